@@ -1,0 +1,52 @@
+/*
+ * What each user makes the broker keep, and how much it may.
+ *
+ * Whoever causes something to be kept is charged before it is; freeing
+ * refunds. Accounts live on the heap; a restart charges again what it adopts.
+ */
+#pragma once
+#include <stdint.h>
+
+struct config;
+struct error;
+
+enum account_kind {
+	ACCOUNT_BYTES,	 /* of live blocks */
+	ACCOUNT_SLOTS,
+	ACCOUNT_SESSIONS,
+	ACCOUNT_WAITING, /* parked requests */
+	ACCOUNT_QUEUE,	 /* bytes of queued and remembered replies */
+	ACCOUNT_PREFIXES,
+	ACCOUNT_CHUNKS,	 /* of pools of this uid: each costs a descriptor */
+	ACCOUNT_N
+};
+
+struct account {
+	uint32_t uid;
+	uint64_t used[ACCOUNT_N];
+	struct account *next; /* chain of accounts.buckets */
+};
+
+struct accounts {
+	const struct config *config;
+	struct account *buckets[256];
+};
+
+void accounts_init(struct accounts *accounts, const struct config *config);
+void accounts_deinit(struct accounts *accounts);
+
+/* The account of a uid, made when it is first asked for; NULL: no heap. It
+ * stays valid as long as `accounts`. */
+struct account *accounts_get(struct accounts *accounts, uint32_t uid);
+
+uint64_t account_limit(const struct accounts *accounts,
+		       enum account_kind kind);
+
+/* -EDQUOT with a sentence of what is used, asked and allowed. */
+int account_charge(const struct accounts *accounts, struct account *account,
+		   enum account_kind kind, uint64_t amount, struct error *err);
+/* Charge what exists already, whatever the limit: adoption. */
+void account_charge_adopted(struct account *account, enum account_kind kind,
+			    uint64_t amount);
+void account_refund(struct account *account, enum account_kind kind,
+		    uint64_t amount);

@@ -1,0 +1,69 @@
+/*
+ * The broker: all its parts, owned by one thread.
+ *
+ * Nothing here is locked. What takes long runs on libuv's worker threads with
+ * copied arguments and comes back as a callback.
+ */
+#pragma once
+#include "broker/account.h"
+#include "broker/catalog.h"
+#include "broker/config.h"
+#include "broker/deadline.h"
+#include "broker/fdstore.h"
+#include "broker/limbo.h"
+#include "broker/peer.h"
+#include "broker/pool.h"
+#include "broker/session.h"
+#include "broker/waiter.h"
+#include "shm/table.h"
+#include <uv.h>
+
+struct broker {
+	uv_loop_t loop;
+	struct config config;
+	struct catalog catalog;
+	struct table table;
+	struct fdstore fdstore;
+	struct accounts accounts;
+	struct deadlines deadlines;
+	struct pools pools;
+	struct limbo limbo;
+	struct waiters waiters;
+	struct listener listener;
+	struct peer *peers;
+	uint32_t n_peers;
+	struct session *sessions[CATALOG_MAX_SESSIONS + 1]; /* by record */
+	uint32_t n_sessions;
+	uv_signal_t sigterm, sigint;
+	uv_idle_t idle;	  /* runs only while there is deferred work */
+	uv_timer_t watchdog;
+	bool is_stopping;
+	uint64_t started_ms;
+	/* since start */
+	uint64_t n_requests, n_replayed, n_refused, n_dropped_peers;
+	uint64_t n_published, n_evicted, n_freed_slots, n_dead_sessions;
+	char note[512]; /* what an operator should know; "" */
+};
+
+struct broker_options {
+	const char *socket_path; /* NULL: the default */
+	const char *config_path; /* NULL: /etc/fsdpd/fsdpd.conf if it exists */
+	int listen_fd;		 /* consumed; -1: bind socket_path */
+};
+
+/* Set up, adopting what the fd store holds; then run until told to stop. */
+int broker_open(struct broker *broker, const struct broker_options *options,
+		struct error *err);
+int broker_run(struct broker *broker, struct error *err);
+void broker_close(struct broker *broker);
+
+/* $FSDP_SOCKET, $XDG_RUNTIME_DIR/fsdpd.sock, or /run/fsdpd/fsdpd.sock. */
+int broker_default_path(char *ret, size_t size, struct error *err);
+
+/* Ask for broker_on_idle(): work that a transaction left for later. */
+void broker_want_idle(struct broker *broker);
+
+/* A line to stderr with the journal's <N> priority in front. */
+enum log_level { LOG_LEVEL_ERROR = 3, LOG_LEVEL_WARNING = 4, LOG_LEVEL_INFO = 6, LOG_LEVEL_DEBUG = 7 };
+void broker_log(enum log_level level, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));

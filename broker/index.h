@@ -1,0 +1,47 @@
+/*
+ * The name index: which slot a name shows, and whose first component it is.
+ *
+ * Names hang in one hash chain in the catalog. Several slots with the same
+ * name may be in a chain while a bundle is staged or an old version drains;
+ * one at most is *shown*: a named slot outside bundles, or a member of the
+ * committed version of its bundle. So replacing a bundle is one store to
+ * bundle_record.state (well, one journaled pair) and not one per tensor.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct broker;
+struct error;
+
+/* The slot that `name` shows, or 0. */
+uint32_t index_find(const struct broker *broker, const char *name);
+
+/* Does the name index show this slot? */
+bool index_shows(const struct broker *broker, uint32_t slot);
+
+/* Hang in / take out by the name in the slot's blob. */
+void index_add(struct broker *broker, uint32_t slot);
+void index_remove(struct broker *broker, uint32_t slot);
+
+/* The committed bundle of that name ("llama/"), or 0. */
+uint32_t index_find_bundle(const struct broker *broker, const char *name);
+void index_add_bundle(struct broker *broker, uint32_t bundle);
+void index_remove_bundle(struct broker *broker, uint32_t bundle);
+
+/* The committed bundle that `name` would lie in, or 0. */
+uint32_t index_enclosing_bundle(const struct broker *broker, const char *name);
+
+/*
+ * May `uid` use names that begin like this? The first user of a first
+ * component owns it from then on, charged to its account; root may use any.
+ * index_check_prefix() changes nothing; index_claim_prefix() makes it so
+ * (after a successful check; false: the catalog is full).
+ */
+int index_check_prefix(struct broker *broker, const char *name, uint32_t uid,
+		       struct error *err);
+bool index_claim_prefix(struct broker *broker, const char *name, uint32_t uid);
+
+/* The owner of the first component; false if nobody's yet. */
+bool index_prefix_owner(const struct broker *broker, const char *name,
+			uint32_t *ret_uid);

@@ -1,0 +1,113 @@
+/*
+ * Pools: the chunks of one access class, or of one bundle, and who may have
+ * how much of them.
+ *
+ * A pool hands out blocks from the arenas of its chunks. Memory never moves
+ * between pools without going back to the kernel, and mapping a chunk never
+ * shows more than its access class allows.
+ *
+ * Admission is arithmetic: the sizes of all chunks together stay under
+ * memory_max, and a new one under MemAvailable less the reserve. memfds have
+ * no limit of their own; past memory the kernel kills instead of failing.
+ *
+ * Making and populating chunks takes milliseconds and happens on libuv's
+ * worker threads. pool_alloc() then says POOL_WAIT, and `on_room` of the
+ * broker is called when it is worth trying again: that reruns the parked
+ * requests (waiter.h).
+ *
+ * An arena chunk grows into its memory: [0, populated) is the arena's, the
+ * tail is reserved until the next stretch of 64 MiB (or what is asked) has its
+ * pages. What is freed stays warm for `warm_ms`; then a one-shot deadline gives
+ * empty chunks back and punches whole free huge pages out of the others.
+ */
+#pragma once
+#include "broker/catalog.h"
+#include "broker/deadline.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct arena;
+struct broker;
+struct error;
+
+struct pool;  /* pool.c */
+
+/* What is known of a chunk beyond its record; indexed by the record. */
+struct chunk {
+	int fd;		   /* owned, read-write; -1: no chunk */
+	int readonly_fd;   /* owned; -1 until first asked for */
+	struct arena *arena;
+	struct pool *pool;
+	bool is_busy;	   /* a worker thread has its fd */
+	bool is_dying;	   /* to be retired when it is no longer busy */
+	uint64_t reserved_from; /* start of the reserved tail */
+	uint64_t punched;  /* free bytes without pages, estimated */
+};
+
+struct pools {
+	struct broker *broker;
+	struct pool *first;
+	struct chunk chunks[TABLE_CHUNKS]; /* index: catalog record */
+	uint64_t total_size; /* of all chunks, and of those being made */
+	uint32_t n_chunks;
+	uint32_t n_works;    /* on worker threads now */
+	uint32_t trim_position;
+	uint64_t n_created, n_retired, n_trims; /* since start */
+};
+
+int pools_init(struct pools *pools, struct broker *broker, struct error *err);
+/* After adoption of the catalog: take the chunks' fds from the fd store,
+ * rebuild the arenas from the blocks, close what no record knows. */
+int pools_adopt(struct pools *pools, struct error *err);
+void pools_deinit(struct pools *pools); /* no work may be pending */
+
+enum pool_outcome {
+	POOL_OK = 0,
+	POOL_WAIT = 1, /* a chunk is being made or populated for this: park */
+	POOL_FULL = 2, /* no room; `err` holds the sentence with figures, should
+			  the caller give up (code -ENOMEM) */
+};
+
+/* What a caller wants: blocks for all of `sizes`, or nothing. */
+struct pool_request {
+	struct access_class access; /* with the real uid */
+	uint32_t bundle;	    /* bundle record; 0: an arena of `access` */
+	uint64_t size_hint;	    /* bundle: bytes still to come in all */
+	uint32_t n;
+	const uint64_t *sizes; /* bytes; 0 counts as 1 */
+	uint32_t maker;	       /* session record */
+	uint32_t uid;	       /* charged for the bytes (already checked) */
+};
+
+/*
+ * Allocate `n` blocks; `ret_blocks` gets their records (no slots yet). Does
+ * not charge accounts. Negative: no heap, or a sentence. It never collects
+ * limbo or evicts: that is the caller's order of trying (verbs/alloc.c).
+ */
+int pool_alloc(struct pools *pools, const struct pool_request *request,
+	       uint32_t *ret_blocks, struct error *err);
+
+/* Could these sizes ever fit, with everything else gone? -ENOMEM if not. */
+int pool_could_fit(const struct pools *pools, const struct pool_request *request,
+		   struct error *err);
+
+/* Give the block back (its last slot went). */
+void pool_release(struct pools *pools, uint32_t block);
+
+/* The fd of a chunk for a peer; borrowed. Read-only ones are made once. */
+int pool_chunk_fd(struct pools *pools, uint32_t chunk_index, bool is_writable,
+		  int *ret_fd, struct error *err);
+
+/* The record of the chunk with that id, 0 if there is none. */
+uint32_t pool_find_chunk(const struct pools *pools, uint32_t chunk_id);
+
+/* A bundle's chunks may never be written again. -EBUSY names the mapper. */
+int pool_seal_bundle(struct pools *pools, uint32_t bundle, struct error *err);
+
+/* The bundle's pool goes when its last block does; call when it is staged no
+ * more (abort, retire), for chunks that have no block. */
+void pool_forget_bundle(struct pools *pools, uint32_t bundle);
+
+/* Free bytes in arenas with warm pages, and all free bytes. */
+void pools_free_bytes(const struct pools *pools, uint64_t *ret_warm,
+		      uint64_t *ret_free);

@@ -1,0 +1,94 @@
+/*
+ * Sessions: one connected client process each, and all it has of us.
+ *
+ * A session begins with a hello and ends with a goodbye or with the death of
+ * its process, known by pidfd. Losing the connection ends nothing: the process
+ * may still read. After a restart of the broker a session is a catalog record
+ * whose process must still be the same (pid and start time); it gets its
+ * ref-counter file back when the client reconnects.
+ */
+#pragma once
+#include "broker/catalog.h"
+#include "shm/refs.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <uv.h>
+
+struct account;
+struct broker;
+struct error;
+struct peer;
+struct waiter;
+
+#define SESSION_MAX_GROUPS 64
+
+struct session {
+	struct broker *broker;
+	uint32_t index; /* catalog record, and place in broker.sessions */
+	struct refs refs; /* REFS_NULL until the client has reconnected */
+	int pidfd;	  /* owned */
+	int doorbell_fd;  /* owned; -1 until connected once */
+	uv_poll_t pidfd_poll, doorbell_poll;
+	struct peer *peer; /* NULL: not connected */
+	struct account *account;
+	gid_t groups[SESSION_MAX_GROUPS];
+	uint32_t n_groups;
+	struct waiter *first_waiter; /* parked requests, oldest first */
+	uint32_t n_waiting;
+	uint64_t n_requests;
+	uint64_t n_bytes;	  /* of blocks it made, against its budget */
+	uint64_t chunks_sent[TABLE_CHUNKS / 64]; /* by chunk record; this connection */
+	bool is_draining;	  /* more pending bits: an idle round is planned */
+	bool is_stopping;
+	uint8_t n_handles;	  /* uv handles not closed yet */
+};
+
+/*
+ * A new session for the process behind `pidfd` (consumed, also on failure):
+ * record, files, watchers. Charges its uid.
+ */
+int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
+		int pidfd, uint64_t budget, struct session **ret,
+		struct error *err);
+
+/* Watchers for a record that was adopted; -ESRCH: the process is gone or is
+ * another one (then the caller drops the record's holdings by session_end()). */
+int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
+		  struct error *err);
+
+/* Give an adopted session its ref-counter file and doorbell back. Consumes
+ * the fds, also on failure. Settles what was released meanwhile. */
+int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
+		     struct error *err);
+
+/* Token and id fit a live session? NULL with a sentence if not. */
+struct session *session_find(struct broker *broker, uint64_t id,
+			     const uint8_t token[TOKEN_SIZE],
+			     struct error *err);
+
+/*
+ * It is over: grants, staged bundles, tied names, WRITING slots, parked
+ * requests, outcomes, record. Memory of the struct is freed once its handles
+ * are closed.
+ */
+void session_end(struct session *session);
+
+/* Stop watchers without ending anything: shutdown of the broker. */
+void session_stop(struct session *session);
+
+/* Is `gid` the session's primary or one of its other groups? */
+bool session_in_group(const struct session *session, gid_t gid);
+
+enum access { ACCESS_READ = 4, ACCESS_WRITE = 2 };
+
+/* May the session use memory of this class so? Root may. */
+bool session_may(const struct session *session,
+		 const struct access_class *class, enum access access);
+
+/* May it see holders and remove what others own? (owner, root; admin group
+ * for seeing) */
+bool session_is_owner(const struct session *session, uint32_t uid);
+bool session_is_admin(const struct session *session);
+
+struct session_record *session_record(const struct session *session);

@@ -1,0 +1,76 @@
+/*
+ * What a client can ask for: one function per kind of request, one file per
+ * family in verbs/.
+ *
+ * A verb checks everything, then changes things, then fills the reply; it
+ * cannot fail after its first change. Around it verb_dispatch() replays the
+ * outcome of a repeated number, commits the journal together with the recorded
+ * outcome, and only then lets the reply go.
+ */
+#pragma once
+#include "proto/message.h"
+#include <stdint.h>
+
+struct broker;
+struct error;
+struct peer;
+struct session;
+struct frame;
+
+enum verb_outcome {
+	VERB_DONE = 0,
+	VERB_PARK_NAME = 1, /* call->wait_name says which */
+	VERB_PARK_ROOM = 2,
+};
+
+#define VERB_MAX_FDS 32
+
+/* One run of one request. */
+struct verb_call {
+	struct broker *broker;
+	struct session *session;
+	const struct request *request;
+	struct reply *reply; /* to fill; borrowed strings live in `scratch` */
+	int fds[VERB_MAX_FDS]; /* to send along; borrowed */
+	uint16_t n_fds;
+	int owned_fd;	     /* closed after sending; -1 */
+	const char *wait_name; /* VERB_PARK_NAME; borrowed from the request */
+	int32_t wait_ms;     /* parked: how long at most; -1: for ever */
+	bool is_timed_out;   /* last run: do not park for a name or for others
+				to release; fail */
+	struct scratch *scratch;
+};
+
+/* Memory for one call, freed after the reply was sent; NULL: no heap. */
+void *verb_alloc(struct verb_call *call, size_t size);
+
+/* 0 / positive: enum verb_outcome; negative: refused, `err` has the sentence. */
+typedef int verb_fn(struct verb_call *call, struct error *err);
+
+verb_fn verb_ping, verb_alloc_tensors, verb_publish, verb_get, verb_release,
+	verb_remove, verb_ticket, verb_redeem, verb_bundle_begin,
+	verb_bundle_commit, verb_bundle_abort, verb_bundle_get, verb_chunk,
+	verb_list, verb_who, verb_clients, verb_status;
+
+/*
+ * A request frame of a peer with a session: decode, run, reply or park.
+ * Negative: the peer broke the protocol (close it).
+ */
+int verb_dispatch(struct peer *peer, const struct frame *frame,
+		  struct error *err);
+
+/* Run a parked request again. True: it was answered (or its session is gone)
+ * and the waiter is to be freed. */
+struct waiter;
+bool verb_rerun(struct waiter *waiter, bool is_timed_out);
+
+/*
+ * Put a chunk's fd into the reply unless this connection has it or there is
+ * no room (the client asks then). Appends to call->reply's chunk list.
+ */
+int verb_attach_chunk(struct verb_call *call, uint32_t chunk_index,
+		      struct error *err);
+
+/* Fill places for slots and attach their chunks: alloc, get, redeem. */
+int verb_fill_places(struct verb_call *call, const uint32_t *slots, uint32_t n,
+		     struct error *err);

@@ -1,0 +1,392 @@
+/*
+ * libfsdp: publish, find, hold and release tensors through fsdpd, the node's
+ * tensor memory broker, without copies.
+ *
+ * A *tensor* is a typed view of a block of memory that the broker owns. The
+ * process that makes it writes in place and publishes it under a name (or
+ * hands it on by a ticket); every other process that may read it maps the
+ * same memory read-only. The memory lives as long as anything keeps it: a
+ * name, a ticket, its writer, or a hold. When a process dies, by whatever
+ * means, its holds go with it; when the broker dies and is restarted under
+ * systemd or `fsdpd --supervised`, mappings, names and holds stay, and the
+ * library reconnects by itself.
+ *
+ * Conventions
+ *   - Functions return 0 or a negative errno. fsdp_error() then gives a
+ *     sentence that names the thing, the cause and the way out.
+ *   - Shapes and strides count elements; sizes and offsets count bytes; times
+ *     are milliseconds (0: do not wait, -1: for ever).
+ *   - Outputs are written only on success. Calls on several things do all of
+ *     them or none.
+ *   - Everything may be called from any thread. The library starts no thread
+ *     and installs no signal handler.
+ *   - After fork() the child cannot use the connection (-ECHILD) until it
+ *     connects itself. Read-only memory stays mapped in the child, and stays
+ *     valid while the parent holds it.
+ *
+ * Where the mechanism comes from: counters per process and a limbo of blocks
+ * that still have users are PyTorch's (torch/csrc/CudaIPCTypes), moved out of
+ * the producer into a broker that can see who is alive.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FSDP_API __attribute__((visibility("default")))
+
+#define FSDP_MAX_DIMS 8
+#define FSDP_MAX_NAME 255   /* bytes, without the final 0 */
+#define FSDP_MAX_BATCH 256  /* items in one call; -E2BIG beyond it */
+#define FSDP_TICKET_SIZE 16
+
+struct fsdp_client; /* one connection: a session at the broker */
+struct fsdp_tensor; /* a handle: this process's way to one tensor version */
+struct fsdp_bundle; /* a bundle that is being staged */
+
+enum fsdp_dtype {
+	FSDP_BOOL = 1,
+	FSDP_U8 = 2,
+	FSDP_I8 = 3,
+	FSDP_U16 = 4,
+	FSDP_I16 = 5,
+	FSDP_U32 = 6,
+	FSDP_I32 = 7,
+	FSDP_U64 = 8,
+	FSDP_I64 = 9,
+	FSDP_F16 = 10,
+	FSDP_BF16 = 11,
+	FSDP_F32 = 12,
+	FSDP_F64 = 13,
+	FSDP_F8_E4M3 = 14,
+	FSDP_F8_E5M2 = 15,
+	FSDP_C64 = 16,
+	FSDP_C128 = 17
+};
+
+/* Bytes of one element; 0 if `dtype` is none. */
+FSDP_API size_t fsdp_dtype_size(enum fsdp_dtype dtype);
+/* "bf16", "f32", ...; "?" if `dtype` is none. */
+FSDP_API const char *fsdp_dtype_name(enum fsdp_dtype dtype);
+
+/*
+ * The sentence of the calling thread's last failed call; "" before the first.
+ * Valid until the thread's next call into the library.
+ */
+FSDP_API const char *fsdp_error(void);
+
+/* The library's version, such as "0.1.0". */
+FSDP_API const char *fsdp_version(void);
+
+/* --- connection ---------------------------------------------------------- */
+
+struct fsdp_connect_options {
+	/* Socket of the broker; NULL: $FSDP_SOCKET, else
+	 * $XDG_RUNTIME_DIR/fsdpd.sock if that exists, else
+	 * /run/fsdpd/fsdpd.sock. */
+	const char *path;
+	/* Bytes of memory this session may have live at a time; 0: only the
+	 * broker's quotas. Allocations beyond it wait (see fsdp_alloc()): that
+	 * is how a producer is held back by its consumers. */
+	uint64_t budget;
+	/* How long a call waits for a broker that is being restarted; 0:
+	 * 10,000 ms. */
+	int32_t reconnect_ms;
+};
+
+/*
+ * Connect; `options` may be NULL. -ENOENT, -ECONNREFUSED: no broker there.
+ * -EPROTO: one of another version. -EDQUOT: too many sessions of this user.
+ */
+FSDP_API int fsdp_connect(const struct fsdp_connect_options *options,
+			  struct fsdp_client **ret);
+
+/*
+ * Say goodbye: every hold of this process ends, every mapping is unmapped,
+ * every handle and staged bundle of the connection is freed. No other call on
+ * the connection may be under way. NULL is fine. In a forked child it frees
+ * the child's memory only.
+ */
+FSDP_API void fsdp_close(struct fsdp_client *client);
+
+/* One round trip; tells whether the broker is alive. */
+FSDP_API int fsdp_ping(struct fsdp_client *client);
+
+/* --- making tensors ------------------------------------------------------ */
+
+struct fsdp_spec {
+	enum fsdp_dtype dtype;
+	uint32_t n_dims; /* 0..FSDP_MAX_DIMS; 0 dims is one element */
+	int64_t shape[FSDP_MAX_DIMS]; /* a 0 makes an empty tensor: legal */
+};
+
+/* Who may use what is made, as with files. */
+struct fsdp_access {
+	uint32_t gid;  /* one of the caller's groups; FSDP_GID_DEFAULT */
+	uint32_t mode; /* 0600 to 0666, no x; 0 means 0600. It never changes:
+			* a wider one is a copy. */
+};
+#define FSDP_GID_DEFAULT 0xffffffffu
+
+/*
+ * Allocate `n` tensors in one round trip. `access` NULL: 0600. The handles
+ * are held and writable; the memory holds anything until it is written. If
+ * there is no room, limbo is collected, evictable tensors go, and then the
+ * call waits up to `timeout_ms` for others to release. -ENOMEM: the broker
+ * has no room. -EDQUOT: this user's quota or this session's budget is used up.
+ */
+FSDP_API int fsdp_alloc(struct fsdp_client *client,
+			const struct fsdp_spec *specs, size_t n,
+			const struct fsdp_access *access, int32_t timeout_ms,
+			struct fsdp_tensor **ret);
+
+/*
+ * A second tensor over the memory of `base`, which must be held: `strides`
+ * (elements, may be NULL for contiguous) and `offset` bytes from its start.
+ * It is anonymous until published and keeps the block alive by itself.
+ * -ERANGE: it reaches outside of `base`.
+ */
+FSDP_API int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
+		       const int64_t *strides, uint64_t offset,
+		       struct fsdp_tensor **ret);
+
+enum fsdp_publish_flags {
+	FSDP_REPLACE = 1,    /* the name may exist; its tensor is let go */
+	FSDP_EVICTABLE = 2,  /* the broker may drop it when room is needed */
+	FSDP_TIED = 4,	     /* the name ends with this session */
+	FSDP_MUST_EXIST = 8, /* with FSDP_REPLACE: do not create */
+};
+
+struct fsdp_publication {
+	struct fsdp_tensor *tensor;
+	/* NULL: anonymous; kept by holds and tickets alone. */
+	const char *name;
+	uint32_t flags;	 /* enum fsdp_publish_flags */
+	uint64_t ttl_ms; /* the name ends after this; 0: never */
+	uint64_t version; /* out: the version of the name, from 1 */
+};
+
+/*
+ * Publish `n` tensors in one round trip. From then on the caller reads only
+ * (by convention: its mapping stays writable); its hold stays. -EEXIST: a
+ * name is taken. -EPERM: the name's first component belongs to another user.
+ */
+FSDP_API int fsdp_publish(struct fsdp_client *client,
+			  struct fsdp_publication *publications, size_t n);
+
+/* Take names away (a bundle's: its prefix with the '/'). -ENOENT, -EPERM. */
+FSDP_API int fsdp_remove(struct fsdp_client *client, const char *const *names,
+			 size_t n);
+
+/* --- finding and holding ------------------------------------------------- */
+
+struct fsdp_get_options {
+	int32_t timeout_ms; /* wait until all the names are there */
+	/* Accept tensors of this user only (is_trust_set). Without it: of the
+	 * caller's own user, of root, and of the owner of the name's first
+	 * component. */
+	bool is_trust_set;
+	uint32_t trusted_uid;
+};
+
+/*
+ * Get and hold the tensors of `n` names, all of the same moment: of a bundle
+ * either all of one version or all of the next. Known ones cost no system
+ * call. `options` may be NULL: do not wait. -ENOENT: no such name (yet).
+ * -EACCES: not readable. -ETIMEDOUT.
+ */
+FSDP_API int fsdp_get(struct fsdp_client *client, const char *const *names,
+		      size_t n, const struct fsdp_get_options *options,
+		      struct fsdp_tensor **ret);
+
+/*
+ * Hold a known tensor again, after its last hold was released; no system
+ * call. -ESTALE: that version is gone or was replaced; get it by name.
+ */
+FSDP_API int fsdp_acquire(struct fsdp_tensor *tensor);
+
+/* One more hold of a handle that is held; no system call. -EINVAL: it is
+ * not held. */
+FSDP_API int fsdp_hold(struct fsdp_tensor *tensor);
+
+/* Drop one hold; no system call unless the tensor is in limbo. -EINVAL: the
+ * handle is not held. */
+FSDP_API int fsdp_release(struct fsdp_tensor *tensor);
+
+/*
+ * Drop one hold of each and come back when the broker has done so: if they
+ * were the last, the memory is free by then.
+ */
+FSDP_API int fsdp_release_sync(struct fsdp_client *client,
+			       struct fsdp_tensor *const *tensors, size_t n);
+
+/* Drop what the handle still holds, and the handle. NULL is fine. */
+FSDP_API void fsdp_free(struct fsdp_tensor *tensor);
+
+/* --- looking at a handle ------------------------------------------------- */
+
+/*
+ * The first element. Valid while the handle is held. NULL if the tensor has
+ * no elements. Writing through it faults, except in the process that
+ * allocated it, before publishing: fsdp_data_mut().
+ */
+FSDP_API const void *fsdp_data(const struct fsdp_tensor *tensor);
+/* The same, writable; NULL if this process may not write here. For a bundle
+ * member only until the bundle is committed. */
+FSDP_API void *fsdp_data_mut(struct fsdp_tensor *tensor);
+
+struct fsdp_info {
+	enum fsdp_dtype dtype;
+	uint32_t n_dims;
+	int64_t shape[FSDP_MAX_DIMS];
+	int64_t strides[FSDP_MAX_DIMS]; /* elements */
+	uint64_t size;			/* bytes */
+	uint64_t version;		/* of the name; 0: anonymous */
+	uint32_t slot;			/* with `generation`: this version, */
+	uint64_t generation;		/* node-wide, for ever */
+	const char *name; /* "" if anonymous; valid while the handle lives */
+};
+FSDP_API void fsdp_tensor_info(const struct fsdp_tensor *tensor,
+			       struct fsdp_info *ret);
+
+/* --- tickets --------------------------------------------------------------- */
+
+/*
+ * A ticket is how an unnamed tensor travels: 16 secret bytes to send by any
+ * pipe or queue. It keeps the tensor until it was redeemed `n_uses` times or
+ * `ttl_ms` (> 0) are over. The redeemer must also have the right to read.
+ */
+struct fsdp_ticket {
+	uint8_t bytes[FSDP_TICKET_SIZE];
+};
+
+FSDP_API int fsdp_ticket_make(struct fsdp_tensor *tensor, uint32_t n_uses,
+			      uint64_t ttl_ms, struct fsdp_ticket *ret);
+
+/* Turn tickets into held tensors. -ENOENT: unknown, used up, or expired. */
+FSDP_API int fsdp_ticket_redeem(struct fsdp_client *client,
+				const struct fsdp_ticket *tickets, size_t n,
+				struct fsdp_tensor **ret);
+
+/* --- bundles --------------------------------------------------------------- */
+
+struct fsdp_bundle_options {
+	struct fsdp_access access;
+	uint64_t size_hint; /* bytes of all members, each rounded up to 64 */
+	uint32_t flags;	    /* FSDP_REPLACE, FSDP_MUST_EXIST, FSDP_TIED */
+	uint64_t ttl_ms;
+};
+
+/*
+ * Begin a bundle: many tensors published and replaced as one, such as a
+ * model. `name` is the prefix of its members and ends in '/'. Nobody sees
+ * anything of it before fsdp_bundle_commit(). -EEXIST: it is there, and
+ * FSDP_REPLACE was not given. `options` may be NULL.
+ */
+FSDP_API int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
+			       const struct fsdp_bundle_options *options,
+			       struct fsdp_bundle **ret);
+
+/*
+ * Allocate members; `names` are full names that begin with the bundle's. The
+ * handles belong to the caller and must be written before the commit.
+ */
+FSDP_API int fsdp_bundle_alloc(struct fsdp_bundle *bundle,
+			       const char *const *names,
+			       const struct fsdp_spec *specs, size_t n,
+			       struct fsdp_tensor **ret);
+
+/*
+ * Commit: unmaps the members' memory in this process, has the broker seal it
+ * against any change for ever, and makes all names point to it at once. Maps
+ * it again, read-only, at the same addresses. Frees `bundle` on success.
+ * -EBUSY: the memory is still mapped writable elsewhere (the sentence names
+ * the process); try again or abort.
+ */
+FSDP_API int fsdp_bundle_commit(struct fsdp_bundle *bundle,
+				uint64_t *ret_version);
+
+/* Give up: nothing was seen, the memory goes back. NULL is fine. */
+FSDP_API void fsdp_bundle_abort(struct fsdp_bundle *bundle);
+
+/*
+ * Get and hold all members of a bundle in one request. `*ret` is an array of
+ * `*ret_n` handles, in the order they were allocated; free each by
+ * fsdp_free() and the array by free().
+ */
+FSDP_API int fsdp_bundle_get(struct fsdp_client *client, const char *name,
+			     const struct fsdp_get_options *options,
+			     struct fsdp_tensor ***ret, size_t *ret_n);
+
+/* --- inspection -------------------------------------------------------------- */
+
+enum fsdp_state {
+	FSDP_STATE_FREE = 0,
+	FSDP_STATE_WRITING = 1,
+	FSDP_STATE_PUBLISHED = 2,
+	FSDP_STATE_LIMBO = 3
+};
+
+struct fsdp_entry {
+	struct fsdp_info info;
+	uint32_t uid, gid, mode;
+	enum fsdp_state state;
+	uint64_t age_ms;
+	uint64_t ttl_left_ms; /* 0: no end */
+	uint32_t n_holders;   /* sessions */
+	uint32_t flags;	      /* enum fsdp_publish_flags */
+	uint64_t bundle;      /* 0: of none */
+};
+
+struct fsdp_holder {
+	uint64_t session;
+	uint32_t pid, uid;
+	const char *command;
+	int64_t holds;
+	bool is_connected;
+	bool is_writer;
+};
+
+struct fsdp_peer {
+	uint64_t session;
+	uint32_t pid, uid;
+	const char *command;
+	bool is_connected;
+	uint64_t n_slots, n_bytes, n_requests, age_ms;
+	uint32_t n_waiting;
+};
+
+/* Callbacks get borrowed data, valid during the call; a nonzero return value
+ * ends the walk and is returned. */
+typedef int fsdp_entry_fn(const struct fsdp_entry *entry, void *data);
+typedef int fsdp_holder_fn(const struct fsdp_holder *holder, void *data);
+typedef int fsdp_peer_fn(const struct fsdp_peer *peer, void *data);
+typedef int fsdp_value_fn(const char *name, uint64_t value, void *data);
+
+/* Named tensors whose names begin with `prefix` (NULL: all), as far as the
+ * caller may read them; in no particular order. */
+FSDP_API int fsdp_list(struct fsdp_client *client, const char *prefix,
+		       fsdp_entry_fn *fn, void *data);
+/* Tensors in limbo: nothing keeps them, somebody holds them. */
+FSDP_API int fsdp_limbo(struct fsdp_client *client, fsdp_entry_fn *fn,
+			void *data);
+/* Who holds the tensor of this name; its owner and administrators may ask. */
+FSDP_API int fsdp_who(struct fsdp_client *client, const char *name,
+		      fsdp_holder_fn *fn, void *data);
+/* The same for one slot, as listed by fsdp_limbo(). */
+FSDP_API int fsdp_who_slot(struct fsdp_client *client, uint32_t slot,
+			   uint64_t generation, fsdp_holder_fn *fn, void *data);
+FSDP_API int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn,
+			  void *data);
+/* Counters by name, then what an operator should know ("" if nothing);
+ * `ret_note` may be NULL; free() it. */
+FSDP_API int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn,
+			 void *data, char **ret_note);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,436 @@
+/*
+ * Every message of the protocol as a plain struct, with one encode and one
+ * decode function each way.
+ *
+ * The wire format is fsdp.proto (protobuf); the generated code is seen by
+ * message.c only. Decoding checks everything that can be checked without
+ * knowing the broker's state: counts, lengths, names (name.h), tensor types,
+ * reserved values. What a decode function returned can be used without
+ * further looks at its form; that is why it is also the fuzz target.
+ *
+ * A request is `struct request`, a reply `struct reply`: a kind and the union
+ * of all bodies. All arrays and strings of a decoded message live in one
+ * allocation that message memory owns (`mem`): free it with request_deinit()
+ * or reply_deinit(). Encoding borrows everything.
+ */
+#pragma once
+#include "proto/tensor.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct error;
+
+/* Major: different means no talk. Minor: additions only. */
+#define PROTOCOL_MAJOR 1
+#define PROTOCOL_MINOR 0
+
+/* Per batch: so that every reply to a batch fits a frame. */
+#define MESSAGE_MAX_ITEMS 256
+#define TOKEN_SIZE 16
+#define TICKET_SIZE 16
+
+enum message_kind {
+	MESSAGE_HELLO = 1,
+	MESSAGE_CHALLENGE = 2, /* answer to the nonce in the hello reply */
+	MESSAGE_GOODBYE = 3,
+	MESSAGE_PING = 4,
+	MESSAGE_ALLOC = 5,
+	MESSAGE_PUBLISH = 6,
+	MESSAGE_GET = 7,
+	MESSAGE_RELEASE = 8,
+	MESSAGE_REMOVE = 9,
+	MESSAGE_TICKET = 10,
+	MESSAGE_REDEEM = 11,
+	MESSAGE_BUNDLE_BEGIN = 12,
+	MESSAGE_BUNDLE_COMMIT = 13,
+	MESSAGE_BUNDLE_ABORT = 14,
+	MESSAGE_BUNDLE_GET = 15,
+	MESSAGE_CHUNK = 16,
+	MESSAGE_LIST = 17,
+	MESSAGE_WHO = 18,
+	MESSAGE_CLIENTS = 19,
+	MESSAGE_STATUS = 20,
+	MESSAGE_MAX = 20
+};
+
+/* "get", "publish", ...; "?" for an unknown kind. */
+const char *message_kind_name(uint16_t kind);
+
+/* --- parts ------------------------------------------------------------ */
+
+/* One version of one tensor. */
+struct slot_ref {
+	uint32_t slot;
+	uint64_t generation;
+};
+
+/* Where a tensor lies and what it is: all a client needs to use it. */
+struct tensor_place {
+	struct slot_ref ref;
+	uint32_t chunk;	   /* id, never used again */
+	uint64_t offset;   /* of the first element in the chunk, bytes */
+	uint64_t size;	   /* bytes of the view */
+	uint64_t version;  /* of the name; 0 if it has none */
+	struct tensor_type type;
+	const char *name;  /* "" if it has none; replies to get and redeem leave
+			      it out: whoever asked by name knows it */
+};
+
+/* A chunk whose fd travels with this reply, in the order of the fds. */
+struct chunk_ref {
+	uint32_t chunk;
+	uint32_t index;	   /* its entry in the state table's chunk list */
+	uint64_t size;	   /* bytes */
+	bool is_writable;
+};
+
+/* Access class as with files. */
+struct access_class {
+	uint32_t uid; /* ignored in requests: the peer's */
+	uint32_t gid; /* GID_DEFAULT: the peer's primary group */
+	uint32_t mode; /* permission bits 0600..0666; 0 means 0600 */
+};
+#define GID_DEFAULT 0xffffffffu
+
+/* --- requests ---------------------------------------------------------- */
+
+/* fds of a reconnect: the session's ref-counter file, its doorbell. */
+struct hello_request {
+	uint32_t major, minor;
+	bool is_reconnect;
+	uint64_t session;	   /* reconnect: id of the session */
+	uint8_t token[TOKEN_SIZE]; /* reconnect: its secret */
+	uint64_t budget;	   /* bytes this session may have live; 0: no limit of its own */
+};
+
+struct challenge_request {
+	uint64_t nonce;
+};
+
+struct alloc_item {
+	struct tensor_type type; /* contiguous; strides may be given */
+	bool is_view;		 /* a second tensor over the block of `base` */
+	struct slot_ref base;	 /* is_view: a slot this session holds */
+	uint64_t base_offset;	 /* is_view: bytes from the start of `base` */
+	const char *name;	 /* in a bundle: the member's full name; else "" */
+};
+
+struct alloc_request {
+	struct access_class access; /* ignored in a bundle and for views */
+	uint64_t bundle;	    /* staged bundle to allocate in; 0: none */
+	int32_t timeout_ms;	    /* wait for room; 0: do not, -1: for ever */
+	uint32_t n_items;
+	struct alloc_item *items;
+};
+
+enum publish_flags {
+	PUBLISH_REPLACE = 1,   /* the name may exist: its slot is let go */
+	PUBLISH_EVICTABLE = 2, /* may be evicted when room is needed */
+	PUBLISH_TIED = 4,      /* the name goes with this session */
+	PUBLISH_MUST_EXIST = 8, /* with REPLACE: refuse to create */
+};
+
+struct publish_item {
+	struct slot_ref ref;
+	const char *name; /* "": anonymous, kept by holds alone */
+	uint32_t flags;
+	uint64_t ttl_ms; /* the name ends after this; 0: never */
+};
+
+struct publish_request {
+	uint32_t n_items;
+	struct publish_item *items;
+};
+
+struct get_request {
+	int32_t timeout_ms; /* 0: do not wait; -1: for ever */
+	bool is_trust_set;
+	uint32_t trusted_uid; /* is_trust_set: take tensors of this uid only */
+	uint32_t n_names;
+	const char **names;
+};
+
+struct release_item {
+	struct slot_ref ref;
+	uint32_t n_holds;
+};
+
+struct release_request {
+	uint32_t n_items;
+	struct release_item *items;
+};
+
+struct remove_request {
+	uint32_t n_names;
+	const char **names; /* tensors, or bundles by their prefix with '/' */
+};
+
+struct ticket_request {
+	struct slot_ref ref;
+	uint32_t n_uses;
+	uint64_t ttl_ms; /* > 0 */
+};
+
+struct redeem_request {
+	uint32_t n_tickets;
+	const uint8_t (*tickets)[TICKET_SIZE];
+};
+
+struct bundle_begin_request {
+	const char *name; /* prefix with its '/' at the end */
+	struct access_class access;
+	uint64_t size_hint; /* bytes that will be allocated; 0: unknown */
+	uint32_t flags;	    /* PUBLISH_REPLACE, PUBLISH_MUST_EXIST, PUBLISH_TIED */
+	uint64_t ttl_ms;
+};
+
+/* bundle_commit and bundle_abort */
+struct bundle_end_request {
+	uint64_t bundle;
+};
+
+/* Gets every tensor of the committed bundle at once. */
+struct bundle_get_request {
+	const char *name;
+	int32_t timeout_ms;
+	bool is_trust_set;
+	uint32_t trusted_uid;
+};
+
+struct chunk_request {
+	uint32_t n_chunks; /* at most FRAME_MAX_FDS */
+	uint32_t *chunks;
+};
+
+enum list_filter {
+	LIST_NAMED = 1,
+	LIST_LIMBO = 2,
+	LIST_ALL = 3,
+};
+
+struct list_request {
+	const char *prefix; /* "": everything readable */
+	uint32_t filter;    /* enum list_filter */
+	uint64_t cursor;    /* 0: from the start */
+};
+
+struct who_request {
+	const char *name;    /* "": by ref */
+	struct slot_ref ref;
+	uint64_t cursor;
+};
+
+struct clients_request {
+	uint64_t cursor;
+};
+
+struct request {
+	uint16_t kind;
+	union {
+		struct hello_request hello;
+		struct challenge_request challenge;
+		struct alloc_request alloc;
+		struct publish_request publish;
+		struct get_request get;
+		struct release_request release;
+		struct remove_request remove;
+		struct ticket_request ticket;
+		struct redeem_request redeem;
+		struct bundle_begin_request bundle_begin;
+		struct bundle_end_request bundle_end;
+		struct bundle_get_request bundle_get;
+		struct chunk_request chunk;
+		struct list_request list;
+		struct who_request who;
+		struct clients_request clients;
+	};
+	void *mem; /* owned: what a decoded message points into */
+};
+
+/* --- replies ----------------------------------------------------------- */
+
+/*
+ * First reply to a hello: either `is_challenge` (answer the nonce with a
+ * challenge request, whose reply is again of kind hello), or the session.
+ * fds of the session: state table (read-only), ref-counter file, doorbell.
+ * After a reconnect only the doorbell comes again.
+ */
+struct hello_reply {
+	bool is_challenge;
+	uint64_t nonce;
+	uint64_t session;
+	uint8_t token[TOKEN_SIZE];
+	uint32_t n_slots; /* of state table and ref-counter file */
+};
+
+/*
+ * alloc, get, redeem: one place per item, in order. `chunks` describes the
+ * fds that came along; a place whose chunk the client does not know and did
+ * not get is fetched by a chunk request.
+ */
+struct places_reply {
+	uint32_t n_places;
+	struct tensor_place *places;
+	uint32_t n_chunks;
+	struct chunk_ref *chunks;
+};
+
+/* chunk */
+struct chunks_reply {
+	uint32_t n_chunks;
+	struct chunk_ref *chunks;
+};
+
+/* publish: the version each name got. remove: nothing. */
+struct versions_reply {
+	uint32_t n_versions;
+	uint64_t *versions;
+};
+
+struct ticket_reply {
+	uint8_t ticket[TICKET_SIZE];
+};
+
+/* bundle_begin: its number. bundle_commit: `version` as well. */
+struct bundle_reply {
+	uint64_t bundle;
+	uint64_t version;
+};
+
+/*
+ * bundle_get: all members were granted. Their places are in a sealed memfd,
+ * the first fd, that the broker makes once per version: an encoded
+ * places_reply of `manifest_size` bytes. Then come the fds of `chunks`.
+ */
+struct bundle_get_reply {
+	uint64_t bundle;
+	uint64_t version;
+	uint32_t n_members;
+	uint64_t manifest_size;
+	uint32_t n_chunks;
+	struct chunk_ref *chunks;
+};
+
+struct list_item {
+	struct tensor_place place;
+	struct access_class access;
+	uint32_t state;	    /* enum slot_state */
+	uint64_t age_ms;
+	uint64_t ttl_left_ms; /* 0: no end */
+	uint32_t n_holders; /* sessions */
+	uint32_t flags;	    /* enum publish_flags */
+	uint64_t bundle;    /* 0: none */
+};
+
+struct list_reply {
+	uint32_t n_items;
+	struct list_item *items;
+	uint64_t next_cursor; /* 0: that was all */
+};
+
+struct holder {
+	uint64_t session;
+	uint32_t pid, uid;
+	const char *command;
+	int64_t holds;
+	bool is_connected;
+	bool is_writer;
+};
+
+struct who_reply {
+	struct tensor_place place;
+	uint32_t state;
+	uint32_t n_tickets;
+	uint32_t n_holders;
+	struct holder *holders;
+	uint64_t next_cursor;
+};
+
+struct client_item {
+	uint64_t session;
+	uint32_t pid, uid;
+	const char *command;
+	bool is_connected;
+	uint64_t n_slots;      /* slots it holds */
+	uint64_t n_bytes;      /* of memory it made */
+	uint64_t n_requests;
+	uint64_t age_ms;
+	uint32_t n_waiting;
+};
+
+struct clients_reply {
+	uint32_t n_items;
+	struct client_item *items;
+	uint64_t next_cursor;
+};
+
+/* Counters and sizes by name, so that adding one changes no format. */
+struct status_value {
+	const char *name;
+	uint64_t value;
+};
+
+struct status_reply {
+	const char *version;
+	const char *note; /* "" or what an operator should know, in a sentence */
+	uint32_t n_values;
+	struct status_value *values;
+};
+
+struct reply {
+	uint16_t kind;
+	int32_t code;	      /* 0 or -errno */
+	const char *sentence; /* code < 0: why, and what to do */
+	union {
+		struct hello_reply hello;
+		struct places_reply places; /* alloc, get, redeem */
+		struct chunks_reply chunks;
+		struct versions_reply versions; /* publish */
+		struct ticket_reply ticket;
+		struct bundle_reply bundle; /* begin, commit */
+		struct bundle_get_reply bundle_get;
+		struct list_reply list;
+		struct who_reply who;
+		struct clients_reply clients;
+		struct status_reply status;
+	};
+	void *mem;
+};
+
+/*
+ * Encode into a fresh buffer that the caller frees. -EMSGSIZE if the result
+ * does not fit a frame (places_encode() has no such limit).
+ */
+int request_encode(const struct request *request, uint8_t **ret_body,
+		   size_t *ret_size, struct error *err);
+int reply_encode(const struct reply *reply, uint8_t **ret_body,
+		 size_t *ret_size, struct error *err);
+
+/*
+ * Decode and check. `ret` needs no cleanup on failure. Request bodies come
+ * from clients, replies from the broker; neither is trusted.
+ */
+int request_decode(uint16_t kind, const uint8_t *body, size_t size,
+		   struct request *ret, struct error *err);
+int reply_decode(uint16_t kind, int32_t code, const uint8_t *body, size_t size,
+		 struct reply *ret, struct error *err);
+
+void request_deinit(struct request *request);
+void reply_deinit(struct reply *reply);
+
+/* A places_reply outside a frame: the manifest of a bundle. */
+int places_encode(const struct places_reply *places, uint8_t **ret_bytes,
+		  size_t *ret_size, struct error *err);
+/* `*ret_mem` owns what `ret` points to; free() it. */
+int places_decode(const uint8_t *bytes, size_t size, struct places_reply *ret,
+		  void **ret_mem, struct error *err);
+
+/*
+ * The bytes that, put behind an encoded places_reply or bundle_get_reply,
+ * add these chunks to it (concatenation merges in protobuf). A replayed
+ * outcome is sent with the chunk fds that the new connection lacks.
+ */
+int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
+		      uint32_t n_chunks, uint8_t **ret_bytes, size_t *ret_size,
+		      struct error *err);

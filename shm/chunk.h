@@ -1,0 +1,37 @@
+/*
+ * Chunks: the memory objects that tensors lie in, as the broker sees them.
+ *
+ * A chunk is one memfd with a size in whole 2 MiB pages. The broker never
+ * looks inside; it maps a range for the moment of populating it, because
+ * MADV_POPULATE_WRITE behind MADV_HUGEPAGE is the only way to get huge pages
+ * where the kernel allows them (fallocate never yields any). All functions
+ * here but chunk_create() can take milliseconds: call them off the loop.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct error;
+
+/* Round up to whole huge pages. */
+uint64_t chunk_round(uint64_t size);
+
+/* A chunk for arenas (`is_bundle` false: fully sealed) or for one bundle
+ * (true: F_SEAL_WRITE can still be added). Gives its read-write fd. */
+int chunk_create(uint64_t size, bool is_bundle, int *ret_fd,
+		 struct error *err);
+
+/* Make pages for [offset, offset + size). */
+int chunk_populate(int fd, uint64_t offset, uint64_t size, struct error *err);
+
+/* Give the whole huge pages within [offset, offset + size) back. */
+int chunk_punch(int fd, uint64_t offset, uint64_t size, struct error *err);
+
+enum huge_pages {
+	HUGE_PAGES_NEVER,  /* the kernel grants none to shared memory */
+	HUGE_PAGES_ADVISE, /* ours are granted */
+	HUGE_PAGES_ALWAYS,
+};
+
+/* What /sys/kernel/mm/transparent_hugepage/shmem_enabled says. */
+enum huge_pages huge_pages_state(void);

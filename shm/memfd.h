@@ -1,0 +1,44 @@
+/*
+ * Sealed memory files: what chunks, state table and ref-counter files are
+ * made of.
+ *
+ * All are created with mode 0600 and owned by the creator's uid, so that the
+ * kernel refuses a reopening through /proc to everyone else.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct error;
+
+#define HUGE_PAGE_SIZE (UINT64_C(2) << 20)
+
+enum memfd_seals {
+	MEMFD_SEAL_SIZE = 1,	/* F_SEAL_SHRINK | F_SEAL_GROW */
+	MEMFD_SEAL_CLOSED = 2,	/* also F_SEAL_SEAL: no seal can be added */
+};
+
+/* A memfd of `size` bytes (a hole), sealed; gives its read-write fd. */
+int memfd_create_sealed(const char *name, uint64_t size, enum memfd_seals seals,
+			int *ret_fd, struct error *err);
+
+/* A second, read-only descriptor of the same memory (through /proc). */
+int memfd_open_readonly(int fd, int *ret_fd, struct error *err);
+
+/*
+ * Check a memfd that came from elsewhere before it is mapped: sealed against
+ * change of size, exactly `size` bytes. Gives its inode (may be NULL).
+ */
+int memfd_check(int fd, uint64_t size, uint64_t *ret_inode, struct error *err);
+
+/* Add F_SEAL_WRITE | F_SEAL_SEAL. -EBUSY: mapped writable somewhere. */
+int memfd_seal_write(int fd, struct error *err);
+
+/*
+ * Map [0, size) shared, at an address aligned to 2 MiB so that huge pages can
+ * be used; asks for them. Unmap with munmap().
+ */
+int memfd_map(int fd, uint64_t size, bool is_writable, void **ret,
+	      struct error *err);

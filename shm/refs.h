@@ -1,0 +1,139 @@
+/*
+ * Ref-counter files: what a client holds, counted without a system call.
+ *
+ * One memfd per session; one 16-byte entry per slot. The broker maps the
+ * entries read-only. What a session holds of a slot is
+ *
+ *     holds = granted (the broker's, in its catalog) + delta (the client's, here)
+ *
+ * and nobody writes the other's part, so that a crash of either leaves a sum
+ * that is right.
+ *
+ *   acquire:  delta += 1;  word == (generation, PUBLISHED) ?  held
+ *                                                          :  release, ask
+ *   release:  delta -= 1;  word is LIMBO ?  set pending bit, ring
+ *   reclaim:  word = (generation, LIMBO);  any granted + delta > 0 ?  stay
+ *                                                          :  free
+ *
+ * Why that is enough: client and broker each write one word and then read the
+ * other's, both seq_cst, so in the one order of all four accesses whoever is
+ * second sees the first (the argument behind hazard pointers and Dekker's
+ * lock). If the acquire is second it sees LIMBO and backs out; if the reclaim
+ * is second it counts the hold and leaves the slot in limbo. Backing out *is*
+ * a release and rings like one: the reclaim may have counted the short-lived
+ * hold, and nobody else would ever look again. A release that sees LIMBO rings
+ * whatever the generation and the count: the entry may be shared by threads,
+ * and which of them is last is not ours to know. tests/model checks this with
+ * crashes of both sides.
+ *
+ * LAYOUT (n = slots)
+ *
+ *   offset          size    meaning
+ *        0          64      header: magic "FSDPREF1", version, n
+ *     4096          n/512   summary: bit w set = word w of the bitmap is not 0
+ *     8192          n/8     pending bitmap, one bit per slot
+ *     8192 + n/8    16*n    entries {i32 delta, u16 timeline, u16 used, u64 fence}
+ *
+ * The first part (through the bitmap) the broker maps writable, since it
+ * clears bits; the entries it maps read-only.
+ */
+#pragma once
+#include "shm/table.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct error;
+
+#define REFS_SUMMARY_OFFSET 4096
+#define REFS_BITMAP_OFFSET 8192
+
+struct refs_entry {
+	_Atomic int32_t delta;
+	uint16_t timeline; /* device tensors: which timeline `fence` is of */
+	_Atomic uint16_t used; /* era of the last acquire, plain store */
+	_Atomic uint64_t fence;
+};
+
+struct refs {
+	void *head; /* header, summary, bitmap; writable on both sides */
+	_Atomic uint64_t *summary;
+	_Atomic uint64_t *bitmap;
+	struct refs_entry *entries; /* the broker's mapping is read-only */
+	int fd;			    /* owned; -1 when closed */
+	uint64_t inode;
+};
+
+#define REFS_NULL ((struct refs){ .fd = -1 })
+
+/* A new file (broker; the client gets the fd). Maps it for the broker. */
+int refs_create(struct refs *ret, struct error *err);
+
+enum refs_side { REFS_BROKER, REFS_CLIENT };
+
+/*
+ * Map a file made earlier: checks seals, size and header. The client's
+ * mapping is MADV_DONTFORK. Consumes `fd`, also on failure.
+ */
+int refs_open(struct refs *ret, int fd, enum refs_side side, struct error *err);
+void refs_close(struct refs *refs);
+
+/* Client: one more hold of a slot that is held already. */
+static inline void refs_hold(struct refs *refs, uint32_t slot)
+{
+	atomic_fetch_add_explicit(&refs->entries[slot].delta, 1,
+				  memory_order_seq_cst);
+}
+
+/*
+ * Client: drop one hold. True: the slot is in limbo, its pending bit is set
+ * now and the caller must ring the doorbell.
+ */
+bool refs_release(struct refs *refs, const struct table *table, uint32_t slot);
+
+enum refs_outcome {
+	REFS_HELD = 0,
+	REFS_STALE = 1,	     /* not that generation, or not published: ask */
+	REFS_STALE_RING = 2, /* the same, and ring the doorbell */
+};
+
+/* Client: hold slot `slot` if it still is `generation` and published. */
+static inline enum refs_outcome refs_acquire(struct refs *refs,
+					     const struct table *table,
+					     uint32_t slot, uint64_t generation)
+{
+	struct refs_entry *entry = &refs->entries[slot];
+
+	atomic_fetch_add_explicit(&entry->delta, 1, memory_order_seq_cst);
+	if (__builtin_expect(table_load(table, slot) ==
+				     table_word(generation, SLOT_PUBLISHED),
+			     1)) {
+		atomic_store_explicit(
+			&entry->used,
+			(uint16_t)atomic_load_explicit(&table->header->era,
+						       memory_order_relaxed),
+			memory_order_relaxed);
+		return REFS_HELD;
+	}
+	return refs_release(refs, table, slot) ? REFS_STALE_RING : REFS_STALE;
+}
+
+/* Broker: the client's part of the count. Input, not truth. */
+static inline int32_t refs_delta(const struct refs *refs, uint32_t slot)
+{
+	return atomic_load_explicit(&refs->entries[slot].delta,
+				    memory_order_seq_cst);
+}
+
+static inline uint16_t refs_used(const struct refs *refs, uint32_t slot)
+{
+	return atomic_load_explicit(&refs->entries[slot].used,
+				    memory_order_relaxed);
+}
+
+/*
+ * Broker: take up to `max` pending slots, clearing their bits before they are
+ * returned. Gives how many; if it gives `max`, call again later.
+ */
+uint32_t refs_take_pending(struct refs *refs, uint32_t *ret_slots,
+			   uint32_t max);

@@ -1,0 +1,91 @@
+/*
+ * The state table: what every process on the node may know of every slot.
+ *
+ * One memfd that the broker writes and clients map read-only.
+ *
+ * LAYOUT
+ *
+ *   offset     size   meaning
+ *        0        8   magic "FSDPTAB1"
+ *        8        4   layout version
+ *       12        4   number of slots
+ *       16        8   epoch of the broker; grows with each start
+ *       24        8   chunks retired so far: when it moves, clients look
+ *                     through the chunk list and unmap what is gone
+ *       32        4   era: clients note it at acquire (CLOCK eviction)
+ *       64     8192   chunk list: 1,024 words, id of the chunk or 0
+ *     8256          padding
+ *    12288   8*slots  words: generation << 3 | enum slot_state
+ *
+ * Nothing here is authority: the broker rebuilds every word from its catalog
+ * when it starts.
+ */
+#pragma once
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct error;
+
+#define TABLE_SLOTS (UINT32_C(1) << 20)
+#define TABLE_CHUNKS 1024
+
+enum slot_state {
+	SLOT_FREE = 0,
+	SLOT_WRITING = 1,
+	SLOT_PUBLISHED = 2,
+	SLOT_LIMBO = 3,
+};
+#define SLOT_STATE_BITS 3
+
+struct table_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t n_slots;
+	_Atomic uint64_t epoch;
+	_Atomic uint64_t chunks_retired;
+	_Atomic uint32_t era;
+	uint32_t reserved[7];
+	_Atomic uint64_t chunks[TABLE_CHUNKS];
+};
+
+struct table {
+	struct table_header *header; /* mapping; NULL when closed */
+	_Atomic uint64_t *words;
+	int fd; /* owned; -1 when closed */
+};
+
+#define TABLE_NULL ((struct table){ .fd = -1 })
+
+static inline uint64_t table_word(uint64_t generation, enum slot_state state)
+{
+	return generation << SLOT_STATE_BITS | (uint64_t)state;
+}
+
+static inline uint64_t table_word_generation(uint64_t word)
+{
+	return word >> SLOT_STATE_BITS;
+}
+
+static inline enum slot_state table_word_state(uint64_t word)
+{
+	return (enum slot_state)(word & ((1u << SLOT_STATE_BITS) - 1));
+}
+
+/* seq_cst both ways: one half of the argument in refs.h. */
+static inline uint64_t table_load(const struct table *table, uint32_t slot)
+{
+	return atomic_load_explicit(&table->words[slot], memory_order_seq_cst);
+}
+
+static inline void table_store(struct table *table, uint32_t slot,
+			       uint64_t word)
+{
+	atomic_store_explicit(&table->words[slot], word, memory_order_seq_cst);
+}
+
+/* A new table (broker), mapped writable. */
+int table_create(struct table *ret, struct error *err);
+/* Map one made earlier. Consumes `fd`, also on failure. */
+int table_open(struct table *ret, int fd, bool is_writable, struct error *err);
+void table_close(struct table *table);
