@@ -20,7 +20,7 @@ struct error {
 #define ERROR_NULL ((struct error){ 0 })
 /* clang-format on */
 
-/* Set `err` (if not NULL) to `code` and the formatted sentence; return `code`. */
+/* Set `err` (if not NULL) to `code` and the sentence; return `code`. */
 int error_set(struct error *err, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -26,11 +26,11 @@
 
 struct error;
 
-#define FRAME_MAGIC 0x31445346u
+#define FRAME_MAGIC       0x31445346u
 #define FRAME_HEADER_SIZE 40
-#define FRAME_MAX_SIZE 65536 /* header and body */
-#define FRAME_MAX_BODY (FRAME_MAX_SIZE - FRAME_HEADER_SIZE)
-#define FRAME_MAX_FDS 32
+#define FRAME_MAX_SIZE    65536 /* header and body */
+#define FRAME_MAX_BODY    (FRAME_MAX_SIZE - FRAME_HEADER_SIZE)
+#define FRAME_MAX_FDS     32
 
 struct frame {
 	uint16_t kind;
@@ -54,7 +54,7 @@ struct frame_sender {
 enum frame_outcome {
 	FRAME_OK = 0,
 	FRAME_AGAIN = 1, /* nothing to read, or no room to send, just now */
-	FRAME_EOF = 2,	 /* the other side is gone */
+	FRAME_EOF = 2,   /* the other side is gone */
 };
 
 /*

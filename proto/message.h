@@ -27,8 +27,17 @@ struct error;
 
 /* Per batch: so that every reply to a batch fits a frame. */
 #define MESSAGE_MAX_ITEMS 256
-#define TOKEN_SIZE 16
-#define TICKET_SIZE 16
+/* Members of a bundle: places in one manifest. */
+#define MESSAGE_MAX_PLACES 131072
+/* Entries of the state table's chunk list, see shm/table.h. */
+#define MESSAGE_MAX_CHUNKS 1024
+/* Bytes of a command, a version, the name of a status value. */
+#define MESSAGE_MAX_TEXT 255
+#define MESSAGE_MAX_NOTE 4095
+/* Times to live: far beyond any use, and a deadline never overflows. */
+#define MESSAGE_MAX_TTL_MS (UINT64_C(1) << 52)
+#define TOKEN_SIZE         16
+#define TICKET_SIZE        16
 
 enum message_kind {
 	MESSAGE_HELLO = 1,
@@ -68,27 +77,27 @@ struct slot_ref {
 /* Where a tensor lies and what it is: all a client needs to use it. */
 struct tensor_place {
 	struct slot_ref ref;
-	uint32_t chunk;	   /* id, never used again */
-	uint64_t offset;   /* of the first element in the chunk, bytes */
-	uint64_t size;	   /* bytes of the view */
-	uint64_t version;  /* of the name; 0 if it has none */
+	uint32_t chunk;   /* id, never used again */
+	uint64_t offset;  /* of the first element in the chunk, bytes */
+	uint64_t size;    /* bytes of the view */
+	uint64_t version; /* of the name; 0 if it has none */
 	struct tensor_type type;
-	const char *name;  /* "" if it has none; replies to get and redeem leave
-			      it out: whoever asked by name knows it */
+	const char *name; /* "" if it has none; replies to get and redeem leave
+			     it out: whoever asked by name knows it */
 };
 
 /* A chunk whose fd travels with this reply, in the order of the fds. */
 struct chunk_ref {
 	uint32_t chunk;
-	uint32_t index;	   /* its entry in the state table's chunk list */
-	uint64_t size;	   /* bytes */
+	uint32_t index; /* its entry in the state table's chunk list */
+	uint64_t size;  /* bytes */
 	bool is_writable;
 };
 
 /* Access class as with files. */
 struct access_class {
-	uint32_t uid; /* ignored in requests: the peer's */
-	uint32_t gid; /* GID_DEFAULT: the peer's primary group */
+	uint32_t uid;  /* ignored in requests: the peer's */
+	uint32_t gid;  /* GID_DEFAULT: the peer's primary group */
 	uint32_t mode; /* permission bits 0600..0666; 0 means 0600 */
 };
 #define GID_DEFAULT 0xffffffffu
@@ -99,9 +108,10 @@ struct access_class {
 struct hello_request {
 	uint32_t major, minor;
 	bool is_reconnect;
-	uint64_t session;	   /* reconnect: id of the session */
+	uint64_t session;          /* reconnect: id of the session */
 	uint8_t token[TOKEN_SIZE]; /* reconnect: its secret */
-	uint64_t budget;	   /* bytes this session may have live; 0: no limit of its own */
+	uint64_t budget; /* bytes this session may have live; 0: no limit of its
+			    own */
 };
 
 struct challenge_request {
@@ -110,24 +120,24 @@ struct challenge_request {
 
 struct alloc_item {
 	struct tensor_type type; /* contiguous; strides may be given */
-	bool is_view;		 /* a second tensor over the block of `base` */
-	struct slot_ref base;	 /* is_view: a slot this session holds */
-	uint64_t base_offset;	 /* is_view: bytes from the start of `base` */
-	const char *name;	 /* in a bundle: the member's full name; else "" */
+	bool is_view;            /* a second tensor over the block of `base` */
+	struct slot_ref base;    /* is_view: a slot this session holds */
+	uint64_t base_offset;    /* is_view: bytes from the start of `base` */
+	const char *name; /* in a bundle: the member's full name; else "" */
 };
 
 struct alloc_request {
 	struct access_class access; /* ignored in a bundle and for views */
-	uint64_t bundle;	    /* staged bundle to allocate in; 0: none */
-	int32_t timeout_ms;	    /* wait for room; 0: do not, -1: for ever */
+	uint64_t bundle;            /* staged bundle to allocate in; 0: none */
+	int32_t timeout_ms;         /* wait for room; 0: do not, -1: for ever */
 	uint32_t n_items;
 	struct alloc_item *items;
 };
 
 enum publish_flags {
-	PUBLISH_REPLACE = 1,   /* the name may exist: its slot is let go */
-	PUBLISH_EVICTABLE = 2, /* may be evicted when room is needed */
-	PUBLISH_TIED = 4,      /* the name goes with this session */
+	PUBLISH_REPLACE = 1,    /* the name may exist: its slot is let go */
+	PUBLISH_EVICTABLE = 2,  /* may be evicted when room is needed */
+	PUBLISH_TIED = 4,       /* the name goes with this session */
 	PUBLISH_MUST_EXIST = 8, /* with REPLACE: refuse to create */
 };
 
@@ -181,7 +191,7 @@ struct bundle_begin_request {
 	const char *name; /* prefix with its '/' at the end */
 	struct access_class access;
 	uint64_t size_hint; /* bytes that will be allocated; 0: unknown */
-	uint32_t flags;	    /* PUBLISH_REPLACE, PUBLISH_MUST_EXIST, PUBLISH_TIED */
+	uint32_t flags; /* PUBLISH_REPLACE, PUBLISH_MUST_EXIST, PUBLISH_TIED */
 	uint64_t ttl_ms;
 };
 
@@ -216,7 +226,7 @@ struct list_request {
 };
 
 struct who_request {
-	const char *name;    /* "": by ref */
+	const char *name; /* "": by ref */
 	struct slot_ref ref;
 	uint64_t cursor;
 };
@@ -315,12 +325,12 @@ struct bundle_get_reply {
 struct list_item {
 	struct tensor_place place;
 	struct access_class access;
-	uint32_t state;	    /* enum slot_state */
+	uint32_t state; /* enum slot_state */
 	uint64_t age_ms;
 	uint64_t ttl_left_ms; /* 0: no end */
-	uint32_t n_holders; /* sessions */
-	uint32_t flags;	    /* enum publish_flags */
-	uint64_t bundle;    /* 0: none */
+	uint32_t n_holders;   /* sessions */
+	uint32_t flags;       /* enum publish_flags */
+	uint64_t bundle;      /* 0: none */
 };
 
 struct list_reply {
@@ -352,8 +362,8 @@ struct client_item {
 	uint32_t pid, uid;
 	const char *command;
 	bool is_connected;
-	uint64_t n_slots;      /* slots it holds */
-	uint64_t n_bytes;      /* of memory it made */
+	uint64_t n_slots; /* slots it holds */
+	uint64_t n_bytes; /* of memory it made */
 	uint64_t n_requests;
 	uint64_t age_ms;
 	uint32_t n_waiting;
@@ -373,14 +383,15 @@ struct status_value {
 
 struct status_reply {
 	const char *version;
-	const char *note; /* "" or what an operator should know, in a sentence */
+	const char
+		*note; /* "" or what an operator should know, in a sentence */
 	uint32_t n_values;
 	struct status_value *values;
 };
 
 struct reply {
 	uint16_t kind;
-	int32_t code;	      /* 0 or -errno */
+	int32_t code;         /* 0 or -errno */
 	const char *sentence; /* code < 0: why, and what to do */
 	union {
 		struct hello_reply hello;

@@ -4,7 +4,8 @@
  *
  * A tensor's name has 1 to 255 bytes of UTF-8 without control characters, at
  * most 16 components, none of them empty, "." or "..". A bundle's name is such
- * a name with one '/' behind it; its members' names begin with it.
+ * a name with one '/' behind it, 255 bytes with it; its members' names begin
+ * with it.
  */
 #pragma once
 #include <stdbool.h>
@@ -12,7 +13,7 @@
 
 struct error;
 
-#define NAME_MAX_SIZE 255
+#define NAME_MAX_SIZE       255
 #define NAME_MAX_COMPONENTS 16
 
 int name_check(const char *name, struct error *err);

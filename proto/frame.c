@@ -1,0 +1,313 @@
+/*
+ * Frames over SOCK_SEQPACKET.
+ *
+ * What makes receiving delicate is that the kernel installs file descriptors
+ * in this process before anybody has looked at the message. So every fd of
+ * every control message is collected first, whatever else is wrong, and all
+ * refusals go through one place that closes them.
+ */
+#include "proto/frame.h"
+
+#include "proto/error.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* clang-format off */
+#define AT_MAGIC	0
+#define AT_KIND		4
+#define AT_N_FDS	6
+#define AT_NUMBER	8
+#define AT_ANSWERED	16
+#define AT_CODE		24
+#define AT_SIZE		28
+#define AT_EPOCH	32
+/* clang-format on */
+_Static_assert(AT_EPOCH + sizeof(uint64_t) == FRAME_HEADER_SIZE,
+	       "the epoch is the last field");
+
+#define MAX_ERRNO 4095 /* as the kernel's */
+
+#define RIGHTS_SPACE  CMSG_SPACE(FRAME_MAX_FDS * sizeof(int))
+#define CONTROL_SPACE (RIGHTS_SPACE + CMSG_SPACE(sizeof(struct ucred)))
+/* More than FRAME_MAX_FDS fit where no credentials came along. */
+#define CONTROL_MAX_FDS (CONTROL_SPACE / sizeof(int))
+
+union control {
+	struct cmsghdr align;
+	char bytes[CONTROL_SPACE];
+};
+
+/* All fds that the kernel installed for one message. */
+struct fd_list {
+	size_t n;
+	int fds[CONTROL_MAX_FDS];
+};
+
+static void put_16(uint8_t *p, uint16_t value)
+{
+	value = htole16(value);
+	memcpy(p, &value, sizeof(value));
+}
+
+static void put_32(uint8_t *p, uint32_t value)
+{
+	value = htole32(value);
+	memcpy(p, &value, sizeof(value));
+}
+
+static void put_64(uint8_t *p, uint64_t value)
+{
+	value = htole64(value);
+	memcpy(p, &value, sizeof(value));
+}
+
+static uint16_t take_16(const uint8_t *p)
+{
+	uint16_t value;
+
+	memcpy(&value, p, sizeof(value));
+	return le16toh(value);
+}
+
+static uint32_t take_32(const uint8_t *p)
+{
+	uint32_t value;
+
+	memcpy(&value, p, sizeof(value));
+	return le32toh(value);
+}
+
+static uint64_t take_64(const uint8_t *p)
+{
+	uint64_t value;
+
+	memcpy(&value, p, sizeof(value));
+	return le64toh(value);
+}
+
+static void header_put(uint8_t *header, const struct frame *frame)
+{
+	put_32(header + AT_MAGIC, FRAME_MAGIC);
+	put_16(header + AT_KIND, frame->kind);
+	put_16(header + AT_N_FDS, frame->n_fds);
+	put_64(header + AT_NUMBER, frame->number);
+	put_64(header + AT_ANSWERED, frame->answered);
+	put_32(header + AT_CODE, (uint32_t)frame->code);
+	put_32(header + AT_SIZE, frame->body_size);
+	put_64(header + AT_EPOCH, frame->epoch);
+}
+
+static void header_take(const uint8_t *header, struct frame *ret)
+{
+	ret->kind = take_16(header + AT_KIND);
+	ret->n_fds = take_16(header + AT_N_FDS);
+	ret->number = take_64(header + AT_NUMBER);
+	ret->answered = take_64(header + AT_ANSWERED);
+	ret->code = (int32_t)take_32(header + AT_CODE);
+	ret->body_size = take_32(header + AT_SIZE);
+	ret->epoch = take_64(header + AT_EPOCH);
+}
+
+static void put_rights(struct msghdr *msg, union control *control,
+		       const struct frame *frame)
+{
+	size_t size = frame->n_fds * sizeof(int);
+	struct cmsghdr *cmsg;
+
+	memset(control, 0, sizeof(*control));
+	msg->msg_control = control;
+	msg->msg_controllen = CMSG_SPACE(size);
+	cmsg = CMSG_FIRSTHDR(msg);
+	cmsg->cmsg_level = SOL_SOCKET;
+	cmsg->cmsg_type = SCM_RIGHTS;
+	cmsg->cmsg_len = CMSG_LEN(size);
+	memcpy(CMSG_DATA(cmsg), frame->fds, size);
+}
+
+static ssize_t send_message(int sock_fd, const struct msghdr *msg)
+{
+	ssize_t n = point_fail("frame.send");
+
+	if (n < 0)
+		return n;
+	do {
+		n = sendmsg(sock_fd, msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+	} while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : n;
+}
+
+static ssize_t receive_message(int sock_fd, struct msghdr *msg)
+{
+	ssize_t n = point_fail("frame.recv");
+
+	if (n < 0)
+		return n;
+	do {
+		n = recvmsg(sock_fd, msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	} while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : n;
+}
+
+int frame_send(int sock_fd, const struct frame *frame, struct error *err)
+{
+	uint8_t header[FRAME_HEADER_SIZE];
+	struct iovec iov[] = {
+		{header, sizeof(header)},
+		{(void *)(uintptr_t)frame->body, frame->body_size},
+	};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
+	union control control;
+	ssize_t n;
+
+	assert(frame->n_fds <= FRAME_MAX_FDS);
+	if (frame->body_size > FRAME_MAX_BODY)
+		return error_set(err, -EMSGSIZE,
+				 "a message of %u bytes is larger than a "
+				 "frame; at most %d fit",
+				 frame->body_size, FRAME_MAX_BODY);
+	header_put(header, frame);
+	if (frame->n_fds > 0)
+		put_rights(&msg, &control, frame);
+	n = send_message(sock_fd, &msg);
+	if (n == -EAGAIN)
+		return FRAME_AGAIN;
+	if (n == -EPIPE || n == -ECONNRESET)
+		return FRAME_EOF;
+	if (n < 0)
+		return error_errno(err, (int)n,
+				   "send a message of %u bytes with %u "
+				   "file descriptors",
+				   frame->body_size, frame->n_fds);
+	return FRAME_OK;
+}
+
+static void close_all(struct fd_list *list)
+{
+	while (list->n > 0)
+		(void)close(list->fds[--list->n]);
+}
+
+static void collect_fds(struct cmsghdr *cmsg, struct fd_list *list)
+{
+	size_t size = cmsg->cmsg_len - CMSG_LEN(0);
+
+	/* The control buffer cannot hold more than the list. */
+	assert(list->n + size / sizeof(int) <= CONTROL_MAX_FDS);
+	memcpy(list->fds + list->n, CMSG_DATA(cmsg), size);
+	list->n += size / sizeof(int);
+}
+
+static void take_control(struct msghdr *msg, struct fd_list *list,
+			 struct frame_sender *sender)
+{
+	struct cmsghdr *cmsg;
+	struct ucred cred;
+
+	list->n = 0;
+	for (cmsg = CMSG_FIRSTHDR(msg); cmsg; cmsg = CMSG_NXTHDR(msg, cmsg)) {
+		if (cmsg->cmsg_level != SOL_SOCKET)
+			continue;
+		if (cmsg->cmsg_type == SCM_RIGHTS)
+			collect_fds(cmsg, list);
+		/* Cut off by too small a buffer it would be shorter. */
+		if (cmsg->cmsg_type != SCM_CREDENTIALS ||
+		    cmsg->cmsg_len != CMSG_LEN(sizeof(cred)))
+			continue;
+		memcpy(&cred, CMSG_DATA(cmsg), sizeof(cred));
+		*sender = (struct frame_sender){cred.pid, cred.uid, cred.gid};
+	}
+}
+
+static int check(const struct msghdr *msg, size_t size, size_t n_fds,
+		 const uint8_t *buffer, struct error *err)
+{
+	struct frame frame;
+
+	if (msg->msg_flags & MSG_CTRUNC)
+		return error_set(err, -EPROTO,
+				 "file descriptors of a message were cut off: "
+				 "too many came, or this process may open no "
+				 "more");
+	if (msg->msg_flags & MSG_TRUNC)
+		return error_set(err, -EPROTO,
+				 "a message is larger than %d bytes",
+				 FRAME_MAX_SIZE);
+	if (size < FRAME_HEADER_SIZE ||
+	    take_32(buffer + AT_MAGIC) != FRAME_MAGIC)
+		return error_set(err, -EPROTO,
+				 "a message of %zu bytes is not of this "
+				 "protocol",
+				 size);
+	header_take(buffer, &frame);
+	if (frame.body_size != size - FRAME_HEADER_SIZE)
+		return error_set(err, -EPROTO,
+				 "a message announces a body of %u bytes and "
+				 "has %zu",
+				 frame.body_size, size - FRAME_HEADER_SIZE);
+	if (frame.n_fds != n_fds || n_fds > FRAME_MAX_FDS)
+		return error_set(err, -EPROTO,
+				 "a message announces %u file descriptors and "
+				 "has %zu; at most %d may travel",
+				 frame.n_fds, n_fds, FRAME_MAX_FDS);
+	if (frame.code > 0 || frame.code < -MAX_ERRNO)
+		return error_set(err, -EPROTO,
+				 "a message has the code %d, which is no "
+				 "negative errno",
+				 frame.code);
+	return 0;
+}
+
+int frame_recv(int sock_fd, uint8_t *buffer, struct frame *ret,
+	       struct frame_sender *sender, struct error *err)
+{
+	struct iovec iov = {buffer, FRAME_MAX_SIZE};
+	union control control;
+	struct msghdr msg = {.msg_iov = &iov,
+			     .msg_iovlen = 1,
+			     .msg_control = &control,
+			     .msg_controllen = sizeof(control)};
+	struct frame_sender from = {0};
+	struct fd_list list;
+	ssize_t n;
+	int r;
+
+	n = receive_message(sock_fd, &msg);
+	if (n == -EAGAIN)
+		return FRAME_AGAIN;
+	if (n == -ECONNRESET)
+		return FRAME_EOF;
+	if (n < 0)
+		return error_errno(err, (int)n, "receive a message");
+	take_control(&msg, &list, &from);
+	/* An empty message cannot be told from the end; it may bring fds. */
+	if (n == 0) {
+		close_all(&list);
+		return FRAME_EOF;
+	}
+	r = check(&msg, (size_t)n, list.n, buffer, err);
+	if (r < 0) {
+		close_all(&list);
+		return r;
+	}
+	header_take(buffer, ret);
+	ret->body = buffer + FRAME_HEADER_SIZE;
+	memset(ret->fds, 0xff, sizeof(ret->fds)); /* all -1 */
+	memcpy(ret->fds, list.fds, list.n * sizeof(int));
+	if (sender)
+		*sender = from;
+	return FRAME_OK;
+}
+
+void frame_close_fds(struct frame *frame)
+{
+	for (uint16_t i = 0; i < frame->n_fds; i++) {
+		if (frame->fds[i] >= 0)
+			(void)close(frame->fds[i]);
+		frame->fds[i] = -1;
+	}
+}

@@ -1,0 +1,263 @@
+/*
+ * Encoding and decoding of whole messages.
+ *
+ * A struct is turned into protobuf-c's structs on an arena, and those into
+ * bytes; or the other way round, and then into one allocation that the caller
+ * keeps. What the kinds contain is in message_request.c and message_reply.c.
+ */
+#include "proto/message.h"
+
+#include "proto/error.h"
+#include "proto/frame.h"
+#include "proto/message_pb.h"
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Heap that protobuf-c's structs may take for one message. Proper ones stay
+ * below: they have few items, and a column grows eightfold at most. A frame
+ * full of empty items would take 40 times its size.
+ */
+#define UNPACK_MIN    (512u * 1024)
+#define UNPACK_FACTOR 16
+
+static const char *const kind_names[MESSAGE_MAX + 1] = {
+	[MESSAGE_HELLO] = "hello",
+	[MESSAGE_CHALLENGE] = "challenge",
+	[MESSAGE_GOODBYE] = "goodbye",
+	[MESSAGE_PING] = "ping",
+	[MESSAGE_ALLOC] = "alloc",
+	[MESSAGE_PUBLISH] = "publish",
+	[MESSAGE_GET] = "get",
+	[MESSAGE_RELEASE] = "release",
+	[MESSAGE_REMOVE] = "remove",
+	[MESSAGE_TICKET] = "ticket",
+	[MESSAGE_REDEEM] = "redeem",
+	[MESSAGE_BUNDLE_BEGIN] = "bundle_begin",
+	[MESSAGE_BUNDLE_COMMIT] = "bundle_commit",
+	[MESSAGE_BUNDLE_ABORT] = "bundle_abort",
+	[MESSAGE_BUNDLE_GET] = "bundle_get",
+	[MESSAGE_CHUNK] = "chunk",
+	[MESSAGE_LIST] = "list",
+	[MESSAGE_WHO] = "who",
+	[MESSAGE_CLIENTS] = "clients",
+	[MESSAGE_STATUS] = "status",
+};
+
+static bool is_kind(uint16_t kind)
+{
+	return kind >= 1 && kind <= MESSAGE_MAX;
+}
+
+const char *message_kind_name(uint16_t kind)
+{
+	return is_kind(kind) ? kind_names[kind] : "?";
+}
+
+static int pack(const ProtobufCMessage *pb, size_t max_size, uint8_t **ret_body,
+		size_t *ret_size, struct error *err)
+{
+	size_t size = protobuf_c_message_get_packed_size(pb);
+	uint8_t *body;
+
+	if (size > max_size)
+		return error_set(err, -EMSGSIZE,
+				 "it has %zu bytes and at most %zu may be; use "
+				 "smaller batches",
+				 size, max_size);
+	body = malloc(size + 1); /* an empty one is not NULL */
+	if (!body)
+		return error_set(err, -ENOMEM, "no heap for its %zu bytes",
+				 size);
+	(void)protobuf_c_message_pack(pb, body);
+	*ret_body = body;
+	*ret_size = size;
+	return 0;
+}
+
+static int encode(const struct codec *codec, const void *message,
+		  size_t max_size, uint8_t **ret_body, size_t *ret_size,
+		  struct error *err)
+{
+	struct pb_arena arena;
+	const ProtobufCMessage *pb;
+	int r;
+
+	pb_arena_init(&arena, SIZE_MAX);
+	pb = codec->build ? codec->build(message, &arena)
+			  : pb_arena_message(&arena, codec->descriptor);
+	if (pb)
+		r = pack(pb, max_size, ret_body, ret_size, err);
+	else
+		r = error_set(err, -ENOMEM, "no heap to encode it");
+	pb_arena_deinit(&arena);
+	return r;
+}
+
+/* `*ret_mem` is written on success only. */
+static int decode(const struct codec *codec, const uint8_t *body, size_t size,
+		  void *message, void **ret_mem, struct error *err)
+{
+	struct room room = {.body_size = size};
+	struct pb_arena arena;
+	const ProtobufCMessage *pb;
+	int r = 0;
+
+	pb_arena_init(&arena, UNPACK_MIN + UNPACK_FACTOR * size);
+	pb = protobuf_c_message_unpack(codec->descriptor, &arena.allocator,
+				       size, body);
+	if (!pb)
+		r = arena.is_heap_out
+			    ? error_set(err, -ENOMEM, "no heap to decode it")
+			    : error_set(err, -EPROTO,
+					"its %zu bytes are malformed", size);
+	else if (codec->take)
+		r = codec->take(pb, &room, message, err);
+	pb_arena_deinit(&arena);
+	if (r < 0) {
+		free(room.mem);
+		return r;
+	}
+	*ret_mem = room.mem;
+	return 0;
+}
+
+/* What every body in a frame must satisfy. */
+static int check_frame(uint16_t kind, size_t size, struct error *err)
+{
+	if (!is_kind(kind))
+		return error_set(err, -EPROTO, "there is no message of kind %u",
+				 kind);
+	if (size > FRAME_MAX_BODY)
+		return error_set(err, -EMSGSIZE,
+				 "its %zu bytes do not fit a frame", size);
+	return 0;
+}
+
+int request_encode(const struct request *request, uint8_t **ret_body,
+		   size_t *ret_size, struct error *err)
+{
+	int r;
+
+	assert(is_kind(request->kind));
+	r = encode(&request_codecs[request->kind], request, FRAME_MAX_BODY,
+		   ret_body, ret_size, err);
+	if (r < 0)
+		return error_wrap(err, r, "%s request",
+				  message_kind_name(request->kind));
+	return 0;
+}
+
+int request_decode(uint16_t kind, const uint8_t *body, size_t size,
+		   struct request *ret, struct error *err)
+{
+	struct request request = {.kind = kind};
+	int r = check_frame(kind, size, err);
+
+	if (r == 0)
+		r = decode(&request_codecs[kind], body, size, &request,
+			   &request.mem, err);
+	if (r < 0)
+		return error_wrap(err, r, "%s request",
+				  message_kind_name(kind));
+	*ret = request;
+	return 0;
+}
+
+void request_deinit(struct request *request)
+{
+	free(request->mem);
+	*request = (struct request){0};
+}
+
+int reply_encode(const struct reply *reply, uint8_t **ret_body,
+		 size_t *ret_size, struct error *err)
+{
+	const struct codec *codec = &error_codec;
+	int r;
+
+	assert(reply->code <= 0);
+	if (reply->code == 0) {
+		assert(is_kind(reply->kind));
+		codec = &reply_codecs[reply->kind];
+	}
+	r = encode(codec, reply, FRAME_MAX_BODY, ret_body, ret_size, err);
+	if (r < 0)
+		return error_wrap(err, r, "reply to a %s request",
+				  message_kind_name(reply->kind));
+	return 0;
+}
+
+int reply_decode(uint16_t kind, int32_t code, const uint8_t *body, size_t size,
+		 struct reply *ret, struct error *err)
+{
+	struct reply reply = {.kind = kind, .code = code, .sentence = ""};
+	int r = check_frame(kind, size, err);
+
+	if (r == 0 && code > 0)
+		r = error_set(err, -EPROTO, "%d is no negative errno", code);
+	if (r == 0)
+		r = decode(code < 0 ? &error_codec : &reply_codecs[kind], body,
+			   size, &reply, &reply.mem, err);
+	if (r < 0)
+		return error_wrap(err, r, "reply to a %s request",
+				  message_kind_name(kind));
+	*ret = reply;
+	return 0;
+}
+
+void reply_deinit(struct reply *reply)
+{
+	free(reply->mem);
+	*reply = (struct reply){0};
+}
+
+int places_encode(const struct places_reply *places, uint8_t **ret_bytes,
+		  size_t *ret_size, struct error *err)
+{
+	const struct reply reply = {.places = *places};
+	int r = encode(&manifest_codec, &reply, SIZE_MAX, ret_bytes, ret_size,
+		       err);
+
+	if (r < 0)
+		return error_wrap(err, r, "manifest of a bundle");
+	return 0;
+}
+
+int places_decode(const uint8_t *bytes, size_t size, struct places_reply *ret,
+		  void **ret_mem, struct error *err)
+{
+	struct reply reply = {0};
+	int r;
+
+	if (size > MANIFEST_MAX_SIZE)
+		r = error_set(err, -EMSGSIZE, "its %zu bytes are too many",
+			      size);
+	else
+		r = decode(&manifest_codec, bytes, size, &reply, ret_mem, err);
+	if (r < 0)
+		return error_wrap(err, r, "manifest of a bundle");
+	*ret = reply.places;
+	return 0;
+}
+
+int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
+		      uint32_t n_chunks, uint8_t **ret_bytes, size_t *ret_size,
+		      struct error *err)
+{
+	const struct reply reply = {
+		.chunks = {n_chunks, (void *)(uintptr_t)chunks}};
+	int r;
+
+	/* Chunks have the same field number in all of them. */
+	assert(kind == MESSAGE_ALLOC || kind == MESSAGE_GET ||
+	       kind == MESSAGE_REDEEM || kind == MESSAGE_BUNDLE_GET);
+	r = encode(&reply_codecs[MESSAGE_CHUNK], &reply, FRAME_MAX_BODY,
+		   ret_bytes, ret_size, err);
+	if (r < 0)
+		return error_wrap(err, r, "chunks for a %s request",
+				  message_kind_name(kind));
+	return 0;
+}

@@ -1,0 +1,348 @@
+/*
+ * Memory of the message codec, and the checks of what many messages contain.
+ *
+ * protobuf-c allocates each struct, string and array of a message by itself.
+ * Its allocator is replaced by one that moves a pointer, which makes a small
+ * message free of heap calls and lets us bound what a hostile one can take.
+ */
+#include "proto/message_pb.h"
+
+#include "proto/error.h"
+#include "proto/name.h"
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_SIZE   (UINT64_C(1) << 62)
+#define BLOCK_SIZE 16384u
+
+struct pb_arena_block {
+	struct pb_arena_block *next;
+	uint64_t bytes[];
+};
+
+static void *allocate(void *data, size_t size)
+{
+	return pb_arena_alloc(data, 1, size);
+}
+
+/* All of it goes at once, in pb_arena_deinit(). */
+static void forget(void *data, void *pointer)
+{
+	(void)data;
+	(void)pointer;
+}
+
+void pb_arena_init(struct pb_arena *arena, size_t limit)
+{
+	arena->allocator = (ProtobufCAllocator){allocate, forget, arena};
+	arena->next = (uint8_t *)arena->first;
+	arena->left = sizeof(arena->first);
+	arena->limit = limit;
+	arena->is_heap_out = false;
+	arena->blocks = NULL;
+}
+
+void pb_arena_deinit(struct pb_arena *arena)
+{
+	while (arena->blocks) {
+		struct pb_arena_block *next = arena->blocks->next;
+
+		free(arena->blocks);
+		arena->blocks = next;
+	}
+}
+
+/* A new block of at least `size` bytes; what was left of the last is lost. */
+static bool grow(struct pb_arena *arena, size_t size)
+{
+	struct pb_arena_block *block;
+
+	if (size > arena->limit)
+		return false;
+	if (size < BLOCK_SIZE && arena->limit >= BLOCK_SIZE)
+		size = BLOCK_SIZE;
+	block = malloc(sizeof(*block) + size);
+	if (!block) {
+		arena->is_heap_out = true;
+		return false;
+	}
+	block->next = arena->blocks;
+	arena->blocks = block;
+	arena->next = (uint8_t *)block->bytes;
+	arena->left = size;
+	arena->limit -= size;
+	return true;
+}
+
+void *pb_arena_alloc(struct pb_arena *arena, size_t n, size_t size)
+{
+	uint8_t *p;
+
+	if (__builtin_mul_overflow(n, size, &size) || size > SIZE_MAX - 7)
+		return NULL;
+	size = (size + 7) & ~(size_t)7;
+	if (size > arena->left && !grow(arena, size))
+		return NULL;
+	p = arena->next;
+	arena->next += size;
+	arena->left -= size;
+	return p;
+}
+
+void *pb_arena_message(struct pb_arena *arena,
+		       const ProtobufCMessageDescriptor *descriptor)
+{
+	void *message = pb_arena_alloc(arena, 1, descriptor->sizeof_message);
+
+	if (message)
+		descriptor->message_init(message);
+	return message;
+}
+
+void *pb_arena_messages(struct pb_arena *arena,
+			const ProtobufCMessageDescriptor *descriptor, size_t n)
+{
+	void **pointers = pb_arena_alloc(arena, n, sizeof(*pointers));
+	uint8_t *bodies = pb_arena_alloc(arena, n, descriptor->sizeof_message);
+
+	if (!pointers || !bodies)
+		return NULL;
+	for (size_t i = 0; i < n; i++) {
+		void *body = bodies + i * descriptor->sizeof_message;
+
+		descriptor->message_init(body);
+		pointers[i] = body;
+	}
+	return pointers;
+}
+
+int room_open(struct room *room, size_t arrays_size, size_t n_texts,
+	      struct error *err)
+{
+	/* Every text lies in the body, and gets a 0 behind it. */
+	size_t size = arrays_size + 8;
+
+	if (n_texts > 0)
+		size += room->body_size + n_texts;
+	assert(!room->mem);
+	room->mem = malloc(size);
+	if (!room->mem)
+		return error_set(err, -ENOMEM,
+				 "no heap for the %zu bytes of a message",
+				 size);
+	room->next = room->mem;
+	room->end = room->mem + size;
+	return 0;
+}
+
+void *room_array(struct room *room, size_t size)
+{
+	uint8_t *p = room->next;
+
+	assert(size <= (size_t)(room->end - p));
+	room->next += size;
+	return p;
+}
+
+char *room_text(struct room *room, const uint8_t *data, size_t size)
+{
+	static char none[1];
+
+	if (size == 0)
+		return none;
+	assert(size < (size_t)(room->end - room->next));
+	room->end -= size + 1;
+	memcpy(room->end, data, size);
+	room->end[size] = 0;
+	return (char *)room->end;
+}
+
+ProtobufCBinaryData bytes_from_text(const char *text)
+{
+	if (!text)
+		text = "";
+	return (ProtobufCBinaryData){strlen(text), (uint8_t *)(uintptr_t)text};
+}
+
+int text_take(ProtobufCBinaryData bytes, size_t max_size, const char *what,
+	      struct room *room, const char **ret, struct error *err)
+{
+	if (bytes.len > max_size)
+		return error_set(err, -ENAMETOOLONG,
+				 "the %s has %zu bytes; at most %zu may be",
+				 what, bytes.len, max_size);
+	if (bytes.len > 0 && memchr(bytes.data, 0, bytes.len))
+		return error_set(err, -EINVAL, "the %s contains a 0 byte",
+				 what);
+	*ret = room_text(room, bytes.data, bytes.len);
+	return 0;
+}
+
+static int name_check_form(const char *name, enum name_form form,
+			   struct error *err)
+{
+	if (form == NAME_OF_TENSOR_OR_NONE && !name[0])
+		return 0;
+	if (form == NAME_OF_BUNDLE ||
+	    (form == NAME_OF_ANY && name_is_bundle(name)))
+		return name_check_bundle(name, err);
+	return name_check(name, err);
+}
+
+int name_take(ProtobufCBinaryData bytes, enum name_form form, struct room *room,
+	      const char **ret, struct error *err)
+{
+	const char *name = NULL;
+	int r = text_take(bytes, NAME_MAX_SIZE, "name", room, &name, err);
+
+	if (r < 0)
+		return r;
+	r = name_check_form(name, form, err);
+	if (r < 0)
+		return r;
+	*ret = name;
+	return 0;
+}
+
+int names_take(size_t n, const ProtobufCBinaryData *bytes, enum name_form form,
+	       struct room *room, const char ***ret, struct error *err)
+{
+	const char **names;
+	int r = count_check(n, MESSAGE_MAX_ITEMS, "names", err);
+
+	if (r < 0)
+		return r;
+	r = room_open(room, n * sizeof(*names), n, err);
+	if (r < 0)
+		return r;
+	names = room_array(room, n * sizeof(*names));
+	for (size_t i = 0; i < n; i++) {
+		r = name_take(bytes[i], form, room, &names[i], err);
+		if (r < 0)
+			return error_wrap(err, r, "name %zu", i);
+	}
+	*ret = names;
+	return 0;
+}
+
+int secret_take(ProtobufCBinaryData bytes, size_t size, const char *what,
+		uint8_t *ret, struct error *err)
+{
+	if (bytes.len != size)
+		return error_set(err, -EINVAL,
+				 "the %s has %zu bytes; it needs %zu", what,
+				 bytes.len, size);
+	memcpy(ret, bytes.data, size);
+	return 0;
+}
+
+int count_check(size_t n, size_t max, const char *what, struct error *err)
+{
+	if (n == 0)
+		return error_set(err, -EINVAL, "there are no %s", what);
+	if (n > max)
+		return error_set(err, -E2BIG,
+				 "%zu %s are too many for one message; at most "
+				 "%zu may be",
+				 n, what, max);
+	return 0;
+}
+
+int ref_take(uint32_t slot, uint64_t generation, struct slot_ref *ret,
+	     struct error *err)
+{
+	if (slot == 0 || generation == 0)
+		return error_set(err, -EINVAL,
+				 "slot %u, generation %" PRIu64
+				 " is no tensor; both count from 1",
+				 slot, generation);
+	*ret = (struct slot_ref){slot, generation};
+	return 0;
+}
+
+int access_take(uint32_t uid, uint32_t gid, uint32_t mode,
+		struct access_class *ret, struct error *err)
+{
+	if (mode == 0)
+		mode = 0600;
+	if ((mode & ~0666u) != 0 || (mode & 0600) != 0600)
+		return error_set(err, -EINVAL,
+				 "mode %#o is not one of 0600 to 0666; the "
+				 "owner always reads and writes",
+				 mode);
+	*ret = (struct access_class){uid, gid, mode};
+	return 0;
+}
+
+int flags_take(uint32_t flags, uint32_t allowed, uint32_t *ret,
+	       struct error *err)
+{
+	if (flags & ~allowed)
+		return error_set(err, -EINVAL,
+				 "flags %#x are not known here; known are %#x",
+				 flags & ~allowed, allowed);
+	if ((flags & PUBLISH_MUST_EXIST) && !(flags & PUBLISH_REPLACE))
+		return error_set(err, -EINVAL,
+				 "the flag \"must exist\" is given without "
+				 "\"replace\"");
+	*ret = flags;
+	return 0;
+}
+
+int timeout_take(int32_t timeout_ms, int32_t *ret, struct error *err)
+{
+	if (timeout_ms < -1)
+		return error_set(
+			err, -EINVAL,
+			"timeout of %d ms; it is -1 (for ever) or more",
+			timeout_ms);
+	*ret = timeout_ms;
+	return 0;
+}
+
+int ttl_take(uint64_t ttl_ms, uint64_t *ret, struct error *err)
+{
+	if (ttl_ms > MESSAGE_MAX_TTL_MS)
+		return error_set(err, -EINVAL,
+				 "time to live of %" PRIu64
+				 " ms; at most %" PRIu64
+				 " may be, and 0 is for ever",
+				 ttl_ms, MESSAGE_MAX_TTL_MS);
+	*ret = ttl_ms;
+	return 0;
+}
+
+int size_take(uint64_t size, const char *what, uint64_t *ret, struct error *err)
+{
+	if (size > MAX_SIZE)
+		return error_set(err, -EOVERFLOW,
+				 "the %s of %" PRIu64 " is over 2^62 bytes",
+				 what, size);
+	*ret = size;
+	return 0;
+}
+
+int type_take(uint32_t dtype, size_t n_dims, const int64_t *shape,
+	      const int64_t *strides, struct tensor_type *ret,
+	      uint64_t *ret_span, struct error *err)
+{
+	size_t size = n_dims * sizeof(*shape);
+
+	if (n_dims > TENSOR_MAX_DIMS)
+		return error_set(err, -EINVAL,
+				 "%zu dimensions; a tensor has at most %d",
+				 n_dims, TENSOR_MAX_DIMS);
+	memset(ret, 0, sizeof(*ret));
+	ret->dtype = dtype;
+	ret->n_dims = (uint32_t)n_dims;
+	if (n_dims > 0)
+		memcpy(ret->shape, shape, size);
+	if (!strides)
+		tensor_type_contiguous(ret);
+	else if (n_dims > 0)
+		memcpy(ret->strides, strides, size);
+	return tensor_type_check(ret, ret_span, err);
+}

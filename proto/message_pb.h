@@ -1,0 +1,154 @@
+/*
+ * What the parts of the message codec share: memory, and the checks of things
+ * that many messages contain. Private to message*.c, as the generated code is.
+ *
+ * Two kinds of memory: the `arena` holds protobuf-c's own structs while one
+ * message is encoded or decoded and mostly lives on the stack; the `room` is
+ * the one allocation that a decoded message leaves behind.
+ */
+#pragma once
+#include "fsdp.pb-c.h"
+#include "proto/message.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct error;
+
+/* What places_encode() makes of so many places and chunks at most. */
+#define MANIFEST_MAX_SIZE                                                      \
+	(UINT64_C(512) * MESSAGE_MAX_PLACES + UINT64_C(64) * MESSAGE_MAX_CHUNKS)
+
+/* --- arena ------------------------------------------------------------- */
+
+struct pb_arena_block;
+
+struct pb_arena {
+	ProtobufCAllocator allocator; /* of this arena, for protobuf-c */
+	uint8_t *next;
+	size_t left;  /* bytes behind `next` */
+	size_t limit; /* bytes of heap it may still take */
+	bool is_heap_out;
+	struct pb_arena_block *blocks;
+	uint64_t first[512];
+};
+
+/* `limit`: bytes of heap that it may take. Must not move afterwards. */
+void pb_arena_init(struct pb_arena *arena, size_t limit);
+void pb_arena_deinit(struct pb_arena *arena);
+
+/* `n` times `size` bytes, not cleared; NULL: beyond the limit or no heap. */
+void *pb_arena_alloc(struct pb_arena *arena, size_t n, size_t size);
+
+/* One initialised message, or NULL. */
+void *pb_arena_message(struct pb_arena *arena,
+		       const ProtobufCMessageDescriptor *descriptor);
+/* An array of pointers to `n` initialised messages, or NULL. */
+void *pb_arena_messages(struct pb_arena *arena,
+			const ProtobufCMessageDescriptor *descriptor, size_t n);
+
+/* --- room -------------------------------------------------------------- */
+
+/* Arrays from the front, text from the back. All NULL: nothing was needed. */
+struct room {
+	size_t body_size; /* of the message: all its text fits in that */
+	uint8_t *mem;
+	uint8_t *next;
+	uint8_t *end;
+};
+
+/* Make room for arrays of these sizes together and for `n_texts` texts. */
+int room_open(struct room *room, size_t arrays_size, size_t n_texts,
+	      struct error *err);
+/* Room for one array; `size` is a multiple of 8, or it is the last array. */
+void *room_array(struct room *room, size_t size);
+/* Copy bytes and put a 0 behind them; no bytes take no room. */
+char *room_text(struct room *room, const uint8_t *data, size_t size);
+
+/* --- parts of messages --------------------------------------------------- */
+
+enum name_form {
+	NAME_OF_TENSOR,
+	NAME_OF_TENSOR_OR_NONE, /* "" is fine */
+	NAME_OF_BUNDLE,
+	NAME_OF_ANY, /* a tensor's or a bundle's */
+};
+
+/* Borrows; NULL is "". */
+ProtobufCBinaryData bytes_from_text(const char *text);
+
+/* Checked for its size and 0 bytes; `what` names it in the sentence. */
+int text_take(ProtobufCBinaryData bytes, size_t max_size, const char *what,
+	      struct room *room, const char **ret, struct error *err);
+int name_take(ProtobufCBinaryData bytes, enum name_form form, struct room *room,
+	      const char **ret, struct error *err);
+int names_take(size_t n, const ProtobufCBinaryData *bytes, enum name_form form,
+	       struct room *room, const char ***ret, struct error *err);
+/* Exactly `size` bytes, such as a token. */
+int secret_take(ProtobufCBinaryData bytes, size_t size, const char *what,
+		uint8_t *ret, struct error *err);
+
+/* Is 1 <= n <= max? */
+int count_check(size_t n, size_t max, const char *what, struct error *err);
+int ref_take(uint32_t slot, uint64_t generation, struct slot_ref *ret,
+	     struct error *err);
+int access_take(uint32_t uid, uint32_t gid, uint32_t mode,
+		struct access_class *ret, struct error *err);
+int flags_take(uint32_t flags, uint32_t allowed, uint32_t *ret,
+	       struct error *err);
+int timeout_take(int32_t timeout_ms, int32_t *ret, struct error *err);
+int ttl_take(uint64_t ttl_ms, uint64_t *ret, struct error *err);
+/* Bytes or an offset that sums may be made of. */
+int size_take(uint64_t size, const char *what, uint64_t *ret,
+	      struct error *err);
+
+/*
+ * A checked type and the bytes it spans. `strides` NULL: contiguous. `shape`
+ * and `strides` have `n_dims` entries.
+ */
+int type_take(uint32_t dtype, size_t n_dims, const int64_t *shape,
+	      const int64_t *strides, struct tensor_type *ret,
+	      uint64_t *ret_span, struct error *err);
+
+/*
+ * Places stand at `first` and every `step` bytes behind it, since they are
+ * parts of larger structs in some messages. Building borrows; NULL: no heap.
+ */
+Fsdp__Places *places_build(const struct tensor_place *first, size_t step,
+			   size_t n, struct pb_arena *arena);
+/* Check that the columns fit together and give the number of places. */
+int places_count(const Fsdp__Places *pb, size_t max, size_t *ret_n,
+		 struct error *err);
+/* Into places that the caller has room for, after places_count(). */
+int places_take(const Fsdp__Places *pb, size_t step, struct room *room,
+		struct tensor_place *ret_first, struct error *err);
+
+Fsdp__ChunkRef **chunks_build(const struct chunk_ref *chunks, size_t n,
+			      struct pb_arena *arena);
+/* Into an array that the caller has room for. */
+int chunks_take(size_t n, Fsdp__ChunkRef *const *pb, struct chunk_ref *ret,
+		struct error *err);
+
+/* --- messages --------------------------------------------------------------
+ */
+
+#define PUBLISH_ALL                                                            \
+	(PUBLISH_REPLACE | PUBLISH_EVICTABLE | PUBLISH_TIED |                  \
+	 PUBLISH_MUST_EXIST)
+
+/* How one kind of request or reply is turned into protobuf and back. */
+struct codec {
+	const ProtobufCMessageDescriptor *descriptor;
+	/* NULL: no heap. Without a function the body is empty. */
+	void *(*build)(const void *message, struct pb_arena *arena);
+	int (*take)(const void *pb, struct room *room, void *ret,
+		    struct error *err);
+};
+
+/* Indexed by kind. build and take get a struct request, or a struct reply. */
+extern const struct codec request_codecs[MESSAGE_MAX + 1];
+extern const struct codec reply_codecs[MESSAGE_MAX + 1];
+/* Replies with a negative code. */
+extern const struct codec error_codec;
+/* A places_reply with the bounds of a bundle's manifest. */
+extern const struct codec manifest_codec;

@@ -1,0 +1,86 @@
+/* Sentences for errors: what they say, and that they never overflow. */
+#include "proto/error.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+
+Test(error, set_keeps_code_and_sentence)
+{
+	struct error err = ERROR_NULL;
+
+	cr_assert(eq(int, error_set(&err, -EINVAL, "no %s", "way"), -EINVAL));
+	cr_assert(eq(int, err.code, -EINVAL));
+	cr_assert(eq(str, err.msg, "no way"));
+}
+
+Test(error, errno_adds_the_reason)
+{
+	struct error err = ERROR_NULL;
+
+	cr_assert(eq(int, error_errno(&err, -ENOENT, "open %s", "x"), -ENOENT));
+	cr_assert(eq(str, err.msg, "open x: No such file or directory"));
+}
+
+Test(error, errno_that_the_library_does_not_know_shows_its_number)
+{
+	struct error err = ERROR_NULL;
+
+	cr_assert(eq(int, error_errno(&err, -3999, "call"), -3999));
+	cr_assert(eq(str, err.msg, "call: error -3999"));
+}
+
+Test(error, wrap_puts_the_callers_words_in_front)
+{
+	struct error err = ERROR_NULL;
+
+	error_set(&err, -EIO, "read failed");
+	cr_assert(eq(int, error_wrap(&err, -EIO, "tensor %d", 3), -EIO));
+	cr_assert(eq(str, err.msg, "tensor 3: read failed"));
+}
+
+Test(error, wrap_of_nothing_has_no_colon)
+{
+	struct error err = ERROR_NULL;
+
+	error_wrap(&err, -EIO, "tensor %d", 3);
+	cr_assert(eq(str, err.msg, "tensor 3"));
+	cr_assert(eq(int, err.code, -EIO));
+}
+
+Test(error, arguments_may_point_into_the_error_itself)
+{
+	struct error err = ERROR_NULL;
+
+	error_set(&err, -EIO, "inner");
+	error_set(&err, -EINVAL, "outer of %s", err.msg);
+	cr_assert(eq(str, err.msg, "outer of inner"));
+}
+
+Test(error, nobody_listening_is_fine)
+{
+	cr_assert(eq(int, error_set(NULL, -EIO, "x"), -EIO));
+	cr_assert(eq(int, error_errno(NULL, -EIO, "x"), -EIO));
+	cr_assert(eq(int, error_wrap(NULL, -EIO, "x"), -EIO));
+}
+
+Test(error, long_sentences_are_cut_at_the_end_of_the_buffer)
+{
+	struct {
+		struct error err;
+		char guard[8];
+	} box = {.guard = "guard"};
+	char text[2 * ERROR_MSG_SIZE];
+
+	memset(text, 'a', sizeof(text) - 1);
+	text[sizeof(text) - 1] = 0;
+	error_set(&box.err, -EIO, "%s", text);
+	cr_assert(eq(sz, strlen(box.err.msg), ERROR_MSG_SIZE - 1));
+	error_errno(&box.err, -EIO, "%s", text);
+	cr_assert(eq(sz, strlen(box.err.msg), ERROR_MSG_SIZE - 1));
+	error_wrap(&box.err, -EIO, "front");
+	cr_assert(eq(sz, strlen(box.err.msg), ERROR_MSG_SIZE - 1));
+	cr_assert(zero(int, strncmp(box.err.msg, "front: aaa", 10)));
+	cr_assert(eq(str, box.guard, "guard"));
+}

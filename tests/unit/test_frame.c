@@ -1,0 +1,356 @@
+/*
+ * Frames over real sockets: what arrives, what is refused, and that no
+ * descriptor of a refused frame stays open.
+ */
+#include "proto/error.h"
+#include "proto/frame.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static int count_open_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	int n = 0;
+
+	cr_assert(ne(ptr, dir, NULL));
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+struct pair {
+	int ours, theirs;
+	uint8_t buffer[FRAME_MAX_SIZE];
+};
+
+static void pair_open(struct pair *pair)
+{
+	int fds[2];
+
+	cr_assert(zero(int, socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC,
+				       0, fds)));
+	pair->ours = fds[0];
+	pair->theirs = fds[1];
+}
+
+static void pair_close(struct pair *pair)
+{
+	close(pair->ours);
+	close(pair->theirs);
+}
+
+/* Bytes and `n_fds` duplicates of the socket itself, as one message. */
+static void send_raw(struct pair *pair, const void *data, size_t size,
+		     size_t n_fds)
+{
+	struct iovec iov = {(void *)data, size};
+	char control[CMSG_SPACE(253 * sizeof(int))] = {0};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	struct cmsghdr *cmsg;
+
+	if (n_fds > 0) {
+		msg.msg_control = control;
+		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+		cmsg = CMSG_FIRSTHDR(&msg);
+		cmsg->cmsg_level = SOL_SOCKET;
+		cmsg->cmsg_type = SCM_RIGHTS;
+		cmsg->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+		for (size_t i = 0; i < n_fds; i++)
+			memcpy(CMSG_DATA(cmsg) + i * sizeof(int), &pair->theirs,
+			       sizeof(int));
+	}
+	cr_assert(eq(long, sendmsg(pair->theirs, &msg, 0), (long)size));
+}
+
+/* A frame with nothing wrong; tests then change bytes of it. */
+static void make_raw(uint8_t *raw, uint16_t n_fds, uint32_t body_size)
+{
+	uint32_t magic = FRAME_MAGIC;
+
+	memset(raw, 0, FRAME_HEADER_SIZE + body_size);
+	memcpy(raw, &magic, sizeof(magic));
+	raw[4] = 4;
+	memcpy(raw + 6, &n_fds, sizeof(n_fds));
+	memcpy(raw + 28, &body_size, sizeof(body_size));
+}
+
+/* Send, receive, and expect a refusal that leaves no fd open. */
+static void expect_refusal(const void *data, size_t size, size_t n_fds)
+{
+	static struct pair pair;
+	struct error err = ERROR_NULL;
+	struct frame frame = {.number = 77};
+	int n;
+
+	pair_open(&pair);
+	n = count_open_fds();
+	send_raw(&pair, data, size, n_fds);
+	cr_expect(eq(int,
+		     frame_recv(pair.ours, pair.buffer, &frame, NULL, &err),
+		     -EPROTO));
+	cr_expect(ne(str, err.msg, ""));
+	cr_expect(eq(u64, frame.number, 77));
+	cr_expect(eq(int, count_open_fds(), n));
+	pair_close(&pair);
+}
+
+Test(frame, arrives_as_it_was_sent)
+{
+	static struct pair pair;
+	struct frame got, sent = {.kind = 7,
+				  .n_fds = 2,
+				  .number = UINT64_MAX - 1,
+				  .answered = 5,
+				  .code = -EDQUOT,
+				  .epoch = 1ull << 40,
+				  .body = (const uint8_t *)"hello",
+				  .body_size = 5};
+	int n;
+
+	pair_open(&pair);
+	sent.fds[0] = pair.ours;
+	sent.fds[1] = pair.theirs;
+	n = count_open_fds();
+	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
+	cr_assert(eq(int, frame_recv(pair.ours, pair.buffer, &got, NULL, NULL),
+		     FRAME_OK));
+	cr_assert(eq(u16, got.kind, 7));
+	cr_assert(eq(u64, got.number, UINT64_MAX - 1));
+	cr_assert(eq(u64, got.answered, 5));
+	cr_assert(eq(int, got.code, -EDQUOT));
+	cr_assert(eq(u64, got.epoch, 1ull << 40));
+	cr_assert(eq(u32, got.body_size, 5));
+	cr_assert(zero(int, memcmp(got.body, "hello", 5)));
+	cr_assert(eq(u16, got.n_fds, 2));
+	cr_assert(eq(int, count_open_fds(), n + 2));
+	cr_assert(eq(int, fcntl(got.fds[1], F_GETFD), FD_CLOEXEC));
+	cr_assert(eq(int, got.fds[2], -1));
+	frame_close_fds(&got);
+	frame_close_fds(&got);
+	cr_assert(eq(int, count_open_fds(), n));
+	pair_close(&pair);
+}
+
+Test(frame, of_the_largest_size_with_all_fds_arrives)
+{
+	static struct pair pair;
+	static uint8_t body[FRAME_MAX_BODY + 1];
+	struct frame got, sent = {.kind = 1,
+				  .n_fds = FRAME_MAX_FDS,
+				  .body = body,
+				  .body_size = FRAME_MAX_BODY};
+	struct error err = ERROR_NULL;
+	int on = 1;
+
+	pair_open(&pair);
+	cr_assert(zero(int, setsockopt(pair.ours, SOL_SOCKET, SO_PASSCRED, &on,
+				       sizeof(on))));
+	for (int i = 0; i < FRAME_MAX_FDS; i++)
+		sent.fds[i] = pair.ours;
+	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
+	cr_assert(eq(int, frame_recv(pair.ours, pair.buffer, &got, NULL, &err),
+		     FRAME_OK),
+		  "%s", err.msg);
+	cr_assert(eq(u32, got.body_size, FRAME_MAX_BODY));
+	frame_close_fds(&got);
+	sent.body_size++;
+	cr_assert(eq(int, frame_send(pair.theirs, &sent, &err), -EMSGSIZE));
+	pair_close(&pair);
+}
+
+Test(frame, says_who_sent_it_where_the_socket_passes_credentials)
+{
+	static struct pair pair;
+	struct frame got, sent = {.kind = 1};
+	struct frame_sender sender = {1, 1, 1};
+	int on = 1;
+
+	pair_open(&pair);
+	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
+	cr_assert(eq(int,
+		     frame_recv(pair.ours, pair.buffer, &got, &sender, NULL),
+		     FRAME_OK));
+	cr_assert(zero(int, sender.pid));
+	setsockopt(pair.ours, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
+	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
+	cr_assert(eq(int,
+		     frame_recv(pair.ours, pair.buffer, &got, &sender, NULL),
+		     FRAME_OK));
+	cr_assert(eq(int, sender.pid, getpid()));
+	cr_assert(eq(u32, sender.uid, getuid()));
+	cr_assert(eq(u32, sender.gid, getgid()));
+	pair_close(&pair);
+}
+
+Test(frame, an_empty_socket_and_a_full_one_say_again)
+{
+	static struct pair pair;
+	struct frame frame = {.kind = 1};
+	int r;
+
+	pair_open(&pair);
+	cr_assert(eq(int,
+		     frame_recv(pair.ours, pair.buffer, &frame, NULL, NULL),
+		     FRAME_AGAIN));
+	do {
+		r = frame_send(pair.theirs, &frame, NULL);
+	} while (r == FRAME_OK);
+	cr_assert(eq(int, r, FRAME_AGAIN));
+	pair_close(&pair);
+}
+
+Test(frame, the_end_of_the_other_side_is_an_outcome)
+{
+	static struct pair pair;
+	struct frame frame = {.kind = 1};
+
+	pair_open(&pair);
+	/* Unread data at their side makes ours ECONNRESET first. */
+	cr_assert(eq(int, frame_send(pair.ours, &frame, NULL), FRAME_OK));
+	close(pair.theirs);
+	cr_assert(eq(int,
+		     frame_recv(pair.ours, pair.buffer, &frame, NULL, NULL),
+		     FRAME_EOF));
+	cr_assert(eq(int,
+		     frame_recv(pair.ours, pair.buffer, &frame, NULL, NULL),
+		     FRAME_EOF));
+	cr_assert(eq(int, frame_send(pair.ours, &frame, NULL), FRAME_EOF));
+	close(pair.ours);
+}
+
+Test(frame, what_waits_is_still_read_after_the_end_of_the_other_side)
+{
+	static struct pair pair;
+	struct frame frame = {.kind = 9};
+
+	pair_open(&pair);
+	cr_assert(eq(int, frame_send(pair.theirs, &frame, NULL), FRAME_OK));
+	close(pair.theirs);
+	frame.kind = 0;
+	cr_assert(eq(int,
+		     frame_recv(pair.ours, pair.buffer, &frame, NULL, NULL),
+		     FRAME_OK));
+	cr_assert(eq(u16, frame.kind, 9));
+	close(pair.ours);
+}
+
+Test(frame, a_bad_descriptor_is_an_error_with_a_sentence)
+{
+	static uint8_t buffer[FRAME_MAX_SIZE];
+	struct frame frame = {.kind = 1};
+	struct error err = ERROR_NULL;
+
+	cr_assert(eq(int, frame_send(-1, &frame, &err), -EBADF));
+	cr_assert(ne(str, err.msg, ""));
+	cr_assert(eq(int, frame_recv(-1, buffer, &frame, NULL, &err), -EBADF));
+}
+
+Test(frame, malformed_headers_are_refused)
+{
+	uint8_t raw[FRAME_HEADER_SIZE + 8];
+
+	make_raw(raw, 1, 8);
+	expect_refusal(raw, FRAME_HEADER_SIZE - 1, 1); /* half a header */
+	expect_refusal(raw, 1, 1);
+	expect_refusal(raw, sizeof(raw) - 1, 1); /* too little body */
+	make_raw(raw, 0, 7);
+	expect_refusal(raw, sizeof(raw), 0); /* too much body */
+	make_raw(raw, 0, 8);
+	raw[0] ^= 1;
+	expect_refusal(raw, sizeof(raw), 0); /* wrong magic */
+	make_raw(raw, 0, 8);
+	raw[24] = 1; /* a code above 0 */
+	expect_refusal(raw, sizeof(raw), 0);
+	make_raw(raw, 0, 8);
+	raw[27] = 0x80; /* the smallest code there is */
+	expect_refusal(raw, sizeof(raw), 0);
+}
+
+Test(frame, a_message_larger_than_a_frame_is_refused)
+{
+	static uint8_t raw[FRAME_MAX_SIZE + 1];
+
+	make_raw(raw, 2, FRAME_MAX_BODY + 1);
+	expect_refusal(raw, sizeof(raw), 2);
+}
+
+Test(frame, fd_counts_that_differ_from_the_header_are_refused)
+{
+	uint8_t raw[FRAME_HEADER_SIZE];
+
+	make_raw(raw, 2, 0);
+	expect_refusal(raw, sizeof(raw), 0);
+	expect_refusal(raw, sizeof(raw), 1);
+	expect_refusal(raw, sizeof(raw), 3);
+}
+
+/* 33 to 40 fit the control buffer where no credentials come along. */
+Test(frame, more_fds_than_may_travel_are_refused_and_closed)
+{
+	uint8_t raw[FRAME_HEADER_SIZE];
+
+	for (uint16_t n = FRAME_MAX_FDS + 1; n < FRAME_MAX_FDS + 12; n++) {
+		make_raw(raw, n, 0);
+		expect_refusal(raw, sizeof(raw), n);
+	}
+	make_raw(raw, 253, 0);
+	expect_refusal(raw, sizeof(raw), 253);
+}
+
+Test(frame, an_empty_message_with_fds_leaves_none_open)
+{
+	static struct pair pair;
+	struct frame frame;
+	int n;
+
+	pair_open(&pair);
+	n = count_open_fds();
+	send_raw(&pair, "", 0, 3);
+	cr_assert(eq(int,
+		     frame_recv(pair.ours, pair.buffer, &frame, NULL, NULL),
+		     FRAME_EOF));
+	cr_assert(eq(int, count_open_fds(), n));
+	pair_close(&pair);
+}
+
+/* The kernel then delivers fewer, sets MSG_CTRUNC and reports no error. */
+Test(frame, fds_cut_off_by_the_limit_of_open_files_are_refused_and_closed)
+{
+	static struct pair pair;
+	struct rlimit limit, low;
+	struct frame got, sent = {.kind = 1, .n_fds = 3};
+	struct error err = ERROR_NULL;
+	int n, r;
+
+	pair_open(&pair);
+	for (int i = 0; i < 3; i++)
+		sent.fds[i] = pair.ours;
+	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
+	n = count_open_fds();
+	cr_assert(zero(int, getrlimit(RLIMIT_NOFILE, &limit)));
+	low = limit;
+	/* The lowest free number and one more. */
+	low.rlim_cur = (rlim_t)dup(pair.ours) + 2;
+	close((int)low.rlim_cur - 2);
+	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &low)));
+	r = frame_recv(pair.ours, pair.buffer, &got, NULL, &err);
+	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &limit)));
+	cr_assert(eq(int, r, -EPROTO));
+	cr_assert(eq(int, count_open_fds(), n));
+	/* The socket itself is fine. */
+	sent.n_fds = 0;
+	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
+	cr_assert(eq(int, frame_recv(pair.ours, pair.buffer, &got, NULL, NULL),
+		     FRAME_OK));
+	pair_close(&pair);
+}
