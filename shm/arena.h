@@ -30,8 +30,12 @@ enum arena_outcome {
 int arena_alloc(struct arena *arena, uint64_t size, uint64_t *ret_offset,
 		struct error *err);
 
-/* Take exactly [offset, offset + size): rebuilds an arena after a restart.
- * -EEXIST if any of it is taken, -EINVAL if outside or misaligned. */
+/*
+ * Take exactly [offset, offset + size), the end rounded up as arena_alloc()
+ * does: rebuilds an arena after a restart. -EEXIST if any of it is taken,
+ * -EINVAL if outside or if `offset` is misaligned. Cheapest at the end of the
+ * arena and in ascending order; any order will do.
+ */
 int arena_reserve(struct arena *arena, uint64_t offset, uint64_t size,
 		  struct error *err);
 

@@ -42,3 +42,7 @@ int memfd_seal_write(int fd, struct error *err);
  */
 int memfd_map(int fd, uint64_t size, bool is_writable, void **ret,
 	      struct error *err);
+
+/* The same for [offset, offset + size), `offset` in whole huge pages. */
+int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
+		    void **ret, struct error *err);

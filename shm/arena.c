@@ -1,0 +1,691 @@
+/*
+ * Two-level segregated fit with its books on the heap.
+ *
+ * Every range, free or taken, is a node of 24 bytes in one growing array;
+ * nodes refer to each other by index, and 0 is the node that ends things: it
+ * starts where the arena ends, is never free, and closes the ring of
+ * neighbours. A range's size is where its neighbour starts less its own start,
+ * so it is kept nowhere and cannot be wrong.
+ *
+ * A free node stands in the list of its size class; a taken one in a hash
+ * table keyed by its start, which is how arena_release() finds it. Both use
+ * the same two fields. All sizes are in granules of the alignment.
+ *
+ * Released ranges enter their class at the head, remainders of a split at the
+ * tail: allocation looks at the head first, and so at warm pages.
+ */
+#include "shm/arena.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ARENA_MAX_SIZE (UINT64_C(1) << 44)
+
+/* Size classes: 32 per power of two; below 32 granules one for each size. */
+#define SECOND_BITS 5
+#define N_SECOND (1u << SECOND_BITS)
+
+/* Ranges of the class that a size itself falls into may be too small for it;
+ * so many of them are tried before the next class, where every one fits. */
+#define N_TRIES 8
+
+#define FREE_FLAG (UINT64_C(1) << 63)
+
+struct node {
+	uint64_t start; /* | FREE_FLAG */
+	uint32_t next;	/* neighbours in memory; unused nodes: chain */
+	uint32_t prev;
+	uint32_t link_next; /* free: class list; taken: hash chain */
+	uint32_t link_prev; /* free: class list, the head's is the tail */
+};
+
+_Static_assert(sizeof(struct node) == 24, "small books");
+
+struct arena {
+	struct node *nodes;
+	uint32_t n_touched; /* nodes ever used, with node 0 */
+	uint32_t capacity;
+	uint32_t first_unused; /* chain of nodes that went */
+	uint32_t *buckets;     /* heads of hash chains */
+	uint32_t n_taken, n_free;
+	unsigned int bucket_bits;
+	unsigned int shift; /* of a granule */
+	uint64_t used;	    /* granules */
+	unsigned int n_first;
+	uint64_t first_map;    /* first level: which rows have a free range */
+	uint32_t *second_maps; /* which classes of a row have one */
+	uint32_t *classes;     /* heads, N_SECOND to a row */
+	/* Only for arena_reserve(): nodes in the order of memory at the time
+	 * it was made, dropped when a node goes. */
+	uint32_t *order;
+	uint32_t n_order;
+	uint64_t n_steps; /* walked since it was made */
+};
+
+static uint64_t node_start(const struct arena *arena, uint32_t node)
+{
+	return arena->nodes[node].start & ~FREE_FLAG;
+}
+
+static bool node_is_free(const struct arena *arena, uint32_t node)
+{
+	return arena->nodes[node].start & FREE_FLAG;
+}
+
+static uint64_t node_size(const struct arena *arena, uint32_t node)
+{
+	return node_start(arena, arena->nodes[node].next) -
+	       node_start(arena, node);
+}
+
+/* --- size classes ---------------------------------------------------------- */
+
+/* The class of ranges of `size` granules: row * N_SECOND + column. */
+static unsigned int class_of(uint64_t size)
+{
+	unsigned int top;
+
+	if (size < N_SECOND)
+		return (unsigned int)size;
+	top = 63 - (unsigned int)__builtin_clzll(size);
+	return (top - SECOND_BITS + 1) * N_SECOND +
+	       ((unsigned int)(size >> (top - SECOND_BITS)) & (N_SECOND - 1));
+}
+
+/* The lowest class all of whose ranges have at least `size` granules. */
+static unsigned int class_above(uint64_t size)
+{
+	unsigned int top;
+
+	if (size < N_SECOND)
+		return (unsigned int)size;
+	top = 63 - (unsigned int)__builtin_clzll(size);
+	return class_of(size + (UINT64_C(1) << (top - SECOND_BITS)) - 1);
+}
+
+/* The lowest class from `class` up that has a range; false: none has. */
+static bool class_find(const struct arena *arena, unsigned int class,
+		       unsigned int *ret_class)
+{
+	unsigned int row = class / N_SECOND;
+	uint64_t rows;
+	uint32_t columns;
+
+	if (row >= arena->n_first)
+		return false;
+	columns = arena->second_maps[row] & ~UINT32_C(0) << class % N_SECOND;
+	if (columns == 0) {
+		rows = arena->first_map & ~UINT64_C(1) << row;
+		if (rows == 0)
+			return false;
+		row = (unsigned int)__builtin_ctzll(rows);
+		columns = arena->second_maps[row];
+	}
+	*ret_class = row * N_SECOND + (unsigned int)__builtin_ctz(columns);
+	return true;
+}
+
+/* Mark a taken node free and put it into its class. */
+static void free_insert(struct arena *arena, uint32_t node, bool at_head)
+{
+	unsigned int class = class_of(node_size(arena, node));
+	uint32_t head = arena->classes[class], tail;
+
+	arena->nodes[node].start |= FREE_FLAG;
+	arena->n_free++;
+	if (head == 0) {
+		arena->nodes[node].link_next = 0;
+		arena->nodes[node].link_prev = node;
+		arena->classes[class] = node;
+		arena->second_maps[class / N_SECOND] |= UINT32_C(1)
+							<< class % N_SECOND;
+		arena->first_map |= UINT64_C(1) << class / N_SECOND;
+		return;
+	}
+	tail = arena->nodes[head].link_prev;
+	arena->nodes[node].link_next = at_head ? head : 0;
+	arena->nodes[node].link_prev = tail;
+	arena->nodes[head].link_prev = node;
+	if (at_head)
+		arena->classes[class] = node;
+	else
+		arena->nodes[tail].link_next = node;
+}
+
+/* Take a free node out of its class; its size must still be what it was. */
+static void free_remove(struct arena *arena, uint32_t node)
+{
+	unsigned int class = class_of(node_size(arena, node));
+	struct node *this = &arena->nodes[node];
+	uint32_t head = arena->classes[class];
+
+	this->start &= ~FREE_FLAG;
+	arena->n_free--;
+	if (this->link_next != 0)
+		arena->nodes[this->link_next].link_prev = this->link_prev;
+	else
+		arena->nodes[head].link_prev = this->link_prev;
+	if (head != node) {
+		arena->nodes[this->link_prev].link_next = this->link_next;
+		return;
+	}
+	arena->classes[class] = this->link_next;
+	if (this->link_next != 0)
+		return;
+	arena->second_maps[class / N_SECOND] &=
+		~(UINT32_C(1) << class % N_SECOND);
+	if (arena->second_maps[class / N_SECOND] == 0)
+		arena->first_map &= ~(UINT64_C(1) << class / N_SECOND);
+}
+
+/* The first of at most `n_tries` ranges of a class that is large enough. */
+static uint32_t class_fit(const struct arena *arena, unsigned int class,
+			  uint64_t size, uint32_t n_tries)
+{
+	uint32_t node = arena->classes[class];
+
+	for (; node != 0 && n_tries > 0; n_tries--) {
+		if (node_size(arena, node) >= size)
+			return node;
+		node = arena->nodes[node].link_next;
+	}
+	return 0;
+}
+
+/*
+ * A free range of at least `size` granules, 0 if there is none. The class of
+ * the size itself comes first, because a range released at that very size is
+ * there. Before giving up, all of that class is looked at.
+ */
+static uint32_t find_fit(const struct arena *arena, uint64_t size)
+{
+	unsigned int class;
+	uint32_t node;
+
+	node = class_fit(arena, class_of(size), size, N_TRIES);
+	if (node != 0)
+		return node;
+	if (class_find(arena, class_above(size), &class))
+		return arena->classes[class];
+	return class_fit(arena, class_of(size), size, UINT32_MAX);
+}
+
+/* --- hash of taken ranges -------------------------------------------------- */
+
+static uint32_t *bucket(const struct arena *arena, uint64_t start)
+{
+	/* Fibonacci hashing: starts are multiples of something. */
+	uint64_t hash = start * UINT64_C(0x9e3779b97f4a7c15);
+
+	return &arena->buckets[hash >> (64 - arena->bucket_bits)];
+}
+
+static void taken_insert(struct arena *arena, uint32_t node)
+{
+	uint32_t *head = bucket(arena, node_start(arena, node));
+
+	arena->nodes[node].link_next = *head;
+	*head = node;
+	arena->n_taken++;
+	arena->used += node_size(arena, node);
+}
+
+/* The taken range that starts there, out of the table; 0 if there is none. */
+static uint32_t taken_remove(struct arena *arena, uint64_t start)
+{
+	uint32_t *at = bucket(arena, start), node;
+
+	while (*at != 0 && node_start(arena, *at) != start)
+		at = &arena->nodes[*at].link_next;
+	node = *at;
+	if (node == 0)
+		return 0;
+	*at = arena->nodes[node].link_next;
+	arena->n_taken--;
+	arena->used -= node_size(arena, node);
+	return node;
+}
+
+/* --- growing --------------------------------------------------------------- */
+
+static int buckets_grow(struct arena *arena)
+{
+	unsigned int bits = arena->bucket_bits + 1;
+	uint32_t *buckets, *head, node;
+
+	buckets = calloc(UINT64_C(1) << bits, sizeof(*buckets));
+	if (!buckets)
+		return -ENOMEM;
+	free(arena->buckets);
+	arena->buckets = buckets;
+	arena->bucket_bits = bits;
+	node = arena->nodes[0].next;
+	for (; node != 0; node = arena->nodes[node].next) {
+		if (node_is_free(arena, node))
+			continue;
+		head = bucket(arena, node_start(arena, node));
+		arena->nodes[node].link_next = *head;
+		*head = node;
+	}
+	return 0;
+}
+
+static int nodes_grow(struct arena *arena, uint32_t n)
+{
+	uint32_t capacity = arena->capacity;
+	struct node *nodes;
+
+	if (n <= capacity - arena->n_touched)
+		return 0;
+	capacity = capacity < 32 ? 32 : capacity;
+	if (capacity > UINT32_MAX / 2)
+		return -ENOMEM;
+	capacity *= 2;
+	nodes = reallocarray(arena->nodes, capacity, sizeof(*nodes));
+	if (!nodes)
+		return -ENOMEM;
+	arena->nodes = nodes;
+	arena->capacity = capacity;
+	return 0;
+}
+
+/* Room for one more taken range and `n` new nodes, before anything changes. */
+static int grow(struct arena *arena, uint32_t n, struct error *err)
+{
+	int r = point_fail("arena.grow");
+
+	if (r == 0)
+		r = nodes_grow(arena, n);
+	if (r == 0 && arena->n_taken >> arena->bucket_bits != 0)
+		r = buckets_grow(arena);
+	if (r < 0)
+		return error_set(err, r,
+				 "no heap for the books of %u memory ranges",
+				 arena->n_taken);
+	return 0;
+}
+
+static uint32_t node_take(struct arena *arena)
+{
+	uint32_t node = arena->first_unused;
+
+	if (node != 0) {
+		arena->first_unused = arena->nodes[node].next;
+		return node;
+	}
+	assert(arena->n_touched < arena->capacity);
+	return arena->n_touched++;
+}
+
+/* --- ranges ---------------------------------------------------------------- */
+
+/* Cut a node in two; the second part is a new node, in no list yet. */
+static uint32_t node_split(struct arena *arena, uint32_t node, uint64_t size)
+{
+	uint32_t rest = node_take(arena), next = arena->nodes[node].next;
+
+	arena->nodes[rest].start = node_start(arena, node) + size;
+	arena->nodes[rest].next = next;
+	arena->nodes[rest].prev = node;
+	arena->nodes[next].prev = rest;
+	arena->nodes[node].next = rest;
+	return rest;
+}
+
+/* Join a node, in no list, with the one behind it, which is in none either. */
+static void node_join(struct arena *arena, uint32_t node)
+{
+	uint32_t gone = arena->nodes[node].next;
+	uint32_t next = arena->nodes[gone].next;
+
+	arena->nodes[node].next = next;
+	arena->nodes[next].prev = node;
+	arena->nodes[gone].next = arena->first_unused;
+	arena->first_unused = gone;
+}
+
+static void order_drop(struct arena *arena)
+{
+	free(arena->order);
+	arena->order = NULL;
+	arena->n_order = 0;
+}
+
+/* Turn the first `size` granules of a free node into a taken range. */
+static void take_front(struct arena *arena, uint32_t node, uint64_t size)
+{
+	free_remove(arena, node);
+	if (node_size(arena, node) > size)
+		free_insert(arena, node_split(arena, node, size), false);
+	taken_insert(arena, node);
+}
+
+static uint64_t granules(const struct arena *arena, uint64_t size)
+{
+	uint64_t mask = (UINT64_C(1) << arena->shift) - 1;
+
+	return (size >> arena->shift) + ((size & mask) != 0);
+}
+
+int arena_alloc(struct arena *arena, uint64_t size, uint64_t *ret_offset,
+		struct error *err)
+{
+	uint32_t node;
+	int r;
+
+	if (size == 0)
+		return error_set(err, -EINVAL, "a memory range needs a size");
+	if (size > arena_size(arena))
+		return ARENA_FULL;
+	size = granules(arena, size);
+	node = find_fit(arena, size);
+	if (node == 0)
+		return ARENA_FULL;
+	r = grow(arena, 1, err);
+	if (r < 0)
+		return r;
+	take_front(arena, node, size);
+	*ret_offset = node_start(arena, node) << arena->shift;
+	return ARENA_OK;
+}
+
+void arena_release(struct arena *arena, uint64_t offset)
+{
+	uint32_t node = taken_remove(arena, offset >> arena->shift);
+	uint32_t next, prev;
+
+	assert(node != 0 && node_start(arena, node) << arena->shift == offset);
+	next = arena->nodes[node].next;
+	prev = arena->nodes[node].prev;
+	if (node_is_free(arena, next)) {
+		free_remove(arena, next);
+		node_join(arena, node);
+	}
+	if (node_is_free(arena, prev)) {
+		free_remove(arena, prev);
+		node_join(arena, prev);
+		node = prev;
+	}
+	free_insert(arena, node, true);
+	order_drop(arena); /* it may name a node that went */
+}
+
+/* --- taking given ranges ---------------------------------------------------- */
+
+/* Best effort: without heap the walk is long, and still right. */
+static void order_make(struct arena *arena)
+{
+	uint32_t n = arena->n_taken + arena->n_free, node, *order;
+
+	arena->n_steps = 0;
+	order = reallocarray(arena->order, n, sizeof(*order));
+	if (!order)
+		return;
+	arena->order = order;
+	arena->n_order = 0;
+	node = arena->nodes[0].next;
+	for (; node != 0; node = arena->nodes[node].next)
+		order[arena->n_order++] = node;
+}
+
+/* The last node of `order` that starts at or before; the first node if there
+ * is no order. */
+static uint32_t order_find(const struct arena *arena, uint64_t start)
+{
+	uint32_t low = 0, high = arena->n_order, middle;
+
+	while (high - low > 1) {
+		middle = low + (high - low) / 2;
+		if (node_start(arena, arena->order[middle]) <= start)
+			low = middle;
+		else
+			high = middle;
+	}
+	return high == 0 ? arena->nodes[0].next : arena->order[low];
+}
+
+/*
+ * The node that covers `start`. The pool reserves the tail of a chunk again
+ * and again, so the last node is tried first. Otherwise nodes are walked from
+ * the nearest one known to `order`, which is made again once as many steps
+ * were walked as making it costs: cheap for any sequence of reserves, and
+ * nothing that allocation and release have to keep up.
+ */
+static uint32_t node_covering(struct arena *arena, uint64_t start)
+{
+	uint32_t node = arena->nodes[0].prev;
+
+	if (node_start(arena, node) <= start)
+		return node;
+	if (arena->n_steps > arena->n_taken + arena->n_free)
+		order_make(arena);
+	node = order_find(arena, start);
+	while (node_start(arena, arena->nodes[node].next) <= start) {
+		node = arena->nodes[node].next;
+		arena->n_steps++;
+	}
+	return node;
+}
+
+/* Split the granules before `start` off a free node; gives the rest, free. */
+static uint32_t cut_front(struct arena *arena, uint32_t node, uint64_t start)
+{
+	uint32_t rest;
+
+	if (node_start(arena, node) == start)
+		return node;
+	free_remove(arena, node);
+	rest = node_split(arena, node, start - node_start(arena, node));
+	free_insert(arena, node, false);
+	free_insert(arena, rest, false);
+	return rest;
+}
+
+int arena_reserve(struct arena *arena, uint64_t offset, uint64_t size,
+		  struct error *err)
+{
+	uint64_t start = offset >> arena->shift, total = arena_size(arena);
+	uint32_t node;
+	int r;
+
+	if (size == 0 || offset >= total || size > total - offset ||
+	    start << arena->shift != offset)
+		return error_set(err, -EINVAL,
+				 "%llu bytes at %llu are no range of an arena "
+				 "of %llu bytes",
+				 (unsigned long long)size,
+				 (unsigned long long)offset,
+				 (unsigned long long)total);
+	size = granules(arena, size);
+	node = node_covering(arena, start);
+	if (!node_is_free(arena, node) ||
+	    start + size > node_start(arena, arena->nodes[node].next))
+		return error_set(err, -EEXIST,
+				 "bytes at %llu of an arena are taken already",
+				 (unsigned long long)offset);
+	r = grow(arena, 2, err);
+	if (r < 0)
+		return r;
+	take_front(arena, cut_front(arena, node, start), size);
+	return 0;
+}
+
+/* --- life and looking ------------------------------------------------------- */
+
+static int arena_init(struct arena *arena, uint64_t size)
+{
+	uint64_t n = size >> arena->shift;
+
+	arena->bucket_bits = 4;
+	arena->n_first = class_of(n) / N_SECOND + 1;
+	arena->buckets = calloc(UINT64_C(1) << arena->bucket_bits,
+				sizeof(*arena->buckets));
+	arena->second_maps =
+		calloc(arena->n_first, sizeof(*arena->second_maps));
+	arena->classes = calloc((size_t)arena->n_first * N_SECOND,
+				sizeof(*arena->classes));
+	if (!arena->buckets || !arena->second_maps || !arena->classes ||
+	    nodes_grow(arena, 2) < 0)
+		return -ENOMEM;
+	arena->n_touched = 2;
+	arena->nodes[0] = (struct node){ .start = n, .next = 1, .prev = 1 };
+	arena->nodes[1] = (struct node){ .start = 0 };
+	free_insert(arena, 1, true);
+	return 0;
+}
+
+int arena_new(uint64_t size, uint64_t align, struct arena **ret,
+	      struct error *err)
+{
+	struct arena *arena;
+	int r;
+
+	assert(align > 0 && (align & (align - 1)) == 0);
+	if (size == 0 || size > ARENA_MAX_SIZE || size % align != 0)
+		return error_set(err, -EINVAL,
+				 "an arena cannot have %llu bytes",
+				 (unsigned long long)size);
+	r = point_fail("arena.grow");
+	arena = r < 0 ? NULL : calloc(1, sizeof(*arena));
+	if (!arena)
+		goto no_heap;
+	arena->shift = (unsigned int)__builtin_ctzll(align);
+	r = arena_init(arena, size);
+	if (r < 0)
+		goto no_heap;
+	*ret = arena;
+	return 0;
+no_heap:
+	arena_free(arena);
+	return error_set(err, -ENOMEM, "no heap for the books of an arena");
+}
+
+struct arena *arena_free(struct arena *arena)
+{
+	if (!arena)
+		return NULL;
+	free(arena->nodes);
+	free(arena->buckets);
+	free(arena->second_maps);
+	free(arena->classes);
+	free(arena->order);
+	free(arena);
+	return NULL;
+}
+
+uint64_t arena_size(const struct arena *arena)
+{
+	return node_start(arena, 0) << arena->shift;
+}
+
+uint64_t arena_used(const struct arena *arena)
+{
+	return arena->used << arena->shift;
+}
+
+uint64_t arena_largest_free(const struct arena *arena)
+{
+	unsigned int row, column;
+	uint64_t largest = 0;
+	uint32_t node;
+
+	if (arena->first_map == 0)
+		return 0;
+	row = 63 - (unsigned int)__builtin_clzll(arena->first_map);
+	column = 31 - (unsigned int)__builtin_clz(arena->second_maps[row]);
+	node = arena->classes[row * N_SECOND + column];
+	for (; node != 0; node = arena->nodes[node].link_next)
+		if (node_size(arena, node) > largest)
+			largest = node_size(arena, node);
+	return largest << arena->shift;
+}
+
+void arena_visit_free(const struct arena *arena, arena_visit_fn *fn, void *data)
+{
+	uint32_t node = arena->nodes[0].next;
+
+	for (; node != 0; node = arena->nodes[node].next)
+		if (node_is_free(arena, node))
+			fn(node_start(arena, node) << arena->shift,
+			   node_size(arena, node) << arena->shift, data);
+}
+
+/* --- consistency ------------------------------------------------------------ */
+
+static bool taken_has(const struct arena *arena, uint32_t node)
+{
+	uint32_t at = *bucket(arena, node_start(arena, node));
+
+	while (at != 0 && at != node)
+		at = arena->nodes[at].link_next;
+	return at == node;
+}
+
+/* The ring of neighbours: ascending, no two free ones side by side, counted. */
+static bool ring_is_consistent(const struct arena *arena)
+{
+	uint32_t node = arena->nodes[0].next, prev = 0, n_free = 0, n_taken = 0;
+	uint64_t end = 0, used = 0;
+
+	for (; node != 0; prev = node, node = arena->nodes[node].next) {
+		if (arena->nodes[node].prev != prev ||
+		    node_start(arena, node) != end ||
+		    node_start(arena, arena->nodes[node].next) <= end)
+			return false;
+		end += node_size(arena, node);
+		if (node_is_free(arena, node)) {
+			n_free++;
+			if (node_is_free(arena, prev))
+				return false;
+			continue;
+		}
+		n_taken++;
+		used += node_size(arena, node);
+		if (!taken_has(arena, node))
+			return false;
+	}
+	return arena->nodes[0].prev == prev && end == node_start(arena, 0) &&
+	       n_free == arena->n_free && n_taken == arena->n_taken &&
+	       used == arena->used;
+}
+
+/* One class: members free and of its size, links symmetric, maps right. */
+static bool class_is_consistent(const struct arena *arena, unsigned int class,
+				uint32_t *n_free)
+{
+	uint32_t head = arena->classes[class], node = head, prev = 0;
+	bool in_second = arena->second_maps[class / N_SECOND] >>
+				 class % N_SECOND & 1;
+	bool in_first = arena->first_map >> class / N_SECOND & 1;
+
+	if (in_second != (head != 0) || (in_second && !in_first))
+		return false;
+	for (; node != 0; prev = node, node = arena->nodes[node].link_next) {
+		if (!node_is_free(arena, node) ||
+		    class_of(node_size(arena, node)) != class ||
+		    (node != head && arena->nodes[node].link_prev != prev))
+			return false;
+		(*n_free)++;
+	}
+	return head == 0 || arena->nodes[head].link_prev == prev;
+}
+
+bool arena_is_consistent(const struct arena *arena)
+{
+	unsigned int class, row;
+	uint32_t n_free = 0;
+
+	if (!ring_is_consistent(arena))
+		return false;
+	for (class = 0; class < arena->n_first * N_SECOND; class ++)
+		if (!class_is_consistent(arena, class, &n_free))
+			return false;
+	for (row = 0; row < arena->n_first; row++)
+		if ((arena->first_map >> row & 1) !=
+		    (arena->second_maps[row] != 0))
+			return false;
+	return n_free == arena->n_free;
+}

@@ -1,0 +1,213 @@
+/*
+ * Sealed memory files.
+ *
+ * Two steps make a memfd safe to share: seals, so that nobody can pull pages
+ * from under a mapping (a SIGBUS for the others), and mode 0600, since a memfd
+ * is born 0777 and whoever gets a read-only descriptor could otherwise reopen
+ * it through /proc for writing.
+ */
+#include "shm/memfd.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Linux 6.3; newer than the headers that we build with. */
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+#define SEALS_SIZE (F_SEAL_SHRINK | F_SEAL_GROW)
+
+static int create(const char *name, unsigned int flags)
+{
+	int fd = point_fail("memfd.create");
+
+	if (fd < 0)
+		return fd;
+	fd = memfd_create(name, flags);
+	return fd < 0 ? -errno : fd;
+}
+
+/* Size, mode and seals of a new file. */
+static int prepare(int fd, const char *name, uint64_t size,
+		   enum memfd_seals seals, struct error *err)
+{
+	int wanted = SEALS_SIZE;
+
+	if (seals == MEMFD_SEAL_CLOSED)
+		wanted |= F_SEAL_SEAL;
+	if (ftruncate(fd, (off_t)size) < 0)
+		return error_errno(err, -errno,
+				   "give memfd %s its size of %llu bytes", name,
+				   (unsigned long long)size);
+	if (fchmod(fd, 0600) < 0)
+		return error_errno(err, -errno, "set the mode of memfd %s",
+				   name);
+	if (fcntl(fd, F_ADD_SEALS, wanted) < 0)
+		return error_errno(err, -errno, "seal memfd %s", name);
+	return 0;
+}
+
+int memfd_create_sealed(const char *name, uint64_t size, enum memfd_seals seals,
+			int *ret_fd, struct error *err)
+{
+	unsigned int flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+	int fd, r;
+
+	if (size == 0 || size > INT64_MAX)
+		return error_set(err, -EINVAL,
+				 "memfd %s cannot have a size of %llu bytes",
+				 name, (unsigned long long)size);
+	/* Asked for first, since vm.memfd_noexec=2 refuses files without it. */
+	fd = create(name, flags | MFD_NOEXEC_SEAL);
+	if (fd == -EINVAL)
+		fd = create(name, flags);
+	if (fd < 0)
+		return error_errno(err, fd, "create memfd %s", name);
+	r = prepare(fd, name, size, seals, err);
+	if (r < 0) {
+		close(fd);
+		return r;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+int memfd_open_readonly(int fd, int *ret_fd, struct error *err)
+{
+	char path[32];
+	int readonly_fd;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	readonly_fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (readonly_fd < 0)
+		return error_errno(err, -errno,
+				   "open a memfd read-only as %s (is /proc "
+				   "mounted?)",
+				   path);
+	*ret_fd = readonly_fd;
+	return 0;
+}
+
+int memfd_check(int fd, uint64_t size, uint64_t *ret_inode, struct error *err)
+{
+	struct stat status;
+	int seals;
+
+	/* Before fstat(), which can block for ever on a network file system;
+	 * only memory files answer this one. */
+	seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0)
+		return error_errno(err, -errno,
+				   "the descriptor is no memory file");
+	if ((seals & SEALS_SIZE) != SEALS_SIZE)
+		return error_set(err, -EPERM,
+				 "the memory file is not sealed against "
+				 "changes of its size (seals 0x%x)",
+				 (unsigned int)seals);
+	if (fstat(fd, &status) < 0)
+		return error_errno(err, -errno, "look at a memory file");
+	if (!S_ISREG(status.st_mode) || status.st_size < 0 ||
+	    (uint64_t)status.st_size != size)
+		return error_set(err, -EINVAL,
+				 "the memory file has %lld bytes instead of "
+				 "%llu",
+				 (long long)status.st_size,
+				 (unsigned long long)size);
+	if (ret_inode)
+		*ret_inode = status.st_ino;
+	return 0;
+}
+
+int memfd_seal_write(int fd, struct error *err)
+{
+	int r;
+
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL) == 0)
+		return 0;
+	r = -errno;
+	if (r == -EBUSY)
+		return error_set(err, r,
+				 "the memory is still mapped writable "
+				 "somewhere; unmap it first");
+	return error_errno(err, r, "seal memory against writes");
+}
+
+/*
+ * Address space of `size` bytes that starts at a multiple of 2 MiB. The kernel
+ * promises no alignment beyond a page, so take more and give the rest back.
+ */
+static void *reserve(uint64_t size)
+{
+	uint64_t whole = size + HUGE_PAGE_SIZE, before;
+	uint8_t *at, *aligned;
+
+	at = mmap(NULL, whole, PROT_NONE,
+		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (at == MAP_FAILED)
+		return MAP_FAILED;
+	before = -(uintptr_t)at & (HUGE_PAGE_SIZE - 1);
+	aligned = at + before;
+	if (before > 0)
+		munmap(at, before);
+	munmap(aligned + size, HUGE_PAGE_SIZE - before);
+	return aligned;
+}
+
+static int map(int fd, uint64_t offset, uint64_t size, int protection,
+	       void **ret)
+{
+	void *at, *mapped;
+	int r = point_fail("memfd.map");
+
+	if (r < 0)
+		return r;
+	at = reserve(size);
+	if (at == MAP_FAILED)
+		return -errno;
+	mapped = mmap(at, size, protection, MAP_SHARED | MAP_FIXED, fd,
+		      (off_t)offset);
+	if (mapped == MAP_FAILED) {
+		r = -errno;
+		munmap(at, size);
+		return r;
+	}
+	*ret = mapped;
+	return 0;
+}
+
+int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
+		    void **ret, struct error *err)
+{
+	const uint64_t page = 4096;
+	int r;
+
+	assert(offset % HUGE_PAGE_SIZE == 0);
+	if (size == 0 || size > INT64_MAX - HUGE_PAGE_SIZE)
+		return error_set(err, -EINVAL,
+				 "cannot map %llu bytes of a memory file",
+				 (unsigned long long)size);
+	size = (size + page - 1) & ~(page - 1);
+	r = map(fd, offset, size, PROT_READ | (is_writable ? PROT_WRITE : 0),
+		ret);
+	if (r < 0)
+		return error_errno(err, r,
+				   "map %llu bytes of a memory file %s",
+				   (unsigned long long)size,
+				   is_writable ? "writable" : "read-only");
+	/* Best effort: a kernel without huge pages says EINVAL. */
+	(void)madvise(*ret, size, MADV_HUGEPAGE);
+	return 0;
+}
+
+int memfd_map(int fd, uint64_t size, bool is_writable, void **ret,
+	      struct error *err)
+{
+	return memfd_map_range(fd, 0, size, is_writable, ret, err);
+}

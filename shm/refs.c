@@ -1,0 +1,283 @@
+/*
+ * Ref-counter files: making and mapping them, and the pending bitmap.
+ *
+ * The bitmap has two levels. A client sets the slot's bit first and the
+ * summary's bit for that word second; the broker empties the summary first and
+ * the words second. So a bit that the broker misses in a word is one whose
+ * summary bit (and ring) is still to come, and a summary bit without bits
+ * below it costs one look.
+ *
+ * The client writes this file as it likes: nothing read from it is used as an
+ * index or believed. Positions of bits are slots by construction.
+ */
+#include "shm/refs.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include "shm/memfd.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define REFS_MAGIC UINT64_C(0x3146455250445346) /* "FSDPREF1" */
+#define REFS_VERSION 1
+#define N_WORDS (TABLE_SLOTS / 64)
+#define N_SUMMARY_WORDS (N_WORDS / 64)
+#define HEAD_SIZE (REFS_BITMAP_OFFSET + TABLE_SLOTS / 8)
+#define ENTRIES_SIZE (sizeof(struct refs_entry) * (uint64_t)TABLE_SLOTS)
+#define REFS_SIZE (HEAD_SIZE + ENTRIES_SIZE)
+
+struct refs_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t n_slots;
+	uint8_t reserved[48];
+};
+
+_Static_assert(offsetof(struct refs_header, magic) == 0, "layout");
+_Static_assert(offsetof(struct refs_header, version) == 8, "layout");
+_Static_assert(offsetof(struct refs_header, n_slots) == 12, "layout");
+_Static_assert(sizeof(struct refs_header) == 64, "layout");
+_Static_assert(offsetof(struct refs_entry, delta) == 0, "layout");
+_Static_assert(offsetof(struct refs_entry, timeline) == 4, "layout");
+_Static_assert(offsetof(struct refs_entry, used) == 6, "layout");
+_Static_assert(offsetof(struct refs_entry, fence) == 8, "layout");
+_Static_assert(sizeof(struct refs_entry) == 16, "layout");
+_Static_assert(TABLE_SLOTS % (64 * 64) == 0, "every bit is a slot");
+_Static_assert(REFS_SUMMARY_OFFSET + TABLE_SLOTS / 512 <= REFS_BITMAP_OFFSET,
+	       "the summary fits before the bitmap");
+_Static_assert(HEAD_SIZE % 4096 == 0, "the entries can be mapped alone");
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "counts are shared by processes");
+
+static void set_pointers(struct refs *refs, void *head, void *entries)
+{
+	refs->head = head;
+	refs->summary =
+		(_Atomic uint64_t *)((uint8_t *)head + REFS_SUMMARY_OFFSET);
+	refs->bitmap =
+		(_Atomic uint64_t *)((uint8_t *)head + REFS_BITMAP_OFFSET);
+	refs->entries = entries;
+}
+
+static void *map_part(int fd, uint64_t offset, uint64_t size, int protection)
+{
+	int r = point_fail("memfd.map");
+
+	if (r < 0) {
+		errno = -r;
+		return MAP_FAILED;
+	}
+	return mmap(NULL, size, protection, MAP_SHARED, fd, (off_t)offset);
+}
+
+/*
+ * Plain pages, unlike memfd_map(): the file is sparse and there is one per
+ * session, so huge pages would cost 2 MiB where 4 KiB do.
+ */
+static int map_broker(struct refs *refs, struct error *err)
+{
+	void *head, *entries;
+	int r;
+
+	head = map_part(refs->fd, 0, HEAD_SIZE, PROT_READ | PROT_WRITE);
+	if (head == MAP_FAILED)
+		return error_errno(err, -errno, "map a ref-counter file");
+	entries = map_part(refs->fd, HEAD_SIZE, ENTRIES_SIZE, PROT_READ);
+	if (entries == MAP_FAILED) {
+		r = -errno;
+		munmap(head, HEAD_SIZE);
+		return error_errno(err, r,
+				   "map the entries of a ref-counter file");
+	}
+	set_pointers(refs, head, entries);
+	return 0;
+}
+
+/* A forked child must not count as its parent: it has no part of the map. */
+static int map_client(struct refs *refs, struct error *err)
+{
+	void *head;
+	int r;
+
+	head = map_part(refs->fd, 0, REFS_SIZE, PROT_READ | PROT_WRITE);
+	if (head == MAP_FAILED)
+		return error_errno(err, -errno, "map the ref-counter file");
+	if (madvise(head, REFS_SIZE, MADV_DONTFORK) < 0) {
+		r = -errno;
+		munmap(head, REFS_SIZE);
+		return error_errno(err, r,
+				   "keep the ref-counter file from forked "
+				   "processes");
+	}
+	set_pointers(refs, head, (uint8_t *)head + HEAD_SIZE);
+	return 0;
+}
+
+int refs_create(struct refs *ret, struct error *err)
+{
+	struct refs refs = REFS_NULL;
+	struct refs_header *header;
+	int r;
+
+	r = memfd_create_sealed("fsdp-refs", REFS_SIZE, MEMFD_SEAL_CLOSED,
+				&refs.fd, err);
+	if (r < 0)
+		return r;
+	r = memfd_check(refs.fd, REFS_SIZE, &refs.inode, err);
+	if (r == 0)
+		r = map_broker(&refs, err);
+	if (r < 0) {
+		refs_close(&refs);
+		return r;
+	}
+	header = refs.head;
+	header->magic = REFS_MAGIC;
+	header->version = REFS_VERSION;
+	header->n_slots = TABLE_SLOTS;
+	*ret = refs;
+	return 0;
+}
+
+/* Judges a copy of the header: the file is in other hands. */
+static int check_header(int fd, struct error *err)
+{
+	struct refs_header header = { 0 };
+	ssize_t n;
+
+	n = pread(fd, &header, sizeof(header), 0);
+	if (n < 0)
+		return error_errno(err, -errno, "read a ref-counter file");
+	if (n != sizeof(header) || header.magic != REFS_MAGIC)
+		return error_set(err, -EPROTO, "this is no ref-counter file");
+	if (header.version != REFS_VERSION || header.n_slots != TABLE_SLOTS)
+		return error_set(err, -EPROTO,
+				 "the ref-counter file has layout %u and %u "
+				 "slots; this program knows layout %d and %u "
+				 "slots: broker and library must be of one "
+				 "version",
+				 header.version, header.n_slots, REFS_VERSION,
+				 TABLE_SLOTS);
+	return 0;
+}
+
+static int check(int fd, uint64_t *ret_inode, struct error *err)
+{
+	int r, seals;
+
+	r = memfd_check(fd, REFS_SIZE, ret_inode, err);
+	if (r < 0)
+		return error_wrap(err, r, "ref-counter file");
+	/* Ours are closed: nobody can seal them against writing later. */
+	seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0 || !(seals & F_SEAL_SEAL))
+		return error_set(err, -EPERM,
+				 "the ref-counter file can still be sealed, so "
+				 "it is none of ours");
+	return check_header(fd, err);
+}
+
+int refs_open(struct refs *ret, int fd, enum refs_side side, struct error *err)
+{
+	struct refs refs = { .fd = fd };
+	int r;
+
+	r = check(fd, &refs.inode, err);
+	if (r == 0)
+		r = side == REFS_BROKER ? map_broker(&refs, err) :
+					  map_client(&refs, err);
+	if (r < 0) {
+		refs_close(&refs);
+		return r;
+	}
+	*ret = refs;
+	return 0;
+}
+
+void refs_close(struct refs *refs)
+{
+	/* The client's one mapping may be unmapped in the same two parts. */
+	if (refs->head)
+		munmap(refs->head, HEAD_SIZE);
+	if (refs->entries)
+		munmap(refs->entries, ENTRIES_SIZE);
+	if (refs->fd >= 0)
+		close(refs->fd);
+	*refs = REFS_NULL;
+}
+
+/* Bits of one bitmap word, then its summary bit; never the other way round. */
+static void set_pending(struct refs *refs, uint32_t word, uint64_t bits)
+{
+	/* release: the count that led here is seen by whoever takes the bit. */
+	atomic_fetch_or_explicit(&refs->bitmap[word], bits,
+				 memory_order_release);
+	/* release: whoever takes the summary bit sees the bits below it. */
+	atomic_fetch_or_explicit(&refs->summary[word / 64],
+				 UINT64_C(1) << word % 64,
+				 memory_order_release);
+}
+
+bool refs_release(struct refs *refs, const struct table *table, uint32_t slot)
+{
+	/* seq_cst: ordered before the load of the word that follows, in the
+	 * one order that reclaim's store and count are part of as well. */
+	atomic_fetch_sub_explicit(&refs->entries[slot].delta, 1,
+				  memory_order_seq_cst);
+	if (table_word_state(table_load(table, slot)) != SLOT_LIMBO)
+		return false;
+	set_pending(refs, slot / 64, UINT64_C(1) << slot % 64);
+	return true;
+}
+
+/*
+ * The slots of one bitmap word, as many as there is room for; gives how many,
+ * and what did not fit goes back.
+ */
+static uint32_t take_word(struct refs *refs, uint32_t word, uint32_t *ret_slots,
+			  uint32_t max)
+{
+	uint64_t bits;
+	uint32_t slot, n = 0;
+
+	/* acquire: pairs with set_pending(), so the caller counts what the
+	 * client had counted when it set the bit. */
+	bits = atomic_exchange_explicit(&refs->bitmap[word], 0,
+					memory_order_acquire);
+	for (; bits != 0 && n < max; bits &= bits - 1) {
+		slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
+		if (slot != 0) /* is none, whoever set its bit */
+			ret_slots[n++] = slot;
+	}
+	if (bits != 0)
+		set_pending(refs, word, bits);
+	return n;
+}
+
+uint32_t refs_take_pending(struct refs *refs, uint32_t *ret_slots, uint32_t max)
+{
+	uint32_t i, word, n = 0;
+	uint64_t bits;
+
+	for (i = 0; i < N_SUMMARY_WORDS && n < max; i++) {
+		/* relaxed: only a hint; the ring that announces a bit comes
+		 * through the kernel after the bit was set. */
+		if (atomic_load_explicit(&refs->summary[i],
+					 memory_order_relaxed) == 0)
+			continue;
+		/* acquire: pairs with set_pending(). */
+		bits = atomic_exchange_explicit(&refs->summary[i], 0,
+						memory_order_acquire);
+		for (; bits != 0 && n < max; bits &= bits - 1) {
+			word = i * 64 + (uint32_t)__builtin_ctzll(bits);
+			n += take_word(refs, word, ret_slots + n, max - n);
+		}
+		/* release: the words below these bits were left alone, but
+		 * the next taker must see what this one saw. */
+		if (bits != 0)
+			atomic_fetch_or_explicit(&refs->summary[i], bits,
+						 memory_order_release);
+	}
+	return n;
+}

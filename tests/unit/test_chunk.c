@@ -1,0 +1,196 @@
+/*
+ * Chunks: pages come and go as told, and only whole huge pages go.
+ */
+#include "proto/error.h"
+#include "shm/chunk.h"
+#include "shm/memfd.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static uint64_t resident(int fd)
+{
+	struct stat status;
+
+	cr_assert(zero(int, fstat(fd, &status)));
+	return (uint64_t)status.st_blocks * 512;
+}
+
+static int make(uint64_t size)
+{
+	int fd = -1;
+
+	cr_assert(zero(int, chunk_create(size, false, &fd, NULL)));
+	return fd;
+}
+
+Test(chunk, sizes_round_up_to_huge_pages)
+{
+	cr_expect(zero(u64, chunk_round(0)));
+	cr_expect(eq(u64, chunk_round(1), 2 * MIB));
+	cr_expect(eq(u64, chunk_round(2 * MIB), 2 * MIB));
+	cr_expect(eq(u64, chunk_round(2 * MIB + 1), 4 * MIB));
+	cr_expect(eq(u64, chunk_round(UINT64_C(1) << 44), UINT64_C(1) << 44));
+}
+
+Test(chunk, only_a_bundle_can_be_sealed_against_writes)
+{
+	int arena = -1, bundle = -1;
+
+	cr_assert(zero(int, chunk_create(2 * MIB, false, &arena, NULL)));
+	cr_assert(zero(int, chunk_create(2 * MIB, true, &bundle, NULL)));
+	cr_expect(eq(int, memfd_seal_write(arena, NULL), -EPERM));
+	cr_expect(zero(int, memfd_seal_write(bundle, NULL)));
+	close(arena);
+	close(bundle);
+}
+
+Test(chunk, populating_makes_the_pages_asked_for)
+{
+	int fd = make(40 * MIB);
+
+	cr_expect(zero(u64, resident(fd)));
+	/* Across two steps, and not from the start of one. */
+	cr_assert(zero(int, chunk_populate(fd, 12 * MIB, 8 * MIB, NULL)));
+	cr_expect(eq(u64, resident(fd), 8 * MIB));
+	cr_assert(zero(int, chunk_populate(fd, 0, 40 * MIB, NULL)));
+	cr_expect(eq(u64, resident(fd), 40 * MIB));
+	close(fd);
+}
+
+Test(chunk, populating_keeps_what_is_there)
+{
+	int fd = make(4 * MIB);
+	char *at;
+
+	cr_assert(zero(int, memfd_map(fd, 4 * MIB, true, (void **)&at, NULL)));
+	at[3 * MIB] = 'x';
+	cr_assert(zero(int, chunk_populate(fd, 0, 4 * MIB, NULL)));
+	cr_expect(eq(chr, at[3 * MIB], 'x'));
+	munmap(at, 4 * MIB);
+	close(fd);
+}
+
+Test(chunk, populating_past_the_end_says_so)
+{
+	struct error err = ERROR_NULL;
+	int fd = make(2 * MIB);
+
+	cr_expect(eq(int, chunk_populate(fd, 0, 6 * MIB, &err), -EFAULT));
+	cr_expect(ne(ptr, strstr(err.msg, "past the end"), NULL));
+	close(fd);
+}
+
+Test(chunk, populating_a_closed_descriptor_is_an_error)
+{
+	cr_expect(eq(int, chunk_populate(-1, 0, 2 * MIB, NULL), -EBADF));
+}
+
+Test(chunk, punching_gives_whole_huge_pages_back)
+{
+	int fd = make(8 * MIB);
+
+	cr_assert(zero(int, chunk_populate(fd, 0, 8 * MIB, NULL)));
+	cr_expect(zero(int, chunk_punch(fd, 1 * MIB, 2 * MIB, NULL)));
+	cr_expect(eq(u64, resident(fd), 8 * MIB)); /* none whole */
+	cr_expect(zero(int, chunk_punch(fd, 1 * MIB, 4 * MIB, NULL)));
+	cr_expect(eq(u64, resident(fd), 6 * MIB));
+	cr_expect(zero(int, chunk_punch(fd, 0, 8 * MIB, NULL)));
+	cr_expect(zero(u64, resident(fd)));
+	close(fd);
+}
+
+Test(chunk, what_was_punched_reads_as_zeros)
+{
+	int fd = make(2 * MIB);
+	char *at;
+
+	cr_assert(zero(int, memfd_map(fd, 2 * MIB, true, (void **)&at, NULL)));
+	memset(at, 'x', 2 * MIB);
+	cr_assert(zero(int, chunk_punch(fd, 0, 2 * MIB, NULL)));
+	cr_expect(zero(chr, at[0]));
+	munmap(at, 2 * MIB);
+	close(fd);
+}
+
+Test(chunk, sealed_memory_cannot_be_punched)
+{
+	struct error err = ERROR_NULL;
+	int fd = -1;
+
+	cr_assert(zero(int, chunk_create(2 * MIB, true, &fd, NULL)));
+	cr_assert(zero(int, memfd_seal_write(fd, NULL)));
+	cr_expect(eq(int, chunk_punch(fd, 0, 2 * MIB, &err), -EPERM));
+	cr_expect(ne(ptr, strstr(err.msg, "give bytes"), NULL));
+	close(fd);
+}
+
+Test(chunk, the_state_of_huge_pages_is_what_the_kernel_says)
+{
+	char text[128] = "";
+	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+			   "re");
+	enum huge_pages wanted = HUGE_PAGES_ALWAYS;
+
+	if (file) {
+		cr_assert(ne(ptr, fgets(text, sizeof(text), file), NULL));
+		fclose(file);
+	}
+	if (!file || strstr(text, "[never]") || strstr(text, "[deny]"))
+		wanted = HUGE_PAGES_NEVER;
+	else if (strstr(text, "[advise]"))
+		wanted = HUGE_PAGES_ADVISE;
+	cr_expect(eq(int, huge_pages_state(), wanted));
+}
+
+#ifdef FSDP_TEST_POINTS
+Test(chunk, a_kernel_without_populate_gets_pages_the_old_way)
+{
+	int fd = make(4 * MIB);
+
+	setenv("FSDP_FAIL_AT", "chunk.populate:*:22", 1);
+	cr_expect(zero(int, chunk_populate(fd, 0, 4 * MIB, NULL)));
+	cr_expect(eq(u64, resident(fd), 4 * MIB));
+	close(fd);
+}
+
+Test(chunk, no_memory_is_told_with_a_way_out)
+{
+	struct error err = ERROR_NULL;
+	int fd = make(4 * MIB);
+
+	setenv("FSDP_FAIL_AT", "chunk.populate:1:12", 1);
+	cr_expect(eq(int, chunk_populate(fd, 0, 4 * MIB, &err), -ENOMEM));
+	cr_expect(ne(ptr, strstr(err.msg, "memory_max"), NULL));
+	close(fd);
+}
+
+Test(chunk, failing_memory_is_told)
+{
+	struct error err = ERROR_NULL;
+	int fd = make(4 * MIB);
+
+	setenv("FSDP_FAIL_AT", "chunk.populate:1:133", 1);
+	cr_expect(eq(int, chunk_populate(fd, 0, 4 * MIB, &err), -EHWPOISON));
+	cr_expect(ne(ptr, strstr(err.msg, "hardware"), NULL));
+	close(fd);
+}
+
+Test(chunk, a_failed_punch_is_told)
+{
+	int fd = make(2 * MIB);
+
+	setenv("FSDP_FAIL_AT", "chunk.punch:1:95", 1);
+	cr_expect(eq(int, chunk_punch(fd, 0, 2 * MIB, NULL), -EOPNOTSUPP));
+	close(fd);
+}
+#endif
