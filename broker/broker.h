@@ -11,6 +11,7 @@
 #include "broker/deadline.h"
 #include "broker/fdstore.h"
 #include "broker/limbo.h"
+#include "broker/listener.h"
 #include "broker/peer.h"
 #include "broker/pool.h"
 #include "broker/session.h"
@@ -30,6 +31,7 @@ struct broker {
 	struct limbo limbo;
 	struct waiters waiters;
 	struct listener listener;
+	int table_readonly_fd; /* owned; what clients get */
 	struct peer *peers;
 	uint32_t n_peers;
 	struct session *sessions[CATALOG_MAX_SESSIONS + 1]; /* by record */
@@ -38,11 +40,13 @@ struct broker {
 	uv_idle_t idle;	  /* runs only while there is deferred work */
 	uv_timer_t watchdog;
 	bool is_stopping;
+	bool has_draining; /* some session has more pending bits */
 	uint64_t started_ms;
 	/* since start */
 	uint64_t n_requests, n_replayed, n_refused, n_dropped_peers;
 	uint64_t n_published, n_evicted, n_freed_slots, n_dead_sessions;
 	char note[512]; /* what an operator should know; "" */
+	uint8_t receive_buffer[FRAME_MAX_SIZE];
 };
 
 struct broker_options {
@@ -63,7 +67,13 @@ int broker_default_path(char *ret, size_t size, struct error *err);
 /* Ask for broker_on_idle(): work that a transaction left for later. */
 void broker_want_idle(struct broker *broker);
 
-/* A line to stderr with the journal's <N> priority in front. */
-enum log_level { LOG_LEVEL_ERROR = 3, LOG_LEVEL_WARNING = 4, LOG_LEVEL_INFO = 6, LOG_LEVEL_DEBUG = 7 };
+enum log_level {
+	LOG_LEVEL_ERROR = 3,
+	LOG_LEVEL_WARNING = 4,
+	LOG_LEVEL_INFO = 6,
+};
+
+/* A line to stderr, with the journal's <N> priority if that is what stderr
+ * is. */
 void broker_log(enum log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));

@@ -16,6 +16,10 @@ struct broker;
 struct error;
 struct session;
 
+/* A get grants all members in one transaction, and a new grant notes up to
+ * 320 bytes in the journal of 8 MiB. */
+#define BUNDLE_MAX_MEMBERS 24576u
+
 /* Record of the bundle with this number, staged by this session; 0: none,
  * `err` says so. */
 uint32_t bundle_find_staged(const struct broker *broker,
@@ -23,14 +27,26 @@ uint32_t bundle_find_staged(const struct broker *broker,
 			    struct error *err);
 
 int bundle_begin(struct broker *broker, struct session *session,
-		 const struct bundle_begin_request *request,
-		 uint64_t *ret_id, struct error *err);
+		 const struct bundle_begin_request *request, uint64_t *ret_id,
+		 struct error *err);
+
+/* A new slot becomes a member of a staged version, by the name it was made
+ * with. */
+void bundle_add_member(struct broker *broker, uint32_t bundle, uint32_t slot);
+
+/* What its loader said it would still allocate, bytes; 0: unknown. */
+uint64_t bundle_size_left(const struct broker *broker, uint32_t bundle);
+
+/* -EEXIST if something outside of the bundle shows this name. */
+int bundle_check_name(const struct broker *broker, uint32_t bundle,
+		      const char *name, struct error *err);
 
 /* Seal, flip, let the old version go. */
 int bundle_commit(struct broker *broker, struct session *session,
 		  uint32_t bundle, uint64_t *ret_version, struct error *err);
 
-/* A staged version goes: abort, or its loader died. */
+/* A staged version goes: abort, or its loader died. (A committed one that is
+ * in a dead session's chain because it is tied to it: the same as retire.) */
 void bundle_abort(struct broker *broker, uint32_t bundle);
 
 /* A committed version loses its name: removed, expired, tied session gone. */
@@ -44,5 +60,9 @@ void bundle_forget_member(struct broker *broker, uint32_t slot);
 int bundle_manifest(struct broker *broker, uint32_t bundle, int *ret_fd,
 		    uint64_t *ret_size, struct error *err);
 
-/* After a restart: deadlines again, manifests unmade. */
+/* Its name, copied to `ret` (NAME_MAX_SIZE + 1 bytes). */
+void bundle_name(const struct broker *broker, uint32_t bundle, char *ret);
+
+/* After a restart (and pools_adopt()): deadlines and charges again, manifests
+ * unmade. */
 int bundle_adopt_all(struct broker *broker, struct error *err);

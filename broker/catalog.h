@@ -85,6 +85,7 @@ struct slot_record {
 	uint8_t n_dims;
 	uint16_t reserved;
 	uint32_t heap_position; /* [volatile] in the deadlines */
+	uint32_t uid;		/* who is charged for the slot */
 	struct list grants;
 	struct link block_link;	  /* block_record.slots */
 	struct link limbo_link;	  /* header.limbo */
@@ -104,8 +105,10 @@ struct block_record {
 struct grant_record {
 	uint32_t session; /* 0: the record is free */
 	uint32_t slot;
-	int32_t granted;
+	int32_t granted; /* cumulative, over all generations: see grant.h */
 	uint32_t hash_next; /* chain of the (session, slot) index */
+	uint64_t generation; /* of the last grant; linked to the slot while this
+				is the slot's */
 	struct link slot_link;
 	struct link session_link;
 };
@@ -148,6 +151,7 @@ struct ticket_record {
 	uint32_t slot; /* 0: the record is free */
 	uint32_t uses_left;
 	uint64_t deadline_ms;
+	uint32_t uid; /* who is charged for it, as for a slot */
 	uint32_t hash_next;
 	uint32_t heap_position; /* [volatile] */
 };
@@ -199,13 +203,13 @@ enum catalog_hash {
 };
 
 struct catalog_section_state {
-	uint32_t first_free; /* chain through the first 4 bytes after use */
+	uint32_t first_free; /* chained through a field of the kind (catalog.c) */
 	uint32_t n_touched;  /* records ever used; the rest are holes */
 	uint32_t n_live;
 	uint32_t reserved;
 };
 
-#define BLOB_CLASSES 12 /* 32 bytes to 64 KiB */
+#define BLOB_CLASSES 23 /* 32, 48, 64, 96, 128, ... bytes to 64 KiB */
 
 struct catalog_header {
 	uint64_t magic; /* "FSDPCAT1" */
@@ -237,7 +241,7 @@ int catalog_create(struct catalog *ret, struct error *err);
 /*
  * Adopt one that an earlier broker left. Counts the attempt, undoes an
  * unfinished request. Consumes `fd`, also on failure. -EPROTO: unknown layout.
- * -EUCLEAN: an earlier adoption of it did not end well.
+ * -EUCLEAN: two earlier adoptions of it did not end well, or it is damaged.
  */
 int catalog_adopt(struct catalog *ret, int fd, struct error *err);
 
@@ -266,7 +270,10 @@ size_t catalog_journal_room(const struct catalog *catalog);
 
 /* --- records --------------------------------------------------------------- */
 
-/* A zeroed record (slots keep their generation); 0 if the section is full. */
+/*
+ * A zeroed record (slots keep their generation); 0 if the section is full. Its
+ * bytes are noted already: until the commit they may be assigned directly.
+ */
 uint32_t catalog_alloc(struct catalog *catalog, enum catalog_section section);
 void catalog_release(struct catalog *catalog, enum catalog_section section,
 		     uint32_t index);
@@ -276,6 +283,7 @@ uint32_t catalog_n_live(const struct catalog *catalog,
  * field (slot.block, chunk.id, ...), which is 0. */
 uint32_t catalog_n_touched(const struct catalog *catalog,
 			   enum catalog_section section);
+/* The highest index that can be handed out: so many records fit. */
 uint32_t catalog_capacity(enum catalog_section section);
 
 struct slot_record *catalog_slot(const struct catalog *catalog, uint32_t index);
@@ -309,7 +317,8 @@ void catalog_list_remove(struct catalog *catalog, struct list *list,
 uint32_t *catalog_bucket(const struct catalog *catalog, enum catalog_hash hash,
 			 uint64_t value);
 
-/* Room for `size` bytes (1 to 64 KiB), 8-byte aligned; 0 if there is none. */
+/* Room for `size` bytes (1 to 64 KiB), 8-byte aligned; 0 if there is none. They
+ * mean nothing yet and may be written without catalog_save(). */
 uint64_t catalog_blob_alloc(struct catalog *catalog, size_t size);
 void catalog_blob_release(struct catalog *catalog, uint64_t blob, size_t size);
 void *catalog_blob(const struct catalog *catalog, uint64_t blob);

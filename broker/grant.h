@@ -5,6 +5,15 @@
  * (shm/refs.h). A session that is not connected after a restart of the broker
  * has no mapped file: its grants count as held until it reconnects or its
  * process ends.
+ *
+ * The count of (session, slot) runs on when the slot is freed and used for
+ * another tensor: the client never resets its delta, so at rest granted is
+ * -delta, not 0. A grant therefore outlives the slot's generation: freeing
+ * unlinks it from the slot and keeps the record (unless granted is 0); the
+ * next grant goes on from the old number. Only grants of the slot's present
+ * generation count as holds, so a client that scribbles over an entry it was
+ * granted long ago pins nobody else's memory. A record whose granted is 0 is
+ * kept while its slot lives: the client may acquire again at any time.
  */
 #pragma once
 #include <stdbool.h>
@@ -22,6 +31,10 @@ uint32_t grant_find(const struct broker *broker, uint32_t session,
 bool grant_add(struct broker *broker, uint32_t session, uint32_t slot,
 	       int32_t n);
 
+/* Room for `n` more grants? -ENOSPC. */
+int grant_check_room(const struct broker *broker, uint32_t n,
+		     struct error *err);
+
 /* granted + delta of one grant, 0 if that is negative; INT64_MAX if the
  * session's file is not known (yet). */
 int64_t grant_holds(const struct broker *broker, uint32_t grant);
@@ -29,11 +42,12 @@ int64_t grant_holds(const struct broker *broker, uint32_t grant);
 /* Forget one grant; the caller settles the slot. */
 void grant_drop(struct broker *broker, uint32_t grant);
 
-/* Forget all grants of a slot: it is being freed. */
+/* Unlink all grants of a slot that is being freed; records whose granted is
+ * 0 are released, the others wait for the next generation. */
 void grant_drop_slot(struct broker *broker, uint32_t slot);
 
 /*
- * Drop what a dead session held, settling each slot: commits in steps when
- * the journal fills. Gives how many slots were freed.
+ * Drop what a dead session held, settling each slot: commits in steps.
+ * Its blocks are made by nobody now. Gives how many slots were freed.
  */
 uint32_t grant_drop_session(struct broker *broker, uint32_t session);

@@ -20,6 +20,10 @@ uint32_t index_find(const struct broker *broker, const char *name);
 /* Does the name index show this slot? */
 bool index_shows(const struct broker *broker, uint32_t slot);
 
+/* The slot of that name in this version of a bundle, or 0. */
+uint32_t index_find_member(const struct broker *broker, const char *name,
+			   uint32_t bundle);
+
 /* Hang in / take out by the name in the slot's blob. */
 void index_add(struct broker *broker, uint32_t slot);
 void index_remove(struct broker *broker, uint32_t slot);
@@ -31,6 +35,9 @@ void index_remove_bundle(struct broker *broker, uint32_t bundle);
 
 /* The committed bundle that `name` would lie in, or 0. */
 uint32_t index_enclosing_bundle(const struct broker *broker, const char *name);
+
+/* A committed bundle whose name begins with `name` and goes on, or 0. */
+uint32_t index_bundle_below(const struct broker *broker, const char *name);
 
 /*
  * May `uid` use names that begin like this? The first user of a first
@@ -45,3 +52,6 @@ bool index_claim_prefix(struct broker *broker, const char *name, uint32_t uid);
 /* The owner of the first component; false if nobody's yet. */
 bool index_prefix_owner(const struct broker *broker, const char *name,
 			uint32_t *ret_uid);
+
+/* After a restart: owners are charged for their first components. */
+int index_adopt_all(struct broker *broker, struct error *err);

@@ -20,6 +20,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+struct account;
 struct broker;
 struct error;
 struct session;
@@ -33,14 +34,16 @@ struct peer {
 	pid_t pid;
 	uid_t uid;
 	gid_t gid;
+	struct account *account;
 	int pidfd; /* owned until the session has it; -1 */
 	bool is_challenged;
 	uint64_t nonce;
-	uint64_t challenge_number; /* of the hello that waits for its proof */
-	uint64_t budget;
+	struct hello_request hello; /* what waits for the proof, */
+	int hello_fds[2];	    /* owned; -1 */
 	struct queued_reply *first_queued, *last_queued;
-	uint64_t queued_bytes;
 	uint32_t retry_position; /* deadline that looks whether fds were read */
+	uint32_t retry_ms;
+	int events;		 /* what `poll` looks for now */
 	bool is_closing;
 	struct peer *next, *prev; /* broker.peers */
 };
@@ -59,15 +62,5 @@ void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
 		const uint8_t *body, size_t size, const int *fds,
 		uint16_t n_fds);
 
-/* Listen on `path` (or take `listen_fd`, consumed, if >= 0); accepts peers. */
-struct listener {
-	uv_poll_t poll;
-	int fd;	     /* owned */
-	char *path;  /* ours to unlink; NULL */
-	bool is_open;
-};
-int listener_open(struct broker *broker, const char *path, int listen_fd,
-		  struct error *err);
-/* Bind and listen only; for the parent of --supervised. */
-int listener_bind(const char *path, int *ret_fd, struct error *err);
-void listener_close(struct listener *listener);
+/* Has the client read everything that was sent to it? */
+bool peer_has_read_all(const struct peer *peer);

@@ -38,9 +38,12 @@ struct chunk {
 	int readonly_fd;   /* owned; -1 until first asked for */
 	struct arena *arena;
 	struct pool *pool;
+	uint32_t next;	   /* record of the pool's next chunk; 0: none */
 	bool is_busy;	   /* a worker thread has its fd */
-	bool is_dying;	   /* to be retired when it is no longer busy */
-	uint64_t reserved_from; /* start of the reserved tail */
+	bool is_dying;	   /* empty, to be retired; nothing is allocated in it */
+	bool is_warm;	   /* not trimmed since something was freed in it */
+	uint64_t used_ms;  /* when a block was last allocated or freed */
+	uint64_t tail_size; /* at its end, without pages and reserved */
 	uint64_t punched;  /* free bytes without pages, estimated */
 };
 
@@ -48,10 +51,12 @@ struct pools {
 	struct broker *broker;
 	struct pool *first;
 	struct chunk chunks[TABLE_CHUNKS]; /* index: catalog record */
-	uint64_t total_size; /* of all chunks, and of those being made */
-	uint32_t n_chunks;
+	uint64_t total_size; /* of all chunks, of those being made or going */
+	uint64_t going_size; /* of those that are dying, and not yet closed */
+	uint32_t n_chunks;   /* with those being made */
 	uint32_t n_works;    /* on worker threads now */
 	uint32_t trim_position;
+	uint64_t trim_ms; /* when the deadline is, while there is one */
 	uint64_t n_created, n_retired, n_trims; /* since start */
 };
 
@@ -94,14 +99,18 @@ int pool_could_fit(const struct pools *pools, const struct pool_request *request
 /* Give the block back (its last slot went). */
 void pool_release(struct pools *pools, uint32_t block);
 
-/* The fd of a chunk for a peer; borrowed. Read-only ones are made once. */
+/* The fd of a chunk for a peer; borrowed. Read-only ones are made once, and
+ * are what everybody gets of a sealed chunk. */
 int pool_chunk_fd(struct pools *pools, uint32_t chunk_index, bool is_writable,
 		  int *ret_fd, struct error *err);
 
 /* The record of the chunk with that id, 0 if there is none. */
 uint32_t pool_find_chunk(const struct pools *pools, uint32_t chunk_id);
 
-/* A bundle's chunks may never be written again. -EBUSY names the mapper. */
+/*
+ * A bundle's chunks may never be written again. -EBUSY names the mapper; what
+ * was sealed until then stays so, and the next call does the rest.
+ */
 int pool_seal_bundle(struct pools *pools, uint32_t bundle, struct error *err);
 
 /* The bundle's pool goes when its last block does; call when it is staged no

@@ -38,10 +38,13 @@ struct session {
 	uint32_t n_waiting;
 	uint64_t n_requests;
 	uint64_t n_bytes;	  /* of blocks it made, against its budget */
-	uint64_t chunks_sent[TABLE_CHUNKS / 64]; /* by chunk record; this connection */
-	bool is_draining;	  /* more pending bits: an idle round is planned */
+	/* Of this connection: */
+	uint32_t sent_chunks[TABLE_CHUNKS]; /* by chunk record: the id whose fd
+					       the client has */
+	uint64_t sent_outcomes; /* a bit per outcome: its reply went out */
+	bool is_draining;	/* more pending bits: an idle round is planned */
 	bool is_stopping;
-	uint8_t n_handles;	  /* uv handles not closed yet */
+	uint8_t n_handles; /* uv handles not closed yet */
 };
 
 /*
@@ -52,8 +55,13 @@ int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
 		int pidfd, uint64_t budget, struct session **ret,
 		struct error *err);
 
-/* Watchers for a record that was adopted; -ESRCH: the process is gone or is
- * another one (then the caller drops the record's holdings by session_end()). */
+enum session_outcome {
+	SESSION_ALIVE = 0,
+	SESSION_GONE = 1, /* its process is gone, or is another one now */
+};
+
+/* A session for a record that was adopted, with watchers if it is alive; the
+ * caller ends it by session_end() if it is gone. */
 int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 		  struct error *err);
 
@@ -76,6 +84,13 @@ void session_end(struct session *session);
 
 /* Stop watchers without ending anything: shutdown of the broker. */
 void session_stop(struct session *session);
+
+/* A peer with this session has come (after a check of its identity) or, NULL,
+ * the connection is gone. The groups are those of the peer's socket. */
+void session_attach_peer(struct session *session, struct peer *peer);
+
+/* Work that a ring left for later. True: there is more. */
+bool session_on_idle(struct session *session);
 
 /* Is `gid` the session's primary or one of its other groups? */
 bool session_in_group(const struct session *session, gid_t gid);

@@ -9,8 +9,12 @@
  * slot_settle(), the one place that stores the table word, moves slots into
  * and out of the limbo list, and frees.
  *
- * (A view or anonymous tensor is in LIMBO from birth. Groups of a collective
- * will be one more keeper.)
+ * The word says WRITING while there is a writer, PUBLISHED while a name shows
+ * the slot, else LIMBO. A ticket alone keeps a slot from being freed but does
+ * not make it PUBLISHED: clients take PUBLISHED to mean that the name they know
+ * still shows this slot. For the same reason a slot that ever had a name takes
+ * no other one. (A view or anonymous tensor is in LIMBO from birth. Groups of a
+ * collective will be one more keeper.)
  */
 #pragma once
 #include "broker/catalog.h"
@@ -19,24 +23,31 @@
 
 struct broker;
 struct error;
+struct session;
 
 /*
  * A new slot over `block` with `type` (checked, its span is `size`), `offset`
  * bytes into the block, and the name it will have ("": none). `writer` 0: born
  * in LIMBO (the caller grants it before slot_settle()). 0 if the catalog is
- * full.
+ * full. The uid is charged one of ACCOUNT_SLOTS already; freeing refunds it.
  */
 uint32_t slot_new(struct broker *broker, uint32_t block, uint64_t offset,
 		  uint64_t size, const struct tensor_type *type,
-		  const char *name, uint32_t writer);
+		  const char *name, uint32_t writer, uint32_t uid);
 
 /* State by its keepers; FREE if the record is. */
 enum slot_state slot_state(const struct broker *broker, uint32_t slot);
 
+/* Journal room below which slot_settle() leaves freeing for later. */
+#define SLOT_SETTLE_ROOM (UINT32_C(9) << 19)
+
 /*
  * Bring word, limbo list and memory in line with keepers and holds. Frees the
  * slot (and its block, if it was the last there) when nothing keeps it and
- * nobody holds it. True: it was freed.
+ * nobody holds it. True: it was freed. Where the journal is almost half
+ * full the slot only goes to limbo, which a later round of the loop collects:
+ * so 25,000 slots can be settled in one transaction, however many sessions
+ * have grants of them.
  */
 bool slot_settle(struct broker *broker, uint32_t slot);
 
@@ -47,12 +58,57 @@ bool slot_is_held(const struct broker *broker, uint32_t slot);
 uint32_t slot_find(const struct broker *broker, const struct slot_ref *ref,
 		   struct error *err);
 
-/* Change the name a slot carries (not the index): publish of an anonymous or
- * freshly allocated slot. False: no room in the catalog. */
-bool slot_rename(struct broker *broker, uint32_t slot, const char *name);
+/*
+ * Give a slot that never had a name the one it will be published under. In two
+ * steps, because a batch must know that all of it will fit: room for the name
+ * (0: the catalog is full; give it back by slot_unreserve_name()), then the
+ * change, which uses it up. The index is the caller's.
+ */
+uint64_t slot_reserve_name(struct broker *broker, uint32_t slot,
+			   const char *name);
+void slot_unreserve_name(struct broker *broker, uint32_t slot, const char *name,
+			 uint64_t reserved);
+void slot_set_name(struct broker *broker, uint32_t slot, const char *name,
+		   uint64_t reserved);
 
-/* Name and type of a slot; the name is copied to `ret_name` (NAME_MAX_SIZE +
- * 1 bytes), either may be NULL. */
+/* The writer writes no more; the caller settles. Nothing if it has none. */
+void slot_end_writer(struct broker *broker, uint32_t slot);
+
+/* The name shows the slot no more (removed, replaced, expired, its session
+ * gone): out of the index, deadline and tie undone. The caller settles. */
+void slot_end_name(struct broker *broker, uint32_t slot);
+
+/* End the name at this time (CLOCK_BOOTTIME). -ENOMEM: no heap. */
+int slot_set_deadline(struct broker *broker, uint32_t slot, uint64_t at_ms,
+		      struct error *err);
+
+/* What a dead session writes is written no more, what is tied to it loses its
+ * name; each slot is settled. Commits in steps. */
+void slot_end_session(struct broker *broker, uint32_t session);
+
+/* Take the slot away from those who find it in the table, before the
+ * caller's own bookkeeping: only the word becomes LIMBO. slot_settle() follows
+ * in this or a later transaction. */
+void slot_hide(struct broker *broker, uint32_t slot);
+
+/* Let a published slot go if nobody holds it. False: somebody does, and
+ * nothing changed. */
+bool slot_evict(struct broker *broker, uint32_t slot);
+
+/*
+ * After a restart: accounts are charged, words stored, deadlines set, limbo
+ * settled. Call it last of the adoptions (pools, ticket_adopt_all(),
+ * bundle_adopt_all()) but before a dead session's holdings are dropped: what
+ * is freed is refunded. Sessions in broker.sessions[] get their n_bytes.
+ */
+int slot_adopt_all(struct broker *broker, struct error *err);
+
+/* What a block of this size costs: it is rounded up to 64 bytes. */
+uint64_t slot_block_charge(uint64_t size);
+
+/* Name and type of a slot (the name it has or had, or that it will have in a
+ * bundle); the name is copied to `ret_name` (NAME_MAX_SIZE + 1 bytes), either
+ * may be NULL. */
 void slot_describe(const struct broker *broker, uint32_t slot,
 		   struct tensor_type *ret_type, char *ret_name);
 
@@ -63,3 +119,18 @@ void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
 
 /* The access class of a slot's memory. */
 struct access_class slot_access(const struct broker *broker, uint32_t slot);
+
+/* The class in which a session's request makes memory: defaults filled in.
+ * -EPERM: it is not in that group. */
+int slot_resolve_access(const struct session *session,
+			const struct access_class *asked,
+			struct access_class *ret, struct error *err);
+
+/*
+ * May the session read memory of this class under `name`, and does it trust
+ * who made it? Trusted are, unless the request names one, its own uid, root,
+ * and the owner of the name's first component. -EACCES.
+ */
+int slot_check_reader(const struct session *session,
+		      const struct access_class *class, const char *name,
+		      const uint32_t *trusted_uid, struct error *err);

@@ -13,7 +13,8 @@ struct error;
 /*
  * Returns twice, like fork(): 1 in the child, which goes on as the broker; in
  * the parent when all is over, with 0 and the exit status in `ret_status`.
- * `listen_fd` (borrowed) is passed on to every child as "listen". The child is
+ * `listen_fd` (borrowed) is passed on to every child as "listen"; in the child
+ * all other descriptors from 3 up are closed, also `listen_fd`. The child is
  * restarted when a signal kills it or it exits with a status other than 0;
  * five deaths within ten seconds end it all. SIGTERM and SIGINT are passed on.
  */

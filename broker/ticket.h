@@ -10,18 +10,22 @@ struct broker;
 struct error;
 
 #define TICKET_MAX_TTL_MS (UINT64_C(24) * 3600 * 1000)
-#define TICKET_MAX_USES 1000000u
+#define TICKET_MAX_USES   1000000u
 
-/* A new one; the slot is kept by it from now on. */
-int ticket_make(struct broker *broker, uint32_t slot, uint32_t n_uses,
-		uint64_t ttl_ms, uint8_t ret_id[TICKET_SIZE],
+/*
+ * A new one; the slot is kept by it from now on. Charges `uid` as for a slot,
+ * until it is used up or expired. -EINVAL: uses or time out of range.
+ */
+int ticket_make(struct broker *broker, uint32_t slot, uint32_t uid,
+		uint32_t n_uses, uint64_t ttl_ms, uint8_t ret_id[TICKET_SIZE],
 		struct error *err);
 
 /* The record, or 0. Compares in constant time. */
 uint32_t ticket_find(const struct broker *broker,
 		     const uint8_t id[TICKET_SIZE]);
 
-/* One use; forgets the ticket with the last one. The caller settles the slot. */
+/* One use; forgets the ticket with the last one. The caller settles the slot.
+ */
 void ticket_use(struct broker *broker, uint32_t ticket);
 
 /* Forget it (deadline); settles the slot. */

@@ -1,0 +1,510 @@
+/*
+ * Setting the broker up, running it, and taking it down.
+ *
+ * A start is an adoption: catalog, state table and chunks come from the fd
+ * store if there are any, and what is volatile (accounts, arenas, deadlines,
+ * table words, sessions) is made anew from the catalog. If that cannot be
+ * done, the broker starts empty and says so; a catalog whose adoption killed
+ * two brokers is not tried again.
+ */
+#include "broker/broker.h"
+#include "broker/bundle.h"
+#include "broker/index.h"
+#include "broker/slot.h"
+#include "broker/ticket.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include "shm/chunk.h"
+#include "shm/memfd.h"
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#define DEFAULT_CONFIG "/etc/fsdpd/fsdpd.conf"
+#define DEFAULT_DIRECTORY "/run/fsdpd"
+
+/* --- log ------------------------------------------------------------------- */
+
+/* Is stderr the journal? It says of which file (device:inode) it is. */
+static bool is_journal(void)
+{
+	const char *stream = getenv("JOURNAL_STREAM");
+	unsigned long long device, inode;
+	struct stat st;
+
+	return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+	       fstat(STDERR_FILENO, &st) == 0 && st.st_dev == device &&
+	       st.st_ino == inode;
+}
+
+void broker_log(enum log_level level, const char *format, ...)
+{
+	char text[1024];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	if (is_journal())
+		fprintf(stderr, "<%d>%s\n", (int)level, text);
+	else
+		fprintf(stderr, "fsdpd: %s\n", text);
+}
+
+/* Something an operator should know: in the log, and in the status. */
+static void note(struct broker *broker, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static void note(struct broker *broker, const char *format, ...)
+{
+	size_t used = strlen(broker->note);
+	char text[sizeof(broker->note)];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	broker_log(LOG_LEVEL_WARNING, "%s", text);
+	snprintf(broker->note + used, sizeof(broker->note) - used, "%s%s",
+		 used ? "; " : "", text);
+}
+
+/* --- loop ------------------------------------------------------------------ */
+
+static void on_idle(uv_idle_t *idle)
+{
+	struct broker *broker = idle->data;
+	bool has_draining = false;
+	bool has_more;
+
+	for (uint32_t i = 1; broker->has_draining && i <= CATALOG_MAX_SESSIONS;
+	     i++) {
+		if (broker->sessions[i] &&
+		    session_on_idle(broker->sessions[i]))
+			has_draining = true;
+	}
+	broker->has_draining = has_draining;
+	has_more = waiters_on_idle(broker);
+	if (!has_more && !has_draining)
+		uv_idle_stop(idle);
+}
+
+void broker_want_idle(struct broker *broker)
+{
+	if (!broker->is_stopping)
+		uv_idle_start(&broker->idle, on_idle);
+}
+
+static void close_handle(uv_handle_t *handle)
+{
+	/* A handle that was never set up has no loop. */
+	if (handle->loop && !uv_is_closing(handle))
+		uv_close(handle, NULL);
+}
+
+/* Close all that lives on the loop; it ends when the last is closed. */
+static void stop(struct broker *broker)
+{
+	if (broker->is_stopping)
+		return;
+	broker->is_stopping = true;
+	fdstore_notify("STOPPING=1");
+	listener_close(&broker->listener);
+	while (broker->peers)
+		peer_close(broker->peers);
+	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
+		if (broker->sessions[i])
+			session_stop(broker->sessions[i]);
+	}
+	if (broker->deadlines.timer.loop)
+		deadlines_stop(&broker->deadlines);
+	close_handle((uv_handle_t *)&broker->sigterm);
+	close_handle((uv_handle_t *)&broker->sigint);
+	close_handle((uv_handle_t *)&broker->idle);
+	close_handle((uv_handle_t *)&broker->watchdog);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+	broker_log(LOG_LEVEL_INFO, "stopping: %s", strsignal(number));
+	stop(handle->data);
+}
+
+static void on_watchdog(uv_timer_t *timer)
+{
+	(void)timer;
+	fdstore_notify("WATCHDOG=1");
+}
+
+/* Only if the service manager asks for it: an idle broker does not wake. */
+static int start_watchdog(struct broker *broker)
+{
+	uint64_t usec = 0;
+	int r;
+
+	if (sd_watchdog_enabled(0, &usec) <= 0)
+		return 0;
+	r = uv_timer_init(&broker->loop, &broker->watchdog);
+	if (r < 0)
+		return r;
+	return uv_timer_start(&broker->watchdog, on_watchdog, 0,
+			      usec / 2 / 1000 + 1);
+}
+
+static int start_signal(struct broker *broker, uv_signal_t *handle, int number)
+{
+	int r = uv_signal_init(&broker->loop, handle);
+
+	if (r < 0)
+		return r;
+	handle->data = broker;
+	return uv_signal_start(handle, on_signal, number);
+}
+
+static int open_loop(struct broker *broker, struct error *err)
+{
+	int r;
+
+	r = uv_loop_init(&broker->loop);
+	if (r < 0)
+		return error_set(err, r, "make an event loop: %s",
+				 uv_strerror(r));
+	broker->loop.data = broker;
+	r = uv_idle_init(&broker->loop, &broker->idle);
+	broker->idle.data = broker;
+	if (r == 0)
+		r = start_signal(broker, &broker->sigterm, SIGTERM);
+	if (r == 0)
+		r = start_signal(broker, &broker->sigint, SIGINT);
+	if (r == 0)
+		r = start_watchdog(broker);
+	if (r < 0)
+		return error_set(err, r, "set up the event loop: %s",
+				 uv_strerror(r));
+	return deadlines_init(&broker->deadlines, &broker->loop, err);
+}
+
+/* --- memory from before ------------------------------------------------------ */
+
+static int adopt_files(struct broker *broker, struct error *err)
+{
+	int catalog_fd = fdstore_take(&broker->fdstore, "catalog");
+	int table_fd = fdstore_take(&broker->fdstore, "table");
+	int r;
+
+	if (catalog_fd < 0 && table_fd < 0)
+		return -ENOENT;
+	if (catalog_fd < 0 || table_fd < 0) {
+		close(catalog_fd >= 0 ? catalog_fd : table_fd);
+		return error_set(err, -EUCLEAN,
+				 "of catalog and state table only one was kept");
+	}
+	r = catalog_adopt(&broker->catalog, catalog_fd, err);
+	if (r < 0) {
+		close(table_fd);
+		return r;
+	}
+	r = table_open(&broker->table, table_fd, true, err);
+	if (r < 0)
+		catalog_close(&broker->catalog);
+	return r;
+}
+
+static int create_files(struct broker *broker, struct error *err)
+{
+	int r;
+
+	fdstore_remove(&broker->fdstore, "catalog");
+	fdstore_remove(&broker->fdstore, "table");
+	r = catalog_create(&broker->catalog, err);
+	if (r == 0)
+		r = table_create(&broker->table, err);
+	if (r == 0)
+		r = fdstore_put(&broker->fdstore, broker->table.fd, "table",
+				err);
+	/* Last: with it, the memory is worth adopting. */
+	if (r == 0)
+		r = fdstore_put(&broker->fdstore, broker->catalog.fd,
+				"catalog", err);
+	return r;
+}
+
+/* Gives in `ret_is_adopted` whether there is an earlier broker's memory. */
+static int open_files(struct broker *broker, bool *ret_is_adopted,
+		      struct error *err)
+{
+	struct error cause = ERROR_NULL;
+	int r;
+
+	r = adopt_files(broker, &cause);
+	*ret_is_adopted = r == 0;
+	if (r < 0) {
+		if (cause.code)
+			note(broker,
+			     "started without the memory of the broker "
+			     "before: %s",
+			     cause.msg);
+		r = create_files(broker, err);
+		if (r < 0)
+			return r;
+	}
+	r = memfd_open_readonly(broker->table.fd, &broker->table_readonly_fd,
+				err);
+	if (r < 0)
+		return r;
+	catalog_set(&broker->catalog, broker->catalog.header->epoch,
+		    broker->catalog.header->epoch + 1);
+	catalog_commit(&broker->catalog);
+	atomic_store_explicit(&broker->table.header->epoch,
+			      broker->catalog.header->epoch,
+			      memory_order_seq_cst);
+	return 0;
+}
+
+static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
+			  struct error *err)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_SESSION);
+	struct session *session;
+	int r;
+
+	for (uint32_t i = 1; i <= n; i++) {
+		if (catalog_session(catalog, i)->id == 0)
+			continue;
+		r = session_adopt(broker, i, &session, err);
+		if (r < 0)
+			return r;
+		ret_is_gone[i] = r == SESSION_GONE;
+	}
+	return 0;
+}
+
+/* Make everything volatile from the catalog; then end who died meanwhile. */
+static int adopt_records(struct broker *broker, struct error *err)
+{
+	uint8_t is_gone[CATALOG_MAX_SESSIONS + 1] = { 0 };
+	int r;
+
+	point("adopt.begin");
+	r = adopt_sessions(broker, is_gone, err);
+	if (r == 0)
+		r = pools_adopt(&broker->pools, err);
+	point("adopt.pools");
+	if (r == 0)
+		r = index_adopt_all(broker, err);
+	if (r == 0)
+		r = ticket_adopt_all(broker, err);
+	if (r == 0)
+		r = bundle_adopt_all(broker, err);
+	if (r == 0)
+		r = slot_adopt_all(broker, err);
+	if (r < 0)
+		return r;
+	catalog_commit(&broker->catalog);
+	point("adopt.slots");
+	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
+		if (is_gone[i])
+			session_end(broker->sessions[i]);
+	}
+	catalog_adopted(&broker->catalog);
+	point("adopt.end");
+	broker_log(LOG_LEVEL_INFO, "took over %u tensors and %u sessions",
+		   catalog_n_live(&broker->catalog, SECTION_SLOT),
+		   broker->n_sessions);
+	return 0;
+}
+
+static int open_memory(struct broker *broker, struct error *err)
+{
+	bool is_adopted = false;
+	int r;
+
+	r = fdstore_open(&broker->fdstore, err);
+	if (r == 0)
+		r = open_files(broker, &is_adopted, err);
+	if (r < 0)
+		return r;
+	accounts_init(&broker->accounts, &broker->config);
+	r = pools_init(&broker->pools, broker, err);
+	if (r == 0)
+		r = is_adopted ? adopt_records(broker, err)
+			       : pools_adopt(&broker->pools, err);
+	return r;
+}
+
+/* --- the world around -------------------------------------------------------- */
+
+/* Each session costs descriptors; the soft limit is for programs that use
+ * select(). */
+static void raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+		broker_log(LOG_LEVEL_WARNING,
+			   "raise the limit of descriptors: %s, ignoring",
+			   strerror(errno));
+}
+
+static int open_config(struct broker *broker, const char *path,
+		       struct error *err)
+{
+	int r;
+
+	r = config_init(&broker->config, err);
+	if (r < 0)
+		return r;
+	if (path)
+		return config_read(&broker->config, path, err);
+	if (access(DEFAULT_CONFIG, F_OK) < 0)
+		return 0;
+	return config_read(&broker->config, DEFAULT_CONFIG, err);
+}
+
+int broker_default_path(char *ret, size_t size, struct error *err)
+{
+	const char *path = getenv("FSDP_SOCKET");
+	const char *directory = getenv("XDG_RUNTIME_DIR");
+	int n;
+
+	if (path && *path)
+		n = snprintf(ret, size, "%s", path);
+	else if (directory && *directory)
+		n = snprintf(ret, size, "%s/fsdpd.sock", directory);
+	else
+		n = snprintf(ret, size, DEFAULT_DIRECTORY "/fsdpd.sock");
+	if (n < 0 || (size_t)n >= size)
+		return error_set(err, -ENAMETOOLONG,
+				 "the path of the socket is too long; set "
+				 "FSDP_SOCKET to a shorter one");
+	return 0;
+}
+
+/* A socket that the service manager passed under a name of its own. */
+static int take_listener(struct fdstore *store)
+{
+	const char *name;
+	unsigned int id;
+	int fd = fdstore_take(store, "listen");
+
+	for (uint32_t i = 0; fd < 0 && i < store->n_inherited; i++) {
+		name = store->inherited[i].name;
+		if (store->inherited[i].fd < 0 || strcmp(name, "catalog") == 0 ||
+		    strcmp(name, "table") == 0 || sscanf(name, "c%u", &id) == 1)
+			continue;
+		fd = fdstore_take(store, name);
+	}
+	return fd;
+}
+
+static int open_listener(struct broker *broker,
+			 const struct broker_options *options,
+			 struct error *err)
+{
+	const char *path = options->socket_path;
+	int fd = options->listen_fd;
+	char default_path[256];
+	int r;
+
+	if (fd < 0)
+		fd = take_listener(&broker->fdstore);
+	if (fd < 0 && !path) {
+		r = broker_default_path(default_path, sizeof(default_path),
+					err);
+		if (r < 0)
+			return r;
+		path = default_path;
+	}
+	return listener_open(broker, path, fd, err);
+}
+
+static void note_surroundings(struct broker *broker)
+{
+	if (huge_pages_state() == HUGE_PAGES_NEVER)
+		note(broker, "the kernel grants shared memory no huge pages, "
+			     "so that mapping is up to 50 times slower; to "
+			     "change it: echo advise > /sys/kernel/mm/"
+			     "transparent_hugepage/shmem_enabled");
+	if (!broker->fdstore.is_kept)
+		broker_log(LOG_LEVEL_INFO,
+			   "nobody keeps the memory should this process die; "
+			   "use the systemd unit or --supervised");
+}
+
+/* --- life --------------------------------------------------------------------- */
+
+static int set_up(struct broker *broker, const struct broker_options *options,
+		  struct error *err)
+{
+	int r;
+
+	r = open_config(broker, options->config_path, err);
+	if (r == 0)
+		r = open_loop(broker, err);
+	if (r == 0)
+		r = open_memory(broker, err);
+	if (r == 0)
+		r = open_listener(broker, options, err);
+	if (r < 0)
+		return r;
+	note_surroundings(broker);
+	fdstore_notify("READY=1");
+	return 0;
+}
+
+int broker_open(struct broker *broker, const struct broker_options *options,
+		struct error *err)
+{
+	int r;
+
+	memset(broker, 0, sizeof(*broker));
+	broker->catalog = CATALOG_NULL;
+	broker->table = TABLE_NULL;
+	broker->fdstore = FDSTORE_NULL;
+	broker->table_readonly_fd = -1;
+	broker->listener.fd = broker->listener.spare_fd = -1;
+	broker->started_ms = now_ms();
+	raise_descriptor_limit();
+	r = set_up(broker, options, err);
+	if (r < 0)
+		broker_close(broker);
+	return r;
+}
+
+int broker_run(struct broker *broker, struct error *err)
+{
+	int r = uv_run(&broker->loop, UV_RUN_DEFAULT);
+
+	if (r != 0)
+		return error_set(err, -EBUSY,
+				 "the event loop ended with handles open");
+	return 0;
+}
+
+void broker_close(struct broker *broker)
+{
+	if (broker->loop.data) {
+		stop(broker);
+		(void)uv_run(&broker->loop, UV_RUN_DEFAULT);
+		if (broker->pools.broker)
+			pools_deinit(&broker->pools);
+		(void)uv_loop_close(&broker->loop);
+	}
+	accounts_deinit(&broker->accounts);
+	if (broker->table_readonly_fd >= 0)
+		close(broker->table_readonly_fd);
+	table_close(&broker->table);
+	catalog_close(&broker->catalog);
+	fdstore_close(&broker->fdstore);
+	config_deinit(&broker->config);
+}

@@ -1,0 +1,337 @@
+/*
+ * The name index: hash chains through the slots, the bundles and the owners of
+ * first components, all of them in the catalog.
+ */
+#include "broker/index.h"
+#include "broker/broker.h"
+#include "proto/error.h"
+#include "proto/name.h"
+#include <assert.h>
+#include <errno.h>
+#include <xxhash.h>
+
+static bool is_name(const struct broker *broker, uint64_t blob,
+		    size_t blob_size, const char *name, size_t size)
+{
+	return blob_size == size &&
+	       !memcmp(catalog_blob(&broker->catalog, blob), name, size);
+}
+
+static uint32_t *bucket(const struct broker *broker, enum catalog_hash hash,
+			const char *name, size_t size)
+{
+	return catalog_bucket(&broker->catalog, hash, XXH3_64bits(name, size));
+}
+
+bool index_shows(const struct broker *broker, uint32_t slot)
+{
+	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
+
+	if (!record->block || !(record->flags & SLOT_FLAG_NAMED))
+		return false;
+	if (!record->bundle)
+		return true;
+	return catalog_bundle(&broker->catalog, record->bundle)->state ==
+	       BUNDLE_COMMITTED;
+}
+
+/* The next slot of that name at or behind `slot` in its chain. */
+static uint32_t next_named(const struct broker *broker, uint32_t slot,
+			   const char *name, size_t size)
+{
+	const struct slot_record *record;
+
+	for (; slot; slot = record->name_next) {
+		record = catalog_slot(&broker->catalog, slot);
+		if (is_name(broker, record->blob, record->name_size, name,
+			    size))
+			return slot;
+	}
+	return 0;
+}
+
+uint32_t index_find(const struct broker *broker, const char *name)
+{
+	const struct catalog *catalog = &broker->catalog;
+	size_t size = strlen(name);
+	uint32_t slot = *bucket(broker, HASH_NAME, name, size);
+
+	for (;;) {
+		slot = next_named(broker, slot, name, size);
+		if (!slot || index_shows(broker, slot))
+			return slot;
+		slot = catalog_slot(catalog, slot)->name_next;
+	}
+}
+
+uint32_t index_find_member(const struct broker *broker, const char *name,
+			   uint32_t bundle)
+{
+	const struct catalog *catalog = &broker->catalog;
+	size_t size = strlen(name);
+	uint32_t slot = *bucket(broker, HASH_NAME, name, size);
+
+	for (;;) {
+		slot = next_named(broker, slot, name, size);
+		if (!slot || catalog_slot(catalog, slot)->bundle == bundle)
+			return slot;
+		slot = catalog_slot(catalog, slot)->name_next;
+	}
+}
+
+static uint32_t *bucket_of(const struct broker *broker,
+			   const struct slot_record *record)
+{
+	return bucket(broker, HASH_NAME,
+		      catalog_blob(&broker->catalog, record->blob),
+		      record->name_size);
+}
+
+void index_add(struct broker *broker, uint32_t slot)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct slot_record *record = catalog_slot(catalog, slot);
+	uint32_t *head = bucket_of(broker, record);
+
+	catalog_set(catalog, record->name_next, *head);
+	catalog_set(catalog, *head, slot);
+}
+
+void index_remove(struct broker *broker, uint32_t slot)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct slot_record *record = catalog_slot(catalog, slot);
+	uint32_t *at = bucket_of(broker, record);
+
+	while (*at != slot) {
+		assert(*at);
+		at = &catalog_slot(catalog, *at)->name_next;
+	}
+	catalog_set(catalog, *at, record->name_next);
+	catalog_set(catalog, record->name_next, 0);
+}
+
+static uint32_t find_bundle(const struct broker *broker, const char *name,
+			    size_t size)
+{
+	const struct bundle_record *record;
+	uint32_t bundle = *bucket(broker, HASH_BUNDLE, name, size);
+
+	for (; bundle; bundle = record->hash_next) {
+		record = catalog_bundle(&broker->catalog, bundle);
+		if (is_name(broker, record->name_blob, record->name_size, name,
+			    size))
+			return bundle;
+	}
+	return 0;
+}
+
+uint32_t index_find_bundle(const struct broker *broker, const char *name)
+{
+	return find_bundle(broker, name, strlen(name));
+}
+
+static uint32_t *bundle_bucket(const struct broker *broker,
+			       const struct bundle_record *record)
+{
+	return bucket(broker, HASH_BUNDLE,
+		      catalog_blob(&broker->catalog, record->name_blob),
+		      record->name_size);
+}
+
+void index_add_bundle(struct broker *broker, uint32_t bundle)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct bundle_record *record = catalog_bundle(catalog, bundle);
+	uint32_t *head = bundle_bucket(broker, record);
+
+	catalog_set(catalog, record->hash_next, *head);
+	catalog_set(catalog, *head, bundle);
+}
+
+void index_remove_bundle(struct broker *broker, uint32_t bundle)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct bundle_record *record = catalog_bundle(catalog, bundle);
+	uint32_t *at = bundle_bucket(broker, record);
+
+	while (*at != bundle) {
+		assert(*at);
+		at = &catalog_bundle(catalog, *at)->hash_next;
+	}
+	catalog_set(catalog, *at, record->hash_next);
+	catalog_set(catalog, record->hash_next, 0);
+}
+
+uint32_t index_enclosing_bundle(const struct broker *broker, const char *name)
+{
+	const char *slash = strchr(name, '/');
+	uint32_t bundle;
+
+	if (!catalog_n_live(&broker->catalog, SECTION_BUNDLE))
+		return 0;
+	for (; slash; slash = strchr(slash + 1, '/')) {
+		bundle = find_bundle(broker, name, (size_t)(slash + 1 - name));
+		if (bundle)
+			return bundle;
+	}
+	return 0;
+}
+
+uint32_t index_bundle_below(const struct broker *broker, const char *name)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_BUNDLE);
+	size_t size = strlen(name);
+	const struct bundle_record *record;
+	uint32_t i;
+
+	for (i = 1; i <= n; i++) {
+		record = catalog_bundle(catalog, i);
+		if (record->state == BUNDLE_COMMITTED &&
+		    record->name_size > size &&
+		    !memcmp(catalog_blob(catalog, record->name_blob), name,
+			    size))
+			return i;
+	}
+	return 0;
+}
+
+/* --- owners of first components ---------------------------------------------
+ */
+
+static bool configured_owner(const struct broker *broker, const char *name,
+			     size_t size, uint32_t *ret_uid)
+{
+	const struct config *config = &broker->config;
+	size_t i;
+
+	for (i = 0; i < config->n_prefixes; i++) {
+		if (strlen(config->prefixes[i].name) != size ||
+		    memcmp(config->prefixes[i].name, name, size))
+			continue;
+		*ret_uid = config->prefixes[i].uid;
+		return true;
+	}
+	return false;
+}
+
+bool index_prefix_owner(const struct broker *broker, const char *name,
+			uint32_t *ret_uid)
+{
+	const struct prefix_record *record;
+	size_t size = name_prefix_size(name);
+	uint32_t prefix;
+
+	if (configured_owner(broker, name, size, ret_uid))
+		return true;
+	prefix = *bucket(broker, HASH_PREFIX, name, size);
+	for (; prefix; prefix = record->hash_next) {
+		record = catalog_prefix(&broker->catalog, prefix);
+		if (!is_name(broker, record->name_blob, record->name_size, name,
+			     size))
+			continue;
+		*ret_uid = record->uid;
+		return true;
+	}
+	return false;
+}
+
+/* A claim would be charged to the account and take a record. */
+static int check_claim(struct broker *broker, const char *name, uint32_t uid,
+		       struct error *err)
+{
+	struct account *account = accounts_get(&broker->accounts, uid);
+	int r;
+
+	if (!account)
+		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
+	r = account_charge(&broker->accounts, account, ACCOUNT_PREFIXES, 1,
+			   err);
+	if (r < 0)
+		return error_wrap(err, r, "first use of \"%.*s\"",
+				  (int)name_prefix_size(name), name);
+	account_refund(account, ACCOUNT_PREFIXES, 1);
+	if (catalog_n_live(&broker->catalog, SECTION_PREFIX) >=
+	    catalog_capacity(SECTION_PREFIX))
+		return error_set(err, -ENOSPC,
+				 "no further first component of a name can be "
+				 "owned on this node (%u are); use an existing "
+				 "one",
+				 catalog_capacity(SECTION_PREFIX));
+	return 0;
+}
+
+int index_check_prefix(struct broker *broker, const char *name, uint32_t uid,
+		       struct error *err)
+{
+	uint32_t owner;
+
+	if (!index_prefix_owner(broker, name, &owner))
+		return check_claim(broker, name, uid, err);
+	if (owner == uid || uid == 0)
+		return 0;
+	return error_set(err, -EPERM,
+			 "names that begin with \"%.*s\" belong to uid %u, "
+			 "not to uid %u; use another first component",
+			 (int)name_prefix_size(name), name, owner, uid);
+}
+
+bool index_claim_prefix(struct broker *broker, const char *name, uint32_t uid)
+{
+	struct catalog *catalog = &broker->catalog;
+	size_t size = name_prefix_size(name);
+	uint32_t *head = bucket(broker, HASH_PREFIX, name, size);
+	struct account *account;
+	struct prefix_record *record;
+	uint32_t prefix, owner;
+	uint64_t blob;
+
+	if (index_prefix_owner(broker, name, &owner))
+		return true;
+	account = accounts_get(&broker->accounts, uid);
+	if (!account || account_charge(&broker->accounts, account,
+				       ACCOUNT_PREFIXES, 1, NULL) < 0)
+		return false;
+	blob = catalog_blob_alloc(catalog, size);
+	if (!blob)
+		goto refund;
+	prefix = catalog_alloc(catalog, SECTION_PREFIX);
+	if (!prefix)
+		goto release_blob;
+	memcpy(catalog_blob(catalog, blob), name, size);
+	record = catalog_prefix(catalog, prefix);
+	record->name_blob = blob;
+	record->name_size = (uint32_t)size;
+	record->uid = uid;
+	record->hash_next = *head;
+	catalog_set(catalog, *head, prefix);
+	return true;
+
+release_blob:
+	catalog_blob_release(catalog, blob, size);
+refund:
+	account_refund(account, ACCOUNT_PREFIXES, 1);
+	return false;
+}
+
+int index_adopt_all(struct broker *broker, struct error *err)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_PREFIX);
+	const struct prefix_record *record;
+	struct account *account;
+	uint32_t i;
+
+	for (i = 1; i <= n; i++) {
+		record = catalog_prefix(catalog, i);
+		if (!record->name_size)
+			continue;
+		account = accounts_get(&broker->accounts, record->uid);
+		if (!account)
+			return error_set(err, -ENOMEM, "no memory for uid %u",
+					 record->uid);
+		account_charge_adopted(account, ACCOUNT_PREFIXES, 1);
+	}
+	return 0;
+}

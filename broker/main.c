@@ -1,0 +1,143 @@
+/*
+ * fsdpd: parse arguments, set up, run, tear down.
+ */
+#include "broker/broker.h"
+#include "broker/listener.h"
+#include "broker/supervise.h"
+#include "proto/error.h"
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static const char *arg_socket_path;
+static const char *arg_config_path;
+static bool arg_is_supervised;
+
+static const char help[] =
+	"usage: fsdpd [--supervised] [--socket PATH] [--config PATH]\n"
+	"\n"
+	"The node's tensor memory broker.\n"
+	"\n"
+	"  --supervised    keep the memory in a parent process that starts the\n"
+	"                  broker again when it dies (systemd does that itself)\n"
+	"  --socket PATH   listen here; default: $FSDP_SOCKET, else\n"
+	"                  $XDG_RUNTIME_DIR/fsdpd.sock, else\n"
+	"                  /run/fsdpd/fsdpd.sock\n"
+	"  --config PATH   default: /etc/fsdpd/fsdpd.conf, if it is there\n"
+	"  --version       print the version\n"
+	"  --help          print this\n";
+
+enum { ARG_SUPERVISED = 256, ARG_SOCKET, ARG_CONFIG, ARG_VERSION, ARG_HELP };
+
+static const struct option options[] = {
+	{ "supervised", no_argument, NULL, ARG_SUPERVISED },
+	{ "socket", required_argument, NULL, ARG_SOCKET },
+	{ "config", required_argument, NULL, ARG_CONFIG },
+	{ "version", no_argument, NULL, ARG_VERSION },
+	{ "help", no_argument, NULL, ARG_HELP },
+	{ 0 },
+};
+
+/* True: go on; else exit with `ret_status`. */
+static bool parse_arguments(int argc, char **argv, int *ret_status)
+{
+	int option;
+
+	*ret_status = EXIT_SUCCESS;
+	while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
+		switch (option) {
+		case ARG_SUPERVISED:
+			arg_is_supervised = true;
+			break;
+		case ARG_SOCKET:
+			arg_socket_path = optarg;
+			break;
+		case ARG_CONFIG:
+			arg_config_path = optarg;
+			break;
+		case ARG_VERSION:
+			puts("fsdpd " FSDP_VERSION);
+			return false;
+		case ARG_HELP:
+			fputs(help, stdout);
+			return false;
+		default:
+			*ret_status = 2;
+			return false;
+		}
+	}
+	if (optind == argc)
+		return true;
+	fprintf(stderr, "fsdpd: unexpected argument \"%s\"; see --help\n",
+		argv[optind]);
+	*ret_status = 2;
+	return false;
+}
+
+static int report(const struct error *err)
+{
+	broker_log(LOG_LEVEL_ERROR, "%s", err->msg);
+	return EXIT_FAILURE;
+}
+
+static int run_broker(void)
+{
+	struct broker_options broker_options = {
+		.socket_path = arg_socket_path,
+		.config_path = arg_config_path,
+		.listen_fd = -1,
+	};
+	struct error err = ERROR_NULL;
+	struct broker *broker = malloc(sizeof(*broker));
+	int r;
+
+	if (!broker) {
+		broker_log(LOG_LEVEL_ERROR, "no memory for the broker");
+		return EXIT_FAILURE;
+	}
+	r = broker_open(broker, &broker_options, &err);
+	if (r == 0) {
+		r = broker_run(broker, &err);
+		broker_close(broker);
+	}
+	free(broker);
+	return r < 0 ? report(&err) : EXIT_SUCCESS;
+}
+
+/* The socket is the parent's: connections wait there while the broker is
+ * started again. */
+static int run_supervised(void)
+{
+	const char *path = arg_socket_path;
+	struct error err = ERROR_NULL;
+	char default_path[256];
+	int listen_fd, r, status;
+
+	if (!path) {
+		if (broker_default_path(default_path, sizeof(default_path),
+					&err) < 0)
+			return report(&err);
+		path = default_path;
+	}
+	if (listener_bind(path, &listen_fd, &err) < 0)
+		return report(&err);
+	r = supervise(listen_fd, &status, &err);
+	/* The child finds the socket among what it inherits. */
+	if (r == 1)
+		return run_broker();
+	close(listen_fd);
+	(void)unlink(path);
+	return r < 0 ? report(&err) : status;
+}
+
+int main(int argc, char **argv)
+{
+	int status;
+
+	if (!parse_arguments(argc, argv, &status))
+		return status;
+	(void)signal(SIGPIPE, SIG_IGN);
+	return arg_is_supervised ? run_supervised() : run_broker();
+}

@@ -1,0 +1,120 @@
+/*
+ * What the files of the pool share and nobody else sees.
+ *
+ * pool.c finds places for blocks, pool_grow.c makes memory for more, and
+ * pool_trim.c gives it back. Work on chunks runs on libuv's threads as `struct
+ * work`: a kind with two functions, one for the thread, which sees nothing but
+ * the struct, and one for the loop. While a chunk is busy its fd stays open;
+ * ranges that a thread populates or punches are reserved in the arena, so that
+ * nobody is given them.
+ */
+#pragma once
+#include "broker/broker.h"
+#include "broker/pool.h"
+#include "proto/error.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#define BLOCK_ALIGN 64
+#define MIB (UINT64_C(1) << 20)
+
+struct pool {
+	struct pools *pools;
+	struct pool *next;
+	struct access_class access;
+	uint32_t bundle;     /* 0: of an access class */
+	bool is_forgotten;   /* a bundle's: nothing is allocated any more */
+	uint32_t first;	     /* chunk record */
+	uint32_t last_used;  /* chunk record; 0: none */
+	uint32_t n_growing;  /* works that will give room here */
+	uint64_t next_size;  /* of the next chunk, if there is room for it */
+	struct error failed; /* of the last growth; told to who asks next */
+};
+
+struct range {
+	uint64_t offset, size;
+};
+
+struct work_kind;
+
+struct work {
+	uv_work_t req;
+	struct pools *pools;
+	const struct work_kind *kind;
+	struct pool *pool; /* create */
+	uint32_t chunk;	   /* record; create, close: 0 */
+	int fd, readonly_fd;
+	uint64_t size;	      /* of the chunk */
+	struct range stretch; /* create, populate */
+	bool is_going;	      /* close: the size counts as going */
+	int result;
+	struct error err;
+	uint32_t n_ranges;
+	struct range ranges[]; /* punch */
+};
+
+struct work_kind {
+	void (*run)(struct work *work);	 /* on a thread */
+	void (*done)(struct work *work); /* in the loop; frees or passes on */
+};
+
+static inline uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline uint64_t max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static inline struct chunk_record *pool_record(const struct pools *pools,
+					       uint32_t index)
+{
+	return catalog_chunk(&pools->broker->catalog, index);
+}
+
+static inline bool pool_is_empty(const struct pools *pools, uint32_t index)
+{
+	return pool_record(pools, index)->n_blocks == 0;
+}
+
+/* --- pool.c ---------------------------------------------------------------- */
+
+/* The name of a chunk's fd in the store. */
+void pool_chunk_name(char ret[FDSTORE_NAME_SIZE], uint32_t id);
+/* Free the pool if it is no more than its name. */
+void pool_maybe_free(struct pool *pool);
+void pool_link_chunk(struct pool *pool, uint32_t index);
+void pool_unlink_chunk(struct pool *pool, uint32_t index);
+/* A chunk of this size was made: the next one is larger. */
+void pool_note_size(struct pool *pool, uint64_t size);
+/* The entry of the chunk in the state table: its id, 0 when it is gone. */
+void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id);
+/* An arena without what lies behind `populated`. */
+int pool_make_arena(uint64_t size, uint64_t populated, struct arena **ret,
+		    struct error *err);
+/* A chunk less of this uid. */
+void pool_refund_chunk(struct pools *pools, uint32_t uid);
+
+/* --- pool_grow.c ----------------------------------------------------------- */
+
+/* `missing` bytes of the request found no place: as pool_alloc(). */
+int pool_grow(struct pool *pool, const struct pool_request *request,
+	      uint64_t missing, struct error *err);
+
+/* --- pool_trim.c ----------------------------------------------------------- */
+
+/* A work of this kind with room for ranges; NULL: no heap. */
+struct work *work_new(struct pools *pools, const struct work_kind *kind,
+		      uint32_t n_ranges);
+void work_queue(struct work *work);
+/* Close the fds of a chunk that is none any more; ends the work. */
+void work_pass_to_close(struct work *work);
+
+/* Something was freed or made in the chunk: it is looked at when that is
+ * warm_ms ago. */
+void pool_touch(struct pools *pools, struct chunk *chunk);
+/* The chunk is empty and shall go; soon, but not in this transaction. */
+void pool_mark_dying(struct pools *pools, uint32_t index);

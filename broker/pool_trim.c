@@ -1,0 +1,330 @@
+/*
+ * Trimming: giving memory back to the kernel, and the threads that do it.
+ *
+ * A chunk is retired in the order punch, forget, close: a crash before the
+ * record is gone finds an empty chunk again, and one after it leaves no pages.
+ * It never happens inside the transaction of a request, which might be undone:
+ * a chunk is only marked as dying there, and the trim deadline does the rest.
+ */
+#include "broker/pool_impl.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include "shm/arena.h"
+#include "shm/chunk.h"
+#include "shm/memfd.h"
+#include <assert.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define RETRY_MS 1000
+
+/* --- works ----------------------------------------------------------------- */
+
+struct work *work_new(struct pools *pools, const struct work_kind *kind,
+			     uint32_t n_ranges)
+{
+	struct work *work = NULL;
+
+	if (point_fail("pool.malloc") == 0)
+		work = calloc(1, sizeof(*work) +
+					 n_ranges * sizeof(work->ranges[0]));
+	if (!work)
+		return NULL;
+	work->pools = pools;
+	work->kind = kind;
+	work->fd = -1;
+	work->readonly_fd = -1;
+	work->n_ranges = n_ranges;
+	return work;
+}
+
+static void on_run(uv_work_t *req)
+{
+	struct work *work = req->data;
+
+	work->kind->run(work);
+}
+
+static void on_done(uv_work_t *req, int status)
+{
+	struct work *work = req->data;
+
+	(void)status; /* nobody cancels works */
+	work->pools->n_works--;
+	work->kind->done(work);
+}
+
+void work_queue(struct work *work)
+{
+	int r;
+
+	work->req.data = work;
+	work->pools->n_works++;
+	r = uv_queue_work(&work->pools->broker->loop, &work->req, on_run,
+			  on_done);
+	/* It refuses only a missing function. */
+	assert(r == 0);
+}
+
+/* --- closing --------------------------------------------------------------- */
+
+/* The last close of a large file takes milliseconds: it gives pages back. */
+static void run_close(struct work *work)
+{
+	close(work->fd);
+	if (work->readonly_fd >= 0)
+		close(work->readonly_fd);
+}
+
+static void done_close(struct work *work)
+{
+	struct pools *pools = work->pools;
+
+	pools->total_size -= work->size;
+	if (work->is_going)
+		pools->going_size -= work->size;
+	waiters_wake_room(pools->broker);
+	free(work);
+}
+
+static const struct work_kind work_close = {run_close, done_close};
+
+void work_pass_to_close(struct work *work)
+{
+	work->kind = &work_close;
+	work_queue(work);
+}
+
+/* --- trimming -------------------------------------------------------------- */
+
+static void on_trim(void *data, uint32_t index);
+
+/* Have the trimmer look at the chunks at that time, or earlier. */
+static void schedule_trim(struct pools *pools, uint64_t at_ms)
+{
+	struct deadlines *deadlines = &pools->broker->deadlines;
+	struct deadline deadline = {
+		.at_ms = at_ms,
+		.fn = on_trim,
+		.data = pools,
+		.position = &pools->trim_position,
+	};
+
+	if (pools->trim_position && pools->trim_ms <= at_ms)
+		return;
+	deadlines_remove(deadlines, &pools->trim_position);
+	pools->trim_ms = at_ms;
+	/* Without heap the next release tries again. */
+	(void)deadlines_add(deadlines, &deadline, NULL);
+}
+
+void pool_touch(struct pools *pools, struct chunk *chunk)
+{
+	chunk->used_ms = now_ms();
+	chunk->is_warm = true;
+	schedule_trim(pools, chunk->used_ms + pools->broker->config.warm_ms);
+}
+
+void pool_mark_dying(struct pools *pools, uint32_t index)
+{
+	struct chunk *chunk = &pools->chunks[index];
+
+	assert(pool_is_empty(pools, index));
+	if (chunk->is_dying)
+		return;
+	chunk->is_dying = true;
+	pools->going_size += pool_record(pools, index)->size;
+	schedule_trim(pools, now_ms());
+}
+
+/* The chunk has no pages: forget it. */
+static void forget_chunk(struct pools *pools, uint32_t index)
+{
+	struct broker *broker = pools->broker;
+	struct chunk *chunk = &pools->chunks[index];
+	struct chunk_record *record = pool_record(pools, index);
+	struct pool *pool = chunk->pool;
+	char name[FDSTORE_NAME_SIZE];
+	uint32_t uid = record->access.uid;
+
+	assert(pool_is_empty(pools, index) && chunk->is_dying);
+	pool_chunk_name(name, record->id);
+	catalog_release(&broker->catalog, SECTION_CHUNK, index);
+	catalog_commit(&broker->catalog);
+	point("pool.forgotten");
+	pool_show_chunk(pools, index, 0);
+	fdstore_remove(&broker->fdstore, name);
+	pool_refund_chunk(pools, uid);
+	arena_free(chunk->arena);
+	pool_unlink_chunk(pool, index);
+	*chunk = (struct chunk){.fd = -1, .readonly_fd = -1};
+	pools->n_chunks--;
+	pools->n_retired++;
+	pool_maybe_free(pool);
+}
+
+/* Mappings that clients forgot to undo pin no memory once it is punched. A
+ * failure changes nothing but that. */
+static void run_empty(struct work *work)
+{
+	(void)chunk_punch(work->fd, 0, work->size, NULL);
+}
+
+static void done_empty(struct work *work)
+{
+	struct chunk *chunk = &work->pools->chunks[work->chunk];
+
+	work->readonly_fd = chunk->readonly_fd;
+	forget_chunk(work->pools, work->chunk);
+	work_pass_to_close(work);
+}
+
+static const struct work_kind work_empty = {run_empty, done_empty};
+
+static void retire(struct pools *pools, uint32_t index)
+{
+	struct chunk *chunk = &pools->chunks[index];
+	struct work *work = work_new(pools, &work_empty, 0);
+
+	if (!work) {
+		schedule_trim(pools, now_ms() + RETRY_MS);
+		return;
+	}
+	work->chunk = index;
+	work->fd = chunk->fd;
+	work->size = pool_record(pools, index)->size;
+	work->is_going = true;
+	chunk->is_busy = true;
+	work_queue(work);
+}
+
+struct collection {
+	struct range *ranges; /* NULL: only count */
+	uint32_t n, max;
+};
+
+static void collect_range(uint64_t offset, uint64_t size, void *data)
+{
+	struct collection *collection = data;
+	uint64_t start = chunk_round(offset);
+	uint64_t end = (offset + size) & ~(HUGE_PAGE_SIZE - 1);
+
+	if (end <= start)
+		return;
+	if (collection->n < collection->max)
+		collection->ranges[collection->n] =
+			(struct range){start, end - start};
+	collection->n++;
+}
+
+static void run_punch(struct work *work)
+{
+	uint32_t i;
+
+	for (i = 0; i < work->n_ranges; i++)
+		(void)chunk_punch(work->fd, work->ranges[i].offset,
+				  work->ranges[i].size, NULL);
+}
+
+static void done_punch(struct work *work)
+{
+	struct pools *pools = work->pools;
+	struct chunk *chunk = &pools->chunks[work->chunk];
+	uint32_t i;
+
+	chunk->is_busy = false;
+	chunk->punched = 0;
+	for (i = 0; i < work->n_ranges; i++) {
+		arena_release(chunk->arena, work->ranges[i].offset);
+		chunk->punched += work->ranges[i].size;
+	}
+	pools->n_trims++;
+	if (chunk->is_warm)
+		schedule_trim(pools, chunk->used_ms +
+					     pools->broker->config.warm_ms);
+	waiters_wake_room(pools->broker);
+	free(work);
+}
+
+static const struct work_kind work_punch = {run_punch, done_punch};
+
+/* Take the ranges out of the arena while a thread punches them. */
+static void reserve_ranges(struct arena *arena, struct work *work)
+{
+	uint32_t i, n = 0;
+
+	for (i = 0; i < work->n_ranges; i++) {
+		struct range range = work->ranges[i];
+
+		if (arena_reserve(arena, range.offset, range.size, NULL) == 0)
+			work->ranges[n++] = range;
+	}
+	work->n_ranges = n;
+}
+
+/* Give the free huge pages of a chunk in use back to the kernel. */
+static void trim(struct pools *pools, uint32_t index)
+{
+	struct chunk *chunk = &pools->chunks[index];
+	struct collection collection = {0};
+	struct work *work;
+
+	chunk->is_warm = false;
+	/* A bundle's free ranges were never touched, or go with it. */
+	if (chunk->pool->bundle)
+		return;
+	arena_visit_free(chunk->arena, collect_range, &collection);
+	if (collection.n == 0)
+		return;
+	work = work_new(pools, &work_punch, collection.n);
+	if (!work)
+		return;
+	collection = (struct collection){work->ranges, 0, collection.n};
+	arena_visit_free(chunk->arena, collect_range, &collection);
+	reserve_ranges(chunk->arena, work);
+	work->chunk = index;
+	work->fd = chunk->fd;
+	chunk->is_busy = true;
+	work_queue(work);
+}
+
+/* What is to be done with a chunk now; gives when to look again, 0: no need. */
+static uint64_t look_at(struct pools *pools, uint32_t index, uint64_t now)
+{
+	struct chunk *chunk = &pools->chunks[index];
+	uint64_t due = chunk->used_ms + pools->broker->config.warm_ms;
+
+	if (chunk->fd < 0 || chunk->is_busy)
+		return 0;
+	if (!chunk->is_dying) {
+		if (!chunk->is_warm)
+			return 0;
+		if (due > now)
+			return due;
+		if (!pool_is_empty(pools, index)) {
+			trim(pools, index);
+			return 0;
+		}
+		pool_mark_dying(pools, index);
+	}
+	retire(pools, index);
+	return 0;
+}
+
+static void on_trim(void *data, uint32_t unused)
+{
+	struct pools *pools = data;
+	uint64_t now = now_ms();
+	uint64_t next = 0;
+	uint32_t i;
+
+	(void)unused;
+	for (i = 1; i < TABLE_CHUNKS; i++) {
+		uint64_t due = look_at(pools, i, now);
+
+		if (due && (!next || due < next))
+			next = due;
+	}
+	if (next)
+		schedule_trim(pools, next);
+}

@@ -1,0 +1,630 @@
+/*
+ * A session's beginning, its two watchers (pidfd and doorbell), and its end.
+ *
+ * The end is done in steps, each of which leaves the catalog in order: if the
+ * broker dies in between, the next one finds a record whose process is gone
+ * and ends it again.
+ *
+ * The doorbell is shared with the client, who may take its count away or make
+ * it blocking at any time: it is read with RWF_NOWAIT only.
+ */
+#include "broker/session.h"
+#include "broker/account.h"
+#include "broker/broker.h"
+#include "broker/bundle.h"
+#include "broker/deadline.h"
+#include "broker/grant.h"
+#include "broker/limbo.h"
+#include "broker/outcome.h"
+#include "broker/peer.h"
+#include "broker/slot.h"
+#include "broker/waiter.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define PROC_FILE_SIZE 1024
+
+struct session_record *session_record(const struct session *session)
+{
+	return catalog_session(&session->broker->catalog, session->index);
+}
+
+/* --- the process ------------------------------------------------------------ */
+
+static int read_small_file(const char *path, char *buffer, size_t size,
+			   struct error *err)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return error_errno(err, -errno, "open %s", path);
+	n = read(fd, buffer, size - 1);
+	if (n < 0)
+		n = -errno;
+	close(fd);
+	if (n < 0)
+		return error_errno(err, (int)n, "read %s", path);
+	buffer[n] = '\0';
+	return 0;
+}
+
+/* Field 22; the command before it is in parentheses and may hold anything. */
+static int read_start_time(pid_t pid, uint64_t *ret, struct error *err)
+{
+	char path[64], text[PROC_FILE_SIZE];
+	unsigned long long start_time = 0;
+	char *at;
+	int r;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	r = read_small_file(path, text, sizeof(text), err);
+	if (r < 0)
+		return r;
+	at = strrchr(text, ')');
+	for (int field = 2; at && field < 22; field++)
+		at = strchr(at + 1, ' ');
+	if (!at || sscanf(at, " %llu", &start_time) != 1)
+		return error_set(err, -EPROTO, "%s has no start time", path);
+	*ret = start_time;
+	return 0;
+}
+
+/* What it calls itself, for people to read. */
+static void read_command(pid_t pid, char ret[16])
+{
+	char path[64], text[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
+	if (read_small_file(path, text, sizeof(text), NULL) < 0)
+		strcpy(text, "?");
+	text[strcspn(text, "\n")] = '\0';
+	for (char *at = text; *at; at++) {
+		if (*at < ' ' || *at > '~')
+			*at = '?';
+	}
+	snprintf(ret, 16, "%.15s", text);
+}
+
+/* --- watchers --------------------------------------------------------------- */
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+	struct session *session = handle->data;
+
+	if (--session->n_handles == 0)
+		free(session);
+}
+
+static void close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+/* Nothing if it was never set up. */
+static void stop_handle(uv_poll_t *poll)
+{
+	if (uv_handle_get_type((uv_handle_t *)poll) != UV_POLL)
+		return;
+	uv_poll_stop(poll);
+	uv_close((uv_handle_t *)poll, on_handle_closed);
+}
+
+void session_stop(struct session *session)
+{
+	if (session->is_stopping)
+		return;
+	session->is_stopping = true;
+	if (session->peer)
+		session_attach_peer(session, NULL);
+	stop_handle(&session->pidfd_poll);
+	stop_handle(&session->doorbell_poll);
+	close_fd(&session->pidfd);
+	close_fd(&session->doorbell_fd);
+	refs_close(&session->refs);
+	if (session->index)
+		session->broker->sessions[session->index] = NULL;
+	if (session->n_handles == 0)
+		free(session);
+}
+
+static void on_pidfd(uv_poll_t *poll, int status, int events)
+{
+	struct session *session = poll->data;
+	struct peer *peer = session->peer;
+	struct broker *broker = session->broker;
+
+	(void)events;
+	if (session->is_stopping || status < 0)
+		return;
+	broker->n_dead_sessions++;
+	session_end(session);
+	if (peer)
+		peer_close(peer);
+}
+
+static void collect(struct session *session)
+{
+	session->is_draining =
+		limbo_collect_pending(session->broker, session);
+	catalog_commit(&session->broker->catalog);
+	if (!session->is_draining)
+		return;
+	session->broker->has_draining = true;
+	broker_want_idle(session->broker);
+}
+
+static void on_doorbell(uv_poll_t *poll, int status, int events)
+{
+	struct session *session = poll->data;
+	uint64_t count;
+	struct iovec iov = { &count, sizeof(count) };
+
+	(void)events;
+	if (session->is_stopping || status < 0)
+		return;
+	if (preadv2(session->doorbell_fd, &iov, 1, -1, RWF_NOWAIT) !=
+	    (ssize_t)sizeof(count))
+		return;
+	point("session.rung");
+	collect(session);
+}
+
+bool session_on_idle(struct session *session)
+{
+	if (session->is_draining)
+		collect(session);
+	return session->is_draining;
+}
+
+static int watch(struct session *session, int fd, uv_poll_t *poll,
+		 uv_poll_cb on_event, struct error *err)
+{
+	int r;
+
+	r = uv_poll_init(&session->broker->loop, poll, fd);
+	if (r < 0)
+		return error_set(err, r, "watch descriptor %d: %s", fd,
+				 uv_strerror(r));
+	poll->data = session;
+	session->n_handles++;
+	r = uv_poll_start(poll, UV_READABLE, on_event);
+	if (r < 0)
+		return error_set(err, r, "watch descriptor %d: %s", fd,
+				 uv_strerror(r));
+	return 0;
+}
+
+/* --- beginning --------------------------------------------------------------- */
+
+static struct session *session_alloc(struct broker *broker)
+{
+	struct session *session = calloc(1, sizeof(*session));
+
+	if (!session)
+		return NULL;
+	session->broker = broker;
+	session->refs = REFS_NULL;
+	session->pidfd = -1;
+	session->doorbell_fd = -1;
+	return session;
+}
+
+static int make_files(struct session *session, struct error *err)
+{
+	int r = point_fail("session.files");
+
+	if (r < 0)
+		return error_errno(err, r, "make a session's files");
+	r = refs_create(&session->refs, err);
+	if (r < 0)
+		return r;
+	session->doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (session->doorbell_fd < 0)
+		return error_errno(err, -errno, "make a doorbell");
+	r = watch(session, session->pidfd, &session->pidfd_poll, on_pidfd, err);
+	if (r < 0)
+		return r;
+	return watch(session, session->doorbell_fd, &session->doorbell_poll,
+		     on_doorbell, err);
+}
+
+/* What is known of it, to be copied into a fresh record. */
+static int describe(pid_t pid, struct session_record *ret, struct error *err)
+{
+	int r;
+
+	r = read_start_time(pid, &ret->start_time, err);
+	if (r < 0)
+		return error_wrap(err, r,
+				  "tell process %d from later ones of its "
+				  "number (the broker must be allowed to see "
+				  "/proc/PID/stat)",
+				  (int)pid);
+	if (getrandom(ret->token, TOKEN_SIZE, 0) != TOKEN_SIZE)
+		return error_errno(err, -errno, "get random bytes");
+	read_command(pid, ret->command);
+	ret->pid = (uint32_t)pid;
+	ret->born_ms = now_ms();
+	return 0;
+}
+
+static int make_record(struct session *session,
+		       const struct session_record *from, struct error *err)
+{
+	struct catalog *catalog = &session->broker->catalog;
+	struct session_record *record;
+	uint32_t index = catalog_alloc(catalog, SECTION_SESSION);
+
+	if (!index)
+		return error_set(err, -EUSERS,
+				 "the broker has %u sessions already, which is "
+				 "the limit; end some",
+				 catalog_n_live(catalog, SECTION_SESSION));
+	record = catalog_session(catalog, index);
+	*record = *from;
+	record->id = catalog->header->next_session_id;
+	catalog_set(catalog, catalog->header->next_session_id, record->id + 1);
+	session->index = index;
+	session->broker->sessions[index] = session;
+	point("session.new");
+	catalog_commit(catalog);
+	return 0;
+}
+
+static int charge(struct session *session, uid_t uid, struct error *err)
+{
+	struct accounts *accounts = &session->broker->accounts;
+	struct account *account = accounts_get(accounts, uid);
+	int r;
+
+	if (!account)
+		return error_set(err, -ENOMEM, "no memory for an account");
+	r = account_charge(accounts, account, ACCOUNT_SESSIONS, 1, err);
+	if (r == 0)
+		session->account = account;
+	return r;
+}
+
+static int set_up(struct session *session, pid_t pid, uid_t uid, gid_t gid,
+		  uint64_t budget, struct error *err)
+{
+	struct session_record record = { .uid = uid,
+					 .gid = gid,
+					 .budget = budget };
+	int r;
+
+	r = charge(session, uid, err);
+	if (r == 0)
+		r = describe(pid, &record, err);
+	if (r == 0)
+		r = make_files(session, err);
+	if (r < 0)
+		return r;
+	record.refs_inode = session->refs.inode;
+	return make_record(session, &record, err);
+}
+
+int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
+		int pidfd, uint64_t budget, struct session **ret,
+		struct error *err)
+{
+	struct session *session = session_alloc(broker);
+	int r;
+
+	if (!session) {
+		close(pidfd);
+		return error_set(err, -ENOMEM, "no memory for a session");
+	}
+	session->pidfd = pidfd;
+	r = set_up(session, pid, uid, gid, budget, err);
+	if (r < 0) {
+		if (session->account)
+			account_refund(session->account, ACCOUNT_SESSIONS, 1);
+		session_stop(session);
+		return r;
+	}
+	broker->n_sessions++;
+	*ret = session;
+	return 0;
+}
+
+/* --- after a restart ---------------------------------------------------------- */
+
+/* Is the process of that record still the same? Gives its pidfd. */
+static enum session_outcome find_process(const struct session_record *record,
+					 int *ret_pidfd)
+{
+	uint64_t start_time = 0;
+	int pidfd, r;
+
+	pidfd = (int)syscall(SYS_pidfd_open, (pid_t)record->pid, 0);
+	if (pidfd < 0)
+		return SESSION_GONE;
+	r = read_start_time((pid_t)record->pid, &start_time, NULL);
+	/* Where we may not look, its memory is better kept than reused. */
+	if (r == -ENOENT || r == -ESRCH ||
+	    (r == 0 && start_time != record->start_time)) {
+		close(pidfd);
+		return SESSION_GONE;
+	}
+	*ret_pidfd = pidfd;
+	return SESSION_ALIVE;
+}
+
+int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
+		  struct error *err)
+{
+	const struct session_record *record =
+		catalog_session(&broker->catalog, index);
+	struct session *session = session_alloc(broker);
+	enum session_outcome outcome;
+	int r;
+
+	if (!session)
+		return error_set(err, -ENOMEM, "no memory for a session");
+	session->account = accounts_get(&broker->accounts, record->uid);
+	if (!session->account) {
+		free(session);
+		return error_set(err, -ENOMEM, "no memory for an account");
+	}
+	outcome = find_process(record, &session->pidfd);
+	if (outcome == SESSION_ALIVE) {
+		r = watch(session, session->pidfd, &session->pidfd_poll,
+			  on_pidfd, err);
+		if (r < 0) {
+			session_stop(session);
+			return r;
+		}
+	}
+	account_charge_adopted(session->account, ACCOUNT_SESSIONS, 1);
+	session->index = index;
+	broker->sessions[index] = session;
+	broker->n_sessions++;
+	outcome_adopt(session);
+	*ret = session;
+	return (int)outcome;
+}
+
+/*
+ * A doorbell that comes from a client after a restart: an eventfd, and none of
+ * those that count down one by one, which could ring for ever.
+ */
+static int check_doorbell(int fd, struct error *err)
+{
+	char path[64], text[PROC_FILE_SIZE] = "";
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	n = readlink(path, text, sizeof(text) - 1);
+	if (n < 0)
+		return error_errno(err, -errno, "look at the doorbell");
+	text[n] = '\0';
+	if (strcmp(text, "anon_inode:[eventfd]") != 0)
+		return error_set(err, -EPROTO, "the doorbell is no eventfd");
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	if (read_small_file(path, text, sizeof(text), NULL) == 0 &&
+	    strstr(text, "eventfd-semaphore: 1"))
+		return error_set(err, -EPROTO, "the doorbell is a semaphore");
+	return 0;
+}
+
+static int take_refs(struct session *session, int fd, struct error *err)
+{
+	struct refs refs = REFS_NULL;
+	int r;
+
+	r = refs_open(&refs, fd, REFS_BROKER, err);
+	if (r < 0)
+		return error_wrap(err, r, "the ref-counter file");
+	if (refs.inode != session_record(session)->refs_inode) {
+		refs_close(&refs);
+		return error_set(err, -EPERM,
+				 "that is not the ref-counter file of session "
+				 "%llu",
+				 (unsigned long long)session_record(session)
+					 ->id);
+	}
+	if (session->refs.entries)
+		refs_close(&refs);
+	else
+		session->refs = refs;
+	return 0;
+}
+
+/* Grants without a known file counted as held: look at all of them again. */
+static void settle_grants(struct session *session)
+{
+	struct broker *broker = session->broker;
+	struct catalog *catalog = &broker->catalog;
+	uint32_t grant = session_record(session)->grants.first;
+	uint32_t slot, next;
+
+	for (; grant; grant = next) {
+		next = catalog_grant(catalog, grant)->session_link.next;
+		slot = catalog_grant(catalog, grant)->slot;
+		if (slot_state(broker, slot) == SLOT_LIMBO)
+			slot_settle(broker, slot);
+		if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM)
+			catalog_commit(catalog);
+	}
+	catalog_commit(catalog);
+}
+
+int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
+		     struct error *err)
+{
+	bool was_known = session->refs.entries != NULL;
+	int r;
+
+	r = take_refs(session, refs_fd, err);
+	if (r == 0 && session->doorbell_fd < 0) {
+		r = check_doorbell(doorbell_fd, err);
+		if (r == 0)
+			r = watch(session, doorbell_fd,
+				  &session->doorbell_poll, on_doorbell, err);
+		if (r == 0) {
+			session->doorbell_fd = doorbell_fd;
+			doorbell_fd = -1;
+		}
+	}
+	close_fd(&doorbell_fd);
+	if (r == 0 && !was_known)
+		settle_grants(session);
+	return r;
+}
+
+static bool is_equal(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE])
+{
+	uint8_t difference = 0;
+
+	/* All bytes, so that time tells nothing about the first wrong one. */
+	for (int i = 0; i < TOKEN_SIZE; i++)
+		difference |= a[i] ^ b[i];
+	return difference == 0;
+}
+
+struct session *session_find(struct broker *broker, uint64_t id,
+			     const uint8_t token[TOKEN_SIZE],
+			     struct error *err)
+{
+	const struct session_record *record;
+
+	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
+		if (!broker->sessions[i])
+			continue;
+		record = session_record(broker->sessions[i]);
+		if (record->id == id && is_equal(record->token, token))
+			return broker->sessions[i];
+	}
+	error_set(err, -ESTALE,
+		  "session %llu is not known; the broker was started without "
+		  "its earlier memory, or the session was ended",
+		  (unsigned long long)id);
+	return NULL;
+}
+
+/* --- connection --------------------------------------------------------------- */
+
+static void read_groups(struct session *session, int sock_fd)
+{
+	socklen_t size = sizeof(session->groups);
+
+	session->n_groups = 0;
+	if (point_fail("session.groups") < 0)
+		return;
+	/* More than fit, or a kernel that cannot say: the primary one is left,
+	 * which grants less, never more. */
+	if (getsockopt(sock_fd, SOL_SOCKET, SO_PEERGROUPS, session->groups,
+		       &size) == 0)
+		session->n_groups = (uint32_t)(size / sizeof(gid_t));
+}
+
+void session_attach_peer(struct session *session, struct peer *peer)
+{
+	if (session->peer)
+		session->peer->session = NULL;
+	session->peer = peer;
+	memset(session->sent_chunks, 0, sizeof(session->sent_chunks));
+	session->sent_outcomes = 0;
+	waiters_drop_session(session);
+	if (!peer)
+		return;
+	peer->session = session;
+	read_groups(session, peer->sock_fd);
+}
+
+/* --- end ---------------------------------------------------------------------- */
+
+static void abort_bundles(struct session *session)
+{
+	struct catalog *catalog = &session->broker->catalog;
+	struct session_record *record = session_record(session);
+
+	while (record->first_bundle) {
+		bundle_abort(session->broker, record->first_bundle);
+		point("session.bundle_aborted");
+		catalog_commit(catalog);
+	}
+}
+
+void session_end(struct session *session)
+{
+	struct broker *broker = session->broker;
+	struct catalog *catalog = &broker->catalog;
+
+	point("session.end");
+	session_attach_peer(session, NULL);
+	abort_bundles(session);
+	slot_end_session(broker, session->index);
+	catalog_commit(catalog);
+	point("session.disowned");
+	grant_drop_session(broker, session->index);
+	catalog_commit(catalog);
+	point("session.dropped");
+	outcome_forget_all(session);
+	catalog_release(catalog, SECTION_SESSION, session->index);
+	catalog_commit(catalog);
+	point("session.ended");
+	account_refund(session->account, ACCOUNT_SESSIONS, 1);
+	broker->n_sessions--;
+	session_stop(session);
+}
+
+/* --- rights -------------------------------------------------------------------- */
+
+bool session_in_group(const struct session *session, gid_t gid)
+{
+	if (session_record(session)->gid == gid)
+		return true;
+	for (uint32_t i = 0; i < session->n_groups; i++) {
+		if (session->groups[i] == gid)
+			return true;
+	}
+	return false;
+}
+
+bool session_may(const struct session *session,
+		 const struct access_class *class, enum access access)
+{
+	uint32_t uid = session_record(session)->uid;
+	uint32_t bits = class->mode;
+
+	if (uid == 0)
+		return true;
+	/* As with files: the first class that fits decides. */
+	if (class->uid == uid)
+		bits >>= 6;
+	else if (session_in_group(session, class->gid))
+		bits >>= 3;
+	return (bits & (uint32_t)access) == (uint32_t)access;
+}
+
+bool session_is_owner(const struct session *session, uint32_t uid)
+{
+	return session_record(session)->uid == uid ||
+	       session_record(session)->uid == 0;
+}
+
+bool session_is_admin(const struct session *session)
+{
+	const struct config *config = &session->broker->config;
+
+	if (session_record(session)->uid == 0)
+		return true;
+	return config->has_admin_gid &&
+	       session_in_group(session, config->admin_gid);
+}

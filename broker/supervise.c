@@ -1,0 +1,548 @@
+/*
+ * The supervisor: a loop over three descriptors (notifications, signals, the
+ * child's pidfd) and a list of what it keeps.
+ *
+ * The child is forked, not executed, so it finds its descriptors where systemd
+ * would have put them: from 3 on, counted by LISTEN_FDS. NOTIFY_SOCKET is a
+ * path through the descriptor behind those: /proc/self/fd/N is the socket's
+ * inode, whose directory was removed as soon as it was bound. So nothing is
+ * left behind in the file system however this ends, and no other user can
+ * reach the socket.
+ *
+ * A notification may still lie in the socket when its sender is dead already:
+ * the socket is drained before a death is judged.
+ */
+#include "broker/supervise.h"
+#include "broker/broker.h"
+#include "broker/fdstore.h"
+#include "proto/error.h"
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FIRST_FD 3 /* where LISTEN_FDS begins */
+#define MAX_KEPT 1024
+#define MAX_FDS_PER_MESSAGE 253 /* SCM_MAX_FD */
+#define MAX_DEATHS 5
+#define DEATHS_WINDOW_MS 10000
+#define FIRST_DELAY_MS 100
+#define FORK_RETRY_MS 1000
+
+struct kept {
+	int fd;
+	char name[FDSTORE_NAME_SIZE];
+};
+
+struct supervisor {
+	int listen_fd;	 /* borrowed */
+	int notify_fd;	 /* notifications arrive here */
+	int notify_path; /* O_PATH of the same socket, for the child */
+	int signal_fd;
+	sigset_t old_mask;
+	pid_t child; /* 0: none now */
+	int child_fd;
+	bool is_ending; /* a signal asked for it */
+	int status;	/* of the last child */
+	uint64_t restart_ms;
+	uint64_t deaths[MAX_DEATHS]; /* when, a ring */
+	uint32_t n_deaths;
+	uint32_t n_kept;
+	struct kept kept[MAX_KEPT];
+};
+
+/* --- what is kept ---------------------------------------------------------- */
+
+static bool is_same_file(int a, int b)
+{
+	struct stat one, other;
+
+	return fstat(a, &one) == 0 && fstat(b, &other) == 0 &&
+	       one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+/* Consumes `fd`. */
+static void keep(struct supervisor *s, int fd, const char *name)
+{
+	uint32_t i;
+
+	for (i = 0; i < s->n_kept; i++) {
+		if (strcmp(s->kept[i].name, name) == 0 &&
+		    is_same_file(s->kept[i].fd, fd))
+			break;
+	}
+	if (i < s->n_kept || s->n_kept == MAX_KEPT) {
+		close(fd);
+		return;
+	}
+	s->kept[i].fd = fd;
+	snprintf(s->kept[i].name, sizeof(s->kept[i].name), "%s", name);
+	s->n_kept++;
+}
+
+static void forget(struct supervisor *s, const char *name)
+{
+	uint32_t i = 0;
+
+	while (i < s->n_kept) {
+		if (strcmp(s->kept[i].name, name) != 0) {
+			i++;
+			continue;
+		}
+		close(s->kept[i].fd);
+		s->kept[i] = s->kept[--s->n_kept];
+	}
+}
+
+/* --- notifications --------------------------------------------------------- */
+
+struct notification {
+	bool is_store, is_remove;
+	char name[FDSTORE_NAME_SIZE];
+	int fds[MAX_FDS_PER_MESSAGE];
+	size_t n_fds;
+	pid_t sender;
+};
+
+/* What we do not know (READY, STATUS, FDPOLL) is nothing to us. A name with
+ * ':' would break LISTEN_FDNAMES in two. */
+static void parse(char *text, struct notification *ret)
+{
+	static const char name_key[] = "FDNAME=";
+	char *rest = text, *line;
+
+	while ((line = strsep(&rest, "\n"))) {
+		const char *name = line + sizeof(name_key) - 1;
+
+		if (strcmp(line, "FDSTORE=1") == 0)
+			ret->is_store = true;
+		else if (strcmp(line, "FDSTOREREMOVE=1") == 0)
+			ret->is_remove = true;
+		else if (strncmp(line, name_key, sizeof(name_key) - 1) == 0 &&
+			 strlen(name) < sizeof(ret->name) &&
+			 !strchr(name, ':'))
+			strcpy(ret->name, name);
+	}
+}
+
+static void take_control(struct msghdr *message, struct notification *ret)
+{
+	struct cmsghdr *c;
+	struct ucred sender;
+
+	for (c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+		if (c->cmsg_level != SOL_SOCKET)
+			continue;
+		if (c->cmsg_type == SCM_RIGHTS) {
+			ret->n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+			memcpy(ret->fds, CMSG_DATA(c),
+			       ret->n_fds * sizeof(int));
+		} else if (c->cmsg_type == SCM_CREDENTIALS) {
+			memcpy(&sender, CMSG_DATA(c), sizeof(sender));
+			ret->sender = sender.pid;
+		}
+	}
+}
+
+static void act(struct supervisor *s, struct notification *note)
+{
+	bool is_ours = s->child > 0 && note->sender == s->child && *note->name;
+	size_t i;
+
+	for (i = 0; i < note->n_fds; i++) {
+		if (is_ours && note->is_store)
+			keep(s, note->fds[i], note->name);
+		else
+			close(note->fds[i]);
+	}
+	if (is_ours && note->is_remove)
+		forget(s, note->name);
+}
+
+/* One notification; false: there is none. */
+static bool receive(struct supervisor *s)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(struct ucred)) +
+			   CMSG_SPACE(sizeof(int) * MAX_FDS_PER_MESSAGE)];
+	} control;
+	char text[4096];
+	struct iovec part = {text, sizeof(text) - 1};
+	struct msghdr message = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	struct notification note = {0};
+	ssize_t n;
+
+	do
+		n = recvmsg(s->notify_fd, &message,
+			    MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return false;
+	text[n] = '\0';
+	take_control(&message, &note);
+	if (!(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+		parse(text, &note);
+	act(s, &note);
+	return true;
+}
+
+static void drain(struct supervisor *s)
+{
+	while (receive(s))
+		;
+}
+
+/* --- the child ------------------------------------------------------------- */
+
+static bool move_high(int fd, int above, int *ret)
+{
+	*ret = fcntl(fd, F_DUPFD_CLOEXEC, above);
+	return *ret >= 0;
+}
+
+/*
+ * Put listening socket, kept descriptors and the way to the notify socket at
+ * FIRST_FD and above, in that order, and close all else. First out of the
+ * way, then into place, since they may stand in each other's places.
+ */
+static bool place_fds(struct supervisor *s, int n)
+{
+	int high[MAX_KEPT + 2];
+	int above = FIRST_FD + n;
+	int i;
+
+	assert(n == (int)s->n_kept + 2);
+	if (!move_high(s->listen_fd, above, &high[0]) ||
+	    !move_high(s->notify_path, above, &high[n - 1]))
+		return false;
+	for (i = 1; i < n - 1; i++) {
+		if (!move_high(s->kept[i - 1].fd, above, &high[i]))
+			return false;
+	}
+	for (i = 0; i < n; i++) {
+		if (dup3(high[i], FIRST_FD + i, O_CLOEXEC) < 0)
+			return false;
+	}
+	return close_range((unsigned int)above, ~0U, 0) == 0;
+}
+
+static bool set_number(const char *name, int value)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%d", value);
+	return setenv(name, text, 1) == 0;
+}
+
+static bool set_environment(const struct supervisor *s, int n_listen)
+{
+	char names[(MAX_KEPT + 1) * (FDSTORE_NAME_SIZE + 1)] = "listen";
+	char path[32];
+	char *end = names + strlen(names);
+	uint32_t i;
+
+	for (i = 0; i < s->n_kept; i++) {
+		*end++ = ':';
+		end = stpcpy(end, s->kept[i].name);
+	}
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", FIRST_FD + n_listen);
+	return setenv("NOTIFY_SOCKET", path, 1) == 0 &&
+	       setenv("LISTEN_FDNAMES", names, 1) == 0 &&
+	       set_number("LISTEN_FDS", n_listen) &&
+	       set_number("LISTEN_PID", (int)getpid());
+}
+
+/* From here on this is the broker. */
+static int become_child(struct supervisor *s, struct error *err)
+{
+	int n_listen = (int)s->n_kept + 1;
+
+	(void)sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+	if (!place_fds(s, n_listen + 1) || !set_environment(s, n_listen))
+		return error_errno(err, -errno,
+				   "hand %d kept descriptors to the broker",
+				   n_listen);
+	return 1;
+}
+
+/* 1: we are the child. */
+static int start(struct supervisor *s, struct error *err)
+{
+	pid_t pid;
+
+	/* As the child would print again what waits in our buffers. */
+	(void)fflush(NULL);
+	pid = fork();
+	if (pid < 0 && s->n_deaths > 0) {
+		/* What we keep is worth another try. */
+		broker_log(LOG_LEVEL_ERROR, "start the broker again: %s",
+			   strerror(errno));
+		s->restart_ms = now_ms() + FORK_RETRY_MS;
+		return 0;
+	}
+	if (pid < 0)
+		return error_errno(err, -errno, "start the broker");
+	if (pid == 0)
+		return become_child(s, err);
+	s->child = pid;
+	s->child_fd = pidfd_open(pid, 0);
+	if (s->child_fd < 0) {
+		int r = -errno;
+
+		(void)kill(pid, SIGTERM);
+		return error_errno(err, r, "watch the broker (pid %d)",
+				   (int)pid);
+	}
+	return 0;
+}
+
+/* --- deaths ---------------------------------------------------------------- */
+
+/* Deaths in the last while, with this one. */
+static uint32_t count_death(struct supervisor *s, uint64_t now)
+{
+	uint32_t n = 0;
+	uint32_t i;
+
+	s->deaths[s->n_deaths++ % MAX_DEATHS] = now;
+	for (i = 0; i < MAX_DEATHS && i < s->n_deaths; i++)
+		n += now - s->deaths[i] < DEATHS_WINDOW_MS;
+	return n;
+}
+
+static void collect(struct supervisor *s)
+{
+	int status = 0;
+
+	while (waitpid(s->child, &status, 0) < 0 && errno == EINTR)
+		;
+	close(s->child_fd);
+	s->child_fd = -1;
+	if (WIFSIGNALED(status)) {
+		s->status = 128 + WTERMSIG(status);
+		broker_log(LOG_LEVEL_ERROR, "broker %d was killed: %s",
+			   (int)s->child, strsignal(WTERMSIG(status)));
+	} else {
+		s->status = WEXITSTATUS(status);
+		if (s->status != 0)
+			broker_log(LOG_LEVEL_ERROR,
+				   "broker %d ended with status %d",
+				   (int)s->child, s->status);
+	}
+	s->child = 0;
+}
+
+/* True: all is over. */
+static bool judge_death(struct supervisor *s)
+{
+	uint64_t now = now_ms();
+	uint32_t n;
+
+	drain(s);
+	collect(s);
+	if (s->is_ending || s->status == 0)
+		return true;
+	n = count_death(s, now);
+	if (n >= MAX_DEATHS) {
+		broker_log(LOG_LEVEL_ERROR,
+			   "the broker died %u times in %d s: giving up, and "
+			   "dropping %u kept descriptors",
+			   n, DEATHS_WINDOW_MS / 1000, s->n_kept);
+		return true;
+	}
+	s->restart_ms = now;
+	if (n > 1)
+		s->restart_ms += (uint64_t)FIRST_DELAY_MS << (n - 2);
+	return false;
+}
+
+/* --- the loop -------------------------------------------------------------- */
+
+static void pass_signal_on(struct supervisor *s)
+{
+	struct signalfd_siginfo info;
+
+	if (read(s->signal_fd, &info, sizeof(info)) != sizeof(info))
+		return;
+	s->is_ending = true;
+	if (s->child > 0)
+		(void)kill(s->child, (int)info.ssi_signo);
+}
+
+static int wait_ms(const struct supervisor *s)
+{
+	uint64_t now;
+
+	if (s->child > 0)
+		return -1;
+	now = now_ms();
+	return s->restart_ms > now ? (int)(s->restart_ms - now) : 0;
+}
+
+/* 0: all is over; 1: we are the child. */
+static int run(struct supervisor *s, struct error *err)
+{
+	while (!s->is_ending || s->child > 0) {
+		struct pollfd fds[] = {
+			{.fd = s->notify_fd, .events = POLLIN},
+			{.fd = s->signal_fd, .events = POLLIN},
+			{.fd = s->child_fd, .events = POLLIN},
+		};
+
+		if (s->child == 0 && wait_ms(s) == 0) {
+			int r = start(s, err);
+
+			if (r != 0)
+				return r;
+			continue;
+		}
+		if (poll(fds, 3, wait_ms(s)) < 0)
+			continue;
+		if (fds[0].revents)
+			(void)receive(s);
+		if (fds[1].revents)
+			pass_signal_on(s);
+		if (fds[2].revents && judge_death(s))
+			return 0;
+	}
+	return 0;
+}
+
+/* --- setting up ------------------------------------------------------------ */
+
+/* A directory of our own for the moment of binding. */
+static int make_directory(char *ret, size_t size, struct error *err)
+{
+	const char *parent = getenv("XDG_RUNTIME_DIR");
+
+	if (!parent || !*parent)
+		parent = getenv("TMPDIR");
+	if (!parent || !*parent)
+		parent = "/tmp";
+	if (snprintf(ret, size, "%s/fsdpd-XXXXXX", parent) >= (int)size)
+		return error_set(err, -ENAMETOOLONG,
+				 "directory \"%s\" has too long a name for a "
+				 "socket in it; set TMPDIR to a shorter one",
+				 parent);
+	if (!mkdtemp(ret))
+		return error_errno(err, -errno, "make a directory like %s",
+				   ret);
+	return 0;
+}
+
+static int bind_notify(struct supervisor *s, const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int on = 1;
+
+	s->notify_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (s->notify_fd < 0)
+		return -errno;
+	if (setsockopt(s->notify_fd, SOL_SOCKET, SO_PASSCRED, &on,
+		       sizeof(on)) < 0)
+		return -errno;
+	strcpy(address.sun_path, path);
+	if (bind(s->notify_fd, (struct sockaddr *)&address, sizeof(address)) <
+	    0)
+		return -errno;
+	s->notify_path = open(path, O_PATH | O_CLOEXEC);
+	return s->notify_path < 0 ? -errno : 0;
+}
+
+static int open_notify(struct supervisor *s, struct error *err)
+{
+	char directory[sizeof(((struct sockaddr_un *)0)->sun_path) -
+		       sizeof("/notify")];
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	int r;
+
+	r = make_directory(directory, sizeof(directory), err);
+	if (r < 0)
+		return r;
+	snprintf(path, sizeof(path), "%s/notify", directory);
+	r = bind_notify(s, path);
+	(void)unlink(path);
+	(void)rmdir(directory);
+	if (r < 0)
+		return error_errno(err, r, "bind %s", path);
+	return 0;
+}
+
+static int open_signals(struct supervisor *s, struct error *err)
+{
+	sigset_t mask;
+
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGTERM);
+	sigaddset(&mask, SIGINT);
+	s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC);
+	if (s->signal_fd < 0)
+		return error_errno(err, -errno, "watch for signals");
+	(void)sigprocmask(SIG_BLOCK, &mask, NULL);
+	/* Ignored, as some starters leave it, it would eat exit statuses. */
+	(void)signal(SIGCHLD, SIG_DFL);
+	return 0;
+}
+
+static void close_fd(int fd)
+{
+	if (fd >= 0)
+		close(fd);
+}
+
+static void deinit(struct supervisor *s)
+{
+	uint32_t i;
+
+	for (i = 0; i < s->n_kept; i++)
+		close(s->kept[i].fd);
+	close_fd(s->notify_fd);
+	close_fd(s->notify_path);
+	close_fd(s->signal_fd);
+	close_fd(s->child_fd);
+	(void)sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+}
+
+int supervise(int listen_fd, int *ret_status, struct error *err)
+{
+	struct supervisor s = {
+		.listen_fd = listen_fd,
+		.notify_fd = -1,
+		.notify_path = -1,
+		.signal_fd = -1,
+		.child_fd = -1,
+	};
+	pid_t parent = getpid();
+	int r;
+
+	(void)sigprocmask(SIG_BLOCK, NULL, &s.old_mask);
+	r = open_notify(&s, err);
+	if (r == 0)
+		r = open_signals(&s, err);
+	if (r == 0)
+		r = run(&s, err);
+	/* In the child these descriptors are closed already, or are others. */
+	if (getpid() != parent)
+		return r;
+	deinit(&s);
+	if (r == 0)
+		*ret_status = s.status;
+	return r;
+}

@@ -1,0 +1,478 @@
+/*
+ * alloc: new tensors, second views of held ones, members of a staged bundle.
+ *
+ * The order is: look at every item, charge, ask the pool, and only then make
+ * records. Where there is no room it collects limbo and asks again, evicts and
+ * asks again, and waits for others if the request has time. All items are made
+ * or none.
+ */
+#include "broker/broker.h"
+#include "broker/bundle.h"
+#include "broker/grant.h"
+#include "broker/index.h"
+#include "broker/slot.h"
+#include "broker/verbs.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <errno.h>
+
+/* What one request comes to. */
+struct plan {
+	const struct alloc_request *request;
+	struct session *session;
+	struct account *account;
+	struct access_class access;
+	uint32_t bundle; /* record; 0: none */
+	uint32_t uid;
+	uint32_t n_blocks;
+	uint64_t charge;                     /* of all blocks, bytes */
+	uint64_t spans[MESSAGE_MAX_ITEMS];   /* by item */
+	uint64_t offsets[MESSAGE_MAX_ITEMS]; /* by item, in its block */
+	uint32_t blocks[MESSAGE_MAX_ITEMS];  /* by item; 0: to be made */
+	uint64_t sizes[MESSAGE_MAX_ITEMS];   /* of the blocks to be made */
+	uint32_t made[MESSAGE_MAX_ITEMS];    /* those blocks */
+	uint32_t slots[MESSAGE_MAX_ITEMS];   /* by item */
+};
+
+/* --- checks ------------------------------------------------------------------
+ */
+
+static int check_range(const struct slot_record *base,
+		       const struct alloc_item *item, uint64_t span,
+		       struct error *err)
+{
+	uint32_t align = dtype_size(item->type.dtype);
+
+	if (item->base_offset > base->size ||
+	    span > base->size - item->base_offset)
+		return error_set(err, -ERANGE,
+				 "%llu bytes at offset %llu reach outside of "
+				 "the tensor, which has %llu bytes",
+				 (unsigned long long)span,
+				 (unsigned long long)item->base_offset,
+				 (unsigned long long)base->size);
+	if ((base->offset + item->base_offset) % align)
+		return error_set(err, -EINVAL,
+				 "offset %llu is not aligned to the %u bytes "
+				 "of %s",
+				 (unsigned long long)item->base_offset, align,
+				 dtype_name(item->type.dtype));
+	return 0;
+}
+
+/* A view outside of the bundle would keep memory of a version that is gone. */
+static int check_view_bundle(const struct plan *plan,
+			     const struct slot_record *base, struct error *err)
+{
+	if (base->bundle == plan->bundle)
+		return 0;
+	if (!base->bundle)
+		return error_set(err, -EINVAL,
+				 "a bundle's member cannot view a tensor "
+				 "outside of it");
+	return error_set(err, -EINVAL,
+			 "views of a bundle's member are made while it is "
+			 "staged, as members; slice it without the broker");
+}
+
+static int check_view(struct plan *plan, uint32_t i, struct error *err)
+{
+	const struct alloc_item *item = &plan->request->items[i];
+	struct broker *broker = plan->session->broker;
+	const struct slot_record *base;
+	uint32_t slot, grant;
+	int r;
+
+	slot = slot_find(broker, &item->base, err);
+	if (!slot)
+		return -ESTALE;
+	grant = grant_find(broker, plan->session->index, slot);
+	if (!grant || grant_holds(broker, grant) <= 0)
+		return error_set(err, -EINVAL,
+				 "the tensor to be viewed is not held by this "
+				 "session");
+	base = catalog_slot(&broker->catalog, slot);
+	r = check_view_bundle(plan, base, err);
+	if (r < 0)
+		return r;
+	r = check_range(base, item, plan->spans[i], err);
+	if (r < 0)
+		return r;
+	plan->blocks[i] = base->block;
+	plan->offsets[i] = base->offset + item->base_offset;
+	return 0;
+}
+
+static int check_member_name(const struct plan *plan, uint32_t i,
+			     struct error *err)
+{
+	const struct broker *broker = plan->session->broker;
+	const struct bundle_record *bundle =
+		catalog_bundle(&broker->catalog, plan->bundle);
+	const char *prefix = catalog_blob(&broker->catalog, bundle->name_blob);
+	const struct alloc_item *items = plan->request->items;
+	const char *name = items[i].name;
+	uint32_t j;
+
+	if (strlen(name) <= bundle->name_size ||
+	    memcmp(name, prefix, bundle->name_size))
+		return error_set(err, -EINVAL,
+				 "\"%s\" does not begin with the name of its "
+				 "bundle, \"%.*s\"",
+				 name, (int)bundle->name_size, prefix);
+	for (j = 0; j < i && strcmp(items[j].name, name); j++)
+		;
+	if (j < i || index_find_member(broker, name, plan->bundle))
+		return error_set(err, -EEXIST,
+				 "the bundle has a tensor \"%s\" already",
+				 name);
+	return bundle_check_name(broker, plan->bundle, name, err);
+}
+
+static int check_item(struct plan *plan, uint32_t i, struct error *err)
+{
+	const struct alloc_item *item = &plan->request->items[i];
+	int r;
+
+	r = tensor_type_check(&item->type, &plan->spans[i], err);
+	if (r == 0 && plan->bundle)
+		r = check_member_name(plan, i, err);
+	if (r == 0 && item->is_view)
+		r = check_view(plan, i, err);
+	if (r < 0)
+		return error_wrap(err, r, "tensor %u of %u", i + 1,
+				  plan->request->n_items);
+	if (item->is_view)
+		return 0;
+	plan->sizes[plan->n_blocks++] = plan->spans[i];
+	plan->charge += slot_block_charge(plan->spans[i]);
+	return 0;
+}
+
+static bool has_views_only(const struct alloc_request *request)
+{
+	uint32_t i;
+
+	for (i = 0; i < request->n_items; i++) {
+		if (!request->items[i].is_view)
+			return false;
+	}
+	return true;
+}
+
+static int check_class(struct plan *plan, struct error *err)
+{
+	struct broker *broker = plan->session->broker;
+	const struct bundle_record *bundle;
+
+	if (!plan->request->bundle && has_views_only(plan->request))
+		return 0;
+	if (!plan->request->bundle)
+		return slot_resolve_access(plan->session,
+					   &plan->request->access,
+					   &plan->access, err);
+	plan->bundle = bundle_find_staged(broker, plan->session,
+					  plan->request->bundle, err);
+	if (!plan->bundle)
+		return -ENOENT;
+	bundle = catalog_bundle(&broker->catalog, plan->bundle);
+	plan->access = bundle->access;
+	if (bundle->members.n + plan->request->n_items <= BUNDLE_MAX_MEMBERS)
+		return 0;
+	return error_set(err, -E2BIG,
+			 "a bundle can have %u tensors; use several bundles, "
+			 "or fewer, larger tensors",
+			 BUNDLE_MAX_MEMBERS);
+}
+
+static bool section_has(const struct catalog *catalog,
+			enum catalog_section section, uint32_t n,
+			const char *what, struct error *err)
+{
+	uint32_t capacity = catalog_capacity(section);
+	uint32_t used = catalog_n_live(catalog, section);
+
+	if (n <= capacity - used)
+		return true;
+	error_set(err, -ENOSPC,
+		  "this node has %u of at most %u %s; %u more do not fit until "
+		  "some are released",
+		  used, capacity, what, n);
+	return false;
+}
+
+static bool catalog_has_room(const struct plan *plan, struct error *err)
+{
+	const struct catalog *catalog = &plan->session->broker->catalog;
+	uint32_t n = plan->request->n_items;
+
+	return section_has(catalog, SECTION_SLOT, n, "tensors", err) &&
+	       section_has(catalog, SECTION_BLOCK, plan->n_blocks, "blocks",
+			   err) &&
+	       section_has(catalog, SECTION_GRANT, n, "grants", err);
+}
+
+static int make_plan(struct plan *plan, struct error *err)
+{
+	struct broker *broker = plan->session->broker;
+	uint32_t i;
+	int r;
+
+	plan->uid = session_record(plan->session)->uid;
+	plan->account = plan->session->account;
+	r = check_class(plan, err);
+	for (i = 0; r == 0 && i < plan->request->n_items; i++)
+		r = check_item(plan, i, err);
+	if (r < 0)
+		return r;
+	if (catalog_has_room(plan, err))
+		return 0;
+	limbo_collect_all(broker);
+	return catalog_has_room(plan, err) ? 0 : -ENOSPC;
+}
+
+/* --- charges
+ * -------------------------------------------------------------------- */
+
+/* Could it be charged if nothing else were? */
+static int check_limits(const struct plan *plan, struct error *err)
+{
+	const struct accounts *accounts = &plan->session->broker->accounts;
+	uint64_t budget = session_record(plan->session)->budget;
+	uint64_t quota = account_limit(accounts, ACCOUNT_BYTES);
+	uint64_t max_slots = account_limit(accounts, ACCOUNT_SLOTS);
+
+	if (budget && plan->charge > budget)
+		return error_set(err, -EDQUOT,
+				 "%llu bytes are more than the session's whole "
+				 "budget of %llu",
+				 (unsigned long long)plan->charge,
+				 (unsigned long long)budget);
+	if (plan->charge > quota)
+		return error_set(err, -EDQUOT,
+				 "%llu bytes are more than the whole quota of "
+				 "uid %u, %llu",
+				 (unsigned long long)plan->charge, plan->uid,
+				 (unsigned long long)quota);
+	if (plan->request->n_items > max_slots)
+		return error_set(err, -EDQUOT,
+				 "%u tensors are more than the whole quota of "
+				 "uid %u, %llu",
+				 plan->request->n_items, plan->uid,
+				 (unsigned long long)max_slots);
+	return 0;
+}
+
+/* False: over a limit just now, the sentence is in `err`. */
+static bool charge(const struct plan *plan, struct error *err)
+{
+	const struct accounts *accounts = &plan->session->broker->accounts;
+	uint64_t budget = session_record(plan->session)->budget;
+	uint64_t used = plan->session->n_bytes;
+
+	if (budget && plan->charge > 0 &&
+	    (used > budget || plan->charge > budget - used)) {
+		error_set(err, -EDQUOT,
+			  "the session has %llu of its budget of %llu bytes in "
+			  "use; %llu more do not fit until some are released",
+			  (unsigned long long)used, (unsigned long long)budget,
+			  (unsigned long long)plan->charge);
+		return false;
+	}
+	if (account_charge(accounts, plan->account, ACCOUNT_BYTES, plan->charge,
+			   err) < 0)
+		return false;
+	if (account_charge(accounts, plan->account, ACCOUNT_SLOTS,
+			   plan->request->n_items, err) < 0) {
+		account_refund(plan->account, ACCOUNT_BYTES, plan->charge);
+		return false;
+	}
+	plan->session->n_bytes += plan->charge;
+	return true;
+}
+
+static void refund(const struct plan *plan)
+{
+	account_refund(plan->account, ACCOUNT_BYTES, plan->charge);
+	account_refund(plan->account, ACCOUNT_SLOTS, plan->request->n_items);
+	plan->session->n_bytes -= plan->charge;
+}
+
+/* --- room
+ * -------------------------------------------------------------------------- */
+
+enum room {
+	ROOM_OVER_LIMIT = 3, /* of budget or quota; beside enum pool_outcome */
+};
+
+/* Charged and with blocks, or neither: enum pool_outcome or enum room, with
+ * the sentence for want of room in `err`, or negative. */
+static int try_once(struct plan *plan, struct error *err)
+{
+	struct broker *broker = plan->session->broker;
+	struct pool_request request = {
+		.access = plan->access,
+		.bundle = plan->bundle,
+		.n = plan->n_blocks,
+		.sizes = plan->sizes,
+		.maker = plan->session->index,
+		.uid = plan->uid,
+	};
+	int r;
+
+	if (!charge(plan, err))
+		return ROOM_OVER_LIMIT;
+	if (!plan->n_blocks)
+		return POOL_OK;
+	if (plan->bundle)
+		request.size_hint = bundle_size_left(broker, plan->bundle);
+	r = pool_could_fit(&broker->pools, &request, err);
+	if (r == 0)
+		r = pool_alloc(&broker->pools, &request, plan->made, err);
+	if (r != POOL_OK)
+		refund(plan);
+	return r;
+}
+
+static bool is_short(int outcome)
+{
+	return outcome == POOL_FULL || outcome == ROOM_OVER_LIMIT;
+}
+
+/* The same after others' leavings were collected, and after eviction. */
+static int try_hard(struct plan *plan, struct error *err)
+{
+	struct broker *broker = plan->session->broker;
+	int r;
+
+	r = try_once(plan, err);
+	if (is_short(r) && limbo_collect_all(broker))
+		r = try_once(plan, err);
+	if (r == POOL_FULL && limbo_evict(broker, plan->charge))
+		r = try_once(plan, err);
+	return r;
+}
+
+/* VERB_DONE: charged, with blocks. */
+static int find_room(struct verb_call *call, struct plan *plan,
+		     struct error *err)
+{
+	struct error cause = ERROR_NULL;
+	int r;
+
+	call->wait_ms = plan->request->timeout_ms;
+	r = check_limits(plan, err);
+	if (r < 0)
+		return r;
+	r = try_hard(plan, &cause);
+	if (r == POOL_OK)
+		return VERB_DONE;
+	if (r == POOL_WAIT)
+		return VERB_PARK_ROOM;
+	if (is_short(r) && call->wait_ms && !call->is_timed_out)
+		return VERB_PARK_ROOM;
+	return error_set(err, cause.code, "%s", cause.msg);
+}
+
+/* --- making
+ * ------------------------------------------------------------------------- */
+
+static bool make_slot(struct plan *plan, uint32_t i)
+{
+	const struct alloc_item *item = &plan->request->items[i];
+	struct broker *broker = plan->session->broker;
+	/* a view is born in limbo, a member is written by its bundle */
+	bool has_writer = !item->is_view && !plan->bundle;
+	const char *name = plan->bundle ? item->name : "";
+
+	plan->slots[i] =
+		slot_new(broker, plan->blocks[i], plan->offsets[i],
+			 plan->spans[i], &item->type, name,
+			 has_writer ? plan->session->index : 0, plan->uid);
+	return plan->slots[i] != 0;
+}
+
+/* The catalog was full after all: nothing is left of what was made, as if the
+ * slots had been released. */
+static void undo(struct plan *plan, uint32_t n_slots)
+{
+	struct broker *broker = plan->session->broker;
+	uint32_t i;
+
+	for (i = n_slots; i < plan->request->n_items; i++) {
+		account_refund(plan->account, ACCOUNT_SLOTS, 1);
+		if (plan->request->items[i].is_view)
+			continue;
+		account_refund(plan->account, ACCOUNT_BYTES,
+			       slot_block_charge(plan->spans[i]));
+		plan->session->n_bytes -= slot_block_charge(plan->spans[i]);
+		pool_release(&broker->pools, plan->blocks[i]);
+	}
+	for (i = 0; i < n_slots; i++) {
+		slot_end_writer(broker, plan->slots[i]);
+		slot_settle(broker, plan->slots[i]);
+	}
+}
+
+static int make_slots(struct plan *plan, struct error *err)
+{
+	uint32_t n = plan->request->n_items;
+	uint32_t n_made = 0;
+	uint32_t i;
+
+	for (i = 0; i < n; i++) {
+		if (!plan->request->items[i].is_view)
+			plan->blocks[i] = plan->made[n_made++];
+	}
+	assert(n_made == plan->n_blocks);
+	point("alloc.blocks");
+	for (i = 0; i < n; i++) {
+		if (make_slot(plan, i))
+			continue;
+		undo(plan, i);
+		return error_set(err, -ENOSPC,
+				 "the catalog has no room for shapes and names "
+				 "of %u more tensors",
+				 n);
+	}
+	return 0;
+}
+
+static void grant_slots(const struct plan *plan)
+{
+	struct broker *broker = plan->session->broker;
+	bool is_granted;
+	uint32_t i;
+
+	for (i = 0; i < plan->request->n_items; i++) {
+		is_granted = grant_add(broker, plan->session->index,
+				       plan->slots[i], 1);
+		assert(is_granted); /* check_catalog() */
+		if (plan->bundle)
+			bundle_add_member(broker, plan->bundle, plan->slots[i]);
+		slot_settle(broker, plan->slots[i]);
+	}
+}
+
+int verb_alloc_tensors(struct verb_call *call, struct error *err)
+{
+	struct plan *plan = verb_alloc(call, sizeof(*plan));
+	int r;
+
+	if (!plan)
+		return error_set(err, -ENOMEM, "no memory for the request");
+	plan->request = &call->request->alloc;
+	plan->session = call->session;
+	r = make_plan(plan, err);
+	if (r < 0)
+		return r;
+	r = find_room(call, plan, err);
+	if (r != VERB_DONE)
+		return r;
+	r = make_slots(plan, err);
+	if (r < 0)
+		return r;
+	grant_slots(plan);
+	return verb_fill_places(call, plan->slots, plan->request->n_items, err);
+}

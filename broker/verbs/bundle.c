@@ -1,0 +1,137 @@
+/*
+ * bundle_begin, _commit, _abort and _get: the requests around bundle.c.
+ */
+#include "broker/bundle.h"
+#include "broker/broker.h"
+#include "broker/grant.h"
+#include "broker/index.h"
+#include "broker/slot.h"
+#include "broker/verbs.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <errno.h>
+
+int verb_bundle_begin(struct verb_call *call, struct error *err)
+{
+	return bundle_begin(call->broker, call->session,
+			    &call->request->bundle_begin,
+			    &call->reply->bundle.bundle, err);
+}
+
+int verb_bundle_commit(struct verb_call *call, struct error *err)
+{
+	uint64_t id = call->request->bundle_end.bundle;
+	uint32_t bundle =
+		bundle_find_staged(call->broker, call->session, id, err);
+
+	if (!bundle)
+		return -ENOENT;
+	call->reply->bundle.bundle = id;
+	return bundle_commit(call->broker, call->session, bundle,
+			     &call->reply->bundle.version, err);
+}
+
+int verb_bundle_abort(struct verb_call *call, struct error *err)
+{
+	uint64_t id = call->request->bundle_end.bundle;
+	uint32_t bundle =
+		bundle_find_staged(call->broker, call->session, id, err);
+
+	if (!bundle)
+		return -ENOENT;
+	bundle_abort(call->broker, bundle);
+	return VERB_DONE;
+}
+
+/* --- get ---------------------------------------------------------------------
+ */
+
+static int miss(struct verb_call *call, struct error *err)
+{
+	const struct bundle_get_request *request = &call->request->bundle_get;
+
+	if (call->is_timed_out)
+		return error_set(err, -ETIMEDOUT,
+				 "bundle \"%s\" was not committed within %d ms",
+				 request->name, request->timeout_ms);
+	if (!request->timeout_ms)
+		return error_set(err, -ENOENT,
+				 "there is no bundle \"%s\" (yet)",
+				 request->name);
+	call->wait_name = request->name;
+	call->wait_ms = request->timeout_ms;
+	return VERB_PARK_NAME;
+}
+
+static int check_reader(const struct verb_call *call,
+			const struct bundle_record *record, struct error *err)
+{
+	const struct bundle_get_request *request = &call->request->bundle_get;
+
+	return slot_check_reader(
+		call->session, &record->access, request->name,
+		request->is_trust_set ? &request->trusted_uid : NULL, err);
+}
+
+/* Members lie in their chunks in order: each chunk comes up once, or a few
+ * times, which verb_attach_chunk() sees. */
+static void attach_chunks(struct verb_call *call, const struct list *members)
+{
+	const struct catalog *catalog = &call->broker->catalog;
+	const struct slot_record *record;
+	uint32_t slot, chunk, last = 0;
+
+	for (slot = members->first; slot; slot = record->bundle_link.next) {
+		record = catalog_slot(catalog, slot);
+		chunk = catalog_block(catalog, record->block)->chunk;
+		/* what cannot be sent now, the client asks for */
+		if (chunk != last)
+			(void)verb_attach_chunk(call, chunk, NULL);
+		last = chunk;
+	}
+}
+
+static void grant_all(struct broker *broker, uint32_t session,
+		      const struct list *members)
+{
+	uint32_t slot = members->first;
+	bool is_granted;
+
+	for (; slot;
+	     slot = catalog_slot(&broker->catalog, slot)->bundle_link.next) {
+		is_granted = grant_add(broker, session, slot, 1);
+		assert(is_granted); /* there was room */
+	}
+	point("bundle.granted");
+}
+
+int verb_bundle_get(struct verb_call *call, struct error *err)
+{
+	struct broker *broker = call->broker;
+	struct bundle_get_reply *reply = &call->reply->bundle_get;
+	uint32_t bundle =
+		index_find_bundle(broker, call->request->bundle_get.name);
+	const struct bundle_record *record;
+	int fd, r;
+
+	if (!bundle)
+		return miss(call, err);
+	record = catalog_bundle(&broker->catalog, bundle);
+	r = check_reader(call, record, err);
+	if (r < 0)
+		return r;
+	r = grant_check_room(broker, record->members.n, err);
+	if (r < 0)
+		return r;
+	r = bundle_manifest(broker, bundle, &fd, &reply->manifest_size, err);
+	if (r < 0)
+		return r;
+	grant_all(broker, call->session->index, &record->members);
+	reply->bundle = record->id;
+	reply->version = record->version;
+	reply->n_members = record->members.n;
+	call->fds[call->n_fds++] = fd;
+	attach_chunks(call, &record->members);
+	return VERB_DONE;
+}

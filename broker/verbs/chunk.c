@@ -1,0 +1,67 @@
+/*
+ * The chunk request: the fds of chunks that a client knows by id only, because
+ * they did not fit the reply that named them, or because a bundle's chunk that
+ * it had writable was sealed since.
+ */
+#include "broker/broker.h"
+#include "broker/pool.h"
+#include "broker/session.h"
+#include "broker/verbs.h"
+#include "proto/error.h"
+#include <errno.h>
+
+_Static_assert(VERB_MAX_FDS == FRAME_MAX_FDS, "every chunk asked for fits");
+
+/* May this session map the chunk at all? Before a bundle is committed only
+ * its loader may. */
+static bool may_map(const struct verb_call *call, uint32_t index)
+{
+	const struct catalog *catalog = &call->broker->catalog;
+	const struct chunk_record *chunk = catalog_chunk(catalog, index);
+
+	if (!session_may(call->session, &chunk->access, ACCESS_READ))
+		return false;
+	if (!chunk->bundle || chunk->is_sealed)
+		return true;
+	return catalog_bundle(catalog, chunk->bundle)->loader ==
+	       call->session->index;
+}
+
+static int find(const struct verb_call *call, uint32_t chunk,
+		uint32_t *ret_index, struct error *err)
+{
+	uint32_t index = pool_find_chunk(&call->broker->pools, chunk);
+
+	if (!index)
+		return error_set(err, -ESTALE,
+				 "chunk %u is gone, and so is every tensor in "
+				 "it; get the tensor again",
+				 chunk);
+	if (!may_map(call, index))
+		return error_set(err, -EACCES,
+				 "chunk %u may not be read by uid %u", chunk,
+				 session_record(call->session)->uid);
+	*ret_index = index;
+	return 0;
+}
+
+int verb_chunk(struct verb_call *call, struct error *err)
+{
+	const struct chunk_request *request = &call->request->chunk;
+	uint32_t indices[VERB_MAX_FDS];
+	int r;
+
+	for (uint32_t i = 0; i < request->n_chunks; i++) {
+		r = find(call, request->chunks[i], &indices[i], err);
+		if (r < 0)
+			return r;
+	}
+	for (uint32_t i = 0; i < request->n_chunks; i++) {
+		/* It is asked for, so the client does not have it (so). */
+		call->session->sent_chunks[indices[i]] = 0;
+		r = verb_attach_chunk(call, indices[i], err);
+		if (r < 0)
+			return r;
+	}
+	return VERB_DONE;
+}

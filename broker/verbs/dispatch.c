@@ -1,0 +1,647 @@
+/*
+ * What is the same for every request: its number, its outcome, its
+ * transaction, its answer.
+ *
+ *   run the verb -> encode the reply -> record it -> commit -> send
+ *
+ * A broker that is killed before the commit has done nothing; one that is
+ * killed after it answers the repeated request from the record. Only requests
+ * that change something are recorded, and only when they succeed; the others
+ * are simply run again.
+ *
+ * Recorded bodies have no chunk references, because which fds a client lacks
+ * depends on its connection: they are put behind the body when it is sent.
+ */
+#include "broker/broker.h"
+#include "broker/bundle.h"
+#include "broker/outcome.h"
+#include "broker/peer.h"
+#include "broker/pool.h"
+#include "broker/session.h"
+#include "broker/slot.h"
+#include "broker/verbs.h"
+#include "broker/waiter.h"
+#include "proto/error.h"
+#include "proto/frame.h"
+#include "proto/name.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+_Static_assert(VERB_MAX_FDS <= FRAME_MAX_FDS, "a reply is one frame");
+
+struct verb {
+	verb_fn *run; /* NULL: no such request */
+	bool is_recorded;
+	const char *done_point, *committed_point;
+};
+
+#define VERB(name, fn, is_recorded)                                            \
+	{ fn, is_recorded, "verb." name ".done", "verb." name ".committed" }
+
+static const struct verb verbs[MESSAGE_MAX + 1] = {
+	[MESSAGE_PING] = VERB("ping", verb_ping, false),
+	[MESSAGE_ALLOC] = VERB("alloc", verb_alloc_tensors, true),
+	[MESSAGE_PUBLISH] = VERB("publish", verb_publish, true),
+	[MESSAGE_GET] = VERB("get", verb_get, true),
+	[MESSAGE_RELEASE] = VERB("release", verb_release, true),
+	[MESSAGE_REMOVE] = VERB("remove", verb_remove, true),
+	[MESSAGE_TICKET] = VERB("ticket", verb_ticket, true),
+	[MESSAGE_REDEEM] = VERB("redeem", verb_redeem, true),
+	[MESSAGE_BUNDLE_BEGIN] = VERB("bundle_begin", verb_bundle_begin, true),
+	[MESSAGE_BUNDLE_COMMIT] =
+		VERB("bundle_commit", verb_bundle_commit, true),
+	[MESSAGE_BUNDLE_ABORT] = VERB("bundle_abort", verb_bundle_abort, true),
+	[MESSAGE_BUNDLE_GET] = VERB("bundle_get", verb_bundle_get, true),
+	[MESSAGE_CHUNK] = VERB("chunk", verb_chunk, false),
+	[MESSAGE_LIST] = VERB("list", verb_list, false),
+	[MESSAGE_WHO] = VERB("who", verb_who, false),
+	[MESSAGE_CLIENTS] = VERB("clients", verb_clients, false),
+	[MESSAGE_STATUS] = VERB("status", verb_status, false),
+};
+
+/* --- memory of one call ---------------------------------------------------- */
+
+struct piece {
+	struct piece *next;
+	_Alignas(max_align_t) uint8_t bytes[];
+};
+
+/* Room for places is always there, since they are filled in after changes
+ * were made; the rest is on the heap. */
+struct scratch {
+	struct piece *pieces;
+	struct chunk_ref chunks[VERB_MAX_FDS];
+	struct tensor_place places[MESSAGE_MAX_ITEMS];
+};
+
+void *verb_alloc(struct verb_call *call, size_t size)
+{
+	struct piece *piece;
+
+	if (size > SIZE_MAX - sizeof(*piece))
+		return NULL;
+	piece = calloc(1, sizeof(*piece) + size);
+	if (!piece)
+		return NULL;
+	piece->next = call->scratch->pieces;
+	call->scratch->pieces = piece;
+	return piece->bytes;
+}
+
+static void scratch_deinit(struct scratch *scratch)
+{
+	struct piece *piece;
+
+	while ((piece = scratch->pieces)) {
+		scratch->pieces = piece->next;
+		free(piece);
+	}
+}
+
+static void call_init(struct verb_call *call, struct session *session,
+		      const struct request *request, struct reply *reply,
+		      struct scratch *scratch)
+{
+	*call = (struct verb_call){
+		.broker = session->broker,
+		.session = session,
+		.request = request,
+		.reply = reply,
+		.owned_fd = -1,
+		.scratch = scratch,
+	};
+	*reply = (struct reply){ .kind = request->kind };
+	scratch->pieces = NULL;
+}
+
+static void call_deinit(struct verb_call *call)
+{
+	if (call->owned_fd >= 0)
+		close(call->owned_fd);
+	scratch_deinit(call->scratch);
+}
+
+/* --- chunks ---------------------------------------------------------------- */
+
+/* Where a reply of this kind lists its chunks; false: it has none. */
+static bool reply_chunks(struct reply *reply, struct chunk_ref ***ret_chunks,
+			 uint32_t **ret_n)
+{
+	switch (reply->kind) {
+	case MESSAGE_ALLOC:
+	case MESSAGE_GET:
+	case MESSAGE_REDEEM:
+		*ret_chunks = &reply->places.chunks;
+		*ret_n = &reply->places.n_chunks;
+		return true;
+	case MESSAGE_BUNDLE_GET:
+		*ret_chunks = &reply->bundle_get.chunks;
+		*ret_n = &reply->bundle_get.n_chunks;
+		return true;
+	case MESSAGE_CHUNK:
+		*ret_chunks = &reply->chunks.chunks;
+		*ret_n = &reply->chunks.n_chunks;
+		return true;
+	default:
+		return false;
+	}
+}
+
+static bool may_write_chunk(const struct verb_call *call, uint32_t index)
+{
+	const struct catalog *catalog = &call->broker->catalog;
+	const struct chunk_record *chunk = catalog_chunk(catalog, index);
+
+	if (!session_may(call->session, &chunk->access, ACCESS_WRITE))
+		return false;
+	if (!chunk->bundle)
+		return true;
+	return !chunk->is_sealed &&
+	       catalog_bundle(catalog, chunk->bundle)->loader ==
+		       call->session->index;
+}
+
+int verb_attach_chunk(struct verb_call *call, uint32_t chunk_index,
+		      struct error *err)
+{
+	const struct chunk_record *chunk =
+		catalog_chunk(&call->broker->catalog, chunk_index);
+	uint32_t *sent = &call->session->sent_chunks[chunk_index];
+	bool is_writable = may_write_chunk(call, chunk_index);
+	struct chunk_ref **chunks;
+	uint32_t *n;
+	int fd, r;
+
+	if (*sent == chunk->id || call->n_fds >= VERB_MAX_FDS)
+		return 0;
+	if (!reply_chunks(call->reply, &chunks, &n))
+		return 0;
+	r = pool_chunk_fd(&call->broker->pools, chunk_index, is_writable, &fd,
+			  err);
+	if (r < 0)
+		return r;
+	*chunks = call->scratch->chunks;
+	(*chunks)[(*n)++] = (struct chunk_ref){
+		.chunk = chunk->id,
+		.index = chunk_index,
+		.size = chunk->size,
+		.is_writable = is_writable,
+	};
+	call->fds[call->n_fds++] = fd;
+	*sent = chunk->id;
+	return 0;
+}
+
+/* The reply does not take its chunks along after all. */
+static void detach_chunks(struct verb_call *call)
+{
+	struct chunk_ref **chunks;
+	uint32_t *n;
+
+	if (!reply_chunks(call->reply, &chunks, &n))
+		return;
+	for (uint32_t i = 0; i < *n; i++)
+		call->session->sent_chunks[(*chunks)[i].index] = 0;
+	assert(call->n_fds >= *n);
+	call->n_fds = (uint16_t)(call->n_fds - *n);
+	*n = 0;
+}
+
+int verb_fill_places(struct verb_call *call, const uint32_t *slots, uint32_t n,
+		     struct error *err)
+{
+	const struct catalog *catalog = &call->broker->catalog;
+	struct tensor_place *places = call->scratch->places;
+	char name[NAME_MAX_SIZE + 1];
+	uint32_t block;
+
+	(void)err;
+	assert(n <= MESSAGE_MAX_ITEMS);
+	for (uint32_t i = 0; i < n; i++) {
+		slot_place(call->broker, slots[i], name, &places[i]);
+		places[i].name = "";
+		block = catalog_slot(catalog, slots[i])->block;
+		/* What cannot be sent now, the client asks for. */
+		(void)verb_attach_chunk(
+			call, catalog_block(catalog, block)->chunk, NULL);
+	}
+	call->reply->places.places = places;
+	call->reply->places.n_places = n;
+	return 0;
+}
+
+/* --- answers --------------------------------------------------------------- */
+
+/* An encoded reply; size 0 with code -ENOMEM if even that had no memory. */
+struct body {
+	uint8_t *bytes; /* owned */
+	size_t size;
+	int32_t code;
+};
+
+static void encode_refusal(uint16_t kind, const struct error *cause,
+			   struct body *ret)
+{
+	struct reply reply = {
+		.kind = kind,
+		.code = cause->code,
+		.sentence = cause->msg,
+	};
+
+	*ret = (struct body){ .code = cause->code };
+	if (reply_encode(&reply, &ret->bytes, &ret->size, NULL) < 0)
+		*ret = (struct body){ .code = -ENOMEM };
+}
+
+/* The reply without its chunks; a refusal if there is no memory for it. */
+static void encode_reply(struct verb_call *call, struct body *ret)
+{
+	struct error err = ERROR_NULL;
+	struct chunk_ref **chunks;
+	uint32_t *n = NULL, n_chunks = 0;
+	int r;
+
+	if (call->request->kind != MESSAGE_CHUNK &&
+	    reply_chunks(call->reply, &chunks, &n)) {
+		n_chunks = *n;
+		*n = 0;
+	}
+	*ret = (struct body){ 0 };
+	r = reply_encode(call->reply, &ret->bytes, &ret->size, &err);
+	if (n)
+		*n = n_chunks;
+	if (r == 0)
+		return;
+	detach_chunks(call);
+	call->n_fds = 0;
+	encode_refusal(call->request->kind, &err, ret);
+}
+
+/* Put the chunk references behind the body. */
+static int append_chunks(struct verb_call *call, struct body *body)
+{
+	struct chunk_ref **chunks;
+	uint8_t *refs, *grown;
+	uint32_t *n;
+	size_t size;
+	int r = 0;
+
+	if (call->request->kind == MESSAGE_CHUNK || body->code < 0 ||
+	    !reply_chunks(call->reply, &chunks, &n) || *n == 0)
+		return 0;
+	r = chunk_refs_encode(call->request->kind, *chunks, *n, &refs, &size,
+			      NULL);
+	if (r < 0)
+		return r;
+	if (size > FRAME_MAX_BODY - body->size) {
+		r = -EMSGSIZE;
+		goto out;
+	}
+	grown = realloc(body->bytes, body->size + size);
+	if (!grown) {
+		r = -ENOMEM;
+		goto out;
+	}
+	memcpy(grown + body->size, refs, size);
+	body->bytes = grown;
+	body->size += size;
+out:
+	free(refs);
+	return r;
+}
+
+static void send_body(struct verb_call *call, struct peer *peer,
+		      uint64_t number, struct body *body)
+{
+	if (append_chunks(call, body) < 0)
+		detach_chunks(call);
+	peer_reply(peer, call->request->kind, number, body->code, body->bytes,
+		   body->size, call->fds, call->n_fds);
+	if (peer->session)
+		outcome_note_sent(peer->session, number);
+	free(body->bytes);
+}
+
+static void refuse(struct peer *peer, uint16_t kind, uint64_t number,
+		   const struct error *cause)
+{
+	struct body body;
+
+	peer->broker->n_refused++;
+	encode_refusal(kind, cause, &body);
+	peer_reply(peer, kind, number, body.code, body.bytes, body.size, NULL,
+		   0);
+	free(body.bytes);
+}
+
+static void record(struct verb_call *call, uint64_t number,
+		   const struct outcome_room *room, struct body *body)
+{
+	struct error err = ERROR_NULL;
+	bool is_refused = body->code < 0;
+
+	if (!is_refused &&
+	    !outcome_fits(call->session, room, body->size, &err)) {
+		detach_chunks(call);
+		free(body->bytes);
+		encode_refusal(call->request->kind, &err, body);
+		is_refused = true;
+	}
+	outcome_record(call->session, room, number, body->code,
+		       is_refused ? NULL : body->bytes,
+		       is_refused ? 0 : body->size);
+}
+
+/* The verb is done: record, commit, and only then answer. */
+static void answer(struct verb_call *call, uint64_t number,
+		   const struct outcome_room *room)
+{
+	const struct verb *verb = &verbs[call->request->kind];
+	struct peer *peer = call->session->peer;
+	struct body body;
+
+	encode_reply(call, &body);
+	if (verb->is_recorded)
+		record(call, number, room, &body);
+	point(verb->done_point);
+	catalog_commit(&call->broker->catalog);
+	point(verb->committed_point);
+	/* Whoever sleeps until now goes first: this peer is awake. But not
+	 * while fds are borrowed, whose chunks a rerun may retire. */
+	if (call->n_fds == 0)
+		waiters_run_ready(call->broker);
+	send_body(call, peer, number, &body);
+}
+
+/* --- running --------------------------------------------------------------- */
+
+/*
+ * Run a request and answer it, unless it parks: the positive outcome says for
+ * what, and nothing but the room it tried to make has changed.
+ */
+static int attempt(struct verb_call *call, uint64_t number)
+{
+	const struct verb *verb = &verbs[call->request->kind];
+	struct outcome_room room = OUTCOME_ROOM_NULL;
+	struct session *session = call->session;
+	struct error err = ERROR_NULL;
+	int r = 0;
+
+	if (verb->is_recorded)
+		r = outcome_reserve(session, call->request, &room, &err);
+	if (r == 0)
+		r = verb->run(call, &err);
+	if (r == VERB_DONE) {
+		answer(call, number, &room);
+		return VERB_DONE;
+	}
+	outcome_unreserve(session, &room);
+	detach_chunks(call);
+	catalog_commit(&call->broker->catalog);
+	if (r > 0)
+		return r;
+	refuse(session->peer, call->request->kind, number, &err);
+	return VERB_DONE;
+}
+
+static void run(struct session *session, struct request *request,
+		uint64_t number)
+{
+	struct peer *peer = session->peer;
+	uint16_t kind = request->kind;
+	struct error err = ERROR_NULL;
+	struct scratch scratch;
+	struct verb_call call;
+	struct reply reply;
+	int r;
+
+	call_init(&call, session, request, &reply, &scratch);
+	r = attempt(&call, number);
+	if (r == VERB_DONE) {
+		request_deinit(request);
+		goto out;
+	}
+	r = waiter_park(session, request, number,
+			r == VERB_PARK_NAME ? call.wait_name : NULL,
+			call.wait_ms, &err);
+	if (r < 0)
+		refuse(peer, kind, number, &err);
+out:
+	call_deinit(&call);
+}
+
+bool verb_rerun(struct waiter *waiter, bool is_timed_out)
+{
+	struct session *session = waiter->session;
+	struct error err = ERROR_NULL;
+	struct scratch scratch;
+	struct verb_call call;
+	struct reply reply;
+	int r;
+
+	call_init(&call, session, &waiter->request, &reply, &scratch);
+	call.is_timed_out = is_timed_out;
+	r = attempt(&call, waiter->number);
+	if (r == VERB_DONE)
+		goto out;
+	r = waiter_repark(waiter, r == VERB_PARK_NAME ? call.wait_name : NULL,
+			  &err);
+	if (r < 0)
+		refuse(session->peer, waiter->request.kind, waiter->number,
+		       &err);
+	else
+		r = 1;
+out:
+	call_deinit(&call);
+	return r <= 0;
+}
+
+/* --- replay ---------------------------------------------------------------- */
+
+/* The bundle of a recorded answer, if it is still there. */
+static uint32_t find_bundle(const struct broker *broker, uint64_t id)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_BUNDLE);
+
+	for (uint32_t i = 1; id != 0 && i <= n; i++) {
+		if (catalog_bundle(catalog, i)->id == id)
+			return i;
+	}
+	return 0;
+}
+
+static int replay_bundle(struct verb_call *call, struct error *err)
+{
+	const struct catalog *catalog = &call->broker->catalog;
+	uint32_t bundle =
+		find_bundle(call->broker, call->reply->bundle_get.bundle);
+	uint64_t size;
+	int fd, r;
+
+	if (!bundle)
+		return error_set(err, -ESTALE,
+				 "the bundle was released before its members "
+				 "could be sent again; get it again");
+	r = bundle_manifest(call->broker, bundle, &fd, &size, err);
+	if (r < 0)
+		return r;
+	call->fds[call->n_fds++] = fd;
+	for (uint32_t i = 1; i <= catalog_n_touched(catalog, SECTION_CHUNK);
+	     i++) {
+		if (catalog_chunk(catalog, i)->bundle == bundle)
+			(void)verb_attach_chunk(call, i, NULL);
+	}
+	return 0;
+}
+
+/* Find out which chunks a recorded answer speaks of, and attach them. */
+static int replay_fds(struct verb_call *call, const struct outcome *outcome,
+		      struct error *err)
+{
+	struct broker *broker = call->broker;
+	struct reply *reply = call->reply;
+	uint32_t index;
+	int r;
+
+	r = reply_decode(call->request->kind, 0,
+			 outcome_body(call->session, outcome), outcome->size,
+			 reply, err);
+	if (r < 0)
+		return r;
+	switch (reply->kind) {
+	case MESSAGE_ALLOC:
+	case MESSAGE_GET:
+	case MESSAGE_REDEEM:
+		for (uint32_t i = 0; i < reply->places.n_places; i++) {
+			index = pool_find_chunk(&broker->pools,
+						reply->places.places[i].chunk);
+			if (index)
+				(void)verb_attach_chunk(call, index, NULL);
+		}
+		return 0;
+	case MESSAGE_BUNDLE_GET:
+		return replay_bundle(call, err);
+	default:
+		return 0;
+	}
+}
+
+static int copy_outcome(const struct session *session, uint16_t kind,
+			const struct outcome *outcome, struct body *ret,
+			struct error *err)
+{
+	if (outcome->code < 0)
+		return error_set(err, outcome->code,
+				 "the request was done, but its answer could "
+				 "not be made; end the session to undo it");
+	if (outcome_kind(session, outcome) != kind)
+		return error_set(err, -EPROTO,
+				 "the request was of another kind when it came "
+				 "first");
+	ret->size = outcome->size;
+	ret->bytes = malloc(outcome->size + 1);
+	if (!ret->bytes)
+		return error_set(err, -ENOMEM, "no memory to answer again");
+	memcpy(ret->bytes, outcome_body(session, outcome), outcome->size);
+	return 0;
+}
+
+/* Send a recorded answer again. */
+static void replay(struct session *session, uint16_t kind, uint64_t number,
+		   const struct outcome *outcome)
+{
+	struct request request = { .kind = kind };
+	struct peer *peer = session->peer;
+	struct error err = ERROR_NULL;
+	struct body body = { 0 };
+	struct scratch scratch;
+	struct verb_call call;
+	struct reply reply;
+	int r;
+
+	session->broker->n_replayed++;
+	call_init(&call, session, &request, &reply, &scratch);
+	r = copy_outcome(session, kind, outcome, &body, &err);
+	if (r == 0)
+		r = replay_fds(&call, outcome, &err);
+	if (r == 0) {
+		send_body(&call, peer, number, &body);
+	} else {
+		free(body.bytes);
+		refuse(peer, kind, number, &err);
+	}
+	reply_deinit(&reply);
+	call_deinit(&call);
+}
+
+/* --- entry ----------------------------------------------------------------- */
+
+static int check_number(const struct session *session,
+			const struct frame *frame, struct error *err)
+{
+	uint64_t answered = session_record(session)->answered;
+
+	if (frame->number == 0 || frame->answered > frame->number)
+		return error_set(err, -EPROTO,
+				 "request %llu says that all below %llu are "
+				 "answered",
+				 (unsigned long long)frame->number,
+				 (unsigned long long)frame->answered);
+	if (frame->number < answered)
+		return error_set(err, -EPROTO,
+				 "request %llu was answered, as the client "
+				 "said itself",
+				 (unsigned long long)frame->number);
+	if (waiter_has_number(session, frame->number))
+		return error_set(err, -EPROTO,
+				 "request %llu came twice on one connection",
+				 (unsigned long long)frame->number);
+	return 0;
+}
+
+int verb_dispatch(struct peer *peer, const struct frame *frame,
+		  struct error *err)
+{
+	struct session *session = peer->session;
+	struct error cause = ERROR_NULL;
+	const struct outcome *outcome;
+	struct request request;
+	int r;
+
+	r = check_number(session, frame, err);
+	if (r < 0)
+		return r;
+	peer->broker->n_requests++;
+	session->n_requests++;
+	outcome_forget_answered(session, frame->answered);
+	catalog_commit(&peer->broker->catalog);
+	if (frame->kind > MESSAGE_MAX || !verbs[frame->kind].run) {
+		error_set(&cause, -ENOSYS,
+			  "this broker (version %s, protocol %d.%d) knows no "
+			  "request of kind %u",
+			  FSDP_VERSION, PROTOCOL_MAJOR, PROTOCOL_MINOR,
+			  frame->kind);
+		refuse(peer, frame->kind, frame->number, &cause);
+		return 0;
+	}
+	outcome = outcome_find(session, frame->number);
+	if (outcome) {
+		replay(session, frame->kind, frame->number, outcome);
+		return 0;
+	}
+	r = request_decode(frame->kind, frame->body, frame->body_size, &request,
+			   &cause);
+	/* -EPROTO would say that the connection ends. */
+	if (r == -EPROTO)
+		cause.code = -EBADMSG;
+	if (r < 0)
+		refuse(peer, frame->kind, frame->number, &cause);
+	else
+		run(session, &request, frame->number);
+	return 0;
+}

@@ -1,0 +1,75 @@
+/*
+ * get: the tensors that names show at one moment, granted before the answer
+ * leaves.
+ */
+#include "broker/broker.h"
+#include "broker/grant.h"
+#include "broker/index.h"
+#include "broker/slot.h"
+#include "broker/verbs.h"
+#include "proto/error.h"
+#include <assert.h>
+#include <errno.h>
+
+/* Nothing has this name: say so, or wait for it. */
+static int miss(struct verb_call *call, const char *name, struct error *err)
+{
+	int32_t timeout_ms = call->request->get.timeout_ms;
+
+	if (call->is_timed_out)
+		return error_set(err, -ETIMEDOUT,
+				 "\"%s\" was not published within %d ms", name,
+				 timeout_ms);
+	if (!timeout_ms)
+		return error_set(err, -ENOENT,
+				 "there is no tensor \"%s\" (yet)", name);
+	call->wait_name = name;
+	call->wait_ms = timeout_ms;
+	return VERB_PARK_NAME;
+}
+
+static int find(struct verb_call *call, uint32_t *slots, struct error *err)
+{
+	const struct get_request *request = &call->request->get;
+	const uint32_t *trusted =
+		request->is_trust_set ? &request->trusted_uid : NULL;
+	struct access_class access;
+	uint32_t i;
+	int r;
+
+	for (i = 0; i < request->n_names; i++) {
+		slots[i] = index_find(call->broker, request->names[i]);
+		if (!slots[i])
+			return miss(call, request->names[i], err);
+		access = slot_access(call->broker, slots[i]);
+		r = slot_check_reader(call->session, &access, request->names[i],
+				      trusted, err);
+		if (r < 0)
+			return r;
+	}
+	return VERB_DONE;
+}
+
+int verb_get(struct verb_call *call, struct error *err)
+{
+	uint32_t n = call->request->get.n_names;
+	uint32_t *slots = verb_alloc(call, n * sizeof(*slots));
+	bool is_granted;
+	uint32_t i;
+	int r;
+
+	if (!slots)
+		return error_set(err, -ENOMEM, "no memory for the request");
+	r = find(call, slots, err);
+	if (r != VERB_DONE)
+		return r;
+	r = grant_check_room(call->broker, n, err);
+	if (r < 0)
+		return r;
+	for (i = 0; i < n; i++) {
+		is_granted = grant_add(call->broker, call->session->index,
+				       slots[i], 1);
+		assert(is_granted); /* there was room */
+	}
+	return verb_fill_places(call, slots, n, err);
+}

@@ -1,0 +1,301 @@
+/*
+ * Looking into the broker: ping, who, clients, status.
+ */
+#include "broker/broker.h"
+#include "broker/deadline.h"
+#include "broker/grant.h"
+#include "broker/index.h"
+#include "broker/session.h"
+#include "broker/slot.h"
+#include "broker/verbs.h"
+#include "proto/error.h"
+#include "proto/name.h"
+#include "shm/chunk.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PAGE_ITEMS MESSAGE_MAX_ITEMS
+#define N_BUCKETS (sizeof((struct accounts *)0)->buckets / sizeof(void *))
+/* Grants of one session that are looked at; what is beyond counts as held. */
+#define MAX_GRANTS 4096
+
+int verb_ping(struct verb_call *call, struct error *err)
+{
+	(void)call;
+	(void)err;
+	return VERB_DONE;
+}
+
+/* --- who --------------------------------------------------------------------- */
+
+static int find_slot(const struct verb_call *call, uint32_t *ret,
+		     struct error *err)
+{
+	const struct who_request *request = &call->request->who;
+	const struct broker *broker = call->broker;
+	uint32_t slot, owner;
+
+	if (*request->name)
+		slot = index_find(broker, request->name);
+	else
+		slot = slot_find(broker, &request->ref, err);
+	if (!slot && *request->name)
+		return error_set(err, -ENOENT, "there is no tensor \"%s\"",
+				 request->name);
+	if (!slot)
+		return -ESTALE;
+	owner = slot_access(broker, slot).uid;
+	if (!session_is_owner(call->session, owner) &&
+	    !session_is_admin(call->session))
+		return error_set(err, -EACCES,
+				 "who holds a tensor of uid %u is shown to that "
+				 "user, to root and to the admin group",
+				 owner);
+	*ret = slot;
+	return 0;
+}
+
+/* What a grant comes to for people: the broker's part where the client's is
+ * not known yet. */
+static int64_t holds_of(const struct broker *broker, uint32_t grant)
+{
+	int64_t holds = grant_holds(broker, grant);
+
+	if (holds == INT64_MAX)
+		return catalog_grant(&broker->catalog, grant)->granted;
+	return holds;
+}
+
+static void fill_holder(const struct broker *broker, uint32_t grant,
+			uint32_t writer, struct holder *ret)
+{
+	uint32_t index = catalog_grant(&broker->catalog, grant)->session;
+	const struct session *session = broker->sessions[index];
+	const struct session_record *record =
+		catalog_session(&broker->catalog, index);
+
+	*ret = (struct holder){
+		.session = record->id,
+		.pid = record->pid,
+		.uid = record->uid,
+		.command = record->command,
+		.holds = holds_of(broker, grant),
+		.is_connected = session && session->peer,
+		.is_writer = index == writer,
+	};
+}
+
+int verb_who(struct verb_call *call, struct error *err)
+{
+	const struct broker *broker = call->broker;
+	const struct catalog *catalog = &broker->catalog;
+	struct who_reply *reply = &call->reply->who;
+	const struct slot_record *record;
+	uint32_t slot = 0, grant;
+	uint64_t position = 0;
+	char *name;
+	int r;
+
+	r = find_slot(call, &slot, err);
+	if (r < 0)
+		return r;
+	name = verb_alloc(call, NAME_MAX_SIZE + 1);
+	reply->holders = verb_alloc(call, PAGE_ITEMS * sizeof(struct holder));
+	if (!name || !reply->holders)
+		return error_set(err, -ENOMEM, "no memory for the holders");
+	record = catalog_slot(catalog, slot);
+	slot_place(broker, slot, name, &reply->place);
+	reply->state = slot_state(broker, slot);
+	reply->n_tickets = record->n_tickets;
+	for (grant = record->grants.first; grant;
+	     grant = catalog_grant(catalog, grant)->slot_link.next) {
+		if (position++ < call->request->who.cursor ||
+		    grant_holds(broker, grant) <= 0)
+			continue;
+		if (reply->n_holders == PAGE_ITEMS) {
+			reply->next_cursor = position - 1;
+			break;
+		}
+		fill_holder(broker, grant, record->writer,
+			    &reply->holders[reply->n_holders++]);
+	}
+	return VERB_DONE;
+}
+
+/* --- clients ------------------------------------------------------------------- */
+
+/* Slots it holds; grants of an earlier generation of a slot are none. */
+static uint64_t count_slots(const struct session *session)
+{
+	const struct broker *broker = session->broker;
+	const struct catalog *catalog = &broker->catalog;
+	const struct list *grants = &session_record(session)->grants;
+	const struct grant_record *record;
+	uint32_t grant = grants->first;
+	uint32_t n_seen = 0;
+	uint64_t n = 0;
+
+	for (; grant && n_seen < MAX_GRANTS; grant = record->session_link.next) {
+		record = catalog_grant(catalog, grant);
+		n_seen++;
+		if (record->generation ==
+			    catalog_slot(catalog, record->slot)->generation &&
+		    grant_holds(broker, grant) > 0)
+			n++;
+	}
+	return n + (grants->n - n_seen);
+}
+
+static void fill_client(const struct session *session, struct client_item *ret)
+{
+	const struct session_record *record = session_record(session);
+
+	*ret = (struct client_item){
+		.session = record->id,
+		.pid = record->pid,
+		.uid = record->uid,
+		.command = record->command,
+		.is_connected = session->peer != NULL,
+		.n_slots = count_slots(session),
+		.n_bytes = session->n_bytes,
+		.n_requests = session->n_requests,
+		.age_ms = now_ms() - record->born_ms,
+		.n_waiting = session->n_waiting,
+	};
+}
+
+int verb_clients(struct verb_call *call, struct error *err)
+{
+	const struct broker *broker = call->broker;
+	struct clients_reply *reply = &call->reply->clients;
+	uint64_t index = call->request->clients.cursor;
+	bool is_admin = session_is_admin(call->session);
+	uint32_t uid = session_record(call->session)->uid;
+	const struct session *session;
+
+	reply->items =
+		verb_alloc(call, PAGE_ITEMS * sizeof(struct client_item));
+	if (!reply->items)
+		return error_set(err, -ENOMEM, "no memory for the clients");
+	for (; index <= CATALOG_MAX_SESSIONS; index++) {
+		session = broker->sessions[index];
+		if (!session ||
+		    (!is_admin && session_record(session)->uid != uid))
+			continue;
+		if (reply->n_items == PAGE_ITEMS) {
+			reply->next_cursor = index;
+			break;
+		}
+		fill_client(session, &reply->items[reply->n_items++]);
+	}
+	return VERB_DONE;
+}
+
+/* --- status --------------------------------------------------------------------- */
+
+/* Resident memory of the broker itself, with the catalog; 0: not known. */
+static uint64_t resident_bytes(void)
+{
+	unsigned long long n_pages = 0;
+	FILE *file = fopen("/proc/self/statm", "re");
+
+	if (!file)
+		return 0;
+	if (fscanf(file, "%*u %llu", &n_pages) != 1)
+		n_pages = 0;
+	fclose(file);
+	return n_pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void add(struct status_reply *reply, const char *name, uint64_t value)
+{
+	reply->values[reply->n_values++] =
+		(struct status_value){ .name = name, .value = value };
+}
+
+/* Of all users' blocks. */
+static uint64_t live_bytes(const struct broker *broker)
+{
+	const struct accounts *accounts = &broker->accounts;
+	const struct account *account;
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < N_BUCKETS; i++) {
+		for (account = accounts->buckets[i]; account;
+		     account = account->next)
+			bytes += account->used[ACCOUNT_BYTES];
+	}
+	return bytes;
+}
+
+static void add_memory(const struct broker *broker, struct status_reply *reply)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint64_t warm, free_bytes;
+
+	pools_free_bytes(&broker->pools, &warm, &free_bytes);
+	add(reply, "slots", catalog_n_live(catalog, SECTION_SLOT));
+	add(reply, "slots_limbo", catalog->header->limbo.n);
+	add(reply, "blocks", catalog_n_live(catalog, SECTION_BLOCK));
+	add(reply, "bundles", catalog_n_live(catalog, SECTION_BUNDLE));
+	add(reply, "tickets", catalog_n_live(catalog, SECTION_TICKET));
+	add(reply, "grants", catalog_n_live(catalog, SECTION_GRANT));
+	add(reply, "chunks", broker->pools.n_chunks);
+	add(reply, "chunk_bytes", broker->pools.total_size);
+	add(reply, "bytes_live", live_bytes(broker));
+	add(reply, "bytes_free", free_bytes);
+	add(reply, "free_warm", warm);
+	add(reply, "memory_max", broker->config.memory_max);
+	add(reply, "chunks_created", broker->pools.n_created);
+	add(reply, "chunks_retired", broker->pools.n_retired);
+	add(reply, "trims", broker->pools.n_trims);
+	add(reply, "catalog_blob_bytes", catalog_blob_bytes(catalog));
+	add(reply, "rss", resident_bytes());
+	add(reply, "huge_pages", huge_pages_state());
+}
+
+static void add_counters(const struct broker *broker,
+			 struct status_reply *reply)
+{
+	add(reply, "requests", broker->n_requests);
+	add(reply, "replayed", broker->n_replayed);
+	add(reply, "refused", broker->n_refused);
+	add(reply, "dropped_peers", broker->n_dropped_peers);
+	add(reply, "published", broker->n_published);
+	add(reply, "evicted", broker->n_evicted);
+	add(reply, "freed_slots", broker->n_freed_slots);
+	add(reply, "dead_sessions", broker->n_dead_sessions);
+	add(reply, "limbo_collected", broker->limbo.n_collected);
+	add(reply, "doorbell_rings", broker->limbo.n_rings);
+}
+
+#define MAX_VALUES 48
+
+int verb_status(struct verb_call *call, struct error *err)
+{
+	const struct broker *broker = call->broker;
+	struct status_reply *reply = &call->reply->status;
+	struct account *account = call->session->account;
+
+	reply->values =
+		verb_alloc(call, MAX_VALUES * sizeof(struct status_value));
+	if (!reply->values)
+		return error_set(err, -ENOMEM, "no memory for the status");
+	reply->version = FSDP_VERSION;
+	reply->note = broker->note;
+	add(reply, "epoch", broker->catalog.header->epoch);
+	add(reply, "pid", (uint64_t)getpid());
+	add(reply, "uptime_ms", now_ms() - broker->started_ms);
+	add(reply, "supervised", broker->fdstore.is_kept);
+	add(reply, "sessions", broker->n_sessions);
+	add(reply, "peers", broker->n_peers);
+	add(reply, "waiters", broker->waiters.n);
+	add_memory(broker, reply);
+	add_counters(broker, reply);
+	add(reply, "own_bytes", account->used[ACCOUNT_BYTES]);
+	add(reply, "own_slots", account->used[ACCOUNT_SLOTS]);
+	add(reply, "own_queue_bytes", account->used[ACCOUNT_QUEUE]);
+	return VERB_DONE;
+}

@@ -1,0 +1,131 @@
+/*
+ * list: the tensors that a session may read, in pages.
+ *
+ * The cursor is a slot's number, so tensors may come and go between pages:
+ * each that is there all the time is listed once. One request looks at a
+ * bounded number of slots and holders, whether it finds anything or not, and
+ * may so return an empty page that is not the last.
+ */
+#include "broker/broker.h"
+#include "broker/deadline.h"
+#include "broker/grant.h"
+#include "broker/index.h"
+#include "broker/session.h"
+#include "broker/slot.h"
+#include "broker/verbs.h"
+#include "proto/error.h"
+#include "proto/name.h"
+#include <errno.h>
+#include <string.h>
+
+#define MAX_EXAMINED 4096
+#define MAX_PAGE_SIZE 56320 /* leaves room in a frame for the rest */
+#define MAX_NAME_ROOM (MESSAGE_MAX_ITEMS * (NAME_MAX_SIZE + 1))
+/* An upper bound of one item without its name, and per dimension. */
+#define ITEM_SIZE 160
+#define DIM_SIZE 22
+
+/* The page being filled. */
+struct page {
+	struct list_item *items;
+	uint32_t n;
+	char *names; /* MAX_NAME_ROOM bytes */
+	size_t names_size;
+	size_t size; /* of the encoded items, at most */
+	uint32_t n_examined;
+	uint64_t now_ms;
+};
+
+static bool is_wanted(const struct verb_call *call, uint32_t slot)
+{
+	const struct list_request *request = &call->request->list;
+	const struct broker *broker = call->broker;
+	const struct slot_record *record =
+		catalog_slot(&broker->catalog, slot);
+	size_t prefix_size = strlen(request->prefix);
+	char name[NAME_MAX_SIZE + 1];
+	struct access_class access;
+
+	if (!record->block)
+		return false;
+	if (request->filter == LIST_NAMED && !index_shows(broker, slot))
+		return false;
+	if (request->filter == LIST_LIMBO &&
+	    slot_state(broker, slot) != SLOT_LIMBO)
+		return false;
+	access = slot_access(broker, slot);
+	if (!session_may(call->session, &access, ACCESS_READ))
+		return false;
+	if (prefix_size == 0)
+		return true;
+	slot_describe(broker, slot, NULL, name);
+	return strncmp(name, request->prefix, prefix_size) == 0;
+}
+
+static uint32_t count_holders(const struct broker *broker, uint32_t slot,
+			      struct page *page)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t grant = catalog_slot(catalog, slot)->grants.first;
+	uint32_t n = 0;
+
+	for (; grant; grant = catalog_grant(catalog, grant)->slot_link.next) {
+		page->n_examined++;
+		if (grant_holds(broker, grant) > 0)
+			n++;
+	}
+	return n;
+}
+
+static void fill_item(const struct broker *broker, uint32_t slot,
+		      struct page *page)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct slot_record *record = catalog_slot(catalog, slot);
+	struct list_item *item = &page->items[page->n++];
+	char *name = page->names + page->names_size;
+	uint64_t deadline_ms = record->deadline_ms;
+
+	slot_place(broker, slot, name, &item->place);
+	page->names_size += strlen(name) + 1;
+	page->size += ITEM_SIZE + strlen(name) + record->n_dims * DIM_SIZE;
+	item->access = slot_access(broker, slot);
+	item->state = slot_state(broker, slot);
+	item->age_ms = page->now_ms - record->born_ms;
+	/* A name whose time is over just now has not yet ended. */
+	if (deadline_ms)
+		item->ttl_left_ms = deadline_ms > page->now_ms
+					    ? deadline_ms - page->now_ms
+					    : 1;
+	item->n_holders = count_holders(broker, slot, page);
+	item->flags = record->flags & (PUBLISH_REPLACE | PUBLISH_EVICTABLE |
+				       PUBLISH_TIED | PUBLISH_MUST_EXIST);
+	if (record->bundle)
+		item->bundle = catalog_bundle(catalog, record->bundle)->id;
+}
+
+int verb_list(struct verb_call *call, struct error *err)
+{
+	const struct list_request *request = &call->request->list;
+	uint32_t last = catalog_n_touched(&call->broker->catalog, SECTION_SLOT);
+	struct page page = { .now_ms = now_ms() };
+	uint64_t slot = request->cursor ? request->cursor : 1;
+
+	page.items = verb_alloc(call, MESSAGE_MAX_ITEMS * sizeof(*page.items));
+	page.names = verb_alloc(call, MAX_NAME_ROOM);
+	if (!page.items || !page.names)
+		return error_set(err, -ENOMEM, "no memory for a list");
+	for (; slot <= last && page.n_examined < MAX_EXAMINED &&
+	       page.n < MESSAGE_MAX_ITEMS && page.size < MAX_PAGE_SIZE;
+	     slot++) {
+		page.n_examined++;
+		if (is_wanted(call, (uint32_t)slot))
+			fill_item(call->broker, (uint32_t)slot, &page);
+	}
+	call->reply->list = (struct list_reply){
+		.n_items = page.n,
+		.items = page.items,
+		.next_cursor = slot <= last ? slot : 0,
+	};
+	return VERB_DONE;
+}

@@ -1,0 +1,308 @@
+/*
+ * publish: names for tensors, or the end of writing without one.
+ *
+ * All items are checked, and all that can fail is reserved (room for names,
+ * deadlines, owners of first components), before the first name moves. Then
+ * each item's old tensor goes to LIMBO before the new one becomes PUBLISHED.
+ */
+#include "broker/broker.h"
+#include "broker/grant.h"
+#include "broker/index.h"
+#include "broker/slot.h"
+#include "broker/verbs.h"
+#include "proto/error.h"
+#include "proto/name.h"
+#include "proto/point.h"
+#include <errno.h>
+
+struct publication {
+	const struct publish_item *item;
+	uint32_t slot;
+	uint64_t room; /* reserved for the name; 0: not yet */
+	uint64_t deadline_ms;
+};
+
+/* --- checks ------------------------------------------------------------------
+ */
+
+static bool holds(const struct verb_call *call, uint32_t slot)
+{
+	uint32_t grant = grant_find(call->broker, call->session->index, slot);
+
+	return grant && grant_holds(call->broker, grant) > 0;
+}
+
+/* Written by this session, or its user's and anonymous. */
+static int check_slot(const struct verb_call *call, uint32_t slot,
+		      struct error *err)
+{
+	const struct slot_record *record =
+		catalog_slot(&call->broker->catalog, slot);
+	uint32_t uid = slot_access(call->broker, slot).uid;
+
+	if (record->bundle)
+		return error_set(err, -EINVAL,
+				 "a bundle's tensor is published with its "
+				 "bundle");
+	if (record->writer == call->session->index)
+		return 0;
+	if (record->writer)
+		return error_set(err, -EPERM,
+				 "another session is writing the tensor");
+	if (record->name_size)
+		return error_set(err, -EINVAL,
+				 "the tensor has or had the name \"%.*s\", and "
+				 "one takes no second; make a view of it",
+				 record->name_size,
+				 (const char *)catalog_blob(
+					 &call->broker->catalog, record->blob));
+	if (!holds(call, slot))
+		return error_set(err, -EINVAL,
+				 "this session does not hold the tensor");
+	if (!session_is_owner(call->session, uid))
+		return error_set(err, -EPERM,
+				 "the tensor's memory belongs to uid %u", uid);
+	return 0;
+}
+
+static int check_bundle(const struct broker *broker, const char *name,
+			struct error *err)
+{
+	const struct bundle_record *record;
+	uint32_t bundle = index_enclosing_bundle(broker, name);
+
+	if (!bundle)
+		return 0;
+	record = catalog_bundle(&broker->catalog, bundle);
+	return error_set(err, -EEXIST,
+			 "the name lies in the bundle \"%.*s\"; replace the "
+			 "bundle as a whole",
+			 (int)record->name_size,
+			 (const char *)catalog_blob(&broker->catalog,
+						    record->name_blob));
+}
+
+/* What the name shows now, if anything. */
+static int check_old(const struct verb_call *call,
+		     const struct publish_item *item, struct error *err)
+{
+	uint32_t old = index_find(call->broker, item->name);
+	uint32_t uid;
+
+	if (!old) {
+		if (!(item->flags & PUBLISH_MUST_EXIST))
+			return 0;
+		return error_set(err, -ENOENT,
+				 "there is no such name to replace");
+	}
+	if (!(item->flags & PUBLISH_REPLACE))
+		return error_set(err, -EEXIST,
+				 "the name exists; ask to replace it");
+	uid = slot_access(call->broker, old).uid;
+	if (session_is_owner(call->session, uid))
+		return 0;
+	return error_set(err, -EPERM,
+			 "the tensor that has the name belongs to uid %u", uid);
+}
+
+static int check_name(const struct verb_call *call,
+		      const struct publish_item *item, struct error *err)
+{
+	uint32_t uid = session_record(call->session)->uid;
+	int r;
+
+	if (!*item->name)
+		return 0;
+	r = index_check_prefix(call->broker, item->name, uid, err);
+	if (r == 0)
+		r = check_bundle(call->broker, item->name, err);
+	if (r == 0)
+		r = check_old(call, item, err);
+	return r;
+}
+
+/* A batch must not speak of one thing twice. */
+static int check_twins(const struct publication *all, uint32_t i,
+		       struct error *err)
+{
+	uint32_t j;
+
+	for (j = 0; j < i; j++) {
+		if (all[j].slot == all[i].slot)
+			return error_set(err, -EINVAL,
+					 "the tensor is in the batch twice");
+		if (*all[i].item->name &&
+		    !strcmp(all[j].item->name, all[i].item->name))
+			return error_set(err, -EINVAL,
+					 "the name is in the batch twice");
+	}
+	return 0;
+}
+
+static int check(const struct verb_call *call, struct publication *all,
+		 uint32_t n, struct error *err)
+{
+	const struct publish_item *item;
+	uint32_t i;
+	int r;
+
+	for (i = 0; i < n; i++) {
+		item = &call->request->publish.items[i];
+		all[i].item = item;
+		all[i].slot = slot_find(call->broker, &item->ref, err);
+		r = all[i].slot ? check_slot(call, all[i].slot, err) : -ESTALE;
+		if (r == 0)
+			r = check_name(call, item, err);
+		if (r == 0)
+			r = check_twins(all, i, err);
+		if (r < 0)
+			return error_wrap(err, r, "publish \"%s\"", item->name);
+	}
+	return 0;
+}
+
+/* --- what can fail
+ * -------------------------------------------------------------- */
+
+static void unreserve(struct broker *broker, struct publication *all,
+		      uint32_t n)
+{
+	struct slot_record *record;
+	uint32_t i;
+
+	for (i = 0; i < n; i++) {
+		record = catalog_slot(&broker->catalog, all[i].slot);
+		deadlines_remove(&broker->deadlines, &record->heap_position);
+		if (all[i].room)
+			slot_unreserve_name(broker, all[i].slot,
+					    all[i].item->name, all[i].room);
+	}
+}
+
+static int reserve_one(const struct verb_call *call, struct publication *one,
+		       struct error *err)
+{
+	struct broker *broker = call->broker;
+	const struct publish_item *item = one->item;
+	uint32_t uid = session_record(call->session)->uid;
+
+	if (!*item->name)
+		return 0;
+	one->room = slot_reserve_name(broker, one->slot, item->name);
+	if (!one->room)
+		return error_set(err, -ENOSPC,
+				 "the catalog has no room for the name \"%s\"",
+				 item->name);
+	if (!index_claim_prefix(broker, item->name, uid))
+		return error_set(err, -EDQUOT,
+				 "uid %u has too many first components of "
+				 "names for \"%s\"",
+				 uid, item->name);
+	if (!item->ttl_ms)
+		return 0;
+	one->deadline_ms = now_ms() + item->ttl_ms;
+	return slot_set_deadline(broker, one->slot, one->deadline_ms, err);
+}
+
+static int reserve(const struct verb_call *call, struct publication *all,
+		   uint32_t n, struct error *err)
+{
+	uint32_t i;
+	int r;
+
+	for (i = 0; i < n; i++) {
+		r = reserve_one(call, &all[i], err);
+		if (r < 0) {
+			unreserve(call->broker, all, n);
+			return r;
+		}
+	}
+	return 0;
+}
+
+/* --- changes
+ * -------------------------------------------------------------------- */
+
+/* Gives the version the name had. */
+static uint64_t let_go(struct broker *broker, const char *name)
+{
+	uint32_t old = index_find(broker, name);
+	uint64_t version;
+
+	if (!old)
+		return 0;
+	version = catalog_slot(&broker->catalog, old)->version;
+	slot_end_name(broker, old);
+	slot_settle(broker, old);
+	point("publish.replaced");
+	return version;
+}
+
+static void show(const struct verb_call *call, const struct publication *one,
+		 uint64_t version)
+{
+	struct broker *broker = call->broker;
+	struct catalog *catalog = &broker->catalog;
+	struct slot_record *record = catalog_slot(catalog, one->slot);
+	uint32_t flags = record->flags | one->item->flags | SLOT_FLAG_NAMED;
+
+	slot_set_name(broker, one->slot, one->item->name, one->room);
+	catalog_set(catalog, record->version, version);
+	catalog_set(catalog, record->deadline_ms, one->deadline_ms);
+	catalog_set(catalog, record->flags, (uint16_t)flags);
+	if (flags & PUBLISH_TIED) {
+		catalog_set(catalog, record->tied, call->session->index);
+		catalog_list_append(
+			catalog, &session_record(call->session)->own,
+			SECTION_SLOT,
+			offsetof(struct slot_record, session_link), one->slot);
+	}
+	if (flags & PUBLISH_EVICTABLE)
+		broker->limbo.n_evictable++;
+	index_add(broker, one->slot);
+	broker->n_published++;
+	point("publish.indexed");
+}
+
+/* Gives the version of the name, 0 without one. */
+static uint64_t publish(const struct verb_call *call,
+			const struct publication *one)
+{
+	struct broker *broker = call->broker;
+	uint64_t version = 0;
+
+	slot_end_writer(broker, one->slot);
+	if (*one->item->name) {
+		version = let_go(broker, one->item->name) + 1;
+		show(call, one, version);
+	}
+	slot_settle(broker, one->slot);
+	point("publish.shown");
+	if (version)
+		waiters_wake_name(broker, one->item->name);
+	return version;
+}
+
+int verb_publish(struct verb_call *call, struct error *err)
+{
+	uint32_t n = call->request->publish.n_items;
+	struct versions_reply *reply = &call->reply->versions;
+	struct publication *all = verb_alloc(call, n * sizeof(*all));
+	uint64_t *versions = verb_alloc(call, n * sizeof(*versions));
+	uint32_t i;
+	int r;
+
+	if (!all || !versions)
+		return error_set(err, -ENOMEM, "no memory for the request");
+	r = check(call, all, n, err);
+	if (r < 0)
+		return r;
+	r = reserve(call, all, n, err);
+	if (r < 0)
+		return r;
+	for (i = 0; i < n; i++)
+		versions[i] = publish(call, &all[i]);
+	reply->versions = versions;
+	reply->n_versions = n;
+	return VERB_DONE;
+}

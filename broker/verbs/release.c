@@ -1,0 +1,75 @@
+/*
+ * release: holds given back by a request, for whoever wants to know that the
+ * memory is free, or whose tensor is still being written.
+ */
+#include "broker/broker.h"
+#include "broker/grant.h"
+#include "broker/slot.h"
+#include "broker/verbs.h"
+#include "proto/error.h"
+#include <errno.h>
+
+/* Does the session hold so many, with what earlier items take? */
+static int check_holds(const struct verb_call *call, const uint32_t *slots,
+		       uint32_t i, struct error *err)
+{
+	const struct release_item *items = call->request->release.items;
+	uint32_t grant =
+		grant_find(call->broker, call->session->index, slots[i]);
+	int64_t holds = grant ? grant_holds(call->broker, grant) : 0;
+	int64_t wanted = items[i].n_holds;
+	uint32_t j;
+
+	for (j = 0; j < i; j++) {
+		if (slots[j] == slots[i])
+			wanted += items[j].n_holds;
+	}
+	if (grant && wanted <= holds)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "the session holds slot %u %lld times, it cannot "
+			 "release it %lld times",
+			 slots[i], (long long)holds, (long long)wanted);
+}
+
+/* The last hold of a writer is gone: nobody can finish the tensor. */
+static void abandon(struct broker *broker, uint32_t session, uint32_t slot)
+{
+	uint32_t grant;
+
+	if (catalog_slot(&broker->catalog, slot)->writer != session)
+		return;
+	grant = grant_find(broker, session, slot);
+	if (!grant || grant_holds(broker, grant) <= 0)
+		slot_end_writer(broker, slot);
+}
+
+int verb_release(struct verb_call *call, struct error *err)
+{
+	const struct release_request *request = &call->request->release;
+	uint32_t session = call->session->index;
+	uint32_t *slots = verb_alloc(call, request->n_items * sizeof(*slots));
+	uint32_t i;
+	int r;
+
+	if (!slots)
+		return error_set(err, -ENOMEM, "no memory for the request");
+	for (i = 0; i < request->n_items; i++) {
+		slots[i] = slot_find(call->broker, &request->items[i].ref, err);
+		if (!slots[i])
+			return -ESTALE;
+		r = check_holds(call, slots, i, err);
+		if (r < 0)
+			return r;
+	}
+	/* All counts first: a slot that is in the batch twice is settled when
+	 * it is there for the last time. */
+	for (i = 0; i < request->n_items; i++)
+		grant_add(call->broker, session, slots[i],
+			  (int32_t)(0 - request->items[i].n_holds));
+	for (i = 0; i < request->n_items; i++) {
+		abandon(call->broker, session, slots[i]);
+		slot_settle(call->broker, slots[i]);
+	}
+	return VERB_DONE;
+}

@@ -1,0 +1,338 @@
+/*
+ * A broker by hand, for tests of its parts: catalog, table, accounts and pools
+ * are real, the loop runs only while a request waits for something. Clients
+ * are real sessions of this process with any uid; their requests go through
+ * verb_dispatch() and a socket pair.
+ */
+#pragma once
+#include "broker/broker.h"
+#include "broker/bundle.h"
+#include "broker/grant.h"
+#include "broker/index.h"
+#include "broker/slot.h"
+#include "broker/ticket.h"
+#include "broker/verbs.h"
+#include "proto/error.h"
+#include "shm/memfd.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* What a test calls with an error and expects to succeed. */
+static inline void must(int r, const struct error *err)
+{
+	cr_assert(r == 0, "%d: %s", r, err->msg);
+}
+
+static inline void limit(struct config *config)
+{
+	config->memory_max = UINT64_C(64) << 20;
+	config->memory_reserve = 0;
+	config->chunk_min = UINT64_C(2) << 20;
+	config->warm_ms = 3600 * 1000;
+	config->quota_bytes = config->memory_max;
+}
+
+static inline struct broker *broker_make(void)
+{
+	struct broker *broker = calloc(1, sizeof(*broker));
+	struct error err = ERROR_NULL;
+
+	cr_assert(broker != NULL);
+	must(uv_loop_init(&broker->loop), &err);
+	must(uv_idle_init(&broker->loop, &broker->idle), &err);
+	broker->idle.data = broker;
+	must(config_init(&broker->config, &err), &err);
+	limit(&broker->config);
+	must(catalog_create(&broker->catalog, &err), &err);
+	must(table_create(&broker->table, &err), &err);
+	accounts_init(&broker->accounts, &broker->config);
+	must(deadlines_init(&broker->deadlines, &broker->loop, &err), &err);
+	must(pools_init(&broker->pools, broker, &err), &err);
+	return broker;
+}
+
+/* --- clients
+ * ------------------------------------------------------------------ */
+
+struct client {
+	struct broker *broker;
+	struct session *session;
+	struct peer peer;
+	struct refs refs;              /* the client's mapping */
+	int sock_fd;                   /* the client's end */
+	uint64_t number;               /* of the last request */
+	char sentence[ERROR_MSG_SIZE]; /* of the last refusal */
+};
+
+static inline void client_open(struct client *client, struct broker *broker,
+			       uint32_t uid, uint64_t budget)
+{
+	int pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	struct error err = ERROR_NULL;
+	int fds[2];
+
+	*client = (struct client){.broker = broker};
+	must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC,
+			0, fds),
+	     &err);
+	must(session_new(broker, getpid(), uid, uid, pidfd, budget,
+			 &client->session, &err),
+	     &err);
+	must(refs_open(&client->refs,
+		       fcntl(client->session->refs.fd, F_DUPFD_CLOEXEC, 3),
+		       REFS_CLIENT, &err),
+	     &err);
+	client->sock_fd = fds[0];
+	client->peer = (struct peer){
+		.broker = broker,
+		.session = client->session,
+		.sock_fd = fds[1],
+		.pid = getpid(),
+		.uid = uid,
+		.gid = uid,
+		.pidfd = -1,
+	};
+	client->session->peer = &client->peer;
+}
+
+/* As if its process had died. */
+static inline void client_close(struct client *client)
+{
+	session_end(client->session);
+	refs_close(&client->refs);
+	close(client->sock_fd);
+	close(client->peer.sock_fd);
+}
+
+/* Send a request; the answer may come later. */
+static inline void client_send(struct client *client,
+			       const struct request *request, uint64_t number)
+{
+	struct error err = ERROR_NULL;
+	struct frame frame = {.kind = request->kind, .number = number};
+	uint8_t *body;
+	size_t size;
+
+	must(request_encode(request, &body, &size, &err), &err);
+	frame.body = body;
+	frame.body_size = (uint32_t)size;
+	frame.answered = number;
+	must(verb_dispatch(&client->peer, &frame, &err), &err);
+	free(body);
+}
+
+/* The next answer if there is one: its code in `ret_code`. */
+static inline bool client_recv(struct client *client, struct reply *ret,
+			       int *ret_code)
+{
+	static uint8_t buffer[FRAME_MAX_SIZE];
+	struct error err = ERROR_NULL;
+	struct frame frame;
+	int r;
+
+	r = frame_recv(client->sock_fd, buffer, &frame, NULL, &err);
+	cr_assert(r >= 0, "%s", err.msg);
+	if (r != FRAME_OK)
+		return false;
+	frame_close_fds(&frame);
+	must(reply_decode(frame.kind, frame.code, frame.body, frame.body_size,
+			  ret, &err),
+	     &err);
+	*ret_code = frame.code;
+	client->sentence[0] = '\0';
+	if (frame.code < 0)
+		snprintf(client->sentence, sizeof(client->sentence), "%s",
+			 ret->sentence);
+	return true;
+}
+
+/* Send and wait; gives the code. The caller frees the reply. */
+static inline int client_call(struct client *client,
+			      const struct request *request, struct reply *ret)
+{
+	int code;
+
+	client_send(client, request, ++client->number);
+	while (!client_recv(client, ret, &code))
+		uv_run(&client->broker->loop, UV_RUN_ONCE);
+	return code;
+}
+
+/* The same where only the code matters. */
+static inline int client_ask(struct client *client,
+			     const struct request *request)
+{
+	struct reply reply;
+	int code = client_call(client, request, &reply);
+
+	reply_deinit(&reply);
+	return code;
+}
+
+static inline void client_acquire(struct client *client,
+				  const struct slot_ref *ref)
+{
+	cr_assert(eq(int,
+		     refs_acquire(&client->refs, &client->broker->table,
+				  ref->slot, ref->generation),
+		     REFS_HELD));
+}
+
+/* Release without a request; true: the broker is to be rung. */
+static inline bool client_release(struct client *client,
+				  const struct slot_ref *ref)
+{
+	return refs_release(&client->refs, &client->broker->table, ref->slot);
+}
+
+/* --- requests
+ * ------------------------------------------------------------------ */
+
+static inline struct alloc_item item_of(uint64_t size)
+{
+	struct alloc_item item = {
+		.type = {.dtype = DTYPE_U8,
+			 .n_dims = 1,
+			 .shape = {(int64_t)size}},
+		.name = "",
+	};
+
+	tensor_type_contiguous(&item.type);
+	return item;
+}
+
+static inline int client_alloc_item(struct client *client,
+				    struct alloc_item *item, uint32_t mode,
+				    uint64_t bundle, int32_t timeout_ms,
+				    struct slot_ref *ret)
+{
+	struct request request = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT, .mode = mode},
+			  .bundle = bundle,
+			  .timeout_ms = timeout_ms,
+			  .n_items = 1,
+			  .items = item},
+	};
+	struct reply reply;
+	int r = client_call(client, &request, &reply);
+
+	if (r == 0)
+		*ret = reply.places.places[0].ref;
+	reply_deinit(&reply);
+	return r;
+}
+
+static inline struct slot_ref client_alloc(struct client *client, uint64_t size)
+{
+	struct alloc_item item = item_of(size);
+	struct slot_ref ref = {0};
+
+	cr_assert(zero(int, client_alloc_item(client, &item, 0644, 0, 0, &ref)),
+		  "%s", client->sentence);
+	return ref;
+}
+
+/* Gives the version, or a negative errno. */
+static inline int64_t client_publish(struct client *client,
+				     const struct slot_ref *ref,
+				     const char *name, uint32_t flags,
+				     uint64_t ttl_ms)
+{
+	struct publish_item item = {
+		.ref = *ref, .name = name, .flags = flags, .ttl_ms = ttl_ms};
+	struct request request = {
+		.kind = MESSAGE_PUBLISH,
+		.publish = {.n_items = 1, .items = &item},
+	};
+	struct reply reply;
+	int64_t r = client_call(client, &request, &reply);
+
+	if (r == 0)
+		r = (int64_t)reply.versions.versions[0];
+	reply_deinit(&reply);
+	return r;
+}
+
+static inline int client_get(struct client *client, const char *name,
+			     struct slot_ref *ret)
+{
+	struct request request = {
+		.kind = MESSAGE_GET,
+		.get = {.n_names = 1, .names = &name},
+	};
+	struct reply reply;
+	int r = client_call(client, &request, &reply);
+
+	if (r == 0)
+		*ret = reply.places.places[0].ref;
+	reply_deinit(&reply);
+	return r;
+}
+
+static inline int client_release_n(struct client *client,
+				   const struct slot_ref *ref, uint32_t n)
+{
+	struct release_item item = {.ref = *ref, .n_holds = n};
+
+	return client_ask(client, &(struct request){.kind = MESSAGE_RELEASE,
+						    .release = {1, &item}});
+}
+
+static inline int client_remove(struct client *client, const char *name)
+{
+	return client_ask(client, &(struct request){.kind = MESSAGE_REMOVE,
+						    .remove = {1, &name}});
+}
+
+/* A named tensor that nobody holds but its name. */
+static inline struct slot_ref client_put(struct client *client,
+					 const char *name, uint32_t flags)
+{
+	struct slot_ref ref = client_alloc(client, 100);
+
+	cr_assert(client_publish(client, &ref, name, flags, 0) > 0, "%s",
+		  client->sentence);
+	cr_assert(zero(int, client_release_n(client, &ref, 1)));
+	return ref;
+}
+
+/* --- looking
+ * -------------------------------------------------------------------- */
+
+static inline enum slot_state word_state(const struct broker *broker,
+					 const struct slot_ref *ref)
+{
+	uint64_t word = table_load(&broker->table, ref->slot);
+
+	if (table_word_generation(word) != ref->generation)
+		return SLOT_FREE;
+	return table_word_state(word);
+}
+
+static inline uint64_t used(struct broker *broker, uint32_t uid,
+			    enum account_kind kind)
+{
+	return accounts_get(&broker->accounts, uid)->used[kind];
+}
+
+/* Everything is back where it was: memory, accounts, records. */
+static inline void assert_empty(struct broker *broker, uint32_t uid)
+{
+	const struct catalog *catalog = &broker->catalog;
+
+	cr_assert(zero(u64, used(broker, uid, ACCOUNT_BYTES)));
+	cr_assert(zero(u64, used(broker, uid, ACCOUNT_SLOTS)));
+	cr_assert(zero(u32, catalog_n_live(catalog, SECTION_SLOT)));
+	cr_assert(zero(u32, catalog_n_live(catalog, SECTION_BLOCK)));
+	cr_assert(zero(u32, catalog_n_live(catalog, SECTION_GRANT)));
+	cr_assert(zero(u32, catalog_n_live(catalog, SECTION_TICKET)));
+	cr_assert(zero(u32, catalog_n_live(catalog, SECTION_BUNDLE)));
+	cr_assert(zero(u32, catalog->header->limbo.n));
+}

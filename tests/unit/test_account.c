@@ -1,0 +1,120 @@
+/*
+ * Accounts: what is charged, what is refused, and that root is bounded by the
+ * machine.
+ */
+#include "broker/account.h"
+#include "broker/config.h"
+#include "proto/error.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+
+static const struct config config = {
+	.memory_max = 1000,
+	.quota_bytes = 100,
+	.quota_slots = 7,
+	.quota_sessions = 6,
+	.quota_waiting = 5,
+	.quota_queue = 4,
+	.quota_prefixes = 3,
+	.quota_chunks = 2,
+};
+
+Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
+{
+	struct error err = ERROR_NULL;
+	struct accounts accounts;
+	struct account *account;
+
+	accounts_init(&accounts, &config);
+	account = accounts_get(&accounts, 1000);
+	cr_assert(zero(int, account_charge(&accounts, account, ACCOUNT_BYTES,
+					   60, NULL)));
+	cr_expect(eq(int,
+		     account_charge(&accounts, account, ACCOUNT_BYTES, 41,
+				    &err),
+		     -EDQUOT));
+	cr_expect(strstr(err.msg, "uid 1000 has 60 bytes") != NULL);
+	cr_expect(strstr(err.msg, "quota_bytes") != NULL);
+	cr_expect(eq(int,
+		     account_charge(&accounts, account, ACCOUNT_BYTES,
+				    UINT64_MAX, NULL),
+		     -EDQUOT));
+	cr_expect(zero(int, account_charge(&accounts, account, ACCOUNT_BYTES,
+					   40, NULL)));
+	account_refund(account, ACCOUNT_BYTES, 100);
+	cr_expect(zero(u64, account->used[ACCOUNT_BYTES]));
+	accounts_deinit(&accounts);
+}
+
+Test(account, each_kind_has_its_own_limit)
+{
+	const uint64_t limits[ACCOUNT_N] = {100, 7, 6, 5, 4, 3, 2};
+	struct accounts accounts;
+	struct account *account;
+	uint32_t kind;
+
+	accounts_init(&accounts, &config);
+	account = accounts_get(&accounts, 1000);
+	for (kind = 0; kind < ACCOUNT_N; kind++) {
+		cr_expect(eq(u64, account_limit(&accounts, kind),
+			     limits[kind]));
+		cr_expect(zero(int, account_charge(&accounts, account, kind,
+						   limits[kind], NULL)));
+		cr_expect(eq(int,
+			     account_charge(&accounts, account, kind, 1, NULL),
+			     -EDQUOT));
+	}
+	accounts_deinit(&accounts);
+}
+
+Test(account, root_has_all_memory_but_the_other_limits)
+{
+	struct accounts accounts;
+	struct account *root;
+
+	accounts_init(&accounts, &config);
+	root = accounts_get(&accounts, 0);
+	cr_expect(zero(int, account_charge(&accounts, root, ACCOUNT_BYTES,
+					   1000, NULL)));
+	cr_expect(eq(int,
+		     account_charge(&accounts, root, ACCOUNT_BYTES, 1, NULL),
+		     -EDQUOT));
+	cr_expect(eq(int,
+		     account_charge(&accounts, root, ACCOUNT_SLOTS, 8, NULL),
+		     -EDQUOT));
+	accounts_deinit(&accounts);
+}
+
+Test(account, users_of_one_bucket_are_told_apart)
+{
+	struct accounts accounts;
+	struct account *one, *other;
+
+	accounts_init(&accounts, &config);
+	one = accounts_get(&accounts, 5);
+	other = accounts_get(&accounts, 5 + 256);
+	cr_expect(ne(ptr, one, other));
+	cr_expect(eq(ptr, accounts_get(&accounts, 5), one));
+	cr_expect(eq(u32, other->uid, 261));
+	accounts_deinit(&accounts);
+	cr_expect(eq(ptr, accounts.buckets[5], NULL));
+}
+
+Test(account, what_exists_already_is_charged_beyond_the_limit)
+{
+	struct accounts accounts;
+	struct account *account;
+
+	accounts_init(&accounts, &config);
+	account = accounts_get(&accounts, 1000);
+	account_charge_adopted(account, ACCOUNT_SLOTS, 50);
+	cr_expect(eq(int,
+		     account_charge(&accounts, account, ACCOUNT_SLOTS, 1, NULL),
+		     -EDQUOT));
+	account_refund(account, ACCOUNT_SLOTS, 44);
+	cr_expect(zero(int, account_charge(&accounts, account, ACCOUNT_SLOTS, 1,
+					   NULL)));
+	accounts_deinit(&accounts);
+}

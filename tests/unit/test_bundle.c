@@ -1,0 +1,310 @@
+/* Bundles: all of one version or all of the next. */
+#include "broker_fixture.h"
+
+static struct broker *broker;
+static struct client alice, bob;
+
+static void set_up(void)
+{
+	broker = broker_make();
+	client_open(&alice, broker, 1000, 0);
+	client_open(&bob, broker, 1001, 0);
+}
+
+TestSuite(bundle, .init = set_up, .timeout = 20);
+
+static int begin(struct client *client, const char *name, uint32_t flags,
+		 uint64_t *ret)
+{
+	struct request request = {
+		.kind = MESSAGE_BUNDLE_BEGIN,
+		.bundle_begin = {.name = name,
+				 .access = {0, GID_DEFAULT, 0644},
+				 .flags = flags},
+	};
+	struct reply reply;
+	int r = client_call(client, &request, &reply);
+
+	if (r == 0)
+		*ret = reply.bundle.bundle;
+	reply_deinit(&reply);
+	return r;
+}
+
+static int add(struct client *client, uint64_t bundle, const char *name,
+	       struct slot_ref *ret)
+{
+	struct alloc_item item = item_of(1000);
+
+	item.name = name;
+	return client_alloc_item(client, &item, 0, bundle, 0, ret);
+}
+
+static int64_t end(struct client *client, uint16_t kind, uint64_t bundle)
+{
+	struct request request = {.kind = kind, .bundle_end = {bundle}};
+	struct reply reply;
+	int64_t r = client_call(client, &request, &reply);
+
+	if (r == 0 && kind == MESSAGE_BUNDLE_COMMIT)
+		r = (int64_t)reply.bundle.version;
+	reply_deinit(&reply);
+	return r;
+}
+
+/* Members "<name>a" and "<name>b", committed, held by nobody. */
+static void put(struct client *client, const char *name, int64_t version,
+		struct slot_ref refs[2])
+{
+	char member[64];
+	uint64_t id;
+
+	cr_assert(zero(int, begin(client, name, PUBLISH_REPLACE, &id)), "%s",
+		  client->sentence);
+	for (int i = 0; i < 2; i++) {
+		snprintf(member, sizeof(member), "%s%c", name, 'a' + i);
+		cr_assert(zero(int, add(client, id, member, &refs[i])), "%s",
+			  client->sentence);
+	}
+	cr_assert(eq(int, end(client, MESSAGE_BUNDLE_COMMIT, id), version),
+		  "%s", client->sentence);
+	for (int i = 0; i < 2; i++)
+		client_release_n(client, &refs[i], 1);
+}
+
+static int get(struct client *client, const char *name, struct reply *ret)
+{
+	return client_call(client,
+			   &(struct request){.kind = MESSAGE_BUNDLE_GET,
+					     .bundle_get = {.name = name}},
+			   ret);
+}
+
+Test(bundle, is_unseen_until_it_is_committed)
+{
+	struct slot_ref ref, got;
+	uint64_t id;
+
+	cr_assert(zero(int, begin(&alice, "m/", 0, &id)));
+	cr_assert(zero(int, add(&alice, id, "m/a", &ref)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_WRITING));
+	cr_assert(eq(int, client_get(&alice, "m/a", &got), -ENOENT));
+	cr_assert(eq(int, client_publish(&alice, &ref, "x", 0, 0), -EINVAL));
+	cr_assert(eq(int, end(&alice, MESSAGE_BUNDLE_COMMIT, id), 1));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
+	cr_assert(zero(int, client_get(&bob, "m/a", &got)));
+	cr_assert(eq(u32, got.slot, ref.slot));
+	cr_assert(eq(int, add(&alice, id, "m/b", &ref), -ENOENT),
+		  "a committed bundle takes no more");
+}
+
+Test(bundle, is_replaced_as_a_whole)
+{
+	struct slot_ref old[2], new[2], got;
+
+	put(&alice, "m/", 1, old);
+	cr_assert(zero(int, client_get(&bob, "m/b", &got)));
+	put(&alice, "m/", 2, new);
+	cr_assert(eq(int, word_state(broker, &old[0]), SLOT_FREE));
+	cr_assert(eq(int, word_state(broker, &old[1]), SLOT_LIMBO));
+	cr_assert(eq(u32, index_find(broker, "m/a"), new[0].slot));
+	cr_assert(eq(u32, index_find(broker, "m/b"), new[1].slot));
+	cr_assert(client_release(&bob, &old[1]));
+	limbo_collect_pending(broker, bob.session);
+	cr_assert(eq(u32, catalog_n_live(&broker->catalog, SECTION_BUNDLE), 1));
+}
+
+Test(bundle, get_holds_every_member)
+{
+	struct slot_ref refs[2];
+	struct reply reply;
+
+	put(&alice, "m/", 1, refs);
+	cr_assert(zero(int, get(&bob, "m/", &reply)));
+	cr_assert(eq(u32, reply.bundle_get.n_members, 2));
+	cr_assert(eq(u64, reply.bundle_get.version, 1));
+	reply_deinit(&reply);
+	cr_assert(zero(int, client_remove(&alice, "m/")));
+	for (int i = 0; i < 2; i++)
+		cr_assert(eq(int, word_state(broker, &refs[i]), SLOT_LIMBO));
+	client_close(&bob);
+	client_close(&alice);
+	assert_empty(broker, 1000);
+}
+
+Test(bundle, the_manifest_lists_the_places_in_order)
+{
+	struct error err = ERROR_NULL;
+	struct places_reply places;
+	struct slot_ref refs[2];
+	uint64_t size;
+	void *mem, *map;
+	int fd;
+
+	put(&alice, "m/", 1, refs);
+	must(bundle_manifest(broker, index_find_bundle(broker, "m/"), &fd,
+			     &size, &err),
+	     &err);
+	must(memfd_map(fd, size, false, &map, &err), &err);
+	must(places_decode(map, size, &places, &mem, &err), &err);
+	cr_assert(eq(u32, places.n_places, 2));
+	cr_assert(eq(u32, places.places[0].ref.slot, refs[0].slot));
+	cr_assert(eq(str, (char *)places.places[1].name, "m/b"));
+	cr_assert(lt(int, (int)write(fd, "x", 1), 0));
+	free(mem);
+}
+
+Test(bundle, an_aborted_one_leaves_nothing)
+{
+	struct slot_ref ref;
+	uint64_t id;
+
+	cr_assert(zero(int, begin(&alice, "m/", 0, &id)));
+	cr_assert(zero(int, add(&alice, id, "m/a", &ref)));
+	cr_assert(zero(int, (int)end(&alice, MESSAGE_BUNDLE_ABORT, id)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO),
+		  "its loader holds it");
+	client_release_n(&alice, &ref, 1);
+	client_close(&alice);
+	assert_empty(broker, 1000);
+}
+
+Test(bundle, dies_with_its_loader_while_staged)
+{
+	struct slot_ref ref;
+	uint64_t id;
+
+	cr_assert(zero(int, begin(&alice, "m/", 0, &id)));
+	cr_assert(zero(int, add(&alice, id, "m/a", &ref)));
+	cr_assert(zero(int, begin(&alice, "empty/", 0, &id)));
+	client_close(&alice);
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+	assert_empty(broker, 1000);
+}
+
+Test(bundle, tied_to_its_session_ends_with_it)
+{
+	struct slot_ref ref;
+	uint64_t id;
+
+	cr_assert(zero(int, begin(&alice, "m/", PUBLISH_TIED, &id)));
+	cr_assert(zero(int, add(&alice, id, "m/a", &ref)));
+	cr_assert(eq(int, end(&alice, MESSAGE_BUNDLE_COMMIT, id), 1));
+	client_close(&alice);
+	cr_assert(zero(u32, index_find(broker, "m/a")));
+	assert_empty(broker, 1000);
+}
+
+Test(bundle, without_members_is_not_committed)
+{
+	uint64_t id;
+
+	cr_assert(zero(int, begin(&alice, "m/", 0, &id)));
+	cr_assert(eq(int, end(&alice, MESSAGE_BUNDLE_COMMIT, id), -EINVAL));
+	cr_assert(zero(int, (int)end(&alice, MESSAGE_BUNDLE_ABORT, id)));
+	cr_assert(eq(int, end(&alice, MESSAGE_BUNDLE_ABORT, id), -ENOENT));
+}
+
+Test(bundle, names_of_members_are_checked)
+{
+	struct slot_ref ref;
+	uint64_t id;
+
+	client_put(&alice, "m/plain", 0);
+	cr_assert(zero(int, begin(&alice, "m/", 0, &id)));
+	cr_assert(eq(int, add(&alice, id, "n/a", &ref), -EINVAL));
+	cr_assert(eq(int, add(&alice, id, "m/plain", &ref), -EEXIST));
+	cr_assert(zero(int, add(&alice, id, "m/a", &ref)));
+	cr_assert(eq(int, add(&alice, id, "m/a", &ref), -EEXIST));
+	cr_assert(eq(int, add(&bob, id, "m/b", &ref), -ENOENT),
+		  "it is not bob's");
+}
+
+Test(bundle, protects_the_names_in_it)
+{
+	struct slot_ref refs[2], ref = client_alloc(&alice, 1);
+	uint64_t id;
+
+	put(&alice, "m/", 1, refs);
+	cr_assert(eq(int, client_publish(&alice, &ref, "m/c", 0, 0), -EEXIST));
+	cr_assert(eq(int,
+		     client_publish(&alice, &ref, "m/a", PUBLISH_REPLACE, 0),
+		     -EEXIST));
+	cr_assert(eq(int, client_publish(&alice, &ref, "m", 0, 0), 1));
+	cr_assert(eq(int, client_remove(&alice, "m/a"), -EINVAL));
+	cr_assert(eq(int, begin(&alice, "m/", 0, &id), -EEXIST));
+	cr_assert(eq(int, begin(&alice, "m/sub/", 0, &id), -EEXIST));
+	cr_assert(eq(int, begin(&bob, "m/", PUBLISH_REPLACE, &id), -EPERM));
+	put(&alice, "top/sub/", 1, refs);
+	cr_assert(eq(int, begin(&alice, "top/", 0, &id), -EEXIST));
+}
+
+Test(bundle, a_name_that_came_up_meanwhile_stops_the_commit)
+{
+	struct slot_ref ref;
+	uint64_t id;
+
+	cr_assert(zero(int, begin(&alice, "m/", 0, &id)));
+	cr_assert(zero(int, add(&alice, id, "m/a", &ref)));
+	client_put(&alice, "m/a", 0);
+	cr_assert(eq(int, end(&alice, MESSAGE_BUNDLE_COMMIT, id), -EEXIST));
+	cr_assert(zero(int, client_remove(&alice, "m/a")));
+	cr_assert(eq(int, end(&alice, MESSAGE_BUNDLE_COMMIT, id), 1));
+}
+
+Test(bundle, views_are_made_inside_of_it)
+{
+	struct alloc_item item = item_of(10);
+	struct slot_ref base, view;
+	uint64_t id;
+
+	cr_assert(zero(int, begin(&alice, "m/", 0, &id)));
+	cr_assert(zero(int, add(&alice, id, "m/a", &base)));
+	item.is_view = true;
+	item.base = base;
+	item.name = "m/tied";
+	cr_assert(zero(int, client_alloc_item(&alice, &item, 0, id, 0, &view)));
+	cr_assert(eq(int, end(&alice, MESSAGE_BUNDLE_COMMIT, id), 1));
+	cr_assert(eq(u32, index_find(broker, "m/tied"), view.slot));
+	item.name = "";
+	cr_assert(eq(int, client_alloc_item(&alice, &item, 0, 0, 0, &view),
+		     -EINVAL));
+}
+
+/* Half of the journal: what does not fit is freed by a later round. */
+Test(bundle, a_large_one_goes_in_steps, .timeout = 60)
+{
+	enum { BATCHES = 40, N = 256 };
+	static struct alloc_item items[N];
+	static char names[N][32];
+	struct request alloc = {.kind = MESSAGE_ALLOC,
+				.alloc = {.n_items = N, .items = items}};
+	struct reply reply;
+	uint64_t id;
+
+	cr_assert(zero(int, begin(&alice, "m/", 0, &id)));
+	alloc.alloc.bundle = id;
+	for (int b = 0; b < BATCHES; b++) {
+		for (int i = 0; i < N; i++) {
+			snprintf(names[i], sizeof(names[i]), "m/%d.%d", b, i);
+			items[i] = item_of(64);
+			items[i].name = names[i];
+		}
+		cr_assert(zero(int, client_ask(&alice, &alloc)), "%s",
+			  alice.sentence);
+	}
+	cr_assert(eq(int, end(&alice, MESSAGE_BUNDLE_COMMIT, id), 1));
+	cr_assert(zero(int, get(&bob, "m/", &reply)), "%s", bob.sentence);
+	cr_assert(eq(u32, reply.bundle_get.n_members, BATCHES * N));
+	reply_deinit(&reply);
+	client_close(&alice);
+	client_close(&bob);
+	client_open(&alice, broker, 1000, 0);
+	cr_assert(zero(int, client_remove(&alice, "m/")));
+	cr_assert(catalog_n_live(&broker->catalog, SECTION_SLOT) > 0,
+		  "the test needs a larger bundle");
+	while (catalog_n_live(&broker->catalog, SECTION_SLOT))
+		uv_run(&broker->loop, UV_RUN_ONCE);
+	client_close(&alice);
+	assert_empty(broker, 1000);
+}

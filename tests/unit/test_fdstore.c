@@ -1,0 +1,214 @@
+/*
+ * The fd store: what is said to the keeper, and what is taken over from it.
+ * The test itself is the keeper.
+ */
+#include "broker/fdstore.h"
+#include "proto/error.h"
+#include "shm/memfd.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct keeper {
+	char directory[32];
+	struct sockaddr_un address;
+	int fd;
+};
+
+static void keeper_open(struct keeper *keeper)
+{
+	strcpy(keeper->directory, "/tmp/test-fdstore-XXXXXX");
+	cr_assert(mkdtemp(keeper->directory) != NULL);
+	keeper->address = (struct sockaddr_un){.sun_family = AF_UNIX};
+	snprintf(keeper->address.sun_path, sizeof(keeper->address.sun_path),
+		 "%s/notify", keeper->directory);
+	keeper->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	cr_assert(zero(int, bind(keeper->fd,
+				 (struct sockaddr *)&keeper->address,
+				 sizeof(keeper->address))));
+	setenv("NOTIFY_SOCKET", keeper->address.sun_path, 1);
+}
+
+static void keeper_close(struct keeper *keeper)
+{
+	if (keeper->fd >= 0)
+		close(keeper->fd);
+	keeper->fd = -1;
+	unlink(keeper->address.sun_path);
+	rmdir(keeper->directory);
+}
+
+/* The next notification; gives the fd that came along, or -1. */
+static int keeper_receive(struct keeper *keeper, char *ret_text, size_t size)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int)) + 64];
+	} control;
+	struct iovec part = {ret_text, size - 1};
+	struct msghdr message = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	struct cmsghdr *c;
+	int fd = -1;
+	ssize_t n = recvmsg(keeper->fd, &message, MSG_DONTWAIT);
+
+	cr_assert(ge(long, n, 0));
+	ret_text[n] = '\0';
+	for (c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+			memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+	}
+	return fd;
+}
+
+static int make_file(void)
+{
+	int fd = -1;
+
+	cr_assert(zero(int, memfd_create_sealed("x", 4096, MEMFD_SEAL_CLOSED,
+						&fd, NULL)));
+	return fd;
+}
+
+static ino_t inode(int fd)
+{
+	struct stat status;
+
+	cr_assert(zero(int, fstat(fd, &status)));
+	return status.st_ino;
+}
+
+Test(fdstore, puts_and_removes_by_name)
+{
+	struct fdstore store = FDSTORE_NULL;
+	struct keeper keeper;
+	char text[256];
+	int fd = make_file(), got;
+
+	keeper_open(&keeper);
+	cr_assert(zero(int, fdstore_open(&store, NULL)));
+	cr_expect(store.is_kept);
+	cr_assert(zero(int, fdstore_put(&store, fd, "c7", NULL)));
+	cr_expect(eq(u32, store.n_stored, 1));
+	got = keeper_receive(&keeper, text, sizeof(text));
+	cr_expect(eq(str, text, "FDSTORE=1\nFDPOLL=0\nFDNAME=c7"));
+	cr_assert(ge(int, got, 0));
+	cr_expect(eq(ulong, inode(got), inode(fd)));
+	fdstore_remove(&store, "c7");
+	cr_expect(zero(u32, store.n_stored));
+	cr_expect(eq(int, keeper_receive(&keeper, text, sizeof(text)), -1));
+	cr_expect(eq(str, text, "FDSTOREREMOVE=1\nFDNAME=c7"));
+	close(got);
+	close(fd);
+	fdstore_close(&store);
+	keeper_close(&keeper);
+}
+
+Test(fdstore, refuses_more_than_the_limit)
+{
+	struct fdstore store = FDSTORE_NULL;
+	struct error err = ERROR_NULL;
+	struct keeper keeper;
+
+	keeper_open(&keeper);
+	cr_assert(zero(int, fdstore_open(&store, NULL)));
+	store.n_stored = FDSTORE_MAX;
+	cr_expect(eq(int, fdstore_put(&store, 0, "c1", &err), -ENFILE));
+	cr_expect(strstr(err.msg, "1000 descriptors") != NULL);
+	fdstore_close(&store);
+	keeper_close(&keeper);
+}
+
+Test(fdstore, without_a_keeper_everything_succeeds_and_nothing_is_kept)
+{
+	struct fdstore store = FDSTORE_NULL;
+
+	unsetenv("NOTIFY_SOCKET");
+	cr_assert(zero(int, fdstore_open(&store, NULL)));
+	cr_expect(not(store.is_kept));
+	cr_expect(zero(int, fdstore_put(&store, 0, "c1", NULL)));
+	cr_expect(zero(u32, store.n_stored));
+	fdstore_remove(&store, "c1");
+	fdstore_notify("READY=1");
+	cr_expect(eq(int, fdstore_take(&store, "catalog"), -1));
+	fdstore_close(&store);
+}
+
+Test(fdstore, goes_on_unkept_when_the_keeper_dies)
+{
+	struct fdstore store = FDSTORE_NULL;
+	struct keeper keeper;
+
+	keeper_open(&keeper);
+	cr_assert(zero(int, fdstore_open(&store, NULL)));
+	close(keeper.fd);
+	keeper.fd = -1;
+	cr_expect(zero(int, fdstore_put(&store, 0, "c1", NULL)));
+	cr_expect(not(store.is_kept));
+	fdstore_close(&store);
+	keeper_close(&keeper);
+}
+
+/* In a process of its own, whose descriptors from 3 on are `fds`. */
+static int inherit(const int *fds, int n, const char *names)
+{
+	struct fdstore store = FDSTORE_NULL;
+	char text[16];
+	int i, fd;
+
+	for (i = 0; i < n; i++) {
+		int high = fcntl(fds[i], F_DUPFD, 100);
+
+		dup2(high, 3 + i);
+		close(high);
+	}
+	snprintf(text, sizeof(text), "%d", (int)getpid());
+	setenv("LISTEN_PID", text, 1);
+	snprintf(text, sizeof(text), "%d", n);
+	setenv("LISTEN_FDS", text, 1);
+	setenv("LISTEN_FDNAMES", names, 1);
+	if (fdstore_open(&store, NULL) < 0 || getenv("LISTEN_FDS"))
+		return 1;
+	if (store.n_inherited != 3 || store.n_stored != 2)
+		return 2;
+	if (fdstore_take(&store, "c1") != 4 || fdstore_take(&store, "c1") != -1)
+		return 3;
+	if (fdstore_take(&store, "nothing") != -1)
+		return 4;
+	fd = fdstore_take(&store, "listen");
+	if (fd != 3 || !(fcntl(fd, F_GETFD) & FD_CLOEXEC))
+		return 5;
+	fdstore_close(&store);
+	/* What nobody took is closed; what was taken is not. */
+	if (fcntl(5, F_GETFD) != -1 || fcntl(4, F_GETFD) < 0)
+		return 6;
+	return 0;
+}
+
+Test(fdstore, inherited_descriptors_are_taken_once_by_name)
+{
+	int fds[3] = {make_file(), make_file(), make_file()};
+	int status = -1;
+	pid_t child = fork();
+
+	cr_assert(ge(int, child, 0));
+	if (child == 0)
+		_exit(inherit(fds, 3, "listen:c1:catalog"));
+	cr_assert(eq(int, waitpid(child, &status, 0), child));
+	cr_expect(zero(int, status));
+	for (int i = 0; i < 3; i++)
+		close(fds[i]);
+}
