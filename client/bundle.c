@@ -1,0 +1,362 @@
+/*
+ * Bundles: staging, the commit, and getting all members at once.
+ *
+ * The broker seals a bundle's memory against writing, which the kernel refuses
+ * while anybody has it mapped writable. So the commit takes our mappings away
+ * first, keeping the addresses, and maps what is then read-only at the same
+ * place: pointers into the members stay good.
+ */
+#include "client/bundle.h"
+#include "client/client.h"
+#include "client/places.h"
+#include "client/spec.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct fsdp_bundle {
+	struct fsdp_client *client;
+	uint64_t id;
+	bool is_committed; /* but not mapped again yet */
+	uint64_t version;
+	uint32_t *chunks; /* owned; that its members lie in */
+	size_t n_chunks;
+	struct fsdp_bundle *next;
+};
+
+/* --- life
+ * --------------------------------------------------------------------- */
+
+static void free_one(struct fsdp_bundle *bundle)
+{
+	free(bundle->chunks);
+	free(bundle);
+}
+
+void bundle_free_all(struct fsdp_client *client)
+{
+	while (client->bundles) {
+		struct fsdp_bundle *bundle = client->bundles;
+
+		client->bundles = bundle->next;
+		free_one(bundle);
+	}
+}
+
+static void unlink_and_free(struct fsdp_bundle *bundle)
+{
+	struct fsdp_client *client = bundle->client;
+	struct fsdp_bundle **link = &client->bundles;
+
+	pthread_mutex_lock(&client->bundles_lock);
+	while (*link != bundle)
+		link = &(*link)->next;
+	*link = bundle->next;
+	pthread_mutex_unlock(&client->bundles_lock);
+	free_one(bundle);
+}
+
+int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
+		      const struct fsdp_bundle_options *options,
+		      struct fsdp_bundle **ret)
+{
+	static const struct fsdp_bundle_options defaults = {
+		.access = {.gid = GID_DEFAULT}};
+	const struct fsdp_bundle_options *o = options ? options : &defaults;
+	struct error *err = error_of_thread();
+	struct request request = {
+		.kind = MESSAGE_BUNDLE_BEGIN,
+		.bundle_begin = {.name = name,
+				 .access = {.gid = o->access.gid,
+					    .mode = o->access.mode},
+				 .size_hint = o->size_hint,
+				 .flags = o->flags,
+				 .ttl_ms = o->ttl_ms},
+	};
+	struct fsdp_bundle *bundle;
+	struct answer answer;
+	int r;
+
+	r = client_check(client, err);
+	if (r < 0)
+		return r;
+	bundle = calloc(1, sizeof(*bundle));
+	if (!bundle)
+		return error_set(err, -ENOMEM, "no memory for a bundle");
+	r = client_call(client, &request, &answer, err);
+	if (r < 0) {
+		free(bundle);
+		return r;
+	}
+	bundle->client = client;
+	bundle->id = answer.reply.bundle.bundle;
+	answer_deinit(&answer);
+	pthread_mutex_lock(&client->bundles_lock);
+	bundle->next = client->bundles;
+	client->bundles = bundle;
+	pthread_mutex_unlock(&client->bundles_lock);
+	*ret = bundle;
+	return 0;
+}
+
+/* --- members
+ * ------------------------------------------------------------------ */
+
+static bool has_chunk(const struct fsdp_bundle *bundle, uint32_t chunk)
+{
+	for (size_t i = 0; i < bundle->n_chunks; i++)
+		if (bundle->chunks[i] == chunk)
+			return true;
+	return false;
+}
+
+/* Several threads may fill one bundle. */
+static int note_chunks(struct fsdp_bundle *bundle,
+		       const struct places_reply *places, struct error *err)
+{
+	struct fsdp_client *client = bundle->client;
+	int r = 0;
+
+	pthread_mutex_lock(&client->bundles_lock);
+	for (uint32_t i = 0; i < places->n_places; i++) {
+		uint32_t chunk = places->places[i].chunk, *chunks;
+
+		if (chunk == 0 || has_chunk(bundle, chunk))
+			continue;
+		chunks = reallocarray(bundle->chunks, bundle->n_chunks + 1,
+				      sizeof(*chunks));
+		if (!chunks) {
+			r = error_set(err, -ENOMEM, "no memory for a bundle");
+			break;
+		}
+		bundle->chunks = chunks;
+		chunks[bundle->n_chunks++] = chunk;
+	}
+	pthread_mutex_unlock(&client->bundles_lock);
+	return r;
+}
+
+int fsdp_bundle_alloc(struct fsdp_bundle *bundle, const char *const *names,
+		      const struct fsdp_spec *specs, size_t n,
+		      struct fsdp_tensor **ret)
+{
+	struct fsdp_client *client = bundle->client;
+	struct error *err = error_of_thread();
+	struct alloc_request alloc = {.access = {.gid = GID_DEFAULT},
+				      .bundle = bundle->id,
+				      .n_items = (uint32_t)n};
+	struct places_use use = {.n = n,
+				 .names = names,
+				 .is_writable = true,
+				 .bundle = bundle->id};
+	struct answer answer;
+	struct places_reply *places = &answer.reply.places;
+	int r;
+
+	r = client_check(client, err);
+	if (r == 0)
+		r = client_check_batch(n, err);
+	if (r < 0 || n == 0)
+		return r;
+	r = spec_alloc(client, &alloc, specs, names, &answer, err);
+	if (r < 0)
+		return r;
+	places_take_chunks(client, &answer, places->chunks, places->n_chunks,
+			   0);
+	r = note_chunks(bundle, places, err);
+	if (r < 0)
+		places_give_back(client, places);
+	else
+		r = places_adopt_batch(client, places, &use, ret, err);
+	answer_deinit(&answer);
+	return r;
+}
+
+/* --- commit and abort
+ * ------------------------------------------------------------ */
+
+struct writability {
+	uint64_t bundle;
+	bool is_writable;
+};
+
+static bool set_writable(struct fsdp_tensor *tensor, void *data)
+{
+	const struct writability *it = data;
+
+	if (tensor->bundle == it->bundle)
+		atomic_store_explicit(&tensor->is_writable, it->is_writable,
+				      memory_order_relaxed);
+	return false;
+}
+
+static void set_members_writable(const struct fsdp_bundle *bundle,
+				 bool is_writable)
+{
+	struct writability it = {bundle->id, is_writable};
+
+	(void)tensor_find(bundle->client, set_writable, &it);
+}
+
+/* Map all chunks again, in the way that the broker now allows. */
+static int map_again(struct fsdp_bundle *bundle, struct error *err)
+{
+	for (size_t i = 0; i < bundle->n_chunks; i += FRAME_MAX_FDS) {
+		size_t n = bundle->n_chunks - i;
+		int r;
+
+		if (n > FRAME_MAX_FDS)
+			n = FRAME_MAX_FDS;
+		r = places_fetch_chunks(bundle->client, bundle->chunks + i,
+					(uint32_t)n, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int commit(struct fsdp_bundle *bundle, struct error *err)
+{
+	struct request request = {.kind = MESSAGE_BUNDLE_COMMIT,
+				  .bundle_end = {.bundle = bundle->id}};
+	struct answer answer;
+	int r = 0;
+
+	for (size_t i = 0; i < bundle->n_chunks && r == 0; i++)
+		r = mappings_reserve(&bundle->client->mappings,
+				     bundle->chunks[i], err);
+	if (r == 0)
+		r = client_call(bundle->client, &request, &answer, err);
+	if (r < 0)
+		return r;
+	bundle->version = answer.reply.bundle.version;
+	bundle->is_committed = true;
+	answer_deinit(&answer);
+	return 0;
+}
+
+/* Not committed: the members are to be written again. */
+static void undo_commit(struct fsdp_bundle *bundle, struct error *err)
+{
+	struct error why = ERROR_NULL;
+
+	if (map_again(bundle, &why) == 0)
+		set_members_writable(bundle, true);
+	else
+		error_set(err, err->code,
+			  "%.200s; and its memory could not be mapped again, "
+			  "abort it: %.200s",
+			  err->msg, why.msg);
+}
+
+int fsdp_bundle_commit(struct fsdp_bundle *bundle, uint64_t *ret_version)
+{
+	struct error *err = error_of_thread();
+	int r;
+
+	r = client_check(bundle->client, err);
+	if (r < 0)
+		return r;
+	if (!bundle->is_committed) {
+		set_members_writable(bundle, false);
+		r = commit(bundle, err);
+		if (r < 0) {
+			undo_commit(bundle, err);
+			return r;
+		}
+	}
+	r = map_again(bundle, err);
+	if (r < 0)
+		return error_wrap(
+			err, r,
+			"the bundle is committed, but could not be "
+			"mapped here again (commit once more to try)");
+	if (ret_version)
+		*ret_version = bundle->version;
+	unlink_and_free(bundle);
+	return 0;
+}
+
+void fsdp_bundle_abort(struct fsdp_bundle *bundle)
+{
+	struct request request = {.kind = MESSAGE_BUNDLE_ABORT};
+
+	if (!bundle || guard_is_forked(&bundle->client->guard))
+		return;
+	request.bundle_end.bundle = bundle->id;
+	if (!bundle->is_committed) {
+		set_members_writable(bundle, false);
+		(void)client_command(bundle->client, &request, NULL);
+	}
+	unlink_and_free(bundle);
+}
+
+/* --- get
+ * ----------------------------------------------------------------------------
+ */
+
+static int adopt_members(struct fsdp_client *client, struct answer *answer,
+			 const struct fsdp_get_options *options,
+			 struct fsdp_tensor ***ret, size_t *ret_n,
+			 struct error *err)
+{
+	const struct bundle_get_reply *reply = &answer->reply.bundle_get;
+	struct places_use use = {
+		.n = reply->n_members, .is_named = true, .options = options};
+	struct places_reply places;
+	struct fsdp_tensor **tensors;
+	void *mem;
+	int r;
+
+	if (answer->n_fds < 1)
+		return error_set(err, -EPROTO, "fsdpd sent no manifest");
+	r = places_read_manifest(reply, answer->fds[0], &places, &mem, err);
+	if (r < 0)
+		return r;
+	places_take_chunks(client, answer, reply->chunks, reply->n_chunks, 1);
+	/* One more: a bundle may be empty, NULL must mean no memory. */
+	tensors = calloc((size_t)reply->n_members + 1,
+			 sizeof(struct fsdp_tensor *));
+	if (tensors) {
+		r = places_adopt(client, &places, &use, tensors, err);
+	} else {
+		places_give_back(client, &places);
+		r = error_set(err, -ENOMEM, "no memory for %u handles",
+			      reply->n_members);
+	}
+	free(mem);
+	if (r < 0) {
+		free(tensors);
+		return r;
+	}
+	*ret = tensors;
+	*ret_n = use.n;
+	return 0;
+}
+
+int fsdp_bundle_get(struct fsdp_client *client, const char *name,
+		    const struct fsdp_get_options *options,
+		    struct fsdp_tensor ***ret, size_t *ret_n)
+{
+	struct error *err = error_of_thread();
+	struct request request = {
+		.kind = MESSAGE_BUNDLE_GET,
+		.bundle_get = {.name = name,
+			       .timeout_ms = options ? options->timeout_ms : 0,
+			       .is_trust_set = options && options->is_trust_set,
+			       .trusted_uid =
+				       options ? options->trusted_uid : 0},
+	};
+	struct answer answer;
+	int r;
+
+	r = client_check(client, err);
+	if (r < 0)
+		return r;
+	r = client_call(client, &request, &answer, err);
+	if (r < 0)
+		return r;
+	r = adopt_members(client, &answer, options, ret, ret_n, err);
+	answer_deinit(&answer);
+	return r;
+}

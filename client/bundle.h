@@ -1,0 +1,9 @@
+/*
+ * What closing a connection needs of the bundles that are being staged.
+ */
+#pragma once
+
+struct fsdp_client;
+
+/* Forget all of them; the broker aborts them when the session ends. */
+void bundle_free_all(struct fsdp_client *client);

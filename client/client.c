@@ -1,0 +1,245 @@
+/*
+ * Connecting and closing, and small things of no other place.
+ */
+#include "client/client.h"
+#include "client/bundle.h"
+#include "client/places.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_PATH "/run/fsdpd/fsdpd.sock"
+
+const char *fsdp_version(void)
+{
+	return FSDP_VERSION;
+}
+
+size_t fsdp_dtype_size(enum fsdp_dtype dtype)
+{
+	return dtype_size((uint32_t)dtype);
+}
+
+const char *fsdp_dtype_name(enum fsdp_dtype dtype)
+{
+	return dtype_name((uint32_t)dtype);
+}
+
+_Static_assert((int)FSDP_C128 == (int)DTYPE_MAX, "one numbering of dtypes");
+_Static_assert(FSDP_MAX_DIMS == TENSOR_MAX_DIMS, "one limit of dimensions");
+_Static_assert(FSDP_MAX_BATCH == MESSAGE_MAX_ITEMS, "one limit of batches");
+_Static_assert(FSDP_TICKET_SIZE == TICKET_SIZE, "one size of tickets");
+
+int client_refuse_child(struct error *err)
+{
+	return error_set(err, -ECHILD,
+			 "this process was forked after the connection to "
+			 "fsdpd was made; call fsdp_connect() in it");
+}
+
+int client_check_batch(size_t n, struct error *err)
+{
+	if (n > FSDP_MAX_BATCH)
+		return error_set(err, -E2BIG,
+				 "%zu items in one call; split them into "
+				 "calls of %d",
+				 n, FSDP_MAX_BATCH);
+	return 0;
+}
+
+static bool is_holding(struct fsdp_tensor *tensor, void *data)
+{
+	const uint32_t *chunk = data;
+
+	/* Relaxed: whoever gets a new hold meanwhile asks the state table,
+	 * where the chunk's slots are gone. */
+	return tensor_known(tensor)->chunk == *chunk &&
+	       atomic_load_explicit(&tensor->holds, memory_order_relaxed) > 0;
+}
+
+static bool is_chunk_held(uint32_t chunk, void *data)
+{
+	return tensor_find(data, is_holding, &chunk) != NULL;
+}
+
+int client_call(struct fsdp_client *client, const struct request *request,
+		struct answer *ret, struct error *err)
+{
+	mappings_retire(&client->mappings, &client->table, is_chunk_held,
+			client);
+	return connection_call(&client->connection, request, ret, err);
+}
+
+int client_command(struct fsdp_client *client, const struct request *request,
+		   struct error *err)
+{
+	struct answer answer;
+	int r = client_call(client, request, &answer, err);
+
+	if (r < 0)
+		return r;
+	answer_deinit(&answer);
+	return 0;
+}
+
+void client_ring(struct fsdp_client *client)
+{
+	struct request ping = {.kind = MESSAGE_PING};
+
+	connection_ring(&client->connection);
+	if (connection_is_outdated(&client->connection))
+		(void)client_command(client, &ping, NULL);
+}
+
+/* --- connect ------------------------------------------------------------- */
+
+/* A fresh copy of the path to use, NULL without memory. */
+static char *choose_path(const char *path)
+{
+	const char *directory;
+	char *ret;
+
+	if (!path)
+		path = secure_getenv("FSDP_SOCKET");
+	if (path)
+		return strdup(path);
+	directory = secure_getenv("XDG_RUNTIME_DIR");
+	if (directory && asprintf(&ret, "%s/fsdpd.sock", directory) >= 0) {
+		if (access(ret, F_OK) == 0)
+			return ret;
+		free(ret);
+	}
+	return strdup(DEFAULT_PATH);
+}
+
+/* An answer whose caller gave up: its grants go back. */
+static void undo(struct answer *answer, void *data)
+{
+	struct fsdp_client *client = data;
+	struct places_reply places;
+	void *mem;
+
+	if (answer->reply.kind != MESSAGE_BUNDLE_GET) {
+		places_give_back(client, &answer->reply.places);
+	} else if (answer->n_fds > 0 &&
+		   places_read_manifest(&answer->reply.bundle_get,
+					answer->fds[0], &places, &mem,
+					NULL) == 0) {
+		places_give_back(client, &places);
+		free(mem);
+	}
+}
+
+static int open_connection(struct fsdp_client *client,
+			   const struct fsdp_connect_options *options,
+			   struct error *err)
+{
+	int table_fd, refs_fd, r;
+	char *path = choose_path(options->path);
+
+	if (!path)
+		return error_set(err, -ENOMEM, "no memory for a path");
+	r = connection_open(&client->connection, path, options->budget,
+			    options->reconnect_ms, &table_fd, &refs_fd,
+			    &client->n_slots, err);
+	if (r < 0)
+		return r;
+	r = table_open(&client->table, table_fd, false, err);
+	if (r < 0) {
+		(void)close(refs_fd);
+		return r;
+	}
+	r = refs_open(&client->refs, refs_fd, REFS_CLIENT, err);
+	if (r < 0)
+		return r;
+	if (client->n_slots != client->table.header->n_slots ||
+	    client->n_slots > TABLE_SLOTS)
+		return error_set(
+			err, -EPROTO, "fsdpd has %u slots, its state table %u",
+			client->n_slots, client->table.header->n_slots);
+	connection_attach(&client->connection, &client->table, client->refs.fd,
+			  undo, client);
+	return 0;
+}
+
+static struct fsdp_client *client_new(void)
+{
+	struct fsdp_client *client = aligned_alloc(_Alignof(struct fsdp_client),
+						   sizeof(struct fsdp_client));
+
+	if (!client)
+		return NULL;
+	memset(client, 0, sizeof(*client));
+	client->guard = GUARD_NULL;
+	client->refs = REFS_NULL;
+	client->table = TABLE_NULL;
+	mappings_init(&client->mappings);
+	client->connection = CONNECTION_NULL;
+	pthread_mutex_init(&client->bundles_lock, NULL);
+	for (size_t i = 0; i < SHELVES; i++)
+		shelf_init(&client->shelves[i]);
+	return client;
+}
+
+/* In a forked child the ref-counter file is not mapped, and where it was,
+ * something else may be. */
+static void client_free(struct fsdp_client *client, bool is_forked)
+{
+	bundle_free_all(client);
+	for (size_t i = 0; i < SHELVES; i++)
+		shelf_deinit(&client->shelves[i]);
+	connection_close(&client->connection);
+	mappings_deinit(&client->mappings, is_forked);
+	if (is_forked)
+		(void)close(client->refs.fd);
+	else
+		refs_close(&client->refs);
+	table_close(&client->table);
+	guard_close(&client->guard);
+	free(client);
+}
+
+int fsdp_connect(const struct fsdp_connect_options *options,
+		 struct fsdp_client **ret)
+{
+	static const struct fsdp_connect_options defaults;
+	struct error *err = error_of_thread();
+	struct fsdp_client *client = client_new();
+	int r;
+
+	if (!client)
+		return error_set(err, -ENOMEM, "no memory for a connection");
+	r = guard_open(&client->guard, err);
+	if (r == 0)
+		r = open_connection(client, options ? options : &defaults, err);
+	if (r < 0) {
+		client_free(client, false);
+		return r;
+	}
+	*ret = client;
+	return 0;
+}
+
+void fsdp_close(struct fsdp_client *client)
+{
+	struct request goodbye = {.kind = MESSAGE_GOODBYE};
+	bool is_forked;
+
+	if (!client)
+		return;
+	is_forked = guard_is_forked(&client->guard);
+	if (!is_forked)
+		(void)client_command(client, &goodbye, NULL);
+	client_free(client, is_forked);
+}
+
+int fsdp_ping(struct fsdp_client *client)
+{
+	struct request request = {.kind = MESSAGE_PING};
+	struct error *err = error_of_thread();
+	int r = client_check(client, err);
+
+	return r < 0 ? r : client_command(client, &request, err);
+}

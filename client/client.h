@@ -1,0 +1,56 @@
+/*
+ * struct fsdp_client: one session, and what every public function begins with.
+ *
+ * What the calls without system call read (guard, refs, table) never changes
+ * between connect and close; a broker that comes back brings the same files.
+ */
+#pragma once
+#include "client/connection.h"
+#include "client/error.h"
+#include "client/fsdp.h"
+#include "client/guard.h"
+#include "client/mapping.h"
+#include "client/tensor.h"
+#include "shm/refs.h"
+#include "shm/table.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct fsdp_client {
+	struct guard guard;
+	struct refs refs;
+	struct table table;
+	uint32_t n_slots;
+	struct mappings mappings;
+	struct connection connection;
+	pthread_mutex_t bundles_lock;
+	struct fsdp_bundle *bundles; /* staged by us, not ended yet */
+	struct shelf shelves[SHELVES];
+};
+
+/* The sentence that a forked child gets; -ECHILD. */
+int client_refuse_child(struct error *err);
+
+/* May this process use the connection? One load. */
+static inline int client_check(const struct fsdp_client *client,
+			       struct error *err)
+{
+	if (__builtin_expect(guard_is_forked(&client->guard), 0))
+		return client_refuse_child(err);
+	return 0;
+}
+
+/* A batch of `n`: -E2BIG beyond FSDP_MAX_BATCH. */
+int client_check_batch(size_t n, struct error *err);
+
+/* connection_call(), and what slow paths do besides: unmap retired chunks. */
+int client_call(struct fsdp_client *client, const struct request *request,
+		struct answer *ret, struct error *err);
+
+/* client_call() where the answer says nothing but yes. */
+int client_command(struct fsdp_client *client, const struct request *request,
+		   struct error *err);
+
+/* Pending bits are set: ring. A broker that was restarted and has not heard of
+ * us since is told first who we are, since it cannot see our bits yet. */
+void client_ring(struct fsdp_client *client);

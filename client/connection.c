@@ -1,0 +1,639 @@
+/*
+ * Calls, the reader among their threads, and reconnecting.
+ *
+ * Every call has a receive buffer of its own. The reader receives into its
+ * own call's; a frame for another call is delivered by swapping the buffers,
+ * so receiving needs no memory and no copy.
+ *
+ * Only the reader replaces or closes the socket, and it polls and receives
+ * without the lock. Everyone sends, with the lock held; what the socket does
+ * not take is sent by the reader, in order.
+ */
+#include "client/connection.h"
+#include "proto/point.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Connections that may break one after the other within a second each before
+ * the requests under way are given up: one of them may be what breaks them. */
+#define MAX_BROKEN           5
+/* Times that a request is sent again because others took its room. */
+#define MAX_CROWDED 1000
+#define PAUSE_MAX_MS         50
+#define RECONNECT_DEFAULT_MS 10000
+
+struct call {
+	uint16_t kind;
+	uint64_t number;
+	uint8_t *body; /* owned */
+	uint32_t body_size;
+	uint8_t *buffer;    /* owned, FRAME_MAX_SIZE */
+	struct frame frame; /* the answer, lies in `buffer` */
+	pthread_cond_t changed;
+	bool was_sent;  /* at least once: it may have been done */
+	bool is_done;   /* `frame`, or `error`, is there */
+	bool is_orphan; /* its caller gave up */
+	struct error error;
+	struct call *next, *prev;
+};
+
+static const struct {
+	const char *sent, *received;
+} points[MESSAGE_MAX + 1] = {
+#define POINT(kind, name)                                                      \
+	[MESSAGE_##kind] = {"client." name ".sent", "client." name ".receive"  \
+								   "d"}
+	POINT(GOODBYE, "goodbye"),
+	POINT(PING, "ping"),
+	POINT(ALLOC, "alloc"),
+	POINT(PUBLISH, "publish"),
+	POINT(GET, "get"),
+	POINT(RELEASE, "release"),
+	POINT(REMOVE, "remove"),
+	POINT(TICKET, "ticket"),
+	POINT(REDEEM, "redeem"),
+	POINT(BUNDLE_BEGIN, "bundle_begin"),
+	POINT(BUNDLE_COMMIT, "bundle_commit"),
+	POINT(BUNDLE_ABORT, "bundle_abort"),
+	POINT(BUNDLE_GET, "bundle_get"),
+	POINT(CHUNK, "chunk"),
+	POINT(LIST, "list"),
+	POINT(WHO, "who"),
+	POINT(CLIENTS, "clients"),
+	POINT(STATUS, "status"),
+#undef POINT
+};
+
+void answer_deinit(struct answer *answer)
+{
+	for (uint16_t i = 0; i < answer->n_fds; i++)
+		if (answer->fds[i] >= 0)
+			(void)close(answer->fds[i]);
+	answer->n_fds = 0;
+	reply_deinit(&answer->reply);
+}
+
+/* --- calls ------------------------------------------------------------- */
+
+/* Does an answer of this kind hold something for us? */
+static bool kind_grants(uint16_t kind)
+{
+	return kind == MESSAGE_ALLOC || kind == MESSAGE_GET ||
+	       kind == MESSAGE_REDEEM || kind == MESSAGE_BUNDLE_GET;
+}
+
+static void call_free(struct call *call)
+{
+	/* `changed` is not destroyed: glibc would wait for its waiters, and in
+	 * a forked child those never come. It holds nothing. */
+	free(call->buffer);
+	free(call->body);
+	free(call);
+}
+
+static struct call *call_new(void)
+{
+	struct call *call = calloc(1, sizeof(*call));
+
+	if (!call)
+		return NULL;
+	pthread_cond_init(&call->changed, NULL);
+	call->buffer = malloc(FRAME_MAX_SIZE);
+	if (call->buffer)
+		return call;
+	call_free(call);
+	return NULL;
+}
+
+static struct call *call_take(struct connection *c)
+{
+	struct call *call = c->idle;
+
+	if (!call)
+		return call_new();
+	c->idle = call->next;
+	call->next = NULL;
+	return call;
+}
+
+static void call_give(struct connection *c, struct call *call)
+{
+	free(call->body);
+	call->body = NULL;
+	call->was_sent = call->is_done = call->is_orphan = false;
+	call->error.code = 0;
+	call->prev = NULL;
+	call->next = c->idle;
+	c->idle = call;
+}
+
+static void call_append(struct connection *c, struct call *call)
+{
+	call->number = c->next_number++;
+	call->prev = c->last;
+	call->next = NULL;
+	if (c->last)
+		c->last->next = call;
+	else
+		c->first = call;
+	c->last = call;
+	if (!c->first_unsent)
+		c->first_unsent = call;
+}
+
+static void call_detach(struct connection *c, struct call *call)
+{
+	if (c->first_unsent == call)
+		c->first_unsent = call->next;
+	if (call->prev)
+		call->prev->next = call->next;
+	else
+		c->first = call->next;
+	if (call->next)
+		call->next->prev = call->prev;
+	else
+		c->last = call->prev;
+	call->next = call->prev = NULL;
+}
+
+/* --- sending and receiving (lock held unless said) -------------------------
+ */
+
+/*
+ * Send what is unsent, in order. FRAME_OK: all; FRAME_AGAIN: the socket is
+ * full. What is below the first unanswered number the broker may forget.
+ */
+static int flush(struct connection *c, struct error *err)
+{
+	while (c->first_unsent) {
+		struct call *call = c->first_unsent;
+		struct frame frame = {.kind = call->kind,
+				      .number = call->number,
+				      .answered = c->first->number,
+				      .body = call->body,
+				      .body_size = call->body_size};
+		int r;
+
+		/* Given up a moment ago: its thread takes it away. */
+		if (call->is_done && !call->is_orphan) {
+			c->first_unsent = call->next;
+			continue;
+		}
+		r = frame_send(c->sock_fd, &frame, err);
+		if (r != FRAME_OK)
+			return r;
+		call->was_sent = true;
+		c->first_unsent = call->next;
+		point(points[call->kind].sent);
+	}
+	return FRAME_OK;
+}
+
+static void take_fds(const struct call *call, struct answer *ret)
+{
+	ret->n_fds = call->frame.n_fds;
+	memcpy(ret->fds, call->frame.fds, sizeof(ret->fds));
+}
+
+static void handle_orphan(struct connection *c, struct call *call)
+{
+	struct answer answer;
+
+	take_fds(call, &answer);
+	if (reply_decode(call->kind, call->frame.code, call->frame.body,
+			 call->frame.body_size, &answer.reply, NULL) == 0) {
+		if (answer.reply.code == 0)
+			c->on_orphan(&answer, c->orphan_data);
+		answer_deinit(&answer);
+	} else {
+		frame_close_fds(&call->frame);
+	}
+	call_give(c, call);
+}
+
+/* A frame that the reader received into its own call's buffer. */
+static void deliver(struct connection *c, struct call *mine,
+		    struct frame *frame)
+{
+	struct call *call = c->first;
+
+	while (call && call->number != frame->number)
+		call = call->next;
+	if (!call) {
+		frame_close_fds(frame);
+		return;
+	}
+	if (call != mine) {
+		uint8_t *buffer = call->buffer;
+
+		call->buffer = mine->buffer;
+		mine->buffer = buffer;
+	}
+	point(points[call->kind].received);
+	call->frame = *frame;
+	call->error.code = 0;
+	call->is_done = true;
+	call_detach(c, call);
+	if (call->is_orphan)
+		handle_orphan(c, call);
+	else if (call != mine)
+		pthread_cond_signal(&call->changed);
+}
+
+static void disconnect(struct connection *c)
+{
+	if (c->sock_fd >= 0)
+		(void)close(c->sock_fd);
+	c->sock_fd = -1;
+	/* A connection that lived for a while broke for reasons of its own. */
+	if (handshake_now_ms() - c->connected_ms > 1000)
+		c->n_broken = 0;
+	c->n_broken++;
+}
+
+/* Poll and receive once, without the lock. */
+static int wait_frame(struct connection *c, uint8_t *buffer, bool is_full,
+		      struct frame *ret, struct error *err)
+{
+	struct pollfd items[2] = {
+		{.fd = c->sock_fd,
+		 .events = is_full ? POLLIN | POLLOUT : POLLIN},
+		{.fd = c->wake_fd, .events = POLLIN},
+	};
+	int r;
+
+	pthread_mutex_unlock(&c->lock);
+	r = poll(items, 2, -1);
+	if (r > 0 && items[1].revents) {
+		uint64_t n;
+
+		(void)!read(c->wake_fd, &n, sizeof(n));
+	}
+	r = frame_recv(items[0].fd, buffer, ret, NULL, err);
+	pthread_mutex_lock(&c->lock);
+	return r;
+}
+
+/* One round of the reader on a connection. Negative: give up what is under
+ * way. */
+static int exchange(struct connection *c, struct call *mine, struct error *err)
+{
+	struct frame frame;
+	int r;
+
+	r = flush(c, err);
+	if (r == FRAME_OK || r == FRAME_AGAIN)
+		r = wait_frame(c, mine->buffer, r == FRAME_AGAIN, &frame, err);
+	if (r == FRAME_AGAIN)
+		return 0;
+	if (r == FRAME_OK) {
+		c->n_broken = 0;
+		deliver(c, mine, &frame);
+		return 0;
+	}
+	disconnect(c);
+	if (c->n_broken < MAX_BROKEN)
+		return 0;
+	c->n_broken = 0;
+	if (r == FRAME_EOF)
+		return error_set(err, -ECONNRESET,
+				 "fsdpd closed the connection %d times in a "
+				 "row; its log says why",
+				 MAX_BROKEN);
+	return r;
+}
+
+/* --- reconnecting ----------------------------------------------------------
+ */
+
+static void pause_ms(int64_t ms)
+{
+	struct timespec time = {.tv_sec = ms / 1000,
+				.tv_nsec = ms % 1000 * 1000000};
+
+	(void)nanosleep(&time, NULL);
+}
+
+/* Try with growing pauses. Without the lock: nothing here changes meanwhile. */
+static int handshake_retry(const struct connection *c, struct welcome *ret,
+			   struct error *err)
+{
+	int64_t deadline_ms = handshake_now_ms() + c->reconnect_ms;
+	int64_t wait_ms = 1;
+
+	for (;;) {
+		int r = handshake_try(&c->self, deadline_ms, ret, err);
+
+		if (r <= 0)
+			return r;
+		if (handshake_now_ms() + wait_ms > deadline_ms)
+			return error_wrap(err, err->code,
+					  "fsdpd did not come back within "
+					  "%d ms",
+					  c->reconnect_ms);
+		pause_ms(wait_ms);
+		wait_ms =
+			wait_ms * 2 < PAUSE_MAX_MS ? wait_ms * 2 : PAUSE_MAX_MS;
+	}
+}
+
+static void connected(struct connection *c, int sock_fd)
+{
+	c->sock_fd = sock_fd;
+	c->connected_ms = handshake_now_ms();
+	c->first_unsent = c->first;
+}
+
+static uint64_t table_epoch(const struct table *table)
+{
+	return atomic_load_explicit(&table->header->epoch,
+				    memory_order_acquire);
+}
+
+static int reconnect(struct connection *c, struct error *err)
+{
+	struct welcome welcome;
+	int r;
+
+	if (c->lost.code < 0)
+		return error_set(err, c->lost.code, "%s", c->lost.msg);
+	pthread_mutex_unlock(&c->lock);
+	r = handshake_retry(c, &welcome, err);
+	pthread_mutex_lock(&c->lock);
+	if (r == 0) {
+		/* If it has moved on since the hello, EOF will tell. */
+		atomic_store_explicit(&c->table_epoch, table_epoch(c->table),
+				      memory_order_relaxed);
+		connected(c, welcome.sock_fd);
+	} else if (err->code == -ESTALE) {
+		c->lost = *err;
+	}
+	return r;
+}
+
+/* Everyone who waits gets the error; their threads take the calls away. */
+static void fail_all(struct connection *c, const struct error *err)
+{
+	for (struct call *call = c->first; call; call = call->next) {
+		if (call->is_done || call->is_orphan)
+			continue;
+		call->error = *err;
+		call->is_done = true;
+		pthread_cond_signal(&call->changed);
+	}
+}
+
+/* --- the reader ------------------------------------------------------------
+ */
+
+static void lead(struct connection *c, struct call *mine)
+{
+	struct error err = ERROR_NULL;
+
+	c->is_reading = true;
+	while (!mine->is_done) {
+		int r;
+
+		r = c->sock_fd >= 0 ? exchange(c, mine, &err)
+				    : reconnect(c, &err);
+		if (r < 0)
+			fail_all(c, &err);
+	}
+	c->is_reading = false;
+	for (struct call *call = c->first; call; call = call->next) {
+		if (call->is_done || call->is_orphan)
+			continue;
+		pthread_cond_signal(&call->changed);
+		break;
+	}
+}
+
+/* Send and wait. On failure the call is given back, or left as an orphan. */
+static int run(struct connection *c, struct call *call, struct error *err)
+{
+	int r;
+
+	call_append(c, call);
+	/* What is wrong with the socket is for the reader to find out. */
+	if (c->sock_fd >= 0 && flush(c, NULL) != FRAME_OK && c->is_reading) {
+		uint64_t one = 1;
+
+		(void)!write(c->wake_fd, &one, sizeof(one));
+	}
+	while (!call->is_done) {
+		if (c->is_reading)
+			pthread_cond_wait(&call->changed, &c->lock);
+		else
+			lead(c, call);
+	}
+	if (!call->error.code)
+		return 0;
+	r = error_set(err, call->error.code, "%s", call->error.msg);
+	/* What it may have been granted must not stay with us for ever. */
+	if (call->was_sent && kind_grants(call->kind) && !c->lost.code) {
+		call->is_orphan = true;
+	} else {
+		call_detach(c, call);
+		call_give(c, call);
+	}
+	return r;
+}
+
+/* The broker cannot remember more answers of this session now: many threads
+ * asked at once. Nothing was done. */
+#define CALL_AGAIN 1
+
+static int decode(const struct call *call, struct answer *ret,
+		  struct error *err)
+{
+	struct answer answer;
+	int r;
+
+	take_fds(call, &answer);
+	if (call->frame.kind != call->kind)
+		r = error_set(err, -EPROTO, "fsdpd answered a %s with a %s",
+			      message_kind_name(call->kind),
+			      message_kind_name(call->frame.kind));
+	else
+		r = reply_decode(call->kind, call->frame.code, call->frame.body,
+				 call->frame.body_size, &answer.reply, err);
+	if (r < 0) {
+		struct frame frame = call->frame;
+
+		frame_close_fds(&frame);
+		return r;
+	}
+	r = answer.reply.code;
+	if (r < 0) {
+		error_set(err, r, "%s", answer.reply.sentence);
+		answer_deinit(&answer);
+		return r == -EAGAIN ? CALL_AGAIN : r;
+	}
+	*ret = answer;
+	return 0;
+}
+
+static int call_once(struct connection *c, const struct request *request,
+		     struct answer *ret, struct error *err)
+{
+	struct call *call;
+	uint8_t *body;
+	size_t size;
+	int r;
+
+	r = request_encode(request, &body, &size, err);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&c->lock);
+	call = call_take(c);
+	if (!call) {
+		pthread_mutex_unlock(&c->lock);
+		free(body);
+		return error_set(err, -ENOMEM, "no memory for a request");
+	}
+	call->kind = request->kind;
+	call->body = body;
+	call->body_size = (uint32_t)size;
+	r = run(c, call, err);
+	pthread_mutex_unlock(&c->lock);
+	if (r < 0)
+		return r;
+	r = decode(call, ret, err);
+	pthread_mutex_lock(&c->lock);
+	call_give(c, call);
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
+int connection_call(struct connection *c, const struct request *request,
+		    struct answer *ret, struct error *err)
+{
+	/* Having read this answer we have read those before it, which makes
+	 * room; only other threads can have taken it again. */
+	for (int i = 0; i < MAX_CROWDED; i++) {
+		int r = call_once(c, request, ret, err);
+
+		if (r != CALL_AGAIN)
+			return r;
+		pause_ms(1);
+	}
+	return error_set(err, -EAGAIN,
+			 "too many threads ask fsdpd at once on one "
+			 "connection");
+}
+
+bool connection_is_outdated(const struct connection *c)
+{
+	return table_epoch(c->table) !=
+	       atomic_load_explicit(&c->table_epoch, memory_order_relaxed);
+}
+
+void connection_ring(const struct connection *c)
+{
+	uint64_t one = 1;
+
+	/* EAGAIN: it rings loudly enough already. */
+	(void)!write(c->doorbell_fd, &one, sizeof(one));
+}
+
+/* --- life ------------------------------------------------------------------
+ */
+
+/* A broker that is not there is told at once; a full backlog, and one that is
+ * just being replaced, are waited for. */
+static int first_handshake(const struct connection *c, struct welcome *ret,
+			   struct error *err)
+{
+	int64_t deadline_ms = handshake_now_ms() + c->reconnect_ms;
+	struct error last;
+
+	for (;;) {
+		int r = handshake_try(&c->self, deadline_ms, ret, &last);
+
+		if (r == HANDSHAKE_OK)
+			return 0;
+		if (r < 0 || last.code == -ENOENT ||
+		    last.code == -ECONNREFUSED ||
+		    handshake_now_ms() >= deadline_ms)
+			return error_set(err, last.code, "%s", last.msg);
+		pause_ms(1);
+	}
+}
+
+int connection_open(struct connection *c, char *path, uint64_t budget,
+		    int32_t reconnect_ms, int *ret_table_fd, int *ret_refs_fd,
+		    uint32_t *ret_n_slots, struct error *err)
+{
+	struct welcome welcome;
+	int r;
+
+	*c = CONNECTION_NULL;
+	c->self.path = path;
+	c->self.budget = budget;
+	c->reconnect_ms =
+		reconnect_ms > 0 ? reconnect_ms : RECONNECT_DEFAULT_MS;
+	c->next_number = 1;
+	pthread_mutex_init(&c->lock, NULL);
+	c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (c->wake_fd < 0) {
+		r = error_errno(err, -errno, "make an eventfd");
+		goto close;
+	}
+	r = first_handshake(c, &welcome, err);
+	if (r < 0)
+		goto close;
+	connected(c, welcome.sock_fd);
+	c->self.session = welcome.hello.session;
+	memcpy(c->self.token, welcome.hello.token, TOKEN_SIZE);
+	*ret_table_fd = welcome.fds[0];
+	*ret_refs_fd = welcome.fds[1];
+	c->doorbell_fd = welcome.fds[2];
+	*ret_n_slots = welcome.hello.n_slots;
+	return 0;
+close:
+	connection_close(c);
+	return r;
+}
+
+void connection_attach(struct connection *c, const struct table *table,
+		       int refs_fd, connection_orphan_fn *on_orphan,
+		       void *orphan_data)
+{
+	c->table = table;
+	c->table_epoch = table_epoch(table);
+	c->self.is_reconnect = true;
+	c->self.refs_fd = refs_fd;
+	c->self.doorbell_fd = c->doorbell_fd;
+	c->on_orphan = on_orphan;
+	c->orphan_data = orphan_data;
+}
+
+static void free_calls(struct call *call)
+{
+	while (call) {
+		struct call *next = call->next;
+
+		call_free(call);
+		call = next;
+	}
+}
+
+void connection_close(struct connection *c)
+{
+	int fds[] = {c->sock_fd, c->wake_fd, c->doorbell_fd};
+
+	for (size_t i = 0; i < sizeof(fds) / sizeof(*fds); i++)
+		if (fds[i] >= 0)
+			(void)close(fds[i]);
+	c->sock_fd = c->wake_fd = c->doorbell_fd = -1;
+	free_calls(c->first);
+	free_calls(c->idle);
+	c->first = c->last = c->first_unsent = c->idle = NULL;
+	free(c->self.path);
+	c->self.path = NULL;
+}

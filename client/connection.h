@@ -1,0 +1,92 @@
+/*
+ * The connection: requests of many threads over one socket.
+ *
+ * There is no thread of our own. Whoever waits for an answer while nobody
+ * reads becomes the reader: it polls, receives, and hands answers to those
+ * they belong to; when its own has come it passes the office on. So one
+ * thread can wait in a get for what another publishes.
+ *
+ * When the broker goes away the reader reconnects, and every request that has
+ * no answer is sent again under its number. What a broker did before it died
+ * it answers from its record (DESIGN.md, section 3).
+ */
+#pragma once
+#include "client/handshake.h"
+#include "proto/error.h"
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "shm/table.h"
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct call; /* connection.c */
+
+/* An answer: the decoded reply and the fds that came with it. */
+struct answer {
+	struct reply reply;
+	int fds[FRAME_MAX_FDS]; /* owned; -1 once taken */
+	uint16_t n_fds;
+};
+
+/* Close what was not taken, free the reply. */
+void answer_deinit(struct answer *answer);
+
+/* An answer that nobody waits for any more: what it granted must go back. */
+typedef void connection_orphan_fn(struct answer *answer, void *data);
+
+struct connection {
+	pthread_mutex_t lock;
+	struct introduction self; /* fixed once open */
+	int32_t reconnect_ms;
+	int sock_fd; /* -1: not connected; replaced by the reader only */
+	int wake_fd; /* eventfd: the reader shall look for unsent requests */
+	int doorbell_fd;
+	const struct table *table;
+	_Atomic uint64_t table_epoch; /* when we connected */
+	int64_t connected_ms;
+	uint32_t n_broken; /* connections lost in a row, soon */
+	uint64_t next_number;
+	struct call *first, *last; /* unanswered, by number */
+	struct call *first_unsent;
+	struct call *idle; /* for reuse */
+	bool is_reading;
+	struct error lost; /* code < 0: for good, and why */
+	connection_orphan_fn *on_orphan;
+	void *orphan_data;
+};
+
+#define CONNECTION_NULL                                                        \
+	((struct connection){.sock_fd = -1, .wake_fd = -1, .doorbell_fd = -1})
+
+/*
+ * Connect and get a session; gives the fds of state table and ref-counter
+ * file, which the caller owns, and their number of slots. `path` is consumed,
+ * also on failure.
+ */
+int connection_open(struct connection *connection, char *path, uint64_t budget,
+		    int32_t reconnect_ms, int *ret_table_fd, int *ret_refs_fd,
+		    uint32_t *ret_n_slots, struct error *err);
+
+/* What reconnecting needs besides; before the first connection_call(). */
+void connection_attach(struct connection *connection, const struct table *table,
+		       int refs_fd, connection_orphan_fn *on_orphan,
+		       void *orphan_data);
+
+/* No goodbye is said. In a forked child it closes the child's fds. */
+void connection_close(struct connection *connection);
+
+/*
+ * One request and its answer. Waits as long as the broker takes; for a broker
+ * that is away, reconnect_ms. A refusal is returned with its sentence. On
+ * success the caller owns `ret` (answer_deinit()).
+ */
+int connection_call(struct connection *connection,
+		    const struct request *request, struct answer *ret,
+		    struct error *err);
+
+/* Has a broker started since we connected, which does not know us yet? */
+bool connection_is_outdated(const struct connection *connection);
+
+/* Ring the doorbell: pending bits are set. Never blocks. */
+void connection_ring(const struct connection *connection);

@@ -1,0 +1,313 @@
+/*
+ * The command line. getopt_long() walks; the tables say what each option is.
+ */
+#include "client/ctl/args.h"
+
+#include "client/ctl/format.h"
+#include "client/fsdp.h"
+#include "proto/error.h"
+#include "proto/name.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <grp.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int read_fn(struct args *args, const char *text, struct error *err);
+
+static int read_socket(struct args *args, const char *text, struct error *err)
+{
+	if (!*text)
+		return error_set(err, -EINVAL, "the path is empty");
+	args->socket = text;
+	return 0;
+}
+
+static int read_timeout(struct args *args, const char *text, struct error *err)
+{
+	uint64_t ms;
+	int r;
+
+	if (strcmp(text, "forever") == 0) {
+		args->timeout_ms = -1;
+		return 0;
+	}
+	r = format_read_time(text, &ms, err);
+	if (r < 0)
+		return r;
+	if (ms > INT32_MAX)
+		return error_set(err, -EINVAL,
+				 "'%s' is too long: the longest is 596h, or "
+				 "say forever",
+				 text);
+	args->timeout_ms = (int32_t)ms;
+	return 0;
+}
+
+static int read_prefix(struct args *args, const char *text, struct error *err)
+{
+	args->prefix = text;
+	if (!name_is_bundle(text))
+		return error_set(err, -EINVAL,
+				 "a prefix ends in '/': say '%.200s/'", text);
+	return name_check_bundle(text, err);
+}
+
+static int read_mode(struct args *args, const char *text, struct error *err)
+{
+	char *end;
+	unsigned long mode = strtoul(text, &end, 8);
+
+	if (*text < '0' || *text > '7' || *end || (mode & ~0666ul) ||
+	    (mode & 0600) != 0600)
+		return error_set(err, -EINVAL,
+				 "'%s' is not a mode from 0600 to 0666 without "
+				 "x",
+				 text);
+	args->mode = (uint32_t)mode;
+	return 0;
+}
+
+static int read_group(struct args *args, const char *text, struct error *err)
+{
+	const struct group *group;
+	uint64_t gid;
+
+	if (format_read_number(text, &gid, NULL) == 0) {
+		if (gid >= FSDP_GID_DEFAULT)
+			return error_set(err, -EINVAL, "no group has id %s",
+					 text);
+		args->gid = (uint32_t)gid;
+		return 0;
+	}
+	group = getgrnam(text);
+	if (!group)
+		return error_set(err, -EINVAL, "there is no group '%s'", text);
+	args->gid = group->gr_gid;
+	return 0;
+}
+
+static int read_ttl(struct args *args, const char *text, struct error *err)
+{
+	int r = format_read_time(text, &args->ttl_ms, err);
+
+	if (r < 0)
+		return r;
+	if (args->ttl_ms == 0)
+		return error_set(err, -EINVAL,
+				 "a life of 0 ms is none: leave --ttl out for "
+				 "one without end");
+	return 0;
+}
+
+static int read_output(struct args *args, const char *text, struct error *err)
+{
+	if (!*text)
+		return error_set(err, -EINVAL, "the path is empty");
+	args->output = text;
+	return 0;
+}
+
+static int read_cast(struct args *args, const char *text, struct error *err)
+{
+	if (strcmp(text, "f32") != 0)
+		return error_set(err, -EINVAL,
+				 "'%s' cannot be cast to: only f32 can", text);
+	args->cast = DTYPE_F32;
+	return 0;
+}
+
+static int read_name(struct args *args, const char *text, struct error *err)
+{
+	args->name = text;
+	return name_check(text, err);
+}
+
+static int read_dtype(struct args *args, const char *text, struct error *err)
+{
+	args->type.dtype = dtype_by_name(text);
+	if (!args->type.dtype)
+		return error_set(err, -EINVAL,
+				 "there is no dtype '%s': they are bool, u8 to "
+				 "u64, i8 to i64, f16, bf16, f32, f64, "
+				 "f8_e4m3, f8_e5m2, c64, c128",
+				 text);
+	return 0;
+}
+
+static int read_shape(struct args *args, const char *text, struct error *err)
+{
+	return format_read_shape(text, &args->type, err);
+}
+
+static int read_count(struct args *args, const char *text, struct error *err)
+{
+	uint64_t count;
+	int r = format_read_number(text, &count, err);
+
+	if (r < 0)
+		return r;
+	if (count == 0 || count > 1000000)
+		return error_set(err, -EINVAL, "'%s' is not 1 to 1,000,000",
+				 text);
+	args->count = (uint32_t)count;
+	return 0;
+}
+
+struct option_row {
+	const char *name;
+	char letter;       /* 0: none */
+	const char *value; /* what stands behind it; NULL: nothing */
+	read_fn *read;
+	const char *help;
+};
+
+/* clang-format off */
+static const struct option_row rows[N_ARGS] = {
+	[ARG_HELP] = {"help", 'h', NULL, NULL, "show this"},
+	[ARG_VERSION] = {"version", 0, NULL, NULL, "show the version"},
+	[ARG_SOCKET] = {"socket", 0, "PATH", read_socket,
+"socket of the broker, if not in the usual places"},
+	[ARG_JSON] = {"json", 0, NULL, NULL, "answer with one JSON document"},
+	[ARG_QUIET] = {"quiet", 'q', NULL, NULL, "show no progress"},
+	[ARG_TIMEOUT] = {"timeout", 0, "T", read_timeout,
+		"wait so long: ms, or 5s, 2m, 1h, forever"},
+	[ARG_PREFIX] = {"prefix", 0, "NAME/", read_prefix,
+		"name of the bundle; names of tensors begin with it"},
+	[ARG_REPLACE] = {"replace", 0, NULL, NULL, "replace what is there"},
+	[ARG_MODE] = {"mode", 0, "MODE", read_mode,
+		"who may read: 0600 (default) to 0666"},
+	[ARG_GROUP] = {"group", 0, "G", read_group,
+		"group of the memory, one of yours"},
+	[ARG_TTL] = {"ttl", 0, "T", read_ttl, "take the name away after T"},
+	[ARG_EVICTABLE] = {"evictable", 0, NULL, NULL,
+		"may be dropped when room is needed"},
+	[ARG_OUTPUT] = {"output", 'o', "FILE", read_output,
+		"FILE.npy, FILE.safetensors or FILE.raw; - is raw to "
+		"standard output"},
+	[ARG_CAST] = {"cast", 0, "f32", read_cast,
+		"turn f16, bf16 and 8-bit floats into f32, exactly"},
+	[ARG_NAME] = {"name", 0, "NAME", read_name, "name to publish under"},
+	[ARG_DTYPE] = {"dtype", 0, "D", read_dtype,
+		"dtype of a .raw file, such as f32"},
+	[ARG_SHAPE] = {"shape", 0, "S", read_shape,
+		"shape of a .raw file, such as 4096,128"},
+	[ARG_COUNT] = {"count", 'c', "N", read_count,
+		"how often (10 times without it)"},
+};
+/* clang-format on */
+
+void args_init(struct args *args)
+{
+	*args = (struct args){
+		.mode = 0600, .gid = FSDP_GID_DEFAULT, .count = 10};
+}
+
+/* getopt's tables: the value of a long option is 256 + enum arg. */
+static void fill_tables(struct option *options, char *letters)
+{
+	for (int i = 0; i < N_ARGS; i++) {
+		options[i] = (struct option){
+			.name = rows[i].name,
+			.has_arg =
+				rows[i].value ? required_argument : no_argument,
+			.val = 256 + i};
+		if (!rows[i].letter)
+			continue;
+		*letters++ = rows[i].letter;
+		if (rows[i].value)
+			*letters++ = ':';
+	}
+	options[N_ARGS] = (struct option){0};
+	*letters = '\0';
+}
+
+static int find_arg(int value)
+{
+	for (int i = 0; i < N_ARGS; i++) {
+		if (value == 256 + i || (value && value == rows[i].letter))
+			return i;
+	}
+	return -1;
+}
+
+static int take(struct args *args, int arg, const char *text, const char *who,
+		uint32_t accepts, struct error *err)
+{
+	int r;
+
+	if (!(accepts & ARG_BIT(arg)))
+		return error_set(err, -EINVAL, "%s takes no --%s", who,
+				 rows[arg].name);
+	args->given |= ARG_BIT(arg);
+	if (!rows[arg].read)
+		return 0;
+	r = rows[arg].read(args, text, err);
+	if (r < 0)
+		return error_wrap(err, r, "--%s", rows[arg].name);
+	return 0;
+}
+
+/* Why getopt_long() did not like the last word. */
+static int refuse(int value, char **argv, struct error *err)
+{
+	const char *word = argv[optind - 1];
+
+	if (value == ':')
+		return error_set(err, -EINVAL, "%s needs a value", word);
+	if (optopt >= 256)
+		return error_set(err, -EINVAL, "--%s takes no value",
+				 rows[optopt - 256].name);
+	if (optopt)
+		return error_set(err, -EINVAL, "%s has no option -%c", argv[0],
+				 optopt);
+	return error_set(err, -EINVAL, "%s has no option %s", argv[0], word);
+}
+
+int args_parse(struct args *args, int argc, char **argv, uint32_t accepts,
+	       bool is_before_verb, struct error *err)
+{
+	struct option options[N_ARGS + 1];
+	/* '+' stops at the first operand, ':' tells a missing value apart */
+	char letters[2 * N_ARGS + 4] = "+:";
+	int value, r;
+
+	fill_tables(options, letters + (is_before_verb ? 2 : 1));
+	if (!is_before_verb)
+		letters[0] = ':';
+	optind = 0;
+	opterr = 0;
+	for (;;) {
+		value = getopt_long(argc, argv, letters, options, NULL);
+		if (value == -1)
+			break;
+		if (value == ':' || value == '?')
+			return refuse(value, argv, err);
+		r = take(args, find_arg(value), optarg, argv[0], accepts, err);
+		if (r < 0)
+			return r;
+	}
+	args->operands = argv + optind;
+	args->n_operands = (size_t)(argc - optind);
+	return 0;
+}
+
+void args_print_help(uint32_t accepts, FILE *file)
+{
+	for (int i = 0; i < N_ARGS; i++) {
+		char option[64];
+
+		if (!(accepts & ARG_BIT(i)))
+			continue;
+		if (rows[i].letter)
+			snprintf(option, sizeof(option), "-%c, --%s",
+				 rows[i].letter, rows[i].name);
+		else
+			snprintf(option, sizeof(option), "    --%s",
+				 rows[i].name);
+		fprintf(file, "  %s %-*s %s\n", option,
+			20 - (int)strlen(option),
+			rows[i].value ? rows[i].value : "", rows[i].help);
+	}
+}

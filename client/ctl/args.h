@@ -1,0 +1,76 @@
+/*
+ * The command line: every option of every verb, in one table, with its kind
+ * of value. Values are checked here, so that verbs see numbers only.
+ */
+#pragma once
+#include "proto/tensor.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct error;
+
+enum arg {
+	ARG_HELP,
+	ARG_VERSION,
+	ARG_SOCKET,
+	ARG_JSON,
+	ARG_QUIET,
+	ARG_TIMEOUT,
+	ARG_PREFIX,
+	ARG_REPLACE,
+	ARG_MODE,
+	ARG_GROUP,
+	ARG_TTL,
+	ARG_EVICTABLE,
+	ARG_OUTPUT,
+	ARG_CAST,
+	ARG_NAME,
+	ARG_DTYPE,
+	ARG_SHAPE,
+	ARG_COUNT,
+	N_ARGS
+};
+
+#define ARG_BIT(arg) (1u << (arg))
+/* What every verb takes. */
+#define ARGS_COMMON (ARG_BIT(ARG_HELP) | ARG_BIT(ARG_SOCKET))
+/* What may stand before the verb. */
+#define ARGS_GLOBAL                                                            \
+	(ARGS_COMMON | ARG_BIT(ARG_VERSION) | ARG_BIT(ARG_JSON) |              \
+	 ARG_BIT(ARG_QUIET) | ARG_BIT(ARG_TIMEOUT))
+
+struct args {
+	uint32_t given; /* ARG_BIT() of each option that was there */
+	const char *socket, *prefix, *output, *name;
+	int32_t timeout_ms; /* 0: do not wait, -1: for ever */
+	uint64_t ttl_ms;    /* 0: never */
+	uint32_t mode, gid;
+	uint32_t cast;           /* enum dtype; 0: none */
+	struct tensor_type type; /* of --dtype and --shape */
+	uint32_t count;
+	char *const *operands; /* borrowed from argv */
+	size_t n_operands;
+};
+
+/* What holds when no option is given. */
+void args_init(struct args *args);
+
+/*
+ * Read the options of `argv`, whose first word is who they are for, on top of
+ * what `args` has. Only those in `accepts` are taken. With `is_before_verb`
+ * it stops at the first word that is no option. All refusals are mistakes of
+ * the person who typed.
+ */
+int args_parse(struct args *args, int argc, char **argv, uint32_t accepts,
+	       bool is_before_verb, struct error *err);
+
+static inline bool args_has(const struct args *args, enum arg arg)
+{
+	return args->given & ARG_BIT(arg);
+}
+
+/* One line for each option in `accepts`. */
+void args_print_help(uint32_t accepts, FILE *file);

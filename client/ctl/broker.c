@@ -1,0 +1,40 @@
+/* The connection to the broker. */
+#include "client/ctl/broker.h"
+
+#include "client/ctl/args.h"
+#include "client/fsdp.h"
+#include "proto/error.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* A person waits in front of the terminal: ten seconds would look hung. */
+#define RECONNECT_MS 3000
+
+int broker_failed(struct error *err, int code)
+{
+	const char *sentence = fsdp_error();
+
+	if (!*sentence)
+		return error_set(err, code, "%s", strerror(-code));
+	return error_set(err, code, "%s", sentence);
+}
+
+int broker_connect(const struct args *args, struct fsdp_client **ret,
+		   struct error *err)
+{
+	struct fsdp_connect_options options = {.path = args->socket,
+					       .reconnect_ms = RECONNECT_MS};
+	int r = fsdp_connect(&options, ret);
+
+	if (r == -ENOENT || r == -ECONNREFUSED)
+		return error_set(err, r,
+				 "no broker: %s; start one with 'fsdpd "
+				 "--supervised' or 'systemctl start "
+				 "fsdpd.socket', or name its socket with "
+				 "--socket",
+				 fsdp_error());
+	if (r < 0)
+		return broker_failed(err, r);
+	return 0;
+}

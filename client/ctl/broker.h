@@ -1,0 +1,15 @@
+/*
+ * The connection to the broker, and its errors as ours.
+ */
+#pragma once
+
+struct args;
+struct error;
+struct fsdp_client;
+
+/* Connect as the options say; who finds no broker is told how to start one. */
+int broker_connect(const struct args *args, struct fsdp_client **ret,
+		   struct error *err);
+
+/* What the library said about its call that failed with `code`. */
+int broker_failed(struct error *err, int code);

@@ -1,0 +1,167 @@
+/*
+ * Numbers as people read and type them. Sizes use powers of 1024, times the
+ * largest unit that leaves at least one digit before the point.
+ */
+#include "client/ctl/format.h"
+
+#include "proto/error.h"
+#include "proto/tensor.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+const char *format_size(uint64_t size, char buffer[FORMAT_SIZE])
+{
+	static const char *const units[] = {"KiB", "MiB", "GiB",
+					    "TiB", "PiB", "EiB"};
+	double value = (double)size / 1024;
+	size_t i = 0;
+
+	if (size < 1024) {
+		snprintf(buffer, FORMAT_SIZE, "%" PRIu64 " B", size);
+		return buffer;
+	}
+	/* 1023.95 and more would be printed as 1024.0 */
+	while (value >= 1023.95 && i + 1 < sizeof(units) / sizeof(*units)) {
+		value /= 1024;
+		i++;
+	}
+	snprintf(buffer, FORMAT_SIZE, "%.1f %s", value, units[i]);
+	return buffer;
+}
+
+const char *format_age(uint64_t ms, char buffer[FORMAT_SIZE])
+{
+	static const struct {
+		uint64_t below, unit;
+		const char *name;
+	} rows[] = {{1000, 1, "ms"},
+		    {120 * 1000, 1000, "s"},
+		    {120 * 60000, 60000, "min"},
+		    {48 * 3600000ull, 3600000, "h"},
+		    {UINT64_MAX, 86400000, "d"}};
+	size_t i = 0;
+
+	while (ms >= rows[i].below && i + 1 < sizeof(rows) / sizeof(*rows))
+		i++;
+	snprintf(buffer, FORMAT_SIZE, "%" PRIu64 " %s", ms / rows[i].unit,
+		 rows[i].name);
+	return buffer;
+}
+
+const char *format_ns(uint64_t ns, char buffer[FORMAT_SIZE])
+{
+	if (ns < 1000000)
+		snprintf(buffer, FORMAT_SIZE, "%.1f us", (double)ns / 1e3);
+	else if (ns < 1000000000)
+		snprintf(buffer, FORMAT_SIZE, "%.2f ms", (double)ns / 1e6);
+	else
+		snprintf(buffer, FORMAT_SIZE, "%.2f s", (double)ns / 1e9);
+	return buffer;
+}
+
+const char *format_shape(const int64_t *shape, uint32_t n_dims,
+			 char buffer[FORMAT_SHAPE])
+{
+	size_t used = 1;
+
+	buffer[0] = '[';
+	for (uint32_t i = 0; i < n_dims && i < TENSOR_MAX_DIMS; i++)
+		used += (size_t)snprintf(buffer + used, FORMAT_SHAPE - used,
+					 "%s%" PRId64, i ? ", " : "", shape[i]);
+	snprintf(buffer + used, FORMAT_SHAPE - used, "]");
+	return buffer;
+}
+
+uint64_t format_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The digits at `text`; `*ret_end` is what stands behind them. */
+static int read_digits(const char *text, uint64_t *ret, const char **ret_end)
+{
+	uint64_t value = 0;
+	const char *p = text;
+
+	for (; *p >= '0' && *p <= '9'; p++) {
+		if (__builtin_mul_overflow(value, 10u, &value) ||
+		    __builtin_add_overflow(value, (uint64_t)(*p - '0'), &value))
+			return -ERANGE;
+	}
+	if (p == text)
+		return -EINVAL;
+	*ret = value;
+	*ret_end = p;
+	return 0;
+}
+
+int format_read_number(const char *text, uint64_t *ret, struct error *err)
+{
+	const char *end;
+	uint64_t value;
+	int r = read_digits(text, &value, &end);
+
+	if (r < 0 || *end)
+		return error_set(err, r < 0 ? r : -EINVAL,
+				 "'%s' is not a whole number", text);
+	*ret = value;
+	return 0;
+}
+
+int format_read_time(const char *text, uint64_t *ret_ms, struct error *err)
+{
+	static const struct {
+		const char *name;
+		uint64_t ms;
+	} units[] = {
+		{"", 1}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+	const char *end;
+	uint64_t value;
+
+	if (read_digits(text, &value, &end) < 0)
+		goto refuse;
+	for (size_t i = 0; i < sizeof(units) / sizeof(*units); i++) {
+		if (strcmp(end, units[i].name) != 0)
+			continue;
+		if (__builtin_mul_overflow(value, units[i].ms, &value))
+			break;
+		*ret_ms = value;
+		return 0;
+	}
+refuse:
+	return error_set(err, -EINVAL,
+			 "'%s' is not a time: say milliseconds, or a number "
+			 "with ms, s, m or h behind it",
+			 text);
+}
+
+int format_read_shape(const char *text, struct tensor_type *type,
+		      struct error *err)
+{
+	const char *p = text;
+	uint64_t value;
+
+	type->n_dims = 0;
+	while (*p) {
+		if (type->n_dims == TENSOR_MAX_DIMS)
+			return error_set(err, -EINVAL,
+					 "the shape '%s' has more than %d "
+					 "dimensions",
+					 text, TENSOR_MAX_DIMS);
+		if (read_digits(p, &value, &p) < 0 || value > INT64_MAX ||
+		    (*p && *p != ',') || (*p == ',' && !p[1]))
+			return error_set(err, -EINVAL,
+					 "'%s' is not a shape: say 4096,128",
+					 text);
+		type->shape[type->n_dims++] = (int64_t)value;
+		p += *p == ',';
+	}
+	return 0;
+}

@@ -1,0 +1,86 @@
+# Completion of fsdpctl for bash: verbs, each verb's options, files, and the
+# names of published tensors, which are asked from the broker.
+
+_fsdpctl_names()
+{
+	fsdpctl ls "$1" 2>/dev/null | awk 'NR > 1 { print $1 }'
+}
+
+# Names up to the next '/', as with files.
+_fsdpctl_bundles()
+{
+	_fsdpctl_names "$1" | awk -F/ 'NF > 1 { print $1 "/" }' | sort -u
+}
+
+_fsdpctl_value()
+{
+	case $1 in
+	--socket | --output | -o)
+		compopt -o filenames
+		COMPREPLY=($(compgen -f -- "$2"))
+		;;
+	--cast) COMPREPLY=($(compgen -W f32 -- "$2")) ;;
+	--group) COMPREPLY=($(compgen -g -- "$2")) ;;
+	--prefix)
+		compopt -o nospace
+		COMPREPLY=($(compgen -W "$(_fsdpctl_bundles "$2")" -- "$2"))
+		;;
+	--dtype)
+		COMPREPLY=($(compgen -W "bool u8 i8 u16 i16 u32 i32 u64 i64 \
+			f16 bf16 f32 f64 f8_e4m3 f8_e5m2 c64 c128" -- "$2"))
+		;;
+	--name | --shape | --ttl | --timeout | --mode | --count | -c) ;;
+	*) return 1 ;;
+	esac
+}
+
+_fsdpctl_options()
+{
+	case $1 in
+	load) echo --prefix --replace --mode --group --ttl --quiet --json ;;
+	ls | who | limbo | clients | status) echo --json ;;
+	stat) echo --timeout --json ;;
+	get) echo --output --cast --timeout ;;
+	put) echo --name --dtype --shape --replace --ttl --mode --group \
+		--evictable --timeout --quiet --json ;;
+	ping) echo --count --json ;;
+	esac
+	echo --socket --help
+}
+
+_fsdpctl()
+{
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
+	local verbs="load ls stat get put rm who limbo clients status ping"
+	local verb="" word i
+
+	COMPREPLY=()
+	_fsdpctl_value "$prev" "$cur" && return
+	for ((i = 1; i < COMP_CWORD; i++)); do
+		word=${COMP_WORDS[i]}
+		case " $verbs " in *" $word "*) verb=$word && break ;; esac
+	done
+	if [[ $cur == -* ]]; then
+		local options
+		options=$(_fsdpctl_options "$verb")
+		[[ -z $verb ]] && options="--socket --json --help --version"
+		COMPREPLY=($(compgen -W "$options" -- "$cur"))
+		return
+	fi
+	case $verb in
+	"") COMPREPLY=($(compgen -W "$verbs" -- "$cur")) ;;
+	load | put)
+		compopt -o filenames
+		COMPREPLY=($(compgen -f -- "$cur"))
+		;;
+	ls | rm)
+		COMPREPLY=($(compgen -W "$(_fsdpctl_bundles "$cur")
+			$(_fsdpctl_names "$cur")" -- "$cur"))
+		;;
+	stat | get | who)
+		COMPREPLY=($(compgen -W "$(_fsdpctl_names "$cur")" -- "$cur"))
+		;;
+	esac
+}
+
+complete -F _fsdpctl fsdpctl

@@ -1,0 +1,52 @@
+/*
+ * Ctrl-C while something half done would be left behind. The handler is not
+ * restarting system calls, so a blocked write() comes back too.
+ */
+#include "client/ctl/interrupt.h"
+
+#include "proto/error.h"
+
+#include <errno.h>
+#include <string.h>
+
+volatile sig_atomic_t interrupt_signal;
+
+static void on_signal(int signal)
+{
+	interrupt_signal = signal;
+}
+
+void interrupt_catch(void)
+{
+	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+	struct sigaction action = {.sa_handler = on_signal,
+				   .sa_flags = (int)SA_RESETHAND};
+	struct sigaction old;
+
+	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++) {
+		/* what nohup or a shell had us ignore stays ignored */
+		if (sigaction(signals[i], NULL, &old) == 0 &&
+		    old.sa_handler != SIG_IGN)
+			(void)sigaction(signals[i], &action, NULL);
+	}
+}
+
+int interrupt_check(struct error *err)
+{
+	if (!interrupt_signal)
+		return 0;
+	return error_set(err, -EINTR,
+			 "stopped by SIG%s, nothing was left behind",
+			 sigabbrev_np(interrupt_signal));
+}
+
+void interrupt_die(void)
+{
+	int signal = interrupt_signal;
+	struct sigaction action = {.sa_handler = SIG_DFL};
+
+	if (!signal)
+		return;
+	(void)sigaction(signal, &action, NULL);
+	(void)raise(signal);
+}

@@ -1,0 +1,178 @@
+/*
+ * fsdpctl: look into the broker and move tensors between it and files.
+ *
+ * Everything goes through the public libfsdp; a script in any language could
+ * do the same. Exit codes: 0 done, 1 failed (and said why), 2 wrong usage.
+ */
+#include "client/ctl/args.h"
+#include "client/ctl/broker.h"
+#include "client/ctl/interrupt.h"
+#include "client/ctl/suggest.h"
+#include "client/ctl/table.h"
+#include "client/ctl/verb.h"
+#include "client/fsdp.h"
+#include "proto/error.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXIT_USAGE 2
+
+static const struct verb *const families[] = {
+	verbs_load, verbs_list, verbs_get, verbs_put, verbs_hold, verbs_status};
+#define N_FAMILIES (sizeof(families) / sizeof(*families))
+
+/* clang-format off */
+#define for_each_verb(verb)                                                    \
+	for (size_t family = 0; family < N_FAMILIES; family++)                 \
+		for (const struct verb *verb = families[family]; verb->name;   \
+		     verb++)
+/* clang-format on */
+
+static void complain(struct error *err)
+{
+	/* names and commands in it can come from other processes */
+	table_clean(err->msg);
+	fprintf(stderr, "fsdpctl: %s\n", err->msg);
+}
+
+static void print_usage(FILE *file)
+{
+	fputs("usage: fsdpctl [--socket PATH] VERB [options]\n\n", file);
+	for_each_verb(verb)
+		fprintf(file, "  %-8s %s\n", verb->name, verb->summary);
+	fputs("\n'fsdpctl VERB --help' shows what a verb takes. Before the "
+	      "verb:\n",
+	      file);
+	args_print_help(ARGS_GLOBAL, file);
+}
+
+static void print_verb(const struct verb *verb)
+{
+	printf("usage: fsdpctl %s %s%s[options]\n\n%s\n\n", verb->name,
+	       verb->operands, *verb->operands ? " " : "", verb->summary);
+	args_print_help(verb->accepts | ARGS_COMMON, stdout);
+}
+
+static const struct verb *find_verb(const char *name, struct error *err)
+{
+	const struct verb *nearest = NULL;
+	size_t least = SIZE_MAX;
+
+	for_each_verb(verb)
+	{
+		size_t distance = suggest_distance(name, verb->name);
+
+		if (distance == 0)
+			return verb;
+		if (distance < least) {
+			least = distance;
+			nearest = verb;
+		}
+	}
+	if (least <= 2)
+		error_set(err, -EINVAL,
+			  "there is no verb '%.32s': did you mean '%s'?", name,
+			  nearest->name);
+	else
+		error_set(err, -EINVAL,
+			  "there is no verb '%.32s': fsdpctl --help lists them",
+			  name);
+	return NULL;
+}
+
+/* The words behind the verb, against what the verb takes. */
+static int parse_verb(const struct verb *verb, struct args *args,
+		      struct error *err)
+{
+	uint32_t accepts = verb->accepts | ARGS_COMMON;
+	uint32_t before = args->given & ~accepts;
+	int r;
+
+	/* options that stood before the verb were taken for any verb */
+	if (before)
+		return error_set(err, -EINVAL, "%s takes no --%s", verb->name,
+				 before & ARG_BIT(ARG_TIMEOUT) ? "timeout"
+				 : before & ARG_BIT(ARG_JSON)  ? "json"
+							       : "quiet");
+	r = args_parse(args, (int)args->n_operands, (char **)args->operands,
+		       accepts, false, err);
+	if (r < 0 || args_has(args, ARG_HELP))
+		return r;
+	if (args->n_operands < verb->n_min)
+		return error_set(err, -EINVAL, "%s needs %s", verb->name,
+				 verb->operands);
+	if (args->n_operands > verb->n_max)
+		return error_set(err, -EINVAL, "%s: '%.64s' is too much",
+				 verb->name, args->operands[verb->n_max]);
+	return verb->check ? verb->check(args, err) : 0;
+}
+
+static int run_verb(const struct verb *verb, const struct args *args,
+		    struct error *err)
+{
+	struct fsdp_client *client;
+	int r;
+
+	r = broker_connect(args, &client, err);
+	if (r < 0)
+		return r;
+	r = verb->run(client, args, err);
+	fsdp_close(client);
+	if (r == 0 && fflush(stdout) == EOF)
+		r = error_errno(err, -errno, "write standard output");
+	return r;
+}
+
+static int usage_failed(struct error *err)
+{
+	complain(err);
+	return EXIT_USAGE;
+}
+
+static int run(int argc, char **argv, struct error *err)
+{
+	const struct verb *verb;
+	struct args args;
+
+	args_init(&args);
+	if (args_parse(&args, argc, argv, ARGS_GLOBAL, true, err) < 0)
+		return usage_failed(err);
+	if (args_has(&args, ARG_VERSION)) {
+		printf("fsdpctl %s (libfsdp %s)\n", FSDP_VERSION,
+		       fsdp_version());
+		return EXIT_SUCCESS;
+	}
+	if (args_has(&args, ARG_HELP) || args.n_operands == 0) {
+		print_usage(args.n_operands || args_has(&args, ARG_HELP)
+				    ? stdout
+				    : stderr);
+		return args_has(&args, ARG_HELP) ? EXIT_SUCCESS : EXIT_USAGE;
+	}
+	verb = find_verb(args.operands[0], err);
+	if (!verb || parse_verb(verb, &args, err) < 0)
+		return usage_failed(err);
+	if (args_has(&args, ARG_HELP)) {
+		print_verb(verb);
+		return EXIT_SUCCESS;
+	}
+	if (run_verb(verb, &args, err) < 0) {
+		complain(err);
+		interrupt_die();
+		return EXIT_FAILURE;
+	}
+	return EXIT_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+	struct error err = ERROR_NULL;
+
+	/* getopt needs a word that says who is speaking */
+	if (argc < 1)
+		return EXIT_USAGE;
+	argv[0] = (char *)"fsdpctl";
+	return run(argc, argv, &err);
+}

@@ -1,0 +1,50 @@
+/*
+ * numpy's .npy files: a line of Python that says dtype and shape, then the
+ * elements.
+ *
+ * LAYOUT
+ *   offset size  meaning
+ *        0    6  "\x93NUMPY"
+ *        6    2  version: 1, 2 or 3, and 0
+ *        8    2  bytes of header H, little-endian (4 bytes in versions 2, 3)
+ *       10    H  {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
+ *                spaces, '\n'; the data begin at a multiple of 64
+ *
+ * Only what a tensor of ours can be is accepted: plain dtypes, little-endian,
+ * C order. The header is not run as Python: it is read by a small parser that
+ * knows exactly these three keys.
+ */
+#pragma once
+#include "proto/tensor.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct error;
+
+#define NPY_MAX_HEADER  65536
+#define NPY_HEADER_SIZE 320 /* room that npy_make_header() needs at most */
+
+struct npy {
+	struct tensor_type type;
+	uint64_t offset; /* of the elements */
+	uint64_t size;
+};
+
+/*
+ * Check the beginning of a file of `file_size` bytes: `head` has its first
+ * `head_size` bytes, at least NPY_MAX_HEADER of them or the whole file.
+ */
+int npy_parse(const uint8_t *head, size_t head_size, uint64_t file_size,
+	      struct npy *ret, struct error *err);
+
+/* Read and check the header of the file `fd`. */
+int npy_read(int fd, struct npy *ret, struct error *err);
+
+/* Does npy have this dtype? It has neither bf16 nor the 8-bit floats. */
+bool npy_holds(uint32_t dtype);
+
+/* Write the header of a checked type; gives its bytes, a multiple of 64. */
+size_t npy_make_header(const struct tensor_type *type,
+		       char buffer[NPY_HEADER_SIZE]);

@@ -1,0 +1,114 @@
+/*
+ * The elements of a tensor in row-major order. The last dimensions that lie
+ * contiguously form a run; the others are counted through. Long runs go out
+ * straight from the tensor, short ones and casts through a small buffer.
+ */
+#include "client/ctl/pack.h"
+
+#include "client/ctl/cast.h"
+#include "client/ctl/output.h"
+#include "proto/tensor.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#define STAGING_SIZE 65536
+
+struct pack {
+	uint32_t dtype, cast;
+	struct output *output;
+	size_t used;
+	_Alignas(float) uint8_t staging[STAGING_SIZE];
+};
+
+static int flush(struct pack *pack, struct error *err)
+{
+	size_t size = pack->used;
+
+	pack->used = 0;
+	return output_write(pack->output, pack->staging, size, err);
+}
+
+/* Copy or cast as many of the `n` elements as fit; gives how many. */
+static uint64_t stage(struct pack *pack, const uint8_t *src, uint64_t n)
+{
+	size_t size = dtype_size(pack->cast ? pack->cast : pack->dtype);
+	uint64_t room = (STAGING_SIZE - pack->used) / size;
+	uint8_t *dst = pack->staging + pack->used;
+
+	if (n > room)
+		n = room;
+	if (pack->cast)
+		cast_to_f32(pack->dtype, src, (float *)(void *)dst, n);
+	else
+		memcpy(dst, src, n * size);
+	pack->used += n * size;
+	return n;
+}
+
+static int write_run(struct pack *pack, const uint8_t *src, uint64_t n,
+		     struct error *err)
+{
+	size_t size = dtype_size(pack->dtype);
+	int r;
+
+	if (!pack->cast && n * size >= STAGING_SIZE) {
+		r = flush(pack, err);
+		if (r < 0)
+			return r;
+		return output_write(pack->output, src, n * size, err);
+	}
+	while (n) {
+		uint64_t n_staged = stage(pack, src, n);
+
+		src += n_staged * size;
+		n -= n_staged;
+		if (n == 0)
+			break;
+		r = flush(pack, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* Step the index of the outer dimensions; false when it is round. */
+static bool step(const struct tensor_type *type, uint32_t n_outer,
+		 int64_t *index)
+{
+	for (uint32_t i = n_outer; i-- > 0;) {
+		if (++index[i] < type->shape[i])
+			return true;
+		index[i] = 0;
+	}
+	return false;
+}
+
+int pack_write(const void *data, const struct tensor_type *type, uint32_t cast,
+	       struct output *output, struct error *err)
+{
+	struct pack pack = {
+		.dtype = type->dtype, .cast = cast, .output = output};
+	int64_t index[TENSOR_MAX_DIMS] = {0}, run = 1;
+	uint32_t n_outer = type->n_dims;
+	int r;
+
+	if (tensor_type_numel(type) == 0)
+		return 0;
+	while (n_outer && (type->strides[n_outer - 1] == run ||
+			   type->shape[n_outer - 1] == 1))
+		run *= type->shape[--n_outer];
+	do {
+		int64_t at = 0;
+
+		for (uint32_t i = 0; i < n_outer; i++)
+			at += index[i] * type->strides[i];
+		r = write_run(&pack,
+			      (const uint8_t *)data +
+				      (size_t)at * dtype_size(type->dtype),
+			      (uint64_t)run, err);
+		if (r < 0)
+			return r;
+	} while (step(type, n_outer, index));
+	return flush(&pack, err);
+}

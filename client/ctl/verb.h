@@ -1,0 +1,31 @@
+/*
+ * The verbs of fsdpctl: what each takes, says, and does. main.c has the table.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+struct args;
+struct error;
+struct fsdp_client;
+
+struct verb {
+	const char *name;
+	const char *operands; /* as in the usage line */
+	const char *summary;  /* one line */
+	uint32_t accepts;     /* ARG_BIT()s besides ARGS_COMMON */
+	size_t n_min, n_max;  /* operands */
+	/* Do the options fit each other? A refusal is a usage error. NULL:
+	 * nothing to check. */
+	int (*check)(const struct args *args, struct error *err);
+	int (*run)(struct fsdp_client *client, const struct args *args,
+		   struct error *err);
+};
+
+/* One per family, in verb_<family>.c; each ends with a row without name. */
+extern const struct verb verbs_load[];
+extern const struct verb verbs_list[];
+extern const struct verb verbs_hold[];
+extern const struct verb verbs_get[];
+extern const struct verb verbs_put[];
+extern const struct verb verbs_status[];

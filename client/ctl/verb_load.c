@@ -1,0 +1,245 @@
+/*
+ * load: a safetensors file becomes a bundle, all of it at once or nothing.
+ *
+ * Until the commit nobody sees anything, and if we die before it, by whatever
+ * means, the broker takes everything back when it sees us gone.
+ */
+#include "client/ctl/args.h"
+#include "client/ctl/broker.h"
+#include "client/ctl/document.h"
+#include "client/ctl/format.h"
+#include "client/ctl/input.h"
+#include "client/ctl/interrupt.h"
+#include "client/ctl/progress.h"
+#include "client/ctl/verb.h"
+#include "client/fsdp.h"
+#include "proto/error.h"
+#include "proto/name.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct load {
+	const struct args *args;
+	struct input input;
+	struct safetensors safetensors;
+	struct fsdp_bundle *bundle;
+	struct progress progress;
+	uint64_t version;
+};
+
+/* One call's worth of members. Names are full: prefix and name in the file. */
+struct batch {
+	size_t n;
+	const struct safetensors_entry *entries;
+	char names[FSDP_MAX_BATCH][FSDP_MAX_NAME + 1];
+	const char *pointers[FSDP_MAX_BATCH];
+	struct fsdp_spec specs[FSDP_MAX_BATCH];
+	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
+};
+
+static int check_load(const struct args *args, struct error *err)
+{
+	if (!args->prefix)
+		return error_set(
+			err, -EINVAL,
+			"load needs --prefix NAME/, the bundle's name");
+	return 0;
+}
+
+/* Before a byte is moved: would every name be legal? */
+static int check_names(const struct load *load, struct error *err)
+{
+	char name[2 * FSDP_MAX_NAME + 2];
+
+	if (load->safetensors.n_entries == 0)
+		return error_set(err, -EINVAL, "%s has no tensors",
+				 load->input.path);
+	for (size_t i = 0; i < load->safetensors.n_entries; i++) {
+		int r;
+
+		snprintf(name, sizeof(name), "%s%s", load->args->prefix,
+			 load->safetensors.entries[i].name);
+		r = name_check(name, err);
+		if (r < 0)
+			return error_wrap(err, r, "tensor '%s' of %s",
+					  load->safetensors.entries[i].name,
+					  load->input.path);
+	}
+	return 0;
+}
+
+static uint64_t size_hint(const struct safetensors *safetensors)
+{
+	uint64_t size = 0;
+
+	for (size_t i = 0; i < safetensors->n_entries; i++)
+		size += (safetensors->entries[i].size + 63) & ~(uint64_t)63;
+	return size;
+}
+
+static int open_file(struct load *load, struct error *err)
+{
+	int r = input_open(load->args->operands[0], &load->input, err);
+
+	if (r < 0)
+		return r;
+	r = safetensors_read(load->input.fd, &load->safetensors, err);
+	if (r < 0)
+		return error_wrap(err, r, "%s", load->input.path);
+	return check_names(load, err);
+}
+
+static int begin_bundle(struct load *load, struct fsdp_client *client,
+			struct error *err)
+{
+	const struct args *args = load->args;
+	struct fsdp_bundle_options options = {
+		.access = {.gid = args->gid, .mode = args->mode},
+		.size_hint = size_hint(&load->safetensors),
+		.flags = args_has(args, ARG_REPLACE) ? FSDP_REPLACE : 0,
+		.ttl_ms = args->ttl_ms};
+	int r = fsdp_bundle_begin(client, args->prefix, &options,
+				  &load->bundle);
+
+	return r < 0 ? broker_failed(err, r) : 0;
+}
+
+static void fill_batch(struct batch *batch, const struct load *load,
+		       size_t first)
+{
+	size_t n_left = load->safetensors.n_entries - first;
+
+	batch->n = n_left < FSDP_MAX_BATCH ? n_left : FSDP_MAX_BATCH;
+	batch->entries = &load->safetensors.entries[first];
+	for (size_t i = 0; i < batch->n; i++) {
+		const struct tensor_type *type = &batch->entries[i].type;
+		struct fsdp_spec *spec = &batch->specs[i];
+
+		snprintf(batch->names[i], sizeof(batch->names[i]), "%s%s",
+			 load->args->prefix, batch->entries[i].name);
+		batch->pointers[i] = batch->names[i];
+		spec->dtype = (enum fsdp_dtype)type->dtype;
+		spec->n_dims = type->n_dims;
+		for (uint32_t j = 0; j < type->n_dims; j++)
+			spec->shape[j] = type->shape[j];
+	}
+}
+
+static int load_batch(struct load *load, struct batch *batch, struct error *err)
+{
+	int r = fsdp_bundle_alloc(load->bundle, batch->pointers, batch->specs,
+				  batch->n, batch->tensors);
+
+	if (r < 0)
+		return broker_failed(err, r);
+	/* The handles are not freed here: fsdp_close() does it. */
+	for (size_t i = 0; i < batch->n; i++) {
+		const struct safetensors_entry *entry = &batch->entries[i];
+
+		r = input_read(&load->input, entry->offset,
+			       fsdp_data_mut(batch->tensors[i]), entry->size,
+			       &load->progress, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int load_members(struct load *load, struct error *err)
+{
+	struct batch *batch = malloc(sizeof(*batch));
+	int r = 0;
+
+	if (!batch)
+		return error_set(err, -ENOMEM, "out of memory for a batch");
+	for (size_t i = 0; r == 0 && i < load->safetensors.n_entries;
+	     i += batch->n) {
+		fill_batch(batch, load, i);
+		r = load_batch(load, batch, err);
+	}
+	free(batch);
+	return r;
+}
+
+static int commit(struct load *load, struct error *err)
+{
+	int r = interrupt_check(err);
+
+	if (r < 0)
+		return r;
+	r = fsdp_bundle_commit(load->bundle, &load->version);
+	if (r < 0)
+		return broker_failed(err, r);
+	load->bundle = NULL;
+	return 0;
+}
+
+static int report(const struct load *load, double seconds, struct error *err)
+{
+	const struct safetensors *safetensors = &load->safetensors;
+	char size[FORMAT_SIZE], rate[FORMAT_SIZE];
+
+	if (args_has(load->args, ARG_JSON))
+		return document_print(
+			json_pack("{s:s, s:o, s:o, s:o, s:f}", "bundle",
+				  load->args->prefix, "version",
+				  document_number(load->version), "tensors",
+				  document_number(safetensors->n_entries),
+				  "bytes",
+				  document_number(safetensors->data_size),
+				  "seconds", seconds),
+			err);
+	printf("%s version %" PRIu64 ": %zu tensors, %s in %.2f s (%s/s)\n",
+	       load->args->prefix, load->version, safetensors->n_entries,
+	       format_size(safetensors->data_size, size), seconds,
+	       format_size((uint64_t)((double)safetensors->data_size /
+				      (seconds > 1e-6 ? seconds : 1e-6)),
+			   rate));
+	return 0;
+}
+
+static int run_load(struct fsdp_client *client, const struct args *args,
+		    struct error *err)
+{
+	struct load load = {.args = args, .input = INPUT_NULL};
+	double seconds;
+	int r;
+
+	r = open_file(&load, err);
+	if (r < 0)
+		goto out;
+	progress_init(&load.progress, args->prefix, load.safetensors.data_size,
+		      args_has(args, ARG_QUIET));
+	r = begin_bundle(&load, client, err);
+	if (r < 0)
+		goto out;
+	interrupt_catch();
+	r = load_members(&load, err);
+	if (r == 0)
+		r = commit(&load, err);
+	seconds = progress_seconds(&load.progress);
+	progress_deinit(&load.progress);
+	if (r == 0)
+		r = report(&load, seconds, err);
+out:
+	fsdp_bundle_abort(load.bundle);
+	safetensors_deinit(&load.safetensors);
+	input_close(&load.input);
+	return r;
+}
+
+const struct verb verbs_load[] = {
+	{.name = "load",
+	 .operands = "FILE.safetensors",
+	 .summary = "publish a model's tensors as one bundle",
+	 .accepts = ARG_BIT(ARG_PREFIX) | ARG_BIT(ARG_REPLACE) |
+		    ARG_BIT(ARG_MODE) | ARG_BIT(ARG_GROUP) | ARG_BIT(ARG_TTL) |
+		    ARG_BIT(ARG_QUIET) | ARG_BIT(ARG_JSON),
+	 .n_min = 1,
+	 .n_max = 1,
+	 .check = check_load,
+	 .run = run_load},
+	{0}};

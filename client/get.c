@@ -1,0 +1,90 @@
+/*
+ * Get by name: from what is known, else from the broker.
+ */
+#include "client/cache.h"
+#include "client/client.h"
+#include "client/places.h"
+#include <errno.h>
+#include <string.h>
+
+static bool is_still_shown(const struct fsdp_client *client,
+			   const struct fsdp_tensor *tensor)
+{
+	return table_load(&client->table, tensor->slot) ==
+	       table_word(tensor->generation, SLOT_PUBLISHED);
+}
+
+/*
+ * All from the cache, or none. Names of a bundle must be of one version. The
+ * broker takes all old members off PUBLISHED before it puts the first new one
+ * there; so if all of ours are PUBLISHED at one moment, they are of one
+ * version. That moment lies between the last acquire and the second look.
+ */
+static bool get_known(struct fsdp_client *client, const char *const *names,
+		      size_t n, const struct fsdp_get_options *options,
+		      struct fsdp_tensor **ret)
+{
+	struct fsdp_tensor *got[FSDP_MAX_BATCH];
+	size_t n_got = 0, n_shown = 0;
+
+	while (n_got < n) {
+		struct cache_key key = cache_key(names[n_got], options);
+
+		got[n_got] = cache_get(client, &key);
+		if (!got[n_got])
+			break;
+		n_got++;
+	}
+	if (n_got == n && n > 1)
+		while (n_shown < n && is_still_shown(client, got[n_shown]))
+			n_shown++;
+	if (n_got == n && (n == 1 || n_shown == n)) {
+		memcpy(ret, got, n * sizeof(*ret));
+		return true;
+	}
+	while (n_got-- > 0)
+		fsdp_free(got[n_got]);
+	return false;
+}
+
+static int ask(struct fsdp_client *client, const char *const *names, size_t n,
+	       const struct fsdp_get_options *options, struct fsdp_tensor **ret,
+	       struct error *err)
+{
+	struct request request = {
+		.kind = MESSAGE_GET,
+		.get = {.timeout_ms = options ? options->timeout_ms : 0,
+			.is_trust_set = options && options->is_trust_set,
+			.trusted_uid = options ? options->trusted_uid : 0,
+			.n_names = (uint32_t)n,
+			.names = (const char **)names},
+	};
+	struct places_use use = {
+		.n = n, .names = names, .is_named = true, .options = options};
+	struct answer answer;
+	struct places_reply *places = &answer.reply.places;
+	int r;
+
+	r = client_call(client, &request, &answer, err);
+	if (r < 0)
+		return r;
+	places_take_chunks(client, &answer, places->chunks, places->n_chunks,
+			   0);
+	r = places_adopt_batch(client, places, &use, ret, err);
+	answer_deinit(&answer);
+	return r;
+}
+
+int fsdp_get(struct fsdp_client *client, const char *const *names, size_t n,
+	     const struct fsdp_get_options *options, struct fsdp_tensor **ret)
+{
+	struct error *err = error_of_thread();
+	int r;
+
+	r = client_check(client, err);
+	if (r == 0)
+		r = client_check_batch(n, err);
+	if (r < 0 || n == 0 || get_known(client, names, n, options, ret))
+		return r;
+	return ask(client, names, n, options, ret, err);
+}

@@ -1,0 +1,220 @@
+/*
+ * Connect and hello. Everything here is bounded by the caller's deadline: a
+ * broker that hangs must not hang its clients in connect.
+ */
+#include "client/handshake.h"
+#include "proto/error.h"
+#include "proto/frame.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+int64_t handshake_now_ms(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int open_socket(const char *path, int *ret_fd, struct error *err)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	size_t size = strlen(path);
+	int fd, r;
+
+	if (size >= sizeof(address.sun_path))
+		return error_set(err, -ENAMETOOLONG,
+				 "socket path %s has more than %zu bytes", path,
+				 sizeof(address.sun_path) - 1);
+	memcpy(address.sun_path, path, size);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return error_errno(err, -errno, "make a socket");
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+		r = -errno;
+		(void)close(fd);
+		error_errno(err, r, "connect to fsdpd at %s", path);
+		/* EAGAIN: its backlog is full; the others: not there (yet). */
+		return r == -EAGAIN || r == -ENOENT || r == -ECONNREFUSED
+			       ? HANDSHAKE_AGAIN
+			       : r;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+/* 0, or HANDSHAKE_AGAIN with -ETIMEDOUT in `err`. */
+static int wait_for(int fd, short events, int64_t deadline_ms,
+		    struct error *err)
+{
+	struct pollfd item = {.fd = fd, .events = events};
+
+	for (;;) {
+		int64_t left_ms = deadline_ms - handshake_now_ms();
+
+		if (left_ms <= 0) {
+			error_set(err, -ETIMEDOUT,
+				  "fsdpd does not answer: is it stopped?");
+			return HANDSHAKE_AGAIN;
+		}
+		if (poll(&item, 1, (int)left_ms) > 0)
+			return 0;
+	}
+}
+
+static int send_request(int fd, const struct request *request, const int *fds,
+			uint16_t n_fds, int64_t deadline_ms, struct error *err)
+{
+	struct frame frame = {.kind = request->kind, .n_fds = n_fds};
+	uint8_t *body;
+	size_t size;
+	int r;
+
+	r = request_encode(request, &body, &size, err);
+	if (r < 0)
+		return r;
+	frame.body = body;
+	frame.body_size = (uint32_t)size;
+	for (uint16_t i = 0; i < n_fds; i++)
+		frame.fds[i] = fds[i];
+	do {
+		r = frame_send(fd, &frame, err);
+	} while (r == FRAME_AGAIN &&
+		 !(r = wait_for(fd, POLLOUT, deadline_ms, err)));
+	free(body);
+	if (r == FRAME_EOF) {
+		error_set(err, -ECONNRESET, "fsdpd closed the connection");
+		return HANDSHAKE_AGAIN;
+	}
+	return r;
+}
+
+/* A new session comes with its files. Who reconnects has them. */
+static int take_fds(const struct introduction *self, struct frame *frame,
+		    struct welcome *ret, struct error *err)
+{
+	if (self->is_reconnect)
+		return 0;
+	if (frame->n_fds != WELCOME_MAX_FDS)
+		return error_set(err, -EPROTO,
+				 "fsdpd's hello brought %u descriptors, not %u",
+				 frame->n_fds, WELCOME_MAX_FDS);
+	memcpy(ret->fds, frame->fds, sizeof(ret->fds));
+	frame->n_fds = 0;
+	return 0;
+}
+
+static int take_reply(const struct introduction *self, struct frame *frame,
+		      struct welcome *ret, struct error *err)
+{
+	struct reply reply;
+	int r;
+
+	if (frame->kind != MESSAGE_HELLO)
+		return error_set(err, -EPROTO,
+				 "fsdpd answered the hello with a %s",
+				 message_kind_name(frame->kind));
+	r = reply_decode(frame->kind, frame->code, frame->body,
+			 frame->body_size, &reply, err);
+	if (r < 0)
+		return r;
+	if (reply.code < 0)
+		r = error_set(err, reply.code, "%s", reply.sentence);
+	else if (!reply.hello.is_challenge)
+		r = take_fds(self, frame, ret, err);
+	if (r == 0)
+		ret->hello = reply.hello;
+	reply_deinit(&reply);
+	return r;
+}
+
+static int receive_reply(const struct introduction *self, int fd,
+			 int64_t deadline_ms, struct welcome *ret,
+			 struct error *err)
+{
+	uint8_t *buffer = malloc(FRAME_MAX_SIZE);
+	struct frame frame;
+	int r;
+
+	if (!buffer)
+		return error_set(err, -ENOMEM, "no memory for a frame");
+	do {
+		r = wait_for(fd, POLLIN, deadline_ms, err);
+		if (r == 0)
+			r = frame_recv(fd, buffer, &frame, NULL, err);
+		else
+			goto out;
+	} while (r == FRAME_AGAIN);
+	if (r == FRAME_EOF) {
+		error_set(err, -ECONNRESET, "fsdpd closed the connection");
+		r = HANDSHAKE_AGAIN;
+	} else if (r == FRAME_OK) {
+		r = take_reply(self, &frame, ret, err);
+		frame_close_fds(&frame);
+	}
+out:
+	free(buffer);
+	return r;
+}
+
+static int say_hello(const struct introduction *self, int fd,
+		     int64_t deadline_ms, struct welcome *ret,
+		     struct error *err)
+{
+	struct request request = {
+		.kind = MESSAGE_HELLO,
+		.hello = {.major = PROTOCOL_MAJOR,
+			  .minor = PROTOCOL_MINOR,
+			  .is_reconnect = self->is_reconnect,
+			  .session = self->session,
+			  .budget = self->budget},
+	};
+	int fds[2] = {self->refs_fd, self->doorbell_fd};
+	int r;
+
+	memcpy(request.hello.token, self->token, TOKEN_SIZE);
+	r = send_request(fd, &request, fds, self->is_reconnect ? 2 : 0,
+			 deadline_ms, err);
+	if (r != 0)
+		return r;
+	r = receive_reply(self, fd, deadline_ms, ret, err);
+	if (r != 0 || !ret->hello.is_challenge)
+		return r;
+	/* The kernel puts our credentials to the answer; all that we have to
+	 * show is that we are alive to send it. */
+	request = (struct request){
+		.kind = MESSAGE_CHALLENGE,
+		.challenge = {.nonce = ret->hello.nonce},
+	};
+	r = send_request(fd, &request, NULL, 0, deadline_ms, err);
+	if (r != 0)
+		return r;
+	r = receive_reply(self, fd, deadline_ms, ret, err);
+	if (r == 0 && ret->hello.is_challenge)
+		r = error_set(err, -EPROTO, "fsdpd asks for a second proof");
+	return r;
+}
+
+int handshake_try(const struct introduction *self, int64_t deadline_ms,
+		  struct welcome *ret, struct error *err)
+{
+	struct welcome welcome = {.sock_fd = -1};
+	int r;
+
+	r = open_socket(self->path, &welcome.sock_fd, err);
+	if (r != 0)
+		return r;
+	r = say_hello(self, welcome.sock_fd, deadline_ms, &welcome, err);
+	if (r != 0) {
+		(void)close(welcome.sock_fd);
+		return r;
+	}
+	*ret = welcome;
+	return 0;
+}

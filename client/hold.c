@@ -1,0 +1,194 @@
+/*
+ * Acquire, hold and release by handle, without a system call; and looking at
+ * a handle.
+ *
+ * The order of the two counts (see client/tensor.h): delta goes up before the
+ * handle's own, and down after it. Were it otherwise, a second thread's
+ * release could bring delta to the point where the broker frees the slot while
+ * this handle still says that it is held.
+ */
+#include "client/client.h"
+#include <errno.h>
+#include <string.h>
+
+static int refuse_stale(const struct fsdp_tensor *tensor, struct error *err)
+{
+	const char *name = tensor_known(tensor)->name;
+
+	return error_set(err, -ESTALE,
+			 "this version of %s (slot %u, generation %llu) is "
+			 "not published any more; get it by name",
+			 *name ? name : "an unnamed tensor", tensor->slot,
+			 (unsigned long long)tensor->generation);
+}
+
+static int refuse_unheld(struct error *err)
+{
+	return error_set(err, -EINVAL,
+			 "the handle is not held: acquire it first, and "
+			 "release it once for each hold");
+}
+
+int fsdp_acquire(struct fsdp_tensor *tensor)
+{
+	struct fsdp_client *client = tensor->client;
+	enum refs_outcome outcome;
+	int r;
+
+	if (__builtin_expect(guard_is_forked(&client->guard), 0))
+		return client_refuse_child(error_of_thread());
+	outcome = refs_acquire(&client->refs, &client->table, tensor->slot,
+			       tensor->generation);
+	if (__builtin_expect(outcome == REFS_HELD, 1)) {
+		/* Relaxed: delta has done the ordering. */
+		atomic_fetch_add_explicit(&tensor->holds, 1,
+					  memory_order_relaxed);
+		return 0;
+	}
+	r = refuse_stale(tensor, error_of_thread());
+	if (outcome == REFS_STALE_RING)
+		client_ring(client);
+	return r;
+}
+
+/* One more, unless there is none. */
+static bool add_hold(struct fsdp_tensor *tensor)
+{
+	uint32_t n = atomic_load_explicit(&tensor->holds, memory_order_relaxed);
+
+	while (n)
+		if (atomic_compare_exchange_weak_explicit(
+			    &tensor->holds, &n, n + 1, memory_order_relaxed,
+			    memory_order_relaxed))
+			return true;
+	return false;
+}
+
+int fsdp_hold(struct fsdp_tensor *tensor)
+{
+	struct fsdp_client *client = tensor->client;
+
+	if (__builtin_expect(guard_is_forked(&client->guard), 0))
+		return client_refuse_child(error_of_thread());
+	refs_hold(&client->refs, tensor->slot);
+	if (__builtin_expect(add_hold(tensor), 1))
+		return 0;
+	/* Not held: what was counted for a moment is a release like any. */
+	tensor_give_back(client, tensor->slot, 1);
+	return refuse_unheld(error_of_thread());
+}
+
+int fsdp_release(struct fsdp_tensor *tensor)
+{
+	struct fsdp_client *client = tensor->client;
+
+	if (__builtin_expect(guard_is_forked(&client->guard), 0))
+		return client_refuse_child(error_of_thread());
+	if (__builtin_expect(!tensor_take_hold(tensor), 0))
+		return refuse_unheld(error_of_thread());
+	if (__builtin_expect(
+		    refs_release(&client->refs, &client->table, tensor->slot),
+		    0))
+		client_ring(client);
+	return 0;
+}
+
+static void put_holds(struct fsdp_tensor *const *tensors, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		atomic_fetch_add_explicit(&tensors[i]->holds, 1,
+					  memory_order_relaxed);
+}
+
+/* One hold of each is taken from the handles: they are the broker's to drop. */
+static int take_holds(struct fsdp_client *client,
+		      struct fsdp_tensor *const *tensors, size_t n,
+		      struct release_item *items, struct error *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct fsdp_tensor *tensor = tensors[i];
+
+		if (tensor->client != client || !tensor_take_hold(tensor)) {
+			put_holds(tensors, i);
+			return refuse_unheld(err);
+		}
+		items[i] = (struct release_item){
+			.ref = {.slot = tensor->slot,
+				.generation = tensor->generation},
+			.n_holds = 1,
+		};
+	}
+	return 0;
+}
+
+int fsdp_release_sync(struct fsdp_client *client,
+		      struct fsdp_tensor *const *tensors, size_t n)
+{
+	struct error *err = error_of_thread();
+	struct release_item items[FSDP_MAX_BATCH];
+	struct request request = {
+		.kind = MESSAGE_RELEASE,
+		.release = {.n_items = (uint32_t)n, .items = items},
+	};
+	int r;
+
+	r = client_check(client, err);
+	if (r == 0)
+		r = client_check_batch(n, err);
+	if (r == 0)
+		r = take_holds(client, tensors, n, items, err);
+	if (r < 0 || n == 0)
+		return r;
+	r = client_command(client, &request, err);
+	if (r < 0)
+		put_holds(tensors, n);
+	return r;
+}
+
+void fsdp_free(struct fsdp_tensor *tensor)
+{
+	uint32_t n;
+
+	/* In a forked child another thread's lock may be taken for ever;
+	 * fsdp_close() frees the memory there. */
+	if (!tensor || guard_is_forked(&tensor->client->guard))
+		return;
+	n = atomic_exchange_explicit(&tensor->holds, 0, memory_order_relaxed);
+	if (n)
+		tensor_give_back(tensor->client, tensor->slot, n);
+	tensor_free(tensor);
+}
+
+/* --- looking ----------------------------------------------------------------
+ */
+
+const void *fsdp_data(const struct fsdp_tensor *tensor)
+{
+	return tensor->data;
+}
+
+void *fsdp_data_mut(struct fsdp_tensor *tensor)
+{
+	/* Writable memory is not mapped in a forked child. */
+	if (guard_is_forked(&tensor->client->guard) ||
+	    !atomic_load_explicit(&tensor->is_writable, memory_order_relaxed))
+		return NULL;
+	return tensor->data;
+}
+
+void fsdp_tensor_info(const struct fsdp_tensor *tensor, struct fsdp_info *ret)
+{
+	const struct known *known = tensor_known(tensor);
+
+	*ret = (struct fsdp_info){
+		.dtype = (enum fsdp_dtype)known->type.dtype,
+		.n_dims = known->type.n_dims,
+		.size = known->size,
+		.version = known->version,
+		.slot = known->ref.slot,
+		.generation = known->ref.generation,
+		.name = known->name,
+	};
+	memcpy(ret->shape, known->type.shape, sizeof(ret->shape));
+	memcpy(ret->strides, known->type.strides, sizeof(ret->strides));
+}

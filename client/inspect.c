@@ -1,0 +1,211 @@
+/*
+ * Looking at the broker: lists come in pages, which are asked for one by one.
+ * What changes between two pages may be seen twice or not at all.
+ */
+#include "client/client.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct fsdp_info info_of(const struct tensor_place *place)
+{
+	struct fsdp_info info = {
+		.dtype = (enum fsdp_dtype)place->type.dtype,
+		.n_dims = place->type.n_dims,
+		.size = place->size,
+		.version = place->version,
+		.slot = place->ref.slot,
+		.generation = place->ref.generation,
+		.name = place->name,
+	};
+
+	memcpy(info.shape, place->type.shape, sizeof(info.shape));
+	memcpy(info.strides, place->type.strides, sizeof(info.strides));
+	return info;
+}
+
+static int show_entry(const struct list_item *item, fsdp_entry_fn *fn,
+		      void *data)
+{
+	struct fsdp_entry entry = {
+		.info = info_of(&item->place),
+		.uid = item->access.uid,
+		.gid = item->access.gid,
+		.mode = item->access.mode,
+		.state = (enum fsdp_state)item->state,
+		.age_ms = item->age_ms,
+		.ttl_left_ms = item->ttl_left_ms,
+		.n_holders = item->n_holders,
+		.flags = item->flags,
+		.bundle = item->bundle,
+	};
+
+	return fn(&entry, data);
+}
+
+static int list(struct fsdp_client *client, const char *prefix,
+		enum list_filter filter, fsdp_entry_fn *fn, void *data)
+{
+	struct error *err = error_of_thread();
+	struct request request = {
+		.kind = MESSAGE_LIST,
+		.list = {.prefix = prefix ? prefix : "", .filter = filter},
+	};
+	int r = client_check(client, err);
+
+	while (r == 0) {
+		struct answer answer;
+		const struct list_reply *reply = &answer.reply.list;
+
+		r = client_call(client, &request, &answer, err);
+		if (r < 0)
+			break;
+		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
+			r = show_entry(&reply->items[i], fn, data);
+		request.list.cursor = reply->next_cursor;
+		answer_deinit(&answer);
+		if (request.list.cursor == 0)
+			break;
+	}
+	return r;
+}
+
+int fsdp_list(struct fsdp_client *client, const char *prefix, fsdp_entry_fn *fn,
+	      void *data)
+{
+	return list(client, prefix, LIST_NAMED, fn, data);
+}
+
+int fsdp_limbo(struct fsdp_client *client, fsdp_entry_fn *fn, void *data)
+{
+	return list(client, NULL, LIST_LIMBO, fn, data);
+}
+
+static int show_holder(const struct holder *holder, fsdp_holder_fn *fn,
+		       void *data)
+{
+	struct fsdp_holder shown = {
+		.session = holder->session,
+		.pid = holder->pid,
+		.uid = holder->uid,
+		.command = holder->command,
+		.holds = holder->holds,
+		.is_connected = holder->is_connected,
+		.is_writer = holder->is_writer,
+	};
+
+	return fn(&shown, data);
+}
+
+static int who(struct fsdp_client *client, struct who_request who_request,
+	       fsdp_holder_fn *fn, void *data)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_WHO, .who = who_request};
+	int r = client_check(client, err);
+
+	while (r == 0) {
+		struct answer answer;
+		const struct who_reply *reply = &answer.reply.who;
+
+		r = client_call(client, &request, &answer, err);
+		if (r < 0)
+			break;
+		for (uint32_t i = 0; i < reply->n_holders && r == 0; i++)
+			r = show_holder(&reply->holders[i], fn, data);
+		request.who.cursor = reply->next_cursor;
+		answer_deinit(&answer);
+		if (request.who.cursor == 0)
+			break;
+	}
+	return r;
+}
+
+int fsdp_who(struct fsdp_client *client, const char *name, fsdp_holder_fn *fn,
+	     void *data)
+{
+	return who(client, (struct who_request){.name = name}, fn, data);
+}
+
+int fsdp_who_slot(struct fsdp_client *client, uint32_t slot,
+		  uint64_t generation, fsdp_holder_fn *fn, void *data)
+{
+	return who(client,
+		   (struct who_request){
+			   .name = "",
+			   .ref = {.slot = slot, .generation = generation}},
+		   fn, data);
+}
+
+static int show_peer(const struct client_item *item, fsdp_peer_fn *fn,
+		     void *data)
+{
+	struct fsdp_peer peer = {
+		.session = item->session,
+		.pid = item->pid,
+		.uid = item->uid,
+		.command = item->command,
+		.is_connected = item->is_connected,
+		.n_slots = item->n_slots,
+		.n_bytes = item->n_bytes,
+		.n_requests = item->n_requests,
+		.age_ms = item->age_ms,
+		.n_waiting = item->n_waiting,
+	};
+
+	return fn(&peer, data);
+}
+
+int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn, void *data)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_CLIENTS};
+	int r = client_check(client, err);
+
+	while (r == 0) {
+		struct answer answer;
+		const struct clients_reply *reply = &answer.reply.clients;
+
+		r = client_call(client, &request, &answer, err);
+		if (r < 0)
+			break;
+		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
+			r = show_peer(&reply->items[i], fn, data);
+		request.clients.cursor = reply->next_cursor;
+		answer_deinit(&answer);
+		if (request.clients.cursor == 0)
+			break;
+	}
+	return r;
+}
+
+int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn, void *data,
+		char **ret_note)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_STATUS};
+	struct answer answer;
+	const struct status_reply *reply = &answer.reply.status;
+	char *note = NULL;
+	int r;
+
+	r = client_check(client, err);
+	if (r < 0)
+		return r;
+	r = client_call(client, &request, &answer, err);
+	if (r < 0)
+		return r;
+	if (ret_note) {
+		note = strdup(reply->note);
+		if (!note)
+			r = error_set(err, -ENOMEM, "no memory for a note");
+	}
+	for (uint32_t i = 0; i < reply->n_values && r == 0; i++)
+		r = fn(reply->values[i].name, reply->values[i].value, data);
+	answer_deinit(&answer);
+	if (r == 0 && ret_note)
+		*ret_note = note;
+	else
+		free(note);
+	return r;
+}

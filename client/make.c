@@ -1,0 +1,238 @@
+/*
+ * Making tensors: alloc, view, publish, remove.
+ */
+#include "client/client.h"
+#include "client/places.h"
+#include "client/spec.h"
+#include <errno.h>
+
+/* --- alloc and view --------------------------------------------------------
+ */
+
+int fsdp_alloc(struct fsdp_client *client, const struct fsdp_spec *specs,
+	       size_t n, const struct fsdp_access *access, int32_t timeout_ms,
+	       struct fsdp_tensor **ret)
+{
+	struct error *err = error_of_thread();
+	struct alloc_request alloc = {
+		.access = {.gid = access ? access->gid : GID_DEFAULT,
+			   .mode = access ? access->mode : 0},
+		.timeout_ms = timeout_ms,
+		.n_items = (uint32_t)n,
+	};
+	struct places_use use = {.n = n, .is_writable = true};
+	struct answer answer;
+	struct places_reply *places = &answer.reply.places;
+	int r;
+
+	r = client_check(client, err);
+	if (r == 0)
+		r = client_check_batch(n, err);
+	if (r < 0 || n == 0)
+		return r;
+	r = spec_alloc(client, &alloc, specs, NULL, &answer, err);
+	if (r < 0)
+		return r;
+	places_take_chunks(client, &answer, places->chunks, places->n_chunks,
+			   0);
+	r = places_adopt_batch(client, places, &use, ret, err);
+	answer_deinit(&answer);
+	return r;
+}
+
+/* The view is writable where the base is. */
+static void inherit(const struct fsdp_tensor *base, struct fsdp_tensor *view)
+{
+	view->bundle = base->bundle;
+	atomic_store_explicit(
+		&view->is_writable,
+		atomic_load_explicit(&base->is_writable, memory_order_relaxed),
+		memory_order_relaxed);
+}
+
+int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
+	      const int64_t *strides, uint64_t offset, struct fsdp_tensor **ret)
+{
+	struct fsdp_client *client = base->client;
+	struct error *err = error_of_thread();
+	struct alloc_item item = {
+		.is_view = true,
+		.base = {.slot = base->slot, .generation = base->generation},
+		.base_offset = offset,
+		.name = "",
+	};
+	struct request request = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT},
+			  .n_items = 1,
+			  .items = &item},
+	};
+	struct places_use use = {.n = 1};
+	struct fsdp_tensor *view;
+	struct answer answer;
+	struct places_reply *places = &answer.reply.places;
+	int r;
+
+	r = client_check(client, err);
+	if (r < 0)
+		return r;
+	if (!atomic_load_explicit(&base->holds, memory_order_relaxed))
+		return error_set(err, -EINVAL,
+				 "the base of the view is not held");
+	r = spec_to_type(spec, strides, &item.type, err);
+	if (r < 0)
+		return r;
+	r = client_call(client, &request, &answer, err);
+	if (r < 0)
+		return r;
+	places_take_chunks(client, &answer, places->chunks, places->n_chunks,
+			   0);
+	r = places_adopt_batch(client, places, &use, &view, err);
+	answer_deinit(&answer);
+	if (r < 0)
+		return r;
+	inherit(base, view);
+	*ret = view;
+	return 0;
+}
+
+/* --- publish ---------------------------------------------------------------
+ */
+
+/*
+ * What each handle will show. Made before the broker is asked: afterwards
+ * nothing may fail.
+ */
+static int describe(const struct fsdp_publication *publications, size_t n,
+		    struct known **ret, struct error *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct known *now = tensor_known(publications[i].tensor);
+		const char *name = publications[i].name;
+		struct tensor_place place = {.ref = now->ref,
+					     .chunk = now->chunk,
+					     .size = now->size,
+					     .type = now->type};
+
+		ret[i] = known_new(&place, name ? name : "", now->data);
+		if (ret[i])
+			continue;
+		while (i-- > 0)
+			known_drop(ret[i]);
+		return error_set(err, -ENOMEM, "no memory for a description");
+	}
+	return 0;
+}
+
+static void show(struct fsdp_publication *publication, struct known *known,
+		 uint64_t version)
+{
+	struct fsdp_tensor *tensor = publication->tensor;
+	struct shelf *shelf = &tensor->client->shelves[tensor->shelf];
+
+	known->version = version;
+	publication->version = version;
+	pthread_mutex_lock(&shelf->lock);
+	/* The name that fsdp_tensor_info() gave out stays while the handle
+	 * does. Release: whoever sees `known` sees it filled. */
+	known->older = tensor_known(tensor);
+	atomic_store_explicit(&tensor->known, known, memory_order_release);
+	atomic_store_explicit(&tensor->is_writable, false,
+			      memory_order_relaxed);
+	pthread_mutex_unlock(&shelf->lock);
+}
+
+static int send_publish(struct fsdp_client *client,
+			const struct fsdp_publication *publications, size_t n,
+			struct answer *ret, struct error *err)
+{
+	struct publish_item items[FSDP_MAX_BATCH];
+	struct request request = {
+		.kind = MESSAGE_PUBLISH,
+		.publish = {.n_items = (uint32_t)n, .items = items},
+	};
+	int r;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct fsdp_publication *it = &publications[i];
+
+		items[i] = (struct publish_item){
+			.ref = {.slot = it->tensor->slot,
+				.generation = it->tensor->generation},
+			.name = it->name ? it->name : "",
+			.flags = it->flags,
+			.ttl_ms = it->ttl_ms,
+		};
+	}
+	r = client_call(client, &request, ret, err);
+	if (r < 0 || ret->reply.versions.n_versions == n)
+		return r;
+	answer_deinit(ret);
+	return error_set(err, -EPROTO,
+			 "fsdpd published another number of "
+			 "tensors than asked");
+}
+
+static int check_publications(const struct fsdp_client *client,
+			      const struct fsdp_publication *publications,
+			      size_t n, struct error *err)
+{
+	int r;
+
+	r = client_check(client, err);
+	if (r == 0)
+		r = client_check_batch(n, err);
+	for (size_t i = 0; i < n && r == 0; i++)
+		if (!publications[i].tensor ||
+		    publications[i].tensor->client != client)
+			r = error_set(err, -EINVAL,
+				      "publication %zu has no tensor of this "
+				      "connection",
+				      i);
+	return r;
+}
+
+int fsdp_publish(struct fsdp_client *client,
+		 struct fsdp_publication *publications, size_t n)
+{
+	struct error *err = error_of_thread();
+	struct known *known[FSDP_MAX_BATCH];
+	struct answer answer;
+	int r;
+
+	r = check_publications(client, publications, n, err);
+	if (r < 0 || n == 0)
+		return r;
+	r = describe(publications, n, known, err);
+	if (r < 0)
+		return r;
+	r = send_publish(client, publications, n, &answer, err);
+	if (r < 0) {
+		for (size_t i = 0; i < n; i++)
+			known_drop(known[i]);
+		return r;
+	}
+	for (size_t i = 0; i < n; i++)
+		show(&publications[i], known[i],
+		     answer.reply.versions.versions[i]);
+	answer_deinit(&answer);
+	return 0;
+}
+
+int fsdp_remove(struct fsdp_client *client, const char *const *names, size_t n)
+{
+	struct error *err = error_of_thread();
+	struct request request = {
+		.kind = MESSAGE_REMOVE,
+		.remove = {.n_names = (uint32_t)n,
+			   .names = (const char **)names},
+	};
+	int r;
+
+	r = client_check(client, err);
+	if (r == 0)
+		r = client_check_batch(n, err);
+	if (r < 0 || n == 0)
+		return r;
+	return client_command(client, &request, err);
+}

@@ -1,0 +1,71 @@
+/*
+ * Mappings: chunks as this process sees them, each mapped once.
+ *
+ * A chunk is mapped read-only when it is first met, also where its fd allows
+ * more: then a forked child may go on reading it, and a stray store faults. It
+ * becomes writable, in place and not inherited, when something is allocated in
+ * it. No fd is kept. A mapping can be *reserved*: its addresses are kept and
+ * nothing is there (a bundle that is being committed).
+ */
+#pragma once
+#include "proto/message.h"
+#include "shm/table.h"
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct error;
+
+struct mapping {
+	uint32_t chunk;
+	uint32_t index; /* in the state table's chunk list */
+	uint64_t size;
+	uint8_t *address;
+	bool may_write; /* its fd allowed it */
+	bool is_writable;
+	bool is_reserved;
+};
+
+struct mappings {
+	pthread_mutex_t lock;
+	struct mapping *list; /* owned */
+	size_t n, capacity;
+	uint64_t n_retired; /* table's chunks_retired when we last looked */
+};
+
+void mappings_init(struct mappings *mappings);
+
+/* In a forked child writable mappings are not there: they are left alone,
+ * since something else may lie at their addresses. */
+void mappings_deinit(struct mappings *mappings, bool is_forked);
+
+/* Map a chunk, or map a reserved one again; one that is mapped already is left
+ * as it is. Consumes `fd`, also on failure. */
+int mappings_add(struct mappings *mappings, const struct chunk_ref *chunk,
+		 int fd, struct error *err);
+
+enum mapping_outcome {
+	MAPPING_OK = 0,
+	MAPPING_MISSING = 1, /* not mapped, or reserved: ask for its fd */
+};
+
+/*
+ * The address of [offset, offset + size) of a chunk, made writable if asked.
+ * -EPROTO: outside of it, or it is read-only.
+ */
+int mappings_locate(struct mappings *mappings, uint32_t chunk, uint64_t offset,
+		    uint64_t size, bool is_writable, uint8_t **ret,
+		    struct error *err);
+
+/* Unmap a chunk but keep its addresses. Unknown ones are left alone. */
+int mappings_reserve(struct mappings *mappings, uint32_t chunk,
+		     struct error *err);
+
+/* Does a handle hold something of this chunk? */
+typedef bool mapping_is_held_fn(uint32_t chunk, void *data);
+
+/* Unmap chunks that the table's chunk list has no more, if any went since the
+ * last look. Cheap if none did. */
+void mappings_retire(struct mappings *mappings, const struct table *table,
+		     mapping_is_held_fn *is_held, void *data);

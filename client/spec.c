@@ -1,0 +1,59 @@
+/*
+ * Specs become checked types before anything is sent: the caller learns which
+ * item is wrong.
+ */
+#include "client/spec.h"
+#include "client/client.h"
+#include <errno.h>
+#include <stdlib.h>
+
+int spec_to_type(const struct fsdp_spec *spec, const int64_t *strides,
+		 struct tensor_type *ret, struct error *err)
+{
+	struct tensor_type type = {.dtype = (uint32_t)spec->dtype,
+				   .n_dims = spec->n_dims};
+	uint64_t span;
+	int r;
+
+	if (spec->n_dims > TENSOR_MAX_DIMS)
+		return error_set(err, -EINVAL,
+				 "%u dimensions; a tensor has at most %d",
+				 spec->n_dims, TENSOR_MAX_DIMS);
+	for (uint32_t i = 0; i < spec->n_dims; i++) {
+		type.shape[i] = spec->shape[i];
+		if (strides)
+			type.strides[i] = strides[i];
+	}
+	if (!strides)
+		tensor_type_contiguous(&type);
+	r = tensor_type_check(&type, &span, err);
+	if (r < 0)
+		return r;
+	*ret = type;
+	return 0;
+}
+
+int spec_alloc(struct fsdp_client *client, struct alloc_request *alloc,
+	       const struct fsdp_spec *specs, const char *const *names,
+	       struct answer *ret, struct error *err)
+{
+	struct request request = {.kind = MESSAGE_ALLOC};
+	struct alloc_item *items = calloc(alloc->n_items, sizeof(*items));
+	int r = 0;
+
+	if (!items)
+		return error_set(err, -ENOMEM, "no memory for a request");
+	for (uint32_t i = 0; i < alloc->n_items && r == 0; i++) {
+		items[i].name = names ? names[i] : "";
+		r = spec_to_type(&specs[i], NULL, &items[i].type, err);
+		if (r < 0)
+			error_wrap(err, r, "item %u", i);
+	}
+	if (r == 0) {
+		alloc->items = items;
+		request.alloc = *alloc;
+		r = client_call(client, &request, ret, err);
+	}
+	free(items);
+	return r;
+}

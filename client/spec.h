@@ -1,0 +1,19 @@
+/*
+ * From what callers say of tensors to what the broker is asked: shared by
+ * plain allocations and those in bundles.
+ */
+#pragma once
+#include "client/fsdp.h"
+#include "proto/message.h"
+
+struct answer;
+struct error;
+
+/* A checked type. `strides` NULL: contiguous. */
+int spec_to_type(const struct fsdp_spec *spec, const int64_t *strides,
+		 struct tensor_type *ret, struct error *err);
+
+/* Send `alloc`, whose items are made from specs and names (NULL: none). */
+int spec_alloc(struct fsdp_client *client, struct alloc_request *alloc,
+	       const struct fsdp_spec *specs, const char *const *names,
+	       struct answer *ret, struct error *err);

@@ -1,0 +1,109 @@
+/*
+ * Handles, and what is known of the tensors behind them.
+ *
+ * A handle is one cache line with all that the calls without system call
+ * need. What does not change per handle (type, name, address) is *known* once
+ * and shared by the handles of one tensor and by the cache of names. Both live
+ * on shelves: each has a lock, so that threads seldom meet.
+ *
+ * A handle counts its own holds, so that a release too many is refused before
+ * it reaches the ref-counter file. At every moment
+ *
+ *     granted + delta  >=  sum of the holds of all handles of the slot,
+ *
+ * because delta is raised before the handle's count and lowered after it.
+ */
+#pragma once
+#include "proto/message.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct fsdp_client;
+
+/* What a process knows of one tensor version. Changed under its shelf's lock.
+ */
+struct known {
+	uint64_t size, version;
+	struct tensor_type type;
+	struct known *older; /* what a handle showed before it was published */
+	/* What a get by name reads comes last, together with the name. */
+	struct known *next; /* chain of the cache's bucket */
+	uint64_t hash;      /* of `name` */
+	struct slot_ref ref;
+	uint8_t *data;        /* NULL: no elements */
+	uint32_t n_users;     /* handles, and the cache */
+	uint32_t chunk;       /* 0: no memory */
+	uint32_t trusted_uid; /* cached: how it was asked for */
+	bool is_trust_set;
+	char name[];
+};
+
+struct fsdp_tensor {
+	_Alignas(64) struct fsdp_client *client;
+	uint64_t generation;
+	uint32_t slot;
+	_Atomic uint32_t holds;
+	_Atomic(struct known *) known; /* replaced by publish */
+	uint8_t *data;
+	uint64_t bundle; /* staged one that it was allocated in; 0: none */
+	struct fsdp_tensor *next_free;
+	_Atomic bool is_writable; /* by fsdp_data_mut() */
+	bool is_live;
+	uint8_t shelf;
+};
+
+struct slab;
+
+struct shelf {
+	_Alignas(64) pthread_mutex_t lock;
+	struct fsdp_tensor *first_free;
+	struct slab *slabs;     /* owned */
+	struct known **buckets; /* owned; the cache's */
+	size_t n_buckets, n_cached;
+};
+
+/* A power of two; the top bits of a hash choose. */
+#define SHELVES 16
+
+void shelf_init(struct shelf *shelf);
+/* Frees all its handles; no lock is taken. */
+void shelf_deinit(struct shelf *shelf);
+
+/* Describe a place; `name` and the address are the caller's to know. One user.
+ * NULL: no memory. */
+struct known *known_new(const struct tensor_place *place, const char *name,
+			uint8_t *data);
+/* One user less; the last frees it. */
+void known_drop(struct known *known);
+
+/*
+ * A handle with one hold, which the caller has already got. With the shelf's
+ * lock held. Takes over the caller's use of `known` on success; NULL: no
+ * memory.
+ */
+struct fsdp_tensor *tensor_new(struct fsdp_client *client, uint8_t shelf,
+			       struct known *known);
+
+/* Back to the shelf; its holds are given back already. Takes the lock. */
+void tensor_free(struct fsdp_tensor *tensor);
+
+/* What the handle shows now. */
+static inline struct known *tensor_known(const struct fsdp_tensor *tensor)
+{
+	/* Acquire: publish fills it first. */
+	return atomic_load_explicit(&tensor->known, memory_order_acquire);
+}
+
+/* Drop `n` holds of the slot in the ref-counter file; rings if in limbo. */
+void tensor_give_back(struct fsdp_client *client, uint32_t slot, uint32_t n);
+
+/* Take one of the handle's holds away; false: it has none. */
+bool tensor_take_hold(struct fsdp_tensor *tensor);
+
+/* The first live handle for which `fn` says true; it is called under the
+ * handle's shelf's lock. */
+typedef bool tensor_is_fn(struct fsdp_tensor *tensor, void *data);
+struct fsdp_tensor *tensor_find(struct fsdp_client *client, tensor_is_fn *fn,
+				void *data);
