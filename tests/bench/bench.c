@@ -1,0 +1,193 @@
+#include "bench.h"
+#include "fsdp.h"
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+void die(const char *format, ...)
+{
+	va_list args;
+
+	fputs("fsdp-bench: ", stderr);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+	exit(1);
+}
+
+void must(int r, const char *what)
+{
+	if (r < 0)
+		die("%s: %s (%s)", what, fsdp_error(), strerror(-r));
+}
+
+int sys(int r, const char *what)
+{
+	if (r < 0)
+		die("%s: %s", what, strerror(errno));
+	return r;
+}
+
+uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void sleep_us(unsigned us)
+{
+	struct timespec t = {.tv_sec = us / 1000000,
+			     .tv_nsec = us % 1000000 * 1000l};
+
+	while (nanosleep(&t, &t) < 0 && errno == EINTR)
+		;
+}
+
+void pin(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	sys(sched_setaffinity(0, sizeof(set), &set), "pin to a CPU");
+}
+
+void samples_add(struct samples *samples, double value)
+{
+	if (samples->n == samples->n_max) {
+		samples->n_max = samples->n_max ? samples->n_max * 2 : 256;
+		samples->values = reallocarray(samples->values, samples->n_max,
+					       sizeof(*samples->values));
+		if (!samples->values)
+			die("out of memory for samples");
+	}
+	samples->values[samples->n++] = value;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+double samples_quantile(struct samples *samples, double q)
+{
+	size_t n = samples->n;
+	size_t at;
+
+	if (n == 0)
+		return NAN;
+	qsort(samples->values, n, sizeof(*samples->values), compare);
+	at = (size_t)ceil(q * (double)n);
+	return samples->values[at ? at - 1 : 0];
+}
+
+void samples_deinit(struct samples *samples)
+{
+	free(samples->values);
+	*samples = SAMPLES_NULL;
+}
+
+void pairs_close(struct pairs *pairs)
+{
+	double floor = samples_quantile(&pairs->floor, 0.5);
+	double ours = samples_quantile(&pairs->ours, 0.5);
+
+	samples_add(&pairs->floors, floor);
+	samples_add(&pairs->ratios, ours / floor);
+	for (size_t i = 0; i < pairs->ours.n; i++)
+		samples_add(&pairs->all, pairs->ours.values[i]);
+	pairs->floor.n = 0;
+	pairs->ours.n = 0;
+}
+
+void pairs_result(struct pairs *pairs, double unit, struct result *ret)
+{
+	*ret = (struct result){
+		.median = samples_quantile(&pairs->all, 0.5) / unit,
+		.p99 = samples_quantile(&pairs->all, 0.99) / unit,
+		.floor = samples_quantile(&pairs->floors, 0.5) / unit,
+		.ratio = samples_quantile(&pairs->ratios, 0.5),
+		.n = pairs->all.n,
+	};
+}
+
+void pairs_deinit(struct pairs *pairs)
+{
+	samples_deinit(&pairs->floor);
+	samples_deinit(&pairs->ours);
+	samples_deinit(&pairs->floors);
+	samples_deinit(&pairs->ratios);
+	samples_deinit(&pairs->all);
+}
+
+void absolute_result(struct samples *samples, double value, double limit,
+		     struct result *ret)
+{
+	*ret = (struct result){
+		.median = samples_quantile(samples, 0.5),
+		.p99 = samples_quantile(samples, 0.99),
+		.floor = limit,
+		.ratio = value / limit,
+		.n = samples->n,
+	};
+}
+
+struct fsdp_client *client_open(const char *socket)
+{
+	struct fsdp_connect_options options = {.path = socket};
+	struct fsdp_client *client;
+
+	must(fsdp_connect(&options, &client), "connect");
+	return client;
+}
+
+void name_format(char *ret, const char *prefix, size_t i)
+{
+	snprintf(ret, NAME_SIZE, "%.40s/%08zu", prefix, i);
+}
+
+static void publish_batch(struct fsdp_client *client, const char *prefix,
+			  size_t first, size_t n, size_t size)
+{
+	struct fsdp_spec specs[FSDP_MAX_BATCH];
+	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
+	struct fsdp_publication publications[FSDP_MAX_BATCH] = {0};
+	char names[FSDP_MAX_BATCH][NAME_SIZE];
+
+	for (size_t i = 0; i < n; i++) {
+		name_format(names[i], prefix, first + i);
+		specs[i] = (struct fsdp_spec){.dtype = FSDP_U8,
+					      .n_dims = 1,
+					      .shape = {(int64_t)size}};
+	}
+	must(fsdp_alloc(client, specs, n, NULL, 10000, tensors), "alloc");
+	for (size_t i = 0; i < n; i++) {
+		publications[i].tensor = tensors[i];
+		publications[i].name = names[i];
+	}
+	must(fsdp_publish(client, publications, n), "publish");
+	for (size_t i = 0; i < n; i++)
+		fsdp_free(tensors[i]);
+}
+
+void publish_many(struct fsdp_client *client, const char *prefix, size_t n,
+		  size_t size)
+{
+	for (size_t i = 0; i < n; i += FSDP_MAX_BATCH) {
+		size_t left = n - i;
+
+		publish_batch(client, prefix, i,
+			      left < FSDP_MAX_BATCH ? left : FSDP_MAX_BATCH,
+			      size);
+	}
+}

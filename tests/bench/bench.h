@@ -1,0 +1,100 @@
+/*
+ * What every row of fsdp-bench needs: time, samples, and pairs.
+ *
+ * A figure of one machine means nothing alone, so rows measure a floor (what
+ * the bare kernel or memory needs for the same) and ours in turns, block by
+ * block, in one run and on the same CPUs. One block of each is a *pair*; a
+ * row's ratio is the median of its pairs' ratios.
+ *
+ * Each row runs in a process of its own, which may therefore simply die() when
+ * something does not work; main.c reports it and goes on.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct fsdp_client;
+
+struct bench {
+	bool is_quick;
+	unsigned n_pairs;
+	const char *dir;   /* the row's own, empty at first */
+	const char *fsdpd; /* path of the broker */
+	/* Clients run on the first CPU, servers (fsdpd, and those of floors) on
+	 * the second, a second client on the third. What is missing is the one
+	 * before, a third the first: floor and ours are placed alike. */
+	int client_cpu, server_cpu, second_cpu;
+};
+
+/* What a row gives; NAN where there is no such thing. */
+struct result {
+	double median, p99, floor, ratio;
+	size_t n; /* samples of ours */
+};
+
+/* A sentence to stderr, and exit. */
+void die(const char *format, ...)
+	__attribute__((noreturn, format(printf, 1, 2)));
+/* die() with the library's sentence if `r` is negative. */
+void must(int r, const char *what);
+/* die() with errno's sentence if `r` is negative; gives `r`. */
+int sys(int r, const char *what);
+
+uint64_t now_ns(void);
+void sleep_us(unsigned us);
+void pin(int cpu);
+
+struct samples {
+	double *values;
+	size_t n, n_max;
+};
+
+#define SAMPLES_NULL ((struct samples){0})
+
+void samples_add(struct samples *samples, double value);
+/* `q` of 0.5: the median. Sorts. NAN if there are none. */
+double samples_quantile(struct samples *samples, double q);
+void samples_deinit(struct samples *samples);
+
+struct pairs {
+	struct samples floor, ours;    /* the block under way */
+	struct samples floors, ratios; /* one per pair */
+	struct samples all;            /* every sample of ours */
+};
+
+#define PAIRS_NULL ((struct pairs){0})
+
+/* The block of both is complete: make it a pair. */
+void pairs_close(struct pairs *pairs);
+/* What all pairs say; samples are divided by `unit` (1000: ns to us). */
+void pairs_result(struct pairs *pairs, double unit, struct result *ret);
+void pairs_deinit(struct pairs *pairs);
+
+/* For rows with a limit: the value that counts is `value`. */
+void absolute_result(struct samples *samples, double value, double limit,
+		     struct result *ret);
+
+/* Connect to the broker at `socket`. */
+struct fsdp_client *client_open(const char *socket);
+
+/* "PREFIX/00012345"; `ret` has NAME_SIZE bytes. */
+#define NAME_SIZE 64
+void name_format(char *ret, const char *prefix, size_t i);
+
+/* Publish `n` tensors of `size` bytes as PREFIX/00000000 and so on; only
+ * their names keep them. */
+void publish_many(struct fsdp_client *client, const char *prefix, size_t n,
+		  size_t size);
+
+/* --- the rows; each in the file of its family ----------------------------- */
+
+typedef void row_fn(const struct bench *bench, struct result *ret);
+
+row_fn hot_acquire_release, hot_get_by_name;
+row_fn rpc_ping, rpc_get, rpc_publish, rpc_release, rpc_alloc_warm, rpc_get_100;
+row_fn model_attach_1000;
+row_fn publish_to_waiter;
+row_fn handover_1mib, handover_64mib;
+row_fn handover_steady_faults, handover_steady_mmaps, handover_steady_fds;
+row_fn death_reclaim_1000, idle_wakeups, broker_rss_per_100k, restart_10k;

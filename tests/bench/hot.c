@@ -1,0 +1,237 @@
+/*
+ * Rows hot_*: tensors that this process knows already, held and let go again.
+ *
+ * 10,000 tensors in random order, so that neither side lives in the first
+ * cache line. The floor does what no counting can do without: one atomic add
+ * and one atomic subtract on a 16-byte entry per tensor, at the same places of
+ * a file of the same kind and in the same order. One sample is the mean over
+ * one pass. That ours makes no system call is proved, not assumed: a process
+ * that does the same pass under strict seccomp must live through it.
+ */
+#include "bench.h"
+#include "child.h"
+#include "daemon.h"
+#include "fsdp.h"
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define N_TENSORS 10000
+#define PASSES    5
+
+struct entry {
+	_Atomic int32_t delta;
+	uint32_t rest[3];
+};
+
+struct hot {
+	struct fsdp_client *client;
+	struct fsdp_tensor *tensors[N_TENSORS]; /* by number */
+	uint32_t slots[N_TENSORS];
+	char names[N_TENSORS][NAME_SIZE];
+	uint32_t order[N_TENSORS];
+	struct entry *entries;
+};
+
+typedef void pass_fn(struct hot *hot);
+
+/* Fisher and Yates, xorshift: the same order in every run. */
+static void shuffle(uint32_t *order)
+{
+	uint64_t x = 0x9e3779b97f4a7c15u;
+
+	for (uint32_t i = 0; i < N_TENSORS; i++)
+		order[i] = i;
+	for (uint32_t i = N_TENSORS - 1; i > 0; i--) {
+		uint32_t j, swap;
+
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		j = (uint32_t)(x % (i + 1));
+		swap = order[i];
+		order[i] = order[j];
+		order[j] = swap;
+	}
+}
+
+static void get_all(struct hot *hot)
+{
+	const char *names[FSDP_MAX_BATCH];
+
+	for (size_t i = 0; i < N_TENSORS; i += FSDP_MAX_BATCH) {
+		size_t n = N_TENSORS - i;
+
+		if (n > FSDP_MAX_BATCH)
+			n = FSDP_MAX_BATCH;
+		for (size_t j = 0; j < n; j++)
+			names[j] = hot->names[i + j];
+		must(fsdp_get(hot->client, names, n, NULL, hot->tensors + i),
+		     "get");
+	}
+}
+
+static void hot_open(struct hot *hot, const char *socket)
+{
+	struct fsdp_info info;
+
+	hot->client = client_open(socket);
+	shuffle(hot->order);
+	for (size_t i = 0; i < N_TENSORS; i++)
+		name_format(hot->names[i], "hot", i);
+	get_all(hot);
+	for (size_t i = 0; i < N_TENSORS; i++) {
+		fsdp_tensor_info(hot->tensors[i], &info);
+		hot->slots[i] = info.slot;
+		must(fsdp_release(hot->tensors[i]), "release");
+	}
+}
+
+static void floor_open(struct hot *hot)
+{
+	uint32_t n = 0;
+	size_t size;
+	int fd;
+
+	for (size_t i = 0; i < N_TENSORS; i++)
+		if (hot->slots[i] >= n)
+			n = hot->slots[i] + 1;
+	size = n * sizeof(struct entry);
+	fd = sys(memfd_create("floor", MFD_CLOEXEC), "memfd_create");
+	sys(ftruncate(fd, (off_t)size), "ftruncate");
+	hot->entries =
+		mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (hot->entries == MAP_FAILED)
+		die("mmap: %m");
+	close(fd);
+}
+
+static void pass_floor(struct hot *hot)
+{
+	for (size_t i = 0; i < N_TENSORS; i++) {
+		struct entry *entry = &hot->entries[hot->slots[hot->order[i]]];
+
+		atomic_fetch_add(&entry->delta, 1);
+		atomic_fetch_sub(&entry->delta, 1);
+	}
+}
+
+static void pass_handle(struct hot *hot)
+{
+	for (size_t i = 0; i < N_TENSORS; i++) {
+		struct fsdp_tensor *tensor = hot->tensors[hot->order[i]];
+
+		must(fsdp_acquire(tensor), "acquire");
+		must(fsdp_release(tensor), "release");
+	}
+}
+
+static void pass_name(struct hot *hot)
+{
+	struct fsdp_tensor *tensor;
+	const char *name;
+
+	for (size_t i = 0; i < N_TENSORS; i++) {
+		name = hot->names[hot->order[i]];
+		must(fsdp_get(hot->client, &name, 1, NULL, &tensor), "get");
+		fsdp_free(tensor);
+	}
+}
+
+static void time_pass(struct hot *hot, pass_fn *pass, struct samples *samples)
+{
+	uint64_t start = now_ns();
+
+	pass(hot);
+	samples_add(samples, (double)(now_ns() - start) / N_TENSORS);
+}
+
+struct proof {
+	const char *socket;
+	pass_fn *pass;
+};
+
+/* Only read, write, exit and sigreturn are left in strict mode; anything else
+ * is answered by SIGKILL. */
+static void prove(int sock_fd, void *data)
+{
+	static struct hot hot;
+	const struct proof *proof = data;
+
+	hot_open(&hot, proof->socket);
+	proof->pass(&hot);
+	message_send(sock_fd, "r", 1);
+	sys(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT), "seccomp");
+	proof->pass(&hot);
+	syscall(SYS_exit, 0);
+}
+
+/* The proof is worth something only if a system call would be noticed. */
+static void pass_with_call(struct hot *hot)
+{
+	(void)hot;
+	syscall(SYS_getppid);
+}
+
+static bool survives(const struct bench *bench, const struct proof *proof)
+{
+	struct child child;
+	char ready;
+	int status;
+
+	child_start(&child, bench->client_cpu, prove, (void *)proof);
+	message_receive(child.sock_fd, &ready, 1);
+	sys(waitpid(child.pid, &status, 0), "wait for the proof");
+	close(child.sock_fd);
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void run(const struct bench *bench, pass_fn *pass, struct result *ret)
+{
+	static struct hot hot;
+	struct daemon daemon;
+	struct proof proof = {daemon.socket, pass};
+	struct proof control = {daemon.socket, pass_with_call};
+	struct pairs pairs = PAIRS_NULL;
+	struct fsdp_client *owner;
+
+	daemon_start(&daemon, bench, &(struct daemon_options){0});
+	owner = client_open(daemon.socket);
+	publish_many(owner, "hot", N_TENSORS, 64);
+	if (survives(bench, &control))
+		die("strict seccomp does not work here");
+	if (!survives(bench, &proof))
+		die("it makes system calls: strict seccomp killed it");
+	hot_open(&hot, daemon.socket);
+	floor_open(&hot);
+	pass_floor(&hot);
+	pass(&hot);
+	for (unsigned i = 0; i < bench->n_pairs; i++) {
+		for (int j = 0; j < PASSES; j++)
+			time_pass(&hot, pass_floor, &pairs.floor);
+		for (int j = 0; j < PASSES; j++)
+			time_pass(&hot, pass, &pairs.ours);
+		pairs_close(&pairs);
+	}
+	pairs_result(&pairs, 1, ret);
+	pairs_deinit(&pairs);
+	fsdp_close(hot.client);
+	fsdp_close(owner);
+	daemon_stop(&daemon);
+}
+
+void hot_acquire_release(const struct bench *bench, struct result *ret)
+{
+	run(bench, pass_handle, ret);
+}
+
+void hot_get_by_name(const struct bench *bench, struct result *ret)
+{
+	run(bench, pass_name, ret);
+}

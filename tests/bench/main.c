@@ -1,0 +1,311 @@
+/*
+ * fsdp-bench: every figure that the design promises, with its floor.
+ *
+ * Rows run one after the other, each in a process of its own with its own
+ * broker in a directory of its own. A row that cannot be measured is reported
+ * and does not keep the others from running. Exit status: 0 if all rows were
+ * measured (met or not), 1 if one was not, 2 for wrong usage.
+ */
+#include "bench.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <limits.h>
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ROW_SECONDS 120 /* a row that hangs ends then */
+
+struct row {
+	const char *name;
+	const char *unit;
+	double budget;
+	row_fn *run;
+	const char *what;
+};
+
+/* Names and budgets as in the design's table; the order of the table too. */
+static const struct row rows[] = {
+	{"hot_acquire_release", "ns", 3, hot_acquire_release,
+	 "a known tensor by handle, no system call"},
+	{"hot_get_by_name", "ns", 12, hot_get_by_name, "the same by name"},
+	{"rpc_ping", "us", 1.3, rpc_ping, "one request: ping"},
+	{"rpc_get", "us", 1.3, rpc_get, "one request: a new name"},
+	{"rpc_publish", "us", 1.3, rpc_publish, "one request: replace"},
+	{"rpc_release", "us", 1.3, rpc_release, "one request: free"},
+	{"rpc_alloc_warm", "us", 1.3, rpc_alloc_warm, "one request: 64 KiB"},
+	{"rpc_get_100", "us", 2, rpc_get_100, "100 tensors in one get"},
+	{"publish_to_waiter", "us", 1.3, publish_to_waiter,
+	 "publish until a sleeping waiter has it"},
+	{"handover_1MiB", "us", 1.3, handover_1mib,
+	 "alloc, fill, publish, consume, release"},
+	{"handover_64MiB", "us", 1.1, handover_64mib, "the same"},
+	{"handover_steady_faults", "per hand-over", 0, handover_steady_faults,
+	 "page faults"},
+	{"handover_steady_mmaps", "per hand-over", 0, handover_steady_mmaps,
+	 "mmaps"},
+	{"handover_steady_fds", "per hand-over", 0, handover_steady_fds,
+	 "new descriptors"},
+	{"death_reclaim_1000", "us", 1, death_reclaim_1000,
+	 "p99, from a client's death to reuse of 1,000 slots"},
+	{"idle_wakeups", "in 10 s", 0, idle_wakeups, "broker, idle"},
+	{"model_attach_1000", "us", 10, model_attach_1000,
+	 "a bundle of 1,000 in a new process"},
+	{"broker_rss_per_100k", "MiB", 1, broker_rss_per_100k,
+	 "broker memory per 100,000 tensors"},
+	{"restart_10k", "ms", 1, restart_10k,
+	 "kill -9 until 10,000 tensors are served"},
+};
+#define N_ROWS (sizeof(rows) / sizeof(*rows))
+
+static const char usage[] =
+	"Usage: fsdp-bench [--quick] [--json] [--list] [ROW...]\n"
+	"\n"
+	"Measures what fsdpd promises, next to what the bare machine needs.\n"
+	"\n"
+	"  --quick  fewer repetitions: all rows within a minute\n"
+	"  --json   one JSON object per row and line\n"
+	"  --list   names of all rows\n"
+	"\n"
+	"fsdpd is taken from the directory of fsdp-bench, else from PATH.\n";
+
+static const char *find_fsdpd(void)
+{
+	static char path[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 16);
+	char *slash;
+
+	if (n < 0)
+		return "fsdpd";
+	path[n] = 0;
+	slash = strrchr(path, '/');
+	strcpy(slash + 1, "fsdpd");
+	if (access(path, X_OK) == 0)
+		return path;
+	return "fsdpd";
+}
+
+/* The first three CPUs that we may run on. */
+static void find_cpus(struct bench *bench)
+{
+	int cpus[3], n = 0;
+	cpu_set_t set;
+
+	sys(sched_getaffinity(0, sizeof(set), &set), "sched_getaffinity");
+	for (int i = 0; i < CPU_SETSIZE && n < 3; i++)
+		if (CPU_ISSET(i, &set))
+			cpus[n++] = i;
+	bench->client_cpu = cpus[0];
+	bench->server_cpu = n > 1 ? cpus[1] : cpus[0];
+	bench->second_cpu = n > 2 ? cpus[2] : cpus[0];
+}
+
+static void remove_directory(const char *path)
+{
+	DIR *dir = opendir(path);
+	struct dirent *entry;
+
+	if (!dir)
+		return;
+	while ((entry = readdir(dir)))
+		unlinkat(dirfd(dir), entry->d_name, 0);
+	closedir(dir);
+	rmdir(path);
+}
+
+static void __attribute__((noreturn))
+run_here(const struct row *row, const struct bench *bench, int result_fd)
+{
+	struct result result;
+
+	setpgid(0, 0);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	signal(SIGPIPE, SIG_IGN);
+	pin(bench->client_cpu);
+	alarm(ROW_SECONDS);
+	row->run(bench, &result);
+	if (write(result_fd, &result, sizeof(result)) != sizeof(result))
+		die("write the result: %m");
+	exit(0);
+}
+
+/* Run in a process group of its own, of which nothing is left afterwards. */
+static bool row_run(const struct row *row, struct bench *bench,
+		    struct result *ret)
+{
+	const char *tmp = getenv("TMPDIR");
+	char dir[PATH_MAX];
+	bool is_measured;
+	int ends[2];
+	pid_t pid;
+
+	snprintf(dir, sizeof(dir), "%s/fsdp-bench.XXXXXX", tmp ? tmp : "/tmp");
+	if (!mkdtemp(dir))
+		die("make %s: %m", dir);
+	bench->dir = dir;
+	sys(pipe2(ends, O_CLOEXEC), "pipe2");
+	pid = sys(fork(), "fork");
+	if (pid == 0)
+		run_here(row, bench, ends[1]);
+	close(ends[1]);
+	is_measured = read(ends[0], ret, sizeof(*ret)) == sizeof(*ret);
+	close(ends[0]);
+	waitpid(pid, NULL, 0);
+	kill(-pid, SIGKILL);
+	remove_directory(dir);
+	return is_measured;
+}
+
+static bool is_met(const struct row *row, const struct result *result)
+{
+	return result->ratio <= row->budget;
+}
+
+static void print_number(const char *key, double value)
+{
+	if (isfinite(value))
+		printf(", \"%s\": %.6g", key, value);
+	else
+		printf(", \"%s\": null", key);
+}
+
+static void print_json(const struct row *row, const struct result *result)
+{
+	printf("{\"name\": \"%s\"", row->name);
+	print_number("median", result->median);
+	print_number("p99", result->p99);
+	printf(", \"unit\": \"%s\", \"n\": %zu", row->unit, result->n);
+	print_number("floor", result->floor);
+	print_number("ratio", result->ratio);
+	print_number("budget", row->budget);
+	printf("}\n");
+}
+
+static void print_head(const struct bench *bench)
+{
+	printf("clients on CPU %d, servers on CPU %d, second clients on CPU "
+	       "%d; "
+	       "%u pairs\n"
+	       "floor is what the bare machine needs, or the limit; ratio is "
+	       "the median of the pairs' ratios, or value / limit\n\n",
+	       bench->client_cpu, bench->server_cpu, bench->second_cpu,
+	       bench->n_pairs);
+	printf("%-23s %9s %9s %9s %-13s %7s %7s\n", "row", "median", "p99",
+	       "floor", "unit", "ratio", "budget");
+}
+
+static void print_line(const struct row *row, const struct result *result)
+{
+	printf("%-23s %9.4g %9.4g %9.4g %-13s %7.3g %7.3g  %-7s  %s\n",
+	       row->name, result->median, result->p99, result->floor, row->unit,
+	       result->ratio, row->budget,
+	       is_met(row, result) ? "met" : "NOT MET", row->what);
+}
+
+static bool is_wanted(const struct row *row, char **names)
+{
+	if (!*names)
+		return true;
+	for (; *names; names++)
+		if (strcmp(*names, row->name) == 0)
+			return true;
+	return false;
+}
+
+static bool is_row(const char *name)
+{
+	for (size_t i = 0; i < N_ROWS; i++)
+		if (strcmp(name, rows[i].name) == 0)
+			return true;
+	return false;
+}
+
+/* How many rows could not be measured. */
+static unsigned run_rows(struct bench *bench, char **names, bool is_json)
+{
+	unsigned n_failed = 0, n_met = 0, n = 0;
+	struct result result;
+
+	if (!is_json)
+		print_head(bench);
+	for (size_t i = 0; i < N_ROWS; i++) {
+		if (!is_wanted(&rows[i], names))
+			continue;
+		fflush(stdout);
+		n++;
+		if (!row_run(&rows[i], bench, &result)) {
+			fprintf(stderr, "fsdp-bench: %s was not measured\n",
+				rows[i].name);
+			n_failed++;
+			continue;
+		}
+		n_met += is_met(&rows[i], &result);
+		if (is_json)
+			print_json(&rows[i], &result);
+		else
+			print_line(&rows[i], &result);
+	}
+	if (!is_json)
+		printf("\n%u of %u budgets met, %u rows not measured\n", n_met,
+		       n, n_failed);
+	return n_failed;
+}
+
+static int list_rows(void)
+{
+	for (size_t i = 0; i < N_ROWS; i++)
+		puts(rows[i].name);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"quick", no_argument, NULL, 'q'},
+		{"json", no_argument, NULL, 'j'},
+		{"list", no_argument, NULL, 'l'},
+		{"help", no_argument, NULL, 'h'},
+		{0},
+	};
+	struct bench bench = {.n_pairs = 51, .fsdpd = find_fsdpd()};
+	bool is_json = false;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (c) {
+		case 'q':
+			bench.is_quick = true;
+			bench.n_pairs = 11;
+			break;
+		case 'j':
+			is_json = true;
+			break;
+		case 'l':
+			return list_rows();
+		case 'h':
+			fputs(usage, stdout);
+			return 0;
+		default:
+			fputs(usage, stderr);
+			return 2;
+		}
+	}
+	for (char **name = argv + optind; *name; name++) {
+		if (!is_row(*name)) {
+			fprintf(stderr,
+				"fsdp-bench: no row \"%s\"; see --list\n",
+				*name);
+			return 2;
+		}
+	}
+	find_cpus(&bench);
+	return run_rows(&bench, argv + optind, is_json) ? 1 : 0;
+}

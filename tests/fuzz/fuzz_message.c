@@ -1,0 +1,87 @@
+/*
+ * Every body that a peer could send, as libFuzzer finds them: request_decode(),
+ * reply_decode() and places_decode() must refuse it or give something that can
+ * be used without further looks at its form.
+ *
+ * The first byte chooses the direction, the second the kind; the rest is the
+ * body. What was decoded is encoded again, which reads every field of it, and
+ * decoded once more: the two encodings must be the same.
+ */
+#include "proto/error.h"
+#include "proto/message.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum direction { REQUEST, REPLY, REFUSAL, MANIFEST, N_DIRECTIONS };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct bytes {
+	uint8_t *data;
+	size_t size;
+};
+
+/*
+ * One way through the codec. False: it was refused, with a sentence. What was
+ * accepted can be encoded; only its canonical form may be larger than a frame
+ * (a column that was sparse), in which case `ret->data` is NULL.
+ */
+static bool pass(enum direction direction, uint16_t kind, struct bytes in,
+		 struct bytes *ret)
+{
+	int32_t code = direction == REFUSAL ? -5 : 0;
+	struct error err = ERROR_NULL;
+	struct places_reply places;
+	struct request request;
+	struct reply reply;
+	void *mem;
+	int r;
+
+	*ret = (struct bytes){0};
+	if (direction == REQUEST)
+		r = request_decode(kind, in.data, in.size, &request, &err);
+	else if (direction == MANIFEST)
+		r = places_decode(in.data, in.size, &places, &mem, &err);
+	else
+		r = reply_decode(kind, code, in.data, in.size, &reply, &err);
+	if (r < 0) {
+		if (r != err.code || !err.msg[0])
+			abort();
+		return false;
+	}
+	if (direction == REQUEST) {
+		(void)request_encode(&request, &ret->data, &ret->size, NULL);
+		request_deinit(&request);
+	} else if (direction == MANIFEST) {
+		(void)places_encode(&places, &ret->data, &ret->size, NULL);
+		free(mem);
+	} else {
+		(void)reply_encode(&reply, &ret->data, &ret->size, NULL);
+		reply_deinit(&reply);
+	}
+	return true;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct bytes in, once, twice;
+	enum direction direction;
+	uint16_t kind;
+
+	if (size < 2)
+		return 0;
+	direction = data[0] % N_DIRECTIONS;
+	kind = data[1];
+	in = (struct bytes){(uint8_t *)data + 2, size - 2};
+	if (!pass(direction, kind, in, &once) || !once.data)
+		return 0;
+	if (!pass(direction, kind, once, &twice))
+		abort();
+	if (twice.size != once.size ||
+	    memcmp(once.data, twice.data, once.size) != 0)
+		abort();
+	free(once.data);
+	free(twice.data);
+	return 0;
+}

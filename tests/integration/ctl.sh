@@ -1,0 +1,370 @@
+#!/bin/bash
+# fsdpctl against a real broker: the story of its man page, its refusals, and
+# the pair of examples.
+#
+#   ctl.sh FSDPD FSDPCTL LOADER TRAINER
+#
+# Every check prints a line; the first one that does not hold ends it all.
+# Files are made and compared by Python (with numpy), which shares no code
+# with ours: $PYTHON, or the first python3 that has numpy. Without one the test
+# is skipped (exit 77).
+set -u
+
+fsdpd=$1 fsdpctl=$2 loader=$3 trainer=$4
+python=
+for candidate in ${PYTHON:-python3 /usr/bin/python3}; do
+	if "$candidate" -c 'import numpy' 2>/dev/null; then
+		python=$candidate
+		break
+	fi
+done
+if [[ -z $python ]]; then
+	echo "skipped: no python3 with numpy; set PYTHON to one"
+	exit 77
+fi
+dir=$(mktemp -d)
+export FSDP_SOCKET=$dir/sock
+unset XDG_RUNTIME_DIR
+mounted=
+daemon=
+
+finish()
+{
+	local rc=$?
+	[[ -n $daemon ]] && kill "$daemon" 2>/dev/null && wait "$daemon"
+	[[ -n $mounted ]] && umount "$mounted"
+	((rc)) && cat "$dir/log" "$dir/err" 2>/dev/null
+	rm -rf "$dir"
+	exit $rc
+}
+trap finish EXIT
+cd "$dir" || exit 1
+
+ctl()
+{
+	"$fsdpctl" "$@" 2>"$dir/err"
+}
+
+# check WHAT COMMAND...: the command must succeed.
+check()
+{
+	local what=$1
+	shift
+	if ! "$@"; then
+		echo "FAILED: $what"
+		exit 1
+	fi
+	echo "ok: $what"
+}
+
+# refuse WHAT CODE TEXT ARGS...: fsdpctl must exit with CODE and say TEXT.
+refuse()
+{
+	local what=$1 code=$2 text=$3 got
+	shift 3
+	"$fsdpctl" "$@" >"$dir/out" 2>"$dir/err"
+	got=$?
+	if ((got != code)) || ! grep -qF -- "$text" "$dir/err"; then
+		echo "FAILED: $what: exit $got"
+		exit 1
+	fi
+	echo "ok: $what"
+}
+
+# eventually WHAT COMMAND...: the command must succeed within ten seconds.
+eventually()
+{
+	local what=$1 i
+	shift
+	for ((i = 0; i < 500; i++)); do
+		if "$@" 2>/dev/null; then
+			echo "ok: $what"
+			return
+		fi
+		sleep 0.02
+	done
+	echo "FAILED: $what, after ten seconds"
+	exit 1
+}
+
+# json CONDITION: is it true of the document d on standard input?
+json()
+{
+	"$python" -c '
+import json, sys
+d = json.load(sys.stdin)
+sys.exit(not eval(sys.argv[1]))' "$1"
+}
+
+ctl_json()
+{
+	local condition=$1
+	shift
+	ctl "$@" --json | json "$condition"
+}
+
+cat >files.py <<'PY'
+"""Make model.safetensors, and compare files with what is in it."""
+import json, struct, sys
+import numpy as np
+
+SIZES = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "I64": 8, "BOOL": 1, "F16": 2}
+
+def model():
+    rng = np.random.default_rng(7)
+    def raw(n): return rng.integers(0, 256, n, dtype=np.uint8).tobytes()
+    t = {"lm_head.weight": ("F32", [64, 32], rng.standard_normal((64, 32)).astype("<f4").tobytes()),
+         "norm": ("BF16", [7, 5], raw(70)),
+         "gate": ("F8_E4M3", [256], bytes(range(256))),
+         "step": ("I64", [], struct.pack("<q", -5)),
+         "none": ("F32", [0, 4], b""),
+         "mask": ("BOOL", [3], b"\1\0\1"),
+         "half": ("F16", [3, 2], rng.standard_normal(6).astype("<f2").tobytes())}
+    for i in range(600):
+        t[f"layers.{i}.w"] = ("F32", [i % 7, 3], raw(i % 7 * 12))
+    return t
+
+def write(path, tensors):
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+
+def read(path):
+    blob = open(path, "rb").read()
+    n, = struct.unpack("<Q", blob[:8])
+    assert (8 + n) % 8 == 0
+    header, data = json.loads(blob[8:8 + n]), blob[8 + n:]
+    header.pop("__metadata__", None)
+    assert sum(i["data_offsets"][1] - i["data_offsets"][0] for i in header.values()) == len(data)
+    return {k: (v["dtype"], v["shape"], data[slice(*v["data_offsets"])]) for k, v in header.items()}
+
+def f8(byte):
+    s, e, m = byte >> 7, byte >> 3 & 15, byte & 7
+    if byte & 127 == 127: return np.nan
+    return (-1) ** s * (m * 2.0 ** -9 if e == 0 else (1 + m / 8) * 2.0 ** (e - 7))
+
+def same_npy(path, name):
+    dtype, shape, raw = model()[name]
+    got = np.load(path, allow_pickle=False)
+    if dtype == "BF16":
+        want = (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
+    elif dtype == "F8_E4M3":
+        want = np.array([f8(b) for b in raw], "<f4")
+    elif dtype == "F16" and got.dtype == np.float32:
+        want = np.frombuffer(raw, "<f2").astype("<f4")
+    else:
+        want = np.frombuffer(raw, {"F32": "<f4", "I64": "<i8", "BOOL": "?", "F16": "<f2"}[dtype])
+    want = want.reshape(shape)
+    return got.dtype == want.dtype and got.shape == want.shape and np.array_equal(
+        got, want, equal_nan=got.dtype.kind == "f")
+
+verb, *args = sys.argv[1:]
+if verb == "make":
+    write(args[0], model())
+elif verb == "huge":
+    with open(args[0], "wb") as f:
+        n = int(args[1])
+        text = json.dumps({"x": {"dtype": "U8", "shape": [n], "data_offsets": [0, n]}}).encode()
+        f.write(struct.pack("<Q", len(text)) + text)
+        f.truncate(8 + len(text) + n)
+elif verb == "npy":
+    np.save(args[0], np.arange(24, dtype="<i4").reshape(2, 3, 4))
+elif verb == "fortran":
+    np.save(args[0], np.asfortranarray(np.arange(6).reshape(2, 3)))
+elif verb == "same_npy":
+    sys.exit(not same_npy(*args))
+elif verb == "same_bundle":
+    sys.exit(read(args[0]) != model())
+elif verb == "same_one":
+    sys.exit(read(args[0]) != {args[1]: model()[args[2]]})
+PY
+
+files()
+{
+	"$python" files.py "$@"
+}
+files make model.safetensors
+
+# --- without a broker -------------------------------------------------------
+
+refuse "no broker is said with the way out" 1 "fsdpd --supervised" ping
+refuse "an unknown verb gets a suggestion" 2 "did you mean 'load'" laod x
+refuse "an option of another verb is refused" 2 "ls takes no --replace" \
+	ls --replace
+refuse "a missing operand is refused" 2 "stat needs NAME" stat
+
+"$fsdpd" --supervised --socket "$FSDP_SOCKET" >"$dir/log" 2>&1 &
+daemon=$!
+eventually "the broker answers" ctl ping
+
+# --- the story --------------------------------------------------------------
+
+ctl load model.safetensors --prefix llama/ >load.out
+check "load says what it made" grep -q "llama/ version 1: 607 tensors" load.out
+ctl ls llama/ >ls.out
+check "ls has a row for each, and titles" test "$(wc -l <ls.out)" = 608
+check "ls is sorted" bash -c "tail -n +2 ls.out | LC_ALL=C sort -c -k1,1"
+check "ls shows dtype, shape and size" grep -Eq \
+	"^llama/lm_head.weight +1 +f32 +\[64, 32\] +8.0 KiB +0 +" ls.out
+check "ls of nothing lists nothing" test "$(ctl ls nothing/ | wc -l)" = 1
+check "ls --json is one document" ctl_json \
+	'len(d) == 607 and {e["name"]: e for e in d}["llama/none"]["shape"] == [0, 4]' \
+	ls llama/
+check "stat shows one" ctl_json \
+	'd["dtype"] == "bf16" and d["bytes"] == 70 and d["mode"] == "0600"' \
+	stat llama/norm
+refuse "stat of an unknown name fails" 1 "llama/nix" stat llama/nix
+refuse "get of an unknown name fails" 1 "llama/nix" get llama/nix -o x.npy
+refuse "a wait for a name ends" 1 "" get llama/nix -o x.npy --timeout 50
+
+for name in lm_head.weight step none mask half; do
+	ctl get llama/$name -o $name.npy
+	check "numpy reads $name" files same_npy $name.npy $name
+done
+for name in norm gate half; do
+	ctl get llama/$name -o $name.npy --cast f32
+	check "numpy reads $name as f32" files same_npy $name.npy $name
+done
+refuse "npy cannot hold bf16" 1 "--cast f32" get llama/norm -o n.npy
+refuse "integers are not cast" 1 "i64" get llama/step -o n.npy --cast f32
+check "a refusal leaves no file" test ! -e n.npy
+ctl get llama/norm -o one.safetensors
+check "one tensor is a safetensors file" \
+	files same_one one.safetensors llama/norm norm
+ctl get llama/ -o all.safetensors
+check "a bundle comes back as it was" files same_bundle all.safetensors
+ctl get llama/gate -o gate.raw
+ctl get llama/gate -o - >gate.out
+check "raw is the same in a file and on standard output" cmp gate.raw gate.out
+check "raw is the elements" \
+	"$python" -c 'assert open("gate.raw", "rb").read() == bytes(range(256))'
+refuse "a bundle is no npy file" 2 ".safetensors" get llama/ -o x.npy
+
+refuse "a bundle is not replaced by accident" 1 "llama/" \
+	load model.safetensors --prefix llama/ --quiet
+check "it is replaced on demand" ctl_json 'd["version"] == 2' \
+	load model.safetensors --prefix llama/ --replace
+
+# --- put, who, limbo, rm ----------------------------------------------------
+
+files npy a.npy
+check "put publishes" ctl_json 'd == {"name": "t/a", "version": 1}' \
+	put a.npy --name t/a
+ctl get t/a -o b.npy
+check "put and get of npy are the identity" cmp a.npy b.npy
+refuse "a name is not replaced by accident" 1 "t/a" put a.npy --name t/a
+check "it is replaced on demand" ctl_json 'd["version"] == 2' \
+	put a.npy --name t/a --replace
+head -c 96 /dev/urandom >r.raw
+ctl put r.raw --name t/r --dtype f16 --shape 6,8 --ttl 1h --evictable \
+	--mode 0644 >/dev/null
+ctl get t/r -o - >r.out
+check "put and get of raw are the identity" cmp r.raw r.out
+check "stat shows what put set" ctl_json \
+	'd["shape"] == [6, 8] and d["evictable"] and d["mode"] == "0644" and 0 < d["ttl_left_ms"] <= 3600000' \
+	stat t/r
+ctl put one.safetensors --name t/s >/dev/null
+check "a single tensor is put from safetensors" ctl_json \
+	'd["dtype"] == "bf16" and d["shape"] == [7, 5]' stat t/s
+refuse "several tensors are not one" 1 "fsdpctl load" \
+	put model.safetensors --name t/m
+refuse "raw needs a type" 1 "--dtype and --shape" put r.raw --name t/x
+refuse "raw must have the size of its type" 1 "need 64 bytes, the file has 96" \
+	put r.raw --name t/x --dtype f32 --shape 16
+files fortran f.npy
+refuse "Fortran order is refused" 1 "Fortran" put f.npy --name t/x
+refuse "a missing file is said" 1 "No such file" put nix.npy --name t/x
+refuse "a directory is no file" 1 "no regular file" put . --name t/x
+head -c 3000 model.safetensors >short.safetensors
+refuse "a truncated model is refused" 1 "truncated" \
+	load short.safetensors --prefix x/
+check "nothing of it is there" test "$(ctl ls x/ | wc -l)" = 1
+
+# A get into a FIFO that nobody reads holds its tensor for as long.
+head -c 1000000 /dev/urandom >big.raw
+ctl put big.raw --name t/big --dtype u8 --shape 1000000 >/dev/null
+mkfifo held.raw
+"$fsdpctl" get t/big -o held.raw &
+holder=$!
+exec 7<held.raw
+eventually "who shows the holder" ctl_json \
+	"[(h['pid'], h['holds']) for h in d] == [($holder, 1)]" who t/big
+check "ls counts it" ctl_json 'd["holders"] == 1' stat t/big
+check "clients lists it" ctl_json \
+	"any(c['pid'] == $holder and c['connected'] for c in d)" clients
+ctl rm t/big
+refuse "a removed name is gone" 1 "t/big" stat t/big
+check "limbo has it, with its holder" ctl_json \
+	"len(d) == 1 and d[0]['bytes'] == 1000000 and d[0]['held_by'][0]['pid'] == $holder" \
+	limbo
+check "limbo is a table, too" grep -q " $holder " <(ctl limbo)
+cat <&7 >held.out &
+exec 7<&-
+wait $!
+check "the holder read on after rm" cmp big.raw held.out
+check "the holder ended well" wait $holder
+eventually "limbo is empty" ctl_json 'd == []' limbo
+refuse "rm of an unknown name fails" 1 "t/nix" rm t/a t/nix
+check "rm removes all or none" ctl_json 'd["name"] == "t/a"' stat t/a
+ctl rm t/a t/r llama/
+check "a bundle is removed by its prefix" test "$(ctl ls llama/ | wc -l)" = 1
+
+check "status is a document" ctl_json 'len(d["counters"]) > 3 and "note" in d' \
+	status
+check "status is a table, too" test "$(ctl status | wc -l)" -gt 3
+check "ping measures" ctl_json 'd["count"] == 3 and 0 < d["min_ns"] <= d["max_ns"]' \
+	ping -c 3
+
+# --- when things go wrong ---------------------------------------------------
+
+ctl put big.raw --name t/big --dtype u8 --shape 1000000 >/dev/null
+"$fsdpctl" get t/big -o - >/dev/full 2>err
+check "a full standard output fails" test $? = 1
+check "and says so" grep -q "No space left" err
+if [[ $(id -u) = 0 ]] && mkdir small &&
+	mount -t tmpfs -o size=256k tmpfs small 2>/dev/null; then
+	mounted=$dir/small
+	refuse "a full disk is said" 1 "No space left" \
+		get t/big -o small/big.raw
+	check "and leaves no half file" test -z "$(ls -A small)"
+fi
+ln -s gate.raw link.raw
+ctl put gate.raw --name t/gate --dtype u8 --shape 256 >/dev/null
+: >gate.raw
+ctl get t/gate -o link.raw
+check "a link is followed, not replaced" cmp gate.raw gate.out
+
+files huge huge.safetensors 1000000000
+"$fsdpctl" load huge.safetensors --prefix huge/ --quiet &
+pid=$!
+eventually "the load has memory" ctl_json \
+	"any(c['pid'] == $pid and c['bytes'] > 0 for c in d)" clients
+kill -TERM $pid
+wait $pid
+check "an interrupted load dies of the signal" test $? = $((128 + 15))
+check "and leaves nothing" test "$(ctl ls huge/ | wc -l)" = 1
+eventually "its session is gone" ctl_json \
+	"all(c['pid'] != $pid for c in d)" clients
+
+# --- the examples -----------------------------------------------------------
+
+mkfifo batches
+"$trainer" batches >trainer.out &
+trainer_pid=$!
+exec 8>batches
+"$loader" batches 40 100000 >/dev/null &
+loaders=$!
+"$loader" batches 30 100000 >/dev/null &
+loaders="$loaders $!"
+for pid in $loaders; do
+	check "a loader ends well" wait "$pid"
+done
+exec 8>&-
+check "the trainer ends well" wait $trainer_pid
+check "and got every batch right" \
+	grep -q "trainer: 70 batches, 0 wrong" trainer.out
+eventually "no batch stays" ctl_json 'd == []' limbo

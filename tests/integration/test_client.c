@@ -1,0 +1,730 @@
+/*
+ * libfsdp against a real broker, in one process and two.
+ */
+#include "client/fsdp.h"
+#include "tests/lib/daemon.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const struct fsdp_spec VECTOR = {FSDP_F32, 1, {256}};
+
+static struct fsdp_client *connect_to(const struct daemon *daemon,
+				      uint64_t budget)
+{
+	struct fsdp_connect_options options = {.path = daemon_socket(daemon),
+					       .budget = budget};
+	struct fsdp_client *client = NULL;
+
+	cr_assert(eq(int, fsdp_connect(&options, &client), 0), "%s",
+		  fsdp_error());
+	return client;
+}
+
+static struct fsdp_tensor *make(struct fsdp_client *client,
+				const struct fsdp_spec *spec, float first)
+{
+	struct fsdp_tensor *tensor = NULL;
+
+	cr_assert(eq(int, fsdp_alloc(client, spec, 1, NULL, 0, &tensor), 0),
+		  "%s", fsdp_error());
+	if (fsdp_data_mut(tensor))
+		*(float *)fsdp_data_mut(tensor) = first;
+	return tensor;
+}
+
+static int publish(struct fsdp_client *client, struct fsdp_tensor *tensor,
+		   const char *name, uint32_t flags)
+{
+	struct fsdp_publication it = {
+		.tensor = tensor, .name = name, .flags = flags};
+
+	return fsdp_publish(client, &it, 1);
+}
+
+/* Make, publish under `name`, let go. */
+static void put(struct fsdp_client *client, const char *name, float first)
+{
+	struct fsdp_tensor *tensor = make(client, &VECTOR, first);
+
+	cr_assert(eq(int, publish(client, tensor, name, FSDP_REPLACE), 0), "%s",
+		  fsdp_error());
+	fsdp_free(tensor);
+}
+
+static int get(struct fsdp_client *client, const char *name, int32_t timeout_ms,
+	       struct fsdp_tensor **ret)
+{
+	struct fsdp_get_options options = {.timeout_ms = timeout_ms};
+
+	return fsdp_get(client, &name, 1, &options, ret);
+}
+
+static float first_of(const struct fsdp_tensor *tensor)
+{
+	return *(const float *)fsdp_data(tensor);
+}
+
+static int count_entry(const struct fsdp_entry *entry, void *data)
+{
+	(void)entry;
+	++*(int *)data;
+	return 0;
+}
+
+static int count_limbo(struct fsdp_client *client)
+{
+	int n = 0;
+
+	cr_assert(eq(int, fsdp_limbo(client, count_entry, &n), 0), "%s",
+		  fsdp_error());
+	return n;
+}
+
+static struct daemon daemon_;
+static struct fsdp_client *client;
+
+static void setup(void)
+{
+	daemon_start(&daemon_);
+	client = connect_to(&daemon_, 0);
+}
+
+static void setup_supervised(void)
+{
+	daemon_start_supervised(&daemon_);
+	client = connect_to(&daemon_, 0);
+}
+
+static void teardown(void)
+{
+	fsdp_close(client);
+	daemon_stop(&daemon_);
+}
+
+TestSuite(client, .init = setup, .fini = teardown, .timeout = 20);
+TestSuite(reconnect, .init = setup_supervised, .fini = teardown, .timeout = 30);
+
+Test(client, a_published_tensor_is_found_by_another_process_s_connection)
+{
+	struct fsdp_client *other = connect_to(&daemon_, 0);
+	struct fsdp_tensor *tensor = NULL;
+	struct fsdp_info info;
+
+	put(client, "test/a", 1.5f);
+	cr_assert(eq(int, get(other, "test/a", 0, &tensor), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(flt, first_of(tensor), 1.5f));
+	cr_assert(eq(ptr, fsdp_data_mut(tensor), NULL));
+	fsdp_tensor_info(tensor, &info);
+	cr_assert(eq(str, (char *)info.name, "test/a"));
+	cr_assert(eq(u64, info.version, 1));
+	cr_assert(eq(u64, info.size, 1024));
+	fsdp_close(other);
+}
+
+Test(client, an_unknown_name_is_refused_with_a_sentence)
+{
+	struct fsdp_tensor *tensor = NULL;
+
+	cr_assert(eq(int, get(client, "test/none", 0, &tensor), -ENOENT));
+	cr_assert(ne(int, strlen(fsdp_error()), 0));
+	cr_assert(eq(ptr, tensor, NULL));
+}
+
+Test(client, a_handle_is_held_as_often_as_it_says)
+{
+	struct fsdp_tensor *tensor = make(client, &VECTOR, 1);
+
+	cr_assert(eq(int, publish(client, tensor, "test/a", 0), 0));
+	cr_assert(eq(int, fsdp_hold(tensor), 0));
+	cr_assert(eq(int, fsdp_release(tensor), 0));
+	cr_assert(eq(int, fsdp_release(tensor), 0));
+	cr_assert(eq(int, fsdp_release(tensor), -EINVAL));
+	cr_assert(eq(int, fsdp_hold(tensor), -EINVAL));
+	cr_assert(eq(int, fsdp_acquire(tensor), 0));
+	cr_assert(eq(int, fsdp_release(tensor), 0));
+}
+
+Test(client, a_replaced_version_stays_readable_and_cannot_be_acquired)
+{
+	struct fsdp_tensor *old = NULL, *new = NULL;
+
+	put(client, "test/a", 1);
+	cr_assert(eq(int, get(client, "test/a", 0, &old), 0));
+	put(client, "test/a", 2);
+	cr_assert(eq(int, get(client, "test/a", 0, &new), 0));
+	cr_assert(eq(flt, first_of(old), 1));
+	cr_assert(eq(flt, first_of(new), 2));
+	cr_assert(eq(int, count_limbo(client), 1));
+	cr_assert(eq(int, fsdp_acquire(old), -ESTALE));
+	cr_assert(eq(int, fsdp_release_sync(client, &old, 1), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(int, fsdp_acquire(old), -ESTALE));
+	cr_assert(eq(int, count_limbo(client), 0));
+}
+
+Test(client, a_taken_name_is_refused_unless_it_is_replaced)
+{
+	struct fsdp_tensor *tensor = make(client, &VECTOR, 1);
+	struct fsdp_publication it = {.tensor = tensor, .name = "test/a"};
+
+	put(client, "test/a", 1);
+	cr_assert(eq(int, fsdp_publish(client, &it, 1), -EEXIST));
+	cr_assert(ne(ptr, fsdp_data_mut(tensor), NULL));
+	it.flags = FSDP_REPLACE;
+	cr_assert(eq(int, fsdp_publish(client, &it, 1), 0));
+	cr_assert(eq(u64, it.version, 2));
+	cr_assert(eq(ptr, fsdp_data_mut(tensor), NULL));
+}
+
+Test(client, scalars_and_empty_tensors_travel_like_others)
+{
+	struct fsdp_spec scalar = {FSDP_F32, 0, {0}};
+	struct fsdp_spec empty = {FSDP_F32, 2, {3, 0}};
+	struct fsdp_tensor *tensor = NULL;
+	struct fsdp_info info;
+
+	tensor = make(client, &scalar, 7);
+	cr_assert(eq(int, publish(client, tensor, "test/scalar", 0), 0));
+	tensor = make(client, &empty, 0);
+	cr_assert(eq(ptr, (void *)fsdp_data(tensor), NULL));
+	cr_assert(eq(int, publish(client, tensor, "test/empty", 0), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(int, get(client, "test/scalar", 0, &tensor), 0));
+	cr_assert(eq(flt, first_of(tensor), 7));
+	cr_assert(eq(int, get(client, "test/empty", 0, &tensor), 0));
+	fsdp_tensor_info(tensor, &info);
+	cr_assert(eq(u64, info.size, 0));
+	cr_assert(eq(i64, info.shape[0], 3));
+}
+
+Test(client, a_bad_spec_is_refused_before_anything_is_made)
+{
+	struct fsdp_spec specs[2] = {VECTOR, {FSDP_F32, 1, {-1}}};
+	struct fsdp_tensor *tensors[2] = {NULL, NULL};
+
+	cr_assert(eq(int, fsdp_alloc(client, specs, 2, NULL, 0, tensors),
+		     -EINVAL));
+	specs[1].n_dims = 9;
+	cr_assert(eq(int, fsdp_alloc(client, specs, 2, NULL, 0, tensors),
+		     -EINVAL));
+	cr_assert(eq(int, fsdp_alloc(client, specs, 257, NULL, 0, tensors),
+		     -E2BIG));
+	cr_assert(eq(ptr, tensors[0], NULL));
+}
+
+Test(client, a_view_keeps_the_memory_after_its_base_is_gone)
+{
+	struct fsdp_tensor *base = make(client, &VECTOR, 1), *view = NULL;
+	struct fsdp_spec spec = {FSDP_F32, 1, {4}};
+	int64_t stride = 2;
+
+	((float *)fsdp_data_mut(base))[12] = 42;
+	cr_assert(eq(int, fsdp_view(base, &spec, &stride, 48, &view), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(ptr, (void *)fsdp_data(view),
+		     (void *)((const char *)fsdp_data(base) + 48)));
+	fsdp_free(base);
+	cr_assert(eq(flt, first_of(view), 42));
+	cr_assert(eq(int, publish(client, view, "test/view", 0), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(int, get(client, "test/view", 0, &base), 0));
+	cr_assert(eq(flt, first_of(base), 42));
+}
+
+Test(client, a_view_that_reaches_outside_is_refused)
+{
+	struct fsdp_tensor *base = make(client, &VECTOR, 1), *view = NULL;
+
+	cr_assert(eq(int, fsdp_view(base, &VECTOR, NULL, 4, &view), -ERANGE));
+	cr_assert(eq(int, fsdp_release(base), 0));
+	cr_assert(eq(int, fsdp_view(base, &VECTOR, NULL, 0, &view), -EINVAL));
+}
+
+Test(client, a_ticket_carries_an_unnamed_tensor_once)
+{
+	struct fsdp_tensor *tensor = make(client, &VECTOR, 5), *got = NULL;
+	struct fsdp_client *other = connect_to(&daemon_, 0);
+	struct fsdp_ticket ticket;
+
+	cr_assert(eq(int, publish(client, tensor, NULL, 0), 0));
+	cr_assert(eq(int, fsdp_ticket_make(tensor, 1, 10000, &ticket), 0), "%s",
+		  fsdp_error());
+	fsdp_free(tensor);
+	cr_assert(eq(int, fsdp_ticket_redeem(other, &ticket, 1, &got), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(flt, first_of(got), 5));
+	cr_assert(
+		eq(int, fsdp_ticket_redeem(other, &ticket, 1, &got), -ENOENT));
+	fsdp_close(other);
+}
+
+Test(client, a_name_that_was_removed_is_not_found_from_the_cache)
+{
+	const char *names[] = {"test/a", "test/b"};
+	struct fsdp_tensor *tensors[2] = {NULL, NULL};
+
+	put(client, "test/a", 1);
+	put(client, "test/b", 2);
+	for (int i = 0; i < 3; i++) {
+		cr_assert(
+			eq(int, fsdp_get(client, names, 2, NULL, tensors), 0));
+		fsdp_free(tensors[0]);
+		fsdp_free(tensors[1]);
+	}
+	cr_assert(eq(int, fsdp_remove(client, &names[1], 1), 0));
+	cr_assert(eq(int, fsdp_get(client, names, 2, NULL, tensors), -ENOENT));
+	cr_assert(eq(int, fsdp_get(client, names, 1, NULL, tensors), 0));
+}
+
+/* --- waiting
+ * ------------------------------------------------------------------ */
+
+struct waiting {
+	struct fsdp_client *client;
+	const char *name;
+	float value;
+	int r;
+};
+
+static void *wait_for_name(void *data)
+{
+	struct waiting *it = data;
+	struct fsdp_tensor *tensor = NULL;
+
+	it->r = get(it->client, it->name, -1, &tensor);
+	if (it->r == 0)
+		it->value = first_of(tensor);
+	return NULL;
+}
+
+static int count_waiting(const struct fsdp_peer *peer, void *data)
+{
+	*(uint32_t *)data += peer->n_waiting;
+	return 0;
+}
+
+static void wait_until_parked(uint32_t n)
+{
+	uint32_t n_waiting = 0;
+
+	while (n_waiting != n) {
+		n_waiting = 0;
+		cr_assert(eq(int,
+			     fsdp_clients(client, count_waiting, &n_waiting),
+			     0));
+	}
+}
+
+Test(client, one_thread_gets_what_another_publishes_on_the_same_connection)
+{
+	struct waiting waits[4];
+	pthread_t threads[4];
+
+	for (int i = 0; i < 4; i++) {
+		waits[i] = (struct waiting){client, "test/late", 0, 1};
+		pthread_create(&threads[i], NULL, wait_for_name, &waits[i]);
+	}
+	wait_until_parked(4);
+	put(client, "test/late", 3);
+	for (int i = 0; i < 4; i++) {
+		pthread_join(threads[i], NULL);
+		cr_assert(eq(int, waits[i].r, 0));
+		cr_assert(eq(flt, waits[i].value, 3));
+	}
+}
+
+Test(client, a_get_that_waits_in_vain_times_out)
+{
+	struct fsdp_tensor *tensor = NULL;
+
+	cr_assert(eq(int, get(client, "test/never", 20, &tensor), -ETIMEDOUT));
+	cr_assert(eq(int, fsdp_ping(client), 0));
+}
+
+struct producer {
+	struct fsdp_client *client;
+	struct fsdp_tensor *tensor;
+	int r;
+};
+
+static void *alloc_patiently(void *data)
+{
+	struct producer *it = data;
+
+	it->r = fsdp_alloc(it->client, &VECTOR, 1, NULL, -1, &it->tensor);
+	return NULL;
+}
+
+Test(client, a_full_budget_holds_the_producer_back_until_a_release)
+{
+	struct fsdp_client *small = connect_to(&daemon_, 1024);
+	struct fsdp_tensor *first = make(small, &VECTOR, 1), *second = NULL;
+	struct producer producer = {small, NULL, 1};
+	pthread_t thread;
+
+	cr_assert(eq(int, fsdp_alloc(small, &VECTOR, 1, NULL, 0, &second),
+		     -EDQUOT));
+	cr_assert(eq(int, publish(small, first, NULL, 0), 0));
+	pthread_create(&thread, NULL, alloc_patiently, &producer);
+	wait_until_parked(1);
+	cr_assert(eq(int, fsdp_release(first), 0));
+	pthread_join(thread, NULL);
+	cr_assert(eq(int, producer.r, 0), "%s", fsdp_error());
+	fsdp_close(small);
+}
+
+/* --- bundles
+ * ------------------------------------------------------------------- */
+
+static const char *const MEMBERS[] = {"test/model/w", "test/model/b"};
+
+static struct fsdp_bundle *stage(float value, struct fsdp_tensor **ret)
+{
+	struct fsdp_bundle_options options = {
+		.access = {.gid = FSDP_GID_DEFAULT}, .flags = FSDP_REPLACE};
+	struct fsdp_spec specs[2] = {VECTOR, VECTOR};
+	struct fsdp_bundle *bundle = NULL;
+
+	cr_assert(
+		eq(int,
+		   fsdp_bundle_begin(client, "test/model/", &options, &bundle),
+		   0),
+		"%s", fsdp_error());
+	cr_assert(eq(int, fsdp_bundle_alloc(bundle, MEMBERS, specs, 2, ret), 0),
+		  "%s", fsdp_error());
+	for (int i = 0; i < 2; i++)
+		*(float *)fsdp_data_mut(ret[i]) = value;
+	return bundle;
+}
+
+static void load(float value)
+{
+	struct fsdp_tensor *made[2];
+	struct fsdp_bundle *bundle = stage(value, made);
+
+	cr_assert(eq(int, fsdp_bundle_commit(bundle, NULL), 0), "%s",
+		  fsdp_error());
+	fsdp_free(made[0]);
+	fsdp_free(made[1]);
+}
+
+Test(client, a_committed_bundle_lies_where_it_was_and_cannot_be_written)
+{
+	struct fsdp_tensor *made[2];
+	struct fsdp_bundle *bundle = stage(1, made);
+	const void *before = fsdp_data(made[1]);
+	uint64_t version = 0;
+
+	cr_assert(eq(int, fsdp_bundle_commit(bundle, &version), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(u64, version, 1));
+	cr_assert(eq(ptr, (void *)fsdp_data(made[1]), (void *)before));
+	cr_assert(eq(flt, first_of(made[1]), 1));
+	cr_assert(eq(ptr, fsdp_data_mut(made[1]), NULL));
+}
+
+Test(client, a_reader_keeps_the_old_version_of_a_replaced_bundle)
+{
+	struct fsdp_tensor *old[2], *new[2], **all = NULL;
+	size_t n = 0;
+
+	load(1);
+	cr_assert(eq(int, fsdp_get(client, MEMBERS, 2, NULL, old), 0), "%s",
+		  fsdp_error());
+	load(2);
+	cr_assert(eq(int, fsdp_get(client, MEMBERS, 2, NULL, new), 0));
+	cr_assert(eq(flt, first_of(old[0]), 1));
+	cr_assert(eq(flt, first_of(old[1]), 1));
+	cr_assert(eq(flt, first_of(new[0]), 2));
+	cr_assert(eq(flt, first_of(new[1]), 2));
+	cr_assert(eq(int,
+		     fsdp_bundle_get(client, "test/model/", NULL, &all, &n), 0),
+		  "%s", fsdp_error());
+	cr_assert(eq(sz, n, 2));
+	cr_assert(eq(flt, first_of(all[0]), 2));
+	free(all);
+}
+
+Test(client, an_aborted_bundle_was_never_seen)
+{
+	struct fsdp_tensor *made[2], *got = NULL;
+	struct fsdp_bundle *bundle = stage(1, made);
+
+	cr_assert(eq(int, get(client, MEMBERS[0], 0, &got), -ENOENT));
+	fsdp_bundle_abort(bundle);
+	cr_assert(eq(int, get(client, MEMBERS[0], 0, &got), -ENOENT));
+	load(2);
+}
+
+/* --- fork
+ * ---------------------------------------------------------------------- */
+
+static int child_status(int status)
+{
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* In the child: 0 if all is as it should be, else the step that failed. */
+static int use_in_child(struct fsdp_tensor *inherited)
+{
+	struct fsdp_client *mine = NULL;
+	struct fsdp_tensor *tensor = NULL;
+	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
+
+	if (fsdp_ping(client) != -ECHILD || fsdp_release(inherited) != -ECHILD)
+		return 1;
+	if (first_of(inherited) != 9)
+		return 2;
+	if (fsdp_connect(&options, &mine) < 0)
+		return 3;
+	if (get(mine, "test/a", 0, &tensor) < 0 || first_of(tensor) != 9)
+		return 4;
+	fsdp_close(client);
+	if (first_of(tensor) != 9)
+		return 5;
+	fsdp_close(mine);
+	return 0;
+}
+
+Test(client, a_forked_child_reads_on_and_connects_itself)
+{
+	struct fsdp_client *reader = client;
+	struct fsdp_client *maker = connect_to(&daemon_, 0);
+	struct fsdp_tensor *tensor = NULL;
+	int status = -1;
+	pid_t pid;
+
+	put(maker, "test/a", 9);
+	cr_assert(eq(int, get(reader, "test/a", 0, &tensor), 0));
+	pid = fork();
+	if (pid == 0)
+		_exit(use_in_child(tensor));
+	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
+	cr_assert(eq(int, child_status(status), 0));
+	cr_assert(eq(int, fsdp_release(tensor), 0));
+	fsdp_close(maker);
+}
+
+/* --- many threads
+ * ----------------------------------------------------------------- */
+
+struct worker {
+	int index, n_failed;
+};
+
+static void *work(void *data)
+{
+	struct worker *it = data;
+	char name[32];
+
+	snprintf(name, sizeof(name), "test/worker%d", it->index);
+	for (int i = 0; i < 50; i++) {
+		struct fsdp_tensor *made = NULL, *got = NULL;
+
+		if (fsdp_alloc(client, &VECTOR, 1, NULL, 0, &made) < 0 ||
+		    publish(client, made, name, FSDP_REPLACE) < 0 ||
+		    get(client, name, 0, &got) < 0)
+			it->n_failed++;
+		fsdp_free(made);
+		fsdp_free(got);
+	}
+	return NULL;
+}
+
+Test(client, more_threads_than_the_broker_remembers_answers_share_a_connection)
+{
+	struct worker workers[80] = {{0}};
+	pthread_t threads[80];
+
+	for (int i = 0; i < 80; i++) {
+		workers[i].index = i;
+		pthread_create(&threads[i], NULL, work, &workers[i]);
+	}
+	for (int i = 0; i < 80; i++) {
+		pthread_join(threads[i], NULL);
+		cr_assert(eq(int, workers[i].n_failed, 0));
+	}
+	cr_assert(eq(int, count_limbo(client), 0));
+}
+
+/* --- a broker that dies
+ * ------------------------------------------------------------ */
+
+Test(reconnect, holds_names_and_a_waiting_get_survive_the_broker)
+{
+	struct waiting waiting = {client, "test/late", 0, 1};
+	struct fsdp_tensor *held = NULL, *again = NULL;
+	pthread_t thread;
+
+	put(client, "test/a", 1);
+	cr_assert(eq(int, get(client, "test/a", 0, &held), 0));
+	pthread_create(&thread, NULL, wait_for_name, &waiting);
+	wait_until_parked(1);
+	daemon_kill_broker(&daemon_);
+	cr_assert(eq(flt, first_of(held), 1));
+	cr_assert(eq(int, fsdp_release(held), 0));
+	cr_assert(eq(int, fsdp_acquire(held), 0));
+	put(client, "test/a", 2);
+	cr_assert(eq(int, count_limbo(client), 1));
+	cr_assert(eq(flt, first_of(held), 1));
+	cr_assert(eq(int, get(client, "test/a", 0, &again), 0));
+	cr_assert(eq(flt, first_of(again), 2));
+	put(client, "test/late", 3);
+	pthread_join(thread, NULL);
+	cr_assert(eq(int, waiting.r, 0));
+	cr_assert(eq(flt, waiting.value, 3));
+	cr_assert(eq(int, fsdp_release_sync(client, &held, 1), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(int, count_limbo(client), 0));
+}
+
+Test(reconnect, calls_go_through_while_the_broker_is_killed_again_and_again)
+{
+	for (int i = 0; i < 4; i++) {
+		struct fsdp_tensor *tensor = NULL;
+
+		daemon_kill_broker(&daemon_);
+		put(client, "test/a", (float)i);
+		cr_assert(eq(int, get(client, "test/a", 0, &tensor), 0), "%s",
+			  fsdp_error());
+		cr_assert(eq(flt, first_of(tensor), (float)i));
+		fsdp_free(tensor);
+	}
+	cr_assert(eq(int, count_limbo(client), 0));
+}
+
+Test(reconnect, without_a_broker_calls_fail_in_time_and_releases_do_not)
+{
+	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_),
+					       .reconnect_ms = 50};
+	struct fsdp_client *impatient = NULL;
+	struct fsdp_tensor *tensor = NULL;
+
+	cr_assert(eq(int, fsdp_connect(&options, &impatient), 0));
+	put(impatient, "test/a", 4);
+	cr_assert(eq(int, get(impatient, "test/a", 0, &tensor), 0));
+	fsdp_close(client);
+	client = NULL;
+	daemon_stop(&daemon_);
+	cr_assert(lt(int, fsdp_ping(impatient), 0));
+	cr_assert(eq(flt, first_of(tensor), 4));
+	cr_assert(eq(int, fsdp_release(tensor), 0));
+	fsdp_close(impatient);
+	daemon_start(&daemon_);
+}
+
+/* Whoever has forgotten us must not be told that we hold things: the memory
+ * stays readable, and every call says what happened. */
+Test(client, a_broker_without_its_memory_ends_the_connection_for_good)
+{
+	char path[96];
+	struct fsdp_connect_options options = {.path = path};
+	struct fsdp_client *lost = NULL;
+	struct fsdp_tensor *tensor = NULL;
+	struct daemon first;
+
+	daemon_start(&first);
+	snprintf(path, sizeof(path), "%s/link", daemon_.dir);
+	cr_assert(eq(int, symlink(daemon_socket(&first), path), 0));
+	cr_assert(eq(int, fsdp_connect(&options, &lost), 0));
+	put(lost, "test/a", 6);
+	cr_assert(eq(int, get(lost, "test/a", 0, &tensor), 0));
+	daemon_stop(&first);
+	cr_assert(eq(int, unlink(path), 0));
+	cr_assert(eq(int, symlink(daemon_socket(&daemon_), path), 0));
+	cr_assert(eq(int, fsdp_ping(lost), -ESTALE));
+	cr_assert(eq(int, fsdp_ping(lost), -ESTALE));
+	cr_assert(ne(int, strlen(fsdp_error()), 0));
+	cr_assert(eq(flt, first_of(tensor), 6));
+	fsdp_close(lost);
+	cr_assert(eq(int, unlink(path), 0));
+}
+
+/* --- kill -9 in the middle of a request
+ * ---------------------------------------- */
+
+static int sum_slots(const struct fsdp_peer *peer, void *data)
+{
+	*(uint64_t *)data += peer->n_slots;
+	return 0;
+}
+
+static void use_everything(void)
+{
+	struct fsdp_tensor *tensor = make(client, &VECTOR, 1), *got = NULL;
+	struct fsdp_ticket ticket;
+	const char *name = "test/a";
+
+	cr_assert(eq(int, publish(client, tensor, name, 0), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(int, fsdp_ticket_make(tensor, 1, 10000, &ticket), 0));
+	fsdp_free(tensor);
+	cr_assert(eq(int, get(client, name, 0, &got), 0), "%s", fsdp_error());
+	cr_assert(eq(int, fsdp_release_sync(client, &got, 1), 0), "%s",
+		  fsdp_error());
+	fsdp_free(got);
+	cr_assert(eq(int, fsdp_ticket_redeem(client, &ticket, 1, &got), 0),
+		  "%s", fsdp_error());
+	cr_assert(eq(int, fsdp_remove(client, &name, 1), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(flt, first_of(got), 1));
+	cr_assert(eq(int, fsdp_release_sync(client, &got, 1), 0), "%s",
+		  fsdp_error());
+	fsdp_free(got);
+}
+
+static void check_one_kill(const char *point)
+{
+	char at[64], token[64], token_variable[96];
+	const char *env[] = {at, token_variable, NULL};
+	struct daemon_options options = {.is_supervised = true, .env = env};
+	uint64_t n_slots = 0;
+	struct daemon victim;
+	bool was_killed;
+	int fd;
+
+	snprintf(token, sizeof(token), "%s/token", daemon_.dir);
+	snprintf(at, sizeof(at), "FSDP_KILL_AT=%s", point);
+	snprintf(token_variable, sizeof(token_variable), "FSDP_KILL_TOKEN=%s",
+		 token);
+	fd = open(token, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	cr_assert(ge(int, fd, 0));
+	close(fd);
+	daemon_start_with(&victim, &options);
+	client = connect_to(&victim, 0);
+	use_everything();
+	cr_assert(eq(int, fsdp_clients(client, sum_slots, &n_slots), 0));
+	fsdp_close(client);
+	client = NULL;
+	daemon_stop(&victim);
+	was_killed = unlink(token) < 0;
+	if (!was_killed)
+		cr_skip_test("built without FSDP_TEST_POINTS");
+	cr_assert(eq(u64, n_slots, 0), "held after a kill at %s", point);
+}
+
+Test(client, a_broker_killed_within_a_request_neither_loses_nor_doubles_a_hold)
+{
+	static const char *const verbs[] = {"alloc",   "publish", "get",
+					    "release", "remove",  "ticket",
+					    "redeem"};
+	char point[64];
+
+	fsdp_close(client);
+	client = NULL;
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(*verbs); i++) {
+		snprintf(point, sizeof(point), "verb.%s.done", verbs[i]);
+		check_one_kill(point);
+		snprintf(point, sizeof(point), "verb.%s.committed", verbs[i]);
+		check_one_kill(point);
+	}
+}

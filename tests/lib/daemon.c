@@ -1,0 +1,244 @@
+/*
+ * Starting and stopping fsdpd. It is ready when it accepts a connection; the
+ * loop that tries has an end, but no test depends on how long it takes.
+ */
+#include "tests/lib/daemon.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PATIENCE_MS 20000
+
+static void show_log(const struct daemon *daemon)
+{
+	char path[64], line[512];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/log", daemon->dir);
+	file = fopen(path, "r");
+	if (!file)
+		return;
+	while (fgets(line, sizeof(line), file))
+		fprintf(stderr, "    %s", line);
+	fclose(file);
+}
+
+static void __attribute__((noreturn, format(printf, 2, 3)))
+give_up(const struct daemon *daemon, const char *format, ...)
+{
+	va_list args;
+
+	fputs("daemon: ", stderr);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+	show_log(daemon);
+	abort();
+}
+
+static void nap(void)
+{
+	const struct timespec ms = { .tv_nsec = 1000000 };
+
+	nanosleep(&ms, NULL);
+}
+
+static void clean_environment(void)
+{
+	static const char *const names[] = {
+		"NOTIFY_SOCKET",  "LISTEN_FDS",	     "LISTEN_PID",
+		"LISTEN_FDNAMES", "WATCHDOG_USEC",   "WATCHDOG_PID",
+		"FSDP_SOCKET",	  "JOURNAL_STREAM",
+	};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		unsetenv(names[i]);
+}
+
+static void __attribute__((noreturn))
+become_daemon(const struct daemon *daemon, const struct daemon_options *options)
+{
+	const char *program = FSDP_BINARY_DIR "/fsdpd";
+	char config[64], log[64];
+	int fd;
+
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	clean_environment();
+	for (const char *const *env = options->env; env && *env; env++)
+		putenv(strdup(*env));
+	snprintf(config, sizeof(config), "%s/conf", daemon->dir);
+	snprintf(log, sizeof(log), "%s/log", daemon->dir);
+	fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+	if (fd >= 0)
+		dup2(fd, STDERR_FILENO);
+	execl(program, program, "--socket", daemon->socket, "--config", config,
+	      options->is_supervised ? "--supervised" : NULL, (char *)NULL);
+	fprintf(stderr, "%s: %s\n", program, strerror(errno));
+	_exit(127);
+}
+
+static bool is_answering(const struct daemon *daemon)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	bool is_connected;
+
+	strcpy(address.sun_path, daemon->socket);
+	is_connected = connect(fd, (const struct sockaddr *)&address,
+			       sizeof(address)) == 0;
+	close(fd);
+	return is_connected;
+}
+
+static void write_config(const struct daemon *daemon, const char *text)
+{
+	char path[64];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/conf", daemon->dir);
+	file = fopen(path, "w");
+	if (!file)
+		give_up(daemon, "%s: %s", path, strerror(errno));
+	fputs(text ? text : "", file);
+	fclose(file);
+}
+
+void daemon_start_with(struct daemon *daemon,
+		       const struct daemon_options *options)
+{
+	*daemon = (struct daemon){ .is_supervised = options->is_supervised,
+				   .dir = "/tmp/fsdpd-test-XXXXXX" };
+	if (!mkdtemp(daemon->dir))
+		give_up(daemon, "mkdtemp: %s", strerror(errno));
+	snprintf(daemon->socket, sizeof(daemon->socket), "%s/sock",
+		 daemon->dir);
+	write_config(daemon, options->config);
+	daemon->pid = fork();
+	if (daemon->pid == 0)
+		become_daemon(daemon, options);
+	for (int i = 0; !is_answering(daemon); i++) {
+		if (i > PATIENCE_MS || waitpid(daemon->pid, NULL, WNOHANG) != 0)
+			give_up(daemon, "fsdpd does not start");
+		nap();
+	}
+}
+
+void daemon_start(struct daemon *daemon)
+{
+	const struct daemon_options options = { 0 };
+
+	daemon_start_with(daemon, &options);
+}
+
+void daemon_start_supervised(struct daemon *daemon)
+{
+	const struct daemon_options options = { .is_supervised = true };
+
+	daemon_start_with(daemon, &options);
+}
+
+static void remove_directory(const struct daemon *daemon)
+{
+	static const char *const names[] = { "sock", "conf", "log" };
+	char path[64];
+
+	for (size_t i = 0; i < 3; i++) {
+		snprintf(path, sizeof(path), "%s/%s", daemon->dir, names[i]);
+		(void)unlink(path);
+	}
+	(void)rmdir(daemon->dir);
+}
+
+void daemon_stop(struct daemon *daemon)
+{
+	int status = 0;
+
+	if (daemon->pid > 0) {
+		kill(daemon->pid, SIGTERM);
+		if (waitpid(daemon->pid, &status, 0) < 0)
+			give_up(daemon, "waitpid: %s", strerror(errno));
+		daemon->pid = 0;
+	}
+	if (status != 0)
+		give_up(daemon, "fsdpd ended with wait status %#x", status);
+	if (*daemon->dir)
+		remove_directory(daemon);
+	*daemon->dir = '\0';
+}
+
+/* The one child of the supervisor; 0: none just now. */
+static pid_t child_of(pid_t parent)
+{
+	char path[64];
+	int child = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)parent,
+		 (int)parent);
+	file = fopen(path, "r");
+	if (!file)
+		return 0;
+	if (fscanf(file, "%d", &child) != 1)
+		child = 0;
+	fclose(file);
+	return child;
+}
+
+pid_t daemon_broker_pid(const struct daemon *daemon)
+{
+	pid_t child = daemon->pid;
+
+	for (int i = 0; daemon->is_supervised; i++) {
+		child = child_of(daemon->pid);
+		if (child > 0)
+			break;
+		if (i > PATIENCE_MS)
+			give_up(daemon, "the supervisor starts no broker");
+		nap();
+	}
+	return child;
+}
+
+void daemon_wait_death(struct daemon *daemon, pid_t broker_pid)
+{
+	struct pollfd pollfd = { .events = POLLIN };
+
+	if (!daemon->is_supervised) {
+		if (waitpid(broker_pid, NULL, 0) < 0)
+			give_up(daemon, "waitpid: %s", strerror(errno));
+		daemon->pid = 0;
+		return;
+	}
+	pollfd.fd = (int)syscall(SYS_pidfd_open, broker_pid, 0);
+	if (pollfd.fd < 0) /* it is gone already */
+		return;
+	if (poll(&pollfd, 1, PATIENCE_MS) != 1)
+		give_up(daemon, "broker %d does not die", (int)broker_pid);
+	close(pollfd.fd);
+}
+
+void daemon_kill_broker(struct daemon *daemon)
+{
+	pid_t pid = daemon_broker_pid(daemon);
+
+	kill(pid, SIGKILL);
+	daemon_wait_death(daemon, pid);
+}
+
+const char *daemon_socket(const struct daemon *daemon)
+{
+	return daemon->socket;
+}
