@@ -11,13 +11,13 @@ struct config;
 struct error;
 
 enum account_kind {
-	ACCOUNT_BYTES,	 /* of live blocks */
+	ACCOUNT_BYTES, /* of live blocks */
 	ACCOUNT_SLOTS,
 	ACCOUNT_SESSIONS,
 	ACCOUNT_WAITING, /* parked requests */
-	ACCOUNT_QUEUE,	 /* bytes of queued and remembered replies */
+	ACCOUNT_QUEUE,   /* bytes of queued and remembered replies */
 	ACCOUNT_PREFIXES,
-	ACCOUNT_CHUNKS,	 /* of pools of this uid: each costs a descriptor */
+	ACCOUNT_CHUNKS, /* of pools of this uid: each costs a descriptor */
 	ACCOUNT_N
 };
 
@@ -39,8 +39,7 @@ void accounts_deinit(struct accounts *accounts);
  * stays valid as long as `accounts`. */
 struct account *accounts_get(struct accounts *accounts, uint32_t uid);
 
-uint64_t account_limit(const struct accounts *accounts,
-		       enum account_kind kind);
+uint64_t account_limit(const struct accounts *accounts, enum account_kind kind);
 
 /* -EDQUOT with a sentence of what is used, asked and allowed. */
 int account_charge(const struct accounts *accounts, struct account *account,

@@ -28,50 +28,51 @@
 #include <unistd.h>
 
 #define CATALOG_MAGIC UINT64_C(0x3154414350445346) /* "FSDPCAT1" */
-#define MAX_ATTEMPTS 2
+#define MAX_ATTEMPTS  2
 
-#define PAGE_UP(x) (((x) + UINT64_C(4095)) & ~UINT64_C(4095))
+#define PAGE_UP(x)     (((x) + UINT64_C(4095)) & ~UINT64_C(4095))
 #define JOURNAL_OFFSET UINT64_C(4096)
-#define JOURNAL_SIZE (UINT64_C(8) << 20)
-#define JOURNAL_END (JOURNAL_OFFSET + JOURNAL_SIZE)
+#define JOURNAL_SIZE   (UINT64_C(8) << 20)
+#define JOURNAL_END    (JOURNAL_OFFSET + JOURNAL_SIZE)
 
 /* Record 0 is never used; slots and chunks are also places in the state
  * table. */
-#define N_SLOTS TABLE_SLOTS
-#define N_BLOCKS TABLE_SLOTS
-#define N_GRANTS (UINT64_C(4) << 20)
-#define N_CHUNKS TABLE_CHUNKS
+#define N_SLOTS    TABLE_SLOTS
+#define N_BLOCKS   TABLE_SLOTS
+#define N_GRANTS   (UINT64_C(4) << 20)
+#define N_CHUNKS   TABLE_CHUNKS
 #define N_SESSIONS (CATALOG_MAX_SESSIONS + 1)
-#define N_TICKETS (UINT64_C(256) << 10)
-#define N_BUNDLES (UINT64_C(4) << 10)
+#define N_TICKETS  (UINT64_C(256) << 10)
+#define N_BUNDLES  (UINT64_C(4) << 10)
 #define N_PREFIXES (UINT64_C(64) << 10)
 
-#define SLOTS_AT JOURNAL_END
-#define BLOCKS_AT PAGE_UP(SLOTS_AT + N_SLOTS * sizeof(struct slot_record))
-#define GRANTS_AT PAGE_UP(BLOCKS_AT + N_BLOCKS * sizeof(struct block_record))
-#define CHUNKS_AT PAGE_UP(GRANTS_AT + N_GRANTS * sizeof(struct grant_record))
+#define SLOTS_AT    JOURNAL_END
+#define BLOCKS_AT   PAGE_UP(SLOTS_AT + N_SLOTS * sizeof(struct slot_record))
+#define GRANTS_AT   PAGE_UP(BLOCKS_AT + N_BLOCKS * sizeof(struct block_record))
+#define CHUNKS_AT   PAGE_UP(GRANTS_AT + N_GRANTS * sizeof(struct grant_record))
 #define SESSIONS_AT PAGE_UP(CHUNKS_AT + N_CHUNKS * sizeof(struct chunk_record))
 #define TICKETS_AT                                                             \
 	PAGE_UP(SESSIONS_AT + N_SESSIONS * sizeof(struct session_record))
-#define BUNDLES_AT PAGE_UP(TICKETS_AT + N_TICKETS * sizeof(struct ticket_record))
+#define BUNDLES_AT                                                             \
+	PAGE_UP(TICKETS_AT + N_TICKETS * sizeof(struct ticket_record))
 #define PREFIXES_AT                                                            \
 	PAGE_UP(BUNDLES_AT + N_BUNDLES * sizeof(struct bundle_record))
 #define RECORDS_END                                                            \
 	PAGE_UP(PREFIXES_AT + N_PREFIXES * sizeof(struct prefix_record))
 
-#define N_NAME_BUCKETS (UINT64_C(1) << 20)
-#define N_GRANT_BUCKETS (UINT64_C(1) << 20)
+#define N_NAME_BUCKETS   (UINT64_C(1) << 20)
+#define N_GRANT_BUCKETS  (UINT64_C(1) << 20)
 #define N_TICKET_BUCKETS (UINT64_C(64) << 10)
 #define N_BUNDLE_BUCKETS (UINT64_C(4) << 10)
 #define N_PREFIX_BUCKETS (UINT64_C(16) << 10)
 
-#define NAME_BUCKETS_AT RECORDS_END
-#define GRANT_BUCKETS_AT (NAME_BUCKETS_AT + N_NAME_BUCKETS * 4)
+#define NAME_BUCKETS_AT   RECORDS_END
+#define GRANT_BUCKETS_AT  (NAME_BUCKETS_AT + N_NAME_BUCKETS * 4)
 #define TICKET_BUCKETS_AT (GRANT_BUCKETS_AT + N_GRANT_BUCKETS * 4)
 #define BUNDLE_BUCKETS_AT (TICKET_BUCKETS_AT + N_TICKET_BUCKETS * 4)
 #define PREFIX_BUCKETS_AT (BUNDLE_BUCKETS_AT + N_BUNDLE_BUCKETS * 4)
 
-#define BLOBS_AT PAGE_UP(PREFIX_BUCKETS_AT + N_PREFIX_BUCKETS * 4)
+#define BLOBS_AT     PAGE_UP(PREFIX_BUCKETS_AT + N_PREFIX_BUCKETS * 4)
 #define CATALOG_SIZE (BLOBS_AT + (UINT64_C(64) << 30))
 
 /* A change of any of these is a new CATALOG_LAYOUT_VERSION. */
@@ -129,10 +130,11 @@ static const struct {
 
 struct journal_trailer {
 	uint64_t offset; /* where the bytes belong */
-	uint64_t size;	 /* without padding */
+	uint64_t size;   /* without padding */
 };
 
-/* --- file ------------------------------------------------------------------ */
+/* --- file ------------------------------------------------------------------
+ */
 
 static int map(int fd, void **ret, struct error *err)
 {
@@ -177,7 +179,7 @@ int catalog_create(struct catalog *ret, struct error *err)
 		return r;
 	}
 	format(base);
-	*ret = (struct catalog){ .header = base, .base = base, .fd = fd };
+	*ret = (struct catalog){.header = base, .base = base, .fd = fd};
 	return 0;
 }
 
@@ -190,7 +192,8 @@ void catalog_close(struct catalog *catalog)
 	*catalog = CATALOG_NULL;
 }
 
-/* --- journal --------------------------------------------------------------- */
+/* --- journal ---------------------------------------------------------------
+ */
 
 static uint64_t pad(uint64_t size)
 {
@@ -214,7 +217,7 @@ void catalog_save(struct catalog *catalog, const void *at, size_t size)
 	struct catalog_header *header = catalog->header;
 	uint8_t *top = catalog->base + JOURNAL_OFFSET + header->journal_size;
 	uint64_t offset = (uint64_t)((const uint8_t *)at - catalog->base);
-	struct journal_trailer trailer = { offset, size };
+	struct journal_trailer trailer = {offset, size};
 	uint64_t entry_size = pad(size) + sizeof(trailer);
 
 	assert(offset < CATALOG_SIZE && size <= CATALOG_SIZE - offset);
@@ -237,7 +240,8 @@ size_t catalog_journal_room(const struct catalog *catalog)
 	return JOURNAL_SIZE - catalog->header->journal_size;
 }
 
-/* --- adoption -------------------------------------------------------------- */
+/* --- adoption --------------------------------------------------------------
+ */
 
 /* The entry that ends at `end` (in the journal); false: it is no entry. */
 static bool read_entry(const struct catalog_header *header, uint64_t end,
@@ -339,7 +343,7 @@ int catalog_adopt(struct catalog *ret, int fd, struct error *err)
 	r = adopt(base, err);
 	if (r < 0)
 		goto unmap;
-	*ret = (struct catalog){ .header = base, .base = base, .fd = fd };
+	*ret = (struct catalog){.header = base, .base = base, .fd = fd};
 	return 0;
 unmap:
 	munmap(base, CATALOG_SIZE);
@@ -353,7 +357,8 @@ void catalog_adopted(struct catalog *catalog)
 	*(volatile uint32_t *)&catalog->header->adoption_attempts = 0;
 }
 
-/* --- records --------------------------------------------------------------- */
+/* --- records ---------------------------------------------------------------
+ */
 
 static void *record_at(const struct catalog *catalog,
 		       enum catalog_section section, uint32_t index)
@@ -484,7 +489,8 @@ struct prefix_record *catalog_prefix(const struct catalog *catalog,
 	return record_at(catalog, SECTION_PREFIX, index);
 }
 
-/* --- lists, hashes --------------------------------------------------------- */
+/* --- lists, hashes ---------------------------------------------------------
+ */
 
 static struct link *link_at(const struct catalog *catalog,
 			    enum catalog_section section, size_t link_offset,
@@ -504,7 +510,7 @@ void catalog_list_append(struct catalog *catalog, struct list *list,
 
 	catalog_save(catalog, list, sizeof(*list));
 	catalog_save(catalog, link, sizeof(*link));
-	*link = (struct link){ .prev = list->last };
+	*link = (struct link){.prev = list->last};
 	if (list->last) {
 		last = link_at(catalog, section, link_offset, list->last);
 		catalog_set(catalog, last->next, index);
@@ -540,7 +546,7 @@ void catalog_list_remove(struct catalog *catalog, struct list *list,
 		list->last = link->prev;
 	}
 	list->n--;
-	*link = (struct link){ 0 };
+	*link = (struct link){0};
 }
 
 uint32_t *catalog_bucket(const struct catalog *catalog, enum catalog_hash hash,
@@ -551,7 +557,8 @@ uint32_t *catalog_bucket(const struct catalog *catalog, enum catalog_hash hash,
 	return &buckets[value & (hashes[hash].n - 1)];
 }
 
-/* --- blobs ----------------------------------------------------------------- */
+/* --- blobs -----------------------------------------------------------------
+ */
 
 /* 32, 48, 64, 96, 128, ...: at most half of a blob is waste. */
 static uint64_t class_size(unsigned int class)
@@ -569,7 +576,7 @@ static unsigned int class_of(size_t size)
 
 	assert(size > 0 && size <= 65536);
 	while (class_size(class) < size)
-		class++;
+		class ++;
 	return class;
 }
 
@@ -592,7 +599,8 @@ uint64_t catalog_blob_alloc(struct catalog *catalog, size_t size)
 	/* Another blob may have lain here until this very transaction, so all
 	 * that the caller will write over is noted. */
 	next = catalog_blob(catalog, blob);
-	catalog_save(catalog, next, size < sizeof(*next) ? sizeof(*next) : size);
+	catalog_save(catalog, next,
+		     size < sizeof(*next) ? sizeof(*next) : size);
 	catalog_set(catalog, header->blob_free[class], *next);
 	return blob;
 }

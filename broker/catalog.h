@@ -34,8 +34,8 @@
 struct error;
 
 #define CATALOG_LAYOUT_VERSION 1
-#define CATALOG_MAX_SESSIONS 4096
-#define OUTCOME_WINDOW 64
+#define CATALOG_MAX_SESSIONS   4096
+#define OUTCOME_WINDOW         64
 
 enum catalog_section {
 	SECTION_SLOT,
@@ -61,52 +61,53 @@ struct list {
 
 enum slot_flags {
 	/* the low bits are enum publish_flags */
-	SLOT_FLAG_NAMED = 0x100,  /* the blob's name is (or will be) its name */
+	SLOT_FLAG_NAMED = 0x100, /* the blob's name is (or will be) its name */
 	SLOT_FLAG_IN_LIMBO = 0x200, /* in the limbo list */
 };
 
 struct slot_record {
 	uint64_t generation; /* survives the slot being free */
 	uint64_t offset;     /* in the block, bytes */
-	uint64_t size;	     /* bytes */
-	uint64_t blob;	     /* name, then shape, then strides (slot.c) */
+	uint64_t size;       /* bytes */
+	uint64_t blob;       /* name, then shape, then strides (slot.c) */
 	uint64_t version;
 	uint64_t born_ms;
 	uint64_t deadline_ms; /* end of the name; 0: none */
-	uint32_t block;	      /* 0: the slot is free */
+	uint32_t block;       /* 0: the slot is free */
 	uint32_t writer;      /* session that is WRITING; 0: none */
-	uint32_t tied;	      /* session the name ends with; 0: none */
+	uint32_t tied;        /* session the name ends with; 0: none */
 	uint32_t bundle;      /* version it is a member of; 0: none */
 	uint32_t n_tickets;
 	uint32_t name_next; /* chain of the name index */
-	uint16_t flags;	    /* enum slot_flags | enum publish_flags */
+	uint16_t flags;     /* enum slot_flags | enum publish_flags */
 	uint16_t name_size;
 	uint8_t dtype;
 	uint8_t n_dims;
 	uint16_t reserved;
 	uint32_t heap_position; /* [volatile] in the deadlines */
-	uint32_t uid;		/* who is charged for the slot */
+	uint32_t uid;           /* who is charged for the slot */
 	struct list grants;
-	struct link block_link;	  /* block_record.slots */
-	struct link limbo_link;	  /* header.limbo */
+	struct link block_link;   /* block_record.slots */
+	struct link limbo_link;   /* header.limbo */
 	struct link bundle_link;  /* bundle_record.members */
 	struct link session_link; /* session_record.own: writing or tied */
 };
 
 struct block_record {
-	uint32_t chunk; /* 0: the record is free */
-	uint32_t maker; /* session whose budget pays; 0: it is gone */
+	uint32_t chunk;  /* 0: the record is free */
+	uint32_t maker;  /* session whose budget pays; 0: it is gone */
 	uint64_t offset; /* in the chunk */
-	uint64_t size;	 /* as asked; accounts are charged this, rounded up to 64 */
-	uint32_t uid;	 /* who is charged */
+	uint64_t size; /* as asked; accounts are charged this, rounded up to 64
+			*/
+	uint32_t uid;  /* who is charged */
 	struct list slots;
 };
 
 struct grant_record {
 	uint32_t session; /* 0: the record is free */
 	uint32_t slot;
-	int32_t granted; /* cumulative, over all generations: see grant.h */
-	uint32_t hash_next; /* chain of the (session, slot) index */
+	int32_t granted;     /* cumulative, over all generations: see grant.h */
+	uint32_t hash_next;  /* chain of the (session, slot) index */
 	uint64_t generation; /* of the last grant; linked to the slot while this
 				is the slot's */
 	struct link slot_link;
@@ -125,7 +126,7 @@ struct chunk_record {
 
 struct outcome {
 	uint64_t number; /* of the request; 0: empty */
-	uint64_t blob;	 /* the encoded body of the reply */
+	uint64_t blob;   /* the encoded body of the reply */
 	uint32_t size;
 	int32_t code;
 };
@@ -138,10 +139,10 @@ struct session_record {
 	char command[16];
 	uint64_t born_ms;
 	uint64_t refs_inode;
-	uint64_t budget;	/* bytes; 0: none */
-	uint64_t answered;	/* requests below are answered and forgotten */
+	uint64_t budget;   /* bytes; 0: none */
+	uint64_t answered; /* requests below are answered and forgotten */
 	struct list grants;
-	struct list own;  /* slots it writes or is tied to */
+	struct list own;       /* slots it writes or is tied to */
 	uint32_t first_bundle; /* staged by it, chained by bundle_record.next */
 	struct outcome outcomes[OUTCOME_WINDOW];
 };
@@ -173,14 +174,14 @@ struct bundle_record {
 	uint64_t ttl_ms;
 	uint32_t state; /* enum bundle_state: the one store of a commit */
 	uint32_t name_size;
-	uint32_t loader; /* session that stages it, or is tied; 0: none */
-	uint32_t flags;	 /* enum publish_flags */
-	uint32_t next;	 /* chain of session_record.first_bundle */
+	uint32_t loader;    /* session that stages it, or is tied; 0: none */
+	uint32_t flags;     /* enum publish_flags */
+	uint32_t next;      /* chain of session_record.first_bundle */
 	uint32_t hash_next; /* chain of the bundle name index */
 	struct access_class access;
 	uint32_t owner_uid;
 	struct list members;
-	int32_t manifest_fd;	/* [volatile] owned; -1: not made yet */
+	int32_t manifest_fd;    /* [volatile] owned; -1: not made yet */
 	uint64_t manifest_size; /* [volatile] */
 	uint32_t heap_position; /* [volatile] */
 };
@@ -203,7 +204,8 @@ enum catalog_hash {
 };
 
 struct catalog_section_state {
-	uint32_t first_free; /* chained through a field of the kind (catalog.c) */
+	uint32_t first_free; /* chained through a field of the kind (catalog.c)
+			      */
 	uint32_t n_touched;  /* records ever used; the rest are holes */
 	uint32_t n_live;
 	uint32_t reserved;
@@ -215,7 +217,7 @@ struct catalog_header {
 	uint64_t magic; /* "FSDPCAT1" */
 	uint32_t layout_version;
 	uint32_t adoption_attempts; /* since one went well */
-	uint64_t journal_size;	    /* bytes noted; 0 is the commit */
+	uint64_t journal_size;      /* bytes noted; 0 is the commit */
 	uint64_t epoch;
 	uint64_t next_session_id;
 	uint64_t next_bundle_id;
@@ -229,11 +231,11 @@ struct catalog_header {
 
 struct catalog {
 	struct catalog_header *header; /* mapping; NULL when closed */
-	uint8_t *base;		       /* the same address */
-	int fd;			       /* owned; -1 when closed */
+	uint8_t *base;                 /* the same address */
+	int fd;                        /* owned; -1 when closed */
 };
 
-#define CATALOG_NULL ((struct catalog){ .fd = -1 })
+#define CATALOG_NULL ((struct catalog){.fd = -1})
 
 /* A new, empty catalog. */
 int catalog_create(struct catalog *ret, struct error *err);
@@ -249,7 +251,8 @@ int catalog_adopt(struct catalog *ret, int fd, struct error *err);
 void catalog_adopted(struct catalog *catalog);
 void catalog_close(struct catalog *catalog);
 
-/* --- journal --------------------------------------------------------------- */
+/* --- journal ---------------------------------------------------------------
+ */
 
 /* Note `size` bytes at `at` (in the catalog) before they are changed. */
 void catalog_save(struct catalog *catalog, const void *at, size_t size);
@@ -268,7 +271,8 @@ size_t catalog_journal_room(const struct catalog *catalog);
 		(field) = (value);                                             \
 	} while (0)
 
-/* --- records --------------------------------------------------------------- */
+/* --- records ---------------------------------------------------------------
+ */
 
 /*
  * A zeroed record (slots keep their generation); 0 if the section is full. Its
@@ -302,7 +306,8 @@ struct bundle_record *catalog_bundle(const struct catalog *catalog,
 struct prefix_record *catalog_prefix(const struct catalog *catalog,
 				     uint32_t index);
 
-/* --- lists, hashes, blobs (all journaled) ----------------------------------- */
+/* --- lists, hashes, blobs (all journaled) -----------------------------------
+ */
 
 /* Append record `index` of `section`, whose link is at `link_offset`. */
 void catalog_list_append(struct catalog *catalog, struct list *list,

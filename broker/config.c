@@ -15,15 +15,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#define KIB UINT64_C(1024)
-#define MIB (KIB * 1024)
-#define GIB (MIB * 1024)
+#define KIB       UINT64_C(1024)
+#define MIB       (KIB * 1024)
+#define GIB       (MIB * 1024)
 #define MIN_CHUNK (2 * MIB) /* one huge page */
-#define MAX_SIZE (UINT64_C(1) << 50)
-#define MAX_TIME (UINT64_C(1) << 40)
+#define MAX_SIZE  (UINT64_C(1) << 50)
+#define MAX_TIME  (UINT64_C(1) << 40)
 #define MAX_COUNT (UINT64_C(1) << 32)
 
-/* --- values ---------------------------------------------------------------- */
+/* --- values ----------------------------------------------------------------
+ */
 
 struct unit {
 	const char *suffix;
@@ -31,12 +32,13 @@ struct unit {
 };
 
 static const struct unit sizes[] = {
-	{"", 1},   {"K", KIB},	       {"M", MIB},
+	{"", 1},    {"K", KIB},        {"M", MIB},
 	{"G", GIB}, {"T", GIB * 1024}, {NULL, 0},
 };
 
 static const struct unit times[] = {
-	{"", 1}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {NULL, 0},
+	{"", 1},      {"ms", 1},      {"s", 1000},
+	{"m", 60000}, {"h", 3600000}, {NULL, 0},
 };
 
 static const struct unit counts[] = {{"", 1}, {NULL, 0}};
@@ -119,7 +121,8 @@ static int find_group(const char *name, uint32_t *ret, struct error *err)
 	return error_set(err, -EINVAL, "there is no group \"%s\"", name);
 }
 
-/* --- keys ------------------------------------------------------------------ */
+/* --- keys ------------------------------------------------------------------
+ */
 
 enum key_kind { KEY_SIZE, KEY_TIME, KEY_COUNT };
 
@@ -231,7 +234,8 @@ static int set(struct config *config, const char *section, const char *name,
 			 section);
 }
 
-/* --- files ----------------------------------------------------------------- */
+/* --- files -----------------------------------------------------------------
+ */
 
 struct reading {
 	FILE *file;
@@ -369,7 +373,8 @@ int config_read(struct config *config, const char *path, struct error *err)
 	return check(config, path, err);
 }
 
-/* --- defaults -------------------------------------------------------------- */
+/* --- defaults --------------------------------------------------------------
+ */
 
 /* The first number in a file; false: no such file, or "max". */
 static bool read_number(const char *path, uint64_t *ret)

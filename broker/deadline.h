@@ -19,7 +19,7 @@ struct deadline {
 	uint64_t at_ms;
 	deadline_fn *fn;
 	void *data;
-	uint32_t index;	    /* handed to fn: often a record's */
+	uint32_t index;     /* handed to fn: often a record's */
 	uint32_t *position; /* where its owner keeps the place in the heap */
 };
 

@@ -143,11 +143,12 @@ int fdstore_put(struct fdstore *store, int fd, const char *name,
 	if (!store->is_kept)
 		return 0;
 	if (store->n_stored >= FDSTORE_MAX)
-		return error_set(err, -ENFILE,
-				 "%d descriptors are kept for a restart "
-				 "already, which is the limit: release tensors, "
-				 "or use fewer access classes and bundles",
-				 FDSTORE_MAX);
+		return error_set(
+			err, -ENFILE,
+			"%d descriptors are kept for a restart "
+			"already, which is the limit: release tensors, "
+			"or use fewer access classes and bundles",
+			FDSTORE_MAX);
 	r = send_fd(fd, name);
 	if (r == -ECONNREFUSED || r == -ENOENT || r == -ENOTCONN) {
 		lose_keeper(store, r);

@@ -10,7 +10,7 @@
 
 struct error;
 
-#define FDSTORE_MAX 1000
+#define FDSTORE_MAX       1000
 #define FDSTORE_NAME_SIZE 32
 
 struct fdstore_entry {
@@ -25,7 +25,7 @@ struct fdstore {
 	struct fdstore_entry *inherited;
 };
 
-#define FDSTORE_NULL ((struct fdstore){ 0 })
+#define FDSTORE_NULL ((struct fdstore){0})
 
 /* Take over what the service manager passed at start. */
 int fdstore_open(struct fdstore *ret, struct error *err);

@@ -24,7 +24,8 @@ static uint64_t align(uint64_t size)
 	return (size + BLOCK_ALIGN - 1) & ~(uint64_t)(BLOCK_ALIGN - 1);
 }
 
-/* --- pools ----------------------------------------------------------------- */
+/* --- pools -----------------------------------------------------------------
+ */
 
 static bool is_same_class(const struct access_class *a,
 			  const struct access_class *b)
@@ -148,7 +149,7 @@ void pool_refund_chunk(struct pools *pools, uint32_t uid)
 
 /* An arena without what lies behind `populated`. */
 int pool_make_arena(uint64_t size, uint64_t populated, struct arena **ret,
-		      struct error *err)
+		    struct error *err)
 {
 	struct arena *arena;
 	int r;
@@ -166,7 +167,8 @@ int pool_make_arena(uint64_t size, uint64_t populated, struct arena **ret,
 	return 0;
 }
 
-/* --- allocating ------------------------------------------------------------ */
+/* --- allocating ------------------------------------------------------------
+ */
 
 /* Where a block will be. */
 struct place {
@@ -273,8 +275,8 @@ static void make_block(struct pools *pools, const struct pool_request *request,
 	};
 	catalog_set(catalog, record->n_blocks, record->n_blocks + 1);
 	chunk->used_ms = now_ms();
-	chunk->punched = min_u64(chunk->punched,
-				 free_size(pools, place->chunk));
+	chunk->punched =
+		min_u64(chunk->punched, free_size(pools, place->chunk));
 	*ret_block = block;
 }
 
@@ -306,7 +308,8 @@ static int check_request(const struct pools *pools,
 
 	if (request->n > catalog_capacity(SECTION_BLOCK) - n_live)
 		return error_set(err, -ENOSPC,
-				 "the catalog has %" PRIu32 " blocks of memory, "
+				 "the catalog has %" PRIu32
+				 " blocks of memory, "
 				 "and no room for %" PRIu32 " more: release "
 				 "tensors",
 				 n_live, request->n);
@@ -360,7 +363,8 @@ void pool_release(struct pools *pools, uint32_t block)
 	waiters_wake_room(pools->broker);
 }
 
-/* --- chunks for peers ------------------------------------------------------ */
+/* --- chunks for peers ------------------------------------------------------
+ */
 
 int pool_chunk_fd(struct pools *pools, uint32_t chunk_index, bool is_writable,
 		  int *ret_fd, struct error *err)
@@ -393,7 +397,8 @@ uint32_t pool_find_chunk(const struct pools *pools, uint32_t chunk_id)
 	return 0;
 }
 
-/* --- bundles --------------------------------------------------------------- */
+/* --- bundles ---------------------------------------------------------------
+ */
 
 static pid_t loader_of(const struct pools *pools, uint32_t bundle)
 {
@@ -461,7 +466,8 @@ void pool_forget_bundle(struct pools *pools, uint32_t bundle)
 	pool_maybe_free(pool);
 }
 
-/* --- adoption -------------------------------------------------------------- */
+/* --- adoption --------------------------------------------------------------
+ */
 
 int pools_init(struct pools *pools, struct broker *broker, struct error *err)
 {
@@ -530,7 +536,8 @@ static int adopt_fd(struct pools *pools, uint32_t index, int fd,
 	pool = adopt_pool(pools, record);
 	if (!account || !pool)
 		return error_set(err, -ENOMEM, "no memory to adopt it");
-	r = pool_make_arena(record->size, record->populated, &chunk->arena, err);
+	r = pool_make_arena(record->size, record->populated, &chunk->arena,
+			    err);
 	if (r < 0) {
 		pool_maybe_free(pool);
 		return r;
@@ -607,7 +614,7 @@ static void show_adopted(struct pools *pools)
 		struct chunk *chunk = &pools->chunks[i];
 
 		pool_show_chunk(pools, i,
-			   chunk->fd >= 0 ? pool_record(pools, i)->id : 0);
+				chunk->fd >= 0 ? pool_record(pools, i)->id : 0);
 		if (chunk->fd < 0)
 			continue;
 		pool_touch(pools, chunk);

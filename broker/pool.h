@@ -30,21 +30,21 @@ struct arena;
 struct broker;
 struct error;
 
-struct pool;  /* pool.c */
+struct pool; /* pool.c */
 
 /* What is known of a chunk beyond its record; indexed by the record. */
 struct chunk {
-	int fd;		   /* owned, read-write; -1: no chunk */
-	int readonly_fd;   /* owned; -1 until first asked for */
+	int fd;          /* owned, read-write; -1: no chunk */
+	int readonly_fd; /* owned; -1 until first asked for */
 	struct arena *arena;
 	struct pool *pool;
-	uint32_t next;	   /* record of the pool's next chunk; 0: none */
-	bool is_busy;	   /* a worker thread has its fd */
-	bool is_dying;	   /* empty, to be retired; nothing is allocated in it */
-	bool is_warm;	   /* not trimmed since something was freed in it */
-	uint64_t used_ms;  /* when a block was last allocated or freed */
+	uint32_t next;    /* record of the pool's next chunk; 0: none */
+	bool is_busy;     /* a worker thread has its fd */
+	bool is_dying;    /* empty, to be retired; nothing is allocated in it */
+	bool is_warm;     /* not trimmed since something was freed in it */
+	uint64_t used_ms; /* when a block was last allocated or freed */
 	uint64_t tail_size; /* at its end, without pages and reserved */
-	uint64_t punched;  /* free bytes without pages, estimated */
+	uint64_t punched;   /* free bytes without pages, estimated */
 };
 
 struct pools {
@@ -76,12 +76,12 @@ enum pool_outcome {
 /* What a caller wants: blocks for all of `sizes`, or nothing. */
 struct pool_request {
 	struct access_class access; /* with the real uid */
-	uint32_t bundle;	    /* bundle record; 0: an arena of `access` */
-	uint64_t size_hint;	    /* bundle: bytes still to come in all */
+	uint32_t bundle;            /* bundle record; 0: an arena of `access` */
+	uint64_t size_hint;         /* bundle: bytes still to come in all */
 	uint32_t n;
 	const uint64_t *sizes; /* bytes; 0 counts as 1 */
-	uint32_t maker;	       /* session record */
-	uint32_t uid;	       /* charged for the bytes (already checked) */
+	uint32_t maker;        /* session record */
+	uint32_t uid;          /* charged for the bytes (already checked) */
 };
 
 /*
@@ -93,8 +93,8 @@ int pool_alloc(struct pools *pools, const struct pool_request *request,
 	       uint32_t *ret_blocks, struct error *err);
 
 /* Could these sizes ever fit, with everything else gone? -ENOMEM if not. */
-int pool_could_fit(const struct pools *pools, const struct pool_request *request,
-		   struct error *err);
+int pool_could_fit(const struct pools *pools,
+		   const struct pool_request *request, struct error *err);
 
 /* Give the block back (its last slot went). */
 void pool_release(struct pools *pools, uint32_t block);

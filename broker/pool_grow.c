@@ -24,7 +24,8 @@
 
 _Static_assert(MAX_CHUNKS < TABLE_CHUNKS, "every chunk has a table entry");
 
-/* --- admission ------------------------------------------------------------- */
+/* --- admission -------------------------------------------------------------
+ */
 
 static bool read_available(uint64_t *ret)
 {
@@ -173,7 +174,8 @@ static int admit_count(struct pools *pools, struct error *err)
 			 pools->n_chunks);
 }
 
-/* --- making chunks --------------------------------------------------------- */
+/* --- making chunks ---------------------------------------------------------
+ */
 
 static void run_create(struct work *work)
 {
@@ -344,7 +346,8 @@ static int make_chunk(struct pool *pool, uint64_t need, uint64_t size_hint,
 	return POOL_WAIT;
 }
 
-/* --- populating ------------------------------------------------------------ */
+/* --- populating ------------------------------------------------------------
+ */
 
 static void run_populate(struct work *work)
 {
@@ -421,7 +424,8 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 	return POOL_WAIT;
 }
 
-/* --- growing --------------------------------------------------------------- */
+/* --- growing ---------------------------------------------------------------
+ */
 
 /* The last growth failed: who asks next is told, and then it may be tried
  * again. */
@@ -448,7 +452,7 @@ static bool has_busy_chunk(const struct pool *pool)
 
 /* `missing` bytes found no place in the pool. */
 int pool_grow(struct pool *pool, const struct pool_request *request,
-		uint64_t missing, struct error *err)
+	      uint64_t missing, struct error *err)
 {
 	uint64_t need = chunk_round(missing);
 	int r;
@@ -464,4 +468,3 @@ int pool_grow(struct pool *pool, const struct pool_request *request,
 		return r;
 	return make_chunk(pool, need, request->size_hint, err);
 }
-

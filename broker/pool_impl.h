@@ -17,7 +17,7 @@
 #include <uv.h>
 
 #define BLOCK_ALIGN 64
-#define MIB (UINT64_C(1) << 20)
+#define MIB         (UINT64_C(1) << 20)
 
 struct pool {
 	struct pools *pools;
@@ -25,7 +25,7 @@ struct pool {
 	struct access_class access;
 	uint32_t bundle;     /* 0: of an access class */
 	bool is_forgotten;   /* a bundle's: nothing is allocated any more */
-	uint32_t first;	     /* chunk record */
+	uint32_t first;      /* chunk record */
 	uint32_t last_used;  /* chunk record; 0: none */
 	uint32_t n_growing;  /* works that will give room here */
 	uint64_t next_size;  /* of the next chunk, if there is room for it */
@@ -43,11 +43,11 @@ struct work {
 	struct pools *pools;
 	const struct work_kind *kind;
 	struct pool *pool; /* create */
-	uint32_t chunk;	   /* record; create, close: 0 */
+	uint32_t chunk;    /* record; create, close: 0 */
 	int fd, readonly_fd;
-	uint64_t size;	      /* of the chunk */
+	uint64_t size;        /* of the chunk */
 	struct range stretch; /* create, populate */
-	bool is_going;	      /* close: the size counts as going */
+	bool is_going;        /* close: the size counts as going */
 	int result;
 	struct error err;
 	uint32_t n_ranges;
@@ -55,7 +55,7 @@ struct work {
 };
 
 struct work_kind {
-	void (*run)(struct work *work);	 /* on a thread */
+	void (*run)(struct work *work);  /* on a thread */
 	void (*done)(struct work *work); /* in the loop; frees or passes on */
 };
 
@@ -80,7 +80,8 @@ static inline bool pool_is_empty(const struct pools *pools, uint32_t index)
 	return pool_record(pools, index)->n_blocks == 0;
 }
 
-/* --- pool.c ---------------------------------------------------------------- */
+/* --- pool.c ----------------------------------------------------------------
+ */
 
 /* The name of a chunk's fd in the store. */
 void pool_chunk_name(char ret[FDSTORE_NAME_SIZE], uint32_t id);
@@ -98,13 +99,15 @@ int pool_make_arena(uint64_t size, uint64_t populated, struct arena **ret,
 /* A chunk less of this uid. */
 void pool_refund_chunk(struct pools *pools, uint32_t uid);
 
-/* --- pool_grow.c ----------------------------------------------------------- */
+/* --- pool_grow.c -----------------------------------------------------------
+ */
 
 /* `missing` bytes of the request found no place: as pool_alloc(). */
 int pool_grow(struct pool *pool, const struct pool_request *request,
 	      uint64_t missing, struct error *err);
 
-/* --- pool_trim.c ----------------------------------------------------------- */
+/* --- pool_trim.c -----------------------------------------------------------
+ */
 
 /* A work of this kind with room for ranges; NULL: no heap. */
 struct work *work_new(struct pools *pools, const struct work_kind *kind,

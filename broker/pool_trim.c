@@ -18,10 +18,11 @@
 
 #define RETRY_MS 1000
 
-/* --- works ----------------------------------------------------------------- */
+/* --- works -----------------------------------------------------------------
+ */
 
 struct work *work_new(struct pools *pools, const struct work_kind *kind,
-			     uint32_t n_ranges)
+		      uint32_t n_ranges)
 {
 	struct work *work = NULL;
 
@@ -66,7 +67,8 @@ void work_queue(struct work *work)
 	assert(r == 0);
 }
 
-/* --- closing --------------------------------------------------------------- */
+/* --- closing ---------------------------------------------------------------
+ */
 
 /* The last close of a large file takes milliseconds: it gives pages back. */
 static void run_close(struct work *work)
@@ -95,7 +97,8 @@ void work_pass_to_close(struct work *work)
 	work_queue(work);
 }
 
-/* --- trimming -------------------------------------------------------------- */
+/* --- trimming --------------------------------------------------------------
+ */
 
 static void on_trim(void *data, uint32_t index);
 
@@ -240,8 +243,8 @@ static void done_punch(struct work *work)
 	}
 	pools->n_trims++;
 	if (chunk->is_warm)
-		schedule_trim(pools, chunk->used_ms +
-					     pools->broker->config.warm_ms);
+		schedule_trim(pools,
+			      chunk->used_ms + pools->broker->config.warm_ms);
 	waiters_wake_room(pools->broker);
 	free(work);
 }

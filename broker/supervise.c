@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -32,13 +33,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FIRST_FD 3 /* where LISTEN_FDS begins */
-#define MAX_KEPT 1024
+#define FIRST_FD            3 /* where LISTEN_FDS begins */
+#define MAX_KEPT            1024
 #define MAX_FDS_PER_MESSAGE 253 /* SCM_MAX_FD */
-#define MAX_DEATHS 5
-#define DEATHS_WINDOW_MS 10000
-#define FIRST_DELAY_MS 100
-#define FORK_RETRY_MS 1000
+#define MAX_DEATHS          5
+#define DEATHS_WINDOW_MS    10000
+#define FIRST_DELAY_MS      100
+#define FORK_RETRY_MS       1000
 
 struct kept {
 	int fd;
@@ -46,15 +47,15 @@ struct kept {
 };
 
 struct supervisor {
-	int listen_fd;	 /* borrowed */
-	int notify_fd;	 /* notifications arrive here */
+	int listen_fd;   /* borrowed */
+	int notify_fd;   /* notifications arrive here */
 	int notify_path; /* O_PATH of the same socket, for the child */
 	int signal_fd;
 	sigset_t old_mask;
 	pid_t child; /* 0: none now */
 	int child_fd;
 	bool is_ending; /* a signal asked for it */
-	int status;	/* of the last child */
+	int status;     /* of the last child */
 	uint64_t restart_ms;
 	uint64_t deaths[MAX_DEATHS]; /* when, a ring */
 	uint32_t n_deaths;
@@ -62,7 +63,8 @@ struct supervisor {
 	struct kept kept[MAX_KEPT];
 };
 
-/* --- what is kept ---------------------------------------------------------- */
+/* --- what is kept ----------------------------------------------------------
+ */
 
 static bool is_same_file(int a, int b)
 {
@@ -105,7 +107,8 @@ static void forget(struct supervisor *s, const char *name)
 	}
 }
 
-/* --- notifications --------------------------------------------------------- */
+/* --- notifications ---------------------------------------------------------
+ */
 
 struct notification {
 	bool is_store, is_remove;
@@ -130,8 +133,7 @@ static void parse(char *text, struct notification *ret)
 		else if (strcmp(line, "FDSTOREREMOVE=1") == 0)
 			ret->is_remove = true;
 		else if (strncmp(line, name_key, sizeof(name_key) - 1) == 0 &&
-			 strlen(name) < sizeof(ret->name) &&
-			 !strchr(name, ':'))
+			 strlen(name) < sizeof(ret->name) && !strchr(name, ':'))
 			strcpy(ret->name, name);
 	}
 }
@@ -209,7 +211,8 @@ static void drain(struct supervisor *s)
 		;
 }
 
-/* --- the child ------------------------------------------------------------- */
+/* --- the child -------------------------------------------------------------
+ */
 
 static bool move_high(int fd, int above, int *ret)
 {
@@ -313,7 +316,8 @@ static int start(struct supervisor *s, struct error *err)
 	return 0;
 }
 
-/* --- deaths ---------------------------------------------------------------- */
+/* --- deaths ----------------------------------------------------------------
+ */
 
 /* Deaths in the last while, with this one. */
 static uint32_t count_death(struct supervisor *s, uint64_t now)
@@ -373,7 +377,8 @@ static bool judge_death(struct supervisor *s)
 	return false;
 }
 
-/* --- the loop -------------------------------------------------------------- */
+/* --- the loop --------------------------------------------------------------
+ */
 
 static void pass_signal_on(struct supervisor *s)
 {
@@ -425,7 +430,8 @@ static int run(struct supervisor *s, struct error *err)
 	return 0;
 }
 
-/* --- setting up ------------------------------------------------------------ */
+/* --- setting up ------------------------------------------------------------
+ */
 
 /* A directory of our own for the moment of binding. */
 static int make_directory(char *ret, size_t size, struct error *err)
@@ -455,8 +461,8 @@ static int bind_notify(struct supervisor *s, const char *path)
 	s->notify_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (s->notify_fd < 0)
 		return -errno;
-	if (setsockopt(s->notify_fd, SOL_SOCKET, SO_PASSCRED, &on,
-		       sizeof(on)) < 0)
+	if (setsockopt(s->notify_fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) <
+	    0)
 		return -errno;
 	strcpy(address.sun_path, path);
 	if (bind(s->notify_fd, (struct sockaddr *)&address, sizeof(address)) <
@@ -483,6 +489,18 @@ static int open_notify(struct supervisor *s, struct error *err)
 	if (r < 0)
 		return error_errno(err, r, "bind %s", path);
 	return 0;
+}
+
+/* What is kept may be more than the usual soft limit, and twice that while a
+ * child sorts what it gets. */
+static void raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	(void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 static int open_signals(struct supervisor *s, struct error *err)
@@ -533,6 +551,7 @@ int supervise(int listen_fd, int *ret_status, struct error *err)
 	int r;
 
 	(void)sigprocmask(SIG_BLOCK, NULL, &s.old_mask);
+	raise_descriptor_limit();
 	r = open_notify(&s, err);
 	if (r == 0)
 		r = open_signals(&s, err);

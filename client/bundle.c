@@ -24,8 +24,7 @@ struct fsdp_bundle {
 	struct fsdp_bundle *next;
 };
 
-/* --- life
- * --------------------------------------------------------------------- */
+/* --- life ---------------------------------------------------------------- */
 
 static void free_one(struct fsdp_bundle *bundle)
 {
@@ -99,8 +98,7 @@ int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 	return 0;
 }
 
-/* --- members
- * ------------------------------------------------------------------ */
+/* --- members ------------------------------------------------------------- */
 
 static bool has_chunk(const struct fsdp_bundle *bundle, uint32_t chunk)
 {
@@ -172,8 +170,7 @@ int fsdp_bundle_alloc(struct fsdp_bundle *bundle, const char *const *names,
 	return r;
 }
 
-/* --- commit and abort
- * ------------------------------------------------------------ */
+/* --- commit and abort ---------------------------------------------------- */
 
 struct writability {
 	uint64_t bundle;
@@ -291,9 +288,7 @@ void fsdp_bundle_abort(struct fsdp_bundle *bundle)
 	unlink_and_free(bundle);
 }
 
-/* --- get
- * ----------------------------------------------------------------------------
- */
+/* --- get ----------------------------------------------------------------- */
 
 static int adopt_members(struct fsdp_client *client, struct answer *answer,
 			 const struct fsdp_get_options *options,

@@ -21,9 +21,9 @@
 
 /* Connections that may break one after the other within a second each before
  * the requests under way are given up: one of them may be what breaks them. */
-#define MAX_BROKEN           5
+#define MAX_BROKEN 5
 /* Times that a request is sent again because others took its room. */
-#define MAX_CROWDED 1000
+#define MAX_CROWDED          1000
 #define PAUSE_MAX_MS         50
 #define RECONNECT_DEFAULT_MS 10000
 
@@ -47,7 +47,7 @@ static const struct {
 } points[MESSAGE_MAX + 1] = {
 #define POINT(kind, name)                                                      \
 	[MESSAGE_##kind] = {"client." name ".sent", "client." name ".receive"  \
-								   "d"}
+						    "d"}
 	POINT(GOODBYE, "goodbye"),
 	POINT(PING, "ping"),
 	POINT(ALLOC, "alloc"),

@@ -42,7 +42,7 @@ struct consuming {
 	const void *memory; /* floor */
 	size_t size;
 	uint32_t request_size; /* floor: of a get */
-	size_t n; /* hand-overs; the usage of all but the first WARM is sent */
+	size_t n, n_warm; /* hand-overs; the usage after `n_warm` is sent */
 };
 
 struct handover {
@@ -115,7 +115,7 @@ static void consume_ours(int sock_fd, void *data)
 	const char *name = text;
 
 	for (size_t i = 0; i < consuming->n; i++) {
-		if (i == WARM)
+		if (i == consuming->n_warm)
 			start = usage_start();
 		name_format(text, "handover", i);
 		must(fsdp_get(client, &name, 1, &options, &tensor), "get");
@@ -191,7 +191,8 @@ static void give_floor(struct handover *handover)
 }
 
 static void handover_open(struct handover *handover, const struct bench *bench,
-			  const struct daemon *daemon, size_t size, size_t n)
+			  const struct daemon *daemon, size_t size,
+			  size_t n_warm, size_t n)
 {
 	struct consuming consuming;
 
@@ -206,7 +207,8 @@ static void handover_open(struct handover *handover, const struct bench *bench,
 				       .memory = handover->memory,
 				       .size = size,
 				       .request_size = handover->get.request,
-				       .n = n};
+				       .n_warm = n_warm,
+				       .n = n_warm + n};
 	child_start(&handover->consumer, bench->second_cpu, consume_ours,
 		    &consuming);
 	child_start(&handover->floor_consumer, bench->second_cpu, consume_floor,
@@ -241,8 +243,8 @@ static void run(const struct bench *bench, size_t size, size_t block,
 	struct usage usage;
 
 	daemon_start(&daemon, bench, &(struct daemon_options){0});
-	handover_open(&handover, bench, &daemon, size,
-		      WARM + (size_t)bench->n_pairs * block);
+	handover_open(&handover, bench, &daemon, size, WARM,
+		      (size_t)bench->n_pairs * block);
 	for (size_t i = 0; i < WARM; i++)
 		give_ours(&handover);
 	give_floor(&handover);
@@ -273,7 +275,9 @@ void handover_64mib(const struct bench *bench, struct result *ret)
 
 /* --- handover_steady_* ---------------------------------------------------- */
 
-#define STEADY 128
+/* So many that what may grow to a bound has reached it. */
+#define STEADY_WARM 2048
+#define STEADY      128
 
 /* What STEADY hand-overs of 1 MiB use up in both processes. */
 static struct usage measure_steady(const struct bench *bench)
@@ -283,8 +287,8 @@ static struct usage measure_steady(const struct bench *bench)
 	struct daemon daemon;
 
 	daemon_start(&daemon, bench, &(struct daemon_options){0});
-	handover_open(&handover, bench, &daemon, 1 << 20, WARM + STEADY);
-	for (size_t i = 0; i < WARM; i++)
+	handover_open(&handover, bench, &daemon, 1 << 20, STEADY_WARM, STEADY);
+	for (size_t i = 0; i < STEADY_WARM; i++)
 		give_ours(&handover);
 	start = usage_start();
 	for (size_t i = 0; i < STEADY; i++)

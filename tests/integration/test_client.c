@@ -285,8 +285,7 @@ Test(client, a_name_that_was_removed_is_not_found_from_the_cache)
 	cr_assert(eq(int, fsdp_get(client, names, 1, NULL, tensors), 0));
 }
 
-/* --- waiting
- * ------------------------------------------------------------------ */
+/* --- waiting ------------------------------------------------------------- */
 
 struct waiting {
 	struct fsdp_client *client;
@@ -382,8 +381,7 @@ Test(client, a_full_budget_holds_the_producer_back_until_a_release)
 	fsdp_close(small);
 }
 
-/* --- bundles
- * ------------------------------------------------------------------- */
+/* --- bundles ------------------------------------------------------------- */
 
 static const char *const MEMBERS[] = {"test/model/w", "test/model/b"};
 
@@ -465,8 +463,32 @@ Test(client, an_aborted_bundle_was_never_seen)
 	load(2);
 }
 
-/* --- fork
- * ---------------------------------------------------------------------- */
+static int count_mapped_bundles(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	char line[512];
+	int n = 0;
+
+	cr_assert(ne(ptr, maps, NULL));
+	while (fgets(line, sizeof(line), maps))
+		n += strstr(line, "fsdp-bundle") != NULL;
+	fclose(maps);
+	return n;
+}
+
+Test(client, memory_that_is_gone_is_unmapped)
+{
+	const char *name = "test/model/";
+
+	load(1);
+	cr_assert(eq(int, count_mapped_bundles(), 1));
+	cr_assert(eq(int, fsdp_remove(client, &name, 1), 0), "%s",
+		  fsdp_error());
+	while (count_mapped_bundles() > 0)
+		cr_assert(eq(int, fsdp_ping(client), 0));
+}
+
+/* --- fork ---------------------------------------------------------------- */
 
 static int child_status(int status)
 {
@@ -514,8 +536,7 @@ Test(client, a_forked_child_reads_on_and_connects_itself)
 	fsdp_close(maker);
 }
 
-/* --- many threads
- * ----------------------------------------------------------------- */
+/* --- many threads -------------------------------------------------------- */
 
 struct worker {
 	int index, n_failed;
@@ -556,8 +577,7 @@ Test(client, more_threads_than_the_broker_remembers_answers_share_a_connection)
 	cr_assert(eq(int, count_limbo(client), 0));
 }
 
-/* --- a broker that dies
- * ------------------------------------------------------------ */
+/* --- a broker that dies -------------------------------------------------- */
 
 Test(reconnect, holds_names_and_a_waiting_get_survive_the_broker)
 {
@@ -649,8 +669,7 @@ Test(client, a_broker_without_its_memory_ends_the_connection_for_good)
 	cr_assert(eq(int, unlink(path), 0));
 }
 
-/* --- kill -9 in the middle of a request
- * ---------------------------------------- */
+/* --- kill -9 in the middle of a request ---------------------------------- */
 
 static int sum_slots(const struct fsdp_peer *peer, void *data)
 {

@@ -162,7 +162,7 @@ proctype Main()
 end_idle:
 	do
 	:: is_dead -> break
-	:: d_step { number < N_REQUESTS -> number++; choose() }
+	:: atomic { number < N_REQUESTS -> number++; choose() }
 		ask()
 	:: n_holds > 0 -> release(); n_holds--
 	:: d_step { number < N_REQUESTS && n_holds == 0 -> number = N_REQUESTS }
@@ -400,9 +400,9 @@ boot:
 	do
 	:: atomic { request?number, kind, theirs -> crash() }
 		if
-		:: number == HELLO -> hello()
-		:: number > 0 && is_attached -> serve()
-		:: else /* sent to the dead broker, in truth */
+		:: number == HELLO && !is_gone -> hello()
+		:: number > 0 && is_attached && !is_gone -> serve()
+		:: else /* sent to a dead broker, or by the dead */
 		fi
 	:: has_name -> set(F_NAME, has_name, false); settle(); commit()
 	:: has_name && n_evictions < 1 -> n_evictions++; evict()

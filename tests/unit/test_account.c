@@ -31,10 +31,10 @@ Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
 	account = accounts_get(&accounts, 1000);
 	cr_assert(zero(int, account_charge(&accounts, account, ACCOUNT_BYTES,
 					   60, NULL)));
-	cr_expect(eq(int,
-		     account_charge(&accounts, account, ACCOUNT_BYTES, 41,
-				    &err),
-		     -EDQUOT));
+	cr_expect(
+		eq(int,
+		   account_charge(&accounts, account, ACCOUNT_BYTES, 41, &err),
+		   -EDQUOT));
 	cr_expect(strstr(err.msg, "uid 1000 has 60 bytes") != NULL);
 	cr_expect(strstr(err.msg, "quota_bytes") != NULL);
 	cr_expect(eq(int,
@@ -58,8 +58,8 @@ Test(account, each_kind_has_its_own_limit)
 	accounts_init(&accounts, &config);
 	account = accounts_get(&accounts, 1000);
 	for (kind = 0; kind < ACCOUNT_N; kind++) {
-		cr_expect(eq(u64, account_limit(&accounts, kind),
-			     limits[kind]));
+		cr_expect(
+			eq(u64, account_limit(&accounts, kind), limits[kind]));
 		cr_expect(zero(int, account_charge(&accounts, account, kind,
 						   limits[kind], NULL)));
 		cr_expect(eq(int,
@@ -76,8 +76,8 @@ Test(account, root_has_all_memory_but_the_other_limits)
 
 	accounts_init(&accounts, &config);
 	root = accounts_get(&accounts, 0);
-	cr_expect(zero(int, account_charge(&accounts, root, ACCOUNT_BYTES,
-					   1000, NULL)));
+	cr_expect(zero(int, account_charge(&accounts, root, ACCOUNT_BYTES, 1000,
+					   NULL)));
 	cr_expect(eq(int,
 		     account_charge(&accounts, root, ACCOUNT_BYTES, 1, NULL),
 		     -EDQUOT));

@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define GRANT_LINK offsetof(struct grant_record, slot_link)
+#define GRANT_LINK  offsetof(struct grant_record, slot_link)
 #define JOURNAL_END (4096 + (8 << 20))
 
 static struct catalog make(void)
@@ -32,7 +32,8 @@ static struct catalog make(void)
 	return catalog;
 }
 
-/* --- copies of the file ------------------------------------------------------ */
+/* --- copies of the file ------------------------------------------------------
+ */
 
 static void copy_range(int from, int to, off_t start, off_t end)
 {
@@ -53,10 +54,9 @@ static int copy_file(int fd)
 	int copy = -1;
 
 	cr_assert(zero(int, fstat(fd, &status)));
-	cr_assert(zero(int, memfd_create_sealed("copy",
-						(uint64_t)status.st_size,
-						MEMFD_SEAL_CLOSED, &copy,
-						NULL)));
+	cr_assert(
+		zero(int, memfd_create_sealed("copy", (uint64_t)status.st_size,
+					      MEMFD_SEAL_CLOSED, &copy, NULL)));
 	while ((start = lseek(fd, start, SEEK_DATA)) >= 0) {
 		end = lseek(fd, start, SEEK_HOLE);
 		copy_range(fd, copy, start, end);
@@ -71,10 +71,10 @@ static void read_page(int fd, off_t at, char *page)
 {
 	uint64_t top;
 
-	cr_assert(eq(long,
-		     pread(fd, &top, 8,
-			   offsetof(struct catalog_header, blob_top)),
-		     8));
+	cr_assert(eq(
+		long,
+		pread(fd, &top, 8, offsetof(struct catalog_header, blob_top)),
+		8));
 	cr_assert(eq(long, pread(fd, page, 4096, at), 4096));
 	if (at == 0)
 		memset(page + 12, 0, 12);
@@ -115,7 +115,8 @@ static int adopt_copy(int fd)
 	return kept;
 }
 
-/* --- transactions ------------------------------------------------------------- */
+/* --- transactions
+ * ------------------------------------------------------------- */
 
 /* One slot with two grants in its list, chained in a bucket, and a blob. */
 static uint32_t make_slot(struct catalog *catalog, char name)
@@ -247,7 +248,8 @@ Test(catalog, a_transaction_leaves_no_journal_after_its_commit)
 	catalog_close(&catalog);
 }
 
-/* --- adoption ----------------------------------------------------------------- */
+/* --- adoption
+ * ----------------------------------------------------------------- */
 
 static int try_adopt(int fd)
 {
@@ -293,10 +295,10 @@ Test(catalog, with_a_journal_that_points_astray_is_refused_unchanged)
 	struct catalog catalog = make();
 	uint64_t *trailer = (void *)(catalog.base + 4096 + 8);
 	const uint64_t bad[][2] = {
-		{4096, 8},		 /* the journal itself */
-		{UINT64_C(1) << 60, 8},	 /* behind the end */
-		{0, 16},		 /* more bytes than there are */
-		{0, UINT64_MAX},	 /* an overflow */
+		{4096, 8},              /* the journal itself */
+		{UINT64_C(1) << 60, 8}, /* behind the end */
+		{0, 16},                /* more bytes than there are */
+		{0, UINT64_MAX},        /* an overflow */
 	};
 	size_t i;
 
@@ -314,7 +316,8 @@ Test(catalog, with_a_journal_that_points_astray_is_refused_unchanged)
 	catalog_close(&catalog);
 }
 
-/* --- records, lists, blobs ---------------------------------------------------- */
+/* --- records, lists, blobs
+ * ---------------------------------------------------- */
 
 Test(catalog, records_start_at_one_and_are_used_again_zeroed)
 {
@@ -413,8 +416,8 @@ Test(catalog, lists_keep_their_order_whatever_is_removed)
 				    removed[i]);
 		cr_expect(eq(u32, list->n, 3 - i));
 		if (i == 0)
-			cr_expect(eq(u32, catalog_grant(&catalog, 1)
-						  ->slot_link.next,
+			cr_expect(eq(u32,
+				     catalog_grant(&catalog, 1)->slot_link.next,
 				     3));
 		if (i == 2)
 			cr_expect(eq(u32, list->first, list->last));

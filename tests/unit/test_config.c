@@ -19,8 +19,7 @@ static struct config make(void)
 	return config;
 }
 
-static int read_text(struct config *config, const char *text,
-		     struct error *err)
+static int read_text(struct config *config, const char *text, struct error *err)
 {
 	char path[] = "/tmp/test-config-XXXXXX";
 	int fd = mkstemp(path);
@@ -157,10 +156,10 @@ Test(config, the_first_of_two_mistakes_is_told)
 	struct config config = make();
 	struct error err = ERROR_NULL;
 
-	cr_expect(eq(int,
-		     read_text(&config, "[quota]\nquota_slots = a\nb = 1\n",
-			       &err),
-		     -EINVAL));
+	cr_expect(eq(
+		int,
+		read_text(&config, "[quota]\nquota_slots = a\nb = 1\n", &err),
+		-EINVAL));
 	cr_expect(strstr(err.msg, ":2:") != NULL, "%s", err.msg);
 	config_deinit(&config);
 }

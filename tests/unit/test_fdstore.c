@@ -32,9 +32,9 @@ static void keeper_open(struct keeper *keeper)
 	snprintf(keeper->address.sun_path, sizeof(keeper->address.sun_path),
 		 "%s/notify", keeper->directory);
 	keeper->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	cr_assert(zero(int, bind(keeper->fd,
-				 (struct sockaddr *)&keeper->address,
-				 sizeof(keeper->address))));
+	cr_assert(
+		zero(int, bind(keeper->fd, (struct sockaddr *)&keeper->address,
+			       sizeof(keeper->address))));
 	setenv("NOTIFY_SOCKET", keeper->address.sun_path, 1);
 }
 

@@ -305,3 +305,99 @@ Test(slot, adoption_charges_and_settles_again)
 	client_close(&alice);
 	cr_assert(eq(int, word_state(broker, &lost), SLOT_FREE));
 }
+
+/* --- undo
+ * ---------------------------------------------------------------------- */
+
+#define RECORDS_AT (4096 + (8 << 20)) /* behind header and journal */
+
+struct snapshot {
+	struct catalog_header header;
+	uint64_t size[64], offset[64];
+	uint8_t *bytes[64];
+	int n;
+};
+
+/* All records and blobs in use. */
+static void take(struct snapshot *snapshot)
+{
+	int fd = broker->catalog.fd;
+	off_t end = (off_t)broker->catalog.header->blob_top;
+	off_t from = RECORDS_AT, to;
+
+	*snapshot = (struct snapshot){.header = *broker->catalog.header};
+	while ((from = lseek(fd, from, SEEK_DATA)) >= 0 && from < end) {
+		int i = snapshot->n++;
+
+		cr_assert(lt(int, i, 64));
+		to = lseek(fd, from, SEEK_HOLE);
+		to = to < end ? to : end;
+		snapshot->offset[i] = (uint64_t)from;
+		snapshot->size[i] = (uint64_t)(to - from);
+		snapshot->bytes[i] = malloc(snapshot->size[i]);
+		memcpy(snapshot->bytes[i], broker->catalog.base + from,
+		       snapshot->size[i]);
+		from = to;
+	}
+}
+
+/* Frees the snapshot. */
+static void assert_same(struct snapshot *snapshot)
+{
+	size_t from = offsetof(struct catalog_header, epoch);
+
+	cr_assert(zero(int, memcmp((uint8_t *)broker->catalog.header + from,
+				   (uint8_t *)&snapshot->header + from,
+				   sizeof(snapshot->header) - from)));
+	for (int i = 0; i < snapshot->n; i++) {
+		uint8_t *now = broker->catalog.base + snapshot->offset[i];
+
+		cr_assert(zero(int, memcmp(snapshot->bytes[i], now,
+					   snapshot->size[i])));
+		free(snapshot->bytes[i]);
+	}
+}
+
+/* A broker that is killed here has done nothing. */
+Test(slot, an_unfinished_transaction_leaves_no_trace)
+{
+	struct bundle_begin_request request = {
+		.name = "m/",
+		.access = {.gid = 1000},
+	};
+	struct slot_ref gone = client_put(&alice, "gone", 0);
+	struct slot_ref held = client_put(&alice, "held", PUBLISH_TIED);
+	struct slot_ref limbo = client_put(&alice, "limbo", 0);
+	struct slot_ref writing = client_alloc(&alice, 100);
+	struct error err = ERROR_NULL;
+	struct catalog adopted;
+	struct snapshot before;
+	uint8_t ticket[TICKET_SIZE];
+	uint64_t id;
+
+	cr_assert(zero(int, client_get(&bob, "gone", &gone)));
+	client_release(&bob, &gone);
+	cr_assert(zero(int, client_get(&bob, "held", &held)));
+	cr_assert(zero(int, client_get(&bob, "limbo", &limbo)));
+	client_remove(&alice, "limbo");
+	take(&before);
+	slot_end_name(broker, gone.slot);
+	cr_assert(slot_settle(broker, gone.slot));
+	slot_end_name(broker, held.slot);
+	cr_assert(not(slot_settle(broker, held.slot)));
+	cr_assert(grant_add(broker, alice.session->index, limbo.slot, 1));
+	grant_drop(broker, grant_find(broker, bob.session->index, limbo.slot));
+	must(bundle_begin(broker, alice.session, &request, &id, &err), &err);
+	must(ticket_make(broker, limbo.slot, 1000, 1, 60000, ticket, &err),
+	     &err);
+	cr_assert(index_claim_prefix(broker, "fresh", 1000));
+	slot_set_name(broker, writing.slot, "fresh/a",
+		      slot_reserve_name(broker, writing.slot, "fresh/a"));
+	slot_end_writer(broker, writing.slot);
+	slot_settle(broker, writing.slot);
+	must(catalog_adopt(&adopted,
+			   fcntl(broker->catalog.fd, F_DUPFD_CLOEXEC, 3), &err),
+	     &err);
+	assert_same(&before);
+	catalog_close(&adopted);
+}

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -181,7 +182,7 @@ static void store_many(struct fdstore *store)
 	uint32_t i;
 
 	if (shared->n_starts == 1) {
-		for (i = 0; i < 300; i++) {
+		for (i = 0; i < 700; i++) {
 			char name[FDSTORE_NAME_SIZE];
 			int fd;
 
@@ -198,10 +199,16 @@ static void store_many(struct fdstore *store)
 	_exit(0);
 }
 
-Test(supervise, hundreds_of_descriptors_are_kept, .init = setup)
+Test(supervise, more_descriptors_are_kept_than_the_soft_limit, .init = setup)
 {
+	struct rlimit limit;
+
+	cr_assert(zero(int, getrlimit(RLIMIT_NOFILE, &limit)));
+	cr_assert(ge(ulong, limit.rlim_max, 2000));
+	limit.rlim_cur = 256;
+	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &limit)));
 	cr_expect(zero(int, finish(start(store_many))));
-	cr_expect(eq(u64, shared->sum, 301));
+	cr_expect(eq(u64, shared->sum, 701));
 }
 
 /* Of another process than the broker, nothing is kept. */

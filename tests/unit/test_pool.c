@@ -1,0 +1,511 @@
+/*
+ * Pools, with a broker that has nothing but what they need: the loop, the
+ * catalog, the table and accounts.
+ */
+#include "broker/broker.h"
+#include "proto/error.h"
+#include "shm/memfd.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static const struct access_class alice = {1000, 1000, 0600};
+static const struct access_class bob = {1001, 1001, 0600};
+
+static struct broker *setup(void)
+{
+	struct broker *broker = calloc(1, sizeof(*broker));
+
+	cr_assert(broker != NULL);
+	broker->config = (struct config){
+		.memory_max = 64 * MIB,
+		.chunk_min = 4 * MIB,
+		.chunk_max = 16 * MIB,
+		.warm_ms = 1000000,
+		.quota_chunks = 16,
+	};
+	cr_assert(zero(int, uv_loop_init(&broker->loop)));
+	cr_assert(zero(
+		int, deadlines_init(&broker->deadlines, &broker->loop, NULL)));
+	cr_assert(zero(int, catalog_create(&broker->catalog, NULL)));
+	cr_assert(zero(int, table_create(&broker->table, NULL)));
+	accounts_init(&broker->accounts, &broker->config);
+	cr_assert(zero(int, pools_init(&broker->pools, broker, NULL)));
+	return broker;
+}
+
+static void teardown(struct broker *broker)
+{
+	deadlines_stop(&broker->deadlines);
+	uv_run(&broker->loop, UV_RUN_DEFAULT);
+	pools_deinit(&broker->pools);
+	accounts_deinit(&broker->accounts);
+	table_close(&broker->table);
+	catalog_close(&broker->catalog);
+	fdstore_close(&broker->fdstore);
+	cr_expect(zero(int, uv_loop_close(&broker->loop)));
+	free(broker);
+}
+
+/* As a parked request is run again. */
+static int try_alloc(struct broker *broker, const struct access_class *access,
+		     uint32_t bundle, const uint64_t *sizes, uint32_t n,
+		     uint32_t *ret_blocks, struct error *err)
+{
+	struct pool_request request = {
+		.access = *access,
+		.bundle = bundle,
+		.n = n,
+		.sizes = sizes,
+	};
+	int r;
+
+	for (;;) {
+		r = pool_alloc(&broker->pools, &request, ret_blocks, err);
+		catalog_commit(&broker->catalog);
+		if (r != POOL_WAIT)
+			return r;
+		uv_run(&broker->loop, UV_RUN_ONCE);
+	}
+}
+
+static uint32_t alloc(struct broker *broker, const struct access_class *access,
+		      uint64_t size)
+{
+	struct error err = ERROR_NULL;
+	uint32_t block = 0;
+
+	cr_assert(
+		zero(int, try_alloc(broker, access, 0, &size, 1, &block, &err)),
+		"%s", err.msg);
+	return block;
+}
+
+static void release(struct broker *broker, uint32_t block)
+{
+	pool_release(&broker->pools, block);
+	catalog_commit(&broker->catalog);
+}
+
+static struct block_record *block_at(struct broker *broker, uint32_t block)
+{
+	return catalog_block(&broker->catalog, block);
+}
+
+static uint64_t chunk_size(struct broker *broker, uint32_t block)
+{
+	return catalog_chunk(&broker->catalog, block_at(broker, block)->chunk)
+		->size;
+}
+
+static uint64_t resident(int fd)
+{
+	struct stat status;
+
+	cr_assert(zero(int, fstat(fd, &status)));
+	return (uint64_t)status.st_blocks * 512;
+}
+
+/* The loop runs until no chunk is left, or the test's time is over. */
+static void run_until_empty(struct broker *broker)
+{
+	while (broker->pools.total_size > 0)
+		uv_run(&broker->loop, UV_RUN_ONCE);
+}
+
+Test(pool, a_request_gets_all_its_blocks_apart_and_aligned)
+{
+	struct broker *broker = setup();
+	const uint64_t sizes[] = {100, 0, 64};
+	uint32_t blocks[3], i;
+
+	cr_assert(zero(int,
+		       try_alloc(broker, &alice, 0, sizes, 3, blocks, NULL)));
+	for (i = 0; i < 3; i++) {
+		struct block_record *block = block_at(broker, blocks[i]);
+
+		cr_expect(eq(u32, block->chunk, 1));
+		cr_expect(zero(u64, block->offset % 64));
+		cr_expect(eq(u64, block->size, sizes[i]));
+	}
+	cr_expect(ge(u64, block_at(broker, blocks[1])->offset, 128));
+	cr_expect(eq(u32, catalog_chunk(&broker->catalog, 1)->n_blocks, 3));
+	cr_expect(eq(u64, broker->table.header->chunks[1], 1));
+	cr_expect(eq(u32, pool_find_chunk(&broker->pools, 1), 1));
+	cr_expect(zero(u32, pool_find_chunk(&broker->pools, 2)));
+	teardown(broker);
+}
+
+Test(pool, freed_memory_is_used_again_without_a_new_chunk)
+{
+	struct broker *broker = setup();
+	uint32_t block = alloc(broker, &alice, 3 * MIB);
+	uint64_t warm, all;
+
+	release(broker, block);
+	pools_free_bytes(&broker->pools, &warm, &all);
+	cr_expect(eq(u64, all, 4 * MIB));
+	cr_expect(eq(u64, warm, all));
+	block = alloc(broker, &alice, 3 * MIB);
+	cr_expect(eq(u32, block_at(broker, block)->chunk, 1));
+	cr_expect(zero(u64, block_at(broker, block)->offset));
+	cr_expect(eq(u64, broker->pools.n_created, 1));
+	teardown(broker);
+}
+
+Test(pool, access_classes_share_no_chunk)
+{
+	struct broker *broker = setup();
+	uint32_t one = alloc(broker, &alice, 64);
+	uint32_t other = alloc(broker, &bob, 64);
+
+	cr_expect(ne(u32, block_at(broker, one)->chunk,
+		     block_at(broker, other)->chunk));
+	cr_expect(
+		eq(u64,
+		   accounts_get(&broker->accounts, 1001)->used[ACCOUNT_CHUNKS],
+		   1));
+	teardown(broker);
+}
+
+Test(pool, chunks_double_up_to_the_largest)
+{
+	struct broker *broker = setup();
+	const uint64_t expected[] = {4, 8, 16, 16};
+	uint32_t i;
+
+	for (i = 0; i < 4; i++) {
+		uint64_t size = expected[i] * MIB;
+		uint32_t block = alloc(broker, &alice, size);
+
+		cr_expect(eq(u64, chunk_size(broker, block), size));
+	}
+	/* 20 MiB are left: not for 16 more and 5, but for 5. */
+	cr_expect(eq(u64, chunk_size(broker, alloc(broker, &bob, 17 * MIB)),
+		     18 * MIB));
+	teardown(broker);
+}
+
+Test(pool, what_does_not_fit_is_refused_with_figures)
+{
+	struct broker *broker = setup();
+	struct error err = ERROR_NULL;
+	uint64_t size = 33 * MIB;
+	uint32_t block;
+
+	alloc(broker, &alice, 32 * MIB);
+	cr_expect(eq(int, try_alloc(broker, &bob, 0, &size, 1, &block, &err),
+		     POOL_FULL));
+	cr_expect(eq(int, err.code, -ENOMEM));
+	cr_expect(strstr(err.msg, "32 of memory_max's 64 MiB") != NULL, "%s",
+		  err.msg);
+	size = 65 * MIB;
+	cr_expect(eq(int, try_alloc(broker, &bob, 0, &size, 1, &block, &err),
+		     -ENOMEM));
+	size = UINT64_MAX;
+	cr_expect(eq(int, try_alloc(broker, &bob, 0, &size, 1, &block, &err),
+		     -ENOMEM));
+	cr_expect(eq(u32, broker->pools.n_chunks, 1));
+	teardown(broker);
+}
+
+Test(pool, empty_chunks_of_others_make_room)
+{
+	struct broker *broker = setup();
+
+	release(broker, alloc(broker, &alice, 60 * MIB));
+	cr_expect(eq(u64, broker->pools.total_size, 60 * MIB));
+	alloc(broker, &bob, 30 * MIB);
+	cr_expect(eq(u64, broker->pools.total_size, 30 * MIB));
+	cr_expect(zero(u64, broker->pools.going_size));
+	/* The record is used again, its id never. */
+	cr_expect(eq(u64, broker->table.header->chunks[1], 2));
+	cr_expect(eq(u64, broker->table.header->chunks_retired, 1));
+	cr_expect(zero(
+		u64,
+		accounts_get(&broker->accounts, 1000)->used[ACCOUNT_CHUNKS]));
+	teardown(broker);
+}
+
+Test(pool, empty_chunks_go_when_they_are_cold, .timeout = 10)
+{
+	struct broker *broker = setup();
+	uint32_t block;
+	int fd;
+
+	broker->config.warm_ms = 5;
+	block = alloc(broker, &alice, MIB);
+	fd = fcntl(broker->pools.chunks[1].fd, F_DUPFD_CLOEXEC, 3);
+	cr_expect(eq(u64, resident(fd), 4 * MIB));
+	release(broker, block);
+	run_until_empty(broker);
+	/* Whoever still maps it pins nothing. */
+	cr_expect(zero(u64, resident(fd)));
+	cr_expect(zero(u32, broker->pools.n_chunks));
+	cr_expect(eq(ptr, broker->pools.first, NULL));
+	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_CHUNK)));
+	close(fd);
+	teardown(broker);
+}
+
+Test(pool, free_pages_of_a_chunk_in_use_go_when_they_are_cold, .timeout = 10)
+{
+	struct broker *broker = setup();
+	uint64_t warm, all;
+	uint32_t first, second;
+	int fd;
+
+	broker->config.warm_ms = 5;
+	first = alloc(broker, &alice, 2 * MIB);
+	second = alloc(broker, &alice, MIB);
+	fd = broker->pools.chunks[1].fd;
+	release(broker, first);
+	while (broker->pools.n_trims == 0)
+		uv_run(&broker->loop, UV_RUN_ONCE);
+	cr_expect(eq(u64, resident(fd), 2 * MIB));
+	pools_free_bytes(&broker->pools, &warm, &all);
+	cr_expect(eq(u64, warm, MIB));
+	cr_expect(eq(u64, all, 3 * MIB));
+	/* And are allocated again as any others. */
+	first = alloc(broker, &alice, 2 * MIB);
+	cr_expect(eq(u32, broker->pools.n_chunks, 1));
+	release(broker, first);
+	release(broker, second);
+	run_until_empty(broker);
+	teardown(broker);
+}
+
+Test(pool, a_large_chunk_is_populated_in_stretches)
+{
+	struct broker *broker = setup();
+	uint32_t block;
+
+	broker->config.memory_max = 256 * MIB;
+	broker->config.chunk_min = 128 * MIB;
+	broker->config.chunk_max = 128 * MIB;
+	block = alloc(broker, &alice, 60 * MIB);
+	cr_expect(eq(u64, chunk_size(broker, block), 128 * MIB));
+	cr_expect(eq(u64, resident(broker->pools.chunks[1].fd), 64 * MIB));
+	block = alloc(broker, &alice, 8 * MIB);
+	cr_expect(eq(u32, block_at(broker, block)->chunk, 1));
+	cr_expect(eq(u64, resident(broker->pools.chunks[1].fd), 128 * MIB));
+	cr_expect(eq(u64, catalog_chunk(&broker->catalog, 1)->populated,
+		     128 * MIB));
+	teardown(broker);
+}
+
+Test(pool, too_many_chunks_of_a_user_are_refused)
+{
+	struct broker *broker = setup();
+	struct access_class access = alice;
+	struct error err = ERROR_NULL;
+	uint64_t size = 64;
+	uint32_t block;
+
+	broker->config.quota_chunks = 1;
+	alloc(broker, &access, size);
+	access.mode = 0644;
+	cr_expect(eq(int, try_alloc(broker, &access, 0, &size, 1, &block, &err),
+		     -EDQUOT));
+	cr_expect(strstr(err.msg, "quota_chunks") != NULL, "%s", err.msg);
+	teardown(broker);
+}
+
+Test(pool, a_chunk_that_cannot_be_made_is_told_once_and_tried_again)
+{
+	struct broker *broker = setup();
+	struct rlimit old, none;
+	uint64_t size = 64;
+	uint32_t block;
+	int r;
+
+	/* The thread that makes it must exist, with its descriptors. */
+	release(broker, alloc(broker, &bob, 64));
+	cr_assert(zero(int, getrlimit(RLIMIT_NOFILE, &old)));
+	none = (struct rlimit){0, old.rlim_max};
+	setrlimit(RLIMIT_NOFILE, &none);
+	r = try_alloc(broker, &alice, 0, &size, 1, &block, NULL);
+	setrlimit(RLIMIT_NOFILE, &old);
+	cr_expect(eq(int, r, -EMFILE));
+	cr_expect(eq(u32, broker->pools.n_chunks, 1));
+	cr_expect(eq(u64, broker->pools.total_size, 4 * MIB));
+	alloc(broker, &alice, 64);
+	teardown(broker);
+}
+
+/* --- bundles
+ * ------------------------------------------------------------------ */
+
+static uint32_t make_bundle(struct broker *broker)
+{
+	uint32_t bundle = catalog_alloc(&broker->catalog, SECTION_BUNDLE);
+
+	catalog_bundle(&broker->catalog, bundle)->state = BUNDLE_STAGED;
+	catalog_commit(&broker->catalog);
+	return bundle;
+}
+
+static uint32_t alloc_member(struct broker *broker, uint32_t bundle)
+{
+	uint64_t size = MIB;
+	uint32_t block = 0;
+
+	cr_assert(zero(int, try_alloc(broker, &alice, bundle, &size, 1, &block,
+				      NULL)));
+	return block;
+}
+
+Test(pool, a_sealed_bundle_is_read_only_for_everybody)
+{
+	struct broker *broker = setup();
+	uint32_t bundle = make_bundle(broker);
+	uint32_t block = alloc_member(broker, bundle);
+	struct error err = ERROR_NULL;
+	char pid[32];
+	void *map = MAP_FAILED;
+	int fd = -1;
+
+	cr_expect(eq(u64, chunk_size(broker, block), 2 * MIB));
+	cr_expect(zero(int, pool_chunk_fd(&broker->pools, 1, true, &fd, NULL)));
+	cr_expect(eq(int, fcntl(fd, F_GETFL) & O_ACCMODE, O_RDWR));
+	map = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	cr_assert(map != MAP_FAILED);
+	cr_expect(eq(int, pool_seal_bundle(&broker->pools, bundle, &err),
+		     -EBUSY));
+	snprintf(pid, sizeof(pid), "process %d (", (int)getpid());
+	cr_expect(strstr(err.msg, pid) != NULL, "%s", err.msg);
+	munmap(map, 2 * MIB);
+	cr_expect(zero(int, pool_seal_bundle(&broker->pools, bundle, NULL)));
+	cr_expect(zero(int, pool_seal_bundle(&broker->pools, bundle, NULL)));
+	cr_expect(zero(int, pool_chunk_fd(&broker->pools, 1, true, &fd, NULL)));
+	cr_expect(eq(int, fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY));
+	catalog_commit(&broker->catalog);
+	release(broker, block);
+	run_until_empty(broker);
+	teardown(broker);
+}
+
+Test(pool, a_forgotten_bundle_shares_nothing_with_the_next_of_its_record)
+{
+	struct broker *broker = setup();
+	uint32_t bundle = make_bundle(broker);
+	uint32_t old = alloc_member(broker, bundle);
+	uint32_t new;
+
+	pool_forget_bundle(&broker->pools, bundle);
+	new = alloc_member(broker, bundle);
+	cr_expect(ne(u32, block_at(broker, old)->chunk,
+		     block_at(broker, new)->chunk));
+	release(broker, old);
+	release(broker, new);
+	run_until_empty(broker);
+	teardown(broker);
+}
+
+Test(pool, a_bundle_forgotten_while_its_chunk_is_made_leaves_none)
+{
+	struct broker *broker = setup();
+	uint32_t bundle = make_bundle(broker), block;
+	const uint64_t size = MIB;
+	struct pool_request request = {
+		.access = alice, .bundle = bundle, .n = 1, .sizes = &size};
+
+	cr_assert(eq(int, pool_alloc(&broker->pools, &request, &block, NULL),
+		     POOL_WAIT));
+	pool_forget_bundle(&broker->pools, bundle);
+	run_until_empty(broker);
+	cr_expect(zero(u32, broker->pools.n_chunks));
+	cr_expect(eq(ptr, broker->pools.first, NULL));
+	teardown(broker);
+}
+
+/* --- restart
+ * ------------------------------------------------------------------ */
+
+/* What a keeper would give back; chunk ids equal their records here. */
+static void inherit(struct broker *broker, uint32_t n)
+{
+	struct fdstore *store = &broker->fdstore;
+	uint32_t i;
+
+	store->inherited = calloc(n, sizeof(*store->inherited));
+	store->n_inherited = n;
+	for (i = 0; i < n; i++) {
+		struct fdstore_entry *entry = &store->inherited[i];
+		int fd = broker->pools.chunks[i + 1].fd;
+
+		if (fd < 0)
+			fd = broker->pools.chunks[1].fd;
+		entry->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+		snprintf(entry->name, sizeof(entry->name), "c%u", i + 1);
+	}
+}
+
+static int restart(struct broker *broker, struct error *err)
+{
+	deadlines_remove(&broker->deadlines, &broker->pools.trim_position);
+	pools_deinit(&broker->pools);
+	accounts_deinit(&broker->accounts);
+	cr_assert(zero(int, pools_init(&broker->pools, broker, NULL)));
+	return pools_adopt(&broker->pools, err);
+}
+
+Test(pool, after_a_restart_blocks_are_where_they_were)
+{
+	struct broker *broker = setup();
+	uint32_t kept = alloc(broker, &alice, 3 * MIB);
+	uint32_t gone = alloc(broker, &alice, 512);
+	uint32_t other = alloc(broker, &bob, 64);
+
+	release(broker, gone);
+	inherit(broker, 3); /* "c3" is a stray */
+	cr_assert(zero(int, restart(broker, NULL)));
+	cr_expect(eq(u32, broker->pools.n_chunks, 2));
+	cr_expect(eq(u64, broker->pools.total_size, 8 * MIB));
+	cr_expect(eq(int, broker->fdstore.inherited[2].fd, -1));
+	cr_expect(eq(u64, broker->table.header->chunks[2], 2));
+	gone = alloc(broker, &alice, MIB);
+	cr_expect(eq(u64, block_at(broker, gone)->offset, 3 * MIB));
+	cr_expect(eq(u32, block_at(broker, gone)->chunk, 1));
+	release(broker, gone);
+	release(broker, kept);
+	release(broker, other);
+	teardown(broker);
+}
+
+Test(pool, a_chunk_that_was_not_kept_ends_the_adoption)
+{
+	struct broker *broker = setup();
+	struct error err = ERROR_NULL;
+
+	alloc(broker, &alice, 64);
+	alloc(broker, &bob, 64);
+	inherit(broker, 1);
+	cr_expect(eq(int, restart(broker, &err), -EUCLEAN));
+	cr_expect(strstr(err.msg, "adopt chunk 2") != NULL, "%s", err.msg);
+	teardown(broker);
+}
+
+Test(pool, an_empty_bundle_chunk_does_not_outlive_a_restart)
+{
+	struct broker *broker = setup();
+	uint32_t bundle = make_bundle(broker);
+
+	pool_release(&broker->pools, alloc_member(broker, bundle));
+	catalog_commit(&broker->catalog);
+	/* The broker dies before it retires the chunk. */
+	inherit(broker, 1);
+	cr_assert(zero(int, restart(broker, NULL)));
+	run_until_empty(broker);
+	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_CHUNK)));
+	teardown(broker);
+}
