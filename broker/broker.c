@@ -26,10 +26,11 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#define DEFAULT_CONFIG "/etc/fsdpd/fsdpd.conf"
+#define DEFAULT_CONFIG    "/etc/fsdpd/fsdpd.conf"
 #define DEFAULT_DIRECTORY "/run/fsdpd"
 
-/* --- log ------------------------------------------------------------------- */
+/* --- log -------------------------------------------------------------------
+ */
 
 /* Is stderr the journal? It says of which file (device:inode) it is. */
 static bool is_journal(void)
@@ -75,7 +76,8 @@ static void note(struct broker *broker, const char *format, ...)
 		 used ? "; " : "", text);
 }
 
-/* --- loop ------------------------------------------------------------------ */
+/* --- loop ------------------------------------------------------------------
+ */
 
 static void on_idle(uv_idle_t *idle)
 {
@@ -85,8 +87,7 @@ static void on_idle(uv_idle_t *idle)
 
 	for (uint32_t i = 1; broker->has_draining && i <= CATALOG_MAX_SESSIONS;
 	     i++) {
-		if (broker->sessions[i] &&
-		    session_on_idle(broker->sessions[i]))
+		if (broker->sessions[i] && session_on_idle(broker->sessions[i]))
 			has_draining = true;
 	}
 	broker->has_draining = has_draining;
@@ -190,7 +191,8 @@ static int open_loop(struct broker *broker, struct error *err)
 	return deadlines_init(&broker->deadlines, &broker->loop, err);
 }
 
-/* --- memory from before ------------------------------------------------------ */
+/* --- memory from before ------------------------------------------------------
+ */
 
 static int adopt_files(struct broker *broker, struct error *err)
 {
@@ -202,8 +204,9 @@ static int adopt_files(struct broker *broker, struct error *err)
 		return -ENOENT;
 	if (catalog_fd < 0 || table_fd < 0) {
 		close(catalog_fd >= 0 ? catalog_fd : table_fd);
-		return error_set(err, -EUCLEAN,
-				 "of catalog and state table only one was kept");
+		return error_set(
+			err, -EUCLEAN,
+			"of catalog and state table only one was kept");
 	}
 	r = catalog_adopt(&broker->catalog, catalog_fd, err);
 	if (r < 0) {
@@ -230,8 +233,8 @@ static int create_files(struct broker *broker, struct error *err)
 				err);
 	/* Last: with it, the memory is worth adopting. */
 	if (r == 0)
-		r = fdstore_put(&broker->fdstore, broker->catalog.fd,
-				"catalog", err);
+		r = fdstore_put(&broker->fdstore, broker->catalog.fd, "catalog",
+				err);
 	return r;
 }
 
@@ -289,7 +292,7 @@ static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
 /* Make everything volatile from the catalog; then end who died meanwhile. */
 static int adopt_records(struct broker *broker, struct error *err)
 {
-	uint8_t is_gone[CATALOG_MAX_SESSIONS + 1] = { 0 };
+	uint8_t is_gone[CATALOG_MAX_SESSIONS + 1] = {0};
 	int r;
 
 	point("adopt.begin");
@@ -339,7 +342,8 @@ static int open_memory(struct broker *broker, struct error *err)
 	return r;
 }
 
-/* --- the world around -------------------------------------------------------- */
+/* --- the world around --------------------------------------------------------
+ */
 
 /* Each session costs descriptors; the soft limit is for programs that use
  * select(). */
@@ -399,7 +403,8 @@ static int take_listener(struct fdstore *store)
 
 	for (uint32_t i = 0; fd < 0 && i < store->n_inherited; i++) {
 		name = store->inherited[i].name;
-		if (store->inherited[i].fd < 0 || strcmp(name, "catalog") == 0 ||
+		if (store->inherited[i].fd < 0 ||
+		    strcmp(name, "catalog") == 0 ||
 		    strcmp(name, "table") == 0 || sscanf(name, "c%u", &id) == 1)
 			continue;
 		fd = fdstore_take(store, name);
@@ -441,7 +446,8 @@ static void note_surroundings(struct broker *broker)
 			   "use the systemd unit or --supervised");
 }
 
-/* --- life --------------------------------------------------------------------- */
+/* --- life
+ * --------------------------------------------------------------------- */
 
 static int set_up(struct broker *broker, const struct broker_options *options,
 		  struct error *err)

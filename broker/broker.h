@@ -37,7 +37,7 @@ struct broker {
 	struct session *sessions[CATALOG_MAX_SESSIONS + 1]; /* by record */
 	uint32_t n_sessions;
 	uv_signal_t sigterm, sigint;
-	uv_idle_t idle;	  /* runs only while there is deferred work */
+	uv_idle_t idle; /* runs only while there is deferred work */
 	uv_timer_t watchdog;
 	bool is_stopping;
 	bool has_draining; /* some session has more pending bits */
@@ -52,7 +52,7 @@ struct broker {
 struct broker_options {
 	const char *socket_path; /* NULL: the default */
 	const char *config_path; /* NULL: /etc/fsdpd/fsdpd.conf if it exists */
-	int listen_fd;		 /* consumed; -1: bind socket_path */
+	int listen_fd;           /* consumed; -1: bind socket_path */
 };
 
 /* Set up, adopting what the fd store holds; then run until told to stop. */

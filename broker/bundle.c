@@ -294,6 +294,7 @@ static void destroy(struct broker *broker, uint32_t bundle)
 	refund(broker, record->owner_uid);
 	catalog_blob_release(catalog, record->name_blob, record->name_size);
 	catalog_release(catalog, SECTION_BUNDLE, bundle);
+	waiters_wake_room(broker);
 }
 
 /* Nothing points to it any more but its members and their holders. */

@@ -31,8 +31,6 @@ bool limbo_collect_pending(struct broker *broker, struct session *session)
 		/* the bits are the client's: any slot, in any state */
 		if (slots[i] == 0 || slots[i] > n_slots)
 			continue;
-		if (slot_state(broker, slots[i]) != SLOT_LIMBO)
-			continue;
 		if (slot_settle(broker, slots[i]))
 			broker->limbo.n_collected++;
 		catalog_commit(catalog);

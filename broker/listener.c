@@ -20,12 +20,13 @@
 
 #define ACCEPTS_PER_EVENT 16
 
-/* --- binding ----------------------------------------------------------------- */
+/* --- binding -----------------------------------------------------------------
+ */
 
 static int fill_address(const char *path, struct sockaddr_un *ret,
 			struct error *err)
 {
-	*ret = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
 	if (strlen(path) >= sizeof(ret->sun_path))
 		return error_set(err, -ENAMETOOLONG,
 				 "the socket's path \"%s\" is longer than %zu "
@@ -122,7 +123,8 @@ int listener_bind(const char *path, int *ret_fd, struct error *err)
 	return 0;
 }
 
-/* --- accepting ---------------------------------------------------------------- */
+/* --- accepting
+ * ---------------------------------------------------------------- */
 
 static int open_spare(void)
 {
@@ -200,8 +202,8 @@ static int start(struct broker *broker, struct error *err)
 	int r;
 
 	/* Accepted sockets inherit it, so that no hello comes without. */
-	if (setsockopt(listener->fd, SOL_SOCKET, SO_PASSCRED, &on,
-		       sizeof(on)) < 0)
+	if (setsockopt(listener->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) <
+	    0)
 		return error_errno(err, -errno, "ask for credentials");
 	r = uv_poll_init(&broker->loop, &listener->poll, listener->fd);
 	if (r < 0)

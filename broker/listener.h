@@ -10,7 +10,7 @@ struct error;
 
 struct listener {
 	uv_poll_t poll;
-	int fd;	      /* owned */
+	int fd;       /* owned */
 	int spare_fd; /* owned; given up for a moment to turn a peer away when
 			 there are no descriptors left */
 	char *path;   /* ours to unlink; NULL */

@@ -20,8 +20,10 @@ static const char help[] =
 	"\n"
 	"The node's tensor memory broker.\n"
 	"\n"
-	"  --supervised    keep the memory in a parent process that starts the\n"
-	"                  broker again when it dies (systemd does that itself)\n"
+	"  --supervised    keep the memory in a parent process that starts "
+	"the\n"
+	"                  broker again when it dies (systemd does that "
+	"itself)\n"
 	"  --socket PATH   listen here; default: $FSDP_SOCKET, else\n"
 	"                  $XDG_RUNTIME_DIR/fsdpd.sock, else\n"
 	"                  /run/fsdpd/fsdpd.sock\n"
@@ -32,12 +34,12 @@ static const char help[] =
 enum { ARG_SUPERVISED = 256, ARG_SOCKET, ARG_CONFIG, ARG_VERSION, ARG_HELP };
 
 static const struct option options[] = {
-	{ "supervised", no_argument, NULL, ARG_SUPERVISED },
-	{ "socket", required_argument, NULL, ARG_SOCKET },
-	{ "config", required_argument, NULL, ARG_CONFIG },
-	{ "version", no_argument, NULL, ARG_VERSION },
-	{ "help", no_argument, NULL, ARG_HELP },
-	{ 0 },
+	{"supervised", no_argument, NULL, ARG_SUPERVISED},
+	{"socket", required_argument, NULL, ARG_SOCKET},
+	{"config", required_argument, NULL, ARG_CONFIG},
+	{"version", no_argument, NULL, ARG_VERSION},
+	{"help", no_argument, NULL, ARG_HELP},
+	{0},
 };
 
 /* True: go on; else exit with `ret_status`. */

@@ -31,9 +31,9 @@ struct blob_header {
 };
 
 #define BLOB_HEADER sizeof(struct blob_header)
-#define BODY_MIN 96
+#define BODY_MIN    96
 /* An upper bound of one place with eight dimensions and strides, unnamed. */
-#define PLACE_MAX 208
+#define PLACE_MAX   208
 #define VERSION_MAX 10
 
 _Static_assert(OUTCOME_WINDOW == 64, "session.sent_outcomes has a bit each");
@@ -70,7 +70,7 @@ static void forget(struct session *session, uint32_t place)
 	catalog_blob_release(catalog, outcome->blob, size);
 	account_refund(session->account, ACCOUNT_QUEUE, size);
 	catalog_save(catalog, outcome, sizeof(*outcome));
-	*outcome = (struct outcome){ 0 };
+	*outcome = (struct outcome){0};
 	session->sent_outcomes &= ~(UINT64_C(1) << place);
 }
 
@@ -102,7 +102,7 @@ int outcome_reserve(struct session *session, const struct request *request,
 {
 	struct broker *broker = session->broker;
 	uint32_t size = (uint32_t)BLOB_HEADER + body_bound(request);
-	struct blob_header header = { size, request->kind };
+	struct blob_header header = {size, request->kind};
 	struct outcome_room room;
 	struct outcome *outcome;
 	int r;
@@ -249,9 +249,9 @@ void outcome_adopt(struct session *session)
 		outcome = &record->outcomes[i];
 		if (!outcome->blob)
 			continue;
-		account_charge_adopted(session->account, ACCOUNT_QUEUE,
-				       blob_header(catalog, outcome->blob)
-					       ->size);
+		account_charge_adopted(
+			session->account, ACCOUNT_QUEUE,
+			blob_header(catalog, outcome->blob)->size);
 		if (outcome->number == 0)
 			forget(session, i);
 	}

@@ -23,7 +23,7 @@ struct outcome_room {
 	uint32_t place; /* in session_record.outcomes */
 };
 
-#define OUTCOME_ROOM_NULL ((struct outcome_room){ 0 })
+#define OUTCOME_ROOM_NULL ((struct outcome_room){0})
 
 /* -EAGAIN: the window is full; -EDQUOT; -ENOSPC: the catalog is. */
 int outcome_reserve(struct session *session, const struct request *request,

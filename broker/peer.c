@@ -35,7 +35,7 @@
 #define OVERFLOW_UID 65534
 /* How soon to look whether fds were read; doubled each time. */
 #define FIRST_RETRY_MS 1
-#define LAST_RETRY_MS 64
+#define LAST_RETRY_MS  64
 /* What a connection is charged for its socket buffers and books. */
 #define PEER_COST 16384
 
@@ -48,7 +48,8 @@ struct queued_reply {
 
 static void on_event(uv_poll_t *poll, int status, int events);
 
-/* --- sending --------------------------------------------------------------- */
+/* --- sending ---------------------------------------------------------------
+ */
 
 static bool has_unread(const struct peer *peer)
 {
@@ -271,13 +272,14 @@ static void reply_error(struct peer *peer, uint16_t kind, uint64_t number,
 	free(body);
 }
 
-/* --- hello ----------------------------------------------------------------- */
+/* --- hello -----------------------------------------------------------------
+ */
 
 static void reply_hello(struct peer *peer, uint64_t number,
 			const struct hello_reply *hello, const int *fds,
 			uint16_t n_fds)
 {
-	struct reply reply = { .kind = MESSAGE_HELLO, .hello = *hello };
+	struct reply reply = {.kind = MESSAGE_HELLO, .hello = *hello};
 	struct error err = ERROR_NULL;
 	uint8_t *body;
 	size_t size;
@@ -356,8 +358,7 @@ static int resume_session(struct peer *peer, uint64_t number, struct error *err)
 }
 
 /* The peer is who it says: give it its session. */
-static int complete_hello(struct peer *peer, uint64_t number,
-			  struct error *err)
+static int complete_hello(struct peer *peer, uint64_t number, struct error *err)
 {
 	const int off = 0;
 	int r;
@@ -450,7 +451,7 @@ static int check_hello(const struct hello_request *hello,
 
 static int challenge(struct peer *peer, uint64_t number, struct error *err)
 {
-	struct hello_reply hello = { .is_challenge = true };
+	struct hello_reply hello = {.is_challenge = true};
 
 	if (getrandom(&peer->nonce, sizeof(peer->nonce), 0) !=
 	    (ssize_t)sizeof(peer->nonce))
@@ -503,7 +504,7 @@ static int handle_hello(struct peer *peer, struct frame *frame,
 static int handle_proof(struct peer *peer, const struct frame *frame,
 			const struct frame_sender *sender, struct error *err)
 {
-	struct pollfd pollfd = { .fd = peer->pidfd, .events = POLLIN };
+	struct pollfd pollfd = {.fd = peer->pidfd, .events = POLLIN};
 	struct request request;
 	int r;
 
@@ -528,11 +529,12 @@ static int handle_proof(struct peer *peer, const struct frame *frame,
 	return complete_hello(peer, frame->number, err);
 }
 
-/* --- requests -------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------
+ */
 
 static void handle_goodbye(struct peer *peer, uint64_t number)
 {
-	struct reply reply = { .kind = MESSAGE_GOODBYE };
+	struct reply reply = {.kind = MESSAGE_GOODBYE};
 	uint8_t *body = NULL;
 	size_t size = 0;
 
@@ -621,7 +623,8 @@ static void on_event(uv_poll_t *poll, int status, int events)
 		peer_close(peer);
 }
 
-/* --- life ------------------------------------------------------------------ */
+/* --- life ------------------------------------------------------------------
+ */
 
 static int read_credentials(struct peer *peer, struct error *err)
 {

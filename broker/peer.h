@@ -29,7 +29,7 @@ struct queued_reply; /* peer.c */
 struct peer {
 	struct broker *broker;
 	struct session *session; /* NULL until the hello is through */
-	int sock_fd;		 /* owned */
+	int sock_fd;             /* owned */
 	uv_poll_t poll;
 	pid_t pid;
 	uid_t uid;
@@ -39,11 +39,11 @@ struct peer {
 	bool is_challenged;
 	uint64_t nonce;
 	struct hello_request hello; /* what waits for the proof, */
-	int hello_fds[2];	    /* owned; -1 */
+	int hello_fds[2];           /* owned; -1 */
 	struct queued_reply *first_queued, *last_queued;
 	uint32_t retry_position; /* deadline that looks whether fds were read */
 	uint32_t retry_ms;
-	int events;		 /* what `poll` looks for now */
+	int events; /* what `poll` looks for now */
 	bool is_closing;
 	struct peer *next, *prev; /* broker.peers */
 };

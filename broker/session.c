@@ -40,7 +40,8 @@ struct session_record *session_record(const struct session *session)
 	return catalog_session(&session->broker->catalog, session->index);
 }
 
-/* --- the process ------------------------------------------------------------ */
+/* --- the process ------------------------------------------------------------
+ */
 
 static int read_small_file(const char *path, char *buffer, size_t size,
 			   struct error *err)
@@ -97,7 +98,8 @@ static void read_command(pid_t pid, char ret[16])
 	snprintf(ret, 16, "%.15s", text);
 }
 
-/* --- watchers --------------------------------------------------------------- */
+/* --- watchers ---------------------------------------------------------------
+ */
 
 static void on_handle_closed(uv_handle_t *handle)
 {
@@ -158,8 +160,7 @@ static void on_pidfd(uv_poll_t *poll, int status, int events)
 
 static void collect(struct session *session)
 {
-	session->is_draining =
-		limbo_collect_pending(session->broker, session);
+	session->is_draining = limbo_collect_pending(session->broker, session);
 	catalog_commit(&session->broker->catalog);
 	if (!session->is_draining)
 		return;
@@ -171,7 +172,7 @@ static void on_doorbell(uv_poll_t *poll, int status, int events)
 {
 	struct session *session = poll->data;
 	uint64_t count;
-	struct iovec iov = { &count, sizeof(count) };
+	struct iovec iov = {&count, sizeof(count)};
 
 	(void)events;
 	if (session->is_stopping || status < 0)
@@ -208,7 +209,8 @@ static int watch(struct session *session, int fd, uv_poll_t *poll,
 	return 0;
 }
 
-/* --- beginning --------------------------------------------------------------- */
+/* --- beginning ---------------------------------------------------------------
+ */
 
 static struct session *session_alloc(struct broker *broker)
 {
@@ -302,9 +304,8 @@ static int charge(struct session *session, uid_t uid, struct error *err)
 static int set_up(struct session *session, pid_t pid, uid_t uid, gid_t gid,
 		  uint64_t budget, struct error *err)
 {
-	struct session_record record = { .uid = uid,
-					 .gid = gid,
-					 .budget = budget };
+	struct session_record record = {
+		.uid = uid, .gid = gid, .budget = budget};
 	int r;
 
 	r = charge(session, uid, err);
@@ -342,7 +343,8 @@ int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
 	return 0;
 }
 
-/* --- after a restart ---------------------------------------------------------- */
+/* --- after a restart
+ * ---------------------------------------------------------- */
 
 /* Is the process of that record still the same? Gives its pidfd. */
 static enum session_outcome find_process(const struct session_record *record,
@@ -432,11 +434,11 @@ static int take_refs(struct session *session, int fd, struct error *err)
 		return error_wrap(err, r, "the ref-counter file");
 	if (refs.inode != session_record(session)->refs_inode) {
 		refs_close(&refs);
-		return error_set(err, -EPERM,
-				 "that is not the ref-counter file of session "
-				 "%llu",
-				 (unsigned long long)session_record(session)
-					 ->id);
+		return error_set(
+			err, -EPERM,
+			"that is not the ref-counter file of session "
+			"%llu",
+			(unsigned long long)session_record(session)->id);
 	}
 	if (session->refs.entries)
 		refs_close(&refs);
@@ -456,8 +458,7 @@ static void settle_grants(struct session *session)
 	for (; grant; grant = next) {
 		next = catalog_grant(catalog, grant)->session_link.next;
 		slot = catalog_grant(catalog, grant)->slot;
-		if (slot_state(broker, slot) == SLOT_LIMBO)
-			slot_settle(broker, slot);
+		slot_settle(broker, slot);
 		if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM)
 			catalog_commit(catalog);
 	}
@@ -474,8 +475,8 @@ int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 	if (r == 0 && session->doorbell_fd < 0) {
 		r = check_doorbell(doorbell_fd, err);
 		if (r == 0)
-			r = watch(session, doorbell_fd,
-				  &session->doorbell_poll, on_doorbell, err);
+			r = watch(session, doorbell_fd, &session->doorbell_poll,
+				  on_doorbell, err);
 		if (r == 0) {
 			session->doorbell_fd = doorbell_fd;
 			doorbell_fd = -1;
@@ -498,8 +499,7 @@ static bool is_equal(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE])
 }
 
 struct session *session_find(struct broker *broker, uint64_t id,
-			     const uint8_t token[TOKEN_SIZE],
-			     struct error *err)
+			     const uint8_t token[TOKEN_SIZE], struct error *err)
 {
 	const struct session_record *record;
 
@@ -517,7 +517,8 @@ struct session *session_find(struct broker *broker, uint64_t id,
 	return NULL;
 }
 
-/* --- connection --------------------------------------------------------------- */
+/* --- connection
+ * --------------------------------------------------------------- */
 
 static void read_groups(struct session *session, int sock_fd)
 {
@@ -547,7 +548,8 @@ void session_attach_peer(struct session *session, struct peer *peer)
 	read_groups(session, peer->sock_fd);
 }
 
-/* --- end ---------------------------------------------------------------------- */
+/* --- end
+ * ---------------------------------------------------------------------- */
 
 static void abort_bundles(struct session *session)
 {
@@ -584,7 +586,8 @@ void session_end(struct session *session)
 	session_stop(session);
 }
 
-/* --- rights -------------------------------------------------------------------- */
+/* --- rights
+ * -------------------------------------------------------------------- */
 
 bool session_in_group(const struct session *session, gid_t gid)
 {

@@ -25,9 +25,9 @@ struct waiter;
 
 struct session {
 	struct broker *broker;
-	uint32_t index; /* catalog record, and place in broker.sessions */
+	uint32_t index;   /* catalog record, and place in broker.sessions */
 	struct refs refs; /* REFS_NULL until the client has reconnected */
-	int pidfd;	  /* owned */
+	int pidfd;        /* owned */
 	int doorbell_fd;  /* owned; -1 until connected once */
 	uv_poll_t pidfd_poll, doorbell_poll;
 	struct peer *peer; /* NULL: not connected */
@@ -37,12 +37,12 @@ struct session {
 	struct waiter *first_waiter; /* parked requests, oldest first */
 	uint32_t n_waiting;
 	uint64_t n_requests;
-	uint64_t n_bytes;	  /* of blocks it made, against its budget */
+	uint64_t n_bytes; /* of blocks it made, against its budget */
 	/* Of this connection: */
 	uint32_t sent_chunks[TABLE_CHUNKS]; /* by chunk record: the id whose fd
 					       the client has */
 	uint64_t sent_outcomes; /* a bit per outcome: its reply went out */
-	bool is_draining;	/* more pending bits: an idle round is planned */
+	bool is_draining; /* more pending bits: an idle round is planned */
 	bool is_stopping;
 	uint8_t n_handles; /* uv handles not closed yet */
 };

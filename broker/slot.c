@@ -351,6 +351,12 @@ bool slot_settle(struct broker *broker, uint32_t slot)
 
 	if (state == SLOT_FREE)
 		return false;
+	/* A writer that let its last hold go has given up: it has no way back
+	 * to what is not published. */
+	if (catalog_slot(catalog, slot)->writer && !slot_is_held(broker, slot)) {
+		slot_end_writer(broker, slot);
+		state = slot_state(broker, slot);
+	}
 	set_word(broker, slot, state);
 	if (state != SLOT_LIMBO || catalog_slot(catalog, slot)->n_tickets) {
 		leave_limbo(broker, slot);

@@ -3,7 +3,7 @@
  *
  *   FREE -> WRITING -> PUBLISHED <-> LIMBO -> FREE, and WRITING -> LIMBO
  *
- * A slot is kept by its writer, by a name that shows it, or by a ticket. What
+ * A slot is kept by its writer (while that holds it), by a name that shows it, or by a ticket. What
  * nothing keeps is in LIMBO and lives only as long as some session holds it.
  * The state is a function of the keepers: callers change keepers and then call
  * slot_settle(), the one place that stores the table word, moves slots into

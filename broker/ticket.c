@@ -165,6 +165,7 @@ static void forget(struct broker *broker, uint32_t ticket)
 	assert(account); /* it was charged, so it is there */
 	account_refund(account, ACCOUNT_SLOTS, 1);
 	catalog_release(catalog, SECTION_TICKET, ticket);
+	waiters_wake_room(broker);
 }
 
 void ticket_use(struct broker *broker, uint32_t ticket)

@@ -30,21 +30,22 @@ struct verb_call {
 	struct broker *broker;
 	struct session *session;
 	const struct request *request;
-	struct reply *reply; /* to fill; borrowed strings live in `scratch` */
+	struct reply *reply;   /* to fill; borrowed strings live in `scratch` */
 	int fds[VERB_MAX_FDS]; /* to send along; borrowed */
 	uint16_t n_fds;
-	int owned_fd;	     /* closed after sending; -1 */
+	int owned_fd;          /* closed after sending; -1 */
 	const char *wait_name; /* VERB_PARK_NAME; borrowed from the request */
-	int32_t wait_ms;     /* parked: how long at most; -1: for ever */
-	bool is_timed_out;   /* last run: do not park for a name or for others
-				to release; fail */
+	int32_t wait_ms;       /* parked: how long at most; -1: for ever */
+	bool is_timed_out;     /* last run: do not park for a name or for others
+				  to release; fail */
 	struct scratch *scratch;
 };
 
 /* Memory for one call, freed after the reply was sent; NULL: no heap. */
 void *verb_alloc(struct verb_call *call, size_t size);
 
-/* 0 / positive: enum verb_outcome; negative: refused, `err` has the sentence. */
+/* 0 / positive: enum verb_outcome; negative: refused, `err` has the sentence.
+ */
 typedef int verb_fn(struct verb_call *call, struct error *err);
 
 verb_fn verb_ping, verb_alloc_tensors, verb_publish, verb_get, verb_release,

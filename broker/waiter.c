@@ -146,7 +146,7 @@ static struct waiter *waiter_new(struct session *session,
 			   1, err) < 0)
 		goto refuse;
 	waiter->request = *request;
-	*request = (struct request){ 0 };
+	*request = (struct request){0};
 	waiter->session = session;
 	session->n_waiting++;
 	broker->waiters.n++;

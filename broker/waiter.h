@@ -29,9 +29,9 @@ struct waiter {
 	uint32_t position; /* in the deadlines */
 	bool is_timed_out; /* its time is over: only waits for memory that is
 			      being made for it */
-	char *name;	   /* owned; NULL: waits for room */
-	struct waiter_queue *queue;	/* the one it is in */
-	struct waiter *next, *prev;	/* in there */
+	char *name;        /* owned; NULL: waits for room */
+	struct waiter_queue *queue; /* the one it is in */
+	struct waiter *next, *prev; /* in there */
 	struct waiter *session_next, *session_prev;
 };
 

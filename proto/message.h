@@ -264,7 +264,7 @@ struct request {
  * First reply to a hello: either `is_challenge` (answer the nonce with a
  * challenge request, whose reply is again of kind hello), or the session.
  * fds of the session: state table (read-only), ref-counter file, doorbell.
- * After a reconnect only the doorbell comes again.
+ * After a reconnect: none, the client has them all.
  */
 struct hello_reply {
 	bool is_challenge;

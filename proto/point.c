@@ -12,8 +12,10 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #define ERRNO_END 134 /* the kernel's numbers for user space end here */
@@ -38,12 +40,67 @@ static void log_name(const char *name)
 	(void)close(fd);
 }
 
+/* Write the rest of a plan; one without deaths goes. */
+static void keep_plan(int fd, const char *path, const char *rest)
+{
+	size_t size = strlen(rest);
+
+	if (size == 0 && unlink(path) < 0)
+		abort();
+	if (ftruncate(fd, 0) < 0 || pwrite(fd, rest, size, 0) != (ssize_t)size)
+		abort();
+}
+
+/* Is this passage the first death of the plan? It is struck out then. */
+static bool is_planned(int fd, const char *path, const char *name)
+{
+	char text[1024], place[64], rest[sizeof(text) + 96];
+	unsigned long left;
+	ssize_t size = pread(fd, text, sizeof(text) - 1, 0);
+	const char *end;
+
+	if (size <= 0)
+		return false;
+	text[size] = '\0';
+	if (sscanf(text, "%63s %lu", place, &left) != 2 ||
+	    strcmp(place, name) != 0)
+		return false;
+	end = strchr(text, '\n');
+	end = end ? end + 1 : "";
+	if (left > 1)
+		snprintf(rest, sizeof(rest), "%s %lu\n%s", place, left - 1,
+			 end);
+	else
+		snprintf(rest, sizeof(rest), "%s", end);
+	keep_plan(fd, path, rest);
+	return left <= 1;
+}
+
+static void follow_plan(const char *name)
+{
+	const char *path = getenv("FSDP_KILL_PLAN");
+	bool is_due;
+	int fd;
+
+	fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+	if (fd < 0)
+		return;
+	/* Threads pass points at the same time. */
+	if (flock(fd, LOCK_EX) < 0)
+		abort();
+	is_due = is_planned(fd, path, name);
+	if (is_due)
+		(void)raise(SIGKILL);
+	(void)close(fd);
+}
+
 void point(const char *name)
 {
 	const char *place = getenv("FSDP_KILL_AT");
 	const char *token = getenv("FSDP_KILL_TOKEN");
 
 	log_name(name);
+	follow_plan(name);
 	if (!place || strcmp(place, name) != 0)
 		return;
 	if (token && unlink(token) < 0)

@@ -5,6 +5,9 @@
  *   FSDP_KILL_AT=name        SIGKILL to ourselves when the place is passed,
  *   FSDP_KILL_TOKEN=path     ... but only if this file exists; it is unlinked
  *                            first, so that a restarted process survives;
+ *   FSDP_KILL_PLAN=path   the same by a file with a line "name n" per death:
+ *                         die at the n-th passage (from 1) since the line
+ *                         became the first; it is taken away before;
  *   FSDP_FAIL_AT=name:n:errno  the n-th passage of point_fail() fails (from 1;
  *                            n = "*": every one).
  * FSDP_POINTS_LOG=path appends every name passed, for tests that sweep them.

@@ -26,7 +26,7 @@
 
 /* Size classes: 32 per power of two; below 32 granules one for each size. */
 #define SECOND_BITS 5
-#define N_SECOND (1u << SECOND_BITS)
+#define N_SECOND    (1u << SECOND_BITS)
 
 /* Ranges of the class that a size itself falls into may be too small for it;
  * so many of them are tried before the next class, where every one fits. */
@@ -36,7 +36,7 @@
 
 struct node {
 	uint64_t start; /* | FREE_FLAG */
-	uint32_t next;	/* neighbours in memory; unused nodes: chain */
+	uint32_t next;  /* neighbours in memory; unused nodes: chain */
 	uint32_t prev;
 	uint32_t link_next; /* free: class list; taken: hash chain */
 	uint32_t link_prev; /* free: class list, the head's is the tail */
@@ -53,7 +53,7 @@ struct arena {
 	uint32_t n_taken, n_free;
 	unsigned int bucket_bits;
 	unsigned int shift; /* of a granule */
-	uint64_t used;	    /* granules */
+	uint64_t used;      /* granules */
 	unsigned int n_first;
 	uint64_t first_map;    /* first level: which rows have a free range */
 	uint32_t *second_maps; /* which classes of a row have one */
@@ -81,7 +81,7 @@ static uint64_t node_size(const struct arena *arena, uint32_t node)
 	       node_start(arena, node);
 }
 
-/* --- size classes ---------------------------------------------------------- */
+/* --- size classes -------------------------------------------------------- */
 
 /* The class of ranges of `size` granules: row * N_SECOND + column. */
 static unsigned int class_of(uint64_t size)
@@ -213,7 +213,7 @@ static uint32_t find_fit(const struct arena *arena, uint64_t size)
 	return class_fit(arena, class_of(size), size, UINT32_MAX);
 }
 
-/* --- hash of taken ranges -------------------------------------------------- */
+/* --- hash of taken ranges ------------------------------------------------ */
 
 static uint32_t *bucket(const struct arena *arena, uint64_t start)
 {
@@ -249,7 +249,7 @@ static uint32_t taken_remove(struct arena *arena, uint64_t start)
 	return node;
 }
 
-/* --- growing --------------------------------------------------------------- */
+/* --- growing ------------------------------------------------------------- */
 
 static int buckets_grow(struct arena *arena)
 {
@@ -320,7 +320,7 @@ static uint32_t node_take(struct arena *arena)
 	return arena->n_touched++;
 }
 
-/* --- ranges ---------------------------------------------------------------- */
+/* --- ranges -------------------------------------------------------------- */
 
 /* Cut a node in two; the second part is a new node, in no list yet. */
 static uint32_t node_split(struct arena *arena, uint32_t node, uint64_t size)
@@ -413,7 +413,7 @@ void arena_release(struct arena *arena, uint64_t offset)
 	order_drop(arena); /* it may name a node that went */
 }
 
-/* --- taking given ranges ---------------------------------------------------- */
+/* --- taking given ranges ------------------------------------------------- */
 
 /* Best effort: without heap the walk is long, and still right. */
 static void order_make(struct arena *arena)
@@ -513,7 +513,7 @@ int arena_reserve(struct arena *arena, uint64_t offset, uint64_t size,
 	return 0;
 }
 
-/* --- life and looking ------------------------------------------------------- */
+/* --- life and looking ---------------------------------------------------- */
 
 static int arena_init(struct arena *arena, uint64_t size)
 {
@@ -531,8 +531,8 @@ static int arena_init(struct arena *arena, uint64_t size)
 	    nodes_grow(arena, 2) < 0)
 		return -ENOMEM;
 	arena->n_touched = 2;
-	arena->nodes[0] = (struct node){ .start = n, .next = 1, .prev = 1 };
-	arena->nodes[1] = (struct node){ .start = 0 };
+	arena->nodes[0] = (struct node){.start = n, .next = 1, .prev = 1};
+	arena->nodes[1] = (struct node){.start = 0};
 	free_insert(arena, 1, true);
 	return 0;
 }
@@ -613,7 +613,7 @@ void arena_visit_free(const struct arena *arena, arena_visit_fn *fn, void *data)
 			   node_size(arena, node) << arena->shift, data);
 }
 
-/* --- consistency ------------------------------------------------------------ */
+/* --- consistency --------------------------------------------------------- */
 
 static bool taken_has(const struct arena *arena, uint32_t node)
 {
@@ -657,8 +657,8 @@ static bool class_is_consistent(const struct arena *arena, unsigned int class,
 				uint32_t *n_free)
 {
 	uint32_t head = arena->classes[class], node = head, prev = 0;
-	bool in_second = arena->second_maps[class / N_SECOND] >>
-				 class % N_SECOND & 1;
+	bool in_second =
+		arena->second_maps[class / N_SECOND] >> class % N_SECOND & 1;
 	bool in_first = arena->first_map >> class / N_SECOND & 1;
 
 	if (in_second != (head != 0) || (in_second && !in_first))

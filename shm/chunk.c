@@ -65,8 +65,9 @@ static int explain_populate(struct error *err, int code, uint64_t offset,
 		cause = "it lies past the end of the chunk";
 	else
 		cause = strerror(-code);
-	return error_set(err, code, "populate bytes %llu to %llu of a chunk: "
-				    "%s",
+	return error_set(err, code,
+			 "populate bytes %llu to %llu of a chunk: "
+			 "%s",
 			 (unsigned long long)offset, (unsigned long long)end,
 			 cause);
 }
@@ -140,10 +141,9 @@ int chunk_punch(int fd, uint64_t offset, uint64_t size, struct error *err)
 		if (errno != EINTR)
 			r = -errno;
 	if (r < 0)
-		return error_errno(err, r,
-				   "give bytes %llu to %llu of a chunk back",
-				   (unsigned long long)start,
-				   (unsigned long long)end);
+		return error_errno(
+			err, r, "give bytes %llu to %llu of a chunk back",
+			(unsigned long long)start, (unsigned long long)end);
 	return 0;
 }
 

@@ -197,8 +197,7 @@ int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
 	r = map(fd, offset, size, PROT_READ | (is_writable ? PROT_WRITE : 0),
 		ret);
 	if (r < 0)
-		return error_errno(err, r,
-				   "map %llu bytes of a memory file %s",
+		return error_errno(err, r, "map %llu bytes of a memory file %s",
 				   (unsigned long long)size,
 				   is_writable ? "writable" : "read-only");
 	/* Best effort: a kernel without huge pages says EINVAL. */

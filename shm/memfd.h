@@ -16,8 +16,8 @@ struct error;
 #define HUGE_PAGE_SIZE (UINT64_C(2) << 20)
 
 enum memfd_seals {
-	MEMFD_SEAL_SIZE = 1,	/* F_SEAL_SHRINK | F_SEAL_GROW */
-	MEMFD_SEAL_CLOSED = 2,	/* also F_SEAL_SEAL: no seal can be added */
+	MEMFD_SEAL_SIZE = 1,   /* F_SEAL_SHRINK | F_SEAL_GROW */
+	MEMFD_SEAL_CLOSED = 2, /* also F_SEAL_SEAL: no seal can be added */
 };
 
 /* A memfd of `size` bytes (a hole), sealed; gives its read-write fd. */

@@ -21,13 +21,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define REFS_MAGIC UINT64_C(0x3146455250445346) /* "FSDPREF1" */
-#define REFS_VERSION 1
-#define N_WORDS (TABLE_SLOTS / 64)
+#define REFS_MAGIC      UINT64_C(0x3146455250445346) /* "FSDPREF1" */
+#define REFS_VERSION    1
+#define N_WORDS         (TABLE_SLOTS / 64)
 #define N_SUMMARY_WORDS (N_WORDS / 64)
-#define HEAD_SIZE (REFS_BITMAP_OFFSET + TABLE_SLOTS / 8)
-#define ENTRIES_SIZE (sizeof(struct refs_entry) * (uint64_t)TABLE_SLOTS)
-#define REFS_SIZE (HEAD_SIZE + ENTRIES_SIZE)
+#define HEAD_SIZE       (REFS_BITMAP_OFFSET + TABLE_SLOTS / 8)
+#define ENTRIES_SIZE    (sizeof(struct refs_entry) * (uint64_t)TABLE_SLOTS)
+#define REFS_SIZE       (HEAD_SIZE + ENTRIES_SIZE)
 
 struct refs_header {
 	uint64_t magic;
@@ -143,7 +143,7 @@ int refs_create(struct refs *ret, struct error *err)
 /* Judges a copy of the header: the file is in other hands. */
 static int check_header(int fd, struct error *err)
 {
-	struct refs_header header = { 0 };
+	struct refs_header header = {0};
 	ssize_t n;
 
 	n = pread(fd, &header, sizeof(header), 0);
@@ -180,13 +180,13 @@ static int check(int fd, uint64_t *ret_inode, struct error *err)
 
 int refs_open(struct refs *ret, int fd, enum refs_side side, struct error *err)
 {
-	struct refs refs = { .fd = fd };
+	struct refs refs = {.fd = fd};
 	int r;
 
 	r = check(fd, &refs.inode, err);
 	if (r == 0)
-		r = side == REFS_BROKER ? map_broker(&refs, err) :
-					  map_client(&refs, err);
+		r = side == REFS_BROKER ? map_broker(&refs, err)
+					: map_client(&refs, err);
 	if (r < 0) {
 		refs_close(&refs);
 		return r;
@@ -225,8 +225,14 @@ bool refs_release(struct refs *refs, const struct table *table, uint32_t slot)
 	 * one order that reclaim's store and count are part of as well. */
 	atomic_fetch_sub_explicit(&refs->entries[slot].delta, 1,
 				  memory_order_seq_cst);
-	if (table_word_state(table_load(table, slot)) != SLOT_LIMBO)
+	switch (table_word_state(table_load(table, slot))) {
+	case SLOT_LIMBO:
+	case SLOT_WRITING: /* given up before it was published */
+		break;
+	case SLOT_FREE:
+	case SLOT_PUBLISHED:
 		return false;
+	}
 	set_pending(refs, slot / 64, UINT64_C(1) << slot % 64);
 	return true;
 }

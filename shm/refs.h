@@ -11,7 +11,7 @@
  *
  *   acquire:  delta += 1;  word == (generation, PUBLISHED) ?  held
  *                                                          :  release, ask
- *   release:  delta -= 1;  word is LIMBO ?  set pending bit, ring
+ *   release:  delta -= 1;  word is LIMBO or WRITING ?  set pending bit, ring
  *   reclaim:  word = (generation, LIMBO);  any granted + delta > 0 ?  stay
  *                                                          :  free
  *
@@ -23,7 +23,8 @@
  * a release and rings like one: the reclaim may have counted the short-lived
  * hold, and nobody else would ever look again. A release that sees LIMBO rings
  * whatever the generation and the count: the entry may be shared by threads,
- * and which of them is last is not ours to know. tests/model checks this with
+ * and which of them is last is not ours to know. A release that sees WRITING
+ * may be a writer giving up, which nobody else would notice. tests/model checks this with
  * crashes of both sides.
  *
  * LAYOUT (n = slots)
@@ -86,8 +87,8 @@ static inline void refs_hold(struct refs *refs, uint32_t slot)
 }
 
 /*
- * Client: drop one hold. True: the slot is in limbo, its pending bit is set
- * now and the caller must ring the doorbell.
+ * Client: drop one hold. True: the slot is in limbo (or still written), its
+ * pending bit is set now and the caller must ring the doorbell.
  */
 bool refs_release(struct refs *refs, const struct table *table, uint32_t slot);
 

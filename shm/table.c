@@ -13,10 +13,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define TABLE_MAGIC UINT64_C(0x3142415450445346) /* "FSDPTAB1" */
-#define TABLE_VERSION 1
+#define TABLE_MAGIC        UINT64_C(0x3142415450445346) /* "FSDPTAB1" */
+#define TABLE_VERSION      1
 #define TABLE_WORDS_OFFSET 12288
-#define TABLE_SIZE (TABLE_WORDS_OFFSET + UINT64_C(8) * TABLE_SLOTS)
+#define TABLE_SIZE         (TABLE_WORDS_OFFSET + UINT64_C(8) * TABLE_SLOTS)
 
 _Static_assert(offsetof(struct table_header, magic) == 0, "layout");
 _Static_assert(offsetof(struct table_header, version) == 8, "layout");
@@ -38,8 +38,7 @@ struct identity {
 	uint32_t n_slots;
 };
 
-_Static_assert(sizeof(struct identity) ==
-		       offsetof(struct table_header, epoch),
+_Static_assert(sizeof(struct identity) == offsetof(struct table_header, epoch),
 	       "the identity is the start of the header");
 
 static int map(struct table *table, bool is_writable, struct error *err)
@@ -51,8 +50,7 @@ static int map(struct table *table, bool is_writable, struct error *err)
 	if (r < 0)
 		return error_wrap(err, r, "state table");
 	table->header = at;
-	table->words =
-		(_Atomic uint64_t *)((uint8_t *)at + TABLE_WORDS_OFFSET);
+	table->words = (_Atomic uint64_t *)((uint8_t *)at + TABLE_WORDS_OFFSET);
 	return 0;
 }
 
@@ -79,7 +77,7 @@ int table_create(struct table *ret, struct error *err)
 
 static int check(int fd, struct error *err)
 {
-	struct identity identity = { 0 };
+	struct identity identity = {0};
 	ssize_t n;
 	int r;
 
@@ -104,7 +102,7 @@ static int check(int fd, struct error *err)
 
 int table_open(struct table *ret, int fd, bool is_writable, struct error *err)
 {
-	struct table table = { .fd = fd };
+	struct table table = {.fd = fd};
 	int r;
 
 	r = check(fd, err);

@@ -23,7 +23,6 @@
 #include "broker/waiter.h"
 #include "proto/error.h"
 #include "proto/frame.h"
-#include "proto/name.h"
 #include "proto/point.h"
 #include <assert.h>
 #include <errno.h>
@@ -40,7 +39,10 @@ struct verb {
 };
 
 #define VERB(name, fn, is_recorded)                                            \
-	{ fn, is_recorded, "verb." name ".done", "verb." name ".committed" }
+	{                                                                      \
+		fn, is_recorded, "verb." name ".done",                         \
+			"verb." name ".committed"                              \
+	}
 
 static const struct verb verbs[MESSAGE_MAX + 1] = {
 	[MESSAGE_PING] = VERB("ping", verb_ping, false),
@@ -63,7 +65,8 @@ static const struct verb verbs[MESSAGE_MAX + 1] = {
 	[MESSAGE_STATUS] = VERB("status", verb_status, false),
 };
 
-/* --- memory of one call ---------------------------------------------------- */
+/* --- memory of one call ----------------------------------------------------
+ */
 
 struct piece {
 	struct piece *next;
@@ -114,7 +117,7 @@ static void call_init(struct verb_call *call, struct session *session,
 		.owned_fd = -1,
 		.scratch = scratch,
 	};
-	*reply = (struct reply){ .kind = request->kind };
+	*reply = (struct reply){.kind = request->kind};
 	scratch->pieces = NULL;
 }
 
@@ -125,7 +128,8 @@ static void call_deinit(struct verb_call *call)
 	scratch_deinit(call->scratch);
 }
 
-/* --- chunks ---------------------------------------------------------------- */
+/* --- chunks ----------------------------------------------------------------
+ */
 
 /* Where a reply of this kind lists its chunks; false: it has none. */
 static bool reply_chunks(struct reply *reply, struct chunk_ref ***ret_chunks,
@@ -216,14 +220,12 @@ int verb_fill_places(struct verb_call *call, const uint32_t *slots, uint32_t n,
 {
 	const struct catalog *catalog = &call->broker->catalog;
 	struct tensor_place *places = call->scratch->places;
-	char name[NAME_MAX_SIZE + 1];
 	uint32_t block;
 
 	(void)err;
 	assert(n <= MESSAGE_MAX_ITEMS);
 	for (uint32_t i = 0; i < n; i++) {
-		slot_place(call->broker, slots[i], name, &places[i]);
-		places[i].name = "";
+		slot_place(call->broker, slots[i], NULL, &places[i]);
 		block = catalog_slot(catalog, slots[i])->block;
 		/* What cannot be sent now, the client asks for. */
 		(void)verb_attach_chunk(
@@ -234,7 +236,8 @@ int verb_fill_places(struct verb_call *call, const uint32_t *slots, uint32_t n,
 	return 0;
 }
 
-/* --- answers --------------------------------------------------------------- */
+/* --- answers ---------------------------------------------------------------
+ */
 
 /* An encoded reply; size 0 with code -ENOMEM if even that had no memory. */
 struct body {
@@ -252,9 +255,9 @@ static void encode_refusal(uint16_t kind, const struct error *cause,
 		.sentence = cause->msg,
 	};
 
-	*ret = (struct body){ .code = cause->code };
+	*ret = (struct body){.code = cause->code};
 	if (reply_encode(&reply, &ret->bytes, &ret->size, NULL) < 0)
-		*ret = (struct body){ .code = -ENOMEM };
+		*ret = (struct body){.code = -ENOMEM};
 }
 
 /* The reply without its chunks; a refusal if there is no memory for it. */
@@ -270,7 +273,7 @@ static void encode_reply(struct verb_call *call, struct body *ret)
 		n_chunks = *n;
 		*n = 0;
 	}
-	*ret = (struct body){ 0 };
+	*ret = (struct body){0};
 	r = reply_encode(call->reply, &ret->bytes, &ret->size, &err);
 	if (n)
 		*n = n_chunks;
@@ -377,7 +380,8 @@ static void answer(struct verb_call *call, uint64_t number,
 	send_body(call, peer, number, &body);
 }
 
-/* --- running --------------------------------------------------------------- */
+/* --- running ---------------------------------------------------------------
+ */
 
 /*
  * Run a request and answer it, unless it parks: the positive outcome says for
@@ -460,7 +464,8 @@ out:
 	return r <= 0;
 }
 
-/* --- replay ---------------------------------------------------------------- */
+/* --- replay ----------------------------------------------------------------
+ */
 
 /* The bundle of a recorded answer, if it is still there. */
 static uint32_t find_bundle(const struct broker *broker, uint64_t id)
@@ -555,10 +560,10 @@ static int copy_outcome(const struct session *session, uint16_t kind,
 static void replay(struct session *session, uint16_t kind, uint64_t number,
 		   const struct outcome *outcome)
 {
-	struct request request = { .kind = kind };
+	struct request request = {.kind = kind};
 	struct peer *peer = session->peer;
 	struct error err = ERROR_NULL;
-	struct body body = { 0 };
+	struct body body = {0};
 	struct scratch scratch;
 	struct verb_call call;
 	struct reply reply;
@@ -579,7 +584,8 @@ static void replay(struct session *session, uint16_t kind, uint64_t number,
 	call_deinit(&call);
 }
 
-/* --- entry ----------------------------------------------------------------- */
+/* --- entry -----------------------------------------------------------------
+ */
 
 static int check_number(const struct session *session,
 			const struct frame *frame, struct error *err)

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define PAGE_ITEMS MESSAGE_MAX_ITEMS
-#define N_BUCKETS (sizeof((struct accounts *)0)->buckets / sizeof(void *))
+#define N_BUCKETS  (sizeof((struct accounts *)0)->buckets / sizeof(void *))
 /* Grants of one session that are looked at; what is beyond counts as held. */
 #define MAX_GRANTS 4096
 
@@ -28,7 +28,8 @@ int verb_ping(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* --- who --------------------------------------------------------------------- */
+/* --- who ---------------------------------------------------------------------
+ */
 
 static int find_slot(const struct verb_call *call, uint32_t *ret,
 		     struct error *err)
@@ -49,10 +50,11 @@ static int find_slot(const struct verb_call *call, uint32_t *ret,
 	owner = slot_access(broker, slot).uid;
 	if (!session_is_owner(call->session, owner) &&
 	    !session_is_admin(call->session))
-		return error_set(err, -EACCES,
-				 "who holds a tensor of uid %u is shown to that "
-				 "user, to root and to the admin group",
-				 owner);
+		return error_set(
+			err, -EACCES,
+			"who holds a tensor of uid %u is shown to that "
+			"user, to root and to the admin group",
+			owner);
 	*ret = slot;
 	return 0;
 }
@@ -124,7 +126,8 @@ int verb_who(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* --- clients ------------------------------------------------------------------- */
+/* --- clients
+ * ------------------------------------------------------------------- */
 
 /* Slots it holds; grants of an earlier generation of a slot are none. */
 static uint64_t count_slots(const struct session *session)
@@ -137,7 +140,8 @@ static uint64_t count_slots(const struct session *session)
 	uint32_t n_seen = 0;
 	uint64_t n = 0;
 
-	for (; grant && n_seen < MAX_GRANTS; grant = record->session_link.next) {
+	for (; grant && n_seen < MAX_GRANTS;
+	     grant = record->session_link.next) {
 		record = catalog_grant(catalog, grant);
 		n_seen++;
 		if (record->generation ==
@@ -193,7 +197,8 @@ int verb_clients(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* --- status --------------------------------------------------------------------- */
+/* --- status
+ * --------------------------------------------------------------------- */
 
 /* Resident memory of the broker itself, with the catalog; 0: not known. */
 static uint64_t resident_bytes(void)
@@ -212,7 +217,7 @@ static uint64_t resident_bytes(void)
 static void add(struct status_reply *reply, const char *name, uint64_t value)
 {
 	reply->values[reply->n_values++] =
-		(struct status_value){ .name = name, .value = value };
+		(struct status_value){.name = name, .value = value};
 }
 
 /* Of all users' blocks. */

@@ -18,12 +18,12 @@
 #include <errno.h>
 #include <string.h>
 
-#define MAX_EXAMINED 4096
+#define MAX_EXAMINED  4096
 #define MAX_PAGE_SIZE 56320 /* leaves room in a frame for the rest */
 #define MAX_NAME_ROOM (MESSAGE_MAX_ITEMS * (NAME_MAX_SIZE + 1))
 /* An upper bound of one item without its name, and per dimension. */
 #define ITEM_SIZE 160
-#define DIM_SIZE 22
+#define DIM_SIZE  22
 
 /* The page being filled. */
 struct page {
@@ -40,8 +40,7 @@ static bool is_wanted(const struct verb_call *call, uint32_t slot)
 {
 	const struct list_request *request = &call->request->list;
 	const struct broker *broker = call->broker;
-	const struct slot_record *record =
-		catalog_slot(&broker->catalog, slot);
+	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
 	size_t prefix_size = strlen(request->prefix);
 	char name[NAME_MAX_SIZE + 1];
 	struct access_class access;
@@ -108,7 +107,7 @@ int verb_list(struct verb_call *call, struct error *err)
 {
 	const struct list_request *request = &call->request->list;
 	uint32_t last = catalog_n_touched(&call->broker->catalog, SECTION_SLOT);
-	struct page page = { .now_ms = now_ms() };
+	struct page page = {.now_ms = now_ms()};
 	uint64_t slot = request->cursor ? request->cursor : 1;
 
 	page.items = verb_alloc(call, MESSAGE_MAX_ITEMS * sizeof(*page.items));

@@ -8,8 +8,9 @@
  *
  *   check    check again what is held: it must not have changed
  *   reload   let go and attach again: the newest version
+ *   quit     end, as at the end of input
  *
- * Ends at the end of input. Exit status 1 if anything was not as written.
+ * Exit status 1 if anything was not as written.
  */
 #include <fsdp.h>
 #include <inttypes.h>
@@ -152,7 +153,7 @@ static int obey(struct reader *reader, const char *line)
 	if (strcmp(line, "check\n") == 0)
 		return check(reader);
 	if (strcmp(line, "reload\n") != 0) {
-		fprintf(stderr, "reader: say \"check\" or \"reload\"\n");
+		fprintf(stderr, "reader: say check, reload or quit\n");
 		return -1;
 	}
 	let_go(reader);
@@ -169,7 +170,8 @@ static int run(struct reader *reader)
 	if (r < 0)
 		return r;
 	r = check(reader);
-	while (r == 0 && fgets(line, sizeof(line), stdin))
+	while (r == 0 && fgets(line, sizeof(line), stdin) &&
+	       strcmp(line, "quit\n") != 0)
 		r = obey(reader, line);
 	let_go(reader);
 	return r;

@@ -381,6 +381,18 @@ Test(client, a_full_budget_holds_the_producer_back_until_a_release)
 	fsdp_close(small);
 }
 
+Test(client, what_is_freed_before_it_was_published_goes_back)
+{
+	struct fsdp_client *small = connect_to(&daemon_, 1024);
+	struct fsdp_tensor *tensor = make(small, &VECTOR, 1);
+
+	fsdp_free(tensor);
+	cr_assert(
+		eq(int, fsdp_alloc(small, &VECTOR, 1, NULL, 60000, &tensor), 0),
+		"%s", fsdp_error());
+	fsdp_close(small);
+}
+
 /* --- bundles ------------------------------------------------------------- */
 
 static const char *const MEMBERS[] = {"test/model/w", "test/model/b"};

@@ -10,7 +10,9 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -35,11 +37,12 @@ struct wire {
 
 static struct daemon daemon_;
 
-/* --- the raw client ---------------------------------------------------------- */
+/* --- the raw client ----------------------------------------------------------
+ */
 
 static struct wire *wire_new(void)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct wire *wire = calloc(1, sizeof(*wire));
 
 	strcpy(address.sun_path, daemon_socket(&daemon_));
@@ -66,15 +69,15 @@ static void wire_free(struct wire *wire)
  * FRAME_EOF. */
 static int receive(struct wire *wire)
 {
-	struct pollfd pollfd = { .fd = wire->fd, .events = POLLIN };
+	struct pollfd pollfd = {.fd = wire->fd, .events = POLLIN};
 	struct error err = ERROR_NULL;
 	int r;
 
 	frame_close_fds(&wire->frame);
 	reply_deinit(&wire->reply);
 	cr_assert(eq(int, poll(&pollfd, 1, PATIENCE_MS), 1), "no answer");
-	wire->frame = (struct frame){ 0 };
-	wire->reply = (struct reply){ 0 };
+	wire->frame = (struct frame){0};
+	wire->reply = (struct reply){0};
 	r = frame_recv(wire->fd, wire->buffer, &wire->frame, NULL, &err);
 	if (r != FRAME_OK || wire->frame.kind == 0 ||
 	    wire->frame.kind > MESSAGE_MAX)
@@ -88,12 +91,12 @@ static int receive(struct wire *wire)
 static void send_body(struct wire *wire, uint16_t kind, const void *body,
 		      size_t size, const int *fds, uint16_t n_fds)
 {
-	struct frame frame = { .kind = kind,
-			       .number = wire->number,
-			       .answered = 0,
-			       .body = body,
-			       .body_size = (uint32_t)size,
-			       .n_fds = n_fds };
+	struct frame frame = {.kind = kind,
+			      .number = wire->number,
+			      .answered = 0,
+			      .body = body,
+			      .body_size = (uint32_t)size,
+			      .n_fds = n_fds};
 
 	for (uint16_t i = 0; i < n_fds; i++)
 		frame.fds[i] = fds[i];
@@ -128,9 +131,9 @@ static int call(struct wire *wire, const struct request *request)
 
 static const struct request HELLO = {
 	.kind = MESSAGE_HELLO,
-	.hello = { .major = PROTOCOL_MAJOR },
+	.hello = {.major = PROTOCOL_MAJOR},
 };
-static const struct request PING = { .kind = MESSAGE_PING };
+static const struct request PING = {.kind = MESSAGE_PING};
 
 static void take_session(struct wire *wire)
 {
@@ -166,7 +169,7 @@ static struct request reconnect_hello(const struct wire *wire)
 static int reconnect(struct wire *wire, const struct wire *from,
 		     const struct request *hello, int refs_fd, int doorbell_fd)
 {
-	const int fds[] = { refs_fd, doorbell_fd };
+	const int fds[] = {refs_fd, doorbell_fd};
 
 	wire->number = from->number + 1;
 	send_again(wire, hello, fds, 2);
@@ -178,17 +181,17 @@ static int reconnect(struct wire *wire, const struct wire *from,
 static struct tensor_place put(struct wire *wire, const char *name, int64_t n)
 {
 	struct alloc_item item = {
-		.type = { .dtype = DTYPE_U8, .n_dims = 1, .shape = { n } },
+		.type = {.dtype = DTYPE_U8, .n_dims = 1, .shape = {n}},
 		.name = "",
 	};
 	struct request alloc = {
 		.kind = MESSAGE_ALLOC,
-		.alloc = { .timeout_ms = -1, .n_items = 1, .items = &item },
+		.alloc = {.timeout_ms = -1, .n_items = 1, .items = &item},
 	};
-	struct publish_item publication = { .name = name };
+	struct publish_item publication = {.name = name};
 	struct request publish = {
 		.kind = MESSAGE_PUBLISH,
-		.publish = { .n_items = 1, .items = &publication },
+		.publish = {.n_items = 1, .items = &publication},
 	};
 	struct tensor_place place;
 
@@ -204,16 +207,14 @@ static struct request get_request(const char **name, int32_t timeout_ms)
 {
 	return (struct request){
 		.kind = MESSAGE_GET,
-		.get = { .timeout_ms = timeout_ms,
-			 .n_names = 1,
-			 .names = name },
+		.get = {.timeout_ms = timeout_ms, .n_names = 1, .names = name},
 	};
 }
 
 /* What the broker counts the session's holds of `name` to be. */
 static int64_t count_holds(struct wire *wire, const char *name)
 {
-	struct request who = { .kind = MESSAGE_WHO, .who = { .name = name } };
+	struct request who = {.kind = MESSAGE_WHO, .who = {.name = name}};
 
 	cr_assert(zero(int, call(wire, &who)), "%s", wire->reply.sentence);
 	for (uint32_t i = 0; i < wire->reply.who.n_holders; i++) {
@@ -242,7 +243,8 @@ TestSuite(wire, .init = setup, .fini = teardown, .timeout = 30);
 TestSuite(wire_restart, .init = setup_supervised, .fini = teardown,
 	  .timeout = 30);
 
-/* --- hello ------------------------------------------------------------------- */
+/* --- hello -------------------------------------------------------------------
+ */
 
 Test(wire, another_major_version_is_refused_with_both_versions)
 {
@@ -290,7 +292,8 @@ Test(wire, a_hello_from_another_process_than_the_connecting_one_is_refused)
 	wire_free(wire);
 }
 
-/* --- frames ------------------------------------------------------------------ */
+/* --- frames ------------------------------------------------------------------
+ */
 
 /* The connection breaks, the broker goes on. */
 static void expect_dropped(struct wire *wire)
@@ -358,7 +361,8 @@ Test(wire, a_garbage_body_is_refused_and_the_connection_stays)
 	wire_free(wire);
 }
 
-/* --- numbers ------------------------------------------------------------------- */
+/* --- numbers
+ * ------------------------------------------------------------------- */
 
 Test(wire, a_repeated_number_is_answered_but_not_done_again)
 {
@@ -412,10 +416,10 @@ Test(wire, more_unanswered_requests_than_the_window_are_fine_if_they_were_read)
 Test(wire, a_number_that_the_client_called_answered_costs_the_connection)
 {
 	struct wire *wire = wire_open();
-	struct frame frame = { .kind = MESSAGE_PING,
-			       .number = 100,
-			       .answered = 100,
-			       .body = (const uint8_t *)"" };
+	struct frame frame = {.kind = MESSAGE_PING,
+			      .number = 100,
+			      .answered = 100,
+			      .body = (const uint8_t *)""};
 
 	cr_assert(eq(int, frame_send(wire->fd, &frame, NULL), FRAME_OK));
 	cr_assert(eq(int, receive(wire), FRAME_OK));
@@ -426,7 +430,8 @@ Test(wire, a_number_that_the_client_called_answered_costs_the_connection)
 	expect_dropped(wire);
 }
 
-/* --- waiting --------------------------------------------------------------------- */
+/* --- waiting
+ * --------------------------------------------------------------------- */
 
 Test(wire, a_parked_get_is_answered_when_the_name_comes)
 {
@@ -457,7 +462,8 @@ Test(wire, a_parked_get_times_out)
 	wire_free(wire);
 }
 
-/* --- unread descriptors -------------------------------------------------------------- */
+/* --- unread descriptors
+ * -------------------------------------------------------------- */
 
 Test(wire, a_second_reply_with_descriptors_waits_until_the_first_was_read)
 {
@@ -465,7 +471,7 @@ Test(wire, a_second_reply_with_descriptors_waits_until_the_first_was_read)
 	struct tensor_place place = put(wire, "test/a", 100);
 	struct request chunk = {
 		.kind = MESSAGE_CHUNK,
-		.chunk = { .n_chunks = 1, .chunks = &place.chunk },
+		.chunk = {.n_chunks = 1, .chunks = &place.chunk},
 	};
 	struct wire *other = wire_open();
 
@@ -484,7 +490,8 @@ Test(wire, a_second_reply_with_descriptors_waits_until_the_first_was_read)
 	wire_free(wire);
 }
 
-/* --- coming back ----------------------------------------------------------------------- */
+/* --- coming back
+ * ----------------------------------------------------------------------- */
 
 Test(wire, a_reconnect_replays_what_was_done_with_the_chunk_it_lacks)
 {
@@ -529,8 +536,9 @@ Test(wire, a_reconnect_with_a_wrong_token_is_refused)
 	struct request hello = reconnect_hello(wire);
 
 	hello.hello.token[TOKEN_SIZE - 1] ^= 1;
-	cr_assert(eq(int, reconnect(again, wire, &hello, wire->refs_fd,
-				    wire->doorbell_fd),
+	cr_assert(eq(int,
+		     reconnect(again, wire, &hello, wire->refs_fd,
+			       wire->doorbell_fd),
 		     -ESTALE));
 	cr_assert(zero(int, call(wire, &PING)));
 	wire_free(again);
@@ -543,8 +551,9 @@ Test(wire, a_reconnect_with_the_file_of_another_session_is_refused)
 		    *again = wire_new();
 	struct request hello = reconnect_hello(wire);
 
-	cr_assert(eq(int, reconnect(again, wire, &hello, other->refs_fd,
-				    wire->doorbell_fd),
+	cr_assert(eq(int,
+		     reconnect(again, wire, &hello, other->refs_fd,
+			       wire->doorbell_fd),
 		     -EPERM));
 	cr_assert(zero(int, call(wire, &PING)));
 	wire_free(again);
@@ -555,12 +564,13 @@ Test(wire, a_reconnect_with_the_file_of_another_session_is_refused)
 Test(wire, goodbye_ends_the_session)
 {
 	struct wire *wire = wire_open(), *again = wire_new();
-	struct request goodbye = { .kind = MESSAGE_GOODBYE };
+	struct request goodbye = {.kind = MESSAGE_GOODBYE};
 	struct request hello = reconnect_hello(wire);
 
 	cr_assert(zero(int, call(wire, &goodbye)));
-	cr_assert(eq(int, reconnect(again, wire, &hello, wire->refs_fd,
-				    wire->doorbell_fd),
+	cr_assert(eq(int,
+		     reconnect(again, wire, &hello, wire->refs_fd,
+			       wire->doorbell_fd),
 		     -ESTALE));
 	wire_free(again);
 	wire_free(wire);
@@ -601,13 +611,14 @@ Test(wire_restart, a_doorbell_that_is_none_is_refused)
 
 	daemon_kill_broker(&daemon_);
 	again = wire_new();
-	cr_assert(eq(int, reconnect(again, wire, &hello, wire->refs_fd,
-				    wire->refs_fd),
-		     -EPROTO));
+	cr_assert(
+		eq(int,
+		   reconnect(again, wire, &hello, wire->refs_fd, wire->refs_fd),
+		   -EPROTO));
 	wire_free(again);
 	again = wire_new();
-	cr_assert(eq(int, reconnect(again, wire, &hello, wire->refs_fd,
-				    semaphore),
+	cr_assert(eq(int,
+		     reconnect(again, wire, &hello, wire->refs_fd, semaphore),
 		     -EPROTO));
 	wire_free(again);
 	again = wire_new();
@@ -620,14 +631,14 @@ Test(wire_restart, a_doorbell_that_is_none_is_refused)
 
 #ifdef FSDP_TEST_POINTS
 
-/* --- kernels without SO_PEERPIDFD ------------------------------------------------------- */
+/* --- kernels without SO_PEERPIDFD
+ * ------------------------------------------------------- */
 
 static void setup_old_kernel(void)
 {
 	static const char *const env[] = {
-		"FSDP_FAIL_AT=peer.pidfd:*:ENOPROTOOPT", NULL
-	};
-	const struct daemon_options options = { .env = env };
+		"FSDP_FAIL_AT=peer.pidfd:*:ENOPROTOOPT", NULL};
+	const struct daemon_options options = {.env = env};
 
 	daemon_start_with(&daemon_, &options);
 }
@@ -641,7 +652,7 @@ static struct request challenged(struct wire *wire)
 	cr_assert(wire->reply.hello.is_challenge);
 	return (struct request){
 		.kind = MESSAGE_CHALLENGE,
-		.challenge = { .nonce = wire->reply.hello.nonce },
+		.challenge = {.nonce = wire->reply.hello.nonce},
 	};
 }
 
@@ -692,6 +703,105 @@ Test(wire_challenge, anything_but_the_answer_is_refused)
 	(void)challenged(wire);
 	cr_assert(eq(int, call(wire, &PING), -EPROTO));
 	wire_free(wire);
+}
+
+/* --- kill -9
+ * ------------------------------------------------------------------------------
+ */
+
+static char token[] = "/tmp/fsdpd-token-XXXXXX";
+static char kill_at[64], kill_token[64];
+
+/* A broker that dies at `place` once the token is there. */
+static void start_mortal(const char *place)
+{
+	const char *const env[] = {kill_at, kill_token, NULL};
+	const struct daemon_options options = {.is_supervised = true,
+					       .env = env};
+
+	close(mkstemp(token));
+	unlink(token);
+	snprintf(kill_at, sizeof(kill_at), "FSDP_KILL_AT=%s", place);
+	snprintf(kill_token, sizeof(kill_token), "FSDP_KILL_TOKEN=%s", token);
+	daemon_start_with(&daemon_, &options);
+}
+
+static void arm(void)
+{
+	close(open(token, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+}
+
+/* Ask for one more hold of a broker that is killed at `place` meanwhile; ask
+ * again under the same number. */
+static void get_from_mortal(const char *place)
+{
+	const char *name = "test/a";
+	struct request get = get_request(&name, 0);
+	struct wire *wire, *again;
+	struct request hello;
+
+	start_mortal(place);
+	wire = wire_open();
+	hello = reconnect_hello(wire);
+	put(wire, name, 100);
+	arm();
+	send_request(wire, &get);
+	while (receive(wire) == FRAME_OK)
+		;
+	again = wire_new();
+	cr_assert(zero(int, reconnect(again, wire, &hello, wire->refs_fd,
+				      wire->doorbell_fd)));
+	again->number = wire->number;
+	again->session = wire->session;
+	send_again(again, &get, NULL, 0);
+	cr_assert(eq(int, receive(again), FRAME_OK));
+	cr_assert(zero(int, again->frame.code), "%s: %s", place,
+		  again->reply.sentence);
+	cr_assert(eq(i64, count_holds(again, name), 2), "%s", place);
+	cr_assert(lt(int, access(token, F_OK), 0), "%s was not passed", place);
+	wire_free(again);
+	wire_free(wire);
+	daemon_stop(&daemon_);
+}
+
+Test(wire_kill, a_get_counts_once_wherever_the_broker_dies, .timeout = 60)
+{
+	static const char *const places[] = {
+		"grant.added",       "verb.get.done", "catalog.commit",
+		"catalog.committed", "peer.send",     "verb.get.committed",
+	};
+
+	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+		strcpy(token, "/tmp/fsdpd-token-XXXXXX");
+		get_from_mortal(places[i]);
+	}
+}
+
+/* Two adoptions that kill the broker; the third starts without them. */
+Test(wire_kill, a_memory_that_kills_who_adopts_it_is_given_up, .timeout = 60)
+{
+	static const char *const env[] = {"FSDP_KILL_AT=adopt.slots", NULL};
+	const struct daemon_options options = {.is_supervised = true,
+					       .env = env};
+	struct wire *wire, *again;
+	struct request hello;
+
+	daemon_start_with(&daemon_, &options);
+	wire = wire_open();
+	hello = reconnect_hello(wire);
+	put(wire, "test/a", 100);
+	daemon_kill_broker(&daemon_);
+	again = wire_new();
+	cr_assert(eq(int,
+		     reconnect(again, wire, &hello, wire->refs_fd,
+			       wire->doorbell_fd),
+		     -ESTALE));
+	wire_free(again);
+	again = wire_open();
+	put(again, "test/a", 100);
+	wire_free(again);
+	wire_free(wire);
+	daemon_stop(&daemon_);
 }
 
 #endif

@@ -51,7 +51,7 @@ give_up(const struct daemon *daemon, const char *format, ...)
 
 static void nap(void)
 {
-	const struct timespec ms = { .tv_nsec = 1000000 };
+	const struct timespec ms = {.tv_nsec = 1000000};
 
 	nanosleep(&ms, NULL);
 }
@@ -59,9 +59,9 @@ static void nap(void)
 static void clean_environment(void)
 {
 	static const char *const names[] = {
-		"NOTIFY_SOCKET",  "LISTEN_FDS",	     "LISTEN_PID",
-		"LISTEN_FDNAMES", "WATCHDOG_USEC",   "WATCHDOG_PID",
-		"FSDP_SOCKET",	  "JOURNAL_STREAM",
+		"NOTIFY_SOCKET",  "LISTEN_FDS",     "LISTEN_PID",
+		"LISTEN_FDNAMES", "WATCHDOG_USEC",  "WATCHDOG_PID",
+		"FSDP_SOCKET",    "JOURNAL_STREAM",
 	};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
@@ -92,7 +92,7 @@ become_daemon(const struct daemon *daemon, const struct daemon_options *options)
 
 static bool is_answering(const struct daemon *daemon)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	bool is_connected;
 
@@ -116,16 +116,8 @@ static void write_config(const struct daemon *daemon, const char *text)
 	fclose(file);
 }
 
-void daemon_start_with(struct daemon *daemon,
-		       const struct daemon_options *options)
+static void launch(struct daemon *daemon, const struct daemon_options *options)
 {
-	*daemon = (struct daemon){ .is_supervised = options->is_supervised,
-				   .dir = "/tmp/fsdpd-test-XXXXXX" };
-	if (!mkdtemp(daemon->dir))
-		give_up(daemon, "mkdtemp: %s", strerror(errno));
-	snprintf(daemon->socket, sizeof(daemon->socket), "%s/sock",
-		 daemon->dir);
-	write_config(daemon, options->config);
 	daemon->pid = fork();
 	if (daemon->pid == 0)
 		become_daemon(daemon, options);
@@ -136,23 +128,45 @@ void daemon_start_with(struct daemon *daemon,
 	}
 }
 
+void daemon_start_with(struct daemon *daemon,
+		       const struct daemon_options *options)
+{
+	*daemon = (struct daemon){.is_supervised = options->is_supervised,
+				  .dir = "/tmp/fsdpd-test-XXXXXX"};
+	if (!mkdtemp(daemon->dir))
+		give_up(daemon, "mkdtemp: %s", strerror(errno));
+	snprintf(daemon->socket, sizeof(daemon->socket), "%s/sock",
+		 daemon->dir);
+	write_config(daemon, options->config);
+	launch(daemon, options);
+}
+
 void daemon_start(struct daemon *daemon)
 {
-	const struct daemon_options options = { 0 };
+	const struct daemon_options options = {0};
 
 	daemon_start_with(daemon, &options);
 }
 
 void daemon_start_supervised(struct daemon *daemon)
 {
-	const struct daemon_options options = { .is_supervised = true };
+	const struct daemon_options options = {.is_supervised = true};
 
 	daemon_start_with(daemon, &options);
 }
 
+void daemon_restart(struct daemon *daemon)
+{
+	const struct daemon_options options = {
+		.is_supervised = daemon->is_supervised,
+	};
+
+	launch(daemon, &options);
+}
+
 static void remove_directory(const struct daemon *daemon)
 {
-	static const char *const names[] = { "sock", "conf", "log" };
+	static const char *const names[] = {"sock", "conf", "log"};
 	char path[64];
 
 	for (size_t i = 0; i < 3; i++) {
@@ -214,7 +228,7 @@ pid_t daemon_broker_pid(const struct daemon *daemon)
 
 void daemon_wait_death(struct daemon *daemon, pid_t broker_pid)
 {
-	struct pollfd pollfd = { .events = POLLIN };
+	struct pollfd pollfd = {.events = POLLIN};
 
 	if (!daemon->is_supervised) {
 		if (waitpid(broker_pid, NULL, 0) < 0)

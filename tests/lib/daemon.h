@@ -17,7 +17,7 @@ struct daemon {
 
 struct daemon_options {
 	bool is_supervised;
-	const char *config;	 /* lines of fsdpd.conf; NULL: none */
+	const char *config;     /* lines of fsdpd.conf; NULL: none */
 	const char *const *env; /* "NAME=value", NULL at the end; NULL: none */
 };
 
@@ -26,6 +26,9 @@ void daemon_start(struct daemon *daemon);
 void daemon_start_supervised(struct daemon *daemon);
 void daemon_start_with(struct daemon *daemon,
 		       const struct daemon_options *options);
+
+/* Start it again after daemon_kill_broker(), on the same path. */
+void daemon_restart(struct daemon *daemon);
 
 /* Ask it to stop, expect that it ends well, remove its directory. Nothing if
  * it is stopped. */

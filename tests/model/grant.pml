@@ -32,7 +32,7 @@
 #define N_CRASHES 2
 #endif
 #ifndef N_REQUESTS
-#define N_REQUESTS 3
+#define N_REQUESTS 2
 #endif
 
 #define FREE 0
@@ -75,9 +75,12 @@ byte word = WORD(1, PUBLISHED); /* state table */
 short delta;			/* ref-counter file */
 bool pending, bell;
 
+byte connection; /* which broker the client talks to, by n_crashes */
+bool is_told;	 /* an END is on its way: no connection was made since */
 bool is_dead, may_die;
 byte n_done;
-local byte n_crashes, n_evictions;
+byte n_crashes;
+local byte n_evictions;
 byte known; /* generation that the client's threads know */
 
 /* --- the client ------------------------------------------------------------ */
@@ -135,14 +138,32 @@ inline choose()
 	fi
 }
 
+/* What goes into the socket of a dead broker is lost. */
+inline send(what, how)
+{
+	atomic {
+		if
+		:: connection == n_crashes -> request!what, how, mine
+		:: else
+		fi
+	}
+}
+
+/* From here on the client talks to the broker there is now. */
+inline reconnect()
+{
+	is_told = false;
+	connection = n_crashes
+}
+
 /* Send and wait for the answer, over as many connections as it takes. */
 inline ask()
 {
-	request!number, kind, mine;
+	send(number, kind);
 	do
-	:: reply?END, result ->
-		request!HELLO, HELLO, 0;
-		request!number, kind, mine
+	:: d_step { reply?END, result -> reconnect() }
+		send(HELLO, HELLO);
+		send(number, kind)
 	:: reply?eval(number), result -> break
 	:: is_dead -> goto dead
 	od;
@@ -167,19 +188,26 @@ end_idle:
 	:: n_holds > 0 -> release(); n_holds--
 	:: d_step { number < N_REQUESTS && n_holds == 0 -> number = N_REQUESTS }
 	:: d_step { number == N_REQUESTS && n_holds == 0 -> number++; n_done++ }
-	:: reply?END, result -> request!HELLO, HELLO, 0
-	:: reply?eval(number), result -> result = 0 /* a late replay */
+	:: d_step { reply?END, result -> reconnect() }
+		send(HELLO, HELLO)
 	od;
 dead:	skip
 }
 
 /* --- the broker ------------------------------------------------------------ */
 
-/* Behind each store that outlives the broker, in one atomic with it. */
+/* Behind each store that outlives the broker, in one atomic with it. What is
+ * in its socket is lost. */
 inline crash()
 {
 	if
-	:: n_crashes < N_CRASHES -> n_crashes++; goto boot
+	:: n_crashes < N_CRASHES ->
+		n_crashes++;
+		do
+		:: nempty(request) -> request?number, kind, theirs
+		:: empty(request) -> break
+		od;
+		goto boot
 	:: skip
 	fi
 }
@@ -367,16 +395,15 @@ inline evict()
 	fi
 }
 
-/* What a new process starts with; requests in the old socket are gone. */
+/* What a new process starts with. */
 inline reset()
 {
 	held = false;
 	is_attached = n_crashes == 0;
-	do
-	:: request?number, kind, theirs
-	:: empty(request) -> break
-	od;
-	d_step { number = 0; kind = 0; theirs = 0; answer = 0 }
+	number = 0;
+	kind = 0;
+	theirs = 0;
+	answer = 0
 }
 
 inline adopt()
@@ -384,15 +411,20 @@ inline adopt()
 	undo();
 	settle();
 	commit();
-	reply!END, 0
+	if
+	:: is_told || connection == n_crashes
+	:: d_step {
+		!is_told && connection < n_crashes -> reply!END, 0; is_told = true
+	   }
+	fi
 }
 
 proctype Broker()
 {
 	byte number, kind, theirs, answer, clear;
 	bool held, is_attached;
-boot:
-	atomic { reset() };
+boot:	skip;
+	d_step { reset() };
 	if
 	:: n_crashes > 0 -> adopt()
 	:: else
@@ -401,8 +433,8 @@ boot:
 	:: atomic { request?number, kind, theirs -> crash() }
 		if
 		:: number == HELLO && !is_gone -> hello()
-		:: number > 0 && is_attached && !is_gone -> serve()
-		:: else /* sent to a dead broker, or by the dead */
+		:: number > 0 && !is_gone -> assert(is_attached); serve()
+		:: is_gone
 		fi
 	:: has_name -> set(F_NAME, has_name, false); settle(); commit()
 	:: has_name && n_evictions < 1 -> n_evictions++; evict()

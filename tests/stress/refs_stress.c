@@ -21,10 +21,10 @@
 #include <unistd.h>
 
 #define N_SESSIONS 2
-#define N_THREADS 4 /* shared out among the sessions */
-#define N_SLOTS 3   /* 1 to N_SLOTS; far apart, in words of their own */
-#define N_ROUNDS 600000
-#define POISON UINT64_MAX
+#define N_THREADS  4 /* shared out among the sessions */
+#define N_SLOTS    3 /* 1 to N_SLOTS; far apart, in words of their own */
+#define N_ROUNDS   600000
+#define POISON     UINT64_MAX
 
 struct session {
 	struct refs refs;
@@ -36,7 +36,7 @@ struct session {
 
 static struct table table;
 static struct session sessions[N_SESSIONS];
-static uint64_t memory[N_SLOTS + 1];	     /* plain on purpose */
+static uint64_t memory[N_SLOTS + 1];        /* plain on purpose */
 static _Atomic uint64_t known[N_SLOTS + 1]; /* what a get would have said */
 static atomic_int n_running = N_THREADS;
 static atomic_ulong n_held, n_stale, n_rings;
@@ -62,7 +62,7 @@ static uint32_t dice(uint32_t *seed)
 	return *seed;
 }
 
-/* --- clients ---------------------------------------------------------------- */
+/* --- clients ------------------------------------------------------------- */
 
 static void ring(struct session *session)
 {
@@ -145,7 +145,7 @@ static void *client(void *data)
 	return NULL;
 }
 
-/* --- broker ----------------------------------------------------------------- */
+/* --- broker -------------------------------------------------------------- */
 
 struct broker {
 	enum slot_state states[N_SLOTS + 1];
@@ -188,8 +188,7 @@ static bool free_unless_held(struct broker *broker, uint32_t i)
 
 static void publish(struct broker *broker, uint32_t i)
 {
-	struct session *session =
-		&sessions[dice(&broker->seed) % N_SESSIONS];
+	struct session *session = &sessions[dice(&broker->seed) % N_SESSIONS];
 	uint64_t generation = ++broker->generations[i];
 
 	set(broker, i, SLOT_WRITING);
@@ -272,7 +271,7 @@ static void finish(struct broker *broker)
 		      "a slot was left in limbo: its ring got lost");
 }
 
-/* --- main ------------------------------------------------------------------- */
+/* --- main ---------------------------------------------------------------- */
 
 static void start(void)
 {
@@ -295,7 +294,7 @@ static void start(void)
 
 int main(void)
 {
-	struct broker broker = { .seed = 7 };
+	struct broker broker = {.seed = 7};
 	pthread_t threads[N_THREADS];
 	uintptr_t t;
 

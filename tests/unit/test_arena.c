@@ -173,10 +173,10 @@ Test(arena, reserve_refuses_what_is_taken_outside_or_misaligned)
 	arena_free(arena);
 }
 
-/* --- the oracle -------------------------------------------------------------- */
+/* --- the oracle ---------------------------------------------------------- */
 
 #define N_GRANULES 4096
-#define N_OPS 100000
+#define N_OPS      100000
 
 struct range {
 	uint64_t offset, size;
@@ -220,7 +220,7 @@ static void note(struct world *world, uint64_t offset, uint64_t n)
 			  (unsigned int)i);
 		world->taken[i] = 1;
 	}
-	world->live[world->n_live++] = (struct range){ offset, n * ALIGN };
+	world->live[world->n_live++] = (struct range){offset, n * ALIGN};
 	world->used += n * ALIGN;
 }
 
@@ -313,7 +313,7 @@ static void note_gap(uint64_t offset, uint64_t size, void *data)
 {
 	struct gaps *gaps = data;
 
-	gaps->gap[gaps->n++] = (struct range){ offset, size };
+	gaps->gap[gaps->n++] = (struct range){offset, size};
 }
 
 Test(arena, a_rebuilt_arena_has_the_same_free_ranges, .timeout = 60)
@@ -350,9 +350,8 @@ Test(arena, reserving_many_ranges_in_any_order_is_quick, .timeout = 20)
 	uint64_t i;
 
 	for (i = 0; i < n; i++)
-		cr_assert(arena_reserve(arena,
-					i * UINT64_C(100003) % n * step, ALIGN,
-					NULL) == 0);
+		cr_assert(arena_reserve(arena, i * UINT64_C(100003) % n * step,
+					ALIGN, NULL) == 0);
 	cr_expect(eq(u64, arena_used(arena), n * ALIGN));
 	cr_expect(arena_is_consistent(arena));
 	arena_free(arena);

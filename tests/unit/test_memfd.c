@@ -31,8 +31,8 @@ static int make(enum memfd_seals seals)
 {
 	int fd = -1;
 
-	cr_assert(zero(int, memfd_create_sealed("test", SIZE, seals, &fd,
-						NULL)));
+	cr_assert(
+		zero(int, memfd_create_sealed("test", SIZE, seals, &fd, NULL)));
 	return fd;
 }
 
@@ -63,13 +63,14 @@ Test(memfd, a_file_of_no_size_is_refused)
 	struct error err = ERROR_NULL;
 	int n = count_fds(), fd = -1;
 
-	cr_expect(eq(int, memfd_create_sealed("test", 0, MEMFD_SEAL_SIZE, &fd,
-					      &err),
+	cr_expect(eq(int,
+		     memfd_create_sealed("test", 0, MEMFD_SEAL_SIZE, &fd, &err),
 		     -EINVAL));
 	cr_expect(eq(int, fd, -1));
 	cr_expect(ne(str, err.msg, ""));
-	cr_expect(eq(int, memfd_create_sealed("test", UINT64_MAX,
-					      MEMFD_SEAL_SIZE, &fd, NULL),
+	cr_expect(eq(int,
+		     memfd_create_sealed("test", UINT64_MAX, MEMFD_SEAL_SIZE,
+					 &fd, NULL),
 		     -EINVAL));
 	cr_expect(eq(int, count_fds(), n));
 }
@@ -100,8 +101,8 @@ Test(memfd, a_closed_descriptor_cannot_be_reopened)
 	int fd = make(MEMFD_SEAL_SIZE), readonly_fd = -1;
 
 	close(fd);
-	cr_expect(eq(int, memfd_open_readonly(fd, &readonly_fd, &err),
-		     -ENOENT));
+	cr_expect(
+		eq(int, memfd_open_readonly(fd, &readonly_fd, &err), -ENOENT));
 	cr_expect(eq(int, readonly_fd, -1));
 	cr_expect(eq(int, err.code, -ENOENT));
 }
@@ -129,9 +130,8 @@ Test(memfd, a_range_is_mapped_where_it_lies)
 	char *all, *part;
 
 	cr_assert(zero(int, memfd_map(fd, SIZE, true, (void **)&all, NULL)));
-	cr_assert(zero(int,
-		       memfd_map_range(fd, HUGE_PAGE_SIZE, HUGE_PAGE_SIZE, true,
-				       (void **)&part, NULL)));
+	cr_assert(zero(int, memfd_map_range(fd, HUGE_PAGE_SIZE, HUGE_PAGE_SIZE,
+					    true, (void **)&part, NULL)));
 	part[7] = 'y';
 	cr_expect(eq(chr, all[HUGE_PAGE_SIZE + 7], 'y'));
 	munmap(part, HUGE_PAGE_SIZE);

@@ -52,6 +52,23 @@ Test(point, kills_once_per_token)
 	cr_assert(zero(int, pass_in_child("a.b")));
 }
 
+Test(point, kills_at_the_planned_passages_one_after_the_other)
+{
+	char path[] = "/tmp/point-XXXXXX";
+	int fd = mkstemp(path);
+
+	cr_assert(eq(sz, (size_t)write(fd, "a.b 2\nc 1\n", 10), 10));
+	close(fd);
+	setenv("FSDP_KILL_PLAN", path, 1);
+	cr_assert(zero(int, pass_in_child("c")));
+	cr_assert(zero(int, pass_in_child("a.b")));
+	cr_assert(eq(int, pass_in_child("a.b"), SIGKILL));
+	cr_assert(zero(int, pass_in_child("a.b")));
+	cr_assert(eq(int, pass_in_child("c"), SIGKILL));
+	cr_assert(ne(int, access(path, F_OK), 0));
+	cr_assert(zero(int, pass_in_child("c")));
+}
+
 Test(point, fails_the_passage_that_is_numbered)
 {
 	setenv("FSDP_FAIL_AT", "a.b:2:ENOMEM", 1);

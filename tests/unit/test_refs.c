@@ -26,8 +26,8 @@ static void setup(void)
 	broker = client = REFS_NULL;
 	cr_assert(zero(int, table_create(&table, NULL)));
 	cr_assert(zero(int, refs_create(&broker, NULL)));
-	cr_assert(zero(int, refs_open(&client, dup(broker.fd), REFS_CLIENT,
-				      NULL)));
+	cr_assert(zero(int,
+		       refs_open(&client, dup(broker.fd), REFS_CLIENT, NULL)));
 }
 
 static void teardown(void)
@@ -66,7 +66,7 @@ Test(refs, another_generation_is_stale_and_leaves_no_count)
 
 	table_store(&table, 5, table_word(4, SLOT_PUBLISHED));
 	cr_expect(eq(int, refs_acquire(&client, &table, 5, 3), REFS_STALE));
-	table_store(&table, 5, table_word(3, SLOT_WRITING));
+	table_store(&table, 5, table_word(3, SLOT_FREE));
 	cr_expect(eq(int, refs_acquire(&client, &table, 5, 3), REFS_STALE));
 	cr_expect(zero(i32, refs_delta(&broker, 5)));
 	cr_expect(zero(u32, refs_take_pending(&broker, slots, 4)));
@@ -77,9 +77,19 @@ Test(refs, backing_out_of_limbo_rings_whatever_the_generation)
 	uint32_t slots[4];
 
 	table_store(&table, 5, table_word(9, SLOT_LIMBO));
-	cr_expect(eq(int, refs_acquire(&client, &table, 5, 3),
-		     REFS_STALE_RING));
+	cr_expect(
+		eq(int, refs_acquire(&client, &table, 5, 3), REFS_STALE_RING));
 	cr_expect(zero(i32, refs_delta(&broker, 5)));
+	cr_assert(eq(u32, refs_take_pending(&broker, slots, 4), 1));
+	cr_expect(eq(u32, slots[0], 5));
+}
+
+Test(refs, a_writer_that_gives_up_rings)
+{
+	uint32_t slots[4];
+
+	table_store(&table, 5, table_word(3, SLOT_WRITING));
+	cr_expect(refs_release(&client, &table, 5));
 	cr_assert(eq(u32, refs_take_pending(&broker, slots, 4), 1));
 	cr_expect(eq(u32, slots[0], 5));
 }
@@ -99,8 +109,8 @@ Test(refs, a_release_in_limbo_rings_though_holds_remain)
 }
 
 /* Slots at the ends of words, summary words and the file. */
-static const uint32_t spread[] = { 1,	 63,   64,   127,	  4095,
-				   4096, 8191, 8192, TABLE_SLOTS - 1 };
+static const uint32_t spread[] = {
+	1, 63, 64, 127, 4095, 4096, 8191, 8192, TABLE_SLOTS - 1};
 #define N_SPREAD (sizeof(spread) / sizeof(spread[0]))
 
 Test(refs, pending_slots_come_in_pieces_and_each_once)
@@ -114,10 +124,9 @@ Test(refs, pending_slots_come_in_pieces_and_each_once)
 			cr_assert(refs_release(&client, &table, spread[i]));
 		}
 		for (n = 0; n < N_SPREAD; n += i) {
-			i = refs_take_pending(&broker, slots + n,
-					      round < N_SPREAD - n ?
-						      round :
-						      N_SPREAD - n);
+			i = refs_take_pending(
+				&broker, slots + n,
+				round < N_SPREAD - n ? round : N_SPREAD - n);
 			cr_assert(gt(u32, i, 0));
 		}
 		cr_expect(zero(int, memcmp(slots, spread, sizeof(spread))));
@@ -175,8 +184,8 @@ Test(refs, counts_survive_the_broker)
 	struct refs second = REFS_NULL;
 
 	refs_hold(&client, 5);
-	cr_assert(zero(int, refs_open(&second, dup(client.fd), REFS_BROKER,
-				      NULL)));
+	cr_assert(zero(int,
+		       refs_open(&second, dup(client.fd), REFS_BROKER, NULL)));
 	cr_expect(eq(u64, second.inode, broker.inode));
 	cr_expect(eq(i32, refs_delta(&second, 5), 1));
 	refs_close(&second);
@@ -190,9 +199,9 @@ static int forge(const void *head, enum memfd_seals seals)
 	int fd = -1;
 
 	cr_assert(zero(int, fstat(broker.fd, &status)));
-	cr_assert(zero(int, memfd_create_sealed("forged",
-						(uint64_t)status.st_size, seals,
-						&fd, NULL)));
+	cr_assert(zero(int,
+		       memfd_create_sealed("forged", (uint64_t)status.st_size,
+					   seals, &fd, NULL)));
 	cr_assert(eq(long, pwrite(fd, head, 16, 0), 16));
 	return fd;
 }

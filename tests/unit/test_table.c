@@ -29,9 +29,9 @@ static int forge(int like_fd, const void *bytes, size_t size)
 	int fd = -1;
 
 	cr_assert(zero(int, fstat(like_fd, &status)));
-	cr_assert(zero(int, memfd_create_sealed("forged",
-						(uint64_t)status.st_size,
-						MEMFD_SEAL_CLOSED, &fd, NULL)));
+	cr_assert(zero(int,
+		       memfd_create_sealed("forged", (uint64_t)status.st_size,
+					   MEMFD_SEAL_CLOSED, &fd, NULL)));
 	cr_assert(eq(long, pwrite(fd, bytes, size, 0), (long)size));
 	return fd;
 }

@@ -1,0 +1,974 @@
+/*
+ * The broker is killed at every point that it passes during a request.
+ *
+ * A scene is one kind of request with what comes before and what must be true
+ * after it. It is played once to learn the points, and then once more for each
+ * of them with a broker that dies there. The call must succeed all the same,
+ * have happened exactly once, and leave nothing behind.
+ */
+#include "tests/lib/chaos.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_PASSAGES 4 /* of one point within a scene that are tried */
+
+struct stage {
+	struct chaos chaos;
+	struct fsdp_client *client, *other;
+	/* Held and published all the time; nobody may harm it. */
+	struct fsdp_client *bystander;
+	struct fsdp_tensor *kept;
+	struct fsdp_tensor *mine[4], *others[4];
+	struct fsdp_bundle *bundle;
+	struct fsdp_ticket ticket;
+	pthread_t thread;
+	int r;
+};
+
+typedef void scene_fn(struct stage *stage);
+
+struct scene {
+	scene_fn *prepare; /* may be NULL */
+	scene_fn *act;
+	scene_fn *check;
+	const char *config;
+	bool has_no_pool; /* bundles bring their own memory */
+	/* What goes on after the call is not of the same length each time: a
+	 * point may not be passed as often as when it was learned. */
+	bool is_ragged;
+};
+
+/* --- playing ------------------------------------------------------------- */
+
+static const struct fsdp_access SHARED = {FSDP_GID_DEFAULT, 0640};
+static const struct fsdp_spec PAGE = {FSDP_U64, 1, {512}};
+
+/* In a pool of its own, so that a scene's first allocation needs a chunk. */
+static void publish_kept(struct stage *stage)
+{
+	struct fsdp_publication it = {.name = "kept/tensor"};
+
+	must(fsdp_alloc(stage->bystander, &PAGE, 1, &SHARED, 0, &it.tensor) ==
+	     0);
+	pattern_fill(it.tensor, pattern_tag(it.name, 1));
+	must(fsdp_publish(stage->bystander, &it, 1) == 0);
+	stage->kept = it.tensor;
+}
+
+static void check_kept(struct stage *stage)
+{
+	struct fsdp_client *fresh = chaos_connect(&stage->chaos);
+
+	cr_assert(pattern_is(stage->kept, pattern_tag("kept/tensor", 1)));
+	cr_assert(pattern_is_published(fresh, "kept/tensor", 1));
+	fsdp_close(fresh);
+	cr_assert(eq(i64, count_holds(stage->bystander, "kept/tensor"), 1));
+}
+
+static void set_up(struct stage *stage, const struct scene *scene,
+		   struct figures *ret)
+{
+	struct figures now;
+
+	memset(stage, 0, sizeof(*stage));
+	chaos_start(&stage->chaos, scene->config);
+	stage->bystander = chaos_connect(&stage->chaos);
+	publish_kept(stage);
+	figures_read(stage->bystander, ret);
+	stage->client = chaos_connect(&stage->chaos);
+	stage->other = chaos_connect(&stage->chaos);
+	if (scene->prepare)
+		scene->prepare(stage);
+	figures_read(stage->bystander, &now);
+	ret->epoch = now.epoch;
+	/* The memory of a pool stays for a while, that of bundles does not. */
+	if (!scene->has_no_pool) {
+		ret->chunks++;
+		ret->chunk_bytes += 2 << 20;
+	}
+}
+
+static void act(struct stage *stage, const struct scene *scene)
+{
+	scene->act(stage);
+	/* What the broker does right after its answer belongs to it. */
+	must(fsdp_ping(stage->bystander) == 0);
+}
+
+/* What a client holds is known for sure when it has come back. */
+static void check(struct stage *stage, const struct scene *scene)
+{
+	if (stage->client)
+		must(fsdp_ping(stage->client) == 0);
+	must(fsdp_ping(stage->other) == 0);
+	scene->check(stage);
+}
+
+/* The books are as they were before the scene. */
+static void tear_down(struct stage *stage, const struct figures *before)
+{
+	check_kept(stage);
+	fsdp_close(stage->client);
+	fsdp_close(stage->other);
+	remove_all(stage->bystander, "scene/");
+	cr_assert(figures_await(stage->bystander, before));
+	fsdp_close(stage->bystander);
+	chaos_stop(&stage->chaos);
+}
+
+/* Nobody dies. */
+static void learn(const struct scene *scene, struct passages *ret)
+{
+	struct figures before, now;
+	struct stage stage;
+
+	set_up(&stage, scene, &before);
+	passages_forget(stage.chaos.points);
+	act(&stage, scene);
+	passages_read(stage.chaos.points, ret);
+	check(&stage, scene);
+	figures_read(stage.bystander, &now);
+	cr_assert(eq(u64, now.epoch, before.epoch));
+	tear_down(&stage, &before);
+}
+
+/* False: the point was not passed so often. */
+static bool die_at(const struct scene *scene, const char *point, unsigned int n)
+{
+	struct figures before, now;
+	struct stage stage;
+	bool is_done;
+
+	set_up(&stage, scene, &before);
+	plan_death(stage.chaos.plan, point, n);
+	act(&stage, scene);
+	is_done = plan_is_done(stage.chaos.plan);
+	plan_drop(stage.chaos.plan);
+	cr_assert(is_done || scene->is_ragged);
+	check(&stage, scene);
+	figures_read(stage.bystander, &now);
+	cr_assert(eq(u64, now.epoch, before.epoch + (is_done ? 1 : 0)));
+	tear_down(&stage, &before);
+	return is_done;
+}
+
+static void play(const struct scene *scene)
+{
+	struct passages passages;
+	unsigned int n_deaths = 0;
+
+	if (!chaos_has_points())
+		cr_skip_test("built without FSDP_TEST_POINTS");
+	learn(scene, &passages);
+	for (size_t i = 0; i < passages.n; i++) {
+		const struct passage *it = &passages.list[i];
+
+		for (unsigned int n = 1; n <= it->n && n <= MAX_PASSAGES; n++) {
+			fprintf(stderr, "killed at passage %u of %s\n", n,
+				it->name);
+			n_deaths += die_at(scene, it->name, n);
+		}
+	}
+	cr_assert(ge(uint, n_deaths, 4));
+}
+
+TestSuite(broker_dies_during, .timeout = 120);
+
+#define SCENE(name, ...)                                                       \
+	Test(broker_dies_during, name)                                         \
+	{                                                                      \
+		static const struct scene scene = {__VA_ARGS__};               \
+                                                                               \
+		play(&scene);                                                  \
+	}
+
+/* --- alloc --------------------------------------------------------------- */
+
+static void alloc_three(struct stage *stage)
+{
+	struct fsdp_spec specs[3] = {PAGE, PAGE, PAGE};
+
+	must(fsdp_alloc(stage->client, specs, 3, NULL, 0, stage->mine) == 0);
+	for (uint64_t i = 0; i < 3; i++)
+		pattern_fill(stage->mine[i], pattern_tag("three", i));
+}
+
+static void check_three(struct stage *stage)
+{
+	for (uint64_t i = 0; i < 3; i++) {
+		cr_assert(pattern_is(stage->mine[i], pattern_tag("three", i)));
+		cr_assert(eq(i64,
+			     count_slot_holds(stage->client, stage->mine[i]),
+			     1));
+	}
+}
+
+static void alloc_one(struct stage *stage)
+{
+	stage->mine[3] = pattern_make(stage->client, 1);
+}
+
+SCENE(the_alloc_that_makes_a_pool, .act = alloc_three, .check = check_three)
+SCENE(alloc, .prepare = alloc_one, .act = alloc_three, .check = check_three)
+
+static void view(struct stage *stage)
+{
+	struct fsdp_spec spec = {FSDP_U64, 1, {512}};
+
+	must(fsdp_view(stage->mine[3], &spec, NULL, 0, &stage->mine[0]) == 0);
+}
+
+static void check_view(struct stage *stage)
+{
+	fsdp_free(stage->mine[3]);
+	cr_assert(eq(i64, count_slot_holds(stage->client, stage->mine[0]), 1));
+	cr_assert(pattern_is(stage->mine[0], 1));
+}
+
+SCENE(view, .prepare = alloc_one, .act = view, .check = check_view)
+
+#define FULL "[memory]\nmemory_max = 4M\nchunk_min = 2M\n"
+static const struct fsdp_spec HALF_MIB = {FSDP_U8, 1, {512 * 1024}};
+
+/* Three quarters of what there is, all of it evictable. */
+static void publish_evictable(struct stage *stage)
+{
+	for (int i = 0; i < 3; i++) {
+		struct fsdp_publication it = {.flags = FSDP_EVICTABLE};
+		char name[] = "scene/cached0";
+
+		name[12] = (char)('0' + i);
+		it.name = name;
+		must(fsdp_alloc(stage->other, &HALF_MIB, 1, NULL, 0,
+				&it.tensor) == 0);
+		must(fsdp_publish(stage->other, &it, 1) == 0);
+		fsdp_free(it.tensor);
+	}
+	/* Until a client is back, all that it ever got counts as held. */
+	fsdp_close(stage->other);
+	stage->other = chaos_connect(&stage->chaos);
+}
+
+static void alloc_much(struct stage *stage)
+{
+	struct fsdp_spec specs[2] = {HALF_MIB, HALF_MIB};
+
+	must(fsdp_alloc(stage->client, specs, 2, NULL, 0, stage->mine) == 0);
+}
+
+static int count_entry(const struct fsdp_entry *entry, void *data)
+{
+	(void)entry;
+	++*(int *)data;
+	return 0;
+}
+
+/* Evicting is no part of a transaction: after a death one more may go. */
+static void check_evicted(struct stage *stage)
+{
+	int n = 0;
+
+	must(fsdp_list(stage->client, "scene/", count_entry, &n) == 0);
+	cr_assert(le(int, n, 2));
+	for (int i = 0; i < 2; i++)
+		cr_assert(eq(i64,
+			     count_slot_holds(stage->client, stage->mine[i]),
+			     1));
+}
+
+SCENE(an_alloc_that_evicts, .prepare = publish_evictable, .act = alloc_much,
+      .check = check_evicted, .config = FULL, .is_ragged = true)
+
+/* --- publish and remove -------------------------------------------------- */
+
+#define NAME "scene/a"
+
+static void publish(struct stage *stage, struct fsdp_tensor *tensor,
+		    const char *name, uint32_t flags, uint64_t version)
+{
+	struct fsdp_publication it = {
+		.tensor = tensor, .name = name, .flags = flags};
+
+	must(fsdp_publish(stage->client, &it, 1) == 0);
+	must(it.version == version);
+}
+
+static void make_first(struct stage *stage)
+{
+	stage->mine[0] = pattern_make(stage->client, pattern_tag(NAME, 1));
+}
+
+static void publish_first(struct stage *stage)
+{
+	publish(stage, stage->mine[0], NAME, 0, 1);
+}
+
+static void check_first(struct stage *stage)
+{
+	cr_assert(pattern_is_published(stage->other, NAME, 1));
+	cr_assert(eq(i64, count_holds(stage->client, NAME), 1));
+	cr_assert(eq(int, fsdp_release(stage->mine[0]), 0));
+	cr_assert(eq(int, fsdp_acquire(stage->mine[0]), 0));
+}
+
+SCENE(publish, .prepare = make_first, .act = publish_first,
+      .check = check_first)
+
+static void hold_first_make_second(struct stage *stage)
+{
+	const char *name = NAME;
+
+	pattern_put(stage->client, NAME, 1);
+	must(fsdp_get(stage->other, &name, 1, NULL, stage->others) == 0);
+	stage->mine[0] = pattern_make(stage->client, pattern_tag(NAME, 2));
+}
+
+static void replace(struct stage *stage)
+{
+	publish(stage, stage->mine[0], NAME, FSDP_REPLACE, 2);
+}
+
+static void check_replaced(struct stage *stage)
+{
+	struct figures now;
+
+	cr_assert(pattern_is_published(stage->other, NAME, 2));
+	cr_assert(eq(i64, count_holds(stage->client, NAME), 1));
+	cr_assert(pattern_is(stage->others[0], pattern_tag(NAME, 1)));
+	cr_assert(eq(i64, count_slot_holds(stage->other, stage->others[0]), 1));
+	cr_assert(eq(int, fsdp_acquire(stage->others[0]), -ESTALE));
+	figures_read(stage->bystander, &now);
+	cr_assert(eq(u64, now.slots_limbo, 1));
+	cr_assert(
+		eq(int, fsdp_release_sync(stage->other, stage->others, 1), 0));
+	figures_read(stage->bystander, &now);
+	cr_assert(eq(u64, now.slots_limbo, 0));
+}
+
+SCENE(replace, .prepare = hold_first_make_second, .act = replace,
+      .check = check_replaced)
+
+static void publish_unnamed(struct stage *stage)
+{
+	publish(stage, stage->mine[0], NULL, 0, 0);
+}
+
+static void check_unnamed(struct stage *stage)
+{
+	cr_assert(pattern_is(stage->mine[0], pattern_tag(NAME, 1)));
+	cr_assert(eq(i64, count_slot_holds(stage->client, stage->mine[0]), 1));
+	/* Published for good: it is not this session's to write any more. */
+	publish(stage, stage->mine[0], NAME, 0, 1);
+}
+
+SCENE(anonymous_publish, .prepare = make_first, .act = publish_unnamed,
+      .check = check_unnamed)
+
+static const char *const THREE[] = {"scene/x", "scene/y", "scene/z"};
+
+static void make_three(struct stage *stage)
+{
+	for (int i = 0; i < 3; i++)
+		stage->mine[i] = pattern_make(stage->client,
+					      pattern_tag(THREE[i], i ? 1 : 2));
+	pattern_put(stage->other, THREE[0], 1);
+}
+
+/* With all that a name can have: a tie, a time, and leave to evict it. */
+static void publish_three(struct stage *stage)
+{
+	struct fsdp_publication it[3] = {
+		{stage->mine[0], THREE[0], FSDP_REPLACE, 0, 0},
+		{stage->mine[1], THREE[1], FSDP_TIED, 1000000, 0},
+		{stage->mine[2], THREE[2], FSDP_EVICTABLE, 0, 0},
+	};
+
+	must(fsdp_publish(stage->client, it, 3) == 0);
+	must(it[0].version == 2 && it[1].version == 1 && it[2].version == 1);
+}
+
+static int check_entry(const struct fsdp_entry *entry, void *data)
+{
+	int i = entry->info.name[6] - 'x';
+	static const uint32_t flags[] = {0, FSDP_TIED, FSDP_EVICTABLE};
+
+	++*(int *)data;
+	must((entry->flags & (FSDP_TIED | FSDP_EVICTABLE)) == flags[i]);
+	must((entry->ttl_left_ms > 0) == (i == 1));
+	must(entry->n_holders == 1);
+	return 0;
+}
+
+static void check_batch(struct stage *stage)
+{
+	int n = 0;
+
+	must(fsdp_list(stage->bystander, "scene/", check_entry, &n) == 0);
+	cr_assert(eq(int, n, 3));
+	for (int i = 0; i < 3; i++)
+		cr_assert(pattern_is_published(stage->other, THREE[i],
+					       i ? 1 : 2));
+	/* The tied name ends with its session. */
+	fsdp_close(stage->client);
+	stage->client = NULL;
+	n = 0;
+	must(fsdp_list(stage->bystander, "scene/y", count_entry, &n) == 0);
+	cr_assert(eq(int, n, 0));
+}
+
+SCENE(a_batch_of_publications, .prepare = make_three, .act = publish_three,
+      .check = check_batch)
+
+static void hold_first(struct stage *stage)
+{
+	const char *name = NAME;
+
+	pattern_put(stage->client, NAME, 1);
+	must(fsdp_get(stage->other, &name, 1, NULL, stage->others) == 0);
+}
+
+static void remove_name(struct stage *stage)
+{
+	const char *name = NAME;
+
+	must(fsdp_remove(stage->client, &name, 1) == 0);
+}
+
+static void check_removed(struct stage *stage)
+{
+	struct fsdp_tensor *tensor = NULL;
+	const char *name = NAME;
+
+	cr_assert(eq(int, fsdp_get(stage->client, &name, 1, NULL, &tensor),
+		     -ENOENT));
+	cr_assert(pattern_is(stage->others[0], pattern_tag(NAME, 1)));
+	cr_assert(
+		eq(int, fsdp_release_sync(stage->other, stage->others, 1), 0));
+	cr_assert(eq(int, fsdp_acquire(stage->others[0]), -ESTALE));
+}
+
+SCENE(remove, .prepare = hold_first, .act = remove_name, .check = check_removed)
+
+/* --- get and release ----------------------------------------------------- */
+
+static void put_two(struct stage *stage)
+{
+	pattern_put(stage->other, "scene/x", 1);
+	pattern_put(stage->other, "scene/y", 1);
+}
+
+static void get_two(struct stage *stage)
+{
+	must(fsdp_get(stage->client, THREE, 2, NULL, stage->mine) == 0);
+}
+
+static void check_two(struct stage *stage)
+{
+	for (int i = 0; i < 2; i++) {
+		cr_assert(pattern_is(stage->mine[i], pattern_tag(THREE[i], 1)));
+		cr_assert(eq(i64, count_holds(stage->other, THREE[i]), 1));
+		cr_assert(eq(int, fsdp_release(stage->mine[i]), 0));
+		cr_assert(eq(i64, count_holds(stage->other, THREE[i]), 0));
+	}
+}
+
+SCENE(get, .prepare = put_two, .act = get_two, .check = check_two)
+
+static void *wait_for_first(void *data)
+{
+	struct fsdp_get_options options = {.timeout_ms = -1};
+	struct stage *stage = data;
+	const char *name = NAME;
+
+	stage->r = fsdp_get(stage->other, &name, 1, &options, stage->others);
+	return NULL;
+}
+
+static int add_waiting(const struct fsdp_peer *peer, void *data)
+{
+	*(uint32_t *)data += peer->n_waiting;
+	return 0;
+}
+
+static void park(struct stage *stage)
+{
+	uint32_t n = 0;
+
+	make_first(stage);
+	pthread_create(&stage->thread, NULL, wait_for_first, stage);
+	while (n == 0)
+		must(fsdp_clients(stage->client, add_waiting, &n) == 0);
+}
+
+static void publish_to_waiter(struct stage *stage)
+{
+	publish_first(stage);
+	pthread_join(stage->thread, NULL);
+	must(stage->r == 0);
+}
+
+static void check_waiter(struct stage *stage)
+{
+	cr_assert(pattern_is(stage->others[0], pattern_tag(NAME, 1)));
+	cr_assert(eq(i64, count_holds(stage->client, NAME), 2));
+	cr_assert(eq(i64, count_slot_holds(stage->other, stage->others[0]), 2));
+}
+
+SCENE(a_publish_that_wakes_a_waiting_get, .prepare = park,
+      .act = publish_to_waiter, .check = check_waiter, .is_ragged = true)
+
+static void get_twice(struct stage *stage)
+{
+	hold_first(stage);
+	must(fsdp_hold(stage->others[0]) == 0);
+	remove_name(stage);
+}
+
+static void release_sync(struct stage *stage)
+{
+	must(fsdp_release_sync(stage->other, stage->others, 1) == 0);
+}
+
+static void check_released_once(struct stage *stage)
+{
+	cr_assert(eq(i64, count_slot_holds(stage->other, stage->others[0]), 1));
+	release_sync(stage);
+	cr_assert(eq(int, fsdp_release(stage->others[0]), -EINVAL));
+}
+
+SCENE(release_sync, .prepare = get_twice, .act = release_sync,
+      .check = check_released_once)
+
+static void hold_in_limbo(struct stage *stage)
+{
+	hold_first(stage);
+	remove_name(stage);
+}
+
+static void release_in_limbo(struct stage *stage)
+{
+	struct figures now = {.slots_limbo = 1};
+
+	must(fsdp_release(stage->others[0]) == 0);
+	while (now.slots_limbo > 0) {
+		/* A broker that died hears of it when the client is back. */
+		must(fsdp_ping(stage->other) == 0);
+		figures_read(stage->bystander, &now);
+	}
+}
+
+static void check_collected(struct stage *stage)
+{
+	cr_assert(eq(int, fsdp_acquire(stage->others[0]), -ESTALE));
+}
+
+SCENE(a_ring_of_the_doorbell, .prepare = hold_in_limbo, .act = release_in_limbo,
+      .check = check_collected, .is_ragged = true)
+
+/* --- tickets ------------------------------------------------------------- */
+
+static void ticket(struct stage *stage)
+{
+	must(fsdp_ticket_make(stage->mine[0], 2, 1000000, &stage->ticket) == 0);
+}
+
+static void redeem(struct stage *stage, struct fsdp_tensor **ret)
+{
+	must(fsdp_ticket_redeem(stage->other, &stage->ticket, 1, ret) == 0);
+}
+
+static void check_used_up(struct stage *stage)
+{
+	struct fsdp_tensor *none = NULL;
+	struct figures now;
+
+	cr_assert(eq(int,
+		     fsdp_ticket_redeem(stage->other, &stage->ticket, 1, &none),
+		     -ENOENT));
+	figures_read(stage->bystander, &now);
+	cr_assert(eq(u64, now.tickets, 0));
+	cr_assert(pattern_is(stage->others[0], pattern_tag(NAME, 1)));
+	cr_assert(eq(i64, count_slot_holds(stage->other, stage->others[0]), 2));
+}
+
+static void check_ticket(struct stage *stage)
+{
+	fsdp_free(stage->mine[0]);
+	redeem(stage, &stage->others[0]);
+	redeem(stage, &stage->others[1]);
+	check_used_up(stage);
+}
+
+SCENE(ticket, .prepare = make_first, .act = ticket, .check = check_ticket)
+
+static void make_ticket(struct stage *stage)
+{
+	make_first(stage);
+	ticket(stage);
+	fsdp_free(stage->mine[0]);
+}
+
+static void redeem_first(struct stage *stage)
+{
+	redeem(stage, &stage->others[0]);
+}
+
+static void check_redeemed_once(struct stage *stage)
+{
+	cr_assert(eq(i64, count_slot_holds(stage->other, stage->others[0]), 1));
+	redeem(stage, &stage->others[1]);
+	check_used_up(stage);
+}
+
+SCENE(redeem, .prepare = make_ticket, .act = redeem_first,
+      .check = check_redeemed_once)
+
+static void redeem_last(struct stage *stage)
+{
+	redeem(stage, &stage->others[1]);
+}
+
+static void make_half_used_ticket(struct stage *stage)
+{
+	make_ticket(stage);
+	redeem(stage, &stage->others[0]);
+}
+
+SCENE(the_last_redeem, .prepare = make_half_used_ticket, .act = redeem_last,
+      .check = check_used_up)
+
+/* --- bundles ------------------------------------------------------------- */
+
+#define BUNDLE "scene/model/"
+static const char *const MEMBERS[] = {"scene/model/w", "scene/model/b"};
+
+static void begin(struct stage *stage)
+{
+	struct fsdp_bundle_options options = {.access = {FSDP_GID_DEFAULT, 0},
+					      .flags = FSDP_REPLACE};
+
+	must(fsdp_bundle_begin(stage->client, BUNDLE, &options,
+			       &stage->bundle) == 0);
+}
+
+static void fill(struct stage *stage)
+{
+	struct fsdp_spec specs[2] = {PAGE, PAGE};
+
+	must(fsdp_bundle_alloc(stage->bundle, MEMBERS, specs, 2, stage->mine) ==
+	     0);
+}
+
+static void write_members(struct stage *stage, uint64_t version)
+{
+	for (int i = 0; i < 2; i++)
+		pattern_fill(stage->mine[i], pattern_tag(MEMBERS[i], version));
+}
+
+static void commit(struct stage *stage, uint64_t expected)
+{
+	uint64_t version = 0;
+
+	must(fsdp_bundle_commit(stage->bundle, &version) == 0);
+	must(version == expected);
+}
+
+static void check_bundle(struct stage *stage, uint64_t version)
+{
+	for (int i = 0; i < 2; i++) {
+		cr_assert(pattern_is(stage->mine[i],
+				     pattern_tag(MEMBERS[i], version)));
+		cr_assert(pattern_is_published(stage->other, MEMBERS[i],
+					       version));
+		cr_assert(eq(i64, count_holds(stage->client, MEMBERS[i]), 1));
+	}
+}
+
+static void check_begun(struct stage *stage)
+{
+	struct figures now;
+
+	figures_read(stage->bystander, &now);
+	cr_assert(eq(u64, now.bundles, 1));
+	fill(stage);
+	write_members(stage, 1);
+	commit(stage, 1);
+	check_bundle(stage, 1);
+}
+
+SCENE(bundle_begin, .has_no_pool = true, .act = begin, .check = check_begun)
+
+static void check_filled(struct stage *stage)
+{
+	write_members(stage, 1);
+	commit(stage, 1);
+	check_bundle(stage, 1);
+}
+
+SCENE(bundle_alloc, .has_no_pool = true, .prepare = begin, .act = fill,
+      .check = check_filled)
+
+static void begin_and_fill(struct stage *stage)
+{
+	begin(stage);
+	fill(stage);
+	write_members(stage, 1);
+}
+
+static void commit_first(struct stage *stage)
+{
+	commit(stage, 1);
+}
+
+static void check_committed(struct stage *stage)
+{
+	check_bundle(stage, 1);
+}
+
+SCENE(bundle_commit, .has_no_pool = true, .prepare = begin_and_fill,
+      .act = commit_first, .check = check_committed)
+
+static void get_bundle(struct stage *stage)
+{
+	struct fsdp_tensor **all = NULL;
+	size_t n = 0;
+
+	must(fsdp_bundle_get(stage->other, BUNDLE, NULL, &all, &n) == 0);
+	must(n == 2);
+	memcpy(stage->others, all, 2 * sizeof(*all));
+	free(all);
+}
+
+static void load_first(struct stage *stage)
+{
+	begin_and_fill(stage);
+	commit_first(stage);
+	for (int i = 0; i < 2; i++)
+		fsdp_free(stage->mine[i]);
+}
+
+static void load_get_and_stage(struct stage *stage)
+{
+	load_first(stage);
+	get_bundle(stage);
+	begin(stage);
+	fill(stage);
+	write_members(stage, 2);
+}
+
+static void commit_second(struct stage *stage)
+{
+	commit(stage, 2);
+}
+
+static void check_bundle_replaced(struct stage *stage)
+{
+	struct figures now;
+
+	check_bundle(stage, 2);
+	for (int i = 0; i < 2; i++)
+		cr_assert(pattern_is(stage->others[i],
+				     pattern_tag(MEMBERS[i], 1)));
+	figures_read(stage->bystander, &now);
+	cr_assert(eq(u64, now.slots_limbo, 2));
+	cr_assert(eq(u64, now.bundles, 2));
+	must(fsdp_release_sync(stage->other, stage->others, 2) == 0);
+	figures_read(stage->bystander, &now);
+	cr_assert(eq(u64, now.slots_limbo, 0));
+	cr_assert(eq(u64, now.bundles, 1));
+}
+
+SCENE(bundle_replace, .has_no_pool = true, .prepare = load_get_and_stage,
+      .act = commit_second, .check = check_bundle_replaced)
+
+/* Nobody holds the old version: its memory goes at once. */
+static void load_and_stage(struct stage *stage)
+{
+	load_first(stage);
+	begin(stage);
+	fill(stage);
+	write_members(stage, 2);
+}
+
+static void check_second(struct stage *stage)
+{
+	check_bundle(stage, 2);
+}
+
+SCENE(a_bundle_replace_that_frees, .has_no_pool = true,
+      .prepare = load_and_stage, .act = commit_second, .check = check_second,
+      .is_ragged = true)
+
+static void abort_bundle(struct stage *stage)
+{
+	fsdp_free(stage->mine[0]);
+	fsdp_free(stage->mine[1]);
+	fsdp_bundle_abort(stage->bundle);
+}
+
+static void check_aborted(struct stage *stage)
+{
+	struct figures now;
+
+	figures_read(stage->bystander, &now);
+	cr_assert(eq(u64, now.bundles, 0));
+	load_first(stage);
+}
+
+SCENE(bundle_abort, .has_no_pool = true, .prepare = begin_and_fill,
+      .act = abort_bundle, .check = check_aborted, .is_ragged = true)
+
+static void check_got(struct stage *stage)
+{
+	for (int i = 0; i < 2; i++) {
+		cr_assert(pattern_is(stage->others[i],
+				     pattern_tag(MEMBERS[i], 1)));
+		cr_assert(eq(i64, count_holds(stage->client, MEMBERS[i]), 1));
+	}
+}
+
+SCENE(bundle_get, .has_no_pool = true, .prepare = load_first, .act = get_bundle,
+      .check = check_got)
+
+static void remove_bundle(struct stage *stage)
+{
+	const char *name = BUNDLE;
+
+	must(fsdp_remove(stage->client, &name, 1) == 0);
+}
+
+static void check_bundle_removed(struct stage *stage)
+{
+	struct fsdp_tensor *none = NULL;
+	struct figures now;
+
+	cr_assert(eq(int, fsdp_get(stage->client, MEMBERS, 1, NULL, &none),
+		     -ENOENT));
+	figures_read(stage->bystander, &now);
+	cr_assert(eq(u64, now.bundles, 0));
+}
+
+SCENE(bundle_remove, .has_no_pool = true, .prepare = load_first,
+      .act = remove_bundle, .check = check_bundle_removed, .is_ragged = true)
+
+/* --- sessions ------------------------------------------------------------ */
+
+/* It is back, but has not heard of `other` yet. */
+static void restart(struct stage *stage)
+{
+	struct figures now;
+
+	hold_first(stage);
+	daemon_kill_broker(&stage->chaos.daemon);
+	figures_read(stage->bystander, &now);
+	must(fsdp_ping(stage->client) == 0);
+}
+
+static void reconnect(struct stage *stage)
+{
+	must(fsdp_ping(stage->other) == 0);
+}
+
+static void check_reconnected(struct stage *stage)
+{
+	cr_assert(eq(i64, count_holds(stage->client, NAME), 1));
+	remove_name(stage);
+	cr_assert(pattern_is(stage->others[0], pattern_tag(NAME, 1)));
+	must(fsdp_release_sync(stage->other, stage->others, 1) == 0);
+}
+
+SCENE(the_hello_of_a_client_that_comes_back, .prepare = restart,
+      .act = reconnect, .check = check_reconnected)
+
+static void say_goodbye(struct stage *stage)
+{
+	fsdp_close(stage->client);
+	stage->client = NULL;
+}
+
+/* Something of each kind that a session can leave behind. */
+static void use_everything(struct stage *stage)
+{
+	struct fsdp_publication tied = {.tensor =
+						pattern_make(stage->client, 0),
+					.name = "scene/tied",
+					.flags = FSDP_TIED};
+
+	hold_first(stage);
+	must(fsdp_publish(stage->client, &tied, 1) == 0);
+	begin_and_fill(stage);
+	alloc_one(stage);
+	put_two(stage);
+	must(fsdp_get(stage->client, THREE, 2, NULL, stage->mine) == 0);
+}
+
+static void check_gone(struct stage *stage)
+{
+	struct figures now;
+
+	figures_read(stage->bystander, &now);
+	cr_assert(eq(u64, now.bundles, 0));
+	cr_assert(eq(u64, now.slots, 4)); /* kept, NAME, x and y */
+	cr_assert(eq(i64, count_holds(stage->other, "scene/x"), 0));
+	cr_assert(pattern_is(stage->others[0], pattern_tag(NAME, 1)));
+}
+
+SCENE(goodbye, .prepare = use_everything, .act = say_goodbye,
+      .check = check_gone, .is_ragged = true)
+
+static void connect_and_get(void *data)
+{
+	struct fsdp_client *mine = chaos_connect(data);
+
+	must(pattern_is_published(mine, NAME, 1));
+	fsdp_close(mine);
+}
+
+static void first_hello(struct stage *stage)
+{
+	must(child_wait(child_start(connect_and_get, &stage->chaos)) == 0);
+}
+
+static void put_first(struct stage *stage)
+{
+	pattern_put(stage->client, NAME, 1);
+}
+
+static void check_put(struct stage *stage)
+{
+	cr_assert(eq(i64, count_holds(stage->other, NAME), 0));
+}
+
+SCENE(the_first_hello, .prepare = put_first, .act = first_hello,
+      .check = check_put, .is_ragged = true)
+
+static int ignore_peer(const struct fsdp_peer *peer, void *data)
+{
+	(void)peer;
+	(void)data;
+	return 0;
+}
+
+static void inspect(struct stage *stage)
+{
+	struct figures now;
+	int n = 0;
+
+	must(fsdp_list(stage->client, NULL, count_entry, &n) == 0);
+	must(n == 2);
+	must(fsdp_clients(stage->client, ignore_peer, NULL) == 0);
+	figures_read(stage->client, &now);
+	must(count_holds(stage->client, NAME) == 1);
+}
+
+static void check_first_held(struct stage *stage)
+{
+	cr_assert(eq(i64, count_slot_holds(stage->other, stage->others[0]), 1));
+}
+
+SCENE(inspection, .prepare = hold_first, .act = inspect,
+      .check = check_first_held)

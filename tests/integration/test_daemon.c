@@ -1,0 +1,158 @@
+/*
+ * fsdpd as a program: arguments, its socket, and the room of those who wait.
+ */
+#include "client/fsdp.h"
+#include "tests/lib/daemon.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char program[] = FSDP_BINARY_DIR "/fsdpd";
+static struct daemon daemon_;
+
+/* Run fsdpd with two arguments; gives its exit status. */
+static int run(const char *first, const char *second)
+{
+	pid_t pid = fork();
+	int status = -1;
+
+	if (pid == 0) {
+		if (!freopen("/dev/null", "w", stdout) ||
+		    !freopen("/dev/null", "w", stderr))
+			_exit(99);
+		execl(program, program, first, second, (char *)NULL);
+		_exit(127);
+	}
+	waitpid(pid, &status, 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static struct fsdp_client *connect_to(const struct daemon *daemon)
+{
+	struct fsdp_connect_options options = {.path = daemon_socket(daemon)};
+	struct fsdp_client *client = NULL;
+
+	cr_assert(zero(int, fsdp_connect(&options, &client)), "%s",
+		  fsdp_error());
+	return client;
+}
+
+TestSuite(fsdpd, .timeout = 30);
+
+Test(fsdpd, wrong_arguments_end_with_status_2)
+{
+	cr_assert(eq(int, run("--nonsense", NULL), 2));
+	cr_assert(eq(int, run("--socket", NULL), 2));
+	cr_assert(eq(int, run("word", NULL), 2));
+	cr_assert(eq(int, run("--version", NULL), 0));
+	cr_assert(eq(int, run("--help", NULL), 0));
+}
+
+Test(fsdpd, a_config_that_is_not_there_is_refused)
+{
+	cr_assert(eq(int, run("--config", "/nonexistent/fsdpd.conf"), 1));
+}
+
+Test(fsdpd, a_second_broker_on_the_same_path_is_refused)
+{
+	struct fsdp_client *client;
+
+	daemon_start(&daemon_);
+	cr_assert(eq(int, run("--socket", daemon_socket(&daemon_)), 1));
+	client = connect_to(&daemon_);
+	cr_assert(zero(int, fsdp_ping(client)));
+	fsdp_close(client);
+	daemon_stop(&daemon_);
+}
+
+Test(fsdpd, a_file_that_is_no_socket_is_left_alone)
+{
+	char path[] = "/tmp/fsdpd-file-XXXXXX";
+
+	close(mkstemp(path));
+	cr_assert(eq(int, run("--socket", path), 1));
+	cr_assert(zero(int, unlink(path)));
+}
+
+Test(fsdpd, the_socket_file_of_a_killed_broker_is_replaced)
+{
+	daemon_start(&daemon_);
+	daemon_kill_broker(&daemon_);
+	cr_assert(zero(int, access(daemon_socket(&daemon_), F_OK)));
+	daemon_restart(&daemon_);
+	fsdp_close(connect_to(&daemon_));
+	daemon_stop(&daemon_);
+}
+
+/* --- waiting for room
+ * ---------------------------------------------------------- */
+
+#define BIG (INT64_C(48) << 20)
+
+struct big_alloc {
+	struct fsdp_client *client;
+	int64_t size;
+	struct fsdp_tensor *tensor;
+	int r;
+};
+
+static void *allocate(void *data)
+{
+	struct big_alloc *it = data;
+	struct fsdp_spec spec = {FSDP_U8, 1, {it->size}};
+
+	it->r = fsdp_alloc(it->client, &spec, 1, NULL, -1, &it->tensor);
+	return NULL;
+}
+
+static int count_waiting(const struct fsdp_peer *peer, void *data)
+{
+	*(uint32_t *)data += peer->n_waiting;
+	return 0;
+}
+
+static void wait_until_parked(struct fsdp_client *client, uint32_t n)
+{
+	uint32_t n_waiting = 0;
+
+	while (n_waiting < n) {
+		n_waiting = 0;
+		cr_assert(zero(
+			int, fsdp_clients(client, count_waiting, &n_waiting)));
+	}
+}
+
+/* 100 MiB in all: one big one fits, not two; a small one fits beside it. */
+Test(fsdpd, who_does_not_fit_waits_and_holds_up_nobody_smaller)
+{
+	const struct daemon_options options = {
+		.config = "[memory]\nmemory_max = 100M\nchunk_min = 64M\n"
+			  "[quota]\nquota_bytes = 60M\n",
+	};
+	struct big_alloc first = {.size = BIG}, second = {.size = BIG},
+			 small = {.size = 1 << 20};
+	pthread_t thread;
+
+	daemon_start_with(&daemon_, &options);
+	first.client = second.client = small.client = connect_to(&daemon_);
+	allocate(&first);
+	cr_assert(zero(int, first.r), "%s", fsdp_error());
+	pthread_create(&thread, NULL, allocate, &second);
+	wait_until_parked(first.client, 1);
+	allocate(&small);
+	cr_assert(zero(int, small.r), "%s", fsdp_error());
+	fsdp_free(first.tensor);
+	pthread_join(thread, NULL);
+	cr_assert(zero(int, second.r));
+	fsdp_free(second.tensor);
+	fsdp_free(small.tensor);
+	fsdp_close(first.client);
+	daemon_stop(&daemon_);
+}

@@ -1,0 +1,382 @@
+/*
+ * Waiting is polling of the broker's own figures, with an end that only a
+ * failing test meets.
+ */
+#include "tests/lib/chaos.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PATIENCE_MS 15000
+#define SMALL       "[memory]\nchunk_min = 2M\n"
+
+static const struct fsdp_spec PAGE = {FSDP_U64, 1, {512}};
+
+void nap_ms(unsigned int ms)
+{
+	const struct timespec time = {ms / 1000, ms % 1000 * 1000000L};
+
+	nanosleep(&time, NULL);
+}
+
+bool chaos_has_points(void)
+{
+#ifdef FSDP_TEST_POINTS
+	return true;
+#else
+	return false;
+#endif
+}
+
+void chaos_start(struct chaos *chaos, const char *config)
+{
+	char plan[80], points[80];
+	const char *env[] = {plan, points, NULL};
+	struct daemon_options options = {.is_supervised = true,
+					 .config = config ? config : SMALL,
+					 .env = env};
+
+	strcpy(chaos->dir, "/tmp/fsdp-chaos-XXXXXX");
+	must(mkdtemp(chaos->dir));
+	snprintf(chaos->plan, sizeof(chaos->plan), "%s/plan", chaos->dir);
+	snprintf(chaos->points, sizeof(chaos->points), "%s/points", chaos->dir);
+	snprintf(plan, sizeof(plan), "FSDP_KILL_PLAN=%s", chaos->plan);
+	snprintf(points, sizeof(points), "FSDP_POINTS_LOG=%s", chaos->points);
+	daemon_start_with(&chaos->daemon, &options);
+}
+
+void chaos_stop(struct chaos *chaos)
+{
+	plan_drop(chaos->plan);
+	daemon_stop(&chaos->daemon);
+	(void)unlink(chaos->points);
+	(void)rmdir(chaos->dir);
+}
+
+struct fsdp_client *chaos_connect(const struct chaos *chaos)
+{
+	struct fsdp_connect_options options = {
+		.path = daemon_socket(&chaos->daemon)};
+	struct fsdp_client *client = NULL;
+
+	must(fsdp_connect(&options, &client) == 0);
+	return client;
+}
+
+/* --- points -------------------------------------------------------------- */
+
+void passages_forget(const char *path)
+{
+	must(truncate(path, 0) == 0 || errno == ENOENT);
+}
+
+static void note_passage(struct passages *passages, const char *name)
+{
+	size_t i = 0;
+
+	while (i < passages->n && strcmp(passages->list[i].name, name) != 0)
+		i++;
+	must(i < sizeof(passages->list) / sizeof(passages->list[0]));
+	if (i == passages->n) {
+		snprintf(passages->list[i].name, sizeof(passages->list[i].name),
+			 "%s", name);
+		passages->list[i].n = 0;
+		passages->n++;
+	}
+	passages->list[i].n++;
+}
+
+void passages_read(const char *path, struct passages *ret)
+{
+	FILE *file = fopen(path, "re");
+	char name[48];
+
+	must(file);
+	ret->n = 0;
+	while (fscanf(file, "%47s", name) == 1)
+		note_passage(ret, name);
+	fclose(file);
+}
+
+/* By rename: a process that reads the plan sees all of it or nothing. */
+void plan_write(const char *path, const char *lines)
+{
+	char fresh[64];
+	FILE *file;
+
+	snprintf(fresh, sizeof(fresh), "%s.new", path);
+	file = fopen(fresh, "we");
+	must(file);
+	fputs(lines, file);
+	fclose(file);
+	must(rename(fresh, path) == 0);
+}
+
+void plan_death(const char *path, const char *point, unsigned int n)
+{
+	char line[64];
+
+	snprintf(line, sizeof(line), "%s %u\n", point, n);
+	plan_write(path, line);
+}
+
+bool plan_is_done(const char *path)
+{
+	return access(path, F_OK) < 0;
+}
+
+void plan_drop(const char *path)
+{
+	(void)unlink(path);
+}
+
+/* --- books --------------------------------------------------------------- */
+
+static const struct {
+	const char *name;
+	size_t offset;
+	bool is_compared;
+} fields[] = {
+#define FIELD(name, is_compared)                                               \
+	{                                                                      \
+#name, offsetof(struct figures, name), is_compared             \
+	}
+	FIELD(epoch, false),      FIELD(supervised, false),
+	FIELD(pid, false),        FIELD(sessions, true),
+	FIELD(slots, true),       FIELD(slots_limbo, true),
+	FIELD(blocks, true),      FIELD(bundles, true),
+	FIELD(tickets, true),     FIELD(grants, true),
+	FIELD(bytes_live, true),  FIELD(chunks, true),
+	FIELD(chunk_bytes, true),
+#undef FIELD
+};
+
+#define N_FIELDS (sizeof(fields) / sizeof(fields[0]))
+
+static uint64_t *field(const struct figures *figures, size_t i)
+{
+	return (uint64_t *)((char *)figures + fields[i].offset);
+}
+
+static int take_value(const char *name, uint64_t value, void *data)
+{
+	for (size_t i = 0; i < N_FIELDS; i++) {
+		if (strcmp(fields[i].name, name) == 0)
+			*field(data, i) = value;
+	}
+	return 0;
+}
+
+void figures_read(struct fsdp_client *client, struct figures *ret)
+{
+	memset(ret, 0xff, sizeof(*ret));
+	must(fsdp_status(client, take_value, ret, NULL) == 0);
+	for (size_t i = 0; i < N_FIELDS; i++)
+		must(*field(ret, i) != UINT64_MAX);
+}
+
+static bool is_same(const struct figures *a, const struct figures *b)
+{
+	for (size_t i = 0; i < N_FIELDS; i++) {
+		if (fields[i].is_compared && *field(a, i) != *field(b, i))
+			return false;
+	}
+	return true;
+}
+
+bool figures_await(struct fsdp_client *client, const struct figures *expected)
+{
+	struct figures now;
+
+	for (int i = 0; i < PATIENCE_MS; i++) {
+		figures_read(client, &now);
+		if (is_same(&now, expected))
+			return true;
+		nap_ms(1);
+	}
+	for (size_t i = 0; i < N_FIELDS; i++) {
+		if (fields[i].is_compared &&
+		    *field(&now, i) != *field(expected, i))
+			fprintf(stderr, "%s is %llu, not %llu\n",
+				fields[i].name,
+				(unsigned long long)*field(&now, i),
+				(unsigned long long)*field(expected, i));
+	}
+	return false;
+}
+
+static int add_holds(const struct fsdp_holder *holder, void *data)
+{
+	*(int64_t *)data += holder->holds;
+	return 0;
+}
+
+int64_t count_holds(struct fsdp_client *client, const char *name)
+{
+	int64_t n = 0;
+
+	must(fsdp_who(client, name, add_holds, &n) == 0);
+	return n;
+}
+
+int64_t count_slot_holds(struct fsdp_client *client,
+			 const struct fsdp_tensor *tensor)
+{
+	struct fsdp_info info;
+	int64_t n = 0;
+
+	fsdp_tensor_info(tensor, &info);
+	must(fsdp_who_slot(client, info.slot, info.generation, add_holds, &n) ==
+	     0);
+	return n;
+}
+
+struct names {
+	char list[256][64];
+	const char *pointers[256];
+	size_t n;
+};
+
+static int note_name(const struct fsdp_entry *entry, void *data)
+{
+	struct names *names = data;
+	char *name = names->list[names->n];
+
+	snprintf(name, sizeof(names->list[0]), "%s", entry->info.name);
+	/* Bundles of the tests are what is before the last slash. */
+	if (entry->bundle)
+		strrchr(name, '/')[1] = '\0';
+	for (size_t i = 0; i < names->n; i++) {
+		if (strcmp(names->list[i], name) == 0)
+			return 0;
+	}
+	names->pointers[names->n] = name;
+	return ++names->n == 256;
+}
+
+void remove_all(struct fsdp_client *client, const char *prefix)
+{
+	struct names names = {.n = 0};
+
+	must(fsdp_list(client, prefix, note_name, &names) == 0);
+	must(fsdp_remove(client, names.pointers, names.n) == 0);
+}
+
+/* --- contents --------------------------------------------------------------
+ */
+
+static uint64_t mix(uint64_t x)
+{
+	x += UINT64_C(0x9e3779b97f4a7c15);
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+uint64_t pattern_tag(const char *name, uint64_t version)
+{
+	uint64_t tag = mix(version);
+
+	for (; *name; name++)
+		tag = mix(tag ^ (uint64_t)(unsigned char)*name);
+	return tag;
+}
+
+static size_t count_words(const struct fsdp_tensor *tensor)
+{
+	struct fsdp_info info;
+
+	fsdp_tensor_info(tensor, &info);
+	return info.size / sizeof(uint64_t);
+}
+
+void pattern_fill(struct fsdp_tensor *tensor, uint64_t tag)
+{
+	uint64_t *words = fsdp_data_mut(tensor);
+	size_t n = count_words(tensor);
+
+	must(words);
+	for (size_t i = 0; i < n; i++)
+		words[i] = mix(tag + i);
+}
+
+bool pattern_is(const struct fsdp_tensor *tensor, uint64_t tag)
+{
+	const uint64_t *words = fsdp_data(tensor);
+	size_t n = count_words(tensor);
+
+	for (size_t i = 0; i < n; i++) {
+		if (words[i] != mix(tag + i))
+			return false;
+	}
+	return n > 0;
+}
+
+struct fsdp_tensor *pattern_make(struct fsdp_client *client, uint64_t tag)
+{
+	struct fsdp_tensor *tensor = NULL;
+
+	must(fsdp_alloc(client, &PAGE, 1, NULL, 0, &tensor) == 0);
+	pattern_fill(tensor, tag);
+	return tensor;
+}
+
+void pattern_put(struct fsdp_client *client, const char *name, uint64_t version)
+{
+	struct fsdp_publication it = {
+		.tensor = pattern_make(client, pattern_tag(name, version)),
+		.name = name,
+		.flags = FSDP_REPLACE};
+
+	must(fsdp_publish(client, &it, 1) == 0);
+	must(it.version == version);
+	fsdp_free(it.tensor);
+}
+
+bool pattern_is_published(struct fsdp_client *client, const char *name,
+			  uint64_t version)
+{
+	struct fsdp_tensor *tensor = NULL;
+	struct fsdp_info info;
+	bool is_right;
+
+	must(fsdp_get(client, &name, 1, NULL, &tensor) == 0);
+	fsdp_tensor_info(tensor, &info);
+	is_right = info.version == version &&
+		   pattern_is(tensor, pattern_tag(name, version));
+	fsdp_free(tensor);
+	return is_right;
+}
+
+/* --- processes -------------------------------------------------------------
+ */
+
+pid_t child_start(child_fn *fn, void *data)
+{
+	pid_t parent = getpid();
+	pid_t pid = fork();
+
+	must(pid >= 0);
+	if (pid > 0)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(1);
+	fn(data);
+	_exit(0);
+}
+
+int child_wait(pid_t pid)
+{
+	int status;
+
+	must(waitpid(pid, &status, 0) == pid);
+	return WIFSIGNALED(status) ? WTERMSIG(status) : -WEXITSTATUS(status);
+}
