@@ -17,8 +17,8 @@ struct error;
 struct session;
 
 /* A get grants all members in one transaction, and a new grant notes up to
- * 320 bytes in the journal of 8 MiB. */
-#define BUNDLE_MAX_MEMBERS 24576u
+ * 320 bytes in the journal of 48 MiB. */
+#define BUNDLE_MAX_MEMBERS 131072u
 
 /* Record of the bundle with this number, staged by this session; 0: none,
  * `err` says so. */

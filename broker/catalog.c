@@ -10,7 +10,7 @@
  *
  *   offset   size                        meaning
  *        0   4 KiB                       struct catalog_header
- *    4 KiB   8 MiB                       journal
+ *    4 KiB  48 MiB                       journal
  *    above   records, each kind from a   slots, blocks, grants, chunks,
  *            page of its own             sessions, tickets, bundles, prefixes
  *    above   4 bytes a bucket            hashes: name, grant, ticket, bundle,
@@ -32,7 +32,9 @@
 
 #define PAGE_UP(x)     (((x) + UINT64_C(4095)) & ~UINT64_C(4095))
 #define JOURNAL_OFFSET UINT64_C(4096)
-#define JOURNAL_SIZE   (UINT64_C(8) << 20)
+#define JOURNAL_SIZE   (UINT64_C(48) << 20)
+/* What a rare large transaction took beyond this goes back to the kernel. */
+#define JOURNAL_KEPT (UINT64_C(1) << 20)
 #define JOURNAL_END    (JOURNAL_OFFSET + JOURNAL_SIZE)
 
 /* Record 0 is never used; slots and chunks are also places in the state
@@ -230,8 +232,13 @@ void catalog_save(struct catalog *catalog, const void *at, size_t size)
 
 void catalog_commit(struct catalog *catalog)
 {
+	uint64_t size = catalog->header->journal_size;
+
 	point("catalog.commit");
 	set_journal_size(catalog->header, 0);
+	if (size > JOURNAL_KEPT)
+		(void)madvise(catalog->base + JOURNAL_OFFSET + JOURNAL_KEPT,
+			      PAGE_UP(size - JOURNAL_KEPT), MADV_REMOVE);
 	point("catalog.committed");
 }
 

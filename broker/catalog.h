@@ -261,7 +261,7 @@ void catalog_save(struct catalog *catalog, const void *at, size_t size);
 void catalog_commit(struct catalog *catalog);
 
 /* Bytes the journal can still take: work that may exceed it commits in steps,
- * each of which leaves the catalog in order. 8 MiB when empty. */
+ * each of which leaves the catalog in order. 48 MiB when empty. */
 size_t catalog_journal_room(const struct catalog *catalog);
 
 /* Save, then assign: catalog_set(catalog, record->field, value). */

@@ -39,14 +39,14 @@ uint32_t slot_new(struct broker *broker, uint32_t block, uint64_t offset,
 enum slot_state slot_state(const struct broker *broker, uint32_t slot);
 
 /* Journal room below which slot_settle() leaves freeing for later. */
-#define SLOT_SETTLE_ROOM (UINT32_C(9) << 19)
+#define SLOT_SETTLE_ROOM (UINT32_C(27) << 20)
 
 /*
  * Bring word, limbo list and memory in line with keepers and holds. Frees the
  * slot (and its block, if it was the last there) when nothing keeps it and
  * nobody holds it. True: it was freed. Where the journal is almost half
  * full the slot only goes to limbo, which a later round of the loop collects:
- * so 25,000 slots can be settled in one transaction, however many sessions
+ * so 131,072 slots can be settled in one transaction, however many sessions
  * have grants of them.
  */
 bool slot_settle(struct broker *broker, uint32_t slot);

@@ -555,7 +555,9 @@ static void release_in_limbo(struct stage *stage)
 
 	must(fsdp_release(stage->others[0]) == 0);
 	while (now.slots_limbo > 0) {
-		/* A broker that died hears of it when the client is back. */
+		/* A broker that died knows of it when all who ever had the
+		 * tensor are back. */
+		must(fsdp_ping(stage->client) == 0);
 		must(fsdp_ping(stage->other) == 0);
 		figures_read(stage->bystander, &now);
 	}

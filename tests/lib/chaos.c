@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -182,10 +183,17 @@ void figures_read(struct fsdp_client *client, struct figures *ret)
 		must(*field(ret, i) != UINT64_MAX);
 }
 
-static bool is_same(const struct figures *a, const struct figures *b)
+static bool differs(const struct figures *now, const struct figures *expected,
+		    size_t i)
+{
+	return fields[i].is_compared && *field(expected, i) != FIGURE_ANY &&
+	       *field(now, i) != *field(expected, i);
+}
+
+static bool is_same(const struct figures *now, const struct figures *expected)
 {
 	for (size_t i = 0; i < N_FIELDS; i++) {
-		if (fields[i].is_compared && *field(a, i) != *field(b, i))
+		if (differs(now, expected, i))
 			return false;
 	}
 	return true;
@@ -202,8 +210,7 @@ bool figures_await(struct fsdp_client *client, const struct figures *expected)
 		nap_ms(1);
 	}
 	for (size_t i = 0; i < N_FIELDS; i++) {
-		if (fields[i].is_compared &&
-		    *field(&now, i) != *field(expected, i))
+		if (differs(&now, expected, i))
 			fprintf(stderr, "%s is %llu, not %llu\n",
 				fields[i].name,
 				(unsigned long long)*field(&now, i),
@@ -239,9 +246,12 @@ int64_t count_slot_holds(struct fsdp_client *client,
 }
 
 struct names {
-	char list[256][64];
+	char list[256][64]; /* a bundle's once, for all its members */
 	const char *pointers[256];
 	size_t n;
+	struct fsdp_client *client;
+	struct figures sum; /* of the entries */
+	bool are_right;
 };
 
 static int note_name(const struct fsdp_entry *entry, void *data)
@@ -267,6 +277,39 @@ void remove_all(struct fsdp_client *client, const char *prefix)
 
 	must(fsdp_list(client, prefix, note_name, &names) == 0);
 	must(fsdp_remove(client, names.pointers, names.n) == 0);
+}
+
+static int audit_entry(const struct fsdp_entry *entry, void *data)
+{
+	struct names *names = data;
+	size_t n = names->n;
+
+	must(note_name(entry, data) == 0);
+	names->sum.bundles += entry->bundle && names->n > n;
+	names->sum.slots++;
+	names->sum.blocks++;
+	names->sum.bytes_live += (entry->info.size + 63) & ~UINT64_C(63);
+	if (!pattern_is_published(names->client, entry->info.name,
+				  entry->info.version)) {
+		fprintf(stderr, "%s has not the contents of version %llu\n",
+			entry->info.name,
+			(unsigned long long)entry->info.version);
+		names->are_right = false;
+	}
+	return 0;
+}
+
+bool audit(struct fsdp_client *client, uint64_t n_sessions)
+{
+	struct names names = {.client = client,
+			      .are_right = true,
+			      .sum = {.sessions = n_sessions,
+				      .grants = FIGURE_ANY,
+				      .chunks = FIGURE_ANY,
+				      .chunk_bytes = FIGURE_ANY}};
+
+	must(fsdp_list(client, NULL, audit_entry, &names) == 0);
+	return figures_await(client, &names.sum) && names.are_right;
 }
 
 /* --- contents --------------------------------------------------------------
@@ -379,4 +422,19 @@ int child_wait(pid_t pid)
 
 	must(waitpid(pid, &status, 0) == pid);
 	return WIFSIGNALED(status) ? WTERMSIG(status) : -WEXITSTATUS(status);
+}
+
+int child_kill(pid_t pid)
+{
+	must(kill(pid, SIGKILL) == 0);
+	return child_wait(pid);
+}
+
+void *shared_memory(size_t size)
+{
+	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	must(memory != MAP_FAILED);
+	return memory;
 }

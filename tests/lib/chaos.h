@@ -74,10 +74,19 @@ struct figures {
 	uint64_t chunks, chunk_bytes;
 };
 
+#define FIGURE_ANY UINT64_MAX
+
 void figures_read(struct fsdp_client *client, struct figures *ret);
-/* Wait until all from `sessions` on are as in `expected`; false,
- * with the differences on stderr, if they do not become so. */
+/* Wait until all from `sessions` on are as in `expected`, but for those that
+ * are FIGURE_ANY; false, with the differences on stderr, if they do not become
+ * so. */
 bool figures_await(struct fsdp_client *client, const struct figures *expected);
+
+/*
+ * Does every named tensor show the contents of its name and version, and is
+ * there soon nothing else in the broker but `n_sessions` sessions?
+ */
+bool audit(struct fsdp_client *client, uint64_t n_sessions);
 
 /* How often the tensor of that name is held, by all sessions together. */
 int64_t count_holds(struct fsdp_client *client, const char *name);
@@ -115,5 +124,9 @@ typedef void child_fn(void *data);
 pid_t child_start(child_fn *fn, void *data);
 /* The signal it died of, or minus its exit status. */
 int child_wait(pid_t pid);
+int child_kill(pid_t pid);
+
+/* Shared with children; zeroed; stays until the process ends. */
+void *shared_memory(size_t size);
 
 void nap_ms(unsigned int ms);

@@ -274,7 +274,7 @@ Test(bundle, views_are_made_inside_of_it)
 /* Half of the journal: what does not fit is freed by a later round. */
 Test(bundle, a_large_one_goes_in_steps, .timeout = 60)
 {
-	enum { BATCHES = 40, N = 256 };
+	enum { BATCHES = 240, N = 256 };
 	static struct alloc_item items[N];
 	static char names[N][32];
 	struct request alloc = {.kind = MESSAGE_ALLOC,

@@ -1,0 +1,101 @@
+/*
+ * Actors are forked, so a function's address is the same there as here: that is
+ * all that a command says.
+ */
+#include "tests/lib/actor.h"
+#include <errno.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void __attribute__((noreturn)) die(const char *what)
+{
+	perror(what);
+	abort();
+}
+
+bool actor_may_be_others(void)
+{
+	return geteuid() == 0;
+}
+
+static void become(const struct identity *identity)
+{
+	const gid_t group = identity->group;
+
+	if (setgroups(group ? 1 : 0, &group) < 0 ||
+	    setresgid(identity->gid, identity->gid, identity->gid) < 0 ||
+	    setresuid(identity->uid, identity->uid, identity->uid) < 0)
+		die("actor: become another user");
+}
+
+static void __attribute__((noreturn)) play(int fd)
+{
+	actor_fn *fn;
+	int r;
+
+	while (read(fd, &fn, sizeof(fn)) == (ssize_t)sizeof(fn)) {
+		r = fn();
+		if (write(fd, &r, sizeof(r)) != (ssize_t)sizeof(r))
+			break;
+	}
+	_exit(0);
+}
+
+void actor_start(struct actor *actor, const struct identity *identity)
+{
+	int fds[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
+		die("actor: socketpair");
+	actor->pid = fork();
+	if (actor->pid < 0)
+		die("actor: fork");
+	if (actor->pid == 0) {
+		close(fds[0]);
+		if (identity)
+			become(identity);
+		/* Both are undone by a change of user. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		prctl(PR_SET_DUMPABLE, 1);
+		play(fds[1]);
+	}
+	close(fds[1]);
+	actor->fd = fds[0];
+}
+
+void actor_begin(struct actor *actor, actor_fn *fn)
+{
+	if (write(actor->fd, &fn, sizeof(fn)) != (ssize_t)sizeof(fn))
+		die("actor: command");
+}
+
+int actor_end(struct actor *actor)
+{
+	int r;
+
+	if (read(actor->fd, &r, sizeof(r)) != (ssize_t)sizeof(r))
+		return -ECHILD;
+	return r;
+}
+
+int actor_run(struct actor *actor, actor_fn *fn)
+{
+	actor_begin(actor, fn);
+	return actor_end(actor);
+}
+
+void actor_kill(struct actor *actor)
+{
+	if (actor->pid <= 0)
+		return;
+	kill(actor->pid, SIGKILL);
+	waitpid(actor->pid, NULL, 0);
+	close(actor->fd);
+	actor->pid = 0;
+}
