@@ -50,7 +50,7 @@ static bool is_wanted(const struct verb_call *call, uint32_t slot)
 	if (request->filter == LIST_NAMED && !index_shows(broker, slot))
 		return false;
 	if (request->filter == LIST_LIMBO &&
-	    slot_state(broker, slot) != SLOT_LIMBO)
+	    !(record->flags & SLOT_FLAG_IN_LIMBO))
 		return false;
 	access = slot_access(broker, slot);
 	if (!session_may(call->session, &access, ACCESS_READ))

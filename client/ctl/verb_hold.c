@@ -116,14 +116,14 @@ static int add_limbo_tensor(struct table *table, const struct fsdp_entry *entry,
 {
 	const struct fsdp_info *info = &entry->info;
 	char shape[FORMAT_SHAPE], size[FORMAT_SIZE], age[FORMAT_SIZE];
-	const char *cells[] = {fsdp_dtype_name(info->dtype),
-			       format_shape(info->shape, info->n_dims, shape),
-			       format_size(info->size, size),
-			       format_age(entry->age_ms, age)};
+	const char *cells[] = {
+		*info->name ? info->name : "-", fsdp_dtype_name(info->dtype),
+		format_shape(info->shape, info->n_dims, shape),
+		format_size(info->size, size), format_age(entry->age_ms, age)};
 	int r = table_add(table, err, "%u:%" PRIu64, info->slot,
 			  info->generation);
 
-	for (size_t i = 0; r == 0 && i < 4; i++)
+	for (size_t i = 0; r == 0 && i < sizeof(cells) / sizeof(*cells); i++)
 		r = table_add(table, err, "%s", cells[i]);
 	return r;
 }
@@ -151,7 +151,7 @@ static int print_limbo(struct fsdp_client *client,
 		       const struct listing *listing, struct error *err)
 {
 	static const char *const titles[] = {
-		"SLOT", "DTYPE",   "SHAPE", ">BYTES", ">AGE",
+		"SLOT", "WAS",     "DTYPE", "SHAPE",  ">BYTES", ">AGE",
 		">PID", "COMMAND", ">UID",  ">HOLDS", "STATE"};
 	struct table table;
 	int r = 0;
