@@ -191,8 +191,8 @@ uint64_t process_rss(pid_t pid)
 		die("open %s: %m", path);
 	while (fgets(line, sizeof(line), file)) {
 		if (strchr(line, '-') && strchr(line, '-') < strchr(line, ' '))
-			is_chunk = strstr(line, "/memfd:") &&
-				   strstr(line, "chunk");
+			is_chunk = strstr(line, "/memfd:fsdp-chunk") ||
+				   strstr(line, "/memfd:fsdp-bundle");
 		else if (!is_chunk && sscanf(line, "Rss: %lu kB", &n) == 1)
 			kib += n;
 	}
