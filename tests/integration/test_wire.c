@@ -186,7 +186,10 @@ static struct tensor_place put(struct wire *wire, const char *name, int64_t n)
 	};
 	struct request alloc = {
 		.kind = MESSAGE_ALLOC,
-		.alloc = {.timeout_ms = -1, .n_items = 1, .items = &item},
+		.alloc = {.access = {.gid = GID_DEFAULT},
+			  .timeout_ms = -1,
+			  .n_items = 1,
+			  .items = &item},
 	};
 	struct publish_item publication = {.name = name};
 	struct request publish = {
