@@ -28,6 +28,9 @@ static const struct {
 	[ACCOUNT_QUEUE] = KIND("bytes of replies", quota_queue),
 	[ACCOUNT_PREFIXES] = KIND("first components of names", quota_prefixes),
 	[ACCOUNT_CHUNKS] = KIND("chunks of memory", quota_chunks),
+	[ACCOUNT_GRANTS] = KIND("grants (tensors times sessions)", quota_grants),
+	[ACCOUNT_TICKETS] = KIND("tickets", quota_tickets),
+	[ACCOUNT_BUNDLES] = KIND("versions of bundles", quota_bundles),
 #undef KIND
 };
 /* clang-format on */
@@ -71,25 +74,35 @@ struct account *accounts_get(struct accounts *accounts, uint32_t uid)
 	return account;
 }
 
-uint64_t account_limit(const struct accounts *accounts, enum account_kind kind)
+uint64_t account_limit(const struct accounts *accounts,
+		       const struct account *account, enum account_kind kind)
 {
 	const uint8_t *config = (const void *)accounts->config;
 	uint64_t limit;
 
+	/* What root may use is the administrator's own affair. */
+	if (account->uid == 0 && kind == ACCOUNT_BYTES)
+		return accounts->config->memory_max;
 	memcpy(&limit, config + kinds[kind].offset, sizeof(limit));
 	return limit;
+}
+
+uint64_t account_left(const struct accounts *accounts,
+		      const struct account *account, enum account_kind kind)
+{
+	uint64_t limit = account_limit(accounts, account, kind);
+	uint64_t used = account->used[kind];
+
+	return used < limit ? limit - used : 0;
 }
 
 int account_charge(const struct accounts *accounts, struct account *account,
 		   enum account_kind kind, uint64_t amount, struct error *err)
 {
-	uint64_t limit = account_limit(accounts, kind);
+	uint64_t limit = account_limit(accounts, account, kind);
 	uint64_t used = account->used[kind];
 
-	/* What root may use is the administrator's own affair. */
-	if (account->uid == 0 && kind == ACCOUNT_BYTES)
-		limit = accounts->config->memory_max;
-	if (used > limit || amount > limit - used)
+	if (amount > account_left(accounts, account, kind))
 		return error_set(err, -EDQUOT,
 				 "uid %" PRIu32 " has %" PRIu64 " %s and asks "
 				 "for %" PRIu64 " more, but may have %" PRIu64

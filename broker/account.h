@@ -18,12 +18,16 @@ enum account_kind {
 	ACCOUNT_QUEUE,   /* bytes of queued and remembered replies */
 	ACCOUNT_PREFIXES,
 	ACCOUNT_CHUNKS, /* of pools of this uid: each costs a descriptor */
+	ACCOUNT_GRANTS,
+	ACCOUNT_TICKETS,
+	ACCOUNT_BUNDLES, /* versions of them */
 	ACCOUNT_N
 };
 
 struct account {
 	uint32_t uid;
 	uint64_t used[ACCOUNT_N];
+	uint64_t chunk_size;  /* bytes of the chunks of its pools */
 	struct account *next; /* chain of accounts.buckets */
 };
 
@@ -39,7 +43,12 @@ void accounts_deinit(struct accounts *accounts);
  * stays valid as long as `accounts`. */
 struct account *accounts_get(struct accounts *accounts, uint32_t uid);
 
-uint64_t account_limit(const struct accounts *accounts, enum account_kind kind);
+uint64_t account_limit(const struct accounts *accounts,
+		       const struct account *account, enum account_kind kind);
+
+/* How much more may be charged. */
+uint64_t account_left(const struct accounts *accounts,
+		      const struct account *account, enum account_kind kind);
 
 /* -EDQUOT with a sentence of what is used, asked and allowed. */
 int account_charge(const struct accounts *accounts, struct account *account,

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -129,6 +130,7 @@ static void stop(struct broker *broker)
 	close_handle((uv_handle_t *)&broker->sigint);
 	close_handle((uv_handle_t *)&broker->idle);
 	close_handle((uv_handle_t *)&broker->watchdog);
+	close_handle((uv_handle_t *)&broker->parent_poll);
 }
 
 static void on_signal(uv_signal_t *handle, int number)
@@ -433,6 +435,46 @@ static int open_listener(struct broker *broker,
 	return listener_open(broker, path, fd, err);
 }
 
+static void check_keeper(struct broker *broker)
+{
+	if (!fdstore_probe(&broker->fdstore))
+		note(broker, "the process that kept this broker's memory is "
+			     "gone, so that a crash will lose all tensors; "
+			     "restart fsdpd when nobody needs them");
+}
+
+static void on_parent(uv_poll_t *poll, int status, int events)
+{
+	(void)status;
+	(void)events;
+	uv_poll_stop(poll);
+	check_keeper(poll->data);
+}
+
+/* The parent of --supervised can die; then it must be said. Where the keeper
+ * is somebody else, or cannot be watched, fdstore_put() finds out. */
+static int watch_keeper(struct broker *broker, struct error *err)
+{
+	int r;
+
+	if (!broker->fdstore.is_kept)
+		return 0;
+	broker->parent_fd = (int)syscall(SYS_pidfd_open, getppid(), 0);
+	if (broker->parent_fd < 0)
+		return 0;
+	r = uv_poll_init(&broker->loop, &broker->parent_poll,
+			 broker->parent_fd);
+	broker->parent_poll.data = broker;
+	if (r == 0)
+		r = uv_poll_start(&broker->parent_poll, UV_READABLE, on_parent);
+	if (r < 0)
+		return error_set(err, r, "watch who keeps the memory: %s",
+				 uv_strerror(r));
+	/* It may have died before we looked for our parent. */
+	check_keeper(broker);
+	return 0;
+}
+
 static void note_surroundings(struct broker *broker)
 {
 	if (huge_pages_state() == HUGE_PAGES_NEVER)
@@ -461,6 +503,8 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 		r = open_memory(broker, err);
 	if (r == 0)
 		r = open_listener(broker, options, err);
+	if (r == 0)
+		r = watch_keeper(broker, err);
 	if (r < 0)
 		return r;
 	note_surroundings(broker);
@@ -478,6 +522,7 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 	broker->table = TABLE_NULL;
 	broker->fdstore = FDSTORE_NULL;
 	broker->table_readonly_fd = -1;
+	broker->parent_fd = -1;
 	broker->listener.fd = broker->listener.spare_fd = -1;
 	broker->started_ms = now_ms();
 	raise_descriptor_limit();
@@ -509,6 +554,8 @@ void broker_close(struct broker *broker)
 	accounts_deinit(&broker->accounts);
 	if (broker->table_readonly_fd >= 0)
 		close(broker->table_readonly_fd);
+	if (broker->parent_fd >= 0)
+		close(broker->parent_fd);
 	table_close(&broker->table);
 	catalog_close(&broker->catalog);
 	fdstore_close(&broker->fdstore);

@@ -39,6 +39,8 @@ struct broker {
 	uv_signal_t sigterm, sigint;
 	uv_idle_t idle; /* runs only while there is deferred work */
 	uv_timer_t watchdog;
+	uv_poll_t parent_poll; /* whoever keeps our fds may be our parent */
+	int parent_fd;	       /* its pidfd, owned; -1 */
 	bool is_stopping;
 	bool has_draining; /* some session has more pending bits */
 	uint64_t started_ms;

@@ -143,14 +143,11 @@ int bundle_check_name(const struct broker *broker, uint32_t bundle,
 static int charge(struct broker *broker, uint32_t uid, struct error *err)
 {
 	struct account *account = accounts_get(&broker->accounts, uid);
-	int r;
 
 	if (!account)
 		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
-	r = account_charge(&broker->accounts, account, ACCOUNT_SLOTS, 1, err);
-	if (r < 0)
-		return error_wrap(err, r, "a bundle counts as a tensor");
-	return 0;
+	return account_charge(&broker->accounts, account, ACCOUNT_BUNDLES, 1,
+			      err);
 }
 
 static void refund(struct broker *broker, uint32_t uid)
@@ -158,7 +155,7 @@ static void refund(struct broker *broker, uint32_t uid)
 	struct account *account = accounts_get(&broker->accounts, uid);
 
 	assert(account); /* it was charged, so it is there */
-	account_refund(account, ACCOUNT_SLOTS, 1);
+	account_refund(account, ACCOUNT_BUNDLES, 1);
 }
 
 /* A record with its name; 0 if the catalog is full. */
@@ -650,7 +647,7 @@ int bundle_adopt_all(struct broker *broker, struct error *err)
 		if (!account)
 			return error_set(err, -ENOMEM, "no memory for uid %u",
 					 record->owner_uid);
-		account_charge_adopted(account, ACCOUNT_SLOTS, 1);
+		account_charge_adopted(account, ACCOUNT_BUNDLES, 1);
 		if (record->state == BUNDLE_RETIRED)
 			pool_forget_bundle(&broker->pools, i);
 		r = set_deadline(broker, i, record->deadline_ms, err);

@@ -152,7 +152,7 @@ struct ticket_record {
 	uint32_t slot; /* 0: the record is free */
 	uint32_t uses_left;
 	uint64_t deadline_ms;
-	uint32_t uid; /* who is charged for it, as for a slot */
+	uint32_t uid; /* who is charged for it */
 	uint32_t hash_next;
 	uint32_t heap_position; /* [volatile] */
 };
@@ -219,6 +219,8 @@ struct catalog_header {
 	uint32_t adoption_attempts; /* since one went well */
 	uint64_t journal_size;      /* bytes noted; 0 is the commit */
 	uint64_t epoch;
+	uint64_t hash_seed; /* random, so that nobody can choose names that all
+			       hash alike */
 	uint64_t next_session_id;
 	uint64_t next_bundle_id;
 	uint32_t next_chunk_id;

@@ -157,6 +157,9 @@ static const struct key {
 	KEY("quota", quota_queue, KEY_SIZE),
 	KEY("quota", quota_prefixes, KEY_COUNT),
 	KEY("quota", quota_chunks, KEY_COUNT),
+	KEY("quota", quota_grants, KEY_COUNT),
+	KEY("quota", quota_tickets, KEY_COUNT),
+	KEY("quota", quota_bundles, KEY_COUNT),
 };
 /* clang-format on */
 
@@ -477,6 +480,9 @@ int config_init(struct config *config, struct error *err)
 		.quota_queue = 64 * MIB,
 		.quota_prefixes = 256,
 		.quota_chunks = 256,
+		.quota_grants = 2097152,
+		.quota_tickets = 65536,
+		.quota_bundles = 1024,
 	};
 	return 0;
 }

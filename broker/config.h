@@ -33,6 +33,9 @@ struct config {
 	uint64_t quota_queue; /* bytes of queued and remembered replies; 64M */
 	uint64_t quota_prefixes; /* first components owned; 256 */
 	uint64_t quota_chunks;   /* chunks of this uid's pools; 256 */
+	uint64_t quota_grants;   /* tensors times sessions; 2,097,152 */
+	uint64_t quota_tickets;  /* 65,536 */
+	uint64_t quota_bundles;  /* versions of bundles; 1,024 */
 	/* [access] */
 	bool has_admin_gid;
 	uint32_t admin_gid; /* admin_group: may ask for every holder */

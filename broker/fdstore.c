@@ -122,6 +122,11 @@ static void lose_keeper(struct fdstore *store, int r)
 		   strerror(-r));
 }
 
+static bool is_gone(int r)
+{
+	return r == -ECONNREFUSED || r == -ENOENT || r == -ENOTCONN;
+}
+
 static int send_fd(int fd, const char *name)
 {
 	char state[FDSTORE_NAME_SIZE + 64];
@@ -150,7 +155,7 @@ int fdstore_put(struct fdstore *store, int fd, const char *name,
 			"or use fewer access classes and bundles",
 			FDSTORE_MAX);
 	r = send_fd(fd, name);
-	if (r == -ECONNREFUSED || r == -ENOENT || r == -ENOTCONN) {
+	if (is_gone(r)) {
 		lose_keeper(store, r);
 		return 0;
 	}
@@ -169,6 +174,18 @@ void fdstore_remove(struct fdstore *store, const char *name)
 	if (store->n_stored > 0)
 		store->n_stored--;
 	point("fdstore.remove");
+}
+
+bool fdstore_probe(struct fdstore *store)
+{
+	int r = 0;
+
+	/* A field of our own, which every keeper passes over. */
+	if (store->is_kept)
+		r = sd_notify(0, "X_FSDPD_PROBE=1");
+	if (is_gone(r))
+		lose_keeper(store, r);
+	return store->is_kept;
 }
 
 void fdstore_notify(const char *state)

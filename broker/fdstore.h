@@ -44,5 +44,9 @@ int fdstore_put(struct fdstore *store, int fd, const char *name,
 		struct error *err);
 void fdstore_remove(struct fdstore *store, const char *name);
 
+/* Is the keeper, if there was one, still there? False: nobody keeps anything
+ * from now on. */
+bool fdstore_probe(struct fdstore *store);
+
 /* Tell the service manager: "READY=1", "STATUS=...", "STOPPING=1". */
 void fdstore_notify(const char *state);

@@ -73,6 +73,8 @@ static uint32_t make(struct broker *broker, uint32_t session, uint32_t slot)
 
 	if (!grant)
 		return 0;
+	account_charge_adopted(broker->sessions[session]->account,
+			       ACCOUNT_GRANTS, 1);
 	record = catalog_grant(catalog, grant);
 	record->session = session;
 	record->slot = slot;
@@ -116,18 +118,25 @@ bool grant_add(struct broker *broker, uint32_t session, uint32_t slot,
 	return true;
 }
 
-int grant_check_room(const struct broker *broker, uint32_t n, struct error *err)
+int grant_check_room(const struct session *session, uint32_t n,
+		     struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct broker *broker = session->broker;
 	uint32_t capacity = catalog_capacity(SECTION_GRANT);
-	uint32_t used = catalog_n_live(catalog, SECTION_GRANT);
+	uint32_t used = catalog_n_live(&broker->catalog, SECTION_GRANT);
+	int r;
 
-	if (n <= capacity - used)
-		return 0;
-	return error_set(err, -ENOSPC,
-			 "this node has %u of at most %u grants (tensors times "
-			 "sessions that have had them); end idle sessions",
-			 used, capacity);
+	if (n > capacity - used)
+		return error_set(err, -ENOSPC,
+				 "this node has %u of at most %u grants "
+				 "(tensors times sessions that have had them); "
+				 "end idle sessions",
+				 used, capacity);
+	r = account_charge(&broker->accounts, session->account, ACCOUNT_GRANTS,
+			   n, err);
+	if (r == 0)
+		account_refund(session->account, ACCOUNT_GRANTS, n);
+	return r;
 }
 
 int64_t grant_holds(const struct broker *broker, uint32_t grant)
@@ -165,6 +174,7 @@ static void destroy(struct broker *broker, uint32_t grant)
 	catalog_list_remove(catalog, &catalog_session(catalog, session)->grants,
 			    SECTION_GRANT, SESSION_LINK, grant);
 	catalog_release(catalog, SECTION_GRANT, grant);
+	account_refund(broker->sessions[session]->account, ACCOUNT_GRANTS, 1);
 }
 
 void grant_drop(struct broker *broker, uint32_t grant)

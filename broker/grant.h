@@ -21,6 +21,7 @@
 
 struct broker;
 struct error;
+struct session;
 
 /* The grant of (session, slot), 0 if there is none. */
 uint32_t grant_find(const struct broker *broker, uint32_t session,
@@ -31,8 +32,9 @@ uint32_t grant_find(const struct broker *broker, uint32_t session,
 bool grant_add(struct broker *broker, uint32_t session, uint32_t slot,
 	       int32_t n);
 
-/* Room for `n` more grants? -ENOSPC. */
-int grant_check_room(const struct broker *broker, uint32_t n,
+/* May the session have `n` more grants? It has them charged to its uid as
+ * they are made. -ENOSPC, -EDQUOT. */
+int grant_check_room(const struct session *session, uint32_t n,
 		     struct error *err);
 
 /* granted + delta of one grant, 0 if that is negative; INT64_MAX if the

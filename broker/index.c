@@ -20,7 +20,10 @@ static bool is_name(const struct broker *broker, uint64_t blob,
 static uint32_t *bucket(const struct broker *broker, enum catalog_hash hash,
 			const char *name, size_t size)
 {
-	return catalog_bucket(&broker->catalog, hash, XXH3_64bits(name, size));
+	uint64_t seed = broker->catalog.header->hash_seed;
+
+	return catalog_bucket(&broker->catalog, hash,
+			      XXH3_64bits_withSeed(name, size, seed));
 }
 
 bool index_shows(const struct broker *broker, uint32_t slot)
@@ -50,18 +53,68 @@ static uint32_t next_named(const struct broker *broker, uint32_t slot,
 	return 0;
 }
 
-uint32_t index_find(const struct broker *broker, const char *name)
+static uint32_t find_shown(const struct broker *broker, const char *name,
+			   size_t size, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
-	size_t size = strlen(name);
-	uint32_t slot = *bucket(broker, HASH_NAME, name, size);
-
 	for (;;) {
 		slot = next_named(broker, slot, name, size);
 		if (!slot || index_shows(broker, slot))
 			return slot;
-		slot = catalog_slot(catalog, slot)->name_next;
+		slot = catalog_slot(&broker->catalog, slot)->name_next;
 	}
+}
+
+uint32_t index_find(const struct broker *broker, const char *name)
+{
+	size_t size = strlen(name);
+
+	return find_shown(broker, name, size,
+			  *bucket(broker, HASH_NAME, name, size));
+}
+
+/* What of the first slot of each chain will be read: by index_find_many(), and
+ * by whoever grants it and describes it. */
+static void prefetch_slots(const struct broker *broker, const uint32_t *slots,
+			   uint32_t n)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct slot_record *record;
+	uint32_t i;
+
+	for (i = 0; i < n; i++) {
+		if (!slots[i])
+			continue;
+		record = catalog_slot(catalog, slots[i]);
+		__builtin_prefetch(record);
+		__builtin_prefetch(&record->n_tickets);
+		__builtin_prefetch(&record->limbo_link);
+	}
+	for (i = 0; i < n; i++) {
+		if (!slots[i])
+			continue;
+		record = catalog_slot(catalog, slots[i]);
+		__builtin_prefetch(catalog_blob(catalog, record->blob));
+		__builtin_prefetch(catalog_block(catalog, record->block));
+	}
+}
+
+void index_find_many(const struct broker *broker, const char *const *names,
+		     uint32_t n, uint32_t *ret)
+{
+	uint32_t *heads[MESSAGE_MAX_ITEMS];
+	uint32_t i;
+
+	assert(n <= MESSAGE_MAX_ITEMS);
+	for (i = 0; i < n; i++) {
+		heads[i] = bucket(broker, HASH_NAME, names[i],
+				  strlen(names[i]));
+		__builtin_prefetch(heads[i]);
+	}
+	for (i = 0; i < n; i++)
+		ret[i] = *heads[i];
+	prefetch_slots(broker, ret, n);
+	for (i = 0; i < n; i++)
+		ret[i] = find_shown(broker, names[i], strlen(names[i]), ret[i]);
 }
 
 uint32_t index_find_member(const struct broker *broker, const char *name,
@@ -313,6 +366,24 @@ release_blob:
 refund:
 	account_refund(account, ACCOUNT_PREFIXES, 1);
 	return false;
+}
+
+void index_unclaim_prefix(struct broker *broker, const char *name)
+{
+	struct catalog *catalog = &broker->catalog;
+	size_t size = name_prefix_size(name);
+	uint32_t *head = bucket(broker, HASH_PREFIX, name, size);
+	uint32_t prefix = *head;
+	struct prefix_record *record = catalog_prefix(catalog, prefix);
+	struct account *account = accounts_get(&broker->accounts, record->uid);
+
+	/* What was claimed last is first in its chain. */
+	assert(account && is_name(broker, record->name_blob, record->name_size,
+				  name, size));
+	account_refund(account, ACCOUNT_PREFIXES, 1);
+	catalog_set(catalog, *head, record->hash_next);
+	catalog_blob_release(catalog, record->name_blob, size);
+	catalog_release(catalog, SECTION_PREFIX, prefix);
 }
 
 int index_adopt_all(struct broker *broker, struct error *err)

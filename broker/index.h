@@ -16,6 +16,9 @@ struct error;
 
 /* The slot that `name` shows, or 0. */
 uint32_t index_find(const struct broker *broker, const char *name);
+/* The same for up to MESSAGE_MAX_ITEMS, whose cache misses overlap. */
+void index_find_many(const struct broker *broker, const char *const *names,
+		     uint32_t n, uint32_t *ret);
 
 /* Does the name index show this slot? */
 bool index_shows(const struct broker *broker, uint32_t slot);
@@ -48,6 +51,8 @@ uint32_t index_bundle_below(const struct broker *broker, const char *name);
 int index_check_prefix(struct broker *broker, const char *name, uint32_t uid,
 		       struct error *err);
 bool index_claim_prefix(struct broker *broker, const char *name, uint32_t uid);
+/* Undo a claim of this very request, the newest first. */
+void index_unclaim_prefix(struct broker *broker, const char *name);
 
 /* The owner of the first component; false if nobody's yet. */
 bool index_prefix_owner(const struct broker *broker, const char *name,

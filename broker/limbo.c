@@ -12,11 +12,14 @@
 #include <stddef.h>
 
 #define PENDING_PER_ROUND 256
+/* Anybody can set a million bits in no time. */
+#define PENDING_PER_CALL 65536
 /* The hand passes an unused slot at most three times: used in the current era,
  * in the one before, and then not any more. */
 #define EVICT_ROUNDS 4
 
-bool limbo_collect_pending(struct broker *broker, struct session *session)
+/* Settle what bits say, a bounded number; gives how many bits. */
+static uint32_t settle_pending(struct broker *broker, struct session *session)
 {
 	struct catalog *catalog = &broker->catalog;
 	uint32_t n_slots = catalog_n_touched(catalog, SECTION_SLOT);
@@ -24,8 +27,7 @@ bool limbo_collect_pending(struct broker *broker, struct session *session)
 	uint32_t n, i;
 
 	if (!session->refs.bitmap)
-		return false;
-	broker->limbo.n_rings++;
+		return 0;
 	n = refs_take_pending(&session->refs, slots, PENDING_PER_ROUND);
 	for (i = 0; i < n; i++) {
 		/* the bits are the client's: any slot, in any state */
@@ -35,7 +37,31 @@ bool limbo_collect_pending(struct broker *broker, struct session *session)
 			broker->limbo.n_collected++;
 		catalog_commit(catalog);
 	}
-	return n == PENDING_PER_ROUND;
+	return n;
+}
+
+bool limbo_collect_pending(struct broker *broker, struct session *session)
+{
+	broker->limbo.n_rings++;
+	return settle_pending(broker, session) == PENDING_PER_ROUND;
+}
+
+uint32_t limbo_collect_released(struct broker *broker)
+{
+	uint64_t before = broker->limbo.n_collected;
+	uint32_t left = PENDING_PER_CALL;
+	struct session *session;
+	uint32_t n;
+
+	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
+		session = broker->sessions[i];
+		n = PENDING_PER_ROUND;
+		while (session && n == PENDING_PER_ROUND && left >= n) {
+			n = settle_pending(broker, session);
+			left -= n;
+		}
+	}
+	return (uint32_t)(broker->limbo.n_collected - before);
 }
 
 uint32_t limbo_collect_all(struct broker *broker)
@@ -114,13 +140,17 @@ static bool is_recent(const struct broker *broker, uint32_t slot)
 	return false;
 }
 
-static bool is_candidate(const struct broker *broker, uint32_t slot)
+static bool is_candidate(const struct broker *broker, uint32_t slot,
+			 const uint32_t *uid)
 {
-	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	const struct catalog *catalog = &broker->catalog;
+	const struct slot_record *record = catalog_slot(catalog, slot);
 
-	return record->block && !record->bundle && !record->n_tickets &&
-	       (record->flags & SLOT_FLAG_NAMED) &&
-	       (record->flags & PUBLISH_EVICTABLE) && !record->writer;
+	if (!record->block || record->bundle || record->n_tickets ||
+	    !(record->flags & SLOT_FLAG_NAMED) ||
+	    !(record->flags & PUBLISH_EVICTABLE) || record->writer)
+		return false;
+	return !uid || catalog_block(catalog, record->block)->uid == *uid;
 }
 
 /* The next slot the hand points to; a full turn begins a new era. */
@@ -154,7 +184,7 @@ static uint64_t evict_one(struct broker *broker, uint32_t slot)
 	return size;
 }
 
-uint64_t limbo_evict(struct broker *broker, uint64_t bytes)
+uint64_t limbo_evict(struct broker *broker, uint64_t bytes, const uint32_t *uid)
 {
 	uint32_t n = catalog_n_touched(&broker->catalog, SECTION_SLOT);
 	uint64_t left = (uint64_t)n * EVICT_ROUNDS;
@@ -163,7 +193,7 @@ uint64_t limbo_evict(struct broker *broker, uint64_t bytes)
 
 	while (left-- > 0 && freed < bytes && broker->limbo.n_evictable > 0) {
 		slot = turn(broker, n);
-		if (!is_candidate(broker, slot) || is_recent(broker, slot))
+		if (!is_candidate(broker, slot, uid) || is_recent(broker, slot))
 			continue;
 		freed += evict_one(broker, slot);
 		catalog_commit(&broker->catalog);

@@ -8,6 +8,7 @@
 #include "broker/broker.h"
 #include "broker/peer.h"
 #include "proto/error.h"
+#include "proto/frame.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -145,8 +146,10 @@ static void turn_away(struct listener *listener)
 	if (listener->spare_fd >= 0)
 		close(listener->spare_fd);
 	fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
-	if (fd >= 0)
+	if (fd >= 0) {
+		frame_drain(fd);
 		close(fd);
+	}
 	listener->spare_fd = open_spare();
 }
 

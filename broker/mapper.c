@@ -98,6 +98,11 @@ static void read_command(pid_t pid, char *ret, size_t size)
 	if (fgets(ret, (int)size, file))
 		ret[strcspn(ret, "\n")] = '\0';
 	fclose(file);
+	/* It calls itself what it likes, and this is for a terminal. */
+	for (char *at = ret; *at; at++) {
+		if (*at < ' ' || *at > '~')
+			*at = '?';
+	}
 }
 
 void mapper_describe(int fd, pid_t first, char *ret, size_t size)

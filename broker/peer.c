@@ -38,6 +38,8 @@
 #define LAST_RETRY_MS  64
 /* What a connection is charged for its socket buffers and books. */
 #define PEER_COST 16384
+/* The same for a descriptor in a queued reply. */
+#define FD_COST 4096
 
 struct queued_reply {
 	struct queued_reply *next;
@@ -162,20 +164,21 @@ static int enqueue(struct peer *peer, const struct frame *frame,
 		   struct error *err)
 {
 	uint64_t size = sizeof(struct queued_reply) + frame->body_size;
+	uint64_t charge = size + (uint64_t)frame->n_fds * FD_COST;
 	struct queued_reply *reply;
 	int r;
 
 	r = account_charge(&peer->broker->accounts, peer->account,
-			   ACCOUNT_QUEUE, size, err);
+			   ACCOUNT_QUEUE, charge, err);
 	if (r < 0)
 		return r;
 	reply = malloc(size);
 	if (!reply) {
-		account_refund(peer->account, ACCOUNT_QUEUE, size);
+		account_refund(peer->account, ACCOUNT_QUEUE, charge);
 		return error_set(err, -ENOMEM, "no memory to queue a reply");
 	}
 	reply->next = NULL;
-	reply->charged = size;
+	reply->charged = charge;
 	reply->frame = *frame;
 	if (frame->body_size > 0)
 		memcpy(reply->body, frame->body, frame->body_size);
@@ -681,6 +684,7 @@ static void release(struct peer *peer)
 		close(peer->pidfd);
 	if (peer->account)
 		account_refund(peer->account, ACCOUNT_QUEUE, PEER_COST);
+	frame_drain(peer->sock_fd);
 	close(peer->sock_fd);
 }
 

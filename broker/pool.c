@@ -138,13 +138,14 @@ void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id)
 					  memory_order_release);
 }
 
-void pool_refund_chunk(struct pools *pools, uint32_t uid)
+void pool_refund_chunk(struct pools *pools, uint32_t uid, uint64_t size)
 {
 	struct account *account = accounts_get(&pools->broker->accounts, uid);
 
 	/* It was charged, so it is there. */
-	assert(account);
+	assert(account && account->chunk_size >= size);
 	account_refund(account, ACCOUNT_CHUNKS, 1);
+	account->chunk_size -= size;
 }
 
 /* An arena without what lies behind `populated`. */
@@ -543,6 +544,7 @@ static int adopt_fd(struct pools *pools, uint32_t index, int fd,
 		return r;
 	}
 	account_charge_adopted(account, ACCOUNT_CHUNKS, 1);
+	account->chunk_size += record->size;
 	chunk->fd = fd;
 	chunk->tail_size = record->size - record->populated;
 	pool_link_chunk(pool, index);

@@ -257,7 +257,7 @@ static void discard(struct work *work)
 	struct pools *pools = work->pools;
 
 	pools->n_chunks--;
-	pool_refund_chunk(pools, work->pool->access.uid);
+	pool_refund_chunk(pools, work->pool->access.uid, work->size);
 	pool_maybe_free(work->pool);
 	if (work->fd >= 0) {
 		work_pass_to_close(work);
@@ -288,27 +288,22 @@ static void done_create(struct work *work)
 
 static const struct work_kind work_create = {run_create, done_create};
 
-static int charge_chunk(struct pools *pools, uint32_t uid, struct error *err)
-{
-	struct accounts *accounts = &pools->broker->accounts;
-	struct account *account = accounts_get(accounts, uid);
-
-	if (!account)
-		return error_set(err, -ENOMEM,
-				 "no memory for the account of uid %" PRIu32,
-				 uid);
-	return account_charge(accounts, account, ACCOUNT_CHUNKS, 1, err);
-}
-
-/* How large a chunk should be: as asked, or larger so that there are few. */
-static uint64_t wanted_size(const struct pool *pool, uint64_t need,
+/* How large a chunk should be: as asked, or larger so that there are few. What
+ * is larger stays within the quota of who asks: a hint is cheap. */
+static uint64_t wanted_size(const struct pool *pool,
+			    const struct account *account, uint64_t need,
 			    uint64_t size_hint)
 {
-	uint64_t max = pool->pools->broker->config.memory_max;
+	struct broker *broker = pool->pools->broker;
+	uint64_t quota =
+		account_limit(&broker->accounts, account, ACCOUNT_BYTES);
+	uint64_t left = quota - min_u64(quota, account->chunk_size);
 	uint64_t want = pool->next_size;
 
 	if (pool->bundle && size_hint > 0)
-		want = chunk_round(min_u64(size_hint, max));
+		want = chunk_round(
+			min_u64(size_hint, broker->config.memory_max));
+	want = min_u64(want, left & ~(HUGE_PAGE_SIZE - 1));
 	return max_u64(want, need);
 }
 
@@ -316,29 +311,36 @@ static int make_chunk(struct pool *pool, uint64_t need, uint64_t size_hint,
 		      struct error *err)
 {
 	struct pools *pools = pool->pools;
-	uint64_t want = wanted_size(pool, need, size_hint);
+	struct accounts *accounts = &pools->broker->accounts;
+	struct account *account = accounts_get(accounts, pool->access.uid);
 	struct work *work;
 	uint64_t size = 0;
 	int r;
 
+	if (!account)
+		return error_set(err, -ENOMEM,
+				 "no memory for the account of uid %" PRIu32,
+				 pool->access.uid);
 	r = admit_count(pools, err);
 	if (r != POOL_OK)
 		return r;
-	r = admit(pools, pool, need, want, &size, err);
+	r = admit(pools, pool, need,
+		  wanted_size(pool, account, need, size_hint), &size, err);
 	if (r != POOL_OK)
 		return r;
-	r = charge_chunk(pools, pool->access.uid, err);
+	r = account_charge(accounts, account, ACCOUNT_CHUNKS, 1, err);
 	if (r < 0)
 		return r;
 	work = work_new(pools, &work_create, 0);
 	if (!work) {
-		pool_refund_chunk(pools, pool->access.uid);
+		account_refund(account, ACCOUNT_CHUNKS, 1);
 		return error_set(err, -ENOMEM, "no memory to make a chunk");
 	}
 	work->pool = pool;
 	work->size = size;
 	work->stretch.size =
 		pool->bundle ? size : min_u64(size, max_u64(need, STRETCH));
+	account->chunk_size += size;
 	pools->total_size += size;
 	pools->n_chunks++;
 	pool->n_growing++;

@@ -97,7 +97,7 @@ void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id);
 int pool_make_arena(uint64_t size, uint64_t populated, struct arena **ret,
 		    struct error *err);
 /* A chunk less of this uid. */
-void pool_refund_chunk(struct pools *pools, uint32_t uid);
+void pool_refund_chunk(struct pools *pools, uint32_t uid, uint64_t size);
 
 /* --- pool_grow.c -----------------------------------------------------------
  */

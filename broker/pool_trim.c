@@ -149,6 +149,7 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 	struct pool *pool = chunk->pool;
 	char name[FDSTORE_NAME_SIZE];
 	uint32_t uid = record->access.uid;
+	uint64_t size = record->size;
 
 	assert(pool_is_empty(pools, index) && chunk->is_dying);
 	pool_chunk_name(name, record->id);
@@ -157,7 +158,7 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 	point("pool.forgotten");
 	pool_show_chunk(pools, index, 0);
 	fdstore_remove(&broker->fdstore, name);
-	pool_refund_chunk(pools, uid);
+	pool_refund_chunk(pools, uid, size);
 	arena_free(chunk->arena);
 	pool_unlink_chunk(pool, index);
 	*chunk = (struct chunk){.fd = -1, .readonly_fd = -1};

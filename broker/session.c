@@ -34,6 +34,9 @@
 #include <unistd.h>
 
 #define PROC_FILE_SIZE 1024
+/* The group of every member of a group that has no number here: being in it
+ * together means nothing. (The user of that number is refused, see peer.c.) */
+#define OVERFLOW_GID 65534
 
 struct session_record *session_record(const struct session *session)
 {
@@ -393,6 +396,8 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 		}
 	}
 	account_charge_adopted(session->account, ACCOUNT_SESSIONS, 1);
+	account_charge_adopted(session->account, ACCOUNT_GRANTS,
+			       record->grants.n);
 	session->index = index;
 	broker->sessions[index] = session;
 	broker->n_sessions++;
@@ -583,6 +588,11 @@ void session_end(struct session *session)
 	point("session.ended");
 	account_refund(session->account, ACCOUNT_SESSIONS, 1);
 	broker->n_sessions--;
+	broker->sessions[session->index] = NULL;
+	session->index = 0;
+	/* Whoever waits for what it held goes before its files are closed,
+	 * which takes the kernel longer. */
+	(void)waiters_on_idle(broker);
 	session_stop(session);
 }
 
@@ -611,7 +621,8 @@ bool session_may(const struct session *session,
 	/* As with files: the first class that fits decides. */
 	if (class->uid == uid)
 		bits >>= 6;
-	else if (session_in_group(session, class->gid))
+	else if (class->gid != OVERFLOW_GID &&
+		 session_in_group(session, class->gid))
 		bits >>= 3;
 	return (bits & (uint32_t)access) == (uint32_t)access;
 }

@@ -125,12 +125,12 @@ int ticket_make(struct broker *broker, uint32_t slot, uint32_t uid,
 		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
 	if (getrandom(id, sizeof(id), 0) != (ssize_t)sizeof(id))
 		return error_errno(err, -errno, "draw a ticket");
-	r = account_charge(&broker->accounts, account, ACCOUNT_SLOTS, 1, err);
+	r = account_charge(&broker->accounts, account, ACCOUNT_TICKETS, 1, err);
 	if (r < 0)
-		return error_wrap(err, r, "a ticket counts as a tensor");
+		return r;
 	r = make_record(broker, ttl_ms, &ticket, err);
 	if (r < 0) {
-		account_refund(account, ACCOUNT_SLOTS, 1);
+		account_refund(account, ACCOUNT_TICKETS, 1);
 		return r;
 	}
 	record = catalog_ticket(catalog, ticket);
@@ -163,7 +163,7 @@ static void forget(struct broker *broker, uint32_t ticket)
 	catalog_set(catalog, *at, record->hash_next);
 	catalog_set(catalog, kept->n_tickets, kept->n_tickets - 1);
 	assert(account); /* it was charged, so it is there */
-	account_refund(account, ACCOUNT_SLOTS, 1);
+	account_refund(account, ACCOUNT_TICKETS, 1);
 	catalog_release(catalog, SECTION_TICKET, ticket);
 	waiters_wake_room(broker);
 }
@@ -206,7 +206,7 @@ int ticket_adopt_all(struct broker *broker, struct error *err)
 		if (!account)
 			return error_set(err, -ENOMEM, "no memory for uid %u",
 					 record->uid);
-		account_charge_adopted(account, ACCOUNT_SLOTS, 1);
+		account_charge_adopted(account, ACCOUNT_TICKETS, 1);
 		record->heap_position = 0;
 		r = set_deadline(broker, i, err);
 		if (r < 0)

@@ -13,7 +13,7 @@ struct error;
 #define TICKET_MAX_USES   1000000u
 
 /*
- * A new one; the slot is kept by it from now on. Charges `uid` as for a slot,
+ * A new one; the slot is kept by it from now on. Charges `uid`,
  * until it is used up or expired. -EINVAL: uses or time out of range.
  */
 int ticket_make(struct broker *broker, uint32_t slot, uint32_t uid,

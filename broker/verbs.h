@@ -73,5 +73,5 @@ int verb_attach_chunk(struct verb_call *call, uint32_t chunk_index,
 		      struct error *err);
 
 /* Fill places for slots and attach their chunks: alloc, get, redeem. */
-int verb_fill_places(struct verb_call *call, const uint32_t *slots, uint32_t n,
-		     struct error *err);
+void verb_fill_places(struct verb_call *call, const uint32_t *slots,
+		      uint32_t n);

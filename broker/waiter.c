@@ -18,7 +18,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define RERUNS_PER_ROUND 64
+/* Reruns may be dear, and others wait for the loop meanwhile. */
+#define ROUND_NS 1000000
 
 static struct waiter_queue *bucket(struct waiters *waiters, const char *name)
 {
@@ -262,24 +263,27 @@ void waiters_wake_room(struct broker *broker)
 void waiters_run_ready(struct broker *broker)
 {
 	struct waiters *waiters = &broker->waiters;
+	uint64_t end;
 
-	if (waiters->is_running)
+	if (waiters->is_running || !waiters->ready.first)
 		return;
+	end = uv_hrtime() + ROUND_NS;
 	waiters->is_running = true;
-	for (int i = 0; waiters->ready.first && i < RERUNS_PER_ROUND; i++)
+	while (waiters->ready.first && uv_hrtime() < end)
 		rerun(waiters->ready.first);
 	waiters->is_running = false;
 }
 
 static void run_room(struct waiters *waiters)
 {
+	uint64_t end = uv_hrtime() + ROUND_NS;
 	struct waiter *waiter;
 
 	if (waiters->is_room_wanted && !waiters->next_room) {
 		waiters->is_room_wanted = false;
 		waiters->next_room = waiters->room.first;
 	}
-	for (int i = 0; waiters->next_room && i < RERUNS_PER_ROUND; i++) {
+	while (waiters->next_room && uv_hrtime() < end) {
 		waiter = waiters->next_room;
 		waiters->next_room = waiter->next;
 		rerun(waiter);

@@ -298,14 +298,13 @@ static int adopt_members(struct fsdp_client *client, struct answer *answer,
 	const struct bundle_get_reply *reply = &answer->reply.bundle_get;
 	struct places_use use = {
 		.n = reply->n_members, .is_named = true, .options = options};
-	struct places_reply places;
 	struct fsdp_tensor **tensors;
-	void *mem;
+	struct manifest *manifest;
 	int r;
 
 	if (answer->n_fds < 1)
 		return error_set(err, -EPROTO, "fsdpd sent no manifest");
-	r = places_read_manifest(reply, answer->fds[0], &places, &mem, err);
+	r = places_open_manifest(client, reply, answer->fds[0], &manifest, err);
 	if (r < 0)
 		return r;
 	places_take_chunks(client, answer, reply->chunks, reply->n_chunks, 1);
@@ -313,13 +312,13 @@ static int adopt_members(struct fsdp_client *client, struct answer *answer,
 	tensors = calloc((size_t)reply->n_members + 1,
 			 sizeof(struct fsdp_tensor *));
 	if (tensors) {
-		r = places_adopt(client, &places, &use, tensors, err);
+		r = places_adopt_manifest(client, manifest, &use, tensors, err);
 	} else {
-		places_give_back(client, &places);
+		places_give_back_manifest(client, manifest);
 		r = error_set(err, -ENOMEM, "no memory for %u handles",
 			      reply->n_members);
 	}
-	free(mem);
+	manifest_close(manifest);
 	if (r < 0) {
 		free(tensors);
 		return r;

@@ -6,7 +6,7 @@
  * cannot be acquired any more is dropped. Whom the caller trusted is part of
  * the key, since the broker checked it for that question only.
  *
- * Its buckets lie on the shelves (client/tensor.h), under their locks.
+ * Its entries lie on the shelves (client/tensor.h), under their locks.
  */
 #pragma once
 #include <stdbool.h>
@@ -17,6 +17,7 @@ struct fsdp_client;
 struct fsdp_get_options;
 struct fsdp_tensor;
 struct known;
+struct shelf;
 
 /* Names kept per shelf, at most. */
 #define CACHE_MAX_NAMES 65536
@@ -40,7 +41,14 @@ uint8_t cache_shelf(const struct cache_key *key);
 struct fsdp_tensor *cache_get(struct fsdp_client *client,
 			      const struct cache_key *key);
 
-/* Remember; replaces what was there. With the lock of the shelf of `key`
- * held. Without memory, or when full, it remembers less. */
+/* Soon cache_put() will be called: have what it looks at in the CPU's cache.
+ * With the lock of the shelf of `key` held, as the next. */
+void cache_expect(const struct shelf *shelf, const struct cache_key *key);
+
+/* Remember; replaces what was there. Without memory, or when full, it
+ * remembers less. */
 void cache_put(struct fsdp_client *client, const struct cache_key *key,
 	       struct known *known);
+
+/* Forget all of a shelf. */
+void cache_drop_all(struct shelf *shelf);

@@ -55,7 +55,7 @@ static bool is_holding(struct fsdp_tensor *tensor, void *data)
 
 	/* Relaxed: whoever gets a new hold meanwhile asks the state table,
 	 * where the chunk's slots are gone. */
-	return tensor_known(tensor)->chunk == *chunk &&
+	return known_rest(tensor_known(tensor))->chunk == *chunk &&
 	       atomic_load_explicit(&tensor->holds, memory_order_relaxed) > 0;
 }
 
@@ -118,17 +118,15 @@ static char *choose_path(const char *path)
 static void undo(struct answer *answer, void *data)
 {
 	struct fsdp_client *client = data;
-	struct places_reply places;
-	void *mem;
+	struct manifest *manifest;
 
 	if (answer->reply.kind != MESSAGE_BUNDLE_GET) {
 		places_give_back(client, &answer->reply.places);
 	} else if (answer->n_fds > 0 &&
-		   places_read_manifest(&answer->reply.bundle_get,
-					answer->fds[0], &places, &mem,
-					NULL) == 0) {
-		places_give_back(client, &places);
-		free(mem);
+		   places_open_manifest(client, &answer->reply.bundle_get,
+					answer->fds[0], &manifest, NULL) == 0) {
+		places_give_back_manifest(client, manifest);
+		manifest_close(manifest);
 	}
 }
 

@@ -179,16 +179,19 @@ void *fsdp_data_mut(struct fsdp_tensor *tensor)
 void fsdp_tensor_info(const struct fsdp_tensor *tensor, struct fsdp_info *ret)
 {
 	const struct known *known = tensor_known(tensor);
+	const struct known_rest *rest = known_rest(known);
+	struct tensor_type type;
 
+	known_type(known, &type);
 	*ret = (struct fsdp_info){
-		.dtype = (enum fsdp_dtype)known->type.dtype,
-		.n_dims = known->type.n_dims,
-		.size = known->size,
-		.version = known->version,
-		.slot = known->ref.slot,
-		.generation = known->ref.generation,
+		.dtype = (enum fsdp_dtype)type.dtype,
+		.n_dims = type.n_dims,
+		.size = rest->size,
+		.version = rest->version,
+		.slot = known->slot,
+		.generation = known->generation,
 		.name = known->name,
 	};
-	memcpy(ret->shape, known->type.shape, sizeof(ret->shape));
-	memcpy(ret->strides, known->type.strides, sizeof(ret->strides));
+	memcpy(ret->shape, type.shape, sizeof(ret->shape));
+	memcpy(ret->strides, type.strides, sizeof(ret->strides));
 }

@@ -99,26 +99,52 @@ int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
 /* --- publish ---------------------------------------------------------------
  */
 
-/*
- * What each handle will show. Made before the broker is asked: afterwards
- * nothing may fail.
- */
-static int describe(const struct fsdp_publication *publications, size_t n,
-		    struct known **ret, struct error *err)
+static struct shelf *shelf_of(const struct fsdp_tensor *tensor)
+{
+	return &tensor->client->shelves[tensor->shelf];
+}
+
+/* What the handle will show; NULL: no memory. */
+static struct known *describe(const struct fsdp_publication *publication)
+{
+	const struct known *now = tensor_known(publication->tensor);
+	const char *name = publication->name ? publication->name : "";
+	struct shelf *shelf = shelf_of(publication->tensor);
+	struct tensor_place place = {
+		.ref = {.slot = now->slot, .generation = now->generation},
+		.chunk = known_rest(now)->chunk,
+		.size = known_rest(now)->size,
+	};
+	struct known *known;
+
+	known_type(now, &place.type);
+	pthread_mutex_lock(&shelf->lock);
+	known = known_new(shelf, &place, name, now->data);
+	pthread_mutex_unlock(&shelf->lock);
+	return known;
+}
+
+static void forget(const struct fsdp_publication *publications, size_t n,
+		   struct known **known)
 {
 	for (size_t i = 0; i < n; i++) {
-		const struct known *now = tensor_known(publications[i].tensor);
-		const char *name = publications[i].name;
-		struct tensor_place place = {.ref = now->ref,
-					     .chunk = now->chunk,
-					     .size = now->size,
-					     .type = now->type};
+		struct shelf *shelf = shelf_of(publications[i].tensor);
 
-		ret[i] = known_new(&place, name ? name : "", now->data);
+		pthread_mutex_lock(&shelf->lock);
+		known_drop(shelf, known[i]);
+		pthread_mutex_unlock(&shelf->lock);
+	}
+}
+
+/* Made before the broker is asked: afterwards nothing may fail. */
+static int describe_all(const struct fsdp_publication *publications, size_t n,
+			struct known **ret, struct error *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		ret[i] = describe(&publications[i]);
 		if (ret[i])
 			continue;
-		while (i-- > 0)
-			known_drop(ret[i]);
+		forget(publications, i, ret);
 		return error_set(err, -ENOMEM, "no memory for a description");
 	}
 	return 0;
@@ -128,14 +154,14 @@ static void show(struct fsdp_publication *publication, struct known *known,
 		 uint64_t version)
 {
 	struct fsdp_tensor *tensor = publication->tensor;
-	struct shelf *shelf = &tensor->client->shelves[tensor->shelf];
+	struct shelf *shelf = shelf_of(tensor);
 
-	known->version = version;
+	known_rest(known)->version = version;
 	publication->version = version;
 	pthread_mutex_lock(&shelf->lock);
 	/* The name that fsdp_tensor_info() gave out stays while the handle
 	 * does. Release: whoever sees `known` sees it filled. */
-	known->older = tensor_known(tensor);
+	known_rest(known)->older = tensor_known(tensor);
 	atomic_store_explicit(&tensor->known, known, memory_order_release);
 	atomic_store_explicit(&tensor->is_writable, false,
 			      memory_order_relaxed);
@@ -203,13 +229,12 @@ int fsdp_publish(struct fsdp_client *client,
 	r = check_publications(client, publications, n, err);
 	if (r < 0 || n == 0)
 		return r;
-	r = describe(publications, n, known, err);
+	r = describe_all(publications, n, known, err);
 	if (r < 0)
 		return r;
 	r = send_publish(client, publications, n, &answer, err);
 	if (r < 0) {
-		for (size_t i = 0; i < n; i++)
-			known_drop(known[i]);
+		forget(publications, n, known);
 		return r;
 	}
 	for (size_t i = 0; i < n; i++)

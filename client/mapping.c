@@ -106,6 +106,7 @@ static int map_again(struct mapping *mapping, const struct chunk_ref *chunk,
 		return error_errno(err, -errno, "map chunk %u again",
 				   chunk->chunk);
 	(void)madvise(mapping->address, mapping->size, MADV_HUGEPAGE);
+	(void)madvise(mapping->address, mapping->size, MADV_DONTDUMP);
 	mapping->may_write = chunk->is_writable;
 	mapping->is_reserved = false;
 	/* Writable before, writable again: its bundle is still staged. */
@@ -143,35 +144,30 @@ int mappings_add(struct mappings *mappings, const struct chunk_ref *chunk,
 	return r;
 }
 
-static int locate(struct mappings *mappings, uint32_t chunk, uint64_t offset,
-		  uint64_t size, bool is_writable, uint8_t **ret,
-		  struct error *err)
+static int find_span(struct mappings *mappings, uint32_t chunk,
+		     bool is_writable, struct span *ret, struct error *err)
 {
 	struct mapping *mapping = find(mappings, chunk);
 	int r;
 
 	if (!mapping || mapping->is_reserved)
 		return MAPPING_MISSING;
-	if (offset > mapping->size || size > mapping->size - offset)
-		return error_set(err, -EPROTO,
-				 "a tensor reaches outside of chunk %u", chunk);
 	if (is_writable) {
 		r = make_writable(mapping, err);
 		if (r < 0)
 			return r;
 	}
-	*ret = mapping->address + offset;
+	*ret = (struct span){chunk, mapping->address, mapping->size};
 	return MAPPING_OK;
 }
 
-int mappings_locate(struct mappings *mappings, uint32_t chunk, uint64_t offset,
-		    uint64_t size, bool is_writable, uint8_t **ret,
-		    struct error *err)
+int mappings_find(struct mappings *mappings, uint32_t chunk, bool is_writable,
+		  struct span *ret, struct error *err)
 {
 	int r;
 
 	pthread_mutex_lock(&mappings->lock);
-	r = locate(mappings, chunk, offset, size, is_writable, ret, err);
+	r = find_span(mappings, chunk, is_writable, ret, err);
 	pthread_mutex_unlock(&mappings->lock);
 	return r;
 }

@@ -50,13 +50,16 @@ enum mapping_outcome {
 	MAPPING_MISSING = 1, /* not mapped, or reserved: ask for its fd */
 };
 
-/*
- * The address of [offset, offset + size) of a chunk, made writable if asked.
- * -EPROTO: outside of it, or it is read-only.
- */
-int mappings_locate(struct mappings *mappings, uint32_t chunk, uint64_t offset,
-		    uint64_t size, bool is_writable, uint8_t **ret,
-		    struct error *err);
+/* Where a chunk is. Stays while something in it is granted to us. */
+struct span {
+	uint32_t chunk; /* 0: none */
+	uint8_t *address;
+	uint64_t size;
+};
+
+/* Find a chunk, made writable if asked. -EPROTO: it is read-only. */
+int mappings_find(struct mappings *mappings, uint32_t chunk, bool is_writable,
+		  struct span *ret, struct error *err);
 
 /* Unmap a chunk but keep its addresses. Unknown ones are left alone. */
 int mappings_reserve(struct mappings *mappings, uint32_t chunk,

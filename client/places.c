@@ -1,12 +1,15 @@
 /*
- * Handles out of places: first all chunks are mapped, then the handles made.
+ * Handles out of places: once all chunks are mapped, the handles are made.
  */
 #include "client/places.h"
 #include "client/cache.h"
 #include "client/client.h"
+#include "shm/memfd.h"
+#include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static bool is_slot(const struct fsdp_client *client, uint32_t slot)
@@ -85,20 +88,36 @@ static bool has_memory(const struct tensor_place *place)
 	return tensor_type_numel(&place->type) > 0;
 }
 
-/* Address of a place; MAPPING_MISSING if its chunk must be fetched. */
+/*
+ * Address of a place; MAPPING_MISSING if its chunk must be fetched. `span` is
+ * the chunk of the last one: neighbours lie in one mostly, which is what is
+ * granted to us, so that it stays mapped.
+ */
 static int locate(struct fsdp_client *client, const struct tensor_place *place,
-		  const struct places_use *use, uint8_t **ret,
-		  struct error *err)
+		  const struct places_use *use, struct span *span,
+		  uint8_t **ret, struct error *err)
 {
+	int r;
+
 	if (!is_slot(client, place->ref.slot))
 		return error_set(err, -EPROTO, "fsdpd sent slot %u of %u",
 				 place->ref.slot, client->n_slots);
-	if (!has_memory(place)) {
-		*ret = NULL;
+	*ret = NULL;
+	if (!has_memory(place))
 		return MAPPING_OK;
+	if (span->chunk != place->chunk) {
+		r = mappings_find(&client->mappings, place->chunk,
+				  use->is_writable, span, err);
+		if (r != MAPPING_OK)
+			return r;
 	}
-	return mappings_locate(&client->mappings, place->chunk, place->offset,
-			       place->size, use->is_writable, ret, err);
+	if (place->offset > span->size ||
+	    place->size > span->size - place->offset)
+		return error_set(err, -EPROTO,
+				 "a tensor reaches outside of chunk %u",
+				 place->chunk);
+	*ret = span->address + place->offset;
+	return MAPPING_OK;
 }
 
 /* Put into `ret` what chunks are missing, up to FRAME_MAX_FDS. */
@@ -107,6 +126,7 @@ static int find_missing(struct fsdp_client *client,
 			const struct places_use *use, uint32_t *ret,
 			uint32_t *ret_n, struct error *err)
 {
+	struct span span = {0};
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < places->n_places && n < FRAME_MAX_FDS; i++) {
@@ -115,7 +135,7 @@ static int find_missing(struct fsdp_client *client,
 		uint32_t at = 0;
 		int r;
 
-		r = locate(client, place, use, &data, err);
+		r = locate(client, place, use, &span, &data, err);
 		if (r < 0)
 			return r;
 		if (r == MAPPING_OK)
@@ -147,44 +167,155 @@ static int map_all(struct fsdp_client *client,
 	}
 }
 
-static int make_handle(struct fsdp_client *client,
-		       const struct tensor_place *place, const char *name,
-		       const struct places_use *use, struct fsdp_tensor **ret,
-		       struct error *err)
+/*
+ * Handles that are about to be made. They are made shelf by shelf: a lock is
+ * taken once for all that lie on its shelf, and what is not in the CPU's cache
+ * is fetched side by side.
+ */
+struct plan {
+	struct {
+		struct cache_key key;
+		uint8_t *data;
+		uint8_t shelf;
+	} items[MESSAGE_MAX_ITEMS];
+	uint16_t order[MESSAGE_MAX_ITEMS]; /* by shelf */
+	uint32_t n;
+};
+
+static int plan_item(struct fsdp_client *client,
+		     const struct tensor_place *place, const char *name,
+		     const struct places_use *use, struct span *span,
+		     struct plan *plan, struct error *err)
 {
-	struct cache_key key = cache_key(name, use->options);
-	uint8_t index = use->is_named ? cache_shelf(&key)
-				      : (uint8_t)(place->ref.slot % SHELVES);
-	struct shelf *shelf = &client->shelves[index];
-	struct fsdp_tensor *tensor = NULL;
-	struct known *known;
-	uint8_t *data;
+	uint32_t i = plan->n;
 	int r;
 
-	r = locate(client, place, use, &data, err);
-	if (r == MAPPING_MISSING)
-		r = error_set(err, -EPROTO, "chunk %u went while it was held",
-			      place->chunk);
-	if (r < 0)
+	r = locate(client, place, use, span, &plan->items[i].data, err);
+	if (r != MAPPING_OK)
 		return r;
-	known = known_new(place, name, data);
-	if (known) {
-		pthread_mutex_lock(&shelf->lock);
-		tensor = tensor_new(client, index, known);
-		if (tensor && use->is_named)
-			cache_put(client, &key, known);
-		if (!tensor)
-			known_drop(known);
-		pthread_mutex_unlock(&shelf->lock);
+	plan->items[i].key = (struct cache_key){.name = name};
+	plan->items[i].shelf = (uint8_t)(place->ref.slot % SHELVES);
+	if (use->is_named) {
+		plan->items[i].key = cache_key(name, use->options);
+		plan->items[i].shelf = cache_shelf(&plan->items[i].key);
 	}
-	if (!tensor)
-		return error_set(err, -ENOMEM, "no memory for a handle");
+	plan->n++;
+	return 0;
+}
+
+static void sort_by_shelf(struct plan *plan)
+{
+	uint32_t n[SHELVES] = {0}, at = 0;
+
+	for (uint32_t i = 0; i < plan->n; i++)
+		n[plan->items[i].shelf]++;
+	for (uint32_t i = 0; i < SHELVES; i++) {
+		at += n[i];
+		n[i] = at - n[i];
+	}
+	for (uint32_t i = 0; i < plan->n; i++)
+		plan->order[n[plan->items[i].shelf]++] = (uint16_t)i;
+}
+
+/* With the lock of the shelf held. */
+static struct fsdp_tensor *make_handle(struct fsdp_client *client,
+				       const struct tensor_place *place,
+				       const struct places_use *use,
+				       const struct plan *plan, uint32_t i)
+{
+	const struct cache_key *key = &plan->items[i].key;
+	uint8_t index = plan->items[i].shelf;
+	struct shelf *shelf = &client->shelves[index];
+	struct fsdp_tensor *tensor;
+	struct known *known;
+
+	known = known_new(shelf, place, key->name, plan->items[i].data);
+	if (!known)
+		return NULL;
+	tensor = tensor_new(client, index, known);
+	if (!tensor) {
+		known_drop(shelf, known);
+		return NULL;
+	}
+	if (use->is_named)
+		cache_put(client, key, known);
 	tensor->bundle = use->bundle;
 	/* Relaxed: nobody else has the handle yet. */
 	atomic_store_explicit(&tensor->is_writable, use->is_writable,
 			      memory_order_relaxed);
-	*ret = tensor;
-	return 0;
+	return tensor;
+}
+
+/* Those of one shelf; gives how many of the order that were. */
+static uint32_t make_on_shelf(struct fsdp_client *client,
+			      const struct places_reply *places,
+			      const struct places_use *use,
+			      const struct plan *plan, uint32_t first,
+			      struct fsdp_tensor **ret)
+{
+	uint8_t index = plan->items[plan->order[first]].shelf;
+	struct shelf *shelf = &client->shelves[index];
+	uint32_t i, n;
+
+	pthread_mutex_lock(&shelf->lock);
+	for (n = first; n < plan->n; n++) {
+		i = plan->order[n];
+		if (plan->items[i].shelf != index)
+			break;
+		if (use->is_named)
+			cache_expect(shelf, &plan->items[i].key);
+	}
+	for (uint32_t at = first; at < n; at++) {
+		i = plan->order[at];
+		ret[i] = make_handle(client, &places->places[i], use, plan, i);
+	}
+	pthread_mutex_unlock(&shelf->lock);
+	return n - first;
+}
+
+/* All or none. */
+static int make_planned(struct fsdp_client *client,
+			const struct places_reply *places,
+			const struct places_use *use, const struct plan *plan,
+			struct fsdp_tensor **ret, struct error *err)
+{
+	bool is_complete = true;
+
+	for (uint32_t at = 0; at < plan->n;)
+		at += make_on_shelf(client, places, use, plan, at, ret);
+	for (uint32_t i = 0; i < plan->n; i++)
+		is_complete = is_complete && ret[i];
+	if (is_complete)
+		return 0;
+	/* Their grants go back with all the others. */
+	for (uint32_t i = 0; i < plan->n; i++)
+		if (ret[i])
+			tensor_free(ret[i]);
+	return error_set(err, -ENOMEM, "no memory for a handle");
+}
+
+/* MAPPING_MISSING: a chunk must be fetched. */
+static int plan_all(struct fsdp_client *client,
+		    const struct places_reply *places,
+		    const struct places_use *use, struct plan *ret,
+		    struct error *err)
+{
+	struct span span = {0};
+	int r;
+
+	/* Not all of it: it is large, and mostly there are few. */
+	ret->n = 0;
+	assert(places->n_places <= MESSAGE_MAX_ITEMS);
+	for (uint32_t i = 0; i < places->n_places; i++) {
+		const struct tensor_place *place = &places->places[i];
+		const char *name = use->names ? use->names[i] : place->name;
+
+		r = plan_item(client, place, name, use, &span, ret, err);
+		if (r != MAPPING_OK)
+			return r;
+	}
+	sort_by_shelf(ret);
+	return MAPPING_OK;
 }
 
 static int make_handles(struct fsdp_client *client,
@@ -192,19 +323,20 @@ static int make_handles(struct fsdp_client *client,
 			const struct places_use *use, struct fsdp_tensor **ret,
 			struct error *err)
 {
-	for (uint32_t i = 0; i < places->n_places; i++) {
-		const struct tensor_place *place = &places->places[i];
-		const char *name = use->names ? use->names[i] : place->name;
-		int r = make_handle(client, place, name, use, &ret[i], err);
+	struct plan plan;
+	int r = plan_all(client, places, use, &plan, err);
 
+	if (r == MAPPING_MISSING) {
+		r = map_all(client, places, use, err);
 		if (r == 0)
-			continue;
-		/* Their grants go back with all the others. */
-		while (i-- > 0)
-			tensor_free(ret[i]);
-		return r;
+			r = plan_all(client, places, use, &plan, err);
+		if (r == MAPPING_MISSING)
+			r = error_set(err, -EPROTO,
+				      "a chunk went while it was held");
 	}
-	return 0;
+	if (r < 0)
+		return r;
+	return make_planned(client, places, use, &plan, ret, err);
 }
 
 int places_adopt(struct fsdp_client *client, const struct places_reply *places,
@@ -216,8 +348,6 @@ int places_adopt(struct fsdp_client *client, const struct places_reply *places,
 	if (places->n_places != use->n)
 		r = error_set(err, -EPROTO, "fsdpd sent %u of %zu tensors",
 			      places->n_places, use->n);
-	if (r == 0)
-		r = map_all(client, places, use, err);
 	if (r == 0)
 		r = make_handles(client, places, use, ret, err);
 	if (r < 0)
@@ -239,41 +369,91 @@ int places_adopt_batch(struct fsdp_client *client,
 	return 0;
 }
 
-/* Reading, not mapping: it is read once, and no seal has to be believed. */
-static int read_all(int fd, uint8_t *bytes, uint64_t size, struct error *err)
+/* --- manifests ---------------------------------------------------------- */
+
+/* Places that are looked at together: so few that they fit the stack. */
+#define PIECE 64
+
+/* Nobody can change what is mapped while it is read. */
+static int check_manifest(int fd, uint64_t size, struct error *err)
 {
-	uint64_t done = 0;
+	int r = memfd_check(fd, size, NULL, err);
 
-	while (done < size) {
-		ssize_t n = pread(fd, bytes + done, size - done, (off_t)done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return error_set(err, n < 0 ? -errno : -EPROTO,
-					 "cannot read a bundle's manifest");
-		done += (uint64_t)n;
-	}
-	return 0;
+	if (r == 0 && !(fcntl(fd, F_GET_SEALS) & F_SEAL_WRITE))
+		r = error_set(err, -EPROTO, "it is not sealed");
+	return r;
 }
 
-int places_read_manifest(const struct bundle_get_reply *reply, int fd,
-			 struct places_reply *ret, void **ret_mem,
-			 struct error *err)
+int places_open_manifest(struct fsdp_client *client,
+			 const struct bundle_get_reply *reply, int fd,
+			 struct manifest **ret, struct error *err)
 {
-	uint8_t *bytes;
+	struct manifest *manifest = NULL;
+	void *bytes;
 	int r;
 
-	/* It was made by the broker in this size: no limit to check but that
-	 * there is something. */
-	bytes = reply->manifest_size ? malloc(reply->manifest_size) : NULL;
-	if (!bytes)
-		return error_set(err, -ENOMEM,
-				 "no memory for a bundle's manifest");
-	r = read_all(fd, bytes, reply->manifest_size, err);
+	r = check_manifest(fd, reply->manifest_size, err);
+	if (r < 0)
+		return error_wrap(err, r, "a bundle's manifest");
+	/* Not read: the pages are there, and a copy would need fresh ones. */
+	bytes = mmap(NULL, reply->manifest_size, PROT_READ, MAP_SHARED, fd, 0);
+	if (bytes == MAP_FAILED)
+		return error_errno(err, -errno, "map a bundle's manifest");
+	r = manifest_open(bytes, reply->manifest_size, &manifest, err);
+	(void)munmap(bytes, reply->manifest_size);
+	if (r < 0)
+		return r;
+	if (manifest_n_places(manifest) == reply->n_members) {
+		*ret = manifest;
+		return 0;
+	}
+	r = error_set(err, -EPROTO, "fsdpd sent %u of %u tensors",
+		      manifest_n_places(manifest), reply->n_members);
+	places_give_back_manifest(client, manifest);
+	manifest_close(manifest);
+	return r;
+}
+
+void places_give_back_manifest(struct fsdp_client *client,
+			       struct manifest *manifest)
+{
+	struct tensor_place places[PIECE];
+	int n;
+
+	while ((n = manifest_read(manifest, places, PIECE, NULL)) > 0) {
+		struct places_reply reply = {.n_places = (uint32_t)n,
+					     .places = places};
+
+		places_give_back(client, &reply);
+	}
+}
+
+int places_adopt_manifest(struct fsdp_client *client, struct manifest *manifest,
+			  const struct places_use *use,
+			  struct fsdp_tensor **ret, struct error *err)
+{
+	struct tensor_place places[PIECE];
+	struct places_use part = *use;
+	size_t done = 0;
+	int r;
+
+	for (;;) {
+		struct places_reply reply = {.places = places};
+
+		r = manifest_read(manifest, places, PIECE, err);
+		if (r <= 0)
+			break;
+		reply.n_places = (uint32_t)r;
+		part.n = (size_t)r;
+		r = places_adopt(client, &reply, &part, ret + done, err);
+		if (r < 0)
+			break;
+		done += part.n;
+	}
 	if (r == 0)
-		r = places_decode(bytes, reply->manifest_size, ret, ret_mem,
-				  err);
-	free(bytes);
+		return 0;
+	while (done-- > 0)
+		fsdp_free(ret[done]);
+	places_give_back_manifest(client, manifest);
 	return r;
 }

@@ -11,10 +11,12 @@
 #include <stdint.h>
 
 struct answer;
+struct bundle_get_reply;
 struct error;
 struct fsdp_client;
 struct fsdp_get_options;
 struct fsdp_tensor;
+struct manifest;
 
 /* What the places were asked for. */
 struct places_use {
@@ -49,13 +51,20 @@ int places_fetch_chunks(struct fsdp_client *client, uint32_t *chunks,
 			uint32_t n_chunks, struct error *err);
 
 /*
- * The members of a bundle, from its manifest's fd (borrowed). `*ret_mem` owns
- * what `ret` points to; free() it.
+ * The members of a bundle, from its manifest's fd (borrowed): as many as the
+ * reply says. They are adopted in pieces, but all or none; on failure `ret` may
+ * hold anything.
  */
-struct bundle_get_reply;
-int places_read_manifest(const struct bundle_get_reply *reply, int fd,
-			 struct places_reply *ret, void **ret_mem,
-			 struct error *err);
+int places_open_manifest(struct fsdp_client *client,
+			 const struct bundle_get_reply *reply, int fd,
+			 struct manifest **ret, struct error *err);
+int places_adopt_manifest(struct fsdp_client *client, struct manifest *manifest,
+			  const struct places_use *use,
+			  struct fsdp_tensor **ret, struct error *err);
+
+/* All grants of the places go back; those that were not read yet. */
+void places_give_back_manifest(struct fsdp_client *client,
+			       struct manifest *manifest);
 
 /* All grants of the places go back. */
 void places_give_back(struct fsdp_client *client,

@@ -1,22 +1,38 @@
 /*
- * Shelves of handles. Handles are cut from slabs and never go back to the
- * heap before the connection is closed, so that closing can end what the
- * caller forgot.
+ * Shelves of handles, and of what is known. Both are cut from slabs and never
+ * go back to the heap before the connection is closed: so closing can end what
+ * the caller forgot, and a process that has just connected touches few pages.
  */
 #include "client/tensor.h"
+#include "client/cache.h"
 #include "client/client.h"
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define LINE         64
 #define SLAB_HANDLES 63
+#define SLAB_LINES   63
 
 struct slab {
-	_Alignas(64) struct slab *next;
+	_Alignas(LINE) struct slab *next;
+	size_t n_used; /* handles that were ever live */
 	struct fsdp_tensor handles[SLAB_HANDLES];
 };
 
-_Static_assert(sizeof(struct fsdp_tensor) == 64,
+struct free_known {
+	struct free_known *next;
+};
+
+struct known_slab {
+	_Alignas(LINE) struct known_slab *next;
+	size_t n_used; /* lines */
+	_Alignas(LINE) uint8_t lines[SLAB_LINES][LINE];
+};
+
+_Static_assert(sizeof(struct fsdp_tensor) == LINE,
 	       "a handle is one cache line: the hot calls touch no other");
+_Static_assert(TENSOR_MAX_DIMS < 16 && DTYPE_MAX < 256, "fields of known");
 
 void shelf_init(struct shelf *shelf)
 {
@@ -24,98 +40,197 @@ void shelf_init(struct shelf *shelf)
 	pthread_mutex_init(&shelf->lock, NULL);
 }
 
-static void drop_cache(struct shelf *shelf)
-{
-	for (size_t i = 0; i < shelf->n_buckets; i++) {
-		struct known *known = shelf->buckets[i];
-
-		while (known) {
-			struct known *next = known->next;
-
-			known_drop(known);
-			known = next;
-		}
-	}
-	free(shelf->buckets);
-	shelf->buckets = NULL;
-	shelf->n_buckets = shelf->n_cached = 0;
-}
-
 void shelf_deinit(struct shelf *shelf)
 {
-	drop_cache(shelf);
+	cache_drop_all(shelf);
 	while (shelf->slabs) {
 		struct slab *slab = shelf->slabs;
 
-		for (size_t i = 0; i < SLAB_HANDLES; i++)
+		for (size_t i = 0; i < slab->n_used; i++)
 			if (slab->handles[i].is_live)
-				known_drop(tensor_known(&slab->handles[i]));
+				known_drop(shelf,
+					   tensor_known(&slab->handles[i]));
 		shelf->slabs = slab->next;
 		free(slab);
 	}
 	shelf->first_free = NULL;
+	while (shelf->known_slabs) {
+		struct known_slab *slab = shelf->known_slabs;
+
+		shelf->known_slabs = slab->next;
+		free(slab);
+	}
+	memset(shelf->free_knowns, 0, sizeof(shelf->free_knowns));
 }
 
-struct known *known_new(const struct tensor_place *place, const char *name,
-			uint8_t *data)
-{
-	size_t size = strlen(name) + 1;
-	struct known *known = malloc(sizeof(*known) + size);
+/* --- what is known --------------------------------------------------------
+ */
 
+/* Bytes of dims behind the rest. */
+static size_t dims_size(size_t n_dims, bool is_contiguous)
+{
+	return n_dims * (is_contiguous ? 1 : 2) * sizeof(int64_t);
+}
+
+static size_t known_lines(size_t name_size, size_t n_dims, bool is_contiguous)
+{
+	size_t size = offsetof(struct known, name) + name_size + 1;
+
+	size = (size + 7) & ~(size_t)7;
+	size += sizeof(struct known_rest) + dims_size(n_dims, is_contiguous);
+	return (size + LINE - 1) / LINE;
+}
+
+/* Cut from the newest slab; what is left of a full one is lost. */
+static void *cut(struct shelf *shelf, size_t n_lines)
+{
+	struct known_slab *slab = shelf->known_slabs;
+	void *lines;
+
+	if (!slab || SLAB_LINES - slab->n_used < n_lines) {
+		slab = aligned_alloc(LINE, sizeof(*slab));
+		if (!slab)
+			return NULL;
+		slab->n_used = 0;
+		slab->next = shelf->known_slabs;
+		shelf->known_slabs = slab;
+	}
+	lines = slab->lines[slab->n_used];
+	slab->n_used += n_lines;
+	return lines;
+}
+
+/* Long names and shapes are rare, and the heap's. */
+static struct known *known_alloc(struct shelf *shelf, size_t n_lines)
+{
+	struct free_known *first;
+
+	if (n_lines > KNOWN_CLASSES)
+		return aligned_alloc(LINE, n_lines * LINE);
+	first = shelf->free_knowns[n_lines - 1];
+	if (!first)
+		return cut(shelf, n_lines);
+	shelf->free_knowns[n_lines - 1] = first->next;
+	return (void *)first;
+}
+
+static void known_free(struct shelf *shelf, struct known *known)
+{
+	size_t n_lines = known_lines(known->name_size, known->n_dims,
+				     known->is_contiguous);
+	struct free_known *freed = (void *)known;
+
+	if (n_lines > KNOWN_CLASSES) {
+		free(known);
+		return;
+	}
+	freed->next = shelf->free_knowns[n_lines - 1];
+	shelf->free_knowns[n_lines - 1] = freed;
+}
+
+static void fill_rest(struct known *known, const struct tensor_place *place)
+{
+	struct known_rest *rest = known_rest(known);
+	size_t size = dims_size(known->n_dims, true);
+
+	*rest = (struct known_rest){
+		.size = place->size,
+		.version = place->version,
+		.chunk = known->data ? place->chunk : 0,
+	};
+	memcpy(rest->dims, place->type.shape, size);
+	if (!known->is_contiguous)
+		memcpy(rest->dims + known->n_dims, place->type.strides, size);
+}
+
+struct known *known_new(struct shelf *shelf, const struct tensor_place *place,
+			const char *name, uint8_t *data)
+{
+	bool is_contiguous = tensor_type_is_contiguous(&place->type);
+	size_t name_size = strlen(name);
+	struct known *known;
+
+	known = known_alloc(shelf, known_lines(name_size, place->type.n_dims,
+					       is_contiguous));
 	if (!known)
 		return NULL;
 	*known = (struct known){
-		.ref = place->ref,
+		.generation = place->ref.generation,
+		.slot = place->ref.slot,
 		.data = data,
 		.n_users = 1,
-		.chunk = data ? place->chunk : 0,
-		.size = place->size,
-		.version = place->version,
-		.type = place->type,
+		.name_size = (uint32_t)name_size,
+		.dtype = (uint8_t)place->type.dtype,
+		.n_dims = place->type.n_dims & 15,
+		.is_contiguous = is_contiguous,
 	};
-	memcpy(known->name, name, size);
+	memcpy(known->name, name, name_size + 1);
+	fill_rest(known, place);
 	return known;
 }
 
-void known_drop(struct known *known)
+void known_drop(struct shelf *shelf, struct known *known)
 {
 	while (known && --known->n_users == 0) {
-		struct known *older = known->older;
+		struct known *older = known_rest(known)->older;
 
-		free(known);
+		known_free(shelf, known);
 		known = older;
 	}
 }
 
-static bool add_slab(struct shelf *shelf)
+void known_type(const struct known *known, struct tensor_type *ret)
 {
-	struct slab *slab = aligned_alloc(64, sizeof(*slab));
+	const int64_t *dims = known_rest(known)->dims;
+	size_t size = dims_size(known->n_dims, true);
 
-	if (!slab)
-		return false;
-	memset(slab, 0, sizeof(*slab));
-	slab->next = shelf->slabs;
-	shelf->slabs = slab;
-	for (size_t i = SLAB_HANDLES; i-- > 0;) {
-		slab->handles[i].next_free = shelf->first_free;
-		shelf->first_free = &slab->handles[i];
+	*ret = (struct tensor_type){
+		.dtype = known->dtype,
+		.n_dims = known->n_dims,
+	};
+	memcpy(ret->shape, dims, size);
+	if (known->is_contiguous)
+		tensor_type_contiguous(ret);
+	else
+		memcpy(ret->strides, dims + known->n_dims, size);
+}
+
+/* --- handles --------------------------------------------------------------
+ */
+
+static struct fsdp_tensor *handle_alloc(struct shelf *shelf)
+{
+	struct fsdp_tensor *tensor = shelf->first_free;
+	struct slab *slab = shelf->slabs;
+
+	if (tensor) {
+		shelf->first_free = tensor->next_free;
+		/* The next one's link is read first of all of it. */
+		__builtin_prefetch(shelf->first_free, 1);
+		return tensor;
 	}
-	return true;
+	if (!slab || slab->n_used == SLAB_HANDLES) {
+		slab = aligned_alloc(LINE, sizeof(*slab));
+		if (!slab)
+			return NULL;
+		slab->n_used = 0;
+		slab->next = shelf->slabs;
+		shelf->slabs = slab;
+	}
+	return &slab->handles[slab->n_used++];
 }
 
 struct fsdp_tensor *tensor_new(struct fsdp_client *client, uint8_t shelf_index,
 			       struct known *known)
 {
 	struct shelf *shelf = &client->shelves[shelf_index];
-	struct fsdp_tensor *tensor;
+	struct fsdp_tensor *tensor = handle_alloc(shelf);
 
-	if (!shelf->first_free && !add_slab(shelf))
+	if (!tensor)
 		return NULL;
-	tensor = shelf->first_free;
-	shelf->first_free = tensor->next_free;
 	tensor->client = client;
-	tensor->generation = known->ref.generation;
-	tensor->slot = known->ref.slot;
+	tensor->generation = known->generation;
+	tensor->slot = known->slot;
 	tensor->data = known->data;
 	tensor->bundle = 0;
 	tensor->shelf = shelf_index;
@@ -133,7 +248,7 @@ void tensor_free(struct fsdp_tensor *tensor)
 	struct shelf *shelf = &tensor->client->shelves[tensor->shelf];
 
 	pthread_mutex_lock(&shelf->lock);
-	known_drop(tensor_known(tensor));
+	known_drop(shelf, tensor_known(tensor));
 	tensor->is_live = false;
 	tensor->next_free = shelf->first_free;
 	shelf->first_free = tensor;
@@ -170,7 +285,7 @@ static struct fsdp_tensor *find_on(const struct shelf *shelf, tensor_is_fn *fn,
 				   void *data)
 {
 	for (struct slab *slab = shelf->slabs; slab; slab = slab->next)
-		for (size_t i = 0; i < SLAB_HANDLES; i++)
+		for (size_t i = 0; i < slab->n_used; i++)
 			if (slab->handles[i].is_live &&
 			    fn(&slab->handles[i], data))
 				return &slab->handles[i];

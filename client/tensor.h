@@ -22,23 +22,40 @@
 
 struct fsdp_client;
 
-/* What a process knows of one tensor version. Changed under its shelf's lock.
+/*
+ * What a process knows of one tensor version. Changed under its shelf's lock,
+ * and lies on that shelf. What a get by name reads is in the first cache line,
+ * and the beginning of the name with it; behind the name comes the rest.
  */
 struct known {
-	uint64_t size, version;
-	struct tensor_type type;
-	struct known *older; /* what a handle showed before it was published */
-	/* What a get by name reads comes last, together with the name. */
-	struct known *next; /* chain of the cache's bucket */
-	uint64_t hash;      /* of `name` */
-	struct slot_ref ref;
-	uint8_t *data;        /* NULL: no elements */
+	uint64_t generation;
+	uint8_t *data; /* NULL: no elements */
+	uint32_t slot;
 	uint32_t n_users;     /* handles, and the cache */
-	uint32_t chunk;       /* 0: no memory */
 	uint32_t trusted_uid; /* cached: how it was asked for */
-	bool is_trust_set;
+	uint32_t name_size;
+	uint8_t dtype;
+	uint8_t n_dims : 4;
+	uint8_t is_trust_set : 1;
+	uint8_t is_contiguous : 1;
 	char name[];
 };
+
+struct known_rest {
+	struct known *older; /* what a handle showed before it was published */
+	uint64_t size, version;
+	uint32_t chunk; /* 0: no memory */
+	int64_t dims[]; /* shape; then strides, if it is not contiguous */
+};
+
+static inline struct known_rest *known_rest(const struct known *known)
+{
+	uintptr_t end = (uintptr_t)known->name + known->name_size + 1u;
+
+	return (void *)((end + 7u) & ~(uintptr_t)7u);
+}
+
+void known_type(const struct known *known, struct tensor_type *ret);
 
 struct fsdp_tensor {
 	_Alignas(64) struct fsdp_client *client;
@@ -54,14 +71,22 @@ struct fsdp_tensor {
 	uint8_t shelf;
 };
 
+struct cache_entry;
+struct free_known;
+struct known_slab;
 struct slab;
+
+/* Sizes of what lies on a shelf, in cache lines: 1 to KNOWN_CLASSES. */
+#define KNOWN_CLASSES 5
 
 struct shelf {
 	_Alignas(64) pthread_mutex_t lock;
 	struct fsdp_tensor *first_free;
-	struct slab *slabs;     /* owned */
-	struct known **buckets; /* owned; the cache's */
-	size_t n_buckets, n_cached;
+	struct cache_entry *entries; /* owned; the cache's */
+	size_t n_entries, n_cached;
+	struct slab *slabs; /* owned */
+	struct free_known *free_knowns[KNOWN_CLASSES];
+	struct known_slab *known_slabs; /* owned */
 };
 
 /* A power of two; the top bits of a hash choose. */
@@ -72,16 +97,15 @@ void shelf_init(struct shelf *shelf);
 void shelf_deinit(struct shelf *shelf);
 
 /* Describe a place; `name` and the address are the caller's to know. One user.
- * NULL: no memory. */
-struct known *known_new(const struct tensor_place *place, const char *name,
-			uint8_t *data);
+ * With the shelf's lock held, as all that follows. NULL: no memory. */
+struct known *known_new(struct shelf *shelf, const struct tensor_place *place,
+			const char *name, uint8_t *data);
 /* One user less; the last frees it. */
-void known_drop(struct known *known);
+void known_drop(struct shelf *shelf, struct known *known);
 
 /*
- * A handle with one hold, which the caller has already got. With the shelf's
- * lock held. Takes over the caller's use of `known` on success; NULL: no
- * memory.
+ * A handle with one hold, which the caller has already got. Takes over the
+ * caller's use of `known` on success; NULL: no memory.
  */
 struct fsdp_tensor *tensor_new(struct fsdp_client *client, uint8_t shelf,
 			       struct known *known);

@@ -202,6 +202,19 @@ static void collect_fds(struct cmsghdr *cmsg, struct fd_list *list)
 	list->n += size / sizeof(int);
 }
 
+/*
+ * The last close of a TCP socket that lingers waits for its other end, for as
+ * long as its owner likes. Nothing happens to what is no socket.
+ */
+static void defuse(const struct fd_list *list)
+{
+	const struct linger off = {0};
+
+	for (size_t i = 0; i < list->n; i++)
+		(void)setsockopt(list->fds[i], SOL_SOCKET, SO_LINGER, &off,
+				 sizeof(off));
+}
+
 static void take_control(struct msghdr *msg, struct fd_list *list,
 			 struct frame_sender *sender)
 {
@@ -221,6 +234,7 @@ static void take_control(struct msghdr *msg, struct fd_list *list,
 		memcpy(&cred, CMSG_DATA(cmsg), sizeof(cred));
 		*sender = (struct frame_sender){cred.pid, cred.uid, cred.gid};
 	}
+	defuse(list);
 }
 
 static int check(const struct msghdr *msg, size_t size, size_t n_fds,
@@ -301,6 +315,34 @@ int frame_recv(int sock_fd, uint8_t *buffer, struct frame *ret,
 	if (sender)
 		*sender = from;
 	return FRAME_OK;
+}
+
+void frame_drain(int sock_fd)
+{
+	struct frame_sender from;
+	struct fd_list list;
+	const int on = 1;
+
+	/* Nobody can send any more; and what was sent comes with credentials,
+	 * by which an empty message is told from the end. */
+	(void)shutdown(sock_fd, SHUT_RD);
+	if (setsockopt(sock_fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0)
+		return;
+	do {
+		uint8_t byte;
+		struct iovec iov = {&byte, sizeof(byte)};
+		union control control;
+		struct msghdr msg = {.msg_iov = &iov,
+				     .msg_iovlen = 1,
+				     .msg_control = &control,
+				     .msg_controllen = sizeof(control)};
+
+		if (receive_message(sock_fd, &msg) < 0)
+			return;
+		from.pid = -1;
+		take_control(&msg, &list, &from);
+		close_all(&list);
+	} while (from.pid >= 0);
 }
 
 void frame_close_fds(struct frame *frame)

@@ -73,5 +73,11 @@ int frame_send(int sock_fd, const struct frame *frame, struct error *err);
 int frame_recv(int sock_fd, uint8_t *buffer, struct frame *ret,
 	       struct frame_sender *sender, struct error *err);
 
+/*
+ * Take all that is still to be read, and close what came with it: before the
+ * socket itself is closed, which would do so in ways that can block.
+ */
+void frame_drain(int sock_fd);
+
 /* Close the fds of a received frame that nobody has taken (>= 0). */
 void frame_close_fds(struct frame *frame);

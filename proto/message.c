@@ -15,14 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * Heap that protobuf-c's structs may take for one message. Proper ones stay
- * below: they have few items, and a column grows eightfold at most. A frame
- * full of empty items would take 40 times its size.
- */
-#define UNPACK_MIN    (512u * 1024)
-#define UNPACK_FACTOR 16
-
 static const char *const kind_names[MESSAGE_MAX + 1] = {
 	[MESSAGE_HELLO] = "hello",
 	[MESSAGE_CHALLENGE] = "challenge",
@@ -223,23 +215,6 @@ int places_encode(const struct places_reply *places, uint8_t **ret_bytes,
 
 	if (r < 0)
 		return error_wrap(err, r, "manifest of a bundle");
-	return 0;
-}
-
-int places_decode(const uint8_t *bytes, size_t size, struct places_reply *ret,
-		  void **ret_mem, struct error *err)
-{
-	struct reply reply = {0};
-	int r;
-
-	if (size > MANIFEST_MAX_SIZE)
-		r = error_set(err, -EMSGSIZE, "its %zu bytes are too many",
-			      size);
-	else
-		r = decode(&manifest_codec, bytes, size, &reply, ret_mem, err);
-	if (r < 0)
-		return error_wrap(err, r, "manifest of a bundle");
-	*ret = reply.places;
 	return 0;
 }
 

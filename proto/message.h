@@ -430,12 +430,23 @@ int reply_decode(uint16_t kind, int32_t code, const uint8_t *body, size_t size,
 void request_deinit(struct request *request);
 void reply_deinit(struct reply *reply);
 
-/* A places_reply outside a frame: the manifest of a bundle. */
+/* A places_reply without chunks, outside a frame: the manifest of a bundle. */
 int places_encode(const struct places_reply *places, uint8_t **ret_bytes,
 		  size_t *ret_size, struct error *err);
-/* `*ret_mem` owns what `ret` points to; free() it. */
-int places_decode(const uint8_t *bytes, size_t size, struct places_reply *ret,
-		  void **ret_mem, struct error *err);
+
+/*
+ * Read one, a few places at a time. Each is checked as it is read; the number
+ * of places is known from the start.
+ */
+struct manifest;
+int manifest_open(const uint8_t *bytes, size_t size, struct manifest **ret,
+		  struct error *err);
+uint32_t manifest_n_places(const struct manifest *manifest);
+/* Up to `max` places; gives how many, 0 behind the last. Their names live as
+ * long as the manifest does. */
+int manifest_read(struct manifest *manifest, struct tensor_place *ret,
+		  uint32_t max, struct error *err);
+void manifest_close(struct manifest *manifest); /* NULL is fine */
 
 /*
  * The bytes that, put behind an encoded places_reply or bundle_get_reply,

@@ -19,6 +19,14 @@ struct error;
 #define MANIFEST_MAX_SIZE                                                      \
 	(UINT64_C(512) * MESSAGE_MAX_PLACES + UINT64_C(64) * MESSAGE_MAX_CHUNKS)
 
+/*
+ * Heap that protobuf-c's structs may take for one message. Proper ones stay
+ * below: they have few items, and a column grows eightfold at most. A frame
+ * full of empty items would take 40 times its size.
+ */
+#define UNPACK_MIN    (512u * 1024)
+#define UNPACK_FACTOR 16
+
 /* --- arena ------------------------------------------------------------- */
 
 struct pb_arena_block;
@@ -119,6 +127,23 @@ Fsdp__Places *places_build(const struct tensor_place *first, size_t step,
 /* Check that the columns fit together and give the number of places. */
 int places_count(const Fsdp__Places *pb, size_t max, size_t *ret_n,
 		 struct error *err);
+
+/* How far the columns are read. */
+struct places_cursor {
+	size_t i; /* the next place */
+	size_t shape, strided, strides;
+	const char *names; /* NULL: none has a name */
+	const char *names_end;
+};
+
+/* One by one, after places_count(): begin, `n` times next, end. The names are
+ * those in `pb`. */
+struct places_cursor places_begin(const Fsdp__Places *pb);
+int places_next(const Fsdp__Places *pb, struct places_cursor *at,
+		struct tensor_place *ret, struct error *err);
+int places_end(const Fsdp__Places *pb, const struct places_cursor *at,
+	       struct error *err);
+
 /* Into places that the caller has room for, after places_count(). */
 int places_take(const Fsdp__Places *pb, size_t step, struct room *room,
 		struct tensor_place *ret_first, struct error *err);
@@ -150,5 +175,5 @@ extern const struct codec request_codecs[MESSAGE_MAX + 1];
 extern const struct codec reply_codecs[MESSAGE_MAX + 1];
 /* Replies with a negative code. */
 extern const struct codec error_codec;
-/* A places_reply with the bounds of a bundle's manifest. */
+/* A places_reply, for encoding a bundle's manifest. */
 extern const struct codec manifest_codec;

@@ -155,18 +155,11 @@ int places_count(const Fsdp__Places *pb, size_t max, size_t *ret_n,
 	return 0;
 }
 
-/* How far the columns of differing length are read. */
-struct cursor {
-	size_t shape, strided, strides;
-	const char *names; /* NULL: none has a name */
-	const char *names_end;
-};
-
-static int take_type(const Fsdp__Places *pb, size_t i, struct cursor *at,
+static int take_type(const Fsdp__Places *pb, struct places_cursor *at,
 		     struct tensor_type *ret, uint64_t *ret_span,
 		     struct error *err)
 {
-	size_t n_dims = pb->n_dims.data[i];
+	size_t i = at->i, n_dims = pb->n_dims.data[i];
 	const int64_t *shape = pb->shape ? pb->shape + at->shape : NULL;
 	const int64_t *strides = NULL;
 
@@ -204,7 +197,7 @@ static int take_extent(const Fsdp__Places *pb, size_t i, uint64_t span,
 	return 0;
 }
 
-static int take_next_name(struct cursor *at, const char **ret,
+static int take_next_name(struct places_cursor *at, const char **ret,
 			  struct error *err)
 {
 	const char *name = at->names, *stop;
@@ -220,44 +213,73 @@ static int take_next_name(struct cursor *at, const char **ret,
 	return name[0] ? name_check(name, err) : 0;
 }
 
-static int take_place(const Fsdp__Places *pb, size_t i, struct cursor *at,
+struct places_cursor places_begin(const Fsdp__Places *pb)
+{
+	struct places_cursor at = {0};
+
+	if (pb->names.len > 0) {
+		at.names = (const char *)pb->names.data;
+		at.names_end = at.names + pb->names.len;
+	}
+	return at;
+}
+
+static int take_place(const Fsdp__Places *pb, struct places_cursor *at,
 		      struct tensor_place *ret, struct error *err)
 {
 	uint64_t span;
-	int r = ref_take(pb->slot[i], pb->generation[i], &ret->ref, err);
+	int r = ref_take(pb->slot[at->i], pb->generation[at->i], &ret->ref,
+			 err);
 
 	if (r < 0)
 		return r;
-	r = take_type(pb, i, at, &ret->type, &span, err);
+	r = take_type(pb, at, &ret->type, &span, err);
 	if (r < 0)
 		return r;
-	r = take_extent(pb, i, span, ret, err);
+	r = take_extent(pb, at->i, span, ret, err);
 	if (r < 0)
 		return r;
 	return take_next_name(at, &ret->name, err);
 }
 
+int places_next(const Fsdp__Places *pb, struct places_cursor *at,
+		struct tensor_place *ret, struct error *err)
+{
+	int r = take_place(pb, at, ret, err);
+
+	if (r < 0)
+		return error_wrap(err, r, "place %zu", at->i);
+	at->i++;
+	return 0;
+}
+
+int places_end(const Fsdp__Places *pb, const struct places_cursor *at,
+	       struct error *err)
+{
+	if (at->strided != pb->n_strided || at->strides != pb->n_strides ||
+	    at->names != at->names_end)
+		return error_set(err, -EPROTO,
+				 "there are more strides or names than places");
+	return 0;
+}
+
 int places_take(const Fsdp__Places *pb, size_t step, struct room *room,
 		struct tensor_place *ret_first, struct error *err)
 {
-	struct cursor at = {0};
+	struct places_cursor at = places_begin(pb);
 
-	if (pb->names.len > 0) {
+	if (at.names) {
 		at.names = room_text(room, pb->names.data, pb->names.len);
 		at.names_end = at.names + pb->names.len;
 	}
 	for (size_t i = 0; i < pb->n_slot; i++) {
 		void *place = (char *)ret_first + i * step;
-		int r = take_place(pb, i, &at, place, err);
+		int r = places_next(pb, &at, place, err);
 
 		if (r < 0)
-			return error_wrap(err, r, "place %zu", i);
+			return r;
 	}
-	if (at.strided != pb->n_strided || at.strides != pb->n_strides ||
-	    at.names != at.names_end)
-		return error_set(err, -EPROTO,
-				 "there are more strides or names than places");
-	return 0;
+	return places_end(pb, &at, err);
 }
 
 Fsdp__ChunkRef **chunks_build(const struct chunk_ref *chunks, size_t n,

@@ -106,16 +106,17 @@ static int check_chunk_count(size_t n, size_t max, struct error *err)
 	return 0;
 }
 
-static int take_places_up_to(const Fsdp__PlacesReply *pb, size_t max_places,
-			     size_t max_chunks, struct room *room,
-			     struct places_reply *to, struct error *err)
+static int take_places(const void *body, struct room *room, void *ret,
+		       struct error *err)
 {
+	const Fsdp__PlacesReply *pb = body;
+	struct places_reply *to = &((struct reply *)ret)->places;
 	size_t n, places_size, chunks_size;
-	int r = places_count(pb->places, max_places, &n, err);
+	int r = places_count(pb->places, MESSAGE_MAX_ITEMS, &n, err);
 
 	if (r < 0)
 		return r;
-	r = check_chunk_count(pb->n_chunks, max_chunks, err);
+	r = check_chunk_count(pb->n_chunks, FRAME_MAX_FDS, err);
 	if (r < 0)
 		return r;
 	places_size = n * sizeof(*to->places);
@@ -131,21 +132,6 @@ static int take_places_up_to(const Fsdp__PlacesReply *pb, size_t max_places,
 	if (r < 0)
 		return r;
 	return chunks_take(pb->n_chunks, pb->chunks, to->chunks, err);
-}
-
-static int take_places(const void *body, struct room *room, void *ret,
-		       struct error *err)
-{
-	return take_places_up_to(body, MESSAGE_MAX_ITEMS, FRAME_MAX_FDS, room,
-				 &((struct reply *)ret)->places, err);
-}
-
-/* A manifest: the same message with other bounds. */
-static int take_manifest(const void *body, struct room *room, void *ret,
-			 struct error *err)
-{
-	return take_places_up_to(body, MESSAGE_MAX_PLACES, MESSAGE_MAX_CHUNKS,
-				 room, &((struct reply *)ret)->places, err);
 }
 
 static void *build_chunks(const void *message, struct pb_arena *arena)
@@ -672,4 +658,4 @@ const struct codec reply_codecs[MESSAGE_MAX + 1] = {
 const struct codec error_codec = {&fsdp__error__descriptor, build_error,
 				  take_error};
 const struct codec manifest_codec = {&fsdp__places_reply__descriptor,
-				     build_places, take_manifest};
+				     build_places, NULL};

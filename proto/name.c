@@ -55,16 +55,26 @@ static bool is_plain(const uint8_t *p)
 	return ((x | (x - 0x20 * ones) | (x + ones)) & 0x80 * ones) == 0;
 }
 
+static bool are_plain(const uint8_t *p, size_t size)
+{
+	if (size < 8)
+		return false;
+	for (size_t i = 0; i + 8 <= size; i += 8)
+		if (!is_plain(p + i))
+			return false;
+	return is_plain(p + size - 8);
+}
+
 static int check_bytes(const char *name, size_t size, struct error *err)
 {
 	const uint8_t *p = (const uint8_t *)name;
 	size_t i = 0;
 
+	if (are_plain(p, size))
+		return 0;
 	while (i < size) {
-		size_t n = 8;
+		size_t n = character_size(p + i, size - i);
 
-		if (size - i < 8 || !is_plain(p + i))
-			n = character_size(p + i, size - i);
 		if (n == 0)
 			return error_set(err, -EINVAL,
 					 "a name has a control character or "

@@ -202,6 +202,8 @@ int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
 				   is_writable ? "writable" : "read-only");
 	/* Best effort: a kernel without huge pages says EINVAL. */
 	(void)madvise(*ret, size, MADV_HUGEPAGE);
+	/* Models do not belong into the core of everyone who reads them. */
+	(void)madvise(*ret, size, MADV_DONTDUMP);
 	return 0;
 }
 

@@ -146,7 +146,12 @@ static int check_item(struct plan *plan, uint32_t i, struct error *err)
 	if (item->is_view)
 		return 0;
 	plan->sizes[plan->n_blocks++] = plan->spans[i];
-	plan->charge += slot_block_charge(plan->spans[i]);
+	if (__builtin_add_overflow(plan->charge,
+				   slot_block_charge(plan->spans[i]),
+				   &plan->charge))
+		return error_set(err, -EOVERFLOW,
+				 "%u tensors of together more than 2^64 bytes",
+				 plan->request->n_items);
 	return 0;
 }
 
@@ -210,7 +215,7 @@ static bool catalog_has_room(const struct plan *plan, struct error *err)
 	return section_has(catalog, SECTION_SLOT, n, "tensors", err) &&
 	       section_has(catalog, SECTION_BLOCK, plan->n_blocks, "blocks",
 			   err) &&
-	       section_has(catalog, SECTION_GRANT, n, "grants", err);
+	       grant_check_room(plan->session, n, err) == 0;
 }
 
 static int make_plan(struct plan *plan, struct error *err)
@@ -228,8 +233,8 @@ static int make_plan(struct plan *plan, struct error *err)
 		return r;
 	if (catalog_has_room(plan, err))
 		return 0;
-	limbo_collect_all(broker);
-	return catalog_has_room(plan, err) ? 0 : -ENOSPC;
+	limbo_collect_released(broker);
+	return catalog_has_room(plan, err) ? 0 : err->code;
 }
 
 /* --- charges
@@ -240,8 +245,9 @@ static int check_limits(const struct plan *plan, struct error *err)
 {
 	const struct accounts *accounts = &plan->session->broker->accounts;
 	uint64_t budget = session_record(plan->session)->budget;
-	uint64_t quota = account_limit(accounts, ACCOUNT_BYTES);
-	uint64_t max_slots = account_limit(accounts, ACCOUNT_SLOTS);
+	uint64_t quota = account_limit(accounts, plan->account, ACCOUNT_BYTES);
+	uint64_t max_slots =
+		account_limit(accounts, plan->account, ACCOUNT_SLOTS);
 
 	if (budget && plan->charge > budget)
 		return error_set(err, -EDQUOT,
@@ -340,6 +346,15 @@ static bool is_short(int outcome)
 	return outcome == POOL_FULL || outcome == ROOM_OVER_LIMIT;
 }
 
+/* 0: it is another limit that is in the way. */
+static uint64_t bytes_over_quota(const struct plan *plan)
+{
+	uint64_t left = account_left(&plan->session->broker->accounts,
+				     plan->account, ACCOUNT_BYTES);
+
+	return plan->charge > left ? plan->charge - left : 0;
+}
+
 /* The same after others' leavings were collected, and after eviction. */
 static int try_hard(struct plan *plan, struct error *err)
 {
@@ -347,9 +362,13 @@ static int try_hard(struct plan *plan, struct error *err)
 	int r;
 
 	r = try_once(plan, err);
-	if (is_short(r) && limbo_collect_all(broker))
+	if (is_short(r) && limbo_collect_released(broker))
 		r = try_once(plan, err);
-	if (r == POOL_FULL && limbo_evict(broker, plan->charge))
+	/* A quota is only helped by what is charged to it. */
+	if (r == ROOM_OVER_LIMIT &&
+	    limbo_evict(broker, bytes_over_quota(plan), &plan->uid))
+		r = try_once(plan, err);
+	if (r == POOL_FULL && limbo_evict(broker, plan->charge, NULL))
 		r = try_once(plan, err);
 	return r;
 }
@@ -415,17 +434,37 @@ static void undo(struct plan *plan, uint32_t n_slots)
 	}
 }
 
+/* A base that its holders let go of meanwhile went when room was made. */
+static int check_bases(const struct plan *plan, struct error *err)
+{
+	const struct broker *broker = plan->session->broker;
+	const struct alloc_item *item;
+
+	for (uint32_t i = 0; i < plan->request->n_items; i++) {
+		item = &plan->request->items[i];
+		if (item->is_view && !slot_find(broker, &item->base, err))
+			return -ESTALE;
+	}
+	return 0;
+}
+
 static int make_slots(struct plan *plan, struct error *err)
 {
 	uint32_t n = plan->request->n_items;
 	uint32_t n_made = 0;
 	uint32_t i;
+	int r;
 
 	for (i = 0; i < n; i++) {
 		if (!plan->request->items[i].is_view)
 			plan->blocks[i] = plan->made[n_made++];
 	}
 	assert(n_made == plan->n_blocks);
+	r = check_bases(plan, err);
+	if (r < 0) {
+		undo(plan, 0);
+		return r;
+	}
 	point("alloc.blocks");
 	for (i = 0; i < n; i++) {
 		if (make_slot(plan, i))
@@ -448,10 +487,9 @@ static void grant_slots(const struct plan *plan)
 	for (i = 0; i < plan->request->n_items; i++) {
 		is_granted = grant_add(broker, plan->session->index,
 				       plan->slots[i], 1);
-		assert(is_granted); /* check_catalog() */
+		assert(is_granted); /* there was room */
 		if (plan->bundle)
 			bundle_add_member(broker, plan->bundle, plan->slots[i]);
-		slot_settle(broker, plan->slots[i]);
 	}
 }
 
@@ -474,5 +512,10 @@ int verb_alloc_tensors(struct verb_call *call, struct error *err)
 	if (r < 0)
 		return r;
 	grant_slots(plan);
-	return verb_fill_places(call, plan->slots, plan->request->n_items, err);
+	verb_fill_places(call, plan->slots, plan->request->n_items);
+	/* Last: a client that wrote nonsense into its counts may lose the slots
+	 * right here. */
+	for (uint32_t i = 0; i < plan->request->n_items; i++)
+		slot_settle(call->broker, plan->slots[i]);
+	return VERB_DONE;
 }

@@ -121,7 +121,7 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 	r = check_reader(call, record, err);
 	if (r < 0)
 		return r;
-	r = grant_check_room(broker, record->members.n, err);
+	r = grant_check_room(call->session, record->members.n, err);
 	if (r < 0)
 		return r;
 	r = bundle_manifest(broker, bundle, &fd, &reply->manifest_size, err);

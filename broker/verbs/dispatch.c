@@ -215,14 +215,13 @@ static void detach_chunks(struct verb_call *call)
 	*n = 0;
 }
 
-int verb_fill_places(struct verb_call *call, const uint32_t *slots, uint32_t n,
-		     struct error *err)
+void verb_fill_places(struct verb_call *call, const uint32_t *slots,
+		      uint32_t n)
 {
 	const struct catalog *catalog = &call->broker->catalog;
 	struct tensor_place *places = call->scratch->places;
 	uint32_t block;
 
-	(void)err;
 	assert(n <= MESSAGE_MAX_ITEMS);
 	for (uint32_t i = 0; i < n; i++) {
 		slot_place(call->broker, slots[i], NULL, &places[i]);
@@ -233,7 +232,6 @@ int verb_fill_places(struct verb_call *call, const uint32_t *slots, uint32_t n,
 	}
 	call->reply->places.places = places;
 	call->reply->places.n_places = n;
-	return 0;
 }
 
 /* --- answers ---------------------------------------------------------------

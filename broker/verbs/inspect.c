@@ -18,7 +18,8 @@
 
 #define PAGE_ITEMS MESSAGE_MAX_ITEMS
 #define N_BUCKETS  (sizeof((struct accounts *)0)->buckets / sizeof(void *))
-/* Grants of one session that are looked at; what is beyond counts as held. */
+/* Grants that one request looks at; of a session that has more, what is beyond
+ * counts as held. */
 #define MAX_GRANTS 4096
 
 int verb_ping(struct verb_call *call, struct error *err)
@@ -130,29 +131,31 @@ int verb_who(struct verb_call *call, struct error *err)
  * ------------------------------------------------------------------- */
 
 /* Slots it holds; grants of an earlier generation of a slot are none. */
-static uint64_t count_slots(const struct session *session)
+static uint64_t count_slots(const struct session *session, uint32_t *n_seen)
 {
 	const struct broker *broker = session->broker;
 	const struct catalog *catalog = &broker->catalog;
 	const struct list *grants = &session_record(session)->grants;
 	const struct grant_record *record;
 	uint32_t grant = grants->first;
-	uint32_t n_seen = 0;
+	uint32_t left = grants->n;
 	uint64_t n = 0;
 
-	for (; grant && n_seen < MAX_GRANTS;
+	for (; grant && *n_seen < MAX_GRANTS;
 	     grant = record->session_link.next) {
 		record = catalog_grant(catalog, grant);
-		n_seen++;
+		left--;
+		++*n_seen;
 		if (record->generation ==
 			    catalog_slot(catalog, record->slot)->generation &&
 		    grant_holds(broker, grant) > 0)
 			n++;
 	}
-	return n + (grants->n - n_seen);
+	return n + left;
 }
 
-static void fill_client(const struct session *session, struct client_item *ret)
+static void fill_client(const struct session *session, uint32_t *n_seen,
+			struct client_item *ret)
 {
 	const struct session_record *record = session_record(session);
 
@@ -162,7 +165,7 @@ static void fill_client(const struct session *session, struct client_item *ret)
 		.uid = record->uid,
 		.command = record->command,
 		.is_connected = session->peer != NULL,
-		.n_slots = count_slots(session),
+		.n_slots = count_slots(session, n_seen),
 		.n_bytes = session->n_bytes,
 		.n_requests = session->n_requests,
 		.age_ms = now_ms() - record->born_ms,
@@ -178,6 +181,7 @@ int verb_clients(struct verb_call *call, struct error *err)
 	bool is_admin = session_is_admin(call->session);
 	uint32_t uid = session_record(call->session)->uid;
 	const struct session *session;
+	uint32_t n_seen = 0;
 
 	reply->items =
 		verb_alloc(call, PAGE_ITEMS * sizeof(struct client_item));
@@ -188,11 +192,11 @@ int verb_clients(struct verb_call *call, struct error *err)
 		if (!session ||
 		    (!is_admin && session_record(session)->uid != uid))
 			continue;
-		if (reply->n_items == PAGE_ITEMS) {
+		if (reply->n_items == PAGE_ITEMS || n_seen >= MAX_GRANTS) {
 			reply->next_cursor = index;
 			break;
 		}
-		fill_client(session, &reply->items[reply->n_items++]);
+		fill_client(session, &n_seen, &reply->items[reply->n_items++]);
 	}
 	return VERB_DONE;
 }

@@ -18,7 +18,8 @@
 struct publication {
 	const struct publish_item *item;
 	uint32_t slot;
-	uint64_t room; /* reserved for the name; 0: not yet */
+	uint64_t room;   /* reserved for the name; 0: not yet */
+	bool is_claimed; /* its first component, just now */
 	uint64_t deadline_ms;
 };
 
@@ -168,11 +169,13 @@ static void unreserve(struct broker *broker, struct publication *all,
 		      uint32_t n)
 {
 	struct slot_record *record;
-	uint32_t i;
 
-	for (i = 0; i < n; i++) {
+	/* Newest first, as claims must be undone. */
+	for (uint32_t i = n; i-- > 0;) {
 		record = catalog_slot(&broker->catalog, all[i].slot);
 		deadlines_remove(&broker->deadlines, &record->heap_position);
+		if (all[i].is_claimed)
+			index_unclaim_prefix(broker, all[i].item->name);
 		if (all[i].room)
 			slot_unreserve_name(broker, all[i].slot,
 					    all[i].item->name, all[i].room);
@@ -185,6 +188,7 @@ static int reserve_one(const struct verb_call *call, struct publication *one,
 	struct broker *broker = call->broker;
 	const struct publish_item *item = one->item;
 	uint32_t uid = session_record(call->session)->uid;
+	uint32_t n_owned = catalog_n_live(&broker->catalog, SECTION_PREFIX);
 
 	if (!*item->name)
 		return 0;
@@ -198,6 +202,8 @@ static int reserve_one(const struct verb_call *call, struct publication *one,
 				 "uid %u has too many first components of "
 				 "names for \"%s\"",
 				 uid, item->name);
+	one->is_claimed =
+		catalog_n_live(&broker->catalog, SECTION_PREFIX) != n_owned;
 	if (!item->ttl_ms)
 		return 0;
 	one->deadline_ms = now_ms() + item->ttl_ms;

@@ -32,18 +32,6 @@ static int check_holds(const struct verb_call *call, const uint32_t *slots,
 			 slots[i], (long long)holds, (long long)wanted);
 }
 
-/* The last hold of a writer is gone: nobody can finish the tensor. */
-static void abandon(struct broker *broker, uint32_t session, uint32_t slot)
-{
-	uint32_t grant;
-
-	if (catalog_slot(&broker->catalog, slot)->writer != session)
-		return;
-	grant = grant_find(broker, session, slot);
-	if (!grant || grant_holds(broker, grant) <= 0)
-		slot_end_writer(broker, slot);
-}
-
 int verb_release(struct verb_call *call, struct error *err)
 {
 	const struct release_request *request = &call->request->release;
@@ -67,9 +55,7 @@ int verb_release(struct verb_call *call, struct error *err)
 	for (i = 0; i < request->n_items; i++)
 		grant_add(call->broker, session, slots[i],
 			  (int32_t)(0 - request->items[i].n_holds));
-	for (i = 0; i < request->n_items; i++) {
-		abandon(call->broker, session, slots[i]);
+	for (i = 0; i < request->n_items; i++)
 		slot_settle(call->broker, slots[i]);
-	}
 	return VERB_DONE;
 }

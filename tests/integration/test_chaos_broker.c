@@ -116,6 +116,8 @@ static void tear_down(struct stage *stage, const struct figures *before)
 	fsdp_close(stage->other);
 	remove_all(stage->bystander, "scene/");
 	cr_assert(figures_await(stage->bystander, before));
+	/* With catalog and state table. */
+	cr_assert(keeps_await(&stage->chaos, before->chunks + 2));
 	fsdp_close(stage->bystander);
 	chaos_stop(&stage->chaos);
 }
@@ -282,6 +284,39 @@ static void check_evicted(struct stage *stage)
 
 SCENE(an_alloc_that_evicts, .prepare = publish_evictable, .act = alloc_much,
       .check = check_evicted, .config = FULL, .is_ragged = true)
+
+#define COLD "[memory]\nchunk_min = 2M\nwarm_ms = 1\n"
+
+static void load_first(struct stage *stage);
+
+static void load_and_alloc(struct stage *stage)
+{
+	load_first(stage);
+	alloc_much(stage);
+}
+
+static void give_all_back(struct stage *stage)
+{
+	const char *name = "scene/model/";
+	struct figures now = {.chunk_bytes = UINT64_MAX};
+
+	must(fsdp_release_sync(stage->client, stage->mine, 2) == 0);
+	must(fsdp_remove(stage->client, &name, 1) == 0);
+	while (now.chunk_bytes > 2 << 20)
+		figures_read(stage->bystander, &now);
+}
+
+static void check_given_back(struct stage *stage)
+{
+	struct figures now;
+
+	figures_read(stage->bystander, &now);
+	cr_assert(eq(u64, now.chunks, 1));
+}
+
+SCENE(the_return_of_memory_to_the_kernel, .has_no_pool = true,
+      .prepare = load_and_alloc, .act = give_all_back,
+      .check = check_given_back, .config = COLD, .is_ragged = true)
 
 /* --- publish and remove -------------------------------------------------- */
 

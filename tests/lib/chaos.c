@@ -219,6 +219,37 @@ bool figures_await(struct fsdp_client *client, const struct figures *expected)
 	return false;
 }
 
+static uint64_t count_memfds(pid_t pid)
+{
+	char path[64], target[64];
+	uint64_t n_found = 0;
+
+	for (int fd = 0; fd < 256; fd++) {
+		ssize_t n;
+
+		snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, fd);
+		n = readlink(path, target, sizeof(target) - 1);
+		if (n < 0)
+			continue;
+		target[n] = '\0';
+		n_found += strncmp(target, "/memfd:", 7) == 0;
+	}
+	return n_found;
+}
+
+bool keeps_await(const struct chaos *chaos, uint64_t n)
+{
+	for (int i = 0; i < PATIENCE_MS; i++) {
+		if (count_memfds(chaos->daemon.pid) == n)
+			return true;
+		nap_ms(1);
+	}
+	fprintf(stderr, "the supervisor keeps %llu files, not %llu\n",
+		(unsigned long long)count_memfds(chaos->daemon.pid),
+		(unsigned long long)n);
+	return false;
+}
+
 static int add_holds(const struct fsdp_holder *holder, void *data)
 {
 	*(int64_t *)data += holder->holds;
@@ -250,6 +281,7 @@ struct names {
 	const char *pointers[256];
 	size_t n;
 	struct fsdp_client *client;
+	entry_check_fn *check;
 	struct figures sum; /* of the entries */
 	bool are_right;
 };
@@ -289,19 +321,19 @@ static int audit_entry(const struct fsdp_entry *entry, void *data)
 	names->sum.slots++;
 	names->sum.blocks++;
 	names->sum.bytes_live += (entry->info.size + 63) & ~UINT64_C(63);
-	if (!pattern_is_published(names->client, entry->info.name,
-				  entry->info.version)) {
-		fprintf(stderr, "%s has not the contents of version %llu\n",
-			entry->info.name,
-			(unsigned long long)entry->info.version);
-		names->are_right = false;
-	}
+	if (names->check(names->client, entry))
+		return 0;
+	fprintf(stderr, "%s, version %llu, has not its contents\n",
+		entry->info.name, (unsigned long long)entry->info.version);
+	names->are_right = false;
 	return 0;
 }
 
-bool audit(struct fsdp_client *client, uint64_t n_sessions)
+bool audit(struct fsdp_client *client, uint64_t n_sessions,
+	   entry_check_fn *check)
 {
 	struct names names = {.client = client,
+			      .check = check,
 			      .are_right = true,
 			      .sum = {.sessions = n_sessions,
 				      .grants = FIGURE_ANY,
@@ -350,16 +382,27 @@ void pattern_fill(struct fsdp_tensor *tensor, uint64_t tag)
 		words[i] = mix(tag + i);
 }
 
-bool pattern_is(const struct fsdp_tensor *tensor, uint64_t tag)
+static bool is_pattern(const struct fsdp_tensor *tensor, uint64_t tag,
+		       size_t first)
 {
 	const uint64_t *words = fsdp_data(tensor);
 	size_t n = count_words(tensor);
 
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = first; i < n; i++) {
 		if (words[i] != mix(tag + i))
 			return false;
 	}
-	return n > 0;
+	return n > first;
+}
+
+bool pattern_is(const struct fsdp_tensor *tensor, uint64_t tag)
+{
+	return is_pattern(tensor, tag, 0);
+}
+
+bool pattern_follows(const struct fsdp_tensor *tensor, uint64_t tag)
+{
+	return is_pattern(tensor, tag, 1);
 }
 
 struct fsdp_tensor *pattern_make(struct fsdp_client *client, uint64_t tag)
@@ -396,6 +439,13 @@ bool pattern_is_published(struct fsdp_client *client, const char *name,
 		   pattern_is(tensor, pattern_tag(name, version));
 	fsdp_free(tensor);
 	return is_right;
+}
+
+bool pattern_is_entry(struct fsdp_client *client,
+		      const struct fsdp_entry *entry)
+{
+	return pattern_is_published(client, entry->info.name,
+				    entry->info.version);
 }
 
 /* --- processes -------------------------------------------------------------

@@ -83,10 +83,16 @@ void figures_read(struct fsdp_client *client, struct figures *ret);
 bool figures_await(struct fsdp_client *client, const struct figures *expected);
 
 /*
- * Does every named tensor show the contents of its name and version, and is
- * there soon nothing else in the broker but `n_sessions` sessions?
+ * Is every named tensor as it should be, and is there soon nothing else in the
+ * broker but `n_sessions` sessions?
  */
-bool audit(struct fsdp_client *client, uint64_t n_sessions);
+typedef bool entry_check_fn(struct fsdp_client *client,
+			    const struct fsdp_entry *entry);
+bool audit(struct fsdp_client *client, uint64_t n_sessions,
+	   entry_check_fn *check);
+
+/* Does the supervisor soon keep `n` files, no more and no fewer? */
+bool keeps_await(const struct chaos *chaos, uint64_t n);
 
 /* How often the tensor of that name is held, by all sessions together. */
 int64_t count_holds(struct fsdp_client *client, const char *name);
@@ -104,6 +110,8 @@ uint64_t pattern_tag(const char *name, uint64_t version);
 void pattern_fill(struct fsdp_tensor *tensor, uint64_t tag);
 /* Are all bytes those of `tag`? */
 bool pattern_is(const struct fsdp_tensor *tensor, uint64_t tag);
+/* All but the first eight? */
+bool pattern_follows(const struct fsdp_tensor *tensor, uint64_t tag);
 
 /* A filled tensor of 4 KiB. */
 struct fsdp_tensor *pattern_make(struct fsdp_client *client, uint64_t tag);
@@ -114,6 +122,9 @@ void pattern_put(struct fsdp_client *client, const char *name,
 /* Get it by name: does it have this version and its contents? */
 bool pattern_is_published(struct fsdp_client *client, const char *name,
 			  uint64_t version);
+/* The same for audit(). */
+bool pattern_is_entry(struct fsdp_client *client,
+		      const struct fsdp_entry *entry);
 
 /* --- processes -------------------------------------------------------------
  */

@@ -324,3 +324,46 @@ void wire_wait_status(struct wire *wire, const char *name, uint64_t value)
 		poll(NULL, 0, 1);
 	}
 }
+
+/* --- counters ------------------------------------------------------------ */
+
+static const char *const counters[WIRE_N_COUNTS] = {
+	"slots",           "slots_limbo", "blocks",      "bundles",
+	"tickets",         "grants",      "sessions",    "waiters",
+	"chunks",          "bytes_live",  "own_bytes",   "own_slots",
+	"own_queue_bytes", "published",   "freed_slots",
+};
+
+uint64_t *wire_counts_at(struct wire_counts *counts, const char *name)
+{
+	for (size_t i = 0; i < WIRE_N_COUNTS; i++) {
+		if (strcmp(counters[i], name) == 0)
+			return &counts->values[i];
+	}
+	die("no such counter", name);
+}
+
+void wire_count(struct wire *wire, struct wire_counts *ret)
+{
+	const struct status_reply *status = &wire->reply.status;
+
+	/* The answer has them all. */
+	(void)wire_status(wire, counters[0]);
+	*ret = (struct wire_counts){0};
+	for (size_t i = 0; i < WIRE_N_COUNTS; i++) {
+		for (uint32_t j = 0; j < status->n_values; j++) {
+			if (strcmp(status->values[j].name, counters[i]) == 0)
+				ret->values[i] = status->values[j].value;
+		}
+	}
+}
+
+const char *wire_counts_differ(const struct wire_counts *a,
+			       const struct wire_counts *b)
+{
+	for (size_t i = 0; i < WIRE_N_COUNTS; i++) {
+		if (a->values[i] != b->values[i])
+			return counters[i];
+	}
+	return NULL;
+}

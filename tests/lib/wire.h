@@ -67,3 +67,18 @@ int wire_chunk(struct wire *wire, uint32_t chunk);
 uint64_t wire_status(struct wire *wire, const char *name);
 /* Ask for the status until a value is what it should be. */
 void wire_wait_status(struct wire *wire, const char *name, uint64_t value);
+
+/* --- counters ------------------------------------------------------------- */
+
+/* What a refused request must leave as it is: tensors, memory, sessions, what
+ * the asking user is charged. */
+#define WIRE_N_COUNTS 15
+struct wire_counts {
+	uint64_t values[WIRE_N_COUNTS];
+};
+
+void wire_count(struct wire *wire, struct wire_counts *ret);
+uint64_t *wire_counts_at(struct wire_counts *counts, const char *name);
+/* The name of the first that differs; NULL: none. */
+const char *wire_counts_differ(const struct wire_counts *a,
+			       const struct wire_counts *b);

@@ -329,6 +329,9 @@ static inline void assert_empty(struct broker *broker, uint32_t uid)
 
 	cr_assert(zero(u64, used(broker, uid, ACCOUNT_BYTES)));
 	cr_assert(zero(u64, used(broker, uid, ACCOUNT_SLOTS)));
+	cr_assert(zero(u64, used(broker, uid, ACCOUNT_GRANTS)));
+	cr_assert(zero(u64, used(broker, uid, ACCOUNT_TICKETS)));
+	cr_assert(zero(u64, used(broker, uid, ACCOUNT_BUNDLES)));
 	cr_assert(zero(u32, catalog_n_live(catalog, SECTION_SLOT)));
 	cr_assert(zero(u32, catalog_n_live(catalog, SECTION_BLOCK)));
 	cr_assert(zero(u32, catalog_n_live(catalog, SECTION_GRANT)));

@@ -19,6 +19,9 @@ static const struct config config = {
 	.quota_queue = 4,
 	.quota_prefixes = 3,
 	.quota_chunks = 2,
+	.quota_grants = 9,
+	.quota_tickets = 8,
+	.quota_bundles = 11,
 };
 
 Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
@@ -50,7 +53,7 @@ Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
 
 Test(account, each_kind_has_its_own_limit)
 {
-	const uint64_t limits[ACCOUNT_N] = {100, 7, 6, 5, 4, 3, 2};
+	const uint64_t limits[ACCOUNT_N] = {100, 7, 6, 5, 4, 3, 2, 9, 8, 11};
 	struct accounts accounts;
 	struct account *account;
 	uint32_t kind;
@@ -59,7 +62,7 @@ Test(account, each_kind_has_its_own_limit)
 	account = accounts_get(&accounts, 1000);
 	for (kind = 0; kind < ACCOUNT_N; kind++) {
 		cr_expect(
-			eq(u64, account_limit(&accounts, kind), limits[kind]));
+			eq(u64, account_limit(&accounts, account, kind), limits[kind]));
 		cr_expect(zero(int, account_charge(&accounts, account, kind,
 						   limits[kind], NULL)));
 		cr_expect(eq(int,

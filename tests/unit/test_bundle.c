@@ -135,10 +135,11 @@ Test(bundle, get_holds_every_member)
 Test(bundle, the_manifest_lists_the_places_in_order)
 {
 	struct error err = ERROR_NULL;
-	struct places_reply places;
+	struct tensor_place places[3];
+	struct manifest *manifest;
 	struct slot_ref refs[2];
 	uint64_t size;
-	void *mem, *map;
+	void *map;
 	int fd;
 
 	put(&alice, "m/", 1, refs);
@@ -146,12 +147,12 @@ Test(bundle, the_manifest_lists_the_places_in_order)
 			     &size, &err),
 	     &err);
 	must(memfd_map(fd, size, false, &map, &err), &err);
-	must(places_decode(map, size, &places, &mem, &err), &err);
-	cr_assert(eq(u32, places.n_places, 2));
-	cr_assert(eq(u32, places.places[0].ref.slot, refs[0].slot));
-	cr_assert(eq(str, (char *)places.places[1].name, "m/b"));
+	must(manifest_open(map, size, &manifest, &err), &err);
+	cr_assert(eq(int, manifest_read(manifest, places, 3, &err), 2));
+	cr_assert(eq(u32, places[0].ref.slot, refs[0].slot));
+	cr_assert(eq(str, (char *)places[1].name, "m/b"));
 	cr_assert(lt(int, (int)write(fd, "x", 1), 0));
-	free(mem);
+	manifest_close(manifest);
 }
 
 Test(bundle, an_aborted_one_leaves_nothing)

@@ -772,13 +772,15 @@ Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 
 Test(message, a_manifest_of_many_places_arrives)
 {
-	struct places_reply got, sent = {.n_places = 3000, .n_chunks = 2};
+	struct places_reply sent = {.n_places = 3000};
+	struct tensor_place got[7];
+	struct manifest *manifest;
 	struct error err = ERROR_NULL;
 	char(*text)[32] = calloc(sent.n_places, sizeof(*text));
 	struct bytes bytes;
-	void *mem;
+	uint32_t n = 0;
+	int r;
 
-	sent.chunks = chunks;
 	sent.places = calloc(sent.n_places, sizeof(*sent.places));
 	for (uint32_t i = 0; i < sent.n_places; i++) {
 		snprintf(text[i], sizeof(text[i]), "model/layer.%u", i);
@@ -790,19 +792,18 @@ Test(message, a_manifest_of_many_places_arrives)
 		       places_encode(&sent, &bytes.data, &bytes.size, &err)));
 	cr_assert(gt(sz, bytes.size, FRAME_MAX_SIZE));
 	cr_assert(zero(int,
-		       places_decode(bytes.data, bytes.size, &got, &mem, &err)),
+		       manifest_open(bytes.data, bytes.size, &manifest, &err)),
 		  "%s", err.msg);
-	cr_assert(eq(u32, got.n_places, sent.n_places));
-	for (uint32_t i = 0; i < sent.n_places; i++)
-		expect_same_place(&got.places[i], &sent.places[i]);
-	expect_same_chunks(got.chunks, got.n_chunks);
-	free(mem);
-	mem = NULL;
-	cr_assert(
-		eq(int,
-		   places_decode(bytes.data, bytes.size - 1, &got, &mem, &err),
-		   -EPROTO));
-	cr_assert(zero(ptr, mem));
+	cr_assert(eq(u32, manifest_n_places(manifest), sent.n_places));
+	while ((r = manifest_read(manifest, got, 7, &err)) > 0)
+		for (int i = 0; i < r; i++)
+			expect_same_place(&got[i], &sent.places[n++]);
+	cr_assert(zero(int, r), "%s", err.msg);
+	cr_assert(eq(u32, n, sent.n_places));
+	manifest_close(manifest);
+	cr_assert(eq(int,
+		     manifest_open(bytes.data, bytes.size - 1, &manifest, &err),
+		     -EPROTO));
 	free(bytes.data);
 	free(sent.places);
 	free(text);

@@ -31,6 +31,7 @@ static struct broker *setup(void)
 		.chunk_min = 4 * MIB,
 		.chunk_max = 16 * MIB,
 		.warm_ms = 1000000,
+		.quota_bytes = 1024 * MIB,
 		.quota_chunks = 16,
 	};
 	cr_assert(zero(int, uv_loop_init(&broker->loop)));

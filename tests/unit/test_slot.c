@@ -292,6 +292,8 @@ Test(slot, adoption_charges_and_settles_again)
 	accounts_init(&broker->accounts, &broker->config);
 	alice.session->account = accounts_get(&broker->accounts, 1000);
 	account_charge_adopted(alice.session->account, ACCOUNT_SESSIONS, 1);
+	account_charge_adopted(alice.session->account, ACCOUNT_GRANTS,
+			       session_record(alice.session)->grants.n);
 	outcome_adopt(alice.session);
 	broker->limbo = (struct limbo){0};
 	alice.session->n_bytes = 0;

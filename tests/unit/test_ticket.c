@@ -102,7 +102,7 @@ Test(ticket, can_only_be_made_by_a_holder)
 	cr_assert(eq(int, make(&bob, &ref, 1, 1000, id), -EINVAL));
 	cr_assert(zero(int, client_get(&bob, "a", &ref)));
 	cr_assert(zero(int, make(&bob, &ref, 1, 1000, id)));
-	cr_assert(eq(u64, used(broker, 1001, ACCOUNT_SLOTS), 1));
+	cr_assert(eq(u64, used(broker, 1001, ACCOUNT_TICKETS), 1));
 }
 
 Test(ticket, out_of_range_is_refused)

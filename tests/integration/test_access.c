@@ -1,0 +1,838 @@
+/*
+ * Who may do what, with two users that are real: each is a process of its own,
+ * and what the broker only promises (read-only, nothing of others) is tried on
+ * the memory itself.
+ */
+#include "proto/error.h"
+#include "shm/table.h"
+#include "tests/lib/actor.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/wire.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ALICE 61001
+#define BOB   61002
+#define GROUP 61100
+#define ADMIN 61200
+#define SIZE  (INT64_C(1) << 20)
+
+#define PATTERN UINT64_C(0xa11ce5ec7e7a11ce)
+
+/* What the processes of a test say to each other. */
+struct shared {
+	char path[96];
+	char name[64];
+	uint32_t flags;
+	struct access_class access;
+	struct tensor_place place;
+	uint8_t ticket[TICKET_SIZE];
+	uint64_t session;
+	uint8_t token[TOKEN_SIZE];
+	bool is_trust_set;
+	uint32_t trusted_uid;
+	int protection, open_flags;
+	uint32_t pid; /* of the other */
+	int n;
+	char sentence[ERROR_MSG_SIZE];
+};
+
+static struct shared *shared;
+static struct daemon daemon_;
+static struct actor alice, bob;
+static struct wire *root_wire;
+
+static const char CONFIG[] = "[memory]\n"
+			     "memory_max = 256M\n"
+			     "chunk_min = 4M\n"
+			     "warm_ms = 1h\n"
+			     "[access]\n"
+			     "admin_group = 61200\n"
+			     "[prefixes]\n"
+			     "given = 61001\n";
+
+/* --- what actors do ---------------------------------------------------------
+ */
+
+static struct wire *me;
+static int chunk_fd = -1;
+static uint8_t *memory; /* the chunk */
+
+static int said(int r)
+{
+	snprintf(shared->sentence, sizeof(shared->sentence), "%s",
+		 wire_sentence(me));
+	return r;
+}
+
+static int do_connect(void)
+{
+	me = wire_connect(shared->path);
+	if (!me)
+		return -errno;
+	return said(wire_hello(me, 0));
+}
+
+static int do_alloc(void)
+{
+	return said(wire_alloc(me, SIZE, &shared->access, -1, &shared->place));
+}
+
+static int do_publish(void)
+{
+	return said(wire_publish(me, &shared->place.ref, shared->name,
+				 shared->flags));
+}
+
+static int do_release(void)
+{
+	return said(wire_release(me, &shared->place.ref, 1));
+}
+
+static int do_get(void)
+{
+	const char *name = shared->name;
+	struct request request = {
+		.kind = MESSAGE_GET,
+		.get = {.is_trust_set = shared->is_trust_set,
+			.trusted_uid = shared->trusted_uid,
+			.n_names = 1,
+			.names = &name},
+	};
+	int r = said(wire_call(me, &request));
+
+	if (r == 0)
+		shared->place = me->reply.places.places[0];
+	return r;
+}
+
+static int do_remove(void)
+{
+	return said(wire_remove(me, shared->name));
+}
+
+static int do_ticket(void)
+{
+	struct request request = {
+		.kind = MESSAGE_TICKET,
+		.ticket = {.ref = shared->place.ref,
+			   .n_uses = 1,
+			   .ttl_ms = 3600 * 1000},
+	};
+	int r = said(wire_call(me, &request));
+
+	if (r == 0)
+		memcpy(shared->ticket, me->reply.ticket.ticket, TICKET_SIZE);
+	return r;
+}
+
+static int do_redeem(void)
+{
+	struct request request = {
+		.kind = MESSAGE_REDEEM,
+		.redeem = {.n_tickets = 1, .tickets = &shared->ticket},
+	};
+
+	return said(wire_call(me, &request));
+}
+
+/* Entries of that name in all pages. */
+static int do_list(void)
+{
+	struct request request = {
+		.kind = MESSAGE_LIST,
+		.list = {.prefix = shared->name, .filter = LIST_ALL},
+	};
+	int r, n = 0;
+
+	do {
+		r = wire_call(me, &request);
+		n += r < 0 ? r : (int)me->reply.list.n_items;
+		request.list.cursor = me->reply.list.next_cursor;
+	} while (r == 0 && request.list.cursor);
+	return n;
+}
+
+static int do_who(void)
+{
+	struct request request = {
+		.kind = MESSAGE_WHO,
+		.who = {.name = shared->name},
+	};
+
+	return said(wire_call(me, &request));
+}
+
+static int do_who_slot(void)
+{
+	struct request request = {
+		.kind = MESSAGE_WHO,
+		.who = {.name = "", .ref = shared->place.ref},
+	};
+
+	return said(wire_call(me, &request));
+}
+
+/* How many clients it is shown that are not its own user's. */
+static int do_clients(void)
+{
+	struct request request = {.kind = MESSAGE_CLIENTS};
+	int r = wire_call(me, &request), n = 0;
+
+	for (uint32_t i = 0; r == 0 && i < me->reply.clients.n_items; i++)
+		n += me->reply.clients.items[i].uid != getuid();
+	shared->n = r == 0 ? (int)me->reply.clients.n_items : 0;
+	return r < 0 ? r : n;
+}
+
+static int do_chunk(void)
+{
+	if (chunk_fd >= 0)
+		close(chunk_fd);
+	chunk_fd = wire_chunk(me, shared->place.chunk);
+	return said(chunk_fd < 0 ? chunk_fd : 0);
+}
+
+static int map_chunk(int protection)
+{
+	struct stat status;
+	void *at;
+
+	if (fstat(chunk_fd, &status) < 0)
+		return -errno;
+	at = mmap(NULL, (size_t)status.st_size, protection, MAP_SHARED,
+		  chunk_fd, 0);
+	if (at == MAP_FAILED)
+		return -errno;
+	memory = at;
+	return 0;
+}
+
+static int do_map(void)
+{
+	return map_chunk(shared->protection);
+}
+
+static int do_protect(void)
+{
+	return mprotect(memory, 4096, PROT_READ | PROT_WRITE) < 0 ? -errno : 0;
+}
+
+static int reopen(int fd)
+{
+	char path[64];
+	int again;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	again = open(path, shared->open_flags | O_CLOEXEC);
+	if (again < 0)
+		return -errno;
+	close(again);
+	return 0;
+}
+
+static int do_reopen_chunk(void)
+{
+	return reopen(chunk_fd);
+}
+
+static int do_reopen_table(void)
+{
+	return reopen(me->table_fd);
+}
+
+static int do_map_table_writable(void)
+{
+	void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED,
+			me->table_fd, 0);
+
+	return at == MAP_FAILED ? -errno : 0;
+}
+
+static int do_map_table_and_protect(void)
+{
+	void *at = mmap(NULL, 4096, PROT_READ, MAP_SHARED, me->table_fd, 0);
+
+	if (at == MAP_FAILED)
+		return 1;
+	return mprotect(at, 4096, PROT_READ | PROT_WRITE) < 0 ? -errno : 0;
+}
+
+static void on_fault(int number)
+{
+	(void)number;
+	_exit(77);
+}
+
+/* Does a store to the tensor fault? */
+static int do_store(void)
+{
+	pid_t pid = fork();
+	int status = 0;
+
+	if (pid == 0) {
+		signal(SIGSEGV, on_fault);
+		*(volatile uint8_t *)(memory + shared->place.offset) = 1;
+		_exit(0);
+	}
+	waitpid(pid, &status, 0);
+	return WIFEXITED(status) && WEXITSTATUS(status) == 77;
+}
+
+static int do_fill(void)
+{
+	uint64_t *at = (uint64_t *)(void *)(memory + shared->place.offset);
+
+	for (size_t i = 0; i < SIZE / sizeof(*at); i++)
+		at[i] = PATTERN;
+	return 0;
+}
+
+/* Words of the pattern in the chunk that is mapped, wherever. */
+static int do_scan(void)
+{
+	const uint64_t *at = (const uint64_t *)(const void *)memory;
+	struct stat status;
+	int n = 0;
+
+	if (fstat(chunk_fd, &status) < 0)
+		return -errno;
+	for (size_t i = 0; i < (size_t)status.st_size / sizeof(*at); i++)
+		n += at[i] == PATTERN;
+	return n;
+}
+
+/* Scan every chunk that this process can have; gives the finds, and in
+ * `shared->n` how many chunks those were. */
+static int do_scan_all(void)
+{
+	struct stat status;
+	int n = 0;
+
+	shared->n = 0;
+	for (uint32_t id = 1; id < 64; id++) {
+		shared->place.chunk = id;
+		if (do_chunk() < 0)
+			continue;
+		if (map_chunk(PROT_READ) < 0 || fstat(chunk_fd, &status) < 0)
+			return -1;
+		shared->n++;
+		n += do_scan();
+		munmap(memory, (size_t)status.st_size);
+	}
+	return n;
+}
+
+/* Come back with somebody else's secrets. */
+static int do_steal(void)
+{
+	struct wire *thief = wire_connect(shared->path);
+	struct request hello = {
+		.kind = MESSAGE_HELLO,
+		.hello = {.major = PROTOCOL_MAJOR,
+			  .is_reconnect = true,
+			  .session = shared->session},
+	};
+	const int fds[] = {me->refs_fd, me->doorbell_fd};
+	uint8_t *body;
+	size_t size;
+	int r;
+
+	memcpy(hello.hello.token, shared->token, TOKEN_SIZE);
+	if (!thief || request_encode(&hello, &body, &size, NULL) < 0)
+		return 1;
+	wire_send_body(thief, MESSAGE_HELLO, 1, body, size, fds, 2);
+	r = wire_receive(thief) == FRAME_OK ? thief->frame.code : 2;
+	snprintf(shared->sentence, sizeof(shared->sentence), "%s",
+		 wire_sentence(thief));
+	free(body);
+	wire_close(thief);
+	return r;
+}
+
+static int do_tell_secrets(void)
+{
+	shared->session = me->session;
+	memcpy(shared->token, me->token, TOKEN_SIZE);
+	return 0;
+}
+
+static int do_ping(void)
+{
+	const struct request ping = {.kind = MESSAGE_PING};
+
+	return wire_call(me, &ping);
+}
+
+/* --- the stage --------------------------------------------------------------
+ */
+
+static void start_actors(const struct identity *first,
+			 const struct identity *second)
+{
+	actor_start(&alice, first);
+	actor_start(&bob, second);
+}
+
+static void connect_actors(void)
+{
+	cr_assert(zero(int, actor_run(&alice, do_connect)), "%s",
+		  shared->sentence);
+	cr_assert(zero(int, actor_run(&bob, do_connect)), "%s",
+		  shared->sentence);
+}
+
+static void setup_empty(void)
+{
+	const struct daemon_options options = {.config = CONFIG};
+
+	if (!actor_may_be_others())
+		cr_skip_test("only root can be two users");
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	cr_assert(ne(ptr, shared, MAP_FAILED));
+	daemon_start_with(&daemon_, &options);
+	cr_assert(zero(int, chmod(daemon_.dir, 0755)));
+	snprintf(shared->path, sizeof(shared->path), "%s",
+		 daemon_socket(&daemon_));
+	shared->access.gid = GID_DEFAULT;
+	strcpy(shared->name, "alice/a");
+	root_wire = wire_open(shared->path);
+}
+
+/* Two users with one group in common. */
+static void setup(void)
+{
+	const struct identity first = {ALICE, ALICE, GROUP};
+	const struct identity second = {BOB, BOB, GROUP};
+
+	setup_empty();
+	if (!shared)
+		return;
+	start_actors(&first, &second);
+	connect_actors();
+}
+
+static void teardown(void)
+{
+	if (!shared)
+		return;
+	actor_kill(&alice);
+	actor_kill(&bob);
+	wire_close(root_wire);
+	daemon_stop(&daemon_);
+}
+
+TestSuite(access, .init = setup, .fini = teardown, .timeout = 30);
+TestSuite(access_identity, .init = setup_empty, .fini = teardown,
+	  .timeout = 30);
+
+/* Alice makes a tensor of this access, full of the pattern, and shows it. */
+static void show(uint32_t gid, uint32_t mode)
+{
+	shared->access.gid = gid;
+	shared->access.mode = mode;
+	cr_assert(zero(int, actor_run(&alice, do_alloc)), "%s",
+		  shared->sentence);
+	shared->protection = PROT_READ | PROT_WRITE;
+	cr_assert(zero(int, actor_run(&alice, do_chunk)));
+	cr_assert(zero(int, actor_run(&alice, do_map)));
+	cr_assert(zero(int, actor_run(&alice, do_fill)));
+	cr_assert(zero(int, actor_run(&alice, do_publish)), "%s",
+		  shared->sentence);
+}
+
+static void trust(uint32_t uid)
+{
+	shared->is_trust_set = true;
+	shared->trusted_uid = uid;
+}
+
+/* --- 0600 -------------------------------------------------------------------
+ */
+
+Test(access, what_is_0600_is_nobody_else_s_in_any_way)
+{
+	uint8_t ticket[TICKET_SIZE];
+
+	show(GID_DEFAULT, 0);
+	cr_assert(zero(int, actor_run(&alice, do_ticket)));
+	memcpy(ticket, shared->ticket, TICKET_SIZE);
+	trust(ALICE);
+	cr_assert(eq(int, actor_run(&bob, do_get), -EACCES));
+	cr_assert(ne(ptr, strstr(shared->sentence, "0600"), NULL));
+	cr_assert(zero(int, actor_run(&bob, do_list)));
+	cr_assert(eq(int, actor_run(&bob, do_who), -EACCES));
+	cr_assert(eq(int, actor_run(&bob, do_who_slot), -EACCES));
+	cr_assert(eq(int, actor_run(&bob, do_redeem), -EACCES));
+	cr_assert(eq(int, actor_run(&bob, do_chunk), -EACCES));
+	cr_assert(eq(int, actor_run(&bob, do_release), -EINVAL));
+	cr_assert(eq(int, actor_run(&bob, do_ticket), -EINVAL));
+	cr_assert(eq(int, actor_run(&bob, do_publish), -EINVAL));
+	/* and the owner's ticket is as good as it was */
+	memcpy(shared->ticket, ticket, TICKET_SIZE);
+	cr_assert(zero(int, actor_run(&alice, do_redeem)));
+	cr_assert(eq(int, actor_run(&alice, do_list), 1));
+}
+
+/* --- reading ----------------------------------------------------------------
+ */
+
+static void check_read_only(void)
+{
+	cr_assert(zero(int, actor_run(&bob, do_get)), "%s", shared->sentence);
+	cr_assert(zero(int, actor_run(&bob, do_chunk)));
+	shared->protection = PROT_READ | PROT_WRITE;
+	cr_assert(eq(int, actor_run(&bob, do_map), -EACCES));
+	shared->protection = PROT_READ;
+	cr_assert(zero(int, actor_run(&bob, do_map)));
+	cr_assert(eq(int, actor_run(&bob, do_scan), SIZE / 8));
+	cr_assert(eq(int, actor_run(&bob, do_store), 1), "it was written");
+	cr_assert(eq(int, actor_run(&bob, do_protect), -EACCES));
+	shared->open_flags = O_RDWR;
+	cr_assert(eq(int, actor_run(&bob, do_reopen_chunk), -EACCES));
+	shared->open_flags = O_WRONLY;
+	cr_assert(eq(int, actor_run(&bob, do_reopen_chunk), -EACCES));
+}
+
+Test(access, a_group_reads_0640_and_cannot_write_by_any_way)
+{
+	show(GROUP, 0640);
+	trust(ALICE);
+	check_read_only();
+}
+
+Test(access, others_read_0644_and_cannot_write_by_any_way)
+{
+	show(GID_DEFAULT, 0644);
+	trust(ALICE);
+	check_read_only();
+}
+
+Test(access, the_owner_s_group_counts_before_others)
+{
+	show(GROUP, 0604);
+	trust(ALICE);
+	cr_assert(eq(int, actor_run(&bob, do_get), -EACCES));
+	cr_assert(eq(int, actor_run(&bob, do_chunk), -EACCES));
+}
+
+/* The memory is the owner's; who may write it gets it writable. */
+Test(access, who_may_write_a_pool_gets_it_writable_and_owns_nothing)
+{
+	show(GROUP, 0660);
+	trust(ALICE);
+	cr_assert(zero(int, actor_run(&bob, do_get)), "%s", shared->sentence);
+	cr_assert(zero(int, actor_run(&bob, do_chunk)));
+	shared->protection = PROT_READ | PROT_WRITE;
+	cr_assert(zero(int, actor_run(&bob, do_map)));
+	cr_assert(zero(int, actor_run(&bob, do_store)));
+	shared->flags = PUBLISH_REPLACE;
+	cr_assert(eq(int, actor_run(&bob, do_publish), -EINVAL));
+	cr_assert(eq(int, actor_run(&bob, do_remove), -EPERM));
+	cr_assert(eq(int, actor_run(&bob, do_who), -EACCES));
+}
+
+/* The same class asked for by another is another pool. */
+Test(access, a_pool_is_its_owner_s_whatever_its_mode)
+{
+	uint32_t chunk;
+
+	show(GROUP, 0666);
+	chunk = shared->place.chunk;
+	cr_assert(zero(int, actor_run(&bob, do_alloc)), "%s", shared->sentence);
+	cr_assert(ne(u32, shared->place.chunk, chunk));
+}
+
+Test(access, the_state_table_can_be_written_by_nobody)
+{
+	cr_assert(eq(int, actor_run(&bob, do_map_table_writable), -EACCES));
+	cr_assert(eq(int, actor_run(&bob, do_map_table_and_protect), -EACCES));
+	shared->open_flags = O_RDWR;
+	cr_assert(eq(int, actor_run(&bob, do_reopen_table), -EACCES));
+}
+
+/* --- classes ----------------------------------------------------------------
+ */
+
+Test(access, modes_that_are_none_are_refused)
+{
+	static const uint32_t modes[] = {0700, 01600,    0400,
+					 0060, 0640 | 1, 0xffffffff};
+
+	for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++) {
+		shared->access.mode = modes[i];
+		cr_assert(eq(int, actor_run(&alice, do_alloc), -EINVAL), "%o",
+			  modes[i]);
+		cr_assert(ne(ptr, strstr(shared->sentence, "0600 to 0666"),
+			     NULL));
+	}
+}
+
+Test(access, memory_for_a_group_is_made_by_its_members)
+{
+	shared->access.gid = 61999;
+	shared->access.mode = 0640;
+	cr_assert(eq(int, actor_run(&alice, do_alloc), -EPERM));
+	cr_assert(ne(ptr, strstr(shared->sentence, "61999"), NULL));
+	shared->access.gid = 0;
+	cr_assert(eq(int, actor_run(&alice, do_alloc), -EPERM));
+	shared->access.gid = GROUP;
+	cr_assert(zero(int, actor_run(&alice, do_alloc)));
+}
+
+/* --- names ------------------------------------------------------------------
+ */
+
+Test(access, a_first_component_is_its_first_user_s)
+{
+	show(GID_DEFAULT, 0644);
+	cr_assert(zero(int, actor_run(&bob, do_alloc)));
+	strcpy(shared->name, "alice/b");
+	cr_assert(eq(int, actor_run(&bob, do_publish), -EPERM));
+	cr_assert(ne(ptr, strstr(shared->sentence, "alice"), NULL));
+	cr_assert(ne(ptr, strstr(shared->sentence, "61001"), NULL));
+	strcpy(shared->name, "given/b");
+	cr_assert(eq(int, actor_run(&bob, do_publish), -EPERM));
+	strcpy(shared->name, "bob/b");
+	cr_assert(zero(int, actor_run(&bob, do_publish)));
+	strcpy(shared->name, "bob/a");
+	cr_assert(zero(int, actor_run(&alice, do_alloc)));
+	cr_assert(eq(int, actor_run(&alice, do_publish), -EPERM));
+}
+
+Test(access, who_empties_a_first_component_keeps_it)
+{
+	show(GID_DEFAULT, 0644);
+	cr_assert(zero(int, actor_run(&alice, do_remove)));
+	cr_assert(zero(int, actor_run(&bob, do_alloc)));
+	cr_assert(eq(int, actor_run(&bob, do_publish), -EPERM));
+}
+
+Test(access, others_cannot_replace_or_remove_a_name)
+{
+	struct tensor_place place;
+
+	show(GID_DEFAULT, 0666);
+	place = shared->place;
+	cr_assert(eq(int, actor_run(&bob, do_remove), -EPERM));
+	cr_assert(ne(ptr, strstr(shared->sentence, "61001"), NULL));
+	cr_assert(zero(int, actor_run(&bob, do_alloc)));
+	shared->flags = PUBLISH_REPLACE;
+	cr_assert(eq(int, actor_run(&bob, do_publish), -EPERM));
+	trust(ALICE);
+	cr_assert(zero(int, actor_run(&bob, do_get)));
+	cr_assert(eq(u32, shared->place.ref.slot, place.ref.slot));
+	cr_assert(zero(int, wire_remove(root_wire, "alice/a")), "%s",
+		  wire_sentence(root_wire));
+}
+
+/* --- trust ------------------------------------------------------------------
+ */
+
+Test(access, a_get_trusts_the_owner_of_the_first_component)
+{
+	show(GID_DEFAULT, 0644);
+	cr_assert(zero(int, actor_run(&bob, do_get)), "%s", shared->sentence);
+	trust(BOB);
+	cr_assert(eq(int, actor_run(&bob, do_get), -EACCES));
+	cr_assert(ne(ptr, strstr(shared->sentence, "61001"), NULL));
+	trust(0);
+	cr_assert(eq(int, actor_run(&bob, do_get), -EACCES));
+}
+
+Test(access, a_get_trusts_root_and_nobody_else_behind_a_name)
+{
+	const struct access_class all = {.gid = GID_DEFAULT, .mode = 0644};
+
+	cr_assert(zero(int, wire_put(root_wire, "given/a", 100, &all, NULL)),
+		  "%s", wire_sentence(root_wire));
+	strcpy(shared->name, "given/a");
+	cr_assert(zero(int, actor_run(&bob, do_get)), "%s", shared->sentence);
+	trust(ALICE);
+	cr_assert(eq(int, actor_run(&bob, do_get), -EACCES));
+}
+
+/* --- holders and clients ----------------------------------------------------
+ */
+
+Test(access, holders_are_shown_to_the_owner_and_to_root)
+{
+	struct request who = {
+		.kind = MESSAGE_WHO,
+		.who = {.name = "alice/a"},
+	};
+
+	show(GID_DEFAULT, 0644);
+	cr_assert(zero(int, actor_run(&bob, do_get)));
+	cr_assert(zero(int, actor_run(&alice, do_who)));
+	cr_assert(eq(int, actor_run(&bob, do_who), -EACCES));
+	cr_assert(zero(int, wire_call(root_wire, &who)));
+	cr_assert(eq(u32, root_wire->reply.who.n_holders, 2));
+}
+
+Test(access, a_client_sees_the_sessions_of_its_own_user)
+{
+	struct request clients = {.kind = MESSAGE_CLIENTS};
+
+	cr_assert(zero(int, actor_run(&bob, do_clients)));
+	cr_assert(eq(int, shared->n, 1));
+	cr_assert(zero(int, wire_call(root_wire, &clients)));
+	cr_assert(eq(u32, root_wire->reply.clients.n_items, 3));
+}
+
+Test(access_identity, the_admin_group_sees_holders_and_clients_and_no_memory)
+{
+	const struct identity first = {ALICE, ALICE, 0};
+	const struct identity second = {BOB, BOB, ADMIN};
+
+	start_actors(&first, &second);
+	connect_actors();
+	show(GID_DEFAULT, 0);
+	cr_assert(zero(int, actor_run(&bob, do_who)), "%s", shared->sentence);
+	cr_assert(eq(int, actor_run(&bob, do_clients), 2));
+	trust(ALICE);
+	cr_assert(eq(int, actor_run(&bob, do_get), -EACCES));
+	cr_assert(eq(int, actor_run(&bob, do_remove), -EPERM));
+	cr_assert(eq(int, actor_run(&bob, do_chunk), -EACCES));
+}
+
+/* --- sessions ---------------------------------------------------------------
+ */
+
+Test(access_identity, the_user_that_stands_for_all_unknown_ones_is_refused)
+{
+	const struct identity first = {65534, ALICE, 0};
+	const struct identity second = {BOB, BOB, 0};
+
+	start_actors(&first, &second);
+	cr_assert(eq(int, actor_run(&alice, do_connect), -EPERM));
+	cr_assert(ne(ptr, strstr(shared->sentence, "65534"), NULL));
+	cr_assert(zero(int, actor_run(&bob, do_connect)));
+}
+
+/* The same of groups: whoever else is in it, nobody knows. */
+Test(access_identity, the_group_that_stands_for_all_unknown_ones_has_no_members)
+{
+	const struct identity first = {ALICE, 65534, 0};
+	const struct identity second = {BOB, 65534, 0};
+
+	start_actors(&first, &second);
+	connect_actors();
+	show(GID_DEFAULT, 0660);
+	trust(ALICE);
+	cr_assert(eq(int, actor_run(&bob, do_get), -EACCES));
+	cr_assert(eq(int, actor_run(&bob, do_chunk), -EACCES));
+	cr_assert(zero(int, actor_run(&alice, do_get)));
+}
+
+Test(access, a_session_is_not_given_to_another_process)
+{
+	cr_assert(zero(int, actor_run(&alice, do_tell_secrets)));
+	cr_assert(eq(int, actor_run(&bob, do_steal), -EPERM));
+	cr_assert(
+		ne(ptr, strstr(shared->sentence, "belongs to process"), NULL));
+	shared->token[0] ^= 1;
+	cr_assert(eq(int, actor_run(&bob, do_steal), -ESTALE));
+	cr_assert(zero(int, actor_run(&alice, do_ping)));
+	cr_assert(zero(int, actor_run(&bob, do_ping)));
+}
+
+/* A session is the user's that it began with. */
+static int do_become_bob(void)
+{
+	if (setresuid(BOB, BOB, BOB) < 0)
+		return 1;
+	(void)do_tell_secrets();
+	return do_steal();
+}
+
+Test(access_identity, a_process_that_became_another_user_has_lost_its_session)
+{
+	start_actors(NULL, NULL);
+	connect_actors();
+	cr_assert(zero(int, actor_run(&alice, do_tell_secrets)));
+	cr_assert(zero(int, actor_run(&alice, do_steal)));
+	cr_assert(eq(int, actor_run(&alice, do_become_bob), -EPERM));
+}
+
+/* --- memory -----------------------------------------------------------------
+ */
+
+/* Alice's memory goes back to her pool, full of the pattern; Bob takes and
+ * looks at all that he can get. */
+static void check_no_leak(void)
+{
+	for (int i = 0; i < 8; i++) {
+		show(GID_DEFAULT, 0600);
+		cr_assert(zero(int, actor_run(&alice, do_remove)));
+		cr_assert(zero(int, actor_run(&alice, do_release)));
+	}
+	cr_assert(zero(u64, wire_status(root_wire, "bytes_live")));
+	for (uint32_t mode = 0600; mode <= 0666; mode += 066) {
+		shared->access.mode = mode;
+		for (int i = 0; i < 12; i++)
+			cr_assert(zero(int, actor_run(&bob, do_alloc)), "%s",
+				  shared->sentence);
+	}
+	cr_assert(zero(int, actor_run(&bob, do_scan_all)));
+	cr_assert(gt(int, shared->n, 1));
+}
+
+Test(access, freed_memory_is_never_seen_by_another_user)
+{
+	check_no_leak();
+}
+
+/* Alice's own pools of another class do not get it either. */
+Test(access, freed_memory_does_not_move_to_a_wider_class)
+{
+	show(GID_DEFAULT, 0600);
+	cr_assert(zero(int, actor_run(&alice, do_remove)));
+	cr_assert(zero(int, actor_run(&alice, do_release)));
+	shared->access.mode = 0644;
+	cr_assert(zero(int, actor_run(&alice, do_alloc)));
+	cr_assert(zero(int, actor_run(&bob, do_scan_all)));
+	cr_assert(eq(int, shared->n, 1));
+}
+
+/* There is no other memory than what Alice had: her chunk must go first. */
+Test(access_identity, memory_that_changes_hands_comes_from_the_kernel)
+{
+	const struct identity first = {ALICE, ALICE, 0};
+	const struct identity second = {BOB, BOB, 0};
+
+	daemon_stop(&daemon_);
+	wire_close(root_wire);
+	daemon_start_with(&daemon_, &(struct daemon_options){
+					    .config = "[memory]\n"
+						      "memory_max = 16M\n"
+						      "chunk_min = 16M\n"
+						      "warm_ms = 1h\n",
+				    });
+	cr_assert(zero(int, chmod(daemon_.dir, 0755)));
+	strcpy(shared->path, daemon_socket(&daemon_));
+	root_wire = wire_open(shared->path);
+	start_actors(&first, &second);
+	connect_actors();
+	show(GID_DEFAULT, 0600);
+	cr_assert(zero(int, actor_run(&alice, do_remove)));
+	cr_assert(zero(int, actor_run(&alice, do_release)));
+	shared->access.mode = 0600;
+	cr_assert(zero(int, actor_run(&bob, do_alloc)), "%s", shared->sentence);
+	cr_assert(eq(u64, wire_status(root_wire, "chunks_retired"), 1));
+	cr_assert(zero(int, actor_run(&bob, do_scan_all)));
+	cr_assert(eq(int, shared->n, 1));
+	/* What Alice still has mapped is of nobody any more. */
+	cr_assert(zero(int, actor_run(&alice, do_scan)));
+}
