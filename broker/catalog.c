@@ -227,6 +227,24 @@ static void set_journal_size(struct catalog_header *header, uint64_t size)
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
+/*
+ * Is it in the journal since the last commit? Only the oldest value counts
+ * when a transaction is undone, and heads of lists and counts change with
+ * every item of a batch. Remembers it if it was not.
+ */
+static bool is_saved(struct catalog *catalog, uint64_t offset, size_t size)
+{
+	struct catalog_saved *saved =
+		&catalog->saved[(offset >> 2 ^ offset >> 12) &
+				(CATALOG_SAVED - 1)];
+
+	if (saved->transaction == catalog->n_commits + 1 &&
+	    saved->offset == offset && saved->size >= size)
+		return true;
+	*saved = (struct catalog_saved){offset, size, catalog->n_commits + 1};
+	return false;
+}
+
 void catalog_save(struct catalog *catalog, const void *at, size_t size)
 {
 	struct catalog_header *header = catalog->header;
@@ -237,6 +255,8 @@ void catalog_save(struct catalog *catalog, const void *at, size_t size)
 
 	assert(offset < CATALOG_SIZE && size <= CATALOG_SIZE - offset);
 	assert(offset >= JOURNAL_END || offset + size <= JOURNAL_OFFSET);
+	if (is_saved(catalog, offset, size))
+		return;
 	assert(entry_size <= JOURNAL_SIZE - header->journal_size);
 	/* Mostly one number: then the compiler needs no call. */
 	if (size == 4)
@@ -255,6 +275,7 @@ void catalog_commit(struct catalog *catalog)
 
 	point("catalog.commit");
 	set_journal_size(catalog->header, 0);
+	catalog->n_commits++;
 	if (size > JOURNAL_KEPT)
 		(void)madvise(catalog->base + JOURNAL_OFFSET + JOURNAL_KEPT,
 			      PAGE_UP(size - JOURNAL_KEPT), MADV_REMOVE);

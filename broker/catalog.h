@@ -231,10 +231,20 @@ struct catalog_header {
 	struct catalog_section_state sections[SECTION_N];
 };
 
+/* What the present transaction has noted already; a small cache. */
+struct catalog_saved {
+	uint64_t offset, size;
+	uint64_t transaction; /* 0: none */
+};
+
+#define CATALOG_SAVED 256 /* a power of two */
+
 struct catalog {
 	struct catalog_header *header; /* mapping; NULL when closed */
 	uint8_t *base;                 /* the same address */
 	int fd;                        /* owned; -1 when closed */
+	uint64_t n_commits;
+	struct catalog_saved saved[CATALOG_SAVED];
 };
 
 #define CATALOG_NULL ((struct catalog){.fd = -1})
