@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -403,11 +404,30 @@ Test(restart, that_went_well_makes_an_earlier_failure_forgotten)
 /* --- without a keeper
  * ---------------------------------------------------------- */
 
+/* Ends the process should the test end before it; the test does so by closing
+ * its end of the pipe, however it ends. */
+static void guard_process(pid_t pid)
+{
+	int ends[2], pidfd = pidfd_open(pid, 0);
+	char none;
+
+	must(pidfd >= 0 && pipe(ends) == 0);
+	if (fork() == 0) {
+		close(ends[1]);
+		(void)!read(ends[0], &none, 1);
+		(void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
+		_exit(0);
+	}
+	close(ends[0]);
+	close(pidfd);
+}
+
 /* kill -9 the supervisor; the broker becomes our child. */
 static void kill_supervisor(void)
 {
 	pid_t broker = daemon_broker_pid(&chaos.daemon);
 
+	guard_process(broker);
 	must(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
 	must(child_kill(chaos.daemon.pid) == SIGKILL);
 	chaos.daemon.pid = broker;

@@ -598,7 +598,7 @@ static void view_what_flickers(struct wire *wire, struct flicker *it)
 	};
 	struct tensor_place place;
 	pthread_t thread;
-	int r;
+	int r = 0;
 
 	must(wire, wire_alloc(wire, 64, NULL, 0, &place));
 	must(wire, wire_publish(wire, &place.ref, "", 0));
@@ -607,12 +607,19 @@ static void view_what_flickers(struct wire *wire, struct flicker *it)
 	it->is_over = false;
 	(void)refs_release(it->refs, it->table, it->slot);
 	cr_assert(zero(int, pthread_create(&thread, NULL, do_flicker, it)));
-	do {
+	for (int i = 0; i < 50 && r != -ESTALE; i++) {
 		r = wire_call(wire, &request);
-	} while (r == -EINVAL || r == -EDQUOT);
-	cr_assert(eq(int, r, -ESTALE), "%s", wire_sentence(wire));
+		cr_assert(r == -EINVAL || r == -EDQUOT || r == -ESTALE, "%s",
+			  wire_sentence(wire));
+	}
 	atomic_store(&it->is_over, true);
 	pthread_join(thread, NULL);
+	/* If no call met the gap, this one makes its room of the base. */
+	if (r != -ESTALE)
+		r = wire_call(wire, &request);
+	if (r == -EINVAL || r == -EDQUOT)
+		r = wire_call(wire, &request);
+	cr_assert(eq(int, r, -ESTALE), "%s", wire_sentence(wire));
 }
 
 Test(room, for_a_view_is_not_made_of_what_it_views)

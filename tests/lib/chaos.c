@@ -329,6 +329,16 @@ static int audit_entry(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
+/* What is tied to a session goes before it does. */
+static bool await_sessions(struct fsdp_client *client, uint64_t n)
+{
+	struct figures expected;
+
+	memset(&expected, 0xff, sizeof(expected));
+	expected.sessions = n;
+	return figures_await(client, &expected);
+}
+
 bool audit(struct fsdp_client *client, uint64_t n_sessions,
 	   entry_check_fn *check)
 {
@@ -340,6 +350,8 @@ bool audit(struct fsdp_client *client, uint64_t n_sessions,
 				      .chunks = FIGURE_ANY,
 				      .chunk_bytes = FIGURE_ANY}};
 
+	if (!await_sessions(client, n_sessions))
+		return false;
 	must(fsdp_list(client, NULL, audit_entry, &names) == 0);
 	return figures_await(client, &names.sum) && names.are_right;
 }
