@@ -55,6 +55,7 @@ struct supervisor {
 	pid_t child; /* 0: none now */
 	int child_fd;
 	bool is_ending; /* a signal asked for it */
+	int passed_signal; /* 0: none yet */
 	int status;     /* of the last child */
 	uint64_t restart_ms;
 	uint64_t deaths[MAX_DEATHS]; /* when, a ring */
@@ -339,7 +340,10 @@ static void collect(struct supervisor *s)
 		;
 	close(s->child_fd);
 	s->child_fd = -1;
-	if (WIFSIGNALED(status)) {
+	if (WIFSIGNALED(status) && WTERMSIG(status) == s->passed_signal) {
+		/* Told to end before it could listen to signals. */
+		s->status = 0;
+	} else if (WIFSIGNALED(status)) {
 		s->status = 128 + WTERMSIG(status);
 		broker_log(LOG_LEVEL_ERROR, "broker %d was killed: %s",
 			   (int)s->child, strsignal(WTERMSIG(status)));
@@ -387,8 +391,11 @@ static void pass_signal_on(struct supervisor *s)
 	if (read(s->signal_fd, &info, sizeof(info)) != sizeof(info))
 		return;
 	s->is_ending = true;
+	s->passed_signal = (int)info.ssi_signo;
 	if (s->child > 0)
-		(void)kill(s->child, (int)info.ssi_signo);
+		(void)kill(s->child, s->passed_signal);
+	else
+		s->status = 0; /* between two brokers: nothing is left to fail */
 }
 
 static int wait_ms(const struct supervisor *s)
