@@ -340,8 +340,11 @@ static void collect(struct supervisor *s)
 		;
 	close(s->child_fd);
 	s->child_fd = -1;
-	if (WIFSIGNALED(status) && WTERMSIG(status) == s->passed_signal) {
-		/* Told to end before it could listen to signals. */
+	if (s->is_ending && WIFSIGNALED(status) &&
+	    (WTERMSIG(status) == s->passed_signal ||
+	     WTERMSIG(status) == SIGKILL)) {
+		/* Told to end before it could listen to signals, or hurried
+		 * up: it has ended, as was asked. */
 		s->status = 0;
 	} else if (WIFSIGNALED(status)) {
 		s->status = 128 + WTERMSIG(status);
