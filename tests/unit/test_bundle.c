@@ -305,7 +305,7 @@ Test(bundle, a_large_one_goes_in_steps, .timeout = 60)
 	cr_assert(catalog_n_live(&broker->catalog, SECTION_SLOT) > 0,
 		  "the test needs a larger bundle");
 	while (catalog_n_live(&broker->catalog, SECTION_SLOT))
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop, UV_RUN_NOWAIT);
 	client_close(&alice);
 	assert_empty(broker, 1000);
 }

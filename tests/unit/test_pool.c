@@ -75,7 +75,7 @@ static int try_alloc(struct broker *broker, const struct access_class *access,
 		catalog_commit(&broker->catalog);
 		if (r != POOL_WAIT)
 			return r;
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop, UV_RUN_NOWAIT);
 	}
 }
 
@@ -120,7 +120,7 @@ static uint64_t resident(int fd)
 static void run_until_empty(struct broker *broker)
 {
 	while (broker->pools.total_size > 0)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop, UV_RUN_NOWAIT);
 }
 
 Test(pool, a_request_gets_all_its_blocks_apart_and_aligned)
@@ -271,7 +271,7 @@ Test(pool, free_pages_of_a_chunk_in_use_go_when_they_are_cold, .timeout = 10)
 	fd = broker->pools.chunks[1].fd;
 	release(broker, first);
 	while (broker->pools.n_trims == 0)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop, UV_RUN_NOWAIT);
 	cr_expect(eq(u64, resident(fd), 2 * MIB));
 	pools_free_bytes(&broker->pools, &warm, &all);
 	cr_expect(eq(u64, warm, MIB));

@@ -89,7 +89,7 @@ Test(ticket, lets_go_when_its_time_is_over)
 	cr_assert(zero(int, make(&alice, &ref, 1, 1, id)));
 	client_release_n(&alice, &ref, 1);
 	while (word_state(broker, &ref) != SLOT_FREE)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop, UV_RUN_NOWAIT);
 	cr_assert(zero(u32, ticket_find(broker, id)));
 	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_SLOTS)));
 }
