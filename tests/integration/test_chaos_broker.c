@@ -1,5 +1,6 @@
 /*
- * The broker is killed at every point that it passes during a request.
+ * The broker is killed before a request, and at every point that it passes
+ * during one.
  *
  * A scene is one kind of request with what comes before and what must be true
  * after it. It is played once to learn the points, and then once more for each
@@ -160,13 +161,27 @@ static bool die_at(const struct scene *scene, const char *point, unsigned int n)
 	return is_done;
 }
 
+/* The request comes while there is no broker; this needs no points. */
+static void die_before(const struct scene *scene)
+{
+	struct figures before;
+	struct stage stage;
+
+	set_up(&stage, scene, &before);
+	daemon_kill_broker(&stage.chaos.daemon);
+	act(&stage, scene);
+	check(&stage, scene);
+	tear_down(&stage, &before);
+}
+
 static void play(const struct scene *scene)
 {
 	struct passages passages;
 	unsigned int n_deaths = 0;
 
+	die_before(scene);
 	if (!chaos_has_points())
-		cr_skip_test("built without FSDP_TEST_POINTS");
+		return;
 	learn(scene, &passages);
 	for (size_t i = 0; i < passages.n; i++) {
 		const struct passage *it = &passages.list[i];
