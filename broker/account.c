@@ -31,6 +31,7 @@ static const struct {
 	[ACCOUNT_GRANTS] = KIND("grants (tensors times sessions)", quota_grants),
 	[ACCOUNT_TICKETS] = KIND("tickets", quota_tickets),
 	[ACCOUNT_BUNDLES] = KIND("versions of bundles", quota_bundles),
+	[ACCOUNT_GROUPS] = KIND("groups of communicators", quota_groups),
 #undef KIND
 };
 /* clang-format on */

@@ -21,6 +21,7 @@ enum account_kind {
 	ACCOUNT_GRANTS,
 	ACCOUNT_TICKETS,
 	ACCOUNT_BUNDLES, /* versions of them */
+	ACCOUNT_GROUPS,  /* of communicators, kept */
 	ACCOUNT_N
 };
 

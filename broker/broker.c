@@ -92,8 +92,11 @@ static void on_idle(uv_idle_t *idle)
 			has_draining = true;
 	}
 	broker->has_draining = has_draining;
-	has_more = waiters_on_idle(broker);
-	if (!has_more && !has_draining)
+	/* First, since it wakes requests. These may leave it new work. */
+	has_more = comms_on_idle(broker);
+	if (waiters_on_idle(broker))
+		has_more = true;
+	if (!has_more && !has_draining && !broker->comms.wants_progress)
 		uv_idle_stop(idle);
 }
 
@@ -110,6 +113,18 @@ static void close_handle(uv_handle_t *handle)
 		uv_close(handle, NULL);
 }
 
+/* Communicators end first, so that the engine calls back nobody who could
+ * want more of it. */
+static void stop_collectives(struct broker *broker)
+{
+	if (!broker->engine.broker)
+		return;
+	comms_deinit(broker);
+	engine_stop(&broker->engine);
+	if (broker->catalog.header)
+		catalog_commit(&broker->catalog);
+}
+
 /* Close all that lives on the loop; it ends when the last is closed. */
 static void stop(struct broker *broker)
 {
@@ -117,6 +132,7 @@ static void stop(struct broker *broker)
 		return;
 	broker->is_stopping = true;
 	fdstore_notify("STOPPING=1");
+	stop_collectives(broker);
 	listener_close(&broker->listener);
 	while (broker->peers)
 		peer_close(broker->peers);
@@ -309,6 +325,8 @@ static int adopt_records(struct broker *broker, struct error *err)
 	if (r == 0)
 		r = bundle_adopt_all(broker, err);
 	if (r == 0)
+		r = comms_adopt(broker, err);
+	if (r == 0)
 		r = slot_adopt_all(broker, err);
 	if (r < 0)
 		return r;
@@ -332,6 +350,8 @@ static int open_memory(struct broker *broker, struct error *err)
 	int r;
 
 	r = fdstore_open(&broker->fdstore, err);
+	if (r == 0)
+		r = engine_adopt(&broker->engine, err);
 	if (r == 0)
 		r = open_files(broker, &is_adopted, err);
 	if (r < 0)
@@ -407,7 +427,8 @@ static int take_listener(struct fdstore *store)
 		name = store->inherited[i].name;
 		if (store->inherited[i].fd < 0 ||
 		    strcmp(name, "catalog") == 0 ||
-		    strcmp(name, "table") == 0 || sscanf(name, "c%u", &id) == 1)
+		    strcmp(name, "table") == 0 || strcmp(name, "worker") == 0 ||
+		    sscanf(name, "c%u", &id) == 1)
 			continue;
 		fd = fdstore_take(store, name);
 	}
@@ -499,6 +520,10 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 	r = open_config(broker, options->config_path, err);
 	if (r == 0)
 		r = open_loop(broker, err);
+	if (r == 0)
+		r = engine_init(&broker->engine, broker, err);
+	if (r == 0)
+		r = comms_init(&broker->comms);
 	if (r == 0)
 		r = open_memory(broker, err);
 	if (r == 0)

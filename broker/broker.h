@@ -7,8 +7,10 @@
 #pragma once
 #include "broker/account.h"
 #include "broker/catalog.h"
+#include "broker/comm.h"
 #include "broker/config.h"
 #include "broker/deadline.h"
+#include "broker/engine.h"
 #include "broker/fdstore.h"
 #include "broker/limbo.h"
 #include "broker/listener.h"
@@ -30,6 +32,8 @@ struct broker {
 	struct pools pools;
 	struct limbo limbo;
 	struct waiters waiters;
+	struct engine engine;
+	struct comms comms;
 	struct listener listener;
 	int table_readonly_fd; /* owned; what clients get */
 	struct peer *peers;

@@ -12,7 +12,8 @@
  *        0   4 KiB                       struct catalog_header
  *    4 KiB  48 MiB                       journal
  *    above   records, each kind from a   slots, blocks, grants, chunks,
- *            page of its own             sessions, tickets, bundles, prefixes
+ *            page of its own             sessions, tickets, bundles, prefixes,
+ *                                        communicators, groups
  *    above   4 bytes a bucket            hashes: name, grant, ticket, bundle,
  *                                        prefix
  *    above   64 GiB                      blobs
@@ -48,6 +49,8 @@
 #define N_TICKETS  (UINT64_C(256) << 10)
 #define N_BUNDLES  (UINT64_C(4) << 10)
 #define N_PREFIXES (UINT64_C(64) << 10)
+#define N_COMMS    (UINT64_C(1024) + 1)
+#define N_GROUPS   ((UINT64_C(64) << 10) + 1)
 
 #define SLOTS_AT    JOURNAL_END
 #define BLOCKS_AT   PAGE_UP(SLOTS_AT + N_SLOTS * sizeof(struct slot_record))
@@ -60,8 +63,10 @@
 	PAGE_UP(TICKETS_AT + N_TICKETS * sizeof(struct ticket_record))
 #define PREFIXES_AT                                                            \
 	PAGE_UP(BUNDLES_AT + N_BUNDLES * sizeof(struct bundle_record))
-#define RECORDS_END                                                            \
+#define COMMS_AT                                                               \
 	PAGE_UP(PREFIXES_AT + N_PREFIXES * sizeof(struct prefix_record))
+#define GROUPS_AT   PAGE_UP(COMMS_AT + N_COMMS * sizeof(struct comm_record))
+#define RECORDS_END PAGE_UP(GROUPS_AT + N_GROUPS * sizeof(struct group_record))
 
 #define N_NAME_BUCKETS   (UINT64_C(1) << 20)
 #define N_GRANT_BUCKETS  (UINT64_C(1) << 20)
@@ -82,7 +87,7 @@
 _Static_assert(sizeof(struct catalog_header) <= JOURNAL_OFFSET, "header");
 _Static_assert(offsetof(struct catalog_header, layout_version) == 8, "header");
 _Static_assert(offsetof(struct catalog_header, journal_size) == 16, "header");
-_Static_assert(sizeof(struct slot_record) == 144, "slot");
+_Static_assert(sizeof(struct slot_record) == 152, "slot");
 _Static_assert(sizeof(struct block_record) == 40, "block");
 _Static_assert(sizeof(struct grant_record) == 40, "grant");
 _Static_assert(sizeof(struct chunk_record) == 48, "chunk");
@@ -90,6 +95,8 @@ _Static_assert(sizeof(struct session_record) == 1664, "session");
 _Static_assert(sizeof(struct ticket_record) == 48, "ticket");
 _Static_assert(sizeof(struct bundle_record) == 120, "bundle");
 _Static_assert(sizeof(struct prefix_record) == 24, "prefix");
+_Static_assert(sizeof(struct comm_record) == 88, "communicator");
+_Static_assert(sizeof(struct group_record) == 56, "group");
 _Static_assert(BLOBS_AT % 4096 == 0, "blobs");
 
 struct section {
@@ -117,6 +124,8 @@ static const struct section sections[SECTION_N] = {
 	[SECTION_PREFIX] = {
 		PREFIXES_AT, sizeof(struct prefix_record), N_PREFIXES,
 		offsetof(struct prefix_record, hash_next) },
+	[SECTION_COMM] = SECTION(COMM, comm_record, n_groups),
+	[SECTION_GROUP] = SECTION(GROUP, group_record, next),
 };
 
 static const struct {
@@ -167,6 +176,7 @@ static int format(struct catalog_header *header, struct error *err)
 	header->layout_version = CATALOG_LAYOUT_VERSION;
 	header->next_session_id = 1;
 	header->next_bundle_id = 1;
+	header->next_comm_id = 1;
 	header->next_chunk_id = 1;
 	header->blob_top = BLOBS_AT;
 	header->magic = CATALOG_MAGIC;
@@ -534,6 +544,17 @@ struct prefix_record *catalog_prefix(const struct catalog *catalog,
 				     uint32_t index)
 {
 	return record_at(catalog, SECTION_PREFIX, index);
+}
+
+struct comm_record *catalog_comm(const struct catalog *catalog, uint32_t index)
+{
+	return record_at(catalog, SECTION_COMM, index);
+}
+
+struct group_record *catalog_group(const struct catalog *catalog,
+				   uint32_t index)
+{
+	return record_at(catalog, SECTION_GROUP, index);
 }
 
 /* --- lists, hashes ---------------------------------------------------------

@@ -33,7 +33,7 @@
 
 struct error;
 
-#define CATALOG_LAYOUT_VERSION 1
+#define CATALOG_LAYOUT_VERSION 2
 #define CATALOG_MAX_SESSIONS   4096
 #define OUTCOME_WINDOW         64
 
@@ -46,6 +46,8 @@ enum catalog_section {
 	SECTION_TICKET,
 	SECTION_BUNDLE,
 	SECTION_PREFIX,
+	SECTION_COMM,
+	SECTION_GROUP,
 	SECTION_N
 };
 
@@ -86,6 +88,8 @@ struct slot_record {
 	uint16_t reserved;
 	uint32_t heap_position; /* [volatile] in the deadlines */
 	uint32_t uid;           /* who is charged for the slot */
+	uint32_t group;         /* that keeps it: its shards; 0: none */
+	uint32_t n_pins; /* [volatile] the broker or its worker uses it */
 	struct list grants;
 	struct link block_link;   /* block_record.slots */
 	struct link limbo_link;   /* header.limbo */
@@ -194,6 +198,35 @@ struct prefix_record {
 	uint32_t reserved;
 };
 
+/* What lasts of a communicator: see comm.h for what runs. */
+struct comm_record {
+	uint64_t id; /* of the record; 0: it is free */
+	uint64_t name_blob;
+	uint32_t name_size;
+	uint32_t uid; /* who made it: charged for everything */
+	struct access_class access;
+	uint32_t n_ranks, n_shards;
+	uint64_t step; /* last one that all ranks committed; 0: none */
+	uint64_t ttl_ms;
+	uint64_t deadline_ms; /* while nobody is in it: when it ends */
+	uint32_t first_group; /* chained by group_record.next, as registered */
+	uint32_t n_groups;
+	uint32_t heap_position; /* [volatile] */
+	uint32_t reserved;
+};
+
+struct group_record {
+	uint64_t id;        /* 0: the record is free */
+	uint64_t spec_blob; /* the group_request that made it, encoded */
+	uint32_t spec_size;
+	uint32_t comm; /* its record */
+	uint32_t next;
+	uint32_t side;      /* which of `slots` is committed */
+	uint32_t slots[2];  /* the shards, kept by this group */
+	uint64_t step;      /* last commit that included it; 0: none */
+	uint64_t plan_hash; /* must come out the same again */
+};
+
 enum catalog_hash {
 	HASH_NAME,   /* slot_record.name_next */
 	HASH_GRANT,  /* grant_record.hash_next */
@@ -223,6 +256,7 @@ struct catalog_header {
 			       hash alike */
 	uint64_t next_session_id;
 	uint64_t next_bundle_id;
+	uint64_t next_comm_id; /* of records, runs and groups alike */
 	uint32_t next_chunk_id;
 	uint32_t reserved;
 	struct list limbo;
@@ -317,6 +351,9 @@ struct bundle_record *catalog_bundle(const struct catalog *catalog,
 				     uint32_t index);
 struct prefix_record *catalog_prefix(const struct catalog *catalog,
 				     uint32_t index);
+struct comm_record *catalog_comm(const struct catalog *catalog, uint32_t index);
+struct group_record *catalog_group(const struct catalog *catalog,
+				   uint32_t index);
 
 /* --- lists, hashes, blobs (all journaled) -----------------------------------
  */

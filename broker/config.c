@@ -160,6 +160,7 @@ static const struct key {
 	KEY("quota", quota_grants, KEY_COUNT),
 	KEY("quota", quota_tickets, KEY_COUNT),
 	KEY("quota", quota_bundles, KEY_COUNT),
+	KEY("quota", quota_groups, KEY_COUNT),
 };
 /* clang-format on */
 
@@ -483,6 +484,7 @@ int config_init(struct config *config, struct error *err)
 		.quota_grants = 2097152,
 		.quota_tickets = 65536,
 		.quota_bundles = 1024,
+		.quota_groups = 4096,
 	};
 	return 0;
 }

@@ -36,6 +36,7 @@ struct config {
 	uint64_t quota_grants;   /* tensors times sessions; 2,097,152 */
 	uint64_t quota_tickets;  /* 65,536 */
 	uint64_t quota_bundles;  /* versions of bundles; 1,024 */
+	uint64_t quota_groups;   /* of communicators, kept; 4,096 */
 	/* [access] */
 	bool has_admin_gid;
 	uint32_t admin_gid; /* admin_group: may ask for every holder */

@@ -147,6 +147,7 @@ static bool is_candidate(const struct broker *broker, uint32_t slot,
 	const struct slot_record *record = catalog_slot(catalog, slot);
 
 	if (!record->block || record->bundle || record->n_tickets ||
+	    record->group || record->n_pins ||
 	    !(record->flags & SLOT_FLAG_NAMED) ||
 	    !(record->flags & PUBLISH_EVICTABLE) || record->writer)
 		return false;

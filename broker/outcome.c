@@ -35,6 +35,8 @@ struct blob_header {
 /* An upper bound of one place with eight dimensions and strides, unnamed. */
 #define PLACE_MAX   208
 #define VERSION_MAX 10
+/* Two bytes, and five numbers of at most nine bytes. */
+#define ENTRY_MAX 47
 
 _Static_assert(OUTCOME_WINDOW == 64, "session.sent_outcomes has a bit each");
 
@@ -50,6 +52,12 @@ static uint32_t body_bound(const struct request *request)
 		return BODY_MIN + request->redeem.n_tickets * PLACE_MAX;
 	case MESSAGE_PUBLISH:
 		return BODY_MIN + request->publish.n_items * VERSION_MAX;
+	case MESSAGE_GROUP:
+		return BODY_MIN + 3 * PLACE_MAX +
+		       request->group.n_params * ENTRY_MAX;
+	case MESSAGE_INPUT:
+	case MESSAGE_WAIT:
+		return BODY_MIN + PLACE_MAX;
 	default:
 		return BODY_MIN;
 	}

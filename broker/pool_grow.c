@@ -177,7 +177,7 @@ static int admit_count(struct pools *pools, struct error *err)
 /* --- making chunks ---------------------------------------------------------
  */
 
-static void run_create(struct work *work)
+static void run_create(struct pool_work *work)
 {
 	bool is_bundle = work->pool->bundle != 0;
 
@@ -193,7 +193,7 @@ static void run_create(struct work *work)
 }
 
 /* The record of a new chunk, committed. There is room for it. */
-static uint32_t record_chunk(struct pools *pools, const struct work *work)
+static uint32_t record_chunk(struct pools *pools, const struct pool_work *work)
 {
 	struct catalog *catalog = &pools->broker->catalog;
 	uint32_t index = catalog_alloc(catalog, SECTION_CHUNK);
@@ -213,7 +213,7 @@ static uint32_t record_chunk(struct pools *pools, const struct work *work)
 }
 
 /* The worker's new memory becomes a chunk of its pool. */
-static int add_chunk(struct work *work, struct error *err)
+static int add_chunk(struct pool_work *work, struct error *err)
 {
 	struct pools *pools = work->pools;
 	struct broker *broker = pools->broker;
@@ -252,7 +252,7 @@ static int add_chunk(struct work *work, struct error *err)
 }
 
 /* Nobody gets the memory that was made; it may not even have been. */
-static void discard(struct work *work)
+static void discard(struct pool_work *work)
 {
 	struct pools *pools = work->pools;
 
@@ -260,7 +260,7 @@ static void discard(struct work *work)
 	pool_refund_chunk(pools, work->pool->access.uid, work->size);
 	pool_maybe_free(work->pool);
 	if (work->fd >= 0) {
-		work_pass_to_close(work);
+		pool_work_close(work);
 		return;
 	}
 	pools->total_size -= work->size;
@@ -268,7 +268,7 @@ static void discard(struct work *work)
 	free(work);
 }
 
-static void done_create(struct work *work)
+static void done_create(struct pool_work *work)
 {
 	struct pool *pool = work->pool;
 
@@ -286,7 +286,7 @@ static void done_create(struct work *work)
 	free(work);
 }
 
-static const struct work_kind work_create = {run_create, done_create};
+static const struct pool_work_kind work_create = {run_create, done_create};
 
 /* How large a chunk should be: as asked, or larger so that there are few. What
  * is larger stays within the quota of who asks: a hint is cheap. */
@@ -313,7 +313,7 @@ static int make_chunk(struct pool *pool, uint64_t need, uint64_t size_hint,
 	struct pools *pools = pool->pools;
 	struct accounts *accounts = &pools->broker->accounts;
 	struct account *account = accounts_get(accounts, pool->access.uid);
-	struct work *work;
+	struct pool_work *work;
 	uint64_t size = 0;
 	int r;
 
@@ -331,7 +331,7 @@ static int make_chunk(struct pool *pool, uint64_t need, uint64_t size_hint,
 	r = account_charge(accounts, account, ACCOUNT_CHUNKS, 1, err);
 	if (r < 0)
 		return r;
-	work = work_new(pools, &work_create, 0);
+	work = pool_work_new(pools, &work_create, 0);
 	if (!work) {
 		account_refund(account, ACCOUNT_CHUNKS, 1);
 		return error_set(err, -ENOMEM, "no memory to make a chunk");
@@ -344,14 +344,14 @@ static int make_chunk(struct pool *pool, uint64_t need, uint64_t size_hint,
 	pools->total_size += size;
 	pools->n_chunks++;
 	pool->n_growing++;
-	work_queue(work);
+	pool_work_queue(work);
 	return POOL_WAIT;
 }
 
 /* --- populating ------------------------------------------------------------
  */
 
-static void run_populate(struct work *work)
+static void run_populate(struct pool_work *work)
 {
 	work->result = chunk_populate(work->fd, work->stretch.offset,
 				      work->stretch.size, &work->err);
@@ -378,7 +378,7 @@ static void open_stretch(struct pools *pools, uint32_t index,
 	catalog_commit(catalog);
 }
 
-static void done_populate(struct work *work)
+static void done_populate(struct pool_work *work)
 {
 	struct pools *pools = work->pools;
 	struct chunk *chunk = &pools->chunks[work->chunk];
@@ -395,13 +395,14 @@ static void done_populate(struct work *work)
 	free(work);
 }
 
-static const struct work_kind work_populate = {run_populate, done_populate};
+static const struct pool_work_kind work_populate = {run_populate,
+						    done_populate};
 
 /* The next stretch of the pool's chunk whose tail has room for `need`. */
 static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 {
 	struct pools *pools = pool->pools;
-	struct work *work;
+	struct pool_work *work;
 	struct chunk *chunk;
 	uint32_t i;
 
@@ -413,7 +414,7 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 	}
 	if (!i)
 		return POOL_FULL;
-	work = work_new(pools, &work_populate, 0);
+	work = pool_work_new(pools, &work_populate, 0);
 	if (!work)
 		return error_set(err, -ENOMEM, "no memory to grow a chunk");
 	work->chunk = i;
@@ -422,7 +423,7 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 	work->stretch.size = min_u64(chunk->tail_size, max_u64(need, STRETCH));
 	chunk->is_busy = true;
 	pool->n_growing++;
-	work_queue(work);
+	pool_work_queue(work);
 	return POOL_WAIT;
 }
 

@@ -36,12 +36,12 @@ struct range {
 	uint64_t offset, size;
 };
 
-struct work_kind;
+struct pool_work_kind;
 
-struct work {
+struct pool_work {
 	uv_work_t req;
 	struct pools *pools;
-	const struct work_kind *kind;
+	const struct pool_work_kind *kind;
 	struct pool *pool; /* create */
 	uint32_t chunk;    /* record; create, close: 0 */
 	int fd, readonly_fd;
@@ -54,9 +54,10 @@ struct work {
 	struct range ranges[]; /* punch */
 };
 
-struct work_kind {
-	void (*run)(struct work *work);  /* on a thread */
-	void (*done)(struct work *work); /* in the loop; frees or passes on */
+struct pool_work_kind {
+	void (*run)(struct pool_work *work); /* on a thread */
+	void (*done)(
+		struct pool_work *work); /* in the loop; frees or passes on */
 };
 
 static inline uint64_t min_u64(uint64_t a, uint64_t b)
@@ -110,11 +111,12 @@ int pool_grow(struct pool *pool, const struct pool_request *request,
  */
 
 /* A work of this kind with room for ranges; NULL: no heap. */
-struct work *work_new(struct pools *pools, const struct work_kind *kind,
-		      uint32_t n_ranges);
-void work_queue(struct work *work);
+struct pool_work *pool_work_new(struct pools *pools,
+				const struct pool_work_kind *kind,
+				uint32_t n_ranges);
+void pool_work_queue(struct pool_work *work);
 /* Close the fds of a chunk that is none any more; ends the work. */
-void work_pass_to_close(struct work *work);
+void pool_work_close(struct pool_work *work);
 
 /* Something was freed or made in the chunk: it is looked at when that is
  * warm_ms ago. */

@@ -21,10 +21,11 @@
 /* --- works -----------------------------------------------------------------
  */
 
-struct work *work_new(struct pools *pools, const struct work_kind *kind,
-		      uint32_t n_ranges)
+struct pool_work *pool_work_new(struct pools *pools,
+				const struct pool_work_kind *kind,
+				uint32_t n_ranges)
 {
-	struct work *work = NULL;
+	struct pool_work *work = NULL;
 
 	if (point_fail("pool.malloc") == 0)
 		work = calloc(1, sizeof(*work) +
@@ -41,21 +42,21 @@ struct work *work_new(struct pools *pools, const struct work_kind *kind,
 
 static void on_run(uv_work_t *req)
 {
-	struct work *work = req->data;
+	struct pool_work *work = req->data;
 
 	work->kind->run(work);
 }
 
 static void on_done(uv_work_t *req, int status)
 {
-	struct work *work = req->data;
+	struct pool_work *work = req->data;
 
 	(void)status; /* nobody cancels works */
 	work->pools->n_works--;
 	work->kind->done(work);
 }
 
-void work_queue(struct work *work)
+void pool_work_queue(struct pool_work *work)
 {
 	int r;
 
@@ -71,14 +72,14 @@ void work_queue(struct work *work)
  */
 
 /* The last close of a large file takes milliseconds: it gives pages back. */
-static void run_close(struct work *work)
+static void run_close(struct pool_work *work)
 {
 	close(work->fd);
 	if (work->readonly_fd >= 0)
 		close(work->readonly_fd);
 }
 
-static void done_close(struct work *work)
+static void done_close(struct pool_work *work)
 {
 	struct pools *pools = work->pools;
 
@@ -89,12 +90,12 @@ static void done_close(struct work *work)
 	free(work);
 }
 
-static const struct work_kind work_close = {run_close, done_close};
+static const struct pool_work_kind work_close = {run_close, done_close};
 
-void work_pass_to_close(struct work *work)
+void pool_work_close(struct pool_work *work)
 {
 	work->kind = &work_close;
-	work_queue(work);
+	pool_work_queue(work);
 }
 
 /* --- trimming --------------------------------------------------------------
@@ -113,7 +114,9 @@ static void schedule_trim(struct pools *pools, uint64_t at_ms)
 		.position = &pools->trim_position,
 	};
 
-	if (pools->trim_position && pools->trim_ms <= at_ms)
+	/* What worker threads finish after that is not trimmed any more. */
+	if (pools->broker->is_stopping ||
+	    (pools->trim_position && pools->trim_ms <= at_ms))
 		return;
 	deadlines_remove(deadlines, &pools->trim_position);
 	pools->trim_ms = at_ms;
@@ -156,6 +159,7 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 	catalog_release(&broker->catalog, SECTION_CHUNK, index);
 	catalog_commit(&broker->catalog);
 	point("pool.forgotten");
+	engine_forget_chunk(&broker->engine, index);
 	pool_show_chunk(pools, index, 0);
 	fdstore_remove(&broker->fdstore, name);
 	pool_refund_chunk(pools, uid, size);
@@ -169,26 +173,26 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 
 /* Mappings that clients forgot to undo pin no memory once it is punched. A
  * failure changes nothing but that. */
-static void run_empty(struct work *work)
+static void run_empty(struct pool_work *work)
 {
 	(void)chunk_punch(work->fd, 0, work->size, NULL);
 }
 
-static void done_empty(struct work *work)
+static void done_empty(struct pool_work *work)
 {
 	struct chunk *chunk = &work->pools->chunks[work->chunk];
 
 	work->readonly_fd = chunk->readonly_fd;
 	forget_chunk(work->pools, work->chunk);
-	work_pass_to_close(work);
+	pool_work_close(work);
 }
 
-static const struct work_kind work_empty = {run_empty, done_empty};
+static const struct pool_work_kind work_empty = {run_empty, done_empty};
 
 static void retire(struct pools *pools, uint32_t index)
 {
 	struct chunk *chunk = &pools->chunks[index];
-	struct work *work = work_new(pools, &work_empty, 0);
+	struct pool_work *work = pool_work_new(pools, &work_empty, 0);
 
 	if (!work) {
 		schedule_trim(pools, now_ms() + RETRY_MS);
@@ -199,7 +203,7 @@ static void retire(struct pools *pools, uint32_t index)
 	work->size = pool_record(pools, index)->size;
 	work->is_going = true;
 	chunk->is_busy = true;
-	work_queue(work);
+	pool_work_queue(work);
 }
 
 struct collection {
@@ -221,7 +225,7 @@ static void collect_range(uint64_t offset, uint64_t size, void *data)
 	collection->n++;
 }
 
-static void run_punch(struct work *work)
+static void run_punch(struct pool_work *work)
 {
 	uint32_t i;
 
@@ -230,7 +234,7 @@ static void run_punch(struct work *work)
 				  work->ranges[i].size, NULL);
 }
 
-static void done_punch(struct work *work)
+static void done_punch(struct pool_work *work)
 {
 	struct pools *pools = work->pools;
 	struct chunk *chunk = &pools->chunks[work->chunk];
@@ -250,10 +254,10 @@ static void done_punch(struct work *work)
 	free(work);
 }
 
-static const struct work_kind work_punch = {run_punch, done_punch};
+static const struct pool_work_kind work_punch = {run_punch, done_punch};
 
 /* Take the ranges out of the arena while a thread punches them. */
-static void reserve_ranges(struct arena *arena, struct work *work)
+static void reserve_ranges(struct arena *arena, struct pool_work *work)
 {
 	uint32_t i, n = 0;
 
@@ -271,7 +275,7 @@ static void trim(struct pools *pools, uint32_t index)
 {
 	struct chunk *chunk = &pools->chunks[index];
 	struct collection collection = {0};
-	struct work *work;
+	struct pool_work *work;
 
 	chunk->is_warm = false;
 	/* A bundle's free ranges were never touched, or go with it. */
@@ -280,7 +284,7 @@ static void trim(struct pools *pools, uint32_t index)
 	arena_visit_free(chunk->arena, collect_range, &collection);
 	if (collection.n == 0)
 		return;
-	work = work_new(pools, &work_punch, collection.n);
+	work = pool_work_new(pools, &work_punch, collection.n);
 	if (!work)
 		return;
 	collection = (struct collection){work->ranges, 0, collection.n};
@@ -289,7 +293,7 @@ static void trim(struct pools *pools, uint32_t index)
 	work->chunk = index;
 	work->fd = chunk->fd;
 	chunk->is_busy = true;
-	work_queue(work);
+	pool_work_queue(work);
 }
 
 /* What is to be done with a chunk now; gives when to look again, 0: no need. */

@@ -575,6 +575,8 @@ void session_end(struct session *session)
 
 	point("session.end");
 	session_attach_peer(session, NULL);
+	comms_end_session(broker, session);
+	catalog_commit(catalog);
 	abort_bundles(session);
 	slot_end_session(broker, session->index);
 	catalog_commit(catalog);

@@ -238,6 +238,26 @@ void slot_end_name(struct broker *broker, uint32_t slot)
 		    (uint16_t)(record->flags & ~SLOT_FLAG_NAMED));
 }
 
+void slot_pin(struct broker *broker, uint32_t slot)
+{
+	catalog_slot(&broker->catalog, slot)->n_pins++;
+}
+
+bool slot_unpin(struct broker *broker, uint32_t slot)
+{
+	struct slot_record *record = catalog_slot(&broker->catalog, slot);
+
+	assert(record->n_pins > 0);
+	record->n_pins--;
+	return slot_settle(broker, slot);
+}
+
+void slot_set_group(struct broker *broker, uint32_t slot, uint32_t group)
+{
+	catalog_set(&broker->catalog,
+		    catalog_slot(&broker->catalog, slot)->group, group);
+}
+
 /* The time of a name is over. */
 static void on_deadline(void *data, uint32_t slot)
 {
@@ -318,6 +338,12 @@ static void free_block(struct broker *broker, uint32_t index)
 	pool_release(&broker->pools, index);
 }
 
+/* By what does not show in the word. */
+static bool is_kept(const struct slot_record *record)
+{
+	return record->n_tickets || record->group || record->n_pins;
+}
+
 static void free_slot(struct broker *broker, uint32_t slot)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -325,7 +351,7 @@ static void free_slot(struct broker *broker, uint32_t slot)
 	uint32_t block = record->block;
 	struct list *siblings = &catalog_block(catalog, block)->slots;
 
-	assert(!record->writer && !record->tied && !record->n_tickets);
+	assert(!record->writer && !record->tied && !is_kept(record));
 	leave_limbo(broker, slot);
 	grant_drop_slot(broker, slot);
 	slot_end_name(broker, slot); /* a member of a bundle: it hung there */
@@ -358,7 +384,7 @@ bool slot_settle(struct broker *broker, uint32_t slot)
 		state = slot_state(broker, slot);
 	}
 	set_word(broker, slot, state);
-	if (state != SLOT_LIMBO || catalog_slot(catalog, slot)->n_tickets) {
+	if (state != SLOT_LIMBO || is_kept(catalog_slot(catalog, slot))) {
 		leave_limbo(broker, slot);
 		return false;
 	}
@@ -445,6 +471,7 @@ static int adopt(struct broker *broker, uint32_t slot, struct error *err)
 	if (state == SLOT_FREE)
 		return 0;
 	record->heap_position = 0;
+	record->n_pins = 0;
 	if (index_shows(broker, slot) && !record->bundle &&
 	    (record->flags & PUBLISH_EVICTABLE))
 		broker->limbo.n_evictable++;

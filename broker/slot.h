@@ -3,8 +3,10 @@
  *
  *   FREE -> WRITING -> PUBLISHED <-> LIMBO -> FREE, and WRITING -> LIMBO
  *
- * A slot is kept by its writer (while that holds it), by a name that shows it, or by a ticket. What
- * nothing keeps is in LIMBO and lives only as long as some session holds it.
+ * A slot is kept by its writer (while that holds it), by a name that shows it,
+ * by a ticket, by a group of a communicator, or by a pin of the broker itself.
+ * What nothing keeps is in LIMBO and lives only as long as some session holds
+ * it.
  * The state is a function of the keepers: callers change keepers and then call
  * slot_settle(), the one place that stores the table word, moves slots into
  * and out of the limbo list, and frees.
@@ -13,8 +15,8 @@
  * the slot, else LIMBO. A ticket alone keeps a slot from being freed but does
  * not make it PUBLISHED: clients take PUBLISHED to mean that the name they know
  * still shows this slot. For the same reason a slot that ever had a name takes
- * no other one. (A view or anonymous tensor is in LIMBO from birth. Groups of a
- * collective will be one more keeper.)
+ * no other one. (A view or anonymous tensor is in LIMBO from birth.) Groups and
+ * pins, like tickets, keep a slot without making it PUBLISHED.
  */
 #pragma once
 #include "broker/catalog.h"
@@ -77,6 +79,17 @@ void slot_end_writer(struct broker *broker, uint32_t slot);
 /* The name shows the slot no more (removed, replaced, expired, its session
  * gone): out of the index, deadline and tie undone. The caller settles. */
 void slot_end_name(struct broker *broker, uint32_t slot);
+
+/*
+ * Pins keep a slot while the broker or its worker uses the memory; counted, and
+ * gone with the process: after a restart nothing is pinned. Unpinning settles;
+ * true: it was freed.
+ */
+void slot_pin(struct broker *broker, uint32_t slot);
+bool slot_unpin(struct broker *broker, uint32_t slot);
+
+/* Keep the slot by this group (record), or, 0, by none; the caller settles. */
+void slot_set_group(struct broker *broker, uint32_t slot, uint32_t group);
 
 /* End the name at this time (CLOCK_BOOTTIME). -ENOMEM: no heap. */
 int slot_set_deadline(struct broker *broker, uint32_t slot, uint64_t at_ms,

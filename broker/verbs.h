@@ -34,7 +34,8 @@ struct verb_call {
 	int fds[VERB_MAX_FDS]; /* to send along; borrowed */
 	uint16_t n_fds;
 	int owned_fd;          /* closed after sending; -1 */
-	const char *wait_name; /* VERB_PARK_NAME; borrowed from the request */
+	const char *wait_name; /* VERB_PARK_NAME; borrowed from the request, or
+				  the key of a communicator (comm.h) */
 	int32_t wait_ms;       /* parked: how long at most; -1: for ever */
 	bool is_timed_out;     /* last run: do not park for a name or for others
 				  to release; fail */
@@ -51,7 +52,13 @@ typedef int verb_fn(struct verb_call *call, struct error *err);
 verb_fn verb_ping, verb_alloc_tensors, verb_publish, verb_get, verb_release,
 	verb_remove, verb_ticket, verb_redeem, verb_bundle_begin,
 	verb_bundle_commit, verb_bundle_abort, verb_bundle_get, verb_chunk,
-	verb_list, verb_who, verb_clients, verb_status;
+	verb_list, verb_who, verb_clients, verb_status, verb_comm_join,
+	verb_comm_leave, verb_comm_remove, verb_group, verb_unshard,
+	verb_reshard, verb_input, verb_reduce, verb_commit, verb_wait,
+	verb_comms, verb_groups, verb_group_plan;
+
+/* Parts of verb_wait, for WORK_UNSHARD and WORK_REDUCE. */
+verb_fn verb_wait_unshard, verb_wait_reduce;
 
 /*
  * A request frame of a peer with a session: decode, run, reply or park.

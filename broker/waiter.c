@@ -1,8 +1,9 @@
 /*
  * Queues of parked requests. A waiter is in exactly one queue (a bucket of its
- * name, the room queue, or the ready queue) and, unless it is running just
- * now, in the list of its session; what drops a session's waiters can so never
- * free the one whose rerun caused it.
+ * name, the room queue, or the ready queue) and in the list of its session. One
+ * that is running just now is in neither, so that what drops a session's
+ * waiters cannot free it, and what runs those that are ready cannot run it
+ * again; but it keeps its place in the room queue, which no verb goes through.
  */
 #include "broker/waiter.h"
 #include "broker/account.h"
@@ -99,7 +100,11 @@ static void waiter_free(struct waiter *waiter)
 
 static void rerun(struct waiter *waiter)
 {
+	struct waiters *waiters = &waiter->session->broker->waiters;
+
 	session_unlink(waiter);
+	if (waiter->queue != &waiters->room)
+		queue_remove(waiters, waiter);
 	if (verb_rerun(waiter, waiter->is_timed_out))
 		waiter_free(waiter);
 	else
@@ -254,6 +259,7 @@ void waiters_wake_name(struct broker *broker, const char *name)
 
 void waiters_wake_room(struct broker *broker)
 {
+	comms_on_room(broker);
 	if (!broker->waiters.room.first)
 		return;
 	broker->waiters.is_room_wanted = true;

@@ -67,8 +67,8 @@ bool waiter_has_number(const struct session *session, uint64_t number);
  * for something in it. */
 void waiters_wake_name(struct broker *broker, const char *name);
 
-/* Memory was freed or made: rerun the room queue, soon (not from within the
- * caller's transaction). */
+/* Memory was freed or made: rerun the room queue, and let communicators go on
+ * that want room, soon (not from within the caller's transaction). */
 void waiters_wake_room(struct broker *broker);
 
 /* Between transactions: rerun whose name has come, a bounded number; an idle

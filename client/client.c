@@ -3,6 +3,7 @@
  */
 #include "client/client.h"
 #include "client/bundle.h"
+#include "client/comm.h"
 #include "client/places.h"
 #include <errno.h>
 #include <stdio.h>
@@ -72,6 +73,14 @@ int client_call(struct fsdp_client *client, const struct request *request,
 	return connection_call(&client->connection, request, ret, err);
 }
 
+int client_post(struct fsdp_client *client, const struct request *request,
+		struct error *err)
+{
+	mappings_retire(&client->mappings, &client->table, is_chunk_held,
+			client);
+	return connection_post(&client->connection, request, err);
+}
+
 int client_command(struct fsdp_client *client, const struct request *request,
 		   struct error *err)
 {
@@ -119,8 +128,15 @@ static void undo(struct answer *answer, void *data)
 {
 	struct fsdp_client *client = data;
 	struct manifest *manifest;
+	struct places_reply places;
 
-	if (answer->reply.kind != MESSAGE_BUNDLE_GET) {
+	if (answer->reply.kind == MESSAGE_GROUP) {
+		places = (struct places_reply){
+			.n_places = answer->reply.group.n_places,
+			.places = answer->reply.group.places,
+		};
+		places_give_back(client, &places);
+	} else if (answer->reply.kind != MESSAGE_BUNDLE_GET) {
 		places_give_back(client, &answer->reply.places);
 	} else if (answer->n_fds > 0 &&
 		   places_open_manifest(client, &answer->reply.bundle_get,
@@ -176,6 +192,7 @@ static struct fsdp_client *client_new(void)
 	mappings_init(&client->mappings);
 	client->connection = CONNECTION_NULL;
 	pthread_mutex_init(&client->bundles_lock, NULL);
+	pthread_mutex_init(&client->comms_lock, NULL);
 	for (size_t i = 0; i < SHELVES; i++)
 		shelf_init(&client->shelves[i]);
 	return client;
@@ -186,6 +203,7 @@ static struct fsdp_client *client_new(void)
 static void client_free(struct fsdp_client *client, bool is_forked)
 {
 	bundle_free_all(client);
+	comm_free_all(client);
 	for (size_t i = 0; i < SHELVES; i++)
 		shelf_deinit(&client->shelves[i]);
 	connection_close(&client->connection);

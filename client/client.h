@@ -25,6 +25,8 @@ struct fsdp_client {
 	struct connection connection;
 	pthread_mutex_t bundles_lock;
 	struct fsdp_bundle *bundles; /* staged by us, not ended yet */
+	pthread_mutex_t comms_lock;
+	struct fsdp_comm *comms; /* joined, and not left */
 	struct shelf shelves[SHELVES];
 };
 
@@ -46,6 +48,10 @@ int client_check_batch(size_t n, struct error *err);
 /* connection_call(), and what slow paths do besides: unmap retired chunks. */
 int client_call(struct fsdp_client *client, const struct request *request,
 		struct answer *ret, struct error *err);
+
+/* connection_post(), likewise. */
+int client_post(struct fsdp_client *client, const struct request *request,
+		struct error *err);
 
 /* client_call() where the answer says nothing but yes. */
 int client_command(struct fsdp_client *client, const struct request *request,

@@ -22,6 +22,10 @@
 /* Connections that may break one after the other within a second each before
  * the requests under way are given up: one of them may be what breaks them. */
 #define MAX_BROKEN 5
+/* Posted requests whose answers were not read. A few of the broker's window of
+ * answers: one that finds it full is sent again, behind what was asked later.
+ */
+#define MAX_POSTED 16
 /* Times that a request is sent again because others took its room. */
 #define MAX_CROWDED          1000
 #define PAUSE_MAX_MS         50
@@ -37,7 +41,8 @@ struct call {
 	pthread_cond_t changed;
 	bool was_sent;  /* at least once: it may have been done */
 	bool is_done;   /* `frame`, or `error`, is there */
-	bool is_orphan; /* its caller gave up */
+	bool is_orphan; /* its caller gave up, or never waited */
+	bool is_posted; /* orphan from birth: must be done */
 	struct error error;
 	struct call *next, *prev;
 };
@@ -66,6 +71,19 @@ static const struct {
 	POINT(WHO, "who"),
 	POINT(CLIENTS, "clients"),
 	POINT(STATUS, "status"),
+	POINT(COMM_JOIN, "comm_join"),
+	POINT(COMM_LEAVE, "comm_leave"),
+	POINT(COMM_REMOVE, "comm_remove"),
+	POINT(GROUP, "group"),
+	POINT(UNSHARD, "unshard"),
+	POINT(RESHARD, "reshard"),
+	POINT(INPUT, "input"),
+	POINT(REDUCE, "reduce"),
+	POINT(COMMIT, "commit"),
+	POINT(WAIT, "wait"),
+	POINT(COMMS, "comms"),
+	POINT(GROUPS, "groups"),
+	POINT(GROUP_PLAN, "group_plan"),
 #undef POINT
 };
 
@@ -84,7 +102,9 @@ void answer_deinit(struct answer *answer)
 static bool kind_grants(uint16_t kind)
 {
 	return kind == MESSAGE_ALLOC || kind == MESSAGE_GET ||
-	       kind == MESSAGE_REDEEM || kind == MESSAGE_BUNDLE_GET;
+	       kind == MESSAGE_REDEEM || kind == MESSAGE_BUNDLE_GET ||
+	       kind == MESSAGE_GROUP || kind == MESSAGE_INPUT ||
+	       kind == MESSAGE_WAIT;
 }
 
 static void call_free(struct call *call)
@@ -125,7 +145,9 @@ static void call_give(struct connection *c, struct call *call)
 {
 	free(call->body);
 	call->body = NULL;
-	call->was_sent = call->is_done = call->is_orphan = false;
+	call->was_sent = call->is_done = false;
+	c->n_posted -= call->is_posted;
+	call->is_orphan = call->is_posted = false;
 	call->error.code = 0;
 	call->prev = NULL;
 	call->next = c->idle;
@@ -203,17 +225,26 @@ static void take_fds(const struct call *call, struct answer *ret)
 static void handle_orphan(struct connection *c, struct call *call)
 {
 	struct answer answer;
+	bool is_crowded = false;
 
 	take_fds(call, &answer);
 	if (reply_decode(call->kind, call->frame.code, call->frame.body,
 			 call->frame.body_size, &answer.reply, NULL) == 0) {
+		is_crowded = answer.reply.code == -EAGAIN;
 		if (answer.reply.code == 0)
 			c->on_orphan(&answer, c->orphan_data);
 		answer_deinit(&answer);
 	} else {
 		frame_close_fds(&call->frame);
 	}
-	call_give(c, call);
+	if (!call->is_posted || !is_crowded) {
+		call_give(c, call);
+		return;
+	}
+	/* Nothing was done, see CALL_AGAIN; nobody else would try again. */
+	call->is_done = false;
+	call_append(c, call);
+	(void)flush(c, NULL);
 }
 
 /* A frame that the reader received into its own call's buffer. */
@@ -413,11 +444,8 @@ static void lead(struct connection *c, struct call *mine)
 	}
 }
 
-/* Send and wait. On failure the call is given back, or left as an orphan. */
-static int run(struct connection *c, struct call *call, struct error *err)
+static void send_call(struct connection *c, struct call *call)
 {
-	int r;
-
 	call_append(c, call);
 	/* What is wrong with the socket is for the reader to find out. */
 	if (c->sock_fd >= 0 && flush(c, NULL) != FRAME_OK && c->is_reading) {
@@ -425,6 +453,14 @@ static int run(struct connection *c, struct call *call, struct error *err)
 
 		(void)!write(c->wake_fd, &one, sizeof(one));
 	}
+}
+
+/* Send and wait. On failure the call is given back, or left as an orphan. */
+static int run(struct connection *c, struct call *call, struct error *err)
+{
+	int r;
+
+	send_call(c, call);
 	while (!call->is_done) {
 		if (c->is_reading)
 			pthread_cond_wait(&call->changed, &c->lock);
@@ -478,8 +514,9 @@ static int decode(const struct call *call, struct answer *ret,
 	return 0;
 }
 
-static int call_once(struct connection *c, const struct request *request,
-		     struct answer *ret, struct error *err)
+/* Takes the lock; with it held on success. */
+static int begin_call(struct connection *c, const struct request *request,
+		      struct call **ret, struct error *err)
 {
 	struct call *call;
 	uint8_t *body;
@@ -499,6 +536,19 @@ static int call_once(struct connection *c, const struct request *request,
 	call->kind = request->kind;
 	call->body = body;
 	call->body_size = (uint32_t)size;
+	*ret = call;
+	return 0;
+}
+
+static int call_once(struct connection *c, const struct request *request,
+		     struct answer *ret, struct error *err)
+{
+	struct call *call;
+	int r;
+
+	r = begin_call(c, request, &call, err);
+	if (r < 0)
+		return r;
 	r = run(c, call, err);
 	pthread_mutex_unlock(&c->lock);
 	if (r < 0)
@@ -527,10 +577,63 @@ int connection_call(struct connection *c, const struct request *request,
 			 "connection");
 }
 
+static bool may_post(struct connection *c)
+{
+	bool may;
+
+	pthread_mutex_lock(&c->lock);
+	may = c->n_posted < MAX_POSTED;
+	pthread_mutex_unlock(&c->lock);
+	return may;
+}
+
+static int call_and_forget(struct connection *c, const struct request *request,
+			   struct error *err)
+{
+	struct answer answer;
+	int r = connection_call(c, request, &answer, err);
+
+	if (r == 0)
+		answer_deinit(&answer);
+	return r;
+}
+
+int connection_post(struct connection *c, const struct request *request,
+		    struct error *err)
+{
+	struct call *call;
+	int r;
+
+	if (!may_post(c))
+		return call_and_forget(c, request, err);
+	r = begin_call(c, request, &call, err);
+	if (r < 0)
+		return r;
+	call->is_orphan = call->is_posted = true;
+	c->n_posted++;
+	send_call(c, call);
+	pthread_mutex_unlock(&c->lock);
+	return 0;
+}
+
 bool connection_is_outdated(const struct connection *c)
 {
 	return table_epoch(c->table) !=
 	       atomic_load_explicit(&c->table_epoch, memory_order_relaxed);
+}
+
+bool connection_is_down(struct connection *c)
+{
+	struct pollfd item = {.events = POLLRDHUP};
+	bool is_down;
+
+	pthread_mutex_lock(&c->lock);
+	item.fd = c->sock_fd;
+	is_down = item.fd < 0 ||
+		  (poll(&item, 1, 0) > 0 &&
+		   (item.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
+	pthread_mutex_unlock(&c->lock);
+	return is_down;
 }
 
 void connection_ring(const struct connection *c)

@@ -50,6 +50,7 @@ struct connection {
 	struct call *first, *last; /* unanswered, by number */
 	struct call *first_unsent;
 	struct call *idle; /* for reuse */
+	uint32_t n_posted; /* whose answers nobody has read yet */
 	bool is_reading;
 	struct error lost; /* code < 0: for good, and why */
 	connection_orphan_fn *on_orphan;
@@ -85,8 +86,21 @@ int connection_call(struct connection *connection,
 		    const struct request *request, struct answer *ret,
 		    struct error *err);
 
+/*
+ * A request whose answer nobody waits for: one that can only be refused for a
+ * reason that the next call meets too. It is sent now, before whatever this
+ * thread asks next; sent again if the broker goes away; its answer is read by
+ * whoever reads next.
+ */
+int connection_post(struct connection *connection,
+		    const struct request *request, struct error *err);
+
 /* Has a broker started since we connected, which does not know us yet? */
 bool connection_is_outdated(const struct connection *connection);
+
+/* Has the broker hung up, as far as the kernel knows now? The next call would
+ * have to reconnect. */
+bool connection_is_down(struct connection *connection);
 
 /* Ring the doorbell: pending bits are set. Never blocks. */
 void connection_ring(const struct connection *connection);

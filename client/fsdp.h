@@ -39,9 +39,9 @@ extern "C" {
 
 #define FSDP_API __attribute__((visibility("default")))
 
-#define FSDP_MAX_DIMS 8
-#define FSDP_MAX_NAME 255   /* bytes, without the final 0 */
-#define FSDP_MAX_BATCH 256  /* items in one call; -E2BIG beyond it */
+#define FSDP_MAX_DIMS    8
+#define FSDP_MAX_NAME    255 /* bytes, without the final 0 */
+#define FSDP_MAX_BATCH   256 /* items in one call; -E2BIG beyond it */
 #define FSDP_TICKET_SIZE 16
 
 struct fsdp_client; /* one connection: a session at the broker */
@@ -107,9 +107,9 @@ FSDP_API int fsdp_connect(const struct fsdp_connect_options *options,
 
 /*
  * Say goodbye: every hold of this process ends, every mapping is unmapped,
- * every handle and staged bundle of the connection is freed. No other call on
- * the connection may be under way. NULL is fine. In a forked child it frees
- * the child's memory only.
+ * every handle, staged bundle, communicator and group of the connection is
+ * freed. No other call on the connection may be under way. NULL is fine. In a
+ * forked child it frees the child's memory only.
  */
 FSDP_API void fsdp_close(struct fsdp_client *client);
 
@@ -157,7 +157,7 @@ FSDP_API int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
 enum fsdp_publish_flags {
 	FSDP_REPLACE = 1,    /* the name may exist; its tensor is let go */
 	FSDP_EVICTABLE = 2,  /* the broker may drop it when room is needed */
-	FSDP_TIED = 4,	     /* the name ends with this session */
+	FSDP_TIED = 4,       /* the name ends with this session */
 	FSDP_MUST_EXIST = 8, /* with FSDP_REPLACE: do not create */
 };
 
@@ -165,8 +165,8 @@ struct fsdp_publication {
 	struct fsdp_tensor *tensor;
 	/* NULL: anonymous; kept by holds and tickets alone. */
 	const char *name;
-	uint32_t flags;	 /* enum fsdp_publish_flags */
-	uint64_t ttl_ms; /* the name ends after this; 0: never */
+	uint32_t flags;   /* enum fsdp_publish_flags */
+	uint64_t ttl_ms;  /* the name ends after this; 0: never */
 	uint64_t version; /* out: the version of the name, from 1 */
 };
 
@@ -244,16 +244,17 @@ struct fsdp_info {
 	uint32_t n_dims;
 	int64_t shape[FSDP_MAX_DIMS];
 	int64_t strides[FSDP_MAX_DIMS]; /* elements */
-	uint64_t size;			/* bytes */
-	uint64_t version;		/* of the name; 0: anonymous */
-	uint32_t slot;			/* with `generation`: this version, */
-	uint64_t generation;		/* node-wide, for ever */
+	uint64_t size;                  /* bytes */
+	uint64_t version;               /* of the name; 0: anonymous */
+	uint32_t slot;                  /* with `generation`: this version, */
+	uint64_t generation;            /* node-wide, for ever */
 	const char *name; /* "" if anonymous; valid while the handle lives */
 };
 FSDP_API void fsdp_tensor_info(const struct fsdp_tensor *tensor,
 			       struct fsdp_info *ret);
 
-/* --- tickets --------------------------------------------------------------- */
+/* --- tickets ---------------------------------------------------------------
+ */
 
 /*
  * A ticket is how an unnamed tensor travels: 16 secret bytes to send by any
@@ -272,12 +273,13 @@ FSDP_API int fsdp_ticket_redeem(struct fsdp_client *client,
 				const struct fsdp_ticket *tickets, size_t n,
 				struct fsdp_tensor **ret);
 
-/* --- bundles --------------------------------------------------------------- */
+/* --- bundles ---------------------------------------------------------------
+ */
 
 struct fsdp_bundle_options {
 	struct fsdp_access access;
 	uint64_t size_hint; /* bytes of all members, each rounded up to 64 */
-	uint32_t flags;	    /* FSDP_REPLACE, FSDP_MUST_EXIST, FSDP_TIED */
+	uint32_t flags;     /* FSDP_REPLACE, FSDP_MUST_EXIST, FSDP_TIED */
 	uint64_t ttl_ms;
 };
 
@@ -322,7 +324,247 @@ FSDP_API int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 			     const struct fsdp_get_options *options,
 			     struct fsdp_tensor ***ret, size_t *ret_n);
 
-/* --- inspection -------------------------------------------------------------- */
+/* --- collectives -----------------------------------------------------------
+ */
+
+/*
+ * Sharded parameters, FSDP style: every rank keeps a shard of each parameter,
+ * an *unshard* makes the parameters whole for a while, and gradients are
+ * summed and cut back into shards. The broker keeps the memory, plans who has
+ * what, limits how much is whole at a time, and has fsdp-worker do the work;
+ * the ranks of a node share one whole copy.
+ *
+ * Ranks are processes (or threads with a connection each) that join a
+ * *communicator* by name. They register *groups* of parameters (a layer, say),
+ * all the same ones in the same order, and call unshard and reduce in the same
+ * order. Nothing here blocks but the calls that say so: work is begun, and
+ * waited for by fsdp_wait().
+ *
+ *     fsdp_comm_join, fsdp_group_register
+ *     every step:
+ *         forward   fsdp_unshard, fsdp_wait, fsdp_param ..., fsdp_reshard
+ *         backward  the same, and fsdp_input, fsdp_input_data ...,
+ *                   fsdp_reduce, fsdp_wait
+ *         update    fsdp_shard: write `next` from `current` and `grad`
+ *         fsdp_commit, fsdp_wait
+ *
+ * If a rank dies or leaves, comes too late, or the worker or the broker dies,
+ * the communicator has failed: every call on it, and every wait under way,
+ * returns -ECONNABORTED with a sentence that says who and why.
+ * fsdp_comm_leave() it and join the name again: groups are as the last step
+ * that all ranks committed left them.
+ *
+ * Where it comes from: PyTorch FSDP2's parameter groups, its sharding, divide
+ * factors and reduction (torch/distributed/fsdp/_fully_shard), and FSDP1's
+ * limiter. docs/fsdp.md lists every difference.
+ *
+ * A communicator's handle and those of its groups are for one thread at a
+ * time; two communicators of one connection may be used by two threads. Their
+ * memory is not mapped in a forked child.
+ */
+
+struct fsdp_comm;  /* this process as one rank of a communicator */
+struct fsdp_group; /* parameters that are unsharded and reduced together */
+
+enum fsdp_limiter {
+	/* At most `limit` groups and `limit_bytes` are whole or becoming so;
+	 * one that is larger goes alone. */
+	FSDP_LIMITER_WINDOW = 0,
+	/* FSDP1's free-event queue, event by event. */
+	FSDP_LIMITER_FAITHFUL = 1,
+};
+
+struct fsdp_comm_options {
+	struct fsdp_access access; /* of the groups' memory; all ranks must be
+				    * able to write it. Mode 0: 0600, and the
+				    * gid does not matter. */
+	uint32_t n_shards;  /* ranks of one shard mesh (HSDP: the others hold
+			     * replicas); divides the world; 0: all. rank =
+			     * replica * n_shards + shard. */
+	int32_t timeout_ms; /* how late others may be, in joining and in every
+			     * collective; 0: 60,000 */
+	uint64_t ttl_ms;    /* groups are kept so long when nobody is in the
+			     * communicator; 0: 600,000 */
+	enum fsdp_limiter limiter;
+	uint32_t limit;       /* groups; 0: 2 */
+	uint64_t limit_bytes; /* 0: no limit of bytes */
+	uint32_t n_inputs;    /* gradient inputs this rank may have at a time;
+			       * 0: 1. More let backward run ahead. */
+};
+
+/*
+ * Join as `rank` of `n_ranks` (at most 64); waits until all have joined. All
+ * must give the same options. `options` may be NULL. -EEXIST: that rank is
+ * there already (the sentence names its process). -EINVAL: others joined, or
+ * the kept groups were made, with other numbers. -ETIMEDOUT: names who is
+ * missing. -ECONNABORTED: one that had joined has died or left; join again.
+ * -EACCES.
+ */
+FSDP_API int fsdp_comm_join(struct fsdp_client *client, const char *name,
+			    uint32_t n_ranks, uint32_t rank,
+			    const struct fsdp_comm_options *options,
+			    struct fsdp_comm **ret);
+
+/* The last step that all ranks committed; 0: none yet. */
+FSDP_API uint64_t fsdp_comm_step(const struct fsdp_comm *comm);
+
+/*
+ * Leave, and free the handle and its groups: every pointer into them ends.
+ * Leave when all is done: a communicator that a rank has left has failed for
+ * those who go on. The groups are kept for ttl_ms. NULL is fine.
+ */
+FSDP_API void fsdp_comm_leave(struct fsdp_comm *comm);
+
+/* End the groups of a communicator that nobody is in. -EBUSY, -ENOENT. */
+FSDP_API int fsdp_comm_remove(struct fsdp_client *client, const char *name);
+
+#define FSDP_MAX_RANKS  64
+#define FSDP_MAX_PARAMS 1024
+
+struct fsdp_param_spec {
+	const char *name; /* of no other in the group */
+	struct fsdp_spec spec;
+	int32_t shard_dim; /* negative: from the end. Beyond the first it must
+			    * divide evenly among the shards. */
+	bool is_frozen;    /* has no gradient; a commit keeps it as it is */
+};
+
+enum fsdp_layout {
+	/* Each parameter's shards lie behind one another, so that a gather
+	 * without cast moves nothing. */
+	FSDP_LAYOUT_IN_PLACE = 0,
+	/* Each rank's shards of a bucket lie behind one another, as they go
+	 * over a wire. */
+	FSDP_LAYOUT_FLAT = 1,
+};
+
+struct fsdp_policy {
+	/* dtype of whole parameters and of gradients; 0: as stored. Both are
+	 * for floating-point parameters; others stay what they are. */
+	enum fsdp_dtype param_dtype;
+	enum fsdp_dtype reduce_dtype; /* of the reduction; 0: of the gradients
+				       */
+	enum fsdp_layout layout;
+	double gather_cap_mb, reduce_cap_mb; /* of buckets; 0: 2,000 MiB */
+	bool stays_unsharded; /* a root: not counted by the limiter */
+};
+
+/*
+ * Register a group; waits until all ranks have registered the same. `policy`
+ * may be NULL. -EINVAL: a rank registers something else (the sentence names
+ * the first parameter that differs), or cannot be cut or reduced so; nothing
+ * changed, and all ranks are told.
+ */
+FSDP_API int fsdp_group_register(struct fsdp_comm *comm, const char *name,
+				 const struct fsdp_param_spec *params, size_t n,
+				 const struct fsdp_policy *policy,
+				 struct fsdp_group **ret);
+
+/* This rank's part of a parameter: contiguous, `shape` with the shard dimension
+ * cut (to 0 for a rank that has nothing of it), `numel` elements. */
+struct fsdp_shard {
+	enum fsdp_dtype dtype;
+	uint32_t n_dims;
+	int64_t shape[FSDP_MAX_DIMS];
+	int64_t start; /* along the shard dimension: what its first index is in
+			* the whole parameter */
+	uint64_t numel;
+	const void *current; /* as last committed; NULL: nothing was yet */
+	void *next; /* to be written, all of it, before a commit; holds what
+		     * was before `current`, or anything */
+	void *grad; /* reduced, once fsdp_wait() said so; NULL: frozen */
+};
+
+/* Pointers are valid until the next commit is through, or until leaving. */
+FSDP_API int fsdp_shard(struct fsdp_group *group, size_t param,
+			struct fsdp_shard *ret);
+
+/* What fsdp_wait() waits for. */
+struct fsdp_work {
+	struct fsdp_comm *comm;
+	struct fsdp_group *group; /* NULL: a commit */
+	uint32_t kind;
+	uint64_t sequence;
+};
+
+/*
+ * Begin to make the group's parameters whole, from the committed shards. It
+ * goes on as soon as the limiter and the memory allow. Unsharding what this
+ * rank has unsharded, or is about to, is the same work again. -EINVAL: the
+ * ranks unshard in different orders. -ENODATA: nothing was committed yet.
+ */
+FSDP_API int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret);
+
+/*
+ * Wait until the work is done. -ETIMEDOUT: not yet; the sentence says what it
+ * waits for, and it may be waited for again. Waiting for what is done is fine.
+ */
+FSDP_API int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms);
+
+/* A whole parameter, read-only and contiguous, valid until this rank reshards
+ * the group. -EINVAL: it is not unsharded, or was not waited for. */
+struct fsdp_param {
+	enum fsdp_dtype dtype;
+	uint32_t n_dims;
+	int64_t shape[FSDP_MAX_DIMS];
+	uint64_t numel;
+	const void *data;
+};
+FSDP_API int fsdp_param(struct fsdp_group *group, size_t param,
+			struct fsdp_param *ret);
+
+/*
+ * This rank needs the whole parameters no more. When all ranks have said so,
+ * their memory goes back; with `n_mesh` (a divisor of the shards) it is kept
+ * instead as shards over that smaller mesh, and the next unshard moves
+ * nothing. 0: not; then the broker is told, but not waited for. -EINVAL: not
+ * unsharded, or the mesh does not fit.
+ */
+FSDP_API int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh);
+
+/*
+ * Get memory to write this rank's gradients into: whole, in the param dtype,
+ * contiguous; it holds anything. Waits for one of the rank's n_inputs and for
+ * room. A rank has one input of a group at a time; until it is reduced, more
+ * microbatches may be added in it. -ETIMEDOUT, -EBUSY.
+ */
+FSDP_API int fsdp_input(struct fsdp_group *group, int32_t timeout_ms);
+
+/* The gradient of a parameter in it; NULL: frozen, or there is no input. */
+FSDP_API void *fsdp_input_data(struct fsdp_group *group, size_t param);
+
+struct fsdp_reduce_options {
+	bool accumulates;   /* add to the shard's gradient, do not replace it */
+	bool no_all_reduce; /* replicas: keep the sums of this microbatch in
+			     * each; the next reduction with an all-reduce
+			     * includes them. The gradients do not change. */
+	bool is_sum_forced; /* sum, then divide: no averaging on the way */
+	bool has_factor;
+	double factor; /* has_factor: divide by this, not by the world; > 0 */
+};
+
+/*
+ * Sum the inputs of all ranks, divide, and leave each rank its shard. Ends
+ * fsdp_input_data()'s pointers. All ranks must give the same options, and
+ * reduce in the same order. -EINVAL: they do not, a factor that is none, no
+ * input. `options` may be NULL.
+ */
+FSDP_API int fsdp_reduce(struct fsdp_group *group,
+			 const struct fsdp_reduce_options *options,
+			 struct fsdp_work *ret);
+
+/*
+ * This rank has written all its `next` shards of every group: when all ranks
+ * have said so for this step (any number above the last), they become
+ * `current` at once, and that is what a new start goes on from. Frozen
+ * parameters are carried over. -EBUSY: a group is unsharded here, or being
+ * reduced. Until fsdp_wait() the rank must leave its groups alone.
+ */
+FSDP_API int fsdp_commit(struct fsdp_comm *comm, uint64_t step,
+			 struct fsdp_work *ret);
+
+/* --- inspection --------------------------------------------------------------
+ */
 
 enum fsdp_state {
 	FSDP_STATE_FREE = 0,
@@ -338,7 +580,7 @@ struct fsdp_entry {
 	uint64_t age_ms;
 	uint64_t ttl_left_ms; /* 0: no end */
 	uint32_t n_holders;   /* sessions */
-	uint32_t flags;	      /* enum fsdp_publish_flags */
+	uint32_t flags;       /* enum fsdp_publish_flags */
 	uint64_t bundle;      /* 0: of none */
 };
 
@@ -386,6 +628,67 @@ FSDP_API int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn,
  * `ret_note` may be NULL; free() it. */
 FSDP_API int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn,
 			 void *data, char **ret_note);
+
+enum fsdp_comm_state {
+	FSDP_COMM_KEPT = 1,    /* nobody is in it; its groups are kept */
+	FSDP_COMM_JOINING = 2, /* not all ranks are there yet */
+	FSDP_COMM_RUNNING = 3,
+	FSDP_COMM_FAILED = 4, /* survivors have not left yet */
+};
+
+struct fsdp_comm_entry {
+	const char *name;
+	uint32_t uid;
+	enum fsdp_comm_state state;
+	uint32_t n_ranks, n_shards, n_joined, n_groups;
+	uint64_t step;
+	uint64_t n_bytes; /* of kept shards */
+	uint64_t ttl_left_ms;
+	uint32_t n_in_flight, n_limited; /* unshards; and those that wait */
+	uint64_t bytes_in_flight;
+	const char *note; /* "", or why it failed */
+};
+
+struct fsdp_group_entry {
+	const char *comm, *name;
+	uint32_t n_params, n_gather_buckets, n_reduce_buckets;
+	uint64_t step, hash;
+	uint64_t shards_bytes, full_bytes;
+	bool is_unsharded;
+	uint64_t n_gathers, n_reductions;
+};
+
+/* One parameter of a registered group's plan; offsets are bytes, of rank 0. */
+struct fsdp_plan_entry {
+	const char *name;
+	enum fsdp_dtype dtype, full_dtype;
+	enum fsdp_dtype reduce_dtype; /* 0: frozen */
+	uint32_t n_dims;
+	int64_t shape[FSDP_MAX_DIMS];
+	uint32_t shard_dim;
+	uint32_t gather_bucket, reduce_bucket;
+	uint64_t shard_offset, shard_stride, full_offset, input_offset,
+		grad_offset;
+	uint64_t chunk_bytes;
+	/* of the whole plan */
+	uint64_t hash;
+	uint32_t n_shards, n_replicas;
+	enum fsdp_layout layout;
+	bool is_in_place;
+};
+
+typedef int fsdp_comm_fn(const struct fsdp_comm_entry *entry, void *data);
+typedef int fsdp_group_fn(const struct fsdp_group_entry *entry, void *data);
+typedef int fsdp_plan_fn(const struct fsdp_plan_entry *entry, void *data);
+
+/* Communicators the caller may read. */
+FSDP_API int fsdp_comms(struct fsdp_client *client, fsdp_comm_fn *fn,
+			void *data);
+/* Groups of one communicator (NULL: of all). */
+FSDP_API int fsdp_groups(struct fsdp_client *client, const char *comm,
+			 fsdp_group_fn *fn, void *data);
+FSDP_API int fsdp_group_plan(struct fsdp_client *client, const char *comm,
+			     const char *group, fsdp_plan_fn *fn, void *data);
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,8 @@
  *
  * A struct is turned into protobuf-c's structs on an arena, and those into
  * bytes; or the other way round, and then into one allocation that the caller
- * keeps. What the kinds contain is in message_request.c and message_reply.c.
+ * keeps. What the kinds contain is in message_request.c, message_reply.c and,
+ * for collectives, message_collective.c and message_collective_reply.c.
  */
 #include "proto/message.h"
 
@@ -36,6 +37,19 @@ static const char *const kind_names[MESSAGE_MAX + 1] = {
 	[MESSAGE_WHO] = "who",
 	[MESSAGE_CLIENTS] = "clients",
 	[MESSAGE_STATUS] = "status",
+	[MESSAGE_COMM_JOIN] = "comm_join",
+	[MESSAGE_COMM_LEAVE] = "comm_leave",
+	[MESSAGE_COMM_REMOVE] = "comm_remove",
+	[MESSAGE_GROUP] = "group",
+	[MESSAGE_UNSHARD] = "unshard",
+	[MESSAGE_RESHARD] = "reshard",
+	[MESSAGE_INPUT] = "input",
+	[MESSAGE_REDUCE] = "reduce",
+	[MESSAGE_COMMIT] = "commit",
+	[MESSAGE_WAIT] = "wait",
+	[MESSAGE_COMMS] = "comms",
+	[MESSAGE_GROUPS] = "groups",
+	[MESSAGE_GROUP_PLAN] = "group_plan",
 };
 
 static bool is_kind(uint16_t kind)
@@ -46,6 +60,19 @@ static bool is_kind(uint16_t kind)
 const char *message_kind_name(uint16_t kind)
 {
 	return is_kind(kind) ? kind_names[kind] : "?";
+}
+
+static const struct codec *request_codec(uint16_t kind)
+{
+	return request_codecs[kind].descriptor
+		       ? &request_codecs[kind]
+		       : &collective_request_codecs[kind];
+}
+
+static const struct codec *reply_codec(uint16_t kind)
+{
+	return reply_codecs[kind].descriptor ? &reply_codecs[kind]
+					     : &collective_reply_codecs[kind];
 }
 
 static int pack(const ProtobufCMessage *pb, size_t max_size, uint8_t **ret_body,
@@ -134,7 +161,7 @@ int request_encode(const struct request *request, uint8_t **ret_body,
 	int r;
 
 	assert(is_kind(request->kind));
-	r = encode(&request_codecs[request->kind], request, FRAME_MAX_BODY,
+	r = encode(request_codec(request->kind), request, FRAME_MAX_BODY,
 		   ret_body, ret_size, err);
 	if (r < 0)
 		return error_wrap(err, r, "%s request",
@@ -149,7 +176,7 @@ int request_decode(uint16_t kind, const uint8_t *body, size_t size,
 	int r = check_frame(kind, size, err);
 
 	if (r == 0)
-		r = decode(&request_codecs[kind], body, size, &request,
+		r = decode(request_codec(kind), body, size, &request,
 			   &request.mem, err);
 	if (r < 0)
 		return error_wrap(err, r, "%s request",
@@ -173,7 +200,7 @@ int reply_encode(const struct reply *reply, uint8_t **ret_body,
 	assert(reply->code <= 0);
 	if (reply->code == 0) {
 		assert(is_kind(reply->kind));
-		codec = &reply_codecs[reply->kind];
+		codec = reply_codec(reply->kind);
 	}
 	r = encode(codec, reply, FRAME_MAX_BODY, ret_body, ret_size, err);
 	if (r < 0)
@@ -191,7 +218,7 @@ int reply_decode(uint16_t kind, int32_t code, const uint8_t *body, size_t size,
 	if (r == 0 && code > 0)
 		r = error_set(err, -EPROTO, "%d is no negative errno", code);
 	if (r == 0)
-		r = decode(code < 0 ? &error_codec : &reply_codecs[kind], body,
+		r = decode(code < 0 ? &error_codec : reply_codec(kind), body,
 			   size, &reply, &reply.mem, err);
 	if (r < 0)
 		return error_wrap(err, r, "reply to a %s request",
@@ -228,7 +255,9 @@ int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
 
 	/* Chunks have the same field number in all of them. */
 	assert(kind == MESSAGE_ALLOC || kind == MESSAGE_GET ||
-	       kind == MESSAGE_REDEEM || kind == MESSAGE_BUNDLE_GET);
+	       kind == MESSAGE_REDEEM || kind == MESSAGE_BUNDLE_GET ||
+	       kind == MESSAGE_GROUP || kind == MESSAGE_INPUT ||
+	       kind == MESSAGE_WAIT);
 	r = encode(&reply_codecs[MESSAGE_CHUNK], &reply, FRAME_MAX_BODY,
 		   ret_bytes, ret_size, err);
 	if (r < 0)

@@ -36,6 +36,10 @@ struct error;
 #define MESSAGE_MAX_NOTE 4095
 /* Times to live: far beyond any use, and a deadline never overflows. */
 #define MESSAGE_MAX_TTL_MS (UINT64_C(1) << 52)
+/* Ranks of a communicator, parameters of a group, caps of its policy. */
+#define MESSAGE_MAX_RANKS  64
+#define MESSAGE_MAX_PARAMS 1024
+#define MESSAGE_MAX_CAPS   16
 #define TOKEN_SIZE         16
 #define TICKET_SIZE        16
 
@@ -60,7 +64,20 @@ enum message_kind {
 	MESSAGE_WHO = 18,
 	MESSAGE_CLIENTS = 19,
 	MESSAGE_STATUS = 20,
-	MESSAGE_MAX = 20
+	MESSAGE_COMM_JOIN = 21,
+	MESSAGE_COMM_LEAVE = 22,
+	MESSAGE_COMM_REMOVE = 23,
+	MESSAGE_GROUP = 24, /* register */
+	MESSAGE_UNSHARD = 25,
+	MESSAGE_RESHARD = 26,
+	MESSAGE_INPUT = 27, /* memory to write gradients into */
+	MESSAGE_REDUCE = 28,
+	MESSAGE_COMMIT = 29,
+	MESSAGE_WAIT = 30,
+	MESSAGE_COMMS = 31,
+	MESSAGE_GROUPS = 32,
+	MESSAGE_GROUP_PLAN = 33,
+	MESSAGE_MAX = 33
 };
 
 /* "get", "publish", ...; "?" for an unknown kind. */
@@ -235,6 +252,127 @@ struct clients_request {
 	uint64_t cursor;
 };
 
+/* --- collectives: requests ----------------------------------------------- */
+
+enum comm_limiter {
+	COMM_LIMITER_WINDOW = 0,
+	COMM_LIMITER_FAITHFUL = 1,
+};
+
+/* Answered when all ranks have joined: struct comm_reply. */
+struct comm_join_request {
+	const char *name;
+	struct access_class access; /* of the groups' memory */
+	uint32_t n_ranks;           /* 1 to MESSAGE_MAX_RANKS */
+	uint32_t rank;              /* below n_ranks */
+	uint32_t n_shards;    /* divides n_ranks; decoding makes 0 n_ranks */
+	int32_t timeout_ms;   /* > 0: how long others may be late, here and in
+				 every collective */
+	uint64_t ttl_ms;      /* > 0: groups are kept this long without ranks */
+	uint32_t limiter;     /* enum comm_limiter */
+	uint32_t limit;       /* groups unsharded at a time; 0: 2 */
+	uint64_t limit_bytes; /* and their bytes; 0: no limit */
+	uint32_t n_inputs; /* gradient inputs a rank may have at a time; >= 1 */
+};
+
+struct comm_leave_request {
+	uint64_t comm;
+};
+
+/* The groups end: names nobody is in. */
+struct comm_remove_request {
+	const char *name;
+};
+
+struct group_param {
+	const char *name;
+	struct tensor_type type; /* contiguous */
+	int32_t shard_dim;
+	bool is_frozen;
+};
+
+/* Answered when all ranks have registered the same: struct group_reply. */
+struct group_request {
+	uint64_t comm;
+	const char *name;
+	uint32_t param_dtype, reduce_dtype; /* 0: as it is */
+	uint32_t layout; /* 0 or 1: enum plan_layout of the broker */
+	bool stays_unsharded;
+	uint32_t n_gather_caps, n_reduce_caps;
+	double *gather_caps_mb, *reduce_caps_mb; /* form is checked only */
+	uint32_t n_params;                       /* >= 1 */
+	struct group_param *params;
+};
+
+/* unshard: struct work_reply */
+struct unshard_request {
+	uint64_t group;
+};
+
+/* No body. */
+struct reshard_request {
+	uint64_t group;
+	uint32_t n_mesh; /* ranks of the smaller mesh that keeps it; 0: whole */
+};
+
+/* Parks until the rank may have one more input and there is room: places_reply
+ * with one place, to be written. */
+struct input_request {
+	uint64_t group;
+	int32_t timeout_ms;
+};
+
+enum reduce_flags {
+	REDUCE_ACCUMULATE = 1,
+	REDUCE_NO_ALL_REDUCE = 2, /* replicas: keep the sums for later */
+	REDUCE_FORCE_SUM = 4,
+};
+
+/* work_reply. The input belongs to the broker then. */
+struct reduce_request {
+	uint64_t group;
+	struct slot_ref input; /* of a MESSAGE_INPUT */
+	uint32_t flags;        /* enum reduce_flags */
+	bool has_factor;
+	double factor;
+};
+
+/* work_reply: the sequence is the step */
+struct commit_request {
+	uint64_t comm;
+	uint64_t step; /* > 0, above the last */
+};
+
+enum work_kind {
+	WORK_UNSHARD = 1,
+	WORK_REDUCE = 2,
+	WORK_COMMIT = 3, /* group: 0 */
+};
+
+/* Parks until the work is done: places_reply; for an unshard it has one place,
+ * the whole parameters, with a hold. */
+struct wait_request {
+	uint64_t comm;
+	uint64_t group;
+	uint32_t kind; /* enum work_kind */
+	uint64_t sequence;
+	int32_t timeout_ms;
+};
+
+struct comms_request {
+	uint64_t cursor;
+};
+
+struct groups_request {
+	const char *comm; /* name; "": of all */
+	uint64_t cursor;
+};
+
+struct group_plan_request {
+	const char *comm, *group; /* names */
+	uint64_t cursor;
+};
+
 struct request {
 	uint16_t kind;
 	union {
@@ -254,6 +392,19 @@ struct request {
 		struct list_request list;
 		struct who_request who;
 		struct clients_request clients;
+		struct comm_join_request comm_join;
+		struct comm_leave_request comm_leave;
+		struct comm_remove_request comm_remove;
+		struct group_request group;
+		struct unshard_request unshard;
+		struct reshard_request reshard;
+		struct input_request input;
+		struct reduce_request reduce;
+		struct commit_request commit;
+		struct wait_request wait;
+		struct comms_request comms;
+		struct groups_request groups;
+		struct group_plan_request group_plan;
 	};
 	void *mem; /* owned: what a decoded message points into */
 };
@@ -389,13 +540,116 @@ struct status_reply {
 	struct status_value *values;
 };
 
+/* --- collectives: replies ------------------------------------------------ */
+
+struct comm_reply {
+	uint64_t comm; /* this run of it; never used again */
+	uint64_t step; /* last committed; 0: none */
+};
+
+/* One parameter, for the rank that asked. Offsets are bytes. */
+struct group_entry {
+	uint32_t full_dtype;
+	uint32_t shard_dim;
+	int64_t shard_size;    /* of the dimension, in this rank's shard */
+	uint64_t shard_offset; /* of the shard, in both `shards` places */
+	uint64_t full_offset;  /* of the parameter, in what an unshard gives */
+	uint64_t input_offset; /* of the gradient, in an input */
+	uint64_t grad_offset;  /* of the reduced gradient, in `grads` */
+};
+
+struct group_reply {
+	uint64_t group; /* never used again */
+	uint64_t hash;  /* of the plan */
+	uint64_t step;  /* 0: nothing of it was committed yet */
+	uint32_t side;  /* which of the first two places is committed */
+	/* both shards, then the grads unless all is frozen; one hold each */
+	uint32_t n_places; /* 2 or 3 */
+	struct tensor_place places[3];
+	uint32_t n_entries; /* in the order of the parameters */
+	struct group_entry *entries;
+	uint32_t n_chunks;
+	struct chunk_ref *chunks;
+};
+
+struct work_reply {
+	uint64_t sequence;
+};
+
+enum comm_state {
+	COMM_KEPT = 1,    /* nobody is in it; its groups are kept */
+	COMM_JOINING = 2, /* not all ranks are there yet */
+	COMM_RUNNING = 3,
+	COMM_FAILED = 4, /* survivors have not left yet */
+};
+
+struct comm_item {
+	const char *name;
+	uint64_t comm; /* 0: COMM_KEPT */
+	uint32_t uid;
+	uint32_t state; /* enum comm_state */
+	uint32_t n_ranks, n_shards, n_joined, n_groups;
+	uint64_t step;
+	uint64_t n_bytes;     /* kept shards */
+	uint64_t ttl_left_ms; /* COMM_KEPT */
+	uint32_t n_in_flight; /* unshards; and those that wait for the limiter
+			       */
+	uint32_t n_limited;
+	uint64_t bytes_in_flight;
+	const char *note; /* "", or why it failed */
+};
+
+struct comms_reply {
+	uint32_t n_items;
+	struct comm_item *items;
+	uint64_t next_cursor;
+};
+
+struct group_item {
+	const char *comm, *name;
+	uint32_t n_params, n_gather_buckets, n_reduce_buckets;
+	uint64_t step, hash;
+	uint64_t shards_bytes; /* both versions, all ranks */
+	uint64_t full_bytes;   /* 0: in place */
+	bool is_unsharded;
+	uint64_t n_gathers, n_reductions;
+};
+
+struct groups_reply {
+	uint32_t n_items;
+	struct group_item *items;
+	uint64_t next_cursor;
+};
+
+/* The plan's entries, of rank 0 where it matters; see broker/collective. */
+struct plan_item {
+	const char *name;
+	struct tensor_type type;
+	uint32_t shard_dim;
+	uint32_t full_dtype, reduce_dtype;     /* 0: frozen */
+	uint32_t gather_bucket, reduce_bucket; /* UINT32_MAX: frozen */
+	uint64_t shard_offset, shard_stride, full_offset, input_offset,
+		grad_offset;
+	uint64_t chunk_bytes;
+};
+
+struct group_plan_reply {
+	uint64_t hash;
+	uint32_t n_shards, n_replicas, layout;
+	bool is_in_place;
+	uint32_t n_items;
+	struct plan_item *items;
+	uint64_t next_cursor;
+};
+
 struct reply {
 	uint16_t kind;
 	int32_t code;         /* 0 or -errno */
 	const char *sentence; /* code < 0: why, and what to do */
 	union {
 		struct hello_reply hello;
-		struct places_reply places; /* alloc, get, redeem */
+		struct places_reply
+			places; /* alloc, get, redeem, input, wait */
 		struct chunks_reply chunks;
 		struct versions_reply versions; /* publish */
 		struct ticket_reply ticket;
@@ -405,6 +659,13 @@ struct reply {
 		struct who_reply who;
 		struct clients_reply clients;
 		struct status_reply status;
+		struct comm_reply comm; /* join */
+		struct group_reply group;
+		struct work_reply work; /* unshard, reduce, commit */
+		/* input, wait: places */
+		struct comms_reply comms;
+		struct groups_reply groups;
+		struct group_plan_reply group_plan;
 	};
 	void *mem;
 };

@@ -251,6 +251,11 @@ int count_check(size_t n, size_t max, const char *what, struct error *err)
 	return 0;
 }
 
+int page_check(size_t n, struct error *err)
+{
+	return n > 0 ? count_check(n, MESSAGE_MAX_ITEMS, "items", err) : 0;
+}
+
 int ref_take(uint32_t slot, uint64_t generation, struct slot_ref *ret,
 	     struct error *err)
 {
@@ -289,6 +294,23 @@ int flags_take(uint32_t flags, uint32_t allowed, uint32_t *ret,
 				 "the flag \"must exist\" is given without "
 				 "\"replace\"");
 	*ret = flags;
+	return 0;
+}
+
+int id_take(uint64_t id, const char *what, uint64_t *ret, struct error *err)
+{
+	if (id == 0)
+		return error_set(err, -EINVAL, "it does not say which %s",
+				 what);
+	*ret = id;
+	return 0;
+}
+
+int dtype_take(uint32_t dtype, uint32_t *ret, struct error *err)
+{
+	if (dtype_size(dtype) == 0)
+		return error_set(err, -EINVAL, "there is no dtype %u", dtype);
+	*ret = dtype;
 	return 0;
 }
 

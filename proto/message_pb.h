@@ -98,12 +98,20 @@ int secret_take(ProtobufCBinaryData bytes, size_t size, const char *what,
 
 /* Is 1 <= n <= max? */
 int count_check(size_t n, size_t max, const char *what, struct error *err);
+/* Items of a page: none is fine. */
+int page_check(size_t n, struct error *err);
+/* Chunks whose fds travel in one frame. */
+int chunks_check(size_t n, struct error *err);
 int ref_take(uint32_t slot, uint64_t generation, struct slot_ref *ret,
 	     struct error *err);
 int access_take(uint32_t uid, uint32_t gid, uint32_t mode,
 		struct access_class *ret, struct error *err);
 int flags_take(uint32_t flags, uint32_t allowed, uint32_t *ret,
 	       struct error *err);
+/* 0 is the number of nothing; `what` names it in the sentence. */
+int id_take(uint64_t id, const char *what, uint64_t *ret, struct error *err);
+/* Is it a dtype? */
+int dtype_take(uint32_t dtype, uint32_t *ret, struct error *err);
 int timeout_take(int32_t timeout_ms, int32_t *ret, struct error *err);
 int ttl_take(uint64_t ttl_ms, uint64_t *ret, struct error *err);
 /* Bytes or an offset that sums may be made of. */
@@ -170,9 +178,12 @@ struct codec {
 		    struct error *err);
 };
 
-/* Indexed by kind. build and take get a struct request, or a struct reply. */
+/* Indexed by kind. build and take get a struct request, or a struct reply. A
+ * kind has a descriptor in one of the two tables for its direction. */
 extern const struct codec request_codecs[MESSAGE_MAX + 1];
+extern const struct codec collective_request_codecs[MESSAGE_MAX + 1];
 extern const struct codec reply_codecs[MESSAGE_MAX + 1];
+extern const struct codec collective_reply_codecs[MESSAGE_MAX + 1];
 /* Replies with a negative code. */
 extern const struct codec error_codec;
 /* A places_reply, for encoding a bundle's manifest. */

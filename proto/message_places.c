@@ -8,6 +8,7 @@
 #include "proto/message_pb.h"
 
 #include "proto/error.h"
+#include "proto/frame.h"
 #include "proto/name.h"
 #include <assert.h>
 #include <errno.h>
@@ -295,6 +296,16 @@ Fsdp__ChunkRef **chunks_build(const struct chunk_ref *chunks, size_t n,
 		pb[i]->is_writable = chunks[i].is_writable;
 	}
 	return pb;
+}
+
+int chunks_check(size_t n, struct error *err)
+{
+	if (n > FRAME_MAX_FDS)
+		return error_set(err, -E2BIG,
+				 "%zu chunks are too many for one message; at "
+				 "most %d may be",
+				 n, FRAME_MAX_FDS);
+	return 0;
 }
 
 int chunks_take(size_t n, Fsdp__ChunkRef *const *pb, struct chunk_ref *ret,

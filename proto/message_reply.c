@@ -8,7 +8,6 @@
 #include "proto/message_pb.h"
 
 #include "proto/error.h"
-#include "proto/frame.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -96,16 +95,6 @@ static void *build_places(const void *message, struct pb_arena *arena)
 	return pb->places && pb->chunks ? pb : NULL;
 }
 
-static int check_chunk_count(size_t n, size_t max, struct error *err)
-{
-	if (n > max)
-		return error_set(err, -E2BIG,
-				 "%zu chunks are too many for one message; at "
-				 "most %zu may be",
-				 n, max);
-	return 0;
-}
-
 static int take_places(const void *body, struct room *room, void *ret,
 		       struct error *err)
 {
@@ -116,7 +105,7 @@ static int take_places(const void *body, struct room *room, void *ret,
 
 	if (r < 0)
 		return r;
-	r = check_chunk_count(pb->n_chunks, FRAME_MAX_FDS, err);
+	r = chunks_check(pb->n_chunks, err);
 	if (r < 0)
 		return r;
 	places_size = n * sizeof(*to->places);
@@ -154,7 +143,7 @@ static int take_chunks_alone(size_t n, Fsdp__ChunkRef *const *pb,
 			     struct error *err)
 {
 	size_t size = n * sizeof(**ret);
-	int r = check_chunk_count(n, FRAME_MAX_FDS, err);
+	int r = chunks_check(n, err);
 
 	if (r < 0)
 		return r;
@@ -446,12 +435,6 @@ static int take_holder(const Fsdp__Holder *pb, struct room *room,
 			 &to->command, err);
 }
 
-/* Items of a page: none is fine. */
-static int check_page(size_t n, struct error *err)
-{
-	return n > 0 ? count_check(n, MESSAGE_MAX_ITEMS, "items", err) : 0;
-}
-
 static int take_who_place(const Fsdp__WhoReply *pb, struct room *room,
 			  struct who_reply *to, struct error *err)
 {
@@ -475,7 +458,7 @@ static int take_who(const void *body, struct room *room, void *ret,
 	const Fsdp__WhoReply *pb = body;
 	struct who_reply *to = &((struct reply *)ret)->who;
 	size_t size = pb->n_holders * sizeof(*to->holders);
-	int r = check_page(pb->n_holders, err);
+	int r = page_check(pb->n_holders, err);
 
 	if (r < 0)
 		return r;
@@ -548,7 +531,7 @@ static int take_clients(const void *body, struct room *room, void *ret,
 	const Fsdp__ClientsReply *pb = body;
 	struct clients_reply *to = &((struct reply *)ret)->clients;
 	size_t size = pb->n_items * sizeof(*to->items);
-	int r = check_page(pb->n_items, err);
+	int r = page_check(pb->n_items, err);
 
 	if (r < 0)
 		return r;
@@ -604,7 +587,7 @@ static int take_status(const void *body, struct room *room, void *ret,
 	const Fsdp__StatusReply *pb = body;
 	struct status_reply *to = &((struct reply *)ret)->status;
 	size_t size = pb->n_values * sizeof(*to->values);
-	int r = check_page(pb->n_values, err);
+	int r = page_check(pb->n_values, err);
 
 	if (r < 0)
 		return r;
@@ -653,6 +636,8 @@ const struct codec reply_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_WHO] = CODEC(who),
 	[MESSAGE_CLIENTS] = CODEC(clients),
 	[MESSAGE_STATUS] = CODEC(status),
+	[MESSAGE_INPUT] = CODEC(places),
+	[MESSAGE_WAIT] = CODEC(places),
 };
 
 const struct codec error_codec = {&fsdp__error__descriptor, build_error,

@@ -18,7 +18,7 @@
 #include <errno.h>
 
 /* What one request comes to. */
-struct plan {
+struct alloc_plan {
 	const struct alloc_request *request;
 	struct session *session;
 	struct account *account;
@@ -62,7 +62,7 @@ static int check_range(const struct slot_record *base,
 }
 
 /* A view outside of the bundle would keep memory of a version that is gone. */
-static int check_view_bundle(const struct plan *plan,
+static int check_view_bundle(const struct alloc_plan *plan,
 			     const struct slot_record *base, struct error *err)
 {
 	if (base->bundle == plan->bundle)
@@ -76,7 +76,7 @@ static int check_view_bundle(const struct plan *plan,
 			 "staged, as members; slice it without the broker");
 }
 
-static int check_view(struct plan *plan, uint32_t i, struct error *err)
+static int check_view(struct alloc_plan *plan, uint32_t i, struct error *err)
 {
 	const struct alloc_item *item = &plan->request->items[i];
 	struct broker *broker = plan->session->broker;
@@ -104,7 +104,7 @@ static int check_view(struct plan *plan, uint32_t i, struct error *err)
 	return 0;
 }
 
-static int check_member_name(const struct plan *plan, uint32_t i,
+static int check_member_name(const struct alloc_plan *plan, uint32_t i,
 			     struct error *err)
 {
 	const struct broker *broker = plan->session->broker;
@@ -130,7 +130,7 @@ static int check_member_name(const struct plan *plan, uint32_t i,
 	return bundle_check_name(broker, plan->bundle, name, err);
 }
 
-static int check_item(struct plan *plan, uint32_t i, struct error *err)
+static int check_item(struct alloc_plan *plan, uint32_t i, struct error *err)
 {
 	const struct alloc_item *item = &plan->request->items[i];
 	int r;
@@ -166,7 +166,7 @@ static bool has_views_only(const struct alloc_request *request)
 	return true;
 }
 
-static int check_class(struct plan *plan, struct error *err)
+static int check_class(struct alloc_plan *plan, struct error *err)
 {
 	struct broker *broker = plan->session->broker;
 	const struct bundle_record *bundle;
@@ -207,7 +207,7 @@ static bool section_has(const struct catalog *catalog,
 	return false;
 }
 
-static bool catalog_has_room(const struct plan *plan, struct error *err)
+static bool catalog_has_room(const struct alloc_plan *plan, struct error *err)
 {
 	const struct catalog *catalog = &plan->session->broker->catalog;
 	uint32_t n = plan->request->n_items;
@@ -218,7 +218,7 @@ static bool catalog_has_room(const struct plan *plan, struct error *err)
 	       grant_check_room(plan->session, n, err) == 0;
 }
 
-static int make_plan(struct plan *plan, struct error *err)
+static int make_plan(struct alloc_plan *plan, struct error *err)
 {
 	struct broker *broker = plan->session->broker;
 	uint32_t i;
@@ -241,7 +241,7 @@ static int make_plan(struct plan *plan, struct error *err)
  * -------------------------------------------------------------------- */
 
 /* Could it be charged if nothing else were? */
-static int check_limits(const struct plan *plan, struct error *err)
+static int check_limits(const struct alloc_plan *plan, struct error *err)
 {
 	const struct accounts *accounts = &plan->session->broker->accounts;
 	uint64_t budget = session_record(plan->session)->budget;
@@ -271,7 +271,7 @@ static int check_limits(const struct plan *plan, struct error *err)
 }
 
 /* False: over a limit just now, the sentence is in `err`. */
-static bool charge(const struct plan *plan, struct error *err)
+static bool charge(const struct alloc_plan *plan, struct error *err)
 {
 	const struct accounts *accounts = &plan->session->broker->accounts;
 	uint64_t budget = session_record(plan->session)->budget;
@@ -298,7 +298,7 @@ static bool charge(const struct plan *plan, struct error *err)
 	return true;
 }
 
-static void refund(const struct plan *plan)
+static void refund(const struct alloc_plan *plan)
 {
 	account_refund(plan->account, ACCOUNT_BYTES, plan->charge);
 	account_refund(plan->account, ACCOUNT_SLOTS, plan->request->n_items);
@@ -314,7 +314,7 @@ enum room {
 
 /* Charged and with blocks, or neither: enum pool_outcome or enum room, with
  * the sentence for want of room in `err`, or negative. */
-static int try_once(struct plan *plan, struct error *err)
+static int try_once(struct alloc_plan *plan, struct error *err)
 {
 	struct broker *broker = plan->session->broker;
 	struct pool_request request = {
@@ -347,7 +347,7 @@ static bool is_short(int outcome)
 }
 
 /* 0: it is another limit that is in the way. */
-static uint64_t bytes_over_quota(const struct plan *plan)
+static uint64_t bytes_over_quota(const struct alloc_plan *plan)
 {
 	uint64_t left = account_left(&plan->session->broker->accounts,
 				     plan->account, ACCOUNT_BYTES);
@@ -356,7 +356,7 @@ static uint64_t bytes_over_quota(const struct plan *plan)
 }
 
 /* The same after others' leavings were collected, and after eviction. */
-static int try_hard(struct plan *plan, struct error *err)
+static int try_hard(struct alloc_plan *plan, struct error *err)
 {
 	struct broker *broker = plan->session->broker;
 	int r;
@@ -374,7 +374,7 @@ static int try_hard(struct plan *plan, struct error *err)
 }
 
 /* VERB_DONE: charged, with blocks. */
-static int find_room(struct verb_call *call, struct plan *plan,
+static int find_room(struct verb_call *call, struct alloc_plan *plan,
 		     struct error *err)
 {
 	struct error cause = ERROR_NULL;
@@ -397,7 +397,7 @@ static int find_room(struct verb_call *call, struct plan *plan,
 /* --- making
  * ------------------------------------------------------------------------- */
 
-static bool make_slot(struct plan *plan, uint32_t i)
+static bool make_slot(struct alloc_plan *plan, uint32_t i)
 {
 	const struct alloc_item *item = &plan->request->items[i];
 	struct broker *broker = plan->session->broker;
@@ -414,7 +414,7 @@ static bool make_slot(struct plan *plan, uint32_t i)
 
 /* The catalog was full after all: nothing is left of what was made, as if the
  * slots had been released. */
-static void undo(struct plan *plan, uint32_t n_slots)
+static void undo(struct alloc_plan *plan, uint32_t n_slots)
 {
 	struct broker *broker = plan->session->broker;
 	uint32_t i;
@@ -435,7 +435,7 @@ static void undo(struct plan *plan, uint32_t n_slots)
 }
 
 /* A base that its holders let go of meanwhile went when room was made. */
-static int check_bases(const struct plan *plan, struct error *err)
+static int check_bases(const struct alloc_plan *plan, struct error *err)
 {
 	const struct broker *broker = plan->session->broker;
 	const struct alloc_item *item;
@@ -448,7 +448,7 @@ static int check_bases(const struct plan *plan, struct error *err)
 	return 0;
 }
 
-static int make_slots(struct plan *plan, struct error *err)
+static int make_slots(struct alloc_plan *plan, struct error *err)
 {
 	uint32_t n = plan->request->n_items;
 	uint32_t n_made = 0;
@@ -478,7 +478,7 @@ static int make_slots(struct plan *plan, struct error *err)
 	return 0;
 }
 
-static void grant_slots(const struct plan *plan)
+static void grant_slots(const struct alloc_plan *plan)
 {
 	struct broker *broker = plan->session->broker;
 	bool is_granted;
@@ -495,7 +495,7 @@ static void grant_slots(const struct plan *plan)
 
 int verb_alloc_tensors(struct verb_call *call, struct error *err)
 {
-	struct plan *plan = verb_alloc(call, sizeof(*plan));
+	struct alloc_plan *plan = verb_alloc(call, sizeof(*plan));
 	int r;
 
 	if (!plan)

@@ -63,6 +63,19 @@ static const struct verb verbs[MESSAGE_MAX + 1] = {
 	[MESSAGE_WHO] = VERB("who", verb_who, false),
 	[MESSAGE_CLIENTS] = VERB("clients", verb_clients, false),
 	[MESSAGE_STATUS] = VERB("status", verb_status, false),
+	[MESSAGE_COMM_JOIN] = VERB("comm_join", verb_comm_join, true),
+	[MESSAGE_COMM_LEAVE] = VERB("comm_leave", verb_comm_leave, true),
+	[MESSAGE_COMM_REMOVE] = VERB("comm_remove", verb_comm_remove, true),
+	[MESSAGE_GROUP] = VERB("group", verb_group, true),
+	[MESSAGE_UNSHARD] = VERB("unshard", verb_unshard, true),
+	[MESSAGE_RESHARD] = VERB("reshard", verb_reshard, true),
+	[MESSAGE_INPUT] = VERB("input", verb_input, true),
+	[MESSAGE_REDUCE] = VERB("reduce", verb_reduce, true),
+	[MESSAGE_COMMIT] = VERB("commit", verb_commit, true),
+	[MESSAGE_WAIT] = VERB("wait", verb_wait, true),
+	[MESSAGE_COMMS] = VERB("comms", verb_comms, false),
+	[MESSAGE_GROUPS] = VERB("groups", verb_groups, false),
+	[MESSAGE_GROUP_PLAN] = VERB("group_plan", verb_group_plan, false),
 };
 
 /* --- memory of one call ----------------------------------------------------
@@ -139,8 +152,14 @@ static bool reply_chunks(struct reply *reply, struct chunk_ref ***ret_chunks,
 	case MESSAGE_ALLOC:
 	case MESSAGE_GET:
 	case MESSAGE_REDEEM:
+	case MESSAGE_INPUT:
+	case MESSAGE_WAIT:
 		*ret_chunks = &reply->places.chunks;
 		*ret_n = &reply->places.n_chunks;
+		return true;
+	case MESSAGE_GROUP:
+		*ret_chunks = &reply->group.chunks;
+		*ret_n = &reply->group.n_chunks;
 		return true;
 	case MESSAGE_BUNDLE_GET:
 		*ret_chunks = &reply->bundle_get.chunks;
@@ -215,8 +234,7 @@ static void detach_chunks(struct verb_call *call)
 	*n = 0;
 }
 
-void verb_fill_places(struct verb_call *call, const uint32_t *slots,
-		      uint32_t n)
+void verb_fill_places(struct verb_call *call, const uint32_t *slots, uint32_t n)
 {
 	const struct catalog *catalog = &call->broker->catalog;
 	struct tensor_place *places = call->scratch->places;
@@ -371,10 +389,14 @@ static void answer(struct verb_call *call, uint64_t number,
 	point(verb->done_point);
 	catalog_commit(&call->broker->catalog);
 	point(verb->committed_point);
-	/* Whoever sleeps until now goes first: this peer is awake. But not
-	 * while fds are borrowed, whose chunks a rerun may retire. */
-	if (call->n_fds == 0)
+	/* Whoever sleeps until now goes first, the worker among them: this peer
+	 * is awake. But not while fds are borrowed, whose chunks a rerun may
+	 * retire. */
+	if (call->n_fds == 0) {
+		if (call->broker->comms.wants_progress)
+			(void)comms_on_idle(call->broker);
 		waiters_run_ready(call->broker);
+	}
 	send_body(call, peer, number, &body);
 }
 
@@ -502,13 +524,23 @@ static int replay_bundle(struct verb_call *call, struct error *err)
 	return 0;
 }
 
+static void replay_places(struct verb_call *call,
+			  const struct tensor_place *places, uint32_t n)
+{
+	uint32_t index;
+
+	for (uint32_t i = 0; i < n; i++) {
+		index = pool_find_chunk(&call->broker->pools, places[i].chunk);
+		if (index)
+			(void)verb_attach_chunk(call, index, NULL);
+	}
+}
+
 /* Find out which chunks a recorded answer speaks of, and attach them. */
 static int replay_fds(struct verb_call *call, const struct outcome *outcome,
 		      struct error *err)
 {
-	struct broker *broker = call->broker;
 	struct reply *reply = call->reply;
-	uint32_t index;
 	int r;
 
 	r = reply_decode(call->request->kind, 0,
@@ -520,12 +552,13 @@ static int replay_fds(struct verb_call *call, const struct outcome *outcome,
 	case MESSAGE_ALLOC:
 	case MESSAGE_GET:
 	case MESSAGE_REDEEM:
-		for (uint32_t i = 0; i < reply->places.n_places; i++) {
-			index = pool_find_chunk(&broker->pools,
-						reply->places.places[i].chunk);
-			if (index)
-				(void)verb_attach_chunk(call, index, NULL);
-		}
+	case MESSAGE_INPUT:
+	case MESSAGE_WAIT:
+		replay_places(call, reply->places.places,
+			      reply->places.n_places);
+		return 0;
+	case MESSAGE_GROUP:
+		replay_places(call, reply->group.places, reply->group.n_places);
 		return 0;
 	case MESSAGE_BUNDLE_GET:
 		return replay_bundle(call, err);

@@ -280,7 +280,51 @@ static void add_counters(const struct broker *broker,
 	add(reply, "doorbell_rings", broker->limbo.n_rings);
 }
 
-#define MAX_VALUES 48
+/* Of all communicators now. */
+static void add_limiters(const struct broker *broker,
+			 struct status_reply *reply)
+{
+	const struct comm *comm = broker->comms.first;
+	uint64_t n_in_flight = 0, n_waiting = 0, bytes = 0;
+	struct limiter_state state;
+
+	for (; comm; comm = comm->next) {
+		limiter_state(comm->limiter, &state);
+		n_in_flight += state.n_in_flight;
+		n_waiting += state.n_waiting;
+		bytes += state.bytes_in_flight;
+	}
+	add(reply, "gathers_in_flight", n_in_flight);
+	add(reply, "gathers_limited", n_waiting);
+	add(reply, "gather_bytes_in_flight", bytes);
+}
+
+static void add_collectives(const struct broker *broker,
+			    struct status_reply *reply)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct comms *comms = &broker->comms;
+	const struct engine *engine = &broker->engine;
+
+	add(reply, "comms", catalog_n_live(catalog, SECTION_COMM));
+	add(reply, "comms_running", comms->n);
+	add(reply, "groups", catalog_n_live(catalog, SECTION_GROUP));
+	add_limiters(broker, reply);
+	add(reply, "comms_failed", comms->n_failed);
+	add(reply, "commits", comms->n_commits);
+	add(reply, "unshards", comms->n_unshards);
+	add(reply, "limiter_waits", comms->n_limited);
+	add(reply, "gathers", engine->n_gathers);
+	add(reply, "reductions", engine->n_reductions);
+	add(reply, "bytes_gathered", engine->bytes_gathered);
+	add(reply, "bytes_reduced", engine->bytes_reduced);
+	add(reply, "jobs_running", engine->n_jobs);
+	add(reply, "jobs_failed", engine->n_failed);
+	add(reply, "worker_starts", engine->n_starts);
+	add(reply, "worker_pid", (uint64_t)engine->pid);
+}
+
+#define MAX_VALUES 64
 
 int verb_status(struct verb_call *call, struct error *err)
 {
@@ -303,6 +347,7 @@ int verb_status(struct verb_call *call, struct error *err)
 	add(reply, "waiters", broker->waiters.n);
 	add_memory(broker, reply);
 	add_counters(broker, reply);
+	add_collectives(broker, reply);
 	add(reply, "own_bytes", account->used[ACCOUNT_BYTES]);
 	add(reply, "own_slots", account->used[ACCOUNT_SLOTS]);
 	add(reply, "own_queue_bytes", account->used[ACCOUNT_QUEUE]);

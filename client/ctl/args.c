@@ -3,11 +3,14 @@
  */
 #include "client/ctl/args.h"
 
+#include "broker/collective/bucket.h"
+#include "broker/collective/bucketing.h"
 #include "client/ctl/format.h"
 #include "client/fsdp.h"
 #include "proto/error.h"
 #include "proto/name.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <grp.h>
@@ -155,6 +158,48 @@ static int read_count(struct args *args, const char *text, struct error *err)
 	return 0;
 }
 
+static int read_bucket_mode(struct args *args, const char *text,
+			    struct error *err)
+{
+	args->bucket_mode = bucketing_mode_by_name(text);
+	if (args->bucket_mode == BUCKETING_N_MODES)
+		return error_set(err, -EINVAL,
+				 "there is no mode '%s': they are default, "
+				 "custom_ops, custom_ops_multidtype, coalesced",
+				 text);
+	return 0;
+}
+
+static int read_caps(struct args *args, const char *text, struct error *err)
+{
+	const char *p = text;
+
+	args->n_caps = 0;
+	for (;;) {
+		char *end;
+		double cap = strtod(p, &end);
+		int r;
+
+		if (end == p || isspace((unsigned char)*p) ||
+		    (*end && *end != ','))
+			return error_set(err, -EINVAL,
+					 "'%s' is not a list of MiB such as 25 "
+					 "or 25,100",
+					 text);
+		r = bucket_check_cap(cap, err);
+		if (r < 0)
+			return r;
+		if (args->n_caps == ARGS_MAX_CAPS)
+			return error_set(err, -EINVAL,
+					 "'%s' has more than %d caps", text,
+					 ARGS_MAX_CAPS);
+		args->caps_mb[args->n_caps++] = cap;
+		if (!*end)
+			return 0;
+		p = end + 1;
+	}
+}
+
 struct option_row {
 	const char *name;
 	char letter;       /* 0: none */
@@ -195,6 +240,12 @@ static const struct option_row rows[N_ARGS] = {
 		"shape of a .raw file, such as 4096,128"},
 	[ARG_COUNT] = {"count", 'c', "N", read_count,
 		"how often (10 times without it)"},
+	[ARG_FAITHFUL] = {"faithful", 0, NULL, NULL,
+		"do as PyTorch's passes do, quirks and all"},
+	[ARG_BUCKET_MODE] = {"mode", 0, "M", read_bucket_mode,
+		"default, custom_ops, custom_ops_multidtype or coalesced"},
+	[ARG_CAPS] = {"cap-mb", 0, "N[,N]", read_caps,
+		"MiB of the first bucket of a run, the second, ... (2000)"},
 };
 /* clang-format on */
 
@@ -204,11 +255,27 @@ void args_init(struct args *args)
 		.mode = 0600, .gid = FSDP_GID_DEFAULT, .count = 10};
 }
 
-/* getopt's tables: the value of a long option is 256 + enum arg. */
-static void fill_tables(struct option *options, char *letters)
+/* Of two options of one name, that which `accepts` has; else the first. */
+static bool is_hidden(int arg, uint32_t accepts)
 {
 	for (int i = 0; i < N_ARGS; i++) {
-		options[i] = (struct option){
+		if (i == arg || strcmp(rows[i].name, rows[arg].name) != 0)
+			continue;
+		if (accepts & ARG_BIT(i))
+			return true;
+		if (!(accepts & ARG_BIT(arg)) && i < arg)
+			return true;
+	}
+	return false;
+}
+
+/* getopt's tables: the value of a long option is 256 + enum arg. */
+static void fill_tables(uint32_t accepts, struct option *options, char *letters)
+{
+	for (int i = 0; i < N_ARGS; i++) {
+		if (is_hidden(i, accepts))
+			continue;
+		*options++ = (struct option){
 			.name = rows[i].name,
 			.has_arg =
 				rows[i].value ? required_argument : no_argument,
@@ -219,7 +286,7 @@ static void fill_tables(struct option *options, char *letters)
 		if (rows[i].value)
 			*letters++ = ':';
 	}
-	options[N_ARGS] = (struct option){0};
+	*options = (struct option){0};
 	*letters = '\0';
 }
 
@@ -273,7 +340,7 @@ int args_parse(struct args *args, int argc, char **argv, uint32_t accepts,
 	char letters[2 * N_ARGS + 4] = "+:";
 	int value, r;
 
-	fill_tables(options, letters + (is_before_verb ? 2 : 1));
+	fill_tables(accepts, options, letters + (is_before_verb ? 2 : 1));
 	if (!is_before_verb)
 		letters[0] = ':';
 	optind = 0;

@@ -31,8 +31,13 @@ enum arg {
 	ARG_DTYPE,
 	ARG_SHAPE,
 	ARG_COUNT,
+	ARG_FAITHFUL,
+	ARG_BUCKET_MODE, /* also --mode: only one of the two is taken */
+	ARG_CAPS,
 	N_ARGS
 };
+
+#define ARGS_MAX_CAPS 16
 
 #define ARG_BIT(arg) (1u << (arg))
 /* What every verb takes. */
@@ -51,6 +56,9 @@ struct args {
 	uint32_t cast;           /* enum dtype; 0: none */
 	struct tensor_type type; /* of --dtype and --shape */
 	uint32_t count;
+	uint32_t bucket_mode; /* enum bucketing_mode */
+	double caps_mb[ARGS_MAX_CAPS];
+	uint32_t n_caps;
 	char *const *operands; /* borrowed from argv */
 	size_t n_operands;
 };

@@ -12,6 +12,13 @@ _fsdpctl_bundles()
 	_fsdpctl_names "$1" | awk -F/ 'NF > 1 { print $1 "/" }' | sort -u
 }
 
+# A column of what a verb lists: the verb, which column, operands.
+_fsdpctl_column()
+{
+	fsdpctl "$1" "${@:3}" 2>/dev/null |
+		awk -v column="$2" 'NR > 1 { print $column }'
+}
+
 _fsdpctl_value()
 {
 	case $1 in
@@ -29,7 +36,12 @@ _fsdpctl_value()
 		COMPREPLY=($(compgen -W "bool u8 i8 u16 i16 u32 i32 u64 i64 \
 			f16 bf16 f32 f64 f8_e4m3 f8_e5m2 c64 c128" -- "$2"))
 		;;
-	--name | --shape | --ttl | --timeout | --mode | --count | -c) ;;
+	--mode) # of plan; elsewhere it is octal
+		[[ " ${COMP_WORDS[*]} " != *" plan "* ]] ||
+			COMPREPLY=($(compgen -W "default custom_ops \
+				custom_ops_multidtype coalesced" -- "$2"))
+		;;
+	--name | --shape | --ttl | --timeout | --count | -c | --cap-mb) ;;
 	*) return 1 ;;
 	esac
 }
@@ -38,12 +50,13 @@ _fsdpctl_options()
 {
 	case $1 in
 	load) echo --prefix --replace --mode --group --ttl --quiet --json ;;
-	ls | who | limbo | clients | status) echo --json ;;
+	ls | who | limbo | clients | status | comms | groups) echo --json ;;
 	stat) echo --timeout --json ;;
 	get) echo --output --cast --timeout ;;
 	put) echo --name --dtype --shape --replace --ttl --mode --group \
 		--evictable --timeout --quiet --json ;;
 	ping) echo --count --json ;;
+	plan) echo --faithful --mode --cap-mb --json ;;
 	esac
 	echo --socket --help
 }
@@ -51,9 +64,10 @@ _fsdpctl_options()
 _fsdpctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-	local verbs="load ls stat get put rm who limbo clients status ping"
+	local verbs="load ls stat get put rm who limbo clients status ping plan"
 	local verb="" word i
 
+	verbs+=" comms groups end"
 	COMPREPLY=()
 	_fsdpctl_value "$prev" "$cur" && return
 	for ((i = 1; i < COMP_CWORD; i++)); do
@@ -69,13 +83,22 @@ _fsdpctl()
 	fi
 	case $verb in
 	"") COMPREPLY=($(compgen -W "$verbs" -- "$cur")) ;;
-	load | put)
+	load | put | plan)
 		compopt -o filenames
 		COMPREPLY=($(compgen -f -- "$cur"))
 		;;
 	ls | rm)
 		COMPREPLY=($(compgen -W "$(_fsdpctl_bundles "$cur")
 			$(_fsdpctl_names "$cur")" -- "$cur"))
+		;;
+	groups) # the communicator, then one of its groups
+		if [[ $prev == groups ]]; then
+			COMPREPLY=($(compgen -W "$(_fsdpctl_column comms 1)" \
+				-- "$cur"))
+		else
+			COMPREPLY=($(compgen -W \
+				"$(_fsdpctl_column groups 2 "$prev")" -- "$cur"))
+		fi
 		;;
 	stat | get | who)
 		COMPREPLY=($(compgen -W "$(_fsdpctl_names "$cur")" -- "$cur"))

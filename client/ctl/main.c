@@ -1,8 +1,9 @@
 /*
  * fsdpctl: look into the broker and move tensors between it and files.
  *
- * Everything goes through the public libfsdp; a script in any language could
- * do the same. Exit codes: 0 done, 1 failed (and said why), 2 wrong usage.
+ * What concerns the broker goes through the public libfsdp; a script in any
+ * language could do the same. Exit codes: 0 done, 1 failed (and said why), 2
+ * wrong usage.
  */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
@@ -21,7 +22,8 @@
 #define EXIT_USAGE 2
 
 static const struct verb *const families[] = {
-	verbs_load, verbs_list, verbs_get, verbs_put, verbs_hold, verbs_status};
+	verbs_load, verbs_list,   verbs_get,  verbs_put,
+	verbs_hold, verbs_status, verbs_plan, verbs_comms};
 #define N_FAMILIES (sizeof(families) / sizeof(*families))
 
 /* clang-format off */
@@ -113,10 +115,11 @@ static int parse_verb(const struct verb *verb, struct args *args,
 static int run_verb(const struct verb *verb, const struct args *args,
 		    struct error *err)
 {
-	struct fsdp_client *client;
-	int r;
+	struct fsdp_client *client = NULL;
+	int r = 0;
 
-	r = broker_connect(args, &client, err);
+	if (!verb->is_local)
+		r = broker_connect(args, &client, err);
 	if (r < 0)
 		return r;
 	r = verb->run(client, args, err);

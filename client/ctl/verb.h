@@ -2,6 +2,7 @@
  * The verbs of fsdpctl: what each takes, says, and does. main.c has the table.
  */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,7 @@ struct verb {
 	const char *summary;  /* one line */
 	uint32_t accepts;     /* ARG_BIT()s besides ARGS_COMMON */
 	size_t n_min, n_max;  /* operands */
+	bool is_local;        /* needs no broker; its client is NULL */
 	/* Do the options fit each other? A refusal is a usage error. NULL:
 	 * nothing to check. */
 	int (*check)(const struct args *args, struct error *err);
@@ -29,3 +31,5 @@ extern const struct verb verbs_hold[];
 extern const struct verb verbs_get[];
 extern const struct verb verbs_put[];
 extern const struct verb verbs_status[];
+extern const struct verb verbs_plan[];
+extern const struct verb verbs_comms[];

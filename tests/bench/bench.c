@@ -1,6 +1,7 @@
 #include "bench.h"
 #include "fsdp.h"
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 void die(const char *format, ...)
 {
@@ -58,6 +60,21 @@ void pin(int cpu)
 	CPU_ZERO(&set);
 	CPU_SET(cpu, &set);
 	sys(sched_setaffinity(0, sizeof(set), &set), "pin to a CPU");
+}
+
+void unpin(const struct bench *bench)
+{
+	sys(sched_setaffinity(0, sizeof(bench->cpus), &bench->cpus), "unpin");
+}
+
+const char *bench_beside(const char *program, char *ret)
+{
+	size_t max = PATH_MAX - strlen(program) - 1;
+	ssize_t n = readlink("/proc/self/exe", ret, max);
+
+	ret[sys((int)n, "read /proc/self/exe")] = 0;
+	strcpy(strrchr(ret, '/') + 1, program);
+	return ret;
 }
 
 void samples_add(struct samples *samples, double value)

@@ -10,6 +10,7 @@
  * something does not work; main.c reports it and goes on.
  */
 #pragma once
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,7 +18,7 @@
 struct fsdp_client;
 
 struct bench {
-	bool is_quick;
+	bool is_quick, is_json;
 	unsigned n_pairs;
 	const char *dir;   /* the row's own, empty at first */
 	const char *fsdpd; /* path of the broker */
@@ -25,6 +26,7 @@ struct bench {
 	 * the second, a second client on the third. What is missing is the one
 	 * before, a third the first: floor and ours are placed alike. */
 	int client_cpu, server_cpu, second_cpu;
+	cpu_set_t cpus; /* all that we may run on */
 };
 
 /* What a row gives; NAN where there is no such thing. */
@@ -44,6 +46,12 @@ int sys(int r, const char *what);
 uint64_t now_ns(void);
 void sleep_us(unsigned us);
 void pin(int cpu);
+/* Run on any of the benchmark's CPUs again. */
+void unpin(const struct bench *bench);
+
+/* The path of a program in the directory of fsdp-bench, whether it is there or
+ * not; `ret` has PATH_MAX bytes. */
+const char *bench_beside(const char *program, char *ret);
 
 struct samples {
 	double *values;
@@ -98,3 +106,7 @@ row_fn publish_to_waiter;
 row_fn handover_1mib, handover_64mib;
 row_fn handover_steady_faults, handover_steady_mmaps, handover_steady_fds;
 row_fn death_reclaim_1000, idle_wakeups, broker_rss_per_100k, restart_10k;
+row_fn local_all_gather_64mib, local_reduce_scatter_64mib;
+
+/* Not a row but a table of its own, which it prints. */
+row_fn collectives;

@@ -30,13 +30,16 @@ static void show_log(const char *dir)
 
 static void __attribute__((noreturn))
 run(const struct daemon *daemon, const struct bench *bench, const char *config,
-    bool is_supervised)
+    const struct daemon_options *options)
 {
 	char log[256];
 	int fd;
 
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
-	pin(bench->server_cpu);
+	if (options->is_unpinned)
+		unpin(bench);
+	else
+		pin(bench->server_cpu);
 	snprintf(log, sizeof(log), "%s/fsdpd.log", bench->dir);
 	fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (fd >= 0)
@@ -46,7 +49,7 @@ run(const struct daemon *daemon, const struct bench *bench, const char *config,
 	unsetenv("LISTEN_FDS");
 	unsetenv("LISTEN_PID");
 	unsetenv("WATCHDOG_USEC");
-	if (is_supervised)
+	if (options->is_supervised)
 		execl(bench->fsdpd, bench->fsdpd, "--supervised", "--socket",
 		      daemon->socket, "--config", config, (char *)NULL);
 	else
@@ -93,7 +96,7 @@ void daemon_start(struct daemon *daemon, const struct bench *bench,
 	fclose(file);
 	daemon->pid = sys(fork(), "fork");
 	if (daemon->pid == 0)
-		run(daemon, bench, config, options->is_supervised);
+		run(daemon, bench, config, options);
 	wait_ready(daemon, bench->dir);
 }
 

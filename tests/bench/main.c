@@ -22,7 +22,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ROW_SECONDS 120 /* a row that hangs ends then */
+/* What hangs ends then. */
+#define ROW_SECONDS   120
+#define TABLE_SECONDS 1800
 
 struct row {
 	const char *name;
@@ -59,6 +61,10 @@ static const struct row rows[] = {
 	{"idle_wakeups", "in 10 s", 0, idle_wakeups, "broker, idle"},
 	{"model_attach_1000", "us", 10, model_attach_1000,
 	 "a bundle of 1,000 in a new process"},
+	{"local_all_gather_64MiB", "us", 1.25, local_all_gather_64mib,
+	 "the worse of copy and cast, 2 and 4 ranks; floor: copy as much"},
+	{"local_reduce_scatter_64MiB", "us", 1.25, local_reduce_scatter_64mib,
+	 "the worse of f32 and cast, 2 and 4 ranks; floor: triad"},
 	{"broker_rss_per_100k", "MiB", 1, broker_rss_per_100k,
 	 "broker memory per 100,000 tensors"},
 	{"restart_10k", "ms", 1, restart_10k,
@@ -66,8 +72,13 @@ static const struct row rows[] = {
 };
 #define N_ROWS (sizeof(rows) / sizeof(*rows))
 
+static const struct row collectives_table = {
+	"collectives", "us", INFINITY, collectives,
+	"collectives of 2 and 4 ranks, beside bandwidth and MPI"};
+
 static const char usage[] =
 	"Usage: fsdp-bench [--quick] [--json] [--list] [ROW...]\n"
+	"       fsdp-bench collectives [--quick] [--json]\n"
 	"\n"
 	"Measures what fsdpd promises, next to what the bare machine needs.\n"
 	"\n"
@@ -75,33 +86,28 @@ static const char usage[] =
 	"  --json   one JSON object per row and line\n"
 	"  --list   names of all rows\n"
 	"\n"
+	"The table of collectives has 2 and 4 ranks, 64 KiB to 256 MiB, and, "
+	"where\n"
+	"they are installed, Open MPI and MPICH.\n"
+	"\n"
 	"fsdpd is taken from the directory of fsdp-bench, else from PATH.\n";
 
 static const char *find_fsdpd(void)
 {
 	static char path[PATH_MAX];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 16);
-	char *slash;
 
-	if (n < 0)
-		return "fsdpd";
-	path[n] = 0;
-	slash = strrchr(path, '/');
-	strcpy(slash + 1, "fsdpd");
-	if (access(path, X_OK) == 0)
-		return path;
-	return "fsdpd";
+	return access(bench_beside("fsdpd", path), X_OK) == 0 ? path : "fsdpd";
 }
 
 /* The first three CPUs that we may run on. */
 static void find_cpus(struct bench *bench)
 {
 	int cpus[3], n = 0;
-	cpu_set_t set;
 
-	sys(sched_getaffinity(0, sizeof(set), &set), "sched_getaffinity");
+	sys(sched_getaffinity(0, sizeof(bench->cpus), &bench->cpus),
+	    "sched_getaffinity");
 	for (int i = 0; i < CPU_SETSIZE && n < 3; i++)
-		if (CPU_ISSET(i, &set))
+		if (CPU_ISSET(i, &bench->cpus))
 			cpus[n++] = i;
 	bench->client_cpu = cpus[0];
 	bench->server_cpu = n > 1 ? cpus[1] : cpus[0];
@@ -130,7 +136,7 @@ run_here(const struct row *row, const struct bench *bench, int result_fd)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	signal(SIGPIPE, SIG_IGN);
 	pin(bench->client_cpu);
-	alarm(ROW_SECONDS);
+	alarm(row == &collectives_table ? TABLE_SECONDS : ROW_SECONDS);
 	row->run(bench, &result);
 	if (write(result_fd, &result, sizeof(result)) != sizeof(result))
 		die("write the result: %m");
@@ -198,13 +204,13 @@ static void print_head(const struct bench *bench)
 	       "the median of the pairs' ratios, or value / limit\n\n",
 	       bench->client_cpu, bench->server_cpu, bench->second_cpu,
 	       bench->n_pairs);
-	printf("%-23s %9s %9s %9s %-13s %7s %7s\n", "row", "median", "p99",
+	printf("%-26s %9s %9s %9s %-13s %7s %7s\n", "row", "median", "p99",
 	       "floor", "unit", "ratio", "budget");
 }
 
 static void print_line(const struct row *row, const struct result *result)
 {
-	printf("%-23s %9.4g %9.4g %9.4g %-13s %7.3g %7.3g  %-7s  %s\n",
+	printf("%-26s %9.4g %9.4g %9.4g %-13s %7.3g %7.3g  %-7s  %s\n",
 	       row->name, result->median, result->p99, result->floor, row->unit,
 	       result->ratio, row->budget,
 	       is_met(row, result) ? "met" : "NOT MET", row->what);
@@ -229,12 +235,12 @@ static bool is_row(const char *name)
 }
 
 /* How many rows could not be measured. */
-static unsigned run_rows(struct bench *bench, char **names, bool is_json)
+static unsigned run_rows(struct bench *bench, char **names)
 {
 	unsigned n_failed = 0, n_met = 0, n = 0;
 	struct result result;
 
-	if (!is_json)
+	if (!bench->is_json)
 		print_head(bench);
 	for (size_t i = 0; i < N_ROWS; i++) {
 		if (!is_wanted(&rows[i], names))
@@ -248,12 +254,12 @@ static unsigned run_rows(struct bench *bench, char **names, bool is_json)
 			continue;
 		}
 		n_met += is_met(&rows[i], &result);
-		if (is_json)
+		if (bench->is_json)
 			print_json(&rows[i], &result);
 		else
 			print_line(&rows[i], &result);
 	}
-	if (!is_json)
+	if (!bench->is_json)
 		printf("\n%u of %u budgets met, %u rows not measured\n", n_met,
 		       n, n_failed);
 	return n_failed;
@@ -266,6 +272,19 @@ static int list_rows(void)
 	return 0;
 }
 
+static int run_collectives(struct bench *bench, int n_arguments)
+{
+	struct result result;
+
+	if (n_arguments > 0) {
+		fputs("fsdp-bench: collectives is a table of its own and takes "
+		      "no rows\n",
+		      stderr);
+		return 2;
+	}
+	return row_run(&collectives_table, bench, &result) ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -276,7 +295,6 @@ int main(int argc, char **argv)
 		{0},
 	};
 	struct bench bench = {.n_pairs = 51, .fsdpd = find_fsdpd()};
-	bool is_json = false;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -286,7 +304,7 @@ int main(int argc, char **argv)
 			bench.n_pairs = 11;
 			break;
 		case 'j':
-			is_json = true;
+			bench.is_json = true;
 			break;
 		case 'l':
 			return list_rows();
@@ -298,6 +316,9 @@ int main(int argc, char **argv)
 			return 2;
 		}
 	}
+	find_cpus(&bench);
+	if (optind < argc && strcmp(argv[optind], "collectives") == 0)
+		return run_collectives(&bench, argc - optind - 1);
 	for (char **name = argv + optind; *name; name++) {
 		if (!is_row(*name)) {
 			fprintf(stderr,
@@ -306,6 +327,5 @@ int main(int argc, char **argv)
 			return 2;
 		}
 	}
-	find_cpus(&bench);
-	return run_rows(&bench, argv + optind, is_json) ? 1 : 0;
+	return run_rows(&bench, argv + optind) ? 1 : 0;
 }

@@ -319,6 +319,41 @@ check "status is a table, too" test "$(ctl status | wc -l)" -gt 3
 check "ping measures" ctl_json 'd["count"] == 3 and 0 < d["min_ns"] <= d["max_ns"]' \
 	ping -c 3
 
+# --- plans, which need no broker --------------------------------------------
+
+graphs=$(dirname "$0")/../../docs/graphs
+plan()
+{
+	FSDP_SOCKET=/nowhere "$fsdpctl" plan "$@" 2>err
+}
+check "plan is a table" grep -q '^ *0  all_gather .* bucket_ag0$' \
+	<(plan "$graphs/two_layers.json")
+check "plan is a document" json '(d["buckets"][0]["merged"] == "bucket_ag0" and
+	[m["offset"] for m in d["buckets"][1]["members"]] == [0, 2048] and
+	d["left"] == [])' <<<"$(plan --json "$graphs/two_layers.json")"
+plan --json "$graphs/two_layers.json" |
+	"$python" -c 'import json, sys; json.dump(json.load(sys.stdin)["graph"],
+		sys.stdout)' >again.json
+check "what plan makes, it reads" json 'd["graph"]["nodes"]' \
+	<<<"$(plan --json again.json)"
+check "a cap of 0 is one" json '([len(b["members"]) for b in d["buckets"]] ==
+	[1, 1, 1, 1])' <<<"$(plan --json --cap-mb 0 "$graphs/two_layers.json")"
+check "faithful leaves out buckets of one" json '(d["buckets"] == [] and
+	len(d["left"]) == 4)' \
+	<<<"$(plan --json --faithful --cap-mb 0 "$graphs/two_layers.json")"
+for cap in nan -1 inf 1, ,1 x; do
+	refuse "a cap of $cap is none" 2 "--cap-mb" \
+		plan "$graphs/two_layers.json" --cap-mb=$cap
+done
+refuse "an unknown mode is none" 2 "there is no mode '0600'" \
+	plan "$graphs/two_layers.json" --mode 0600
+refuse "faithful and mixed dtypes do not go together" 1 "begins at byte 6" \
+	plan "$graphs/mixed_dtypes.json" --faithful --mode custom_ops_multidtype
+echo '{"nodes": [{"name": "a", "kind": "op", "call": "f", "inputs": ["a"],
+	"dtype": "f32", "shape": []}]}' >cycle.json
+refuse "a cycle is refused" 1 "cycle.json: nodes 'a' and 'a' are in a cycle" \
+	plan cycle.json
+refuse "a missing graph is said" 1 "No such file" plan nix.json
 # --- when things go wrong ---------------------------------------------------
 
 ctl put big.raw --name t/big --dtype u8 --shape 1000000 >/dev/null

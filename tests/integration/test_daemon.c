@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +90,52 @@ Test(fsdpd, the_socket_file_of_a_killed_broker_is_replaced)
 	daemon_restart(&daemon_);
 	fsdp_close(connect_to(&daemon_));
 	daemon_stop(&daemon_);
+}
+
+/* fsdpd with a descriptor that was kept for it under the name "worker". */
+static pid_t start_with_worker(int pidfd, const char *path)
+{
+	pid_t pid = fork();
+	char own[16];
+
+	if (pid != 0)
+		return pid;
+	snprintf(own, sizeof(own), "%d", (int)getpid());
+	unsetenv("NOTIFY_SOCKET");
+	setenv("LISTEN_PID", own, 1);
+	setenv("LISTEN_FDS", "1", 1);
+	setenv("LISTEN_FDNAMES", "worker", 1);
+	dup2(pidfd, 3);
+	execl(program, program, "--socket", path, (char *)NULL);
+	_exit(127);
+}
+
+Test(fsdpd, the_worker_of_an_earlier_broker_is_ended_and_is_no_socket)
+{
+	char path[] = "/tmp/fsdpd-dir-XXXXXX/sock", *slash = strrchr(path, '/');
+	struct fsdp_connect_options options = {.path = path};
+	struct fsdp_client *client = NULL;
+	pid_t worker = fork(), pid;
+	int status;
+
+	if (worker == 0) {
+		for (;;)
+			pause();
+	}
+	*slash = '\0';
+	cr_assert(mkdtemp(path) != NULL);
+	*slash = '/';
+	pid = start_with_worker(pidfd_open(worker, 0), path);
+	cr_assert(eq(int, (int)waitpid(worker, &status, 0), (int)worker));
+	cr_assert(eq(int, WTERMSIG(status), SIGKILL));
+	while (fsdp_connect(&options, &client) < 0)
+		cr_assert(zero(int, (int)waitpid(pid, NULL, WNOHANG)));
+	fsdp_close(client);
+	kill(pid, SIGTERM);
+	waitpid(pid, &status, 0);
+	cr_assert(zero(int, status));
+	*slash = '\0';
+	cr_assert(zero(int, rmdir(path)));
 }
 
 /* --- waiting for room

@@ -61,7 +61,7 @@ static void clean_environment(void)
 	static const char *const names[] = {
 		"NOTIFY_SOCKET",  "LISTEN_FDS",     "LISTEN_PID",
 		"LISTEN_FDNAMES", "WATCHDOG_USEC",  "WATCHDOG_PID",
-		"FSDP_SOCKET",    "JOURNAL_STREAM",
+		"FSDP_SOCKET",    "JOURNAL_STREAM", "FSDP_WORKER",
 	};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)

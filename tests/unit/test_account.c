@@ -22,6 +22,7 @@ static const struct config config = {
 	.quota_grants = 9,
 	.quota_tickets = 8,
 	.quota_bundles = 11,
+	.quota_groups = 12,
 };
 
 Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
@@ -53,7 +54,8 @@ Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
 
 Test(account, each_kind_has_its_own_limit)
 {
-	const uint64_t limits[ACCOUNT_N] = {100, 7, 6, 5, 4, 3, 2, 9, 8, 11};
+	const uint64_t limits[ACCOUNT_N] = {100, 7, 6, 5, 4, 3,
+						2,   9, 8, 11, 12};
 	struct accounts accounts;
 	struct account *account;
 	uint32_t kind;

@@ -359,10 +359,40 @@ Test(catalog, a_free_record_is_told_by_its_own_field)
 	cr_expect(zero(u32, catalog_ticket(&catalog, 1)->slot));
 	cr_expect(eq(int, catalog_bundle(&catalog, 1)->state, BUNDLE_FREE));
 	cr_expect(zero(u32, catalog_prefix(&catalog, 1)->name_size));
+	cr_expect(zero(u64, catalog_comm(&catalog, 1)->id));
+	cr_expect(zero(u64, catalog_group(&catalog, 1)->id));
 	for (section = 0; section < SECTION_N; section++) {
 		cr_expect(eq(u32, catalog_alloc(&catalog, section), 1));
 		cr_expect(eq(u32, catalog_alloc(&catalog, section), 2));
 	}
+	catalog_close(&catalog);
+}
+
+Test(catalog, what_lasts_of_communicators_is_adopted)
+{
+	struct catalog catalog = make();
+	uint32_t comm = catalog_alloc(&catalog, SECTION_COMM);
+	uint32_t group = catalog_alloc(&catalog, SECTION_GROUP);
+	struct catalog adopted = CATALOG_NULL;
+
+	cr_expect(ge(u32, catalog_capacity(SECTION_COMM), 1024));
+	cr_expect(ge(u32, catalog_capacity(SECTION_GROUP), 65536));
+	cr_expect(eq(u64, catalog.header->next_comm_id, 1));
+	catalog_comm(&catalog, comm)->id = 5;
+	catalog_comm(&catalog, comm)->first_group = group;
+	catalog_comm(&catalog, comm)->step = 7;
+	catalog_group(&catalog, group)->comm = comm;
+	catalog_set(&catalog, catalog.header->next_comm_id, 9);
+	catalog_commit(&catalog);
+	catalog_set(&catalog, catalog_comm(&catalog, comm)->step, 8);
+	catalog_release(&catalog, SECTION_GROUP, group);
+	cr_assert(zero(int, catalog_adopt(&adopted, copy_file(catalog.fd),
+					  NULL)));
+	cr_expect(eq(u64, catalog_comm(&adopted, comm)->step, 7));
+	cr_expect(eq(u32, catalog_comm(&adopted, comm)->first_group, group));
+	cr_expect(eq(u32, catalog_group(&adopted, group)->comm, comm));
+	cr_expect(eq(u64, adopted.header->next_comm_id, 9));
+	catalog_close(&adopted);
 	catalog_close(&catalog);
 }
 

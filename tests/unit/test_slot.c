@@ -277,6 +277,113 @@ Test(slot, an_empty_tensor_is_legal)
 	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
 }
 
+/* --- groups and pins -------------------------------------------------------
+ */
+
+/* One that alice holds, and that nothing keeps. */
+static struct slot_ref client_anonymous(uint64_t size)
+{
+	struct slot_ref ref = client_alloc(&alice, size);
+
+	cr_assert(zero(int, (int)client_publish(&alice, &ref, "", 0, 0)));
+	return ref;
+}
+
+static uint32_t n_in_limbo(void)
+{
+	return broker->catalog.header->limbo.n;
+}
+
+Test(slot, a_pin_keeps_it_though_nobody_holds_it)
+{
+	struct slot_ref ref = client_anonymous(100);
+
+	slot_pin(broker, ref.slot);
+	slot_pin(broker, ref.slot);
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_assert(zero(u32, n_in_limbo()), "limbo is what nothing keeps");
+	cr_assert(not(slot_unpin(broker, ref.slot)));
+	cr_assert(zero(u32, limbo_collect_all(broker)));
+	cr_assert(slot_unpin(broker, ref.slot));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+	client_close(&alice);
+	assert_empty(broker, 1000);
+}
+
+Test(slot, a_slot_that_is_held_outlives_its_pin)
+{
+	struct slot_ref ref = client_anonymous(100);
+
+	slot_pin(broker, ref.slot);
+	cr_assert(not(slot_unpin(broker, ref.slot)));
+	cr_assert(eq(u32, n_in_limbo(), 1));
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+}
+
+Test(slot, the_death_of_a_client_frees_nothing_that_is_pinned)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+
+	slot_pin(broker, ref.slot);
+	client_close(&alice);
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 128));
+	cr_assert(slot_unpin(broker, ref.slot));
+	assert_empty(broker, 1000);
+}
+
+Test(slot, a_name_that_is_evicted_leaves_what_is_pinned)
+{
+	struct slot_ref ref = client_put(&alice, "a", PUBLISH_EVICTABLE);
+
+	slot_pin(broker, ref.slot);
+	cr_assert(zero(u64, limbo_evict(broker, 1, NULL)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
+	cr_assert(zero(int, client_remove(&alice, "a")));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_assert(slot_unpin(broker, ref.slot));
+}
+
+Test(slot, a_group_keeps_it_until_it_lets_go)
+{
+	struct slot_ref ref = client_anonymous(100);
+
+	slot_set_group(broker, ref.slot, 7);
+	slot_settle(broker, ref.slot);
+	client_close(&alice);
+	cr_assert(zero(u32, limbo_collect_all(broker)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	slot_set_group(broker, ref.slot, 0);
+	cr_assert(slot_settle(broker, ref.slot));
+	assert_empty(broker, 1000);
+}
+
+/* Pins end with the process, groups do not. */
+Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
+{
+	struct slot_ref grouped = client_anonymous(64);
+	struct slot_ref pinned = client_anonymous(64);
+	struct error err = ERROR_NULL;
+
+	slot_set_group(broker, grouped.slot, 7);
+	slot_pin(broker, grouped.slot);
+	slot_pin(broker, pinned.slot);
+	client_close(&alice);
+	client_close(&bob);
+	cr_assert(eq(int, word_state(broker, &pinned), SLOT_LIMBO));
+	accounts_deinit(&broker->accounts);
+	accounts_init(&broker->accounts, &broker->config);
+	broker->limbo = (struct limbo){0};
+	must(slot_adopt_all(broker, &err), &err);
+	cr_assert(eq(int, word_state(broker, &pinned), SLOT_FREE));
+	cr_assert(eq(int, word_state(broker, &grouped), SLOT_LIMBO));
+	slot_set_group(broker, grouped.slot, 0);
+	cr_assert(slot_settle(broker, grouped.slot));
+	assert_empty(broker, 1000);
+}
+
 /* What a new broker makes of the catalog: the same. */
 Test(slot, adoption_charges_and_settles_again)
 {

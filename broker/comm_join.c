@@ -1,0 +1,249 @@
+/*
+ * Joining: who may, as which rank, and until all are there.
+ *
+ * A parked join is run again from its beginning, as is one that a client sends
+ * again after it has lost its connection. So a rank that has joined and was not
+ * told yet is found first, whatever has become of the run meanwhile.
+ */
+#include "broker/broker.h"
+#include "broker/comm.h"
+#include "broker/comm_record.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define RANK_TEXT 160
+
+/* The run in which this very request waits for its answer. */
+static struct comm *find_waiting(const struct session *session,
+				 const struct comm_join_request *request)
+{
+	struct comm *comm = session->broker->comms.first;
+	const struct comm_rank *rank;
+
+	for (; comm; comm = comm->next) {
+		rank = &comm->ranks[request->rank];
+		if (rank->session == session && !rank->is_answered &&
+		    !strcmp(comm->name, request->name))
+			return comm;
+	}
+	return NULL;
+}
+
+/* --- checks -------------------------------------------------------------- */
+
+static int differ(const struct comm *comm, const char *what, uint64_t mine,
+		  uint64_t theirs, struct error *err)
+{
+	return error_set(err, -EINVAL,
+			 "others have joined communicator '%s' with %s of "
+			 "%" PRIu64 ", not %" PRIu64 "; all must give the same",
+			 comm->name, what, theirs, mine);
+}
+
+static int check_options(const struct comm *comm,
+			 const struct comm_join_request *mine,
+			 struct error *err)
+{
+	const struct comm_join_request *theirs = &comm->asked;
+	const struct {
+		const char *what;
+		uint64_t mine, theirs;
+	} options[] = {
+		{"a number of ranks", mine->n_ranks, theirs->n_ranks},
+		{"a number of shards", mine->n_shards, theirs->n_shards},
+		{"a group", mine->access.gid, theirs->access.gid},
+		{"a mode", mine->access.mode, theirs->access.mode},
+		{"a time-out in ms", (uint64_t)mine->timeout_ms,
+		 (uint64_t)theirs->timeout_ms},
+		{"a time to live in ms", mine->ttl_ms, theirs->ttl_ms},
+		{"a limiter", mine->limiter, theirs->limiter},
+		{"a limit of groups", mine->limit, theirs->limit},
+		{"a limit of bytes", mine->limit_bytes, theirs->limit_bytes},
+		{"a number of inputs", mine->n_inputs, theirs->n_inputs},
+	};
+
+	for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
+		if (options[i].mine != options[i].theirs)
+			return differ(comm, options[i].what, options[i].mine,
+				      options[i].theirs, err);
+	}
+	return 0;
+}
+
+/* Is its place free, and has it no other? */
+static int check_place(const struct comm *comm, const struct session *session,
+		       uint32_t rank, struct error *err)
+{
+	const struct comm_rank *who = &comm->ranks[rank];
+	uint32_t other;
+
+	if (who->session)
+		return error_set(err, -EEXIST,
+				 "rank %u of communicator '%s' is process %u "
+				 "(%s) already",
+				 rank, comm->name, who->pid, who->command);
+	if (!comm_find_rank(comm, session, &other))
+		return 0;
+	return error_set(err, -EEXIST,
+			 "this connection is rank %u of communicator '%s' "
+			 "already; join as rank %u over one of its own",
+			 other, comm->name, rank);
+}
+
+static int check_number(const struct session *session, struct error *err)
+{
+	const struct comm *comm = session->broker->comms.first;
+	uint32_t n = 0, rank;
+
+	for (; comm; comm = comm->next)
+		n += comm_find_rank(comm, session, &rank);
+	if (n < COMM_MAX_OF_SESSION)
+		return 0;
+	return error_set(err, -EMFILE,
+			 "this connection is in %u communicators, which is the "
+			 "limit; leave some",
+			 n);
+}
+
+/* --- joining ------------------------------------------------------------- */
+
+static void add_rank(struct comm *comm, struct session *session, uint32_t rank)
+{
+	const struct session_record *record = session_record(session);
+	struct comm_rank *who = &comm->ranks[rank];
+
+	who->session = session;
+	who->pid = record->pid;
+	memcpy(who->command, record->command, sizeof(who->command));
+	comm->n_joined++;
+	point("comm.joined");
+	if (comm->n_joined < comm->n_ranks)
+		return;
+	comm->state = COMM_RUNNING;
+	comm_wake(comm);
+}
+
+static int begin(struct session *session,
+		 const struct comm_join_request *request, struct comm **ret,
+		 struct error *err)
+{
+	struct broker *broker = session->broker;
+	uint32_t record = comm_record_find(broker, request->name);
+	bool is_new = !record;
+	int r;
+
+	if (is_new)
+		r = comm_record_make(broker, session, request, &record, err);
+	else
+		r = comm_record_check_access(broker, session, record, request,
+					     err);
+	if (r == 0 && !is_new)
+		r = comm_record_check_mesh(broker, record, request, err);
+	if (r < 0)
+		return r;
+	r = comm_new(broker, record, request, ret, err);
+	if (r < 0 && is_new)
+		comm_record_free(broker, record);
+	return r;
+}
+
+/* Into the one that forms, or a new one. */
+static int join(struct session *session,
+		const struct comm_join_request *request, struct comm *comm,
+		struct comm **ret, struct error *err)
+{
+	int r;
+
+	r = check_number(session, err);
+	if (r == 0 && comm) {
+		r = check_options(comm, request, err);
+		if (r == 0)
+			r = check_place(comm, session, request->rank, err);
+	} else if (r == 0) {
+		r = begin(session, request, &comm, err);
+	}
+	if (r < 0)
+		return r;
+	add_rank(comm, session, request->rank);
+	*ret = comm;
+	return 0;
+}
+
+/* One that some have left already is not joined: it is waited for. */
+static int wait_for_end(const struct comm *comm, bool is_late,
+			struct error *err)
+{
+	uint64_t gone = 0;
+	char missing[RANK_TEXT];
+
+	if (!is_late)
+		return COMM_JOIN_WAIT;
+	for (uint32_t i = 0; i < comm->n_ranks; i++) {
+		if (comm->ranks[i].has_left)
+			gone |= UINT64_C(1) << i;
+	}
+	comm_name_missing(comm, gone, missing, sizeof(missing));
+	return error_set(err, -ETIMEDOUT,
+			 "an earlier run of communicator '%s' is not over: %s "
+			 "has not left it",
+			 comm->name, missing);
+}
+
+/* How long the others may take is counted from when the run began to form, not
+ * from when this rank began to wait: for the end of an earlier one, say. */
+static int look(struct comm *comm, uint32_t rank, struct error *err)
+{
+	int r;
+
+	if (comm->state == COMM_FAILED) {
+		r = comm_refuse_failed(comm, err);
+		comm_leave(comm, rank);
+		return r;
+	}
+	if (comm->state == COMM_JOINING)
+		return COMM_JOIN_WAIT;
+	comm->ranks[rank].is_answered = true;
+	return COMM_JOIN_DONE;
+}
+
+/* As the rank that asks now. `known`: what runs by that name; NULL. */
+static int enter(struct session *session,
+		 const struct comm_join_request *request, struct comm *known,
+		 bool is_late, struct comm **ret, struct error *err)
+{
+	int r;
+
+	/* First, since nothing else is for others to know. */
+	if (known) {
+		r = comm_record_check_access(session->broker, session,
+					     known->record, request, err);
+		if (r < 0)
+			return r;
+	}
+	if (known && known->n_left) {
+		*ret = known;
+		return wait_for_end(known, is_late, err);
+	}
+	r = join(session, request, known, ret, err);
+	if (r < 0)
+		return r;
+	return look(*ret, request->rank, err);
+}
+
+int comm_join(struct session *session, const struct comm_join_request *request,
+	      bool is_late, struct comm **ret, struct error *err)
+{
+	struct comm *comm = find_waiting(session, request);
+
+	if (!comm)
+		return enter(session, request,
+			     comm_find_name(session->broker, request->name),
+			     is_late, ret, err);
+	*ret = comm;
+	return look(comm, request->rank, err);
+}

@@ -1,0 +1,720 @@
+/*
+ * The list of gathers: who has started and resharded which, what each waits
+ * for, and its way from the limiter over memory and the engine to its end.
+ *
+ * A gather stays in the list while its job runs, even if every rank has
+ * resharded it meanwhile: so its bytes count until they are free. Only a
+ * commit drops it, because what it makes is then of the step before.
+ */
+#include "broker/gather.h"
+#include "broker/broker.h"
+#include "broker/group.h"
+#include "broker/limbo.h"
+#include "broker/slot.h"
+#include "broker/storage.h"
+#include "broker/work.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#define RANK_TEXT 160 /* of comm_rank_name() and lists of ranks */
+
+static uint64_t bit(uint32_t rank)
+{
+	return UINT64_C(1) << rank;
+}
+
+static uint32_t first_rank(uint64_t mask)
+{
+	return (uint32_t)__builtin_ctzll(mask);
+}
+
+/* --- the list ------------------------------------------------------------ */
+
+static void append(struct comm *comm, struct gather *gather)
+{
+	if (comm->last_gather)
+		comm->last_gather->next = gather;
+	else
+		comm->first_gather = gather;
+	comm->last_gather = gather;
+}
+
+static void take_out(struct comm *comm, struct gather *gather)
+{
+	struct gather *prev = NULL, *at = comm->first_gather;
+
+	while (at != gather) {
+		prev = at;
+		at = at->next;
+	}
+	if (prev)
+		prev->next = gather->next;
+	else
+		comm->first_gather = gather->next;
+	if (comm->last_gather == gather)
+		comm->last_gather = prev;
+}
+
+/* The instance that the rank has started and not resharded. */
+static struct gather *find_open(const struct group *group, uint32_t rank)
+{
+	struct gather *gather = group->comm->first_gather;
+
+	for (; gather; gather = gather->next) {
+		if (gather->group == group &&
+		    (gather->started & ~gather->ended & bit(rank)))
+			return gather;
+	}
+	return NULL;
+}
+
+/* What others have started and the rank has not. */
+static struct gather *find_next(const struct comm *comm, uint32_t rank)
+{
+	struct gather *gather = comm->first_gather;
+
+	while (gather && (gather->started & bit(rank)))
+		gather = gather->next;
+	return gather;
+}
+
+static uint32_t count(const struct comm *comm)
+{
+	const struct gather *gather = comm->first_gather;
+	uint32_t n = 0;
+
+	for (; gather; gather = gather->next)
+		n++;
+	return n;
+}
+
+/* --- the limiter --------------------------------------------------------- */
+
+/* Who waits has waited for something that has just changed. */
+static void restart_waits(struct comm *comm)
+{
+	struct gather *gather = comm->first_gather;
+
+	for (; gather; gather = gather->next)
+		gather->waits_since_ms = now_ms();
+}
+
+/* Have all ranks resharded it, and does nothing write to it? */
+static bool is_over(const struct gather *gather)
+{
+	return gather->ended == comm_all(gather->group->comm) &&
+	       gather->state != GATHER_RUNNING;
+}
+
+/* In the faithful form the first rank's reshard enqueues the event of what
+ * was admitted; a ticket that still waits goes only with its gather. */
+static bool is_ticket_due(const struct gather *gather)
+{
+	if (gather->is_ticket_freed)
+		return false;
+	if (is_over(gather))
+		return true;
+	return gather->group->comm->asked.limiter == COMM_LIMITER_FAITHFUL &&
+	       gather->ended && gather->state != GATHER_LIMITED;
+}
+
+static void free_ticket_if_due(struct gather *gather)
+{
+	struct comm *comm = gather->group->comm;
+
+	if (!is_ticket_due(gather))
+		return;
+	/* What stays as shards of a smaller mesh is not freed: no event. */
+	limiter_free_ticket(comm->limiter, gather->ticket, !gather->n_mesh);
+	gather->is_ticket_freed = true;
+	restart_waits(comm);
+}
+
+/* --- ends ---------------------------------------------------------------- */
+
+static void release_slot(struct gather *gather)
+{
+	struct group *group = gather->group;
+	bool is_kept = gather->n_mesh && !group->plan.is_in_place &&
+		       gather->state == GATHER_DONE && !group->kept_full;
+
+	if (is_kept)
+		group->kept_full = gather->slot;
+	else if (gather->slot)
+		(void)slot_unpin(group->comm->broker, gather->slot);
+	gather->slot = 0;
+}
+
+/* Out of the list, with its ticket; the slot is the caller's. */
+static void forget(struct gather *gather)
+{
+	struct comm *comm = gather->group->comm;
+
+	assert(!gather->slot);
+	limiter_complete(comm->limiter, gather->ticket);
+	restart_waits(comm);
+	take_out(comm, gather);
+	free(gather);
+}
+
+/* The gather may be gone afterwards. */
+static void end_if_over(struct gather *gather)
+{
+	free_ticket_if_due(gather);
+	if (!is_over(gather))
+		return;
+	release_slot(gather);
+	forget(gather);
+}
+
+static bool drop_kept(struct group *group)
+{
+	if (!group->kept_full)
+		return false;
+	(void)slot_unpin(group->comm->broker, group->kept_full);
+	group->kept_full = 0;
+	return true;
+}
+
+void gathers_on_commit(struct comm *comm)
+{
+	struct group *group = comm->first_group;
+	struct gather *gather;
+
+	/* No rank has any open: those that are left still run. */
+	while ((gather = comm->first_gather)) {
+		if (!gather->is_ticket_freed)
+			limiter_free_ticket(comm->limiter, gather->ticket,
+					    !gather->n_mesh);
+		gather->n_mesh = 0;
+		release_slot(gather);
+		forget(gather);
+	}
+	for (; group; group = group->next)
+		(void)drop_kept(group);
+}
+
+void gathers_free(struct comm *comm)
+{
+	struct group *group = comm->first_group;
+	struct gather *gather;
+
+	while ((gather = comm->first_gather)) {
+		comm->first_gather = gather->next;
+		if (gather->slot)
+			(void)slot_unpin(comm->broker, gather->slot);
+		free(gather);
+	}
+	comm->last_gather = NULL;
+	for (; group; group = group->next)
+		(void)drop_kept(group);
+}
+
+/* --- what ranks ask for -------------------------------------------------- */
+
+static int refuse_order(const struct group *group, uint32_t rank,
+			const struct gather *next, struct error *err)
+{
+	char mine[RANK_TEXT], theirs[RANK_TEXT];
+	const struct comm *comm = group->comm;
+
+	comm_rank_name(comm, rank, mine, sizeof(mine));
+	comm_rank_name(comm, first_rank(next->started), theirs, sizeof(theirs));
+	return error_set(err, -EINVAL,
+			 "%s unshards '%s', but the ranks' next one is '%s', "
+			 "which %s began; all must unshard in the same order",
+			 mine, group->name, next->group->name, theirs);
+}
+
+/* May the rank begin a gather that no other has? */
+static int check_new(const struct group *group, uint32_t rank,
+		     struct error *err)
+{
+	const struct comm *comm = group->comm;
+	char name[RANK_TEXT];
+
+	if (!group->step)
+		return error_set(err, -ENODATA,
+				 "nothing of group '%s' was committed yet: "
+				 "write the shards and commit a step first",
+				 group->name);
+	comm_rank_name(comm, rank, name, sizeof(name));
+	if (comm->committing)
+		return error_set(err, -EINVAL,
+				 "%s unshards '%s', but other ranks commit "
+				 "step %llu next; all must do the same in the "
+				 "same order",
+				 name, group->name,
+				 (unsigned long long)comm->committing);
+	if (count(comm) >= GATHER_MAX)
+		return error_set(err, -EBUSY,
+				 "%s is %d unshards ahead of others; wait for "
+				 "one of them",
+				 name, GATHER_MAX);
+	return 0;
+}
+
+/* What it takes from the limiter: a plan in place makes nothing. */
+static uint64_t full_size(const struct group *group)
+{
+	const struct plan *plan = &group->plan;
+
+	return plan->is_in_place ? 0 : plan->full_size * plan->n_replicas;
+}
+
+static int begin(struct group *group, struct gather **ret, struct error *err)
+{
+	struct comm *comm = group->comm;
+	struct comms *comms = &comm->broker->comms;
+	struct gather *gather = calloc(1, sizeof(*gather));
+	int r;
+
+	if (!gather)
+		return error_set(err, -ENOMEM, "no memory for an unshard");
+	r = limiter_request(comm->limiter, full_size(group),
+			    group->plan.policy.stays_unsharded, &gather->ticket,
+			    err);
+	if (r < 0) {
+		free(gather);
+		return r;
+	}
+	gather->group = group;
+	gather->sequence = ++group->n_gathers;
+	gather->since_ms = now_ms();
+	gather->waits_since_ms = gather->since_ms;
+	comms->n_unshards++;
+	if (!limiter_is_admitted(comm->limiter, gather->ticket))
+		comms->n_limited++;
+	append(comm, gather);
+	*ret = gather;
+	return 0;
+}
+
+/* What comes next is expected of the rank from now on. */
+static void mark_started(struct gather *gather, uint32_t rank)
+{
+	gather->started |= bit(rank);
+	if (gather->next)
+		gather->next->since_ms = now_ms();
+	comm_wake(gather->group->comm);
+}
+
+int gather_start(struct group *group, uint32_t rank, uint64_t *ret_sequence,
+		 struct error *err)
+{
+	struct gather *gather = find_open(group, rank);
+	int r;
+
+	r = comm_check_not_committing(group->comm, rank, err);
+	if (r < 0)
+		return r;
+	if (!gather) {
+		gather = find_next(group->comm, rank);
+		if (gather && gather->group != group)
+			return refuse_order(group, rank, gather, err);
+		if (!gather) {
+			r = check_new(group, rank, err);
+			if (r == 0)
+				r = begin(group, &gather, err);
+			if (r < 0)
+				return r;
+		}
+		mark_started(gather, rank);
+	}
+	*ret_sequence = gather->sequence;
+	return 0;
+}
+
+static int check_mesh(const struct gather *gather, uint32_t rank,
+		      uint32_t n_mesh, struct error *err)
+{
+	const struct comm *comm = gather->group->comm;
+	char mine[RANK_TEXT], theirs[RANK_TEXT];
+	int r;
+
+	if (n_mesh) {
+		r = plan_check_mesh(&gather->group->plan, n_mesh, err);
+		if (r < 0)
+			return error_wrap(err, r, "reshard '%s'",
+					  gather->group->name);
+	}
+	if (!gather->ended || gather->n_mesh == n_mesh)
+		return 0;
+	comm_rank_name(comm, rank, mine, sizeof(mine));
+	comm_rank_name(comm, first_rank(gather->ended), theirs, sizeof(theirs));
+	return error_set(err, -EINVAL,
+			 "%s reshards '%s' to a mesh of %u, but %s did to one "
+			 "of %u (0: not at all); all must do the same",
+			 mine, gather->group->name, n_mesh, theirs,
+			 gather->n_mesh);
+}
+
+int gather_stop(struct group *group, uint32_t rank, uint32_t n_mesh,
+		struct error *err)
+{
+	struct gather *gather = find_open(group, rank);
+	char name[RANK_TEXT];
+	int r;
+
+	if (!gather) {
+		comm_rank_name(group->comm, rank, name, sizeof(name));
+		return error_set(err, -EINVAL, "%s has not unsharded '%s'",
+				 name, group->name);
+	}
+	r = check_mesh(gather, rank, n_mesh, err);
+	if (r < 0)
+		return r;
+	gather->ended |= bit(rank);
+	gather->n_mesh = n_mesh;
+	end_if_over(gather);
+	comm_wake(group->comm);
+	return 0;
+}
+
+int gather_find(const struct group *group, uint32_t rank, uint64_t sequence,
+		struct gather **ret, struct error *err)
+{
+	struct gather *gather = find_open(group, rank);
+	char name[RANK_TEXT];
+
+	if (gather && gather->sequence == sequence) {
+		*ret = gather;
+		return 0;
+	}
+	comm_rank_name(group->comm, rank, name, sizeof(name));
+	return error_set(err, -EINVAL,
+			 "%s has no unshard %llu of '%s': it was resharded, or "
+			 "never begun",
+			 name, (unsigned long long)sequence, group->name);
+}
+
+int gathers_check_commit(const struct comm *comm, uint32_t rank,
+			 struct error *err)
+{
+	const struct gather *gather = comm->first_gather;
+	const struct gather *next = find_next(comm, rank);
+	char mine[RANK_TEXT], theirs[RANK_TEXT];
+
+	comm_rank_name(comm, rank, mine, sizeof(mine));
+	for (; gather; gather = gather->next) {
+		if (gather->started & ~gather->ended & bit(rank))
+			return error_set(err, -EBUSY,
+					 "%s has '%s' unsharded; reshard it "
+					 "before the commit",
+					 mine, gather->group->name);
+	}
+	if (!next)
+		return 0;
+	comm_rank_name(comm, first_rank(next->started), theirs, sizeof(theirs));
+	return error_set(err, -EINVAL,
+			 "%s commits, but the ranks' next step is to unshard "
+			 "'%s', which %s began",
+			 mine, next->group->name, theirs);
+}
+
+/* --- sentences ----------------------------------------------------------- */
+
+/* Who keeps the limiter from admitting it: in the faithful form the one whose
+ * event it took from the queue, else the oldest that is counted. */
+static const struct gather *find_blocker(const struct gather *gather)
+{
+	const struct comm *comm = gather->group->comm;
+	uint64_t ticket = limiter_waited_for(comm->limiter, gather->ticket);
+	const struct gather *at = comm->first_gather;
+
+	for (; at; at = at->next) {
+		if (ticket ? at->ticket == ticket
+			   : at->state != GATHER_LIMITED &&
+				     !at->group->plan.policy.stays_unsharded)
+			return at;
+	}
+	return NULL;
+}
+
+/* Why it does not go on: "it ..." */
+static int describe_wait(const struct gather *gather, struct error *ret)
+{
+	const struct comm *comm = gather->group->comm;
+	const struct gather *blocker;
+	char missing[RANK_TEXT];
+
+	switch (gather->state) {
+	case GATHER_LIMITED:
+		blocker = find_blocker(gather);
+		if (!blocker)
+			break;
+		comm_name_missing(comm, blocker->ended, missing,
+				  sizeof(missing));
+		return error_set(ret, -ETIMEDOUT,
+				 "waits for the limiter until '%s' is "
+				 "resharded, which %s has not done",
+				 blocker->group->name, missing);
+	case GATHER_WANTS_ROOM:
+		return error_set(ret, -ETIMEDOUT, "waits for memory: %s",
+				 gather->shortage.code ? gather->shortage.msg
+						       : "it is being made");
+	case GATHER_RUNNING:
+	case GATHER_DONE:
+		return error_set(ret, -ETIMEDOUT, "is being gathered");
+	}
+	return error_set(ret, -ETIMEDOUT, "waits for the limiter");
+}
+
+int gather_refuse_wait(const struct gather *gather, struct error *err)
+{
+	struct error wait = ERROR_NULL;
+	int r = describe_wait(gather, &wait);
+
+	return error_set(err, r, "'%s' is not whole yet: it %s",
+			 gather->group->name, wait.msg);
+}
+
+/* --- lateness ------------------------------------------------------------ */
+
+struct late {
+	const struct gather *gather; /* NULL: none waits for anybody */
+	uint64_t since_ms;
+	bool is_waiting; /* for limiter or room; else: it was not started */
+};
+
+static void note_late(struct late *late, const struct gather *gather,
+		      uint64_t since_ms, bool is_waiting)
+{
+	if (late->gather && late->since_ms <= since_ms)
+		return;
+	*late = (struct late){gather, since_ms, is_waiting};
+}
+
+/* Of each rank only the first that it has not started counts: what comes
+ * behind cannot be expected of it yet. */
+static struct late find_late(const struct comm *comm)
+{
+	const struct gather *gather = comm->first_gather;
+	struct late late = {0};
+	uint64_t behind = 0;
+
+	for (; gather; gather = gather->next) {
+		if (comm_all(comm) & ~gather->started & ~behind)
+			note_late(&late, gather, gather->since_ms, false);
+		behind |= ~gather->started;
+		if (gather->state == GATHER_LIMITED ||
+		    gather->state == GATHER_WANTS_ROOM)
+			note_late(&late, gather, gather->waits_since_ms, true);
+	}
+	return late;
+}
+
+uint64_t gathers_deadline(const struct comm *comm)
+{
+	struct late late = find_late(comm);
+
+	if (!late.gather)
+		return UINT64_MAX;
+	return late.since_ms + (uint64_t)comm->timeout_ms;
+}
+
+void gathers_describe_late(const struct comm *comm, struct error *ret)
+{
+	struct late late = find_late(comm);
+	struct error wait = ERROR_NULL;
+	char missing[RANK_TEXT];
+
+	assert(late.gather);
+	if (late.is_waiting) {
+		describe_wait(late.gather, &wait);
+		error_set(ret, -ECONNABORTED,
+			  "group '%s' was not whole within %d ms: it %s",
+			  late.gather->group->name, comm->timeout_ms, wait.msg);
+		return;
+	}
+	comm_name_missing(comm, late.gather->started, missing, sizeof(missing));
+	error_set(ret, -ECONNABORTED, "%s has not unsharded '%s' within %d ms",
+		  missing, late.gather->group->name, comm->timeout_ms);
+}
+
+/* --- progress ------------------------------------------------------------ */
+
+static void fail(const struct group *group, const struct error *cause)
+{
+	comm_fail(group->comm, -ECONNABORTED,
+		  "the work stopped while group '%s' of communicator '%s' was "
+		  "gathered: %s",
+		  group->name, group->comm->name, cause->msg);
+}
+
+static void finish(struct group *group, struct gather *gather)
+{
+	gather->state = GATHER_DONE;
+	restart_waits(group->comm);
+	end_if_over(gather);
+	comm_wake(group->comm);
+}
+
+static void on_gathered(void *data, const struct job_done *done)
+{
+	struct work *work = data;
+	struct broker *broker = work->broker;
+	struct group *group = work_find_group(work);
+	struct error cause = ERROR_NULL;
+	struct gather *gather;
+
+	gather = group ? group->comm->first_gather : NULL;
+	while (gather &&
+	       (gather->group != group || gather->sequence != work->sequence))
+		gather = gather->next;
+	free(work);
+	if (!gather)
+		return;
+	if (done->code < 0) {
+		error_set(&cause, done->code, "%s", done->sentence);
+		fail(group, &cause);
+	} else {
+		finish(group, gather);
+	}
+	catalog_commit(&broker->catalog);
+	point("gather.done");
+}
+
+static int submit(struct gather *gather, struct error *err)
+{
+	struct group *group = gather->group;
+	struct engine *engine = &group->comm->broker->engine;
+	struct engine_slots slots = {
+		.shards = group->shards[group->side],
+		.full = gather->slot,
+	};
+	struct job job = {
+		.kind = JOB_GATHER,
+		.stream = work_stream(group, WORK_STREAM_GATHER),
+		.plan = group->engine_plan,
+	};
+	struct work *work;
+	int r;
+
+	r = work_new(group, gather->sequence, &work, err);
+	if (r < 0)
+		return r;
+	r = engine_submit(engine, &job, &slots, on_gathered, work, err);
+	if (r < 0) {
+		free(work);
+		return r;
+	}
+	gather->state = GATHER_RUNNING;
+	point("gather.submitted");
+	return 0;
+}
+
+/* The copies kept for smaller meshes go before a gather has to wait. */
+static bool drop_all_kept(struct comm *comm)
+{
+	struct group *group = comm->first_group;
+	bool is_dropped = false;
+
+	for (; group; group = group->next)
+		is_dropped |= drop_kept(group);
+	return is_dropped;
+}
+
+/* Memory for the whole parameters: enum pool_outcome. */
+static int make_room(struct gather *gather, struct error *err)
+{
+	struct comm *comm = gather->group->comm;
+	const struct comm_record *record =
+		catalog_comm(&comm->broker->catalog, comm->record);
+	struct storage_request request = {
+		.access = record->access,
+		.uid = record->uid,
+		.size = full_size(gather->group),
+		.may_evict = true,
+	};
+	int r;
+
+	gather->shortage = ERROR_NULL;
+	r = storage_make(comm->broker, &request, &gather->slot, err);
+	if (r == POOL_FULL && drop_all_kept(comm))
+		r = storage_make(comm->broker, &request, &gather->slot, err);
+	if (r == POOL_FULL)
+		gather->shortage = *err;
+	return r;
+}
+
+/* False: it waits for room, or the communicator has failed. */
+static bool start_one(struct gather *gather)
+{
+	struct error err = ERROR_NULL;
+	int r;
+
+	r = make_room(gather, &err);
+	if (r == POOL_OK)
+		r = submit(gather, &err);
+	if (r < 0)
+		fail(gather->group, &err);
+	return r == 0;
+}
+
+/* Those that need no memory are done then. The gather stays in the list: not
+ * all ranks can have resharded one that is limited. */
+static void admit(struct gather *gather)
+{
+	struct group *group = gather->group;
+
+	gather->waits_since_ms = now_ms();
+	gather->state = GATHER_DONE;
+	if (group->plan.is_in_place) {
+		gather->slot = group->shards[group->side];
+		slot_pin(group->comm->broker, gather->slot);
+	} else if (group->kept_full) {
+		gather->slot = group->kept_full;
+		group->kept_full = 0;
+	} else {
+		gather->state = GATHER_WANTS_ROOM;
+	}
+	free_ticket_if_due(gather);
+	if (gather->state == GATHER_DONE)
+		comm_wake(group->comm);
+}
+
+/* Gives whether some want room. In order, so that an event which one enqueues
+ * is there for the next; behind the first that is not admitted none is. */
+static bool admit_all(struct comm *comm)
+{
+	struct gather *gather = comm->first_gather;
+	bool is_room_wanted = false;
+
+	for (; gather; gather = gather->next) {
+		if (gather->state == GATHER_LIMITED) {
+			if (!limiter_is_admitted(comm->limiter, gather->ticket))
+				break;
+			admit(gather);
+		}
+		is_room_wanted |= gather->state == GATHER_WANTS_ROOM;
+	}
+	return is_room_wanted;
+}
+
+/* The first that finds no room holds up those behind it: smaller ones would
+ * else keep it waiting for ever. */
+static void start_all(struct comm *comm)
+{
+	struct gather *gather = comm->first_gather;
+	uint32_t n_running = 0;
+
+	for (; gather && n_running < GATHER_MAX_RUNNING;
+	     gather = gather->next) {
+		if (gather->state == GATHER_WANTS_ROOM && !start_one(gather))
+			return;
+		n_running += gather->state == GATHER_RUNNING;
+	}
+}
+
+void gathers_progress(struct comm *comm)
+{
+	if (!admit_all(comm))
+		return;
+	limbo_collect_released(comm->broker);
+	start_all(comm);
+	catalog_commit(&comm->broker->catalog);
+}

@@ -1,0 +1,40 @@
+/*
+ * Memory that the broker makes for collectives: shards, whole parameters,
+ * gradients.
+ *
+ * It is a slot like any other (bytes, one-dimensional, without a name), so
+ * that what clients do with it is held, counted and collected as everything
+ * else is. It is charged to the user who made the communicator.
+ */
+#pragma once
+#include "proto/message.h"
+#include <stdint.h>
+
+struct broker;
+struct error;
+struct verb_call;
+
+struct storage_request {
+	struct access_class access; /* with the real uid */
+	uint32_t uid;               /* charged */
+	uint64_t size;              /* bytes; 0 counts as 1 */
+	bool may_evict; /* collect limbo and evict where there is no room */
+};
+
+/*
+ * Make one, pinned once: enum pool_outcome. POOL_WAIT: memory is being made;
+ * POOL_FULL: no room or no quota now, with the sentence in `err` should the
+ * caller give up. In both cases try again when comms_on_room() says so.
+ * Negative: it could never fit. Before it gives up it collects limbo, then
+ * evicts. Commits: call it between changes, not among them.
+ */
+int storage_make(struct broker *broker, const struct storage_request *request,
+		 uint32_t *ret_slot, struct error *err);
+
+/*
+ * Grant a session `n` holds (1 each) of these slots and fill places and chunk
+ * references of the reply being made. The caller has checked
+ * grant_check_room().
+ */
+void storage_grant(struct verb_call *call, const uint32_t *slots, uint32_t n,
+		   struct tensor_place *ret_places);

@@ -1,0 +1,232 @@
+/*
+ * unshard, reshard, input, reduce, and waiting for the two kinds of work.
+ *
+ * These note what a rank wants and answer; what follows from it begins between
+ * transactions (comm_progress()). Only an input's memory is made right here,
+ * since the answer is where it lies.
+ */
+#include "broker/broker.h"
+#include "broker/comm.h"
+#include "broker/gather.h"
+#include "broker/grant.h"
+#include "broker/group.h"
+#include "broker/reduce.h"
+#include "broker/storage.h"
+#include "broker/verbs.h"
+#include "proto/error.h"
+#include <errno.h>
+
+/* A group of the session's that all ranks have registered. */
+static int find_group(const struct verb_call *call, uint64_t id,
+		      struct group **ret, uint32_t *ret_rank, struct error *err)
+{
+	int r;
+
+	r = group_find(call->session, id, ret, ret_rank, err);
+	if (r < 0 || (*ret)->is_ready)
+		return r;
+	return error_set(err, -EINVAL,
+			 "group '%s' is not registered by all ranks yet",
+			 (*ret)->name);
+}
+
+int verb_unshard(struct verb_call *call, struct error *err)
+{
+	struct group *group;
+	uint32_t rank;
+	int r;
+
+	r = find_group(call, call->request->unshard.group, &group, &rank, err);
+	if (r < 0)
+		return r;
+	return gather_start(group, rank, &call->reply->work.sequence, err);
+}
+
+int verb_reshard(struct verb_call *call, struct error *err)
+{
+	const struct reshard_request *request = &call->request->reshard;
+	struct group *group;
+	uint32_t rank;
+	int r;
+
+	r = find_group(call, request->group, &group, &rank, err);
+	if (r < 0)
+		return r;
+	return gather_stop(group, rank, request->n_mesh, err);
+}
+
+/* --- inputs -------------------------------------------------------------- */
+
+static int park_for(struct verb_call *call, const struct comm *comm,
+		    int32_t timeout_ms)
+{
+	call->wait_name = comm->key;
+	call->wait_ms = timeout_ms;
+	return VERB_PARK_NAME;
+}
+
+static int find_credit(struct verb_call *call, const struct group *group,
+		       uint32_t rank, struct error *err)
+{
+	int32_t timeout_ms = call->request->input.timeout_ms;
+	struct error cause = ERROR_NULL;
+	int r;
+
+	r = input_check(group, rank, &cause);
+	if (r == INPUT_OK)
+		return VERB_DONE;
+	if (r == INPUT_WAIT && timeout_ms && !call->is_timed_out)
+		return park_for(call, group->comm, timeout_ms);
+	return error_set(err, cause.code, "%s", cause.msg);
+}
+
+static int make_input(struct verb_call *call, const struct group *group,
+		      uint32_t *ret_slot, struct error *err)
+{
+	const struct comm_record *record =
+		catalog_comm(&call->broker->catalog, group->comm->record);
+	struct storage_request request = {
+		.access = record->access,
+		.uid = record->uid,
+		.size = group->plan.input_size,
+		.may_evict = true,
+	};
+	struct error cause = ERROR_NULL;
+	int r;
+
+	call->wait_ms = call->request->input.timeout_ms;
+	r = storage_make(call->broker, &request, ret_slot, &cause);
+	if (r == POOL_OK)
+		return VERB_DONE;
+	if (r == POOL_WAIT)
+		return VERB_PARK_ROOM;
+	if (r == POOL_FULL && call->wait_ms && !call->is_timed_out)
+		return VERB_PARK_ROOM;
+	return error_set(err, r == POOL_FULL ? -ETIMEDOUT : r, "%s", cause.msg);
+}
+
+int verb_input(struct verb_call *call, struct error *err)
+{
+	struct tensor_place *place = verb_alloc(call, sizeof(*place));
+	struct group *group;
+	uint32_t rank, slot;
+	int r;
+
+	if (!place)
+		return error_set(err, -ENOMEM, "no memory for the request");
+	r = find_group(call, call->request->input.group, &group, &rank, err);
+	if (r == 0)
+		r = comm_check_not_committing(group->comm, rank, err);
+	if (r == 0)
+		r = find_credit(call, group, rank, err);
+	if (r != VERB_DONE)
+		return r;
+	r = grant_check_room(call->session, 1, err);
+	if (r < 0)
+		return r;
+	r = make_input(call, group, &slot, err);
+	if (r != VERB_DONE)
+		return r;
+	input_add(group, rank, slot);
+	storage_grant(call, &slot, 1, place);
+	call->reply->places.places = place;
+	call->reply->places.n_places = 1;
+	return VERB_DONE;
+}
+
+int verb_reduce(struct verb_call *call, struct error *err)
+{
+	const struct reduce_request *request = &call->request->reduce;
+	struct group *group;
+	uint32_t rank;
+	int r;
+
+	r = find_group(call, request->group, &group, &rank, err);
+	if (r < 0)
+		return r;
+	return reduction_submit(group, rank, request,
+				&call->reply->work.sequence, err);
+}
+
+/* --- waiting ------------------------------------------------------------- */
+
+/* The group that the work is of. A failed communicator is looked up first: its
+ * sentence is what the rank shall hear. */
+static int find_awaited(const struct verb_call *call, struct group **ret,
+			uint32_t *ret_rank, struct error *err)
+{
+	const struct wait_request *request = &call->request->wait;
+	struct comm *comm;
+	int r;
+
+	r = comm_find(call->session, request->comm, &comm, ret_rank, err);
+	if (r < 0)
+		return r;
+	r = find_group(call, request->group, ret, ret_rank, err);
+	if (r < 0)
+		return r;
+	if ((*ret)->comm == comm)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "group '%s' is of communicator '%s', not of '%s'",
+			 (*ret)->name, (*ret)->comm->name, comm->name);
+}
+
+/* Not done: wait, unless the time is over. `cause` says what for. */
+static int keep_waiting(struct verb_call *call, const struct comm *comm,
+			const struct error *cause, struct error *err)
+{
+	int32_t timeout_ms = call->request->wait.timeout_ms;
+
+	if (timeout_ms && !call->is_timed_out)
+		return park_for(call, comm, timeout_ms);
+	return error_set(err, -ETIMEDOUT, "%s", cause->msg);
+}
+
+int verb_wait_unshard(struct verb_call *call, struct error *err)
+{
+	struct tensor_place *place = verb_alloc(call, sizeof(*place));
+	struct error cause = ERROR_NULL;
+	struct gather *gather;
+	struct group *group;
+	uint32_t rank;
+	int r;
+
+	if (!place)
+		return error_set(err, -ENOMEM, "no memory for the request");
+	r = find_awaited(call, &group, &rank, err);
+	if (r == 0)
+		r = gather_find(group, rank, call->request->wait.sequence,
+				&gather, err);
+	if (r < 0)
+		return r;
+	if (gather->state != GATHER_DONE) {
+		gather_refuse_wait(gather, &cause);
+		return keep_waiting(call, group->comm, &cause, err);
+	}
+	r = grant_check_room(call->session, 1, err);
+	if (r < 0)
+		return r;
+	storage_grant(call, &gather->slot, 1, place);
+	call->reply->places.places = place;
+	call->reply->places.n_places = 1;
+	return VERB_DONE;
+}
+
+int verb_wait_reduce(struct verb_call *call, struct error *err)
+{
+	struct error cause = ERROR_NULL;
+	struct group *group;
+	uint32_t rank;
+	int r;
+
+	r = find_awaited(call, &group, &rank, err);
+	if (r < 0)
+		return r;
+	r = reduction_look(group, rank, call->request->wait.sequence, &cause);
+	if (r == REDUCTION_DONE)
+		return VERB_DONE;
+	if (r == REDUCTION_PENDING)
+		return keep_waiting(call, group->comm, &cause, err);
+	return error_set(err, r, "%s", cause.msg);
+}

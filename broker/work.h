@@ -1,0 +1,34 @@
+/*
+ * What a job of the engine is for.
+ *
+ * A job may be done after the group or the communicator it was for is gone;
+ * so it carries their ids, and looks them up when it is done.
+ */
+#pragma once
+#include <stdint.h>
+
+struct broker;
+struct error;
+struct group;
+
+/* Streams of a communicator: gathers beside reductions, each kind in its
+ * order. */
+enum work_stream {
+	WORK_STREAM_GATHER = 0,
+	WORK_STREAM_REDUCE = 1,
+};
+
+struct work {
+	struct broker *broker;
+	uint64_t comm, group; /* ids */
+	uint64_t sequence;    /* of the group's gather or reduction */
+};
+
+int work_new(const struct group *group, uint64_t sequence, struct work **ret,
+	     struct error *err);
+
+/* The stream's number at the engine. */
+uint32_t work_stream(const struct group *group, enum work_stream stream);
+
+/* The group, if its communicator has not failed or ended; else NULL. */
+struct group *work_find_group(const struct work *work);

@@ -1,0 +1,117 @@
+/*
+ * A task is a piece of `full`, whatever lies in it: many small parameters are
+ * one task, a large one is many.
+ */
+#include "broker/worker/gather.h"
+#include <string.h>
+
+#define TASK_SIZE (UINT64_C(256) << 10)
+
+/* What the steps of a task share. */
+struct task {
+	const struct gather *gather;
+	const struct plan_entry *entry;
+	const uint8_t *shards; /* of the replica */
+	uint8_t *full;         /* its whole parameter */
+	bool is_streamed;
+};
+
+static uint64_t count_tasks(uint64_t size)
+{
+	return (size + TASK_SIZE - 1) / TASK_SIZE;
+}
+
+uint64_t gather_count_tasks(const struct gather *gather)
+{
+	const struct job_plan *plan = &gather->layout->plan;
+
+	if (gather->full == gather->shards)
+		return 0;
+	return count_tasks(plan->full_size) * plan->n_replicas;
+}
+
+uint64_t gather_count_bytes(const struct gather *gather)
+{
+	const struct job_plan *plan = &gather->layout->plan;
+	uint64_t n = 0;
+
+	if (gather->full == gather->shards)
+		return 0;
+	for (uint32_t i = 0; i < plan->n_entries; i++) {
+		const struct plan_entry *entry = &gather->layout->entries[i];
+
+		n += entry->shard.numel *
+		     (dtype_size(entry->dtype) + dtype_size(entry->full_dtype));
+	}
+	return n * plan->n_replicas;
+}
+
+/* Elements from `position` to `end`. */
+static void move(const struct task *task, uint64_t position, uint64_t end)
+{
+	const struct plan_entry *entry = task->entry;
+	size_t to_size = dtype_size(entry->full_dtype);
+	size_t from_size = dtype_size(entry->dtype);
+	kernel_fold_fn *fold =
+		task->gather->kernels->fold[entry->dtype][entry->full_dtype];
+
+	while (position < end) {
+		struct stretch stretch =
+			layout_stretch(&entry->shard, position, end - position);
+		const void *in = task->shards + entry->shard_offset +
+				 stretch.shard * entry->shard_stride +
+				 stretch.at * from_size;
+		uint8_t *to = task->full + position * to_size;
+
+		if (entry->full_dtype != entry->dtype)
+			fold(to, &in, 1, stretch.n, 1, 1, task->is_streamed);
+		else
+			kernel_copy(to, in, stretch.n * to_size,
+				    task->is_streamed);
+		position += stretch.n;
+	}
+}
+
+/* Bytes [begin, end) of the parameter: elements and what is behind them. */
+static void run_part(const struct task *task, uint64_t begin, uint64_t end)
+{
+	size_t size = dtype_size(task->entry->full_dtype);
+	uint64_t numel = task->entry->shard.numel;
+	uint64_t last = end / size < numel ? end / size : numel;
+
+	if (begin / size < last) {
+		move(task, begin / size, last);
+		begin = last * size;
+	}
+	memset(task->full + begin, 0, end - begin);
+}
+
+void gather_run(const struct gather *gather, uint64_t i)
+{
+	const struct layout *layout = gather->layout;
+	const struct job_plan *plan = &layout->plan;
+	uint64_t n_tasks = count_tasks(plan->full_size);
+	uint64_t replica = i / n_tasks, at = i % n_tasks * TASK_SIZE;
+	uint64_t end = plan->full_size - at < TASK_SIZE ? plan->full_size
+							: at + TASK_SIZE;
+	struct task task = {
+		.gather = gather,
+		.shards = gather->shards + replica * plan->shards_size,
+		.is_streamed = (plan->shards_size + plan->full_size) *
+				       plan->n_replicas >=
+			       KERNEL_STREAM_MIN,
+	};
+
+	for (const struct span *span =
+		     layout_find(layout->full_spans, layout->n_full_spans, at);
+	     at < end; span++) {
+		uint64_t stop = span->end < end ? span->end : end;
+
+		task.entry = span->entry;
+		task.full =
+			gather->full + replica * plan->full_size + span->begin;
+		run_part(&task, at - span->begin, stop - span->begin);
+		at = stop;
+	}
+	kernel_flush();
+}

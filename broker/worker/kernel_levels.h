@@ -1,0 +1,5 @@
+/* The tables of kernels, one for each way the kernels are compiled. */
+#pragma once
+#include "broker/worker/kernel.h"
+
+extern const struct kernels kernels_generic, kernels_avx2, kernels_avx512;

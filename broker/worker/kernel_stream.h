@@ -1,0 +1,64 @@
+/*
+ * Stores that go past the caches, a line at a time: the four quarters fill the
+ * CPU's buffer for the line, which then leaves without having been read.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LINE 64
+
+#ifdef __x86_64__
+#include <emmintrin.h>
+
+/* `to` at the begin of a line. */
+static inline void stream_lines(uint8_t *to, const uint8_t *from, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		__m128i *out = (__m128i *)(to + i * LINE);
+		const __m128i *in = (const __m128i *)(from + i * LINE);
+		__m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
+		__m128i c = _mm_loadu_si128(in + 2);
+		__m128i d = _mm_loadu_si128(in + 3);
+
+		_mm_stream_si128(out, a);
+		_mm_stream_si128(out + 1, b);
+		_mm_stream_si128(out + 2, c);
+		_mm_stream_si128(out + 3, d);
+	}
+}
+
+static inline void stream_flush(void)
+{
+	_mm_sfence();
+}
+#else
+static inline void stream_lines(uint8_t *to, const uint8_t *from, size_t n)
+{
+	memcpy(to, from, n * LINE);
+}
+
+static inline void stream_flush(void)
+{
+}
+#endif
+
+/* Any place and size: what is no whole line goes the usual way. */
+static inline void stream(void *to, const void *from, size_t size)
+{
+	size_t head = -(uintptr_t)to % LINE, n;
+
+	if (size < head + LINE) {
+		memcpy(to, from, size);
+		return;
+	}
+	n = (size - head) / LINE;
+	if (head > 0)
+		memcpy(to, from, head);
+	stream_lines((uint8_t *)to + head, (const uint8_t *)from + head, n);
+	head += n * LINE;
+	if (head < size)
+		memcpy((uint8_t *)to + head, (const uint8_t *)from + head,
+		       size - head);
+}

@@ -1,0 +1,318 @@
+/*
+ * Checking plans, and finding one's way in them.
+ *
+ * The broker makes plans with checked arithmetic; this does not trust that,
+ * since what follows from it is written to with no further look.
+ */
+#include "broker/worker/layout.h"
+#include "broker/worker/kernel.h"
+#include "proto/error.h"
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LIMIT (UINT64_C(1) << 62)
+
+static uint64_t align(uint64_t offset)
+{
+	return (offset + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
+}
+
+/* --- checks -------------------------------------------------------------- */
+
+static bool is_region(uint64_t size, uint32_t n_replicas)
+{
+	return size % PLAN_ALIGN == 0 && size <= LIMIT / n_replicas;
+}
+
+static int check_head(const struct job_plan *plan, struct error *err)
+{
+	uint32_t n = plan->n_replicas;
+
+	if (plan->n_entries == 0 || plan->n_entries > PLAN_MAX_PARAMS)
+		return error_set(err, -EINVAL, "it has %u entries, not 1 to %d",
+				 plan->n_entries, PLAN_MAX_PARAMS);
+	if (plan->n_shards == 0 || n == 0 ||
+	    (uint64_t)plan->n_shards * n > PLAN_MAX_RANKS)
+		return error_set(err, -EINVAL,
+				 "it is for %u shards of %u replicas, not for "
+				 "1 to %d ranks",
+				 plan->n_shards, n, PLAN_MAX_RANKS);
+	if (!is_region(plan->shards_size, n) ||
+	    !is_region(plan->full_size, n) || !is_region(plan->input_size, n) ||
+	    !is_region(plan->grads_size, n) ||
+	    !is_region(plan->partial_size, n))
+		return error_set(err, -EINVAL,
+				 "its sizes are not multiples of %d bytes "
+				 "below 2^62",
+				 PLAN_ALIGN);
+	return 0;
+}
+
+static bool is_product(uint64_t a, uint64_t b, uint64_t c, uint64_t product)
+{
+	uint64_t ab, abc;
+
+	return !__builtin_mul_overflow(a, b, &ab) &&
+	       !__builtin_mul_overflow(ab, c, &abc) && abc == product;
+}
+
+static int check_shard(const struct shard *shard, uint32_t n_shards,
+		       struct error *err)
+{
+	uint64_t size = (uint64_t)shard->size, chunk = (uint64_t)shard->chunk;
+
+	if (shard->n_ranks != n_shards || size > LIMIT ||
+	    chunk != (size + n_shards - 1) / n_shards ||
+	    !is_product(shard->n_rows, size, shard->row_numel, shard->numel) ||
+	    !is_product(shard->n_rows, chunk, shard->row_numel,
+			shard->chunk_numel) ||
+	    !is_product(shard->chunk_numel, n_shards, 1, shard->padded_numel) ||
+	    (shard->n_rows > 1 && shard->padded_numel != shard->numel))
+		return error_set(err, -EINVAL,
+				 "its sizes contradict each other");
+	return 0;
+}
+
+static bool is_cast(uint32_t to, uint32_t from)
+{
+	bool is_float = from >= DTYPE_F16 && from <= DTYPE_F64 &&
+			to >= DTYPE_F16 && to <= DTYPE_F64;
+
+	return to == from || is_float;
+}
+
+static int check_dtypes(const struct plan_entry *entry, struct error *err)
+{
+	uint32_t reduce = entry->reduce_dtype;
+
+	if (!dtype_size(entry->dtype) || !dtype_size(entry->full_dtype) ||
+	    !is_cast(entry->full_dtype, entry->dtype))
+		return error_set(err, -EINVAL, "%s is not cast to %s",
+				 dtype_name(entry->dtype),
+				 dtype_name(entry->full_dtype));
+	if (reduce && (!kernel_accumulator(reduce) ||
+		       !is_cast(reduce, entry->full_dtype)))
+		return error_set(err, -EINVAL, "%s is not reduced in %s",
+				 dtype_name(entry->full_dtype),
+				 dtype_name(reduce));
+	return 0;
+}
+
+/* Whole parameters lie one behind the other; `*at` moves behind this one. */
+static int check_whole(const struct plan_entry *entry, uint64_t offset,
+		       uint64_t size, uint64_t *at, struct error *err)
+{
+	uint64_t bytes, end;
+
+	if (offset != *at ||
+	    __builtin_mul_overflow(entry->shard.padded_numel,
+				   dtype_size(entry->full_dtype), &bytes) ||
+	    __builtin_add_overflow(offset, bytes, &end) || end > size)
+		return error_set(err, -EINVAL,
+				 "whole, it does not lie where it can");
+	*at = align(end);
+	return 0;
+}
+
+static int check_chunks(const struct shard *shard, uint32_t dtype,
+			uint64_t offset, uint64_t stride, uint64_t size,
+			const char *what, struct error *err)
+{
+	uint64_t bytes, end;
+
+	if (offset % PLAN_ALIGN != 0 || stride % dtype_size(dtype) != 0 ||
+	    __builtin_mul_overflow(shard->chunk_numel, dtype_size(dtype),
+				   &bytes) ||
+	    (shard->n_ranks > 1 && stride < bytes) ||
+	    __builtin_mul_overflow(stride, shard->n_ranks - 1, &end) ||
+	    __builtin_add_overflow(end, bytes, &end) ||
+	    __builtin_add_overflow(end, offset, &end) || end > size)
+		return error_set(err, -EINVAL,
+				 "its chunks in the %s do not lie where they "
+				 "can",
+				 what);
+	return 0;
+}
+
+static int check_places(const struct job_plan *plan,
+			const struct plan_entry *entry, uint64_t *full,
+			uint64_t *input, struct error *err)
+{
+	const struct shard *shard = &entry->shard;
+	int r = check_chunks(shard, entry->dtype, entry->shard_offset,
+			     entry->shard_stride, plan->shards_size, "shards",
+			     err);
+
+	if (r >= 0)
+		r = check_whole(entry, entry->full_offset, plan->full_size,
+				full, err);
+	if (r < 0 || !entry->reduce_dtype)
+		return r;
+	r = check_whole(entry, entry->input_offset, plan->input_size, input,
+			err);
+	if (r >= 0)
+		r = check_chunks(shard, entry->dtype, entry->grad_offset,
+				 entry->grad_stride, plan->grads_size,
+				 "gradients", err);
+	if (r >= 0 && plan->n_replicas > 1)
+		r = check_chunks(shard, entry->reduce_dtype,
+				 entry->partial_offset, entry->partial_stride,
+				 plan->partial_size, "partial sums", err);
+	return r;
+}
+
+static int check(const struct layout *layout, struct error *err)
+{
+	const struct job_plan *plan = &layout->plan;
+	uint64_t full = 0, input = 0;
+
+	for (uint32_t i = 0; i < plan->n_entries; i++) {
+		const struct plan_entry *entry = &layout->entries[i];
+		int r = check_shard(&entry->shard, plan->n_shards, err);
+
+		if (r >= 0)
+			r = check_dtypes(entry, err);
+		if (r >= 0)
+			r = check_places(plan, entry, &full, &input, err);
+		if (r < 0)
+			return error_wrap(err, r, "entry %u", i);
+	}
+	return 0;
+}
+
+/* --- spans --------------------------------------------------------------- */
+
+/* Each goes up to where the next begins, so that all between is padding. */
+static void append(struct span *spans, uint32_t *n, uint64_t begin,
+		   uint64_t end, const struct plan_entry *entry)
+{
+	if (*n > 0)
+		spans[*n - 1].end = begin;
+	spans[(*n)++] = (struct span){begin, end, entry};
+}
+
+static void fill_spans(struct layout *layout)
+{
+	const struct job_plan *plan = &layout->plan;
+
+	for (uint32_t i = 0; i < plan->n_entries; i++) {
+		const struct plan_entry *entry = &layout->entries[i];
+
+		append(layout->full_spans, &layout->n_full_spans,
+		       entry->full_offset, plan->full_size, entry);
+		if (entry->reduce_dtype)
+			append(layout->input_spans, &layout->n_input_spans,
+			       entry->input_offset, plan->input_size, entry);
+	}
+}
+
+int layout_new(const struct job_plan *plan, const struct plan_entry *entries,
+	       struct layout **ret, struct error *err)
+{
+	struct layout *layout;
+	int r = check_head(plan, err);
+
+	if (r < 0)
+		return r;
+	layout = calloc(1, sizeof(*layout));
+	if (!layout)
+		goto no_memory;
+	layout->plan = *plan;
+	layout->entries = calloc(plan->n_entries, sizeof(*entries));
+	layout->full_spans = calloc(plan->n_entries, sizeof(struct span));
+	layout->input_spans = calloc(plan->n_entries, sizeof(struct span));
+	if (!layout->entries || !layout->full_spans || !layout->input_spans)
+		goto no_memory;
+	memcpy(layout->entries, entries, plan->n_entries * sizeof(*entries));
+	r = check(layout, err);
+	if (r < 0) {
+		layout_free(layout);
+		return r;
+	}
+	fill_spans(layout);
+	*ret = layout;
+	return 0;
+no_memory:
+	layout_free(layout);
+	return error_set(err, -ENOMEM, "no memory for its %u entries",
+			 plan->n_entries);
+}
+
+void layout_free(struct layout *layout)
+{
+	if (!layout)
+		return;
+	free(layout->entries);
+	free(layout->full_spans);
+	free(layout->input_spans);
+	free(layout);
+}
+
+/* --- ways ---------------------------------------------------------------- */
+
+bool layout_is_in_place(const struct layout *layout)
+{
+	const struct job_plan *plan = &layout->plan;
+
+	if (plan->shards_size != plan->full_size)
+		return false;
+	for (uint32_t i = 0; i < plan->n_entries; i++) {
+		const struct plan_entry *entry = &layout->entries[i];
+		const struct shard *shard = &entry->shard;
+		uint64_t bytes = shard->chunk_numel * dtype_size(entry->dtype);
+
+		if (entry->dtype != entry->full_dtype ||
+		    entry->shard_offset != entry->full_offset ||
+		    (plan->n_shards > 1 &&
+		     (shard->n_rows > 1 || entry->shard_stride != bytes)))
+			return false;
+	}
+	return true;
+}
+
+const struct span *layout_find(const struct span *spans, uint32_t n,
+			       uint64_t at)
+{
+	uint32_t low = 0, high = n;
+
+	while (low < high) {
+		uint32_t middle = (low + high) / 2;
+
+		if (spans[middle].end > at)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	assert(low < n);
+	return &spans[low];
+}
+
+struct stretch layout_stretch(const struct shard *shard, uint64_t position,
+			      uint64_t max)
+{
+	/* What one chunk has of one row, and all of them. Where there is more
+	 * than one row, none is padded. */
+	uint64_t part = (uint64_t)shard->chunk * shard->row_numel;
+	uint64_t row = position / (part * shard->n_ranks);
+	uint64_t rest = position % (part * shard->n_ranks);
+	uint64_t left = part - rest % part;
+
+	return (struct stretch){
+		.shard = (uint32_t)(rest / part),
+		.at = row * part + rest % part,
+		.n = left < max ? left : max,
+	};
+}
+
+uint64_t layout_gap(const struct shard *shard, uint32_t s, uint64_t offset,
+		    uint64_t stride, uint32_t element_size)
+{
+	uint64_t end = offset + s * stride + shard->chunk_numel * element_size;
+
+	/* Chunks that are packed have their neighbour there. */
+	if (s + 1 < shard->n_ranks && stride % PLAN_ALIGN != 0)
+		return 0;
+	return align(end) - end;
+}

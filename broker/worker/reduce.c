@@ -1,0 +1,522 @@
+/*
+ * A task is a piece of the ranks' inputs. It goes through it in blocks, whose
+ * sums stay in the first-level cache until they are through all steps, so that
+ * main memory sees each input once and each gradient once.
+ */
+#include "broker/worker/reduce.h"
+#include "broker/collective/divide.h"
+#include "proto/error.h"
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#define TASK_BYTES  (UINT64_C(512) << 10) /* read and written */
+#define BLOCK       512                   /* elements */
+#define MAX_ELEMENT sizeof(uint64_t)
+
+/* A block for each of the ranks: shorter where there are many, so that all of
+ * them stay in the second-level cache. */
+#define PILE_SIZE (UINT64_C(64) << 10)
+
+struct block {
+	_Alignas(PLAN_ALIGN) uint8_t bytes[BLOCK * MAX_ELEMENT];
+};
+
+struct pile {
+	_Alignas(PLAN_ALIGN) uint8_t bytes[PILE_SIZE];
+};
+
+/* What the steps of a task share. */
+struct task {
+	const struct reduce *reduce;
+	const struct plan_entry *entry;
+	const struct reduce_steps *steps;
+	/* What sums are rounded to between two steps: the reduce dtype, or all
+	 * 64 bits of an integer. */
+	uint32_t sum_dtype;
+	bool is_streamed;
+	bool is_one_step;  /* the sum over the shards is all there is to do */
+	uint64_t position; /* of the block */
+	size_t n, n_max;   /* its elements; of any block */
+	struct pile inputs, sums; /* cast inputs; sums of the replicas */
+	struct block scratch, value;
+};
+
+/* A place for an entry's elements: grads or partial. */
+struct place {
+	uint8_t *base; /* of the replica */
+	uint64_t offset, stride;
+	uint32_t dtype;
+};
+
+/* --- setting up ---------------------------------------------------------- */
+
+static int make_steps(struct reduce *reduce, uint32_t dtype,
+		      const struct job *job, struct error *err)
+{
+	const struct job_plan *plan = &reduce->layout->plan;
+	const struct divide_input input = {
+		.n_shards = plan->n_shards,
+		.n_replicas = plan->n_replicas,
+		.dtype = dtype,
+		.has_factor = job->has_factor,
+		.factor = job->factor,
+		.is_sum_forced = job->is_sum_forced,
+	};
+	struct divide divide;
+	int exponent, r = divide_make(&input, &divide, err);
+
+	if (r < 0)
+		return r;
+	/* A power of two has an exact reciprocal; where post divides, no
+	 * sum is an average. */
+	assert(frexp(divide.pre, &exponent) == 0.5);
+	assert(divide.post == 1 || (divide.scatter_op != REDUCE_OP_AVG &&
+				    divide.reduce_op != REDUCE_OP_AVG));
+	reduce->steps[dtype] = (struct reduce_steps){
+		.factor = divide.premul / divide.pre,
+		.shards =
+			divide.scatter_op == REDUCE_OP_AVG ? plan->n_shards : 1,
+		.replicas = divide.reduce_op == REDUCE_OP_AVG ? plan->n_replicas
+							      : 1,
+		.post = divide.post,
+	};
+	return 0;
+}
+
+int reduce_init(struct reduce *reduce, const struct layout *layout,
+		const struct kernels *kernels, const struct job *job,
+		struct error *err)
+{
+	const uint32_t partial = JOB_PARTIAL_IN | JOB_PARTIAL_OUT;
+
+	*reduce = (struct reduce){
+		.layout = layout,
+		.kernels = kernels,
+		.flags = job->flags,
+	};
+	if (job->flags & ~(JOB_ACCUMULATE | partial))
+		return error_set(err, -EINVAL, "unknown flags 0x%x",
+				 job->flags);
+	if ((job->flags & partial) && layout->plan.n_replicas == 1)
+		return error_set(err, -EINVAL,
+				 "partial sums are for several replicas; this "
+				 "plan has one");
+	for (uint32_t i = 0; i < layout->n_input_spans; i++) {
+		uint32_t dtype = layout->input_spans[i].entry->reduce_dtype;
+		int r = make_steps(reduce, dtype, job, err);
+
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* Bytes of the input that a task takes. */
+static uint64_t task_size(const struct reduce *reduce)
+{
+	const struct job_plan *plan = &reduce->layout->plan;
+	uint64_t size = TASK_BYTES / (plan->n_shards * plan->n_replicas + 1);
+
+	return size / 1024 * 1024;
+}
+
+uint64_t reduce_count_tasks(const struct reduce *reduce)
+{
+	uint64_t size = task_size(reduce);
+
+	if (reduce->layout->n_input_spans == 0)
+		return 0;
+	return (reduce->layout->plan.input_size + size - 1) / size;
+}
+
+uint64_t reduce_count_bytes(const struct reduce *reduce)
+{
+	const struct job_plan *plan = &reduce->layout->plan;
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < reduce->layout->n_input_spans; i++) {
+		const struct plan_entry *entry =
+			reduce->layout->input_spans[i].entry;
+		uint64_t inputs = (uint64_t)plan->n_shards *
+				  dtype_size(entry->full_dtype);
+		uint64_t grads = dtype_size(entry->dtype);
+		uint64_t partial = dtype_size(entry->reduce_dtype);
+		uint64_t each = inputs;
+
+		if (reduce->flags & JOB_PARTIAL_IN)
+			each += partial;
+		if (reduce->flags & JOB_PARTIAL_OUT)
+			each += partial;
+		else
+			each += reduce->flags & JOB_ACCUMULATE ? 2 * grads
+							       : grads;
+		n += entry->shard.numel * each * plan->n_replicas;
+	}
+	return n;
+}
+
+/* --- places -------------------------------------------------------------- */
+
+static struct place grads_of(const struct task *task, uint32_t replica)
+{
+	uint64_t size = task->reduce->layout->plan.grads_size;
+
+	return (struct place){
+		.base = task->reduce->grads + replica * size,
+		.offset = task->entry->grad_offset,
+		.stride = task->entry->grad_stride,
+		.dtype = task->entry->dtype,
+	};
+}
+
+static struct place partial_of(const struct task *task, uint32_t replica)
+{
+	uint64_t size = task->reduce->layout->plan.partial_size;
+
+	return (struct place){
+		.base = task->reduce->partial + replica * size,
+		.offset = task->entry->partial_offset,
+		.stride = task->entry->partial_stride,
+		.dtype = task->entry->reduce_dtype,
+	};
+}
+
+static uint8_t *address(const struct place *place,
+			const struct stretch *stretch)
+{
+	return place->base + place->offset + stretch->shard * place->stride +
+	       stretch->at * dtype_size(place->dtype);
+}
+
+/* --- steps of a block ---------------------------------------------------- */
+
+static void fold(const struct task *task, uint32_t from, uint32_t to, void *out,
+		 const void *const *in, uint32_t n_in, double factor,
+		 double divisor)
+{
+	task->reduce->kernels->fold[from][to](out, in, n_in, task->n, factor,
+					      divisor, false);
+}
+
+/* May inputs of that dtype be summed as they are? So they may if they are of
+ * the reduce dtype, or if the accumulator takes them without rounding. */
+static bool is_summable(const struct plan_entry *entry)
+{
+	return entry->full_dtype == entry->reduce_dtype ||
+	       (entry->reduce_dtype == DTYPE_F32 &&
+		kernel_accumulator(entry->full_dtype) == DTYPE_F32);
+}
+
+/* Where a replica's inputs are that can be summed, and in which dtype. */
+static uint32_t find_inputs(struct task *task, uint32_t replica,
+			    const void **ret_in)
+{
+	const struct plan_entry *entry = task->entry;
+	uint32_t from = entry->full_dtype, to = entry->reduce_dtype;
+	uint32_t n = task->reduce->layout->plan.n_shards;
+	uint64_t at = entry->input_offset + task->position * dtype_size(from);
+	bool is_cast = !is_summable(entry);
+
+	for (uint32_t s = 0; s < n; s++) {
+		const void *in = task->reduce->inputs[replica * n + s] + at;
+		void *cast = task->inputs.bytes + s * task->n_max * MAX_ELEMENT;
+
+		if (is_cast)
+			fold(task, from, to, cast, &in, 1, 1, 1);
+		ret_in[s] = is_cast ? cast : in;
+	}
+	return is_cast ? to : from;
+}
+
+static void add_partial(struct task *task, uint32_t replica, uint8_t *sum)
+{
+	const struct kernels *kernels = task->reduce->kernels;
+	struct place place = partial_of(task, replica);
+	size_t size = dtype_size(task->sum_dtype), i = 0;
+	uint32_t dtype = task->sum_dtype;
+
+	while (i < task->n) {
+		struct stretch stretch = layout_stretch(
+			&task->entry->shard, task->position + i, task->n - i);
+		const void *partial = address(&place, &stretch);
+		const void *in[2] = {sum + i * size, &task->scratch};
+
+		kernels->fold[place.dtype][dtype](&task->scratch, &partial, 1,
+						  stretch.n, 1, 1, false);
+		kernels->fold[dtype][dtype](&task->value, in, 2, stretch.n, 1,
+					    1, false);
+		memcpy(sum + i * size, &task->value, stretch.n * size);
+		i += stretch.n;
+	}
+}
+
+/* Add `n` elements of that dtype to what is in `to`. */
+static void accumulate(struct task *task, uint32_t dtype, void *to,
+		       const void *from, size_t n)
+{
+	const void *in[2] = {to, from};
+
+	task->reduce->kernels->fold[dtype][dtype](&task->scratch, in, 2, n, 1,
+						  1, false);
+	memcpy(to, &task->scratch, n * dtype_size(dtype));
+}
+
+/* The block of values, in the dtype of the place, to where they belong. */
+static void put(struct task *task, const struct place *place, bool is_added)
+{
+	size_t size = dtype_size(place->dtype), i = 0;
+
+	while (i < task->n) {
+		struct stretch stretch = layout_stretch(
+			&task->entry->shard, task->position + i, task->n - i);
+		const uint8_t *from = task->value.bytes + i * size;
+		uint8_t *to = address(place, &stretch);
+
+		if (is_added)
+			accumulate(task, place->dtype, to, from, stretch.n);
+		else
+			kernel_copy(to, from, stretch.n * size,
+				    task->is_streamed);
+		i += stretch.n;
+	}
+}
+
+/* One replica's sum, up to and with the partial. */
+static void sum_replica(struct task *task, uint32_t replica, uint8_t *sum)
+{
+	const struct reduce *reduce = task->reduce;
+	const void *in[PLAN_MAX_RANKS], *sums = sum;
+	uint32_t from = find_inputs(task, replica, in);
+	struct place place;
+
+	fold(task, from, task->sum_dtype, sum, in,
+	     reduce->layout->plan.n_shards, task->steps->factor,
+	     task->steps->shards);
+	if (reduce->flags & JOB_PARTIAL_IN)
+		add_partial(task, replica, sum);
+	if (!(reduce->flags & JOB_PARTIAL_OUT))
+		return;
+	place = partial_of(task, replica);
+	fold(task, task->sum_dtype, place.dtype, &task->value, &sums, 1, 1, 1);
+	put(task, &place, false);
+}
+
+/* May the last sum be divided, by whichever divisor is not 1, and cast to what
+ * is stored in one step: is there no rounding, or only the last one? */
+static bool is_merged(const struct task *task)
+{
+	const struct plan_entry *entry = task->entry;
+
+	return task->sum_dtype == kernel_accumulator(entry->reduce_dtype) ||
+	       (task->sum_dtype == entry->dtype && task->steps->post == 1);
+}
+
+/* The last sum, the division behind it, and the cast to what is stored. */
+static void finish(struct task *task, uint32_t from, const void *const *in,
+		   uint32_t n_in, double factor, double divisor)
+{
+	uint32_t dtype = task->entry->dtype, sum_dtype = task->sum_dtype;
+	double post = task->steps->post;
+	const void *total = &task->scratch;
+
+	if (is_merged(task)) {
+		fold(task, from, dtype, &task->value, in, n_in, factor,
+		     divisor * post);
+		return;
+	}
+	fold(task, from, sum_dtype, &task->scratch, in, n_in, factor, divisor);
+	fold(task, sum_dtype, dtype, &task->value, &total, 1, 1, post);
+}
+
+/* With one shard a replica's sum is its only input, if nothing is done to it.
+ */
+static bool is_input_sum(const struct task *task)
+{
+	return task->entry->shard.n_ranks == 1 && task->steps->factor == 1 &&
+	       !(task->reduce->flags & (JOB_PARTIAL_IN | JOB_PARTIAL_OUT)) &&
+	       is_summable(task->entry);
+}
+
+/* With several replicas; false: partial sums were all there was to do. */
+static bool finish_replicas(struct task *task)
+{
+	uint32_t n = task->reduce->layout->plan.n_replicas;
+	uint32_t from = task->sum_dtype;
+	const void *in[PLAN_MAX_RANKS];
+
+	for (uint32_t g = 0; g < n; g++) {
+		uint8_t *sum = task->sums.bytes + g * task->n_max * MAX_ELEMENT;
+
+		in[g] = sum;
+		if (is_input_sum(task))
+			from = find_inputs(task, g, &in[g]);
+		else
+			sum_replica(task, g, sum);
+	}
+	if (task->reduce->flags & JOB_PARTIAL_OUT)
+		return false;
+	finish(task, from, in, n, 1, task->steps->replicas);
+	return true;
+}
+
+/* Any job; gives how many elements that were. */
+static uint64_t reduce_block(struct task *task)
+{
+	const struct job_plan *plan = &task->reduce->layout->plan;
+	const void *in[PLAN_MAX_RANKS];
+
+	if (plan->n_replicas == 1) {
+		uint32_t from = find_inputs(task, 0, in);
+
+		finish(task, from, in, plan->n_shards, task->steps->factor,
+		       task->steps->shards);
+	} else if (!finish_replicas(task)) {
+		return task->n;
+	}
+	for (uint32_t g = 0; g < plan->n_replicas; g++) {
+		struct place place = grads_of(task, g);
+
+		put(task, &place, task->reduce->flags & JOB_ACCUMULATE);
+	}
+	return task->n;
+}
+
+/* From the inputs to their place; gives how many elements that were. */
+static uint64_t reduce_stretch(struct task *task, uint64_t max)
+{
+	const struct reduce_steps *steps = task->steps;
+	struct place place = grads_of(task, 0);
+	struct stretch stretch =
+		layout_stretch(&task->entry->shard, task->position, max);
+	const void *in[PLAN_MAX_RANKS];
+	uint32_t from = find_inputs(task, 0, in);
+
+	task->reduce->kernels->fold[from][place.dtype](
+		address(&place, &stretch), in, task->entry->shard.n_ranks,
+		stretch.n, steps->factor, steps->shards * steps->post,
+		task->is_streamed);
+	return stretch.n;
+}
+
+/* --- padding ------------------------------------------------------------- */
+
+/* What is written, for a replica. */
+static struct place output_of(const struct task *task, uint32_t replica)
+{
+	return task->reduce->flags & JOB_PARTIAL_OUT ? partial_of(task, replica)
+						     : grads_of(task, replica);
+}
+
+static void clear_positions(const struct task *task, uint64_t position,
+			    uint64_t end)
+{
+	while (position < end) {
+		struct stretch stretch = layout_stretch(
+			&task->entry->shard, position, end - position);
+
+		for (uint32_t g = 0; g < task->reduce->layout->plan.n_replicas;
+		     g++) {
+			struct place place = output_of(task, g);
+
+			memset(address(&place, &stretch), 0,
+			       stretch.n * dtype_size(place.dtype));
+		}
+		position += stretch.n;
+	}
+}
+
+/* Behind the chunks of all shards. */
+static void clear_gaps(const struct task *task)
+{
+	const struct shard *shard = &task->entry->shard;
+
+	for (uint32_t g = 0; g < task->reduce->layout->plan.n_replicas; g++) {
+		struct place place = output_of(task, g);
+		uint32_t size = dtype_size(place.dtype);
+
+		for (uint32_t s = 0; s < shard->n_ranks; s++) {
+			struct stretch end = {s, shard->chunk_numel, 0};
+
+			memset(address(&place, &end), 0,
+			       layout_gap(shard, s, place.offset, place.stride,
+					  size));
+		}
+	}
+}
+
+/* --- tasks --------------------------------------------------------------- */
+
+static void begin_entry(struct task *task, const struct plan_entry *entry)
+{
+	const struct reduce *reduce = task->reduce;
+	uint32_t reduce_dtype = entry->reduce_dtype;
+
+	task->entry = entry;
+	task->steps = &reduce->steps[reduce_dtype];
+	task->sum_dtype = reduce_dtype < DTYPE_F16
+				  ? kernel_accumulator(reduce_dtype)
+				  : reduce_dtype;
+	task->is_one_step = reduce->layout->plan.n_replicas == 1 &&
+			    !(reduce->flags & JOB_ACCUMULATE) &&
+			    is_summable(entry) && is_merged(task);
+}
+
+/* Bytes [begin, end) of a span. */
+static void run_part(struct task *task, const struct span *span, uint64_t begin,
+		     uint64_t end)
+{
+	const struct shard *shard = &span->entry->shard;
+	uint32_t size = dtype_size(span->entry->full_dtype);
+	uint64_t position = (begin - span->begin) / size;
+	uint64_t last = (end - span->begin) / size;
+	uint64_t last_padded =
+		last < shard->padded_numel ? last : shard->padded_numel;
+
+	if (last > shard->numel)
+		last = shard->numel;
+	begin_entry(task, span->entry);
+	while (position < last) {
+		uint64_t n = last - position;
+
+		task->position = position;
+		task->n = n < task->n_max ? n : task->n_max;
+		if (task->is_one_step)
+			position += reduce_stretch(task, n);
+		else
+			position += reduce_block(task);
+	}
+	clear_positions(task, position, last_padded);
+	if (end == span->end)
+		clear_gaps(task);
+}
+
+void reduce_run(const struct reduce *reduce, uint64_t i)
+{
+	const struct layout *layout = reduce->layout;
+	const struct job_plan *plan = &layout->plan;
+	uint64_t size = task_size(reduce), at = i * size;
+	uint64_t end =
+		plan->input_size - at < size ? plan->input_size : at + size;
+	struct task task;
+
+	task.reduce = reduce;
+	task.n_max =
+		PILE_SIZE / MAX_ELEMENT / (plan->n_shards * plan->n_replicas);
+	if (task.n_max > BLOCK)
+		task.n_max = BLOCK;
+	task.is_streamed =
+		(plan->n_shards * plan->input_size + plan->grads_size) *
+			plan->n_replicas >=
+		KERNEL_STREAM_MIN;
+	for (const struct span *span = layout_find(layout->input_spans,
+						   layout->n_input_spans, at);
+	     at < end; span++) {
+		uint64_t stop = span->end < end ? span->end : end;
+
+		run_part(&task, span, at, stop);
+		at = stop;
+	}
+	kernel_flush();
+}

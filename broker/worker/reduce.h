@@ -1,0 +1,71 @@
+/*
+ * Reducing gradients: sums over the ranks of a mesh of S shards and R replicas.
+ *
+ * What becomes of one element of a parameter is this, always in this order; acc
+ * is the accumulator of the reduce dtype (kernel.h), and factors and divisors
+ * are rounded to it. premul, pre, post, and which sums are AVG are
+ * divide_make()'s for the reduce dtype.
+ *
+ *   for each replica g:
+ *     for each of its ranks, in order:
+ *       x = the input, cast to the reduce dtype
+ *       x = x * premul, or x / pre                     in acc
+ *       sum = the first x; then sum = sum + x          in acc
+ *     sum = sum / S                                    in acc; AVG only
+ *     sum = sum rounded to the reduce dtype
+ *     JOB_PARTIAL_IN: sum = sum + partial of g         in acc, rounded again
+ *     JOB_PARTIAL_OUT: partial of g = sum; no more is done
+ *   R > 1:
+ *     total = sum of replica 0; then total = total + sum in acc, in order
+ *     total = total / R                                in acc; AVG only
+ *     total = total rounded to the reduce dtype
+ *   value = total / post                               in acc
+ *   value = value cast to the stored dtype
+ *   for each replica:
+ *     its gradient = value, or, for JOB_ACCUMULATE,
+ *     its gradient = its gradient + value              in the accumulator of
+ *                                          the stored dtype, rounded once
+ *
+ * All casts and roundings are to nearest even; there is no fused or reordered
+ * operation. A NaN that is stored is the quiet NaN without sign or payload.
+ * Integers wrap in 64 bits and are divided towards zero; they stay in 64 bits
+ * from step to step and are cut off to their dtype where they are stored, in
+ * partial and grads. So the bits depend on the inputs only: not on how the
+ * work is cut, nor on threads, nor on the CPU.
+ *
+ * Padding of grads and partial is made zero, that of the inputs is not read.
+ */
+#pragma once
+#include "broker/worker/kernel.h"
+#include "broker/worker/layout.h"
+
+struct error;
+
+/* The divisions for one reduce dtype. */
+struct reduce_steps {
+	double factor; /* of each input: premul, or 1 / pre, which is exact */
+	double shards, replicas; /* divisors of AVG; else 1 */
+	double post;
+};
+
+struct reduce {
+	const struct layout *layout;
+	const struct kernels *kernels;
+	uint32_t flags; /* enum job_flags */
+	const uint8_t *inputs[PLAN_MAX_RANKS];
+	uint8_t *grads;   /* not used for JOB_PARTIAL_OUT */
+	uint8_t *partial; /* not used without both JOB_PARTIAL_* */
+	struct reduce_steps steps[DTYPE_MAX + 1]; /* by reduce dtype */
+};
+
+/* What goes beyond pointers: `flags` and `steps`, from the job. -EINVAL: its
+ * factor is none, or flags that do not fit. */
+int reduce_init(struct reduce *reduce, const struct layout *layout,
+		const struct kernels *kernels, const struct job *job,
+		struct error *err);
+
+uint64_t reduce_count_tasks(const struct reduce *reduce);
+void reduce_run(const struct reduce *reduce, uint64_t task);
+
+/* Bytes of elements that all of it reads and writes. */
+uint64_t reduce_count_bytes(const struct reduce *reduce);

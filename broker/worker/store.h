@@ -1,0 +1,56 @@
+/*
+ * What the worker knows: chunks, mapped once, and plans, read and checked once.
+ *
+ * The link's thread adds, forgets and finds; running jobs hold references, on
+ * any thread. What is forgotten can no longer be found, and goes away with the
+ * last job that uses it.
+ */
+#pragma once
+#include "broker/worker/layout.h"
+#include <stdatomic.h>
+
+struct error;
+
+struct store_chunk {
+	atomic_uint n_refs; /* the store's and one for each user */
+	uint32_t id;
+	uint64_t size;
+	uint8_t *base; /* mapped read-write */
+};
+
+struct store_plan {
+	atomic_uint n_refs;
+	struct layout *layout;
+};
+
+struct store {
+	void *chunks, *plans; /* trees, by number */
+};
+#define STORE_NULL ((struct store){0})
+
+void store_deinit(struct store *store);
+
+/* The fds stay the caller's; nothing of them is needed afterwards. */
+int store_add_chunk(struct store *store, const struct job_chunk *chunk, int fd,
+		    struct error *err);
+int store_add_plan(struct store *store, const struct job_plan *plan, int fd,
+		   struct error *err);
+
+/* -ENOENT */
+int store_forget_chunk(struct store *store, uint32_t id, struct error *err);
+int store_forget_plan(struct store *store, uint64_t number, struct error *err);
+
+/*
+ * Find a reference that the caller gives back. -ENOENT: it is not known; for a
+ * range (`what`, of at least `size` bytes) -EINVAL: it is not one of the chunk,
+ * is too small or not aligned to PLAN_ALIGN.
+ */
+int store_ref_plan(struct store *store, uint64_t number,
+		   struct store_plan **ret, struct error *err);
+int store_ref_range(struct store *store, const struct job_range *range,
+		    uint64_t size, const char *what, struct store_chunk **ret,
+		    struct error *err);
+
+/* NULL is fine. */
+void store_unref_chunk(struct store_chunk *chunk);
+void store_unref_plan(struct store_plan *plan);

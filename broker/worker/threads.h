@@ -1,0 +1,46 @@
+/*
+ * The thread pool: jobs that are cut into tasks.
+ *
+ * Jobs of one stream run one after the other, in the order in which they were
+ * queued; streams run side by side: a free thread takes the next task of the
+ * job that has the fewest threads, of equal ones in turns.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct error;
+struct thread_job;
+
+/* On any thread of the pool, side by side with other tasks of the job. */
+typedef void thread_run_fn(struct thread_job *job, uint64_t task);
+/*
+ * Once, by whoever is through with the last task and before the stream's next
+ * job begins, or, with `is_cut_off`, by threads_free(). The job is free()d
+ * behind it.
+ */
+typedef void thread_done_fn(struct thread_job *job, bool is_cut_off);
+
+/* The first member of what the caller allocates for a job. */
+struct thread_job {
+	uint32_t stream;
+	uint64_t n_tasks; /* at least 1 */
+	thread_run_fn *run;
+	thread_done_fn *done;
+	uint64_t start_ns, end_ns; /* of the first and the last task; in done */
+	/* private state, under the pool's lock */
+	struct thread_job *next;
+	uint64_t n_taken, n_ended;
+	uint64_t turn; /* when its last task was taken */
+	bool is_first; /* of its stream */
+};
+
+struct threads; /* threads.c */
+
+int threads_new(uint32_t n, struct threads **ret, struct error *err);
+
+/* Cut off all jobs behind the tasks that run, and end. NULL is fine. */
+void threads_free(struct threads *threads);
+
+/* Take the job; never blocks for long. */
+void threads_queue(struct threads *threads, struct thread_job *take_job);

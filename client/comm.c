@@ -1,0 +1,298 @@
+/*
+ * Joining, leaving, committing and waiting.
+ *
+ * A communicator ends for this process when the broker says -ECONNABORTED;
+ * the sentence is kept, so that every later call says the same. A broker that
+ * was restarted says so of every communicator it is asked for; of one that does
+ * not come back we say it ourselves.
+ */
+#include "client/comm.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define DEFAULT_TIMEOUT_MS 60000
+#define DEFAULT_TTL_MS     600000
+
+_Static_assert(FSDP_MAX_RANKS == MESSAGE_MAX_RANKS, "one limit of ranks");
+_Static_assert((int)FSDP_LIMITER_WINDOW == (int)COMM_LIMITER_WINDOW &&
+		       (int)FSDP_LIMITER_FAITHFUL == (int)COMM_LIMITER_FAITHFUL,
+	       "one numbering of limiters");
+
+int comm_check(const struct fsdp_comm *comm, struct error *err)
+{
+	int r = client_check(comm->client, err);
+
+	if (r == 0 && comm->failure.code < 0)
+		r = error_set(err, comm->failure.code, "%s", comm->failure.msg);
+	return r;
+}
+
+int comm_check_idle(const struct fsdp_comm *comm, struct error *err)
+{
+	int r = comm_check(comm, err);
+
+	if (r == 0 && comm->committing)
+		r = error_set(err, -EBUSY,
+			      "step %" PRIu64 " is being committed; "
+			      "fsdp_wait() for that first",
+			      comm->committing);
+	return r;
+}
+
+int comm_call(struct fsdp_comm *comm, const struct request *request,
+	      struct answer *ret, struct error *err)
+{
+	int r = client_call(comm->client, request, ret, err);
+
+	if (r == 0)
+		return 0;
+	if (r != -ECONNABORTED && connection_is_down(&comm->client->connection))
+		r = error_wrap(err, -ECONNABORTED,
+			       "fsdpd is gone, and what ran there with it");
+	if (r == -ECONNABORTED)
+		comm->failure = *err;
+	return r;
+}
+
+/* --- joining and leaving ------------------------------------------------- */
+
+/* A group can do nothing with mode 0600: a gid of 0 beside it is one that was
+ * left out. */
+static struct access_class access_of(const struct fsdp_access *access)
+{
+	return (struct access_class){
+		.gid = access->mode ? access->gid : GID_DEFAULT,
+		.mode = access->mode,
+	};
+}
+
+static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
+					     uint32_t rank,
+					     const struct fsdp_comm_options *o)
+{
+	return (struct comm_join_request){
+		.name = name,
+		.access = access_of(&o->access),
+		.n_ranks = n_ranks,
+		.rank = rank,
+		.n_shards = o->n_shards ? o->n_shards : n_ranks,
+		.timeout_ms =
+			o->timeout_ms ? o->timeout_ms : DEFAULT_TIMEOUT_MS,
+		.ttl_ms = o->ttl_ms ? o->ttl_ms : DEFAULT_TTL_MS,
+		.limiter = o->limiter,
+		.limit = o->limit,
+		.limit_bytes = o->limit_bytes,
+		.n_inputs = o->n_inputs ? o->n_inputs : 1,
+	};
+}
+
+static void link_comm(struct fsdp_client *client, struct fsdp_comm *comm)
+{
+	pthread_mutex_lock(&client->comms_lock);
+	comm->next = client->comms;
+	client->comms = comm;
+	pthread_mutex_unlock(&client->comms_lock);
+}
+
+static void unlink_comm(struct fsdp_client *client, struct fsdp_comm *comm)
+{
+	struct fsdp_comm **link = &client->comms;
+
+	pthread_mutex_lock(&client->comms_lock);
+	while (*link != comm)
+		link = &(*link)->next;
+	*link = comm->next;
+	pthread_mutex_unlock(&client->comms_lock);
+}
+
+int fsdp_comm_join(struct fsdp_client *client, const char *name,
+		   uint32_t n_ranks, uint32_t rank,
+		   const struct fsdp_comm_options *options,
+		   struct fsdp_comm **ret)
+{
+	static const struct fsdp_comm_options defaults;
+	struct error *err = error_of_thread();
+	struct request request = {
+		.kind = MESSAGE_COMM_JOIN,
+		.comm_join = join_request(name, n_ranks, rank,
+					  options ? options : &defaults),
+	};
+	struct fsdp_comm *comm;
+	struct answer answer;
+	int r;
+
+	r = client_check(client, err);
+	if (r < 0)
+		return r;
+	comm = calloc(1, sizeof(*comm));
+	if (!comm)
+		return error_set(err, -ENOMEM, "no memory for a communicator");
+	r = client_call(client, &request, &answer, err);
+	if (r < 0) {
+		free(comm);
+		return r;
+	}
+	comm->client = client;
+	comm->id = answer.reply.comm.comm;
+	comm->step = answer.reply.comm.step;
+	comm->rank = rank;
+	comm->n_shards = request.comm_join.n_shards;
+	answer_deinit(&answer);
+	link_comm(client, comm);
+	*ret = comm;
+	return 0;
+}
+
+uint64_t fsdp_comm_step(const struct fsdp_comm *comm)
+{
+	return comm->step;
+}
+
+static void free_one(struct fsdp_comm *comm)
+{
+	while (comm->groups) {
+		struct fsdp_group *group = comm->groups;
+
+		comm->groups = group->next;
+		group_free(group);
+	}
+	free(comm);
+}
+
+void comm_free_all(struct fsdp_client *client)
+{
+	while (client->comms) {
+		struct fsdp_comm *comm = client->comms;
+
+		client->comms = comm->next;
+		free_one(comm);
+	}
+}
+
+void fsdp_comm_leave(struct fsdp_comm *comm)
+{
+	struct request request = {.kind = MESSAGE_COMM_LEAVE};
+	struct fsdp_client *client;
+
+	if (!comm || guard_is_forked(&comm->client->guard))
+		return;
+	client = comm->client;
+	request.comm_leave.comm = comm->id;
+	for (struct fsdp_group *group = comm->groups; group;
+	     group = group->next)
+		group_end_handles(group);
+	/* A broker that has gone away took the communicator's run with it:
+	 * there is nobody to tell, and nothing to wait for. */
+	if (!connection_is_down(&client->connection))
+		(void)client_command(client, &request, NULL);
+	unlink_comm(client, comm);
+	free_one(comm);
+}
+
+int fsdp_comm_remove(struct fsdp_client *client, const char *name)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_COMM_REMOVE,
+				  .comm_remove = {.name = name}};
+	int r = client_check(client, err);
+
+	return r < 0 ? r : client_command(client, &request, err);
+}
+
+/* --- committing and waiting ---------------------------------------------- */
+
+int fsdp_commit(struct fsdp_comm *comm, uint64_t step, struct fsdp_work *ret)
+{
+	struct error *err = error_of_thread();
+	struct request request = {
+		.kind = MESSAGE_COMMIT,
+		.commit = {.comm = comm->id, .step = step},
+	};
+	struct answer answer;
+	int r;
+
+	r = comm_check_idle(comm, err);
+	if (r < 0)
+		return r;
+	for (struct fsdp_group *group = comm->groups; group;
+	     group = group->next)
+		group_carry_frozen(group);
+	r = comm_call(comm, &request, &answer, err);
+	if (r < 0)
+		return r;
+	comm->committing = answer.reply.work.sequence;
+	answer_deinit(&answer);
+	*ret = (struct fsdp_work){.comm = comm,
+				  .kind = WORK_COMMIT,
+				  .sequence = comm->committing};
+	return 0;
+}
+
+static int check_work(const struct fsdp_work *work, struct error *err)
+{
+	if (!work->comm || work->kind < WORK_UNSHARD ||
+	    work->kind > WORK_COMMIT ||
+	    !work->group != (work->kind == WORK_COMMIT))
+		return error_set(err, -EINVAL,
+				 "that is no work to wait for; fsdp_unshard(), "
+				 "fsdp_reduce() and fsdp_commit() fill one");
+	return comm_check(work->comm, err);
+}
+
+/* As far as we know without asking. */
+static bool is_done(const struct fsdp_work *work)
+{
+	if (work->kind == WORK_COMMIT)
+		return work->sequence <= work->comm->step;
+	if (work->kind == WORK_REDUCE)
+		return work->sequence <= work->group->reduced;
+	return group_is_whole(work->group, work->sequence);
+}
+
+static void end_commit(struct fsdp_comm *comm, uint64_t step)
+{
+	for (struct fsdp_group *group = comm->groups; group;
+	     group = group->next)
+		group_commit(group, step);
+	comm->step = step;
+	comm->committing = 0;
+}
+
+static int end_work(const struct fsdp_work *work, struct answer *answer,
+		    struct error *err)
+{
+	if (work->kind == WORK_UNSHARD)
+		return group_take_full(work->group, work->sequence, answer,
+				       err);
+	if (work->kind == WORK_REDUCE)
+		work->group->reduced = work->sequence;
+	else if (work->sequence == work->comm->committing)
+		end_commit(work->comm, work->sequence);
+	return 0;
+}
+
+int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_WAIT};
+	struct answer answer;
+	int r;
+
+	r = check_work(work, err);
+	if (r < 0 || is_done(work))
+		return r;
+	request.wait = (struct wait_request){
+		.comm = work->comm->id,
+		.group = work->group ? work->group->id : 0,
+		.kind = work->kind,
+		.sequence = work->sequence,
+		.timeout_ms = timeout_ms,
+	};
+	r = comm_call(work->comm, &request, &answer, err);
+	if (r < 0)
+		return r;
+	r = end_work(work, &answer, err);
+	answer_deinit(&answer);
+	return r;
+}

@@ -1,0 +1,88 @@
+/*
+ * This process as a rank: communicators and groups as the library sees them.
+ *
+ * The broker decides; here is what a rank must remember between calls. Shards
+ * and gradients are held from registering to leaving, the whole parameters
+ * from the wait to the reshard, an input from fsdp_input() to fsdp_reduce().
+ *
+ * Both shards are mapped all the time. A commit makes them change places at
+ * the broker, and here when the rank has waited for it; what depends on which
+ * is which is refused in between.
+ */
+#pragma once
+#include "client/client.h"
+#include "proto/error.h"
+#include "proto/tensor.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A parameter, for this rank. Offsets and sizes are bytes. */
+struct param {
+	struct tensor_type type;  /* whole, as stored */
+	struct tensor_type shard; /* this rank's part, without padding */
+	uint32_t full_dtype;
+	int64_t start; /* of the shard, along the shard dimension */
+	uint64_t shard_size, chunk_size; /* without padding, and with */
+	uint64_t full_size;
+	uint64_t shard_offset, full_offset, input_offset, grad_offset;
+	bool is_frozen;
+	bool is_carried; /* frozen: both shards have the committed values */
+};
+
+struct fsdp_group {
+	struct fsdp_comm *comm;
+	uint64_t id;
+	uint32_t side; /* of `shards`: committed */
+	uint64_t step; /* 0: nothing was */
+	struct fsdp_tensor *shards[2];
+	struct fsdp_tensor *grads;      /* NULL: all is frozen */
+	struct fsdp_tensor *input;      /* NULL: none */
+	struct fsdp_tensor *full;       /* NULL: not whole, or not waited for */
+	uint64_t open;                  /* sequence of the unshard; 0: none */
+	uint64_t whole, reduced;        /* sequences: waited for last */
+	uint64_t full_size, input_size; /* bytes that params reach to */
+	size_t n_params;
+	struct param *params; /* owned */
+	struct fsdp_group *next;
+};
+
+struct fsdp_comm {
+	struct fsdp_client *client;
+	uint64_t id;
+	uint64_t step; /* last committed */
+	uint32_t rank, n_shards;
+	uint64_t committing;       /* begun, not waited for; 0: none */
+	struct error failure;      /* code < 0: it has failed, and why */
+	struct fsdp_group *groups; /* owned */
+	struct fsdp_comm *next;    /* of the connection */
+};
+
+/* Forget all of a connection; their handles end with it. */
+void comm_free_all(struct fsdp_client *client);
+
+/* May this process use it, and has it not failed? */
+int comm_check(const struct fsdp_comm *comm, struct error *err);
+
+/* comm_check(), and no commit is under way: -EBUSY. */
+int comm_check_idle(const struct fsdp_comm *comm, struct error *err);
+
+/* client_call(); -ECONNABORTED is the communicator's end, and remembered. */
+int comm_call(struct fsdp_comm *comm, const struct request *request,
+	      struct answer *ret, struct error *err);
+
+/* The holds of its handles go back, the handles with them. */
+void group_end_handles(struct fsdp_group *group);
+/* The rest; the handles are gone, or will go with the connection. */
+void group_free(struct fsdp_group *group);
+
+/* Frozen parameters: what is committed is what the next commit shall have. */
+void group_carry_frozen(struct fsdp_group *group);
+/* All ranks have committed: the shards change places. */
+void group_commit(struct fsdp_group *group, uint64_t step);
+
+/* The unshard of that number is done; `answer` has the whole parameters. */
+int group_take_full(struct fsdp_group *group, uint64_t sequence,
+		    struct answer *answer, struct error *err);
+/* Do we know it to be done without asking? */
+bool group_is_whole(const struct fsdp_group *group, uint64_t sequence);

@@ -1,0 +1,160 @@
+/*
+ * Looking at communicators, groups and plans; pages as in inspect.c.
+ */
+#include "client/client.h"
+#include <string.h>
+
+_Static_assert((int)FSDP_COMM_KEPT == (int)COMM_KEPT &&
+		       (int)FSDP_COMM_JOINING == (int)COMM_JOINING &&
+		       (int)FSDP_COMM_RUNNING == (int)COMM_RUNNING &&
+		       (int)FSDP_COMM_FAILED == (int)COMM_FAILED,
+	       "one numbering of states");
+
+static int show_comm(const struct comm_item *item, fsdp_comm_fn *fn, void *data)
+{
+	struct fsdp_comm_entry entry = {
+		.name = item->name,
+		.uid = item->uid,
+		.state = (enum fsdp_comm_state)item->state,
+		.n_ranks = item->n_ranks,
+		.n_shards = item->n_shards,
+		.n_joined = item->n_joined,
+		.n_groups = item->n_groups,
+		.step = item->step,
+		.n_bytes = item->n_bytes,
+		.ttl_left_ms = item->ttl_left_ms,
+		.n_in_flight = item->n_in_flight,
+		.n_limited = item->n_limited,
+		.bytes_in_flight = item->bytes_in_flight,
+		.note = item->note,
+	};
+
+	return fn(&entry, data);
+}
+
+int fsdp_comms(struct fsdp_client *client, fsdp_comm_fn *fn, void *data)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_COMMS};
+	int r = client_check(client, err);
+
+	while (r == 0) {
+		struct answer answer;
+		const struct comms_reply *reply = &answer.reply.comms;
+
+		r = client_call(client, &request, &answer, err);
+		if (r < 0)
+			break;
+		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
+			r = show_comm(&reply->items[i], fn, data);
+		request.comms.cursor = reply->next_cursor;
+		answer_deinit(&answer);
+		if (request.comms.cursor == 0)
+			break;
+	}
+	return r;
+}
+
+static int show_group(const struct group_item *item, fsdp_group_fn *fn,
+		      void *data)
+{
+	struct fsdp_group_entry entry = {
+		.comm = item->comm,
+		.name = item->name,
+		.n_params = item->n_params,
+		.n_gather_buckets = item->n_gather_buckets,
+		.n_reduce_buckets = item->n_reduce_buckets,
+		.step = item->step,
+		.hash = item->hash,
+		.shards_bytes = item->shards_bytes,
+		.full_bytes = item->full_bytes,
+		.is_unsharded = item->is_unsharded,
+		.n_gathers = item->n_gathers,
+		.n_reductions = item->n_reductions,
+	};
+
+	return fn(&entry, data);
+}
+
+int fsdp_groups(struct fsdp_client *client, const char *comm, fsdp_group_fn *fn,
+		void *data)
+{
+	struct error *err = error_of_thread();
+	struct request request = {
+		.kind = MESSAGE_GROUPS,
+		.groups = {.comm = comm ? comm : ""},
+	};
+	int r = client_check(client, err);
+
+	while (r == 0) {
+		struct answer answer;
+		const struct groups_reply *reply = &answer.reply.groups;
+
+		r = client_call(client, &request, &answer, err);
+		if (r < 0)
+			break;
+		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
+			r = show_group(&reply->items[i], fn, data);
+		request.groups.cursor = reply->next_cursor;
+		answer_deinit(&answer);
+		if (request.groups.cursor == 0)
+			break;
+	}
+	return r;
+}
+
+static int show_plan(const struct group_plan_reply *plan,
+		     const struct plan_item *item, fsdp_plan_fn *fn, void *data)
+{
+	struct fsdp_plan_entry entry = {
+		.name = item->name,
+		.dtype = (enum fsdp_dtype)item->type.dtype,
+		.full_dtype = (enum fsdp_dtype)item->full_dtype,
+		.reduce_dtype = (enum fsdp_dtype)item->reduce_dtype,
+		.n_dims = item->type.n_dims,
+		.shard_dim = item->shard_dim,
+		.gather_bucket = item->gather_bucket,
+		.reduce_bucket = item->reduce_bucket,
+		.shard_offset = item->shard_offset,
+		.shard_stride = item->shard_stride,
+		.full_offset = item->full_offset,
+		.input_offset = item->input_offset,
+		.grad_offset = item->grad_offset,
+		.chunk_bytes = item->chunk_bytes,
+		.hash = plan->hash,
+		.n_shards = plan->n_shards,
+		.n_replicas = plan->n_replicas,
+		.layout = (enum fsdp_layout)plan->layout,
+		.is_in_place = plan->is_in_place,
+	};
+
+	memcpy(entry.shape, item->type.shape, sizeof(entry.shape));
+	return fn(&entry, data);
+}
+
+int fsdp_group_plan(struct fsdp_client *client, const char *comm,
+		    const char *group, fsdp_plan_fn *fn, void *data)
+{
+	struct error *err = error_of_thread();
+	struct request request = {
+		.kind = MESSAGE_GROUP_PLAN,
+		.group_plan = {.comm = comm, .group = group},
+	};
+	int r = client_check(client, err);
+
+	while (r == 0) {
+		struct answer answer;
+		const struct group_plan_reply *reply = &answer.reply.group_plan;
+
+		r = client_call(client, &request, &answer, err);
+		if (r < 0)
+			break;
+		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
+			r = show_plan(reply, &reply->items[i], fn, data);
+		request.group_plan.cursor = reply->next_cursor;
+		answer_deinit(&answer);
+		if (request.group_plan.cursor == 0)
+			break;
+	}
+	return r;
+}

@@ -1,0 +1,271 @@
+/*
+ * Rows local_*, and the table of `fsdp-bench collectives`.
+ *
+ * Sizes are those of the whole parameters, in the dtype in which a rank sees
+ * them: what a rank has after an all-gather and before a reduction. With them
+ * and nccl-tests' formulas,
+ *
+ *   algbw = size / time
+ *   busbw = algbw * (n - 1) / n, for an all-reduce 2 * (n - 1) / n
+ *
+ * n being the ranks. *Moved* is what the worker reads and writes; it serves
+ * all ranks with one copy, so that an all-gather moves the same for any
+ * number of them, and nothing at all where the shards lie in place.
+ */
+#include "contest.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static const uint32_t worlds[] = {2, 4};
+#define N_WORLDS (sizeof(worlds) / sizeof(*worlds))
+
+/* --- rows ----------------------------------------------------------------- */
+
+/* Keep the worst of them. */
+static void run_variants(struct contest *contest, enum collective collective,
+			 const char *const *names, enum bandwidth_kind kind,
+			 struct result *ret)
+{
+	unsigned n_pairs =
+		contest->bench->is_quick ? 9 : contest->bench->n_pairs;
+	struct score score;
+
+	for (; *names; names++) {
+		contest_run(contest, variant_find(collective, *names), 64 * MIB,
+			    n_pairs, &score);
+		if (score.bandwidth_ratio[kind] <= ret->ratio)
+			continue;
+		*ret = (struct result){
+			.median = score.median / 1000,
+			.p99 = score.p99 / 1000,
+			.floor = score.bandwidth[kind] / 1000,
+			.ratio = score.bandwidth_ratio[kind],
+			.n = score.n,
+		};
+	}
+}
+
+static void run_row(const struct bench *bench, enum collective collective,
+		    const char *const *names, enum bandwidth_kind kind,
+		    struct result *ret)
+{
+	struct contest contest;
+	struct daemon daemon;
+
+	*ret = (struct result){0};
+	daemon_start(&daemon, bench,
+		     &(struct daemon_options){.is_unpinned = true});
+	for (size_t i = 0; i < N_WORLDS; i++) {
+		contest_open(&contest, bench, &daemon, worlds[i], false);
+		run_variants(&contest, collective, names, kind, ret);
+		contest_close(&contest);
+	}
+	daemon_stop(&daemon);
+}
+
+void local_all_gather_64mib(const struct bench *bench, struct result *ret)
+{
+	static const char *const names[] = {"f32 flat", "f32 to bf16", NULL};
+
+	run_row(bench, ALL_GATHER, names, BANDWIDTH_COPY, ret);
+}
+
+void local_reduce_scatter_64mib(const struct bench *bench, struct result *ret)
+{
+	static const char *const names[] = {"f32", "bf16 to f32", NULL};
+
+	run_row(bench, REDUCE_SCATTER, names, BANDWIDTH_TRIAD, ret);
+}
+
+/* --- the table ------------------------------------------------------------ */
+
+static const char *const titles[N_COLLECTIVES] = {
+	"all-gather", "reduce-scatter", "all-reduce"};
+static const char *const keys[N_COLLECTIVES] = {"all_gather", "reduce_scatter",
+						"all_reduce"};
+
+static const uint64_t sizes[] = {MIB / 16, MIB / 4,  MIB,       4 * MIB,
+				 16 * MIB, 64 * MIB, 256 * MIB, 0};
+static const uint64_t quick_sizes[] = {MIB / 16, 4 * MIB, 64 * MIB, 0};
+
+static double bus_factor(enum collective collective, uint32_t n_ranks)
+{
+	double n = n_ranks;
+
+	return (collective == ALL_REDUCE ? 2 : 1) * (n - 1) / n;
+}
+
+static void print_size(uint64_t size)
+{
+	if (size < MIB)
+		printf("%5u KiB", (unsigned)(size / 1024));
+	else
+		printf("%5u MiB", (unsigned)(size / MIB));
+}
+
+/* "-" where there is no number. */
+static void print_cell(int width, int digits, double value)
+{
+	if (isfinite(value))
+		printf(" %*.*f", width, digits, value);
+	else
+		printf(" %*s", width, "-");
+}
+
+static void print_title(enum collective collective, uint32_t n_ranks)
+{
+	printf("\n%s, %u ranks\n", titles[collective], n_ranks);
+	printf("  %-13s %9s %10s %8s %6s %6s %6s %6s %6s", "variant", "size",
+	       "us", "moved", "GB/s", "algbw", "busbw", "/copy", "/triad");
+	for (int i = 0; i < N_MPIS; i++)
+		printf(" %10s %5s", mpis[i].name, "/ours");
+	printf("\n");
+}
+
+static void print_score(const struct variant *variant, uint32_t n_ranks,
+			uint64_t size, const struct score *score)
+{
+	double moved = (double)variant_moved(variant, n_ranks, size);
+	double algbw = (double)size / score->median;
+
+	printf("  %-13s ", variant->name);
+	print_size(size);
+	print_cell(10, 1, score->median / 1000);
+	print_cell(8, 2, moved / (double)MIB);
+	print_cell(6, 2, moved > 0 ? moved / score->median : NAN);
+	print_cell(6, 2, algbw);
+	print_cell(6, 2, algbw * bus_factor(variant->collective, n_ranks));
+	for (int i = 0; i < N_BANDWIDTHS; i++)
+		print_cell(6, 2, score->bandwidth_ratio[i]);
+	for (int i = 0; i < N_MPIS; i++) {
+		print_cell(10, 1, score->mpi[i] / 1000);
+		print_cell(5, 2, score->mpi_ratio[i]);
+	}
+	printf("\n");
+	fflush(stdout);
+}
+
+static void print_number(const char *key, double value)
+{
+	if (isfinite(value))
+		printf(", \"%s\": %.6g", key, value);
+	else
+		printf(", \"%s\": null", key);
+}
+
+static void print_json(const struct variant *variant, uint32_t n_ranks,
+		       uint64_t size, const struct score *score)
+{
+	static const char *const mpi_keys[N_MPIS][2] = {
+		{"openmpi", "openmpi_ratio"}, {"mpich", "mpich_ratio"}};
+	double algbw = (double)size / score->median;
+
+	printf("{\"name\": \"%s\", \"variant\": \"%s\", \"ranks\": %u, "
+	       "\"size\": %llu, \"moved\": %llu, \"unit\": \"us\", \"n\": %zu",
+	       keys[variant->collective], variant->name, n_ranks,
+	       (unsigned long long)size,
+	       (unsigned long long)variant_moved(variant, n_ranks, size),
+	       score->n);
+	print_number("median", score->median / 1000);
+	print_number("p99", score->p99 / 1000);
+	print_number("algbw", algbw);
+	print_number("busbw", algbw * bus_factor(variant->collective, n_ranks));
+	print_number("copy", score->bandwidth[BANDWIDTH_COPY] / 1000);
+	print_number("copy_ratio", score->bandwidth_ratio[BANDWIDTH_COPY]);
+	print_number("triad", score->bandwidth[BANDWIDTH_TRIAD] / 1000);
+	print_number("triad_ratio", score->bandwidth_ratio[BANDWIDTH_TRIAD]);
+	for (int i = 0; i < N_MPIS; i++) {
+		print_number(mpi_keys[i][0], score->mpi[i] / 1000);
+		print_number(mpi_keys[i][1], score->mpi_ratio[i]);
+	}
+	printf("}\n");
+	fflush(stdout);
+}
+
+/* May the broker and all MPI ranks have so much here? */
+static bool is_fitting(const struct variant *variant, uint32_t n_ranks,
+		       uint64_t size)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;
+	uint64_t free = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page;
+	uint64_t ours = variant_memory(variant, n_ranks, size);
+	uint64_t theirs = variant->has_mpi ? 2 * n_ranks * size * N_MPIS : 0;
+
+	/* The broker takes half of the memory by itself. */
+	return ours < total / 2 / 8 * 7 && ours + theirs < free;
+}
+
+static void run_one(struct contest *contest, const struct variant *variant,
+		    uint64_t size)
+{
+	struct score score;
+
+	if (!is_fitting(variant, contest->n_ranks, size)) {
+		fprintf(stderr,
+			"fsdp-bench: %s of %llu MiB, %s, %u ranks: left out, "
+			"there is too little memory\n",
+			titles[variant->collective],
+			(unsigned long long)(size / MIB), variant->name,
+			contest->n_ranks);
+		return;
+	}
+	contest_run(contest, variant, size, contest->bench->is_quick ? 7 : 11,
+		    &score);
+	if (contest->bench->is_json)
+		print_json(variant, contest->n_ranks, size, &score);
+	else
+		print_score(variant, contest->n_ranks, size, &score);
+}
+
+static void run_world(const struct bench *bench, const struct daemon *daemon,
+		      uint32_t n_ranks)
+{
+	const uint64_t *first = bench->is_quick ? quick_sizes : sizes;
+	int last = -1;
+	struct contest contest;
+
+	contest_open(&contest, bench, daemon, n_ranks, true);
+	for (size_t i = 0; i < N_VARIANTS; i++) {
+		const struct variant *variant = &variants[i];
+
+		if (bench->is_quick && !variant->is_quick)
+			continue;
+		if (!bench->is_json && (int)variant->collective != last)
+			print_title(variant->collective, n_ranks);
+		last = (int)variant->collective;
+		for (const uint64_t *size = first; *size; size++)
+			run_one(&contest, variant, *size);
+	}
+	contest_close(&contest);
+}
+
+static const char head[] =
+	"Sizes are of the whole parameters as a rank sees them; MiB moved are "
+	"read and\n"
+	"written by the worker, once for all ranks (in place: nothing). algbw "
+	"and busbw\n"
+	"in GB/s as in nccl-tests. /copy, /triad: times what moving as many "
+	"bytes takes\n"
+	"by one process per CPU. MPI: the f32 collective (sum), in us and "
+	"times ours; \"-\":\n"
+	"not there, or it has no such thing (bf16, casts). All in turns in "
+	"one run.\n";
+
+void collectives(const struct bench *bench, struct result *ret)
+{
+	struct daemon daemon;
+
+	if (!bench->is_json)
+		fputs(head, stdout);
+	daemon_start(&daemon, bench,
+		     &(struct daemon_options){.is_unpinned = true});
+	for (size_t i = 0; i < N_WORLDS; i++)
+		run_world(bench, &daemon, worlds[i]);
+	daemon_stop(&daemon);
+	*ret = (struct result){0};
+}

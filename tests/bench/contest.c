@@ -1,0 +1,175 @@
+#include "contest.h"
+#include <math.h>
+#include <string.h>
+
+/* fsdp-worker has a thread for each CPU, but not more. */
+#define MAX_WORKER_THREADS 16
+
+/* A round of small collectives is as many as take about so long. */
+#define ROUND_NS       4000000
+#define MAX_ITERATIONS 64
+/* From here on one iteration takes so long that a rank which begins a little
+ * later does not matter, and the first is not warmed up for. */
+#define COLD_NS 20000000
+
+/* One party of a run. */
+struct runner {
+	struct party *party;
+	struct stage_order order;
+	double scale; /* of its times */
+	double last;
+	struct samples times, ratios; /* to or of ours */
+};
+
+enum {
+	OURS,
+	COPY,
+	TRIAD = COPY + BANDWIDTH_TRIAD,
+	MPI,
+	N_RUNNERS = MPI + N_MPIS
+};
+
+void contest_open(struct contest *contest, const struct bench *bench,
+		  const struct daemon *daemon, uint32_t n_ranks, bool has_mpi)
+{
+	uint32_t n_cpus = (uint32_t)CPU_COUNT(&bench->cpus);
+
+	*contest = (struct contest){.bench = bench, .n_ranks = n_ranks};
+	contest->options.socket = daemon->socket;
+	contest->options.n_ranks = n_ranks;
+	if (n_cpus > MAX_WORKER_THREADS)
+		n_cpus = MAX_WORKER_THREADS;
+	contest->bandwidth = bandwidth_new(n_cpus);
+	party_start(&contest->memory, bench, "bandwidth", n_cpus, true,
+		    bandwidth_serve, contest->bandwidth);
+	party_start(&contest->ours, bench, "ranks", n_ranks, false, rank_serve,
+		    &contest->options);
+	for (int i = 0; i < N_MPIS && has_mpi; i++)
+		party_start_mpi(&contest->mpis[i], bench, &mpis[i], n_ranks);
+}
+
+void contest_close(struct contest *contest)
+{
+	for (int i = 0; i < N_MPIS; i++)
+		party_stop(&contest->mpis[i]);
+	party_stop(&contest->ours);
+	party_stop(&contest->memory);
+	bandwidth_free(contest->bandwidth);
+}
+
+static bool runner_order(struct runner *runner, uint32_t verb)
+{
+	runner->order.verb = verb;
+	if (runner->party && !party_order(runner->party, &runner->order))
+		runner->party = NULL;
+	return runner->party;
+}
+
+static void runner_run(struct runner *runner)
+{
+	runner->last = NAN;
+	if (runner_order(runner, STAGE_RUN))
+		runner->last = stage_time(runner->party->stage) * runner->scale;
+}
+
+/* Find out how many iterations make a round. */
+static void runner_prepare(struct runner *runner)
+{
+	double n;
+
+	if (!runner_order(runner, STAGE_PREPARE))
+		return;
+	runner->order.n_iterations = 1;
+	runner->order.n_warm = 1;
+	runner_run(runner);
+	if (!runner->party)
+		return;
+	n = ROUND_NS / (runner->last / runner->scale);
+	runner->order.n_iterations = n < 1                ? 1
+				     : n > MAX_ITERATIONS ? MAX_ITERATIONS
+							  : (uint32_t)n;
+	runner->order.n_warm = runner->last < COLD_NS;
+}
+
+static void runners_init(struct runner *runners, struct contest *contest,
+			 const struct variant *variant, uint64_t size)
+{
+	uint64_t moved = variant_moved(variant, contest->n_ranks, size);
+	struct stage_order order = {.collective = variant->collective,
+				    .variant = (uint32_t)(variant - variants),
+				    .number = contest->n_prepared++,
+				    .size = size};
+
+	memset(runners, 0, N_RUNNERS * sizeof(*runners));
+	runners[OURS] = (struct runner){
+		.party = &contest->ours, .order = order, .scale = 1};
+	for (int i = 0; i < N_BANDWIDTHS && moved; i++) {
+		struct runner *runner = &runners[COPY + i];
+
+		runner->party = &contest->memory;
+		runner->order = bandwidth_order((enum bandwidth_kind)i, moved,
+						&runner->scale);
+	}
+	for (int i = 0; i < N_MPIS && variant->has_mpi; i++)
+		runners[MPI + i] = (struct runner){
+			.party = &contest->mpis[i], .order = order, .scale = 1};
+}
+
+/* A round of each. */
+static void run_pair(struct runner *runners)
+{
+	double ours;
+
+	for (int i = 0; i < N_RUNNERS; i++)
+		runner_run(&runners[i]);
+	ours = runners[OURS].last;
+	for (int i = 0; i < N_RUNNERS; i++) {
+		if (!runners[i].party)
+			continue;
+		samples_add(&runners[i].times, runners[i].last);
+		samples_add(&runners[i].ratios,
+			    i < MPI ? ours / runners[i].last
+				    : runners[i].last / ours);
+	}
+}
+
+static void score_make(struct runner *runners, struct score *ret)
+{
+	*ret = (struct score){
+		.median = samples_quantile(&runners[OURS].times, 0.5),
+		.p99 = samples_quantile(&runners[OURS].times, 0.99),
+		.n = runners[OURS].times.n,
+	};
+	for (int i = 0; i < N_BANDWIDTHS; i++) {
+		struct runner *runner = &runners[COPY + i];
+
+		ret->bandwidth[i] = samples_quantile(&runner->times, 0.5);
+		ret->bandwidth_ratio[i] =
+			samples_quantile(&runner->ratios, 0.5);
+	}
+	for (int i = 0; i < N_MPIS; i++) {
+		struct runner *runner = &runners[MPI + i];
+
+		ret->mpi[i] = samples_quantile(&runner->times, 0.5);
+		ret->mpi_ratio[i] = samples_quantile(&runner->ratios, 0.5);
+	}
+}
+
+void contest_run(struct contest *contest, const struct variant *variant,
+		 uint64_t size, unsigned n_pairs, struct score *ret)
+{
+	struct runner runners[N_RUNNERS];
+
+	runners_init(runners, contest, variant, size);
+	for (int i = 0; i < N_RUNNERS; i++)
+		runner_prepare(&runners[i]);
+	for (unsigned i = 0; i < n_pairs; i++)
+		run_pair(runners);
+	for (int i = 0; i < N_RUNNERS; i++)
+		runner_order(&runners[i], STAGE_RELEASE);
+	score_make(runners, ret);
+	for (int i = 0; i < N_RUNNERS; i++) {
+		samples_deinit(&runners[i].times);
+		samples_deinit(&runners[i].ratios);
+	}
+}

@@ -1,0 +1,272 @@
+#include "rank.h"
+#include "bench.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_PARAMS 4
+#define WAIT_MS    60000
+
+/* clang-format off */
+const struct variant variants[N_VARIANTS] = {
+	{"f32 in place", ALL_GATHER, FSDP_F32, FSDP_F32, 0,
+	 1, FSDP_LAYOUT_IN_PLACE, true, true},
+	{"f32 flat", ALL_GATHER, FSDP_F32, FSDP_F32, 0,
+	 MAX_PARAMS, FSDP_LAYOUT_FLAT, true, true},
+	{"f32 to bf16", ALL_GATHER, FSDP_F32, FSDP_BF16, 0,
+	 1, FSDP_LAYOUT_IN_PLACE, false, true},
+	{"bf16 in place", ALL_GATHER, FSDP_BF16, FSDP_BF16, 0,
+	 1, FSDP_LAYOUT_IN_PLACE, false, false},
+	{"bf16 flat", ALL_GATHER, FSDP_BF16, FSDP_BF16, 0,
+	 MAX_PARAMS, FSDP_LAYOUT_FLAT, false, false},
+	{"f32", REDUCE_SCATTER, FSDP_F32, FSDP_F32, 0,
+	 1, FSDP_LAYOUT_IN_PLACE, true, true},
+	{"bf16 to f32", REDUCE_SCATTER, FSDP_F32, FSDP_BF16, FSDP_F32,
+	 1, FSDP_LAYOUT_IN_PLACE, false, true},
+	{"bf16", REDUCE_SCATTER, FSDP_BF16, FSDP_BF16, 0,
+	 1, FSDP_LAYOUT_IN_PLACE, false, false},
+	{"f32", ALL_REDUCE, FSDP_F32, FSDP_F32, 0,
+	 1, FSDP_LAYOUT_IN_PLACE, true, true},
+	{"bf16 to f32", ALL_REDUCE, FSDP_F32, FSDP_BF16, FSDP_F32,
+	 1, FSDP_LAYOUT_IN_PLACE, false, false},
+	{"bf16", ALL_REDUCE, FSDP_BF16, FSDP_BF16, 0,
+	 1, FSDP_LAYOUT_IN_PLACE, false, false},
+};
+/* clang-format on */
+
+const struct variant *variant_find(enum collective collective, const char *name)
+{
+	for (size_t i = 0; i < N_VARIANTS; i++)
+		if (variants[i].collective == collective &&
+		    strcmp(variants[i].name, name) == 0)
+			return &variants[i];
+	return NULL;
+}
+
+/* Bytes of the whole as it is stored. */
+static uint64_t stored_size(const struct variant *variant, uint64_t size)
+{
+	return size / fsdp_dtype_size(variant->whole) *
+	       fsdp_dtype_size(variant->stored);
+}
+
+/* A single parameter that is not cast is whole as its shards lie. */
+static bool is_in_place(const struct variant *variant)
+{
+	return variant->n_params == 1 && variant->stored == variant->whole;
+}
+
+uint64_t variant_moved(const struct variant *variant, uint32_t n_ranks,
+		       uint64_t size)
+{
+	uint64_t stored = stored_size(variant, size);
+
+	switch (variant->collective) {
+	case ALL_GATHER:
+		return is_in_place(variant) ? 0 : stored + size;
+	case REDUCE_SCATTER:
+		return n_ranks * size + stored;
+	default:
+		return n_ranks * (size + stored);
+	}
+}
+
+uint64_t variant_memory(const struct variant *variant, uint32_t n_ranks,
+			uint64_t size)
+{
+	uint64_t stored = stored_size(variant, size);
+
+	switch (variant->collective) {
+	case ALL_GATHER: /* current and next, and two instances */
+		return 2 * stored + 2 * size;
+	case REDUCE_SCATTER: /* current, next and gradients */
+		return 3 * stored + n_ranks * size;
+	default:
+		return n_ranks * (3 * stored + size);
+	}
+}
+
+/* --- a rank --------------------------------------------------------------- */
+
+struct rank {
+	const struct rank_options *options;
+	uint32_t rank;
+	struct fsdp_client *client;
+	struct fsdp_comm *comm;
+	struct fsdp_group *group;
+	char name[NAME_SIZE];
+};
+
+/* A small whole number, which both dtypes hold exactly. */
+static void fill(void *to, enum fsdp_dtype dtype, uint64_t n, float value)
+{
+	float *floats = to;
+	uint16_t *halves = to;
+	uint32_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	if (dtype == FSDP_F32)
+		for (uint64_t i = 0; i < n; i++)
+			floats[i] = value;
+	else
+		for (uint64_t i = 0; i < n; i++)
+			halves[i] = (uint16_t)(bits >> 16);
+}
+
+static float load(const void *from, enum fsdp_dtype dtype, uint64_t i)
+{
+	const uint16_t *halves = from;
+	uint32_t bits;
+	float value;
+
+	if (dtype == FSDP_F32)
+		return ((const float *)from)[i];
+	bits = (uint32_t)halves[i] << 16;
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
+static void wait_for(const struct fsdp_work *work, const char *what)
+{
+	must(fsdp_wait(work, WAIT_MS), what);
+}
+
+static void iterate(void *data, const struct stage_order *order)
+{
+	struct rank *rank = data;
+	struct fsdp_work work;
+
+	if (order->collective == ALL_GATHER) {
+		must(fsdp_unshard(rank->group, &work), "unshard");
+		wait_for(&work, "wait for an unshard");
+		must(fsdp_reshard(rank->group, 0), "reshard");
+		return;
+	}
+	must(fsdp_input(rank->group, WAIT_MS), "input");
+	must(fsdp_reduce(rank->group, NULL, &work), "reduce");
+	wait_for(&work, "wait for a reduction");
+}
+
+static void join(struct rank *rank, const struct stage_order *order,
+		 const struct variant *variant)
+{
+	struct fsdp_comm_options options = {
+		.n_shards = variant->collective == ALL_REDUCE ? 1 : 0,
+	};
+	struct fsdp_policy policy = {
+		.param_dtype = variant->whole,
+		.reduce_dtype = variant->reduce,
+		.layout = variant->layout,
+	};
+	struct fsdp_param_spec params[MAX_PARAMS] = {0};
+	char names[MAX_PARAMS][16];
+	int64_t n = (int64_t)(order->size / fsdp_dtype_size(variant->whole) /
+			      variant->n_params);
+
+	for (uint32_t i = 0; i < variant->n_params; i++) {
+		snprintf(names[i], sizeof(names[i]), "w%u", i);
+		params[i] = (struct fsdp_param_spec){
+			.name = names[i],
+			.spec = {variant->stored, 1, {n}},
+			.is_frozen = variant->collective == ALL_GATHER};
+	}
+	snprintf(rank->name, sizeof(rank->name), "bench/%u", order->number);
+	must(fsdp_comm_join(rank->client, rank->name, rank->options->n_ranks,
+			    rank->rank, &options, &rank->comm),
+	     "join");
+	must(fsdp_group_register(rank->comm, "layer", params, variant->n_params,
+				 &policy, &rank->group),
+	     "register");
+}
+
+/* Each rank's shards hold its rank + 1. */
+static void commit(struct rank *rank, const struct variant *variant)
+{
+	struct fsdp_shard shard;
+	struct fsdp_work work;
+
+	for (uint32_t i = 0; i < variant->n_params; i++) {
+		must(fsdp_shard(rank->group, i, &shard), "shard");
+		fill(shard.next, shard.dtype, shard.numel,
+		     (float)(rank->rank + 1));
+	}
+	must(fsdp_commit(rank->comm, 1, &work), "commit");
+	wait_for(&work, "wait for a commit");
+}
+
+static void check_gather(struct rank *rank, const struct variant *variant)
+{
+	struct fsdp_param param;
+	struct fsdp_work work;
+	uint64_t chunk;
+
+	must(fsdp_unshard(rank->group, &work), "unshard");
+	wait_for(&work, "wait for an unshard");
+	for (uint32_t i = 0; i < variant->n_params; i++) {
+		must(fsdp_param(rank->group, i, &param), "param");
+		chunk = param.numel / rank->options->n_ranks;
+		for (uint64_t j = 0; j < param.numel; j++)
+			if (load(param.data, param.dtype, j) !=
+			    (float)(j / chunk + 1))
+				die("an all-gather's result is wrong");
+	}
+	must(fsdp_reshard(rank->group, 0), "reshard");
+}
+
+/* Every rank gives its rank + 1; the default is their average. */
+static void check_reduce(struct rank *rank, const struct stage_order *order,
+			 const struct variant *variant)
+{
+	float expected = (float)(rank->options->n_ranks + 1) / 2;
+	struct fsdp_shard shard;
+	struct fsdp_work work;
+
+	must(fsdp_input(rank->group, WAIT_MS), "input");
+	fill(fsdp_input_data(rank->group, 0), variant->whole,
+	     order->size / fsdp_dtype_size(variant->whole),
+	     (float)(rank->rank + 1));
+	must(fsdp_reduce(rank->group, NULL, &work), "reduce");
+	wait_for(&work, "wait for a reduction");
+	must(fsdp_shard(rank->group, 0, &shard), "shard");
+	for (uint64_t i = 0; i < shard.numel; i++)
+		if (load(shard.grad, shard.dtype, i) != expected)
+			die("a reduction's result is wrong");
+}
+
+static void prepare(void *data, const struct stage_order *order)
+{
+	const struct variant *variant = &variants[order->variant];
+	struct rank *rank = data;
+
+	if (!rank->client)
+		rank->client = client_open(rank->options->socket);
+	join(rank, order, variant);
+	if (order->collective == ALL_GATHER) {
+		commit(rank, variant);
+		check_gather(rank, variant);
+	} else {
+		check_reduce(rank, order, variant);
+	}
+}
+
+static void release(void *data)
+{
+	struct rank *rank = data;
+	int r = 0;
+
+	fsdp_comm_leave(rank->comm);
+	if (rank->rank != 0)
+		return;
+	while ((r = fsdp_comm_remove(rank->client, rank->name)) == -EBUSY)
+		sleep_us(500); /* others are still in it */
+	must(r, "remove a communicator");
+}
+
+void rank_serve(struct stage *stage, uint32_t rank_index, void *data)
+{
+	static const struct stage_acts acts = {prepare, iterate, release};
+	struct rank rank = {.options = data, .rank = rank_index};
+
+	stage_serve(stage, rank_index, &acts, &rank);
+	fsdp_close(rank.client);
+}

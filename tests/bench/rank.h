@@ -1,0 +1,49 @@
+/*
+ * One rank of a collective of ours: a process that does with libfsdp what a
+ * trainer does.
+ *
+ * An iteration is all that a trainer needs for one collective:
+ *
+ *   all-gather   fsdp_unshard, fsdp_wait, fsdp_reshard
+ *   reductions   fsdp_input, fsdp_reduce, fsdp_wait
+ *
+ * An all-reduce is a reduction over replicas of one shard each.
+ */
+#pragma once
+#include "fsdp.h"
+#include "stage.h"
+
+struct variant {
+	const char *name;
+	enum collective collective;
+	enum fsdp_dtype stored, whole, reduce;
+	uint32_t n_params;
+	enum fsdp_layout layout;
+	bool has_mpi;  /* MPI can do the same */
+	bool is_quick; /* also with --quick */
+};
+
+#define N_VARIANTS 11
+extern const struct variant variants[N_VARIANTS];
+
+/* NULL: there is none of that name. */
+const struct variant *variant_find(enum collective collective,
+				   const char *name);
+
+/* `size`: of the whole parameters as a rank sees them. */
+
+/* Bytes read and written by the worker for one collective. */
+uint64_t variant_moved(const struct variant *variant, uint32_t n_ranks,
+		       uint64_t size);
+/* Bytes of the broker's memory that it needs. */
+uint64_t variant_memory(const struct variant *variant, uint32_t n_ranks,
+			uint64_t size);
+
+struct rank_options {
+	const char *socket;
+	uint32_t n_ranks;
+};
+
+/* A rank's life; `data` is struct rank_options. Orders name the variant by its
+ * index. */
+void rank_serve(struct stage *stage, uint32_t rank, void *data);

@@ -1,0 +1,167 @@
+/*
+ * A worker that moves no byte, for tests of the engine. $FAKE_WORKER says what
+ * it does:
+ *
+ *   good     answers every job, with the number of chunks it knows as n_bytes
+ *            and of plans as ns; ends with status 9 if it is told of a job
+ *            whose plan or chunks it does not know
+ *   refuse   answers every job with -ERANGE and a sentence
+ *   old      says that it is of another version
+ *   mute     reads everything and says nothing but hello
+ *   deaf     says hello and reads nothing, and does not mind a hang-up
+ *   crash    dies when the first job comes
+ *   stray    answers for a job that it was not given
+ */
+#include "broker/worker/job.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define MAX_KNOWN 64
+
+union message {
+	uint32_t kind;
+	struct job_chunk chunk;
+	struct job_plan plan;
+	struct job job;
+};
+
+static uint64_t chunks[MAX_KNOWN], plans[MAX_KNOWN];
+
+static uint64_t count(const uint64_t *known)
+{
+	uint64_t n = 0;
+
+	for (int i = 0; i < MAX_KNOWN; i++)
+		n += known[i] != 0;
+	return n;
+}
+
+static void must_know(const uint64_t *known, uint64_t id)
+{
+	for (int i = 0; i < MAX_KNOWN; i++) {
+		if (known[i] == id)
+			return;
+	}
+	exit(9);
+}
+
+static void replace(uint64_t *known, uint64_t old, uint64_t new)
+{
+	for (int i = 0; i < MAX_KNOWN; i++) {
+		if (known[i] != old)
+			continue;
+		known[i] = new;
+		return;
+	}
+	exit(9);
+}
+
+static void must_know_range(const struct job_range *range)
+{
+	if (range->size)
+		must_know(chunks, range->chunk);
+}
+
+static void check(const struct job *job)
+{
+	must_know(plans, job->plan);
+	must_know_range(&job->shards);
+	must_know_range(&job->full);
+	must_know_range(&job->grads);
+	must_know_range(&job->partial);
+	for (int i = 0; i < PLAN_MAX_RANKS; i++)
+		must_know_range(&job->inputs[i]);
+}
+
+static void say(const void *message, size_t size)
+{
+	if (send(WORKER_FD, message, size, MSG_NOSIGNAL) != (ssize_t)size)
+		exit(1);
+}
+
+static void answer(const struct job *job, const char *how)
+{
+	struct job_done done = {
+		.kind = JOB_DONE,
+		.number = job->number,
+		.n_bytes = count(chunks),
+		.ns = count(plans),
+	};
+
+	if (strcmp(how, "crash") == 0)
+		raise(SIGKILL);
+	if (strcmp(how, "mute") == 0)
+		return;
+	if (strcmp(how, "stray") == 0)
+		done.number += 1000;
+	if (strcmp(how, "refuse") == 0) {
+		done.code = -ERANGE;
+		strcpy(done.sentence, "I would rather not");
+	}
+	say(&done, sizeof(done));
+}
+
+/* False: the broker has hung up. */
+static bool listen_once(const char *how)
+{
+	char control[CMSG_SPACE(sizeof(int))];
+	union message message;
+	struct iovec part = {&message, sizeof(message)};
+	struct msghdr header = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control),
+	};
+	int fd;
+
+	if (recvmsg(WORKER_FD, &header, 0) <= 0)
+		return false;
+	if (header.msg_controllen > 0) {
+		memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof(fd));
+		close(fd);
+	} else if (message.kind == JOB_CHUNK || message.kind == JOB_PLAN) {
+		exit(9);
+	}
+	if (message.kind == JOB_CHUNK)
+		replace(chunks, 0, message.chunk.chunk);
+	else if (message.kind == JOB_FORGET_CHUNK)
+		replace(chunks, message.chunk.chunk, 0);
+	else if (message.kind == JOB_PLAN)
+		replace(plans, 0, message.plan.plan);
+	else if (message.kind == JOB_FORGET_PLAN)
+		replace(plans, message.plan.plan, 0);
+	else {
+		check(&message.job);
+		answer(&message.job, how);
+	}
+	return true;
+}
+
+int main(void)
+{
+	const char *how = getenv("FAKE_WORKER");
+	struct job_hello hello = {
+		.kind = JOB_HELLO,
+		.protocol = JOB_PROTOCOL,
+		.n_threads = 1,
+		.version = FSDP_VERSION,
+		.cpu = "fake",
+	};
+
+	if (!how)
+		return 2;
+	if (strcmp(how, "old") == 0)
+		strcpy(hello.version, "0.0.1");
+	say(&hello, sizeof(hello));
+	while (strcmp(how, "deaf") == 0)
+		pause();
+	while (listen_once(how))
+		;
+	return 0;
+}

@@ -1,0 +1,176 @@
+/*
+ * The life of the broker's fsdp-worker: it never outlives its broker, whoever
+ * of the two hangs or is killed.
+ */
+#include "tests/lib/chaos.h"
+#include "tests/lib/ranks.h"
+#include "tests/lib/trainer.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <dirent.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <unistd.h>
+
+static struct daemon daemon_;
+static struct ranks ranks;
+
+static const struct fsdp_param_spec PARAMS[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {64, 16}}},
+};
+/* The cast makes a gather necessary. */
+static const struct layer LAYERS[] = {
+	{"l0", PARAMS, 1, {.param_dtype = FSDP_BF16}},
+};
+
+static int unshard0(void)
+{
+	return trainer_unshard(0);
+}
+
+static void start(const struct daemon_options *options)
+{
+	struct crew crew = {
+		.daemon = &daemon_,
+		.comm = "test",
+		.layers = LAYERS,
+		.n_layers = 1,
+	};
+
+	daemon_start_with(&daemon_, options);
+	crew_set(&crew);
+	ranks_start(&ranks, 2);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
+}
+
+static pid_t worker;
+static int worker_fd; /* its pidfd */
+
+/* With a gather done. */
+static void start_worker(bool is_supervised)
+{
+	start(&(struct daemon_options){.is_supervised = is_supervised});
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	worker = worker_await(&daemon_, 0);
+	worker_fd = pidfd_open(worker, 0);
+	cr_assert(ge(int, worker_fd, 0));
+}
+
+static bool is_gone(int timeout_ms)
+{
+	struct pollfd fd = {.fd = worker_fd, .events = POLLIN};
+
+	return poll(&fd, 1, timeout_ms) == 1;
+}
+
+TestSuite(engine, .timeout = 60);
+
+Test(engine, an_ordered_stop_takes_the_worker_along)
+{
+	start_worker(false);
+	daemon_stop(&daemon_);
+	cr_expect(is_gone(0));
+	ranks_stop(&ranks);
+}
+
+Test(engine, a_stop_waits_for_no_worker_that_hangs)
+{
+	start_worker(true);
+	cr_assert(zero(int, kill(worker, SIGSTOP)));
+	daemon_stop(&daemon_);
+	cr_expect(is_gone(0));
+	ranks_stop(&ranks);
+}
+
+Test(engine, a_broker_that_is_killed_takes_the_worker_along)
+{
+	start_worker(false);
+	cr_assert(zero(int, kill(worker, SIGSTOP)));
+	daemon_kill_broker(&daemon_);
+	cr_assert(is_gone(-1));
+	ranks_stop(&ranks);
+	daemon_restart(&daemon_);
+	daemon_stop(&daemon_);
+}
+
+/* How many pidfds does the supervisor have? One is its broker's. */
+static int count_pidfds(void)
+{
+	char path[64], text[64];
+	struct dirent *entry;
+	int n = 0;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)daemon_.pid);
+	dir = opendir(path);
+	cr_assert(ne(ptr, dir, NULL));
+	while ((entry = readdir(dir))) {
+		ssize_t size = readlinkat(dirfd(dir), entry->d_name, text,
+					  sizeof(text) - 1);
+
+		text[size > 0 ? size : 0] = '\0';
+		n += strstr(text, "pidfd") != NULL;
+	}
+	closedir(dir);
+	return n;
+}
+
+static void await_pidfds(int n)
+{
+	while (count_pidfds() != n)
+		nap_ms(1);
+}
+
+Test(engine, its_process_is_known_to_the_next_broker_while_it_lives)
+{
+	start_worker(true);
+	await_pidfds(2);
+	cr_assert(zero(int, kill(worker, SIGKILL)));
+	await_pidfds(1);
+	ranks_stop(&ranks);
+	daemon_stop(&daemon_);
+}
+
+static int join_again(void)
+{
+	trainer_leave();
+	return trainer_join();
+}
+
+Test(engine, a_broker_that_is_started_again_ends_the_earlier_worker)
+{
+	start_worker(true);
+	await_pidfds(2);
+	cr_assert(zero(int, kill(worker, SIGSTOP)));
+	daemon_kill_broker(&daemon_);
+	cr_assert(is_gone(-1));
+	cr_assert(eq(int, ranks_run(&ranks, join_again), 0));
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_expect(ne(int, (int)worker_await(&daemon_, 0), (int)worker));
+	await_pidfds(2);
+	ranks_stop(&ranks);
+	daemon_stop(&daemon_);
+}
+
+Test(engine, without_its_program_a_collective_says_which_is_missing)
+{
+	static const char *const env[] = {"FSDP_WORKER=/nowhere/fsdp-worker",
+					  NULL};
+
+	start(&(struct daemon_options){.env = env});
+	ranks_begin(&ranks, unshard0);
+	ranks_end(&ranks);
+	for (uint32_t i = 0; i < 2; i++) {
+		cr_expect(lt(int, ranks.notes[i].code, 0));
+		cr_expect(ne(ptr,
+			     strstr(ranks.notes[i].sentence,
+				    "/nowhere/fsdp-worker"),
+			     NULL),
+			  "%s", ranks.notes[i].sentence);
+	}
+	ranks_stop(&ranks);
+	daemon_stop(&daemon_);
+}

@@ -1,0 +1,833 @@
+/*
+ * Unshard, wait, reshard: what ranks see whole, what the limiter lets through,
+ * and what is left when somebody dies in the middle.
+ *
+ * Ranks are processes; the test tells each what to do next, so that every
+ * order of theirs is as written here.
+ */
+#include "tests/lib/chaos.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/ranks.h"
+#include "tests/lib/trainer.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+#define CONFIG "[memory]\nchunk_min = 4M\nchunk_max = 4M\n"
+
+/* Uneven, with empty ranks among four, a vector, and nothing to cast. */
+static const struct fsdp_param_spec PLAIN[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
+	{.name = "small", .spec = {FSDP_F32, 2, {2, 3}}},
+	{.name = "bias", .spec = {FSDP_F32, 1, {7}}},
+};
+
+/* A cut along the second dimension, and dtypes that are left as they are. */
+static const struct fsdp_param_spec MIXED[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {3, 8}}, .shard_dim = 1},
+	{.name = "double", .spec = {FSDP_F64, 1, {9}}},
+	{.name = "table", .spec = {FSDP_I32, 1, {6}}, .is_frozen = true},
+};
+
+/* 64 KiB whole, 32 KiB as bf16. */
+static const struct fsdp_param_spec LARGE[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {128, 128}}},
+};
+
+#define LAYER(name_, params_, ...)                                             \
+	{                                                                      \
+		.name = name_, .params = params_,                              \
+		.n = sizeof(params_) / sizeof(*(params_)), __VA_ARGS__         \
+	}
+#define CAST .policy = {.param_dtype = FSDP_BF16}
+
+static const struct layer KINDS[] = {
+	LAYER("in place", PLAIN),
+	LAYER("cast", PLAIN, CAST),
+	LAYER("flat", PLAIN, .policy = {.layout = FSDP_LAYOUT_FLAT}),
+	LAYER("mixed", MIXED, CAST),
+};
+
+static const struct layer CASTS[] = {
+	LAYER("l0", LARGE, CAST),
+	LAYER("l1", LARGE, CAST),
+	LAYER("l2", LARGE, CAST),
+	LAYER("l3", LARGE, CAST),
+};
+
+static const struct layer WITH_ROOT[] = {
+	LAYER("root", LARGE,
+	      .policy = {.param_dtype = FSDP_BF16, .stays_unsharded = true}),
+	LAYER("l1", LARGE, CAST),
+	LAYER("l2", LARGE, CAST),
+	LAYER("l3", LARGE, CAST),
+};
+
+static struct daemon daemon_;
+static struct ranks ranks;
+static struct fsdp_client *client; /* the test's own */
+static uint64_t live_before;       /* bytes, before anybody joined */
+
+static void setup(void)
+{
+	struct fsdp_connect_options options = {0};
+
+	daemon_start_with(&daemon_, &(struct daemon_options){.config = CONFIG});
+	options.path = daemon_socket(&daemon_);
+	must(fsdp_connect(&options, &client) == 0);
+	live_before = status_value(client, "bytes_live");
+}
+
+static void teardown(void)
+{
+	ranks_stop(&ranks);
+	fsdp_close(client);
+	daemon_stop(&daemon_);
+}
+
+TestSuite(gather, .init = setup, .fini = teardown, .timeout = 60);
+
+static void start(uint32_t n, const struct crew *crew)
+{
+	struct crew copy = *crew;
+
+	copy.daemon = &daemon_;
+	copy.comm = "test";
+	if (!copy.layers) {
+		copy.layers = CASTS;
+		copy.n_layers = 4;
+	}
+	crew_set(&copy);
+	ranks_start(&ranks, n);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
+}
+
+static const char *sentence(uint32_t rank)
+{
+	return ranks.notes[rank].sentence;
+}
+
+#define assert_says(rank, what)                                                \
+	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
+		  sentence(rank))
+
+/* --- what a rank is told -------------------------------------------------- */
+
+static int unshard0(void)
+{
+	return trainer_unshard(0);
+}
+
+static int unshard1(void)
+{
+	return trainer_unshard(1);
+}
+
+static int unshard2(void)
+{
+	return trainer_unshard(2);
+}
+
+static int reshard0(void)
+{
+	return trainer_reshard(0);
+}
+
+static int reshard1(void)
+{
+	return trainer_reshard(1);
+}
+
+static int reshard2(void)
+{
+	return trainer_reshard(2);
+}
+
+static int reshard3(void)
+{
+	return trainer_reshard(3);
+}
+
+/* Begin only; what it waits for is what looking says. */
+static int begin(size_t layer)
+{
+	struct trainer *self = trainer();
+
+	return rank_note(
+		fsdp_unshard(self->groups[layer], &self->works[layer]));
+}
+
+static int begin0(void)
+{
+	return begin(0);
+}
+
+static int begin1(void)
+{
+	return begin(1);
+}
+
+static int begin2(void)
+{
+	return begin(2);
+}
+
+static int begin3(void)
+{
+	return begin(3);
+}
+
+static int look1(void)
+{
+	return rank_note(fsdp_wait(&trainer()->works[1], 0));
+}
+
+static int look2(void)
+{
+	return rank_note(fsdp_wait(&trainer()->works[2], 0));
+}
+
+static int look3(void)
+{
+	return rank_note(fsdp_wait(&trainer()->works[3], 0));
+}
+
+static int wait0(void)
+{
+	return rank_note(fsdp_wait(&trainer()->works[0], -1));
+}
+
+static int wait1(void)
+{
+	return rank_note(fsdp_wait(&trainer()->works[1], -1));
+}
+
+static int wait2(void)
+{
+	return rank_note(fsdp_wait(&trainer()->works[2], -1));
+}
+
+static int wait3(void)
+{
+	return rank_note(fsdp_wait(&trainer()->works[3], -1));
+}
+
+static int check0(void)
+{
+	return trainer_sees_whole(0) ? 0 : -EIO;
+}
+
+static int leave(void)
+{
+	return trainer_leave();
+}
+
+/* --- cycles --------------------------------------------------------------- */
+
+static int use(size_t layer)
+{
+	int r = trainer_unshard(layer);
+
+	if (r == 0 && !trainer_sees_whole(layer))
+		r = -EIO;
+	if (r == 0)
+		r = trainer_reshard(layer);
+	return r;
+}
+
+/* Forward and backward over all layers, a commit, and the same again. */
+static int run_cycles(void)
+{
+	int r = 0;
+
+	for (int step = 0; r == 0 && step < 3; step++) {
+		for (size_t i = 0; r == 0 && i < 4; i++)
+			r = use(i);
+		for (size_t i = 4; r == 0 && i-- > 0;)
+			r = use(i);
+		if (r == 0)
+			r = trainer_commit();
+	}
+	return r;
+}
+
+static void check_cycles(uint32_t n, uint32_t n_shards)
+{
+	struct crew crew = {.layers = KINDS, .n_layers = 4};
+
+	crew.options.n_shards = n_shards;
+	start(n, &crew);
+	cr_assert(eq(int, ranks_run(&ranks, run_cycles), 0));
+	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
+}
+
+Test(gather, one_rank_sees_what_it_committed)
+{
+	check_cycles(1, 0);
+}
+
+Test(gather, two_ranks_see_each_other_s_shards)
+{
+	check_cycles(2, 0);
+}
+
+Test(gather, four_ranks_see_uneven_and_empty_shards_whole)
+{
+	check_cycles(4, 0);
+}
+
+Test(gather, replicas_each_have_whole_parameters_of_their_own)
+{
+	check_cycles(4, 2);
+}
+
+static int run_ahead(void)
+{
+	int r = 0;
+
+	/* The next layer is prefetched before this one is let go. */
+	for (int i = 0; r == 0 && i < 100; i++) {
+		if (i == 0)
+			r = begin((size_t)0);
+		if (r == 0)
+			r = begin((size_t)(i + 1) % 4);
+		if (r == 0)
+			r = rank_note(fsdp_wait(&trainer()->works[i % 4], -1));
+		if (r == 0 && !trainer_sees_whole((size_t)i % 4))
+			r = -EIO;
+		if (r == 0)
+			r = trainer_reshard((size_t)i % 4);
+	}
+	return r;
+}
+
+Test(gather, ranks_that_prefetch_at_their_own_pace_see_the_same)
+{
+	start(4, &(struct crew){0});
+	cr_assert(eq(int, ranks_run(&ranks, run_ahead), 0));
+}
+
+Test(gather, a_gather_in_place_moves_nothing)
+{
+	start(2, &(struct crew){.layers = KINDS, .n_layers = 1});
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, check0), 0));
+	cr_assert(eq(u64, status_value(client, "gathers"), 0));
+}
+
+Test(gather, one_rank_s_copy_serves_those_that_come_later)
+{
+	start(2, &(struct crew){0});
+	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, reshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, unshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, check0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, reshard0), 0));
+	cr_assert(eq(u64, status_value(client, "gathers"), 1));
+}
+
+/* --- the limiter ---------------------------------------------------------- */
+
+static int note_comm(const struct fsdp_comm_entry *entry, void *data)
+{
+	*(struct fsdp_comm_entry *)data = *entry;
+	return 1;
+}
+
+static struct fsdp_comm_entry comm_entry(void)
+{
+	struct fsdp_comm_entry entry = {0};
+
+	cr_assert(eq(int, fsdp_comms(client, note_comm, &entry), 1), "%s",
+		  fsdp_error());
+	return entry;
+}
+
+Test(gather, the_third_group_waits_until_all_have_resharded_the_first)
+{
+	/* case 1, by ranks instead of events */
+	start(2, &(struct crew){0});
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, unshard1), 0));
+	cr_assert(eq(int, ranks_run(&ranks, begin2), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, look2), -ETIMEDOUT));
+	assert_says(0, "waits for the limiter until 'l0' is resharded");
+	cr_assert(eq(u32, comm_entry().n_in_flight, 2));
+	cr_assert(eq(u32, comm_entry().n_limited, 1));
+	cr_assert(eq(u64, comm_entry().bytes_in_flight, 2 * 32768));
+
+	cr_assert(eq(int, rank_run(&ranks, 0, reshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, look2), -ETIMEDOUT));
+	assert_says(0, "rank 1");
+	cr_assert(eq(int, rank_run(&ranks, 1, reshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, wait2), 0));
+	cr_assert(eq(u32, comm_entry().n_in_flight, 2));
+	cr_assert(eq(u32, comm_entry().n_limited, 0));
+	cr_assert(eq(u64, status_value(client, "limiter_waits"), 1));
+}
+
+Test(gather, what_waits_and_is_resharded_by_all_is_withdrawn)
+{
+	start(1, &(struct crew){.options = {.limit = 1}});
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, begin1), 0));
+	cr_assert(eq(int, ranks_run(&ranks, begin2), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reshard1), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, wait2), 0));
+	cr_assert(eq(u64, status_value(client, "gathers"), 2));
+}
+
+Test(gather, one_that_is_larger_than_the_limit_goes_alone)
+{
+	struct crew crew = {.options = {.limit_bytes = 4096}};
+
+	start(1, &crew);
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, begin1), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, look1), -ETIMEDOUT));
+	cr_assert(eq(int, ranks_run(&ranks, reshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, wait1), 0));
+}
+
+Test(gather, in_place_parameters_take_no_bytes_of_the_limiter)
+{
+	struct crew crew = {
+		.layers = KINDS, .n_layers = 2, .options = {.limit_bytes = 1}};
+
+	start(1, &crew);
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(u64, comm_entry().bytes_in_flight, 0));
+	cr_assert(eq(u32, comm_entry().n_in_flight, 1));
+}
+
+Test(gather, a_root_that_stays_unsharded_takes_no_place)
+{
+	start(2, &(struct crew){.layers = WITH_ROOT, .n_layers = 4});
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, unshard1), 0));
+	cr_assert(eq(int, ranks_run(&ranks, unshard2), 0));
+	cr_assert(eq(int, ranks_run(&ranks, begin3), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, look3), -ETIMEDOUT));
+	assert_says(1, "until 'l1' is resharded");
+	cr_assert(eq(int, ranks_run(&ranks, reshard1), 0));
+	cr_assert(eq(int, ranks_run(&ranks, wait3), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reshard2), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reshard3), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reshard0), 0));
+	cr_assert(eq(u64, comm_entry().bytes_in_flight, 0));
+}
+
+Test(gather, the_faithful_limiter_waits_for_the_event_of_the_last_but_one)
+{
+	struct crew crew = {.options = {.limiter = FSDP_LIMITER_FAITHFUL}};
+
+	/* case 1: U1 R1 U2 R2 U3 waits on E1, which is through when all
+	 * ranks have resharded */
+	start(2, &crew);
+	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, reshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, unshard1), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, reshard1), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, begin2), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, look2), -ETIMEDOUT));
+	assert_says(0, "until 'l0' is resharded");
+	cr_assert(eq(int, rank_run(&ranks, 1, unshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, reshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, wait2), 0));
+}
+
+Test(gather, the_faithful_limiter_keeps_no_count_of_what_is_open)
+{
+	struct crew crew = {.options = {.limiter = FSDP_LIMITER_FAITHFUL}};
+
+	/* case 7: without reshards there is no event, and nothing to wait
+	 * for */
+	start(1, &crew);
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, unshard1), 0));
+	cr_assert(eq(int, ranks_run(&ranks, unshard2), 0));
+}
+
+static int cycle_steps(void)
+{
+	return run_ahead();
+}
+
+Test(gather, the_faithful_limiter_lets_iterations_go_on)
+{
+	struct crew crew = {.options = {.limiter = FSDP_LIMITER_FAITHFUL}};
+
+	start(2, &crew);
+	cr_assert(eq(int, ranks_run(&ranks, cycle_steps), 0));
+}
+
+/* --- order ---------------------------------------------------------------- */
+
+static int unshard_twice(void)
+{
+	struct trainer *self = trainer();
+	struct fsdp_work again;
+
+	must(fsdp_unshard(self->groups[0], &self->works[0]) == 0);
+	must(fsdp_unshard(self->groups[0], &again) == 0);
+	must(again.sequence == self->works[0].sequence);
+	must(fsdp_wait(&again, -1) == 0);
+	must(fsdp_unshard(self->groups[0], &again) == 0);
+	must(again.sequence == self->works[0].sequence);
+	return rank_note(fsdp_wait(&self->works[0], -1));
+}
+
+Test(gather, what_is_unsharded_is_the_same_work_again)
+{
+	start(2, &(struct crew){0});
+	cr_assert(eq(int, ranks_run(&ranks, unshard_twice), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, reshard0), -EINVAL));
+	cr_assert(eq(u64, status_value(client, "gathers"), 1));
+}
+
+Test(gather, another_order_is_refused_and_changes_nothing)
+{
+	start(2, &(struct crew){0});
+	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, unshard1), -EINVAL));
+	assert_says(1, "unshards 'l1', but the ranks' next one is 'l0'");
+	assert_says(1, "rank 1 (pid ");
+	cr_assert(eq(int, rank_run(&ranks, 1, unshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, check0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, run_ahead), 0));
+}
+
+static int commit(void)
+{
+	return trainer_commit();
+}
+
+static int begin_commit(void)
+{
+	struct trainer *self = trainer();
+
+	return rank_note(
+		fsdp_commit(self->comm, self->step + 1, &self->works[3]));
+}
+
+Test(gather, a_commit_waits_for_no_reshard)
+{
+	start(2, &(struct crew){0});
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, begin_commit), -EBUSY));
+	assert_says(0, "has 'l0' unsharded");
+	cr_assert(eq(int, rank_run(&ranks, 1, reshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, begin_commit), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, begin0), -EBUSY));
+	cr_assert(eq(int, rank_run(&ranks, 0, reshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, begin1), -EINVAL));
+	assert_says(0, "commit");
+	cr_assert(eq(int, rank_run(&ranks, 0, begin_commit), 0));
+	cr_assert(eq(int, ranks_run(&ranks, wait3), 0));
+}
+
+Test(gather, who_has_not_unsharded_what_others_did_cannot_commit)
+{
+	start(2, &(struct crew){0});
+	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, begin_commit), -EINVAL));
+	assert_says(1, "unshard 'l0'");
+}
+
+static int join(void)
+{
+	return trainer_join();
+}
+
+Test(gather, nothing_is_whole_before_something_was_committed)
+{
+	struct crew crew = {.daemon = &daemon_,
+			    .comm = "test",
+			    .layers = CASTS,
+			    .n_layers = 1};
+
+	crew_set(&crew);
+	ranks_start(&ranks, 1);
+	cr_assert(eq(int, ranks_run(&ranks, join), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, begin0), -ENODATA));
+	assert_says(0, "nothing of group 'l0' was committed yet");
+	cr_assert(eq(int, rank_run(&ranks, 0, commit), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), 0));
+}
+
+/* --- smaller meshes ------------------------------------------------------- */
+
+static int reshard0_to(uint32_t n_mesh)
+{
+	return rank_note(fsdp_reshard(trainer()->groups[0], n_mesh));
+}
+
+static int reshard0_to_2(void)
+{
+	return reshard0_to(2);
+}
+
+static int reshard0_to_1(void)
+{
+	return reshard0_to(1);
+}
+
+static int reshard0_to_3(void)
+{
+	return reshard0_to(3);
+}
+
+Test(gather, from_a_smaller_mesh_an_unshard_moves_nothing)
+{
+	start(4, &(struct crew){0});
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reshard0_to_2), 0));
+	cr_assert(eq(u32, comm_entry().n_in_flight, 0));
+	cr_assert(eq(u64, status_value(client, "gathers"), 1));
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, check0), 0));
+	cr_assert(eq(u64, status_value(client, "gathers"), 1));
+
+	/* Resharded whole, and after a commit, the copy is gone. */
+	cr_assert(eq(int, ranks_run(&ranks, reshard0_to_2), 0));
+	cr_assert(eq(int, ranks_run(&ranks, commit), 0));
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, check0), 0));
+	cr_assert(eq(u64, status_value(client, "gathers"), 2));
+}
+
+Test(gather, a_mesh_that_does_not_fit_is_refused)
+{
+	start(4, &(struct crew){0});
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, reshard0_to_3), -EINVAL));
+	cr_assert(eq(int, rank_run(&ranks, 0, reshard0_to_2), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, reshard0_to_1), -EINVAL));
+	assert_says(1, "all must do the same");
+	cr_assert(eq(int, rank_run(&ranks, 1, reshard0_to_2), 0));
+	cr_assert(eq(int, rank_run(&ranks, 2, reshard0_to_2), 0));
+	cr_assert(eq(int, rank_run(&ranks, 3, reshard0_to_2), 0));
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(u64, status_value(client, "gathers"), 1));
+}
+
+/* --- deaths --------------------------------------------------------------- */
+
+/* All have gone; the kept groups are all that is left. */
+static void expect_memory_back(void)
+{
+	uint64_t kept;
+
+	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
+	kept = 0;
+	for (int i = 0; i < 20000 && comm_entry().state != FSDP_COMM_KEPT; i++)
+		nap_ms(1);
+	cr_assert(eq(int, comm_entry().state, FSDP_COMM_KEPT));
+	kept = comm_entry().n_bytes;
+	cr_assert(status_await(client, "bytes_live", live_before + kept));
+	cr_assert(eq(int, fsdp_comm_remove(client, "test"), 0), "%s",
+		  fsdp_error());
+	cr_assert(status_await(client, "bytes_live", live_before));
+}
+
+/* A worker that does not go on, until it is told to. */
+static pid_t freeze_worker(void)
+{
+	pid_t worker = worker_await(&daemon_, 0);
+
+	must(kill(worker, SIGSTOP) == 0);
+	return worker;
+}
+
+Test(gather, after_an_ordinary_end_only_kept_groups_have_memory)
+{
+	start(2, &(struct crew){0});
+	cr_assert(eq(int, ranks_run(&ranks, run_ahead), 0));
+	/* The last prefetch is open still. */
+	cr_assert(eq(int, ranks_run(&ranks, reshard0), 0));
+	expect_memory_back();
+}
+
+Test(gather, a_rank_that_is_killed_while_a_gather_runs_is_named)
+{
+	pid_t worker, victim;
+	char text[64];
+
+	start(2, &(struct crew){0});
+	cr_assert(eq(int, ranks_run(&ranks, run_ahead), 0));
+	worker = freeze_worker();
+	cr_assert(eq(int, ranks_run(&ranks, begin1), 0));
+	cr_assert(status_await(client, "jobs_running", 1));
+	cr_assert(eq(int, rank_run(&ranks, 0, look1), -ETIMEDOUT));
+	assert_says(0, "is being gathered");
+	actor_begin(&ranks.actors[0], wait1);
+	victim = ranks.actors[1].pid;
+	actor_kill(&ranks.actors[1]);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	snprintf(text, sizeof(text), "rank 1 (pid %d, ", (int)victim);
+	assert_says(0, text);
+	assert_says(0, "has died");
+	cr_assert(eq(int, rank_run(&ranks, 0, begin2), -ECONNABORTED));
+	assert_says(0, text);
+	must(kill(worker, SIGCONT) == 0);
+	expect_memory_back();
+}
+
+Test(gather, a_rank_that_does_not_come_is_named)
+{
+	struct crew crew = {.options = {.timeout_ms = 500}};
+
+	start(2, &crew);
+	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, reshard0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, begin1), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, begin2), 0));
+	/* Two may be whole; the third waits for rank 1. */
+	cr_assert(eq(int, rank_run(&ranks, 0, wait2), -ECONNABORTED));
+	assert_says(0, "rank 1");
+	assert_says(0, "within 500 ms");
+	expect_memory_back();
+}
+
+Test(gather, ranks_that_wait_for_themselves_are_told)
+{
+	struct crew crew = {.options = {.timeout_ms = 500, .limit = 1}};
+
+	start(2, &crew);
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, begin1), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, wait1), -ECONNABORTED));
+	assert_says(0, "until 'l0' is resharded");
+	expect_memory_back();
+}
+
+Test(gather, a_worker_that_is_killed_fails_the_run_and_no_more)
+{
+	uint64_t starts;
+	pid_t worker;
+
+	start(2, &(struct crew){0});
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	starts = status_value(client, "worker_starts");
+	worker = freeze_worker();
+	cr_assert(eq(int, ranks_run(&ranks, begin1), 0));
+	cr_assert(status_await(client, "jobs_running", 1));
+	ranks_begin(&ranks, wait1);
+	must(kill(worker, SIGKILL) == 0);
+	ranks_end(&ranks);
+	cr_assert(eq(int, ranks.notes[0].code, -ECONNABORTED));
+	cr_assert(eq(int, ranks.notes[1].code, -ECONNABORTED));
+	assert_says(0, "while group 'l1' of communicator 'test' was gathered");
+	assert_says(1, "fsdp-worker");
+	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
+
+	/* What was committed is there, and gathered by a new worker. */
+	cr_assert(eq(int, ranks_run(&ranks, join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, check0), 0));
+	cr_assert(eq(u64, status_value(client, "worker_starts"), starts + 1));
+	expect_memory_back();
+}
+
+/* --- memory --------------------------------------------------------------- */
+
+static struct fsdp_tensor *hog;
+
+static void take_memory(int64_t size)
+{
+	struct fsdp_spec spec = {FSDP_U8, 1, {size}};
+
+	cr_assert(eq(int, fsdp_alloc(client, &spec, 1, NULL, 0, &hog), 0), "%s",
+		  fsdp_error());
+}
+
+static const struct fsdp_param_spec HUGE_PARAM[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {1024, 512}}},
+};
+static const struct layer HUGE_LAYER[] = {
+	LAYER("huge", HUGE_PARAM, CAST),
+};
+
+Test(gather, one_that_finds_no_room_waits_for_it)
+{
+	struct crew crew = {.layers = HUGE_LAYER, .n_layers = 1};
+
+	teardown();
+	daemon_start_with(
+		&daemon_,
+		&(struct daemon_options){
+			.config = "[memory]\nmemory_max = 16M\n"
+				  "chunk_min = 16M\nchunk_max = 16M\n"});
+	must(fsdp_connect(&(struct fsdp_connect_options){.path = daemon_socket(
+								 &daemon_)},
+			  &client) == 0);
+	/* Shards take 4 MiB, the gradients 2; whole it is 1 MiB. */
+	start(1, &crew);
+	take_memory(9 << 20);
+	cr_assert(eq(int, ranks_run(&ranks, begin0), 0));
+	actor_begin(&ranks.actors[0], wait0);
+	fsdp_free(hog);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), 0));
+	cr_assert(eq(int, ranks_run(&ranks, check0), 0));
+}
+
+/* --- the broker itself ---------------------------------------------------- */
+
+static struct chaos chaos;
+
+static int check_step(void)
+{
+	return trainer()->step == 1 ? 0 : -EIO;
+}
+
+static void kill_broker_at(const char *point)
+{
+	struct crew crew = {
+		.daemon = &chaos.daemon,
+		.comm = "test",
+		.layers = CASTS,
+		.n_layers = 4,
+	};
+
+	/* Anew each time: the supervisor bears only so many deaths. */
+	chaos_start(&chaos, NULL);
+	crew_set(&crew);
+	ranks_start(&ranks, 2);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
+	plan_death(chaos.plan, point, 1);
+	/* One that is killed when all is done may have told somebody. */
+	ranks_begin(&ranks, unshard0);
+	ranks_end(&ranks);
+	while (!plan_is_done(chaos.plan))
+		nap_ms(1);
+	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
+
+	cr_assert(eq(int, ranks_run(&ranks, join), 0), "%s", point);
+	cr_assert(eq(int, ranks_run(&ranks, check_step), 0), "%s", point);
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0), "%s", point);
+	cr_assert(eq(int, ranks_run(&ranks, check0), 0), "%s", point);
+	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
+	ranks_stop(&ranks);
+	chaos_stop(&chaos);
+}
+
+Test(gather_restart, a_broker_that_is_killed_while_it_gathers_keeps_the_step,
+     .timeout = 120)
+{
+	static const char *const points[] = {
+		"gather.submitted",  "gather.done",
+		"verb.unshard.done", "verb.unshard.committed",
+		"verb.wait.done",    "verb.wait.committed"};
+
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++)
+		kill_broker_at(points[i]);
+}

@@ -1,0 +1,900 @@
+/*
+ * Gradients: what is left in the shards, which options agree, who may hand in
+ * what, and what happens when somebody dies in the middle.
+ */
+#include "tests/lib/chaos.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/ranks.h"
+#include "tests/lib/trainer.h"
+#include "tests/lib/wire.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+
+#define CONFIG "[memory]\nchunk_min = 4M\nchunk_max = 4M\n"
+
+static const struct fsdp_param_spec PLAIN[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
+	{.name = "small", .spec = {FSDP_F32, 2, {2, 3}}},
+	{.name = "frozen", .spec = {FSDP_F32, 1, {7}}, .is_frozen = true},
+};
+
+static const struct fsdp_param_spec MIXED[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {3, 8}}, .shard_dim = 1},
+	{.name = "double", .spec = {FSDP_F64, 1, {9}}},
+	{.name = "table", .spec = {FSDP_I32, 1, {6}}, .is_frozen = true},
+};
+
+#define LAYER(name_, params_, ...)                                             \
+	{                                                                      \
+		.name = name_, .params = params_,                              \
+		.n = sizeof(params_) / sizeof(*(params_)), __VA_ARGS__         \
+	}
+
+static const struct layer KINDS[] = {
+	LAYER("plain", PLAIN),
+	LAYER("cast", PLAIN, .policy = {.param_dtype = FSDP_BF16}),
+	LAYER("flat", PLAIN, .policy = {.layout = FSDP_LAYOUT_FLAT}),
+	LAYER("mixed", MIXED,
+	      .policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}),
+};
+#define N_KINDS 4
+
+static struct daemon daemon_;
+static struct ranks ranks;
+static struct fsdp_client *client;
+static uint64_t live_before;
+
+static void setup(void)
+{
+	struct fsdp_connect_options options = {0};
+
+	daemon_start_with(&daemon_, &(struct daemon_options){.config = CONFIG});
+	options.path = daemon_socket(&daemon_);
+	must(fsdp_connect(&options, &client) == 0);
+	live_before = status_value(client, "bytes_live");
+}
+
+static void teardown(void)
+{
+	ranks_stop(&ranks);
+	fsdp_close(client);
+	daemon_stop(&daemon_);
+}
+
+TestSuite(reduce, .init = setup, .fini = teardown, .timeout = 60);
+
+static void start(uint32_t n, const struct fsdp_comm_options *options)
+{
+	struct crew crew = {
+		.daemon = &daemon_,
+		.comm = "test",
+		.layers = KINDS,
+		.n_layers = N_KINDS,
+	};
+
+	if (options)
+		crew.options = *options;
+	crew_set(&crew);
+	ranks_start(&ranks, n);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+}
+
+static const char *sentence(uint32_t rank)
+{
+	return ranks.notes[rank].sentence;
+}
+
+#define assert_says(rank, what)                                                \
+	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
+		  sentence(rank))
+
+/* --- sums ----------------------------------------------------------------- */
+
+/* Of a round, over all ranks. */
+static double sum_of(size_t param, uint64_t index, uint32_t round)
+{
+	double sum = 0;
+
+	for (uint32_t rank = 0; rank < rank_world(); rank++)
+		sum += gradient_of(rank, param, index, round);
+	return sum;
+}
+
+static double mean0(size_t param, uint64_t index)
+{
+	return sum_of(param, index, 0) / rank_world();
+}
+
+static double mean1(size_t param, uint64_t index)
+{
+	return sum_of(param, index, 1) / rank_world();
+}
+
+static double mean01(size_t param, uint64_t index)
+{
+	return mean0(param, index) + mean1(param, index);
+}
+
+static double half0(size_t param, uint64_t index)
+{
+	return sum_of(param, index, 0) / 2;
+}
+
+static const struct fsdp_reduce_options ACCUMULATES = {.accumulates = true};
+static const struct fsdp_reduce_options PUT_OFF = {.no_all_reduce = true};
+
+static int run(size_t layer, uint32_t round,
+	       const struct fsdp_reduce_options *options, expect_fn *expect)
+{
+	int r = trainer_reduce(layer, round, options, true);
+
+	if (r == 0 && !trainer_sees_gradients(layer, expect))
+		r = -EIO;
+	return r;
+}
+
+static int reduce_all(void)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < N_KINDS; i++)
+		r = run(i, 0, NULL, mean0);
+	for (size_t i = N_KINDS; r == 0 && i-- > 0;)
+		r = run(i, 1, NULL, mean1);
+	return r;
+}
+
+static void check_means(uint32_t n, uint32_t n_shards)
+{
+	start(n, &(struct fsdp_comm_options){.n_shards = n_shards});
+	cr_assert(eq(int, ranks_run(&ranks, reduce_all), 0));
+	cr_assert(eq(u64, status_value(client, "reductions"), 2 * N_KINDS));
+}
+
+Test(reduce, one_rank_gets_its_own_gradients)
+{
+	check_means(1, 0);
+}
+
+Test(reduce, two_ranks_get_the_mean)
+{
+	check_means(2, 0);
+}
+
+Test(reduce, four_ranks_get_the_mean_in_uneven_and_empty_shards)
+{
+	check_means(4, 0);
+}
+
+Test(reduce, replicas_get_the_mean_over_all)
+{
+	check_means(4, 2);
+}
+
+Test(reduce, one_shard_with_replicas_gets_the_mean_over_all)
+{
+	check_means(2, 1);
+}
+
+/* Fresh memory is zero by chance only. */
+static void scribble(size_t layer)
+{
+	struct fsdp_shard shard;
+
+	must(fsdp_shard(trainer()->groups[layer], 0, &shard) == 0);
+	if (shard.numel)
+		memset(shard.grad, 0x5a, shard.numel * sizeof(float));
+}
+
+/* The first that accumulates finds nothing to add to. */
+static int accumulate(void)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < N_KINDS; i++)
+		scribble(i);
+	for (size_t i = 0; r == 0 && i < N_KINDS; i++)
+		r = run(i, 0, &ACCUMULATES, mean0);
+	for (size_t i = 0; r == 0 && i < N_KINDS; i++)
+		r = run(i, 1, &ACCUMULATES, mean01);
+	for (size_t i = 0; r == 0 && i < N_KINDS; i++)
+		r = run(i, 1, NULL, mean1);
+	return r;
+}
+
+Test(reduce, gradients_accumulate_when_asked_to)
+{
+	start(2, NULL);
+	cr_assert(eq(int, ranks_run(&ranks, accumulate), 0));
+}
+
+/* The sums of the first round wait in each mesh; the gradients stay those of
+ * the round before. */
+static int put_off(void)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < N_KINDS; i++)
+		r = run(i, 1, NULL, mean1);
+	for (size_t i = 0; r == 0 && i < N_KINDS; i++)
+		r = run(i, 0, &PUT_OFF, mean1);
+	for (size_t i = 0; r == 0 && i < N_KINDS; i++)
+		r = run(i, 1, NULL, mean01);
+	for (size_t i = 0; r == 0 && i < N_KINDS; i++)
+		r = run(i, 0, NULL, mean0);
+	return r;
+}
+
+Test(reduce, without_all_reduce_sums_wait_for_the_next_with_one)
+{
+	start(4, &(struct fsdp_comm_options){.n_shards = 2});
+	cr_assert(eq(int, ranks_run(&ranks, put_off), 0));
+}
+
+static int put_off_alone(void)
+{
+	return run(0, 0, &PUT_OFF, mean0);
+}
+
+Test(reduce, without_replicas_there_is_no_all_reduce_to_leave_out)
+{
+	start(2, NULL);
+	cr_assert(eq(int, ranks_run(&ranks, put_off_alone), 0));
+}
+
+static int divide_by_2(void)
+{
+	struct fsdp_reduce_options options = {.has_factor = true, .factor = 2};
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < N_KINDS; i++)
+		r = run(i, 0, &options, half0);
+	return r;
+}
+
+/* case 54: with a factor the total divisor is the factor, with replicas too */
+Test(reduce, a_factor_divides_instead_of_the_world)
+{
+	start(4, &(struct fsdp_comm_options){.n_shards = 2});
+	cr_assert(eq(int, ranks_run(&ranks, divide_by_2), 0));
+}
+
+/* --- the same bits -------------------------------------------------------- */
+
+#define N_BITS 64
+
+static const struct fsdp_param_spec RANDOM[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {N_BITS, 8}}},
+};
+static const struct layer RANDOM_LAYERS[] = {
+	LAYER("a", RANDOM),
+	LAYER("b", RANDOM),
+	LAYER("c", RANDOM),
+};
+
+static float (*shared_bits)[3][N_BITS * 8]; /* by run, by layer */
+static uint32_t run_number;
+
+/* Backward over three layers; waits for none before all are handed in. */
+static int backward(void)
+{
+	struct trainer *self = trainer();
+	struct fsdp_work works[3];
+	struct fsdp_shard shard;
+	float *input;
+
+	for (size_t i = 0; i < 3; i++) {
+		must(fsdp_input(self->groups[i], -1) == 0);
+		input = fsdp_input_data(self->groups[i], 0);
+		srand48((long)(i * 100 + rank_self()));
+		for (size_t k = 0; k < N_BITS * 8; k++)
+			input[k] = (float)(drand48() - 0.5) * 1e3f;
+		must(fsdp_reduce(self->groups[i], NULL, &works[i]) == 0);
+	}
+	for (size_t i = 0; i < 3; i++) {
+		must(fsdp_wait(&works[i], -1) == 0);
+		must(fsdp_shard(self->groups[i], 0, &shard) == 0);
+		memcpy(shared_bits[run_number][i] + rank_self() * shard.numel,
+		       shard.grad, shard.numel * sizeof(float));
+	}
+	return trainer_leave();
+}
+
+static void run_backward(uint32_t number, uint32_t n_inputs)
+{
+	struct crew crew = {
+		.daemon = &daemon_,
+		.comm = "test",
+		.options = {.n_inputs = n_inputs},
+		.layers = RANDOM_LAYERS,
+		.n_layers = 3,
+	};
+
+	crew_set(&crew);
+	run_number = number;
+	ranks_start(&ranks, 4);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, backward), 0));
+	ranks_stop(&ranks);
+}
+
+Test(reduce, more_inputs_at_a_time_give_the_same_bits)
+{
+	/* case 61 */
+	shared_bits = shared_memory(2 * sizeof(*shared_bits));
+	run_backward(0, 1);
+	run_backward(1, 2);
+	cr_assert(ne(flt, shared_bits[0][2][N_BITS * 8 - 1], 0));
+	cr_assert(
+		eq(int,
+		   memcmp(shared_bits[0], shared_bits[1], sizeof(*shared_bits)),
+		   0));
+}
+
+/* --- refusals ------------------------------------------------------------- */
+
+static int try_factors(void)
+{
+	const double bad[] = {0, -1, NAN, INFINITY, -INFINITY, 1e300};
+	struct fsdp_reduce_options options = {.has_factor = true};
+	struct trainer *self = trainer();
+	struct fsdp_work work;
+
+	must(fsdp_input(self->groups[0], -1) == 0);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		options.factor = bad[i];
+		must(fsdp_reduce(self->groups[0], &options, &work) == -EINVAL);
+		must(strstr(fsdp_error(), "factor"));
+		/* The input is there still. */
+		must(fsdp_input_data(self->groups[0], 0));
+	}
+	must(fsdp_reduce(self->groups[0], NULL, &work) == 0);
+	must(work.sequence == 1);
+	return rank_note(fsdp_wait(&work, -1));
+}
+
+Test(reduce, a_factor_that_is_none_is_refused)
+{
+	start(2, NULL);
+	cr_assert(eq(int, ranks_run(&ranks, try_factors), 0));
+}
+
+static int submit(size_t layer, const struct fsdp_reduce_options *options)
+{
+	return trainer_reduce(layer, 0, options, false);
+}
+
+static int submit0(void)
+{
+	return submit(0, NULL);
+}
+
+/* With the input that the rank has. */
+static int again(size_t layer, const struct fsdp_reduce_options *options)
+{
+	struct trainer *self = trainer();
+
+	return rank_note(
+		fsdp_reduce(self->groups[layer], options, &self->works[layer]));
+}
+
+static int submit1(void)
+{
+	return submit(1, NULL);
+}
+
+static int submit0_accumulating(void)
+{
+	return submit(0, &ACCUMULATES);
+}
+
+static int again0_with_factor(void)
+{
+	struct fsdp_reduce_options options = {.has_factor = true, .factor = 2};
+
+	return again(0, &options);
+}
+
+static int again0(void)
+{
+	return again(0, NULL);
+}
+
+static int wait_again0(void)
+{
+	return rank_note(fsdp_wait(&trainer()->works[0], -1));
+}
+
+Test(reduce, another_order_is_refused_and_changes_nothing)
+{
+	start(2, &(struct fsdp_comm_options){.n_inputs = 2});
+	cr_assert(eq(int, rank_run(&ranks, 0, submit0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, submit1), -EINVAL));
+	assert_says(1, "reduces 'cast', but the ranks' next reduction is of "
+		       "'plain'");
+	cr_assert(eq(int, rank_run(&ranks, 1, submit0), 0));
+}
+
+Test(reduce, other_options_are_refused_and_change_nothing)
+{
+	start(2, NULL);
+	cr_assert(eq(int, rank_run(&ranks, 0, submit0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, submit0_accumulating), -EINVAL));
+	assert_says(1, "they differ in whether to accumulate");
+	cr_assert(eq(int, rank_run(&ranks, 1, again0_with_factor), -EINVAL));
+	assert_says(1, "they differ in the divide factor");
+	cr_assert(eq(int, rank_run(&ranks, 1, again0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 1, wait_again0), 0));
+}
+
+static int take0(void)
+{
+	return rank_note(fsdp_input(trainer()->groups[0], 0));
+}
+
+static int take1(void)
+{
+	return rank_note(fsdp_input(trainer()->groups[1], 0));
+}
+
+static int take1_patiently(void)
+{
+	return rank_note(fsdp_input(trainer()->groups[1], -1));
+}
+
+Test(reduce, a_rank_has_only_so_many_inputs)
+{
+	start(2, NULL);
+	cr_assert(eq(int, rank_run(&ranks, 0, take0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, take0), -EBUSY));
+	/* It would wait for itself. */
+	cr_assert(eq(int, rank_run(&ranks, 0, take1_patiently), -EBUSY));
+	cr_assert(eq(int, rank_run(&ranks, 0, again0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, take1), -ETIMEDOUT));
+	actor_begin(&ranks.actors[0], take1_patiently);
+	cr_assert(eq(int, rank_run(&ranks, 1, submit0), 0));
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), 0));
+}
+
+static int look0(void)
+{
+	return rank_note(fsdp_wait(&trainer()->works[0], 0));
+}
+
+Test(reduce, a_reduction_waits_for_all_ranks)
+{
+	start(2, NULL);
+	cr_assert(eq(int, rank_run(&ranks, 0, take0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, again0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, look0), -ETIMEDOUT));
+	assert_says(0, "rank 1 (pid ");
+	assert_says(0, "has not handed in its gradients");
+	cr_assert(eq(int, rank_run(&ranks, 1, submit0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, wait_again0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, look0), 0));
+}
+
+static int begin_commit(void)
+{
+	struct trainer *self = trainer();
+	struct fsdp_work work;
+
+	return rank_note(fsdp_commit(self->comm, self->step + 1, &work));
+}
+
+Test(reduce, who_reduces_cannot_commit)
+{
+	start(2, NULL);
+	cr_assert(eq(int, rank_run(&ranks, 0, take0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, again0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, begin_commit), -EBUSY));
+	assert_says(0, "being reduced");
+	cr_assert(eq(int, rank_run(&ranks, 1, begin_commit), -EINVAL));
+	assert_says(1, "reduce 'plain'");
+}
+
+static const struct fsdp_param_spec FROZEN[] = {
+	{.name = "weight", .spec = {FSDP_F32, 1, {8}}, .is_frozen = true},
+};
+static const struct layer FROZEN_LAYERS[] = {
+	LAYER("frozen", FROZEN),
+};
+
+Test(reduce, a_frozen_group_has_no_gradients)
+{
+	struct crew crew = {
+		.daemon = &daemon_,
+		.comm = "test",
+		.layers = FROZEN_LAYERS,
+		.n_layers = 1,
+	};
+
+	crew_set(&crew);
+	ranks_start(&ranks, 1);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, take0), -EINVAL));
+	assert_says(0, "all of its parameters are frozen");
+}
+
+/* --- what libfsdp would never hand in ------------------------------------- */
+
+static struct wire *wire;
+static struct request asked;
+
+/* A communicator of one, with two groups. */
+static uint64_t wire_group(uint64_t comm, const char *name)
+{
+	struct group_param param = {
+		.name = "weight",
+		.type = {.dtype = DTYPE_F32, .n_dims = 1, .shape = {16}},
+	};
+
+	param.type.strides[0] = 1;
+	asked = (struct request){
+		.kind = MESSAGE_GROUP,
+		.group = {.comm = comm,
+			  .name = name,
+			  .n_params = 1,
+			  .params = &param},
+	};
+	cr_assert(eq(int, wire_call(wire, &asked), 0), "%s",
+		  wire_sentence(wire));
+	return wire->reply.group.group;
+}
+
+static uint64_t wire_join(void)
+{
+	asked = (struct request){
+		.kind = MESSAGE_COMM_JOIN,
+		.comm_join = {.name = "alone",
+			      .access = {.gid = GID_DEFAULT},
+			      .n_ranks = 1,
+			      .n_shards = 1,
+			      .timeout_ms = 10000,
+			      .ttl_ms = 10000,
+			      .n_inputs = 2},
+	};
+	cr_assert(eq(int, wire_call(wire, &asked), 0), "%s",
+		  wire_sentence(wire));
+	return wire->reply.comm.comm;
+}
+
+static struct slot_ref wire_input(uint64_t group)
+{
+	asked = (struct request){
+		.kind = MESSAGE_INPUT,
+		.input = {.group = group},
+	};
+	asked.input.timeout_ms = -1;
+	cr_assert(eq(int, wire_call(wire, &asked), 0), "%s",
+		  wire_sentence(wire));
+	cr_assert(eq(u32, wire->reply.places.n_places, 1));
+	return wire->reply.places.places[0].ref;
+}
+
+static int wire_reduce(uint64_t group, struct slot_ref input)
+{
+	asked = (struct request){
+		.kind = MESSAGE_REDUCE,
+		.reduce = {.group = group, .input = input},
+	};
+	return wire_call(wire, &asked);
+}
+
+static int wire_wait(uint64_t comm, uint64_t group, uint64_t sequence)
+{
+	asked = (struct request){
+		.kind = MESSAGE_WAIT,
+		.wait = {.comm = comm,
+			 .group = group,
+			 .kind = WORK_REDUCE,
+			 .sequence = sequence,
+			 .timeout_ms = -1},
+	};
+	return wire_call(wire, &asked);
+}
+
+Test(reduce, an_input_is_handed_in_once_and_for_its_group)
+{
+	struct slot_ref input, other;
+	uint64_t comm, a, b;
+
+	wire = wire_open(daemon_socket(&daemon_));
+	comm = wire_join();
+	a = wire_group(comm, "a");
+	b = wire_group(comm, "b");
+	input = wire_input(a);
+	other = wire_input(b);
+	cr_assert(eq(int, wire_reduce(b, input), -EINVAL));
+	cr_assert(eq(int, wire_reduce(a, input), 0), "%s", wire_sentence(wire));
+	cr_assert(lt(int, wire_reduce(a, input), 0));
+	cr_assert(lt(int, wire_reduce(b, input), 0));
+	cr_assert(eq(int, wire_reduce(b, other), 0), "%s", wire_sentence(wire));
+	cr_assert(eq(int, wire_wait(comm, a, 1), 0), "%s", wire_sentence(wire));
+	cr_assert(eq(int, wire_wait(comm, b, 1), 0), "%s", wire_sentence(wire));
+	cr_assert(eq(int, wire_wait(comm, b, 2), -EINVAL));
+	wire_goodbye(wire);
+}
+
+Test(reduce, other_memory_is_no_input)
+{
+	struct tensor_place tensor;
+	struct slot_ref stale;
+	uint64_t comm, group;
+
+	wire = wire_open(daemon_socket(&daemon_));
+	comm = wire_join();
+	group = wire_group(comm, "a");
+	cr_assert(eq(int, wire_alloc(wire, 64, NULL, -1, &tensor), 0));
+	cr_assert(eq(int, wire_reduce(group, tensor.ref), -EINVAL));
+	stale = wire_input(group);
+	cr_assert(eq(int, wire_reduce(group, tensor.ref), -EINVAL));
+	stale.generation++;
+	cr_assert(eq(int, wire_reduce(group, stale), -ESTALE));
+	stale.generation--;
+	cr_assert(eq(int, wire_reduce(group, stale), 0), "%s",
+		  wire_sentence(wire));
+	wire_goodbye(wire);
+}
+
+Test(reduce, an_input_that_is_let_go_of_stays_the_rank_s)
+{
+	struct slot_ref input;
+	uint64_t comm, group;
+
+	wire = wire_open(daemon_socket(&daemon_));
+	comm = wire_join();
+	group = wire_group(comm, "a");
+	input = wire_input(group);
+	cr_assert(eq(int, wire_release(wire, &input, 1), 0));
+	cr_assert(eq(int, wire_reduce(group, input), 0), "%s",
+		  wire_sentence(wire));
+	cr_assert(eq(int, wire_wait(comm, group, 1), 0), "%s",
+		  wire_sentence(wire));
+	wire_goodbye(wire);
+}
+
+/* --- deaths --------------------------------------------------------------- */
+
+static int note_comm(const struct fsdp_comm_entry *entry, void *data)
+{
+	*(struct fsdp_comm_entry *)data = *entry;
+	return 1;
+}
+
+static void expect_memory_back(void)
+{
+	struct fsdp_comm_entry entry = {0};
+
+	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
+	for (int i = 0; i < 20000 && entry.state != FSDP_COMM_KEPT; i++) {
+		cr_assert(eq(int, fsdp_comms(client, note_comm, &entry), 1));
+		nap_ms(1);
+	}
+	cr_assert(eq(int, entry.state, FSDP_COMM_KEPT));
+	cr_assert(status_await(client, "bytes_live",
+			       live_before + entry.n_bytes));
+	cr_assert(eq(int, fsdp_comm_remove(client, "test"), 0), "%s",
+		  fsdp_error());
+	cr_assert(status_await(client, "bytes_live", live_before));
+}
+
+static pid_t freeze_worker(void)
+{
+	pid_t worker = worker_await(&daemon_, 0);
+
+	must(kill(worker, SIGSTOP) == 0);
+	return worker;
+}
+
+Test(reduce, a_rank_that_is_killed_while_it_runs_is_named)
+{
+	pid_t worker, victim;
+	char text[64];
+
+	start(2, NULL);
+	cr_assert(eq(int, ranks_run(&ranks, reduce_all), 0));
+	worker = freeze_worker();
+	cr_assert(eq(int, ranks_run(&ranks, take0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, again0), 0));
+	cr_assert(status_await(client, "jobs_running", 1));
+	cr_assert(eq(int, rank_run(&ranks, 0, look0), -ETIMEDOUT));
+	assert_says(0, "is still being reduced");
+	actor_begin(&ranks.actors[0], wait_again0);
+	victim = ranks.actors[1].pid;
+	actor_kill(&ranks.actors[1]);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	snprintf(text, sizeof(text), "rank 1 (pid %d, ", (int)victim);
+	assert_says(0, text);
+	assert_says(0, "has died");
+	must(kill(worker, SIGCONT) == 0);
+	expect_memory_back();
+}
+
+Test(reduce, a_rank_that_is_killed_before_it_hands_in_is_named)
+{
+	start(2, NULL);
+	cr_assert(eq(int, ranks_run(&ranks, take0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, again0), 0));
+	actor_begin(&ranks.actors[0], wait_again0);
+	actor_kill(&ranks.actors[1]);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	assert_says(0, "has died");
+	expect_memory_back();
+}
+
+Test(reduce, who_waits_for_an_input_is_told_of_a_death)
+{
+	start(2, NULL);
+	cr_assert(eq(int, rank_run(&ranks, 0, take0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, again0), 0));
+	actor_begin(&ranks.actors[0], take1_patiently);
+	actor_kill(&ranks.actors[1]);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	assert_says(0, "has died");
+	expect_memory_back();
+}
+
+static const struct fsdp_param_spec LARGE[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {1024, 512}}},
+};
+static const struct layer LARGE_LAYERS[] = {
+	LAYER("large", LARGE),
+};
+
+static int take0_patiently(void)
+{
+	return rank_note(fsdp_input(trainer()->groups[0], -1));
+}
+
+/* Memory for two ranks' group, but for no input. */
+static struct fsdp_tensor *start_without_room(void)
+{
+	struct fsdp_spec spec = {FSDP_U8, 1, {9 << 20}};
+	struct fsdp_connect_options options = {0};
+	struct crew crew = {
+		.daemon = &daemon_,
+		.comm = "test",
+		.layers = LARGE_LAYERS,
+		.n_layers = 1,
+	};
+	struct fsdp_tensor *hog;
+
+	teardown();
+	daemon_start_with(
+		&daemon_,
+		&(struct daemon_options){
+			.config = "[memory]\nmemory_max = 16M\n"
+				  "chunk_min = 16M\nchunk_max = 16M\n"});
+	options.path = daemon_socket(&daemon_);
+	must(fsdp_connect(&options, &client) == 0);
+	crew_set(&crew);
+	ranks_start(&ranks, 2);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	must(fsdp_alloc(client, &spec, 1, NULL, 0, &hog) == 0);
+	return hog;
+}
+
+Test(reduce, an_input_waits_for_room)
+{
+	struct fsdp_tensor *hog = start_without_room();
+
+	cr_assert(eq(int, rank_run(&ranks, 0, take0), -ETIMEDOUT));
+	actor_begin(&ranks.actors[0], take0_patiently);
+	cr_assert(status_await(client, "waiters", 1));
+	fsdp_free(hog);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), 0));
+}
+
+Test(reduce, who_waits_for_room_is_told_of_a_death)
+{
+	(void)start_without_room();
+	actor_begin(&ranks.actors[0], take0_patiently);
+	cr_assert(status_await(client, "waiters", 1));
+	actor_kill(&ranks.actors[1]);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	assert_says(0, "has died");
+}
+
+Test(reduce, a_rank_that_does_not_hand_in_is_named)
+{
+	start(2, &(struct fsdp_comm_options){.timeout_ms = 500});
+	cr_assert(eq(int, ranks_run(&ranks, take0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, again0), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, wait_again0), -ECONNABORTED));
+	assert_says(0, "rank 1 (pid ");
+	assert_says(0, "has not handed in gradients of 'plain' within 500 ms");
+	expect_memory_back();
+}
+
+Test(reduce, a_worker_that_is_killed_fails_the_run_and_no_more)
+{
+	uint64_t starts;
+	pid_t worker;
+
+	start(2, NULL);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reduce_all), 0));
+	starts = status_value(client, "worker_starts");
+	worker = freeze_worker();
+	cr_assert(eq(int, ranks_run(&ranks, take0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, again0), 0));
+	cr_assert(status_await(client, "jobs_running", 1));
+	ranks_begin(&ranks, wait_again0);
+	must(kill(worker, SIGKILL) == 0);
+	ranks_end(&ranks);
+	cr_assert(eq(int, ranks.notes[0].code, -ECONNABORTED));
+	cr_assert(eq(int, ranks.notes[1].code, -ECONNABORTED));
+	assert_says(0, "while group 'plain' of communicator 'test' was "
+		       "reduced");
+	assert_says(1, "fsdp-worker");
+	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
+
+	/* The next run finds the committed step, and a new worker. */
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reduce_all), 0));
+	cr_assert(eq(u64, status_value(client, "worker_starts"), starts + 1));
+	expect_memory_back();
+}
+
+/* --- the broker itself ---------------------------------------------------- */
+
+static struct chaos chaos;
+
+static int check_step(void)
+{
+	return trainer()->step == 1 ? 0 : -EIO;
+}
+
+static int reduce_plain(void)
+{
+	return run(0, 0, NULL, mean0);
+}
+
+static void kill_broker_at(const char *point)
+{
+	struct crew crew = {
+		.daemon = &chaos.daemon,
+		.comm = "test",
+		.layers = KINDS,
+		.n_layers = N_KINDS,
+	};
+
+	/* Anew each time: the supervisor bears only so many deaths. */
+	chaos_start(&chaos, NULL);
+	crew_set(&crew);
+	ranks_start(&ranks, 2);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
+	plan_death(chaos.plan, point, 1);
+	ranks_begin(&ranks, reduce_plain);
+	ranks_end(&ranks);
+	while (!plan_is_done(chaos.plan))
+		nap_ms(1);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
+
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0), "%s", point);
+	cr_assert(eq(int, ranks_run(&ranks, check_step), 0), "%s", point);
+	cr_assert(eq(int, ranks_run(&ranks, reduce_plain), 0), "%s", point);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
+	ranks_stop(&ranks);
+	chaos_stop(&chaos);
+}
+
+Test(reduce_restart, a_broker_that_is_killed_while_it_reduces_keeps_the_step,
+     .timeout = 120)
+{
+	static const char *const points[] = {
+		"verb.input.done",  "verb.input.committed",
+		"verb.reduce.done", "verb.reduce.committed",
+		"reduce.submitted", "reduce.done"};
+
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++)
+		kill_broker_at(points[i]);
+}

@@ -1,0 +1,526 @@
+/*
+ * Each step unshards all groups, one more than the limiter lets in at a time,
+ * and once more in reverse order for gradients of two microbatches. Of the
+ * groups one lies in place, one is flat with a cast, a second dimension and a
+ * frozen parameter, and one is cast and uneven.
+ */
+#include "tests/lib/exact.h"
+#include "tests/lib/chaos.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A rank that joins alone after all others have finished finds that out. */
+#define TIMEOUT_MS 8000
+#define N_BATCHES  2
+#define BOUND      64
+
+struct group_def {
+	const char *name;
+	size_t n;
+	struct fsdp_param_spec params[EXACT_PARAMS];
+	struct fsdp_policy policy;
+};
+
+static const struct group_def defs[EXACT_GROUPS] = {
+	{"in-place",
+	 2,
+	 {{"w", {FSDP_F32, 2, {5, 3}}, 0, false},
+	  {"b", {FSDP_F32, 1, {7}}, 0, false}},
+	 {0}},
+	{"flat",
+	 3,
+	 {{"w", {FSDP_F32, 2, {3, 12}}, -1, false},
+	  {"s", {FSDP_F32, 0, {0}}, 0, false},
+	  {"frozen", {FSDP_F32, 1, {9}}, 0, true}},
+	 {.param_dtype = FSDP_BF16,
+	  .reduce_dtype = FSDP_F32,
+	  .layout = FSDP_LAYOUT_FLAT}},
+	{"cast",
+	 1,
+	 {{"w", {FSDP_F32, 1, {33}}, 0, false}},
+	 {.param_dtype = FSDP_BF16}},
+};
+
+static uint64_t numel(const struct fsdp_spec *spec)
+{
+	uint64_t n = 1;
+
+	for (uint32_t d = 0; d < spec->n_dims; d++)
+		n *= (uint64_t)spec->shape[d];
+	return n;
+}
+
+/* --- what must come out ----------------------------------------------------
+ */
+
+/* Where and when a gradient is. */
+struct spot {
+	size_t group, param;
+	uint64_t i, step;
+};
+
+static float initial(const struct spot *spot)
+{
+	uint64_t x = spot->i * 7 + spot->param * 13 + spot->group * 5;
+
+	return (float)(x % 31) - 15;
+}
+
+/* Values that have gone far are led back. */
+static float gradient(const struct spot *spot, uint32_t rank, uint32_t batch,
+		      float value)
+{
+	uint64_t x = spot->i * 3 + spot->param + spot->group * 2 +
+		     spot->step * 7 + (uint64_t)((int)value + 1000);
+
+	if (fabsf(value) > BOUND)
+		return value > 0 ? 2 : -2;
+	return (float)((x + rank * 5 + batch * 11 + rank * batch) % 5) - 2;
+}
+
+static void advance_one(struct exact_model *model, uint32_t world,
+			const struct spot *spot)
+{
+	float *value = &model->values[spot->group][spot->param][spot->i];
+	float sum = 0;
+
+	if (spot->step == 0) {
+		*value = initial(spot);
+		return;
+	}
+	if (defs[spot->group].params[spot->param].is_frozen)
+		return;
+	for (uint32_t rank = 0; rank < world; rank++) {
+		for (uint32_t batch = 0; batch < N_BATCHES; batch++)
+			sum += gradient(spot, rank, batch, *value);
+	}
+	*value -= sum;
+}
+
+void exact_advance(struct exact_model *model, uint32_t world, uint64_t step)
+{
+	struct spot spot = {0};
+
+	for (; model->step < step; model->step++) {
+		spot.step = model->step;
+		for (size_t g = 0; g < EXACT_GROUPS; g++) {
+			for (size_t p = 0; p < defs[g].n; p++) {
+				spot.group = g;
+				spot.param = p;
+				for (spot.i = 0;
+				     spot.i < numel(&defs[g].params[p].spec);
+				     spot.i++)
+					advance_one(model, world, &spot);
+			}
+		}
+	}
+}
+
+/* --- one rank --------------------------------------------------------------
+ */
+
+struct self {
+	struct exact_board *board;
+	struct exact_rank *shared;
+	uint32_t rank;
+	struct fsdp_client *client;
+	struct fsdp_comm *comm;
+	struct fsdp_group *groups[EXACT_GROUPS];
+	struct fsdp_work whole[EXACT_GROUPS], reduced[EXACT_GROUPS];
+	uint64_t step; /* committed */
+	struct exact_model model;
+};
+
+static void __attribute__((noreturn, format(printf, 2, 3)))
+give_up(const struct self *self, const char *format, ...)
+{
+	va_list args;
+
+	fprintf(stderr, "rank %u, step %" PRIu64 ", %s: ", self->rank,
+		self->step, atomic_load(&self->shared->doing));
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+	_exit(1);
+}
+
+static void begin_call(struct self *self, const char *what)
+{
+	uint32_t n = atomic_fetch_add(&self->shared->n_calls, 1);
+
+	atomic_store(&self->shared->doing, what);
+	if (self->board->on_call)
+		self->board->on_call(self->rank, n);
+}
+
+static int end_call(struct self *self, int r)
+{
+	if (r >= 0)
+		return r;
+	snprintf(self->shared->sentence, sizeof(self->shared->sentence), "%s",
+		 fsdp_error());
+	atomic_fetch_add(&self->shared->n_failures, 1);
+	return r;
+}
+
+#define CALL(self, what, call) (begin_call(self, what), end_call(self, call))
+
+static int wait_for(struct self *self, const char *what,
+		    const struct fsdp_work *work)
+{
+	return CALL(self, what, fsdp_wait(work, -1));
+}
+
+/* --- values ----------------------------------------------------------------
+ */
+
+static float read_value(enum fsdp_dtype dtype, const void *data, uint64_t i)
+{
+	uint32_t bits;
+	float value;
+
+	if (dtype == FSDP_F32)
+		return ((const float *)data)[i];
+	must(dtype == FSDP_BF16);
+	bits = (uint32_t)((const uint16_t *)data)[i] << 16;
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
+/* Small whole numbers are exact in bf16. */
+static void write_value(enum fsdp_dtype dtype, void *data, uint64_t i,
+			float value)
+{
+	uint32_t bits;
+
+	if (dtype == FSDP_F32) {
+		((float *)data)[i] = value;
+		return;
+	}
+	memcpy(&bits, &value, sizeof(bits));
+	((uint16_t *)data)[i] = (uint16_t)(bits >> 16);
+}
+
+static void check_param(struct self *self, size_t g, size_t p)
+{
+	const struct fsdp_param_spec *spec = &defs[g].params[p];
+	struct fsdp_param param;
+	float seen, expected;
+
+	must(fsdp_param(self->groups[g], p, &param) == 0);
+	must(param.numel == numel(&spec->spec));
+	for (uint64_t i = 0; i < param.numel; i++) {
+		seen = read_value(param.dtype, param.data, i);
+		expected = self->model.values[g][p][i];
+		if (seen != expected)
+			give_up(self,
+				"'%s' of group '%s' has %g at %" PRIu64
+				", not %g",
+				spec->name, defs[g].name, seen, i, expected);
+	}
+}
+
+/* --- shards ----------------------------------------------------------------
+ */
+
+/* The element of the whole parameter that is this rank's `i`th. */
+static uint64_t whole_index(const struct fsdp_spec *spec, uint32_t dim,
+			    const struct fsdp_shard *shard, uint64_t i)
+{
+	uint64_t row = 1, mine, at;
+
+	for (uint32_t d = dim + 1; d < spec->n_dims; d++)
+		row *= (uint64_t)spec->shape[d];
+	if (spec->n_dims == 0)
+		return i;
+	mine = (uint64_t)shard->shape[dim] * row;
+	at = (uint64_t)shard->start * row + i % mine;
+	return i / mine * (uint64_t)spec->shape[dim] * row + at;
+}
+
+/* The next step's values, from the present ones and the gradients. */
+static int update_param(struct self *self, size_t g, size_t p)
+{
+	const struct fsdp_param_spec *spec = &defs[g].params[p];
+	uint32_t dim = spec->shard_dim < 0 ? spec->spec.n_dims - 1 : 0;
+	struct fsdp_shard shard;
+	struct spot spot = {g, p, 0, 0};
+	float *next;
+	int r = CALL(self, "shard", fsdp_shard(self->groups[g], p, &shard));
+
+	if (r < 0)
+		return r;
+	must(shard.dtype == FSDP_F32);
+	next = shard.next;
+	for (uint64_t i = 0; i < shard.numel; i++) {
+		spot.i = whole_index(&spec->spec, dim, &shard, i);
+		if (self->step == 0)
+			next[i] = initial(&spot);
+		else if (spec->is_frozen)
+			next[i] = 77; /* is not kept */
+		else
+			next[i] = ((const float *)shard.current)[i] -
+				  ((const float *)shard.grad)[i];
+	}
+	return 0;
+}
+
+static int update(struct self *self)
+{
+	int r = 0;
+
+	for (size_t g = 0; r == 0 && g < EXACT_GROUPS; g++) {
+		for (size_t p = 0; r == 0 && p < defs[g].n; p++)
+			r = update_param(self, g, p);
+	}
+	return r;
+}
+
+/* --- steps -----------------------------------------------------------------
+ */
+
+static void raise_to(_Atomic uint64_t *value, uint64_t to)
+{
+	uint64_t seen = atomic_load(value);
+
+	while (seen < to && !atomic_compare_exchange_weak(value, &seen, to))
+		;
+}
+
+/* No step is there that not all have written. */
+static void check_step(struct self *self, uint64_t step)
+{
+	for (uint32_t i = 0; i < self->board->world; i++) {
+		if (atomic_load(&self->board->ranks[i].committing) < step)
+			give_up(self,
+				"step %" PRIu64 " is committed without rank %u",
+				step, i);
+	}
+}
+
+static int commit(struct self *self)
+{
+	struct fsdp_work work;
+	uint64_t step = self->step + 1;
+	int r = update(self);
+
+	if (r < 0)
+		return r;
+	raise_to(&self->shared->committing, step);
+	r = CALL(self, "commit", fsdp_commit(self->comm, step, &work));
+	if (r == 0)
+		r = wait_for(self, "wait for commit", &work);
+	if (r < 0)
+		return r;
+	check_step(self, step);
+	self->step = step;
+	raise_to(&self->board->max_step, step);
+	exact_advance(&self->model, self->board->world, step);
+	return 0;
+}
+
+static int unshard(struct self *self, size_t g)
+{
+	return CALL(self, "unshard",
+		    fsdp_unshard(self->groups[g], &self->whole[g]));
+}
+
+/* What is whole must be of the committed step. */
+static int look(struct self *self, size_t g)
+{
+	int r = wait_for(self, "wait for unshard", &self->whole[g]);
+
+	for (size_t p = 0; r == 0 && p < defs[g].n; p++)
+		check_param(self, g, p);
+	return r;
+}
+
+static int reshard(struct self *self, size_t g, uint32_t n_mesh)
+{
+	return CALL(self, "reshard", fsdp_reshard(self->groups[g], n_mesh));
+}
+
+static int look_at_all(struct self *self)
+{
+	int r = 0;
+
+	for (size_t g = 0; r == 0 && g < EXACT_GROUPS; g++)
+		r = unshard(self, g);
+	for (size_t g = 0; r == 0 && g < EXACT_GROUPS; g++) {
+		r = look(self, g);
+		/* What the backward pass needs first is kept at times. */
+		if (r == 0)
+			r = reshard(self, g, g == 2 ? self->step % 2 : 0);
+	}
+	return r;
+}
+
+/* From the whole parameters as they are seen. */
+static int write_gradients(struct self *self, size_t g, uint32_t batch)
+{
+	struct fsdp_param param;
+	struct spot spot = {.group = g, .step = self->step};
+	void *to;
+	float value;
+	int r = 0;
+
+	for (size_t p = 0; p < defs[g].n; p++) {
+		to = fsdp_input_data(self->groups[g], p);
+		must(!to == defs[g].params[p].is_frozen);
+		if (!to)
+			continue;
+		r = CALL(self, "param", fsdp_param(self->groups[g], p, &param));
+		if (r < 0)
+			return r;
+		spot.param = p;
+		for (spot.i = 0; spot.i < param.numel; spot.i++) {
+			value = read_value(param.dtype, param.data, spot.i);
+			value = gradient(&spot, self->rank, batch, value);
+			write_value(param.dtype, to, spot.i, value);
+		}
+	}
+	return 0;
+}
+
+/* With replicas the first batch's sums wait for those of the last; without, it
+ * is added to. */
+static int reduce(struct self *self, size_t g, uint32_t batch)
+{
+	bool has_replicas = self->board->n_shards < self->board->world;
+	struct fsdp_reduce_options options = {
+		.accumulates = !has_replicas && batch > 0,
+		.no_all_reduce = has_replicas && batch + 1 < N_BATCHES,
+		.has_factor = true,
+		.factor = 1,
+	};
+	int r = CALL(self, "input", fsdp_input(self->groups[g], -1));
+
+	if (r == 0)
+		r = write_gradients(self, g, batch);
+	if (r == 0)
+		r = CALL(self, "reduce",
+			 fsdp_reduce(self->groups[g], &options,
+				     &self->reduced[g]));
+	return r;
+}
+
+static int backward(struct self *self)
+{
+	int r = 0;
+
+	for (size_t g = EXACT_GROUPS; r == 0 && g-- > 0;) {
+		r = unshard(self, g);
+		if (r == 0)
+			r = look(self, g);
+		for (uint32_t batch = 0; r == 0 && batch < N_BATCHES; batch++)
+			r = reduce(self, g, batch);
+		if (r == 0)
+			r = reshard(self, g, 0);
+	}
+	for (size_t g = 0; r == 0 && g < EXACT_GROUPS; g++)
+		r = wait_for(self, "wait for reduce", &self->reduced[g]);
+	return r;
+}
+
+/* --- life ------------------------------------------------------------------
+ */
+
+static int join(struct self *self)
+{
+	struct fsdp_comm_options options = {
+		.n_shards = self->board->n_shards,
+		.timeout_ms = TIMEOUT_MS,
+	};
+	uint64_t known = atomic_load(&self->board->max_step);
+	uint64_t step;
+	int r;
+
+	r = CALL(self, "join",
+		 fsdp_comm_join(self->client, self->board->comm,
+				self->board->world, self->rank, &options,
+				&self->comm));
+	if (r < 0)
+		return r;
+	step = fsdp_comm_step(self->comm);
+	if (step < known || step < self->step)
+		give_up(self,
+			"step %" PRIu64 " was committed, now it is %" PRIu64,
+			known, step);
+	check_step(self, step);
+	self->step = step;
+	raise_to(&self->board->max_step, step);
+	exact_advance(&self->model, self->board->world, step);
+	return 0;
+}
+
+static int enter(struct self *self)
+{
+	int r = join(self);
+
+	for (size_t g = 0; r == 0 && g < EXACT_GROUPS; g++)
+		r = CALL(self, "group",
+			 fsdp_group_register(
+				 self->comm, defs[g].name, defs[g].params,
+				 defs[g].n, &defs[g].policy, &self->groups[g]));
+	if (r == 0 && self->step == 0)
+		r = commit(self);
+	return r;
+}
+
+static int attend(struct self *self)
+{
+	int r = enter(self);
+
+	while (r == 0 && self->step < atomic_load(&self->board->last_step)) {
+		r = look_at_all(self);
+		if (r == 0)
+			r = backward(self);
+		if (r == 0)
+			r = commit(self);
+	}
+	if (r == 0)
+		r = look_at_all(self);
+	if (r == 0)
+		atomic_store(&self->shared->is_finished, true);
+	begin_call(self, "leave");
+	fsdp_comm_leave(self->comm);
+	self->comm = NULL;
+	return r;
+}
+
+/* Then nobody will join again, and whoever is it has seen that all is right. */
+static bool is_any_finished(const struct exact_board *board)
+{
+	for (uint32_t i = 0; i < board->world; i++) {
+		if (atomic_load(&board->ranks[i].is_finished))
+			return true;
+	}
+	return false;
+}
+
+void exact_train(struct exact_board *board, uint32_t rank)
+{
+	struct fsdp_connect_options options = {.path = board->socket};
+	struct self self = {
+		.board = board,
+		.shared = &board->ranks[rank],
+		.rank = rank,
+	};
+	int r = -ECONNABORTED;
+
+	atomic_store(&self.shared->doing, "connect");
+	must(fsdp_connect(&options, &self.client) == 0);
+	while (r < 0 && !is_any_finished(board)) {
+		r = attend(&self);
+		if (r < 0 && r != -ECONNABORTED && r != -ETIMEDOUT)
+			give_up(&self, "%d: %s", r, self.shared->sentence);
+	}
+	begin_call(&self, "close");
+	fsdp_close(self.client);
+}

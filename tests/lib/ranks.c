@@ -1,0 +1,189 @@
+/*
+ * Ranks as actors. Notes are shared memory, so that what a rank said is there
+ * even when it has been killed.
+ */
+#include "tests/lib/ranks.h"
+#include "tests/lib/chaos.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PATIENCE_MS 20000
+
+static struct {
+	uint32_t rank, world;
+	struct rank_note *notes;
+} self;
+
+void ranks_start(struct ranks *ranks, uint32_t n)
+{
+	must(n <= RANKS_MAX);
+	*ranks = (struct ranks){.n = n};
+	ranks->notes = shared_memory(RANKS_MAX * sizeof(*ranks->notes));
+	self.world = n;
+	self.notes = ranks->notes;
+	for (uint32_t rank = 0; rank < n; rank++) {
+		self.rank = rank;
+		actor_start(&ranks->actors[rank], NULL);
+	}
+}
+
+void ranks_stop(struct ranks *ranks)
+{
+	for (uint32_t rank = 0; rank < ranks->n; rank++)
+		actor_kill(&ranks->actors[rank]);
+}
+
+void ranks_begin(struct ranks *ranks, actor_fn *fn)
+{
+	for (uint32_t rank = 0; rank < ranks->n; rank++) {
+		if (ranks->actors[rank].pid > 0)
+			actor_begin(&ranks->actors[rank], fn);
+	}
+}
+
+void ranks_end(struct ranks *ranks)
+{
+	for (uint32_t rank = 0; rank < ranks->n; rank++) {
+		if (ranks->actors[rank].pid > 0)
+			ranks->notes[rank].code =
+				actor_end(&ranks->actors[rank]);
+	}
+}
+
+int ranks_run(struct ranks *ranks, actor_fn *fn)
+{
+	struct rank_note *note;
+
+	ranks_begin(ranks, fn);
+	ranks_end(ranks);
+	for (uint32_t rank = 0; rank < ranks->n; rank++) {
+		note = &ranks->notes[rank];
+		if (ranks->actors[rank].pid <= 0 || note->code == 0)
+			continue;
+		fprintf(stderr, "rank %u: %d: %s\n", rank, note->code,
+			note->sentence);
+		return note->code;
+	}
+	return 0;
+}
+
+int rank_run(struct ranks *ranks, uint32_t rank, actor_fn *fn)
+{
+	return actor_run(&ranks->actors[rank], fn);
+}
+
+uint32_t rank_self(void)
+{
+	return self.rank;
+}
+
+uint32_t rank_world(void)
+{
+	return self.world;
+}
+
+int rank_note(int r)
+{
+	struct rank_note *note = &self.notes[self.rank];
+
+	if (r < 0)
+		snprintf(note->sentence, sizeof(note->sentence), "%s",
+			 fsdp_error());
+	return r;
+}
+
+/* --- worker --------------------------------------------------------------- */
+
+static bool is_worker(pid_t pid)
+{
+	char path[64], name[32] = "";
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
+	file = fopen(path, "r");
+	if (!file)
+		return false;
+	if (!fgets(name, sizeof(name), file))
+		name[0] = '\0';
+	fclose(file);
+	return strncmp(name, "fsdp-worker", 11) == 0;
+}
+
+pid_t worker_pid(const struct daemon *daemon)
+{
+	pid_t broker = daemon_broker_pid(daemon);
+	char path[64];
+	int pid = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)broker,
+		 (int)broker);
+	file = fopen(path, "r");
+	if (!file) /* a plan killed the broker since; its heir is on the way */
+		return 0;
+	while (fscanf(file, "%d", &pid) == 1 && !is_worker(pid))
+		pid = 0;
+	fclose(file);
+	return pid > 0 && is_worker(pid) ? pid : 0;
+}
+
+pid_t worker_await(const struct daemon *daemon, pid_t old)
+{
+	pid_t pid = 0;
+
+	for (int i = 0; i < PATIENCE_MS; i++) {
+		pid = worker_pid(daemon);
+		if (pid && pid != old)
+			return pid;
+		nap_ms(1);
+	}
+	must(pid && pid != old);
+	return 0;
+}
+
+/* --- status --------------------------------------------------------------- */
+
+struct wanted {
+	const char *name;
+	uint64_t value;
+	bool is_found;
+};
+
+static int note_value(const char *name, uint64_t value, void *data)
+{
+	struct wanted *wanted = data;
+
+	if (strcmp(name, wanted->name) != 0)
+		return 0;
+	wanted->value = value;
+	wanted->is_found = true;
+	return 0;
+}
+
+uint64_t status_value(struct fsdp_client *client, const char *name)
+{
+	struct wanted wanted = {.name = name};
+
+	must(fsdp_status(client, note_value, &wanted, NULL) == 0);
+	if (!wanted.is_found)
+		fprintf(stderr, "status has no value \"%s\"\n", name);
+	must(wanted.is_found);
+	return wanted.value;
+}
+
+bool status_await(struct fsdp_client *client, const char *name,
+		  uint64_t expected)
+{
+	uint64_t value = 0;
+
+	for (int i = 0; i < PATIENCE_MS; i++) {
+		value = status_value(client, name);
+		if (value == expected)
+			return true;
+		nap_ms(1);
+	}
+	fprintf(stderr, "%s is %llu, not %llu\n", name,
+		(unsigned long long)value, (unsigned long long)expected);
+	return false;
+}

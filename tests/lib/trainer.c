@@ -1,0 +1,313 @@
+/*
+ * A rank's side of the tests of collectives.
+ */
+#include "tests/lib/trainer.h"
+#include "tests/lib/chaos.h"
+#include <stdio.h>
+#include <string.h>
+
+static struct crew crew;
+static struct trainer self;
+
+void crew_set(const struct crew *set)
+{
+	crew = *set;
+}
+
+struct trainer *trainer(void)
+{
+	return &self;
+}
+
+/* --- values --------------------------------------------------------------- */
+
+/* What is frozen stays as it was committed first. */
+static double value_of(size_t layer, size_t param, uint64_t index,
+		       uint64_t step)
+{
+	if (crew.layers[layer].params[param].is_frozen)
+		step = 1;
+	return (double)((index * 7 + param * 13 + layer * 5 + step * 3) % 127);
+}
+
+double gradient_of(uint32_t rank, size_t param, uint64_t index, uint32_t round)
+{
+	return (double)((index * 3 + param + rank * 5 + round * 11) % 17) - 8;
+}
+
+static void store(enum fsdp_dtype dtype, void *data, uint64_t i, double value)
+{
+	float single = (float)value;
+	uint32_t bits;
+
+	switch (dtype) {
+	case FSDP_F32:
+		((float *)data)[i] = single;
+		return;
+	case FSDP_F64:
+		((double *)data)[i] = value;
+		return;
+	case FSDP_I32:
+		((int32_t *)data)[i] = (int32_t)value;
+		return;
+	case FSDP_BF16:
+		memcpy(&bits, &single, sizeof(bits));
+		((uint16_t *)data)[i] = (uint16_t)(bits >> 16);
+		return;
+	default:
+		must(!"a dtype of the tests");
+	}
+}
+
+static double load(enum fsdp_dtype dtype, const void *data, uint64_t i)
+{
+	uint32_t bits;
+	float single;
+
+	switch (dtype) {
+	case FSDP_F32:
+		return ((const float *)data)[i];
+	case FSDP_F64:
+		return ((const double *)data)[i];
+	case FSDP_I32:
+		return ((const int32_t *)data)[i];
+	case FSDP_BF16:
+		bits = (uint32_t)((const uint16_t *)data)[i] << 16;
+		memcpy(&single, &bits, sizeof(single));
+		return single;
+	default:
+		must(!"a dtype of the tests");
+		return 0;
+	}
+}
+
+/* --- shards --------------------------------------------------------------- */
+
+static uint32_t n_shards(void)
+{
+	return crew.options.n_shards ? crew.options.n_shards : rank_world();
+}
+
+/* The element of the whole parameter that is element `i` of this rank's
+ * shard. */
+static uint64_t whole_index(const struct fsdp_param_spec *param,
+			    const struct fsdp_shard *shard, uint64_t i)
+{
+	const struct fsdp_spec *spec = &param->spec;
+	uint32_t dim = (uint32_t)param->shard_dim;
+	int64_t n = n_shards();
+	uint64_t index = 0, stride = 1;
+	int64_t chunk, at;
+
+	for (uint32_t d = spec->n_dims; d-- > 0;) {
+		at = (int64_t)(i % (uint64_t)shard->shape[d]);
+		i /= (uint64_t)shard->shape[d];
+		if (d == dim) {
+			chunk = (spec->shape[d] + n - 1) / n;
+			at += chunk * (int64_t)(rank_self() % (uint32_t)n);
+		}
+		index += (uint64_t)at * stride;
+		stride *= (uint64_t)spec->shape[d];
+	}
+	return index;
+}
+
+static void fill_shards(size_t layer, uint64_t step)
+{
+	const struct fsdp_param_spec *params = crew.layers[layer].params;
+	struct fsdp_shard shard;
+	uint64_t index;
+
+	for (size_t p = 0; p < crew.layers[layer].n; p++) {
+		must(fsdp_shard(self.groups[layer], p, &shard) == 0);
+		for (uint64_t i = 0; i < shard.numel; i++) {
+			index = whole_index(&params[p], &shard, i);
+			store(shard.dtype, shard.next, i,
+			      value_of(layer, p, index, step));
+		}
+	}
+}
+
+/* --- life ----------------------------------------------------------------- */
+
+static int register_layer(size_t layer)
+{
+	const struct layer *it = &crew.layers[layer];
+
+	return fsdp_group_register(self.comm, it->name, it->params, it->n,
+				   &it->policy, &self.groups[layer]);
+}
+
+int trainer_join(void)
+{
+	struct fsdp_connect_options options = {
+		.path = daemon_socket(crew.daemon),
+	};
+	int r = 0;
+
+	if (!self.client)
+		r = fsdp_connect(&options, &self.client);
+	if (r == 0)
+		r = fsdp_comm_join(self.client, crew.comm, rank_world(),
+				   rank_self(), &crew.options, &self.comm);
+	for (size_t i = 0; r == 0 && i < crew.n_layers; i++)
+		r = register_layer(i);
+	if (r == 0)
+		self.step = fsdp_comm_step(self.comm);
+	return rank_note(r);
+}
+
+int trainer_leave(void)
+{
+	fsdp_comm_leave(self.comm);
+	fsdp_close(self.client);
+	self = (struct trainer){0};
+	return 0;
+}
+
+int trainer_commit(void)
+{
+	struct fsdp_work work;
+	int r;
+
+	for (size_t i = 0; i < crew.n_layers; i++)
+		fill_shards(i, self.step + 1);
+	r = fsdp_commit(self.comm, self.step + 1, &work);
+	if (r == 0)
+		r = fsdp_wait(&work, -1);
+	if (r == 0)
+		self.step++;
+	return rank_note(r);
+}
+
+int trainer_unshard(size_t layer)
+{
+	int r = fsdp_unshard(self.groups[layer], &self.works[layer]);
+
+	if (r == 0)
+		r = fsdp_wait(&self.works[layer], -1);
+	return rank_note(r);
+}
+
+int trainer_reshard(size_t layer)
+{
+	int r = fsdp_reshard(self.groups[layer], 0);
+
+	/* It is posted; what a test looks at next shall know of it. */
+	return rank_note(r < 0 ? r : fsdp_ping(self.client));
+}
+
+static bool is_whole(size_t layer, size_t p)
+{
+	struct fsdp_param param;
+	double expected, seen;
+
+	must(fsdp_param(self.groups[layer], p, &param) == 0);
+	for (uint64_t i = 0; i < param.numel; i++) {
+		expected = value_of(layer, p, i, self.step);
+		seen = load(param.dtype, param.data, i);
+		if (seen == expected)
+			continue;
+		fprintf(stderr,
+			"rank %u: layer %zu, param %zu [%llu] is %g, not %g\n",
+			rank_self(), layer, p, (unsigned long long)i, seen,
+			expected);
+		return false;
+	}
+	return true;
+}
+
+bool trainer_sees_whole(size_t layer)
+{
+	for (size_t p = 0; p < crew.layers[layer].n; p++) {
+		if (!is_whole(layer, p))
+			return false;
+	}
+	return true;
+}
+
+/* --- gradients ------------------------------------------------------------ */
+
+static enum fsdp_dtype input_dtype(const struct layer *layer, size_t p)
+{
+	enum fsdp_dtype stored = layer->params[p].spec.dtype;
+
+	if (layer->policy.param_dtype && stored != FSDP_I32)
+		return layer->policy.param_dtype;
+	return stored;
+}
+
+static uint64_t numel_of(const struct fsdp_spec *spec)
+{
+	uint64_t numel = 1;
+
+	for (uint32_t d = 0; d < spec->n_dims; d++)
+		numel *= (uint64_t)spec->shape[d];
+	return numel;
+}
+
+static void fill_input(size_t layer, uint32_t round)
+{
+	const struct layer *it = &crew.layers[layer];
+	void *data;
+
+	for (size_t p = 0; p < it->n; p++) {
+		data = fsdp_input_data(self.groups[layer], p);
+		must(!data == it->params[p].is_frozen);
+		if (!data)
+			continue;
+		for (uint64_t i = 0; i < numel_of(&it->params[p].spec); i++)
+			store(input_dtype(it, p), data, i,
+			      gradient_of(rank_self(), p, i, round));
+	}
+}
+
+int trainer_reduce(size_t layer, uint32_t round,
+		   const struct fsdp_reduce_options *options, bool waits)
+{
+	struct fsdp_work work;
+	int r;
+
+	r = fsdp_input(self.groups[layer], -1);
+	if (r < 0)
+		return rank_note(r);
+	fill_input(layer, round);
+	r = fsdp_reduce(self.groups[layer], options, &work);
+	if (r == 0 && waits)
+		r = fsdp_wait(&work, -1);
+	return rank_note(r);
+}
+
+static bool are_gradients(size_t layer, size_t p, expect_fn *expect)
+{
+	const struct fsdp_param_spec *param = &crew.layers[layer].params[p];
+	struct fsdp_shard shard;
+	double expected, seen;
+	uint64_t index;
+
+	must(fsdp_shard(self.groups[layer], p, &shard) == 0);
+	must(!shard.grad == param->is_frozen);
+	for (uint64_t i = 0; shard.grad && i < shard.numel; i++) {
+		index = whole_index(param, &shard, i);
+		expected = expect(p, index);
+		seen = load(shard.dtype, shard.grad, i);
+		if (seen == expected)
+			continue;
+		fprintf(stderr,
+			"rank %u: gradient of layer %zu, param %zu [%llu] is "
+			"%g, not %g\n",
+			rank_self(), layer, p, (unsigned long long)index, seen,
+			expected);
+		return false;
+	}
+	return true;
+}
+
+bool trainer_sees_gradients(size_t layer, expect_fn *expect)
+{
+	for (size_t p = 0; p < crew.layers[layer].n; p++) {
+		if (!are_gradients(layer, p, expect))
+			return false;
+	}
+	return true;
+}

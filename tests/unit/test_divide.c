@@ -1,0 +1,217 @@
+/* Divide factors: the reference's table, and that they always divide by what
+ * they should. */
+#include "broker/collective/divide.h"
+#include "proto/error.h"
+#include "proto/tensor.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static struct divide make(uint32_t dtype, uint32_t n_shards,
+			  uint32_t n_replicas, double factor)
+{
+	const struct divide_input input = {
+		.n_shards = n_shards,
+		.n_replicas = n_replicas,
+		.dtype = dtype,
+		.has_factor = factor != 0,
+		.factor = factor,
+	};
+	struct divide divide;
+
+	cr_assert(zero(int, divide_make(&input, &divide, NULL)));
+	return divide;
+}
+
+/* case 52 */
+static const struct {
+	uint32_t n;
+	double pre, post;
+} halves[] = {
+	{1, 1, 1},      {2, 2, 1},     {3, 2, 1.5},   {4, 2, 2},
+	{5, 2, 2.5},    {6, 4, 1.5},   {7, 2, 3.5},   {8, 4, 2},
+	{10, 4, 2.5},   {12, 4, 3},    {16, 4, 4},    {20, 8, 2.5},
+	{24, 8, 3},     {32, 8, 4},    {64, 8, 8},    {96, 16, 6},
+	{128, 16, 8},   {256, 16, 16}, {512, 32, 16}, {1000, 16, 62.5},
+	{1024, 32, 32},
+};
+
+Test(divide, f16_divides_in_two_halves)
+{
+	for (size_t i = 0; i < sizeof(halves) / sizeof(*halves); i++) {
+		struct divide divide = make(DTYPE_F16, halves[i].n, 1, 0);
+
+		cr_expect(eq(dbl, divide.pre, halves[i].pre), "of %u",
+			  halves[i].n);
+		cr_expect(eq(dbl, divide.post, halves[i].post), "of %u",
+			  halves[i].n);
+		cr_expect(divide.scatter_op == REDUCE_OP_SUM);
+		cr_expect(divide.reduce_op == REDUCE_OP_SUM);
+	}
+}
+
+#define SUM    REDUCE_OP_SUM
+#define AVG    REDUCE_OP_AVG
+#define PREMUL REDUCE_OP_PREMUL_SUM
+
+static const struct {
+	uint32_t dtype, n_shards, n_replicas;
+	double factor; /* 0: none */
+	enum reduce_op scatter_op, reduce_op;
+	double pre, post, premul;
+} rows[] = {
+	/* case 54 */
+	{DTYPE_F32, 8, 1, 0, AVG, AVG, 1, 1, 1},
+	{DTYPE_F32, 8, 1, 8, AVG, SUM, 1, 1, 1},
+	{DTYPE_F32, 8, 1, 16, PREMUL, SUM, 1, 1, 0.0625},
+	{DTYPE_F32, 1, 1, 0, SUM, SUM, 1, 1, 1},
+	{DTYPE_BF16, 4, 2, 0, AVG, AVG, 1, 1, 1},
+	{DTYPE_F32, 4, 2, 4, AVG, SUM, 1, 1, 1},
+	{DTYPE_F32, 4, 2, 8, PREMUL, SUM, 1, 1, 0.125},
+	{DTYPE_F32, 1, 4, 0, AVG, AVG, 1, 1, 1},
+	{DTYPE_F64, 8, 1, 0, SUM, SUM, 4, 2, 1},
+	/* case 58: one division by 2; none by 1 */
+	{DTYPE_F32, 1, 1, 2, PREMUL, SUM, 1, 1, 0.5},
+	{DTYPE_F32, 1, 1, 1, SUM, SUM, 1, 1, 1},
+	{DTYPE_F16, 1, 1, 2, SUM, SUM, 2, 1, 1},
+	/* ours: integers divide behind the sum; a factor of 1 is none */
+	{DTYPE_I32, 4, 2, 0, SUM, SUM, 1, 8, 1},
+	{DTYPE_U8, 4, 1, 3, SUM, SUM, 1, 3, 1},
+	{DTYPE_BF16, 8, 1, 1, SUM, SUM, 1, 1, 1},
+	{DTYPE_F16, 8, 1, 2.5, SUM, SUM, 1, 2.5, 1},
+};
+
+Test(divide, ops_follow_the_table)
+{
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		struct divide divide = make(rows[i].dtype, rows[i].n_shards,
+					    rows[i].n_replicas, rows[i].factor);
+
+		cr_expect(divide.scatter_op == rows[i].scatter_op, "row %zu",
+			  i);
+		cr_expect(divide.reduce_op == rows[i].reduce_op, "row %zu", i);
+		cr_expect(eq(dbl, divide.pre, rows[i].pre), "row %zu", i);
+		cr_expect(eq(dbl, divide.post, rows[i].post), "row %zu", i);
+		cr_expect(eq(dbl, divide.premul, rows[i].premul), "row %zu", i);
+	}
+}
+
+Test(divide, a_forced_sum_divides_behind_it)
+{
+	struct divide_input input = {
+		.n_shards = 4,
+		.n_replicas = 2,
+		.dtype = DTYPE_BF16,
+		.is_sum_forced = true,
+	};
+	struct divide divide;
+
+	cr_assert(zero(int, divide_make(&input, &divide, NULL)));
+	cr_assert(divide.scatter_op == SUM && divide.reduce_op == SUM);
+	cr_assert(eq(dbl, divide.pre, 1));
+	cr_assert(eq(dbl, divide.post, 8));
+	input.has_factor = true;
+	input.factor = 5;
+	cr_assert(zero(int, divide_make(&input, &divide, NULL)));
+	cr_assert(divide.scatter_op == SUM);
+	cr_assert(eq(dbl, divide.post, 5));
+}
+
+static void check_total(const struct divide_input *input)
+{
+	double wanted = input->has_factor
+				? input->factor
+				: (double)input->n_shards * input->n_replicas;
+	struct divide divide;
+	double total;
+
+	cr_assert(zero(int, divide_make(input, &divide, NULL)));
+	total = divide.pre * divide.post / divide.premul;
+	if (divide.scatter_op == AVG)
+		total *= input->n_shards;
+	if (divide.reduce_op == AVG)
+		total *= input->n_replicas;
+	cr_assert(fabs(total / wanted - 1) < 1e-15,
+		  "%s S %u R %u factor %g: divided by %g",
+		  dtype_name(input->dtype), input->n_shards, input->n_replicas,
+		  input->factor, total);
+	if (input->is_sum_forced)
+		cr_assert(divide.scatter_op == SUM && divide.reduce_op == SUM);
+}
+
+/* invariant 8.2.7 */
+Test(divide, every_combination_divides_by_its_factor_exactly_once)
+{
+	const uint32_t dtypes[] = {DTYPE_I64, DTYPE_F16, DTYPE_BF16, DTYPE_F32,
+				   DTYPE_F64};
+	const double factors[] = {0, 1, 2, 3, 4, 8, 17, 1000};
+
+	for (uint32_t i = 0; i < 5 * 8 * 8 * 8 * 2; i++) {
+		const struct divide_input input = {
+			.dtype = dtypes[i % 5],
+			.factor = factors[i / 5 % 8],
+			.has_factor = i / 5 % 8 != 0,
+			.n_shards = 1 + i / 40 % 8,
+			.n_replicas = 1 + i / 320 % 8,
+			.is_sum_forced = i / 2560,
+		};
+
+		check_total(&input);
+	}
+}
+
+static void check_refused(uint32_t dtype, double factor, const char *word)
+{
+	const struct divide_input input = {
+		.n_shards = 2,
+		.n_replicas = 1,
+		.dtype = dtype,
+		.has_factor = true,
+		.factor = factor,
+	};
+	struct divide divide = {.pre = 77};
+	struct error err = ERROR_NULL;
+
+	cr_expect(eq(int, divide_make(&input, &divide, &err), -EINVAL),
+		  "%s by %g", dtype_name(dtype), factor);
+	cr_expect(strstr(err.msg, word) != NULL, "\"%s\" has no \"%s\"",
+		  err.msg, word);
+	cr_expect(eq(dbl, divide.pre, 77), "written on failure");
+}
+
+Test(divide, factors_that_divide_nothing_are_refused)
+{
+	const double factors[] = {0, -0.0, -1, NAN, INFINITY, -INFINITY};
+
+	for (size_t i = 0; i < sizeof(factors) / sizeof(*factors); i++) {
+		check_refused(DTYPE_F32, factors[i], "finite number above 0");
+		check_refused(DTYPE_I32, factors[i], "finite number above 0");
+	}
+	check_refused(DTYPE_BF16, 1e300, "out of the range");
+	check_refused(DTYPE_F16, 1e-40, "out of the range");
+	check_refused(DTYPE_F64, 1e-310, "out of the range");
+	check_refused(DTYPE_I32, 2.5, "whole numbers");
+	check_refused(DTYPE_I32, 0.5, "whole numbers");
+	check_refused(DTYPE_U64, 1e300, "whole numbers");
+}
+
+Test(divide, dtypes_that_cannot_be_summed_are_refused)
+{
+	const uint32_t dtypes[] = {DTYPE_BOOL,    DTYPE_F8_E4M3, DTYPE_F8_E5M2,
+				   DTYPE_C64,     DTYPE_C128,    0,
+				   DTYPE_MAX + 1, UINT32_MAX};
+
+	for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes); i++)
+		check_refused(dtypes[i], 2, "cannot be reduced");
+}
+
+Test(divide, ops_have_names)
+{
+	cr_assert(eq(str, (char *)reduce_op_name(SUM), "sum"));
+	cr_assert(eq(str, (char *)reduce_op_name(AVG), "avg"));
+	cr_assert(eq(str, (char *)reduce_op_name(PREMUL), "premul_sum"));
+	cr_assert(eq(str, (char *)reduce_op_name(0), "?"));
+}

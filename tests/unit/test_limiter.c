@@ -1,0 +1,398 @@
+/* The limiter: the reference's event queue case by case, and the window under
+ * random work. */
+#include "broker/collective/limiter.h"
+#include "proto/error.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+
+static struct limiter *make(enum limiter_kind kind, uint32_t limit,
+			    uint64_t limit_bytes)
+{
+	const struct limiter_options options = {
+		.kind = kind, .limit = limit, .limit_bytes = limit_bytes};
+	struct limiter *limiter;
+
+	cr_assert(zero(int, limiter_new(&options, &limiter, NULL)));
+	return limiter;
+}
+
+static uint64_t request(struct limiter *limiter, uint64_t bytes)
+{
+	uint64_t ticket;
+
+	cr_assert(zero(int,
+		       limiter_request(limiter, bytes, false, &ticket, NULL)));
+	return ticket;
+}
+
+static struct limiter_state state_of(const struct limiter *limiter)
+{
+	struct limiter_state state;
+
+	limiter_state(limiter, &state);
+	return state;
+}
+
+/* ------------------------------------------------------ the faithful form */
+
+#define N_LAYERS 5
+
+/* Unshard layer `layer` (from 1: its ticket); it waits for `event` (0: none),
+ * which then completes. */
+static void unshard(struct limiter *limiter, uint64_t layer, uint64_t event)
+{
+	cr_assert(eq(u64, request(limiter, 1), layer));
+	cr_expect(eq(u64, limiter_waited_for(limiter, layer), event),
+		  "layer %u", (unsigned int)layer);
+	if (event) {
+		cr_expect(not(limiter_is_admitted(limiter, layer)));
+		limiter_complete(limiter, event);
+	}
+	cr_assert(limiter_is_admitted(limiter, layer));
+}
+
+static void reshard(struct limiter *limiter, uint64_t layer)
+{
+	limiter_free_ticket(limiter, layer, true);
+}
+
+/* Layers 1 to n, each resharded before the next; `limit` of them wait for
+ * none, the others for the one `limit` before. Gives what is left queued. */
+static uint32_t run_layers(uint32_t limit, uint64_t n)
+{
+	struct limiter *limiter = make(LIMITER_FAITHFUL, limit, 0);
+	uint32_t n_left;
+
+	for (uint64_t i = 1; i <= n; i++) {
+		unshard(limiter, i, i > limit ? i - limit : 0);
+		reshard(limiter, i);
+	}
+	n_left = state_of(limiter).n_events;
+	limiter_free(limiter);
+	return n_left;
+}
+
+/* case 1 */
+Test(limiter, faithful_the_third_unshard_waits_for_the_first)
+{
+	struct limiter *limiter = make(LIMITER_FAITHFUL, 0, 0);
+
+	unshard(limiter, 1, 0);
+	reshard(limiter, 1);
+	unshard(limiter, 2, 0);
+	reshard(limiter, 2);
+	unshard(limiter, 3, 1);
+	cr_assert(eq(u32, state_of(limiter).n_events, 1));
+	cr_assert(eq(u64, state_of(limiter).n_waits, 1));
+	limiter_free(limiter);
+}
+
+/* cases 2 and 4 */
+Test(limiter, faithful_layers_wait_for_the_one_limit_before)
+{
+	cr_expect(eq(u32, run_layers(2, N_LAYERS), 2));
+	cr_expect(eq(u32, run_layers(1, N_LAYERS), 1));
+	cr_expect(eq(u32, run_layers(3, 3), 3));
+}
+
+/* case 3 */
+Test(limiter, faithful_prefetching_leaves_three_events)
+{
+	struct limiter *limiter = make(LIMITER_FAITHFUL, 2, 0);
+
+	unshard(limiter, 1, 0);
+	for (uint64_t i = 1; i <= N_LAYERS; i++) {
+		if (i < N_LAYERS)
+			unshard(limiter, i + 1, i >= 3 ? i - 2 : 0);
+		reshard(limiter, i);
+	}
+	cr_assert(eq(u32, state_of(limiter).n_events, 3));
+	/* stale ones are for the next iteration */
+	unshard(limiter, N_LAYERS + 1, 3);
+	limiter_free(limiter);
+}
+
+/* case 7 */
+Test(limiter, faithful_a_reshard_that_frees_nothing_queues_nothing)
+{
+	struct limiter *limiter = make(LIMITER_FAITHFUL, 2, 0);
+
+	for (uint64_t i = 1; i <= 10; i++) {
+		unshard(limiter, i, 0);
+		limiter_free_ticket(limiter, i, false);
+	}
+	unshard(limiter, 11, 0);
+	limiter_free(limiter);
+}
+
+/* case 7 */
+Test(limiter, faithful_a_request_takes_one_event_only)
+{
+	struct limiter *limiter = make(LIMITER_FAITHFUL, 2, 0);
+
+	for (uint64_t i = 1; i <= 5; i++)
+		unshard(limiter, i, 0);
+	for (uint64_t i = 1; i <= 5; i++)
+		reshard(limiter, i);
+	cr_assert(eq(u32, state_of(limiter).n_events, 5));
+	unshard(limiter, 6, 1);
+	cr_assert(eq(u32, state_of(limiter).n_events, 4));
+	limiter_free(limiter);
+}
+
+Test(limiter, faithful_a_complete_event_is_taken_without_waiting)
+{
+	struct limiter *limiter = make(LIMITER_FAITHFUL, 1, 0);
+
+	unshard(limiter, 1, 0);
+	reshard(limiter, 1);
+	limiter_complete(limiter, 1);
+	cr_assert(eq(u64, request(limiter, 1), 2));
+	cr_assert(limiter_is_admitted(limiter, 2));
+	cr_assert(eq(u64, limiter_waited_for(limiter, 2), 1));
+	cr_assert(zero(u64, state_of(limiter).n_waits));
+	limiter_free(limiter);
+}
+
+Test(limiter, faithful_who_comes_later_is_admitted_later)
+{
+	struct limiter *limiter = make(LIMITER_FAITHFUL, 1, 0);
+
+	unshard(limiter, 1, 0);
+	reshard(limiter, 1);
+	cr_assert(eq(u64, request(limiter, 1), 2)); /* waits for 1 */
+	cr_assert(eq(u64, request(limiter, 1), 3)); /* for none, but 2 */
+	cr_assert(not(limiter_is_admitted(limiter, 3)));
+	limiter_free_ticket(limiter, 2, true); /* withdrawn: no event */
+	cr_assert(limiter_is_admitted(limiter, 3));
+	cr_assert(zero(u32, state_of(limiter).n_events));
+	limiter_complete(limiter, 1); /* nobody waits for it any more */
+	limiter_free(limiter);
+}
+
+/* --------------------------------------------------------------- the window */
+
+Test(limiter, two_are_in_flight_by_default)
+{
+	struct limiter *limiter = make(LIMITER_WINDOW, 0, 0);
+
+	for (int i = 0; i < 3; i++)
+		request(limiter, UINT64_MAX / 4);
+	cr_assert(limiter_is_admitted(limiter, 2));
+	cr_assert(not(limiter_is_admitted(limiter, 3)));
+	limiter_free_ticket(limiter, 1, true);
+	cr_assert(limiter_is_admitted(limiter, 3));
+	cr_assert(zero(u32, state_of(limiter).n_events));
+	limiter_free(limiter);
+}
+
+Test(limiter, freeing_admits_as_many_as_fit)
+{
+	struct limiter *limiter = make(LIMITER_WINDOW, 8, 100);
+
+	request(limiter, 90);
+	for (int i = 0; i < 4; i++)
+		request(limiter, 30);
+	cr_assert(eq(u32, state_of(limiter).n_waiting, 4));
+	limiter_free_ticket(limiter, 1, false);
+	cr_assert(eq(u32, state_of(limiter).n_in_flight, 3));
+	cr_assert(eq(u64, state_of(limiter).bytes_in_flight, 90));
+	cr_assert(not(limiter_is_admitted(limiter, 5)));
+	limiter_free(limiter);
+}
+
+Test(limiter, one_larger_than_the_limit_goes_alone_and_in_order)
+{
+	struct limiter *limiter = make(LIMITER_WINDOW, 2, 100);
+
+	request(limiter, 10);
+	request(limiter, 500);
+	request(limiter, 10); /* would fit, but is behind */
+	cr_assert(not(limiter_is_admitted(limiter, 2)));
+	cr_assert(not(limiter_is_admitted(limiter, 3)));
+	limiter_free_ticket(limiter, 1, false);
+	cr_assert(limiter_is_admitted(limiter, 2));
+	cr_assert(not(limiter_is_admitted(limiter, 3)));
+	limiter_free_ticket(limiter, 2, false);
+	cr_assert(limiter_is_admitted(limiter, 3));
+	limiter_free(limiter);
+}
+
+Test(limiter, an_exempt_group_counts_by_its_bytes_and_starves_nobody)
+{
+	struct limiter *limiter = make(LIMITER_WINDOW, 1, 100);
+	uint64_t root;
+
+	cr_assert(zero(int, limiter_request(limiter, 60, true, &root, NULL)));
+	request(limiter, 30); /* 2 */
+	request(limiter, 50); /* 3: not beside the root, but alone with it */
+	cr_assert(limiter_is_admitted(limiter, 2));
+	cr_assert(not(limiter_is_admitted(limiter, 3)));
+	limiter_free_ticket(limiter, 2, false);
+	cr_assert(limiter_is_admitted(limiter, 3));
+	cr_assert(eq(u64, state_of(limiter).bytes_in_flight, 110));
+	limiter_free(limiter);
+}
+
+Test(limiter, withdrawing_who_waits_lets_the_next_one_in)
+{
+	struct limiter *limiter = make(LIMITER_WINDOW, 3, 100);
+
+	request(limiter, 60);
+	request(limiter, 60);
+	request(limiter, 20);
+	limiter_free_ticket(limiter, 2, false);
+	cr_assert(limiter_is_admitted(limiter, 3));
+	cr_assert(zero(u32, state_of(limiter).n_waiting));
+	cr_assert(eq(u64, state_of(limiter).n_waits, 2));
+	limiter_free(limiter);
+}
+
+/* A model of the window that only checks what the limiter decided. */
+#define N_STEPS 600
+
+struct model {
+	struct limiter *limiter;
+	struct model_ticket {
+		uint64_t bytes;
+		bool is_exempt, is_admitted, is_freed;
+	} tickets[N_STEPS + 1];
+	uint64_t n, limit, limit_bytes;
+	uint64_t n_counted, bytes;
+	uint64_t random;
+};
+
+static uint64_t draw(struct model *model, uint64_t n)
+{
+	model->random ^= model->random << 13;
+	model->random ^= model->random >> 7;
+	model->random ^= model->random << 17;
+	return model->random % n;
+}
+
+/* Would it be right to admit this one now? */
+static bool fits(const struct model *model, const struct model_ticket *ticket)
+{
+	bool has_place = ticket->is_exempt || model->n_counted < model->limit;
+
+	return has_place &&
+	       (model->bytes + ticket->bytes <= model->limit_bytes ||
+		model->n_counted == 0);
+}
+
+/* Whoever was admitted by the last step: in order, each within the limits,
+ * and nobody left who could have been. */
+static void follow(struct model *model)
+{
+	bool is_blocked = false;
+
+	for (uint64_t i = 1; i <= model->n; i++) {
+		struct model_ticket *ticket = &model->tickets[i];
+
+		if (ticket->is_freed || ticket->is_admitted)
+			continue;
+		if (!limiter_is_admitted(model->limiter, i)) {
+			if (!is_blocked)
+				cr_assert(not(fits(model, ticket)),
+					  "waits without need");
+			is_blocked = true;
+			continue;
+		}
+		cr_assert(not(is_blocked), "overtook an earlier one");
+		cr_assert(fits(model, ticket), "over the limit");
+		ticket->is_admitted = true;
+		model->n_counted += !ticket->is_exempt;
+		model->bytes += ticket->bytes;
+	}
+	cr_assert(eq(u64, state_of(model->limiter).bytes_in_flight,
+		     model->bytes));
+}
+
+static void ask(struct model *model)
+{
+	struct model_ticket *ticket = &model->tickets[++model->n];
+	uint64_t number;
+
+	ticket->bytes = draw(model, 130); /* some above the limit */
+	ticket->is_exempt = draw(model, 10) == 0;
+	cr_assert(zero(int, limiter_request(model->limiter, ticket->bytes,
+					    ticket->is_exempt, &number, NULL)));
+	cr_assert(eq(u64, number, model->n));
+	follow(model);
+}
+
+static void let_go(struct model *model, uint64_t number)
+{
+	struct model_ticket *ticket = &model->tickets[number];
+
+	if (ticket->is_freed)
+		return;
+	ticket->is_freed = true;
+	if (ticket->is_admitted) {
+		model->n_counted -= !ticket->is_exempt;
+		model->bytes -= ticket->bytes;
+	}
+	limiter_free_ticket(model->limiter, number, draw(model, 2));
+	follow(model);
+}
+
+/* Freeing only what is not exempt, everybody comes to be admitted. */
+static void check_nobody_starves(struct model *model)
+{
+	for (uint64_t i = 1; i <= model->n; i++) {
+		struct model_ticket *ticket = &model->tickets[i];
+
+		if (ticket->is_freed)
+			continue;
+		cr_assert(ticket->is_admitted, "ticket %u starves",
+			  (unsigned int)i);
+		if (!ticket->is_exempt)
+			let_go(model, i);
+	}
+	cr_assert(zero(u32, state_of(model->limiter).n_waiting));
+}
+
+/* invariant 8.2.4 */
+Test(limiter, the_window_holds_under_random_work)
+{
+	static struct model model;
+
+	for (uint64_t seed = 1; seed <= 8; seed++) {
+		model = (struct model){.random = seed * 0x9e3779b97f4a7c15,
+				       .limit = 1 + seed % 4,
+				       .limit_bytes = 100};
+		model.limiter = make(LIMITER_WINDOW, (uint32_t)model.limit,
+				     model.limit_bytes);
+		for (int i = 0; i < N_STEPS; i++) {
+			if (draw(&model, 2))
+				ask(&model);
+			else if (model.n)
+				let_go(&model, 1 + draw(&model, model.n));
+		}
+		check_nobody_starves(&model);
+		limiter_free(model.limiter);
+	}
+}
+
+Test(limiter, bad_options_and_endless_memory_are_refused)
+{
+	const struct limiter_options options = {.kind = 7};
+	struct limiter *limiter = NULL;
+	struct error err = ERROR_NULL;
+	uint64_t ticket = 77;
+
+	cr_assert(eq(int, limiter_new(&options, &limiter, &err), -EINVAL));
+	cr_assert(strstr(err.msg, "kind 7") != NULL);
+	cr_assert(zero(ptr, limiter));
+	limiter = make(LIMITER_WINDOW, 2, 0);
+	request(limiter, UINT64_MAX - 1);
+	cr_assert(eq(int, limiter_request(limiter, 2, true, &ticket, &err),
+		     -EOVERFLOW));
+	cr_assert(eq(u64, ticket, 77));
+	cr_assert(eq(u32, state_of(limiter).n_in_flight, 1));
+	limiter_free(limiter);
+	limiter_free(NULL);
+}

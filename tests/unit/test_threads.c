@@ -1,0 +1,129 @@
+/* The worker's thread pool: order within streams, none between them. */
+#include "broker/worker/threads.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define MAX_ENDS 64
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int ends[MAX_ENDS], n_ends, n_cut_off;
+static sem_t is_ended, may_go;
+static atomic_int n_runs;
+
+struct numbered {
+	struct thread_job job;
+	int number;
+};
+
+static void run(struct thread_job *job, uint64_t task)
+{
+	(void)job;
+	(void)task;
+	atomic_fetch_add(&n_runs, 1);
+}
+
+static void wait_to_go(struct thread_job *job, uint64_t task)
+{
+	run(job, task);
+	sem_wait(&may_go);
+}
+
+static void let_go(struct thread_job *job, uint64_t task)
+{
+	run(job, task);
+	sem_post(&may_go);
+}
+
+static void done(struct thread_job *job, bool is_cut_off)
+{
+	pthread_mutex_lock(&lock);
+	ends[n_ends++] = ((struct numbered *)job)->number;
+	n_cut_off += is_cut_off;
+	pthread_mutex_unlock(&lock);
+	sem_post(&is_ended);
+}
+
+static void queue(struct threads *threads, int number, uint32_t stream,
+		  uint64_t n_tasks, thread_run_fn *fn)
+{
+	struct numbered *numbered = calloc(1, sizeof(*numbered));
+
+	numbered->number = number;
+	numbered->job.stream = stream;
+	numbered->job.n_tasks = n_tasks;
+	numbered->job.run = fn;
+	numbered->job.done = done;
+	threads_queue(threads, &numbered->job);
+}
+
+static struct threads *start(uint32_t n)
+{
+	struct threads *threads = NULL;
+
+	sem_init(&is_ended, 0, 0);
+	sem_init(&may_go, 0, 0);
+	cr_assert(zero(int, threads_new(n, &threads, NULL)));
+	return threads;
+}
+
+Test(threads, jobs_of_one_stream_end_in_their_order, .timeout = 20)
+{
+	struct threads *threads = start(4);
+
+	for (int i = 0; i < 20; i++)
+		queue(threads, i, 7, 1 + (uint64_t)i % 9, run);
+	for (int i = 0; i < 20; i++)
+		sem_wait(&is_ended);
+	threads_free(threads);
+	for (int i = 0; i < 20; i++)
+		cr_assert(eq(int, ends[i], i));
+	cr_assert(eq(int, n_cut_off, 0));
+	cr_assert(eq(int, atomic_load(&n_runs), 93));
+}
+
+/* The first stream waits for the second; that they end is the test. */
+Test(threads, streams_do_not_wait_for_one_another, .timeout = 20)
+{
+	struct threads *threads = start(2);
+
+	queue(threads, 1, 1, 1, wait_to_go);
+	queue(threads, 2, 1, 1, run);
+	queue(threads, 3, 2, 1, let_go);
+	for (int i = 0; i < 3; i++)
+		sem_wait(&is_ended);
+	threads_free(threads);
+	cr_assert(eq(int, n_ends, 3));
+}
+
+Test(threads, a_large_job_does_not_hold_up_a_small_one, .timeout = 20)
+{
+	struct threads *threads = start(1);
+
+	queue(threads, 1, 1, 1, wait_to_go);
+	queue(threads, 2, 2, 100, run);
+	queue(threads, 3, 3, 1, run);
+	sem_post(&may_go);
+	for (int i = 0; i < 3; i++)
+		sem_wait(&is_ended);
+	threads_free(threads);
+	cr_assert(eq(int, ends[1], 3));
+}
+
+Test(threads, what_has_not_begun_at_the_end_is_cut_off, .timeout = 20)
+{
+	struct threads *threads = start(1);
+
+	/* More tasks than are let go before the end is asked for. */
+	queue(threads, 1, 1, 1 << 30, let_go);
+	queue(threads, 2, 1, 1, run);
+	sem_wait(&may_go);
+	threads_free(threads);
+	cr_assert(eq(int, n_ends, 2));
+	cr_assert(eq(int, n_cut_off, 2));
+	cr_assert(lt(int, atomic_load(&n_runs), 1 << 30));
+}

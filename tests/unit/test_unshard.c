@@ -1,0 +1,257 @@
+/*
+ * The list of gathers by itself: order, lateness, the limiter's ticket. Nothing
+ * is started here, so no memory and no engine are needed.
+ */
+#include "broker/broker.h"
+#include "broker/gather.h"
+#include "broker/group.h"
+#include "proto/error.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define N_GROUPS 4
+
+static struct broker broker;
+static struct comm comm;
+static struct group groups[N_GROUPS];
+static struct error err;
+
+static void setup_with(enum comm_limiter form)
+{
+	struct limiter_options options = {
+		.kind = form == COMM_LIMITER_FAITHFUL ? LIMITER_FAITHFUL
+						      : LIMITER_WINDOW,
+		.limit = 2,
+	};
+
+	/* So that nothing reaches for the loop. */
+	broker.is_stopping = true;
+	comm = (struct comm){
+		.broker = &broker,
+		.state = COMM_RUNNING,
+		.n_ranks = 2,
+		.n_shards = 2,
+		.n_inputs = 8,
+		.timeout_ms = 1000,
+		.key = "//comm/1",
+		.name = "test",
+		.asked.limiter = form,
+	};
+	cr_assert(zero(int, limiter_new(&options, &comm.limiter, NULL)));
+	for (uint32_t i = 0; i < N_GROUPS; i++) {
+		groups[i] = (struct group){
+			.comm = &comm,
+			.id = i + 1,
+			.is_ready = true,
+			.step = 1,
+			.plan = {.n_shards = 2,
+				 .n_replicas = 1,
+				 .full_size = 64,
+				 .input_size = 64},
+			.next = i + 1 < N_GROUPS ? &groups[i + 1] : NULL,
+		};
+		groups[i].name[0] = (char)('a' + i);
+	}
+	comm.first_group = groups;
+	err = ERROR_NULL;
+}
+
+static void setup(void)
+{
+	setup_with(COMM_LIMITER_WINDOW);
+}
+
+/* Of one test, behind the suite's own. */
+static void setup_faithful(void)
+{
+	limiter_free(comm.limiter);
+	setup_with(COMM_LIMITER_FAITHFUL);
+}
+
+static void teardown(void)
+{
+	gathers_free(&comm);
+	limiter_free(comm.limiter);
+}
+
+TestSuite(unshard, .init = setup, .fini = teardown);
+
+static int start(uint32_t rank, uint32_t group)
+{
+	uint64_t sequence;
+
+	return gather_start(&groups[group], rank, &sequence, &err);
+}
+
+static int stop(uint32_t rank, uint32_t group)
+{
+	return gather_stop(&groups[group], rank, 0, &err);
+}
+
+static struct limiter_state limiter(void)
+{
+	struct limiter_state state;
+
+	limiter_state(comm.limiter, &state);
+	return state;
+}
+
+#define assert_says(what)                                                      \
+	cr_assert(ne(ptr, strstr(err.msg, (what)), NULL), "%s", err.msg)
+
+Test(unshard, a_rank_s_next_is_the_first_that_it_has_not_started)
+{
+	cr_assert(eq(int, start(0, 0), 0));
+	cr_assert(eq(int, start(0, 1), 0));
+	cr_assert(eq(int, start(1, 1), -EINVAL));
+	cr_assert(eq(int, start(1, 0), 0));
+	cr_assert(eq(int, start(1, 2), -EINVAL));
+	cr_assert(eq(int, start(1, 1), 0));
+	cr_assert(eq(int, start(1, 2), 0));
+	cr_assert(eq(int, start(0, 3), -EINVAL));
+}
+
+Test(unshard, a_rank_may_unshard_again_before_another_has_once)
+{
+	uint64_t first, second;
+
+	cr_assert(eq(int, gather_start(&groups[0], 0, &first, &err), 0));
+	cr_assert(eq(int, stop(0, 0), 0));
+	cr_assert(eq(int, gather_start(&groups[0], 0, &second, &err), 0));
+	cr_assert(eq(u64, second, first + 1));
+	cr_assert(eq(int, gather_start(&groups[0], 1, &second, &err), 0));
+	cr_assert(eq(u64, second, first));
+}
+
+Test(unshard, a_rank_can_be_only_so_far_ahead)
+{
+	for (int i = 0; i < GATHER_MAX; i++) {
+		cr_assert(eq(int, start(0, 0), 0));
+		cr_assert(eq(int, stop(0, 0), 0));
+	}
+	cr_assert(eq(int, start(0, 0), -EBUSY));
+	cr_assert(eq(int, start(1, 0), 0));
+	cr_assert(eq(int, stop(1, 0), 0));
+	cr_assert(eq(int, start(0, 0), 0));
+}
+
+Test(unshard, what_all_have_resharded_is_forgotten)
+{
+	cr_assert(eq(int, start(0, 0), 0));
+	cr_assert(eq(int, start(1, 0), 0));
+	cr_assert(eq(int, stop(0, 0), 0));
+	cr_assert(eq(u32, limiter().n_in_flight, 1));
+	cr_assert(eq(int, stop(0, 0), -EINVAL));
+	cr_assert(eq(int, stop(1, 0), 0));
+	cr_assert(eq(u32, limiter().n_in_flight, 0));
+	cr_assert(eq(ptr, comm.first_gather, NULL));
+	cr_assert(eq(ptr, comm.last_gather, NULL));
+}
+
+Test(unshard, what_still_runs_when_all_have_resharded_counts_on)
+{
+	cr_assert(eq(int, start(0, 0), 0));
+	cr_assert(eq(int, start(1, 0), 0));
+	comm.first_gather->state = GATHER_RUNNING;
+	cr_assert(eq(int, stop(0, 0), 0));
+	cr_assert(eq(int, stop(1, 0), 0));
+	cr_assert(eq(u32, limiter().n_in_flight, 1));
+	gathers_on_commit(&comm);
+	cr_assert(eq(u32, limiter().n_in_flight, 0));
+	cr_assert(eq(ptr, comm.first_gather, NULL));
+}
+
+Test(unshard, the_first_reshard_queues_an_event_that_the_last_completes,
+     .init = setup_faithful)
+{
+	/* case 1, by ranks: U3 waits on E1 */
+	for (uint32_t i = 0; i < 2; i++) {
+		cr_assert(eq(int, start(0, i), 0));
+		cr_assert(eq(int, start(1, i), 0));
+		comm.last_gather->state = GATHER_DONE;
+	}
+	cr_assert(eq(int, stop(0, 0), 0));
+	cr_assert(eq(int, stop(0, 1), 0));
+	cr_assert(eq(u32, limiter().n_events, 2));
+	cr_assert(eq(int, start(0, 2), 0));
+	cr_assert(eq(u32, limiter().n_waiting, 1));
+	cr_assert(eq(u32, limiter().n_events, 1));
+	cr_assert(eq(int, stop(1, 0), 0));
+	cr_assert(eq(u32, limiter().n_waiting, 0));
+}
+
+/* --- lateness ------------------------------------------------------------- */
+
+Test(unshard, nobody_is_late_for_what_all_have_started)
+{
+	cr_assert(eq(u64, gathers_deadline(&comm), UINT64_MAX));
+	cr_assert(eq(int, start(0, 0), 0));
+	comm.first_gather->state = GATHER_DONE;
+	cr_assert(eq(u64, gathers_deadline(&comm),
+		     comm.first_gather->since_ms + 1000));
+	cr_assert(eq(int, start(1, 0), 0));
+	cr_assert(eq(u64, gathers_deadline(&comm), UINT64_MAX));
+}
+
+Test(unshard, a_rank_is_late_for_its_next_only)
+{
+	struct gather *a, *b;
+
+	cr_assert(eq(int, start(0, 0), 0));
+	cr_assert(eq(int, start(0, 1), 0));
+	a = comm.first_gather;
+	b = a->next;
+	a->state = b->state = GATHER_DONE;
+	a->since_ms = 5000;
+	b->since_ms = 4000;
+	cr_assert(eq(u64, gathers_deadline(&comm), 6000));
+	gathers_describe_late(&comm, &err);
+	assert_says("rank 1 has not unsharded 'a'");
+	/* From when it starts the one before, it has the whole time. */
+	cr_assert(eq(int, start(1, 0), 0));
+	cr_assert(gt(u64, b->since_ms, 4000));
+	cr_assert(eq(u64, gathers_deadline(&comm), b->since_ms + 1000));
+}
+
+Test(unshard, who_keeps_the_limiter_is_late)
+{
+	struct gather *third;
+
+	for (uint32_t i = 0; i < 3; i++) {
+		cr_assert(eq(int, start(0, i), 0));
+		cr_assert(eq(int, start(1, i), 0));
+		comm.last_gather->state = i < 2 ? GATHER_DONE : GATHER_LIMITED;
+	}
+	third = comm.last_gather;
+	cr_assert(eq(int, stop(1, 0), 0));
+	third->waits_since_ms = 1;
+	cr_assert(eq(u64, gathers_deadline(&comm), 1001));
+	gathers_describe_late(&comm, &err);
+	assert_says("until 'a' is resharded, which rank 0");
+	/* Whatever is freed restarts the wait. */
+	cr_assert(eq(int, stop(0, 0), 0));
+	cr_assert(gt(u64, third->waits_since_ms, 1));
+}
+
+/* --- commits -------------------------------------------------------------- */
+
+Test(unshard, a_commit_comes_when_nothing_is_open_and_nothing_owed)
+{
+	cr_assert(eq(int, start(0, 0), 0));
+	cr_assert(eq(int, gathers_check_commit(&comm, 0, &err), -EBUSY));
+	cr_assert(eq(int, gathers_check_commit(&comm, 1, &err), -EINVAL));
+	cr_assert(eq(int, stop(0, 0), 0));
+	cr_assert(eq(int, gathers_check_commit(&comm, 0, &err), 0));
+	cr_assert(eq(int, start(1, 0), 0));
+	cr_assert(eq(int, stop(1, 0), 0));
+	cr_assert(eq(int, gathers_check_commit(&comm, 1, &err), 0));
+}
+
+Test(unshard, nothing_new_is_begun_while_others_commit)
+{
+	comm.committing = 2;
+	cr_assert(eq(int, start(0, 0), -EINVAL));
+	assert_says("commit step 2 next");
+}
