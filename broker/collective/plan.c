@@ -32,18 +32,19 @@ struct maker {
 
 /* ------------------------------------------------------------- checks */
 
-static int check_mesh(uint32_t n_shards, uint32_t n_replicas, struct error *err)
+static int check_mesh(uint32_t n_shards, uint32_t n_replicas, uint32_t max,
+		      struct error *err)
 {
 	if (n_shards == 0 || n_replicas == 0)
 		return error_set(err, -EINVAL,
 				 "a mesh of %u shards and %u replicas has no "
 				 "ranks",
 				 n_shards, n_replicas);
-	if ((uint64_t)n_shards * n_replicas > PLAN_MAX_RANKS)
+	if ((uint64_t)n_shards * n_replicas > max)
 		return error_set(err, -EINVAL,
 				 "a mesh of %u shards and %u replicas has more "
-				 "than %d ranks",
-				 n_shards, n_replicas, PLAN_MAX_RANKS);
+				 "than %u ranks",
+				 n_shards, n_replicas, max);
 	return 0;
 }
 
@@ -333,6 +334,32 @@ static int place_flat(struct maker *maker, uint64_t *ret_size)
 	return 0;
 }
 
+/* Rank after rank, each with its chunks entry after entry: buckets then lie
+ * behind one another too. */
+static int place_per_rank(struct maker *maker, uint64_t *ret_size)
+{
+	const struct plan *plan = maker->plan;
+	uint64_t row = 0;
+
+	for (uint32_t i = 0; i < plan->n_entries; i++) {
+		int r;
+
+		if (maker->buckets[i] == BUCKET_NONE)
+			continue;
+		maker->offsets[i] = row;
+		r = advance(maker, i, 1, maker->sizes[i], &row);
+		if (r < 0)
+			return r;
+	}
+	for (uint32_t i = 0; i < plan->n_entries; i++) {
+		if (maker->buckets[i] != BUCKET_NONE)
+			maker->strides[i] = row;
+	}
+	*ret_size = 0;
+	return advance(maker, plan->n_entries - 1, plan->n_shards, row,
+		       ret_size);
+}
+
 /* From `sizes` and `buckets` to `offsets` and `strides`; 0 for entries that
  * are in no bucket. */
 static int place_chunks(struct maker *maker, uint64_t *ret_size)
@@ -341,6 +368,8 @@ static int place_chunks(struct maker *maker, uint64_t *ret_size)
 
 	memset(maker->offsets, 0, n * sizeof(*maker->offsets));
 	memset(maker->strides, 0, n * sizeof(*maker->strides));
+	if (maker->plan->policy.is_per_rank)
+		return place_per_rank(maker, ret_size);
 	if (maker->plan->policy.layout == PLAN_FLAT)
 		return place_flat(maker, ret_size);
 	return place_in_place(maker, ret_size);
@@ -503,7 +532,7 @@ static int plan_reductions(struct maker *maker)
 
 static bool is_in_place(const struct plan *plan)
 {
-	if (plan->policy.layout != PLAN_IN_PLACE)
+	if (plan->policy.layout != PLAN_IN_PLACE || plan->policy.is_per_rank)
 		return false;
 	for (uint32_t i = 0; i < plan->n_entries; i++) {
 		const struct plan_entry *entry = &plan->entries[i];
@@ -568,7 +597,9 @@ int plan_make(const struct plan_param *params, uint32_t n_params,
 		.policy = *policy,
 	};
 	struct maker maker = {.params = params, .plan = &plan, .err = err};
-	int r = check_mesh(n_shards, n_replicas, err);
+	int r = check_mesh(
+		n_shards, n_replicas,
+		policy->is_per_rank ? PLAN_MAX_WORLD : PLAN_MAX_RANKS, err);
 
 	if (r >= 0)
 		r = check_policy(policy, err);

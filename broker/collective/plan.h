@@ -32,6 +32,12 @@
  * PLAN_FLAT: bucket by bucket, in it rank by rank, in it entry by entry: a
  *     rank's shard of a bucket is one flat range, as it goes over a wire.
  *
+ * On devices (`is_per_rank`) every rank's chunks of all entries are one range,
+ * shards_size / n_shards long, since they lie in that rank's own memory: the
+ * strides are all that length. The layout then says how a bucket travels:
+ * PLAN_IN_PLACE entry by entry, straight to where it is whole; PLAN_FLAT in
+ * one piece, which is then taken apart (wire.h).
+ *
  * Offsets of entries (in PLAN_FLAT: of chunks) are multiples of PLAN_ALIGN;
  * what lies between is zero and visible to nobody.
  */
@@ -43,8 +49,10 @@
 
 struct error;
 
-#define PLAN_ALIGN      64
-#define PLAN_MAX_RANKS  64 /* of a communicator: shards times replicas */
+#define PLAN_ALIGN     64
+#define PLAN_MAX_RANKS 64 /* on a node: of host memory, shards times replicas  \
+			   */
+#define PLAN_MAX_WORLD  4096 /* the same on devices, over all nodes */
 #define PLAN_MAX_PARAMS 1024
 #define PLAN_MAX_CAPS   16
 
@@ -68,6 +76,7 @@ struct plan_policy {
 	double gather_caps_mb[PLAN_MAX_CAPS], reduce_caps_mb[PLAN_MAX_CAPS];
 	uint32_t n_gather_caps, n_reduce_caps;
 	bool stays_unsharded; /* a root: not in the limiter's count */
+	bool is_per_rank;     /* on devices */
 };
 
 struct plan_entry {

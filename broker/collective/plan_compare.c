@@ -161,6 +161,11 @@ static const char *layout_word(enum plan_layout layout)
 	return layout == PLAN_FLAT ? "flat" : "in place";
 }
 
+static const char *place_word(bool is_per_rank)
+{
+	return is_per_rank ? "devices" : "host memory";
+}
+
 static const char *use_word(bool stays_unsharded)
 {
 	return stays_unsharded ? "to stay unsharded" : "to be resharded";
@@ -181,6 +186,9 @@ static int compare_policy(const struct comparison *with,
 	if (r >= 0)
 		r = compare_words(with, "layout", layout_word(mine->layout),
 				  layout_word(theirs->layout));
+	if (r >= 0)
+		r = compare_words(with, "memory", place_word(mine->is_per_rank),
+				  place_word(theirs->is_per_rank));
 	if (r >= 0)
 		r = compare_caps(with, "gather", mine->gather_caps_mb,
 				 mine->n_gather_caps, theirs->gather_caps_mb,

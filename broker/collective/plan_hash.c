@@ -39,6 +39,7 @@ static void put_policy(XXH3_state_t *state, const struct plan_policy *policy)
 	put_caps(state, policy->gather_caps_mb, policy->n_gather_caps);
 	put_caps(state, policy->reduce_caps_mb, policy->n_reduce_caps);
 	put(state, policy->stays_unsharded);
+	put(state, policy->is_per_rank);
 }
 
 /* The dimension as it is cut, so that -1 and the last one are the same. */

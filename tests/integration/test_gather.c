@@ -661,6 +661,8 @@ Test(gather, a_rank_that_is_killed_while_a_gather_runs_is_named)
 
 	start(2, &(struct crew){0});
 	cr_assert(eq(int, ranks_run(&ranks, run_ahead), 0));
+	/* Nobody has waited for the last prefetch. */
+	cr_assert(status_await(client, "jobs_running", 0));
 	worker = freeze_worker();
 	cr_assert(eq(int, ranks_run(&ranks, begin1), 0));
 	cr_assert(status_await(client, "jobs_running", 1));
