@@ -22,6 +22,8 @@ static const struct {
 } kinds[ACCOUNT_N] = {
 #define KIND(what, key) { what, #key, offsetof(struct config, key) }
 	[ACCOUNT_BYTES] = KIND("bytes of tensors", quota_bytes),
+	[ACCOUNT_DEVICE_BYTES] =
+		KIND("bytes of tensors on devices", quota_device_bytes),
 	[ACCOUNT_SLOTS] = KIND("tensors", quota_slots),
 	[ACCOUNT_SESSIONS] = KIND("sessions", quota_sessions),
 	[ACCOUNT_WAITING] = KIND("waiting requests", quota_waiting),
@@ -32,6 +34,7 @@ static const struct {
 	[ACCOUNT_TICKETS] = KIND("tickets", quota_tickets),
 	[ACCOUNT_BUNDLES] = KIND("versions of bundles", quota_bundles),
 	[ACCOUNT_GROUPS] = KIND("groups of communicators", quota_groups),
+	[ACCOUNT_TIMELINES] = KIND("files of timelines", quota_timelines),
 #undef KIND
 };
 /* clang-format on */
@@ -84,6 +87,8 @@ uint64_t account_limit(const struct accounts *accounts,
 	/* What root may use is the administrator's own affair. */
 	if (account->uid == 0 && kind == ACCOUNT_BYTES)
 		return accounts->config->memory_max;
+	if (account->uid == 0 && kind == ACCOUNT_DEVICE_BYTES)
+		return UINT64_MAX;
 	memcpy(&limit, config + kinds[kind].offset, sizeof(limit));
 	return limit;
 }

@@ -11,7 +11,8 @@ struct config;
 struct error;
 
 enum account_kind {
-	ACCOUNT_BYTES, /* of live blocks */
+	ACCOUNT_BYTES,        /* of live blocks of host memory */
+	ACCOUNT_DEVICE_BYTES, /* the same on all devices */
 	ACCOUNT_SLOTS,
 	ACCOUNT_SESSIONS,
 	ACCOUNT_WAITING, /* parked requests */
@@ -20,16 +21,18 @@ enum account_kind {
 	ACCOUNT_CHUNKS, /* of pools of this uid: each costs a descriptor */
 	ACCOUNT_GRANTS,
 	ACCOUNT_TICKETS,
-	ACCOUNT_BUNDLES, /* versions of them */
-	ACCOUNT_GROUPS,  /* of communicators, kept */
+	ACCOUNT_BUNDLES,   /* versions of them */
+	ACCOUNT_GROUPS,    /* of communicators, kept */
+	ACCOUNT_TIMELINES, /* files: each costs a descriptor */
 	ACCOUNT_N
 };
 
 struct account {
 	uint32_t uid;
 	uint64_t used[ACCOUNT_N];
-	uint64_t chunk_size;  /* bytes of the chunks of its pools */
-	struct account *next; /* chain of accounts.buckets */
+	uint64_t chunk_size[2]; /* bytes of the chunks of its pools: in
+				   host memory, on devices */
+	struct account *next;   /* chain of accounts.buckets */
 };
 
 struct accounts {

@@ -12,6 +12,7 @@
 #include "broker/index.h"
 #include "broker/slot.h"
 #include "broker/ticket.h"
+#include "broker/timeline_file.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include "shm/chunk.h"
@@ -59,20 +60,17 @@ void broker_log(enum log_level level, const char *format, ...)
 		fprintf(stderr, "fsdpd: %s\n", text);
 }
 
-/* Something an operator should know: in the log, and in the status. */
-static void note(struct broker *broker, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static void note(struct broker *broker, const char *format, ...)
+void broker_note(struct broker *broker, enum log_level level,
+		 const char *format, ...)
 {
 	size_t used = strlen(broker->note);
-	char text[sizeof(broker->note)];
+	char text[ERROR_MSG_SIZE + 64];
 	va_list args;
 
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	broker_log(LOG_LEVEL_WARNING, "%s", text);
+	broker_log(level, "%s", text);
 	snprintf(broker->note + used, sizeof(broker->note) - used, "%s%s",
 		 used ? "; " : "", text);
 }
@@ -267,10 +265,10 @@ static int open_files(struct broker *broker, bool *ret_is_adopted,
 	*ret_is_adopted = r == 0;
 	if (r < 0) {
 		if (cause.code)
-			note(broker,
-			     "started without the memory of the broker "
-			     "before: %s",
-			     cause.msg);
+			broker_note(broker, LOG_LEVEL_WARNING,
+				    "started without the memory of the broker "
+				    "before: %s",
+				    cause.msg);
 		r = create_files(broker, err);
 		if (r < 0)
 			return r;
@@ -304,6 +302,7 @@ static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
 			return r;
 		ret_is_gone[i] = r == SESSION_GONE;
 	}
+	timeline_file_drop_strays(broker);
 	return 0;
 }
 
@@ -344,6 +343,13 @@ static int adopt_records(struct broker *broker, struct error *err)
 	return 0;
 }
 
+/* What was kept for us, but nothing says what it is. */
+static int drop_strays(struct broker *broker, struct error *err)
+{
+	timeline_file_drop_strays(broker);
+	return pools_adopt(&broker->pools, err);
+}
+
 static int open_memory(struct broker *broker, struct error *err)
 {
 	bool is_adopted = false;
@@ -360,7 +366,7 @@ static int open_memory(struct broker *broker, struct error *err)
 	r = pools_init(&broker->pools, broker, err);
 	if (r == 0)
 		r = is_adopted ? adopt_records(broker, err)
-			       : pools_adopt(&broker->pools, err);
+			       : drop_strays(broker, err);
 	return r;
 }
 
@@ -428,7 +434,8 @@ static int take_listener(struct fdstore *store)
 		if (store->inherited[i].fd < 0 ||
 		    strcmp(name, "catalog") == 0 ||
 		    strcmp(name, "table") == 0 || strcmp(name, "worker") == 0 ||
-		    sscanf(name, "c%u", &id) == 1)
+		    sscanf(name, "c%u", &id) == 1 ||
+		    sscanf(name, "t%u", &id) == 1)
 			continue;
 		fd = fdstore_take(store, name);
 	}
@@ -459,9 +466,10 @@ static int open_listener(struct broker *broker,
 static void check_keeper(struct broker *broker)
 {
 	if (!fdstore_probe(&broker->fdstore))
-		note(broker, "the process that kept this broker's memory is "
-			     "gone, so that a crash will lose all tensors; "
-			     "restart fsdpd when nobody needs them");
+		broker_note(broker, LOG_LEVEL_WARNING,
+			    "the process that kept this broker's memory is "
+			    "gone, so that a crash will lose all tensors; "
+			    "restart fsdpd when nobody needs them");
 }
 
 static void on_parent(uv_poll_t *poll, int status, int events)
@@ -499,10 +507,11 @@ static int watch_keeper(struct broker *broker, struct error *err)
 static void note_surroundings(struct broker *broker)
 {
 	if (huge_pages_state() == HUGE_PAGES_NEVER)
-		note(broker, "the kernel grants shared memory no huge pages, "
-			     "so that mapping is up to 50 times slower; to "
-			     "change it: echo advise > /sys/kernel/mm/"
-			     "transparent_hugepage/shmem_enabled");
+		broker_note(broker, LOG_LEVEL_WARNING,
+			    "the kernel grants shared memory no huge pages, "
+			    "so that mapping is up to 50 times slower; to "
+			    "change it: echo advise > /sys/kernel/mm/"
+			    "transparent_hugepage/shmem_enabled");
 	if (!broker->fdstore.is_kept)
 		broker_log(LOG_LEVEL_INFO,
 			   "nobody keeps the memory should this process die; "
@@ -533,6 +542,11 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 	if (r < 0)
 		return r;
 	note_surroundings(broker);
+	if (options->has_left_mps)
+		broker_log(LOG_LEVEL_INFO,
+			   "CUDA_MPS_PIPE_DIRECTORY is dropped: the broker "
+			   "computes nothing, and is no client of MPS");
+	devices_load(broker);
 	fdstore_notify("READY=1");
 	return 0;
 }
@@ -576,6 +590,7 @@ void broker_close(struct broker *broker)
 			pools_deinit(&broker->pools);
 		(void)uv_loop_close(&broker->loop);
 	}
+	limbo_deinit(&broker->limbo);
 	accounts_deinit(&broker->accounts);
 	if (broker->table_readonly_fd >= 0)
 		close(broker->table_readonly_fd);

@@ -10,6 +10,7 @@
 #include "broker/comm.h"
 #include "broker/config.h"
 #include "broker/deadline.h"
+#include "broker/devices.h"
 #include "broker/engine.h"
 #include "broker/fdstore.h"
 #include "broker/limbo.h"
@@ -29,6 +30,7 @@ struct broker {
 	struct fdstore fdstore;
 	struct accounts accounts;
 	struct deadlines deadlines;
+	struct devices devices;
 	struct pools pools;
 	struct limbo limbo;
 	struct waiters waiters;
@@ -40,6 +42,7 @@ struct broker {
 	uint32_t n_peers;
 	struct session *sessions[CATALOG_MAX_SESSIONS + 1]; /* by record */
 	uint32_t n_sessions;
+	uint32_t n_timelines; /* files */
 	uv_signal_t sigterm, sigint;
 	uv_idle_t idle; /* runs only while there is deferred work */
 	uv_timer_t watchdog;
@@ -51,7 +54,8 @@ struct broker {
 	/* since start */
 	uint64_t n_requests, n_replayed, n_refused, n_dropped_peers;
 	uint64_t n_published, n_evicted, n_freed_slots, n_dead_sessions;
-	char note[512]; /* what an operator should know; "" */
+	uint64_t n_tainted;
+	char note[MESSAGE_MAX_NOTE + 1]; /* what an operator should know; "" */
 	uint8_t receive_buffer[FRAME_MAX_SIZE];
 };
 
@@ -59,6 +63,7 @@ struct broker_options {
 	const char *socket_path; /* NULL: the default */
 	const char *config_path; /* NULL: /etc/fsdpd/fsdpd.conf if it exists */
 	int listen_fd;           /* consumed; -1: bind socket_path */
+	bool has_left_mps; /* the environment named a server of MPS */
 };
 
 /* Set up, adopting what the fd store holds; then run until told to stop. */
@@ -83,3 +88,7 @@ enum log_level {
  * is. */
 void broker_log(enum log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+
+/* The same, and in the status for as long as the broker runs. */
+void broker_note(struct broker *broker, enum log_level level,
+		 const char *format, ...) __attribute__((format(printf, 3, 4)));

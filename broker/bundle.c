@@ -221,6 +221,7 @@ int bundle_begin(struct broker *broker, struct session *session,
 	record->loader = session->index;
 	record->flags = request->flags;
 	record->access = access;
+	record->device = request->device;
 	record->owner_uid = owner->uid;
 	record->manifest_size = request->size_hint; /* until it is one */
 	record->next = owner->first_bundle;
@@ -236,7 +237,7 @@ void bundle_add_member(struct broker *broker, uint32_t bundle, uint32_t slot)
 	struct catalog *catalog = &broker->catalog;
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
 	struct slot_record *member = catalog_slot(catalog, slot);
-	uint64_t size = slot_block_charge(member->size);
+	uint64_t size = pool_block_size(member->size, &record->device);
 
 	catalog_set(catalog, member->bundle, bundle);
 	catalog_set(catalog, member->flags, (uint16_t)SLOT_FLAG_NAMED);

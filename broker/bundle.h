@@ -26,6 +26,7 @@ uint32_t bundle_find_staged(const struct broker *broker,
 			    const struct session *session, uint64_t id,
 			    struct error *err);
 
+/* The device was looked for. */
 int bundle_begin(struct broker *broker, struct session *session,
 		 const struct bundle_begin_request *request, uint64_t *ret_id,
 		 struct error *err);
@@ -41,7 +42,8 @@ uint64_t bundle_size_left(const struct broker *broker, uint32_t bundle);
 int bundle_check_name(const struct broker *broker, uint32_t bundle,
 		      const char *name, struct error *err);
 
-/* Seal, flip, let the old version go. */
+/* Seal, flip, let the old version go. On a device the loader says with it that
+ * its writing is done: members have no order. */
 int bundle_commit(struct broker *broker, struct session *session,
 		  uint32_t bundle, uint64_t *ret_version, struct error *err);
 

@@ -13,7 +13,7 @@
  *    4 KiB  48 MiB                       journal
  *    above   records, each kind from a   slots, blocks, grants, chunks,
  *            page of its own             sessions, tickets, bundles, prefixes,
- *                                        communicators, groups
+ *                                        communicators, groups, orders
  *    above   4 bytes a bucket            hashes: name, grant, ticket, bundle,
  *                                        prefix
  *    above   64 GiB                      blobs
@@ -51,6 +51,7 @@
 #define N_PREFIXES (UINT64_C(64) << 10)
 #define N_COMMS    (UINT64_C(1024) + 1)
 #define N_GROUPS   ((UINT64_C(64) << 10) + 1)
+#define N_ORDERS   TABLE_SLOTS /* one for each slot */
 
 #define SLOTS_AT    JOURNAL_END
 #define BLOCKS_AT   PAGE_UP(SLOTS_AT + N_SLOTS * sizeof(struct slot_record))
@@ -66,7 +67,8 @@
 #define COMMS_AT                                                               \
 	PAGE_UP(PREFIXES_AT + N_PREFIXES * sizeof(struct prefix_record))
 #define GROUPS_AT   PAGE_UP(COMMS_AT + N_COMMS * sizeof(struct comm_record))
-#define RECORDS_END PAGE_UP(GROUPS_AT + N_GROUPS * sizeof(struct group_record))
+#define ORDERS_AT   PAGE_UP(GROUPS_AT + N_GROUPS * sizeof(struct group_record))
+#define RECORDS_END PAGE_UP(ORDERS_AT + N_ORDERS * sizeof(struct order_record))
 
 #define N_NAME_BUCKETS   (UINT64_C(1) << 20)
 #define N_GRANT_BUCKETS  (UINT64_C(1) << 20)
@@ -90,13 +92,14 @@ _Static_assert(offsetof(struct catalog_header, journal_size) == 16, "header");
 _Static_assert(sizeof(struct slot_record) == 152, "slot");
 _Static_assert(sizeof(struct block_record) == 40, "block");
 _Static_assert(sizeof(struct grant_record) == 40, "grant");
-_Static_assert(sizeof(struct chunk_record) == 48, "chunk");
-_Static_assert(sizeof(struct session_record) == 1664, "session");
+_Static_assert(sizeof(struct chunk_record) == 64, "chunk");
+_Static_assert(sizeof(struct session_record) == 1672, "session");
 _Static_assert(sizeof(struct ticket_record) == 48, "ticket");
-_Static_assert(sizeof(struct bundle_record) == 120, "bundle");
+_Static_assert(sizeof(struct bundle_record) == 136, "bundle");
 _Static_assert(sizeof(struct prefix_record) == 24, "prefix");
-_Static_assert(sizeof(struct comm_record) == 88, "communicator");
-_Static_assert(sizeof(struct group_record) == 56, "group");
+_Static_assert(sizeof(struct comm_record) == 1368, "communicator");
+_Static_assert(sizeof(struct group_record) == 560, "group");
+_Static_assert(sizeof(struct order_record) == 32, "order");
 _Static_assert(BLOBS_AT % 4096 == 0, "blobs");
 
 struct section {
@@ -126,6 +129,7 @@ static const struct section sections[SECTION_N] = {
 		offsetof(struct prefix_record, hash_next) },
 	[SECTION_COMM] = SECTION(COMM, comm_record, n_groups),
 	[SECTION_GROUP] = SECTION(GROUP, group_record, next),
+	[SECTION_ORDER] = SECTION(ORDER, order_record, session),
 };
 
 static const struct {
@@ -555,6 +559,12 @@ struct group_record *catalog_group(const struct catalog *catalog,
 				   uint32_t index)
 {
 	return record_at(catalog, SECTION_GROUP, index);
+}
+
+struct order_record *catalog_order(const struct catalog *catalog,
+				   uint32_t index)
+{
+	return record_at(catalog, SECTION_ORDER, index);
 }
 
 /* --- lists, hashes ---------------------------------------------------------

@@ -33,7 +33,7 @@
 
 struct error;
 
-#define CATALOG_LAYOUT_VERSION 2
+#define CATALOG_LAYOUT_VERSION 3
 #define CATALOG_MAX_SESSIONS   4096
 #define OUTCOME_WINDOW         64
 
@@ -48,6 +48,7 @@ enum catalog_section {
 	SECTION_PREFIX,
 	SECTION_COMM,
 	SECTION_GROUP,
+	SECTION_ORDER,
 	SECTION_N
 };
 
@@ -65,6 +66,7 @@ enum slot_flags {
 	/* the low bits are enum publish_flags */
 	SLOT_FLAG_NAMED = 0x100, /* the blob's name is (or will be) its name */
 	SLOT_FLAG_IN_LIMBO = 0x200, /* in the limbo list */
+	SLOT_FLAG_TAINTED = 0x400,  /* its writer died before it was written */
 };
 
 struct slot_record {
@@ -85,7 +87,7 @@ struct slot_record {
 	uint16_t name_size;
 	uint8_t dtype;
 	uint8_t n_dims;
-	uint16_t reserved;
+	uint16_t is_fenced;     /* [volatile] in limbo.fenced */
 	uint32_t heap_position; /* [volatile] in the deadlines */
 	uint32_t uid;           /* who is charged for the slot */
 	uint32_t group;         /* that keeps it: its shards; 0: none */
@@ -95,6 +97,7 @@ struct slot_record {
 	struct link limbo_link;   /* header.limbo */
 	struct link bundle_link;  /* bundle_record.members */
 	struct link session_link; /* session_record.own: writing or tied */
+	uint32_t order; /* when its contents are there; 0: now */
 };
 
 struct block_record {
@@ -126,6 +129,7 @@ struct chunk_record {
 	struct access_class access;
 	uint32_t bundle; /* version it belongs to; 0: an arena chunk */
 	uint32_t n_blocks;
+	struct device_uuid device;
 };
 
 struct outcome {
@@ -147,6 +151,7 @@ struct session_record {
 	uint64_t answered; /* requests below are answered and forgotten */
 	struct list grants;
 	struct list own;       /* slots it writes or is tied to */
+	struct list orders;    /* by its timelines */
 	uint32_t first_bundle; /* staged by it, chained by bundle_record.next */
 	struct outcome outcomes[OUTCOME_WINDOW];
 };
@@ -183,6 +188,7 @@ struct bundle_record {
 	uint32_t next;      /* chain of session_record.first_bundle */
 	uint32_t hash_next; /* chain of the bundle name index */
 	struct access_class access;
+	struct device_uuid device;
 	uint32_t owner_uid;
 	struct list members;
 	int32_t manifest_fd;    /* [volatile] owned; -1: not made yet */
@@ -196,6 +202,12 @@ struct prefix_record {
 	uint32_t uid;
 	uint32_t hash_next;
 	uint32_t reserved;
+};
+
+/* A rank on this node: its place in the list is that of its shards. */
+struct comm_place {
+	uint32_t rank; /* in the world */
+	struct device_uuid device;
 };
 
 /* What lasts of a communicator: see comm.h for what runs. */
@@ -212,7 +224,9 @@ struct comm_record {
 	uint32_t first_group; /* chained by group_record.next, as registered */
 	uint32_t n_groups;
 	uint32_t heap_position; /* [volatile] */
-	uint32_t reserved;
+	uint32_t n_local;       /* ranks on this node */
+	/* Of a communicator that has groups. */
+	struct comm_place places[MESSAGE_MAX_RANKS];
 };
 
 struct group_record {
@@ -222,9 +236,20 @@ struct group_record {
 	uint32_t comm; /* its record */
 	uint32_t next;
 	uint32_t side;      /* which of `slots` is committed */
-	uint32_t slots[2];  /* the shards, kept by this group */
+	/* The shards, kept by this group: as struct rank_memory. */
+	uint32_t slots[2][MESSAGE_MAX_RANKS];
 	uint64_t step;      /* last commit that included it; 0: none */
 	uint64_t plan_hash; /* must come out the same again */
+};
+
+/* When a slot's contents are there: see order.h. */
+struct order_record {
+	uint64_t value;
+	uint32_t slot; /* 0: the record is free */
+	uint32_t session;
+	uint32_t timeline; /* of the session */
+	struct link session_link;
+	uint32_t reserved;
 };
 
 enum catalog_hash {
@@ -353,6 +378,8 @@ struct prefix_record *catalog_prefix(const struct catalog *catalog,
 				     uint32_t index);
 struct comm_record *catalog_comm(const struct catalog *catalog, uint32_t index);
 struct group_record *catalog_group(const struct catalog *catalog,
+				   uint32_t index);
+struct order_record *catalog_order(const struct catalog *catalog,
 				   uint32_t index);
 
 /* --- lists, hashes, blobs (all journaled) -----------------------------------

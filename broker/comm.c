@@ -58,6 +58,22 @@ bool comm_find_rank(const struct comm *comm, const struct session *session,
 	return false;
 }
 
+bool comm_find_place(const struct comm *comm, uint32_t rank, uint32_t *ret)
+{
+	uint32_t i = 0;
+
+	while (i < comm->n_ranks &&
+	       !(comm->ranks[i].is_placed && comm->ranks[i].rank == rank))
+		i++;
+	if (i == comm->n_ranks) {
+		i = 0;
+		while (i < comm->n_ranks && comm->ranks[i].is_placed)
+			i++;
+	}
+	*ret = i;
+	return i < comm->n_ranks;
+}
+
 struct comm *comm_find_name(const struct broker *broker, const char *name)
 {
 	struct comm *comm = broker->comms.first;
@@ -123,11 +139,13 @@ const char *comm_rank_name(const struct comm *comm, uint32_t rank, char *buffer,
 {
 	const struct comm_rank *who = &comm->ranks[rank];
 
-	if (who->pid)
-		snprintf(buffer, size, "rank %u (pid %u, %s)", rank, who->pid,
-			 who->command);
+	if (!who->is_placed)
+		snprintf(buffer, size, "one more rank of this node");
+	else if (who->pid)
+		snprintf(buffer, size, "rank %u (pid %u, %s)", who->rank,
+			 who->pid, who->command);
 	else
-		snprintf(buffer, size, "rank %u", rank);
+		snprintf(buffer, size, "rank %u", who->rank);
 	return buffer;
 }
 
@@ -205,6 +223,23 @@ void comm_fail(struct comm *comm, int code, const char *format, ...)
 
 static int add_deadline(struct comm *comm, uint64_t at_ms, struct error *err);
 
+/* Who has which place, as far as it is known before anybody joins: where all of
+ * the world are here, or shards are kept for each. */
+static void place_ranks(struct comm *comm, const struct comm_record *record)
+{
+	for (uint32_t i = 0; i < comm->n_ranks; i++) {
+		struct comm_rank *who = &comm->ranks[i];
+
+		if (comm->n_ranks == comm->n_world)
+			who->rank = i;
+		else if (record->first_group)
+			who->rank = record->places[i].rank;
+		else
+			continue;
+		who->is_placed = true;
+	}
+}
+
 static void fill_new(struct comm *comm, const struct comm_join_request *request)
 {
 	struct catalog *catalog = &comm->broker->catalog;
@@ -213,7 +248,9 @@ static void fill_new(struct comm *comm, const struct comm_join_request *request)
 	comm->id = catalog->header->next_comm_id;
 	catalog_set(catalog, catalog->header->next_comm_id, comm->id + 1);
 	comm->state = COMM_JOINING;
-	comm->n_ranks = request->n_ranks;
+	comm->n_world = request->n_ranks;
+	comm->n_ranks = request->n_local;
+	comm->is_on_devices = !device_uuid_is_host(&request->device);
 	comm->n_shards = request->n_shards;
 	comm->timeout_ms = request->timeout_ms;
 	comm->n_inputs = request->n_inputs;
@@ -225,6 +262,7 @@ static void fill_new(struct comm *comm, const struct comm_join_request *request)
 		 (unsigned long long)comm->id);
 	comm->asked = *request;
 	comm->asked.name = comm->name;
+	place_ranks(comm, record);
 }
 
 _Static_assert(sizeof(((struct comm *)0)->name) > NAME_MAX_SIZE, "names fit");

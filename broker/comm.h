@@ -38,6 +38,9 @@ struct verb_call;
 #define COMM_KEY_SIZE 32
 
 struct comm_rank {
+	uint32_t rank;  /* in the world, which may span several nodes */
+	bool is_placed; /* it is known which rank has this place */
+	struct device_uuid device; /* once joined; the host */
 	struct session *session; /* NULL: not joined, or it has left or died */
 	bool has_left;           /* or died */
 	bool is_answered;        /* it knows that it has joined */
@@ -53,8 +56,15 @@ struct comm {
 	uint32_t record;       /* comm_record; 0 once failed or over */
 	enum comm_state state; /* proto/message.h */
 	struct error failure;  /* COMM_FAILED */
-	uint32_t n_ranks, n_shards;
+	uint32_t n_world, n_shards;
+	/* On this node. All that counts ranks or has one as a number means
+	 * these, by their place in `ranks`; where all of the world are here,
+	 * that is their rank. */
+	uint32_t n_ranks;
 	uint32_t n_joined, n_left; /* left or died */
+	bool is_on_devices;
+	bool has_nccl_id;
+	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
 	int32_t timeout_ms;
 	uint32_t n_inputs; /* a rank may have */
 	struct comm_rank ranks[PLAN_MAX_RANKS];
@@ -68,7 +78,8 @@ struct comm {
 	uint32_t n_groups;      /* in that list */
 	uint32_t n_registering; /* of them not ready and not withdrawn */
 	struct limiter *limiter;
-	struct gather *first_gather, *last_gather;          /* gather.h */
+	struct gather *first_gather, *last_gather; /* gather.h */
+	struct full_aside *first_aside;
 	struct reduction *first_reduction, *last_reduction; /* reduce.h */
 	uint64_t committing; /* step some ranks have committed; 0 */
 	uint64_t committing_since_ms;
@@ -86,7 +97,7 @@ struct comms {
 	bool wants_progress;
 	bool is_room_new; /* comms_on_room() was called */
 	struct group *groups[COMM_GROUP_BUCKETS]; /* of all, by id */
-	uint64_t logged_ms; /* the last failure's line */
+	uint64_t logged_ms;                       /* the last failure's line */
 	uint32_t n_unlogged;
 	/* since start */
 	uint64_t n_failed, n_limited, n_unshards, n_commits;
@@ -132,6 +143,10 @@ int comm_join(struct session *session, const struct comm_join_request *request,
 int comm_new(struct broker *broker, uint32_t record,
 	     const struct comm_join_request *request, struct comm **ret,
 	     struct error *err);
+
+/* The place of a rank of the world among those of this node, its own or a free
+ * one; false: there is none left for it. */
+bool comm_find_place(const struct comm *comm, uint32_t rank, uint32_t *ret);
 
 /* The rank goes. What others still want to do together fails then. */
 void comm_leave(struct comm *comm, uint32_t rank);

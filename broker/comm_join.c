@@ -8,6 +8,7 @@
 #include "broker/broker.h"
 #include "broker/comm.h"
 #include "broker/comm_record.h"
+#include "cuda/device.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <assert.h>
@@ -23,12 +24,13 @@ static struct comm *find_waiting(const struct session *session,
 				 const struct comm_join_request *request)
 {
 	struct comm *comm = session->broker->comms.first;
-	const struct comm_rank *rank;
+	uint32_t place;
 
 	for (; comm; comm = comm->next) {
-		rank = &comm->ranks[request->rank];
-		if (rank->session == session && !rank->is_answered &&
-		    !strcmp(comm->name, request->name))
+		if (!strcmp(comm->name, request->name) &&
+		    comm_find_place(comm, request->rank, &place) &&
+		    comm->ranks[place].session == session &&
+		    !comm->ranks[place].is_answered)
 			return comm;
 	}
 	return NULL;
@@ -65,6 +67,10 @@ static int check_options(const struct comm *comm,
 		{"a limit of groups", mine->limit, theirs->limit},
 		{"a limit of bytes", mine->limit_bytes, theirs->limit_bytes},
 		{"a number of inputs", mine->n_inputs, theirs->n_inputs},
+		{"a number of ranks on this node", mine->n_local,
+		 theirs->n_local},
+		{"a home", mine->home, theirs->home},
+		{"a kind of memory", mine->memory, theirs->memory},
 	};
 
 	for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
@@ -75,13 +81,41 @@ static int check_options(const struct comm *comm,
 	return 0;
 }
 
+static int check_node(const struct comm *comm,
+		      const struct comm_join_request *mine, struct error *err)
+{
+	bool is_host = device_uuid_is_host(&mine->device);
+
+	if (is_host == comm->is_on_devices)
+		return error_set(err, -EINVAL,
+				 "others have joined communicator '%s' on %s, "
+				 "not on %s; all must do the same",
+				 comm->name,
+				 is_host ? "devices" : "host memory",
+				 is_host ? "host memory" : "devices");
+	if (mine->has_nccl_id && comm->has_nccl_id &&
+	    memcmp(mine->nccl_id, comm->nccl_id, MESSAGE_NCCL_ID_SIZE))
+		return error_set(err, -EINVAL,
+				 "others have joined communicator '%s' with "
+				 "another NCCL id; all must give the same one, "
+				 "or let rank 0 make it",
+				 comm->name);
+	return 0;
+}
+
 /* Is its place free, and has it no other? */
 static int check_place(const struct comm *comm, const struct session *session,
 		       uint32_t rank, struct error *err)
 {
-	const struct comm_rank *who = &comm->ranks[rank];
-	uint32_t other;
+	const struct comm_rank *who;
+	uint32_t place, other;
 
+	if (!comm_find_place(comm, rank, &place))
+		return error_set(err, -EINVAL,
+				 "the %u ranks of communicator '%s' on this "
+				 "node are others than rank %u",
+				 comm->n_ranks, comm->name, rank);
+	who = &comm->ranks[place];
 	if (who->session)
 		return error_set(err, -EEXIST,
 				 "rank %u of communicator '%s' is process %u "
@@ -92,7 +126,33 @@ static int check_place(const struct comm *comm, const struct session *session,
 	return error_set(err, -EEXIST,
 			 "this connection is rank %u of communicator '%s' "
 			 "already; join as rank %u over one of its own",
-			 other, comm->name, rank);
+			 comm->ranks[other].rank, comm->name, rank);
+}
+
+/* Its kept shards are on a device: on the same one as now? */
+static int check_device(const struct comm *comm,
+			const struct comm_join_request *request,
+			struct error *err)
+{
+	const struct comm_record *record =
+		catalog_comm(&comm->broker->catalog, comm->record);
+	char mine[DEVICE_TEXT_SIZE], kept[DEVICE_TEXT_SIZE];
+	const struct device_uuid *device;
+	uint32_t place;
+
+	if (!comm->is_on_devices || !record->first_group ||
+	    !comm_find_place(comm, request->rank, &place))
+		return 0;
+	device = &record->places[place].device;
+	if (!memcmp(device, &request->device, sizeof(*device)))
+		return 0;
+	device_format(&request->device, mine);
+	device_format(device, kept);
+	return error_set(err, -EINVAL,
+			 "the shards of rank %u of communicator '%s' are on "
+			 "%s, not on %s; join with that device, or remove the "
+			 "communicator first (fsdpctl end)",
+			 request->rank, comm->name, kept, mine);
 }
 
 static int check_number(const struct session *session, struct error *err)
@@ -112,20 +172,62 @@ static int check_number(const struct session *session, struct error *err)
 
 /* --- joining ------------------------------------------------------------- */
 
-static void add_rank(struct comm *comm, struct session *session, uint32_t rank)
+/* What is made from now on lies where the ranks are now. */
+static void note_places(struct comm *comm)
+{
+	struct catalog *catalog = &comm->broker->catalog;
+	struct comm_record *record = catalog_comm(catalog, comm->record);
+
+	if (record->first_group)
+		return;
+	catalog_save(catalog, record->places, sizeof(record->places));
+	for (uint32_t i = 0; i < comm->n_ranks; i++)
+		record->places[i] = (struct comm_place){
+			.rank = comm->ranks[i].rank,
+			.device = comm->ranks[i].device,
+		};
+}
+
+/* All are there. */
+static void run(struct comm *comm)
+{
+	if (comm->is_on_devices && !comm->has_nccl_id) {
+		comm_fail(comm, -EINVAL,
+			  "no rank of communicator '%s' on this node gave an "
+			  "NCCL id; make one where rank 0 is, and give it to "
+			  "all nodes",
+			  comm->name);
+		return;
+	}
+	note_places(comm);
+	comm->state = COMM_RUNNING;
+	comm_wake(comm);
+}
+
+static void add_rank(struct comm *comm, struct session *session,
+		     const struct comm_join_request *request)
 {
 	const struct session_record *record = session_record(session);
-	struct comm_rank *who = &comm->ranks[rank];
+	struct comm_rank *who;
+	uint32_t place = 0;
+	bool is_found = comm_find_place(comm, request->rank, &place);
 
+	assert(is_found); /* the caller has looked */
+	who = &comm->ranks[place];
+	who->rank = request->rank;
+	who->is_placed = true;
+	who->device = request->device;
 	who->session = session;
 	who->pid = record->pid;
 	memcpy(who->command, record->command, sizeof(who->command));
+	if (request->has_nccl_id) {
+		comm->has_nccl_id = true;
+		memcpy(comm->nccl_id, request->nccl_id, MESSAGE_NCCL_ID_SIZE);
+	}
 	comm->n_joined++;
 	point("comm.joined");
-	if (comm->n_joined < comm->n_ranks)
-		return;
-	comm->state = COMM_RUNNING;
-	comm_wake(comm);
+	if (comm->n_joined == comm->n_ranks)
+		run(comm);
 }
 
 static int begin(struct session *session,
@@ -163,13 +265,17 @@ static int join(struct session *session,
 	if (r == 0 && comm) {
 		r = check_options(comm, request, err);
 		if (r == 0)
+			r = check_node(comm, request, err);
+		if (r == 0)
 			r = check_place(comm, session, request->rank, err);
+		if (r == 0)
+			r = check_device(comm, request, err);
 	} else if (r == 0) {
 		r = begin(session, request, &comm, err);
 	}
 	if (r < 0)
 		return r;
-	add_rank(comm, session, request->rank);
+	add_rank(comm, session, request);
 	*ret = comm;
 	return 0;
 }
@@ -198,16 +304,18 @@ static int wait_for_end(const struct comm *comm, bool is_late,
  * from when this rank began to wait: for the end of an earlier one, say. */
 static int look(struct comm *comm, uint32_t rank, struct error *err)
 {
+	uint32_t place = 0;
 	int r;
 
+	(void)comm_find_place(comm, rank, &place); /* it has one */
 	if (comm->state == COMM_FAILED) {
 		r = comm_refuse_failed(comm, err);
-		comm_leave(comm, rank);
+		comm_leave(comm, place);
 		return r;
 	}
 	if (comm->state == COMM_JOINING)
 		return COMM_JOIN_WAIT;
-	comm->ranks[rank].is_answered = true;
+	comm->ranks[place].is_answered = true;
 	return COMM_JOIN_DONE;
 }
 

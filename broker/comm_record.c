@@ -181,6 +181,7 @@ int comm_record_make(struct broker *broker, const struct session *session,
 	comm->access = access;
 	comm->n_ranks = request->n_ranks;
 	comm->n_shards = request->n_shards;
+	comm->n_local = request->n_local;
 	comm->ttl_ms = request->ttl_ms;
 	*ret = record;
 	return 0;
@@ -213,21 +214,42 @@ int comm_record_check_access(const struct broker *broker,
 			 request->name, class->gid, class->mode);
 }
 
+static int check_places(const struct comm_record *comm,
+			const struct comm_join_request *request,
+			struct error *err)
+{
+	bool is_host = device_uuid_is_host(&comm->places[0].device);
+
+	if (is_host != device_uuid_is_host(&request->device))
+		return error_set(err, -EINVAL,
+				 "communicator '%s' has groups on %s; join it "
+				 "so, or remove it first (fsdpctl end)",
+				 request->name,
+				 is_host ? "host memory" : "devices");
+	if (comm->n_local == request->n_local)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "communicator '%s' has groups of %u ranks on this "
+			 "node, not of %u; join it so, or remove it first "
+			 "(fsdpctl end)",
+			 request->name, comm->n_local, request->n_local);
+}
+
 int comm_record_check_mesh(const struct broker *broker, uint32_t record,
 			   const struct comm_join_request *request,
 			   struct error *err)
 {
 	const struct comm_record *comm = catalog_comm(&broker->catalog, record);
 
-	if (comm->n_ranks == request->n_ranks &&
-	    comm->n_shards == request->n_shards)
-		return 0;
-	return error_set(err, -EINVAL,
-			 "communicator '%s' has groups of %u ranks in shards "
-			 "of %u, not of %u in shards of %u; join it so, or "
-			 "remove it first (fsdpctl end)",
-			 request->name, comm->n_ranks, comm->n_shards,
-			 request->n_ranks, request->n_shards);
+	if (comm->n_ranks != request->n_ranks ||
+	    comm->n_shards != request->n_shards)
+		return error_set(err, -EINVAL,
+				 "communicator '%s' has groups of %u ranks in "
+				 "shards of %u, not of %u in shards of %u; "
+				 "join it so, or remove it first (fsdpctl end)",
+				 request->name, comm->n_ranks, comm->n_shards,
+				 request->n_ranks, request->n_shards);
+	return comm->first_group ? check_places(comm, request, err) : 0;
 }
 
 void comm_record_use(struct broker *broker, uint32_t record,

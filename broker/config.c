@@ -150,7 +150,9 @@ static const struct key {
 	KEY("memory", chunk_min, KEY_SIZE),
 	KEY("memory", chunk_max, KEY_SIZE),
 	KEY("memory", warm_ms, KEY_TIME),
+	KEY("memory", device_memory_max, KEY_SIZE),
 	KEY("quota", quota_bytes, KEY_SIZE),
+	KEY("quota", quota_device_bytes, KEY_SIZE),
 	KEY("quota", quota_slots, KEY_COUNT),
 	KEY("quota", quota_sessions, KEY_COUNT),
 	KEY("quota", quota_waiting, KEY_COUNT),
@@ -161,6 +163,7 @@ static const struct key {
 	KEY("quota", quota_tickets, KEY_COUNT),
 	KEY("quota", quota_bundles, KEY_COUNT),
 	KEY("quota", quota_groups, KEY_COUNT),
+	KEY("quota", quota_timelines, KEY_COUNT),
 };
 /* clang-format on */
 
@@ -475,6 +478,7 @@ int config_init(struct config *config, struct error *err)
 		.chunk_max = 16 * GIB,
 		.warm_ms = 30000,
 		.quota_bytes = memory_max,
+		.quota_device_bytes = MAX_SIZE,
 		.quota_slots = 262144,
 		.quota_sessions = 1024,
 		.quota_waiting = 1024,
@@ -485,6 +489,7 @@ int config_init(struct config *config, struct error *err)
 		.quota_tickets = 65536,
 		.quota_bundles = 1024,
 		.quota_groups = 4096,
+		.quota_timelines = 128,
 	};
 	return 0;
 }

@@ -21,22 +21,26 @@ struct config {
 	/* [memory] */
 	uint64_t memory_max; /* bytes of chunks; default: half of the smaller of
 				MemTotal and the cgroup's limit */
-	uint64_t memory_reserve; /* bytes of MemAvailable left alone; 256M */
-	uint64_t chunk_min;      /* size of a pool's first chunk; 64M */
-	uint64_t chunk_max;      /* 16G */
-	uint64_t warm_ms;        /* free pages are kept this long; 30 s */
+	uint64_t memory_reserve;    /* bytes of MemAvailable left alone; 256M */
+	uint64_t chunk_min;         /* size of a pool's first chunk; 64M */
+	uint64_t chunk_max;         /* 16G */
+	uint64_t warm_ms;           /* free pages are kept this long; 30 s */
+	uint64_t device_memory_max; /* bytes of chunks on each device; 0, the
+				       default: 90 % of what it has */
 	/* [quota], per uid; root has the same but memory_max for bytes */
-	uint64_t quota_bytes;    /* default: memory_max */
-	uint64_t quota_slots;    /* 262,144 */
-	uint64_t quota_sessions; /* 1,024 */
-	uint64_t quota_waiting;  /* parked requests; 1,024 */
+	uint64_t quota_bytes;        /* default: memory_max */
+	uint64_t quota_device_bytes; /* on all devices; default: no limit */
+	uint64_t quota_slots;        /* 262,144 */
+	uint64_t quota_sessions;     /* 1,024 */
+	uint64_t quota_waiting;      /* parked requests; 1,024 */
 	uint64_t quota_queue; /* bytes of queued and remembered replies; 64M */
-	uint64_t quota_prefixes; /* first components owned; 256 */
-	uint64_t quota_chunks;   /* chunks of this uid's pools; 256 */
-	uint64_t quota_grants;   /* tensors times sessions; 2,097,152 */
-	uint64_t quota_tickets;  /* 65,536 */
-	uint64_t quota_bundles;  /* versions of bundles; 1,024 */
-	uint64_t quota_groups;   /* of communicators, kept; 4,096 */
+	uint64_t quota_prefixes;  /* first components owned; 256 */
+	uint64_t quota_chunks;    /* chunks of this uid's pools; 256 */
+	uint64_t quota_grants;    /* tensors times sessions; 2,097,152 */
+	uint64_t quota_tickets;   /* 65,536 */
+	uint64_t quota_bundles;   /* versions of bundles; 1,024 */
+	uint64_t quota_groups;    /* of communicators, kept; 4,096 */
+	uint64_t quota_timelines; /* files of them; 128 */
 	/* [access] */
 	bool has_admin_gid;
 	uint32_t admin_gid; /* admin_group: may ask for every holder */

@@ -8,6 +8,7 @@
  */
 #include "broker/gather.h"
 #include "broker/broker.h"
+#include "broker/collective/wire.h"
 #include "broker/group.h"
 #include "broker/limbo.h"
 #include "broker/slot.h"
@@ -91,6 +92,19 @@ static uint32_t count(const struct comm *comm)
 	return n;
 }
 
+/* Bytes of one slot of whole parameters, and what the limiter counts: a plan in
+ * place makes nothing. */
+static uint64_t full_size(const struct group *group)
+{
+	const struct plan *plan = &group->plan;
+
+	if (plan->is_in_place)
+		return 0;
+	if (group->comm->is_on_devices)
+		return plan->full_size + wire_gather_tail(plan).size;
+	return plan->full_size * plan->n_replicas;
+}
+
 /* --- the limiter --------------------------------------------------------- */
 
 /* Who waits has waited for something that has just changed. */
@@ -133,19 +147,75 @@ static void free_ticket_if_due(struct gather *gather)
 	restart_waits(comm);
 }
 
+/* --- memory put aside ---------------------------------------------------- */
+
+/* On devices the ranks' streams order who writes what was whole before, so it
+ * is used again at once, without waiting for them. False: not so. */
+static bool put_aside(const struct gather *gather)
+{
+	struct comm *comm = gather->group->comm;
+	struct full_aside *aside;
+
+	if (!comm->is_on_devices || !rank_memory_is_whole(comm, &gather->full))
+		return false;
+	aside = malloc(sizeof(*aside));
+	if (!aside)
+		return false;
+	*aside = (struct full_aside){
+		.memory = gather->full,
+		.size = full_size(gather->group),
+		.next = comm->first_aside,
+	};
+	comm->first_aside = aside;
+	return true;
+}
+
+/* One that fits and is not much too large; false: none. */
+static bool take_aside(struct gather *gather)
+{
+	struct comm *comm = gather->group->comm;
+	uint64_t size = full_size(gather->group);
+	struct full_aside **at = &comm->first_aside, *aside;
+
+	while (*at && ((*at)->size < size || (*at)->size / 2 > size))
+		at = &(*at)->next;
+	aside = *at;
+	if (!aside)
+		return false;
+	*at = aside->next;
+	gather->full = aside->memory;
+	free(aside);
+	return true;
+}
+
+static bool drop_aside(struct comm *comm)
+{
+	struct full_aside *aside;
+	bool is_dropped = comm->first_aside;
+
+	while ((aside = comm->first_aside)) {
+		comm->first_aside = aside->next;
+		rank_memory_unpin(comm, &aside->memory);
+		free(aside);
+	}
+	return is_dropped;
+}
+
 /* --- ends ---------------------------------------------------------------- */
 
 static void release_slot(struct gather *gather)
 {
 	struct group *group = gather->group;
+	struct comm *comm = group->comm;
 	bool is_kept = gather->n_mesh && !group->plan.is_in_place &&
-		       gather->state == GATHER_DONE && !group->kept_full;
+		       gather->state == GATHER_DONE &&
+		       !rank_memory_is_whole(comm, &group->kept_full);
 
 	if (is_kept)
-		group->kept_full = gather->slot;
-	else if (gather->slot)
-		(void)slot_unpin(group->comm->broker, gather->slot);
-	gather->slot = 0;
+		group->kept_full = gather->full;
+	else if (!put_aside(gather))
+		rank_memory_unpin(comm, &gather->full);
+	gather->full = (struct rank_memory){{0}};
 }
 
 /* Out of the list, with its ticket; the slot is the caller's. */
@@ -153,7 +223,6 @@ static void forget(struct gather *gather)
 {
 	struct comm *comm = gather->group->comm;
 
-	assert(!gather->slot);
 	limiter_complete(comm->limiter, gather->ticket);
 	restart_waits(comm);
 	take_out(comm, gather);
@@ -172,10 +241,9 @@ static void end_if_over(struct gather *gather)
 
 static bool drop_kept(struct group *group)
 {
-	if (!group->kept_full)
+	if (!rank_memory_is_whole(group->comm, &group->kept_full))
 		return false;
-	(void)slot_unpin(group->comm->broker, group->kept_full);
-	group->kept_full = 0;
+	rank_memory_unpin(group->comm, &group->kept_full);
 	return true;
 }
 
@@ -204,11 +272,11 @@ void gathers_free(struct comm *comm)
 
 	while ((gather = comm->first_gather)) {
 		comm->first_gather = gather->next;
-		if (gather->slot)
-			(void)slot_unpin(comm->broker, gather->slot);
+		rank_memory_unpin(comm, &gather->full);
 		free(gather);
 	}
 	comm->last_gather = NULL;
+	(void)drop_aside(comm);
 	for (; group; group = group->next)
 		(void)drop_kept(group);
 }
@@ -255,14 +323,6 @@ static int check_new(const struct group *group, uint32_t rank,
 				 "one of them",
 				 name, GATHER_MAX);
 	return 0;
-}
-
-/* What it takes from the limiter: a plan in place makes nothing. */
-static uint64_t full_size(const struct group *group)
-{
-	const struct plan *plan = &group->plan;
-
-	return plan->is_in_place ? 0 : plan->full_size * plan->n_replicas;
 }
 
 static int begin(struct group *group, struct gather **ret, struct error *err)
@@ -335,6 +395,13 @@ static int check_mesh(const struct gather *gather, uint32_t rank,
 	char mine[RANK_TEXT], theirs[RANK_TEXT];
 	int r;
 
+	/* Each node keeps or drops its copy as its memory allows, and all ranks
+	 * must know whether the next unshard moves anything. */
+	if (n_mesh && comm->n_ranks < comm->n_world)
+		return error_set(err, -EINVAL,
+				 "'%s' cannot be resharded to a smaller mesh: "
+				 "communicator '%s' spans several nodes",
+				 gather->group->name, comm->name);
 	if (n_mesh) {
 		r = plan_check_mesh(&gather->group->plan, n_mesh, err);
 		if (r < 0)
@@ -583,8 +650,8 @@ static int submit(struct gather *gather, struct error *err)
 	struct group *group = gather->group;
 	struct engine *engine = &group->comm->broker->engine;
 	struct engine_slots slots = {
-		.shards = group->shards[group->side],
-		.full = gather->slot,
+		.shards = group->shards[group->side].slots[0],
+		.full = gather->full.slots[0],
 	};
 	struct job job = {
 		.kind = JOB_GATHER,
@@ -611,7 +678,7 @@ static int submit(struct gather *gather, struct error *err)
 static bool drop_all_kept(struct comm *comm)
 {
 	struct group *group = comm->first_group;
-	bool is_dropped = false;
+	bool is_dropped = drop_aside(comm);
 
 	for (; group; group = group->next)
 		is_dropped |= drop_kept(group);
@@ -622,23 +689,30 @@ static bool drop_all_kept(struct comm *comm)
 static int make_room(struct gather *gather, struct error *err)
 {
 	struct comm *comm = gather->group->comm;
-	const struct comm_record *record =
-		catalog_comm(&comm->broker->catalog, comm->record);
-	struct storage_request request = {
-		.access = record->access,
-		.uid = record->uid,
-		.size = full_size(gather->group),
-		.may_evict = true,
-	};
+	uint64_t size = full_size(gather->group);
 	int r;
 
 	gather->shortage = ERROR_NULL;
-	r = storage_make(comm->broker, &request, &gather->slot, err);
+	if (take_aside(gather))
+		return POOL_OK;
+	r = rank_memory_make(comm, size, &gather->full, err);
 	if (r == POOL_FULL && drop_all_kept(comm))
-		r = storage_make(comm->broker, &request, &gather->slot, err);
+		r = rank_memory_make(comm, size, &gather->full, err);
 	if (r == POOL_FULL)
 		gather->shortage = *err;
 	return r;
+}
+
+/* On devices the ranks do the work: for us it is done when it may begin. */
+static void hand_to_ranks(struct gather *gather)
+{
+	struct group *group = gather->group;
+	struct engine *engine = &group->comm->broker->engine;
+
+	engine->n_gathers++;
+	engine->bytes_gathered += group->plan.full_size * group->comm->n_ranks;
+	gather->state = GATHER_DONE;
+	comm_wake(group->comm);
 }
 
 /* False: it waits for room, or the communicator has failed. */
@@ -648,7 +722,9 @@ static bool start_one(struct gather *gather)
 	int r;
 
 	r = make_room(gather, &err);
-	if (r == POOL_OK)
+	if (r == POOL_OK && gather->group->comm->is_on_devices)
+		hand_to_ranks(gather);
+	else if (r == POOL_OK)
 		r = submit(gather, &err);
 	if (r < 0)
 		fail(gather->group, &err);
@@ -664,11 +740,11 @@ static void admit(struct gather *gather)
 	gather->waits_since_ms = now_ms();
 	gather->state = GATHER_DONE;
 	if (group->plan.is_in_place) {
-		gather->slot = group->shards[group->side];
-		slot_pin(group->comm->broker, gather->slot);
-	} else if (group->kept_full) {
-		gather->slot = group->kept_full;
-		group->kept_full = 0;
+		gather->full = group->shards[group->side];
+		rank_memory_pin(group->comm, &gather->full);
+	} else if (rank_memory_is_whole(group->comm, &group->kept_full)) {
+		gather->full = group->kept_full;
+		group->kept_full = (struct rank_memory){{0}};
 	} else {
 		gather->state = GATHER_WANTS_ROOM;
 	}

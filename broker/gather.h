@@ -26,6 +26,7 @@
  */
 #pragma once
 #include "broker/comm.h"
+#include "broker/rank_memory.h"
 #include <stdint.h>
 
 enum gather_state {
@@ -45,13 +46,21 @@ struct gather {
 	enum gather_state state;
 	uint64_t ticket; /* limiter's */
 	bool is_ticket_freed;
-	uint32_t slot; /* `full`, or the committed shards: pinned; 0 */
+	/* `full`, or the committed shards: pinned. None yet. */
+	struct rank_memory full;
 	uint64_t started, ended; /* masks of ranks */
 	uint32_t n_mesh;         /* what the ranks resharded to; 0: whole */
 	uint64_t since_ms;       /* who has not started it is late since */
 	uint64_t waits_since_ms; /* for the limiter, or for room */
 	struct error shortage;   /* GATHER_WANTS_ROOM: why it waits */
 	struct gather *next;
+};
+
+/* Memory that was whole parameters, on devices, to be so again; pinned. */
+struct full_aside {
+	struct rank_memory memory;
+	uint64_t size; /* bytes of each slot */
+	struct full_aside *next;
 };
 
 /*

@@ -8,6 +8,7 @@
 #include "broker/grant.h"
 #include "broker/broker.h"
 #include "broker/slot.h"
+#include "broker/timeline_file.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <errno.h>
@@ -153,6 +154,20 @@ int64_t grant_holds(const struct broker *broker, uint32_t grant)
 	return sum > 0 ? sum : 0;
 }
 
+bool grant_is_fenced(const struct broker *broker, uint32_t grant)
+{
+	const struct grant_record *record =
+		catalog_grant(&broker->catalog, grant);
+	const struct session *session = broker->sessions[record->session];
+	uint32_t timeline;
+	uint64_t value;
+
+	if (!session || !session->refs.entries)
+		return false;
+	timeline = refs_fence(&session->refs, record->slot, &value);
+	return timeline && !timeline_file_has_reached(session, timeline, value);
+}
+
 static void unlink_from_hash(struct broker *broker, uint32_t grant)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -228,7 +243,8 @@ static void forget_maker(struct broker *broker, uint32_t session_index)
 			continue;
 		catalog_set(catalog, block->maker, 0);
 		if (session)
-			session->n_bytes -= slot_block_charge(block->size);
+			session->n_bytes -=
+				pool_block_charge(&broker->pools, block);
 		catalog_commit(catalog);
 	}
 }

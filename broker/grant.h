@@ -41,6 +41,10 @@ int grant_check_room(const struct session *session, uint32_t n,
  * session's file is not known (yet). */
 int64_t grant_holds(const struct broker *broker, uint32_t grant);
 
+/* Does work that the session has given a device still use the slot? Only where
+ * it holds it no more. */
+bool grant_is_fenced(const struct broker *broker, uint32_t grant);
+
 /* Forget one grant; the caller settles the slot. */
 void grant_drop(struct broker *broker, uint32_t grant);
 

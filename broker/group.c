@@ -116,27 +116,19 @@ static void refund(struct group *group)
 	group->n_charged = 0;
 }
 
-static void unpin(struct group *group, uint32_t *slot)
-{
-	if (*slot)
-		(void)slot_unpin(group->comm->broker, *slot);
-	*slot = 0;
-}
-
 /* Its memory, as far as it is the run's, and its plan at the engine. Gathers
  * and reductions have gone before. */
 static void end(struct group *group)
 {
 	struct broker *broker = group->comm->broker;
 
-	assert(!group->kept_full);
 	for (uint32_t i = 0; i < 2; i++) {
-		if (group->fresh & 1u << i)
-			unpin(group, &group->shards[i]);
+		if (group->is_fresh[i])
+			rank_memory_unpin(group->comm, &group->shards[i]);
+		group->is_fresh[i] = false;
 	}
-	group->fresh = 0;
-	unpin(group, &group->grads);
-	unpin(group, &group->partial);
+	rank_memory_unpin(group->comm, &group->grads);
+	rank_memory_unpin(group->comm, &group->partial);
 	if (group->engine_plan)
 		engine_remove_plan(&broker->engine, group->engine_plan);
 	group->engine_plan = 0;
@@ -265,6 +257,15 @@ static int measure(const struct group_spec *spec, size_t *ret,
 	return r;
 }
 
+static struct group_mesh mesh_of(const struct comm *comm)
+{
+	return (struct group_mesh){
+		.n_shards = comm->n_shards,
+		.n_replicas = comm->n_world / comm->n_shards,
+		.is_per_rank = comm->is_on_devices,
+	};
+}
+
 /* What can fail of it. */
 static int set_up(struct group *group, const struct group_request *request,
 		  struct error *err)
@@ -276,9 +277,8 @@ static int set_up(struct group *group, const struct group_request *request,
 
 	r = group_spec_copy(request, &group->spec, err);
 	if (r == 0)
-		r = group_spec_plan(&group->spec, comm->n_shards,
-				    comm->n_ranks / comm->n_shards,
-				    &group->plan, err);
+		r = group_spec_plan(&group->spec, mesh_of(comm), &group->plan,
+				    err);
 	if (r == 0)
 		r = measure(&group->spec, &size, err);
 	if (r < 0)
@@ -288,7 +288,7 @@ static int set_up(struct group *group, const struct group_request *request,
 		r = take_kept(group, err);
 	else
 		r = charge(group, size, err);
-	if (r == 0)
+	if (r == 0 && !comm->is_on_devices)
 		r = engine_add_plan(&broker->engine, &group->plan,
 				    &group->engine_plan, err);
 	return r;
@@ -430,8 +430,7 @@ static int compare(struct group *group, uint32_t rank,
 	int r;
 
 	comm_rank_name(comm, rank, mine_name, sizeof(mine_name));
-	r = group_spec_plan(spec, comm->n_shards,
-			    comm->n_ranks / comm->n_shards, &plan, &mine);
+	r = group_spec_plan(spec, mesh_of(comm), &plan, &mine);
 	if (r < 0) {
 		error_set(&why, r, "%s asks for what cannot be: %s", mine_name,
 			  mine.msg);
@@ -554,57 +553,71 @@ int groups_check_commit(const struct comm *comm, uint32_t rank,
 
 /* --- memory -------------------------------------------------------------- */
 
+uint64_t group_size(const struct group *group, uint64_t size)
+{
+	const struct plan *plan = &group->plan;
+
+	return group->comm->is_on_devices ? size / plan->n_shards
+					  : size * plan->n_replicas;
+}
+
+static bool is_any_held(const struct comm *comm, const uint32_t *slots)
+{
+	uint32_t i = 0;
+
+	while (i < rank_memory_count(comm) &&
+	       !slot_is_held(comm->broker, slots[i]))
+		i++;
+	return i < rank_memory_count(comm);
+}
+
 /* Of one that was kept. A rank of an earlier run might still write to the next
  * shards: then they are made anew. */
 static void take_shards(struct group *group)
 {
-	const struct broker *broker = group->comm->broker;
+	const struct comm *comm = group->comm;
 	const struct group_record *record =
-		catalog_group(&broker->catalog, group->record);
-	uint32_t next = record->slots[!group->side];
+		catalog_group(&comm->broker->catalog, group->record);
+	uint32_t next = !group->side;
 
-	group->shards[group->side] = record->slots[group->side];
-	if (!group->shards[!group->side] && !slot_is_held(broker, next))
-		group->shards[!group->side] = next;
+	memcpy(group->shards[group->side].slots, record->slots[group->side],
+	       sizeof(record->slots[0]));
+	if (!group->is_fresh[next] && !is_any_held(comm, record->slots[next]))
+		memcpy(group->shards[next].slots, record->slots[next],
+		       sizeof(record->slots[0]));
 }
 
-static int make_one(struct group *group, uint64_t size, uint32_t *slot,
-		    struct error *err)
+static int make_shards(struct group *group, uint32_t side, struct error *err)
 {
-	struct comm *comm = group->comm;
-	const struct comm_record *record =
-		catalog_comm(&comm->broker->catalog, comm->record);
-	struct storage_request request = {
-		.access = record->access,
-		.uid = record->uid,
-		.size = size,
-		.may_evict = true,
-	};
+	struct rank_memory *shards = &group->shards[side];
 
-	if (*slot)
+	if (!group->is_fresh[side] && rank_memory_is_whole(group->comm, shards))
 		return POOL_OK;
-	return storage_make(comm->broker, &request, slot, err);
+	group->is_fresh[side] = true;
+	return rank_memory_make(group->comm,
+				group_size(group, group->plan.shards_size),
+				shards, err);
 }
 
-/* enum pool_outcome. What it has got it keeps for the next time. */
+/* enum pool_outcome. What it has got it keeps for the next time. On devices a
+ * rank is told where its sums lie before there are any. */
 static int make_memory(struct group *group, struct error *err)
 {
 	const struct plan *plan = &group->plan;
+	struct comm *comm = group->comm;
 	int r = POOL_OK;
 
 	if (group->record)
 		take_shards(group);
-	for (uint32_t i = 0; i < 2 && r == POOL_OK; i++) {
-		if (group->shards[i])
-			continue;
-		r = make_one(group, plan->shards_size * plan->n_replicas,
-			     &group->shards[i], err);
-		if (r == POOL_OK)
-			group->fresh |= (uint8_t)(1u << i);
-	}
+	for (uint32_t i = 0; i < 2 && r == POOL_OK; i++)
+		r = make_shards(group, i, err);
 	if (r == POOL_OK && plan->grads_size)
-		r = make_one(group, plan->grads_size * plan->n_replicas,
-			     &group->grads, err);
+		r = rank_memory_make(comm, group_size(group, plan->grads_size),
+				     &group->grads, err);
+	if (r == POOL_OK && plan->partial_size && comm->is_on_devices)
+		r = rank_memory_make(comm,
+				     group_size(group, plan->partial_size),
+				     &group->partial, err);
 	return r;
 }
 
@@ -632,17 +645,20 @@ static void make_ready(struct group *group)
 	struct broker *broker = group->comm->broker;
 
 	for (uint32_t i = 0; i < 2; i++) {
-		if (group->fresh & 1u << i)
-			group_record_set_slot(broker, group->record, i,
-					      group->shards[i]);
+		if (group->is_fresh[i])
+			group_record_set_slots(broker, group->record, i,
+					       group->shards[i].slots,
+					       rank_memory_count(group->comm));
 	}
 	catalog_commit(&broker->catalog);
 	point("group.stored");
 	for (uint32_t i = 0; i < 2; i++) {
-		if (group->fresh & 1u << i)
-			(void)slot_unpin(broker, group->shards[i]);
+		struct rank_memory pinned = group->shards[i];
+
+		if (group->is_fresh[i])
+			rank_memory_unpin(group->comm, &pinned);
+		group->is_fresh[i] = false;
 	}
-	group->fresh = 0;
 	group->is_ready = true;
 	group->comm->n_registering--;
 	comm_wake(group->comm);

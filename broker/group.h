@@ -11,6 +11,7 @@
 #include "broker/comm.h"
 #include "broker/group_record.h"
 #include "broker/group_spec.h"
+#include "broker/rank_memory.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -31,15 +32,14 @@ struct group {
 	uint64_t since_ms;     /* first asked for, or that all have */
 	struct error refusal;  /* withdrawn: for all ranks to hear */
 	struct error shortage; /* why it is not ready though all asked */
-	uint32_t shards[2];    /* slots; the record has the same */
-	uint8_t fresh;      /* bits: those that the record has not yet; pinned
-			     */
-	uint32_t side;      /* committed */
-	uint64_t step;      /* 0: nothing committed */
-	uint32_t grads;     /* slot, pinned; 0: all frozen */
-	uint32_t partial;   /* slot, pinned; 0: none yet */
-	bool has_partial;   /* sums in it wait for an all-reduce */
-	uint32_t kept_full; /* slot, pinned: resharded to a smaller mesh; 0 */
+	struct rank_memory shards[2]; /* the record has the same */
+	bool is_fresh[2];             /* the record has them not yet: pinned */
+	uint32_t side;                /* committed */
+	uint64_t step;                /* 0: nothing committed */
+	struct rank_memory grads;     /* pinned; none: all frozen */
+	struct rank_memory partial;   /* pinned; none yet */
+	bool has_partial;             /* sums in it wait for an all-reduce */
+	struct rank_memory kept_full; /* pinned: resharded to a smaller mesh */
 	uint64_t n_gathers, n_reductions; /* sequences handed out */
 	uint64_t n_reduced;               /* reductions done */
 	bool has_grads; /* something was reduced into `grads` */
@@ -48,6 +48,10 @@ struct group {
 	struct group *next;
 	struct group *id_next; /* chain of comms.groups */
 };
+
+/* What `size` of the plan, which is of one replica, is in each slot of a
+ * rank_memory. */
+uint64_t group_size(const struct group *group, uint64_t size);
 
 /* The group of that id in any communicator of the session, with its rank. */
 int group_find(const struct session *session, uint64_t id, struct group **ret,

@@ -97,19 +97,27 @@ int group_record_make(struct broker *broker, const struct group_spec *spec,
 	return 0;
 }
 
-void group_record_set_slot(struct broker *broker, uint32_t record,
-			   uint32_t side, uint32_t slot)
+static void set_slot(struct broker *broker, uint32_t record, uint32_t *at,
+		     uint32_t slot)
 {
-	struct group_record *group = catalog_group(&broker->catalog, record);
-	uint32_t old = group->slots[side];
+	uint32_t old = *at;
 
-	catalog_set(&broker->catalog, group->slots[side], slot);
+	catalog_set(&broker->catalog, *at, slot);
 	slot_set_group(broker, slot, record);
 	(void)slot_settle(broker, slot);
 	if (!old)
 		return;
 	slot_set_group(broker, old, 0);
 	(void)slot_settle(broker, old);
+}
+
+void group_record_set_slots(struct broker *broker, uint32_t record,
+			    uint32_t side, const uint32_t *slots, uint32_t n)
+{
+	struct group_record *group = catalog_group(&broker->catalog, record);
+
+	for (uint32_t i = 0; i < n; i++)
+		set_slot(broker, record, &group->slots[side][i], slots[i]);
 }
 
 /* --- ends ---------------------------------------------------------------- */
@@ -142,9 +150,14 @@ void group_record_free(struct broker *broker, uint32_t record)
 	struct group_record *group = catalog_group(catalog, record);
 	struct account *account = find_account(broker, group);
 
-	for (uint32_t i = 0; i < 2; i++) {
-		slot_set_group(broker, group->slots[i], 0);
-		(void)slot_settle(broker, group->slots[i]);
+	for (uint32_t i = 0; i < 2 * MESSAGE_MAX_RANKS; i++) {
+		uint32_t slot = group->slots[i / MESSAGE_MAX_RANKS]
+					    [i % MESSAGE_MAX_RANKS];
+
+		if (!slot)
+			continue;
+		slot_set_group(broker, slot, 0);
+		(void)slot_settle(broker, slot);
 	}
 	unchain(catalog, record);
 	assert(account); /* it was charged, so it is there */

@@ -29,9 +29,9 @@ int group_record_make(struct broker *broker, const struct group_spec *spec,
 		      const struct group_record_options *options, uint32_t *ret,
 		      struct error *err);
 
-/* Keep this slot as its shards of that side, and what it was no more. */
-void group_record_set_slot(struct broker *broker, uint32_t record,
-			   uint32_t side, uint32_t slot);
+/* Keep these slots as its shards of that side, and what they were no more. */
+void group_record_set_slots(struct broker *broker, uint32_t record,
+			    uint32_t side, const uint32_t *slots, uint32_t n);
 
 /* The record and what it keeps go, out of its communicator's chain. The caller
  * commits. */

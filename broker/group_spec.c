@@ -116,11 +116,14 @@ void group_spec_deinit(struct group_spec *spec)
 	*spec = GROUP_SPEC_NULL;
 }
 
-int group_spec_plan(const struct group_spec *spec, uint32_t n_shards,
-		    uint32_t n_replicas, struct plan *ret, struct error *err)
+int group_spec_plan(const struct group_spec *spec, struct group_mesh mesh,
+		    struct plan *ret, struct error *err)
 {
-	return plan_make(spec->params, spec->request.group.n_params,
-			 &spec->policy, n_shards, n_replicas, ret, err);
+	struct plan_policy policy = spec->policy;
+
+	policy.is_per_rank = mesh.is_per_rank;
+	return plan_make(spec->params, spec->request.group.n_params, &policy,
+			 mesh.n_shards, mesh.n_replicas, ret, err);
 }
 
 int group_spec_compare(const struct group_spec *mine,

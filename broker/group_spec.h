@@ -31,8 +31,13 @@ int group_spec_borrow(const struct group_request *request,
 
 void group_spec_deinit(struct group_spec *spec);
 
-int group_spec_plan(const struct group_spec *spec, uint32_t n_shards,
-		    uint32_t n_replicas, struct plan *ret, struct error *err);
+/* The mesh is the communicator's. */
+struct group_mesh {
+	uint32_t n_shards, n_replicas;
+	bool is_per_rank; /* on devices */
+};
+int group_spec_plan(const struct group_spec *spec, struct group_mesh mesh,
+		    struct plan *ret, struct error *err);
 
 /* As plan_compare(). */
 int group_spec_compare(const struct group_spec *mine,

@@ -10,6 +10,8 @@
 #include "broker/slot.h"
 #include "proto/point.h"
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define PENDING_PER_ROUND 256
 /* Anybody can set a million bits in no time. */
@@ -17,6 +19,12 @@
 /* The hand passes an unused slot at most three times: used in the current era,
  * in the one before, and then not any more. */
 #define EVICT_ROUNDS 4
+/* Slots whose devices are looked after at a time, and how often. */
+#define FENCED_PER_ROUND 4096
+#define FIRST_FENCE_MS   1
+#define LAST_FENCE_MS    50
+/* Nothing that ends takes so long. */
+#define SLOW_FENCE_MS 30000
 
 /* Settle what bits say, a bounded number; gives how many bits. */
 static uint32_t settle_pending(struct broker *broker, struct session *session)
@@ -46,6 +54,152 @@ bool limbo_collect_pending(struct broker *broker, struct session *session)
 	return settle_pending(broker, session) == PENDING_PER_ROUND;
 }
 
+/* --- devices -----------------------------------------------------------------
+ */
+
+static void plan_look(struct broker *broker);
+
+static void note_slowness(struct broker *broker)
+{
+	struct limbo *limbo = &broker->limbo;
+
+	if (limbo->is_slow || now_ms() - limbo->fenced_ms < SLOW_FENCE_MS)
+		return;
+	limbo->is_slow = true;
+	broker_log(LOG_LEVEL_WARNING,
+		   "%u tensors that nobody holds have waited %d s for work on "
+		   "devices that does not end; `fsdpctl limbo` shows them, and "
+		   "they are freed when the processes that gave the work end",
+		   limbo->n_fenced, SLOW_FENCE_MS / 1000);
+}
+
+/* Look at the first `n` again; those that still wait are put behind. Gives how
+ * many were freed. */
+static uint32_t settle_fenced(struct broker *broker, uint32_t n)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct limbo *limbo = &broker->limbo;
+	uint32_t n_freed = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t slot = limbo->fenced[i];
+
+		catalog_slot(catalog, slot)->is_fenced = 0;
+		if (slot_settle(broker, slot))
+			n_freed++;
+		catalog_commit(catalog);
+	}
+	limbo->n_fenced -= n;
+	if (n > 0)
+		memmove(limbo->fenced, limbo->fenced + n,
+			limbo->n_fenced * sizeof(*limbo->fenced));
+	limbo->n_collected += n_freed;
+	if (n_freed) {
+		limbo->fenced_ms = now_ms();
+		limbo->is_slow = false;
+	}
+	return n_freed;
+}
+
+static uint32_t look(struct broker *broker)
+{
+	struct limbo *limbo = &broker->limbo;
+	uint32_t n = limbo->n_fenced;
+	uint32_t n_freed;
+
+	limbo->is_looking = true;
+	if (limbo->has_unnoted) {
+		limbo->has_unnoted = false;
+		n_freed = limbo_collect_all(broker);
+	} else {
+		n_freed = settle_fenced(
+			broker, n < FENCED_PER_ROUND ? n : FENCED_PER_ROUND);
+	}
+	limbo->is_looking = false;
+	return n_freed;
+}
+
+static void on_look(void *data, uint32_t index)
+{
+	struct broker *broker = data;
+	struct limbo *limbo = &broker->limbo;
+	uint32_t ms = limbo->fence_ms * 2;
+
+	(void)index;
+	if (look(broker))
+		ms = FIRST_FENCE_MS;
+	limbo->fence_ms = ms < LAST_FENCE_MS ? ms : LAST_FENCE_MS;
+	if (limbo->n_fenced == 0 && !limbo->has_unnoted)
+		return;
+	note_slowness(broker);
+	plan_look(broker);
+}
+
+static void plan_look(struct broker *broker)
+{
+	struct limbo *limbo = &broker->limbo;
+	struct deadline deadline = {
+		.at_ms = now_ms() + limbo->fence_ms,
+		.fn = on_look,
+		.data = broker,
+		.position = &limbo->fence_position,
+	};
+
+	/* Without heap the next that waits tries again. */
+	if (!limbo->fence_position && !broker->is_stopping)
+		(void)deadlines_add(&broker->deadlines, &deadline, NULL);
+}
+
+/* Room for one more; false: no heap. */
+static bool reserve_fenced(struct limbo *limbo)
+{
+	uint32_t max = limbo->max_fenced ? limbo->max_fenced * 2 : 64;
+	uint32_t *fenced = NULL;
+
+	if (limbo->n_fenced < limbo->max_fenced)
+		return true;
+	if (point_fail("limbo.malloc") == 0)
+		fenced = reallocarray(limbo->fenced, max, sizeof(*fenced));
+	if (!fenced)
+		return false;
+	limbo->fenced = fenced;
+	limbo->max_fenced = max;
+	return true;
+}
+
+void limbo_watch(struct broker *broker, uint32_t slot)
+{
+	struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	struct limbo *limbo = &broker->limbo;
+
+	if (record->is_fenced)
+		return;
+	if (limbo->n_fenced == 0)
+		limbo->fenced_ms = now_ms();
+	if (reserve_fenced(limbo)) {
+		limbo->fenced[limbo->n_fenced++] = slot;
+		record->is_fenced = 1;
+	} else {
+		limbo->has_unnoted = true;
+	}
+	if (limbo->is_looking)
+		return;
+	/* Most work is short, whatever else takes its time. */
+	limbo->fence_ms = FIRST_FENCE_MS;
+	deadlines_remove(&broker->deadlines, &limbo->fence_position);
+	plan_look(broker);
+}
+
+void limbo_deinit(struct limbo *limbo)
+{
+	free(limbo->fenced);
+	limbo->fenced = NULL;
+	limbo->n_fenced = limbo->max_fenced = 0;
+}
+
+/* --- collecting --------------------------------------------------------------
+ */
+
 uint32_t limbo_collect_released(struct broker *broker)
 {
 	uint64_t before = broker->limbo.n_collected;
@@ -61,6 +215,7 @@ uint32_t limbo_collect_released(struct broker *broker)
 			left -= n;
 		}
 	}
+	(void)look(broker);
 	return (uint32_t)(broker->limbo.n_collected - before);
 }
 
@@ -140,18 +295,31 @@ static bool is_recent(const struct broker *broker, uint32_t slot)
 	return false;
 }
 
-static bool is_candidate(const struct broker *broker, uint32_t slot,
-			 const uint32_t *uid)
+/* What is freed when this block is helps whoever wants memory there. */
+static bool is_of_use(const struct broker *broker, uint32_t block,
+		      const struct device_uuid *device, const uint32_t *uid)
 {
-	const struct catalog *catalog = &broker->catalog;
-	const struct slot_record *record = catalog_slot(catalog, slot);
+	const struct block_record *record =
+		catalog_block(&broker->catalog, block);
+	const struct device_uuid *its =
+		pool_block_device(&broker->pools, record);
+
+	if (!uid)
+		return memcmp(its, device, sizeof(*its)) == 0;
+	return record->uid == *uid && pool_account(its) == pool_account(device);
+}
+
+static bool is_candidate(const struct broker *broker, uint32_t slot,
+			 const struct device_uuid *device, const uint32_t *uid)
+{
+	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
 
 	if (!record->block || record->bundle || record->n_tickets ||
 	    record->group || record->n_pins ||
 	    !(record->flags & SLOT_FLAG_NAMED) ||
 	    !(record->flags & PUBLISH_EVICTABLE) || record->writer)
 		return false;
-	return !uid || catalog_block(catalog, record->block)->uid == *uid;
+	return is_of_use(broker, record->block, device, uid);
 }
 
 /* The next slot the hand points to; a full turn begins a new era. */
@@ -174,18 +342,20 @@ static uint64_t evict_one(struct broker *broker, uint32_t slot)
 	struct catalog *catalog = &broker->catalog;
 	const struct block_record *block =
 		catalog_block(catalog, catalog_slot(catalog, slot)->block);
-	uint64_t size =
-		block->slots.n == 1 ? slot_block_charge(block->size) : 0;
+	uint64_t size = block->slots.n == 1
+				? pool_block_charge(&broker->pools, block)
+				: 0;
 
 	/* looked at first, so that what is in use does not flicker */
-	if (slot_is_held(broker, slot) || !slot_evict(broker, slot))
+	if (slot_use(broker, slot) != SLOT_UNUSED || !slot_evict(broker, slot))
 		return 0;
 	broker->n_evicted++;
 	point("limbo.evicted");
 	return size;
 }
 
-uint64_t limbo_evict(struct broker *broker, uint64_t bytes, const uint32_t *uid)
+uint64_t limbo_evict(struct broker *broker, uint64_t bytes,
+		     const struct device_uuid *device, const uint32_t *uid)
 {
 	uint32_t n = catalog_n_touched(&broker->catalog, SECTION_SLOT);
 	uint64_t left = (uint64_t)n * EVICT_ROUNDS;
@@ -194,7 +364,8 @@ uint64_t limbo_evict(struct broker *broker, uint64_t bytes, const uint32_t *uid)
 
 	while (left-- > 0 && freed < bytes && broker->limbo.n_evictable > 0) {
 		slot = turn(broker, n);
-		if (!is_candidate(broker, slot, uid) || is_recent(broker, slot))
+		if (!is_candidate(broker, slot, device, uid) ||
+		    is_recent(broker, slot))
 			continue;
 		freed += evict_one(broker, slot);
 		catalog_commit(&broker->catalog);

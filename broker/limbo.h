@@ -4,8 +4,13 @@
  * A client that releases a slot in LIMBO sets its pending bit and rings; the
  * broker looks at the slots with bits, not at all of limbo. Where room is
  * needed, the whole list is walked.
+ *
+ * A device does not ring. Slots that nobody holds any more but that devices
+ * still work on are remembered, and looked at when room is needed, and at a
+ * deadline, 1 to 50 ms apart, which there is only while there are such slots.
  */
 #pragma once
+#include "proto/device_uuid.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,6 +27,14 @@ struct limbo {
 			       */
 	uint32_t hand;        /* slot that the eviction clock looked at last */
 	uint32_t later_position; /* deadline of limbo_collect_later() */
+	uint32_t *fenced;        /* slots that wait for devices only */
+	uint32_t n_fenced, max_fenced;
+	bool has_unnoted; /* there was no heap to note one */
+	bool is_looking;
+	bool is_slow;       /* it was said that they wait long */
+	uint32_t fence_ms;  /* until the next look */
+	uint64_t fenced_ms; /* when one of them was freed, or the first came */
+	uint32_t fence_position; /* that deadline */
 };
 
 /* Settle the slots whose bits are set in this session's file, a bounded
@@ -29,12 +42,17 @@ struct limbo {
 bool limbo_collect_pending(struct broker *broker, struct session *session);
 
 /*
- * Settle what all sessions have released, whether they have rung yet or not;
- * gives how many slots were freed. Before memory is refused, and before shards
- * are fed into a collective. What is in limbo without a bit is held: it costs
- * nothing here. Commits: call it before a request changes anything.
+ * Settle what all sessions have released, whether they have rung yet or not,
+ * and what devices have done with; gives how many slots were freed. Before
+ * memory is refused, and before shards are fed into a collective. What is in
+ * limbo without a bit is held: it costs nothing here. Commits: call it before a
+ * request changes anything.
  */
 uint32_t limbo_collect_released(struct broker *broker);
+
+/* The slot waits for devices only: have it looked at again. Once more is
+ * fine. */
+void limbo_watch(struct broker *broker, uint32_t slot);
 
 /* Settle every slot in limbo; gives how many were freed. Commits. */
 uint32_t limbo_collect_all(struct broker *broker);
@@ -43,13 +61,16 @@ uint32_t limbo_collect_all(struct broker *broker);
 void limbo_collect_later(struct broker *broker);
 
 /*
- * Let go of evictable tensors (`uid` not NULL: of those charged to it) until
- * `bytes` are freed or none is left: CLOCK, second chance by the era in which
- * any session last acquired. A tensor that somebody holds goes back to
- * PUBLISHED. Gives the bytes freed. Commits, as limbo_collect_all() does.
+ * Let go of evictable tensors until `bytes` are freed or none is left: CLOCK,
+ * second chance by the era in which any session last acquired. Of memory of
+ * this device, or the host's; `uid` not NULL: of those charged to it, on any
+ * device if it is one. A tensor that somebody holds goes back to PUBLISHED.
+ * Gives the bytes freed. Commits, as limbo_collect_all() does.
  */
 uint64_t limbo_evict(struct broker *broker, uint64_t bytes,
-		     const uint32_t *uid);
+		     const struct device_uuid *device, const uint32_t *uid);
+
+void limbo_deinit(struct limbo *limbo);
 
 /* Called by slot_settle() when the list grew or shrank: the warning. */
 void limbo_note_size(struct broker *broker);

@@ -14,6 +14,7 @@
 static const char *arg_socket_path;
 static const char *arg_config_path;
 static bool arg_is_supervised;
+static bool has_left_mps;
 
 static const char help[] =
 	"usage: fsdpd [--supervised] [--socket PATH] [--config PATH]\n"
@@ -90,6 +91,7 @@ static int run_broker(void)
 		.socket_path = arg_socket_path,
 		.config_path = arg_config_path,
 		.listen_fd = -1,
+		.has_left_mps = has_left_mps,
 	};
 	struct error err = ERROR_NULL;
 	struct broker *broker = malloc(sizeof(*broker));
@@ -138,6 +140,8 @@ int main(int argc, char **argv)
 {
 	int status;
 
+	/* First, while nothing else runs that could look at the environment. */
+	has_left_mps = device_leave_mps();
 	if (!parse_arguments(argc, argv, &status))
 		return status;
 	(void)signal(SIGPIPE, SIG_IGN);

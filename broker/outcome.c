@@ -53,8 +53,10 @@ static uint32_t body_bound(const struct request *request)
 	case MESSAGE_PUBLISH:
 		return BODY_MIN + request->publish.n_items * VERSION_MAX;
 	case MESSAGE_GROUP:
-		return BODY_MIN + 3 * PLACE_MAX +
+		return BODY_MIN + GROUP_REPLY_PLACES * PLACE_MAX +
 		       request->group.n_params * ENTRY_MAX;
+	case MESSAGE_COMM_JOIN:
+		return BODY_MIN + MESSAGE_NCCL_ID_SIZE;
 	case MESSAGE_INPUT:
 	case MESSAGE_WAIT:
 		return BODY_MIN + PLACE_MAX;

@@ -17,11 +17,36 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static uint64_t align(uint64_t size)
+static uint32_t block_align(const struct device_uuid *device)
 {
+	return device_uuid_is_host(device) ? BLOCK_ALIGN : DEVICE_BLOCK_ALIGN;
+}
+
+uint64_t pool_block_size(uint64_t size, const struct device_uuid *device)
+{
+	uint64_t align = block_align(device);
+
 	if (size == 0)
 		size = 1;
-	return (size + BLOCK_ALIGN - 1) & ~(uint64_t)(BLOCK_ALIGN - 1);
+	return (size + align - 1) & ~(align - 1);
+}
+
+enum account_kind pool_account(const struct device_uuid *device)
+{
+	return device_uuid_is_host(device) ? ACCOUNT_BYTES
+					   : ACCOUNT_DEVICE_BYTES;
+}
+
+const struct device_uuid *pool_block_device(const struct pools *pools,
+					    const struct block_record *block)
+{
+	return &pool_record(pools, block->chunk)->device;
+}
+
+uint64_t pool_block_charge(const struct pools *pools,
+			   const struct block_record *block)
+{
+	return pool_block_size(block->size, pool_block_device(pools, block));
 }
 
 /* --- pools -----------------------------------------------------------------
@@ -33,31 +58,49 @@ static bool is_same_class(const struct access_class *a,
 	return a->uid == b->uid && a->gid == b->gid && a->mode == b->mode;
 }
 
+static bool is_same_device(const struct device_uuid *a,
+			   const struct device_uuid *b)
+{
+	return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* A bundle has one. */
+static struct pool *find_bundle_pool(const struct pools *pools, uint32_t bundle)
+{
+	struct pool *pool = pools->first;
+
+	while (pool && (pool->is_forgotten || pool->bundle != bundle))
+		pool = pool->next;
+	return pool;
+}
+
 static struct pool *find_pool(const struct pools *pools,
 			      const struct access_class *access,
-			      uint32_t bundle)
+			      const struct device_uuid *device)
 {
 	struct pool *pool;
 
 	for (pool = pools->first; pool; pool = pool->next) {
-		if (pool->is_forgotten || pool->bundle != bundle)
-			continue;
-		if (bundle || is_same_class(&pool->access, access))
-			return pool;
+		if (!pool->is_forgotten && !pool->bundle &&
+		    is_same_class(&pool->access, access) &&
+		    is_same_device(&pool->source->device, device))
+			break;
 	}
-	return NULL;
+	return pool;
 }
 
-static struct pool *new_pool(struct pools *pools,
-			     const struct access_class *access, uint32_t bundle)
+struct pool *pool_new(struct pools *pools, const struct access_class *access,
+		      const struct device_uuid *device, uint32_t bundle)
 {
+	struct pool_source *source = pool_source_get(pools, device);
 	struct pool *pool = NULL;
 
-	if (point_fail("pool.malloc") == 0)
+	if (source && point_fail("pool.malloc") == 0)
 		pool = calloc(1, sizeof(*pool));
 	if (!pool)
 		return NULL;
 	pool->pools = pools;
+	pool->source = source;
 	pool->access = *access;
 	pool->bundle = bundle;
 	if (!bundle)
@@ -67,12 +110,13 @@ static struct pool *new_pool(struct pools *pools,
 	return pool;
 }
 
-static struct pool *get_pool(struct pools *pools,
-			     const struct access_class *access, uint32_t bundle)
+struct pool *pool_get(struct pools *pools, const struct access_class *access,
+		      const struct device_uuid *device, uint32_t bundle)
 {
-	struct pool *pool = find_pool(pools, access, bundle);
+	struct pool *pool = bundle ? find_bundle_pool(pools, bundle)
+				   : find_pool(pools, access, device);
 
-	return pool ? pool : new_pool(pools, access, bundle);
+	return pool ? pool : pool_new(pools, access, device, bundle);
 }
 
 /* Pools are no more than their chunks; but a failure is kept until it was
@@ -138,24 +182,25 @@ void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id)
 					  memory_order_release);
 }
 
-void pool_refund_chunk(struct pools *pools, uint32_t uid, uint64_t size)
+void pool_refund_chunk(struct pool_source *source, uint32_t uid, uint64_t size)
 {
-	struct account *account = accounts_get(&pools->broker->accounts, uid);
+	struct accounts *accounts = &source->pools->broker->accounts;
+	struct account *account = accounts_get(accounts, uid);
+	bool is_device = !pool_source_is_host(source);
 
 	/* It was charged, so it is there. */
-	assert(account && account->chunk_size >= size);
+	assert(account && account->chunk_size[is_device] >= size);
 	account_refund(account, ACCOUNT_CHUNKS, 1);
-	account->chunk_size -= size;
+	account->chunk_size[is_device] -= size;
 }
 
-/* An arena without what lies behind `populated`. */
-int pool_make_arena(uint64_t size, uint64_t populated, struct arena **ret,
-		    struct error *err)
+int pool_make_arena(const struct pool_source *source, uint64_t size,
+		    uint64_t populated, struct arena **ret, struct error *err)
 {
 	struct arena *arena;
 	int r;
 
-	r = arena_new(size, BLOCK_ALIGN, &arena, err);
+	r = arena_new(size, block_align(&source->device), &arena, err);
 	if (r < 0)
 		return r;
 	if (populated < size)
@@ -235,7 +280,8 @@ static int find_places(struct pool *pool, const struct pool_request *request,
 	int r = 0;
 
 	for (i = 0; i < request->n && r >= 0; i++) {
-		uint64_t size = align(request->sizes[i]);
+		uint64_t size =
+			pool_block_size(request->sizes[i], &request->device);
 
 		ret[i].chunk = 0;
 		r = try_pool(pool, size, &ret[i], err);
@@ -281,21 +327,54 @@ static void make_block(struct pools *pools, const struct pool_request *request,
 	*ret_block = block;
 }
 
+/* What there may be of the request's memory, in whole chunks. */
+static int find_limit(const struct pools *pools,
+		      const struct pool_request *request, uint64_t *ret,
+		      struct error *err)
+{
+	const struct devices *devices = &pools->broker->devices;
+	uint64_t max = pools->broker->config.memory_max;
+	const struct device *device;
+	int r;
+
+	if (device_uuid_is_host(&request->device)) {
+		*ret = max & ~(HUGE_PAGE_SIZE - 1);
+		return 0;
+	}
+	r = devices_find(devices, &request->device, &device, err);
+	if (r != DEVICES_OK)
+		return r < 0 ? r : POOL_WAIT;
+	max = devices_memory_max(devices, device);
+	*ret = max - max % device->granularity;
+	return 0;
+}
+
 int pool_could_fit(const struct pools *pools,
 		   const struct pool_request *request, struct error *err)
 {
-	uint64_t max = pools->broker->config.memory_max;
-	uint64_t left = max & ~(HUGE_PAGE_SIZE - 1);
+	uint64_t left = 0, max;
 	uint32_t i;
+	int r;
 
+	r = find_limit(pools, request, &left, err);
+	if (r != 0)
+		return r;
+	max = left;
 	for (i = 0; i < request->n; i++) {
-		if (request->sizes[i] > left || align(request->sizes[i]) > left)
-			return error_set(err, -ENOMEM,
-					 "%" PRIu32 " tensors of together more "
-					 "than %" PRIu64 " MiB can never fit: "
-					 "ask for less, or raise memory_max",
-					 request->n, max / MIB);
-		left -= align(request->sizes[i]);
+		uint64_t size =
+			pool_block_size(request->sizes[i], &request->device);
+
+		if (request->sizes[i] > left || size > left)
+			return error_set(
+				err, -ENOMEM,
+				"%" PRIu32 " tensors of together more than "
+				"%" PRIu64 " MiB can never fit: ask for less, "
+				"or raise %s",
+				request->n, max / MIB,
+				device_uuid_is_host(&request->device)
+					? "memory_max"
+					: "device_memory_max");
+		left -= size;
 	}
 	return 0;
 }
@@ -328,9 +407,10 @@ int pool_alloc(struct pools *pools, const struct pool_request *request,
 
 	assert(request->n <= MESSAGE_MAX_ITEMS);
 	r = check_request(pools, request, err);
-	if (r < 0)
+	if (r != 0)
 		return r;
-	pool = get_pool(pools, &request->access, request->bundle);
+	pool = pool_get(pools, &request->access, &request->device,
+			request->bundle);
 	if (!pool)
 		return error_set(err, -ENOMEM, "no memory for a pool");
 	r = find_places(pool, request, places, &missing, err);
@@ -373,7 +453,8 @@ int pool_chunk_fd(struct pools *pools, uint32_t chunk_index, bool is_writable,
 	struct chunk *chunk = &pools->chunks[chunk_index];
 	int r;
 
-	if (is_writable && !pool_record(pools, chunk_index)->is_sealed) {
+	if (!pool_source_is_host(chunk->pool->source) ||
+	    (is_writable && !pool_record(pools, chunk_index)->is_sealed)) {
 		*ret_fd = chunk->fd;
 		return 0;
 	}
@@ -409,10 +490,9 @@ static pid_t loader_of(const struct pools *pools, uint32_t bundle)
 	return session ? (pid_t)catalog_session(catalog, session)->pid : 0;
 }
 
-static int seal_chunk(struct pools *pools, uint32_t index, struct error *err)
+static int seal_memfd(const struct pools *pools, uint32_t index,
+		      struct error *err)
 {
-	struct catalog *catalog = &pools->broker->catalog;
-	struct chunk_record *record = pool_record(pools, index);
 	int fd = pools->chunks[index].fd;
 	int seals = fcntl(fd, F_GET_SEALS);
 	char mapper[64];
@@ -421,14 +501,24 @@ static int seal_chunk(struct pools *pools, uint32_t index, struct error *err)
 	/* A seal outlives a commit that went no further. */
 	if (seals < 0 || !(seals & F_SEAL_WRITE))
 		r = memfd_seal_write(fd, err);
-	if (r == -EBUSY) {
-		mapper_describe(fd, loader_of(pools, record->bundle), mapper,
-				sizeof(mapper));
-		return error_set(err, r,
-				 "%s still has memory of the bundle mapped "
-				 "writable: unmap it there and commit again",
-				 mapper);
-	}
+	if (r != -EBUSY)
+		return r;
+	mapper_describe(fd, loader_of(pools, pool_record(pools, index)->bundle),
+			mapper, sizeof(mapper));
+	return error_set(err, r,
+			 "%s still has memory of the bundle mapped writable: "
+			 "unmap it there and commit again",
+			 mapper);
+}
+
+static int seal_chunk(struct pools *pools, uint32_t index, struct error *err)
+{
+	struct catalog *catalog = &pools->broker->catalog;
+	struct chunk_record *record = pool_record(pools, index);
+	int r = 0;
+
+	if (pool_source_is_host(pools->chunks[index].pool->source))
+		r = seal_memfd(pools, index, err);
 	if (r < 0)
 		return r;
 	if (!record->is_sealed)
@@ -438,7 +528,7 @@ static int seal_chunk(struct pools *pools, uint32_t index, struct error *err)
 
 int pool_seal_bundle(struct pools *pools, uint32_t bundle, struct error *err)
 {
-	struct pool *pool = find_pool(pools, NULL, bundle);
+	struct pool *pool = find_bundle_pool(pools, bundle);
 	uint32_t i;
 	int r;
 
@@ -454,7 +544,7 @@ int pool_seal_bundle(struct pools *pools, uint32_t bundle, struct error *err)
 
 void pool_forget_bundle(struct pools *pools, uint32_t bundle)
 {
-	struct pool *pool = find_pool(pools, NULL, bundle);
+	struct pool *pool = find_bundle_pool(pools, bundle);
 	uint32_t i;
 
 	if (!pool)
@@ -467,7 +557,7 @@ void pool_forget_bundle(struct pools *pools, uint32_t bundle)
 	pool_maybe_free(pool);
 }
 
-/* --- adoption --------------------------------------------------------------
+/* --- pools in all ----------------------------------------------------------
  */
 
 int pools_init(struct pools *pools, struct broker *broker, struct error *err)
@@ -475,176 +565,11 @@ int pools_init(struct pools *pools, struct broker *broker, struct error *err)
 	uint32_t i;
 
 	(void)err;
-	*pools = (struct pools){.broker = broker};
+	*pools = (struct pools){.broker = broker, .host = {.pools = pools}};
 	for (i = 0; i < TABLE_CHUNKS; i++) {
 		pools->chunks[i].fd = -1;
 		pools->chunks[i].readonly_fd = -1;
 	}
-	return 0;
-}
-
-static int check_adopted(const struct chunk_record *record, int fd,
-			 struct error *err)
-{
-	if (record->populated > record->size)
-		return error_set(err, -EUCLEAN,
-				 "more of it is populated than there is");
-	if (record->bundle > catalog_capacity(SECTION_BUNDLE))
-		return error_set(err, -EUCLEAN, "there is no such bundle");
-	if (fd < 0)
-		return error_set(err, -EUCLEAN,
-				 "its descriptor was not kept for us");
-	return memfd_check(fd, record->size, NULL, err);
-}
-
-/*
- * The pool of an adopted chunk. One of a bundle that goes, or has gone (then
- * its record may be another bundle's by now), stands alone, so that nothing is
- * allocated in it.
- */
-static struct pool *adopt_pool(struct pools *pools,
-			       const struct chunk_record *record)
-{
-	const struct bundle_record *bundle;
-	struct pool *pool;
-
-	if (!record->bundle)
-		return get_pool(pools, &record->access, 0);
-	bundle = catalog_bundle(&pools->broker->catalog, record->bundle);
-	if (record->n_blocks > 0 && (bundle->state == BUNDLE_STAGED ||
-				     bundle->state == BUNDLE_COMMITTED))
-		return get_pool(pools, &record->access, record->bundle);
-	pool = new_pool(pools, &record->access, record->bundle);
-	if (pool)
-		pool->is_forgotten = true;
-	return pool;
-}
-
-/* Consumes `fd` on success. */
-static int adopt_fd(struct pools *pools, uint32_t index, int fd,
-		    struct error *err)
-{
-	struct chunk_record *record = pool_record(pools, index);
-	struct chunk *chunk = &pools->chunks[index];
-	struct account *account;
-	struct pool *pool;
-	int r;
-
-	r = check_adopted(record, fd, err);
-	if (r < 0)
-		return r;
-	account = accounts_get(&pools->broker->accounts, record->access.uid);
-	pool = adopt_pool(pools, record);
-	if (!account || !pool)
-		return error_set(err, -ENOMEM, "no memory to adopt it");
-	r = pool_make_arena(record->size, record->populated, &chunk->arena,
-			    err);
-	if (r < 0) {
-		pool_maybe_free(pool);
-		return r;
-	}
-	account_charge_adopted(account, ACCOUNT_CHUNKS, 1);
-	account->chunk_size += record->size;
-	chunk->fd = fd;
-	chunk->tail_size = record->size - record->populated;
-	pool_link_chunk(pool, index);
-	pool_note_size(pool, record->size);
-	pools->total_size += record->size;
-	pools->n_chunks++;
-	return 0;
-}
-
-static int adopt_chunk(struct pools *pools, uint32_t index, struct error *err)
-{
-	uint32_t id = pool_record(pools, index)->id;
-	char name[FDSTORE_NAME_SIZE];
-	int fd, r;
-
-	pool_chunk_name(name, id);
-	fd = fdstore_take(&pools->broker->fdstore, name);
-	r = adopt_fd(pools, index, fd, err);
-	if (r == 0)
-		return 0;
-	if (fd >= 0)
-		close(fd);
-	return error_wrap(err, r, "adopt chunk %" PRIu32, id);
-}
-
-static int adopt_block(struct pools *pools, uint32_t block, struct error *err)
-{
-	const struct block_record *record =
-		catalog_block(&pools->broker->catalog, block);
-	int r;
-
-	if (!record->chunk)
-		return 0;
-	if (record->chunk >= TABLE_CHUNKS ||
-	    pools->chunks[record->chunk].fd < 0)
-		return error_set(err, -EUCLEAN,
-				 "block %" PRIu32 " lies in no chunk", block);
-	r = arena_reserve(pools->chunks[record->chunk].arena, record->offset,
-			  align(record->size), err);
-	if (r < 0)
-		return error_wrap(err, r, "adopt block %" PRIu32, block);
-	return 0;
-}
-
-/* Chunks that were stored but not recorded, or forgotten but not removed. */
-static void drop_strays(struct pools *pools)
-{
-	struct fdstore *store = &pools->broker->fdstore;
-	uint32_t i, id;
-
-	for (i = 0; i < store->n_inherited; i++) {
-		struct fdstore_entry *entry = &store->inherited[i];
-
-		if (sscanf(entry->name, "c%" SCNu32, &id) != 1 ||
-		    pool_find_chunk(pools, id) != 0)
-			continue;
-		fdstore_remove(store, entry->name);
-		if (entry->fd >= 0)
-			close(entry->fd);
-		entry->fd = -1;
-	}
-}
-
-static void show_adopted(struct pools *pools)
-{
-	uint32_t i;
-
-	for (i = 1; i < TABLE_CHUNKS; i++) {
-		struct chunk *chunk = &pools->chunks[i];
-
-		pool_show_chunk(pools, i,
-				chunk->fd >= 0 ? pool_record(pools, i)->id : 0);
-		if (chunk->fd < 0)
-			continue;
-		pool_touch(pools, chunk);
-		if (chunk->pool->bundle && pool_is_empty(pools, i))
-			pool_mark_dying(pools, i);
-	}
-}
-
-int pools_adopt(struct pools *pools, struct error *err)
-{
-	const struct catalog *catalog = &pools->broker->catalog;
-	uint32_t i;
-	int r;
-
-	for (i = 1; i <= catalog_n_touched(catalog, SECTION_CHUNK); i++) {
-		if (!pool_record(pools, i)->id)
-			continue;
-		r = adopt_chunk(pools, i, err);
-		if (r < 0)
-			return r;
-	}
-	for (i = 1; i <= catalog_n_touched(catalog, SECTION_BLOCK); i++) {
-		r = adopt_block(pools, i, err);
-		if (r < 0)
-			return r;
-	}
-	drop_strays(pools);
-	show_adopted(pools);
 	return 0;
 }
 
@@ -669,8 +594,9 @@ void pools_deinit(struct pools *pools)
 		pools->first = pool->next;
 		free(pool);
 	}
+	pool_sources_free(pools);
 	pools->n_chunks = 0;
-	pools->total_size = 0;
+	pools->host.total_size = 0;
 }
 
 void pools_free_bytes(const struct pools *pools, uint64_t *ret_warm,
@@ -682,7 +608,8 @@ void pools_free_bytes(const struct pools *pools, uint64_t *ret_warm,
 	for (i = 1; i < TABLE_CHUNKS; i++) {
 		uint64_t size;
 
-		if (pools->chunks[i].fd < 0)
+		if (pools->chunks[i].fd < 0 ||
+		    !pool_source_is_host(pools->chunks[i].pool->source))
 			continue;
 		size = free_size(pools, i);
 		all += size;

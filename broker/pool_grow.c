@@ -1,11 +1,12 @@
 /*
- * Growing: is there room for more memory, and making it.
+ * Growing: making memory.
  *
  * A chunk is stored before it is recorded and recorded before anybody is told:
  * a crash in between leaves a stray in the fd store, which the next start
  * drops.
  */
 #include "broker/pool_impl.h"
+#include "cuda/vmm.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include "shm/arena.h"
@@ -14,168 +15,29 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #define STRETCH (64 * MIB) /* populated at a time */
-/* The rest of the fd store is for catalog and table. */
-#define MAX_CHUNKS (FDSTORE_MAX - 8)
-
-_Static_assert(MAX_CHUNKS < TABLE_CHUNKS, "every chunk has a table entry");
-
-/* --- admission -------------------------------------------------------------
- */
-
-static bool read_available(uint64_t *ret)
-{
-	FILE *file = fopen("/proc/meminfo", "re");
-	bool is_found = false;
-	char line[128];
-
-	if (!file)
-		return false;
-	while (!is_found && fgets(line, sizeof(line), file))
-		is_found = sscanf(line, "MemAvailable: %" SCNu64, ret) == 1;
-	fclose(file);
-	*ret *= 1024;
-	return is_found;
-}
-
-/* Bytes of chunks that have no pages yet but may get them without asking. */
-static uint64_t promised_size(const struct pools *pools)
-{
-	uint64_t resident = 0;
-	uint32_t i;
-
-	for (i = 1; i < TABLE_CHUNKS; i++) {
-		struct stat status;
-
-		if (pools->chunks[i].fd >= 0 &&
-		    fstat(pools->chunks[i].fd, &status) == 0)
-			resident += (uint64_t)status.st_blocks * 512;
-	}
-	return pools->total_size - min_u64(resident, pools->total_size);
-}
-
-struct room {
-	int64_t size; /* what may still be made; negative: more is there than
-			 should be */
-	uint64_t available, promised;
-};
-
-static struct room measure_room(const struct pools *pools)
-{
-	const struct config *config = &pools->broker->config;
-	struct room room = {
-		.size = (int64_t)(config->memory_max - pools->total_size),
-		.promised = promised_size(pools),
-	};
-	int64_t by_available;
-
-	/* A kernel that does not say leaves us the other limit. */
-	if (!read_available(&room.available))
-		return room;
-	by_available = (int64_t)(room.available - config->memory_reserve -
-				 room.promised);
-	if (by_available < room.size)
-		room.size = by_available;
-	return room;
-}
-
-static int explain_full(const struct pools *pools, const struct room *room,
-			uint64_t need, struct error *err)
-{
-	const struct config *config = &pools->broker->config;
-
-	error_set(err, -ENOMEM,
-		  "out of memory: %" PRIu64 " MiB more are needed; chunks have "
-		  "%" PRIu64 " of memory_max's %" PRIu64 " MiB, and of %" PRIu64
-		  " MiB available %" PRIu64 " are promised and %" PRIu64
-		  " reserved: release tensors, or raise memory_max",
-		  need / MIB, pools->total_size / MIB, config->memory_max / MIB,
-		  room->available / MIB, room->promised / MIB,
-		  config->memory_reserve / MIB);
-	return POOL_FULL;
-}
-
-static bool is_idle_empty(const struct pools *pools, uint32_t index)
-{
-	const struct chunk *chunk = &pools->chunks[index];
-
-	return chunk->fd >= 0 && !chunk->is_busy && !chunk->is_dying &&
-	       pool_is_empty(pools, index);
-}
-
-static uint64_t empty_size(const struct pools *pools)
-{
-	uint64_t size = 0;
-	uint32_t i;
-
-	for (i = 1; i < TABLE_CHUNKS; i++) {
-		if (is_idle_empty(pools, i))
-			size += pool_record(pools, i)->size;
-	}
-	return size;
-}
-
-/* Retire empty chunks until `size` bytes are on their way. */
-static void retire_empty(struct pools *pools, const struct pool *spare,
-			 uint64_t size)
-{
-	uint32_t i;
-
-	for (i = 1; i < TABLE_CHUNKS && pools->going_size < size; i++) {
-		if (is_idle_empty(pools, i) && pools->chunks[i].pool != spare)
-			pool_mark_dying(pools, i);
-	}
-}
-
-/*
- * May a chunk of `need` bytes be made, and if there is room one of `want`?
- * POOL_WAIT: when empty chunks have gone. Others' go first, then ours, which
- * have no place for what is asked either.
- */
-static int admit(struct pools *pools, const struct pool *pool, uint64_t need,
-		 uint64_t want, uint64_t *ret_size, struct error *err)
-{
-	struct room room = measure_room(pools);
-	uint64_t missing;
-
-	if ((int64_t)need <= room.size) {
-		*ret_size = (int64_t)want <= room.size ? want : need;
-		return POOL_OK;
-	}
-	missing = (uint64_t)((int64_t)need - room.size);
-	/* What is being made or given back counts twice meanwhile. */
-	if (missing > pools->going_size + empty_size(pools) &&
-	    pools->n_works > 0)
-		return POOL_WAIT;
-	if (missing > pools->going_size + empty_size(pools))
-		return explain_full(pools, &room, need, err);
-	retire_empty(pools, pool, missing);
-	retire_empty(pools, NULL, missing);
-	return POOL_WAIT;
-}
-
-/* A descriptor for one more chunk. */
-static int admit_count(struct pools *pools, struct error *err)
-{
-	if (pools->n_chunks < MAX_CHUNKS)
-		return POOL_OK;
-	retire_empty(pools, NULL, 1);
-	if (pools->going_size > 0)
-		return POOL_WAIT;
-	return error_set(err, -ENFILE,
-			 "there are %" PRIu32 " chunks of memory, and each "
-			 "costs a descriptor that must survive a restart: "
-			 "release tensors, or use fewer access classes and "
-			 "bundles",
-			 pools->n_chunks);
-}
 
 /* --- making chunks ---------------------------------------------------------
  */
+
+/* Others use the device too: what is larger than needed may be too large. */
+static void run_create_device(struct pool_work *work)
+{
+	const struct vmm_options options = {.wants_rdma = true};
+
+	work->result = device_check_shareable(work->device, &work->err);
+	if (work->result < 0)
+		return;
+	work->result = vmm_create(work->device, work->size, &options, &work->fd,
+				  &work->err);
+	if (work->result != -ENOMEM || work->size == work->need)
+		return;
+	work->size = work->need;
+	work->result = vmm_create(work->device, work->size, &options, &work->fd,
+				  &work->err);
+}
 
 static void run_create(struct pool_work *work)
 {
@@ -205,6 +67,7 @@ static uint32_t record_chunk(struct pools *pools, const struct pool_work *work)
 		.populated = work->stretch.size,
 		.access = work->pool->access,
 		.bundle = work->pool->bundle,
+		.device = work->source->device,
 	};
 	catalog_set(catalog, catalog->header->next_chunk_id,
 		    catalog->header->next_chunk_id + 1);
@@ -224,7 +87,8 @@ static int add_chunk(struct pool_work *work, struct error *err)
 	uint32_t index;
 	int r;
 
-	r = pool_make_arena(work->size, work->stretch.size, &arena, err);
+	r = pool_make_arena(work->source, work->size, work->stretch.size,
+			    &arena, err);
 	if (r < 0)
 		return r;
 	/* In the store before any record names it; one that no record names
@@ -257,13 +121,13 @@ static void discard(struct pool_work *work)
 	struct pools *pools = work->pools;
 
 	pools->n_chunks--;
-	pool_refund_chunk(pools, work->pool->access.uid, work->size);
+	pool_refund_chunk(work->source, work->pool->access.uid, work->size);
 	pool_maybe_free(work->pool);
 	if (work->fd >= 0) {
 		pool_work_close(work);
 		return;
 	}
-	pools->total_size -= work->size;
+	work->source->total_size -= work->size;
 	waiters_wake_room(pools->broker);
 	free(work);
 }
@@ -288,6 +152,43 @@ static void done_create(struct pool_work *work)
 
 static const struct pool_work_kind work_create = {run_create, done_create};
 
+/* It may have become smaller than was asked for. */
+static void note_made(struct pool_work *work, uint64_t asked)
+{
+	struct pool_source *source = work->source;
+	struct accounts *accounts = &work->pools->broker->accounts;
+	struct account *account =
+		accounts_get(accounts, work->pool->access.uid);
+
+	assert(account); /* it was charged, so it is there */
+	source->total_size -= asked - work->size;
+	account->chunk_size[1] -= asked - work->size;
+	work->stretch.size = work->size;
+}
+
+/* What the driver says of the device concerns all its pools. */
+static void done_create_device(struct pool_work *work)
+{
+	struct devices *devices = &work->pools->broker->devices;
+
+	note_made(work, work->stretch.size);
+	if (work->result == 0)
+		pool_forget_refusals(work->source);
+	if (work->result == -EIO)
+		devices_note_lost(devices, work->device, &work->err);
+	if (work->result != -ENOMEM) {
+		done_create(work);
+		return;
+	}
+	pool_note_refusal(work->source, &work->err);
+	work->pool->n_growing--;
+	waiters_wake_room(work->pools->broker);
+	discard(work);
+}
+
+static const struct pool_work_kind work_create_device = {run_create_device,
+							 done_create_device};
+
 /* How large a chunk should be: as asked, or larger so that there are few. What
  * is larger stays within the quota of who asks: a hint is cheap. */
 static uint64_t wanted_size(const struct pool *pool,
@@ -295,9 +196,11 @@ static uint64_t wanted_size(const struct pool *pool,
 			    uint64_t size_hint)
 {
 	struct broker *broker = pool->pools->broker;
-	uint64_t quota =
-		account_limit(&broker->accounts, account, ACCOUNT_BYTES);
-	uint64_t left = quota - min_u64(quota, account->chunk_size);
+	const struct pool_source *source = pool->source;
+	uint64_t quota = account_limit(&broker->accounts, account,
+				       pool_account(&source->device));
+	uint64_t used = account->chunk_size[!pool_source_is_host(source)];
+	uint64_t left = quota - min_u64(quota, used);
 	uint64_t want = pool->next_size;
 
 	if (pool->bundle && size_hint > 0)
@@ -307,45 +210,64 @@ static uint64_t wanted_size(const struct pool *pool,
 	return max_u64(want, need);
 }
 
-static int make_chunk(struct pool *pool, uint64_t need, uint64_t size_hint,
-		      struct error *err)
+/* The work that makes a chunk, all of it charged. */
+static int begin_chunk(struct pool *pool, const struct device *device,
+		       uint64_t need, uint64_t size, struct account *account,
+		       struct error *err)
+{
+	struct pool_source *source = pool->source;
+	struct pool_work *work;
+	int r;
+
+	r = account_charge(&pool->pools->broker->accounts, account,
+			   ACCOUNT_CHUNKS, 1, err);
+	if (r < 0)
+		return r;
+	work = pool_work_new(source,
+			     device ? &work_create_device : &work_create, 0);
+	if (!work) {
+		account_refund(account, ACCOUNT_CHUNKS, 1);
+		return error_set(err, -ENOMEM, "no memory to make a chunk");
+	}
+	work->pool = pool;
+	work->device = device;
+	work->size = size;
+	work->need = need;
+	work->stretch.size = pool->bundle || device
+				     ? size
+				     : min_u64(size, max_u64(need, STRETCH));
+	account->chunk_size[!pool_source_is_host(source)] += size;
+	source->total_size += size;
+	pool->pools->n_chunks++;
+	pool->n_growing++;
+	pool_work_queue(work);
+	return POOL_WAIT;
+}
+
+/* `device` NULL: of host memory. */
+static int make_chunk(struct pool *pool, const struct device *device,
+		      uint64_t need, uint64_t size_hint, struct error *err)
 {
 	struct pools *pools = pool->pools;
 	struct accounts *accounts = &pools->broker->accounts;
 	struct account *account = accounts_get(accounts, pool->access.uid);
-	struct pool_work *work;
-	uint64_t size = 0;
+	uint64_t want, size = 0;
 	int r;
 
 	if (!account)
 		return error_set(err, -ENOMEM,
 				 "no memory for the account of uid %" PRIu32,
 				 pool->access.uid);
-	r = admit_count(pools, err);
+	r = pool_admit_count(pools, err);
 	if (r != POOL_OK)
 		return r;
-	r = admit(pools, pool, need,
-		  wanted_size(pool, account, need, size_hint), &size, err);
+	want = wanted_size(pool, account, need, size_hint);
+	if (device)
+		want = vmm_round(device, min_u64(want, device->memory));
+	r = pool_admit(pool, device, need, want, &size, err);
 	if (r != POOL_OK)
 		return r;
-	r = account_charge(accounts, account, ACCOUNT_CHUNKS, 1, err);
-	if (r < 0)
-		return r;
-	work = pool_work_new(pools, &work_create, 0);
-	if (!work) {
-		account_refund(account, ACCOUNT_CHUNKS, 1);
-		return error_set(err, -ENOMEM, "no memory to make a chunk");
-	}
-	work->pool = pool;
-	work->size = size;
-	work->stretch.size =
-		pool->bundle ? size : min_u64(size, max_u64(need, STRETCH));
-	account->chunk_size += size;
-	pools->total_size += size;
-	pools->n_chunks++;
-	pool->n_growing++;
-	pool_work_queue(work);
-	return POOL_WAIT;
+	return begin_chunk(pool, device, need, size, account, err);
 }
 
 /* --- populating ------------------------------------------------------------
@@ -414,7 +336,7 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 	}
 	if (!i)
 		return POOL_FULL;
-	work = pool_work_new(pools, &work_populate, 0);
+	work = pool_work_new(pool->source, &work_populate, 0);
 	if (!work)
 		return error_set(err, -ENOMEM, "no memory to grow a chunk");
 	work->chunk = i;
@@ -457,8 +379,10 @@ static bool has_busy_chunk(const struct pool *pool)
 int pool_grow(struct pool *pool, const struct pool_request *request,
 	      uint64_t missing, struct error *err)
 {
-	uint64_t need = chunk_round(missing);
-	int r;
+	const struct devices *devices = &pool->pools->broker->devices;
+	const struct device *device = NULL;
+	uint64_t need;
+	int r = DEVICES_OK;
 
 	/* What is being made, or is out of the arena to be punched, may be
 	 * enough. */
@@ -466,8 +390,13 @@ int pool_grow(struct pool *pool, const struct pool_request *request,
 		return POOL_WAIT;
 	if (pool->failed.code < 0)
 		return tell_failure(pool, err);
+	if (!pool_source_is_host(pool->source))
+		r = devices_find(devices, &request->device, &device, err);
+	if (r != DEVICES_OK)
+		return r < 0 ? r : POOL_WAIT;
+	need = device ? vmm_round(device, missing) : chunk_round(missing);
 	r = populate_more(pool, need, err);
 	if (r != POOL_FULL)
 		return r;
-	return make_chunk(pool, need, request->size_hint, err);
+	return make_chunk(pool, device, need, request->size_hint, err);
 }

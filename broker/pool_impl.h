@@ -1,12 +1,13 @@
 /*
  * What the files of the pool share and nobody else sees.
  *
- * pool.c finds places for blocks, pool_grow.c makes memory for more, and
- * pool_trim.c gives it back. Work on chunks runs on libuv's threads as `struct
- * work`: a kind with two functions, one for the thread, which sees nothing but
- * the struct, and one for the loop. While a chunk is busy its fd stays open;
- * ranges that a thread populates or punches are reserved in the arena, so that
- * nobody is given them.
+ * pool.c finds places for blocks, pool_admit.c says whether there may be more
+ * memory, pool_grow.c makes it, pool_trim.c gives it back, and pool_adopt.c
+ * takes over what an earlier broker had. Work on chunks runs on libuv's threads
+ * as `struct work`: a kind with two functions, one for the thread, which sees
+ * nothing but the struct, and one for the loop. While a chunk is busy its fd
+ * stays open; ranges that a thread populates or punches are reserved in the
+ * arena, so that nobody is given them.
  */
 #pragma once
 #include "broker/broker.h"
@@ -16,12 +17,14 @@
 #include <stdint.h>
 #include <uv.h>
 
-#define BLOCK_ALIGN 64
-#define MIB         (UINT64_C(1) << 20)
+#define BLOCK_ALIGN        64
+#define DEVICE_BLOCK_ALIGN 512
+#define MIB                (UINT64_C(1) << 20)
 
 struct pool {
 	struct pools *pools;
 	struct pool *next;
+	struct pool_source *source;
 	struct access_class access;
 	uint32_t bundle;     /* 0: of an access class */
 	bool is_forgotten;   /* a bundle's: nothing is allocated any more */
@@ -41,11 +44,14 @@ struct pool_work_kind;
 struct pool_work {
 	uv_work_t req;
 	struct pools *pools;
+	struct pool_source *source;
 	const struct pool_work_kind *kind;
-	struct pool *pool; /* create */
-	uint32_t chunk;    /* record; create, close: 0 */
+	const struct device *device; /* create; NULL: on the host */
+	struct pool *pool;           /* create */
+	uint32_t chunk;              /* record; create, close: 0 */
 	int fd, readonly_fd;
 	uint64_t size;        /* of the chunk */
+	uint64_t need;        /* create: how much it may at least be */
 	struct range stretch; /* create, populate */
 	bool is_going;        /* close: the size counts as going */
 	int result;
@@ -81,11 +87,21 @@ static inline bool pool_is_empty(const struct pools *pools, uint32_t index)
 	return pool_record(pools, index)->n_blocks == 0;
 }
 
+static inline bool pool_source_is_host(const struct pool_source *source)
+{
+	return source == &source->pools->host;
+}
+
 /* --- pool.c ----------------------------------------------------------------
  */
 
 /* The name of a chunk's fd in the store. */
 void pool_chunk_name(char ret[FDSTORE_NAME_SIZE], uint32_t id);
+/* Of the class, or of the bundle; NULL: no heap. */
+struct pool *pool_get(struct pools *pools, const struct access_class *access,
+		      const struct device_uuid *device, uint32_t bundle);
+struct pool *pool_new(struct pools *pools, const struct access_class *access,
+		      const struct device_uuid *device, uint32_t bundle);
 /* Free the pool if it is no more than its name. */
 void pool_maybe_free(struct pool *pool);
 void pool_link_chunk(struct pool *pool, uint32_t index);
@@ -94,11 +110,33 @@ void pool_unlink_chunk(struct pool *pool, uint32_t index);
 void pool_note_size(struct pool *pool, uint64_t size);
 /* The entry of the chunk in the state table: its id, 0 when it is gone. */
 void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id);
-/* An arena without what lies behind `populated`. */
-int pool_make_arena(uint64_t size, uint64_t populated, struct arena **ret,
-		    struct error *err);
-/* A chunk less of this uid. */
-void pool_refund_chunk(struct pools *pools, uint32_t uid, uint64_t size);
+/* An arena for chunks of this source, without what lies behind `populated`. */
+int pool_make_arena(const struct pool_source *source, uint64_t size,
+		    uint64_t populated, struct arena **ret, struct error *err);
+/* A chunk less of this uid, and in all. */
+void pool_refund_chunk(struct pool_source *source, uint32_t uid, uint64_t size);
+
+/* --- pool_admit.c ----------------------------------------------------------
+ */
+
+/* Of the host or of that device; NULL: no heap. */
+struct pool_source *pool_source_get(struct pools *pools,
+				    const struct device_uuid *device);
+void pool_sources_free(struct pools *pools);
+
+/*
+ * May the pool have a chunk of `need` bytes, and if there is room one of
+ * `want`? As pool_alloc(); POOL_WAIT also: when empty chunks have gone.
+ */
+int pool_admit(struct pool *pool, const struct device *device, uint64_t need,
+	       uint64_t want, uint64_t *ret_size, struct error *err);
+/* A descriptor for one more chunk. */
+int pool_admit_count(struct pools *pools, struct error *err);
+
+/* The driver had no memory for a chunk: it is asked again in a while. */
+void pool_note_refusal(struct pool_source *source, const struct error *cause);
+/* It had, or some came back: no need to wait. */
+void pool_forget_refusals(struct pool_source *source);
 
 /* --- pool_grow.c -----------------------------------------------------------
  */
@@ -111,7 +149,7 @@ int pool_grow(struct pool *pool, const struct pool_request *request,
  */
 
 /* A work of this kind with room for ranges; NULL: no heap. */
-struct pool_work *pool_work_new(struct pools *pools,
+struct pool_work *pool_work_new(struct pool_source *source,
 				const struct pool_work_kind *kind,
 				uint32_t n_ranges);
 void pool_work_queue(struct pool_work *work);

@@ -21,7 +21,7 @@
 /* --- works -----------------------------------------------------------------
  */
 
-struct pool_work *pool_work_new(struct pools *pools,
+struct pool_work *pool_work_new(struct pool_source *source,
 				const struct pool_work_kind *kind,
 				uint32_t n_ranges)
 {
@@ -32,7 +32,8 @@ struct pool_work *pool_work_new(struct pools *pools,
 					 n_ranges * sizeof(work->ranges[0]));
 	if (!work)
 		return NULL;
-	work->pools = pools;
+	work->pools = source->pools;
+	work->source = source;
 	work->kind = kind;
 	work->fd = -1;
 	work->readonly_fd = -1;
@@ -53,6 +54,7 @@ static void on_done(uv_work_t *req, int status)
 
 	(void)status; /* nobody cancels works */
 	work->pools->n_works--;
+	work->source->n_works--;
 	work->kind->done(work);
 }
 
@@ -62,6 +64,7 @@ void pool_work_queue(struct pool_work *work)
 
 	work->req.data = work;
 	work->pools->n_works++;
+	work->source->n_works++;
 	r = uv_queue_work(&work->pools->broker->loop, &work->req, on_run,
 			  on_done);
 	/* It refuses only a missing function. */
@@ -81,12 +84,12 @@ static void run_close(struct pool_work *work)
 
 static void done_close(struct pool_work *work)
 {
-	struct pools *pools = work->pools;
-
-	pools->total_size -= work->size;
+	work->source->total_size -= work->size;
 	if (work->is_going)
-		pools->going_size -= work->size;
-	waiters_wake_room(pools->broker);
+		work->source->going_size -= work->size;
+	/* The driver may have more now than when it was asked last. */
+	pool_forget_refusals(work->source);
+	waiters_wake_room(work->pools->broker);
 	free(work);
 }
 
@@ -139,7 +142,7 @@ void pool_mark_dying(struct pools *pools, uint32_t index)
 	if (chunk->is_dying)
 		return;
 	chunk->is_dying = true;
-	pools->going_size += pool_record(pools, index)->size;
+	chunk->pool->source->going_size += pool_record(pools, index)->size;
 	schedule_trim(pools, now_ms());
 }
 
@@ -162,7 +165,7 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 	engine_forget_chunk(&broker->engine, index);
 	pool_show_chunk(pools, index, 0);
 	fdstore_remove(&broker->fdstore, name);
-	pool_refund_chunk(pools, uid, size);
+	pool_refund_chunk(pool->source, uid, size);
 	arena_free(chunk->arena);
 	pool_unlink_chunk(pool, index);
 	*chunk = (struct chunk){.fd = -1, .readonly_fd = -1};
@@ -172,10 +175,11 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 }
 
 /* Mappings that clients forgot to undo pin no memory once it is punched. A
- * failure changes nothing but that. */
+ * failure changes nothing but that. Memory of a device has no holes. */
 static void run_empty(struct pool_work *work)
 {
-	(void)chunk_punch(work->fd, 0, work->size, NULL);
+	if (pool_source_is_host(work->source))
+		(void)chunk_punch(work->fd, 0, work->size, NULL);
 }
 
 static void done_empty(struct pool_work *work)
@@ -192,7 +196,8 @@ static const struct pool_work_kind work_empty = {run_empty, done_empty};
 static void retire(struct pools *pools, uint32_t index)
 {
 	struct chunk *chunk = &pools->chunks[index];
-	struct pool_work *work = pool_work_new(pools, &work_empty, 0);
+	struct pool_work *work =
+		pool_work_new(chunk->pool->source, &work_empty, 0);
 
 	if (!work) {
 		schedule_trim(pools, now_ms() + RETRY_MS);
@@ -279,12 +284,12 @@ static void trim(struct pools *pools, uint32_t index)
 
 	chunk->is_warm = false;
 	/* A bundle's free ranges were never touched, or go with it. */
-	if (chunk->pool->bundle)
+	if (chunk->pool->bundle || !pool_source_is_host(chunk->pool->source))
 		return;
 	arena_visit_free(chunk->arena, collect_range, &collection);
 	if (collection.n == 0)
 		return;
-	work = pool_work_new(pools, &work_punch, collection.n);
+	work = pool_work_new(chunk->pool->source, &work_punch, collection.n);
 	if (!work)
 		return;
 	collection = (struct collection){work->ranges, 0, collection.n};

@@ -527,6 +527,14 @@ static uint32_t job_flags(const struct reduction *reduction)
 	return flags;
 }
 
+static void count_work(const struct group *group)
+{
+	struct engine *engine = &group->comm->broker->engine;
+
+	engine->n_reductions++;
+	engine->bytes_reduced += group->plan.input_size * group->comm->n_ranks;
+}
+
 static void note_submitted(struct reduction *reduction)
 {
 	struct group *group = reduction->group;
@@ -544,8 +552,8 @@ static int submit(struct reduction *reduction, struct error *err)
 	struct group *group = reduction->group;
 	struct engine *engine = &group->comm->broker->engine;
 	struct engine_slots slots = {
-		.grads = group->grads,
-		.partial = group->partial,
+		.grads = group->grads.slots[0],
+		.partial = group->partial.slots[0],
 	};
 	struct job job = {
 		.kind = JOB_REDUCE,
@@ -576,20 +584,13 @@ static int submit(struct reduction *reduction, struct error *err)
 static int make_partial(struct reduction *reduction, struct error *err)
 {
 	struct group *group = reduction->group;
-	struct broker *broker = group->comm->broker;
-	const struct comm_record *record =
-		catalog_comm(&broker->catalog, group->comm->record);
-	struct storage_request request = {
-		.access = record->access,
-		.uid = record->uid,
-		.size = group->plan.partial_size * group->plan.n_replicas,
-		.may_evict = true,
-	};
 	int r;
 
-	if (group->partial || !is_put_off(reduction))
+	if (!is_put_off(reduction))
 		return POOL_OK;
-	r = storage_make(broker, &request, &group->partial, err);
+	r = rank_memory_make(group->comm,
+			     group_size(group, group->plan.partial_size),
+			     &group->partial, err);
 	if (r > 0 && !reduction->waits_since_ms)
 		reduction->waits_since_ms = now_ms();
 	if (r > 0)
@@ -604,11 +605,25 @@ static bool start_one(struct reduction *reduction)
 	int r;
 
 	r = make_partial(reduction, &err);
-	if (r == POOL_OK)
+	if (r == POOL_OK && !reduction->group->comm->is_on_devices)
 		r = submit(reduction, &err);
 	if (r < 0)
 		fail(reduction->group, &err);
 	return r == 0;
+}
+
+/* On devices the ranks do the work, in the order of the list: for us it is done
+ * when it may begin. */
+static void hand_to_ranks(struct comm *comm)
+{
+	struct reduction *reduction;
+
+	while ((reduction = comm->first_reduction) &&
+	       reduction->submitted == comm_all(comm) && start_one(reduction)) {
+		note_submitted(reduction);
+		count_work(reduction->group);
+		finish(reduction);
+	}
 }
 
 void reductions_progress(struct comm *comm)
@@ -616,6 +631,11 @@ void reductions_progress(struct comm *comm)
 	struct reduction *reduction = comm->first_reduction;
 	uint32_t n_running = 0;
 
+	if (comm->is_on_devices) {
+		hand_to_ranks(comm);
+		catalog_commit(&comm->broker->catalog);
+		return;
+	}
 	while (reduction && n_running < REDUCTION_MAX_RUNNING) {
 		if (!reduction->is_running &&
 		    (reduction->submitted != comm_all(comm) ||

@@ -15,9 +15,11 @@
 #include "broker/deadline.h"
 #include "broker/grant.h"
 #include "broker/limbo.h"
+#include "broker/order.h"
 #include "broker/outcome.h"
 #include "broker/peer.h"
 #include "broker/slot.h"
+#include "broker/timeline_file.h"
 #include "broker/waiter.h"
 #include "proto/error.h"
 #include "proto/point.h"
@@ -139,6 +141,8 @@ void session_stop(struct session *session)
 	stop_handle(&session->doorbell_poll);
 	close_fd(&session->pidfd);
 	close_fd(&session->doorbell_fd);
+	close_fd(&session->timelines_readonly_fd);
+	timelines_close(&session->timelines);
 	refs_close(&session->refs);
 	if (session->index)
 		session->broker->sessions[session->index] = NULL;
@@ -223,6 +227,8 @@ static struct session *session_alloc(struct broker *broker)
 		return NULL;
 	session->broker = broker;
 	session->refs = REFS_NULL;
+	session->timelines = TIMELINES_NULL;
+	session->timelines_readonly_fd = -1;
 	session->pidfd = -1;
 	session->doorbell_fd = -1;
 	return session;
@@ -401,6 +407,7 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 	session->index = index;
 	broker->sessions[index] = session;
 	broker->n_sessions++;
+	timeline_file_adopt(session);
 	outcome_adopt(session);
 	*ret = session;
 	return (int)outcome;
@@ -577,6 +584,8 @@ void session_end(struct session *session)
 	session_attach_peer(session, NULL);
 	comms_end_session(broker, session);
 	catalog_commit(catalog);
+	order_end_session(broker, session->index);
+	timeline_file_end(session);
 	abort_bundles(session);
 	slot_end_session(broker, session->index);
 	catalog_commit(catalog);

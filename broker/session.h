@@ -10,6 +10,7 @@
 #pragma once
 #include "broker/catalog.h"
 #include "shm/refs.h"
+#include "shm/timeline.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -27,8 +28,10 @@ struct session {
 	struct broker *broker;
 	uint32_t index;   /* catalog record, and place in broker.sessions */
 	struct refs refs; /* REFS_NULL until the client has reconnected */
-	int pidfd;        /* owned */
-	int doorbell_fd;  /* owned; -1 until connected once */
+	struct timelines timelines; /* TIMELINES_NULL until asked for */
+	int timelines_readonly_fd;  /* owned; -1 until first asked for */
+	int pidfd;                  /* owned */
+	int doorbell_fd;            /* owned; -1 until connected once */
 	uv_poll_t pidfd_poll, doorbell_poll;
 	struct peer *peer; /* NULL: not connected */
 	struct account *account;

@@ -5,7 +5,9 @@
  * Reclaiming is the broker's half of the argument in shm/refs.h: the word
  * becomes LIMBO first, with a seq_cst store, and then the counts are read. A
  * client that acquired before that store is counted; one that comes after it
- * sees LIMBO and backs out.
+ * sees LIMBO and backs out. Where nobody holds, a device may still be at work:
+ * for the writer until its order is reached (order.h), for who read until the
+ * fence that the release has left.
  *
  * LAYOUT of a slot's blob: name without a final 0, padding to 8, shape,
  * strides (int64 each).
@@ -15,6 +17,7 @@
 #include "broker/bundle.h"
 #include "broker/grant.h"
 #include "broker/index.h"
+#include "broker/order.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include "proto/point.h"
@@ -34,18 +37,28 @@ static const bool moves[4][4] = {
 	[SLOT_LIMBO] = {[SLOT_PUBLISHED] = true, [SLOT_FREE] = true},
 };
 
+static uint64_t word_of(const struct slot_record *record, enum slot_state state)
+{
+	uint64_t word = table_word(record->generation, state);
+
+	if (state != SLOT_FREE && record->flags & SLOT_FLAG_TAINTED)
+		word |= SLOT_TAINTED;
+	return word;
+}
+
 static void set_word(struct broker *broker, uint32_t slot,
 		     enum slot_state state)
 {
-	uint64_t generation = catalog_slot(&broker->catalog, slot)->generation;
+	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
 	uint64_t old = table_load(&broker->table, slot);
-	uint64_t new = table_word(generation, state);
+	uint64_t new = word_of(record, state);
 
 	if (old == new)
 		return;
-	assert(moves[table_word_state(old)][state]);
+	assert(moves[table_word_state(old)][state] ||
+	       (new &SLOT_TAINTED &&table_word_state(old) == state));
 	assert(table_word_state(old) == SLOT_FREE ||
-	       table_word_generation(old) == generation);
+	       table_word_generation(old) == record->generation);
 	table_store(&broker->table, slot, new);
 }
 
@@ -129,11 +142,6 @@ void slot_set_name(struct broker *broker, uint32_t slot, const char *name,
 /* --- birth ------------------------------------------------------------------
  */
 
-uint64_t slot_block_charge(uint64_t size)
-{
-	return ((size ? size : 1) + 63) & ~UINT64_C(63);
-}
-
 uint32_t slot_new(struct broker *broker, uint32_t block, uint64_t offset,
 		  uint64_t size, const struct tensor_type *type,
 		  const char *name, uint32_t writer, uint32_t uid)
@@ -191,16 +199,41 @@ enum slot_state slot_state(const struct broker *broker, uint32_t slot)
 	return index_shows(broker, slot) ? SLOT_PUBLISHED : SLOT_LIMBO;
 }
 
-bool slot_is_held(const struct broker *broker, uint32_t slot)
+enum slot_use slot_use(const struct broker *broker, uint32_t slot)
 {
 	const struct catalog *catalog = &broker->catalog;
-	uint32_t grant = catalog_slot(catalog, slot)->grants.first;
+	const struct slot_record *record = catalog_slot(catalog, slot);
+	uint32_t grant = record->grants.first;
+	enum slot_use use = SLOT_UNUSED;
 
+	if (record->order && order_is_pending(broker, slot))
+		use = SLOT_FENCED;
 	for (; grant; grant = catalog_grant(catalog, grant)->slot_link.next) {
 		if (grant_holds(broker, grant) > 0)
-			return true;
+			return SLOT_HELD;
+		if (grant_is_fenced(broker, grant))
+			use = SLOT_FENCED;
 	}
-	return false;
+	return use;
+}
+
+bool slot_is_held(const struct broker *broker, uint32_t slot)
+{
+	return slot_use(broker, slot) == SLOT_HELD;
+}
+
+void slot_taint(struct broker *broker, uint32_t slot)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct slot_record *record = catalog_slot(catalog, slot);
+
+	uint64_t word = table_load(&broker->table, slot);
+
+	catalog_set(catalog, record->flags,
+		    (uint16_t)(record->flags | SLOT_FLAG_TAINTED));
+	/* One that has just been made has no word yet. */
+	if (table_word_generation(word) == record->generation)
+		set_word(broker, slot, table_word_state(word));
 }
 
 void slot_end_writer(struct broker *broker, uint32_t slot)
@@ -327,10 +360,12 @@ static void refund(struct broker *broker, uint32_t uid, enum account_kind kind,
 static void free_block(struct broker *broker, uint32_t index)
 {
 	struct block_record *block = catalog_block(&broker->catalog, index);
-	uint64_t charge = slot_block_charge(block->size);
+	const struct device_uuid *device =
+		pool_block_device(&broker->pools, block);
+	uint64_t charge = pool_block_size(block->size, device);
 	struct session *maker = broker->sessions[block->maker];
 
-	refund(broker, block->uid, ACCOUNT_BYTES, charge);
+	refund(broker, block->uid, pool_account(device), charge);
 	if (maker) {
 		assert(maker->n_bytes >= charge);
 		maker->n_bytes -= charge;
@@ -353,6 +388,7 @@ static void free_slot(struct broker *broker, uint32_t slot)
 
 	assert(!record->writer && !record->tied && !is_kept(record));
 	leave_limbo(broker, slot);
+	order_end(broker, slot);
 	grant_drop_slot(broker, slot);
 	slot_end_name(broker, slot); /* a member of a bundle: it hung there */
 	if (record->bundle)
@@ -374,12 +410,14 @@ bool slot_settle(struct broker *broker, uint32_t slot)
 {
 	struct catalog *catalog = &broker->catalog;
 	enum slot_state state = slot_state(broker, slot);
+	enum slot_use use;
 
 	if (state == SLOT_FREE)
 		return false;
 	/* A writer that let its last hold go has given up: it has no way back
 	 * to what is not published. */
-	if (catalog_slot(catalog, slot)->writer && !slot_is_held(broker, slot)) {
+	if (catalog_slot(catalog, slot)->writer &&
+	    !slot_is_held(broker, slot)) {
 		slot_end_writer(broker, slot);
 		state = slot_state(broker, slot);
 	}
@@ -389,8 +427,11 @@ bool slot_settle(struct broker *broker, uint32_t slot)
 		return false;
 	}
 	point("slot.limbo");
-	if (slot_is_held(broker, slot)) {
+	use = slot_use(broker, slot);
+	if (use != SLOT_UNUSED) {
 		enter_limbo(broker, slot);
+		if (use == SLOT_FENCED)
+			limbo_watch(broker, slot);
 		return false;
 	}
 	if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM) {
@@ -411,7 +452,7 @@ bool slot_evict(struct broker *broker, uint32_t slot)
 {
 	set_word(broker, slot, SLOT_LIMBO);
 	point("slot.evict");
-	if (slot_is_held(broker, slot)) {
+	if (slot_use(broker, slot) != SLOT_UNUSED) {
 		set_word(broker, slot, SLOT_PUBLISHED);
 		return false;
 	}
@@ -446,14 +487,16 @@ static int adopt_charge(struct broker *broker, uint32_t slot, struct error *err)
 	struct block_record *block = catalog_block(catalog, record->block);
 	struct account *payer = accounts_get(&broker->accounts, record->uid);
 	struct account *owner = accounts_get(&broker->accounts, block->uid);
-	uint64_t charge = slot_block_charge(block->size);
+	const struct device_uuid *device =
+		pool_block_device(&broker->pools, block);
+	uint64_t charge = pool_block_size(block->size, device);
 
 	if (!payer || !owner)
 		return error_set(err, -ENOMEM, "no memory for accounts");
 	account_charge_adopted(payer, ACCOUNT_SLOTS, 1);
 	if (block->slots.first != slot)
 		return 0;
-	account_charge_adopted(owner, ACCOUNT_BYTES, charge);
+	account_charge_adopted(owner, pool_account(device), charge);
 	if (broker->sessions[block->maker])
 		broker->sessions[block->maker]->n_bytes += charge;
 	return 0;
@@ -466,11 +509,11 @@ static int adopt(struct broker *broker, uint32_t slot, struct error *err)
 
 	/* The word may be one of a transaction that was undone: it is not
 	 * moved but set. */
-	table_store(&broker->table, slot,
-		    table_word(record->generation, state));
+	table_store(&broker->table, slot, word_of(record, state));
 	if (state == SLOT_FREE)
 		return 0;
 	record->heap_position = 0;
+	record->is_fenced = 0;
 	record->n_pins = 0;
 	if (index_shows(broker, slot) && !record->bundle &&
 	    (record->flags & PUBLISH_EVICTABLE))
@@ -566,7 +609,10 @@ void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
 		.size = record->size,
 		.version = record->version,
 		.name = name_buffer ? name_buffer : "",
+		.is_tainted = record->flags & SLOT_FLAG_TAINTED,
 	};
+	if (record->order)
+		order_describe(broker, slot, &ret->order);
 	slot_describe(broker, slot, &ret->type, name_buffer);
 }
 

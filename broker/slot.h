@@ -46,15 +46,23 @@ enum slot_state slot_state(const struct broker *broker, uint32_t slot);
 /*
  * Bring word, limbo list and memory in line with keepers and holds. Frees the
  * slot (and its block, if it was the last there) when nothing keeps it and
- * nobody holds it. True: it was freed. Where the journal is almost half
- * full the slot only goes to limbo, which a later round of the loop collects:
- * so 131,072 slots can be settled in one transaction, however many sessions
- * have grants of them.
+ * nobody holds it and no device is at work on it. True: it was freed. Where the
+ * journal is almost half full the slot only goes to limbo, which a later round
+ * of the loop collects: so 131,072 slots can be settled in one transaction,
+ * however many sessions have grants of them.
  */
 bool slot_settle(struct broker *broker, uint32_t slot);
 
-/* Sum of granted + delta over sessions, none counted below 0. */
+enum slot_use {
+	SLOT_UNUSED,
+	SLOT_FENCED, /* nobody holds it, but devices are at work on it */
+	SLOT_HELD,   /* granted + delta of some session is above 0 */
+};
+enum slot_use slot_use(const struct broker *broker, uint32_t slot);
 bool slot_is_held(const struct broker *broker, uint32_t slot);
+
+/* Its contents will never be there; in the word from now on. */
+void slot_taint(struct broker *broker, uint32_t slot);
 
 /* The slot if `ref` is a live one, else 0 with -ESTALE in `err`. */
 uint32_t slot_find(const struct broker *broker, const struct slot_ref *ref,
@@ -104,8 +112,8 @@ void slot_end_session(struct broker *broker, uint32_t session);
  * in this or a later transaction. */
 void slot_hide(struct broker *broker, uint32_t slot);
 
-/* Let a published slot go if nobody holds it. False: somebody does, and
- * nothing changed. */
+/* Let a published slot go if nobody and no device uses it. False: somebody
+ * does, and nothing changed. */
 bool slot_evict(struct broker *broker, uint32_t slot);
 
 /*
@@ -115,9 +123,6 @@ bool slot_evict(struct broker *broker, uint32_t slot);
  * is freed is refunded. Sessions in broker.sessions[] get their n_bytes.
  */
 int slot_adopt_all(struct broker *broker, struct error *err);
-
-/* What a block of this size costs: it is rounded up to 64 bytes. */
-uint64_t slot_block_charge(uint64_t size);
 
 /* Name and type of a slot (the name it has or had, or that it will have in a
  * bundle); the name is copied to `ret_name` (NAME_MAX_SIZE + 1 bytes), either

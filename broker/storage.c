@@ -19,6 +19,7 @@ struct attempt {
 	struct broker *broker;
 	const struct storage_request *request;
 	struct account *account;
+	enum account_kind kind;
 	uint64_t size, charge;
 };
 
@@ -28,7 +29,7 @@ struct attempt {
 static int check_limits(const struct attempt *attempt, struct error *err)
 {
 	uint64_t quota = account_limit(&attempt->broker->accounts,
-				       attempt->account, ACCOUNT_BYTES);
+				       attempt->account, attempt->kind);
 
 	if (attempt->charge <= quota)
 		return 0;
@@ -57,19 +58,19 @@ static bool charge(const struct attempt *attempt, struct error *err)
 {
 	const struct accounts *accounts = &attempt->broker->accounts;
 
-	if (account_charge(accounts, attempt->account, ACCOUNT_BYTES,
+	if (account_charge(accounts, attempt->account, attempt->kind,
 			   attempt->charge, err) < 0)
 		return false;
 	if (account_charge(accounts, attempt->account, ACCOUNT_SLOTS, 1, err) ==
 	    0)
 		return true;
-	account_refund(attempt->account, ACCOUNT_BYTES, attempt->charge);
+	account_refund(attempt->account, attempt->kind, attempt->charge);
 	return false;
 }
 
 static void refund(const struct attempt *attempt)
 {
-	account_refund(attempt->account, ACCOUNT_BYTES, attempt->charge);
+	account_refund(attempt->account, attempt->kind, attempt->charge);
 	account_refund(attempt->account, ACCOUNT_SLOTS, 1);
 }
 
@@ -80,6 +81,7 @@ static int try_once(const struct attempt *attempt, uint32_t *ret_block,
 	struct pools *pools = &attempt->broker->pools;
 	struct pool_request request = {
 		.access = attempt->request->access,
+		.device = attempt->request->device,
 		.n = 1,
 		.sizes = &attempt->size,
 		.uid = attempt->request->uid,
@@ -101,13 +103,14 @@ static int try_once(const struct attempt *attempt, uint32_t *ret_block,
 static bool evict(const struct attempt *attempt)
 {
 	struct broker *broker = attempt->broker;
+	const struct storage_request *request = attempt->request;
 	uint64_t left = account_left(&broker->accounts, attempt->account,
-				     ACCOUNT_BYTES);
+				     attempt->kind);
 
 	if (attempt->charge > left)
 		return limbo_evict(broker, attempt->charge - left,
-				   &attempt->request->uid) > 0;
-	return limbo_evict(broker, attempt->charge, NULL) > 0;
+				   &request->device, &request->uid) > 0;
+	return limbo_evict(broker, attempt->charge, &request->device, NULL) > 0;
 }
 
 static int try_hard(const struct attempt *attempt, uint32_t *ret_block,
@@ -164,8 +167,9 @@ int storage_make(struct broker *broker, const struct storage_request *request,
 		.broker = broker,
 		.request = request,
 		.account = accounts_get(&broker->accounts, request->uid),
+		.kind = pool_account(&request->device),
 		.size = size,
-		.charge = slot_block_charge(size),
+		.charge = pool_block_size(size, &request->device),
 	};
 	uint32_t block = 0;
 	int r;

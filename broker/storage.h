@@ -18,6 +18,7 @@ struct storage_request {
 	struct access_class access; /* with the real uid */
 	uint32_t uid;               /* charged */
 	uint64_t size;              /* bytes; 0 counts as 1 */
+	struct device_uuid device;  /* where; all 0: host memory */
 	bool may_evict; /* collect limbo and evict where there is no room */
 };
 

@@ -8,8 +8,10 @@
  */
 #include "client/bundle.h"
 #include "client/client.h"
+#include "client/device.h"
 #include "client/places.h"
 #include "client/spec.h"
+#include "client/stream.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,13 +72,16 @@ int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 					    .mode = o->access.mode},
 				 .size_hint = o->size_hint,
 				 .flags = o->flags,
-				 .ttl_ms = o->ttl_ms},
+				 .ttl_ms = o->ttl_ms,
+				 .device = device_uuid_of(&o->device)},
 	};
 	struct fsdp_bundle *bundle;
 	struct answer answer;
 	int r;
 
 	r = client_check(client, err);
+	if (r == 0)
+		r = device_check_usable(&request.bundle_begin.device, err);
 	if (r < 0)
 		return r;
 	bundle = calloc(1, sizeof(*bundle));
@@ -290,6 +295,18 @@ void fsdp_bundle_abort(struct fsdp_bundle *bundle)
 
 /* --- get ----------------------------------------------------------------- */
 
+/* What the broker committed is written; a stream that cannot be given is found
+ * out here. */
+static int await(struct fsdp_tensor **tensors, size_t n,
+		 const struct fsdp_get_options *options, struct error *err)
+{
+	int r = stream_await(tensors, n, options, 0, err);
+
+	while (r < 0 && n-- > 0)
+		fsdp_free(tensors[n]);
+	return r;
+}
+
 static int adopt_members(struct fsdp_client *client, struct answer *answer,
 			 const struct fsdp_get_options *options,
 			 struct fsdp_tensor ***ret, size_t *ret_n,
@@ -319,6 +336,8 @@ static int adopt_members(struct fsdp_client *client, struct answer *answer,
 			      reply->n_members);
 	}
 	manifest_close(manifest);
+	if (r == 0)
+		r = await(tensors, use.n, options, err);
 	if (r < 0) {
 		free(tensors);
 		return r;

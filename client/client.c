@@ -190,6 +190,9 @@ static struct fsdp_client *client_new(void)
 	client->refs = REFS_NULL;
 	client->table = TABLE_NULL;
 	mappings_init(&client->mappings);
+	timeline_book_init(&client->timelines);
+	pthread_mutex_init(&client->fences_lock, NULL);
+	copiers_init(&client->copiers);
 	client->connection = CONNECTION_NULL;
 	pthread_mutex_init(&client->bundles_lock, NULL);
 	pthread_mutex_init(&client->comms_lock, NULL);
@@ -207,6 +210,8 @@ static void client_free(struct fsdp_client *client, bool is_forked)
 	for (size_t i = 0; i < SHELVES; i++)
 		shelf_deinit(&client->shelves[i]);
 	connection_close(&client->connection);
+	copiers_deinit(&client->copiers, is_forked);
+	timeline_book_deinit(&client->timelines, is_forked);
 	mappings_deinit(&client->mappings, is_forked);
 	if (is_forked)
 		(void)close(client->refs.fd);
@@ -246,8 +251,12 @@ void fsdp_close(struct fsdp_client *client)
 	if (!client)
 		return;
 	is_forked = guard_is_forked(&client->guard);
-	if (!is_forked)
+	if (!is_forked) {
+		/* What was published or released on a stream goes on without
+		 * its caller, and needs the mappings. */
+		mappings_synchronize(&client->mappings);
 		(void)client_command(client, &goodbye, NULL);
+	}
 	client_free(client, is_forked);
 }
 

@@ -6,11 +6,13 @@
  */
 #pragma once
 #include "client/connection.h"
+#include "client/copy.h"
 #include "client/error.h"
 #include "client/fsdp.h"
 #include "client/guard.h"
 #include "client/mapping.h"
 #include "client/tensor.h"
+#include "client/timeline.h"
 #include "shm/refs.h"
 #include "shm/table.h"
 #include <stdbool.h>
@@ -22,6 +24,9 @@ struct fsdp_client {
 	struct table table;
 	uint32_t n_slots;
 	struct mappings mappings;
+	struct timeline_book timelines;
+	pthread_mutex_t fences_lock; /* of those in our ref-counter entries */
+	struct copiers copiers;
 	struct connection connection;
 	pthread_mutex_t bundles_lock;
 	struct fsdp_bundle *bundles; /* staged by us, not ended yet */

@@ -7,9 +7,14 @@
  * not come back we say it ourselves.
  */
 #include "client/comm.h"
+#include "client/device.h"
+#include "client/engine.h"
+#include "cuda/nccl_comm.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define DEFAULT_TIMEOUT_MS 60000
 #define DEFAULT_TTL_MS     600000
@@ -50,9 +55,36 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 	if (r != -ECONNABORTED && connection_is_down(&comm->client->connection))
 		r = error_wrap(err, -ECONNABORTED,
 			       "fsdpd is gone, and what ran there with it");
-	if (r == -ECONNABORTED)
-		comm->failure = *err;
+	if (r != -ECONNABORTED)
+		return r;
+	comm->failure = *err;
+	if (comm->engine)
+		engine_abort(comm->engine);
 	return r;
+}
+
+void comm_give_up(struct fsdp_comm *comm, const struct error *why)
+{
+	char sentence[MESSAGE_MAX_TEXT + 1];
+	struct request request = {
+		.kind = MESSAGE_COMM_FAIL,
+		.comm_fail = {.comm = comm->id, .sentence = sentence},
+	};
+
+	snprintf(sentence, sizeof(sentence), "%.*s", MESSAGE_MAX_TEXT,
+		 why->msg);
+	(void)client_command(comm->client, &request, NULL);
+}
+
+int comm_check_stream(const struct fsdp_comm *comm, void *stream,
+		      struct error *err)
+{
+	if (comm->engine)
+		return engine_check_stream(comm->engine, stream, err);
+	return error_set(err, -EINVAL,
+			 "communicator '%s' is on host memory, which no stream "
+			 "orders; give none",
+			 comm->name);
 }
 
 /* --- joining and leaving ------------------------------------------------- */
@@ -71,7 +103,7 @@ static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
 					     uint32_t rank,
 					     const struct fsdp_comm_options *o)
 {
-	return (struct comm_join_request){
+	struct comm_join_request request = {
 		.name = name,
 		.access = access_of(&o->access),
 		.n_ranks = n_ranks,
@@ -84,7 +116,36 @@ static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
 		.limit = o->limit,
 		.limit_bytes = o->limit_bytes,
 		.n_inputs = o->n_inputs ? o->n_inputs : 1,
+		.device = device_uuid_of(o->device),
+		.n_local = o->n_local,
+		.has_nccl_id = o->nccl_id != NULL,
 	};
+
+	if (o->nccl_id)
+		memcpy(request.nccl_id, o->nccl_id, sizeof(request.nccl_id));
+	return request;
+}
+
+/* What a rank on a device brings along: rank 0 makes the id, unless the caller
+ * has one. */
+static int prepare(struct comm_join_request *request, struct error *err)
+{
+	int r;
+
+	if (!request->n_local)
+		request->n_local = request->n_ranks;
+	if (device_uuid_is_host(&request->device))
+		return 0;
+	r = device_check_usable(&request->device, err);
+	if (r < 0 || request->has_nccl_id || request->rank != 0)
+		return r;
+	request->has_nccl_id = true;
+	return nccl_id_make(request->nccl_id, err);
+}
+
+int fsdp_nccl_id(uint8_t ret[FSDP_NCCL_ID_SIZE])
+{
+	return nccl_id_make(ret, error_of_thread());
 }
 
 static void link_comm(struct fsdp_client *client, struct fsdp_comm *comm)
@@ -93,6 +154,18 @@ static void link_comm(struct fsdp_client *client, struct fsdp_comm *comm)
 	comm->next = client->comms;
 	client->comms = comm;
 	pthread_mutex_unlock(&client->comms_lock);
+}
+
+static void free_one(struct fsdp_comm *comm)
+{
+	while (comm->groups) {
+		struct fsdp_group *group = comm->groups;
+
+		comm->groups = group->next;
+		group_free(group);
+	}
+	engine_free(comm->engine);
+	free(comm);
 }
 
 static void unlink_comm(struct fsdp_client *client, struct fsdp_comm *comm)
@@ -104,6 +177,34 @@ static void unlink_comm(struct fsdp_client *client, struct fsdp_comm *comm)
 		link = &(*link)->next;
 	*link = comm->next;
 	pthread_mutex_unlock(&client->comms_lock);
+}
+
+static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
+		      const struct comm_join_request *joined,
+		      const struct comm_reply *reply)
+{
+	comm->client = client;
+	comm->id = reply->comm;
+	comm->step = reply->step;
+	comm->rank = joined->rank;
+	comm->n_shards = joined->n_shards;
+	snprintf(comm->name, sizeof(comm->name), "%s", joined->name);
+}
+
+/* If it cannot be, the others need not wait for us until they are late. */
+static int open_engine(struct fsdp_comm *comm,
+		       const struct comm_join_request *joined,
+		       const struct comm_reply *reply, struct error *err)
+{
+	int r;
+
+	if (device_uuid_is_host(&joined->device))
+		return 0;
+	r = engine_new(comm, joined, reply->nccl_id, &comm->engine, err);
+	if (r == 0)
+		return 0;
+	comm_give_up(comm, err);
+	return error_wrap(err, r, "join communicator '%s'", comm->name);
 }
 
 int fsdp_comm_join(struct fsdp_client *client, const char *name,
@@ -125,6 +226,9 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 	r = client_check(client, err);
 	if (r < 0)
 		return r;
+	r = prepare(&request.comm_join, err);
+	if (r < 0)
+		return error_wrap(err, r, "join communicator '%s'", name);
 	comm = calloc(1, sizeof(*comm));
 	if (!comm)
 		return error_set(err, -ENOMEM, "no memory for a communicator");
@@ -133,13 +237,14 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 		free(comm);
 		return r;
 	}
-	comm->client = client;
-	comm->id = answer.reply.comm.comm;
-	comm->step = answer.reply.comm.step;
-	comm->rank = rank;
-	comm->n_shards = request.comm_join.n_shards;
-	answer_deinit(&answer);
+	take_comm(comm, client, &request.comm_join, &answer.reply.comm);
 	link_comm(client, comm);
+	r = open_engine(comm, &request.comm_join, &answer.reply.comm, err);
+	answer_deinit(&answer);
+	if (r < 0) {
+		fsdp_comm_leave(comm);
+		return r;
+	}
 	*ret = comm;
 	return 0;
 }
@@ -147,17 +252,6 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 uint64_t fsdp_comm_step(const struct fsdp_comm *comm)
 {
 	return comm->step;
-}
-
-static void free_one(struct fsdp_comm *comm)
-{
-	while (comm->groups) {
-		struct fsdp_group *group = comm->groups;
-
-		comm->groups = group->next;
-		group_free(group);
-	}
-	free(comm);
 }
 
 void comm_free_all(struct fsdp_client *client)
@@ -179,6 +273,8 @@ void fsdp_comm_leave(struct fsdp_comm *comm)
 		return;
 	client = comm->client;
 	request.comm_leave.comm = comm->id;
+	if (comm->engine)
+		engine_stop(comm->engine);
 	for (struct fsdp_group *group = comm->groups; group;
 	     group = group->next)
 		group_end_handles(group);
@@ -202,7 +298,27 @@ int fsdp_comm_remove(struct fsdp_client *client, const char *name)
 
 /* --- committing and waiting ---------------------------------------------- */
 
+/* The shards are written, and frozen ones carried over. */
+static int finish_shards(struct fsdp_comm *comm, uint64_t step, void *stream,
+			 struct error *err)
+{
+	int r = comm->engine ? engine_settle(comm->engine, stream, err) : 0;
+
+	for (struct fsdp_group *group = comm->groups; group && r == 0;
+	     group = group->next)
+		r = group_carry_frozen(group, err);
+	if (r == 0 && comm->engine)
+		r = engine_agree(comm->engine, step, err);
+	return r;
+}
+
 int fsdp_commit(struct fsdp_comm *comm, uint64_t step, struct fsdp_work *ret)
+{
+	return fsdp_commit_on(comm, step, NULL, ret);
+}
+
+int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,
+		   struct fsdp_work *ret)
 {
 	struct error *err = error_of_thread();
 	struct request request = {
@@ -215,9 +331,14 @@ int fsdp_commit(struct fsdp_comm *comm, uint64_t step, struct fsdp_work *ret)
 	r = comm_check_idle(comm, err);
 	if (r < 0)
 		return r;
-	for (struct fsdp_group *group = comm->groups; group;
-	     group = group->next)
-		group_carry_frozen(group);
+	if (stream) {
+		r = comm_check_stream(comm, stream, err);
+		if (r < 0)
+			return r;
+	}
+	r = finish_shards(comm, step, stream, err);
+	if (r < 0)
+		return r;
 	r = comm_call(comm, &request, &answer, err);
 	if (r < 0)
 		return r;
@@ -274,12 +395,21 @@ static int end_work(const struct fsdp_work *work, struct answer *answer,
 
 int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms)
 {
+	return fsdp_wait_on(work, NULL, timeout_ms);
+}
+
+int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
+{
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_WAIT};
 	struct answer answer;
 	int r;
 
 	r = check_work(work, err);
+	if (r == 0 && stream)
+		r = comm_check_stream(work->comm, stream, err);
+	if (r == 0 && work->comm->engine && work->kind != WORK_COMMIT)
+		return engine_wait(work, stream, timeout_ms, err);
 	if (r < 0 || is_done(work))
 		return r;
 	request.wait = (struct wait_request){

@@ -30,6 +30,9 @@ struct param {
 	bool is_carried; /* frozen: both shards have the committed values */
 };
 
+struct engine; /* engine.h */
+struct engine_group;
+
 struct fsdp_group {
 	struct fsdp_comm *comm;
 	uint64_t id;
@@ -43,12 +46,15 @@ struct fsdp_group {
 	uint64_t whole, reduced;        /* sequences: waited for last */
 	uint64_t full_size, input_size; /* bytes that params reach to */
 	size_t n_params;
-	struct param *params; /* owned */
+	struct param *params;        /* owned */
+	struct engine_group *engine; /* owned; NULL: on host memory */
 	struct fsdp_group *next;
 };
 
 struct fsdp_comm {
 	struct fsdp_client *client;
+	char name[FSDP_MAX_NAME + 1];
+	struct engine *engine; /* owned; NULL: on host memory */
 	uint64_t id;
 	uint64_t step; /* last committed */
 	uint32_t rank, n_shards;
@@ -64,6 +70,13 @@ void comm_free_all(struct fsdp_client *client);
 /* May this process use it, and has it not failed? */
 int comm_check(const struct fsdp_comm *comm, struct error *err);
 
+/* Tell the broker, and so the other ranks, why this one cannot go on. */
+void comm_give_up(struct fsdp_comm *comm, const struct error *why);
+
+/* May it be given for this communicator? -EINVAL. */
+int comm_check_stream(const struct fsdp_comm *comm, void *stream,
+		      struct error *err);
+
 /* comm_check(), and no commit is under way: -EBUSY. */
 int comm_check_idle(const struct fsdp_comm *comm, struct error *err);
 
@@ -77,7 +90,7 @@ void group_end_handles(struct fsdp_group *group);
 void group_free(struct fsdp_group *group);
 
 /* Frozen parameters: what is committed is what the next commit shall have. */
-void group_carry_frozen(struct fsdp_group *group);
+int group_carry_frozen(struct fsdp_group *group, struct error *err);
 /* All ranks have committed: the shards change places. */
 void group_commit(struct fsdp_group *group, uint64_t step);
 

@@ -84,6 +84,8 @@ static const struct {
 	POINT(COMMS, "comms"),
 	POINT(GROUPS, "groups"),
 	POINT(GROUP_PLAN, "group_plan"),
+	POINT(TIMELINES, "timelines"),
+	POINT(COMM_FAIL, "comm_fail"),
 #undef POINT
 };
 

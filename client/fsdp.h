@@ -108,13 +108,77 @@ FSDP_API int fsdp_connect(const struct fsdp_connect_options *options,
 /*
  * Say goodbye: every hold of this process ends, every mapping is unmapped,
  * every handle, staged bundle, communicator and group of the connection is
- * freed. No other call on the connection may be under way. NULL is fine. In a
- * forked child it frees the child's memory only.
+ * freed. No other call on the connection may be under way. Waits for all that
+ * this process gave the devices that tensors are on. NULL is fine. In a forked
+ * child it frees the child's memory only.
  */
 FSDP_API void fsdp_close(struct fsdp_client *client);
 
 /* One round trip; tells whether the broker is alive. */
 FSDP_API int fsdp_ping(struct fsdp_client *client);
+
+/* --- devices ------------------------------------------------------------- */
+
+/*
+ * A tensor lies in host memory or on a GPU. GPUs are named by UUID, since
+ * ordinals differ from process to process. The CUDA driver is loaded when this
+ * process first meets a tensor on a device, or asks for one; until then, and
+ * on a node without GPUs, nothing here needs it.
+ *
+ * A *stream* is a CUstream (cudaStream_t) of the device's primary context,
+ * which is the one that the CUDA runtime uses. (void *)1 is the legacy default
+ * stream, (void *)2 the calling thread's, as in cuda.h. NULL is none: the
+ * caller has synchronised, or wants the call to wait. Order between processes
+ * follows the streams, and nothing synchronises behind the caller's back:
+ *
+ *     producer                            consumer
+ *     fsdp_alloc_on
+ *     kernels on S write fsdp_data_mut
+ *     fsdp_publish, .stream = S           fsdp_get, .stream = T
+ *                                         kernels on T read fsdp_data
+ *                                         fsdp_release_on(tensor, T)
+ *
+ * None of these calls waits for the device: T waits for what S was given
+ * before the publication, and the memory is used for something else only when
+ * T is past the release. A tensor can be published, gotten and released again
+ * while nothing of it has run yet.
+ *
+ * If the producer dies before S has done its work, what waits for it is let
+ * go and the tensor is *tainted*: its contents are undefined, and getting it
+ * fails with -EOWNERDEAD. Whoever had it before asks fsdp_tensor_check().
+ *
+ * Device memory is not there in a forked child, and CUDA cannot be used in it.
+ */
+struct fsdp_device {
+	uint8_t uuid[16]; /* all 0: host memory */
+};
+
+#define FSDP_DEVICE_TEXT 41 /* room for the text of a device */
+
+/* "GPU-01234567-89ab-cdef-0123-456789abcdef", as nvidia-smi -L shows it, or
+ * "host". -EINVAL. Needs no driver. */
+FSDP_API int fsdp_device_parse(const char *text, struct fsdp_device *ret);
+/* The same back. */
+FSDP_API void fsdp_device_format(const struct fsdp_device *device,
+				 char ret[FSDP_DEVICE_TEXT]);
+
+struct fsdp_device_entry {
+	struct fsdp_device device;
+	const char *name;    /* of the model */
+	uint64_t size;       /* bytes of memory */
+	int32_t ordinal;     /* in this process */
+	bool may_be_shared;  /* not in exclusive or prohibited mode */
+	bool is_test_double; /* of a driver that only plays one */
+};
+typedef int fsdp_device_fn(const struct fsdp_device_entry *entry, void *data);
+
+/*
+ * The devices that this process sees (CUDA_VISIBLE_DEVICES), by ordinal.
+ * `entry` is borrowed, valid during the call; a nonzero return value ends the
+ * walk and is returned. -ENODEV: there is no driver, or no device; -ENOSYS:
+ * the driver is too old.
+ */
+FSDP_API int fsdp_devices(fsdp_device_fn *fn, void *data);
 
 /* --- making tensors ------------------------------------------------------ */
 
@@ -145,6 +209,17 @@ FSDP_API int fsdp_alloc(struct fsdp_client *client,
 			struct fsdp_tensor **ret);
 
 /*
+ * The same on a device; `device` NULL or all 0: host memory. -ENODEV: this
+ * process or the broker does not see it. -EBUSY, -EPERM: its compute mode
+ * forbids that processes share it. -ENOMEM also if the device has no room.
+ */
+FSDP_API int fsdp_alloc_on(struct fsdp_client *client,
+			   const struct fsdp_device *device,
+			   const struct fsdp_spec *specs, size_t n,
+			   const struct fsdp_access *access, int32_t timeout_ms,
+			   struct fsdp_tensor **ret);
+
+/*
  * A second tensor over the memory of `base`, which must be held: `strides`
  * (elements, may be NULL for contiguous) and `offset` bytes from its start.
  * It is anonymous until published and keeps the block alive by itself.
@@ -168,12 +243,18 @@ struct fsdp_publication {
 	uint32_t flags;   /* enum fsdp_publish_flags */
 	uint64_t ttl_ms;  /* the name ends after this; 0: never */
 	uint64_t version; /* out: the version of the name, from 1 */
+	/* Of a device tensor: it is written when this stream has done all that
+	 * it was given before the call. NULL: it is written. */
+	void *stream;
 };
 
 /*
  * Publish `n` tensors in one round trip. From then on the caller reads only
- * (by convention: its mapping stays writable); its hold stays. -EEXIST: a
- * name is taken. -EPERM: the name's first component belongs to another user.
+ * (by convention: its mapping stays writable); its hold stays, and may be
+ * released before the stream is done. -EEXIST: a name is taken. -EPERM: the
+ * name's first component belongs to another user. -EINVAL: a stream of another
+ * device or context, or with a host tensor. -EOPNOTSUPP: the device has no
+ * 64-bit stream memory operations; synchronise, and publish without a stream.
  */
 FSDP_API int fsdp_publish(struct fsdp_client *client,
 			  struct fsdp_publication *publications, size_t n);
@@ -191,13 +272,19 @@ struct fsdp_get_options {
 	 * component. */
 	bool is_trust_set;
 	uint32_t trusted_uid;
+	/* Device tensors: this stream waits until they are written; host
+	 * tensors do not mind. NULL: the call waits, within timeout_ms. */
+	void *stream;
+	/* Get tainted ones like any other. */
+	bool accepts_tainted;
 };
 
 /*
  * Get and hold the tensors of `n` names, all of the same moment: of a bundle
  * either all of one version or all of the next. Known ones cost no system
  * call. `options` may be NULL: do not wait. -ENOENT: no such name (yet).
- * -EACCES: not readable. -ETIMEDOUT.
+ * -EACCES: not readable. -ETIMEDOUT. -EOWNERDEAD: tainted. -ENODEV: on a
+ * device that this process does not see. Of the stream: as fsdp_publish().
  */
 FSDP_API int fsdp_get(struct fsdp_client *client, const char *const *names,
 		      size_t n, const struct fsdp_get_options *options,
@@ -206,6 +293,7 @@ FSDP_API int fsdp_get(struct fsdp_client *client, const char *const *names,
 /*
  * Hold a known tensor again, after its last hold was released; no system
  * call. -ESTALE: that version is gone or was replaced; get it by name.
+ * -EOWNERDEAD: it is tainted.
  */
 FSDP_API int fsdp_acquire(struct fsdp_tensor *tensor);
 
@@ -213,9 +301,21 @@ FSDP_API int fsdp_acquire(struct fsdp_tensor *tensor);
  * not held. */
 FSDP_API int fsdp_hold(struct fsdp_tensor *tensor);
 
-/* Drop one hold; no system call unless the tensor is in limbo. -EINVAL: the
- * handle is not held. */
+/*
+ * Drop one hold; no system call unless the tensor is in limbo. -EINVAL: the
+ * handle is not held. Of a device tensor this says that the caller's work
+ * with it is done (but for what a publication's stream is to write, which the
+ * broker knows of); the same goes for fsdp_free() and fsdp_release_sync().
+ */
 FSDP_API int fsdp_release(struct fsdp_tensor *tensor);
+
+/*
+ * Drop one hold of a device tensor as of when `stream` has done all that it
+ * was given before; does not wait. If holds were released on another stream,
+ * this one first waits for that. NULL: fsdp_release(). Of the stream: as
+ * fsdp_publish(); then the hold stays.
+ */
+FSDP_API int fsdp_release_on(struct fsdp_tensor *tensor, void *stream);
 
 /*
  * Drop one hold of each and come back when the broker has done so: if they
@@ -227,12 +327,30 @@ FSDP_API int fsdp_release_sync(struct fsdp_client *client,
 /* Drop what the handle still holds, and the handle. NULL is fine. */
 FSDP_API void fsdp_free(struct fsdp_tensor *tensor);
 
+/*
+ * Have one more stream wait until a device tensor that is held is written,
+ * such as one from a ticket, which nothing has waited for; NULL: wait here.
+ * Nothing to do for a host tensor. -ETIMEDOUT, -EOWNERDEAD: it is tainted. Of
+ * the stream: as fsdp_publish().
+ */
+FSDP_API int fsdp_tensor_wait(struct fsdp_tensor *tensor, void *stream,
+			      int32_t timeout_ms);
+
+/*
+ * Was it written? 0: yes. -EAGAIN: not yet. -EOWNERDEAD: never, its writer
+ * died before. A stream's wait ends both ways, so whoever must know asks when
+ * the stream is done. It may ask the broker, once.
+ */
+FSDP_API int fsdp_tensor_check(struct fsdp_tensor *tensor);
+
 /* --- looking at a handle ------------------------------------------------- */
 
 /*
  * The first element. Valid while the handle is held. NULL if the tensor has
  * no elements. Writing through it faults, except in the process that
- * allocated it, before publishing: fsdp_data_mut().
+ * allocated it, before publishing: fsdp_data_mut(). Of a device tensor it is
+ * an address of the device, in this process; only the device can use it, and
+ * a fault there ends the use of CUDA in this process.
  */
 FSDP_API const void *fsdp_data(const struct fsdp_tensor *tensor);
 /* The same, writable; NULL if this process may not write here. For a bundle
@@ -249,9 +367,39 @@ struct fsdp_info {
 	uint32_t slot;                  /* with `generation`: this version, */
 	uint64_t generation;            /* node-wide, for ever */
 	const char *name; /* "" if anonymous; valid while the handle lives */
+	struct fsdp_device device; /* of a handle without elements: all 0 */
+	bool is_tainted;
 };
 FSDP_API void fsdp_tensor_info(const struct fsdp_tensor *tensor,
 			       struct fsdp_info *ret);
+
+/* --- copying ---------------------------------------------------------------
+ */
+
+/*
+ * Bytes of the host into a tensor and back, for programs without CUDA code of
+ * their own: through pinned memory of the library's where the tensor is on a
+ * device, plainly where it is not. All come back when the bytes are there;
+ * they count from the first element, in the order of memory, and must lie in
+ * the tensor's `size` (-ERANGE). -EACCES: fsdp_data_mut() would give NULL.
+ */
+FSDP_API int fsdp_copy_in(struct fsdp_tensor *tensor, uint64_t offset,
+			  const void *from, uint64_t size);
+/* Waits until the tensor is written. */
+FSDP_API int fsdp_copy_out(void *to, struct fsdp_tensor *tensor,
+			   uint64_t offset, uint64_t size);
+
+/* Put the next `size` bytes of the i-th tensor into `into`. A negative errno
+ * ends it all. */
+typedef int fsdp_read_fn(size_t i, void *into, size_t size, void *data);
+
+/*
+ * Fill `n` tensors from the first byte to the last, in order, with what `read`
+ * gives. For devices, reading and copying go on side by side. What `read`
+ * refused is returned as it is, without a sentence.
+ */
+FSDP_API int fsdp_fill(struct fsdp_tensor *const *tensors, size_t n,
+		       fsdp_read_fn *read, void *data);
 
 /* --- tickets ---------------------------------------------------------------
  */
@@ -268,7 +416,8 @@ struct fsdp_ticket {
 FSDP_API int fsdp_ticket_make(struct fsdp_tensor *tensor, uint32_t n_uses,
 			      uint64_t ttl_ms, struct fsdp_ticket *ret);
 
-/* Turn tickets into held tensors. -ENOENT: unknown, used up, or expired. */
+/* Turn tickets into held tensors. -ENOENT: unknown, used up, or expired. For
+ * what is on a device, fsdp_tensor_wait() follows. */
 FSDP_API int fsdp_ticket_redeem(struct fsdp_client *client,
 				const struct fsdp_ticket *tickets, size_t n,
 				struct fsdp_tensor **ret);
@@ -278,9 +427,11 @@ FSDP_API int fsdp_ticket_redeem(struct fsdp_client *client,
 
 struct fsdp_bundle_options {
 	struct fsdp_access access;
-	uint64_t size_hint; /* bytes of all members, each rounded up to 64 */
+	uint64_t size_hint; /* bytes of all members, each rounded up to 64, on a
+			     * device to 512 */
 	uint32_t flags;     /* FSDP_REPLACE, FSDP_MUST_EXIST, FSDP_TIED */
 	uint64_t ttl_ms;
+	struct fsdp_device device; /* of all members; all 0: host memory */
 };
 
 /*
@@ -307,7 +458,9 @@ FSDP_API int fsdp_bundle_alloc(struct fsdp_bundle *bundle,
  * against any change for ever, and makes all names point to it at once. Maps
  * it again, read-only, at the same addresses. Frees `bundle` on success.
  * -EBUSY: the memory is still mapped writable elsewhere (the sentence names
- * the process); try again or abort.
+ * the process); try again or abort. No kernel seals device memory: there the
+ * work on the members must be done, and that others map it read-only is
+ * libfsdp's doing.
  */
 FSDP_API int fsdp_bundle_commit(struct fsdp_bundle *bundle,
 				uint64_t *ret_version);
@@ -358,6 +511,11 @@ FSDP_API int fsdp_bundle_get(struct fsdp_client *client, const char *name,
  * factors and reduction (torch/distributed/fsdp/_fully_shard), and FSDP1's
  * limiter. docs/fsdp.md lists every difference.
  *
+ * On devices (fsdp_comm_options.device) each rank has one GPU, and NCCL moves
+ * the bytes: on streams of the library's, which the caller's follow by the
+ * calls that end in _on. There the ranks must make their unshards and
+ * reductions in one common order together, since NCCL has only one.
+ *
  * A communicator's handle and those of its groups are for one thread at a
  * time; two communicators of one connection may be used by two threads. Their
  * memory is not mapped in a forked child.
@@ -390,7 +548,24 @@ struct fsdp_comm_options {
 	uint64_t limit_bytes; /* 0: no limit of bytes */
 	uint32_t n_inputs;    /* gradient inputs this rank may have at a time;
 			       * 0: 1. More let backward run ahead. */
+	/* On devices: this rank's. NULL or all 0: on host memory, as all. */
+	const struct fsdp_device *device;
+	/* On devices, of several nodes: how many of the ranks are on this one
+	 * (0: all), and the NCCL id that all were given (FSDP_NCCL_ID_SIZE
+	 * bytes; NULL: rank 0 makes it, and this node's broker spreads it). */
+	uint32_t n_local;
+	const uint8_t *nccl_id;
 };
+
+#define FSDP_NCCL_ID_SIZE 128
+
+/*
+ * A new NCCL id, for one run of a communicator that spans nodes: made where
+ * rank 0 is, by a process that lives until all have joined, and brought to the
+ * other ranks by what the job has (torchrun's store, Slurm, MPI, a file).
+ * -ENODEV: there is no NCCL, or no driver; -ENOSYS: of the wrong version.
+ */
+FSDP_API int fsdp_nccl_id(uint8_t ret[FSDP_NCCL_ID_SIZE]);
 
 /*
  * Join as `rank` of `n_ranks` (at most 64); waits until all have joined. All
@@ -500,6 +675,10 @@ FSDP_API int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret);
  * waits for, and it may be waited for again. Waiting for what is done is fine.
  */
 FSDP_API int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms);
+/* The same on devices, for `stream`: it waits for the work, while the call waits
+ * only until that may begin. NULL: fsdp_wait(). */
+FSDP_API int fsdp_wait_on(const struct fsdp_work *work, void *stream,
+			  int32_t timeout_ms);
 
 /* A whole parameter, read-only and contiguous, valid until this rank reshards
  * the group. -EINVAL: it is not unsharded, or was not waited for. */
@@ -521,6 +700,10 @@ FSDP_API int fsdp_param(struct fsdp_group *group, size_t param,
  * unsharded, or the mesh does not fit.
  */
 FSDP_API int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh);
+/* The same on devices, once `stream` has done all that it was given before.
+ * NULL: this rank has done. */
+FSDP_API int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh,
+			     void *stream);
 
 /*
  * Get memory to write this rank's gradients into: whole, in the param dtype,
@@ -533,6 +716,18 @@ FSDP_API int fsdp_input(struct fsdp_group *group, int32_t timeout_ms);
 /* The gradient of a parameter in it; NULL: frozen, or there is no input. */
 FSDP_API void *fsdp_input_data(struct fsdp_group *group, size_t param);
 
+/*
+ * Bytes of the host into this rank's memory of the group and back, at any
+ * address that fsdp_shard(), fsdp_param() or fsdp_input_data() gave: for
+ * programs without CUDA code of their own, and to keep shards on the host.
+ * They come back when the bytes are there. What is read was waited for; written
+ * are `next` shards, gradients and inputs. -ERANGE: outside of these.
+ */
+FSDP_API int fsdp_group_put(struct fsdp_group *group, void *to,
+			    const void *from, uint64_t size);
+FSDP_API int fsdp_group_get(struct fsdp_group *group, void *to,
+			    const void *from, uint64_t size);
+
 struct fsdp_reduce_options {
 	bool accumulates;   /* add to the shard's gradient, do not replace it */
 	bool no_all_reduce; /* replicas: keep the sums of this microbatch in
@@ -541,6 +736,9 @@ struct fsdp_reduce_options {
 	bool is_sum_forced; /* sum, then divide: no averaging on the way */
 	bool has_factor;
 	double factor; /* has_factor: divide by this, not by the world; > 0 */
+	/* On devices: the gradients are written when this stream has done all
+	 * that it was given before the call. NULL: they are written. */
+	void *stream;
 };
 
 /*
@@ -562,6 +760,10 @@ FSDP_API int fsdp_reduce(struct fsdp_group *group,
  */
 FSDP_API int fsdp_commit(struct fsdp_comm *comm, uint64_t step,
 			 struct fsdp_work *ret);
+/* The same on devices: waits until `stream` has written them. NULL: they are
+ * written. */
+FSDP_API int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,
+			    struct fsdp_work *ret);
 
 /* --- inspection --------------------------------------------------------------
  */
@@ -591,6 +793,7 @@ struct fsdp_holder {
 	int64_t holds;
 	bool is_connected;
 	bool is_writer;
+	bool is_tainted; /* what is held */
 };
 
 struct fsdp_peer {

@@ -4,6 +4,7 @@
 #include "client/cache.h"
 #include "client/client.h"
 #include "client/places.h"
+#include "client/stream.h"
 #include <errno.h>
 #include <string.h>
 
@@ -22,9 +23,8 @@ static bool is_still_shown(const struct fsdp_client *client,
  */
 static bool get_known(struct fsdp_client *client, const char *const *names,
 		      size_t n, const struct fsdp_get_options *options,
-		      struct fsdp_tensor **ret)
+		      struct fsdp_tensor **got)
 {
-	struct fsdp_tensor *got[FSDP_MAX_BATCH];
 	size_t n_got = 0, n_shown = 0;
 
 	while (n_got < n) {
@@ -38,17 +38,15 @@ static bool get_known(struct fsdp_client *client, const char *const *names,
 	if (n_got == n && n > 1)
 		while (n_shown < n && is_still_shown(client, got[n_shown]))
 			n_shown++;
-	if (n_got == n && (n == 1 || n_shown == n)) {
-		memcpy(ret, got, n * sizeof(*ret));
+	if (n_got == n && (n == 1 || n_shown == n))
 		return true;
-	}
 	while (n_got-- > 0)
 		fsdp_free(got[n_got]);
 	return false;
 }
 
 static int ask(struct fsdp_client *client, const char *const *names, size_t n,
-	       const struct fsdp_get_options *options, struct fsdp_tensor **ret,
+	       const struct fsdp_get_options *options, struct fsdp_tensor **got,
 	       struct error *err)
 {
 	struct request request = {
@@ -70,8 +68,24 @@ static int ask(struct fsdp_client *client, const char *const *names, size_t n,
 		return r;
 	places_take_chunks(client, &answer, places->chunks, places->n_chunks,
 			   0);
-	r = places_adopt_batch(client, places, &use, ret, err);
+	r = places_adopt(client, places, &use, got, err);
 	answer_deinit(&answer);
+	return r;
+}
+
+/* They are held; those on a device may not be written yet. */
+static int await(struct fsdp_tensor **got, size_t n,
+		 const struct fsdp_get_options *options, int64_t start_ms,
+		 struct fsdp_tensor **ret, struct error *err)
+{
+	int r = stream_await(got, n, options, start_ms, err);
+
+	if (r == 0) {
+		memcpy(ret, got, n * sizeof(*ret));
+		return 0;
+	}
+	while (n-- > 0)
+		fsdp_free(got[n]);
 	return r;
 }
 
@@ -79,12 +93,18 @@ int fsdp_get(struct fsdp_client *client, const char *const *names, size_t n,
 	     const struct fsdp_get_options *options, struct fsdp_tensor **ret)
 {
 	struct error *err = error_of_thread();
+	struct fsdp_tensor *got[FSDP_MAX_BATCH];
+	int64_t start_ms = 0;
 	int r;
 
 	r = client_check(client, err);
 	if (r == 0)
 		r = client_check_batch(n, err);
-	if (r < 0 || n == 0 || get_known(client, names, n, options, ret))
+	if (r < 0 || n == 0)
 		return r;
-	return ask(client, names, n, options, ret, err);
+	if (!get_known(client, names, n, options, got)) {
+		start_ms = handshake_now_ms();
+		r = ask(client, names, n, options, got, err);
+	}
+	return r < 0 ? r : await(got, n, options, start_ms, ret, err);
 }

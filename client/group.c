@@ -7,6 +7,7 @@
  * is an addition.
  */
 #include "client/comm.h"
+#include "client/engine.h"
 #include "client/places.h"
 #include "client/spec.h"
 #include <errno.h>
@@ -31,10 +32,13 @@ void group_end_handles(struct fsdp_group *group)
 	end_handle(&group->grads);
 	end_handle(&group->input);
 	end_handle(&group->full);
+	if (group->engine)
+		engine_group_end_handles(group->engine);
 }
 
 void group_free(struct fsdp_group *group)
 {
+	engine_group_free(group->engine);
 	free(group->params);
 	free(group);
 }
@@ -121,6 +125,25 @@ static int fill_params(struct fsdp_group *group,
 	return 0;
 }
 
+/* What the engine needs to know of it. On failure nothing is left of the
+ * answer. */
+static int plan_own(struct fsdp_group *group, const struct group_request *asked,
+		    struct answer *answer, struct error *err)
+{
+	struct group_reply *reply = &answer->reply.group;
+	struct places_reply places = {.n_places = reply->n_places,
+				      .places = reply->places};
+	int r = engine_group_new(group, asked, reply->hash, err);
+
+	if (r == 0)
+		return 0;
+	places_take_chunks(group->comm->client, answer, reply->chunks,
+			   reply->n_chunks, 0);
+	places_give_back(group->comm->client, &places);
+	answer_deinit(answer);
+	return r;
+}
+
 static int ask(struct fsdp_group *group, const char *name,
 	       const struct fsdp_param_spec *specs,
 	       const struct fsdp_policy *policy, struct answer *ret,
@@ -151,6 +174,8 @@ static int ask(struct fsdp_group *group, const char *name,
 	r = fill_params(group, specs, request.group.params, err);
 	if (r == 0)
 		r = comm_call(group->comm, &request, ret, err);
+	if (r == 0 && group->comm->engine)
+		r = plan_own(group, &request.group, ret, err);
 	free(request.group.params);
 	return r;
 }
@@ -266,7 +291,7 @@ static int take_group(struct fsdp_group *group, struct answer *answer,
 	struct places_reply places = {.n_places = reply->n_places,
 				      .places = reply->places};
 	struct places_use use = {.n = reply->n_places, .is_writable = true};
-	struct fsdp_tensor *tensors[3] = {NULL};
+	struct fsdp_tensor *tensors[GROUP_REPLY_PLACES] = {NULL};
 	int r;
 
 	places_take_chunks(client, answer, reply->chunks, reply->n_chunks, 0);
@@ -281,11 +306,18 @@ static int take_group(struct fsdp_group *group, struct answer *answer,
 	group->shards[0] = tensors[0];
 	group->shards[1] = tensors[1];
 	group->grads = tensors[2];
+	if (group->engine)
+		engine_group_take_partial(group->engine, tensors[3]);
+	else
+		fsdp_free(tensors[3]);
 	return 0;
 }
 
-static void zero_padding(const struct fsdp_group *group, uint32_t side)
+static int zero_padding(struct fsdp_group *group, uint32_t side,
+			struct error *err)
 {
+	if (group->engine)
+		return engine_zero_padding(group, side, err);
 	for (size_t i = 0; i < group->n_params; i++) {
 		const struct param *param = &group->params[i];
 		uint64_t size = param->chunk_size - param->shard_size;
@@ -295,6 +327,17 @@ static void zero_padding(const struct fsdp_group *group, uint32_t side)
 				  param->shard_offset + param->shard_size),
 			       0, size);
 	}
+	return 0;
+}
+
+/* What is committed has its zeros, and others may be reading it. */
+static int zero_all_padding(struct fsdp_group *group, struct error *err)
+{
+	int r = zero_padding(group, !group->side, err);
+
+	if (r == 0 && group->step == 0)
+		r = zero_padding(group, group->side, err);
+	return r;
 }
 
 int fsdp_group_register(struct fsdp_comm *comm, const char *name,
@@ -323,14 +366,13 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 		r = take_group(group, &answer, err);
 		answer_deinit(&answer);
 	}
+	if (r == 0)
+		r = zero_all_padding(group, err);
 	if (r < 0) {
+		group_end_handles(group);
 		group_free(group);
 		return r;
 	}
-	/* What is committed has its zeros, and others may be reading it. */
-	zero_padding(group, !group->side);
-	if (group->step == 0)
-		zero_padding(group, group->side);
 	group->next = comm->groups;
 	comm->groups = group;
 	*ret = group;
@@ -380,22 +422,33 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 	return 0;
 }
 
-void group_carry_frozen(struct fsdp_group *group)
+static int carry(struct fsdp_group *group, const struct param *param,
+		 struct error *err)
 {
-	const struct fsdp_tensor *current = group->shards[group->side];
-	const struct fsdp_tensor *next = group->shards[!group->side];
+	if (param->chunk_size == 0)
+		return 0;
+	if (group->engine)
+		return engine_carry(group, param->shard_offset,
+				    param->chunk_size, err);
+	memcpy(at(group->shards[!group->side], param->shard_offset),
+	       at(group->shards[group->side], param->shard_offset),
+	       param->chunk_size);
+	return 0;
+}
 
-	for (size_t i = 0; group->step && i < group->n_params; i++) {
+int group_carry_frozen(struct fsdp_group *group, struct error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; group->step && i < group->n_params && r == 0; i++) {
 		struct param *param = &group->params[i];
 
 		if (!param->is_frozen || param->is_carried)
 			continue;
-		if (param->chunk_size > 0)
-			memcpy(at(next, param->shard_offset),
-			       at(current, param->shard_offset),
-			       param->chunk_size);
-		param->is_carried = true;
+		r = carry(group, param, err);
+		param->is_carried = r == 0;
 	}
+	return r;
 }
 
 void group_commit(struct fsdp_group *group, uint64_t step)
@@ -426,7 +479,7 @@ int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
 				  .group = group,
 				  .kind = WORK_UNSHARD,
 				  .sequence = group->open};
-	return 0;
+	return group->engine ? engine_unshard(group, group->open, err) : 0;
 }
 
 bool group_is_whole(const struct fsdp_group *group, uint64_t sequence)
@@ -441,8 +494,9 @@ int group_take_full(struct fsdp_group *group, uint64_t sequence,
 	struct fsdp_tensor *full;
 	int r;
 
-	r = adopt_one(group->comm->client, answer, false, group->full_size,
-		      &full, err);
+	/* On a device it is ours to fill. */
+	r = adopt_one(group->comm->client, answer, group->engine != NULL,
+		      group->full_size, &full, err);
 	if (r < 0)
 		return r;
 	if (sequence != group->open) {
@@ -483,9 +537,20 @@ int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 	return 0;
 }
 
+/* Of what is whole here; NULL: the caller does not use it any more. */
+static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
+		    struct error *err)
+{
+	if (group->engine)
+		return engine_reshard(group, n_mesh, stream, err);
+	end_handle(&group->full);
+	return 0;
+}
+
 /* A mesh that does not fit is refused, which is to change nothing. */
 static int reshard_to_mesh(struct fsdp_group *group,
-			   const struct request *request, struct error *err)
+			   const struct request *request, void *stream,
+			   struct error *err)
 {
 	struct answer answer;
 	int r = comm_call(group->comm, request, &answer, err);
@@ -493,13 +558,17 @@ static int reshard_to_mesh(struct fsdp_group *group,
 	if (r < 0)
 		return r;
 	answer_deinit(&answer);
-	end_handle(&group->full);
 	group->open = 0;
-	return 0;
+	return end_full(group, request->reshard.n_mesh, stream, err);
+}
+
+int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh)
+{
+	return fsdp_reshard_on(group, n_mesh, NULL);
 }
 
 /* What is whole here can be let go of without waiting for the answer. */
-int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh)
+int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 {
 	struct error *err = error_of_thread();
 	struct request request = {
@@ -514,11 +583,23 @@ int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh)
 	if (!group->open)
 		return error_set(err, -EINVAL,
 				 "the group is not unsharded here");
+	if (stream) {
+		r = comm_check_stream(group->comm, stream, err);
+		if (r < 0)
+			return r;
+	}
+	if (group->engine) {
+		r = engine_begin(group, err);
+		if (r < 0)
+			return r;
+	}
 	if (n_mesh > 0)
-		return reshard_to_mesh(group, &request, err);
+		return reshard_to_mesh(group, &request, stream, err);
 	/* First, so that the broker wakes once for both. The memory stays: the
 	 * broker keeps it until it has heard of the reshard. */
-	end_handle(&group->full);
+	r = end_full(group, 0, stream, err);
+	if (r < 0)
+		return r;
 	r = client_post(group->comm->client, &request, err);
 	if (r < 0)
 		return r;
@@ -594,6 +675,11 @@ int fsdp_reduce(struct fsdp_group *group,
 		return error_set(err, -EINVAL,
 				 "the group has no input here; fsdp_input() "
 				 "gives one");
+	if (o->stream) {
+		r = comm_check_stream(group->comm, o->stream, err);
+		if (r < 0)
+			return r;
+	}
 	request.reduce.input =
 		(struct slot_ref){group->input->slot, group->input->generation};
 	r = comm_call(group->comm, &request, &answer, err);
@@ -604,6 +690,9 @@ int fsdp_reduce(struct fsdp_group *group,
 				  .kind = WORK_REDUCE,
 				  .sequence = answer.reply.work.sequence};
 	answer_deinit(&answer);
+	if (group->engine)
+		return engine_reduce(group, &request.reduce, ret->sequence,
+				     o->stream, err);
 	end_handle(&group->input);
 	return 0;
 }

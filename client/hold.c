@@ -8,6 +8,8 @@
  * this handle still says that it is held.
  */
 #include "client/client.h"
+#include "client/device.h"
+#include "client/stream.h"
 #include <errno.h>
 #include <string.h>
 
@@ -15,6 +17,8 @@ static int refuse_stale(const struct fsdp_tensor *tensor, struct error *err)
 {
 	const char *name = tensor_known(tensor)->name;
 
+	if (stream_peek(tensor) == WRITTEN_NEVER)
+		return stream_refuse_tainted(tensor, err);
 	return error_set(err, -ESTALE,
 			 "this version of %s (slot %u, generation %llu) is "
 			 "not published any more; get it by name",
@@ -180,6 +184,7 @@ void fsdp_tensor_info(const struct fsdp_tensor *tensor, struct fsdp_info *ret)
 {
 	const struct known *known = tensor_known(tensor);
 	const struct known_rest *rest = known_rest(known);
+	const struct known_device *on = known_device(known);
 	struct tensor_type type;
 
 	known_type(known, &type);
@@ -191,6 +196,8 @@ void fsdp_tensor_info(const struct fsdp_tensor *tensor, struct fsdp_info *ret)
 		.slot = known->slot,
 		.generation = known->generation,
 		.name = known->name,
+		.device = device_public(on ? on->device : NULL),
+		.is_tainted = stream_peek(tensor) == WRITTEN_NEVER,
 	};
 	memcpy(ret->shape, type.shape, sizeof(ret->shape));
 	memcpy(ret->strides, type.strides, sizeof(ret->strides));

@@ -17,6 +17,7 @@ static struct fsdp_info info_of(const struct tensor_place *place)
 		.slot = place->ref.slot,
 		.generation = place->ref.generation,
 		.name = place->name,
+		.is_tainted = place->is_tainted,
 	};
 
 	memcpy(info.shape, place->type.shape, sizeof(info.shape));
@@ -40,6 +41,8 @@ static int show_entry(const struct list_item *item, fsdp_entry_fn *fn,
 		.bundle = item->bundle,
 	};
 
+	memcpy(entry.info.device.uuid, item->device.bytes,
+	       sizeof(entry.info.device.uuid));
 	return fn(&entry, data);
 }
 
@@ -81,8 +84,8 @@ int fsdp_limbo(struct fsdp_client *client, fsdp_entry_fn *fn, void *data)
 	return list(client, NULL, LIST_LIMBO, fn, data);
 }
 
-static int show_holder(const struct holder *holder, fsdp_holder_fn *fn,
-		       void *data)
+static int show_holder(const struct holder *holder, bool is_tainted,
+		       fsdp_holder_fn *fn, void *data)
 {
 	struct fsdp_holder shown = {
 		.session = holder->session,
@@ -92,6 +95,7 @@ static int show_holder(const struct holder *holder, fsdp_holder_fn *fn,
 		.holds = holder->holds,
 		.is_connected = holder->is_connected,
 		.is_writer = holder->is_writer,
+		.is_tainted = is_tainted,
 	};
 
 	return fn(&shown, data);
@@ -112,7 +116,8 @@ static int who(struct fsdp_client *client, struct who_request who_request,
 		if (r < 0)
 			break;
 		for (uint32_t i = 0; i < reply->n_holders && r == 0; i++)
-			r = show_holder(&reply->holders[i], fn, data);
+			r = show_holder(&reply->holders[i],
+					reply->place.is_tainted, fn, data);
 		request.who.cursor = reply->next_cursor;
 		answer_deinit(&answer);
 		if (request.who.cursor == 0)

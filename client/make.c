@@ -2,8 +2,10 @@
  * Making tensors: alloc, view, publish, remove.
  */
 #include "client/client.h"
+#include "client/device.h"
 #include "client/places.h"
 #include "client/spec.h"
+#include "client/stream.h"
 #include <errno.h>
 
 /* --- alloc and view --------------------------------------------------------
@@ -13,12 +15,21 @@ int fsdp_alloc(struct fsdp_client *client, const struct fsdp_spec *specs,
 	       size_t n, const struct fsdp_access *access, int32_t timeout_ms,
 	       struct fsdp_tensor **ret)
 {
+	return fsdp_alloc_on(client, NULL, specs, n, access, timeout_ms, ret);
+}
+
+int fsdp_alloc_on(struct fsdp_client *client, const struct fsdp_device *device,
+		  const struct fsdp_spec *specs, size_t n,
+		  const struct fsdp_access *access, int32_t timeout_ms,
+		  struct fsdp_tensor **ret)
+{
 	struct error *err = error_of_thread();
 	struct alloc_request alloc = {
 		.access = {.gid = access ? access->gid : GID_DEFAULT,
 			   .mode = access ? access->mode : 0},
 		.timeout_ms = timeout_ms,
 		.n_items = (uint32_t)n,
+		.device = device_uuid_of(device),
 	};
 	struct places_use use = {.n = n, .is_writable = true};
 	struct answer answer;
@@ -28,6 +39,8 @@ int fsdp_alloc(struct fsdp_client *client, const struct fsdp_spec *specs,
 	r = client_check(client, err);
 	if (r == 0)
 		r = client_check_batch(n, err);
+	if (r == 0)
+		r = device_check_usable(&alloc.device, err);
 	if (r < 0 || n == 0)
 		return r;
 	r = spec_alloc(client, &alloc, specs, NULL, &answer, err);
@@ -108,6 +121,8 @@ static struct shelf *shelf_of(const struct fsdp_tensor *tensor)
 static struct known *describe(const struct fsdp_publication *publication)
 {
 	const struct known *now = tensor_known(publication->tensor);
+	const struct known_device *on = known_device(now);
+	struct spot spot = {now->data, on ? on->device : NULL};
 	const char *name = publication->name ? publication->name : "";
 	struct shelf *shelf = shelf_of(publication->tensor);
 	struct tensor_place place = {
@@ -118,8 +133,14 @@ static struct known *describe(const struct fsdp_publication *publication)
 	struct known *known;
 
 	known_type(now, &place.type);
+	/* Without a stream it is written, or as far as it was. */
+	if (on) {
+		place.order = on->order;
+		place.is_tainted =
+			stream_peek(publication->tensor) == WRITTEN_NEVER;
+	}
 	pthread_mutex_lock(&shelf->lock);
-	known = known_new(shelf, &place, name, now->data);
+	known = known_new(shelf, &place, name, spot);
 	pthread_mutex_unlock(&shelf->lock);
 	return known;
 }
@@ -168,9 +189,61 @@ static void show(struct fsdp_publication *publication, struct known *known,
 	pthread_mutex_unlock(&shelf->lock);
 }
 
+static const struct device *device_of(const struct known *known)
+{
+	const struct known_device *on = known_device(known);
+
+	return on ? on->device : NULL;
+}
+
+/* How many, from the first on, have its stream: one value does for all. Of
+ * each device there is a default stream, so that must be the same, too. */
+static size_t count_run(const struct fsdp_publication *publications, size_t n,
+			struct known *const *known)
+{
+	size_t run = 1;
+
+	while (run < n && publications[run].stream == publications->stream &&
+	       device_of(known[run]) == device_of(*known))
+		run++;
+	return run;
+}
+
+static int mark_run(const struct fsdp_publication *publications, size_t n,
+		    struct known *const *known, struct error *err)
+{
+	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
+	struct tensor_order order;
+	int r;
+
+	for (size_t i = 0; i < n; i++)
+		tensors[i] = publications[i].tensor;
+	r = stream_mark(tensors, n, publications->stream, &order, err);
+	for (size_t i = 0; i < n && r == 0; i++)
+		known_set_order(known[i], &order);
+	return r;
+}
+
+/* Have the streams write when they are done: that must be given to the device
+ * before the broker hears of it, so that nobody waits for what may never be. */
+static int mark_all(const struct fsdp_publication *publications, size_t n,
+		    struct known *const *known, struct error *err)
+{
+	size_t run;
+	int r = 0;
+
+	for (size_t i = 0; i < n && r == 0; i += run) {
+		run = count_run(publications + i, n - i, known + i);
+		if (publications[i].stream)
+			r = mark_run(publications + i, run, known + i, err);
+	}
+	return r;
+}
+
 static int send_publish(struct fsdp_client *client,
 			const struct fsdp_publication *publications, size_t n,
-			struct answer *ret, struct error *err)
+			struct known *const *known, struct answer *ret,
+			struct error *err)
 {
 	struct publish_item items[FSDP_MAX_BATCH];
 	struct request request = {
@@ -181,6 +254,7 @@ static int send_publish(struct fsdp_client *client,
 
 	for (size_t i = 0; i < n; i++) {
 		const struct fsdp_publication *it = &publications[i];
+		const struct known_device *on = known_device(known[i]);
 
 		items[i] = (struct publish_item){
 			.ref = {.slot = it->tensor->slot,
@@ -188,6 +262,8 @@ static int send_publish(struct fsdp_client *client,
 			.name = it->name ? it->name : "",
 			.flags = it->flags,
 			.ttl_ms = it->ttl_ms,
+			.timeline = on && it->stream ? on->order.timeline : 0,
+			.value = on && it->stream ? on->order.value : 0,
 		};
 	}
 	r = client_call(client, &request, ret, err);
@@ -232,7 +308,9 @@ int fsdp_publish(struct fsdp_client *client,
 	r = describe_all(publications, n, known, err);
 	if (r < 0)
 		return r;
-	r = send_publish(client, publications, n, &answer, err);
+	r = mark_all(publications, n, known, err);
+	if (r == 0)
+		r = send_publish(client, publications, n, known, &answer, err);
 	if (r < 0) {
 		forget(publications, n, known);
 		return r;

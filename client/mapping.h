@@ -6,8 +6,13 @@
  * becomes writable, in place and not inherited, when something is allocated in
  * it. No fd is kept. A mapping can be *reserved*: its addresses are kept and
  * nothing is there (a bundle that is being committed).
+ *
+ * A chunk of a device is mapped by the driver instead, at an address of the
+ * device, and is not there in a forked child. Who may write it is agreed among
+ * libraries: its fd gives every right.
  */
 #pragma once
+#include "cuda/vmm.h"
 #include "proto/message.h"
 #include "shm/table.h"
 #include <pthread.h>
@@ -22,7 +27,9 @@ struct mapping {
 	uint32_t index; /* in the state table's chunk list */
 	uint64_t size;
 	uint8_t *address;
-	bool may_write; /* its fd allowed it */
+	const struct device *device; /* NULL: host memory */
+	struct vmm_mapping vmm;      /* of the device */
+	bool may_write;              /* its fd allowed it */
 	bool is_writable;
 	bool is_reserved;
 };
@@ -36,12 +43,17 @@ struct mappings {
 
 void mappings_init(struct mappings *mappings);
 
+/* Wait until the devices that chunks are mapped on are idle: nothing uses the
+ * mappings. One that failed is. */
+void mappings_synchronize(const struct mappings *mappings);
+
 /* In a forked child writable mappings are not there: they are left alone,
- * since something else may lie at their addresses. */
+ * since something else may lie at their addresses; so are devices'. */
 void mappings_deinit(struct mappings *mappings, bool is_forked);
 
 /* Map a chunk, or map a reserved one again; one that is mapped already is left
- * as it is. Consumes `fd`, also on failure. */
+ * as it is. Consumes `fd`, also on failure. -ENODEV: of a device that this
+ * process does not see. */
 int mappings_add(struct mappings *mappings, const struct chunk_ref *chunk,
 		 int fd, struct error *err);
 
@@ -55,20 +67,25 @@ struct span {
 	uint32_t chunk; /* 0: none */
 	uint8_t *address;
 	uint64_t size;
+	const struct device *device; /* NULL: host memory */
 };
 
 /* Find a chunk, made writable if asked. -EPROTO: it is read-only. */
 int mappings_find(struct mappings *mappings, uint32_t chunk, bool is_writable,
 		  struct span *ret, struct error *err);
 
-/* Unmap a chunk but keep its addresses. Unknown ones are left alone. */
+/* Unmap a chunk but keep its addresses; of a device's nothing is done before
+ * it is mapped again. Unknown ones are left alone. */
 int mappings_reserve(struct mappings *mappings, uint32_t chunk,
 		     struct error *err);
 
 /* Does a handle hold something of this chunk? */
 typedef bool mapping_is_held_fn(uint32_t chunk, void *data);
 
-/* Unmap chunks that the table's chunk list has no more, if any went since the
- * last look. Cheap if none did. */
+/*
+ * Unmap chunks that the table's chunk list has no more, if any went since the
+ * last look. Cheap if none did. Work of a device on one of them is over: the
+ * broker lets no chunk go while a fence of ours is open (shm/refs.h).
+ */
 void mappings_retire(struct mappings *mappings, const struct table *table,
 		     mapping_is_held_fn *is_held, void *data);

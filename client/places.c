@@ -95,14 +95,14 @@ static bool has_memory(const struct tensor_place *place)
  */
 static int locate(struct fsdp_client *client, const struct tensor_place *place,
 		  const struct places_use *use, struct span *span,
-		  uint8_t **ret, struct error *err)
+		  struct spot *ret, struct error *err)
 {
 	int r;
 
 	if (!is_slot(client, place->ref.slot))
 		return error_set(err, -EPROTO, "fsdpd sent slot %u of %u",
 				 place->ref.slot, client->n_slots);
-	*ret = NULL;
+	*ret = (struct spot){.data = NULL};
 	if (!has_memory(place))
 		return MAPPING_OK;
 	if (span->chunk != place->chunk) {
@@ -116,7 +116,7 @@ static int locate(struct fsdp_client *client, const struct tensor_place *place,
 		return error_set(err, -EPROTO,
 				 "a tensor reaches outside of chunk %u",
 				 place->chunk);
-	*ret = span->address + place->offset;
+	*ret = (struct spot){span->address + place->offset, span->device};
 	return MAPPING_OK;
 }
 
@@ -131,11 +131,11 @@ static int find_missing(struct fsdp_client *client,
 
 	for (uint32_t i = 0; i < places->n_places && n < FRAME_MAX_FDS; i++) {
 		const struct tensor_place *place = &places->places[i];
-		uint8_t *data;
+		struct spot spot;
 		uint32_t at = 0;
 		int r;
 
-		r = locate(client, place, use, &span, &data, err);
+		r = locate(client, place, use, &span, &spot, err);
 		if (r < 0)
 			return r;
 		if (r == MAPPING_OK)
@@ -175,7 +175,7 @@ static int map_all(struct fsdp_client *client,
 struct plan {
 	struct {
 		struct cache_key key;
-		uint8_t *data;
+		struct spot spot;
 		uint8_t shelf;
 	} items[MESSAGE_MAX_ITEMS];
 	uint16_t order[MESSAGE_MAX_ITEMS]; /* by shelf */
@@ -190,7 +190,7 @@ static int plan_item(struct fsdp_client *client,
 	uint32_t i = plan->n;
 	int r;
 
-	r = locate(client, place, use, span, &plan->items[i].data, err);
+	r = locate(client, place, use, span, &plan->items[i].spot, err);
 	if (r != MAPPING_OK)
 		return r;
 	plan->items[i].key = (struct cache_key){.name = name};
@@ -229,7 +229,7 @@ static struct fsdp_tensor *make_handle(struct fsdp_client *client,
 	struct fsdp_tensor *tensor;
 	struct known *known;
 
-	known = known_new(shelf, place, key->name, plan->items[i].data);
+	known = known_new(shelf, place, key->name, plan->items[i].spot);
 	if (!known)
 		return NULL;
 	tensor = tensor_new(client, index, known);

@@ -72,12 +72,16 @@ static size_t dims_size(size_t n_dims, bool is_contiguous)
 	return n_dims * (is_contiguous ? 1 : 2) * sizeof(int64_t);
 }
 
-static size_t known_lines(size_t name_size, size_t n_dims, bool is_contiguous)
+/* Of one whose sizes are filled in. */
+static size_t known_lines(const struct known *known)
 {
-	size_t size = offsetof(struct known, name) + name_size + 1;
+	size_t size = offsetof(struct known, name) + known->name_size + 1;
 
 	size = (size + 7) & ~(size_t)7;
-	size += sizeof(struct known_rest) + dims_size(n_dims, is_contiguous);
+	size += sizeof(struct known_rest) +
+		dims_size(known->n_dims, known->is_contiguous);
+	if (known->is_on_device)
+		size += sizeof(struct known_device);
 	return (size + LINE - 1) / LINE;
 }
 
@@ -116,8 +120,7 @@ static struct known *known_alloc(struct shelf *shelf, size_t n_lines)
 
 static void known_free(struct shelf *shelf, struct known *known)
 {
-	size_t n_lines = known_lines(known->name_size, known->n_dims,
-				     known->is_contiguous);
+	size_t n_lines = known_lines(known);
 	struct free_known *freed = (void *)known;
 
 	if (n_lines > KNOWN_CLASSES) {
@@ -143,29 +146,55 @@ static void fill_rest(struct known *known, const struct tensor_place *place)
 		memcpy(rest->dims + known->n_dims, place->type.strides, size);
 }
 
-struct known *known_new(struct shelf *shelf, const struct tensor_place *place,
-			const char *name, uint8_t *data)
+void known_set_order(struct known *known, const struct tensor_order *order)
 {
-	bool is_contiguous = tensor_type_is_contiguous(&place->type);
-	size_t name_size = strlen(name);
-	struct known *known;
+	struct known_device *it = known_device(known);
 
-	known = known_alloc(shelf, known_lines(name_size, place->type.n_dims,
-					       is_contiguous));
-	if (!known)
-		return NULL;
-	*known = (struct known){
+	if (!it)
+		return;
+	it->order = *order;
+	/* Relaxed: nobody else has it yet. */
+	atomic_store_explicit(&it->written,
+			      order->session ? WRITTEN_PENDING : WRITTEN_YES,
+			      memory_order_relaxed);
+}
+
+static void fill_device(struct known *known, const struct tensor_place *place,
+			const struct device *device)
+{
+	struct known_device *it = known_device(known);
+
+	if (!it)
+		return;
+	it->device = device;
+	known_set_order(known, &place->order);
+	if (place->is_tainted)
+		atomic_store_explicit(&it->written, WRITTEN_NEVER,
+				      memory_order_relaxed);
+}
+
+struct known *known_new(struct shelf *shelf, const struct tensor_place *place,
+			const char *name, struct spot spot)
+{
+	struct known sketch = {
 		.generation = place->ref.generation,
 		.slot = place->ref.slot,
-		.data = data,
+		.data = spot.data,
 		.n_users = 1,
-		.name_size = (uint32_t)name_size,
+		.name_size = (uint32_t)strlen(name),
 		.dtype = (uint8_t)place->type.dtype,
 		.n_dims = place->type.n_dims & 15,
-		.is_contiguous = is_contiguous,
+		.is_contiguous = tensor_type_is_contiguous(&place->type),
+		.is_on_device = spot.device != NULL,
 	};
-	memcpy(known->name, name, name_size + 1);
+	struct known *known = known_alloc(shelf, known_lines(&sketch));
+
+	if (!known)
+		return NULL;
+	*known = sketch;
+	memcpy(known->name, name, known->name_size + 1u);
 	fill_rest(known, place);
+	fill_device(known, place, spot.device);
 	return known;
 }
 

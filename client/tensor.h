@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct device;
 struct fsdp_client;
 
 /*
@@ -38,6 +39,7 @@ struct known {
 	uint8_t n_dims : 4;
 	uint8_t is_trust_set : 1;
 	uint8_t is_contiguous : 1;
+	uint8_t is_on_device : 1;
 	char name[];
 };
 
@@ -48,11 +50,32 @@ struct known_rest {
 	int64_t dims[]; /* shape; then strides, if it is not contiguous */
 };
 
+/* How far the work is that writes a device tensor. */
+enum written {
+	WRITTEN_PENDING = 0, /* as far as we know */
+	WRITTEN_YES = 1,
+	WRITTEN_NEVER = 2, /* tainted */
+};
+
+/* Of a tensor on a device, behind the dims. */
+struct known_device {
+	const struct device *device;
+	struct tensor_order order; /* when it is written */
+	_Atomic uint8_t written;   /* enum written; never goes back */
+};
+
 static inline struct known_rest *known_rest(const struct known *known)
 {
 	uintptr_t end = (uintptr_t)known->name + known->name_size + 1u;
 
 	return (void *)((end + 7u) & ~(uintptr_t)7u);
+}
+
+static inline struct known_device *known_device(const struct known *known)
+{
+	size_t n = (size_t)known->n_dims * (known->is_contiguous ? 1 : 2);
+
+	return known->is_on_device ? (void *)&known_rest(known)->dims[n] : NULL;
 }
 
 void known_type(const struct known *known, struct tensor_type *ret);
@@ -96,10 +119,19 @@ void shelf_init(struct shelf *shelf);
 /* Frees all its handles; no lock is taken. */
 void shelf_deinit(struct shelf *shelf);
 
-/* Describe a place; `name` and the address are the caller's to know. One user.
- * With the shelf's lock held, as all that follows. NULL: no memory. */
+/* Where a place is, in this process. */
+struct spot {
+	uint8_t *data;               /* NULL: no elements */
+	const struct device *device; /* NULL: host memory, or no elements */
+};
+
+/* Describe a place; `name` is the caller's to know. One user. With the shelf's
+ * lock held, as all that follows. NULL: no memory. */
 struct known *known_new(struct shelf *shelf, const struct tensor_place *place,
-			const char *name, uint8_t *data);
+			const char *name, struct spot spot);
+/* It is written when `order` says; nothing if it is not on a device. Nobody
+ * else has it yet. */
+void known_set_order(struct known *known, const struct tensor_order *order);
 /* One user less; the last frees it. */
 void known_drop(struct shelf *shelf, struct known *known);
 

@@ -50,6 +50,8 @@ static const char *const kind_names[MESSAGE_MAX + 1] = {
 	[MESSAGE_COMMS] = "comms",
 	[MESSAGE_GROUPS] = "groups",
 	[MESSAGE_GROUP_PLAN] = "group_plan",
+	[MESSAGE_TIMELINES] = "timelines",
+	[MESSAGE_COMM_FAIL] = "comm_fail",
 };
 
 static bool is_kind(uint16_t kind)

@@ -14,6 +14,7 @@
  * or reply_deinit(). Encoding borrows everything.
  */
 #pragma once
+#include "proto/device_uuid.h"
 #include "proto/tensor.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,6 +32,8 @@ struct error;
 #define MESSAGE_MAX_PLACES 131072
 /* Entries of the state table's chunk list, see shm/table.h. */
 #define MESSAGE_MAX_CHUNKS 1024
+/* Timelines of a session, see shm/timeline.h; the first is 1. */
+#define MESSAGE_MAX_TIMELINES 64
 /* Bytes of a command, a version, the name of a status value. */
 #define MESSAGE_MAX_TEXT 255
 #define MESSAGE_MAX_NOTE 4095
@@ -38,6 +41,9 @@ struct error;
 #define MESSAGE_MAX_TTL_MS (UINT64_C(1) << 52)
 /* Ranks of a communicator, parameters of a group, caps of its policy. */
 #define MESSAGE_MAX_RANKS  64
+/* Ranks of a communicator on devices, over all nodes. */
+#define MESSAGE_MAX_WORLD  4096
+#define MESSAGE_NCCL_ID_SIZE 128
 #define MESSAGE_MAX_PARAMS 1024
 #define MESSAGE_MAX_CAPS   16
 #define TOKEN_SIZE         16
@@ -77,7 +83,9 @@ enum message_kind {
 	MESSAGE_COMMS = 31,
 	MESSAGE_GROUPS = 32,
 	MESSAGE_GROUP_PLAN = 33,
-	MESSAGE_MAX = 33
+	MESSAGE_TIMELINES = 34,
+	MESSAGE_COMM_FAIL = 35,
+	MESSAGE_MAX = 35
 };
 
 /* "get", "publish", ...; "?" for an unknown kind. */
@@ -91,6 +99,13 @@ struct slot_ref {
 	uint64_t generation;
 };
 
+/* When a tensor on a device is written: once this counter has this value. */
+struct tensor_order {
+	uint64_t session;  /* whose timeline; 0: it is written */
+	uint32_t timeline; /* below MESSAGE_MAX_TIMELINES; 0 if session is */
+	uint64_t value;    /* above 0 and below TIMELINE_POISON; 0 likewise */
+};
+
 /* Where a tensor lies and what it is: all a client needs to use it. */
 struct tensor_place {
 	struct slot_ref ref;
@@ -101,6 +116,8 @@ struct tensor_place {
 	struct tensor_type type;
 	const char *name; /* "" if it has none; replies to get and redeem leave
 			     it out: whoever asked by name knows it */
+	struct tensor_order order;
+	bool is_tainted; /* its writer died before the work was done */
 };
 
 /* A chunk whose fd travels with this reply, in the order of the fds. */
@@ -109,6 +126,9 @@ struct chunk_ref {
 	uint32_t index; /* its entry in the state table's chunk list */
 	uint64_t size;  /* bytes */
 	bool is_writable;
+	struct device_uuid device; /* not of the host: the fd is an export of
+				      device memory, and whoever may not write
+				      is only asked to map it read-only */
 };
 
 /* Access class as with files. */
@@ -149,6 +169,7 @@ struct alloc_request {
 	int32_t timeout_ms;         /* wait for room; 0: do not, -1: for ever */
 	uint32_t n_items;
 	struct alloc_item *items;
+	struct device_uuid device; /* likewise ignored */
 };
 
 enum publish_flags {
@@ -162,7 +183,9 @@ struct publish_item {
 	struct slot_ref ref;
 	const char *name; /* "": anonymous, kept by holds alone */
 	uint32_t flags;
-	uint64_t ttl_ms; /* the name ends after this; 0: never */
+	uint64_t ttl_ms;   /* the name ends after this; 0: never */
+	uint32_t timeline; /* of this session: the writer's work is done when */
+	uint64_t value;    /* it has this value; both 0: it is done */
 };
 
 struct publish_request {
@@ -210,6 +233,7 @@ struct bundle_begin_request {
 	uint64_t size_hint; /* bytes that will be allocated; 0: unknown */
 	uint32_t flags; /* PUBLISH_REPLACE, PUBLISH_MUST_EXIST, PUBLISH_TIED */
 	uint64_t ttl_ms;
+	struct device_uuid device; /* all members lie there */
 };
 
 /* bundle_commit and bundle_abort */
@@ -252,6 +276,18 @@ struct clients_request {
 	uint64_t cursor;
 };
 
+/*
+ * The file with a session's timelines (shm/timeline.h), which comes along as
+ * an fd. One's own is writable, and made when it is first asked for. Another's
+ * is for who has to wait for it, so the request names a tensor that is held
+ * and that this session's timeline orders.
+ */
+struct timelines_request {
+	uint64_t session; /* 0: one's own */
+	struct slot_ref ref;
+	bool wants_writable; /* another's: only for the same uid */
+};
+
 /* --- collectives: requests ----------------------------------------------- */
 
 enum comm_limiter {
@@ -259,11 +295,24 @@ enum comm_limiter {
 	COMM_LIMITER_FAITHFUL = 1,
 };
 
+/* Who does the work of a communicator on devices. */
+enum comm_home {
+	COMM_HOME_RANK = 0,   /* each rank's own process */
+	COMM_HOME_WORKER = 1, /* fsdp-worker, for ranks without a context */
+};
+
+/* Where the memory of such a communicator comes from. */
+enum comm_memory {
+	COMM_MEMORY_BROKER = 0, /* VMM chunks of the broker's */
+	COMM_MEMORY_NCCL = 1,   /* NCCL's allocator, donated by the rank */
+};
+
 /* Answered when all ranks have joined: struct comm_reply. */
 struct comm_join_request {
 	const char *name;
 	struct access_class access; /* of the groups' memory */
-	uint32_t n_ranks;           /* 1 to MESSAGE_MAX_RANKS */
+	uint32_t n_ranks;           /* 1 to MESSAGE_MAX_RANKS; on devices to
+				       MESSAGE_MAX_WORLD */
 	uint32_t rank;              /* below n_ranks */
 	uint32_t n_shards;    /* divides n_ranks; decoding makes 0 n_ranks */
 	int32_t timeout_ms;   /* > 0: how long others may be late, here and in
@@ -273,10 +322,24 @@ struct comm_join_request {
 	uint32_t limit;       /* groups unsharded at a time; 0: 2 */
 	uint64_t limit_bytes; /* and their bytes; 0: no limit */
 	uint32_t n_inputs; /* gradient inputs a rank may have at a time; >= 1 */
+	struct device_uuid device; /* of this rank; the host: what follows is 0
+				    */
+	uint32_t n_local; /* of the ranks, on this node: 1 to MESSAGE_MAX_RANKS;
+			     decoding makes 0 n_ranks */
+	bool has_nccl_id;
+	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
+	uint32_t home;   /* enum comm_home */
+	uint32_t memory; /* enum comm_memory */
 };
 
 struct comm_leave_request {
 	uint64_t comm;
+};
+
+/* The rank tells why the communicator cannot go on: its engine says so. */
+struct comm_fail_request {
+	uint64_t comm;
+	const char *sentence; /* at most MESSAGE_MAX_TEXT */
 };
 
 /* The groups end: names nobody is in. */
@@ -392,8 +455,10 @@ struct request {
 		struct list_request list;
 		struct who_request who;
 		struct clients_request clients;
+		struct timelines_request timelines;
 		struct comm_join_request comm_join;
 		struct comm_leave_request comm_leave;
+		struct comm_fail_request comm_fail;
 		struct comm_remove_request comm_remove;
 		struct group_request group;
 		struct unshard_request unshard;
@@ -482,6 +547,7 @@ struct list_item {
 	uint32_t n_holders;   /* sessions */
 	uint32_t flags;       /* enum publish_flags */
 	uint64_t bundle;      /* 0: none */
+	struct device_uuid device;
 };
 
 struct list_reply {
@@ -540,12 +606,22 @@ struct status_reply {
 	struct status_value *values;
 };
 
+/* timelines */
+struct timelines_reply {
+	uint64_t session; /* whose they are */
+};
+
 /* --- collectives: replies ------------------------------------------------ */
 
 struct comm_reply {
 	uint64_t comm; /* this run of it; never used again */
 	uint64_t step; /* last committed; 0: none */
+	bool has_nccl_id; /* on devices */
+	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
 };
+
+/* The shards of both sides; gradients; on devices partial sums. */
+#define GROUP_REPLY_PLACES 4
 
 /* One parameter, for the rank that asked. Offsets are bytes. */
 struct group_entry {
@@ -564,8 +640,8 @@ struct group_reply {
 	uint64_t step;  /* 0: nothing of it was committed yet */
 	uint32_t side;  /* which of the first two places is committed */
 	/* both shards, then the grads unless all is frozen; one hold each */
-	uint32_t n_places; /* 2 or 3 */
-	struct tensor_place places[3];
+	uint32_t n_places; /* 2 to GROUP_REPLY_PLACES */
+	struct tensor_place places[GROUP_REPLY_PLACES];
 	uint32_t n_entries; /* in the order of the parameters */
 	struct group_entry *entries;
 	uint32_t n_chunks;
@@ -659,6 +735,7 @@ struct reply {
 		struct who_reply who;
 		struct clients_reply clients;
 		struct status_reply status;
+		struct timelines_reply timelines;
 		struct comm_reply comm; /* join */
 		struct group_reply group;
 		struct work_reply work; /* unshard, reduce, commit */

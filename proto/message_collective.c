@@ -37,16 +37,25 @@ static void *build_comm_join(const void *message, struct pb_arena *arena)
 	pb->limit = from->limit;
 	pb->limit_bytes = from->limit_bytes;
 	pb->n_inputs = from->n_inputs;
+	pb->device = bytes_from_device(&from->device);
+	pb->n_local = from->n_local;
+	if (from->has_nccl_id)
+		pb->nccl_id = bytes_from_nccl_id(from->nccl_id);
+	pb->home = from->home;
+	pb->memory = from->memory;
 	return pb;
 }
 
 static int take_mesh(const Fsdp__CommJoinRequest *pb,
 		     struct comm_join_request *to, struct error *err)
 {
-	if (pb->n_ranks == 0 || pb->n_ranks > MESSAGE_MAX_RANKS)
+	uint32_t max = device_uuid_is_host(&to->device) ? MESSAGE_MAX_RANKS
+							: MESSAGE_MAX_WORLD;
+
+	if (pb->n_ranks == 0 || pb->n_ranks > max)
 		return error_set(err, -EINVAL,
-				 "a communicator has 1 to %d ranks, not %u",
-				 MESSAGE_MAX_RANKS, pb->n_ranks);
+				 "a communicator has 1 to %u ranks, not %u",
+				 max, pb->n_ranks);
 	if (pb->rank >= pb->n_ranks)
 		return error_set(err, -EINVAL,
 				 "there is no rank %u among %u; they count "
@@ -61,6 +70,33 @@ static int take_mesh(const Fsdp__CommJoinRequest *pb,
 				 "each; the shards must divide the ranks",
 				 to->n_ranks, to->n_shards);
 	return 0;
+}
+
+/* What only one on devices can say. */
+static int take_node(const Fsdp__CommJoinRequest *pb,
+		     struct comm_join_request *to, struct error *err)
+{
+	bool is_host = device_uuid_is_host(&to->device);
+
+	to->n_local = pb->n_local ? pb->n_local : pb->n_ranks;
+	if (to->n_local > pb->n_ranks || to->n_local > MESSAGE_MAX_RANKS)
+		return error_set(err, -EINVAL,
+				 "%u of %u ranks cannot be on one node; it "
+				 "takes %d at most (n_local)",
+				 to->n_local, pb->n_ranks, MESSAGE_MAX_RANKS);
+	if (is_host && (to->n_local != pb->n_ranks || pb->nccl_id.len ||
+			pb->home || pb->memory))
+		return error_set(err, -EINVAL,
+				 "on host memory all ranks are on one node, "
+				 "and there is no NCCL; give each rank a "
+				 "device");
+	if (pb->home > COMM_HOME_WORKER || pb->memory > COMM_MEMORY_NCCL)
+		return error_set(err, -EINVAL,
+				 "there is no home %u, or no memory %u",
+				 pb->home, pb->memory);
+	to->home = pb->home;
+	to->memory = pb->memory;
+	return nccl_id_take(pb->nccl_id, &to->has_nccl_id, to->nccl_id, err);
 }
 
 static int take_limits(const Fsdp__CommJoinRequest *pb,
@@ -105,7 +141,13 @@ static int take_comm_join(const void *body, struct room *room, void *ret,
 	r = access_take(0, pb->gid, pb->mode, &to->access, err);
 	if (r < 0)
 		return r;
+	r = device_take(pb->device, &to->device, err);
+	if (r < 0)
+		return r;
 	r = take_mesh(pb, to, err);
+	if (r < 0)
+		return r;
+	r = take_node(pb, to, err);
 	if (r < 0)
 		return r;
 	r = take_limits(pb, to, err);
@@ -133,6 +175,35 @@ static int take_comm_leave(const void *body, struct room *room, void *ret,
 	(void)room;
 	return id_take(pb->comm, "communicator",
 		       &((struct request *)ret)->comm_leave.comm, err);
+}
+
+static void *build_comm_fail(const void *message, struct pb_arena *arena)
+{
+	const struct request *from = message;
+	Fsdp__CommFailRequest *pb =
+		pb_arena_message(arena, &fsdp__comm_fail_request__descriptor);
+
+	if (!pb)
+		return NULL;
+	pb->comm = from->comm_fail.comm;
+	pb->sentence = bytes_from_text(from->comm_fail.sentence);
+	return pb;
+}
+
+static int take_comm_fail(const void *body, struct room *room, void *ret,
+			  struct error *err)
+{
+	const Fsdp__CommFailRequest *pb = body;
+	struct comm_fail_request *to = &((struct request *)ret)->comm_fail;
+	int r = room_open(room, 0, 1, err);
+
+	if (r < 0)
+		return r;
+	r = id_take(pb->comm, "communicator", &to->comm, err);
+	if (r < 0)
+		return r;
+	return text_take(pb->sentence, MESSAGE_MAX_TEXT, "sentence", room,
+			 &to->sentence, err);
 }
 
 static void *build_comm_remove(const void *message, struct pb_arena *arena)
@@ -347,11 +418,11 @@ static int take_reshard(const void *body, struct room *room, void *ret,
 	struct reshard_request *to = &((struct request *)ret)->reshard;
 
 	(void)room;
-	if (pb->n_mesh > MESSAGE_MAX_RANKS)
+	if (pb->n_mesh > MESSAGE_MAX_WORLD)
 		return error_set(err, -EINVAL,
 				 "a mesh of %u ranks; a communicator has at "
 				 "most %d",
-				 pb->n_mesh, MESSAGE_MAX_RANKS);
+				 pb->n_mesh, MESSAGE_MAX_WORLD);
 	to->n_mesh = pb->n_mesh;
 	return id_take(pb->group, "group", &to->group, err);
 }
@@ -583,6 +654,7 @@ static int take_group_plan(const void *body, struct room *room, void *ret,
 const struct codec collective_request_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_COMM_JOIN] = CODEC(comm_join),
 	[MESSAGE_COMM_LEAVE] = CODEC(comm_leave),
+	[MESSAGE_COMM_FAIL] = CODEC(comm_fail),
 	[MESSAGE_COMM_REMOVE] = CODEC(comm_remove),
 	[MESSAGE_GROUP] = CODEC(group),
 	[MESSAGE_UNSHARD] = CODEC(unshard),

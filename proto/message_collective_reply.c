@@ -26,6 +26,8 @@ static void *build_comm(const void *message, struct pb_arena *arena)
 		return NULL;
 	pb->comm = from->comm.comm;
 	pb->step = from->comm.step;
+	if (from->comm.has_nccl_id)
+		pb->nccl_id = bytes_from_nccl_id(from->comm.nccl_id);
 	return pb;
 }
 
@@ -35,9 +37,13 @@ static int take_comm(const void *body, struct room *room, void *ret,
 	const Fsdp__CommReply *pb = body;
 	struct comm_reply *to = &((struct reply *)ret)->comm;
 
+	int r = id_take(pb->comm, "communicator", &to->comm, err);
+
 	(void)room;
 	to->step = pb->step;
-	return id_take(pb->comm, "communicator", &to->comm, err);
+	if (r < 0)
+		return r;
+	return nccl_id_take(pb->nccl_id, &to->has_nccl_id, to->nccl_id, err);
 }
 
 static bool allocate_entries(Fsdp__GroupReply *pb, size_t n,
@@ -177,7 +183,8 @@ static int take_group_places(const Fsdp__GroupReply *pb, struct room *room,
 static int check_group(const Fsdp__GroupReply *pb, size_t *ret_n_places,
 		       struct error *err)
 {
-	int r = places_count(pb->places, 3, ret_n_places, err);
+	int r = places_count(pb->places, GROUP_REPLY_PLACES,
+			 ret_n_places, err);
 
 	if (r < 0)
 		return r;
@@ -520,9 +527,9 @@ static int take_plan_item(const Fsdp__PlanItem *pb, struct room *room,
 static int take_plan_head(const Fsdp__GroupPlanReply *pb,
 			  struct group_plan_reply *to, struct error *err)
 {
-	if (pb->n_shards == 0 || pb->n_shards > MESSAGE_MAX_RANKS ||
+	if (pb->n_shards == 0 || pb->n_shards > MESSAGE_MAX_WORLD ||
 	    pb->n_replicas == 0 ||
-	    pb->n_replicas > MESSAGE_MAX_RANKS / pb->n_shards ||
+	    pb->n_replicas > MESSAGE_MAX_WORLD / pb->n_shards ||
 	    pb->layout > MAX_LAYOUT)
 		return error_set(err, -EPROTO,
 				 "a plan of %u shards, %u replicas and layout "
@@ -576,6 +583,7 @@ static int take_group_plan(const void *body, struct room *room, void *ret,
 const struct codec collective_reply_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_COMM_JOIN] = CODEC(comm),
 	[MESSAGE_COMM_LEAVE] = EMPTY,
+	[MESSAGE_COMM_FAIL] = EMPTY,
 	[MESSAGE_COMM_REMOVE] = EMPTY,
 	[MESSAGE_GROUP] = CODEC(group),
 	[MESSAGE_UNSHARD] = CODEC(work),

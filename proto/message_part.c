@@ -297,6 +297,55 @@ int flags_take(uint32_t flags, uint32_t allowed, uint32_t *ret,
 	return 0;
 }
 
+ProtobufCBinaryData bytes_from_device(const struct device_uuid *device)
+{
+	if (device_uuid_is_host(device))
+		return (ProtobufCBinaryData){0};
+	return (ProtobufCBinaryData){sizeof(device->bytes),
+				     (uint8_t *)(uintptr_t)device->bytes};
+}
+
+int device_take(ProtobufCBinaryData bytes, struct device_uuid *ret,
+		struct error *err)
+{
+	if (bytes.len == 0) {
+		*ret = (struct device_uuid){0};
+		return 0;
+	}
+	return secret_take(bytes, sizeof(ret->bytes), "device's UUID",
+			   ret->bytes, err);
+}
+
+ProtobufCBinaryData bytes_from_nccl_id(const uint8_t *id)
+{
+	return (ProtobufCBinaryData){MESSAGE_NCCL_ID_SIZE,
+				     (uint8_t *)(uintptr_t)id};
+}
+
+int nccl_id_take(ProtobufCBinaryData bytes, bool *ret_has, uint8_t *ret,
+		 struct error *err)
+{
+	*ret_has = bytes.len > 0;
+	return bytes.len > 0 ? secret_take(bytes, MESSAGE_NCCL_ID_SIZE,
+					   "NCCL id", ret, err)
+			     : 0;
+}
+
+int order_check(uint32_t timeline, uint64_t value, struct error *err)
+{
+	if (timeline == 0 && value == 0)
+		return 0;
+	/* INT64_MAX is TIMELINE_POISON of shm/timeline.h. */
+	if (timeline == 0 || timeline >= MESSAGE_MAX_TIMELINES || value == 0 ||
+	    value >= INT64_MAX)
+		return error_set(err, -EINVAL,
+				 "value %" PRIu64 " of timeline %u cannot be; "
+				 "timelines are 1 to %d, and values from 1 to "
+				 "below 2^63 - 1",
+				 value, timeline, MESSAGE_MAX_TIMELINES - 1);
+	return 0;
+}
+
 int id_take(uint64_t id, const char *what, uint64_t *ret, struct error *err)
 {
 	if (id == 0)

@@ -92,6 +92,17 @@ int name_take(ProtobufCBinaryData bytes, enum name_form form, struct room *room,
 	      const char **ret, struct error *err);
 int names_take(size_t n, const ProtobufCBinaryData *bytes, enum name_form form,
 	       struct room *room, const char ***ret, struct error *err);
+/* Borrows; no bytes for the host. */
+ProtobufCBinaryData bytes_from_device(const struct device_uuid *device);
+int device_take(ProtobufCBinaryData bytes, struct device_uuid *ret,
+		struct error *err);
+/* Borrows. */
+ProtobufCBinaryData bytes_from_nccl_id(const uint8_t *id);
+/* None, or one. */
+int nccl_id_take(ProtobufCBinaryData bytes, bool *ret_has, uint8_t *ret,
+		 struct error *err);
+/* Both 0, or a value that a timeline can have. */
+int order_check(uint32_t timeline, uint64_t value, struct error *err);
 /* Exactly `size` bytes, such as a token. */
 int secret_take(ProtobufCBinaryData bytes, size_t size, const char *what,
 		uint8_t *ret, struct error *err);

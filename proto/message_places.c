@@ -27,6 +27,8 @@ struct widths {
 	size_t n_strided;
 	size_t n_strides;
 	size_t names_size; /* 0: none has a name */
+	size_t n_orders;   /* 0: nothing orders any; else one for each */
+	size_t n_taints;   /* 0: none is tainted; else one for each */
 };
 
 static struct widths measure(const struct tensor_place *first, size_t step,
@@ -48,6 +50,10 @@ static struct widths measure(const struct tensor_place *first, size_t step,
 			is_named = true;
 			widths.names_size += strlen(place->name);
 		}
+		if (place->order.session)
+			widths.n_orders = n;
+		if (place->is_tainted)
+			widths.n_taints = n;
 	}
 	widths.names_size = is_named ? widths.names_size + n : 0;
 	return widths;
@@ -60,6 +66,9 @@ static bool allocate_columns(Fsdp__Places *pb, size_t n,
 	pb->n_slot = pb->n_generation = pb->n_chunk = n;
 	pb->n_offset = pb->n_size = pb->n_version = n;
 	pb->dtype.len = pb->n_dims.len = n;
+	pb->n_timeline_session = pb->n_timeline = pb->n_value =
+		widths->n_orders;
+	pb->is_tainted.len = widths->n_taints;
 	pb->slot = pb_arena_alloc(arena, n, sizeof(*pb->slot));
 	pb->generation = pb_arena_alloc(arena, n, sizeof(*pb->generation));
 	pb->chunk = pb_arena_alloc(arena, n, sizeof(*pb->chunk));
@@ -74,9 +83,17 @@ static bool allocate_columns(Fsdp__Places *pb, size_t n,
 	pb->strides =
 		pb_arena_alloc(arena, widths->n_strides, sizeof(*pb->strides));
 	pb->names.data = pb_arena_alloc(arena, widths->names_size, 1);
+	pb->timeline_session = pb_arena_alloc(arena, widths->n_orders,
+					      sizeof(*pb->timeline_session));
+	pb->timeline =
+		pb_arena_alloc(arena, widths->n_orders, sizeof(*pb->timeline));
+	pb->value = pb_arena_alloc(arena, widths->n_orders, sizeof(*pb->value));
+	pb->is_tainted.data = pb_arena_alloc(arena, widths->n_taints, 1);
 	return pb->slot && pb->generation && pb->chunk && pb->offset &&
 	       pb->size && pb->version && pb->dtype.data && pb->n_dims.data &&
-	       pb->shape && pb->strided && pb->strides && pb->names.data;
+	       pb->shape && pb->strided && pb->strides && pb->names.data &&
+	       pb->timeline_session && pb->timeline && pb->value &&
+	       pb->is_tainted.data;
 }
 
 static void put_type(Fsdp__Places *pb, size_t i, const struct tensor_type *type)
@@ -104,6 +121,14 @@ static void put_name(Fsdp__Places *pb, const char *name)
 	pb->names.data[pb->names.len++] = 0;
 }
 
+static void put_order(Fsdp__Places *pb, size_t i,
+		      const struct tensor_order *order)
+{
+	pb->timeline_session[i] = order->session;
+	pb->timeline[i] = order->timeline;
+	pb->value[i] = order->value;
+}
+
 Fsdp__Places *places_build(const struct tensor_place *first, size_t step,
 			   size_t n, struct pb_arena *arena)
 {
@@ -124,8 +149,17 @@ Fsdp__Places *places_build(const struct tensor_place *first, size_t step,
 		put_type(pb, i, &place->type);
 		if (widths.names_size > 0)
 			put_name(pb, place->name);
+		if (widths.n_orders > 0)
+			put_order(pb, i, &place->order);
+		if (widths.n_taints > 0)
+			pb->is_tainted.data[i] = place->is_tainted;
 	}
 	return pb;
+}
+
+static bool is_length(size_t length, size_t n)
+{
+	return length == 0 || length == n;
 }
 
 int places_count(const Fsdp__Places *pb, size_t max, size_t *ret_n,
@@ -142,7 +176,10 @@ int places_count(const Fsdp__Places *pb, size_t max, size_t *ret_n,
 				 n, max);
 	if (pb->n_generation != n || pb->n_chunk != n || pb->n_offset != n ||
 	    pb->n_size != n || pb->n_version != n || pb->dtype.len != n ||
-	    pb->n_dims.len != n)
+	    pb->n_dims.len != n || !is_length(pb->n_timeline_session, n) ||
+	    pb->n_timeline != pb->n_timeline_session ||
+	    pb->n_value != pb->n_timeline_session ||
+	    !is_length(pb->is_tainted.len, n))
 		return error_set(err, -EPROTO,
 				 "the columns of %zu places differ in length",
 				 n);
@@ -225,6 +262,35 @@ struct places_cursor places_begin(const Fsdp__Places *pb)
 	return at;
 }
 
+static int take_order(const Fsdp__Places *pb, size_t i,
+		      struct tensor_order *ret, struct error *err)
+{
+	*ret = (struct tensor_order){0};
+	if (pb->n_timeline_session == 0)
+		return 0;
+	if (!pb->timeline_session[i] != !pb->value[i])
+		return error_set(err, -EPROTO,
+				 "value %" PRIu64 " of a timeline of session "
+				 "%" PRIu64 " cannot be",
+				 pb->value[i], pb->timeline_session[i]);
+	*ret = (struct tensor_order){pb->timeline_session[i], pb->timeline[i],
+				     pb->value[i]};
+	return order_check(ret->timeline, ret->value, err);
+}
+
+static int take_taint(const Fsdp__Places *pb, size_t i, bool *ret,
+		      struct error *err)
+{
+	*ret = false;
+	if (pb->is_tainted.len == 0)
+		return 0;
+	if (pb->is_tainted.data[i] > 1)
+		return error_set(err, -EPROTO, "a taint of %u cannot be",
+				 pb->is_tainted.data[i]);
+	*ret = pb->is_tainted.data[i] == 1;
+	return 0;
+}
+
 static int take_place(const Fsdp__Places *pb, struct places_cursor *at,
 		      struct tensor_place *ret, struct error *err)
 {
@@ -238,6 +304,12 @@ static int take_place(const Fsdp__Places *pb, struct places_cursor *at,
 	if (r < 0)
 		return r;
 	r = take_extent(pb, at->i, span, ret, err);
+	if (r < 0)
+		return r;
+	r = take_order(pb, at->i, &ret->order, err);
+	if (r < 0)
+		return r;
+	r = take_taint(pb, at->i, &ret->is_tainted, err);
 	if (r < 0)
 		return r;
 	return take_next_name(at, &ret->name, err);
@@ -294,6 +366,7 @@ Fsdp__ChunkRef **chunks_build(const struct chunk_ref *chunks, size_t n,
 		pb[i]->index = chunks[i].index;
 		pb[i]->size = chunks[i].size;
 		pb[i]->is_writable = chunks[i].is_writable;
+		pb[i]->device = bytes_from_device(&chunks[i].device);
 	}
 	return pb;
 }
@@ -311,6 +384,8 @@ int chunks_check(size_t n, struct error *err)
 int chunks_take(size_t n, Fsdp__ChunkRef *const *pb, struct chunk_ref *ret,
 		struct error *err)
 {
+	int r;
+
 	for (size_t i = 0; i < n; i++) {
 		if (pb[i]->chunk == 0 || pb[i]->size == 0 ||
 		    pb[i]->size > INT64_MAX ||
@@ -320,8 +395,13 @@ int chunks_take(size_t n, Fsdp__ChunkRef *const *pb, struct chunk_ref *ret,
 					 " bytes at entry %u cannot be",
 					 pb[i]->chunk, pb[i]->size,
 					 pb[i]->index);
-		ret[i] = (struct chunk_ref){pb[i]->chunk, pb[i]->index,
-					    pb[i]->size, pb[i]->is_writable};
+		ret[i] = (struct chunk_ref){.chunk = pb[i]->chunk,
+					    .index = pb[i]->index,
+					    .size = pb[i]->size,
+					    .is_writable = pb[i]->is_writable};
+		r = device_take(pb[i]->device, &ret[i].device, err);
+		if (r < 0)
+			return r;
 	}
 	return 0;
 }

@@ -309,6 +309,7 @@ static void build_list_item(const struct list_item *from, Fsdp__ListItem *pb)
 	pb->n_holders = from->n_holders;
 	pb->flags = from->flags;
 	pb->bundle = from->bundle;
+	pb->device = bytes_from_device(&from->device);
 }
 
 static void *build_list(const void *message, struct pb_arena *arena)
@@ -354,6 +355,9 @@ static int take_list_item(const Fsdp__ListItem *pb, struct list_item *to,
 	to->ttl_left_ms = pb->ttl_left_ms;
 	to->n_holders = pb->n_holders;
 	to->bundle = pb->bundle;
+	r = device_take(pb->device, &to->device, err);
+	if (r < 0)
+		return r;
 	return flags_take(pb->flags, PUBLISH_ALL, &to->flags, err);
 }
 
@@ -606,6 +610,29 @@ static int take_status(const void *body, struct room *room, void *ret,
 	return r;
 }
 
+static void *build_timelines(const void *message, struct pb_arena *arena)
+{
+	const struct reply *from = message;
+	Fsdp__TimelinesReply *pb =
+		pb_arena_message(arena, &fsdp__timelines_reply__descriptor);
+
+	if (pb)
+		pb->session = from->timelines.session;
+	return pb;
+}
+
+static int take_timelines(const void *body, struct room *room, void *ret,
+			  struct error *err)
+{
+	const Fsdp__TimelinesReply *pb = body;
+
+	(void)room;
+	if (pb->session == 0)
+		return error_set(err, -EPROTO, "it does not say whose");
+	((struct reply *)ret)->timelines.session = pb->session;
+	return 0;
+}
+
 #define EMPTY                                                                  \
 	{                                                                      \
 		&fsdp__empty__descriptor, NULL, NULL                           \
@@ -636,6 +663,7 @@ const struct codec reply_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_WHO] = CODEC(who),
 	[MESSAGE_CLIENTS] = CODEC(clients),
 	[MESSAGE_STATUS] = CODEC(status),
+	[MESSAGE_TIMELINES] = CODEC(timelines),
 	[MESSAGE_INPUT] = CODEC(places),
 	[MESSAGE_WAIT] = CODEC(places),
 };

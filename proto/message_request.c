@@ -108,6 +108,7 @@ static void *build_alloc(const void *message, struct pb_arena *arena)
 	pb->mode = from->access.mode;
 	pb->bundle = from->bundle;
 	pb->timeout_ms = from->timeout_ms;
+	pb->device = bytes_from_device(&from->device);
 	pb->n_items = from->n_items;
 	pb->items = pb_arena_messages(arena, &fsdp__alloc_item__descriptor,
 				      from->n_items);
@@ -183,6 +184,9 @@ static int take_alloc(const void *body, struct room *room, void *ret,
 	r = timeout_take(pb->timeout_ms, &to->timeout_ms, err);
 	if (r < 0)
 		return r;
+	r = device_take(pb->device, &to->device, err);
+	if (r < 0)
+		return r;
 	r = room_open(room, size, pb->n_items, err);
 	if (r < 0)
 		return r;
@@ -219,6 +223,8 @@ static void *build_publish(const void *message, struct pb_arena *arena)
 		pb->items[i]->name = bytes_from_text(from->items[i].name);
 		pb->items[i]->flags = from->items[i].flags;
 		pb->items[i]->ttl_ms = from->items[i].ttl_ms;
+		pb->items[i]->timeline = from->items[i].timeline;
+		pb->items[i]->value = from->items[i].value;
 	}
 	return pb;
 }
@@ -234,6 +240,11 @@ static int take_publish_item(const Fsdp__PublishItem *pb, struct room *room,
 	if (r < 0)
 		return r;
 	r = flags_take(pb->flags, PUBLISH_ALL, &to->flags, err);
+	if (r < 0)
+		return r;
+	to->timeline = pb->timeline;
+	to->value = pb->value;
+	r = order_check(pb->timeline, pb->value, err);
 	if (r < 0)
 		return r;
 	return ttl_take(pb->ttl_ms, &to->ttl_ms, err);
@@ -483,6 +494,7 @@ static void *build_bundle_begin(const void *message, struct pb_arena *arena)
 	pb->size_hint = from->size_hint;
 	pb->flags = from->flags;
 	pb->ttl_ms = from->ttl_ms;
+	pb->device = bytes_from_device(&from->device);
 	return pb;
 }
 
@@ -503,6 +515,9 @@ static int take_bundle_begin(const void *body, struct room *room, void *ret,
 	if (r < 0)
 		return r;
 	r = size_take(pb->size_hint, "size of a bundle", &to->size_hint, err);
+	if (r < 0)
+		return r;
+	r = device_take(pb->device, &to->device, err);
 	if (r < 0)
 		return r;
 	r = flags_take(pb->flags, PUBLISH_ALL & ~PUBLISH_EVICTABLE, &to->flags,
@@ -698,6 +713,37 @@ static int take_clients(const void *body, struct room *room, void *ret,
 	return 0;
 }
 
+static void *build_timelines(const void *message, struct pb_arena *arena)
+{
+	const struct timelines_request *from =
+		&((const struct request *)message)->timelines;
+	Fsdp__TimelinesRequest *pb =
+		pb_arena_message(arena, &fsdp__timelines_request__descriptor);
+
+	if (!pb || from->session == 0)
+		return pb;
+	pb->session = from->session;
+	pb->slot = from->ref.slot;
+	pb->generation = from->ref.generation;
+	pb->wants_writable = from->wants_writable;
+	return pb;
+}
+
+static int take_timelines(const void *body, struct room *room, void *ret,
+			  struct error *err)
+{
+	const Fsdp__TimelinesRequest *pb = body;
+	struct timelines_request *to = &((struct request *)ret)->timelines;
+
+	(void)room;
+	*to = (struct timelines_request){0};
+	if (pb->session == 0)
+		return 0;
+	to->session = pb->session;
+	to->wants_writable = pb->wants_writable;
+	return ref_take(pb->slot, pb->generation, &to->ref, err);
+}
+
 #define EMPTY                                                                  \
 	{                                                                      \
 		&fsdp__empty__descriptor, NULL, NULL                           \
@@ -728,4 +774,5 @@ const struct codec request_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_WHO] = CODEC(who),
 	[MESSAGE_CLIENTS] = CODEC(clients),
 	[MESSAGE_STATUS] = EMPTY,
+	[MESSAGE_TIMELINES] = CODEC(timelines),
 };

@@ -27,6 +27,13 @@
  * may be a writer giving up, which nobody else would notice. tests/model checks this with
  * crashes of both sides.
  *
+ * A device that still reads when its process lets go: the release first stores
+ * which value of which of the session's timelines its stream will have reached
+ * then (the fence), and then lowers delta. Whoever sees a count of 0 sees the
+ * fence, and reclaims only when the timeline has reached it. Releases from
+ * several streams keep one fence between them: the later one's stream waits for
+ * the earlier one's fence.
+ *
  * LAYOUT (n = slots)
  *
  *   offset          size    meaning
@@ -51,7 +58,7 @@ struct error;
 
 struct refs_entry {
 	_Atomic int32_t delta;
-	uint16_t timeline; /* device tensors: which timeline `fence` is of */
+	_Atomic uint16_t timeline; /* which timeline `fence` is of; 0: none */
 	_Atomic uint16_t used; /* era of the last acquire, plain store */
 	_Atomic uint64_t fence;
 };
@@ -124,6 +131,20 @@ static inline int32_t refs_delta(const struct refs *refs, uint32_t slot)
 {
 	return atomic_load_explicit(&refs->entries[slot].delta,
 				    memory_order_seq_cst);
+}
+
+/*
+ * Broker, behind refs_delta(): which value of which timeline the device work
+ * of earlier holds ends with. 0: there is none. Input, not truth.
+ */
+static inline uint32_t refs_fence(const struct refs *refs, uint32_t slot,
+				  uint64_t *ret_value)
+{
+	/* relaxed: the load of delta before it acquired both. */
+	*ret_value = atomic_load_explicit(&refs->entries[slot].fence,
+					  memory_order_relaxed);
+	return atomic_load_explicit(&refs->entries[slot].timeline,
+				    memory_order_relaxed);
 }
 
 static inline uint16_t refs_used(const struct refs *refs, uint32_t slot)

@@ -29,7 +29,8 @@ _Static_assert(sizeof(struct table_header) == 8256, "layout");
 _Static_assert(sizeof(struct table_header) <= TABLE_WORDS_OFFSET, "layout");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "a word is 8 bytes");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "words are shared by processes");
-_Static_assert(SLOT_LIMBO < 1 << SLOT_STATE_BITS, "states fit their bits");
+_Static_assert(SLOT_LIMBO < SLOT_TAINTED, "states fit beside the taint");
+_Static_assert(SLOT_TAINTED < 1 << SLOT_STATE_BITS, "both fit their bits");
 
 /* What of the header never changes. */
 struct identity {

@@ -15,7 +15,7 @@
  *       32        4   era: clients note it at acquire (CLOCK eviction)
  *       64     8192   chunk list: 1,024 words, id of the chunk or 0
  *     8256          padding
- *    12288   8*slots  words: generation << 3 | enum slot_state
+ *    12288   8*slots  words: generation << 3 | SLOT_TAINTED | enum slot_state
  *
  * Nothing here is authority: the broker rebuilds every word from its catalog
  * when it starts.
@@ -36,7 +36,10 @@ enum slot_state {
 	SLOT_PUBLISHED = 2,
 	SLOT_LIMBO = 3,
 };
-#define SLOT_STATE_BITS 3
+/* Beside the state: the writer died before its work on the device was done.
+ * What is tainted is never acquired without asking the broker. */
+#define SLOT_TAINTED 4u
+#define SLOT_STATE_BITS 3 /* with SLOT_TAINTED */
 
 struct table_header {
 	uint64_t magic;
@@ -69,7 +72,12 @@ static inline uint64_t table_word_generation(uint64_t word)
 
 static inline enum slot_state table_word_state(uint64_t word)
 {
-	return (enum slot_state)(word & ((1u << SLOT_STATE_BITS) - 1));
+	return (enum slot_state)(word & (SLOT_TAINTED - 1));
+}
+
+static inline bool table_word_is_tainted(uint64_t word)
+{
+	return word & SLOT_TAINTED;
 }
 
 /* seq_cst both ways: one half of the argument in refs.h. */

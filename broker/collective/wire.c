@@ -16,10 +16,32 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
+/* Integers are summed in 64 bits, and cut off where they are stored. */
+static uint32_t widen(uint32_t dtype)
+{
+	switch ((enum dtype)dtype) {
+	case DTYPE_I8:
+	case DTYPE_I16:
+	case DTYPE_I32:
+		return DTYPE_I64;
+	case DTYPE_U8:
+	case DTYPE_U16:
+	case DTYPE_U32:
+		return DTYPE_U64;
+	default:
+		return dtype;
+	}
+}
+
+uint32_t wire_dtype(const struct plan_entry *entry, enum wire_kind kind)
+{
+	return kind == WIRE_GATHER ? entry->full_dtype
+				   : widen(entry->reduce_dtype);
+}
+
 uint64_t wire_chunk_size(const struct plan_entry *entry, enum wire_kind kind)
 {
-	uint32_t dtype =
-		kind == WIRE_GATHER ? entry->full_dtype : entry->reduce_dtype;
+	uint32_t dtype = wire_dtype(entry, kind);
 
 	return dtype ? entry->shard.chunk_numel * dtype_size(dtype) : 0;
 }
@@ -106,14 +128,11 @@ struct wire_gather_tail wire_gather_tail(const struct plan *plan)
 					 .size = send + wire};
 }
 
-struct wire_reduce_tail wire_reduce_tail(const struct plan *plan)
+uint64_t wire_reduce_tail(const struct plan *plan)
 {
 	uint64_t row = 0;
 
 	for (uint32_t i = 0; i < plan->n_reduce_buckets; i++)
 		row = max_u64(row, row_of(plan, WIRE_REDUCE, i));
-	return (struct wire_reduce_tail){
-		.row_offset = plan->n_shards * row,
-		.size = (plan->n_shards + 1) * row,
-	};
+	return plan->n_shards * row;
 }

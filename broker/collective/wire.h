@@ -3,10 +3,11 @@
  *
  * A *row* is what one rank contributes to a bucket: its chunks, entry after
  * entry at multiples of PLAN_ALIGN, in the dtype that travels (the full one of
- * a gather, the reduce one of a reduction). The *wire* is the rows of all
- * shards behind one another: what comes out of an all-gather, and goes into a
- * reduce-scatter. Chunks without a cast lie in a rank's shards as in its row,
- * so that its row of a bucket then is a range of its shards.
+ * a gather, the reduce one of a reduction, integers in 64 bits). The *wire* is
+ * the rows of all shards behind one another: what comes out of an all-gather,
+ * and goes into a reduce-scatter, which leaves a rank's own row reduced. Chunks
+ * without a cast lie in a rank's shards as in its row, so that its row of a
+ * bucket then is a range of its shards.
  *
  * Rows and wires are scratch of one bucket at a time; they lie behind the whole
  * parameters, or behind a rank's gradients, in one allocation (the tails).
@@ -18,6 +19,9 @@ enum wire_kind {
 	WIRE_GATHER,
 	WIRE_REDUCE,
 };
+
+/* The dtype in which it travels; 0: it does not. */
+uint32_t wire_dtype(const struct plan_entry *entry, enum wire_kind kind);
 
 /* Bytes of one chunk of the entry on the wire; 0: it does not travel. */
 uint64_t wire_chunk_size(const struct plan_entry *entry, enum wire_kind kind);
@@ -44,10 +48,5 @@ struct wire_gather_tail {
 };
 struct wire_gather_tail wire_gather_tail(const struct plan *plan);
 
-/* Scratch behind a rank's gradients: the wire from 0 on, then the reduced row.
- */
-struct wire_reduce_tail {
-	uint64_t row_offset;
-	uint64_t size;
-};
-struct wire_reduce_tail wire_reduce_tail(const struct plan *plan);
+/* Bytes of scratch behind a rank's gradients: the wire. */
+uint64_t wire_reduce_tail(const struct plan *plan);

@@ -10,6 +10,7 @@
 #include "broker/bundle.h"
 #include "broker/grant.h"
 #include "broker/index.h"
+#include "broker/order.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
 #include "proto/error.h"
@@ -23,7 +24,8 @@ struct alloc_plan {
 	struct session *session;
 	struct account *account;
 	struct access_class access;
-	uint32_t bundle; /* record; 0: none */
+	struct device_uuid device; /* of what is to be made */
+	uint32_t bundle;           /* record; 0: none */
 	uint32_t uid;
 	uint32_t n_blocks;
 	uint64_t charge;                     /* of all blocks, bytes */
@@ -146,9 +148,10 @@ static int check_item(struct alloc_plan *plan, uint32_t i, struct error *err)
 	if (item->is_view)
 		return 0;
 	plan->sizes[plan->n_blocks++] = plan->spans[i];
-	if (__builtin_add_overflow(plan->charge,
-				   slot_block_charge(plan->spans[i]),
-				   &plan->charge))
+	if (__builtin_add_overflow(
+		    plan->charge,
+		    pool_block_size(plan->spans[i], &plan->device),
+		    &plan->charge))
 		return error_set(err, -EOVERFLOW,
 				 "%u tensors of together more than 2^64 bytes",
 				 plan->request->n_items);
@@ -173,6 +176,7 @@ static int check_class(struct alloc_plan *plan, struct error *err)
 
 	if (!plan->request->bundle && has_views_only(plan->request))
 		return 0;
+	plan->device = plan->request->device;
 	if (!plan->request->bundle)
 		return slot_resolve_access(plan->session,
 					   &plan->request->access,
@@ -183,6 +187,7 @@ static int check_class(struct alloc_plan *plan, struct error *err)
 		return -ENOENT;
 	bundle = catalog_bundle(&broker->catalog, plan->bundle);
 	plan->access = bundle->access;
+	plan->device = bundle->device;
 	if (bundle->members.n + plan->request->n_items <= BUNDLE_MAX_MEMBERS)
 		return 0;
 	return error_set(err, -E2BIG,
@@ -245,7 +250,8 @@ static int check_limits(const struct alloc_plan *plan, struct error *err)
 {
 	const struct accounts *accounts = &plan->session->broker->accounts;
 	uint64_t budget = session_record(plan->session)->budget;
-	uint64_t quota = account_limit(accounts, plan->account, ACCOUNT_BYTES);
+	uint64_t quota = account_limit(accounts, plan->account,
+				       pool_account(&plan->device));
 	uint64_t max_slots =
 		account_limit(accounts, plan->account, ACCOUNT_SLOTS);
 
@@ -276,6 +282,7 @@ static bool charge(const struct alloc_plan *plan, struct error *err)
 	const struct accounts *accounts = &plan->session->broker->accounts;
 	uint64_t budget = session_record(plan->session)->budget;
 	uint64_t used = plan->session->n_bytes;
+	enum account_kind kind = pool_account(&plan->device);
 
 	if (budget && plan->charge > 0 &&
 	    (used > budget || plan->charge > budget - used)) {
@@ -286,12 +293,12 @@ static bool charge(const struct alloc_plan *plan, struct error *err)
 			  (unsigned long long)plan->charge);
 		return false;
 	}
-	if (account_charge(accounts, plan->account, ACCOUNT_BYTES, plan->charge,
-			   err) < 0)
+	if (account_charge(accounts, plan->account, kind, plan->charge, err) <
+	    0)
 		return false;
 	if (account_charge(accounts, plan->account, ACCOUNT_SLOTS,
 			   plan->request->n_items, err) < 0) {
-		account_refund(plan->account, ACCOUNT_BYTES, plan->charge);
+		account_refund(plan->account, kind, plan->charge);
 		return false;
 	}
 	plan->session->n_bytes += plan->charge;
@@ -300,7 +307,8 @@ static bool charge(const struct alloc_plan *plan, struct error *err)
 
 static void refund(const struct alloc_plan *plan)
 {
-	account_refund(plan->account, ACCOUNT_BYTES, plan->charge);
+	account_refund(plan->account, pool_account(&plan->device),
+		       plan->charge);
 	account_refund(plan->account, ACCOUNT_SLOTS, plan->request->n_items);
 	plan->session->n_bytes -= plan->charge;
 }
@@ -319,6 +327,7 @@ static int try_once(struct alloc_plan *plan, struct error *err)
 	struct broker *broker = plan->session->broker;
 	struct pool_request request = {
 		.access = plan->access,
+		.device = plan->device,
 		.bundle = plan->bundle,
 		.n = plan->n_blocks,
 		.sizes = plan->sizes,
@@ -349,8 +358,9 @@ static bool is_short(int outcome)
 /* 0: it is another limit that is in the way. */
 static uint64_t bytes_over_quota(const struct alloc_plan *plan)
 {
-	uint64_t left = account_left(&plan->session->broker->accounts,
-				     plan->account, ACCOUNT_BYTES);
+	uint64_t left =
+		account_left(&plan->session->broker->accounts, plan->account,
+			     pool_account(&plan->device));
 
 	return plan->charge > left ? plan->charge - left : 0;
 }
@@ -365,10 +375,11 @@ static int try_hard(struct alloc_plan *plan, struct error *err)
 	if (is_short(r) && limbo_collect_released(broker))
 		r = try_once(plan, err);
 	/* A quota is only helped by what is charged to it. */
-	if (r == ROOM_OVER_LIMIT &&
-	    limbo_evict(broker, bytes_over_quota(plan), &plan->uid))
+	if (r == ROOM_OVER_LIMIT && limbo_evict(broker, bytes_over_quota(plan),
+						&plan->device, &plan->uid))
 		r = try_once(plan, err);
-	if (r == POOL_FULL && limbo_evict(broker, plan->charge, NULL))
+	if (r == POOL_FULL &&
+	    limbo_evict(broker, plan->charge, &plan->device, NULL))
 		r = try_once(plan, err);
 	return r;
 }
@@ -409,7 +420,11 @@ static bool make_slot(struct alloc_plan *plan, uint32_t i)
 		slot_new(broker, plan->blocks[i], plan->offsets[i],
 			 plan->spans[i], &item->type, name,
 			 has_writer ? plan->session->index : 0, plan->uid);
-	return plan->slots[i] != 0;
+	if (!plan->slots[i])
+		return false;
+	if (item->is_view)
+		order_copy(broker, item->base.slot, plan->slots[i]);
+	return true;
 }
 
 /* The catalog was full after all: nothing is left of what was made, as if the
@@ -417,15 +432,17 @@ static bool make_slot(struct alloc_plan *plan, uint32_t i)
 static void undo(struct alloc_plan *plan, uint32_t n_slots)
 {
 	struct broker *broker = plan->session->broker;
+	uint64_t charge;
 	uint32_t i;
 
 	for (i = n_slots; i < plan->request->n_items; i++) {
 		account_refund(plan->account, ACCOUNT_SLOTS, 1);
 		if (plan->request->items[i].is_view)
 			continue;
-		account_refund(plan->account, ACCOUNT_BYTES,
-			       slot_block_charge(plan->spans[i]));
-		plan->session->n_bytes -= slot_block_charge(plan->spans[i]);
+		charge = pool_block_size(plan->spans[i], &plan->device);
+		account_refund(plan->account, pool_account(&plan->device),
+			       charge);
+		plan->session->n_bytes -= charge;
 		pool_release(&broker->pools, plan->blocks[i]);
 	}
 	for (i = 0; i < n_slots; i++) {

@@ -14,6 +14,14 @@
 
 int verb_bundle_begin(struct verb_call *call, struct error *err)
 {
+	const struct device_uuid *uuid = &call->request->bundle_begin.device;
+	const struct device *device;
+	int r = DEVICES_OK;
+
+	if (!device_uuid_is_host(uuid))
+		r = devices_find(&call->broker->devices, uuid, &device, err);
+	if (r != DEVICES_OK)
+		return r < 0 ? r : VERB_PARK_ROOM;
 	return bundle_begin(call->broker, call->session,
 			    &call->request->bundle_begin,
 			    &call->reply->bundle.bundle, err);

@@ -6,6 +6,7 @@
  * since the answer is where it lies.
  */
 #include "broker/broker.h"
+#include "broker/collective/wire.h"
 #include "broker/comm.h"
 #include "broker/gather.h"
 #include "broker/grant.h"
@@ -81,21 +82,16 @@ static int find_credit(struct verb_call *call, const struct group *group,
 }
 
 static int make_input(struct verb_call *call, const struct group *group,
-		      uint32_t *ret_slot, struct error *err)
+		      uint32_t rank, uint32_t *ret_slot, struct error *err)
 {
-	const struct comm_record *record =
-		catalog_comm(&call->broker->catalog, group->comm->record);
-	struct storage_request request = {
-		.access = record->access,
-		.uid = record->uid,
-		.size = group->plan.input_size,
-		.may_evict = true,
-	};
+	uint64_t size = group->plan.input_size;
 	struct error cause = ERROR_NULL;
 	int r;
 
+	if (group->comm->is_on_devices)
+		size += wire_reduce_tail(&group->plan);
 	call->wait_ms = call->request->input.timeout_ms;
-	r = storage_make(call->broker, &request, ret_slot, &cause);
+	r = rank_memory_make_one(group->comm, rank, size, ret_slot, &cause);
 	if (r == POOL_OK)
 		return VERB_DONE;
 	if (r == POOL_WAIT)
@@ -124,7 +120,7 @@ int verb_input(struct verb_call *call, struct error *err)
 	r = grant_check_room(call->session, 1, err);
 	if (r < 0)
 		return r;
-	r = make_input(call, group, &slot, err);
+	r = make_input(call, group, rank, &slot, err);
 	if (r != VERB_DONE)
 		return r;
 	input_add(group, rank, slot);
@@ -189,7 +185,7 @@ int verb_wait_unshard(struct verb_call *call, struct error *err)
 	struct error cause = ERROR_NULL;
 	struct gather *gather;
 	struct group *group;
-	uint32_t rank;
+	uint32_t rank, slot;
 	int r;
 
 	if (!place)
@@ -207,7 +203,8 @@ int verb_wait_unshard(struct verb_call *call, struct error *err)
 	r = grant_check_room(call->session, 1, err);
 	if (r < 0)
 		return r;
-	storage_grant(call, &gather->slot, 1, place);
+	slot = rank_memory_slot(group->comm, &gather->full, rank);
+	storage_grant(call, &slot, 1, place);
 	call->reply->places.places = place;
 	call->reply->places.n_places = 1;
 	return VERB_DONE;

@@ -9,6 +9,7 @@
 #include "proto/error.h"
 #include "proto/point.h"
 #include <errno.h>
+#include <string.h>
 
 #define RANK_TEXT 160
 
@@ -28,6 +29,25 @@ int verb_comm_join(struct verb_call *call, struct error *err)
 	}
 	call->reply->comm.comm = comm->id;
 	call->reply->comm.step = comm->step;
+	call->reply->comm.has_nccl_id = comm->has_nccl_id;
+	memcpy(call->reply->comm.nccl_id, comm->nccl_id, MESSAGE_NCCL_ID_SIZE);
+	return VERB_DONE;
+}
+
+int verb_comm_fail(struct verb_call *call, struct error *err)
+{
+	const struct comm_fail_request *request = &call->request->comm_fail;
+	char name[RANK_TEXT];
+	struct comm *comm;
+	uint32_t rank;
+	int r;
+
+	r = comm_find(call->session, request->comm, &comm, &rank, err);
+	if (r < 0)
+		return r;
+	comm_rank_name(comm, rank, name, sizeof(name));
+	comm_fail(comm, -ECONNABORTED, "%s gave communicator '%s' up: %s", name,
+		  comm->name, request->sentence);
 	return VERB_DONE;
 }
 

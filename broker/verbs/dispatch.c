@@ -63,8 +63,10 @@ static const struct verb verbs[MESSAGE_MAX + 1] = {
 	[MESSAGE_WHO] = VERB("who", verb_who, false),
 	[MESSAGE_CLIENTS] = VERB("clients", verb_clients, false),
 	[MESSAGE_STATUS] = VERB("status", verb_status, false),
+	[MESSAGE_TIMELINES] = VERB("timelines", verb_timelines, false),
 	[MESSAGE_COMM_JOIN] = VERB("comm_join", verb_comm_join, true),
 	[MESSAGE_COMM_LEAVE] = VERB("comm_leave", verb_comm_leave, true),
+	[MESSAGE_COMM_FAIL] = VERB("comm_fail", verb_comm_fail, true),
 	[MESSAGE_COMM_REMOVE] = VERB("comm_remove", verb_comm_remove, true),
 	[MESSAGE_GROUP] = VERB("group", verb_group, true),
 	[MESSAGE_UNSHARD] = VERB("unshard", verb_unshard, true),
@@ -213,6 +215,7 @@ int verb_attach_chunk(struct verb_call *call, uint32_t chunk_index,
 		.index = chunk_index,
 		.size = chunk->size,
 		.is_writable = is_writable,
+		.device = chunk->device,
 	};
 	call->fds[call->n_fds++] = fd;
 	*sent = chunk->id;

@@ -8,7 +8,23 @@
 #include "proto/error.h"
 #include <errno.h>
 
-/* Offsets of one parameter, for one rank, in memory that all ranks share. */
+/* Offsets of one parameter in a rank's own memory. */
+static void fill_own(const struct plan_entry *from, uint32_t shard,
+		     struct group_entry *ret)
+{
+	*ret = (struct group_entry){
+		.full_dtype = from->full_dtype,
+		.shard_dim = from->shard.dim,
+		.shard_size = shard_size_of(&from->shard, shard),
+		.shard_offset = from->shard_offset,
+		.full_offset = from->full_offset,
+		.input_offset = from->input_offset,
+		.grad_offset = from->grad_offset,
+	};
+}
+
+/* Offsets of one parameter, for one rank, in memory that all ranks share; or
+ * in its own, on devices. */
 static void fill_entry(const struct plan *plan, const struct plan_entry *from,
 		       uint32_t rank, struct group_entry *ret)
 {
@@ -16,6 +32,10 @@ static void fill_entry(const struct plan *plan, const struct plan_entry *from,
 	uint64_t shard = rank % plan->n_shards;
 	uint64_t shards = replica * plan->shards_size + from->shard_offset;
 
+	if (plan->policy.is_per_rank) {
+		fill_own(from, (uint32_t)shard, ret);
+		return;
+	}
 	*ret = (struct group_entry){
 		.full_dtype = from->full_dtype,
 		.shard_dim = from->shard.dim,
@@ -33,31 +53,44 @@ static void fill_entry(const struct plan *plan, const struct plan_entry *from,
 				   shard * from->grad_stride;
 }
 
+/* Partial sums are the worker's affair, but for ranks that do its work. */
+static uint32_t count_places(const struct group *group, const uint32_t *slots)
+{
+	if (!slots[2])
+		return 2;
+	return group->comm->is_on_devices && slots[3] ? 4 : 3;
+}
+
 static int reply(struct verb_call *call, struct group *group, uint32_t rank,
 		 struct error *err)
 {
 	const struct plan *plan = &group->plan;
 	struct group_reply *ret = &call->reply->group;
-	const uint32_t slots[] = {group->shards[0], group->shards[1],
-				  group->grads};
+	const struct rank_memory *memory[] = {&group->shards[0],
+					      &group->shards[1], &group->grads,
+					      &group->partial};
+	uint32_t slots[GROUP_REPLY_PLACES];
+	uint32_t world = group->comm->ranks[rank].rank;
 	struct group_entry *entries;
 	int r;
 
 	entries = verb_alloc(call, plan->n_entries * sizeof(*entries));
 	if (!entries)
 		return error_set(err, -ENOMEM, "no memory for the entries");
-	r = grant_check_room(call->session, 3, err);
+	r = grant_check_room(call->session, GROUP_REPLY_PLACES, err);
 	if (r < 0)
 		return r;
+	for (uint32_t i = 0; i < GROUP_REPLY_PLACES; i++)
+		slots[i] = rank_memory_slot(group->comm, memory[i], rank);
 	for (uint32_t i = 0; i < plan->n_entries; i++)
-		fill_entry(plan, &plan->entries[i], rank, &entries[i]);
+		fill_entry(plan, &plan->entries[i], world, &entries[i]);
 	ret->group = group->id;
 	ret->hash = plan->hash;
 	ret->step = group->step;
 	ret->side = group->side;
 	ret->entries = entries;
 	ret->n_entries = plan->n_entries;
-	ret->n_places = group->grads ? 3 : 2;
+	ret->n_places = count_places(group, slots);
 	storage_grant(call, slots, ret->n_places, ret->places);
 	group->answered |= UINT64_C(1) << rank;
 	return VERB_DONE;

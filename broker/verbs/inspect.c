@@ -225,7 +225,7 @@ static void add(struct status_reply *reply, const char *name, uint64_t value)
 }
 
 /* Of all users' blocks. */
-static uint64_t live_bytes(const struct broker *broker)
+static uint64_t live_bytes(const struct broker *broker, enum account_kind kind)
 {
 	const struct accounts *accounts = &broker->accounts;
 	const struct account *account;
@@ -234,7 +234,7 @@ static uint64_t live_bytes(const struct broker *broker)
 	for (size_t i = 0; i < N_BUCKETS; i++) {
 		for (account = accounts->buckets[i]; account;
 		     account = account->next)
-			bytes += account->used[ACCOUNT_BYTES];
+			bytes += account->used[kind];
 	}
 	return bytes;
 }
@@ -252,8 +252,8 @@ static void add_memory(const struct broker *broker, struct status_reply *reply)
 	add(reply, "tickets", catalog_n_live(catalog, SECTION_TICKET));
 	add(reply, "grants", catalog_n_live(catalog, SECTION_GRANT));
 	add(reply, "chunks", broker->pools.n_chunks);
-	add(reply, "chunk_bytes", broker->pools.total_size);
-	add(reply, "bytes_live", live_bytes(broker));
+	add(reply, "chunk_bytes", broker->pools.host.total_size);
+	add(reply, "bytes_live", live_bytes(broker, ACCOUNT_BYTES));
 	add(reply, "bytes_free", free_bytes);
 	add(reply, "free_warm", warm);
 	add(reply, "memory_max", broker->config.memory_max);
@@ -324,7 +324,64 @@ static void add_collectives(const struct broker *broker,
 	add(reply, "worker_pid", (uint64_t)engine->pid);
 }
 
-#define MAX_VALUES 64
+/* Names of values of devices are made. */
+#define DEVICE_NAME_SIZE (DEVICE_TEXT_SIZE + 32)
+
+static int add_named(struct verb_call *call, const char *text, const char *what,
+		     uint64_t value, struct error *err)
+{
+	char *name = verb_alloc(call, DEVICE_NAME_SIZE);
+
+	if (!name)
+		return error_set(err, -ENOMEM, "no memory for the status");
+	snprintf(name, DEVICE_NAME_SIZE, "%s_%s", text, what);
+	add(&call->reply->status, name, value);
+	return 0;
+}
+
+static int add_device(struct verb_call *call, const struct device *device,
+		      struct error *err)
+{
+	const struct broker *broker = call->broker;
+	char text[DEVICE_TEXT_SIZE];
+	int r;
+
+	device_format(&device->uuid, text);
+	r = add_named(call, text, "chunk_bytes",
+		      pools_device_size(&broker->pools, &device->uuid), err);
+	if (r == 0)
+		r = add_named(call, text, "memory_max",
+			      devices_memory_max(&broker->devices, device),
+			      err);
+	return r;
+}
+
+static int add_devices(struct verb_call *call, struct error *err)
+{
+	const struct broker *broker = call->broker;
+	struct status_reply *reply = &call->reply->status;
+	struct driver_info driver = {0};
+	int r = 0;
+
+	/* While it is loaded nobody else may look. */
+	if (broker->devices.state != DEVICES_LOADING)
+		driver_describe(&driver);
+	add(reply, "driver_loading", broker->devices.state == DEVICES_LOADING);
+	add(reply, "driver_version", (uint64_t)driver.version);
+	add(reply, "driver_is_double", driver.is_double);
+	add(reply, "timelines", broker->n_timelines);
+	add(reply, "slots_fenced", broker->limbo.n_fenced);
+	add(reply, "tainted", broker->n_tainted);
+	add(reply, "device_bytes_live",
+	    live_bytes(broker, ACCOUNT_DEVICE_BYTES));
+	add(reply, "devices", broker->devices.n);
+	for (uint32_t i = 0; i < broker->devices.n && r == 0; i++)
+		r = add_device(call, &broker->devices.list[i], err);
+	return r;
+}
+
+/* All that fit a page; a device has two. */
+#define MAX_VALUES MESSAGE_MAX_ITEMS
 
 int verb_status(struct verb_call *call, struct error *err)
 {
@@ -349,7 +406,8 @@ int verb_status(struct verb_call *call, struct error *err)
 	add_counters(broker, reply);
 	add_collectives(broker, reply);
 	add(reply, "own_bytes", account->used[ACCOUNT_BYTES]);
+	add(reply, "own_device_bytes", account->used[ACCOUNT_DEVICE_BYTES]);
 	add(reply, "own_slots", account->used[ACCOUNT_SLOTS]);
 	add(reply, "own_queue_bytes", account->used[ACCOUNT_QUEUE]);
-	return VERB_DONE;
+	return add_devices(call, err);
 }

@@ -50,11 +50,16 @@ static uint64_t count_bytes(const struct catalog *catalog, uint32_t record)
 	uint32_t group = catalog_comm(catalog, record)->first_group;
 	const struct group_record *kept;
 	uint64_t n_bytes = 0;
+	uint32_t slot;
 
 	for (; group; group = kept->next) {
 		kept = catalog_group(catalog, group);
-		for (uint32_t i = 0; i < 2; i++)
-			n_bytes += catalog_slot(catalog, kept->slots[i])->size;
+		for (uint32_t i = 0; i < 2 * MESSAGE_MAX_RANKS; i++) {
+			slot = kept->slots[i / MESSAGE_MAX_RANKS]
+					  [i % MESSAGE_MAX_RANKS];
+			if (slot)
+				n_bytes += catalog_slot(catalog, slot)->size;
+		}
 	}
 	return n_bytes;
 }
@@ -105,7 +110,7 @@ static void fill_failed(const struct comm *comm, struct comm_item *ret)
 	*ret = (struct comm_item){
 		.name = comm->name,
 		.uid = comm->uid,
-		.n_ranks = comm->n_ranks,
+		.n_ranks = comm->n_world,
 		.n_shards = comm->n_shards,
 		.step = comm->step,
 	};
@@ -188,13 +193,17 @@ static int look_init(struct look *look, const struct broker *broker,
 	const struct catalog *catalog = &broker->catalog;
 	const struct comm_record *comm =
 		catalog_comm(catalog, catalog_group(catalog, record)->comm);
+	struct group_mesh mesh = {
+		.n_shards = comm->n_shards,
+		.n_replicas = comm->n_ranks / comm->n_shards,
+		.is_per_rank = !device_uuid_is_host(&comm->places[0].device),
+	};
 	int r;
 
 	r = group_spec_read(broker, record, &look->spec, err);
 	if (r < 0)
 		return r;
-	r = group_spec_plan(&look->spec, comm->n_shards,
-			    comm->n_ranks / comm->n_shards, &look->plan, err);
+	r = group_spec_plan(&look->spec, mesh, &look->plan, err);
 	if (r < 0)
 		group_spec_deinit(&look->spec);
 	return r;

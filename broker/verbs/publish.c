@@ -8,6 +8,7 @@
 #include "broker/broker.h"
 #include "broker/grant.h"
 #include "broker/index.h"
+#include "broker/order.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
 #include "proto/error.h"
@@ -122,6 +123,27 @@ static int check_name(const struct verb_call *call,
 	return r;
 }
 
+/* When it will be written, if that is not now. */
+static int check_order(const struct verb_call *call, uint32_t slot,
+		       const struct publish_item *item, struct error *err)
+{
+	const struct catalog *catalog = &call->broker->catalog;
+	const struct block_record *block =
+		catalog_block(catalog, catalog_slot(catalog, slot)->block);
+
+	if (!item->value)
+		return 0;
+	if (device_uuid_is_host(pool_block_device(&call->broker->pools, block)))
+		return error_set(err, -EINVAL,
+				 "the tensor is in host memory, whose readers "
+				 "wait for no stream: synchronise, and publish "
+				 "it then");
+	if (call->session->timelines.pages)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "this session has no timelines: ask for them first");
+}
+
 /* A batch must not speak of one thing twice. */
 static int check_twins(const struct publication *all, uint32_t i,
 		       struct error *err)
@@ -154,6 +176,8 @@ static int check(const struct verb_call *call, struct publication *all,
 		r = all[i].slot ? check_slot(call, all[i].slot, err) : -ESTALE;
 		if (r == 0)
 			r = check_name(call, item, err);
+		if (r == 0)
+			r = check_order(call, all[i].slot, item, err);
 		if (r == 0)
 			r = check_twins(all, i, err);
 		if (r < 0)
@@ -278,6 +302,9 @@ static uint64_t publish(const struct verb_call *call,
 	uint64_t version = 0;
 
 	slot_end_writer(broker, one->slot);
+	if (one->item->value)
+		order_set(broker, one->slot, call->session->index,
+			  one->item->timeline, one->item->value);
 	if (*one->item->name) {
 		version = let_go(broker, one->item->name) + 1;
 		show(call, one, version);

@@ -6,7 +6,6 @@
 #include "broker/collective/bucket.h"
 #include "broker/collective/bucketing.h"
 #include "client/ctl/format.h"
-#include "client/fsdp.h"
 #include "proto/error.h"
 #include "proto/name.h"
 
@@ -200,6 +199,13 @@ static int read_caps(struct args *args, const char *text, struct error *err)
 	}
 }
 
+static int read_device(struct args *args, const char *text, struct error *err)
+{
+	int r = fsdp_device_parse(text, &args->device);
+
+	return r < 0 ? error_set(err, r, "%s", fsdp_error()) : 0;
+}
+
 struct option_row {
 	const char *name;
 	char letter;       /* 0: none */
@@ -246,6 +252,8 @@ static const struct option_row rows[N_ARGS] = {
 		"default, custom_ops, custom_ops_multidtype or coalesced"},
 	[ARG_CAPS] = {"cap-mb", 0, "N[,N]", read_caps,
 		"MiB of the first bucket of a run, the second, ... (2000)"},
+	[ARG_DEVICE] = {"device", 0, "GPU-...", read_device,
+		"put it on this GPU (fsdpctl devices lists them)"},
 };
 /* clang-format on */
 

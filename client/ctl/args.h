@@ -3,6 +3,7 @@
  * of value. Values are checked here, so that verbs see numbers only.
  */
 #pragma once
+#include "client/fsdp.h"
 #include "proto/tensor.h"
 
 #include <stdbool.h>
@@ -34,6 +35,7 @@ enum arg {
 	ARG_FAITHFUL,
 	ARG_BUCKET_MODE, /* also --mode: only one of the two is taken */
 	ARG_CAPS,
+	ARG_DEVICE,
 	N_ARGS
 };
 
@@ -59,7 +61,8 @@ struct args {
 	uint32_t bucket_mode; /* enum bucketing_mode */
 	double caps_mb[ARGS_MAX_CAPS];
 	uint32_t n_caps;
-	char *const *operands; /* borrowed from argv */
+	struct fsdp_device device; /* all 0: host memory */
+	char *const *operands;     /* borrowed from argv */
 	size_t n_operands;
 };
 

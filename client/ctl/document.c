@@ -58,12 +58,13 @@ static const char *state_name(enum fsdp_state state)
 json_t *document_entry(const struct fsdp_entry *entry)
 {
 	const struct fsdp_info *info = &entry->info;
-	char mode[16];
+	char mode[16], device[FSDP_DEVICE_TEXT];
 
+	fsdp_device_format(&info->device, device);
 	snprintf(mode, sizeof(mode), "%04o", entry->mode);
 	return json_pack(
 		"{s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:s, "
-		"s:o, s:o, s:I, s:b, s:b, s:o}",
+		"s:o, s:o, s:I, s:b, s:b, s:o, s:s, s:b}",
 		"name", document_text(info->name), "version",
 		document_number(info->version), "dtype",
 		fsdp_dtype_name(info->dtype), "shape",
@@ -79,18 +80,19 @@ json_t *document_entry(const struct fsdp_entry *entry)
 		(json_int_t)entry->n_holders, "evictable",
 		(entry->flags & FSDP_EVICTABLE) != 0, "tied",
 		(entry->flags & FSDP_TIED) != 0, "bundle",
-		document_number(entry->bundle));
+		document_number(entry->bundle), "device", device, "tainted",
+		info->is_tainted);
 }
 
 json_t *document_holder(const struct fsdp_holder *holder)
 {
-	return json_pack("{s:o, s:I, s:I, s:o, s:I, s:b, s:b}", "session",
-			 document_number(holder->session), "pid",
-			 (json_int_t)holder->pid, "uid",
-			 (json_int_t)holder->uid, "command",
-			 document_text(holder->command), "holds",
-			 (json_int_t)holder->holds, "connected",
-			 holder->is_connected, "writer", holder->is_writer);
+	return json_pack(
+		"{s:o, s:I, s:I, s:o, s:I, s:b, s:b, s:b}", "session",
+		document_number(holder->session), "pid",
+		(json_int_t)holder->pid, "uid", (json_int_t)holder->uid,
+		"command", document_text(holder->command), "holds",
+		(json_int_t)holder->holds, "connected", holder->is_connected,
+		"writer", holder->is_writer, "tainted", holder->is_tainted);
 }
 
 int document_print(json_t *document, struct error *err)

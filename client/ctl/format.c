@@ -4,6 +4,7 @@
  */
 #include "client/ctl/format.h"
 
+#include "client/fsdp.h"
 #include "proto/error.h"
 #include "proto/tensor.h"
 
@@ -73,6 +74,18 @@ const char *format_shape(const int64_t *shape, uint32_t n_dims,
 		used += (size_t)snprintf(buffer + used, FORMAT_SHAPE - used,
 					 "%s%" PRId64, i ? ", " : "", shape[i]);
 	snprintf(buffer + used, FORMAT_SHAPE - used, "]");
+	return buffer;
+}
+
+const char *format_place(const struct fsdp_info *info, char buffer[FORMAT_SIZE])
+{
+	/* The rest of a UUID would fill half a line; stat shows all of it. */
+	static const int width = sizeof("GPU-01234567") - 1;
+	char text[FSDP_DEVICE_TEXT];
+
+	fsdp_device_format(&info->device, text);
+	snprintf(buffer, FORMAT_SIZE, "%.*s%s", width, text,
+		 info->is_tainted ? " (tainted)" : "");
 	return buffer;
 }
 

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 struct error;
+struct fsdp_info;
 struct tensor_type;
 
 #define FORMAT_SIZE  32  /* buffer of format_size(), format_age() */
@@ -24,6 +25,11 @@ const char *format_ns(uint64_t ns, char buffer[FORMAT_SIZE]);
 /* "[4096, 128]"; "[]" for a 0-d tensor. */
 const char *format_shape(const int64_t *shape, uint32_t n_dims,
 			 char buffer[FORMAT_SHAPE]);
+
+/* Where a tensor is, in short: "host", "GPU-01234567", and whether it is
+ * "(tainted)". */
+const char *format_place(const struct fsdp_info *info,
+			 char buffer[FORMAT_SIZE]);
 
 /* The nanoseconds of the monotonic clock. */
 uint64_t format_now_ns(void);

@@ -26,6 +26,10 @@ _fsdpctl_value()
 		compopt -o filenames
 		COMPREPLY=($(compgen -f -- "$2"))
 		;;
+	--device)
+		COMPREPLY=($(compgen -W "host $(_fsdpctl_column devices 1)" \
+			-- "$2"))
+		;;
 	--cast) COMPREPLY=($(compgen -W f32 -- "$2")) ;;
 	--group) COMPREPLY=($(compgen -g -- "$2")) ;;
 	--prefix)
@@ -49,11 +53,13 @@ _fsdpctl_value()
 _fsdpctl_options()
 {
 	case $1 in
-	load) echo --prefix --replace --mode --group --ttl --quiet --json ;;
-	ls | who | limbo | clients | status | comms | groups) echo --json ;;
+	load) echo --prefix --device --replace --mode --group --ttl --quiet --json ;;
+	ls | who | limbo | clients | devices | status | comms | groups)
+		echo --json
+		;;
 	stat) echo --timeout --json ;;
 	get) echo --output --cast --timeout ;;
-	put) echo --name --dtype --shape --replace --ttl --mode --group \
+	put) echo --name --dtype --shape --device --replace --ttl --mode --group \
 		--evictable --timeout --quiet --json ;;
 	ping) echo --count --json ;;
 	plan) echo --faithful --mode --cap-mb --json ;;
@@ -67,7 +73,7 @@ _fsdpctl()
 	local verbs="load ls stat get put rm who limbo clients status ping plan"
 	local verb="" word i
 
-	verbs+=" comms groups end"
+	verbs+=" comms groups end devices"
 	COMPREPLY=()
 	_fsdpctl_value "$prev" "$cur" && return
 	for ((i = 1; i < COMP_CWORD; i++)); do

@@ -1,14 +1,16 @@
 /*
  * A file that tensors are read from. Bytes go straight from the page cache
- * into the tensor's memory by large preads, in the order of the file, so that
- * the kernel reads ahead while we copy. Asking it by readahead() for more was
- * measured, and slower.
+ * into the tensor's memory, or into what a device copies from, by large preads
+ * in the order of the file, so that the kernel reads ahead while we copy.
+ * Asking it by readahead() for more was measured, and slower.
  */
 #include "client/ctl/input.h"
 
+#include "client/ctl/broker.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/npy.h"
 #include "client/ctl/progress.h"
+#include "client/fsdp.h"
 #include "proto/error.h"
 
 #include <errno.h>
@@ -136,10 +138,11 @@ int input_find_tensor(const struct input *input, const struct tensor_type *raw,
 	return 0;
 }
 
-int input_read(const struct input *input, uint64_t offset, void *data,
-	       uint64_t size, struct progress *progress, struct error *err)
+static int read_bytes(const struct input *input, uint64_t offset, void *into,
+		      uint64_t size, struct progress *progress,
+		      struct error *err)
 {
-	char *p = data;
+	char *p = into;
 
 	while (size) {
 		uint64_t piece = size < PIECE ? size : PIECE;
@@ -163,4 +166,45 @@ int input_read(const struct input *input, uint64_t offset, void *data,
 		progress_add(progress, (uint64_t)n);
 	}
 	return 0;
+}
+
+/* Tensors that are being filled, and how far. */
+struct filling {
+	const struct input *input;
+	const struct safetensors_entry *entries;
+	struct progress *progress;
+	size_t i;
+	uint64_t done; /* bytes of the i-th */
+	struct error err;
+};
+
+static int read_next(size_t i, void *into, size_t size, void *data)
+{
+	struct filling *filling = data;
+	int r;
+
+	if (i != filling->i)
+		filling->done = 0;
+	filling->i = i;
+	r = read_bytes(filling->input,
+		       filling->entries[i].offset + filling->done, into, size,
+		       filling->progress, &filling->err);
+	filling->done += size;
+	return r;
+}
+
+int input_fill(const struct input *input,
+	       const struct safetensors_entry *entries,
+	       struct fsdp_tensor *const *tensors, size_t n,
+	       struct progress *progress, struct error *err)
+{
+	struct filling filling = {.input = input,
+				  .entries = entries,
+				  .progress = progress,
+				  .err = ERROR_NULL};
+	int r = fsdp_fill(tensors, n, read_next, &filling);
+
+	if (filling.err.code < 0)
+		return error_set(err, filling.err.code, "%s", filling.err.msg);
+	return r < 0 ? broker_failed(err, r) : 0;
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct error;
+struct fsdp_tensor;
 struct progress;
 
 struct input {
@@ -29,8 +30,10 @@ int input_find_tensor(const struct input *input, const struct tensor_type *raw,
 		      struct safetensors_entry *ret, struct error *err);
 
 /*
- * Read `size` bytes at `offset` into `data`. A file that got shorter is
- * refused, and a signal noted by interrupt.h ends it (-EINTR).
+ * Fill `n` tensors, wherever they are, with what the entries say. A file that
+ * got shorter is refused, and a signal noted by interrupt.h ends it (-EINTR).
  */
-int input_read(const struct input *input, uint64_t offset, void *data,
-	       uint64_t size, struct progress *progress, struct error *err);
+int input_fill(const struct input *input,
+	       const struct safetensors_entry *entries,
+	       struct fsdp_tensor *const *tensors, size_t n,
+	       struct progress *progress, struct error *err);

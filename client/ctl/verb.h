@@ -33,3 +33,4 @@ extern const struct verb verbs_put[];
 extern const struct verb verbs_status[];
 extern const struct verb verbs_plan[];
 extern const struct verb verbs_comms[];
+extern const struct verb verbs_devices[];

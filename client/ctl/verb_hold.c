@@ -42,6 +42,11 @@ static const char *describe(const struct fsdp_holder *holder)
 	return holder->is_connected ? "reading" : "disconnected";
 }
 
+static const char *describe_contents(const struct fsdp_holder *holder)
+{
+	return holder->is_tainted ? ", tainted" : "";
+}
+
 static int add_holder(struct table *table, const struct fsdp_holder *holder,
 		      struct error *err)
 {
@@ -54,7 +59,8 @@ static int add_holder(struct table *table, const struct fsdp_holder *holder,
 	if (r == 0)
 		r = table_add(table, err, "%" PRId64, holder->holds);
 	if (r == 0)
-		r = table_add(table, err, "%s", describe(holder));
+		r = table_add(table, err, "%s%s", describe(holder),
+			      describe_contents(holder));
 	return r;
 }
 
@@ -116,10 +122,13 @@ static int add_limbo_tensor(struct table *table, const struct fsdp_entry *entry,
 {
 	const struct fsdp_info *info = &entry->info;
 	char shape[FORMAT_SHAPE], size[FORMAT_SIZE], age[FORMAT_SIZE];
-	const char *cells[] = {
-		*info->name ? info->name : "-", fsdp_dtype_name(info->dtype),
-		format_shape(info->shape, info->n_dims, shape),
-		format_size(info->size, size), format_age(entry->age_ms, age)};
+	char place[FORMAT_SIZE];
+	const char *cells[] = {*info->name ? info->name : "-",
+			       fsdp_dtype_name(info->dtype),
+			       format_shape(info->shape, info->n_dims, shape),
+			       format_size(info->size, size),
+			       format_age(entry->age_ms, age),
+			       format_place(info, place)};
 	int r = table_add(table, err, "%u:%" PRIu64, info->slot,
 			  info->generation);
 
@@ -151,8 +160,8 @@ static int print_limbo(struct fsdp_client *client,
 		       const struct listing *listing, struct error *err)
 {
 	static const char *const titles[] = {
-		"SLOT", "WAS",     "DTYPE", "SHAPE",  ">BYTES", ">AGE",
-		">PID", "COMMAND", ">UID",  ">HOLDS", "STATE"};
+		"SLOT",   "WAS",  "DTYPE",   "SHAPE", ">BYTES", ">AGE",
+		"DEVICE", ">PID", "COMMAND", ">UID",  ">HOLDS", "STATE"};
 	struct table table;
 	int r = 0;
 

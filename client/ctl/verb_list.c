@@ -32,6 +32,7 @@ static int add_row(struct table *table, const struct fsdp_entry *entry,
 {
 	const struct fsdp_info *info = &entry->info;
 	char shape[FORMAT_SHAPE], size[FORMAT_SIZE], age[FORMAT_SIZE];
+	char place[FORMAT_SIZE];
 	const char *cells[] = {fsdp_dtype_name(info->dtype),
 			       format_shape(info->shape, info->n_dims, shape),
 			       format_size(info->size, size)};
@@ -46,6 +47,8 @@ static int add_row(struct table *table, const struct fsdp_entry *entry,
 		r = table_add(table, err, "%u", entry->n_holders);
 	if (r == 0)
 		r = table_add(table, err, "%s", format_age(entry->age_ms, age));
+	if (r == 0)
+		r = table_add(table, err, "%s", format_place(info, place));
 	return r;
 }
 
@@ -53,7 +56,7 @@ static int print_table(const struct listing *listing, struct error *err)
 {
 	static const char *const titles[] = {"NAME",  ">VERSION", "DTYPE",
 					     "SHAPE", ">BYTES",   ">HOLDERS",
-					     ">AGE"};
+					     ">AGE",  "DEVICE"};
 	struct table table;
 	int r = 0;
 
@@ -110,6 +113,7 @@ static void print_entry(const struct fsdp_entry *entry)
 {
 	const struct fsdp_info *info = &entry->info;
 	char buffer[FORMAT_SHAPE], age[FORMAT_SIZE];
+	char device[FSDP_DEVICE_TEXT];
 
 	printf("name       %s\n", info->name);
 	printf("version    %" PRIu64 "\n", info->version);
@@ -120,6 +124,10 @@ static void print_entry(const struct fsdp_entry *entry)
 	       format_shape(info->strides, info->n_dims, buffer));
 	printf("bytes      %" PRIu64 " (%s)\n", info->size,
 	       format_size(info->size, age));
+	fsdp_device_format(&info->device, device);
+	printf("device     %s\n", device);
+	if (info->is_tainted)
+		puts("tainted    its writer died before the device was done");
 	printf("owner      uid %u, gid %u, mode %04o\n", entry->uid, entry->gid,
 	       entry->mode);
 	printf("slot       %u, generation %" PRIu64 "\n", info->slot,

@@ -71,12 +71,14 @@ static int check_names(const struct load *load, struct error *err)
 	return 0;
 }
 
-static uint64_t size_hint(const struct safetensors *safetensors)
+static uint64_t size_hint(const struct load *load)
 {
+	const uint64_t align = args_has(load->args, ARG_DEVICE) ? 512 : 64;
 	uint64_t size = 0;
 
-	for (size_t i = 0; i < safetensors->n_entries; i++)
-		size += (safetensors->entries[i].size + 63) & ~(uint64_t)63;
+	for (size_t i = 0; i < load->safetensors.n_entries; i++)
+		size += (load->safetensors.entries[i].size + align - 1) &
+			~(align - 1);
 	return size;
 }
 
@@ -98,9 +100,10 @@ static int begin_bundle(struct load *load, struct fsdp_client *client,
 	const struct args *args = load->args;
 	struct fsdp_bundle_options options = {
 		.access = {.gid = args->gid, .mode = args->mode},
-		.size_hint = size_hint(&load->safetensors),
+		.size_hint = size_hint(load),
 		.flags = args_has(args, ARG_REPLACE) ? FSDP_REPLACE : 0,
-		.ttl_ms = args->ttl_ms};
+		.ttl_ms = args->ttl_ms,
+		.device = args->device};
 	int r = fsdp_bundle_begin(client, args->prefix, &options,
 				  &load->bundle);
 
@@ -136,16 +139,8 @@ static int load_batch(struct load *load, struct batch *batch, struct error *err)
 	if (r < 0)
 		return broker_failed(err, r);
 	/* The handles are not freed here: fsdp_close() does it. */
-	for (size_t i = 0; i < batch->n; i++) {
-		const struct safetensors_entry *entry = &batch->entries[i];
-
-		r = input_read(&load->input, entry->offset,
-			       fsdp_data_mut(batch->tensors[i]), entry->size,
-			       &load->progress, err);
-		if (r < 0)
-			return r;
-	}
-	return 0;
+	return input_fill(&load->input, batch->entries, batch->tensors,
+			  batch->n, &load->progress, err);
 }
 
 static int load_members(struct load *load, struct error *err)
@@ -236,8 +231,9 @@ const struct verb verbs_load[] = {
 	 .operands = "FILE.safetensors",
 	 .summary = "publish a model's tensors as one bundle",
 	 .accepts = ARG_BIT(ARG_PREFIX) | ARG_BIT(ARG_REPLACE) |
-		    ARG_BIT(ARG_MODE) | ARG_BIT(ARG_GROUP) | ARG_BIT(ARG_TTL) |
-		    ARG_BIT(ARG_QUIET) | ARG_BIT(ARG_JSON),
+		    ARG_BIT(ARG_DEVICE) | ARG_BIT(ARG_MODE) |
+		    ARG_BIT(ARG_GROUP) | ARG_BIT(ARG_TTL) | ARG_BIT(ARG_QUIET) |
+		    ARG_BIT(ARG_JSON),
 	 .n_min = 1,
 	 .n_max = 1,
 	 .check = check_load,

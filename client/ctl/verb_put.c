@@ -40,7 +40,8 @@ static int alloc_tensor(struct fsdp_client *client, const struct args *args,
 	int r;
 
 	memcpy(spec.shape, type->shape, sizeof(spec.shape));
-	r = fsdp_alloc(client, &spec, 1, &access, args->timeout_ms, ret);
+	r = fsdp_alloc_on(client, &args->device, &spec, 1, &access,
+			  args->timeout_ms, ret);
 	return r < 0 ? broker_failed(err, r) : 0;
 }
 
@@ -54,8 +55,7 @@ static int fill_tensor(const struct input *input,
 
 	progress_init(&progress, input->path, entry->size, is_quiet);
 	interrupt_catch();
-	r = input_read(input, entry->offset, fsdp_data_mut(tensor), entry->size,
-		       &progress, err);
+	r = input_fill(input, entry, &tensor, 1, &progress, err);
 	progress_deinit(&progress);
 	return r < 0 ? r : interrupt_check(err);
 }
@@ -143,9 +143,10 @@ const struct verb verbs_put[] = {
 	 .operands = "FILE",
 	 .summary = "publish one tensor: .npy, .raw, or a .safetensors of one",
 	 .accepts = ARG_BIT(ARG_NAME) | RAW_BITS | ARG_BIT(ARG_REPLACE) |
-		    ARG_BIT(ARG_TTL) | ARG_BIT(ARG_MODE) | ARG_BIT(ARG_GROUP) |
-		    ARG_BIT(ARG_EVICTABLE) | ARG_BIT(ARG_TIMEOUT) |
-		    ARG_BIT(ARG_QUIET) | ARG_BIT(ARG_JSON),
+		    ARG_BIT(ARG_DEVICE) | ARG_BIT(ARG_TTL) | ARG_BIT(ARG_MODE) |
+		    ARG_BIT(ARG_GROUP) | ARG_BIT(ARG_EVICTABLE) |
+		    ARG_BIT(ARG_TIMEOUT) | ARG_BIT(ARG_QUIET) |
+		    ARG_BIT(ARG_JSON),
 	 .n_min = 1,
 	 .n_max = 1,
 	 .check = check_put,

@@ -24,13 +24,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #define RATE 0.2f
 
 struct options {
 	const char *name, *out;
-	uint32_t world, rank;
-	uint64_t n_steps;
+	const char *device;  /* a GPU's name or number; NULL: host memory */
+	const char *id_file; /* that has the NCCL id; NULL: one node */
+	uint64_t local;      /* ranks on this node; 0: all */
+	uint64_t world, rank, n_steps;
 	uint64_t dies_at; /* kill ourselves in this step; 0: do not */
 	bool is_alone;
 };
@@ -42,9 +46,36 @@ struct trainer {
 	struct fsdp_group *groups[MLP_LAYERS];
 	struct fsdp_work whole[MLP_LAYERS], reduced[MLP_LAYERS];
 	struct mlp_activations activations;
+	/* Whole parameters and gradients, where they are on a device. */
+	float weight[MLP_WIDEST * MLP_WIDEST], bias[MLP_WIDEST];
+	float weight_grad[MLP_WIDEST * MLP_WIDEST], bias_grad[MLP_WIDEST];
+	uint8_t nccl_id[FSDP_NCCL_ID_SIZE]; /* of the last run */
 	float delta[MLP_BATCH][MLP_WIDEST];
 	float loss;
 };
+
+/* --- memory -------------------------------------------------------------- */
+
+/* This example computes on the CPU: what is on a device is copied. NULL: that
+ * failed. */
+static const float *read_floats(const struct trainer *trainer,
+				struct fsdp_group *group, const void *from,
+				uint64_t n, float *copy)
+{
+	if (!trainer->options->device)
+		return from;
+	if (fsdp_group_get(group, copy, from, n * sizeof(*copy)) < 0)
+		return NULL;
+	return copy;
+}
+
+static int write_floats(struct fsdp_group *group, void *to, const float *from,
+			uint64_t n)
+{
+	if (to == from)
+		return 0;
+	return fsdp_group_put(group, to, from, n * sizeof(*from));
+}
 
 /* --- groups -------------------------------------------------------------- */
 
@@ -69,19 +100,23 @@ static int register_layer(struct trainer *trainer, int layer)
 /* This rank's part of the initial weights. */
 static int initialise(struct trainer *trainer, int layer)
 {
+	float values[MLP_WIDEST * MLP_WIDEST];
 	struct fsdp_shard shard;
 	int64_t first;
-	float *next;
 	int r;
 
 	for (int param = 0; param < 2; param++) {
 		r = fsdp_shard(trainer->groups[layer], (size_t)param, &shard);
 		if (r < 0)
 			return r;
-		next = shard.next;
 		first = shard.start * (param ? 1 : shard.shape[1]);
 		for (uint64_t i = 0; i < shard.numel; i++)
-			next[i] = mlp_initial(layer, param, first + (int64_t)i);
+			values[i] =
+				mlp_initial(layer, param, first + (int64_t)i);
+		r = fsdp_group_put(trainer->groups[layer], shard.next, values,
+				   shard.numel * sizeof(*values));
+		if (r < 0)
+			return r;
 	}
 	return 0;
 }
@@ -115,8 +150,13 @@ static int whole_layer(struct trainer *trainer, int layer,
 		r = fsdp_param(trainer->groups[layer], 1, &bias);
 	if (r < 0)
 		return r;
-	*ret = (struct mlp_layer){weight.data, bias.data};
-	return 0;
+	*ret = (struct mlp_layer){
+		read_floats(trainer, trainer->groups[layer], weight.data,
+			    weight.numel, trainer->weight),
+		read_floats(trainer, trainer->groups[layer], bias.data,
+			    bias.numel, trainer->bias),
+	};
+	return ret->weight && ret->bias ? 0 : -EIO;
 }
 
 static int forward(struct trainer *trainer)
@@ -138,6 +178,21 @@ static int forward(struct trainer *trainer)
 	return r;
 }
 
+static int hand_in(struct trainer *trainer, int l,
+		   const struct mlp_gradient *gradient)
+{
+	struct fsdp_group *group = trainer->groups[l];
+	uint64_t n_out = (uint64_t)mlp_widths[l + 1];
+	int r;
+
+	r = write_floats(group, fsdp_input_data(group, 0), gradient->weight,
+			 n_out * (uint64_t)mlp_widths[l]);
+	if (r == 0)
+		r = write_floats(group, fsdp_input_data(group, 1),
+				 gradient->bias, n_out);
+	return r < 0 ? r : fsdp_reduce(group, NULL, &trainer->reduced[l]);
+}
+
 static int backward_layer(struct trainer *trainer, int l)
 {
 	struct fsdp_group *group = trainer->groups[l];
@@ -151,31 +206,41 @@ static int backward_layer(struct trainer *trainer, int l)
 		r = fsdp_input(group, -1);
 	if (r < 0)
 		return r;
-	gradient.weight = fsdp_input_data(group, 0);
-	gradient.bias = fsdp_input_data(group, 1);
+	gradient = (struct mlp_gradient){fsdp_input_data(group, 0),
+					 fsdp_input_data(group, 1)};
+	if (trainer->options->device)
+		gradient = (struct mlp_gradient){trainer->weight_grad,
+						 trainer->bias_grad};
 	mlp_backward(l, &layer, &trainer->activations, trainer->delta,
 		     &gradient);
-	r = fsdp_reduce(group, NULL, &trainer->reduced[l]);
+	r = hand_in(trainer, l, &gradient);
 	return r < 0 ? r : fsdp_reshard(group, 0);
 }
 
 /* Plain gradient descent on this rank's shards. */
 static int update(struct trainer *trainer, int layer)
 {
+	struct fsdp_group *group = trainer->groups[layer];
+	float copies[2][MLP_WIDEST * MLP_WIDEST];
+	float next[MLP_WIDEST * MLP_WIDEST];
 	const float *current, *grad;
 	struct fsdp_shard shard;
-	float *next;
 	int r = fsdp_wait(&trainer->reduced[layer], -1);
 
 	for (size_t param = 0; r == 0 && param < 2; param++) {
-		r = fsdp_shard(trainer->groups[layer], param, &shard);
+		r = fsdp_shard(group, param, &shard);
 		if (r < 0)
 			return r;
-		current = shard.current;
-		next = shard.next;
-		grad = shard.grad;
+		current = read_floats(trainer, group, shard.current,
+				      shard.numel, copies[0]);
+		grad = read_floats(trainer, group, shard.grad, shard.numel,
+				   copies[1]);
+		if (shard.numel && (!current || !grad))
+			return -EIO;
 		for (uint64_t i = 0; i < shard.numel; i++)
 			next[i] = current[i] - RATE * grad[i];
+		r = fsdp_group_put(group, shard.next, next,
+				   shard.numel * sizeof(*next));
 	}
 	return r;
 }
@@ -185,7 +250,8 @@ static int train_step(struct trainer *trainer, uint64_t step)
 	float wanted[MLP_BATCH][MLP_WIDEST];
 	int r;
 
-	mlp_batch(step, trainer->options->rank, &trainer->activations, wanted);
+	mlp_batch(step, (uint32_t)trainer->options->rank, &trainer->activations,
+		  wanted);
 	r = forward(trainer);
 	if (r < 0)
 		return r;
@@ -203,7 +269,7 @@ static int train_step(struct trainer *trainer, uint64_t step)
 
 /* --- the result ---------------------------------------------------------- */
 
-static int write_floats(FILE *file, const float *values, size_t n)
+static int save_floats(FILE *file, const float *values, size_t n)
 {
 	if (file && fwrite(values, sizeof(*values), n, file) != n)
 		return -errno;
@@ -215,6 +281,7 @@ static int write_floats(FILE *file, const float *values, size_t n)
 static int write_weights(struct trainer *trainer, FILE *file)
 {
 	struct fsdp_param param;
+	const float *values;
 	int r = 0;
 
 	for (int l = 0; r == 0 && l < MLP_LAYERS; l++) {
@@ -223,8 +290,13 @@ static int write_weights(struct trainer *trainer, FILE *file)
 			r = fsdp_wait(&trainer->whole[l], -1);
 		for (size_t p = 0; r == 0 && p < 2; p++) {
 			r = fsdp_param(trainer->groups[l], p, &param);
-			if (r == 0)
-				r = write_floats(file, param.data, param.numel);
+			if (r < 0)
+				break;
+			values = read_floats(trainer, trainer->groups[l],
+					     param.data, param.numel,
+					     trainer->weight);
+			r = values ? save_floats(file, values, param.numel)
+				   : -EIO;
 		}
 		if (r == 0)
 			r = fsdp_reshard(trainer->groups[l], 0);
@@ -267,11 +339,113 @@ static int run(struct trainer *trainer)
 			r = commit(trainer, step);
 	}
 	if (r == 0)
-		printf("rank %" PRIu32 ": going on from step %" PRIu64 "\n",
+		printf("rank %" PRIu64 ": going on from step %" PRIu64 "\n",
 		       options->rank, step - 1);
 	for (; r == 0 && step <= options->n_steps; step++)
 		r = train_step(trainer, step);
 	return r < 0 ? r : save(trainer);
+}
+
+/* --- devices and nodes --------------------------------------------------- */
+
+struct choice {
+	const char *wanted;
+	struct fsdp_device *ret;
+	bool is_found;
+};
+
+static int choose(const struct fsdp_device_entry *entry, void *data)
+{
+	struct choice *choice = data;
+	char number[16];
+
+	snprintf(number, sizeof(number), "%" PRId32, entry->ordinal);
+	if (strcmp(number, choice->wanted) == 0) {
+		*choice->ret = entry->device;
+		choice->is_found = true;
+	}
+	return choice->is_found;
+}
+
+/* By its name, or its number among those that this process sees. */
+static int find_device(const char *wanted, struct fsdp_device *ret)
+{
+	struct choice choice = {wanted, ret, false};
+	int r;
+
+	if (strncmp(wanted, "GPU-", 4) == 0)
+		return fsdp_device_parse(wanted, ret);
+	r = fsdp_devices(choose, &choice);
+	return r < 0 ? r : choice.is_found ? 0 : -ENODEV;
+}
+
+/* A file system that all nodes have is one way to bring the id to them. A new
+ * run needs a new id: so who waits for one knows the old. */
+static int spread_id(struct trainer *trainer)
+{
+	const struct options *options = trainer->options;
+	uint8_t id[FSDP_NCCL_ID_SIZE];
+	char path[4096];
+	FILE *file;
+	int r;
+
+	r = fsdp_nccl_id(id);
+	if (r < 0)
+		return r;
+	snprintf(path, sizeof(path), "%s.new", options->id_file);
+	file = fopen(path, "w");
+	if (!file)
+		return -errno;
+	r = fwrite(id, sizeof(id), 1, file) == 1 ? 0 : -EIO;
+	if (fclose(file) != 0 || r < 0 || rename(path, options->id_file) < 0)
+		return -EIO;
+	memcpy(trainer->nccl_id, id, sizeof(id));
+	return 0;
+}
+
+static int await_id(struct trainer *trainer)
+{
+	const struct timespec pause = {.tv_nsec = 10000000};
+	uint8_t id[FSDP_NCCL_ID_SIZE];
+	bool is_new = false;
+	FILE *file;
+
+	while (!is_new) {
+		file = fopen(trainer->options->id_file, "r");
+		is_new = file && fread(id, sizeof(id), 1, file) == 1 &&
+			 memcmp(id, trainer->nccl_id, sizeof(id)) != 0;
+		if (file)
+			fclose(file);
+		if (!is_new)
+			nanosleep(&pause, NULL);
+	}
+	memcpy(trainer->nccl_id, id, sizeof(id));
+	return 0;
+}
+
+static int join(struct trainer *trainer, struct fsdp_client *client)
+{
+	const struct options *options = trainer->options;
+	struct fsdp_comm_options join = {.n_local = (uint32_t)options->local};
+	struct fsdp_device device;
+	int r = 0;
+
+	if (options->device) {
+		r = find_device(options->device, &device);
+		join.device = &device;
+	}
+	if (r == 0 && options->id_file) {
+		r = options->rank == 0 ? spread_id(trainer) : await_id(trainer);
+		join.nccl_id = trainer->nccl_id;
+	}
+	if (r < 0)
+		return r;
+	r = fsdp_comm_join(client, options->name, (uint32_t)options->world,
+			   (uint32_t)options->rank, &join, &trainer->comm);
+	/* All have it: who comes later is of the next run. */
+	if (r == 0 && options->id_file && options->rank == 0)
+		(void)unlink(options->id_file);
+	return r;
 }
 
 static int train(const struct options *options)
@@ -283,23 +457,22 @@ static int train(const struct options *options)
 	if (r < 0)
 		goto out;
 	do {
-		r = fsdp_comm_join(client, options->name, options->world,
-				   options->rank, NULL, &trainer.comm);
+		r = join(&trainer, client);
 		if (r < 0)
 			continue; /* died one who had joined? once more */
 		r = run(&trainer);
 		if (r < 0)
-			fprintf(stderr, "rank %" PRIu32 ": %s\n", options->rank,
+			fprintf(stderr, "rank %" PRIu64 ": %s\n", options->rank,
 				fsdp_error());
 		fsdp_comm_leave(trainer.comm);
 	} while (r == -ECONNABORTED); /* somebody died: once more, together */
 	fsdp_close(client);
 out:
 	if (r < 0)
-		fprintf(stderr, "mlp: rank %" PRIu32 ": %s\n", options->rank,
+		fprintf(stderr, "mlp: rank %" PRIu64 ": %s\n", options->rank,
 			fsdp_error());
 	else
-		printf("rank %" PRIu32 ": loss %.6f after %" PRIu64 " steps\n",
+		printf("rank %" PRIu64 ": loss %.6f after %" PRIu64 " steps\n",
 		       options->rank, (double)trainer.loss, options->n_steps);
 	return r;
 }
@@ -383,15 +556,15 @@ static int train_alone(const struct options *options)
 			weights.weight[l][i] = mlp_initial(l, 0, (int64_t)i);
 	}
 	for (uint64_t step = 1; step <= options->n_steps; step++)
-		step_alone(&weights, step, options->world);
+		step_alone(&weights, step, (uint32_t)options->world);
 	file = fopen(options->out ? options->out : "/dev/null", "w");
 	if (!file)
 		return -errno;
 	for (l = 0; r == 0 && l < MLP_LAYERS; l++) {
-		r = write_floats(file, weights.weight[l], n_weights(l));
+		r = save_floats(file, weights.weight[l], n_weights(l));
 		if (r == 0)
-			r = write_floats(file, weights.bias[l],
-					 (size_t)mlp_widths[l + 1]);
+			r = save_floats(file, weights.bias[l],
+					(size_t)mlp_widths[l + 1]);
 	}
 	if (fclose(file) != 0 && r == 0)
 		r = -errno;
@@ -403,17 +576,31 @@ static int train_alone(const struct options *options)
 static int usage(void)
 {
 	fputs("usage: mlp --world N --rank R [--name NAME] [--steps N]\n"
-	      "           [--out FILE] [--die-at STEP]\n"
+	      "           [--out FILE] [--die-at STEP] [--device GPU]\n"
+	      "           [--local N --id FILE]\n"
 	      "       mlp --alone --world N [--steps N] [--out FILE]\n",
 	      stderr);
 	return 2;
+}
+
+/* optarg; anything else than a number is a mistake. */
+static bool take_number(uint64_t *ret)
+{
+	char *end;
+
+	errno = 0;
+	*ret = strtoull(optarg, &end, 10);
+	return *optarg >= '0' && *optarg <= '9' && !*end && !errno;
 }
 
 static bool parse(int argc, char **argv, struct options *ret)
 {
 	static const struct option longs[] = {
 		{"alone", no_argument, NULL, 'a'},
+		{"device", required_argument, NULL, 'g'},
 		{"die-at", required_argument, NULL, 'd'},
+		{"id", required_argument, NULL, 'i'},
+		{"local", required_argument, NULL, 'l'},
 		{"name", required_argument, NULL, 'n'},
 		{"out", required_argument, NULL, 'o'},
 		{"rank", required_argument, NULL, 'r'},
@@ -421,6 +608,7 @@ static bool parse(int argc, char **argv, struct options *ret)
 		{"world", required_argument, NULL, 'w'},
 		{0},
 	};
+	bool is_right = true;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -429,7 +617,16 @@ static bool parse(int argc, char **argv, struct options *ret)
 			ret->is_alone = true;
 			break;
 		case 'd':
-			ret->dies_at = strtoull(optarg, NULL, 10);
+			is_right &= take_number(&ret->dies_at);
+			break;
+		case 'g':
+			ret->device = optarg;
+			break;
+		case 'i':
+			ret->id_file = optarg;
+			break;
+		case 'l':
+			is_right &= take_number(&ret->local);
 			break;
 		case 'n':
 			ret->name = optarg;
@@ -438,19 +635,19 @@ static bool parse(int argc, char **argv, struct options *ret)
 			ret->out = optarg;
 			break;
 		case 'r':
-			ret->rank = (uint32_t)strtoul(optarg, NULL, 10);
+			is_right &= take_number(&ret->rank);
 			break;
 		case 's':
-			ret->n_steps = strtoull(optarg, NULL, 10);
+			is_right &= take_number(&ret->n_steps);
 			break;
 		case 'w':
-			ret->world = (uint32_t)strtoul(optarg, NULL, 10);
+			is_right &= take_number(&ret->world);
 			break;
 		default:
 			return false;
 		}
 	}
-	return optind == argc && ret->world > 0 && ret->n_steps > 0;
+	return is_right && optind == argc && ret->world > 0 && ret->n_steps > 0;
 }
 
 int main(int argc, char **argv)

@@ -7,7 +7,8 @@
 # Every check prints a line; the first one that does not hold ends it all.
 # Files are made and compared by Python (with numpy), which shares no code
 # with ours: $PYTHON, or the first python3 that has numpy. Without one the test
-# is skipped (exit 77).
+# is skipped (exit 77). What is about devices is left out where there are none;
+# $FSDP_LIBCUDA names the double of the driver.
 set -u
 
 fsdpd=$1 fsdpctl=$2 loader=$3 trainer=$4
@@ -23,7 +24,8 @@ if [[ -z $python ]]; then
 	exit 77
 fi
 dir=$(mktemp -d)
-export FSDP_SOCKET=$dir/sock
+gpu_dir=$(mktemp -d /dev/shm/fsdp-ctl-XXXXXX)
+export FSDP_SOCKET=$dir/sock FAKECUDA_DIR=$gpu_dir
 unset XDG_RUNTIME_DIR
 mounted=
 daemon=
@@ -34,7 +36,7 @@ finish()
 	[[ -n $daemon ]] && kill "$daemon" 2>/dev/null && wait "$daemon"
 	[[ -n $mounted ]] && umount "$mounted"
 	((rc)) && cat "$dir/log" "$dir/err" 2>/dev/null
-	rm -rf "$dir"
+	rm -rf "$dir" "$gpu_dir"
 	exit $rc
 }
 trap finish EXIT
@@ -312,6 +314,57 @@ refuse "rm of an unknown name fails" 1 "t/nix" rm t/a t/nix
 check "rm removes all or none" ctl_json 'd["name"] == "t/a"' stat t/a
 ctl rm t/a t/r llama/
 check "a bundle is removed by its prefix" test "$(ctl ls llama/ | wc -l)" = 1
+
+# --- devices ------------------------------------------------------------------
+
+if ctl devices >devices.out; then
+	gpu=$(awk 'NR == 2 { print $1 }' devices.out)
+	check "devices is a table" grep -Eq "^$gpu +0 .* yes\$" devices.out
+	check "devices is a document" ctl_json "d['devices'][0]['device'] == '$gpu' and d['devices'][0]['shared'] and d['driver'] >= 12000" \
+		devices
+	ctl load model.safetensors --prefix gpu/ --device "$gpu" >load.out
+	check "a model is loaded to a device" \
+		grep -q "gpu/ version 1: 607 tensors" load.out
+	check "ls shows where it is" grep -Eq \
+		"^gpu/lm_head.weight .* ${gpu:0:12}\$" <(ctl ls gpu/)
+	check "stat shows all of it" ctl_json \
+		"d['device'] == '$gpu' and not d['tainted']" stat gpu/norm
+	ctl get gpu/ -o gpu.safetensors
+	check "it comes back as it was" files same_bundle gpu.safetensors
+	for name in lm_head.weight step none mask half; do
+		ctl get gpu/$name -o $name.npy
+		check "numpy reads $name from a device" \
+			files same_npy $name.npy $name
+	done
+	ctl get gpu/norm -o norm.npy --cast f32
+	check "and what is cast" files same_npy norm.npy norm
+	check "the broker says what it has there" ctl_json \
+		"d['devices'][0]['used_bytes'] > 0" devices
+	head -c 50000003 /dev/urandom >large.raw
+	ctl put large.raw --name t/large --dtype u8 --shape 50000003 \
+		--device "$gpu" >/dev/null
+	ctl get t/large -o large.out.raw
+	check "put and get on a device are the identity" \
+		cmp large.raw large.out.raw
+	ctl put large.raw --name t/large --dtype u8 --shape 50000003 \
+		--device host --replace >/dev/null
+	check "host is a device, too" ctl_json 'd["device"] == "host"' \
+		stat t/large
+	refuse "what is no device is refused" 2 "nvidia-smi -L" \
+		put large.raw --name t/x --dtype u8 --shape 50000003 --device 0
+	refuse "a device that is not there is refused" 1 "$gpu" \
+		load model.safetensors --prefix x/ --device \
+		GPU-deadbeef-0000-0000-0000-000000000000
+	CUDA_VISIBLE_DEVICES='' refuse "a device that is not seen is said" 1 \
+		"CUDA_VISIBLE_DEVICES" get gpu/norm -o x.npy
+	check "host tensors need none" \
+		env FSDP_LIBCUDA=/nowhere "$fsdpctl" get t/large -o large.out.raw
+	FSDP_LIBCUDA=/nowhere refuse "without a driver there are no devices" 1 \
+		"no CUDA driver" devices
+	ctl rm gpu/ t/large
+else
+	echo "skipped: no devices"
+fi
 
 check "status is a document" ctl_json 'len(d["counters"]) > 3 and "note" in d' \
 	status

@@ -438,9 +438,9 @@ static void make_three(struct stage *stage)
 static void publish_three(struct stage *stage)
 {
 	struct fsdp_publication it[3] = {
-		{stage->mine[0], THREE[0], FSDP_REPLACE, 0, 0},
-		{stage->mine[1], THREE[1], FSDP_TIED, 1000000, 0},
-		{stage->mine[2], THREE[2], FSDP_EVICTABLE, 0, 0},
+		{stage->mine[0], THREE[0], FSDP_REPLACE, 0, 0, NULL},
+		{stage->mine[1], THREE[1], FSDP_TIED, 1000000, 0, NULL},
+		{stage->mine[2], THREE[2], FSDP_EVICTABLE, 0, 0, NULL},
 	};
 
 	must(fsdp_publish(stage->client, it, 3) == 0);

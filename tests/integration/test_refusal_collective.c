@@ -708,8 +708,8 @@ Test(refusal_collective, of_unshards_and_reshards)
 	const struct refusal closed[] = {
 		{"a reshard of what is not whole", reshard_of(first, 0),
 		 -EINVAL, "has not unsharded 'first'"},
-		{"a mesh of all", reshard_of(first, 65), -EINVAL,
-		 "a mesh of 65 ranks"},
+		{"a mesh of all", reshard_of(first, 4097), -EINVAL,
+		 "a mesh of 4097 ranks"},
 		{"a wait for what was not begun",
 		 wait_of(comm, first, WORK_UNSHARD, 1), -EINVAL,
 		 "has no unshard 1 of 'first'"},

@@ -3,6 +3,7 @@
  * loop that tries has an end, but no test depends on how long it takes.
  */
 #include "tests/lib/daemon.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -128,6 +129,31 @@ static void launch(struct daemon *daemon, const struct daemon_options *options)
 	}
 }
 
+/* What processes of the driver's double share. */
+static void open_devices(struct daemon *daemon)
+{
+	if (!getenv("FSDP_TEST_DEVICES") || getenv("FAKECUDA_DIR"))
+		return;
+	strcpy(daemon->devices, "/dev/shm/fsdp-gpu-XXXXXX");
+	if (!mkdtemp(daemon->devices))
+		give_up(daemon, "mkdtemp: %s", strerror(errno));
+	setenv("FAKECUDA_DIR", daemon->devices, 1);
+	setenv("FAKECUDA_DEVICES", "8", 1);
+}
+
+static void close_devices(struct daemon *daemon)
+{
+	DIR *dir = *daemon->devices ? opendir(daemon->devices) : NULL;
+
+	if (!dir)
+		return;
+	for (struct dirent *entry; (entry = readdir(dir));)
+		(void)unlinkat(dirfd(dir), entry->d_name, 0);
+	closedir(dir);
+	(void)rmdir(daemon->devices);
+	unsetenv("FAKECUDA_DIR");
+}
+
 void daemon_start_with(struct daemon *daemon,
 		       const struct daemon_options *options)
 {
@@ -135,6 +161,7 @@ void daemon_start_with(struct daemon *daemon,
 				  .dir = "/tmp/fsdpd-test-XXXXXX"};
 	if (!mkdtemp(daemon->dir))
 		give_up(daemon, "mkdtemp: %s", strerror(errno));
+	open_devices(daemon);
 	snprintf(daemon->socket, sizeof(daemon->socket), "%s/sock",
 		 daemon->dir);
 	write_config(daemon, options->config);
@@ -188,8 +215,10 @@ void daemon_stop(struct daemon *daemon)
 	}
 	if (status != 0)
 		give_up(daemon, "fsdpd ended with wait status %#x", status);
-	if (*daemon->dir)
+	if (*daemon->dir) {
 		remove_directory(daemon);
+		close_devices(daemon);
+	}
 	*daemon->dir = '\0';
 }
 

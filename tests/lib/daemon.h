@@ -12,9 +12,12 @@ struct daemon {
 	pid_t pid; /* of the supervisor if there is one; 0: stopped */
 	bool is_supervised;
 	char dir[48];
+	char devices[48]; /* folder of the driver's double; "": not ours */
 	char socket[80];
 };
 
+/* With FSDP_TEST_DEVICES set in the environment the daemon, and the test that
+ * starts it, have eight devices (of the driver's double) of their own. */
 struct daemon_options {
 	bool is_supervised;
 	const char *config;     /* lines of fsdpd.conf; NULL: none */

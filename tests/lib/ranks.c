@@ -83,14 +83,19 @@ uint32_t rank_world(void)
 	return self.world;
 }
 
-int rank_note(int r)
+int rank_say(int r, const char *sentence)
 {
 	struct rank_note *note = &self.notes[self.rank];
 
 	if (r < 0)
 		snprintf(note->sentence, sizeof(note->sentence), "%s",
-			 fsdp_error());
+			 sentence);
 	return r;
+}
+
+int rank_note(int r)
+{
+	return rank_say(r, fsdp_error());
 }
 
 /* --- worker --------------------------------------------------------------- */

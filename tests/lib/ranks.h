@@ -45,6 +45,8 @@ int rank_run(struct ranks *ranks, uint32_t rank, actor_fn *fn);
 uint32_t rank_self(void);
 uint32_t rank_world(void);
 /* Note the sentence if `r` is negative; gives `r`. */
+int rank_say(int r, const char *sentence);
+/* The same with libfsdp's sentence. */
 int rank_note(int r);
 
 /* --- worker --------------------------------------------------------------- */

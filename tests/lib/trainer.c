@@ -3,6 +3,7 @@
  */
 #include "tests/lib/trainer.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/device.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +18,49 @@ void crew_set(const struct crew *set)
 struct trainer *trainer(void)
 {
 	return &self;
+}
+
+/* --- memory ---------------------------------------------------------------
+ */
+
+bool are_on_devices(void)
+{
+	return getenv("FSDP_TEST_DEVICES");
+}
+
+/* Of this rank. */
+static const struct device *own_device(void)
+{
+	return gpu_nth(rank_self() % n_gpus());
+}
+
+/* Host memory that stands for `size` bytes at `data`, which may be a device's:
+ * to be given back by done_with(). */
+static void *view_of(const void *data, size_t size)
+{
+	void *copy;
+
+	if (!are_on_devices())
+		return (void *)(uintptr_t)data;
+	copy = malloc(size + 1);
+	must(copy);
+	if (size > 0)
+		gpu_get(own_device(), copy, data, size);
+	return copy;
+}
+
+static void done_with(void *view)
+{
+	if (are_on_devices())
+		free(view);
+}
+
+/* The same; what is in it goes to `data` first. */
+static void write_back(void *data, void *view, size_t size)
+{
+	if (are_on_devices() && size > 0)
+		gpu_put(own_device(), data, view, size);
+	done_with(view);
 }
 
 /* --- values --------------------------------------------------------------- */
@@ -117,14 +161,19 @@ static void fill_shards(size_t layer, uint64_t step)
 	const struct fsdp_param_spec *params = crew.layers[layer].params;
 	struct fsdp_shard shard;
 	uint64_t index;
+	size_t size;
+	void *view;
 
 	for (size_t p = 0; p < crew.layers[layer].n; p++) {
 		must(fsdp_shard(self.groups[layer], p, &shard) == 0);
+		size = shard.numel * fsdp_dtype_size(shard.dtype);
+		view = view_of(shard.next, size);
 		for (uint64_t i = 0; i < shard.numel; i++) {
 			index = whole_index(&params[p], &shard, i);
-			store(shard.dtype, shard.next, i,
+			store(shard.dtype, view, i,
 			      value_of(layer, p, index, step));
 		}
+		write_back(shard.next, view, size);
 	}
 }
 
@@ -143,13 +192,20 @@ int trainer_join(void)
 	struct fsdp_connect_options options = {
 		.path = daemon_socket(crew.daemon),
 	};
+	struct fsdp_comm_options join = crew.options;
+	struct fsdp_device device;
 	int r = 0;
 
+	if (are_on_devices()) {
+		memcpy(device.uuid, own_device()->uuid.bytes,
+		       sizeof(device.uuid));
+		join.device = &device;
+	}
 	if (!self.client)
 		r = fsdp_connect(&options, &self.client);
 	if (r == 0)
 		r = fsdp_comm_join(self.client, crew.comm, rank_world(),
-				   rank_self(), &crew.options, &self.comm);
+				   rank_self(), &join, &self.comm);
 	for (size_t i = 0; r == 0 && i < crew.n_layers; i++)
 		r = register_layer(i);
 	if (r == 0)
@@ -201,20 +257,24 @@ static bool is_whole(size_t layer, size_t p)
 {
 	struct fsdp_param param;
 	double expected, seen;
+	bool is_right = true;
+	void *view;
 
 	must(fsdp_param(self.groups[layer], p, &param) == 0);
-	for (uint64_t i = 0; i < param.numel; i++) {
+	view = view_of(param.data, param.numel * fsdp_dtype_size(param.dtype));
+	for (uint64_t i = 0; i < param.numel && is_right; i++) {
 		expected = value_of(layer, p, i, self.step);
-		seen = load(param.dtype, param.data, i);
-		if (seen == expected)
-			continue;
-		fprintf(stderr,
-			"rank %u: layer %zu, param %zu [%llu] is %g, not %g\n",
-			rank_self(), layer, p, (unsigned long long)i, seen,
-			expected);
-		return false;
+		seen = load(param.dtype, view, i);
+		is_right = seen == expected;
+		if (!is_right)
+			fprintf(stderr,
+				"rank %u: layer %zu, param %zu [%llu] is %g, "
+				"not %g\n",
+				rank_self(), layer, p, (unsigned long long)i,
+				seen, expected);
 	}
-	return true;
+	done_with(view);
+	return is_right;
 }
 
 bool trainer_sees_whole(size_t layer)
@@ -249,16 +309,22 @@ static uint64_t numel_of(const struct fsdp_spec *spec)
 static void fill_input(size_t layer, uint32_t round)
 {
 	const struct layer *it = &crew.layers[layer];
-	void *data;
+	uint64_t numel;
+	void *data, *view;
+	size_t size;
 
 	for (size_t p = 0; p < it->n; p++) {
 		data = fsdp_input_data(self.groups[layer], p);
 		must(!data == it->params[p].is_frozen);
 		if (!data)
 			continue;
-		for (uint64_t i = 0; i < numel_of(&it->params[p].spec); i++)
-			store(input_dtype(it, p), data, i,
+		numel = numel_of(&it->params[p].spec);
+		size = numel * fsdp_dtype_size(input_dtype(it, p));
+		view = view_of(data, size);
+		for (uint64_t i = 0; i < numel; i++)
+			store(input_dtype(it, p), view, i,
 			      gradient_of(rank_self(), p, i, round));
+		write_back(data, view, size);
 	}
 }
 
@@ -283,24 +349,29 @@ static bool are_gradients(size_t layer, size_t p, expect_fn *expect)
 	const struct fsdp_param_spec *param = &crew.layers[layer].params[p];
 	struct fsdp_shard shard;
 	double expected, seen;
+	bool is_right = true;
 	uint64_t index;
+	void *view;
 
 	must(fsdp_shard(self.groups[layer], p, &shard) == 0);
 	must(!shard.grad == param->is_frozen);
-	for (uint64_t i = 0; shard.grad && i < shard.numel; i++) {
+	if (!shard.grad)
+		return true;
+	view = view_of(shard.grad, shard.numel * fsdp_dtype_size(shard.dtype));
+	for (uint64_t i = 0; i < shard.numel && is_right; i++) {
 		index = whole_index(param, &shard, i);
 		expected = expect(p, index);
-		seen = load(shard.dtype, shard.grad, i);
-		if (seen == expected)
-			continue;
-		fprintf(stderr,
-			"rank %u: gradient of layer %zu, param %zu [%llu] is "
-			"%g, not %g\n",
-			rank_self(), layer, p, (unsigned long long)index, seen,
-			expected);
-		return false;
+		seen = load(shard.dtype, view, i);
+		is_right = seen == expected;
+		if (!is_right)
+			fprintf(stderr,
+				"rank %u: gradient of layer %zu, param %zu "
+				"[%llu] is %g, not %g\n",
+				rank_self(), layer, p,
+				(unsigned long long)index, seen, expected);
 	}
-	return true;
+	done_with(view);
+	return is_right;
 }
 
 bool trainer_sees_gradients(size_t layer, expect_fn *expect)

@@ -6,6 +6,9 @@
  * Values are small whole numbers, which every dtype of the tests holds exactly;
  * so do the means of gradients over 1, 2 and 4 ranks.
  *
+ * With FSDP_TEST_DEVICES set in the environment all of it is on devices: one
+ * for each rank, as far as there are so many.
+ *
  * The crew is set before ranks_start(); everything else is for a rank's own
  * process, and gives 0 or a negative code, with its sentence noted.
  */
@@ -39,6 +42,9 @@ struct trainer {
 	uint64_t step;                              /* committed */
 };
 struct trainer *trainer(void);
+
+/* Is this run of the tests one on devices? */
+bool are_on_devices(void);
 
 /* Connect if that was not done, join, register all layers. */
 int trainer_join(void);

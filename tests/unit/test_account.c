@@ -13,6 +13,7 @@
 static const struct config config = {
 	.memory_max = 1000,
 	.quota_bytes = 100,
+	.quota_device_bytes = 50,
 	.quota_slots = 7,
 	.quota_sessions = 6,
 	.quota_waiting = 5,
@@ -23,6 +24,7 @@ static const struct config config = {
 	.quota_tickets = 8,
 	.quota_bundles = 11,
 	.quota_groups = 12,
+	.quota_timelines = 13,
 };
 
 Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
@@ -54,8 +56,8 @@ Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
 
 Test(account, each_kind_has_its_own_limit)
 {
-	const uint64_t limits[ACCOUNT_N] = {100, 7, 6, 5, 4, 3,
-						2,   9, 8, 11, 12};
+	const uint64_t limits[ACCOUNT_N] = {100, 50, 7, 6,  5,	4, 3,
+					    2,	 9,  8, 11, 12, 13};
 	struct accounts accounts;
 	struct account *account;
 	uint32_t kind;
@@ -86,6 +88,9 @@ Test(account, root_has_all_memory_but_the_other_limits)
 	cr_expect(eq(int,
 		     account_charge(&accounts, root, ACCOUNT_BYTES, 1, NULL),
 		     -EDQUOT));
+	cr_expect(zero(int, account_charge(&accounts, root,
+					   ACCOUNT_DEVICE_BYTES,
+					   UINT64_C(1) << 60, NULL)));
 	cr_expect(eq(int,
 		     account_charge(&accounts, root, ACCOUNT_SLOTS, 8, NULL),
 		     -EDQUOT));

@@ -18,6 +18,7 @@
 
 /* --- samples: one of each kind, every field set ------------------------- */
 
+static const struct device_uuid gpu = {{0xde, 0xad, 0, 1, [15] = 0xff}};
 static const char *names[] = {"llama/w.0", "b", "\xc3\xa4/x"};
 static const uint8_t tickets[2][TICKET_SIZE] = {{1, 2, 3, 0, 5}, {9}};
 static uint32_t chunk_ids[] = {3, UINT32_MAX};
@@ -34,27 +35,56 @@ static struct alloc_item alloc_items[] = {
 };
 
 static struct publish_item publish_items[] = {
-	{{1, 2}, "x/y", PUBLISH_REPLACE | PUBLISH_MUST_EXIST, 10},
-	{{UINT32_MAX, UINT64_MAX}, "", PUBLISH_EVICTABLE | PUBLISH_TIED, 0},
+	{{1, 2},
+	 "x/y",
+	 PUBLISH_REPLACE | PUBLISH_MUST_EXIST,
+	 10,
+	 MESSAGE_MAX_TIMELINES - 1,
+	 INT64_MAX - 1},
+	{{UINT32_MAX, UINT64_MAX},
+	 "",
+	 PUBLISH_EVICTABLE | PUBLISH_TIED,
+	 0,
+	 0,
+	 0},
 };
 
 static struct release_item release_items[] = {{{1, 2}, 1}, {{3, 4}, INT32_MAX}};
 
 static struct tensor_place places[] = {
-	{{5, 6}, 7, 4096, 24, 2, {DTYPE_BF16, 2, {3, 4}, {4, 1}}, ""},
+	{{5, 6},
+	 7,
+	 4096,
+	 24,
+	 2,
+	 {DTYPE_BF16, 2, {3, 4}, {4, 1}},
+	 "",
+	 {LONG_AGO, 3, 4},
+	 false},
 	{{8, LONG_AGO},
 	 9,
 	 UINT64_C(1) << 40,
 	 64,
 	 0,
 	 {DTYPE_F32, 3, {2, 2, 2}, {1, 2, 8}},
-	 "llama/x"},
-	{{10, 1}, 0, 0, 0, 0, {DTYPE_U8, 1, {0}, {1}}, ""},
-	{{11, 1}, 7, 0, 8, 1, {.dtype = DTYPE_F64}, "y"},
+	 "llama/x",
+	 {0},
+	 true},
+	{{10, 1}, 0, 0, 0, 0, {DTYPE_U8, 1, {0}, {1}}, "", {0}, false},
+	{{11, 1},
+	 7,
+	 0,
+	 8,
+	 1,
+	 {.dtype = DTYPE_F64},
+	 "y",
+	 {UINT64_MAX, 1, INT64_MAX - 1},
+	 true},
 };
 
-static struct chunk_ref chunks[] = {{7, 0, 1 << 21, true},
-				    {9, 1023, UINT64_C(1) << 41, false}};
+static struct chunk_ref chunks[] = {
+	{7, 0, 1 << 21, true, {{0}}},
+	{9, 1023, UINT64_C(1) << 41, false, {{0xde, 0xad, 0, 1, [15] = 0xff}}}};
 
 static struct holder holders[] = {
 	{1, 2, 3, "trainer", -4, true, false},
@@ -71,7 +101,14 @@ static struct status_value values[] = {{"bytes_used", UINT64_MAX},
 
 static struct list_item list_items[3];
 
-/* Kinds of collectives are in test_message_collective.c. */
+/* Kinds of collectives are in test_message_collective.c. 0: no more. */
+static uint16_t next_kind(uint16_t kind)
+{
+	if (kind == MESSAGE_STATUS)
+		return MESSAGE_TIMELINES;
+	return kind < MESSAGE_STATUS ? kind + 1 : 0;
+}
+
 static struct request sample_request(uint16_t kind)
 {
 	struct request request = {.kind = kind};
@@ -86,7 +123,7 @@ static struct request sample_request(uint16_t kind)
 		break;
 	case MESSAGE_ALLOC:
 		request.alloc = (struct alloc_request){
-			{0, 1000, 0640}, 12, -1, 3, alloc_items};
+			{0, 1000, 0640}, 12, -1, 3, alloc_items, gpu};
 		break;
 	case MESSAGE_PUBLISH:
 		request.publish = (struct publish_request){2, publish_items};
@@ -108,11 +145,9 @@ static struct request sample_request(uint16_t kind)
 		break;
 	case MESSAGE_BUNDLE_BEGIN:
 		request.bundle_begin = (struct bundle_begin_request){
-			"llama/",
-			{0, GID_DEFAULT, 0666},
-			LONG_AGO,
-			PUBLISH_REPLACE | PUBLISH_TIED,
-			MESSAGE_MAX_TTL_MS};
+			"llama/",           {0, GID_DEFAULT, 0666},
+			LONG_AGO,           PUBLISH_REPLACE | PUBLISH_TIED,
+			MESSAGE_MAX_TTL_MS, gpu};
 		break;
 	case MESSAGE_BUNDLE_COMMIT:
 	case MESSAGE_BUNDLE_ABORT:
@@ -134,16 +169,28 @@ static struct request sample_request(uint16_t kind)
 	case MESSAGE_CLIENTS:
 		request.clients.cursor = UINT64_MAX;
 		break;
+	case MESSAGE_TIMELINES:
+		request.timelines =
+			(struct timelines_request){LONG_AGO, {3, 4}, true};
+		break;
 	}
 	return request;
 }
 
 static struct list_reply sample_list(void)
 {
+	const struct device_uuid host = {{0}};
+
 	for (uint32_t i = 0; i < 3; i++)
-		list_items[i] = (struct list_item){
-			places[i], {i, i + 1, 0644}, i,    i + 2, LONG_AGO,
-			i + 3,     PUBLISH_TIED,     i + 4};
+		list_items[i] = (struct list_item){places[i],
+						   {i, i + 1, 0644},
+						   i,
+						   i + 2,
+						   LONG_AGO,
+						   i + 3,
+						   PUBLISH_TIED,
+						   i + 4,
+						   i ? gpu : host};
 	return (struct list_reply){3, list_items, UINT64_MAX};
 }
 
@@ -192,6 +239,9 @@ static struct reply sample_reply(uint16_t kind)
 	case MESSAGE_STATUS:
 		reply.status =
 			(struct status_reply){"0.1.0", "note", 2, values};
+		break;
+	case MESSAGE_TIMELINES:
+		reply.timelines.session = UINT64_MAX;
 		break;
 	}
 	return reply;
@@ -303,6 +353,12 @@ static void expect_same_type(const struct tensor_type *a,
 		zero(int, memcmp(a->strides, b->strides, sizeof(a->strides))));
 }
 
+static void expect_same_device(const struct device_uuid *a,
+			       const struct device_uuid *b)
+{
+	cr_expect(zero(int, memcmp(a, b, sizeof(*a))), "device");
+}
+
 static void expect_same_ref(struct slot_ref a, struct slot_ref b)
 {
 	expect_same(u32, a, b, slot);
@@ -319,6 +375,10 @@ static void expect_same_place(const struct tensor_place *a,
 	expect_same(u64, *a, *b, version);
 	expect_same_type(&a->type, &b->type);
 	expect_same_text(*a, *b, name);
+	expect_same(u64, *a, *b, order.session);
+	expect_same(u32, *a, *b, order.timeline);
+	expect_same(u64, *a, *b, order.value);
+	expect_same(int, *a, *b, is_tainted);
 }
 
 static void expect_same_chunks(const struct chunk_ref *got, uint32_t n)
@@ -329,6 +389,7 @@ static void expect_same_chunks(const struct chunk_ref *got, uint32_t n)
 		expect_same(u32, got[i], chunks[i], index);
 		expect_same(u64, got[i], chunks[i], size);
 		expect_same(int, got[i], chunks[i], is_writable);
+		expect_same_device(&got[i].device, &chunks[i].device);
 	}
 }
 
@@ -338,7 +399,7 @@ static void expect_same_chunks(const struct chunk_ref *got, uint32_t n)
 /* Catches what the tests of single kinds do not look at. */
 Test(message, everything_decoded_encodes_to_the_same_bytes)
 {
-	for (uint16_t kind = 1; kind <= MESSAGE_STATUS; kind++) {
+	for (uint16_t kind = 1; kind > 0; kind = next_kind(kind)) {
 		struct request request = sample_request(kind);
 		struct request got = pass_request(&request);
 		struct bytes a = request_bytes(&request);
@@ -353,7 +414,7 @@ Test(message, everything_decoded_encodes_to_the_same_bytes)
 		cr_expect(zero(ptr, got.mem));
 		request_deinit(&got);
 	}
-	for (uint16_t kind = 1; kind <= MESSAGE_STATUS; kind++) {
+	for (uint16_t kind = 1; kind > 0; kind = next_kind(kind)) {
 		struct reply reply = sample_reply(kind);
 		struct reply got = pass_reply(&reply);
 		struct bytes a = reply_bytes(&reply), b = reply_bytes(&got);
@@ -404,6 +465,7 @@ Test(message, an_alloc_request_arrives)
 	expect_same(u32, got.alloc, sent.alloc, access.mode);
 	expect_same(u64, got.alloc, sent.alloc, bundle);
 	expect_same(int, got.alloc, sent.alloc, timeout_ms);
+	expect_same_device(&got.alloc.device, &gpu);
 	cr_assert(eq(u32, got.alloc.n_items, 3));
 	for (int i = 0; i < 3; i++) {
 		const struct alloc_item *item = &got.alloc.items[i];
@@ -430,6 +492,8 @@ Test(message, a_publish_request_arrives)
 		expect_same_text(*item, publish_items[i], name);
 		expect_same(u32, *item, publish_items[i], flags);
 		expect_same(u64, *item, publish_items[i], ttl_ms);
+		expect_same(u32, *item, publish_items[i], timeline);
+		expect_same(u64, *item, publish_items[i], value);
 	}
 	request_deinit(&got);
 }
@@ -525,6 +589,7 @@ Test(message, bundle_requests_arrive)
 	expect_same(u64, got.bundle_begin, sent.bundle_begin, size_hint);
 	expect_same(u32, got.bundle_begin, sent.bundle_begin, flags);
 	expect_same(u64, got.bundle_begin, sent.bundle_begin, ttl_ms);
+	expect_same_device(&got.bundle_begin.device, &gpu);
 	request_deinit(&got);
 
 	sent = sample_request(MESSAGE_BUNDLE_ABORT);
@@ -538,6 +603,22 @@ Test(message, bundle_requests_arrive)
 	expect_same(int, got.bundle_get, sent.bundle_get, is_trust_set);
 	expect_same(u32, got.bundle_get, sent.bundle_get, trusted_uid);
 	request_deinit(&got);
+}
+
+Test(message, whose_timelines_arrives)
+{
+	struct request sent = sample_request(MESSAGE_TIMELINES);
+	struct request got = pass_request(&sent);
+	struct reply reply = sample_reply(MESSAGE_TIMELINES);
+
+	expect_same(u64, got, sent, timelines.session);
+	expect_same_ref(got.timelines.ref, sent.timelines.ref);
+	cr_expect(got.timelines.wants_writable);
+	sent.timelines = (struct timelines_request){0};
+	got = pass_request(&sent);
+	cr_expect(zero(u64, got.timelines.session));
+	reply = pass_reply(&reply);
+	cr_expect(eq(u64, reply.timelines.session, UINT64_MAX));
 }
 
 Test(message, both_hello_replies_arrive)
@@ -626,6 +707,7 @@ Test(message, a_list_arrives)
 		expect_same(u32, *item, list_items[i], n_holders);
 		expect_same(u32, *item, list_items[i], flags);
 		expect_same(u64, *item, list_items[i], bundle);
+		expect_same_device(&item->device, &list_items[i].device);
 	}
 	expect_same(u64, got.list, sent.list, next_cursor);
 	reply_deinit(&got);
@@ -736,7 +818,8 @@ Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 	struct reply got, sent = {.kind = MESSAGE_ALLOC};
 
 	for (int i = 0; i < FRAME_MAX_FDS; i++)
-		refs[i] = (struct chunk_ref){UINT32_MAX, 1023, INT64_MAX, 1};
+		refs[i] =
+			(struct chunk_ref){UINT32_MAX, 1023, INT64_MAX, 1, gpu};
 	for (int i = 0; i < MESSAGE_MAX_ITEMS; i++) {
 		struct tensor_place *place = &many[i];
 
@@ -744,6 +827,8 @@ Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 		place->chunk = UINT32_MAX;
 		place->offset = place->size = UINT64_C(1) << 62;
 		place->version = UINT64_MAX;
+		place->order = places[3].order;
+		place->is_tainted = true;
 		place->type.dtype = DTYPE_U8;
 		place->type.n_dims = TENSOR_MAX_DIMS;
 		/* One size of 2^61 and strides of 2^62 that are not used. */
@@ -766,6 +851,8 @@ Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 				  .version = UINT64_MAX,
 				  .type = many[255].type,
 				  .name = "",
+				  .order = places[3].order,
+				  .is_tainted = true,
 			  });
 	reply_deinit(&got);
 	free(many);
@@ -986,6 +1073,8 @@ Test(message, wrong_values_in_requests_are_refused)
 	expect_refusal(MESSAGE_LIST, request.list.filter = 4, -EINVAL);
 	expect_refusal(MESSAGE_WHO, request.who.ref.generation = 0, -EINVAL);
 	expect_refusal(MESSAGE_WHO, request.who.name = "a//b", -EINVAL);
+	expect_refusal(MESSAGE_TIMELINES, request.timelines.ref.slot = 0,
+		       -EINVAL);
 }
 
 Test(message, wrong_values_in_items_are_refused)
@@ -998,6 +1087,13 @@ Test(message, wrong_values_in_items_are_refused)
 	expect_item_refusal(MESSAGE_PUBLISH, publish, item.name = "a\n",
 			    -EINVAL);
 	expect_item_refusal(MESSAGE_PUBLISH, publish, item.ref.slot = 0,
+			    -EINVAL);
+	expect_item_refusal(MESSAGE_PUBLISH, publish, item.timeline = 0,
+			    -EINVAL);
+	expect_item_refusal(MESSAGE_PUBLISH, publish,
+			    item.timeline = MESSAGE_MAX_TIMELINES, -EINVAL);
+	expect_item_refusal(MESSAGE_PUBLISH, publish, item.value = 0, -EINVAL);
+	expect_item_refusal(MESSAGE_PUBLISH, publish, item.value = INT64_MAX,
 			    -EINVAL);
 	expect_item_refusal(MESSAGE_RELEASE, release, item.n_holds = 0,
 			    -EINVAL);
@@ -1067,15 +1163,102 @@ Test(message, wrong_values_in_replies_are_refused)
 	expect_place_refusal(place.offset = UINT64_MAX, -EOVERFLOW);
 	expect_place_refusal(place.name = "a//", -EINVAL);
 	expect_place_refusal(place.type.dtype = 99, -EINVAL);
+	expect_place_refusal(place.order.timeline = 0, -EINVAL);
+	expect_place_refusal(place.order.timeline = MESSAGE_MAX_TIMELINES,
+			     -EINVAL);
+	expect_place_refusal(place.order.value = 0, -EPROTO);
+	expect_place_refusal(place.order.value = INT64_MAX, -EINVAL);
+	expect_reply_refusal(MESSAGE_TIMELINES, reply.timelines.session = 0,
+			     -EPROTO);
+}
+
+/* Columns of another length than the others, which encoding never makes. */
+Test(message, columns_that_do_not_fit_together_are_refused)
+{
+	/* place: {slot 1, generation 1, chunk 1, offset 0, size 1, version 0,
+	 * dtype u8, 0 dimensions}; then one more column */
+	const uint8_t start[] = {
+		0x0a, 4, 1,        0,    0, 0,             /* slot */
+		0x12, 8, 1,        0,    0, 0, 0, 0, 0, 0, /* generation */
+		0x1a, 4, 1,        0,    0, 0,             /* chunk */
+		0x22, 8, 0,        0,    0, 0, 0, 0, 0, 0, /* offset */
+		0x2a, 8, 1,        0,    0, 0, 0, 0, 0, 0, /* size */
+		0x32, 8, 0,        0,    0, 0, 0, 0, 0, 0, /* version */
+		0x3a, 1, DTYPE_U8, 0x42, 1, 0,             /* dtype, n_dims */
+	};
+	static const struct {
+		uint8_t bytes[10];
+		uint8_t size;
+		int code;
+	} columns[] = {
+		{{0x82, 1, 1, 1}, 4, 0},             /* tainted */
+		{{0x82, 1, 1, 2}, 4, -EPROTO},       /* more than that */
+		{{0x82, 1, 2, 0, 0}, 5, -EPROTO},    /* two of them */
+		{{0x72, 4, 1, 0, 0, 0}, 6, -EPROTO}, /* timeline alone */
+		{{0x72, 8, 1, 0, 0, 0, 0, 0, 0, 0}, 10, -EPROTO},
+	};
+
+	for (size_t i = 0; i < sizeof(columns) / sizeof(*columns); i++) {
+		uint8_t body[2 + sizeof(start) + 10] = {0x0a};
+		struct error err = ERROR_NULL;
+		struct reply reply;
+		int r;
+
+		body[1] = (uint8_t)(sizeof(start) + columns[i].size);
+		memcpy(body + 2, start, sizeof(start));
+		memcpy(body + 2 + sizeof(start), columns[i].bytes,
+		       columns[i].size);
+		r = reply_decode(MESSAGE_GET, 0, body, 2u + body[1], &reply,
+				 &err);
+		cr_expect(eq(int, r, columns[i].code), "%zu: %s", i, err.msg);
+		if (r == 0) {
+			cr_expect(reply.places.places[0].is_tainted);
+			reply_deinit(&reply);
+		}
+	}
+}
+
+/* Most tensors are on the host, and pay nothing for those that are not. */
+Test(message, order_and_taint_take_bytes_only_where_there_are_some)
+{
+	struct tensor_place place = places[2];
+	struct reply reply = {.kind = MESSAGE_GET,
+			      .places = {1, &place, 0, NULL}};
+	struct bytes plain = reply_bytes(&reply), more;
+
+	place.is_tainted = true;
+	more = reply_bytes(&reply);
+	cr_expect(eq(sz, more.size, plain.size + 4));
+	free(more.data);
+	place.is_tainted = false;
+	place.order = places[0].order;
+	more = reply_bytes(&reply);
+	cr_expect(eq(sz, more.size, plain.size + 2 + 8 + 2 + 4 + 2 + 8));
+	free(more.data);
+	free(plain.data);
+}
+
+Test(message, a_uuid_of_another_size_is_refused)
+{
+	/* name "a/", then the device */
+	const uint8_t begin[] = {1 << 3 | 2, 2, 'a', '/', 7 << 3 | 2, 1, 9};
+	struct request request;
+	struct error err = ERROR_NULL;
+
+	cr_expect(eq(int,
+		     request_decode(MESSAGE_BUNDLE_BEGIN, begin, sizeof(begin),
+				    &request, &err),
+		     -EINVAL));
+	cr_expect(ne(ptr, strstr(err.msg, "UUID"), NULL), "%s", err.msg);
 }
 
 Test(message, chunks_that_cannot_be_are_refused)
 {
 	static const struct chunk_ref bad[] = {
-		{0, 1, 1, false},
-		{1, MESSAGE_MAX_CHUNKS, 1, false},
-		{1, 1, 0, false},
-		{1, 1, UINT64_MAX, false},
+		{0, 1, 1, false, {{0}}},
+		{1, MESSAGE_MAX_CHUNKS, 1, false, {{0}}},
+		{1, 1, 0, false, {{0}}},
+		{1, 1, UINT64_MAX, false, {{0}}},
 	};
 	struct chunk_ref many[FRAME_MAX_FDS + 1];
 	struct reply reply = {.kind = MESSAGE_CHUNK};
@@ -1170,7 +1353,7 @@ Test(message, mutated_bodies_never_crash, .timeout = 60)
 {
 	uint32_t seed = 2463534242;
 
-	for (uint16_t kind = 1; kind <= MESSAGE_STATUS; kind++) {
+	for (uint16_t kind = 1; kind > 0; kind = next_kind(kind)) {
 		struct request request = sample_request(kind);
 		struct reply reply = sample_reply(kind);
 

@@ -29,13 +29,13 @@ static struct group_param params[] = {
 };
 
 static struct tensor_place places[] = {
-	{{5, 6}, 7, 4096, 640, 0, {DTYPE_U8, 1, {640}, {1}}, ""},
-	{{8, LONG_AGO}, 9, 0, 640, 0, {DTYPE_U8, 1, {640}, {1}}, ""},
-	{{10, 1}, 7, 64, 0, 0, {DTYPE_U8, 1, {0}, {1}}, ""},
+	{{5, 6}, 7, 4096, 640, 0, {DTYPE_U8, 1, {640}, {1}}, "", {0}, 0},
+	{{8, LONG_AGO}, 9, 0, 640, 0, {DTYPE_U8, 1, {640}, {1}}, "", {0}, 0},
+	{{10, 1}, 7, 64, 0, 0, {DTYPE_U8, 1, {0}, {1}}, "", {0}, 0},
 };
 
-static struct chunk_ref chunks[] = {{7, 0, 1 << 21, true},
-				    {9, 1023, UINT64_C(1) << 41, true}};
+static struct chunk_ref chunks[] = {{7, 0, 1 << 21, true, {{0}}},
+				    {9, 1023, UINT64_C(1) << 41, true, {{0}}}};
 
 static struct group_entry entries[] = {
 	{DTYPE_BF16, 1, 3, 64, 128, 192, 256},
@@ -93,7 +93,16 @@ static struct request sample_request(uint16_t kind)
 			.limit = 3,
 			.limit_bytes = LONG_AGO,
 			.n_inputs = 5,
+			.device = {{0, 7}},
+			.n_local = 6,
+			.has_nccl_id = true,
+			.nccl_id = {0, 2, [MESSAGE_NCCL_ID_SIZE - 1] = 9},
+			.home = COMM_HOME_WORKER,
+			.memory = COMM_MEMORY_NCCL,
 		};
+		break;
+	case MESSAGE_COMM_FAIL:
+		request.comm_fail = (struct comm_fail_request){7, "NCCL: no"};
 		break;
 	case MESSAGE_COMM_LEAVE:
 		request.comm_leave.comm = UINT64_MAX;
@@ -151,7 +160,10 @@ static struct reply sample_reply(uint16_t kind)
 
 	switch (kind) {
 	case MESSAGE_COMM_JOIN:
-		reply.comm = (struct comm_reply){UINT64_MAX, LONG_AGO};
+		reply.comm = (struct comm_reply){.comm = UINT64_MAX,
+						 .step = LONG_AGO,
+						 .has_nccl_id = true,
+						 .nccl_id = {1, 0, 3}};
 		break;
 	case MESSAGE_GROUP:
 		reply.group = (struct group_reply){.group = 3,
@@ -367,6 +379,41 @@ Test(message_collective, a_join_arrives)
 	expect_same(u32, got.comm_join, sent.comm_join, limit);
 	expect_same(u64, got.comm_join, sent.comm_join, limit_bytes);
 	expect_same(u32, got.comm_join, sent.comm_join, n_inputs);
+	expect_same(u32, got.comm_join, sent.comm_join, device.bytes[1]);
+	expect_same(u32, got.comm_join, sent.comm_join, n_local);
+	expect_same(u32, got.comm_join, sent.comm_join, home);
+	expect_same(u32, got.comm_join, sent.comm_join, memory);
+	cr_assert(got.comm_join.has_nccl_id);
+	cr_expect(
+		zero(int, memcmp(got.comm_join.nccl_id, sent.comm_join.nccl_id,
+				 MESSAGE_NCCL_ID_SIZE)));
+	request_deinit(&got);
+}
+
+Test(message_collective, on_host_memory_all_ranks_are_local)
+{
+	struct request sent = sample_request(MESSAGE_COMM_JOIN);
+	struct request got;
+
+	sent.comm_join.device = (struct device_uuid){{0}};
+	sent.comm_join.has_nccl_id = false;
+	sent.comm_join.n_local = 0;
+	sent.comm_join.home = sent.comm_join.memory = 0;
+	got = pass_request(&sent);
+	cr_expect(eq(u32, got.comm_join.n_local, 8));
+	cr_expect(not(got.comm_join.has_nccl_id));
+	request_deinit(&got);
+	cr_expect(
+		eq(int, (sent.comm_join.n_local = 4, refusal(&sent)), -EINVAL));
+}
+
+Test(message_collective, a_failure_arrives)
+{
+	struct request sent = sample_request(MESSAGE_COMM_FAIL);
+	struct request got = pass_request(&sent);
+
+	expect_same(u64, got.comm_fail, sent.comm_fail, comm);
+	expect_same_text(got.comm_fail, sent.comm_fail, sentence);
 	request_deinit(&got);
 }
 
@@ -646,7 +693,8 @@ Test(message_collective, the_largest_group_reply_fits_a_frame)
 	struct chunk_ref refs[3];
 
 	for (int i = 0; i < 3; i++)
-		refs[i] = (struct chunk_ref){UINT32_MAX, 1023, INT64_MAX, 1};
+		refs[i] = (struct chunk_ref){
+			UINT32_MAX, 1023, INT64_MAX, 1, {{0}}};
 	for (int i = 0; i < MESSAGE_MAX_PARAMS; i++)
 		many[i] = (struct group_entry){
 			DTYPE_F64,         7,
@@ -750,8 +798,16 @@ Test(message_collective, wrong_values_in_a_join_are_refused)
 	expect_refusal(MESSAGE_COMM_JOIN, join.n_ranks = 0, -EINVAL);
 	expect_refusal(
 		MESSAGE_COMM_JOIN,
-		(join.n_ranks = MESSAGE_MAX_RANKS + 1, join.n_shards = 0),
+		(join.n_ranks = MESSAGE_MAX_WORLD + 1, join.n_shards = 0),
 		-EINVAL);
+	expect_refusal(MESSAGE_COMM_JOIN, join.n_local = 9, -EINVAL);
+	expect_refusal(MESSAGE_COMM_JOIN,
+		       (join.n_ranks = 128, join.n_shards = 0,
+			join.n_local = MESSAGE_MAX_RANKS + 1),
+		       -EINVAL);
+	expect_refusal(MESSAGE_COMM_JOIN, join.home = 2, -EINVAL);
+	expect_refusal(MESSAGE_COMM_JOIN, join.memory = 2, -EINVAL);
+	expect_refusal(MESSAGE_COMM_JOIN, join.device.bytes[1] = 0, -EINVAL);
 	expect_refusal(MESSAGE_COMM_JOIN, join.rank = 8, -EINVAL);
 	expect_refusal(MESSAGE_COMM_JOIN, join.n_shards = 3, -EINVAL);
 	expect_refusal(MESSAGE_COMM_JOIN, join.n_shards = 16, -EINVAL);
@@ -812,7 +868,7 @@ Test(message_collective, wrong_values_in_requests_of_work_are_refused)
 	expect_refusal(MESSAGE_UNSHARD, request.unshard.group = 0, -EINVAL);
 	expect_refusal(MESSAGE_RESHARD, request.reshard.group = 0, -EINVAL);
 	expect_refusal(MESSAGE_RESHARD,
-		       request.reshard.n_mesh = MESSAGE_MAX_RANKS + 1, -EINVAL);
+		       request.reshard.n_mesh = MESSAGE_MAX_WORLD + 1, -EINVAL);
 	expect_refusal(MESSAGE_INPUT, request.input.group = 0, -EINVAL);
 	expect_refusal(MESSAGE_INPUT, request.input.timeout_ms = -2, -EINVAL);
 	expect_refusal(MESSAGE_REDUCE, request.reduce.group = 0, -EINVAL);
@@ -900,7 +956,8 @@ Test(message_collective, wrong_values_in_other_replies_are_refused)
 	expect_reply_refusal(MESSAGE_GROUP_PLAN, reply.group_plan.n_shards = 0,
 			     -EPROTO);
 	expect_reply_refusal(MESSAGE_GROUP_PLAN,
-			     reply.group_plan.n_replicas = 5, -EPROTO);
+			     reply.group_plan.n_replicas = MESSAGE_MAX_WORLD,
+			     -EPROTO);
 	expect_reply_refusal(MESSAGE_GROUP_PLAN, reply.group_plan.layout = 2,
 			     -EPROTO);
 	plan.reduce_dtype = 99;

@@ -119,7 +119,7 @@ static uint64_t resident(int fd)
 /* The loop runs until no chunk is left, or the test's time is over. */
 static void run_until_empty(struct broker *broker)
 {
-	while (broker->pools.total_size > 0)
+	while (broker->pools.host.total_size > 0)
 		uv_run(&broker->loop, UV_RUN_NOWAIT);
 }
 
@@ -224,10 +224,10 @@ Test(pool, empty_chunks_of_others_make_room)
 	struct broker *broker = setup();
 
 	release(broker, alloc(broker, &alice, 60 * MIB));
-	cr_expect(eq(u64, broker->pools.total_size, 60 * MIB));
+	cr_expect(eq(u64, broker->pools.host.total_size, 60 * MIB));
 	alloc(broker, &bob, 30 * MIB);
-	cr_expect(eq(u64, broker->pools.total_size, 30 * MIB));
-	cr_expect(zero(u64, broker->pools.going_size));
+	cr_expect(eq(u64, broker->pools.host.total_size, 30 * MIB));
+	cr_expect(zero(u64, broker->pools.host.going_size));
 	/* The record is used again, its id never. */
 	cr_expect(eq(u64, broker->table.header->chunks[1], 2));
 	cr_expect(eq(u64, broker->table.header->chunks_retired, 1));
@@ -338,7 +338,7 @@ Test(pool, a_chunk_that_cannot_be_made_is_told_once_and_tried_again)
 	setrlimit(RLIMIT_NOFILE, &old);
 	cr_expect(eq(int, r, -EMFILE));
 	cr_expect(eq(u32, broker->pools.n_chunks, 1));
-	cr_expect(eq(u64, broker->pools.total_size, 4 * MIB));
+	cr_expect(eq(u64, broker->pools.host.total_size, 4 * MIB));
 	alloc(broker, &alice, 64);
 	teardown(broker);
 }
@@ -471,7 +471,7 @@ Test(pool, after_a_restart_blocks_are_where_they_were)
 	inherit(broker, 3); /* "c3" is a stray */
 	cr_assert(zero(int, restart(broker, NULL)));
 	cr_expect(eq(u32, broker->pools.n_chunks, 2));
-	cr_expect(eq(u64, broker->pools.total_size, 8 * MIB));
+	cr_expect(eq(u64, broker->pools.host.total_size, 8 * MIB));
 	cr_expect(eq(int, broker->fdstore.inherited[2].fd, -1));
 	cr_expect(eq(u64, broker->table.header->chunks[2], 2));
 	gone = alloc(broker, &alice, MIB);

@@ -4,6 +4,7 @@
 
 static struct broker *broker;
 static struct client alice, bob;
+static const struct device_uuid host;
 
 static void set_up(void)
 {
@@ -339,7 +340,7 @@ Test(slot, a_name_that_is_evicted_leaves_what_is_pinned)
 	struct slot_ref ref = client_put(&alice, "a", PUBLISH_EVICTABLE);
 
 	slot_pin(broker, ref.slot);
-	cr_assert(zero(u64, limbo_evict(broker, 1, NULL)));
+	cr_assert(zero(u64, limbo_evict(broker, 1, &host, NULL)));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
 	cr_assert(zero(int, client_remove(&alice, "a")));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));

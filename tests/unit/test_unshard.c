@@ -31,7 +31,10 @@ static void setup_with(enum comm_limiter form)
 	comm = (struct comm){
 		.broker = &broker,
 		.state = COMM_RUNNING,
+		.n_world = 2,
 		.n_ranks = 2,
+		.ranks = {{.rank = 0, .is_placed = true},
+			  {.rank = 1, .is_placed = true}},
 		.n_shards = 2,
 		.n_inputs = 8,
 		.timeout_ms = 1000,

@@ -145,8 +145,24 @@ Test(wire, a_reduction_s_scratch_fits_its_largest_bucket)
 	cr_expect(eq(u32, wire_bucket(&plan.entries[1], WIRE_REDUCE),
 		     BUCKET_NONE));
 	cr_expect(ge(u64, rows[0], 256));
-	cr_expect(eq(u64, wire_reduce_tail(&plan).size, 3 * rows[0]));
-	cr_expect(eq(u64, wire_reduce_tail(&plan).row_offset, 2 * rows[0]));
+	cr_expect(eq(u64, wire_reduce_tail(&plan), 2 * rows[0]));
+	plan_deinit(&plan);
+}
+
+Test(wire, integers_are_summed_in_64_bits)
+{
+	struct plan_param params[] = {
+		param("a", DTYPE_I8, 64, 2, 0),
+		param("b", DTYPE_U32, 2, 2, 0),
+	};
+	struct plan plan = make(params, 2, (struct plan_policy){0}, 2);
+
+	cr_expect(
+		eq(u32, wire_dtype(&plan.entries[0], WIRE_REDUCE), DTYPE_I64));
+	cr_expect(eq(u32, wire_dtype(&plan.entries[0], WIRE_GATHER), DTYPE_I8));
+	cr_expect(eq(u64, wire_chunk_size(&plan.entries[0], WIRE_REDUCE), 512));
+	cr_expect(
+		eq(u32, wire_dtype(&plan.entries[1], WIRE_REDUCE), DTYPE_U64));
 	plan_deinit(&plan);
 }
 

@@ -1,0 +1,73 @@
+/*
+ * Slots for ranks, made one after the other: what stops in the midst for want
+ * of room goes on from there.
+ */
+#include "broker/rank_memory.h"
+#include "broker/broker.h"
+#include "broker/slot.h"
+#include "broker/storage.h"
+
+uint32_t rank_memory_count(const struct comm *comm)
+{
+	return comm->is_on_devices ? comm->n_ranks : 1;
+}
+
+uint32_t rank_memory_slot(const struct comm *comm,
+			  const struct rank_memory *memory, uint32_t rank)
+{
+	return memory->slots[comm->is_on_devices ? rank : 0];
+}
+
+bool rank_memory_is_whole(const struct comm *comm,
+			  const struct rank_memory *memory)
+{
+	uint32_t i = 0;
+
+	while (i < rank_memory_count(comm) && memory->slots[i])
+		i++;
+	return i == rank_memory_count(comm);
+}
+
+int rank_memory_make_one(struct comm *comm, uint32_t rank, uint64_t size,
+			 uint32_t *ret_slot, struct error *err)
+{
+	const struct comm_record *record =
+		catalog_comm(&comm->broker->catalog, comm->record);
+	struct storage_request request = {
+		.access = record->access,
+		.uid = record->uid,
+		.size = size,
+		.device = comm->ranks[rank].device,
+		.may_evict = true,
+	};
+
+	return storage_make(comm->broker, &request, ret_slot, err);
+}
+
+int rank_memory_make(struct comm *comm, uint64_t size,
+		     struct rank_memory *memory, struct error *err)
+{
+	int r = POOL_OK;
+
+	for (uint32_t i = 0; i < rank_memory_count(comm) && r == POOL_OK; i++) {
+		if (!memory->slots[i])
+			r = rank_memory_make_one(comm, i, size,
+						 &memory->slots[i], err);
+	}
+	return r;
+}
+
+void rank_memory_pin(struct comm *comm, const struct rank_memory *memory)
+{
+	for (uint32_t i = 0; i < rank_memory_count(comm); i++)
+		slot_pin(comm->broker, memory->slots[i]);
+}
+
+void rank_memory_unpin(struct comm *comm, struct rank_memory *memory)
+{
+	for (uint32_t i = 0; i < rank_memory_count(comm); i++) {
+		if (memory->slots[i])
+			(void)slot_unpin(comm->broker, memory->slots[i]);
+		memory->slots[i] = 0;
+	}
+}

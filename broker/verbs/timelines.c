@@ -1,0 +1,104 @@
+/*
+ * timelines: the file with a session's own timelines, or with those that it
+ * must wait for.
+ *
+ * Nothing of it is recorded: a file that is there is simply given again.
+ */
+#include "broker/broker.h"
+#include "broker/grant.h"
+#include "broker/slot.h"
+#include "broker/timeline_file.h"
+#include "broker/verbs.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <inttypes.h>
+
+/* What the request gives as the reason is a held tensor; its order may have
+ * been reached meanwhile, which does no harm. */
+static int check_reason(const struct verb_call *call, struct error *err)
+{
+	const struct timelines_request *request = &call->request->timelines;
+	const struct catalog *catalog = &call->broker->catalog;
+	uint32_t slot = slot_find(call->broker, &request->ref, err);
+	uint32_t grant, order;
+
+	if (!slot)
+		return -ESTALE;
+	grant = grant_find(call->broker, call->session->index, slot);
+	if (!grant || grant_holds(call->broker, grant) <= 0)
+		return error_set(err, -EINVAL,
+				 "this session does not hold the tensor");
+	order = catalog_slot(catalog, slot)->order;
+	if (order &&
+	    catalog_session(catalog, catalog_order(catalog, order)->session)
+			    ->id == request->session)
+		return 0;
+	return error_set(err, -ESRCH,
+			 "session %" PRIu64 " orders the tensor no more: it is "
+			 "written, or tainted as the state table says",
+			 request->session);
+}
+
+/* The session that orders the tensor lives: its end would have ended that. */
+static struct session *find(const struct verb_call *call)
+{
+	const struct catalog *catalog = &call->broker->catalog;
+	const struct slot_record *slot =
+		catalog_slot(catalog, call->request->timelines.ref.slot);
+
+	return call->broker
+		->sessions[catalog_order(catalog, slot->order)->session];
+}
+
+static int find_other(const struct verb_call *call, struct session **ret,
+		      struct error *err)
+{
+	uint32_t uid = session_record(call->session)->uid;
+	struct session *other;
+	int r;
+
+	r = check_reason(call, err);
+	if (r < 0)
+		return r;
+	other = find(call);
+	if (!other->timelines.pages)
+		return error_set(err, -ENOENT,
+				 "the timelines of session %" PRIu64
+				 " were lost when the broker was started "
+				 "again; what they order is released when that "
+				 "process ends",
+				 call->request->timelines.session);
+	if (call->request->timelines.wants_writable &&
+	    session_record(other)->uid != uid)
+		return error_set(err, -EACCES,
+				 "the timelines of uid %" PRIu32 " are not "
+				 "writable for uid %" PRIu32
+				 ": this device can only wait for processes of "
+				 "the same user",
+				 session_record(other)->uid, uid);
+	*ret = other;
+	return 0;
+}
+
+int verb_timelines(struct verb_call *call, struct error *err)
+{
+	const struct timelines_request *request = &call->request->timelines;
+	struct session *session = call->session;
+	bool is_writable = true;
+	int fd, r = 0;
+
+	if (request->session &&
+	    request->session != session_record(session)->id) {
+		r = find_other(call, &session, err);
+		is_writable = request->wants_writable;
+	} else if (!session->timelines.pages) {
+		r = timeline_file_make(session, err);
+	}
+	if (r == 0)
+		r = timeline_file_fd(session, is_writable, &fd, err);
+	if (r < 0)
+		return r;
+	call->reply->timelines.session = session_record(session)->id;
+	call->fds[call->n_fds++] = fd;
+	return VERB_DONE;
+}

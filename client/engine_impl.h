@@ -1,0 +1,66 @@
+/*
+ * What engine.c and engine_open.c share: nobody else needs it.
+ */
+#pragma once
+#include "broker/collective/device/device_group.h"
+#include "client/engine.h"
+#include "cuda/nccl_comm.h"
+
+struct event;
+
+/* A gather or a reduction that is not enqueued yet. */
+struct engine_work {
+	struct fsdp_group *group;
+	uint32_t kind; /* enum work_kind */
+	uint64_t sequence;
+	struct device_reduce
+		reduce;            /* its addresses are filled in at the end */
+	struct fsdp_tensor *input; /* owned */
+	struct event *ready; /* owned; the gradients are; NULL: they are */
+	struct engine_work *next;
+};
+
+/* Memory of whole parameters, and the event behind which nothing of the last
+ * ones is needed. */
+struct engine_use {
+	uint32_t slot;
+	uint64_t generation;
+	struct event *event; /* owned */
+	struct engine_use *next;
+};
+
+struct engine {
+	struct fsdp_comm *comm;
+	const struct device *device;
+	struct nccl_comm nccl;
+	CUstream gather_stream, reduce_stream; /* owned */
+	int32_t timeout_ms;
+	uint32_t n_world;
+	bool is_spanning;        /* ranks of other nodes */
+	struct staging *staging; /* owned; NULL: not wanted yet */
+	CUdeviceptr scratch;     /* owned; is_spanning: n_world + 1 words */
+	struct engine_work *first, *last; /* owned, in the order of the calls */
+	struct engine_use *uses;          /* owned */
+};
+
+struct engine_group {
+	struct plan plan; /* owned */
+	struct device_group *work;
+	struct fsdp_tensor *partial;               /* NULL: no replicas */
+	struct event *whole_event, *reduced_event; /* owned; NULL: none yet */
+	uint64_t whole, reduced; /* sequences that were enqueued last */
+	bool has_grads, has_partial;
+	/* Resharded to a smaller mesh: what was whole, and may be so still. */
+	uint32_t kept_slot;
+	uint64_t kept_generation; /* 0: not */
+};
+
+void engine_drop_works(struct engine *engine);
+
+int engine_record(struct engine *engine, CUstream stream, struct event **ret,
+		  struct error *err);
+
+/* Wait here for the event, NULL for nothing but NCCL. deadline_ms < 0: for
+ * ever. */
+int engine_await_event(struct engine *engine, const struct event *event,
+		       int64_t deadline_ms, struct error *err);

@@ -1,0 +1,442 @@
+/*
+ * Opening and closing engines, their groups, and what all ranks of the world
+ * must agree about.
+ */
+#include "client/device.h"
+#include "client/engine_impl.h"
+#include "client/handshake.h"
+#include "cuda/context.h"
+#include "cuda/event_cache.h"
+#include "cuda/staging.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How long the other ranks may take to leave with us. */
+#define CLOSE_MS 2000
+/* Of one of the two buffers for copies from and to the host. */
+#define STAGING_SIZE (UINT64_C(1) << 20)
+
+/* --- agreeing ------------------------------------------------------------- */
+
+/* Everybody's value to `words` (n_world of them). */
+static int exchange(struct engine *engine, uint64_t value, uint64_t *words,
+		    struct error *err)
+{
+	CUdeviceptr mine = engine->scratch + engine->n_world * sizeof(value);
+	CUstream stream = engine->gather_stream;
+	struct event *done = NULL;
+	ncclResult_t result;
+	int r;
+
+	r = driver_error(
+		err, cu.MemcpyHtoDAsync(mine, &value, sizeof(value), stream),
+		"copy a word to the device");
+	if (r < 0)
+		return r;
+	result = nccl.AllGather((const void *)mine, (void *)engine->scratch, 1,
+				ncclUint64, engine->nccl.world, stream);
+	r = nccl_comm_called(&engine->nccl, result, "compare what ranks have",
+			     err);
+	if (r == 0)
+		r = engine_record(engine, stream, &done, err);
+	if (r == 0)
+		r = engine_await_event(engine, done,
+				       handshake_now_ms() + engine->timeout_ms,
+				       err);
+	event_cache_put(done);
+	if (r < 0)
+		return r;
+	return driver_error(err,
+			    cu.MemcpyDtoH(words, engine->scratch,
+					  engine->n_world * sizeof(value)),
+			    "copy words from the device");
+}
+
+/* All ranks of all nodes must have the same value: -EINVAL names one that has
+ * not. On one node the broker has seen to that. */
+static int agree(struct engine *engine, uint64_t value, const char *what,
+		 struct error *err)
+{
+	uint64_t *words;
+	int r;
+
+	if (!engine->is_spanning)
+		return 0;
+	words = calloc(engine->n_world, sizeof(*words));
+	if (!words)
+		return error_set(err, -ENOMEM, "no memory to compare ranks");
+	r = context_enter(engine->device, err);
+	if (r == 0) {
+		r = exchange(engine, value, words, err);
+		context_leave();
+	}
+	for (uint32_t i = 0; i < engine->n_world && r == 0; i++) {
+		if (words[i] != value)
+			r = error_set(err, -EINVAL,
+				      "%s differs: it is %" PRIu64
+				      " on rank %u and %" PRIu64
+				      " on rank %u, of other nodes",
+				      what, value, engine->comm->rank, words[i],
+				      i);
+	}
+	free(words);
+	return r;
+}
+
+/* --- opening -------------------------------------------------------------- */
+
+static int make_streams(struct engine *engine, struct error *err)
+{
+	CUstream *streams[] = {&engine->gather_stream, &engine->reduce_stream};
+	int r = context_enter(engine->device, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < 2 && r == 0; i++)
+		r = driver_error(
+			err,
+			cu.StreamCreate(streams[i], CU_STREAM_NON_BLOCKING),
+			"make a stream for collectives");
+	if (r == 0 && engine->is_spanning)
+		r = driver_error(
+			err,
+			cu.MemAlloc(&engine->scratch,
+				    (engine->n_world + 1) * sizeof(uint64_t)),
+			"make memory to compare ranks");
+	context_leave();
+	return r;
+}
+
+static int open_nccl(struct engine *engine,
+		     const struct comm_join_request *joined,
+		     const uint8_t *nccl_id, struct error *err)
+{
+	const struct nccl_comm_options options = {
+		.name = engine->comm->name,
+		.device = engine->device,
+		.id = nccl_id,
+		.n_shards = joined->n_shards,
+		.n_replicas = joined->n_ranks / joined->n_shards,
+		.rank = joined->rank,
+		.timeout_ms = (uint32_t)joined->timeout_ms,
+	};
+	int r = nccl_comm_open(&options, &engine->nccl, err);
+
+	return r < 0 ? r : nccl_comm_wait(&engine->nccl, err);
+}
+
+int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
+	       const uint8_t *nccl_id, struct engine **ret, struct error *err)
+{
+	struct engine *engine = calloc(1, sizeof(*engine));
+	int r;
+
+	if (!engine)
+		return error_set(err, -ENOMEM, "no memory for an engine");
+	engine->comm = comm;
+	engine->timeout_ms = joined->timeout_ms;
+	engine->n_world = joined->n_ranks;
+	engine->is_spanning = joined->n_local < joined->n_ranks;
+	engine->nccl = NCCL_COMM_NULL;
+	/* Its failures are the communicator's, as later. */
+	comm->engine = engine;
+	r = device_find(&joined->device, &engine->device, err);
+	if (r == 0)
+		r = make_streams(engine, err);
+	if (r == 0)
+		r = open_nccl(engine, joined, nccl_id, err);
+	if (r == 0)
+		r = agree(engine, comm->step, "the last committed step", err);
+	if (r < 0) {
+		engine_abort(engine);
+		engine_free(engine);
+		comm->engine = NULL;
+		return r;
+	}
+	*ret = engine;
+	return 0;
+}
+
+/* --- ends ----------------------------------------------------------------- */
+
+void engine_abort(struct engine *engine)
+{
+	nccl_comm_abort(&engine->nccl);
+	engine->nccl = NCCL_COMM_NULL;
+	engine_drop_works(engine);
+}
+
+static void free_uses(struct engine *engine)
+{
+	while (engine->uses) {
+		struct engine_use *use = engine->uses;
+
+		engine->uses = use->next;
+		event_cache_put(use->event);
+		free(use);
+	}
+}
+
+static void free_on_device(struct engine *engine)
+{
+	staging_free(engine->staging);
+	if (context_enter(engine->device, NULL) < 0)
+		return;
+	if (engine->gather_stream)
+		(void)cu.StreamDestroy(engine->gather_stream);
+	if (engine->reduce_stream)
+		(void)cu.StreamDestroy(engine->reduce_stream);
+	if (engine->scratch)
+		(void)cu.MemFree(engine->scratch);
+	context_leave();
+}
+
+static void await_streams(struct engine *engine)
+{
+	if (context_enter(engine->device, NULL) < 0)
+		return;
+	(void)cu.StreamSynchronize(engine->gather_stream);
+	(void)cu.StreamSynchronize(engine->reduce_stream);
+	context_leave();
+}
+
+/* Whoever still works with us gets what it waits for, unless it is late: what
+ * we sent may not have come to it yet. */
+void engine_stop(struct engine *engine)
+{
+	engine_drop_works(engine);
+	if (engine->comm->failure.code == 0 &&
+	    engine_settle(engine, NULL, NULL) == 0) {
+		if (engine->nccl.options.timeout_ms > CLOSE_MS)
+			engine->nccl.options.timeout_ms = CLOSE_MS;
+		(void)nccl_comm_close(&engine->nccl, NULL);
+	} else {
+		engine_abort(engine);
+	}
+	await_streams(engine);
+}
+
+void engine_free(struct engine *engine)
+{
+	if (!engine)
+		return;
+	free_uses(engine);
+	if (engine->device)
+		free_on_device(engine);
+	free(engine);
+}
+
+int engine_settle(struct engine *engine, void *stream, struct error *err)
+{
+	CUstream streams[] = {stream, engine->gather_stream,
+			      engine->reduce_stream};
+	int64_t deadline_ms = handshake_now_ms() + engine->timeout_ms;
+	struct event *event;
+	int r = 0;
+
+	for (size_t i = 0; i < 3 && r == 0; i++) {
+		if (!streams[i])
+			continue;
+		r = engine_record(engine, streams[i], &event, err);
+		if (r < 0)
+			return r;
+		r = engine_await_event(engine, event, deadline_ms, err);
+		event_cache_put(event);
+	}
+	return r;
+}
+
+int engine_agree(struct engine *engine, uint64_t step, struct error *err)
+{
+	return agree(engine, step, "the step to commit", err);
+}
+
+/* --- groups --------------------------------------------------------------- */
+
+static int make_plan(const struct group_request *asked,
+		     const struct fsdp_comm *comm, struct plan *ret,
+		     struct error *err)
+{
+	struct plan_param *params = calloc(asked->n_params, sizeof(*params));
+	struct plan_policy policy = {
+		.param_dtype = asked->param_dtype,
+		.reduce_dtype = asked->reduce_dtype,
+		.layout = (enum plan_layout)asked->layout,
+		.n_gather_caps = asked->n_gather_caps,
+		.n_reduce_caps = asked->n_reduce_caps,
+		.stays_unsharded = asked->stays_unsharded,
+		.is_per_rank = true,
+	};
+	int r;
+
+	if (!params)
+		return error_set(err, -ENOMEM, "no memory for a plan");
+	for (uint32_t i = 0; i < asked->n_params; i++)
+		params[i] = (struct plan_param){
+			.name = asked->params[i].name,
+			.type = asked->params[i].type,
+			.shard_dim = asked->params[i].shard_dim,
+			.is_frozen = asked->params[i].is_frozen,
+		};
+	for (uint32_t i = 0; i < asked->n_gather_caps; i++)
+		policy.gather_caps_mb[i] = asked->gather_caps_mb[i];
+	for (uint32_t i = 0; i < asked->n_reduce_caps; i++)
+		policy.reduce_caps_mb[i] = asked->reduce_caps_mb[i];
+	r = plan_make(params, asked->n_params, &policy, comm->n_shards,
+		      comm->engine->n_world / comm->n_shards, ret, err);
+	free(params);
+	return r;
+}
+
+static int check_hash(const struct engine *engine, uint64_t mine,
+		      uint64_t theirs, struct error *err)
+{
+	if (mine != theirs)
+		return error_set(err, -EPROTO,
+				 "this library lays the group out in another "
+				 "way than fsdpd; both must be of one version");
+	return agree(engine->comm->engine, mine, "the plan of the group", err);
+}
+
+int engine_group_new(struct fsdp_group *group,
+		     const struct group_request *asked, uint64_t hash,
+		     struct error *err)
+{
+	struct engine *engine = group->comm->engine;
+	struct engine_group *own = calloc(1, sizeof(*own));
+	int r;
+
+	if (!own)
+		return error_set(err, -ENOMEM, "no memory for a group");
+	r = make_plan(asked, group->comm, &own->plan, err);
+	if (r < 0) {
+		free(own);
+		return r;
+	}
+	group->engine = own;
+	r = check_hash(engine, own->plan.hash, hash, err);
+	if (r == 0)
+		r = device_group_new(&own->plan, engine->device,
+				     group->comm->rank, &own->work, err);
+	if (r < 0) {
+		engine_group_free(own);
+		group->engine = NULL;
+	}
+	return r;
+}
+
+void engine_group_free(struct engine_group *group)
+{
+	if (!group)
+		return;
+	device_group_free(group->work);
+	plan_deinit(&group->plan);
+	event_cache_put(group->whole_event);
+	event_cache_put(group->reduced_event);
+	free(group);
+}
+
+void engine_group_take_partial(struct engine_group *group,
+			       struct fsdp_tensor *partial)
+{
+	group->partial = partial;
+}
+
+void engine_group_end_handles(struct engine_group *group)
+{
+	fsdp_free(group->partial);
+	group->partial = NULL;
+}
+
+int engine_check_stream(const struct engine *engine, void *stream,
+			struct error *err)
+{
+	return context_check_stream(engine->device, stream, err);
+}
+
+/* --- bytes of the host ---------------------------------------------------- */
+
+static int want_staging(struct engine *engine, struct error *err)
+{
+	if (engine->staging)
+		return 0;
+	return staging_new(engine->device, STAGING_SIZE, &engine->staging, err);
+}
+
+int engine_put(struct engine *engine, void *to, const void *from, uint64_t size,
+	       struct error *err)
+{
+	int r = want_staging(engine, err);
+
+	if (r == 0)
+		r = staging_put_bytes(engine->staging,
+				      (CUdeviceptr)(uintptr_t)to, from, size,
+				      err);
+	return r < 0 ? r : staging_finish(engine->staging, err);
+}
+
+int engine_get(struct engine *engine, void *to, const void *from, uint64_t size,
+	       struct error *err)
+{
+	int r = want_staging(engine, err);
+
+	return r < 0 ? r
+		     : staging_get(engine->staging, to,
+				   (CUdeviceptr)(uintptr_t)from, size, err);
+}
+
+/* --- shards --------------------------------------------------------------- */
+
+int engine_zero_padding(struct fsdp_group *group, uint32_t side,
+			struct error *err)
+{
+	struct engine *engine = group->comm->engine;
+	CUdeviceptr shards = (CUdeviceptr)(uintptr_t)group->shards[side]->data;
+	int r = context_enter(engine->device, err);
+
+	for (size_t i = 0; i < group->n_params && r == 0; i++) {
+		const struct param *param = &group->params[i];
+		uint64_t size = param->chunk_size - param->shard_size;
+
+		if (size > 0)
+			r = driver_error(
+				err,
+				cu.MemsetD8Async(shards + param->shard_offset +
+							 param->shard_size,
+						 0, size,
+						 engine->gather_stream),
+				"zero what is behind a shard");
+	}
+	if (r == 0)
+		r = driver_error(err,
+				 cu.StreamSynchronize(engine->gather_stream),
+				 "zero what is behind shards");
+	context_leave();
+	return r;
+}
+
+int engine_carry(struct fsdp_group *group, uint64_t offset, uint64_t size,
+		 struct error *err)
+{
+	struct engine *engine = group->comm->engine;
+	CUdeviceptr from =
+		(CUdeviceptr)(uintptr_t)group->shards[group->side]->data;
+	CUdeviceptr to =
+		(CUdeviceptr)(uintptr_t)group->shards[!group->side]->data;
+	int r = context_enter(engine->device, err);
+
+	if (r < 0)
+		return r;
+	r = driver_error(err,
+			 cu.MemcpyDtoDAsync(to + offset, from + offset, size,
+					    engine->gather_stream),
+			 "carry a frozen parameter over");
+	if (r == 0)
+		r = driver_error(err,
+				 cu.StreamSynchronize(engine->gather_stream),
+				 "carry a frozen parameter over");
+	context_leave();
+	return r;
+}

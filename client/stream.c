@@ -1,0 +1,336 @@
+/*
+ * Marks, waits and releases.
+ */
+#include "client/stream.h"
+#include "client/client.h"
+#include "client/timeline.h"
+#include "cuda/context.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <time.h>
+
+/* Pauses of a thread that waits for a device: nothing wakes it. */
+#define PAUSE_MIN_NS 10000
+#define PAUSE_MAX_NS 1000000
+
+static const char *name_of(const struct fsdp_tensor *tensor)
+{
+	const char *name = tensor_known(tensor)->name;
+
+	return *name ? name : "an unnamed tensor";
+}
+
+/* --- marks ----------------------------------------------------------------
+ */
+
+static bool is_same(const struct tensor_order *a, const struct tensor_order *b)
+{
+	return a->timeline == b->timeline && a->value == b->value;
+}
+
+/*
+ * Make `order` the slot's fence, if what the old one stands for is done when
+ * it is reached: because a counter never goes back, or the stream has waited
+ * for it, or it is done already. If not: false, and the old one.
+ */
+static bool replace_fence(struct fsdp_client *client, uint32_t slot,
+			  const struct tensor_order *order,
+			  const struct tensor_order *waited,
+			  struct tensor_order *ret_old)
+{
+	struct refs_entry *entry = &client->refs.entries[slot];
+	struct tensor_order old = {.session = order->session};
+	bool is_one, is_covered;
+
+	pthread_mutex_lock(&client->fences_lock);
+	old.timeline =
+		atomic_load_explicit(&entry->timeline, memory_order_relaxed);
+	old.value = atomic_load_explicit(&entry->fence, memory_order_relaxed);
+	is_one = old.timeline == order->timeline;
+	is_covered =
+		is_one || is_same(&old, waited) || timeline_peek(client, &old);
+	/* Another thread may have been here with a later value. Relaxed: the
+	 * broker looks once the slot is not held, and the count is lowered
+	 * afterwards, seq_cst. */
+	if (is_covered && !(is_one && old.value > order->value)) {
+		atomic_store_explicit(&entry->timeline,
+				      (uint16_t)order->timeline,
+				      memory_order_relaxed);
+		atomic_store_explicit(&entry->fence, order->value,
+				      memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&client->fences_lock);
+	*ret_old = old;
+	return is_covered;
+}
+
+static int set_fence(struct fsdp_client *client, uint32_t slot,
+		     const struct device *device, CUstream stream,
+		     const struct tensor_order *order, struct error *err)
+{
+	struct tensor_order mine = *order, old, waited = {0};
+
+	while (!replace_fence(client, slot, &mine, &waited, &old)) {
+		int r = timeline_wait(client, NULL, &old, device, stream, err);
+
+		if (r == 0)
+			r = timeline_signal(client, device, stream, &mine, err);
+		if (r < 0)
+			return r;
+		waited = old;
+	}
+	return 0;
+}
+
+/* NULL: it has no elements, so nothing to order. */
+static int device_of(const struct fsdp_tensor *tensor,
+		     const struct device **ret, struct error *err)
+{
+	const struct known *known = tensor_known(tensor);
+	const struct known_device *it = known_device(known);
+
+	*ret = it ? it->device : NULL;
+	if (it || !known->data)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "%s is in host memory, which no stream orders: "
+			 "synchronise the stream, and give none",
+			 name_of(tensor));
+}
+
+int stream_mark(struct fsdp_tensor *const *tensors, size_t n, void *stream,
+		struct tensor_order *ret, struct error *err)
+{
+	struct fsdp_client *client = tensors[0]->client;
+	struct tensor_order order = {0};
+	const struct device *device;
+	int r;
+
+	r = device_of(tensors[0], &device, err);
+	if (r == 0 && device)
+		r = timeline_signal(client, device, stream, &order, err);
+	for (size_t i = 0; i < n && r == 0 && device; i++)
+		r = set_fence(client, tensors[i]->slot, device, stream, &order,
+			      err);
+	if (r == 0)
+		*ret = order;
+	return r;
+}
+
+/* --- waits ----------------------------------------------------------------
+ */
+
+static bool is_tainted(const struct fsdp_tensor *tensor)
+{
+	uint64_t word = table_load(&tensor->client->table, tensor->slot);
+
+	return table_word_is_tainted(word) &&
+	       table_word_generation(word) == tensor->generation;
+}
+
+/* What the counter said, and what the broker says of a writer that died: it
+ * notes that before it lets go who waits. */
+static enum written learn(const struct fsdp_tensor *tensor, bool is_reached)
+{
+	struct known_device *it = known_device(tensor_known(tensor));
+	enum written now = is_reached ? WRITTEN_YES : WRITTEN_PENDING;
+
+	if (is_tainted(tensor))
+		now = WRITTEN_NEVER;
+	/* Relaxed: what the device wrote is ordered by the counter's load. */
+	if (now != WRITTEN_PENDING)
+		atomic_store_explicit(&it->written, (uint8_t)now,
+				      memory_order_relaxed);
+	return now;
+}
+
+enum written stream_peek(const struct fsdp_tensor *tensor)
+{
+	struct known_device *it = known_device(tensor_known(tensor));
+	enum written now;
+
+	if (!it)
+		return WRITTEN_YES;
+	now = (enum written)atomic_load_explicit(&it->written,
+						 memory_order_relaxed);
+	if (now != WRITTEN_PENDING)
+		return now;
+	return learn(tensor, timeline_peek(tensor->client, &it->order));
+}
+
+/* The same; the broker may be asked. */
+static int look(const struct fsdp_tensor *tensor, enum written *ret,
+		struct error *err)
+{
+	const struct slot_ref ref = {tensor->slot, tensor->generation};
+	struct known_device *it = known_device(tensor_known(tensor));
+	bool is_reached;
+	int r;
+
+	*ret = stream_peek(tensor);
+	if (*ret != WRITTEN_PENDING)
+		return 0;
+	r = timeline_look(tensor->client, &ref, &it->order, &is_reached, err);
+	if (r == 0)
+		*ret = learn(tensor, is_reached);
+	return r;
+}
+
+int stream_refuse_tainted(const struct fsdp_tensor *tensor, struct error *err)
+{
+	return error_set(err, -EOWNERDEAD,
+			 "%s (slot %u, generation %" PRIu64 ") is tainted: the "
+			 "process that was writing it died before its device "
+			 "had done so; it must be made again",
+			 name_of(tensor), tensor->slot, tensor->generation);
+}
+
+/* The next one is longer. */
+static void pause_ns(int64_t *ns)
+{
+	const struct timespec time = {.tv_nsec = *ns};
+
+	(void)nanosleep(&time, NULL);
+	*ns = *ns * 2 < PAUSE_MAX_NS ? *ns * 2 : PAUSE_MAX_NS;
+}
+
+static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
+		     int32_t timeout_ms, enum written *ret, struct error *err)
+{
+	int64_t ns = PAUSE_MIN_NS;
+	int r = look(tensor, ret, err);
+
+	if (*start_ms == 0)
+		*start_ms = handshake_now_ms();
+	while (r == 0 && *ret == WRITTEN_PENDING) {
+		if (timeout_ms >= 0 &&
+		    handshake_now_ms() - *start_ms >= timeout_ms)
+			return error_set(err, -ETIMEDOUT,
+					 "%s is published, but the stream that "
+					 "writes it is not done; wait longer, "
+					 "or have a stream wait",
+					 name_of(tensor));
+		pause_ns(&ns);
+		*ret = stream_peek(tensor);
+	}
+	return r;
+}
+
+static int have_stream_wait(const struct fsdp_tensor *tensor, void *stream,
+			    enum written *ret, struct error *err)
+{
+	const struct slot_ref ref = {tensor->slot, tensor->generation};
+	struct known_device *it = known_device(tensor_known(tensor));
+	int r = context_check_stream(it->device, stream, err);
+
+	if (r < 0)
+		return r;
+	*ret = stream_peek(tensor);
+	if (*ret != WRITTEN_PENDING)
+		return 0;
+	r = timeline_wait(tensor->client, &ref, &it->order, it->device, stream,
+			  err);
+	*ret = stream_peek(tensor);
+	return r;
+}
+
+static int await(const struct fsdp_tensor *tensor,
+		 const struct fsdp_get_options *options, int64_t *start_ms,
+		 struct error *err)
+{
+	enum written written;
+	int r;
+
+	if (!stream_is_for(tensor))
+		return 0;
+	r = options->stream
+		    ? have_stream_wait(tensor, options->stream, &written, err)
+		    : wait_here(tensor, start_ms, options->timeout_ms, &written,
+				err);
+	if (r == 0 && written == WRITTEN_NEVER && !options->accepts_tainted)
+		r = stream_refuse_tainted(tensor, err);
+	return r;
+}
+
+int stream_await(struct fsdp_tensor *const *tensors, size_t n,
+		 const struct fsdp_get_options *options, int64_t start_ms,
+		 struct error *err)
+{
+	static const struct fsdp_get_options defaults;
+	int r = 0;
+
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = await(tensors[i], options ? options : &defaults, &start_ms,
+			  err);
+	return r;
+}
+
+/* --- public ---------------------------------------------------------------
+ */
+
+static int check_held(const struct fsdp_tensor *tensor, struct error *err)
+{
+	int r = client_check(tensor->client, err);
+
+	if (r == 0 &&
+	    !atomic_load_explicit(&tensor->holds, memory_order_relaxed))
+		r = error_set(err, -EINVAL,
+			      "the handle is not held: acquire it first");
+	return r;
+}
+
+int fsdp_tensor_wait(struct fsdp_tensor *tensor, void *stream,
+		     int32_t timeout_ms)
+{
+	const struct fsdp_get_options options = {.timeout_ms = timeout_ms,
+						 .stream = stream};
+	struct error *err = error_of_thread();
+	int r = check_held(tensor, err);
+
+	return r < 0 ? r : stream_await(&tensor, 1, &options, 0, err);
+}
+
+int fsdp_tensor_check(struct fsdp_tensor *tensor)
+{
+	struct error *err = error_of_thread();
+	enum written written = WRITTEN_YES;
+	int r = check_held(tensor, err);
+
+	if (r == 0 && stream_is_for(tensor))
+		r = look(tensor, &written, err);
+	if (r < 0)
+		return r;
+	if (written == WRITTEN_NEVER)
+		return stream_refuse_tainted(tensor, err);
+	if (written == WRITTEN_PENDING)
+		return error_set(err, -EAGAIN,
+				 "the stream that writes %s is not done",
+				 name_of(tensor));
+	return 0;
+}
+
+int fsdp_release_on(struct fsdp_tensor *tensor, void *stream)
+{
+	struct fsdp_client *client = tensor->client;
+	struct error *err = error_of_thread();
+	struct tensor_order order;
+	int r;
+
+	if (!stream)
+		return fsdp_release(tensor);
+	r = client_check(client, err);
+	if (r < 0)
+		return r;
+	if (!tensor_take_hold(tensor))
+		return error_set(err, -EINVAL, "the handle is not held");
+	r = stream_mark(&tensor, 1, stream, &order, err);
+	if (r < 0) {
+		/* Relaxed: as in fsdp_hold(); delta was not lowered. */
+		atomic_fetch_add_explicit(&tensor->holds, 1,
+					  memory_order_relaxed);
+		return r;
+	}
+	tensor_give_back(client, tensor->slot, 1);
+	return 0;
+}

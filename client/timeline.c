@@ -1,0 +1,309 @@
+/*
+ * Counters and files. A file is mapped once for each device whose streams use
+ * it, and once more for none if this process has only looked at it.
+ */
+#include "client/timeline.h"
+#include "client/client.h"
+#include "cuda/context.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct timeline_file {
+	struct timeline_file *next;
+	uint64_t session;
+	struct timelines timelines;
+	struct order_map map; /* device NULL: not registered */
+};
+
+void timeline_book_init(struct timeline_book *book)
+{
+	*book = (struct timeline_book){.files = NULL};
+	pthread_mutex_init(&book->lock, NULL);
+	for (uint32_t i = 0; i < TIMELINES; i++)
+		pthread_mutex_init(&book->counters[i].lock, NULL);
+}
+
+static void file_free(struct timeline_file *file)
+{
+	order_unmap(&file->map);
+	timelines_close(&file->timelines);
+	free(file);
+}
+
+void timeline_book_deinit(struct timeline_book *book, bool is_forked)
+{
+	while (book->files) {
+		struct timeline_file *file = book->files;
+
+		book->files = file->next;
+		if (is_forked) {
+			free(file);
+			continue;
+		}
+		/* A stream may not have come to its wait yet. */
+		if (file->map.device)
+			(void)context_synchronize(file->map.device, NULL);
+		file_free(file);
+	}
+}
+
+/* --- files (lock held, but for what asks the broker) ----------------------
+ */
+
+/* `device` NULL: on any, or none. */
+static struct timeline_file *find(const struct timeline_book *book,
+				  uint64_t session, const struct device *device)
+{
+	struct timeline_file *file = book->files;
+
+	while (file && (file->session != session ||
+			(device && file->map.device != device)))
+		file = file->next;
+	return file;
+}
+
+static bool is_own(const struct fsdp_client *client, uint64_t session)
+{
+	return session == client->connection.self.session;
+}
+
+/* The broker says that the session orders the tensor no more: the work is done,
+ * or the session is over. */
+#define TIMELINE_ENDED 1
+
+static int ask(struct fsdp_client *client, uint64_t session,
+	       const struct slot_ref *ref, bool is_writable,
+	       struct timelines *ret, struct error *err)
+{
+	struct request request = {.kind = MESSAGE_TIMELINES};
+	struct answer answer;
+	int r;
+
+	if (!is_own(client, session)) {
+		request.timelines.session = session;
+		request.timelines.ref = *ref;
+		request.timelines.wants_writable = is_writable;
+	}
+	r = client_call(client, &request, &answer, err);
+	if (r < 0)
+		return r == -ESRCH ? TIMELINE_ENDED : r;
+	if (answer.n_fds != 1 || answer.reply.timelines.session != session) {
+		r = error_set(err, -EPROTO,
+			      "fsdpd sent no timelines of session %llu",
+			      (unsigned long long)session);
+	} else {
+		r = timelines_open(ret, answer.fds[0], is_writable, err);
+		answer.fds[0] = -1;
+	}
+	answer_deinit(&answer);
+	return r;
+}
+
+/* A new file, not in the list yet, and without its fd: the mapping is all that
+ * is needed, and the broker keeps the file. */
+static int fetch(struct fsdp_client *client, uint64_t session,
+		 const struct slot_ref *ref, bool is_writable,
+		 struct timeline_file **ret, struct error *err)
+{
+	struct timeline_file *file = calloc(1, sizeof(*file));
+	int r;
+
+	if (!file)
+		return error_set(err, -ENOMEM, "no memory for a timeline");
+	file->session = session;
+	r = ask(client, session, ref, is_writable, &file->timelines, err);
+	if (r != 0) {
+		free(file);
+		return r;
+	}
+	(void)close(file->timelines.fd);
+	file->timelines.fd = -1;
+	*ret = file;
+	return 0;
+}
+
+/* Register it, and use it from now on, unless another thread was faster. */
+static int add(struct timeline_book *book, struct timeline_file *file,
+	       const struct device *device, struct timeline_file **ret,
+	       struct error *err)
+{
+	struct timeline_file *other;
+	int r = 0;
+
+	if (device)
+		r = order_map(device, file->timelines.pages, TIMELINE_SIZE,
+			      !file->timelines.is_writable, &file->map, err);
+	if (r < 0) {
+		file_free(file);
+		return r;
+	}
+	pthread_mutex_lock(&book->lock);
+	other = find(book, file->session, device);
+	if (!other) {
+		file->next = book->files;
+		book->files = file;
+	}
+	pthread_mutex_unlock(&book->lock);
+	if (other)
+		file_free(file);
+	*ret = other ? other : file;
+	return 0;
+}
+
+/* The file as `device` sees it; NULL: as this process does. TIMELINE_ENDED:
+ * only of another session. */
+static int get_file(struct fsdp_client *client, uint64_t session,
+		    const struct slot_ref *ref, const struct device *device,
+		    struct timeline_file **ret, struct error *err)
+{
+	struct timeline_book *book = &client->timelines;
+	/* Some devices cannot register what is read-only. */
+	bool is_writable = is_own(client, session) ||
+			   (device && !device->has_readonly_register);
+	struct timeline_file *file;
+	int r;
+
+	pthread_mutex_lock(&book->lock);
+	file = find(book, session, device);
+	pthread_mutex_unlock(&book->lock);
+	if (file) {
+		*ret = file;
+		return 0;
+	}
+	r = fetch(client, session, ref, is_writable, &file, err);
+	return r == 0 ? add(book, file, device, ret, err) : r;
+}
+
+/* --- our own counters ------------------------------------------------------
+ */
+
+static bool is_habit(const struct counter *counter, const struct device *device,
+		     CUstream stream)
+{
+	return counter->used && counter->stream == stream &&
+	       counter->device == device &&
+	       (stream != CU_STREAM_PER_THREAD ||
+		pthread_equal(counter->thread, pthread_self()));
+}
+
+/* Its own, or that which was not used for longest. */
+static uint32_t choose(struct timeline_book *book, const struct device *device,
+		       CUstream stream)
+{
+	uint32_t chosen = 1;
+
+	pthread_mutex_lock(&book->lock);
+	for (uint32_t i = 1; i < TIMELINES; i++) {
+		const struct counter *counter = &book->counters[i];
+
+		if (is_habit(counter, device, stream)) {
+			chosen = i;
+			break;
+		}
+		if (counter->used < book->counters[chosen].used)
+			chosen = i;
+	}
+	book->counters[chosen].device = device;
+	book->counters[chosen].stream = stream;
+	book->counters[chosen].thread = pthread_self();
+	book->counters[chosen].used = ++book->n_chosen;
+	pthread_mutex_unlock(&book->lock);
+	return chosen;
+}
+
+static uint64_t offset_of(uint32_t timeline)
+{
+	return (uint64_t)timeline * TIMELINE_STRIDE;
+}
+
+/* With the counter's lock held. */
+static int write_next(struct counter *counter, const struct timeline_file *file,
+		      uint32_t timeline, CUstream stream, struct error *err)
+{
+	uint64_t offset = offset_of(timeline), last = counter->value;
+	int r = 0;
+
+	if (!timeline_has_reached(timelines_load(&file->timelines, timeline),
+				  last))
+		r = order_wait(&file->map, stream, offset, last, err);
+	if (r == 0)
+		r = order_signal(&file->map, stream, offset, last + 1, err);
+	if (r == 0)
+		counter->value = last + 1;
+	return r;
+}
+
+int timeline_signal(struct fsdp_client *client, const struct device *device,
+		    CUstream stream, struct tensor_order *ret,
+		    struct error *err)
+{
+	uint64_t session = client->connection.self.session;
+	struct timeline_file *file;
+	struct counter *counter;
+	uint32_t timeline;
+	int r;
+
+	r = get_file(client, session, NULL, device, &file, err);
+	if (r < 0)
+		return r;
+	timeline = choose(&client->timelines, device, stream);
+	counter = &client->timelines.counters[timeline];
+	pthread_mutex_lock(&counter->lock);
+	r = write_next(counter, file, timeline, stream, err);
+	if (r == 0)
+		*ret = (struct tensor_order){session, timeline, counter->value};
+	pthread_mutex_unlock(&counter->lock);
+	return r;
+}
+
+/* --- waiting --------------------------------------------------------------
+ */
+
+static bool is_reached(const struct timeline_file *file,
+		       const struct tensor_order *order)
+{
+	return timeline_has_reached(
+		timelines_load(&file->timelines, order->timeline),
+		order->value);
+}
+
+bool timeline_peek(struct fsdp_client *client, const struct tensor_order *order)
+{
+	struct timeline_book *book = &client->timelines;
+	const struct timeline_file *file;
+
+	pthread_mutex_lock(&book->lock);
+	file = find(book, order->session, NULL);
+	pthread_mutex_unlock(&book->lock);
+	return file && is_reached(file, order);
+}
+
+int timeline_look(struct fsdp_client *client, const struct slot_ref *ref,
+		  const struct tensor_order *order, bool *ret,
+		  struct error *err)
+{
+	struct timeline_file *file;
+	int r = get_file(client, order->session, ref, NULL, &file, err);
+
+	if (r == 0)
+		*ret = is_reached(file, order);
+	else if (r == TIMELINE_ENDED)
+		*ret = true;
+	return r < 0 ? r : 0;
+}
+
+int timeline_wait(struct fsdp_client *client, const struct slot_ref *ref,
+		  const struct tensor_order *order, const struct device *device,
+		  CUstream stream, struct error *err)
+{
+	struct timeline_file *file;
+	int r = get_file(client, order->session, ref, device, &file, err);
+
+	if (r == TIMELINE_ENDED)
+		return 0;
+	if (r < 0 || is_reached(file, order))
+		return r;
+	return order_wait(&file->map, stream, offset_of(order->timeline),
+			  order->value, err);
+}

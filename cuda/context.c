@@ -1,0 +1,158 @@
+/*
+ * The primary context of each device, kept once it was made.
+ */
+#include "cuda/context.h"
+
+#include "proto/error.h"
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* By ordinal; NULL: not retained. Written under the lock, once. */
+static _Atomic(CUcontext) contexts[DEVICE_MAX];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The driver says less than the compute mode does. */
+static int say_refused(const struct device *device, CUresult result,
+		       struct error *err)
+{
+	char text[DEVICE_TEXT_SIZE];
+	int r;
+
+	if (result == CUDA_ERROR_DEVICE_UNAVAILABLE) {
+		r = device_check_shareable(device, err);
+		if (r < 0)
+			return r;
+	}
+	device_format(&device->uuid, text);
+	return driver_error(err, result, "make a context on device %s", text);
+}
+
+/* Relaxed where it is read: a context's handle is all there is of it. */
+static int retain(const struct device *device, CUcontext *ret,
+		  struct error *err)
+{
+	_Atomic(CUcontext) *context = &contexts[device->ordinal];
+	CUresult result = CUDA_SUCCESS;
+
+	*ret = atomic_load_explicit(context, memory_order_relaxed);
+	if (*ret)
+		return 0;
+	pthread_mutex_lock(&lock);
+	*ret = atomic_load_explicit(context, memory_order_relaxed);
+	if (!*ret)
+		result = cu.DevicePrimaryCtxRetain(ret, device->ordinal);
+	if (result == CUDA_SUCCESS)
+		atomic_store_explicit(context, *ret, memory_order_relaxed);
+	pthread_mutex_unlock(&lock);
+	return result == CUDA_SUCCESS ? 0 : say_refused(device, result, err);
+}
+
+int context_enter(const struct device *device, struct error *err)
+{
+	CUcontext context;
+	int r = retain(device, &context, err);
+
+	if (r < 0)
+		return r;
+	return driver_error(err, cu.CtxPushCurrent(context),
+			    "enter the context of %s", device->name);
+}
+
+void context_leave(void)
+{
+	CUcontext context;
+
+	(void)cu.CtxPopCurrent(&context);
+}
+
+int context_synchronize(const struct device *device, struct error *err)
+{
+	CUresult result;
+	int r = context_enter(device, err);
+
+	if (r < 0)
+		return r;
+	result = cu.CtxSynchronize();
+	context_leave();
+	return driver_error(err, result, "wait for %s", device->name);
+}
+
+/* The device of a context that is not ours; NULL: cannot be told. */
+static const struct device *device_of(CUcontext context)
+{
+	const struct device *devices;
+	uint32_t n;
+	CUdevice ordinal;
+	CUresult result;
+
+	if (device_list(&devices, &n, NULL) < 0 ||
+	    cu.CtxPushCurrent(context) != CUDA_SUCCESS)
+		return NULL;
+	result = cu.CtxGetDevice(&ordinal);
+	context_leave();
+	for (uint32_t i = 0; result == CUDA_SUCCESS && i < n; i++)
+		if (devices[i].ordinal == ordinal)
+			return &devices[i];
+	return NULL;
+}
+
+static int say_foreign(const struct device *device, CUcontext context,
+		       struct error *err)
+{
+	const struct device *other = device_of(context);
+	char wanted[DEVICE_TEXT_SIZE], text[DEVICE_TEXT_SIZE] = "(unknown)";
+
+	device_format(&device->uuid, wanted);
+	if (other)
+		device_format(&other->uuid, text);
+	return error_set(err, -EINVAL,
+			 "the stream is of another context, on device %s; the "
+			 "tensor wants one of the primary context of device %s "
+			 "(cuDevicePrimaryCtxRetain)",
+			 text, wanted);
+}
+
+/* What the driver says of a stream, with the device's context entered: the two
+ * streams that every context has are the current one's. */
+struct stream_facts {
+	CUcontext own, context;
+	CUstreamCaptureStatus capture;
+};
+
+static CUresult ask_stream(CUstream stream, struct stream_facts *ret)
+{
+	CUresult result = cu.CtxGetCurrent(&ret->own);
+
+	if (result == CUDA_SUCCESS)
+		result = cu.StreamGetCtx(stream, &ret->context);
+	if (result == CUDA_SUCCESS)
+		result = cu.StreamIsCapturing(stream, &ret->capture);
+	return result;
+}
+
+int context_check_stream(const struct device *device, CUstream stream,
+			 struct error *err)
+{
+	struct stream_facts facts = {0};
+	CUresult result;
+	int r = context_enter(device, err);
+
+	if (r < 0)
+		return r;
+	result = ask_stream(stream, &facts);
+	context_leave();
+	if (result != CUDA_SUCCESS)
+		return driver_error(err, result,
+				    "ask which context stream %p is of",
+				    (void *)stream);
+	if (facts.context != facts.own)
+		return say_foreign(device, facts.context, err);
+	/* A graph does the same each time it runs, and timelines only grow. */
+	if (facts.capture != CU_STREAM_CAPTURE_STATUS_NONE)
+		return error_set(err, -EINVAL,
+				 "the stream is being captured into a graph: "
+				 "what orders tensors must be given to it "
+				 "outside of the graph");
+	return 0;
+}

@@ -1,0 +1,23 @@
+/*
+ * Contexts of client processes: the device's primary one, which is what the
+ * CUDA runtime and PyTorch use too. Retained once per process and device, and
+ * never released (another library may have our memory in use at exit).
+ *
+ * Every block of work is bracketed: the caller's current context is put back,
+ * whatever it was.
+ */
+#pragma once
+#include "cuda/device.h"
+
+/* Make the device's primary context current on this thread. -EBUSY,
+ * -EPERM: device_check_shareable(). */
+int context_enter(const struct device *device, struct error *err);
+void context_leave(void);
+
+/* Wait until all that this process gave the device is done. */
+int context_synchronize(const struct device *device, struct error *err);
+
+/* Is `stream` (not NULL) of the device's primary context? -EINVAL names both.
+ * -EINVAL also while it is captured into a graph. */
+int context_check_stream(const struct device *device, CUstream stream,
+			 struct error *err);

@@ -1,0 +1,311 @@
+/*
+ * Loading the CUDA driver, and its errors as sentences.
+ *
+ * The first caller loads for all; what it found out, the sentence too, is kept
+ * for the others. Nothing is ever closed: the driver starts threads and cannot
+ * be unloaded, and a library that is refused is loaded no second time.
+ */
+#include "cuda/driver.h"
+
+#include "proto/error.h"
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct driver cu;
+
+/* Set by the first load. */
+static struct {
+	pid_t pid; /* of the process that loaded it */
+	char path[PATH_MAX];
+	int version;
+	bool is_double;
+	int r;
+	struct error err;
+} loaded;
+
+struct symbol {
+	const char *name;
+	size_t offset; /* in struct driver */
+};
+
+#define ROW(name) {DRIVER_SYMBOL_NAME(name), offsetof(struct driver, name)},
+static const struct symbol required[] = {DRIVER_SYMBOLS(ROW)};
+static const struct symbol optional[] = {DRIVER_OPTIONAL_SYMBOLS(ROW)};
+#undef ROW
+
+#define N_ELEMENTS(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Look up `n` symbols; gives the first that is missing, or NULL. */
+static const char *find_symbols(void *library, const struct symbol *symbols,
+				size_t n)
+{
+	const char *missing = NULL;
+
+	for (size_t i = 0; i < n; i++) {
+		void *address = dlsym(library, symbols[i].name);
+
+		if (!address && !missing)
+			missing = symbols[i].name;
+		/* C knows no conversion from objects to functions. */
+		memcpy((char *)&cu + symbols[i].offset, &address,
+		       sizeof(address));
+	}
+	return missing;
+}
+
+/* The file that `library` is, as far as the linker tells. */
+static void note_path(void *library)
+{
+	struct link_map *map;
+
+	if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0)
+		(void)snprintf(loaded.path, sizeof(loaded.path), "%s",
+			       map->l_name);
+}
+
+/* Is it a driver, and new enough? `missing`: a symbol that it lacks, or NULL */
+static int check_version(const char *missing, struct error *err)
+{
+	const int min = DRIVER_VERSION_MIN;
+	CUresult result;
+	int r;
+
+	if (!cu.DriverGetVersion || !cu.Init)
+		return error_set(err, -ENODEV,
+				 "%s is no CUDA driver: it has no %s; "
+				 "unset FSDP_LIBCUDA or name another file",
+				 loaded.path, missing);
+	result = cu.DriverGetVersion(&loaded.version);
+	/* The stub has no words of its own for this. */
+	if (result == CUDA_ERROR_STUB_LIBRARY)
+		return error_set(err, -ENODEV,
+				 "%s is the CUDA toolkit's stub, which is "
+				 "there to link with, and no driver; take its "
+				 "folder out of LD_LIBRARY_PATH",
+				 loaded.path);
+	r = driver_error(err, result, "ask %s for its version", loaded.path);
+	if (r < 0)
+		return r;
+	if (loaded.version < min)
+		return error_set(
+			err, -ENOSYS,
+			"the CUDA driver %s is too old: it is of version %d.%d"
+			"%s%s, and %d.%d is needed; update the NVIDIA driver",
+			loaded.path, loaded.version / 1000,
+			loaded.version % 1000 / 10,
+			missing ? " and lacks " : "", missing ? missing : "",
+			min / 1000, min % 1000 / 10);
+	if (missing)
+		return error_set(err, -ENOSYS,
+				 "the CUDA driver %s lacks %s, though it is of "
+				 "version %d.%d and those from %d.%d on have "
+				 "it; install the NVIDIA driver again",
+				 loaded.path, missing, loaded.version / 1000,
+				 loaded.version % 1000 / 10, min / 1000,
+				 min % 1000 / 10);
+	return 0;
+}
+
+static int say_no_device(struct error *err)
+{
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+
+	return error_set(err, -ENODEV,
+			 "the CUDA driver %s finds no device%s%s%s; "
+			 "nvidia-smi shows what there is, and this process "
+			 "must see /dev/nvidiactl, /dev/nvidia-uvm and "
+			 "/dev/nvidia0",
+			 loaded.path,
+			 visible ? " among CUDA_VISIBLE_DEVICES=\"" : "",
+			 visible ? visible : "", visible ? "\"" : "");
+}
+
+static int start(struct error *err)
+{
+	CUresult result = cu.Init(0);
+
+	if (result == CUDA_ERROR_NO_DEVICE)
+		return say_no_device(err);
+	if (result == CUDA_ERROR_OPERATING_SYSTEM ||
+	    result == CUDA_ERROR_NOT_PERMITTED)
+		return error_set(err, -EPERM,
+				 "the CUDA driver %s may not open the devices; "
+				 "give this user, and the service's "
+				 "DeviceAllow=, access to /dev/nvidia*",
+				 loaded.path);
+	return driver_error(err, result, "start the CUDA driver %s",
+			    loaded.path);
+}
+
+static int load(struct error *err)
+{
+	/* Whoever runs a set-uid program must not choose its code. */
+	const char *path = secure_getenv("FSDP_LIBCUDA");
+	const char *missing;
+	void *library;
+	int r;
+
+	loaded.pid = getpid();
+	if (!path || !*path)
+		path = "libcuda.so.1";
+	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!library)
+		return error_set(err, -ENODEV,
+				 "there is no CUDA driver: %s; install the "
+				 "NVIDIA driver, start the container with its "
+				 "GPUs, or name the file in FSDP_LIBCUDA",
+				 dlerror());
+	note_path(library);
+	loaded.is_double = dlsym(library, "fsdp_is_test_double");
+	missing = find_symbols(library, required, N_ELEMENTS(required));
+	(void)find_symbols(library, optional, N_ELEMENTS(optional));
+	r = check_version(missing, err);
+	return r < 0 ? r : start(err);
+}
+
+static void load_once(void)
+{
+	loaded.r = load(&loaded.err);
+}
+
+int driver_load(struct error *err)
+{
+	/* Survives a fork() while another thread loads, as a mutex would not.
+	 */
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, load_once);
+	if (loaded.r < 0 && err)
+		*err = loaded.err;
+	if (loaded.r == 0 && loaded.pid != getpid())
+		return error_set(err, -ECHILD,
+				 "the CUDA driver does not survive fork(): "
+				 "start this process by exec or \"spawn\", or "
+				 "fork before CUDA is used");
+	return loaded.r;
+}
+
+void driver_describe(struct driver_info *ret)
+{
+	*ret = (struct driver_info){.path = loaded.path,
+				    .version = loaded.version,
+				    .is_double = loaded.is_double};
+}
+
+/* What a result means to callers; others, and sticky ones, are -EIO. */
+struct meaning {
+	CUresult result;
+	int code;
+	const char *way_out; /* "": the caller knows better */
+};
+
+static const struct meaning meanings[] = {
+	{CUDA_ERROR_INVALID_VALUE, -EINVAL, ""},
+	{CUDA_ERROR_INVALID_HANDLE, -EINVAL, ""},
+	{CUDA_ERROR_INVALID_CONTEXT, -EINVAL, ""},
+	{CUDA_ERROR_CONTEXT_IS_DESTROYED, -EINVAL,
+	 "; somebody reset the device in this process: start it anew"},
+	{CUDA_ERROR_OUT_OF_MEMORY, -ENOMEM,
+	 "; nvidia-smi shows who has the device's memory"},
+	{CUDA_ERROR_NOT_INITIALIZED, -ECHILD,
+	 "; CUDA does not survive fork(): start the process by exec"},
+	{CUDA_ERROR_NO_DEVICE, -ENODEV, ""},
+	{CUDA_ERROR_INVALID_DEVICE, -ENODEV, ""},
+	{CUDA_ERROR_DEVICE_UNAVAILABLE, -EBUSY,
+	 "; another process has it to itself (nvidia-smi -c DEFAULT)"},
+	{CUDA_ERROR_ALREADY_MAPPED, -EEXIST, ""},
+	{CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, -EEXIST, ""},
+	{CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, -EINVAL, ""},
+	{CUDA_ERROR_NOT_FOUND, -ENOENT, ""},
+	{CUDA_ERROR_NOT_READY, -EAGAIN, ""},
+	{CUDA_ERROR_INVALID_IMAGE, -ENOEXEC, ""},
+	{CUDA_ERROR_NO_BINARY_FOR_GPU, -ENOEXEC, ""},
+	{CUDA_ERROR_UNSUPPORTED_PTX_VERSION, -ENOEXEC,
+	 "; update the NVIDIA driver"},
+	{CUDA_ERROR_NOT_PERMITTED, -EOPNOTSUPP, ""},
+	{CUDA_ERROR_NOT_SUPPORTED, -EOPNOTSUPP, ""},
+	{CUDA_ERROR_SYSTEM_NOT_READY, -ENODEV,
+	 "; start nvidia-fabricmanager, and see dmesg"},
+	{CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, -ENODEV,
+	 "; the driver was updated: reboot, or reload its kernel modules"},
+	{CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, -ENODEV,
+	 "; take the cuda-compat folder out of LD_LIBRARY_PATH"},
+	{CUDA_ERROR_MPS_CONNECTION_FAILED, -ECONNREFUSED,
+	 "; see the MPS server's log, or unset CUDA_MPS_PIPE_DIRECTORY"},
+	{CUDA_ERROR_MPS_SERVER_NOT_READY, -ECONNREFUSED,
+	 "; another client of MPS failed: try again when it has ended"},
+	{CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, -EBUSY,
+	 "; MPS serves no more processes on this device"},
+	{CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, -EBUSY,
+	 "; MPS serves no more processes on this device"},
+};
+
+bool driver_is_sticky(CUresult result)
+{
+	switch ((int)result) {
+	case CUDA_ERROR_DEINITIALIZED:
+	case CUDA_ERROR_ECC_UNCORRECTABLE:
+	case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+	case CUDA_ERROR_CONTAINED:
+	case CUDA_ERROR_ILLEGAL_ADDRESS:
+	case CUDA_ERROR_LAUNCH_TIMEOUT:
+	case CUDA_ERROR_ASSERT:
+	case CUDA_ERROR_HARDWARE_STACK_ERROR:
+	case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+	case CUDA_ERROR_MISALIGNED_ADDRESS:
+	case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+	case CUDA_ERROR_INVALID_PC:
+	case CUDA_ERROR_LAUNCH_FAILED:
+	case CUDA_ERROR_MPS_RPC_FAILURE:
+	case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+	case CUDA_ERROR_EXTERNAL_DEVICE:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static struct meaning find_meaning(CUresult result)
+{
+	if (driver_is_sticky(result))
+		return (struct meaning){
+			result, -EIO,
+			"; the device is lost to this process: start it anew"};
+	for (size_t i = 0; i < N_ELEMENTS(meanings); i++)
+		if (meanings[i].result == result)
+			return meanings[i];
+	return (struct meaning){result, -EIO, ""};
+}
+
+int driver_error(struct error *err, CUresult result, const char *format, ...)
+{
+	struct meaning meaning = find_meaning(result);
+	const char *name = NULL, *text = NULL;
+	char tried[ERROR_MSG_SIZE];
+	va_list args;
+
+	if (result == CUDA_SUCCESS)
+		return 0;
+	va_start(args, format);
+	(void)vsnprintf(tried, sizeof(tried), format, args);
+	va_end(args);
+	/* Both leave NULL, or what they found, for codes they do not know. */
+	if (cu.GetErrorName && cu.GetErrorName(result, &name) != CUDA_SUCCESS)
+		name = NULL;
+	if (cu.GetErrorString &&
+	    cu.GetErrorString(result, &text) != CUDA_SUCCESS)
+		text = NULL;
+	return error_set(err, meaning.code, "%s: %s (CUDA error %d%s%s)%s",
+			 tried, text ? text : "the driver has no words for it",
+			 (int)result, name ? ", " : "", name ? name : "",
+			 meaning.way_out);
+}

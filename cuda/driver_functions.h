@@ -1,0 +1,157 @@
+/*
+ * The driver's functions that we use. Apart from driver_api.h, and with no
+ * include of its own, so that a test can declare them once more behind cuda.h:
+ * a compiler refuses what differs.
+ */
+#pragma once
+
+/* Need neither context nor, but for all others, cuInit(). */
+CUresult cuInit(unsigned int flags);
+CUresult cuDriverGetVersion(int *version);
+CUresult cuGetErrorName(CUresult error, const char **name);
+CUresult cuGetErrorString(CUresult error, const char **text);
+
+/* Devices; no context. */
+CUresult cuDeviceGet(CUdevice *device, int ordinal);
+CUresult cuDeviceGetCount(int *count);
+CUresult cuDeviceGetName(char *name, int size, CUdevice device);
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
+CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device);
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute,
+			      CUdevice device);
+CUresult cuDeviceGetPCIBusId(char *id, int size, CUdevice device);
+
+/* Contexts; which one is current is the thread's. */
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuDevicePrimaryCtxRelease(CUdevice device);
+CUresult cuDevicePrimaryCtxReset(CUdevice device);
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags,
+				    int *is_active);
+CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuCtxPushCurrent(CUcontext context);
+CUresult cuCtxPopCurrent(CUcontext *context);
+CUresult cuCtxGetDevice(CUdevice *device);
+CUresult cuCtxSynchronize(void);
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
+
+/* VMM: the memory (no context), and where it is mapped. */
+CUresult cuMemGetAllocationGranularity(size_t *granularity,
+				       const CUmemAllocationProp *prop,
+				       CUmemAllocationGranularity_flags which);
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+		     const CUmemAllocationProp *prop, unsigned long long flags);
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
+/* `shareable`: an int *, for a POSIX fd. */
+CUresult cuMemExportToShareableHandle(void *shareable,
+				      CUmemGenericAllocationHandle handle,
+				      CUmemAllocationHandleType type,
+				      unsigned long long flags);
+/* `shareable`: the fd itself, as a pointer. */
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
+					void *shareable,
+					CUmemAllocationHandleType type);
+CUresult
+cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+				       CUmemGenericAllocationHandle handle);
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
+				     void *address);
+CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size,
+			     size_t alignment, CUdeviceptr hint,
+			     unsigned long long flags);
+CUresult cuMemAddressFree(CUdeviceptr address, size_t size);
+CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+		  CUmemGenericAllocationHandle handle,
+		  unsigned long long flags);
+CUresult cuMemUnmap(CUdeviceptr address, size_t size);
+CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
+			const CUmemAccessDesc *access, size_t n);
+CUresult cuMemGetAccess(unsigned long long *flags,
+			const CUmemLocation *location, CUdeviceptr address);
+
+/* Plain device memory, what a pointer is, and legacy IPC. */
+CUresult cuMemAlloc(CUdeviceptr *address, size_t size);
+CUresult cuMemFree(CUdeviceptr address);
+CUresult cuMemGetInfo(size_t *available, size_t *total);
+CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *size,
+			      CUdeviceptr address);
+CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
+			       CUdeviceptr address);
+CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attributes,
+				void **values, CUdeviceptr address);
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address);
+CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle,
+			    unsigned int flags);
+CUresult cuIpcCloseMemHandle(CUdeviceptr address);
+
+/* Host memory that a device reaches. */
+CUresult cuMemHostAlloc(void **pages, size_t size, unsigned int flags);
+CUresult cuMemFreeHost(void *pages);
+CUresult cuMemHostRegister(void *pages, size_t size, unsigned int flags);
+CUresult cuMemHostUnregister(void *pages);
+CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *pages,
+				   unsigned int flags);
+
+/* Copies and fills. */
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size);
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size,
+		       CUstream stream);
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t size);
+CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t size);
+CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size);
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size,
+			   CUstream stream);
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t size,
+			   CUstream stream);
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size,
+			   CUstream stream);
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream);
+CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t n);
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t n,
+			 CUstream stream);
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t n,
+			  CUstream stream);
+
+/* Streams. */
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags,
+				    int priority);
+CUresult cuStreamDestroy(CUstream stream);
+CUresult cuStreamQuery(CUstream stream);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address,
+			      cuuint64_t value, unsigned int flags);
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address,
+			     cuuint64_t value, unsigned int flags);
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int n,
+			    CUstreamBatchMemOpParams *ops, unsigned int flags);
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data);
+
+/* Events. The newer cuEventElapsedTime_v2 is not in drivers before 12.8; the
+ * plain one is in all of them. */
+CUresult cuEventCreate(CUevent *event, unsigned int flags);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuEventQuery(CUevent event);
+CUresult cuEventSynchronize(CUevent event);
+CUresult cuEventDestroy(CUevent event);
+CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end);
+CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event);
+CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle);
+
+/* Kernels; a library belongs to no context. */
+CUresult cuLibraryLoadData(CUlibrary *library, const void *image,
+			   CUjit_option *jit_options, void **jit_values,
+			   unsigned int n_jit_options, CUlibraryOption *options,
+			   void **values, unsigned int n_options);
+CUresult cuLibraryUnload(CUlibrary library);
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library,
+			    const char *name);
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel);
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x,
+			unsigned int grid_y, unsigned int grid_z,
+			unsigned int block_x, unsigned int block_y,
+			unsigned int block_z, unsigned int shared_size,
+			CUstream stream, void **parameters, void **extra);

@@ -1,0 +1,106 @@
+/*
+ * The one list of the driver's symbols: the table `cu` (driver.h), the loader
+ * and the test double are made of it. X(Init) stands for cuInit; what is
+ * looked up is what the preprocessor makes of that name (DRIVER_SYMBOL_NAME),
+ * such as cuMemFree_v2.
+ */
+#pragma once
+
+/* Every driver from DRIVER_VERSION_MIN on has these. */
+#define DRIVER_SYMBOLS(X)                                                      \
+	X(Init)                                                                \
+	X(DriverGetVersion)                                                    \
+	X(GetErrorName)                                                        \
+	X(GetErrorString)                                                      \
+	X(DeviceGet)                                                           \
+	X(DeviceGetCount)                                                      \
+	X(DeviceGetName)                                                       \
+	X(DeviceGetUuid)                                                       \
+	X(DeviceTotalMem)                                                      \
+	X(DeviceGetAttribute)                                                  \
+	X(DeviceGetPCIBusId)                                                   \
+	X(DevicePrimaryCtxRetain)                                              \
+	X(DevicePrimaryCtxRelease)                                             \
+	X(DevicePrimaryCtxReset)                                               \
+	X(DevicePrimaryCtxGetState)                                            \
+	X(CtxGetCurrent)                                                       \
+	X(CtxSetCurrent)                                                       \
+	X(CtxPushCurrent)                                                      \
+	X(CtxPopCurrent)                                                       \
+	X(CtxGetDevice)                                                        \
+	X(CtxSynchronize)                                                      \
+	X(CtxGetStreamPriorityRange)                                           \
+	X(MemGetAllocationGranularity)                                         \
+	X(MemCreate)                                                           \
+	X(MemRelease)                                                          \
+	X(MemExportToShareableHandle)                                          \
+	X(MemImportFromShareableHandle)                                        \
+	X(MemGetAllocationPropertiesFromHandle)                                \
+	X(MemRetainAllocationHandle)                                           \
+	X(MemAddressReserve)                                                   \
+	X(MemAddressFree)                                                      \
+	X(MemMap)                                                              \
+	X(MemUnmap)                                                            \
+	X(MemSetAccess)                                                        \
+	X(MemGetAccess)                                                        \
+	X(MemAlloc)                                                            \
+	X(MemFree)                                                             \
+	X(MemGetInfo)                                                          \
+	X(MemGetAddressRange)                                                  \
+	X(PointerGetAttribute)                                                 \
+	X(PointerGetAttributes)                                                \
+	X(IpcGetMemHandle)                                                     \
+	X(IpcOpenMemHandle)                                                    \
+	X(IpcCloseMemHandle)                                                   \
+	X(MemHostAlloc)                                                        \
+	X(MemFreeHost)                                                         \
+	X(MemHostRegister)                                                     \
+	X(MemHostUnregister)                                                   \
+	X(MemHostGetDevicePointer)                                             \
+	X(Memcpy)                                                              \
+	X(MemcpyAsync)                                                         \
+	X(MemcpyHtoD)                                                          \
+	X(MemcpyDtoH)                                                          \
+	X(MemcpyDtoD)                                                          \
+	X(MemcpyHtoDAsync)                                                     \
+	X(MemcpyDtoHAsync)                                                     \
+	X(MemcpyDtoDAsync)                                                     \
+	X(Memcpy2DAsync)                                                       \
+	X(MemsetD8)                                                            \
+	X(MemsetD8Async)                                                       \
+	X(MemsetD32Async)                                                      \
+	X(StreamCreate)                                                        \
+	X(StreamCreateWithPriority)                                            \
+	X(StreamDestroy)                                                       \
+	X(StreamQuery)                                                         \
+	X(StreamSynchronize)                                                   \
+	X(StreamWaitEvent)                                                     \
+	X(StreamGetCtx)                                                        \
+	X(StreamIsCapturing)                                                   \
+	X(LaunchHostFunc)                                                      \
+	X(EventCreate)                                                         \
+	X(EventRecord)                                                         \
+	X(EventQuery)                                                          \
+	X(EventSynchronize)                                                    \
+	X(EventDestroy)                                                        \
+	X(EventElapsedTime)                                                    \
+	X(LibraryLoadData)                                                     \
+	X(LibraryUnload)                                                       \
+	X(LibraryGetKernel)                                                    \
+	X(KernelGetFunction)                                                   \
+	X(LaunchKernel)
+
+/* What some platforms' drivers lack: the members may be NULL, and then
+ * struct device says that the feature is not there. */
+#define DRIVER_OPTIONAL_SYMBOLS(X)                                             \
+	X(StreamWriteValue64)                                                  \
+	X(StreamWaitValue64)                                                   \
+	X(StreamBatchMemOp)                                                    \
+	X(IpcGetEventHandle)                                                   \
+	X(IpcOpenEventHandle)
+
+/* The string to look up for X(name). Two steps, so that cu##name is expanded
+ * before it is made a string. */
+#define DRIVER_SYMBOL_NAME(name)      DRIVER_SYMBOL_STRING(cu##name)
+#define DRIVER_SYMBOL_STRING(symbol)  DRIVER_SYMBOL_STRING_(symbol)
+#define DRIVER_SYMBOL_STRING_(symbol) #symbol

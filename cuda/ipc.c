@@ -1,0 +1,358 @@
+/*
+ * Legacy IPC memory, both sides.
+ */
+#include "cuda/ipc.h"
+#include "cuda/context.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <string.h>
+
+/* Do `size` bytes at `pointer` lie within `whole` bytes at `base`? */
+static bool is_within(CUdeviceptr pointer, uint64_t size, CUdeviceptr base,
+		      uint64_t whole)
+{
+	return pointer >= base && pointer - base <= whole &&
+	       size <= whole - (pointer - base);
+}
+
+/* --- producer ---------------------------------------------------------------
+ */
+
+static int open_export(struct shared *shared, struct error *err)
+{
+	struct ipc_export *export = (struct ipc_export *)shared;
+	CUresult result;
+	int r;
+
+	r = context_enter(export->device, err);
+	if (r < 0)
+		return r;
+	result = cu.IpcGetMemHandle(&export->handle.memory, export->base);
+	context_leave();
+	return driver_error(err, result, "share %llu bytes at 0x%llx on %s",
+			    (unsigned long long)export->handle.size,
+			    export->base, export->device->name);
+}
+
+static void close_export(struct shared *shared)
+{
+	(void)shared; /* the driver keeps nothing for a handle */
+}
+
+static bool is_same_export(const struct shared *a, const struct shared *b)
+{
+	const struct ipc_export *one = (const struct ipc_export *)a;
+	const struct ipc_export *two = (const struct ipc_export *)b;
+
+	return one->device == two->device &&
+	       one->handle.generation == two->handle.generation;
+}
+
+static const struct shared_kind export_kind = {
+	.size = sizeof(struct ipc_export),
+	.is_same = is_same_export,
+	.open = open_export,
+	.close = close_export,
+};
+static struct shared_list export_list = SHARED_LIST_INIT(&export_kind);
+
+/* What the driver says of a pointer; 0 for what it does not know. */
+struct facts {
+	unsigned int type; /* CUmemorytype */
+	int ordinal;
+	int is_capable;
+	unsigned long long buffer;
+};
+
+/* Written on failure too. A context is current. */
+static int ask(CUdeviceptr pointer, struct facts *ret, struct error *err)
+{
+	CUpointer_attribute attributes[] = {
+		CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+		CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+		CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+		CU_POINTER_ATTRIBUTE_BUFFER_ID,
+	};
+	void *values[] = {&ret->type, &ret->ordinal, &ret->is_capable,
+			  &ret->buffer};
+	CUresult result;
+
+	*ret = (struct facts){0};
+	result = cu.PointerGetAttributes(4, attributes, values, pointer);
+	return driver_error(err, result, "ask what is at 0x%llx", pointer);
+}
+
+static int check_facts(const struct device *device, CUdeviceptr pointer,
+		       const struct facts *facts, struct error *err)
+{
+	if (facts->type != CU_MEMORYTYPE_DEVICE)
+		return error_set(err, -EINVAL,
+				 "0x%llx is no device memory that the driver "
+				 "knows in this process",
+				 pointer);
+	if (facts->ordinal != device->ordinal)
+		return error_set(err, -EINVAL,
+				 "0x%llx is memory of device %d of this "
+				 "process and not of %s, device %d",
+				 pointer, facts->ordinal, device->name,
+				 device->ordinal);
+	if (!facts->is_capable)
+		return error_set(err, -EOPNOTSUPP,
+				 "0x%llx is no memory of cuMemAlloc or "
+				 "cudaMalloc, but of virtual memory management "
+				 "(PyTorch: expandable_segments), a pool "
+				 "(cudaMallocAsync) or managed: it has no "
+				 "handle for other processes; allocate it from "
+				 "the broker, or copy it there",
+				 pointer);
+	return 0;
+}
+
+/* Fill all of `like` but the driver's handle; a context is current. */
+static int examine(struct ipc_export *like, CUdeviceptr pointer, uint64_t size,
+		   struct error *err)
+{
+	struct facts facts;
+	CUresult result;
+	size_t whole;
+	int r;
+
+	r = ask(pointer, &facts, err);
+	if (r == 0)
+		r = check_facts(like->device, pointer, &facts, err);
+	if (r < 0)
+		return r;
+	result = cu.MemGetAddressRange(&like->base, &whole, pointer);
+	r = driver_error(err, result, "find the allocation of 0x%llx", pointer);
+	if (r < 0)
+		return r;
+	if (!is_within(pointer, size, like->base, whole))
+		return error_set(err, -EINVAL,
+				 "%llu bytes at 0x%llx leave their allocation, "
+				 "which has %zu bytes at 0x%llx",
+				 (unsigned long long)size, pointer, whole,
+				 like->base);
+	like->handle.generation = facts.buffer;
+	like->handle.size = whole;
+	return 0;
+}
+
+int ipc_export(const struct device *device, CUdeviceptr pointer, uint64_t size,
+	       struct ipc_export **ret, uint64_t *ret_offset, struct error *err)
+{
+	struct ipc_export like = {
+		.device = device,
+		.handle = {.version = HANDLE_VERSION, .kind = HANDLE_MEMORY},
+	};
+	struct shared *shared;
+	int r;
+
+	r = handle_origin(&like.handle.origin, err);
+	if (r == 0)
+		r = context_enter(device, err);
+	if (r < 0)
+		return r;
+	r = examine(&like, pointer, size, err);
+	context_leave();
+	if (r == 0)
+		r = shared_open(&export_list, &like.shared, &shared, err);
+	if (r < 0)
+		return r;
+	*ret = (struct ipc_export *)shared;
+	*ret_offset = pointer - like.base;
+	return 0;
+}
+
+void ipc_unexport(struct ipc_export *export)
+{
+	if (export)
+		shared_close(&export_list, &export->shared);
+}
+
+/* --- consumer ---------------------------------------------------------------
+ */
+
+static bool is_exported(const struct shared *shared, const void *handle)
+{
+	const struct ipc_export *export = (const struct ipc_export *)shared;
+
+	return memcmp(&export->handle, handle, sizeof(export->handle)) == 0;
+}
+
+static int open_own(struct ipc_import *import, struct error *err)
+{
+	struct shared *shared =
+		shared_find(&export_list, is_exported, &import->handle);
+
+	if (!shared)
+		return error_set(err, -ESTALE,
+				 "this process shared the memory of chunk %llu "
+				 "and does so no more",
+				 (unsigned long long)import->chunk);
+	import->own = (struct ipc_export *)shared;
+	import->base = import->own->base;
+	return 0;
+}
+
+static int refuse(const struct ipc_import *import, CUresult result,
+		  struct error *err)
+{
+	unsigned long long chunk = import->chunk;
+
+	switch ((int)result) {
+	case CUDA_ERROR_INVALID_CONTEXT:
+		return error_set(err, -EINVAL,
+				 "the driver takes chunk %llu for memory of "
+				 "this very process: producer and consumer "
+				 "have the same pid in different containers; "
+				 "give them one pid namespace, or allocate "
+				 "from the broker",
+				 chunk);
+	case CUDA_ERROR_ALREADY_MAPPED:
+		return error_set(err, -EEXIST,
+				 "the memory of chunk %llu is already open in "
+				 "this process: by another library, or as "
+				 "earlier memory at that address that is still "
+				 "held; release that first, or update the "
+				 "NVIDIA driver",
+				 chunk);
+	default:
+		return driver_error(err, result,
+				    "open the memory of chunk %llu on %s (its "
+				    "producer must be alive)",
+				    chunk, import->device->name);
+	}
+}
+
+/* A producer that claims too much would lead readers past the end; asked
+ * where the driver can tell. */
+static int check_size(const struct ipc_import *import, struct error *err)
+{
+	CUdeviceptr base;
+	size_t size;
+
+	if (cu.MemGetAddressRange(&base, &size, import->base) != CUDA_SUCCESS ||
+	    size >= import->handle.size)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "the memory of chunk %llu has %zu bytes, and its "
+			 "producer says %llu",
+			 (unsigned long long)import->chunk, size,
+			 (unsigned long long)import->handle.size);
+}
+
+/* A context is current. */
+static int open_other(struct ipc_import *import, struct error *err)
+{
+	CUresult result;
+	int r;
+
+	result = cu.IpcOpenMemHandle(&import->base, import->handle.memory,
+				     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	if (result != CUDA_SUCCESS)
+		return refuse(import, result, err);
+	r = check_size(import, err);
+	if (r < 0)
+		(void)cu.IpcCloseMemHandle(import->base);
+	return r;
+}
+
+static int open_import(struct shared *shared, struct error *err)
+{
+	struct ipc_import *import = (struct ipc_import *)shared;
+	uint64_t origin = 0;
+	int r;
+
+	r = handle_origin(&origin, err);
+	if (r < 0)
+		return r;
+	if (import->handle.origin == origin)
+		return open_own(import, err);
+	r = context_enter(import->device, err);
+	if (r < 0)
+		return r;
+	r = open_other(import, err);
+	context_leave();
+	return r;
+}
+
+static void close_import(struct shared *shared)
+{
+	struct ipc_import *import = (struct ipc_import *)shared;
+
+	if (import->own) {
+		ipc_unexport(import->own);
+		return;
+	}
+	if (context_enter(import->device, NULL) < 0)
+		return;
+	(void)cu.IpcCloseMemHandle(import->base);
+	context_leave();
+}
+
+static bool is_same_import(const struct shared *a, const struct shared *b)
+{
+	const struct ipc_import *one = (const struct ipc_import *)a;
+	const struct ipc_import *two = (const struct ipc_import *)b;
+
+	return one->device == two->device && one->chunk == two->chunk;
+}
+
+static const struct shared_kind import_kind = {
+	.size = sizeof(struct ipc_import),
+	.is_same = is_same_import,
+	.open = open_import,
+	.close = close_import,
+};
+static struct shared_list import_list = SHARED_LIST_INIT(&import_kind);
+
+int ipc_open(const struct device *device, uint64_t chunk,
+	     const struct handle *handle, struct ipc_import **ret,
+	     struct error *err)
+{
+	struct ipc_import import = {
+		.device = device, .chunk = chunk, .handle = *handle};
+	struct shared *shared;
+	int r;
+
+	r = shared_open(&import_list, &import.shared, &shared, err);
+	if (r < 0)
+		return r;
+	*ret = (struct ipc_import *)shared;
+	return 0;
+}
+
+void ipc_close(struct ipc_import *import)
+{
+	if (import)
+		shared_close(&import_list, &import->shared);
+}
+
+struct range {
+	CUdeviceptr pointer;
+	uint64_t size;
+};
+
+static bool is_received(const struct shared *shared, const void *what)
+{
+	const struct ipc_import *import = (const struct ipc_import *)shared;
+	const struct range *range = what;
+
+	return !import->own && is_within(range->pointer, range->size,
+					 import->base, import->handle.size);
+}
+
+bool ipc_find(CUdeviceptr pointer, uint64_t size, uint64_t *ret_chunk,
+	      uint64_t *ret_offset)
+{
+	const struct range range = {pointer, size};
+	struct shared *shared = shared_find(&import_list, is_received, &range);
+	struct ipc_import *import = (struct ipc_import *)shared;
+
+	if (!import)
+		return false;
+	*ret_chunk = import->chunk;
+	*ret_offset = pointer - import->base;
+	ipc_close(import);
+	return true;
+}

@@ -1,0 +1,18 @@
+#include "cuda/kernels/image.h"
+
+#ifdef KERNELS_IMAGE_FILE
+/* The driver wants it aligned to 8. */
+__asm__(".pushsection .rodata\n"
+	".balign 16\n"
+	".global kernels_image\n"
+	".hidden kernels_image\n"
+	".type kernels_image, %object\n"
+	"kernels_image:\n"
+	".incbin \"" KERNELS_IMAGE_FILE "\"\n"
+	".size kernels_image, . - kernels_image\n"
+	".popsection\n");
+const bool kernels_image_is_real = true;
+#else
+const unsigned char kernels_image[] = {0};
+const bool kernels_image_is_real;
+#endif

@@ -1,0 +1,285 @@
+/*
+ * Rows of work.
+ *
+ * A row goes through its elements in the order in which they lie where they are
+ * written: a whole parameter, or all ranks' chunks. numel counts in that order
+ * too: only a parameter that is cut along its first dimension has padding, and
+ * there chunks behind one another are the whole.
+ */
+#include "cuda/kernels_row.h"
+#include "proto/error.h"
+#include <errno.h>
+
+#define LIMIT (UINT64_C(1) << 62)
+
+/* --- dtypes -------------------------------------------------------------- */
+
+static bool is_float(uint32_t dtype)
+{
+	return dtype >= DTYPE_F16 && dtype <= DTYPE_F64;
+}
+
+/* The 64 bits in which integers of that dtype are summed; 0: not an integer. */
+static uint32_t widest_of(uint32_t dtype)
+{
+	switch (dtype) {
+	case DTYPE_I8:
+	case DTYPE_I16:
+	case DTYPE_I32:
+	case DTYPE_I64:
+		return DTYPE_I64;
+	case DTYPE_U8:
+	case DTYPE_U16:
+	case DTYPE_U32:
+	case DTYPE_U64:
+		return DTYPE_U64;
+	default:
+		return 0;
+	}
+}
+
+static bool is_copy(enum kernels_kind kind)
+{
+	return kind == KERNELS_COPY_IN || kind == KERNELS_COPY_OUT;
+}
+
+static bool is_cast(enum kernels_kind kind, uint32_t from, uint32_t to)
+{
+	if (is_float(from) && is_float(to))
+		return true;
+	if (is_copy(kind))
+		return from == to;
+	return widest_of(from) && widest_of(from) == widest_of(to) &&
+	       (from == to || from == widest_of(to) || to == widest_of(from));
+}
+
+static int check_dtypes(enum kernels_kind kind,
+			const struct kernels_entry *entry, struct error *err)
+{
+	uint32_t from_size = dtype_size(entry->from_dtype);
+	uint32_t to_size = dtype_size(entry->to_dtype);
+
+	if (!from_size || !to_size ||
+	    !is_cast(kind, entry->from_dtype, entry->to_dtype))
+		return error_set(err, -EINVAL, "%s is not cast to %s here",
+				 dtype_name(entry->from_dtype),
+				 dtype_name(entry->to_dtype));
+	if (entry->from % from_size != 0 || entry->to % to_size != 0)
+		return error_set(err, -EINVAL,
+				 "its offsets %llu and %llu are not multiples "
+				 "of the sizes of %s and %s",
+				 (unsigned long long)entry->from,
+				 (unsigned long long)entry->to,
+				 dtype_name(entry->from_dtype),
+				 dtype_name(entry->to_dtype));
+	return 0;
+}
+
+/* --- sizes --------------------------------------------------------------- */
+
+static int check_numel(const struct kernels_entry *entry, struct error *err)
+{
+	uint32_t from_size = dtype_size(entry->from_dtype);
+	uint32_t to_size = dtype_size(entry->to_dtype);
+	uint32_t size = from_size > to_size ? from_size : to_size;
+
+	if (entry->numel > entry->padded_numel)
+		return error_set(err, -EINVAL,
+				 "it has %llu elements, and only %llu with "
+				 "padding",
+				 (unsigned long long)entry->numel,
+				 (unsigned long long)entry->padded_numel);
+	if (entry->padded_numel > LIMIT / size)
+		return error_set(err, -EINVAL, "it has %llu elements",
+				 (unsigned long long)entry->padded_numel);
+	return 0;
+}
+
+/* Does the side that is cut have them, rank after rank? */
+static int check_chunks(enum kernels_kind kind,
+			const struct kernels_entry *entry, struct error *err)
+{
+	uint32_t size = dtype_size(kind == KERNELS_COPY_OUT ? entry->from_dtype
+							    : entry->to_dtype);
+	uint64_t chunk, all;
+
+	if (__builtin_mul_overflow(entry->n_rows, entry->part_numel, &chunk) ||
+	    __builtin_mul_overflow(chunk, entry->n_ranks, &all) ||
+	    all > LIMIT / size ||
+	    (kind == KERNELS_COPY_OUT ? all < entry->numel
+				      : all != entry->padded_numel) ||
+	    (entry->n_rows > 1 && entry->numel > 0 && entry->numel != all))
+		return error_set(
+			err, -EINVAL,
+			"%u chunks of %llu times %llu elements are not "
+			"its %llu",
+			entry->n_ranks, (unsigned long long)entry->n_rows,
+			(unsigned long long)entry->part_numel,
+			(unsigned long long)entry->numel);
+	if (entry->n_ranks > 1 &&
+	    (entry->stride % size != 0 || entry->stride < chunk * size ||
+	     entry->stride > LIMIT / entry->n_ranks))
+		return error_set(err, -EINVAL,
+				 "a stride of %llu bytes is not for chunks of "
+				 "%llu elements of %u bytes",
+				 (unsigned long long)entry->stride,
+				 (unsigned long long)chunk, size);
+	return 0;
+}
+
+static bool has_chunks(enum kernels_kind kind,
+		       const struct kernels_entry *entry)
+{
+	if (kind == KERNELS_COPY_OUT)
+		return entry->numel > 0;
+	return kind == KERNELS_CHUNK_CAT && entry->padded_numel > 0;
+}
+
+static int check(enum kernels_kind kind, const struct kernels_entry *entry,
+		 struct error *err)
+{
+	int r = check_dtypes(kind, entry, err);
+
+	if (r >= 0)
+		r = check_numel(entry, err);
+	if (r >= 0 && has_chunks(kind, entry))
+		r = check_chunks(kind, entry, err);
+	return r;
+}
+
+/* --- rows ---------------------------------------------------------------- */
+
+/* Strides and parts of a row that reads chunks, or writes them. Whole, the
+ * pieces of all ranks are one row. */
+static void place_blocks(enum kernels_kind kind,
+			 const struct kernels_entry *entry,
+			 struct kernels_row *row)
+{
+	uint64_t from_part = entry->part_numel * row->from_size;
+	uint64_t to_part = entry->part_numel * row->to_size;
+
+	row->part = entry->part_numel;
+	if (kind == KERNELS_COPY_OUT) {
+		row->n_inner = entry->n_ranks;
+		row->from_outer = from_part;
+		row->from_inner = entry->stride;
+		row->to_outer = entry->n_ranks * to_part;
+		row->to_inner = to_part;
+	} else {
+		row->n_inner = entry->n_rows;
+		row->from_outer = from_part;
+		row->from_inner = entry->n_ranks * from_part;
+		row->to_outer = entry->stride;
+		row->to_inner = to_part;
+	}
+}
+
+/* All that is read lies in one piece: the row is a plain range, as it is. */
+static bool is_first_piece(enum kernels_kind kind,
+			   const struct kernels_entry *entry)
+{
+	return kind == KERNELS_COPY_OUT && entry->numel <= entry->part_numel;
+}
+
+/* Elements as bytes. */
+static void make_bytes(struct kernels_row *row)
+{
+	row->numel *= row->from_size;
+	row->padded_numel *= row->from_size;
+	row->part *= row->from_size;
+	row->from_dtype = DTYPE_U8;
+	row->to_dtype = DTYPE_U8;
+	row->from_size = 1;
+	row->to_size = 1;
+}
+
+/* Does every vector of 1 << shift elements lie in one block, and is it aligned
+ * on both sides? The launch's memories are, to KERNELS_VECTOR; and blocks are
+ * of whole vectors if they are aligned where they lie behind one another. */
+static bool is_vector(const struct kernels_row *row, unsigned int shift)
+{
+	uint64_t from_bits = row->from, to_bits = row->to, n = 1u << shift;
+
+	if (row->part < row->padded_numel) {
+		from_bits |= row->from_outer | row->from_inner;
+		to_bits |= row->to_outer | row->to_inner;
+	}
+	return from_bits % (n * row->from_size) == 0 &&
+	       to_bits % (n * row->to_size) == 0;
+}
+
+static uint8_t log2_of(unsigned int n)
+{
+	return (uint8_t)__builtin_ctz(n);
+}
+
+static void choose_bytes(struct kernels_row *row)
+{
+	uint8_t shift = log2_of(KERNELS_VECTOR);
+	uint32_t n;
+
+	while (!is_vector(row, shift))
+		shift--;
+	n = KERNELS_TILE_SIZE >> shift;
+	if (n > KERNELS_TILE_MAX_VECTORS)
+		n = KERNELS_TILE_MAX_VECTORS;
+	row->path = KERNELS_BYTES;
+	row->vector_shift = shift;
+	row->tile_shift = log2_of(n << shift);
+}
+
+static void choose_elements(struct kernels_row *row)
+{
+	uint32_t size =
+		row->from_size > row->to_size ? row->from_size : row->to_size;
+	uint8_t shift = log2_of(KERNELS_VECTOR / size);
+
+	if (is_float(row->to_dtype) && is_vector(row, shift)) {
+		row->path = KERNELS_FLOATS;
+		row->vector_shift = shift;
+		row->tile_shift = log2_of(KERNELS_TILE_SIZE / size);
+	} else {
+		row->path = KERNELS_SINGLES;
+		row->tile_shift = log2_of(KERNELS_TILE_MAX_VECTORS);
+	}
+}
+
+int kernels_row_make(enum kernels_kind kind, const struct kernels_entry *entry,
+		     struct kernels_row *ret, struct error *err)
+{
+	uint32_t from = entry->from_dtype, to = entry->to_dtype;
+	int r = check(kind, entry, err);
+
+	if (r < 0)
+		return r;
+	*ret = (struct kernels_row){
+		.from = entry->from,
+		.to = entry->to,
+		.numel = entry->numel,
+		.padded_numel = entry->padded_numel,
+		.part = entry->padded_numel,
+		.n_inner = 1,
+		.from_dtype = (uint8_t)from,
+		.to_dtype = (uint8_t)to,
+		.from_size = (uint8_t)dtype_size(from),
+		.to_size = (uint8_t)dtype_size(to),
+	};
+	if (has_chunks(kind, entry) && !is_first_piece(kind, entry))
+		place_blocks(kind, entry, ret);
+	/* Floats that were calculated with have one NaN. */
+	if (from == to &&
+	    (is_copy(kind) || (kind == KERNELS_CHUNK_CAT && !is_float(from)))) {
+		make_bytes(ret);
+		choose_bytes(ret);
+	} else {
+		choose_elements(ret);
+	}
+	return 0;
+}
+
+uint64_t kernels_row_count_tiles(const struct kernels_row *row)
+{
+	uint64_t size = UINT64_C(1) << row->tile_shift;
+
+	return (row->padded_numel + size - 1) / size;
+}

@@ -1,0 +1,224 @@
+/*
+ * Loading NCCL, and its errors as sentences.
+ *
+ * The first caller loads for all, as in driver.c. Nothing is ever closed: NCCL
+ * has threads and files of its own, and cannot be unloaded.
+ */
+#include "cuda/nccl.h"
+
+#include "cuda/driver.h"
+#include "proto/error.h"
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct nccl nccl;
+
+/* Set by the first load. */
+static struct {
+	char path[PATH_MAX];
+	int version;
+	bool is_double;
+	int r;
+	struct error err;
+} loaded;
+
+static const struct {
+	const char *name;
+	size_t offset; /* in struct nccl */
+} symbols[] = {
+#define ROW(name) {"nccl" #name, offsetof(struct nccl, name)},
+	NCCL_SYMBOLS(ROW)
+#undef ROW
+};
+
+/* Look them up; gives the first that is missing, or NULL. */
+static const char *find_symbols(void *library)
+{
+	const char *missing = NULL;
+
+	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+		void *address = dlsym(library, symbols[i].name);
+
+		if (!address && !missing)
+			missing = symbols[i].name;
+		/* C knows no conversion from objects to functions. */
+		memcpy((char *)&nccl + symbols[i].offset, &address,
+		       sizeof(address));
+	}
+	return missing;
+}
+
+/* The file that `library` is, as far as the linker tells. */
+static void note_path(void *library)
+{
+	struct link_map *map;
+
+	if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0)
+		(void)snprintf(loaded.path, sizeof(loaded.path), "%s",
+			       map->l_name);
+}
+
+/* 2.28.9 is 22809, but 2.8.4 was 2804. `missing`: a symbol that it lacks, or
+ * NULL. */
+static int check_version(const char *missing, struct error *err)
+{
+	int version, unit, r;
+
+	if (!nccl.GetVersion || !nccl.GetErrorString || !nccl.GetLastError)
+		return error_set(err, -ENODEV,
+				 "%s is no NCCL: it has no %s; unset "
+				 "FSDP_LIBNCCL or name another file",
+				 loaded.path, missing);
+	r = nccl_error(err, nccl.GetVersion(&loaded.version),
+		       "ask %s for its version", loaded.path);
+	if (r < 0)
+		return r;
+	version = loaded.version;
+	if (version >= NCCL_VERSION_MIN && version < NCCL_VERSION_END &&
+	    !missing)
+		return 0;
+	unit = version < 10000 ? 1000 : 10000;
+	return error_set(err, -ENOSYS,
+			 "NCCL %s is of the wrong version: it is %d.%d.%d%s%s, "
+			 "and 2.19 or a later 2 is needed; install it, or name "
+			 "it in FSDP_LIBNCCL",
+			 loaded.path, version / unit, version % unit / 100,
+			 version % 100, missing ? " and lacks " : "",
+			 missing ? missing : "");
+}
+
+/* A double would take addresses of a real device for its own, and a real NCCL
+ * a double's. */
+static int check_double(struct error *err)
+{
+	struct driver_info driver;
+
+	driver_describe(&driver);
+	if (driver.is_double == loaded.is_double)
+		return 0;
+	return error_set(
+		err, -EINVAL,
+		"NCCL %s is %s, but the driver %s is %s; set both "
+		"FSDP_LIBCUDA and FSDP_LIBNCCL, or none",
+		loaded.path, loaded.is_double ? "a test double" : "real",
+		driver.path, driver.is_double ? "a test double" : "real");
+}
+
+static int load(struct error *err)
+{
+	/* Whoever runs a set-uid program must not choose its code. */
+	const char *path = secure_getenv("FSDP_LIBNCCL");
+	const char *missing;
+	void *library;
+	int r = driver_load(err);
+
+	if (r < 0)
+		return r;
+	if (!path || !*path)
+		path = "libnccl.so.2";
+	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!library)
+		return error_set(err, -ENODEV,
+				 "there is no NCCL: %s; install it, or name "
+				 "the file in FSDP_LIBNCCL",
+				 dlerror());
+	note_path(library);
+	loaded.is_double = dlsym(library, "fsdp_is_test_double");
+	r = check_double(err);
+	if (r < 0)
+		return r;
+	missing = find_symbols(library);
+	return check_version(missing, err);
+}
+
+static void load_once(void)
+{
+	loaded.r = load(&loaded.err);
+}
+
+int nccl_load(struct error *err)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, load_once);
+	if (loaded.r < 0 && err)
+		*err = loaded.err;
+	/* After a fork() the driver says so. */
+	return loaded.r == 0 ? driver_load(err) : loaded.r;
+}
+
+void nccl_describe(struct nccl_info *ret)
+{
+	*ret = (struct nccl_info){.path = loaded.path,
+				  .version = loaded.version,
+				  .is_double = loaded.is_double};
+}
+
+static int result_errno(ncclResult_t result)
+{
+	switch (result) {
+	case ncclSuccess:
+		return 0;
+	case ncclInvalidArgument:
+	case ncclInvalidUsage:
+		return -EINVAL;
+	case ncclRemoteError:
+		return -ECONNABORTED;
+	case ncclInProgress:
+		return -EAGAIN;
+	case ncclUnhandledCudaError:
+	case ncclSystemError:
+	case ncclInternalError:
+		break;
+	}
+	return -EIO;
+}
+
+/* The last error's text may be of several lines; one sentence has one. */
+static void format_last(char *ret, size_t size)
+{
+	const char *text = nccl.GetLastError(NULL);
+	size_t n = 0;
+
+	if (text && *text)
+		n = (size_t)snprintf(ret, size, " (%s", text);
+	if (n == 0) {
+		*ret = 0;
+		return;
+	}
+	if (n > size - 2)
+		n = size - 2;
+	while (n > 0 && (ret[n - 1] == '\n' || ret[n - 1] == ' '))
+		n--;
+	ret[n] = ')';
+	ret[n + 1] = 0;
+	for (char *c = ret; *c; c++)
+		if (*c == '\n')
+			*c = ' ';
+}
+
+int nccl_error(struct error *err, ncclResult_t result, const char *format, ...)
+{
+	int code = result_errno(result);
+	char what[160], last[256];
+	va_list args;
+
+	if (result == ncclSuccess)
+		return 0;
+	va_start(args, format);
+	vsnprintf(what, sizeof(what), format, args);
+	va_end(args);
+	format_last(last, sizeof(last));
+	return error_set(err, code, "%s: NCCL says '%s'%s%s", what,
+			 nccl.GetErrorString(result), last,
+			 code == -ECONNABORTED ? "; all ranks must leave and "
+						 "join again"
+					       : "");
+}

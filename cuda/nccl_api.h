@@ -1,0 +1,92 @@
+/*
+ * What we use of NCCL's interface, declared by ourselves, so that building
+ * needs no toolkit. Names, values and layouts are those of nccl.h of 2.28;
+ * where that header is, tests/unit/test_nccl_api compares the two. A library
+ * that is older or newer takes the configuration by the size that stands in it.
+ *
+ * Not to be included beside nccl.h, nor installed. Nothing here is linked:
+ * cuda/nccl.h finds it at run time.
+ */
+#pragma once
+#include "cuda/driver_api.h"
+#include <limits.h>
+#include <stddef.h>
+
+#define NCCL_API_VERSION     22809 /* whose header this follows */
+#define NCCL_UNIQUE_ID_BYTES 128
+
+typedef struct ncclComm *ncclComm_t;
+
+typedef struct {
+	char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
+
+typedef enum {
+	ncclSuccess = 0,
+	ncclUnhandledCudaError = 1,
+	ncclSystemError = 2,
+	ncclInternalError = 3,
+	ncclInvalidArgument = 4,
+	ncclInvalidUsage = 5,
+	ncclRemoteError = 6,
+	ncclInProgress = 7,
+} ncclResult_t;
+
+typedef enum {
+	ncclInt8 = 0,
+	ncclUint8 = 1,
+	ncclInt32 = 2,
+	ncclUint32 = 3,
+	ncclInt64 = 4,
+	ncclUint64 = 5,
+	ncclFloat16 = 6,
+	ncclFloat32 = 7,
+	ncclFloat64 = 8,
+	ncclBfloat16 = 9,
+} ncclDataType_t;
+
+typedef enum {
+	ncclSum = 0,
+	ncclAvg = 4,
+	ncclNumOps = 5, /* from here on: made by ncclRedOpCreatePreMulSum() */
+	ncclMaxRedOp = 0x7fffffff,
+} ncclRedOp_t;
+
+typedef enum {
+	ncclScalarHostImmediate = 1,
+} ncclScalarResidence_t;
+
+typedef struct {
+	size_t size;
+	unsigned int magic, version;
+	int blocking, cgaClusterSize, minCTAs, maxCTAs;
+	const char *netName;
+	int splitShare, trafficClass;
+	const char *commName;
+	int collnetEnable, CTAPolicy, shrinkShare, nvlsCTAs;
+	int nChannelsPerNetPeer, nvlinkCentricSched;
+} ncclConfig_t;
+
+#define NCCL_CONFIG_MAGIC     0xcafebeef
+#define NCCL_CONFIG_UNDEF_INT INT_MIN
+
+/* Everything undefined: the library's defaults. */
+#define NCCL_CONFIG_INITIALIZER                                                \
+	{                                                                      \
+		.size = sizeof(ncclConfig_t), .magic = NCCL_CONFIG_MAGIC,      \
+		.version = NCCL_API_VERSION,                                   \
+		.blocking = NCCL_CONFIG_UNDEF_INT,                             \
+		.cgaClusterSize = NCCL_CONFIG_UNDEF_INT,                       \
+		.minCTAs = NCCL_CONFIG_UNDEF_INT,                              \
+		.maxCTAs = NCCL_CONFIG_UNDEF_INT, .netName = NULL,             \
+		.splitShare = NCCL_CONFIG_UNDEF_INT,                           \
+		.trafficClass = NCCL_CONFIG_UNDEF_INT, .commName = NULL,       \
+		.collnetEnable = NCCL_CONFIG_UNDEF_INT,                        \
+		.CTAPolicy = NCCL_CONFIG_UNDEF_INT,                            \
+		.shrinkShare = NCCL_CONFIG_UNDEF_INT,                          \
+		.nvlsCTAs = NCCL_CONFIG_UNDEF_INT,                             \
+		.nChannelsPerNetPeer = NCCL_CONFIG_UNDEF_INT,                  \
+		.nvlinkCentricSched = NCCL_CONFIG_UNDEF_INT,                   \
+	}
+
+#include "cuda/nccl_functions.h"

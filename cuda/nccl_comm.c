@@ -1,0 +1,489 @@
+/*
+ * Opening has up to three steps, one after the other, since a communicator
+ * must be ready before it is split: the world, then with replicas its parts.
+ *
+ * NCCL has no descriptor to wait on. What waits here polls, and sleeps in
+ * between for a tenth of the time that has passed already, but not for longer
+ * than a millisecond.
+ */
+#include "cuda/nccl_comm.h"
+#include "cuda/context.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define NS_PER_MS  UINT64_C(1000000)
+#define MIN_NAP_NS (20 * UINT64_C(1000))
+#define MAX_NAP_NS NS_PER_MS
+
+static uint64_t now_ns(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * 1000 * NS_PER_MS +
+	       (uint64_t)time.tv_nsec;
+}
+
+static void nap(uint64_t begin_ns)
+{
+	uint64_t ns = (now_ns() - begin_ns) / 10;
+	struct timespec time = {0};
+
+	if (ns < MIN_NAP_NS)
+		ns = MIN_NAP_NS;
+	if (ns > MAX_NAP_NS)
+		ns = MAX_NAP_NS;
+	time.tv_nsec = (long)ns;
+	nanosleep(&time, NULL);
+}
+
+int nccl_id_make(uint8_t ret[NCCL_ID_SIZE], struct error *err)
+{
+	ncclUniqueId id;
+	int r = nccl_load(err);
+
+	if (r < 0)
+		return r;
+	r = nccl_error(err, nccl.GetUniqueId(&id), "make an id for NCCL");
+	if (r < 0)
+		return r;
+	memcpy(ret, &id, sizeof(id));
+	return 0;
+}
+
+/* --- waiting ------------------------------------------------------------- */
+
+static uint32_t world_size(const struct nccl_comm_options *options)
+{
+	return options->n_shards * options->n_replicas;
+}
+
+static void begin_deadline(struct nccl_comm *comm)
+{
+	comm->deadline_ns = now_ns() + comm->options.timeout_ms * NS_PER_MS;
+}
+
+static int late(const struct nccl_comm *comm, struct error *err)
+{
+	const struct nccl_comm_options *options = &comm->options;
+
+	if (comm->stage < NCCL_STAGE_OPEN)
+		return error_set(
+			err, -ETIMEDOUT,
+			"communicator '%s': rank %u waited %u ms for all %u "
+			"ranks to meet; one has not come, or cannot reach the "
+			"rank that made the id (NCCL_SOCKET_IFNAME names the "
+			"network to use)",
+			options->name, options->rank, options->timeout_ms,
+			world_size(options));
+	return error_set(err, -ETIMEDOUT,
+			 "communicator '%s': rank %u waited %u ms for the "
+			 "others; one is late, or does something else",
+			 options->name, options->rank, options->timeout_ms);
+}
+
+/* 0, NCCL_COMM_BUSY, or its error. */
+static int ask(const struct nccl_comm *comm, ncclComm_t part, struct error *err)
+{
+	ncclResult_t state, result = nccl.CommGetAsyncError(part, &state);
+
+	if (result == ncclSuccess)
+		result = state;
+	if (result == ncclInProgress)
+		return NCCL_COMM_BUSY;
+	return nccl_error(err, result, "communicator '%s', rank %u",
+			  comm->options.name, comm->options.rank);
+}
+
+static int check_deadline(const struct nccl_comm *comm, struct error *err)
+{
+	return now_ns() < comm->deadline_ns ? NCCL_COMM_BUSY : late(comm, err);
+}
+
+/* Until the part is not in progress, of a call just made on it. */
+static int settle(struct nccl_comm *comm, ncclComm_t part, struct error *err)
+{
+	uint64_t begin = now_ns();
+	int r;
+
+	begin_deadline(comm);
+	for (;;) {
+		r = ask(comm, part, err);
+		if (r == NCCL_COMM_BUSY)
+			r = check_deadline(comm, err);
+		if (r != NCCL_COMM_BUSY)
+			return r;
+		nap(begin);
+	}
+}
+
+int nccl_comm_wait(struct nccl_comm *comm, struct error *err)
+{
+	uint64_t begin = now_ns();
+	int r;
+
+	for (;;) {
+		r = nccl_comm_poll(comm, err);
+		if (r != NCCL_COMM_BUSY)
+			return r;
+		nap(begin);
+	}
+}
+
+int nccl_comm_called(struct nccl_comm *comm, ncclResult_t result,
+		     const char *what, struct error *err)
+{
+	if (result == ncclInProgress) {
+		begin_deadline(comm);
+		return nccl_comm_wait(comm, err);
+	}
+	return nccl_error(err, result, "communicator '%s', rank %u: %s",
+			  comm->options.name, comm->options.rank, what);
+}
+
+/* NCCL_COMM_BUSY: it has work to do. */
+static int ask_stream(CUstream stream, struct error *err)
+{
+	CUresult result = cu.StreamQuery(stream);
+
+	if (result == CUDA_ERROR_NOT_READY)
+		return NCCL_COMM_BUSY;
+	return driver_error(err, result, "wait for a collective");
+}
+
+/* A collective that fails says so before its stream goes on: so the stream is
+ * asked first. */
+static int wait_stream(struct nccl_comm *comm, CUstream stream,
+		       struct error *err)
+{
+	uint64_t begin = now_ns();
+
+	begin_deadline(comm);
+	for (;;) {
+		int streamed = ask_stream(stream, err);
+		int polled = nccl_comm_poll(comm, err);
+
+		if (polled < 0)
+			return polled;
+		if (streamed < 0 || (streamed == 0 && polled != NCCL_COMM_BUSY))
+			return streamed;
+		if (check_deadline(comm, err) < 0)
+			return -ETIMEDOUT;
+		nap(begin);
+	}
+}
+
+int nccl_comm_wait_stream(struct nccl_comm *comm, CUstream stream,
+			  struct error *err)
+{
+	int r = nccl_comm_wait(comm, err);
+
+	if (r == 0)
+		r = context_enter(comm->options.device, err);
+	if (r < 0)
+		return r;
+	r = wait_stream(comm, stream, err);
+	context_leave();
+	return r;
+}
+
+/* --- opening ------------------------------------------------------------- */
+
+static int check_mesh(const struct nccl_comm_options *options,
+		      struct error *err)
+{
+	if (options->n_shards > 0 && options->n_shards <= NCCL_MAX_RANKS &&
+	    options->n_replicas > 0 &&
+	    options->n_replicas <= NCCL_MAX_RANKS / options->n_shards &&
+	    options->rank < world_size(options))
+		return 0;
+	return error_set(err, -EINVAL,
+			 "communicator '%s': rank %u in a mesh of %u shards "
+			 "and %u replicas; ranks count from 0, and there are 1 "
+			 "to %d",
+			 options->name, options->rank, options->n_shards,
+			 options->n_replicas, NCCL_MAX_RANKS);
+}
+
+static int begun(struct nccl_comm *comm, ncclResult_t result, struct error *err)
+{
+	begin_deadline(comm);
+	if (result == ncclInProgress)
+		return 0;
+	return nccl_error(err, result,
+			  "communicator '%s': open as rank %u of %u",
+			  comm->options.name, comm->options.rank,
+			  world_size(&comm->options));
+}
+
+static int begin_world(struct nccl_comm *comm, const uint8_t *bytes,
+		       struct error *err)
+{
+	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+	ncclUniqueId id;
+
+	config.blocking = 0;
+	memcpy(&id, bytes, sizeof(id));
+	return begun(comm,
+		     nccl.CommInitRankConfig(
+			     &comm->world, (int)world_size(&comm->options), id,
+			     (int)comm->options.rank, &config),
+		     err);
+}
+
+int nccl_comm_open(const struct nccl_comm_options *options,
+		   struct nccl_comm *ret, struct error *err)
+{
+	struct nccl_comm *comm = ret;
+	int r = check_mesh(options, err);
+
+	*comm = NCCL_COMM_NULL;
+	if (r == 0)
+		r = nccl_load(err);
+	if (r == 0)
+		r = context_enter(options->device, err);
+	if (r < 0)
+		return r;
+	comm->options = *options;
+	comm->options.id = NULL;
+	r = begin_world(comm, options->id, err);
+	context_leave();
+	return r;
+}
+
+/* The order of ranks in a part is that of the world. */
+static int begin_split(struct nccl_comm *comm, enum nccl_stage stage,
+		       struct error *err)
+{
+	int shard = (int)(comm->options.rank % comm->options.n_shards);
+	int replica = (int)(comm->options.rank / comm->options.n_shards);
+	bool is_of_shards = stage == NCCL_STAGE_SHARDS;
+	ncclResult_t result;
+	int r = context_enter(comm->options.device, err);
+
+	if (r < 0)
+		return r;
+	if (is_of_shards)
+		result = nccl.CommSplit(comm->world, replica, shard,
+					&comm->shards, NULL);
+	else
+		result = nccl.CommSplit(comm->world, shard, replica,
+					&comm->replicas, NULL);
+	comm->stage = stage;
+	r = begun(comm, result, err);
+	context_leave();
+	return r < 0 ? r : NCCL_COMM_BUSY;
+}
+
+/* The world has come to the end of a stage. */
+static int next_stage(struct nccl_comm *comm, struct error *err)
+{
+	switch (comm->stage) {
+	case NCCL_STAGE_WORLD:
+		if (comm->options.n_replicas > 1)
+			return begin_split(comm, NCCL_STAGE_SHARDS, err);
+		comm->shards = comm->world;
+		break;
+	case NCCL_STAGE_SHARDS:
+		return begin_split(comm, NCCL_STAGE_REPLICAS, err);
+	case NCCL_STAGE_REPLICAS:
+	case NCCL_STAGE_OPEN:
+		break;
+	}
+	comm->stage = NCCL_STAGE_OPEN;
+	return 0;
+}
+
+/* The world is asked first: only when it is ready, a split's part is there. */
+static int poll_parts(struct nccl_comm *comm, struct error *err)
+{
+	int r = ask(comm, comm->world, err);
+
+	if (r == 0)
+		r = next_stage(comm, err);
+	if (r == 0 && comm->shards != comm->world)
+		r = ask(comm, comm->shards, err);
+	if (r == 0 && comm->replicas)
+		r = ask(comm, comm->replicas, err);
+	return r;
+}
+
+int nccl_comm_poll(struct nccl_comm *comm, struct error *err)
+{
+	int r;
+
+	if (!comm->world)
+		return error_set(err, -ECONNABORTED,
+				 "the communicator was aborted");
+	r = poll_parts(comm, err);
+	return r == NCCL_COMM_BUSY ? check_deadline(comm, err) : r;
+}
+
+/* --- registrations ------------------------------------------------------- */
+
+static struct nccl_registration *find(struct nccl_comm *comm,
+				      CUdeviceptr address)
+{
+	for (uint32_t i = 0; i < comm->n_registrations; i++)
+		if (comm->registrations[i].address == address)
+			return &comm->registrations[i];
+	return NULL;
+}
+
+static int register_parts(struct nccl_comm *comm, CUdeviceptr address,
+			  uint64_t size, struct nccl_registration *ret)
+{
+	void *memory = (void *)(uintptr_t)address;
+	ncclResult_t result;
+
+	*ret = (struct nccl_registration){.address = address};
+	result = nccl.CommRegister(comm->shards, memory, size, &ret->shards);
+	if (result != ncclSuccess || !comm->replicas)
+		return (int)result;
+	result =
+		nccl.CommRegister(comm->replicas, memory, size, &ret->replicas);
+	if (result != ncclSuccess)
+		nccl.CommDeregister(comm->shards, ret->shards);
+	return (int)result;
+}
+
+int nccl_comm_register(struct nccl_comm *comm, CUdeviceptr address,
+		       uint64_t size, struct error *err)
+{
+	struct nccl_registration *grown;
+	ncclResult_t result;
+	int r = nccl_comm_wait(comm, err);
+
+	if (r < 0 || find(comm, address))
+		return r;
+	grown = reallocarray(comm->registrations, comm->n_registrations + 1,
+			     sizeof(*grown));
+	if (!grown)
+		return error_set(err, -ENOMEM,
+				 "register memory with NCCL: "
+				 "out of memory");
+	comm->registrations = grown;
+	r = context_enter(comm->options.device, err);
+	if (r < 0)
+		return r;
+	result = register_parts(comm, address, size,
+				&grown[comm->n_registrations]);
+	context_leave();
+	if (result == ncclSuccess)
+		comm->n_registrations++;
+	return nccl_error(
+		err, result, "communicator '%s': register %llu bytes at 0x%llx",
+		comm->options.name, (unsigned long long)size, address);
+}
+
+static int drop_registration(struct nccl_comm *comm,
+			     struct nccl_registration *registration,
+			     struct error *err)
+{
+	CUdeviceptr address = registration->address;
+	ncclResult_t result =
+		nccl.CommDeregister(comm->shards, registration->shards);
+	ncclResult_t second = ncclSuccess;
+
+	if (comm->replicas)
+		second = nccl.CommDeregister(comm->replicas,
+					     registration->replicas);
+	*registration = comm->registrations[--comm->n_registrations];
+	return nccl_error(err, result != ncclSuccess ? result : second,
+			  "communicator '%s': deregister 0x%llx",
+			  comm->options.name, address);
+}
+
+int nccl_comm_deregister(struct nccl_comm *comm, CUdeviceptr address,
+			 struct error *err)
+{
+	struct nccl_registration *registration = find(comm, address);
+	int r;
+
+	if (!registration)
+		return 0;
+	r = context_enter(comm->options.device, err);
+	if (r < 0)
+		return r;
+	r = drop_registration(comm, registration, err);
+	context_leave();
+	return r;
+}
+
+/* --- ending -------------------------------------------------------------- */
+
+static int end_part(struct nccl_comm *comm, ncclComm_t *part, struct error *err)
+{
+	ncclResult_t result;
+	int r = 0;
+
+	if (!*part)
+		return 0;
+	result = nccl.CommFinalize(*part);
+	if (result == ncclInProgress)
+		r = settle(comm, *part, err);
+	else
+		r = nccl_error(err, result, "finalize");
+	if (r == 0)
+		r = nccl_error(err, nccl.CommDestroy(*part), "destroy");
+	if (r == 0)
+		*part = NULL;
+	return r;
+}
+
+/* Parts end before what they were split from. */
+static int end_in_order(struct nccl_comm *comm, struct error *err)
+{
+	int r = 0;
+
+	while (r == 0 && comm->n_registrations > 0)
+		r = drop_registration(comm, comm->registrations, err);
+	if (comm->shards == comm->world)
+		comm->shards = NULL;
+	if (r == 0)
+		r = end_part(comm, &comm->replicas, err);
+	if (r == 0)
+		r = end_part(comm, &comm->shards, err);
+	if (r == 0)
+		r = end_part(comm, &comm->world, err);
+	return r;
+}
+
+int nccl_comm_close(struct nccl_comm *comm, struct error *err)
+{
+	int r = nccl_comm_wait(comm, err);
+
+	if (r == 0)
+		r = context_enter(comm->options.device, err);
+	if (r == 0) {
+		r = end_in_order(comm, err);
+		context_leave();
+	}
+	nccl_comm_abort(comm);
+	return r < 0 ? error_wrap(err, r, "close") : 0;
+}
+
+/* The world first: as long as it is being split, NCCL may still write the
+ * part's handle. */
+void nccl_comm_abort(struct nccl_comm *comm)
+{
+	bool has_context =
+		comm->world && context_enter(comm->options.device, NULL) == 0;
+	ncclComm_t world = comm->world;
+
+	if (world)
+		nccl.CommAbort(world);
+	if (comm->shards && comm->shards != world)
+		nccl.CommAbort(comm->shards);
+	if (comm->replicas)
+		nccl.CommAbort(comm->replicas);
+	if (has_context)
+		context_leave();
+	free(comm->registrations);
+	comm->registrations = NULL;
+	comm->n_registrations = 0;
+	comm->world = comm->shards = comm->replicas = NULL;
+}

@@ -1,0 +1,117 @@
+/*
+ * Communicators of NCCL: the GPUs of a world of ranks, of which each set of
+ * n_shards shares shards and n_replicas sets are copies of each other (HSDP):
+ * rank = replica * n_shards + shard.
+ *
+ * They never block for ever: NCCL is told not to, and whatever waits for other
+ * ranks here does so for `timeout_ms` at most, without a thread. When a rank
+ * dies, leaves or is late, all others abort and open a new communicator, with
+ * a new id and as many ranks as are left.
+ *
+ * One communicator's calls come from one thread at a time, and all ranks make
+ * the same ones in the same order, over both of its parts.
+ *
+ * There is one id for a world, made by any one rank, who must live until all
+ * have come; the parts are splits of it. So who spreads ids over nodes has one
+ * thing to spread.
+ */
+#pragma once
+#include "cuda/device.h"
+#include "cuda/nccl.h"
+
+#define NCCL_ID_SIZE   NCCL_UNIQUE_ID_BYTES
+#define NCCL_MAX_RANKS 4096
+
+struct error;
+
+/* A new id. NCCL is loaded (nccl_load()'s errors). */
+int nccl_id_make(uint8_t ret[NCCL_ID_SIZE], struct error *err);
+
+struct nccl_comm_options {
+	const char *name;            /* for sentences; borrowed */
+	const struct device *device; /* borrowed */
+	const uint8_t *id;           /* NCCL_ID_SIZE bytes */
+	uint32_t n_shards, n_replicas, rank;
+	uint32_t timeout_ms; /* of every wait for other ranks */
+};
+
+struct nccl_registration {
+	CUdeviceptr address;
+	void *shards, *replicas; /* NCCL's handles; replicas may be NULL */
+};
+
+enum nccl_stage {
+	NCCL_STAGE_WORLD,    /* the world is on its way */
+	NCCL_STAGE_SHARDS,   /* with replicas: its first split is */
+	NCCL_STAGE_REPLICAS, /* with replicas: its second split is */
+	NCCL_STAGE_OPEN,
+};
+
+/* Stays where it is from open to close: NCCL writes into it. */
+struct nccl_comm {
+	struct nccl_comm_options options; /* without id */
+	enum nccl_stage stage;
+	uint64_t deadline_ns; /* of what is under way */
+	ncclComm_t world;     /* NULL: closed */
+	ncclComm_t shards;    /* of one replica; with one replica: the world */
+	ncclComm_t replicas;  /* of one shard; NULL with one replica */
+	struct nccl_registration *registrations;
+	uint32_t n_registrations;
+};
+
+#define NCCL_COMM_NULL ((struct nccl_comm){0})
+
+/*
+ * Begin to open it; nccl_comm_poll() goes on with it, until it is ready. The
+ * device's primary context is made if there is none. -EINVAL: a mesh that is
+ * none; nccl_load()'s errors.
+ */
+int nccl_comm_open(const struct nccl_comm_options *options,
+		   struct nccl_comm *ret, struct error *err);
+
+#define NCCL_COMM_BUSY 1
+/*
+ * Go on with what is under way, and look for errors of any time: 0 (ready),
+ * NCCL_COMM_BUSY, or what is the end of it, to be followed by
+ * nccl_comm_abort(): -ETIMEDOUT, -ECONNABORTED (another rank has gone), ...
+ */
+int nccl_comm_poll(struct nccl_comm *comm, struct error *err);
+/* The same, until it is no longer busy. */
+int nccl_comm_wait(struct nccl_comm *comm, struct error *err);
+
+/*
+ * Wait until the stream has done all its work, for `timeout_ms` at most, and
+ * look for errors meanwhile. The host's thread sleeps now and then; -ETIMEDOUT
+ * and the others as above. Where the stream is waited for by other means
+ * (events, timelines), nccl_comm_poll() is to be called now and then.
+ */
+int nccl_comm_wait_stream(struct nccl_comm *comm, CUstream stream,
+			  struct error *err);
+
+/*
+ * Tell NCCL of memory that will be sent from or received into, once per chunk
+ * (a whole one, so that it is registered once); what is known already is not
+ * registered again. It saves copies; a failure is not the end of the
+ * communicator (-EINVAL: this memory cannot be; it can be used all the same).
+ */
+int nccl_comm_register(struct nccl_comm *comm, CUdeviceptr address,
+		       uint64_t size, struct error *err);
+/* Before the memory is unmapped; work that uses it is done. No-op for memory
+ * that is not registered. */
+int nccl_comm_deregister(struct nccl_comm *comm, CUdeviceptr address,
+			 struct error *err);
+
+/* For who calls NCCL on its parts: `result` is what it said; where that is "in
+ * progress", wait until it is not. `what` was tried, for the sentence. */
+int nccl_comm_called(struct nccl_comm *comm, ncclResult_t result,
+		     const char *what, struct error *err);
+
+/*
+ * End it in good order: all work is done, and all ranks do the same now. If
+ * they do not, it is aborted, and the error says so; it is closed either way.
+ */
+int nccl_comm_close(struct nccl_comm *comm, struct error *err);
+/* End it at once; collectives that are on streams end, with any result. No-op
+ * for NCCL_COMM_NULL, which it leaves; any other call says -ECONNABORTED then.
+ */
+void nccl_comm_abort(struct nccl_comm *comm);

@@ -1,0 +1,26 @@
+/* NCCL's functions that we call, in the order of nccl_api.h. Every one is in
+ * any library that NCCL_VERSION_MIN lets through. */
+#pragma once
+
+#define NCCL_SYMBOLS(X)                                                        \
+	X(GetVersion)                                                          \
+	X(GetErrorString)                                                      \
+	X(GetLastError)                                                        \
+	X(GetUniqueId)                                                         \
+	X(CommInitRankConfig)                                                  \
+	X(CommSplit)                                                           \
+	X(CommGetAsyncError)                                                   \
+	X(CommFinalize)                                                        \
+	X(CommDestroy)                                                         \
+	X(CommAbort)                                                           \
+	X(MemAlloc)                                                            \
+	X(MemFree)                                                             \
+	X(CommRegister)                                                        \
+	X(CommDeregister)                                                      \
+	X(RedOpCreatePreMulSum)                                                \
+	X(RedOpDestroy)                                                        \
+	X(AllGather)                                                           \
+	X(ReduceScatter)                                                       \
+	X(AllReduce)                                                           \
+	X(GroupStart)                                                          \
+	X(GroupEnd)

@@ -1,0 +1,230 @@
+/*
+ * Timelines on devices: registered pages, stream writes and stream waits.
+ *
+ * Pages are registered as portable, which is for all contexts of the process
+ * at once, and the driver refuses to register them a second time. So that is
+ * done once for all devices; each then asks for its own address of them.
+ */
+#include "cuda/order.h"
+#include "cuda/shared.h"
+#include "proto/error.h"
+#include <errno.h>
+
+/* --- registered pages -------------------------------------------------------
+ */
+
+struct order_pages {
+	struct shared shared;
+	const struct device *device; /* in whose context it was done */
+	void *pages;
+	uint64_t size;
+	bool is_readonly;
+};
+
+static int open_pages(struct shared *shared, struct error *err)
+{
+	struct order_pages *pages = (struct order_pages *)shared;
+	unsigned int flags =
+		CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+	CUresult result;
+	int r;
+
+	if (pages->is_readonly)
+		flags |= CU_MEMHOSTREGISTER_READ_ONLY;
+	r = context_enter(pages->device, err);
+	if (r < 0)
+		return r;
+	result = cu.MemHostRegister(pages->pages, pages->size, flags);
+	context_leave();
+	return driver_error(err, result, "register timelines %s on %s",
+			    pages->is_readonly ? "read-only" : "writable",
+			    pages->device->name);
+}
+
+static void close_pages(struct shared *shared)
+{
+	struct order_pages *pages = (struct order_pages *)shared;
+
+	if (context_enter(pages->device, NULL) < 0)
+		return;
+	(void)cu.MemHostUnregister(pages->pages);
+	context_leave();
+}
+
+static bool is_same_pages(const struct shared *a, const struct shared *b)
+{
+	return ((const struct order_pages *)a)->pages ==
+	       ((const struct order_pages *)b)->pages;
+}
+
+static const struct shared_kind pages_kind = {
+	.size = sizeof(struct order_pages),
+	.is_same = is_same_pages,
+	.open = open_pages,
+	.close = close_pages,
+};
+static struct shared_list pages_list = SHARED_LIST_INIT(&pages_kind);
+
+static int take_pages(const struct order_pages *like, struct order_pages **ret,
+		      struct error *err)
+{
+	struct order_pages *pages;
+	struct shared *shared;
+	int r;
+
+	r = shared_open(&pages_list, &like->shared, &shared, err);
+	if (r < 0)
+		return r;
+	pages = (struct order_pages *)shared;
+	if (pages->size < like->size ||
+	    (pages->is_readonly && !like->is_readonly)) {
+		r = error_set(err, -EBUSY,
+			      "the timelines at %p are registered already, "
+			      "%llu bytes %s; give that up first",
+			      like->pages, (unsigned long long)pages->size,
+			      pages->is_readonly ? "read-only" : "writable");
+		shared_close(&pages_list, shared);
+		return r;
+	}
+	*ret = pages;
+	return 0;
+}
+
+/* --- maps -------------------------------------------------------------------
+ */
+
+static int check_device(const struct device *device, bool is_readonly,
+			struct error *err)
+{
+	if (!device->has_wait_value)
+		return error_set(err, -EOPNOTSUPP,
+				 "%s has no 64-bit stream memory operations, "
+				 "which timelines need",
+				 device->name);
+	if (is_readonly && !device->has_readonly_register)
+		return error_set(err, -EOPNOTSUPP,
+				 "%s cannot register memory that is mapped "
+				 "read-only; to wait for another session its "
+				 "timelines must be writable here, which they "
+				 "are for processes of the same user",
+				 device->name);
+	return 0;
+}
+
+static int find_address(struct order_map *map, struct error *err)
+{
+	CUresult result;
+	int r;
+
+	r = context_enter(map->device, err);
+	if (r < 0)
+		return r;
+	result =
+		cu.MemHostGetDevicePointer(&map->address, map->pages->pages, 0);
+	context_leave();
+	return driver_error(err, result, "find the timelines on %s",
+			    map->device->name);
+}
+
+int order_map(const struct device *device, void *pages, uint64_t size,
+	      bool is_readonly, struct order_map *ret, struct error *err)
+{
+	const struct order_pages like = {
+		.device = device,
+		.pages = pages,
+		.size = size,
+		.is_readonly = is_readonly,
+	};
+	struct order_map map = {
+		.device = device, .size = size, .is_readonly = is_readonly};
+	int r;
+
+	r = check_device(device, is_readonly, err);
+	if (r == 0)
+		r = take_pages(&like, &map.pages, err);
+	if (r < 0)
+		return r;
+	r = find_address(&map, err);
+	if (r < 0) {
+		order_unmap(&map);
+		return r;
+	}
+	*ret = map;
+	return 0;
+}
+
+void order_unmap(struct order_map *map)
+{
+	if (map->device)
+		shared_close(&pages_list, &map->pages->shared);
+	*map = ORDER_MAP_NULL;
+}
+
+/* --- streams ----------------------------------------------------------------
+ */
+
+/* Checks all that can come from outside, and enters the context. */
+static int begin(const struct order_map *map, CUstream stream, uint64_t offset,
+		 uint64_t value, struct error *err)
+{
+	int r;
+
+	if (offset % sizeof(uint64_t) != 0 || map->size < sizeof(uint64_t) ||
+	    offset > map->size - sizeof(uint64_t))
+		return error_set(err, -EINVAL,
+				 "there is no counter at byte %llu of "
+				 "timelines of %llu bytes",
+				 (unsigned long long)offset,
+				 (unsigned long long)map->size);
+	if (value == 0 || value >= ORDER_POISON)
+		return error_set(err, -EINVAL,
+				 "%llu is no value of a timeline: they are "
+				 "from 1 up to 2^63 - 2",
+				 (unsigned long long)value);
+	r = context_check_stream(map->device, stream, err);
+	if (r < 0)
+		return r;
+	return context_enter(map->device, err);
+}
+
+int order_signal(const struct order_map *map, CUstream stream, uint64_t offset,
+		 uint64_t value, struct error *err)
+{
+	CUresult result;
+	int r;
+
+	if (map->is_readonly)
+		return error_set(err, -EPERM,
+				 "the timelines are another session's: they "
+				 "can be waited for and not raised");
+	r = begin(map, stream, offset, value, err);
+	if (r < 0)
+		return r;
+	/* By default the write is behind a fence over the stream's work. */
+	result = cu.StreamWriteValue64(stream, map->address + offset, value,
+				       CU_STREAM_WRITE_VALUE_DEFAULT);
+	context_leave();
+	return driver_error(err, result,
+			    "have a stream on %s raise a timeline to %llu",
+			    map->device->name, (unsigned long long)value);
+}
+
+int order_wait(const struct order_map *map, CUstream stream, uint64_t offset,
+	       uint64_t value, struct error *err)
+{
+	CUresult result;
+	int r;
+
+	if (value == 0)
+		return 0;
+	r = begin(map, stream, offset, value, err);
+	if (r < 0)
+		return r;
+	result = cu.StreamWaitValue64(stream, map->address + offset, value,
+				      CU_STREAM_WAIT_VALUE_GEQ);
+	context_leave();
+	return driver_error(err, result,
+			    "have a stream on %s wait for a timeline to be "
+			    "%llu",
+			    map->device->name, (unsigned long long)value);
+}

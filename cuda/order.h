@@ -1,0 +1,62 @@
+/*
+ * Order between streams of different processes, by timelines.
+ *
+ * A timeline is a 64-bit counter in shared memory (shm/timeline.h, one file
+ * per session) that one stream of one process raises by writes behind its
+ * work, and that other processes' streams wait for. Values grow from 1 and
+ * stay below ORDER_POISON, which releases every waiter of a dead process
+ * (the comparison is signed and cyclic, so UINT64_MAX would not).
+ *
+ * A write is the last thing enqueued before the broker is told of it
+ * ("publish after enqueue"), so a wait is only ever for submitted work. Behind
+ * a pending wait, calls that wait for the device (cuMemAlloc, cuMemFree,
+ * anything under CUDA_LAUNCH_BLOCKING=1) block: the caller enqueues the wait
+ * last, after all that it has to allocate or open.
+ */
+#pragma once
+#include "cuda/context.h"
+#include <stdint.h>
+
+#define ORDER_POISON INT64_MAX
+
+/*
+ * Counters of a file, as one device sees them. `is_readonly`: to wait only.
+ */
+struct order_map {
+	const struct device *device; /* NULL: none */
+	struct order_pages *pages;
+	CUdeviceptr address;
+	uint64_t size;
+	bool is_readonly;
+};
+
+#define ORDER_MAP_NULL ((struct order_map){.device = NULL})
+
+/*
+ * Let the device reach `size` bytes of host memory at `pages` (whole pages,
+ * borrowed), that stay mapped until order_unmap(). The process registers the
+ * same pages once, however many devices map them.
+ *
+ * -EOPNOTSUPP: the device has no 64-bit stream memory operations (use
+ * event_ipc.h), or, for `is_readonly`, the driver cannot register read-only
+ * pages (ask for a writable file); -EBUSY: the pages are registered read-only
+ * or shorter; -EEXIST: somebody else registered them.
+ */
+int order_map(const struct device *device, void *pages, uint64_t size,
+	      bool is_readonly, struct order_map *ret, struct error *err);
+/* No stream has a write or wait pending on it. */
+void order_unmap(struct order_map *map);
+
+/*
+ * Have the stream (of the map's device, not NULL) write `value` to the counter
+ * at byte `offset` when all it has been given before is done. A counter must
+ * never fall: the caller holds a lock from choosing the value until this
+ * returns. -EINVAL: a stream of another context, or no such counter or value;
+ * -EPERM: the map is for waiting only.
+ */
+int order_signal(const struct order_map *map, CUstream stream, uint64_t offset,
+		 uint64_t value, struct error *err);
+/* Have the stream wait until the counter is at least `value`. Of 0 there is
+ * nothing to wait for. -EINVAL: as above; `value` may be anybody's. */
+int order_wait(const struct order_map *map, CUstream stream, uint64_t offset,
+	       uint64_t value, struct error *err);

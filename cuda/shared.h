@@ -1,0 +1,68 @@
+/*
+ * Things that a process opens once, however many use them: registered pages
+ * (order.h), memory and events of other processes (ipc.h, event_ipc.h).
+ *
+ * The first user opens, the last closes, others count. PyTorch does the same
+ * for opened memory under one mutex; here no lock is held while the driver
+ * works, since that takes milliseconds and can wait for a stream that waits for
+ * another thread of ours. Who wants a thing that is being opened or closed
+ * waits for the outcome; who wants another one does not.
+ */
+#pragma once
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct error;
+
+enum shared_state { SHARED_OPENING, SHARED_OPEN, SHARED_CLOSING };
+
+/* The first member of the thing itself. */
+struct shared {
+	struct shared *next;
+	uint32_t n_users;
+	enum shared_state state;
+};
+
+struct shared_kind {
+	size_t size; /* of the thing, bytes */
+	/* NULL: no two are the same. */
+	bool (*is_same)(const struct shared *a, const struct shared *b);
+	/* On failure nothing is left that close() would have to undo. */
+	int (*open)(struct shared *shared, struct error *err);
+	void (*close)(struct shared *shared);
+};
+
+/* Never freed. */
+struct shared_list {
+	const struct shared_kind *kind;
+	pthread_mutex_t lock;
+	pthread_cond_t settled;
+	struct shared *first;
+};
+
+#define SHARED_LIST_INIT(kind_)                                                \
+	{                                                                      \
+		.kind = (kind_), .lock = PTHREAD_MUTEX_INITIALIZER,            \
+		.settled = PTHREAD_COND_INITIALIZER                            \
+	}
+
+/*
+ * One more user of the thing that is the same as `like`, which is opened if
+ * there is none: as a copy of `like`. Given back with shared_close().
+ * -ECHILD: in a forked child. If open() fails, nothing is left, and who waited
+ * for it tries itself.
+ */
+int shared_open(struct shared_list *list, const struct shared *like,
+		struct shared **ret, struct error *err);
+
+/* One more user of an open thing that `is_wanted`, or NULL. */
+struct shared *shared_find(struct shared_list *list,
+			   bool (*is_wanted)(const struct shared *shared,
+					     const void *what),
+			   const void *what);
+
+/* One user less. In a forked child nothing happens: things are the parent's.
+ */
+void shared_close(struct shared_list *list, struct shared *shared);

@@ -1,0 +1,346 @@
+/*
+ * Device memory behind file descriptors, and where it is mapped.
+ *
+ * vmm_create() and vmm_check() are for the broker too, so they use only calls
+ * that neither need nor make a context. By its documentation the driver maps
+ * without one as well, but what is mapped will be used: so mapping begins with
+ * the context, and a device that refuses one is found out there.
+ */
+#include "cuda/vmm.h"
+
+#include "cuda/context.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static CUmemLocation location_of(const struct device *device)
+{
+	return (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal};
+}
+
+static int check_supported(const struct device *device, struct error *err)
+{
+	char text[DEVICE_TEXT_SIZE];
+
+	if (device->has_vmm && device->has_posix_fd)
+		return 0;
+	device_format(&device->uuid, text);
+	return error_set(err, -EOPNOTSUPP,
+			 "device %s (%s) cannot share memory by file "
+			 "descriptors; use another device or host memory",
+			 text, device->name);
+}
+
+uint64_t vmm_round(const struct device *device, uint64_t size)
+{
+	uint64_t rest = device->granularity ? size % device->granularity : 0;
+
+	return rest ? size + (device->granularity - rest) : size;
+}
+
+static CUresult create_memory(const struct device *device, uint64_t size,
+			      const struct vmm_options *options,
+			      CUmemGenericAllocationHandle *ret)
+{
+	const bool wants_rdma = options && options->wants_rdma;
+	const bool wants_fabric = options && options->wants_fabric;
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes =
+			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = location_of(device),
+		.allocFlags.gpuDirectRDMACapable =
+			wants_rdma && device->has_rdma,
+	};
+	CUresult result;
+
+	if (!wants_fabric || !device->has_fabric)
+		return cu.MemCreate(ret, size, &prop, 0);
+	prop.requestedHandleTypes |= CU_MEM_HANDLE_TYPE_FABRIC;
+	result = cu.MemCreate(ret, size, &prop, 0);
+	/* What the device can do, this node may not be set up for. */
+	if (result != CUDA_ERROR_NOT_PERMITTED &&
+	    result != CUDA_ERROR_NOT_SUPPORTED)
+		return result;
+	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	return cu.MemCreate(ret, size, &prop, 0);
+}
+
+int vmm_create(const struct device *device, uint64_t size,
+	       const struct vmm_options *options, int *ret_fd,
+	       struct error *err)
+{
+	CUmemGenericAllocationHandle handle;
+	char text[DEVICE_TEXT_SIZE];
+	CUresult result;
+	int fd = -1;
+	int r = check_supported(device, err);
+
+	if (r < 0)
+		return r;
+	device_format(&device->uuid, text);
+	/* Also for the sake of vmm_round(), which could run over. */
+	if (size == 0 || size > device->memory)
+		return error_set(err, size ? -ENOMEM : -EINVAL,
+				 "device %s has no chunk of %" PRIu64
+				 " bytes: it has %" PRIu64 " in all",
+				 text, size, device->memory);
+	size = vmm_round(device, size);
+	r = driver_error(err, create_memory(device, size, options, &handle),
+			 "make %" PRIu64 " bytes on device %s", size, text);
+	if (r < 0)
+		return r;
+	result = cu.MemExportToShareableHandle(
+		&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	(void)cu.MemRelease(handle);
+	if (result != CUDA_SUCCESS)
+		return driver_error(err, result,
+				    "export %" PRIu64 " bytes of device %s",
+				    size, text);
+	/* The driver promises nothing about it. */
+	(void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+	*ret_fd = fd;
+	return 0;
+}
+
+/*
+ * Is it a kind of file that the driver may be asked about? Who passed it can
+ * serve the file himself (FUSE), and would stop us for as long as he likes. A
+ * memfd is no device memory, but for a test double's.
+ */
+static int check_file(int fd, struct error *err)
+{
+	struct statx info;
+
+	if (fcntl(fd, F_GET_SEALS) >= 0)
+		return 0;
+	/* Unlike fstat() this does not ask the one who serves it. */
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE,
+		  &info) < 0)
+		return error_errno(err, -errno, "look at a passed file");
+	if (!S_ISCHR(info.stx_mode))
+		return error_set(err, -EINVAL,
+				 "what was passed is no device memory, but "
+				 "some other kind of file");
+	return 0;
+}
+
+/* Of the right device? */
+static int check_handle(const struct device *device,
+			CUmemGenericAllocationHandle handle, const char *text,
+			struct error *err)
+{
+	CUmemAllocationProp prop = {0};
+	CUresult result =
+		cu.MemGetAllocationPropertiesFromHandle(&prop, handle);
+
+	if (result != CUDA_SUCCESS)
+		return driver_error(err, result, "ask what memory was passed");
+	if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+	    prop.location.id != device->ordinal)
+		return error_set(err, -EINVAL,
+				 "what was passed is memory, but not of "
+				 "device %s",
+				 text);
+	return 0;
+}
+
+/* Gives a handle of the memory behind `fd`, to be released. */
+static int import(const struct device *device, int fd,
+		  CUmemGenericAllocationHandle *ret, struct error *err)
+{
+	CUmemGenericAllocationHandle handle;
+	char text[DEVICE_TEXT_SIZE];
+	struct error cause;
+	CUresult result;
+	int r = check_supported(device, err);
+
+	if (r == 0)
+		r = check_file(fd, err);
+	if (r < 0)
+		return r;
+	device_format(&device->uuid, text);
+	result = cu.MemImportFromShareableHandle(
+		&handle, (void *)(intptr_t)fd,
+		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	r = driver_error(&cause, result,
+			 "what was passed is no memory of "
+			 "device %s",
+			 text);
+	/* What the driver says of a file of something else is nowhere written;
+	 * these it can only mean of itself. */
+	if (r < 0 && (driver_is_sticky(result) || r == -ENOMEM || r == -ECHILD))
+		return error_set(err, r, "%s", cause.msg);
+	if (r < 0)
+		return error_set(err, -EINVAL, "%s", cause.msg);
+	r = check_handle(device, handle, text, err);
+	if (r < 0)
+		(void)cu.MemRelease(handle);
+	else
+		*ret = handle;
+	return r;
+}
+
+int vmm_check(const struct device *device, int fd, uint64_t size,
+	      struct error *err)
+{
+	CUmemGenericAllocationHandle handle;
+	int r;
+
+	if (size == 0 || vmm_round(device, size) != size ||
+	    size > device->memory)
+		return error_set(err, -EINVAL,
+				 "there is no chunk of %" PRIu64 " bytes: they "
+				 "are multiples of %" PRIu64,
+				 size, device->granularity);
+	r = import(device, fd, &handle, err);
+	if (r == 0)
+		(void)cu.MemRelease(handle);
+	return r;
+}
+
+static CUresult set_access(const struct vmm_mapping *mapping, bool is_writable)
+{
+	const CUmemAccessDesc access = {
+		.location = location_of(mapping->device),
+		.flags = is_writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+				     : CU_MEM_ACCESS_FLAGS_PROT_READ,
+	};
+
+	return cu.MemSetAccess(mapping->address, mapping->size, &access, 1);
+}
+
+/* Put the memory of mapping->handle at its address. */
+static int attach(const struct vmm_mapping *mapping, struct error *err)
+{
+	CUresult result = cu.MemMap(mapping->address, mapping->size, 0,
+				    mapping->handle, 0);
+
+	if (result != CUDA_SUCCESS)
+		return driver_error(err, result,
+				    "map device memory as %" PRIu64 " bytes",
+				    mapping->size);
+	result = set_access(mapping, mapping->is_writable);
+	if (result == CUDA_SUCCESS)
+		return 0;
+	(void)cu.MemUnmap(mapping->address, mapping->size);
+	return driver_error(err, result,
+			    "get access to %" PRIu64 " bytes of "
+			    "device memory",
+			    mapping->size);
+}
+
+/* Reserve addresses and attach what `handle` is; takes it if it succeeds. */
+static int place(struct vmm_mapping *mapping, struct error *err)
+{
+	CUresult result =
+		cu.MemAddressReserve(&mapping->address, mapping->size,
+				     mapping->device->granularity, 0, 0);
+	int r;
+
+	if (result != CUDA_SUCCESS)
+		return driver_error(err, result,
+				    "reserve %" PRIu64 " bytes of addresses",
+				    mapping->size);
+	r = attach(mapping, err);
+	if (r < 0)
+		(void)cu.MemAddressFree(mapping->address, mapping->size);
+	return r;
+}
+
+int vmm_map(const struct device *device, int fd, uint64_t size,
+	    bool is_writable, struct vmm_mapping *ret, struct error *err)
+{
+	struct vmm_mapping mapping = {
+		.device = device, .size = size, .is_writable = is_writable};
+	int r = context_enter(device, err);
+
+	if (r < 0)
+		return r;
+	r = import(device, fd, &mapping.handle, err);
+	if (r < 0)
+		goto leave;
+	r = place(&mapping, err);
+	if (r < 0)
+		(void)cu.MemRelease(mapping.handle);
+	else
+		*ret = mapping;
+leave:
+	context_leave();
+	return r;
+}
+
+int vmm_make_writable(struct vmm_mapping *mapping, struct error *err)
+{
+	int r = context_enter(mapping->device, err);
+
+	if (r < 0)
+		return r;
+	r = driver_error(err, set_access(mapping, true),
+			 "make %" PRIu64 " bytes of device memory writable",
+			 mapping->size);
+	if (r == 0)
+		mapping->is_writable = true;
+	context_leave();
+	return r;
+}
+
+void vmm_unmap(struct vmm_mapping *mapping)
+{
+	if (!mapping->address)
+		return;
+	/* Failing here, the memory stays until the process ends. */
+	if (context_enter(mapping->device, NULL) == 0) {
+		(void)cu.MemUnmap(mapping->address, mapping->size);
+		(void)cu.MemRelease(mapping->handle);
+		(void)cu.MemAddressFree(mapping->address, mapping->size);
+		context_leave();
+	}
+	*mapping = VMM_MAPPING_NULL;
+}
+
+/* With the context entered. */
+static int replace(struct vmm_mapping *mapping, int fd, bool is_writable,
+		   struct error *err)
+{
+	struct vmm_mapping new = *mapping;
+	CUresult result;
+	int r = import(mapping->device, fd, &new.handle, err);
+
+	if (r < 0)
+		return r;
+	new.is_writable = is_writable;
+	result = cu.MemUnmap(mapping->address, mapping->size);
+	if (result != CUDA_SUCCESS) {
+		r = driver_error(err, result, "unmap device memory");
+		goto release;
+	}
+	r = attach(&new, err);
+	/* Put back the old; if not even that works, all of it is lost. */
+	if (r < 0 && attach(mapping, NULL) == 0)
+		goto release;
+	(void)cu.MemRelease(mapping->handle);
+	*mapping = new;
+	if (r == 0)
+		return 0;
+	(void)cu.MemAddressFree(mapping->address, mapping->size);
+	*mapping = VMM_MAPPING_NULL;
+release:
+	(void)cu.MemRelease(new.handle);
+	return r;
+}
+
+int vmm_replace(struct vmm_mapping *mapping, int fd, bool is_writable,
+		struct error *err)
+{
+	int r = context_enter(mapping->device, err);
+
+	if (r < 0)
+		return r;
+	r = replace(mapping, fd, is_writable, err);
+	context_leave();
+	return r;
+}

@@ -1,0 +1,71 @@
+/*
+ * VMM chunks: device memory whose lifetime is a file descriptor.
+ *
+ * cuMemCreate() memory exported as a POSIX fd lives until its last fd, mapping
+ * and handle are gone, whoever made it. vmm_create() and vmm_check() need no
+ * context (the broker calls them); mapping is for those who have one
+ * (context.h).
+ *
+ * The unit of visibility is the chunk: whoever has the fd can map all of it.
+ */
+#pragma once
+#include "cuda/device.h"
+
+struct vmm_options {
+	bool wants_rdma;   /* GPUDirect RDMA, where there is any */
+	bool wants_fabric; /* also exportable as a fabric handle, where it is */
+};
+
+/* Round up to what vmm_create() takes: the device's granularity. */
+uint64_t vmm_round(const struct device *device, uint64_t size);
+
+/*
+ * Make `size` bytes (rounded) on the device and give their fd; the handle is
+ * released, the fd is the lifetime. `options` may be NULL. Tries without
+ * fabric where the driver refuses it. -ENOMEM: the device has no room now.
+ */
+int vmm_create(const struct device *device, uint64_t size,
+	       const struct vmm_options *options, int *ret_fd,
+	       struct error *err);
+
+/*
+ * Is `fd` (borrowed) memory of this device? It is imported and released again.
+ * Of `size` only this is seen: whether chunks have such sizes. What else it
+ * is, the driver tells nobody before it is mapped, and then it refuses; so a
+ * liar harms only who trusts him. -EINVAL with a sentence. For fds that others
+ * donate: any file may be passed, also one that would block.
+ */
+int vmm_check(const struct device *device, int fd, uint64_t size,
+	      struct error *err);
+
+struct vmm_mapping {
+	const struct device *device;
+	CUdeviceptr address; /* 0: none */
+	uint64_t size;       /* bytes, of the chunk */
+	bool is_writable;
+	/* Kept: NCCL retains it by address. */
+	CUmemGenericAllocationHandle handle;
+};
+
+#define VMM_MAPPING_NULL ((struct vmm_mapping){.address = 0})
+
+/*
+ * Map the chunk behind `fd` (borrowed) read-only or writable, with the device's
+ * context (context_enter()). Gives an address of this process, valid on
+ * `device`. -EINVAL: fd of something else, or of another size.
+ */
+int vmm_map(const struct device *device, int fd, uint64_t size,
+	    bool is_writable, struct vmm_mapping *ret, struct error *err);
+
+/* Make a read-only mapping writable. */
+int vmm_make_writable(struct vmm_mapping *mapping, struct error *err);
+
+/* Unmap, and release the handle; the address is free again. Work on the
+ * device that uses it must have ended. No-op for address 0. */
+void vmm_unmap(struct vmm_mapping *mapping);
+
+/* Map another fd (borrowed) of the same size at the same address (a bundle's,
+ * once sealed). If that fails the old one is there still, or, where the driver
+ * refuses even that, nothing: VMM_MAPPING_NULL. */
+int vmm_replace(struct vmm_mapping *mapping, int fd, bool is_writable,
+		struct error *err);

@@ -1,0 +1,147 @@
+/*
+ * Timeline files: making and mapping them, and the counters as the CPU sees
+ * them.
+ *
+ * A device writes a counter behind a fence over all that its stream did before
+ * (cuStreamWriteValue64), so an acquire load that sees the value sees the data
+ * too, as far as the CPU can see it at all. The client can write what it
+ * likes here; a lie about its own work hurts those that trust its data anyway.
+ */
+#include "shm/timeline.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include "shm/memfd.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define TIMELINES_MAGIC UINT64_C(0x314d495450445346) /* "FSDPTIM1" */
+
+_Static_assert(TIMELINE_SIZE == 4096, "one page, as devices register it");
+_Static_assert(TIMELINE_STRIDE % sizeof(_Atomic uint64_t) == 0, "aligned");
+_Static_assert(sizeof(_Atomic uint64_t) == 8, "a counter is 8 bytes");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "counters are shared by processes");
+
+static _Atomic uint64_t *word(const struct timelines *timelines, uint32_t i)
+{
+	return (_Atomic uint64_t *)((uint8_t *)timelines->pages +
+				    (size_t)i * TIMELINE_STRIDE);
+}
+
+/* A forked child must not signal as its parent: it has no part of the map. */
+static int map(struct timelines *timelines, struct error *err)
+{
+	int protection = PROT_READ | (timelines->is_writable ? PROT_WRITE : 0);
+	int r = point_fail("memfd.map");
+	void *at;
+
+	if (r < 0)
+		return error_errno(err, r, "map a timeline file");
+	at = mmap(NULL, TIMELINE_SIZE, protection, MAP_SHARED, timelines->fd,
+		  0);
+	if (at == MAP_FAILED)
+		return error_errno(err, -errno, "map a timeline file %s",
+				   timelines->is_writable ? "writable"
+							  : "read-only");
+	if (madvise(at, TIMELINE_SIZE, MADV_DONTFORK) < 0) {
+		r = -errno;
+		munmap(at, TIMELINE_SIZE);
+		return error_errno(err, r,
+				   "keep a timeline file from forked "
+				   "processes");
+	}
+	timelines->pages = at;
+	return 0;
+}
+
+int timelines_create(struct timelines *ret, struct error *err)
+{
+	struct timelines timelines = {.fd = -1, .is_writable = true};
+	int r;
+
+	r = memfd_create_sealed("fsdp-timelines", TIMELINE_SIZE,
+				MEMFD_SEAL_CLOSED, &timelines.fd, err);
+	if (r < 0)
+		return r;
+	r = map(&timelines, err);
+	if (r < 0) {
+		timelines_close(&timelines);
+		return r;
+	}
+	*word(&timelines, 0) = TIMELINES_MAGIC;
+	*ret = timelines;
+	return 0;
+}
+
+static int check(int fd, struct error *err)
+{
+	uint64_t magic = 0;
+	ssize_t n;
+	int r, seals;
+
+	r = memfd_check(fd, TIMELINE_SIZE, NULL, err);
+	if (r < 0)
+		return error_wrap(err, r, "timeline file");
+	/* Ours are closed: nobody can seal them against writing later. */
+	seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0 || !(seals & F_SEAL_SEAL))
+		return error_set(err, -EPERM,
+				 "the timeline file can still be sealed, so it "
+				 "is none of ours");
+	n = pread(fd, &magic, sizeof(magic), 0);
+	if (n < 0)
+		return error_errno(err, -errno, "read a timeline file");
+	if (n != sizeof(magic) || magic != TIMELINES_MAGIC)
+		return error_set(err, -EPROTO,
+				 "this is no timeline file, or one of another "
+				 "layout: broker and library must be of one "
+				 "version");
+	return 0;
+}
+
+int timelines_open(struct timelines *ret, int fd, bool is_writable,
+		   struct error *err)
+{
+	struct timelines timelines = {.fd = fd, .is_writable = is_writable};
+	int r;
+
+	r = check(fd, err);
+	if (r == 0)
+		r = map(&timelines, err);
+	if (r < 0) {
+		timelines_close(&timelines);
+		return r;
+	}
+	*ret = timelines;
+	return 0;
+}
+
+void timelines_close(struct timelines *timelines)
+{
+	if (timelines->pages)
+		munmap(timelines->pages, TIMELINE_SIZE);
+	if (timelines->fd >= 0)
+		close(timelines->fd);
+	*timelines = TIMELINES_NULL;
+}
+
+uint64_t timelines_load(const struct timelines *timelines, uint32_t timeline)
+{
+	uint32_t i = timeline % TIMELINES;
+
+	/* Nothing to wait for; what stands there is the header. */
+	if (i == 0)
+		return TIMELINE_POISON;
+	/* acquire: what was done before the write is seen behind this load. */
+	return atomic_load_explicit(word(timelines, i), memory_order_acquire);
+}
+
+void timelines_poison(struct timelines *timelines)
+{
+	/* release: whoever is let go sees what was noted of the death before
+	 * (that its tensors are tainted). */
+	for (uint32_t i = 1; i < TIMELINES; i++)
+		atomic_store_explicit(word(timelines, i), TIMELINE_POISON,
+				      memory_order_release);
+}

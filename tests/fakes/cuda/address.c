@@ -1,0 +1,112 @@
+/* Addresses: reserving them. */
+#include "tests/fakes/cuda/address.h"
+#include "tests/fakes/cuda/guard.h"
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+/* How far below the place that the kernel would take. More would leave what
+ * ThreadSanitizer lets a program have. */
+#define SPREAD (UINT64_C(1) << 38)
+#define TRIES  64
+/* Released ranges stay out of reach until so many more were. Each costs one
+ * of the kernel's 65,530 mappings. */
+#define N_RELEASED 256
+
+static struct range {
+	uint64_t address, size;
+} released[N_RELEASED];
+static unsigned int next_released;
+
+uint64_t address_round(uint64_t size)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return (size + page - 1) & ~(page - 1);
+}
+
+static void *map(uint64_t hint, uint64_t size, int flags)
+{
+	return mmap((void *)(uintptr_t)hint, size, PROT_NONE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+}
+
+/* Where the kernel would put it: random ranges lie below. */
+static uint64_t find_top(uint64_t size)
+{
+	void *at = map(0, size, 0);
+
+	if (at == MAP_FAILED)
+		return 0;
+	munmap(at, size);
+	return (uintptr_t)at;
+}
+
+uint64_t address_reserve(uint64_t size, uint64_t alignment)
+{
+	uint64_t top = find_top(size);
+	uint64_t random, hint;
+	void *at;
+
+	if (!top)
+		return 0;
+	for (int i = 0; i < TRIES; i++) {
+		if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+			return 0;
+		hint = (top - random % SPREAD) & ~(alignment - 1);
+		at = map(hint, size, MAP_FIXED_NOREPLACE);
+		if (at == (void *)(uintptr_t)hint)
+			return hint;
+		if (at != MAP_FAILED)
+			munmap(at, size);
+	}
+	return 0;
+}
+
+void address_release(uint64_t address, uint64_t size)
+{
+	struct range *range = &released[next_released++ % N_RELEASED];
+
+	address_clear(address, size);
+	if (range->size)
+		munmap((void *)(uintptr_t)range->address, range->size);
+	*range = (struct range){address, size};
+}
+
+/* Not to be inherited by forked children, as no device memory is, nor to be
+ * in core files. */
+static int protect(uint64_t address, uint64_t size, int protection)
+{
+	void *at = (void *)(uintptr_t)address;
+
+	if (guard_protect(at, size, protection) < 0 ||
+	    madvise(at, size, MADV_DONTFORK) < 0 ||
+	    madvise(at, size, MADV_DONTDUMP) < 0) {
+		address_clear(address, size);
+		return -1;
+	}
+	return 0;
+}
+
+int address_back(uint64_t address, uint64_t size, int fd, off_t offset,
+		 int protection)
+{
+	void *at = mmap((void *)(uintptr_t)address, size, PROT_NONE,
+			MAP_SHARED | MAP_FIXED, fd, offset);
+
+	return at == MAP_FAILED ? -1 : protect(address, size, protection);
+}
+
+void address_clear(uint64_t address, uint64_t size)
+{
+	map(address, size, MAP_FIXED);
+}
+
+int address_alias(uint64_t address, void *host, uint64_t size, int protection)
+{
+	/* An old size of 0: the old mapping stays, the new one is a second. */
+	void *at = mremap(host, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED,
+			  (void *)(uintptr_t)address);
+
+	return at == MAP_FAILED ? -1 : protect(address, size, protection);
+}

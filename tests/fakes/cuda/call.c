@@ -1,0 +1,137 @@
+/*
+ * Entry points: the gate before all of them, and counting.
+ *
+ * Counts are written into a shared mapping of a file, so that counting needs
+ * no system call and survives any end of the process.
+ */
+#include "tests/fakes/cuda/call.h"
+#include "tests/fakes/cuda/context.h"
+#include "tests/fakes/cuda/fault.h"
+#include "tests/fakes/cuda/ledger.h"
+#include "tests/fakes/cuda/process.h"
+#include "tests/fakes/cuda/settings.h"
+#include "tests/fakes/cuda/stream.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define LINE_SIZE 64 /* name, spaces, tab, digits, newline */
+
+static const char *const names[N_COUNTS] = {
+#define CALL_NAME(name) [CALL_##name] = #name,
+	DRIVER_SYMBOLS(CALL_NAME) DRIVER_OPTIONAL_SYMBOLS(CALL_NAME)
+#undef CALL_NAME
+		[NOTE_CONTEXTS] = "contexts",
+	[NOTE_MPS] = "mps_clients",
+};
+
+/* Its own lock: calls are counted before the process's is taken. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned int counts[N_COUNTS];
+static char *lines; /* the file, mapped; NULL: not open */
+static pid_t owner; /* whose counts these are */
+
+const char *call_name(unsigned int call)
+{
+	return call < N_CALLS ? names[call] : NULL;
+}
+
+static void write_line(unsigned int index)
+{
+	char line[LINE_SIZE + 1];
+
+	snprintf(line, sizeof(line), "%-*s\t%10u\n", LINE_SIZE - 12,
+		 names[index], counts[index]);
+	for (int i = 0; i < LINE_SIZE; i++)
+		lines[index * LINE_SIZE + i] = line[i];
+}
+
+static void open_file(void)
+{
+	char name[32];
+	void *at;
+	int fd;
+
+	snprintf(name, sizeof(name), "calls.%d", (int)getpid());
+	fd = openat(ledger_dir(), name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC,
+		    0666);
+	if (fd < 0 || ftruncate(fd, N_COUNTS * LINE_SIZE) < 0)
+		settings_refuse("%s cannot be written: %m", name);
+	at = mmap(NULL, N_COUNTS * LINE_SIZE, PROT_READ | PROT_WRITE,
+		  MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		settings_refuse("%s cannot be mapped: %m", name);
+	close(fd);
+	/* a child forked from here counts in a file of its own */
+	madvise(at, N_COUNTS * LINE_SIZE, MADV_DONTFORK);
+	lines = at;
+	for (unsigned int i = 0; i < N_COUNTS; i++)
+		write_line(i);
+}
+
+/* Gives the how manieth of this process it is. */
+static unsigned int count(unsigned int index)
+{
+	unsigned int n;
+
+	pthread_mutex_lock(&lock);
+	if (owner != getpid()) {
+		owner = getpid();
+		lines = NULL;
+		for (int i = 0; i < N_COUNTS; i++)
+			counts[i] = 0;
+		if (settings()->does_count)
+			open_file();
+	}
+	n = ++counts[index];
+	if (lines)
+		write_line(index);
+	pthread_mutex_unlock(&lock);
+	return n;
+}
+
+void call_note(enum call_note note)
+{
+	count(note);
+}
+
+CUresult call_begin_bare(enum call call)
+{
+	if (process_is_forked())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (process.is_stopping)
+		return CUDA_ERROR_DEINITIALIZED;
+	if (stream_is_host_function())
+		return CUDA_ERROR_NOT_PERMITTED;
+	return fault_inject(call, count(call));
+}
+
+CUresult call_begin(enum call call)
+{
+	CUresult r = call_begin_bare(call);
+
+	if (r)
+		return r;
+	process_lock();
+	if (!process.is_initialised)
+		return call_end(CUDA_ERROR_NOT_INITIALIZED);
+	return CUDA_SUCCESS;
+}
+
+CUresult call_begin_context(enum call call, struct context **ret)
+{
+	CUresult r = call_begin(call);
+
+	if (r)
+		return r;
+	r = context_current(ret);
+	return r ? call_end(r) : r;
+}
+
+CUresult call_end(CUresult result)
+{
+	process_unlock();
+	return result;
+}

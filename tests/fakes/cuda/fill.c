@@ -1,0 +1,95 @@
+/* Fills. All of them are asynchronous: the interface promises no more. */
+#include "tests/fakes/cuda/call.h"
+#include "tests/fakes/cuda/context.h"
+#include "tests/fakes/cuda/mapping.h"
+#include "tests/fakes/cuda/process.h"
+#include "tests/fakes/cuda/stream.h"
+#include <stdlib.h>
+
+struct fill {
+	struct work work;
+	uint64_t to;
+	unsigned int value;
+	unsigned int width; /* bytes of it: 1 or 4 */
+	size_t n;
+};
+
+static CUresult run_fill(struct work *work)
+{
+	struct fill *fill = (struct fill *)work;
+	bool can;
+
+	process_lock();
+	can = mapping_allows(work->stream->context, fill->to,
+			     fill->n * fill->width, true);
+	process_unlock();
+	if (!can)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	for (size_t i = 0; i < fill->n; i++) {
+		if (fill->width == 1)
+			((uint8_t *)(uintptr_t)fill->to)[i] =
+				(uint8_t)fill->value;
+		else
+			((uint32_t *)(uintptr_t)fill->to)[i] = fill->value;
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult enqueue(struct context *context, CUstream handle,
+			const struct fill *wanted)
+{
+	struct stream *stream;
+	struct fill *fill;
+	CUresult r = stream_find(context, handle, &stream);
+
+	if (r)
+		return r;
+	if (wanted->n == 0)
+		return CUDA_SUCCESS;
+	if (wanted->to % wanted->width ||
+	    wanted->n > SIZE_MAX / wanted->width ||
+	    !mapping_has_device(wanted->to, wanted->n * wanted->width))
+		return CUDA_ERROR_INVALID_VALUE;
+	fill = calloc(1, sizeof(*fill));
+	if (!fill)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*fill = *wanted;
+	fill->work.run = run_fill;
+	stream_enqueue(stream, &fill->work);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t n)
+{
+	struct fill fill = {.to = to, .value = value, .width = 1, .n = n};
+	struct context *context;
+	CUresult r = call_begin_context(CALL_MemsetD8, &context);
+
+	if (r)
+		return r;
+	return call_end(enqueue(context, NULL, &fill));
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t n,
+			 CUstream stream)
+{
+	struct fill fill = {.to = to, .value = value, .width = 1, .n = n};
+	struct context *context;
+	CUresult r = call_begin_context(CALL_MemsetD8Async, &context);
+
+	if (r)
+		return r;
+	return call_end(enqueue(context, stream, &fill));
+}
+
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t n,
+			  CUstream stream)
+{
+	struct fill fill = {.to = to, .value = value, .width = 4, .n = n};
+	struct context *context;
+	CUresult r = call_begin_context(CALL_MemsetD32Async, &context);
+
+	if (r)
+		return r;
+	return call_end(enqueue(context, stream, &fill));
+}

@@ -1,0 +1,48 @@
+/* The driver itself: its start, its version, its errors' names. */
+#include "tests/fakes/cuda/call.h"
+#include "tests/fakes/cuda/device.h"
+#include "tests/fakes/cuda/fake.h"
+#include "tests/fakes/cuda/guard.h"
+#include "tests/fakes/cuda/ledger.h"
+#include "tests/fakes/cuda/process.h"
+
+const int fsdp_is_test_double = 1;
+
+static CUresult init(void)
+{
+	CUresult r;
+
+	if (process.is_initialised)
+		return CUDA_SUCCESS;
+	r = device_open();
+	if (r)
+		return r;
+	ledger_open();
+	guard_open();
+	process_begin();
+	return CUDA_SUCCESS;
+}
+
+CUresult cuInit(unsigned int flags)
+{
+	CUresult r = call_begin_bare(CALL_Init);
+
+	if (r)
+		return r;
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	process_lock();
+	return call_end(init());
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+	CUresult r = call_begin_bare(CALL_DriverGetVersion);
+
+	if (r)
+		return r;
+	if (!version)
+		return CUDA_ERROR_INVALID_VALUE;
+	*version = (int)settings()->driver_version;
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,50 @@
+/*
+ * Kernels by name, as host functions: the double reads no images.
+ *
+ * A file with kernels adds them from a constructor:
+ *
+ *	static struct fake_kernel fill = {
+ *		.name = "fill",
+ *		.fn = run_fill,
+ *		.n_params = 2,
+ *		.sizes = {sizeof(CUdeviceptr), sizeof(uint64_t)},
+ *	};
+ *
+ *	__attribute__((constructor)) static void add(void)
+ *	{
+ *		registry_add(&fill);
+ *	}
+ */
+#pragma once
+#include "cuda/driver_api.h"
+#include <stddef.h>
+
+#define FAKE_MAX_PARAMS 16
+
+struct fake_launch {
+	unsigned int grid[3], block[3];
+	unsigned int shared_size;
+};
+
+/*
+ * Does what all threads of the launch do together, on the stream's thread.
+ * `params` points to copies of the parameters, made at the launch. A
+ * CUdeviceptr is an address that can be used as it is; touching what the
+ * device may not is the context's error, as it is for a kernel.
+ */
+typedef void fake_kernel_fn(void **params, const struct fake_launch *launch);
+
+struct fake_kernel {
+	const char *name;
+	fake_kernel_fn *fn;
+	unsigned int n_params;
+	size_t sizes[FAKE_MAX_PARAMS]; /* of the parameters, in bytes */
+	struct fake_kernel *next;      /* the registry's */
+};
+
+/* `kernel` is borrowed for ever. Not thread-safe: from constructors only. */
+void registry_add(struct fake_kernel *kernel);
+const struct fake_kernel *registry_find(const char *name); /* or NULL */
+
+/* For kernels: end here, with an error of the context, as a trap does. */
+__attribute__((noreturn)) void fake_trap(CUresult error);

@@ -1,0 +1,131 @@
+/* What has no communicator: version, errors, and faults on demand. */
+#include "tests/fakes/nccl/api.h"
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define TEXT_SIZE  512
+#define MAX_FAULTS 8
+
+const int fsdp_is_test_double = 1;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char last_error[TEXT_SIZE];
+
+static struct fault {
+	char function[32];
+	int countdown;
+	char what[16]; /* a result, or "kill" */
+} faults[MAX_FAULTS];
+
+__attribute__((constructor)) static void read_faults(void)
+{
+	const char *text = getenv("FAKENCCL_FAIL");
+
+	for (int i = 0; text && *text && i < MAX_FAULTS; i++) {
+		struct fault *fault = &faults[i];
+
+		if (sscanf(text, "%31[^:]:%d:%15[^,]", fault->function,
+			   &fault->countdown, fault->what) != 3) {
+			fprintf(stderr, "FAKENCCL_FAIL: '%s'?\n", text);
+			abort();
+		}
+		text = strchr(text, ',');
+		text = text ? text + 1 : NULL;
+	}
+}
+
+ncclResult_t api_fault(const char *function)
+{
+	const struct fault *found = NULL;
+
+	pthread_mutex_lock(&lock);
+	for (struct fault *fault = faults; fault < faults + MAX_FAULTS; fault++)
+		if (strcmp(fault->function, function) == 0 &&
+		    --fault->countdown == 0)
+			found = fault;
+	pthread_mutex_unlock(&lock);
+	if (!found)
+		return ncclSuccess;
+	if (strcmp(found->what, "kill") == 0)
+		raise(SIGKILL);
+	return api_fail((ncclResult_t)atoi(found->what),
+			"%s fails since FAKENCCL_FAIL says so", function);
+}
+
+void api_delay(void)
+{
+	static _Thread_local unsigned int seed;
+	const char *text = getenv("FAKENCCL_DELAY_US");
+	long max = text ? atol(text) : 0;
+	struct timespec time;
+
+	if (max <= 0)
+		return;
+	if (seed == 0) {
+		clock_gettime(CLOCK_MONOTONIC, &time);
+		seed = (unsigned int)time.tv_nsec | 1;
+	}
+	time.tv_sec = 0;
+	time.tv_nsec = rand_r(&seed) % (max * 1000);
+	nanosleep(&time, NULL);
+}
+
+ncclResult_t api_fail(ncclResult_t result, const char *format, ...)
+{
+	va_list args;
+
+	pthread_mutex_lock(&lock);
+	va_start(args, format);
+	vsnprintf(last_error, sizeof(last_error), format, args);
+	va_end(args);
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+/* The real one's lines end so, too. */
+const char *ncclGetLastError(ncclComm_t comm)
+{
+	static _Thread_local char text[TEXT_SIZE + 1];
+
+	(void)comm;
+	pthread_mutex_lock(&lock);
+	snprintf(text, sizeof(text), "%s\n", last_error);
+	pthread_mutex_unlock(&lock);
+	return text;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+	switch (result) {
+	case ncclSuccess:
+		return "no error";
+	case ncclUnhandledCudaError:
+		return "unhandled cuda error";
+	case ncclSystemError:
+		return "unhandled system error";
+	case ncclInternalError:
+		return "internal error";
+	case ncclInvalidArgument:
+		return "invalid argument";
+	case ncclInvalidUsage:
+		return "invalid usage";
+	case ncclRemoteError:
+		return "remote process exited or there was a network error";
+	case ncclInProgress:
+		return "NCCL operation in progress";
+	}
+	return "unknown result code";
+}
+
+ncclResult_t ncclGetVersion(int *version)
+{
+	const char *text = getenv("FAKENCCL_VERSION");
+
+	*version = text ? atoi(text) : NCCL_API_VERSION;
+	return ncclSuccess;
+}

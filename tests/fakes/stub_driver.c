@@ -1,0 +1,16 @@
+/*
+ * A libcuda as the toolkit has one to link with: all symbols, and no driver.
+ */
+#include "cuda/driver_api.h"
+#include "cuda/driver_symbols.h"
+
+__attribute__((visibility("default"))) int stub(void);
+
+int stub(void)
+{
+	return CUDA_ERROR_STUB_LIBRARY;
+}
+
+#define ALIAS(symbol) __asm__(".globl " symbol "\n.set " symbol ", stub");
+#define STUB(name)    ALIAS(DRIVER_SYMBOL_NAME(name))
+DRIVER_SYMBOLS(STUB)

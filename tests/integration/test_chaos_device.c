@@ -1,0 +1,440 @@
+/*
+ * Everybody dies, with tensors on a device: the broker at every point that it
+ * passes, producers and consumers at every point of theirs, and all of them at
+ * any moment. What is read is right or said to be tainted, and in the end
+ * nothing is left.
+ *
+ * The test itself loads the driver only where it forks no more.
+ */
+#include "tests/lib/chaos.h"
+#include "tests/lib/device.h"
+#include "tests/lib/gpu.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SIZE         4096
+#define MAX_PASSAGES 2 /* of one point, where a broker is started for each */
+#define NAME         "work/a"
+#define BUNDLE       "work/model/"
+
+static const struct fsdp_spec BYTES = {FSDP_U8, 1, {SIZE}};
+static const char CONFIG[] = "[memory]\nchunk_min = 2M\nwarm_ms = 10ms\n";
+
+static struct chaos chaos;
+
+/* What children tell. */
+static struct talk {
+	_Atomic uint64_t n_read, n_tainted; /* by consumers */
+	char plan[48], points[48];          /* the children's own */
+} * talk;
+
+/* --- work ------------------------------------------------------------------
+ */
+
+/* What a process has of its own. */
+struct worker {
+	struct fsdp_client *client;
+	struct fsdp_device gpu;
+	CUstream stream;
+	uint8_t *pinned;
+};
+
+static struct worker worker_open(void)
+{
+	return (struct worker){
+		.client = chaos_connect(&chaos),
+		.gpu = gpu_name(0),
+		.stream = stream_make(gpu_nth(0)),
+		.pinned = pinned_memory(SIZE),
+	};
+}
+
+/* Written and published by a stream, and let go at once. */
+static void produce_one(struct worker *worker, uint8_t value)
+{
+	struct fsdp_publication it = {
+		.name = NAME, .flags = FSDP_REPLACE, .stream = worker->stream};
+
+	must(fsdp_alloc_on(worker->client, &worker->gpu, &BYTES, 1, NULL, -1,
+			   &it.tensor) == 0);
+	/* What is half done can be told. */
+	stream_fill(worker->stream, it.tensor, 0);
+	stream_fill(worker->stream, it.tensor, value);
+	must(fsdp_publish(worker->client, &it, 1) == 0);
+	fsdp_free(it.tensor);
+}
+
+/* All of one value? Gives which; what is half written is no value. */
+static uint8_t check_read(const struct worker *worker)
+{
+	must(is_filled(worker->pinned, SIZE, worker->pinned[0]));
+	must(worker->pinned[0] > 0);
+	return worker->pinned[0];
+}
+
+static void consume_one(struct worker *worker)
+{
+	const struct fsdp_get_options options = {.timeout_ms = -1,
+						 .stream = worker->stream};
+	struct fsdp_tensor *tensor = NULL;
+	const char *name = NAME;
+	int r = fsdp_get(worker->client, &name, 1, &options, &tensor);
+
+	if (r == 0) {
+		stream_read(worker->stream, worker->pinned, tensor, SIZE);
+		must(stream_finish(worker->stream));
+		r = fsdp_tensor_check(tensor);
+		must(fsdp_release_on(tensor, worker->stream) == 0);
+		fsdp_free(tensor);
+	}
+	must(r == 0 || r == -EOWNERDEAD);
+	if (r == 0)
+		(void)check_read(worker);
+	atomic_fetch_add(r == 0 ? &talk->n_read : &talk->n_tainted, 1);
+}
+
+static int read_member(size_t i, void *into, size_t size, void *data)
+{
+	(void)data;
+	memset(into, (int)i + 1, size);
+	return 0;
+}
+
+static void load(struct worker *worker)
+{
+	const struct fsdp_bundle_options options = {
+		.access = {.gid = FSDP_GID_DEFAULT},
+		.flags = FSDP_REPLACE,
+		.device = worker->gpu};
+	static const char *const names[] = {BUNDLE "w", BUNDLE "b"};
+	struct fsdp_tensor *members[2], **all = NULL;
+	struct fsdp_spec specs[2] = {BYTES, BYTES};
+	struct fsdp_bundle *bundle = NULL;
+	size_t n = 0;
+
+	must(fsdp_bundle_begin(worker->client, BUNDLE, &options, &bundle) == 0);
+	must(fsdp_bundle_alloc(bundle, names, specs, 2, members) == 0);
+	must(fsdp_fill(members, 2, read_member, NULL) == 0);
+	must(fsdp_bundle_commit(bundle, NULL) == 0);
+	must(fsdp_bundle_get(worker->client, BUNDLE, NULL, &all, &n) == 0);
+	must(n == 2);
+	for (size_t i = 0; i < n; i++) {
+		must(fsdp_copy_out(worker->pinned, all[i], 0, SIZE) == 0);
+		must(check_read(worker) == i + 1);
+		fsdp_free(all[i]);
+		fsdp_free(members[i]);
+	}
+	free(all);
+}
+
+static void remove_name(struct fsdp_client *client, const char *name)
+{
+	int r = fsdp_remove(client, &name, 1);
+
+	must(r == 0 || r == -ENOENT);
+}
+
+/* --- books -----------------------------------------------------------------
+ */
+
+static int keep_value(const char *name, uint64_t value, void *data)
+{
+	uint64_t *left = data;
+
+	if (strcmp(name, "timelines") == 0 ||
+	    strcmp(name, "slots_fenced") == 0 ||
+	    strcmp(name, "device_bytes_live") == 0)
+		*left += value;
+	return 0;
+}
+
+static uint64_t count_left(struct fsdp_client *client)
+{
+	uint64_t left = 0;
+
+	must(fsdp_status(client, keep_value, &left, NULL) == 0);
+	return left;
+}
+
+/* Nothing of any device is left; the only session is the caller's, which had
+ * nothing to do with them. */
+static bool is_empty(struct fsdp_client *client)
+{
+	struct figures none;
+
+	memset(&none, 0xff, sizeof(none));
+	none.sessions = 1;
+	none.slots = none.blocks = none.bundles = none.chunks = 0;
+	return figures_await(client, &none) && count_left(client) == 0;
+}
+
+/* --- the broker dies -------------------------------------------------------
+ */
+
+static void set_up(void)
+{
+	gpu_open();
+	chaos_start(&chaos, CONFIG);
+	talk = shared_memory(sizeof(*talk));
+	snprintf(talk->plan, sizeof(talk->plan), "%s/mine", chaos.dir);
+	snprintf(talk->points, sizeof(talk->points), "%s/passed", chaos.dir);
+}
+
+static void tear_down(void)
+{
+	plan_drop(talk->plan);
+	plan_drop(chaos.plan);
+	(void)unlink(talk->points);
+	chaos_stop(&chaos);
+	gpu_close();
+}
+
+TestSuite(chaos_device, .init = set_up, .fini = tear_down, .timeout = 200);
+
+/* A bit of everything, in a process of its own. */
+static void use_device(void *unused)
+{
+	struct worker mine = worker_open(), other = worker_open();
+
+	(void)unused;
+	for (uint8_t value = 1; value <= 3; value++) {
+		produce_one(&mine, value);
+		consume_one(&other);
+		must(check_read(&other) == value);
+	}
+	load(&mine);
+	remove_name(mine.client, NAME);
+	remove_name(mine.client, BUNDLE);
+	fsdp_close(other.client);
+	fsdp_close(mine.client);
+}
+
+/* A broker that dies often is given up by its supervisor, so there is one for
+ * each death. False: the point was not passed so often. */
+static bool broker_dies_at(const char *point, unsigned int n)
+{
+	struct fsdp_client *watcher;
+	bool is_done;
+
+	fprintf(stderr, "broker killed at passage %u of %s\n", n, point);
+	chaos_stop(&chaos);
+	chaos_start(&chaos, CONFIG);
+	watcher = chaos_connect(&chaos);
+	plan_death(chaos.plan, point, n);
+	cr_assert(zero(int, child_wait(child_start(use_device, NULL))));
+	is_done = plan_is_done(chaos.plan);
+	plan_drop(chaos.plan);
+	cr_assert(is_empty(watcher));
+	fsdp_close(watcher);
+	return is_done;
+}
+
+Test(chaos_device, the_broker_dies_at_every_point)
+{
+	struct passages passages;
+	unsigned int n_deaths = 0;
+
+	if (!chaos_has_points())
+		cr_skip_test("built without FSDP_TEST_POINTS");
+	passages_forget(chaos.points);
+	cr_assert(zero(int, child_wait(child_start(use_device, NULL))));
+	passages_read(chaos.points, &passages);
+	for (size_t i = 0; i < passages.n; i++) {
+		const struct passage *it = &passages.list[i];
+
+		for (unsigned int n = 1; n <= it->n && n <= MAX_PASSAGES; n++)
+			n_deaths += broker_dies_at(it->name, n);
+	}
+	cr_assert(ge(uint, n_deaths, 10));
+}
+
+/* --- clients die -----------------------------------------------------------
+ */
+
+static void produce_some(void *unused)
+{
+	struct worker worker;
+
+	(void)unused;
+	setenv("FSDP_KILL_PLAN", talk->plan, 1);
+	setenv("FSDP_POINTS_LOG", talk->points, 1);
+	worker = worker_open();
+	for (uint8_t value = 1; value <= 3; value++)
+		produce_one(&worker, value);
+	load(&worker);
+	fsdp_close(worker.client);
+}
+
+static void consume_some(void *unused)
+{
+	struct worker worker;
+
+	(void)unused;
+	setenv("FSDP_KILL_PLAN", talk->plan, 1);
+	setenv("FSDP_POINTS_LOG", talk->points, 1);
+	worker = worker_open();
+	for (int i = 0; i < 3; i++)
+		consume_one(&worker);
+	fsdp_close(worker.client);
+}
+
+/* What is published is whole, or tainted. */
+static void look(void *unused)
+{
+	struct worker worker = worker_open();
+	struct fsdp_tensor *tensor = NULL;
+	const char *name = NAME;
+	int r = fsdp_get(worker.client, &name, 1, NULL, &tensor);
+
+	(void)unused;
+	must(r == 0 || r == -EOWNERDEAD || r == -ENOENT);
+	if (r == 0) {
+		must(fsdp_copy_out(worker.pinned, tensor, 0, SIZE) == 0);
+		(void)check_read(&worker);
+		fsdp_free(tensor);
+	}
+	fsdp_close(worker.client);
+}
+
+static void put_one(void *unused)
+{
+	struct worker worker = worker_open();
+
+	(void)unused;
+	produce_one(&worker, 9);
+	fsdp_close(worker.client);
+}
+
+static void run(child_fn *fn)
+{
+	cr_assert(zero(int, child_wait(child_start(fn, NULL))));
+}
+
+/* The broker has seen the death: nothing is pending any more. */
+static void await_death(struct fsdp_client *watcher)
+{
+	struct figures figures;
+
+	memset(&figures, 0xff, sizeof(figures));
+	figures.sessions = 1;
+	cr_assert(figures_await(watcher, &figures));
+}
+
+static bool dies_at(struct fsdp_client *watcher, child_fn *fn,
+		    const char *point, unsigned int n)
+{
+	int end;
+
+	fprintf(stderr, "client killed at passage %u of %s\n", n, point);
+	run(put_one);
+	plan_death(talk->plan, point, n);
+	end = child_wait(child_start(fn, NULL));
+	cr_assert(end == SIGKILL || end == 0);
+	plan_drop(talk->plan);
+	await_death(watcher);
+	run(look);
+	remove_name(watcher, NAME);
+	remove_name(watcher, BUNDLE);
+	cr_assert(is_empty(watcher));
+	return end == SIGKILL;
+}
+
+static void die_everywhere(child_fn *fn)
+{
+	struct fsdp_client *watcher = chaos_connect(&chaos);
+	unsigned int n_deaths = 0;
+	struct passages passages;
+
+	if (!chaos_has_points())
+		cr_skip_test("built without FSDP_TEST_POINTS");
+	run(put_one);
+	run(fn);
+	passages_read(talk->points, &passages);
+	for (size_t i = 0; i < passages.n; i++) {
+		const struct passage *it = &passages.list[i];
+
+		for (unsigned int n = 1; n <= it->n; n++)
+			n_deaths += dies_at(watcher, fn, it->name, n);
+	}
+	cr_assert(ge(uint, n_deaths, 4));
+	fsdp_close(watcher);
+}
+
+Test(chaos_device, a_producer_dies_at_every_point)
+{
+	die_everywhere(produce_some);
+}
+
+Test(chaos_device, a_consumer_dies_at_every_point)
+{
+	die_everywhere(consume_some);
+}
+
+/* --- anybody, at any moment ------------------------------------------------
+ */
+
+static void produce_for_ever(void *unused)
+{
+	struct worker worker = worker_open();
+
+	(void)unused;
+	for (uint8_t value = 1;; value = value == 255 ? 1 : value + 1)
+		produce_one(&worker, value);
+}
+
+static void consume_for_ever(void *unused)
+{
+	struct worker worker = worker_open();
+
+	(void)unused;
+	for (;;)
+		consume_one(&worker);
+}
+
+static void await_reads(uint64_t n)
+{
+	while (atomic_load(&talk->n_read) < n)
+		nap_ms(1);
+}
+
+/* Who is killed has a successor; who survives goes on. The broker's supervisor
+ * gives up a broker that dies five times. */
+#define ROUNDS        32
+#define BROKER_ROUNDS 8 /* every so many it is the broker */
+
+Test(chaos_device, anybody_dies_at_any_moment)
+{
+	struct fsdp_client *watcher = chaos_connect(&chaos);
+	pid_t producer = child_start(produce_for_ever, NULL);
+	pid_t consumer = child_start(consume_for_ever, NULL);
+	uint64_t n_read = 0;
+
+	for (int round = 1; round <= ROUNDS; round++) {
+		await_reads(n_read + 3);
+		if (round % BROKER_ROUNDS == 0) {
+			daemon_kill_broker(&chaos.daemon);
+		} else if (round % 2 == 0) {
+			cr_assert(eq(int, child_kill(producer), SIGKILL));
+			producer = child_start(produce_for_ever, NULL);
+		} else {
+			cr_assert(eq(int, child_kill(consumer), SIGKILL));
+			consumer = child_start(consume_for_ever, NULL);
+		}
+		n_read = atomic_load(&talk->n_read);
+	}
+	await_reads(n_read + 3);
+	cr_assert(eq(int, child_kill(consumer), SIGKILL));
+	cr_assert(eq(int, child_kill(producer), SIGKILL));
+	await_death(watcher);
+	run(look);
+	remove_name(watcher, NAME);
+	cr_assert(is_empty(watcher));
+	fsdp_close(watcher);
+}

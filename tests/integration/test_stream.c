@@ -1,0 +1,416 @@
+/*
+ * Order between the streams of processes: who reads waits for who wrote, and
+ * memory for who reads, while nobody's CPU waits.
+ */
+#include "cuda/context.h"
+#include "tests/lib/stage.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct fsdp_spec BYTES = {FSDP_U8, 1, {STAGE_SIZE}};
+
+TestSuite(stream, .init = stage_open, .fini = stage_close, .timeout = 60);
+
+/* --- writing ---------------------------------------------------------------
+ */
+
+Test(stream, a_consumers_stream_waits_for_the_producers)
+{
+	struct fsdp_tensor *tensor = NULL;
+	CUstream stream;
+	uint8_t *seen;
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	stream = stream_make(gpu_nth(0));
+	seen = pinned_memory(STAGE_SIZE);
+	cr_assert(zero(int, get_on("t/a", stream, 0, &tensor)), "%s",
+		  fsdp_error());
+	cr_expect(eq(int, fsdp_tensor_check(tensor), -EAGAIN));
+	stream_read(stream, seen, tensor, STAGE_SIZE);
+	cr_assert(zero(int, fsdp_release_on(tensor, stream)), "%s",
+		  fsdp_error());
+	cr_expect(not(stream_is_done(stream)));
+
+	open_gate();
+	cr_assert(stream_finish(stream));
+	cr_expect(is_filled(seen, STAGE_SIZE, STAGE_VALUE));
+	fsdp_free(tensor);
+}
+
+Test(stream, without_the_wait_the_data_would_be_wrong)
+{
+	struct fsdp_tensor *tensor = NULL;
+	CUstream stream;
+	uint8_t *seen;
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce_ticket)));
+	stream = stream_make(gpu_nth(0));
+	seen = pinned_memory(STAGE_SIZE);
+	/* Nobody has waited for what comes out of a ticket. */
+	cr_assert(zero(int,
+		       fsdp_ticket_redeem(stage.client, &stage.shared->ticket,
+					  1, &tensor)));
+	stream_read(stream, seen, tensor, STAGE_SIZE);
+	cr_assert(stream_finish(stream));
+	cr_expect(is_filled(seen, STAGE_SIZE, 0));
+
+	cr_assert(zero(int, fsdp_tensor_wait(tensor, stream, 0)), "%s",
+		  fsdp_error());
+	stream_read(stream, seen, tensor, STAGE_SIZE);
+	cr_expect(not(stream_is_done(stream)));
+	open_gate();
+	cr_assert(stream_finish(stream));
+	cr_expect(is_filled(seen, STAGE_SIZE, STAGE_VALUE));
+	fsdp_free(tensor);
+}
+
+Test(stream, without_a_stream_the_call_waits)
+{
+	struct fsdp_tensor *tensor = NULL;
+	uint8_t seen[STAGE_SIZE];
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	cr_expect(eq(int, get_on("t/a", NULL, 0, &tensor), -ETIMEDOUT));
+	cr_expect(ne(ptr, strstr(fsdp_error(), "t/a"), NULL), "%s",
+		  fsdp_error());
+	cr_expect(eq(int, get_on("t/a", NULL, 30, &tensor), -ETIMEDOUT));
+	open_gate();
+	cr_assert(zero(int, get_on("t/a", NULL, -1, &tensor)), "%s",
+		  fsdp_error());
+	cr_expect(zero(int, fsdp_tensor_check(tensor)));
+	cr_assert(zero(int, fsdp_copy_out(seen, tensor, 0, STAGE_SIZE)));
+	cr_expect(is_filled(seen, STAGE_SIZE, STAGE_VALUE));
+	fsdp_free(tensor);
+	cr_assert(zero(int, get_on("t/a", NULL, 0, &tensor)),
+		  "what is written needs no wait");
+	fsdp_free(tensor);
+}
+
+/* Long enough for what does not wait to be over. */
+#define MOMENT_MS 50
+
+static void *open_gate_later(void *unused)
+{
+	(void)unused;
+	nap_ms(MOMENT_MS);
+	sem_post(&stage.shared->gate);
+	return NULL;
+}
+
+Test(stream, a_copy_out_waits_for_the_producer)
+{
+	struct fsdp_tensor *tensor = NULL;
+	uint8_t seen[STAGE_SIZE];
+	pthread_t thread;
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce_ticket)));
+	cr_assert(zero(int,
+		       fsdp_ticket_redeem(stage.client, &stage.shared->ticket,
+					  1, &tensor)));
+	must(pthread_create(&thread, NULL, open_gate_later, NULL) == 0);
+	cr_assert(zero(int, fsdp_copy_out(seen, tensor, 0, STAGE_SIZE)));
+	cr_expect(is_filled(seen, STAGE_SIZE, STAGE_VALUE));
+	fsdp_free(tensor);
+	pthread_join(thread, NULL);
+}
+
+Test(stream, a_view_is_written_when_its_base_is)
+{
+	const struct fsdp_spec half = {FSDP_U8, 1, {STAGE_SIZE / 2}};
+	struct fsdp_tensor *base = NULL, *view = NULL;
+	CUstream stream;
+	uint8_t *seen;
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce_ticket)));
+	stream = stream_make(gpu_nth(0));
+	seen = pinned_memory(STAGE_SIZE);
+	cr_assert(
+		zero(int, fsdp_ticket_redeem(stage.client,
+					     &stage.shared->ticket, 1, &base)));
+	cr_assert(
+		zero(int, fsdp_view(base, &half, NULL, STAGE_SIZE / 2, &view)),
+		"%s", fsdp_error());
+	cr_expect(eq(int, fsdp_tensor_check(view), -EAGAIN));
+	cr_assert(zero(int, fsdp_tensor_wait(view, stream, 0)));
+	stream_read(stream, seen, view, STAGE_SIZE / 2);
+	open_gate();
+	cr_assert(stream_finish(stream));
+	cr_expect(is_filled(seen, STAGE_SIZE / 2, STAGE_VALUE));
+	fsdp_free(view);
+	fsdp_free(base);
+}
+
+Test(stream, a_process_waits_for_its_own_streams_too)
+{
+	CUstream writer = stream_make(gpu_nth(0));
+	CUstream reader = stream_make(gpu_nth(0));
+	uint8_t *seen = pinned_memory(STAGE_SIZE), zeros[STAGE_SIZE] = {0};
+	struct fsdp_tensor *tensor = alloc();
+
+	cr_assert(zero(int, fsdp_copy_in(tensor, 0, zeros, STAGE_SIZE)));
+	stream_hold(writer, &stage.shared->gate);
+	stream_fill(writer, tensor, 17);
+	cr_assert(zero(int, publish_on(tensor, "t/own", writer)));
+	cr_expect(eq(int, fsdp_tensor_check(tensor), -EAGAIN));
+	cr_assert(zero(int, fsdp_tensor_wait(tensor, reader, 0)));
+	stream_read(reader, seen, tensor, STAGE_SIZE);
+	open_gate();
+	cr_assert(stream_finish(reader));
+	cr_expect(is_filled(seen, STAGE_SIZE, 17));
+	fsdp_free(tensor);
+}
+
+/* Each stream writes to a tensor of its own, a number that goes with it. */
+Test(stream, there_may_be_more_streams_than_timelines)
+{
+	enum { N = 100 };
+	struct fsdp_tensor *tensors[N];
+	CUstream streams[N], reader = stream_make(gpu_nth(0));
+	uint8_t *seen = pinned_memory(N);
+
+	for (int i = 0; i < N; i++) {
+		char name[16];
+
+		streams[i] = stream_make(gpu_nth(0));
+		tensors[i] = alloc();
+		if (i % 7 == 0)
+			stream_hold(streams[i], &stage.shared->gate);
+		stream_fill(streams[i], tensors[i], (uint8_t)(i + 1));
+		snprintf(name, sizeof(name), "n/%d", i);
+		cr_assert(zero(int, publish_on(tensors[i], name, streams[i])),
+			  "%s", fsdp_error());
+	}
+	for (int i = 0; i < N; i++) {
+		cr_assert(zero(int, fsdp_tensor_wait(tensors[i], reader, 0)));
+		stream_read(reader, seen + i, tensors[i], 1);
+	}
+	for (int i = 0; i < N; i += 7)
+		open_gate();
+	cr_assert(stream_finish(reader));
+	for (int i = 0; i < N; i++) {
+		cr_expect(eq(u8, seen[i], (uint8_t)(i + 1)), "%d", i);
+		cr_expect(zero(int, fsdp_tensor_check(tensors[i])));
+		fsdp_free(tensors[i]);
+	}
+}
+
+Test(stream, tensors_that_are_published_together_have_one_value)
+{
+	enum { N = 64 };
+	struct fsdp_publication items[N] = {{NULL}};
+	char names[N][16];
+	CUstream stream = stream_make(gpu_nth(0));
+
+	for (int i = 0; i < N; i++) {
+		snprintf(names[i], sizeof(names[i]), "n/%d", i);
+		items[i] = (struct fsdp_publication){
+			.tensor = alloc(), .name = names[i], .stream = stream};
+		stream_fill(stream, items[i].tensor, 3);
+	}
+	stream_hold(stream, &stage.shared->gate);
+	cr_assert(zero(int, fsdp_publish(stage.client, items, N)), "%s",
+		  fsdp_error());
+	for (int i = 0; i < N; i++)
+		cr_expect(eq(int, fsdp_tensor_check(items[i].tensor), -EAGAIN));
+	open_gate();
+	for (int i = 0; i < N; i++) {
+		cr_expect(
+			zero(int, fsdp_tensor_wait(items[i].tensor, NULL, -1)));
+		fsdp_free(items[i].tensor);
+	}
+}
+
+static void pass_gate(void *gate)
+{
+	while (sem_wait(gate) < 0 && errno == EINTR)
+		;
+}
+
+static void hold_default_stream(const struct device *device)
+{
+	must(context_enter(device, NULL) == 0);
+	must(cu.LaunchHostFunc(CU_STREAM_LEGACY, pass_gate,
+			       &stage.shared->gate) == CUDA_SUCCESS);
+	context_leave();
+}
+
+Test(stream, each_device_has_a_default_stream_of_its_own)
+{
+	struct fsdp_publication items[2] = {
+		{.name = "n/0", .stream = (void *)1},
+		{.name = "n/1", .stream = (void *)1},
+	};
+
+	if (n_gpus() < 2)
+		cr_skip_test("needs two devices");
+	for (uint32_t i = 0; i < 2; i++) {
+		struct fsdp_device gpu = gpu_name(i);
+
+		must(fsdp_alloc_on(stage.client, &gpu, &BYTES, 1, NULL, 0,
+				   &items[i].tensor) == 0);
+	}
+	hold_default_stream(gpu_nth(1));
+	cr_assert(zero(int, fsdp_publish(stage.client, items, 2)), "%s",
+		  fsdp_error());
+	cr_expect(zero(int, fsdp_tensor_wait(items[0].tensor, NULL, -1)));
+	cr_expect(eq(int, fsdp_tensor_check(items[1].tensor), -EAGAIN));
+	open_gate();
+	cr_expect(zero(int, fsdp_tensor_wait(items[1].tensor, NULL, -1)));
+	for (int i = 0; i < 2; i++)
+		fsdp_free(items[i].tensor);
+}
+
+/* --- letting go ------------------------------------------------------------
+ */
+
+Test(stream, memory_waits_for_the_stream_that_reads_it)
+{
+	struct fsdp_tensor *tensor = NULL, *next;
+	CUstream stream;
+	uint8_t *seen;
+
+	open_gate();
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	cr_assert(zero(int, actor_run(&stage.producer, produce_finishes)));
+	cr_assert(zero(int, actor_run(&stage.producer, produce_lets_go)));
+	stream = stream_make(gpu_nth(0));
+	seen = pinned_memory(STAGE_SIZE);
+	cr_assert(zero(int, get_on("t/a", stream, 0, &tensor)));
+	stream_hold(stream, &stage.shared->gate);
+	stream_read(stream, seen, tensor, STAGE_SIZE);
+	cr_assert(zero(int, fsdp_release_on(tensor, stream)));
+	fsdp_free(tensor);
+	remove_name("t/a");
+	cr_expect(eq(u64, n_slots(), 1));
+	/* Whoever allocates now gets something else. */
+	next = alloc();
+	cr_assert(zero(int, fsdp_copy_in(next, 0, (uint8_t[STAGE_SIZE]){0},
+					 STAGE_SIZE)));
+	cr_expect(eq(u64, n_slots(), 2));
+	open_gate();
+	cr_assert(stream_finish(stream));
+	cr_expect(is_filled(seen, STAGE_SIZE, STAGE_VALUE));
+	cr_expect(await_slots(1));
+	fsdp_free(next);
+}
+
+Test(stream, a_producer_may_let_go_before_it_has_written)
+{
+	struct fsdp_tensor *tensor = alloc();
+	CUstream stream = stream_make(gpu_nth(0));
+
+	stream_hold(stream, &stage.shared->gate);
+	stream_fill(stream, tensor, 1);
+	cr_assert(zero(int, publish_on(tensor, "t/own", stream)));
+	fsdp_free(tensor);
+	remove_name("t/own");
+	cr_expect(eq(u64, n_slots(), 1));
+	cr_assert(zero(int, fsdp_ping(stage.client)));
+	cr_expect(eq(u64, n_slots(), 1));
+	open_gate();
+	cr_expect(await_slots(0));
+}
+
+Test(stream, one_release_on_a_stream_covers_that_on_another)
+{
+	struct fsdp_tensor *tensor = alloc();
+	CUstream first = stream_make(gpu_nth(0));
+	CUstream second = stream_make(gpu_nth(0));
+
+	cr_assert(zero(int, fsdp_hold(tensor)));
+	stream_hold(first, &stage.shared->gate);
+	cr_assert(zero(int, fsdp_release_on(tensor, first)));
+	cr_assert(zero(int, fsdp_release_on(tensor, second)));
+	fsdp_free(tensor);
+	cr_expect(not(stream_is_done(second)));
+	cr_expect(eq(u64, n_slots(), 1));
+	open_gate();
+	cr_assert(stream_finish(second));
+	cr_expect(stream_is_done(first), "it came before");
+	cr_expect(await_slots(0));
+}
+
+struct releasing {
+	struct fsdp_tensor *tensor;
+	CUstream stream;
+};
+
+static void *release_often(void *data)
+{
+	const struct releasing *it = data;
+
+	for (int i = 0; i < 50; i++) {
+		must(fsdp_hold(it->tensor) == 0);
+		must(fsdp_release_on(it->tensor, it->stream) == 0);
+	}
+	return NULL;
+}
+
+Test(stream, threads_release_one_tensor_on_streams_of_their_own)
+{
+	enum { N = 6 };
+	struct releasing those[N];
+	pthread_t threads[N];
+	struct fsdp_tensor *tensor = alloc();
+
+	for (int i = 0; i < N; i++)
+		those[i] = (struct releasing){tensor, stream_make(gpu_nth(0))};
+	for (int i = 0; i < N; i++)
+		must(pthread_create(&threads[i], NULL, release_often,
+				    &those[i]) == 0);
+	for (int i = 0; i < N; i++)
+		pthread_join(threads[i], NULL);
+	cr_expect(eq(u64, n_slots(), 1));
+	fsdp_free(tensor);
+	for (int i = 0; i < N; i++)
+		cr_expect(stream_finish(those[i].stream));
+	cr_expect(await_slots(0));
+}
+
+Test(stream, a_release_that_is_refused_leaves_the_hold)
+{
+	struct fsdp_tensor *tensor = alloc();
+	CUstream foreign;
+
+	if (n_gpus() < 2)
+		cr_skip_test("needs two devices");
+	foreign = stream_make(gpu_nth(1));
+	cr_expect(eq(int, fsdp_release_on(tensor, foreign), -EINVAL));
+	cr_expect(zero(int, fsdp_release(tensor)), "%s", fsdp_error());
+	cr_expect(eq(int, fsdp_release_on(tensor, foreign), -EINVAL));
+	fsdp_free(tensor);
+}
+
+static void *close_client(void *unused)
+{
+	(void)unused;
+	fsdp_close(stage.client);
+	return NULL;
+}
+
+Test(stream, closing_waits_for_what_was_published_on_a_stream)
+{
+	struct fsdp_tensor *tensor = alloc();
+	CUstream stream = stream_make(gpu_nth(0));
+	uint8_t seen[STAGE_SIZE];
+	pthread_t thread;
+
+	stream_hold(stream, &stage.shared->gate);
+	stream_fill(stream, tensor, 21);
+	cr_assert(zero(int, publish_on(tensor, "t/own", stream)));
+	must(pthread_create(&thread, NULL, close_client, NULL) == 0);
+	nap_ms(MOMENT_MS);
+	open_gate();
+	pthread_join(thread, NULL);
+	cr_expect(stream_finish(stream), "its memory was there");
+	open_client();
+	cr_assert(zero(int, get_on("t/own", NULL, 0, &tensor)), "%s",
+		  fsdp_error());
+	cr_assert(zero(int, fsdp_copy_out(seen, tensor, 0, STAGE_SIZE)));
+	cr_expect(is_filled(seen, STAGE_SIZE, 21));
+	fsdp_free(tensor);
+}

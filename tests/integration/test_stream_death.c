@@ -1,0 +1,245 @@
+/*
+ * What becomes of the order between streams when a producer, a consumer or the
+ * broker dies: nobody waits for ever, and nobody takes for written what is not.
+ */
+#include "tests/lib/stage.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+TestSuite(stream_death, .init = stage_open, .fini = stage_close, .timeout = 60);
+
+static struct fsdp_tensor *get_tainted(const char *name)
+{
+	const struct fsdp_get_options options = {.accepts_tainted = true};
+	struct fsdp_tensor *tensor = NULL;
+
+	must(fsdp_get(stage.client, &name, 1, &options, &tensor) == 0);
+	return tensor;
+}
+
+/* --- death -----------------------------------------------------------------
+ */
+
+static int note_taint(const struct fsdp_entry *entry, void *data)
+{
+	*(bool *)data = entry->info.is_tainted;
+	return 0;
+}
+
+static int note_held_taint(const struct fsdp_holder *holder, void *data)
+{
+	*(bool *)data = holder->is_tainted;
+	return 0;
+}
+
+Test(stream_death, waiters_of_a_dead_producer_go_on_and_are_told)
+{
+	struct fsdp_tensor *tensor = NULL;
+	struct fsdp_info info;
+	bool is_tainted = false;
+	CUstream stream;
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	stream = stream_make(gpu_nth(0));
+	cr_assert(zero(int, get_on("t/a", stream, 0, &tensor)));
+	actor_kill(&stage.producer);
+	cr_assert(stream_finish(stream), "the stream was let go");
+	cr_expect(eq(int, fsdp_tensor_check(tensor), -EOWNERDEAD));
+	cr_expect(ne(ptr, strstr(fsdp_error(), "t/a"), NULL), "%s",
+		  fsdp_error());
+	fsdp_tensor_info(tensor, &info);
+	cr_expect(info.is_tainted);
+	cr_assert(zero(
+		int, fsdp_list(stage.client, "t/a", note_taint, &is_tainted)));
+	cr_expect(is_tainted);
+	is_tainted = false;
+	cr_assert(zero(int, fsdp_who(stage.client, "t/a", note_held_taint,
+				     &is_tainted)));
+	cr_expect(is_tainted);
+	cr_assert(zero(int, fsdp_release(tensor)));
+	cr_expect(eq(int, fsdp_acquire(tensor), -EOWNERDEAD));
+	fsdp_free(tensor);
+}
+
+Test(stream_death, a_tainted_tensor_is_gotten_by_who_says_so)
+{
+	struct fsdp_tensor *tensor = NULL;
+	uint8_t seen[STAGE_SIZE];
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	actor_kill(&stage.producer);
+	cr_expect(eq(int, get_on("t/a", NULL, 10000, &tensor), -EOWNERDEAD));
+	cr_expect(ne(ptr, strstr(fsdp_error(), "died"), NULL), "%s",
+		  fsdp_error());
+	tensor = get_tainted("t/a");
+	cr_expect(eq(int, fsdp_tensor_check(tensor), -EOWNERDEAD));
+	cr_expect(eq(int, fsdp_tensor_wait(tensor, NULL, 0), -EOWNERDEAD));
+	cr_expect(eq(int, fsdp_copy_out(seen, tensor, 0, STAGE_SIZE),
+		     -EOWNERDEAD));
+	fsdp_free(tensor);
+	remove_name("t/a");
+	cr_expect(await_slots(0));
+}
+
+static void *wait_for_a(void *data)
+{
+	struct fsdp_tensor *tensor = NULL;
+
+	*(int *)data = get_on("t/a", NULL, -1, &tensor);
+	return NULL;
+}
+
+Test(stream_death, a_thread_that_waits_for_a_dead_producer_is_told)
+{
+	pthread_t thread;
+	int r = 0;
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	must(pthread_create(&thread, NULL, wait_for_a, &r) == 0);
+	actor_kill(&stage.producer);
+	pthread_join(thread, NULL);
+	cr_expect(eq(int, r, -EOWNERDEAD));
+}
+
+Test(stream_death, what_a_dead_producer_had_written_is_good)
+{
+	struct fsdp_tensor *tensor = NULL;
+	uint8_t seen[STAGE_SIZE];
+
+	open_gate();
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	cr_assert(zero(int, actor_run(&stage.producer, produce_finishes)));
+	actor_kill(&stage.producer);
+	cr_assert(zero(int, get_on("t/a", NULL, 0, &tensor)), "%s",
+		  fsdp_error());
+	cr_expect(zero(int, fsdp_tensor_check(tensor)));
+	cr_assert(zero(int, fsdp_copy_out(seen, tensor, 0, STAGE_SIZE)));
+	cr_expect(is_filled(seen, STAGE_SIZE, STAGE_VALUE));
+	fsdp_free(tensor);
+}
+
+/* The question comes when the session of the writer is gone. */
+Test(stream_death, who_asks_late_of_a_dead_producer_is_told_the_truth)
+{
+	struct fsdp_tensor *tensor = NULL;
+	struct figures figures;
+	CUstream stream;
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce_ticket)));
+	cr_assert(zero(int,
+		       fsdp_ticket_redeem(stage.client, &stage.shared->ticket,
+					  1, &tensor)));
+	open_gate();
+	cr_assert(zero(int, actor_run(&stage.producer, produce_finishes)));
+	actor_kill(&stage.producer);
+	memset(&figures, 0xff, sizeof(figures));
+	figures.sessions = 1;
+	cr_assert(figures_await(stage.client, &figures));
+	stream = stream_make(gpu_nth(0));
+	cr_expect(zero(int, fsdp_tensor_wait(tensor, stream, 0)), "%s",
+		  fsdp_error());
+	cr_expect(zero(int, fsdp_tensor_check(tensor)), "%s", fsdp_error());
+	fsdp_free(tensor);
+}
+
+Test(stream_death, a_replaced_tensor_is_clean_again)
+{
+	struct fsdp_tensor *tensor = NULL;
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	actor_kill(&stage.producer);
+	cr_expect(eq(int, get_on("t/a", NULL, 10000, &tensor), -EOWNERDEAD));
+	tensor = alloc();
+	cr_assert(zero(int, publish_on(tensor, "t/a", NULL)));
+	fsdp_free(tensor);
+	cr_assert(zero(int, get_on("t/a", NULL, 0, &tensor)), "%s",
+		  fsdp_error());
+	cr_expect(zero(int, fsdp_tensor_check(tensor)));
+	fsdp_free(tensor);
+}
+
+/* In the other process, which is the consumer for once: reads for ever. */
+static int consume(void)
+{
+	struct fsdp_tensor *tensor = NULL;
+	CUstream stream = stream_make(gpu_nth(0));
+
+	must(get_on("t/own", stream, 0, &tensor) == 0);
+	stream_hold(stream, &stage.shared->gate);
+	stream_read(stream, pinned_memory(STAGE_SIZE), tensor, STAGE_SIZE);
+	return fsdp_release_on(tensor, stream);
+}
+
+Test(stream_death, a_dead_consumer_keeps_nothing)
+{
+	struct fsdp_tensor *tensor = alloc();
+
+	cr_assert(zero(int, publish_on(tensor, "t/own", NULL)));
+	cr_assert(zero(int, actor_run(&stage.producer, consume)));
+	fsdp_free(tensor);
+	remove_name("t/own");
+	cr_expect(eq(u64, n_slots(), 1));
+	actor_kill(&stage.producer);
+	cr_expect(await_slots(0));
+}
+
+/* --- the broker's death ----------------------------------------------------
+ */
+
+Test(stream_death, order_outlives_the_broker)
+{
+	struct fsdp_tensor *tensor = NULL, *mine[2];
+	CUstream stream;
+	uint8_t *seen;
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	stream = stream_make(gpu_nth(0));
+	seen = pinned_memory(STAGE_SIZE);
+	for (int i = 0; i < 2; i++)
+		mine[i] = alloc();
+	cr_assert(zero(int, publish_on(mine[0], "t/0", stream)));
+	daemon_kill_broker(&stage.daemon);
+	/* The wait is asked of the new one, and so is the next publication. */
+	cr_assert(zero(int, get_on("t/a", stream, 0, &tensor)), "%s",
+		  fsdp_error());
+	stream_read(stream, seen, tensor, STAGE_SIZE);
+	cr_expect(not(stream_is_done(stream)));
+	cr_assert(zero(int, publish_on(mine[1], "t/1", stream)), "%s",
+		  fsdp_error());
+	cr_assert(zero(int, fsdp_release_on(mine[0], stream)));
+	for (int i = 0; i < 2; i++)
+		fsdp_free(mine[i]);
+	remove_name("t/0");
+	remove_name("t/1");
+	cr_expect(eq(u64, n_slots(), 3), "the stream is not done");
+	open_gate();
+	cr_assert(stream_finish(stream));
+	cr_expect(is_filled(seen, STAGE_SIZE, STAGE_VALUE));
+	fsdp_free(tensor);
+	remove_name("t/a");
+	cr_assert(zero(int, actor_run(&stage.producer, produce_lets_go)));
+	cr_expect(await_slots(0));
+}
+
+Test(stream_death, a_producer_that_dies_while_the_broker_is_away_taints)
+{
+	struct fsdp_tensor *tensor = NULL;
+	CUstream stream;
+	pid_t broker = daemon_broker_pid(&stage.daemon);
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	stream = stream_make(gpu_nth(0));
+	cr_assert(zero(int, get_on("t/a", stream, 0, &tensor)));
+	/* It cannot see the death before it dies itself. */
+	kill(broker, SIGSTOP);
+	actor_kill(&stage.producer);
+	kill(broker, SIGKILL);
+	cr_assert(stream_finish(stream));
+	cr_expect(eq(int, fsdp_tensor_check(tensor), -EOWNERDEAD), "%s",
+		  fsdp_error());
+	fsdp_free(tensor);
+}

@@ -1,0 +1,137 @@
+#!/bin/bash
+# Training on devices, on the doubles of the driver and of NCCL: in one broker,
+# and in two brokers that stand for two nodes; with deaths on the way.
+#
+#   train_devices.sh FSDPD FSDPCTL MLP
+#
+# The doubles sum in the order of the ranks, as one process alone does, so that
+# the weights come out the same, bit by bit.
+set -u
+
+fsdpd=$1 fsdpctl=$2 mlp=$3
+dir=$(mktemp -d)
+FAKECUDA_DIR=$(mktemp -d -p /dev/shm)
+export FAKECUDA_DIR FAKECUDA_DEVICES=4
+unset XDG_RUNTIME_DIR FSDP_SOCKET
+daemons=()
+declare -A ranks=()
+
+finish()
+{
+	local rc=$? pid
+
+	for pid in "${ranks[@]}"; do
+		kill -9 "$pid" 2>/dev/null
+	done
+	for pid in "${daemons[@]}"; do
+		kill "$pid" 2>/dev/null && wait "$pid"
+	done
+	((rc)) && cat "$dir"/log* "$dir"/rank* 2>/dev/null
+	rm -rf "$dir" "$FAKECUDA_DIR"
+	exit $rc
+}
+trap finish EXIT
+cd "$dir" || exit 1
+
+check()
+{
+	local what=$1
+	shift
+	if ! "$@"; then
+		echo "FAILED: $what"
+		exit 1
+	fi
+	echo "ok: $what"
+}
+
+# node N: start the broker of a node.
+node()
+{
+	"$fsdpd" --supervised --socket "$dir/node$1" 2>"$dir/log$1" &
+	daemons+=($!)
+	for _ in {1..1000}; do
+		FSDP_SOCKET=$dir/node$1 "$fsdpctl" ping >/dev/null 2>&1 && break
+		sleep 0.01
+	done
+}
+
+# rank NODE RUN WORLD STEPS RANK ARGS...: start one, on the device of its number.
+rank()
+{
+	local node=$1 run=$2 world=$3 steps=$4 rank=$5
+	shift 5
+	FSDP_SOCKET=$dir/node$node "$mlp" --name "$run" --world "$world" \
+		--rank "$rank" --steps "$steps" --out "$dir/$run.bin" \
+		--device "$rank" "$@" >>"$dir/rank$rank" 2>&1 &
+	ranks[$rank]=$!
+}
+
+all_end()
+{
+	local rank rc=0
+
+	for rank in "${!ranks[@]}"; do
+		wait "${ranks[$rank]}" || rc=1
+		unset "ranks[$rank]"
+	done
+	return $rc
+}
+
+same_as_alone()
+{
+	local run=$1 world=$2 steps=$3
+
+	"$mlp" --alone --world "$world" --steps "$steps" --out alone.bin &&
+		cmp "$run.bin" alone.bin
+}
+
+node 1
+node 2
+
+for world in 1 2 4; do
+	for ((r = 0; r < world; r++)); do
+		rank 1 "plain$world" "$world" 10 "$r"
+	done
+	check "$world ranks train to the end" all_end
+	check "$world ranks have the weights of one process" \
+		same_as_alone "plain$world" "$world" 10
+done
+
+for r in 0 1 2 3; do
+	rank $((1 + r / 2)) nodes 4 10 "$r" --local 2 --id "$dir/id"
+done
+check "4 ranks of 2 nodes train to the end" all_end
+check "2 nodes have the weights of one process" same_as_alone nodes 4 10
+
+for r in 0 1 3; do
+	rank 1 killed 4 20 "$r"
+done
+rank 1 killed 4 20 2 --die-at 6
+victim=${ranks[2]}
+wait "$victim" 2>/dev/null
+check "rank 2 was killed" test $? = 137
+rank 1 killed 4 20 2
+check "the others went on with a new rank 2" all_end
+check "a death on the way changes no bit" same_as_alone killed 4 20
+
+for r in 0 1 2; do
+	rank $((1 + r / 2)) torn 4 20 "$r" --local 2 --id "$dir/id"
+done
+rank 2 torn 4 20 3 --local 2 --id "$dir/id" --die-at 6
+wait "${ranks[3]}" 2>/dev/null
+check "rank 3, of the other node, was killed" test $? = 137
+rank 2 torn 4 20 3 --local 2 --id "$dir/id"
+check "both nodes went on with a new rank 3" all_end
+check "a death on another node changes no bit" same_as_alone torn 4 20
+
+for r in 0 1; do
+	rank 1 broker 2 200 "$r"
+done
+for _ in {1..3000}; do
+	FSDP_SOCKET=$dir/node1 "$fsdpctl" comms --json 2>/dev/null |
+		grep -q '"step": *[1-9][0-9]' && break
+	sleep 0.01
+done
+kill -9 "$(pgrep -P "${daemons[0]}" | head -n 1)"
+check "the ranks went on after the broker's death" all_end
+check "the broker's death changes no bit" same_as_alone broker 2 200

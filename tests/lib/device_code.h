@@ -1,0 +1,26 @@
+/*
+ * The kernels' own code (cuda/kernels/kernels.cu), compiled for the CPU: so
+ * that it is tested where there is no GPU. Built where there is a C++ compiler.
+ */
+#pragma once
+#include "cuda/kernels/params.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum device_code {
+	DEVICE_COPY_IN,
+	DEVICE_COPY_OUT,
+	DEVICE_CHUNK_CAT,
+	DEVICE_GRAD_OUT,
+	DEVICE_GRAD_ADD,
+};
+
+/* Run all threads of a launch with `n_blocks` blocks, one after the other. */
+void device_code_run(enum device_code kernel,
+		     const struct kernels_params *params,
+		     unsigned int n_blocks);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,143 @@
+/*
+ * CUDA C++ for a CPU, as far as our kernels go: each thread is a call, one
+ * after the other, and what the compiler and the hardware give it is here.
+ *
+ * NaN comes out of conversions as it does on a GPU: all ones, without sign.
+ */
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#define __device__
+#define __global__
+#define __grid_constant__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct device_index {
+	unsigned int x;
+};
+static device_index threadIdx, blockIdx, gridDim;
+
+template <typename T> static inline T min(T a, T b)
+{
+	return a < b ? a : b;
+}
+
+/* --- bits ---------------------------------------------------------------- */
+
+template <typename TO, typename FROM> static inline TO device_cast(FROM from)
+{
+	TO to;
+
+	static_assert(sizeof(to) == sizeof(from), "the same bits");
+	std::memcpy(&to, &from, sizeof(to));
+	return to;
+}
+
+static inline float __uint_as_float(uint32_t bits)
+{
+	return device_cast<float>(bits);
+}
+
+static inline uint32_t __float_as_uint(float x)
+{
+	return device_cast<uint32_t>(x);
+}
+
+static inline double __longlong_as_double(long long bits)
+{
+	return device_cast<double>(bits);
+}
+
+static inline long long __double_as_longlong(double x)
+{
+	return device_cast<long long>(x);
+}
+
+/* --- arithmetic ---------------------------------------------------------- */
+
+static inline float __fadd_rn(float a, float b)
+{
+	return a + b;
+}
+
+static inline double __dadd_rn(double a, double b)
+{
+	return a + b;
+}
+
+static inline float __fmul_rn(float a, float b)
+{
+	return a * b;
+}
+
+static inline double __dmul_rn(double a, double b)
+{
+	return a * b;
+}
+
+static inline float __fdiv_rn(float a, float b)
+{
+	return a / b;
+}
+
+static inline double __ddiv_rn(double a, double b)
+{
+	return a / b;
+}
+
+/* --- conversions --------------------------------------------------------- */
+
+static inline float __double2float_rn(double x)
+{
+	return (float)x;
+}
+
+/* Towards zero: the neighbour, if it was rounded away from there. */
+static inline float __double2float_rz(double x)
+{
+	float nearest = (float)x;
+
+	if (std::fabs((double)nearest) > std::fabs(x))
+		nearest = std::nextafterf(nearest, 0);
+	return nearest;
+}
+
+/* To so many bits of mantissa: counted in units of the last place. The leading
+ * 1 of normal numbers adds one to the exponent's field. */
+static inline uint16_t device_small_of(float x, int n_mantissa, int least)
+{
+	unsigned int infinity = ((1u << (15 - n_mantissa)) - 1) << n_mantissa;
+	unsigned int sign = std::signbit(x) ? 0x8000 : 0, bits;
+	int exponent = least;
+
+	if (std::isnan(x))
+		return 0x7fff;
+	if (std::isinf(x))
+		return (uint16_t)(sign | infinity);
+	if (x != 0 && std::ilogb(x) > least)
+		exponent = std::ilogb(x);
+	bits = (unsigned int)(exponent - least) << n_mantissa;
+	bits += (unsigned int)std::nearbyint(
+		std::ldexp(std::fabs((double)x), n_mantissa - exponent));
+	return (uint16_t)(sign | (bits < infinity ? bits : infinity));
+}
+
+static inline float device_small_to(uint16_t bits, int n_mantissa, int least)
+{
+	unsigned int all = (1u << (15 - n_mantissa)) - 1;
+	unsigned int exponent = bits >> n_mantissa & all;
+	unsigned int mantissa = bits & ((1u << n_mantissa) - 1);
+	double value = mantissa;
+
+	if (exponent == all)
+		value = mantissa ? NAN : INFINITY;
+	else if (exponent == 0)
+		value = std::ldexp(value, least - n_mantissa);
+	else
+		value = std::ldexp(value + (1u << n_mantissa),
+				   (int)exponent - 1 + least - n_mantissa);
+	return (float)(bits & 0x8000 ? -value : value);
+}

@@ -1,0 +1,56 @@
+/*
+ * The devices of one test: those of the driver's double, which keeps what its
+ * processes share in a folder. Criterion runs each test in a process of its
+ * own, so each can set what else it wants of the double (FAKECUDA_...) before
+ * its first call of the driver. On a real driver it all means nothing.
+ *
+ *	TestSuite(vmm, .init = gpu_open, .fini = gpu_close);
+ */
+#pragma once
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static inline void gpu_open(void)
+{
+	char dir[] = "/dev/shm/fsdp-gpu-XXXXXX";
+
+	cr_assert(mkdtemp(dir) != NULL, "no folder for the devices");
+	setenv("FAKECUDA_DIR", dir, 1);
+}
+
+static inline void gpu_close(void)
+{
+	const char *path = getenv("FAKECUDA_DIR");
+	DIR *dir = opendir(path);
+
+	for (struct dirent *entry; dir && (entry = readdir(dir));)
+		(void)unlinkat(dirfd(dir), entry->d_name, 0);
+	if (dir)
+		closedir(dir);
+	(void)rmdir(path);
+}
+
+/* How often the process called a function of the driver ("MemCreate"), or made
+ * "contexts": FAKECUDA_COUNT=1 must be set for it. -1: it called none at all.
+ */
+static inline long gpu_count(pid_t pid, const char *what)
+{
+	char path[64], line[128], name[64];
+	long n, found = -1;
+	FILE *file;
+
+	(void)snprintf(path, sizeof(path), "%s/calls.%d",
+		       getenv("FAKECUDA_DIR"), (int)pid);
+	file = fopen(path, "re");
+	while (file && found < 0 && fgets(line, sizeof(line), file))
+		if (sscanf(line, "%63s %ld", name, &n) == 2 &&
+		    strcmp(name, what) == 0)
+			found = n;
+	if (file)
+		(void)fclose(file);
+	return found;
+}

@@ -1,0 +1,225 @@
+/*
+ * Reclaiming what a device still reads: a release leaves a fence, which value
+ * of which of its session's timelines the work ends with, and then lowers the
+ * count; the broker frees when the count is 0 and the fence is reached.
+ *
+ * One slot, held once by each of two threads of one session. Each has a stream
+ * with a timeline of its own, gives it work that reads, and releases; the entry
+ * has one fence for both, so the later release has its stream wait for the
+ * earlier one's fence. The broker takes the name away at some time. A device
+ * does not ring: the broker looks again at a deadline while only a fence is in
+ * the way. The process may die: its streams stop some time before its pidfd
+ * fires, not at once.
+ *
+ * Safe: work that reads finds the memory. Live: in the end the slot is free.
+ *
+ * Mutations, each of which must be found out:
+ *   LATE_FENCE      the fence is stored after the count was lowered
+ *   FENCE_FIRST     the broker reads the fence, then the count
+ *   NO_FENCE        the broker looks at the count alone
+ *   NO_COVER        a stream does not wait for the fence that is there
+ *   NO_DEADLINE     nobody looks again when a fence was in the way
+ *   EOF_IS_DEATH    the end of the connection drops holds and fences
+ */
+mtype = { PUBLISHED, LIMBO, FREE };
+mtype word = PUBLISHED;
+mtype = { READ, WAIT, SIGNAL };
+
+short delta = 1;	  /* granted is 1: two holds */
+byte fence_of, fence;	  /* the entry; fence_of 0: none, else a timeline */
+byte counter[3];	  /* the session's timelines, 1 and 2 */
+bool is_locked;		  /* the process's own lock of the fences */
+bool is_pending, bell;
+
+chan queue1 = [4] of { mtype, byte, byte };
+chan queue2 = [4] of { mtype, byte, byte };
+
+bool may_die, is_dying, is_dead, is_over;
+byte n_released, n_ended;
+
+#define GRANTED 1
+#define N_HOLDS (GRANTED + delta)
+
+/* --- the client ------------------------------------------------------------ */
+
+inline store_fence(timeline, value)
+{
+	fence_of = timeline;
+	fence = value
+}
+
+/* What was there is done when what is put there is. */
+inline cover(queue, timeline)
+{
+#ifndef NO_COVER
+	if
+	:: fence_of != 0 && fence_of != timeline ->
+		queue!WAIT, fence_of, fence
+	:: else
+	fi;
+#endif
+	value++;
+	queue!SIGNAL, timeline, value
+}
+
+inline lower()
+{
+	delta--;
+	if
+	:: word == LIMBO -> is_pending = true; bell = true
+	:: else
+	fi
+}
+
+proctype Thread(byte timeline; chan queue)
+{
+	byte value;
+	{
+		queue!READ, 0, 0;
+		d_step { !is_locked -> is_locked = true }
+		cover(queue, timeline);
+#ifdef LATE_FENCE
+		lower();
+		store_fence(timeline, value);
+		is_locked = false
+#else
+		store_fence(timeline, value);
+		is_locked = false;
+		lower()
+#endif
+	} unless { is_dying };
+	n_released++
+}
+
+/* --- the device ------------------------------------------------------------ */
+
+proctype Stream(chan queue)
+{
+	mtype what;
+	byte timeline, value;
+	{
+		do
+		:: queue?what, timeline, value ->
+			if
+			:: what == READ -> assert(word != FREE)
+			:: what == WAIT -> counter[timeline] >= value
+			:: what == SIGNAL -> counter[timeline] = value
+			fi
+		:: n_released == 2 && empty(queue) && !is_dying -> break
+		od
+	} unless { is_over };
+	n_ended++
+}
+
+/* Work ends a while after the process was killed, and then its pidfd fires. */
+proctype Reaper()
+{
+	if
+	:: may_die ->
+		is_dying = true;
+		is_over = true;
+		n_ended == 2;
+		is_dead = true
+	:: true
+	fi
+}
+
+/* --- the broker ------------------------------------------------------------ */
+
+inline is_fenced()
+{
+#ifdef NO_FENCE
+	fenced = false
+#else
+#ifndef FENCE_FIRST
+	whose = fence_of;
+	at = fence;
+#endif
+	fenced = whose != 0 && counter[whose] < at
+#endif
+}
+
+/* slot_settle() of broker/slot.c */
+inline settle()
+{
+	word = LIMBO;
+#ifdef FENCE_FIRST
+	whose = fence_of;
+	at = fence;
+#endif
+	if
+	:: is_gone -> word = FREE
+	:: !is_gone && N_HOLDS > 0 -> skip
+	:: else ->
+		is_fenced();
+		if
+		:: fenced ->
+#ifndef NO_DEADLINE
+			is_watched = true
+#else
+			skip
+#endif
+		:: else -> word = FREE
+		fi
+	fi;
+	d_step { whose = 0; at = 0; fenced = false }
+}
+
+inline bury()
+{
+	is_gone = true;
+	if
+	:: !is_named && word != FREE -> settle()
+	:: else
+	fi
+}
+
+active proctype Broker()
+{
+	bool is_named = true, is_gone, is_watched, fenced;
+	byte whose, at;
+
+	do
+	:: is_named -> is_named = false; settle()
+	:: bell ->
+		bell = false;
+		if
+		:: is_pending ->
+			is_pending = false;
+			if
+			:: word == LIMBO -> settle()
+			:: else
+			fi
+		:: else
+		fi
+	:: is_watched ->
+		is_watched = false;
+		if
+		:: word == LIMBO -> settle()
+		:: else
+		fi
+#ifdef EOF_IS_DEATH
+	:: is_dying && !is_gone -> bury()
+#else
+	:: is_dead && !is_gone -> bury()
+#endif
+	:: n_ended == 2 && n_released == 2 && !bell && !is_named &&
+	   !is_watched && is_gone == is_dying -> break
+	od;
+	assert(word == FREE)
+}
+
+init
+{
+	atomic {
+		if
+		:: may_die = true
+		:: skip
+		fi;
+		run Thread(1, queue1);
+		run Thread(2, queue2);
+		run Stream(queue1);
+		run Stream(queue2);
+		run Reaper()
+	}
+}

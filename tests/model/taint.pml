@@ -1,0 +1,208 @@
+/*
+ * A tensor that is published before its contents are there, and a writer that
+ * dies before its device has written them.
+ *
+ * One slot. Its writer's device writes and then raises a counter; the tensor
+ * is published with the order "when the counter says 1". A reader acquires it
+ * as shm/refs.h has it (without a system call while the word says PUBLISHED and
+ * nothing else, else by asking), waits for the counter, looks whether the
+ * tensor is tainted, reads, and releases. The writer may die at any time. The
+ * broker taints what was not written, poisons the counter, takes the name away,
+ * and reclaims.
+ *
+ * Safe: who reads what is not written knows that it is tainted, and memory
+ * that a device may still write is not used again. Live: nobody waits for
+ * ever, and in the end the slot is free.
+ *
+ * Mutations, each of which must be found out:
+ *   POISON_FIRST    the poison, then the taint
+ *   LOOK_FIRST      the reader looks for the taint before it waits
+ *   NO_POISON       nobody lets go of those who wait for a dead writer
+ *   IGNORE_ORDER    memory is freed before its writer's work is done
+ *   WHOLE_WORD      a release compares the word with LIMBO, taint and all
+ */
+#define FREE 0
+#define PUBLISHED 1
+#define LIMBO 2
+#define TAINTED 4
+#define STATE(word) ((word) % TAINTED)
+#define IS_TAINTED(word) ((word) >= TAINTED)
+#define POISON 9
+
+byte word = PUBLISHED;
+byte counter;
+bool is_written;
+short delta; /* the reader's */
+short granted;
+bool is_pending, bell;
+bool wants, is_refused, is_given; /* a request of the reader */
+bool may_die, is_killed, is_idle, is_dead; /* the writer */
+bool is_done;
+
+/* --- the writer's device --------------------------------------------------- */
+
+proctype Device()
+{
+	{
+		assert(STATE(word) != FREE);
+		is_written = true;
+		counter = 1
+	} unless { is_killed };
+	is_idle = true
+}
+
+/* Its pidfd fires when nothing of it is left on the device. */
+proctype Reaper()
+{
+	if
+	:: may_die -> is_killed = true; is_idle; is_dead = true
+	:: true
+	fi
+}
+
+/* --- the reader ------------------------------------------------------------ */
+
+inline look()
+{
+	if
+#ifdef WHOLE_WORD
+	:: word == LIMBO -> is_pending = true; bell = true
+#else
+	:: STATE(word) == LIMBO -> is_pending = true; bell = true
+#endif
+	:: else
+	fi
+}
+
+inline release()
+{
+	delta--;
+	look()
+}
+
+inline read()
+{
+#ifdef LOOK_FIRST
+	tainted = IS_TAINTED(word);
+#endif
+	counter >= 1;
+#ifndef LOOK_FIRST
+	tainted = IS_TAINTED(word);
+#endif
+	assert(STATE(word) != FREE);
+	assert(is_written || tainted);
+	tainted = false
+}
+
+proctype Reader()
+{
+	bool tainted;
+
+	delta++;
+	if
+	:: word == PUBLISHED -> read(); release()
+	:: else ->
+		release();
+		wants = true;
+		if
+		:: is_given -> read(); release()
+		:: is_refused
+		fi
+	fi;
+	is_done = true
+}
+
+/* --- the broker ------------------------------------------------------------ */
+
+inline settle()
+{
+	word = (word - STATE(word)) + LIMBO;
+	if
+	:: granted + delta > 0 -> skip
+	:: else ->
+		if
+#ifndef IGNORE_ORDER
+		:: is_ordered && counter < 1 -> is_watched = true
+		:: else -> word = FREE
+#else
+		:: true -> word = FREE
+#endif
+		fi
+	fi
+}
+
+/* session_end() of broker/session.c */
+inline bury()
+{
+#ifdef POISON_FIRST
+	is_late = counter < 1;
+	counter = POISON;
+	if
+	:: is_late -> word = word + TAINTED
+	:: else
+	fi;
+#else
+	if
+	:: counter < 1 && STATE(word) != FREE -> word = word + TAINTED
+	:: else
+	fi;
+#ifndef NO_POISON
+	counter = POISON;
+#endif
+#endif
+	is_ordered = false;
+	is_buried = true;
+	if
+	:: STATE(word) == LIMBO -> settle()
+	:: else
+	fi
+}
+
+active proctype Broker()
+{
+	bool is_named = true, is_ordered = true, is_buried, is_watched, is_late;
+
+	do
+	:: is_named -> is_named = false; settle()
+	:: wants ->
+		wants = false;
+		if
+		:: is_named -> granted++; is_given = true
+		:: else -> is_refused = true
+		fi
+	:: bell ->
+		bell = false;
+		if
+		:: is_pending ->
+			is_pending = false;
+			if
+			:: STATE(word) == LIMBO -> settle()
+			:: else
+			fi
+		:: else
+		fi
+	:: is_watched ->
+		is_watched = false;
+		if
+		:: STATE(word) == LIMBO -> settle()
+		:: else
+		fi
+	:: is_dead && !is_buried -> bury()
+	:: is_done && !is_named && !bell && !is_watched &&
+	   is_buried == is_killed -> break
+	od;
+	assert(word == FREE)
+}
+
+init
+{
+	atomic {
+		if
+		:: may_die = true
+		:: skip
+		fi;
+		run Device();
+		run Reaper();
+		run Reader()
+	}
+}

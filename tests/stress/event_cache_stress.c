@@ -1,0 +1,87 @@
+/*
+ * The event cache under threads that come, go, and put back each other's
+ * events: an event is one thread's at a time.
+ *
+ * A thread that has taken an event writes a mark into it, with plain stores,
+ * and leaves it on a table from which another one puts it back. Two owners at
+ * once see each other's mark, and are a race under ThreadSanitizer.
+ */
+#include "cuda/event_cache.h"
+#include "proto/error.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define N_THREADS 4
+#define N_ROUNDS  20   /* of threads */
+#define N_TAKEN   2000 /* by each thread */
+#define N_SEATS   64
+
+static const struct device *gpu;
+static _Atomic(struct event *) table[N_SEATS];
+
+static void check(bool is_true, const char *what)
+{
+	if (is_true)
+		return;
+	fprintf(stderr, "event_cache_stress: %s\n", what);
+	abort();
+}
+
+/* Not in a bin, so its link is ours to write. */
+static void mark(struct event *event)
+{
+	event->next = event;
+}
+
+static void unmark_and_put(struct event *event)
+{
+	check(event->next == event, "an event had two owners");
+	event->next = NULL;
+	event_cache_put(event);
+}
+
+static void *work(void *data)
+{
+	unsigned int seed = (unsigned int)(uintptr_t)data;
+	struct event *event;
+	int i;
+
+	for (i = 0; i < N_TAKEN; i++) {
+		check(event_cache_take(gpu, i % EVENT_KINDS, &event, NULL) == 0,
+		      "there is no event");
+		check(event->kind == (enum event_kind)(i % EVENT_KINDS),
+		      "an event is of another kind");
+		mark(event);
+		event = atomic_exchange(&table[rand_r(&seed) % N_SEATS], event);
+		if (event)
+			unmark_and_put(event);
+	}
+	return NULL;
+}
+
+int main(void)
+{
+	pthread_t threads[N_THREADS];
+	struct error err = ERROR_NULL;
+	uint32_t n, round, i;
+
+	if (device_list(&gpu, &n, &err) < 0) {
+		fprintf(stderr, "event_cache_stress: %s\n", err.msg);
+		return EXIT_FAILURE;
+	}
+	for (round = 0; round < N_ROUNDS; round++) {
+		for (i = 0; i < N_THREADS; i++)
+			check(pthread_create(&threads[i], NULL, work,
+					     (void *)(uintptr_t)(round * 100 +
+								 i)) == 0,
+			      "there is no thread");
+		for (i = 0; i < N_THREADS; i++)
+			pthread_join(threads[i], NULL);
+	}
+	for (i = 0; i < N_SEATS; i++)
+		if (table[i])
+			unmark_and_put(table[i]);
+	return EXIT_SUCCESS;
+}

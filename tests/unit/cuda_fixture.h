@@ -1,0 +1,121 @@
+/*
+ * A machine with two GPUs for one test: the driver double that FSDP_LIBCUDA
+ * names, with a folder of its own, so that tests can run side by side.
+ *
+ * Processes: a driver that was loaded does not survive fork(), so actors are
+ * started before the first machine_gpu().
+ */
+#pragma once
+#include "cuda/context.h"
+#include "proto/error.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <ftw.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static char machine_dir[] = "/dev/shm/fsdp-unit-XXXXXX";
+
+static inline void machine_begin(void)
+{
+	cr_assert(mkdtemp(machine_dir) != NULL);
+	setenv("FAKECUDA_DIR", machine_dir, 1);
+}
+
+static inline int machine_remove(const char *path, const struct stat *status,
+				 int type, struct FTW *ftw)
+{
+	(void)status, (void)type, (void)ftw;
+	return remove(path);
+}
+
+static inline void machine_end(void)
+{
+	nftw(machine_dir, machine_remove, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static inline const struct device *machine_gpu(uint32_t i)
+{
+	const struct device *devices;
+	struct error err = ERROR_NULL;
+	uint32_t n;
+
+	if (device_list(&devices, &n, &err) < 0) {
+		fprintf(stderr, "%s\n", err.msg);
+		abort();
+	}
+	if (i >= n)
+		cr_skip_test("needs %u GPUs", i + 1);
+	return &devices[i];
+}
+
+/* For code that has no return value to look at, also in actors. */
+#define MUST(condition)                                                        \
+	do                                                                     \
+		if (!(condition)) {                                            \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__,     \
+				#condition);                                   \
+			abort();                                               \
+		}                                                              \
+	while (0)
+
+/* --- streams ----------------------------------------------------------------
+ */
+
+static inline CUstream gpu_stream(const struct device *device)
+{
+	CUstream stream;
+
+	MUST(context_enter(device, NULL) == 0);
+	MUST(cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	context_leave();
+	return stream;
+}
+
+static inline void gpu_run(const struct device *device, CUstream stream,
+			   CUhostFn fn, void *data)
+{
+	MUST(context_enter(device, NULL) == 0);
+	MUST(cu.LaunchHostFunc(stream, fn, data) == CUDA_SUCCESS);
+	context_leave();
+}
+
+static inline CUresult gpu_query(const struct device *device, CUstream stream)
+{
+	CUresult result;
+
+	MUST(context_enter(device, NULL) == 0);
+	result = cu.StreamQuery(stream);
+	context_leave();
+	return result;
+}
+
+static inline CUresult gpu_sync(const struct device *device, CUstream stream)
+{
+	CUresult result;
+
+	MUST(context_enter(device, NULL) == 0);
+	result = cu.StreamSynchronize(stream);
+	context_leave();
+	return result;
+}
+
+/* For gpu_run(): hold the stream up until somebody posts. */
+static inline void gate_pass(void *sem)
+{
+	while (sem_wait(sem) < 0)
+		;
+}
+
+/* Memory that actors started later share. */
+static inline void *shared_memory(size_t size)
+{
+	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	MUST(at != MAP_FAILED);
+	return at;
+}

@@ -1,0 +1,226 @@
+/*
+ * What the tests of the driver's double share. They call it directly: it is
+ * linked, not loaded.
+ *
+ * Other processes (tests/lib/actor.h) are started before cuInit().
+ */
+#pragma once
+#include "cuda/driver_api.h"
+#include "tests/lib/actor.h"
+#include "tests/lib/gpu.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <sched.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#define MIB   (UINT64_C(1) << 20)
+#define CHUNK (2 * MIB)
+
+/* Also in actors and threads, where there is no cr_assert(). */
+#define MUST(condition)                                                        \
+	do                                                                     \
+		if (!(condition)) {                                            \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__,     \
+				#condition);                                   \
+			abort();                                               \
+		}                                                              \
+	while (0)
+#define OK(call) MUST((call) == CUDA_SUCCESS)
+
+#define EXPECT_RESULT(call, result) cr_expect(eq(int, (int)(call), (result)))
+
+static inline void leave_at_once(void)
+{
+	_exit(7);
+}
+
+/* For a forked child: end by exit(), with status 7, but without the search for
+ * leaks, which takes its parent's threads for its own. */
+static inline void expect_exit(void)
+{
+	MUST(atexit(leave_at_once) == 0); /* runs after the double's */
+}
+
+static inline CUcontext use_device(CUdevice device)
+{
+	CUcontext context;
+
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context, device));
+	OK(cuCtxSetCurrent(context));
+	return context;
+}
+
+static inline CUstream new_stream(void)
+{
+	CUstream stream;
+
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	return stream;
+}
+
+static inline CUmemAllocationProp vmm_prop(CUdevice device)
+{
+	return (CUmemAllocationProp){
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes =
+			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, device},
+	};
+}
+
+static inline CUresult vmm_try(uint64_t size, CUmemGenericAllocationHandle *ret)
+{
+	CUmemAllocationProp prop = vmm_prop(0);
+
+	return cuMemCreate(ret, size, &prop, 0);
+}
+
+static inline CUmemGenericAllocationHandle vmm_new(uint64_t size)
+{
+	CUmemGenericAllocationHandle handle;
+
+	OK(vmm_try(size, &handle));
+	return handle;
+}
+
+static inline int vmm_fd(CUmemGenericAllocationHandle handle)
+{
+	int fd = -1;
+
+	OK(cuMemExportToShareableHandle(
+		&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	return fd;
+}
+
+static inline CUresult vmm_import(int fd, CUmemGenericAllocationHandle *ret)
+{
+	return cuMemImportFromShareableHandle(
+		ret, (void *)(intptr_t)fd,
+		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+static inline CUresult vmm_access(CUdeviceptr at, uint64_t size,
+				  CUmemAccess_flags flags)
+{
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, flags};
+
+	return cuMemSetAccess(at, size, &access, 1);
+}
+
+static inline CUdeviceptr vmm_map_at(CUmemGenericAllocationHandle handle,
+				     uint64_t size, CUmemAccess_flags flags)
+{
+	CUdeviceptr at;
+
+	OK(cuMemAddressReserve(&at, size, 0, 0, 0));
+	OK(cuMemMap(at, size, 0, handle, 0));
+	if (flags)
+		OK(vmm_access(at, size, flags));
+	return at;
+}
+
+static inline void vmm_unmap_at(CUdeviceptr at, uint64_t size)
+{
+	OK(cuMemUnmap(at, size));
+	OK(cuMemAddressFree(at, size));
+}
+
+/* 64-bit words of device memory, by copies that wait. */
+static inline uint64_t peek(CUdeviceptr at)
+{
+	uint64_t value = 0;
+
+	OK(cuMemcpyDtoH(&value, at, sizeof(value)));
+	return value;
+}
+
+static inline void poke(CUdeviceptr at, uint64_t value)
+{
+	OK(cuMemcpyHtoD(at, &value, sizeof(value)));
+	OK(cuStreamSynchronize(NULL));
+}
+
+/* A page of words that streams and CPU share. */
+struct words {
+	_Atomic uint64_t *host;
+	CUdeviceptr device;
+};
+
+static inline struct words new_words(void)
+{
+	struct words words;
+	void *at;
+
+	OK(cuMemHostAlloc(&at, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+	OK(cuMemHostGetDevicePointer(&words.device, at, 0));
+	words.host = at;
+	return words;
+}
+
+/*
+ * Has the stream come as far as this before it should? It copies word 2 to
+ * word 3; the test calls arrive() before it lets it go, and then, if all is
+ * well, word 3 is 1.
+ */
+static inline void look(CUstream stream, const struct words *words)
+{
+	OK(cuMemcpyAsync(words->device + 24, words->device + 16, 8, stream));
+}
+
+static inline void arrive(const struct words *words)
+{
+	/* a chance for the stream to be wrong; if it takes none, no harm */
+	for (int i = 0; i < 2000; i++)
+		sched_yield();
+	words->host[2] = 1;
+}
+
+static inline void *shared_memory(size_t size)
+{
+	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	MUST(at != MAP_FAILED);
+	return at;
+}
+
+/* A file descriptor between processes, through a socket made before. */
+static inline void send_fd(int sock, int fd)
+{
+	char control[CMSG_SPACE(sizeof(int))] = {0};
+	struct iovec part = {"f", 1};
+	struct msghdr message = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control),
+	};
+	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+	header->cmsg_level = SOL_SOCKET;
+	header->cmsg_type = SCM_RIGHTS;
+	header->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+	MUST(sendmsg(sock, &message, 0) == 1);
+}
+
+static inline int receive_fd(int sock)
+{
+	char control[CMSG_SPACE(sizeof(int))], byte;
+	struct iovec part = {&byte, 1};
+	struct msghdr message = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control),
+	};
+	int fd;
+
+	MUST(recvmsg(sock, &message, MSG_CMSG_CLOEXEC) == 1);
+	MUST(message.msg_controllen > 0);
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
+	return fd;
+}

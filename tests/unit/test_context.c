@@ -1,0 +1,267 @@
+/*
+ * Contexts: entered and left without a trace, and refused with the reason.
+ */
+#include "cuda/context.h"
+#include "proto/error.h"
+#include "tests/lib/gpu.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/wait.h>
+
+TestSuite(context, .init = gpu_open, .fini = gpu_close);
+
+static bool says(const struct error *err, const char *part)
+{
+	return strstr(err->msg, part);
+}
+
+static const struct device *device(uint32_t i)
+{
+	const struct device *devices = NULL;
+	struct error err = ERROR_NULL;
+	uint32_t n = 0;
+
+	cr_assert(zero(int, device_list(&devices, &n, &err)), "%s", err.msg);
+	cr_assert(gt(u32, n, i));
+	return &devices[i];
+}
+
+static void enter(uint32_t i)
+{
+	struct error err = ERROR_NULL;
+
+	cr_assert(zero(int, context_enter(device(i), &err)), "%s", err.msg);
+}
+
+static CUcontext current(void)
+{
+	CUcontext context = NULL;
+
+	cr_assert(zero(int, cu.CtxGetCurrent(&context)));
+	return context;
+}
+
+static CUdevice current_device(void)
+{
+	CUdevice ordinal = -1;
+
+	cr_assert(zero(int, cu.CtxGetDevice(&ordinal)));
+	return ordinal;
+}
+
+Test(context, a_thread_without_one_is_without_one_again)
+{
+	enter(1);
+	cr_expect(eq(int, current_device(), 1));
+	context_leave();
+	cr_expect(current() == NULL);
+}
+
+Test(context, the_callers_own_is_put_back)
+{
+	CUcontext own;
+
+	enter(0);
+	own = current();
+	enter(1);
+	cr_expect(current() != own);
+	enter(0);
+	cr_expect(current() == own);
+	context_leave();
+	context_leave();
+	cr_expect(current() == own);
+	context_leave();
+}
+
+Test(context, it_is_the_primary_one_that_others_use)
+{
+	CUcontext primary;
+
+	enter(0);
+	cr_assert(zero(int, cu.DevicePrimaryCtxRetain(&primary, 0)));
+	cr_expect(current() == primary);
+	context_leave();
+}
+
+static void *enter_many_times(void *data)
+{
+	(void)data;
+	for (int i = 0; i < 100; i++) {
+		if (context_enter(device(0), NULL) < 0)
+			return "enter";
+		context_leave();
+	}
+	return NULL;
+}
+
+Test(context, threads_share_it_and_it_is_retained_once)
+{
+	pthread_t threads[4];
+	void *what;
+
+	setenv("FAKECUDA_FAIL", "DevicePrimaryCtxRetain:2+:999", 1);
+	(void)device(0);
+	for (int i = 0; i < 4; i++)
+		cr_assert(zero(int, pthread_create(&threads[i], NULL,
+						   enter_many_times, NULL)));
+	for (int i = 0; i < 4; i++) {
+		cr_assert(zero(int, pthread_join(threads[i], &what)));
+		cr_expect(what == NULL);
+	}
+}
+
+Test(context, one_that_cannot_be_made_now_can_be_made_later)
+{
+	struct error err = ERROR_NULL;
+
+	setenv("FAKECUDA_FAIL", "DevicePrimaryCtxRetain:1:2", 1);
+	cr_expect(eq(int, context_enter(device(0), &err), -ENOMEM));
+	cr_expect(says(&err, "make a context on device GPU-"), "%s", err.msg);
+	cr_expect(current() == NULL);
+	enter(0);
+	context_leave();
+}
+
+/* Have a context in another process until *ret is closed. */
+static pid_t hold_elsewhere(int *ret)
+{
+	int ready[2], end[2];
+	char byte;
+	pid_t pid;
+
+	cr_assert(zero(int, pipe(ready)));
+	cr_assert(zero(int, pipe(end)));
+	/* Before the driver is loaded; and Criterion's assertions do not work
+	 * in a forked child. */
+	pid = fork();
+	if (pid == 0) {
+		const struct device *devices;
+		uint32_t n;
+
+		close(end[1]);
+		if (device_list(&devices, &n, NULL) < 0 ||
+		    context_enter(&devices[0], NULL) < 0 ||
+		    write(ready[1], "x", 1) != 1)
+			_exit(1);
+		_exit(read(end[0], &byte, 1) == 0 ? 0 : 1);
+	}
+	close(ready[1]);
+	cr_assert(eq(int, (int)read(ready[0], &byte, 1), 1));
+	*ret = end[1];
+	return pid;
+}
+
+Test(context, in_exclusive_mode_the_second_process_is_refused)
+{
+	struct error err = ERROR_NULL;
+	pid_t pid;
+	int end;
+
+	setenv("FAKECUDA_COMPUTE_MODE", "exclusive_process", 1);
+	pid = hold_elsewhere(&end);
+	cr_expect(eq(int, context_enter(device(0), &err), -EBUSY));
+	cr_expect(says(&err, "exclusive-process mode"), "%s", err.msg);
+	cr_expect(says(&err, "-c DEFAULT"), "%s", err.msg);
+	close(end);
+	cr_assert(eq(int, waitpid(pid, NULL, 0), pid));
+	enter(0);
+	context_leave();
+}
+
+Test(context, in_prohibited_mode_every_process_is_refused)
+{
+	struct error err = ERROR_NULL;
+
+	setenv("FAKECUDA_COMPUTE_MODE", "prohibited", 1);
+	cr_expect(eq(int, context_enter(device(0), &err), -EPERM));
+	cr_expect(says(&err, "prohibited mode"), "%s", err.msg);
+}
+
+static CUstream make_stream(uint32_t i)
+{
+	CUstream stream = NULL;
+
+	enter(i);
+	cr_assert(zero(int, cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING)));
+	context_leave();
+	return stream;
+}
+
+Test(context, a_stream_of_the_device_is_accepted)
+{
+	CUstream stream = make_stream(0);
+
+	cr_expect(zero(int, context_check_stream(device(0), stream, NULL)));
+	cr_expect(zero(
+		int, context_check_stream(device(0), CU_STREAM_LEGACY, NULL)));
+	cr_expect(zero(int, context_check_stream(device(0),
+						 CU_STREAM_PER_THREAD, NULL)));
+	cr_expect(current() == NULL);
+}
+
+Test(context, a_stream_of_another_device_is_refused_naming_both)
+{
+	CUstream stream = make_stream(1);
+	struct error err = ERROR_NULL;
+	char text[DEVICE_TEXT_SIZE];
+
+	cr_expect(eq(int, context_check_stream(device(0), stream, &err),
+		     -EINVAL));
+	for (uint32_t i = 0; i < 2; i++) {
+		device_format(&device(i)->uuid, text);
+		cr_expect(says(&err, text), "%s", err.msg);
+	}
+	cr_expect(current() == NULL);
+}
+
+static CUresult say_capturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+	(void)stream;
+	*status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	return CUDA_SUCCESS;
+}
+
+Test(context, a_stream_that_is_captured_is_refused)
+{
+	CUstream stream = make_stream(0);
+	struct error err = ERROR_NULL;
+
+	/* The double has no graphs. */
+	cu.StreamIsCapturing = say_capturing;
+	cr_expect(eq(int, context_check_stream(device(0), stream, &err),
+		     -EINVAL));
+	cr_expect(says(&err, "graph"), "%s", err.msg);
+	cr_expect(current() == NULL);
+}
+
+Test(context, waiting_for_a_device_waits_for_its_streams)
+{
+	CUstream stream = make_stream(0);
+	CUdeviceptr memory;
+
+	enter(0);
+	cr_assert(zero(int, cu.MemAlloc(&memory, 64)));
+	for (int i = 0; i < 20; i++)
+		cr_assert(zero(int, cu.MemsetD8Async(memory, 1, 64, stream)));
+	context_leave();
+	cr_expect(zero(int, context_synchronize(device(0), NULL)));
+	enter(0);
+	cr_expect(zero(int, cu.StreamQuery(stream)));
+	context_leave();
+}
+
+Test(context, what_is_no_stream_is_refused)
+{
+	CUstream stream = make_stream(0);
+	struct error err = ERROR_NULL;
+
+	enter(0);
+	cr_assert(zero(int, cu.StreamDestroy(stream)));
+	context_leave();
+	cr_expect(lt(int, context_check_stream(device(0), stream, &err), 0));
+	cr_expect(says(&err, "stream"), "%s", err.msg);
+	cr_expect(current() == NULL);
+}

@@ -1,0 +1,271 @@
+/*
+ * Devices: found by UUID, without a context.
+ */
+#include "cuda/device.h"
+#include "proto/error.h"
+#include "tests/lib/gpu.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define FORM "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+
+static bool says(const struct error *err, const char *part)
+{
+	return strstr(err->msg, part);
+}
+
+TestSuite(device, .init = gpu_open, .fini = gpu_close);
+
+static const struct device *list(uint32_t wanted)
+{
+	const struct device *devices = NULL;
+	struct error err = ERROR_NULL;
+	uint32_t n = 0;
+
+	cr_assert(zero(int, device_list(&devices, &n, &err)), "%s", err.msg);
+	cr_assert(eq(u32, n, wanted));
+	return devices;
+}
+
+Test(device, a_uuid_is_its_text_and_back)
+{
+	const char text[] = "GPU-01234567-89ab-cdef-0123-456789abcdef";
+	struct device_uuid uuid;
+	char again[DEVICE_TEXT_SIZE];
+
+	cr_assert(zero(int, device_parse(text, &uuid, NULL)));
+	cr_expect(eq(int, uuid.bytes[0], 0x01));
+	cr_expect(eq(int, uuid.bytes[15], 0xef));
+	device_format(&uuid, again);
+	cr_expect(eq(str, again, (char *)text));
+	cr_assert(zero(int,
+		       device_parse("GPU-01234567-89AB-CDEF-0123-456789ABCDEF",
+				    &uuid, NULL)));
+	device_format(&uuid, again);
+	cr_expect(eq(str, again, (char *)text));
+}
+
+Test(device, other_texts_are_refused_with_the_form_that_is_wanted)
+{
+	static const char *const texts[] = {
+		"",
+		"0",
+		"GPU-",
+		"01234567-89ab-cdef-0123-456789abcdef",
+		"GPU-01234567-89ab-cdef-0123-456789abcde",
+		"GPU-01234567-89ab-cdef-0123-456789abcdef0",
+		"GPU-01234567-89ab-cdef-0123-456789abcdeg",
+		"GPU-0123456789ab-cdef-0123-456789abcdef",
+		/* host memory is no device */
+		"GPU-00000000-0000-0000-0000-000000000000",
+	};
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+		struct device_uuid uuid = {{7}};
+		struct error err = ERROR_NULL;
+
+		cr_expect(
+			eq(int, device_parse(texts[i], &uuid, &err), -EINVAL));
+		cr_expect(says(&err, FORM), "%s", err.msg);
+		cr_expect(eq(int, uuid.bytes[0], 7));
+	}
+}
+
+Test(device, each_is_found_by_its_uuid)
+{
+	const struct device *devices, *found;
+
+	setenv("FAKECUDA_DEVICES", "3", 1);
+	devices = list(3);
+	for (int i = 0; i < 3; i++) {
+		cr_expect(not(device_uuid_is_host(&devices[i].uuid)));
+		cr_assert(
+			zero(int, device_find(&devices[i].uuid, &found, NULL)));
+		cr_expect(eq(ptr, (void *)found, (void *)&devices[i]));
+		cr_expect(eq(int, found->ordinal, i));
+	}
+}
+
+Test(device, what_it_is_and_can_do_is_known)
+{
+	const struct device *device;
+
+	setenv("FAKECUDA_MEM_MB", "512", 1);
+	device = list(2);
+	cr_expect(eq(u64, device->memory, UINT64_C(512) << 20));
+	cr_expect(eq(u64, device->granularity, UINT64_C(2) << 20));
+	cr_expect(device->name[0] != 0);
+	cr_expect(device->has_vmm && device->has_posix_fd);
+	cr_expect(device->has_fabric && device->has_rdma);
+	cr_expect(device->has_wait_value && device->has_ipc_events);
+	cr_expect(device->has_readonly_register);
+}
+
+Test(device, what_it_cannot_do_is_known_too)
+{
+	const struct device *device;
+
+	setenv("FAKECUDA_WITHOUT",
+	       "posix_fd,fabric,rdma,memops,ipc_events,readonly_register", 1);
+	device = list(2);
+	cr_expect(device->has_vmm);
+	cr_expect(not(device->has_posix_fd));
+	cr_expect(not(device->has_fabric));
+	cr_expect(not(device->has_rdma));
+	cr_expect(not(device->has_wait_value));
+	cr_expect(not(device->has_ipc_events));
+	cr_expect(not(device->has_readonly_register));
+}
+
+Test(device, a_driver_older_than_an_attribute_has_not_the_feature)
+{
+	const struct device *device;
+
+	/* The third that is asked for. */
+	setenv("FAKECUDA_FAIL", "DeviceGetAttribute:3:1", 1);
+	device = list(2);
+	cr_expect(not(device->has_fabric));
+	cr_expect(device->has_posix_fd && device->has_rdma);
+}
+
+Test(device, a_feature_without_its_functions_is_none)
+{
+	const struct device *device;
+
+	setenv("FSDP_LIBCUDA", DRIVER_WITHOUT_OPTIONAL, 1);
+	device = list(2);
+	cr_expect(not(device->has_wait_value));
+	cr_expect(not(device->has_ipc_events));
+	cr_expect(device->has_readonly_register);
+}
+
+Test(device, finding_them_makes_no_context)
+{
+	setenv("FAKECUDA_COUNT", "1", 1);
+	(void)list(2);
+	cr_expect(eq(long, gpu_count(getpid(), "DeviceGetUuid"), 2));
+	cr_expect(zero(long, gpu_count(getpid(), "contexts")));
+}
+
+Test(device, an_unknown_one_is_refused_with_a_list_of_those_there_are)
+{
+	struct device_uuid uuid = {{1, 2, 3}};
+	const struct device *found = NULL, *devices;
+	struct error err = ERROR_NULL;
+	char text[DEVICE_TEXT_SIZE];
+
+	setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
+	devices = list(2);
+	cr_expect(eq(int, device_find(&uuid, &found, &err), -ENODEV));
+	cr_expect(zero(ptr, (void *)found));
+	for (int i = 0; i < 2; i++) {
+		device_format(&devices[i].uuid, text);
+		cr_expect(says(&err, text), "%s", err.msg);
+	}
+	cr_expect(says(&err, "GPU-01020300-"), "%s", err.msg);
+	cr_expect(says(&err, "CUDA_VISIBLE_DEVICES=\"1,0\""), "%s", err.msg);
+}
+
+Test(device, without_a_driver_there_are_none)
+{
+	struct device_uuid uuid = {{1}};
+	const struct device *found;
+	struct error err = ERROR_NULL;
+
+	setenv("FSDP_LIBCUDA", "/nonexistent", 1);
+	cr_expect(eq(int, device_find(&uuid, &found, &err), -ENODEV));
+	cr_expect(says(&err, "no CUDA driver"), "%s", err.msg);
+}
+
+Test(device, one_that_cannot_be_asked_is_an_error_with_its_number)
+{
+	const struct device *devices;
+	struct error err = ERROR_NULL;
+	uint32_t n;
+
+	setenv("FAKECUDA_FAIL", "DeviceGetUuid:2:999", 1);
+	cr_expect(eq(int, device_list(&devices, &n, &err), -EIO));
+	cr_expect(says(&err, "device 1"), "%s", err.msg);
+	/* and stays one */
+	cr_expect(eq(int, device_list(&devices, &n, NULL), -EIO));
+}
+
+Test(device, a_driver_that_cannot_count_them_is_an_error)
+{
+	const struct device *devices;
+	struct error err = ERROR_NULL;
+	uint32_t n;
+
+	setenv("FAKECUDA_FAIL", "DeviceGetCount:1:999", 1);
+	cr_expect(eq(int, device_list(&devices, &n, &err), -EIO));
+	cr_expect(says(&err, "count devices"), "%s", err.msg);
+}
+
+static void expect_unshareable(const char *mode, int code, const char *part)
+{
+	struct error err = ERROR_NULL;
+
+	setenv("FAKECUDA_COMPUTE_MODE", mode, 1);
+	cr_expect(eq(int, device_check_shareable(list(2), &err), code));
+	cr_expect(says(&err, part), "%s", err.msg);
+	cr_expect(says(&err, "-c DEFAULT"), "%s", err.msg);
+}
+
+Test(device, exclusive_process_mode_is_refused_with_the_way_out)
+{
+	expect_unshareable("exclusive_process", -EBUSY, "exclusive-process");
+}
+
+Test(device, prohibited_mode_is_refused_with_the_way_out)
+{
+	expect_unshareable("prohibited", -EPERM, "prohibited");
+}
+
+Test(device, the_default_mode_is_shareable)
+{
+	cr_expect(zero(int, device_check_shareable(list(2), NULL)));
+}
+
+/* As a process with MPS in its environment. */
+static void set_up_mps(void)
+{
+	char path[64];
+	FILE *control;
+
+	(void)snprintf(path, sizeof(path), "%s/control",
+		       getenv("FAKECUDA_DIR"));
+	control = fopen(path, "we");
+	cr_assert(control != NULL);
+	(void)fclose(control);
+	setenv("FAKECUDA_COUNT", "1", 1);
+	setenv("CUDA_MPS_PIPE_DIRECTORY", getenv("FAKECUDA_DIR"), 1);
+}
+
+Test(device, a_process_with_mps_in_its_environment_becomes_a_client)
+{
+	set_up_mps();
+	(void)list(2);
+	cr_expect(eq(long, gpu_count(getpid(), "mps_clients"), 1));
+}
+
+Test(device, a_process_that_left_mps_does_not)
+{
+	set_up_mps();
+	cr_expect(device_leave_mps());
+	(void)list(2);
+	cr_expect(zero(long, gpu_count(getpid(), "mps_clients")));
+}
+
+Test(device, mps_is_left_also_where_it_has_its_usual_folder)
+{
+	struct stat status;
+
+	unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+	cr_expect(not(device_leave_mps()));
+	cr_expect(
+		eq(int, stat(getenv("CUDA_MPS_PIPE_DIRECTORY"), &status), -1));
+	cr_expect(eq(int, errno, ENOTDIR)); /* nobody can make it */
+}

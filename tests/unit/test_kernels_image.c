@@ -1,0 +1,35 @@
+/*
+ * Builds with kernels and without: this program is linked as if nvcc had not
+ * been found.
+ */
+#include "cuda/kernels.h"
+#include "cuda/kernels/image.h"
+#include "proto/error.h"
+#include "tests/lib/gpu.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+
+TestSuite(kernels_image, .init = gpu_open, .fini = gpu_close);
+
+/* The double, which does not say that it is one, as a driver. */
+Test(kernels_image, a_build_without_nvcc_says_so)
+{
+	struct error err = ERROR_NULL;
+
+	setenv("FSDP_LIBCUDA", DRIVER_UNDECLARED, 1);
+	cr_assert(eq(int, kernels_image_is_real, 0));
+	cr_assert(eq(int, kernels_load(&err), -ENOSYS));
+	cr_assert(strstr(err.msg, "nvcc was not found when it was built") !=
+			  NULL,
+		  "%s", err.msg);
+}
+
+Test(kernels_image, the_double_has_kernels_of_its_own)
+{
+	struct error err = ERROR_NULL;
+
+	cr_assert(eq(int, kernels_load(&err), 0), "%s", err.msg);
+}

@@ -1,0 +1,118 @@
+/* Entries that a table refuses; what it makes of others, test_device_code.c and
+ * test_kernels.c see by what comes out. */
+#include "cuda/kernels_row.h"
+#include "proto/error.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+
+/* `part` of the sentence. */
+static void expect_refusal(enum kernels_kind kind,
+			   const struct kernels_entry *entry, const char *part)
+{
+	struct error err = ERROR_NULL;
+	struct kernels_row row;
+
+	cr_assert(eq(int, kernels_row_make(kind, entry, &row, &err), -EINVAL));
+	cr_assert(strstr(err.msg, part) != NULL, "%s", err.msg);
+}
+
+static const struct kernels_entry good = {
+	.from_dtype = DTYPE_F32,
+	.to_dtype = DTYPE_F32,
+	.numel = 24,
+	.padded_numel = 24,
+	.n_ranks = 2,
+	.stride = 48,
+	.n_rows = 3,
+	.part_numel = 4,
+};
+
+Test(kernels_row, casts_that_are_none_are_refused)
+{
+	struct kernels_entry entry = good;
+
+	entry.to_dtype = DTYPE_I32;
+	expect_refusal(KERNELS_COPY_IN, &entry, "f32 is not cast to i32");
+	entry.from_dtype = DTYPE_F8_E4M3;
+	entry.to_dtype = DTYPE_F32;
+	expect_refusal(KERNELS_COPY_OUT, &entry, "f8_e4m3 is not cast to f32");
+	entry.from_dtype = entry.to_dtype = DTYPE_C64;
+	expect_refusal(KERNELS_GRAD_OUT, &entry, "c64 is not cast to c64");
+	entry.from_dtype = DTYPE_I8;
+	entry.to_dtype = DTYPE_I16;
+	expect_refusal(KERNELS_CHUNK_CAT, &entry, "i8 is not cast to i16");
+	entry.to_dtype = DTYPE_U64;
+	expect_refusal(KERNELS_CHUNK_CAT, &entry, "i8 is not cast to u64");
+	entry.to_dtype = 99;
+	expect_refusal(KERNELS_COPY_IN, &entry, "i8 is not cast to ?");
+}
+
+Test(kernels_row, sizes_that_contradict_each_other_are_refused)
+{
+	struct kernels_entry entry = good;
+
+	entry.numel = 25;
+	expect_refusal(KERNELS_COPY_IN, &entry, "only 24 with padding");
+	entry.numel = entry.padded_numel = UINT64_MAX / 2;
+	expect_refusal(KERNELS_COPY_IN, &entry, "elements");
+	entry = good;
+	entry.part_numel = 5;
+	expect_refusal(KERNELS_CHUNK_CAT, &entry, "2 chunks of 3 times 5");
+	entry.part_numel = 3;
+	expect_refusal(KERNELS_COPY_OUT, &entry, "2 chunks of 3 times 3");
+	entry.part_numel = UINT64_MAX / 4;
+	expect_refusal(KERNELS_COPY_OUT, &entry, "2 chunks of 3 times");
+	entry = good;
+	entry.numel = 23; /* only one row has padding */
+	expect_refusal(KERNELS_COPY_OUT, &entry, "are not its 23");
+}
+
+/* Case 51 as the reference has it: f32 at byte 6. */
+Test(kernels_row, what_is_not_aligned_to_its_dtype_is_refused)
+{
+	struct kernels_entry entry = good;
+
+	entry.from = 6;
+	expect_refusal(KERNELS_COPY_OUT, &entry, "offsets 6 and 0");
+	entry.from = 0;
+	entry.to = 2;
+	expect_refusal(KERNELS_COPY_OUT, &entry, "offsets 0 and 2");
+	entry.to = 0;
+	entry.stride = 50;
+	expect_refusal(KERNELS_COPY_OUT, &entry, "a stride of 50 bytes");
+	entry.stride = 44;
+	expect_refusal(KERNELS_CHUNK_CAT, &entry, "a stride of 44 bytes");
+	entry.stride = UINT64_MAX / 4 * 4;
+	expect_refusal(KERNELS_CHUNK_CAT, &entry, "a stride of");
+}
+
+/* The number of tiles that n elements of that dtype are. */
+static uint64_t count_tiles(uint32_t dtype, uint64_t n)
+{
+	const struct kernels_entry entry = {
+		.from_dtype = dtype,
+		.to_dtype = dtype,
+		.numel = n,
+		.padded_numel = n,
+	};
+	struct kernels_row row;
+
+	cr_assert(eq(int,
+		     kernels_row_make(KERNELS_GRAD_OUT, &entry, &row, NULL),
+		     0));
+	return kernels_row_count_tiles(&row);
+}
+
+Test(kernels_row, a_tile_is_as_many_bytes_of_any_dtype)
+{
+	cr_assert(eq(u64, count_tiles(DTYPE_F32, 0), 0));
+	cr_assert(eq(u64, count_tiles(DTYPE_F32, 1), 1));
+	cr_assert(eq(u64, count_tiles(DTYPE_F32, KERNELS_TILE_SIZE / 4), 1));
+	cr_assert(
+		eq(u64, count_tiles(DTYPE_F32, KERNELS_TILE_SIZE / 4 + 1), 2));
+	cr_assert(eq(u64, count_tiles(DTYPE_F64, KERNELS_TILE_SIZE), 8));
+	cr_assert(eq(u64, count_tiles(DTYPE_BF16, KERNELS_TILE_SIZE), 2));
+}

@@ -1,0 +1,186 @@
+/*
+ * Loading NCCL: each way in which there can be none, or a wrong one, has its
+ * sentence, and so has each of its errors.
+ */
+#include "cuda/driver.h"
+#include "cuda/nccl.h"
+#include "proto/error.h"
+#include "tests/lib/gpu.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/wait.h>
+
+TestSuite(nccl, .init = gpu_open, .fini = gpu_close);
+
+static void expect_sentence(const struct error *err, const char *part)
+{
+	cr_expect(strstr(err->msg, part) != NULL, "no \"%s\" in: %s", part,
+		  err->msg);
+}
+
+/* Load what `path` names (NULL: the double) and be refused. */
+static void expect_refusal(const char *path, int code, const char *part)
+{
+	struct error err = ERROR_NULL;
+
+	if (path)
+		setenv("FSDP_LIBNCCL", path, 1);
+	cr_expect(eq(int, nccl_load(&err), code));
+	cr_expect(eq(int, err.code, code));
+	expect_sentence(&err, part);
+}
+
+Test(nccl, the_double_is_loaded_and_says_what_it_is)
+{
+	struct nccl_info info;
+
+	cr_assert(zero(int, nccl_load(NULL)));
+	nccl_describe(&info);
+	cr_expect(eq(int, info.version, NCCL_API_VERSION));
+	cr_expect(info.is_double);
+	cr_expect(eq(str, (char *)info.path, getenv("FSDP_LIBNCCL")));
+}
+
+Test(nccl, every_symbol_is_found)
+{
+	cr_assert(zero(int, nccl_load(NULL)));
+#define EXPECT_FOUND(name) cr_expect(nccl.name != NULL, "nccl" #name);
+	NCCL_SYMBOLS(EXPECT_FOUND)
+}
+
+Test(nccl, without_one_the_sentence_names_the_file)
+{
+	struct nccl_info info;
+
+	expect_refusal("/nonexistent/libnccl.so.2", -ENODEV,
+		       "/nonexistent/libnccl.so.2");
+	nccl_describe(&info);
+	cr_expect(zero(str, (char *)info.path));
+}
+
+Test(nccl, the_first_result_stays)
+{
+	char *path = strdup(getenv("FSDP_LIBNCCL"));
+
+	expect_refusal("/nonexistent/libnccl.so.2", -ENODEV, "install");
+	expect_refusal(path, -ENODEV, "/nonexistent/libnccl.so.2");
+	free(path);
+}
+
+Test(nccl, the_oldest_that_will_do_does)
+{
+	setenv("FAKENCCL_VERSION", "21900", 1);
+	cr_expect(zero(int, nccl_load(NULL)));
+}
+
+Test(nccl, one_that_is_too_old_is_refused)
+{
+	setenv("FAKENCCL_VERSION", "21805", 1);
+	expect_refusal(NULL, -ENOSYS, "it is 2.18.5, and 2.19 or a later 2");
+}
+
+Test(nccl, one_from_before_the_numbers_changed_is_refused)
+{
+	setenv("FAKENCCL_VERSION", "2804", 1);
+	expect_refusal(NULL, -ENOSYS, "it is 2.8.4,");
+}
+
+Test(nccl, one_of_the_next_series_is_refused)
+{
+	setenv("FAKENCCL_VERSION", "30000", 1);
+	expect_refusal(NULL, -ENOSYS, "it is 3.0.0,");
+}
+
+Test(nccl, one_without_a_symbol_is_refused)
+{
+	expect_refusal(NCCL_INCOMPLETE, -ENOSYS, "lacks ncclCommSplit");
+}
+
+Test(nccl, what_is_no_nccl_is_refused)
+{
+	char *driver = strdup(getenv("FSDP_LIBCUDA"));
+
+	expect_refusal(driver, -ENODEV, "has no ncclGetVersion");
+	free(driver);
+}
+
+Test(nccl, a_real_one_beside_a_driver_that_is_a_double_is_refused)
+{
+	expect_refusal("libm.so.6", -EINVAL, "the driver");
+}
+
+Test(nccl, without_a_driver_that_is_what_is_said)
+{
+	setenv("FSDP_LIBCUDA", "/nonexistent/libcuda.so.1", 1);
+	expect_refusal(NULL, -ENODEV, "there is no CUDA driver");
+}
+
+/* What a forked child of a process that has loaded it is told. */
+static void load_in_child(void)
+{
+	struct error err = ERROR_NULL;
+	int r = nccl_load(&err);
+
+	_exit(r == -ECHILD && strstr(err.msg, "fork()") ? 0 : 1);
+}
+
+Test(nccl, it_does_not_survive_a_fork)
+{
+	int status;
+	pid_t pid;
+
+	cr_assert(zero(int, nccl_load(NULL)));
+	pid = fork();
+	if (pid == 0)
+		load_in_child();
+	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
+	cr_expect(zero(int, status));
+}
+
+Test(nccl, each_result_has_its_code)
+{
+	static const struct {
+		ncclResult_t result;
+		int code;
+	} rows[] = {
+		{ncclSuccess, 0},
+		{ncclUnhandledCudaError, -EIO},
+		{ncclSystemError, -EIO},
+		{ncclInternalError, -EIO},
+		{ncclInvalidArgument, -EINVAL},
+		{ncclInvalidUsage, -EINVAL},
+		{ncclRemoteError, -ECONNABORTED},
+		{ncclInProgress, -EAGAIN},
+		{(ncclResult_t)99, -EIO},
+	};
+
+	cr_assert(zero(int, nccl_load(NULL)));
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+		cr_expect(eq(int, nccl_error(NULL, rows[i].result, "x"),
+			     rows[i].code));
+}
+
+Test(nccl, a_sentence_has_what_was_tried_and_what_nccl_says)
+{
+	struct error err = ERROR_NULL;
+	ncclResult_t result;
+
+	cr_assert(zero(int, nccl_load(NULL)));
+	result = nccl.CommDestroy(NULL);
+	cr_assert(eq(int, nccl_error(&err, result, "destroy %d", 7), -EINVAL));
+	expect_sentence(&err, "destroy 7: NCCL says 'invalid argument' (");
+	expect_sentence(&err, "CommDestroy: no communicator");
+	cr_expect(eq(chr, err.msg[strlen(err.msg) - 1], ')'));
+}
+
+Test(nccl, a_sentence_about_another_rank_says_what_to_do)
+{
+	struct error err = ERROR_NULL;
+
+	cr_assert(zero(int, nccl_load(NULL)));
+	cr_assert(eq(int, nccl_error(&err, ncclRemoteError, "gather"),
+		     -ECONNABORTED));
+	expect_sentence(&err, "all ranks must leave and join again");
+}

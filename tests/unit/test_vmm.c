@@ -1,0 +1,575 @@
+/*
+ * VMM chunks: the fd is the lifetime, a mapping is a view of it, and whatever
+ * fails leaves nothing behind.
+ */
+#include "cuda/context.h"
+#include "cuda/vmm.h"
+#include "proto/error.h"
+#include "tests/lib/gpu.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <criterion/parameterized.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#define MIB  (UINT64_C(1) << 20)
+#define SIZE (4 * MIB)
+
+static bool says(const struct error *err, const char *part)
+{
+	return strstr(err->msg, part);
+}
+
+TestSuite(vmm, .init = gpu_open, .fini = gpu_close);
+
+static const struct device *device(uint32_t i)
+{
+	const struct device *devices = NULL;
+	struct error err = ERROR_NULL;
+	uint32_t n = 0;
+
+	cr_assert(zero(int, device_list(&devices, &n, &err)), "%s", err.msg);
+	cr_assert(gt(u32, n, i));
+	return &devices[i];
+}
+
+static int create(const struct device *device, uint64_t size)
+{
+	struct error err = ERROR_NULL;
+	int fd = -1;
+
+	cr_assert(zero(int, vmm_create(device, size, NULL, &fd, &err)), "%s",
+		  err.msg);
+	return fd;
+}
+
+static struct vmm_mapping map(const struct device *device, int fd,
+			      bool is_writable)
+{
+	struct vmm_mapping mapping = VMM_MAPPING_NULL;
+	struct error err = ERROR_NULL;
+
+	cr_assert(zero(int,
+		       vmm_map(device, fd, SIZE, is_writable, &mapping, &err)),
+		  "%s", err.msg);
+	return mapping;
+}
+
+/* Write a word at the end of the chunk; the result of all that follows. */
+static CUresult put(const struct vmm_mapping *mapping, uint64_t word)
+{
+	CUdeviceptr to = mapping->address + mapping->size - sizeof(word);
+	CUresult result;
+
+	if (context_enter(mapping->device, NULL) < 0)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	result = cu.MemcpyHtoD(to, &word, sizeof(word));
+	if (result == CUDA_SUCCESS)
+		result = cu.CtxSynchronize();
+	context_leave();
+	return result;
+}
+
+static uint64_t get(const struct vmm_mapping *mapping)
+{
+	uint64_t word = 0;
+	CUdeviceptr from = mapping->address + mapping->size - sizeof(word);
+
+	cr_assert(zero(int, context_enter(mapping->device, NULL)));
+	cr_assert(zero(int, cu.MemcpyDtoH(&word, from, sizeof(word))));
+	context_leave();
+	return word;
+}
+
+/* A context has some too, and stays. */
+static int count_fds(void)
+{
+	DIR *dir;
+	int n = 0;
+
+	cr_assert(zero(int, context_enter(device(0), NULL)));
+	context_leave();
+	dir = opendir("/proc/self/fd");
+
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+static CUmemAllocationProp properties(int fd)
+{
+	CUmemGenericAllocationHandle handle;
+	CUmemAllocationProp prop = {0};
+
+	cr_assert(zero(int, cu.MemImportFromShareableHandle(
+				    &handle, (void *)(intptr_t)fd,
+				    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)));
+	cr_assert(zero(int,
+		       cu.MemGetAllocationPropertiesFromHandle(&prop, handle)));
+	cr_assert(zero(int, cu.MemRelease(handle)));
+	return prop;
+}
+
+Test(vmm, sizes_round_up_to_the_granularity)
+{
+	cr_expect(zero(u64, vmm_round(device(0), 0)));
+	cr_expect(eq(u64, vmm_round(device(0), 1), 2 * MIB));
+	cr_expect(eq(u64, vmm_round(device(0), 2 * MIB), 2 * MIB));
+	cr_expect(eq(u64, vmm_round(device(0), 2 * MIB + 1), 4 * MIB));
+}
+
+Test(vmm, making_and_checking_a_chunk_makes_no_context)
+{
+	int fd;
+
+	setenv("FAKECUDA_COUNT", "1", 1);
+	fd = create(device(1), SIZE - 1);
+	cr_expect(zero(int, vmm_check(device(1), fd, SIZE, NULL)));
+	cr_expect(eq(int, fcntl(fd, F_GETFD), FD_CLOEXEC));
+	cr_expect(eq(long, gpu_count(getpid(), "MemCreate"), 1));
+	cr_expect(zero(long, gpu_count(getpid(), "contexts")));
+	close(fd);
+}
+
+Test(vmm, two_mappings_of_one_fd_are_the_same_memory)
+{
+	int fd = create(device(0), SIZE);
+	struct vmm_mapping writer = map(device(0), fd, true);
+	struct vmm_mapping reader = map(device(0), fd, false);
+
+	close(fd);
+	cr_expect(ne(u64, writer.address, reader.address));
+	cr_expect(writer.is_writable && !reader.is_writable);
+	cr_expect(zero(int, put(&writer, 41)));
+	cr_expect(eq(u64, get(&reader), 41));
+	vmm_unmap(&writer);
+	cr_expect(eq(u64, get(&reader), 41));
+	vmm_unmap(&reader);
+}
+
+Test(vmm, unmapping_leaves_nothing_and_may_be_repeated)
+{
+	int fd = create(device(0), SIZE), fds = count_fds();
+	struct vmm_mapping mapping = map(device(0), fd, true);
+
+	vmm_unmap(&mapping);
+	cr_expect(zero(u64, mapping.address));
+	vmm_unmap(&mapping);
+	cr_expect(eq(int, count_fds(), fds));
+	close(fd);
+}
+
+/*
+ * Receive a chunk's fd, write to it, and say how that went: 0 is well. Runs in
+ * a forked child, where Criterion's assertions do not work.
+ */
+static int run_other_process(int sock)
+{
+	char byte, control[CMSG_SPACE(sizeof(int))];
+	struct iovec iov = {&byte, 1};
+	struct msghdr message = {.msg_iov = &iov,
+				 .msg_iovlen = 1,
+				 .msg_control = control,
+				 .msg_controllen = sizeof(control)};
+	const struct device *devices;
+	struct vmm_mapping mapping;
+	uint32_t n;
+	int fd;
+
+	if (recvmsg(sock, &message, MSG_CMSG_CLOEXEC) != 1)
+		return 1;
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
+	if (device_list(&devices, &n, NULL) < 0 ||
+	    vmm_map(&devices[0], fd, SIZE, true, &mapping, NULL) < 0)
+		return 2;
+	return put(&mapping, 42) == CUDA_SUCCESS ? 0 : 3;
+}
+
+static void send_fd(int sock, int fd)
+{
+	char byte = 0, control[CMSG_SPACE(sizeof(int))] = {0};
+	struct iovec iov = {&byte, 1};
+	struct msghdr message = {.msg_iov = &iov,
+				 .msg_iovlen = 1,
+				 .msg_control = control,
+				 .msg_controllen = sizeof(control)};
+	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+	*header = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+				   .cmsg_type = SCM_RIGHTS,
+				   .cmsg_len = CMSG_LEN(sizeof(fd))};
+	memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+	cr_assert(eq(int, (int)sendmsg(sock, &message, 0), 1));
+}
+
+Test(vmm, what_a_process_that_is_gone_wrote_is_there)
+{
+	struct vmm_mapping mapping;
+	int socks[2], status, fd;
+	pid_t pid;
+
+	cr_assert(zero(int, socketpair(AF_UNIX, SOCK_STREAM, 0, socks)));
+	pid = fork(); /* before the driver is loaded */
+	if (pid == 0)
+		_exit(run_other_process(socks[1]));
+	fd = create(device(0), SIZE);
+	send_fd(socks[0], fd);
+	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
+	cr_expect(zero(int, status));
+	mapping = map(device(0), fd, false);
+	cr_expect(eq(u64, get(&mapping), 42));
+	vmm_unmap(&mapping);
+}
+
+Test(vmm, the_fd_keeps_the_memory_and_its_end_frees_it)
+{
+	struct error err = ERROR_NULL;
+	int fd, more = -1;
+
+	setenv("FAKECUDA_MEM_MB", "6", 1);
+	fd = create(device(0), SIZE);
+	cr_expect(eq(int, vmm_create(device(0), SIZE, NULL, &more, &err),
+		     -ENOMEM));
+	cr_expect(eq(int, more, -1));
+	cr_expect(says(&err, "nvidia-smi"), "%s", err.msg);
+	close(fd);
+	close(create(device(0), SIZE));
+}
+
+Test(vmm, sizes_that_no_device_has_are_refused)
+{
+	struct error err = ERROR_NULL;
+	int fd = -1;
+
+	cr_expect(eq(int, vmm_create(device(0), 0, NULL, &fd, NULL), -EINVAL));
+	cr_expect(eq(int, vmm_create(device(0), UINT64_MAX, NULL, &fd, &err),
+		     -ENOMEM));
+	cr_expect(says(&err, "GPU-"), "%s", err.msg);
+	cr_expect(eq(int, fd, -1));
+}
+
+Test(vmm, a_device_that_cannot_share_is_refused)
+{
+	struct error err = ERROR_NULL;
+	int fd = -1;
+
+	setenv("FAKECUDA_WITHOUT", "posix_fd", 1);
+	cr_expect(eq(int, vmm_create(device(0), SIZE, NULL, &fd, &err),
+		     -EOPNOTSUPP));
+	cr_expect(says(&err, "file descriptors"), "%s", err.msg);
+	cr_expect(eq(int, vmm_check(device(0), 0, SIZE, NULL), -EOPNOTSUPP));
+}
+
+Test(vmm, fabric_and_rdma_are_asked_for_where_there_are_any)
+{
+	const struct vmm_options options = {.wants_rdma = true,
+					    .wants_fabric = true};
+	CUmemAllocationProp prop;
+	int fd = -1;
+
+	cr_assert(zero(int, vmm_create(device(0), SIZE, &options, &fd, NULL)));
+	prop = properties(fd);
+	cr_expect(eq(int, prop.requestedHandleTypes,
+		     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
+			     CU_MEM_HANDLE_TYPE_FABRIC));
+	cr_expect(eq(int, prop.allocFlags.gpuDirectRDMACapable, 1));
+	close(fd);
+	fd = create(device(0), SIZE);
+	prop = properties(fd);
+	cr_expect(eq(int, prop.requestedHandleTypes,
+		     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	cr_expect(zero(int, prop.allocFlags.gpuDirectRDMACapable));
+	close(fd);
+}
+
+static void expect_plain_chunk(const char *without, long n_tries)
+{
+	const struct vmm_options options = {.wants_rdma = true,
+					    .wants_fabric = true};
+	struct error err = ERROR_NULL;
+	int fd = -1;
+
+	setenv("FAKECUDA_COUNT", "1", 1);
+	setenv("FAKECUDA_WITHOUT", without, 1);
+	cr_assert(zero(int, vmm_create(device(0), SIZE, &options, &fd, &err)),
+		  "%s", err.msg);
+	cr_expect(eq(int, properties(fd).requestedHandleTypes,
+		     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	cr_expect(eq(long, gpu_count(getpid(), "MemCreate"), n_tries));
+	close(fd);
+}
+
+Test(vmm, a_device_without_fabric_and_rdma_gets_a_plain_chunk)
+{
+	expect_plain_chunk("fabric,rdma", 1);
+}
+
+Test(vmm, a_node_that_permits_no_fabric_gets_a_plain_chunk)
+{
+	expect_plain_chunk("imex", 2);
+}
+
+/* Files that are no memory of device 0. */
+enum { MEMFD, OTHER_DEVICE, PIPE, REGULAR, NULL_DEVICE, CLOSED, N_WRONG };
+
+static int open_wrong(int kind)
+{
+	int pipes[2];
+
+	switch (kind) {
+	case MEMFD:
+		return memfd_create("chunk", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	case OTHER_DEVICE:
+		return create(device(1), SIZE);
+	case PIPE:
+		cr_assert(zero(int, pipe(pipes)));
+		close(pipes[1]);
+		return pipes[0];
+	case REGULAR:
+		return open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	case NULL_DEVICE:
+		return open("/dev/null", O_RDWR | O_CLOEXEC);
+	default:
+		return -1;
+	}
+}
+
+Test(vmm, another_file_is_not_taken_for_memory)
+{
+	struct vmm_mapping mapping = VMM_MAPPING_NULL;
+
+	for (int kind = 0; kind < N_WRONG; kind++) {
+		struct error err = ERROR_NULL;
+		int fd = open_wrong(kind), fds = count_fds();
+
+		cr_expect(lt(int, vmm_check(device(0), fd, SIZE, &err), 0),
+			  "kind %d", kind);
+		cr_expect(says(&err, "passed"), "%s", err.msg);
+		cr_expect(lt(int,
+			     vmm_map(device(0), fd, SIZE, true, &mapping, NULL),
+			     0));
+		cr_expect(zero(u64, mapping.address));
+		cr_expect(eq(int, count_fds(), fds));
+		if (fd >= 0)
+			close(fd);
+	}
+}
+
+Test(vmm, a_file_that_could_block_is_not_shown_to_the_driver)
+{
+	int pipe_fd = open_wrong(PIPE), file_fd = open_wrong(REGULAR);
+
+	setenv("FAKECUDA_COUNT", "1", 1);
+	cr_expect(eq(int, vmm_check(device(0), pipe_fd, SIZE, NULL), -EINVAL));
+	cr_expect(eq(int, vmm_check(device(0), file_fd, SIZE, NULL), -EINVAL));
+	cr_expect(zero(long,
+		       gpu_count(getpid(), "MemImportFromShareableHandle")));
+	close(pipe_fd);
+	close(file_fd);
+}
+
+Test(vmm, another_size_is_refused)
+{
+	struct vmm_mapping mapping = VMM_MAPPING_NULL;
+	int fd = create(device(0), SIZE), fds = count_fds();
+
+	cr_expect(eq(int, vmm_check(device(0), fd, 0, NULL), -EINVAL));
+	cr_expect(eq(int, vmm_check(device(0), fd, SIZE - 1, NULL), -EINVAL));
+	cr_expect(eq(int, vmm_check(device(0), fd, UINT64_MAX, NULL), -EINVAL));
+	cr_expect(eq(int,
+		     vmm_map(device(0), fd, 2 * SIZE, true, &mapping, NULL),
+		     -EINVAL));
+	cr_expect(zero(u64, mapping.address));
+	cr_expect(eq(int, count_fds(), fds));
+	close(fd);
+}
+
+Test(vmm, who_writes_a_read_only_mapping_has_lost_the_device)
+{
+	struct vmm_mapping mapping =
+		map(device(0), create(device(0), SIZE), false);
+	struct error err = ERROR_NULL;
+	CUresult result = put(&mapping, 1);
+
+	cr_assert(driver_is_sticky(result), "result %d", (int)result);
+	cr_expect(eq(int, driver_error(&err, result, "write"), -EIO));
+	cr_expect(says(&err, "start it anew"), "%s", err.msg);
+}
+
+Test(vmm, a_mapping_that_is_made_writable_can_be_written)
+{
+	int fd = create(device(0), SIZE);
+	struct vmm_mapping mapping = map(device(0), fd, false);
+
+	cr_assert(zero(int, vmm_make_writable(&mapping, NULL)));
+	cr_expect(mapping.is_writable);
+	cr_expect(zero(int, put(&mapping, 7)));
+	cr_expect(eq(u64, get(&mapping), 7));
+	vmm_unmap(&mapping);
+	close(fd);
+}
+
+Test(vmm, a_replaced_chunk_is_at_the_same_address)
+{
+	int old = create(device(0), SIZE), new = create(device(0), SIZE);
+	struct vmm_mapping mapping = map(device(0), old, true);
+	struct vmm_mapping other = map(device(0), new, true);
+	CUdeviceptr address = mapping.address;
+
+	cr_expect(zero(int, put(&mapping, 1)));
+	cr_expect(zero(int, put(&other, 2)));
+	cr_assert(zero(int, vmm_replace(&mapping, new, false, NULL)));
+	cr_expect(eq(u64, mapping.address, address));
+	cr_expect(not(mapping.is_writable));
+	cr_expect(eq(u64, get(&mapping), 2));
+	vmm_unmap(&mapping);
+	vmm_unmap(&other);
+	close(old);
+	close(new);
+}
+
+/* Replace a chunk that has a 1 in it; the device has room for just the two. */
+static int fail_to_replace(struct vmm_mapping *mapping)
+{
+	struct error err = ERROR_NULL;
+	int old, new, r;
+
+	setenv("FAKECUDA_MEM_MB", "8", 1);
+	old = create(device(0), SIZE);
+	new = create(device(0), SIZE);
+
+	*mapping = map(device(0), old, true);
+	cr_assert(zero(int, put(mapping, 1)));
+	close(old);
+	r = vmm_replace(mapping, new, false, &err);
+	cr_expect(eq(int, r, err.code));
+	close(new);
+	return r;
+}
+
+/* One fault for each process: FAKECUDA_FAIL. */
+struct fault {
+	char fail[56];
+};
+
+ParameterizedTestParameters(vmm, what_cannot_be_replaced_stays)
+{
+	static struct fault faults[] = {
+		{"MemImportFromShareableHandle:2:2"},
+		{"MemGetAllocationPropertiesFromHandle:2:999"},
+		{"MemUnmap:1:999"},
+		{"MemMap:2:2"},
+		{"MemSetAccess:2:2"},
+	};
+
+	return cr_make_param_array(struct fault, faults,
+				   sizeof(faults) / sizeof(*faults));
+}
+
+ParameterizedTest(struct fault *fault, vmm, what_cannot_be_replaced_stays)
+{
+	struct vmm_mapping mapping;
+
+	setenv("FAKECUDA_FAIL", fault->fail, 1);
+	cr_expect(lt(int, fail_to_replace(&mapping), 0), "%s", fault->fail);
+	cr_expect(mapping.is_writable);
+	cr_expect(eq(u64, get(&mapping), 1), "%s", fault->fail);
+	vmm_unmap(&mapping);
+	/* Nothing was kept of either chunk. */
+	close(create(device(0), 2 * SIZE));
+}
+
+Test(vmm, what_can_neither_be_replaced_nor_put_back_is_gone)
+{
+	struct vmm_mapping mapping;
+
+	setenv("FAKECUDA_FAIL", "MemMap:2:2,MemMap:3:2", 1);
+	cr_expect(eq(int, fail_to_replace(&mapping), -ENOMEM));
+	cr_expect(zero(u64, mapping.address));
+	vmm_unmap(&mapping);
+	close(create(device(0), 2 * SIZE));
+}
+
+/* Make and map a chunk, on a device that has room for no other. */
+static int make_and_map(void)
+{
+	struct vmm_mapping mapping = VMM_MAPPING_NULL;
+	int fd = -1;
+	int r = vmm_create(device(0), SIZE, NULL, &fd, NULL);
+
+	if (r < 0)
+		return r;
+	r = vmm_map(device(0), fd, SIZE, true, &mapping, NULL);
+	vmm_unmap(&mapping);
+	close(fd);
+	return r;
+}
+
+/* That were made and not freed. */
+static long count_reservations(const char *fault)
+{
+	const char name[] = "MemAddressReserve";
+	long n_failed = strncmp(fault, name, strlen(name)) == 0;
+
+	return gpu_count(getpid(), name) - n_failed -
+	       gpu_count(getpid(), "MemAddressFree");
+}
+
+ParameterizedTestParameters(vmm, whichever_call_fails_nothing_is_kept)
+{
+	static struct fault faults[] = {
+		{"MemCreate:1:2"},
+		{"MemExportToShareableHandle:1:2"},
+		{"DevicePrimaryCtxRetain:1:2"},
+		{"CtxPushCurrent:1:2"},
+		{"MemImportFromShareableHandle:1:2"},
+		{"MemGetAllocationPropertiesFromHandle:1:2"},
+		{"MemAddressReserve:1:2"},
+		{"MemMap:1:2"},
+		{"MemSetAccess:1:2"},
+	};
+
+	return cr_make_param_array(struct fault, faults,
+				   sizeof(faults) / sizeof(*faults));
+}
+
+ParameterizedTest(struct fault *fault, vmm,
+		  whichever_call_fails_nothing_is_kept)
+{
+	setenv("FAKECUDA_COUNT", "1", 1);
+	setenv("FAKECUDA_MEM_MB", "4", 1);
+	setenv("FAKECUDA_FAIL", fault->fail, 1);
+	cr_expect(eq(int, make_and_map(), -ENOMEM), "%s", fault->fail);
+	cr_expect(zero(int, make_and_map()), "%s", fault->fail);
+	cr_expect(eq(long, count_reservations(fault->fail), 0), "%s",
+		  fault->fail);
+}
+
+Test(vmm, a_forked_child_cannot_map_and_does_not_disturb_its_parent)
+{
+	const struct device *gpu = device(0);
+	int fd = create(gpu, SIZE), status;
+	struct vmm_mapping mapping = map(gpu, fd, true);
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		struct vmm_mapping more;
+		int r = vmm_map(gpu, fd, SIZE, false, &more, NULL);
+
+		vmm_unmap(&mapping);
+		_exit(-r);
+	}
+	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
+	cr_expect(eq(int, WEXITSTATUS(status), ECHILD));
+	cr_expect(zero(int, put(&mapping, 3)));
+	cr_expect(eq(u64, get(&mapping), 3));
+	vmm_unmap(&mapping);
+	close(fd);
+}
