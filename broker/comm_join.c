@@ -69,8 +69,6 @@ static int check_options(const struct comm *comm,
 		{"a number of inputs", mine->n_inputs, theirs->n_inputs},
 		{"a number of ranks on this node", mine->n_local,
 		 theirs->n_local},
-		{"a home", mine->home, theirs->home},
-		{"a kind of memory", mine->memory, theirs->memory},
 	};
 
 	for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {

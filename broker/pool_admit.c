@@ -23,6 +23,8 @@
 #define FIRST_TRY_MS 10
 /* there is a pause. */
 #define PAUSE_MS 1000
+/* A driver that hangs must leave threads for the host's memory. */
+#define MAX_DEVICE_WORKS 2
 
 _Static_assert(MAX_CHUNKS < TABLE_CHUNKS, "every chunk has a table entry");
 
@@ -221,6 +223,11 @@ static int explain_device(const struct pool_source *source,
 	return POOL_FULL;
 }
 
+static uint32_t count_device_works(const struct pools *pools)
+{
+	return pools->n_works - pools->host.n_works;
+}
+
 /* The pause is over. */
 static void on_try(void *data, uint32_t unused)
 {
@@ -286,6 +293,8 @@ int pool_admit(struct pool *pool, const struct device *device, uint64_t need,
 
 	if (source->try_position)
 		return wait_for_driver(source, device, need, err);
+	if (device && count_device_works(source->pools) >= MAX_DEVICE_WORKS)
+		return POOL_WAIT;
 	room = device ? measure_device(source, device) : measure_host(source);
 	if ((int64_t)need <= room.size) {
 		*ret_size = (int64_t)want <= room.size ? want : need;

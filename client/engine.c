@@ -1,6 +1,7 @@
 /*
  * The list of works, and what becomes of each: admitted by the broker,
- * enqueued, waited for.
+ * enqueued, waited for. Every call that adds to the list, or waits, enqueues
+ * what has been admitted meanwhile; so a prefetch runs beside the computation.
  */
 #include "client/engine.h"
 #include "broker/collective/device/device_group.h"
@@ -40,6 +41,8 @@ static int fail(struct engine *engine, struct error *err)
 	engine_abort(engine);
 	return error_set(err, -ECONNABORTED, "%s", comm->failure.msg);
 }
+
+static void pump(struct engine *engine);
 
 /* --- the list ------------------------------------------------------------- */
 
@@ -108,6 +111,7 @@ int engine_unshard(struct fsdp_group *group, uint64_t sequence,
 	if (!work)
 		return -ENOMEM;
 	append(engine, work);
+	pump(engine);
 	return 0;
 }
 
@@ -192,6 +196,7 @@ int engine_reduce(struct fsdp_group *group, const struct reduce_request *asked,
 	work->input = group->input;
 	group->input = NULL;
 	append(engine, work);
+	pump(engine);
 	return 0;
 }
 
@@ -355,23 +360,34 @@ static int begin_until(struct engine *engine, const struct fsdp_group *group,
 	return r;
 }
 
+/* Enqueue what may begin now, so that it goes on beside what the caller does
+ * next. What fails is told by whoever waits for it. */
+static void pump(struct engine *engine)
+{
+	int64_t now_ms = handshake_now_ms();
+	struct error err = ERROR_NULL;
+
+	while (engine->first && begin_first(engine, now_ms, &err) == 0)
+		;
+}
+
 /* --- waiting -------------------------------------------------------------- */
 
-/* Does the broker still run it? */
+/* Does the broker still run it? Whether a step was committed is by the way. */
 static int ask_broker(struct fsdp_comm *comm, struct error *err)
 {
 	struct request request = {
 		.kind = MESSAGE_WAIT,
 		.wait = {.comm = comm->id,
 			 .kind = WORK_COMMIT,
-			 .sequence = comm->step},
+			 .sequence = comm->step ? comm->step : 1},
 	};
 	struct answer answer;
 	int r = comm_call(comm, &request, &answer, err);
 
 	if (r == 0)
 		answer_deinit(&answer);
-	return r;
+	return r == -ECONNABORTED ? r : 0;
 }
 
 /* 0: done; NCCL_COMM_BUSY: not yet. The stream is asked first, since NCCL tells
@@ -390,7 +406,7 @@ static int look(struct engine *engine, const struct event *event,
 	if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
 		return driver_error(err, result, "wait for a stream");
 	r = nccl_comm_poll(&engine->nccl, err);
-	if (r < 0)
+	if (r != 0)
 		return r;
 	return result == CUDA_ERROR_NOT_READY ? NCCL_COMM_BUSY : 0;
 }
@@ -465,8 +481,12 @@ int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 	event = work->kind == WORK_UNSHARD ? group->engine->whole_event
 					   : group->engine->reduced_event;
 	if (stream)
-		return stream_follow(engine, stream, event, err);
-	return engine_await_event(engine, event, deadline_ms, err);
+		r = stream_follow(engine, stream, event, err);
+	else
+		r = engine_await_event(engine, event, deadline_ms, err);
+	if (r == 0)
+		pump(engine);
+	return r;
 }
 
 /* --- resharding ----------------------------------------------------------- */

@@ -60,7 +60,7 @@ void engine_drop_works(struct engine *engine);
 int engine_record(struct engine *engine, CUstream stream, struct event **ret,
 		  struct error *err);
 
-/* Wait here for the event, NULL for nothing but NCCL. deadline_ms < 0: for
- * ever. */
+/* Wait here for the event, and until NCCL is ready; NULL: for that alone.
+ * deadline_ms < 0: for ever. */
 int engine_await_event(struct engine *engine, const struct event *event,
 		       int64_t deadline_ms, struct error *err);

@@ -124,7 +124,9 @@ static int open_nccl(struct engine *engine,
 	};
 	int r = nccl_comm_open(&options, &engine->nccl, err);
 
-	return r < 0 ? r : nccl_comm_wait(&engine->nccl, err);
+	/* NCCL has the time-out; the broker is asked meanwhile whether all are
+	 * still there. */
+	return r < 0 ? r : engine_await_event(engine, NULL, -1, err);
 }
 
 int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,

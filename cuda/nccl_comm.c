@@ -251,6 +251,8 @@ int nccl_comm_open(const struct nccl_comm_options *options,
 	comm->options.id = NULL;
 	r = begin_world(comm, options->id, err);
 	context_leave();
+	if (r < 0)
+		nccl_comm_abort(comm);
 	return r;
 }
 
@@ -333,8 +335,8 @@ static struct nccl_registration *find(struct nccl_comm *comm,
 	return NULL;
 }
 
-static int register_parts(struct nccl_comm *comm, CUdeviceptr address,
-			  uint64_t size, struct nccl_registration *ret)
+static ncclResult_t register_parts(struct nccl_comm *comm, CUdeviceptr address,
+				   uint64_t size, struct nccl_registration *ret)
 {
 	void *memory = (void *)(uintptr_t)address;
 	ncclResult_t result;
@@ -342,12 +344,12 @@ static int register_parts(struct nccl_comm *comm, CUdeviceptr address,
 	*ret = (struct nccl_registration){.address = address};
 	result = nccl.CommRegister(comm->shards, memory, size, &ret->shards);
 	if (result != ncclSuccess || !comm->replicas)
-		return (int)result;
+		return result;
 	result =
 		nccl.CommRegister(comm->replicas, memory, size, &ret->replicas);
 	if (result != ncclSuccess)
 		nccl.CommDeregister(comm->shards, ret->shards);
-	return (int)result;
+	return result;
 }
 
 int nccl_comm_register(struct nccl_comm *comm, CUdeviceptr address,

@@ -89,10 +89,10 @@ int nccl_comm_wait_stream(struct nccl_comm *comm, CUstream stream,
 			  struct error *err);
 
 /*
- * Tell NCCL of memory that will be sent from or received into, once per chunk
- * (a whole one, so that it is registered once); what is known already is not
- * registered again. It saves copies; a failure is not the end of the
- * communicator (-EINVAL: this memory cannot be; it can be used all the same).
+ * Tell NCCL of a chunk of memory that will be sent from or received into; one
+ * that it was told of is not registered again. This saves NCCL copies, no more:
+ * where it fails the memory can be used all the same, unless nccl_comm_poll()
+ * says that the communicator is at its end. -EINVAL: not within one chunk.
  */
 int nccl_comm_register(struct nccl_comm *comm, CUdeviceptr address,
 		       uint64_t size, struct error *err);

@@ -295,18 +295,6 @@ enum comm_limiter {
 	COMM_LIMITER_FAITHFUL = 1,
 };
 
-/* Who does the work of a communicator on devices. */
-enum comm_home {
-	COMM_HOME_RANK = 0,   /* each rank's own process */
-	COMM_HOME_WORKER = 1, /* fsdp-worker, for ranks without a context */
-};
-
-/* Where the memory of such a communicator comes from. */
-enum comm_memory {
-	COMM_MEMORY_BROKER = 0, /* VMM chunks of the broker's */
-	COMM_MEMORY_NCCL = 1,   /* NCCL's allocator, donated by the rank */
-};
-
 /* Answered when all ranks have joined: struct comm_reply. */
 struct comm_join_request {
 	const char *name;
@@ -328,8 +316,6 @@ struct comm_join_request {
 			     decoding makes 0 n_ranks */
 	bool has_nccl_id;
 	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
-	uint32_t home;   /* enum comm_home */
-	uint32_t memory; /* enum comm_memory */
 };
 
 struct comm_leave_request {
@@ -560,7 +546,7 @@ struct holder {
 	uint64_t session;
 	uint32_t pid, uid;
 	const char *command;
-	int64_t holds;
+	int64_t holds; /* 0: none any more, but its device is at work */
 	bool is_connected;
 	bool is_writer;
 };

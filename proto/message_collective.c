@@ -41,8 +41,6 @@ static void *build_comm_join(const void *message, struct pb_arena *arena)
 	pb->n_local = from->n_local;
 	if (from->has_nccl_id)
 		pb->nccl_id = bytes_from_nccl_id(from->nccl_id);
-	pb->home = from->home;
-	pb->memory = from->memory;
 	return pb;
 }
 
@@ -84,18 +82,11 @@ static int take_node(const Fsdp__CommJoinRequest *pb,
 				 "%u of %u ranks cannot be on one node; it "
 				 "takes %d at most (n_local)",
 				 to->n_local, pb->n_ranks, MESSAGE_MAX_RANKS);
-	if (is_host && (to->n_local != pb->n_ranks || pb->nccl_id.len ||
-			pb->home || pb->memory))
+	if (is_host && (to->n_local != pb->n_ranks || pb->nccl_id.len))
 		return error_set(err, -EINVAL,
 				 "on host memory all ranks are on one node, "
 				 "and there is no NCCL; give each rank a "
 				 "device");
-	if (pb->home > COMM_HOME_WORKER || pb->memory > COMM_MEMORY_NCCL)
-		return error_set(err, -EINVAL,
-				 "there is no home %u, or no memory %u",
-				 pb->home, pb->memory);
-	to->home = pb->home;
-	to->memory = pb->memory;
 	return nccl_id_take(pb->nccl_id, &to->has_nccl_id, to->nccl_id, err);
 }
 

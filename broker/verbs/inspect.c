@@ -71,6 +71,12 @@ static int64_t holds_of(const struct broker *broker, uint32_t grant)
 	return holds;
 }
 
+/* Who has let go, but whose device has not done, is in the way as well. */
+static bool is_using(const struct broker *broker, uint32_t grant)
+{
+	return grant_holds(broker, grant) > 0 || grant_is_fenced(broker, grant);
+}
+
 static void fill_holder(const struct broker *broker, uint32_t grant,
 			uint32_t writer, struct holder *ret)
 {
@@ -115,7 +121,7 @@ int verb_who(struct verb_call *call, struct error *err)
 	for (grant = record->grants.first; grant;
 	     grant = catalog_grant(catalog, grant)->slot_link.next) {
 		if (position++ < call->request->who.cursor ||
-		    grant_holds(broker, grant) <= 0)
+		    !is_using(broker, grant))
 			continue;
 		if (reply->n_holders == PAGE_ITEMS) {
 			reply->next_cursor = position - 1;

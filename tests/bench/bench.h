@@ -108,5 +108,5 @@ row_fn handover_steady_faults, handover_steady_mmaps, handover_steady_fds;
 row_fn death_reclaim_1000, idle_wakeups, broker_rss_per_100k, restart_10k;
 row_fn local_all_gather_64mib, local_reduce_scatter_64mib;
 
-/* Not a row but a table of its own, which it prints. */
-row_fn collectives;
+/* Not rows but tables of their own, which they print. */
+row_fn collectives, gpu;

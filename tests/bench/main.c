@@ -4,9 +4,11 @@
  * Rows run one after the other, each in a process of its own with its own
  * broker in a directory of its own. A row that cannot be measured is reported
  * and does not keep the others from running. Exit status: 0 if all rows were
- * measured (met or not), 1 if one was not, 2 for wrong usage.
+ * measured (met or not), 1 if one was not, 2 for wrong usage, 77 for a table of
+ * devices where there are none.
  */
 #include "bench.h"
+#include "gpu.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -72,13 +74,19 @@ static const struct row rows[] = {
 };
 #define N_ROWS (sizeof(rows) / sizeof(*rows))
 
-static const struct row collectives_table = {
-	"collectives", "us", INFINITY, collectives,
-	"collectives of 2 and 4 ranks, beside bandwidth and MPI"};
+/* Each prints what it measures, and is not told which rows. */
+static const struct row tables[] = {
+	{"collectives", "us", INFINITY, collectives,
+	 "collectives of 2 and 4 ranks, beside bandwidth and MPI"},
+	{"gpu", "us", INFINITY, gpu, "tensors and collectives on devices"},
+};
+#define N_TABLES  (sizeof(tables) / sizeof(*tables))
+#define NO_DEVICE 77 /* exit status */
 
 static const char usage[] =
 	"Usage: fsdp-bench [--quick] [--json] [--list] [ROW...]\n"
 	"       fsdp-bench collectives [--quick] [--json]\n"
+	"       fsdp-bench gpu [--quick] [--json]\n"
 	"\n"
 	"Measures what fsdpd promises, next to what the bare machine needs.\n"
 	"\n"
@@ -88,7 +96,9 @@ static const char usage[] =
 	"\n"
 	"The table of collectives has 2 and 4 ranks, 64 KiB to 256 MiB, and, "
 	"where\n"
-	"they are installed, Open MPI and MPICH.\n"
+	"they are installed, Open MPI and MPICH. The table of GPUs has, where "
+	"it is\n"
+	"installed, PyTorch beside it; without a GPU the exit status is 77.\n"
 	"\n"
 	"fsdpd is taken from the directory of fsdp-bench, else from PATH.\n";
 
@@ -136,7 +146,8 @@ run_here(const struct row *row, const struct bench *bench, int result_fd)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	signal(SIGPIPE, SIG_IGN);
 	pin(bench->client_cpu);
-	alarm(row == &collectives_table ? TABLE_SECONDS : ROW_SECONDS);
+	alarm(row >= tables && row < tables + N_TABLES ? TABLE_SECONDS
+						       : ROW_SECONDS);
 	row->run(bench, &result);
 	if (write(result_fd, &result, sizeof(result)) != sizeof(result))
 		die("write the result: %m");
@@ -272,17 +283,39 @@ static int list_rows(void)
 	return 0;
 }
 
-static int run_collectives(struct bench *bench, int n_arguments)
+static const struct row *find_table(const char *name)
+{
+	for (size_t i = 0; name && i < N_TABLES; i++)
+		if (strcmp(tables[i].name, name) == 0)
+			return &tables[i];
+	return NULL;
+}
+
+static bool has_devices(const struct bench *bench)
+{
+	struct gpu found;
+
+	gpu_find(&found, bench);
+	if (found.error < 0)
+		fprintf(stderr, "fsdp-bench: gpu: %s\n", found.sentence);
+	return found.error >= 0;
+}
+
+static int run_table(const struct row *table, struct bench *bench,
+		     int n_arguments)
 {
 	struct result result;
 
 	if (n_arguments > 0) {
-		fputs("fsdp-bench: collectives is a table of its own and takes "
-		      "no rows\n",
-		      stderr);
+		fprintf(stderr,
+			"fsdp-bench: %s is a table of its own and takes no "
+			"rows\n",
+			table->name);
 		return 2;
 	}
-	return row_run(&collectives_table, bench, &result) ? 0 : 1;
+	if (table->run == gpu && !has_devices(bench))
+		return NO_DEVICE;
+	return row_run(table, bench, &result) ? 0 : 1;
 }
 
 int main(int argc, char **argv)
@@ -295,6 +328,7 @@ int main(int argc, char **argv)
 		{0},
 	};
 	struct bench bench = {.n_pairs = 51, .fsdpd = find_fsdpd()};
+	const struct row *table;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -317,8 +351,9 @@ int main(int argc, char **argv)
 		}
 	}
 	find_cpus(&bench);
-	if (optind < argc && strcmp(argv[optind], "collectives") == 0)
-		return run_collectives(&bench, argc - optind - 1);
+	table = find_table(argv[optind]);
+	if (table)
+		return run_table(table, &bench, argc - optind - 1);
 	for (char **name = argv + optind; *name; name++) {
 		if (!is_row(*name)) {
 			fprintf(stderr,

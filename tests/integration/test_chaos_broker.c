@@ -54,7 +54,7 @@ static void publish_kept(struct stage *stage)
 {
 	struct fsdp_publication it = {.name = "kept/tensor"};
 
-	must(fsdp_alloc(stage->bystander, &PAGE, 1, &SHARED, 0, &it.tensor) ==
+	must(chaos_alloc(stage->bystander, &PAGE, 1, &SHARED, 0, &it.tensor) ==
 	     0);
 	pattern_fill(it.tensor, pattern_tag(it.name, 1));
 	must(fsdp_publish(stage->bystander, &it, 1) == 0);
@@ -211,7 +211,7 @@ static void alloc_three(struct stage *stage)
 {
 	struct fsdp_spec specs[3] = {PAGE, PAGE, PAGE};
 
-	must(fsdp_alloc(stage->client, specs, 3, NULL, 0, stage->mine) == 0);
+	must(chaos_alloc(stage->client, specs, 3, NULL, 0, stage->mine) == 0);
 	for (uint64_t i = 0; i < 3; i++)
 		pattern_fill(stage->mine[i], pattern_tag("three", i));
 }
@@ -250,7 +250,8 @@ static void check_view(struct stage *stage)
 
 SCENE(view, .prepare = alloc_one, .act = view, .check = check_view)
 
-#define FULL "[memory]\nmemory_max = 4M\nchunk_min = 2M\n"
+#define FULL                                                                   \
+	"[memory]\nmemory_max = 4M\ndevice_memory_max = 4M\nchunk_min = 2M\n"
 static const struct fsdp_spec HALF_MIB = {FSDP_U8, 1, {512 * 1024}};
 
 /* Three quarters of what there is, all of it evictable. */
@@ -262,7 +263,7 @@ static void publish_evictable(struct stage *stage)
 
 		name[12] = (char)('0' + i);
 		it.name = name;
-		must(fsdp_alloc(stage->other, &HALF_MIB, 1, NULL, 0,
+		must(chaos_alloc(stage->other, &HALF_MIB, 1, NULL, 0,
 				&it.tensor) == 0);
 		must(fsdp_publish(stage->other, &it, 1) == 0);
 		fsdp_free(it.tensor);
@@ -276,7 +277,7 @@ static void alloc_much(struct stage *stage)
 {
 	struct fsdp_spec specs[2] = {HALF_MIB, HALF_MIB};
 
-	must(fsdp_alloc(stage->client, specs, 2, NULL, 0, stage->mine) == 0);
+	must(chaos_alloc(stage->client, specs, 2, NULL, 0, stage->mine) == 0);
 }
 
 static int count_entry(const struct fsdp_entry *entry, void *data)
@@ -707,7 +708,8 @@ static const char *const MEMBERS[] = {"scene/model/w", "scene/model/b"};
 static void begin(struct stage *stage)
 {
 	struct fsdp_bundle_options options = {.access = {FSDP_GID_DEFAULT, 0},
-					      .flags = FSDP_REPLACE};
+					      .flags = FSDP_REPLACE,
+					      .device = chaos_device()};
 
 	must(fsdp_bundle_begin(stage->client, BUNDLE, &options,
 			       &stage->bundle) == 0);

@@ -5,7 +5,9 @@
 #   train_devices.sh FSDPD FSDPCTL MLP
 #
 # The doubles sum in the order of the ranks, as one process alone does, so that
-# the weights come out the same, bit by bit.
+# the weights come out the same, bit by bit. On a real driver, with
+# FSDP_TEST_GPUS devices, so do two ranks; they share a device if there is but
+# one, and are nodes of their own to NCCL then.
 set -u
 
 fsdpd=$1 fsdpctl=$2 mlp=$3
@@ -13,6 +15,10 @@ dir=$(mktemp -d)
 FAKECUDA_DIR=$(mktemp -d -p /dev/shm)
 export FAKECUDA_DIR FAKECUDA_DEVICES=4
 unset XDG_RUNTIME_DIR FSDP_SOCKET
+n_gpus=${FSDP_TEST_GPUS:-4}
+most=4
+((n_gpus < 4)) && most=2
+[[ -v FSDP_TEST_GPUS ]] && export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 daemons=()
 declare -A ranks=()
 
@@ -59,10 +65,12 @@ node()
 rank()
 {
 	local node=$1 run=$2 world=$3 steps=$4 rank=$5
+	local shared=()
 	shift 5
-	FSDP_SOCKET=$dir/node$node "$mlp" --name "$run" --world "$world" \
+	((world > n_gpus)) && shared=("NCCL_HOSTID=node-$rank")
+	env "${shared[@]}" FSDP_SOCKET="$dir/node$node" "$mlp" --name "$run" --world "$world" \
 		--rank "$rank" --steps "$steps" --out "$dir/$run.bin" \
-		--device "$rank" "$@" >>"$dir/rank$rank" 2>&1 &
+		--device $((rank % n_gpus)) "$@" >>"$dir/rank$rank" 2>&1 &
 	ranks[$rank]=$!
 }
 
@@ -88,7 +96,7 @@ same_as_alone()
 node 1
 node 2
 
-for world in 1 2 4; do
+for ((world = 1; world <= most; world *= 2)); do
 	for ((r = 0; r < world; r++)); do
 		rank 1 "plain$world" "$world" 10 "$r"
 	done
@@ -97,32 +105,33 @@ for world in 1 2 4; do
 		same_as_alone "plain$world" "$world" 10
 done
 
-for r in 0 1 2 3; do
-	rank $((1 + r / 2)) nodes 4 10 "$r" --local 2 --id "$dir/id"
+half=$((most / 2)) last=$((most - 1))
+for ((r = 0; r < most; r++)); do
+	rank $((1 + r / half)) nodes $most 10 "$r" --local $half --id "$dir/id"
 done
-check "4 ranks of 2 nodes train to the end" all_end
-check "2 nodes have the weights of one process" same_as_alone nodes 4 10
+check "$most ranks of 2 nodes train to the end" all_end
+check "2 nodes have the weights of one process" same_as_alone nodes $most 10
 
-for r in 0 1 3; do
-	rank 1 killed 4 20 "$r"
+for ((r = 0; r < most; r++)); do
+	((r == half)) || rank 1 killed $most 20 "$r"
 done
-rank 1 killed 4 20 2 --die-at 6
-victim=${ranks[2]}
+rank 1 killed $most 20 $half --die-at 6
+victim=${ranks[$half]}
 wait "$victim" 2>/dev/null
-check "rank 2 was killed" test $? = 137
-rank 1 killed 4 20 2
-check "the others went on with a new rank 2" all_end
-check "a death on the way changes no bit" same_as_alone killed 4 20
+check "rank $half was killed" test $? = 137
+rank 1 killed $most 20 $half
+check "the others went on with a new rank $half" all_end
+check "a death on the way changes no bit" same_as_alone killed $most 20
 
-for r in 0 1 2; do
-	rank $((1 + r / 2)) torn 4 20 "$r" --local 2 --id "$dir/id"
+for ((r = 0; r < last; r++)); do
+	rank $((1 + r / half)) torn $most 20 "$r" --local $half --id "$dir/id"
 done
-rank 2 torn 4 20 3 --local 2 --id "$dir/id" --die-at 6
-wait "${ranks[3]}" 2>/dev/null
-check "rank 3, of the other node, was killed" test $? = 137
-rank 2 torn 4 20 3 --local 2 --id "$dir/id"
-check "both nodes went on with a new rank 3" all_end
-check "a death on another node changes no bit" same_as_alone torn 4 20
+rank 2 torn $most 20 $last --local $half --id "$dir/id" --die-at 6
+wait "${ranks[$last]}" 2>/dev/null
+check "rank $last, of the other node, was killed" test $? = 137
+rank 2 torn $most 20 $last --local $half --id "$dir/id"
+check "both nodes went on with a new rank $last" all_end
+check "a death on another node changes no bit" same_as_alone torn $most 20
 
 for r in 0 1; do
 	rank 1 broker 2 200 "$r"

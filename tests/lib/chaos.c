@@ -3,6 +3,8 @@
  * failing test meets.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/device.h"
+#include "tests/lib/trainer.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -69,6 +71,21 @@ struct fsdp_client *chaos_connect(const struct chaos *chaos)
 
 	must(fsdp_connect(&options, &client) == 0);
 	return client;
+}
+
+struct fsdp_device chaos_device(void)
+{
+	return are_on_devices() ? gpu_name(0) : (struct fsdp_device){0};
+}
+
+int chaos_alloc(struct fsdp_client *client, const struct fsdp_spec *specs,
+		size_t n, const struct fsdp_access *access, int32_t timeout_ms,
+		struct fsdp_tensor **ret)
+{
+	const struct fsdp_device device = chaos_device();
+
+	return fsdp_alloc_on(client, &device, specs, n, access, timeout_ms,
+			     ret);
 }
 
 /* --- points -------------------------------------------------------------- */
@@ -166,21 +183,45 @@ static uint64_t *field(const struct figures *figures, size_t i)
 	return (uint64_t *)((char *)figures + fields[i].offset);
 }
 
+/* Figures, and what is to be added to them. */
+struct reading {
+	struct figures figures;
+	uint64_t device_bytes_live, device_chunk_bytes;
+};
+
+static bool ends_with(const char *text, const char *end)
+{
+	size_t n = strlen(text), n_end = strlen(end);
+
+	return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
 static int take_value(const char *name, uint64_t value, void *data)
 {
+	struct reading *reading = data;
+
 	for (size_t i = 0; i < N_FIELDS; i++) {
 		if (strcmp(fields[i].name, name) == 0)
-			*field(data, i) = value;
+			*field(&reading->figures, i) = value;
 	}
+	if (strcmp(name, "device_bytes_live") == 0)
+		reading->device_bytes_live = value;
+	else if (ends_with(name, "_chunk_bytes")) /* GPU-... */
+		reading->device_chunk_bytes += value;
 	return 0;
 }
 
 void figures_read(struct fsdp_client *client, struct figures *ret)
 {
-	memset(ret, 0xff, sizeof(*ret));
-	must(fsdp_status(client, take_value, ret, NULL) == 0);
+	struct reading reading = {.device_bytes_live = 0};
+
+	memset(&reading.figures, 0xff, sizeof(reading.figures));
+	must(fsdp_status(client, take_value, &reading, NULL) == 0);
 	for (size_t i = 0; i < N_FIELDS; i++)
-		must(*field(ret, i) != UINT64_MAX);
+		must(*field(&reading.figures, i) != UINT64_MAX);
+	*ret = reading.figures;
+	ret->bytes_live += reading.device_bytes_live;
+	ret->chunk_bytes += reading.device_chunk_bytes;
 }
 
 static bool differs(const struct figures *now, const struct figures *expected,
@@ -219,6 +260,14 @@ bool figures_await(struct fsdp_client *client, const struct figures *expected)
 	return false;
 }
 
+/* The double's memory is files of its own, which it has not in fd tables of
+ * those that only keep them. */
+static bool is_kept(const char *target)
+{
+	return strncmp(target, "/memfd:", 7) == 0 ||
+	       strncmp(target, "/dev/shm/fsdp-gpu-", 18) == 0;
+}
+
 static uint64_t count_memfds(pid_t pid)
 {
 	char path[64], target[64];
@@ -232,7 +281,7 @@ static uint64_t count_memfds(pid_t pid)
 		if (n < 0)
 			continue;
 		target[n] = '\0';
-		n_found += strncmp(target, "/memfd:", 7) == 0;
+		n_found += is_kept(target);
 	}
 	return n_found;
 }
@@ -313,6 +362,7 @@ void remove_all(struct fsdp_client *client, const char *prefix)
 
 static int audit_entry(const struct fsdp_entry *entry, void *data)
 {
+	const uint64_t align = are_on_devices() ? 512 : 64;
 	struct names *names = data;
 	size_t n = names->n;
 
@@ -320,7 +370,7 @@ static int audit_entry(const struct fsdp_entry *entry, void *data)
 	names->sum.bundles += entry->bundle && names->n > n;
 	names->sum.slots++;
 	names->sum.blocks++;
-	names->sum.bytes_live += (entry->info.size + 63) & ~UINT64_C(63);
+	names->sum.bytes_live += (entry->info.size + align - 1) & ~(align - 1);
 	if (names->check(names->client, entry))
 		return 0;
 	fprintf(stderr, "%s, version %llu, has not its contents\n",
@@ -384,14 +434,21 @@ static size_t count_words(const struct fsdp_tensor *tensor)
 	return info.size / sizeof(uint64_t);
 }
 
+static int read_pattern(size_t i, void *into, size_t size, void *data)
+{
+	const uint64_t *tag = data;
+	uint64_t *words = into;
+
+	(void)i;
+	for (size_t j = 0; j < size / sizeof(*words); j++)
+		words[j] = mix(*tag + j);
+	return 0;
+}
+
 void pattern_fill(struct fsdp_tensor *tensor, uint64_t tag)
 {
-	uint64_t *words = fsdp_data_mut(tensor);
-	size_t n = count_words(tensor);
-
-	must(words);
-	for (size_t i = 0; i < n; i++)
-		words[i] = mix(tag + i);
+	must(fsdp_data_mut(tensor));
+	must(fsdp_fill(&tensor, 1, read_pattern, &tag) == 0);
 }
 
 static bool is_pattern(const struct fsdp_tensor *tensor, uint64_t tag,
@@ -399,12 +456,19 @@ static bool is_pattern(const struct fsdp_tensor *tensor, uint64_t tag,
 {
 	const uint64_t *words = fsdp_data(tensor);
 	size_t n = count_words(tensor);
+	uint64_t *copy = NULL;
+	bool is_right = n > first;
 
-	for (size_t i = first; i < n; i++) {
-		if (words[i] != mix(tag + i))
-			return false;
+	if (are_on_devices()) {
+		words = copy = calloc(n, sizeof(*words));
+		must(copy);
+		must(fsdp_copy_out(copy, (struct fsdp_tensor *)tensor, 0,
+				   n * sizeof(*words)) == 0);
 	}
-	return n > first;
+	for (size_t i = first; i < n && is_right; i++)
+		is_right = words[i] == mix(tag + i);
+	free(copy);
+	return is_right;
 }
 
 bool pattern_is(const struct fsdp_tensor *tensor, uint64_t tag)
@@ -421,7 +485,7 @@ struct fsdp_tensor *pattern_make(struct fsdp_client *client, uint64_t tag)
 {
 	struct fsdp_tensor *tensor = NULL;
 
-	must(fsdp_alloc(client, &PAGE, 1, NULL, 0, &tensor) == 0);
+	must(chaos_alloc(client, &PAGE, 1, NULL, 0, &tensor) == 0);
 	pattern_fill(tensor, tag);
 	return tensor;
 }

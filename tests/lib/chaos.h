@@ -40,6 +40,14 @@ void chaos_start(struct chaos *chaos, const char *config);
 void chaos_stop(struct chaos *chaos);
 struct fsdp_client *chaos_connect(const struct chaos *chaos);
 
+/* Where the tensors of tests are that can be run with both: in host memory or,
+ * with FSDP_TEST_DEVICES set in the environment, on the first device. */
+struct fsdp_device chaos_device(void);
+/* fsdp_alloc() there. */
+int chaos_alloc(struct fsdp_client *client, const struct fsdp_spec *specs,
+		size_t n, const struct fsdp_access *access, int32_t timeout_ms,
+		struct fsdp_tensor **ret);
+
 /* --- points -------------------------------------------------------------- */
 
 struct passage {
@@ -66,7 +74,7 @@ void plan_drop(const char *path);
 
 /* --- books --------------------------------------------------------------- */
 
-/* Of `status`, by the names there. */
+/* Of `status`, by the names there; bytes are those of devices, too. */
 struct figures {
 	uint64_t epoch, supervised, pid;
 	uint64_t sessions, slots, slots_limbo, blocks, bundles, tickets;

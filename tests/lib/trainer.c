@@ -34,6 +34,18 @@ static const struct device *own_device(void)
 	return gpu_nth(rank_self() % n_gpus());
 }
 
+/* Ranks that share a device are nodes of their own to NCCL, which takes them
+ * only so. */
+static void share_device(void)
+{
+	char text[32];
+
+	if (rank_self() < n_gpus())
+		return;
+	(void)snprintf(text, sizeof(text), "node-%u", rank_self());
+	setenv("NCCL_HOSTID", text, 1);
+}
+
 /* Host memory that stands for `size` bytes at `data`, which may be a device's:
  * to be given back by done_with(). */
 static void *view_of(const void *data, size_t size)
@@ -197,6 +209,7 @@ int trainer_join(void)
 	int r = 0;
 
 	if (are_on_devices()) {
+		share_device();
 		memcpy(device.uuid, own_device()->uuid.bytes,
 		       sizeof(device.uuid));
 		join.device = &device;

@@ -45,6 +45,12 @@ struct trainer *trainer(void);
 
 /* Is this run of the tests one on devices? */
 bool are_on_devices(void);
+/* In a test of Criterion's. */
+#define host_memory_only(why)                                                  \
+	do {                                                                   \
+		if (are_on_devices())                                          \
+			cr_skip_test(why);                                     \
+	} while (0)
 
 /* Connect if that was not done, join, register all layers. */
 int trainer_join(void);

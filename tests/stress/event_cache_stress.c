@@ -4,7 +4,8 @@
  *
  * A thread that has taken an event writes a mark into it, with plain stores,
  * and leaves it on a table from which another one puts it back. Two owners at
- * once see each other's mark, and are a race under ThreadSanitizer.
+ * once see each other's mark, and are a race under ThreadSanitizer. At last,
+ * with the caches full, the program ends: that destroys none.
  */
 #include "cuda/event_cache.h"
 #include "proto/error.h"
@@ -42,6 +43,15 @@ static void unmark_and_put(struct event *event)
 	event_cache_put(event);
 }
 
+static bool is_ending;
+static __typeof__(cuEventDestroy) *real_destroy;
+
+static CUresult destroy(CUevent event)
+{
+	check(!is_ending, "an event was destroyed at the end of the process");
+	return real_destroy(event);
+}
+
 static void *work(void *data)
 {
 	unsigned int seed = (unsigned int)(uintptr_t)data;
@@ -71,6 +81,8 @@ int main(void)
 		fprintf(stderr, "event_cache_stress: %s\n", err.msg);
 		return EXIT_FAILURE;
 	}
+	real_destroy = cu.EventDestroy;
+	cu.EventDestroy = destroy;
 	for (round = 0; round < N_ROUNDS; round++) {
 		for (i = 0; i < N_THREADS; i++)
 			check(pthread_create(&threads[i], NULL, work,
@@ -83,5 +95,6 @@ int main(void)
 	for (i = 0; i < N_SEATS; i++)
 		if (table[i])
 			unmark_and_put(table[i]);
+	is_ending = true;
 	return EXIT_SUCCESS;
 }

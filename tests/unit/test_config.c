@@ -44,6 +44,9 @@ Test(config, defaults_are_sensible_for_this_machine)
 	cr_expect(eq(u64, config.quota_bytes, config.memory_max));
 	cr_expect(eq(u64, config.chunk_min, UINT64_C(64) << 20));
 	cr_expect(eq(u64, config.warm_ms, 30000));
+	cr_expect(zero(u64, config.device_memory_max));
+	cr_expect(gt(u64, config.quota_device_bytes, UINT64_C(1) << 40));
+	cr_expect(eq(u64, config.quota_timelines, 128));
 	cr_expect(not(config.has_admin_gid));
 	config_deinit(&config);
 }
@@ -60,8 +63,11 @@ Test(config, values_take_units)
 				      "chunk_min = 2048K\n"
 				      "chunk_max = 1073741824\n"
 				      "warm_ms = 5m\n"
+				      "device_memory_max = 60G\n"
 				      "\n"
 				      "[quota]\n"
+				      "quota_device_bytes = 40G\n"
+				      "quota_timelines = 7\n"
 				      "quota_slots = 12\n"
 				      "quota_queue = 1M ; behind it\n",
 				      NULL)));
@@ -70,6 +76,9 @@ Test(config, values_take_units)
 	cr_expect(eq(u64, config.chunk_min, 2 << 20));
 	cr_expect(eq(u64, config.chunk_max, 1 << 30));
 	cr_expect(eq(u64, config.warm_ms, 300000));
+	cr_expect(eq(u64, config.device_memory_max, UINT64_C(60) << 30));
+	cr_expect(eq(u64, config.quota_device_bytes, UINT64_C(40) << 30));
+	cr_expect(eq(u64, config.quota_timelines, 7));
 	cr_expect(eq(u64, config.quota_slots, 12));
 	cr_expect(eq(u64, config.quota_queue, 1 << 20));
 	cr_expect(eq(u64, config.quota_bytes, config.memory_max));

@@ -1,4 +1,5 @@
 /* The code of the kernels, on the CPU, against the definitions. */
+#include "broker/worker/kernel.h"
 #include "cuda/kernels_row.h"
 #include "tests/lib/device_code.h"
 #include "tests/unit/kernels_fixture.h"
@@ -79,4 +80,65 @@ Test(device_code, chunk_cat_pads_casts_and_scales)
 Test(device_code, grad_out_divides_casts_and_adds)
 {
 	check_kind(KERNELS_GRAD_OUT);
+}
+
+/* --- against the host's engine ------------------------------------------- */
+
+#define N_HOST 3000
+
+/* One entry of any bits, divided and cast by both. */
+static void check_host(struct dice *dice, uint32_t from, uint32_t to,
+		       double divisor)
+{
+	static struct kernels_case launch;
+	const struct kernels *host = kernels_best();
+	uint8_t *want = case_alloc(N_HOST * sizeof(double));
+	const void *in;
+
+	launch = (struct kernels_case){
+		.kind = KERNELS_GRAD_OUT,
+		.n_entries = 1,
+		.n = 1,
+		.factor = divisor,
+		.from_size = N_HOST * dtype_size(from),
+		.to_size = N_HOST * dtype_size(to),
+	};
+	launch.entries[0] = (struct kernels_entry){
+		.from_dtype = from,
+		.to_dtype = to,
+		.numel = N_HOST,
+		.padded_numel = N_HOST,
+	};
+	launch.from = case_alloc(launch.from_size);
+	launch.to = case_alloc(launch.to_size);
+	for (uint64_t i = 0; i < launch.from_size; i++)
+		launch.from[i] = (uint8_t)dice_next(dice);
+	in = launch.from;
+	host->fold[from][to](want, &in, 1, N_HOST, 1, divisor, false);
+	run_case(dice, &launch);
+	cr_assert(zero(int, memcmp(launch.to, want, launch.to_size)),
+		  "%s to %s by %g", dtype_name(from), dtype_name(to), divisor);
+	free(want);
+	case_deinit(&launch);
+}
+
+Test(device_code, divisions_and_casts_give_the_bits_of_the_host)
+{
+	const double divisors[] = {1, 8, 3, 62.5};
+	struct dice dice = {5};
+
+	for (int i = 0; i < 16; i++) {
+		for (int k = 0; k < 4; k++)
+			check_host(&dice, case_floats[i % 4],
+				   case_floats[i / 4], divisors[k]);
+	}
+	for (int i = 0; i < 8; i++) {
+		uint32_t dtype = case_integers[i];
+		uint32_t wide = kernel_accumulator(dtype);
+
+		for (int k = 0; k < 3; k++) {
+			check_host(&dice, dtype, wide, divisors[k]);
+			check_host(&dice, wide, dtype, divisors[k]);
+		}
+	}
 }

@@ -187,6 +187,37 @@ Test(limbo, a_slot_that_waits_twice_is_looked_after_once)
 	run_until_freed(&ref);
 }
 
+Test(limbo, who_shows_whose_device_is_in_the_way)
+{
+	struct request request = {.kind = MESSAGE_WHO};
+	struct slot_ref ref = fenced();
+	struct reply reply;
+
+	request.who = (struct who_request){.name = "", .ref = ref};
+	cr_assert(zero(int, client_call(&alice, &request, &reply)));
+	cr_assert(eq(u32, reply.who.n_holders, 1));
+	cr_expect(zero(i64, reply.who.holders[0].holds));
+	cr_expect(eq(u64, reply.who.holders[0].session,
+		     session_record(alice.session)->id));
+	reply_deinit(&reply);
+}
+
+Test(limbo, work_that_does_not_end_is_told_once)
+{
+	struct slot_ref ref = fenced();
+	uint64_t start;
+
+	cr_expect(not(broker->limbo.is_slow));
+	broker->limbo.fenced_ms -= 31000;
+	while (!broker->limbo.is_slow)
+		uv_run(&broker->loop, UV_RUN_NOWAIT);
+	start = broker->limbo.fenced_ms;
+	client_reach(&alice, 1, 5);
+	run_until_freed(&ref);
+	cr_expect(not(broker->limbo.is_slow));
+	cr_expect(gt(u64, broker->limbo.fenced_ms, start));
+}
+
 Test(limbo, many_that_wait_are_all_freed)
 {
 	struct slot_ref refs[300];

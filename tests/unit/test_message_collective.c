@@ -97,8 +97,6 @@ static struct request sample_request(uint16_t kind)
 			.n_local = 6,
 			.has_nccl_id = true,
 			.nccl_id = {0, 2, [MESSAGE_NCCL_ID_SIZE - 1] = 9},
-			.home = COMM_HOME_WORKER,
-			.memory = COMM_MEMORY_NCCL,
 		};
 		break;
 	case MESSAGE_COMM_FAIL:
@@ -381,8 +379,6 @@ Test(message_collective, a_join_arrives)
 	expect_same(u32, got.comm_join, sent.comm_join, n_inputs);
 	expect_same(u32, got.comm_join, sent.comm_join, device.bytes[1]);
 	expect_same(u32, got.comm_join, sent.comm_join, n_local);
-	expect_same(u32, got.comm_join, sent.comm_join, home);
-	expect_same(u32, got.comm_join, sent.comm_join, memory);
 	cr_assert(got.comm_join.has_nccl_id);
 	cr_expect(
 		zero(int, memcmp(got.comm_join.nccl_id, sent.comm_join.nccl_id,
@@ -398,7 +394,6 @@ Test(message_collective, on_host_memory_all_ranks_are_local)
 	sent.comm_join.device = (struct device_uuid){{0}};
 	sent.comm_join.has_nccl_id = false;
 	sent.comm_join.n_local = 0;
-	sent.comm_join.home = sent.comm_join.memory = 0;
 	got = pass_request(&sent);
 	cr_expect(eq(u32, got.comm_join.n_local, 8));
 	cr_expect(not(got.comm_join.has_nccl_id));
@@ -805,8 +800,6 @@ Test(message_collective, wrong_values_in_a_join_are_refused)
 		       (join.n_ranks = 128, join.n_shards = 0,
 			join.n_local = MESSAGE_MAX_RANKS + 1),
 		       -EINVAL);
-	expect_refusal(MESSAGE_COMM_JOIN, join.home = 2, -EINVAL);
-	expect_refusal(MESSAGE_COMM_JOIN, join.memory = 2, -EINVAL);
 	expect_refusal(MESSAGE_COMM_JOIN, join.device.bytes[1] = 0, -EINVAL);
 	expect_refusal(MESSAGE_COMM_JOIN, join.rank = 8, -EINVAL);
 	expect_refusal(MESSAGE_COMM_JOIN, join.n_shards = 3, -EINVAL);

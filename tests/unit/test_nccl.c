@@ -12,7 +12,20 @@
 #include <string.h>
 #include <sys/wait.h>
 
-TestSuite(nccl, .init = gpu_open, .fini = gpu_close);
+static void doubles_open(void)
+{
+	if (!getenv("FSDP_LIBNCCL"))
+		cr_skip_test("needs the doubles of the driver and of NCCL");
+	gpu_open();
+}
+
+static void doubles_close(void)
+{
+	if (getenv("FAKECUDA_DIR"))
+		gpu_close();
+}
+
+TestSuite(nccl, .init = doubles_open, .fini = doubles_close);
 
 static void expect_sentence(const struct error *err, const char *part)
 {

@@ -192,6 +192,7 @@ static int become_impatient(void)
 
 Test(nccl_comm, a_close_that_others_do_not_join_ends_all_the_same)
 {
+	need_doubles();
 	mesh_join(2, 1);
 	cr_assert(zero(int, rank_run(&ranks, 0, become_impatient)));
 	expect_late(0, rank_close, "close: communicator 'run'");

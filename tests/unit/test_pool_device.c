@@ -343,6 +343,36 @@ Test(pool_device, a_view_is_on_the_device_of_what_it_views)
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES), 512));
 }
 
+Test(pool_device, a_driver_that_hangs_has_two_threads_at_most)
+{
+	struct alloc_item item = item_of(MIB);
+	struct request request = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT},
+			  .n_items = 1,
+			  .items = &item},
+	};
+	struct client users[4];
+	struct reply reply;
+	int code;
+
+	setenv("FAKECUDA_FAIL", "MemCreate:1+:sleep=300", 1);
+	request.alloc.device = broker_gpu(broker, 0);
+	/* Of different users, so that each needs a chunk. */
+	for (uint32_t i = 0; i < 4; i++) {
+		client_open(&users[i], broker, 2000 + i, 0);
+		client_send(&users[i], &request, 1);
+		cr_expect(le(u32, broker->pools.n_works, 2));
+	}
+	(void)client_alloc(&alice, MIB);
+	for (uint32_t i = 0; i < 4; i++) {
+		while (!client_recv(&users[i], &reply, &code))
+			uv_run(&broker->loop, UV_RUN_NOWAIT);
+		cr_expect(zero(int, code), "%s", users[i].sentence);
+		reply_deinit(&reply);
+	}
+}
+
 /* --- bundles ---------------------------------------------------------------
  */
 

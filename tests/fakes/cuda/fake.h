@@ -20,6 +20,7 @@
  */
 FAKE_EXPORT CUresult fake_stream_enqueue(CUstream stream, void (*fn)(void *),
 					 void *data);
+/* Only in `fn`, on the thread that it is called on. */
 FAKE_EXPORT bool fake_is_stopping(void);
 
 /* The device of the calling thread's current context, numbered as on the

@@ -196,7 +196,7 @@ static ncclResult_t find_gpu(ncclComm_t comm)
 	return ncclSuccess;
 }
 
-static struct ncclComm *new (void)
+static struct ncclComm *allocate(void)
 {
 	struct ncclComm *comm = calloc(1, sizeof(*comm));
 
@@ -284,7 +284,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *ret, int n_ranks,
 		result = check_config(config);
 	if (result != ncclSuccess)
 		return result;
-	comm = new ();
+	comm = allocate();
 	if (!comm)
 		return ncclSystemError;
 	result = init(comm, n_ranks, &id, rank);
@@ -299,7 +299,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *ret, int n_ranks,
 
 static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *ret)
 {
-	struct ncclComm *child = new ();
+	struct ncclComm *child = allocate();
 	ncclResult_t result;
 
 	if (!child)

@@ -1,0 +1,37 @@
+#!/bin/bash
+# The table of devices, on the doubles of the driver and of NCCL: every row is
+# there, says that it means nothing, and without a driver there is none.
+#
+#   gpu_doubles.sh FSDP_BENCH
+set -u
+
+bench=$1
+dir=$(mktemp -d)
+FAKECUDA_DIR=$(mktemp -d -p /dev/shm)
+export FAKECUDA_DIR TMPDIR=$dir
+trap 'rm -rf "$dir" "$FAKECUDA_DIR"' EXIT
+
+fail()
+{
+	echo "FAILED: $*"
+	cat "$dir"/out "$dir"/err
+	exit 1
+}
+
+for FAKECUDA_DEVICES in 1 2; do
+	export FAKECUDA_DEVICES
+	"$bench" gpu --quick --json >"$dir/out" 2>"$dir/err" ||
+		fail "exit status $? with $FAKECUDA_DEVICES devices"
+	for row in attach_1000 import publish_to_consume kernels all_gather \
+		reduce_scatter; do
+		grep -q "\"gpu_$row\".*\"is_test_double\": true" "$dir/out" ||
+			fail "no row gpu_$row with $FAKECUDA_DEVICES devices"
+	done
+	grep -q "FIGURES MEAN NOTHING" "$dir/err" || fail "it does not warn"
+done
+
+FSDP_LIBCUDA=/nowhere/libcuda.so.1 "$bench" gpu >"$dir/out" 2>"$dir/err"
+rc=$?
+((rc == 77)) || fail "exit status $rc without a driver, not 77"
+test "$(wc -l <"$dir/err")" = 1 || fail "not one sentence without a driver"
+echo "ok"

@@ -1,0 +1,166 @@
+/*
+ * Tensors on a device between two users, each a process of its own: who may
+ * read waits for streams of somebody else, and can write neither the memory
+ * nor the timelines.
+ */
+#include "tests/lib/stage.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const struct identity SOMEBODY = {.uid = 61001, .gid = 61001};
+static const struct fsdp_access FOR_ALL = {FSDP_GID_DEFAULT, 0644};
+static const struct fsdp_spec BYTES = {FSDP_U8, 1, {STAGE_SIZE}};
+
+static struct actor somebody;
+
+static int connect_somebody(void)
+{
+	open_client();
+	return 0;
+}
+
+/* Two users at once are root's privilege. */
+static void open_for_two(void)
+{
+	if (!actor_may_be_others())
+		return;
+	stage_open();
+	must(chmod(stage.daemon.dir, 0755) == 0);
+	must(chmod(getenv("FAKECUDA_DIR"), 0777) == 0);
+	actor_start(&somebody, &SOMEBODY);
+	must(actor_run(&somebody, connect_somebody) == 0);
+}
+
+static void open_without_readonly(void)
+{
+	setenv("FAKECUDA_WITHOUT", "readonly_register", 1);
+	open_for_two();
+}
+
+static void close_for_two(void)
+{
+	if (!actor_may_be_others())
+		return;
+	actor_kill(&somebody);
+	stage_close();
+}
+
+TestSuite(device_access, .init = open_for_two, .fini = close_for_two,
+	  .timeout = 60);
+TestSuite(device_access_writable, .init = open_without_readonly,
+	  .fini = close_for_two, .timeout = 60);
+
+static void need_root(void)
+{
+	if (!actor_may_be_others())
+		cr_skip_test("needs root, to be two users");
+}
+
+/* Of the first user; written behind the gate. */
+static void publish_late(const struct fsdp_access *access)
+{
+	CUstream stream = stream_make(gpu_nth(0));
+	struct fsdp_device gpu = gpu_name(0);
+	struct fsdp_tensor *tensor = NULL;
+	uint8_t zeros[STAGE_SIZE] = {0};
+
+	must(fsdp_alloc_on(stage.client, &gpu, &BYTES, 1, access, 0, &tensor) ==
+	     0);
+	must(fsdp_copy_in(tensor, 0, zeros, STAGE_SIZE) == 0);
+	stream_hold(stream, &stage.shared->gate);
+	stream_fill(stream, tensor, STAGE_VALUE);
+	must(publish_on(tensor, "t/a", stream) == 0);
+	fsdp_free(tensor);
+}
+
+/* --- in the other user's process ------------------------------------------ */
+
+static struct fsdp_tensor *tensor;
+static CUstream reader;
+static uint8_t *seen;
+
+static int begin_to_read(void)
+{
+	int r;
+
+	reader = stream_make(gpu_nth(0));
+	seen = pinned_memory(STAGE_SIZE);
+	r = get_on("t/a", reader, 0, &tensor);
+	if (r < 0)
+		return r;
+	stream_read(reader, seen, tensor, STAGE_SIZE);
+	return stream_is_done(reader) ? -EALREADY : 0;
+}
+
+static int end_to_read(void)
+{
+	must(stream_finish(reader));
+	must(!fsdp_data_mut(tensor));
+	must(fsdp_release_on(tensor, reader) == 0);
+	return is_filled(seen, STAGE_SIZE, STAGE_VALUE) ? 0 : -EIO;
+}
+
+static int read_without_a_stream(void)
+{
+	must(get_on("t/a", NULL, -1, &tensor) == 0);
+	must(fsdp_copy_out(seen, tensor, 0, STAGE_SIZE) == 0);
+	return is_filled(seen, STAGE_SIZE, STAGE_VALUE) ? 0 : -EIO;
+}
+
+static int write_it(void)
+{
+	stream_fill(reader, tensor, 1);
+	return stream_finish(reader) ? 0 : -EFAULT;
+}
+
+/* --- the tests -------------------------------------------------------------
+ */
+
+Test(device_access, another_user_s_stream_waits_as_well)
+{
+	need_root();
+	publish_late(&FOR_ALL);
+	cr_assert(zero(int, actor_run(&somebody, begin_to_read)));
+	open_gate();
+	cr_expect(zero(int, actor_run(&somebody, end_to_read)));
+}
+
+Test(device_access, what_others_may_not_read_they_do_not_get)
+{
+	need_root();
+	publish_late(NULL);
+	cr_expect(eq(int, actor_run(&somebody, begin_to_read), -EACCES));
+	open_gate();
+}
+
+Test(device_access, another_user_s_write_faults)
+{
+	struct fsdp_tensor *mine = NULL;
+	uint8_t bytes[STAGE_SIZE];
+
+	need_root();
+	publish_late(&FOR_ALL);
+	open_gate();
+	must(actor_run(&somebody, begin_to_read) != -EACCES);
+	cr_expect(eq(int, actor_run(&somebody, write_it), -EFAULT));
+	cr_assert(zero(int, get_on("t/a", NULL, -1, &mine)));
+	cr_assert(zero(int, fsdp_copy_out(bytes, mine, 0, STAGE_SIZE)));
+	cr_expect(is_filled(bytes, STAGE_SIZE, STAGE_VALUE));
+	fsdp_free(mine);
+}
+
+/* Timelines of others are never writable, so where nothing else can be
+ * registered only the CPU can wait for them. */
+Test(device_access_writable, where_a_stream_cannot_wait_the_call_can)
+{
+	need_root();
+	publish_late(&FOR_ALL);
+	cr_expect(eq(int, actor_run(&somebody, begin_to_read), -EACCES));
+	actor_begin(&somebody, read_without_a_stream);
+	open_gate();
+	cr_expect(zero(int, actor_end(&somebody)));
+}
