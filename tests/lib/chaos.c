@@ -260,8 +260,8 @@ bool figures_await(struct fsdp_client *client, const struct figures *expected)
 	return false;
 }
 
-/* The double's memory is files of its own, which it has not in fd tables of
- * those that only keep them. */
+/* What a broker has its supervisor keep: memfds, and devices' memory, which of
+ * the double is files. */
 static bool is_kept(const char *target)
 {
 	return strncmp(target, "/memfd:", 7) == 0 ||
