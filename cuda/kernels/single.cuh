@@ -166,17 +166,6 @@ single_calculate(const struct kernels_params &params, const struct tile &tile,
 	return single_integer<KIND>(params, tile.row->from_dtype, x, old);
 }
 
-/* `old`: only where it is added to. */
-template <int KIND>
-static __device__ __forceinline__ uint64_t
-single_read_old(const struct kernels_params &params, const struct tile &tile,
-		const struct place &place)
-{
-	if (KIND == KIND_GRAD_ADD)
-		return bits_read(tile.row->to_size, place.to);
-	return 0;
-}
-
 /* N elements, those of all threads behind one another. */
 template <int KIND, uint32_t N>
 static __device__ __forceinline__ void

@@ -265,7 +265,7 @@ static void publish_evictable(struct stage *stage)
 		name[12] = (char)('0' + i);
 		it.name = name;
 		must(chaos_alloc(stage->other, &HALF_MIB, 1, NULL, 0,
-				&it.tensor) == 0);
+				 &it.tensor) == 0);
 		must(fsdp_publish(stage->other, &it, 1) == 0);
 		fsdp_free(it.tensor);
 	}
