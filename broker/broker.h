@@ -47,7 +47,7 @@ struct broker {
 	uv_idle_t idle; /* runs only while there is deferred work */
 	uv_timer_t watchdog;
 	uv_poll_t parent_poll; /* whoever keeps our fds may be our parent */
-	int parent_fd;	       /* its pidfd, owned; -1 */
+	int parent_fd;         /* its pidfd, owned; -1 */
 	bool is_stopping;
 	bool has_draining; /* some session has more pending bits */
 	uint64_t started_ms;
@@ -63,7 +63,7 @@ struct broker_options {
 	const char *socket_path; /* NULL: the default */
 	const char *config_path; /* NULL: /etc/fsdpd/fsdpd.conf if it exists */
 	int listen_fd;           /* consumed; -1: bind socket_path */
-	bool has_left_mps; /* the environment named a server of MPS */
+	bool has_left_mps;       /* the environment named a server of MPS */
 };
 
 /* Set up, adopting what the fd store holds; then run until told to stop. */

@@ -37,7 +37,7 @@
 #define JOURNAL_SIZE   (UINT64_C(48) << 20)
 /* What a rare large transaction took beyond this goes back to the kernel. */
 #define JOURNAL_KEPT (UINT64_C(1) << 20)
-#define JOURNAL_END    (JOURNAL_OFFSET + JOURNAL_SIZE)
+#define JOURNAL_END  (JOURNAL_OFFSET + JOURNAL_SIZE)
 
 /* Record 0 is never used; slots and chunks are also places in the state
  * table. */

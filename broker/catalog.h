@@ -97,7 +97,7 @@ struct slot_record {
 	struct link limbo_link;   /* header.limbo */
 	struct link bundle_link;  /* bundle_record.members */
 	struct link session_link; /* session_record.own: writing or tied */
-	uint32_t order; /* when its contents are there; 0: now */
+	uint32_t order;           /* when its contents are there; 0: now */
 };
 
 struct block_record {
@@ -235,7 +235,7 @@ struct group_record {
 	uint32_t spec_size;
 	uint32_t comm; /* its record */
 	uint32_t next;
-	uint32_t side;      /* which of `slots` is committed */
+	uint32_t side; /* which of `slots` is committed */
 	/* The shards, kept by this group: as struct rank_memory. */
 	uint32_t slots[2][MESSAGE_MAX_RANKS];
 	uint64_t step;      /* last commit that included it; 0: none */

@@ -252,7 +252,8 @@ void pool_note_refusal(struct pool_source *source, const struct error *cause)
 	source->refusal = *cause;
 	if (source->n_refusals++ < PATIENCE)
 		deadline.at_ms =
-			now_ms() + (FIRST_TRY_MS << (source->n_refusals - 1));
+			now_ms() +
+			((uint64_t)FIRST_TRY_MS << (source->n_refusals - 1));
 	if (source->try_position || broker->is_stopping)
 		return;
 	/* Without heap it is asked again as soon as somebody wants it. */

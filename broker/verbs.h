@@ -53,10 +53,9 @@ verb_fn verb_ping, verb_alloc_tensors, verb_publish, verb_get, verb_release,
 	verb_remove, verb_ticket, verb_redeem, verb_bundle_begin,
 	verb_bundle_commit, verb_bundle_abort, verb_bundle_get, verb_chunk,
 	verb_list, verb_who, verb_clients, verb_status, verb_timelines,
-	verb_comm_join,
-	verb_comm_leave, verb_comm_fail, verb_comm_remove, verb_group, verb_unshard,
-	verb_reshard, verb_input, verb_reduce, verb_commit, verb_wait,
-	verb_comms, verb_groups, verb_group_plan;
+	verb_comm_join, verb_comm_leave, verb_comm_fail, verb_comm_remove,
+	verb_group, verb_unshard, verb_reshard, verb_input, verb_reduce,
+	verb_commit, verb_wait, verb_comms, verb_groups, verb_group_plan;
 
 /* Parts of verb_wait, for WORK_UNSHARD and WORK_REDUCE. */
 verb_fn verb_wait_unshard, verb_wait_reduce;

@@ -40,14 +40,14 @@ struct error;
 /* Times to live: far beyond any use, and a deadline never overflows. */
 #define MESSAGE_MAX_TTL_MS (UINT64_C(1) << 52)
 /* Ranks of a communicator, parameters of a group, caps of its policy. */
-#define MESSAGE_MAX_RANKS  64
+#define MESSAGE_MAX_RANKS 64
 /* Ranks of a communicator on devices, over all nodes. */
-#define MESSAGE_MAX_WORLD  4096
+#define MESSAGE_MAX_WORLD    4096
 #define MESSAGE_NCCL_ID_SIZE 128
-#define MESSAGE_MAX_PARAMS 1024
-#define MESSAGE_MAX_CAPS   16
-#define TOKEN_SIZE         16
-#define TICKET_SIZE        16
+#define MESSAGE_MAX_PARAMS   1024
+#define MESSAGE_MAX_CAPS     16
+#define TOKEN_SIZE           16
+#define TICKET_SIZE          16
 
 enum message_kind {
 	MESSAGE_HELLO = 1,
@@ -600,8 +600,8 @@ struct timelines_reply {
 /* --- collectives: replies ------------------------------------------------ */
 
 struct comm_reply {
-	uint64_t comm; /* this run of it; never used again */
-	uint64_t step; /* last committed; 0: none */
+	uint64_t comm;    /* this run of it; never used again */
+	uint64_t step;    /* last committed; 0: none */
 	bool has_nccl_id; /* on devices */
 	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
 };

@@ -686,7 +686,7 @@ static void tear_down(void)
 }
 
 TestSuite(collective_property, .init = set_up, .fini = tear_down,
-	  .timeout = 120);
+	  .timeout = 280);
 
 static uint64_t choose_seed(void)
 {

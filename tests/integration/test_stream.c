@@ -201,7 +201,7 @@ Test(stream, there_may_be_more_streams_than_timelines)
 Test(stream, tensors_that_are_published_together_have_one_value)
 {
 	enum { N = 64 };
-	struct fsdp_publication items[N] = {{NULL}};
+	struct fsdp_publication items[N] = {{0}};
 	char names[N][16];
 	CUstream stream = stream_make(gpu_nth(0));
 

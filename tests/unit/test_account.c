@@ -56,8 +56,8 @@ Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
 
 Test(account, each_kind_has_its_own_limit)
 {
-	const uint64_t limits[ACCOUNT_N] = {100, 50, 7, 6,  5,	4, 3,
-					    2,	 9,  8, 11, 12, 13};
+	const uint64_t limits[ACCOUNT_N] = {100, 50, 7, 6,  5,  4, 3,
+					    2,   9,  8, 11, 12, 13};
 	struct accounts accounts;
 	struct account *account;
 	uint32_t kind;
@@ -65,8 +65,8 @@ Test(account, each_kind_has_its_own_limit)
 	accounts_init(&accounts, &config);
 	account = accounts_get(&accounts, 1000);
 	for (kind = 0; kind < ACCOUNT_N; kind++) {
-		cr_expect(
-			eq(u64, account_limit(&accounts, account, kind), limits[kind]));
+		cr_expect(eq(u64, account_limit(&accounts, account, kind),
+			     limits[kind]));
 		cr_expect(zero(int, account_charge(&accounts, account, kind,
 						   limits[kind], NULL)));
 		cr_expect(eq(int,
@@ -88,9 +88,9 @@ Test(account, root_has_all_memory_but_the_other_limits)
 	cr_expect(eq(int,
 		     account_charge(&accounts, root, ACCOUNT_BYTES, 1, NULL),
 		     -EDQUOT));
-	cr_expect(zero(int, account_charge(&accounts, root,
-					   ACCOUNT_DEVICE_BYTES,
-					   UINT64_C(1) << 60, NULL)));
+	cr_expect(
+		zero(int, account_charge(&accounts, root, ACCOUNT_DEVICE_BYTES,
+					 UINT64_C(1) << 60, NULL)));
 	cr_expect(eq(int,
 		     account_charge(&accounts, root, ACCOUNT_SLOTS, 8, NULL),
 		     -EDQUOT));
