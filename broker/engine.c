@@ -614,12 +614,16 @@ static void on_link(uv_poll_t *poll, int status, int events)
 {
 	struct engine_worker *worker = poll->data;
 	struct engine *engine = worker->engine;
+	int n = 0;
 
 	(void)status;
 	/* Readable or not: a hang-up is told by either. */
 	(void)events;
-	for (int i = 0; i < DONE_PER_ROUND && receive(engine); i++)
-		;
+	do
+		n++;
+	/* Who owes nothing has said nothing more. */
+	while (receive(engine) && n < DONE_PER_ROUND &&
+	       engine->first != engine->unsent);
 	pump(engine);
 }
 

@@ -447,7 +447,7 @@ int gather_find(const struct group *group, uint32_t rank, uint64_t sequence,
 	struct gather *gather = find_open(group, rank);
 	char name[RANK_TEXT];
 
-	if (gather && gather->sequence == sequence) {
+	if (gather && (sequence == 0 || gather->sequence == sequence)) {
 		*ret = gather;
 		return 0;
 	}

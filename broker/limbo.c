@@ -202,12 +202,14 @@ void limbo_deinit(struct limbo *limbo)
 
 uint32_t limbo_collect_released(struct broker *broker)
 {
+	uint32_t n_sessions =
+		catalog_n_touched(&broker->catalog, SECTION_SESSION);
 	uint64_t before = broker->limbo.n_collected;
 	uint32_t left = PENDING_PER_CALL;
 	struct session *session;
 	uint32_t n;
 
-	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
+	for (uint32_t i = 1; i <= n_sessions; i++) {
 		session = broker->sessions[i];
 		n = PENDING_PER_ROUND;
 		while (session && n == PENDING_PER_ROUND && left >= n) {

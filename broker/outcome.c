@@ -219,12 +219,13 @@ uint32_t outcome_kind(const struct session *session,
 
 void outcome_note_sent(struct session *session, uint64_t number)
 {
-	const struct outcome *outcome = outcome_find(session, number);
+	const struct session_record *record = session_record(session);
 
-	if (outcome)
-		session->sent_outcomes |=
-			UINT64_C(1)
-			<< (outcome - session_record(session)->outcomes);
+	for (uint32_t i = 0; i < OUTCOME_WINDOW; i++) {
+		if (record->outcomes[i].number != 0 &&
+		    record->outcomes[i].number <= number)
+			session->sent_outcomes |= UINT64_C(1) << i;
+	}
 }
 
 void outcome_forget_answered(struct session *session, uint64_t answered)

@@ -48,7 +48,8 @@ const uint8_t *outcome_body(const struct session *session,
 uint32_t outcome_kind(const struct session *session,
 		      const struct outcome *outcome);
 
-/* The reply of an outcome went out on this connection. */
+/* The reply of an outcome went out on this connection, which stands for those
+ * before it that need none. */
 void outcome_note_sent(struct session *session, uint64_t number);
 
 /* The client says that it has the answers to all requests below. */

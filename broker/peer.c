@@ -3,6 +3,8 @@
  *
  * One frame is read per readiness event: epoll then serves the peers in turn,
  * and a sleeping peer's request costs no second recvmsg() that finds nothing.
+ * Only behind a quiet one the next is read at once, up to a number of them:
+ * nobody sleeps until that is done, so more has been sent.
  * While replies are queued nothing is read, so a peer that does not read its
  * answers has at most the one it asked for last, and those of its parked
  * requests, in the queue.
@@ -40,6 +42,8 @@
 #define PEER_COST 16384
 /* The same for a descriptor in a queued reply. */
 #define FD_COST 4096
+/* Frames that are read at once, of which all but the last are quiet. */
+#define MAX_AT_ONCE 4
 
 struct queued_reply {
 	struct queued_reply *next;
@@ -585,7 +589,8 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 	drop(peer, &err);
 }
 
-static void read_frame(struct peer *peer)
+/* True: there may be another, sent with it. */
+static bool read_frame(struct peer *peer)
 {
 	struct frame_sender sender;
 	struct error err = ERROR_NULL;
@@ -595,22 +600,24 @@ static void read_frame(struct peer *peer)
 	r = frame_recv(peer->sock_fd, peer->broker->receive_buffer, &frame,
 		       &sender, &err);
 	if (r == FRAME_AGAIN)
-		return;
+		return false;
 	if (r == FRAME_EOF) {
 		peer_close(peer);
-		return;
+		return false;
 	}
 	if (r < 0) {
 		reply_error(peer, 0, 0, &err);
 		drop(peer, &err);
-		return;
+		return false;
 	}
 	handle_frame(peer, &frame, &sender);
+	return frame.is_quiet && !peer->is_closing && !peer->first_queued;
 }
 
 static void on_event(uv_poll_t *poll, int status, int events)
 {
 	struct peer *peer = poll->data;
+	int n = 0;
 
 	if (peer->is_closing)
 		return;
@@ -621,7 +628,8 @@ static void on_event(uv_poll_t *poll, int status, int events)
 	if (events & UV_WRITABLE)
 		flush(peer);
 	else if (events & UV_READABLE)
-		read_frame(peer);
+		while (read_frame(peer) && ++n < MAX_AT_ONCE)
+			;
 	else if (events & UV_DISCONNECT)
 		peer_close(peer);
 }

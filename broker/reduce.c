@@ -322,27 +322,28 @@ int reduction_submit(struct group *group, uint32_t rank,
 
 /* --- waiting ------------------------------------------------------------- */
 
-static void refuse_wait(const struct reduction *reduction, struct error *err)
+int reduction_refuse_wait(const struct group *group, uint64_t sequence,
+			  struct error *err)
 {
-	const struct comm *comm = reduction->group->comm;
+	const struct reduction *reduction = find(group, sequence);
 	char missing[RANK_TEXT];
 
-	if (reduction->submitted != comm_all(comm)) {
-		comm_name_missing(comm, reduction->submitted, missing,
+	assert(reduction);
+	if (reduction->submitted != comm_all(group->comm)) {
+		comm_name_missing(group->comm, reduction->submitted, missing,
 				  sizeof(missing));
-		error_set(err, -ETIMEDOUT,
-			  "'%s' is not reduced yet: %s has not handed in its "
-			  "gradients",
-			  reduction->group->name, missing);
-		return;
+		return error_set(err, -ETIMEDOUT,
+				 "'%s' is not reduced yet: %s has not handed "
+				 "in its gradients",
+				 group->name, missing);
 	}
 	if (reduction->shortage.code)
-		error_set(err, -ETIMEDOUT,
-			  "'%s' is not reduced yet: it waits for memory: %s",
-			  reduction->group->name, reduction->shortage.msg);
-	else
-		error_set(err, -ETIMEDOUT, "'%s' is still being reduced",
-			  reduction->group->name);
+		return error_set(err, -ETIMEDOUT,
+				 "'%s' is not reduced yet: it waits for "
+				 "memory: %s",
+				 group->name, reduction->shortage.msg);
+	return error_set(err, -ETIMEDOUT, "'%s' is still being reduced",
+			 group->name);
 }
 
 int reduction_look(const struct group *group, uint32_t rank, uint64_t sequence,
@@ -353,10 +354,8 @@ int reduction_look(const struct group *group, uint32_t rank, uint64_t sequence,
 
 	if (sequence && sequence <= group->n_reduced)
 		return REDUCTION_DONE;
-	if (reduction && (reduction->submitted & bit(rank))) {
-		refuse_wait(reduction, err);
+	if (reduction && (reduction->submitted & bit(rank)))
 		return REDUCTION_PENDING;
-	}
 	comm_rank_name(group->comm, rank, name, sizeof(name));
 	return error_set(err, -EINVAL, "%s has begun no reduction %llu of '%s'",
 			 name, (unsigned long long)sequence, group->name);

@@ -63,12 +63,16 @@ int reduction_submit(struct group *group, uint32_t rank,
 
 enum reduction_outcome {
 	REDUCTION_DONE = 0,
-	REDUCTION_PENDING = 1, /* `err` says what for (-ETIMEDOUT) */
+	REDUCTION_PENDING = 1,
 };
 
 /* Is the rank's reduction of that sequence done? -EINVAL: it has none. */
 int reduction_look(const struct group *group, uint32_t rank, uint64_t sequence,
 		   struct error *err);
+
+/* It is pending: -ETIMEDOUT, with what it waits for. */
+int reduction_refuse_wait(const struct group *group, uint64_t sequence,
+			  struct error *err);
 
 /* Start those that every rank has handed in. Commits. */
 void reductions_progress(struct comm *comm);

@@ -165,7 +165,7 @@ static void on_pidfd(uv_poll_t *poll, int status, int events)
 		peer_close(peer);
 }
 
-static void collect(struct session *session)
+void session_collect(struct session *session)
 {
 	session->is_draining = limbo_collect_pending(session->broker, session);
 	catalog_commit(&session->broker->catalog);
@@ -188,13 +188,13 @@ static void on_doorbell(uv_poll_t *poll, int status, int events)
 	    (ssize_t)sizeof(count))
 		return;
 	point("session.rung");
-	collect(session);
+	session_collect(session);
 }
 
 bool session_on_idle(struct session *session)
 {
 	if (session->is_draining)
-		collect(session);
+		session_collect(session);
 	return session->is_draining;
 }
 

@@ -92,6 +92,10 @@ void session_stop(struct session *session);
  * the connection is gone. The groups are those of the peer's socket. */
 void session_attach_peer(struct session *session, struct peer *peer);
 
+/* Look at what the client says to have released, as if it had rung: it has not
+ * where a request follows anyway. Commits: call it before changes. */
+void session_collect(struct session *session);
+
 /* Work that a ring left for later. True: there is more. */
 bool session_on_idle(struct session *session);
 

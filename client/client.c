@@ -74,11 +74,11 @@ int client_call(struct fsdp_client *client, const struct request *request,
 }
 
 int client_post(struct fsdp_client *client, const struct request *request,
-		struct error *err)
+		const struct post *post, struct error *err)
 {
 	mappings_retire(&client->mappings, &client->table, is_chunk_held,
 			client);
-	return connection_post(&client->connection, request, err);
+	return connection_post(&client->connection, request, post, err);
 }
 
 int client_command(struct fsdp_client *client, const struct request *request,

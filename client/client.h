@@ -56,7 +56,7 @@ int client_call(struct fsdp_client *client, const struct request *request,
 
 /* connection_post(), likewise. */
 int client_post(struct fsdp_client *client, const struct request *request,
-		struct error *err);
+		const struct post *post, struct error *err);
 
 /* client_call() where the answer says nothing but yes. */
 int client_command(struct fsdp_client *client, const struct request *request,

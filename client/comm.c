@@ -18,6 +18,8 @@
 
 #define DEFAULT_TIMEOUT_MS 60000
 #define DEFAULT_TTL_MS     600000
+/* Times that a wait is asked again because its unshard came behind it. */
+#define MAX_OVERTAKEN 100
 
 _Static_assert(FSDP_MAX_RANKS == MESSAGE_MAX_RANKS, "one limit of ranks");
 _Static_assert((int)FSDP_LIMITER_WINDOW == (int)COMM_LIMITER_WINDOW &&
@@ -275,6 +277,7 @@ void fsdp_comm_leave(struct fsdp_comm *comm)
 	request.comm_leave.comm = comm->id;
 	if (comm->engine)
 		engine_stop(comm->engine);
+	fsdp_free(comm->spent);
 	for (struct fsdp_group *group = comm->groups; group;
 	     group = group->next)
 		group_end_handles(group);
@@ -282,6 +285,9 @@ void fsdp_comm_leave(struct fsdp_comm *comm)
 	 * there is nobody to tell, and nothing to wait for. */
 	if (!connection_is_down(&client->connection))
 		(void)client_command(client, &request, NULL);
+	for (struct fsdp_group *group = comm->groups; group;
+	     group = group->next)
+		connection_forget_posts(&client->connection, group);
 	unlink_comm(client, comm);
 	free_one(comm);
 }
@@ -393,6 +399,35 @@ static int end_work(const struct fsdp_work *work, struct answer *answer,
 	return 0;
 }
 
+void comm_end_spent(struct fsdp_comm *comm)
+{
+	tensor_end(comm->spent);
+	comm->spent = NULL;
+}
+
+/* The broker's answer. An unshard was posted: if it was refused, that is told
+ * here. If not, and the broker knows of none, then it had no room for its
+ * answer and was sent again, behind this. */
+static int ask_for(const struct fsdp_work *work, struct request *request,
+		   struct answer *ret, struct error *err)
+{
+	int r;
+
+	if (work->kind != WORK_UNSHARD) {
+		comm_end_spent(work->comm);
+		return comm_call(work->comm, request, ret, err);
+	}
+	request->wait.sequence = 0; /* the open one */
+	for (int i = 0; i < MAX_OVERTAKEN; i++) {
+		r = comm_call(work->comm, request, ret, err);
+		if (r < 0 && group_is_refused(work->group, err))
+			return err->code;
+		if (r != -EINVAL)
+			break;
+	}
+	return r;
+}
+
 int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms)
 {
 	return fsdp_wait_on(work, NULL, timeout_ms);
@@ -412,6 +447,10 @@ int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
 		return engine_wait(work, stream, timeout_ms, err);
 	if (r < 0 || is_done(work))
 		return r;
+	if (work->kind == WORK_UNSHARD)
+		r = group_check_open(work->group, work->sequence, err);
+	if (r < 0)
+		return r;
 	request.wait = (struct wait_request){
 		.comm = work->comm->id,
 		.group = work->group ? work->group->id : 0,
@@ -419,7 +458,7 @@ int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
 		.sequence = work->sequence,
 		.timeout_ms = timeout_ms,
 	};
-	r = comm_call(work->comm, &request, &answer, err);
+	r = ask_for(work, &request, &answer, err);
 	if (r < 0)
 		return r;
 	r = end_work(work, &answer, err);

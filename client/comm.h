@@ -42,7 +42,10 @@ struct fsdp_group {
 	struct fsdp_tensor *grads;      /* NULL: all is frozen */
 	struct fsdp_tensor *input;      /* NULL: none */
 	struct fsdp_tensor *full;       /* NULL: not whole, or not waited for */
-	uint64_t open;                  /* sequence of the unshard; 0: none */
+	uint64_t open;     /* sequence of the unshard; 0: none */
+	uint64_t n_posted; /* unshards; their sequences are ours */
+	uint64_t refused;  /* the last of these that was; 0: none */
+	struct error refusal;
 	uint64_t whole, reduced;        /* sequences: waited for last */
 	uint64_t full_size, input_size; /* bytes that params reach to */
 	size_t n_params;
@@ -60,6 +63,8 @@ struct fsdp_comm {
 	uint32_t rank, n_shards;
 	uint64_t committing;       /* begun, not waited for; 0: none */
 	struct error failure;      /* code < 0: it has failed, and why */
+	struct fsdp_tensor *spent; /* input that was handed in, to be let go of
+				    * with the next request; NULL */
 	struct fsdp_group *groups; /* owned */
 	struct fsdp_comm *next;    /* of the connection */
 };
@@ -84,6 +89,9 @@ int comm_check_idle(const struct fsdp_comm *comm, struct error *err);
 int comm_call(struct fsdp_comm *comm, const struct request *request,
 	      struct answer *ret, struct error *err);
 
+/* Just before a request at which the broker looks what was released. */
+void comm_end_spent(struct fsdp_comm *comm);
+
 /* The holds of its handles go back, the handles with them. */
 void group_end_handles(struct fsdp_group *group);
 /* The rest; the handles are gone, or will go with the connection. */
@@ -97,5 +105,11 @@ void group_commit(struct fsdp_group *group, uint64_t step);
 /* The unshard of that number is done; `answer` has the whole parameters. */
 int group_take_full(struct fsdp_group *group, uint64_t sequence,
 		    struct answer *answer, struct error *err);
+/* Can an unshard that is not whole be waited for? -EINVAL. */
+int group_check_open(const struct fsdp_group *group, uint64_t sequence,
+		     struct error *err);
+/* The broker knows no unshard that is open here. Has it refused it? Then it is
+ * not open, and why is told. */
+bool group_is_refused(struct fsdp_group *group, struct error *ret);
 /* Do we know it to be done without asking? */
 bool group_is_whole(const struct fsdp_group *group, uint64_t sequence);

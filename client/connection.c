@@ -43,6 +43,7 @@ struct call {
 	bool is_done;   /* `frame`, or `error`, is there */
 	bool is_orphan; /* its caller gave up, or never waited */
 	bool is_posted; /* orphan from birth: must be done */
+	struct post post;
 	struct error error;
 	struct call *next, *prev;
 };
@@ -150,6 +151,7 @@ static void call_give(struct connection *c, struct call *call)
 	call->was_sent = call->is_done = false;
 	c->n_posted -= call->is_posted;
 	call->is_orphan = call->is_posted = false;
+	call->post = (struct post){0};
 	call->error.code = 0;
 	call->prev = NULL;
 	call->next = c->idle;
@@ -199,6 +201,7 @@ static int flush(struct connection *c, struct error *err)
 		struct frame frame = {.kind = call->kind,
 				      .number = call->number,
 				      .answered = c->first->number,
+				      .is_quiet = call->is_posted,
 				      .body = call->body,
 				      .body_size = call->body_size};
 		int r;
@@ -224,6 +227,17 @@ static void take_fds(const struct call *call, struct answer *ret)
 	memcpy(ret->fds, call->frame.fds, sizeof(ret->fds));
 }
 
+/* Nobody waits for it, but somebody may want to know. */
+static void tell_refusal(const struct call *call, const struct reply *reply)
+{
+	struct error cause = ERROR_NULL;
+
+	if (!call->post.refused)
+		return;
+	error_set(&cause, reply->code, "%s", reply->sentence);
+	call->post.refused(call->post.data, call->post.number, &cause);
+}
+
 static void handle_orphan(struct connection *c, struct call *call)
 {
 	struct answer answer;
@@ -233,8 +247,10 @@ static void handle_orphan(struct connection *c, struct call *call)
 	if (reply_decode(call->kind, call->frame.code, call->frame.body,
 			 call->frame.body_size, &answer.reply, NULL) == 0) {
 		is_crowded = answer.reply.code == -EAGAIN;
-		if (answer.reply.code == 0)
+		if (answer.reply.code == 0 && kind_grants(call->kind))
 			c->on_orphan(&answer, c->orphan_data);
+		else if (answer.reply.code < 0 && !is_crowded)
+			tell_refusal(call, &answer.reply);
 		answer_deinit(&answer);
 	} else {
 		frame_close_fds(&call->frame);
@@ -249,14 +265,30 @@ static void handle_orphan(struct connection *c, struct call *call)
 	(void)flush(c, NULL);
 }
 
+/* The call of that number, NULL: none. What was posted before it was sent
+ * before it too, and is done: a refusal would have come first. */
+static struct call *find_answered(struct connection *c, uint64_t number)
+{
+	struct call *call = c->first;
+
+	while (call && call->number < number) {
+		struct call *next = call->next;
+
+		if (call->is_posted) {
+			call_detach(c, call);
+			call_give(c, call);
+		}
+		call = next;
+	}
+	return call && call->number == number ? call : NULL;
+}
+
 /* A frame that the reader received into its own call's buffer. */
 static void deliver(struct connection *c, struct call *mine,
 		    struct frame *frame)
 {
-	struct call *call = c->first;
+	struct call *call = find_answered(c, frame->number);
 
-	while (call && call->number != frame->number)
-		call = call->next;
 	if (!call) {
 		frame_close_fds(frame);
 		return;
@@ -601,7 +633,7 @@ static int call_and_forget(struct connection *c, const struct request *request,
 }
 
 int connection_post(struct connection *c, const struct request *request,
-		    struct error *err)
+		    const struct post *post, struct error *err)
 {
 	struct call *call;
 	int r;
@@ -612,10 +644,21 @@ int connection_post(struct connection *c, const struct request *request,
 	if (r < 0)
 		return r;
 	call->is_orphan = call->is_posted = true;
+	call->post = *post;
 	c->n_posted++;
 	send_call(c, call);
 	pthread_mutex_unlock(&c->lock);
 	return 0;
+}
+
+void connection_forget_posts(struct connection *c, const void *data)
+{
+	pthread_mutex_lock(&c->lock);
+	for (struct call *call = c->first; call; call = call->next) {
+		if (call->post.data == data)
+			call->post.refused = NULL;
+	}
+	pthread_mutex_unlock(&c->lock);
 }
 
 bool connection_is_outdated(const struct connection *c)

@@ -32,6 +32,11 @@ struct answer {
 /* Close what was not taken, free the reply. */
 void answer_deinit(struct answer *answer);
 
+/* A posted request, `number` among those of `data`, was refused. Called by
+ * whoever reads, with the connection's lock held. */
+typedef void connection_refused_fn(void *data, uint64_t number,
+				   const struct error *cause);
+
 /* An answer that nobody waits for any more: what it granted must go back. */
 typedef void connection_orphan_fn(struct answer *answer, void *data);
 
@@ -86,14 +91,26 @@ int connection_call(struct connection *connection,
 		    const struct request *request, struct answer *ret,
 		    struct error *err);
 
+/* Whom to tell of a refusal; `refused` may be NULL. */
+struct post {
+	connection_refused_fn *refused;
+	void *data;
+	uint64_t number;
+};
+
 /*
- * A request whose answer nobody waits for: one that can only be refused for a
- * reason that the next call meets too. It is sent now, before whatever this
- * thread asks next; sent again if the broker goes away; its answer is read by
- * whoever reads next.
+ * A request that is not waited for, and answered only with a refusal. It is
+ * sent now, before whatever this thread asks next; sent again if the broker
+ * goes away. If it is refused, `post` has been told before the next call of
+ * this thread returns. Where too many are on their way it is waited for, and a
+ * refusal returned.
  */
 int connection_post(struct connection *connection,
-		    const struct request *request, struct error *err);
+		    const struct request *request, const struct post *post,
+		    struct error *err);
+
+/* `data` goes: nothing is told it any more. */
+void connection_forget_posts(struct connection *connection, const void *data);
 
 /* Has a broker started since we connected, which does not know us yet? */
 bool connection_is_outdated(const struct connection *connection);

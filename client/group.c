@@ -459,33 +459,92 @@ void group_commit(struct fsdp_group *group, uint64_t step)
 
 /* --- whole parameters ----------------------------------------------------- */
 
-int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
+/* With the connection's lock; read behind the answer to a later call. */
+static void note_refusal(void *data, uint64_t number, const struct error *cause)
 {
-	struct error *err = error_of_thread();
+	struct fsdp_group *group = data;
+
+	group->refused = number;
+	group->refusal = *cause;
+}
+
+/* On host memory the broker orders the ranks, and its answer would say nothing
+ * that the wait does not ask for. */
+static int post_unshard(struct fsdp_group *group, struct error *err)
+{
+	struct request request = {.kind = MESSAGE_UNSHARD,
+				  .unshard = {.group = group->id}};
+	struct post post = {
+		.refused = note_refusal,
+		.data = group,
+		.number = group->n_posted + 1,
+	};
+	int r = client_post(group->comm->client, &request, &post, err);
+
+	if (r == 0)
+		group->open = ++group->n_posted;
+	return r;
+}
+
+/* What each rank does itself is begun in the order in which the broker has it,
+ * and not at all if it is refused. */
+static int ask_unshard(struct fsdp_group *group, struct error *err)
+{
 	struct request request = {.kind = MESSAGE_UNSHARD,
 				  .unshard = {.group = group->id}};
 	struct answer answer;
-	int r;
+	int r = comm_call(group->comm, &request, &answer, err);
 
-	r = comm_check_idle(group->comm, err);
-	if (r < 0)
-		return r;
-	r = comm_call(group->comm, &request, &answer, err);
 	if (r < 0)
 		return r;
 	group->open = answer.reply.work.sequence;
 	answer_deinit(&answer);
+	return engine_unshard(group, group->open, err);
+}
+
+int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
+{
+	struct error *err = error_of_thread();
+	int r = comm_check_idle(group->comm, err);
+
+	if (r == 0 && group->engine)
+		r = ask_unshard(group, err);
+	else if (r == 0 && !group->open)
+		r = post_unshard(group, err);
+	if (r < 0)
+		return r;
 	*ret = (struct fsdp_work){.comm = group->comm,
 				  .group = group,
 				  .kind = WORK_UNSHARD,
 				  .sequence = group->open};
-	return group->engine ? engine_unshard(group, group->open, err) : 0;
+	return 0;
+}
+
+int group_check_open(const struct fsdp_group *group, uint64_t sequence,
+		     struct error *err)
+{
+	if (sequence == group->open)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "unshard %" PRIu64 " of the group is not open here: "
+			 "it was refused, or resharded before it was whole",
+			 sequence);
+}
+
+bool group_is_refused(struct fsdp_group *group, struct error *ret)
+{
+	if (group->refused != group->open)
+		return false;
+	*ret = group->refusal;
+	group->open = 0;
+	return true;
 }
 
 bool group_is_whole(const struct fsdp_group *group, uint64_t sequence)
 {
-	return sequence == group->open ? group->full != NULL
-				       : sequence <= group->whole;
+	if (sequence == group->open)
+		return group->full;
+	return sequence <= group->whole && sequence != group->refused;
 }
 
 int group_take_full(struct fsdp_group *group, uint64_t sequence,
@@ -543,7 +602,11 @@ static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 {
 	if (group->engine)
 		return engine_reshard(group, n_mesh, stream, err);
-	end_handle(&group->full);
+	if (n_mesh > 0)
+		fsdp_free(group->full);
+	else
+		tensor_end(group->full);
+	group->full = NULL;
 	return 0;
 }
 
@@ -575,6 +638,8 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 		.kind = MESSAGE_RESHARD,
 		.reshard = {.group = group->id, .n_mesh = n_mesh},
 	};
+	/* Refused is what fsdp_wait() has told already, or will. */
+	const struct post post = {0};
 	int r;
 
 	r = comm_check(group->comm, err);
@@ -595,12 +660,12 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 	}
 	if (n_mesh > 0)
 		return reshard_to_mesh(group, &request, stream, err);
-	/* First, so that the broker wakes once for both. The memory stays: the
-	 * broker keeps it until it has heard of the reshard. */
+	/* First, so that the broker looks at both at once. The memory stays:
+	 * the broker keeps it until it has heard of the reshard. */
 	r = end_full(group, 0, stream, err);
 	if (r < 0)
 		return r;
-	r = client_post(group->comm->client, &request, err);
+	r = client_post(group->comm->client, &request, &post, err);
 	if (r < 0)
 		return r;
 	group->open = 0;
@@ -626,6 +691,7 @@ int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 		return error_set(err, -EBUSY,
 				 "the group has an input here already; "
 				 "fsdp_reduce() it first");
+	comm_end_spent(group->comm);
 	r = comm_call(group->comm, &request, &answer, err);
 	if (r < 0)
 		return r;
@@ -693,6 +759,9 @@ int fsdp_reduce(struct fsdp_group *group,
 	if (group->engine)
 		return engine_reduce(group, &request.reduce, ret->sequence,
 				     o->stream, err);
-	end_handle(&group->input);
+	/* The broker keeps it until it is reduced: no need to wake it now. */
+	fsdp_free(group->comm->spent);
+	group->comm->spent = group->input;
+	group->input = NULL;
 	return 0;
 }

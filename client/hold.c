@@ -163,6 +163,18 @@ void fsdp_free(struct fsdp_tensor *tensor)
 	tensor_free(tensor);
 }
 
+void tensor_end(struct fsdp_tensor *tensor)
+{
+	uint32_t n;
+
+	if (!tensor || guard_is_forked(&tensor->client->guard))
+		return;
+	n = atomic_exchange_explicit(&tensor->holds, 0, memory_order_relaxed);
+	if (n)
+		(void)tensor_give_back_unrung(tensor->client, tensor->slot, n);
+	tensor_free(tensor);
+}
+
 /* --- looking ----------------------------------------------------------------
  */
 

@@ -284,7 +284,8 @@ void tensor_free(struct fsdp_tensor *tensor)
 	pthread_mutex_unlock(&shelf->lock);
 }
 
-void tensor_give_back(struct fsdp_client *client, uint32_t slot, uint32_t n)
+bool tensor_give_back_unrung(struct fsdp_client *client, uint32_t slot,
+			     uint32_t n)
 {
 	/* All but the last need no look at the state: the last looks after all
 	 * of them. seq_cst like every write of delta (shm/refs.h). */
@@ -292,7 +293,12 @@ void tensor_give_back(struct fsdp_client *client, uint32_t slot, uint32_t n)
 		atomic_fetch_sub_explicit(&client->refs.entries[slot].delta,
 					  (int32_t)(n - 1),
 					  memory_order_seq_cst);
-	if (refs_release(&client->refs, &client->table, slot))
+	return refs_release(&client->refs, &client->table, slot);
+}
+
+void tensor_give_back(struct fsdp_client *client, uint32_t slot, uint32_t n)
+{
+	if (tensor_give_back_unrung(client, slot, n))
 		client_ring(client);
 }
 

@@ -154,6 +154,13 @@ static inline struct known *tensor_known(const struct fsdp_tensor *tensor)
 
 /* Drop `n` holds of the slot in the ref-counter file; rings if in limbo. */
 void tensor_give_back(struct fsdp_client *client, uint32_t slot, uint32_t n);
+/* The same; true: the broker shall look, and was not rung. */
+bool tensor_give_back_unrung(struct fsdp_client *client, uint32_t slot,
+			     uint32_t n);
+
+/* fsdp_free() just before a request at which the broker looks by itself: it
+ * need not be woken for both. NULL is fine. */
+void tensor_end(struct fsdp_tensor *tensor);
 
 /* Take one of the handle's holds away; false: it has none. */
 bool tensor_take_hold(struct fsdp_tensor *tensor);

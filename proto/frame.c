@@ -30,6 +30,8 @@
 _Static_assert(AT_EPOCH + sizeof(uint64_t) == FRAME_HEADER_SIZE,
 	       "the epoch is the last field");
 
+#define FLAG_QUIET UINT64_C(1) /* in the place of the epoch */
+
 #define MAX_ERRNO 4095 /* as the kernel's */
 
 #define RIGHTS_SPACE  CMSG_SPACE(FRAME_MAX_FDS * sizeof(int))
@@ -99,7 +101,7 @@ static void header_put(uint8_t *header, const struct frame *frame)
 	put_64(header + AT_ANSWERED, frame->answered);
 	put_32(header + AT_CODE, (uint32_t)frame->code);
 	put_32(header + AT_SIZE, frame->body_size);
-	put_64(header + AT_EPOCH, frame->epoch);
+	put_64(header + AT_EPOCH, frame->is_quiet ? FLAG_QUIET : frame->epoch);
 }
 
 static void header_take(const uint8_t *header, struct frame *ret)
@@ -111,6 +113,7 @@ static void header_take(const uint8_t *header, struct frame *ret)
 	ret->code = (int32_t)take_32(header + AT_CODE);
 	ret->body_size = take_32(header + AT_SIZE);
 	ret->epoch = take_64(header + AT_EPOCH);
+	ret->is_quiet = ret->epoch == FLAG_QUIET;
 }
 
 static void put_rights(struct msghdr *msg, union control *control,

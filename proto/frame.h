@@ -17,9 +17,12 @@
  *                (requests); 0 in replies
  *       24    4  code: 0 or -errno (replies); 0 in requests
  *       28    4  bytes of body
- *       32    8  epoch of the broker (replies); 0 in requests
+ *       32    8  epoch of the broker (replies); in requests 0, or 1: only a
+ *                refusal is answered. Any reply to a later request then says
+ *                that this one is done
  */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -39,6 +42,7 @@ struct frame {
 	uint64_t answered;
 	int32_t code;
 	uint64_t epoch;
+	bool is_quiet; /* a request of which only a refusal is answered */
 	const uint8_t *body; /* borrowed */
 	uint32_t body_size;
 	int fds[FRAME_MAX_FDS]; /* see frame_send(), frame_recv() */

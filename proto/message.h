@@ -403,8 +403,8 @@ enum work_kind {
 struct wait_request {
 	uint64_t comm;
 	uint64_t group;
-	uint32_t kind; /* enum work_kind */
-	uint64_t sequence;
+	uint32_t kind;     /* enum work_kind */
+	uint64_t sequence; /* of an unshard also 0: the one that is open */
 	int32_t timeout_ms;
 };
 

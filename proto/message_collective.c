@@ -543,7 +543,8 @@ static int take_wait(const void *body, struct room *room, void *ret,
 	if (pb->kind < WORK_UNSHARD || pb->kind > WORK_COMMIT)
 		return error_set(err, -EINVAL, "there is no work of kind %u",
 				 pb->kind);
-	if ((pb->group == 0) != (pb->kind == WORK_COMMIT) || pb->sequence == 0)
+	if ((pb->group == 0) != (pb->kind == WORK_COMMIT) ||
+	    (pb->sequence == 0 && pb->kind != WORK_UNSHARD))
 		return error_set(err, -EINVAL,
 				 "number %" PRIu64 " of kind %u of group "
 				 "%" PRIu64 " is no work; commits alone are of "

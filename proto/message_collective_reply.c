@@ -347,17 +347,13 @@ static int take_comms(const void *body, struct room *room, void *ret,
 {
 	const Fsdp__CommsReply *pb = body;
 	struct comms_reply *to = &((struct reply *)ret)->comms;
-	size_t size = pb->n_items * sizeof(*to->items);
-	int r = page_check(pb->n_items, err);
+	int r = page_open(room, pb->n_items, sizeof(*to->items),
+			  2 * pb->n_items, (void **)&to->items, err);
 
-	if (r < 0)
-		return r;
-	r = room_open(room, size, 2 * pb->n_items, err);
 	if (r < 0)
 		return r;
 	to->next_cursor = pb->next_cursor;
 	to->n_items = (uint32_t)pb->n_items;
-	to->items = room_array(room, size);
 	for (size_t i = 0; r == 0 && i < pb->n_items; i++)
 		r = take_comm_item(pb->items[i], room, &to->items[i], err);
 	return r;
@@ -424,17 +420,13 @@ static int take_groups(const void *body, struct room *room, void *ret,
 {
 	const Fsdp__GroupsReply *pb = body;
 	struct groups_reply *to = &((struct reply *)ret)->groups;
-	size_t size = pb->n_items * sizeof(*to->items);
-	int r = page_check(pb->n_items, err);
+	int r = page_open(room, pb->n_items, sizeof(*to->items),
+			  2 * pb->n_items, (void **)&to->items, err);
 
-	if (r < 0)
-		return r;
-	r = room_open(room, size, 2 * pb->n_items, err);
 	if (r < 0)
 		return r;
 	to->next_cursor = pb->next_cursor;
 	to->n_items = (uint32_t)pb->n_items;
-	to->items = room_array(room, size);
 	for (size_t i = 0; r == 0 && i < pb->n_items; i++)
 		r = take_group_item(pb->items[i], room, &to->items[i], err);
 	return r;
@@ -549,19 +541,15 @@ static int take_group_plan(const void *body, struct room *room, void *ret,
 {
 	const Fsdp__GroupPlanReply *pb = body;
 	struct group_plan_reply *to = &((struct reply *)ret)->group_plan;
-	size_t size = pb->n_items * sizeof(*to->items);
-	int r = page_check(pb->n_items, err);
+	int r = take_plan_head(pb, to, err);
 
 	if (r < 0)
 		return r;
-	r = take_plan_head(pb, to, err);
-	if (r < 0)
-		return r;
-	r = room_open(room, size, pb->n_items, err);
+	r = page_open(room, pb->n_items, sizeof(*to->items), pb->n_items,
+		      (void **)&to->items, err);
 	if (r < 0)
 		return r;
 	to->n_items = (uint32_t)pb->n_items;
-	to->items = room_array(room, size);
 	for (size_t i = 0; i < pb->n_items; i++) {
 		r = take_plan_item(pb->items[i], room, &to->items[i], err);
 		if (r < 0)

@@ -251,9 +251,16 @@ int count_check(size_t n, size_t max, const char *what, struct error *err)
 	return 0;
 }
 
-int page_check(size_t n, struct error *err)
+int page_open(struct room *room, size_t n, size_t item_size, size_t n_texts,
+	      void **ret, struct error *err)
 {
-	return n > 0 ? count_check(n, MESSAGE_MAX_ITEMS, "items", err) : 0;
+	int r = n > 0 ? count_check(n, MESSAGE_MAX_ITEMS, "items", err) : 0;
+
+	if (r == 0)
+		r = room_open(room, n * item_size, n_texts, err);
+	if (r == 0)
+		*ret = room_array(room, n * item_size);
+	return r;
 }
 
 int ref_take(uint32_t slot, uint64_t generation, struct slot_ref *ret,

@@ -109,8 +109,9 @@ int secret_take(ProtobufCBinaryData bytes, size_t size, const char *what,
 
 /* Is 1 <= n <= max? */
 int count_check(size_t n, size_t max, const char *what, struct error *err);
-/* Items of a page: none is fine. */
-int page_check(size_t n, struct error *err);
+/* Open the room for a page: its array of `n` items, none is fine, and texts. */
+int page_open(struct room *room, size_t n, size_t item_size, size_t n_texts,
+	      void **ret, struct error *err);
 /* Chunks whose fds travel in one frame. */
 int chunks_check(size_t n, struct error *err);
 int ref_take(uint32_t slot, uint64_t generation, struct slot_ref *ret,

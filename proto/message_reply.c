@@ -461,18 +461,14 @@ static int take_who(const void *body, struct room *room, void *ret,
 {
 	const Fsdp__WhoReply *pb = body;
 	struct who_reply *to = &((struct reply *)ret)->who;
-	size_t size = pb->n_holders * sizeof(*to->holders);
-	int r = page_check(pb->n_holders, err);
+	int r = page_open(room, pb->n_holders, sizeof(*to->holders),
+			  pb->n_holders + 1, (void **)&to->holders, err);
 
-	if (r < 0)
-		return r;
-	r = room_open(room, size, pb->n_holders + 1, err);
 	if (r < 0)
 		return r;
 	to->n_tickets = pb->n_tickets;
 	to->next_cursor = pb->next_cursor;
 	to->n_holders = (uint32_t)pb->n_holders;
-	to->holders = room_array(room, size);
 	r = take_who_place(pb, room, to, err);
 	for (size_t i = 0; r == 0 && i < pb->n_holders; i++)
 		r = take_holder(pb->holders[i], room, &to->holders[i], err);
@@ -534,17 +530,13 @@ static int take_clients(const void *body, struct room *room, void *ret,
 {
 	const Fsdp__ClientsReply *pb = body;
 	struct clients_reply *to = &((struct reply *)ret)->clients;
-	size_t size = pb->n_items * sizeof(*to->items);
-	int r = page_check(pb->n_items, err);
+	int r = page_open(room, pb->n_items, sizeof(*to->items), pb->n_items,
+			  (void **)&to->items, err);
 
-	if (r < 0)
-		return r;
-	r = room_open(room, size, pb->n_items, err);
 	if (r < 0)
 		return r;
 	to->next_cursor = pb->next_cursor;
 	to->n_items = (uint32_t)pb->n_items;
-	to->items = room_array(room, size);
 	for (size_t i = 0; r == 0 && i < pb->n_items; i++)
 		r = take_client(pb->items[i], room, &to->items[i], err);
 	return r;
@@ -590,16 +582,12 @@ static int take_status(const void *body, struct room *room, void *ret,
 {
 	const Fsdp__StatusReply *pb = body;
 	struct status_reply *to = &((struct reply *)ret)->status;
-	size_t size = pb->n_values * sizeof(*to->values);
-	int r = page_check(pb->n_values, err);
+	int r = page_open(room, pb->n_values, sizeof(*to->values),
+			  pb->n_values + 2, (void **)&to->values, err);
 
 	if (r < 0)
 		return r;
-	r = room_open(room, size, pb->n_values + 2, err);
-	if (r < 0)
-		return r;
 	to->n_values = (uint32_t)pb->n_values;
-	to->values = room_array(room, size);
 	r = take_status_texts(pb, room, to, err);
 	for (size_t i = 0; r == 0 && i < pb->n_values; i++) {
 		to->values[i].value = pb->values[i]->value;

@@ -4,6 +4,9 @@
  * These note what a rank wants and answer; what follows from it begins between
  * transactions (comm_progress()). Only an input's memory is made right here,
  * since the answer is where it lies.
+ *
+ * A rank that lets go of whole parameters or of an input does so just before a
+ * request of these, and does not ring.
  */
 #include "broker/broker.h"
 #include "broker/collective/wire.h"
@@ -12,6 +15,7 @@
 #include "broker/grant.h"
 #include "broker/group.h"
 #include "broker/reduce.h"
+#include "broker/session.h"
 #include "broker/storage.h"
 #include "broker/verbs.h"
 #include "proto/error.h"
@@ -50,6 +54,7 @@ int verb_reshard(struct verb_call *call, struct error *err)
 	uint32_t rank;
 	int r;
 
+	session_collect(call->session);
 	r = find_group(call, request->group, &group, &rank, err);
 	if (r < 0)
 		return r;
@@ -110,6 +115,7 @@ int verb_input(struct verb_call *call, struct error *err)
 
 	if (!place)
 		return error_set(err, -ENOMEM, "no memory for the request");
+	session_collect(call->session);
 	r = find_group(call, call->request->input.group, &group, &rank, err);
 	if (r == 0)
 		r = comm_check_not_committing(group->comm, rank, err);
@@ -168,21 +174,20 @@ static int find_awaited(const struct verb_call *call, struct group **ret,
 			 (*ret)->name, (*ret)->comm->name, comm->name);
 }
 
-/* Not done: wait, unless the time is over. `cause` says what for. */
-static int keep_waiting(struct verb_call *call, const struct comm *comm,
-			const struct error *cause, struct error *err)
+/* Not done: wait, or is the time over? */
+static bool may_wait(const struct verb_call *call)
 {
-	int32_t timeout_ms = call->request->wait.timeout_ms;
+	return call->request->wait.timeout_ms && !call->is_timed_out;
+}
 
-	if (timeout_ms && !call->is_timed_out)
-		return park_for(call, comm, timeout_ms);
-	return error_set(err, -ETIMEDOUT, "%s", cause->msg);
+static int keep_waiting(struct verb_call *call, const struct comm *comm)
+{
+	return park_for(call, comm, call->request->wait.timeout_ms);
 }
 
 int verb_wait_unshard(struct verb_call *call, struct error *err)
 {
 	struct tensor_place *place = verb_alloc(call, sizeof(*place));
-	struct error cause = ERROR_NULL;
 	struct gather *gather;
 	struct group *group;
 	uint32_t rank, slot;
@@ -196,10 +201,9 @@ int verb_wait_unshard(struct verb_call *call, struct error *err)
 				&gather, err);
 	if (r < 0)
 		return r;
-	if (gather->state != GATHER_DONE) {
-		gather_refuse_wait(gather, &cause);
-		return keep_waiting(call, group->comm, &cause, err);
-	}
+	if (gather->state != GATHER_DONE)
+		return may_wait(call) ? keep_waiting(call, group->comm)
+				      : gather_refuse_wait(gather, err);
 	r = grant_check_room(call->session, 1, err);
 	if (r < 0)
 		return r;
@@ -212,18 +216,18 @@ int verb_wait_unshard(struct verb_call *call, struct error *err)
 
 int verb_wait_reduce(struct verb_call *call, struct error *err)
 {
-	struct error cause = ERROR_NULL;
+	uint64_t sequence = call->request->wait.sequence;
 	struct group *group;
 	uint32_t rank;
 	int r;
 
+	session_collect(call->session);
 	r = find_awaited(call, &group, &rank, err);
 	if (r < 0)
 		return r;
-	r = reduction_look(group, rank, call->request->wait.sequence, &cause);
-	if (r == REDUCTION_DONE)
-		return VERB_DONE;
-	if (r == REDUCTION_PENDING)
-		return keep_waiting(call, group->comm, &cause, err);
-	return error_set(err, r, "%s", cause.msg);
+	r = reduction_look(group, rank, sequence, err);
+	if (r != REDUCTION_PENDING)
+		return r;
+	return may_wait(call) ? keep_waiting(call, group->comm)
+			      : reduction_refuse_wait(group, sequence, err);
 }

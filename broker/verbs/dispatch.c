@@ -339,6 +339,10 @@ out:
 static void send_body(struct verb_call *call, struct peer *peer,
 		      uint64_t number, struct body *body)
 {
+	if (call->is_quiet && body->code == 0) {
+		free(body->bytes);
+		return;
+	}
 	if (append_chunks(call, body) < 0)
 		detach_chunks(call);
 	peer_reply(peer, call->request->kind, number, body->code, body->bytes,
@@ -436,8 +440,9 @@ static int attempt(struct verb_call *call, uint64_t number)
 }
 
 static void run(struct session *session, struct request *request,
-		uint64_t number)
+		const struct frame *frame)
 {
+	uint64_t number = frame->number;
 	struct peer *peer = session->peer;
 	uint16_t kind = request->kind;
 	struct error err = ERROR_NULL;
@@ -447,6 +452,7 @@ static void run(struct session *session, struct request *request,
 	int r;
 
 	call_init(&call, session, request, &reply, &scratch);
+	call.is_quiet = frame->is_quiet;
 	r = attempt(&call, number);
 	if (r == VERB_DONE) {
 		request_deinit(request);
@@ -682,6 +688,6 @@ int verb_dispatch(struct peer *peer, const struct frame *frame,
 	if (r < 0)
 		refuse(peer, frame->kind, frame->number, &cause);
 	else
-		run(session, &request, frame->number);
+		run(session, &request, frame);
 	return 0;
 }

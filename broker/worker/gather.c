@@ -50,10 +50,10 @@ uint64_t gather_count_bytes(const struct gather *gather)
 static void move(const struct task *task, uint64_t position, uint64_t end)
 {
 	const struct plan_entry *entry = task->entry;
+	const struct kernels *kernels = task->gather->kernels;
 	size_t to_size = dtype_size(entry->full_dtype);
 	size_t from_size = dtype_size(entry->dtype);
-	kernel_fold_fn *fold =
-		task->gather->kernels->fold[entry->dtype][entry->full_dtype];
+	kernel_fold_fn *fold = kernels->fold[entry->dtype][entry->full_dtype];
 
 	while (position < end) {
 		struct stretch stretch =
@@ -61,13 +61,14 @@ static void move(const struct task *task, uint64_t position, uint64_t end)
 		const void *in = task->shards + entry->shard_offset +
 				 stretch.shard * entry->shard_stride +
 				 stretch.at * from_size;
-		uint8_t *to = task->full + position * to_size;
+		void *to = task->full + position * to_size;
 
 		if (entry->full_dtype != entry->dtype)
-			fold(to, &in, 1, stretch.n, 1, 1, task->is_streamed);
+			fold(&to, 1, &in, 1, stretch.n, 1, 1,
+			     task->is_streamed);
 		else
-			kernel_copy(to, in, stretch.n * to_size,
-				    task->is_streamed);
+			kernels->copy(to, in, stretch.n * to_size,
+				      task->is_streamed);
 		position += stretch.n;
 	}
 }

@@ -1,5 +1,5 @@
 /*
- * Which kernels this CPU has, and copies, which need no level.
+ * Which kernels this CPU has, and what needs no level.
  */
 #include "broker/worker/kernel.h"
 #include "broker/worker/kernel_levels.h"
@@ -37,14 +37,6 @@ const struct kernels *kernels_best(void)
 	if (!kernels)
 		kernels = kernels_get(KERNEL_AVX2);
 	return kernels ? kernels : kernels_get(KERNEL_GENERIC);
-}
-
-void kernel_copy(void *to, const void *from, size_t size, bool is_streamed)
-{
-	if (is_streamed)
-		stream(to, from, size);
-	else
-		memcpy(to, from, size);
 }
 
 void kernel_flush(void)

@@ -30,15 +30,22 @@
  * divisor are rounded to; then rounded once, to nearest even, to the dtype of
  * the output. NaN becomes the quiet NaN without sign or payload. Integers are
  * not multiplied, divided towards zero by 1 to 2^53, and cut off. One input,
- * and 1 and 1, is a cast. `out` overlaps no input; `is_streamed` as for
- * kernel_copy() (integers are not).
+ * and 1 and 1, is a cast. All `n_out` of `out` get the same; they overlap
+ * neither each other nor an input. `is_streamed` as for copies (integers are
+ * not).
  */
-typedef void kernel_fold_fn(void *out, const void *const *in, uint32_t n_in,
-			    size_t n, double factor, double divisor,
+typedef void kernel_fold_fn(void *const *out, uint32_t n_out,
+			    const void *const *in, uint32_t n_in, size_t n,
+			    double factor, double divisor, bool is_streamed);
+
+/* Copy `size` bytes; `is_streamed`: past the caches. Streamed stores are
+ * visible to others after kernel_flush(). */
+typedef void kernel_copy_fn(void *to, const void *from, size_t size,
 			    bool is_streamed);
 
 struct kernels {
 	const char *name; /* "generic", "avx2", "avx512" */
+	kernel_copy_fn *copy;
 	/* By enum dtype, [of the inputs][of the output]: floats to floats (f16,
 	 * bf16, f32, f64), integers to themselves, to 64 bits of their kind,
 	 * and from there; NULL: there is none. */
@@ -59,7 +66,4 @@ const struct kernels *kernels_best(void);
 /* The dtype of the accumulator for `dtype`; 0: it cannot be reduced. */
 uint32_t kernel_accumulator(uint32_t dtype);
 
-/* Copy `size` bytes; `is_streamed`: past the caches. Streamed stores are
- * visible to others after kernel_flush(). */
-void kernel_copy(void *to, const void *from, size_t size, bool is_streamed);
 void kernel_flush(void);

@@ -19,6 +19,15 @@
  * with every page of every input, which costs a sixth of the bandwidth. */
 #define FETCH_AHEAD 1024
 
+/* What comes from main memory is read in several places by turns, since the
+ * hardware fetches ahead within each page that is being read, but not far: with
+ * one input four places give up to half as much again, and there is no more to
+ * be had from more than eight over all inputs. */
+#define MAX_PLACES 8
+#define MAX_WAYS   4
+#define COPY_WAYS  4
+#define COPY_TURN  1024 /* bytes */
+
 /* --- single values ------------------------------------------------------- */
 
 static inline float as_float(uint32_t bits)
@@ -144,7 +153,84 @@ static inline void fetch(const void *const *in, uint32_t n_in, size_t at,
 	}
 }
 
+/* Where results go, and what they are made from. */
+struct outputs {
+	void *const *out;
+	uint32_t n;
+	bool is_streamed;
+};
+
+struct inputs {
+	const void *const *in;
+	uint32_t n;
+};
+
+static inline void put(const struct outputs *to, size_t at, const void *block,
+		       size_t size)
+{
+	for (uint32_t i = 0; i < to->n; i++) {
+		uint8_t *place = (uint8_t *)to->out[i] + at;
+
+		if (to->is_streamed)
+			stream(place, block, size);
+		else
+			memcpy(place, block, size);
+	}
+}
+
+static inline uint32_t count_ways(const struct outputs *to,
+				  const struct inputs *from)
+{
+	uint32_t n = MAX_PLACES / from->n;
+
+	if (!to->is_streamed || n == 0)
+		return 1;
+	return n < MAX_WAYS ? n : MAX_WAYS;
+}
+
+/* --- copies -------------------------------------------------------------- */
+
+/* The lines to be written are fetched ahead as well: they are in no cache near
+ * if others have read them. */
+static void copy_cached(uint8_t *to, const uint8_t *from, size_t size)
+{
+	size_t at = 0;
+
+	for (; at + LINE <= size; at += LINE) {
+		__builtin_prefetch(from + at + FETCH_AHEAD);
+		__builtin_prefetch(to + at + FETCH_AHEAD, 1);
+		memcpy(to + at, from + at, LINE);
+	}
+	memcpy(to + at, from + at, size - at);
+}
+
+static void copy_streamed(uint8_t *to, const uint8_t *from, size_t size)
+{
+	const size_t way = size / COPY_WAYS / COPY_TURN * COPY_TURN;
+	const void *in = from;
+
+	for (size_t at = 0; at < way; at += COPY_TURN)
+		for (size_t i = at; i < COPY_WAYS * way; i += way) {
+			fetch(&in, 1, i, COPY_TURN);
+			stream(to + i, from + i, COPY_TURN);
+		}
+	stream(to + COPY_WAYS * way, from + COPY_WAYS * way,
+	       size - COPY_WAYS * way);
+}
+
+static void copy(void *to, const void *from, size_t size, bool is_streamed)
+{
+	if (is_streamed)
+		copy_streamed(to, from, size);
+	else
+		copy_cached(to, from, size);
+}
+
 /* --- sums ---------------------------------------------------------------- */
+
+/* gcc forgets `restrict` where it makes a copy of a function for arguments
+ * that it knows, and then does not vectorise it. */
+#define AS_IT_IS __attribute__((noinline, noclone))
 
 /*
  * Elements [at, at + n) of all inputs but the last two, if there are more, into
@@ -153,8 +239,9 @@ static inline void fetch(const void *const *in, uint32_t n_in, size_t at,
  * use the factor `c`.
  */
 #define HEAD(name, in_type, acc_type, term)                                    \
-	static uint32_t name(acc_type *restrict sum, const void *const *in,    \
-			     uint32_t n_in, size_t at, size_t n, acc_type c)   \
+	static AS_IT_IS uint32_t name(acc_type *restrict sum,                  \
+				      const void *const *in, uint32_t n_in,    \
+				      size_t at, size_t n, acc_type c)         \
 	{                                                                      \
 		const in_type *a = (const in_type *)in[0] + at;                \
 		const in_type *b = (const in_type *)in[n_in > 1] + at;         \
@@ -189,34 +276,61 @@ static inline void fetch(const void *const *in, uint32_t n_in, size_t at,
 
 /* --- floats -------------------------------------------------------------- */
 
-#define FOLD_FLOAT(name, head, in_type, acc_type, term, out_type, result)      \
-	static void name(void *to, const void *const *in, uint32_t n_in,       \
-			 size_t n, double factor, double divisor,              \
-			 bool is_streamed)                                     \
+/* Elements [at, at + m), at most a piece. What goes to several places, or past
+ * the caches, is made in a block first. */
+#define FOLD_PIECE(name, head, in_type, acc_type, term, out_type, result)      \
+	static AS_IT_IS void name##_piece(                                     \
+		const struct outputs *to, const struct inputs *from,           \
+		size_t at, size_t m, acc_type c, acc_type d, bool is_exact)    \
 	{                                                                      \
 		acc_type sum[PIECE];                                           \
-		_Alignas(64) out_type block[PIECE];                            \
-		const acc_type c = (acc_type)factor, d = (acc_type)divisor;    \
+		_Alignas(LINE) out_type block[PIECE];                          \
+		const void *const *in = from->in;                              \
+		const uint32_t n_in = from->n;                                 \
 		const acc_type reciprocal = 1 / d;                             \
+		const bool is_direct = to->n == 1 && !to->is_streamed;         \
+		out_type *restrict out =                                       \
+			is_direct ? (out_type *)to->out[0] + at : block;       \
+                                                                               \
+		fetch(in, n_in, at * sizeof(in_type), m * sizeof(in_type));    \
+		uint32_t k = head(sum, in, n_in, at, m, c);                    \
+		const in_type *a = (const in_type *)in[k] + at;                \
+		const in_type *b = (const in_type *)in[n_in - 1] + at;         \
+                                                                               \
+		if (is_exact)                                                  \
+			LAST(result##_TIMES, term);                            \
+		else                                                           \
+			LAST(result##_OVER, term);                             \
+		if (!is_direct)                                                \
+			put(to, at * sizeof(*block), block,                    \
+			    m * sizeof(*block));                               \
+	}
+
+/* Piece by piece: up to the first line's end, by turns, and what is left. */
+#define FOLD_FLOAT(name, head, in_type, acc_type, term, out_type, result)      \
+	FOLD_PIECE(name, head, in_type, acc_type, term, out_type, result)      \
+	static void name(void *const *out, uint32_t n_out,                     \
+			 const void *const *in, uint32_t n_in, size_t n,       \
+			 double factor, double divisor, bool is_streamed)      \
+	{                                                                      \
+		const struct outputs to = {out, n_out, is_streamed};           \
+		const struct inputs from = {in, n_in};                         \
+		const acc_type c = (acc_type)factor, d = (acc_type)divisor;    \
 		const bool is_exact = has_exact_reciprocal((double)d);         \
+		const uint32_t n_ways = count_ways(&to, &from);                \
+		size_t at = piece((uintptr_t)out[0] / sizeof(out_type), n);    \
+		const size_t way = (n - at) / n_ways / PIECE * PIECE;          \
+		const size_t end = at + way;                                   \
                                                                                \
-		for (size_t at = 0, m; at < n; at += m) {                      \
-			out_type *place = (out_type *)to + at;                 \
-                                                                               \
-			m = piece((uintptr_t)place / sizeof(*place), n - at);  \
-			fetch(in, n_in, at * sizeof(in_type),                  \
-			      m * sizeof(in_type));                            \
-			uint32_t k = head(sum, in, n_in, at, m, c);            \
-			const in_type *a = (const in_type *)in[k] + at;        \
-			const in_type *b = (const in_type *)in[n_in - 1] + at; \
-			out_type *restrict out = is_streamed ? block : place;  \
-                                                                               \
-			if (is_exact)                                          \
-				LAST(result##_TIMES, term);                    \
-			else                                                   \
-				LAST(result##_OVER, term);                     \
-			if (is_streamed)                                       \
-				stream(place, block, m * sizeof(*block));      \
+		name##_piece(&to, &from, 0, at, c, d, is_exact);               \
+		for (; at < end; at += PIECE)                                  \
+			for (uint32_t i = 0; i < n_ways; i++)                  \
+				name##_piece(&to, &from, at + i * way, PIECE,  \
+					     c, d, is_exact);                  \
+		at += (n_ways - 1) * way;                                      \
+		for (size_t m; at < n; at += m) {                              \
+			m = n - at < PIECE ? n - at : PIECE;                   \
+			name##_piece(&to, &from, at, m, c, d, is_exact);       \
 		}                                                              \
 	}
 
@@ -266,9 +380,9 @@ FOLD_FLOAT(f64_f64, head_f64, double, double, TERM_SAME, double, F64)
 /* Sums wrap, so they are made without a sign; divided is with it. */
 #define FOLD_INTEGER(name, in_type, wide_type, out_type)                       \
 	HEAD(head_##name, in_type, uint64_t, TERM_##wide_type)                 \
-	static void name(void *to, const void *const *in, uint32_t n_in,       \
-			 size_t n, double factor, double divisor,              \
-			 bool is_streamed)                                     \
+	static void name(void *const *outs, uint32_t n_out,                    \
+			 const void *const *in, uint32_t n_in, size_t n,       \
+			 double factor, double divisor, bool is_streamed)      \
 	{                                                                      \
 		uint64_t sum[PIECE];                                           \
 		const wide_type d = (wide_type)divisor;                        \
@@ -280,13 +394,16 @@ FOLD_FLOAT(f64_f64, head_f64, double, double, TERM_SAME, double, F64)
 			uint32_t k = head_##name(sum, in, n_in, at, m, 1);     \
 			const in_type *a = (const in_type *)in[k] + at;        \
 			const in_type *b = (const in_type *)in[n_in - 1] + at; \
-			out_type *restrict out = (out_type *)to + at;          \
+			out_type *restrict out = (out_type *)outs[0] + at;     \
                                                                                \
 			if (d == 1)                                            \
 				LAST((out_type), TERM_##wide_type);            \
 			else                                                   \
 				LAST((out_type)OVER_##wide_type,               \
 				     TERM_##wide_type);                        \
+			for (uint32_t i = 1; i < n_out; i++)                   \
+				memcpy((out_type *)outs[i] + at, out,          \
+				       m * sizeof(*out));                      \
 		}                                                              \
 	}
 
@@ -319,6 +436,7 @@ FOLD_INTEGER(u64_u64, uint64_t, uint64_t, uint64_t)
 
 const struct kernels KERNELS = {
 	.name = LEVEL,
+	.copy = copy,
 	.fold =
 		{
 			[DTYPE_F16] = FLOATS(f16),

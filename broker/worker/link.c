@@ -69,9 +69,10 @@ static bool is_message(const struct msghdr *msg, ssize_t size, uint32_t kind,
 	       (size_t)size == kinds[kind].size && n_fds == kinds[kind].n_fds;
 }
 
-int link_receive(int sock_fd, union link_message *ret, int *ret_fd,
-		 struct error *err)
+int link_receive(int sock_fd, bool may_wait, union link_message *ret,
+		 int *ret_fd, struct error *err)
 {
+	int flags = MSG_CMSG_CLOEXEC | (may_wait ? 0 : MSG_DONTWAIT);
 	union control control;
 	struct iovec iov = {.iov_base = ret, .iov_len = sizeof(*ret)};
 	struct msghdr msg;
@@ -87,8 +88,10 @@ int link_receive(int sock_fd, union link_message *ret, int *ret_fd,
 			.msg_control = &control,
 			.msg_controllen = sizeof(control),
 		};
-		size = recvmsg(sock_fd, &msg, MSG_CMSG_CLOEXEC);
+		size = recvmsg(sock_fd, &msg, flags);
 	} while (size < 0 && errno == EINTR);
+	if (size < 0 && errno == EAGAIN)
+		return LINK_EMPTY;
 	if (size == 0 || (size < 0 && errno == ECONNRESET))
 		return LINK_CLOSED;
 	if (size < 0)

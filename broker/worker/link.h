@@ -18,18 +18,19 @@ union link_message {
 enum link_outcome {
 	LINK_OK = 0,
 	LINK_CLOSED = 1, /* the broker is gone */
+	LINK_EMPTY = 2,  /* nothing is there to be received */
 };
 
 /* Is `fd` a socket as job.h has it? */
 bool link_is_socket(int fd);
 
 /*
- * Wait for the next message. `ret_fd` is the caller's; -1 where the kind
- * brings none. -EPROTO: not a message of the right size with the right fds;
- * all that came with it is closed.
+ * The next message; `may_wait`: wait for it. `ret_fd` is the caller's; -1 where
+ * the kind brings none. -EPROTO: not a message of the right size with the right
+ * fds; all that came with it is closed.
  */
-int link_receive(int sock_fd, union link_message *ret, int *ret_fd,
-		 struct error *err);
+int link_receive(int sock_fd, bool may_wait, union link_message *ret,
+		 int *ret_fd, struct error *err);
 
 /* Waits for room. LINK_CLOSED. */
 int link_send_hello(int sock_fd, const struct job_hello *hello,

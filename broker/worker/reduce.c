@@ -36,7 +36,8 @@ struct task {
 	 * 64 bits of an integer. */
 	uint32_t sum_dtype;
 	bool is_streamed;
-	bool is_one_step;  /* the sum over the shards is all there is to do */
+	bool is_one_step;  /* one sum, over the shards or over the replicas, is
+			      all there is to do */
 	uint64_t position; /* of the block */
 	size_t n, n_max;   /* its elements; of any block */
 	struct pile inputs, sums; /* cast inputs; sums of the replicas */
@@ -196,8 +197,8 @@ static void fold(const struct task *task, uint32_t from, uint32_t to, void *out,
 		 const void *const *in, uint32_t n_in, double factor,
 		 double divisor)
 {
-	task->reduce->kernels->fold[from][to](out, in, n_in, task->n, factor,
-					      divisor, false);
+	task->reduce->kernels->fold[from][to](&out, 1, in, n_in, task->n,
+					      factor, divisor, false);
 }
 
 /* May inputs of that dtype be summed as they are? So they may if they are of
@@ -242,11 +243,12 @@ static void add_partial(struct task *task, uint32_t replica, uint8_t *sum)
 			&task->entry->shard, task->position + i, task->n - i);
 		const void *partial = address(&place, &stretch);
 		const void *in[2] = {sum + i * size, &task->scratch};
+		void *scratch = &task->scratch, *value = &task->value;
 
-		kernels->fold[place.dtype][dtype](&task->scratch, &partial, 1,
+		kernels->fold[place.dtype][dtype](&scratch, 1, &partial, 1,
 						  stretch.n, 1, 1, false);
-		kernels->fold[dtype][dtype](&task->value, in, 2, stretch.n, 1,
-					    1, false);
+		kernels->fold[dtype][dtype](&value, 1, in, 2, stretch.n, 1, 1,
+					    false);
 		memcpy(sum + i * size, &task->value, stretch.n * size);
 		i += stretch.n;
 	}
@@ -257,9 +259,10 @@ static void accumulate(struct task *task, uint32_t dtype, void *to,
 		       const void *from, size_t n)
 {
 	const void *in[2] = {to, from};
+	void *scratch = &task->scratch;
 
-	task->reduce->kernels->fold[dtype][dtype](&task->scratch, in, 2, n, 1,
-						  1, false);
+	task->reduce->kernels->fold[dtype][dtype](&scratch, 1, in, 2, n, 1, 1,
+						  false);
 	memcpy(to, &task->scratch, n * dtype_size(dtype));
 }
 
@@ -277,8 +280,8 @@ static void put(struct task *task, const struct place *place, bool is_added)
 		if (is_added)
 			accumulate(task, place->dtype, to, from, stretch.n);
 		else
-			kernel_copy(to, from, stretch.n * size,
-				    task->is_streamed);
+			task->reduce->kernels->copy(to, from, stretch.n * size,
+						    task->is_streamed);
 		i += stretch.n;
 	}
 }
@@ -383,19 +386,28 @@ static uint64_t reduce_block(struct task *task)
 	return task->n;
 }
 
-/* From the inputs to their place; gives how many elements that were. */
+/* From the inputs to their places; gives how many elements that were. */
 static uint64_t reduce_stretch(struct task *task, uint64_t max)
 {
+	const struct job_plan *plan = &task->reduce->layout->plan;
 	const struct reduce_steps *steps = task->steps;
-	struct place place = grads_of(task, 0);
 	struct stretch stretch =
 		layout_stretch(&task->entry->shard, task->position, max);
+	uint32_t n = plan->n_shards, n_replicas = plan->n_replicas;
+	uint32_t from = 0;
 	const void *in[PLAN_MAX_RANKS];
-	uint32_t from = find_inputs(task, 0, in);
+	void *out[PLAN_MAX_RANKS];
 
-	task->reduce->kernels->fold[from][place.dtype](
-		address(&place, &stretch), in, task->entry->shard.n_ranks,
-		stretch.n, steps->factor, steps->shards * steps->post,
+	for (uint32_t g = 0; g < n_replicas; g++) {
+		struct place place = grads_of(task, g);
+
+		from = find_inputs(task, g, in + g * n);
+		out[g] = address(&place, &stretch);
+	}
+	/* At most one of the divisors is not 1. */
+	task->reduce->kernels->fold[from][task->entry->dtype](
+		out, n_replicas, in, n * n_replicas, stretch.n, steps->factor,
+		steps->shards * steps->replicas * steps->post,
 		task->is_streamed);
 	return stretch.n;
 }
@@ -458,9 +470,10 @@ static void begin_entry(struct task *task, const struct plan_entry *entry)
 	task->sum_dtype = reduce_dtype < DTYPE_F16
 				  ? kernel_accumulator(reduce_dtype)
 				  : reduce_dtype;
-	task->is_one_step = reduce->layout->plan.n_replicas == 1 &&
-			    !(reduce->flags & JOB_ACCUMULATE) &&
-			    is_summable(entry) && is_merged(task);
+	task->is_one_step =
+		(reduce->layout->plan.n_replicas == 1 || is_input_sum(task)) &&
+		!(reduce->flags & JOB_ACCUMULATE) && is_summable(entry) &&
+		is_merged(task);
 }
 
 /* Bytes [begin, end) of a span. */

@@ -3,13 +3,16 @@
  *
  * A task is some 0.5 MiB to be moved, tens of microseconds, so a lock for each
  * is not seen beside it, and it makes the choice of the next task a few lines
- * that can be fair. Threads are woken one by one, as many as there is work for.
+ * that can be fair. Threads are woken one by one, as many as there is work for
+ * beside those that are awake.
  */
 #include "broker/worker/threads.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -18,9 +21,11 @@ struct threads {
 	pthread_mutex_t lock;
 	pthread_cond_t has_work;
 	struct thread_job *jobs; /* owned; the oldest first */
-	uint32_t n_idle;
-	uint64_t turn; /* tasks taken so far */
-	bool is_stopping;
+	/* Tasks that can be taken. Changed with the lock, looked at without. */
+	_Atomic uint64_t n_ready;
+	uint32_t n_looking, n_asleep; /* threads of the pool */
+	uint64_t turn;                /* tasks taken so far */
+	atomic_bool is_stopping;      /* likewise */
 	uint32_t n;
 	pthread_t threads[];
 };
@@ -53,13 +58,19 @@ static struct thread_job *pick(const struct threads *threads)
 	return best;
 }
 
-/* The job's tasks have become ready. */
-static void wake(struct threads *threads, const struct thread_job *job)
+/* The job's tasks have become ready, and `n_here` of them are for the caller
+ * and for threads that are awake. */
+static void make_ready(struct threads *threads, struct thread_job *job,
+		       uint64_t n_here)
 {
-	uint64_t n = threads->n_idle;
+	uint64_t n = job->n_tasks;
 
-	if (n > job->n_tasks)
-		n = job->n_tasks;
+	job->is_first = true;
+	/* relaxed: whoever looks takes the lock before it takes a task */
+	atomic_fetch_add_explicit(&threads->n_ready, n, memory_order_relaxed);
+	n -= n < n_here ? n : n_here;
+	if (n > threads->n_asleep)
+		n = threads->n_asleep;
 	while (n-- > 0)
 		pthread_cond_signal(&threads->has_work);
 }
@@ -85,10 +96,8 @@ static void finish(struct threads *threads, struct thread_job *job)
 		link = &(*link)->next;
 	*link = job->next;
 	next = find_stream(threads, job->stream);
-	if (next) {
-		next->is_first = true;
-		wake(threads, next);
-	}
+	if (next)
+		make_ready(threads, next, threads->n_looking + 1);
 	free(job);
 }
 
@@ -97,6 +106,8 @@ static void run_task(struct threads *threads, struct thread_job *job)
 	uint64_t task = job->n_taken++;
 
 	job->turn = ++threads->turn;
+	/* relaxed: as in make_ready() */
+	atomic_fetch_sub_explicit(&threads->n_ready, 1, memory_order_relaxed);
 	if (task == 0)
 		job->start_ns = now_ns();
 	pthread_mutex_unlock(&threads->lock);
@@ -108,21 +119,63 @@ static void run_task(struct threads *threads, struct thread_job *job)
 	finish(threads, job);
 }
 
+bool threads_help(struct threads *threads)
+{
+	struct thread_job *job;
+
+	pthread_mutex_lock(&threads->lock);
+	job = pick(threads);
+	if (job)
+		run_task(threads, job);
+	pthread_mutex_unlock(&threads->lock);
+	return job;
+}
+
+/* Until there may be a task, or the time is over. Without the lock. */
+static void look(const struct threads *threads, uint64_t until_ns)
+{
+	do
+		sched_yield();
+	/* relaxed: what is seen is looked at again with the lock */
+	while (!atomic_load_explicit(&threads->n_ready, memory_order_relaxed) &&
+	       !atomic_load_explicit(&threads->is_stopping,
+				     memory_order_relaxed) &&
+	       now_ns() < until_ns);
+}
+
+/* There is no task. `busy_ns`: when this thread had the last one. */
+static void await_task(struct threads *threads, uint64_t busy_ns)
+{
+	uint64_t until_ns = busy_ns + THREADS_LOOK_NS;
+
+	if (now_ns() >= until_ns) {
+		threads->n_asleep++;
+		pthread_cond_wait(&threads->has_work, &threads->lock);
+		threads->n_asleep--;
+		return;
+	}
+	threads->n_looking++;
+	pthread_mutex_unlock(&threads->lock);
+	look(threads, until_ns);
+	pthread_mutex_lock(&threads->lock);
+	threads->n_looking--;
+}
+
 static void *work(void *data)
 {
 	struct threads *threads = data;
+	uint64_t busy_ns = 0;
 
 	pthread_mutex_lock(&threads->lock);
 	while (!threads->is_stopping) {
 		struct thread_job *job = pick(threads);
 
-		if (job) {
-			run_task(threads, job);
+		if (!job) {
+			await_task(threads, busy_ns);
 			continue;
 		}
-		threads->n_idle++;
-		pthread_cond_wait(&threads->has_work, &threads->lock);
-		threads->n_idle--;
+		run_task(threads, job);
+		busy_ns = now_ns();
 	}
 	pthread_mutex_unlock(&threads->lock);
 	return NULL;
@@ -187,22 +240,25 @@ void threads_free(struct threads *threads)
 	free(threads);
 }
 
-void threads_queue(struct threads *threads, struct thread_job *job)
+void threads_queue(struct threads *threads, struct thread_job *job,
+		   bool is_helped)
 {
 	struct thread_job **link;
+	bool is_first;
 
 	assert(job->n_tasks > 0);
 	job->next = NULL;
 	job->n_taken = 0;
 	job->n_ended = 0;
 	job->turn = 0;
+	job->is_first = false;
 	pthread_mutex_lock(&threads->lock);
-	job->is_first = !find_stream(threads, job->stream);
+	is_first = !find_stream(threads, job->stream);
 	link = &threads->jobs;
 	while (*link)
 		link = &(*link)->next;
 	*link = job;
-	if (job->is_first)
-		wake(threads, job);
+	if (is_first)
+		make_ready(threads, job, threads->n_looking + is_helped);
 	pthread_mutex_unlock(&threads->lock);
 }

@@ -4,6 +4,10 @@
  * Jobs of one stream run one after the other, in the order in which they were
  * queued; streams run side by side: a free thread takes the next task of the
  * job that has the fewest threads, of equal ones in turns.
+ *
+ * Who runs out of tasks looks for more for a moment before it sleeps, and gives
+ * way to everybody else meanwhile: where one collective follows the other, no
+ * thread has to be woken for it.
  */
 #pragma once
 #include <stdbool.h>
@@ -37,10 +41,19 @@ struct thread_job {
 
 struct threads; /* threads.c */
 
+/* How long a thread without tasks looks for more before it sleeps. */
+#define THREADS_LOOK_NS 100000
+
+/* None is fine, for who helps. */
 int threads_new(uint32_t n, struct threads **ret, struct error *err);
 
 /* Cut off all jobs behind the tasks that run, and end. NULL is fine. */
 void threads_free(struct threads *threads);
 
-/* Take the job; never blocks for long. */
-void threads_queue(struct threads *threads, struct thread_job *take_job);
+/* Take the job; never blocks for long. `is_helped`: the caller goes on to help,
+ * so that one thread less is woken. */
+void threads_queue(struct threads *threads, struct thread_job *take_job,
+		   bool is_helped);
+
+/* Run one task on the caller's thread; false: there is none just now. */
+bool threads_help(struct threads *threads);

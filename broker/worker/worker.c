@@ -4,6 +4,9 @@
  * The link's thread checks a job, takes references to all that it uses and
  * queues it; the thread that ends its last task answers and gives them back. A
  * job that cannot be done is answered at once.
+ *
+ * The link's thread is one of those that work. It looks for messages before
+ * each task, and while it has none for as long as the others look for tasks.
  */
 #include "broker/worker/worker.h"
 #include "broker/worker/gather.h"
@@ -14,9 +17,11 @@
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAX_CHUNKS (PLAN_MAX_RANKS + 2)
@@ -26,6 +31,7 @@ struct worker {
 	struct store store;
 	struct threads *threads;
 	const struct kernels *kernels;
+	uint64_t busy_ns; /* when the link's thread ran its last task */
 };
 
 struct work {
@@ -260,7 +266,7 @@ static int queue(struct worker *worker, const struct job *job,
 	}
 	if (work->job.n_tasks == 0)
 		work->job.n_tasks = 1;
-	threads_queue(worker->threads, &work->job);
+	threads_queue(worker->threads, &work->job, true);
 	return 0;
 }
 
@@ -313,13 +319,40 @@ static int say_hello(const struct worker *worker, uint32_t n_threads,
 	return link_send_hello(worker->sock_fd, &hello, err);
 }
 
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* As link_receive(), and running tasks meanwhile. */
+static int await_message(struct worker *worker, union link_message *ret,
+			 int *ret_fd, struct error *err)
+{
+	for (;;) {
+		int r = link_receive(worker->sock_fd, false, ret, ret_fd, err);
+
+		if (r != LINK_EMPTY)
+			return r;
+		if (threads_help(worker->threads))
+			worker->busy_ns = now_ns();
+		else if (now_ns() < worker->busy_ns + THREADS_LOOK_NS)
+			sched_yield();
+		else
+			return link_receive(worker->sock_fd, true, ret, ret_fd,
+					    err);
+	}
+}
+
 int worker_run(int sock_fd, uint32_t n_threads, struct error *err)
 {
 	struct worker worker = {
 		.sock_fd = sock_fd,
 		.kernels = kernels_best(),
 	};
-	int r = threads_new(n_threads, &worker.threads, err);
+	int r = threads_new(n_threads - 1, &worker.threads, err);
 
 	if (r < 0)
 		return r;
@@ -328,7 +361,7 @@ int worker_run(int sock_fd, uint32_t n_threads, struct error *err)
 		union link_message message;
 		int fd;
 
-		r = link_receive(sock_fd, &message, &fd, err);
+		r = await_message(&worker, &message, &fd, err);
 		if (r != LINK_OK)
 			break;
 		handle(&worker, &message, fd);

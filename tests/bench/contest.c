@@ -8,6 +8,9 @@
 /* A round of small collectives is as many as take about so long. */
 #define ROUND_NS       4000000
 #define MAX_ITERATIONS 64
+/* Iterations that touch some memory for the first time: whole parameters are in
+ * one of two places by turns. */
+#define N_FIRST 3
 /* From here on one iteration takes so long that a rank which begins a little
  * later does not matter, and the first is not warmed up for. */
 #define COLD_NS 20000000
@@ -80,7 +83,7 @@ static void runner_prepare(struct runner *runner)
 	if (!runner_order(runner, STAGE_PREPARE))
 		return;
 	runner->order.n_iterations = 1;
-	runner->order.n_warm = 1;
+	runner->order.n_warm = N_FIRST;
 	runner_run(runner);
 	if (!runner->party)
 		return;

@@ -99,6 +99,15 @@ static bool has(struct fsdp_tensor *tensor, uint8_t value)
 	return is_right;
 }
 
+/* Has this process called a function of the driver so often? Of a real one
+ * nobody knows. */
+static bool is_count(const char *function, long n)
+{
+	long now = gpu_count(getpid(), function);
+
+	return now < 0 || now == n;
+}
+
 /* --- in the other process --------------------------------------------------
  */
 
@@ -172,7 +181,7 @@ static int other_attaches(void)
 	must(n == MEMBERS);
 	for (size_t i = 0; i < n; i++)
 		must(has(tensors[i], (uint8_t)(i % 251)));
-	must(gpu_count(getpid(), "MemMap") == 1);
+	must(is_count("MemMap", 1));
 	/* The members lie behind one another, in one mapping. */
 	must((uintptr_t)fsdp_data(tensors[MEMBERS - 1]) -
 		     (uintptr_t)fsdp_data(tensors[0]) ==
@@ -412,7 +421,7 @@ Test(device, memory_that_is_let_go_is_unmapped_and_given_back)
 	none.slots = none.chunks = 0;
 	cr_expect(figures_await(client, &none));
 	cr_assert(zero(int, fsdp_ping(client)));
-	cr_expect(eq(long, gpu_count(getpid(), "MemUnmap"), before + 1));
+	cr_expect(is_count("MemUnmap", before + 1));
 }
 
 /* --- bundles ---------------------------------------------------------------

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define N_CLIENTS  3
@@ -562,6 +563,61 @@ Test(disorder, of_many_reshards_does_not_reach_what_comes_behind)
 		for (int i = 0; i < N_LAYERS; i++)
 			cr_assert(zero(int, fsdp_reshard(layers[i], 0)));
 	}
+	fsdp_comm_leave(comm);
+	cr_assert(zero(int, fsdp_comm_remove(client, "wild/d")));
+	fsdp_close(client);
+	check_nothing_is_left();
+}
+
+#define N_FDS 256
+
+static bool is_socket(int fd)
+{
+	int type;
+	socklen_t size = sizeof(type);
+
+	return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+}
+
+/* Break the connection: the socket that was not there before it was made. */
+static void break_connection(const bool *was_socket)
+{
+	for (int fd = 0; fd < N_FDS; fd++) {
+		if (is_socket(fd) && !was_socket[fd])
+			cr_assert(zero(int, shutdown(fd, SHUT_RDWR)));
+	}
+}
+
+/* What was posted may have arrived or not, and is sent again. */
+Test(disorder, of_a_broken_connection_loses_and_doubles_no_post)
+{
+	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
+	static struct fsdp_group *layers[N_LAYERS];
+	struct fsdp_client *client;
+	struct fsdp_comm *comm;
+	struct fsdp_work works[4];
+	bool was_socket[N_FDS];
+
+	for (int fd = 0; fd < N_FDS; fd++)
+		was_socket[fd] = is_socket(fd);
+	cr_assert(zero(int, fsdp_connect(&options, &client)));
+	comm = join_alone(client, layers);
+	for (int round = 0; round < 40; round++) {
+		for (int i = 0; i < 4; i++) {
+			cr_assert(zero(int, fsdp_unshard(layers[i], &works[i])),
+				  "%s", fsdp_error());
+			if (i == round % 5)
+				break_connection(was_socket);
+		}
+		for (int i = 3; i >= 0; i--)
+			cr_assert(zero(int, fsdp_wait(&works[i], -1)), "%s",
+				  fsdp_error());
+		for (int i = 0; i < 4; i++)
+			cr_assert(zero(int, fsdp_reshard(layers[i], 0)));
+		if (round % 5 == 4)
+			break_connection(was_socket);
+	}
+	cr_assert(zero(int, fsdp_ping(client)));
 	fsdp_comm_leave(comm);
 	cr_assert(zero(int, fsdp_comm_remove(client, "wild/d")));
 	fsdp_close(client);

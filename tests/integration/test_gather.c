@@ -540,7 +540,7 @@ Test(gather, a_commit_waits_for_no_reshard)
 	cr_assert(eq(int, rank_run(&ranks, 1, begin_commit), 0));
 	cr_assert(eq(int, rank_run(&ranks, 1, begin0), -EBUSY));
 	cr_assert(eq(int, rank_run(&ranks, 0, reshard0), 0));
-	cr_assert(eq(int, rank_run(&ranks, 0, begin1), -EINVAL));
+	cr_assert(eq(int, rank_run(&ranks, 0, unshard1), -EINVAL));
 	assert_says(0, "commit");
 	cr_assert(eq(int, rank_run(&ranks, 0, begin_commit), 0));
 	cr_assert(eq(int, ranks_run(&ranks, wait3), 0));
@@ -570,7 +570,7 @@ Test(gather, nothing_is_whole_before_something_was_committed)
 	crew_set(&crew);
 	ranks_start(&ranks, 1);
 	cr_assert(eq(int, ranks_run(&ranks, join), 0));
-	cr_assert(eq(int, rank_run(&ranks, 0, begin0), -ENODATA));
+	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), -ENODATA));
 	assert_says(0, "nothing of group 'l0' was committed yet");
 	cr_assert(eq(int, rank_run(&ranks, 0, commit), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), 0));

@@ -433,6 +433,81 @@ Test(wire, a_number_that_the_client_called_answered_costs_the_connection)
 	expect_dropped(wire);
 }
 
+/* --- quiet requests
+ * -------------------------------------------------------------- */
+
+static void send_quietly(struct wire *wire, const struct request *request)
+{
+	struct frame frame = {.kind = request->kind,
+			      .number = wire->number,
+			      .is_quiet = true};
+	uint8_t *body;
+	size_t size;
+
+	cr_assert(zero(int, request_encode(request, &body, &size, NULL)));
+	frame.body = body;
+	frame.body_size = (uint32_t)size;
+	cr_assert(eq(int, frame_send(wire->fd, &frame, NULL), FRAME_OK));
+	free(body);
+}
+
+Test(wire, a_quiet_request_is_answered_only_with_a_refusal)
+{
+	struct wire *wire = wire_open();
+	const char *name = "test/none";
+	struct request get = get_request(&name, 0);
+
+	wire->number++;
+	send_quietly(wire, &PING);
+	wire->number++;
+	send_quietly(wire, &get);
+	cr_assert(eq(int, receive(wire), FRAME_OK));
+	cr_assert(eq(u64, wire->frame.number, wire->number));
+	cr_assert(eq(int, wire->frame.code, -ENOENT));
+	put(wire, name, 100);
+	wire->number++;
+	send_quietly(wire, &get);
+	cr_assert(zero(int, call(wire, &PING)));
+	cr_assert(eq(u64, wire->frame.number, wire->number));
+	cr_assert(eq(i64, count_holds(wire, name), 2));
+	wire_free(wire);
+}
+
+Test(wire, an_answer_that_was_read_stands_for_quiet_requests_before_it)
+{
+	struct wire *wire = wire_open();
+	const char *name = "test/a";
+	struct request get = get_request(&name, 0);
+
+	put(wire, name, 100);
+	for (int i = 0; i < 200; i++) {
+		wire->number++;
+		send_quietly(wire, &get);
+		if (i % 40 == 39)
+			cr_assert(zero(int, call(wire, &PING)));
+	}
+	cr_assert(eq(i64, count_holds(wire, name), 201));
+	wire_free(wire);
+}
+
+Test(wire, a_quiet_request_that_comes_again_is_done_once)
+{
+	struct wire *wire = wire_open();
+	const char *name = "test/a";
+	struct request get = get_request(&name, 0);
+
+	put(wire, name, 100);
+	wire->number++;
+	send_quietly(wire, &get);
+	send_quietly(wire, &get);
+	/* What is told from the record is told. */
+	cr_assert(eq(int, receive(wire), FRAME_OK));
+	cr_assert(eq(u64, wire->frame.number, wire->number));
+	cr_assert(zero(int, wire->frame.code));
+	cr_assert(eq(i64, count_holds(wire, name), 2));
+	wire_free(wire);
+}
+
 /* --- waiting
  * --------------------------------------------------------------------- */
 

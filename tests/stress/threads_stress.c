@@ -76,7 +76,7 @@ static void *queue_stream(void *data)
 		job->base.run = run;
 		job->base.done = done;
 		job->number = i;
-		threads_queue(threads, &job->base);
+		threads_queue(threads, &job->base, false);
 	}
 	return NULL;
 }

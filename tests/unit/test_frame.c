@@ -141,6 +141,25 @@ Test(frame, arrives_as_it_was_sent)
 	pair_close(&pair);
 }
 
+Test(frame, a_quiet_request_is_told_from_others)
+{
+	static struct pair pair;
+	struct frame got, sent = {.kind = 7, .number = 1, .is_quiet = true};
+
+	pair_open(&pair);
+	for (int i = 0; i < 2; i++) {
+		cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL),
+			     FRAME_OK));
+		cr_assert(
+			eq(int,
+			   frame_recv(pair.ours, pair.buffer, &got, NULL, NULL),
+			   FRAME_OK));
+		cr_assert(eq(int, got.is_quiet, sent.is_quiet));
+		sent.is_quiet = false;
+	}
+	pair_close(&pair);
+}
+
 Test(frame, of_the_largest_size_with_all_fds_arrives)
 {
 	static struct pair pair;

@@ -5,8 +5,9 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
-#define MAX_N  700
-#define MAX_IN 5
+#define MAX_N   1300
+#define MAX_IN  5
+#define MAX_OUT 3
 
 static const uint32_t floats[] = {DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_F64};
 static const uint32_t integers[] = {DTYPE_I8, DTYPE_I16, DTYPE_I32, DTYPE_I64,
@@ -50,50 +51,90 @@ static void fill_bits(struct dice *dice, void *to, size_t size)
 		((uint8_t *)to)[i] = (uint8_t)dice_next(dice);
 }
 
-/* Some call of the kernel, against fold_one(). */
-static bool is_right(const struct kernels *kernels, struct dice *dice,
-		     uint32_t from, uint32_t to)
+/* What one call gets and gives. */
+struct call {
+	uint32_t from, to, n_in, n_out;
+	size_t n;
+	double factor, divisor;
+	uint64_t inputs[MAX_IN][MAX_N + 1];
+	const void *in[MAX_IN];
+	uint8_t *memory[MAX_OUT];
+	void *out[MAX_OUT];
+};
+
+static void call_init(struct call *call, struct dice *dice, uint32_t from,
+		      uint32_t to)
 {
-	static uint64_t inputs[MAX_IN][MAX_N + 1];
-	const uint32_t n_in = 1 + dice_throw(dice, MAX_IN);
-	const size_t n = dice_throw(dice, MAX_N), size = dtype_size(to);
 	const double factors[] = {1, 0.5, 1.0 / 3};
 	const double divisors[] = {1, 2, 3, 7, 64, 1000};
-	double factor = factors[dice_throw(dice, 3)];
-	double divisor = divisors[dice_throw(dice, 6)];
 	uint32_t shift = dice_throw(dice, 3);
-	uint8_t *memory = memory_new(sizeof(inputs[0])), *out;
-	const void *in[MAX_IN];
+
+	call->from = from;
+	call->to = to;
+	call->n_in = 1 + dice_throw(dice, MAX_IN);
+	call->n_out = 1 + dice_throw(dice, MAX_OUT);
+	call->n = dice_throw(dice, MAX_N);
+	call->factor = factors[dice_throw(dice, 3)];
+	call->divisor = divisors[dice_throw(dice, 6)];
+	for (uint32_t k = 0; k < call->n_in; k++) {
+		if (dice_throw(dice, 2))
+			fill_bits(dice, call->inputs[k],
+				  sizeof(call->inputs[k]));
+		else
+			memory_fill(dice, from, call->inputs[k], MAX_N);
+		call->in[k] = call->inputs[k];
+	}
+	for (uint32_t k = 0; k < call->n_out; k++) {
+		call->memory[k] = memory_new(sizeof(call->inputs[0]));
+		call->out[k] = call->memory[k] + shift * dtype_size(to);
+	}
+}
+
+static bool is_output_right(const struct call *call, const uint8_t *out)
+{
+	size_t size = dtype_size(call->to);
 	bool is_same = true;
 
-	out = memory + shift * size;
-	for (uint32_t k = 0; k < n_in; k++) {
-		if (dice_throw(dice, 2))
-			fill_bits(dice, inputs[k], sizeof(inputs[k]));
-		else
-			memory_fill(dice, from, inputs[k], MAX_N);
-		in[k] = inputs[k];
-	}
-	kernels->fold[from][to](out, in, n_in, n, factor, divisor,
-				dice_throw(dice, 2));
-	kernel_flush();
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < call->n; i++) {
 		union number x[MAX_IN], want;
 		uint64_t bits = 0;
 
-		for (uint32_t k = 0; k < n_in; k++)
-			x[k] = number_load(from, (const uint8_t *)in[k] +
-							 i * dtype_size(from));
-		want = fold_one(from, to, x, n_in, factor, divisor);
-		number_store(to, &bits, want);
+		for (uint32_t k = 0; k < call->n_in; k++)
+			x[k] = number_load(call->from,
+					   (const uint8_t *)call->in[k] +
+						   i * dtype_size(call->from));
+		want = fold_one(call->from, call->to, x, call->n_in,
+				call->factor, call->divisor);
+		number_store(call->to, &bits, want);
 		if (memcmp(&bits, out + i * size, size) != 0)
 			is_same = false;
 	}
 	for (size_t i = 0; i < 64; i++) {
-		if (out[n * size + i] != CANARY)
+		if (out[call->n * size + i] != CANARY)
 			is_same = false;
 	}
-	return memory_free(memory, sizeof(inputs[0])) && is_same;
+	return is_same;
+}
+
+/* Some call of the kernel, against fold_one(). */
+static bool is_right(const struct kernels *kernels, struct dice *dice,
+		     uint32_t from, uint32_t to)
+{
+	static struct call call;
+	bool is_right = true;
+
+	call_init(&call, dice, from, to);
+	kernels->fold[from][to](call.out, call.n_out, call.in, call.n_in,
+				call.n, call.factor, call.divisor,
+				dice_throw(dice, 2));
+	kernel_flush();
+	for (uint32_t k = 0; k < call.n_out; k++) {
+		if (!is_output_right(&call, call.out[k]))
+			is_right = false;
+		if (!memory_free(call.memory[k], sizeof(call.inputs[0])))
+			is_right = false;
+	}
+	return is_right;
 }
 
 Test(kernel, every_sum_and_cast_gives_the_bits_of_the_definition)
@@ -143,7 +184,9 @@ static uint64_t cast_one(const struct kernels *kernels, uint32_t from,
 {
 	uint64_t bits = 0;
 
-	kernels->fold[from][to](&bits, &value, 1, 1, 1, 1, false);
+	void *out = &bits;
+
+	kernels->fold[from][to](&out, 1, &value, 1, 1, 1, 1, false);
 	return bits;
 }
 
@@ -200,27 +243,38 @@ Test(kernel, f64_is_rounded_to_16_bits_once)
 	}
 }
 
+#define MAX_COPY 12000
+
+static void check_copy(const struct kernels *kernels, struct dice *dice,
+		       bool is_streamed)
+{
+	static uint8_t from[MAX_COPY];
+	uint32_t at = dice_throw(dice, 130);
+	size_t size = dice_throw(dice, MAX_COPY);
+	uint8_t *memory = memory_new(130 + MAX_COPY);
+	bool is_whole = true;
+
+	fill_bits(dice, from, sizeof(from));
+	kernels->copy(memory + at, from, size, is_streamed);
+	kernel_flush();
+	cr_assert(eq(int, memcmp(memory + at, from, size), 0));
+	for (size_t j = 0; j < 130 + MAX_COPY; j++) {
+		if ((j < at || j >= at + size) && memory[j] != CANARY)
+			is_whole = false;
+	}
+	cr_assert(is_whole);
+	cr_assert(memory_free(memory, 130 + MAX_COPY));
+}
+
 Test(kernel, a_copy_leaves_what_is_around_it_alone)
 {
 	struct dice dice = {3};
+	const struct kernels *kernels;
 
-	for (int i = 0; i < 500; i++) {
-		uint64_t from[200];
-		uint32_t at = dice_throw(&dice, 130);
-		size_t size = dice_throw(&dice, 1000);
-		uint8_t *memory = memory_new(130 + 1000);
-		bool is_whole = true;
-
-		fill_bits(&dice, from, sizeof(from));
-		kernel_copy(memory + at, from, size, i % 2);
-		kernel_flush();
-		cr_assert(eq(int, memcmp(memory + at, from, size), 0));
-		for (size_t j = 0; j < 130 + 1000; j++) {
-			if ((j < at || j >= at + size) && memory[j] != CANARY)
-				is_whole = false;
-		}
-		cr_assert(is_whole);
-		cr_assert(memory_free(memory, 130 + 1000));
+	for (int level = 0; level < N_KERNEL_LEVELS; level++) {
+		kernels = kernels_get(level);
+		for (int i = 0; kernels && i < 200; i++)
+			check_copy(kernels, &dice, i % 2);
 	}
 }
 

@@ -874,7 +874,15 @@ Test(message_collective, wrong_values_in_requests_of_work_are_refused)
 	expect_refusal(MESSAGE_WAIT, request.wait.kind = 4, -EINVAL);
 	expect_refusal(MESSAGE_WAIT, request.wait.group = 0, -EINVAL);
 	expect_refusal(MESSAGE_WAIT, request.wait.kind = WORK_COMMIT, -EINVAL);
-	expect_refusal(MESSAGE_WAIT, request.wait.sequence = 0, -EINVAL);
+	expect_refusal(
+		MESSAGE_WAIT,
+		(request.wait.kind = WORK_REDUCE, request.wait.sequence = 0),
+		-EINVAL);
+	/* The one that is open. */
+	expect_refusal(
+		MESSAGE_WAIT,
+		(request.wait.kind = WORK_UNSHARD, request.wait.sequence = 0),
+		0);
 	expect_refusal(MESSAGE_WAIT, request.wait.timeout_ms = -2, -EINVAL);
 	expect_refusal(
 		MESSAGE_WAIT,

@@ -23,10 +23,13 @@ static struct {
 	struct fsdp_tensor handles[N_SLOTS];
 	int holds[N_SLOTS];
 	bool is_writable[N_SLOTS];
-	struct request asked; /* what came last */
-	int n_asked, n_commands;
+	struct request asked;  /* what came last */
+	struct request posted; /* likewise */
+	struct post post;
+	int n_asked, n_commands, n_posted;
 	struct reply answer; /* to the next one */
 	int code;            /* < 0: refuse it */
+	int n_refusals;      /* and as many; 0: all that come */
 	bool is_down;
 } world;
 
@@ -59,11 +62,17 @@ int client_refuse_child(struct error *err)
 int client_call(struct fsdp_client *of, const struct request *request,
 		struct answer *ret, struct error *err)
 {
+	int r;
+
 	cr_assert(eq(ptr, of, &client));
 	world.asked = *request;
 	world.n_asked++;
-	if (world.code < 0)
-		return error_set(err, world.code, "rank 1 has died");
+	if (world.code < 0) {
+		r = error_set(err, world.code, "rank 1 has died");
+		if (world.n_refusals && --world.n_refusals == 0)
+			world.code = 0;
+		return r;
+	}
 	*ret = (struct answer){.reply = world.answer};
 	return 0;
 }
@@ -78,13 +87,21 @@ int client_command(struct fsdp_client *of, const struct request *request,
 }
 
 int client_post(struct fsdp_client *of, const struct request *request,
-		struct error *err)
+		const struct post *post, struct error *err)
 {
 	(void)err;
 	cr_assert(eq(ptr, of, &client));
-	world.asked = *request;
-	world.n_asked++;
+	world.posted = *request;
+	world.post = *post;
+	world.n_posted++;
 	return 0;
+}
+
+void connection_forget_posts(struct connection *connection, const void *data)
+{
+	(void)connection;
+	if (world.post.data == data)
+		world.post.refused = NULL;
 }
 
 bool connection_is_down(struct connection *connection)
@@ -140,6 +157,11 @@ void fsdp_free(struct fsdp_tensor *tensor)
 {
 	if (tensor)
 		world.holds[tensor->slot]--;
+}
+
+void tensor_end(struct fsdp_tensor *tensor)
+{
+	fsdp_free(tensor);
 }
 
 /* --- what the broker says ------------------------------------------------ */
@@ -211,13 +233,20 @@ static struct fsdp_group *enrol(struct fsdp_comm *comm, uint64_t step,
 	return group;
 }
 
-static struct fsdp_work unshard(struct fsdp_group *group, uint64_t sequence)
+static struct fsdp_work unshard(struct fsdp_group *group)
 {
 	struct fsdp_work work;
 
-	world.answer.work.sequence = sequence;
 	cr_assert(zero(int, fsdp_unshard(group, &work)));
 	return work;
+}
+
+/* The broker refuses what was posted last. */
+static void refuse_post(const struct post *post)
+{
+	const struct error cause = {-EINVAL, "rank 0 unshards another"};
+
+	post->refused(post->data, post->number, &cause);
 }
 
 /* The broker answers a wait by one place. */
@@ -466,7 +495,7 @@ Test(rank, whole_parameters_are_there_from_the_wait_to_the_reshard)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = enrol(comm, 4, 0);
-	struct fsdp_work work = unshard(group, 1);
+	struct fsdp_work work = unshard(group);
 	struct fsdp_param param;
 	struct tensor_place place = place_of(FULL, 136);
 
@@ -494,11 +523,86 @@ Test(rank, whole_parameters_are_there_from_the_wait_to_the_reshard)
 	fsdp_comm_leave(comm);
 }
 
+Test(rank, an_unshard_is_told_to_be_refused_by_its_wait)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work = unshard(group), again = unshard(group);
+	struct tensor_place place = place_of(FULL, 136);
+
+	cr_expect(eq(int, world.n_posted, 1)); /* the same work */
+	cr_expect(eq(u64, again.sequence, work.sequence));
+	cr_expect(eq(u64, world.posted.unshard.group, 9));
+	refuse_post(&world.post);
+	world.code = -EINVAL;
+	world.n_asked = 0;
+	cr_expect(eq(int, fsdp_wait(&work, -1), -EINVAL));
+	cr_expect(eq(str, (char *)fsdp_error(), "rank 0 unshards another"));
+	cr_expect(eq(int, world.n_asked, 1));
+	cr_expect(zero(u64, world.asked.wait.sequence));
+	/* It is not open any more; nothing is asked for it. */
+	cr_expect(eq(int, fsdp_wait(&work, -1), -EINVAL));
+	cr_expect(eq(int, fsdp_reshard(group, 0), -EINVAL));
+	cr_expect(eq(int, world.n_asked, 1));
+	world.code = 0;
+	answer_place(&place);
+	again = unshard(group);
+	cr_expect(zero(int, fsdp_wait(&again, -1)));
+	cr_expect(eq(int, fsdp_wait(&work, -1), -EINVAL));
+	fsdp_comm_leave(comm);
+}
+
+/* The broker hears of both before we hear of the first. */
+Test(rank, a_refusal_is_not_told_of_the_next_unshard)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work = unshard(group);
+	struct post first = world.post;
+	struct tensor_place place = place_of(FULL, 136);
+
+	cr_assert(zero(int, fsdp_reshard(group, 0)));
+	work = unshard(group);
+	refuse_post(&first);
+	world.code = -ETIMEDOUT;
+	cr_expect(eq(int, fsdp_wait(&work, 0), -ETIMEDOUT));
+	world.code = 0;
+	answer_place(&place);
+	cr_expect(zero(int, fsdp_wait(&work, -1)));
+	fsdp_comm_leave(comm);
+}
+
+/* The broker had no room for one more answer: the unshard is sent again. */
+Test(rank, a_wait_that_came_before_its_unshard_is_asked_again)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work = unshard(group);
+	struct tensor_place place = place_of(FULL, 136);
+
+	world.code = -EINVAL;
+	world.n_refusals = 3;
+	world.n_asked = 0;
+	answer_place(&place);
+	cr_expect(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(eq(int, world.n_asked, 4));
+	fsdp_comm_leave(comm);
+}
+
+Test(rank, what_is_posted_tells_nobody_who_has_left)
+{
+	struct fsdp_comm *comm = join(4);
+
+	unshard(enrol(comm, 4, 0));
+	fsdp_comm_leave(comm);
+	cr_expect(zero(ptr, (void *)(uintptr_t)world.post.refused));
+}
+
 Test(rank, a_refused_mesh_leaves_the_group_whole)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = enrol(comm, 4, 0);
-	struct fsdp_work work = unshard(group, 1);
+	struct fsdp_work work = unshard(group);
 	struct tensor_place place = place_of(FULL, 136);
 	struct fsdp_param param;
 
@@ -519,7 +623,7 @@ Test(rank, whole_parameters_that_are_too_small_are_refused)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = enrol(comm, 4, 0);
-	struct fsdp_work work = unshard(group, 1);
+	struct fsdp_work work = unshard(group);
 	struct tensor_place place = place_of(FULL, 135);
 
 	answer_place(&place);
@@ -555,10 +659,10 @@ Test(rank, an_input_is_the_ranks_from_asking_to_reducing)
 	cr_expect(eq(u64, world.asked.reduce.input.generation, 7));
 	cr_expect(eq(u32, world.asked.reduce.flags, REDUCE_ACCUMULATE));
 	cr_expect(eq(dbl, world.asked.reduce.factor, 3));
-	cr_expect(zero(int, world.holds[INPUT]));
 	cr_expect(zero(ptr, fsdp_input_data(group, 0)));
 	world.answer.places = (struct places_reply){0};
 	cr_assert(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(zero(int, world.holds[INPUT]));
 	cr_expect(eq(u32, world.asked.wait.kind, WORK_REDUCE));
 	world.n_asked = 0;
 	cr_assert(zero(int, fsdp_wait(&work, -1)));
@@ -589,10 +693,13 @@ Test(rank, a_failure_is_remembered_with_its_sentence)
 	struct fsdp_param param;
 	struct fsdp_shard shard;
 
+	work = unshard(group);
 	world.code = -ECONNABORTED;
-	cr_expect(eq(int, fsdp_unshard(group, &work), -ECONNABORTED));
+	cr_expect(eq(int, fsdp_wait(&work, -1), -ECONNABORTED));
 	world.code = 0;
-	world.n_asked = 0;
+	world.n_asked = world.n_posted = 0;
+	cr_expect(eq(int, fsdp_unshard(group, &work), -ECONNABORTED));
+	cr_expect(zero(int, world.n_posted));
 	cr_expect(eq(int, fsdp_input(group, 0), -ECONNABORTED));
 	cr_expect(eq(int, fsdp_commit(comm, 5, &work), -ECONNABORTED));
 	cr_expect(eq(int, fsdp_param(group, 0, &param), -ECONNABORTED));
@@ -612,9 +719,10 @@ Test(rank, a_broker_that_does_not_come_back_is_the_end)
 	struct fsdp_work work;
 
 	world.code = -ENOENT;
-	cr_expect(eq(int, fsdp_unshard(group, &work), -ENOENT));
+	work = unshard(group);
+	cr_expect(eq(int, fsdp_wait(&work, -1), -ENOENT));
 	world.is_down = true;
-	cr_expect(eq(int, fsdp_unshard(group, &work), -ECONNABORTED));
+	cr_expect(eq(int, fsdp_wait(&work, -1), -ECONNABORTED));
 	world.code = 0;
 	world.is_down = false;
 	cr_expect(eq(int, fsdp_unshard(group, &work), -ECONNABORTED));
@@ -625,7 +733,7 @@ Test(rank, leaving_gives_everything_back)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = enrol(comm, 4, 0);
-	struct fsdp_work work = unshard(group, 1);
+	struct fsdp_work work = unshard(group);
 	struct tensor_place full = place_of(FULL, 136);
 	struct tensor_place input = place_of(INPUT, 72);
 

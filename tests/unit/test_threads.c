@@ -7,6 +7,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define MAX_ENDS 64
 
@@ -39,6 +40,16 @@ static void let_go(struct thread_job *job, uint64_t task)
 	sem_post(&may_go);
 }
 
+/* The first of two waits for the second. */
+static void meet(struct thread_job *job, uint64_t task)
+{
+	run(job, task);
+	if (task == 0)
+		sem_wait(&may_go);
+	else
+		sem_post(&may_go);
+}
+
 static void done(struct thread_job *job, bool is_cut_off)
 {
 	pthread_mutex_lock(&lock);
@@ -48,8 +59,8 @@ static void done(struct thread_job *job, bool is_cut_off)
 	sem_post(&is_ended);
 }
 
-static void queue(struct threads *threads, int number, uint32_t stream,
-		  uint64_t n_tasks, thread_run_fn *fn)
+static void queue_as(struct threads *threads, int number, uint32_t stream,
+		     uint64_t n_tasks, thread_run_fn *fn, bool is_helped)
 {
 	struct numbered *numbered = calloc(1, sizeof(*numbered));
 
@@ -58,7 +69,13 @@ static void queue(struct threads *threads, int number, uint32_t stream,
 	numbered->job.n_tasks = n_tasks;
 	numbered->job.run = fn;
 	numbered->job.done = done;
-	threads_queue(threads, &numbered->job);
+	threads_queue(threads, &numbered->job, is_helped);
+}
+
+static void queue(struct threads *threads, int number, uint32_t stream,
+		  uint64_t n_tasks, thread_run_fn *fn)
+{
+	queue_as(threads, number, stream, n_tasks, fn, false);
 }
 
 static struct threads *start(uint32_t n)
@@ -112,6 +129,42 @@ Test(threads, a_large_job_does_not_hold_up_a_small_one, .timeout = 20)
 		sem_wait(&is_ended);
 	threads_free(threads);
 	cr_assert(eq(int, ends[1], 3));
+}
+
+/* Each task by the caller, who is told when there are no more. */
+Test(threads, who_helps_does_all_where_there_is_no_thread, .timeout = 20)
+{
+	struct threads *threads = start(0);
+	int n = 0;
+
+	cr_assert(not(threads_help(threads)));
+	queue(threads, 1, 1, 3, run);
+	queue(threads, 2, 1, 2, run);
+	queue(threads, 3, 2, 1, run);
+	while (threads_help(threads))
+		n++;
+	cr_assert(eq(int, n, 6));
+	cr_assert(eq(int, n_ends, 3));
+	cr_assert(eq(int, atomic_load(&n_runs), 6));
+	threads_free(threads);
+	cr_assert(eq(int, n_cut_off, 0));
+}
+
+/* Two tasks that wait for each other: the caller has one, so a thread must have
+ * been woken for the other, asleep or not. */
+Test(threads, a_helped_job_gets_a_thread_as_well, .timeout = 20)
+{
+	struct threads *threads = start(1);
+
+	for (int i = 0; i < 50; i++) {
+		queue_as(threads, i, 1, 2, meet, true);
+		while (sem_trywait(&is_ended) != 0)
+			(void)threads_help(threads);
+		if (i % 10 == 9)
+			usleep(1000); /* some find it asleep */
+	}
+	threads_free(threads);
+	cr_assert(eq(int, n_cut_off, 0));
 }
 
 Test(threads, what_has_not_begun_at_the_end_is_cut_off, .timeout = 20)

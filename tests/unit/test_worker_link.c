@@ -5,12 +5,14 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CHUNK_SIZE (UINT64_C(2) << 20)
@@ -29,19 +31,22 @@ struct worker {
 
 /* --- the broker's side --------------------------------------------------- */
 
-static void exec_worker(int link_fd, const char *argument)
+static void exec_worker(int link_fd, const char *argument, uint32_t n_threads)
 {
+	char number[16];
+
+	snprintf(number, sizeof(number), "%u", n_threads);
 	if (link_fd == WORKER_FD)
 		(void)fcntl(WORKER_FD, F_SETFD, 0);
 	else if (link_fd >= 0)
 		dup2(link_fd, WORKER_FD);
 	else
 		close(WORKER_FD);
-	execl(WORKER_PATH, "fsdp-worker", argument, "2", NULL);
+	execl(WORKER_PATH, "fsdp-worker", argument, number, NULL);
 	_exit(99);
 }
 
-static void start(struct worker *worker)
+static void start(struct worker *worker, uint32_t n_threads)
 {
 	const struct timeval patience = {.tv_sec = 20};
 	struct job_hello hello = {0};
@@ -51,7 +56,7 @@ static void start(struct worker *worker)
 				       0, fds)));
 	worker->pid = fork();
 	if (worker->pid == 0)
-		exec_worker(fds[1], "--threads");
+		exec_worker(fds[1], "--threads", n_threads);
 	close(fds[1]);
 	worker->fd = fds[0];
 	setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &patience,
@@ -60,7 +65,7 @@ static void start(struct worker *worker)
 		eq(sz, recv(fds[0], &hello, sizeof(hello), 0), sizeof(hello)));
 	cr_assert(eq(u32, hello.kind, JOB_HELLO));
 	cr_assert(eq(u32, hello.protocol, JOB_PROTOCOL));
-	cr_assert(eq(u32, hello.n_threads, 2));
+	cr_assert(eq(u32, hello.n_threads, n_threads));
 	cr_assert(eq(str, hello.version, FSDP_VERSION));
 }
 
@@ -133,7 +138,7 @@ static void send_plan(const struct worker *worker, uint64_t number,
 }
 
 /* A worker that knows chunk 1 and plan 1: w, 5 x 3 of f32, over two shards. */
-static void start_ready(struct worker *worker)
+static void start_threads(struct worker *worker, uint32_t n_threads)
 {
 	const struct plan_policy policy = {.layout = PLAN_FLAT};
 	void *memory;
@@ -152,9 +157,14 @@ static void start_ready(struct worker *worker)
 	cr_assert(zero(int, memfd_map(worker->chunk_fd, CHUNK_SIZE, true,
 				      &memory, NULL)));
 	worker->memory = memory;
-	start(worker);
+	start(worker, n_threads);
 	send_chunk(worker, JOB_CHUNK, 1);
 	send_plan(worker, 1, worker->group.plan.entries);
+}
+
+static void start_ready(struct worker *worker)
+{
+	start_threads(worker, 2);
 }
 
 static struct job_range range(uint64_t offset)
@@ -378,6 +388,75 @@ Test(worker_link, each_of_two_streams_keeps_its_order, .timeout = 60)
 }
 
 /* Jobs are on their way, and nobody hears of them. */
+/* The one that listens. */
+Test(worker_link, one_thread_does_all_jobs, .timeout = 60)
+{
+	struct worker worker;
+	struct job job;
+
+	start_threads(&worker, 1);
+	for (uint64_t i = 0; i < 20; i++) {
+		job = make_job(i % 2 ? JOB_GATHER : JOB_REDUCE, i);
+		job.stream = i % 3 == 0;
+		send_job(&worker, &job);
+	}
+	for (uint64_t i = 0; i < 20; i++)
+		cr_assert(zero(i32, receive_done(&worker).code));
+	stop(&worker);
+}
+
+/* The state of each of its threads is 'S': none runs, or wants to. */
+static bool is_asleep(pid_t pid)
+{
+	char path[64], line[256];
+	bool is_asleep = true;
+	struct dirent *entry;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	dir = opendir(path);
+	cr_assert(ne(ptr, dir, NULL));
+	while ((entry = readdir(dir))) {
+		char name[128] = "";
+		FILE *file;
+
+		if (entry->d_name[0] == '.')
+			continue;
+		snprintf(name, sizeof(name), "%s/%.20s/stat", path,
+			 entry->d_name);
+		file = fopen(name, "r");
+		if (!file || !fgets(line, sizeof(line), file) ||
+		    !strstr(line, ") S "))
+			is_asleep = false;
+		if (file)
+			fclose(file);
+	}
+	closedir(dir);
+	return is_asleep;
+}
+
+/* Who looks for tasks takes a lock now and then, for which he may be seen
+ * asleep; but not so many times in a row. */
+Test(worker_link, without_jobs_its_threads_go_to_sleep, .timeout = 60)
+{
+	const struct timespec moment = {.tv_nsec = 1000000};
+	struct worker worker;
+	struct job job = make_job(JOB_GATHER, 1);
+	int n = 0;
+
+	start_ready(&worker);
+	send_job(&worker, &job);
+	expect_done(&worker, 1);
+	while (n < 20) {
+		n = is_asleep(worker.pid) ? n + 1 : 0;
+		nanosleep(&moment, NULL);
+	}
+	job.number = 2;
+	send_job(&worker, &job);
+	expect_done(&worker, 2);
+	stop(&worker);
+}
+
 Test(worker_link, it_ends_when_the_link_is_closed, .timeout = 60)
 {
 	struct worker worker;
@@ -399,7 +478,7 @@ Test(worker_link, what_is_no_message_ends_it_with_a_failure, .timeout = 60)
 		struct worker worker = {0};
 		int status;
 
-		start(&worker);
+		start(&worker, 2);
 		send_with_fd(worker.fd, &kinds[i], sizeof(kinds[i]), -1);
 		status = await_end(&worker);
 		cr_assert(eq(int, status, W_EXITCODE(1, 0)));
@@ -436,7 +515,7 @@ Test(worker_link, it_dies_with_its_parent, .timeout = 60)
 	parent = fork();
 	if (parent == 0) {
 		if (fork() == 0)
-			exec_worker(fds[1], "--threads");
+			exec_worker(fds[1], "--threads", 2);
 		pause();
 	}
 	close(fds[1]);
@@ -454,7 +533,7 @@ Test(worker_link, alone_it_says_what_it_is_for, .timeout = 60)
 	int status;
 
 	if (pid == 0)
-		exec_worker(-1, "--threads");
+		exec_worker(-1, "--threads", 2);
 	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
 	cr_assert(eq(int, status, W_EXITCODE(2, 0)));
 }
