@@ -333,7 +333,7 @@ static int adopt_records(struct broker *broker, struct error *err)
 	point("adopt.slots");
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
 		if (is_gone[i])
-			session_end(broker->sessions[i]);
+			session_end(broker->sessions[i], 0);
 	}
 	catalog_adopted(&broker->catalog);
 	point("adopt.end");
@@ -546,7 +546,7 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 		broker_log(LOG_LEVEL_INFO,
 			   "CUDA_MPS_PIPE_DIRECTORY is dropped: the broker "
 			   "computes nothing, and is no client of MPS");
-	devices_load(broker);
+	devices_start(broker);
 	fdstore_notify("READY=1");
 	return 0;
 }

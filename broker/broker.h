@@ -49,7 +49,7 @@ struct broker {
 	uv_poll_t parent_poll; /* whoever keeps our fds may be our parent */
 	int parent_fd;         /* its pidfd, owned; -1 */
 	bool is_stopping;
-	bool has_draining; /* some session has more pending bits */
+	bool has_draining; /* some session has more pending bits, or ends */
 	uint64_t started_ms;
 	/* since start */
 	uint64_t n_requests, n_replayed, n_refused, n_dropped_peers;

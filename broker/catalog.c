@@ -92,14 +92,14 @@ _Static_assert(offsetof(struct catalog_header, journal_size) == 16, "header");
 _Static_assert(sizeof(struct slot_record) == 152, "slot");
 _Static_assert(sizeof(struct block_record) == 40, "block");
 _Static_assert(sizeof(struct grant_record) == 40, "grant");
-_Static_assert(sizeof(struct chunk_record) == 64, "chunk");
+_Static_assert(sizeof(struct chunk_record) == 80, "chunk");
 _Static_assert(sizeof(struct session_record) == 1672, "session");
 _Static_assert(sizeof(struct ticket_record) == 48, "ticket");
 _Static_assert(sizeof(struct bundle_record) == 136, "bundle");
 _Static_assert(sizeof(struct prefix_record) == 24, "prefix");
 _Static_assert(sizeof(struct comm_record) == 1368, "communicator");
 _Static_assert(sizeof(struct group_record) == 560, "group");
-_Static_assert(sizeof(struct order_record) == 32, "order");
+_Static_assert(sizeof(struct order_record) == 64, "order");
 _Static_assert(BLOBS_AT % 4096 == 0, "blobs");
 
 struct section {
@@ -501,6 +501,22 @@ uint32_t catalog_n_touched(const struct catalog *catalog,
 uint32_t catalog_capacity(enum catalog_section section)
 {
 	return sections[section].n - 1;
+}
+
+int catalog_check_room(const struct catalog *catalog,
+		       enum catalog_section section, uint32_t n,
+		       const char *what, struct error *err)
+{
+	uint32_t capacity = catalog_capacity(section);
+	uint32_t used = catalog_n_live(catalog, section);
+
+	if (n <= capacity - used)
+		return 0;
+	return error_set(
+		err, -ENOSPC,
+		"this node has %u of at most %u %s; %u more do not fit "
+		"until some are released",
+		used, capacity, what, n);
 }
 
 struct slot_record *catalog_slot(const struct catalog *catalog, uint32_t index)

@@ -33,7 +33,7 @@
 
 struct error;
 
-#define CATALOG_LAYOUT_VERSION 3
+#define CATALOG_LAYOUT_VERSION 4
 #define CATALOG_MAX_SESSIONS   4096
 #define OUTCOME_WINDOW         64
 
@@ -67,6 +67,8 @@ enum slot_flags {
 	SLOT_FLAG_NAMED = 0x100, /* the blob's name is (or will be) its name */
 	SLOT_FLAG_IN_LIMBO = 0x200, /* in the limbo list */
 	SLOT_FLAG_TAINTED = 0x400,  /* its writer died before it was written */
+	SLOT_FLAG_SHARED = 0x800,   /* by its chunk's sharer: no view */
+	SLOT_FLAG_WANTED = 0x1000,  /* who shared it wants it back */
 };
 
 struct slot_record {
@@ -130,6 +132,9 @@ struct chunk_record {
 	uint32_t bundle; /* version it belongs to; 0: an arena chunk */
 	uint32_t n_blocks;
 	struct device_uuid device;
+	uint32_t shared; /* enum share_kind: see shared_chunk.h */
+	uint32_t sharer; /* session that shared it; 0: it is gone */
+	uint64_t handle; /* blob, SHARE_LEGACY */
 };
 
 struct outcome {
@@ -151,7 +156,7 @@ struct session_record {
 	uint64_t answered; /* requests below are answered and forgotten */
 	struct list grants;
 	struct list own;       /* slots it writes or is tied to */
-	struct list orders;    /* by its timelines */
+	struct list orders;    /* by its timelines and events */
 	uint32_t first_bundle; /* staged by it, chained by bundle_record.next */
 	struct outcome outcomes[OUTCOME_WINDOW];
 };
@@ -244,11 +249,16 @@ struct group_record {
 
 /* When a slot's contents are there: see order.h. */
 struct order_record {
-	uint64_t value;
-	uint32_t slot; /* 0: the record is free */
+	uint64_t value; /* of the timeline; of an event: its number */
+	uint64_t event; /* blob of its handle; 0: none */
+	uint32_t slot;  /* 0: the record is free */
 	uint32_t session;
-	uint32_t timeline; /* of the session */
+	uint32_t timeline; /* of the session; 0: it is an event */
+	uint32_t original; /* a view's order by an event: that of what it views,
+			      which has the handle; 0: it is none */
 	struct link session_link;
+	struct link copy_link; /* order_record.copies */
+	struct list copies;    /* by views */
 	uint32_t reserved;
 };
 
@@ -360,6 +370,11 @@ uint32_t catalog_n_touched(const struct catalog *catalog,
 			   enum catalog_section section);
 /* The highest index that can be handed out: so many records fit. */
 uint32_t catalog_capacity(enum catalog_section section);
+
+/* Are there `n` records more? -ENOSPC; `what` names them in the sentence. */
+int catalog_check_room(const struct catalog *catalog,
+		       enum catalog_section section, uint32_t n,
+		       const char *what, struct error *err);
 
 struct slot_record *catalog_slot(const struct catalog *catalog, uint32_t index);
 struct block_record *catalog_block(const struct catalog *catalog,

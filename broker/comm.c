@@ -12,6 +12,7 @@
 #include "broker/comm.h"
 #include "broker/broker.h"
 #include "broker/comm_record.h"
+#include "broker/comm_worker.h"
 #include "broker/gather.h"
 #include "broker/group.h"
 #include "broker/reduce.h"
@@ -251,6 +252,8 @@ static void fill_new(struct comm *comm, const struct comm_join_request *request)
 	comm->n_world = request->n_ranks;
 	comm->n_ranks = request->n_local;
 	comm->is_on_devices = !device_uuid_is_host(&request->device);
+	comm->is_by_ranks =
+		comm->is_on_devices && request->home == COMM_HOME_RANK;
 	comm->n_shards = request->n_shards;
 	comm->timeout_ms = request->timeout_ms;
 	comm->n_inputs = request->n_inputs;
@@ -346,6 +349,7 @@ static void comm_free(struct comm *comm)
 {
 	struct broker *broker = comm->broker;
 
+	comm_worker_forget(comm);
 	gathers_free(comm);
 	reductions_free(comm);
 	groups_free(comm);
@@ -571,9 +575,14 @@ static uint64_t joined_mask(const struct comm *comm)
 	return mask;
 }
 
+static bool has_all(const struct comm *comm)
+{
+	return comm->n_joined == comm->n_ranks;
+}
+
 static uint64_t commit_deadline(const struct comm *comm)
 {
-	if (!comm->committing)
+	if (!comm->committing || comm->agreeing == comm->committing)
 		return UINT64_MAX;
 	return comm->committing_since_ms + (uint64_t)comm->timeout_ms;
 }
@@ -582,7 +591,8 @@ static uint64_t find_deadline(const struct comm *comm)
 {
 	uint64_t at_ms = UINT64_MAX;
 
-	if (comm->state == COMM_JOINING)
+	/* While the worker opens it, that is the worker's time-out. */
+	if (comm->state == COMM_JOINING && !has_all(comm))
 		return comm->begun_ms + (uint64_t)comm->timeout_ms;
 	if (comm->state == COMM_RUNNING) {
 		at_ms = min_u64(groups_deadline(comm), gathers_deadline(comm));
@@ -686,6 +696,7 @@ void comm_update_deadline(struct comm *comm)
 
 static void let_go(struct comm *comm)
 {
+	comm_worker_forget(comm);
 	gathers_free(comm);
 	reductions_free(comm);
 	groups_end(comm);
@@ -705,7 +716,8 @@ static void advance(struct comm *comm)
 	if (comm->state == COMM_RUNNING)
 		reductions_progress(comm);
 	if (comm->state == COMM_RUNNING && comm->committing &&
-	    comm_committed(comm) == comm_all(comm))
+	    comm_committed(comm) == comm_all(comm) &&
+	    comm_worker_has_agreed(comm))
 		complete_commit(comm);
 }
 
@@ -720,6 +732,8 @@ static void progress(struct comm *comm)
 		catalog_commit(catalog);
 		return;
 	}
+	if (comm->state == COMM_JOINING && has_all(comm) && !comm->is_at_worker)
+		comm_worker_open(comm);
 	if (comm->state == COMM_RUNNING)
 		advance(comm);
 	if (comm->state == COMM_FAILED)

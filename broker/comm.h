@@ -16,6 +16,7 @@
  * comm_progress(), between transactions, starts what can be started.
  *
  * This file: joining, leaving, failing, committing, what is kept.
+ * comm_worker.h: on devices, where fsdp-worker does the work.
  * group.h: registering, storage. gather.h: unshard, reshard, the limiter.
  * reduce.h: inputs and reductions.
  */
@@ -62,7 +63,12 @@ struct comm {
 	 * that is their rank. */
 	uint32_t n_ranks;
 	uint32_t n_joined, n_left; /* left or died */
-	bool is_on_devices;
+	bool is_on_devices;        /* each rank has memory of its own */
+	bool is_by_ranks; /* and they do the work: else it is fsdp-worker's */
+	/* comm_worker.h: */
+	bool is_at_worker;             /* which has opened it, or is about to */
+	uint64_t n_begun, n_submitted; /* gathers and reductions, together */
+	uint64_t agreeing, agreed;     /* steps, over all nodes */
 	bool has_nccl_id;
 	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
 	int32_t timeout_ms;

@@ -8,6 +8,7 @@
 #include "broker/broker.h"
 #include "broker/comm.h"
 #include "broker/comm_record.h"
+#include "broker/comm_worker.h"
 #include "cuda/device.h"
 #include "proto/error.h"
 #include "proto/point.h"
@@ -69,6 +70,7 @@ static int check_options(const struct comm *comm,
 		{"a number of inputs", mine->n_inputs, theirs->n_inputs},
 		{"a number of ranks on this node", mine->n_local,
 		 theirs->n_local},
+		{"a kind of memory", mine->memory, theirs->memory},
 	};
 
 	for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
@@ -77,6 +79,11 @@ static int check_options(const struct comm *comm,
 				      options[i].theirs, err);
 	}
 	return 0;
+}
+
+static const char *home_word(uint32_t home)
+{
+	return home == COMM_HOME_WORKER ? "fsdp-worker" : "the ranks";
 }
 
 static int check_node(const struct comm *comm,
@@ -91,6 +98,13 @@ static int check_node(const struct comm *comm,
 				 comm->name,
 				 is_host ? "devices" : "host memory",
 				 is_host ? "host memory" : "devices");
+	if (mine->home != comm->asked.home)
+		return error_set(err, -EINVAL,
+				 "others have joined communicator '%s' with "
+				 "the engine in %s, not in %s; all must give "
+				 "the same home",
+				 comm->name, home_word(comm->asked.home),
+				 home_word(mine->home));
 	if (mine->has_nccl_id && comm->has_nccl_id &&
 	    memcmp(mine->nccl_id, comm->nccl_id, MESSAGE_NCCL_ID_SIZE))
 		return error_set(err, -EINVAL,
@@ -189,7 +203,8 @@ static void note_places(struct comm *comm)
 /* All are there. */
 static void run(struct comm *comm)
 {
-	if (comm->is_on_devices && !comm->has_nccl_id) {
+	if ((comm->is_by_ranks || comm_worker_is_bound(comm)) &&
+	    !comm->has_nccl_id) {
 		comm_fail(comm, -EINVAL,
 			  "no rank of communicator '%s' on this node gave an "
 			  "NCCL id; make one where rank 0 is, and give it to "
@@ -198,7 +213,9 @@ static void run(struct comm *comm)
 		return;
 	}
 	note_places(comm);
-	comm->state = COMM_RUNNING;
+	if (!comm_is_by_worker(comm))
+		comm->state = COMM_RUNNING;
+	/* Else it is opened there in the next round. */
 	comm_wake(comm);
 }
 

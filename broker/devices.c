@@ -8,7 +8,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define MIB (UINT64_C(1) << 20)
+#define MIB        (UINT64_C(1) << 20)
+#define PUT_OFF_MS 100
 
 /* --- loading ---------------------------------------------------------------
  */
@@ -101,6 +102,27 @@ void devices_load(struct broker *broker)
 	assert(r == 0); /* It refuses only a missing function. */
 }
 
+static void on_due(void *data, uint32_t index)
+{
+	(void)index;
+	devices_load(data);
+}
+
+void devices_start(struct broker *broker)
+{
+	struct devices *devices = &broker->devices;
+	struct deadline deadline = {
+		.at_ms = now_ms() + PUT_OFF_MS,
+		.fn = on_due,
+		.data = broker,
+		.position = &devices->put_off,
+	};
+
+	*devices = (struct devices){.broker = broker};
+	if (deadlines_add(&broker->deadlines, &deadline, NULL) < 0)
+		devices_load(broker);
+}
+
 /* --- looking ---------------------------------------------------------------
  */
 
@@ -113,13 +135,18 @@ static int refuse(const struct device_uuid *uuid, const struct error *why,
 	return error_set(err, why->code, "no memory on %s: %s", text, why->msg);
 }
 
-int devices_find(const struct devices *devices, const struct device_uuid *uuid,
+int devices_find(struct devices *devices, const struct device_uuid *uuid,
 		 const struct device **ret, struct error *err)
 {
 	const struct device *device;
 	size_t i;
 	int r;
 
+	if (devices->put_off) {
+		deadlines_remove(&devices->broker->deadlines,
+				 &devices->put_off);
+		devices_load(devices->broker);
+	}
 	if (devices->state == DEVICES_LOADING)
 		return DEVICES_WAIT;
 	if (devices->state == DEVICES_NONE)

@@ -2,11 +2,12 @@
  * The node's devices, as far as the broker needs to know them: whether there
  * is a CUDA driver, which devices it has, and which of them give memory.
  *
- * The driver is loaded on a worker thread at start, since that can take
- * seconds; until then whoever wants memory on a device waits. The broker never
- * has a context: it makes memory and counts, and touches nothing. A node
- * without a driver works on host memory, and what lies on its devices from
- * before stays.
+ * The driver is loaded on a worker thread, since that can take seconds, when
+ * somebody wants memory on a device, who waits for it, or else a moment after
+ * the start: a restart must not share its CPUs with that, since all clients
+ * wait. The broker never has a context: it makes memory and counts, and touches
+ * nothing. A node without a driver works on host memory, and what lies on its
+ * devices from before stays.
  */
 #pragma once
 #include "cuda/device.h"
@@ -17,7 +18,7 @@
 struct broker;
 
 enum devices_state {
-	DEVICES_LOADING = 0,
+	DEVICES_LOADING = 0, /* or will be */
 	DEVICES_READY = 1,
 	DEVICES_NONE = 2, /* no driver, or none that works */
 };
@@ -25,6 +26,7 @@ enum devices_state {
 struct devices {
 	struct broker *broker;
 	enum devices_state state;
+	uint32_t put_off;          /* deadline of loading; 0: none */
 	struct error why;          /* DEVICES_NONE */
 	const struct device *list; /* DEVICES_READY */
 	uint32_t n;
@@ -39,6 +41,9 @@ struct devices {
 					       beside us */
 };
 
+/* Have the driver be loaded soon. */
+void devices_start(struct broker *broker);
+
 /* Begin to load the driver; waiters_wake_room() when it is done. */
 void devices_load(struct broker *broker);
 
@@ -48,11 +53,12 @@ enum devices_outcome {
 };
 
 /*
- * Can memory be made on it? -ENODEV: there is no driver, or no such device
+ * Can memory be made on it? Whoever must wait for the driver has it loaded.
+ * -ENODEV: there is no driver, or no such device
  * (the sentence lists those there are); -EIO: it is lost. Else its description,
  * which lives as long as the process.
  */
-int devices_find(const struct devices *devices, const struct device_uuid *uuid,
+int devices_find(struct devices *devices, const struct device_uuid *uuid,
 		 const struct device **ret, struct error *err);
 
 /* How many bytes of chunks may be on it together. */

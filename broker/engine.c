@@ -1,27 +1,19 @@
 /*
- * The local engine: jobs in order, plans, and the link to the worker.
- *
- * There is no queue of messages. What the worker must know is derived when
- * there is room on the link: first what it is to forget, then for the next job
- * the plan and the chunks that it has not been sent, then the job. If the link
- * is full, all that waits until it is not. So nothing is allocated to send, and
- * a worker that does not read costs the broker nothing but waiting jobs.
+ * The local engine: jobs in order, what the worker says, and its life.
  *
  * Of the list of jobs a first part is with the worker, the rest is unsent.
  */
 #include "broker/broker.h"
+#include "broker/comm_worker.h"
 #include "broker/engine_impl.h"
 #include "broker/slot.h"
 #include "proto/point.h"
-#include "shm/memfd.h"
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 /* Dies a worker so soon without having done a job, it may do so again. */
 #define QUICK_MS         10000
@@ -34,30 +26,12 @@
 #define DONE_PER_ROUND 64
 #define STOP_MS        1000
 
-struct engine_plan {
-	struct job_plan message;
-	struct plan_entry *entries; /* owned */
-	bool is_sent, is_removed;
-	uint32_t n_jobs; /* that name it */
-	struct engine_plan *next;
-};
-
-struct engine_job {
-	struct job job;
-	struct engine_slots slots; /* pinned */
-	struct engine_plan *plan;
-	engine_done_fn *done;
-	void *data;
-	struct engine_job *next;
-};
-
 union message {
 	uint32_t kind;
 	struct job_hello hello;
 	struct job_done done;
 };
 
-static void on_link(uv_poll_t *poll, int status, int events);
 static void on_pidfd(uv_poll_t *poll, int status, int events);
 
 int engine_init(struct engine *engine, struct broker *broker, struct error *err)
@@ -71,303 +45,52 @@ int engine_init(struct engine *engine, struct broker *broker, struct error *err)
 	return 0;
 }
 
-/* --- plans -----------------------------------------------------------------
- */
-
-int engine_add_plan(struct engine *engine, const struct plan *plan,
-		    uint64_t *ret_plan, struct error *err)
-{
-	size_t size = plan->n_entries * sizeof(plan->entries[0]);
-	struct engine_plan *added = calloc(1, sizeof(*added));
-
-	if (added)
-		added->entries = malloc(size);
-	if (!added || !added->entries) {
-		free(added);
-		return error_set(err, -ENOMEM, "no memory for a plan");
-	}
-	memcpy(added->entries, plan->entries, size);
-	added->message = (struct job_plan){
-		.kind = JOB_PLAN,
-		.n_entries = plan->n_entries,
-		.plan = engine->next_plan++,
-		.n_shards = plan->n_shards,
-		.n_replicas = plan->n_replicas,
-		.shards_size = plan->shards_size,
-		.full_size = plan->full_size,
-		.input_size = plan->input_size,
-		.grads_size = plan->grads_size,
-		.partial_size = plan->partial_size,
-	};
-	added->next = engine->plans;
-	engine->plans = added;
-	*ret_plan = added->message.plan;
-	return 0;
-}
-
-static struct engine_plan *find_plan(const struct engine *engine, uint64_t id)
-{
-	struct engine_plan *plan = engine->plans;
-
-	while (plan && plan->message.plan != id)
-		plan = plan->next;
-	assert(plan); /* ids are ours */
-	return plan;
-}
-
-static void free_plan(struct engine *engine, struct engine_plan *plan)
-{
-	struct engine_plan **at = &engine->plans;
-
-	while (*at != plan)
-		at = &(*at)->next;
-	*at = plan->next;
-	free(plan->entries);
-	free(plan);
-}
-
-/* Nobody needs it; the worker may have to be told first. */
-static void drop_plan(struct engine *engine, struct engine_plan *plan)
-{
-	if (!plan->is_removed || plan->n_jobs > 0)
-		return;
-	if (plan->is_sent)
-		engine->has_stale = true;
-	else
-		free_plan(engine, plan);
-}
-
-/* --- the link --------------------------------------------------------------
- */
-
-/* 0 or -errno; -EAGAIN: it is full. */
-static int send_message(const struct engine_worker *worker, void *bytes,
-			size_t size, int fd)
-{
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(int))];
-	} control = {0};
-	struct iovec part = {bytes, size};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-	struct cmsghdr *c;
-	ssize_t n;
-
-	if (fd >= 0) {
-		message.msg_control = &control;
-		message.msg_controllen = sizeof(control);
-		c = CMSG_FIRSTHDR(&message);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-	}
-	do
-		n = sendmsg(worker->link_fd, &message,
-			    MSG_DONTWAIT | MSG_NOSIGNAL);
-	while (n < 0 && errno == EINTR);
-	return n < 0 ? -errno : 0;
-}
-
-static int forget_chunk(struct engine *engine, uint32_t index)
-{
-	struct job_chunk message = {
-		.kind = JOB_FORGET_CHUNK,
-		.chunk = engine->sent_chunks[index],
-	};
-	int r = send_message(engine->worker, &message, sizeof(message), -1);
-
-	if (r == 0)
-		engine->sent_chunks[index] = 0;
-	return r;
-}
-
-static int forget_plan(struct engine *engine, struct engine_plan *plan)
-{
-	struct job_plan message = {
-		.kind = JOB_FORGET_PLAN,
-		.plan = plan->message.plan,
-	};
-	int r = send_message(engine->worker, &message, sizeof(message), -1);
-
-	if (r == 0)
-		free_plan(engine, plan);
-	return r;
-}
-
-/* What the worker has and needs no more. */
-static int send_stale(struct engine *engine)
-{
-	const struct catalog *catalog = &engine->broker->catalog;
-	struct engine_plan *plan, *next;
-	int r = 0;
-
-	for (uint32_t i = 1; i < TABLE_CHUNKS && r == 0; i++) {
-		if (engine->sent_chunks[i] &&
-		    catalog_chunk(catalog, i)->id != engine->sent_chunks[i])
-			r = forget_chunk(engine, i);
-	}
-	for (plan = engine->plans; plan && r == 0; plan = next) {
-		next = plan->next;
-		if (plan->is_sent && plan->is_removed && plan->n_jobs == 0)
-			r = forget_plan(engine, plan);
-	}
-	if (r == 0)
-		engine->has_stale = false;
-	return r;
-}
-
-static int send_chunk(struct engine *engine, uint32_t slot)
-{
-	const struct catalog *catalog = &engine->broker->catalog;
-	struct job_chunk message = {.kind = JOB_CHUNK};
-	uint32_t index;
-	int r = 0;
-
-	if (!slot)
-		return 0;
-	index = catalog_block(catalog, catalog_slot(catalog, slot)->block)
-			->chunk;
-	message.chunk = catalog_chunk(catalog, index)->id;
-	message.size = catalog_chunk(catalog, index)->size;
-	if (engine->sent_chunks[index] == message.chunk)
-		return 0;
-	if (engine->sent_chunks[index])
-		r = forget_chunk(engine, index);
-	if (r == 0)
-		r = send_message(engine->worker, &message, sizeof(message),
-				 engine->broker->pools.chunks[index].fd);
-	if (r == 0)
-		engine->sent_chunks[index] = message.chunk;
-	return r;
-}
-
-static int send_chunks(struct engine *engine, const struct engine_slots *slots)
-{
-	int r = send_chunk(engine, slots->shards);
-
-	if (r == 0)
-		r = send_chunk(engine, slots->full);
-	if (r == 0)
-		r = send_chunk(engine, slots->grads);
-	if (r == 0)
-		r = send_chunk(engine, slots->partial);
-	for (uint32_t i = 0; i < PLAN_MAX_RANKS && r == 0; i++)
-		r = send_chunk(engine, slots->inputs[i]);
-	return r;
-}
-
-/* In a memfd that only the worker keeps: groups are many, descriptors few. */
-static int store_entries(const struct engine_plan *plan, int *ret_fd)
-{
-	size_t size = plan->message.n_entries * sizeof(plan->entries[0]);
-	int fd, r;
-
-	r = memfd_create_sealed("fsdpd-plan", size, MEMFD_SEAL_SIZE, &fd, NULL);
-	if (r < 0)
-		return r;
-	r = pwrite(fd, plan->entries, size, 0) == (ssize_t)size ? 0 : -EIO;
-	if (r == 0)
-		r = memfd_seal_write(fd, NULL);
-	if (r < 0)
-		close(fd);
-	else
-		*ret_fd = fd;
-	return r;
-}
-
-static int send_plan(struct engine *engine, struct engine_plan *plan)
-{
-	int fd, r;
-
-	if (plan->is_sent)
-		return 0;
-	r = store_entries(plan, &fd);
-	if (r < 0)
-		return r;
-	r = send_message(engine->worker, &plan->message, sizeof(plan->message),
-			 fd);
-	close(fd);
-	if (r == 0)
-		plan->is_sent = true;
-	return r;
-}
-
-static void watch_silence(struct engine *engine);
-
-static int send_job(struct engine *engine, struct engine_job *job)
-{
-	int r = send_plan(engine, job->plan);
-
-	if (r == 0)
-		r = send_chunks(engine, &job->slots);
-	if (r == 0)
-		r = send_message(engine->worker, &job->job, sizeof(job->job),
-				 -1);
-	if (r < 0)
-		return r;
-	engine->unsent = job->next;
-	watch_silence(engine);
-	return 0;
-}
-
-/* Send what there is room for; the rest when there is more. */
-static void pump(struct engine *engine)
-{
-	struct engine_worker *worker = engine->worker;
-	int r = 0;
-
-	if (!worker || worker->is_lost || !engine->is_ready)
-		return;
-	if (engine->has_stale)
-		r = send_stale(engine);
-	while (r == 0 && engine->unsent)
-		r = send_job(engine, engine->unsent);
-	if (r == -EPIPE || r == -ECONNRESET) {
-		worker_lose(worker, NULL);
-		return;
-	}
-	if (r < 0 && r != -EAGAIN) {
-		worker_lose(worker, "nothing can be sent to it: %s",
-			    strerror(-r));
-		return;
-	}
-	if (worker->is_full == (r == -EAGAIN))
-		return;
-	worker->is_full = !worker->is_full;
-	worker_watch_link(worker,
-			  UV_READABLE | (worker->is_full ? UV_WRITABLE : 0),
-			  on_link);
-}
-
-void engine_remove_plan(struct engine *engine, uint64_t plan)
-{
-	struct engine_plan *removed = find_plan(engine, plan);
-
-	removed->is_removed = true;
-	drop_plan(engine, removed);
-	pump(engine);
-}
-
-void engine_forget_chunk(struct engine *engine, uint32_t chunk_index)
-{
-	if (!engine->sent_chunks[chunk_index])
-		return;
-	engine->has_stale = true;
-	pump(engine);
-}
-
 /* --- jobs ------------------------------------------------------------------
  */
 
-static struct job_range range_of(const struct broker *broker, uint32_t slot)
+int engine_check_room(const struct engine *engine, struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
+	if (engine->n_jobs < ENGINE_MAX_JOBS && point_fail("engine.room") == 0)
+		return 0;
+	return error_set(err, -EBUSY,
+			 "%" PRIu32 " gathers and reductions wait for "
+			 "fsdp-worker already",
+			 engine->n_jobs);
+}
+
+/* What it takes is filled in behind this, which cannot fail. */
+static int job_new(struct engine *engine, size_t size, engine_done_fn *done,
+		   void *data, struct engine_job **ret, struct error *err)
+{
+	struct engine_job *job;
+	int r;
+
+	r = engine_want(engine, err);
+	if (r < 0)
+		return r;
+	job = calloc(1, sizeof(*job));
+	if (!job)
+		return error_set(err, -ENOMEM, "no memory for a job");
+	job->number = engine->next_number++;
+	job->size = size;
+	job->done = done;
+	job->data = data;
+	*ret = job;
+	return 0;
+}
+
+/* Where the slot is, which is pinned until the job is done. */
+static struct job_range take_slot(struct engine *engine, struct engine_job *job,
+				  uint32_t slot)
+{
+	const struct catalog *catalog = &engine->broker->catalog;
 	const struct slot_record *record;
 	const struct block_record *block;
 
 	if (!slot)
 		return (struct job_range){0};
+	slot_pin(engine->broker, slot);
+	job->slots[job->n_slots++] = slot;
 	record = catalog_slot(catalog, slot);
 	block = catalog_block(catalog, record->block);
 	return (struct job_range){
@@ -377,39 +100,18 @@ static struct job_range range_of(const struct broker *broker, uint32_t slot)
 	};
 }
 
-static void fill_ranges(const struct broker *broker, struct engine_job *job)
+static void take_plan(struct engine *engine, struct engine_job *job,
+		      uint64_t plan)
 {
-	const struct engine_slots *slots = &job->slots;
-
-	job->job.shards = range_of(broker, slots->shards);
-	job->job.full = range_of(broker, slots->full);
-	job->job.grads = range_of(broker, slots->grads);
-	job->job.partial = range_of(broker, slots->partial);
-	for (uint32_t i = 0; i < PLAN_MAX_RANKS; i++)
-		job->job.inputs[i] = range_of(broker, slots->inputs[i]);
+	job->plan = engine_find_plan(engine, plan);
+	job->plan->n_jobs++;
 }
 
-static void pin(struct broker *broker, uint32_t slot)
+static void take_comm(struct engine *engine, struct engine_job *job,
+		      uint64_t comm)
 {
-	if (slot)
-		slot_pin(broker, slot);
-}
-
-static void unpin(struct broker *broker, uint32_t slot)
-{
-	if (slot)
-		(void)slot_unpin(broker, slot);
-}
-
-static void each_slot(struct broker *broker, const struct engine_slots *slots,
-		      void (*fn)(struct broker *broker, uint32_t slot))
-{
-	fn(broker, slots->shards);
-	fn(broker, slots->full);
-	fn(broker, slots->grads);
-	fn(broker, slots->partial);
-	for (uint32_t i = 0; i < PLAN_MAX_RANKS; i++)
-		fn(broker, slots->inputs[i]);
+	job->comm = engine_find_comm(engine, comm);
+	job->comm->n_jobs++;
 }
 
 static void append(struct engine *engine, struct engine_job *job)
@@ -422,6 +124,7 @@ static void append(struct engine *engine, struct engine_job *job)
 	if (!engine->unsent)
 		engine->unsent = job;
 	engine->n_jobs++;
+	engine_pump(engine);
 }
 
 int engine_submit(struct engine *engine, const struct job *job,
@@ -429,52 +132,146 @@ int engine_submit(struct engine *engine, const struct job *job,
 		  void *data, struct error *err)
 {
 	struct engine_job *added;
-	int r;
+	struct job *message;
+	int r = job_new(engine, sizeof(*job), done, data, &added, err);
 
-	if (engine->n_jobs >= ENGINE_MAX_JOBS)
-		return error_set(err, -EBUSY,
-				 "%" PRIu32 " gathers and reductions wait for "
-				 "fsdp-worker already",
-				 engine->n_jobs);
-	r = engine_want(engine, err);
 	if (r < 0)
 		return r;
-	added = calloc(1, sizeof(*added));
-	if (!added)
-		return error_set(err, -ENOMEM, "no memory for a job");
-	added->job = *job;
-	added->job.number = engine->next_number++;
-	added->slots = *slots;
-	added->plan = find_plan(engine, job->plan);
-	added->plan->n_jobs++;
-	added->done = done;
-	added->data = data;
-	fill_ranges(engine->broker, added);
-	each_slot(engine->broker, slots, pin);
+	message = &added->message.host;
+	*message = *job;
+	message->number = added->number;
+	message->shards = take_slot(engine, added, slots->shards);
+	message->full = take_slot(engine, added, slots->full);
+	message->grads = take_slot(engine, added, slots->grads);
+	message->partial = take_slot(engine, added, slots->partial);
+	for (uint32_t i = 0; i < PLAN_MAX_RANKS; i++)
+		message->inputs[i] = take_slot(engine, added, slots->inputs[i]);
+	take_plan(engine, added, job->plan);
 	append(engine, added);
-	pump(engine);
 	return 0;
+}
+
+static void fill_rank(struct engine *engine, struct engine_job *job,
+		      const struct engine_rank_slots *slots, uint32_t i)
+{
+	struct job_rank *rank = &job->message.device.ranks[i];
+
+	if (job->message.kind == JOB_DEVICE_GATHER) {
+		rank->gather.shards = take_slot(engine, job, slots->shards[i]);
+		rank->gather.full = take_slot(engine, job, slots->full[i]);
+		return;
+	}
+	rank->reduce.input = take_slot(engine, job, slots->inputs[i]);
+	rank->reduce.grads = take_slot(engine, job, slots->grads[i]);
+	rank->reduce.partial = take_slot(engine, job, slots->partial[i]);
+}
+
+int engine_submit_device(struct engine *engine, const struct job_device *job,
+			 const struct engine_rank_slots *slots,
+			 engine_done_fn *done, void *data, struct error *err)
+{
+	struct engine_job *added;
+	int r = job_new(engine, sizeof(*job), done, data, &added, err);
+
+	if (r < 0)
+		return r;
+	added->message.device = *job;
+	added->message.device.number = added->number;
+	for (uint32_t i = 0; i < slots->n_ranks; i++)
+		fill_rank(engine, added, slots, i);
+	take_plan(engine, added, job->plan);
+	take_comm(engine, added, job->comm);
+	append(engine, added);
+	return 0;
+}
+
+int engine_open_comm(struct engine *engine, const struct job_comm *comm,
+		     engine_done_fn *done, void *data, struct error *err)
+{
+	struct engine_comm *opened = calloc(1, sizeof(*opened));
+	struct engine_job *added;
+	int r;
+
+	if (!opened)
+		return error_set(err, -ENOMEM, "no memory for a communicator");
+	r = job_new(engine, sizeof(*comm), done, data, &added, err);
+	if (r < 0) {
+		free(opened);
+		return r;
+	}
+	opened->id = comm->comm;
+	opened->timeout_ms = comm->timeout_ms;
+	opened->next = engine->comms;
+	engine->comms = opened;
+	added->message.comm = *comm;
+	added->message.comm.number = added->number;
+	take_comm(engine, added, comm->comm);
+	append(engine, added);
+	return 0;
+}
+
+int engine_agree(struct engine *engine, const struct job_agree *agree,
+		 engine_done_fn *done, void *data, struct error *err)
+{
+	struct engine_job *added;
+	int r = job_new(engine, sizeof(*agree), done, data, &added, err);
+
+	if (r < 0)
+		return r;
+	added->message.agree = *agree;
+	added->message.agree.number = added->number;
+	take_comm(engine, added, agree->comm);
+	append(engine, added);
+	return 0;
+}
+
+static void count_done(struct engine *engine, const struct engine_job *job,
+		       const struct job_done *done)
+{
+	if (done->code < 0) {
+		engine->n_failed++;
+		return;
+	}
+	switch (job->message.kind) {
+	case JOB_GATHER:
+	case JOB_DEVICE_GATHER:
+		engine->n_gathers++;
+		engine->bytes_gathered += done->n_bytes;
+		break;
+	case JOB_REDUCE:
+	case JOB_DEVICE_REDUCE:
+		engine->n_reductions++;
+		engine->bytes_reduced += done->n_bytes;
+		break;
+	default:
+		break;
+	}
+}
+
+static void let_go(struct engine *engine, struct engine_job *job)
+{
+	for (uint32_t i = 0; i < job->n_slots; i++)
+		(void)slot_unpin(engine->broker, job->slots[i]);
+	catalog_commit(&engine->broker->catalog);
+	if (job->plan) {
+		job->plan->n_jobs--;
+		engine_drop_plan(engine, job->plan);
+	}
+	if (job->comm) {
+		job->comm->n_jobs--;
+		engine_drop_comm(engine, job->comm);
+	}
 }
 
 /* It is in no list any more: call back, then let go of everything. */
 static void finish_job(struct engine *engine, struct engine_job *job,
 		       const struct job_done *done)
 {
-	if (done->code < 0) {
-		engine->n_failed++;
-	} else if (job->job.kind == JOB_GATHER) {
-		engine->n_gathers++;
-		engine->bytes_gathered += done->n_bytes;
-	} else {
-		engine->n_reductions++;
-		engine->bytes_reduced += done->n_bytes;
-	}
-	engine->n_jobs--;
+	count_done(engine, job, done);
+	if (engine->n_jobs-- == ENGINE_MAX_JOBS)
+		comms_on_room(engine->broker);
 	job->done(job->data, done);
-	each_slot(engine->broker, &job->slots, unpin);
-	catalog_commit(&engine->broker->catalog);
-	job->plan->n_jobs--;
-	drop_plan(engine, job->plan);
+	let_go(engine, job);
 	free(job);
 }
 
@@ -488,7 +285,7 @@ static void fail_jobs(struct engine *engine, struct engine_job *jobs,
 		 cause->msg);
 	while ((job = jobs)) {
 		jobs = job->next;
-		done.number = job->job.number;
+		done.number = job->number;
 		finish_job(engine, job, &done);
 	}
 }
@@ -520,7 +317,7 @@ static struct engine_job *take_job(struct engine *engine, uint64_t number)
 {
 	struct engine_job **at = &engine->first, *previous = NULL, *job;
 
-	while (*at != engine->unsent && (*at)->job.number != number) {
+	while (*at != engine->unsent && (*at)->number != number) {
 		previous = *at;
 		at = &previous->next;
 	}
@@ -560,7 +357,7 @@ static void take_hello(struct engine *engine, struct job_hello *hello)
 	memcpy(engine->cpu, hello->cpu, sizeof(engine->cpu));
 	broker_log(LOG_LEVEL_INFO, "fsdp-worker (pid %d) has %u threads (%s)",
 		   (int)worker->pid, hello->n_threads, hello->cpu);
-	pump(engine);
+	engine_pump(engine);
 }
 
 static void take_done(struct engine *engine, struct job_done *done)
@@ -610,7 +407,7 @@ static bool receive(struct engine *engine)
 	return worker->cause.code == 0;
 }
 
-static void on_link(uv_poll_t *poll, int status, int events)
+void engine_on_link(uv_poll_t *poll, int status, int events)
 {
 	struct engine_worker *worker = poll->data;
 	struct engine *engine = worker->engine;
@@ -624,11 +421,25 @@ static void on_link(uv_poll_t *poll, int status, int events)
 	/* Who owes nothing has said nothing more. */
 	while (receive(engine) && n < DONE_PER_ROUND &&
 	       engine->first != engine->unsent);
-	pump(engine);
+	engine_pump(engine);
 }
 
 /* --- its life --------------------------------------------------------------
  */
+
+/* It may wait itself, for ranks of other nodes, and says so when they are late.
+ */
+static uint32_t patience(const struct engine *engine)
+{
+	const struct engine_job *job = engine->first;
+	uint32_t longest_ms = 0;
+
+	for (; job != engine->unsent; job = job->next) {
+		if (job->comm && job->comm->timeout_ms > longest_ms)
+			longest_ms = job->comm->timeout_ms;
+	}
+	return MAX_SILENT + longest_ms / WATCH_MS;
+}
 
 static void on_watch(void *data, uint32_t index)
 {
@@ -637,17 +448,16 @@ static void on_watch(void *data, uint32_t index)
 	(void)index;
 	if (engine->is_ready && engine->first == engine->unsent)
 		return;
-	if (++engine->n_silent >= MAX_SILENT)
+	if (++engine->n_silent >= patience(engine))
 		worker_lose(engine->worker,
-			    "it said nothing for %d minutes, though it has "
-			    "work",
-			    (MAX_SILENT - 1) * WATCH_MS / 60000);
+			    "it said nothing for %" PRIu32 " minutes, though "
+			    "it has work",
+			    (engine->n_silent - 1) * (WATCH_MS / 60000));
 	else
-		watch_silence(engine);
+		engine_watch_silence(engine);
 }
 
-/* The worker owes something from now on. */
-static void watch_silence(struct engine *engine)
+void engine_watch_silence(struct engine *engine)
 {
 	struct deadline deadline = {
 		.at_ms = now_ms() + WATCH_MS,
@@ -687,8 +497,8 @@ int engine_want(struct engine *engine, struct error *err)
 		return 0;
 	r = check_deaths(engine, err);
 	if (r == 0)
-		r = worker_start(engine, on_link, on_pidfd, &engine->worker,
-				 err);
+		r = worker_start(engine, engine_on_link, on_pidfd,
+				 &engine->worker, err);
 	if (r < 0)
 		return r;
 	engine->pid = engine->worker->pid;
@@ -698,9 +508,20 @@ int engine_want(struct engine *engine, struct error *err)
 	engine->n_starts++;
 	broker_log(LOG_LEVEL_INFO, "fsdp-worker (pid %d) was started",
 		   engine->pid);
-	watch_silence(engine);
+	engine_watch_silence(engine);
 	point("engine.started");
 	return 0;
+}
+
+static void forget_comms(struct engine *engine)
+{
+	struct engine_comm *comm, *next;
+
+	for (comm = engine->comms; comm; comm = next) {
+		next = comm->next;
+		comm->is_sent = false;
+		engine_drop_comm(engine, comm);
+	}
 }
 
 /* There is no worker any more: nothing is sent. */
@@ -718,8 +539,9 @@ static void forget_worker(struct engine *engine)
 	for (plan = engine->plans; plan; plan = next) {
 		next = plan->next;
 		plan->is_sent = false;
-		drop_plan(engine, plan);
+		engine_drop_plan(engine, plan);
 	}
+	forget_comms(engine);
 }
 
 static void note_death(struct engine *engine)
@@ -761,6 +583,7 @@ static void on_pidfd(uv_poll_t *poll, int status, int events)
 	forget_worker(engine);
 	jobs = take_sent(engine);
 	fail_jobs(engine, jobs, &engine->death);
+	comms_on_worker_death(engine->broker, &engine->death);
 	start_again(engine);
 }
 
@@ -776,5 +599,5 @@ void engine_stop(struct engine *engine)
 	error_set(&cause, -ECANCELED, "the broker is stopping");
 	fail_jobs(engine, take_all(engine), &cause);
 	while (engine->plans)
-		free_plan(engine, engine->plans);
+		engine_free_plan(engine, engine->plans);
 }

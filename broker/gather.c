@@ -9,6 +9,7 @@
 #include "broker/gather.h"
 #include "broker/broker.h"
 #include "broker/collective/wire.h"
+#include "broker/comm_worker.h"
 #include "broker/group.h"
 #include "broker/limbo.h"
 #include "broker/slot.h"
@@ -16,7 +17,6 @@
 #include "broker/work.h"
 #include "proto/error.h"
 #include "proto/point.h"
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -119,8 +119,11 @@ static void restart_waits(struct comm *comm)
 /* Have all ranks resharded it, and does nothing write to it? */
 static bool is_over(const struct gather *gather)
 {
-	return gather->ended == comm_all(gather->group->comm) &&
-	       gather->state != GATHER_RUNNING;
+	const struct comm *comm = gather->group->comm;
+
+	return gather->ended == comm_all(comm) &&
+	       gather->state != GATHER_RUNNING &&
+	       (gather->state == GATHER_DONE || !comm_worker_is_bound(comm));
 }
 
 /* In the faithful form the first rank's reshard enqueues the event of what
@@ -149,14 +152,15 @@ static void free_ticket_if_due(struct gather *gather)
 
 /* --- memory put aside ---------------------------------------------------- */
 
-/* On devices the ranks' streams order who writes what was whole before, so it
- * is used again at once, without waiting for them. False: not so. */
+/* Of ranks that do the work themselves the streams order who writes what was
+ * whole before, so it is used again at once, without waiting for them. False:
+ * not so. */
 static bool put_aside(const struct gather *gather)
 {
 	struct comm *comm = gather->group->comm;
 	struct full_aside *aside;
 
-	if (!comm->is_on_devices || !rank_memory_is_whole(comm, &gather->full))
+	if (!comm->is_by_ranks || !rank_memory_is_whole(comm, &gather->full))
 		return false;
 	aside = malloc(sizeof(*aside));
 	if (!aside)
@@ -215,7 +219,7 @@ static void release_slot(struct gather *gather)
 		group->kept_full = gather->full;
 	else if (!put_aside(gather))
 		rank_memory_unpin(comm, &gather->full);
-	gather->full = (struct rank_memory){{0}};
+	gather->full = (struct rank_memory){.slots = {0}};
 }
 
 /* Out of the list, with its ticket; the slot is the caller's. */
@@ -343,6 +347,7 @@ static int begin(struct group *group, struct gather **ret, struct error *err)
 	}
 	gather->group = group;
 	gather->sequence = ++group->n_gathers;
+	gather->turn = comm_worker_take_turn(comm);
 	gather->since_ms = now_ms();
 	gather->waits_since_ms = gather->since_ms;
 	comms->n_unshards++;
@@ -482,126 +487,6 @@ int gathers_check_commit(const struct comm *comm, uint32_t rank,
 			 mine, next->group->name, theirs);
 }
 
-/* --- sentences ----------------------------------------------------------- */
-
-/* Who keeps the limiter from admitting it: in the faithful form the one whose
- * event it took from the queue, else the oldest that is counted. */
-static const struct gather *find_blocker(const struct gather *gather)
-{
-	const struct comm *comm = gather->group->comm;
-	uint64_t ticket = limiter_waited_for(comm->limiter, gather->ticket);
-	const struct gather *at = comm->first_gather;
-
-	for (; at; at = at->next) {
-		if (ticket ? at->ticket == ticket
-			   : at->state != GATHER_LIMITED &&
-				     !at->group->plan.policy.stays_unsharded)
-			return at;
-	}
-	return NULL;
-}
-
-/* Why it does not go on: "it ..." */
-static int describe_wait(const struct gather *gather, struct error *ret)
-{
-	const struct comm *comm = gather->group->comm;
-	const struct gather *blocker;
-	char missing[RANK_TEXT];
-
-	switch (gather->state) {
-	case GATHER_LIMITED:
-		blocker = find_blocker(gather);
-		if (!blocker)
-			break;
-		comm_name_missing(comm, blocker->ended, missing,
-				  sizeof(missing));
-		return error_set(ret, -ETIMEDOUT,
-				 "waits for the limiter until '%s' is "
-				 "resharded, which %s has not done",
-				 blocker->group->name, missing);
-	case GATHER_WANTS_ROOM:
-		return error_set(ret, -ETIMEDOUT, "waits for memory: %s",
-				 gather->shortage.code ? gather->shortage.msg
-						       : "it is being made");
-	case GATHER_RUNNING:
-	case GATHER_DONE:
-		return error_set(ret, -ETIMEDOUT, "is being gathered");
-	}
-	return error_set(ret, -ETIMEDOUT, "waits for the limiter");
-}
-
-int gather_refuse_wait(const struct gather *gather, struct error *err)
-{
-	struct error wait = ERROR_NULL;
-	int r = describe_wait(gather, &wait);
-
-	return error_set(err, r, "'%s' is not whole yet: it %s",
-			 gather->group->name, wait.msg);
-}
-
-/* --- lateness ------------------------------------------------------------ */
-
-struct late {
-	const struct gather *gather; /* NULL: none waits for anybody */
-	uint64_t since_ms;
-	bool is_waiting; /* for limiter or room; else: it was not started */
-};
-
-static void note_late(struct late *late, const struct gather *gather,
-		      uint64_t since_ms, bool is_waiting)
-{
-	if (late->gather && late->since_ms <= since_ms)
-		return;
-	*late = (struct late){gather, since_ms, is_waiting};
-}
-
-/* Of each rank only the first that it has not started counts: what comes
- * behind cannot be expected of it yet. */
-static struct late find_late(const struct comm *comm)
-{
-	const struct gather *gather = comm->first_gather;
-	struct late late = {0};
-	uint64_t behind = 0;
-
-	for (; gather; gather = gather->next) {
-		if (comm_all(comm) & ~gather->started & ~behind)
-			note_late(&late, gather, gather->since_ms, false);
-		behind |= ~gather->started;
-		if (gather->state == GATHER_LIMITED ||
-		    gather->state == GATHER_WANTS_ROOM)
-			note_late(&late, gather, gather->waits_since_ms, true);
-	}
-	return late;
-}
-
-uint64_t gathers_deadline(const struct comm *comm)
-{
-	struct late late = find_late(comm);
-
-	if (!late.gather)
-		return UINT64_MAX;
-	return late.since_ms + (uint64_t)comm->timeout_ms;
-}
-
-void gathers_describe_late(const struct comm *comm, struct error *ret)
-{
-	struct late late = find_late(comm);
-	struct error wait = ERROR_NULL;
-	char missing[RANK_TEXT];
-
-	assert(late.gather);
-	if (late.is_waiting) {
-		describe_wait(late.gather, &wait);
-		error_set(ret, -ECONNABORTED,
-			  "group '%s' was not whole within %d ms: it %s",
-			  late.gather->group->name, comm->timeout_ms, wait.msg);
-		return;
-	}
-	comm_name_missing(comm, late.gather->started, missing, sizeof(missing));
-	error_set(ret, -ECONNABORTED, "%s has not unsharded '%s' within %d ms",
-		  missing, late.gather->group->name, comm->timeout_ms);
-}
-
 /* --- progress ------------------------------------------------------------ */
 
 static void fail(const struct group *group, const struct error *cause)
@@ -645,10 +530,11 @@ static void on_gathered(void *data, const struct job_done *done)
 	point("gather.done");
 }
 
-static int submit(struct gather *gather, struct error *err)
+/* All ranks' memory is one. */
+static int submit_shared(const struct gather *gather, struct work *work,
+			 struct error *err)
 {
-	struct group *group = gather->group;
-	struct engine *engine = &group->comm->broker->engine;
+	const struct group *group = gather->group;
 	struct engine_slots slots = {
 		.shards = group->shards[group->side].slots[0],
 		.full = gather->full.slots[0],
@@ -658,17 +544,46 @@ static int submit(struct gather *gather, struct error *err)
 		.stream = work_stream(group, WORK_STREAM_GATHER),
 		.plan = group->engine_plan,
 	};
+
+	return engine_submit(&work->broker->engine, &job, &slots, on_gathered,
+			     work, err);
+}
+
+static int submit_each(const struct gather *gather, struct work *work,
+		       struct error *err)
+{
+	const struct group *group = gather->group;
+	struct engine_rank_slots slots = {
+		.n_ranks = group->comm->n_ranks,
+		.shards = group->shards[group->side].slots,
+		.full = gather->full.slots,
+	};
+	struct job_device job = {
+		.kind = JOB_DEVICE_GATHER,
+		.comm = group->comm->id,
+		.plan = group->engine_plan,
+	};
+
+	return engine_submit_device(&work->broker->engine, &job, &slots,
+				    on_gathered, work, err);
+}
+
+static int submit(struct gather *gather, struct error *err)
+{
+	struct group *group = gather->group;
 	struct work *work;
 	int r;
 
 	r = work_new(group, gather->sequence, &work, err);
 	if (r < 0)
 		return r;
-	r = engine_submit(engine, &job, &slots, on_gathered, work, err);
+	r = group->comm->is_on_devices ? submit_each(gather, work, err)
+				       : submit_shared(gather, work, err);
 	if (r < 0) {
 		free(work);
 		return r;
 	}
+	comm_worker_end_turn(group->comm);
 	gather->state = GATHER_RUNNING;
 	point("gather.submitted");
 	return 0;
@@ -685,7 +600,8 @@ static bool drop_all_kept(struct comm *comm)
 	return is_dropped;
 }
 
-/* Memory for the whole parameters: enum pool_outcome. */
+/* A place at the engine, and memory for the whole parameters: enum
+ * pool_outcome. */
 static int make_room(struct gather *gather, struct error *err)
 {
 	struct comm *comm = gather->group->comm;
@@ -693,6 +609,9 @@ static int make_room(struct gather *gather, struct error *err)
 	int r;
 
 	gather->shortage = ERROR_NULL;
+	if (!comm->is_by_ranks &&
+	    engine_check_room(&comm->broker->engine, &gather->shortage) < 0)
+		return POOL_FULL;
 	if (take_aside(gather))
 		return POOL_OK;
 	r = rank_memory_make(comm, size, &gather->full, err);
@@ -703,7 +622,7 @@ static int make_room(struct gather *gather, struct error *err)
 	return r;
 }
 
-/* On devices the ranks do the work: for us it is done when it may begin. */
+/* The ranks do the work: for us it is done when it may begin. */
 static void hand_to_ranks(struct gather *gather)
 {
 	struct group *group = gather->group;
@@ -715,14 +634,16 @@ static void hand_to_ranks(struct gather *gather)
 	comm_wake(group->comm);
 }
 
-/* False: it waits for room, or the communicator has failed. */
+/* False: it waits for room or its turn, or the communicator has failed. */
 static bool start_one(struct gather *gather)
 {
 	struct error err = ERROR_NULL;
 	int r;
 
+	if (!comm_worker_is_turn(gather->group, gather->turn))
+		return false;
 	r = make_room(gather, &err);
-	if (r == POOL_OK && gather->group->comm->is_on_devices)
+	if (r == POOL_OK && gather->group->comm->is_by_ranks)
 		hand_to_ranks(gather);
 	else if (r == POOL_OK)
 		r = submit(gather, &err);
@@ -744,7 +665,7 @@ static void admit(struct gather *gather)
 		rank_memory_pin(group->comm, &gather->full);
 	} else if (rank_memory_is_whole(group->comm, &group->kept_full)) {
 		gather->full = group->kept_full;
-		group->kept_full = (struct rank_memory){{0}};
+		group->kept_full = (struct rank_memory){.slots = {0}};
 	} else {
 		gather->state = GATHER_WANTS_ROOM;
 	}

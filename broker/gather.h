@@ -43,6 +43,7 @@ enum gather_state {
 struct gather {
 	struct group *group;
 	uint64_t sequence; /* in the group */
+	uint64_t turn;     /* comm_worker.h */
 	enum gather_state state;
 	uint64_t ticket; /* limiter's */
 	bool is_ticket_freed;

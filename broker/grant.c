@@ -223,52 +223,23 @@ void grant_drop_slot(struct broker *broker, uint32_t slot)
 	}
 }
 
-/*
- * Its blocks outlive a session, but nobody's budget pays for them any more.
- * The sum of what is still to be found spares most of the walk.
- */
-static void forget_maker(struct broker *broker, uint32_t session_index)
-{
-	struct session *session = broker->sessions[session_index];
-	struct catalog *catalog = &broker->catalog;
-	uint32_t n = catalog_n_touched(catalog, SECTION_BLOCK);
-	struct block_record *block;
-	uint32_t i;
-
-	for (i = 1; i <= n; i++) {
-		if (session && session->n_bytes == 0)
-			return;
-		block = catalog_block(catalog, i);
-		if (!block->chunk || block->maker != session_index)
-			continue;
-		catalog_set(catalog, block->maker, 0);
-		if (session)
-			session->n_bytes -=
-				pool_block_charge(&broker->pools, block);
-		catalog_commit(catalog);
-	}
-}
-
-uint32_t grant_drop_session(struct broker *broker, uint32_t session)
+void grant_drop_session(struct broker *broker, uint32_t session, uint32_t *left)
 {
 	struct catalog *catalog = &broker->catalog;
 	struct list *grants = &catalog_session(catalog, session)->grants;
-	uint32_t n_freed = 0;
 	uint32_t grant, slot;
 	bool was_linked;
 
-	while (grants->first) {
+	for (; grants->first && *left > 0; --*left) {
 		grant = grants->first;
 		slot = catalog_grant(catalog, grant)->slot;
 		was_linked = is_linked(broker, catalog_grant(catalog, grant));
 		grant_drop(broker, grant);
-		if (was_linked && slot_settle(broker, slot))
-			n_freed++;
+		if (was_linked)
+			(void)slot_settle(broker, slot);
 		point("grant.dropped");
 		/* Each step is in order by itself, and a short journal stays
 		 * in the CPU's cache. */
 		catalog_commit(catalog);
 	}
-	forget_maker(broker, session);
-	return n_freed;
 }

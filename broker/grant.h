@@ -52,8 +52,7 @@ void grant_drop(struct broker *broker, uint32_t grant);
  * 0 are released, the others wait for the next generation. */
 void grant_drop_slot(struct broker *broker, uint32_t slot);
 
-/*
- * Drop what a dead session held, settling each slot: commits in steps.
- * Its blocks are made by nobody now. Gives how many slots were freed.
- */
-uint32_t grant_drop_session(struct broker *broker, uint32_t session);
+/* Drop what a dead session held, settling each slot, and take one from `*left`
+ * for each: there may be more if that is 0. Commits in steps. */
+void grant_drop_session(struct broker *broker, uint32_t session,
+			uint32_t *left);

@@ -266,6 +266,23 @@ static struct group_mesh mesh_of(const struct comm *comm)
 	};
 }
 
+/* What lasts of it, or is reduced into, is the host's then. */
+static int choose_place(struct group *group, struct error *err)
+{
+	bool is_offloaded = group->plan.policy.is_offloaded;
+
+	if (is_offloaded && group->comm->asked.home != COMM_HOME_RANK)
+		return error_set(err, -EINVAL,
+				 "fsdp-worker copies no shards to devices; "
+				 "offload is for ranks that do the work "
+				 "themselves (home rank)");
+	for (uint32_t i = 0; i < 2; i++)
+		group->shards[i].is_offloaded = is_offloaded;
+	group->grads.is_offloaded = is_offloaded;
+	group->partial.is_offloaded = is_offloaded;
+	return 0;
+}
+
 /* What can fail of it. */
 static int set_up(struct group *group, const struct group_request *request,
 		  struct error *err)
@@ -280,6 +297,8 @@ static int set_up(struct group *group, const struct group_request *request,
 		r = group_spec_plan(&group->spec, mesh_of(comm), &group->plan,
 				    err);
 	if (r == 0)
+		r = choose_place(group, err);
+	if (r == 0)
 		r = measure(&group->spec, &size, err);
 	if (r < 0)
 		return r;
@@ -288,7 +307,7 @@ static int set_up(struct group *group, const struct group_request *request,
 		r = take_kept(group, err);
 	else
 		r = charge(group, size, err);
-	if (r == 0 && !comm->is_on_devices)
+	if (r == 0 && !comm->is_by_ranks)
 		r = engine_add_plan(&broker->engine, &group->plan,
 				    &group->engine_plan, err);
 	return r;

@@ -24,6 +24,8 @@ struct group {
 	struct group_spec spec; /* owned: what the first rank asked for */
 	struct plan plan;
 	uint64_t engine_plan;
+	bool is_agreeing, is_agreed; /* all nodes have that plan: comm_worker.h
+				      */
 	uint64_t n_charged;    /* of ACCOUNT_GROUPS, while there is no record */
 	uint32_t charged_uid;  /* for that */
 	uint64_t registered;   /* mask of ranks that asked for it */

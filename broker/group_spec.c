@@ -38,6 +38,7 @@ static void fill_policy(const struct group_request *from,
 		.n_gather_caps = from->n_gather_caps,
 		.n_reduce_caps = from->n_reduce_caps,
 		.stays_unsharded = from->stays_unsharded,
+		.is_offloaded = from->is_offloaded,
 	};
 	for (uint32_t i = 0; i < from->n_gather_caps; i++)
 		ret->gather_caps_mb[i] = from->gather_caps_mb[i];

@@ -306,6 +306,9 @@ static bool is_of_use(const struct broker *broker, uint32_t block,
 	const struct device_uuid *its =
 		pool_block_device(&broker->pools, record);
 
+	/* Memory that a process shared comes back to that. */
+	if (catalog_chunk(&broker->catalog, record->chunk)->shared)
+		return false;
 	if (!uid)
 		return memcmp(its, device, sizeof(*its)) == 0;
 	return record->uid == *uid && pool_account(its) == pool_account(device);

@@ -14,14 +14,17 @@ _Static_assert(MESSAGE_MAX_TIMELINES == TIMELINES, "what a decoder lets pass");
 _Static_assert(TIMELINE_POISON == INT64_MAX, "what a decoder lets pass");
 
 #define SESSION_LINK offsetof(struct order_record, session_link)
+#define COPY_LINK    offsetof(struct order_record, copy_link)
 
 static bool is_reached(const struct broker *broker,
 		       const struct order_record *order)
 {
 	const struct session *session = broker->sessions[order->session];
 
-	return session && timeline_file_has_reached(session, order->timeline,
-						    order->value);
+	/* Of an event the producer says when it is done. */
+	return session && order->timeline &&
+	       timeline_file_has_reached(session, order->timeline,
+					 order->value);
 }
 
 bool order_is_pending(const struct broker *broker, uint32_t slot)
@@ -47,6 +50,69 @@ void order_describe(const struct broker *broker, uint32_t slot,
 	ret->value = order->value;
 }
 
+const uint8_t *order_event(const struct broker *broker, uint32_t slot)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct order_record *order;
+	uint32_t index = catalog_slot(catalog, slot)->order;
+
+	if (!index)
+		return NULL;
+	order = catalog_order(catalog, index);
+	if (order->original)
+		order = catalog_order(catalog, order->original);
+	return order->event ? catalog_blob(catalog, order->event) : NULL;
+}
+
+/* --- originals and copies ---------------------------------------------------
+ */
+
+static void detach(struct catalog *catalog, uint32_t copy)
+{
+	struct order_record *record = catalog_order(catalog, copy);
+
+	if (!record->original)
+		return;
+	catalog_list_remove(catalog,
+			    &catalog_order(catalog, record->original)->copies,
+			    SECTION_ORDER, COPY_LINK, copy);
+	catalog_set(catalog, record->original, 0);
+}
+
+static void detach_copies(struct catalog *catalog, struct order_record *record)
+{
+	while (record->copies.first)
+		detach(catalog, record->copies.first);
+}
+
+static void set_handle(struct catalog *catalog, struct order_record *record,
+		       uint64_t event)
+{
+	if (record->event)
+		catalog_blob_release(catalog, record->event, ORDER_EVENT_SIZE);
+	catalog_set(catalog, record->event, event);
+}
+
+/* --- making and ending ------------------------------------------------------
+ */
+
+static void unlink_from_session(struct catalog *catalog, uint32_t order)
+{
+	struct session_record *session = catalog_session(
+		catalog, catalog_order(catalog, order)->session);
+
+	catalog_list_remove(catalog, &session->orders, SECTION_ORDER,
+			    SESSION_LINK, order);
+}
+
+static void link_to_session(struct catalog *catalog, uint32_t order,
+			    uint32_t session)
+{
+	catalog_set(catalog, catalog_order(catalog, order)->session, session);
+	catalog_list_append(catalog, &catalog_session(catalog, session)->orders,
+			    SECTION_ORDER, SESSION_LINK, order);
+}
+
 void order_end(struct broker *broker, uint32_t slot)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -55,35 +121,91 @@ void order_end(struct broker *broker, uint32_t slot)
 
 	if (!order)
 		return;
-	catalog_list_remove(
-		catalog,
-		&catalog_session(catalog,
-				 catalog_order(catalog, order)->session)
-			 ->orders,
-		SECTION_ORDER, SESSION_LINK, order);
+	detach(catalog, order);
+	detach_copies(catalog, catalog_order(catalog, order));
+	set_handle(catalog, catalog_order(catalog, order), 0);
+	unlink_from_session(catalog, order);
 	catalog_release(catalog, SECTION_ORDER, order);
 	catalog_set(catalog, record->order, 0);
+}
+
+/* A new one, without values. */
+static uint32_t make(struct broker *broker, uint32_t slot, uint32_t session)
+{
+	struct catalog *catalog = &broker->catalog;
+	uint32_t order = catalog_alloc(catalog, SECTION_ORDER);
+
+	assert(order > 0); /* there are as many as slots */
+	catalog_order(catalog, order)->slot = slot;
+	link_to_session(catalog, order, session);
+	catalog_set(catalog, catalog_slot(catalog, slot)->order, order);
+	return order;
+}
+
+static void set_values(struct catalog *catalog, uint32_t order,
+		       uint32_t session, uint32_t timeline, uint64_t value)
+{
+	struct order_record *record = catalog_order(catalog, order);
+
+	unlink_from_session(catalog, order);
+	link_to_session(catalog, order, session);
+	catalog_set(catalog, record->timeline, timeline);
+	catalog_set(catalog, record->value, value);
+}
+
+/* What views of it wait for changes likewise. Gives the record. */
+static struct order_record *set(struct broker *broker, uint32_t slot,
+				uint32_t session, uint32_t timeline,
+				uint64_t value)
+{
+	struct catalog *catalog = &broker->catalog;
+	uint32_t order = catalog_slot(catalog, slot)->order, copy;
+	struct order_record *record;
+
+	if (!order)
+		order = make(broker, slot, session);
+	detach(catalog, order);
+	set_values(catalog, order, session, timeline, value);
+	record = catalog_order(catalog, order);
+	for (copy = record->copies.first; copy;
+	     copy = catalog_order(catalog, copy)->copy_link.next)
+		set_values(catalog, copy, session, timeline, value);
+	return record;
 }
 
 void order_set(struct broker *broker, uint32_t slot, uint32_t session,
 	       uint32_t timeline, uint64_t value)
 {
 	struct catalog *catalog = &broker->catalog;
-	struct order_record *record;
-	uint32_t order;
+	struct order_record *record =
+		set(broker, slot, session, timeline, value);
 
-	order_end(broker, slot);
-	order = catalog_alloc(catalog, SECTION_ORDER);
-	assert(order > 0); /* there are as many as slots */
-	record = catalog_order(catalog, order);
-	record->slot = slot;
-	record->session = session;
-	record->timeline = timeline;
-	record->value = value;
-	catalog_list_append(catalog, &catalog_session(catalog, session)->orders,
-			    SECTION_ORDER, SESSION_LINK, order);
-	catalog_set(catalog, catalog_slot(catalog, slot)->order, order);
+	detach_copies(catalog, record);
+	set_handle(catalog, record, 0);
 	point("order.set");
+}
+
+void order_set_event(struct broker *broker, uint32_t slot, uint32_t session,
+		     uint64_t number, uint64_t event)
+{
+	set_handle(&broker->catalog, set(broker, slot, session, 0, number),
+		   event);
+	point("order.set_event");
+}
+
+/* What a copy copies is held, and stays ordered as long as the copy is. */
+static void copy_event(struct broker *broker, uint32_t order, uint32_t to)
+{
+	struct catalog *catalog = &broker->catalog;
+	const struct order_record *from = catalog_order(catalog, order);
+	uint32_t original = from->original ? from->original : order;
+	uint32_t copy;
+
+	(void)set(broker, to, from->session, 0, from->value);
+	copy = catalog_slot(catalog, to)->order;
+	catalog_set(catalog, catalog_order(catalog, copy)->original, original);
+	catalog_list_append(catalog, &catalog_order(catalog, original)->copies,
+			    SECTION_ORDER, COPY_LINK, copy);
 }
 
 void order_copy(struct broker *broker, uint32_t from, uint32_t to)
@@ -97,17 +219,49 @@ void order_copy(struct broker *broker, uint32_t from, uint32_t to)
 	if (!order_is_pending(broker, from))
 		return;
 	order = catalog_order(catalog, record->order);
-	order_set(broker, to, order->session, order->timeline, order->value);
+	if (order->timeline)
+		order_set(broker, to, order->session, order->timeline,
+			  order->value);
+	else
+		copy_event(broker, record->order, to);
 }
 
-void order_end_session(struct broker *broker, uint32_t session)
+static void end_and_settle(struct broker *broker, uint32_t slot)
+{
+	order_end(broker, slot);
+	slot_settle(broker, slot);
+	point("order.event_ended");
+	catalog_commit(&broker->catalog);
+}
+
+void order_end_event(struct broker *broker, uint32_t slot, uint32_t session,
+		     uint64_t number)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t order = catalog_slot(catalog, slot)->order;
+	const struct order_record *record;
+
+	if (!order)
+		return;
+	record = catalog_order(catalog, order);
+	if (!record->event || record->session != session ||
+	    record->value != number)
+		return;
+	while (record->copies.first)
+		end_and_settle(
+			broker,
+			catalog_order(catalog, record->copies.first)->slot);
+	end_and_settle(broker, slot);
+}
+
+void order_end_session(struct broker *broker, uint32_t session, uint32_t *left)
 {
 	struct catalog *catalog = &broker->catalog;
 	const struct list *orders = &catalog_session(catalog, session)->orders;
 	const struct order_record *order;
 	uint32_t slot;
 
-	while (orders->first) {
+	for (; orders->first && *left > 0; --*left) {
 		order = catalog_order(catalog, orders->first);
 		slot = order->slot;
 		if (!is_reached(broker, order)) {

@@ -10,6 +10,16 @@
  * session ends, what was not reached never will be: the tensor is tainted, for
  * all to see in the state table, before the poison in the file lets go of those
  * who wait.
+ *
+ * A device without 64-bit stream memory operations cannot write a timeline.
+ * There the order is by an interprocess event (cuda/event_ipc.h), of which the
+ * broker keeps the handle for those who ask, and cannot look at it: the
+ * contents are there when the producer says so. That is a fact which stays one,
+ * so it may be said twice, or of what is not ordered so any more; and since the
+ * producer drops the event only when it was told that this is known (after the
+ * commit), whoever cannot open an event any more finds the tensor unordered or,
+ * if the producer died, tainted. A death between the device's work and the word
+ * taints what is good, never the other way round.
  */
 #pragma once
 #include "proto/message.h"
@@ -22,6 +32,21 @@ struct broker;
  * of an earlier order. The session has timelines. */
 void order_set(struct broker *broker, uint32_t slot, uint32_t session,
 	       uint32_t timeline, uint64_t value);
+
+/* Or when an event of that number, above 0, is done. `event`: a blob with its
+ * handle, ORDER_EVENT_SIZE, which is the order's from now on. */
+#define ORDER_EVENT_SIZE MESSAGE_HANDLE_SIZE
+void order_set_event(struct broker *broker, uint32_t slot, uint32_t session,
+		     uint64_t number, uint64_t event);
+
+/* The session says that the event is done: what it ordered so, and views of
+ * that, are settled. Nothing if the slot is not ordered by it. Commits in
+ * steps. */
+void order_end_event(struct broker *broker, uint32_t slot, uint32_t session,
+		     uint64_t number);
+
+/* The handle of the event that orders the slot; NULL: none does. */
+const uint8_t *order_event(const struct broker *broker, uint32_t slot);
 
 /* A view is ordered, and tainted, as what it views. */
 void order_copy(struct broker *broker, uint32_t from, uint32_t to);
@@ -36,6 +61,7 @@ void order_describe(const struct broker *broker, uint32_t slot,
 /* The slot is freed. Nothing if it has none. */
 void order_end(struct broker *broker, uint32_t slot);
 
-/* The session ends, its device work has ended: taint what was not reached.
- * Commits in steps. */
-void order_end_session(struct broker *broker, uint32_t session);
+/* The session ends, its device work has ended: taint what was not reached, and
+ * take one from `*left` for each: there may be more if that is 0. Commits in
+ * steps. */
+void order_end_session(struct broker *broker, uint32_t session, uint32_t *left);

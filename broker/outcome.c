@@ -46,6 +46,8 @@ static uint32_t body_bound(const struct request *request)
 	switch (request->kind) {
 	case MESSAGE_ALLOC:
 		return BODY_MIN + request->alloc.n_items * PLACE_MAX;
+	case MESSAGE_SHARE:
+		return BODY_MIN + request->share.n_items * PLACE_MAX;
 	case MESSAGE_GET:
 		return BODY_MIN + request->get.n_names * PLACE_MAX;
 	case MESSAGE_REDEEM:

@@ -539,24 +539,24 @@ static int handle_proof(struct peer *peer, const struct frame *frame,
 /* --- requests --------------------------------------------------------------
  */
 
-static void handle_goodbye(struct peer *peer, uint64_t number)
+void peer_end_goodbye(struct peer *peer, uint64_t number)
 {
 	struct reply reply = {.kind = MESSAGE_GOODBYE};
 	uint8_t *body = NULL;
 	size_t size = 0;
 
-	session_end(peer->session);
 	(void)reply_encode(&reply, &body, &size, NULL);
 	peer_reply(peer, MESSAGE_GOODBYE, number, 0, body, size, NULL, 0);
 	free(body);
 }
 
-static int handle_request(struct peer *peer, const struct frame *frame,
+static int handle_request(struct peer *peer, struct frame *frame,
 			  struct error *err)
 {
 	bool is_known = frame->kind > 0 && frame->kind <= MESSAGE_MAX;
 
-	if (frame->n_fds > 0 && is_known)
+	/* Memory to share may be a descriptor. */
+	if (frame->n_fds > (frame->kind == MESSAGE_SHARE) && is_known)
 		return error_set(err, -EPROTO,
 				 "a request of kind %s came with %u "
 				 "descriptors",
@@ -564,9 +564,13 @@ static int handle_request(struct peer *peer, const struct frame *frame,
 	if (frame->kind == MESSAGE_HELLO || frame->kind == MESSAGE_CHALLENGE)
 		return error_set(err, -EPROTO,
 				 "the connection has a session already");
+	if (peer->session->is_ending)
+		return error_set(err, -EPROTO,
+				 "a request of kind %s came after the goodbye",
+				 message_kind_name(frame->kind));
 	if (frame->kind != MESSAGE_GOODBYE)
 		return verb_dispatch(peer, frame, err);
-	handle_goodbye(peer, frame->number);
+	session_end(peer->session, frame->number);
 	return 0;
 }
 

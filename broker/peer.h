@@ -62,5 +62,8 @@ void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
 		const uint8_t *body, size_t size, const int *fds,
 		uint16_t n_fds);
 
+/* The session of this connection has ended: answer the goodbye. */
+void peer_end_goodbye(struct peer *peer, uint64_t number);
+
 /* Has the client read everything that was sent to it? */
 bool peer_has_read_all(const struct peer *peer);

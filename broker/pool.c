@@ -46,7 +46,9 @@ const struct device_uuid *pool_block_device(const struct pools *pools,
 uint64_t pool_block_charge(const struct pools *pools,
 			   const struct block_record *block)
 {
-	return pool_block_size(block->size, pool_block_device(pools, block));
+	const struct chunk_record *chunk = pool_record(pools, block->chunk);
+
+	return chunk->shared ? 0 : pool_block_size(block->size, &chunk->device);
 }
 
 /* --- pools -----------------------------------------------------------------
@@ -194,6 +196,34 @@ void pool_refund_chunk(struct pool_source *source, uint32_t uid, uint64_t size)
 	account->chunk_size[is_device] -= size;
 }
 
+int pool_charge_shared(struct pool_source *source, struct account *account,
+		       enum share_kind kind, uint64_t size, struct error *err)
+{
+	struct accounts *accounts = &source->pools->broker->accounts;
+	int r = account_charge(accounts, account, ACCOUNT_CHUNKS, 1, err);
+
+	if (r < 0 || kind == SHARE_LEGACY)
+		return r;
+	r = account_charge(accounts, account, ACCOUNT_DEVICE_BYTES, size, err);
+	if (r < 0) {
+		account_refund(account, ACCOUNT_CHUNKS, 1);
+		return r;
+	}
+	account->chunk_size[1] += size;
+	return 0;
+}
+
+void pool_refund_shared(struct pool_source *source, uint32_t uid,
+			enum share_kind kind, uint64_t size)
+{
+	struct accounts *accounts = &source->pools->broker->accounts;
+
+	if (kind == SHARE_DONATED)
+		account_refund(accounts_get(accounts, uid),
+			       ACCOUNT_DEVICE_BYTES, size);
+	pool_refund_chunk(source, uid, kind == SHARE_DONATED ? size : 0);
+}
+
 int pool_make_arena(const struct pool_source *source, uint64_t size,
 		    uint64_t populated, struct arena **ret, struct error *err)
 {
@@ -332,7 +362,7 @@ static int find_limit(const struct pools *pools,
 		      const struct pool_request *request, uint64_t *ret,
 		      struct error *err)
 {
-	const struct devices *devices = &pools->broker->devices;
+	struct devices *devices = &pools->broker->devices;
 	uint64_t max = pools->broker->config.memory_max;
 	const struct device *device;
 	int r;
@@ -435,11 +465,12 @@ void pool_release(struct pools *pools, uint32_t block)
 	struct chunk_record *owner = pool_record(pools, index);
 
 	assert(owner->n_blocks > 0);
-	arena_release(chunk->arena, record->offset);
+	if (!owner->shared)
+		arena_release(chunk->arena, record->offset);
 	catalog_set(catalog, owner->n_blocks, owner->n_blocks - 1);
 	catalog_release(catalog, SECTION_BLOCK, block);
 	pool_touch(pools, chunk);
-	if (owner->n_blocks == 0 && chunk->pool->bundle)
+	if (owner->n_blocks == 0 && (chunk->pool->bundle || owner->shared))
 		pool_mark_dying(pools, index);
 	waiters_wake_room(pools->broker);
 }
@@ -472,7 +503,7 @@ uint32_t pool_find_chunk(const struct pools *pools, uint32_t chunk_id)
 	uint32_t i;
 
 	for (i = 1; i < TABLE_CHUNKS; i++) {
-		if (pools->chunks[i].fd >= 0 &&
+		if (pool_has_chunk(pools, i) &&
 		    pool_record(pools, i)->id == chunk_id)
 			return i;
 	}
@@ -608,7 +639,7 @@ void pools_free_bytes(const struct pools *pools, uint64_t *ret_warm,
 	for (i = 1; i < TABLE_CHUNKS; i++) {
 		uint64_t size;
 
-		if (pools->chunks[i].fd < 0 ||
+		if (!pool_has_chunk(pools, i) ||
 		    !pool_source_is_host(pools->chunks[i].pool->source))
 			continue;
 		size = free_size(pools, i);
@@ -617,4 +648,20 @@ void pools_free_bytes(const struct pools *pools, uint64_t *ret_warm,
 	}
 	*ret_warm = warm;
 	*ret_free = all;
+}
+
+void pools_shared(const struct pools *pools, uint32_t *ret_n,
+		  uint64_t *ret_size)
+{
+	uint64_t size = 0;
+	uint32_t n = 0, i;
+
+	for (i = 1; i < TABLE_CHUNKS; i++) {
+		if (!pool_has_chunk(pools, i) || !pool_record(pools, i)->shared)
+			continue;
+		size += pool_record(pools, i)->size;
+		n++;
+	}
+	*ret_n = n;
+	*ret_size = size;
 }

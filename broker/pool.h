@@ -45,12 +45,12 @@ struct pool; /* pool.c */
 
 /* What is known of a chunk beyond its record; indexed by the record. */
 struct chunk {
-	int fd;          /* owned, read-write; -1: no chunk */
-	int readonly_fd; /* owned; -1 until first asked for */
-	struct arena *arena;
-	struct pool *pool;
-	uint32_t next;    /* record of the pool's next chunk; 0: none */
-	bool is_busy;     /* a worker thread has its fd */
+	int fd;              /* owned, read-write; -1: none (legacy IPC) */
+	int readonly_fd;     /* owned; -1 until first asked for */
+	struct arena *arena; /* NULL: shared by a process */
+	struct pool *pool;   /* NULL: no chunk */
+	uint32_t next;       /* record of the pool's next chunk; 0: none */
+	bool is_busy;        /* a worker thread has its fd */
 	bool is_dying;    /* empty, to be retired; nothing is allocated in it */
 	bool is_warm;     /* not trimmed since something was freed in it */
 	uint64_t used_ms; /* when a block was last allocated or freed */
@@ -117,11 +117,12 @@ struct pool_request {
 int pool_alloc(struct pools *pools, const struct pool_request *request,
 	       uint32_t *ret_blocks, struct error *err);
 
-/* What a block of `size` bytes takes there, which is what is charged for it,
- * and the account. */
+/* What a block of `size` bytes made there takes, which is what is charged for
+ * it, and the account. */
 uint64_t pool_block_size(uint64_t size, const struct device_uuid *device);
 enum account_kind pool_account(const struct device_uuid *device);
-/* The same for one that is there. */
+/* The same for one that is there; 0 in a shared chunk, which is charged as a
+ * whole. */
 uint64_t pool_block_charge(const struct pools *pools,
 			   const struct block_record *block);
 const struct device_uuid *pool_block_device(const struct pools *pools,
@@ -157,6 +158,11 @@ void pool_forget_bundle(struct pools *pools, uint32_t bundle);
 /* Bytes of chunks on a device. */
 uint64_t pools_device_size(const struct pools *pools,
 			   const struct device_uuid *device);
+
+/* Chunks that processes shared, and their bytes, also of those whose memory is
+ * not ours. */
+void pools_shared(const struct pools *pools, uint32_t *ret_n,
+		  uint64_t *ret_size);
 
 /* Free bytes in arenas of host memory with warm pages, and all free bytes. */
 void pools_free_bytes(const struct pools *pools, uint64_t *ret_warm,

@@ -83,8 +83,8 @@ static bool is_idle_empty(const struct pool_source *source, uint32_t index)
 {
 	const struct chunk *chunk = &source->pools->chunks[index];
 
-	return chunk->fd >= 0 && !chunk->is_busy && !chunk->is_dying &&
-	       chunk->pool->source == source &&
+	return pool_has_chunk(source->pools, index) && !chunk->is_busy &&
+	       !chunk->is_dying && chunk->pool->source == source &&
 	       pool_is_empty(source->pools, index);
 }
 
@@ -95,7 +95,7 @@ static uint64_t empty_size(const struct pool_source *source)
 
 	for (i = 1; i < TABLE_CHUNKS; i++) {
 		if (is_idle_empty(source, i))
-			size += pool_record(source->pools, i)->size;
+			size += pool_chunk_size(source->pools, i);
 	}
 	return size;
 }
@@ -223,9 +223,9 @@ static int explain_device(const struct pool_source *source,
 	return POOL_FULL;
 }
 
-static uint32_t count_device_works(const struct pools *pools)
+bool pool_has_thread(const struct pools *pools)
 {
-	return pools->n_works - pools->host.n_works;
+	return pools->n_works - pools->host.n_works < MAX_DEVICE_WORKS;
 }
 
 /* The pause is over. */
@@ -251,9 +251,8 @@ void pool_note_refusal(struct pool_source *source, const struct error *cause)
 
 	source->refusal = *cause;
 	if (source->n_refusals++ < PATIENCE)
-		deadline.at_ms =
-			now_ms() +
-			((uint64_t)FIRST_TRY_MS << (source->n_refusals - 1));
+		deadline.at_ms = now_ms() + ((uint64_t)FIRST_TRY_MS
+					     << (source->n_refusals - 1));
 	if (source->try_position || broker->is_stopping)
 		return;
 	/* Without heap it is asked again as soon as somebody wants it. */
@@ -285,33 +284,50 @@ static int wait_for_driver(struct pool_source *source,
 
 /* Others' empty chunks go first, then ours, which have no place for what is
  * asked either. */
+static int make_room(const struct pool *pool, struct pool_source *source,
+		     const struct device *device, const struct room *room,
+		     uint64_t need, struct error *err)
+{
+	uint64_t missing = (uint64_t)((int64_t)need - room->size);
+
+	/* What is being made or given back counts twice meanwhile. */
+	if (missing > source->going_size + empty_size(source)) {
+		if (source->n_works > 0)
+			return POOL_WAIT;
+		return device ? explain_device(source, device, room, need, err)
+			      : explain_host(source, room, need, err);
+	}
+	retire_empty(source, pool, missing);
+	retire_empty(source, NULL, missing);
+	return POOL_WAIT;
+}
+
 int pool_admit(struct pool *pool, const struct device *device, uint64_t need,
 	       uint64_t want, uint64_t *ret_size, struct error *err)
 {
 	struct pool_source *source = pool->source;
 	struct room room;
-	uint64_t missing;
 
 	if (source->try_position)
 		return wait_for_driver(source, device, need, err);
-	if (device && count_device_works(source->pools) >= MAX_DEVICE_WORKS)
+	if (device && !pool_has_thread(source->pools))
 		return POOL_WAIT;
 	room = device ? measure_device(source, device) : measure_host(source);
 	if ((int64_t)need <= room.size) {
 		*ret_size = (int64_t)want <= room.size ? want : need;
 		return POOL_OK;
 	}
-	missing = (uint64_t)((int64_t)need - room.size);
-	/* What is being made or given back counts twice meanwhile. */
-	if (missing > source->going_size + empty_size(source)) {
-		if (source->n_works > 0)
-			return POOL_WAIT;
-		return device ? explain_device(source, device, &room, need, err)
-			      : explain_host(source, &room, need, err);
-	}
-	retire_empty(source, pool, missing);
-	retire_empty(source, NULL, missing);
-	return POOL_WAIT;
+	return make_room(pool, source, device, &room, need, err);
+}
+
+int pool_admit_donated(struct pool_source *source, const struct device *device,
+		       uint64_t size, struct error *err)
+{
+	struct room room = measure_device(source, device);
+
+	if ((int64_t)size <= room.size)
+		return POOL_OK;
+	return make_room(NULL, source, device, &room, size, err);
 }
 
 int pool_admit_count(struct pools *pools, struct error *err)

@@ -21,6 +21,12 @@ static int check_adopted(const struct chunk_record *record, int fd,
 				 "more of it is populated than there is");
 	if (record->bundle > catalog_capacity(SECTION_BUNDLE))
 		return error_set(err, -EUCLEAN, "there is no such bundle");
+	if (record->shared > SHARE_MAX ||
+	    record->sharer > CATALOG_MAX_SESSIONS ||
+	    !record->handle != (record->shared != SHARE_LEGACY))
+		return error_set(err, -EUCLEAN, "nobody can have shared it so");
+	if (record->shared == SHARE_LEGACY)
+		return 0;
 	if (fd < 0)
 		return error_set(err, -EUCLEAN,
 				 "its descriptor was not kept for us");
@@ -32,21 +38,25 @@ static int check_adopted(const struct chunk_record *record, int fd,
 }
 
 /*
- * The pool of an adopted chunk. One of a bundle that goes, or has gone (then
- * its record may be another bundle's by now), stands alone, so that nothing is
- * allocated in it.
+ * The pool of an adopted chunk. One of shared memory, or of a bundle that goes,
+ * or has gone (then its record may be another bundle's by now), stands alone,
+ * so that nothing is allocated in it.
  */
 static struct pool *adopt_pool(struct pools *pools,
 			       const struct chunk_record *record)
 {
 	const struct bundle_record *bundle;
+	bool is_alone = record->shared != SHARE_NONE;
 	struct pool *pool;
 
-	if (!record->bundle)
-		return pool_get(pools, &record->access, &record->device, 0);
-	bundle = catalog_bundle(&pools->broker->catalog, record->bundle);
-	if (record->n_blocks > 0 && (bundle->state == BUNDLE_STAGED ||
-				     bundle->state == BUNDLE_COMMITTED))
+	if (record->bundle) {
+		bundle =
+			catalog_bundle(&pools->broker->catalog, record->bundle);
+		is_alone = record->n_blocks == 0 ||
+			   (bundle->state != BUNDLE_STAGED &&
+			    bundle->state != BUNDLE_COMMITTED);
+	}
+	if (!is_alone)
 		return pool_get(pools, &record->access, &record->device,
 				record->bundle);
 	pool = pool_new(pools, &record->access, &record->device,
@@ -64,6 +74,7 @@ static int adopt_fd(struct pools *pools, uint32_t index, int fd,
 	struct chunk *chunk = &pools->chunks[index];
 	struct account *account;
 	struct pool *pool;
+	uint64_t size;
 	int r;
 
 	r = check_adopted(record, fd, err);
@@ -73,19 +84,24 @@ static int adopt_fd(struct pools *pools, uint32_t index, int fd,
 	pool = adopt_pool(pools, record);
 	if (!account || !pool)
 		return error_set(err, -ENOMEM, "no memory to adopt it");
-	r = pool_make_arena(pool->source, record->size, record->populated,
-			    &chunk->arena, err);
+	if (!record->shared)
+		r = pool_make_arena(pool->source, record->size,
+				    record->populated, &chunk->arena, err);
 	if (r < 0) {
 		pool_maybe_free(pool);
 		return r;
 	}
 	account_charge_adopted(account, ACCOUNT_CHUNKS, 1);
-	account->chunk_size[!pool_source_is_host(pool->source)] += record->size;
+	if (record->shared == SHARE_DONATED)
+		account_charge_adopted(account, ACCOUNT_DEVICE_BYTES,
+				       record->size);
+	size = pool_chunk_size(pools, index);
+	account->chunk_size[!pool_source_is_host(pool->source)] += size;
 	chunk->fd = fd;
 	chunk->tail_size = record->size - record->populated;
 	pool_link_chunk(pool, index);
 	pool_note_size(pool, record->size);
-	pool->source->total_size += record->size;
+	pool->source->total_size += size;
 	pools->n_chunks++;
 	return 0;
 }
@@ -94,10 +110,11 @@ static int adopt_chunk(struct pools *pools, uint32_t index, struct error *err)
 {
 	uint32_t id = pool_record(pools, index)->id;
 	char name[FDSTORE_NAME_SIZE];
-	int fd, r;
+	int fd = -1, r;
 
 	pool_chunk_name(name, id);
-	fd = fdstore_take(&pools->broker->fdstore, name);
+	if (pool_record(pools, index)->shared != SHARE_LEGACY)
+		fd = fdstore_take(&pools->broker->fdstore, name);
 	r = adopt_fd(pools, index, fd, err);
 	if (r == 0)
 		return 0;
@@ -115,9 +132,11 @@ static int adopt_block(struct pools *pools, uint32_t block, struct error *err)
 	if (!record->chunk)
 		return 0;
 	if (record->chunk >= TABLE_CHUNKS ||
-	    pools->chunks[record->chunk].fd < 0)
+	    !pool_has_chunk(pools, record->chunk))
 		return error_set(err, -EUCLEAN,
 				 "block %" PRIu32 " lies in no chunk", block);
+	if (pool_record(pools, record->chunk)->shared)
+		return 0;
 	r = arena_reserve(pools->chunks[record->chunk].arena, record->offset,
 			  pool_block_charge(pools, record), err);
 	if (r < 0)
@@ -151,12 +170,13 @@ static void show_adopted(struct pools *pools)
 	for (i = 1; i < TABLE_CHUNKS; i++) {
 		struct chunk *chunk = &pools->chunks[i];
 
-		pool_show_chunk(pools, i,
-				chunk->fd >= 0 ? pool_record(pools, i)->id : 0);
-		if (chunk->fd < 0)
+		if (!pool_has_chunk(pools, i)) {
+			pool_show_chunk(pools, i, 0);
 			continue;
+		}
+		pool_show_chunk(pools, i, pool_record(pools, i)->id);
 		pool_touch(pools, chunk);
-		if (chunk->pool->bundle && pool_is_empty(pools, i))
+		if (chunk->pool->is_forgotten && pool_is_empty(pools, i))
 			pool_mark_dying(pools, i);
 	}
 }

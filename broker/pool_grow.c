@@ -379,7 +379,7 @@ static bool has_busy_chunk(const struct pool *pool)
 int pool_grow(struct pool *pool, const struct pool_request *request,
 	      uint64_t missing, struct error *err)
 {
-	const struct devices *devices = &pool->pools->broker->devices;
+	struct devices *devices = &pool->pools->broker->devices;
 	const struct device *device = NULL;
 	uint64_t need;
 	int r = DEVICES_OK;

@@ -27,7 +27,8 @@ struct pool {
 	struct pool_source *source;
 	struct access_class access;
 	uint32_t bundle;     /* 0: of an access class */
-	bool is_forgotten;   /* a bundle's: nothing is allocated any more */
+	bool is_forgotten;   /* a bundle's, or of shared memory: nothing is
+				allocated (any more) */
 	uint32_t first;      /* chunk record */
 	uint32_t last_used;  /* chunk record; 0: none */
 	uint32_t n_growing;  /* works that will give room here */
@@ -39,6 +40,7 @@ struct range {
 	uint64_t offset, size;
 };
 
+struct donation;
 struct pool_work_kind;
 
 struct pool_work {
@@ -48,6 +50,7 @@ struct pool_work {
 	const struct pool_work_kind *kind;
 	const struct device *device; /* create; NULL: on the host */
 	struct pool *pool;           /* create */
+	struct donation *donation;   /* check */
 	uint32_t chunk;              /* record; create, close: 0 */
 	int fd, readonly_fd;
 	uint64_t size;        /* of the chunk */
@@ -80,6 +83,20 @@ static inline struct chunk_record *pool_record(const struct pools *pools,
 					       uint32_t index)
 {
 	return catalog_chunk(&pools->broker->catalog, index);
+}
+
+static inline bool pool_has_chunk(const struct pools *pools, uint32_t index)
+{
+	return pools->chunks[index].pool;
+}
+
+/* What the chunk takes of its source. Memory of legacy IPC is not ours. */
+static inline uint64_t pool_chunk_size(const struct pools *pools,
+				       uint32_t index)
+{
+	const struct chunk_record *record = pool_record(pools, index);
+
+	return record->shared == SHARE_LEGACY ? 0 : record->size;
 }
 
 static inline bool pool_is_empty(const struct pools *pools, uint32_t index)
@@ -115,6 +132,11 @@ int pool_make_arena(const struct pool_source *source, uint64_t size,
 		    uint64_t populated, struct arena **ret, struct error *err);
 /* A chunk less of this uid, and in all. */
 void pool_refund_chunk(struct pool_source *source, uint32_t uid, uint64_t size);
+/* One that is shared: it and, if it is ours now, its bytes. */
+int pool_charge_shared(struct pool_source *source, struct account *account,
+		       enum share_kind kind, uint64_t size, struct error *err);
+void pool_refund_shared(struct pool_source *source, uint32_t uid,
+			enum share_kind kind, uint64_t size);
 
 /* --- pool_admit.c ----------------------------------------------------------
  */
@@ -130,6 +152,11 @@ void pool_sources_free(struct pools *pools);
  */
 int pool_admit(struct pool *pool, const struct device *device, uint64_t need,
 	       uint64_t want, uint64_t *ret_size, struct error *err);
+/* The same for memory that is there already. */
+int pool_admit_donated(struct pool_source *source, const struct device *device,
+		       uint64_t size, struct error *err);
+/* Is there a thread for one more call of the driver? */
+bool pool_has_thread(const struct pools *pools);
 /* A descriptor for one more chunk. */
 int pool_admit_count(struct pools *pools, struct error *err);
 

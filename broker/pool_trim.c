@@ -77,7 +77,8 @@ void pool_work_queue(struct pool_work *work)
 /* The last close of a large file takes milliseconds: it gives pages back. */
 static void run_close(struct pool_work *work)
 {
-	close(work->fd);
+	if (work->fd >= 0)
+		close(work->fd);
 	if (work->readonly_fd >= 0)
 		close(work->readonly_fd);
 }
@@ -142,7 +143,7 @@ void pool_mark_dying(struct pools *pools, uint32_t index)
 	if (chunk->is_dying)
 		return;
 	chunk->is_dying = true;
-	chunk->pool->source->going_size += pool_record(pools, index)->size;
+	chunk->pool->source->going_size += pool_chunk_size(pools, index);
 	schedule_trim(pools, now_ms());
 }
 
@@ -154,18 +155,25 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 	struct chunk_record *record = pool_record(pools, index);
 	struct pool *pool = chunk->pool;
 	char name[FDSTORE_NAME_SIZE];
-	uint32_t uid = record->access.uid;
-	uint64_t size = record->size;
+	struct chunk_record was = *record;
 
 	assert(pool_is_empty(pools, index) && chunk->is_dying);
-	pool_chunk_name(name, record->id);
+	pool_chunk_name(name, was.id);
+	if (was.handle)
+		catalog_blob_release(&broker->catalog, was.handle,
+				     MESSAGE_HANDLE_SIZE);
 	catalog_release(&broker->catalog, SECTION_CHUNK, index);
 	catalog_commit(&broker->catalog);
 	point("pool.forgotten");
 	engine_forget_chunk(&broker->engine, index);
 	pool_show_chunk(pools, index, 0);
-	fdstore_remove(&broker->fdstore, name);
-	pool_refund_chunk(pool->source, uid, size);
+	if (chunk->fd >= 0)
+		fdstore_remove(&broker->fdstore, name);
+	if (was.shared)
+		pool_refund_shared(pool->source, was.access.uid, was.shared,
+				   was.size);
+	else
+		pool_refund_chunk(pool->source, was.access.uid, was.size);
 	arena_free(chunk->arena);
 	pool_unlink_chunk(pool, index);
 	*chunk = (struct chunk){.fd = -1, .readonly_fd = -1};
@@ -205,7 +213,7 @@ static void retire(struct pools *pools, uint32_t index)
 	}
 	work->chunk = index;
 	work->fd = chunk->fd;
-	work->size = pool_record(pools, index)->size;
+	work->size = pool_chunk_size(pools, index);
 	work->is_going = true;
 	chunk->is_busy = true;
 	pool_work_queue(work);
@@ -307,7 +315,7 @@ static uint64_t look_at(struct pools *pools, uint32_t index, uint64_t now)
 	struct chunk *chunk = &pools->chunks[index];
 	uint64_t due = chunk->used_ms + pools->broker->config.warm_ms;
 
-	if (chunk->fd < 0 || chunk->is_busy)
+	if (!pool_has_chunk(pools, index) || chunk->is_busy)
 		return 0;
 	if (!chunk->is_dying) {
 		if (!chunk->is_warm)

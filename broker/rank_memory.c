@@ -6,6 +6,7 @@
 #include "broker/broker.h"
 #include "broker/slot.h"
 #include "broker/storage.h"
+#include "shm/chunk.h"
 
 uint32_t rank_memory_count(const struct comm *comm)
 {
@@ -28,8 +29,8 @@ bool rank_memory_is_whole(const struct comm *comm,
 	return i == rank_memory_count(comm);
 }
 
-int rank_memory_make_one(struct comm *comm, uint32_t rank, uint64_t size,
-			 uint32_t *ret_slot, struct error *err)
+static int make_at(struct comm *comm, const struct device_uuid *device,
+		   uint64_t size, uint32_t *ret_slot, struct error *err)
 {
 	const struct comm_record *record =
 		catalog_comm(&comm->broker->catalog, comm->record);
@@ -37,11 +38,27 @@ int rank_memory_make_one(struct comm *comm, uint32_t rank, uint64_t size,
 		.access = record->access,
 		.uid = record->uid,
 		.size = size,
-		.device = comm->ranks[rank].device,
+		.device = *device,
 		.may_evict = true,
 	};
 
 	return storage_make(comm->broker, &request, ret_slot, err);
+}
+
+int rank_memory_make_one(struct comm *comm, uint32_t rank, uint64_t size,
+			 uint32_t *ret_slot, struct error *err)
+{
+	return make_at(comm, &comm->ranks[rank].device, size, ret_slot, err);
+}
+
+/* Enough for the bytes in whole pages, wherever it begins. */
+static int make_pages(struct comm *comm, uint64_t size, uint32_t *ret_slot,
+		      struct error *err)
+{
+	const struct device_uuid host = {0};
+
+	return make_at(comm, &host, chunk_page_up(size) + chunk_page_up(1),
+		       ret_slot, err);
 }
 
 int rank_memory_make(struct comm *comm, uint64_t size,
@@ -50,9 +67,13 @@ int rank_memory_make(struct comm *comm, uint64_t size,
 	int r = POOL_OK;
 
 	for (uint32_t i = 0; i < rank_memory_count(comm) && r == POOL_OK; i++) {
-		if (!memory->slots[i])
-			r = rank_memory_make_one(comm, i, size,
-						 &memory->slots[i], err);
+		uint32_t *slot = &memory->slots[i];
+
+		if (*slot)
+			continue;
+		r = memory->is_offloaded
+			    ? make_pages(comm, size, slot, err)
+			    : rank_memory_make_one(comm, i, size, slot, err);
 	}
 	return r;
 }

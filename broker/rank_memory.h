@@ -14,6 +14,9 @@ struct error;
 struct rank_memory {
 	uint32_t slots[PLAN_MAX_RANKS]; /* by rank; shared: the first alone. 0:
 					 * none */
+	/* On devices, but in host memory: each rank's used from its first whole
+	 * page on, so that it can be pinned by itself. */
+	bool is_offloaded;
 };
 
 /* How many slots make it whole. */

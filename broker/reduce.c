@@ -8,6 +8,7 @@
 #include "broker/reduce.h"
 #include "broker/broker.h"
 #include "broker/collective/divide.h"
+#include "broker/comm_worker.h"
 #include "broker/group.h"
 #include "broker/slot.h"
 #include "broker/storage.h"
@@ -274,6 +275,7 @@ static int begin(struct group *group, const struct reduce_request *request,
 		return error_set(err, -ENOMEM, "no memory for a reduction");
 	reduction->group = group;
 	reduction->sequence = ++group->n_reductions;
+	reduction->turn = comm_worker_take_turn(group->comm);
 	reduction->flags = request->flags;
 	reduction->has_factor = request->has_factor;
 	reduction->factor = request->factor;
@@ -546,10 +548,11 @@ static void note_submitted(struct reduction *reduction)
 	point("reduce.submitted");
 }
 
-static int submit(struct reduction *reduction, struct error *err)
+/* All ranks' gradients are one. */
+static int submit_shared(const struct reduction *reduction, struct work *work,
+			 struct error *err)
 {
-	struct group *group = reduction->group;
-	struct engine *engine = &group->comm->broker->engine;
+	const struct group *group = reduction->group;
 	struct engine_slots slots = {
 		.grads = group->grads.slots[0],
 		.partial = group->partial.slots[0],
@@ -563,33 +566,71 @@ static int submit(struct reduction *reduction, struct error *err)
 		.is_sum_forced = !!(reduction->flags & REDUCE_FORCE_SUM),
 		.factor = reduction->factor,
 	};
+
+	memcpy(slots.inputs, reduction->inputs, sizeof(slots.inputs));
+	return engine_submit(&work->broker->engine, &job, &slots, on_reduced,
+			     work, err);
+}
+
+static int submit_each(const struct reduction *reduction, struct work *work,
+		       struct error *err)
+{
+	const struct group *group = reduction->group;
+	struct engine_rank_slots slots = {
+		.n_ranks = group->comm->n_ranks,
+		.inputs = reduction->inputs,
+		.grads = group->grads.slots,
+		.partial = group->partial.slots,
+	};
+	struct job_device job = {
+		.kind = JOB_DEVICE_REDUCE,
+		.comm = group->comm->id,
+		.plan = group->engine_plan,
+		.flags = job_flags(reduction),
+		.has_factor = reduction->has_factor,
+		.is_sum_forced = !!(reduction->flags & REDUCE_FORCE_SUM),
+		.factor = reduction->factor,
+	};
+
+	return engine_submit_device(&work->broker->engine, &job, &slots,
+				    on_reduced, work, err);
+}
+
+static int submit(struct reduction *reduction, struct error *err)
+{
+	struct group *group = reduction->group;
 	struct work *work;
 	int r;
 
-	memcpy(slots.inputs, reduction->inputs, sizeof(slots.inputs));
 	r = work_new(group, reduction->sequence, &work, err);
 	if (r < 0)
 		return r;
-	r = engine_submit(engine, &job, &slots, on_reduced, work, err);
+	r = group->comm->is_on_devices ? submit_each(reduction, work, err)
+				       : submit_shared(reduction, work, err);
 	if (r < 0) {
 		free(work);
 		return r;
 	}
+	comm_worker_end_turn(group->comm);
 	note_submitted(reduction);
 	return 0;
 }
 
-/* Memory for sums that wait for an all-reduce: enum pool_outcome. */
-static int make_partial(struct reduction *reduction, struct error *err)
+/* A place at the engine, and memory for sums that wait for an all-reduce: enum
+ * pool_outcome. */
+static int make_room(struct reduction *reduction, struct error *err)
 {
 	struct group *group = reduction->group;
-	int r;
+	int r = POOL_OK;
 
-	if (!is_put_off(reduction))
-		return POOL_OK;
-	r = rank_memory_make(group->comm,
-			     group_size(group, group->plan.partial_size),
-			     &group->partial, err);
+	if (!group->comm->is_by_ranks &&
+	    engine_check_room(&group->comm->broker->engine, err) < 0)
+		r = POOL_FULL;
+	else if (is_put_off(reduction))
+		r = rank_memory_make(
+			group->comm,
+			group_size(group, group->plan.partial_size),
+			&group->partial, err);
 	if (r > 0 && !reduction->waits_since_ms)
 		reduction->waits_since_ms = now_ms();
 	if (r > 0)
@@ -597,21 +638,23 @@ static int make_partial(struct reduction *reduction, struct error *err)
 	return r;
 }
 
-/* False: it waits for room, or the communicator has failed. */
+/* False: it waits for room or its turn, or the communicator has failed. */
 static bool start_one(struct reduction *reduction)
 {
 	struct error err = ERROR_NULL;
 	int r;
 
-	r = make_partial(reduction, &err);
-	if (r == POOL_OK && !reduction->group->comm->is_on_devices)
+	if (!comm_worker_is_turn(reduction->group, reduction->turn))
+		return false;
+	r = make_room(reduction, &err);
+	if (r == POOL_OK && !reduction->group->comm->is_by_ranks)
 		r = submit(reduction, &err);
 	if (r < 0)
 		fail(reduction->group, &err);
 	return r == 0;
 }
 
-/* On devices the ranks do the work, in the order of the list: for us it is done
+/* The ranks do the work, in the order of the list: for us it is done
  * when it may begin. */
 static void hand_to_ranks(struct comm *comm)
 {
@@ -630,7 +673,7 @@ void reductions_progress(struct comm *comm)
 	struct reduction *reduction = comm->first_reduction;
 	uint32_t n_running = 0;
 
-	if (comm->is_on_devices) {
+	if (comm->is_by_ranks) {
 		hand_to_ranks(comm);
 		catalog_commit(&comm->broker->catalog);
 		return;

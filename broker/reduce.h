@@ -28,6 +28,7 @@ struct reduce_request;
 struct reduction {
 	struct group *group;
 	uint64_t sequence; /* in the group */
+	uint64_t turn;     /* comm_worker.h */
 	uint32_t flags;    /* enum reduce_flags */
 	bool has_factor;
 	double factor;

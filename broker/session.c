@@ -1,9 +1,5 @@
 /*
- * A session's beginning, its two watchers (pidfd and doorbell), and its end.
- *
- * The end is done in steps, each of which leaves the catalog in order: if the
- * broker dies in between, the next one finds a record whose process is gone
- * and ends it again.
+ * A session's beginning and its two watchers (pidfd and doorbell).
  *
  * The doorbell is shared with the client, who may take its count away or make
  * it blocking at any time: it is read with RWF_NOWAIT only.
@@ -159,10 +155,13 @@ static void on_pidfd(uv_poll_t *poll, int status, int events)
 	(void)events;
 	if (session->is_stopping || status < 0)
 		return;
-	broker->n_dead_sessions++;
-	session_end(session);
+	/* Nobody waits for the answer to a goodbye any more. */
 	if (peer)
 		peer_close(peer);
+	if (session->is_ending)
+		return;
+	broker->n_dead_sessions++;
+	session_end(session, 0);
 }
 
 void session_collect(struct session *session)
@@ -193,6 +192,8 @@ static void on_doorbell(uv_poll_t *poll, int status, int events)
 
 bool session_on_idle(struct session *session)
 {
+	if (session->is_ending)
+		return !session_end_round(session);
 	if (session->is_draining)
 		session_collect(session);
 	return session->is_draining;
@@ -519,7 +520,8 @@ struct session *session_find(struct broker *broker, uint64_t id,
 		if (!broker->sessions[i])
 			continue;
 		record = session_record(broker->sessions[i]);
-		if (record->id == id && is_equal(record->token, token))
+		if (record->id == id && is_equal(record->token, token) &&
+		    !broker->sessions[i]->is_ending)
 			return broker->sessions[i];
 	}
 	error_set(err, -ESTALE,
@@ -558,53 +560,6 @@ void session_attach_peer(struct session *session, struct peer *peer)
 		return;
 	peer->session = session;
 	read_groups(session, peer->sock_fd);
-}
-
-/* --- end
- * ---------------------------------------------------------------------- */
-
-static void abort_bundles(struct session *session)
-{
-	struct catalog *catalog = &session->broker->catalog;
-	struct session_record *record = session_record(session);
-
-	while (record->first_bundle) {
-		bundle_abort(session->broker, record->first_bundle);
-		point("session.bundle_aborted");
-		catalog_commit(catalog);
-	}
-}
-
-void session_end(struct session *session)
-{
-	struct broker *broker = session->broker;
-	struct catalog *catalog = &broker->catalog;
-
-	point("session.end");
-	session_attach_peer(session, NULL);
-	comms_end_session(broker, session);
-	catalog_commit(catalog);
-	order_end_session(broker, session->index);
-	timeline_file_end(session);
-	abort_bundles(session);
-	slot_end_session(broker, session->index);
-	catalog_commit(catalog);
-	point("session.disowned");
-	grant_drop_session(broker, session->index);
-	catalog_commit(catalog);
-	point("session.dropped");
-	outcome_forget_all(session);
-	catalog_release(catalog, SECTION_SESSION, session->index);
-	catalog_commit(catalog);
-	point("session.ended");
-	account_refund(session->account, ACCOUNT_SESSIONS, 1);
-	broker->n_sessions--;
-	broker->sessions[session->index] = NULL;
-	session->index = 0;
-	/* Whoever waits for what it held goes before its files are closed,
-	 * which takes the kernel longer. */
-	(void)waiters_on_idle(broker);
-	session_stop(session);
 }
 
 /* --- rights

@@ -46,6 +46,9 @@ struct session {
 					       the client has */
 	uint64_t sent_outcomes; /* a bit per outcome: its reply went out */
 	bool is_draining; /* more pending bits: an idle round is planned */
+	bool is_ending;   /* likewise, of session_end_round() */
+	uint64_t goodbye; /* is_ending: to be answered; 0: nothing */
+	uint32_t maker_hand; /* is_ending: block that was looked at last */
 	bool is_stopping;
 	uint8_t n_handles; /* uv handles not closed yet */
 };
@@ -79,11 +82,17 @@ struct session *session_find(struct broker *broker, uint64_t id,
 			     struct error *err);
 
 /*
- * It is over: grants, staged bundles, tied names, WRITING slots, parked
- * requests, outcomes, record. Memory of the struct is freed once its handles
- * are closed.
+ * It is over: parked requests, staged bundles, tied names, WRITING slots,
+ * grants, outcomes, record. What is more than a thousand of them is left for
+ * the next rounds of the loop, in which others are served; until then the
+ * session is known, and nobody can come back to it. A `goodbye` (number of the
+ * request; 0: none) is answered at the end. Memory of the struct is freed once
+ * its handles are closed.
  */
-void session_end(struct session *session);
+void session_end(struct session *session, uint64_t goodbye);
+
+/* One round more. True: that was the last, and the session is gone. */
+bool session_end_round(struct session *session);
 
 /* Stop watchers without ending anything: shutdown of the broker. */
 void session_stop(struct session *session);

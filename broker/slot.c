@@ -18,6 +18,7 @@
 #include "broker/grant.h"
 #include "broker/index.h"
 #include "broker/order.h"
+#include "broker/unshare.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include "proto/point.h"
@@ -362,7 +363,7 @@ static void free_block(struct broker *broker, uint32_t index)
 	struct block_record *block = catalog_block(&broker->catalog, index);
 	const struct device_uuid *device =
 		pool_block_device(&broker->pools, block);
-	uint64_t charge = pool_block_size(block->size, device);
+	uint64_t charge = pool_block_charge(&broker->pools, block);
 	struct session *maker = broker->sessions[block->maker];
 
 	refund(broker, block->uid, pool_account(device), charge);
@@ -387,6 +388,7 @@ static void free_slot(struct broker *broker, uint32_t slot)
 	struct list *siblings = &catalog_block(catalog, block)->slots;
 
 	assert(!record->writer && !record->tied && !is_kept(record));
+	unshare_end(broker, slot);
 	leave_limbo(broker, slot);
 	order_end(broker, slot);
 	grant_drop_slot(broker, slot);
@@ -402,6 +404,8 @@ static void free_slot(struct broker *broker, uint32_t slot)
 	point("slot.freed");
 	if (!siblings->n)
 		free_block(broker, block);
+	else
+		unshare_look(broker, siblings->first);
 	broker->n_freed_slots++;
 	waiters_wake_room(broker);
 }
@@ -432,6 +436,8 @@ bool slot_settle(struct broker *broker, uint32_t slot)
 		enter_limbo(broker, slot);
 		if (use == SLOT_FENCED)
 			limbo_watch(broker, slot);
+		else
+			unshare_look(broker, slot);
 		return false;
 	}
 	if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM) {
@@ -460,13 +466,13 @@ bool slot_evict(struct broker *broker, uint32_t slot)
 	return slot_settle(broker, slot);
 }
 
-void slot_end_session(struct broker *broker, uint32_t session)
+void slot_end_session(struct broker *broker, uint32_t session, uint32_t *left)
 {
 	struct catalog *catalog = &broker->catalog;
 	struct list *own = &catalog_session(catalog, session)->own;
 	uint32_t slot;
 
-	while (own->first) {
+	for (; own->first && *left > 0; --*left) {
 		slot = own->first;
 		slot_end_writer(broker, slot);
 		if (catalog_slot(catalog, slot)->tied)
@@ -489,7 +495,7 @@ static int adopt_charge(struct broker *broker, uint32_t slot, struct error *err)
 	struct account *owner = accounts_get(&broker->accounts, block->uid);
 	const struct device_uuid *device =
 		pool_block_device(&broker->pools, block);
-	uint64_t charge = pool_block_size(block->size, device);
+	uint64_t charge = pool_block_charge(&broker->pools, block);
 
 	if (!payer || !owner)
 		return error_set(err, -ENOMEM, "no memory for accounts");

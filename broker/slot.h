@@ -104,8 +104,9 @@ int slot_set_deadline(struct broker *broker, uint32_t slot, uint64_t at_ms,
 		      struct error *err);
 
 /* What a dead session writes is written no more, what is tied to it loses its
- * name; each slot is settled. Commits in steps. */
-void slot_end_session(struct broker *broker, uint32_t session);
+ * name; each slot is settled, and one taken from `*left` for each: there may be
+ * more if that is 0. Commits in steps. */
+void slot_end_session(struct broker *broker, uint32_t session, uint32_t *left);
 
 /* Take the slot away from those who find it in the table, before the
  * caller's own bookkeeping: only the word becomes LIMBO. slot_settle() follows

@@ -88,11 +88,13 @@ static int try_once(const struct attempt *attempt, uint32_t *ret_block,
 	};
 	int r;
 
+	/* First what no release will mend. */
+	r = pool_could_fit(pools, &request, err);
+	if (r != 0)
+		return r;
 	if (!catalog_has_room(attempt, err) || !charge(attempt, err))
 		return POOL_FULL;
-	r = pool_could_fit(pools, &request, err);
-	if (r == 0)
-		r = pool_alloc(pools, &request, ret_block, err);
+	r = pool_alloc(pools, &request, ret_block, err);
 	if (r != POOL_OK)
 		refund(attempt);
 	return r;

@@ -189,6 +189,18 @@ void ticket_expire(struct broker *broker, uint32_t ticket)
 	(void)slot_settle(broker, slot);
 }
 
+void ticket_end_slot(struct broker *broker, uint32_t slot)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_TICKET);
+
+	for (uint32_t i = 1;
+	     i <= n && catalog_slot(catalog, slot)->n_tickets > 0; i++) {
+		if (catalog_ticket(catalog, i)->slot == slot)
+			forget(broker, i);
+	}
+}
+
 int ticket_adopt_all(struct broker *broker, struct error *err)
 {
 	struct catalog *catalog = &broker->catalog;

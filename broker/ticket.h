@@ -31,5 +31,8 @@ void ticket_use(struct broker *broker, uint32_t ticket);
 /* Forget it (deadline); settles the slot. */
 void ticket_expire(struct broker *broker, uint32_t ticket);
 
+/* Forget all tickets of a slot; the caller settles it. */
+void ticket_end_slot(struct broker *broker, uint32_t slot);
+
 /* After a restart: deadlines again. */
 int ticket_adopt_all(struct broker *broker, struct error *err);

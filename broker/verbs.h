@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 struct broker;
+struct donation;
 struct error;
 struct peer;
 struct session;
@@ -33,8 +34,9 @@ struct verb_call {
 	struct reply *reply;   /* to fill; borrowed strings live in `scratch` */
 	int fds[VERB_MAX_FDS]; /* to send along; borrowed */
 	uint16_t n_fds;
-	bool is_quiet;         /* only a refusal is answered */
-	int owned_fd;          /* closed after sending; -1 */
+	bool is_quiet;             /* only a refusal is answered */
+	int owned_fd;              /* closed after sending; -1 */
+	struct donation *donation; /* borrowed: what came along; NULL */
 	const char *wait_name; /* VERB_PARK_NAME; borrowed from the request, or
 				  the key of a communicator (comm.h) */
 	int32_t wait_ms;       /* parked: how long at most; -1: for ever */
@@ -53,20 +55,21 @@ typedef int verb_fn(struct verb_call *call, struct error *err);
 verb_fn verb_ping, verb_alloc_tensors, verb_publish, verb_get, verb_release,
 	verb_remove, verb_ticket, verb_redeem, verb_bundle_begin,
 	verb_bundle_commit, verb_bundle_abort, verb_bundle_get, verb_chunk,
-	verb_list, verb_who, verb_clients, verb_status, verb_timelines,
-	verb_comm_join, verb_comm_leave, verb_comm_fail, verb_comm_remove,
-	verb_group, verb_unshard, verb_reshard, verb_input, verb_reduce,
-	verb_commit, verb_wait, verb_comms, verb_groups, verb_group_plan;
+	verb_list, verb_share, verb_unshare, verb_who, verb_clients,
+	verb_status, verb_timelines, verb_ordered, verb_comm_join,
+	verb_comm_leave, verb_comm_fail, verb_comm_remove, verb_group,
+	verb_unshard, verb_reshard, verb_input, verb_reduce, verb_commit,
+	verb_wait, verb_comms, verb_groups, verb_group_plan;
 
 /* Parts of verb_wait, for WORK_UNSHARD and WORK_REDUCE. */
 verb_fn verb_wait_unshard, verb_wait_reduce;
 
 /*
- * A request frame of a peer with a session: decode, run, reply or park.
- * Negative: the peer broke the protocol (close it).
+ * A request frame of a peer with a session: decode, run, reply or park. Takes
+ * what the request came with out of the frame. Negative: the peer broke the
+ * protocol (close it).
  */
-int verb_dispatch(struct peer *peer, const struct frame *frame,
-		  struct error *err);
+int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err);
 
 /* Run a parked request again. True: it was answered (or its session is gone)
  * and the waiter is to be freed. */
@@ -74,12 +77,14 @@ struct waiter;
 bool verb_rerun(struct waiter *waiter, bool is_timed_out);
 
 /*
- * Put a chunk's fd into the reply unless this connection has it or there is
- * no room (the client asks then). Appends to call->reply's chunk list.
+ * Put a chunk's fd, or its handle, into the reply unless this connection has
+ * it or there is no room (the client asks then). Appends to call->reply's chunk
+ * list. -EOWNERDEAD: whose memory it is died.
  */
 int verb_attach_chunk(struct verb_call *call, uint32_t chunk_index,
 		      struct error *err);
 
-/* Fill places for slots and attach their chunks: alloc, get, redeem. */
+/* Fill places for slots and attach their chunks: alloc, share, get,
+ * redeem. */
 void verb_fill_places(struct verb_call *call, const uint32_t *slots,
 		      uint32_t n);

@@ -9,6 +9,7 @@
 #include "broker/account.h"
 #include "broker/broker.h"
 #include "broker/deadline.h"
+#include "broker/donation.h"
 #include "broker/session.h"
 #include "broker/verbs.h"
 #include "proto/error.h"
@@ -91,6 +92,7 @@ static void waiter_free(struct waiter *waiter)
 	if (waiter->position)
 		deadlines_remove(&broker->deadlines, &waiter->position);
 	request_deinit(&waiter->request);
+	donation_drop(waiter->donation);
 	free(waiter->name);
 	account_refund(session->account, ACCOUNT_WAITING, 1);
 	session->n_waiting--;
@@ -164,16 +166,19 @@ refuse:
 }
 
 int waiter_park(struct session *session, struct request *request,
-		uint64_t number, const char *name, int32_t timeout_ms,
-		struct error *err)
+		struct donation *donation, uint64_t number, const char *name,
+		int32_t timeout_ms, struct error *err)
 {
 	struct error cause = ERROR_NULL;
 	struct waiter *waiter;
 	int r;
 
 	waiter = waiter_new(session, request, &cause);
-	if (!waiter)
+	if (!waiter) {
+		donation_drop(donation);
 		return error_set(err, cause.code, "%s", cause.msg);
+	}
+	waiter->donation = donation;
 	waiter->number = number;
 	r = waiter_repark(waiter, name, err);
 	if (r == 0)

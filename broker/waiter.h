@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 struct broker;
+struct donation;
 struct error;
 struct session;
 
@@ -24,7 +25,8 @@ struct waiter_queue {
 
 struct waiter {
 	struct session *session;
-	struct request request; /* owned */
+	struct request request;    /* owned */
+	struct donation *donation; /* owned: what came with it; NULL */
 	uint64_t number;
 	uint32_t position; /* in the deadlines */
 	bool is_timed_out; /* its time is over: only waits for memory that is
@@ -48,13 +50,13 @@ struct waiters {
 };
 
 /*
- * Park `request` (taken, also on failure). `name`: what it waits for, NULL for
- * room. `timeout_ms` -1: for ever; 0: the time is over already, and only
- * memory that is being made is waited for. Charges the uid: -EDQUOT.
+ * Park `request` and `donation` (taken, also on failure). `name`: what it waits
+ * for, NULL for room. `timeout_ms` -1: for ever; 0: the time is over already,
+ * and only memory that is being made is waited for. Charges the uid: -EDQUOT.
  */
 int waiter_park(struct session *session, struct request *request,
-		uint64_t number, const char *name, int32_t timeout_ms,
-		struct error *err);
+		struct donation *donation, uint64_t number, const char *name,
+		int32_t timeout_ms, struct error *err);
 
 /* A rerun that parks again, for the same or for something else: it keeps its
  * deadline, and in the room queue its place. */

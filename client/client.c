@@ -65,19 +65,114 @@ static bool is_chunk_held(uint32_t chunk, void *data)
 	return tensor_find(data, is_holding, &chunk) != NULL;
 }
 
-int client_call(struct fsdp_client *client, const struct request *request,
-		struct answer *ret, struct error *err)
+void client_retire(struct fsdp_client *client)
 {
 	mappings_retire(&client->mappings, &client->table, is_chunk_held,
 			client);
-	return connection_call(&client->connection, request, ret, err);
+}
+
+static int call_once(struct fsdp_client *client, const struct request *request,
+		     struct answer *ret, struct error *err)
+{
+	struct event_sent *told;
+	int r;
+
+	client_retire(client);
+	deferred_collect(client);
+	told = event_tell(client);
+	r = connection_call(&client->connection, request, -1, ret, err);
+	if (told) /* A refusal is an answer, too. */
+		event_told(client, told,
+			   r == 0 || !connection_is_down(&client->connection));
+	return r;
+}
+
+/* While a stream of ours must be looked at, nobody else can do so: others may
+ * wait for the memory, who may be those that this call waits for. */
+#define SLICE_MS 20
+
+static bool must_look(const struct fsdp_client *client)
+{
+	return event_are_sent(&client->events) ||
+	       deferred_are_waiting(&client->deferred);
+}
+
+/* How long the broker may park it; NULL: it does not. */
+static int32_t *timeout_of(struct request *request)
+{
+	switch (request->kind) {
+	case MESSAGE_ALLOC:
+		return &request->alloc.timeout_ms;
+	case MESSAGE_GET:
+		return &request->get.timeout_ms;
+	case MESSAGE_BUNDLE_GET:
+		return &request->bundle_get.timeout_ms;
+	case MESSAGE_UNSHARE:
+		return &request->unshare.timeout_ms;
+	default:
+		return NULL;
+	}
+}
+
+static int32_t next_slice(const struct fsdp_client *client, int32_t left_ms)
+{
+	if (!must_look(client) || (left_ms >= 0 && left_ms < SLICE_MS))
+		return left_ms;
+	return SLICE_MS;
+}
+
+/* Refused since the slice was over; a broker that is away takes longer. */
+static bool is_slice_over(const struct fsdp_client *client, int r,
+			  int64_t took_ms, int32_t slice_ms)
+{
+	return (r == -ETIMEDOUT || r == -ENOMEM || r == -EDQUOT) &&
+	       slice_ms > 0 && took_ms >= slice_ms &&
+	       took_ms < slice_ms + client->connection.reconnect_ms / 2;
+}
+
+/* In slices, with a look at our streams between them. */
+static int call_patiently(struct fsdp_client *client, struct request *request,
+			  int32_t *timeout_ms, struct answer *ret,
+			  struct error *err)
+{
+	int64_t start_ms = handshake_now_ms(), now_ms = start_ms, begun_ms;
+	int32_t whole_ms = *timeout_ms, left_ms = whole_ms;
+	int r;
+
+	do {
+		begun_ms = now_ms;
+		*timeout_ms = next_slice(client, left_ms);
+		r = call_once(client, request, ret, err);
+		now_ms = handshake_now_ms();
+		if (whole_ms >= 0)
+			left_ms = (int32_t)(whole_ms - (now_ms - start_ms));
+	} while (is_slice_over(client, r, now_ms - begun_ms, *timeout_ms) &&
+		 (whole_ms < 0 || left_ms > 0));
+	if (r < 0 && *timeout_ms != whole_ms)
+		error_wrap(err, r, "after %lld ms",
+			   (long long)(now_ms - start_ms));
+	return r;
+}
+
+int client_call(struct fsdp_client *client, const struct request *request,
+		struct answer *ret, struct error *err)
+{
+	struct request copy;
+	int32_t *timeout_ms;
+
+	if (__builtin_expect(!must_look(client), 1))
+		return call_once(client, request, ret, err);
+	copy = *request;
+	timeout_ms = timeout_of(&copy);
+	return timeout_ms && *timeout_ms
+		       ? call_patiently(client, &copy, timeout_ms, ret, err)
+		       : call_once(client, request, ret, err);
 }
 
 int client_post(struct fsdp_client *client, const struct request *request,
 		const struct post *post, struct error *err)
 {
-	mappings_retire(&client->mappings, &client->table, is_chunk_held,
-			client);
+	client_retire(client);
 	return connection_post(&client->connection, request, post, err);
 }
 
@@ -191,6 +286,8 @@ static struct fsdp_client *client_new(void)
 	client->table = TABLE_NULL;
 	mappings_init(&client->mappings);
 	timeline_book_init(&client->timelines);
+	event_book_init(&client->events);
+	deferred_init(&client->deferred);
 	pthread_mutex_init(&client->fences_lock, NULL);
 	copiers_init(&client->copiers);
 	client->connection = CONNECTION_NULL;
@@ -212,6 +309,8 @@ static void client_free(struct fsdp_client *client, bool is_forked)
 	connection_close(&client->connection);
 	copiers_deinit(&client->copiers, is_forked);
 	timeline_book_deinit(&client->timelines, is_forked);
+	event_book_deinit(&client->events);
+	deferred_deinit(&client->deferred);
 	mappings_deinit(&client->mappings, is_forked);
 	if (is_forked)
 		(void)close(client->refs.fd);
@@ -243,21 +342,57 @@ int fsdp_connect(const struct fsdp_connect_options *options,
 	return 0;
 }
 
-void fsdp_close(struct fsdp_client *client)
+/* What was published or released on a stream goes on without its caller, and
+ * needs what is mapped; a stream may not have come to its wait yet. */
+static int await_devices(struct fsdp_client *client, struct error *err)
+{
+	int32_t timeout_ms = client->connection.reconnect_ms;
+	int r = comm_stop_all(client, err);
+
+	if (r == 0)
+		r = mappings_synchronize(&client->mappings, timeout_ms, err);
+	if (r == 0)
+		r = timeline_book_synchronize(&client->timelines, timeout_ms,
+					      err);
+	return r;
+}
+
+/* All of it stays as it is, and the session too, which has had no goodbye: no
+ * memory becomes somebody else's. In a list, so that it is no leak. */
+static void leave_busy(struct fsdp_client *client)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static struct fsdp_client *busy;
+
+	connection_close(&client->connection);
+	pthread_mutex_lock(&lock);
+	client->next_busy = busy;
+	busy = client;
+	pthread_mutex_unlock(&lock);
+}
+
+int fsdp_close(struct fsdp_client *client)
 {
 	struct request goodbye = {.kind = MESSAGE_GOODBYE};
+	struct error *err = error_of_thread();
 	bool is_forked;
+	int r;
 
 	if (!client)
-		return;
+		return 0;
 	is_forked = guard_is_forked(&client->guard);
-	if (!is_forked) {
-		/* What was published or released on a stream goes on without
-		 * its caller, and needs the mappings. */
-		mappings_synchronize(&client->mappings);
-		(void)client_command(client, &goodbye, NULL);
+	r = is_forked ? 0 : await_devices(client, err);
+	if (r < 0) {
+		leave_busy(client);
+		return error_wrap(
+			err, r,
+			"tensors stay mapped here, and kept by fsdpd, "
+			"until this process ends");
 	}
+	if (!is_forked)
+		(void)client_command(client, &goodbye, NULL);
 	client_free(client, is_forked);
+	return 0;
 }
 
 int fsdp_ping(struct fsdp_client *client)

@@ -7,7 +7,9 @@
 #pragma once
 #include "client/connection.h"
 #include "client/copy.h"
+#include "client/deferred.h"
 #include "client/error.h"
+#include "client/event.h"
 #include "client/fsdp.h"
 #include "client/guard.h"
 #include "client/mapping.h"
@@ -25,6 +27,8 @@ struct fsdp_client {
 	uint32_t n_slots;
 	struct mappings mappings;
 	struct timeline_book timelines;
+	struct event_book events;
+	struct deferred_list deferred;
 	pthread_mutex_t fences_lock; /* of those in our ref-counter entries */
 	struct copiers copiers;
 	struct connection connection;
@@ -32,6 +36,7 @@ struct fsdp_client {
 	struct fsdp_bundle *bundles; /* staged by us, not ended yet */
 	pthread_mutex_t comms_lock;
 	struct fsdp_comm *comms; /* joined, and not left */
+	struct fsdp_client *next_busy; /* fsdp_close() */
 	struct shelf shelves[SHELVES];
 };
 
@@ -50,7 +55,12 @@ static inline int client_check(const struct fsdp_client *client,
 /* A batch of `n`: -E2BIG beyond FSDP_MAX_BATCH. */
 int client_check_batch(size_t n, struct error *err);
 
-/* connection_call(), and what slow paths do besides: unmap retired chunks. */
+/* Unmap retired chunks. */
+void client_retire(struct fsdp_client *client);
+
+/* connection_call(), and what slow paths do besides: client_retire(), and what
+ * streams have done since, where only we can know (client/event.h): while that
+ * is so, a call that waits looks again from time to time. */
 int client_call(struct fsdp_client *client, const struct request *request,
 		struct answer *ret, struct error *err);
 

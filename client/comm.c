@@ -9,6 +9,7 @@
 #include "client/comm.h"
 #include "client/device.h"
 #include "client/engine.h"
+#include "client/plain_device.h"
 #include "cuda/nccl_comm.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -25,6 +26,13 @@ _Static_assert(FSDP_MAX_RANKS == MESSAGE_MAX_RANKS, "one limit of ranks");
 _Static_assert((int)FSDP_LIMITER_WINDOW == (int)COMM_LIMITER_WINDOW &&
 		       (int)FSDP_LIMITER_FAITHFUL == (int)COMM_LIMITER_FAITHFUL,
 	       "one numbering of limiters");
+_Static_assert((int)FSDP_HOME_RANK == (int)COMM_HOME_RANK &&
+		       (int)FSDP_HOME_WORKER == (int)COMM_HOME_WORKER,
+	       "one numbering of homes");
+_Static_assert((int)FSDP_MEMORY_DEFAULT == (int)COMM_MEMORY_DEFAULT &&
+		       (int)FSDP_MEMORY_REGISTERED ==
+			       (int)COMM_MEMORY_REGISTERED,
+	       "one numbering of kinds of memory");
 
 int comm_check(const struct fsdp_comm *comm, struct error *err)
 {
@@ -83,10 +91,20 @@ int comm_check_stream(const struct fsdp_comm *comm, void *stream,
 {
 	if (comm->engine)
 		return engine_check_stream(comm->engine, stream, err);
+	if (plain_is_device(comm))
+		return plain_check_stream(&comm->device, stream, err);
 	return error_set(err, -EINVAL,
 			 "communicator '%s' is on host memory, which no stream "
 			 "orders; give none",
 			 comm->name);
+}
+
+int comm_await_stream(const struct fsdp_comm *comm, void *stream,
+		      struct error *err)
+{
+	if (!stream || comm->engine)
+		return 0;
+	return plain_await_stream(&comm->device, stream, err);
 }
 
 /* --- joining and leaving ------------------------------------------------- */
@@ -121,6 +139,8 @@ static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
 		.device = device_uuid_of(o->device),
 		.n_local = o->n_local,
 		.has_nccl_id = o->nccl_id != NULL,
+		.memory = o->memory,
+		.home = (uint32_t)o->home,
 	};
 
 	if (o->nccl_id)
@@ -137,6 +157,12 @@ static int prepare(struct comm_join_request *request, struct error *err)
 	if (!request->n_local)
 		request->n_local = request->n_ranks;
 	if (device_uuid_is_host(&request->device))
+		return 0;
+	/* Its worker needs nothing of us: it makes the id where all are here.
+	 */
+	if (request->home == COMM_HOME_WORKER &&
+	    (request->n_local == request->n_ranks || request->rank != 0 ||
+	     request->has_nccl_id))
 		return 0;
 	r = device_check_usable(&request->device, err);
 	if (r < 0 || request->has_nccl_id || request->rank != 0)
@@ -190,6 +216,7 @@ static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
 	comm->step = reply->step;
 	comm->rank = joined->rank;
 	comm->n_shards = joined->n_shards;
+	comm->device = joined->device;
 	snprintf(comm->name, sizeof(comm->name), "%s", joined->name);
 }
 
@@ -200,7 +227,8 @@ static int open_engine(struct fsdp_comm *comm,
 {
 	int r;
 
-	if (device_uuid_is_host(&joined->device))
+	if (device_uuid_is_host(&joined->device) ||
+	    joined->home == COMM_HOME_WORKER)
 		return 0;
 	r = engine_new(comm, joined, reply->nccl_id, &comm->engine, err);
 	if (r == 0)
@@ -266,21 +294,52 @@ void comm_free_all(struct fsdp_client *client)
 	}
 }
 
-void fsdp_comm_leave(struct fsdp_comm *comm)
+/* Of those that a device may still work with, nothing is let go: their memory
+ * must not become somebody else's before fsdp_close(). */
+static void end_handles(struct fsdp_comm *comm)
 {
-	struct request request = {.kind = MESSAGE_COMM_LEAVE};
-	struct fsdp_client *client;
-
-	if (!comm || guard_is_forked(&comm->client->guard))
-		return;
-	client = comm->client;
-	request.comm_leave.comm = comm->id;
-	if (comm->engine)
-		engine_stop(comm->engine);
 	fsdp_free(comm->spent);
 	for (struct fsdp_group *group = comm->groups; group;
 	     group = group->next)
 		group_end_handles(group);
+}
+
+static int stop(struct fsdp_comm *comm, struct error *err)
+{
+	int r = comm->engine ? engine_stop(comm->engine, err) : 0;
+
+	if (r < 0)
+		comm->failure = *err;
+	return r;
+}
+
+int comm_stop_all(struct fsdp_client *client, struct error *err)
+{
+	int r = 0;
+
+	for (struct fsdp_comm *comm = client->comms; comm && r == 0;
+	     comm = comm->next)
+		r = stop(comm, err);
+	return r;
+}
+
+int fsdp_comm_leave(struct fsdp_comm *comm)
+{
+	struct request request = {.kind = MESSAGE_COMM_LEAVE};
+	struct error *err = error_of_thread();
+	struct fsdp_client *client;
+	int r;
+
+	if (!comm)
+		return 0;
+	client = comm->client;
+	r = client_check(client, err);
+	if (r < 0)
+		return r;
+	request.comm_leave.comm = comm->id;
+	r = stop(comm, err);
+	if (r == 0)
+		end_handles(comm);
 	/* A broker that has gone away took the communicator's run with it:
 	 * there is nobody to tell, and nothing to wait for. */
 	if (!connection_is_down(&client->connection))
@@ -288,8 +347,14 @@ void fsdp_comm_leave(struct fsdp_comm *comm)
 	for (struct fsdp_group *group = comm->groups; group;
 	     group = group->next)
 		connection_forget_posts(&client->connection, group);
+	if (r < 0)
+		return error_wrap(err, r,
+				  "communicator '%s' is left, but keeps "
+				  "its memory until the connection is closed",
+				  comm->name);
 	unlink_comm(client, comm);
 	free_one(comm);
+	return 0;
 }
 
 int fsdp_comm_remove(struct fsdp_client *client, const char *name)
@@ -308,7 +373,8 @@ int fsdp_comm_remove(struct fsdp_client *client, const char *name)
 static int finish_shards(struct fsdp_comm *comm, uint64_t step, void *stream,
 			 struct error *err)
 {
-	int r = comm->engine ? engine_settle(comm->engine, stream, err) : 0;
+	int r = comm->engine ? engine_settle(comm->engine, stream, err)
+			     : comm_await_stream(comm, stream, err);
 
 	for (struct fsdp_group *group = comm->groups; group && r == 0;
 	     group = group->next)

@@ -10,7 +10,9 @@
  * is which is refused in between.
  */
 #pragma once
+#include "client/claim.h"
 #include "client/client.h"
+#include "proto/device_uuid.h"
 #include "proto/error.h"
 #include "proto/tensor.h"
 #include <stdbool.h>
@@ -39,9 +41,12 @@ struct fsdp_group {
 	uint32_t side; /* of `shards`: committed */
 	uint64_t step; /* 0: nothing was */
 	struct fsdp_tensor *shards[2];
-	struct fsdp_tensor *grads;      /* NULL: all is frozen */
-	struct fsdp_tensor *input;      /* NULL: none */
-	struct fsdp_tensor *full;       /* NULL: not whole, or not waited for */
+	struct fsdp_tensor *grads; /* NULL: all is frozen */
+	struct fsdp_tensor *input; /* NULL: none */
+	struct fsdp_tensor *full;  /* NULL: not whole, or not waited for */
+	/* Of these five what is there, but not mapped yet; its handle is NULL.
+	 */
+	struct claim shards_claims[2], grads_claim, input_claim, full_claim;
 	uint64_t open;     /* sequence of the unshard; 0: none */
 	uint64_t n_posted; /* unshards; their sequences are ours */
 	uint64_t refused;  /* the last of these that was; 0: none */
@@ -50,14 +55,16 @@ struct fsdp_group {
 	uint64_t full_size, input_size; /* bytes that params reach to */
 	size_t n_params;
 	struct param *params;        /* owned */
-	struct engine_group *engine; /* owned; NULL: on host memory */
+	struct engine_group *engine; /* owned; NULL: fsdp-worker's work */
+	bool is_offloaded; /* on devices: shards and gradients are the host's */
 	struct fsdp_group *next;
 };
 
 struct fsdp_comm {
 	struct fsdp_client *client;
 	char name[FSDP_MAX_NAME + 1];
-	struct engine *engine; /* owned; NULL: on host memory */
+	struct engine *engine;     /* owned; NULL: fsdp-worker does the work */
+	struct device_uuid device; /* of this rank; the host */
 	uint64_t id;
 	uint64_t step; /* last committed */
 	uint32_t rank, n_shards;
@@ -66,8 +73,12 @@ struct fsdp_comm {
 	struct fsdp_tensor *spent; /* input that was handed in, to be let go of
 				    * with the next request; NULL */
 	struct fsdp_group *groups; /* owned */
-	struct fsdp_comm *next;    /* of the connection */
+	struct fsdp_comm *next;    /* of the connection: joined, or left while
+				    * its device was busy */
 };
+
+/* None of a connection works on a device any more. -ETIMEDOUT. */
+int comm_stop_all(struct fsdp_client *client, struct error *err);
 
 /* Forget all of a connection; their handles end with it. */
 void comm_free_all(struct fsdp_client *client);
@@ -80,6 +91,10 @@ void comm_give_up(struct fsdp_comm *comm, const struct error *why);
 
 /* May it be given for this communicator? -EINVAL. */
 int comm_check_stream(const struct fsdp_comm *comm, void *stream,
+		      struct error *err);
+
+/* If no engine of ours orders what is behind it: wait until it is done. */
+int comm_await_stream(const struct fsdp_comm *comm, void *stream,
 		      struct error *err);
 
 /* comm_check(), and no commit is under way: -EBUSY. */

@@ -10,8 +10,10 @@
  * not take is sent by the reader, in order.
  */
 #include "client/connection.h"
+#include "client/call_points.h"
 #include "proto/point.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +38,7 @@ struct call {
 	uint64_t number;
 	uint8_t *body; /* owned */
 	uint32_t body_size;
+	int fd;             /* owned; travels along; -1: none */
 	uint8_t *buffer;    /* owned, FRAME_MAX_SIZE */
 	struct frame frame; /* the answer, lies in `buffer` */
 	pthread_cond_t changed;
@@ -46,48 +49,6 @@ struct call {
 	struct post post;
 	struct error error;
 	struct call *next, *prev;
-};
-
-static const struct {
-	const char *sent, *received;
-} points[MESSAGE_MAX + 1] = {
-#define POINT(kind, name)                                                      \
-	[MESSAGE_##kind] = {"client." name ".sent", "client." name ".receive"  \
-						    "d"}
-	POINT(GOODBYE, "goodbye"),
-	POINT(PING, "ping"),
-	POINT(ALLOC, "alloc"),
-	POINT(PUBLISH, "publish"),
-	POINT(GET, "get"),
-	POINT(RELEASE, "release"),
-	POINT(REMOVE, "remove"),
-	POINT(TICKET, "ticket"),
-	POINT(REDEEM, "redeem"),
-	POINT(BUNDLE_BEGIN, "bundle_begin"),
-	POINT(BUNDLE_COMMIT, "bundle_commit"),
-	POINT(BUNDLE_ABORT, "bundle_abort"),
-	POINT(BUNDLE_GET, "bundle_get"),
-	POINT(CHUNK, "chunk"),
-	POINT(LIST, "list"),
-	POINT(WHO, "who"),
-	POINT(CLIENTS, "clients"),
-	POINT(STATUS, "status"),
-	POINT(COMM_JOIN, "comm_join"),
-	POINT(COMM_LEAVE, "comm_leave"),
-	POINT(COMM_REMOVE, "comm_remove"),
-	POINT(GROUP, "group"),
-	POINT(UNSHARD, "unshard"),
-	POINT(RESHARD, "reshard"),
-	POINT(INPUT, "input"),
-	POINT(REDUCE, "reduce"),
-	POINT(COMMIT, "commit"),
-	POINT(WAIT, "wait"),
-	POINT(COMMS, "comms"),
-	POINT(GROUPS, "groups"),
-	POINT(GROUP_PLAN, "group_plan"),
-	POINT(TIMELINES, "timelines"),
-	POINT(COMM_FAIL, "comm_fail"),
-#undef POINT
 };
 
 void answer_deinit(struct answer *answer)
@@ -104,18 +65,28 @@ void answer_deinit(struct answer *answer)
 /* Does an answer of this kind hold something for us? */
 static bool kind_grants(uint16_t kind)
 {
-	return kind == MESSAGE_ALLOC || kind == MESSAGE_GET ||
-	       kind == MESSAGE_REDEEM || kind == MESSAGE_BUNDLE_GET ||
-	       kind == MESSAGE_GROUP || kind == MESSAGE_INPUT ||
-	       kind == MESSAGE_WAIT;
+	return kind == MESSAGE_ALLOC || kind == MESSAGE_SHARE ||
+	       kind == MESSAGE_GET || kind == MESSAGE_REDEEM ||
+	       kind == MESSAGE_BUNDLE_GET || kind == MESSAGE_GROUP ||
+	       kind == MESSAGE_INPUT || kind == MESSAGE_WAIT;
+}
+
+/* What was to be sent. */
+static void call_clear(struct call *call)
+{
+	if (call->fd >= 0)
+		(void)close(call->fd);
+	call->fd = -1;
+	free(call->body);
+	call->body = NULL;
 }
 
 static void call_free(struct call *call)
 {
 	/* `changed` is not destroyed: glibc would wait for its waiters, and in
 	 * a forked child those never come. It holds nothing. */
+	call_clear(call);
 	free(call->buffer);
-	free(call->body);
 	free(call);
 }
 
@@ -126,6 +97,7 @@ static struct call *call_new(void)
 	if (!call)
 		return NULL;
 	pthread_cond_init(&call->changed, NULL);
+	call->fd = -1;
 	call->buffer = malloc(FRAME_MAX_SIZE);
 	if (call->buffer)
 		return call;
@@ -146,8 +118,7 @@ static struct call *call_take(struct connection *c)
 
 static void call_give(struct connection *c, struct call *call)
 {
-	free(call->body);
-	call->body = NULL;
+	call_clear(call);
 	call->was_sent = call->is_done = false;
 	c->n_posted -= call->is_posted;
 	call->is_orphan = call->is_posted = false;
@@ -203,7 +174,9 @@ static int flush(struct connection *c, struct error *err)
 				      .answered = c->first->number,
 				      .is_quiet = call->is_posted,
 				      .body = call->body,
-				      .body_size = call->body_size};
+				      .body_size = call->body_size,
+				      .n_fds = call->fd >= 0,
+				      .fds = {call->fd}};
 		int r;
 
 		/* Given up a moment ago: its thread takes it away. */
@@ -216,7 +189,7 @@ static int flush(struct connection *c, struct error *err)
 			return r;
 		call->was_sent = true;
 		c->first_unsent = call->next;
-		point(points[call->kind].sent);
+		point(call_points[call->kind].sent);
 	}
 	return FRAME_OK;
 }
@@ -299,7 +272,7 @@ static void deliver(struct connection *c, struct call *mine,
 		call->buffer = mine->buffer;
 		mine->buffer = buffer;
 	}
-	point(points[call->kind].received);
+	point(call_points[call->kind].received);
 	call->frame = *frame;
 	call->error.code = 0;
 	call->is_done = true;
@@ -548,9 +521,9 @@ static int decode(const struct call *call, struct answer *ret,
 	return 0;
 }
 
-/* Takes the lock; with it held on success. */
+/* Takes the lock; with it held on success. `fd` is taken too, then. */
 static int begin_call(struct connection *c, const struct request *request,
-		      struct call **ret, struct error *err)
+		      int fd, struct call **ret, struct error *err)
 {
 	struct call *call;
 	uint8_t *body;
@@ -568,6 +541,7 @@ static int begin_call(struct connection *c, const struct request *request,
 		return error_set(err, -ENOMEM, "no memory for a request");
 	}
 	call->kind = request->kind;
+	call->fd = fd;
 	call->body = body;
 	call->body_size = (uint32_t)size;
 	*ret = call;
@@ -575,12 +549,18 @@ static int begin_call(struct connection *c, const struct request *request,
 }
 
 static int call_once(struct connection *c, const struct request *request,
-		     struct answer *ret, struct error *err)
+		     int fd, struct answer *ret, struct error *err)
 {
+	/* The call may outlive its caller. */
+	int own_fd = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	struct call *call;
 	int r;
 
-	r = begin_call(c, request, &call, err);
+	if (fd >= 0 && own_fd < 0)
+		return error_errno(err, -errno, "duplicate a descriptor");
+	r = begin_call(c, request, own_fd, &call, err);
+	if (r < 0 && own_fd >= 0)
+		(void)close(own_fd);
 	if (r < 0)
 		return r;
 	r = run(c, call, err);
@@ -594,13 +574,13 @@ static int call_once(struct connection *c, const struct request *request,
 	return r;
 }
 
-int connection_call(struct connection *c, const struct request *request,
+int connection_call(struct connection *c, const struct request *request, int fd,
 		    struct answer *ret, struct error *err)
 {
 	/* Having read this answer we have read those before it, which makes
 	 * room; only other threads can have taken it again. */
 	for (int i = 0; i < MAX_CROWDED; i++) {
-		int r = call_once(c, request, ret, err);
+		int r = call_once(c, request, fd, ret, err);
 
 		if (r != CALL_AGAIN)
 			return r;
@@ -625,7 +605,7 @@ static int call_and_forget(struct connection *c, const struct request *request,
 			   struct error *err)
 {
 	struct answer answer;
-	int r = connection_call(c, request, &answer, err);
+	int r = connection_call(c, request, -1, &answer, err);
 
 	if (r == 0)
 		answer_deinit(&answer);
@@ -640,7 +620,7 @@ int connection_post(struct connection *c, const struct request *request,
 
 	if (!may_post(c))
 		return call_and_forget(c, request, err);
-	r = begin_call(c, request, &call, err);
+	r = begin_call(c, request, -1, &call, err);
 	if (r < 0)
 		return r;
 	call->is_orphan = call->is_posted = true;

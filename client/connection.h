@@ -83,12 +83,13 @@ void connection_attach(struct connection *connection, const struct table *table,
 void connection_close(struct connection *connection);
 
 /*
- * One request and its answer. Waits as long as the broker takes; for a broker
- * that is away, reconnect_ms. A refusal is returned with its sentence. On
- * success the caller owns `ret` (answer_deinit()).
+ * One request, with an fd (-1: none; borrowed), and its answer. Waits as long
+ * as the broker takes; for a broker that is away, reconnect_ms. A refusal is
+ * returned with its sentence. On success the caller owns `ret`
+ * (answer_deinit()).
  */
 int connection_call(struct connection *connection,
-		    const struct request *request, struct answer *ret,
+		    const struct request *request, int fd, struct answer *ret,
 		    struct error *err);
 
 /* Whom to tell of a refusal; `refused` may be NULL. */

@@ -139,13 +139,38 @@ static CUdeviceptr address_of(const struct fsdp_tensor *tensor, uint64_t offset)
 	return (CUdeviceptr)(uintptr_t)tensor->data + offset;
 }
 
+int copiers_put(struct copiers *copiers, const struct device *device, void *to,
+		const void *from, uint64_t size, struct error *err)
+{
+	struct copier *copier;
+	int r = take(copiers, device, &copier, err);
+
+	if (r < 0)
+		return r;
+	r = staging_put_bytes(copier->staging, (CUdeviceptr)(uintptr_t)to, from,
+			      size, err);
+	return give_back(copiers, copier, r, err);
+}
+
+int copiers_get(struct copiers *copiers, const struct device *device, void *to,
+		const void *from, uint64_t size, struct error *err)
+{
+	struct copier *copier;
+	int r = take(copiers, device, &copier, err);
+
+	if (r < 0)
+		return r;
+	r = staging_get(copier->staging, to, (CUdeviceptr)(uintptr_t)from, size,
+			err);
+	return give_back(copiers, copier, r, err);
+}
+
 int fsdp_copy_in(struct fsdp_tensor *tensor, uint64_t offset, const void *from,
 		 uint64_t size)
 {
 	const struct device *device = device_of(tensor);
 	struct copiers *copiers = &tensor->client->copiers;
 	struct error *err = error_of_thread();
-	struct copier *copier;
 	int r;
 
 	r = check_writable(tensor, err);
@@ -157,12 +182,8 @@ int fsdp_copy_in(struct fsdp_tensor *tensor, uint64_t offset, const void *from,
 		memcpy(tensor->data + offset, from, size);
 		return 0;
 	}
-	r = take(copiers, device, &copier, err);
-	if (r < 0)
-		return r;
-	r = staging_put_bytes(copier->staging, address_of(tensor, offset), from,
-			      size, err);
-	return give_back(copiers, copier, r, err);
+	return copiers_put(copiers, device, tensor->data + offset, from, size,
+			   err);
 }
 
 int fsdp_copy_out(void *to, struct fsdp_tensor *tensor, uint64_t offset,
@@ -172,7 +193,6 @@ int fsdp_copy_out(void *to, struct fsdp_tensor *tensor, uint64_t offset,
 	const struct device *device = device_of(tensor);
 	struct copiers *copiers = &tensor->client->copiers;
 	struct error *err = error_of_thread();
-	struct copier *copier;
 	int r;
 
 	r = check_held(tensor, err);
@@ -186,12 +206,8 @@ int fsdp_copy_out(void *to, struct fsdp_tensor *tensor, uint64_t offset,
 		memcpy(to, tensor->data + offset, size);
 		return 0;
 	}
-	r = take(copiers, device, &copier, err);
-	if (r < 0)
-		return r;
-	r = staging_get(copier->staging, to, address_of(tensor, offset), size,
-			err);
-	return give_back(copiers, copier, r, err);
+	return copiers_get(copiers, device, to, tensor->data + offset, size,
+			   err);
 }
 
 /* --- filling --------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include "broker/collective/device/device_group.h"
 #include "client/engine_impl.h"
 #include "client/handshake.h"
+#include "client/offload.h"
 #include "cuda/context.h"
 #include "cuda/event_cache.h"
 #include <errno.h>
@@ -262,6 +263,41 @@ static bool is_kept(const struct engine_group *own,
 	       own->kept_generation == full->generation;
 }
 
+/* NCCL is told of the memory before it moves it. */
+static int announce(struct engine *engine, const struct fsdp_tensor *tensor,
+		    struct error *err)
+{
+	int r = registrations_trim(&engine->registrations, &engine->nccl,
+				   engine->comm->client, err);
+
+	if (r < 0)
+		return r;
+	return registrations_add(&engine->registrations, &engine->nccl, tensor,
+				 err);
+}
+
+static int gather(struct engine *engine, struct fsdp_group *group,
+		  struct error *err)
+{
+	const struct fsdp_tensor *shards = group->shards[group->side];
+	CUdeviceptr from = address_of(shards);
+	int r = 0;
+
+	if (group->is_offloaded) {
+		r = offload_shards_in(engine, group, &from, err);
+		shards = engine->gather_room.tensor;
+	}
+	if (r == 0 && shards)
+		r = announce(engine, shards, err);
+	if (r == 0)
+		r = announce(engine, group->full, err);
+	if (r < 0)
+		return r;
+	return device_group_gather(group->engine->work, &engine->nccl, from,
+				   address_of(group->full),
+				   engine->gather_stream, err);
+}
+
 static int enqueue_gather(struct engine *engine, struct fsdp_group *group,
 			  struct error *err)
 {
@@ -273,10 +309,7 @@ static int enqueue_gather(struct engine *engine, struct fsdp_group *group,
 	r = stream_follow(engine, engine->gather_stream, use, err);
 	event_cache_put(use);
 	if (r == 0 && !is_kept(own, group->full))
-		r = device_group_gather(own->work, &engine->nccl,
-					address_of(group->shards[group->side]),
-					address_of(group->full),
-					engine->gather_stream, err);
+		r = gather(engine, group, err);
 	own->kept_generation = 0;
 	if (r == 0)
 		r = engine_record(engine, engine->gather_stream, &done, err);
@@ -301,6 +334,27 @@ static int begin_unshard(struct engine *engine, const struct engine_work *work,
 	return 0;
 }
 
+/* With its addresses. */
+static int reduce(struct engine *engine, struct engine_work *work,
+		  struct error *err)
+{
+	struct fsdp_group *group = work->group;
+	int r = announce(engine, work->input, err);
+
+	work->reduce.input = address_of(work->input);
+	work->reduce.grads = address_of(group->grads);
+	work->reduce.partial = address_of(group->engine->partial);
+	if (r == 0 && group->is_offloaded)
+		r = offload_grads_in(engine, group, &work->reduce, err);
+	if (r == 0)
+		r = device_group_reduce(group->engine->work, &engine->nccl,
+					&work->reduce, engine->reduce_stream,
+					err);
+	if (r == 0 && group->is_offloaded)
+		r = offload_grads_out(engine, group, &work->reduce, err);
+	return r;
+}
+
 static int begin_reduce(struct engine *engine, struct engine_work *work,
 			struct error *err)
 {
@@ -309,13 +363,9 @@ static int begin_reduce(struct engine *engine, struct engine_work *work,
 	struct event *done = NULL;
 	int r;
 
-	work->reduce.input = address_of(work->input);
-	work->reduce.grads = address_of(group->grads);
-	work->reduce.partial = address_of(own->partial);
 	r = stream_follow(engine, engine->reduce_stream, work->ready, err);
 	if (r == 0)
-		r = device_group_reduce(own->work, &engine->nccl, &work->reduce,
-					engine->reduce_stream, err);
+		r = reduce(engine, work, err);
 	if (r == 0)
 		r = engine_record(engine, engine->reduce_stream, &done, err);
 	if (r == 0 && work->input->data)

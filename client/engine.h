@@ -36,9 +36,13 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 /* It has failed: streams are let go, nothing is enqueued any more. */
 void engine_abort(struct engine *engine);
 
-/* Nothing of ours runs on the device any more: waits for it, and for the other
- * ranks to do the same, for a moment. */
-void engine_stop(struct engine *engine);
+/*
+ * Nothing of ours runs on the device any more: waits for it, within the
+ * communicator's time-out, and for the other ranks to do the same, for a
+ * moment. -ETIMEDOUT: it is not stopped; may be called again once the
+ * communicator has failed.
+ */
+int engine_stop(struct engine *engine, struct error *err);
 void engine_free(struct engine *engine); /* stopped; NULL is fine */
 
 /* The group was registered as `asked`: its plan must have this hash. */
@@ -47,9 +51,11 @@ int engine_group_new(struct fsdp_group *group,
 		     struct error *err);
 void engine_group_free(struct engine_group *group); /* NULL is fine */
 
-/* Where this rank's sums wait for an all-reduce; NULL: it has none. */
-void engine_group_take_partial(struct engine_group *group,
-			       struct fsdp_tensor *partial);
+/* Its handles are there; takes over `partial`, where this rank's sums wait for
+ * an all-reduce (NULL: it has none), also on failure. */
+int engine_group_take_memory(struct fsdp_group *group,
+			     struct fsdp_tensor *partial, struct error *err);
+/* Nothing of it is under way. */
 void engine_group_end_handles(struct engine_group *group);
 
 /* Is `stream` one of the device's? -EINVAL. */

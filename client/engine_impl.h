@@ -4,7 +4,9 @@
 #pragma once
 #include "broker/collective/device/device_group.h"
 #include "client/engine.h"
+#include "client/registrations.h"
 #include "cuda/nccl_comm.h"
+#include "cuda/pinned.h"
 
 struct event;
 
@@ -29,6 +31,12 @@ struct engine_use {
 	struct engine_use *next;
 };
 
+/* Of the device; tensor NULL: none. */
+struct engine_room {
+	struct fsdp_tensor *tensor; /* owned */
+	uint64_t size;
+};
+
 struct engine {
 	struct fsdp_comm *comm;
 	const struct device *device;
@@ -41,7 +49,12 @@ struct engine {
 	CUdeviceptr scratch;     /* owned; is_spanning: n_world + 1 words */
 	struct engine_work *first, *last; /* owned, in the order of the calls */
 	struct engine_use *uses;          /* owned */
+	struct registrations registrations;
+	struct engine_room gather_room, reduce_room; /* offload.h */
 };
+
+/* Both shards, gradients, sums. */
+#define ENGINE_PINNED 4
 
 struct engine_group {
 	struct plan plan; /* owned */
@@ -52,7 +65,8 @@ struct engine_group {
 	bool has_grads, has_partial;
 	/* Resharded to a smaller mesh: what was whole, and may be so still. */
 	uint32_t kept_slot;
-	uint64_t kept_generation; /* 0: not */
+	uint64_t kept_generation;            /* 0: not */
+	struct pinned pinned[ENGINE_PINNED]; /* offload.h */
 };
 
 void engine_drop_works(struct engine *engine);

@@ -5,6 +5,7 @@
 #include "client/device.h"
 #include "client/engine_impl.h"
 #include "client/handshake.h"
+#include "client/offload.h"
 #include "cuda/context.h"
 #include "cuda/event_cache.h"
 #include "cuda/staging.h"
@@ -12,9 +13,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* How long the other ranks may take to leave with us. */
-#define CLOSE_MS 2000
+#define CLOSE_MS      2000
+#define STOP_PAUSE_NS 1000000
 /* Of one of the two buffers for copies from and to the host. */
 #define STAGING_SIZE (UINT64_C(1) << 20)
 
@@ -142,6 +145,8 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 	engine->n_world = joined->n_ranks;
 	engine->is_spanning = joined->n_local < joined->n_ranks;
 	engine->nccl = NCCL_COMM_NULL;
+	engine->registrations.is_wanted =
+		joined->memory == COMM_MEMORY_REGISTERED;
 	/* Its failures are the communicator's, as later. */
 	comm->engine = engine;
 	r = device_find(&joined->device, &engine->device, err);
@@ -151,6 +156,9 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 		r = open_nccl(engine, joined, nccl_id, err);
 	if (r == 0)
 		r = agree(engine, comm->step, "the last committed step", err);
+	if (r == 0)
+		r = agree(engine, joined->memory,
+			  "the kind of memory (enum fsdp_memory)", err);
 	if (r < 0) {
 		engine_abort(engine);
 		engine_free(engine);
@@ -167,6 +175,7 @@ void engine_abort(struct engine *engine)
 {
 	nccl_comm_abort(&engine->nccl);
 	engine->nccl = NCCL_COMM_NULL;
+	registrations_end(&engine->registrations, engine->comm->client);
 	engine_drop_works(engine);
 }
 
@@ -195,19 +204,45 @@ static void free_on_device(struct engine *engine)
 	context_leave();
 }
 
-static void await_streams(struct engine *engine)
+/* They are done, or the device has failed. */
+static bool has_idle_streams(const struct engine *engine)
 {
+	CUresult gather, reduce;
+
 	if (context_enter(engine->device, NULL) < 0)
-		return;
-	(void)cu.StreamSynchronize(engine->gather_stream);
-	(void)cu.StreamSynchronize(engine->reduce_stream);
+		return true;
+	gather = cu.StreamQuery(engine->gather_stream);
+	reduce = cu.StreamQuery(engine->reduce_stream);
 	context_leave();
+	return gather != CUDA_ERROR_NOT_READY && reduce != CUDA_ERROR_NOT_READY;
+}
+
+static int await_streams(const struct engine *engine, int64_t deadline_ms,
+			 struct error *err)
+{
+	const struct timespec pause = {.tv_nsec = STOP_PAUSE_NS};
+	char text[DEVICE_TEXT_SIZE];
+
+	while (!has_idle_streams(engine)) {
+		if (handshake_now_ms() >= deadline_ms) {
+			device_format(&engine->device->uuid, text);
+			return error_set(err, -ETIMEDOUT,
+					 "collectives on %s wait for work that "
+					 "does not end",
+					 text);
+		}
+		(void)nanosleep(&pause, NULL);
+	}
+	return 0;
 }
 
 /* Whoever still works with us gets what it waits for, unless it is late: what
  * we sent may not have come to it yet. */
-void engine_stop(struct engine *engine)
+int engine_stop(struct engine *engine, struct error *err)
 {
+	int64_t deadline_ms = handshake_now_ms() + engine->timeout_ms;
+	int r;
+
 	engine_drop_works(engine);
 	if (engine->comm->failure.code == 0 &&
 	    engine_settle(engine, NULL, NULL) == 0) {
@@ -217,7 +252,15 @@ void engine_stop(struct engine *engine)
 	} else {
 		engine_abort(engine);
 	}
-	await_streams(engine);
+	/* What NCCL was doing ends a moment after it was told to. */
+	if (deadline_ms < handshake_now_ms() + CLOSE_MS)
+		deadline_ms = handshake_now_ms() + CLOSE_MS;
+	r = await_streams(engine, deadline_ms, err);
+	if (r < 0)
+		return r;
+	registrations_end(&engine->registrations, engine->comm->client);
+	offload_end_rooms(engine);
+	return 0;
 }
 
 void engine_free(struct engine *engine)
@@ -225,6 +268,7 @@ void engine_free(struct engine *engine)
 	if (!engine)
 		return;
 	free_uses(engine);
+	registrations_end(&engine->registrations, engine->comm->client);
 	if (engine->device)
 		free_on_device(engine);
 	free(engine);
@@ -270,6 +314,7 @@ static int make_plan(const struct group_request *asked,
 		.n_reduce_caps = asked->n_reduce_caps,
 		.stays_unsharded = asked->stays_unsharded,
 		.is_per_rank = true,
+		.is_offloaded = asked->is_offloaded,
 	};
 	int r;
 
@@ -334,20 +379,23 @@ void engine_group_free(struct engine_group *group)
 	if (!group)
 		return;
 	device_group_free(group->work);
+	offload_close(group);
 	plan_deinit(&group->plan);
 	event_cache_put(group->whole_event);
 	event_cache_put(group->reduced_event);
 	free(group);
 }
 
-void engine_group_take_partial(struct engine_group *group,
-			       struct fsdp_tensor *partial)
+int engine_group_take_memory(struct fsdp_group *group,
+			     struct fsdp_tensor *partial, struct error *err)
 {
-	group->partial = partial;
+	group->engine->partial = partial;
+	return group->is_offloaded ? offload_open(group, err) : 0;
 }
 
 void engine_group_end_handles(struct engine_group *group)
 {
+	offload_close(group);
 	fsdp_free(group->partial);
 	group->partial = NULL;
 }
@@ -398,6 +446,8 @@ int engine_zero_padding(struct fsdp_group *group, uint32_t side,
 	CUdeviceptr shards = (CUdeviceptr)(uintptr_t)group->shards[side]->data;
 	int r = context_enter(engine->device, err);
 
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < group->n_params && r == 0; i++) {
 		const struct param *param = &group->params[i];
 		uint64_t size = param->chunk_size - param->shard_size;

@@ -18,8 +18,9 @@
  *     are milliseconds (0: do not wait, -1: for ever).
  *   - Outputs are written only on success. Calls on several things do all of
  *     them or none.
- *   - Everything may be called from any thread. The library starts no thread
- *     and installs no signal handler.
+ *   - Everything may be called from any thread. The library installs no signal
+ *     handler, and starts no thread but those by which fsdp_close() waits for
+ *     devices.
  *   - After fork() the child cannot use the connection (-ECHILD) until it
  *     connects itself. Read-only memory stays mapped in the child, and stays
  *     valid while the parent holds it.
@@ -93,8 +94,8 @@ struct fsdp_connect_options {
 	 * broker's quotas. Allocations beyond it wait (see fsdp_alloc()): that
 	 * is how a producer is held back by its consumers. */
 	uint64_t budget;
-	/* How long a call waits for a broker that is being restarted; 0:
-	 * 10,000 ms. */
+	/* How long a call waits for a broker that is being restarted, and
+	 * fsdp_close() for a device; 0: 10,000 ms. */
 	int32_t reconnect_ms;
 };
 
@@ -108,11 +109,15 @@ FSDP_API int fsdp_connect(const struct fsdp_connect_options *options,
 /*
  * Say goodbye: every hold of this process ends, every mapping is unmapped,
  * every handle, staged bundle, communicator and group of the connection is
- * freed. No other call on the connection may be under way. Waits for all that
- * this process gave the devices that tensors are on. NULL is fine. In a forked
- * child it frees the child's memory only.
+ * freed. No other call on the connection may be under way. NULL is fine. In a
+ * forked child it frees the child's memory only.
+ *
+ * Waits for all that this process gave the devices that tensors are on, for a
+ * time-out of each communicator and reconnect_ms for each device. -ETIMEDOUT:
+ * they still work; the connection is closed, but mappings and holds stay until
+ * the process ends, so that nobody else gets memory that is in use.
  */
-FSDP_API void fsdp_close(struct fsdp_client *client);
+FSDP_API int fsdp_close(struct fsdp_client *client);
 
 /* One round trip; tells whether the broker is alive. */
 FSDP_API int fsdp_ping(struct fsdp_client *client);
@@ -146,6 +151,14 @@ FSDP_API int fsdp_ping(struct fsdp_client *client);
  * If the producer dies before S has done its work, what waits for it is let
  * go and the tensor is *tainted*: its contents are undefined, and getting it
  * fails with -EOWNERDEAD. Whoever had it before asks fsdp_tensor_check().
+ *
+ * All of that is done by 64-bit stream memory operations. On a device without,
+ * interprocess events do it, with these differences: only the process itself
+ * can see how far its streams are, and it looks in its later calls (those that
+ * speak to fsdpd, also while they wait); what it did not see before its death
+ * is tainted, finished or not; a stream that waits for a process that dies
+ * waits for ever; and at most 1,000 publications of a process, and 1,000
+ * releases of a connection, may wait for streams: then -EAGAIN.
  *
  * Device memory is not there in a forked child, and CUDA cannot be used in it.
  */
@@ -253,8 +266,10 @@ struct fsdp_publication {
  * (by convention: its mapping stays writable); its hold stays, and may be
  * released before the stream is done. -EEXIST: a name is taken. -EPERM: the
  * name's first component belongs to another user. -EINVAL: a stream of another
- * device or context, or with a host tensor. -EOPNOTSUPP: the device has no
- * 64-bit stream memory operations; synchronise, and publish without a stream.
+ * device or context, or with a host tensor. -EOPNOTSUPP: the device has
+ * neither 64-bit stream memory operations nor interprocess events; synchronise,
+ * and publish without a stream. -EAGAIN: too many wait for streams, where
+ * events do it (above); publish again when one of them has come so far.
  */
 FSDP_API int fsdp_publish(struct fsdp_client *client,
 			  struct fsdp_publication *publications, size_t n);
@@ -262,6 +277,45 @@ FSDP_API int fsdp_publish(struct fsdp_client *client,
 /* Take names away (a bundle's: its prefix with the '/'). -ENOENT, -EPERM. */
 FSDP_API int fsdp_remove(struct fsdp_client *client, const char *const *names,
 			 size_t n);
+
+/* --- sharing memory that is there already ----------------------------------
+ *
+ * Tensors over device memory that the caller made itself, which then are like
+ * all others. Memory of fsdp_alloc_on() is better where there is a choice.
+ *
+ * By cudaMalloc() it goes with the process (*legacy IPC*): when that ends its
+ * tensors lose their names, and who holds one gets -EOWNERDEAD from
+ * fsdp_tensor_check() and must let go. By virtual memory management
+ * (ncclMemAlloc(), PyTorch's expandable segments) it is *donated*: what was
+ * published of it stays. The mechanism is that of PyTorch's CudaIPCTypes.
+ */
+
+/*
+ * Make `n` tensors over memory at `pointers` (device addresses), one for each
+ * spec, contiguous, all in one allocation; they may overlap, and be shared
+ * again. They are held and writable, as by fsdp_alloc(); the caller must not
+ * free or reuse the memory before fsdp_unshare() says so. Whoever may read one
+ * of them is given the whole allocation, and by legacy IPC can write there.
+ *
+ * -EINVAL: no device memory, memory of several allocations, or memory that
+ * this process has got from fsdpd (hand on that tensor). -EOPNOTSUPP: managed
+ * memory, pools (cudaMallocAsync()), virtual memory without a POSIX handle.
+ * -EDQUOT, -ENOMEM: as fsdp_alloc().
+ */
+FSDP_API int fsdp_share(struct fsdp_client *client,
+			const struct fsdp_spec *specs, void *const *pointers,
+			size_t n, const struct fsdp_access *access,
+			struct fsdp_tensor **ret);
+
+/*
+ * Ask for the memory back: ends the tensor's name, and waits until nobody uses
+ * it or a view of it any more, on the host or a device, and no ticket for it is
+ * out. 0: so it is, and the handle's hold is gone; also if it was so before.
+ * -ETIMEDOUT: somebody does (the sentence says who); the tensor is in limbo,
+ * the handle holds on, and the call may be repeated. -EPERM: another connection
+ * shared it. -EINVAL: the handle is not held, nor can be.
+ */
+FSDP_API int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms);
 
 /* --- finding and holding ------------------------------------------------- */
 
@@ -532,6 +586,28 @@ enum fsdp_limiter {
 	FSDP_LIMITER_FAITHFUL = 1,
 };
 
+/*
+ * Who moves and adds what is on devices. In the ranks' own processes it is
+ * ordered by streams, and works in a rank's own calls. In fsdp-worker it is as
+ * on host memory: it works without calls of the ranks, which need no NCCL, and
+ * no CUDA context until they ask for an address; a stream that is given is
+ * waited for on the host, and what was waited for is done.
+ */
+enum fsdp_home {
+	FSDP_HOME_RANK = 0,
+	FSDP_HOME_WORKER = 1,
+};
+
+/* What NCCL is told of the memory that it moves, on devices, where the ranks'
+ * own processes do the work. */
+enum fsdp_memory {
+	FSDP_MEMORY_DEFAULT = 0, /* nothing: NCCL may copy on the way */
+	/* Each chunk, once (ncclCommRegister()), before its first use: NCCL
+	 * moves it without copies where it can. If it refuses, the communicator
+	 * fails. */
+	FSDP_MEMORY_REGISTERED = 1,
+};
+
 struct fsdp_comm_options {
 	struct fsdp_access access; /* of the groups' memory; all ranks must be
 				    * able to write it. Mode 0: 0600, and the
@@ -555,6 +631,8 @@ struct fsdp_comm_options {
 	 * bytes; NULL: rank 0 makes it, and this node's broker spreads it). */
 	uint32_t n_local;
 	const uint8_t *nccl_id;
+	enum fsdp_home home; /* on devices; the same for all ranks */
+	enum fsdp_memory memory; /* on devices; the same for all ranks */
 };
 
 #define FSDP_NCCL_ID_SIZE 128
@@ -587,8 +665,12 @@ FSDP_API uint64_t fsdp_comm_step(const struct fsdp_comm *comm);
  * Leave, and free the handle and its groups: every pointer into them ends.
  * Leave when all is done: a communicator that a rank has left has failed for
  * those who go on. The groups are kept for ttl_ms. NULL is fine.
+ *
+ * On devices it waits for the library's streams, which may wait for yours, for
+ * the time-out of the communicator. -ETIMEDOUT: they still work; the
+ * communicator is left, but its memory stays held until fsdp_close().
  */
-FSDP_API void fsdp_comm_leave(struct fsdp_comm *comm);
+FSDP_API int fsdp_comm_leave(struct fsdp_comm *comm);
 
 /* End the groups of a communicator that nobody is in. -EBUSY, -ENOENT. */
 FSDP_API int fsdp_comm_remove(struct fsdp_client *client, const char *name);
@@ -622,6 +704,13 @@ struct fsdp_policy {
 	enum fsdp_layout layout;
 	double gather_cap_mb, reduce_cap_mb; /* of buckets; 0: 2,000 MiB */
 	bool stays_unsharded; /* a root: not counted by the limiter */
+	/* On devices: the shards, the gradients and the sums that wait for an
+	 * all-reduce are in host memory, where the optimizer runs; what
+	 * fsdp_shard() gives is the CPU's to read and write. Gathers copy the
+	 * shards in, reductions the gradients out, on the library's streams.
+	 * Reductions are waited for by fsdp_wait(): what a stream waits for is
+	 * not yet there for the CPU. */
+	bool offload;
 };
 
 /*
@@ -719,7 +808,7 @@ FSDP_API void *fsdp_input_data(struct fsdp_group *group, size_t param);
 /*
  * Bytes of the host into this rank's memory of the group and back, at any
  * address that fsdp_shard(), fsdp_param() or fsdp_input_data() gave: for
- * programs without CUDA code of their own, and to keep shards on the host.
+ * programs without CUDA code of their own.
  * They come back when the bytes are there. What is read was waited for; written
  * are `next` shards, gradients and inputs. -ERANGE: outside of these.
  */
@@ -775,6 +864,13 @@ enum fsdp_state {
 	FSDP_STATE_LIMBO = 3
 };
 
+/* Whose memory a tensor lies in: see fsdp_share(). */
+enum fsdp_shared {
+	FSDP_SHARED_NOT = 0, /* the broker's */
+	FSDP_SHARED_DONATED = 1,
+	FSDP_SHARED_LEGACY = 2, /* a process's, and ends with it */
+};
+
 struct fsdp_entry {
 	struct fsdp_info info;
 	uint32_t uid, gid, mode;
@@ -784,6 +880,7 @@ struct fsdp_entry {
 	uint32_t n_holders;   /* sessions */
 	uint32_t flags;       /* enum fsdp_publish_flags */
 	uint64_t bundle;      /* 0: of none */
+	enum fsdp_shared shared;
 };
 
 struct fsdp_holder {
@@ -850,6 +947,9 @@ struct fsdp_comm_entry {
 	uint32_t n_in_flight, n_limited; /* unshards; and those that wait */
 	uint64_t bytes_in_flight;
 	const char *note; /* "", or why it failed */
+	uint32_t n_local; /* of the ranks, on this node */
+	bool is_on_devices;
+	enum fsdp_home home; /* on devices, of one that runs */
 };
 
 struct fsdp_group_entry {

@@ -1,21 +1,14 @@
 /*
- * Groups: registering, and the ways to what is in their memory.
- *
- * The broker says where this rank's part of every parameter lies. What follows
- * from the parameters alone (sizes, the cut) is computed here, compared with
- * that, and every range is checked against its place: from then on a pointer
- * is an addition.
+ * Groups: the ways to what is in their memory.
  */
-#include "client/comm.h"
 #include "client/engine.h"
+#include "client/group_impl.h"
 #include "client/places.h"
-#include "client/spec.h"
+#include "client/plain_device.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-_Static_assert(FSDP_MAX_PARAMS == MESSAGE_MAX_PARAMS, "one limit of params");
 
 /* --- handles -------------------------------------------------------------- */
 
@@ -25,15 +18,27 @@ static void end_handle(struct fsdp_tensor **tensor)
 	*tensor = NULL;
 }
 
+static void drop_claims(struct fsdp_group *group)
+{
+	struct fsdp_client *client = group->comm->client;
+
+	claim_drop(&group->shards_claims[0], client);
+	claim_drop(&group->shards_claims[1], client);
+	claim_drop(&group->grads_claim, client);
+	claim_drop(&group->input_claim, client);
+	claim_drop(&group->full_claim, client);
+}
+
 void group_end_handles(struct fsdp_group *group)
 {
+	if (group->engine)
+		engine_group_end_handles(group->engine);
 	end_handle(&group->shards[0]);
 	end_handle(&group->shards[1]);
 	end_handle(&group->grads);
 	end_handle(&group->input);
 	end_handle(&group->full);
-	if (group->engine)
-		engine_group_end_handles(group->engine);
+	drop_claims(group);
 }
 
 void group_free(struct fsdp_group *group)
@@ -43,340 +48,59 @@ void group_free(struct fsdp_group *group)
 	free(group);
 }
 
-/* Memory of collectives is bytes; 0 for any other place. */
-static uint64_t bytes_of(const struct tensor_place *place)
+/* Without addresses of what others wait for this rank is of no use. */
+static int map(struct fsdp_group *group, struct claim *claim,
+	       struct fsdp_tensor **ret, struct error *err)
 {
-	const struct tensor_type *type = &place->type;
+	struct fsdp_comm *comm = group->comm;
+	int r = claim_map(claim, comm->client, ret, err);
 
-	if (type->dtype != DTYPE_U8 || type->n_dims != 1 ||
-	    !tensor_type_is_contiguous(type))
+	if (r < 0) {
+		comm_give_up(comm, err);
+		comm->failure = *err;
+	}
+	return r;
+}
+
+int group_map_own(struct fsdp_group *group, struct error *err)
+{
+	int r;
+
+	if (!group->shards_claims[0].is_held)
 		return 0;
-	return (uint64_t)type->shape[0];
-}
-
-static bool fits(uint64_t offset, uint64_t size, uint64_t total)
-{
-	return offset <= total && size <= total - offset;
-}
-
-/* NULL: the place has no memory, or there is none: what is trained of a group
- * may have no elements. */
-static uint8_t *at(const struct fsdp_tensor *tensor, uint64_t offset)
-{
-	return tensor && tensor->data ? tensor->data + offset : NULL;
+	r = map(group, &group->grads_claim, &group->grads, err);
+	for (uint32_t i = 0; i < 2 && r == 0; i++)
+		r = map(group, &group->shards_claims[i], &group->shards[i],
+			err);
+	return r < 0 ? r : group_zero_padding(group, err);
 }
 
 /*
  * The one place of an answer, of at least `size` bytes; nothing stays held on
- * failure.
+ * failure. On a device that only fsdp-worker works on it is claimed.
  */
-static int adopt_one(struct fsdp_client *client, struct answer *answer,
-		     bool is_writable, uint64_t size, struct fsdp_tensor **ret,
-		     struct error *err)
+static int adopt_one(const struct fsdp_comm *comm, struct answer *answer,
+		     bool is_writable, uint64_t size, struct claim *claim,
+		     struct fsdp_tensor **ret, struct error *err)
 {
+	struct fsdp_client *client = comm->client;
 	struct places_reply *places = &answer->reply.places;
 	struct places_use use = {.n = 1, .is_writable = is_writable};
 
-	places_take_chunks(client, answer, places->chunks, places->n_chunks, 0);
-	if (places->n_places != 1 || bytes_of(&places->places[0]) < size) {
+	if (!plain_is_device(comm))
+		places_take_chunks(client, answer, places->chunks,
+				   places->n_chunks, 0);
+	if (places->n_places != 1 || place_bytes(&places->places[0]) < size) {
 		places_give_back(client, places);
 		return error_set(err, -EPROTO,
 				 "fsdpd sent no place of %" PRIu64 " bytes",
 				 size);
 	}
-	return places_adopt_batch(client, places, &use, ret, err);
-}
-
-/* --- registering: what is asked ------------------------------------------ */
-
-static struct fsdp_group *group_new(struct fsdp_comm *comm, size_t n)
-{
-	struct fsdp_group *group = calloc(1, sizeof(*group));
-
-	if (!group)
-		return NULL;
-	group->comm = comm;
-	group->n_params = n;
-	group->params = calloc(n + 1, sizeof(*group->params));
-	if (group->params)
-		return group;
-	free(group);
-	return NULL;
-}
-
-static int fill_params(struct fsdp_group *group,
-		       const struct fsdp_param_spec *specs,
-		       struct group_param *ret, struct error *err)
-{
-	for (size_t i = 0; i < group->n_params; i++) {
-		struct param *param = &group->params[i];
-		int r = spec_to_type(&specs[i].spec, NULL, &param->type, err);
-
-		if (r < 0)
-			return error_wrap(err, r, "parameter %zu", i);
-		param->is_frozen = specs[i].is_frozen;
-		ret[i] = (struct group_param){
-			.name = specs[i].name,
-			.type = param->type,
-			.shard_dim = specs[i].shard_dim,
-			.is_frozen = specs[i].is_frozen,
-		};
-	}
-	return 0;
-}
-
-/* What the engine needs to know of it. On failure nothing is left of the
- * answer. */
-static int plan_own(struct fsdp_group *group, const struct group_request *asked,
-		    struct answer *answer, struct error *err)
-{
-	struct group_reply *reply = &answer->reply.group;
-	struct places_reply places = {.n_places = reply->n_places,
-				      .places = reply->places};
-	int r = engine_group_new(group, asked, reply->hash, err);
-
-	if (r == 0)
+	if (plain_is_device(comm)) {
+		claim_take(claim, &places->places[0], is_writable);
 		return 0;
-	places_take_chunks(group->comm->client, answer, reply->chunks,
-			   reply->n_chunks, 0);
-	places_give_back(group->comm->client, &places);
-	answer_deinit(answer);
-	return r;
-}
-
-static int ask(struct fsdp_group *group, const char *name,
-	       const struct fsdp_param_spec *specs,
-	       const struct fsdp_policy *policy, struct answer *ret,
-	       struct error *err)
-{
-	double gather_cap_mb = policy->gather_cap_mb;
-	double reduce_cap_mb = policy->reduce_cap_mb;
-	struct request request = {
-		.kind = MESSAGE_GROUP,
-		.group = {.comm = group->comm->id,
-			  .name = name,
-			  .param_dtype = policy->param_dtype,
-			  .reduce_dtype = policy->reduce_dtype,
-			  .layout = policy->layout,
-			  .stays_unsharded = policy->stays_unsharded,
-			  .n_gather_caps = gather_cap_mb != 0,
-			  .n_reduce_caps = reduce_cap_mb != 0,
-			  .gather_caps_mb = &gather_cap_mb,
-			  .reduce_caps_mb = &reduce_cap_mb,
-			  .n_params = (uint32_t)group->n_params},
-	};
-	int r;
-
-	request.group.params =
-		calloc(group->n_params + 1, sizeof(*request.group.params));
-	if (!request.group.params)
-		return error_set(err, -ENOMEM, "no memory for a request");
-	r = fill_params(group, specs, request.group.params, err);
-	if (r == 0)
-		r = comm_call(group->comm, &request, ret, err);
-	if (r == 0 && group->comm->engine)
-		r = plan_own(group, &request.group, ret, err);
-	free(request.group.params);
-	return r;
-}
-
-/* --- registering: what is answered --------------------------------------- */
-
-/* This rank's part, by the rule of torch.chunk (broker/collective/shard.h). */
-static int cut(const struct fsdp_comm *comm, const struct group_entry *entry,
-	       struct param *param, struct error *err)
-{
-	const struct tensor_type *type = &param->type;
-	int64_t n = comm->n_shards, rank = comm->rank % comm->n_shards;
-	uint32_t dim = entry->shard_dim;
-	/* A 0-d parameter is cut as if it were 1-d of one element. */
-	int64_t size = type->n_dims ? type->shape[dim] : 1;
-	int64_t chunk = (size + n - 1) / n, start = chunk * rank, mine;
-	uint64_t row;
-
-	start = start < size ? start : size;
-	mine = size - start < chunk ? size - start : chunk;
-	if (dim >= (type->n_dims ? type->n_dims : 1) ||
-	    entry->shard_size != mine || (dim > 0 && size % n != 0))
-		return error_set(err, -EPROTO,
-				 "fsdpd gave %" PRId64 " of dimension %u to "
-				 "this rank, whose part is %" PRId64,
-				 entry->shard_size, dim, mine);
-	param->start = start;
-	param->shard = *type;
-	param->shard.n_dims = type->n_dims ? type->n_dims : 1;
-	param->shard.shape[dim] = mine;
-	tensor_type_contiguous(&param->shard);
-	row = size ? tensor_type_numel(type) / (uint64_t)size *
-			      dtype_size(type->dtype)
-		   : 0;
-	param->shard_size = row * (uint64_t)mine;
-	param->chunk_size = row * (uint64_t)chunk;
-	return 0;
-}
-
-static int locate(struct fsdp_group *group, const struct group_entry *entry,
-		  struct param *param, struct error *err)
-{
-	uint64_t full_end, input_end;
-
-	if (__builtin_mul_overflow(tensor_type_numel(&param->type),
-				   dtype_size(entry->full_dtype),
-				   &param->full_size) ||
-	    __builtin_add_overflow(entry->full_offset, param->full_size,
-				   &full_end) ||
-	    __builtin_add_overflow(entry->input_offset, param->full_size,
-				   &input_end))
-		return error_set(err, -EPROTO,
-				 "fsdpd put it beyond all memory");
-	param->full_dtype = entry->full_dtype;
-	param->shard_offset = entry->shard_offset;
-	param->full_offset = entry->full_offset;
-	param->input_offset = entry->input_offset;
-	param->grad_offset = entry->grad_offset;
-	if (full_end > group->full_size)
-		group->full_size = full_end;
-	if (!param->is_frozen && input_end > group->input_size)
-		group->input_size = input_end;
-	return 0;
-}
-
-static int take_entry(struct fsdp_group *group, const struct group_reply *reply,
-		      size_t i, struct error *err)
-{
-	const struct group_entry *entry = &reply->entries[i];
-	struct param *param = &group->params[i];
-	uint64_t grads = reply->n_places > 2 ? bytes_of(&reply->places[2]) : 0;
-	int r;
-
-	r = cut(group->comm, entry, param, err);
-	if (r == 0)
-		r = locate(group, entry, param, err);
-	if (r < 0)
-		return r;
-	if (!fits(param->shard_offset, param->chunk_size,
-		  bytes_of(&reply->places[0])) ||
-	    !fits(param->shard_offset, param->chunk_size,
-		  bytes_of(&reply->places[1])) ||
-	    (!param->is_frozen &&
-	     !fits(param->grad_offset, param->shard_size, grads)))
-		return error_set(err, -EPROTO,
-				 "fsdpd put it outside of its memory");
-	return 0;
-}
-
-static int take_entries(struct fsdp_group *group,
-			const struct group_reply *reply, struct error *err)
-{
-	if (reply->n_entries != group->n_params)
-		return error_set(err, -EPROTO, "fsdpd sent %u of %zu entries",
-				 reply->n_entries, group->n_params);
-	for (size_t i = 0; i < group->n_params; i++) {
-		int r = take_entry(group, reply, i, err);
-
-		if (r < 0)
-			return error_wrap(err, r, "parameter %zu", i);
 	}
-	group->id = reply->group;
-	group->side = reply->side;
-	group->step = reply->step;
-	return 0;
-}
-
-static int take_group(struct fsdp_group *group, struct answer *answer,
-		      struct error *err)
-{
-	struct fsdp_client *client = group->comm->client;
-	struct group_reply *reply = &answer->reply.group;
-	struct places_reply places = {.n_places = reply->n_places,
-				      .places = reply->places};
-	struct places_use use = {.n = reply->n_places, .is_writable = true};
-	struct fsdp_tensor *tensors[GROUP_REPLY_PLACES] = {NULL};
-	int r;
-
-	places_take_chunks(client, answer, reply->chunks, reply->n_chunks, 0);
-	r = take_entries(group, reply, err);
-	if (r < 0) {
-		places_give_back(client, &places);
-		return r;
-	}
-	r = places_adopt_batch(client, &places, &use, tensors, err);
-	if (r < 0)
-		return r;
-	group->shards[0] = tensors[0];
-	group->shards[1] = tensors[1];
-	group->grads = tensors[2];
-	if (group->engine)
-		engine_group_take_partial(group->engine, tensors[3]);
-	else
-		fsdp_free(tensors[3]);
-	return 0;
-}
-
-static int zero_padding(struct fsdp_group *group, uint32_t side,
-			struct error *err)
-{
-	if (group->engine)
-		return engine_zero_padding(group, side, err);
-	for (size_t i = 0; i < group->n_params; i++) {
-		const struct param *param = &group->params[i];
-		uint64_t size = param->chunk_size - param->shard_size;
-
-		if (size > 0)
-			memset(at(group->shards[side],
-				  param->shard_offset + param->shard_size),
-			       0, size);
-	}
-	return 0;
-}
-
-/* What is committed has its zeros, and others may be reading it. */
-static int zero_all_padding(struct fsdp_group *group, struct error *err)
-{
-	int r = zero_padding(group, !group->side, err);
-
-	if (r == 0 && group->step == 0)
-		r = zero_padding(group, group->side, err);
-	return r;
-}
-
-int fsdp_group_register(struct fsdp_comm *comm, const char *name,
-			const struct fsdp_param_spec *params, size_t n,
-			const struct fsdp_policy *policy,
-			struct fsdp_group **ret)
-{
-	static const struct fsdp_policy defaults;
-	struct error *err = error_of_thread();
-	struct fsdp_group *group;
-	struct answer answer;
-	int r;
-
-	r = comm_check_idle(comm, err);
-	if (r < 0)
-		return r;
-	if (n > FSDP_MAX_PARAMS)
-		return error_set(err, -E2BIG,
-				 "%zu parameters; a group has at most %d", n,
-				 FSDP_MAX_PARAMS);
-	group = group_new(comm, n);
-	if (!group)
-		return error_set(err, -ENOMEM, "no memory for a group");
-	r = ask(group, name, params, policy ? policy : &defaults, &answer, err);
-	if (r == 0) {
-		r = take_group(group, &answer, err);
-		answer_deinit(&answer);
-	}
-	if (r == 0)
-		r = zero_all_padding(group, err);
-	if (r < 0) {
-		group_end_handles(group);
-		group_free(group);
-		return r;
-	}
-	group->next = comm->groups;
-	comm->groups = group;
-	*ret = group;
-	return 0;
+	return places_adopt_batch(client, places, &use, ret, err);
 }
 
 /* --- shards --------------------------------------------------------------- */
@@ -401,6 +125,8 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 	r = comm_check_idle(group->comm, err);
 	if (r == 0)
 		r = check_param(group, param, err);
+	if (r == 0)
+		r = group_map_own(group, err);
 	if (r < 0)
 		return r;
 	it = &group->params[param];
@@ -413,10 +139,12 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 		.n_dims = it->shard.n_dims,
 		.start = it->start,
 		.numel = tensor_type_numel(&it->shard),
-		.current = group->step ? at(current, it->shard_offset) : NULL,
-		.next = at(next, it->shard_offset),
-		.grad = it->is_frozen ? NULL
-				      : at(group->grads, it->grad_offset),
+		.current = group->step ? memory_at(current, it->shard_offset)
+				       : NULL,
+		.next = memory_at(next, it->shard_offset),
+		.grad = it->is_frozen
+				? NULL
+				: memory_at(group->grads, it->grad_offset),
 	};
 	memcpy(ret->shape, it->shard.shape, sizeof(ret->shape));
 	return 0;
@@ -427,11 +155,18 @@ static int carry(struct fsdp_group *group, const struct param *param,
 {
 	if (param->chunk_size == 0)
 		return 0;
-	if (group->engine)
+	if (group->engine && !group->is_offloaded)
 		return engine_carry(group, param->shard_offset,
 				    param->chunk_size, err);
-	memcpy(at(group->shards[!group->side], param->shard_offset),
-	       at(group->shards[group->side], param->shard_offset),
+	if (plain_is_device(group->comm)) {
+		int r = group_map_own(group, err);
+
+		return r < 0 ? r
+			     : plain_carry(group, param->shard_offset,
+					   param->chunk_size, err);
+	}
+	memcpy(memory_at(group->shards[!group->side], param->shard_offset),
+	       memory_at(group->shards[group->side], param->shard_offset),
 	       param->chunk_size);
 	return 0;
 }
@@ -540,32 +275,41 @@ bool group_is_refused(struct fsdp_group *group, struct error *ret)
 	return true;
 }
 
+static bool is_whole(const struct fsdp_group *group)
+{
+	return group->full || group->full_claim.is_held;
+}
+
+static void end_whole(struct fsdp_group *group)
+{
+	claim_drop(&group->full_claim, group->comm->client);
+	end_handle(&group->full);
+}
+
 bool group_is_whole(const struct fsdp_group *group, uint64_t sequence)
 {
 	if (sequence == group->open)
-		return group->full;
+		return is_whole(group);
 	return sequence <= group->whole && sequence != group->refused;
 }
 
 int group_take_full(struct fsdp_group *group, uint64_t sequence,
 		    struct answer *answer, struct error *err)
 {
-	struct fsdp_tensor *full;
 	int r;
 
-	/* On a device it is ours to fill. */
-	r = adopt_one(group->comm->client, answer, group->engine != NULL,
-		      group->full_size, &full, err);
+	/* With an engine of ours it is ours to fill. */
+	r = adopt_one(group->comm, answer, group->engine != NULL,
+		      group->full_size, &group->full_claim, &group->full, err);
 	if (r < 0)
 		return r;
 	if (sequence != group->open) {
-		fsdp_free(full);
+		end_whole(group);
 		return error_set(err, -EPROTO,
 				 "fsdpd made number %" PRIu64 " whole, which "
 				 "this rank has not open",
 				 sequence);
 	}
-	group->full = full;
 	group->whole = sequence;
 	return 0;
 }
@@ -581,16 +325,19 @@ int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 		r = check_param(group, param, err);
 	if (r < 0)
 		return r;
-	if (!group->full)
+	if (!is_whole(group))
 		return error_set(err, -EINVAL,
 				 "the group is not whole here; fsdp_unshard() "
 				 "it and fsdp_wait() for that");
+	r = map(group, &group->full_claim, &group->full, err);
+	if (r < 0)
+		return r;
 	it = &group->params[param];
 	*ret = (struct fsdp_param){
 		.dtype = (enum fsdp_dtype)it->full_dtype,
 		.n_dims = it->type.n_dims,
 		.numel = tensor_type_numel(&it->type),
-		.data = at(group->full, it->full_offset),
+		.data = memory_at(group->full, it->full_offset),
 	};
 	memcpy(ret->shape, it->type.shape, sizeof(ret->shape));
 	return 0;
@@ -602,11 +349,11 @@ static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 {
 	if (group->engine)
 		return engine_reshard(group, n_mesh, stream, err);
-	if (n_mesh > 0)
-		fsdp_free(group->full);
-	else
+	if (n_mesh == 0) {
 		tensor_end(group->full);
-	group->full = NULL;
+		group->full = NULL;
+	}
+	end_whole(group);
 	return 0;
 }
 
@@ -650,6 +397,8 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 				 "the group is not unsharded here");
 	if (stream) {
 		r = comm_check_stream(group->comm, stream, err);
+		if (r == 0)
+			r = comm_await_stream(group->comm, stream, err);
 		if (r < 0)
 			return r;
 	}
@@ -674,6 +423,11 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 
 /* --- gradients ------------------------------------------------------------ */
 
+static bool has_input(const struct fsdp_group *group)
+{
+	return group->input || group->input_claim.is_held;
+}
+
 int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 {
 	struct error *err = error_of_thread();
@@ -687,7 +441,7 @@ int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 	r = comm_check_idle(group->comm, err);
 	if (r < 0)
 		return r;
-	if (group->input)
+	if (has_input(group))
 		return error_set(err, -EBUSY,
 				 "the group has an input here already; "
 				 "fsdp_reduce() it first");
@@ -695,8 +449,8 @@ int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 	r = comm_call(group->comm, &request, &answer, err);
 	if (r < 0)
 		return r;
-	r = adopt_one(group->comm->client, &answer, true, group->input_size,
-		      &group->input, err);
+	r = adopt_one(group->comm, &answer, true, group->input_size,
+		      &group->input_claim, &group->input, err);
 	answer_deinit(&answer);
 	return r;
 }
@@ -704,10 +458,20 @@ int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 void *fsdp_input_data(struct fsdp_group *group, size_t param)
 {
 	/* Writable memory is not mapped in a forked child. */
-	if (guard_is_forked(&group->comm->client->guard) || !group->input ||
-	    param >= group->n_params || group->params[param].is_frozen)
+	if (guard_is_forked(&group->comm->client->guard) ||
+	    map(group, &group->input_claim, &group->input, error_of_thread()) <
+		    0 ||
+	    !group->input || param >= group->n_params ||
+	    group->params[param].is_frozen)
 		return NULL;
-	return at(group->input, group->params[param].input_offset);
+	return memory_at(group->input, group->params[param].input_offset);
+}
+
+static struct slot_ref input_ref(const struct fsdp_group *group)
+{
+	if (!group->input)
+		return group->input_claim.place.ref;
+	return (struct slot_ref){group->input->slot, group->input->generation};
 }
 
 static uint32_t reduce_flags(const struct fsdp_reduce_options *options)
@@ -737,17 +501,18 @@ int fsdp_reduce(struct fsdp_group *group,
 	r = comm_check_idle(group->comm, err);
 	if (r < 0)
 		return r;
-	if (!group->input)
+	if (!has_input(group))
 		return error_set(err, -EINVAL,
 				 "the group has no input here; fsdp_input() "
 				 "gives one");
 	if (o->stream) {
 		r = comm_check_stream(group->comm, o->stream, err);
+		if (r == 0)
+			r = comm_await_stream(group->comm, o->stream, err);
 		if (r < 0)
 			return r;
 	}
-	request.reduce.input =
-		(struct slot_ref){group->input->slot, group->input->generation};
+	request.reduce.input = input_ref(group);
 	r = comm_call(group->comm, &request, &answer, err);
 	if (r < 0)
 		return r;
@@ -763,5 +528,6 @@ int fsdp_reduce(struct fsdp_group *group,
 	fsdp_free(group->comm->spent);
 	group->comm->spent = group->input;
 	group->input = NULL;
+	claim_drop(&group->input_claim, group->comm->client);
 	return 0;
 }

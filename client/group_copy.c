@@ -3,6 +3,7 @@
  */
 #include "client/comm.h"
 #include "client/engine.h"
+#include "client/plain_device.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -10,15 +11,15 @@
 static bool is_in(const struct fsdp_tensor *tensor, const void *at,
 		  uint64_t size)
 {
-	uintptr_t begin, where = (uintptr_t)at;
-	uint64_t all;
+	uintptr_t begin, end, where = (uintptr_t)at;
 
 	if (!tensor || !tensor->data)
 		return false;
 	begin = (uintptr_t)tensor->data;
-	all = known_rest(tensor_known(tensor))->size;
-	return where >= begin && where - begin <= all &&
-	       size <= all - (where - begin);
+	/* The handle may begin behind its place. */
+	end = (uintptr_t)tensor_known(tensor)->data +
+	      known_rest(tensor_known(tensor))->size;
+	return where >= begin && where <= end && size <= end - where;
 }
 
 /* What was waited for is read, and what is the rank's own also written. */
@@ -44,6 +45,15 @@ static int check_range(const struct fsdp_group *group, const void *at,
 			 size, at, is_written ? "write" : "read");
 }
 
+/* After check_range(). */
+static bool is_on_device(const struct fsdp_group *group, const void *at,
+			 uint64_t size)
+{
+	if (!group->engine || !group->is_offloaded)
+		return group->engine;
+	return is_in(group->full, at, size) || is_in(group->input, at, size);
+}
+
 int fsdp_group_put(struct fsdp_group *group, void *to, const void *from,
 		   uint64_t size)
 {
@@ -55,8 +65,10 @@ int fsdp_group_put(struct fsdp_group *group, void *to, const void *from,
 	r = check_range(group, to, size, true, err);
 	if (r < 0)
 		return r;
-	if (group->engine)
+	if (is_on_device(group, to, size))
 		return engine_put(group->comm->engine, to, from, size, err);
+	if (plain_is_device(group->comm))
+		return plain_put(group->comm, to, from, size, err);
 	memcpy(to, from, size);
 	return 0;
 }
@@ -72,8 +84,10 @@ int fsdp_group_get(struct fsdp_group *group, void *to, const void *from,
 	r = check_range(group, from, size, false, err);
 	if (r < 0)
 		return r;
-	if (group->engine)
+	if (is_on_device(group, from, size))
 		return engine_get(group->comm->engine, to, from, size, err);
+	if (plain_is_device(group->comm))
+		return plain_get(group->comm, to, from, size, err);
 	memcpy(to, from, size);
 	return 0;
 }

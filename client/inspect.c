@@ -39,6 +39,7 @@ static int show_entry(const struct list_item *item, fsdp_entry_fn *fn,
 		.n_holders = item->n_holders,
 		.flags = item->flags,
 		.bundle = item->bundle,
+		.shared = (enum fsdp_shared)item->shared,
 	};
 
 	memcpy(entry.info.device.uuid, item->device.bytes,

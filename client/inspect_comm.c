@@ -27,6 +27,9 @@ static int show_comm(const struct comm_item *item, fsdp_comm_fn *fn, void *data)
 		.n_limited = item->n_limited,
 		.bytes_in_flight = item->bytes_in_flight,
 		.note = item->note,
+		.n_local = item->n_local,
+		.is_on_devices = item->is_on_devices,
+		.home = (enum fsdp_home)item->home,
 	};
 
 	return fn(&entry, data);

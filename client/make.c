@@ -3,9 +3,11 @@
  */
 #include "client/client.h"
 #include "client/device.h"
+#include "client/event.h"
 #include "client/places.h"
 #include "client/spec.h"
 #include "client/stream.h"
+#include "cuda/driver_api.h"
 #include <errno.h>
 
 /* --- alloc and view --------------------------------------------------------
@@ -122,7 +124,8 @@ static struct known *describe(const struct fsdp_publication *publication)
 {
 	const struct known *now = tensor_known(publication->tensor);
 	const struct known_device *on = known_device(now);
-	struct spot spot = {now->data, on ? on->device : NULL};
+	struct spot spot = {now->data, on ? on->device : NULL,
+			    on && on->is_legacy};
 	const char *name = publication->name ? publication->name : "";
 	struct shelf *shelf = shelf_of(publication->tensor);
 	struct tensor_place place = {
@@ -196,53 +199,77 @@ static const struct device *device_of(const struct known *known)
 	return on ? on->device : NULL;
 }
 
-/* How many, from the first on, have its stream: one value does for all. Of
- * each device there is a default stream, so that must be the same, too. */
+/* Each device has them, under the same handles. */
+static bool is_default_stream(const void *stream)
+{
+	return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+/* How many, from the first on, have its stream: one value does for all. */
 static size_t count_run(const struct fsdp_publication *publications, size_t n,
 			struct known *const *known)
 {
+	bool is_default = is_default_stream(publications->stream);
 	size_t run = 1;
 
 	while (run < n && publications[run].stream == publications->stream &&
-	       device_of(known[run]) == device_of(*known))
+	       (!is_default || device_of(known[run]) == device_of(*known)))
 		run++;
 	return run;
 }
 
 static int mark_run(const struct fsdp_publication *publications, size_t n,
-		    struct known *const *known, struct error *err)
+		    struct known *const *known, const uint8_t **ret_events,
+		    struct error *err)
 {
 	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
 	struct tensor_order order;
+	const uint8_t *event;
 	int r;
 
 	for (size_t i = 0; i < n; i++)
 		tensors[i] = publications[i].tensor;
-	r = stream_mark(tensors, n, publications->stream, &order, err);
-	for (size_t i = 0; i < n && r == 0; i++)
+	r = stream_mark(tensors, n, publications->stream, &order, &event, err);
+	for (size_t i = 0; i < n && r == 0; i++) {
 		known_set_order(known[i], &order);
+		ret_events[i] = known[i]->is_on_device ? event : NULL;
+	}
 	return r;
 }
 
 /* Have the streams write when they are done: that must be given to the device
  * before the broker hears of it, so that nobody waits for what may never be. */
 static int mark_all(const struct fsdp_publication *publications, size_t n,
-		    struct known *const *known, struct error *err)
+		    struct known *const *known, const uint8_t **ret_events,
+		    struct error *err)
 {
 	size_t run;
 	int r = 0;
 
+	for (size_t i = 0; i < n; i++)
+		ret_events[i] = NULL;
 	for (size_t i = 0; i < n && r == 0; i += run) {
 		run = count_run(publications + i, n - i, known + i);
 		if (publications[i].stream)
-			r = mark_run(publications + i, run, known + i, err);
+			r = mark_run(publications + i, run, known + i,
+				     ret_events + i, err);
 	}
 	return r;
 }
 
+/* Published or refused: nobody is told of their events any more. */
+static void end_marks(struct fsdp_client *client, size_t n,
+		      struct known *const *known, const uint8_t *const *events)
+{
+	for (size_t i = 0; i < n; i++)
+		if (events[i])
+			event_sent(client, &known_device(known[i])->order);
+}
+
 static int send_publish(struct fsdp_client *client,
 			const struct fsdp_publication *publications, size_t n,
-			struct known *const *known, struct answer *ret,
+			struct known *const *known,
+			const uint8_t *const *events, struct answer *ret,
 			struct error *err)
 {
 	struct publish_item items[FSDP_MAX_BATCH];
@@ -255,6 +282,7 @@ static int send_publish(struct fsdp_client *client,
 	for (size_t i = 0; i < n; i++) {
 		const struct fsdp_publication *it = &publications[i];
 		const struct known_device *on = known_device(known[i]);
+		bool is_timed = on && it->stream && !events[i];
 
 		items[i] = (struct publish_item){
 			.ref = {.slot = it->tensor->slot,
@@ -262,8 +290,9 @@ static int send_publish(struct fsdp_client *client,
 			.name = it->name ? it->name : "",
 			.flags = it->flags,
 			.ttl_ms = it->ttl_ms,
-			.timeline = on && it->stream ? on->order.timeline : 0,
-			.value = on && it->stream ? on->order.value : 0,
+			.timeline = is_timed ? on->order.timeline : 0,
+			.value = is_timed ? on->order.value : 0,
+			.event = events[i],
 		};
 	}
 	r = client_call(client, &request, ret, err);
@@ -299,6 +328,7 @@ int fsdp_publish(struct fsdp_client *client,
 {
 	struct error *err = error_of_thread();
 	struct known *known[FSDP_MAX_BATCH];
+	const uint8_t *events[FSDP_MAX_BATCH];
 	struct answer answer;
 	int r;
 
@@ -308,9 +338,11 @@ int fsdp_publish(struct fsdp_client *client,
 	r = describe_all(publications, n, known, err);
 	if (r < 0)
 		return r;
-	r = mark_all(publications, n, known, err);
+	r = mark_all(publications, n, known, events, err);
 	if (r == 0)
-		r = send_publish(client, publications, n, known, &answer, err);
+		r = send_publish(client, publications, n, known, events,
+				 &answer, err);
+	end_marks(client, n, known, events);
 	if (r < 0) {
 		forget(publications, n, known);
 		return r;

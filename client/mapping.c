@@ -17,22 +17,29 @@ void mappings_init(struct mappings *mappings)
 	pthread_mutex_init(&mappings->lock, NULL);
 }
 
-void mappings_synchronize(const struct mappings *mappings)
+int mappings_synchronize(const struct mappings *mappings, int32_t timeout_ms,
+			 struct error *err)
 {
 	const struct device *last = NULL;
+	int r = 0;
 
-	for (size_t i = 0; i < mappings->n; i++) {
+	for (size_t i = 0; i < mappings->n && r == 0; i++) {
 		const struct device *device = mappings->list[i].device;
 
 		if (device && device != last)
-			(void)context_synchronize(device, NULL);
+			r = context_synchronize(device, timeout_ms, err);
 		last = device ? device : last;
 	}
+	return r;
 }
 
 static void unmap(struct mapping *mapping)
 {
-	if (mapping->device)
+	if (mapping->is_own)
+		ipc_unexport(mapping->export);
+	else if (mapping->import)
+		ipc_close(mapping->import);
+	else if (mapping->device)
 		vmm_unmap(&mapping->vmm);
 	else
 		(void)munmap(mapping->address, mapping->size);
@@ -63,6 +70,8 @@ static int unprotect(struct mapping *mapping, struct error *err)
 {
 	int r;
 
+	if (mapping->import)
+		return 0; /* the driver maps it no other way */
 	if (mapping->device)
 		return vmm_make_writable(&mapping->vmm, err);
 	/* A child must not write what the parent still writes. */
@@ -120,6 +129,27 @@ static int map_on_device(struct mapping *mapping, int fd, struct error *err)
 	return r;
 }
 
+static int open_handle(struct mapping *mapping, const struct chunk_ref *chunk,
+		       struct error *err)
+{
+	struct handle handle;
+	int r = handle_decode(chunk->handle, sizeof(chunk->handle),
+			      HANDLE_MEMORY, &handle, err);
+
+	if (r == 0 && handle.size != chunk->size)
+		r = error_set(err, -EPROTO,
+			      "chunk %u is said to have %llu bytes, its handle "
+			      "%llu",
+			      chunk->chunk, (unsigned long long)chunk->size,
+			      (unsigned long long)handle.size);
+	if (r == 0)
+		r = ipc_open(mapping->device, chunk->chunk, &handle,
+			     &mapping->import, err);
+	if (r == 0)
+		mapping->address = (uint8_t *)(uintptr_t)mapping->import->base;
+	return r;
+}
+
 static int map_on_host(struct mapping *mapping, int fd, struct error *err)
 {
 	void *address;
@@ -145,7 +175,9 @@ static int map_new(struct mappings *mappings, const struct chunk_ref *chunk,
 	};
 	int r = reserve_room(mappings, err);
 
-	if (r == 0)
+	if (r == 0 && chunk->has_handle)
+		r = open_handle(&mapping, chunk, err);
+	else if (r == 0)
 		r = device ? map_on_device(&mapping, fd, err)
 			   : map_on_host(&mapping, fd, err);
 	if (r == 0)
@@ -175,9 +207,10 @@ static int map_again(struct mapping *mapping, const struct chunk_ref *chunk,
 {
 	int r;
 
-	if (mapping->size != chunk->size || mapping->device != device)
+	if (mapping->size != chunk->size || mapping->device != device ||
+	    mapping->is_own || mapping->import || chunk->has_handle)
 		return error_set(err, -EPROTO,
-				 "chunk %u changed its size or its device",
+				 "chunk %u changed its size, device or kind",
 				 chunk->chunk);
 	r = device ? vmm_replace(&mapping->vmm, fd, false, err)
 		   : replace_on_host(mapping, fd, err);
@@ -190,17 +223,26 @@ static int map_again(struct mapping *mapping, const struct chunk_ref *chunk,
 	return chunk->is_writable ? make_writable(mapping, err) : 0;
 }
 
+static int check_index(const struct chunk_ref *chunk, struct error *err)
+{
+	if (chunk->index < TABLE_CHUNKS)
+		return 0;
+	return error_set(err, -EPROTO,
+			 "chunk %u has no place in the chunk list",
+			 chunk->chunk);
+}
+
 static int add(struct mappings *mappings, const struct chunk_ref *chunk,
 	       const struct device *device, int fd, struct error *err)
 {
 	struct mapping *mapping = find(mappings, chunk->chunk);
+	int r;
 
 	if (mapping && !mapping->is_reserved)
 		return 0;
-	if (chunk->index >= TABLE_CHUNKS)
-		return error_set(err, -EPROTO,
-				 "chunk %u has no place in the chunk list",
-				 chunk->chunk);
+	r = check_index(chunk, err);
+	if (r < 0)
+		return r;
 	return mapping ? map_again(mapping, chunk, device, fd, err)
 		       : map_new(mappings, chunk, device, fd, err);
 }
@@ -218,8 +260,59 @@ int mappings_add(struct mappings *mappings, const struct chunk_ref *chunk,
 	if (r == 0)
 		r = add(mappings, chunk, device, fd, err);
 	pthread_mutex_unlock(&mappings->lock);
-	(void)close(fd);
+	if (fd >= 0)
+		(void)close(fd);
 	return r;
+}
+
+static int add_own(struct mappings *mappings, const struct mapping *own,
+		   struct error *err)
+{
+	int r = reserve_room(mappings, err);
+
+	if (r == 0)
+		mappings->list[mappings->n++] = *own;
+	return r;
+}
+
+int mappings_add_own(struct mappings *mappings, const struct chunk_ref *chunk,
+		     const struct device *device, uint8_t *address,
+		     struct ipc_export *export, struct error *err)
+{
+	const struct mapping own = {
+		.chunk = chunk->chunk,
+		.index = chunk->index,
+		.size = chunk->size,
+		.address = address,
+		.device = device,
+		.export = export,
+		.is_own = true,
+		.may_write = true,
+		.is_writable = true,
+	};
+	bool is_known;
+	int r = check_index(chunk, err);
+
+	pthread_mutex_lock(&mappings->lock);
+	is_known = find(mappings, chunk->chunk) != NULL;
+	if (r == 0 && !is_known)
+		r = add_own(mappings, &own, err);
+	pthread_mutex_unlock(&mappings->lock);
+	if (r < 0 || is_known)
+		ipc_unexport(export);
+	return r;
+}
+
+static struct span span_of(const struct mapping *mapping)
+{
+	return (struct span){
+		.chunk = mapping->chunk,
+		.address = mapping->address,
+		.size = mapping->size,
+		.device = mapping->device,
+		.is_own = mapping->is_own,
+		.is_legacy = mapping->import || mapping->export,
+	};
 }
 
 static int find_span(struct mappings *mappings, uint32_t chunk,
@@ -235,8 +328,7 @@ static int find_span(struct mappings *mappings, uint32_t chunk,
 		if (r < 0)
 			return r;
 	}
-	*ret = (struct span){chunk, mapping->address, mapping->size,
-			     mapping->device};
+	*ret = span_of(mapping);
 	return MAPPING_OK;
 }
 
@@ -249,6 +341,25 @@ int mappings_find(struct mappings *mappings, uint32_t chunk, bool is_writable,
 	r = find_span(mappings, chunk, is_writable, ret, err);
 	pthread_mutex_unlock(&mappings->lock);
 	return r;
+}
+
+bool mappings_find_address(struct mappings *mappings, const void *address,
+			   struct span *ret)
+{
+	uintptr_t at = (uintptr_t)address;
+	bool is_found = false;
+
+	pthread_mutex_lock(&mappings->lock);
+	for (size_t i = 0; i < mappings->n && !is_found; i++) {
+		const struct mapping *mapping = &mappings->list[i];
+
+		is_found = mapping->device &&
+			   at - (uintptr_t)mapping->address < mapping->size;
+		if (is_found)
+			*ret = span_of(mapping);
+	}
+	pthread_mutex_unlock(&mappings->lock);
+	return is_found;
 }
 
 static int clear(struct mapping *mapping, struct error *err)
@@ -279,6 +390,49 @@ int mappings_reserve(struct mappings *mappings, uint32_t chunk,
 	return r;
 }
 
+int mappings_keep(struct mappings *mappings, uint32_t chunk, struct span *ret,
+		  struct error *err)
+{
+	int r;
+
+	pthread_mutex_lock(&mappings->lock);
+	r = find_span(mappings, chunk, false, ret, err);
+	if (r == MAPPING_OK)
+		find(mappings, chunk)->n_keepers++;
+	pthread_mutex_unlock(&mappings->lock);
+	if (r == MAPPING_MISSING)
+		return error_set(err, -ENOENT, "chunk %u is not mapped", chunk);
+	return r;
+}
+
+void mappings_let_go(struct mappings *mappings, uint32_t chunk)
+{
+	pthread_mutex_lock(&mappings->lock);
+	/* It may have been passed over: the next look is a new one. */
+	if (--find(mappings, chunk)->n_keepers == 0)
+		mappings->n_retired = UINT64_MAX;
+	pthread_mutex_unlock(&mappings->lock);
+}
+
+static bool is_listed(const struct mapping *mapping, const struct table *table)
+{
+	return atomic_load_explicit(&table->header->chunks[mapping->index],
+				    memory_order_relaxed) == mapping->chunk;
+}
+
+bool mappings_is_gone(struct mappings *mappings, uint32_t chunk,
+		      const struct table *table)
+{
+	const struct mapping *mapping;
+	bool is_gone;
+
+	pthread_mutex_lock(&mappings->lock);
+	mapping = find(mappings, chunk);
+	is_gone = !mapping || !is_listed(mapping, table);
+	pthread_mutex_unlock(&mappings->lock);
+	return is_gone;
+}
+
 void mappings_retire(struct mappings *mappings, const struct table *table,
 		     mapping_is_held_fn *is_held, void *data)
 {
@@ -292,9 +446,7 @@ void mappings_retire(struct mappings *mappings, const struct table *table,
 	     i < mappings->n;) {
 		struct mapping *mapping = &mappings->list[i];
 
-		if (atomic_load_explicit(&table->header->chunks[mapping->index],
-					 memory_order_relaxed) ==
-			    mapping->chunk ||
+		if (is_listed(mapping, table) || mapping->n_keepers ||
 		    is_held(mapping->chunk, data)) {
 			i++;
 			continue;

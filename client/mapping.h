@@ -10,8 +10,13 @@
  * A chunk of a device is mapped by the driver instead, at an address of the
  * device, and is not there in a forked child. Who may write it is agreed among
  * libraries: its fd gives every right.
+ *
+ * Memory that a process shares is its own, and not mapped a second time there;
+ * elsewhere it is mapped by its fd like the broker's, or opened by its handle
+ * (legacy IPC, cuda/ipc.h).
  */
 #pragma once
+#include "cuda/ipc.h"
 #include "cuda/vmm.h"
 #include "proto/message.h"
 #include "shm/table.h"
@@ -29,6 +34,10 @@ struct mapping {
 	uint8_t *address;
 	const struct device *device; /* NULL: host memory */
 	struct vmm_mapping vmm;      /* of the device */
+	struct ipc_import *import;   /* opened by its handle instead */
+	struct ipc_export *export;   /* shared by this process by a handle */
+	uint32_t n_keepers;          /* mappings_keep() */
+	bool is_own;                 /* shared by this process */
 	bool may_write;              /* its fd allowed it */
 	bool is_writable;
 	bool is_reserved;
@@ -43,19 +52,26 @@ struct mappings {
 
 void mappings_init(struct mappings *mappings);
 
-/* Wait until the devices that chunks are mapped on are idle: nothing uses the
- * mappings. One that failed is. */
-void mappings_synchronize(const struct mappings *mappings);
+/* Wait until the devices that chunks are mapped on are idle, or have failed:
+ * nothing uses the mappings. -ETIMEDOUT, for each. */
+int mappings_synchronize(const struct mappings *mappings, int32_t timeout_ms,
+			 struct error *err);
 
 /* In a forked child writable mappings are not there: they are left alone,
  * since something else may lie at their addresses; so are devices'. */
 void mappings_deinit(struct mappings *mappings, bool is_forked);
 
 /* Map a chunk, or map a reserved one again; one that is mapped already is left
- * as it is. Consumes `fd`, also on failure. -ENODEV: of a device that this
- * process does not see. */
+ * as it is. Consumes `fd` (-1: it has a handle), also on failure. -ENODEV: of a
+ * device that this process does not see. */
 int mappings_add(struct mappings *mappings, const struct chunk_ref *chunk,
 		 int fd, struct error *err);
+
+/* The chunk is memory that this process shares and has at `address`. Consumes
+ * `export` (NULL: shared by an fd), also on failure. */
+int mappings_add_own(struct mappings *mappings, const struct chunk_ref *chunk,
+		     const struct device *device, uint8_t *address,
+		     struct ipc_export *export, struct error *err);
 
 enum mapping_outcome {
 	MAPPING_OK = 0,
@@ -68,16 +84,32 @@ struct span {
 	uint8_t *address;
 	uint64_t size;
 	const struct device *device; /* NULL: host memory */
+	bool is_own;                 /* shared by this process */
+	bool is_legacy;              /* it ends with who shared it */
 };
 
 /* Find a chunk, made writable if asked. -EPROTO: it is read-only. */
 int mappings_find(struct mappings *mappings, uint32_t chunk, bool is_writable,
 		  struct span *ret, struct error *err);
 
+/* Which chunk these bytes of a device are mapped from. */
+bool mappings_find_address(struct mappings *mappings, const void *address,
+			   struct span *ret);
+
 /* Unmap a chunk but keep its addresses; of a device's nothing is done before
  * it is mapped again. Unknown ones are left alone. */
 int mappings_reserve(struct mappings *mappings, uint32_t chunk,
 		     struct error *err);
+
+/* The same, of one that stays mapped until it is let go of as often, also when
+ * nothing in it is granted to us any more. -ENOENT: it is not mapped. */
+int mappings_keep(struct mappings *mappings, uint32_t chunk, struct span *ret,
+		  struct error *err);
+void mappings_let_go(struct mappings *mappings, uint32_t chunk);
+
+/* Has the table's chunk list this one no more? */
+bool mappings_is_gone(struct mappings *mappings, uint32_t chunk,
+		      const struct table *table);
 
 /* Does a handle hold something of this chunk? */
 typedef bool mapping_is_held_fn(uint32_t chunk, void *data);

@@ -39,45 +39,75 @@ void places_take_chunks(struct fsdp_client *client, struct answer *answer,
 			const struct chunk_ref *chunks, uint32_t n_chunks,
 			uint16_t first_fd)
 {
-	for (uint32_t i = 0; i < n_chunks; i++) {
-		uint32_t fd = first_fd + i;
+	uint32_t at = first_fd;
 
-		if (fd >= answer->n_fds)
-			break;
-		(void)mappings_add(&client->mappings, &chunks[i],
-				   answer->fds[fd], NULL);
-		answer->fds[fd] = -1;
+	for (uint32_t i = 0; i < n_chunks; i++) {
+		int fd = -1;
+
+		if (!chunks[i].has_handle) {
+			if (at >= answer->n_fds)
+				break;
+			fd = answer->fds[at];
+			answer->fds[at++] = -1;
+		}
+		(void)mappings_add(&client->mappings, &chunks[i], fd, NULL);
 	}
 }
 
-int places_fetch_chunks(struct fsdp_client *client, uint32_t *chunks,
+/* Those that were asked for, each with its fd or its handle? */
+static int check_chunks(const struct answer *answer, const uint32_t *chunks,
 			uint32_t n_chunks, struct error *err)
+{
+	const struct chunks_reply *reply = &answer->reply.chunks;
+	uint32_t n_fds = 0;
+
+	for (uint32_t i = 0; i < reply->n_chunks; i++)
+		n_fds += !reply->chunks[i].has_handle;
+	if (reply->n_chunks != n_chunks || answer->n_fds != n_fds)
+		return error_set(err, -EPROTO,
+				 "fsdpd sent %u of %u chunks, and %u "
+				 "descriptors",
+				 reply->n_chunks, n_chunks, answer->n_fds);
+	for (uint32_t i = 0; i < n_chunks; i++)
+		if (reply->chunks[i].chunk != chunks[i])
+			return error_set(err, -EPROTO,
+					 "fsdpd sent a wrong chunk");
+	return 0;
+}
+
+int places_ask_chunks(struct fsdp_client *client, uint32_t *chunks,
+		      uint32_t n_chunks, struct answer *ret, struct error *err)
 {
 	struct request request = {
 		.kind = MESSAGE_CHUNK,
 		.chunk = {.n_chunks = n_chunks, .chunks = chunks},
 	};
-	struct answer answer;
-	int r;
+	int r = connection_call(&client->connection, &request, -1, ret, err);
 
-	r = connection_call(&client->connection, &request, &answer, err);
 	if (r < 0)
 		return r;
-	if (answer.reply.chunks.n_chunks != n_chunks ||
-	    answer.n_fds != n_chunks)
-		r = error_set(err, -EPROTO,
-			      "fsdpd sent %u of %u chunks, and %u descriptors",
-			      answer.reply.chunks.n_chunks, n_chunks,
-			      answer.n_fds);
+	r = check_chunks(ret, chunks, n_chunks, err);
+	if (r < 0)
+		answer_deinit(ret);
+	return r;
+}
+
+int places_fetch_chunks(struct fsdp_client *client, uint32_t *chunks,
+			uint32_t n_chunks, struct error *err)
+{
+	struct answer answer;
+	uint32_t at = 0;
+	int r = places_ask_chunks(client, chunks, n_chunks, &answer, err);
+
+	if (r < 0)
+		return r;
 	for (uint32_t i = 0; i < n_chunks && r == 0; i++) {
 		const struct chunk_ref *chunk = &answer.reply.chunks.chunks[i];
+		int fd = chunk->has_handle ? -1 : answer.fds[at];
 
-		if (chunk->chunk != chunks[i]) {
-			r = error_set(err, -EPROTO, "fsdpd sent a wrong chunk");
-			break;
-		}
-		r = mappings_add(&client->mappings, chunk, answer.fds[i], err);
-		answer.fds[i] = -1;
+		if (!chunk->has_handle)
+			answer.fds[at++] = -1;
+		r = mappings_add(&client->mappings, chunk, fd, err);
 	}
 	answer_deinit(&answer);
 	return r;
@@ -116,7 +146,8 @@ static int locate(struct fsdp_client *client, const struct tensor_place *place,
 		return error_set(err, -EPROTO,
 				 "a tensor reaches outside of chunk %u",
 				 place->chunk);
-	*ret = (struct spot){span->address + place->offset, span->device};
+	*ret = (struct spot){span->address + place->offset, span->device,
+			     span->is_legacy};
 	return MAPPING_OK;
 }
 

@@ -46,6 +46,11 @@ void places_take_chunks(struct fsdp_client *client, struct answer *answer,
 			const struct chunk_ref *chunks, uint32_t n_chunks,
 			uint16_t first_fd);
 
+/* What these chunks (at most FRAME_MAX_FDS) are: the answer to a chunk request,
+ * which is the caller's. */
+int places_ask_chunks(struct fsdp_client *client, uint32_t *chunks,
+		      uint32_t n_chunks, struct answer *ret, struct error *err);
+
 /* Fetch and map these chunks (at most FRAME_MAX_FDS). */
 int places_fetch_chunks(struct fsdp_client *client, uint32_t *chunks,
 			uint32_t n_chunks, struct error *err);

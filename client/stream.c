@@ -3,6 +3,8 @@
  */
 #include "client/stream.h"
 #include "client/client.h"
+#include "client/deferred.h"
+#include "client/event.h"
 #include "client/timeline.h"
 #include "cuda/context.h"
 #include <errno.h>
@@ -10,9 +12,11 @@
 #include <stdatomic.h>
 #include <time.h>
 
-/* Pauses of a thread that waits for a device: nothing wakes it. */
-#define PAUSE_MIN_NS 10000
-#define PAUSE_MAX_NS 1000000
+/* Pauses of a thread that waits for a device: nothing wakes it. For an event
+ * of another process it asks the broker each time. */
+#define PAUSE_MIN_NS       10000
+#define PAUSE_MAX_NS       1000000
+#define PAUSE_EVENT_MAX_NS 4000000
 
 static const char *name_of(const struct fsdp_tensor *tensor)
 {
@@ -99,23 +103,92 @@ static int device_of(const struct fsdp_tensor *tensor,
 			 name_of(tensor));
 }
 
-int stream_mark(struct fsdp_tensor *const *tensors, size_t n, void *stream,
-		struct tensor_order *ret, struct error *err)
+/* The device of all that have elements; NULL: none has. */
+static int device_of_all(struct fsdp_tensor *const *tensors, size_t n,
+			 const struct device **ret, struct error *err)
+{
+	char text[2][DEVICE_TEXT_SIZE];
+	const struct device *device;
+
+	*ret = NULL;
+	for (size_t i = 0; i < n; i++) {
+		int r = device_of(tensors[i], &device, err);
+
+		if (r < 0)
+			return r;
+		if (!device)
+			continue;
+		if (*ret && device != *ret) {
+			device_format(&device->uuid, text[0]);
+			device_format(&(*ret)->uuid, text[1]);
+			return error_set(err, -EINVAL,
+					 "%s is on %s, those before on %s: a "
+					 "stream is of one device",
+					 name_of(tensors[i]), text[0], text[1]);
+		}
+		*ret = device;
+	}
+	return 0;
+}
+
+static int mark_by_timeline(struct fsdp_tensor *const *tensors, size_t n,
+			    const struct device *device, CUstream stream,
+			    struct tensor_order *ret, struct error *err)
 {
 	struct fsdp_client *client = tensors[0]->client;
-	struct tensor_order order = {0};
-	const struct device *device;
-	int r;
+	int r = timeline_signal(client, device, stream, ret, err);
 
-	r = device_of(tensors[0], &device, err);
-	if (r == 0 && device)
-		r = timeline_signal(client, device, stream, &order, err);
-	for (size_t i = 0; i < n && r == 0 && device; i++)
-		r = set_fence(client, tensors[i]->slot, device, stream, &order,
-			      err);
-	if (r == 0)
-		*ret = order;
+	for (size_t i = 0; i < n && r == 0; i++)
+		if (tensors[i]->data)
+			r = set_fence(client, tensors[i]->slot, device, stream,
+				      ret, err);
 	return r;
+}
+
+/* The event takes the place of an earlier one, so it must come behind that. */
+static int follow_earlier(const struct fsdp_tensor *tensor,
+			  const struct device *device, CUstream stream,
+			  struct error *err)
+{
+	const struct slot_ref ref = {tensor->slot, tensor->generation};
+	const struct known_device *it = known_device(tensor_known(tensor));
+
+	if (!it || !event_orders(&it->order) ||
+	    stream_peek(tensor) != WRITTEN_PENDING)
+		return 0;
+	return event_wait(tensor->client, &ref, &it->order, device, stream,
+			  err);
+}
+
+static int mark_by_event(struct fsdp_tensor *const *tensors, size_t n,
+			 const struct device *device, CUstream stream,
+			 struct tensor_order *ret, const uint8_t **ret_event,
+			 struct error *err)
+{
+	int r = context_check_stream(device, stream, err);
+
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = follow_earlier(tensors[i], device, stream, err);
+	return r < 0 ? r
+		     : event_record(tensors[0]->client, device, stream, tensors,
+				    n, ret, ret_event, err);
+}
+
+int stream_mark(struct fsdp_tensor *const *tensors, size_t n, void *stream,
+		struct tensor_order *ret, const uint8_t **ret_event,
+		struct error *err)
+{
+	const struct device *device;
+	int r = device_of_all(tensors, n, &device, err);
+
+	*ret = (struct tensor_order){0};
+	*ret_event = NULL;
+	if (r < 0 || !device)
+		return r;
+	return event_is_for(device)
+		       ? mark_by_event(tensors, n, device, stream, ret,
+				       ret_event, err)
+		       : mark_by_timeline(tensors, n, device, stream, ret, err);
 }
 
 /* --- waits ----------------------------------------------------------------
@@ -154,9 +227,15 @@ enum written stream_peek(const struct fsdp_tensor *tensor)
 		return WRITTEN_YES;
 	now = (enum written)atomic_load_explicit(&it->written,
 						 memory_order_relaxed);
+	/* What was written is gone with the process whose memory it is. */
+	if (now == WRITTEN_YES && it->is_legacy && is_tainted(tensor))
+		return WRITTEN_NEVER;
 	if (now != WRITTEN_PENDING)
 		return now;
-	return learn(tensor, timeline_peek(tensor->client, &it->order));
+	return learn(tensor,
+		     event_orders(&it->order)
+			     ? event_peek(tensor->client, &it->order)
+			     : timeline_peek(tensor->client, &it->order));
 }
 
 /* The same; the broker may be asked. */
@@ -171,7 +250,11 @@ static int look(const struct fsdp_tensor *tensor, enum written *ret,
 	*ret = stream_peek(tensor);
 	if (*ret != WRITTEN_PENDING)
 		return 0;
-	r = timeline_look(tensor->client, &ref, &it->order, &is_reached, err);
+	r = event_orders(&it->order)
+		    ? event_look(tensor->client, &ref, &it->order, it->device,
+				 &is_reached, err)
+		    : timeline_look(tensor->client, &ref, &it->order,
+				    &is_reached, err);
 	if (r == 0)
 		*ret = learn(tensor, is_reached);
 	return r;
@@ -179,6 +262,15 @@ static int look(const struct fsdp_tensor *tensor, enum written *ret,
 
 int stream_refuse_tainted(const struct fsdp_tensor *tensor, struct error *err)
 {
+	const struct known_device *it = known_device(tensor_known(tensor));
+
+	if (it && it->is_legacy)
+		return error_set(err, -EOWNERDEAD,
+				 "%s (slot %u, generation %" PRIu64 ") is "
+				 "tainted: it is in memory of a process that "
+				 "has ended; it must be made again",
+				 name_of(tensor), tensor->slot,
+				 tensor->generation);
 	return error_set(err, -EOWNERDEAD,
 			 "%s (slot %u, generation %" PRIu64 ") is tainted: the "
 			 "process that was writing it died before its device "
@@ -187,12 +279,30 @@ int stream_refuse_tainted(const struct fsdp_tensor *tensor, struct error *err)
 }
 
 /* The next one is longer. */
-static void pause_ns(int64_t *ns)
+static void pause_ns(int64_t *ns, int64_t max_ns)
 {
 	const struct timespec time = {.tv_nsec = *ns};
 
 	(void)nanosleep(&time, NULL);
-	*ns = *ns * 2 < PAUSE_MAX_NS ? *ns * 2 : PAUSE_MAX_NS;
+	*ns = *ns * 2 < max_ns ? *ns * 2 : max_ns;
+}
+
+static bool is_by_event(const struct fsdp_tensor *tensor)
+{
+	return event_orders(&known_device(tensor_known(tensor))->order);
+}
+
+/* Between two looks. */
+static int wait_on(const struct fsdp_tensor *tensor, int64_t *ns,
+		   enum written *ret, struct error *err)
+{
+	if (is_by_event(tensor)) {
+		pause_ns(ns, PAUSE_EVENT_MAX_NS);
+		return look(tensor, ret, err);
+	}
+	pause_ns(ns, PAUSE_MAX_NS);
+	*ret = stream_peek(tensor);
+	return 0;
 }
 
 static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
@@ -211,8 +321,7 @@ static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
 					 "writes it is not done; wait longer, "
 					 "or have a stream wait",
 					 name_of(tensor));
-		pause_ns(&ns);
-		*ret = stream_peek(tensor);
+		r = wait_on(tensor, &ns, ret, err);
 	}
 	return r;
 }
@@ -229,8 +338,11 @@ static int have_stream_wait(const struct fsdp_tensor *tensor, void *stream,
 	*ret = stream_peek(tensor);
 	if (*ret != WRITTEN_PENDING)
 		return 0;
-	r = timeline_wait(tensor->client, &ref, &it->order, it->device, stream,
-			  err);
+	r = is_by_event(tensor)
+		    ? event_wait(tensor->client, &ref, &it->order, it->device,
+				 stream, err)
+		    : timeline_wait(tensor->client, &ref, &it->order,
+				    it->device, stream, err);
 	*ret = stream_peek(tensor);
 	return r;
 }
@@ -310,11 +422,28 @@ int fsdp_tensor_check(struct fsdp_tensor *tensor)
 	return 0;
 }
 
+/* The hold is taken from the handle already. */
+static int drop_on(struct fsdp_tensor *tensor, CUstream stream,
+		   struct error *err)
+{
+	struct fsdp_client *client = tensor->client;
+	struct tensor_order order;
+	const struct device *device;
+	int r = device_of(tensor, &device, err);
+
+	if (r == 0 && device && event_is_for(device))
+		return deferred_add(client, tensor->slot, device, stream, err);
+	if (r == 0 && device)
+		r = mark_by_timeline(&tensor, 1, device, stream, &order, err);
+	if (r == 0)
+		tensor_give_back(client, tensor->slot, 1);
+	return r;
+}
+
 int fsdp_release_on(struct fsdp_tensor *tensor, void *stream)
 {
 	struct fsdp_client *client = tensor->client;
 	struct error *err = error_of_thread();
-	struct tensor_order order;
 	int r;
 
 	if (!stream)
@@ -324,13 +453,10 @@ int fsdp_release_on(struct fsdp_tensor *tensor, void *stream)
 		return r;
 	if (!tensor_take_hold(tensor))
 		return error_set(err, -EINVAL, "the handle is not held");
-	r = stream_mark(&tensor, 1, stream, &order, err);
-	if (r < 0) {
-		/* Relaxed: as in fsdp_hold(); delta was not lowered. */
+	r = drop_on(tensor, stream, err);
+	/* Relaxed: as in fsdp_hold(); delta was not lowered. */
+	if (r < 0)
 		atomic_fetch_add_explicit(&tensor->holds, 1,
 					  memory_order_relaxed);
-		return r;
-	}
-	tensor_give_back(client, tensor->slot, 1);
-	return 0;
+	return r;
 }

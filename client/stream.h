@@ -4,7 +4,9 @@
  *
  * A slot of ours has one fence, in the ref-counter file (shm/refs.h): a value
  * of one of our timelines, behind which all that this process's streams were
- * told of it is done. It is stored before a hold is dropped.
+ * told of it is done. It is stored before a hold is dropped. On a device that
+ * cannot write timelines an event (client/event.h) says when a tensor is
+ * written, and holds wait for events (client/deferred.h).
  */
 #pragma once
 #include "client/tensor.h"
@@ -23,12 +25,14 @@ static inline bool stream_is_for(const struct fsdp_tensor *tensor)
 
 /*
  * Have `stream` write a value behind all that it was given, which becomes the
- * fence of the tensors, all of one connection and one device. Nothing is done
- * for those without elements, and `ret` is of no session. -EINVAL: they are in
- * host memory, or on another device than the stream.
+ * fence of the tensors, all of one connection and one device; or record an
+ * event there, whose handle stays until event_sent(). Nothing is done for those
+ * without elements, and `ret` is of no session. -EINVAL: they are in host
+ * memory, or on another device than the stream. -EAGAIN: too many events.
  */
 int stream_mark(struct fsdp_tensor *const *tensors, size_t n, void *stream,
-		struct tensor_order *ret, struct error *err);
+		struct tensor_order *ret, const uint8_t **ret_event,
+		struct error *err);
 
 /*
  * Wait for those that are on a device as `options` say; NULL: they must be

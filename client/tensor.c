@@ -160,13 +160,14 @@ void known_set_order(struct known *known, const struct tensor_order *order)
 }
 
 static void fill_device(struct known *known, const struct tensor_place *place,
-			const struct device *device)
+			struct spot spot)
 {
 	struct known_device *it = known_device(known);
 
 	if (!it)
 		return;
-	it->device = device;
+	it->device = spot.device;
+	it->is_legacy = spot.is_legacy;
 	known_set_order(known, &place->order);
 	if (place->is_tainted)
 		atomic_store_explicit(&it->written, WRITTEN_NEVER,
@@ -194,7 +195,7 @@ struct known *known_new(struct shelf *shelf, const struct tensor_place *place,
 	*known = sketch;
 	memcpy(known->name, name, known->name_size + 1u);
 	fill_rest(known, place);
-	fill_device(known, place, spot.device);
+	fill_device(known, place, spot);
 	return known;
 }
 

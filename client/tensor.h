@@ -62,6 +62,7 @@ struct known_device {
 	const struct device *device;
 	struct tensor_order order; /* when it is written */
 	_Atomic uint8_t written;   /* enum written; never goes back */
+	bool is_legacy; /* memory that ends with the process that shared it */
 };
 
 static inline struct known_rest *known_rest(const struct known *known)
@@ -123,6 +124,7 @@ void shelf_deinit(struct shelf *shelf);
 struct spot {
 	uint8_t *data;               /* NULL: no elements */
 	const struct device *device; /* NULL: host memory, or no elements */
+	bool is_legacy;              /* as known_device's */
 };
 
 /* Describe a place; `name` is the caller's to know. One user. With the shelf's

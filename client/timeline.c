@@ -31,6 +31,23 @@ static void file_free(struct timeline_file *file)
 	free(file);
 }
 
+int timeline_book_synchronize(const struct timeline_book *book,
+			      int32_t timeout_ms, struct error *err)
+{
+	const struct device *last = NULL;
+	const struct timeline_file *file;
+	int r = 0;
+
+	for (file = book->files; file && r == 0; file = file->next) {
+		const struct device *device = file->map.device;
+
+		if (device && device != last)
+			r = context_synchronize(device, timeout_ms, err);
+		last = device ? device : last;
+	}
+	return r;
+}
+
 void timeline_book_deinit(struct timeline_book *book, bool is_forked)
 {
 	while (book->files) {
@@ -41,9 +58,6 @@ void timeline_book_deinit(struct timeline_book *book, bool is_forked)
 			free(file);
 			continue;
 		}
-		/* A stream may not have come to its wait yet. */
-		if (file->map.device)
-			(void)context_synchronize(file->map.device, NULL);
 		file_free(file);
 	}
 }

@@ -42,7 +42,11 @@ struct timeline_book {
 };
 
 void timeline_book_init(struct timeline_book *book);
-/* Waits for the devices. In a forked child nothing of it is mapped. */
+/* Wait until the devices that know files are idle, or have failed: no stream
+ * comes to one any more. -ETIMEDOUT, for each. */
+int timeline_book_synchronize(const struct timeline_book *book,
+			      int32_t timeout_ms, struct error *err);
+/* In a forked child nothing of it is mapped. */
 void timeline_book_deinit(struct timeline_book *book, bool is_forked);
 
 /* Have `stream`, which is of the device, write the next value of one of our

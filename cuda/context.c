@@ -6,7 +6,10 @@
 #include "proto/error.h"
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
 
 /* By ordinal; NULL: not retained. Written under the lock, once. */
 static _Atomic(CUcontext) contexts[DEVICE_MAX];
@@ -48,35 +51,177 @@ static int retain(const struct device *device, CUcontext *ret,
 	return result == CUDA_SUCCESS ? 0 : say_refused(device, result, err);
 }
 
-int context_enter(const struct device *device, struct error *err)
-{
-	CUcontext context;
-	int r = retain(device, &context, err);
+/* What we do is no part of a graph that the program captures meanwhile, and
+ * must not spoil it, as many calls do in any mode but this. Blocks of work may
+ * stand in each other: the outermost counts. */
+static _Thread_local struct {
+	unsigned int depth;
+	CUstreamCaptureMode before;
+} capture;
 
-	if (r < 0)
-		return r;
-	return driver_error(err, cu.CtxPushCurrent(context),
-			    "enter the context of %s", device->name);
+static void relax_capture(void)
+{
+	if (capture.depth++ > 0)
+		return;
+	capture.before = CU_STREAM_CAPTURE_MODE_RELAXED;
+	(void)cu.ThreadExchangeStreamCaptureMode(&capture.before);
 }
 
-void context_leave(void)
+static void restore_capture(void)
+{
+	if (--capture.depth == 0)
+		(void)cu.ThreadExchangeStreamCaptureMode(&capture.before);
+}
+
+static void pop(void)
 {
 	CUcontext context;
 
 	(void)cu.CtxPopCurrent(&context);
 }
 
-int context_synchronize(const struct device *device, struct error *err)
+int context_enter(const struct device *device, struct error *err)
 {
-	CUresult result;
-	int r = context_enter(device, err);
+	CUcontext context;
+	int r;
 
+	relax_capture();
+	r = retain(device, &context, err);
+	if (r == 0)
+		r = driver_error(err, cu.CtxPushCurrent(context),
+				 "enter the context of %s", device->name);
 	if (r < 0)
-		return r;
-	result = cu.CtxSynchronize();
-	context_leave();
-	return driver_error(err, result, "wait for %s", device->name);
+		restore_capture();
+	return r;
 }
+
+void context_leave(void)
+{
+	pop();
+	restore_capture();
+}
+
+/* --- waiting for a device ---------------------------------------------------
+ */
+
+struct waiting {
+	const struct device *device;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool is_done, is_left; /* nobody waits for it any more: the thread's */
+};
+
+static void waiting_free(struct waiting *waiting)
+{
+	pthread_cond_destroy(&waiting->changed);
+	pthread_mutex_destroy(&waiting->lock);
+	free(waiting);
+}
+
+static void *run_waiting(void *data)
+{
+	struct waiting *waiting = data;
+	bool is_left;
+
+	if (context_enter(waiting->device, NULL) == 0) {
+		(void)cu.CtxSynchronize();
+		context_leave();
+	}
+	pthread_mutex_lock(&waiting->lock);
+	waiting->is_done = true;
+	is_left = waiting->is_left;
+	pthread_cond_signal(&waiting->changed);
+	pthread_mutex_unlock(&waiting->lock);
+	if (is_left)
+		waiting_free(waiting);
+	return NULL;
+}
+
+static struct waiting *waiting_new(const struct device *device)
+{
+	struct waiting *waiting = calloc(1, sizeof(*waiting));
+	pthread_condattr_t attributes;
+
+	if (!waiting)
+		return NULL;
+	waiting->device = device;
+	pthread_mutex_init(&waiting->lock, NULL);
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&waiting->changed, &attributes);
+	pthread_condattr_destroy(&attributes);
+	return waiting;
+}
+
+/* The caller's signals are not for it. */
+static int start(struct waiting *waiting, pthread_t *ret)
+{
+	sigset_t all, before;
+	int r;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	r = pthread_create(ret, NULL, run_waiting, waiting);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return -r;
+}
+
+/* False: it was left. */
+static bool await_done(struct waiting *waiting, int32_t timeout_ms)
+{
+	struct timespec until;
+	bool is_done;
+	int r = 0;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += timeout_ms / 1000;
+	until.tv_nsec += timeout_ms % 1000 * 1000000;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000;
+	}
+	pthread_mutex_lock(&waiting->lock);
+	while (!waiting->is_done && r == 0)
+		r = pthread_cond_timedwait(&waiting->changed, &waiting->lock,
+					   &until);
+	is_done = waiting->is_done;
+	waiting->is_left = !is_done;
+	pthread_mutex_unlock(&waiting->lock);
+	return is_done;
+}
+
+int context_synchronize(const struct device *device, int32_t timeout_ms,
+			struct error *err)
+{
+	struct waiting *waiting = waiting_new(device);
+	char text[DEVICE_TEXT_SIZE];
+	pthread_t thread;
+	int r;
+
+	if (!waiting)
+		return error_set(err, -ENOMEM, "no memory to wait for %s",
+				 device->name);
+	r = start(waiting, &thread);
+	if (r < 0) {
+		waiting_free(waiting);
+		return error_errno(err, r, "a thread to wait for %s",
+				   device->name);
+	}
+	if (await_done(waiting, timeout_ms)) {
+		(void)pthread_join(thread, NULL);
+		waiting_free(waiting);
+		return 0;
+	}
+	(void)pthread_detach(thread);
+	device_format(&device->uuid, text);
+	return error_set(err, -ETIMEDOUT,
+			 "%s has not done within %d ms what this process gave "
+			 "it",
+			 text, timeout_ms);
+}
+
+/* --- streams ----------------------------------------------------------------
+ */
 
 /* The device of a context that is not ours; NULL: cannot be told. */
 static const struct device *device_of(CUcontext context)
@@ -90,7 +235,7 @@ static const struct device *device_of(CUcontext context)
 	    cu.CtxPushCurrent(context) != CUDA_SUCCESS)
 		return NULL;
 	result = cu.CtxGetDevice(&ordinal);
-	context_leave();
+	pop();
 	for (uint32_t i = 0; result == CUDA_SUCCESS && i < n; i++)
 		if (devices[i].ordinal == ordinal)
 			return &devices[i];

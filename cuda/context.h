@@ -4,7 +4,8 @@
  * never released (another library may have our memory in use at exit).
  *
  * Every block of work is bracketed: the caller's current context is put back,
- * whatever it was.
+ * whatever it was; and a capture of streams that is under way is not touched
+ * by what is called in between.
  */
 #pragma once
 #include "cuda/device.h"
@@ -14,8 +15,13 @@
 int context_enter(const struct device *device, struct error *err);
 void context_leave(void);
 
-/* Wait until all that this process gave the device is done. */
-int context_synchronize(const struct device *device, struct error *err);
+/*
+ * Wait until all that this process gave the device is done, or the device has
+ * failed. The driver knows no such wait with a limit, so a thread of our own
+ * waits; when it is late (-ETIMEDOUT), it goes on by itself.
+ */
+int context_synchronize(const struct device *device, int32_t timeout_ms,
+			struct error *err);
 
 /* Is `stream` (not NULL) of the device's primary context? -EINVAL names both.
  * -EINVAL also while it is captured into a graph. */

@@ -134,6 +134,7 @@ static int read_granularity(struct device *device, struct error *err)
 		.requestedHandleTypes =
 			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 		.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal},
+		.allocFlags.gpuDirectRDMACapable = device->has_rdma,
 	};
 	size_t granularity;
 	CUresult result;

@@ -16,7 +16,6 @@ typedef int CUdevice; /* an ordinal; differs from process to process */
 typedef unsigned long long CUdeviceptr;
 typedef unsigned long long CUmemGenericAllocationHandle;
 
-typedef struct CUarray_st *CUarray;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUevent_st *CUevent;
 typedef struct CUfunc_st *CUfunction;
@@ -164,6 +163,11 @@ typedef enum CUstreamCaptureStatus_enum {
 	CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
 } CUstreamCaptureStatus;
 
+typedef enum CUstreamCaptureMode_enum {
+	CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
+	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+} CUstreamCaptureMode;
+
 typedef enum CUevent_flags_enum {
 	CU_EVENT_DEFAULT = 0,
 	CU_EVENT_BLOCKING_SYNC = 1,
@@ -180,36 +184,6 @@ typedef enum CUstreamWaitValue_flags_enum {
 typedef enum CUstreamWriteValue_flags_enum {
 	CU_STREAM_WRITE_VALUE_DEFAULT = 0,
 } CUstreamWriteValue_flags;
-
-typedef enum CUstreamBatchMemOpType_enum {
-	CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4,
-	CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
-} CUstreamBatchMemOpType;
-
-typedef union CUstreamBatchMemOpParams_union {
-	CUstreamBatchMemOpType operation;
-	struct CUstreamMemOpWaitValueParams_st {
-		CUstreamBatchMemOpType operation;
-		CUdeviceptr address;
-		union {
-			cuuint32_t value;
-			cuuint64_t value64;
-		};
-		unsigned int flags;
-		CUdeviceptr alias;
-	} waitValue;
-	struct CUstreamMemOpWriteValueParams_st {
-		CUstreamBatchMemOpType operation;
-		CUdeviceptr address;
-		union {
-			cuuint32_t value;
-			cuuint64_t value64;
-		};
-		unsigned int flags;
-		CUdeviceptr alias;
-	} writeValue;
-	cuuint64_t pad[6];
-} CUstreamBatchMemOpParams;
 
 typedef enum CUmemAllocationType_enum {
 	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
@@ -261,25 +235,6 @@ typedef struct CUmemAccessDesc_st {
 	CUmemAccess_flags flags;
 } CUmemAccessDesc;
 
-typedef struct CUDA_MEMCPY2D_st {
-	size_t srcXInBytes;
-	size_t srcY;
-	CUmemorytype srcMemoryType;
-	const void *srcHost;
-	CUdeviceptr srcDevice;
-	CUarray srcArray;
-	size_t srcPitch;
-	size_t dstXInBytes;
-	size_t dstY;
-	CUmemorytype dstMemoryType;
-	void *dstHost;
-	CUdeviceptr dstDevice;
-	CUarray dstArray;
-	size_t dstPitch;
-	size_t WidthInBytes;
-	size_t Height;
-} CUDA_MEMCPY2D;
-
 typedef enum CUjit_option_enum {
 	CU_JIT_ERROR_LOG_BUFFER = 5,
 	CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,
@@ -297,7 +252,6 @@ typedef enum CUlibraryOption_enum {
 #define cuCtxPushCurrent          cuCtxPushCurrent_v2
 #define cuDeviceGetUuid           cuDeviceGetUuid_v2
 #define cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
-#define cuDevicePrimaryCtxReset   cuDevicePrimaryCtxReset_v2
 #define cuDeviceTotalMem          cuDeviceTotalMem_v2
 #define cuEventDestroy            cuEventDestroy_v2
 #define cuIpcOpenMemHandle        cuIpcOpenMemHandle_v2
@@ -307,15 +261,12 @@ typedef enum CUlibraryOption_enum {
 #define cuMemGetInfo              cuMemGetInfo_v2
 #define cuMemHostGetDevicePointer cuMemHostGetDevicePointer_v2
 #define cuMemHostRegister         cuMemHostRegister_v2
-#define cuMemcpy2DAsync           cuMemcpy2DAsync_v2
-#define cuMemcpyDtoD              cuMemcpyDtoD_v2
 #define cuMemcpyDtoDAsync         cuMemcpyDtoDAsync_v2
 #define cuMemcpyDtoH              cuMemcpyDtoH_v2
 #define cuMemcpyDtoHAsync         cuMemcpyDtoHAsync_v2
 #define cuMemcpyHtoD              cuMemcpyHtoD_v2
 #define cuMemcpyHtoDAsync         cuMemcpyHtoDAsync_v2
 #define cuMemsetD8                cuMemsetD8_v2
-#define cuStreamBatchMemOp        cuStreamBatchMemOp_v2
 #define cuStreamDestroy           cuStreamDestroy_v2
 #define cuStreamWaitValue64       cuStreamWaitValue64_v2
 #define cuStreamWriteValue64      cuStreamWriteValue64_v2

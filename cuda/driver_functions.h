@@ -19,12 +19,10 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device);
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute,
 			      CUdevice device);
-CUresult cuDeviceGetPCIBusId(char *id, int size, CUdevice device);
 
 /* Contexts; which one is current is the thread's. */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 CUresult cuDevicePrimaryCtxRelease(CUdevice device);
-CUresult cuDevicePrimaryCtxReset(CUdevice device);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags,
 				    int *is_active);
 CUresult cuCtxGetCurrent(CUcontext *context);
@@ -33,7 +31,6 @@ CUresult cuCtxPushCurrent(CUcontext context);
 CUresult cuCtxPopCurrent(CUcontext *context);
 CUresult cuCtxGetDevice(CUdevice *device);
 CUresult cuCtxSynchronize(void);
-CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
 
 /* VMM: the memory (no context), and where it is mapped. */
 CUresult cuMemGetAllocationGranularity(size_t *granularity,
@@ -66,8 +63,6 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 CUresult cuMemUnmap(CUdeviceptr address, size_t size);
 CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
 			const CUmemAccessDesc *access, size_t n);
-CUresult cuMemGetAccess(unsigned long long *flags,
-			const CUmemLocation *location, CUdeviceptr address);
 
 /* Plain device memory, what a pointer is, and legacy IPC. */
 CUresult cuMemAlloc(CUdeviceptr *address, size_t size);
@@ -75,8 +70,6 @@ CUresult cuMemFree(CUdeviceptr address);
 CUresult cuMemGetInfo(size_t *available, size_t *total);
 CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *size,
 			      CUdeviceptr address);
-CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
-			       CUdeviceptr address);
 CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attributes,
 				void **values, CUdeviceptr address);
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address);
@@ -93,41 +86,32 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *pages,
 				   unsigned int flags);
 
 /* Copies and fills. */
-CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size);
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size,
-		       CUstream stream);
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t size);
 CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t size);
-CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size);
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size,
 			   CUstream stream);
 CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t size,
 			   CUstream stream);
 CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size,
 			   CUstream stream);
-CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream);
 CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t n);
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t n,
 			 CUstream stream);
-CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t n,
-			  CUstream stream);
 
 /* Streams. */
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
-CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags,
-				    int priority);
 CUresult cuStreamDestroy(CUstream stream);
 CUresult cuStreamQuery(CUstream stream);
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
+/* Of this thread: sets it, and gives what it was. */
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address,
 			      cuuint64_t value, unsigned int flags);
 CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address,
 			     cuuint64_t value, unsigned int flags);
-CUresult cuStreamBatchMemOp(CUstream stream, unsigned int n,
-			    CUstreamBatchMemOpParams *ops, unsigned int flags);
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data);
 
 /* Events. The newer cuEventElapsedTime_v2 is not in drivers before 12.8; the
@@ -146,7 +130,6 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *image,
 			   CUjit_option *jit_options, void **jit_values,
 			   unsigned int n_jit_options, CUlibraryOption *options,
 			   void **values, unsigned int n_options);
-CUresult cuLibraryUnload(CUlibrary library);
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library,
 			    const char *name);
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel);

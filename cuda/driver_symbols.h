@@ -18,10 +18,8 @@
 	X(DeviceGetUuid)                                                       \
 	X(DeviceTotalMem)                                                      \
 	X(DeviceGetAttribute)                                                  \
-	X(DeviceGetPCIBusId)                                                   \
 	X(DevicePrimaryCtxRetain)                                              \
 	X(DevicePrimaryCtxRelease)                                             \
-	X(DevicePrimaryCtxReset)                                               \
 	X(DevicePrimaryCtxGetState)                                            \
 	X(CtxGetCurrent)                                                       \
 	X(CtxSetCurrent)                                                       \
@@ -29,7 +27,6 @@
 	X(CtxPopCurrent)                                                       \
 	X(CtxGetDevice)                                                        \
 	X(CtxSynchronize)                                                      \
-	X(CtxGetStreamPriorityRange)                                           \
 	X(MemGetAllocationGranularity)                                         \
 	X(MemCreate)                                                           \
 	X(MemRelease)                                                          \
@@ -42,12 +39,10 @@
 	X(MemMap)                                                              \
 	X(MemUnmap)                                                            \
 	X(MemSetAccess)                                                        \
-	X(MemGetAccess)                                                        \
 	X(MemAlloc)                                                            \
 	X(MemFree)                                                             \
 	X(MemGetInfo)                                                          \
 	X(MemGetAddressRange)                                                  \
-	X(PointerGetAttribute)                                                 \
 	X(PointerGetAttributes)                                                \
 	X(IpcGetMemHandle)                                                     \
 	X(IpcOpenMemHandle)                                                    \
@@ -57,26 +52,21 @@
 	X(MemHostRegister)                                                     \
 	X(MemHostUnregister)                                                   \
 	X(MemHostGetDevicePointer)                                             \
-	X(Memcpy)                                                              \
-	X(MemcpyAsync)                                                         \
 	X(MemcpyHtoD)                                                          \
 	X(MemcpyDtoH)                                                          \
-	X(MemcpyDtoD)                                                          \
 	X(MemcpyHtoDAsync)                                                     \
 	X(MemcpyDtoHAsync)                                                     \
 	X(MemcpyDtoDAsync)                                                     \
-	X(Memcpy2DAsync)                                                       \
 	X(MemsetD8)                                                            \
 	X(MemsetD8Async)                                                       \
-	X(MemsetD32Async)                                                      \
 	X(StreamCreate)                                                        \
-	X(StreamCreateWithPriority)                                            \
 	X(StreamDestroy)                                                       \
 	X(StreamQuery)                                                         \
 	X(StreamSynchronize)                                                   \
 	X(StreamWaitEvent)                                                     \
 	X(StreamGetCtx)                                                        \
 	X(StreamIsCapturing)                                                   \
+	X(ThreadExchangeStreamCaptureMode)                                     \
 	X(LaunchHostFunc)                                                      \
 	X(EventCreate)                                                         \
 	X(EventRecord)                                                         \
@@ -85,7 +75,6 @@
 	X(EventDestroy)                                                        \
 	X(EventElapsedTime)                                                    \
 	X(LibraryLoadData)                                                     \
-	X(LibraryUnload)                                                       \
 	X(LibraryGetKernel)                                                    \
 	X(KernelGetFunction)                                                   \
 	X(LaunchKernel)
@@ -95,7 +84,6 @@
 #define DRIVER_OPTIONAL_SYMBOLS(X)                                             \
 	X(StreamWriteValue64)                                                  \
 	X(StreamWaitValue64)                                                   \
-	X(StreamBatchMemOp)                                                    \
 	X(IpcGetEventHandle)                                                   \
 	X(IpcOpenEventHandle)
 

@@ -255,3 +255,20 @@ int event_cache_take(const struct device *device, enum event_kind kind,
 	*ret = event;
 	return 0;
 }
+
+int event_query(const struct device *device, CUevent handle, bool *ret,
+		struct error *err)
+{
+	CUresult result;
+	int r = context_enter(device, err);
+
+	if (r < 0)
+		return r;
+	result = cu.EventQuery(handle);
+	context_leave();
+	*ret = result == CUDA_SUCCESS;
+	if (result == CUDA_ERROR_NOT_READY)
+		return 0;
+	return driver_error(err, result, "ask how far a stream on %s is",
+			    device->name);
+}

@@ -48,6 +48,11 @@ struct event {
 int event_cache_take(const struct device *device, enum event_kind kind,
 		     struct event **ret, struct error *err);
 
+/* Is what it recorded last done? Never waits. A device that failed never is:
+ * that is an error. `handle`: of the device's primary context. */
+int event_query(const struct device *device, CUevent handle, bool *ret,
+		struct error *err);
+
 /* Put it back, from any thread, recorded or not, done or not. Never calls the
  * driver. NULL is fine; in a forked child nothing happens. */
 void event_cache_put(struct event *event);

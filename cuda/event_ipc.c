@@ -24,9 +24,9 @@ static int take_budget(struct error *err)
 			return 0;
 	return error_set(err, -EAGAIN,
 			 "%d interprocess events are in flight, as many as a "
-			 "process may have: consumers have not let go of what "
-			 "was published before; wait for them, or release what "
-			 "they do not need",
+			 "process may have: the streams that published tensors "
+			 "have not come so far; wait for one of them, and "
+			 "publish then",
 			 EVENT_IPC_MAX);
 }
 
@@ -119,6 +119,11 @@ int event_ipc_record(const struct device *device, CUstream stream,
 		return r;
 	*ret = (struct event_ipc *)shared;
 	return 0;
+}
+
+int event_ipc_query(const struct event_ipc *event, bool *ret, struct error *err)
+{
+	return event_query(event->device, event->event->handle, ret, err);
 }
 
 void event_ipc_drop(struct event_ipc *event)
@@ -221,6 +226,12 @@ int event_ipc_open(const struct device *device, const struct handle *handle,
 		return r;
 	*ret = (struct event_ipc_import *)shared;
 	return 0;
+}
+
+int event_ipc_import_query(const struct event_ipc_import *import, bool *ret,
+			   struct error *err)
+{
+	return event_query(import->device, import->event, ret, err);
 }
 
 int event_ipc_wait(const struct event_ipc_import *import,

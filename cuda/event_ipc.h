@@ -4,9 +4,9 @@
  * (order.h), which cost neither a handle for each hand-over nor a limit.
  *
  * The producer records an event behind its work and sends the handle along;
- * every consumer opens it, has its stream wait, closes it, and lets the
- * producer know by what it does with the tensor anyway; then the producer drops
- * it. Events come from the event cache.
+ * every consumer opens it, has its stream wait, and closes it. The producer
+ * drops it once it is done and those who come later are told so by others (the
+ * broker). Events come from the event cache.
  *
  * Drivers bear some 22,000 recorded events, so at most EVENT_IPC_MAX are in
  * flight in a process: between being recorded and dropped. PyTorch has the
@@ -37,13 +37,18 @@ struct event_ipc {
 /*
  * Record what `stream` has been given so far. Gives an event in flight, for
  * event_ipc_drop(). -EAGAIN: EVENT_IPC_MAX are in flight: drop some first, when
- * consumers have let go. -EOPNOTSUPP: the device has none. -EINVAL: a stream of
+ * they are done. -EOPNOTSUPP: the device has none. -EINVAL: a stream of
  * another context. Never waits for the device.
  */
 int event_ipc_record(const struct device *device, CUstream stream,
 		     struct event_ipc **ret, struct error *err);
 
-/* No other process has it open any more, nor will open it. NULL is fine. */
+/* Is it done? Never waits; an error: the device has failed. */
+int event_ipc_query(const struct event_ipc *event, bool *ret,
+		    struct error *err);
+
+/* It is done, and nobody will look for it; who does so all the same is refused,
+ * or waits for what it is used for next. NULL is fine. */
 void event_ipc_drop(struct event_ipc *event);
 
 /* --- consumer ---------------------------------------------------------------
@@ -65,6 +70,10 @@ struct event_ipc_import {
  */
 int event_ipc_open(const struct device *device, const struct handle *handle,
 		   struct event_ipc_import **ret, struct error *err);
+
+/* Is it done? -EINVAL: the producer has dropped it. */
+int event_ipc_import_query(const struct event_ipc_import *import, bool *ret,
+			   struct error *err);
 
 /* Have `stream`, of `device` (any), wait until the event is done. */
 int event_ipc_wait(const struct event_ipc_import *import,

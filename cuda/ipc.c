@@ -295,7 +295,9 @@ static bool is_same_import(const struct shared *a, const struct shared *b)
 	const struct ipc_import *one = (const struct ipc_import *)a;
 	const struct ipc_import *two = (const struct ipc_import *)b;
 
-	return one->device == two->device && one->chunk == two->chunk;
+	/* Another broker may give the number, too. */
+	return one->device == two->device && one->chunk == two->chunk &&
+	       memcmp(&one->handle, &two->handle, sizeof(one->handle)) == 0;
 }
 
 static const struct shared_kind import_kind = {

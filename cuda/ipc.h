@@ -59,7 +59,7 @@ struct ipc_import {
 /*
  * Open the allocation of `chunk` on `device`, or count one more user of it. In
  * the producer's own process, where drivers refuse that, its own address is
- * given. Never called twice for one chunk with different handles.
+ * given. Different handles are different chunks, whatever their number.
  * -EINVAL: the driver refuses the handle, or the allocation is smaller than it
  * says; -EEXIST: something else in this process has it open; -ESTALE: one's
  * own, and not shared any more. On failure nothing is left.

@@ -13,7 +13,7 @@
 
 struct error;
 
-#define NCCL_VERSION_MIN 21900 /* ncclCommRegister(), ncclMemAlloc() */
+#define NCCL_VERSION_MIN 21900 /* ncclCommRegister() */
 #define NCCL_VERSION_END 30000 /* another major version is another ABI */
 
 struct nccl {

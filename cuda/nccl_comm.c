@@ -100,6 +100,10 @@ static int ask(const struct nccl_comm *comm, ncclComm_t part, struct error *err)
 
 static int check_deadline(const struct nccl_comm *comm, struct error *err)
 {
+	if (comm->options.is_cancelled &&
+	    atomic_load(comm->options.is_cancelled))
+		return error_set(err, -ECANCELED, "communicator '%s' is over",
+				 comm->options.name);
 	return now_ns() < comm->deadline_ns ? NCCL_COMM_BUSY : late(comm, err);
 }
 
@@ -170,8 +174,9 @@ static int wait_stream(struct nccl_comm *comm, CUstream stream,
 			return polled;
 		if (streamed < 0 || (streamed == 0 && polled != NCCL_COMM_BUSY))
 			return streamed;
-		if (check_deadline(comm, err) < 0)
-			return -ETIMEDOUT;
+		polled = check_deadline(comm, err);
+		if (polled < 0)
+			return polled;
 		nap(begin);
 	}
 }

@@ -18,6 +18,7 @@
 #pragma once
 #include "cuda/device.h"
 #include "cuda/nccl.h"
+#include <stdatomic.h>
 
 #define NCCL_ID_SIZE   NCCL_UNIQUE_ID_BYTES
 #define NCCL_MAX_RANKS 4096
@@ -33,6 +34,9 @@ struct nccl_comm_options {
 	const uint8_t *id;           /* NCCL_ID_SIZE bytes */
 	uint32_t n_shards, n_replicas, rank;
 	uint32_t timeout_ms; /* of every wait for other ranks */
+	/* Set by any thread: waits end with -ECANCELED. Borrowed; NULL: never
+	 */
+	const atomic_bool *is_cancelled;
 };
 
 struct nccl_registration {

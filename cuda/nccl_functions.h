@@ -20,8 +20,6 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 
-ncclResult_t ncclMemAlloc(void **address, size_t size);
-ncclResult_t ncclMemFree(void *address);
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *address, size_t size,
 			      void **handle);
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle);

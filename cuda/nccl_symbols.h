@@ -13,8 +13,6 @@
 	X(CommFinalize)                                                        \
 	X(CommDestroy)                                                         \
 	X(CommAbort)                                                           \
-	X(MemAlloc)                                                            \
-	X(MemFree)                                                             \
 	X(CommRegister)                                                        \
 	X(CommDeregister)                                                      \
 	X(RedOpCreatePreMulSum)                                                \

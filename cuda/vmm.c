@@ -202,6 +202,61 @@ int vmm_check(const struct device *device, int fd, uint64_t size,
 	return r;
 }
 
+/* Can the driver export what `handle` is? */
+static int check_exportable(CUmemGenericAllocationHandle handle,
+			    CUdeviceptr address, struct error *err)
+{
+	CUmemAllocationProp prop = {0};
+	CUresult result =
+		cu.MemGetAllocationPropertiesFromHandle(&prop, handle);
+
+	if (result != CUDA_SUCCESS)
+		return driver_error(err, result, "ask what is at 0x%llx",
+				    address);
+	if (!(prop.requestedHandleTypes &
+	      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+		return error_set(err, -EOPNOTSUPP,
+				 "the memory at 0x%llx was made without "
+				 "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, so "
+				 "no other process can have it; make it with "
+				 "that, or allocate from the broker",
+				 address);
+	return 0;
+}
+
+int vmm_export(CUdeviceptr address, int *ret_fd, struct error *err)
+{
+	CUmemGenericAllocationHandle handle;
+	CUresult result;
+	int fd, r;
+
+	result = cu.MemRetainAllocationHandle(&handle,
+					      (void *)(uintptr_t)address);
+	if (result != CUDA_SUCCESS)
+		return error_set(err, -EOPNOTSUPP,
+				 "the memory at 0x%llx is neither of "
+				 "cudaMalloc() nor of virtual memory "
+				 "management, but of a pool perhaps "
+				 "(cudaMallocAsync()): it cannot be shared; "
+				 "allocate from the broker, or copy it there",
+				 address);
+	r = check_exportable(handle, address, err);
+	if (r == 0)
+		r = driver_error(
+			err,
+			cu.MemExportToShareableHandle(
+				&fd, handle,
+				CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+			"export the memory at 0x%llx", address);
+	(void)cu.MemRelease(handle);
+	if (r < 0)
+		return r;
+	/* The driver promises nothing about it. */
+	(void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+	*ret_fd = fd;
+	return 0;
+}
+
 static CUresult set_access(const struct vmm_mapping *mapping, bool is_writable)
 {
 	const CUmemAccessDesc access = {

@@ -38,6 +38,12 @@ int vmm_create(const struct device *device, uint64_t size,
 int vmm_check(const struct device *device, int fd, uint64_t size,
 	      struct error *err);
 
+/*
+ * Give an fd (the caller's) of the memory that is mapped at `address`, whoever
+ * made it. -EOPNOTSUPP: it is of another kind, or was made so that it has none.
+ */
+int vmm_export(CUdeviceptr address, int *ret_fd, struct error *err);
+
 struct vmm_mapping {
 	const struct device *device;
 	CUdeviceptr address; /* 0: none */

@@ -52,6 +52,9 @@ static const char *const kind_names[MESSAGE_MAX + 1] = {
 	[MESSAGE_GROUP_PLAN] = "group_plan",
 	[MESSAGE_TIMELINES] = "timelines",
 	[MESSAGE_COMM_FAIL] = "comm_fail",
+	[MESSAGE_SHARE] = "share",
+	[MESSAGE_UNSHARE] = "unshare",
+	[MESSAGE_ORDERED] = "ordered",
 };
 
 static bool is_kind(uint16_t kind)
@@ -259,7 +262,7 @@ int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
 	assert(kind == MESSAGE_ALLOC || kind == MESSAGE_GET ||
 	       kind == MESSAGE_REDEEM || kind == MESSAGE_BUNDLE_GET ||
 	       kind == MESSAGE_GROUP || kind == MESSAGE_INPUT ||
-	       kind == MESSAGE_WAIT);
+	       kind == MESSAGE_WAIT || kind == MESSAGE_SHARE);
 	r = encode(&reply_codecs[MESSAGE_CHUNK], &reply, FRAME_MAX_BODY,
 		   ret_bytes, ret_size, err);
 	if (r < 0)

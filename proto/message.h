@@ -14,8 +14,8 @@
  * or reply_deinit(). Encoding borrows everything.
  */
 #pragma once
-#include "proto/device_uuid.h"
-#include "proto/tensor.h"
+#include "proto/message_collective.h"
+#include "proto/message_part.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,29 +25,6 @@ struct error;
 /* Major: different means no talk. Minor: additions only. */
 #define PROTOCOL_MAJOR 1
 #define PROTOCOL_MINOR 0
-
-/* Per batch: so that every reply to a batch fits a frame. */
-#define MESSAGE_MAX_ITEMS 256
-/* Members of a bundle: places in one manifest. */
-#define MESSAGE_MAX_PLACES 131072
-/* Entries of the state table's chunk list, see shm/table.h. */
-#define MESSAGE_MAX_CHUNKS 1024
-/* Timelines of a session, see shm/timeline.h; the first is 1. */
-#define MESSAGE_MAX_TIMELINES 64
-/* Bytes of a command, a version, the name of a status value. */
-#define MESSAGE_MAX_TEXT 255
-#define MESSAGE_MAX_NOTE 4095
-/* Times to live: far beyond any use, and a deadline never overflows. */
-#define MESSAGE_MAX_TTL_MS (UINT64_C(1) << 52)
-/* Ranks of a communicator, parameters of a group, caps of its policy. */
-#define MESSAGE_MAX_RANKS 64
-/* Ranks of a communicator on devices, over all nodes. */
-#define MESSAGE_MAX_WORLD    4096
-#define MESSAGE_NCCL_ID_SIZE 128
-#define MESSAGE_MAX_PARAMS   1024
-#define MESSAGE_MAX_CAPS     16
-#define TOKEN_SIZE           16
-#define TICKET_SIZE          16
 
 enum message_kind {
 	MESSAGE_HELLO = 1,
@@ -85,59 +62,14 @@ enum message_kind {
 	MESSAGE_GROUP_PLAN = 33,
 	MESSAGE_TIMELINES = 34,
 	MESSAGE_COMM_FAIL = 35,
-	MESSAGE_MAX = 35
+	MESSAGE_SHARE = 36,
+	MESSAGE_UNSHARE = 37,
+	MESSAGE_ORDERED = 38,
+	MESSAGE_MAX = 38
 };
 
 /* "get", "publish", ...; "?" for an unknown kind. */
 const char *message_kind_name(uint16_t kind);
-
-/* --- parts ------------------------------------------------------------ */
-
-/* One version of one tensor. */
-struct slot_ref {
-	uint32_t slot;
-	uint64_t generation;
-};
-
-/* When a tensor on a device is written: once this counter has this value. */
-struct tensor_order {
-	uint64_t session;  /* whose timeline; 0: it is written */
-	uint32_t timeline; /* below MESSAGE_MAX_TIMELINES; 0 if session is */
-	uint64_t value;    /* above 0 and below TIMELINE_POISON; 0 likewise */
-};
-
-/* Where a tensor lies and what it is: all a client needs to use it. */
-struct tensor_place {
-	struct slot_ref ref;
-	uint32_t chunk;   /* id, never used again */
-	uint64_t offset;  /* of the first element in the chunk, bytes */
-	uint64_t size;    /* bytes of the view */
-	uint64_t version; /* of the name; 0 if it has none */
-	struct tensor_type type;
-	const char *name; /* "" if it has none; replies to get and redeem leave
-			     it out: whoever asked by name knows it */
-	struct tensor_order order;
-	bool is_tainted; /* its writer died before the work was done */
-};
-
-/* A chunk whose fd travels with this reply, in the order of the fds. */
-struct chunk_ref {
-	uint32_t chunk;
-	uint32_t index; /* its entry in the state table's chunk list */
-	uint64_t size;  /* bytes */
-	bool is_writable;
-	struct device_uuid device; /* not of the host: the fd is an export of
-				      device memory, and whoever may not write
-				      is only asked to map it read-only */
-};
-
-/* Access class as with files. */
-struct access_class {
-	uint32_t uid;  /* ignored in requests: the peer's */
-	uint32_t gid;  /* GID_DEFAULT: the peer's primary group */
-	uint32_t mode; /* permission bits 0600..0666; 0 means 0600 */
-};
-#define GID_DEFAULT 0xffffffffu
 
 /* --- requests ---------------------------------------------------------- */
 
@@ -172,6 +104,34 @@ struct alloc_request {
 	struct device_uuid device; /* likewise ignored */
 };
 
+struct share_item {
+	struct tensor_type type;
+	uint64_t offset; /* from the allocation's start; a multiple of the
+			    dtype's size */
+};
+
+/*
+ * Tensors over one allocation of device memory that the caller has already:
+ * answered as alloc is. The memory is that of the fd that comes along, or of
+ * the handle.
+ */
+struct share_request {
+	struct device_uuid device; /* not the host */
+	struct access_class access;
+	bool has_handle;
+	uint8_t handle[MESSAGE_HANDLE_SIZE];
+	uint64_t size; /* bytes of the whole allocation */
+	uint32_t n_items;
+	struct share_item *items; /* may overlap */
+};
+
+/* Parks until nobody uses a tensor that this session shared; no body. Done at
+ * once if it is gone already, so it may be repeated. */
+struct unshare_request {
+	struct slot_ref ref;
+	int32_t timeout_ms; /* 0: do not wait; -1: for ever */
+};
+
 enum publish_flags {
 	PUBLISH_REPLACE = 1,    /* the name may exist: its slot is let go */
 	PUBLISH_EVICTABLE = 2,  /* may be evicted when room is needed */
@@ -186,6 +146,8 @@ struct publish_item {
 	uint64_t ttl_ms;   /* the name ends after this; 0: never */
 	uint32_t timeline; /* of this session: the writer's work is done when */
 	uint64_t value;    /* it has this value; both 0: it is done */
+	const uint8_t *event; /* or when this is: the handle of an interprocess
+				 event, MESSAGE_HANDLE_SIZE bytes; NULL: none */
 };
 
 struct publish_request {
@@ -280,7 +242,8 @@ struct clients_request {
  * The file with a session's timelines (shm/timeline.h), which comes along as
  * an fd. One's own is writable, and made when it is first asked for. Another's
  * is for who has to wait for it, so the request names a tensor that is held
- * and that this session's timeline orders.
+ * and that this session orders; if it does so by an event, the answer has the
+ * event's handle instead.
  */
 struct timelines_request {
 	uint64_t session; /* 0: one's own */
@@ -288,138 +251,17 @@ struct timelines_request {
 	bool wants_writable; /* another's: only for the same uid */
 };
 
-/* --- collectives: requests ----------------------------------------------- */
-
-enum comm_limiter {
-	COMM_LIMITER_WINDOW = 0,
-	COMM_LIMITER_FAITHFUL = 1,
+/* The event of that number (a handle's `generation`), by which the session
+ * ordered the tensor, is done. */
+struct ordered_item {
+	struct slot_ref ref;
+	uint64_t event;
 };
 
-/* Answered when all ranks have joined: struct comm_reply. */
-struct comm_join_request {
-	const char *name;
-	struct access_class access; /* of the groups' memory */
-	uint32_t n_ranks;           /* 1 to MESSAGE_MAX_RANKS; on devices to
-				       MESSAGE_MAX_WORLD */
-	uint32_t rank;              /* below n_ranks */
-	uint32_t n_shards;    /* divides n_ranks; decoding makes 0 n_ranks */
-	int32_t timeout_ms;   /* > 0: how long others may be late, here and in
-				 every collective */
-	uint64_t ttl_ms;      /* > 0: groups are kept this long without ranks */
-	uint32_t limiter;     /* enum comm_limiter */
-	uint32_t limit;       /* groups unsharded at a time; 0: 2 */
-	uint64_t limit_bytes; /* and their bytes; 0: no limit */
-	uint32_t n_inputs; /* gradient inputs a rank may have at a time; >= 1 */
-	struct device_uuid device; /* of this rank; the host: what follows is 0
-				    */
-	uint32_t n_local; /* of the ranks, on this node: 1 to MESSAGE_MAX_RANKS;
-			     decoding makes 0 n_ranks */
-	bool has_nccl_id;
-	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
-};
-
-struct comm_leave_request {
-	uint64_t comm;
-};
-
-/* The rank tells why the communicator cannot go on: its engine says so. */
-struct comm_fail_request {
-	uint64_t comm;
-	const char *sentence; /* at most MESSAGE_MAX_TEXT */
-};
-
-/* The groups end: names nobody is in. */
-struct comm_remove_request {
-	const char *name;
-};
-
-struct group_param {
-	const char *name;
-	struct tensor_type type; /* contiguous */
-	int32_t shard_dim;
-	bool is_frozen;
-};
-
-/* Answered when all ranks have registered the same: struct group_reply. */
-struct group_request {
-	uint64_t comm;
-	const char *name;
-	uint32_t param_dtype, reduce_dtype; /* 0: as it is */
-	uint32_t layout; /* 0 or 1: enum plan_layout of the broker */
-	bool stays_unsharded;
-	uint32_t n_gather_caps, n_reduce_caps;
-	double *gather_caps_mb, *reduce_caps_mb; /* form is checked only */
-	uint32_t n_params;                       /* >= 1 */
-	struct group_param *params;
-};
-
-/* unshard: struct work_reply */
-struct unshard_request {
-	uint64_t group;
-};
-
-/* No body. */
-struct reshard_request {
-	uint64_t group;
-	uint32_t n_mesh; /* ranks of the smaller mesh that keeps it; 0: whole */
-};
-
-/* Parks until the rank may have one more input and there is room: places_reply
- * with one place, to be written. */
-struct input_request {
-	uint64_t group;
-	int32_t timeout_ms;
-};
-
-enum reduce_flags {
-	REDUCE_ACCUMULATE = 1,
-	REDUCE_NO_ALL_REDUCE = 2, /* replicas: keep the sums for later */
-	REDUCE_FORCE_SUM = 4,
-};
-
-/* work_reply. The input belongs to the broker then. */
-struct reduce_request {
-	uint64_t group;
-	struct slot_ref input; /* of a MESSAGE_INPUT */
-	uint32_t flags;        /* enum reduce_flags */
-	bool has_factor;
-	double factor;
-};
-
-/* work_reply: the sequence is the step */
-struct commit_request {
-	uint64_t comm;
-	uint64_t step; /* > 0, above the last */
-};
-
-enum work_kind {
-	WORK_UNSHARD = 1,
-	WORK_REDUCE = 2,
-	WORK_COMMIT = 3, /* group: 0 */
-};
-
-/* Parks until the work is done: places_reply; for an unshard it has one place,
- * the whole parameters, with a hold. */
-struct wait_request {
-	uint64_t comm;
-	uint64_t group;
-	uint32_t kind;     /* enum work_kind */
-	uint64_t sequence; /* of an unshard also 0: the one that is open */
-	int32_t timeout_ms;
-};
-
-struct comms_request {
-	uint64_t cursor;
-};
-
-struct groups_request {
-	const char *comm; /* name; "": of all */
-	uint64_t cursor;
-};
-
-struct group_plan_request {
-	const char *comm, *group; /* names */
-	uint64_t cursor;
+/* No body. What is not ordered so, or not any more, is passed over. */
+struct ordered_request {
+	uint32_t n_items;
+	struct ordered_item *items;
 };
 
 struct request {
@@ -442,6 +284,9 @@ struct request {
 		struct who_request who;
 		struct clients_request clients;
 		struct timelines_request timelines;
+		struct share_request share;
+		struct unshare_request unshare;
+		struct ordered_request ordered;
 		struct comm_join_request comm_join;
 		struct comm_leave_request comm_leave;
 		struct comm_fail_request comm_fail;
@@ -477,8 +322,8 @@ struct hello_reply {
 };
 
 /*
- * alloc, get, redeem: one place per item, in order. `chunks` describes the
- * fds that came along; a place whose chunk the client does not know and did
+ * alloc, share, get, redeem: one place per item, in order. `chunks` describes
+ * the fds that came along; a place whose chunk the client does not know and did
  * not get is fetched by a chunk request.
  */
 struct places_reply {
@@ -524,6 +369,14 @@ struct bundle_get_reply {
 	struct chunk_ref *chunks;
 };
 
+/* Memory that a process shared; the broker's own is SHARE_NONE. */
+enum share_kind {
+	SHARE_NONE = 0,
+	SHARE_DONATED = 1, /* by fd: it outlives the process */
+	SHARE_LEGACY = 2,  /* by handle: it does not */
+	SHARE_MAX = 2
+};
+
 struct list_item {
 	struct tensor_place place;
 	struct access_class access;
@@ -534,6 +387,7 @@ struct list_item {
 	uint32_t flags;       /* enum publish_flags */
 	uint64_t bundle;      /* 0: none */
 	struct device_uuid device;
+	uint32_t shared; /* enum share_kind */
 };
 
 struct list_reply {
@@ -595,113 +449,8 @@ struct status_reply {
 /* timelines */
 struct timelines_reply {
 	uint64_t session; /* whose they are */
-};
-
-/* --- collectives: replies ------------------------------------------------ */
-
-struct comm_reply {
-	uint64_t comm;    /* this run of it; never used again */
-	uint64_t step;    /* last committed; 0: none */
-	bool has_nccl_id; /* on devices */
-	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
-};
-
-/* The shards of both sides; gradients; on devices partial sums. */
-#define GROUP_REPLY_PLACES 4
-
-/* One parameter, for the rank that asked. Offsets are bytes. */
-struct group_entry {
-	uint32_t full_dtype;
-	uint32_t shard_dim;
-	int64_t shard_size;    /* of the dimension, in this rank's shard */
-	uint64_t shard_offset; /* of the shard, in both `shards` places */
-	uint64_t full_offset;  /* of the parameter, in what an unshard gives */
-	uint64_t input_offset; /* of the gradient, in an input */
-	uint64_t grad_offset;  /* of the reduced gradient, in `grads` */
-};
-
-struct group_reply {
-	uint64_t group; /* never used again */
-	uint64_t hash;  /* of the plan */
-	uint64_t step;  /* 0: nothing of it was committed yet */
-	uint32_t side;  /* which of the first two places is committed */
-	/* both shards, then the grads unless all is frozen; one hold each */
-	uint32_t n_places; /* 2 to GROUP_REPLY_PLACES */
-	struct tensor_place places[GROUP_REPLY_PLACES];
-	uint32_t n_entries; /* in the order of the parameters */
-	struct group_entry *entries;
-	uint32_t n_chunks;
-	struct chunk_ref *chunks;
-};
-
-struct work_reply {
-	uint64_t sequence;
-};
-
-enum comm_state {
-	COMM_KEPT = 1,    /* nobody is in it; its groups are kept */
-	COMM_JOINING = 2, /* not all ranks are there yet */
-	COMM_RUNNING = 3,
-	COMM_FAILED = 4, /* survivors have not left yet */
-};
-
-struct comm_item {
-	const char *name;
-	uint64_t comm; /* 0: COMM_KEPT */
-	uint32_t uid;
-	uint32_t state; /* enum comm_state */
-	uint32_t n_ranks, n_shards, n_joined, n_groups;
-	uint64_t step;
-	uint64_t n_bytes;     /* kept shards */
-	uint64_t ttl_left_ms; /* COMM_KEPT */
-	uint32_t n_in_flight; /* unshards; and those that wait for the limiter
-			       */
-	uint32_t n_limited;
-	uint64_t bytes_in_flight;
-	const char *note; /* "", or why it failed */
-};
-
-struct comms_reply {
-	uint32_t n_items;
-	struct comm_item *items;
-	uint64_t next_cursor;
-};
-
-struct group_item {
-	const char *comm, *name;
-	uint32_t n_params, n_gather_buckets, n_reduce_buckets;
-	uint64_t step, hash;
-	uint64_t shards_bytes; /* both versions, all ranks */
-	uint64_t full_bytes;   /* 0: in place */
-	bool is_unsharded;
-	uint64_t n_gathers, n_reductions;
-};
-
-struct groups_reply {
-	uint32_t n_items;
-	struct group_item *items;
-	uint64_t next_cursor;
-};
-
-/* The plan's entries, of rank 0 where it matters; see broker/collective. */
-struct plan_item {
-	const char *name;
-	struct tensor_type type;
-	uint32_t shard_dim;
-	uint32_t full_dtype, reduce_dtype;     /* 0: frozen */
-	uint32_t gather_bucket, reduce_bucket; /* UINT32_MAX: frozen */
-	uint64_t shard_offset, shard_stride, full_offset, input_offset,
-		grad_offset;
-	uint64_t chunk_bytes;
-};
-
-struct group_plan_reply {
-	uint64_t hash;
-	uint32_t n_shards, n_replicas, layout;
-	bool is_in_place;
-	uint32_t n_items;
-	struct plan_item *items;
-	uint64_t next_cursor;
+	bool has_event;   /* no fd, but the handle of an event */
+	uint8_t event[MESSAGE_HANDLE_SIZE];
 };
 
 struct reply {
@@ -711,7 +460,7 @@ struct reply {
 	union {
 		struct hello_reply hello;
 		struct places_reply
-			places; /* alloc, get, redeem, input, wait */
+			places; /* alloc, share, get, redeem, input, wait */
 		struct chunks_reply chunks;
 		struct versions_reply versions; /* publish */
 		struct ticket_reply ticket;

@@ -41,6 +41,8 @@ static void *build_comm_join(const void *message, struct pb_arena *arena)
 	pb->n_local = from->n_local;
 	if (from->has_nccl_id)
 		pb->nccl_id = bytes_from_nccl_id(from->nccl_id);
+	pb->home = from->home;
+	pb->memory = from->memory;
 	return pb;
 }
 
@@ -87,7 +89,30 @@ static int take_node(const Fsdp__CommJoinRequest *pb,
 				 "on host memory all ranks are on one node, "
 				 "and there is no NCCL; give each rank a "
 				 "device");
+	if (pb->home > COMM_HOME_WORKER)
+		return error_set(err, -EINVAL, "there is no home %u", pb->home);
+	if (is_host && pb->home != COMM_HOME_RANK)
+		return error_set(err, -EINVAL,
+				 "a home is chosen on devices only; host "
+				 "memory always is fsdp-worker's");
+	to->home = pb->home;
 	return nccl_id_take(pb->nccl_id, &to->has_nccl_id, to->nccl_id, err);
+}
+
+static int take_memory(const Fsdp__CommJoinRequest *pb,
+		       struct comm_join_request *to, struct error *err)
+{
+	if (pb->memory > COMM_MEMORY_REGISTERED)
+		return error_set(err, -EINVAL, "there is no kind of memory %u",
+				 pb->memory);
+	if (pb->memory != COMM_MEMORY_DEFAULT &&
+	    (device_uuid_is_host(&to->device) || to->home != COMM_HOME_RANK))
+		return error_set(err, -EINVAL,
+				 "only ranks on devices that do the work "
+				 "themselves can register memory with NCCL; "
+				 "leave the kind of memory out");
+	to->memory = pb->memory;
+	return 0;
 }
 
 static int take_limits(const Fsdp__CommJoinRequest *pb,
@@ -139,6 +164,9 @@ static int take_comm_join(const void *body, struct room *room, void *ret,
 	if (r < 0)
 		return r;
 	r = take_node(pb, to, err);
+	if (r < 0)
+		return r;
+	r = take_memory(pb, to, err);
 	if (r < 0)
 		return r;
 	r = take_limits(pb, to, err);
@@ -254,6 +282,7 @@ static void *build_group(const void *message, struct pb_arena *arena)
 	pb->reduce_dtype = from->reduce_dtype;
 	pb->layout = from->layout;
 	pb->stays_unsharded = from->stays_unsharded;
+	pb->is_offloaded = from->is_offloaded;
 	pb->n_gather_caps_mb = from->n_gather_caps;
 	pb->gather_caps_mb = from->gather_caps_mb;
 	pb->n_reduce_caps_mb = from->n_reduce_caps;
@@ -309,6 +338,7 @@ static int take_policy(const Fsdp__GroupRequest *pb, struct group_request *to,
 				 MESSAGE_MAX_CAPS);
 	to->layout = pb->layout;
 	to->stays_unsharded = pb->stays_unsharded;
+	to->is_offloaded = pb->is_offloaded;
 	return 0;
 }
 

@@ -282,6 +282,9 @@ static void build_comm_item(const struct comm_item *from, Fsdp__CommItem *pb)
 	pb->n_limited = from->n_limited;
 	pb->bytes_in_flight = from->bytes_in_flight;
 	pb->note = bytes_from_text(from->note);
+	pb->n_local = from->n_local;
+	pb->is_on_devices = from->is_on_devices;
+	pb->home = from->home;
 }
 
 static void *build_comms(const void *message, struct pb_arena *arena)
@@ -320,6 +323,9 @@ static void take_comm_numbers(const Fsdp__CommItem *pb, struct comm_item *to)
 	to->n_in_flight = pb->n_in_flight;
 	to->n_limited = pb->n_limited;
 	to->bytes_in_flight = pb->bytes_in_flight;
+	to->n_local = pb->n_local;
+	to->is_on_devices = pb->is_on_devices;
+	to->home = pb->home;
 }
 
 static int take_comm_item(const Fsdp__CommItem *pb, struct room *room,
@@ -337,6 +343,8 @@ static int take_comm_item(const Fsdp__CommItem *pb, struct room *room,
 		return error_set(err, -EPROTO,
 				 "%u ranks of %u shards cannot be", pb->n_ranks,
 				 pb->n_shards);
+	if (pb->home > COMM_HOME_WORKER)
+		return error_set(err, -EPROTO, "there is no home %u", pb->home);
 	take_comm_numbers(pb, to);
 	return text_take(pb->note, MESSAGE_MAX_NOTE, "note", room, &to->note,
 			 err);

@@ -338,6 +338,21 @@ int nccl_id_take(ProtobufCBinaryData bytes, bool *ret_has, uint8_t *ret,
 			     : 0;
 }
 
+ProtobufCBinaryData bytes_from_handle(const uint8_t *handle)
+{
+	return (ProtobufCBinaryData){MESSAGE_HANDLE_SIZE,
+				     (uint8_t *)(uintptr_t)handle};
+}
+
+int handle_take(ProtobufCBinaryData bytes, bool *ret_has, uint8_t *ret,
+		struct error *err)
+{
+	*ret_has = bytes.len > 0;
+	return bytes.len > 0 ? secret_take(bytes, MESSAGE_HANDLE_SIZE,
+					   "IPC handle", ret, err)
+			     : 0;
+}
+
 int order_check(uint32_t timeline, uint64_t value, struct error *err)
 {
 	if (timeline == 0 && value == 0)
@@ -350,6 +365,16 @@ int order_check(uint32_t timeline, uint64_t value, struct error *err)
 				 "timelines are 1 to %d, and values from 1 to "
 				 "below 2^63 - 1",
 				 value, timeline, MESSAGE_MAX_TIMELINES - 1);
+	return 0;
+}
+
+int event_check(uint64_t number, struct error *err)
+{
+	if (number == 0 || number >= INT64_MAX)
+		return error_set(err, -EINVAL,
+				 "%" PRIu64 " is no number of an event; they "
+				 "are from 1 to below 2^63 - 1",
+				 number);
 	return 0;
 }
 

@@ -101,8 +101,15 @@ ProtobufCBinaryData bytes_from_nccl_id(const uint8_t *id);
 /* None, or one. */
 int nccl_id_take(ProtobufCBinaryData bytes, bool *ret_has, uint8_t *ret,
 		 struct error *err);
+/* Borrows. */
+ProtobufCBinaryData bytes_from_handle(const uint8_t *handle);
+/* None, or one of that size; what is in it others judge. */
+int handle_take(ProtobufCBinaryData bytes, bool *ret_has, uint8_t *ret,
+		struct error *err);
 /* Both 0, or a value that a timeline can have. */
 int order_check(uint32_t timeline, uint64_t value, struct error *err);
+/* The number of an event. */
+int event_check(uint64_t number, struct error *err);
 /* Exactly `size` bytes, such as a token. */
 int secret_take(ProtobufCBinaryData bytes, size_t size, const char *what,
 		uint8_t *ret, struct error *err);
@@ -196,6 +203,16 @@ extern const struct codec request_codecs[MESSAGE_MAX + 1];
 extern const struct codec collective_request_codecs[MESSAGE_MAX + 1];
 extern const struct codec reply_codecs[MESSAGE_MAX + 1];
 extern const struct codec collective_reply_codecs[MESSAGE_MAX + 1];
+/* Of request_codecs, in message_alloc.c. */
+void *build_alloc(const void *message, struct pb_arena *arena);
+int take_alloc(const void *body, struct room *room, void *ret,
+	       struct error *err);
+void *build_share(const void *message, struct pb_arena *arena);
+int take_share(const void *body, struct room *room, void *ret,
+	       struct error *err);
+void *build_unshare(const void *message, struct pb_arena *arena);
+int take_unshare(const void *body, struct room *room, void *ret,
+		 struct error *err);
 /* Replies with a negative code. */
 extern const struct codec error_codec;
 /* A places_reply, for encoding a bundle's manifest. */

@@ -275,6 +275,8 @@ static int take_order(const Fsdp__Places *pb, size_t i,
 				 pb->value[i], pb->timeline_session[i]);
 	*ret = (struct tensor_order){pb->timeline_session[i], pb->timeline[i],
 				     pb->value[i]};
+	if (ret->session && !ret->timeline)
+		return event_check(ret->value, err);
 	return order_check(ret->timeline, ret->value, err);
 }
 
@@ -367,6 +369,8 @@ Fsdp__ChunkRef **chunks_build(const struct chunk_ref *chunks, size_t n,
 		pb[i]->size = chunks[i].size;
 		pb[i]->is_writable = chunks[i].is_writable;
 		pb[i]->device = bytes_from_device(&chunks[i].device);
+		if (chunks[i].has_handle)
+			pb[i]->handle = bytes_from_handle(chunks[i].handle);
 	}
 	return pb;
 }
@@ -400,8 +404,15 @@ int chunks_take(size_t n, Fsdp__ChunkRef *const *pb, struct chunk_ref *ret,
 					    .size = pb[i]->size,
 					    .is_writable = pb[i]->is_writable};
 		r = device_take(pb[i]->device, &ret[i].device, err);
+		if (r == 0)
+			r = handle_take(pb[i]->handle, &ret[i].has_handle,
+					ret[i].handle, err);
 		if (r < 0)
 			return r;
+		if (ret[i].has_handle && device_uuid_is_host(&ret[i].device))
+			return error_set(err, -EPROTO,
+					 "chunk %u has a handle and no device",
+					 pb[i]->chunk);
 	}
 	return 0;
 }

@@ -310,6 +310,7 @@ static void build_list_item(const struct list_item *from, Fsdp__ListItem *pb)
 	pb->flags = from->flags;
 	pb->bundle = from->bundle;
 	pb->device = bytes_from_device(&from->device);
+	pb->shared = from->shared;
 }
 
 static void *build_list(const void *message, struct pb_arena *arena)
@@ -358,6 +359,11 @@ static int take_list_item(const Fsdp__ListItem *pb, struct list_item *to,
 	r = device_take(pb->device, &to->device, err);
 	if (r < 0)
 		return r;
+	if (pb->shared > SHARE_MAX)
+		return error_set(err, -EPROTO,
+				 "there is no kind %u of shared memory",
+				 pb->shared);
+	to->shared = pb->shared;
 	return flags_take(pb->flags, PUBLISH_ALL, &to->flags, err);
 }
 
@@ -604,8 +610,11 @@ static void *build_timelines(const void *message, struct pb_arena *arena)
 	Fsdp__TimelinesReply *pb =
 		pb_arena_message(arena, &fsdp__timelines_reply__descriptor);
 
-	if (pb)
-		pb->session = from->timelines.session;
+	if (!pb)
+		return NULL;
+	pb->session = from->timelines.session;
+	if (from->timelines.has_event)
+		pb->event = bytes_from_handle(from->timelines.event);
 	return pb;
 }
 
@@ -613,12 +622,13 @@ static int take_timelines(const void *body, struct room *room, void *ret,
 			  struct error *err)
 {
 	const Fsdp__TimelinesReply *pb = body;
+	struct timelines_reply *to = &((struct reply *)ret)->timelines;
 
 	(void)room;
 	if (pb->session == 0)
 		return error_set(err, -EPROTO, "it does not say whose");
-	((struct reply *)ret)->timelines.session = pb->session;
-	return 0;
+	to->session = pb->session;
+	return handle_take(pb->event, &to->has_event, to->event, err);
 }
 
 #define EMPTY                                                                  \
@@ -652,8 +662,11 @@ const struct codec reply_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_CLIENTS] = CODEC(clients),
 	[MESSAGE_STATUS] = CODEC(status),
 	[MESSAGE_TIMELINES] = CODEC(timelines),
+	[MESSAGE_ORDERED] = EMPTY,
 	[MESSAGE_INPUT] = CODEC(places),
 	[MESSAGE_WAIT] = CODEC(places),
+	[MESSAGE_SHARE] = CODEC(places),
+	[MESSAGE_UNSHARE] = EMPTY,
 };
 
 const struct codec error_codec = {&fsdp__error__descriptor, build_error,

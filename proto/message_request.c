@@ -1,6 +1,6 @@
 /*
  * Every request, to protobuf and back; both directions of one message stand
- * side by side.
+ * side by side. Those that make tensors are in message_alloc.c.
  *
  * The build functions borrow from the request, the take functions check all
  * that can be checked without knowing the broker's state.
@@ -77,132 +77,6 @@ static int take_challenge(const void *body, struct room *room, void *ret,
 	return 0;
 }
 
-static void build_alloc_item(const struct alloc_item *from, Fsdp__AllocItem *pb)
-{
-	pb->dtype = from->type.dtype;
-	pb->n_shape = from->type.n_dims;
-	pb->shape = (int64_t *)(uintptr_t)from->type.shape;
-	if (!tensor_type_is_contiguous(&from->type)) {
-		pb->n_strides = from->type.n_dims;
-		pb->strides = (int64_t *)(uintptr_t)from->type.strides;
-	}
-	if (from->is_view) {
-		pb->is_view = true;
-		pb->base_slot = from->base.slot;
-		pb->base_generation = from->base.generation;
-		pb->base_offset = from->base_offset;
-	}
-	pb->name = bytes_from_text(from->name);
-}
-
-static void *build_alloc(const void *message, struct pb_arena *arena)
-{
-	const struct alloc_request *from =
-		&((const struct request *)message)->alloc;
-	Fsdp__AllocRequest *pb =
-		pb_arena_message(arena, &fsdp__alloc_request__descriptor);
-
-	if (!pb)
-		return NULL;
-	pb->gid = from->access.gid;
-	pb->mode = from->access.mode;
-	pb->bundle = from->bundle;
-	pb->timeout_ms = from->timeout_ms;
-	pb->device = bytes_from_device(&from->device);
-	pb->n_items = from->n_items;
-	pb->items = pb_arena_messages(arena, &fsdp__alloc_item__descriptor,
-				      from->n_items);
-	if (!pb->items)
-		return NULL;
-	for (uint32_t i = 0; i < from->n_items; i++)
-		build_alloc_item(&from->items[i], pb->items[i]);
-	return pb;
-}
-
-static int take_alloc_base(const Fsdp__AllocItem *pb, struct alloc_item *to,
-			   struct error *err)
-{
-	int r;
-
-	to->is_view = pb->is_view;
-	if (!pb->is_view) {
-		if (tensor_type_is_contiguous(&to->type))
-			return 0;
-		return error_set(err, -EINVAL,
-				 "a tensor with memory of its own is "
-				 "contiguous; only views have other strides");
-	}
-	r = ref_take(pb->base_slot, pb->base_generation, &to->base, err);
-	if (r < 0)
-		return r;
-	return size_take(pb->base_offset, "offset of a view", &to->base_offset,
-			 err);
-}
-
-static int take_alloc_item(const Fsdp__AllocItem *pb, bool is_in_bundle,
-			   struct room *room, struct alloc_item *to,
-			   struct error *err)
-{
-	uint64_t span;
-	int r;
-
-	if (pb->n_strides != 0 && pb->n_strides != pb->n_shape)
-		return error_set(err, -EINVAL, "%zu strides for %zu dimensions",
-				 pb->n_strides, pb->n_shape);
-	r = type_take(pb->dtype, pb->n_shape, pb->shape,
-		      pb->n_strides ? pb->strides : NULL, &to->type, &span,
-		      err);
-	if (r < 0)
-		return r;
-	r = take_alloc_base(pb, to, err);
-	if (r < 0)
-		return r;
-	if (is_in_bundle)
-		return name_take(pb->name, NAME_OF_TENSOR, room, &to->name,
-				 err);
-	if (pb->name.len > 0)
-		return error_set(err, -EINVAL,
-				 "only members of bundles are named when they "
-				 "are allocated; publish gives other names");
-	to->name = "";
-	return 0;
-}
-
-static int take_alloc(const void *body, struct room *room, void *ret,
-		      struct error *err)
-{
-	const Fsdp__AllocRequest *pb = body;
-	struct alloc_request *to = &((struct request *)ret)->alloc;
-	size_t size = pb->n_items * sizeof(*to->items);
-	int r = count_check(pb->n_items, MESSAGE_MAX_ITEMS, "tensors", err);
-
-	if (r < 0)
-		return r;
-	r = access_take(0, pb->gid, pb->mode, &to->access, err);
-	if (r < 0)
-		return r;
-	r = timeout_take(pb->timeout_ms, &to->timeout_ms, err);
-	if (r < 0)
-		return r;
-	r = device_take(pb->device, &to->device, err);
-	if (r < 0)
-		return r;
-	r = room_open(room, size, pb->n_items, err);
-	if (r < 0)
-		return r;
-	to->bundle = pb->bundle;
-	to->n_items = (uint32_t)pb->n_items;
-	to->items = room_array(room, size);
-	memset(to->items, 0, size);
-	for (size_t i = 0; i < pb->n_items; i++) {
-		r = take_alloc_item(pb->items[i], pb->bundle != 0, room,
-				    &to->items[i], err);
-		if (r < 0)
-			return error_wrap(err, r, "tensor %zu", i);
-	}
-	return 0;
-}
-
 static void *build_publish(const void *message, struct pb_arena *arena)
 {
 	const struct publish_request *from =
@@ -225,8 +99,32 @@ static void *build_publish(const void *message, struct pb_arena *arena)
 		pb->items[i]->ttl_ms = from->items[i].ttl_ms;
 		pb->items[i]->timeline = from->items[i].timeline;
 		pb->items[i]->value = from->items[i].value;
+		if (from->items[i].event)
+			pb->items[i]->event =
+				bytes_from_handle(from->items[i].event);
 	}
 	return pb;
+}
+
+/* When it is written: by a timeline or by an event. */
+static int take_publish_order(const Fsdp__PublishItem *pb, struct room *room,
+			      struct publish_item *to, struct error *err)
+{
+	bool has_event;
+	uint8_t event[MESSAGE_HANDLE_SIZE];
+	int r = handle_take(pb->event, &has_event, event, err);
+
+	if (r < 0)
+		return r;
+	if (has_event && (pb->timeline || pb->value))
+		return error_set(err, -EINVAL,
+				 "it is ordered by a timeline and by an event; "
+				 "one of them it can be");
+	to->event = has_event ? (uint8_t *)room_text(room, event, sizeof(event))
+			      : NULL;
+	to->timeline = pb->timeline;
+	to->value = pb->value;
+	return order_check(pb->timeline, pb->value, err);
 }
 
 static int take_publish_item(const Fsdp__PublishItem *pb, struct room *room,
@@ -242,9 +140,7 @@ static int take_publish_item(const Fsdp__PublishItem *pb, struct room *room,
 	r = flags_take(pb->flags, PUBLISH_ALL, &to->flags, err);
 	if (r < 0)
 		return r;
-	to->timeline = pb->timeline;
-	to->value = pb->value;
-	r = order_check(pb->timeline, pb->value, err);
+	r = take_publish_order(pb, room, to, err);
 	if (r < 0)
 		return r;
 	return ttl_take(pb->ttl_ms, &to->ttl_ms, err);
@@ -260,7 +156,7 @@ static int take_publish(const void *body, struct room *room, void *ret,
 
 	if (r < 0)
 		return r;
-	r = room_open(room, size, pb->n_items, err);
+	r = room_open(room, size, 2 * pb->n_items, err);
 	if (r < 0)
 		return r;
 	to->n_items = (uint32_t)pb->n_items;
@@ -744,6 +640,62 @@ static int take_timelines(const void *body, struct room *room, void *ret,
 	return ref_take(pb->slot, pb->generation, &to->ref, err);
 }
 
+static void *build_ordered(const void *message, struct pb_arena *arena)
+{
+	const struct ordered_request *from =
+		&((const struct request *)message)->ordered;
+	Fsdp__OrderedRequest *pb =
+		pb_arena_message(arena, &fsdp__ordered_request__descriptor);
+
+	if (!pb)
+		return NULL;
+	pb->n_items = from->n_items;
+	pb->items = pb_arena_messages(arena, &fsdp__ordered_item__descriptor,
+				      from->n_items);
+	if (!pb->items)
+		return NULL;
+	for (uint32_t i = 0; i < from->n_items; i++) {
+		pb->items[i]->slot = from->items[i].ref.slot;
+		pb->items[i]->generation = from->items[i].ref.generation;
+		pb->items[i]->event = from->items[i].event;
+	}
+	return pb;
+}
+
+static int take_ordered_item(const Fsdp__OrderedItem *pb,
+			     struct ordered_item *to, struct error *err)
+{
+	int r = event_check(pb->event, err);
+
+	if (r < 0)
+		return r;
+	to->event = pb->event;
+	return ref_take(pb->slot, pb->generation, &to->ref, err);
+}
+
+static int take_ordered(const void *body, struct room *room, void *ret,
+			struct error *err)
+{
+	const Fsdp__OrderedRequest *pb = body;
+	struct ordered_request *to = &((struct request *)ret)->ordered;
+	size_t size = pb->n_items * sizeof(*to->items);
+	int r = count_check(pb->n_items, MESSAGE_MAX_ITEMS, "tensors", err);
+
+	if (r < 0)
+		return r;
+	r = room_open(room, size, 0, err);
+	if (r < 0)
+		return r;
+	to->n_items = (uint32_t)pb->n_items;
+	to->items = room_array(room, size);
+	for (size_t i = 0; i < pb->n_items; i++) {
+		r = take_ordered_item(pb->items[i], &to->items[i], err);
+		if (r < 0)
+			return error_wrap(err, r, "tensor %zu", i);
+	}
+	return 0;
+}
+
 #define EMPTY                                                                  \
 	{                                                                      \
 		&fsdp__empty__descriptor, NULL, NULL                           \
@@ -775,4 +727,7 @@ const struct codec request_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_CLIENTS] = CODEC(clients),
 	[MESSAGE_STATUS] = EMPTY,
 	[MESSAGE_TIMELINES] = CODEC(timelines),
+	[MESSAGE_SHARE] = CODEC(share),
+	[MESSAGE_UNSHARE] = CODEC(unshare),
+	[MESSAGE_ORDERED] = CODEC(ordered),
 };

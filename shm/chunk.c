@@ -40,6 +40,11 @@ uint64_t chunk_round(uint64_t size)
 	return round_up(size, HUGE_PAGE_SIZE);
 }
 
+uint64_t chunk_page_up(uint64_t size)
+{
+	return round_up(size, SMALL_PAGE_SIZE);
+}
+
 int chunk_create(uint64_t size, bool is_bundle, int *ret_fd, struct error *err)
 {
 	enum memfd_seals seals =

@@ -16,6 +16,9 @@ struct error;
 /* Round up to whole huge pages. */
 uint64_t chunk_round(uint64_t size);
 
+/* Round up to whole pages of the machine: what can be pinned is such. */
+uint64_t chunk_page_up(uint64_t size);
+
 /* A chunk for arenas (`is_bundle` false: fully sealed) or for one bundle
  * (true: F_SEAL_WRITE can still be added). Gives its read-write fd. */
 int chunk_create(uint64_t size, bool is_bundle, int *ret_fd,

@@ -118,6 +118,11 @@ static int check_policy(const struct plan_policy *policy, struct error *err)
 	if (policy->layout != PLAN_IN_PLACE && policy->layout != PLAN_FLAT)
 		return error_set(err, -EINVAL, "there is no layout %d",
 				 (int)policy->layout);
+	if (policy->is_offloaded && !policy->is_per_rank)
+		return error_set(err, -EINVAL,
+				 "the shards are in host memory anyway, as all "
+				 "of this communicator; offload is for those "
+				 "on devices");
 	r = check_caps(policy->gather_caps_mb, policy->n_gather_caps, "gather",
 		       err);
 	if (r < 0)

@@ -77,6 +77,8 @@ struct plan_policy {
 	uint32_t n_gather_caps, n_reduce_caps;
 	bool stays_unsharded; /* a root: not in the limiter's count */
 	bool is_per_rank;     /* on devices */
+	bool is_offloaded;    /* with that: all but whole parameters and inputs
+			       * is in host memory. Nothing lies elsewhere. */
 };
 
 struct plan_entry {

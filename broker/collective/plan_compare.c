@@ -166,6 +166,11 @@ static const char *place_word(bool is_per_rank)
 	return is_per_rank ? "devices" : "host memory";
 }
 
+static const char *offload_word(bool is_offloaded)
+{
+	return is_offloaded ? "in host memory" : "on devices";
+}
+
 static const char *use_word(bool stays_unsharded)
 {
 	return stays_unsharded ? "to stay unsharded" : "to be resharded";
@@ -189,6 +194,10 @@ static int compare_policy(const struct comparison *with,
 	if (r >= 0)
 		r = compare_words(with, "memory", place_word(mine->is_per_rank),
 				  place_word(theirs->is_per_rank));
+	if (r >= 0)
+		r = compare_words(with, "place of the shards",
+				  offload_word(mine->is_offloaded),
+				  offload_word(theirs->is_offloaded));
 	if (r >= 0)
 		r = compare_caps(with, "gather", mine->gather_caps_mb,
 				 mine->n_gather_caps, theirs->gather_caps_mb,

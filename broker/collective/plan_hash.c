@@ -40,6 +40,7 @@ static void put_policy(XXH3_state_t *state, const struct plan_policy *policy)
 	put_caps(state, policy->reduce_caps_mb, policy->n_reduce_caps);
 	put(state, policy->stays_unsharded);
 	put(state, policy->is_per_rank);
+	put(state, policy->is_offloaded);
 }
 
 /* The dimension as it is cut, so that -1 and the last one are the same. */

@@ -11,6 +11,7 @@
 #include "broker/grant.h"
 #include "broker/index.h"
 #include "broker/order.h"
+#include "broker/shared_chunk.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
 #include "proto/error.h"
@@ -40,7 +41,8 @@ struct alloc_plan {
 /* --- checks ------------------------------------------------------------------
  */
 
-static int check_range(const struct slot_record *base,
+/* Blocks are aligned, but for those of memory that a process shared. */
+static int check_range(const struct slot_record *base, uint64_t block_offset,
 		       const struct alloc_item *item, uint64_t span,
 		       struct error *err)
 {
@@ -54,7 +56,7 @@ static int check_range(const struct slot_record *base,
 				 (unsigned long long)span,
 				 (unsigned long long)item->base_offset,
 				 (unsigned long long)base->size);
-	if ((base->offset + item->base_offset) % align)
+	if ((block_offset + base->offset + item->base_offset) % align)
 		return error_set(err, -EINVAL,
 				 "offset %llu is not aligned to the %u bytes "
 				 "of %s",
@@ -98,7 +100,11 @@ static int check_view(struct alloc_plan *plan, uint32_t i, struct error *err)
 	r = check_view_bundle(plan, base, err);
 	if (r < 0)
 		return r;
-	r = check_range(base, item, plan->spans[i], err);
+	r = check_range(base,
+			catalog_block(&broker->catalog, base->block)->offset,
+			item, plan->spans[i], err);
+	if (r == 0)
+		r = shared_chunk_check(broker, slot, err);
 	if (r < 0)
 		return r;
 	plan->blocks[i] = base->block;
@@ -196,30 +202,15 @@ static int check_class(struct alloc_plan *plan, struct error *err)
 			 BUNDLE_MAX_MEMBERS);
 }
 
-static bool section_has(const struct catalog *catalog,
-			enum catalog_section section, uint32_t n,
-			const char *what, struct error *err)
-{
-	uint32_t capacity = catalog_capacity(section);
-	uint32_t used = catalog_n_live(catalog, section);
-
-	if (n <= capacity - used)
-		return true;
-	error_set(err, -ENOSPC,
-		  "this node has %u of at most %u %s; %u more do not fit until "
-		  "some are released",
-		  used, capacity, what, n);
-	return false;
-}
-
 static bool catalog_has_room(const struct alloc_plan *plan, struct error *err)
 {
 	const struct catalog *catalog = &plan->session->broker->catalog;
 	uint32_t n = plan->request->n_items;
 
-	return section_has(catalog, SECTION_SLOT, n, "tensors", err) &&
-	       section_has(catalog, SECTION_BLOCK, plan->n_blocks, "blocks",
-			   err) &&
+	return catalog_check_room(catalog, SECTION_SLOT, n, "tensors", err) ==
+		       0 &&
+	       catalog_check_room(catalog, SECTION_BLOCK, plan->n_blocks,
+				  "blocks", err) == 0 &&
 	       grant_check_room(plan->session, n, err) == 0;
 }
 

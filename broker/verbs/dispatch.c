@@ -14,10 +14,12 @@
  */
 #include "broker/broker.h"
 #include "broker/bundle.h"
+#include "broker/donation.h"
 #include "broker/outcome.h"
 #include "broker/peer.h"
 #include "broker/pool.h"
 #include "broker/session.h"
+#include "broker/shared_chunk.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
 #include "broker/waiter.h"
@@ -47,6 +49,8 @@ struct verb {
 static const struct verb verbs[MESSAGE_MAX + 1] = {
 	[MESSAGE_PING] = VERB("ping", verb_ping, false),
 	[MESSAGE_ALLOC] = VERB("alloc", verb_alloc_tensors, true),
+	[MESSAGE_SHARE] = VERB("share", verb_share, true),
+	[MESSAGE_UNSHARE] = VERB("unshare", verb_unshare, false),
 	[MESSAGE_PUBLISH] = VERB("publish", verb_publish, true),
 	[MESSAGE_GET] = VERB("get", verb_get, true),
 	[MESSAGE_RELEASE] = VERB("release", verb_release, true),
@@ -64,6 +68,7 @@ static const struct verb verbs[MESSAGE_MAX + 1] = {
 	[MESSAGE_CLIENTS] = VERB("clients", verb_clients, false),
 	[MESSAGE_STATUS] = VERB("status", verb_status, false),
 	[MESSAGE_TIMELINES] = VERB("timelines", verb_timelines, false),
+	[MESSAGE_ORDERED] = VERB("ordered", verb_ordered, false),
 	[MESSAGE_COMM_JOIN] = VERB("comm_join", verb_comm_join, true),
 	[MESSAGE_COMM_LEAVE] = VERB("comm_leave", verb_comm_leave, true),
 	[MESSAGE_COMM_FAIL] = VERB("comm_fail", verb_comm_fail, true),
@@ -152,6 +157,7 @@ static bool reply_chunks(struct reply *reply, struct chunk_ref ***ret_chunks,
 {
 	switch (reply->kind) {
 	case MESSAGE_ALLOC:
+	case MESSAGE_SHARE:
 	case MESSAGE_GET:
 	case MESSAGE_REDEEM:
 	case MESSAGE_INPUT:
@@ -190,34 +196,50 @@ static bool may_write_chunk(const struct verb_call *call, uint32_t index)
 		       call->session->index;
 }
 
+/* The fd of the reference, -1 where it has a handle instead. */
+static int fill_memory(struct verb_call *call, uint32_t index,
+		       struct chunk_ref *ref, int *ret_fd, struct error *err)
+{
+	const struct chunk_record *chunk =
+		catalog_chunk(&call->broker->catalog, index);
+
+	*ret_fd = -1;
+	if (chunk->shared != SHARE_LEGACY)
+		return pool_chunk_fd(&call->broker->pools, index,
+				     ref->is_writable, ret_fd, err);
+	ref->has_handle = true;
+	return shared_chunk_handle(&call->broker->pools, index, ref->handle,
+				   err);
+}
+
 int verb_attach_chunk(struct verb_call *call, uint32_t chunk_index,
 		      struct error *err)
 {
 	const struct chunk_record *chunk =
 		catalog_chunk(&call->broker->catalog, chunk_index);
 	uint32_t *sent = &call->session->sent_chunks[chunk_index];
-	bool is_writable = may_write_chunk(call, chunk_index);
+	struct chunk_ref ref = {
+		.chunk = chunk->id,
+		.index = chunk_index,
+		.size = chunk->size,
+		.is_writable = may_write_chunk(call, chunk_index),
+		.device = chunk->device,
+	};
 	struct chunk_ref **chunks;
 	uint32_t *n;
 	int fd, r;
 
 	if (*sent == chunk->id || call->n_fds >= VERB_MAX_FDS)
 		return 0;
-	if (!reply_chunks(call->reply, &chunks, &n))
+	if (!reply_chunks(call->reply, &chunks, &n) || *n >= VERB_MAX_FDS)
 		return 0;
-	r = pool_chunk_fd(&call->broker->pools, chunk_index, is_writable, &fd,
-			  err);
+	r = fill_memory(call, chunk_index, &ref, &fd, err);
 	if (r < 0)
 		return r;
 	*chunks = call->scratch->chunks;
-	(*chunks)[(*n)++] = (struct chunk_ref){
-		.chunk = chunk->id,
-		.index = chunk_index,
-		.size = chunk->size,
-		.is_writable = is_writable,
-		.device = chunk->device,
-	};
-	call->fds[call->n_fds++] = fd;
+	(*chunks)[(*n)++] = ref;
+	if (fd >= 0)
+		call->fds[call->n_fds++] = fd;
 	*sent = chunk->id;
 	return 0;
 }
@@ -230,10 +252,13 @@ static void detach_chunks(struct verb_call *call)
 
 	if (!reply_chunks(call->reply, &chunks, &n))
 		return;
-	for (uint32_t i = 0; i < *n; i++)
+	for (uint32_t i = 0; i < *n; i++) {
 		call->session->sent_chunks[(*chunks)[i].index] = 0;
-	assert(call->n_fds >= *n);
-	call->n_fds = (uint16_t)(call->n_fds - *n);
+		if ((*chunks)[i].has_handle)
+			continue;
+		assert(call->n_fds > 0);
+		call->n_fds--;
+	}
 	*n = 0;
 }
 
@@ -439,8 +464,21 @@ static int attempt(struct verb_call *call, uint64_t number)
 	return VERB_DONE;
 }
 
+/* The memory that a request came with. */
+static int take_donation(struct verb_call *call, struct frame *frame,
+			 struct error *err)
+{
+	int fd;
+
+	if (frame->n_fds == 0)
+		return 0;
+	fd = frame->fds[0];
+	frame->fds[0] = -1;
+	return donation_new(call->broker, fd, &call->donation, err);
+}
+
 static void run(struct session *session, struct request *request,
-		const struct frame *frame)
+		struct frame *frame)
 {
 	uint64_t number = frame->number;
 	struct peer *peer = session->peer;
@@ -453,12 +491,19 @@ static void run(struct session *session, struct request *request,
 
 	call_init(&call, session, request, &reply, &scratch);
 	call.is_quiet = frame->is_quiet;
-	r = attempt(&call, number);
+	r = take_donation(&call, frame, &err);
+	if (r < 0) {
+		refuse(peer, kind, number, &err);
+		r = VERB_DONE;
+	} else {
+		r = attempt(&call, number);
+	}
 	if (r == VERB_DONE) {
 		request_deinit(request);
+		donation_drop(call.donation);
 		goto out;
 	}
-	r = waiter_park(session, request, number,
+	r = waiter_park(session, request, call.donation, number,
 			r == VERB_PARK_NAME ? call.wait_name : NULL,
 			call.wait_ms, &err);
 	if (r < 0)
@@ -478,6 +523,7 @@ bool verb_rerun(struct waiter *waiter, bool is_timed_out)
 
 	call_init(&call, session, &waiter->request, &reply, &scratch);
 	call.is_timed_out = is_timed_out;
+	call.donation = waiter->donation;
 	r = attempt(&call, waiter->number);
 	if (r == VERB_DONE)
 		goto out;
@@ -559,6 +605,7 @@ static int replay_fds(struct verb_call *call, const struct outcome *outcome,
 		return r;
 	switch (reply->kind) {
 	case MESSAGE_ALLOC:
+	case MESSAGE_SHARE:
 	case MESSAGE_GET:
 	case MESSAGE_REDEEM:
 	case MESSAGE_INPUT:
@@ -650,8 +697,7 @@ static int check_number(const struct session *session,
 	return 0;
 }
 
-int verb_dispatch(struct peer *peer, const struct frame *frame,
-		  struct error *err)
+int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err)
 {
 	struct session *session = peer->session;
 	struct error cause = ERROR_NULL;

@@ -58,7 +58,7 @@ static uint32_t count_places(const struct group *group, const uint32_t *slots)
 {
 	if (!slots[2])
 		return 2;
-	return group->comm->is_on_devices && slots[3] ? 4 : 3;
+	return group->comm->is_by_ranks && slots[3] ? 4 : 3;
 }
 
 static int reply(struct verb_call *call, struct group *group, uint32_t rank,

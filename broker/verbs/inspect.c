@@ -367,6 +367,8 @@ static int add_devices(struct verb_call *call, struct error *err)
 	const struct broker *broker = call->broker;
 	struct status_reply *reply = &call->reply->status;
 	struct driver_info driver = {0};
+	uint64_t shared_size;
+	uint32_t n_shared;
 	int r = 0;
 
 	/* While it is loaded nobody else may look. */
@@ -380,6 +382,9 @@ static int add_devices(struct verb_call *call, struct error *err)
 	add(reply, "tainted", broker->n_tainted);
 	add(reply, "device_bytes_live",
 	    live_bytes(broker, ACCOUNT_DEVICE_BYTES));
+	pools_shared(&broker->pools, &n_shared, &shared_size);
+	add(reply, "shared_chunks", n_shared);
+	add(reply, "shared_bytes", shared_size);
 	add(reply, "devices", broker->devices.n);
 	for (uint32_t i = 0; i < broker->devices.n && r == 0; i++)
 		r = add_device(call, &broker->devices.list[i], err);

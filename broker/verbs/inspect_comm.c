@@ -75,6 +75,9 @@ static void fill_run(const struct comm *comm, struct comm_item *ret)
 	ret->n_in_flight = state.n_in_flight;
 	ret->n_limited = state.n_waiting;
 	ret->bytes_in_flight = state.bytes_in_flight;
+	ret->n_local = comm->n_ranks;
+	ret->is_on_devices = comm->is_on_devices;
+	ret->home = comm->asked.home;
 	ret->note = comm->state == COMM_FAILED ? comm->failure.msg : "";
 }
 
@@ -96,6 +99,9 @@ static void fill_record(const struct broker *broker, uint32_t record,
 		.n_groups = kept->n_groups,
 		.step = kept->step,
 		.n_bytes = count_bytes(catalog, record),
+		.n_local = kept->n_local,
+		.is_on_devices = kept->first_group &&
+				 !device_uuid_is_host(&kept->places[0].device),
 		.note = "",
 	};
 	if (comm)

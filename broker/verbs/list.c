@@ -22,7 +22,7 @@
 #define MAX_PAGE_SIZE 56320 /* leaves room in a frame for the rest */
 #define MAX_NAME_ROOM (MESSAGE_MAX_ITEMS * (NAME_MAX_SIZE + 1))
 /* An upper bound of one item without its name, and per dimension. */
-#define ITEM_SIZE 208
+#define ITEM_SIZE 212
 #define DIM_SIZE  22
 
 /* The page being filled. */
@@ -84,13 +84,16 @@ static void fill_item(const struct broker *broker, uint32_t slot,
 	struct list_item *item = &page->items[page->n++];
 	char *name = page->names + page->names_size;
 	uint64_t deadline_ms = record->deadline_ms;
+	const struct chunk_record *chunk;
 
 	slot_place(broker, slot, name, &item->place);
 	page->names_size += strlen(name) + 1;
 	page->size += ITEM_SIZE + strlen(name) + record->n_dims * DIM_SIZE;
 	item->access = slot_access(broker, slot);
-	item->device = *pool_block_device(
-		&broker->pools, catalog_block(catalog, record->block));
+	chunk = catalog_chunk(catalog,
+			      catalog_block(catalog, record->block)->chunk);
+	item->device = chunk->device;
+	item->shared = chunk->shared;
 	item->state = slot_state(broker, slot);
 	item->age_ms = page->now_ms - record->born_ms;
 	/* A name whose time is over just now has not yet ended. */

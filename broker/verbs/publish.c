@@ -11,6 +11,7 @@
 #include "broker/order.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
+#include "cuda/handle.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include "proto/point.h"
@@ -20,6 +21,8 @@ struct publication {
 	const struct publish_item *item;
 	uint32_t slot;
 	uint64_t room;   /* reserved for the name; 0: not yet */
+	uint64_t event;  /* room for the handle; 0: none, or not yet */
+	uint64_t number; /* of the event */
 	bool is_claimed; /* its first component, just now */
 	uint64_t deadline_ms;
 };
@@ -123,21 +126,40 @@ static int check_name(const struct verb_call *call,
 	return r;
 }
 
+/* The handle is for those who wait; its number says which event it is. */
+static int check_event(struct publication *one, struct error *err)
+{
+	struct handle handle;
+	int r = handle_decode(one->item->event, MESSAGE_HANDLE_SIZE,
+			      HANDLE_EVENT, &handle, err);
+
+	if (r < 0)
+		return error_wrap(err, -EINVAL, "its event");
+	if (handle.generation == 0 || handle.generation >= INT64_MAX)
+		return error_set(err, -EINVAL, "%llu is no number of an event",
+				 (unsigned long long)handle.generation);
+	one->number = handle.generation;
+	return 0;
+}
+
 /* When it will be written, if that is not now. */
-static int check_order(const struct verb_call *call, uint32_t slot,
-		       const struct publish_item *item, struct error *err)
+static int check_order(const struct verb_call *call, struct publication *one,
+		       struct error *err)
 {
 	const struct catalog *catalog = &call->broker->catalog;
+	const struct publish_item *item = one->item;
 	const struct block_record *block =
-		catalog_block(catalog, catalog_slot(catalog, slot)->block);
+		catalog_block(catalog, catalog_slot(catalog, one->slot)->block);
 
-	if (!item->value)
+	if (!item->value && !item->event)
 		return 0;
 	if (device_uuid_is_host(pool_block_device(&call->broker->pools, block)))
 		return error_set(err, -EINVAL,
 				 "the tensor is in host memory, whose readers "
 				 "wait for no stream: synchronise, and publish "
 				 "it then");
+	if (item->event)
+		return check_event(one, err);
 	if (call->session->timelines.pages)
 		return 0;
 	return error_set(err, -EINVAL,
@@ -177,7 +199,7 @@ static int check(const struct verb_call *call, struct publication *all,
 		if (r == 0)
 			r = check_name(call, item, err);
 		if (r == 0)
-			r = check_order(call, all[i].slot, item, err);
+			r = check_order(call, &all[i], err);
 		if (r == 0)
 			r = check_twins(all, i, err);
 		if (r < 0)
@@ -198,12 +220,30 @@ static void unreserve(struct broker *broker, struct publication *all,
 	for (uint32_t i = n; i-- > 0;) {
 		record = catalog_slot(&broker->catalog, all[i].slot);
 		deadlines_remove(&broker->deadlines, &record->heap_position);
+		if (all[i].event)
+			catalog_blob_release(&broker->catalog, all[i].event,
+					     ORDER_EVENT_SIZE);
 		if (all[i].is_claimed)
 			index_unclaim_prefix(broker, all[i].item->name);
 		if (all[i].room)
 			slot_unreserve_name(broker, all[i].slot,
 					    all[i].item->name, all[i].room);
 	}
+}
+
+static int reserve_event(struct broker *broker, struct publication *one,
+			 struct error *err)
+{
+	if (!one->item->event)
+		return 0;
+	one->event = catalog_blob_alloc(&broker->catalog, ORDER_EVENT_SIZE);
+	if (!one->event)
+		return error_set(err, -ENOSPC,
+				 "the catalog has no room for the event's "
+				 "handle");
+	memcpy(catalog_blob(&broker->catalog, one->event), one->item->event,
+	       ORDER_EVENT_SIZE);
+	return 0;
 }
 
 static int reserve_one(const struct verb_call *call, struct publication *one,
@@ -241,7 +281,9 @@ static int reserve(const struct verb_call *call, struct publication *all,
 	int r;
 
 	for (i = 0; i < n; i++) {
-		r = reserve_one(call, &all[i], err);
+		r = reserve_event(call->broker, &all[i], err);
+		if (r == 0)
+			r = reserve_one(call, &all[i], err);
 		if (r < 0) {
 			unreserve(call->broker, all, n);
 			return r;
@@ -305,6 +347,9 @@ static uint64_t publish(const struct verb_call *call,
 	if (one->item->value)
 		order_set(broker, one->slot, call->session->index,
 			  one->item->timeline, one->item->value);
+	if (one->event)
+		order_set_event(broker, one->slot, call->session->index,
+				one->number, one->event);
 	if (*one->item->name) {
 		version = let_go(broker, one->item->name) + 1;
 		show(call, one, version);

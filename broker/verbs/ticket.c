@@ -7,6 +7,7 @@
 #include "broker/ticket.h"
 #include "broker/broker.h"
 #include "broker/grant.h"
+#include "broker/shared_chunk.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
 #include "proto/error.h"
@@ -33,6 +34,9 @@ int verb_ticket(struct verb_call *call, struct error *err)
 		return error_set(err, -EINVAL,
 				 "the tensor is still being written; publish "
 				 "it or its bundle first");
+	r = shared_chunk_check(broker, slot, err);
+	if (r < 0)
+		return r;
 	r = ticket_make(broker, slot, session_record(call->session)->uid,
 			request->n_uses, request->ttl_ms,
 			call->reply->ticket.ticket, err);

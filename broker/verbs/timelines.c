@@ -1,11 +1,12 @@
 /*
  * timelines: the file with a session's own timelines, or with those that it
- * must wait for.
+ * must wait for; or the event, where it is an event.
  *
  * Nothing of it is recorded: a file that is there is simply given again.
  */
 #include "broker/broker.h"
 #include "broker/grant.h"
+#include "broker/order.h"
 #include "broker/slot.h"
 #include "broker/timeline_file.h"
 #include "broker/verbs.h"
@@ -54,13 +55,8 @@ static int find_other(const struct verb_call *call, struct session **ret,
 		      struct error *err)
 {
 	uint32_t uid = session_record(call->session)->uid;
-	struct session *other;
-	int r;
+	struct session *other = find(call);
 
-	r = check_reason(call, err);
-	if (r < 0)
-		return r;
-	other = find(call);
 	if (!other->timelines.pages)
 		return error_set(err, -ENOENT,
 				 "the timelines of session %" PRIu64
@@ -80,6 +76,21 @@ static int find_other(const struct verb_call *call, struct session **ret,
 	return 0;
 }
 
+/* False: it is not an event that orders the tensor. */
+static bool give_event(struct verb_call *call)
+{
+	struct timelines_reply *reply = &call->reply->timelines;
+	const uint8_t *event =
+		order_event(call->broker, call->request->timelines.ref.slot);
+
+	if (!event)
+		return false;
+	reply->session = call->request->timelines.session;
+	reply->has_event = true;
+	memcpy(reply->event, event, sizeof(reply->event));
+	return true;
+}
+
 int verb_timelines(struct verb_call *call, struct error *err)
 {
 	const struct timelines_request *request = &call->request->timelines;
@@ -89,7 +100,11 @@ int verb_timelines(struct verb_call *call, struct error *err)
 
 	if (request->session &&
 	    request->session != session_record(session)->id) {
-		r = find_other(call, &session, err);
+		r = check_reason(call, err);
+		if (r == 0 && give_event(call))
+			return VERB_DONE;
+		if (r == 0)
+			r = find_other(call, &session, err);
 		is_writable = request->wants_writable;
 	} else if (!session->timelines.pages) {
 		r = timeline_file_make(session, err);

@@ -11,15 +11,26 @@
  * worker does what it is told and decides nothing; it checks all ranges
  * against the chunks and plans it knows, so that a mistake is an error and not
  * a stray write.
+ *
+ * On devices jobs are of a communicator, which is opened by a job of its own
+ * and closed by being forgotten. Its jobs are enqueued in the order in which
+ * they come, and done in any. Each rank has ranges of its own. Once one of them
+ * has failed, others fail as well, and the broker forgets it. What is forgotten
+ * is aborted: jobs that are not done are answered with -ECANCELED, as are those
+ * that still come for it.
  */
 #pragma once
 #include "broker/collective/plan.h"
+#include "proto/device_uuid.h"
 #include <stdbool.h>
 #include <stdint.h>
 
 #define WORKER_FD    3
 #define JOB_MAX_TEXT 240
-#define JOB_PROTOCOL 1
+#define JOB_PROTOCOL 2
+
+#define JOB_NCCL_ID_SIZE 128 /* NCCL's */
+#define JOB_MAX_WHAT     64
 
 enum job_message_kind {
 	/* to the worker */
@@ -32,6 +43,12 @@ enum job_message_kind {
 	/* from the worker */
 	JOB_HELLO = 7, /* struct job_hello */
 	JOB_DONE = 8,  /* struct job_done */
+	/* to the worker, of communicators on devices */
+	JOB_COMM = 9,           /* struct job_comm */
+	JOB_FORGET_COMM = 10,   /* struct job_forget_comm */
+	JOB_AGREE = 11,         /* struct job_agree */
+	JOB_DEVICE_GATHER = 12, /* struct job_device */
+	JOB_DEVICE_REDUCE = 13, /* struct job_device */
 };
 
 struct job_hello {
@@ -47,6 +64,8 @@ struct job_chunk {
 	uint32_t kind;
 	uint32_t chunk; /* id, never used again */
 	uint64_t size;  /* bytes */
+	struct device_uuid
+		device; /* the fd is a VMM chunk of it; or the host */
 };
 
 /* The memfd holds `n_entries` struct plan_entry of the group's plan. */
@@ -55,6 +74,10 @@ struct job_plan {
 	uint32_t n_entries;
 	uint64_t plan; /* number, never used again */
 	uint32_t n_shards, n_replicas;
+	uint32_t layout;      /* enum plan_layout */
+	uint32_t is_per_rank; /* for jobs of communicators on devices, and no
+				 others */
+	uint32_t n_gather_buckets, n_reduce_buckets;
 	/* of one replica, as in struct plan */
 	uint64_t shards_size, full_size, input_size, grads_size, partial_size;
 };
@@ -89,6 +112,75 @@ struct job {
 	double factor; /* the divisions follow for each dtype: divide.h */
 	struct job_range grads, partial;
 	struct job_range inputs[PLAN_MAX_RANKS]; /* by rank */
+};
+
+/*
+ * A job: make streams and open NCCL for those ranks of the world that are here,
+ * each on its device. Done when all of them are open.
+ */
+struct job_member {
+	uint32_t rank; /* in the world */
+	uint32_t reserved;
+	struct device_uuid device;
+};
+struct job_comm {
+	uint32_t kind;
+	uint32_t n_world; /* ranks, on all nodes */
+	uint64_t number;
+	uint64_t comm;        /* id, never used again */
+	uint32_t n_shards;    /* divides n_world */
+	uint32_t n_local;     /* members */
+	uint32_t timeout_ms;  /* of every wait for other ranks */
+	uint32_t has_nccl_id; /* else all are here, and the worker makes one */
+	uint8_t nccl_id[JOB_NCCL_ID_SIZE];
+	char name[JOB_MAX_TEXT]; /* for sentences */
+	struct job_member members[PLAN_MAX_RANKS];
+};
+
+struct job_forget_comm {
+	uint32_t kind;
+	uint32_t reserved;
+	uint64_t comm;
+};
+
+/* A job: -EINVAL unless all ranks of the world have the same value; the
+ * sentence says what differs ("the step to commit"), and names a rank. */
+struct job_agree {
+	uint32_t kind;
+	uint32_t reserved;
+	uint64_t number;
+	uint64_t comm;
+	uint64_t value;
+	char what[JOB_MAX_WHAT];
+};
+
+/*
+ * What one rank has, of at least these sizes: shards (of the plan's size over
+ * n_shards) and whole parameters, with the tail of wire_gather_tail() behind
+ * them; or gradients, with that of wire_reduce_tail() behind them, and reduced
+ * ones and partial sums (each of the plan's size over n_shards).
+ */
+struct job_rank {
+	union {
+		struct {
+			struct job_range shards, full;
+		} gather;
+		struct {
+			struct job_range input, grads, partial;
+		} reduce;
+	};
+};
+
+/* A gather or reduction on devices, of all members: in ranks[i] is what that
+ * of members[i] has. The rest is as in struct job. */
+struct job_device {
+	uint32_t kind;
+	uint32_t flags;
+	uint64_t number, comm, plan;
+	uint8_t has_factor, is_sum_forced;
+	uint16_t reserved[3];
+	double factor;
+	struct job_rank ranks[PLAN_MAX_RANKS];
 };
 
 struct job_done {

@@ -5,6 +5,7 @@
  * since what follows from it is written to with no further look.
  */
 #include "broker/worker/layout.h"
+#include "broker/collective/bucket.h"
 #include "broker/worker/kernel.h"
 #include "proto/error.h"
 #include <assert.h>
@@ -29,16 +30,19 @@ static bool is_region(uint64_t size, uint32_t n_replicas)
 static int check_head(const struct job_plan *plan, struct error *err)
 {
 	uint32_t n = plan->n_replicas;
+	uint32_t max = plan->is_per_rank ? PLAN_MAX_WORLD : PLAN_MAX_RANKS;
 
 	if (plan->n_entries == 0 || plan->n_entries > PLAN_MAX_PARAMS)
 		return error_set(err, -EINVAL, "it has %u entries, not 1 to %d",
 				 plan->n_entries, PLAN_MAX_PARAMS);
-	if (plan->n_shards == 0 || n == 0 ||
-	    (uint64_t)plan->n_shards * n > PLAN_MAX_RANKS)
+	if (plan->n_shards == 0 || n == 0 || (uint64_t)plan->n_shards * n > max)
 		return error_set(err, -EINVAL,
 				 "it is for %u shards of %u replicas, not for "
-				 "1 to %d ranks",
-				 plan->n_shards, n, PLAN_MAX_RANKS);
+				 "1 to %u ranks",
+				 plan->n_shards, n, max);
+	if (plan->layout > PLAN_FLAT)
+		return error_set(err, -EINVAL, "its layout is %u",
+				 plan->layout);
 	if (!is_region(plan->shards_size, n) ||
 	    !is_region(plan->full_size, n) || !is_region(plan->input_size, n) ||
 	    !is_region(plan->grads_size, n) ||
@@ -163,6 +167,62 @@ static int check_places(const struct job_plan *plan,
 	return r;
 }
 
+/* On devices the chunks of one rank are a range of their own. */
+static int check_strides(const struct job_plan *plan,
+			 const struct plan_entry *entry, struct error *err)
+{
+	uint32_t n = plan->n_shards;
+
+	if (!plan->is_per_rank)
+		return 0;
+	if (entry->shard_stride != plan->shards_size / n ||
+	    (entry->reduce_dtype &&
+	     (entry->grad_stride != plan->grads_size / n ||
+	      (plan->n_replicas > 1 &&
+	       entry->partial_stride != plan->partial_size / n))))
+		return error_set(err, -EINVAL,
+				 "its chunks are not those of single ranks");
+	return 0;
+}
+
+/* Buckets are numbered in their order; `*n` counts those that have begun. */
+static int check_bucket(uint32_t bucket, uint32_t *n, struct error *err)
+{
+	if (bucket == *n)
+		++*n;
+	if (*n > 0 && bucket == *n - 1)
+		return 0;
+	return error_set(err, -EINVAL, "it is in bucket %u, behind %u others",
+			 bucket, *n);
+}
+
+static int check_buckets(const struct layout *layout, struct error *err)
+{
+	const struct job_plan *plan = &layout->plan;
+	uint32_t n_gather = 0, n_reduce = 0;
+
+	for (uint32_t i = 0; i < plan->n_entries; i++) {
+		const struct plan_entry *entry = &layout->entries[i];
+		int r = check_bucket(entry->gather_bucket, &n_gather, err);
+
+		if (r >= 0 && entry->reduce_dtype)
+			r = check_bucket(entry->reduce_bucket, &n_reduce, err);
+		else if (r >= 0 && entry->reduce_bucket != BUCKET_NONE)
+			r = error_set(err, -EINVAL,
+				      "it is frozen and in a bucket");
+		if (r < 0)
+			return error_wrap(err, r, "entry %u", i);
+	}
+	if (n_gather != plan->n_gather_buckets ||
+	    n_reduce != plan->n_reduce_buckets)
+		return error_set(err, -EINVAL,
+				 "its entries are in %u and %u buckets, not in "
+				 "%u and %u",
+				 n_gather, n_reduce, plan->n_gather_buckets,
+				 plan->n_reduce_buckets);
+	return 0;
+}
+
 static int check(const struct layout *layout, struct error *err)
 {
 	const struct job_plan *plan = &layout->plan;
@@ -176,10 +236,12 @@ static int check(const struct layout *layout, struct error *err)
 			r = check_dtypes(entry, err);
 		if (r >= 0)
 			r = check_places(plan, entry, &full, &input, err);
+		if (r >= 0)
+			r = check_strides(plan, entry, err);
 		if (r < 0)
 			return error_wrap(err, r, "entry %u", i);
 	}
-	return 0;
+	return plan->is_per_rank ? check_buckets(layout, err) : 0;
 }
 
 /* --- spans --------------------------------------------------------------- */
@@ -248,6 +310,27 @@ void layout_free(struct layout *layout)
 	free(layout->full_spans);
 	free(layout->input_spans);
 	free(layout);
+}
+
+struct plan layout_plan(const struct layout *layout)
+{
+	const struct job_plan *plan = &layout->plan;
+
+	return (struct plan){
+		.n_shards = plan->n_shards,
+		.n_replicas = plan->n_replicas,
+		.policy = {.layout = (enum plan_layout)plan->layout,
+			   .is_per_rank = plan->is_per_rank},
+		.n_entries = plan->n_entries,
+		.entries = layout->entries,
+		.n_gather_buckets = plan->n_gather_buckets,
+		.n_reduce_buckets = plan->n_reduce_buckets,
+		.shards_size = plan->shards_size,
+		.full_size = plan->full_size,
+		.input_size = plan->input_size,
+		.grads_size = plan->grads_size,
+		.partial_size = plan->partial_size,
+	};
 }
 
 /* --- ways ---------------------------------------------------------------- */

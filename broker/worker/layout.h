@@ -33,6 +33,10 @@ int layout_new(const struct job_plan *plan, const struct plan_entry *entries,
 	       struct layout **ret, struct error *err);
 void layout_free(struct layout *layout); /* NULL is fine */
 
+/* As much of the plan as moving bytes wants; its entries are the layout's. Not
+ * to be deinitialised. */
+struct plan layout_plan(const struct layout *layout);
+
 /* Do all shards lie in `shards` as the parameters do in `full`, so that one
  * memory can be both? */
 bool layout_is_in_place(const struct layout *layout);

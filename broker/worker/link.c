@@ -31,6 +31,11 @@ static const struct {
 	[JOB_FORGET_PLAN] = {sizeof(struct job_plan), 0},
 	[JOB_GATHER] = {sizeof(struct job), 0},
 	[JOB_REDUCE] = {sizeof(struct job), 0},
+	[JOB_COMM] = {sizeof(struct job_comm), 0},
+	[JOB_FORGET_COMM] = {sizeof(struct job_forget_comm), 0},
+	[JOB_AGREE] = {sizeof(struct job_agree), 0},
+	[JOB_DEVICE_GATHER] = {sizeof(struct job_device), 0},
+	[JOB_DEVICE_REDUCE] = {sizeof(struct job_device), 0},
 };
 #define N_KINDS (sizeof(kinds) / sizeof(kinds[0]))
 

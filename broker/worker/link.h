@@ -13,6 +13,10 @@ union link_message {
 	struct job_chunk chunk;
 	struct job_plan plan;
 	struct job job;
+	struct job_comm comm;
+	struct job_forget_comm forget_comm;
+	struct job_agree agree;
+	struct job_device device;
 };
 
 enum link_outcome {

@@ -5,6 +5,7 @@
  * atomic because jobs end on other threads.
  */
 #include "broker/worker/store.h"
+#include "broker/worker/device_chunk.h"
 #include "proto/error.h"
 #include "shm/memfd.h"
 #include <errno.h>
@@ -39,7 +40,9 @@ void store_unref_chunk(struct store_chunk *chunk)
 	if (!chunk || atomic_fetch_sub_explicit(&chunk->n_refs, 1,
 						memory_order_acq_rel) > 1)
 		return;
-	(void)munmap(chunk->base, chunk->size);
+	if (chunk->base)
+		(void)munmap(chunk->base, chunk->size);
+	device_chunk_free(chunk->device);
 	free(chunk);
 }
 
@@ -79,28 +82,38 @@ static struct store_chunk *find_chunk(struct store *store, uint32_t id)
 	return node ? *node : NULL;
 }
 
-static int map_chunk(const struct job_chunk *message, int fd,
-		     struct store_chunk **ret, struct error *err)
+static int map_host(struct store_chunk *chunk, int fd, struct error *err)
 {
-	struct store_chunk *chunk;
 	void *base;
-	int r = memfd_check(fd, message->size, NULL, err);
+	int r = memfd_check(fd, chunk->size, NULL, err);
 
 	if (r >= 0)
-		r = memfd_map(fd, message->size, true, &base, err);
-	if (r < 0)
-		return r;
-	chunk = malloc(sizeof(*chunk));
-	if (!chunk) {
-		(void)munmap(base, message->size);
+		r = memfd_map(fd, chunk->size, true, &base, err);
+	if (r >= 0)
+		chunk->base = base;
+	return r;
+}
+
+static int make_chunk(const struct job_chunk *message, int fd,
+		      struct store_chunk **ret, struct error *err)
+{
+	struct store_chunk *chunk = calloc(1, sizeof(*chunk));
+	int r;
+
+	if (!chunk)
 		return error_set(err, -ENOMEM, "no memory for it");
-	}
-	*chunk = (struct store_chunk){
-		.id = message->chunk,
-		.size = message->size,
-		.base = base,
-	};
+	chunk->id = message->chunk;
+	chunk->size = message->size;
 	atomic_init(&chunk->n_refs, 1);
+	if (device_uuid_is_host(&message->device))
+		r = map_host(chunk, fd, err);
+	else
+		r = device_chunk_new(&message->device, message->size, fd,
+				     &chunk->device, err);
+	if (r < 0) {
+		free(chunk);
+		return r;
+	}
 	*ret = chunk;
 	return 0;
 }
@@ -114,7 +127,7 @@ int store_add_chunk(struct store *store, const struct job_chunk *message,
 	if (find_chunk(store, message->chunk))
 		return error_set(err, -EEXIST, "chunk %u is known already",
 				 message->chunk);
-	r = map_chunk(message, fd, &chunk, err);
+	r = make_chunk(message, fd, &chunk, err);
 	if (r < 0)
 		return error_wrap(err, r, "chunk %u", message->chunk);
 	if (!tsearch(chunk, &store->chunks, compare_chunks)) {
@@ -217,6 +230,7 @@ static int make_plan(const struct job_plan *message, int fd,
 		return r;
 	}
 	atomic_init(&plan->n_refs, 1);
+	atomic_init(&plan->is_forgotten, false);
 	*ret = plan;
 	return 0;
 }
@@ -250,6 +264,7 @@ int store_forget_plan(struct store *store, uint64_t number, struct error *err)
 		return error_set(err, -ENOENT, "plan %" PRIu64 " is not known",
 				 number);
 	(void)tdelete(plan, &store->plans, compare_plans);
+	atomic_store(&plan->is_forgotten, true);
 	store_unref_plan(plan);
 	return 0;
 }
@@ -262,7 +277,12 @@ int store_ref_plan(struct store *store, uint64_t number,
 	if (!plan)
 		return error_set(err, -ENOENT, "plan %" PRIu64 " is not known",
 				 number);
-	atomic_fetch_add_explicit(&plan->n_refs, 1, memory_order_relaxed);
-	*ret = plan;
+	*ret = store_keep_plan(plan);
 	return 0;
+}
+
+struct store_plan *store_keep_plan(struct store_plan *plan)
+{
+	atomic_fetch_add_explicit(&plan->n_refs, 1, memory_order_relaxed);
+	return plan;
 }

@@ -1,5 +1,6 @@
 /*
  * What the worker knows: chunks, mapped once, and plans, read and checked once.
+ * Chunks of devices are mapped by who uses them (device_chunk.h).
  *
  * The link's thread adds, forgets and finds; running jobs hold references, on
  * any thread. What is forgotten can no longer be found, and goes away with the
@@ -9,17 +10,20 @@
 #include "broker/worker/layout.h"
 #include <stdatomic.h>
 
+struct device_chunk;
 struct error;
 
 struct store_chunk {
 	atomic_uint n_refs; /* the store's and one for each user */
 	uint32_t id;
 	uint64_t size;
-	uint8_t *base; /* mapped read-write */
+	uint8_t *base;               /* mapped read-write; NULL: of a device */
+	struct device_chunk *device; /* owned; NULL: host memory */
 };
 
 struct store_plan {
 	atomic_uint n_refs;
+	atomic_bool is_forgotten; /* for who keeps it beyond jobs */
 	struct layout *layout;
 };
 
@@ -50,6 +54,9 @@ int store_ref_plan(struct store *store, uint64_t number,
 int store_ref_range(struct store *store, const struct job_range *range,
 		    uint64_t size, const char *what, struct store_chunk **ret,
 		    struct error *err);
+
+/* One more reference of who has one, from any thread. */
+struct store_plan *store_keep_plan(struct store_plan *plan);
 
 /* NULL is fine. */
 void store_unref_chunk(struct store_chunk *chunk);

@@ -9,6 +9,7 @@
  * each task, and while it has none for as long as the others look for tasks.
  */
 #include "broker/worker/worker.h"
+#include "broker/worker/device_comm.h"
 #include "broker/worker/gather.h"
 #include "broker/worker/link.h"
 #include "broker/worker/reduce.h"
@@ -29,6 +30,7 @@
 struct worker {
 	int sock_fd; /* borrowed */
 	struct store store;
+	struct device_comms comms;
 	struct threads *threads;
 	const struct kernels *kernels;
 	uint64_t busy_ns; /* when the link's thread ran its last task */
@@ -102,6 +104,8 @@ static int take_range(struct worker *worker, struct work *work,
 		return r;
 	assert(work->n_chunks < MAX_CHUNKS);
 	work->chunks[work->n_chunks++] = chunk;
+	if (!chunk->base)
+		return error_set(err, -EINVAL, "the %s are on a device", what);
 	*ret = chunk->base + range->offset;
 	return 0;
 }
@@ -255,6 +259,8 @@ static int queue(struct worker *worker, const struct job *job,
 	work->sock_fd = worker->sock_fd;
 	work->number = job->number;
 	r = store_ref_plan(&worker->store, job->plan, &work->plan, err);
+	if (r >= 0 && work->plan->layout->plan.is_per_rank)
+		r = error_set(err, -EINVAL, "the plan is one for devices");
 	if (r >= 0)
 		r = job->kind == JOB_GATHER
 			    ? prepare_gather(worker, job, work, err)
@@ -273,6 +279,35 @@ static int queue(struct worker *worker, const struct job *job,
 static void log_error(const struct error *err)
 {
 	fprintf(stderr, "fsdp-worker: %s\n", err->msg);
+}
+
+/* What cannot be done is answered at once. */
+static void handle_job(struct worker *worker, const union link_message *message)
+{
+	struct error err = ERROR_NULL;
+	uint64_t number;
+	int r;
+
+	switch (message->kind) {
+	case JOB_COMM:
+		number = message->comm.number;
+		r = device_comms_open(&worker->comms, &message->comm, &err);
+		break;
+	case JOB_AGREE:
+		number = message->agree.number;
+		r = device_comms_agree(&worker->comms, &message->agree, &err);
+		break;
+	case JOB_DEVICE_GATHER:
+	case JOB_DEVICE_REDUCE:
+		number = message->device.number;
+		r = device_comms_run(&worker->comms, &message->device, &err);
+		break;
+	default:
+		number = message->job.number;
+		r = queue(worker, &message->job, &err);
+	}
+	if (r < 0)
+		answer(worker->sock_fd, number, &err, NULL);
 }
 
 static void handle(struct worker *worker, const union link_message *message,
@@ -294,11 +329,13 @@ static void handle(struct worker *worker, const union link_message *message,
 		break;
 	case JOB_FORGET_PLAN:
 		r = store_forget_plan(store, message->plan.plan, &err);
+		device_comms_drop_plans(&worker->comms);
+		break;
+	case JOB_FORGET_COMM:
+		device_comms_forget(&worker->comms, message->forget_comm.comm);
 		break;
 	default:
-		if (queue(worker, &message->job, &err) < 0)
-			answer(worker->sock_fd, message->job.number, &err,
-			       NULL);
+		handle_job(worker, message);
 		return;
 	}
 	if (r < 0)
@@ -351,6 +388,7 @@ int worker_run(int sock_fd, uint32_t n_threads, struct error *err)
 	struct worker worker = {
 		.sock_fd = sock_fd,
 		.kernels = kernels_best(),
+		.comms = {.sock_fd = sock_fd, .store = &worker.store},
 	};
 	int r = threads_new(n_threads - 1, &worker.threads, err);
 
@@ -369,6 +407,7 @@ int worker_run(int sock_fd, uint32_t n_threads, struct error *err)
 			close(fd);
 	}
 	threads_free(worker.threads);
+	device_comms_deinit(&worker.comms);
 	store_deinit(&worker.store);
 	return r == LINK_CLOSED ? 0 : r;
 }

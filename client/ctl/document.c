@@ -1,5 +1,6 @@
 /* Answers for programs. Times are in milliseconds, sizes in bytes. */
 #include "client/ctl/document.h"
+#include "client/ctl/format.h"
 
 #include "client/fsdp.h"
 #include "proto/error.h"
@@ -64,7 +65,7 @@ json_t *document_entry(const struct fsdp_entry *entry)
 	snprintf(mode, sizeof(mode), "%04o", entry->mode);
 	return json_pack(
 		"{s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:s, "
-		"s:o, s:o, s:I, s:b, s:b, s:o, s:s, s:b}",
+		"s:o, s:o, s:I, s:b, s:b, s:o, s:s, s:s, s:b}",
 		"name", document_text(info->name), "version",
 		document_number(info->version), "dtype",
 		fsdp_dtype_name(info->dtype), "shape",
@@ -80,8 +81,8 @@ json_t *document_entry(const struct fsdp_entry *entry)
 		(json_int_t)entry->n_holders, "evictable",
 		(entry->flags & FSDP_EVICTABLE) != 0, "tied",
 		(entry->flags & FSDP_TIED) != 0, "bundle",
-		document_number(entry->bundle), "device", device, "tainted",
-		info->is_tainted);
+		document_number(entry->bundle), "device", device, "shared",
+		format_shared(entry->shared), "tainted", info->is_tainted);
 }
 
 json_t *document_holder(const struct fsdp_holder *holder)

@@ -77,15 +77,31 @@ const char *format_shape(const int64_t *shape, uint32_t n_dims,
 	return buffer;
 }
 
-const char *format_place(const struct fsdp_info *info, char buffer[FORMAT_SIZE])
+const char *format_shared(enum fsdp_shared shared)
+{
+	switch (shared) {
+	case FSDP_SHARED_DONATED:
+		return "donated";
+	case FSDP_SHARED_LEGACY:
+		return "legacy";
+	case FSDP_SHARED_NOT:
+		break;
+	}
+	return "";
+}
+
+const char *format_place(const struct fsdp_entry *entry,
+			 char buffer[FORMAT_SIZE])
 {
 	/* The rest of a UUID would fill half a line; stat shows all of it. */
 	static const int width = sizeof("GPU-01234567") - 1;
+	const char *shared = format_shared(entry->shared);
 	char text[FSDP_DEVICE_TEXT];
 
-	fsdp_device_format(&info->device, text);
-	snprintf(buffer, FORMAT_SIZE, "%.*s%s", width, text,
-		 info->is_tainted ? " (tainted)" : "");
+	fsdp_device_format(&entry->info.device, text);
+	snprintf(buffer, FORMAT_SIZE, "%.*s%s%s%s", width, text,
+		 *shared ? " " : "", shared,
+		 entry->info.is_tainted ? " (tainted)" : "");
 	return buffer;
 }
 

@@ -6,11 +6,11 @@
  * and nothing that could mean two things.
  */
 #pragma once
+#include "client/fsdp.h"
 #include <stddef.h>
 #include <stdint.h>
 
 struct error;
-struct fsdp_info;
 struct tensor_type;
 
 #define FORMAT_SIZE  32  /* buffer of format_size(), format_age() */
@@ -26,10 +26,12 @@ const char *format_ns(uint64_t ns, char buffer[FORMAT_SIZE]);
 const char *format_shape(const int64_t *shape, uint32_t n_dims,
 			 char buffer[FORMAT_SHAPE]);
 
-/* Where a tensor is, in short: "host", "GPU-01234567", and whether it is
- * "(tainted)". */
-const char *format_place(const struct fsdp_info *info,
+/* Where a tensor is, in short: "host", "GPU-01234567"; and whether its memory
+ * was "donated" or is "legacy", and it is "(tainted)". */
+const char *format_place(const struct fsdp_entry *entry,
 			 char buffer[FORMAT_SIZE]);
+/* "", "donated", "legacy". */
+const char *format_shared(enum fsdp_shared shared);
 
 /* The nanoseconds of the monotonic clock. */
 uint64_t format_now_ns(void);

@@ -18,6 +18,20 @@ static const char *const states[] = {[FSDP_COMM_KEPT] = "kept",
 				     [FSDP_COMM_RUNNING] = "running",
 				     [FSDP_COMM_FAILED] = "failed"};
 
+/* Who moves its bytes; of a kept one that is not known. */
+static const char *home_name(const struct fsdp_comm_entry *entry)
+{
+	if (entry->state == FSDP_COMM_KEPT)
+		return "-";
+	return entry->is_on_devices && entry->home == FSDP_HOME_RANK ? "rank"
+								     : "worker";
+}
+
+static const char *memory_name(const struct fsdp_comm_entry *entry)
+{
+	return entry->is_on_devices ? "devices" : "host";
+}
+
 /* A walk that ended early: our memory, or what the library said. */
 static int walk_failed(struct error *err, int code)
 {
@@ -47,10 +61,14 @@ static int add_comm(const struct fsdp_comm_entry *entry, void *data)
 		r = table_add(table, NULL, "%s", states[entry->state]);
 	if (r == 0)
 		r = table_add(table, NULL, "%u/%u", entry->n_joined,
-			      entry->n_ranks);
+			      entry->n_local);
 	if (r == 0)
 		r = table_add(table, NULL, "%ux%u", entry->n_shards,
 			      entry->n_ranks / entry->n_shards);
+	if (r == 0)
+		r = table_add(table, NULL, "%s", memory_name(entry));
+	if (r == 0)
+		r = table_add(table, NULL, "%s", home_name(entry));
 	if (r == 0)
 		r = table_add(table, NULL, "%" PRIu64, entry->step);
 	if (r == 0)
@@ -75,7 +93,7 @@ static int append_comm(const struct fsdp_comm_entry *entry, void *data)
 	return append(
 		data,
 		json_pack("{s:o, s:I, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, "
-			  "s:I, s:I, s:o, s:o}",
+			  "s:I, s:I, s:o, s:o, s:I, s:s, s:s}",
 			  "name", document_text(entry->name), "uid",
 			  (json_int_t)entry->uid, "state", states[entry->state],
 			  "ranks", (json_int_t)entry->n_ranks, "joined",
@@ -88,14 +106,16 @@ static int append_comm(const struct fsdp_comm_entry *entry, void *data)
 			  (json_int_t)entry->n_in_flight, "limited",
 			  (json_int_t)entry->n_limited, "bytes_in_flight",
 			  document_number(entry->bytes_in_flight), "note",
-			  document_text(entry->note)));
+			  document_text(entry->note), "local",
+			  (json_int_t)entry->n_local, "memory",
+			  memory_name(entry), "home", home_name(entry)));
 }
 
 static int print_comms(struct fsdp_client *client, struct error *err)
 {
 	static const char *const titles[] = {
-		"NAME",         "STATE",    ">RANKS",   ">MESH",
-		">STEP",        ">GROUPS",  ">BYTES",   ">IN FLIGHT",
+		"NAME",         "STATE",    ">LOCAL",   ">MESH",  "MEMORY",
+		"HOME",         ">STEP",    ">GROUPS",  ">BYTES", ">IN FLIGHT",
 		">THEIR BYTES", ">LIMITED", ">ENDS IN", "NOTE"};
 	struct table table;
 	int r;

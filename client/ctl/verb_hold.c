@@ -128,7 +128,7 @@ static int add_limbo_tensor(struct table *table, const struct fsdp_entry *entry,
 			       format_shape(info->shape, info->n_dims, shape),
 			       format_size(info->size, size),
 			       format_age(entry->age_ms, age),
-			       format_place(info, place)};
+			       format_place(entry, place)};
 	int r = table_add(table, err, "%u:%" PRIu64, info->slot,
 			  info->generation);
 

@@ -48,7 +48,7 @@ static int add_row(struct table *table, const struct fsdp_entry *entry,
 	if (r == 0)
 		r = table_add(table, err, "%s", format_age(entry->age_ms, age));
 	if (r == 0)
-		r = table_add(table, err, "%s", format_place(info, place));
+		r = table_add(table, err, "%s", format_place(entry, place));
 	return r;
 }
 
@@ -126,6 +126,12 @@ static void print_entry(const struct fsdp_entry *entry)
 	       format_size(info->size, age));
 	fsdp_device_format(&info->device, device);
 	printf("device     %s\n", device);
+	if (entry->shared)
+		printf("shared     %s: %s\n", format_shared(entry->shared),
+		       entry->shared == FSDP_SHARED_LEGACY
+			       ? "the memory ends with the process that made it"
+			       : "a process made the memory, the broker keeps "
+				 "it");
 	if (info->is_tainted)
 		puts("tainted    its writer died before the device was done");
 	printf("owner      uid %u, gid %u, mode %04o\n", entry->uid, entry->gid,

@@ -34,6 +34,8 @@ struct options {
 	const char *device;  /* a GPU's name or number; NULL: host memory */
 	const char *id_file; /* that has the NCCL id; NULL: one node */
 	uint64_t local;      /* ranks on this node; 0: all */
+	enum fsdp_home home; /* who does what is on devices */
+	bool offload;        /* on devices: keep the shards on the host */
 	uint64_t world, rank, n_steps;
 	uint64_t dies_at; /* kill ourselves in this step; 0: do not */
 	bool is_alone;
@@ -84,6 +86,7 @@ static int register_layer(struct trainer *trainer, int layer)
 	/* Both layouts, to show both: the flat one is gathered by copies. */
 	struct fsdp_policy policy = {
 		.layout = layer % 2 ? FSDP_LAYOUT_FLAT : FSDP_LAYOUT_IN_PLACE,
+		.offload = trainer->options->offload,
 	};
 	int64_t n_in = mlp_widths[layer], n_out = mlp_widths[layer + 1];
 	struct fsdp_param_spec params[] = {
@@ -426,7 +429,10 @@ static int await_id(struct trainer *trainer)
 static int join(struct trainer *trainer, struct fsdp_client *client)
 {
 	const struct options *options = trainer->options;
-	struct fsdp_comm_options join = {.n_local = (uint32_t)options->local};
+	struct fsdp_comm_options join = {
+		.n_local = (uint32_t)options->local,
+		.home = options->home,
+	};
 	struct fsdp_device device;
 	int r = 0;
 
@@ -577,7 +583,8 @@ static int usage(void)
 {
 	fputs("usage: mlp --world N --rank R [--name NAME] [--steps N]\n"
 	      "           [--out FILE] [--die-at STEP] [--device GPU]\n"
-	      "           [--local N --id FILE]\n"
+	      "           [--local N --id FILE] [--home rank|worker]\n"
+	      "           [--offload]\n"
 	      "       mlp --alone --world N [--steps N] [--out FILE]\n",
 	      stderr);
 	return 2;
@@ -593,15 +600,24 @@ static bool take_number(uint64_t *ret)
 	return *optarg >= '0' && *optarg <= '9' && !*end && !errno;
 }
 
+static bool take_home(enum fsdp_home *ret)
+{
+	*ret = strcmp(optarg, "worker") == 0 ? FSDP_HOME_WORKER
+					     : FSDP_HOME_RANK;
+	return *ret == FSDP_HOME_WORKER || strcmp(optarg, "rank") == 0;
+}
+
 static bool parse(int argc, char **argv, struct options *ret)
 {
 	static const struct option longs[] = {
 		{"alone", no_argument, NULL, 'a'},
 		{"device", required_argument, NULL, 'g'},
 		{"die-at", required_argument, NULL, 'd'},
+		{"home", required_argument, NULL, 'h'},
 		{"id", required_argument, NULL, 'i'},
 		{"local", required_argument, NULL, 'l'},
 		{"name", required_argument, NULL, 'n'},
+		{"offload", no_argument, NULL, 'f'},
 		{"out", required_argument, NULL, 'o'},
 		{"rank", required_argument, NULL, 'r'},
 		{"steps", required_argument, NULL, 's'},
@@ -621,6 +637,12 @@ static bool parse(int argc, char **argv, struct options *ret)
 			break;
 		case 'g':
 			ret->device = optarg;
+			break;
+		case 'f':
+			ret->offload = true;
+			break;
+		case 'h':
+			is_right &= take_home(&ret->home);
 			break;
 		case 'i':
 			ret->id_file = optarg;

@@ -4,7 +4,7 @@
  *
  *   good     answers every job, with the number of chunks it knows as n_bytes
  *            and of plans as ns; ends with status 9 if it is told of a job
- *            whose plan or chunks it does not know
+ *            whose plan, chunks or communicator it does not know
  *   refuse   answers every job with -ERANGE and a sentence
  *   old      says that it is of another version
  *   mute     reads everything and says nothing but hello
@@ -28,9 +28,13 @@ union message {
 	struct job_chunk chunk;
 	struct job_plan plan;
 	struct job job;
+	struct job_device device;
+	struct job_comm comm;
+	struct job_forget_comm forget;
+	struct job_agree agree;
 };
 
-static uint64_t chunks[MAX_KNOWN], plans[MAX_KNOWN];
+static uint64_t chunks[MAX_KNOWN], plans[MAX_KNOWN], comms[MAX_KNOWN];
 
 static uint64_t count(const uint64_t *known)
 {
@@ -78,17 +82,28 @@ static void check(const struct job *job)
 		must_know_range(&job->inputs[i]);
 }
 
+static void check_device(const struct job_device *job)
+{
+	must_know(comms, job->comm);
+	must_know(plans, job->plan);
+	for (int i = 0; i < PLAN_MAX_RANKS; i++) {
+		must_know_range(&job->ranks[i].reduce.input);
+		must_know_range(&job->ranks[i].reduce.grads);
+		must_know_range(&job->ranks[i].reduce.partial);
+	}
+}
+
 static void say(const void *message, size_t size)
 {
 	if (send(WORKER_FD, message, size, MSG_NOSIGNAL) != (ssize_t)size)
 		exit(1);
 }
 
-static void answer(const struct job *job, const char *how)
+static void answer(uint64_t number, const char *how)
 {
 	struct job_done done = {
 		.kind = JOB_DONE,
-		.number = job->number,
+		.number = number,
 		.n_bytes = count(chunks),
 		.ns = count(plans),
 	};
@@ -104,6 +119,31 @@ static void answer(const struct job *job, const char *how)
 		strcpy(done.sentence, "I would rather not");
 	}
 	say(&done, sizeof(done));
+}
+
+static void work(const union message *message, const char *how)
+{
+	switch (message->kind) {
+	case JOB_COMM:
+		replace(comms, 0, message->comm.comm);
+		answer(message->comm.number, how);
+		return;
+	case JOB_FORGET_COMM:
+		replace(comms, message->forget.comm, 0);
+		return;
+	case JOB_AGREE:
+		must_know(comms, message->agree.comm);
+		answer(message->agree.number, how);
+		return;
+	case JOB_DEVICE_GATHER:
+	case JOB_DEVICE_REDUCE:
+		check_device(&message->device);
+		answer(message->device.number, how);
+		return;
+	default:
+		check(&message->job);
+		answer(message->job.number, how);
+	}
 }
 
 /* False: the broker has hung up. */
@@ -136,10 +176,8 @@ static bool listen_once(const char *how)
 		replace(plans, 0, message.plan.plan);
 	else if (message.kind == JOB_FORGET_PLAN)
 		replace(plans, message.plan.plan, 0);
-	else {
-		check(&message.job);
-		answer(&message.job, how);
-	}
+	else
+		work(&message, how);
 	return true;
 }
 

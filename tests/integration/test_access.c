@@ -3,51 +3,26 @@
  * and what the broker only promises (read-only, nothing of others) is tried on
  * the memory itself.
  */
-#include "proto/error.h"
-#include "shm/table.h"
+#include "tests/lib/act.h"
 #include "tests/lib/actor.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/memory.h"
 #include "tests/lib/wire.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define ALICE 61001
 #define BOB   61002
 #define GROUP 61100
 #define ADMIN 61200
-#define SIZE  (INT64_C(1) << 20)
 
-#define PATTERN UINT64_C(0xa11ce5ec7e7a11ce)
-
-/* What the processes of a test say to each other. */
-struct shared {
-	char path[96];
-	char name[64];
-	uint32_t flags;
-	struct access_class access;
-	struct tensor_place place;
-	uint8_t ticket[TICKET_SIZE];
-	uint64_t session;
-	uint8_t token[TOKEN_SIZE];
-	bool is_trust_set;
-	uint32_t trusted_uid;
-	int protection, open_flags;
-	uint32_t pid; /* of the other */
-	int n;
-	char sentence[ERROR_MSG_SIZE];
-};
-
-static struct shared *shared;
 static struct daemon daemon_;
 static struct actor alice, bob;
 static struct wire *root_wire;
@@ -60,319 +35,6 @@ static const char CONFIG[] = "[memory]\n"
 			     "admin_group = 61200\n"
 			     "[prefixes]\n"
 			     "given = 61001\n";
-
-/* --- what actors do ---------------------------------------------------------
- */
-
-static struct wire *me;
-static int chunk_fd = -1;
-static uint8_t *memory; /* the chunk */
-
-static int said(int r)
-{
-	snprintf(shared->sentence, sizeof(shared->sentence), "%s",
-		 wire_sentence(me));
-	return r;
-}
-
-static int do_connect(void)
-{
-	me = wire_connect(shared->path);
-	if (!me)
-		return -errno;
-	return said(wire_hello(me, 0));
-}
-
-static int do_alloc(void)
-{
-	return said(wire_alloc(me, SIZE, &shared->access, -1, &shared->place));
-}
-
-static int do_publish(void)
-{
-	return said(wire_publish(me, &shared->place.ref, shared->name,
-				 shared->flags));
-}
-
-static int do_release(void)
-{
-	return said(wire_release(me, &shared->place.ref, 1));
-}
-
-static int do_get(void)
-{
-	const char *name = shared->name;
-	struct request request = {
-		.kind = MESSAGE_GET,
-		.get = {.is_trust_set = shared->is_trust_set,
-			.trusted_uid = shared->trusted_uid,
-			.n_names = 1,
-			.names = &name},
-	};
-	int r = said(wire_call(me, &request));
-
-	if (r == 0)
-		shared->place = me->reply.places.places[0];
-	return r;
-}
-
-static int do_remove(void)
-{
-	return said(wire_remove(me, shared->name));
-}
-
-static int do_ticket(void)
-{
-	struct request request = {
-		.kind = MESSAGE_TICKET,
-		.ticket = {.ref = shared->place.ref,
-			   .n_uses = 1,
-			   .ttl_ms = 3600 * 1000},
-	};
-	int r = said(wire_call(me, &request));
-
-	if (r == 0)
-		memcpy(shared->ticket, me->reply.ticket.ticket, TICKET_SIZE);
-	return r;
-}
-
-static int do_redeem(void)
-{
-	struct request request = {
-		.kind = MESSAGE_REDEEM,
-		.redeem = {.n_tickets = 1, .tickets = &shared->ticket},
-	};
-
-	return said(wire_call(me, &request));
-}
-
-/* Entries of that name in all pages. */
-static int do_list(void)
-{
-	struct request request = {
-		.kind = MESSAGE_LIST,
-		.list = {.prefix = shared->name, .filter = LIST_ALL},
-	};
-	int r, n = 0;
-
-	do {
-		r = wire_call(me, &request);
-		n += r < 0 ? r : (int)me->reply.list.n_items;
-		request.list.cursor = me->reply.list.next_cursor;
-	} while (r == 0 && request.list.cursor);
-	return n;
-}
-
-static int do_who(void)
-{
-	struct request request = {
-		.kind = MESSAGE_WHO,
-		.who = {.name = shared->name},
-	};
-
-	return said(wire_call(me, &request));
-}
-
-static int do_who_slot(void)
-{
-	struct request request = {
-		.kind = MESSAGE_WHO,
-		.who = {.name = "", .ref = shared->place.ref},
-	};
-
-	return said(wire_call(me, &request));
-}
-
-/* How many clients it is shown that are not its own user's. */
-static int do_clients(void)
-{
-	struct request request = {.kind = MESSAGE_CLIENTS};
-	int r = wire_call(me, &request), n = 0;
-
-	for (uint32_t i = 0; r == 0 && i < me->reply.clients.n_items; i++)
-		n += me->reply.clients.items[i].uid != getuid();
-	shared->n = r == 0 ? (int)me->reply.clients.n_items : 0;
-	return r < 0 ? r : n;
-}
-
-static int do_chunk(void)
-{
-	if (chunk_fd >= 0)
-		close(chunk_fd);
-	chunk_fd = wire_chunk(me, shared->place.chunk);
-	return said(chunk_fd < 0 ? chunk_fd : 0);
-}
-
-static int map_chunk(int protection)
-{
-	struct stat status;
-	void *at;
-
-	if (fstat(chunk_fd, &status) < 0)
-		return -errno;
-	at = mmap(NULL, (size_t)status.st_size, protection, MAP_SHARED,
-		  chunk_fd, 0);
-	if (at == MAP_FAILED)
-		return -errno;
-	memory = at;
-	return 0;
-}
-
-static int do_map(void)
-{
-	return map_chunk(shared->protection);
-}
-
-static int do_protect(void)
-{
-	return mprotect(memory, 4096, PROT_READ | PROT_WRITE) < 0 ? -errno : 0;
-}
-
-static int reopen(int fd)
-{
-	char path[64];
-	int again;
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	again = open(path, shared->open_flags | O_CLOEXEC);
-	if (again < 0)
-		return -errno;
-	close(again);
-	return 0;
-}
-
-static int do_reopen_chunk(void)
-{
-	return reopen(chunk_fd);
-}
-
-static int do_reopen_table(void)
-{
-	return reopen(me->table_fd);
-}
-
-static int do_map_table_writable(void)
-{
-	void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED,
-			me->table_fd, 0);
-
-	return at == MAP_FAILED ? -errno : 0;
-}
-
-static int do_map_table_and_protect(void)
-{
-	void *at = mmap(NULL, 4096, PROT_READ, MAP_SHARED, me->table_fd, 0);
-
-	if (at == MAP_FAILED)
-		return 1;
-	return mprotect(at, 4096, PROT_READ | PROT_WRITE) < 0 ? -errno : 0;
-}
-
-static void on_fault(int number)
-{
-	(void)number;
-	_exit(77);
-}
-
-/* Does a store to the tensor fault? */
-static int do_store(void)
-{
-	pid_t pid = fork();
-	int status = 0;
-
-	if (pid == 0) {
-		signal(SIGSEGV, on_fault);
-		*(volatile uint8_t *)(memory + shared->place.offset) = 1;
-		_exit(0);
-	}
-	waitpid(pid, &status, 0);
-	return WIFEXITED(status) && WEXITSTATUS(status) == 77;
-}
-
-static int do_fill(void)
-{
-	uint64_t *at = (uint64_t *)(void *)(memory + shared->place.offset);
-
-	for (size_t i = 0; i < SIZE / sizeof(*at); i++)
-		at[i] = PATTERN;
-	return 0;
-}
-
-/* Words of the pattern in the chunk that is mapped, wherever. */
-static int do_scan(void)
-{
-	const uint64_t *at = (const uint64_t *)(const void *)memory;
-	struct stat status;
-	int n = 0;
-
-	if (fstat(chunk_fd, &status) < 0)
-		return -errno;
-	for (size_t i = 0; i < (size_t)status.st_size / sizeof(*at); i++)
-		n += at[i] == PATTERN;
-	return n;
-}
-
-/* Scan every chunk that this process can have; gives the finds, and in
- * `shared->n` how many chunks those were. */
-static int do_scan_all(void)
-{
-	struct stat status;
-	int n = 0;
-
-	shared->n = 0;
-	for (uint32_t id = 1; id < 64; id++) {
-		shared->place.chunk = id;
-		if (do_chunk() < 0)
-			continue;
-		if (map_chunk(PROT_READ) < 0 || fstat(chunk_fd, &status) < 0)
-			return -1;
-		shared->n++;
-		n += do_scan();
-		munmap(memory, (size_t)status.st_size);
-	}
-	return n;
-}
-
-/* Come back with somebody else's secrets. */
-static int do_steal(void)
-{
-	struct wire *thief = wire_connect(shared->path);
-	struct request hello = {
-		.kind = MESSAGE_HELLO,
-		.hello = {.major = PROTOCOL_MAJOR,
-			  .is_reconnect = true,
-			  .session = shared->session},
-	};
-	const int fds[] = {me->refs_fd, me->doorbell_fd};
-	uint8_t *body;
-	size_t size;
-	int r;
-
-	memcpy(hello.hello.token, shared->token, TOKEN_SIZE);
-	if (!thief || request_encode(&hello, &body, &size, NULL) < 0)
-		return 1;
-	wire_send_body(thief, MESSAGE_HELLO, 1, body, size, fds, 2);
-	r = wire_receive(thief) == FRAME_OK ? thief->frame.code : 2;
-	snprintf(shared->sentence, sizeof(shared->sentence), "%s",
-		 wire_sentence(thief));
-	free(body);
-	wire_close(thief);
-	return r;
-}
-
-static int do_tell_secrets(void)
-{
-	shared->session = me->session;
-	memcpy(shared->token, me->token, TOKEN_SIZE);
-	return 0;
-}
-
-static int do_ping(void)
-{
-	const struct request ping = {.kind = MESSAGE_PING};
-
-	return wire_call(me, &ping);
-}
 
 /* --- the stage --------------------------------------------------------------
  */
@@ -496,7 +158,7 @@ static void check_read_only(void)
 	cr_assert(eq(int, actor_run(&bob, do_map), -EACCES));
 	shared->protection = PROT_READ;
 	cr_assert(zero(int, actor_run(&bob, do_map)));
-	cr_assert(eq(int, actor_run(&bob, do_scan), SIZE / 8));
+	cr_assert(eq(int, actor_run(&bob, do_scan), ACT_SIZE / 8));
 	cr_assert(eq(int, actor_run(&bob, do_store), 1), "it was written");
 	cr_assert(eq(int, actor_run(&bob, do_protect), -EACCES));
 	shared->open_flags = O_RDWR;
@@ -507,6 +169,7 @@ static void check_read_only(void)
 
 Test(access, a_group_reads_0640_and_cannot_write_by_any_way)
 {
+	host_memory_only("nobody maps the file of a device's memory");
 	show(GROUP, 0640);
 	trust(ALICE);
 	check_read_only();
@@ -514,6 +177,7 @@ Test(access, a_group_reads_0640_and_cannot_write_by_any_way)
 
 Test(access, others_read_0644_and_cannot_write_by_any_way)
 {
+	host_memory_only("nobody maps the file of a device's memory");
 	show(GID_DEFAULT, 0644);
 	trust(ALICE);
 	check_read_only();
@@ -817,6 +481,8 @@ Test(access_identity, memory_that_changes_hands_comes_from_the_kernel)
 	daemon_start_with(&daemon_, &(struct daemon_options){
 					    .config = "[memory]\n"
 						      "memory_max = 16M\n"
+						      "device_memory_max = "
+						      "16M\n"
 						      "chunk_min = 16M\n"
 						      "warm_ms = 1h\n",
 				    });
@@ -833,6 +499,8 @@ Test(access_identity, memory_that_changes_hands_comes_from_the_kernel)
 	cr_assert(eq(u64, wire_status(root_wire, "chunks_retired"), 1));
 	cr_assert(zero(int, actor_run(&bob, do_scan_all)));
 	cr_assert(eq(int, shared->n, 1));
-	/* What Alice still has mapped is of nobody any more. */
-	cr_assert(zero(int, actor_run(&alice, do_scan)));
+	/* What Alice still has mapped is of nobody any more; a device's memory
+	 * would be hers until she unmaps it. */
+	if (!are_on_devices())
+		cr_assert(zero(int, actor_run(&alice, do_scan)));
 }

@@ -1,210 +1,11 @@
 /*
- * The broker is killed before a request, and at every point that it passes
- * during one.
- *
- * A scene is one kind of request with what comes before and what must be true
- * after it. It is played once to learn the points, and then once more for each
- * of them with a broker that dies there. The call must succeed all the same,
- * have happened exactly once, and leave nothing behind.
+ * The broker is killed while tensors, names, tickets and sessions come and go.
  */
-#include "tests/lib/chaos.h"
-#include "tests/lib/trainer.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/scene.h"
 #include <errno.h>
-#include <pthread.h>
-#include <string.h>
 #include <unistd.h>
 
-#define MAX_PASSAGES 4 /* of one point within a scene that are tried */
-
-struct stage {
-	struct chaos chaos;
-	struct fsdp_client *client, *other;
-	/* Held and published all the time; nobody may harm it. */
-	struct fsdp_client *bystander;
-	struct fsdp_tensor *kept;
-	uint64_t chunk_bytes; /* of which it is part */
-	struct fsdp_tensor *mine[4], *others[4];
-	struct fsdp_bundle *bundle;
-	struct fsdp_ticket ticket;
-	pthread_t thread;
-	int r;
-};
-
-typedef void scene_fn(struct stage *stage);
-
-struct scene {
-	scene_fn *prepare; /* may be NULL */
-	scene_fn *act;
-	scene_fn *check;
-	const char *config;
-	bool has_no_pool; /* bundles bring their own memory */
-	/* What goes on after the call is not of the same length each time: a
-	 * point may not be passed as often as when it was learned. */
-	bool is_ragged;
-};
-
-/* --- playing ------------------------------------------------------------- */
-
-static const struct fsdp_access SHARED = {FSDP_GID_DEFAULT, 0640};
-static const struct fsdp_spec PAGE = {FSDP_U64, 1, {512}};
-
-/* In a pool of its own, so that a scene's first allocation needs a chunk. */
-static void publish_kept(struct stage *stage)
-{
-	struct fsdp_publication it = {.name = "kept/tensor"};
-
-	must(chaos_alloc(stage->bystander, &PAGE, 1, &SHARED, 0, &it.tensor) ==
-	     0);
-	pattern_fill(it.tensor, pattern_tag(it.name, 1));
-	must(fsdp_publish(stage->bystander, &it, 1) == 0);
-	stage->kept = it.tensor;
-}
-
-static void check_kept(struct stage *stage)
-{
-	struct fsdp_client *fresh = chaos_connect(&stage->chaos);
-
-	cr_assert(pattern_is(stage->kept, pattern_tag("kept/tensor", 1)));
-	cr_assert(pattern_is_published(fresh, "kept/tensor", 1));
-	fsdp_close(fresh);
-	cr_assert(eq(i64, count_holds(stage->bystander, "kept/tensor"), 1));
-}
-
-static void set_up(struct stage *stage, const struct scene *scene,
-		   struct figures *ret)
-{
-	struct figures now;
-
-	memset(stage, 0, sizeof(*stage));
-	chaos_start(&stage->chaos, scene->config);
-	stage->bystander = chaos_connect(&stage->chaos);
-	publish_kept(stage);
-	figures_read(stage->bystander, ret);
-	stage->chunk_bytes = ret->chunk_bytes;
-	stage->client = chaos_connect(&stage->chaos);
-	stage->other = chaos_connect(&stage->chaos);
-	if (scene->prepare)
-		scene->prepare(stage);
-	figures_read(stage->bystander, &now);
-	ret->epoch = now.epoch;
-	/* The memory of a pool stays for a while, that of bundles does not. */
-	if (!scene->has_no_pool) {
-		ret->chunks++;
-		ret->chunk_bytes += 2 << 20;
-	}
-}
-
-static void act(struct stage *stage, const struct scene *scene)
-{
-	scene->act(stage);
-	/* What the broker does right after its answer belongs to it. */
-	must(fsdp_ping(stage->bystander) == 0);
-}
-
-/* What a client holds is known for sure when it has come back. */
-static void check(struct stage *stage, const struct scene *scene)
-{
-	if (stage->client)
-		must(fsdp_ping(stage->client) == 0);
-	must(fsdp_ping(stage->other) == 0);
-	scene->check(stage);
-}
-
-/* The books are as they were before the scene. */
-static void tear_down(struct stage *stage, const struct figures *before)
-{
-	check_kept(stage);
-	fsdp_close(stage->client);
-	fsdp_close(stage->other);
-	remove_all(stage->bystander, "scene/");
-	cr_assert(figures_await(stage->bystander, before));
-	/* With catalog and state table. */
-	cr_assert(keeps_await(&stage->chaos, before->chunks + 2));
-	fsdp_close(stage->bystander);
-	chaos_stop(&stage->chaos);
-}
-
-/* Nobody dies. */
-static void learn(const struct scene *scene, struct passages *ret)
-{
-	struct figures before, now;
-	struct stage stage;
-
-	set_up(&stage, scene, &before);
-	passages_forget(stage.chaos.points);
-	act(&stage, scene);
-	passages_read(stage.chaos.points, ret);
-	check(&stage, scene);
-	figures_read(stage.bystander, &now);
-	cr_assert(eq(u64, now.epoch, before.epoch));
-	tear_down(&stage, &before);
-}
-
-/* False: the point was not passed so often. */
-static bool die_at(const struct scene *scene, const char *point, unsigned int n)
-{
-	struct figures before, now;
-	struct stage stage;
-	bool is_done;
-
-	set_up(&stage, scene, &before);
-	plan_death(stage.chaos.plan, point, n);
-	act(&stage, scene);
-	is_done = plan_is_done(stage.chaos.plan);
-	plan_drop(stage.chaos.plan);
-	cr_assert(is_done || scene->is_ragged);
-	check(&stage, scene);
-	figures_read(stage.bystander, &now);
-	cr_assert(eq(u64, now.epoch, before.epoch + (is_done ? 1 : 0)));
-	tear_down(&stage, &before);
-	return is_done;
-}
-
-/* The request comes while there is no broker; this needs no points. */
-static void die_before(const struct scene *scene)
-{
-	struct figures before;
-	struct stage stage;
-
-	set_up(&stage, scene, &before);
-	daemon_kill_broker(&stage.chaos.daemon);
-	act(&stage, scene);
-	check(&stage, scene);
-	tear_down(&stage, &before);
-}
-
-static void play(const struct scene *scene)
-{
-	struct passages passages;
-	unsigned int n_deaths = 0;
-
-	die_before(scene);
-	if (!chaos_has_points())
-		return;
-	learn(scene, &passages);
-	for (size_t i = 0; i < passages.n; i++) {
-		const struct passage *it = &passages.list[i];
-
-		for (unsigned int n = 1; n <= it->n && n <= MAX_PASSAGES; n++) {
-			fprintf(stderr, "killed at passage %u of %s\n", n,
-				it->name);
-			n_deaths += die_at(scene, it->name, n);
-		}
-	}
-	cr_assert(ge(uint, n_deaths, 4));
-}
-
 TestSuite(broker_dies_during, .timeout = 120);
-
-#define SCENE(name, ...)                                                       \
-	Test(broker_dies_during, name)                                         \
-	{                                                                      \
-		static const struct scene scene = {__VA_ARGS__};               \
-                                                                               \
-		play(&scene);                                                  \
-	}
 
 /* --- alloc --------------------------------------------------------------- */
 
@@ -212,7 +13,7 @@ static void alloc_three(struct stage *stage)
 {
 	struct fsdp_spec specs[3] = {PAGE, PAGE, PAGE};
 
-	must(chaos_alloc(stage->client, specs, 3, NULL, 0, stage->mine) == 0);
+	must(memory_alloc(stage->client, specs, 3, NULL, 0, stage->mine) == 0);
 	for (uint64_t i = 0; i < 3; i++)
 		pattern_fill(stage->mine[i], pattern_tag("three", i));
 }
@@ -264,8 +65,8 @@ static void publish_evictable(struct stage *stage)
 
 		name[12] = (char)('0' + i);
 		it.name = name;
-		must(chaos_alloc(stage->other, &HALF_MIB, 1, NULL, 0,
-				 &it.tensor) == 0);
+		must(memory_alloc(stage->other, &HALF_MIB, 1, NULL, 0,
+				  &it.tensor) == 0);
 		must(fsdp_publish(stage->other, &it, 1) == 0);
 		fsdp_free(it.tensor);
 	}
@@ -278,7 +79,7 @@ static void alloc_much(struct stage *stage)
 {
 	struct fsdp_spec specs[2] = {HALF_MIB, HALF_MIB};
 
-	must(chaos_alloc(stage->client, specs, 2, NULL, 0, stage->mine) == 0);
+	must(memory_alloc(stage->client, specs, 2, NULL, 0, stage->mine) == 0);
 }
 
 static int count_entry(const struct fsdp_entry *entry, void *data)
@@ -305,8 +106,6 @@ SCENE(an_alloc_that_evicts, .prepare = publish_evictable, .act = alloc_much,
       .check = check_evicted, .config = FULL, .is_ragged = true)
 
 #define COLD "[memory]\nchunk_min = 2M\nwarm_ms = 50\n"
-
-static void load_first(struct stage *stage);
 
 static void load_and_alloc(struct stage *stage)
 {
@@ -700,221 +499,6 @@ static void make_half_used_ticket(struct stage *stage)
 
 SCENE(the_last_redeem, .prepare = make_half_used_ticket, .act = redeem_last,
       .check = check_used_up)
-
-/* --- bundles ------------------------------------------------------------- */
-
-#define BUNDLE "scene/model/"
-static const char *const MEMBERS[] = {"scene/model/w", "scene/model/b"};
-
-static void begin(struct stage *stage)
-{
-	struct fsdp_bundle_options options = {.access = {FSDP_GID_DEFAULT, 0},
-					      .flags = FSDP_REPLACE,
-					      .device = chaos_device()};
-
-	must(fsdp_bundle_begin(stage->client, BUNDLE, &options,
-			       &stage->bundle) == 0);
-}
-
-static void fill(struct stage *stage)
-{
-	struct fsdp_spec specs[2] = {PAGE, PAGE};
-
-	must(fsdp_bundle_alloc(stage->bundle, MEMBERS, specs, 2, stage->mine) ==
-	     0);
-}
-
-static void write_members(struct stage *stage, uint64_t version)
-{
-	for (int i = 0; i < 2; i++)
-		pattern_fill(stage->mine[i], pattern_tag(MEMBERS[i], version));
-}
-
-static void commit(struct stage *stage, uint64_t expected)
-{
-	uint64_t version = 0;
-
-	must(fsdp_bundle_commit(stage->bundle, &version) == 0);
-	must(version == expected);
-}
-
-static void check_bundle(struct stage *stage, uint64_t version)
-{
-	for (int i = 0; i < 2; i++) {
-		cr_assert(pattern_is(stage->mine[i],
-				     pattern_tag(MEMBERS[i], version)));
-		cr_assert(pattern_is_published(stage->other, MEMBERS[i],
-					       version));
-		cr_assert(eq(i64, count_holds(stage->client, MEMBERS[i]), 1));
-	}
-}
-
-static void check_begun(struct stage *stage)
-{
-	struct figures now;
-
-	figures_read(stage->bystander, &now);
-	cr_assert(eq(u64, now.bundles, 1));
-	fill(stage);
-	write_members(stage, 1);
-	commit(stage, 1);
-	check_bundle(stage, 1);
-}
-
-SCENE(bundle_begin, .has_no_pool = true, .act = begin, .check = check_begun)
-
-static void check_filled(struct stage *stage)
-{
-	write_members(stage, 1);
-	commit(stage, 1);
-	check_bundle(stage, 1);
-}
-
-SCENE(bundle_alloc, .has_no_pool = true, .prepare = begin, .act = fill,
-      .check = check_filled)
-
-static void begin_and_fill(struct stage *stage)
-{
-	begin(stage);
-	fill(stage);
-	write_members(stage, 1);
-}
-
-static void commit_first(struct stage *stage)
-{
-	commit(stage, 1);
-}
-
-static void check_committed(struct stage *stage)
-{
-	check_bundle(stage, 1);
-}
-
-SCENE(bundle_commit, .has_no_pool = true, .prepare = begin_and_fill,
-      .act = commit_first, .check = check_committed)
-
-static void get_bundle(struct stage *stage)
-{
-	struct fsdp_tensor **all = NULL;
-	size_t n = 0;
-
-	must(fsdp_bundle_get(stage->other, BUNDLE, NULL, &all, &n) == 0);
-	must(n == 2);
-	memcpy(stage->others, all, 2 * sizeof(*all));
-	free(all);
-}
-
-static void load_first(struct stage *stage)
-{
-	begin_and_fill(stage);
-	commit_first(stage);
-	for (int i = 0; i < 2; i++)
-		fsdp_free(stage->mine[i]);
-}
-
-static void load_get_and_stage(struct stage *stage)
-{
-	load_first(stage);
-	get_bundle(stage);
-	begin(stage);
-	fill(stage);
-	write_members(stage, 2);
-}
-
-static void commit_second(struct stage *stage)
-{
-	commit(stage, 2);
-}
-
-static void check_bundle_replaced(struct stage *stage)
-{
-	struct figures now;
-
-	check_bundle(stage, 2);
-	for (int i = 0; i < 2; i++)
-		cr_assert(pattern_is(stage->others[i],
-				     pattern_tag(MEMBERS[i], 1)));
-	figures_read(stage->bystander, &now);
-	cr_assert(eq(u64, now.slots_limbo, 2));
-	cr_assert(eq(u64, now.bundles, 2));
-	must(fsdp_release_sync(stage->other, stage->others, 2) == 0);
-	figures_read(stage->bystander, &now);
-	cr_assert(eq(u64, now.slots_limbo, 0));
-	cr_assert(eq(u64, now.bundles, 1));
-}
-
-SCENE(bundle_replace, .has_no_pool = true, .prepare = load_get_and_stage,
-      .act = commit_second, .check = check_bundle_replaced)
-
-/* Nobody holds the old version: its memory goes at once. */
-static void load_and_stage(struct stage *stage)
-{
-	load_first(stage);
-	begin(stage);
-	fill(stage);
-	write_members(stage, 2);
-}
-
-static void check_second(struct stage *stage)
-{
-	check_bundle(stage, 2);
-}
-
-SCENE(a_bundle_replace_that_frees, .has_no_pool = true,
-      .prepare = load_and_stage, .act = commit_second, .check = check_second,
-      .is_ragged = true)
-
-static void abort_bundle(struct stage *stage)
-{
-	fsdp_free(stage->mine[0]);
-	fsdp_free(stage->mine[1]);
-	fsdp_bundle_abort(stage->bundle);
-}
-
-static void check_aborted(struct stage *stage)
-{
-	struct figures now;
-
-	figures_read(stage->bystander, &now);
-	cr_assert(eq(u64, now.bundles, 0));
-	load_first(stage);
-}
-
-SCENE(bundle_abort, .has_no_pool = true, .prepare = begin_and_fill,
-      .act = abort_bundle, .check = check_aborted, .is_ragged = true)
-
-static void check_got(struct stage *stage)
-{
-	for (int i = 0; i < 2; i++) {
-		cr_assert(pattern_is(stage->others[i],
-				     pattern_tag(MEMBERS[i], 1)));
-		cr_assert(eq(i64, count_holds(stage->client, MEMBERS[i]), 1));
-	}
-}
-
-SCENE(bundle_get, .has_no_pool = true, .prepare = load_first, .act = get_bundle,
-      .check = check_got)
-
-static void remove_bundle(struct stage *stage)
-{
-	const char *name = BUNDLE;
-
-	must(fsdp_remove(stage->client, &name, 1) == 0);
-}
-
-static void check_bundle_removed(struct stage *stage)
-{
-	struct fsdp_tensor *none = NULL;
-	struct figures now;
-
-	cr_assert(eq(int, fsdp_get(stage->client, MEMBERS, 1, NULL, &none),
-		     -ENOENT));
-	figures_read(stage->bystander, &now);
-	cr_assert(eq(u64, now.bundles, 0));
-}
-
-SCENE(bundle_remove, .has_no_pool = true, .prepare = load_first,
-      .act = remove_bundle, .check = check_bundle_removed, .is_ragged = true)
 
 /* --- sessions ------------------------------------------------------------ */
 

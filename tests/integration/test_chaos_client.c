@@ -5,6 +5,7 @@
  */
 #include "shm/refs.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/memory.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -148,7 +149,8 @@ static const char *const MEMBERS[] = {"work/model/w", "work/model/b"};
 static struct fsdp_bundle *stage(struct fsdp_client *client, uint64_t version)
 {
 	struct fsdp_bundle_options options = {.access = {FSDP_GID_DEFAULT, 0},
-					      .flags = FSDP_REPLACE};
+					      .flags = FSDP_REPLACE,
+					      .device = memory_device()};
 	struct fsdp_spec specs[2] = {PAGE, PAGE};
 	struct fsdp_bundle *bundle = NULL;
 	struct fsdp_tensor *members[2];
@@ -182,7 +184,8 @@ static void hold_everything(void *unused)
 	struct fsdp_client *client = chaos_connect(&chaos);
 	struct fsdp_publication unnamed = {.name = NULL};
 	struct fsdp_bundle_options tied = {.access = {FSDP_GID_DEFAULT, 0},
-					   .flags = FSDP_TIED};
+					   .flags = FSDP_TIED,
+					   .device = memory_device()};
 	const char *member = "work/tied/w";
 	struct fsdp_bundle *bundle;
 	struct fsdp_tensor *got[2], *view;
@@ -205,35 +208,77 @@ static void hold_everything(void *unused)
 	pause();
 }
 
-/* --- killed at every point ----------------------------------------------- */
+/* --- what the test does, by others ---------------------------------------- */
+
+static void put_kept(void *unused)
+{
+	struct fsdp_client *client = chaos_connect(&chaos);
+
+	(void)unused;
+	for (int i = 0; i < 2; i++)
+		pattern_put(client, NAMES[i], 1);
+	fsdp_close(client);
+}
 
 static void publish_kept(void)
 {
-	for (int i = 0; i < 2; i++)
-		pattern_put(watcher, NAMES[i], 1);
+	must(child_run(put_kept, NULL));
 }
 
-static void make_ticket(void)
+static void put_ticket(void *unused)
 {
-	struct fsdp_tensor *tensor = pattern_make(watcher, 3);
+	struct fsdp_client *client = chaos_connect(&chaos);
+	struct fsdp_tensor *tensor = pattern_make(client, 3);
 
+	(void)unused;
 	must(fsdp_ticket_make(tensor, 1, 1000000, &talk->ticket) == 0);
 	fsdp_free(tensor);
+	fsdp_close(client);
 }
 
 /* A consumer that died early has left it; one that used it is gone with what
  * it got. */
-static void take_ticket_back(void)
+static void take_ticket(void *unused)
 {
+	struct fsdp_client *client = chaos_connect(&chaos);
 	struct fsdp_tensor *tensor = NULL;
-	int r = fsdp_ticket_redeem(watcher, &talk->ticket, 1, &tensor);
+	int r = fsdp_ticket_redeem(client, &talk->ticket, 1, &tensor);
 
-	cr_assert(r == 0 || r == -ENOENT);
-	if (r < 0)
-		return;
-	cr_assert(pattern_is(tensor, 3));
+	(void)unused;
+	must(r == 0 || r == -ENOENT);
+	must(r < 0 || pattern_is(tensor, 3));
 	fsdp_free(tensor);
+	fsdp_close(client);
 }
+
+struct version {
+	const char *name;
+	uint64_t number;
+};
+
+static void look(void *data)
+{
+	const struct version *it = data;
+	struct fsdp_client *client = chaos_connect(&chaos);
+
+	must(pattern_is_published(client, it->name, it->number));
+	fsdp_close(client);
+}
+
+static bool is_published(const char *name, uint64_t number)
+{
+	struct version version = {name, number};
+
+	return child_run(look, &version);
+}
+
+static bool is_entry(struct fsdp_client *unused, const struct fsdp_entry *entry)
+{
+	(void)unused;
+	return is_published(entry->info.name, entry->info.version);
+}
+
+/* --- killed at every point ----------------------------------------------- */
 
 static void forget_work(void)
 {
@@ -241,24 +286,23 @@ static void forget_work(void)
 	atomic_store(&talk->version, 0);
 }
 
+static int note_version(const struct fsdp_entry *entry, void *data)
+{
+	*(uint64_t *)data = entry->info.version;
+	return 0;
+}
+
 /* Is what the producer knows to be published there? One more may be. */
 static void check_version(void)
 {
-	uint64_t known = atomic_load(&talk->version);
-	struct fsdp_tensor *tensor = NULL;
-	const char *name = "work/a";
-	struct fsdp_info info = {.version = 0};
-	int r = fsdp_get(watcher, &name, 1, NULL, &tensor);
+	uint64_t known = atomic_load(&talk->version), version = 0;
 
-	if (r == 0) {
-		fsdp_tensor_info(tensor, &info);
-		fsdp_free(tensor);
-	}
+	must(fsdp_list(watcher, "work/a", note_version, &version) == 0);
 	/* The third is tied to its maker. */
-	if (r == -ENOENT && known >= 2 && known <= 3)
+	if (version == 0 && known >= 2 && known <= 3)
 		return;
-	cr_assert(ge(u64, info.version, known));
-	cr_assert(le(u64, info.version, known + 1));
+	cr_assert(ge(u64, version, known));
+	cr_assert(le(u64, version, known + 1));
 }
 
 struct role {
@@ -280,9 +324,9 @@ static int run_role(child_fn *fn, const char *variable, const char *path)
 	struct role role = {fn, variable, path};
 	int end;
 
-	make_ticket();
+	must(child_run(put_ticket, NULL));
 	end = child_wait(child_start(play_role, &role));
-	take_ticket_back();
+	cr_assert(child_run(take_ticket, NULL));
 	return end;
 }
 
@@ -292,7 +336,7 @@ static void die_at(child_fn *fn, const char *point, unsigned int n)
 	plan_death(talk->plan, point, n);
 	cr_assert(eq(int, run_role(fn, "FSDP_KILL_PLAN", talk->plan), SIGKILL));
 	check_version();
-	cr_assert(audit(watcher, 1, pattern_is_entry));
+	cr_assert(audit(watcher, 1, is_entry));
 	forget_work();
 }
 
@@ -303,7 +347,7 @@ static void die_everywhere(child_fn *fn)
 	need_points();
 	publish_kept();
 	cr_assert(eq(int, run_role(fn, "FSDP_POINTS_LOG", talk->points), 0));
-	cr_assert(audit(watcher, 1, pattern_is_entry));
+	cr_assert(audit(watcher, 1, is_entry));
 	forget_work();
 	passages_read(talk->points, &passages);
 	cr_assert(ge(sz, passages.n, 8));
@@ -312,7 +356,7 @@ static void die_everywhere(child_fn *fn)
 			die_at(fn, passages.list[i].name, n);
 	}
 	for (int i = 0; i < 2; i++)
-		cr_assert(pattern_is_published(watcher, NAMES[i], 1));
+		cr_assert(is_published(NAMES[i], 1));
 }
 
 TestSuite(client_dies, .init = set_up, .fini = tear_down, .timeout = 120);
@@ -366,7 +410,7 @@ Test(client_dies, while_it_waits_for_a_name)
 	while (count_waiting() == 0)
 		nap_ms(1);
 	cr_assert(eq(int, child_kill(pid), SIGKILL));
-	cr_assert(audit(watcher, 1, pattern_is_entry));
+	cr_assert(audit(watcher, 1, is_entry));
 	cr_assert(eq(uint, count_waiting(), 0));
 }
 
@@ -387,11 +431,11 @@ static pid_t start_holder(void)
 
 static void check_after_holder(void)
 {
-	cr_assert(audit(watcher, 1, pattern_is_entry));
-	cr_assert(pattern_is_published(watcher, "work/a", 3));
+	cr_assert(audit(watcher, 1, is_entry));
+	cr_assert(is_published("work/a", 3));
 	for (int i = 0; i < 2; i++) {
-		cr_assert(pattern_is_published(watcher, MEMBERS[i], 1));
-		cr_assert(pattern_is_published(watcher, NAMES[i], 1));
+		cr_assert(is_published(MEMBERS[i], 1));
+		cr_assert(is_published(NAMES[i], 1));
 	}
 }
 
@@ -481,6 +525,37 @@ Test(client_dies, and_the_broker_and_the_broker_again_as_it_takes_over)
 	cr_assert(ge(uint, sweep(kill_both), 30));
 }
 
+static void hold_many(void *unused)
+{
+	enum { N = 2000 };
+	static const struct fsdp_spec byte = {FSDP_U8, 1, {1}};
+	struct fsdp_client *client = chaos_connect(&chaos);
+	struct fsdp_tensor *tensor;
+
+	(void)unused;
+	for (int i = 0; i < N; i++)
+		must(fsdp_alloc(client, &byte, 1, NULL, 0, &tensor) == 0);
+	say_ready();
+	pause();
+}
+
+/* More than is let go in one round. */
+Test(client_dies, with_much_and_the_broker_between_two_rounds_of_its_end)
+{
+	pid_t pid, broker;
+
+	need_points();
+	publish_kept();
+	pid = child_start(hold_many, NULL);
+	await(&talk->is_ready);
+	broker = daemon_broker_pid(&chaos.daemon);
+	plan_death(chaos.plan, "session.round", 2);
+	must(child_kill(pid) == SIGKILL);
+	daemon_wait_death(&chaos.daemon, broker);
+	cr_expect(plan_is_done(chaos.plan));
+	cr_assert(audit(watcher, 1, is_entry));
+}
+
 /* Its pid is not free yet: the broker finds the process, and then its end. */
 static void kill_both_unreaped(pid_t pid)
 {
@@ -550,8 +625,8 @@ static void die_on_return(const char *point, unsigned int n)
 	pid = start_orphan("FSDP_KILL_PLAN", talk->plan);
 	plan_death(talk->plan, point, n);
 	cr_assert(eq(int, let_go(pid), SIGKILL));
-	cr_assert(audit(watcher, 1, pattern_is_entry));
-	cr_assert(pattern_is_published(watcher, "work/a", 1));
+	cr_assert(audit(watcher, 1, is_entry));
+	cr_assert(is_published("work/a", 1));
 }
 
 Test(client_dies, while_it_comes_back_to_a_new_broker)
@@ -563,7 +638,7 @@ Test(client_dies, while_it_comes_back_to_a_new_broker)
 	pid = start_orphan("FSDP_POINTS_LOG", talk->points);
 	passages_forget(talk->points);
 	cr_assert(eq(int, let_go(pid), 0));
-	cr_assert(audit(watcher, 1, pattern_is_entry));
+	cr_assert(audit(watcher, 1, is_entry));
 	passages_read(talk->points, &passages);
 	cr_assert(ge(sz, passages.n, 3));
 	for (size_t i = 0; i < passages.n; i++) {
@@ -662,7 +737,7 @@ static void scribble(void *unused)
 		(void)fsdp_release_sync(client, &made, 1);
 		(void)fsdp_get(client, NAMES, 2, NULL, got);
 		(void)fsdp_publish(client, &it, 1);
-		(void)fsdp_alloc(client, &PAGE, 1, NULL, 0, &more);
+		(void)memory_alloc(client, &PAGE, 1, NULL, 0, &more);
 		fsdp_free(more);
 		atomic_fetch_add(&talk->n_done, 1);
 		say_ready();
@@ -683,6 +758,18 @@ static void work(struct fsdp_client *client, uint64_t version)
 	fsdp_free(got[1]);
 }
 
+#define LAST_VERSION 199
+
+static void work_for_days(void *unused)
+{
+	struct fsdp_client *client = chaos_connect(&chaos);
+
+	(void)unused;
+	for (uint64_t version = 2; version <= LAST_VERSION; version++)
+		work(client, version);
+	fsdp_close(client);
+}
+
 Test(client_dies, after_scribbling_over_its_own_counts)
 {
 	struct figures now;
@@ -693,13 +780,12 @@ Test(client_dies, after_scribbling_over_its_own_counts)
 	pid = child_start(scribble, NULL);
 	await(&talk->is_ready);
 	n_before = atomic_load(&talk->n_done);
-	for (uint64_t version = 2; version < 200; version++)
-		work(watcher, version);
+	cr_assert(child_run(work_for_days, NULL));
 	cr_assert(gt(u64, atomic_load(&talk->n_done), n_before));
 	cr_assert(eq(int, waitpid(pid, NULL, WNOHANG), 0), "it died by itself");
 	figures_read(watcher, &now);
 	cr_assert(eq(u64, now.epoch, 1), "it killed the broker");
 	cr_assert(eq(int, child_kill(pid), SIGKILL));
-	cr_assert(audit(watcher, 1, pattern_is_entry));
-	cr_assert(pattern_is_published(watcher, NAMES[0], 199));
+	cr_assert(audit(watcher, 1, is_entry));
+	cr_assert(is_published(NAMES[0], LAST_VERSION));
 }

@@ -7,21 +7,22 @@
  * the training ends with exactly the numbers that it has undisturbed
  * (tests/lib/exact.h). When the communicator is removed nothing is left of it.
  */
+#include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/exact.h"
+#include "tests/lib/memory.h"
 #include "tests/lib/ranks.h"
+#include "tests/lib/workers.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#define MAX_PASSAGES 3     /* of one point that are tried */
+/* Of one point that are tried. */
+#define MAX_PASSAGES (are_on_devices() ? 1 : 3)
 #define PATIENCE_MS  30000 /* a whole training takes a tenth of a second */
 #define COMM         "exact"
 /* Memory goes back to the kernel when nobody needs it any more, and who is not
@@ -32,14 +33,6 @@
 static struct chaos chaos;
 static struct fsdp_client *watcher;
 static struct figures before;
-
-static uint64_t clock_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 /* --- what is shared with the ranks ------------------------------------------
  */
@@ -97,98 +90,11 @@ static void follow_order(uint32_t rank, uint32_t n)
 /* --- workers ----------------------------------------------------------------
  */
 
-static bool read_file(pid_t pid, const char *what, char *ret, size_t size)
-{
-	char path[64];
-	FILE *file;
-	size_t n;
-
-	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, what);
-	file = fopen(path, "re");
-	if (!file)
-		return false;
-	n = fread(ret, 1, size - 1, file);
-	fclose(file);
-	ret[n] = '\0';
-	return n > 0;
-}
-
-/* It leads a process group; what a sanitizer forks off it does not. */
-static bool is_leader(pid_t pid)
-{
-	char text[512];
-	int group = 0;
-
-	if (!read_file(pid, "stat", text, sizeof(text)))
-		return false;
-	(void)sscanf(strrchr(text, ')'), ") %*c %*d %d", &group);
-	return group == pid;
-}
-
-/* Is it a worker of this test's brokers, the one that is or one that was? By
- * the plan in its environment; what is dead has none. */
-static bool is_our_worker(pid_t pid)
-{
-	size_t n = strlen(chaos.plan);
-	char text[8192];
-
-	if (!read_file(pid, "comm", text, sizeof(text)) ||
-	    strcmp(text, "fsdp-worker\n") != 0 || !is_leader(pid))
-		return false;
-	memset(text, 0, sizeof(text));
-	if (!read_file(pid, "environ", text, sizeof(text)))
-		return false;
-	for (size_t i = 0; i + n < sizeof(text); i++) {
-		if (memcmp(text + i, chaos.plan, n) == 0)
-			return true;
-	}
-	return false;
-}
-
-/* Has it been told anything that it could write to? */
-static bool has_chunks(pid_t pid)
-{
-	char path[64], line[512];
-	bool is_found = false;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
-	file = fopen(path, "re");
-	while (file && !is_found && fgets(line, sizeof(line), file))
-		is_found = strstr(line, "/memfd:") != NULL;
-	if (file)
-		fclose(file);
-	return is_found;
-}
-
-struct worker_count {
-	unsigned int n, n_with_chunks;
-};
-
-static struct worker_count count_workers(void)
-{
-	struct worker_count count = {0, 0};
-	DIR *dir = opendir("/proc");
-	struct dirent *entry;
-	pid_t pid;
-
-	must(dir);
-	while ((entry = readdir(dir))) {
-		pid = (pid_t)atoi(entry->d_name);
-		if (pid == 0 || !is_our_worker(pid))
-			continue;
-		count.n++;
-		count.n_with_chunks += has_chunks(pid);
-	}
-	closedir(dir);
-	return count;
-}
-
 /* Is there one that is not the child of the broker that serves? */
 static bool has_orphan(void)
 {
 	uint64_t pid = status_value(watcher, "pid");
-	struct worker_count count = count_workers();
+	struct workers count = workers_count(chaos.plan);
 	pid_t worker = worker_pid(&chaos.daemon);
 
 	cr_assert(le(uint, count.n_with_chunks, 1));
@@ -405,7 +311,7 @@ static void close_stage(void)
 	fsdp_close(watcher);
 	watcher = NULL;
 	chaos_stop(&chaos);
-	cr_assert(eq(uint, count_workers().n, 0),
+	cr_assert(eq(uint, workers_count(chaos.plan).n, 0),
 		  "a worker outlived its broker");
 }
 
@@ -418,12 +324,17 @@ static void need_points(void)
 /* --- what is said -----------------------------------------------------------
  */
 
+/* On devices NCCL may notice it before the broker does. */
+static bool is_told(const struct exact_rank *it, const char *words)
+{
+	return strstr(it->sentence, words) ||
+	       (are_on_devices() && strstr(it->sentence, "NCCL says"));
+}
+
 static void expect(const struct training *training, uint32_t rank,
 		   const char *words)
 {
-	const struct exact_rank *it = &stage->board.ranks[rank];
-
-	if (strstr(it->sentence, words))
+	if (is_told(&stage->board.ranks[rank], words))
 		return;
 	show_ranks(training);
 	cr_assert(false, "rank %u was not told \"%s\"", rank, words);
@@ -610,7 +521,8 @@ static void broker_dies_everywhere(const struct training *training,
 	fprintf(stderr, "%u deaths of %u\n", toll.n_deaths, toll.n_tried);
 	/* Not every passage comes as often again. */
 	cr_assert(ge(uint, toll.n_deaths * 4, toll.n_tried * 3));
-	cr_assert(ge(uint, toll.n_deaths, 40));
+	/* On devices there are no points of an engine. */
+	cr_assert(ge(uint, toll.n_deaths, are_on_devices() ? 25 : 40));
 	/* Who has not joined yet, or has finished, hears nothing of it. */
 	cr_assert(ge(uint, toll.n_told * 2, toll.n_deaths * training->world));
 }
@@ -627,6 +539,12 @@ Test(chaos_collective, the_broker_dies_at_every_point_of_two_meshes)
 	static const struct training four = {4, 2, 2, {0}, 0, 0};
 
 	broker_dies_everywhere(&four, 1);
+}
+
+static bool is_of_engine(const char *plan)
+{
+	return strstr(plan, "gather.") || strstr(plan, "reduce.") ||
+	       strstr(plan, "engine.");
 }
 
 /* While it ends the worker of the one before. */
@@ -647,6 +565,9 @@ Test(chaos_collective, the_next_broker_dies_as_well)
 	for (size_t i = 0; i < sizeof(plans) / sizeof(*plans); i++) {
 		struct training training = two;
 
+		/* On devices the broker has no engine. */
+		if (are_on_devices() && is_of_engine(plans[i]))
+			continue;
 		fprintf(stderr, "brokers killed: %s", plans[i]);
 		close_stage();
 		open_stage();
@@ -692,8 +613,9 @@ Test(chaos_collective, the_broker_dies_before_a_rank_s_calls)
 		cr_assert(die_by_order(&two, &order, &training));
 		n_told += check_broker_death(&training);
 	}
-	/* All but those who have not joined yet, or have finished. */
-	cr_assert(ge(uint, n_told, 2 * 20));
+	/* All but those who have not joined yet, or have finished; on devices
+	 * the end of a training needs the broker less. */
+	cr_assert(ge(uint, n_told, 2 * (are_on_devices() ? 16 : 20)));
 }
 
 Test(chaos_collective, a_rank_dies_before_its_calls)
@@ -709,7 +631,7 @@ Test(chaos_collective, a_rank_dies_before_its_calls)
 		cr_assert(eq(uint, training.n_dead, 1));
 		n_told += check_rank_death(&training, order.rank);
 	}
-	cr_assert(ge(uint, n_told, 3 * 16));
+	cr_assert(ge(uint, n_told, 3 * (are_on_devices() ? 12 : 16)));
 }
 
 /* --- ranks ------------------------------------------------------------------
@@ -726,8 +648,8 @@ static void learn_rank_points(const struct training *it, struct passages *ret)
 	stage->points[0] = '\0';
 }
 
-static unsigned int rank_dies_at(const struct training *it, const char *point,
-				 unsigned int n)
+static void rank_dies_at(const struct training *it, const char *point,
+			 unsigned int n, struct toll *toll)
 {
 	struct training training = *it;
 
@@ -735,16 +657,25 @@ static unsigned int rank_dies_at(const struct training *it, const char *point,
 	plan_death(stage->plan, point, n);
 	stage->is_planned = true;
 	train(&training);
-	cr_assert(plan_is_done(stage->plan));
+	toll->n_tried++;
+	/* How often it asks for the others, on devices, depends on time. */
+	cr_assert(plan_is_done(stage->plan) || are_on_devices());
+	if (!plan_is_done(stage->plan)) {
+		plan_drop(stage->plan);
+		stage->is_planned = false;
+		return;
+	}
 	cr_assert(eq(uint, training.n_dead, 1));
-	return check_rank_death(&training, 0);
+	toll->n_deaths++;
+	toll->n_told += check_rank_death(&training, 0);
 }
 
 Test(chaos_collective, a_rank_dies_at_every_point)
 {
 	static const struct training three = {3, 3, 3, {0}, 0, 0};
-	unsigned int n_deaths = 0, n_told = 0, n;
+	struct toll toll = {0, 0, 0};
 	struct passages passages;
+	unsigned int n;
 
 	need_points();
 	learn_rank_points(&three, &passages);
@@ -755,13 +686,15 @@ Test(chaos_collective, a_rank_dies_at_every_point)
 			n = pick_passage(it, k);
 			if (n == 0 || strncmp(it->name, "client.", 7) != 0)
 				continue;
-			n_told += rank_dies_at(&three, it->name, n);
-			n_deaths++;
+			rank_dies_at(&three, it->name, n, &toll);
 		}
 	}
+	fprintf(stderr, "%u deaths of %u, told %u times\n", toll.n_deaths,
+		toll.n_tried, toll.n_told);
+	cr_assert(ge(uint, toll.n_deaths * 4, toll.n_tried * 3));
+	cr_assert(ge(uint, toll.n_tried, are_on_devices() ? 16 : 40));
 	/* All but those who have not joined yet, or have finished. */
-	cr_assert(ge(uint, n_deaths, 40));
-	cr_assert(ge(uint, n_told, 2 * n_deaths - 24));
+	cr_assert(ge(uint, toll.n_told + 24, 2 * toll.n_deaths));
 }
 
 /* --- the worker -------------------------------------------------------------
@@ -770,9 +703,11 @@ Test(chaos_collective, a_rank_dies_at_every_point)
 Test(chaos_collective, the_worker_dies_before_a_rank_s_calls)
 {
 	static const struct training four = {4, 2, 3, {0}, 0, 0};
-	unsigned int n = count_calls(&four), n_deaths = 0;
+	unsigned int n, n_deaths = 0;
 	struct training training;
 
+	host_memory_only("on devices the ranks do the work");
+	n = count_calls(&four);
 	for (unsigned int i = 0; i < n; i += 1 + n / 32) {
 		struct order order = {WORKER, i % 4, i};
 
@@ -786,9 +721,11 @@ Test(chaos_collective, the_worker_dies_before_a_rank_s_calls)
 Test(chaos_collective, the_worker_dies_with_work_on_its_hands)
 {
 	static const struct training two = {2, 2, 3, {0}, 0, 0};
-	unsigned int n = count_calls(&two), n_told = 0;
+	unsigned int n, n_told = 0;
 	struct training training;
 
+	host_memory_only("on devices the ranks do the work");
+	n = count_calls(&two);
 	for (unsigned int i = 0; i < n; i += 1 + n / 32) {
 		struct order order = {STOPPED_WORKER, i % 2, i};
 		unsigned int n_now;
@@ -806,36 +743,10 @@ Test(chaos_collective, the_worker_dies_with_work_on_its_hands)
 /* --- all of it --------------------------------------------------------------
  */
 
-#define SOAK_MS 20000
+#define SOAK_MS (are_on_devices() ? 12000 : 20000)
 /* The supervisor gives up at the fifth death within 10 s; a planned one may
  * come as late as the next is planned. */
 #define BROKER_PAUSE_MS 3600
-
-struct chance {
-	uint64_t state;
-};
-
-static uint32_t draw(struct chance *chance, uint32_t below)
-{
-	uint64_t x = chance->state;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	chance->state = x;
-	return (uint32_t)((x * UINT64_C(0x2545f4914f6cdd1d)) >> 32) % below;
-}
-
-static uint64_t choose_seed(void)
-{
-	const char *given = getenv("FSDP_SOAK_SEED");
-	uint32_t seed = 1;
-
-	if (given)
-		return strtoul(given, NULL, 10);
-	must(getrandom(&seed, sizeof(seed), 0) == sizeof(seed));
-	return seed;
-}
 
 struct rage {
 	struct chance chance;
@@ -913,7 +824,7 @@ static void check_sentences(const struct training *training)
 
 	for (uint32_t i = 0; i < training->world; i++) {
 		rank = &stage->board.ranks[i];
-		for (k = 0; k < 3 && !strstr(rank->sentence, known[k]); k++)
+		for (k = 0; k < 3 && !is_told(rank, known[k]); k++)
 			;
 		if (k == 3)
 			show_ranks(training);
@@ -923,7 +834,7 @@ static void check_sentences(const struct training *training)
 
 Test(chaos_collective, soak)
 {
-	uint64_t seed = choose_seed(), start = clock_ms();
+	uint64_t seed = choose_seed("FSDP_SOAK_SEED"), start = clock_ms();
 	struct training training = {4, 2, UINT64_MAX, {0}, 0, 0};
 	struct rage rage = {.chance = {seed << 1 | 1}};
 	uint64_t step;
@@ -954,6 +865,6 @@ Test(chaos_collective, soak)
 		(unsigned long long)atomic_load(&stage->board.max_step),
 		training.n_dead, rage.n_workers, rage.n_brokers);
 	cr_assert(ge(uint, training.n_dead, 10));
-	cr_assert(ge(uint, rage.n_workers, 3));
-	cr_assert(ge(uint, rage.n_brokers, 3));
+	cr_assert(ge(uint, rage.n_workers, are_on_devices() ? 0 : 3));
+	cr_assert(ge(uint, rage.n_brokers, SOAK_MS / 6000));
 }

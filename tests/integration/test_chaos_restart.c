@@ -4,6 +4,7 @@
  * dies.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/memory.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -27,7 +28,8 @@ static struct fsdp_ticket ticket;
 
 static void put_bundle(const char *name, const char *member, bool is_committed)
 {
-	struct fsdp_bundle_options options = {.access = {FSDP_GID_DEFAULT, 0}};
+	struct fsdp_bundle_options options = {.access = {FSDP_GID_DEFAULT, 0},
+					      .device = memory_device()};
 	struct fsdp_tensor *tensor;
 
 	must(fsdp_bundle_begin(client, name, &options, &staged) == 0);
@@ -171,7 +173,7 @@ static void *alloc_patiently(void *data)
 {
 	struct waiting *it = data;
 
-	it->r = fsdp_alloc(it->client, &PAGE, 1, NULL, -1, &it->tensor);
+	it->r = memory_alloc(it->client, &PAGE, 1, NULL, -1, &it->tensor);
 	return NULL;
 }
 
@@ -449,7 +451,7 @@ Test(restart, is_over_without_the_supervisor_but_the_broker_serves_on)
 	cr_assert(status_says(client, "will lose all tensors"));
 	cr_assert(eq(u64, now.epoch, 1));
 	/* Memory that nobody keeps any more. */
-	must(fsdp_alloc(client, &large, 1, NULL, 0, &tensor) == 0);
+	must(memory_alloc(client, &large, 1, NULL, 0, &tensor) == 0);
 	check_all();
 }
 

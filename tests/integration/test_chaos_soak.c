@@ -7,16 +7,16 @@
  * counts operations, not time, and draws from one seed, which is printed;
  * FSDP_SOAK_SEED repeats it.
  */
+#include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/memory.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define N_CLIENTS   4
@@ -24,7 +24,7 @@
 #define N_BUNDLES   2
 #define N_TICKETS   8
 #define N_POCKET    12
-#define DURATION_MS 14000
+#define DURATION_MS (are_on_devices() ? 8000 : 14000)
 /* The supervisor gives up at the fifth death within 10 s. */
 #define BROKER_PAUSE_MS 2600
 #define OPS_PER_KILL    150
@@ -45,37 +45,21 @@ struct board {
 static struct board *board;
 static struct chaos chaos;
 
-/* --- chance --------------------------------------------------------------- */
-
-struct chance {
-	uint64_t state;
-};
-
-static uint32_t draw(struct chance *chance, uint32_t below)
-{
-	uint64_t x = chance->state;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	chance->state = x;
-	return (uint32_t)((x * UINT64_C(0x2545f4914f6cdd1d)) >> 32) % below;
-}
-
 /* --- contents ----------------------------------------------------------------
  */
 
 static void fill(struct fsdp_tensor *tensor, const char *name, uint64_t number)
 {
-	uint64_t *words = fsdp_data_mut(tensor);
-
 	pattern_fill(tensor, pattern_tag(name, number));
-	words[0] = number;
+	memory_write(tensor, 0, &number, sizeof(number));
 }
 
 static uint64_t number_of(const struct fsdp_tensor *tensor)
 {
-	return *(const uint64_t *)fsdp_data(tensor);
+	uint64_t number;
+
+	memory_read(&number, tensor, 0, sizeof(number));
+	return number;
 }
 
 /* Like pattern_is(), but for the first word. */
@@ -171,7 +155,7 @@ static struct fsdp_tensor *make(struct worker *worker, const char *name)
 	struct fsdp_spec spec = {FSDP_U64, 1, {8 << draw(&worker->chance, 9)}};
 	struct fsdp_tensor *tensor = NULL;
 
-	must(fsdp_alloc(worker->client, &spec, 1, NULL, 1000, &tensor) == 0);
+	must(memory_alloc(worker->client, &spec, 1, NULL, 1000, &tensor) == 0);
 	fill(tensor, name, worker->next_number++);
 	return tensor;
 }
@@ -357,7 +341,8 @@ static void do_load(struct worker *worker)
 {
 	const struct fsdp_spec page = {FSDP_U64, 1, {512}};
 	struct fsdp_bundle_options options = {.access = {FSDP_GID_DEFAULT, 0},
-					      .flags = FSDP_REPLACE};
+					      .flags = FSDP_REPLACE,
+					      .device = memory_device()};
 	char name[32], members[2][32];
 	const char *names[] = {members[0], members[1]};
 	struct fsdp_spec specs[] = {page, page};
@@ -511,14 +496,6 @@ static void kill_broker(struct crew *crew)
 		daemon_kill_broker(&chaos.daemon);
 }
 
-static uint64_t clock_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 static void await_ops(uint64_t n)
 {
 	uint64_t end = atomic_load(&board->n_ops) + n;
@@ -571,20 +548,9 @@ static void await_deadlines(struct fsdp_client *client)
 	} while (n_mortal > 0 || now.tickets > 0);
 }
 
-static uint64_t choose_seed(void)
-{
-	const char *given = getenv("FSDP_SOAK_SEED");
-	uint32_t seed = 1;
-
-	if (given)
-		return strtoul(given, NULL, 10);
-	must(getrandom(&seed, sizeof(seed), 0) == sizeof(seed));
-	return seed;
-}
-
 Test(soak, leaves_the_books_in_balance, .timeout = 90)
 {
-	uint64_t seed = choose_seed();
+	uint64_t seed = choose_seed("FSDP_SOAK_SEED");
 	struct crew crew = {.chance = {seed << 1 | 1}};
 	struct fsdp_client *watcher;
 	struct figures now;

@@ -3,6 +3,7 @@
  */
 #include "client/fsdp.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/memory.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -33,10 +34,10 @@ static struct fsdp_tensor *make(struct fsdp_client *client,
 {
 	struct fsdp_tensor *tensor = NULL;
 
-	cr_assert(eq(int, fsdp_alloc(client, spec, 1, NULL, 0, &tensor), 0),
+	cr_assert(eq(int, memory_alloc(client, spec, 1, NULL, 0, &tensor), 0),
 		  "%s", fsdp_error());
 	if (fsdp_data_mut(tensor))
-		*(float *)fsdp_data_mut(tensor) = first;
+		memory_write(tensor, 0, &first, sizeof(first));
 	return tensor;
 }
 
@@ -69,7 +70,10 @@ static int get(struct fsdp_client *client, const char *name, int32_t timeout_ms,
 
 static float first_of(const struct fsdp_tensor *tensor)
 {
-	return *(const float *)fsdp_data(tensor);
+	float first;
+
+	memory_read(&first, tensor, 0, sizeof(first));
+	return first;
 }
 
 static int count_entry(const struct fsdp_entry *entry, void *data)
@@ -211,12 +215,12 @@ Test(client, a_bad_spec_is_refused_before_anything_is_made)
 	struct fsdp_spec specs[2] = {VECTOR, {FSDP_F32, 1, {-1}}};
 	struct fsdp_tensor *tensors[2] = {NULL, NULL};
 
-	cr_assert(eq(int, fsdp_alloc(client, specs, 2, NULL, 0, tensors),
+	cr_assert(eq(int, memory_alloc(client, specs, 2, NULL, 0, tensors),
 		     -EINVAL));
 	specs[1].n_dims = 9;
-	cr_assert(eq(int, fsdp_alloc(client, specs, 2, NULL, 0, tensors),
+	cr_assert(eq(int, memory_alloc(client, specs, 2, NULL, 0, tensors),
 		     -EINVAL));
-	cr_assert(eq(int, fsdp_alloc(client, specs, 257, NULL, 0, tensors),
+	cr_assert(eq(int, memory_alloc(client, specs, 257, NULL, 0, tensors),
 		     -E2BIG));
 	cr_assert(eq(ptr, tensors[0], NULL));
 }
@@ -225,9 +229,10 @@ Test(client, a_view_keeps_the_memory_after_its_base_is_gone)
 {
 	struct fsdp_tensor *base = make(client, &VECTOR, 1), *view = NULL;
 	struct fsdp_spec spec = {FSDP_F32, 1, {4}};
+	const float value = 42;
 	int64_t stride = 2;
 
-	((float *)fsdp_data_mut(base))[12] = 42;
+	memory_write(base, 48, &value, sizeof(value));
 	cr_assert(eq(int, fsdp_view(base, &spec, &stride, 48, &view), 0), "%s",
 		  fsdp_error());
 	cr_assert(eq(ptr, (void *)fsdp_data(view),
@@ -359,7 +364,7 @@ static void *alloc_patiently(void *data)
 {
 	struct producer *it = data;
 
-	it->r = fsdp_alloc(it->client, &VECTOR, 1, NULL, -1, &it->tensor);
+	it->r = memory_alloc(it->client, &VECTOR, 1, NULL, -1, &it->tensor);
 	return NULL;
 }
 
@@ -370,7 +375,7 @@ Test(client, a_full_budget_holds_the_producer_back_until_a_release)
 	struct producer producer = {small, NULL, 1};
 	pthread_t thread;
 
-	cr_assert(eq(int, fsdp_alloc(small, &VECTOR, 1, NULL, 0, &second),
+	cr_assert(eq(int, memory_alloc(small, &VECTOR, 1, NULL, 0, &second),
 		     -EDQUOT));
 	cr_assert(eq(int, publish(small, first, NULL, 0), 0));
 	pthread_create(&thread, NULL, alloc_patiently, &producer);
@@ -387,9 +392,9 @@ Test(client, what_is_freed_before_it_was_published_goes_back)
 	struct fsdp_tensor *tensor = make(small, &VECTOR, 1);
 
 	fsdp_free(tensor);
-	cr_assert(
-		eq(int, fsdp_alloc(small, &VECTOR, 1, NULL, 60000, &tensor), 0),
-		"%s", fsdp_error());
+	cr_assert(eq(int, memory_alloc(small, &VECTOR, 1, NULL, 60000, &tensor),
+		     0),
+		  "%s", fsdp_error());
 	fsdp_close(small);
 }
 
@@ -400,7 +405,9 @@ static const char *const MEMBERS[] = {"test/model/w", "test/model/b"};
 static struct fsdp_bundle *stage(float value, struct fsdp_tensor **ret)
 {
 	struct fsdp_bundle_options options = {
-		.access = {.gid = FSDP_GID_DEFAULT}, .flags = FSDP_REPLACE};
+		.access = {.gid = FSDP_GID_DEFAULT},
+		.flags = FSDP_REPLACE,
+		.device = memory_device()};
 	struct fsdp_spec specs[2] = {VECTOR, VECTOR};
 	struct fsdp_bundle *bundle = NULL;
 
@@ -412,7 +419,7 @@ static struct fsdp_bundle *stage(float value, struct fsdp_tensor **ret)
 	cr_assert(eq(int, fsdp_bundle_alloc(bundle, MEMBERS, specs, 2, ret), 0),
 		  "%s", fsdp_error());
 	for (int i = 0; i < 2; i++)
-		*(float *)fsdp_data_mut(ret[i]) = value;
+		memory_write(ret[i], 0, &value, sizeof(value));
 	return bundle;
 }
 
@@ -492,6 +499,7 @@ Test(client, memory_that_is_gone_is_unmapped)
 {
 	const char *name = "test/model/";
 
+	host_memory_only("mappings of files");
 	load(1);
 	cr_assert(eq(int, count_mapped_bundles(), 1));
 	cr_assert(eq(int, fsdp_remove(client, &name, 1), 0), "%s",
@@ -537,6 +545,7 @@ Test(client, a_forked_child_reads_on_and_connects_itself)
 	int status = -1;
 	pid_t pid;
 
+	host_memory_only("a driver does not survive a fork");
 	put(maker, "test/a", 9);
 	cr_assert(eq(int, get(reader, "test/a", 0, &tensor), 0));
 	pid = fork();
@@ -563,7 +572,7 @@ static void *work(void *data)
 	for (int i = 0; i < 50; i++) {
 		struct fsdp_tensor *made = NULL, *got = NULL;
 
-		if (fsdp_alloc(client, &VECTOR, 1, NULL, 0, &made) < 0 ||
+		if (memory_alloc(client, &VECTOR, 1, NULL, 0, &made) < 0 ||
 		    publish(client, made, name, FSDP_REPLACE) < 0 ||
 		    get(client, name, 0, &got) < 0)
 			it->n_failed++;

@@ -376,13 +376,13 @@ Test(device_refusal, what_is_not_held_is_not_waited_for)
 	fsdp_free(tensor);
 }
 
-Test(device_refusal, without_stream_memory_operations_streams_are_refused)
+Test(device_refusal, without_timelines_and_events_streams_are_refused)
 {
 	struct fsdp_device device;
 	struct fsdp_tensor *tensor;
 	CUstream stream;
 
-	setenv("FAKECUDA_WITHOUT", "memops", 1);
+	setenv("FAKECUDA_WITHOUT", "memops,ipc_events", 1);
 	start();
 	device = gpu_name(0);
 	stream = stream_make(gpu_nth(0));

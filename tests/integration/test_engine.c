@@ -134,6 +134,46 @@ Test(engine, its_process_is_known_to_the_next_broker_while_it_lives)
 	daemon_stop(&daemon_);
 }
 
+#ifdef FSDP_TEST_POINTS
+static struct fsdp_client *client;
+static struct fsdp_comm *comm;
+static struct fsdp_group *groups[2];
+
+static void join_alone(const char *socket)
+{
+	const struct fsdp_connect_options options = {.path = socket};
+	const struct fsdp_policy cast = {.param_dtype = FSDP_BF16};
+	struct fsdp_work work;
+
+	must(fsdp_connect(&options, &client) == 0);
+	must(fsdp_comm_join(client, "test", 1, 0, NULL, &comm) == 0);
+	for (int i = 0; i < 2; i++)
+		must(fsdp_group_register(comm, i ? "l1" : "l0", PARAMS, 1,
+					 &cast, &groups[i]) == 0);
+	must(fsdp_commit(comm, 1, &work) == 0);
+	must(fsdp_wait(&work, -1) == 0);
+}
+
+/* As if others had filled its queue. */
+Test(engine, what_has_no_place_in_its_queue_waits_and_fails_nobody)
+{
+	struct fsdp_work first, second;
+
+	setenv("FSDP_FAIL_AT", "engine.room:1:16", 1);
+	daemon_start(&daemon_);
+	join_alone(daemon_socket(&daemon_));
+	cr_assert(zero(int, fsdp_unshard(groups[0], &first)), "%s",
+		  fsdp_error());
+	/* By then it was tried. */
+	must(fsdp_ping(client) == 0);
+	cr_assert(zero(int, fsdp_unshard(groups[1], &second)));
+	cr_expect(zero(int, fsdp_wait(&second, -1)), "%s", fsdp_error());
+	cr_expect(zero(int, fsdp_wait(&first, -1)), "%s", fsdp_error());
+	fsdp_close(client);
+	daemon_stop(&daemon_);
+}
+#endif
+
 static int join_again(void)
 {
 	trainer_leave();

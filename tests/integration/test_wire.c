@@ -7,6 +7,7 @@
 #include "proto/message.h"
 #include "shm/refs.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/memory.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -196,9 +197,11 @@ static struct tensor_place put(struct wire *wire, const char *name, int64_t n)
 		.kind = MESSAGE_PUBLISH,
 		.publish = {.n_items = 1, .items = &publication},
 	};
+	const struct fsdp_device device = memory_device();
 	struct tensor_place place;
 
 	tensor_type_contiguous(&item.type);
+	memcpy(alloc.alloc.device.bytes, device.uuid, sizeof(device.uuid));
 	cr_assert(zero(int, call(wire, &alloc)), "%s", wire->reply.sentence);
 	place = wire->reply.places.places[0];
 	publication.ref = place.ref;

@@ -2,7 +2,9 @@
 # Training on devices, on the doubles of the driver and of NCCL: in one broker,
 # and in two brokers that stand for two nodes; with deaths on the way.
 #
-#   train_devices.sh FSDPD FSDPCTL MLP
+#   train_devices.sh FSDPD FSDPCTL MLP [HOME]
+#
+# HOME: who does the work, "rank" or "worker".
 #
 # The doubles sum in the order of the ranks, as one process alone does, so that
 # the weights come out the same, bit by bit. On a real driver, with
@@ -10,7 +12,7 @@
 # one, and are nodes of their own to NCCL then.
 set -u
 
-fsdpd=$1 fsdpctl=$2 mlp=$3
+fsdpd=$1 fsdpctl=$2 mlp=$3 home=${4:-rank}
 dir=$(mktemp -d)
 FAKECUDA_DIR=$(mktemp -d -p /dev/shm)
 export FAKECUDA_DIR FAKECUDA_DEVICES=4
@@ -70,7 +72,7 @@ rank()
 	((world > n_gpus)) && shared=("NCCL_HOSTID=node-$rank")
 	env "${shared[@]}" FSDP_SOCKET="$dir/node$node" "$mlp" --name "$run" --world "$world" \
 		--rank "$rank" --steps "$steps" --out "$dir/$run.bin" \
-		--device $((rank % n_gpus)) "$@" >>"$dir/rank$rank" 2>&1 &
+		--device $((rank % n_gpus)) --home "$home" "$@" >>"$dir/rank$rank" 2>&1 &
 	ranks[$rank]=$!
 }
 
@@ -93,6 +95,21 @@ same_as_alone()
 		cmp "$run.bin" alone.bin
 }
 
+# Until the run, on the first node, has come to a step.
+await_step()
+{
+	local run=$1 step=$2 seen
+
+	for _ in {1..3000}; do
+		seen=$(FSDP_SOCKET=$dir/node1 "$fsdpctl" comms --json 2>/dev/null |
+			tr -d '\n' | tr '{' '\n' | grep "\"name\": *\"$run\"" |
+			sed -n 's/.*"step": *\([0-9]*\).*/\1/p')
+		((${seen:-0} >= step)) && return 0
+		sleep 0.01
+	done
+	return 1
+}
+
 node 1
 node 2
 
@@ -111,6 +128,14 @@ for ((r = 0; r < most; r++)); do
 done
 check "$most ranks of 2 nodes train to the end" all_end
 check "2 nodes have the weights of one process" same_as_alone nodes $most 10
+
+if [[ $home == rank ]]; then
+	for ((r = 0; r < most; r++)); do
+		rank $((1 + r / half)) offload $most 10 "$r" --local $half --id "$dir/id" --offload
+	done
+	check "$most ranks of 2 nodes train with their shards on the host" all_end
+	check "shards on the host change no bit" same_as_alone offload $most 10
+fi
 
 for ((r = 0; r < most; r++)); do
 	((r == half)) || rank 1 killed $most 20 "$r"
@@ -136,11 +161,17 @@ check "a death on another node changes no bit" same_as_alone torn $most 20
 for r in 0 1; do
 	rank 1 broker 2 200 "$r"
 done
-for _ in {1..3000}; do
-	FSDP_SOCKET=$dir/node1 "$fsdpctl" comms --json 2>/dev/null |
-		grep -q '"step": *[1-9][0-9]' && break
-	sleep 0.01
-done
+check "the run is under way" await_step broker 10
 kill -9 "$(pgrep -P "${daemons[0]}" | head -n 1)"
 check "the ranks went on after the broker's death" all_end
 check "the broker's death changes no bit" same_as_alone broker 2 200
+
+[[ $home == worker ]] || exit 0
+for r in 0 1; do
+	rank 1 worker 2 200 "$r"
+done
+check "the next run is under way" await_step worker 10
+kill -9 "$(FSDP_SOCKET=$dir/node1 "$fsdpctl" status --json | tr ',{' '\n\n' |
+	sed -n 's/.*"worker_pid": *\([0-9]*\).*/\1/p')"
+check "the ranks went on after the worker's death" all_end
+check "the worker's death changes no bit" same_as_alone worker 2 200

@@ -3,8 +3,7 @@
  * failing test meets.
  */
 #include "tests/lib/chaos.h"
-#include "tests/lib/device.h"
-#include "tests/lib/trainer.h"
+#include "tests/lib/memory.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -71,21 +70,6 @@ struct fsdp_client *chaos_connect(const struct chaos *chaos)
 
 	must(fsdp_connect(&options, &client) == 0);
 	return client;
-}
-
-struct fsdp_device chaos_device(void)
-{
-	return are_on_devices() ? gpu_name(0) : (struct fsdp_device){0};
-}
-
-int chaos_alloc(struct fsdp_client *client, const struct fsdp_spec *specs,
-		size_t n, const struct fsdp_access *access, int32_t timeout_ms,
-		struct fsdp_tensor **ret)
-{
-	const struct fsdp_device device = chaos_device();
-
-	return fsdp_alloc_on(client, &device, specs, n, access, timeout_ms,
-			     ret);
 }
 
 /* --- points -------------------------------------------------------------- */
@@ -462,8 +446,7 @@ static bool is_pattern(const struct fsdp_tensor *tensor, uint64_t tag,
 	if (are_on_devices()) {
 		words = copy = calloc(n, sizeof(*words));
 		must(copy);
-		must(fsdp_copy_out(copy, (struct fsdp_tensor *)tensor, 0,
-				   n * sizeof(*words)) == 0);
+		memory_read(copy, tensor, 0, n * sizeof(*words));
 	}
 	for (size_t i = first; i < n && is_right; i++)
 		is_right = words[i] == mix(tag + i);
@@ -485,7 +468,7 @@ struct fsdp_tensor *pattern_make(struct fsdp_client *client, uint64_t tag)
 {
 	struct fsdp_tensor *tensor = NULL;
 
-	must(chaos_alloc(client, &PAGE, 1, NULL, 0, &tensor) == 0);
+	must(memory_alloc(client, &PAGE, 1, NULL, 0, &tensor) == 0);
 	pattern_fill(tensor, tag);
 	return tensor;
 }
@@ -554,6 +537,11 @@ int child_kill(pid_t pid)
 {
 	must(kill(pid, SIGKILL) == 0);
 	return child_wait(pid);
+}
+
+bool child_run(child_fn *fn, void *data)
+{
+	return child_wait(child_start(fn, data)) == 0;
 }
 
 void *shared_memory(size_t size)

@@ -40,14 +40,6 @@ void chaos_start(struct chaos *chaos, const char *config);
 void chaos_stop(struct chaos *chaos);
 struct fsdp_client *chaos_connect(const struct chaos *chaos);
 
-/* Where the tensors of tests are that can be run with both: in host memory or,
- * with FSDP_TEST_DEVICES set in the environment, on the first device. */
-struct fsdp_device chaos_device(void);
-/* fsdp_alloc() there. */
-int chaos_alloc(struct fsdp_client *client, const struct fsdp_spec *specs,
-		size_t n, const struct fsdp_access *access, int32_t timeout_ms,
-		struct fsdp_tensor **ret);
-
 /* --- points -------------------------------------------------------------- */
 
 struct passage {
@@ -144,6 +136,9 @@ pid_t child_start(child_fn *fn, void *data);
 /* The signal it died of, or minus its exit status. */
 int child_wait(pid_t pid);
 int child_kill(pid_t pid);
+/* Start it and wait for it; did it end well? A driver that was loaded does not
+ * survive fork(): who forks later has others look at devices. */
+bool child_run(child_fn *fn, void *data);
 
 /* Shared with children; zeroed; stays until the process ends. */
 void *shared_memory(size_t size);

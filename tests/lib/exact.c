@@ -6,6 +6,7 @@
  */
 #include "tests/lib/exact.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/memory.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -207,16 +208,27 @@ static void write_value(enum fsdp_dtype dtype, void *data, uint64_t i,
 	((uint16_t *)data)[i] = (uint16_t)(bits >> 16);
 }
 
-static void check_param(struct self *self, size_t g, size_t p)
+static void *view_of(const struct fsdp_param *param)
+{
+	return memory_view(param->data,
+			   param->numel * fsdp_dtype_size(param->dtype));
+}
+
+/* On devices every call may find out that somebody has died. */
+static int check_param(struct self *self, size_t g, size_t p)
 {
 	const struct fsdp_param_spec *spec = &defs[g].params[p];
 	struct fsdp_param param;
 	float seen, expected;
+	void *view;
+	int r = end_call(self, fsdp_param(self->groups[g], p, &param));
 
-	must(fsdp_param(self->groups[g], p, &param) == 0);
+	if (r < 0)
+		return r;
 	must(param.numel == numel(&spec->spec));
+	view = view_of(&param);
 	for (uint64_t i = 0; i < param.numel; i++) {
-		seen = read_value(param.dtype, param.data, i);
+		seen = read_value(param.dtype, view, i);
 		expected = self->model.values[g][p][i];
 		if (seen != expected)
 			give_up(self,
@@ -224,6 +236,8 @@ static void check_param(struct self *self, size_t g, size_t p)
 				", not %g",
 				spec->name, defs[g].name, seen, i, expected);
 	}
+	memory_drop_view(view);
+	return 0;
 }
 
 /* --- shards ----------------------------------------------------------------
@@ -244,30 +258,43 @@ static uint64_t whole_index(const struct fsdp_spec *spec, uint32_t dim,
 	return i / mine * (uint64_t)spec->shape[dim] * row + at;
 }
 
-/* The next step's values, from the present ones and the gradients. */
-static int update_param(struct self *self, size_t g, size_t p)
+/* The next step's values of a shard, from the present ones and the gradients.
+ */
+static void write_next(const struct self *self, size_t g, size_t p,
+		       const struct fsdp_shard *shard)
 {
 	const struct fsdp_param_spec *spec = &defs[g].params[p];
 	uint32_t dim = spec->shard_dim < 0 ? spec->spec.n_dims - 1 : 0;
-	struct fsdp_shard shard;
+	size_t size = shard->numel * sizeof(float);
+	bool has_grad = self->step > 0 && !spec->is_frozen;
+	float *next = memory_view(shard->next, size);
+	float *current = has_grad ? memory_view(shard->current, size) : NULL;
+	float *grad = has_grad ? memory_view(shard->grad, size) : NULL;
 	struct spot spot = {g, p, 0, 0};
-	float *next;
-	int r = CALL(self, "shard", fsdp_shard(self->groups[g], p, &shard));
 
-	if (r < 0)
-		return r;
-	must(shard.dtype == FSDP_F32);
-	next = shard.next;
-	for (uint64_t i = 0; i < shard.numel; i++) {
-		spot.i = whole_index(&spec->spec, dim, &shard, i);
+	for (uint64_t i = 0; i < shard->numel; i++) {
+		spot.i = whole_index(&spec->spec, dim, shard, i);
 		if (self->step == 0)
 			next[i] = initial(&spot);
 		else if (spec->is_frozen)
 			next[i] = 77; /* is not kept */
 		else
-			next[i] = ((const float *)shard.current)[i] -
-				  ((const float *)shard.grad)[i];
+			next[i] = current[i] - grad[i];
 	}
+	memory_put_view(shard->next, next, size);
+	memory_drop_view(current);
+	memory_drop_view(grad);
+}
+
+static int update_param(struct self *self, size_t g, size_t p)
+{
+	struct fsdp_shard shard;
+	int r = CALL(self, "shard", fsdp_shard(self->groups[g], p, &shard));
+
+	if (r < 0)
+		return r;
+	must(shard.dtype == FSDP_F32);
+	write_next(self, g, p, &shard);
 	return 0;
 }
 
@@ -337,7 +364,7 @@ static int look(struct self *self, size_t g)
 	int r = wait_for(self, "wait for unshard", &self->whole[g]);
 
 	for (size_t p = 0; r == 0 && p < defs[g].n; p++)
-		check_param(self, g, p);
+		r = check_param(self, g, p);
 	return r;
 }
 
@@ -361,13 +388,30 @@ static int look_at_all(struct self *self)
 	return r;
 }
 
-/* From the whole parameters as they are seen. */
+/* Of one parameter, as it is seen. */
+static void write_gradient(const struct self *self, struct spot *spot,
+			   uint32_t batch, const struct fsdp_param *param,
+			   void *to)
+{
+	size_t size = param->numel * fsdp_dtype_size(param->dtype);
+	void *from = view_of(param), *view = memory_view(to, size);
+	float value;
+
+	for (spot->i = 0; spot->i < param->numel; spot->i++) {
+		value = read_value(param->dtype, from, spot->i);
+		value = gradient(spot, self->rank, batch, value);
+		write_value(param->dtype, view, spot->i, value);
+	}
+	memory_put_view(to, view, size);
+	memory_drop_view(from);
+}
+
+/* From the whole parameters. */
 static int write_gradients(struct self *self, size_t g, uint32_t batch)
 {
 	struct fsdp_param param;
 	struct spot spot = {.group = g, .step = self->step};
 	void *to;
-	float value;
 	int r = 0;
 
 	for (size_t p = 0; p < defs[g].n; p++) {
@@ -379,11 +423,7 @@ static int write_gradients(struct self *self, size_t g, uint32_t batch)
 		if (r < 0)
 			return r;
 		spot.param = p;
-		for (spot.i = 0; spot.i < param.numel; spot.i++) {
-			value = read_value(param.dtype, param.data, spot.i);
-			value = gradient(&spot, self->rank, batch, value);
-			write_value(param.dtype, to, spot.i, value);
-		}
+		write_gradient(self, &spot, batch, &param, to);
 	}
 	return 0;
 }
@@ -441,6 +481,7 @@ static int join(struct self *self)
 	uint64_t step;
 	int r;
 
+	memory_of_rank(self->rank, &options);
 	r = CALL(self, "join",
 		 fsdp_comm_join(self->client, self->board->comm,
 				self->board->world, self->rank, &options,

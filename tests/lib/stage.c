@@ -113,7 +113,10 @@ int produce_lets_go(void)
 
 int produce_finishes(void)
 {
-	return stream_finish(stream) ? 0 : -EIO;
+	if (!stream_finish(stream))
+		return -EIO;
+	/* Where events order, the broker hears of it by a call. */
+	return fsdp_ping(stage.client);
 }
 
 /* --- the stage -------------------------------------------------------------

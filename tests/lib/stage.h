@@ -59,4 +59,5 @@ int produce(void);
 /* And make a ticket for it, for two. */
 int produce_ticket(void);
 int produce_lets_go(void);
+/* Wait for the stream, and speak to the broker. */
 int produce_finishes(void);

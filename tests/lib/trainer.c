@@ -3,7 +3,6 @@
  */
 #include "tests/lib/trainer.h"
 #include "tests/lib/chaos.h"
-#include "tests/lib/device.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -23,56 +22,37 @@ struct trainer *trainer(void)
 /* --- memory ---------------------------------------------------------------
  */
 
-bool are_on_devices(void)
+/* Who does the work, on devices. */
+static bool is_by_worker(void)
 {
-	return getenv("FSDP_TEST_DEVICES");
+	const char *home = getenv("FSDP_TEST_HOME");
+
+	return home && strcmp(home, "worker") == 0;
 }
 
-/* Of this rank. */
-static const struct device *own_device(void)
+/* Are its shards and gradients the host's, though all is on devices? */
+static bool is_offloaded(size_t layer)
 {
-	return gpu_nth(rank_self() % n_gpus());
+	return getenv("FSDP_TEST_OFFLOAD") || crew.layers[layer].policy.offload;
 }
 
-/* Ranks that share a device are nodes of their own to NCCL, which takes them
- * only so. */
-static void share_device(void)
+/* As memory_view() and so on, of shards and gradients. */
+static void *view_of_shard(size_t layer, const void *data, size_t size)
 {
-	char text[32];
-
-	if (rank_self() < n_gpus())
-		return;
-	(void)snprintf(text, sizeof(text), "node-%u", rank_self());
-	setenv("NCCL_HOSTID", text, 1);
+	return is_offloaded(layer) ? (void *)(uintptr_t)data
+				   : memory_view(data, size);
 }
 
-/* Host memory that stands for `size` bytes at `data`, which may be a device's:
- * to be given back by done_with(). */
-static void *view_of(const void *data, size_t size)
+static void drop_shard_view(size_t layer, void *view)
 {
-	void *copy;
-
-	if (!are_on_devices())
-		return (void *)(uintptr_t)data;
-	copy = malloc(size + 1);
-	must(copy);
-	if (size > 0)
-		gpu_get(own_device(), copy, data, size);
-	return copy;
+	if (!is_offloaded(layer))
+		memory_drop_view(view);
 }
 
-static void done_with(void *view)
+static void put_shard_view(size_t layer, void *data, void *view, size_t size)
 {
-	if (are_on_devices())
-		free(view);
-}
-
-/* The same; what is in it goes to `data` first. */
-static void write_back(void *data, void *view, size_t size)
-{
-	if (are_on_devices() && size > 0)
-		gpu_put(own_device(), data, view, size);
-	done_with(view);
+	if (!is_offloaded(layer))
+		memory_put_view(data, view, size);
 }
 
 /* --- values --------------------------------------------------------------- */
@@ -179,13 +159,13 @@ static void fill_shards(size_t layer, uint64_t step)
 	for (size_t p = 0; p < crew.layers[layer].n; p++) {
 		must(fsdp_shard(self.groups[layer], p, &shard) == 0);
 		size = shard.numel * fsdp_dtype_size(shard.dtype);
-		view = view_of(shard.next, size);
+		view = view_of_shard(layer, shard.next, size);
 		for (uint64_t i = 0; i < shard.numel; i++) {
 			index = whole_index(&params[p], &shard, i);
 			store(shard.dtype, view, i,
 			      value_of(layer, p, index, step));
 		}
-		write_back(shard.next, view, size);
+		put_shard_view(layer, shard.next, view, size);
 	}
 }
 
@@ -194,9 +174,11 @@ static void fill_shards(size_t layer, uint64_t step)
 static int register_layer(size_t layer)
 {
 	const struct layer *it = &crew.layers[layer];
+	struct fsdp_policy policy = it->policy;
 
+	policy.offload = is_offloaded(layer);
 	return fsdp_group_register(self.comm, it->name, it->params, it->n,
-				   &it->policy, &self.groups[layer]);
+				   &policy, &self.groups[layer]);
 }
 
 int trainer_join(void)
@@ -205,14 +187,11 @@ int trainer_join(void)
 		.path = daemon_socket(crew.daemon),
 	};
 	struct fsdp_comm_options join = crew.options;
-	struct fsdp_device device;
 	int r = 0;
 
+	memory_of_rank(rank_self(), &join);
 	if (are_on_devices()) {
-		share_device();
-		memcpy(device.uuid, own_device()->uuid.bytes,
-		       sizeof(device.uuid));
-		join.device = &device;
+		join.home = is_by_worker() ? FSDP_HOME_WORKER : FSDP_HOME_RANK;
 	}
 	if (!self.client)
 		r = fsdp_connect(&options, &self.client);
@@ -274,7 +253,8 @@ static bool is_whole(size_t layer, size_t p)
 	void *view;
 
 	must(fsdp_param(self.groups[layer], p, &param) == 0);
-	view = view_of(param.data, param.numel * fsdp_dtype_size(param.dtype));
+	view = memory_view(param.data,
+			   param.numel * fsdp_dtype_size(param.dtype));
 	for (uint64_t i = 0; i < param.numel && is_right; i++) {
 		expected = value_of(layer, p, i, self.step);
 		seen = load(param.dtype, view, i);
@@ -286,7 +266,7 @@ static bool is_whole(size_t layer, size_t p)
 				rank_self(), layer, p, (unsigned long long)i,
 				seen, expected);
 	}
-	done_with(view);
+	memory_drop_view(view);
 	return is_right;
 }
 
@@ -333,11 +313,11 @@ static void fill_input(size_t layer, uint32_t round)
 			continue;
 		numel = numel_of(&it->params[p].spec);
 		size = numel * fsdp_dtype_size(input_dtype(it, p));
-		view = view_of(data, size);
+		view = memory_view(data, size);
 		for (uint64_t i = 0; i < numel; i++)
 			store(input_dtype(it, p), view, i,
 			      gradient_of(rank_self(), p, i, round));
-		write_back(data, view, size);
+		memory_put_view(data, view, size);
 	}
 }
 
@@ -370,7 +350,8 @@ static bool are_gradients(size_t layer, size_t p, expect_fn *expect)
 	must(!shard.grad == param->is_frozen);
 	if (!shard.grad)
 		return true;
-	view = view_of(shard.grad, shard.numel * fsdp_dtype_size(shard.dtype));
+	view = view_of_shard(layer, shard.grad,
+			     shard.numel * fsdp_dtype_size(shard.dtype));
 	for (uint64_t i = 0; i < shard.numel && is_right; i++) {
 		index = whole_index(param, &shard, i);
 		expected = expect(p, index);
@@ -383,7 +364,7 @@ static bool are_gradients(size_t layer, size_t p, expect_fn *expect)
 				rank_self(), layer, p,
 				(unsigned long long)index, seen, expected);
 	}
-	done_with(view);
+	drop_shard_view(layer, view);
 	return is_right;
 }
 

@@ -7,12 +7,14 @@
  * so do the means of gradients over 1, 2 and 4 ranks.
  *
  * With FSDP_TEST_DEVICES set in the environment all of it is on devices: one
- * for each rank, as far as there are so many.
+ * for each rank, as far as there are so many; with FSDP_TEST_HOME=worker
+ * fsdp-worker does the work, with FSDP_TEST_OFFLOAD what lasts is the host's.
  *
  * The crew is set before ranks_start(); everything else is for a rank's own
  * process, and gives 0 or a negative code, with its sentence noted.
  */
 #pragma once
+#include "tests/lib/memory.h"
 #include "tests/lib/ranks.h"
 #include <stdbool.h>
 
@@ -42,15 +44,6 @@ struct trainer {
 	uint64_t step;                              /* committed */
 };
 struct trainer *trainer(void);
-
-/* Is this run of the tests one on devices? */
-bool are_on_devices(void);
-/* In a test of Criterion's. */
-#define host_memory_only(why)                                                  \
-	do {                                                                   \
-		if (are_on_devices())                                          \
-			cr_skip_test(why);                                     \
-	} while (0)
 
 /* Connect if that was not done, join, register all layers. */
 int trainer_join(void);

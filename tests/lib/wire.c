@@ -4,6 +4,8 @@
  */
 #include "tests/lib/wire.h"
 #include "proto/error.h"
+#include "tests/lib/memory.h"
+#include "tests/lib/wire_device.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -122,14 +124,46 @@ void wire_send_body(struct wire *wire, uint16_t kind, uint64_t number,
 	send_frame(wire, &frame);
 }
 
+/* Where memory is asked for that is not asked for anywhere; the host, too,
+ * until this process has said hello. */
+static struct device_uuid default_device;
+
+static void move_device(struct device_uuid *device)
+{
+	if (device_uuid_is_host(device))
+		*device = default_device;
+}
+
+static void move_request(struct request *request)
+{
+	switch (request->kind) {
+	case MESSAGE_ALLOC:
+		move_device(&request->alloc.device);
+		break;
+	case MESSAGE_BUNDLE_BEGIN:
+		move_device(&request->bundle_begin.device);
+		break;
+	case MESSAGE_COMM_JOIN:
+		move_device(&request->comm_join.device);
+		/* Nobody calls NCCL: any id will do. */
+		request->comm_join.has_nccl_id =
+			!device_uuid_is_host(&request->comm_join.device);
+		break;
+	default:
+		break;
+	}
+}
+
 void wire_send(struct wire *wire, const struct request *request)
 {
 	struct error err = ERROR_NULL;
 	struct frame frame = {.kind = request->kind};
+	struct request moved = *request;
 	uint8_t *body;
 	size_t size;
 
-	if (request_encode(request, &body, &size, &err) < 0)
+	move_request(&moved);
+	if (request_encode(&moved, &body, &size, &err) < 0)
 		die("send", err.msg);
 	/* One at a time: all before it are answered. */
 	frame.number = frame.answered = ++wire->number;
@@ -170,6 +204,8 @@ int wire_hello(struct wire *wire, uint64_t budget)
 	wire->refs_fd = wire->frame.fds[1];
 	wire->doorbell_fd = wire->frame.fds[2];
 	wire->frame.n_fds = 0;
+	if (are_on_devices() && device_uuid_is_host(&default_device))
+		default_device = wire_gpu(wire, 0);
 	return 0;
 }
 
@@ -204,25 +240,42 @@ static int call_for_place(struct wire *wire, const struct request *request,
 	return r;
 }
 
+struct request wire_alloc_request(struct alloc_item *item, int64_t size)
+{
+	*item = (struct alloc_item){
+		.type = {.dtype = DTYPE_U8, .n_dims = 1, .shape = {size}},
+		.name = "",
+	};
+	tensor_type_contiguous(&item->type);
+	return (struct request){
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT},
+			  .timeout_ms = -1,
+			  .n_items = 1,
+			  .items = item},
+	};
+}
+
+struct request wire_begin_request(const char *name, uint64_t size_hint)
+{
+	return (struct request){
+		.kind = MESSAGE_BUNDLE_BEGIN,
+		.bundle_begin = {.name = name,
+				 .access = {.gid = GID_DEFAULT},
+				 .size_hint = size_hint},
+	};
+}
+
 int wire_alloc(struct wire *wire, int64_t size,
 	       const struct access_class *access, int32_t timeout_ms,
 	       struct tensor_place *ret)
 {
-	struct alloc_item item = {
-		.type = {.dtype = DTYPE_U8, .n_dims = 1, .shape = {size}},
-		.name = "",
-	};
-	struct request request = {
-		.kind = MESSAGE_ALLOC,
-		.alloc = {.access = {.gid = GID_DEFAULT},
-			  .timeout_ms = timeout_ms,
-			  .n_items = 1,
-			  .items = &item},
-	};
+	struct alloc_item item;
+	struct request request = wire_alloc_request(&item, size);
 
+	request.alloc.timeout_ms = timeout_ms;
 	if (access)
 		request.alloc.access = *access;
-	tensor_type_contiguous(&item.type);
 	return call_for_place(wire, &request, ret);
 }
 
@@ -302,6 +355,27 @@ int wire_chunk(struct wire *wire, uint32_t chunk)
 	return fd;
 }
 
+/* What stands for it where the memory is. Of devices the first is found first.
+ */
+static bool is_counter(const char *counter, const char *name)
+{
+	static const char *const names[][2] = {
+		{"bytes_live", "device_bytes_live"},
+		{"own_bytes", "own_device_bytes"},
+	};
+
+	if (!are_on_devices())
+		return strcmp(counter, name) == 0;
+	if (strcmp(name, "chunk_bytes") == 0)
+		return strncmp(counter, "GPU-", 4) == 0 &&
+		       strstr(counter, "_chunk_bytes");
+	for (size_t i = 0; i < 2; i++) {
+		if (strcmp(name, names[i][0]) == 0)
+			name = names[i][1];
+	}
+	return strcmp(counter, name) == 0;
+}
+
 uint64_t wire_status(struct wire *wire, const char *name)
 {
 	const struct request request = {.kind = MESSAGE_STATUS};
@@ -310,7 +384,7 @@ uint64_t wire_status(struct wire *wire, const char *name)
 	if (wire_call(wire, &request) < 0)
 		die("status", wire_sentence(wire));
 	for (uint32_t i = 0; i < status->n_values; i++) {
-		if (strcmp(status->values[i].name, name) == 0)
+		if (is_counter(status->values[i].name, name))
 			return status->values[i].value;
 	}
 	die("status", name);
@@ -352,7 +426,7 @@ void wire_count(struct wire *wire, struct wire_counts *ret)
 	*ret = (struct wire_counts){0};
 	for (size_t i = 0; i < WIRE_N_COUNTS; i++) {
 		for (uint32_t j = 0; j < status->n_values; j++) {
-			if (strcmp(status->values[j].name, counters[i]) == 0)
+			if (is_counter(status->values[j].name, counters[i]))
 				ret->values[i] = status->values[j].value;
 		}
 	}

@@ -4,6 +4,9 @@
  *
  * What no test is about (no heap, no answer) ends the process with a line on
  * stderr.
+ *
+ * With FSDP_TEST_DEVICES set in the environment memory that is asked for in no
+ * place is asked for on a device (memory.h), and bytes are counted there.
  */
 #pragma once
 #include "proto/frame.h"
@@ -47,7 +50,13 @@ int wire_call(struct wire *wire, const struct request *request);
 /* Why the last request was refused; "" if it was not. */
 const char *wire_sentence(const struct wire *wire);
 
-/* --- requests; each gives the code --------------------------------------- */
+/* --- requests ------------------------------------------------------------ */
+
+/* For one tensor of `size` bytes, which `item` describes; waits for ever. */
+struct request wire_alloc_request(struct alloc_item *item, int64_t size);
+struct request wire_begin_request(const char *name, uint64_t size_hint);
+
+/* --- calls; each gives the code ------------------------------------------ */
 
 /* `n` bytes of u8, without a name. */
 int wire_alloc(struct wire *wire, int64_t size,

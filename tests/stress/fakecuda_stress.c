@@ -142,7 +142,6 @@ int main(void)
 	}
 	for (unsigned int i = 0; i < N_THREADS; i++)
 		pthread_join(threads[i], NULL);
-	OK(cuLibraryUnload(library));
 	remove_dir(dir);
 	return 0;
 }

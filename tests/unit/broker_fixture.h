@@ -68,6 +68,7 @@ struct client {
 	int sock_fd;                   /* the client's end */
 	uint64_t number;               /* of the last request */
 	char sentence[ERROR_MSG_SIZE]; /* of the last refusal */
+	uint32_t n_fds;                /* of the last answer */
 };
 
 static inline void client_open(struct client *client, struct broker *broker,
@@ -104,18 +105,23 @@ static inline void client_open(struct client *client, struct broker *broker,
 /* As if its process had died. */
 static inline void client_close(struct client *client)
 {
-	session_end(client->session);
+	session_end(client->session, 0);
 	refs_close(&client->refs);
 	close(client->sock_fd);
 	close(client->peer.sock_fd);
 }
 
-/* Send a request; the answer may come later. */
-static inline void client_send(struct client *client,
-			       const struct request *request, uint64_t number)
+/* Send a request, with a descriptor (-1: none; consumed); the answer may come
+ * later. */
+static inline void client_send_fd(struct client *client,
+				  const struct request *request,
+				  uint64_t number, int fd)
 {
 	struct error err = ERROR_NULL;
-	struct frame frame = {.kind = request->kind, .number = number};
+	struct frame frame = {.kind = request->kind,
+			      .n_fds = fd >= 0,
+			      .number = number,
+			      .fds = {fd}};
 	uint8_t *body;
 	size_t size;
 
@@ -124,7 +130,14 @@ static inline void client_send(struct client *client,
 	frame.body_size = (uint32_t)size;
 	frame.answered = number;
 	must(verb_dispatch(&client->peer, &frame, &err), &err);
+	frame_close_fds(&frame);
 	free(body);
+}
+
+static inline void client_send(struct client *client,
+			       const struct request *request, uint64_t number)
+{
+	client_send_fd(client, request, number, -1);
 }
 
 /* The next answer if there is one: its code in `ret_code`. */
@@ -140,6 +153,7 @@ static inline bool client_recv(struct client *client, struct reply *ret,
 	cr_assert(r >= 0, "%s", err.msg);
 	if (r != FRAME_OK)
 		return false;
+	client->n_fds = frame.n_fds;
 	frame_close_fds(&frame);
 	must(reply_decode(frame.kind, frame.code, frame.body, frame.body_size,
 			  ret, &err),

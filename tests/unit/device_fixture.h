@@ -8,12 +8,17 @@
 #include "broker_fixture.h"
 #include "tests/lib/gpu.h"
 
-/* Load it; comes back when it is there, or is not. */
+/* It is being loaded; comes back when it is there, or is not. */
+static inline void broker_await_driver(struct broker *broker)
+{
+	while (broker->devices.state == DEVICES_LOADING)
+		uv_run(&broker->loop, UV_RUN_ONCE);
+}
+
 static inline void broker_load_driver(struct broker *broker)
 {
 	devices_load(broker);
-	while (broker->devices.state == DEVICES_LOADING)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+	broker_await_driver(broker);
 }
 
 static inline struct device_uuid broker_gpu(struct broker *broker, uint32_t i)

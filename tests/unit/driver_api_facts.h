@@ -54,34 +54,5 @@ const struct fact *driver_api_toolkit_facts(void);
 	FACT_SIZE(CUmemAccessDesc)                                             \
 	FACT_OFFSET(CUmemAccessDesc, location)                                 \
 	FACT_OFFSET(CUmemAccessDesc, flags)                                    \
-	FACT_SIZE(CUstreamBatchMemOpParams)                                    \
-	FACT_OFFSET(CUstreamBatchMemOpParams, operation)                       \
-	FACT_OFFSET(CUstreamBatchMemOpParams, waitValue.operation)             \
-	FACT_OFFSET(CUstreamBatchMemOpParams, waitValue.address)               \
-	FACT_OFFSET(CUstreamBatchMemOpParams, waitValue.value64)               \
-	FACT_OFFSET(CUstreamBatchMemOpParams, waitValue.flags)                 \
-	FACT_OFFSET(CUstreamBatchMemOpParams, waitValue.alias)                 \
-	FACT_OFFSET(CUstreamBatchMemOpParams, writeValue.operation)            \
-	FACT_OFFSET(CUstreamBatchMemOpParams, writeValue.address)              \
-	FACT_OFFSET(CUstreamBatchMemOpParams, writeValue.value64)              \
-	FACT_OFFSET(CUstreamBatchMemOpParams, writeValue.flags)                \
-	FACT_OFFSET(CUstreamBatchMemOpParams, writeValue.alias)                \
-	FACT_SIZE(CUDA_MEMCPY2D)                                               \
-	FACT_OFFSET(CUDA_MEMCPY2D, srcXInBytes)                                \
-	FACT_OFFSET(CUDA_MEMCPY2D, srcY)                                       \
-	FACT_OFFSET(CUDA_MEMCPY2D, srcMemoryType)                              \
-	FACT_OFFSET(CUDA_MEMCPY2D, srcHost)                                    \
-	FACT_OFFSET(CUDA_MEMCPY2D, srcDevice)                                  \
-	FACT_OFFSET(CUDA_MEMCPY2D, srcArray)                                   \
-	FACT_OFFSET(CUDA_MEMCPY2D, srcPitch)                                   \
-	FACT_OFFSET(CUDA_MEMCPY2D, dstXInBytes)                                \
-	FACT_OFFSET(CUDA_MEMCPY2D, dstY)                                       \
-	FACT_OFFSET(CUDA_MEMCPY2D, dstMemoryType)                              \
-	FACT_OFFSET(CUDA_MEMCPY2D, dstHost)                                    \
-	FACT_OFFSET(CUDA_MEMCPY2D, dstDevice)                                  \
-	FACT_OFFSET(CUDA_MEMCPY2D, dstArray)                                   \
-	FACT_OFFSET(CUDA_MEMCPY2D, dstPitch)                                   \
-	FACT_OFFSET(CUDA_MEMCPY2D, WidthInBytes)                               \
-	FACT_OFFSET(CUDA_MEMCPY2D, Height)                                     \
 	{0}
 /* clang-format on */

@@ -167,7 +167,8 @@ static inline struct words new_words(void)
  */
 static inline void look(CUstream stream, const struct words *words)
 {
-	OK(cuMemcpyAsync(words->device + 24, words->device + 16, 8, stream));
+	OK(cuMemcpyDtoDAsync(words->device + 24, words->device + 16, 8,
+			     stream));
 }
 
 static inline void arrive(const struct words *words)

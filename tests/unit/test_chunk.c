@@ -35,6 +35,8 @@ static int make(uint64_t size)
 
 Test(chunk, sizes_round_up_to_huge_pages)
 {
+	cr_expect(eq(u64, chunk_page_up(1), 4096));
+	cr_expect(eq(u64, chunk_page_up(8192), 8192));
 	cr_expect(zero(u64, chunk_round(0)));
 	cr_expect(eq(u64, chunk_round(1), 2 * MIB));
 	cr_expect(eq(u64, chunk_round(2 * MIB), 2 * MIB));

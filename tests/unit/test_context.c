@@ -6,8 +6,10 @@
 #include "tests/lib/gpu.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -217,11 +219,29 @@ Test(context, a_stream_of_another_device_is_refused_naming_both)
 	cr_expect(current() == NULL);
 }
 
-static CUresult say_capturing(CUstream stream, CUstreamCaptureStatus *status)
+/* What the double alone has. */
+static void *of_double(const char *name)
 {
-	(void)stream;
-	*status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-	return CUDA_SUCCESS;
+	void *library = dlopen(getenv("FSDP_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
+
+	cr_assert(library != NULL);
+	return dlsym(library, name);
+}
+
+static void begin_capture(CUstream stream)
+{
+	void (*begin)(CUstream stream);
+
+	*(void **)&begin = of_double("fake_capture_begin");
+	begin(stream);
+}
+
+static CUresult end_capture(void)
+{
+	CUresult (*end)(void);
+
+	*(void **)&end = of_double("fake_capture_end");
+	return end();
 }
 
 Test(context, a_stream_that_is_captured_is_refused)
@@ -229,12 +249,55 @@ Test(context, a_stream_that_is_captured_is_refused)
 	CUstream stream = make_stream(0);
 	struct error err = ERROR_NULL;
 
-	/* The double has no graphs. */
-	cu.StreamIsCapturing = say_capturing;
+	begin_capture(stream);
 	cr_expect(eq(int, context_check_stream(device(0), stream, &err),
 		     -EINVAL));
 	cr_expect(says(&err, "graph"), "%s", err.msg);
 	cr_expect(current() == NULL);
+}
+
+Test(context, a_capture_is_not_spoilt_by_what_is_done_in_between)
+{
+	CUstream stream = make_stream(0);
+	CUdeviceptr memory;
+
+	begin_capture(stream);
+	enter(0);
+	enter(1);
+	context_leave();
+	/* Still in a block. */
+	cr_expect(zero(int, cu.MemAlloc(&memory, 64)));
+	cr_expect(zero(int, cu.MemFree(memory)));
+	context_leave();
+	cr_expect(zero(int, end_capture()));
+}
+
+Test(context, outside_of_a_block_the_mode_is_the_programs)
+{
+	CUstream stream = make_stream(0);
+	CUcontext own;
+
+	enter(0);
+	own = current();
+	context_leave();
+	cr_assert(zero(int, cu.CtxPushCurrent(own)));
+	begin_capture(stream);
+	cr_expect(eq(int, cu.CtxSynchronize(),
+		     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+	cr_expect(
+		eq(int, end_capture(), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+}
+
+/* Who is refused has not changed it either. */
+Test(context, one_that_is_not_entered_leaves_the_mode_alone)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	struct error err = ERROR_NULL;
+
+	setenv("FAKECUDA_FAIL", "CtxPushCurrent:1:1", 1);
+	cr_expect(lt(int, context_enter(device(0), &err), 0));
+	cr_assert(zero(int, cu.ThreadExchangeStreamCaptureMode(&mode)));
+	cr_expect(eq(int, mode, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
 
 Test(context, waiting_for_a_device_waits_for_its_streams)
@@ -247,10 +310,37 @@ Test(context, waiting_for_a_device_waits_for_its_streams)
 	for (int i = 0; i < 20; i++)
 		cr_assert(zero(int, cu.MemsetD8Async(memory, 1, 64, stream)));
 	context_leave();
-	cr_expect(zero(int, context_synchronize(device(0), NULL)));
+	cr_expect(zero(int, context_synchronize(device(0), 10000, NULL)));
 	enter(0);
 	cr_expect(zero(int, cu.StreamQuery(stream)));
 	context_leave();
+}
+
+static void pass_gate(void *gate)
+{
+	while (sem_wait(gate) < 0 && errno == EINTR)
+		;
+}
+
+Test(context, waiting_for_a_device_has_a_limit)
+{
+	static sem_t gate; /* the device looks at it to the end */
+	CUstream stream = make_stream(0);
+	struct error err = ERROR_NULL;
+	char text[DEVICE_TEXT_SIZE];
+
+	cr_assert(zero(int, sem_init(&gate, 0, 0)));
+	enter(0);
+	cr_assert(zero(int, cu.LaunchHostFunc(stream, pass_gate, &gate)));
+	context_leave();
+	cr_expect(eq(int, context_synchronize(device(0), 0, &err), -ETIMEDOUT));
+	cr_expect(
+		eq(int, context_synchronize(device(0), 10, &err), -ETIMEDOUT));
+	device_format(&device(0)->uuid, text);
+	cr_expect(says(&err, text), "%s", err.msg);
+	sem_post(&gate);
+	cr_expect(zero(int, context_synchronize(device(0), 10000, &err)), "%s",
+		  err.msg);
 }
 
 Test(context, what_is_no_stream_is_refused)

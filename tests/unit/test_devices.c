@@ -42,11 +42,52 @@ Test(devices, a_device_is_asked_for_before_the_driver_is_there)
 	cr_expect(eq(int, broker->devices.state, DEVICES_READY));
 }
 
+static void send_alloc_on(const struct device_uuid *gpu)
+{
+	struct alloc_item item = item_of(100);
+	struct request request = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT, .mode = 0644},
+			  .timeout_ms = -1,
+			  .n_items = 1,
+			  .items = &item,
+			  .device = *gpu},
+	};
+
+	client_send(&alice, &request, ++alice.number);
+}
+
+Test(devices, the_driver_is_loaded_a_moment_after_the_start)
+{
+	devices_start(broker);
+	cr_expect(zero(int, broker->devices.load.type), "not begun");
+	broker_await_driver(broker);
+	cr_expect(eq(int, broker->devices.state, DEVICES_READY));
+	cr_expect(zero(u32, broker->devices.put_off));
+}
+
+Test(devices, who_needs_the_driver_has_it_loaded_at_once)
+{
+	struct device_uuid gpu = broker_gpu(broker, 0);
+	struct reply reply;
+	int code;
+
+	devices_start(broker);
+	cr_assert(gt(u32, broker->devices.put_off, 0));
+	send_alloc_on(&gpu);
+	/* It does not wait for the deadline. */
+	cr_expect(zero(u32, broker->devices.put_off));
+	while (!client_recv(&alice, &reply, &code))
+		uv_run(&broker->loop, UV_RUN_ONCE);
+	cr_expect(zero(int, code), "%s", alice.sentence);
+	reply_deinit(&reply);
+}
+
 Test(devices, host_memory_does_not_wait_for_the_driver)
 {
 	devices_load(broker);
 	(void)client_alloc(&alice, 100);
-	broker_load_driver(broker);
+	broker_await_driver(broker);
 }
 
 Test(devices, an_unknown_one_is_refused_with_those_there_are)

@@ -1,5 +1,5 @@
 /* The engine without a real worker: tests/fakes/worker.c plays it. */
-#include "broker/engine.h"
+#include "broker/engine_impl.h"
 #include "broker/storage.h"
 #include "broker_fixture.h"
 #include <signal.h>
@@ -313,6 +313,110 @@ Test(engine, plans_and_chunks_that_are_gone_are_forgotten)
 	cr_expect(eq(u64, seen.last.n_bytes, 1));
 	cr_expect(eq(u64, seen.last.ns, 1));
 	cr_expect(eq(u64, engine->n_starts, 1));
+	engine_stop(engine);
+}
+
+/* --- communicators -------------------------------------------------------- */
+
+#define COMM_MINUTES 3
+
+static void open_comm(struct seen *seen)
+{
+	const struct job_comm comm = {
+		.kind = JOB_COMM,
+		.comm = 7,
+		.timeout_ms = COMM_MINUTES * 60000,
+	};
+	struct error err = ERROR_NULL;
+
+	must(engine_open_comm(engine, &comm, on_done, seen, &err), &err);
+}
+
+static void run_on_devices(uint32_t kind, const uint32_t *slots,
+			   struct seen *seen)
+{
+	const struct engine_rank_slots of = {2,     slots, slots,
+					     slots, slots, slots};
+	const struct job_device job = {.kind = kind, .comm = 7, .plan = plan};
+	struct error err = ERROR_NULL;
+
+	must(engine_submit_device(engine, &job, &of, on_done, seen, &err),
+	     &err);
+}
+
+Test(engine, jobs_of_a_communicator_come_behind_its_opening)
+{
+	const struct job_agree agree = {.kind = JOB_AGREE, .comm = 7};
+	uint32_t slots[] = {make_slot(100), make_slot(200)};
+	struct error err = ERROR_NULL;
+	struct seen seen = {.slot = slots[1]};
+
+	as("good");
+	open_comm(&seen);
+	run_on_devices(JOB_DEVICE_GATHER, slots, &seen);
+	must(engine_agree(engine, &agree, on_done, &seen, &err), &err);
+	run_on_devices(JOB_DEVICE_REDUCE, slots, &seen);
+	wait_for(&seen, 4);
+	cr_expect(zero(int, seen.last.code), "%s", seen.last.sentence);
+	cr_expect(eq(u64, engine->n_gathers, 1));
+	cr_expect(eq(u64, engine->n_reductions, 1));
+	engine_forget_comm(engine, 7);
+	cr_expect(engine->comms == NULL);
+	free_slot(slots[0]);
+	free_slot(slots[1]);
+	assert_empty(broker, 1000);
+	engine_stop(engine);
+}
+
+Test(engine, a_worker_may_wait_as_long_as_ranks_may_be_late)
+{
+	struct seen seen = {.slot = make_slot(100)};
+
+	as("mute");
+	open_comm(&seen);
+	while (!engine->is_ready || engine->unsent)
+		uv_run(&broker->loop, UV_RUN_ONCE);
+	for (int i = 1; i < 5 + COMM_MINUTES; i++)
+		let_watch_pass();
+	cr_assert(engine->worker->cause.code == 0);
+	let_watch_pass();
+	wait_for(&seen, 1);
+	cr_expect(strstr(seen.last.sentence, "said nothing for 7 minutes") !=
+			  NULL,
+		  "%s", seen.last.sentence);
+	engine_forget_comm(engine, 7);
+	engine_stop(engine);
+}
+
+Test(engine, what_is_forgotten_before_it_was_opened_is_not_kept_open)
+{
+	struct seen seen = {.slot = make_slot(100)};
+
+	as("good");
+	open_comm(&seen);
+	engine_forget_comm(engine, 7);
+	cr_assert(engine->comms != NULL, "the worker is to hear of both");
+	wait_for(&seen, 1);
+	cr_expect(engine->comms == NULL);
+	/* It knows the number no more, so that it may come again. */
+	open_comm(&seen);
+	wait_for(&seen, 2);
+	engine_forget_comm(engine, 7);
+	engine_stop(engine);
+	cr_expect(eq(u64, engine->n_starts, 1));
+}
+
+Test(engine, a_worker_that_dies_leaves_no_communicator_to_be_closed)
+{
+	struct seen seen = {.slot = make_slot(100)};
+
+	as("crash");
+	open_comm(&seen);
+	wait_for(&seen, 1);
+	cr_expect(eq(int, seen.last.code, -EIO));
+	cr_assert(engine->comms != NULL, "until it is forgotten");
+	engine_forget_comm(engine, 7);
+	cr_expect(engine->comms == NULL);
 	engine_stop(engine);
 }
 

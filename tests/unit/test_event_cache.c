@@ -164,6 +164,27 @@ Test(event_cache, each_kind_can_do_what_it_is_for)
 	context_leave();
 }
 
+static CUresult fail_query(CUevent event)
+{
+	(void)event;
+	return CUDA_ERROR_LAUNCH_FAILED;
+}
+
+Test(event_cache, on_a_device_that_has_failed_nothing_is_done)
+{
+	const struct device *gpu = machine_gpu(0);
+	struct event *event = plain(gpu);
+	struct error err = ERROR_NULL;
+	bool is_done = true;
+
+	cr_assert(zero(int, event_query(gpu, event->handle, &is_done, NULL)));
+	cr_expect(is_done, "nothing was recorded");
+	cu.EventQuery = fail_query;
+	cr_expect(lt(int, event_query(gpu, event->handle, &is_done, &err), 0));
+	cr_expect(not(is_done));
+	cr_expect(ne(str, err.msg, ""));
+}
+
 /* --- threads ----------------------------------------------------------------
  */
 

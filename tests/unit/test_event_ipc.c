@@ -135,6 +135,20 @@ static int produce(void)
 	return r;
 }
 
+static int sent_is_done(void)
+{
+	bool is_done = false;
+	int r = event_ipc_query(sent, &is_done, NULL);
+
+	return r < 0 ? r : is_done;
+}
+
+static int finish(void)
+{
+	return gpu_sync(machine_gpu(0), sent->stream) == CUDA_SUCCESS ? 0
+								      : -EIO;
+}
+
 static int drop(void)
 {
 	event_ipc_drop(sent);
@@ -166,6 +180,25 @@ Test(event_ipc, a_consumers_stream_waits_for_a_producers)
 	cr_expect(zero(int, gpu_sync(gpu, stream)));
 	cr_expect(eq(int, seen, 42));
 	cr_expect(zero(int, actor_run(&producer, drop)));
+}
+
+Test(event_ipc, both_sides_can_ask_whether_it_is_done)
+{
+	const struct device *gpu = begin_two_processes();
+	struct event_ipc_import *import;
+	bool is_done = true;
+
+	cr_assert(
+		zero(int, event_ipc_open(gpu, &stage->handle, &import, NULL)));
+	cr_expect(zero(int, event_ipc_import_query(import, &is_done, NULL)));
+	cr_expect(not(is_done));
+	cr_expect(eq(int, actor_run(&producer, sent_is_done), 0));
+	sem_post(&stage->gate);
+	cr_expect(zero(int, actor_run(&producer, finish)));
+	cr_expect(eq(int, actor_run(&producer, sent_is_done), 1));
+	cr_expect(zero(int, event_ipc_import_query(import, &is_done, NULL)));
+	cr_expect(is_done);
+	event_ipc_close(import);
 }
 
 Test(event_ipc, a_stream_of_another_device_can_wait)

@@ -2,6 +2,7 @@
  * What the double of NCCL refuses, so that code which passes our tests is not
  * wrong on the real one.
  */
+#include "tests/lib/fake_nccl.h"
 #include "tests/unit/nccl_fixture.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -407,6 +408,34 @@ Test(fakenccl, two_threads_at_a_time_are_refused)
 	cr_expect(zero(int, ranks_run(&ranks, refuses_two_threads)));
 }
 
+/* --- registrations -------------------------------------------------------- */
+
+static int refuses_to_deregister_what_is_unmapped(void)
+{
+	unsigned int made, left;
+	CUdeviceptr own;
+	void *handle;
+	int r;
+
+	must(context_enter(self.device, NULL) == 0);
+	must(cu.MemAlloc(&own, SIZE) == CUDA_SUCCESS);
+	must(nccl.CommRegister(comm(), (void *)(uintptr_t)own, SIZE,
+			       &handle) == ncclSuccess);
+	must(cu.MemFree(own) == CUDA_SUCCESS);
+	r = expect(nccl.CommDeregister(comm(), handle), ncclInvalidUsage,
+		   "not mapped any more");
+	context_leave();
+	count_registrations(&made, &left);
+	return r == 0 && made == 1 && left == 0 ? 0 : -EPROTO;
+}
+
+Test(fakenccl, what_is_registered_must_stay_mapped_and_is_counted)
+{
+	begin(1);
+	cr_expect(zero(int, ranks_run(&ranks,
+				      refuses_to_deregister_what_is_unmapped)));
+}
+
 /* --- ends ---------------------------------------------------------------- */
 
 static int refuses_early_ends(void)
@@ -453,31 +482,6 @@ Test(fakenccl, an_end_must_be_in_order_and_is_one)
 	begin(2);
 	cr_expect(zero(int, ranks_run(&ranks, refuses_early_ends)));
 	cr_expect(zero(int, ranks_run(&ranks, refuses_use_after_the_end)));
-}
-
-static int refuses_to_free_what_it_did_not_make(void)
-{
-	void *pages;
-	int r;
-
-	must(context_enter(self.device, NULL) == 0);
-	must(nccl.MemAlloc(&pages, 1000) == ncclSuccess);
-	r = expect(nccl.MemFree((char *)pages + 4096), ncclInvalidArgument,
-		   "not what ncclMemAlloc() gave");
-	if (r == 0)
-		r = expect(nccl.MemFree(pages), ncclSuccess, "");
-	if (r == 0)
-		r = expect(nccl.MemFree(pages), ncclInvalidArgument,
-			   "not what ncclMemAlloc() gave");
-	context_leave();
-	return r;
-}
-
-Test(fakenccl, memory_is_freed_once_and_whole)
-{
-	begin(1);
-	cr_expect(zero(
-		int, ranks_run(&ranks, refuses_to_free_what_it_did_not_make)));
 }
 
 Test(fakenccl, nothing_stays_open_after_the_end)

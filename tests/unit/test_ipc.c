@@ -249,6 +249,20 @@ Test(ipc, the_same_bytes_under_another_number_are_another_chunk)
 	cr_expect(eq(int, n_closed, 2));
 }
 
+/* Two brokers number what they have without knowing of each other. */
+Test(ipc, the_same_number_with_another_handle_is_another_chunk)
+{
+	const struct device *gpu = begin_two_processes();
+	struct ipc_import *first = open_chunk(gpu, 7, 0);
+	struct ipc_import *second = open_chunk(gpu, 7, 1);
+
+	cr_expect(eq(u8, gpu_byte(gpu, first->base), 1));
+	cr_expect(eq(u8, gpu_byte(gpu, second->base), 2));
+	ipc_close(first);
+	ipc_close(second);
+	cr_expect(eq(int, n_closed, 2));
+}
+
 static void *open_in_thread(void *gpu)
 {
 	return open_chunk(gpu, 7, 0);

@@ -40,13 +40,21 @@ static struct publish_item publish_items[] = {
 	 PUBLISH_REPLACE | PUBLISH_MUST_EXIST,
 	 10,
 	 MESSAGE_MAX_TIMELINES - 1,
-	 INT64_MAX - 1},
+	 INT64_MAX - 1,
+	 NULL},
 	{{UINT32_MAX, UINT64_MAX},
 	 "",
 	 PUBLISH_EVICTABLE | PUBLISH_TIED,
 	 0,
 	 0,
-	 0},
+	 0,
+	 NULL},
+};
+
+static struct share_item share_items[] = {
+	{{DTYPE_BF16, 2, {3, 4}, {4, 1}}, 6},
+	{{DTYPE_F32, 2, {3, 4}, {1, 3}}, LONG_AGO - 48}, /* to the end */
+	{{DTYPE_C128, 1, {0}, {1}}, 0},
 };
 
 static struct release_item release_items[] = {{{1, 2}, 1}, {{3, 4}, INT32_MAX}};
@@ -82,9 +90,14 @@ static struct tensor_place places[] = {
 	 true},
 };
 
-static struct chunk_ref chunks[] = {
-	{7, 0, 1 << 21, true, {{0}}},
-	{9, 1023, UINT64_C(1) << 41, false, {{0xde, 0xad, 0, 1, [15] = 0xff}}}};
+static struct chunk_ref chunks[] = {{7, 0, 1 << 21, true, {{0}}, false, {0}},
+				    {9,
+				     1023,
+				     UINT64_C(1) << 41,
+				     false,
+				     {{0xde, 0xad, 0, 1, [15] = 0xff}},
+				     true,
+				     {'m', [MESSAGE_HANDLE_SIZE - 1] = 7}}};
 
 static struct holder holders[] = {
 	{1, 2, 3, "trainer", -4, true, false},
@@ -104,9 +117,16 @@ static struct list_item list_items[3];
 /* Kinds of collectives are in test_message_collective.c. 0: no more. */
 static uint16_t next_kind(uint16_t kind)
 {
-	if (kind == MESSAGE_STATUS)
+	switch (kind) {
+	case MESSAGE_STATUS:
 		return MESSAGE_TIMELINES;
-	return kind < MESSAGE_STATUS ? kind + 1 : 0;
+	case MESSAGE_TIMELINES:
+		return MESSAGE_SHARE;
+	case MESSAGE_SHARE:
+		return MESSAGE_UNSHARE;
+	default:
+		return kind < MESSAGE_STATUS ? kind + 1 : 0;
+	}
 }
 
 static struct request sample_request(uint16_t kind)
@@ -173,6 +193,14 @@ static struct request sample_request(uint16_t kind)
 		request.timelines =
 			(struct timelines_request){LONG_AGO, {3, 4}, true};
 		break;
+	case MESSAGE_SHARE:
+		request.share = (struct share_request){
+			gpu, {0, 1000, 0640}, true, {'m', 0, 1}, LONG_AGO,
+			3,   share_items};
+		break;
+	case MESSAGE_UNSHARE:
+		request.unshare = (struct unshare_request){{1, LONG_AGO}, -1};
+		break;
 	}
 	return request;
 }
@@ -190,7 +218,8 @@ static struct list_reply sample_list(void)
 						   i + 3,
 						   PUBLISH_TIED,
 						   i + 4,
-						   i ? gpu : host};
+						   i ? gpu : host,
+						   i};
 	return (struct list_reply){3, list_items, UINT64_MAX};
 }
 
@@ -205,6 +234,7 @@ static struct reply sample_reply(uint16_t kind)
 			false, 0, UINT64_MAX, {0, 1, 2}, 1 << 20};
 		break;
 	case MESSAGE_ALLOC:
+	case MESSAGE_SHARE:
 	case MESSAGE_GET:
 	case MESSAGE_REDEEM:
 		reply.places = (struct places_reply){4, places, 2, chunks};
@@ -390,6 +420,9 @@ static void expect_same_chunks(const struct chunk_ref *got, uint32_t n)
 		expect_same(u64, got[i], chunks[i], size);
 		expect_same(int, got[i], chunks[i], is_writable);
 		expect_same_device(&got[i].device, &chunks[i].device);
+		expect_same(int, got[i], chunks[i], has_handle);
+		cr_expect(zero(int, memcmp(got[i].handle, chunks[i].handle,
+					   MESSAGE_HANDLE_SIZE)));
 	}
 }
 
@@ -621,6 +654,41 @@ Test(message, whose_timelines_arrives)
 	cr_expect(eq(u64, reply.timelines.session, UINT64_MAX));
 }
 
+Test(message, memory_to_share_arrives)
+{
+	struct request request = sample_request(MESSAGE_SHARE);
+	struct request got = pass_request(&request);
+
+	expect_same_device(&got.share.device, &gpu);
+	expect_same(u32, got, request, share.access.gid);
+	expect_same(u32, got, request, share.access.mode);
+	expect_same(u64, got, request, share.size);
+	cr_expect(got.share.has_handle);
+	cr_expect(zero(int, memcmp(got.share.handle, request.share.handle,
+				   MESSAGE_HANDLE_SIZE)));
+	cr_assert(eq(u32, got.share.n_items, 3));
+	for (uint32_t i = 0; i < 3; i++) {
+		expect_same_type(&got.share.items[i].type,
+				 &share_items[i].type);
+		expect_same(u64, got, request, share.items[i].offset);
+	}
+	request_deinit(&got);
+	request.share.has_handle = false;
+	got = pass_request(&request);
+	cr_expect(not(got.share.has_handle));
+	request_deinit(&got);
+}
+
+Test(message, what_is_to_be_unshared_arrives)
+{
+	struct request request = sample_request(MESSAGE_UNSHARE);
+	struct request got = pass_request(&request);
+
+	expect_same_ref(got.unshare.ref, request.unshare.ref);
+	expect_same(int, got, request, unshare.timeout_ms);
+	request_deinit(&got);
+}
+
 Test(message, both_hello_replies_arrive)
 {
 	struct reply sent = sample_reply(MESSAGE_HELLO);
@@ -708,6 +776,7 @@ Test(message, a_list_arrives)
 		expect_same(u32, *item, list_items[i], flags);
 		expect_same(u64, *item, list_items[i], bundle);
 		expect_same_device(&item->device, &list_items[i].device);
+		expect_same(u32, *item, list_items[i], shared);
 	}
 	expect_same(u64, got.list, sent.list, next_cursor);
 	reply_deinit(&got);
@@ -818,8 +887,8 @@ Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 	struct reply got, sent = {.kind = MESSAGE_ALLOC};
 
 	for (int i = 0; i < FRAME_MAX_FDS; i++)
-		refs[i] =
-			(struct chunk_ref){UINT32_MAX, 1023, INT64_MAX, 1, gpu};
+		refs[i] = (struct chunk_ref){UINT32_MAX, 1023, INT64_MAX, 1,
+					     gpu,        true, {255}};
 	for (int i = 0; i < MESSAGE_MAX_ITEMS; i++) {
 		struct tensor_place *place = &many[i];
 
@@ -1077,6 +1146,48 @@ Test(message, wrong_values_in_requests_are_refused)
 		       -EINVAL);
 }
 
+Test(message, memory_that_cannot_be_shared_is_refused)
+{
+	expect_refusal(MESSAGE_SHARE,
+		       request.share.device = (struct device_uuid){{0}},
+		       -EINVAL);
+	expect_refusal(MESSAGE_SHARE, request.share.size = 0, -EINVAL);
+	expect_refusal(MESSAGE_SHARE, request.share.size = UINT64_MAX,
+		       -EOVERFLOW);
+	expect_refusal(MESSAGE_SHARE, request.share.n_items = 0, -EINVAL);
+	expect_refusal(MESSAGE_SHARE, request.share.access.mode = 0700,
+		       -EINVAL);
+	expect_refusal(MESSAGE_UNSHARE, request.unshare.ref.slot = 0, -EINVAL);
+	expect_refusal(MESSAGE_UNSHARE, request.unshare.timeout_ms = -2,
+		       -EINVAL);
+	expect_item_refusal(MESSAGE_SHARE, share, item.type.dtype = 0, -EINVAL);
+	expect_item_refusal(MESSAGE_SHARE, share, item.offset = 7, -EINVAL);
+	expect_item_refusal(MESSAGE_SHARE, share, item.offset = LONG_AGO - 22,
+			    -ERANGE);
+	expect_item_refusal(MESSAGE_SHARE, share, item.offset = UINT64_MAX - 1,
+			    -ERANGE);
+	expect_item_refusal(MESSAGE_SHARE, share, item.type.strides[0] = -1,
+			    -EINVAL);
+}
+
+Test(message, a_handle_of_another_size_is_refused)
+{
+	/* device, handle of one byte, size 8, one item: a dtype */
+	const uint8_t share[] = {
+		1 << 3 | 2, 16, 1,          1, 1,          1,       1,
+		1,          1,  1,          1, 1,          1,       1,
+		1,          1,  1,          1, 4 << 3 | 2, 1,       9,
+		5 << 3 | 0, 8,  6 << 3 | 2, 2, 1 << 3 | 0, DTYPE_U8};
+	struct request request;
+	struct error err = ERROR_NULL;
+
+	cr_expect(eq(int,
+		     request_decode(MESSAGE_SHARE, share, sizeof(share),
+				    &request, &err),
+		     -EINVAL));
+	cr_expect(ne(ptr, strstr(err.msg, "handle"), NULL), "%s", err.msg);
+}
+
 Test(message, wrong_values_in_items_are_refused)
 {
 	expect_item_refusal(MESSAGE_PUBLISH, publish, item.flags = 16, -EINVAL);
@@ -1152,6 +1263,9 @@ Test(message, wrong_values_in_replies_are_refused)
 			     -EPROTO);
 	expect_reply_refusal(MESSAGE_LIST,
 			     reply.list.items[1].access.mode = 0111, -EINVAL);
+	expect_reply_refusal(MESSAGE_LIST,
+			     reply.list.items[1].shared = SHARE_MAX + 1,
+			     -EPROTO);
 	expect_reply_refusal(MESSAGE_STATUS, reply.status.note = note,
 			     -ENAMETOOLONG);
 	expect_reply_refusal(MESSAGE_PING,
@@ -1163,7 +1277,6 @@ Test(message, wrong_values_in_replies_are_refused)
 	expect_place_refusal(place.offset = UINT64_MAX, -EOVERFLOW);
 	expect_place_refusal(place.name = "a//", -EINVAL);
 	expect_place_refusal(place.type.dtype = 99, -EINVAL);
-	expect_place_refusal(place.order.timeline = 0, -EINVAL);
 	expect_place_refusal(place.order.timeline = MESSAGE_MAX_TIMELINES,
 			     -EINVAL);
 	expect_place_refusal(place.order.value = 0, -EPROTO);
@@ -1255,10 +1368,11 @@ Test(message, a_uuid_of_another_size_is_refused)
 Test(message, chunks_that_cannot_be_are_refused)
 {
 	static const struct chunk_ref bad[] = {
-		{0, 1, 1, false, {{0}}},
-		{1, MESSAGE_MAX_CHUNKS, 1, false, {{0}}},
-		{1, 1, 0, false, {{0}}},
-		{1, 1, UINT64_MAX, false, {{0}}},
+		{0, 1, 1, false, {{0}}, false, {0}},
+		{1, MESSAGE_MAX_CHUNKS, 1, false, {{0}}, false, {0}},
+		{1, 1, 0, false, {{0}}, false, {0}},
+		{1, 1, UINT64_MAX, false, {{0}}, false, {0}},
+		{1, 1, 1, false, {{0}}, true, {0}}, /* of the host */
 	};
 	struct chunk_ref many[FRAME_MAX_FDS + 1];
 	struct reply reply = {.kind = MESSAGE_CHUNK};

@@ -34,8 +34,9 @@ static struct tensor_place places[] = {
 	{{10, 1}, 7, 64, 0, 0, {DTYPE_U8, 1, {0}, {1}}, "", {0}, 0},
 };
 
-static struct chunk_ref chunks[] = {{7, 0, 1 << 21, true, {{0}}},
-				    {9, 1023, UINT64_C(1) << 41, true, {{0}}}};
+static struct chunk_ref chunks[] = {
+	{7, 0, 1 << 21, true, {{0}}, false, {0}},
+	{9, 1023, UINT64_C(1) << 41, true, {{0}}, false, {0}}};
 
 static struct group_entry entries[] = {
 	{DTYPE_BF16, 1, 3, 64, 128, 192, 256},
@@ -45,9 +46,9 @@ static struct group_entry entries[] = {
 
 static struct comm_item comm_items[] = {
 	{"job/1", 12, 1000, COMM_RUNNING, 8, 4, 7, 3, LONG_AGO, 5, 0, 2, 1,
-	 UINT64_MAX, ""},
+	 UINT64_MAX, "", 5, true, COMM_HOME_WORKER},
 	{"kept", 0, 0, COMM_KEPT, 1, 1, 0, 1, 1, 2, 60000, 0, 0, 0,
-	 "rank 2 (pid 17, trainer) has died"},
+	 "rank 2 (pid 17, trainer) has died", 1, false, COMM_HOME_RANK},
 };
 
 static struct group_item group_items[] = {
@@ -97,6 +98,7 @@ static struct request sample_request(uint16_t kind)
 			.n_local = 6,
 			.has_nccl_id = true,
 			.nccl_id = {0, 2, [MESSAGE_NCCL_ID_SIZE - 1] = 9},
+			.home = COMM_HOME_WORKER,
 		};
 		break;
 	case MESSAGE_COMM_FAIL:
@@ -110,7 +112,7 @@ static struct request sample_request(uint16_t kind)
 		break;
 	case MESSAGE_GROUP:
 		request.group = (struct group_request){
-			12, "layer.0", DTYPE_BF16,  DTYPE_F32,   1, true,
+			12, "layer.0", DTYPE_BF16,  DTYPE_F32,   1, true,  true,
 			2,  1,         gather_caps, reduce_caps, 3, params};
 		break;
 	case MESSAGE_UNSHARD:
@@ -379,11 +381,26 @@ Test(message_collective, a_join_arrives)
 	expect_same(u32, got.comm_join, sent.comm_join, n_inputs);
 	expect_same(u32, got.comm_join, sent.comm_join, device.bytes[1]);
 	expect_same(u32, got.comm_join, sent.comm_join, n_local);
+	expect_same(u32, got.comm_join, sent.comm_join, home);
 	cr_assert(got.comm_join.has_nccl_id);
 	cr_expect(
 		zero(int, memcmp(got.comm_join.nccl_id, sent.comm_join.nccl_id,
 				 MESSAGE_NCCL_ID_SIZE)));
 	request_deinit(&got);
+}
+
+Test(message_collective, ranks_that_do_the_work_may_register_memory)
+{
+	struct request sent = sample_request(MESSAGE_COMM_JOIN);
+	struct request got;
+
+	sent.comm_join.home = COMM_HOME_RANK;
+	sent.comm_join.memory = COMM_MEMORY_REGISTERED;
+	got = pass_request(&sent);
+	expect_same(u32, got.comm_join, sent.comm_join, memory);
+	request_deinit(&got);
+	sent.comm_join.memory = 2;
+	cr_expect(eq(int, refusal(&sent), -EINVAL));
 }
 
 Test(message_collective, on_host_memory_all_ranks_are_local)
@@ -394,10 +411,14 @@ Test(message_collective, on_host_memory_all_ranks_are_local)
 	sent.comm_join.device = (struct device_uuid){{0}};
 	sent.comm_join.has_nccl_id = false;
 	sent.comm_join.n_local = 0;
+	sent.comm_join.home = COMM_HOME_RANK;
 	got = pass_request(&sent);
 	cr_expect(eq(u32, got.comm_join.n_local, 8));
 	cr_expect(not(got.comm_join.has_nccl_id));
 	request_deinit(&got);
+	sent.comm_join.memory = COMM_MEMORY_REGISTERED;
+	cr_expect(eq(int, refusal(&sent), -EINVAL));
+	sent.comm_join.memory = COMM_MEMORY_DEFAULT;
 	cr_expect(
 		eq(int, (sent.comm_join.n_local = 4, refusal(&sent)), -EINVAL));
 }
@@ -434,6 +455,7 @@ Test(message_collective, a_group_request_arrives)
 	expect_same(u32, got.group, sent.group, reduce_dtype);
 	expect_same(u32, got.group, sent.group, layout);
 	expect_same(int, got.group, sent.group, stays_unsharded);
+	expect_same(int, got.group, sent.group, is_offloaded);
 	cr_assert(eq(u32, got.group.n_gather_caps, 2));
 	expect_same(dbl, got.group, sent.group, gather_caps_mb[0]);
 	expect_same(dbl, got.group, sent.group, gather_caps_mb[1]);
@@ -619,6 +641,10 @@ Test(message_collective, communicators_arrive)
 		expect_same(u32, *item, comm_items[i], n_limited);
 		expect_same(u64, *item, comm_items[i], bytes_in_flight);
 		expect_same_text(*item, comm_items[i], note);
+		expect_same(u32, *item, comm_items[i], n_local);
+		expect_same(u32, *item, comm_items[i], home);
+		cr_expect(eq(int, item->is_on_devices,
+			     comm_items[i].is_on_devices));
 	}
 	reply_deinit(&got);
 }
@@ -689,7 +715,7 @@ Test(message_collective, the_largest_group_reply_fits_a_frame)
 
 	for (int i = 0; i < 3; i++)
 		refs[i] = (struct chunk_ref){
-			UINT32_MAX, 1023, INT64_MAX, 1, {{0}}};
+			UINT32_MAX, 1023, INT64_MAX, 1, {{0}}, false, {0}};
 	for (int i = 0; i < MESSAGE_MAX_PARAMS; i++)
 		many[i] = (struct group_entry){
 			DTYPE_F64,         7,
@@ -801,6 +827,13 @@ Test(message_collective, wrong_values_in_a_join_are_refused)
 			join.n_local = MESSAGE_MAX_RANKS + 1),
 		       -EINVAL);
 	expect_refusal(MESSAGE_COMM_JOIN, join.device.bytes[1] = 0, -EINVAL);
+	expect_refusal(MESSAGE_COMM_JOIN, join.home = 2, -EINVAL);
+	expect_refusal(MESSAGE_COMM_JOIN, join.memory = COMM_MEMORY_REGISTERED,
+		       -EINVAL);
+	expect_refusal(MESSAGE_COMM_JOIN,
+		       (join.device = (struct device_uuid){{0}},
+			join.n_local = 0, join.has_nccl_id = false),
+		       -EINVAL);
 	expect_refusal(MESSAGE_COMM_JOIN, join.rank = 8, -EINVAL);
 	expect_refusal(MESSAGE_COMM_JOIN, join.n_shards = 3, -EINVAL);
 	expect_refusal(MESSAGE_COMM_JOIN, join.n_shards = 16, -EINVAL);

@@ -2,8 +2,6 @@
  * Communicators: ranks meet, part, are late, die, and meet again.
  */
 #include "cuda/nccl_collective.h"
-#include "cuda/nccl_memory.h"
-#include "cuda/vmm.h"
 #include "proto/tensor.h"
 #include "tests/unit/nccl_fixture.h"
 
@@ -485,75 +483,4 @@ Test(nccl_comm, what_cannot_be_registered_can_be_used_all_the_same)
 	expect_said(0, "not within one chunk");
 	cr_expect(zero(int, ranks_run(&ranks, gather)));
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
-}
-
-/* --- memory -------------------------------------------------------------- */
-
-/* Its fd is a chunk like any other, and keeps it. */
-static int make_memory(void)
-{
-	struct nccl_memory memory = NCCL_MEMORY_NULL;
-	struct vmm_mapping mapping;
-	struct error err = ERROR_NULL;
-	char from[16] = "of ncclMemAlloc", to[16];
-	int fd, r = nccl_memory_create(self.device, 1000, &memory, &fd, &err);
-
-	if (r < 0)
-		return rank_say(r, err.msg);
-	rank_put(memory.address, from, sizeof(from));
-	r = vmm_map(self.device, fd, memory.size, false, &mapping, &err);
-	nccl_memory_free(self.device, &memory);
-	close(fd);
-	if (r < 0)
-		return rank_say(r, err.msg);
-	rank_get(to, mapping.address, sizeof(to));
-	vmm_unmap(&mapping);
-	return memory.address || strcmp(from, to) ? -EPROTO : 0;
-}
-
-Test(nccl_comm, memory_of_nccl_can_be_given_away)
-{
-	mesh_start(1, 1);
-	cr_expect(zero(int, ranks_run(&ranks, make_memory)));
-}
-
-static int count_free_memory(void)
-{
-	size_t available, total;
-
-	must(context_enter(self.device, NULL) == 0);
-	must(cu.MemGetInfo(&available, &total) == CUDA_SUCCESS);
-	context_leave();
-	return (int)(available >> 20);
-}
-
-static void expect_no_memory(const char *fault, int code, const char *part)
-{
-	int n;
-
-	setenv("FAKECUDA_FAIL", fault, 1);
-	mesh_start(1, 1);
-	n = rank_run(&ranks, 0, count_free_memory);
-	cr_expect(eq(int, ranks_run(&ranks, make_memory), code));
-	expect_said(0, part);
-	cr_expect(eq(int, rank_run(&ranks, 0, count_free_memory), n));
-	ranks_stop(&ranks);
-}
-
-Test(nccl_comm, memory_of_nccl_that_cannot_be_given_away_is_freed)
-{
-	need_doubles();
-	expect_no_memory("MemRetainAllocationHandle:1:1", -EOPNOTSUPP,
-			 "is not made by VMM");
-	expect_no_memory("MemExportToShareableHandle:1:2", -ENOMEM,
-			 "export NCCL's memory");
-}
-
-Test(nccl_comm, memory_of_nccl_may_be_short)
-{
-	need_doubles();
-	setenv("FAKENCCL_FAIL", "MemAlloc:1:1", 1);
-	mesh_start(1, 1);
-	cr_expect(eq(int, ranks_run(&ranks, make_memory), -EIO));
-	expect_said(0, "make 1000 bytes of NCCL's memory");
 }

@@ -3,6 +3,7 @@
  * that says what the test wants and memory of the test's own.
  */
 #include "client/comm.h"
+#include "client/copy.h"
 #include "client/handshake.h"
 #include "client/places.h"
 
@@ -52,6 +53,50 @@ int fsdp_release_on(struct fsdp_tensor *tensor, void *stream)
 	(void)stream;
 	cr_assert(false);
 	return 0;
+}
+
+int fsdp_alloc_on(struct fsdp_client *of, const struct fsdp_device *device,
+		  const struct fsdp_spec *specs_, size_t n,
+		  const struct fsdp_access *access, int32_t timeout_ms,
+		  struct fsdp_tensor **ret)
+{
+	(void)of;
+	(void)device;
+	(void)specs_;
+	(void)n;
+	(void)access;
+	(void)timeout_ms;
+	(void)ret;
+	cr_assert(false);
+	return 0;
+}
+
+int mappings_keep(struct mappings *mappings, uint32_t chunk, struct span *ret,
+		  struct error *err)
+{
+	(void)mappings;
+	(void)chunk;
+	(void)ret;
+	(void)err;
+	cr_assert(false);
+	return 0;
+}
+
+void mappings_let_go(struct mappings *mappings, uint32_t chunk)
+{
+	(void)mappings;
+	(void)chunk;
+	cr_assert(false);
+}
+
+bool mappings_is_gone(struct mappings *mappings, uint32_t chunk,
+		      const struct table *table)
+{
+	(void)mappings;
+	(void)chunk;
+	(void)table;
+	cr_assert(false);
+	return false;
 }
 
 int client_refuse_child(struct error *err)
@@ -162,6 +207,20 @@ void fsdp_free(struct fsdp_tensor *tensor)
 void tensor_end(struct fsdp_tensor *tensor)
 {
 	fsdp_free(tensor);
+}
+
+/* Nothing here is on a device. */
+int copiers_put(struct copiers *copiers, const struct device *device, void *to,
+		const void *from, uint64_t size, struct error *err)
+{
+	(void)copiers, (void)device, (void)to, (void)from, (void)size;
+	return error_set(err, -ENODEV, "no device");
+}
+
+int copiers_get(struct copiers *copiers, const struct device *device, void *to,
+		const void *from, uint64_t size, struct error *err)
+{
+	return copiers_put(copiers, device, to, from, size, err);
 }
 
 /* --- what the broker says ------------------------------------------------ */

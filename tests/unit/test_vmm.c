@@ -573,3 +573,57 @@ Test(vmm, a_forked_child_cannot_map_and_does_not_disturb_its_parent)
 	vmm_unmap(&mapping);
 	close(fd);
 }
+
+/* --- memory of others --------------------------------------------------------
+ */
+
+static CUresult no_memory(CUmemGenericAllocationHandle *handle, void *at)
+{
+	(void)handle, (void)at;
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* As a caller's own allocator makes it. */
+static struct vmm_mapping make_own(const struct device *device)
+{
+	const CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE,
+					device->ordinal};
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes =
+			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = location,
+	};
+	const CUmemAccessDesc access = {location,
+					CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	struct vmm_mapping own = {.device = device, .size = SIZE};
+
+	cr_assert(zero(int, context_enter(device, NULL)));
+	cr_assert(zero(int, cu.MemCreate(&own.handle, SIZE, &prop, 0)));
+	cr_assert(zero(int, cu.MemAddressReserve(&own.address, SIZE, 0, 0, 0)));
+	cr_assert(zero(int, cu.MemMap(own.address, SIZE, 0, own.handle, 0)));
+	cr_assert(zero(int, cu.MemSetAccess(own.address, SIZE, &access, 1)));
+	context_leave();
+	return own;
+}
+
+Test(vmm, what_a_caller_made_can_be_given_away)
+{
+	struct vmm_mapping own = make_own(device(0)), mapping;
+	struct error err = ERROR_NULL;
+	int fd = -1;
+
+	cr_assert(zero(int, vmm_export(own.address + 4096, &fd, &err)), "%s",
+		  err.msg);
+	cr_expect(eq(int, fcntl(fd, F_GETFD), FD_CLOEXEC));
+	cr_expect(zero(int, vmm_check(device(0), fd, SIZE, NULL)));
+	mapping = map(device(0), fd, false);
+	cr_assert(zero(int, put(&own, 42)));
+	cr_expect(eq(u64, get(&mapping), 42));
+	vmm_unmap(&mapping);
+	cu.MemRetainAllocationHandle = no_memory;
+	cr_expect(eq(int, vmm_export(own.address, &fd, &err), -EOPNOTSUPP));
+	cr_expect(says(&err, "cudaMallocAsync"), "%s", err.msg);
+	vmm_unmap(&own);
+	close(fd);
+}

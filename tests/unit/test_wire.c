@@ -181,3 +181,41 @@ Test(wire, a_world_may_be_larger_than_a_node)
 	cr_expect(eq(int, plan_make(params, 1, &policy, 65, 1, &plan, &err),
 		     -EINVAL));
 }
+
+/* Only what it is for ranks to agree about differs. */
+Test(wire, offload_moves_nothing_and_is_agreed_about)
+{
+	struct plan_param params[] = {param("a", DTYPE_F32, 5, 3, 0),
+				      param("b", DTYPE_BF16, 4, 8, 1)};
+	struct plan_policy policy = {.is_per_rank = true};
+	const struct plan_policy offload = {.is_per_rank = true,
+					    .is_offloaded = true};
+	struct plan plain = make(params, 2, policy, 2);
+	struct plan plan = make(params, 2, offload, 2);
+	struct error err = ERROR_NULL;
+
+	cr_expect(zero(int, memcmp(plan.entries, plain.entries,
+				   2 * sizeof(*plan.entries))));
+	cr_expect(ne(u64, plan.hash, plain.hash));
+	plan_deinit(&plain);
+	plan_deinit(&plan);
+	cr_expect(eq(int,
+		     plan_compare(params, 2, &offload, params, 2, &policy,
+				  "rank 0", &err),
+		     -EINVAL));
+	cr_expect(strstr(err.msg, "place of the shards is in host memory here, "
+				  "but on devices on rank 0") != NULL,
+		  "%s", err.msg);
+}
+
+Test(wire, on_host_memory_there_is_no_offload)
+{
+	struct plan_param params[] = {param("a", DTYPE_F32, 5, 3, 0)};
+	const struct plan_policy policy = {.is_offloaded = true};
+	struct error err = ERROR_NULL;
+	struct plan plan;
+
+	cr_expect(eq(int, plan_make(params, 1, &policy, 2, 1, &plan, &err),
+		     -EINVAL));
+	cr_expect(strstr(err.msg, "host memory anyway") != NULL, "%s", err.msg);
+}

@@ -1,12 +1,8 @@
 /* fsdp-worker itself, at the end of a link: jobs, refusals, its end. */
-#include "broker/worker/job.h"
-#include "shm/memfd.h"
 #include "tests/unit/worker_fixture.h"
+#include "tests/unit/worker_process.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <dirent.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -30,44 +26,6 @@ struct worker {
 };
 
 /* --- the broker's side --------------------------------------------------- */
-
-static void exec_worker(int link_fd, const char *argument, uint32_t n_threads)
-{
-	char number[16];
-
-	snprintf(number, sizeof(number), "%u", n_threads);
-	if (link_fd == WORKER_FD)
-		(void)fcntl(WORKER_FD, F_SETFD, 0);
-	else if (link_fd >= 0)
-		dup2(link_fd, WORKER_FD);
-	else
-		close(WORKER_FD);
-	execl(WORKER_PATH, "fsdp-worker", argument, number, NULL);
-	_exit(99);
-}
-
-static void start(struct worker *worker, uint32_t n_threads)
-{
-	const struct timeval patience = {.tv_sec = 20};
-	struct job_hello hello = {0};
-	int fds[2];
-
-	cr_assert(zero(int, socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC,
-				       0, fds)));
-	worker->pid = fork();
-	if (worker->pid == 0)
-		exec_worker(fds[1], "--threads", n_threads);
-	close(fds[1]);
-	worker->fd = fds[0];
-	setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &patience,
-		   sizeof(patience));
-	cr_assert(
-		eq(sz, recv(fds[0], &hello, sizeof(hello), 0), sizeof(hello)));
-	cr_assert(eq(u32, hello.kind, JOB_HELLO));
-	cr_assert(eq(u32, hello.protocol, JOB_PROTOCOL));
-	cr_assert(eq(u32, hello.n_threads, n_threads));
-	cr_assert(eq(str, hello.version, FSDP_VERSION));
-}
 
 /* How it ended. */
 static int await_end(const struct worker *worker)
@@ -94,29 +52,9 @@ static void stop(struct worker *worker)
 	drop(worker);
 }
 
-static void send_with_fd(int sock_fd, const void *message, size_t size, int fd)
-{
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(int))];
-	} control = {0};
-	struct iovec iov = {(void *)message, size};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-
-	if (fd >= 0) {
-		msg.msg_control = &control;
-		msg.msg_controllen = sizeof(control);
-		control.align.cmsg_level = SOL_SOCKET;
-		control.align.cmsg_type = SCM_RIGHTS;
-		control.align.cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(&control.align), &fd, sizeof(fd));
-	}
-	cr_assert(eq(sz, sendmsg(sock_fd, &msg, MSG_NOSIGNAL), size));
-}
-
 static void send_chunk(const struct worker *worker, uint32_t kind, uint32_t id)
 {
-	const struct job_chunk chunk = {kind, id, CHUNK_SIZE};
+	const struct job_chunk chunk = {kind, id, CHUNK_SIZE, {{0}}};
 
 	send_with_fd(worker->fd, &chunk, sizeof(chunk),
 		     kind == JOB_CHUNK ? worker->chunk_fd : -1);
@@ -126,15 +64,9 @@ static void send_plan(const struct worker *worker, uint64_t number,
 		      const struct plan_entry *entries)
 {
 	struct job_plan plan = worker->group.layout->plan;
-	size_t size = plan.n_entries * sizeof(*entries);
-	int fd;
 
 	plan.plan = number;
-	cr_assert(zero(int, memfd_create_sealed("plan", size, MEMFD_SEAL_SIZE,
-						&fd, NULL)));
-	cr_assert(eq(sz, write(fd, entries, size), size));
-	send_with_fd(worker->fd, &plan, sizeof(plan), fd);
-	close(fd);
+	send_plan_with(worker->fd, &plan, entries);
 }
 
 /* A worker that knows chunk 1 and plan 1: w, 5 x 3 of f32, over two shards. */
@@ -157,7 +89,7 @@ static void start_threads(struct worker *worker, uint32_t n_threads)
 	cr_assert(zero(int, memfd_map(worker->chunk_fd, CHUNK_SIZE, true,
 				      &memory, NULL)));
 	worker->memory = memory;
-	start(worker, n_threads);
+	worker->fd = worker_start(n_threads, &worker->pid);
 	send_chunk(worker, JOB_CHUNK, 1);
 	send_plan(worker, 1, worker->group.plan.entries);
 }
@@ -195,12 +127,7 @@ static void send_job(const struct worker *worker, const struct job *job)
 
 static struct job_done receive_done(const struct worker *worker)
 {
-	struct job_done done = {0};
-
-	cr_assert(
-		eq(sz, recv(worker->fd, &done, sizeof(done), 0), sizeof(done)));
-	cr_assert(eq(u32, done.kind, JOB_DONE));
-	return done;
+	return receive_done_of(worker->fd);
 }
 
 static void expect_done(const struct worker *worker, uint64_t number)
@@ -478,7 +405,7 @@ Test(worker_link, what_is_no_message_ends_it_with_a_failure, .timeout = 60)
 		struct worker worker = {0};
 		int status;
 
-		start(&worker, 2);
+		worker.fd = worker_start(2, &worker.pid);
 		send_with_fd(worker.fd, &kinds[i], sizeof(kinds[i]), -1);
 		status = await_end(&worker);
 		cr_assert(eq(int, status, W_EXITCODE(1, 0)));

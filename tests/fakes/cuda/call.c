@@ -5,6 +5,7 @@
  * no system call and survives any end of the process.
  */
 #include "tests/fakes/cuda/call.h"
+#include "tests/fakes/cuda/capture.h"
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/fault.h"
 #include "tests/fakes/cuda/ledger.h"
@@ -99,13 +100,16 @@ void call_note(enum call_note note)
 
 CUresult call_begin_bare(enum call call)
 {
+	CUresult r;
+
 	if (process_is_forked())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (process.is_stopping)
 		return CUDA_ERROR_DEINITIALIZED;
 	if (stream_is_host_function())
 		return CUDA_ERROR_NOT_PERMITTED;
-	return fault_inject(call, count(call));
+	r = fault_inject(call, count(call));
+	return r ? r : capture_check(call);
 }
 
 CUresult call_begin(enum call call)

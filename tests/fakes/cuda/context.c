@@ -166,19 +166,6 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 	return call_end(CUDA_SUCCESS);
 }
 
-CUresult cuDevicePrimaryCtxReset(CUdevice device)
-{
-	CUresult r = call_begin(CALL_DevicePrimaryCtxReset);
-
-	if (r)
-		return r;
-	if (!device_is_valid(device))
-		return call_end(CUDA_ERROR_INVALID_DEVICE);
-	if (context_of(device)->handle)
-		destroy(context_of(device));
-	return call_end(CUDA_SUCCESS);
-}
-
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags,
 				    int *is_active)
 {
@@ -276,21 +263,6 @@ CUresult cuCtxSynchronize(void)
 	if (r)
 		return r;
 	return call_end(stream_synchronize_all(context));
-}
-
-CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
-{
-	struct context *context;
-	CUresult r =
-		call_begin_context(CALL_CtxGetStreamPriorityRange, &context);
-
-	if (r)
-		return r;
-	if (least)
-		*least = STREAM_PRIORITY_LEAST;
-	if (greatest)
-		*greatest = STREAM_PRIORITY_GREATEST;
-	return call_end(CUDA_SUCCESS);
 }
 
 CUresult fake_current_device(int *ret_number)

@@ -17,18 +17,12 @@
 
 enum side { SIDE_DEVICE, SIDE_PINNED, SIDE_PAGEABLE };
 
-/* Rows, for the sake of two-dimensional ones. */
-struct shape {
-	size_t width, height;
-	size_t from_pitch, to_pitch;
-};
-
 struct copy {
 	struct work work;
 	uint64_t to, from;
-	struct shape shape;
+	size_t size;
 	enum side to_side, from_side;
-	char *staged; /* rows of pageable memory, without gaps; NULL */
+	char *staged; /* what was pageable memory; NULL */
 };
 
 static enum side side_of(uint64_t address)
@@ -41,20 +35,6 @@ static enum side side_of(uint64_t address)
 			       mapping->kind == MAPPING_REGISTERED
 		       ? SIDE_PINNED
 		       : SIDE_DEVICE;
-}
-
-/* From its first to its last byte. */
-static size_t extent(const struct shape *shape, size_t pitch)
-{
-	return pitch * (shape->height - 1) + shape->width;
-}
-
-static void copy_rows(char *to, size_t to_pitch, const char *from,
-		      size_t from_pitch, const struct shape *shape)
-{
-	for (size_t row = 0; row < shape->height; row++)
-		memmove(to + row * to_pitch, from + row * from_pitch,
-			shape->width);
 }
 
 /* --- the work ----------------------------------------------------------------
@@ -84,25 +64,17 @@ static bool can_touch(const struct copy *copy, uint64_t address, size_t size,
 static CUresult run_copy(struct work *work)
 {
 	struct copy *copy = (struct copy *)work;
-	const struct shape *shape = &copy->shape;
-	const char *from = (const char *)(uintptr_t)copy->from;
-	size_t from_pitch = shape->from_pitch;
+	const void *from = (const void *)(uintptr_t)copy->from;
 	bool can;
 
 	process_lock();
-	can = can_touch(copy, copy->to, extent(shape, shape->to_pitch),
-			copy->to_side, true) &&
-	      can_touch(copy, copy->from, extent(shape, from_pitch),
-			copy->from_side, false);
+	can = can_touch(copy, copy->to, copy->size, copy->to_side, true) &&
+	      can_touch(copy, copy->from, copy->size, copy->from_side, false);
 	process_unlock();
 	if (!can)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
-	if (copy->staged) {
-		from = copy->staged;
-		from_pitch = shape->width;
-	}
-	copy_rows((char *)(uintptr_t)copy->to, shape->to_pitch, from,
-		  from_pitch, shape);
+	memmove((void *)(uintptr_t)copy->to, copy->staged ? copy->staged : from,
+		copy->size);
 	return CUDA_SUCCESS;
 }
 
@@ -120,14 +92,10 @@ static void end_copy(struct work *work, bool is_done)
 
 static CUresult stage(struct copy *copy)
 {
-	const struct shape *shape = &copy->shape;
-
-	copy->staged = malloc(shape->width * shape->height);
+	copy->staged = malloc(copy->size);
 	if (!copy->staged)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	copy_rows(copy->staged, shape->width,
-		  (const char *)(uintptr_t)copy->from, shape->from_pitch,
-		  shape);
+	memcpy(copy->staged, (const void *)(uintptr_t)copy->from, copy->size);
 	return CUDA_SUCCESS;
 }
 
@@ -191,16 +159,15 @@ static CUresult enqueue(struct stream *stream, struct copy *copy, bool is_async)
 
 /* Refuses what no memory is known to be. */
 static CUresult start(struct stream *stream, uint64_t to, uint64_t from,
-		      const struct shape *shape, bool is_async)
+		      size_t size, bool is_async)
 {
 	struct copy *copy;
 	enum side to_side = side_of(to), from_side = side_of(from);
 
-	if (shape->width == 0 || shape->height == 0)
+	if (size == 0)
 		return CUDA_SUCCESS;
-	if (!to || !from ||
-	    !has_all(to, extent(shape, shape->to_pitch), to_side) ||
-	    !has_all(from, extent(shape, shape->from_pitch), from_side))
+	if (!to || !from || !has_all(to, size, to_side) ||
+	    !has_all(from, size, from_side))
 		return CUDA_ERROR_INVALID_VALUE;
 	copy = calloc(1, sizeof(*copy));
 	if (!copy)
@@ -209,26 +176,19 @@ static CUresult start(struct stream *stream, uint64_t to, uint64_t from,
 	copy->work.end = end_copy;
 	copy->to = to;
 	copy->from = from;
-	copy->shape = *shape;
+	copy->size = size;
 	copy->to_side = to_side;
 	copy->from_side = from_side;
 	return enqueue(stream, copy, is_async);
 }
 
 /* What a function says of a pointer. */
-enum claim { CLAIM_NOTHING, CLAIM_HOST, CLAIM_DEVICE };
+enum claim { CLAIM_HOST, CLAIM_DEVICE };
 
 static bool is_true(enum claim claim, uint64_t address)
 {
-	switch (claim) {
-	case CLAIM_HOST:
-		return side_of(address) != SIDE_DEVICE;
-	case CLAIM_DEVICE:
-		return mapping_has_device(address, 1);
-	case CLAIM_NOTHING:
-		break;
-	}
-	return true;
+	return claim == CLAIM_HOST ? side_of(address) != SIDE_DEVICE
+				   : mapping_has_device(address, 1);
 }
 
 /* One end of a copy, and what the function called says that it is. */
@@ -247,15 +207,9 @@ static struct end device_end(CUdeviceptr address)
 	return (struct end){address, CLAIM_DEVICE};
 }
 
-static struct end any_end(CUdeviceptr address)
-{
-	return (struct end){address, CLAIM_NOTHING};
-}
-
 static CUresult copy_bytes(enum call call, struct end to, struct end from,
 			   size_t size, CUstream handle, bool is_async)
 {
-	struct shape shape = {size, 1, size, size};
 	struct context *context;
 	struct stream *stream;
 	CUresult r = call_begin_context(call, &context);
@@ -269,20 +223,7 @@ static CUresult copy_bytes(enum call call, struct end to, struct end from,
 			 !is_true(from.claim, from.address)))
 		return call_end(CUDA_ERROR_INVALID_VALUE);
 	return call_end(
-		start(stream, to.address, from.address, &shape, is_async));
-}
-
-CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size)
-{
-	return copy_bytes(CALL_Memcpy, any_end(to), any_end(from), size, NULL,
-			  false);
-}
-
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size,
-		       CUstream stream)
-{
-	return copy_bytes(CALL_MemcpyAsync, any_end(to), any_end(from), size,
-			  stream, true);
+		start(stream, to.address, from.address, size, is_async));
 }
 
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t size)
@@ -295,12 +236,6 @@ CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t size)
 {
 	return copy_bytes(CALL_MemcpyDtoH, host_end(to), device_end(from), size,
 			  NULL, false);
-}
-
-CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size)
-{
-	return copy_bytes(CALL_MemcpyDtoD, device_end(to), device_end(from),
-			  size, NULL, false);
 }
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size,
@@ -322,69 +257,4 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size,
 {
 	return copy_bytes(CALL_MemcpyDtoDAsync, device_end(to),
 			  device_end(from), size, stream, true);
-}
-
-/* --- two-dimensional ---------------------------------------------------------
- */
-
-static bool find_end(CUmemorytype type, const void *host, CUdeviceptr device,
-		     struct end *ret)
-{
-	switch (type) {
-	case CU_MEMORYTYPE_HOST:
-		*ret = host_end(host);
-		break;
-	case CU_MEMORYTYPE_DEVICE:
-		*ret = device_end(device);
-		break;
-	case CU_MEMORYTYPE_UNIFIED:
-		*ret = any_end(device);
-		break;
-	default:
-		return false; /* arrays, and what is none */
-	}
-	return true;
-}
-
-static CUresult start_2d(struct stream *stream, const CUDA_MEMCPY2D *copy)
-{
-	struct shape shape;
-	struct end to, from;
-
-	if (!copy ||
-	    !find_end(copy->srcMemoryType, copy->srcHost, copy->srcDevice,
-		      &from) ||
-	    !find_end(copy->dstMemoryType, copy->dstHost, copy->dstDevice,
-		      &to) ||
-	    !is_true(from.claim, from.address) ||
-	    !is_true(to.claim, to.address))
-		return CUDA_ERROR_INVALID_VALUE;
-	shape = (struct shape){
-		.width = copy->WidthInBytes,
-		.height = copy->Height,
-		.from_pitch =
-			copy->srcPitch ? copy->srcPitch : copy->WidthInBytes,
-		.to_pitch =
-			copy->dstPitch ? copy->dstPitch : copy->WidthInBytes,
-	};
-	if (shape.from_pitch < copy->srcXInBytes + shape.width ||
-	    shape.to_pitch < copy->dstXInBytes + shape.width)
-		return CUDA_ERROR_INVALID_VALUE;
-	from.address += copy->srcY * shape.from_pitch + copy->srcXInBytes;
-	to.address += copy->dstY * shape.to_pitch + copy->dstXInBytes;
-	return start(stream, to.address, from.address, &shape, true);
-}
-
-CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream handle)
-{
-	struct context *context;
-	struct stream *stream;
-	CUresult r = call_begin_context(CALL_Memcpy2DAsync, &context);
-
-	if (r)
-		return r;
-	r = stream_find(context, handle, &stream);
-	if (r)
-		return call_end(r);
-	return call_end(start_2d(stream, copy));
 }

@@ -244,18 +244,6 @@ CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device)
 	return call_end(CUDA_SUCCESS);
 }
 
-CUresult cuDeviceGetPCIBusId(char *id, int size, CUdevice device)
-{
-	CUresult r = begin(CALL_DeviceGetPCIBusId, id, device);
-
-	if (r)
-		return r;
-	if (size <= 0)
-		return call_end(CUDA_ERROR_INVALID_VALUE);
-	snprintf(id, (size_t)size, "0000:%02X:00.0", visible[device] + 1);
-	return call_end(CUDA_SUCCESS);
-}
-
 static int attribute(CUdevice_attribute which)
 {
 	switch (which) {

@@ -1,6 +1,6 @@
 /*
- * What the NCCL double needs of the CUDA driver double and the driver's own
- * interface does not have. Nobody else may use it.
+ * What the NCCL double, or a test, needs of the CUDA driver double and the
+ * driver's own interface does not have.
  */
 #pragma once
 #include "cuda/driver_api.h"
@@ -26,6 +26,14 @@ FAKE_EXPORT bool fake_is_stopping(void);
 /* The device of the calling thread's current context, numbered as on the
  * machine and not as in this process (CUDA_VISIBLE_DEVICES). */
 FAKE_EXPORT CUresult fake_current_device(int *ret_number);
+
+/*
+ * The program captures the stream, from here to the end, in the mode that
+ * concerns every thread (CU_STREAM_CAPTURE_MODE_GLOBAL); that makes no graph.
+ * The end says whether a call of some thread has spoilt it.
+ */
+FAKE_EXPORT void fake_capture_begin(CUstream stream);
+FAKE_EXPORT CUresult fake_capture_end(void);
 
 /* Says that this is a double; what it points to is of no meaning. */
 extern FAKE_EXPORT const int fsdp_is_test_double;

@@ -5,12 +5,12 @@
 #include "tests/fakes/cuda/process.h"
 #include "tests/fakes/cuda/stream.h"
 #include <stdlib.h>
+#include <string.h>
 
 struct fill {
 	struct work work;
 	uint64_t to;
-	unsigned int value;
-	unsigned int width; /* bytes of it: 1 or 4 */
+	unsigned char value;
 	size_t n;
 };
 
@@ -20,18 +20,11 @@ static CUresult run_fill(struct work *work)
 	bool can;
 
 	process_lock();
-	can = mapping_allows(work->stream->context, fill->to,
-			     fill->n * fill->width, true);
+	can = mapping_allows(work->stream->context, fill->to, fill->n, true);
 	process_unlock();
 	if (!can)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
-	for (size_t i = 0; i < fill->n; i++) {
-		if (fill->width == 1)
-			((uint8_t *)(uintptr_t)fill->to)[i] =
-				(uint8_t)fill->value;
-		else
-			((uint32_t *)(uintptr_t)fill->to)[i] = fill->value;
-	}
+	memset((void *)(uintptr_t)fill->to, fill->value, fill->n);
 	return CUDA_SUCCESS;
 }
 
@@ -46,9 +39,7 @@ static CUresult enqueue(struct context *context, CUstream handle,
 		return r;
 	if (wanted->n == 0)
 		return CUDA_SUCCESS;
-	if (wanted->to % wanted->width ||
-	    wanted->n > SIZE_MAX / wanted->width ||
-	    !mapping_has_device(wanted->to, wanted->n * wanted->width))
+	if (!mapping_has_device(wanted->to, wanted->n))
 		return CUDA_ERROR_INVALID_VALUE;
 	fill = calloc(1, sizeof(*fill));
 	if (!fill)
@@ -61,7 +52,7 @@ static CUresult enqueue(struct context *context, CUstream handle,
 
 CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t n)
 {
-	struct fill fill = {.to = to, .value = value, .width = 1, .n = n};
+	struct fill fill = {.to = to, .value = value, .n = n};
 	struct context *context;
 	CUresult r = call_begin_context(CALL_MemsetD8, &context);
 
@@ -73,21 +64,9 @@ CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t n)
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t n,
 			 CUstream stream)
 {
-	struct fill fill = {.to = to, .value = value, .width = 1, .n = n};
+	struct fill fill = {.to = to, .value = value, .n = n};
 	struct context *context;
 	CUresult r = call_begin_context(CALL_MemsetD8Async, &context);
-
-	if (r)
-		return r;
-	return call_end(enqueue(context, stream, &fill));
-}
-
-CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t n,
-			  CUstream stream)
-{
-	struct fill fill = {.to = to, .value = value, .width = 4, .n = n};
-	struct context *context;
-	CUresult r = call_begin_context(CALL_MemsetD32Async, &context);
 
 	if (r)
 		return r;

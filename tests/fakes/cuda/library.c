@@ -62,34 +62,6 @@ CUresult cuLibraryLoadData(CUlibrary *ret, const void *image,
 	return call_end(CUDA_SUCCESS);
 }
 
-static void free_kernel(struct kernel *kernel)
-{
-	handle_free(HANDLE_KERNEL, kernel->handle);
-	handle_free(HANDLE_FUNCTION, kernel->function);
-	free(kernel);
-}
-
-/* Launches that are under way go on: they know the registry's kernel. */
-CUresult cuLibraryUnload(CUlibrary handle)
-{
-	CUresult r = call_begin(CALL_LibraryUnload);
-	struct library *library;
-	struct kernel *kernel;
-
-	if (r)
-		return r;
-	library = handle_find(HANDLE_LIBRARY, (uintptr_t)handle);
-	if (!library)
-		return call_end(CUDA_ERROR_INVALID_HANDLE);
-	handle_free(HANDLE_LIBRARY, (uintptr_t)handle);
-	while ((kernel = library->kernels)) {
-		library->kernels = kernel->next;
-		free_kernel(kernel);
-	}
-	free(library);
-	return call_end(CUDA_SUCCESS);
-}
-
 static struct kernel *find_kernel(struct library *library,
 				  const struct fake_kernel *fake)
 {

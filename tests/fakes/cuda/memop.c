@@ -14,8 +14,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define MAX_BATCH 256
-
 struct memop {
 	struct work work;
 	uint64_t address, value;
@@ -137,60 +135,4 @@ CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address,
 		.address = address, .value = value, .flags = flags};
 
 	return call_one(CALL_StreamWaitValue64, stream, &memop, true);
-}
-
-/* --- batches -----------------------------------------------------------------
- */
-
-static CUresult read_one(const CUstreamBatchMemOpParams *from,
-			 struct memop *ret, bool *ret_is_wait)
-{
-	*ret_is_wait = from->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
-	switch (from->operation) {
-	case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-		*ret = (struct memop){.address = from->waitValue.address,
-				      .value = from->waitValue.value64,
-				      .flags = from->waitValue.flags};
-		return check(ret, true);
-	case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-		*ret = (struct memop){.address = from->writeValue.address,
-				      .value = from->writeValue.value64,
-				      .flags = from->writeValue.flags};
-		return check(ret, false);
-	}
-	return CUDA_ERROR_INVALID_VALUE;
-}
-
-/* All of it or nothing. */
-static CUresult enqueue_batch(struct stream *stream, unsigned int n,
-			      const CUstreamBatchMemOpParams *ops)
-{
-	struct memop memop;
-	CUresult r = CUDA_SUCCESS;
-	bool is_wait;
-
-	for (unsigned int i = 0; i < n && r == CUDA_SUCCESS; i++)
-		r = read_one(&ops[i], &memop, &is_wait);
-	for (unsigned int i = 0; i < n && r == CUDA_SUCCESS; i++) {
-		(void)read_one(&ops[i], &memop, &is_wait);
-		r = enqueue(stream, &memop, is_wait);
-	}
-	return r;
-}
-
-CUresult cuStreamBatchMemOp(CUstream handle, unsigned int n,
-			    CUstreamBatchMemOpParams *ops, unsigned int flags)
-{
-	struct context *context;
-	struct stream *stream;
-	CUresult r = call_begin_context(CALL_StreamBatchMemOp, &context);
-
-	if (r)
-		return r;
-	if ((n > 0 && !ops) || n >= MAX_BATCH || flags)
-		return call_end(CUDA_ERROR_INVALID_VALUE);
-	r = stream_find(context, handle, &stream);
-	if (r == CUDA_SUCCESS)
-		r = enqueue_batch(stream, n, ops);
-	return call_end(r);
 }

@@ -69,25 +69,6 @@ static size_t look(const struct mapping *mapping, CUpointer_attribute attribute,
 	return 0;
 }
 
-CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
-			       CUdeviceptr address)
-{
-	struct context *context;
-	CUresult r = call_begin_context(CALL_PointerGetAttribute, &context);
-	const struct mapping *mapping;
-	uint64_t found;
-	size_t size;
-
-	if (r)
-		return r;
-	mapping = mapping_find(address);
-	size = look(mapping, attribute, &found);
-	if (!value || !mapping || !size)
-		return call_end(CUDA_ERROR_INVALID_VALUE);
-	memcpy(value, &found, size); /* little-endian: its low bytes */
-	return call_end(CUDA_SUCCESS);
-}
-
 /* A pointer that is none is no error here: all of it is 0, but for the device,
  * which is CU_DEVICE_INVALID. */
 CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attributes,

@@ -281,21 +281,3 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
 		r = set_access(address, size, &access[i]);
 	return call_end(r);
 }
-
-CUresult cuMemGetAccess(unsigned long long *flags,
-			const CUmemLocation *location, CUdeviceptr address)
-{
-	CUresult r = call_begin(CALL_MemGetAccess);
-	const struct mapping *mapping;
-
-	if (r)
-		return r;
-	mapping = mapping_find(address);
-	if (!flags || !location || !mapping || mapping->kind != MAPPING_VMM ||
-	    location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return call_end(CUDA_ERROR_INVALID_VALUE);
-	if (!device_is_valid(location->id))
-		return call_end(CUDA_ERROR_INVALID_DEVICE);
-	*flags = mapping->access[location->id];
-	return call_end(CUDA_SUCCESS);
-}

@@ -14,9 +14,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define STREAM_PRIORITY_LEAST    0
-#define STREAM_PRIORITY_GREATEST (-5)
-
 struct context;
 
 struct stream {

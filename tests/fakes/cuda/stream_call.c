@@ -1,5 +1,6 @@
 /* Streams: the driver's interface, and work that is a host function. */
 #include "tests/fakes/cuda/call.h"
+#include "tests/fakes/cuda/capture.h"
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/fake.h"
 #include "tests/fakes/cuda/guard.h"
@@ -144,19 +145,6 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 	return call_end(create(stream, flags, context));
 }
 
-CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags,
-				    int priority)
-{
-	struct context *context;
-	CUresult r =
-		call_begin_context(CALL_StreamCreateWithPriority, &context);
-
-	if (r)
-		return r;
-	(void)priority; /* out of range, it would be clamped; it is no order */
-	return call_end(create(stream, flags, context));
-}
-
 /* Not the legacy one nor a thread's: those are the driver's. What is queued is
  * still done. */
 CUresult cuStreamDestroy(CUstream handle)
@@ -234,7 +222,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 		return r;
 	if (!status)
 		return call_end(CUDA_ERROR_INVALID_VALUE);
-	*status = CU_STREAM_CAPTURE_STATUS_NONE;
+	*status = capture_status(handle);
 	return call_end(CUDA_SUCCESS);
 }
 

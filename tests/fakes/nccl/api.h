@@ -1,6 +1,6 @@
 /*
  * What the double exports: NCCL's functions that cuda/nccl_symbols.h lists,
- * fsdp_is_test_double, and nothing else.
+ * fsdp_is_test_double, and a count for tests.
  *
  * It is libnccl.so.2 for machines without a GPU: ranks in any processes of one
  * machine, device memory of the driver's double (tests/fakes/cuda), real
@@ -12,7 +12,8 @@
  *   - memory that is none of the device, streams of another context, inputs
  *     that overlap outputs in any but the documented way;
  *   - a communicator that is used while it is busy, by two threads at a time,
- *     or after its end; its end while buffers are registered.
+ *     or after its end; its end while buffers are registered, and buffers
+ *     that are unmapped before they are deregistered.
  *
  * Of what NCCL offers it knows what cuda/ uses: communicators that do not
  * block, all-gather, reduce-scatter and all-reduce; sum, average, PreMulSum.
@@ -33,6 +34,8 @@
 #pragma GCC visibility push(default)
 #include "cuda/nccl_api.h"
 extern const int fsdp_is_test_double;
+/* What this process has registered since its start, and has registered now. */
+void fake_nccl_registrations(unsigned int *ret_made, unsigned int *ret_left);
 #pragma GCC visibility pop
 
 /* Keep the sentence for ncclGetLastError(), and give `result` back. */

@@ -428,12 +428,7 @@ static void end(ncclComm_t comm)
 	if (atomic_load(&comm->is_joined))
 		board_leave(&comm->join.board, comm->join.rank);
 	collective_drop(comm->pending);
-	while (comm->registrations) {
-		struct registration *next = comm->registrations->next;
-
-		free(comm->registrations);
-		comm->registrations = next;
-	}
+	registrations_drop(comm);
 	comm_unref(comm);
 }
 

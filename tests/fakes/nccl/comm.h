@@ -69,5 +69,8 @@ void comm_fail(ncclComm_t comm, ncclResult_t result);
 void comm_ref(ncclComm_t comm);
 void comm_unref(ncclComm_t comm);
 
+/* With the communicator. */
+void registrations_drop(ncclComm_t comm);
+
 /* After each collective: maybe it was the last before a finalize. */
 void comm_settle(ncclComm_t comm);

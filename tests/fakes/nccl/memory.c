@@ -1,78 +1,17 @@
-/* Memory as the real one makes it, registrations, and operations. */
+/* Registrations, and operations. */
 #include "tests/fakes/nccl/comm.h"
 #include "tests/fakes/nccl/sum.h"
 #include <stdlib.h>
 
-/* --- ncclMemAlloc() ------------------------------------------------------ */
-
-static CUresult map(const CUmemAllocationProp *prop, CUdeviceptr *ret,
-		    size_t size)
-{
-	const CUmemAccessDesc access = {prop->location,
-					CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	CUmemGenericAllocationHandle handle;
-	CUdeviceptr at;
-	CUresult r = cuMemCreate(&handle, size, prop, 0);
-
-	if (r != CUDA_SUCCESS)
-		return r;
-	r = cuMemAddressReserve(&at, size, 0, 0, 0);
-	if (r == CUDA_SUCCESS) {
-		r = cuMemMap(at, size, 0, handle, 0);
-		if (r == CUDA_SUCCESS)
-			r = cuMemSetAccess(at, size, &access, 1);
-		if (r == CUDA_SUCCESS)
-			*ret = at;
-		else
-			cuMemAddressFree(at, size);
-	}
-	/* The mapping keeps it. */
-	cuMemRelease(handle);
-	return r;
-}
-
-ncclResult_t ncclMemAlloc(void **ret, size_t size)
-{
-	CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes =
-			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-		.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
-		.allocFlags.gpuDirectRDMACapable = 1,
-	};
-	ncclResult_t result = api_fault("MemAlloc");
-	CUdeviceptr address;
-	size_t unit;
-
-	if (result != ncclSuccess)
-		return result;
-	if (cuCtxGetDevice(&prop.location.id) != CUDA_SUCCESS ||
-	    cuMemGetAllocationGranularity(
-		    &unit, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) !=
-		    CUDA_SUCCESS ||
-	    map(&prop, &address, (size + unit - 1) / unit * unit) !=
-		    CUDA_SUCCESS)
-		return api_fail(ncclUnhandledCudaError,
-				"no device memory for %zu bytes", size);
-	*ret = (void *)(uintptr_t)address;
-	return ncclSuccess;
-}
-
-ncclResult_t ncclMemFree(void *address)
-{
-	CUdeviceptr at = (CUdeviceptr)(uintptr_t)address, base;
-	size_t size;
-
-	if (cuMemGetAddressRange(&base, &size, at) != CUDA_SUCCESS ||
-	    base != at || cuMemUnmap(at, size) != CUDA_SUCCESS ||
-	    cuMemAddressFree(at, size) != CUDA_SUCCESS)
-		return api_fail(ncclInvalidArgument,
-				"MemFree: %p is not what ncclMemAlloc() gave",
-				address);
-	return ncclSuccess;
-}
-
 /* --- registrations ------------------------------------------------------- */
+
+static atomic_uint n_made, n_left; /* of this process */
+
+void fake_nccl_registrations(unsigned int *ret_made, unsigned int *ret_left)
+{
+	*ret_made = atomic_load(&n_made);
+	*ret_left = atomic_load(&n_left);
+}
 
 static ncclResult_t add(ncclComm_t comm, void *address, size_t size, void **ret)
 {
@@ -92,8 +31,47 @@ static ncclResult_t add(ncclComm_t comm, void *address, size_t size, void **ret)
 	*registration =
 		(struct registration){comm->registrations, address, size};
 	comm->registrations = registration;
+	atomic_fetch_add(&n_made, 1);
+	atomic_fetch_add(&n_left, 1);
 	*ret = registration;
 	return ncclSuccess;
+}
+
+/* The first of the list, or behind one. */
+static void drop(struct registration **at)
+{
+	struct registration *registration = *at;
+
+	*at = registration->next;
+	atomic_fetch_sub(&n_left, 1);
+	free(registration);
+}
+
+void registrations_drop(ncclComm_t comm)
+{
+	while (comm->registrations)
+		drop(&comm->registrations);
+}
+
+/* The real one goes on to use what it knows of the memory. */
+static ncclResult_t check_mapped(ncclComm_t comm,
+				 const struct registration *registration)
+{
+	CUdeviceptr base;
+	CUcontext before;
+	CUresult r;
+	size_t range;
+
+	cuCtxPushCurrent(comm->context);
+	r = cuMemGetAddressRange(&base, &range,
+				 (CUdeviceptr)(uintptr_t)registration->address);
+	cuCtxPopCurrent(&before);
+	if (r == CUDA_SUCCESS)
+		return ncclSuccess;
+	return api_fail(ncclInvalidUsage,
+			"CommDeregister: what was registered at %p is not "
+			"mapped any more",
+			registration->address);
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *address, size_t size,
@@ -122,8 +100,8 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 	while (*at && *at != handle)
 		at = &(*at)->next;
 	if (*at) {
-		*at = (*at)->next;
-		free(handle);
+		result = check_mapped(comm, *at);
+		drop(at);
 	} else {
 		result = api_fail(ncclInvalidArgument,
 				  "CommDeregister: no such handle");

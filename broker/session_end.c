@@ -1,0 +1,136 @@
+/*
+ * A session's end, in steps, each of which leaves the catalog in order: if the
+ * broker dies in between, the next one finds a record whose process is gone,
+ * or who says goodbye once more, and ends it again.
+ */
+#include "broker/account.h"
+#include "broker/broker.h"
+#include "broker/bundle.h"
+#include "broker/grant.h"
+#include "broker/order.h"
+#include "broker/outcome.h"
+#include "broker/peer.h"
+#include "broker/session.h"
+#include "broker/shared_chunk.h"
+#include "broker/slot.h"
+#include "broker/timeline_file.h"
+#include "broker/waiter.h"
+#include "proto/point.h"
+
+/* Records at a time, and blocks that are only looked at. */
+#define ENDED_PER_ROUND  1024
+#define LOOKED_PER_ROUND 16384
+
+static void abort_bundles(struct session *session)
+{
+	struct catalog *catalog = &session->broker->catalog;
+	struct session_record *record = session_record(session);
+
+	while (record->first_bundle) {
+		bundle_abort(session->broker, record->first_bundle);
+		point("session.bundle_aborted");
+		catalog_commit(catalog);
+	}
+}
+
+/*
+ * Its blocks outlive a session, but nobody's budget pays for them any more.
+ * The sum of what is still to be found spares most of the walk. False: there
+ * are more.
+ */
+static bool forget_blocks(struct session *session)
+{
+	struct broker *broker = session->broker;
+	struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_BLOCK);
+	uint32_t n_looked = 0;
+	struct block_record *block;
+
+	while (session->n_bytes > 0 && session->maker_hand < n) {
+		if (n_looked++ == LOOKED_PER_ROUND)
+			return false;
+		block = catalog_block(catalog, ++session->maker_hand);
+		if (!block->chunk || block->maker != session->index)
+			continue;
+		catalog_set(catalog, block->maker, 0);
+		session->n_bytes -= pool_block_charge(&broker->pools, block);
+		catalog_commit(catalog);
+	}
+	return true;
+}
+
+/* True: nothing is left of what it had. */
+static bool end_some(struct session *session)
+{
+	struct broker *broker = session->broker;
+	uint32_t left = ENDED_PER_ROUND;
+
+	/* At once, and before poisoned timelines let go whoever then looks at
+	 * the taint. */
+	shared_chunk_end_session(broker, session->index, &left);
+	if (left > 0)
+		order_end_session(broker, session->index, &left);
+	if (left == 0)
+		return false;
+	timeline_file_end(session);
+	abort_bundles(session);
+	slot_end_session(broker, session->index, &left);
+	if (left == 0)
+		return false;
+	point("session.disowned");
+	grant_drop_session(broker, session->index, &left);
+	return left > 0 && forget_blocks(session);
+}
+
+static void finish(struct session *session)
+{
+	struct broker *broker = session->broker;
+	struct catalog *catalog = &broker->catalog;
+	uint64_t goodbye = session->goodbye;
+	struct peer *peer = session->peer;
+
+	point("session.dropped");
+	session_attach_peer(session, NULL);
+	outcome_forget_all(session);
+	catalog_release(catalog, SECTION_SESSION, session->index);
+	catalog_commit(catalog);
+	point("session.ended");
+	account_refund(session->account, ACCOUNT_SESSIONS, 1);
+	broker->n_sessions--;
+	broker->sessions[session->index] = NULL;
+	session->index = 0;
+	/* Whoever waits for what it held goes before its files are closed,
+	 * which takes the kernel longer. */
+	(void)waiters_on_idle(broker);
+	session_stop(session);
+	if (peer)
+		peer_end_goodbye(peer, goodbye);
+}
+
+bool session_end_round(struct session *session)
+{
+	if (!end_some(session)) {
+		point("session.round");
+		return false;
+	}
+	finish(session);
+	return true;
+}
+
+void session_end(struct session *session, uint64_t goodbye)
+{
+	struct broker *broker = session->broker;
+
+	point("session.end");
+	session->is_ending = true;
+	session->goodbye = goodbye;
+	if (!goodbye)
+		session_attach_peer(session, NULL);
+	waiters_drop_session(session);
+	comms_end_session(broker, session);
+	catalog_commit(&broker->catalog);
+	if (session_end_round(session))
+		return;
+	broker->has_draining = true;
+	broker_want_idle(broker);
+}

@@ -1,0 +1,299 @@
+/*
+ * share and unshare: tensors over device memory that the session had already,
+ * and the end of that.
+ *
+ * A request to share waits only for what ends by itself: the driver being
+ * loaded, its word on a descriptor, and memory of ours that is being given
+ * back. Unlike other verbs, unshare changes things before it waits, or gives up
+ * waiting: the tensor is in limbo from then on.
+ */
+#include "broker/broker.h"
+#include "broker/donation.h"
+#include "broker/grant.h"
+#include "broker/pool.h"
+#include "broker/session.h"
+#include "broker/shared_chunk.h"
+#include "broker/slot.h"
+#include "broker/unshare.h"
+#include "broker/verbs.h"
+#include "cuda/handle.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+
+/* --- checks ----------------------------------------------------------------
+ */
+
+static int check_handle(const struct share_request *request, struct error *err)
+{
+	struct handle handle;
+	int r = handle_decode(request->handle, sizeof(request->handle),
+			      HANDLE_MEMORY, &handle, err);
+
+	/* -EPROTO would say that the connection ends. */
+	if (r == -EPROTO)
+		err->code = r = -EBADMSG;
+	if (r < 0)
+		return r;
+	if (handle.size == request->size)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "the handle is of an allocation of %" PRIu64
+			 " bytes, not %" PRIu64,
+			 handle.size, request->size);
+}
+
+/* One of both: a handle or a descriptor. */
+static int check_form(const struct verb_call *call, struct error *err)
+{
+	const struct share_request *request = &call->request->share;
+
+	if (!call->donation && !request->has_handle)
+		return error_set(err, -EINVAL,
+				 "there is no memory with it: neither a handle "
+				 "nor a descriptor");
+	if (call->donation && request->has_handle)
+		return error_set(err, -EINVAL,
+				 "memory has a handle or a descriptor, not "
+				 "both");
+	return request->has_handle ? check_handle(request, err) : 0;
+}
+
+static int check_room(const struct verb_call *call, struct error *err)
+{
+	const struct catalog *catalog = &call->broker->catalog;
+	uint32_t n = call->request->share.n_items;
+	int r = catalog_check_room(catalog, SECTION_SLOT, n, "tensors", err);
+
+	if (r == 0)
+		r = catalog_check_room(catalog, SECTION_BLOCK, n, "blocks",
+				       err);
+	if (r == 0)
+		r = grant_check_room(call->session, n, err);
+	return r;
+}
+
+/* Where it lies; enum pool_outcome or negative. */
+static int check_memory(const struct verb_call *call, struct share *share,
+			struct error *err)
+{
+	const struct share_request *request = &call->request->share;
+	int r = devices_find(&call->broker->devices, &request->device,
+			     &share->device, err);
+
+	if (r != DEVICES_OK)
+		return r < 0 ? r : POOL_WAIT;
+	if (request->size > share->device->memory)
+		return error_set(err, -EINVAL,
+				 "there is no allocation of %" PRIu64
+				 " bytes on a device that has %" PRIu64,
+				 request->size, share->device->memory);
+	if (request->has_handle) {
+		share->handle = request->handle;
+		return POOL_OK;
+	}
+	share->fd = donation_fd(call->donation);
+	return donation_check(call->donation, share->device, request->size,
+			      err);
+}
+
+/* --- sharing ---------------------------------------------------------------
+ */
+
+/* Nothing is left of the first `n`, and of the chunk if it has no block. */
+static void undo(const struct verb_call *call, const uint32_t *slots,
+		 uint32_t n, uint32_t chunk)
+{
+	struct broker *broker = call->broker;
+
+	account_refund(call->session->account, ACCOUNT_SLOTS,
+		       call->request->share.n_items - n);
+	for (uint32_t i = 0; i < n; i++) {
+		slot_end_writer(broker, slots[i]);
+		slot_settle(broker, slots[i]);
+	}
+	shared_chunk_give_up(&broker->pools, chunk);
+}
+
+/* False: the catalog is full. */
+static bool make_slot(const struct verb_call *call, uint32_t chunk,
+		      const struct share_item *item, uint32_t *ret)
+{
+	struct broker *broker = call->broker;
+	uint32_t session = call->session->index;
+	uint32_t uid = session_record(call->session)->uid;
+	struct slot_record *record;
+	uint64_t span = 0;
+	uint32_t block;
+
+	/* It was checked when it was decoded. */
+	(void)tensor_type_check(&item->type, &span, NULL);
+	block = shared_chunk_block(&broker->pools, chunk, item->offset, span,
+				   uid);
+	*ret = slot_new(broker, block, 0, span, &item->type, "", session, uid);
+	if (!*ret) {
+		pool_release(&broker->pools, block);
+		return false;
+	}
+	record = catalog_slot(&broker->catalog, *ret);
+	catalog_set(&broker->catalog, record->flags,
+		    (uint16_t)(record->flags | SLOT_FLAG_SHARED));
+	return true;
+}
+
+static int make_slots(const struct verb_call *call, uint32_t chunk,
+		      uint32_t *slots, struct error *err)
+{
+	const struct share_request *request = &call->request->share;
+	bool is_granted;
+
+	for (uint32_t i = 0; i < request->n_items; i++) {
+		if (make_slot(call, chunk, &request->items[i], &slots[i]))
+			continue;
+		undo(call, slots, i, chunk);
+		return error_set(err, -ENOSPC,
+				 "the catalog has no room for the shapes of "
+				 "%" PRIu32 " more tensors",
+				 request->n_items);
+	}
+	point("share.slots");
+	for (uint32_t i = 0; i < request->n_items; i++) {
+		is_granted = grant_add(call->broker, call->session->index,
+				       slots[i], 1);
+		assert(is_granted); /* there was room */
+	}
+	return 0;
+}
+
+/* The chunk, once more when others' leavings were collected. */
+static int get_chunk(const struct verb_call *call, const struct share *share,
+		     uint32_t *ret_chunk, struct error *err)
+{
+	struct pools *pools = &call->broker->pools;
+	int r = shared_chunk_get(pools, share, ret_chunk, err);
+
+	if ((r == POOL_FULL || r == -EDQUOT) &&
+	    limbo_collect_released(call->broker))
+		r = shared_chunk_get(pools, share, ret_chunk, err);
+	return r == POOL_FULL ? err->code : r;
+}
+
+/* Charged and with a chunk, or neither: enum pool_outcome or negative. */
+static int find_room(const struct verb_call *call, const struct share *share,
+		     uint32_t *ret_chunk, struct error *err)
+{
+	struct account *account = call->session->account;
+	uint32_t n = call->request->share.n_items;
+	int r = account_charge(&call->broker->accounts, account, ACCOUNT_SLOTS,
+			       n, err);
+
+	if (r < 0)
+		return r;
+	r = get_chunk(call, share, ret_chunk, err);
+	if (r != POOL_OK)
+		account_refund(account, ACCOUNT_SLOTS, n);
+	return r;
+}
+
+int verb_share(struct verb_call *call, struct error *err)
+{
+	const struct share_request *request = &call->request->share;
+	struct share share = {
+		.session = call->session, .size = request->size, .fd = -1};
+	uint32_t slots[MESSAGE_MAX_ITEMS];
+	uint32_t chunk = 0;
+	int r;
+
+	r = slot_resolve_access(call->session, &request->access, &share.access,
+				err);
+	if (r == 0)
+		r = check_form(call, err);
+	if (r == 0)
+		r = check_room(call, err);
+	if (r == 0)
+		r = check_memory(call, &share, err);
+	if (r == POOL_OK)
+		r = find_room(call, &share, &chunk, err);
+	if (r == POOL_WAIT) {
+		call->wait_ms = -1;
+		return VERB_PARK_ROOM;
+	}
+	if (r == 0)
+		r = make_slots(call, chunk, slots, err);
+	if (r < 0)
+		return r;
+	verb_fill_places(call, slots, request->n_items);
+	/* Last: a client that wrote nonsense into its counts may lose the slots
+	 * right here. */
+	for (uint32_t i = 0; i < request->n_items; i++)
+		slot_settle(call->broker, slots[i]);
+	return VERB_DONE;
+}
+
+/* --- unsharing -------------------------------------------------------------
+ */
+
+static int check_sharer(const struct verb_call *call, uint32_t slot,
+			struct error *err)
+{
+	const struct catalog *catalog = &call->broker->catalog;
+	const struct slot_record *record = catalog_slot(catalog, slot);
+	uint32_t chunk = catalog_block(catalog, record->block)->chunk;
+
+	if (record->flags & SLOT_FLAG_SHARED &&
+	    catalog_chunk(catalog, chunk)->sharer == call->session->index)
+		return 0;
+	return error_set(err, -EPERM,
+			 "this session did not share the tensor; who holds it "
+			 "can only release it");
+}
+
+/* The sharer's hold is the last thing that keeps it. */
+static void let_go(const struct verb_call *call, uint32_t slot)
+{
+	uint32_t session = call->session->index;
+	uint32_t grant = grant_find(call->broker, session, slot);
+
+	if (grant && grant_holds(call->broker, grant) > 0)
+		(void)grant_add(call->broker, session, slot, -1);
+	point("unshare.ready");
+	slot_settle(call->broker, slot);
+}
+
+static int wait_for_users(struct verb_call *call, uint32_t slot,
+			  struct error *err)
+{
+	char *key;
+
+	call->wait_ms = call->request->unshare.timeout_ms;
+	if (call->wait_ms == 0 || call->is_timed_out)
+		return unshare_explain(call->broker, slot, err);
+	key = verb_alloc(call, UNSHARE_KEY_SIZE);
+	if (!key)
+		return error_set(err, -ENOMEM, "no memory to wait");
+	unshare_key(slot, key);
+	call->wait_name = key;
+	return VERB_PARK_NAME;
+}
+
+int verb_unshare(struct verb_call *call, struct error *err)
+{
+	struct broker *broker = call->broker;
+	uint32_t slot = slot_find(broker, &call->request->unshare.ref, NULL);
+	int r;
+
+	if (!slot)
+		return VERB_DONE;
+	r = check_sharer(call, slot, err);
+	if (r < 0)
+		return r;
+	unshare_begin(broker, slot);
+	if (slot_settle(broker, slot))
+		return VERB_DONE;
+	if (!unshare_is_ready(broker, slot))
+		return wait_for_users(call, slot, err);
+	let_go(call, slot);
+	return VERB_DONE;
+}

@@ -1,0 +1,344 @@
+#include "broker/worker/device_work.h"
+#include "broker/collective/device/device_group.h"
+#include "broker/worker/device_chunk.h"
+#include "broker/worker/device_comm.h"
+#include "cuda/context.h"
+#include "cuda/event_cache.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* A plan of which this rank has had a job. */
+struct rank_group {
+	struct rank_group *next;
+	struct store_plan *source; /* referenced */
+	struct plan plan;
+	struct device_group *work;
+};
+
+/* --- opening -------------------------------------------------------------- */
+
+static bool is_spanning(const struct device_comm *comm)
+{
+	return comm->n_ranks < comm->n_world;
+}
+
+static int enter_device(struct device_rank *rank, struct error *err)
+{
+	const struct device *device;
+	int r = device_find(&rank->uuid, &device, err);
+
+	if (r == 0)
+		r = context_enter(device, err);
+	if (r == 0)
+		rank->device = device;
+	return r;
+}
+
+static int make_streams(struct device_rank *rank, struct error *err)
+{
+	CUstream *streams[] = {&rank->gather_stream, &rank->reduce_stream};
+	int r = 0;
+
+	for (size_t i = 0; i < 2 && r == 0; i++)
+		r = driver_error(
+			err,
+			cu.StreamCreate(streams[i], CU_STREAM_NON_BLOCKING),
+			"make a stream for collectives");
+	if (r == 0 && is_spanning(rank->comm))
+		r = driver_error(
+			err,
+			cu.MemAlloc(&rank->scratch, (rank->comm->n_world + 1) *
+							    sizeof(uint64_t)),
+			"make memory to compare ranks");
+	return r;
+}
+
+static int open_nccl(struct device_rank *rank, struct error *err)
+{
+	struct device_comm *comm = rank->comm;
+	struct nccl_comm_options options = {
+		.name = comm->name,
+		.device = rank->device,
+		.n_shards = comm->n_shards,
+		.n_replicas = comm->n_world / comm->n_shards,
+		.rank = rank->rank,
+		.timeout_ms = comm->timeout_ms,
+		.is_cancelled = &comm->is_over,
+	};
+	int r = device_comm_take_id(comm, &options.id, err);
+
+	if (r == 0)
+		r = nccl_comm_open(&options, &rank->nccl, err);
+	return r < 0 ? r : nccl_comm_wait(&rank->nccl, err);
+}
+
+static int open_rank(struct device_rank *rank, struct error *err)
+{
+	int r = enter_device(rank, err);
+
+	if (r == 0)
+		r = make_streams(rank, err);
+	return r < 0 ? r : open_nccl(rank, err);
+}
+
+/* --- agreeing ------------------------------------------------------------- */
+
+/* Everybody's value to `words` (n_world of them). */
+static int exchange(struct device_rank *rank, uint64_t value, uint64_t *words,
+		    struct error *err)
+{
+	const size_t size = rank->comm->n_world * sizeof(value);
+	CUdeviceptr mine = rank->scratch + size;
+	ncclResult_t result;
+	int r;
+
+	r = driver_error(err,
+			 cu.MemcpyHtoDAsync(mine, &value, sizeof(value),
+					    rank->gather_stream),
+			 "copy a word to the device");
+	if (r < 0)
+		return r;
+	result = nccl.AllGather((const void *)mine, (void *)rank->scratch, 1,
+				ncclUint64, rank->nccl.world,
+				rank->gather_stream);
+	r = nccl_comm_called(&rank->nccl, result, "compare what ranks have",
+			     err);
+	if (r == 0)
+		r = nccl_comm_wait_stream(&rank->nccl, rank->gather_stream,
+					  err);
+	if (r < 0)
+		return r;
+	return driver_error(err, cu.MemcpyDtoH(words, rank->scratch, size),
+			    "copy words from the device");
+}
+
+/* That ranks differ is an answer, and no failure of the communicator. */
+static int agree(struct device_rank *rank, struct device_share *share,
+		 struct error *err)
+{
+	const struct device_job *job = share->job;
+	struct error *differs = &share->failure;
+	uint32_t n = rank->comm->n_world;
+	uint64_t *words;
+	int r;
+
+	if (!is_spanning(rank->comm))
+		return 0;
+	words = calloc(n, sizeof(*words));
+	if (!words)
+		return error_set(err, -ENOMEM, "no memory to compare ranks");
+	r = exchange(rank, job->value, words, err);
+	for (uint32_t i = 0; i < n && r == 0 && differs->code == 0; i++) {
+		if (words[i] != job->value)
+			error_set(differs, -EINVAL,
+				  "%s differs: it is %" PRIu64
+				  " on rank %u and %" PRIu64
+				  " on rank %u, of other nodes",
+				  job->what, job->value, rank->rank, words[i],
+				  i);
+	}
+	free(words);
+	return r;
+}
+
+/* --- groups --------------------------------------------------------------- */
+
+static void group_free(struct rank_group *group)
+{
+	device_group_free(group->work);
+	store_unref_plan(group->source);
+	free(group);
+}
+
+static int group_new(struct device_rank *rank, struct store_plan *plan,
+		     struct rank_group **ret, struct error *err)
+{
+	struct rank_group *group = calloc(1, sizeof(*group));
+	int r;
+
+	if (!group)
+		return error_set(err, -ENOMEM, "no memory for a group");
+	group->source = store_keep_plan(plan);
+	group->plan = layout_plan(plan->layout);
+	r = device_group_new(&group->plan, rank->device, rank->rank,
+			     &group->work, err);
+	if (r < 0) {
+		group_free(group);
+		return r;
+	}
+	group->next = rank->groups;
+	rank->groups = group;
+	*ret = group;
+	return 0;
+}
+
+static int want_group(struct device_rank *rank, struct store_plan *plan,
+		      struct device_group **ret, struct error *err)
+{
+	struct rank_group *group = rank->groups;
+	int r = 0;
+
+	while (group && group->source != plan)
+		group = group->next;
+	if (!group)
+		r = group_new(rank, plan, &group, err);
+	if (r == 0)
+		*ret = group->work;
+	return r;
+}
+
+void device_work_drop_groups(struct device_rank *rank)
+{
+	struct rank_group **at = &rank->groups;
+
+	while (*at) {
+		struct rank_group *group = *at;
+
+		if (!atomic_load(&group->source->is_forgotten)) {
+			at = &group->next;
+			continue;
+		}
+		*at = group->next;
+		group_free(group);
+	}
+}
+
+/* --- gathers and reductions ----------------------------------------------- */
+
+/* 0 where there is none. */
+static int find_address(struct device_rank *rank,
+			const struct device_range *range, CUdeviceptr *ret,
+			struct error *err)
+{
+	int r;
+
+	*ret = 0;
+	if (!range->chunk)
+		return 0;
+	r = device_chunk_map(range->chunk->device, rank->device, ret, err);
+	if (r == 0)
+		*ret += range->offset;
+	return r;
+}
+
+static int record(struct device_rank *rank, CUstream stream,
+		  struct device_share *share, struct error *err)
+{
+	int r = event_cache_take(rank->device, EVENT_NO_TIMING, &share->done,
+				 err);
+
+	if (r < 0)
+		return r;
+	return driver_error(err, cu.EventRecord(share->done->handle, stream),
+			    "note how far a stream is");
+}
+
+static int gather(struct device_rank *rank, struct device_share *share,
+		  struct error *err)
+{
+	CUdeviceptr shards, full;
+	struct device_group *group;
+	int r = want_group(rank, share->job->plan, &group, err);
+
+	if (r == 0)
+		r = find_address(rank, &share->ranges[RANGE_SHARDS], &shards,
+				 err);
+	if (r == 0)
+		r = find_address(rank, &share->ranges[RANGE_FULL], &full, err);
+	if (r == 0)
+		r = device_group_gather(group, &rank->nccl, shards, full,
+					rank->gather_stream, err);
+	return r < 0 ? r : record(rank, rank->gather_stream, share, err);
+}
+
+_Static_assert((int)JOB_ACCUMULATE == (int)DEVICE_REDUCE_ACCUMULATE &&
+		       (int)JOB_PARTIAL_IN == (int)DEVICE_REDUCE_PARTIAL_IN &&
+		       (int)JOB_PARTIAL_OUT == (int)DEVICE_REDUCE_PARTIAL_OUT,
+	       "the flags are handed on as they are");
+
+static int reduce(struct device_rank *rank, struct device_share *share,
+		  struct error *err)
+{
+	const struct device_job *job = share->job;
+	struct device_reduce reduce = {
+		.flags = job->flags,
+		.has_factor = job->has_factor,
+		.is_sum_forced = job->is_sum_forced,
+		.factor = job->factor,
+	};
+	struct device_group *group;
+	int r = want_group(rank, job->plan, &group, err);
+
+	if (r == 0)
+		r = find_address(rank, &share->ranges[RANGE_INPUT],
+				 &reduce.input, err);
+	if (r == 0)
+		r = find_address(rank, &share->ranges[RANGE_GRADS],
+				 &reduce.grads, err);
+	if (r == 0)
+		r = find_address(rank, &share->ranges[RANGE_PARTIAL],
+				 &reduce.partial, err);
+	if (r == 0)
+		r = device_group_reduce(group, &rank->nccl, &reduce,
+					rank->reduce_stream, err);
+	return r < 0 ? r : record(rank, rank->reduce_stream, share, err);
+}
+
+int device_work_begin(struct device_rank *rank, struct device_share *share,
+		      struct error *err)
+{
+	switch (share->job->kind) {
+	case JOB_COMM:
+		return open_rank(rank, err);
+	case JOB_AGREE:
+		return agree(rank, share, err);
+	case JOB_DEVICE_GATHER:
+		return gather(rank, share, err);
+	default:
+		return reduce(rank, share, err);
+	}
+}
+
+/* --- the end -------------------------------------------------------------- */
+
+int device_work_check(const struct device_rank *rank, struct error *err)
+{
+	CUresult result;
+
+	if (!rank->device)
+		return 0;
+	result = cu.StreamQuery(rank->gather_stream);
+	if (!driver_is_sticky(result))
+		return 0;
+	return driver_error(err, result, "communicator '%s', rank %u, on %s",
+			    rank->comm->name, rank->rank, rank->device->name);
+}
+
+void device_work_abort(struct device_rank *rank)
+{
+	nccl_comm_abort(&rank->nccl);
+	if (rank->gather_stream)
+		(void)cu.StreamSynchronize(rank->gather_stream);
+	if (rank->reduce_stream)
+		(void)cu.StreamSynchronize(rank->reduce_stream);
+}
+
+void device_work_close(struct device_rank *rank)
+{
+	while (rank->groups) {
+		struct rank_group *group = rank->groups;
+
+		rank->groups = group->next;
+		group_free(group);
+	}
+	if (!rank->device)
+		return;
+	if (rank->gather_stream)
+		(void)cu.StreamDestroy(rank->gather_stream);
+	if (rank->reduce_stream)
+		(void)cu.StreamDestroy(rank->reduce_stream);
+	if (rank->scratch)
+		(void)cu.MemFree(rank->scratch);
+	context_leave();
+}

@@ -1,0 +1,22 @@
+/*
+ * What a rank's thread does on its device: opening, the shares of jobs, and
+ * letting go of it all.
+ */
+#pragma once
+#include "broker/worker/device_rank.h"
+
+/* Do what is to be done in a share; where it goes on on a stream, share->done
+ * is recorded behind it, else it is done. */
+int device_work_begin(struct device_rank *rank, struct device_share *share,
+		      struct error *err);
+
+/* Groups whose plans were forgotten; nothing is under way. */
+void device_work_drop_groups(struct device_rank *rank);
+
+/* Abort; when it is back nothing of this rank runs on the device. */
+void device_work_abort(struct device_rank *rank);
+/* Aborted. */
+void device_work_close(struct device_rank *rank);
+
+/* Has the device's context an error that stays? */
+int device_work_check(const struct device_rank *rank, struct error *err);

@@ -1,0 +1,381 @@
+/*
+ * Sharing device memory that the caller has already.
+ *
+ * The pointers say which allocation it is and of what kind; the broker is sent
+ * its handle (legacy IPC) or a descriptor of it (VMM). Here the memory stays
+ * where it is: the chunk that the broker makes of it is noted as our own, so
+ * that tensors in it have the caller's addresses.
+ */
+#include "client/client.h"
+#include "client/places.h"
+#include "client/spec.h"
+#include "cuda/pointer.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* An allocation that is being shared. */
+struct allocation {
+	struct pointer pointer;
+	struct ipc_export *export; /* legacy */
+	int fd;                    /* VMM */
+};
+
+#define ALLOCATION_NULL ((struct allocation){.fd = -1})
+
+static void allocation_close(struct allocation *allocation)
+{
+	ipc_unexport(allocation->export);
+	if (allocation->fd >= 0)
+		(void)close(allocation->fd);
+	*allocation = ALLOCATION_NULL;
+}
+
+/* --- items -----------------------------------------------------------------
+ */
+
+static bool is_empty(const struct share_item *item)
+{
+	return tensor_type_numel(&item->type) == 0;
+}
+
+static uint64_t size_of(const struct share_item *item)
+{
+	return tensor_type_numel(&item->type) * dtype_size(item->type.dtype);
+}
+
+/* The first with memory; `n`: none has. */
+static size_t find_full(const struct share_item *items, size_t n)
+{
+	size_t i = 0;
+
+	while (i < n && is_empty(&items[i]))
+		i++;
+	return i;
+}
+
+static int take_types(const struct fsdp_spec *specs, size_t n,
+		      struct share_item *ret, struct error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < n && r == 0; i++) {
+		r = spec_to_type(&specs[i], NULL, &ret[i].type, err);
+		if (r < 0)
+			error_wrap(err, r, "item %zu", i);
+	}
+	return r;
+}
+
+/* Where a pointer lies in the allocation of the first. */
+static int take_offset(const struct pointer *pointer, size_t i, const void *at,
+		       struct share_item *item, struct error *err)
+{
+	uint64_t offset = (uintptr_t)at - pointer->base;
+	uint64_t size = size_of(item);
+
+	if (offset >= pointer->size)
+		return error_set(err, -EINVAL,
+				 "item %zu (%p) is not in the allocation of "
+				 "the items before it, which has %llu bytes at "
+				 "0x%llx; share those of each allocation by a "
+				 "call of its own",
+				 i, at, (unsigned long long)pointer->size,
+				 pointer->base);
+	if (size > pointer->size - offset)
+		return error_set(err, -EINVAL,
+				 "item %zu (%llu bytes at %p) leaves its "
+				 "allocation, which has %llu bytes at 0x%llx: "
+				 "what spans several cannot be shared",
+				 i, (unsigned long long)size, at,
+				 (unsigned long long)pointer->size,
+				 pointer->base);
+	if (offset % dtype_size(item->type.dtype))
+		return error_set(err, -EINVAL,
+				 "item %zu (%p) is not aligned to the size of "
+				 "its elements",
+				 i, at);
+	item->offset = offset;
+	return 0;
+}
+
+static int take_offsets(const struct pointer *pointer, void *const *pointers,
+			size_t n, struct share_item *items, struct error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < n && r == 0; i++)
+		if (!is_empty(&items[i]))
+			r = take_offset(pointer, i, pointers[i], &items[i],
+					err);
+	return r;
+}
+
+/* --- the allocation --------------------------------------------------------
+ */
+
+/* Memory of the broker's, or of another process's, is a tensor already. */
+static int check_received(struct fsdp_client *client, const void *at,
+			  struct error *err)
+{
+	struct span span = {0};
+	uint64_t chunk, offset;
+
+	if (mappings_find_address(&client->mappings, at, &span)) {
+		if (span.is_own)
+			return 0;
+		chunk = span.chunk;
+	} else if (!ipc_find((uintptr_t)at, 1, &chunk, &offset)) {
+		return 0;
+	}
+	return error_set(err, -EINVAL,
+			 "%p is memory that this process has got from fsdpd "
+			 "(chunk %llu); hand on the tensor instead, by its "
+			 "name, fsdp_ticket_make() or fsdp_view()",
+			 at, (unsigned long long)chunk);
+}
+
+static int open_allocation(struct allocation *allocation, struct error *err)
+{
+	const struct pointer *pointer = &allocation->pointer;
+	uint64_t offset;
+
+	if (!pointer->is_legacy)
+		return vmm_export(pointer->base, &allocation->fd, err);
+	return ipc_export(pointer->device, pointer->base, pointer->size,
+			  &allocation->export, &offset, err);
+}
+
+/* That of the first item with memory. */
+static int find_allocation(struct fsdp_client *client, void *const *pointers,
+			   struct share_item *items, size_t n,
+			   struct allocation *ret, struct error *err)
+{
+	const void *first = pointers[find_full(items, n)];
+	int r = check_received(client, first, err);
+
+	if (r == 0)
+		r = pointer_find((uintptr_t)first, &ret->pointer, err);
+	if (r == 0)
+		r = take_offsets(&ret->pointer, pointers, n, items, err);
+	return r == 0 ? open_allocation(ret, err) : r;
+}
+
+/* --- asking ----------------------------------------------------------------
+ */
+
+static int ask(struct fsdp_client *client, const struct allocation *allocation,
+	       struct share_item *items, size_t n,
+	       const struct fsdp_access *access, struct answer *ret,
+	       struct error *err)
+{
+	struct request request = {
+		.kind = MESSAGE_SHARE,
+		.share = {.device = allocation->pointer.device->uuid,
+			  .access = {.gid = access ? access->gid : GID_DEFAULT,
+				     .mode = access ? access->mode : 0},
+			  .size = allocation->pointer.size,
+			  .n_items = (uint32_t)n,
+			  .items = items},
+	};
+
+	_Static_assert(HANDLE_SIZE == MESSAGE_HANDLE_SIZE, "one size");
+	request.share.has_handle = allocation->export != NULL;
+	if (allocation->export)
+		memcpy(request.share.handle, &allocation->export->handle,
+		       HANDLE_SIZE);
+	client_retire(client);
+	return connection_call(&client->connection, &request, allocation->fd,
+			       ret, err);
+}
+
+/* It is ours, and takes over the export. */
+static int note_chunk(struct fsdp_client *client, const struct chunk_ref *chunk,
+		      struct allocation *allocation, struct error *err)
+{
+	const struct pointer *pointer = &allocation->pointer;
+	struct ipc_export *export = allocation->export;
+
+	if (chunk->size != pointer->size)
+		return error_set(err, -EPROTO,
+				 "fsdpd made a chunk of %llu bytes of %llu "
+				 "shared ones",
+				 (unsigned long long)chunk->size,
+				 (unsigned long long)pointer->size);
+	allocation->export = NULL;
+	return mappings_add_own(&client->mappings, chunk, pointer->device,
+				(uint8_t *)(uintptr_t)pointer->base, export,
+				err);
+}
+
+/* An answer that was recorded before the broker was restarted comes without
+ * the chunk. */
+static int ask_chunk(struct fsdp_client *client, uint32_t chunk,
+		     struct allocation *allocation, struct error *err)
+{
+	struct answer answer;
+	int r = places_ask_chunks(client, &chunk, 1, &answer, err);
+
+	if (r < 0)
+		return r;
+	r = note_chunk(client, answer.reply.chunks.chunks, allocation, err);
+	answer_deinit(&answer);
+	return r;
+}
+
+static int take_chunk(struct fsdp_client *client,
+		      const struct places_reply *places, uint32_t chunk,
+		      struct allocation *allocation, struct error *err)
+{
+	struct span span;
+
+	/* Of an allocation that is shared already. */
+	if (mappings_find(&client->mappings, chunk, false, &span, NULL) ==
+	    MAPPING_OK)
+		return 0;
+	for (uint32_t i = 0; i < places->n_chunks; i++)
+		if (places->chunks[i].chunk == chunk)
+			return note_chunk(client, &places->chunks[i],
+					  allocation, err);
+	return ask_chunk(client, chunk, allocation, err);
+}
+
+static int take_places(struct fsdp_client *client,
+		       const struct places_reply *places, size_t first_full,
+		       size_t n, struct allocation *allocation,
+		       struct fsdp_tensor **ret, struct error *err)
+{
+	const struct places_use use = {.n = n, .is_writable = true};
+	int r = 0;
+
+	if (first_full < places->n_places)
+		r = take_chunk(client, places, places->places[first_full].chunk,
+			       allocation, err);
+	if (r < 0) {
+		places_give_back(client, places);
+		return r;
+	}
+	return places_adopt_batch(client, places, &use, ret, err);
+}
+
+/* --- public ----------------------------------------------------------------
+ */
+
+static int share(struct fsdp_client *client, void *const *pointers,
+		 struct share_item *items, size_t n,
+		 const struct fsdp_access *access, struct fsdp_tensor **ret,
+		 struct error *err)
+{
+	struct allocation allocation = ALLOCATION_NULL;
+	struct answer answer;
+	int r = find_allocation(client, pointers, items, n, &allocation, err);
+
+	if (r == 0)
+		r = ask(client, &allocation, items, n, access, &answer, err);
+	if (r == 0) {
+		r = take_places(client, &answer.reply.places,
+				find_full(items, n), n, &allocation, ret, err);
+		answer_deinit(&answer);
+	}
+	allocation_close(&allocation);
+	return r;
+}
+
+int fsdp_share(struct fsdp_client *client, const struct fsdp_spec *specs,
+	       void *const *pointers, size_t n,
+	       const struct fsdp_access *access, struct fsdp_tensor **ret)
+{
+	struct error *err = error_of_thread();
+	struct share_item *items;
+	int r;
+
+	r = client_check(client, err);
+	if (r == 0)
+		r = client_check_batch(n, err);
+	if (r < 0 || n == 0)
+		return r;
+	items = calloc(n, sizeof(*items));
+	if (!items)
+		return error_set(err, -ENOMEM, "no memory for a request");
+	r = take_types(specs, n, items, err);
+	if (r < 0)
+		goto free;
+	/* Without elements there is nothing to share. */
+	if (find_full(items, n) == n)
+		r = fsdp_alloc(client, specs, n, access, 0, ret);
+	else
+		r = share(client, pointers, items, n, access, ret, err);
+free:
+	free(items);
+	return r;
+}
+
+static int check_own(const struct fsdp_tensor *tensor, struct error *err)
+{
+	const struct known *known = tensor_known(tensor);
+	struct span span;
+
+	/* A chunk that is gone is nobody's: the broker says that it is done. */
+	if (mappings_find(&tensor->client->mappings, known_rest(known)->chunk,
+			  false, &span, NULL) != MAPPING_OK ||
+	    span.is_own)
+		return 0;
+	return error_set(err, -EPERM,
+			 "%s (slot %u) is in memory that this connection did "
+			 "not share: fsdp_release() is for those who use it",
+			 *known->name ? known->name : "an unnamed tensor",
+			 tensor->slot);
+}
+
+/* The broker is to drop one of the handle's holds. False: it has none. */
+static bool take_hold(struct fsdp_tensor *tensor)
+{
+	return tensor_take_hold(tensor) ||
+	       (fsdp_acquire(tensor) == 0 && tensor_take_hold(tensor));
+}
+
+static int check_gone(const struct fsdp_tensor *tensor, struct error *err)
+{
+	uint64_t word = table_load(&tensor->client->table, tensor->slot);
+
+	if (table_word_generation(word) != tensor->generation ||
+	    table_word_state(word) == SLOT_FREE)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "the handle is not held: what is shared must be held "
+			 "until it is unshared");
+}
+
+int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
+{
+	struct fsdp_client *client = tensor->client;
+	struct error *err = error_of_thread();
+	const struct request request = {
+		.kind = MESSAGE_UNSHARE,
+		.unshare = {.ref = {.slot = tensor->slot,
+				    .generation = tensor->generation},
+			    .timeout_ms = timeout_ms},
+	};
+	int r = client_check(client, err);
+
+	if (r == 0)
+		r = check_own(tensor, err);
+	if (r < 0)
+		return r;
+	if (!take_hold(tensor))
+		return check_gone(tensor, err);
+	r = client_command(client, &request, err);
+	if (r == -EPERM && !tensor->data) {
+		/* It has no memory, so that it never was shared. */
+		tensor_give_back(client, tensor->slot, 1);
+		r = 0;
+	}
+	if (r < 0)
+		/* Relaxed: as in fsdp_hold(); delta was not lowered. */
+		atomic_fetch_add_explicit(&tensor->holds, 1,
+					  memory_order_relaxed);
+	/* What the process shared is its own again. */
+	client_retire(client);
+	return r;
+}

@@ -1,0 +1,126 @@
+/*
+ * What the driver says of a pointer.
+ *
+ * It wants a context to be current, any one. Whoever has device memory has
+ * made one, perhaps on another thread; so the primary contexts that are there
+ * are looked for, and none is made.
+ */
+#include "cuda/pointer.h"
+#include "cuda/context.h"
+#include "proto/error.h"
+#include <errno.h>
+
+static bool is_active(const struct device *device)
+{
+	unsigned int flags;
+	int active = 0;
+
+	return cu.DevicePrimaryCtxGetState(device->ordinal, &flags, &active) ==
+		       CUDA_SUCCESS &&
+	       active;
+}
+
+static int enter_any(const struct device *devices, uint32_t n,
+		     CUdeviceptr address, struct error *err)
+{
+	CUcontext current = NULL;
+
+	if (cu.CtxGetCurrent(&current) == CUDA_SUCCESS && current)
+		return driver_error(err, cu.CtxPushCurrent(current),
+				    "enter the current context");
+	for (uint32_t i = 0; i < n; i++)
+		if (is_active(&devices[i]))
+			return context_enter(&devices[i], err);
+	return error_set(err, -EINVAL,
+			 "0x%llx is no device memory: this process uses no "
+			 "device",
+			 address);
+}
+
+/* 0 for what the driver does not know. */
+struct facts {
+	unsigned int type; /* CUmemorytype */
+	int ordinal;
+	int is_managed, is_capable;
+};
+
+static int ask(CUdeviceptr address, struct facts *ret, struct error *err)
+{
+	CUpointer_attribute attributes[] = {
+		CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+		CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+		CU_POINTER_ATTRIBUTE_IS_MANAGED,
+		CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+	};
+	void *values[] = {&ret->type, &ret->ordinal, &ret->is_managed,
+			  &ret->is_capable};
+	CUresult result;
+
+	*ret = (struct facts){0};
+	result = cu.PointerGetAttributes(4, attributes, values, address);
+	return driver_error(err, result, "ask what is at 0x%llx", address);
+}
+
+static int judge(CUdeviceptr address, const struct facts *facts,
+		 struct error *err)
+{
+	if (facts->is_managed)
+		return error_set(err, -EOPNOTSUPP,
+				 "0x%llx is managed memory, which no other "
+				 "process can have; allocate from the broker, "
+				 "and copy it there",
+				 address);
+	if (facts->type != CU_MEMORYTYPE_DEVICE)
+		return error_set(err, -EINVAL,
+				 "0x%llx is no device memory that the driver "
+				 "knows in this process",
+				 address);
+	return 0;
+}
+
+/* A context is current. */
+static int look(CUdeviceptr address, const struct device *devices, uint32_t n,
+		struct pointer *ret, struct error *err)
+{
+	struct facts facts;
+	size_t size;
+	int r = ask(address, &facts, err);
+
+	if (r == 0)
+		r = judge(address, &facts, err);
+	for (uint32_t i = 0; i < n && r == 0; i++)
+		if (devices[i].ordinal == facts.ordinal)
+			ret->device = &devices[i];
+	if (r == 0 && !ret->device)
+		return error_set(err, -ENODEV,
+				 "0x%llx is memory of device %d, which this "
+				 "process does not see",
+				 address, facts.ordinal);
+	if (r == 0)
+		r = driver_error(
+			err, cu.MemGetAddressRange(&ret->base, &size, address),
+			"find the allocation of 0x%llx", address);
+	if (r < 0)
+		return r;
+	ret->size = size;
+	ret->is_legacy = facts.is_capable;
+	return 0;
+}
+
+int pointer_find(CUdeviceptr address, struct pointer *ret, struct error *err)
+{
+	struct pointer pointer = {.device = NULL};
+	const struct device *devices;
+	uint32_t n;
+	int r = device_list(&devices, &n, err);
+
+	if (r == 0)
+		r = enter_any(devices, n, address, err);
+	if (r < 0)
+		return r;
+	r = look(address, devices, n, &pointer, err);
+	context_leave();
+	if (r == 0)
+		*ret = pointer;
+	return r;
+}

@@ -1,0 +1,161 @@
+/*
+ * Clients that do not read, or hold much: others do not notice.
+ */
+#include "tests/lib/users.h"
+#include <errno.h>
+#include <stdlib.h>
+
+TestSuite(flood, .fini = teardown, .timeout = 30);
+
+/* Send it until the socket is full; gives how often. */
+static int send_until_full(struct wire *wire, const struct request *request)
+{
+	struct frame frame = {.kind = request->kind};
+	uint8_t *body;
+	size_t size;
+	int n = 0, r;
+
+	cr_assert(zero(int, request_encode(request, &body, &size, NULL)));
+	frame.body = body;
+	frame.body_size = (uint32_t)size;
+	do {
+		frame.number = ++wire->number;
+		r = frame_send(wire->fd, &frame, NULL);
+		n += r == FRAME_OK;
+	} while (r == FRAME_OK && n < 100000);
+	wire->number--;
+	cr_assert(eq(int, r, FRAME_AGAIN));
+	free(body);
+	return n;
+}
+
+static void check_flood(struct wire *alice, const struct request *request)
+{
+	struct wire *bob = open_as(getuid() == 0 ? BOB : ALICE);
+	uint64_t first = alice->number + 1;
+	int n = send_until_full(alice, request);
+
+	/* However much is under way, others are served. */
+	for (int i = 0; i < 20; i++)
+		check_bob(bob);
+	for (int i = 0; i < n; i++) {
+		cr_assert(eq(int, wire_receive(alice), FRAME_OK));
+		cr_assert(zero(int, alice->frame.code), "%s",
+			  wire_sentence(alice));
+		cr_assert(eq(u64, alice->frame.number, first + (uint64_t)i));
+	}
+	wire_goodbye(bob);
+	wire_wait_status(alice, "own_queue_bytes", 16384);
+}
+
+Test(flood, of_requests_whose_answers_nobody_reads)
+{
+	const struct request ping = {.kind = MESSAGE_PING};
+	struct wire *alice;
+
+	start(NULL);
+	alice = open_as(ALICE);
+	check_flood(alice, &ping);
+	wire_close(alice);
+}
+
+Test(flood, of_requests_whose_answers_bring_descriptors)
+{
+	struct tensor_place place;
+	struct request chunk = {
+		.kind = MESSAGE_CHUNK,
+		.chunk = {.n_chunks = 1, .chunks = &place.chunk},
+	};
+	struct wire *alice;
+
+	start(NULL);
+	alice = open_as(ALICE);
+	must(alice, wire_alloc(alice, 64, NULL, 0, &place));
+	check_flood(alice, &chunk);
+	wire_close(alice);
+}
+
+/* Answers to what was parked come all at once, each with a descriptor. They
+ * are charged until they are read, or nobody will. */
+Test(flood, of_queued_descriptors_is_charged_and_given_back)
+{
+	static const char *const name = "test/a/";
+	struct request get = {
+		.kind = MESSAGE_BUNDLE_GET,
+		.bundle_get = {.name = name, .timeout_ms = -1},
+	};
+	struct request begin = wire_begin_request(name, 0);
+	struct alloc_item item = {
+		.type = {.dtype = DTYPE_U8},
+		.name = "test/a/x",
+	};
+	struct request alloc = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.timeout_ms = -1, .n_items = 1, .items = &item},
+	};
+	struct request commit = {.kind = MESSAGE_BUNDLE_COMMIT};
+	struct wire *alice, *reader;
+
+	start(NULL);
+	alice = open_as(ALICE);
+	reader = open_as(ALICE);
+	for (int i = 0; i < 50; i++)
+		wire_send(reader, &get);
+	wire_wait_status(alice, "waiters", 50);
+	must(alice, wire_call(alice, &begin));
+	commit.bundle_end.bundle = alice->reply.bundle.bundle;
+	alloc.alloc.bundle = commit.bundle_end.bundle;
+	must(alice, wire_call(alice, &alloc));
+	must(alice, wire_call(alice, &commit));
+	wire_wait_status(alice, "waiters", 0);
+	cr_assert(gt(u64, wire_status(alice, "own_queue_bytes"),
+		     2 * 16384 + 49 * 4096));
+	for (int i = 0; i < 25; i++) {
+		cr_assert(eq(int, wire_receive(reader), FRAME_OK));
+		cr_assert(zero(int, reader->frame.code));
+	}
+	wire_close(reader);
+	wire_wait_status(alice, "peers", 1);
+	cr_assert(lt(u64, wire_status(alice, "own_queue_bytes"), 2 * 16384));
+	wire_close(alice);
+}
+
+/* --- bounded work -----------------------------------------------------------
+ */
+
+#define N_HELD 5000
+
+/* Who holds much does not make every list of clients long. */
+Test(flood, of_holds_does_not_make_a_list_of_clients_long)
+{
+	struct request clients = {.kind = MESSAGE_CLIENTS};
+	struct alloc_item items[200];
+	struct request alloc = wire_alloc_request(items, 1);
+	struct wire *alice, *hoarders[3];
+	uint32_t n = 0, n_pages = 0;
+
+	start(NULL);
+	alice = open_as(ALICE);
+	for (int i = 1; i < 200; i++)
+		items[i] = items[0];
+	alloc.alloc.n_items = 200;
+	for (int i = 0; i < 3; i++) {
+		hoarders[i] = open_as(ALICE);
+		for (int j = 0; j < N_HELD / 200; j++)
+			must(hoarders[i], wire_call(hoarders[i], &alloc));
+	}
+	do {
+		must(alice, wire_call(alice, &clients));
+		for (uint32_t i = 0; i < alice->reply.clients.n_items; i++)
+			cr_assert(le(u64, alice->reply.clients.items[i].n_slots,
+				     N_HELD));
+		n += alice->reply.clients.n_items;
+		clients.clients.cursor = alice->reply.clients.next_cursor;
+		n_pages++;
+	} while (clients.clients.cursor);
+	cr_assert(eq(u32, n, 4));
+	cr_assert(gt(u32, n_pages, 2));
+	for (int i = 0; i < 3; i++)
+		wire_close(hoarders[i]);
+	wire_close(alice);
+}

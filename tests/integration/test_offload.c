@@ -1,0 +1,285 @@
+/*
+ * Offload: shards and gradients in host memory, whole parameters on devices.
+ * That a training comes out the same is what the tests of gathers, reductions
+ * and steps say, which run once more with it.
+ */
+#include "tests/lib/chaos.h"
+#include "tests/lib/gpu.h"
+#include "tests/lib/trainer.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+
+static const struct fsdp_param_spec PARAMS[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
+	{.name = "frozen", .spec = {FSDP_F32, 1, {7}}, .is_frozen = true},
+};
+/* Larger than what the first needs of the device. */
+static const struct fsdp_param_spec LARGE[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {300, 40}}},
+};
+
+static const struct layer LAYERS[] = {
+	{.name = "host", .params = PARAMS, .n = 2, .policy = {.offload = true}},
+	{.name = "device", .params = PARAMS, .n = 2},
+	{.name = "large", .params = LARGE, .n = 1, .policy = {.offload = true}},
+};
+#define N_LAYERS 3
+
+static struct daemon daemon_;
+static struct ranks ranks;
+
+static void setup(void)
+{
+	setenv("FAKECUDA_COUNT", "1", 1);
+	daemon_start_supervised(&daemon_);
+}
+
+static void teardown(void)
+{
+	ranks_stop(&ranks);
+	daemon_stop(&daemon_);
+}
+
+TestSuite(offload, .init = setup, .fini = teardown, .timeout = 60);
+
+static void start(uint32_t n)
+{
+	crew_set(&(struct crew){
+		.daemon = &daemon_,
+		.comm = "test",
+		.layers = LAYERS,
+		.n_layers = N_LAYERS,
+	});
+	ranks_start(&ranks, n);
+}
+
+static void all(actor_fn *fn)
+{
+	int r = ranks_run(&ranks, fn);
+
+	cr_assert(zero(int, r), "%s", ranks.notes[0].sentence);
+}
+
+#define assert_says(rank, what)                                                \
+	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
+		  "\"%s\"", ranks.notes[rank].sentence)
+
+/* --- in a rank ------------------------------------------------------------ */
+
+static int see_all_whole(void)
+{
+	for (size_t i = 0; i < N_LAYERS; i++) {
+		int r = trainer_unshard(i);
+
+		if (r < 0)
+			return r;
+		if (!trainer_sees_whole(i))
+			return rank_say(-EILSEQ, "a layer is not whole");
+		r = trainer_reshard(i);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static double mean0(size_t param, uint64_t index)
+{
+	double sum = 0;
+
+	for (uint32_t rank = 0; rank < rank_world(); rank++)
+		sum += gradient_of(rank, param, index, 0);
+	return sum / rank_world();
+}
+
+static int see_all_reduced(void)
+{
+	for (size_t i = 0; i < N_LAYERS; i++) {
+		int r = trainer_reduce(i, 0, NULL, true);
+
+		if (r < 0)
+			return r;
+		if (!trainer_sees_gradients(i, mean0))
+			return rank_say(-EILSEQ, "a gradient is wrong");
+	}
+	return 0;
+}
+
+/* Through the calls that do not care where it is; the device's is none of the
+ * host's. */
+static int copy_there_and_back(void)
+{
+	float values[10] = {1, 2, 3}, seen[10] = {0};
+	struct fsdp_shard shard;
+	int r = fsdp_shard(trainer()->groups[0], 0, &shard);
+
+	for (int i = 0; r == 0 && i < 2; i++) {
+		void *at = i ? fsdp_input_data(trainer()->groups[0], 0)
+			     : shard.next;
+
+		r = fsdp_group_put(trainer()->groups[0], at, values, 8);
+		if (r == 0)
+			r = fsdp_group_get(trainer()->groups[0], seen, at, 8);
+		if (r == 0 && memcmp(seen, values, 8) != 0)
+			return rank_say(-EILSEQ, "not what was put");
+	}
+	if (r == 0 && memcmp(shard.next, values, 8) != 0)
+		return rank_say(-EILSEQ, "it is not where the CPU sees it");
+	return rank_note(r);
+}
+
+static int take_input(void)
+{
+	return rank_note(fsdp_input(trainer()->groups[0], -1));
+}
+
+static int count_pinned(void)
+{
+	long n = gpu_count(getpid(), "MemHostRegister");
+
+	return (int)(n - gpu_count(getpid(), "MemHostUnregister"));
+}
+
+static int see_none_pinned(void)
+{
+	return count_pinned() == 0 ? 0 : rank_say(-EBUSY, "pages stay pinned");
+}
+
+/* --- tests ---------------------------------------------------------------- */
+
+Test(offload, groups_of_both_kinds_are_gathered_and_reduced)
+{
+	start(2);
+	all(trainer_join);
+	all(trainer_commit);
+	all(see_all_whole);
+	all(see_all_reduced);
+	/* What is frozen was carried over. */
+	all(trainer_commit);
+	all(see_all_whole);
+}
+
+Test(offload, bytes_are_copied_wherever_they_are)
+{
+	start(1);
+	all(trainer_join);
+	all(take_input);
+	all(copy_there_and_back);
+}
+
+Test(offload, pages_are_pinned_until_the_rank_leaves)
+{
+	start(2);
+	all(trainer_join);
+	cr_expect(gt(int, rank_run(&ranks, 0, count_pinned), 3));
+	all(trainer_leave);
+	all(see_none_pinned);
+}
+
+Test(offload, shards_outlive_their_ranks_and_the_broker)
+{
+	start(2);
+	all(trainer_join);
+	all(trainer_commit);
+	all(trainer_leave);
+	daemon_kill_broker(&daemon_);
+	all(trainer_join);
+	all(see_all_whole);
+	all(trainer_commit);
+	all(see_all_whole);
+}
+
+/* --- refusals ------------------------------------------------------------- */
+
+/* Another policy than the others'. */
+static int join_without(void)
+{
+	struct layer layers[N_LAYERS];
+
+	memcpy(layers, LAYERS, sizeof(layers));
+	layers[0].policy.offload = rank_self() != 1;
+	crew_set(&(struct crew){
+		.daemon = &daemon_,
+		.comm = "test",
+		.layers = layers,
+		.n_layers = 1,
+	});
+	return trainer_join();
+}
+
+Test(offload, ranks_must_agree_about_it)
+{
+	start(2);
+	ranks_begin(&ranks, join_without);
+	ranks_end(&ranks);
+	cr_expect(eq(int, ranks.notes[0].code, -EINVAL));
+	cr_expect(eq(int, ranks.notes[1].code, -EINVAL));
+	assert_says(0, "the place of the shards is in host memory");
+	assert_says(1, "the place of the shards is on devices");
+}
+
+static int offload_on_host_memory(void)
+{
+	const struct fsdp_connect_options options = {
+		.path = daemon_socket(&daemon_)};
+	const struct fsdp_policy policy = {.offload = true};
+	struct fsdp_client *client;
+	struct fsdp_group *group;
+	struct fsdp_comm *comm;
+	int r = fsdp_connect(&options, &client);
+
+	if (r == 0)
+		r = fsdp_comm_join(client, "host", 1, 0, NULL, &comm);
+	if (r == 0)
+		r = fsdp_group_register(comm, "layer", PARAMS, 1, &policy,
+					&group);
+	return rank_note(r);
+}
+
+Test(offload, on_host_memory_there_is_nothing_to_offload)
+{
+	start(1);
+	cr_expect(
+		eq(int, rank_run(&ranks, 0, offload_on_host_memory), -EINVAL));
+	assert_says(0, "are in host memory anyway");
+}
+
+static int join_by_worker(void)
+{
+	setenv("FSDP_TEST_HOME", "worker", 1);
+	return trainer_join();
+}
+
+Test(offload, the_worker_offloads_nothing)
+{
+	start(1);
+	cr_expect(eq(int, rank_run(&ranks, 0, join_by_worker), -EINVAL));
+	assert_says(0, "fsdp-worker copies no shards");
+}
+
+/* The driver takes no more pages: the rank gives up, and is missed. */
+static int join_without_pages(void)
+{
+	int r;
+
+	if (rank_self() == 0)
+		setenv("FAKECUDA_FAIL", "MemHostRegister:2:2", 1);
+	r = trainer_join();
+	if (r < 0)
+		(void)trainer_leave();
+	return r;
+}
+
+Test(offload, what_cannot_be_pinned_is_told)
+{
+	start(2);
+	ranks_begin(&ranks, join_without_pages);
+	ranks_end(&ranks);
+	cr_expect(eq(int, ranks.notes[0].code, -ENOMEM));
+	cr_expect(eq(int, ranks.notes[1].code, -ECONNABORTED));
+	assert_says(0, "of host memory for");
+	/* The one that was refused. */
+	cr_expect(eq(int, rank_run(&ranks, 0, count_pinned), 1));
+	cr_expect(zero(int, rank_run(&ranks, 1, count_pinned)));
+}

@@ -1,0 +1,251 @@
+/*
+ * Memory that NCCL was told of (FSDP_MEMORY_REGISTERED): each chunk once,
+ * before its first use, and none longer than it is mapped. The double counts,
+ * and refuses to deregister what is not there any more.
+ */
+#include "tests/lib/chaos.h"
+#include "tests/lib/fake_nccl.h"
+#include "tests/lib/trainer.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+
+/* Chunks are as small as they can be, and go as soon as they are empty. */
+#define CONFIG "[memory]\nchunk_min = 2M\nchunk_max = 2M\nwarm_ms = 1\n"
+
+static const struct fsdp_param_spec SMALL[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {6, 4}}},
+};
+/* Its gradients have a chunk of their own. */
+static const struct fsdp_param_spec LARGE[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {500, 1000}}},
+};
+static const struct layer LAYERS[] = {
+	{.name = "small", .params = SMALL, .n = 1},
+	{.name = "large", .params = LARGE, .n = 1},
+};
+
+static struct daemon daemons[2]; /* of nodes */
+static struct ranks ranks;
+static struct fsdp_client *client; /* the test's own */
+
+static void setup(void)
+{
+	const struct daemon_options options = {.config = CONFIG};
+	struct fsdp_connect_options connect = {0};
+
+	daemon_start_with(&daemons[0], &options);
+	connect.path = daemon_socket(&daemons[0]);
+	must(fsdp_connect(&connect, &client) == 0);
+}
+
+static void teardown(void)
+{
+	ranks_stop(&ranks);
+	fsdp_close(client);
+	daemon_stop(&daemons[0]);
+}
+
+TestSuite(registrations, .init = setup, .fini = teardown, .timeout = 60);
+
+static void start(size_t n_layers, uint32_t n_shards)
+{
+	crew_set(&(struct crew){
+		.daemon = &daemons[0],
+		.comm = "test",
+		.options = {.memory = FSDP_MEMORY_REGISTERED,
+			    .n_shards = n_shards},
+		.layers = LAYERS,
+		.n_layers = n_layers,
+	});
+	ranks_start(&ranks, 2);
+}
+
+static void all(actor_fn *fn)
+{
+	int r = ranks_run(&ranks, fn);
+
+	cr_assert(zero(int, r), "%s", ranks.notes[0].sentence);
+}
+
+#define assert_says(rank, what)                                                \
+	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
+		  "\"%s\"", ranks.notes[rank].sentence)
+
+/* --- in a rank ------------------------------------------------------------ */
+
+static int count_made(void)
+{
+	unsigned int made, left;
+
+	count_registrations(&made, &left);
+	return (int)made;
+}
+
+static int count_left(void)
+{
+	unsigned int made, left;
+
+	count_registrations(&made, &left);
+	return (int)left;
+}
+
+static int train(void)
+{
+	int r = trainer_commit();
+
+	if (r == 0)
+		r = trainer_unshard(0);
+	if (r == 0 && !trainer_sees_whole(0))
+		return rank_say(-EILSEQ, "a layer is not whole");
+	if (r == 0)
+		r = trainer_reduce(0, 0, NULL, true);
+	return r == 0 ? trainer_reshard(0) : r;
+}
+
+static int reduce_large(void)
+{
+	return trainer_reduce(1, 0, NULL, true);
+}
+
+/* --- tests ---------------------------------------------------------------- */
+
+Test(registrations, a_chunk_is_registered_once_until_the_rank_leaves)
+{
+	start(1, 2);
+	all(trainer_join);
+	cr_expect(zero(int, rank_run(&ranks, 0, count_made)));
+	all(train);
+	all(train);
+	/* Everything is in one. */
+	cr_expect(eq(int, rank_run(&ranks, 0, count_made), 1));
+	cr_expect(eq(int, rank_run(&ranks, 0, count_left), 1));
+	all(trainer_leave);
+	cr_expect(zero(int, rank_run(&ranks, 0, count_left)));
+}
+
+Test(registrations, replicas_have_it_in_both_of_their_parts)
+{
+	start(1, 1);
+	all(trainer_join);
+	all(train);
+	cr_expect(eq(int, rank_run(&ranks, 1, count_left), 2));
+	all(trainer_leave);
+	cr_expect(zero(int, rank_run(&ranks, 1, count_left)));
+}
+
+/* What large gradients were handed in with goes back to the device. */
+Test(registrations, a_chunk_that_goes_is_deregistered_while_it_is_mapped)
+{
+	uint64_t n_retired;
+	int n_left;
+
+	start(2, 2);
+	all(trainer_join);
+	all(train);
+	n_left = rank_run(&ranks, 0, count_left);
+	n_retired = status_value(client, "chunks_retired");
+	all(reduce_large);
+	cr_expect(eq(int, rank_run(&ranks, 0, count_left), n_left + 1));
+	/* Of both ranks. */
+	cr_assert(status_await(client, "chunks_retired", n_retired + 2));
+	all(train);
+	cr_expect(eq(int, rank_run(&ranks, 0, count_left), n_left));
+	all(reduce_large);
+	cr_expect(eq(int, rank_run(&ranks, 0, count_made), n_left + 2));
+	all(trainer_leave);
+	cr_expect(zero(int, rank_run(&ranks, 0, count_left)));
+}
+
+/* --- refusals ------------------------------------------------------------- */
+
+static int train_where_nccl_refuses(void)
+{
+	int r;
+
+	if (rank_self() == 1)
+		setenv("FAKENCCL_FAIL", "CommRegister:1:3", 1);
+	r = trainer_join();
+	return r == 0 ? train() : r;
+}
+
+Test(registrations, what_nccl_refuses_ends_the_communicator)
+{
+	start(1, 2);
+	ranks_begin(&ranks, train_where_nccl_refuses);
+	ranks_end(&ranks);
+	cr_expect(eq(int, ranks.notes[0].code, -ECONNABORTED));
+	cr_expect(eq(int, ranks.notes[1].code, -ECONNABORTED));
+	assert_says(1, "NCCL refuses chunk");
+	all(trainer_leave);
+	cr_expect(zero(int, rank_run(&ranks, 0, count_left)));
+}
+
+/* Not all ask for it. */
+static int join_differently(void)
+{
+	crew_set(&(struct crew){
+		.daemon = &daemons[0],
+		.comm = "test",
+		.options = {.memory = rank_self() == 0 ? FSDP_MEMORY_REGISTERED
+						       : FSDP_MEMORY_DEFAULT,
+			    .timeout_ms = 1000},
+		.layers = LAYERS,
+		.n_layers = 1,
+	});
+	return trainer_join();
+}
+
+Test(registrations, ranks_of_a_node_must_agree_about_it)
+{
+	uint32_t refused;
+
+	start(1, 2);
+	ranks_begin(&ranks, join_differently);
+	ranks_end(&ranks);
+	/* Whoever came second; the other has waited for one. */
+	refused = ranks.notes[0].code == -EINVAL ? 0 : 1;
+	cr_expect(eq(int, ranks.notes[refused].code, -EINVAL));
+	assert_says(refused, "with a kind of memory of");
+}
+
+/* Each rank is a node. */
+static struct {
+	uint8_t id[FSDP_NCCL_ID_SIZE];
+} * job; /* shared */
+
+static int make_id(void)
+{
+	return rank_note(fsdp_nccl_id(job->id));
+}
+
+static int join_as_node(void)
+{
+	crew_set(&(struct crew){
+		.daemon = &daemons[rank_self()],
+		.comm = "test",
+		.options = {.memory = rank_self() == 0 ? FSDP_MEMORY_REGISTERED
+						       : FSDP_MEMORY_DEFAULT,
+			    .n_local = 1,
+			    .nccl_id = job->id},
+		.layers = LAYERS,
+		.n_layers = 1,
+	});
+	return trainer_join();
+}
+
+Test(registrations, ranks_of_several_nodes_must_agree_about_it)
+{
+	job = shared_memory(sizeof(*job));
+	daemon_start(&daemons[1]);
+	start(1, 2);
+	cr_assert(zero(int, rank_run(&ranks, 0, make_id)));
+	ranks_begin(&ranks, join_as_node);
+	ranks_end(&ranks);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		cr_expect(eq(int, ranks.notes[rank].code, -EINVAL));
+		assert_says(rank, "the kind of memory");
+	}
+	daemon_stop(&daemons[1]);
+}

@@ -1,0 +1,121 @@
+/*
+ * Ends while a device does not come to one: they have a limit, and what the
+ * device may still touch stays where it is.
+ */
+#include "tests/lib/stage.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define LIMIT_MS 50
+
+static struct fsdp_tensor *tensor;
+static CUstream stream;
+
+TestSuite(stuck_device, .init = stage_open, .fini = stage_close, .timeout = 60);
+
+/* A connection that waits for devices no longer than that. */
+static void connect_briefly(void)
+{
+	const struct fsdp_connect_options options = {
+		.path = stage.shared->socket, .reconnect_ms = LIMIT_MS};
+
+	cr_assert(zero(int, fsdp_close(stage.client)));
+	must(fsdp_connect(&options, &stage.client) == 0);
+}
+
+Test(stuck_device, closing_has_a_limit_and_leaves_what_is_in_use)
+{
+	uint8_t seen[STAGE_SIZE];
+
+	connect_briefly();
+	tensor = alloc();
+	stream = stream_make(gpu_nth(0));
+	stream_hold(stream, &stage.shared->gate);
+	stream_fill(stream, tensor, 21);
+	cr_assert(zero(int, publish_on(tensor, "t/own", stream)), "%s",
+		  fsdp_error());
+	cr_expect(eq(int, fsdp_close(stage.client), -ETIMEDOUT));
+	cr_expect(
+		ne(ptr, strstr(fsdp_error(), "until this process ends"), NULL),
+		"%s", fsdp_error());
+
+	open_client();
+	cr_expect(eq(int, get_on("t/own", NULL, 0, &tensor), -ETIMEDOUT),
+		  "its session lives");
+	open_gate();
+	cr_assert(stream_finish(stream), "its memory is mapped");
+	cr_assert(zero(int, get_on("t/own", NULL, -1, &tensor)), "%s",
+		  fsdp_error());
+	cr_assert(zero(int, fsdp_copy_out(seen, tensor, 0, STAGE_SIZE)));
+	cr_expect(is_filled(seen, STAGE_SIZE, 21));
+	fsdp_free(tensor);
+	remove_name("t/own");
+	cr_expect(eq(u64, n_slots(), 1), "held to the end");
+}
+
+Test(stuck_device, closing_waits_for_a_stream_that_only_waits)
+{
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	connect_briefly();
+	stream = stream_make(gpu_nth(0));
+	cr_assert(zero(int, get_on("t/a", stream, 0, &tensor)), "%s",
+		  fsdp_error());
+	cr_expect(eq(int, fsdp_close(stage.client), -ETIMEDOUT));
+	open_gate();
+	cr_expect(stream_finish(stream));
+	open_client();
+}
+
+/* A reduction whose gradients are never written. */
+static struct fsdp_comm *join_and_get_stuck(int32_t timeout_ms)
+{
+	const struct fsdp_device gpu = gpu_name(0);
+	const struct fsdp_comm_options options = {.device = &gpu,
+						  .timeout_ms = timeout_ms};
+	const struct fsdp_param_spec weight = {.name = "weight",
+					       .spec = {FSDP_F32, 1, {64}}};
+	struct fsdp_comm *comm = NULL;
+	struct fsdp_group *group = NULL;
+	struct fsdp_work work;
+
+	must(fsdp_comm_join(stage.client, "test", 1, 0, &options, &comm) == 0);
+	must(fsdp_group_register(comm, "l0", &weight, 1, NULL, &group) == 0);
+	must(fsdp_commit(comm, 1, &work) == 0);
+	must(fsdp_wait(&work, -1) == 0);
+	must(fsdp_input(group, -1) == 0);
+	stream = stream_make(gpu_nth(0));
+	stream_hold(stream, &stage.shared->gate);
+	must(fsdp_reduce(group, &(struct fsdp_reduce_options){.stream = stream},
+			 &work) == 0);
+	return comm;
+}
+
+Test(stuck_device, leaving_has_the_communicators_limit_and_keeps_its_memory)
+{
+	struct fsdp_comm *comm = join_and_get_stuck(LIMIT_MS);
+	uint64_t n = n_slots();
+
+	cr_expect(eq(int, fsdp_comm_leave(comm), -ETIMEDOUT));
+	cr_expect(ne(ptr, strstr(fsdp_error(), "'test' is left"), NULL), "%s",
+		  fsdp_error());
+	must(fsdp_comm_remove(stage.client, "test") == 0);
+	cr_expect(eq(u64, n_slots(), n), "held, though nobody has it");
+	open_gate();
+	cr_assert(stream_finish(stream));
+	cr_expect(zero(int, fsdp_close(stage.client)), "%s", fsdp_error());
+	open_client();
+	cr_expect(await_slots(0));
+}
+
+Test(stuck_device, closing_stops_communicators_that_were_not_left)
+{
+	(void)join_and_get_stuck(LIMIT_MS);
+	cr_expect(eq(int, fsdp_close(stage.client), -ETIMEDOUT));
+	cr_expect(ne(ptr, strstr(fsdp_error(), "collectives on GPU-"), NULL),
+		  "%s", fsdp_error());
+	open_gate();
+	cr_expect(stream_finish(stream));
+	open_client();
+}
