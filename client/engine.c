@@ -21,6 +21,8 @@
 #define PAUSE_MIN_NS 10000
 #define PAUSE_MAX_NS 1000000
 #define ASK_MS       20
+/* How long it is awaited that the broker tells of a death. */
+#define DEATH_MS 1000
 
 static CUdeviceptr address_of(const struct fsdp_tensor *tensor)
 {
@@ -29,11 +31,28 @@ static CUdeviceptr address_of(const struct fsdp_tensor *tensor)
 
 /* --- failing -------------------------------------------------------------- */
 
+static int ask_broker(struct fsdp_comm *comm, struct error *err);
+static void pause_ns(uint64_t *ns);
+
+/* NCCL may notice a death before the broker does, but not whose: so the broker
+ * is given a moment to say it. */
+static void ask_who_died(struct fsdp_comm *comm)
+{
+	int64_t until_ms = handshake_now_ms() + DEATH_MS;
+	struct error cause = ERROR_NULL;
+	uint64_t pause = PAUSE_MIN_NS;
+
+	while (ask_broker(comm, &cause) == 0 && handshake_now_ms() < until_ms)
+		pause_ns(&pause);
+}
+
 /* The engine itself has failed: everybody on this node is to know. */
 static int fail(struct engine *engine, struct error *err)
 {
 	struct fsdp_comm *comm = engine->comm;
 
+	if (comm->failure.code == 0)
+		ask_who_died(comm);
 	if (comm->failure.code == 0) {
 		err->code = -ECONNABORTED;
 		comm->failure = *err;

@@ -325,17 +325,20 @@ static int try_once(struct alloc_plan *plan, struct error *err)
 		.maker = plan->session->index,
 		.uid = plan->uid,
 	};
-	int r;
+	int r = 0;
 
+	if (plan->bundle)
+		request.size_hint = bundle_size_left(broker, plan->bundle);
+	/* First, since what can never fit need not wait for a quota. */
+	if (plan->n_blocks)
+		r = pool_could_fit(&broker->pools, &request, err);
+	if (r != 0)
+		return r;
 	if (!charge(plan, err))
 		return ROOM_OVER_LIMIT;
 	if (!plan->n_blocks)
 		return POOL_OK;
-	if (plan->bundle)
-		request.size_hint = bundle_size_left(broker, plan->bundle);
-	r = pool_could_fit(&broker->pools, &request, err);
-	if (r == 0)
-		r = pool_alloc(&broker->pools, &request, plan->made, err);
+	r = pool_alloc(&broker->pools, &request, plan->made, err);
 	if (r != POOL_OK)
 		refund(plan);
 	return r;
