@@ -230,7 +230,11 @@ static void copy(void *to, const void *from, size_t size, bool is_streamed)
 
 /* gcc forgets `restrict` where it makes a copy of a function for arguments
  * that it knows, and then does not vectorise it. */
+#ifdef __clang__
+#define AS_IT_IS __attribute__((noinline))
+#else
 #define AS_IT_IS __attribute__((noinline, noclone))
+#endif
 
 /*
  * Elements [at, at + n) of all inputs but the last two, if there are more, into
