@@ -113,7 +113,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-TestSuite(client, .init = setup, .fini = teardown, .timeout = 20);
+TestSuite(client, .init = setup, .fini = teardown, .timeout = 60);
 TestSuite(reconnect, .init = setup_supervised, .fini = teardown, .timeout = 30);
 
 Test(client, a_published_tensor_is_found_by_another_process_s_connection)
