@@ -120,6 +120,17 @@ static bool has_nccl(const struct gpu *gpu)
 	return true;
 }
 
+/* NCCL refuses two ranks of one process on one device. */
+static bool has_devices(const struct gpu *gpu,
+			const struct gpu_variant *variant)
+{
+	if (variant->home == FSDP_HOME_RANK || gpu->n_devices >= GPU_N_RANKS)
+		return true;
+	gpu_leave_out("collectives by the worker",
+		      "a device for each rank is needed");
+	return false;
+}
+
 static void open_match(struct match *match, const struct daemon *daemon)
 {
 	struct gpu_mesh *mesh =
@@ -154,9 +165,12 @@ void gpu_collectives(const struct gpu *gpu)
 	daemon_start(&daemon, gpu->bench,
 		     &(struct daemon_options){.is_unpinned = true});
 	open_match(&match, &daemon);
-	for (size_t i = 0; i < N_GPU_VARIANTS; i++)
+	for (size_t i = 0; i < N_GPU_VARIANTS; i++) {
+		if (!has_devices(gpu, &gpu_variants[i]))
+			continue;
 		for (const uint64_t *size = sizes; *size; size++)
 			run_variant(&match, &gpu_variants[i], *size);
+	}
 	party_stop(&match.bare);
 	party_stop(&match.ours);
 	munmap(match.mesh, sizeof(*match.mesh));

@@ -27,6 +27,9 @@ for FAKECUDA_DEVICES in 1 2; do
 		grep -q "\"gpu_$row\".*\"is_test_double\": true" "$dir/out" ||
 			fail "no row gpu_$row with $FAKECUDA_DEVICES devices"
 	done
+	n=$(grep -c "by worker" "$dir/out")
+	((n == (FAKECUDA_DEVICES - 1) * 2)) ||
+		fail "$n rows by the worker with $FAKECUDA_DEVICES devices"
 	grep -q "FIGURES MEAN NOTHING" "$dir/err" || fail "it does not warn"
 done
 

@@ -8,9 +8,12 @@
 #define WAIT_MS    60000
 
 const struct gpu_variant gpu_variants[N_GPU_VARIANTS] = {
-	{"in place", ALL_GATHER, 1, FSDP_LAYOUT_IN_PLACE},
-	{"flat", ALL_GATHER, MAX_PARAMS, FSDP_LAYOUT_FLAT},
-	{"f32", REDUCE_SCATTER, 1, FSDP_LAYOUT_IN_PLACE},
+	{"in place", ALL_GATHER, 1, FSDP_LAYOUT_IN_PLACE, FSDP_HOME_RANK},
+	{"flat", ALL_GATHER, MAX_PARAMS, FSDP_LAYOUT_FLAT, FSDP_HOME_RANK},
+	{"f32", REDUCE_SCATTER, 1, FSDP_LAYOUT_IN_PLACE, FSDP_HOME_RANK},
+	{"by worker", ALL_GATHER, 1, FSDP_LAYOUT_IN_PLACE, FSDP_HOME_WORKER},
+	{"by worker", REDUCE_SCATTER, 1, FSDP_LAYOUT_IN_PLACE,
+	 FSDP_HOME_WORKER},
 };
 
 void gpu_rank_place(const struct gpu *gpu, uint32_t rank)
@@ -90,7 +93,8 @@ static void expect(struct rank *rank, const void *from, uint64_t n, float value)
 static void join(struct rank *rank, const struct stage_order *order)
 {
 	const struct gpu_variant *variant = rank->variant;
-	struct fsdp_comm_options options = {.device = &rank->device};
+	struct fsdp_comm_options options = {.device = &rank->device,
+					    .home = variant->home};
 	struct fsdp_policy policy = {.layout = variant->layout};
 	struct fsdp_param_spec params[MAX_PARAMS] = {0};
 	char names[MAX_PARAMS][16];

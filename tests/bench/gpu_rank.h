@@ -18,9 +18,10 @@ struct gpu_variant {
 	enum collective collective;
 	uint32_t n_params;
 	enum fsdp_layout layout;
+	enum fsdp_home home; /* the worker's needs a device for each rank */
 };
 
-#define N_GPU_VARIANTS 3
+#define N_GPU_VARIANTS 5
 extern const struct gpu_variant gpu_variants[N_GPU_VARIANTS];
 
 /* What the ranks of both share, in memory that they inherit. */
