@@ -569,3 +569,27 @@ Test(share, after_many_cycles_all_is_as_before)
 	cr_expect(nothing_is_left(3));
 	cr_expect(census_await(&before));
 }
+
+/* Cases 24 to 26: there each send takes a counter of a file, and every 10,000
+ * another file. Here a process has one, whatever it shares. */
+Test(share, what_is_live_takes_no_files)
+{
+	struct fsdp_tensor *tensors[1000], *first;
+	void *memory = legacy_make(7);
+	struct census before;
+
+	first = share(memory, SHARED_SIZE);
+	before = census_now();
+	for (size_t i = 0; i < 1000; i++)
+		tensors[i] = share(memory, SHARED_SIZE);
+	cr_expect(census_await(&before));
+	for (size_t i = 0; i < 1000; i++) {
+		must(fsdp_unshare(tensors[i], PATIENCE_MS) == 0);
+		fsdp_free(tensors[i]);
+	}
+	cr_expect(census_await(&before));
+	must(fsdp_unshare(first, PATIENCE_MS) == 0);
+	fsdp_free(first);
+	legacy_free(memory);
+	cr_expect(nothing_is_left(3));
+}

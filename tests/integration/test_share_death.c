@@ -130,6 +130,7 @@ static int share_silently(void)
 	return 0;
 }
 
+/* Case 38: there, in the file system, only when nobody at all is left. */
 Test(share_death, what_was_never_published_goes_with_its_producer)
 {
 	must(actor_run(&sharing.one, share_silently) == 0);
