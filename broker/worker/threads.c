@@ -17,17 +17,25 @@
 #include <stdlib.h>
 #include <time.h>
 
+/* A thread; under the lock. */
+struct seat {
+	struct threads *threads;
+	pthread_t thread;
+	pthread_cond_t is_wanted;
+	/* Neither: it has been woken, or looks for tasks. */
+	bool is_asleep, is_busy;
+};
+
 struct threads {
 	pthread_mutex_t lock;
-	pthread_cond_t has_work;
 	struct thread_job *jobs; /* owned; the oldest first */
 	/* Tasks that can be taken. Changed with the lock, looked at without. */
 	_Atomic uint64_t n_ready;
-	uint32_t n_looking, n_asleep; /* threads of the pool */
-	uint64_t turn;                /* tasks taken so far */
-	atomic_bool is_stopping;      /* likewise */
-	uint32_t n;
-	pthread_t threads[];
+	uint32_t n_looking;      /* threads of the pool */
+	uint64_t turn;           /* tasks taken so far */
+	atomic_bool is_stopping; /* likewise */
+	uint32_t n;              /* seats */
+	struct seat seats[];     /* the helper's, and one for each thread */
 };
 
 static uint64_t now_ns(void)
@@ -69,10 +77,43 @@ static void make_ready(struct threads *threads, struct thread_job *job,
 	/* relaxed: whoever looks takes the lock before it takes a task */
 	atomic_fetch_add_explicit(&threads->n_ready, n, memory_order_relaxed);
 	n -= n < n_here ? n : n_here;
-	if (n > threads->n_asleep)
-		n = threads->n_asleep;
-	while (n-- > 0)
-		pthread_cond_signal(&threads->has_work);
+	for (uint32_t i = 1; i < threads->n && n > 0; i++) {
+		struct seat *seat = &threads->seats[i];
+
+		if (!seat->is_asleep)
+			continue;
+		seat->is_asleep = false;
+		pthread_cond_signal(&seat->is_wanted);
+		n--;
+	}
+}
+
+/*
+ * A job's first task is done. Who is awake and has none waits for a CPU: most
+ * often for this one, where it was woken while the others were not idle yet,
+ * and where the system may leave it for longer than a job takes. So it may not
+ * run here for a moment, which sends it away. Nothing happens to who is
+ * elsewhere.
+ */
+static void spread(struct threads *threads)
+{
+	int here = sched_getcpu();
+
+	for (uint32_t i = 0; i < threads->n; i++) {
+		const struct seat *seat = &threads->seats[i];
+		cpu_set_t all, others;
+
+		if (seat->is_asleep || seat->is_busy ||
+		    pthread_getaffinity_np(seat->thread, sizeof(all), &all) !=
+			    0)
+			continue;
+		others = all;
+		CPU_CLR((size_t)here, &others);
+		if (pthread_setaffinity_np(seat->thread, sizeof(others),
+					   &others) == 0)
+			(void)pthread_setaffinity_np(seat->thread, sizeof(all),
+						     &all);
+	}
 }
 
 static struct thread_job *find_stream(const struct threads *threads,
@@ -101,8 +142,9 @@ static void finish(struct threads *threads, struct thread_job *job)
 	free(job);
 }
 
-static void run_task(struct threads *threads, struct thread_job *job)
+static void run_task(struct seat *seat, struct thread_job *job)
 {
+	struct threads *threads = seat->threads;
 	uint64_t task = job->n_taken++;
 
 	job->turn = ++threads->turn;
@@ -110,10 +152,14 @@ static void run_task(struct threads *threads, struct thread_job *job)
 	atomic_fetch_sub_explicit(&threads->n_ready, 1, memory_order_relaxed);
 	if (task == 0)
 		job->start_ns = now_ns();
+	seat->is_busy = true;
 	pthread_mutex_unlock(&threads->lock);
 	job->run(job, task);
 	pthread_mutex_lock(&threads->lock);
-	if (++job->n_ended < job->n_tasks)
+	if (++job->n_ended == 1 && job->n_taken < job->n_tasks)
+		spread(threads);
+	seat->is_busy = false;
+	if (job->n_ended < job->n_tasks)
 		return;
 	job->end_ns = now_ns();
 	finish(threads, job);
@@ -121,12 +167,16 @@ static void run_task(struct threads *threads, struct thread_job *job)
 
 bool threads_help(struct threads *threads)
 {
+	struct seat *seat = &threads->seats[0];
 	struct thread_job *job;
 
 	pthread_mutex_lock(&threads->lock);
 	job = pick(threads);
-	if (job)
-		run_task(threads, job);
+	if (job) {
+		seat->thread = pthread_self();
+		seat->is_asleep = false;
+		run_task(seat, job);
+	}
 	pthread_mutex_unlock(&threads->lock);
 	return job;
 }
@@ -144,14 +194,15 @@ static void look(const struct threads *threads, uint64_t until_ns)
 }
 
 /* There is no task. `busy_ns`: when this thread had the last one. */
-static void await_task(struct threads *threads, uint64_t busy_ns)
+static void await_task(struct seat *seat, uint64_t busy_ns)
 {
+	struct threads *threads = seat->threads;
 	uint64_t until_ns = busy_ns + THREADS_LOOK_NS;
 
 	if (now_ns() >= until_ns) {
-		threads->n_asleep++;
-		pthread_cond_wait(&threads->has_work, &threads->lock);
-		threads->n_asleep--;
+		seat->is_asleep = true;
+		while (seat->is_asleep && !threads->is_stopping)
+			pthread_cond_wait(&seat->is_wanted, &threads->lock);
 		return;
 	}
 	threads->n_looking++;
@@ -163,7 +214,8 @@ static void await_task(struct threads *threads, uint64_t busy_ns)
 
 static void *work(void *data)
 {
-	struct threads *threads = data;
+	struct seat *seat = data;
+	struct threads *threads = seat->threads;
 	uint64_t busy_ns = 0;
 
 	pthread_mutex_lock(&threads->lock);
@@ -171,10 +223,10 @@ static void *work(void *data)
 		struct thread_job *job = pick(threads);
 
 		if (!job) {
-			await_task(threads, busy_ns);
+			await_task(seat, busy_ns);
 			continue;
 		}
-		run_task(threads, job);
+		run_task(seat, job);
 		busy_ns = now_ns();
 	}
 	pthread_mutex_unlock(&threads->lock);
@@ -183,14 +235,19 @@ static void *work(void *data)
 
 static int start_thread(struct threads *threads)
 {
+	struct seat *seat = &threads->seats[threads->n];
 	char name[16];
-	int r = pthread_create(&threads->threads[threads->n], NULL, work,
-			       threads);
+	int r;
 
-	if (r != 0)
+	*seat = (struct seat){.threads = threads};
+	pthread_cond_init(&seat->is_wanted, NULL);
+	r = pthread_create(&seat->thread, NULL, work, seat);
+	if (r != 0) {
+		pthread_cond_destroy(&seat->is_wanted);
 		return -r;
-	snprintf(name, sizeof(name), "fsdp-task/%u", threads->n % 1000);
-	(void)pthread_setname_np(threads->threads[threads->n], name);
+	}
+	snprintf(name, sizeof(name), "fsdp-task/%u", (threads->n - 1) % 1000);
+	(void)pthread_setname_np(seat->thread, name);
 	threads->n++;
 	return 0;
 }
@@ -198,18 +255,20 @@ static int start_thread(struct threads *threads)
 int threads_new(uint32_t n, struct threads **ret, struct error *err)
 {
 	struct threads *threads =
-		calloc(1, sizeof(*threads) + n * sizeof(pthread_t));
+		calloc(1, sizeof(*threads) + (n + 1) * sizeof(struct seat));
 
 	if (!threads)
 		return error_set(err, -ENOMEM, "no memory for %u threads", n);
 	pthread_mutex_init(&threads->lock, NULL);
-	pthread_cond_init(&threads->has_work, NULL);
-	while (threads->n < n) {
+	threads->seats[0] =
+		(struct seat){.threads = threads, .is_asleep = true};
+	threads->n = 1;
+	while (threads->n <= n) {
 		int r = start_thread(threads);
 
 		if (r < 0) {
-			error_errno(err, r, "start thread %u of %u",
-				    threads->n + 1, n);
+			error_errno(err, r, "start thread %u of %u", threads->n,
+				    n);
 			threads_free(threads);
 			return r;
 		}
@@ -224,10 +283,13 @@ void threads_free(struct threads *threads)
 		return;
 	pthread_mutex_lock(&threads->lock);
 	threads->is_stopping = true;
-	pthread_cond_broadcast(&threads->has_work);
+	for (uint32_t i = 1; i < threads->n; i++)
+		pthread_cond_signal(&threads->seats[i].is_wanted);
 	pthread_mutex_unlock(&threads->lock);
-	for (uint32_t i = 0; i < threads->n; i++)
-		pthread_join(threads->threads[i], NULL);
+	for (uint32_t i = 1; i < threads->n; i++) {
+		pthread_join(threads->seats[i].thread, NULL);
+		pthread_cond_destroy(&threads->seats[i].is_wanted);
+	}
 	while (threads->jobs) {
 		struct thread_job *job = threads->jobs;
 
@@ -235,7 +297,6 @@ void threads_free(struct threads *threads)
 		job->done(job, true);
 		free(job);
 	}
-	pthread_cond_destroy(&threads->has_work);
 	pthread_mutex_destroy(&threads->lock);
 	free(threads);
 }

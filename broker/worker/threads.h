@@ -7,7 +7,8 @@
  *
  * Who runs out of tasks looks for more for a moment before it sleeps, and gives
  * way to everybody else meanwhile: where one collective follows the other, no
- * thread has to be woken for it.
+ * thread has to be woken for it. Who is awake and gets no task for want of a
+ * CPU is sent to another one.
  */
 #pragma once
 #include <stdbool.h>

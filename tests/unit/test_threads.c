@@ -3,10 +3,13 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define MAX_ENDS 64
@@ -165,6 +168,32 @@ Test(threads, a_helped_job_gets_a_thread_as_well, .timeout = 20)
 	}
 	threads_free(threads);
 	cr_assert(eq(int, n_cut_off, 0));
+}
+
+/* Whichever of them were sent to other CPUs meanwhile. */
+Test(threads, threads_may_run_where_they_could_before, .timeout = 20)
+{
+	struct threads *threads = start(3);
+	cpu_set_t before, after;
+	DIR *dir = opendir("/proc/self/task");
+
+	cr_assert(zero(int, sched_getaffinity(0, sizeof(before), &before)));
+	for (int i = 0; i < MAX_ENDS; i++) {
+		queue_as(threads, i, 1, 1000, run, true);
+		while (sem_trywait(&is_ended) != 0)
+			(void)threads_help(threads);
+	}
+	for (struct dirent *entry; (entry = readdir(dir));) {
+		pid_t thread = atoi(entry->d_name);
+
+		if (thread == 0)
+			continue;
+		cr_assert(zero(
+			int, sched_getaffinity(thread, sizeof(after), &after)));
+		cr_assert(zero(int, memcmp(&before, &after, sizeof(after))));
+	}
+	closedir(dir);
+	threads_free(threads);
 }
 
 Test(threads, what_has_not_begun_at_the_end_is_cut_off, .timeout = 20)
