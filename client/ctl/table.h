@@ -11,7 +11,7 @@
 
 struct error;
 
-#define TABLE_MAX_COLUMNS 12
+#define TABLE_MAX_COLUMNS 16
 
 struct table {
 	size_t n_columns;

@@ -114,6 +114,11 @@ done
 check "4 ranks train once more" all_end
 check "two runs give the same bits" cmp plain4.bin again.bin
 
+# The tables, and not only what --json says: those have columns enough?
+for verb in comms groups; do
+	"$fsdpctl" $verb >tables || exit 1
+	check "$verb shows what is kept" grep -q plain4 tables
+done
 check "what nobody is in can be ended" "$fsdpctl" end plain4 again
 if "$fsdpctl" end again 2>err; then
 	echo "FAILED: what is not there was ended"
