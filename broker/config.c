@@ -43,7 +43,7 @@ static const struct unit times[] = {
 
 static const struct unit counts[] = {{"", 1}, {NULL, 0}};
 
-/* A whole number with one of `units` behind it, at most `max`. */
+/* A whole number and one of `units`, at most `max`. */
 static bool parse_number(const char *text, const struct unit *units,
 			 uint64_t max, uint64_t *ret)
 {
@@ -121,19 +121,36 @@ static int find_group(const char *name, uint32_t *ret, struct error *err)
 	return error_set(err, -EINVAL, "there is no group \"%s\"", name);
 }
 
+/* --- the machine -----------------------------------------------------------
+ */
+
+/* MemTotal of /proc/meminfo, in bytes. */
+static int machine_memory(uint64_t *ret, struct error *err)
+{
+	long pages = sysconf(_SC_PHYS_PAGES);
+	long page_size = sysconf(_SC_PAGESIZE);
+
+	if (pages <= 0 || page_size <= 0)
+		return error_set(err, -EIO,
+				 "cannot read how much memory the machine has");
+	*ret = (uint64_t)pages * (uint64_t)page_size;
+	return 0;
+}
+
 /* --- keys ------------------------------------------------------------------
  */
 
-enum key_kind { KEY_SIZE, KEY_TIME, KEY_COUNT };
+enum key_kind { KEY_SIZE, KEY_TIME, KEY_COUNT, KEY_COUNT_1 };
 
 static const struct {
 	const struct unit *units;
-	uint64_t max;
+	uint64_t min, max;
 	const char *what;
 } key_kinds[] = {
-	[KEY_SIZE] = {sizes, MAX_SIZE, "a size such as 512M or 16G"},
-	[KEY_TIME] = {times, MAX_TIME, "a time such as 500, 30s or 5m"},
-	[KEY_COUNT] = {counts, MAX_COUNT, "a whole number"},
+	[KEY_SIZE] = {sizes, 0, MAX_SIZE, "a size such as 512M or 16G"},
+	[KEY_TIME] = {times, 0, MAX_TIME, "a time such as 500, 30s or 5m"},
+	[KEY_COUNT] = {counts, 0, MAX_COUNT, "a whole number"},
+	[KEY_COUNT_1] = {counts, 1, MAX_COUNT, "a whole number from 1 up"},
 };
 
 /* clang-format off */
@@ -153,13 +170,13 @@ static const struct key {
 	KEY("memory", device_memory_max, KEY_SIZE),
 	KEY("quota", quota_bytes, KEY_SIZE),
 	KEY("quota", quota_device_bytes, KEY_SIZE),
-	KEY("quota", quota_slots, KEY_COUNT),
-	KEY("quota", quota_sessions, KEY_COUNT),
+	KEY("quota", quota_slots, KEY_COUNT_1),
+	KEY("quota", quota_sessions, KEY_COUNT_1),
 	KEY("quota", quota_waiting, KEY_COUNT),
 	KEY("quota", quota_queue, KEY_SIZE),
 	KEY("quota", quota_prefixes, KEY_COUNT),
-	KEY("quota", quota_chunks, KEY_COUNT),
-	KEY("quota", quota_grants, KEY_COUNT),
+	KEY("quota", quota_chunks, KEY_COUNT_1),
+	KEY("quota", quota_grants, KEY_COUNT_1),
 	KEY("quota", quota_tickets, KEY_COUNT),
 	KEY("quota", quota_bundles, KEY_COUNT),
 	KEY("quota", quota_groups, KEY_COUNT),
@@ -175,29 +192,39 @@ static int set_number(struct config *config, const struct key *key,
 	uint64_t number;
 
 	if (!parse_number(value, key_kinds[key->kind].units,
-			  key_kinds[key->kind].max, &number))
+			  key_kinds[key->kind].max, &number) ||
+	    number < key_kinds[key->kind].min)
 		return error_set(err, -EINVAL, "%s = \"%s\": not %s", key->name,
 				 value, key_kinds[key->kind].what);
 	memcpy((char *)config + key->offset, &number, sizeof(number));
 	return 0;
 }
 
+static int refuse_twice(const char *name, struct error *err)
+{
+	return error_set(err, -EINVAL,
+			 "%s is set for the second time; keep one of the lines",
+			 name);
+}
+
 static int set_admin_group(struct config *config, const char *value,
 			   struct error *err)
 {
-	int r = find_group(value, &config->admin_gid, err);
+	int r;
 
+	if (config->has_admin_gid)
+		return refuse_twice("admin_group", err);
+	r = find_group(value, &config->admin_gid, err);
 	if (r < 0)
 		return error_wrap(err, r, "admin_group");
 	config->has_admin_gid = true;
 	return 0;
 }
 
-static int add_prefix(struct config *config, const char *name,
-		      const char *value, struct error *err)
+static int check_prefix(const struct config *config, const char *name,
+			struct error *err)
 {
-	struct config_prefix *prefixes, *prefix;
-	uint32_t uid = UINT32_MAX;
+	size_t i;
 	int r;
 
 	r = name_check(name, err);
@@ -208,6 +235,23 @@ static int add_prefix(struct config *config, const char *name,
 				 "prefix \"%s\": only the first component of a "
 				 "name can have an owner",
 				 name);
+	for (i = 0; i < config->n_prefixes; i++) {
+		if (strcmp(config->prefixes[i].name, name) == 0)
+			return refuse_twice(name, err);
+	}
+	return 0;
+}
+
+static int add_prefix(struct config *config, const char *name,
+		      const char *value, struct error *err)
+{
+	struct config_prefix *prefixes, *prefix;
+	uint32_t uid = UINT32_MAX;
+	int r;
+
+	r = check_prefix(config, name, err);
+	if (r < 0)
+		return r;
 	r = find_user(value, &uid, err);
 	if (r < 0)
 		return error_wrap(err, r, "prefix \"%s\"", name);
@@ -223,24 +267,6 @@ static int add_prefix(struct config *config, const char *name,
 	return 0;
 }
 
-static int set(struct config *config, const char *section, const char *name,
-	       const char *value, struct error *err)
-{
-	size_t i;
-
-	if (strcmp(section, "prefixes") == 0)
-		return add_prefix(config, name, value, err);
-	if (strcmp(section, "access") == 0 && strcmp(name, "admin_group") == 0)
-		return set_admin_group(config, value, err);
-	for (i = 0; i < N_KEYS; i++) {
-		if (strcmp(section, keys[i].section) == 0 &&
-		    strcmp(name, keys[i].name) == 0)
-			return set_number(config, &keys[i], value, err);
-	}
-	return error_set(err, -EINVAL, "there is no key \"%s\" in [%s]", name,
-			 section);
-}
-
 /* --- files -----------------------------------------------------------------
  */
 
@@ -249,10 +275,54 @@ struct reading {
 	struct config *config;
 	const char *path;
 	unsigned int line;
-	bool is_quota_bytes_set;
+	/* Where each of `keys` was set; 0: it was not. */
+	unsigned int lines[N_KEYS];
 	int r; /* of the first error */
 	struct error *err;
 };
+
+static int set_key(struct reading *reading, const char *section,
+		   const char *name, const char *value, struct error *err)
+{
+	size_t i;
+
+	for (i = 0; i < N_KEYS; i++) {
+		if (strcmp(section, keys[i].section) != 0 ||
+		    strcmp(name, keys[i].name) != 0)
+			continue;
+		if (reading->lines[i])
+			return refuse_twice(name, err);
+		reading->lines[i] = reading->line;
+		return set_number(reading->config, &keys[i], value, err);
+	}
+	return error_set(err, -EINVAL, "there is no key \"%s\" in [%s]", name,
+			 section);
+}
+
+static int set(struct reading *reading, const char *section, const char *name,
+	       const char *value, struct error *err)
+{
+	if (!*section)
+		return error_set(err, -EINVAL,
+				 "the key \"%s\" is in no section; write "
+				 "[memory], [quota], [access] or [prefixes] "
+				 "above it",
+				 name);
+	if (strcmp(section, "prefixes") == 0)
+		return add_prefix(reading->config, name, value, err);
+	if (strcmp(section, "access") == 0 && strcmp(name, "admin_group") == 0)
+		return set_admin_group(reading->config, value, err);
+	return set_key(reading, section, name, value, err);
+}
+
+static unsigned int line_of(const struct reading *reading, const char *name)
+{
+	size_t i = 0;
+
+	while (strcmp(keys[i].name, name) != 0)
+		i++;
+	return reading->lines[i];
+}
 
 static void refuse(struct reading *reading, int r, const struct error *cause)
 {
@@ -317,31 +387,47 @@ static int on_value(void *data, const char *section, const char *name,
 	struct error cause = ERROR_NULL;
 	int r;
 
-	r = set(reading->config, section, name, value, &cause);
+	r = set(reading, section, name, value, &cause);
 	if (r < 0)
 		refuse(reading, r, &cause);
-	if (strcmp(name, "quota_bytes") == 0)
-		reading->is_quota_bytes_set = true;
 	return r == 0;
 }
 
-/* What each value alone cannot show. */
-static int check(const struct config *config, const char *path,
-		 struct error *err)
+static void check_memory(struct reading *reading)
 {
-	if (config->chunk_min < MIN_CHUNK ||
-	    config->chunk_max < config->chunk_min)
-		return error_set(err, -EINVAL,
-				 "%s: chunk_min (%" PRIu64
-				 ") must be 2M or more and chunk_max (%" PRIu64
-				 ") not below it",
-				 path, config->chunk_min, config->chunk_max);
-	if (config->memory_max < MIN_CHUNK)
-		return error_set(err, -EINVAL,
-				 "%s: memory_max (%" PRIu64
-				 ") is too small for a single chunk of 2M",
-				 path, config->memory_max);
-	return 0;
+	uint64_t max = reading->config->memory_max;
+	struct error cause = ERROR_NULL;
+	uint64_t total = UINT64_MAX;
+
+	(void)machine_memory(&total, NULL);
+	reading->line = line_of(reading, "memory_max");
+	if (max >= MIN_CHUNK && max <= total)
+		return;
+	error_set(&cause, -EINVAL,
+		  "memory_max (%" PRIu64 ") must be at least 2M, the smallest "
+		  "chunk, and at most %" PRIu64 "M, the memory of this machine",
+		  max, total / MIB);
+	refuse(reading, -EINVAL, &cause);
+}
+
+static void check_chunks(struct reading *reading)
+{
+	const struct config *config = reading->config;
+	unsigned int line = line_of(reading, "chunk_max");
+	struct error cause = ERROR_NULL;
+
+	if (config->chunk_min >= MIN_CHUNK &&
+	    config->chunk_max >= config->chunk_min)
+		return;
+	reading->line = line_of(reading, "chunk_min");
+	if (reading->line < line && config->chunk_min >= MIN_CHUNK)
+		reading->line = line;
+	error_set(&cause, -EINVAL,
+		  "chunk_min (%" PRIu64
+		  ") must be 2M or more and chunk_max (%" PRIu64
+		  ") not below it",
+		  config->chunk_min, config->chunk_max);
+	refuse(reading, -EINVAL, &cause);
 }
 
 static int parse(struct reading *reading)
@@ -363,7 +449,6 @@ static int parse(struct reading *reading)
 int config_read(struct config *config, const char *path, struct error *err)
 {
 	struct reading reading = {.config = config, .path = path, .err = err};
-	uint64_t old_max = config->memory_max;
 	int r;
 
 	reading.file = fopen(path, "re");
@@ -375,9 +460,11 @@ int config_read(struct config *config, const char *path, struct error *err)
 	fclose(reading.file);
 	if (r < 0)
 		return r;
-	if (!reading.is_quota_bytes_set && config->quota_bytes == old_max)
+	if (!line_of(&reading, "quota_bytes"))
 		config->quota_bytes = config->memory_max;
-	return check(config, path, err);
+	check_memory(&reading);
+	check_chunks(&reading);
+	return reading.r;
 }
 
 /* --- defaults --------------------------------------------------------------
@@ -449,15 +536,12 @@ static uint64_t memory_limit(void)
 
 static int default_memory(uint64_t *ret, struct error *err)
 {
-	long pages = sysconf(_SC_PHYS_PAGES);
-	long page_size = sysconf(_SC_PAGESIZE);
-	uint64_t total, limit;
+	uint64_t total = 0, limit;
+	int r;
 
-	if (pages <= 0 || page_size <= 0)
-		return error_set(err, -EIO,
-				 "the system does not say how much memory it "
-				 "has; set memory_max");
-	total = (uint64_t)pages * (uint64_t)page_size;
+	r = machine_memory(&total, err);
+	if (r < 0)
+		return r;
 	limit = memory_limit();
 	*ret = (limit < total ? limit : total) / 2;
 	return 0;

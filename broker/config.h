@@ -2,7 +2,8 @@
  * What an administrator may set: an INI file, read once at start.
  *
  * Sizes take K, M, G, T (powers of 1024); times are in milliseconds or take
- * s, m, h. An unknown section, key or value is refused with the line number.
+ * s, m, h. A section, key or value that is unknown, a key that is set twice and
+ * one above every section are refused with file and line.
  * docs/fsdpd.conf documents every key.
  */
 #pragma once

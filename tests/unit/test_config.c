@@ -58,7 +58,7 @@ Test(config, values_take_units)
 	cr_assert(zero(int, read_text(&config,
 				      "# a comment\n"
 				      "[memory]\n"
-				      "memory_max = 3G\n"
+				      "memory_max = 128M\n"
 				      "memory_reserve = 0\n"
 				      "chunk_min = 2048K\n"
 				      "chunk_max = 1073741824\n"
@@ -71,7 +71,7 @@ Test(config, values_take_units)
 				      "quota_slots = 12\n"
 				      "quota_queue = 1M ; behind it\n",
 				      NULL)));
-	cr_expect(eq(u64, config.memory_max, UINT64_C(3) << 30));
+	cr_expect(eq(u64, config.memory_max, 128 << 20));
 	cr_expect(zero(u64, config.memory_reserve));
 	cr_expect(eq(u64, config.chunk_min, 2 << 20));
 	cr_expect(eq(u64, config.chunk_max, 1 << 30));
@@ -91,7 +91,7 @@ Test(config, a_quota_of_bytes_that_is_set_does_not_follow_memory_max)
 
 	cr_assert(zero(int, read_text(&config,
 				      "[quota]\nquota_bytes = 1G\n"
-				      "[memory]\nmemory_max = 2G\n",
+				      "[memory]\nmemory_max = 128M\n",
 				      NULL)));
 	cr_expect(eq(u64, config.quota_bytes, 1 << 30));
 	config_deinit(&config);
@@ -130,15 +130,24 @@ static const struct {
 	{"[quota]\nquota_slots = 1K\n", ":2:", "whole number"},
 	{"[memory]\nquota_slots = 1\n", ":2:", "no key \"quota_slots\""},
 	{"[memroy]\n", ":1:", "no section [memroy]"},
-	{"memory_max = 1G\n", ":1:", "no key \"memory_max\" in []"},
+	{"memory_max = 1G\n", ":1:", "\"memory_max\" is in no section"},
 	{"[memory]\nmemory_max 1G\n", ":2:", "key = value"},
 	{"[access]\nadmin_group = nobody-has-this\n", ":2:", "no group"},
 	{"[prefixes]\nx = nobody-has-this\n", ":2:", "no user"},
 	{"[prefixes]\na/b = root\n", ":2:", "first component"},
 	{"[prefixes]\n.. = root\n", ":2:", ""},
-	{"[memory]\nchunk_min = 1M\n", "", "chunk_min"},
-	{"[memory]\nchunk_min = 4M\nchunk_max = 2M\n", "", "chunk_max"},
-	{"[memory]\nmemory_max = 0\n", "", "memory_max"},
+	{"[memory]\nchunk_min = 1M\nchunk_max = 1G\n", ":2:", "chunk_min"},
+	{"[memory]\nchunk_min = 4M\nchunk_max = 2M\n", ":3:", "chunk_max"},
+	{"[memory]\nchunk_max = 2M\nchunk_min = 4M\n", ":3:", "chunk_max"},
+	{"[memory]\nmemory_max = 0\n", ":2:", "memory_max"},
+	{"[memory]\nmemory_max = 1000T\n#\n", ":2:", "of this machine"},
+	{"[quota]\nquota_sessions = 0\n", ":2:", "from 1 up"},
+	{"[memory]\nwarm_ms = 1\n\nwarm_ms = 1\n", ":4:", "second time"},
+	{"[quota]\nquota_slots = 1\n[memory]\n[quota]\nquota_slots = 2\n",
+	 ":5:", "quota_slots is set for the second time"},
+	{"[access]\nadmin_group = root\nadmin_group = root\n", ":3:",
+	 "second time"},
+	{"[prefixes]\na = root\nb = root\na = 7\n", ":4:", "second time"},
 };
 
 Test(config, a_mistake_is_refused_with_its_line)
