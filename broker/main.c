@@ -145,5 +145,7 @@ int main(int argc, char **argv)
 	if (!parse_arguments(argc, argv, &status))
 		return status;
 	(void)signal(SIGPIPE, SIG_IGN);
+	/* A terminal that is closed must not take the tensors with it. */
+	(void)signal(SIGHUP, SIG_IGN);
 	return arg_is_supervised ? run_supervised() : run_broker();
 }

@@ -92,6 +92,32 @@ Test(fsdpd, the_socket_file_of_a_killed_broker_is_replaced)
 	daemon_stop(&daemon_);
 }
 
+/* A signal that would end a process does so before its next answer. That the
+ * supervisor lives shows when a broker dies: nobody else starts another. */
+Test(fsdpd, a_closed_terminal_takes_no_tensor_with_it)
+{
+	struct fsdp_spec spec = {FSDP_U8, 1, {8}};
+	struct fsdp_client *client;
+	struct fsdp_tensor *tensor;
+	pid_t broker;
+
+	daemon_start_supervised(&daemon_);
+	client = connect_to(&daemon_);
+	broker = daemon_broker_pid(&daemon_);
+	cr_assert(zero(int, fsdp_alloc(client, &spec, 1, NULL, 0, &tensor)));
+	strcpy(fsdp_data_mut(tensor), "kept");
+	cr_assert(zero(int, kill(daemon_.pid, SIGHUP)));
+	cr_assert(zero(int, kill(broker, SIGHUP)));
+	cr_assert(zero(int, fsdp_ping(client)));
+	cr_expect(eq(int, daemon_broker_pid(&daemon_), broker));
+	daemon_kill_broker(&daemon_);
+	cr_assert(zero(int, fsdp_ping(client)), "%s", fsdp_error());
+	cr_expect(eq(str, (char *)fsdp_data(tensor), "kept"));
+	fsdp_free(tensor);
+	fsdp_close(client);
+	daemon_stop(&daemon_);
+}
+
 /* fsdpd with a descriptor that was kept for it under the name "worker". */
 static pid_t start_with_worker(int pidfd, const char *path)
 {
