@@ -10,6 +10,7 @@
 #include "client/client.h"
 #include "client/device.h"
 #include "client/places.h"
+#include "client/sized.h"
 #include "client/spec.h"
 #include "client/stream.h"
 #include <errno.h>
@@ -57,31 +58,41 @@ static void unlink_and_free(struct fsdp_bundle *bundle)
 	free_one(bundle);
 }
 
+static struct bundle_begin_request
+begin_request(const char *name, const struct fsdp_bundle_options *options)
+{
+	return (struct bundle_begin_request){
+		.name = name,
+		.access = {.gid = options->access.gid,
+			   .mode = options->access.mode},
+		.size_hint = options->size_hint,
+		.flags = options->flags,
+		.ttl_ms = options->ttl_ms,
+		.device = device_uuid_of(&options->device),
+	};
+}
+
 int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 		      const struct fsdp_bundle_options *options,
 		      struct fsdp_bundle **ret)
 {
 	static const struct fsdp_bundle_options defaults = {
 		.access = {.gid = GID_DEFAULT}};
-	const struct fsdp_bundle_options *o = options ? options : &defaults;
 	struct error *err = error_of_thread();
-	struct request request = {
-		.kind = MESSAGE_BUNDLE_BEGIN,
-		.bundle_begin = {.name = name,
-				 .access = {.gid = o->access.gid,
-					    .mode = o->access.mode},
-				 .size_hint = o->size_hint,
-				 .flags = o->flags,
-				 .ttl_ms = o->ttl_ms,
-				 .device = device_uuid_of(&o->device)},
-	};
+	struct fsdp_bundle_options o;
+	struct request request = {.kind = MESSAGE_BUNDLE_BEGIN};
 	struct fsdp_bundle *bundle;
 	struct answer answer;
 	int r;
 
 	r = client_check(client, err);
 	if (r == 0)
-		r = device_check_usable(&request.bundle_begin.device, err);
+		r = sized_take(&o, options ? options : &defaults,
+			       SIZED(fsdp_bundle_options), err);
+	if (r < 0)
+		return r;
+	request.bundle_begin = begin_request(name, &o);
+	r = device_check_usable(&request.bundle_begin.device, err);
 	if (r < 0)
 		return r;
 	bundle = calloc(1, sizeof(*bundle));
@@ -352,24 +363,26 @@ int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 		    struct fsdp_tensor ***ret, size_t *ret_n)
 {
 	struct error *err = error_of_thread();
-	struct request request = {
-		.kind = MESSAGE_BUNDLE_GET,
-		.bundle_get = {.name = name,
-			       .timeout_ms = options ? options->timeout_ms : 0,
-			       .is_trust_set = options && options->is_trust_set,
-			       .trusted_uid =
-				       options ? options->trusted_uid : 0},
-	};
+	struct request request = {.kind = MESSAGE_BUNDLE_GET};
+	struct fsdp_get_options known;
 	struct answer answer;
 	int r;
 
 	r = client_check(client, err);
+	if (r == 0)
+		r = sized_take(&known, options, SIZED(fsdp_get_options), err);
 	if (r < 0)
 		return r;
+	request.bundle_get = (struct bundle_get_request){
+		.name = name,
+		.timeout_ms = known.timeout_ms,
+		.is_trust_set = known.is_trust_set,
+		.trusted_uid = known.trusted_uid,
+	};
 	r = client_call(client, &request, &answer, err);
 	if (r < 0)
 		return r;
-	r = adopt_members(client, &answer, options, ret, ret_n, err);
+	r = adopt_members(client, &answer, &known, ret, ret_n, err);
 	answer_deinit(&answer);
 	return r;
 }

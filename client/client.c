@@ -5,6 +5,7 @@
 #include "client/bundle.h"
 #include "client/comm.h"
 #include "client/places.h"
+#include "client/sized.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -324,16 +325,20 @@ static void client_free(struct fsdp_client *client, bool is_forked)
 int fsdp_connect(const struct fsdp_connect_options *options,
 		 struct fsdp_client **ret)
 {
-	static const struct fsdp_connect_options defaults;
 	struct error *err = error_of_thread();
-	struct fsdp_client *client = client_new();
+	struct fsdp_connect_options known;
+	struct fsdp_client *client;
 	int r;
 
+	r = sized_take(&known, options, SIZED(fsdp_connect_options), err);
+	if (r < 0)
+		return r;
+	client = client_new();
 	if (!client)
 		return error_set(err, -ENOMEM, "no memory for a connection");
 	r = guard_open(&client->guard, err);
 	if (r == 0)
-		r = open_connection(client, options ? options : &defaults, err);
+		r = open_connection(client, &known, err);
 	if (r < 0) {
 		client_free(client, false);
 		return r;

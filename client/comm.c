@@ -10,6 +10,7 @@
 #include "client/device.h"
 #include "client/engine.h"
 #include "client/plain_device.h"
+#include "client/sized.h"
 #include "cuda/nccl_comm.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -242,20 +243,19 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 		   const struct fsdp_comm_options *options,
 		   struct fsdp_comm **ret)
 {
-	static const struct fsdp_comm_options defaults;
 	struct error *err = error_of_thread();
-	struct request request = {
-		.kind = MESSAGE_COMM_JOIN,
-		.comm_join = join_request(name, n_ranks, rank,
-					  options ? options : &defaults),
-	};
+	struct request request = {.kind = MESSAGE_COMM_JOIN};
+	struct fsdp_comm_options known;
 	struct fsdp_comm *comm;
 	struct answer answer;
 	int r;
 
 	r = client_check(client, err);
+	if (r == 0)
+		r = sized_take(&known, options, SIZED(fsdp_comm_options), err);
 	if (r < 0)
 		return r;
+	request.comm_join = join_request(name, n_ranks, rank, &known);
 	r = prepare(&request.comm_join, err);
 	if (r < 0)
 		return error_wrap(err, r, "join communicator '%s'", name);

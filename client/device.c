@@ -83,6 +83,7 @@ int fsdp_devices(fsdp_device_fn *fn, void *data)
 	driver_describe(&driver);
 	for (uint32_t i = 0; i < n && r == 0; i++) {
 		struct fsdp_device_entry entry = {
+			.struct_size = sizeof(entry),
 			.device = device_public(&devices[i]),
 			.name = devices[i].name,
 			.size = devices[i].memory,

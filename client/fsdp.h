@@ -18,12 +18,30 @@
  *     are milliseconds (0: do not wait, -1: for ever).
  *   - Outputs are written only on success. Calls on several things do all of
  *     them or none.
+ *   - A struct that begins with `struct_size` may grow: see below.
  *   - Everything may be called from any thread. The library installs no signal
  *     handler, and starts no thread but those by which fsdp_close() waits for
  *     devices.
  *   - After fork() the child cannot use the connection (-ECHILD) until it
  *     connects itself. Read-only memory stays mapped in the child, and stays
  *     valid while the parent holds it.
+ *
+ * Structs that may grow
+ *   Later releases append fields to structs that begin with `struct_size`, so
+ *   that programs and libraries of different releases work together.
+ *   - Options and other inputs: 0 stands for the size in the first release,
+ *     so that designated initialisers need not mention it. A program that uses
+ *     a field marked "since" a later release sets struct_size to the sizeof of
+ *     the struct. A library that does not know such a field ignores it while
+ *     it is 0, and otherwise refuses the call (-E2BIG).
+ *   - Outputs: initialise `struct fsdp_info info = {.struct_size =
+ *     sizeof(info)};`, or with {0} for the first release's fields. The library
+ *     fills what fits, and stores in struct_size how much it filled.
+ *   - What a callback is given is the library's, and its struct_size says how
+ *     much of it there is.
+ *   - All items of an array have the same struct_size, which is also the
+ *     distance from one to the next. -EINVAL: they have not, or a struct_size
+ *     is smaller than in the first release.
  *
  * Where the mechanism comes from: counters per process and a limbo of blocks
  * that still have users are PyTorch's (torch/csrc/CudaIPCTypes), moved out of
@@ -39,6 +57,13 @@ extern "C" {
 #endif
 
 #define FSDP_API __attribute__((visibility("default")))
+
+/* The compiler warns if the struct of this argument is not initialised. */
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
+#define FSDP_SIZED(argument) __attribute__((access(read_write, argument)))
+#else
+#define FSDP_SIZED(argument)
+#endif
 
 #define FSDP_MAX_DIMS    8
 #define FSDP_MAX_NAME    255 /* bytes, without the final 0 */
@@ -86,6 +111,7 @@ FSDP_API const char *fsdp_version(void);
 /* --- connection ---------------------------------------------------------- */
 
 struct fsdp_connect_options {
+	size_t struct_size;
 	/* Socket of the broker; NULL: $FSDP_SOCKET, else
 	 * $XDG_RUNTIME_DIR/fsdpd.sock if that exists, else
 	 * /run/fsdpd/fsdpd.sock. */
@@ -176,6 +202,7 @@ FSDP_API void fsdp_device_format(const struct fsdp_device *device,
 				 char ret[FSDP_DEVICE_TEXT]);
 
 struct fsdp_device_entry {
+	size_t struct_size;
 	struct fsdp_device device;
 	const char *name;    /* of the model */
 	uint64_t size;       /* bytes of memory */
@@ -250,6 +277,7 @@ enum fsdp_publish_flags {
 };
 
 struct fsdp_publication {
+	size_t struct_size;
 	struct fsdp_tensor *tensor;
 	/* NULL: anonymous; kept by holds and tickets alone. */
 	const char *name;
@@ -320,6 +348,7 @@ FSDP_API int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms);
 /* --- finding and holding ------------------------------------------------- */
 
 struct fsdp_get_options {
+	size_t struct_size;
 	int32_t timeout_ms; /* wait until all the names are there */
 	/* Accept tensors of this user only (is_trust_set). Without it: of the
 	 * caller's own user, of root, and of the owner of the name's first
@@ -412,11 +441,12 @@ FSDP_API const void *fsdp_data(const struct fsdp_tensor *tensor);
 FSDP_API void *fsdp_data_mut(struct fsdp_tensor *tensor);
 
 struct fsdp_info {
+	size_t struct_size;
 	enum fsdp_dtype dtype;
 	uint32_t n_dims;
 	int64_t shape[FSDP_MAX_DIMS];
 	int64_t strides[FSDP_MAX_DIMS]; /* elements */
-	uint64_t size;                  /* bytes */
+	uint64_t size;                  /* bytes of the elements */
 	uint64_t version;               /* of the name; 0: anonymous */
 	uint32_t slot;                  /* with `generation`: this version, */
 	uint64_t generation;            /* node-wide, for ever */
@@ -424,8 +454,8 @@ struct fsdp_info {
 	struct fsdp_device device; /* of a handle without elements: all 0 */
 	bool is_tainted;
 };
-FSDP_API void fsdp_tensor_info(const struct fsdp_tensor *tensor,
-			       struct fsdp_info *ret);
+FSDP_API int fsdp_tensor_info(const struct fsdp_tensor *tensor,
+			      struct fsdp_info *ret) FSDP_SIZED(2);
 
 /* --- copying ---------------------------------------------------------------
  */
@@ -480,6 +510,7 @@ FSDP_API int fsdp_ticket_redeem(struct fsdp_client *client,
  */
 
 struct fsdp_bundle_options {
+	size_t struct_size;
 	struct fsdp_access access;
 	uint64_t size_hint; /* bytes of all members, each rounded up to 64, on a
 			     * device to 512 */
@@ -549,7 +580,8 @@ enum fsdp_shared {
 };
 
 struct fsdp_entry {
-	struct fsdp_info info;
+	size_t struct_size;
+	const struct fsdp_info *info;
 	uint32_t uid, gid, mode;
 	enum fsdp_state state;
 	uint64_t age_ms;
@@ -561,6 +593,7 @@ struct fsdp_entry {
 };
 
 struct fsdp_holder {
+	size_t struct_size;
 	uint64_t session;
 	uint32_t pid, uid;
 	const char *command;
@@ -571,6 +604,7 @@ struct fsdp_holder {
 };
 
 struct fsdp_peer {
+	size_t struct_size;
 	uint64_t session;
 	uint32_t pid, uid;
 	const char *command;

@@ -82,6 +82,7 @@ enum fsdp_memory {
 };
 
 struct fsdp_comm_options {
+	size_t struct_size;
 	struct fsdp_access access; /* of the groups' memory; all ranks must be
 				    * able to write it. Mode 0: 0600, and the
 				    * gid does not matter. */
@@ -152,6 +153,7 @@ FSDP_API int fsdp_comm_remove(struct fsdp_client *client, const char *name);
 #define FSDP_MAX_PARAMS 1024
 
 struct fsdp_param_spec {
+	size_t struct_size;
 	const char *name; /* of no other in the group */
 	struct fsdp_spec spec;
 	int32_t shard_dim; /* negative: from the end. Beyond the first it must
@@ -169,6 +171,7 @@ enum fsdp_layout {
 };
 
 struct fsdp_policy {
+	size_t struct_size;
 	/* dtype of whole parameters and of gradients; 0: as stored. Both are
 	 * for floating-point parameters; others stay what they are. */
 	enum fsdp_dtype param_dtype;
@@ -200,6 +203,7 @@ FSDP_API int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 /* This rank's part of a parameter: contiguous, `shape` with the shard dimension
  * cut (to 0 for a rank that has nothing of it), `numel` elements. */
 struct fsdp_shard {
+	size_t struct_size;
 	enum fsdp_dtype dtype;
 	uint32_t n_dims;
 	int64_t shape[FSDP_MAX_DIMS];
@@ -214,7 +218,7 @@ struct fsdp_shard {
 
 /* Pointers are valid until the next commit is through, or until leaving. */
 FSDP_API int fsdp_shard(struct fsdp_group *group, size_t param,
-			struct fsdp_shard *ret);
+			struct fsdp_shard *ret) FSDP_SIZED(3);
 
 /* What fsdp_wait() waits for. */
 struct fsdp_work {
@@ -245,6 +249,7 @@ FSDP_API int fsdp_wait_on(const struct fsdp_work *work, void *stream,
 /* A whole parameter, read-only and contiguous, valid until this rank reshards
  * the group. -EINVAL: it is not unsharded, or was not waited for. */
 struct fsdp_param {
+	size_t struct_size;
 	enum fsdp_dtype dtype;
 	uint32_t n_dims;
 	int64_t shape[FSDP_MAX_DIMS];
@@ -252,7 +257,7 @@ struct fsdp_param {
 	const void *data;
 };
 FSDP_API int fsdp_param(struct fsdp_group *group, size_t param,
-			struct fsdp_param *ret);
+			struct fsdp_param *ret) FSDP_SIZED(3);
 
 /*
  * This rank needs the whole parameters no more. When all ranks have said so,
@@ -291,6 +296,7 @@ FSDP_API int fsdp_group_get(struct fsdp_group *group, void *to,
 			    const void *from, uint64_t size);
 
 struct fsdp_reduce_options {
+	size_t struct_size;
 	bool accumulates;   /* add to the shard's gradient, do not replace it */
 	bool no_all_reduce; /* replicas: keep the sums of this microbatch in
 			     * each; the next reduction with an all-reduce
@@ -338,6 +344,7 @@ enum fsdp_comm_state {
 };
 
 struct fsdp_comm_entry {
+	size_t struct_size;
 	const char *name;
 	uint32_t uid;
 	enum fsdp_comm_state state;
@@ -354,6 +361,7 @@ struct fsdp_comm_entry {
 };
 
 struct fsdp_group_entry {
+	size_t struct_size;
 	const char *comm, *name;
 	uint32_t n_params, n_gather_buckets, n_reduce_buckets;
 	uint64_t step, hash;
@@ -364,6 +372,7 @@ struct fsdp_group_entry {
 
 /* One parameter of a registered group's plan; offsets are bytes, of rank 0. */
 struct fsdp_plan_entry {
+	size_t struct_size;
 	const char *name;
 	enum fsdp_dtype dtype, full_dtype;
 	enum fsdp_dtype reduce_dtype; /* 0: frozen */

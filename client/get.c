@@ -4,6 +4,7 @@
 #include "client/cache.h"
 #include "client/client.h"
 #include "client/places.h"
+#include "client/sized.h"
 #include "client/stream.h"
 #include <errno.h>
 #include <string.h>
@@ -51,9 +52,9 @@ static int ask(struct fsdp_client *client, const char *const *names, size_t n,
 {
 	struct request request = {
 		.kind = MESSAGE_GET,
-		.get = {.timeout_ms = options ? options->timeout_ms : 0,
-			.is_trust_set = options && options->is_trust_set,
-			.trusted_uid = options ? options->trusted_uid : 0,
+		.get = {.timeout_ms = options->timeout_ms,
+			.is_trust_set = options->is_trust_set,
+			.trusted_uid = options->trusted_uid,
 			.n_names = (uint32_t)n,
 			.names = (const char **)names},
 	};
@@ -94,17 +95,20 @@ int fsdp_get(struct fsdp_client *client, const char *const *names, size_t n,
 {
 	struct error *err = error_of_thread();
 	struct fsdp_tensor *got[FSDP_MAX_BATCH];
+	struct fsdp_get_options known;
 	int64_t start_ms = 0;
 	int r;
 
 	r = client_check(client, err);
 	if (r == 0)
 		r = client_check_batch(n, err);
+	if (r == 0)
+		r = sized_take(&known, options, SIZED(fsdp_get_options), err);
 	if (r < 0 || n == 0)
 		return r;
-	if (!get_known(client, names, n, options, got)) {
+	if (!get_known(client, names, n, &known, got)) {
 		start_ms = handshake_now_ms();
-		r = ask(client, names, n, options, got, err);
+		r = ask(client, names, n, &known, got, err);
 	}
-	return r < 0 ? r : await(got, n, options, start_ms, ret, err);
+	return r < 0 ? r : await(got, n, &known, start_ms, ret, err);
 }

@@ -5,6 +5,7 @@
 #include "client/group_impl.h"
 #include "client/places.h"
 #include "client/plain_device.h"
+#include "client/sized.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -119,6 +120,7 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 {
 	struct error *err = error_of_thread();
 	const struct fsdp_tensor *current, *next;
+	struct fsdp_shard shard;
 	struct param *it;
 	int r;
 
@@ -134,7 +136,7 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 	next = group->shards[!group->side];
 	/* The caller may write `next`, which a commit must undo if frozen. */
 	it->is_carried = false;
-	*ret = (struct fsdp_shard){
+	shard = (struct fsdp_shard){
 		.dtype = (enum fsdp_dtype)it->shard.dtype,
 		.n_dims = it->shard.n_dims,
 		.start = it->start,
@@ -146,8 +148,8 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 				? NULL
 				: memory_at(group->grads, it->grad_offset),
 	};
-	memcpy(ret->shape, it->shard.shape, sizeof(ret->shape));
-	return 0;
+	memcpy(shard.shape, it->shard.shape, sizeof(shard.shape));
+	return sized_give(ret, &shard, SIZED(fsdp_shard), err);
 }
 
 static int carry(struct fsdp_group *group, const struct param *param,
@@ -317,6 +319,7 @@ int group_take_full(struct fsdp_group *group, uint64_t sequence,
 int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 {
 	struct error *err = error_of_thread();
+	struct fsdp_param whole;
 	const struct param *it;
 	int r;
 
@@ -333,14 +336,14 @@ int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 	if (r < 0)
 		return r;
 	it = &group->params[param];
-	*ret = (struct fsdp_param){
+	whole = (struct fsdp_param){
 		.dtype = (enum fsdp_dtype)it->full_dtype,
 		.n_dims = it->type.n_dims,
 		.numel = tensor_type_numel(&it->type),
 		.data = memory_at(group->full, it->full_offset),
 	};
-	memcpy(ret->shape, it->type.shape, sizeof(ret->shape));
-	return 0;
+	memcpy(whole.shape, it->type.shape, sizeof(whole.shape));
+	return sized_give(ret, &whole, SIZED(fsdp_param), err);
 }
 
 /* Of what is whole here; NULL: the caller does not use it any more. */
@@ -485,34 +488,35 @@ int fsdp_reduce(struct fsdp_group *group,
 		const struct fsdp_reduce_options *options,
 		struct fsdp_work *ret)
 {
-	static const struct fsdp_reduce_options defaults;
-	const struct fsdp_reduce_options *o = options ? options : &defaults;
 	struct error *err = error_of_thread();
-	struct request request = {
-		.kind = MESSAGE_REDUCE,
-		.reduce = {.group = group->id,
-			   .flags = reduce_flags(o),
-			   .has_factor = o->has_factor,
-			   .factor = o->factor},
-	};
+	struct request request = {.kind = MESSAGE_REDUCE};
+	struct fsdp_reduce_options o;
 	struct answer answer;
 	int r;
 
 	r = comm_check_idle(group->comm, err);
+	if (r == 0)
+		r = sized_take(&o, options, SIZED(fsdp_reduce_options), err);
 	if (r < 0)
 		return r;
 	if (!has_input(group))
 		return error_set(err, -EINVAL,
 				 "the group has no input here; fsdp_input() "
 				 "gives one");
-	if (o->stream) {
-		r = comm_check_stream(group->comm, o->stream, err);
+	if (o.stream) {
+		r = comm_check_stream(group->comm, o.stream, err);
 		if (r == 0)
-			r = comm_await_stream(group->comm, o->stream, err);
+			r = comm_await_stream(group->comm, o.stream, err);
 		if (r < 0)
 			return r;
 	}
-	request.reduce.input = input_ref(group);
+	request.reduce = (struct reduce_request){
+		.group = group->id,
+		.input = input_ref(group),
+		.flags = reduce_flags(&o),
+		.has_factor = o.has_factor,
+		.factor = o.factor,
+	};
 	r = comm_call(group->comm, &request, &answer, err);
 	if (r < 0)
 		return r;
@@ -523,7 +527,7 @@ int fsdp_reduce(struct fsdp_group *group,
 	answer_deinit(&answer);
 	if (group->engine)
 		return engine_reduce(group, &request.reduce, ret->sequence,
-				     o->stream, err);
+				     o.stream, err);
 	/* The broker keeps it until it is reduced: no need to wake it now. */
 	fsdp_free(group->comm->spent);
 	group->comm->spent = group->input;

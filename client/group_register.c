@@ -10,6 +10,7 @@
 #include "client/group_impl.h"
 #include "client/places.h"
 #include "client/plain_device.h"
+#include "client/sized.h"
 #include "client/spec.h"
 #include "shm/chunk.h"
 #include <errno.h>
@@ -59,16 +60,22 @@ static int fill_params(struct fsdp_group *group,
 {
 	for (size_t i = 0; i < group->n_params; i++) {
 		struct param *param = &group->params[i];
-		int r = spec_to_type(&specs[i].spec, NULL, &param->type, err);
+		struct fsdp_param_spec known;
+		int r;
 
+		r = sized_take_item(&known, specs, i, "params",
+				    SIZED(fsdp_param_spec), err);
 		if (r < 0)
-			return error_wrap(err, r, "parameter %zu", i);
-		param->is_frozen = specs[i].is_frozen;
+			return r;
+		r = spec_to_type(&known.spec, NULL, &param->type, err);
+		if (r < 0)
+			return error_wrap(err, r, "params[%zu].spec", i);
+		param->is_frozen = known.is_frozen;
 		ret[i] = (struct group_param){
-			.name = specs[i].name,
+			.name = known.name,
 			.type = param->type,
-			.shard_dim = specs[i].shard_dim,
-			.is_frozen = specs[i].is_frozen,
+			.shard_dim = known.shard_dim,
+			.is_frozen = known.is_frozen,
 		};
 	}
 	return 0;
@@ -326,13 +333,15 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 			const struct fsdp_policy *policy,
 			struct fsdp_group **ret)
 {
-	static const struct fsdp_policy defaults;
 	struct error *err = error_of_thread();
+	struct fsdp_policy known;
 	struct fsdp_group *group;
 	struct answer answer;
 	int r;
 
 	r = comm_check_idle(comm, err);
+	if (r == 0)
+		r = sized_take(&known, policy, SIZED(fsdp_policy), err);
 	if (r < 0)
 		return r;
 	if (n > FSDP_MAX_PARAMS)
@@ -342,7 +351,7 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 	group = group_new(comm, n);
 	if (!group)
 		return error_set(err, -ENOMEM, "no memory for a group");
-	r = ask(group, name, params, policy ? policy : &defaults, &answer, err);
+	r = ask(group, name, params, &known, &answer, err);
 	if (r == 0) {
 		r = take_group(group, &answer, err);
 		answer_deinit(&answer);

@@ -9,6 +9,7 @@
  */
 #include "client/client.h"
 #include "client/device.h"
+#include "client/sized.h"
 #include "client/stream.h"
 #include <errno.h>
 #include <string.h>
@@ -192,15 +193,16 @@ void *fsdp_data_mut(struct fsdp_tensor *tensor)
 	return tensor->data;
 }
 
-void fsdp_tensor_info(const struct fsdp_tensor *tensor, struct fsdp_info *ret)
+int fsdp_tensor_info(const struct fsdp_tensor *tensor, struct fsdp_info *ret)
 {
 	const struct known *known = tensor_known(tensor);
 	const struct known_rest *rest = known_rest(known);
 	const struct known_device *on = known_device(known);
 	struct tensor_type type;
+	struct fsdp_info info;
 
 	known_type(known, &type);
-	*ret = (struct fsdp_info){
+	info = (struct fsdp_info){
 		.dtype = (enum fsdp_dtype)type.dtype,
 		.n_dims = type.n_dims,
 		.size = rest->size,
@@ -211,6 +213,7 @@ void fsdp_tensor_info(const struct fsdp_tensor *tensor, struct fsdp_info *ret)
 		.device = device_public(on ? on->device : NULL),
 		.is_tainted = stream_peek(tensor) == WRITTEN_NEVER,
 	};
-	memcpy(ret->shape, type.shape, sizeof(ret->shape));
-	memcpy(ret->strides, type.strides, sizeof(ret->strides));
+	memcpy(info.shape, type.shape, sizeof(info.shape));
+	memcpy(info.strides, type.strides, sizeof(info.strides));
+	return sized_give(ret, &info, SIZED(fsdp_info), error_of_thread());
 }

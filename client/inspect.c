@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct fsdp_info info_of(const struct tensor_place *place)
+static struct fsdp_info info_of(const struct list_item *item)
 {
+	const struct tensor_place *place = &item->place;
 	struct fsdp_info info = {
+		.struct_size = sizeof(info),
 		.dtype = (enum fsdp_dtype)place->type.dtype,
 		.n_dims = place->type.n_dims,
 		.size = place->size,
@@ -20,6 +22,7 @@ static struct fsdp_info info_of(const struct tensor_place *place)
 		.is_tainted = place->is_tainted,
 	};
 
+	memcpy(info.device.uuid, item->device.bytes, sizeof(info.device.uuid));
 	memcpy(info.shape, place->type.shape, sizeof(info.shape));
 	memcpy(info.strides, place->type.strides, sizeof(info.strides));
 	return info;
@@ -28,8 +31,10 @@ static struct fsdp_info info_of(const struct tensor_place *place)
 static int show_entry(const struct list_item *item, fsdp_entry_fn *fn,
 		      void *data)
 {
+	const struct fsdp_info info = info_of(item);
 	struct fsdp_entry entry = {
-		.info = info_of(&item->place),
+		.struct_size = sizeof(entry),
+		.info = &info,
 		.uid = item->access.uid,
 		.gid = item->access.gid,
 		.mode = item->access.mode,
@@ -42,8 +47,6 @@ static int show_entry(const struct list_item *item, fsdp_entry_fn *fn,
 		.shared = (enum fsdp_shared)item->shared,
 	};
 
-	memcpy(entry.info.device.uuid, item->device.bytes,
-	       sizeof(entry.info.device.uuid));
 	return fn(&entry, data);
 }
 
@@ -89,6 +92,7 @@ static int show_holder(const struct holder *holder, bool is_tainted,
 		       fsdp_holder_fn *fn, void *data)
 {
 	struct fsdp_holder shown = {
+		.struct_size = sizeof(shown),
 		.session = holder->session,
 		.pid = holder->pid,
 		.uid = holder->uid,
@@ -147,6 +151,7 @@ static int show_peer(const struct client_item *item, fsdp_peer_fn *fn,
 		     void *data)
 {
 	struct fsdp_peer peer = {
+		.struct_size = sizeof(peer),
 		.session = item->session,
 		.pid = item->pid,
 		.uid = item->uid,

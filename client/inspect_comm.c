@@ -13,6 +13,7 @@ _Static_assert((int)FSDP_COMM_KEPT == (int)COMM_KEPT &&
 static int show_comm(const struct comm_item *item, fsdp_comm_fn *fn, void *data)
 {
 	struct fsdp_comm_entry entry = {
+		.struct_size = sizeof(entry),
 		.name = item->name,
 		.uid = item->uid,
 		.state = (enum fsdp_comm_state)item->state,
@@ -62,6 +63,7 @@ static int show_group(const struct group_item *item, fsdp_group_fn *fn,
 		      void *data)
 {
 	struct fsdp_group_entry entry = {
+		.struct_size = sizeof(entry),
 		.comm = item->comm,
 		.name = item->name,
 		.n_params = item->n_params,
@@ -110,6 +112,7 @@ static int show_plan(const struct group_plan_reply *plan,
 		     const struct plan_item *item, fsdp_plan_fn *fn, void *data)
 {
 	struct fsdp_plan_entry entry = {
+		.struct_size = sizeof(entry),
 		.name = item->name,
 		.dtype = (enum fsdp_dtype)item->type.dtype,
 		.full_dtype = (enum fsdp_dtype)item->full_dtype,

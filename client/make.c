@@ -5,6 +5,7 @@
 #include "client/device.h"
 #include "client/event.h"
 #include "client/places.h"
+#include "client/sized.h"
 #include "client/spec.h"
 #include "client/stream.h"
 #include "cuda/driver_api.h"
@@ -304,53 +305,72 @@ static int send_publish(struct fsdp_client *client,
 			 "tensors than asked");
 }
 
-static int check_publications(const struct fsdp_client *client,
-			      const struct fsdp_publication *publications,
-			      size_t n, struct error *err)
+static int take_publications(const struct fsdp_client *client,
+			     const struct fsdp_publication *publications,
+			     size_t n, struct fsdp_publication *ret,
+			     struct error *err)
 {
 	int r;
 
 	r = client_check(client, err);
 	if (r == 0)
 		r = client_check_batch(n, err);
-	for (size_t i = 0; i < n && r == 0; i++)
-		if (!publications[i].tensor ||
-		    publications[i].tensor->client != client)
-			r = error_set(err, -EINVAL,
-				      "publication %zu has no tensor of this "
-				      "connection",
-				      i);
+	for (size_t i = 0; i < n && r == 0; i++) {
+		r = sized_take_item(&ret[i], publications, i, "publications",
+				    SIZED(fsdp_publication), err);
+		if (r == 0 &&
+		    (!ret[i].tensor || ret[i].tensor->client != client))
+			r = error_set(
+				err, -EINVAL,
+				"publications[%zu].tensor is not a tensor "
+				"of this connection",
+				i);
+	}
 	return r;
+}
+
+/* As far as the caller's struct goes: in that of the first release it is. */
+static void give_versions(struct fsdp_publication *publications, size_t n,
+			  const struct fsdp_publication *from)
+{
+	size_t stride = sized_stride(publications, SIZED(fsdp_publication));
+
+	for (size_t i = 0; i < n; i++) {
+		struct fsdp_publication *item =
+			(void *)((uint8_t *)publications + i * stride);
+
+		item->version = from[i].version;
+	}
 }
 
 int fsdp_publish(struct fsdp_client *client,
 		 struct fsdp_publication *publications, size_t n)
 {
+	struct fsdp_publication items[FSDP_MAX_BATCH];
 	struct error *err = error_of_thread();
 	struct known *known[FSDP_MAX_BATCH];
 	const uint8_t *events[FSDP_MAX_BATCH];
 	struct answer answer;
 	int r;
 
-	r = check_publications(client, publications, n, err);
+	r = take_publications(client, publications, n, items, err);
 	if (r < 0 || n == 0)
 		return r;
-	r = describe_all(publications, n, known, err);
+	r = describe_all(items, n, known, err);
 	if (r < 0)
 		return r;
-	r = mark_all(publications, n, known, events, err);
+	r = mark_all(items, n, known, events, err);
 	if (r == 0)
-		r = send_publish(client, publications, n, known, events,
-				 &answer, err);
+		r = send_publish(client, items, n, known, events, &answer, err);
 	end_marks(client, n, known, events);
 	if (r < 0) {
-		forget(publications, n, known);
+		forget(items, n, known);
 		return r;
 	}
 	for (size_t i = 0; i < n; i++)
-		show(&publications[i], known[i],
-		     answer.reply.versions.versions[i]);
+		show(&items[i], known[i], answer.reply.versions.versions[i]);
 	answer_deinit(&answer);
+	give_versions(publications, n, items);
 	return 0;
 }
 

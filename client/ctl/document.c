@@ -58,7 +58,7 @@ static const char *state_name(enum fsdp_state state)
 
 json_t *document_entry(const struct fsdp_entry *entry)
 {
-	const struct fsdp_info *info = &entry->info;
+	const struct fsdp_info *info = entry->info;
 	char mode[16], device[FSDP_DEVICE_TEXT];
 
 	fsdp_device_format(&info->device, device);

@@ -98,10 +98,10 @@ const char *format_place(const struct fsdp_entry *entry,
 	const char *shared = format_shared(entry->shared);
 	char text[FSDP_DEVICE_TEXT];
 
-	fsdp_device_format(&entry->info.device, text);
+	fsdp_device_format(&entry->info->device, text);
 	snprintf(buffer, FORMAT_SIZE, "%.*s%s%s%s", width, text,
 		 *shared ? " " : "", shared,
-		 entry->info.is_tainted ? " (tainted)" : "");
+		 entry->info->is_tainted ? " (tainted)" : "");
 	return buffer;
 }
 

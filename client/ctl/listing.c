@@ -8,6 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* With its name behind it, in one piece of the heap. */
+static const struct fsdp_info *info_copy(const struct fsdp_info *info)
+{
+	size_t name_size = strlen(info->name) + 1;
+	struct fsdp_info *copy = malloc(sizeof(*copy) + name_size);
+
+	if (!copy)
+		return NULL;
+	*copy = *info;
+	copy->name = memcpy(copy + 1, info->name, name_size);
+	return copy;
+}
+
 int listing_add(const struct fsdp_entry *entry, void *data)
 {
 	struct listing *listing = data;
@@ -25,8 +38,8 @@ int listing_add(const struct fsdp_entry *entry, void *data)
 	}
 	copy = &listing->entries[listing->n_entries];
 	*copy = *entry;
-	copy->info.name = strdup(entry->info.name);
-	if (!copy->info.name)
+	copy->info = info_copy(entry->info);
+	if (!copy->info)
 		return -ENOMEM;
 	listing->n_entries++;
 	return 0;
@@ -34,12 +47,13 @@ int listing_add(const struct fsdp_entry *entry, void *data)
 
 static int compare(const void *a, const void *b)
 {
-	const struct fsdp_entry *x = a, *y = b;
-	int r = strcmp(x->info.name, y->info.name);
+	const struct fsdp_info *x = ((const struct fsdp_entry *)a)->info;
+	const struct fsdp_info *y = ((const struct fsdp_entry *)b)->info;
+	int r = strcmp(x->name, y->name);
 
 	if (r)
 		return r;
-	return x->info.slot < y->info.slot ? -1 : x->info.slot > y->info.slot;
+	return x->slot < y->slot ? -1 : x->slot > y->slot;
 }
 
 void listing_sort(struct listing *listing)
@@ -53,7 +67,7 @@ void listing_sort(struct listing *listing)
 void listing_deinit(struct listing *listing)
 {
 	for (size_t i = 0; i < listing->n_entries; i++)
-		free((char *)listing->entries[i].info.name);
+		free((void *)listing->entries[i].info);
 	free(listing->entries);
 	*listing = LISTING_NULL;
 }
@@ -68,7 +82,7 @@ static int add_if_named(const struct fsdp_entry *entry, void *data)
 	struct find *find = data;
 	int r;
 
-	if (strcmp(entry->info.name, find->name) != 0)
+	if (strcmp(entry->info->name, find->name) != 0)
 		return 0;
 	r = listing_add(entry, find->listing);
 	/* 1 ends the walk: there is only one */

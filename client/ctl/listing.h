@@ -9,7 +9,7 @@
 struct error;
 
 struct listing {
-	struct fsdp_entry *entries; /* names are owned */
+	struct fsdp_entry *entries; /* infos are owned */
 	size_t n_entries, n_room;
 };
 

@@ -77,7 +77,7 @@ static int check_get(const struct args *args, struct error *err)
 static void find_type(const struct fsdp_tensor *tensor,
 		      struct tensor_type *type)
 {
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 
 	fsdp_tensor_info(tensor, &info);
 	type->dtype = info.dtype;
@@ -136,7 +136,7 @@ static int write_safetensors_header(const struct get *get,
 	if (!items)
 		return error_set(err, -ENOMEM, "out of memory for the header");
 	for (size_t i = 0; r == 0 && i < get->n_tensors; i++) {
-		struct fsdp_info info;
+		struct fsdp_info info = {.struct_size = sizeof(info)};
 
 		fsdp_tensor_info(get->tensors[i], &info);
 		items[i].name = skip ? info.name + skip : bundle;
@@ -236,7 +236,7 @@ static int write_tensor(const struct get *get, struct fsdp_tensor *tensor,
 			struct output *output, struct error *err)
 {
 	struct tensor_type type;
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 
 	fsdp_tensor_info(tensor, &info);
 	if (is_on_device(&info))

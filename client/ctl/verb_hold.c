@@ -109,8 +109,8 @@ static int find_holders(struct fsdp_client *client,
 			const struct fsdp_entry *entry, struct roster *roster,
 			struct error *err)
 {
-	int r = fsdp_who_slot(client, entry->info.slot, entry->info.generation,
-			      roster_add, roster);
+	int r = fsdp_who_slot(client, entry->info->slot,
+			      entry->info->generation, roster_add, roster);
 
 	if (r == -ENOENT || r == -ESTALE || r == -EPERM || r == -EACCES)
 		return 0;
@@ -120,7 +120,7 @@ static int find_holders(struct fsdp_client *client,
 static int add_limbo_tensor(struct table *table, const struct fsdp_entry *entry,
 			    struct error *err)
 {
-	const struct fsdp_info *info = &entry->info;
+	const struct fsdp_info *info = entry->info;
 	char shape[FORMAT_SHAPE], size[FORMAT_SIZE], age[FORMAT_SIZE];
 	char place[FORMAT_SIZE];
 	const char *cells[] = {*info->name ? info->name : "-",

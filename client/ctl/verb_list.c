@@ -30,7 +30,7 @@ static json_t *make_document(const struct listing *listing)
 static int add_row(struct table *table, const struct fsdp_entry *entry,
 		   struct error *err)
 {
-	const struct fsdp_info *info = &entry->info;
+	const struct fsdp_info *info = entry->info;
 	char shape[FORMAT_SHAPE], size[FORMAT_SIZE], age[FORMAT_SIZE];
 	char place[FORMAT_SIZE];
 	const char *cells[] = {fsdp_dtype_name(info->dtype),
@@ -111,7 +111,7 @@ static int wait_for(struct fsdp_client *client, const char *name,
 
 static void print_entry(const struct fsdp_entry *entry)
 {
-	const struct fsdp_info *info = &entry->info;
+	const struct fsdp_info *info = entry->info;
 	char buffer[FORMAT_SHAPE], age[FORMAT_SIZE];
 	char device[FSDP_DEVICE_TEXT];
 

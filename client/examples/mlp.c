@@ -104,7 +104,7 @@ static int register_layer(struct trainer *trainer, int layer)
 static int initialise(struct trainer *trainer, int layer)
 {
 	float values[MLP_WIDEST * MLP_WIDEST];
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	int64_t first;
 	int r;
 
@@ -144,7 +144,8 @@ static int unshard(struct trainer *trainer, int layer)
 static int whole_layer(struct trainer *trainer, int layer,
 		       struct mlp_layer *ret)
 {
-	struct fsdp_param weight, bias;
+	struct fsdp_param weight = {.struct_size = sizeof(weight)};
+	struct fsdp_param bias = {.struct_size = sizeof(bias)};
 	int r = fsdp_wait(&trainer->whole[layer], -1);
 
 	if (r == 0)
@@ -227,7 +228,7 @@ static int update(struct trainer *trainer, int layer)
 	float copies[2][MLP_WIDEST * MLP_WIDEST];
 	float next[MLP_WIDEST * MLP_WIDEST];
 	const float *current, *grad;
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	int r = fsdp_wait(&trainer->reduced[layer], -1);
 
 	for (size_t param = 0; r == 0 && param < 2; param++) {
@@ -283,7 +284,7 @@ static int save_floats(FILE *file, const float *values, size_t n)
  */
 static int write_weights(struct trainer *trainer, FILE *file)
 {
-	struct fsdp_param param;
+	struct fsdp_param param = {.struct_size = sizeof(param)};
 	const float *values;
 	int r = 0;
 

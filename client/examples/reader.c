@@ -49,7 +49,7 @@ static int complain(const char *what)
 static int attach(struct reader *reader)
 {
 	double start = now_ms();
-	struct fsdp_info info = {0};
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 	int r;
 
 	r = fsdp_bundle_get(reader->client, reader->bundle, NULL,
@@ -111,7 +111,7 @@ static bool is_intact(const struct fsdp_tensor *tensor, uint64_t size,
 /* The version that the content says it is; 0: there is no such tensor. */
 static uint64_t content_version(const struct reader *reader)
 {
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 
 	for (size_t i = 0; i < reader->n; i++) {
 		fsdp_tensor_info(reader->tensors[i], &info);
@@ -125,7 +125,7 @@ static int check(const struct reader *reader)
 {
 	uint64_t version = content_version(reader);
 	double start = now_ms();
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 
 	for (size_t i = 0; i < reader->n; i++) {
 		const char *name;

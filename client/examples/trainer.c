@@ -31,7 +31,7 @@ static int train(struct fsdp_client *client, const struct note *note,
 		 struct figures *figures)
 {
 	struct fsdp_tensor *tensor;
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 	int r = fsdp_ticket_redeem(client, &note->ticket, 1, &tensor);
 
 	if (r < 0)

@@ -121,8 +121,8 @@ static void join(struct rank *rank, const struct stage_order *order)
 /* Each rank's shards hold its rank + 1; then that is what is gathered. */
 static void prepare_gather(struct rank *rank)
 {
-	struct fsdp_shard shard;
-	struct fsdp_param param;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
+	struct fsdp_param param = {.struct_size = sizeof(param)};
 	struct fsdp_work work;
 
 	for (uint32_t i = 0; i < rank->variant->n_params; i++) {
@@ -147,7 +147,7 @@ static void prepare_gather(struct rank *rank)
 /* Every rank gives its rank + 1; the default is their average. */
 static void prepare_reduce(struct rank *rank, const struct stage_order *order)
 {
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	struct fsdp_work work;
 
 	must(fsdp_input(rank->group, WAIT_MS), "input");

@@ -79,7 +79,7 @@ static void get_all(struct hot *hot)
 
 static void hot_open(struct hot *hot, const char *socket)
 {
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 
 	hot->client = client_open(socket);
 	shuffle(hot->order);

@@ -182,7 +182,7 @@ static void join(struct rank *rank, const struct stage_order *order,
 /* Each rank's shards hold its rank + 1. */
 static void commit(struct rank *rank, const struct variant *variant)
 {
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	struct fsdp_work work;
 
 	for (uint32_t i = 0; i < variant->n_params; i++) {
@@ -196,7 +196,7 @@ static void commit(struct rank *rank, const struct variant *variant)
 
 static void check_gather(struct rank *rank, const struct variant *variant)
 {
-	struct fsdp_param param;
+	struct fsdp_param param = {.struct_size = sizeof(param)};
 	struct fsdp_work work;
 	uint64_t chunk;
 
@@ -218,7 +218,7 @@ static void check_reduce(struct rank *rank, const struct stage_order *order,
 			 const struct variant *variant)
 {
 	float expected = (float)(rank->options->n_ranks + 1) / 2;
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	struct fsdp_work work;
 
 	must(fsdp_input(rank->group, WAIT_MS), "input");

@@ -239,9 +239,16 @@ static void make_three(struct stage *stage)
 static void publish_three(struct stage *stage)
 {
 	struct fsdp_publication it[3] = {
-		{stage->mine[0], THREE[0], FSDP_REPLACE, 0, 0, NULL},
-		{stage->mine[1], THREE[1], FSDP_TIED, 1000000, 0, NULL},
-		{stage->mine[2], THREE[2], FSDP_EVICTABLE, 0, 0, NULL},
+		{.tensor = stage->mine[0],
+		 .name = THREE[0],
+		 .flags = FSDP_REPLACE},
+		{.tensor = stage->mine[1],
+		 .name = THREE[1],
+		 .flags = FSDP_TIED,
+		 .ttl_ms = 1000000},
+		{.tensor = stage->mine[2],
+		 .name = THREE[2],
+		 .flags = FSDP_EVICTABLE},
 	};
 
 	must(fsdp_publish(stage->client, it, 3) == 0);
@@ -250,7 +257,7 @@ static void publish_three(struct stage *stage)
 
 static int check_entry(const struct fsdp_entry *entry, void *data)
 {
-	int i = entry->info.name[6] - 'x';
+	int i = entry->info->name[6] - 'x';
 	static const uint32_t flags[] = {0, FSDP_TIED, FSDP_EVICTABLE};
 
 	++*(int *)data;

@@ -275,7 +275,7 @@ static bool is_published(const char *name, uint64_t number)
 static bool is_entry(struct fsdp_client *unused, const struct fsdp_entry *entry)
 {
 	(void)unused;
-	return is_published(entry->info.name, entry->info.version);
+	return is_published(entry->info->name, entry->info->version);
 }
 
 /* --- killed at every point ----------------------------------------------- */
@@ -288,7 +288,7 @@ static void forget_work(void)
 
 static int note_version(const struct fsdp_entry *entry, void *data)
 {
-	*(uint64_t *)data = entry->info.version;
+	*(uint64_t *)data = entry->info->version;
 	return 0;
 }
 

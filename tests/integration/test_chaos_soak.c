@@ -71,7 +71,7 @@ static bool is_whole(const struct fsdp_tensor *tensor, const char *name)
 static bool check_entry(struct fsdp_client *client,
 			const struct fsdp_entry *entry)
 {
-	const char *name = entry->info.name;
+	const char *name = entry->info->name;
 	struct fsdp_tensor *tensor = NULL;
 	bool is_right;
 
@@ -139,7 +139,7 @@ static void check_item(const struct item *item)
 static void check_version(const struct fsdp_tensor *tensor, int index)
 {
 	uint64_t expected = 0;
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 
 	fsdp_tensor_info(tensor, &info);
 	if (info.version >= sizeof(board->seen[0]) / sizeof(uint64_t))

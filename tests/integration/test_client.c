@@ -120,7 +120,7 @@ Test(client, a_published_tensor_is_found_by_another_process_s_connection)
 {
 	struct fsdp_client *other = connect_to(&daemon_, 0);
 	struct fsdp_tensor *tensor = NULL;
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 
 	put(client, "test/a", 1.5f);
 	cr_assert(eq(int, get(other, "test/a", 0, &tensor), 0), "%s",
@@ -132,6 +132,48 @@ Test(client, a_published_tensor_is_found_by_another_process_s_connection)
 	cr_assert(eq(u64, info.version, 1));
 	cr_assert(eq(u64, info.size, 1024));
 	fsdp_close(other);
+}
+
+/* A later release's options, of which this library knows the beginning. */
+struct later_options {
+	struct fsdp_get_options known;
+	uint64_t later;
+};
+
+Test(client, options_of_a_later_release_are_refused_only_if_they_are_used)
+{
+	struct later_options options = {
+		.known = {.struct_size = sizeof(options)}};
+	const char *name = "test/a";
+	struct fsdp_tensor *tensor;
+
+	put(client, name, 1.5f);
+	cr_assert(zero(int,
+		       fsdp_get(client, &name, 1,
+				(struct fsdp_get_options *)&options, &tensor)));
+	fsdp_free(tensor);
+	options.later = 1;
+	cr_assert(eq(int,
+		     fsdp_get(client, &name, 1,
+			      (struct fsdp_get_options *)&options, &tensor),
+		     -E2BIG));
+}
+
+Test(client, publications_lie_as_far_apart_as_the_caller_has_them)
+{
+	struct {
+		struct fsdp_publication known;
+		uint64_t later;
+	} items[2] = {
+		{.known = {.struct_size = sizeof(*items), .name = "test/a"}},
+		{.known = {.struct_size = sizeof(*items), .name = "test/b"}}};
+
+	for (int i = 0; i < 2; i++)
+		items[i].known.tensor = make(client, &VECTOR, 1);
+	cr_assert(zero(int, fsdp_publish(client, &items[0].known, 2)), "%s",
+		  fsdp_error());
+	cr_expect(eq(u64, items[0].known.version, 1));
+	cr_expect(eq(u64, items[1].known.version, 1));
 }
 
 Test(client, an_unknown_name_is_refused_with_a_sentence)
@@ -194,7 +236,7 @@ Test(client, scalars_and_empty_tensors_travel_like_others)
 	struct fsdp_spec scalar = {FSDP_F32, 0, {0}};
 	struct fsdp_spec empty = {FSDP_F32, 2, {3, 0}};
 	struct fsdp_tensor *tensor = NULL;
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 
 	tensor = make(client, &scalar, 7);
 	cr_assert(eq(int, publish(client, tensor, "test/scalar", 0), 0));

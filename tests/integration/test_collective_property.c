@@ -202,7 +202,7 @@ static void write_next(struct self *self, size_t g, size_t p,
 
 static int fill_param(struct self *self, size_t g, size_t p)
 {
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	int r;
 
 	r = refused(self, "shard", fsdp_shard(self->groups[g], p, &shard));
@@ -266,7 +266,7 @@ static int check_elements(struct self *self, size_t g, size_t p,
 static int check_whole(struct self *self, size_t g, size_t p)
 {
 	const struct param_case *param = &self->it.groups[g].params[p];
-	struct fsdp_param whole;
+	struct fsdp_param whole = {.struct_size = sizeof(whole)};
 	void *view;
 	int r;
 
@@ -382,7 +382,7 @@ static int reduce_param(struct self *self, size_t g, size_t p, uint32_t round,
 		.has_partial = state->has_partial,
 		.has_grads = state->has_grads,
 	};
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	int r;
 
 	if (state->has_partial && memcmp(&state->factors[p], &reduction.factors,
@@ -461,7 +461,7 @@ static int check_grads(struct self *self, size_t g)
 {
 	const struct group_case *group = &self->it.groups[g];
 	struct spot spot;
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	void *view;
 	int r = 0;
 
@@ -546,7 +546,7 @@ static int register_group(struct self *self, size_t g)
 {
 	struct group_case *group = &self->it.groups[g];
 	struct fsdp_param_spec specs[MAX_PARAMS];
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	int r;
 
 	for (size_t p = 0; p < group->n; p++) {

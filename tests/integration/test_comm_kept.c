@@ -393,7 +393,7 @@ Test(comm_kept, a_death_is_told_to_those_who_commit_and_the_step_before_counts)
 /* As a new run, while the handle of the one that failed is still there. */
 static int join_beside(void)
 {
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	void *next;
 	int r;
 

@@ -48,7 +48,7 @@ static void open_client(void)
 static struct fsdp_tensor *make(const struct fsdp_spec *spec, uint8_t value)
 {
 	struct fsdp_tensor *tensor = NULL;
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 	uint8_t *bytes;
 
 	must(fsdp_alloc_on(client, &gpu, spec, 1, NULL, 0, &tensor) == 0);
@@ -87,7 +87,7 @@ static struct fsdp_tensor *get(const char *name)
 /* Are all bytes of the tensor this one? */
 static bool has(struct fsdp_tensor *tensor, uint8_t value)
 {
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 	uint8_t *bytes;
 	bool is_right;
 
@@ -278,7 +278,7 @@ Test(device, its_maker_cannot_write_what_is_published)
 Test(device, where_it_is_can_be_seen)
 {
 	struct fsdp_tensor *tensor = make(&BYTES, 1), *host = NULL;
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 	char text[FSDP_DEVICE_TEXT];
 	struct fsdp_device again;
 
@@ -299,8 +299,8 @@ Test(device, where_it_is_can_be_seen)
 
 static int keep_device(const struct fsdp_entry *entry, void *data)
 {
-	if (strcmp(entry->info.name, "t/a") == 0)
-		*(struct fsdp_device *)data = entry->info.device;
+	if (strcmp(entry->info->name, "t/a") == 0)
+		*(struct fsdp_device *)data = entry->info->device;
 	return 0;
 }
 

@@ -444,7 +444,7 @@ Test(device_refusal, nothing_is_a_device_too)
 {
 	static const struct fsdp_device host;
 	struct fsdp_tensor *tensor;
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 
 	start();
 	must(alloc_on(&host, &tensor) == 0);

@@ -225,7 +225,7 @@ static int join_half_blind(void)
 
 static int look(void)
 {
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 
 	return rank_note(fsdp_shard(trainer()->groups[0], 0, &shard));
 }
@@ -278,7 +278,7 @@ static int expect_filled(const void *data, uint64_t n)
 static int commit_by_stream(CUstream stream)
 {
 	struct trainer *it = trainer();
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	struct fsdp_work work;
 	int r;
 
@@ -293,7 +293,7 @@ static int commit_by_stream(CUstream stream)
 static int unshard_by_stream(CUstream stream)
 {
 	struct trainer *it = trainer();
-	struct fsdp_param param;
+	struct fsdp_param param = {.struct_size = sizeof(param)};
 	struct fsdp_work work;
 	int r = fsdp_unshard(it->groups[0], &work);
 
@@ -310,7 +310,7 @@ static int reduce_by_stream(CUstream stream)
 {
 	const struct fsdp_reduce_options options = {.stream = stream};
 	struct trainer *it = trainer();
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	struct fsdp_work work;
 	int r = fsdp_input(it->groups[0], -1);
 

@@ -111,7 +111,7 @@ static int see_all_reduced(void)
 static int copy_there_and_back(void)
 {
 	float values[10] = {1, 2, 3}, seen[10] = {0};
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	int r = fsdp_shard(trainer()->groups[0], 0, &shard);
 
 	for (int i = 0; r == 0 && i < 2; i++) {

@@ -190,7 +190,7 @@ static void scribble(size_t layer)
 {
 	struct fsdp_group *group = trainer()->groups[layer];
 	uint8_t bytes[256];
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 
 	must(fsdp_shard(group, 0, &shard) == 0);
 	must(shard.numel * sizeof(float) <= sizeof(bytes));
@@ -294,7 +294,7 @@ static int backward(void)
 	struct trainer *self = trainer();
 	struct fsdp_work works[3];
 	static float input[N_BITS * 8];
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 
 	for (size_t i = 0; i < 3; i++) {
 		must(fsdp_input(self->groups[i], -1) == 0);

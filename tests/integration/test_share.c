@@ -454,7 +454,7 @@ static int note_shared(const struct fsdp_entry *entry, void *data)
 {
 	enum fsdp_shared *seen = data;
 
-	seen[strcmp(entry->info.name, "t/a") == 0 ? 0 : 1] = entry->shared;
+	seen[strcmp(entry->info->name, "t/a") == 0 ? 0 : 1] = entry->shared;
 	return 0;
 }
 

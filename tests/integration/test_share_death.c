@@ -34,7 +34,7 @@ static bool await_sessions(uint64_t n)
 Test(share_death, of_a_dead_producer_there_is_no_memory)
 {
 	struct fsdp_tensor *tensor = NULL, *none = NULL;
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 	uint8_t byte;
 
 	must(have(&sharing.one, actor_shares, "t/a") == 0);

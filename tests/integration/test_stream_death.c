@@ -26,7 +26,7 @@ static struct fsdp_tensor *get_tainted(const char *name)
 
 static int note_taint(const struct fsdp_entry *entry, void *data)
 {
-	*(bool *)data = entry->info.is_tainted;
+	*(bool *)data = entry->info->is_tainted;
 	return 0;
 }
 
@@ -39,7 +39,7 @@ static int note_held_taint(const struct fsdp_holder *holder, void *data)
 Test(stream_death, waiters_of_a_dead_producer_go_on_and_are_told)
 {
 	struct fsdp_tensor *tensor = NULL;
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 	bool is_tainted = false;
 	CUstream stream;
 

@@ -300,7 +300,7 @@ int64_t count_holds(struct fsdp_client *client, const char *name)
 int64_t count_slot_holds(struct fsdp_client *client,
 			 const struct fsdp_tensor *tensor)
 {
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 	int64_t n = 0;
 
 	fsdp_tensor_info(tensor, &info);
@@ -324,7 +324,7 @@ static int note_name(const struct fsdp_entry *entry, void *data)
 	struct names *names = data;
 	char *name = names->list[names->n];
 
-	snprintf(name, sizeof(names->list[0]), "%s", entry->info.name);
+	snprintf(name, sizeof(names->list[0]), "%s", entry->info->name);
 	/* Bundles of the tests are what is before the last slash. */
 	if (entry->bundle)
 		strrchr(name, '/')[1] = '\0';
@@ -354,11 +354,11 @@ static int audit_entry(const struct fsdp_entry *entry, void *data)
 	names->sum.bundles += entry->bundle && names->n > n;
 	names->sum.slots++;
 	names->sum.blocks++;
-	names->sum.bytes_live += (entry->info.size + align - 1) & ~(align - 1);
+	names->sum.bytes_live += (entry->info->size + align - 1) & ~(align - 1);
 	if (names->check(names->client, entry))
 		return 0;
 	fprintf(stderr, "%s, version %llu, has not its contents\n",
-		entry->info.name, (unsigned long long)entry->info.version);
+		entry->info->name, (unsigned long long)entry->info->version);
 	names->are_right = false;
 	return 0;
 }
@@ -412,7 +412,7 @@ uint64_t pattern_tag(const char *name, uint64_t version)
 
 static size_t count_words(const struct fsdp_tensor *tensor)
 {
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 
 	fsdp_tensor_info(tensor, &info);
 	return info.size / sizeof(uint64_t);
@@ -489,7 +489,7 @@ bool pattern_is_published(struct fsdp_client *client, const char *name,
 			  uint64_t version)
 {
 	struct fsdp_tensor *tensor = NULL;
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 	bool is_right;
 
 	must(fsdp_get(client, &name, 1, NULL, &tensor) == 0);
@@ -503,8 +503,8 @@ bool pattern_is_published(struct fsdp_client *client, const char *name,
 bool pattern_is_entry(struct fsdp_client *client,
 		      const struct fsdp_entry *entry)
 {
-	return pattern_is_published(client, entry->info.name,
-				    entry->info.version);
+	return pattern_is_published(client, entry->info->name,
+				    entry->info->version);
 }
 
 /* --- processes -------------------------------------------------------------

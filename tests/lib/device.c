@@ -86,7 +86,7 @@ static CUdeviceptr address_of(const struct fsdp_tensor *tensor)
 void stream_fill(CUstream stream, const struct fsdp_tensor *tensor,
 		 uint8_t value)
 {
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 
 	fsdp_tensor_info(tensor, &info);
 	enter(stream);

@@ -28,23 +28,26 @@ struct group_def {
 };
 
 static const struct group_def defs[EXACT_GROUPS] = {
-	{"in-place",
-	 2,
-	 {{"w", {FSDP_F32, 2, {5, 3}}, 0, false},
-	  {"b", {FSDP_F32, 1, {7}}, 0, false}},
-	 {0}},
-	{"flat",
-	 3,
-	 {{"w", {FSDP_F32, 2, {3, 12}}, -1, false},
-	  {"s", {FSDP_F32, 0, {0}}, 0, false},
-	  {"frozen", {FSDP_F32, 1, {9}}, 0, true}},
-	 {.param_dtype = FSDP_BF16,
-	  .reduce_dtype = FSDP_F32,
-	  .layout = FSDP_LAYOUT_FLAT}},
-	{"cast",
-	 1,
-	 {{"w", {FSDP_F32, 1, {33}}, 0, false}},
-	 {.param_dtype = FSDP_BF16}},
+	{.name = "in-place",
+	 .n = 2,
+	 .params = {{.name = "w", .spec = {FSDP_F32, 2, {5, 3}}},
+		    {.name = "b", .spec = {FSDP_F32, 1, {7}}}}},
+	{.name = "flat",
+	 .n = 3,
+	 .params = {{.name = "w",
+		     .spec = {FSDP_F32, 2, {3, 12}},
+		     .shard_dim = -1},
+		    {.name = "s", .spec = {FSDP_F32, 0, {0}}},
+		    {.name = "frozen",
+		     .spec = {FSDP_F32, 1, {9}},
+		     .is_frozen = true}},
+	 .policy = {.param_dtype = FSDP_BF16,
+		    .reduce_dtype = FSDP_F32,
+		    .layout = FSDP_LAYOUT_FLAT}},
+	{.name = "cast",
+	 .n = 1,
+	 .params = {{.name = "w", .spec = {FSDP_F32, 1, {33}}}},
+	 .policy = {.param_dtype = FSDP_BF16}},
 };
 
 static uint64_t numel(const struct fsdp_spec *spec)
@@ -218,7 +221,7 @@ static void *view_of(const struct fsdp_param *param)
 static int check_param(struct self *self, size_t g, size_t p)
 {
 	const struct fsdp_param_spec *spec = &defs[g].params[p];
-	struct fsdp_param param;
+	struct fsdp_param param = {.struct_size = sizeof(param)};
 	float seen, expected;
 	void *view;
 	int r = end_call(self, fsdp_param(self->groups[g], p, &param));
@@ -288,7 +291,7 @@ static void write_next(const struct self *self, size_t g, size_t p,
 
 static int update_param(struct self *self, size_t g, size_t p)
 {
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	int r = CALL(self, "shard", fsdp_shard(self->groups[g], p, &shard));
 
 	if (r < 0)
@@ -409,7 +412,7 @@ static void write_gradient(const struct self *self, struct spot *spot,
 /* From the whole parameters. */
 static int write_gradients(struct self *self, size_t g, uint32_t batch)
 {
-	struct fsdp_param param;
+	struct fsdp_param param = {.struct_size = sizeof(param)};
 	struct spot spot = {.group = g, .step = self->step};
 	void *to;
 	int r = 0;

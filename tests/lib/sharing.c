@@ -133,7 +133,7 @@ int try_get(const char *name, struct fsdp_tensor **ret)
 
 bool holds_value(struct fsdp_tensor *tensor, uint8_t value)
 {
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
 	uint8_t *bytes;
 	bool is_right;
 

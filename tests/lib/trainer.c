@@ -151,7 +151,7 @@ static uint64_t whole_index(const struct fsdp_param_spec *param,
 static void fill_shards(size_t layer, uint64_t step)
 {
 	const struct fsdp_param_spec *params = crew.layers[layer].params;
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	uint64_t index;
 	size_t size;
 	void *view;
@@ -247,7 +247,7 @@ int trainer_reshard(size_t layer)
 
 static bool is_whole(size_t layer, size_t p)
 {
-	struct fsdp_param param;
+	struct fsdp_param param = {.struct_size = sizeof(param)};
 	double expected, seen;
 	bool is_right = true;
 	void *view;
@@ -340,7 +340,7 @@ int trainer_reduce(size_t layer, uint32_t round,
 static bool are_gradients(size_t layer, size_t p, expect_fn *expect)
 {
 	const struct fsdp_param_spec *param = &crew.layers[layer].params[p];
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	double expected, seen;
 	bool is_right = true;
 	uint64_t index;

@@ -326,7 +326,7 @@ static void commit_step(struct fsdp_comm *comm, uint64_t step)
 
 static struct fsdp_shard shard_of(struct fsdp_group *group, size_t param)
 {
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 
 	cr_assert(zero(int, fsdp_shard(group, param, &shard)));
 	return shard;
@@ -495,7 +495,7 @@ Test(rank, a_commit_swaps_the_shards_when_it_was_waited_for)
 {
 	struct fsdp_comm *comm = join(0);
 	struct fsdp_group *group = enrol(comm, 0, 0);
-	struct fsdp_shard shard;
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	struct fsdp_work work, other;
 
 	world.answer.work.sequence = 3;
@@ -555,7 +555,7 @@ Test(rank, whole_parameters_are_there_from_the_wait_to_the_reshard)
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = enrol(comm, 4, 0);
 	struct fsdp_work work = unshard(group);
-	struct fsdp_param param;
+	struct fsdp_param param = {.struct_size = sizeof(param)};
 	struct tensor_place place = place_of(FULL, 136);
 
 	cr_expect(eq(int, fsdp_param(group, 0, &param), -EINVAL));
@@ -663,7 +663,7 @@ Test(rank, a_refused_mesh_leaves_the_group_whole)
 	struct fsdp_group *group = enrol(comm, 4, 0);
 	struct fsdp_work work = unshard(group);
 	struct tensor_place place = place_of(FULL, 136);
-	struct fsdp_param param;
+	struct fsdp_param param = {.struct_size = sizeof(param)};
 
 	answer_place(&place);
 	cr_assert(zero(int, fsdp_wait(&work, -1)));
@@ -749,8 +749,8 @@ Test(rank, a_failure_is_remembered_with_its_sentence)
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = enrol(comm, 4, 0);
 	struct fsdp_work work;
-	struct fsdp_param param;
-	struct fsdp_shard shard;
+	struct fsdp_param param = {.struct_size = sizeof(param)};
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 
 	work = unshard(group);
 	world.code = -ECONNABORTED;
