@@ -76,17 +76,15 @@ static void close_bucket(struct walk *walk)
 	walk->n_of_run++;
 }
 
+/*
+ * Does the item need one in the open bucket? All items from the bucket's first
+ * on are in it, were rejected, or (faithful) were dropped because they need one
+ * in it. So the last item that this one needs tells: if it does not come before
+ * the bucket, it is in the bucket or itself needs one that is.
+ */
 static bool is_dependent(const struct walk *walk, uint32_t item)
 {
-	const struct bucket_options *options = walk->options;
-
-	if (!options->depends)
-		return false;
-	for (uint32_t i = 0; i < walk->n_open; i++) {
-		if (options->depends(item, walk->open[i], options->data))
-			return true;
-	}
-	return false;
+	return walk->n_open > 0 && walk->items[item].n_before > walk->open[0];
 }
 
 static bool is_full(const struct walk *walk, uint64_t size)

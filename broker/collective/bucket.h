@@ -27,10 +27,12 @@ struct bucket_item {
 	uint64_t key;     /* equal keys may share a bucket */
 	uint64_t size;    /* bytes: the larger of what goes in and comes out */
 	bool is_rejected; /* by a filter: takes no part and ends no run */
+	/* Of the items that are not rejected and whose result this one needs,
+	 * over any path: how many there are up to the last of them, itself
+	 * included (its index + 1). 0: it needs none. No item needs a later
+	 * one. */
+	uint32_t n_before;
 };
-
-/* Does item `later` need the result of item `earlier`, over any path? */
-typedef bool bucket_depends_fn(uint32_t later, uint32_t earlier, void *data);
 
 struct bucket_options {
 	/* Cap of the i-th bucket of a run, in MiB; the last holds for all that
@@ -38,8 +40,6 @@ struct bucket_options {
 	const double *caps_mb;
 	uint32_t n_caps;
 	bool is_faithful;
-	bucket_depends_fn *depends; /* NULL: nothing depends on anything */
-	void *data;
 };
 
 /* A cap from outside: -EINVAL with a sentence if it is NaN, infinite or

@@ -1,6 +1,6 @@
 /*
- * One pass: find the candidates, plan, lay out, merge. Which candidate needs
- * which is found for 64 of them in one walk over the graph, one bit each.
+ * One pass: find the candidates, plan, lay out, merge. Everything is a walk
+ * over the nodes and their inputs, or a sort of them.
  */
 #include "broker/collective/bucketing.h"
 
@@ -58,7 +58,8 @@ static int no_memory(struct error *err)
 
 struct pass {
 	const struct graph *graph;
-	const struct bucketing_options *options;
+	const struct bucketing_rule *rule;
+	bool is_faithful;
 	enum graph_kind kind;
 	struct bucketing *result;
 	uint32_t first_bucket; /* of this pass, in the result */
@@ -67,8 +68,6 @@ struct pass {
 	struct bucket_item *items;
 	uint32_t *buckets; /* of each candidate, from 0 in this pass */
 	uint32_t n_buckets;
-	uint64_t *needed; /* n rows of n_words: which it needs */
-	uint32_t n_words;
 };
 
 static uint32_t start_of(const struct pass *pass, uint32_t candidate)
@@ -81,13 +80,12 @@ static void deinit_pass(struct pass *pass)
 	free(pass->waits);
 	free(pass->items);
 	free(pass->buckets);
-	free(pass->needed);
 }
 
 /* Equal for what may share a bucket. */
 static uint64_t key_of(const struct pass *pass, const struct graph_node *start)
 {
-	bool is_any_dtype = pass->options->mode == BUCKETING_MULTIDTYPE &&
+	bool is_any_dtype = pass->rule->mode == BUCKETING_MULTIDTYPE &&
 			    start->kind == GRAPH_ALL_GATHER;
 	uint64_t dtype = is_any_dtype ? 0 : start->type.dtype;
 
@@ -123,8 +121,8 @@ static int find_candidates(struct pass *pass, bool *is_fsdp_group,
 		r = no_memory(err);
 		goto out;
 	}
-	r = fsdp_filter(graph, pass->kind, pass->options->is_faithful,
-			is_fsdp_group, is_fsdp, err);
+	r = fsdp_filter(graph, pass->kind, pass->is_faithful, is_fsdp_group,
+			is_fsdp, err);
 	if (r < 0)
 		goto out;
 	for (uint32_t i = 0; i < n; i++) {
@@ -139,53 +137,44 @@ out:
 	return r;
 }
 
-/* --- who needs whom --- */
+/* --- which needs which --- */
 
-/* Bits 64 * word and up of what each candidate needs. */
-static void find_word(struct pass *pass, uint32_t word, uint64_t *masks)
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Along the graph, each node hands on the last candidate that it needs. */
+static int find_needed(struct pass *pass, struct error *err)
 {
 	const struct graph *graph = pass->graph;
-	uint32_t n_bits = pass->n - word * 64 < 64 ? pass->n - word * 64 : 64;
+	uint32_t *n_before = calloc(graph->n_nodes, sizeof(*n_before));
+	uint32_t *own = calloc(graph->n_nodes, sizeof(*own));
 
-	memset(masks, 0, graph->n_nodes * sizeof(*masks));
-	for (uint32_t bit = 0; bit < n_bits; bit++)
-		masks[start_of(pass, word * 64 + bit)] = UINT64_C(1) << bit;
+	if (!n_before || !own) {
+		free(n_before);
+		free(own);
+		return no_memory(err);
+	}
+	for (uint32_t c = 0; c < pass->n; c++) {
+		if (!pass->items[c].is_rejected)
+			own[start_of(pass, c)] = c + 1;
+	}
 	for (uint32_t i = 0; i < graph->n_nodes; i++) {
 		const struct graph_node *node = &graph->nodes[i];
 
-		for (uint32_t k = 0; k < node->n_inputs; k++)
-			masks[i] |= masks[node->inputs[k]];
+		for (uint32_t k = 0; k < node->n_inputs; k++) {
+			uint32_t in = node->inputs[k];
+
+			n_before[i] = max_u32(n_before[i],
+					      max_u32(n_before[in], own[in]));
+		}
 	}
 	for (uint32_t c = 0; c < pass->n; c++)
-		pass->needed[(size_t)c * pass->n_words + word] =
-			masks[start_of(pass, c)];
-}
-
-static int find_needed(struct pass *pass, struct error *err)
-{
-	uint64_t *masks = calloc(pass->graph->n_nodes, sizeof(*masks));
-
-	pass->n_words = (pass->n + 63) / 64;
-	pass->needed =
-		calloc((size_t)pass->n * pass->n_words, sizeof(*pass->needed));
-	if (!masks || !pass->needed) {
-		free(masks);
-		return no_memory(err);
-	}
-	for (uint32_t word = 0; word < pass->n_words; word++)
-		find_word(pass, word, masks);
-	free(masks);
+		pass->items[c].n_before = n_before[start_of(pass, c)];
+	free(n_before);
+	free(own);
 	return 0;
-}
-
-/* A bucket_depends_fn. */
-static bool depends(uint32_t later, uint32_t earlier, void *data)
-{
-	const struct pass *pass = data;
-	uint64_t needed =
-		pass->needed[(size_t)later * pass->n_words + earlier / 64];
-
-	return needed >> (earlier % 64) & 1;
 }
 
 /* --- what became of each --- */
@@ -223,7 +212,7 @@ static int add_left(struct pass *pass, uint32_t candidate, struct error *err)
 /* Which form buckets of this kind have. */
 static enum merge_form form_of(const struct pass *pass)
 {
-	enum bucketing_mode mode = pass->options->mode;
+	enum bucketing_mode mode = pass->rule->mode;
 
 	if (pass->kind == GRAPH_ALL_REDUCE)
 		return MERGE_TRACED;
@@ -261,7 +250,7 @@ static int fill_bucket(struct pass *pass, const uint32_t *candidates,
 	if (r < 0)
 		return r;
 	return merge_layout_init(&bucket->layout, pass->graph, waits, n,
-				 !pass->options->is_faithful, err);
+				 !pass->is_faithful, err);
 }
 
 /* The candidates of each bucket one behind the other. */
@@ -392,18 +381,26 @@ static int reserve_results(struct pass *pass, struct error *err)
 	return 0;
 }
 
+/* The reference's older passes leave all-reduces as they are. */
+static void plan_nothing(struct pass *pass)
+{
+	for (uint32_t i = 0; i < pass->n; i++)
+		pass->buckets[i] = BUCKET_NONE;
+}
+
 static int plan(struct pass *pass, struct error *err)
 {
-	struct bucket_options options = {.caps_mb = pass->options->caps_mb,
-					 .n_caps = pass->options->n_caps,
-					 .is_faithful =
-						 pass->options->is_faithful,
-					 .depends = depends,
-					 .data = pass};
+	struct bucket_options options = {.caps_mb = pass->rule->caps_mb,
+					 .n_caps = pass->rule->n_caps,
+					 .is_faithful = pass->is_faithful};
 
 	pass->buckets = calloc((size_t)pass->n + 1, sizeof(*pass->buckets));
 	if (!pass->buckets)
 		return no_memory(err);
+	if (pass->is_faithful && pass->kind == GRAPH_ALL_REDUCE) {
+		plan_nothing(pass);
+		return 0;
+	}
 	return bucket_plan(pass->items, pass->n, &options, pass->buckets,
 			   &pass->n_buckets, err);
 }
@@ -457,20 +454,30 @@ void bucketing_deinit(struct bucketing *bucketing)
 	*bucketing = BUCKETING_NULL;
 }
 
+static int check_caps(const struct bucketing_rule *rule, struct error *err)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; r == 0 && i < rule->n_caps; i++)
+		r = bucket_check_cap(rule->caps_mb[i], err);
+	return r;
+}
+
 /* The reference has an assertion here. */
 static int check_options(const struct graph *graph,
 			 const struct bucketing_options *options,
 			 struct error *err)
 {
-	if (!options->is_faithful || options->mode != BUCKETING_MULTIDTYPE)
+	if (!options->is_faithful ||
+	    options->reduce.mode != BUCKETING_MULTIDTYPE)
 		return 0;
 	for (uint32_t i = 0; i < graph->n_nodes; i++) {
 		if (graph->nodes[i].kind == GRAPH_REDUCE_SCATTER)
 			return error_set(
 				err, -EINVAL,
 				"the faithful custom_ops_multidtype takes no "
-				"reduce-scatter such as '%.64s': use "
-				"custom_ops, or leave faithful",
+				"reduce-scatter such as '%.64s': use another "
+				"mode for reductions, or leave faithful",
 				graph->nodes[i].name);
 	}
 	return 0;
@@ -487,7 +494,10 @@ static int run_passes(const struct bucketing_options *options,
 
 	for (size_t i = 0; r == 0 && i < sizeof(kinds) / sizeof(*kinds); i++) {
 		struct pass pass = {.graph = &result->graph,
-				    .options = options,
+				    .rule = kinds[i] == GRAPH_ALL_GATHER
+						    ? &options->gather
+						    : &options->reduce,
+				    .is_faithful = options->is_faithful,
 				    .kind = kinds[i],
 				    .result = result};
 
@@ -505,8 +515,10 @@ int bucketing_run(const struct graph *graph,
 	struct bucketing result = BUCKETING_NULL;
 	int r = graph_check(graph, err);
 
-	for (uint32_t i = 0; r == 0 && i < options->n_caps; i++)
-		r = bucket_check_cap(options->caps_mb[i], err);
+	if (r == 0)
+		r = check_caps(&options->gather, err);
+	if (r == 0)
+		r = check_caps(&options->reduce, err);
 	if (r == 0)
 		r = check_options(graph, options, err);
 	/* merging nothing is a copy */

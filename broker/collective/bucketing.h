@@ -15,8 +15,11 @@
  *
  * With `is_faithful` the older filters hold (a placeholder or the convert of
  * one; the output or a convert before it), and the quirks that bucket.h names;
- * mixed dtypes are not padded; and custom_ops_multidtype refuses
- * reduce-scatters, which otherwise are done as by custom_ops.
+ * mixed dtypes are not padded; custom_ops_multidtype refuses reduce-scatters,
+ * which otherwise are done as by custom_ops; and there is no pass over
+ * all-reduces.
+ *
+ * The time grows with the nodes and their inputs, and their logarithm.
  */
 #pragma once
 #include "broker/collective/graph.h"
@@ -34,10 +37,15 @@ enum bucketing_mode {
 	BUCKETING_N_MODES
 };
 
-struct bucketing_options {
+struct bucketing_rule {
 	enum bucketing_mode mode; /* of a kind that has it; else default */
 	const double *caps_mb;    /* as in bucket.h */
 	uint32_t n_caps;
+};
+
+struct bucketing_options {
+	struct bucketing_rule gather; /* of all-gathers */
+	struct bucketing_rule reduce; /* of reduce-scatters and all-reduces */
 	bool is_faithful;
 };
 
@@ -46,7 +54,8 @@ enum bucketing_fate {
 	BUCKETING_MERGED,
 	BUCKETING_ALONE,     /* a bucket of its own; the graph keeps it */
 	BUCKETING_FILTERED,  /* not FSDP's */
-	BUCKETING_LEFT_OVER, /* faithful: dropped, or alone in a bucket */
+	BUCKETING_LEFT_OVER, /* faithful: dropped, alone in a bucket, or an
+			      * all-reduce */
 };
 
 struct bucketing_member {

@@ -157,11 +157,11 @@ static int read_count(struct args *args, const char *text, struct error *err)
 	return 0;
 }
 
-static int read_bucket_mode(struct args *args, const char *text,
-			    struct error *err)
+static int read_rule_mode(struct args_rule *rule, const char *text,
+			  struct error *err)
 {
-	args->bucket_mode = bucketing_mode_by_name(text);
-	if (args->bucket_mode == BUCKETING_N_MODES)
+	rule->mode = bucketing_mode_by_name(text);
+	if (rule->mode == BUCKETING_N_MODES)
 		return error_set(err, -EINVAL,
 				 "there is no mode '%s': they are default, "
 				 "custom_ops, custom_ops_multidtype, coalesced",
@@ -169,11 +169,32 @@ static int read_bucket_mode(struct args *args, const char *text,
 	return 0;
 }
 
-static int read_caps(struct args *args, const char *text, struct error *err)
+static int read_gather_mode(struct args *args, const char *text,
+			    struct error *err)
+{
+	return read_rule_mode(&args->gather, text, err);
+}
+
+static int read_reduce_mode(struct args *args, const char *text,
+			    struct error *err)
+{
+	return read_rule_mode(&args->reduce, text, err);
+}
+
+static int read_bucket_mode(struct args *args, const char *text,
+			    struct error *err)
+{
+	int r = read_gather_mode(args, text, err);
+
+	return r < 0 ? r : read_reduce_mode(args, text, err);
+}
+
+static int read_rule_caps(struct args_rule *rule, const char *text,
+			  struct error *err)
 {
 	const char *p = text;
 
-	args->n_caps = 0;
+	rule->n_caps = 0;
 	for (;;) {
 		char *end;
 		double cap = strtod(p, &end);
@@ -188,15 +209,34 @@ static int read_caps(struct args *args, const char *text, struct error *err)
 		r = bucket_check_cap(cap, err);
 		if (r < 0)
 			return r;
-		if (args->n_caps == ARGS_MAX_CAPS)
+		if (rule->n_caps == ARGS_MAX_CAPS)
 			return error_set(err, -EINVAL,
 					 "'%s' has more than %d caps", text,
 					 ARGS_MAX_CAPS);
-		args->caps_mb[args->n_caps++] = cap;
+		rule->caps_mb[rule->n_caps++] = cap;
 		if (!*end)
 			return 0;
 		p = end + 1;
 	}
+}
+
+static int read_gather_caps(struct args *args, const char *text,
+			    struct error *err)
+{
+	return read_rule_caps(&args->gather, text, err);
+}
+
+static int read_reduce_caps(struct args *args, const char *text,
+			    struct error *err)
+{
+	return read_rule_caps(&args->reduce, text, err);
+}
+
+static int read_caps(struct args *args, const char *text, struct error *err)
+{
+	int r = read_gather_caps(args, text, err);
+
+	return r < 0 ? r : read_reduce_caps(args, text, err);
 }
 
 static int read_device(struct args *args, const char *text, struct error *err)
@@ -250,8 +290,16 @@ static const struct option_row rows[N_ARGS] = {
 		"do as PyTorch's passes do, quirks and all"},
 	[ARG_BUCKET_MODE] = {"mode", 0, "M", read_bucket_mode,
 		"default, custom_ops, custom_ops_multidtype or coalesced"},
+	[ARG_GATHER_MODE] = {"gather-mode", 0, "M", read_gather_mode,
+		"mode of all-gathers only"},
+	[ARG_REDUCE_MODE] = {"reduce-mode", 0, "M", read_reduce_mode,
+		"mode of reduce-scatters and all-reduces only"},
 	[ARG_CAPS] = {"cap-mb", 0, "N[,N]", read_caps,
 		"MiB of the first bucket of a run, the second, ... (2000)"},
+	[ARG_GATHER_CAPS] = {"gather-cap-mb", 0, "N[,N]", read_gather_caps,
+		"caps of all-gathers only"},
+	[ARG_REDUCE_CAPS] = {"reduce-cap-mb", 0, "N[,N]", read_reduce_caps,
+		"caps of reduce-scatters and all-reduces only"},
 	[ARG_DEVICE] = {"device", 0, "GPU-...", read_device,
 		"put it on this GPU (fsdpctl devices lists them)"},
 };

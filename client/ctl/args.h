@@ -34,7 +34,11 @@ enum arg {
 	ARG_COUNT,
 	ARG_FAITHFUL,
 	ARG_BUCKET_MODE, /* also --mode: only one of the two is taken */
+	ARG_GATHER_MODE,
+	ARG_REDUCE_MODE,
 	ARG_CAPS,
+	ARG_GATHER_CAPS,
+	ARG_REDUCE_CAPS,
 	ARG_DEVICE,
 	N_ARGS
 };
@@ -42,12 +46,20 @@ enum arg {
 #define ARGS_MAX_CAPS 16
 
 #define ARG_BIT(arg) (1u << (arg))
+_Static_assert(N_ARGS <= 32, "a bit for each option");
 /* What every verb takes. */
 #define ARGS_COMMON (ARG_BIT(ARG_HELP) | ARG_BIT(ARG_SOCKET))
 /* What may stand before the verb. */
 #define ARGS_GLOBAL                                                            \
 	(ARGS_COMMON | ARG_BIT(ARG_VERSION) | ARG_BIT(ARG_JSON) |              \
 	 ARG_BIT(ARG_QUIET) | ARG_BIT(ARG_TIMEOUT))
+
+/* How one kind of collective is put in buckets. */
+struct args_rule {
+	uint32_t mode; /* enum bucketing_mode */
+	double caps_mb[ARGS_MAX_CAPS];
+	uint32_t n_caps;
+};
 
 struct args {
 	uint32_t given; /* ARG_BIT() of each option that was there */
@@ -58,9 +70,7 @@ struct args {
 	uint32_t cast;           /* enum dtype; 0: none */
 	struct tensor_type type; /* of --dtype and --shape */
 	uint32_t count;
-	uint32_t bucket_mode; /* enum bucketing_mode */
-	double caps_mb[ARGS_MAX_CAPS];
-	uint32_t n_caps;
+	struct args_rule gather, reduce;
 	struct fsdp_device device; /* all 0: host memory */
 	char *const *operands;     /* borrowed from argv */
 	size_t n_operands;

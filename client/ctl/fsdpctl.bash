@@ -45,7 +45,12 @@ _fsdpctl_value()
 			COMPREPLY=($(compgen -W "default custom_ops \
 				custom_ops_multidtype coalesced" -- "$2"))
 		;;
-	--name | --shape | --ttl | --timeout | --count | -c | --cap-mb) ;;
+	--gather-mode | --reduce-mode)
+		COMPREPLY=($(compgen -W "default custom_ops \
+			custom_ops_multidtype coalesced" -- "$2"))
+		;;
+	--cap-mb | --gather-cap-mb | --reduce-cap-mb) ;;
+	--name | --shape | --ttl | --timeout | --count | -c) ;;
 	*) return 1 ;;
 	esac
 }
@@ -62,7 +67,8 @@ _fsdpctl_options()
 	put) echo --name --dtype --shape --device --replace --ttl --mode --group \
 		--evictable --timeout --quiet --json ;;
 	ping) echo --count --json ;;
-	plan) echo --faithful --mode --cap-mb --json ;;
+	plan) echo --faithful --mode --gather-mode --reduce-mode --cap-mb \
+		--gather-cap-mb --reduce-cap-mb --json ;;
 	esac
 	echo --socket --help
 }

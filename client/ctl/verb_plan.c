@@ -121,10 +121,10 @@ static int print_document(const struct bucketing *result,
 			  const struct args *args, struct error *err)
 {
 	return document_print(
-		json_pack("{s:s, s:b, s:o, s:o, s:o}", "mode",
-			  bucketing_mode_name(
-				  (enum bucketing_mode)args->bucket_mode),
-			  "faithful", args_has(args, ARG_FAITHFUL), "buckets",
+		json_pack("{s:s, s:s, s:b, s:o, s:o, s:o}", "gather_mode",
+			  bucketing_mode_name(args->gather.mode), "reduce_mode",
+			  bucketing_mode_name(args->reduce.mode), "faithful",
+			  args_has(args, ARG_FAITHFUL), "buckets",
 			  buckets_document(result), "left",
 			  left_document(result), "graph",
 			  graph_json_write(&result->graph)),
@@ -333,13 +333,17 @@ static int print_tables(const struct bucketing *result, struct error *err)
 	return r;
 }
 
+static struct bucketing_rule rule_of(const struct args_rule *rule)
+{
+	return (struct bucketing_rule){rule->mode, rule->caps_mb, rule->n_caps};
+}
+
 static int run_plan(struct fsdp_client *client, const struct args *args,
 		    struct error *err)
 {
 	struct bucketing_options options = {
-		.mode = (enum bucketing_mode)args->bucket_mode,
-		.caps_mb = args->caps_mb,
-		.n_caps = args->n_caps,
+		.gather = rule_of(&args->gather),
+		.reduce = rule_of(&args->reduce),
 		.is_faithful = args_has(args, ARG_FAITHFUL)};
 	struct bucketing result;
 	struct graph graph;
@@ -365,7 +369,9 @@ const struct verb verbs_plan[] = {
 	 .operands = "GRAPH.json",
 	 .summary = "show how the collectives of a graph are put in buckets",
 	 .accepts = ARG_BIT(ARG_JSON) | ARG_BIT(ARG_FAITHFUL) |
-		    ARG_BIT(ARG_BUCKET_MODE) | ARG_BIT(ARG_CAPS),
+		    ARG_BIT(ARG_BUCKET_MODE) | ARG_BIT(ARG_GATHER_MODE) |
+		    ARG_BIT(ARG_REDUCE_MODE) | ARG_BIT(ARG_CAPS) |
+		    ARG_BIT(ARG_GATHER_CAPS) | ARG_BIT(ARG_REDUCE_CAPS),
 	 .n_min = 1,
 	 .n_max = 1,
 	 .is_local = true,

@@ -56,7 +56,8 @@ static void check_count(const struct graph *graph,
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const double caps[] = {2000, 0, 0.0001, 0.00001};
-	struct bucketing_options options = {.n_caps = 1};
+	struct bucketing_options options = {.gather.n_caps = 1,
+					    .reduce.n_caps = 1};
 	struct error err = ERROR_NULL;
 	struct bucketing result;
 	struct graph graph;
@@ -65,9 +66,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size < 1)
 		return 0;
 	size--;
-	options.mode = (enum bucketing_mode)(data[size] % BUCKETING_N_MODES);
+	options.gather.mode =
+		(enum bucketing_mode)(data[size] % BUCKETING_N_MODES);
+	options.reduce.mode =
+		(enum bucketing_mode)((data[size] >> 5) % BUCKETING_N_MODES);
 	options.is_faithful = data[size] & 4;
-	options.caps_mb = &caps[data[size] >> 3 & 3];
+	options.gather.caps_mb = &caps[data[size] >> 3 & 3];
+	options.reduce.caps_mb = &caps[data[size] >> 6];
 	r = graph_json_read((const char *)data, size, &graph, &err);
 	if (r < 0) {
 		if (r != err.code || !err.msg[0])

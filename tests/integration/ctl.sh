@@ -394,6 +394,17 @@ check "a cap of 0 is one" json '([len(b["members"]) for b in d["buckets"]] ==
 check "faithful leaves out buckets of one" json '(d["buckets"] == [] and
 	len(d["left"]) == 4)' \
 	<<<"$(plan --json --faithful --cap-mb 0 "$graphs/two_layers.json")"
+check "gathers have caps of their own" json '([len(b["members"]) for b in
+	d["buckets"]] == [1, 1, 2])' \
+	<<<"$(plan --json --gather-cap-mb 0 "$graphs/two_layers.json")"
+check "reductions have a cap and a mode of their own" json '(
+	[len(b["members"]) for b in d["buckets"]] == [2, 1, 1] and
+	d["gather_mode"] == "default" and d["reduce_mode"] == "coalesced")' \
+	<<<"$(plan --json --reduce-cap-mb 0 --reduce-mode coalesced \
+		"$graphs/two_layers.json")"
+check "faithful leaves all-reduces alone" json '(all(b["kind"] != "all_reduce"
+	for b in d["buckets"]) and "left over" in [l["why"] for l in d["left"]])' \
+	<<<"$(plan --json --faithful "$graphs/all_reduce.json")"
 for cap in nan -1 inf 1, ,1 x; do
 	refuse "a cap of $cap is none" 2 "--cap-mb" \
 		plan "$graphs/two_layers.json" --cap-mb=$cap

@@ -129,11 +129,18 @@ static inline uint32_t add_both(struct build *build, const char *name,
 	return add_wait(build, wait, start);
 }
 
+/* The same rule for all-gathers and for reductions. */
+static inline struct bucketing_options options_of(struct bucketing_rule rule,
+						  bool is_faithful)
+{
+	return (struct bucketing_options){rule, rule, is_faithful};
+}
+
 static inline struct bucketing
 bucket(const struct build *build, enum bucketing_mode mode, bool is_faithful)
 {
-	struct bucketing_options options = {.mode = mode,
-					    .is_faithful = is_faithful};
+	struct bucketing_options options =
+		options_of((struct bucketing_rule){.mode = mode}, is_faithful);
 	struct error err = ERROR_NULL;
 	struct bucketing result;
 

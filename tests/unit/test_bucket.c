@@ -14,8 +14,9 @@
 #define N_MAX  8
 
 /* One character for each item: the number of its bucket, or '-'. */
-static const char *plan(const uint64_t *sizes, const int *keys, uint32_t n,
-			const struct bucket_options *options)
+static const char *plan_needing(const uint64_t *sizes, const int *keys,
+				const uint32_t *n_before, uint32_t n,
+				const struct bucket_options *options)
 {
 	static char text[N_MAX + 1];
 	struct bucket_item items[N_MAX];
@@ -26,6 +27,10 @@ static const char *plan(const uint64_t *sizes, const int *keys, uint32_t n,
 			(struct bucket_item){.key = (uint64_t)keys[i],
 					     .size = sizes[i],
 					     .is_rejected = keys[i] == REJECT};
+	if (n_before) {
+		for (uint32_t i = 0; i < n; i++)
+			items[i].n_before = n_before[i];
+	}
 	cr_assert(zero(int, bucket_plan(items, n, options, buckets, &n_buckets,
 					NULL)));
 	for (uint32_t i = 0; i < n; i++)
@@ -33,6 +38,12 @@ static const char *plan(const uint64_t *sizes, const int *keys, uint32_t n,
 						    : (char)('0' + buckets[i]);
 	text[n] = '\0';
 	return text;
+}
+
+static const char *plan(const uint64_t *sizes, const int *keys, uint32_t n,
+			const struct bucket_options *options)
+{
+	return plan_needing(sizes, keys, NULL, n, options);
 }
 
 struct row {
@@ -92,27 +103,125 @@ Test(bucket, plans_are_those_of_the_reference_or_ours)
 	}
 }
 
-/* a0 -> a1 -> a3 */
-static bool depends(uint32_t later, uint32_t earlier, void *data)
-{
-	(void)data;
-	return (earlier == 0 && (later == 1 || later == 3)) ||
-	       (earlier == 1 && later == 3);
-}
-
-/* case 15 */
+/* case 15: a0 -> a1 -> a3 */
 Test(bucket, dependents_begin_the_next_bucket_and_are_not_dropped)
 {
 	static const uint64_t sizes[] = {1, 1, 1, 1};
 	static const int keys[4];
-	struct bucket_options options = {.is_faithful = true,
-					 .depends = depends};
+	static const uint32_t n_before[] = {0, 1, 0, 2};
+	struct bucket_options options = {.is_faithful = true};
 
-	cr_assert(eq(str, (char *)plan(sizes, keys, 4, &options),
+	cr_assert(eq(str,
+		     (char *)plan_needing(sizes, keys, n_before, 4, &options),
 		     (char *)"0-0-"));
 	options.is_faithful = false;
-	cr_assert(eq(str, (char *)plan(sizes, keys, 4, &options),
+	cr_assert(eq(str,
+		     (char *)plan_needing(sizes, keys, n_before, 4, &options),
 		     (char *)"0112"));
+}
+
+/* A plan is made of one number for each item; here are all items against all,
+ * as the reference has it. */
+enum { N_RANDOM = 24 };
+
+struct descendants {
+	bool is_one[N_RANDOM][N_RANDOM]; /* [item][of] */
+};
+
+static uint32_t pick(uint32_t *state, uint32_t n)
+{
+	*state = *state * 1664525 + 1013904223;
+	return (*state >> 8) % n;
+}
+
+static void make_random(struct bucket_item *items, struct descendants *ret,
+			uint32_t *state)
+{
+	*ret = (struct descendants){0};
+	for (uint32_t i = 0; i < N_RANDOM; i++) {
+		items[i] = (struct bucket_item){.key = pick(state, 8) == 0,
+						.size = pick(state, 4),
+						.is_rejected =
+							pick(state, 5) == 0};
+		for (uint32_t k = 0; k < i; k++) {
+			if (pick(state, 12) != 0)
+				continue;
+			ret->is_one[i][k] = true;
+			for (uint32_t of = 0; of < k; of++)
+				ret->is_one[i][of] |= ret->is_one[k][of];
+		}
+		for (uint32_t k = 0; k < i; k++) {
+			if (ret->is_one[i][k] && !items[k].is_rejected)
+				items[i].n_before = k + 1;
+		}
+	}
+}
+
+static bool needs_one(const struct descendants *descendants, uint32_t item,
+		      const uint32_t *bucket, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (descendants->is_one[item][bucket[i]])
+			return true;
+	}
+	return false;
+}
+
+/* The walk as it is written down, with one cap for all buckets. */
+static void walk(const struct bucket_item *items,
+		 const struct descendants *descendants, bool is_faithful,
+		 uint64_t cap, uint32_t *ret)
+{
+	uint32_t open[N_RANDOM], n_open = 0, n_buckets = 0;
+	uint64_t size = 0;
+
+	for (uint32_t i = 0, last = UINT32_MAX; i <= N_RANDOM; i++) {
+		bool is_end = i == N_RANDOM, is_dependent = false;
+
+		if (!is_end)
+			ret[i] = BUCKET_NONE;
+		if (!is_end && items[i].is_rejected)
+			continue;
+		if (!is_end && items[i].key == last)
+			is_dependent = needs_one(descendants, i, open, n_open);
+		if (is_dependent && is_faithful)
+			continue;
+		if (is_end || items[i].key != last || is_dependent ||
+		    (n_open > 0 && size + items[i].size > cap)) {
+			for (uint32_t k = 0;
+			     k < n_open && n_open > (uint32_t)is_faithful; k++)
+				ret[open[k]] = n_buckets;
+			n_buckets += n_open > (uint32_t)is_faithful;
+			n_open = 0;
+			size = 0;
+		}
+		if (is_end)
+			break;
+		last = (uint32_t)items[i].key;
+		open[n_open++] = i;
+		size += items[i].size;
+	}
+}
+
+Test(bucket, an_item_is_judged_by_all_that_it_needs)
+{
+	struct bucket_item items[N_RANDOM];
+	struct descendants descendants;
+	uint32_t expected[N_RANDOM], buckets[N_RANDOM], n, state = 1;
+
+	for (uint32_t i = 0; i < 20000; i++) {
+		double cap_mb = (1 + i % 12) / (double)MIB;
+		struct bucket_options options = {
+			.caps_mb = &cap_mb, .n_caps = 1, .is_faithful = i % 2};
+
+		make_random(items, &descendants, &state);
+		walk(items, &descendants, options.is_faithful, 1 + i % 12,
+		     expected);
+		cr_assert(zero(int, bucket_plan(items, N_RANDOM, &options,
+						buckets, &n, NULL)));
+		cr_assert(zero(int, memcmp(expected, buckets, sizeof(buckets))),
+			  "%u", i);
+	}
 }
 
 /* case 17 */

@@ -5,6 +5,7 @@
 #include "broker/collective/bucketing.h"
 #include "broker/collective/graph_json.h"
 #include "proto/error.h"
+#include "tests/unit/graph_build.h"
 #include "tests/unit/graph_eval.h"
 
 #include <criterion/criterion.h>
@@ -54,8 +55,8 @@ static const char *show(const struct bucketing *result)
 static void check_plan(const char *name, enum bucketing_mode mode,
 		       bool is_faithful, const char *expected)
 {
-	struct bucketing_options options = {.mode = mode,
-					    .is_faithful = is_faithful};
+	struct bucketing_options options =
+		options_of((struct bucketing_rule){.mode = mode}, is_faithful);
 	struct graph graph = read_graph(name);
 	struct error err = ERROR_NULL;
 	struct bucketing result;
@@ -99,6 +100,35 @@ Test(bucketing, replicas_are_reduced_in_two_buckets)
 		"all_reduce f32: reduce_norm2@0 reduce_norm1@32";
 
 	check_plan(GRAPHS "all_reduce.json", BUCKETING_DEFAULT, false, plan);
+	check_plan(GRAPHS "all_reduce.json", BUCKETING_DEFAULT, true,
+		   "all_gather f32: gather_w1@0 gather_w2@128");
+}
+
+Test(bucketing, gathers_and_reductions_have_a_rule_each)
+{
+	static const double none = 0;
+	struct bucketing_options options = {
+		.gather = {.caps_mb = &none, .n_caps = 1},
+		.reduce = {.mode = BUCKETING_COALESCED}};
+	struct graph graph = read_graph(GRAPHS "two_layers.json");
+	struct bucketing result;
+
+	cr_assert(zero(int, bucketing_run(&graph, &options, &result, NULL)));
+	cr_assert(eq(str, (char *)show(&result),
+		     (char *)"all_gather bf16: gather_w1@0; all_gather bf16: "
+			     "gather_w2@0; reduce_scatter bf16: scatter_w2@0 "
+			     "scatter_w1@2048"));
+	cr_assert(eq(int, result.buckets[2].form, MERGE_LISTED));
+	bucketing_deinit(&result);
+	options = (struct bucketing_options){
+		.gather = {.mode = BUCKETING_CUSTOM_OPS},
+		.reduce = {.caps_mb = &none, .n_caps = 1}};
+	cr_assert(zero(int, bucketing_run(&graph, &options, &result, NULL)));
+	cr_assert(eq(u32, result.n_buckets, 3));
+	cr_assert(eq(int, result.buckets[0].form, MERGE_OPAQUE));
+	cr_assert(eq(u32, result.buckets[0].n_members, 2));
+	bucketing_deinit(&result);
+	graph_deinit(&graph);
 }
 
 /* What is written is read as the same, for every kind of node. */
@@ -149,14 +179,15 @@ static void check_modes(const char *path)
 	struct graph graph = read_graph(path);
 
 	for (int mode = 0; mode < 2 * BUCKETING_N_MODES; mode++) {
-		struct bucketing_options options = {
-			.mode = (enum bucketing_mode)(mode / 2),
-			.is_faithful = mode % 2};
+		struct bucketing_options options = options_of(
+			(struct bucketing_rule){
+				.mode = (enum bucketing_mode)(mode / 2)},
+			mode % 2);
 		struct bucketing result;
 		int r = bucketing_run(&graph, &options, &result, NULL);
 
 		if (options.is_faithful &&
-		    options.mode == BUCKETING_MULTIDTYPE) {
+		    options.reduce.mode == BUCKETING_MULTIDTYPE) {
 			/* scatters, or what cannot be viewed */
 			cr_assert(eq(int, r, -EINVAL));
 			continue;
