@@ -473,7 +473,8 @@ static void wake(struct broker *broker, uint32_t bundle)
 	waiters_wake_name(broker, name);
 }
 
-/* What can fail, in an order that leaves nothing behind when it does. */
+/* What can fail, in an order that leaves nothing behind when it does. As
+ * bundle_commit(). */
 static int prepare(struct broker *broker, struct session *session,
 		   uint32_t bundle, uint64_t deadline_ms, struct error *err)
 {
@@ -488,24 +489,19 @@ static int prepare(struct broker *broker, struct session *session,
 	r = check_members(broker, bundle, err);
 	if (r < 0)
 		return r;
+	r = pool_seal_bundle(&broker->pools, bundle, err);
+	if (r != POOL_OK)
+		return r;
+	point("bundle.sealed");
 	r = set_deadline(broker, bundle, deadline_ms, err);
 	if (r < 0)
 		return r;
-	r = pool_seal_bundle(&broker->pools, bundle, err);
-	if (r < 0)
-		goto remove_deadline;
-	point("bundle.sealed");
-	if (!index_claim_prefix(broker, name, record->owner_uid)) {
-		r = error_set(err, -ENOSPC,
-			      "no room in the catalog for the owner of \"%s\"",
-			      name);
-		goto remove_deadline;
-	}
-	return 0;
-
-remove_deadline:
+	if (index_claim_prefix(broker, name, record->owner_uid))
+		return POOL_OK;
 	deadlines_remove(&broker->deadlines, &record->heap_position);
-	return r;
+	return error_set(err, -ENOSPC,
+			 "no room in the catalog for the owner of \"%s\"",
+			 name);
 }
 
 int bundle_commit(struct broker *broker, struct session *session,
@@ -519,6 +515,8 @@ int bundle_commit(struct broker *broker, struct session *session,
 
 	r = prepare(broker, session, bundle, deadline_ms, err);
 	if (r < 0)
+		pool_forget_unsealed(&broker->pools, bundle);
+	if (r != POOL_OK)
 		return r;
 	bundle_name(broker, bundle, name);
 	old = index_find_bundle(broker, name);

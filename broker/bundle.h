@@ -42,8 +42,12 @@ uint64_t bundle_size_left(const struct broker *broker, uint32_t bundle);
 int bundle_check_name(const struct broker *broker, uint32_t bundle,
 		      const char *name, struct error *err);
 
-/* Seal, flip, let the old version go. On a device the loader says with it that
- * its writing is done: members have no order. */
+/*
+ * Seal, flip, let the old version go. On a device the loader says with it that
+ * its writing is done: members have no order. POOL_WAIT: it is being sealed, as
+ * pool_seal_bundle(); until then it is staged as before, and may be aborted or
+ * get more members.
+ */
 int bundle_commit(struct broker *broker, struct session *session,
 		  uint32_t bundle, uint64_t *ret_version, struct error *err);
 

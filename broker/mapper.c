@@ -1,33 +1,25 @@
 /*
- * Mappers: the search through /proc/PID/maps. It runs in the broker's loop, so
- * it is bounded in time; it only serves the sentence of a refusal.
+ * Mappers: the search through /proc/PID/maps. It only serves the sentence of a
+ * refusal, so it is bounded, by the work and not by the time: what it finds
+ * does not depend on how busy the machine is.
  */
 #include "broker/mapper.h"
 #include <dirent.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <time.h>
 #include <unistd.h>
 
-#define TIME_LIMIT_NS INT64_C(20000000)
+#define MAX_LINES 1000000 /* of all processes together */
 
 struct search {
 	struct stat file;
-	int64_t end_ns;
+	uid_t uid;
+	uint32_t n_left; /* lines that may still be read */
 };
-
-static int64_t clock_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /* A line of maps: "start-end rw-s offset major:minor inode path". */
 static bool is_mapping(const struct search *search, const char *line)
@@ -45,7 +37,7 @@ static bool is_mapping(const struct search *search, const char *line)
 	       minor_number == minor(search->file.st_dev);
 }
 
-static bool maps_file(const struct search *search, pid_t pid)
+static bool maps_file(struct search *search, pid_t pid)
 {
 	char path[64], line[512];
 	bool is_found = false;
@@ -55,15 +47,27 @@ static bool maps_file(const struct search *search, pid_t pid)
 	maps = fopen(path, "re");
 	if (!maps)
 		return false;
-	while (!is_found && clock_ns() < search->end_ns &&
-	       fgets(line, sizeof(line), maps))
+	while (!is_found && search->n_left > 0 &&
+	       fgets(line, sizeof(line), maps)) {
 		is_found = is_mapping(search, line);
+		search->n_left--;
+	}
 	fclose(maps);
 	return is_found;
 }
 
+static bool is_looked_at(const struct search *search, pid_t pid)
+{
+	struct stat status;
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d", (int)pid);
+	return stat(path, &status) == 0 &&
+	       (status.st_uid == search->uid || status.st_uid == 0);
+}
+
 /* 0: none. */
-static pid_t find(const struct search *search, pid_t first)
+static pid_t find(struct search *search, pid_t first)
 {
 	struct dirent *entry;
 	pid_t found = 0;
@@ -74,11 +78,11 @@ static pid_t find(const struct search *search, pid_t first)
 	proc = opendir("/proc");
 	if (!proc)
 		return 0;
-	while (found == 0 && clock_ns() < search->end_ns &&
-	       (entry = readdir(proc))) {
+	while (found == 0 && search->n_left > 0 && (entry = readdir(proc))) {
 		pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
 
-		if (pid > 0 && maps_file(search, pid))
+		if (pid > 0 && is_looked_at(search, pid) &&
+		    maps_file(search, pid))
 			found = pid;
 	}
 	closedir(proc);
@@ -105,18 +109,18 @@ static void read_command(pid_t pid, char *ret, size_t size)
 	}
 }
 
-void mapper_describe(int fd, pid_t first, char *ret, size_t size)
+bool mapper_find(int fd, const struct mapper_suspect *suspect, char *ret,
+		 size_t size)
 {
-	struct search search = {.end_ns = clock_ns() + TIME_LIMIT_NS};
+	struct search search = {.uid = suspect->uid, .n_left = MAX_LINES};
 	char command[32];
 	pid_t pid = 0;
 
 	if (fstat(fd, &search.file) == 0)
-		pid = find(&search, first);
-	if (pid == 0) {
-		snprintf(ret, size, "some process");
-		return;
-	}
+		pid = find(&search, suspect->pid);
+	if (pid == 0)
+		return false;
 	read_command(pid, command, sizeof(command));
 	snprintf(ret, size, "process %d (%s)", (int)pid, command);
+	return true;
 }

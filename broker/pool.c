@@ -2,7 +2,6 @@
  * Pools: who has which chunks, and places for blocks in them.
  */
 #include "broker/pool.h"
-#include "broker/mapper.h"
 #include "broker/pool_impl.h"
 #include "proto/error.h"
 #include "proto/point.h"
@@ -66,8 +65,7 @@ static bool is_same_device(const struct device_uuid *a,
 	return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-/* A bundle has one. */
-static struct pool *find_bundle_pool(const struct pools *pools, uint32_t bundle)
+struct pool *pool_find_bundle(const struct pools *pools, uint32_t bundle)
 {
 	struct pool *pool = pools->first;
 
@@ -115,7 +113,7 @@ struct pool *pool_new(struct pools *pools, const struct access_class *access,
 struct pool *pool_get(struct pools *pools, const struct access_class *access,
 		      const struct device_uuid *device, uint32_t bundle)
 {
-	struct pool *pool = bundle ? find_bundle_pool(pools, bundle)
+	struct pool *pool = bundle ? pool_find_bundle(pools, bundle)
 				   : find_pool(pools, access, device);
 
 	return pool ? pool : pool_new(pools, access, device, bundle);
@@ -259,7 +257,8 @@ static int try_chunk(struct pools *pools, uint32_t index, uint64_t size,
 	uint64_t offset;
 	int r;
 
-	if (chunk->is_dying || pool_record(pools, index)->is_sealed)
+	if (chunk->is_dying || chunk->is_sealing ||
+	    pool_record(pools, index)->is_sealed)
 		return ARENA_FULL;
 	r = arena_alloc(chunk->arena, size, &offset, err);
 	if (r != ARENA_OK)
@@ -513,69 +512,9 @@ uint32_t pool_find_chunk(const struct pools *pools, uint32_t chunk_id)
 /* --- bundles ---------------------------------------------------------------
  */
 
-static pid_t loader_of(const struct pools *pools, uint32_t bundle)
-{
-	const struct catalog *catalog = &pools->broker->catalog;
-	uint32_t session = catalog_bundle(catalog, bundle)->loader;
-
-	return session ? (pid_t)catalog_session(catalog, session)->pid : 0;
-}
-
-static int seal_memfd(const struct pools *pools, uint32_t index,
-		      struct error *err)
-{
-	int fd = pools->chunks[index].fd;
-	int seals = fcntl(fd, F_GET_SEALS);
-	char mapper[64];
-	int r = 0;
-
-	/* A seal outlives a commit that went no further. */
-	if (seals < 0 || !(seals & F_SEAL_WRITE))
-		r = memfd_seal_write(fd, err);
-	if (r != -EBUSY)
-		return r;
-	mapper_describe(fd, loader_of(pools, pool_record(pools, index)->bundle),
-			mapper, sizeof(mapper));
-	return error_set(err, r,
-			 "%s still has memory of the bundle mapped writable: "
-			 "unmap it there and commit again",
-			 mapper);
-}
-
-static int seal_chunk(struct pools *pools, uint32_t index, struct error *err)
-{
-	struct catalog *catalog = &pools->broker->catalog;
-	struct chunk_record *record = pool_record(pools, index);
-	int r = 0;
-
-	if (pool_source_is_host(pools->chunks[index].pool->source))
-		r = seal_memfd(pools, index, err);
-	if (r < 0)
-		return r;
-	if (!record->is_sealed)
-		catalog_set(catalog, record->is_sealed, 1);
-	return 0;
-}
-
-int pool_seal_bundle(struct pools *pools, uint32_t bundle, struct error *err)
-{
-	struct pool *pool = find_bundle_pool(pools, bundle);
-	uint32_t i;
-	int r;
-
-	for (i = pool ? pool->first : 0; i; i = pools->chunks[i].next) {
-		if (pools->chunks[i].is_dying)
-			continue;
-		r = seal_chunk(pools, i, err);
-		if (r < 0)
-			return r;
-	}
-	return 0;
-}
-
 void pool_forget_bundle(struct pools *pools, uint32_t bundle)
 {
-	struct pool *pool = find_bundle_pool(pools, bundle);
+	struct pool *pool = pool_find_bundle(pools, bundle);
 	uint32_t i;
 
 	if (!pool)

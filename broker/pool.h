@@ -51,6 +51,7 @@ struct chunk {
 	struct pool *pool;   /* NULL: no chunk */
 	uint32_t next;       /* record of the pool's next chunk; 0: none */
 	bool is_busy;        /* a worker thread has its fd */
+	bool is_sealing;     /* likewise; nothing is allocated in it */
 	bool is_dying;    /* empty, to be retired; nothing is allocated in it */
 	bool is_warm;     /* not trimmed since something was freed in it */
 	uint64_t used_ms; /* when a block was last allocated or freed */
@@ -145,11 +146,17 @@ int pool_chunk_fd(struct pools *pools, uint32_t chunk_index, bool is_writable,
 uint32_t pool_find_chunk(const struct pools *pools, uint32_t chunk_id);
 
 /*
- * A bundle's chunks may never be written again. -EBUSY names the mapper; what
- * was sealed until then stays so, and the next call does the rest. On a device
- * it is only a promise: nobody gets them as writable any more.
+ * A bundle's chunks may never be written again. A thread sees to it, which
+ * takes its time where pages are in use. POOL_WAIT: park under pool_seal_key()
+ * of the bundle's owner, and ask again. -EBUSY names the mapper; what was
+ * sealed until then stays so, and the next call does the rest. On a device it
+ * is only a promise: nobody gets them as writable any more. Commits.
  */
 int pool_seal_bundle(struct pools *pools, uint32_t bundle, struct error *err);
+#define POOL_SEAL_KEY_SIZE 24
+void pool_seal_key(uint32_t uid, char ret[POOL_SEAL_KEY_SIZE]);
+/* Nobody asks any more why a bundle could not be sealed. */
+void pool_forget_unsealed(struct pools *pools, uint32_t bundle);
 
 /* The bundle's pool goes when its last block does; call when it is staged no
  * more (abort, retire), for chunks that have no block. */

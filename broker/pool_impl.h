@@ -2,8 +2,9 @@
  * What the files of the pool share and nobody else sees.
  *
  * pool.c finds places for blocks, pool_admit.c says whether there may be more
- * memory, pool_grow.c makes it, pool_trim.c gives it back, and pool_adopt.c
- * takes over what an earlier broker had. Work on chunks runs on libuv's threads
+ * memory, pool_grow.c makes it, pool_seal.c makes a bundle's read-only,
+ * pool_trim.c gives it back, and pool_adopt.c takes over what an earlier broker
+ * had. Work on chunks runs on libuv's threads
  * as `struct work`: a kind with two functions, one for the thread, which sees
  * nothing but the struct, and one for the loop. While a chunk is busy its fd
  * stays open; ranges that a thread populates or punches are reserved in the
@@ -11,6 +12,7 @@
  */
 #pragma once
 #include "broker/broker.h"
+#include "broker/mapper.h"
 #include "broker/pool.h"
 #include "proto/error.h"
 #include <stdbool.h>
@@ -26,14 +28,15 @@ struct pool {
 	struct pool *next;
 	struct pool_source *source;
 	struct access_class access;
-	uint32_t bundle;     /* 0: of an access class */
-	bool is_forgotten;   /* a bundle's, or of shared memory: nothing is
-				allocated (any more) */
-	uint32_t first;      /* chunk record */
-	uint32_t last_used;  /* chunk record; 0: none */
-	uint32_t n_growing;  /* works that will give room here */
-	uint64_t next_size;  /* of the next chunk, if there is room for it */
-	struct error failed; /* of the last growth; told to who asks next */
+	uint32_t bundle;       /* 0: of an access class */
+	bool is_forgotten;     /* a bundle's, or of shared memory: nothing is
+				  allocated (any more) */
+	uint32_t first;        /* chunk record */
+	uint32_t last_used;    /* chunk record; 0: none */
+	uint32_t n_growing;    /* works that will give room here */
+	uint64_t next_size;    /* of the next chunk, if there is room for it */
+	struct error failed;   /* of the last growth; told to who asks next */
+	struct error unsealed; /* the same of a bundle's last sealing */
 };
 
 struct range {
@@ -48,10 +51,12 @@ struct pool_work {
 	struct pools *pools;
 	struct pool_source *source;
 	const struct pool_work_kind *kind;
-	const struct device *device; /* create; NULL: on the host */
-	struct pool *pool;           /* create */
-	struct donation *donation;   /* check */
-	uint32_t chunk;              /* record; create, close: 0 */
+	const struct device *device;   /* create; NULL: on the host */
+	struct pool *pool;             /* create */
+	struct donation *donation;     /* check */
+	struct account *account;       /* seal */
+	struct mapper_suspect suspect; /* seal */
+	uint32_t chunk;                /* record; create, close: 0 */
 	int fd, readonly_fd;
 	uint64_t size;        /* of the chunk */
 	uint64_t need;        /* create: how much it may at least be */
@@ -117,6 +122,8 @@ void pool_chunk_name(char ret[FDSTORE_NAME_SIZE], uint32_t id);
 /* Of the class, or of the bundle; NULL: no heap. */
 struct pool *pool_get(struct pools *pools, const struct access_class *access,
 		      const struct device_uuid *device, uint32_t bundle);
+/* A bundle's, while it may be allocated from; NULL: it has none. */
+struct pool *pool_find_bundle(const struct pools *pools, uint32_t bundle);
 struct pool *pool_new(struct pools *pools, const struct access_class *access,
 		      const struct device_uuid *device, uint32_t bundle);
 /* Free the pool if it is no more than its name. */
@@ -186,5 +193,7 @@ void pool_work_close(struct pool_work *work);
 /* Something was freed or made in the chunk: it is looked at when that is
  * warm_ms ago. */
 void pool_touch(struct pools *pools, struct chunk *chunk);
+/* A dying chunk is no longer busy. */
+void pool_look_at_dying(struct pools *pools);
 /* The chunk is empty and shall go; soon, but not in this transaction. */
 void pool_mark_dying(struct pools *pools, uint32_t index);

@@ -135,6 +135,11 @@ void pool_touch(struct pools *pools, struct chunk *chunk)
 	schedule_trim(pools, chunk->used_ms + pools->broker->config.warm_ms);
 }
 
+void pool_look_at_dying(struct pools *pools)
+{
+	schedule_trim(pools, now_ms());
+}
+
 void pool_mark_dying(struct pools *pools, uint32_t index)
 {
 	struct chunk *chunk = &pools->chunks[index];

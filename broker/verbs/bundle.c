@@ -32,12 +32,22 @@ int verb_bundle_commit(struct verb_call *call, struct error *err)
 	uint64_t id = call->request->bundle_end.bundle;
 	uint32_t bundle =
 		bundle_find_staged(call->broker, call->session, id, err);
+	char *key = verb_alloc(call, POOL_SEAL_KEY_SIZE);
+	int r;
 
 	if (!bundle)
 		return -ENOENT;
+	if (!key)
+		return error_set(err, -ENOMEM, "no memory for the request");
 	call->reply->bundle.bundle = id;
-	return bundle_commit(call->broker, call->session, bundle,
-			     &call->reply->bundle.version, err);
+	r = bundle_commit(call->broker, call->session, bundle,
+			  &call->reply->bundle.version, err);
+	if (r != POOL_WAIT)
+		return r;
+	pool_seal_key(session_record(call->session)->uid, key);
+	call->wait_name = key;
+	call->wait_ms = -1;
+	return VERB_PARK_NAME;
 }
 
 int verb_bundle_abort(struct verb_call *call, struct error *err)

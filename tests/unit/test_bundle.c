@@ -272,6 +272,112 @@ Test(bundle, views_are_made_inside_of_it)
 		     -EINVAL));
 }
 
+/* --- sealing, on a thread --------------------------------------------------
+ */
+
+static uint64_t stage(struct client *client, const char *name,
+		      const char *member)
+{
+	struct slot_ref ref;
+	uint64_t id;
+
+	cr_assert(zero(int, begin(client, name, 0, &id)));
+	cr_assert(zero(int, add(client, id, member, &ref)));
+	return id;
+}
+
+/* The answer comes later. */
+static void send_commit(struct client *client, uint64_t bundle)
+{
+	struct request request = {.kind = MESSAGE_BUNDLE_COMMIT,
+				  .bundle_end = {bundle}};
+
+	client_send(client, &request, ++client->number);
+}
+
+static int receive(struct client *client)
+{
+	struct reply reply;
+	int code;
+
+	while (!client_recv(client, &reply, &code))
+		uv_run(&broker->loop, UV_RUN_ONCE);
+	reply_deinit(&reply);
+	return code;
+}
+
+static void finish_works(void)
+{
+	while (broker->pools.n_works || broker->pools.n_chunks)
+		uv_run(&broker->loop, UV_RUN_ONCE);
+}
+
+Test(bundle, is_sealed_for_one_commit_of_a_user_at_a_time)
+{
+	struct client other;
+	uint64_t first, second, third;
+
+	client_open(&other, broker, 1000, 0);
+	first = stage(&alice, "m/", "m/a");
+	second = stage(&other, "n/", "n/a");
+	third = stage(&bob, "o/", "o/a");
+	send_commit(&alice, first);
+	send_commit(&other, second);
+	cr_expect(eq(u32, broker->pools.n_works, 1));
+	send_commit(&bob, third);
+	cr_expect(eq(u32, broker->pools.n_works, 2));
+	cr_expect(zero(u32, index_find(broker, "m/a")), "not yet");
+	cr_expect(zero(int, receive(&alice)));
+	cr_expect(zero(int, receive(&other)));
+	cr_expect(zero(int, receive(&bob)));
+	cr_expect(ne(u32, index_find(broker, "n/a"), 0));
+}
+
+Test(bundle, whose_loader_dies_while_it_is_sealed_leaves_nothing)
+{
+	send_commit(&alice, stage(&alice, "m/", "m/a"));
+	cr_assert(eq(u32, broker->pools.n_works, 1));
+	client_close(&alice);
+	assert_empty(broker, 1000);
+	finish_works();
+	client_open(&alice, broker, 1000, 0);
+	send_commit(&alice, stage(&alice, "m/", "m/a"));
+	cr_expect(zero(int, receive(&alice)));
+}
+
+Test(bundle, can_be_aborted_while_it_is_sealed)
+{
+	uint64_t id = stage(&alice, "m/", "m/a");
+	struct request abort = {.kind = MESSAGE_BUNDLE_ABORT,
+				.bundle_end = {id}};
+
+	send_commit(&alice, id);
+	client_send(&alice, &abort, ++alice.number);
+	cr_expect(zero(int, receive(&alice)), "aborted");
+	cr_expect(eq(int, receive(&alice), -ENOENT), "and not committed");
+	client_close(&alice);
+	assert_empty(broker, 1000);
+	finish_works();
+}
+
+Test(bundle, gets_no_member_in_memory_that_is_being_sealed)
+{
+	struct alloc_item item = item_of(1000);
+	struct request alloc = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.n_items = 1, .items = &item},
+	};
+	uint64_t id = stage(&alice, "m/", "m/a");
+
+	item.name = "m/b";
+	alloc.alloc.bundle = id;
+	send_commit(&alice, id);
+	client_send(&alice, &alloc, ++alice.number);
+	cr_expect(zero(int, receive(&alice)));
+	cr_expect(eq(int, receive(&alice), -ENOENT), "it is committed");
+	cr_expect(zero(u32, index_find(broker, "m/b")));
+}
+
 /* Half of the journal: what does not fit is freed by a later round. */
 Test(bundle, a_large_one_goes_in_steps, .timeout = 60)
 {

@@ -1,0 +1,109 @@
+/*
+ * Work for bundles that takes long: whoever asks for it waits, and nobody else.
+ */
+#include "shm/memfd.h"
+#include "tests/lib/users.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+
+TestSuite(bundle_wait, .fini = teardown, .timeout = 120);
+
+static const struct request PING = {.kind = MESSAGE_PING};
+
+static struct request end_request(uint16_t kind, uint64_t bundle)
+{
+	return (struct request){.kind = kind, .bundle_end = {bundle}};
+}
+
+static uint64_t begin(struct wire *wire, const char *name)
+{
+	struct request request = wire_begin_request(name, 0);
+
+	request.bundle_begin.flags = PUBLISH_REPLACE;
+	must(wire, wire_call(wire, &request));
+	return wire->reply.bundle.bundle;
+}
+
+static struct tensor_place add(struct wire *wire, uint64_t bundle,
+			       const char *name)
+{
+	struct alloc_item item;
+	struct request request = wire_alloc_request(&item, 4096);
+
+	item.name = name;
+	request.alloc.bundle = bundle;
+	must(wire, wire_call(wire, &request));
+	return wire->reply.places.places[0];
+}
+
+static bool has_answer(const struct wire *wire)
+{
+	struct pollfd pollfd = {.fd = wire->fd, .events = POLLIN};
+
+	return poll(&pollfd, 1, 0) == 1;
+}
+
+/* Does somebody else get more than two answers before this one gets its own?
+ * One may be under way when the request comes, and another beside it. */
+static bool is_passed(const struct wire *slow, struct wire *quick)
+{
+	for (int i = 0; i < 3; i++) {
+		must(quick, wire_call(quick, &PING));
+		if (has_answer(slow))
+			return false;
+	}
+	return true;
+}
+
+/* --- commit ----------------------------------------------------------------
+ */
+
+/* A page of the memory lies in a pipe, whose reading end comes back. */
+static int pin(int fd)
+{
+	void *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	loff_t offset = 0;
+	int ends[2];
+
+	cr_assert(ne(ptr, map, MAP_FAILED));
+	*(char *)map = 1;
+	munmap(map, 4096);
+	cr_assert(zero(int, pipe(ends)));
+	cr_assert(eq(long, splice(fd, &offset, ends[1], NULL, 4096, 0), 4096));
+	close(ends[1]);
+	return ends[0];
+}
+
+/* The kernel waits a while before it refuses, and how long is its affair: on a
+ * machine that is slower than that, the commit is asked for again. */
+Test(bundle_wait, others_are_served_while_a_pinned_page_holds_up_a_commit)
+{
+	struct request commit;
+	struct tensor_place place;
+	struct wire *alice, *bob;
+	bool is_seen = false;
+	int fd, pipe_fd;
+
+	start(NULL);
+	alice = open_as(ALICE);
+	bob = open_as(getuid() == 0 ? BOB : ALICE);
+	commit = end_request(MESSAGE_BUNDLE_COMMIT, begin(alice, "m/"));
+	place = add(alice, commit.bundle_end.bundle, "m/a");
+	fd = wire_chunk(alice, place.chunk);
+	pipe_fd = pin(fd);
+	for (int i = 0; i < 20 && !is_seen; i++) {
+		wire_send(alice, &commit);
+		is_seen = is_passed(alice, bob);
+		cr_assert(eq(int, wire_receive(alice), FRAME_OK));
+		cr_assert(eq(int, alice->frame.code, -EBUSY));
+		says(alice, "in a pipe");
+	}
+	cr_expect(is_seen, "the loop waited for the kernel");
+	close(pipe_fd);
+	must(alice, wire_call(alice, &commit));
+	close(fd);
+	wire_close(alice);
+	wire_close(bob);
+}
