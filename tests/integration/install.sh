@@ -1,0 +1,86 @@
+#!/bin/bash
+# What `cmake --install` makes works where it is put: programs start and find
+# their library, and README's two C programs are built against it by pkg-config,
+# without a warning, and hand a tensor over.
+#
+#   install.sh BUILD_DIRECTORY CC [FLAG]...
+set -u
+
+build=$(realpath "$1") cc=$2
+shift 2
+flags=("$@")
+readme=$(dirname "$(realpath "$0")")/../../README.md
+dir=$(mktemp -d)
+prefix=$dir/prefix
+daemon=
+
+finish()
+{
+	local rc=$?
+	[[ -n $daemon ]] && kill "$daemon" 2>/dev/null && wait "$daemon"
+	((rc)) && cat "$dir/log"
+	rm -rf "$dir"
+	exit $rc
+}
+trap finish EXIT
+
+# Everything says its own in the log, which is shown when something fails.
+check()
+{
+	local what=$1
+	shift
+	if ! "$@" >>"$dir/log" 2>&1; then
+		echo "FAILED: $what"
+		exit 1
+	fi
+	echo "ok: $what"
+}
+
+# c_block N: the Nth C program in README.
+c_block()
+{
+	awk -v n="$1" '/^```c$/ { i++; inside = 1; next } /^```/ { inside = 0 }
+		inside && i == n' "$readme"
+}
+
+is_answering()
+{
+	until fsdpctl ping --count 1; do
+		kill -0 "$daemon" || return
+		sleep 0.01
+	done
+}
+
+check "it is installed below a prefix" cmake --install "$build" \
+	--prefix "$prefix"
+unset LD_LIBRARY_PATH XDG_RUNTIME_DIR
+export PATH=$prefix/bin:$PATH FSDP_SOCKET=$dir/sock
+check "fsdpd starts there" fsdpd --version
+check "fsdpctl does" fsdpctl --version
+check "fsdp-worker does" fsdp-worker --version
+check "fsdpd finds nothing missing" test -x "$prefix/bin/fsdp-worker"
+fsdpd --supervised 2>>"$dir/log" &
+daemon=$!
+check "the broker answers" is_answering
+
+pc=$(find "$prefix" -name fsdp.pc)
+export PKG_CONFIG_PATH=${pc%/*}
+libdir=$(pkg-config --variable=libdir fsdp)
+read -r -a package < <(pkg-config --cflags --libs fsdp)
+check "pkg-config names the prefix" test -e "$libdir/libfsdp.so"
+for n in 1 2; do
+	c_block $n >"$dir/program$n.c"
+	check "README's C program $n compiles without a warning" "$cc" \
+		-Wall -Wextra -Werror "${flags[@]}" -o "$dir/program$n" \
+		"$dir/program$n.c" "${package[@]}" -Wl,-rpath,"$libdir"
+done
+# The second waits for what the first publishes.
+"$dir/program2" >"$dir/out" 2>>"$dir/log" &
+consumer=$!
+check "the first runs" "$dir/program1"
+check "the second ends well" wait $consumer
+check "and has read what the first wrote" test "$(<"$dir/out")" = 1023
+
+export DESTDIR=$dir/stage
+check "a package can be staged" cmake --install "$build" --prefix /opt/fsdp
+check "with its man pages" test -s "$DESTDIR/opt/fsdp/share/man/man8/fsdpd.8"
