@@ -83,4 +83,10 @@ check "and has read what the first wrote" test "$(<"$dir/out")" = 1023
 
 export DESTDIR=$dir/stage
 check "a package can be staged" cmake --install "$build" --prefix /opt/fsdp
-check "with its man pages" test -s "$DESTDIR/opt/fsdp/share/man/man8/fsdpd.8"
+lib=$dir/stage/opt/fsdp/lib
+check "its service has the path of the prefix" grep -qx \
+	"ExecStart=/opt/fsdp/bin/fsdpd" "$lib/systemd/system/fsdpd.service"
+for file in systemd/system/fsdpd.socket sysusers.d/fsdpd.conf \
+	tmpfiles.d/fsdpd.conf; do
+	check "$file is there" test -s "$lib/$file"
+done

@@ -1,18 +1,19 @@
 #!/bin/bash
-# The broker under a real systemd: its memory in the fd store survives kill -9
-# and `systemctl restart`, the socket unit hands over the listening socket, and
-# a client goes on as if nothing had been.
+# The installed units under a real systemd: the socket unit starts a broker that
+# runs as a user of its own, whose memory in the fd store survives kill -9 and
+# `systemctl restart`; a client goes on as if nothing had been.
 #
 #   systemd.sh BUILD_DIRECTORY
 #
-# Boots a container whose root is an overlay of this machine's own, so that
-# nothing is copied and nothing is left. Skipped (exit 77) where that is not
-# possible: not root, no systemd-nspawn, no overlay.
+# Boots a container whose root is an overlay of this machine's own, into which
+# the build is installed; nothing is left. Skipped (exit 77) where that is not
+# possible: not root, or no overlay or container may be made. A missing package
+# fails: scripts/setup installs what is needed.
 set -u
 
 build=$(realpath "$1")
-# Where the container sees it: its /tmp is its own, and ours may be there.
-fsdpd=/opt/fsdp/fsdpd fsdpctl=/opt/fsdp/fsdpctl
+# A hang ends here, with what the container said; nothing else is timed.
+HANG_SECONDS=300
 
 skip()
 {
@@ -21,8 +22,17 @@ skip()
 }
 
 [[ $(id -u) == 0 ]] || skip "root is needed to boot a container"
-command -v systemd-nspawn >/dev/null || skip "no systemd-nspawn"
-[[ -x /lib/systemd/systemd ]] || skip "no systemd"
+for program in systemd-nspawn /lib/systemd/systemd; do
+	if ! command -v "$program" >/dev/null; then
+		echo "FAILED: there is no $program; run scripts/setup test"
+		exit 1
+	fi
+done
+# systemd-nspawn leaves control groups, which finish() removes: those of another
+# container that boots now must not be among them.
+exec {lock}</run
+flock "$lock"
+SECONDS=0
 
 dir=$(mktemp -d /run/fsdp-systemd.XXXXXX)
 root=$dir/tmpfs/root
@@ -32,9 +42,11 @@ pid1=
 finish()
 {
 	local rc=$?
-	if [[ -n $pid1 && $rc != 0 && $rc != 77 ]]; then
-		inside journalctl -u fsdpd --no-pager 2>/dev/null | tail -n 30
-	fi
+	if ((rc != 0 && rc != 77)); then
+		tail -n 30 "$dir/boot.log"
+		inside journalctl -u fsdpd.socket -u fsdpd --no-pager |
+			tail -n 30
+	fi 2>/dev/null
 	if [[ -n $nspawn ]]; then
 		kill -TERM "$nspawn" 2>/dev/null
 		wait "$nspawn" 2>/dev/null
@@ -54,8 +66,7 @@ trap finish EXIT
 inside()
 {
 	nsenter -t "$pid1" -m -u -i -n -p -C -- env -i \
-		PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-		LD_LIBRARY_PATH=/opt/fsdp FSDP_SOCKET=/run/fsdpd/fsdpd.sock "$@"
+		PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }
 
 check()
@@ -72,17 +83,16 @@ check()
 # until WHAT COMMAND...: wait for a state that must come.
 until_true()
 {
-	local what=$1 i
+	local what=$1
 	shift
-	for ((i = 0; i < 300; i++)); do
-		if "$@" >/dev/null 2>&1; then
-			echo "ok: $what"
-			return
+	until "$@" >/dev/null 2>&1; do
+		if ((SECONDS > HANG_SECONDS)) || ! kill -0 "$nspawn"; then
+			echo "FAILED: $what"
+			exit 1
 		fi
 		sleep 0.1
 	done
-	echo "FAILED: $what"
-	exit 1
+	echo "ok: $what"
 }
 
 make_root()
@@ -114,40 +124,47 @@ quiet_services()
 	done
 }
 
-make_units()
+install_build()
 {
-	cat >"$root/etc/systemd/system/fsdpd.socket" <<-UNIT
-	[Socket]
-	ListenSequentialPacket=/run/fsdpd/fsdpd.sock
-	SocketMode=0666
-	UNIT
-	cat >"$root/etc/systemd/system/fsdpd.service" <<-UNIT
-	[Unit]
-	Requires=fsdpd.socket
-	After=fsdpd.socket
-	StartLimitIntervalSec=0
-	[Service]
-	Type=notify
-	ExecStart=$fsdpd
-	Restart=on-failure
-	RestartSec=0
-	FileDescriptorStoreMax=1024
-	WatchdogSec=30
-	UNIT
+	DESTDIR=$root cmake --install "$build" --prefix /usr/local
+}
+
+# The init of the container, which alone is process 1 in a namespace of its own.
+# nspawn has helpers, too, and they come and go while it boots.
+find_pid1()
+{
+	local pid
+
+	for pid in $(pgrep -P "$nspawn"); do
+		if awk '/^NSpid:/ { found = NF == 3 && $3 == 1 }
+			END { exit !found }' "/proc/$pid/status"; then
+			pid1=$pid
+			return
+		fi
+	done
+	return 1
+}
+
+is_up()
+{
+	[[ -n $pid1 ]] || find_pid1 || return
+	inside systemctl is-active basic.target
 }
 
 boot()
 {
 	systemd-nspawn -q -D "$root" -M "fsdp$$" --register=no --keep-unit \
-		--private-network --bind-ro="$build:/opt/fsdp" --kill-signal=SIGRTMIN+3 --console=pipe \
+		--private-network --kill-signal=SIGRTMIN+3 --console=pipe \
 		--boot </dev/null >"$dir/boot.log" 2>&1 &
 	nspawn=$!
-	local i
-	for ((i = 0; i < 100 && ${#pid1} == 0; i++)); do
-		pid1=$(pgrep -P "$nspawn" -o)
-		sleep 0.05
-	done
-	[[ -n $pid1 ]]
+}
+
+# May a container be made at all? It says nothing of ours.
+can_boot()
+{
+	systemd-nspawn -q -D "$root" -M "fsdp$$" --register=no --keep-unit \
+		--private-network --console=pipe /bin/true </dev/null \
+		>"$dir/boot.log" 2>&1
 }
 
 main_pid()
@@ -159,34 +176,51 @@ is_another_broker()
 {
 	local pid
 	pid=$(main_pid)
-	[[ $pid != 0 && $pid != "$1" ]] && inside "$fsdpctl" ping -c 1
+	[[ $pid != 0 && $pid != "$1" ]] && inside fsdpctl ping -c 1
+}
+
+as_user()
+{
+	inside setpriv --reuid 1234 --regid 1234 --clear-groups "$@"
 }
 
 make_root >"$dir/mount.log" 2>&1 || skip "no overlay of / can be mounted"
+can_boot || skip "no container may be made here: $(tail -n 1 "$dir/boot.log")"
 quiet_services
-make_units
-boot || skip "systemd-nspawn does not boot here: $(tail -n 1 "$dir/boot.log")"
-until_true "systemd is up" inside systemctl is-active basic.target
+install_build >"$dir/boot.log" 2>&1 || {
+	echo "FAILED: install"
+	exit 1
+}
+boot
+until_true "systemd is up" is_up
 
-check "the socket unit starts" inside systemctl start fsdpd.socket
+# As README has it.
+check "the user is made" inside systemd-sysusers
+check "the directory is made" inside systemd-tmpfiles --create fsdpd.conf
+check "the socket unit is enabled and starts" \
+	inside systemctl enable --quiet --now fsdpd.socket
+check "no broker runs yet" test "$(main_pid)" = 0
 printf 'abcdefgh' >"$root/opt/in.raw"
-check "the first client starts the broker" inside "$fsdpctl" put /opt/in.raw \
-	--name node/t --dtype u8 --shape 8
+check "the first client, an ordinary user, starts the broker" as_user \
+	fsdpctl put /opt/in.raw --name node/t --dtype u8 --shape 8
 check "it is the unit's" inside systemctl is-active --quiet fsdpd
+check "it runs as a user of its own" \
+	test "$(inside stat -c %U:%G "/proc/$(main_pid)")" = fsdpd:fsdpd
+check "nothing is wrong with the units" inside systemd-analyze verify \
+	fsdpd.socket fsdpd.service
 
 before=$(main_pid)
 check "kill -9" inside kill -9 "$before"
 until_true "another broker answers" is_another_broker "$before"
 check "the tensor is there after kill -9" \
-	test "$(inside "$fsdpctl" get node/t -o -)" = abcdefgh
+	test "$(as_user fsdpctl get node/t -o -)" = abcdefgh
 
 before=$(main_pid)
 check "systemctl restart" inside systemctl restart fsdpd
 until_true "another broker answers" is_another_broker "$before"
 check "the tensor is there after a restart" \
-	test "$(inside "$fsdpctl" get node/t -o -)" = abcdefgh
+	test "$(as_user fsdpctl get node/t -o -)" = abcdefgh
 
 check "systemctl stop" inside systemctl stop fsdpd
-check "and start" inside systemctl start fsdpd
-check "which is an empty broker: systemd 252 drops the store at stop" \
-	test -z "$(inside "$fsdpctl" get node/t -o - 2>/dev/null)"
+check "the next client starts an empty broker: systemd 252 drops the store" \
+	test "$(inside fsdpctl ls --json)" = "[]"
