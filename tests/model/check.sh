@@ -10,7 +10,10 @@ model=$1
 wanted=$2
 shift 2
 
-command -v spin >/dev/null && command -v cc >/dev/null || exit 77
+command -v spin >/dev/null && command -v cc >/dev/null || {
+	echo "skipped: no spin or no cc; scripts/setup test installs them"
+	exit 77
+}
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
