@@ -159,6 +159,14 @@ void absolute_result(struct samples *samples, double value, double limit,
 	};
 }
 
+void print_number(const char *key, double value)
+{
+	if (isfinite(value))
+		printf(", \"%s\": %.6g", key, value);
+	else
+		printf(", \"%s\": null", key);
+}
+
 struct fsdp_client *client_open(const char *socket)
 {
 	struct fsdp_connect_options options = {.path = socket};

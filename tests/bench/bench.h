@@ -27,6 +27,7 @@ struct bench {
 	 * before, a third the first: floor and ours are placed alike. */
 	int client_cpu, server_cpu, second_cpu;
 	cpu_set_t cpus; /* all that we may run on */
+	char **attacks; /* names, to NULL; none: all */
 };
 
 /* What a row gives; NAN where there is no such thing. */
@@ -83,6 +84,9 @@ void pairs_deinit(struct pairs *pairs);
 void absolute_result(struct samples *samples, double value, double limit,
 		     struct result *ret);
 
+/* `, "key": value` of a JSON object; null for what is not finite. */
+void print_number(const char *key, double value);
+
 /* Connect to the broker at `socket`. */
 struct fsdp_client *client_open(const char *socket);
 
@@ -110,4 +114,4 @@ row_fn local_all_gather_64mib, local_reduce_scatter_64mib;
 row_fn plan_65536;
 
 /* Not rows but tables of their own, which they print. */
-row_fn collectives, gpu;
+row_fn collectives, gpu, hostile;

@@ -149,14 +149,6 @@ static void print_score(const struct variant *variant, uint32_t n_ranks,
 	fflush(stdout);
 }
 
-static void print_number(const char *key, double value)
-{
-	if (isfinite(value))
-		printf(", \"%s\": %.6g", key, value);
-	else
-		printf(", \"%s\": null", key);
-}
-
 static void print_json(const struct variant *variant, uint32_t n_ranks,
 		       uint64_t size, const struct score *score)
 {

@@ -45,7 +45,10 @@ run(const struct daemon *daemon, const struct bench *bench, const char *config,
 	if (fd >= 0)
 		dup2(fd, STDERR_FILENO);
 	/* Without these it would think that systemd started it. */
-	unsetenv("NOTIFY_SOCKET");
+	if (options->notify_socket)
+		setenv("NOTIFY_SOCKET", options->notify_socket, 1);
+	else
+		unsetenv("NOTIFY_SOCKET");
 	unsetenv("LISTEN_FDS");
 	unsetenv("LISTEN_PID");
 	unsetenv("WATCHDOG_USEC");

@@ -93,14 +93,6 @@ const char *gpu_format_size(uint64_t size, char ret[32])
 	return ret;
 }
 
-static void print_number(const char *key, double value)
-{
-	if (isfinite(value))
-		printf(", \"%s\": %.6g", key, value);
-	else
-		printf(", \"%s\": null", key);
-}
-
 static double bandwidth(const struct gpu_line *line, double us)
 {
 	return line->size > 0 ? (double)line->size / us / 1000 : NAN;

@@ -9,6 +9,7 @@
  */
 #include "bench.h"
 #include "gpu.h"
+#include "hostile.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -81,6 +82,8 @@ static const struct row tables[] = {
 	{"collectives", "us", INFINITY, collectives,
 	 "collectives of 2 and 4 ranks, beside bandwidth and MPI"},
 	{"gpu", "us", INFINITY, gpu, "tensors and collectives on devices"},
+	{"hostile", "us", INFINITY, hostile,
+	 "an innocent client's ping while others attack the broker"},
 };
 #define N_TABLES  (sizeof(tables) / sizeof(*tables))
 #define NO_DEVICE 77 /* exit status */
@@ -89,6 +92,7 @@ static const char usage[] =
 	"Usage: fsdp-bench [--quick] [--json] [--list] [ROW...]\n"
 	"       fsdp-bench collectives [--quick] [--json]\n"
 	"       fsdp-bench gpu [--quick] [--json]\n"
+	"       fsdp-bench hostile [--quick] [--json] [ATTACK...]\n"
 	"\n"
 	"Measures what fsdpd promises, next to what the bare machine needs.\n"
 	"\n"
@@ -101,6 +105,12 @@ static const char usage[] =
 	"they are installed, Open MPI and MPICH. The table of GPUs has, where "
 	"it is\n"
 	"installed, PyTorch beside it; without a GPU the exit status is 77.\n"
+	"\n"
+	"The hostile table has the ping of an innocent client while others "
+	"attack the\n"
+	"broker. Attacks: seal, evict, close_memfd, close_linger, bundle_get,\n"
+	"bundle_first_get, bundle_commit, deadlines, keeper; without a name: "
+	"all.\n"
 	"\n"
 	"fsdpd is taken from the directory of fsdp-bench, else from PATH.\n";
 
@@ -186,14 +196,6 @@ static bool row_run(const struct row *row, struct bench *bench,
 static bool is_met(const struct row *row, const struct result *result)
 {
 	return result->ratio <= row->budget;
-}
-
-static void print_number(const char *key, double value)
-{
-	if (isfinite(value))
-		printf(", \"%s\": %.6g", key, value);
-	else
-		printf(", \"%s\": null", key);
 }
 
 static void print_json(const struct row *row, const struct result *result)
@@ -303,12 +305,19 @@ static bool has_devices(const struct bench *bench)
 	return found.error >= 0;
 }
 
-static int run_table(const struct row *table, struct bench *bench,
-		     int n_arguments)
+/* `names` are attacks, of which no other table has any. */
+static int run_table(const struct row *table, struct bench *bench, char **names)
 {
+	const char *unknown = hostile_find_unknown(names);
 	struct result result;
 
-	if (n_arguments > 0) {
+	bench->attacks = names;
+	if (table->run == hostile && unknown) {
+		fprintf(stderr, "fsdp-bench: no attack \"%s\"; see --help\n",
+			unknown);
+		return 2;
+	}
+	if (table->run != hostile && *names) {
 		fprintf(stderr,
 			"fsdp-bench: %s is a table of its own and takes no "
 			"rows\n",
@@ -355,7 +364,7 @@ int main(int argc, char **argv)
 	find_cpus(&bench);
 	table = find_table(argv[optind]);
 	if (table)
-		return run_table(table, &bench, argc - optind - 1);
+		return run_table(table, &bench, argv + optind + 1);
 	for (char **name = argv + optind; *name; name++) {
 		if (!is_row(*name)) {
 			fprintf(stderr,

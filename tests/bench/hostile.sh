@@ -1,0 +1,34 @@
+#!/bin/bash
+# The table of attacks gives three rows for each attack that was asked for, and
+# refuses what is no attack. Its figures are not looked at.
+#
+#   hostile.sh FSDP_BENCH
+set -u
+
+bench=$1
+dir=$(mktemp -d)
+# Another user must find the socket in it.
+chmod 755 "$dir"
+export TMPDIR=$dir
+trap 'rm -rf "$dir"' EXIT
+
+fail()
+{
+	echo "FAILED: $*"
+	cat "$dir"/out "$dir"/err
+	exit 1
+}
+
+"$bench" hostile --quick --json seal >"$dir/out" 2>"$dir/err" ||
+	fail "exit status $?"
+for row in '", .*"unit": "us".*"budget": 2}' '_worst", .*"budget": 1}' \
+	'_loop", .*"unit": "ms"'; do
+	grep -q "\"hostile_seal$row" "$dir/out" || fail "no row hostile_seal$row"
+done
+[ "$(wc -l <"$dir/out")" = 3 ] || fail "not three rows"
+
+"$bench" hostile no-such-attack >"$dir/out" 2>"$dir/err"
+rc=$?
+((rc == 2)) || fail "exit status $rc for an unknown attack, not 2"
+grep -q '"no-such-attack"' "$dir/err" || fail "it does not name the attack"
+echo "ok"
