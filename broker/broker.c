@@ -30,6 +30,10 @@
 
 #define DEFAULT_CONFIG    "/etc/fsdpd/fsdpd.conf"
 #define DEFAULT_DIRECTORY "/run/fsdpd"
+/* Of a session: its connection, pidfd, ref-counter file and doorbell. */
+#define SESSION_DESCRIPTORS 4
+/* Two for each file that survives a restart, and what is of no session. */
+#define OTHER_DESCRIPTORS (2 * FDSTORE_MAX + 64)
 
 /* --- log -------------------------------------------------------------------
  */
@@ -302,6 +306,12 @@ static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
 			return r;
 		ret_is_gone[i] = r == SESSION_GONE;
 	}
+	if (broker->n_unwatched)
+		broker_log(LOG_LEVEL_WARNING,
+			   "%u processes of earlier sessions cannot be watched "
+			   "now, for want of descriptors perhaps: their "
+			   "sessions stay, and they are looked for again",
+			   broker->n_unwatched);
 	timeline_file_drop_strays(broker);
 	return 0;
 }
@@ -373,19 +383,44 @@ static int open_memory(struct broker *broker, struct error *err)
 /* --- the world around --------------------------------------------------------
  */
 
-/* Each session costs descriptors; the soft limit is for programs that use
- * select(). */
-static void raise_descriptor_limit(void)
+/* The soft limit is for programs that use select(). */
+static void raise_descriptor_limit(struct broker *broker)
 {
 	struct rlimit limit;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return;
+	broker->first_limit = limit;
 	limit.rlim_cur = limit.rlim_max;
 	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
 		broker_log(LOG_LEVEL_WARNING,
-			   "raise the limit of descriptors: %s, ignoring",
+			   "cannot raise the limit of descriptors: %s",
 			   strerror(errno));
+}
+
+static uint64_t descriptors_wanted(const struct config *config)
+{
+	uint64_t n = config->quota_sessions;
+
+	if (n > CATALOG_MAX_SESSIONS)
+		n = CATALOG_MAX_SESSIONS;
+	return n * SESSION_DESCRIPTORS + OTHER_DESCRIPTORS;
+}
+
+static void check_descriptor_limit(struct broker *broker)
+{
+	uint64_t wanted = descriptors_wanted(&broker->config);
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= wanted)
+		return;
+	broker_note(broker, LOG_LEVEL_WARNING,
+		    "the limit of descriptors is %llu, but quota_sessions "
+		    "(%llu) needs %llu, %d for each session: raise LimitNOFILE "
+		    "(or ulimit -Hn), or lower quota_sessions",
+		    (unsigned long long)limit.rlim_cur,
+		    (unsigned long long)broker->config.quota_sessions,
+		    (unsigned long long)wanted, SESSION_DESCRIPTORS);
 }
 
 static int open_config(struct broker *broker, const char *path,
@@ -506,6 +541,7 @@ static int watch_keeper(struct broker *broker, struct error *err)
 
 static void note_surroundings(struct broker *broker)
 {
+	check_descriptor_limit(broker);
 	if (huge_pages_state() == HUGE_PAGES_NEVER)
 		broker_note(broker, LOG_LEVEL_WARNING,
 			    "the kernel grants shared memory no huge pages, "
@@ -564,7 +600,7 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 	broker->parent_fd = -1;
 	broker->listener.fd = broker->listener.spare_fd = -1;
 	broker->started_ms = now_ms();
-	raise_descriptor_limit();
+	raise_descriptor_limit(broker);
 	r = set_up(broker, options, err);
 	if (r < 0)
 		broker_close(broker);

@@ -20,6 +20,7 @@
 #include "broker/session.h"
 #include "broker/waiter.h"
 #include "shm/table.h"
+#include <sys/resource.h>
 #include <uv.h>
 
 struct broker {
@@ -51,6 +52,10 @@ struct broker {
 	bool is_stopping;
 	bool has_draining; /* some session has more pending bits, or ends */
 	uint64_t started_ms;
+	uint64_t death_logged_ms;
+	struct rlimit first_limit; /* of descriptors, for children */
+	uint32_t n_unwatched;      /* sessions taken over whose process could
+				      not be watched at once */
 	/* since start */
 	uint64_t n_requests, n_replayed, n_refused, n_dropped_peers;
 	uint64_t n_published, n_evicted, n_freed_slots, n_dead_sessions;

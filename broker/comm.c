@@ -15,13 +15,13 @@
 #include "broker/comm_worker.h"
 #include "broker/gather.h"
 #include "broker/group.h"
+#include "broker/process.h"
 #include "broker/reduce.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include "proto/point.h"
 #include <assert.h>
 #include <errno.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -407,13 +407,24 @@ void comm_leave(struct comm *comm, uint32_t rank)
 		fail_by(comm, rank, "left");
 }
 
+static void fail_by_death(struct comm *comm, uint32_t rank,
+			  const struct session *session)
+{
+	pid_t pid = (pid_t)session_record(session)->pid;
+	char end[PROCESS_END_SIZE], how[sizeof(end) + sizeof("died: it ")];
+
+	if (process_describe_end(session->pidfd, pid, end))
+		snprintf(how, sizeof(how), "died: it %s", end);
+	else
+		snprintf(how, sizeof(how), "died");
+	fail_by(comm, rank, how);
+}
+
 /* A goodbye is one kind of leaving. */
 static bool has_died(const struct session *session)
 {
-	struct pollfd pidfd = {.fd = session->pidfd, .events = POLLIN};
-
-	/* After a restart there may be none: its process was gone then. */
-	return session->pidfd < 0 || poll(&pidfd, 1, 0) > 0;
+	/* Without a pidfd it is the end of one that had not come back. */
+	return session->pidfd < 0 || process_has_ended(session->pidfd);
 }
 
 void comms_end_session(struct broker *broker, struct session *session)
@@ -431,7 +442,7 @@ void comms_end_session(struct broker *broker, struct session *session)
 		}
 		part(comm, rank);
 		if (!is_over(comm))
-			fail_by(comm, rank, "died");
+			fail_by_death(comm, rank, session);
 	}
 }
 

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -112,6 +113,15 @@ destroy_files:
 	return r;
 }
 
+/* The high limit of descriptors is for the broker only. */
+static void restore_limit(const struct engine_worker *worker)
+{
+	const struct rlimit *limit = &worker->engine->broker->first_limit;
+
+	if (limit->rlim_max)
+		(void)prlimit(worker->pid, RLIMIT_NOFILE, limit, NULL);
+}
+
 static int start_process(struct engine_worker *worker, struct error *err)
 {
 	char path[PATH_MAX];
@@ -132,6 +142,7 @@ static int start_process(struct engine_worker *worker, struct error *err)
 		worker->pid = 0;
 		return error_errno(err, r, "start %s", path);
 	}
+	restore_limit(worker);
 	worker->pidfd = pidfd_open(worker->pid, 0);
 	if (worker->pidfd < 0)
 		return error_errno(err, -errno, "watch %s (pid %d)", path,

@@ -355,6 +355,10 @@ static int resume_session(struct peer *peer, uint64_t number, struct error *err)
 	r = session_reattach(session, refs_fd, doorbell_fd, err);
 	if (r < 0)
 		return r;
+	r = session_watch_process(session, peer->pidfd, err);
+	peer->pidfd = -1;
+	if (r < 0)
+		return r;
 	if (session->peer)
 		peer_close(session->peer);
 	session_attach_peer(session, peer);

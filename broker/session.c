@@ -14,6 +14,7 @@
 #include "broker/order.h"
 #include "broker/outcome.h"
 #include "broker/peer.h"
+#include "broker/process.h"
 #include "broker/slot.h"
 #include "broker/timeline_file.h"
 #include "broker/waiter.h"
@@ -26,12 +27,20 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define PROC_FILE_SIZE 1024
+/* Of a line about a process that has died, in all. */
+#define DEATH_LOG_MS 1000
+#define FDINFO_SIZE  1024
+/* How soon to look again for a process that could not be watched; doubled each
+ * time. */
+#define FIRST_LOOK_MS 1000
+#define LAST_LOOK_MS  64000
+/* So many stay free when processes of adopted sessions are watched. */
+#define SPARE_DESCRIPTORS 64
 /* The group of every member of a group that has no number here: being in it
  * together means nothing. (The user of that number is refused, see peer.c.) */
 #define OVERFLOW_GID 65534
@@ -39,64 +48,6 @@
 struct session_record *session_record(const struct session *session)
 {
 	return catalog_session(&session->broker->catalog, session->index);
-}
-
-/* --- the process ------------------------------------------------------------
- */
-
-static int read_small_file(const char *path, char *buffer, size_t size,
-			   struct error *err)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n;
-
-	if (fd < 0)
-		return error_errno(err, -errno, "open %s", path);
-	n = read(fd, buffer, size - 1);
-	if (n < 0)
-		n = -errno;
-	close(fd);
-	if (n < 0)
-		return error_errno(err, (int)n, "read %s", path);
-	buffer[n] = '\0';
-	return 0;
-}
-
-/* Field 22; the command before it is in parentheses and may hold anything. */
-static int read_start_time(pid_t pid, uint64_t *ret, struct error *err)
-{
-	char path[64], text[PROC_FILE_SIZE];
-	unsigned long long start_time = 0;
-	char *at;
-	int r;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	r = read_small_file(path, text, sizeof(text), err);
-	if (r < 0)
-		return r;
-	at = strrchr(text, ')');
-	for (int field = 2; at && field < 22; field++)
-		at = strchr(at + 1, ' ');
-	if (!at || sscanf(at, " %llu", &start_time) != 1)
-		return error_set(err, -EPROTO, "%s has no start time", path);
-	*ret = start_time;
-	return 0;
-}
-
-/* What it calls itself, for people to read. */
-static void read_command(pid_t pid, char ret[16])
-{
-	char path[64], text[32];
-
-	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
-	if (read_small_file(path, text, sizeof(text), NULL) < 0)
-		strcpy(text, "?");
-	text[strcspn(text, "\n")] = '\0';
-	for (char *at = text; *at; at++) {
-		if (*at < ' ' || *at > '~')
-			*at = '?';
-	}
-	snprintf(ret, 16, "%.15s", text);
 }
 
 /* --- watchers ---------------------------------------------------------------
@@ -133,6 +84,7 @@ void session_stop(struct session *session)
 	session->is_stopping = true;
 	if (session->peer)
 		session_attach_peer(session, NULL);
+	deadlines_remove(&session->broker->deadlines, &session->look_position);
 	stop_handle(&session->pidfd_poll);
 	stop_handle(&session->doorbell_poll);
 	close_fd(&session->pidfd);
@@ -146,22 +98,45 @@ void session_stop(struct session *session)
 		free(session);
 }
 
+/* Not more than one line a second, whatever processes do. */
+static void log_death(const struct session *session)
+{
+	const struct session_record *record = session_record(session);
+	struct broker *broker = session->broker;
+	char end[PROCESS_END_SIZE];
+
+	if (broker->death_logged_ms &&
+	    now_ms() - broker->death_logged_ms < DEATH_LOG_MS)
+		return;
+	broker->death_logged_ms = now_ms();
+	(void)process_describe_end(session->pidfd, (pid_t)record->pid, end);
+	broker_log(LOG_LEVEL_INFO,
+		   "process %u (%s) of uid %u %s without a goodbye (%llu so "
+		   "far)",
+		   record->pid, record->command, record->uid, end,
+		   (unsigned long long)broker->n_dead_sessions);
+}
+
+/* Its process has ended. */
+static void end_dead(struct session *session)
+{
+	/* Nobody waits for the answer to a goodbye any more. */
+	if (session->peer)
+		peer_close(session->peer);
+	if (session->is_ending)
+		return;
+	session->broker->n_dead_sessions++;
+	log_death(session);
+	session_end(session, 0);
+}
+
 static void on_pidfd(uv_poll_t *poll, int status, int events)
 {
 	struct session *session = poll->data;
-	struct peer *peer = session->peer;
-	struct broker *broker = session->broker;
 
 	(void)events;
-	if (session->is_stopping || status < 0)
-		return;
-	/* Nobody waits for the answer to a goodbye any more. */
-	if (peer)
-		peer_close(peer);
-	if (session->is_ending)
-		return;
-	broker->n_dead_sessions++;
-	session_end(session, 0);
+	if (!session->is_stopping && status >= 0)
+		end_dead(session);
 }
 
 void session_collect(struct session *session)
@@ -255,20 +230,24 @@ static int make_files(struct session *session, struct error *err)
 }
 
 /* What is known of it, to be copied into a fresh record. */
-static int describe(pid_t pid, struct session_record *ret, struct error *err)
+static int describe(pid_t pid, int pidfd, struct session_record *ret,
+		    struct error *err)
 {
 	int r;
 
-	r = read_start_time(pid, &ret->start_time, err);
+	r = process_start_time(pid, &ret->start_time, err);
+	/* What was read is of this process, if it has not ended by now. */
+	if (process_has_ended(pidfd))
+		return error_set(err, -ESRCH, "process %d has ended", (int)pid);
 	if (r < 0)
 		return error_wrap(err, r,
-				  "tell process %d from later ones of its "
-				  "number (the broker must be allowed to see "
+				  "cannot read the start time of process %d "
+				  "(the broker must be allowed to see "
 				  "/proc/PID/stat)",
 				  (int)pid);
 	if (getrandom(ret->token, TOKEN_SIZE, 0) != TOKEN_SIZE)
 		return error_errno(err, -errno, "get random bytes");
-	read_command(pid, ret->command);
+	process_command(pid, ret->command);
 	ret->pid = (uint32_t)pid;
 	ret->born_ms = now_ms();
 	return 0;
@@ -320,7 +299,7 @@ static int set_up(struct session *session, pid_t pid, uid_t uid, gid_t gid,
 
 	r = charge(session, uid, err);
 	if (r == 0)
-		r = describe(pid, &record, err);
+		r = describe(pid, session->pidfd, &record, err);
 	if (r == 0)
 		r = make_files(session, err);
 	if (r < 0)
@@ -356,24 +335,90 @@ int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
 /* --- after a restart
  * ---------------------------------------------------------- */
 
-/* Is the process of that record still the same? Gives its pidfd. */
-static enum session_outcome find_process(const struct session_record *record,
-					 int *ret_pidfd)
-{
-	uint64_t start_time = 0;
-	int pidfd, r;
+static void on_look(void *data, uint32_t index);
 
-	pidfd = (int)syscall(SYS_pidfd_open, (pid_t)record->pid, 0);
-	if (pidfd < 0)
-		return SESSION_GONE;
-	r = read_start_time((pid_t)record->pid, &start_time, NULL);
-	/* Where we may not look, its memory is better kept than reused. */
-	if (r == -ENOENT || r == -ESRCH ||
-	    (r == 0 && start_time != record->start_time)) {
+static void plan_look(struct session *session)
+{
+	struct deadline deadline = {
+		.at_ms = now_ms() + session->look_ms,
+		.fn = on_look,
+		.data = session,
+		.position = &session->look_position,
+	};
+
+	if (session->look_ms < LAST_LOOK_MS)
+		session->look_ms *= 2;
+	/* Without heap it is watched again from its next connection on. */
+	(void)deadlines_add(&session->broker->deadlines, &deadline, NULL);
+}
+
+/* A new descriptor has the lowest number that is free. Taking over, and clients
+ * that come back, need some, too. */
+static bool leaves_descriptors(int fd)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_NOFILE, &limit) < 0 ||
+	       (rlim_t)fd + SPARE_DESCRIPTORS < limit.rlim_cur;
+}
+
+/* Watch the process of an adopted session: -ESRCH if it has ended. Everything
+ * else says nothing about the process. */
+static int find_process(struct session *session)
+{
+	const struct session_record *record = session_record(session);
+	int pidfd = -1;
+	int r;
+
+	r = process_open((pid_t)record->pid, record->start_time, &pidfd);
+	if (r == 0 && !leaves_descriptors(pidfd)) {
 		close(pidfd);
-		return SESSION_GONE;
+		r = -EMFILE;
 	}
-	*ret_pidfd = pidfd;
+	return r < 0 ? r : session_watch_process(session, pidfd, NULL);
+}
+
+static void on_look(void *data, uint32_t index)
+{
+	struct session *session = data;
+	int r;
+
+	(void)index;
+	r = find_process(session);
+	if (r == -ESRCH)
+		end_dead(session);
+	else if (r < 0)
+		plan_look(session);
+}
+
+int session_watch_process(struct session *session, int pidfd, struct error *err)
+{
+	int r;
+
+	if (session->pidfd >= 0) {
+		close(pidfd);
+		return 0;
+	}
+	r = watch(session, pidfd, &session->pidfd_poll, on_pidfd, err);
+	if (r < 0) {
+		close(pidfd);
+		return r;
+	}
+	session->pidfd = pidfd;
+	deadlines_remove(&session->broker->deadlines, &session->look_position);
+	return 0;
+}
+
+/* `r`: of find_process(). */
+static enum session_outcome judge(struct session *session, int r)
+{
+	if (r == -ESRCH)
+		return SESSION_GONE;
+	if (r < 0) {
+		session->broker->n_unwatched++;
+		session->look_ms = FIRST_LOOK_MS;
+		plan_look(session);
+	}
 	return SESSION_ALIVE;
 }
 
@@ -383,8 +428,6 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 	const struct session_record *record =
 		catalog_session(&broker->catalog, index);
 	struct session *session = session_alloc(broker);
-	enum session_outcome outcome;
-	int r;
 
 	if (!session)
 		return error_set(err, -ENOMEM, "no memory for a session");
@@ -392,15 +435,6 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 	if (!session->account) {
 		free(session);
 		return error_set(err, -ENOMEM, "no memory for an account");
-	}
-	outcome = find_process(record, &session->pidfd);
-	if (outcome == SESSION_ALIVE) {
-		r = watch(session, session->pidfd, &session->pidfd_poll,
-			  on_pidfd, err);
-		if (r < 0) {
-			session_stop(session);
-			return r;
-		}
 	}
 	account_charge_adopted(session->account, ACCOUNT_SESSIONS, 1);
 	account_charge_adopted(session->account, ACCOUNT_GRANTS,
@@ -411,7 +445,7 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 	timeline_file_adopt(session);
 	outcome_adopt(session);
 	*ret = session;
-	return (int)outcome;
+	return (int)judge(session, find_process(session));
 }
 
 /*
@@ -420,7 +454,7 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
  */
 static int check_doorbell(int fd, struct error *err)
 {
-	char path[64], text[PROC_FILE_SIZE] = "";
+	char path[64], text[FDINFO_SIZE] = "";
 	ssize_t n;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
@@ -431,7 +465,7 @@ static int check_doorbell(int fd, struct error *err)
 	if (strcmp(text, "anon_inode:[eventfd]") != 0)
 		return error_set(err, -EPROTO, "the doorbell is no eventfd");
 	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
-	if (read_small_file(path, text, sizeof(text), NULL) == 0 &&
+	if (process_read_file(path, text, sizeof(text), NULL) == 0 &&
 	    strstr(text, "eventfd-semaphore: 1"))
 		return error_set(err, -EPROTO, "the doorbell is a semaphore");
 	return 0;

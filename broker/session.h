@@ -30,10 +30,12 @@ struct session {
 	struct refs refs; /* REFS_NULL until the client has reconnected */
 	struct timelines timelines; /* TIMELINES_NULL until asked for */
 	int timelines_readonly_fd;  /* owned; -1 until first asked for */
-	int pidfd;                  /* owned */
-	int doorbell_fd;            /* owned; -1 until connected once */
+	int pidfd;       /* owned; -1: it could not be opened after a restart */
+	int doorbell_fd; /* owned; -1 until connected once */
 	uv_poll_t pidfd_poll, doorbell_poll;
-	struct peer *peer; /* NULL: not connected */
+	uint32_t look_position; /* in the deadlines, while pidfd is -1 */
+	uint64_t look_ms;       /* from now to the next look */
+	struct peer *peer;      /* NULL: not connected */
 	struct account *account;
 	gid_t groups[SESSION_MAX_GROUPS];
 	uint32_t n_groups;
@@ -45,9 +47,9 @@ struct session {
 	uint32_t sent_chunks[TABLE_CHUNKS]; /* by chunk record: the id whose fd
 					       the client has */
 	uint64_t sent_outcomes; /* a bit per outcome: its reply went out */
-	bool is_draining; /* more pending bits: an idle round is planned */
-	bool is_ending;   /* likewise, of session_end_round() */
-	uint64_t goodbye; /* is_ending: to be answered; 0: nothing */
+	bool is_draining;    /* more pending bits: an idle round is planned */
+	bool is_ending;      /* likewise, of session_end_round() */
+	uint64_t goodbye;    /* is_ending: to be answered; 0: nothing */
 	uint32_t maker_hand; /* is_ending: block that was looked at last */
 	bool is_stopping;
 	uint8_t n_handles; /* uv handles not closed yet */
@@ -63,13 +65,22 @@ int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
 
 enum session_outcome {
 	SESSION_ALIVE = 0,
-	SESSION_GONE = 1, /* its process is gone, or is another one now */
+	SESSION_GONE = 1, /* its process has ended */
 };
 
-/* A session for a record that was adopted, with watchers if it is alive; the
- * caller ends it by session_end() if it is gone. */
+/*
+ * A session for a record that was adopted; the caller ends it by session_end()
+ * if it is gone. Only the kernel's word ends it: where the process cannot be
+ * watched now, for want of descriptors say, the session stays, with its pidfd
+ * -1, and the process is looked for again later.
+ */
 int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 		  struct error *err);
+
+/* The pidfd of a peer that has come back to its session (consumed, also on
+ * failure): the session's own if it has none. */
+int session_watch_process(struct session *session, int pidfd,
+			  struct error *err);
 
 /* Give an adopted session its ref-counter file and doorbell back. Consumes
  * the fds, also on failure. Settles what was released meanwhile. */

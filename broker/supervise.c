@@ -57,6 +57,7 @@ struct supervisor {
 	bool is_ending; /* a signal asked for it */
 	int passed_signal; /* 0: none yet */
 	int status;     /* of the last child */
+	rlim_t first_limit; /* of descriptors, soft; 0: not raised */
 	uint64_t restart_ms;
 	uint64_t deaths[MAX_DEATHS]; /* when, a ring */
 	uint32_t n_deaths;
@@ -273,6 +274,17 @@ static bool set_environment(const struct supervisor *s, int n_listen)
 	       set_number("LISTEN_PID", (int)getpid());
 }
 
+/* For the children of the broker, which raises its own. */
+static void restore_descriptor_limit(const struct supervisor *s)
+{
+	struct rlimit limit;
+
+	if (!s->first_limit || getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return;
+	limit.rlim_cur = s->first_limit;
+	(void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /* From here on this is the broker. */
 static int become_child(struct supervisor *s, struct error *err)
 {
@@ -283,6 +295,7 @@ static int become_child(struct supervisor *s, struct error *err)
 		return error_errno(err, -errno,
 				   "hand %d kept descriptors to the broker",
 				   n_listen);
+	restore_descriptor_limit(s);
 	return 1;
 }
 
@@ -503,12 +516,13 @@ static int open_notify(struct supervisor *s, struct error *err)
 
 /* What is kept may be more than the usual soft limit, and twice that while a
  * child sorts what it gets. */
-static void raise_descriptor_limit(void)
+static void raise_descriptor_limit(struct supervisor *s)
 {
 	struct rlimit limit;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return;
+	s->first_limit = limit.rlim_cur;
 	limit.rlim_cur = limit.rlim_max;
 	(void)setrlimit(RLIMIT_NOFILE, &limit);
 }
@@ -561,7 +575,7 @@ int supervise(int listen_fd, int *ret_status, struct error *err)
 	int r;
 
 	(void)sigprocmask(SIG_BLOCK, NULL, &s.old_mask);
-	raise_descriptor_limit();
+	raise_descriptor_limit(&s);
 	r = open_notify(&s, err);
 	if (r == 0)
 		r = open_signals(&s, err);

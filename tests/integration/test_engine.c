@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static struct daemon daemon_;
@@ -173,6 +174,34 @@ Test(engine, what_has_no_place_in_its_queue_waits_and_fails_nobody)
 	daemon_stop(&daemon_);
 }
 #endif
+
+static void check_limits(bool is_supervised)
+{
+	struct rlimit own, limit;
+
+	cr_assert(zero(int, getrlimit(RLIMIT_NOFILE, &own)));
+	own.rlim_cur = own.rlim_max - 1;
+	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &own)));
+	start_worker(is_supervised);
+	cr_assert(zero(int, prlimit(daemon_broker_pid(&daemon_), RLIMIT_NOFILE,
+				    NULL, &limit)));
+	cr_expect(eq(u64, limit.rlim_cur, own.rlim_max));
+	cr_assert(zero(int, prlimit(worker, RLIMIT_NOFILE, NULL, &limit)));
+	cr_expect(eq(u64, limit.rlim_cur, own.rlim_cur));
+	cr_expect(eq(u64, limit.rlim_max, own.rlim_max));
+	ranks_stop(&ranks);
+	daemon_stop(&daemon_);
+}
+
+Test(engine, the_worker_has_the_limit_of_descriptors_that_the_broker_was_given)
+{
+	check_limits(false);
+}
+
+Test(engine, so_has_the_worker_of_a_supervised_broker)
+{
+	check_limits(true);
+}
 
 static int join_again(void)
 {

@@ -1,0 +1,166 @@
+/*
+ * Too few descriptors: what that must not cost, and who gets how many.
+ */
+#include "tests/lib/chaos.h"
+#include "tests/lib/ranks.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define N_SESSIONS 110
+/* Enough for a broker to start with and to serve one or two clients, not for a
+ * pidfd of each session. */
+#define FEW 120
+
+static struct chaos chaos;
+
+static void tear_down(void)
+{
+	chaos_stop(&chaos);
+}
+
+TestSuite(descriptors, .fini = tear_down, .timeout = 120);
+
+static void need_points(void)
+{
+	if (!chaos_has_points())
+		cr_skip_test("built without FSDP_TEST_POINTS");
+}
+
+static bool has_taken_over(void)
+{
+	struct passages passages;
+
+	passages_read(chaos.points, &passages);
+	for (size_t i = 0; i < passages.n; i++) {
+		if (strcmp(passages.list[i].name, "adopt.end") == 0)
+			return true;
+	}
+	return false;
+}
+
+/* kill -9; the next broker has few descriptors. */
+static void restart_with_few(void)
+{
+	const struct rlimit few = {FEW, FEW};
+
+	passages_forget(chaos.points);
+	cr_assert(zero(int,
+		       prlimit(chaos.daemon.pid, RLIMIT_NOFILE, &few, NULL)));
+	daemon_kill_broker(&chaos.daemon);
+	while (!has_taken_over())
+		nap_ms(1);
+}
+
+/* As many tensors as there were, and as many again. */
+static void overwrite(struct fsdp_client *client)
+{
+	for (int i = 0; i < 2 * N_SESSIONS; i++)
+		pattern_make(client, 0);
+}
+
+static void die_with_it(void *data)
+{
+	int *fds = data;
+	struct fsdp_client *client = chaos_connect(&chaos);
+
+	pattern_make(client, 7);
+	must(write(fds[1], "x", 1) == 1);
+	for (;;)
+		pause();
+}
+
+Test(descriptors,
+     that_are_too_few_after_a_restart_cost_no_living_process_memory)
+{
+	struct fsdp_client *clients[N_SESSIONS], *stranger;
+	struct fsdp_tensor *tensors[N_SESSIONS];
+	int fds[2];
+	pid_t child;
+	char byte;
+
+	need_points();
+	chaos_start(&chaos, NULL);
+	for (int i = 0; i < N_SESSIONS; i++) {
+		clients[i] = chaos_connect(&chaos);
+		tensors[i] = pattern_make(clients[i], (uint64_t)i + 1);
+	}
+	cr_assert(zero(int, pipe(fds)));
+	child = child_start(die_with_it, fds);
+	cr_assert(eq(int, (int)read(fds[0], &byte, 1), 1));
+	restart_with_few();
+	stranger = chaos_connect(&chaos);
+	overwrite(stranger);
+	for (int i = 0; i < N_SESSIONS; i++)
+		cr_expect(pattern_is(tensors[i], (uint64_t)i + 1), "%d", i);
+	cr_assert(zero(u64, status_value(stranger, "dead_sessions")));
+	/* One that dies without having come back is noticed, too. */
+	child_kill(child);
+	cr_assert(status_await(stranger, "sessions", N_SESSIONS + 1));
+	for (int i = 0; i < N_SESSIONS; i++) {
+		cr_assert(zero(int, fsdp_ping(clients[i])), "%s", fsdp_error());
+		fsdp_close(clients[i]);
+	}
+	cr_assert(status_await(stranger, "sessions", 1));
+	fsdp_close(stranger);
+}
+
+/* A client that has come back is watched at once, by its connection. */
+Test(descriptors, of_a_process_come_with_its_connection)
+{
+	struct fsdp_client *client;
+
+	need_points();
+	chaos_start(&chaos, NULL);
+	client = chaos_connect(&chaos);
+	restart_with_few();
+	cr_assert(zero(int, fsdp_ping(client)));
+	fsdp_close(client);
+}
+
+static int see_note(const char *name, uint64_t value, void *data)
+{
+	(void)name;
+	(void)value;
+	(void)data;
+	return 0;
+}
+
+Test(descriptors, that_are_too_few_for_the_quota_are_noted)
+{
+	struct rlimit low = {500, 500};
+	struct fsdp_client *client;
+	char *note = NULL;
+
+	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &low)));
+	chaos_start(&chaos, NULL);
+	client = chaos_connect(&chaos);
+	cr_assert(zero(int, fsdp_status(client, see_note, NULL, &note)));
+	cr_expect(
+		ne(ptr, strstr(note, "the limit of descriptors is 500"), NULL),
+		"%s", note);
+	cr_expect(
+		ne(ptr, strstr(note, "quota_sessions (1024) needs 6160"), NULL),
+		"%s", note);
+	free(note);
+	fsdp_close(client);
+}
+
+Test(descriptors, may_be_few_for_few_sessions)
+{
+	struct rlimit low = {3000, 3000};
+	struct fsdp_client *client;
+	char *note = NULL;
+
+	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &low)));
+	chaos_start(&chaos, "[quota]\nquota_sessions = 100\n");
+	client = chaos_connect(&chaos);
+	cr_assert(zero(int, fsdp_status(client, see_note, NULL, &note)));
+	cr_expect(eq(ptr, strstr(note, "the limit of descriptors"), NULL), "%s",
+		  note);
+	free(note);
+	fsdp_close(client);
+}
