@@ -23,11 +23,13 @@
 /* Reruns may be dear, and others wait for the loop meanwhile. */
 #define ROUND_NS 1000000
 
-static struct waiter_queue *bucket(struct waiters *waiters, const char *name)
+/* With a seed, so that nobody can choose names that all wait in one bucket. */
+static struct waiter_queue *bucket(struct broker *broker, const char *name)
 {
-	uint64_t hash = XXH3_64bits(name, strlen(name));
+	uint64_t seed = broker->catalog.header->hash_seed;
+	uint64_t hash = XXH3_64bits_withSeed(name, strlen(name), seed);
 
-	return &waiters->buckets[hash % WAITER_BUCKETS];
+	return &broker->waiters.buckets[hash % WAITER_BUCKETS];
 }
 
 static void queue_append(struct waiter_queue *queue, struct waiter *waiter)
@@ -208,7 +210,9 @@ int waiter_repark(struct waiter *waiter, const char *name, struct error *err)
 		queue_remove(waiters, waiter);
 	free(waiter->name);
 	waiter->name = copy;
-	queue_append(copy ? bucket(waiters, copy) : &waiters->room, waiter);
+	queue_append(copy ? bucket(waiter->session->broker, copy)
+			  : &waiters->room,
+		     waiter);
 	return 0;
 }
 
@@ -256,7 +260,7 @@ void waiters_wake_name(struct broker *broker, const char *name)
 		for (size_t i = 0; i < WAITER_BUCKETS; i++)
 			wake_bucket(waiters, &waiters->buckets[i], name);
 	} else {
-		wake_bucket(waiters, bucket(waiters, name), name);
+		wake_bucket(waiters, bucket(broker, name), name);
 	}
 	if (waiters->ready.first)
 		broker_want_idle(broker);

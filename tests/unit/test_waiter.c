@@ -2,6 +2,7 @@
  * Requests that wait: what happens when two reasons to run one come at once.
  */
 #include "tests/unit/broker_fixture.h"
+#include <xxhash.h>
 
 static struct broker *broker;
 static struct client first, second; /* ranks 0 and 1 */
@@ -121,4 +122,45 @@ Test(waiter, a_rank_that_joins_late_in_its_time_does_not_fail_those_who_form)
 	while (first.session->n_waiting)
 		uv_run(&broker->loop, UV_RUN_ONCE);
 	cr_assert(zero(int, receive(&first)));
+}
+
+/* Names that all have one hash without the seed. */
+static void choose_name(uint64_t *counter, char ret[32])
+{
+	do
+		snprintf(ret, 32, "n%llu", (unsigned long long)++*counter);
+	while (XXH3_64bits(ret, strlen(ret)) % WAITER_BUCKETS);
+}
+
+static uint32_t longest_bucket(void)
+{
+	uint32_t longest = 0;
+
+	for (int i = 0; i < WAITER_BUCKETS; i++) {
+		const struct waiter *waiter = broker->waiters.buckets[i].first;
+		uint32_t n = 0;
+
+		for (; waiter; waiter = waiter->next)
+			n++;
+		if (n > longest)
+			longest = n;
+	}
+	return longest;
+}
+
+Test(waiter, nobody_can_choose_names_that_all_wait_in_one_bucket)
+{
+	char name[32];
+	const char *names[] = {name};
+	const struct request get = {
+		.kind = MESSAGE_GET,
+		.get = {.timeout_ms = -1, .n_names = 1, .names = names}};
+	uint64_t counter = 0;
+
+	for (int i = 0; i < 64; i++) {
+		choose_name(&counter, name);
+		client_send(&first, &get, ++first.number);
+	}
+	cr_assert(eq(u32, first.session->n_waiting, 64));
+	cr_assert(lt(u32, longest_bucket(), 16));
 }
