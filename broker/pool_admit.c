@@ -26,6 +26,9 @@
 /* A driver that hangs must leave threads for the host's memory. */
 #define MAX_DEVICE_WORKS 2
 
+/* Chunks that are being made get their numbers when they are there. */
+#define LAST_CHUNK_ID (UINT32_MAX - TABLE_CHUNKS)
+
 _Static_assert(MAX_CHUNKS < TABLE_CHUNKS, "every chunk has a table entry");
 
 /* --- sources ---------------------------------------------------------------
@@ -330,11 +333,49 @@ int pool_admit_donated(struct pool_source *source, const struct device *device,
 	return make_room(NULL, source, device, &room, size, err);
 }
 
+/* Is a chunk of this uid on its way out? One that is empty is told to go. */
+static bool has_going(struct pools *pools, uint32_t uid)
+{
+	const struct chunk *chunk;
+	uint32_t i;
+
+	for (i = 1; i < TABLE_CHUNKS; i++) {
+		chunk = &pools->chunks[i];
+		if (!pool_has_chunk(pools, i) || chunk->pool->access.uid != uid)
+			continue;
+		if (is_idle_empty(chunk->pool->source, i))
+			pool_mark_dying(pools, i);
+		if (chunk->is_dying)
+			return true;
+	}
+	return false;
+}
+
+int pool_charge_chunk(struct pools *pools, struct account *account,
+		      struct error *err)
+{
+	int r = account_charge(&pools->broker->accounts, account,
+			       ACCOUNT_CHUNKS, 1, err);
+
+	if (r == -EDQUOT && has_going(pools, account->uid))
+		return POOL_WAIT;
+	return r;
+}
+
 int pool_admit_count(struct pools *pools, struct error *err)
 {
 	struct pool_source *source = &pools->host;
 	uint32_t n = pools->n_chunks + pools->broker->n_timelines;
 
+	if (pools->broker->catalog.header->next_chunk_id > LAST_CHUNK_ID)
+		return error_set(
+			err, -ENOSPC,
+			"cannot make a chunk of memory: all %u numbers "
+			"of chunks have been used, and a number that "
+			"is used again could show a client the wrong "
+			"memory; stop fsdpd and its supervisor, and "
+			"start them again (all tensors end)",
+			LAST_CHUNK_ID);
 	if (n < MAX_CHUNKS)
 		return POOL_OK;
 	for (; source; source = source->next) {

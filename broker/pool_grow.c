@@ -219,9 +219,8 @@ static int begin_chunk(struct pool *pool, const struct device *device,
 	struct pool_work *work;
 	int r;
 
-	r = account_charge(&pool->pools->broker->accounts, account,
-			   ACCOUNT_CHUNKS, 1, err);
-	if (r < 0)
+	r = pool_charge_chunk(pool->pools, account, err);
+	if (r != POOL_OK)
 		return r;
 	work = pool_work_new(source,
 			     device ? &work_create_device : &work_create, 0);

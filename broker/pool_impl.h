@@ -164,8 +164,12 @@ int pool_admit_donated(struct pool_source *source, const struct device *device,
 		       uint64_t size, struct error *err);
 /* Is there a thread for one more call of the driver? */
 bool pool_has_thread(const struct pools *pools);
-/* A descriptor for one more chunk. */
+/* A descriptor and a number for one more chunk. */
 int pool_admit_count(struct pools *pools, struct error *err);
+/* Charge one chunk more. -EDQUOT; POOL_WAIT: chunks of that uid are on their
+ * way out. */
+int pool_charge_chunk(struct pools *pools, struct account *account,
+		      struct error *err);
 
 /* The driver had no memory for a chunk: it is asked again in a while. */
 void pool_note_refusal(struct pool_source *source, const struct error *cause);

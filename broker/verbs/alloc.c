@@ -341,7 +341,8 @@ static int try_once(struct alloc_plan *plan, struct error *err)
 	r = pool_alloc(&broker->pools, &request, plan->made, err);
 	if (r != POOL_OK)
 		refund(plan);
-	return r;
+	/* Of chunks: it waits as for every other quota. */
+	return r == -EDQUOT ? ROOM_OVER_LIMIT : r;
 }
 
 static bool is_short(int outcome)

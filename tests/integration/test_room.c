@@ -228,6 +228,29 @@ Test(room, that_another_gives_back_goes_to_who_waits)
 	wire_close(alice);
 }
 
+/* A chunk of another access class must go first, and the quota has one. */
+Test(room, of_the_quota_of_chunks_is_waited_for)
+{
+	struct alloc_item item;
+	struct request alloc = wire_alloc_request(&item, MIB);
+	struct tensor_place place;
+	struct wire *alice, *other;
+
+	start("[memory]\nmemory_max = 16M\nmemory_reserve = 0\n"
+	      "[quota]\nquota_chunks = 1\n");
+	alice = open_as(ALICE);
+	other = open_as(ALICE);
+	must(alice, wire_alloc(alice, MIB, NULL, 0, &place));
+	alloc.alloc.access.mode = 0640;
+	wire_send(other, &alloc);
+	cr_assert(eq(u64, wire_status(alice, "waiters"), 1));
+	must(alice, wire_release(alice, &place.ref, 1));
+	cr_assert(eq(int, wire_receive(other), FRAME_OK));
+	cr_assert(zero(int, other->frame.code), "%s", wire_sentence(other));
+	wire_close(other);
+	wire_close(alice);
+}
+
 Test(room, of_a_budget_holds_a_session_back_and_nobody_else)
 {
 	struct alloc_item item;

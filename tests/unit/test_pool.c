@@ -321,6 +321,45 @@ Test(pool, too_many_chunks_of_a_user_are_refused)
 	teardown(broker);
 }
 
+Test(pool, a_user_at_the_limit_of_chunks_waits_for_its_own_that_are_going)
+{
+	struct broker *broker = setup();
+	struct access_class access = alice;
+
+	broker->config.quota_chunks = 1;
+	for (int i = 0; i < 3; i++) {
+		release(broker, alloc(broker, &access, 64));
+		access.mode ^= 0044;
+	}
+	teardown(broker);
+}
+
+/* A number that is used again would show clients what they mapped before. */
+Test(pool, numbers_of_chunks_are_never_used_again)
+{
+	struct broker *broker = setup();
+	struct catalog_header *header = broker->catalog.header;
+	struct error err = ERROR_NULL;
+	uint64_t size = 64;
+	uint32_t block;
+	int r;
+
+	header->next_chunk_id = UINT32_MAX - TABLE_CHUNKS;
+	block = alloc(broker, &alice, size);
+	cr_expect(
+		eq(u32, header->next_chunk_id, UINT32_MAX - TABLE_CHUNKS + 1));
+	release(broker, block);
+	header->next_chunk_id = UINT32_MAX;
+	r = try_alloc(broker, &bob, 0, &size, 1, &block, &err);
+	cr_expect(eq(int, r, -ENOSPC));
+	cr_expect(strstr(err.msg, "numbers of chunks") != NULL, "%s", err.msg);
+	cr_expect(eq(u32, header->next_chunk_id, UINT32_MAX));
+	cr_expect(eq(u32, block_at(broker, alloc(broker, &alice, size))->chunk,
+		     1),
+		  "what is there is used on");
+	teardown(broker);
+}
+
 Test(pool, a_chunk_that_cannot_be_made_is_told_once_and_tried_again)
 {
 	struct broker *broker = setup();
