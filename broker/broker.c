@@ -148,6 +148,7 @@ static void stop(struct broker *broker)
 	close_handle((uv_handle_t *)&broker->sigint);
 	close_handle((uv_handle_t *)&broker->idle);
 	close_handle((uv_handle_t *)&broker->watchdog);
+	meter_stop(&broker->meter);
 	close_handle((uv_handle_t *)&broker->parent_poll);
 }
 
@@ -208,6 +209,9 @@ static int open_loop(struct broker *broker, struct error *err)
 	if (r < 0)
 		return error_set(err, r, "set up the event loop: %s",
 				 uv_strerror(r));
+	r = meter_init(&broker->meter, &broker->loop, err);
+	if (r < 0)
+		return r;
 	return deadlines_init(&broker->deadlines, &broker->loop, err);
 }
 

@@ -15,6 +15,7 @@
 #include "broker/fdstore.h"
 #include "broker/limbo.h"
 #include "broker/listener.h"
+#include "broker/meter.h"
 #include "broker/peer.h"
 #include "broker/pool.h"
 #include "broker/session.h"
@@ -47,6 +48,7 @@ struct broker {
 	uv_signal_t sigterm, sigint;
 	uv_idle_t idle; /* runs only while there is deferred work */
 	uv_timer_t watchdog;
+	struct meter meter;
 	uv_poll_t parent_poll; /* whoever keeps our fds may be our parent */
 	int parent_fd;         /* its pidfd, owned; -1 */
 	bool is_stopping;

@@ -639,6 +639,9 @@ FSDP_API int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn,
  * `ret_note` may be NULL; free() it. */
 FSDP_API int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn,
 			 void *data, char **ret_note);
+/* Begin anew with the counters that are a maximum (loop_longest_ns). -EPERM
+ * unless the caller is root or a member of admin_group. */
+FSDP_API int fsdp_status_reset(struct fsdp_client *client);
 
 #ifdef __cplusplus
 }

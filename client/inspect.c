@@ -220,3 +220,20 @@ int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn, void *data,
 		free(note);
 	return r;
 }
+
+int fsdp_status_reset(struct fsdp_client *client)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_STATUS, .status = {true}};
+	struct answer answer;
+	int r;
+
+	r = client_check(client, err);
+	if (r < 0)
+		return r;
+	r = client_call(client, &request, &answer, err);
+	if (r < 0)
+		return r;
+	answer_deinit(&answer);
+	return 0;
+}

@@ -238,6 +238,12 @@ struct clients_request {
 	uint64_t cursor;
 };
 
+/* `resets`: once they are in the reply, values that are the longest or largest
+ * since start begin anew. Only administrators may. */
+struct status_request {
+	bool resets;
+};
+
 /*
  * The file with a session's timelines (shm/timeline.h), which comes along as
  * an fd. One's own is writable, and made when it is first asked for. Another's
@@ -283,6 +289,7 @@ struct request {
 		struct list_request list;
 		struct who_request who;
 		struct clients_request clients;
+		struct status_request status;
 		struct timelines_request timelines;
 		struct share_request share;
 		struct unshare_request unshare;

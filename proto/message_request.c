@@ -609,6 +609,28 @@ static int take_clients(const void *body, struct room *room, void *ret,
 	return 0;
 }
 
+static void *build_status(const void *message, struct pb_arena *arena)
+{
+	const struct request *from = message;
+	Fsdp__StatusRequest *pb =
+		pb_arena_message(arena, &fsdp__status_request__descriptor);
+
+	if (pb)
+		pb->resets = from->status.resets;
+	return pb;
+}
+
+static int take_status(const void *body, struct room *room, void *ret,
+		       struct error *err)
+{
+	const Fsdp__StatusRequest *pb = body;
+
+	(void)room;
+	(void)err;
+	((struct request *)ret)->status.resets = pb->resets;
+	return 0;
+}
+
 static void *build_timelines(const void *message, struct pb_arena *arena)
 {
 	const struct timelines_request *from =
@@ -725,7 +747,7 @@ const struct codec request_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_LIST] = CODEC(list),
 	[MESSAGE_WHO] = CODEC(who),
 	[MESSAGE_CLIENTS] = CODEC(clients),
-	[MESSAGE_STATUS] = EMPTY,
+	[MESSAGE_STATUS] = CODEC(status),
 	[MESSAGE_TIMELINES] = CODEC(timelines),
 	[MESSAGE_SHARE] = CODEC(share),
 	[MESSAGE_UNSHARE] = CODEC(unshare),

@@ -284,6 +284,7 @@ static void add_counters(const struct broker *broker,
 	add(reply, "dead_sessions", broker->n_dead_sessions);
 	add(reply, "limbo_collected", broker->limbo.n_collected);
 	add(reply, "doorbell_rings", broker->limbo.n_rings);
+	add(reply, "loop_longest_ns", broker->meter.longest_ns);
 }
 
 /* Of all communicators now. */
@@ -396,10 +397,14 @@ static int add_devices(struct verb_call *call, struct error *err)
 
 int verb_status(struct verb_call *call, struct error *err)
 {
-	const struct broker *broker = call->broker;
+	struct broker *broker = call->broker;
 	struct status_reply *reply = &call->reply->status;
 	struct account *account = call->session->account;
 
+	if (call->request->status.resets && !session_is_admin(call->session))
+		return error_set(err, -EPERM,
+				 "cannot reset counters: only root and members "
+				 "of admin_group may");
 	reply->values =
 		verb_alloc(call, MAX_VALUES * sizeof(struct status_value));
 	if (!reply->values)
@@ -415,6 +420,8 @@ int verb_status(struct verb_call *call, struct error *err)
 	add(reply, "waiters", broker->waiters.n);
 	add_memory(broker, reply);
 	add_counters(broker, reply);
+	if (call->request->status.resets)
+		meter_reset(&broker->meter);
 	add_collectives(broker, reply);
 	add(reply, "own_bytes", account->used[ACCOUNT_BYTES]);
 	add(reply, "own_device_bytes", account->used[ACCOUNT_DEVICE_BYTES]);

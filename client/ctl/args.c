@@ -302,6 +302,8 @@ static const struct option_row rows[N_ARGS] = {
 		"caps of reduce-scatters and all-reduces only"},
 	[ARG_DEVICE] = {"device", 0, "GPU-...", read_device,
 		"put it on this GPU (fsdpctl devices lists them)"},
+	[ARG_RESET] = {"reset", 0, NULL, NULL,
+		"show them, then begin anew with the maxima"},
 };
 /* clang-format on */
 

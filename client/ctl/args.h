@@ -40,6 +40,7 @@ enum arg {
 	ARG_GATHER_CAPS,
 	ARG_REDUCE_CAPS,
 	ARG_DEVICE,
+	ARG_RESET,
 	N_ARGS
 };
 

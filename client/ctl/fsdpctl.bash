@@ -59,9 +59,10 @@ _fsdpctl_options()
 {
 	case $1 in
 	load) echo --prefix --device --replace --mode --group --ttl --quiet --json ;;
-	ls | who | limbo | clients | devices | status | comms | groups)
+	ls | who | limbo | clients | devices | comms | groups)
 		echo --json
 		;;
+	status) echo --reset --json ;;
 	stat) echo --timeout --json ;;
 	get) echo --output --cast --timeout ;;
 	put) echo --name --dtype --shape --device --replace --ttl --mode --group \

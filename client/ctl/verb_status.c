@@ -77,9 +77,13 @@ static int print_status_document(struct fsdp_client *client, struct error *err)
 static int run_status(struct fsdp_client *client, const struct args *args,
 		      struct error *err)
 {
-	if (args_has(args, ARG_JSON))
-		return print_status_document(client, err);
-	return print_status(client, err);
+	int r = args_has(args, ARG_JSON) ? print_status_document(client, err)
+					 : print_status(client, err);
+
+	if (r < 0 || !args_has(args, ARG_RESET))
+		return r;
+	r = fsdp_status_reset(client);
+	return r < 0 ? broker_failed(err, r) : 0;
 }
 
 static int compare_times(const void *a, const void *b)
@@ -141,7 +145,7 @@ const struct verb verbs_status[] = {
 	{.name = "status",
 	 .operands = "",
 	 .summary = "show the broker's counters, and what it wants you to know",
-	 .accepts = ARG_BIT(ARG_JSON),
+	 .accepts = ARG_BIT(ARG_JSON) | ARG_BIT(ARG_RESET),
 	 .run = run_status},
 	{.name = "ping",
 	 .operands = "",

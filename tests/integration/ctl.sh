@@ -369,6 +369,12 @@ fi
 check "status is a document" ctl_json 'len(d["counters"]) > 3 and "note" in d' \
 	status
 check "status is a table, too" test "$(ctl status | wc -l)" -gt 3
+if [ "$(id -u)" -eq 0 ]; then
+	check "status shows the counters that it resets" ctl_json \
+		'd["counters"]["loop_longest_ns"] > 0' status --reset
+else
+	refuse "only administrators reset counters" 1 admin_group status --reset
+fi
 check "ping measures" ctl_json 'd["count"] == 3 and 0 < d["min_ns"] <= d["max_ns"]' \
 	ping -c 3
 

@@ -355,6 +355,14 @@ Test(access, a_client_sees_the_sessions_of_its_own_user)
 	cr_assert(eq(u32, root_wire->reply.clients.n_items, 3));
 }
 
+Test(access, counters_are_reset_by_administrators_only)
+{
+	const struct request reset = {.kind = MESSAGE_STATUS, .status = {true}};
+
+	cr_expect(eq(int, actor_run(&bob, do_reset), -EPERM));
+	cr_expect(zero(int, wire_call(root_wire, &reset)));
+}
+
 Test(access_identity, the_admin_group_sees_holders_and_clients_and_no_memory)
 {
 	const struct identity first = {ALICE, ALICE, 0};

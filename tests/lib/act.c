@@ -147,6 +147,12 @@ int do_clients(void)
 	return r < 0 ? r : n;
 }
 
+int do_reset(void)
+{
+	return wire_call(me, &(struct request){.kind = MESSAGE_STATUS,
+					       .status = {true}});
+}
+
 int do_chunk(void)
 {
 	if (chunk_fd >= 0)

@@ -49,6 +49,7 @@ int do_who(void);
 int do_who_slot(void);
 /* How many clients it is shown that are not its own user's. */
 int do_clients(void);
+int do_reset(void); /* of the status */
 int do_chunk(void);
 int do_map(void);
 int do_protect(void);

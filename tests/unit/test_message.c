@@ -189,6 +189,9 @@ static struct request sample_request(uint16_t kind)
 	case MESSAGE_CLIENTS:
 		request.clients.cursor = UINT64_MAX;
 		break;
+	case MESSAGE_STATUS:
+		request.status.resets = true;
+		break;
 	case MESSAGE_TIMELINES:
 		request.timelines =
 			(struct timelines_request){LONG_AGO, {3, 4}, true};
@@ -487,6 +490,17 @@ Test(message, a_challenge_and_a_cursor_arrive)
 	sent = sample_request(MESSAGE_CLIENTS);
 	got = pass_request(&sent);
 	expect_same(u64, got, sent, clients.cursor);
+}
+
+Test(message, a_status_request_arrives_and_resets_nothing_by_itself)
+{
+	struct request sent = sample_request(MESSAGE_STATUS);
+	struct request got = pass_request(&sent);
+
+	cr_expect(got.status.resets);
+	sent.status.resets = false;
+	got = pass_request(&sent);
+	cr_expect(not(got.status.resets));
 }
 
 Test(message, an_alloc_request_arrives)
