@@ -168,16 +168,37 @@ static const struct variable *find(const char *name, size_t length)
 	settings_refuse(PREFIX "%.*s is no setting", (int)length, name);
 }
 
+/* "NAME=value" */
+static void set_entry(const char *entry)
+{
+	size_t length = strcspn(entry, "=");
+
+	set(find(entry, length), entry + length + (entry[length] == '='));
+}
+
+/* "NAME=value;NAME=value" */
+static void load_plain(const char *list)
+{
+	char copy[1024];
+	char *entry, *state;
+
+	(void)snprintf(copy, sizeof(copy), "%s", list);
+	for (entry = strtok_r(copy, ";", &state); entry;
+	     entry = strtok_r(NULL, ";", &state))
+		set_entry(entry);
+}
+
 static void load(void)
 {
-	const char *name, *value;
+	const char *plain = getenv(PREFIX "PLAIN");
 
+	if (plain) {
+		load_plain(plain);
+		return;
+	}
 	for (char **entry = environ; *entry; entry++) {
-		if (strncmp(*entry, PREFIX, strlen(PREFIX)) != 0)
-			continue;
-		name = *entry + strlen(PREFIX);
-		value = strchr(name, '=') + 1;
-		set(find(name, (size_t)(value - 1 - name)), value);
+		if (strncmp(*entry, PREFIX, strlen(PREFIX)) == 0)
+			set_entry(*entry + strlen(PREFIX));
 	}
 }
 

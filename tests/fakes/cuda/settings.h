@@ -22,6 +22,9 @@
  *   FAKECUDA_FAIL            calls that fail: see fault.h
  *   FAKECUDA_COUNT           1: count calls in $FAKECUDA_DIR/calls.PID (call.h)
  *   FAKECUDA_LEAKS           1: say at exit what was not freed, to stderr
+ *   FAKECUDA_PLAIN           the settings above, "DEVICES=1;WITHOUT=rdma". All
+ *                            other variables are ignored then, those of NCCL's
+ *                            double too, as a real driver ignores them
  *
  * Besides: CUDA_VISIBLE_DEVICES and CUDA_MPS_PIPE_DIRECTORY, as for a driver;
  * and a file $FAKECUDA_DIR/lost.N, made at any time by anybody, that means that

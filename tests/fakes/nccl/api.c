@@ -22,9 +22,15 @@ static struct fault {
 	char what[16]; /* a result, or "kill" */
 } faults[MAX_FAULTS];
 
+/* Nothing while it plays a plain library (tests/fakes/cuda/settings.h). */
+static const char *setting(const char *name)
+{
+	return getenv("FAKECUDA_PLAIN") ? NULL : getenv(name);
+}
+
 __attribute__((constructor)) static void read_faults(void)
 {
-	const char *text = getenv("FAKENCCL_FAIL");
+	const char *text = setting("FAKENCCL_FAIL");
 
 	for (int i = 0; text && *text && i < MAX_FAULTS; i++) {
 		struct fault *fault = &faults[i];
@@ -60,7 +66,7 @@ ncclResult_t api_fault(const char *function)
 void api_delay(void)
 {
 	static _Thread_local unsigned int seed;
-	const char *text = getenv("FAKENCCL_DELAY_US");
+	const char *text = setting("FAKENCCL_DELAY_US");
 	long max = text ? atol(text) : 0;
 	struct timespec time;
 
@@ -124,7 +130,7 @@ const char *ncclGetErrorString(ncclResult_t result)
 
 ncclResult_t ncclGetVersion(int *version)
 {
-	const char *text = getenv("FAKENCCL_VERSION");
+	const char *text = setting("FAKENCCL_VERSION");
 
 	*version = text ? atoi(text) : NCCL_API_VERSION;
 	return ncclSuccess;
