@@ -15,12 +15,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char program[] = FSDP_BINARY_DIR "/fsdpd";
 static struct daemon daemon_;
 
 /* Run fsdpd with two arguments; gives its exit status. */
 static int run(const char *first, const char *second)
 {
+	const char *program = daemon_program();
 	pid_t pid = fork();
 	int status = -1;
 
@@ -132,7 +132,7 @@ static pid_t start_with_worker(int pidfd, const char *path)
 	setenv("LISTEN_FDS", "1", 1);
 	setenv("LISTEN_FDNAMES", "worker", 1);
 	dup2(pidfd, 3);
-	execl(program, program, "--socket", path, (char *)NULL);
+	execl(daemon_program(), "fsdpd", "--socket", path, (char *)NULL);
 	_exit(127);
 }
 

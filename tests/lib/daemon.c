@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -69,10 +70,22 @@ static void clean_environment(void)
 		unsetenv(names[i]);
 }
 
+const char *daemon_program(void)
+{
+	static char path[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+	if (n < 0)
+		abort();
+	path[n] = '\0';
+	strcpy(strrchr(path, '/') + 1, "fsdpd");
+	return path;
+}
+
 static void __attribute__((noreturn))
 become_daemon(const struct daemon *daemon, const struct daemon_options *options)
 {
-	const char *program = FSDP_BINARY_DIR "/fsdpd";
+	const char *program = daemon_program();
 	char config[64], log[64];
 	int fd;
 

@@ -24,6 +24,10 @@ struct daemon_options {
 	const char *const *env; /* "NAME=value", NULL at the end; NULL: none */
 };
 
+/* The fsdpd that is started: the one beside the test's own program, wherever
+ * that lies. */
+const char *daemon_program(void);
+
 /* Start it and come back when it accepts connections. */
 void daemon_start(struct daemon *daemon);
 void daemon_start_supervised(struct daemon *daemon);
