@@ -2,13 +2,16 @@
  * The devices of one test: those of the driver's double, which keeps what its
  * processes share in a folder. Criterion runs each test in a process of its
  * own, so each can set what else it wants of the double (FAKECUDA_...) before
- * its first call of the driver. On a real driver it all means nothing.
+ * its first call of the driver. On a real driver it all means nothing, and a
+ * test that depends on it begins with need_double().
  *
  *	TestSuite(vmm, .init = gpu_open, .fini = gpu_close);
  */
 #pragma once
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +37,32 @@ static inline void gpu_close(void)
 	(void)rmdir(path);
 }
 
+/* Does a double play the driver? Without loading it, which would not survive a
+ * fork(). */
+static inline bool is_double(void)
+{
+	return getenv("FSDP_LIBCUDA");
+}
+
+/* Skip the test on a real driver, where it cannot pass; `why` completes "needs
+ * the driver's double: ". */
+static inline void need_double(const char *why)
+{
+	if (!is_double())
+		cr_skip_test("needs the driver's double: %s", why);
+}
+
+/* Skip it on a machine with fewer than `wanted` GPUs; the double has them. */
+static inline void need_gpus(uint32_t n, uint32_t wanted)
+{
+	if (n < wanted && !is_double())
+		cr_skip_test("needs %u GPUs", wanted);
+	cr_assert(n >= wanted, "%u GPUs of %u", n, wanted);
+}
+
 /* How often the process called a function of the driver ("MemCreate"), or made
- * "contexts": FAKECUDA_COUNT=1 must be set for it. -1: it called none at all.
+ * "contexts": FAKECUDA_COUNT=1 must be set for it. -1: it called none at all,
+ * or the driver is a real one, which nobody counts.
  */
 static inline long gpu_count(pid_t pid, const char *what)
 {

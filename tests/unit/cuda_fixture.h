@@ -8,6 +8,7 @@
 #pragma once
 #include "cuda/context.h"
 #include "proto/error.h"
+#include "tests/lib/gpu.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <ftw.h>
@@ -47,8 +48,7 @@ static inline const struct device *machine_gpu(uint32_t i)
 		fprintf(stderr, "%s\n", err.msg);
 		abort();
 	}
-	if (i >= n)
-		cr_skip_test("needs %u GPUs", i + 1);
+	need_gpus(n, i + 1);
 	return &devices[i];
 }
 

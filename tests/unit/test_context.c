@@ -27,7 +27,7 @@ static const struct device *device(uint32_t i)
 	uint32_t n = 0;
 
 	cr_assert(zero(int, device_list(&devices, &n, &err)), "%s", err.msg);
-	cr_assert(gt(u32, n, i));
+	need_gpus(n, i + 1);
 	return &devices[i];
 }
 
@@ -104,6 +104,7 @@ Test(context, threads_share_it_and_it_is_retained_once)
 	pthread_t threads[4];
 	void *what;
 
+	need_double("calls must fail");
 	setenv("FAKECUDA_FAIL", "DevicePrimaryCtxRetain:2+:999", 1);
 	(void)device(0);
 	for (int i = 0; i < 4; i++)
@@ -119,6 +120,7 @@ Test(context, one_that_cannot_be_made_now_can_be_made_later)
 {
 	struct error err = ERROR_NULL;
 
+	need_double("calls must fail");
 	setenv("FAKECUDA_FAIL", "DevicePrimaryCtxRetain:1:2", 1);
 	cr_expect(eq(int, context_enter(device(0), &err), -ENOMEM));
 	cr_expect(says(&err, "make a context on device GPU-"), "%s", err.msg);
@@ -162,6 +164,7 @@ Test(context, in_exclusive_mode_the_second_process_is_refused)
 	pid_t pid;
 	int end;
 
+	need_double("it must be another machine");
 	setenv("FAKECUDA_COMPUTE_MODE", "exclusive_process", 1);
 	pid = hold_elsewhere(&end);
 	cr_expect(eq(int, context_enter(device(0), &err), -EBUSY));
@@ -177,6 +180,7 @@ Test(context, in_prohibited_mode_every_process_is_refused)
 {
 	struct error err = ERROR_NULL;
 
+	need_double("it must be another machine");
 	setenv("FAKECUDA_COMPUTE_MODE", "prohibited", 1);
 	cr_expect(eq(int, context_enter(device(0), &err), -EPERM));
 	cr_expect(says(&err, "prohibited mode"), "%s", err.msg);
@@ -249,6 +253,7 @@ Test(context, a_stream_that_is_captured_is_refused)
 	CUstream stream = make_stream(0);
 	struct error err = ERROR_NULL;
 
+	need_double("it captures on demand");
 	begin_capture(stream);
 	cr_expect(eq(int, context_check_stream(device(0), stream, &err),
 		     -EINVAL));
@@ -261,6 +266,7 @@ Test(context, a_capture_is_not_spoilt_by_what_is_done_in_between)
 	CUstream stream = make_stream(0);
 	CUdeviceptr memory;
 
+	need_double("it captures on demand");
 	begin_capture(stream);
 	enter(0);
 	enter(1);
@@ -277,6 +283,7 @@ Test(context, outside_of_a_block_the_mode_is_the_programs)
 	CUstream stream = make_stream(0);
 	CUcontext own;
 
+	need_double("it captures on demand");
 	enter(0);
 	own = current();
 	context_leave();
@@ -294,6 +301,7 @@ Test(context, one_that_is_not_entered_leaves_the_mode_alone)
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	struct error err = ERROR_NULL;
 
+	need_double("calls must fail");
 	setenv("FAKECUDA_FAIL", "CtxPushCurrent:1:1", 1);
 	cr_expect(lt(int, context_enter(device(0), &err), 0));
 	cr_assert(zero(int, cu.ThreadExchangeStreamCaptureMode(&mode)));

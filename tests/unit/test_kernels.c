@@ -19,14 +19,6 @@ static CUdeviceptr from_memory, to_memory;
 
 #define MEMORY_SIZE (UINT64_C(16) << 20)
 
-static bool is_double(void)
-{
-	struct driver_info driver;
-
-	driver_describe(&driver);
-	return driver.is_double;
-}
-
 static bool says(const struct error *err, const char *part)
 {
 	return strstr(err->msg, part);

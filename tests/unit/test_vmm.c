@@ -35,7 +35,7 @@ static const struct device *device(uint32_t i)
 	uint32_t n = 0;
 
 	cr_assert(zero(int, device_list(&devices, &n, &err)), "%s", err.msg);
-	cr_assert(gt(u32, n, i));
+	need_gpus(n, i + 1);
 	return &devices[i];
 }
 
@@ -129,6 +129,7 @@ Test(vmm, making_and_checking_a_chunk_makes_no_context)
 {
 	int fd;
 
+	need_double("its calls are counted");
 	setenv("FAKECUDA_COUNT", "1", 1);
 	fd = create(device(1), SIZE - 1);
 	cr_expect(zero(int, vmm_check(device(1), fd, SIZE, NULL)));
@@ -233,6 +234,7 @@ Test(vmm, the_fd_keeps_the_memory_and_its_end_frees_it)
 	struct error err = ERROR_NULL;
 	int fd, more = -1;
 
+	need_double("it must be another machine");
 	setenv("FAKECUDA_MEM_MB", "6", 1);
 	fd = create(device(0), SIZE);
 	cr_expect(eq(int, vmm_create(device(0), SIZE, NULL, &more, &err),
@@ -260,6 +262,7 @@ Test(vmm, a_device_that_cannot_share_is_refused)
 	struct error err = ERROR_NULL;
 	int fd = -1;
 
+	need_double("it must be another machine");
 	setenv("FAKECUDA_WITHOUT", "posix_fd", 1);
 	cr_expect(eq(int, vmm_create(device(0), SIZE, NULL, &fd, &err),
 		     -EOPNOTSUPP));
@@ -276,6 +279,9 @@ Test(vmm, fabric_and_rdma_are_asked_for_where_there_are_any)
 
 	cr_assert(zero(int, vmm_create(device(0), SIZE, &options, &fd, NULL)));
 	prop = properties(fd);
+	if (!is_double() &&
+	    !(prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC))
+		cr_skip_test("needs a node that permits fabric handles");
 	cr_expect(eq(int, prop.requestedHandleTypes,
 		     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
 			     CU_MEM_HANDLE_TYPE_FABRIC));
@@ -308,11 +314,13 @@ static void expect_plain_chunk(const char *without, long n_tries)
 
 Test(vmm, a_device_without_fabric_and_rdma_gets_a_plain_chunk)
 {
+	need_double("it must be another machine");
 	expect_plain_chunk("fabric,rdma", 1);
 }
 
 Test(vmm, a_node_that_permits_no_fabric_gets_a_plain_chunk)
 {
+	need_double("it must be another machine");
 	expect_plain_chunk("imex", 2);
 }
 
@@ -369,8 +377,8 @@ Test(vmm, a_file_that_could_block_is_not_shown_to_the_driver)
 	setenv("FAKECUDA_COUNT", "1", 1);
 	cr_expect(eq(int, vmm_check(device(0), pipe_fd, SIZE, NULL), -EINVAL));
 	cr_expect(eq(int, vmm_check(device(0), file_fd, SIZE, NULL), -EINVAL));
-	cr_expect(zero(long,
-		       gpu_count(getpid(), "MemImportFromShareableHandle")));
+	cr_expect(le(long, gpu_count(getpid(), "MemImportFromShareableHandle"),
+		     0));
 	close(pipe_fd);
 	close(file_fd);
 }
@@ -477,6 +485,7 @@ ParameterizedTest(struct fault *fault, vmm, what_cannot_be_replaced_stays)
 {
 	struct vmm_mapping mapping;
 
+	need_double("calls must fail");
 	setenv("FAKECUDA_FAIL", fault->fail, 1);
 	cr_expect(lt(int, fail_to_replace(&mapping), 0), "%s", fault->fail);
 	cr_expect(mapping.is_writable);
@@ -490,6 +499,7 @@ Test(vmm, what_can_neither_be_replaced_nor_put_back_is_gone)
 {
 	struct vmm_mapping mapping;
 
+	need_double("calls must fail");
 	setenv("FAKECUDA_FAIL", "MemMap:2:2,MemMap:3:2", 1);
 	cr_expect(eq(int, fail_to_replace(&mapping), -ENOMEM));
 	cr_expect(zero(u64, mapping.address));
@@ -543,6 +553,7 @@ ParameterizedTestParameters(vmm, whichever_call_fails_nothing_is_kept)
 ParameterizedTest(struct fault *fault, vmm,
 		  whichever_call_fails_nothing_is_kept)
 {
+	need_double("calls must fail");
 	setenv("FAKECUDA_COUNT", "1", 1);
 	setenv("FAKECUDA_MEM_MB", "4", 1);
 	setenv("FAKECUDA_FAIL", fault->fail, 1);
