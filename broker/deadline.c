@@ -14,6 +14,8 @@
 #include <time.h>
 
 #define FIRST_CAPACITY 64
+/* Other work waits for so long at most, and a last deadline. */
+#define ROUND_NS 1000000
 
 uint64_t now_ms(void)
 {
@@ -79,41 +81,56 @@ static struct deadline take(struct deadlines *deadlines, size_t place)
 }
 
 static void on_timer(uv_timer_t *timer);
+static void on_more(uv_idle_t *more);
 
 static void arm(struct deadlines *deadlines)
 {
 	uint64_t now = now_ms();
 	uint64_t at;
 
-	if (deadlines->n == 0) {
-		uv_timer_stop(&deadlines->timer);
+	uv_timer_stop(&deadlines->timer);
+	uv_idle_stop(&deadlines->more);
+	if (deadlines->n == 0)
+		return;
+	at = deadlines->heap[1].at_ms;
+	if (at <= now) {
+		/* A timer would fire again before the loop served others. */
+		(void)uv_idle_start(&deadlines->more, on_more);
 		return;
 	}
-	at = deadlines->heap[1].at_ms;
 	/* libuv counts from the loop's last look at the clock. */
 	uv_update_time(deadlines->timer.loop);
 	/* Both clocks are rounded down: without the 1 the timer could fire
 	 * early and then once more. */
-	(void)uv_timer_start(&deadlines->timer, on_timer,
-			     at > now ? at - now + 1 : 0, 0);
+	(void)uv_timer_start(&deadlines->timer, on_timer, at - now + 1, 0);
 }
 
-static void on_timer(uv_timer_t *timer)
+static void run(struct deadlines *deadlines)
 {
-	struct deadlines *deadlines = timer->data;
 	uint64_t now = now_ms();
+	uint64_t end_ns = uv_hrtime() + ROUND_NS;
 	size_t left = deadlines->n;
 
 	/* No more than there were: ones that come again at once must not keep
 	 * the loop from its other work. */
 	while (left-- > 0 && deadlines->n > 0 &&
-	       deadlines->heap[1].at_ms <= now) {
+	       deadlines->heap[1].at_ms <= now && uv_hrtime() < end_ns) {
 		struct deadline due = take(deadlines, 1);
 
 		due.fn(due.data, due.index);
 	}
-	if (!uv_is_closing((uv_handle_t *)timer))
+	if (!uv_is_closing((uv_handle_t *)&deadlines->timer))
 		arm(deadlines);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+	run(timer->data);
+}
+
+static void on_more(uv_idle_t *more)
+{
+	run(more->data);
 }
 
 int deadlines_init(struct deadlines *deadlines, uv_loop_t *loop,
@@ -125,7 +142,8 @@ int deadlines_init(struct deadlines *deadlines, uv_loop_t *loop,
 	r = uv_timer_init(loop, &deadlines->timer);
 	if (r < 0)
 		return error_errno(err, r, "make the timer of deadlines");
-	deadlines->timer.data = deadlines;
+	(void)uv_idle_init(loop, &deadlines->more); /* it cannot fail */
+	deadlines->timer.data = deadlines->more.data = deadlines;
 	return 0;
 }
 
@@ -139,8 +157,10 @@ void deadlines_stop(struct deadlines *deadlines)
 	deadlines->heap = NULL;
 	deadlines->n = 0;
 	deadlines->capacity = 0;
-	if (!uv_is_closing((uv_handle_t *)&deadlines->timer))
-		uv_close((uv_handle_t *)&deadlines->timer, NULL);
+	if (uv_is_closing((uv_handle_t *)&deadlines->timer))
+		return;
+	uv_close((uv_handle_t *)&deadlines->timer, NULL);
+	uv_close((uv_handle_t *)&deadlines->more, NULL);
 }
 
 /* Room for one more; entry 0 is not used. */

@@ -2,6 +2,7 @@
  * Things that must happen at a time: a binary heap behind one timer.
  *
  * The timer runs only while something is due, so an idle broker never wakes.
+ * Where much is due at once, the loop serves others after each millisecond.
  * Times are CLOCK_BOOTTIME milliseconds, which survive a restart of the
  * broker.
  */
@@ -25,6 +26,7 @@ struct deadline {
 
 struct deadlines {
 	uv_timer_t timer;
+	uv_idle_t more;        /* runs while something is due */
 	struct deadline *heap; /* 1-based */
 	size_t n, capacity;
 };

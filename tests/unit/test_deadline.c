@@ -5,6 +5,9 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
 
 #define N_MAX 2000
 
@@ -58,7 +61,8 @@ static void on_due(void *data, uint32_t index)
 
 static bool is_running(const struct fixture *f)
 {
-	return uv_is_active((const uv_handle_t *)&f->deadlines.timer);
+	return uv_is_active((const uv_handle_t *)&f->deadlines.timer) ||
+	       uv_is_active((const uv_handle_t *)&f->deadlines.more);
 }
 
 /* Every entry knows its place, and no child is before its parent. */
@@ -164,5 +168,50 @@ Test(deadline, a_callback_may_remove_others_and_add_itself_again)
 	cr_expect(eq(u32, f.fired[0], 1));
 	cr_expect(eq(u32, f.fired[1], 1));
 	cr_expect(eq(u32, f.fired[2], 3));
+	teardown(&f);
+}
+
+/* --- many at once ------------------------------------------------------------
+ */
+
+static uint32_t n_slow, n_slow_before_io;
+
+static void on_slow(void *data, uint32_t index)
+{
+	const struct timespec work = {.tv_nsec = 2000000};
+
+	(void)data;
+	(void)index;
+	nanosleep(&work, NULL);
+	n_slow++;
+}
+
+static void on_io(uv_poll_t *poll, int status, int events)
+{
+	(void)status;
+	(void)events;
+	n_slow_before_io = n_slow;
+	uv_close((uv_handle_t *)poll, NULL);
+}
+
+Test(deadline, others_are_served_while_many_are_due)
+{
+	int fd = eventfd(1, EFD_CLOEXEC);
+	struct fixture f;
+	uv_poll_t poll;
+
+	setup(&f);
+	cr_assert(zero(int, uv_poll_init(&f.loop, &poll, fd)));
+	cr_assert(zero(int, uv_poll_start(&poll, UV_READABLE, on_io)));
+	for (uint32_t i = 0; i < 8; i++) {
+		struct deadline deadline = {1, on_slow, &f, i, &f.positions[i]};
+
+		cr_assert(zero(int,
+			       deadlines_add(&f.deadlines, &deadline, NULL)));
+	}
+	uv_run(&f.loop, UV_RUN_DEFAULT);
+	cr_expect(lt(u32, n_slow_before_io, 8));
+	cr_expect(eq(u32, n_slow, 8), "none is forgotten");
+	close(fd);
 	teardown(&f);
 }
