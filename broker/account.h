@@ -5,6 +5,7 @@
  * refunds. Accounts live on the heap; a restart charges again what it adopts.
  */
 #pragma once
+#include "broker/evict.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -34,6 +35,7 @@ struct account {
 	uint64_t chunk_size[2]; /* bytes of the chunks of its pools: in
 				   host memory, on devices */
 	bool is_sealing;        /* a thread seals a chunk of its */
+	struct evict_ring evictable[2]; /* the same; charged to it */
 	struct account *next;   /* chain of accounts.buckets */
 };
 

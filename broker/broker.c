@@ -631,6 +631,7 @@ void broker_close(struct broker *broker)
 		(void)uv_loop_close(&broker->loop);
 	}
 	limbo_deinit(&broker->limbo);
+	evict_deinit(broker);
 	accounts_deinit(&broker->accounts);
 	if (broker->table_readonly_fd >= 0)
 		close(broker->table_readonly_fd);

@@ -12,6 +12,7 @@
 #include "broker/deadline.h"
 #include "broker/devices.h"
 #include "broker/engine.h"
+#include "broker/evict.h"
 #include "broker/fdstore.h"
 #include "broker/limbo.h"
 #include "broker/listener.h"
@@ -35,6 +36,7 @@ struct broker {
 	struct devices devices;
 	struct pools pools;
 	struct limbo limbo;
+	struct evictables evictables;
 	struct waiters waiters;
 	struct engine engine;
 	struct comms comms;

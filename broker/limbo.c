@@ -1,9 +1,7 @@
 /*
- * The limbo collector and the eviction clock.
- *
- * Both only settle slots; what they add is which ones to look at. Settling is
- * in order by itself, so both commit after each; the journal then stays within
- * the CPU's cache.
+ * The limbo collector only settles slots; what it adds is which ones to look
+ * at. Settling is in order by itself, so it commits after each; the journal
+ * then stays within the CPU's cache.
  */
 #include "broker/limbo.h"
 #include "broker/broker.h"
@@ -16,9 +14,6 @@
 #define PENDING_PER_ROUND 256
 /* Anybody can set a million bits in no time. */
 #define PENDING_PER_CALL 65536
-/* The hand passes an unused slot at most three times: used in the current era,
- * in the one before, and then not any more. */
-#define EVICT_ROUNDS 4
 /* Slots whose devices are looked after at a time, and how often. */
 #define FENCED_PER_ROUND 4096
 #define FIRST_FENCE_MS   1
@@ -271,109 +266,4 @@ void limbo_note_size(struct broker *broker)
 	/* Half of it, or a limbo that hovers there would fill the log. */
 	if (n < LIMBO_WARN / 2)
 		broker->limbo.is_warned = false;
-}
-
-/* --- eviction ----------------------------------------------------------------
- */
-
-/* Did any session acquire it in this era or the one before? */
-static bool is_recent(const struct broker *broker, uint32_t slot)
-{
-	const struct catalog *catalog = &broker->catalog;
-	uint16_t era = (uint16_t)atomic_load_explicit(
-		&broker->table.header->era, memory_order_relaxed);
-	uint32_t grant = catalog_slot(catalog, slot)->grants.first;
-	const struct grant_record *record;
-	const struct session *session;
-
-	for (; grant; grant = record->slot_link.next) {
-		record = catalog_grant(catalog, grant);
-		session = broker->sessions[record->session];
-		if (!session || !session->refs.entries)
-			continue;
-		if ((uint16_t)(era - refs_used(&session->refs, slot)) <= 1)
-			return true;
-	}
-	return false;
-}
-
-/* What is freed when this block is helps whoever wants memory there. */
-static bool is_of_use(const struct broker *broker, uint32_t block,
-		      const struct device_uuid *device, const uint32_t *uid)
-{
-	const struct block_record *record =
-		catalog_block(&broker->catalog, block);
-	const struct device_uuid *its =
-		pool_block_device(&broker->pools, record);
-
-	/* Memory that a process shared comes back to that. */
-	if (catalog_chunk(&broker->catalog, record->chunk)->shared)
-		return false;
-	if (!uid)
-		return memcmp(its, device, sizeof(*its)) == 0;
-	return record->uid == *uid && pool_account(its) == pool_account(device);
-}
-
-static bool is_candidate(const struct broker *broker, uint32_t slot,
-			 const struct device_uuid *device, const uint32_t *uid)
-{
-	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
-
-	if (!record->block || record->bundle || record->n_tickets ||
-	    record->group || record->n_pins ||
-	    !(record->flags & SLOT_FLAG_NAMED) ||
-	    !(record->flags & PUBLISH_EVICTABLE) || record->writer)
-		return false;
-	return is_of_use(broker, record->block, device, uid);
-}
-
-/* The next slot the hand points to; a full turn begins a new era. */
-static uint32_t turn(struct broker *broker, uint32_t n_slots)
-{
-	struct limbo *limbo = &broker->limbo;
-
-	if (limbo->hand >= n_slots) {
-		limbo->hand = 0;
-		/* relaxed: a hint that clients copy */
-		atomic_fetch_add_explicit(&broker->table.header->era, 1,
-					  memory_order_relaxed);
-	}
-	return ++limbo->hand;
-}
-
-/* Gives the bytes that letting go of it freed. */
-static uint64_t evict_one(struct broker *broker, uint32_t slot)
-{
-	struct catalog *catalog = &broker->catalog;
-	const struct block_record *block =
-		catalog_block(catalog, catalog_slot(catalog, slot)->block);
-	uint64_t size = block->slots.n == 1
-				? pool_block_charge(&broker->pools, block)
-				: 0;
-
-	/* looked at first, so that what is in use does not flicker */
-	if (slot_use(broker, slot) != SLOT_UNUSED || !slot_evict(broker, slot))
-		return 0;
-	broker->n_evicted++;
-	point("limbo.evicted");
-	return size;
-}
-
-uint64_t limbo_evict(struct broker *broker, uint64_t bytes,
-		     const struct device_uuid *device, const uint32_t *uid)
-{
-	uint32_t n = catalog_n_touched(&broker->catalog, SECTION_SLOT);
-	uint64_t left = (uint64_t)n * EVICT_ROUNDS;
-	uint64_t freed = 0;
-	uint32_t slot;
-
-	while (left-- > 0 && freed < bytes && broker->limbo.n_evictable > 0) {
-		slot = turn(broker, n);
-		if (!is_candidate(broker, slot, device, uid) ||
-		    is_recent(broker, slot))
-			continue;
-		freed += evict_one(broker, slot);
-		catalog_commit(&broker->catalog);
-	}
-	return freed;
 }

@@ -10,7 +10,6 @@
  * deadline, 1 to 50 ms apart, which there is only while there are such slots.
  */
 #pragma once
-#include "proto/device_uuid.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,9 +22,6 @@ struct limbo {
 	bool is_warned;       /* above LIMBO_WARN; once per crossing */
 	uint64_t n_collected; /* slots freed by the collector since start */
 	uint64_t n_rings;
-	uint32_t n_evictable; /* names that may be evicted; 0 spares the search
-			       */
-	uint32_t hand;        /* slot that the eviction clock looked at last */
 	uint32_t later_position; /* deadline of limbo_collect_later() */
 	uint32_t *fenced;        /* slots that wait for devices only */
 	uint32_t n_fenced, max_fenced;
@@ -59,16 +55,6 @@ uint32_t limbo_collect_all(struct broker *broker);
 
 /* The same in the next round of the loop: slot_settle() had no room to free. */
 void limbo_collect_later(struct broker *broker);
-
-/*
- * Let go of evictable tensors until `bytes` are freed or none is left: CLOCK,
- * second chance by the era in which any session last acquired. Of memory of
- * this device, or the host's; `uid` not NULL: of those charged to it, on any
- * device if it is one. A tensor that somebody holds goes back to PUBLISHED.
- * Gives the bytes freed. Commits, as limbo_collect_all() does.
- */
-uint64_t limbo_evict(struct broker *broker, uint64_t bytes,
-		     const struct device_uuid *device, const uint32_t *uid);
 
 void limbo_deinit(struct limbo *limbo);
 

@@ -265,8 +265,7 @@ void slot_end_name(struct broker *broker, uint32_t slot)
 			SECTION_SLOT, OWN_LINK, slot);
 		catalog_set(catalog, record->tied, 0);
 	}
-	if (record->flags & PUBLISH_EVICTABLE)
-		broker->limbo.n_evictable--;
+	evict_remove(broker, slot);
 	catalog_set(catalog, record->deadline_ms, 0);
 	catalog_set(catalog, record->flags,
 		    (uint16_t)(record->flags & ~SLOT_FLAG_NAMED));
@@ -523,7 +522,7 @@ static int adopt(struct broker *broker, uint32_t slot, struct error *err)
 	record->n_pins = 0;
 	if (index_shows(broker, slot) && !record->bundle &&
 	    (record->flags & PUBLISH_EVICTABLE))
-		broker->limbo.n_evictable++;
+		evict_add(broker, slot);
 	if (record->deadline_ms &&
 	    slot_set_deadline(broker, slot, record->deadline_ms, err) < 0)
 		return -ENOMEM;

@@ -101,8 +101,8 @@ static int try_once(const struct attempt *attempt, uint32_t *ret_block,
 }
 
 /* What is charged to the user helps against his quota, and where it is memory
- * that is short, anybody's does. Gives whether something went. */
-static bool evict(const struct attempt *attempt)
+ * that is short, anybody's does. */
+static enum evict_outcome make_room(const struct attempt *attempt)
 {
 	struct broker *broker = attempt->broker;
 	const struct storage_request *request = attempt->request;
@@ -110,9 +110,9 @@ static bool evict(const struct attempt *attempt)
 				     attempt->kind);
 
 	if (attempt->charge > left)
-		return limbo_evict(broker, attempt->charge - left,
-				   &request->device, &request->uid) > 0;
-	return limbo_evict(broker, attempt->charge, &request->device, NULL) > 0;
+		return evict(broker, attempt->charge - left, &request->device,
+			     &request->uid);
+	return evict(broker, attempt->charge, &request->device, NULL);
 }
 
 static int try_hard(const struct attempt *attempt, uint32_t *ret_block,
@@ -124,7 +124,8 @@ static int try_hard(const struct attempt *attempt, uint32_t *ret_block,
 		return r;
 	if (limbo_collect_released(attempt->broker))
 		r = try_once(attempt, ret_block, err);
-	if (r == POOL_FULL && evict(attempt))
+	/* If there is more to evict, the caller is woken when it may go on. */
+	if (r == POOL_FULL && make_room(attempt) == EVICT_SOME)
 		r = try_once(attempt, ret_block, err);
 	return r;
 }

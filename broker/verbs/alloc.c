@@ -360,6 +360,22 @@ static uint64_t bytes_over_quota(const struct alloc_plan *plan)
 	return plan->charge > left ? plan->charge - left : 0;
 }
 
+/* With the memory that eviction frees, if it does. */
+static int try_evicting(struct alloc_plan *plan, uint64_t bytes,
+			const uint32_t *uid, int outcome, struct error *err)
+{
+	struct broker *broker = plan->session->broker;
+
+	switch (evict(broker, bytes, &plan->device, uid)) {
+	case EVICT_SOME:
+		return try_once(plan, err);
+	case EVICT_MORE:
+		return POOL_WAIT;
+	default:
+		return outcome;
+	}
+}
+
 /* The same after others' leavings were collected, and after eviction. */
 static int try_hard(struct alloc_plan *plan, struct error *err)
 {
@@ -370,12 +386,11 @@ static int try_hard(struct alloc_plan *plan, struct error *err)
 	if (is_short(r) && limbo_collect_released(broker))
 		r = try_once(plan, err);
 	/* A quota is only helped by what is charged to it. */
-	if (r == ROOM_OVER_LIMIT && limbo_evict(broker, bytes_over_quota(plan),
-						&plan->device, &plan->uid))
-		r = try_once(plan, err);
-	if (r == POOL_FULL &&
-	    limbo_evict(broker, plan->charge, &plan->device, NULL))
-		r = try_once(plan, err);
+	if (r == ROOM_OVER_LIMIT)
+		r = try_evicting(plan, bytes_over_quota(plan), &plan->uid, r,
+				 err);
+	if (r == POOL_FULL)
+		r = try_evicting(plan, plan->charge, NULL, r, err);
 	return r;
 }
 

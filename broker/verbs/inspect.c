@@ -280,6 +280,7 @@ static void add_counters(const struct broker *broker,
 	add(reply, "dropped_peers", broker->n_dropped_peers);
 	add(reply, "published", broker->n_published);
 	add(reply, "evicted", broker->n_evicted);
+	add(reply, "eviction_looks", broker->evictables.n_looked);
 	add(reply, "freed_slots", broker->n_freed_slots);
 	add(reply, "dead_sessions", broker->n_dead_sessions);
 	add(reply, "limbo_collected", broker->limbo.n_collected);

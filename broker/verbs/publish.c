@@ -330,7 +330,7 @@ static void show(const struct verb_call *call, const struct publication *one,
 			offsetof(struct slot_record, session_link), one->slot);
 	}
 	if (flags & PUBLISH_EVICTABLE)
-		broker->limbo.n_evictable++;
+		evict_add(broker, one->slot);
 	index_add(broker, one->slot);
 	broker->n_published++;
 	point("publish.indexed");

@@ -169,11 +169,78 @@ Test(limbo, what_devices_use_is_not_evicted)
 	cr_assert(zero(int, client_timelines(&bob, 0, NULL, false)));
 	cr_assert(zero(int, client_get(&bob, "a", &ref)));
 	client_release_at(&bob, &ref, 1, 9);
-	cr_expect(zero(u64, limbo_evict(broker, 1, &host, NULL)));
+	cr_expect(eq(int, evict(broker, 1, &host, NULL), EVICT_NONE));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
 	client_reach(&bob, 1, 9);
-	cr_expect(eq(u64, limbo_evict(broker, 1, &host, NULL), 128));
+	cr_expect(eq(int, evict(broker, 1, &host, NULL), EVICT_SOME));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+}
+
+/* --- eviction ----------------------------------------------------------------
+ */
+
+/* Over the quota, unless something goes. */
+static struct alloc_item fill_quota(uint64_t size)
+{
+	broker->config.quota_bytes = used(broker, 1000, ACCOUNT_BYTES);
+	return item_of(size);
+}
+
+Test(limbo, an_eviction_looks_only_at_what_may_be_evicted)
+{
+	struct alloc_item item;
+	struct slot_ref held = client_put(&alice, "held", PUBLISH_EVICTABLE);
+	struct slot_ref ref;
+	char name[16];
+
+	cr_assert(zero(int, client_get(&bob, "held", &held)));
+	for (int i = 0; i < 100; i++) {
+		snprintf(name, sizeof(name), "a/%d", i);
+		client_put(&alice, name, 0);
+		snprintf(name, sizeof(name), "b/%d", i);
+		client_put(&bob, name, PUBLISH_EVICTABLE);
+	}
+	item = fill_quota(1);
+	cr_expect(eq(int, client_alloc_item(&alice, &item, 0644, 0, 0, &ref),
+		     -EDQUOT));
+	cr_expect(eq(u64, broker->evictables.n_looked, 2),
+		  "two turns round the only one of hers");
+	cr_assert(zero(int, client_release_n(&bob, &held, 1)));
+	cr_expect(zero(int, client_alloc_item(&alice, &item, 0644, 0, 0, &ref)),
+		  "%s", alice.sentence);
+	cr_expect(eq(int, word_state(broker, &held), SLOT_FREE));
+}
+
+/* Alice's next request would look at all that bob holds, twice. */
+Test(limbo, others_are_served_while_an_eviction_looks_for_something)
+{
+	struct request ping = {.kind = MESSAGE_PING};
+	struct alloc_item item;
+	struct request alloc = {.kind = MESSAGE_ALLOC,
+				.alloc = {.access = {.gid = GID_DEFAULT},
+					  .n_items = 1,
+					  .items = &item}};
+	struct reply reply;
+	char name[16];
+	int code;
+
+	for (int i = 0; i < 2000; i++) {
+		struct slot_ref ref;
+
+		snprintf(name, sizeof(name), "a/%d", i);
+		client_put(&alice, name, PUBLISH_EVICTABLE);
+		if (i < 1999)
+			cr_assert(zero(int, client_get(&bob, name, &ref)));
+	}
+	item = fill_quota(1);
+	client_send(&alice, &alloc, ++alice.number);
+	cr_expect(not(client_recv(&alice, &reply, &code)));
+	cr_expect(zero(int, client_ask(&bob, &ping)));
+	while (!client_recv(&alice, &reply, &code))
+		uv_run(&broker->loop, UV_RUN_ONCE);
+	cr_expect(zero(int, code), "%s", alice.sentence);
+	reply_deinit(&reply);
+	cr_expect(eq(u64, broker->n_evicted, 1));
 }
 
 Test(limbo, a_slot_that_waits_twice_is_looked_after_once)

@@ -340,7 +340,7 @@ Test(slot, a_name_that_is_evicted_leaves_what_is_pinned)
 	struct slot_ref ref = client_put(&alice, "a", PUBLISH_EVICTABLE);
 
 	slot_pin(broker, ref.slot);
-	cr_assert(zero(u64, limbo_evict(broker, 1, &host, NULL)));
+	cr_assert(eq(int, evict(broker, 1, &host, NULL), EVICT_NONE));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
 	cr_assert(zero(int, client_remove(&alice, "a")));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
@@ -404,6 +404,7 @@ Test(slot, adoption_charges_and_settles_again)
 			       session_record(alice.session)->grants.n);
 	outcome_adopt(alice.session);
 	broker->limbo = (struct limbo){0};
+	evict_deinit(broker);
 	alice.session->n_bytes = 0;
 	must(slot_adopt_all(broker, &err), &err);
 	cr_assert(eq(int, word_state(broker, &kept), SLOT_PUBLISHED));
@@ -411,7 +412,7 @@ Test(slot, adoption_charges_and_settles_again)
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 2));
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 192));
 	cr_assert(eq(u64, alice.session->n_bytes, 192));
-	cr_assert(eq(u32, broker->limbo.n_evictable, 1));
+	cr_assert(eq(u32, broker->evictables.all[0].n, 1));
 	client_close(&alice);
 	cr_assert(eq(int, word_state(broker, &lost), SLOT_FREE));
 }
