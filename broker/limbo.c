@@ -254,16 +254,17 @@ void limbo_collect_later(struct broker *broker)
 
 void limbo_note_size(struct broker *broker)
 {
-	uint32_t n = broker->catalog.header->limbo.n;
+	struct limbo *limbo = &broker->limbo;
 
-	if (n >= LIMBO_WARN && !broker->limbo.is_warned) {
-		broker->limbo.is_warned = true;
-		broker_log(LOG_LEVEL_WARNING,
-			   "%u tensors are in limbo: replaced or removed, but "
-			   "still held; `fsdpctl limbo` says by whom",
-			   n);
-	}
-	/* Half of it, or a limbo that hovers there would fill the log. */
-	if (n < LIMBO_WARN / 2)
-		broker->limbo.is_warned = false;
+	if (broker->catalog.header->limbo.n <= LIMBO_WARN ||
+	    (limbo->n_warnings &&
+	     now_ms() - limbo->warned_ms < LIMBO_WARN_EVERY_MS))
+		return;
+	limbo->warned_ms = now_ms();
+	limbo->n_warnings++;
+	broker_log(
+		LOG_LEVEL_WARNING,
+		"more than %d tensors are in limbo: replaced or removed, but "
+		"still held; `fsdpctl limbo` says by whom",
+		LIMBO_WARN);
 }

@@ -16,10 +16,12 @@
 struct broker;
 struct session;
 
-#define LIMBO_WARN 1000
+#define LIMBO_WARN          1000
+#define LIMBO_WARN_EVERY_MS (3600 * 1000)
 
 struct limbo {
-	bool is_warned;       /* above LIMBO_WARN; once per crossing */
+	uint64_t warned_ms; /* that there are more than LIMBO_WARN */
+	uint32_t n_warnings;
 	uint64_t n_collected; /* slots freed by the collector since start */
 	uint64_t n_rings;
 	uint32_t later_position; /* deadline of limbo_collect_later() */
@@ -58,5 +60,5 @@ void limbo_collect_later(struct broker *broker);
 
 void limbo_deinit(struct limbo *limbo);
 
-/* Called by slot_settle() when the list grew or shrank: the warning. */
+/* Called by slot_settle() when the list grew: warns, once in a long while. */
 void limbo_note_size(struct broker *broker);

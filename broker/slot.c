@@ -344,7 +344,6 @@ static void leave_limbo(struct broker *broker, uint32_t slot)
 			    LIMBO_LINK, slot);
 	catalog_set(catalog, record->flags,
 		    (uint16_t)(record->flags & ~SLOT_FLAG_IN_LIMBO));
-	limbo_note_size(broker);
 }
 
 static void refund(struct broker *broker, uint32_t uid, enum account_kind kind,

@@ -243,6 +243,28 @@ Test(limbo, others_are_served_while_an_eviction_looks_for_something)
 	cr_expect(eq(u64, broker->n_evicted, 1));
 }
 
+/* --- warnings ----------------------------------------------------------------
+ */
+
+Test(limbo, more_than_a_thousand_tensors_in_limbo_are_warned_of_once)
+{
+	struct slot_ref refs[LIMBO_WARN + 1];
+
+	for (int turn = 0; turn < 2; turn++) {
+		for (int i = 0; i <= LIMBO_WARN; i++) {
+			cr_expect(eq(u32, broker->limbo.n_warnings, turn > 0));
+			refs[i] = client_put(&alice, "a", 0);
+			cr_assert(zero(int, client_get(&bob, "a", &refs[i])));
+			cr_assert(zero(int, client_remove(&alice, "a")));
+		}
+		cr_expect(eq(u32, broker->limbo.n_warnings, 1));
+		for (int i = 0; i <= LIMBO_WARN; i++)
+			cr_assert(
+				zero(int, client_release_n(&bob, &refs[i], 1)));
+	}
+	expect_nothing_left();
+}
+
 Test(limbo, a_slot_that_waits_twice_is_looked_after_once)
 {
 	struct slot_ref ref = fenced();
