@@ -27,7 +27,7 @@ struct bench {
 	 * before, a third the first: floor and ours are placed alike. */
 	int client_cpu, server_cpu, second_cpu;
 	cpu_set_t cpus; /* all that we may run on */
-	char **attacks; /* names, to NULL; none: all */
+	char **parts; /* of a table: their names, to NULL; none: all */
 };
 
 /* What a row gives; NAN where there is no such thing. */

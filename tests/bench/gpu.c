@@ -216,6 +216,31 @@ static bool run_section(const struct section *section, const struct gpu *gpu)
 	return false;
 }
 
+static bool is_wanted(const struct section *section, char **names)
+{
+	if (!*names)
+		return true;
+	while (*names && strcmp(*names, section->name) != 0)
+		names++;
+	return *names;
+}
+
+static bool is_section(const char *name)
+{
+	size_t i = 0;
+
+	while (i < N_SECTIONS && strcmp(name, sections[i].name) != 0)
+		i++;
+	return i < N_SECTIONS;
+}
+
+const char *gpu_find_unknown(char **names)
+{
+	while (*names && is_section(*names))
+		names++;
+	return *names;
+}
+
 void gpu(const struct bench *bench, struct result *ret)
 {
 	unsigned n_failed = 0;
@@ -230,7 +255,8 @@ void gpu(const struct bench *bench, struct result *ret)
 	if (!bench->is_json)
 		print_head(&found);
 	for (size_t i = 0; i < N_SECTIONS; i++)
-		n_failed += !run_section(&sections[i], &found);
+		if (is_wanted(&sections[i], bench->parts))
+			n_failed += !run_section(&sections[i], &found);
 	if (n_failed > 0)
 		die("gpu: %u sections were not measured", n_failed);
 	*ret = (struct result){0};

@@ -26,6 +26,10 @@ struct gpu {
 /* Ask a child about the devices; `ret->error` tells whether there are any. */
 void gpu_find(struct gpu *ret, const struct bench *bench);
 
+/* The first of these names, NULL at the end, that is no section of the table;
+ * NULL: there is none. */
+const char *gpu_find_unknown(char **names);
+
 /* In a process that will not fork: the first device or the `i`th, modulo their
  * number, its context current for good. */
 const struct device *gpu_enter(uint32_t i);

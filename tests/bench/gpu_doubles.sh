@@ -33,6 +33,15 @@ for FAKECUDA_DEVICES in 1 2; do
 	grep -q "FIGURES MEAN NOTHING" "$dir/err" || fail "it does not warn"
 done
 
+"$bench" gpu --quick --json import_and_map >"$dir/out" 2>"$dir/err" ||
+	fail "exit status $? for one section"
+[[ $(cut -d '"' -f 4 "$dir/out" | sort -u) == gpu_import ]] ||
+	fail "other rows than those of the section"
+"$bench" gpu --quick nonsense >"$dir/out" 2>"$dir/err"
+rc=$?
+((rc == 2)) || fail "exit status $rc for a section that is none, not 2"
+grep -q 'gpu has no "nonsense"' "$dir/err" || fail "it does not say so"
+
 FSDP_LIBCUDA=/nowhere/libcuda.so.1 "$bench" gpu >"$dir/out" 2>"$dir/err"
 rc=$?
 ((rc == 77)) || fail "exit status $rc without a driver, not 77"

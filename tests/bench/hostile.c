@@ -475,8 +475,8 @@ void hostile(const struct bench *bench, struct result *ret)
 		       "p99", "worst", "median", "p99", "worst");
 	fflush(stdout);
 	for (size_t i = 0; i < n_attacks; i++)
-		if (!*bench->attacks ||
-		    is_among(attacks[i].name, bench->attacks))
+		if (!*bench->parts ||
+		    is_among(attacks[i].name, bench->parts))
 			run(bench, &attacks[i]);
 	*ret = (struct result){0};
 }

@@ -91,7 +91,7 @@ static const struct row tables[] = {
 static const char usage[] =
 	"Usage: fsdp-bench [--quick] [--json] [--list] [ROW...]\n"
 	"       fsdp-bench collectives [--quick] [--json]\n"
-	"       fsdp-bench gpu [--quick] [--json]\n"
+	"       fsdp-bench gpu [--quick] [--json] [SECTION...]\n"
 	"       fsdp-bench hostile [--quick] [--json] [ATTACK...]\n"
 	"\n"
 	"Measures what fsdpd promises, next to what the bare machine needs.\n"
@@ -105,6 +105,8 @@ static const char usage[] =
 	"they are installed, Open MPI and MPICH. The table of GPUs has, where "
 	"it is\n"
 	"installed, PyTorch beside it; without a GPU the exit status is 77.\n"
+	"Sections: attach_1000, import_and_map, publish_to_consume, kernels,\n"
+	"collectives, torch; without a name: all.\n"
 	"\n"
 	"The hostile table has the ping of an innocent client while others "
 	"attack the\n"
@@ -305,23 +307,25 @@ static bool has_devices(const struct bench *bench)
 	return found.error >= 0;
 }
 
-/* `names` are attacks, of which no other table has any. */
+static const char *find_unknown(const struct row *table, char **names)
+{
+	if (table->run == hostile)
+		return hostile_find_unknown(names);
+	if (table->run == gpu)
+		return gpu_find_unknown(names);
+	return *names;
+}
+
+/* `names` are attacks, or sections of the table of GPUs. */
 static int run_table(const struct row *table, struct bench *bench, char **names)
 {
-	const char *unknown = hostile_find_unknown(names);
+	const char *unknown = find_unknown(table, names);
 	struct result result;
 
-	bench->attacks = names;
-	if (table->run == hostile && unknown) {
-		fprintf(stderr, "fsdp-bench: no attack \"%s\"; see --help\n",
-			unknown);
-		return 2;
-	}
-	if (table->run != hostile && *names) {
-		fprintf(stderr,
-			"fsdp-bench: %s is a table of its own and takes no "
-			"rows\n",
-			table->name);
+	bench->parts = names;
+	if (unknown) {
+		fprintf(stderr, "fsdp-bench: %s has no \"%s\"; see --help\n",
+			table->name, unknown);
 		return 2;
 	}
 	if (table->run == gpu && !has_devices(bench))
