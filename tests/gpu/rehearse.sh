@@ -1,0 +1,103 @@
+#!/bin/bash
+# tests/gpu/run without a GPU, on doubles that pose as a plain driver and NCCL,
+# from programs that were carried to another folder.
+#
+#   rehearse.sh BUILD
+set -u
+
+build=$1
+dir=$(mktemp -d)
+shm=$(mktemp -d -p /dev/shm)
+export TMPDIR=$dir FAKECUDA_PLAIN="DIR=$shm;DEVICES=1;WITHOUT=readonly_register,imex"
+trap 'rm -rf "$dir" "$shm"' EXIT
+
+fail()
+{
+	echo "FAILED: $*"
+	cat "$dir/said" "$dir/report" 2>/dev/null
+	exit 1
+}
+
+# reports PATTERN: a line of the report matches.
+reports()
+{
+	grep -q -- "$1" "$dir/report" || fail "no line '$1' in the report"
+}
+
+run()
+{
+	"$dir/pack/run" --rehearse "$build/fakes/plain" "$@" >"$dir/said" 2>&1
+}
+
+# program NAME: a program of tests in the pack, from standard input.
+program()
+{
+	cat >"$dir/pack/bin/$1" && chmod +x "$dir/pack/bin/$1"
+}
+
+"${0%/*}/run" --build "$build" --no-build --pack "$dir/pack" >"$dir/said" 2>&1 ||
+	fail "exit status $? of packing"
+size=$(du -sm "$dir/pack" | cut -f 1)
+((size < 64)) || fail "the pack has $size MiB, and 64 can be carried"
+for library in libfsdp libcriterion libuv libprotobuf-c libnanomsg; do
+	compgen -G "$dir/pack/lib/$library.so*" >/dev/null ||
+		fail "$library is not carried"
+done
+
+# A stage that hangs, or crashes, costs itself; the report is there meanwhile.
+program unit_test_hangs <<EOF_HANGS
+#!/bin/bash
+trap '' TERM
+echo "[RUN ] hangs::for_ever"
+setsid sleep 1000 &
+echo \$! >"$dir/left"
+sleep 1000
+EOF_HANGS
+program unit_test_crashes <<'EOF_CRASHES'
+#!/bin/bash
+kill -SEGV $$
+EOF_CRASHES
+program unit_test_passes <<EOF_PASSES
+#!/bin/bash
+grep -q "unit_test_hangs.*OUT OF TIME" "$dir/report" || exit 1
+echo "[SKIP] passes::two: needs 2 GPUs"
+echo "[====] Synthesis: Tested: 9 | Passing: 6 | Failing: 3 | Crashing: 2"
+EOF_PASSES
+run --stage-limit 5 "$dir/report" unit_test_hangs unit_test_crashes \
+	unit_test_passes unit_test_missing
+rc=$?
+((rc == 1)) || fail "exit status $rc where a program is missing, not 1"
+reports "| unit_test_hangs | OUT OF TIME |"
+reports "^\[RUN \] hangs::for_ever"
+kill -0 "$(cat "$dir/left")" 2>/dev/null && fail "the stage that hung left a process"
+reports "| unit_test_crashes | KILLED by signal 11 |"
+reports "| unit_test_passes | ended | 6 | 3 | 1 |"
+reports "1 needs 2 GPUs"
+reports "| unit_test_missing | NOT RUN: not built |"
+reports "^- tests: 6 passed, 3 failed, 1 skipped"
+
+# What is real ends well on a plain driver, and says what it skips.
+run "$dir/report" facts idle_broker unit_test_vmm unit_test_order \
+	integration_test_stream_death bench_import_and_map ||
+	fail "exit status $? of stages that are there"
+reports "^# REHEARSAL"
+reports "stages: 6 of 6 run"
+reports "tests: .* passed, 0 failed"
+reports "attribute 113, READ_ONLY_HOST_REGISTER_SUPPORTED: 0"
+reports "^NCCL: .*/plain/libnccl.so.2"
+for stage in facts idle_broker unit_test_vmm unit_test_order \
+	integration_test_stream_death bench_import_and_map; do
+	reports "^| $stage | ended |"
+done
+reports "needs a device that registers pages read-only (attribute 113)"
+reports "needs the driver's double: calls must fail"
+reports "^gpu_import"
+
+# Without a GPU, and no rehearsal, there is nothing to run.
+if [[ ! -e /dev/nvidiactl ]]; then
+	"$dir/pack/run" "$dir/none" >"$dir/said" 2>&1
+	rc=$?
+	((rc == 77)) || fail "exit status $rc without a GPU, not 77"
+	[[ ! -e $dir/none ]] || fail "a report without a GPU"
+fi
+echo "ok"
