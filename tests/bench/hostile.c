@@ -354,8 +354,8 @@ static void judge(struct samples *calm, struct samples *attacked,
 
 static int find_longest(const char *name, uint64_t value, void *data)
 {
-	if (strcmp(name, "loop_longest_us") == 0)
-		*(double *)data = (double)value / 1000;
+	if (strcmp(name, "loop_longest_ns") == 0)
+		*(double *)data = (double)value / 1000000;
 	return 0;
 }
 
