@@ -149,6 +149,7 @@ static void stop(struct broker *broker)
 	close_handle((uv_handle_t *)&broker->idle);
 	close_handle((uv_handle_t *)&broker->watchdog);
 	meter_stop(&broker->meter);
+	closer_stop(&broker->closer);
 	close_handle((uv_handle_t *)&broker->parent_poll);
 }
 
@@ -210,6 +211,8 @@ static int open_loop(struct broker *broker, struct error *err)
 		return error_set(err, r, "set up the event loop: %s",
 				 uv_strerror(r));
 	r = meter_init(&broker->meter, &broker->loop, err);
+	if (r == 0)
+		r = closer_init(&broker->closer, broker, err);
 	if (r < 0)
 		return r;
 	return deadlines_init(&broker->deadlines, &broker->loop, err);
@@ -630,6 +633,7 @@ void broker_close(struct broker *broker)
 			pools_deinit(&broker->pools);
 		(void)uv_loop_close(&broker->loop);
 	}
+	closer_deinit(&broker->closer);
 	limbo_deinit(&broker->limbo);
 	evict_deinit(broker);
 	accounts_deinit(&broker->accounts);

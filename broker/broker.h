@@ -7,6 +7,7 @@
 #pragma once
 #include "broker/account.h"
 #include "broker/catalog.h"
+#include "broker/closer.h"
 #include "broker/comm.h"
 #include "broker/config.h"
 #include "broker/deadline.h"
@@ -31,6 +32,7 @@ struct broker {
 	struct catalog catalog;
 	struct table table;
 	struct fdstore fdstore;
+	struct closer closer;
 	struct accounts accounts;
 	struct deadlines deadlines;
 	struct devices devices;

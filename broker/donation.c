@@ -2,6 +2,7 @@
  * Donations: a work of the pools that asks the driver.
  */
 #include "broker/donation.h"
+#include "broker/broker.h"
 #include "broker/pool_impl.h"
 #include "cuda/vmm.h"
 #include "proto/error.h"
@@ -12,6 +13,7 @@
 
 struct donation {
 	struct broker *broker;
+	uint32_t uid;   /* who sent it */
 	int fd;         /* owned */
 	bool is_asked;  /* the driver, */
 	bool is_judged; /* and it has answered: `result` */
@@ -20,18 +22,19 @@ struct donation {
 	struct error err;
 };
 
-int donation_new(struct broker *broker, int fd, struct donation **ret,
-		 struct error *err)
+int donation_new(struct broker *broker, uint32_t uid, int fd,
+		 struct donation **ret, struct error *err)
 {
 	struct donation *donation = NULL;
 
 	if (point_fail("donation.malloc") == 0)
 		donation = calloc(1, sizeof(*donation));
 	if (!donation) {
-		close(fd);
+		closer_put(&broker->closer, uid, fd);
 		return error_set(err, -ENOMEM, "no memory for what it donates");
 	}
 	donation->broker = broker;
+	donation->uid = uid;
 	donation->fd = fd;
 	*ret = donation;
 	return 0;
@@ -39,7 +42,7 @@ int donation_new(struct broker *broker, int fd, struct donation **ret,
 
 static void destroy(struct donation *donation)
 {
-	close(donation->fd);
+	closer_put(&donation->broker->closer, donation->uid, donation->fd);
 	free(donation);
 }
 

@@ -14,9 +14,9 @@ struct device;
 struct donation;
 struct error;
 
-/* Consumes `fd`, also on failure. */
-int donation_new(struct broker *broker, int fd, struct donation **ret,
-		 struct error *err);
+/* `uid` sent `fd`, which is consumed, also on failure. */
+int donation_new(struct broker *broker, uint32_t uid, int fd,
+		 struct donation **ret, struct error *err);
 /* NULL is fine. */
 void donation_drop(struct donation *donation);
 

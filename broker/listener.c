@@ -8,7 +8,6 @@
 #include "broker/broker.h"
 #include "broker/peer.h"
 #include "proto/error.h"
-#include "proto/frame.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -134,7 +133,7 @@ static int open_spare(void)
 
 /* No descriptor is left: turn the first in line away, or it would wake us for
  * ever. It sees the connection end. */
-static void turn_away(struct listener *listener)
+static void turn_away(struct listener *listener, struct closer *closer)
 {
 	int fd;
 
@@ -146,10 +145,8 @@ static void turn_away(struct listener *listener)
 	if (listener->spare_fd >= 0)
 		close(listener->spare_fd);
 	fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
-	if (fd >= 0) {
-		frame_drain(fd);
-		close(fd);
-	}
+	if (fd >= 0)
+		closer_put_connection(closer, OVERFLOW_UID, fd);
 	listener->spare_fd = open_spare();
 }
 
@@ -161,7 +158,7 @@ static bool accept_one(struct broker *broker)
 
 	fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
-		turn_away(listener);
+		turn_away(listener, &broker->closer);
 		return false;
 	}
 	if (fd < 0)

@@ -34,7 +34,6 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5; not in the headers of 6.1 */
 #endif
 
-#define OVERFLOW_UID 65534
 /* How soon to look whether fds were read; doubled each time. */
 #define FIRST_RETRY_MS 1
 #define LAST_RETRY_MS  64
@@ -83,7 +82,8 @@ static void drop_queued(struct peer *peer, struct queued_reply *reply)
 	free(reply);
 }
 
-/* What the poll should look for: requests, or room for replies. */
+/* What the poll should look for: requests, or room for replies; or neither,
+ * until what the user has sent before is closed. */
 static void update_poll(struct peer *peer)
 {
 	int events = UV_READABLE;
@@ -92,6 +92,8 @@ static void update_poll(struct peer *peer)
 		events = must_wait(peer, &peer->first_queued->frame)
 				 ? UV_DISCONNECT
 				 : UV_WRITABLE | UV_DISCONNECT;
+	else if (closer_is_full(&peer->broker->closer, peer->uid))
+		events = UV_DISCONNECT;
 	if (events == peer->events)
 		return;
 	peer->events = events;
@@ -332,14 +334,23 @@ static int begin_session(struct peer *peer, uint64_t number, struct error *err)
 	return 0;
 }
 
+static void drop_hello_fds(struct peer *peer)
+{
+	for (int i = 0; i < 2; i++) {
+		if (peer->hello_fds[i] >= 0)
+			closer_put(&peer->broker->closer, peer->uid,
+				   peer->hello_fds[i]);
+		peer->hello_fds[i] = -1;
+	}
+}
+
 static int resume_session(struct peer *peer, uint64_t number, struct error *err)
 {
 	struct broker *broker = peer->broker;
 	const struct session_record *record;
 	struct hello_reply hello;
 	struct session *session;
-	int refs_fd = peer->hello_fds[0], doorbell_fd = peer->hello_fds[1];
-	int r;
+	int refs_fd, doorbell_fd, r;
 
 	session = session_find(broker, peer->hello.session, peer->hello.token,
 			       err);
@@ -351,7 +362,11 @@ static int resume_session(struct peer *peer, uint64_t number, struct error *err)
 				 "session %llu belongs to process %u; connect "
 				 "in the process that uses the connection",
 				 (unsigned long long)record->id, record->pid);
-	peer->hello_fds[0] = peer->hello_fds[1] = -1;
+	/* What is refused is closed here, so that must not be the last close.
+	 */
+	refs_fd = fcntl(peer->hello_fds[0], F_DUPFD_CLOEXEC, 3);
+	doorbell_fd = fcntl(peer->hello_fds[1], F_DUPFD_CLOEXEC, 3);
+	drop_hello_fds(peer);
 	r = session_reattach(session, refs_fd, doorbell_fd, err);
 	if (r < 0)
 		return r;
@@ -590,7 +605,7 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 		r = handle_proof(peer, frame, sender, &err);
 	else
 		r = handle_hello(peer, frame, sender, &err);
-	frame_close_fds(frame);
+	closer_put_frame(&peer->broker->closer, peer->uid, frame);
 	if (r == 0)
 		return;
 	reply_error(peer, frame->kind, frame->number, &err);
@@ -600,13 +615,17 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 /* True: there may be another, sent with it. */
 static bool read_frame(struct peer *peer)
 {
+	struct closer *closer = &peer->broker->closer;
+	struct frame_refused refused;
 	struct frame_sender sender;
 	struct error err = ERROR_NULL;
 	struct frame frame;
 	int r;
 
-	r = frame_recv(peer->sock_fd, peer->broker->receive_buffer, &frame,
-		       &sender, &err);
+	r = frame_take(peer->sock_fd, peer->broker->receive_buffer, &frame,
+		       &refused, &sender, &err);
+	while (refused.n > 0)
+		closer_put(closer, peer->uid, refused.fds[--refused.n]);
 	if (r == FRAME_AGAIN)
 		return false;
 	if (r == FRAME_EOF) {
@@ -635,6 +654,8 @@ static void on_event(uv_poll_t *poll, int status, int events)
 	}
 	if (events & UV_WRITABLE)
 		flush(peer);
+	else if (closer_is_full(&peer->broker->closer, peer->uid))
+		update_poll(peer);
 	else if (events & UV_READABLE)
 		while (read_frame(peer) && ++n < MAX_AT_ONCE)
 			;
@@ -692,16 +713,12 @@ static void release(struct peer *peer)
 	if (peer->retry_position)
 		deadlines_remove(&peer->broker->deadlines,
 				 &peer->retry_position);
-	for (int i = 0; i < 2; i++) {
-		if (peer->hello_fds[i] >= 0)
-			close(peer->hello_fds[i]);
-	}
+	drop_hello_fds(peer);
 	if (peer->pidfd >= 0)
 		close(peer->pidfd);
 	if (peer->account)
 		account_refund(peer->account, ACCOUNT_QUEUE, PEER_COST);
-	frame_drain(peer->sock_fd);
-	close(peer->sock_fd);
+	closer_put_connection(&peer->broker->closer, peer->uid, peer->sock_fd);
 }
 
 static int set_up(struct peer *peer, struct error *err)
@@ -732,7 +749,7 @@ int peer_new(struct broker *broker, int sock_fd, struct error *err)
 	int r;
 
 	if (!peer) {
-		close(sock_fd);
+		closer_put_connection(&broker->closer, OVERFLOW_UID, sock_fd);
 		return error_set(err, -ENOMEM, "no memory for a connection");
 	}
 	peer->broker = broker;
@@ -754,6 +771,16 @@ int peer_new(struct broker *broker, int sock_fd, struct error *err)
 	return 0;
 }
 
+void peers_on_closed(struct broker *broker)
+{
+	struct peer *peer, *next;
+
+	for (peer = broker->peers; peer; peer = next) {
+		next = peer->next;
+		update_poll(peer);
+	}
+}
+
 void peer_close(struct peer *peer)
 {
 	struct broker *broker = peer->broker;
@@ -764,7 +791,6 @@ void peer_close(struct peer *peer)
 	uv_poll_stop(&peer->poll);
 	if (peer->session)
 		session_attach_peer(peer->session, NULL);
-	release(peer);
 	if (peer->prev)
 		peer->prev->next = peer->next;
 	else
@@ -773,4 +799,5 @@ void peer_close(struct peer *peer)
 		peer->next->prev = peer->prev;
 	broker->n_peers--;
 	uv_close((uv_handle_t *)&peer->poll, on_closed);
+	release(peer); /* its socket last, which nothing watches any more */
 }

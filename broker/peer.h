@@ -20,6 +20,8 @@
 #include <stdint.h>
 #include <uv.h>
 
+#define OVERFLOW_UID 65534
+
 struct account;
 struct broker;
 struct error;
@@ -64,6 +66,9 @@ void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
 
 /* The session of this connection has ended: answer the goodbye. */
 void peer_end_goodbye(struct peer *peer, uint64_t number);
+
+/* The closer has room again: read those that were not read meanwhile. */
+void peers_on_closed(struct broker *broker);
 
 /* Has the client read everything that was sent to it? */
 bool peer_has_read_all(const struct peer *peer);

@@ -3,8 +3,7 @@
  *
  * What makes receiving delicate is that the kernel installs file descriptors
  * in this process before anybody has looked at the message. So every fd of
- * every control message is collected first, whatever else is wrong, and all
- * refusals go through one place that closes them.
+ * every control message is collected first, whatever else is wrong.
  */
 #include "proto/frame.h"
 
@@ -35,19 +34,17 @@ _Static_assert(AT_EPOCH + sizeof(uint64_t) == FRAME_HEADER_SIZE,
 #define MAX_ERRNO 4095 /* as the kernel's */
 
 #define RIGHTS_SPACE  CMSG_SPACE(FRAME_MAX_FDS * sizeof(int))
-#define CONTROL_SPACE (RIGHTS_SPACE + CMSG_SPACE(sizeof(struct ucred)))
-/* More than FRAME_MAX_FDS fit where no credentials came along. */
-#define CONTROL_MAX_FDS (CONTROL_SPACE / sizeof(int))
+/* What does not fit would be closed by the kernel, right here. */
+#define SCM_MAX_FD 253
+#define CONTROL_SPACE                                                          \
+	(CMSG_SPACE(SCM_MAX_FD * sizeof(int)) +                                \
+	 CMSG_SPACE(sizeof(struct ucred)))
+_Static_assert(CONTROL_SPACE / sizeof(int) <= FRAME_N_REFUSED,
+	       "all that may come fits");
 
 union control {
 	struct cmsghdr align;
 	char bytes[CONTROL_SPACE];
-};
-
-/* All fds that the kernel installed for one message. */
-struct fd_list {
-	size_t n;
-	int fds[CONTROL_MAX_FDS];
 };
 
 static void put_16(uint8_t *p, uint16_t value)
@@ -189,36 +186,17 @@ int frame_send(int sock_fd, const struct frame *frame, struct error *err)
 	return FRAME_OK;
 }
 
-static void close_all(struct fd_list *list)
-{
-	while (list->n > 0)
-		(void)close(list->fds[--list->n]);
-}
-
-static void collect_fds(struct cmsghdr *cmsg, struct fd_list *list)
+static void collect_fds(struct cmsghdr *cmsg, struct frame_refused *list)
 {
 	size_t size = cmsg->cmsg_len - CMSG_LEN(0);
 
 	/* The control buffer cannot hold more than the list. */
-	assert(list->n + size / sizeof(int) <= CONTROL_MAX_FDS);
+	assert(list->n + size / sizeof(int) <= FRAME_N_REFUSED);
 	memcpy(list->fds + list->n, CMSG_DATA(cmsg), size);
 	list->n += size / sizeof(int);
 }
 
-/*
- * The last close of a TCP socket that lingers waits for its other end, for as
- * long as its owner likes. Nothing happens to what is no socket.
- */
-static void defuse(const struct fd_list *list)
-{
-	const struct linger off = {0};
-
-	for (size_t i = 0; i < list->n; i++)
-		(void)setsockopt(list->fds[i], SOL_SOCKET, SO_LINGER, &off,
-				 sizeof(off));
-}
-
-static void take_control(struct msghdr *msg, struct fd_list *list,
+static void take_control(struct msghdr *msg, struct frame_refused *list,
 			 struct frame_sender *sender)
 {
 	struct cmsghdr *cmsg;
@@ -237,7 +215,6 @@ static void take_control(struct msghdr *msg, struct fd_list *list,
 		memcpy(&cred, CMSG_DATA(cmsg), sizeof(cred));
 		*sender = (struct frame_sender){cred.pid, cred.uid, cred.gid};
 	}
-	defuse(list);
 }
 
 static int check(const struct msghdr *msg, size_t size, size_t n_fds,
@@ -279,8 +256,9 @@ static int check(const struct msghdr *msg, size_t size, size_t n_fds,
 	return 0;
 }
 
-int frame_recv(int sock_fd, uint8_t *buffer, struct frame *ret,
-	       struct frame_sender *sender, struct error *err)
+int frame_take(int sock_fd, uint8_t *buffer, struct frame *ret,
+	       struct frame_refused *ret_refused, struct frame_sender *sender,
+	       struct error *err)
 {
 	struct iovec iov = {buffer, FRAME_MAX_SIZE};
 	union control control;
@@ -289,10 +267,10 @@ int frame_recv(int sock_fd, uint8_t *buffer, struct frame *ret,
 			     .msg_control = &control,
 			     .msg_controllen = sizeof(control)};
 	struct frame_sender from = {0};
-	struct fd_list list;
 	ssize_t n;
 	int r;
 
+	ret_refused->n = 0;
 	n = receive_message(sock_fd, &msg);
 	if (n == -EAGAIN)
 		return FRAME_AGAIN;
@@ -300,52 +278,32 @@ int frame_recv(int sock_fd, uint8_t *buffer, struct frame *ret,
 		return FRAME_EOF;
 	if (n < 0)
 		return error_errno(err, (int)n, "receive a message");
-	take_control(&msg, &list, &from);
+	take_control(&msg, ret_refused, &from);
 	/* An empty message cannot be told from the end; it may bring fds. */
-	if (n == 0) {
-		close_all(&list);
+	if (n == 0)
 		return FRAME_EOF;
-	}
-	r = check(&msg, (size_t)n, list.n, buffer, err);
-	if (r < 0) {
-		close_all(&list);
+	r = check(&msg, (size_t)n, ret_refused->n, buffer, err);
+	if (r < 0)
 		return r;
-	}
 	header_take(buffer, ret);
 	ret->body = buffer + FRAME_HEADER_SIZE;
 	memset(ret->fds, 0xff, sizeof(ret->fds)); /* all -1 */
-	memcpy(ret->fds, list.fds, list.n * sizeof(int));
+	memcpy(ret->fds, ret_refused->fds, ret_refused->n * sizeof(int));
+	ret_refused->n = 0;
 	if (sender)
 		*sender = from;
 	return FRAME_OK;
 }
 
-void frame_drain(int sock_fd)
+int frame_recv(int sock_fd, uint8_t *buffer, struct frame *ret,
+	       struct frame_sender *sender, struct error *err)
 {
-	struct frame_sender from;
-	struct fd_list list;
-	const int on = 1;
+	struct frame_refused refused;
+	int r = frame_take(sock_fd, buffer, ret, &refused, sender, err);
 
-	/* Nobody can send any more; and what was sent comes with credentials,
-	 * by which an empty message is told from the end. */
-	(void)shutdown(sock_fd, SHUT_RD);
-	if (setsockopt(sock_fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0)
-		return;
-	do {
-		uint8_t byte;
-		struct iovec iov = {&byte, sizeof(byte)};
-		union control control;
-		struct msghdr msg = {.msg_iov = &iov,
-				     .msg_iovlen = 1,
-				     .msg_control = &control,
-				     .msg_controllen = sizeof(control)};
-
-		if (receive_message(sock_fd, &msg) < 0)
-			return;
-		from.pid = -1;
-		take_control(&msg, &list, &from);
-		close_all(&list);
-	} while (from.pid >= 0);
+	while (refused.n > 0)
+		(void)close(refused.fds[--refused.n]);
+	return r;
 }
 
 void frame_close_fds(struct frame *frame)

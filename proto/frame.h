@@ -77,11 +77,21 @@ int frame_send(int sock_fd, const struct frame *frame, struct error *err);
 int frame_recv(int sock_fd, uint8_t *buffer, struct frame *ret,
 	       struct frame_sender *sender, struct error *err);
 
+/* All that one message of the kernel can bring. */
+#define FRAME_N_REFUSED 280
+struct frame_refused {
+	size_t n;
+	int fds[FRAME_N_REFUSED];
+};
+
 /*
- * Take all that is still to be read, and close what came with it: before the
- * socket itself is closed, which would do so in ways that can block.
+ * The same for a process that cannot wait until what others sent is closed:
+ * unless the outcome is FRAME_OK, the fds that came are in `ret_refused`, which
+ * the caller owns.
  */
-void frame_drain(int sock_fd);
+int frame_take(int sock_fd, uint8_t *buffer, struct frame *ret,
+	       struct frame_refused *ret_refused, struct frame_sender *sender,
+	       struct error *err);
 
 /* Close the fds of a received frame that nobody has taken (>= 0). */
 void frame_close_fds(struct frame *frame);

@@ -474,7 +474,8 @@ static int take_donation(struct verb_call *call, struct frame *frame,
 		return 0;
 	fd = frame->fds[0];
 	frame->fds[0] = -1;
-	return donation_new(call->broker, fd, &call->donation, err);
+	return donation_new(call->broker, session_record(call->session)->uid,
+			    fd, &call->donation, err);
 }
 
 static void run(struct session *session, struct request *request,

@@ -419,6 +419,7 @@ int verb_status(struct verb_call *call, struct error *err)
 	add(reply, "sessions", broker->n_sessions);
 	add(reply, "peers", broker->n_peers);
 	add(reply, "waiters", broker->waiters.n);
+	add(reply, "closing", closer_n_open(&broker->closer));
 	add_memory(broker, reply);
 	add_counters(broker, reply);
 	if (call->request->status.resets)

@@ -1,8 +1,13 @@
 /*
  * Clients that do not read, or hold much: others do not notice.
  */
+#include "broker/closer.h"
+#include "tests/lib/linger.h"
 #include "tests/lib/users.h"
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 
 TestSuite(flood, .fini = teardown, .timeout = 30);
@@ -118,6 +123,71 @@ Test(flood, of_queued_descriptors_is_charged_and_given_back)
 	wire_wait_status(alice, "peers", 1);
 	cr_assert(lt(u64, wire_status(alice, "own_queue_bytes"), 2 * 16384));
 	wire_close(alice);
+}
+
+/* --- closing ----------------------------------------------------------------
+ */
+
+/* With a request that no broker knows, so that the connection stays. Consumes
+ * `fd`. */
+static void send_fds(struct wire *wire, int fd, uint16_t n)
+{
+	int fds[FRAME_MAX_FDS];
+
+	for (uint16_t i = 0; i < n; i++)
+		fds[i] = fd;
+	wire_send_body(wire, 60000, ++wire->number, "", 0, fds, n);
+	close(fd);
+}
+
+static void receive_refusal(struct wire *wire)
+{
+	cr_assert(eq(int, wire_receive(wire), FRAME_OK));
+	cr_assert(lt(int, wire->frame.code, 0));
+}
+
+static bool has_answer(const struct wire *wire)
+{
+	struct pollfd pollfd = {.fd = wire->fd, .events = POLLIN};
+
+	return poll(&pollfd, 1, 0) != 0;
+}
+
+/* Until the closer has so many to close that it wants no more. */
+Test(flood, of_descriptors_that_cannot_be_closed_stops_their_sender_only)
+{
+	const struct request ping = {.kind = MESSAGE_PING};
+	struct wire *alice, *root, *bob;
+	int end;
+
+	start(NULL);
+	root = open_as(getuid());
+	bob = open_bob();
+	if (!bob)
+		cr_skip_test("only root can be two users");
+	alice = open_as(ALICE);
+	/* The last close is to be the broker's. */
+	kill(daemon_.pid, SIGSTOP);
+	send_fds(alice, make_lingering(&end), 1);
+	kill(daemon_.pid, SIGCONT);
+	receive_refusal(alice);
+	for (int n = 0; n < CLOSER_FULL; n += FRAME_MAX_FDS) {
+		send_fds(alice, open("/dev/null", O_RDONLY | O_CLOEXEC),
+			 FRAME_MAX_FDS);
+		receive_refusal(alice);
+	}
+	cr_expect(gt(u64, wire_status(root, "closing"), CLOSER_FULL));
+	wire_send(alice, &ping);
+	check_bob(bob);
+	cr_expect(zero(int, wire_call(root, &ping)));
+	cr_expect(not(has_answer(alice)), "it is not read");
+	close(end);
+	cr_expect(eq(int, wire_receive(alice), FRAME_OK));
+	cr_expect(zero(int, alice->frame.code));
+	wire_wait_status(root, "closing", 0);
+	wire_close(alice);
+	wire_close(bob);
+	wire_close(root);
 }
 
 /* --- bounded work -----------------------------------------------------------

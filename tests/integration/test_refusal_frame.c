@@ -8,8 +8,8 @@
 #include "shm/memfd.h"
 #include "tests/lib/actor.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/linger.h"
 #include "tests/lib/wire.h"
-#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <dirent.h>
@@ -58,12 +58,14 @@ static void check_unchanged(const struct wire_counts *before, const char *what)
 /* --- frames -----------------------------------------------------------------
  */
 
+/* Once all that clients sent is closed. */
 static int count_fds(void)
 {
 	char path[64];
 	DIR *directory;
 	int n = 0;
 
+	wire_wait_status(me, "closing", 0);
 	snprintf(path, sizeof(path), "/proc/%d/fd",
 		 (int)daemon_broker_pid(&daemon_));
 	directory = opendir(path);
@@ -266,42 +268,17 @@ Test(refusal_frame, of_a_number_that_is_under_way)
 /* --- descriptors that bite --------------------------------------------------
  */
 
-/* A TCP socket whose last close takes an hour: it lingers, has data to send,
- * and nobody reads at its other end (`ret_end`). */
-static int make_lingering(int *ret_end)
-{
-	struct sockaddr_in address = {
-		.sin_family = AF_INET,
-		.sin_addr = {htonl(INADDR_LOOPBACK)},
-	};
-	const struct linger hour = {.l_onoff = 1, .l_linger = 3600};
-	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	static char bytes[65536];
-	socklen_t size = sizeof(address);
-
-	if (bind(listener, (struct sockaddr *)&address, size) < 0 ||
-	    listen(listener, 1) < 0 ||
-	    getsockname(listener, (struct sockaddr *)&address, &size) < 0 ||
-	    connect(fd, (struct sockaddr *)&address, size) < 0)
-		cr_skip_test("there is no loopback network");
-	*ret_end = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-	close(listener);
-	while (send(fd, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
-		;
-	cr_assert(zero(int, setsockopt(fd, SOL_SOCKET, SO_LINGER, &hour,
-				       sizeof(hour))));
-	return fd;
-}
-
-/* The broker gets it with its last reference, behind `n` bad frames. */
-static void check_lingering(int n)
+/* The broker gets it with its last reference, behind `n` bad frames; perhaps as
+ * what waits in a socket that it gets. */
+static void check_lingering(int n, bool is_nested)
 {
 	pid_t broker = daemon_broker_pid(&daemon_);
 	uint8_t bytes[FRAME_HEADER_SIZE];
 	struct wire *wire = wire_open(daemon_socket(&daemon_));
 	int end, fd = make_lingering(&end);
 
+	if (is_nested)
+		fd = put_in_socket(fd);
 	(void)make_frame(bytes, MESSAGE_PING, 0, 1, 0);
 	/* It finds them all at once. */
 	kill(broker, SIGSTOP);
@@ -312,18 +289,25 @@ static void check_lingering(int n)
 	kill(broker, SIGCONT);
 	check_dropped(wire, "a socket");
 	wire_wait_status(me, "peers", 2);
+	cr_expect(gt(u64, wire_status(me, "closing"), 0));
 	close(end);
+	wire_wait_status(me, "closing", 0);
 }
 
 Test(refusal_frame, of_a_socket_that_lingers_takes_no_time)
 {
-	check_lingering(0);
+	check_lingering(0, false);
 }
 
 /* The connection is dropped before that frame is read. */
 Test(refusal_frame, of_what_is_still_to_be_read_takes_no_time)
 {
-	check_lingering(3);
+	check_lingering(3, false);
+}
+
+Test(refusal_frame, of_a_socket_that_lingers_in_another_takes_no_time)
+{
+	check_lingering(0, true);
 }
 
 /* --- reconnects -------------------------------------------------------------

@@ -51,6 +51,7 @@ static inline struct broker *broker_make(void)
 	limit(&broker->config);
 	must(catalog_create(&broker->catalog, &err), &err);
 	must(table_create(&broker->table, &err), &err);
+	must(closer_init(&broker->closer, broker, &err), &err);
 	accounts_init(&broker->accounts, &broker->config);
 	must(deadlines_init(&broker->deadlines, &broker->loop, &err), &err);
 	must(pools_init(&broker->pools, broker, &err), &err);
