@@ -15,6 +15,7 @@
 #include "broker/timeline_file.h"
 #include "proto/error.h"
 #include "proto/point.h"
+#include "proto/socket_path.h"
 #include "shm/chunk.h"
 #include "shm/memfd.h"
 #include <errno.h>
@@ -28,8 +29,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#define DEFAULT_CONFIG    "/etc/fsdpd/fsdpd.conf"
-#define DEFAULT_DIRECTORY "/run/fsdpd"
+#define DEFAULT_CONFIG "/etc/fsdpd/fsdpd.conf"
 /* Of a session: its connection, pidfd, ref-counter file and doorbell. */
 #define SESSION_DESCRIPTORS 4
 /* Two for each file that survives a restart, and what is of no session. */
@@ -445,25 +445,6 @@ static int open_config(struct broker *broker, const char *path,
 	return config_read(&broker->config, DEFAULT_CONFIG, err);
 }
 
-int broker_default_path(char *ret, size_t size, struct error *err)
-{
-	const char *path = getenv("FSDP_SOCKET");
-	const char *directory = getenv("XDG_RUNTIME_DIR");
-	int n;
-
-	if (path && *path)
-		n = snprintf(ret, size, "%s", path);
-	else if (directory && *directory)
-		n = snprintf(ret, size, "%s/fsdpd.sock", directory);
-	else
-		n = snprintf(ret, size, DEFAULT_DIRECTORY "/fsdpd.sock");
-	if (n < 0 || (size_t)n >= size)
-		return error_set(err, -ENAMETOOLONG,
-				 "the path of the socket is too long; set "
-				 "FSDP_SOCKET to a shorter one");
-	return 0;
-}
-
 /* A socket that the service manager passed under a name of its own. */
 static int take_listener(struct fdstore *store)
 {
@@ -490,14 +471,13 @@ static int open_listener(struct broker *broker,
 {
 	const char *path = options->socket_path;
 	int fd = options->listen_fd;
-	char default_path[256];
+	char default_path[SOCKET_PATH_SIZE];
 	int r;
 
 	if (fd < 0)
 		fd = take_listener(&broker->fdstore);
 	if (fd < 0 && !path) {
-		r = broker_default_path(default_path, sizeof(default_path),
-					err);
+		r = socket_path_to_listen(default_path, err);
 		if (r < 0)
 			return r;
 		path = default_path;

@@ -83,9 +83,6 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 int broker_run(struct broker *broker, struct error *err);
 void broker_close(struct broker *broker);
 
-/* $FSDP_SOCKET, $XDG_RUNTIME_DIR/fsdpd.sock, or /run/fsdpd/fsdpd.sock. */
-int broker_default_path(char *ret, size_t size, struct error *err);
-
 /* Ask for broker_on_idle(): work that a transaction left for later. */
 void broker_want_idle(struct broker *broker);
 

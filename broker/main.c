@@ -5,6 +5,7 @@
 #include "broker/listener.h"
 #include "broker/supervise.h"
 #include "proto/error.h"
+#include "proto/socket_path.h"
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,7 +28,8 @@ static const char help[] =
 	"itself)\n"
 	"  --socket PATH   listen here; default: $FSDP_SOCKET, else\n"
 	"                  $XDG_RUNTIME_DIR/fsdpd.sock, else\n"
-	"                  /run/fsdpd/fsdpd.sock\n"
+	"                  /run/fsdpd/fsdpd.sock for root, and for others\n"
+	"                  /tmp/fsdpd-UID/fsdpd.sock\n"
 	"  --config PATH   default: /etc/fsdpd/fsdpd.conf, if it is there\n"
 	"  --version       print the version\n"
 	"  --help          print this\n";
@@ -116,12 +118,11 @@ static int run_supervised(void)
 {
 	const char *path = arg_socket_path;
 	struct error err = ERROR_NULL;
-	char default_path[256];
+	char default_path[SOCKET_PATH_SIZE];
 	int listen_fd, r, status;
 
 	if (!path) {
-		if (broker_default_path(default_path, sizeof(default_path),
-					&err) < 0)
+		if (socket_path_to_listen(default_path, &err) < 0)
 			return report(&err);
 		path = default_path;
 	}

@@ -6,13 +6,12 @@
 #include "client/comm.h"
 #include "client/places.h"
 #include "client/sized.h"
+#include "proto/socket_path.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define DEFAULT_PATH "/run/fsdpd/fsdpd.sock"
 
 const char *fsdp_version(void)
 {
@@ -200,23 +199,20 @@ void client_ring(struct fsdp_client *client)
 
 /* --- connect ------------------------------------------------------------- */
 
-/* A fresh copy of the path to use, NULL without memory. */
-static char *choose_path(const char *path)
+/* A fresh copy of the path to use. */
+static int choose_path(const char *path, char **ret, struct error *err)
 {
-	const char *directory;
-	char *ret;
+	char default_path[SOCKET_PATH_SIZE];
+	int r;
 
-	if (!path)
-		path = secure_getenv("FSDP_SOCKET");
-	if (path)
-		return strdup(path);
-	directory = secure_getenv("XDG_RUNTIME_DIR");
-	if (directory && asprintf(&ret, "%s/fsdpd.sock", directory) >= 0) {
-		if (access(ret, F_OK) == 0)
-			return ret;
-		free(ret);
+	if (!path) {
+		r = socket_path_to_connect(default_path, err);
+		if (r < 0)
+			return r;
+		path = default_path;
 	}
-	return strdup(DEFAULT_PATH);
+	*ret = strdup(path);
+	return *ret ? 0 : error_set(err, -ENOMEM, "no memory for a path");
 }
 
 /* An answer whose caller gave up: its grants go back. */
@@ -247,10 +243,11 @@ static int open_connection(struct fsdp_client *client,
 			   struct error *err)
 {
 	int table_fd, refs_fd, r;
-	char *path = choose_path(options->path);
+	char *path;
 
-	if (!path)
-		return error_set(err, -ENOMEM, "no memory for a path");
+	r = choose_path(options->path, &path, err);
+	if (r < 0)
+		return r;
 	r = connection_open(&client->connection, path, options->budget,
 			    options->reconnect_ms, &table_fd, &refs_fd,
 			    &client->n_slots, err);
