@@ -102,6 +102,15 @@ uint64_t account_left(const struct accounts *accounts,
 	return used < limit ? limit - used : 0;
 }
 
+/* What to raise: without a quota_bytes of one's own, memory_max is the limit. */
+static const char *key_of(const struct accounts *accounts, uint64_t limit,
+			  enum account_kind kind)
+{
+	if (kind == ACCOUNT_BYTES && limit == accounts->config->memory_max)
+		return "memory_max";
+	return kinds[kind].key;
+}
+
 int account_charge(const struct accounts *accounts, struct account *account,
 		   enum account_kind kind, uint64_t amount, struct error *err)
 {
@@ -114,7 +123,7 @@ int account_charge(const struct accounts *accounts, struct account *account,
 				 "for %" PRIu64 " more, but may have %" PRIu64
 				 ": release some, or have %s raised",
 				 account->uid, used, kinds[kind].what, amount,
-				 limit, kinds[kind].key);
+				 limit, key_of(accounts, limit, kind));
 	account->used[kind] = used + amount;
 	return 0;
 }

@@ -27,10 +27,14 @@ static int fill_address(const char *path, struct sockaddr_un *ret,
 			struct error *err)
 {
 	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
+	if (!*path)
+		return error_set(err, -EINVAL,
+				 "cannot listen: the path of the socket is "
+				 "empty; name one, or leave --socket out");
 	if (strlen(path) >= sizeof(ret->sun_path))
 		return error_set(err, -ENAMETOOLONG,
-				 "the socket's path \"%s\" is longer than %zu "
-				 "bytes",
+				 "cannot listen at %s: a socket's path has at "
+				 "most %zu bytes; name a shorter one",
 				 path, sizeof(ret->sun_path) - 1);
 	strcpy(ret->sun_path, path);
 	return 0;
@@ -48,7 +52,11 @@ static int make_directory(const char *path, struct error *err)
 		return r;
 	directory = dirname(address.sun_path);
 	if (mkdir(directory, 0755) < 0 && errno != EEXIST)
-		return error_errno(err, -errno, "make directory %s", directory);
+		return error_set(err, -errno,
+				 "cannot make the directory %s for the socket: "
+				 "%s; name a socket that you may make with "
+				 "--socket or FSDP_SOCKET",
+				 directory, strerrordesc_np(errno));
 	return 0;
 }
 
@@ -89,7 +97,10 @@ static int bind_and_listen(int fd, const struct sockaddr_un *address,
 			   struct error *err)
 {
 	if (bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0)
-		return error_errno(err, -errno, "bind %s", address->sun_path);
+		return error_set(err, -errno,
+				 "cannot make the socket %s: %s; name one that "
+				 "you may make with --socket or FSDP_SOCKET",
+				 address->sun_path, strerrordesc_np(errno));
 	if (chmod(address->sun_path, 0666) < 0)
 		return error_errno(err, -errno, "open %s to all users",
 				   address->sun_path);

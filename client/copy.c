@@ -228,9 +228,9 @@ static int read_piece(void *data, void *into, size_t size, struct error *err)
 
 	if (r == 0)
 		return 0;
-	return error_set(err, r < 0 ? r : -EINVAL,
-			 "what should fill tensor %zu could not be read",
-			 filling->i);
+	return error_errno(err, r < 0 ? r : -EINVAL,
+			   "cannot fill tensors[%zu]: its bytes were not read",
+			   filling->i);
 }
 
 /* The copier of the tensor's device; that of another one is given back. */

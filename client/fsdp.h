@@ -112,10 +112,9 @@ FSDP_API const char *fsdp_version(void);
 
 struct fsdp_connect_options {
 	size_t struct_size;
-	/* Socket of the broker; NULL: $FSDP_SOCKET, else
-	 * $XDG_RUNTIME_DIR/fsdpd.sock if that exists, else, for users other
-	 * than root, /tmp/fsdpd-UID/fsdpd.sock if that exists and nobody else
-	 * may write there, else /run/fsdpd/fsdpd.sock. */
+	/* Socket of the broker; NULL: $FSDP_SOCKET, else what exists of
+	 * $XDG_RUNTIME_DIR/fsdpd.sock and, not for root, the user's own
+	 * /tmp/fsdpd-UID/fsdpd.sock, else /run/fsdpd/fsdpd.sock. */
 	const char *path;
 	/* Bytes of memory this session may have live at a time; 0: only the
 	 * broker's quotas. Allocations beyond it wait (see fsdp_alloc()): that

@@ -28,10 +28,16 @@ static int open_socket(const char *path, int *ret_fd, struct error *err)
 	size_t size = strlen(path);
 	int fd, r;
 
+	if (size == 0)
+		return error_set(err, -EINVAL,
+				 "cannot connect to fsdpd: the path of its "
+				 "socket is empty; name one, or leave it out");
 	if (size >= sizeof(address.sun_path))
 		return error_set(err, -ENAMETOOLONG,
-				 "socket path %s has more than %zu bytes", path,
-				 sizeof(address.sun_path) - 1);
+				 "cannot connect to fsdpd at %s: a socket's "
+				 "path has at most %zu bytes; name a shorter "
+				 "one",
+				 path, sizeof(address.sun_path) - 1);
 	memcpy(address.sun_path, path, size);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
@@ -39,7 +45,10 @@ static int open_socket(const char *path, int *ret_fd, struct error *err)
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
 		r = -errno;
 		(void)close(fd);
-		error_errno(err, r, "connect to fsdpd at %s", path);
+		error_set(err, r,
+			  "cannot connect to fsdpd at %s: %s; start it, or "
+			  "name its socket with FSDP_SOCKET",
+			  path, strerrordesc_np(-r));
 		/* EAGAIN: its backlog is full; the others: not there (yet). */
 		return r == -EAGAIN || r == -ENOENT || r == -ECONNREFUSED
 			       ? HANDSHAKE_AGAIN

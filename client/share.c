@@ -63,7 +63,7 @@ static int take_types(const struct fsdp_spec *specs, size_t n,
 	for (size_t i = 0; i < n && r == 0; i++) {
 		r = spec_to_type(&specs[i], NULL, &ret[i].type, err);
 		if (r < 0)
-			error_wrap(err, r, "item %zu", i);
+			error_wrap(err, r, "specs[%zu]", i);
 	}
 	return r;
 }
@@ -76,26 +76,28 @@ static int take_offset(const struct pointer *pointer, size_t i, const void *at,
 	uint64_t size = size_of(item);
 
 	if (offset >= pointer->size)
-		return error_set(err, -EINVAL,
-				 "item %zu (%p) is not in the allocation of "
-				 "the items before it, which has %llu bytes at "
-				 "0x%llx; share those of each allocation by a "
-				 "call of its own",
-				 i, at, (unsigned long long)pointer->size,
-				 pointer->base);
+		return error_set(
+			err, -EINVAL,
+			"pointers[%zu] (%p) is not in the allocation of "
+			"the items before it, which has %llu bytes at "
+			"0x%llx; share those of each allocation by a "
+			"call of its own",
+			i, at, (unsigned long long)pointer->size,
+			pointer->base);
 	if (size > pointer->size - offset)
 		return error_set(err, -EINVAL,
-				 "item %zu (%llu bytes at %p) leaves its "
+				 "pointers[%zu] (%llu bytes at %p) leaves its "
 				 "allocation, which has %llu bytes at 0x%llx: "
 				 "what spans several cannot be shared",
 				 i, (unsigned long long)size, at,
 				 (unsigned long long)pointer->size,
 				 pointer->base);
 	if (offset % dtype_size(item->type.dtype))
-		return error_set(err, -EINVAL,
-				 "item %zu (%p) is not aligned to the size of "
-				 "its elements",
-				 i, at);
+		return error_set(
+			err, -EINVAL,
+			"pointers[%zu] (%p) is not aligned to the size of "
+			"its elements",
+			i, at);
 	item->offset = offset;
 	return 0;
 }

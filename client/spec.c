@@ -47,7 +47,7 @@ int spec_alloc(struct fsdp_client *client, struct alloc_request *alloc,
 		items[i].name = names ? names[i] : "";
 		r = spec_to_type(&specs[i], NULL, &items[i].type, err);
 		if (r < 0)
-			error_wrap(err, r, "item %u", i);
+			error_wrap(err, r, "specs[%u]", i);
 	}
 	if (r == 0) {
 		alloc->items = items;

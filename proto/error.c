@@ -8,13 +8,23 @@
 
 #include <assert.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
+/* What is quoted may come from anywhere; a sentence is one line all the same,
+ * and moves no cursor. */
 static void store(struct error *err, int code, const char *msg)
 {
+	size_t i;
+
 	err->code = code;
-	memcpy(err->msg, msg, strlen(msg) + 1);
+	for (i = 0; msg[i]; i++) {
+		bool is_control = (unsigned char)msg[i] < ' ' || msg[i] == 0x7f;
+
+		err->msg[i] = is_control ? '?' : msg[i];
+	}
+	err->msg[i] = '\0';
 }
 
 /* Put ": <tail>" behind the sentence, as much as fits. */

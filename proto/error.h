@@ -5,7 +5,7 @@
  * Every function of ours that can fail returns 0 or -errno and takes a
  * `struct error *` as its last parameter. The caller owns it and may pass
  * NULL. It is written only on failure and never allocates, so running out of
- * memory needs no special case.
+ * memory needs no special case. Control characters become '?'.
  */
 #pragma once
 

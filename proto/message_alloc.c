@@ -138,7 +138,7 @@ int take_alloc(const void *body, struct room *room, void *ret,
 		r = take_alloc_item(pb->items[i], pb->bundle != 0, room,
 				    &to->items[i], err);
 		if (r < 0)
-			return error_wrap(err, r, "tensor %zu", i);
+			return error_wrap(err, r, "specs[%zu]", i);
 	}
 	return 0;
 }
@@ -249,7 +249,7 @@ int take_share(const void *body, struct room *room, void *ret,
 	for (size_t i = 0; i < pb->n_items; i++) {
 		r = take_share_item(pb->items[i], pb->size, &to->items[i], err);
 		if (r < 0)
-			return error_wrap(err, r, "tensor %zu", i);
+			return error_wrap(err, r, "specs[%zu]", i);
 	}
 	return 0;
 }

@@ -222,7 +222,7 @@ int names_take(size_t n, const ProtobufCBinaryData *bytes, enum name_form form,
 	for (size_t i = 0; i < n; i++) {
 		r = name_take(bytes[i], form, room, &names[i], err);
 		if (r < 0)
-			return error_wrap(err, r, "name %zu", i);
+			return error_wrap(err, r, "names[%zu]", i);
 	}
 	*ret = names;
 	return 0;

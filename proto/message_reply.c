@@ -394,7 +394,7 @@ static int take_list(const void *body, struct room *room, void *ret,
 	for (size_t i = 0; i < n; i++) {
 		r = take_list_item(pb->items[i], &to->items[i], err);
 		if (r < 0)
-			return error_wrap(err, r, "item %zu", i);
+			return error_wrap(err, r, "entries[%zu]", i);
 	}
 	return 0;
 }

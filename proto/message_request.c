@@ -164,7 +164,7 @@ static int take_publish(const void *body, struct room *room, void *ret,
 	for (size_t i = 0; i < pb->n_items; i++) {
 		r = take_publish_item(pb->items[i], room, &to->items[i], err);
 		if (r < 0)
-			return error_wrap(err, r, "tensor %zu", i);
+			return error_wrap(err, r, "publications[%zu]", i);
 	}
 	return 0;
 }
@@ -267,7 +267,7 @@ static int take_release(const void *body, struct room *room, void *ret,
 	for (size_t i = 0; i < pb->n_items; i++) {
 		r = take_release_item(pb->items[i], &to->items[i], err);
 		if (r < 0)
-			return error_wrap(err, r, "tensor %zu", i);
+			return error_wrap(err, r, "tensors[%zu]", i);
 	}
 	return 0;
 }
@@ -713,7 +713,7 @@ static int take_ordered(const void *body, struct room *room, void *ret,
 	for (size_t i = 0; i < pb->n_items; i++) {
 		r = take_ordered_item(pb->items[i], &to->items[i], err);
 		if (r < 0)
-			return error_wrap(err, r, "tensor %zu", i);
+			return error_wrap(err, r, "tensors[%zu]", i);
 	}
 	return 0;
 }

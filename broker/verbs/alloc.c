@@ -149,8 +149,7 @@ static int check_item(struct alloc_plan *plan, uint32_t i, struct error *err)
 	if (r == 0 && item->is_view)
 		r = check_view(plan, i, err);
 	if (r < 0)
-		return error_wrap(err, r, "tensor %u of %u", i + 1,
-				  plan->request->n_items);
+		return error_wrap(err, r, "specs[%u]", i);
 	if (item->is_view)
 		return 0;
 	plan->sizes[plan->n_blocks++] = plan->spans[i];

@@ -29,10 +29,9 @@ int broker_connect(const struct args *args, struct fsdp_client **ret,
 
 	if (r == -ENOENT || r == -ECONNREFUSED)
 		return error_set(err, r,
-				 "no broker: %s; start one with 'fsdpd "
-				 "--supervised' or 'systemctl start "
-				 "fsdpd.socket', or name its socket with "
-				 "--socket",
+				 "%s or --socket; 'fsdpd --supervised' starts "
+				 "one, or, where it is installed as a service, "
+				 "'systemctl start fsdpd.socket'",
 				 fsdp_error());
 	if (r < 0)
 		return broker_failed(err, r);

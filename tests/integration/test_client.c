@@ -259,6 +259,7 @@ Test(client, a_bad_spec_is_refused_before_anything_is_made)
 
 	cr_assert(eq(int, memory_alloc(client, specs, 2, NULL, 0, tensors),
 		     -EINVAL));
+	cr_expect(strstr(fsdp_error(), "specs[1]") != NULL, "%s", fsdp_error());
 	specs[1].n_dims = 9;
 	cr_assert(eq(int, memory_alloc(client, specs, 2, NULL, 0, tensors),
 		     -EINVAL));

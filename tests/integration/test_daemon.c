@@ -35,6 +35,31 @@ static int run(const char *first, const char *second)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+/* fsdpd must refuse to start on this socket, and say so. */
+static void refuse_socket(const char *path, const char *words)
+{
+	const char *program = daemon_program();
+	int fds[2], status = -1;
+	char text[1024];
+	ssize_t n;
+	pid_t pid;
+
+	cr_assert(zero(int, pipe(fds)));
+	pid = fork();
+	if (pid == 0) {
+		dup2(fds[1], STDERR_FILENO);
+		execl(program, program, "--socket", path, (char *)NULL);
+		_exit(127);
+	}
+	close(fds[1]);
+	waitpid(pid, &status, 0);
+	n = read(fds[0], text, sizeof(text) - 1);
+	close(fds[0]);
+	text[n > 0 ? n : 0] = '\0';
+	cr_expect(eq(int, status, EXIT_FAILURE << 8));
+	cr_expect(strstr(text, words) != NULL, "%s", text);
+}
+
 static struct fsdp_client *connect_to(const struct daemon *daemon)
 {
 	struct fsdp_connect_options options = {.path = daemon_socket(daemon)};
@@ -59,6 +84,15 @@ Test(fsdpd, wrong_arguments_end_with_status_2)
 Test(fsdpd, a_config_that_is_not_there_is_refused)
 {
 	cr_assert(eq(int, run("--config", "/nonexistent/fsdpd.conf"), 1));
+}
+
+Test(fsdpd, a_socket_that_cannot_be_made_is_refused_with_the_way_out)
+{
+	refuse_socket("/nonexistent/folder/sock",
+		      "cannot make the directory /nonexistent/folder for the "
+		      "socket: No such file or directory; name a socket");
+	refuse_socket("/proc/sock", "cannot make the socket /proc/sock: ");
+	refuse_socket("", "the path of the socket is empty; name one");
 }
 
 Test(fsdpd, a_second_broker_on_the_same_path_is_refused)

@@ -590,7 +590,7 @@ Test(device, a_reader_that_fails_ends_the_copy)
 	struct source source = {.r = -EIO};
 
 	cr_expect(eq(int, fsdp_fill(tensors, 2, read_counting, &source), -EIO));
-	cr_expect(ne(ptr, strstr(fsdp_error(), "tensor 1"), NULL), "%s",
+	cr_expect(ne(ptr, strstr(fsdp_error(), "tensors[1]"), NULL), "%s",
 		  fsdp_error());
 	cr_expect(has(tensors[1], 1));
 	fsdp_free(tensors[0]);

@@ -58,6 +58,8 @@ Test(refusal, of_dimensions_and_strides_that_do_not_match)
 	n += put_field(item + n, 3, "\1\1", 2);
 	n = put_field(body, 5, item, n);
 	check_body(MESSAGE_ALLOC, body, n, -EINVAL,
+		   "specs[0]: ");
+	check_body(MESSAGE_ALLOC, body, n, -EINVAL,
 		   "2 strides for 1 dimensions");
 }
 

@@ -436,6 +436,9 @@ Test(refusal_client, of_a_connection_where_no_broker_is)
 	cr_assert(eq(int, try_connect("/nonexistent/fsdpd.sock", &client),
 		     -ENOENT));
 	client_says("/nonexistent/fsdpd.sock");
+	client_says("; start it, or name its socket");
+	cr_assert(eq(int, try_connect("", &client), -EINVAL));
+	client_says("is empty; name one");
 	cr_assert(eq(int, try_connect("/dev/null", &client), -ECONNREFUSED));
 	client_says("/dev/null");
 	memset(path, 'x', sizeof(path) - 1);

@@ -73,7 +73,7 @@ Test(share_refusal, what_is_in_several_allocations)
 		int,
 		fsdp_share(sharing.client, specs, pointers, 2, NULL, tensors),
 		-EINVAL));
-	cr_expect(says("item 1"), "%s", fsdp_error());
+	cr_expect(says("pointers[1]"), "%s", fsdp_error());
 	cr_expect(nothing_is_left(3));
 }
 

@@ -54,6 +54,29 @@ Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
 	accounts_deinit(&accounts);
 }
 
+Test(account, the_sentence_names_the_key_that_limits)
+{
+	const struct config unset = {.memory_max = 100, .quota_bytes = 100};
+	const struct config *const configs[] = {&config, &unset};
+	const uint32_t uids[] = {0, 1000};
+	struct error err = ERROR_NULL;
+	struct accounts accounts;
+
+	for (size_t i = 0; i < 2; i++) {
+		struct account *account;
+
+		accounts_init(&accounts, configs[i]);
+		account = accounts_get(&accounts, uids[i]);
+		cr_expect(eq(int,
+			     account_charge(&accounts, account, ACCOUNT_BYTES,
+					    1001, &err),
+			     -EDQUOT));
+		cr_expect(strstr(err.msg, "have memory_max raised") != NULL,
+			  "%s", err.msg);
+		accounts_deinit(&accounts);
+	}
+}
+
 Test(account, each_kind_has_its_own_limit)
 {
 	const uint64_t limits[ACCOUNT_N] = {100, 50, 7, 6,  5,  4, 3,

@@ -49,6 +49,16 @@ Test(error, wrap_of_nothing_has_no_colon)
 	cr_assert(eq(int, err.code, -EIO));
 }
 
+Test(error, what_is_quoted_breaks_no_line)
+{
+	struct error err = ERROR_NULL;
+
+	error_set(&err, -EINVAL, "there is no %s", "a\nb\033[2J\177\xc3\xa4");
+	cr_assert(eq(str, err.msg, "there is no a?b?[2J?\xc3\xa4"));
+	error_wrap(&err, -EINVAL, "in\tx");
+	cr_assert(eq(str, err.msg, "in?x: there is no a?b?[2J?\xc3\xa4"));
+}
+
 Test(error, arguments_may_point_into_the_error_itself)
 {
 	struct error err = ERROR_NULL;
