@@ -1,0 +1,75 @@
+#!/bin/bash
+# README's commands, typed one after another by somebody who has just built
+# fsdpd: by root, and by an ordinary user who has no XDG_RUNTIME_DIR.
+#
+#   readme.sh BUILD_DIRECTORY
+#
+# Typed is every line of README's blocks that begins with "$ ", but for those
+# with "...", which stands for what the reader has to fill in. They run in
+# namespaces, since they use the socket and the directories that everybody has.
+# Skipped (exit 77) where none can be made.
+set -eu -o pipefail
+
+here=$(dirname "$(realpath "$0")")
+source=$(realpath "$here/../..")
+build=$(realpath "$1")
+id=$(id -u)
+
+if [[ ${2:-} != inside ]]; then
+	own=(--mount)
+	((id == 0)) || own+=(--user --map-current-user --keep-caps)
+	if ! why=$(unshare "${own[@]}" true 2>&1); then
+		echo "skipped: no namespace may be made here: $why"
+		exit 77
+	fi
+	exec unshare "${own[@]}" "$0" "$build" inside
+fi
+
+# Source and build may be where the reader's own /tmp will be.
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/source /mnt/build
+mount --bind "$source" /mnt/source
+mount --bind "$build" /mnt/build
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+mount -t tmpfs tmpfs /run
+
+# The reader's shell ends with the first command that fails. Who has started a
+# broker goes on when it answers.
+write_script()
+{
+	echo "trap 'kill \"\$broker\" && wait' EXIT"
+	awk '/^```/ { inside = !inside }
+	inside && /^\$ / && !/\.\.\./ {
+		print substr($0, 3)
+		if ($2 == "fsdpd")
+			print "broker=$!; until fsdpctl ping >ping.out 2>&1;",
+				"do kill -0 $broker; sleep 0.05; done"
+	}' /mnt/source/README.md
+}
+
+# type_as UID: in a checkout of their own, with a build.
+type_as()
+{
+	local dir=/tmp/reader$1 become=()
+
+	(($1 == id)) || become=(setpriv --reuid "$1" --regid "$1" --clear-groups)
+	mkdir -p "$dir/build"
+	ln -s /mnt/build "$dir/build/release"
+	ln -s /mnt/source/{scripts,docs} "$dir"
+	write_script >"$dir/script"
+	chmod 755 "$dir"
+	(($1 == id)) || chown -R "$1:$1" "$dir"
+	cd "$dir"
+	"${become[@]}" env -u XDG_RUNTIME_DIR -u FSDP_SOCKET HOME="$dir" \
+		PATH=/usr/local/bin:/usr/bin:/bin bash -ev script
+	# What numpy is said to read.
+	"${PYTHON:-/usr/bin/python3}" -c '
+import numpy
+assert numpy.load("w.npy").dtype == "float32"'
+	cd /
+	rm -r "$dir"
+	echo "ok: README's commands, typed by uid $1"
+}
+
+type_as "$id"
+((id != 0)) || type_as 12345
