@@ -133,7 +133,7 @@ static void stop(struct broker *broker)
 	if (broker->is_stopping)
 		return;
 	broker->is_stopping = true;
-	fdstore_notify("STOPPING=1");
+	fdstore_notify_now(&broker->fdstore, "STOPPING=1");
 	stop_collectives(broker);
 	listener_close(&broker->listener);
 	while (broker->peers)
@@ -150,6 +150,7 @@ static void stop(struct broker *broker)
 	close_handle((uv_handle_t *)&broker->watchdog);
 	meter_stop(&broker->meter);
 	closer_stop(&broker->closer);
+	fdstore_stop(&broker->fdstore);
 	close_handle((uv_handle_t *)&broker->parent_poll);
 }
 
@@ -161,8 +162,10 @@ static void on_signal(uv_signal_t *handle, int number)
 
 static void on_watchdog(uv_timer_t *timer)
 {
-	(void)timer;
-	fdstore_notify("WATCHDOG=1");
+	struct broker *broker = timer->data;
+
+	/* If the service manager does not read, it also cannot judge us. */
+	fdstore_notify_now(&broker->fdstore, "WATCHDOG=1");
 }
 
 /* Only if the service manager asks for it: an idle broker does not wake. */
@@ -176,6 +179,7 @@ static int start_watchdog(struct broker *broker)
 	r = uv_timer_init(&broker->loop, &broker->watchdog);
 	if (r < 0)
 		return r;
+	broker->watchdog.data = broker;
 	return uv_timer_start(&broker->watchdog, on_watchdog, 0,
 			      usec / 2 / 1000 + 1);
 }
@@ -485,6 +489,15 @@ static int open_listener(struct broker *broker,
 	return listener_open(broker, path, fd, err);
 }
 
+/* What the fd store refused may be tried again. */
+static void on_store_room(void *data)
+{
+	struct broker *broker = data;
+
+	pools_on_store(&broker->pools);
+	waiters_wake_room(broker);
+}
+
 static void check_keeper(struct broker *broker)
 {
 	if (!fdstore_probe(&broker->fdstore))
@@ -510,6 +523,10 @@ static int watch_keeper(struct broker *broker, struct error *err)
 
 	if (!broker->fdstore.is_kept)
 		return 0;
+	r = fdstore_watch(&broker->fdstore, &broker->loop, on_store_room,
+			  broker, err);
+	if (r < 0)
+		return r;
 	broker->parent_fd = (int)syscall(SYS_pidfd_open, getppid(), 0);
 	if (broker->parent_fd < 0)
 		return 0;
@@ -570,7 +587,7 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 			   "CUDA_MPS_PIPE_DIRECTORY is dropped: the broker "
 			   "computes nothing, and is no client of MPS");
 	devices_start(broker);
-	fdstore_notify("READY=1");
+	fdstore_notify(&broker->fdstore, "READY=1");
 	return 0;
 }
 

@@ -176,7 +176,13 @@ static int set_up(struct engine_worker *worker, uv_poll_cb on_link,
 	if (r == 0)
 		r = fdstore_put(&worker->engine->broker->fdstore, worker->pidfd,
 				WORKER_NAME, err);
-	worker->is_stored = r == 0;
+	worker->is_stored = r == FDSTORE_OK;
+	if (r == FDSTORE_WAIT)
+		r = error_set(
+			err, -EBUSY,
+			"cannot start fsdp-worker: the process that keeps "
+			"the broker's descriptors (systemd or the "
+			"supervisor) does not read; try again");
 	if (r == 0)
 		r = watch(worker, worker->link_fd, &worker->link_poll, on_link,
 			  err);

@@ -1,12 +1,15 @@
 /*
- * The fd store as the broker sees it: libsystemd speaks the protocol, here is
- * only what it does not do, which is to remember names and to count.
+ * The fd store as the broker sees it. libsystemd sends notifications only with
+ * waiting, so they are sent here: datagrams over a connected socket, by which
+ * poll() tells when the keeper has read some.
  */
 #include "broker/fdstore.h"
 #include "broker/broker.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <errno.h>
+#include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,10 +57,185 @@ static void close_inherited(int n)
 		close(SD_LISTEN_FDS_START + i);
 }
 
+/* --- the keeper's socket ---------------------------------------------------
+ */
+
+struct fdstore_text {
+	struct fdstore_text *next;
+	char state[];
+};
+
+/* False: there is no keeper, or not one that has a socket of files. */
+static bool find_keeper(struct fdstore *store)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	size_t size = path ? strlen(path) : 0;
+
+	if (size < 2 || size >= sizeof(store->keeper.sun_path) ||
+	    (path[0] != '/' && path[0] != '@'))
+		return false;
+	store->keeper = (struct sockaddr_un){.sun_family = AF_UNIX};
+	memcpy(store->keeper.sun_path, path, size);
+	if (path[0] == '@')
+		store->keeper.sun_path[0] = '\0';
+	store->keeper_size =
+		(socklen_t)(offsetof(struct sockaddr_un, sun_path) + size);
+	return true;
+}
+
+static int connect_keeper(struct fdstore *store)
+{
+	if (!store->has_socket) {
+		store->sock_fd = socket(
+			AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		if (store->sock_fd < 0)
+			return -errno;
+		store->has_socket = true;
+	}
+	if (connect(store->sock_fd, (struct sockaddr *)&store->keeper,
+		    store->keeper_size) < 0)
+		return -errno;
+	return 0;
+}
+
+/* The keeper is gone for good: nobody can bring it back for this process. */
+static void lose_keeper(struct fdstore *store, int r)
+{
+	store->is_kept = false;
+	broker_log(LOG_LEVEL_WARNING,
+		   "the process that kept our descriptors is gone (%s): going "
+		   "on, but a crash will now lose all tensors",
+		   strerror(-r));
+}
+
+static bool is_gone(int r)
+{
+	return r == -ECONNREFUSED || r == -ENOENT || r == -ENOTCONN ||
+	       r == -ECONNRESET;
+}
+
+/* `fd` -1: none. -EAGAIN: the keeper's socket is full. */
+static int send_once(const struct fdstore *store, const char *state, int fd)
+{
+	union {
+		struct cmsghdr header;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = {.header = {.cmsg_len = CMSG_LEN(sizeof(int)),
+				.cmsg_level = SOL_SOCKET,
+				.cmsg_type = SCM_RIGHTS}};
+	struct iovec part = {(void *)(uintptr_t)state, strlen(state)};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	ssize_t n;
+
+	if (fd >= 0) {
+		memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
+		message.msg_control = &control;
+		message.msg_controllen = sizeof(control);
+	}
+	do
+		n = sendmsg(store->sock_fd, &message,
+			    MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : 0;
+}
+
+/* The service manager may have made its socket anew. */
+static int send_state(struct fdstore *store, const char *state, int fd)
+{
+	int r = store->has_socket ? send_once(store, state, fd) : -ENOTCONN;
+
+	if (!is_gone(r))
+		return r;
+	r = connect_keeper(store);
+	return r < 0 ? r : send_once(store, state, fd);
+}
+
+/* --- what is sent later ----------------------------------------------------
+ */
+
+static void drop_first(struct fdstore *store)
+{
+	struct fdstore_text *text = store->first_text;
+
+	store->first_text = text->next;
+	if (!text->next)
+		store->last_text = NULL;
+	free(text);
+}
+
+/* True: nothing is left. */
+static bool flush(struct fdstore *store)
+{
+	int r;
+
+	while (store->first_text && store->is_kept) {
+		r = send_state(store, store->first_text->state, -1);
+		if (r == -EAGAIN)
+			return false;
+		if (is_gone(r))
+			lose_keeper(store, r);
+		drop_first(store);
+	}
+	while (store->first_text)
+		drop_first(store);
+	return true;
+}
+
+static void on_writable(uv_poll_t *poll, int status, int events)
+{
+	struct fdstore *store = poll->data;
+
+	(void)status;
+	(void)events;
+	if (!flush(store))
+		return;
+	uv_poll_stop(poll);
+	store->is_waiting = false;
+	store->on_room(store->data);
+}
+
+static void want_room(struct fdstore *store)
+{
+	if (store->is_waiting || store->is_stopped || !store->on_room)
+		return;
+	store->is_waiting =
+		uv_poll_start(&store->poll, UV_WRITABLE, on_writable) == 0;
+}
+
+int fdstore_watch(struct fdstore *store, uv_loop_t *loop,
+		  void (*on_room)(void *data), void *data, struct error *err)
+{
+	int r;
+
+	if (!store->has_socket) {
+		lose_keeper(store, -ENOTCONN);
+		return 0;
+	}
+	r = uv_poll_init(loop, &store->poll, store->sock_fd);
+	if (r < 0)
+		return error_set(err, r,
+				 "cannot watch the socket of the "
+				 "process that keeps descriptors: %s",
+				 uv_strerror(r));
+	store->poll.data = store;
+	store->on_room = on_room;
+	store->data = data;
+	return 0;
+}
+
+void fdstore_stop(struct fdstore *store)
+{
+	if (store->on_room && !store->is_stopped)
+		uv_close((uv_handle_t *)&store->poll, NULL);
+	store->is_stopped = true;
+}
+
+/* --- life ------------------------------------------------------------------
+ */
+
 int fdstore_open(struct fdstore *ret, struct error *err)
 {
 	struct fdstore store = FDSTORE_NULL;
-	const char *notify = getenv("NOTIFY_SOCKET");
 	char **names = NULL;
 	int n;
 
@@ -66,7 +244,10 @@ int fdstore_open(struct fdstore *ret, struct error *err)
 		return error_errno(err, n,
 				   "take over the descriptors that were passed "
 				   "at start (LISTEN_FDS)");
-	store.is_kept = notify && *notify;
+	/* If it cannot be reached, the first use says so. */
+	store.is_kept = find_keeper(&store);
+	if (store.is_kept)
+		(void)connect_keeper(&store);
 	if (n > 0) {
 		store.inherited = calloc((size_t)n, sizeof(*store.inherited));
 		if (!store.inherited) {
@@ -93,6 +274,10 @@ void fdstore_close(struct fdstore *store)
 			close(store->inherited[i].fd);
 	}
 	free(store->inherited);
+	while (store->first_text)
+		drop_first(store);
+	if (store->has_socket)
+		close(store->sock_fd);
 	*store = FDSTORE_NULL;
 }
 
@@ -112,32 +297,30 @@ int fdstore_take(struct fdstore *store, const char *name)
 	return -1;
 }
 
-/* The keeper is gone for good: nobody can bring it back for this process. */
-static void lose_keeper(struct fdstore *store, int r)
-{
-	store->is_kept = false;
-	broker_log(LOG_LEVEL_WARNING,
-		   "who kept our descriptors is gone (%s): going on, but a "
-		   "crash will now lose all tensors",
-		   strerror(-r));
-}
+/* --- keeping ---------------------------------------------------------------
+ */
 
-static bool is_gone(int r)
-{
-	return r == -ECONNREFUSED || r == -ENOENT || r == -ENOTCONN;
-}
-
-static int send_fd(int fd, const char *name)
+static int send_fd(struct fdstore *store, int fd, const char *name)
 {
 	char state[FDSTORE_NAME_SIZE + 64];
 	int r = point_fail("fdstore.put");
 
 	if (r < 0)
 		return r;
+	if (!flush(store))
+		return -EAGAIN;
 	/* FDPOLL=0: systemd would drop a descriptor whose other end hangs
 	 * up, and look at each of them in its loop. */
 	snprintf(state, sizeof(state), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
-	return sd_pid_notify_with_fds(0, 0, state, &fd, 1);
+	return send_state(store, state, fd);
+}
+
+/* At the start, when there is nobody yet who would wait for us. */
+static void wait_for_keeper(const struct fdstore *store)
+{
+	struct pollfd pollfd = {.fd = store->sock_fd, .events = POLLOUT};
+
+	(void)poll(&pollfd, 1, -1);
 }
 
 int fdstore_put(struct fdstore *store, int fd, const char *name,
@@ -146,7 +329,7 @@ int fdstore_put(struct fdstore *store, int fd, const char *name,
 	int r;
 
 	if (!store->is_kept)
-		return 0;
+		return FDSTORE_OK;
 	if (store->n_stored >= FDSTORE_MAX)
 		return error_set(
 			err, -ENFILE,
@@ -154,23 +337,34 @@ int fdstore_put(struct fdstore *store, int fd, const char *name,
 			"already, which is the limit: release tensors, "
 			"or use fewer access classes and bundles",
 			FDSTORE_MAX);
-	r = send_fd(fd, name);
+	r = send_fd(store, fd, name);
+	while (r == -EAGAIN && !store->on_room && !store->is_stopped) {
+		wait_for_keeper(store);
+		r = send_fd(store, fd, name);
+	}
+	if (r == -EAGAIN) {
+		want_room(store);
+		return FDSTORE_WAIT;
+	}
 	if (is_gone(r)) {
 		lose_keeper(store, r);
-		return 0;
+		return FDSTORE_OK;
 	}
 	if (r < 0)
 		return error_errno(err, r, "have descriptor \"%s\" kept", name);
 	store->n_stored++;
 	point("fdstore.put");
-	return 0;
+	return FDSTORE_OK;
 }
 
 void fdstore_remove(struct fdstore *store, const char *name)
 {
+	char state[FDSTORE_NAME_SIZE + 64];
+
 	if (!store->is_kept)
 		return;
-	(void)sd_pid_notifyf(0, 0, "FDSTOREREMOVE=1\nFDNAME=%s", name);
+	snprintf(state, sizeof(state), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+	fdstore_notify(store, state);
 	if (store->n_stored > 0)
 		store->n_stored--;
 	point("fdstore.remove");
@@ -178,17 +372,45 @@ void fdstore_remove(struct fdstore *store, const char *name)
 
 bool fdstore_probe(struct fdstore *store)
 {
-	int r = 0;
-
 	/* A field of our own, which every keeper passes over. */
-	if (store->is_kept)
-		r = sd_notify(0, "X_FSDPD_PROBE=1");
-	if (is_gone(r))
-		lose_keeper(store, r);
+	fdstore_notify_now(store, "X_FSDPD_PROBE=1");
 	return store->is_kept;
 }
 
-void fdstore_notify(const char *state)
+/* --- notifications ---------------------------------------------------------
+ */
+
+void fdstore_notify(struct fdstore *store, const char *state)
 {
-	(void)sd_notify(0, state);
+	size_t size = strlen(state) + 1;
+	struct fdstore_text *text;
+
+	if (!store->is_kept)
+		return;
+	text = malloc(sizeof(*text) + size);
+	if (!text) {
+		/* A removal that is lost is made good at the next start. */
+		fdstore_notify_now(store, state);
+		return;
+	}
+	text->next = NULL;
+	memcpy(text->state, state, size);
+	if (store->last_text)
+		store->last_text->next = text;
+	else
+		store->first_text = text;
+	store->last_text = text;
+	if (!flush(store))
+		want_room(store);
+}
+
+void fdstore_notify_now(struct fdstore *store, const char *state)
+{
+	int r;
+
+	if (!store->is_kept || !flush(store))
+		return;
+	r = send_state(store, state, -1);
+	if (is_gone(r))
+		lose_keeper(store, r);
 }

@@ -547,7 +547,14 @@ void pools_deinit(struct pools *pools)
 {
 	uint32_t i;
 
+	struct pool_work *work;
+
 	assert(pools->n_works == 0);
+	while ((work = pools->unstored)) {
+		pools->unstored = work->next;
+		close(work->fd);
+		free(work);
+	}
 	for (i = 0; i < TABLE_CHUNKS; i++) {
 		struct chunk *chunk = &pools->chunks[i];
 

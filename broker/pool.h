@@ -80,6 +80,7 @@ struct pools {
 	struct pool_source host;           /* the first source */
 	uint32_t n_chunks;                 /* with those being made */
 	uint32_t n_works;                  /* on worker threads now */
+	struct pool_work *unstored; /* made, and not in the fd store yet */
 	uint32_t trim_position;
 	uint64_t trim_ms; /* when the deadline is, while there is one */
 	uint64_t n_created, n_retired, n_trims; /* since start */
@@ -89,6 +90,8 @@ int pools_init(struct pools *pools, struct broker *broker, struct error *err);
 /* After adoption of the catalog: take the chunks' fds from the fd store,
  * rebuild the arenas from the blocks, close what no record knows. */
 int pools_adopt(struct pools *pools, struct error *err);
+/* What the fd store could not take may be tried again. */
+void pools_on_store(struct pools *pools);
 void pools_deinit(struct pools *pools); /* no work may be pending */
 
 enum pool_outcome {

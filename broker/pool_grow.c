@@ -75,7 +75,8 @@ static uint32_t record_chunk(struct pools *pools, const struct pool_work *work)
 	return index;
 }
 
-/* The worker's new memory becomes a chunk of its pool. */
+/* The worker's new memory becomes a chunk of its pool; FDSTORE_WAIT: not yet.
+ */
 static int add_chunk(struct pool_work *work, struct error *err)
 {
 	struct pools *pools = work->pools;
@@ -95,7 +96,7 @@ static int add_chunk(struct pool_work *work, struct error *err)
 	 * is dropped at the next start. */
 	pool_chunk_name(name, id);
 	r = fdstore_put(&broker->fdstore, work->fd, name, err);
-	if (r < 0) {
+	if (r != FDSTORE_OK) {
 		arena_free(arena);
 		return r;
 	}
@@ -136,9 +137,16 @@ static void done_create(struct pool_work *work)
 {
 	struct pool *pool = work->pool;
 
-	pool->n_growing--;
-	if (work->result == 0 && !pool->is_forgotten)
+	if (work->result == 0 && !pool->is_forgotten) {
 		work->result = add_chunk(work, &work->err);
+		if (work->result == FDSTORE_WAIT) {
+			work->result = 0;
+			work->next = work->pools->unstored;
+			work->pools->unstored = work;
+			return;
+		}
+	}
+	pool->n_growing--;
 	if (work->result < 0 || pool->is_forgotten) {
 		pool->failed = work->err;
 		waiters_wake_room(work->pools->broker);
@@ -148,6 +156,17 @@ static void done_create(struct pool_work *work)
 	pool_note_size(pool, work->size);
 	waiters_wake_room(work->pools->broker);
 	free(work);
+}
+
+void pools_on_store(struct pools *pools)
+{
+	struct pool_work *work = pools->unstored, *next;
+
+	pools->unstored = NULL;
+	for (; work; work = next) {
+		next = work->next;
+		done_create(work);
+	}
 }
 
 static const struct pool_work_kind work_create = {run_create, done_create};

@@ -48,6 +48,7 @@ struct pool_work_kind;
 
 struct pool_work {
 	uv_work_t req;
+	struct pool_work *next; /* pools.unstored */
 	struct pools *pools;
 	struct pool_source *source;
 	const struct pool_work_kind *kind;

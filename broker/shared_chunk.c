@@ -87,9 +87,9 @@ static int store(struct pools *pools, const struct share *share, int *ret_fd,
 		return error_errno(err, -errno, "keep donated memory");
 	pool_chunk_name(name, broker->catalog.header->next_chunk_id);
 	r = fdstore_put(&broker->fdstore, fd, name, err);
-	if (r < 0) {
+	if (r != FDSTORE_OK) {
 		close(fd);
-		return r;
+		return r == FDSTORE_WAIT ? POOL_WAIT : r;
 	}
 	point("share.stored");
 	*ret_fd = fd;
@@ -151,7 +151,7 @@ static int make(struct pool *pool, const struct share *share,
 		       MESSAGE_HANDLE_SIZE);
 	} else {
 		r = store(pools, share, &fd, err);
-		if (r < 0)
+		if (r != POOL_OK)
 			return r;
 	}
 	*ret_index = record_chunk(pools, share, handle);
@@ -191,7 +191,7 @@ int shared_chunk_get(struct pools *pools, const struct share *share,
 	if (r < 0)
 		goto out;
 	r = make(pool, share, ret_index, err);
-	if (r < 0)
+	if (r != POOL_OK)
 		pool_refund_shared(pool->source, share->access.uid, kind,
 				   share->size);
 out:

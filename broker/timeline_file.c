@@ -47,7 +47,7 @@ int timeline_file_make(struct session *session, struct error *err)
 		name_of(session, name);
 		r = fdstore_put(&broker->fdstore, timelines.fd, name, err);
 	}
-	if (r < 0) {
+	if (r != 0) {
 		timelines_close(&timelines);
 		account_refund(session->account, ACCOUNT_TIMELINES, 1);
 		return r;

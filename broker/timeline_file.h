@@ -17,7 +17,8 @@ struct session;
 /* Descriptors in the fd store that they may take; chunks need them too. */
 #define TIMELINE_FILES_MAX 256
 
-/* A file for a session that has none. -EDQUOT, -ENFILE. */
+/* A file for a session that has none. -EDQUOT, -ENFILE; FDSTORE_WAIT: not now,
+ * try again when room is woken. */
 int timeline_file_make(struct session *session, struct error *err);
 
 /* The file for a peer; borrowed. */

@@ -109,6 +109,10 @@ int verb_timelines(struct verb_call *call, struct error *err)
 	} else if (!session->timelines.pages) {
 		r = timeline_file_make(session, err);
 	}
+	if (r == FDSTORE_WAIT) {
+		call->wait_ms = -1;
+		return VERB_PARK_ROOM;
+	}
 	if (r == 0)
 		r = timeline_file_fd(session, is_writable, &fd, err);
 	if (r < 0)

@@ -142,7 +142,7 @@ Test(fdstore, without_a_keeper_everything_succeeds_and_nothing_is_kept)
 	cr_expect(zero(int, fdstore_put(&store, 0, "c1", NULL)));
 	cr_expect(zero(u32, store.n_stored));
 	fdstore_remove(&store, "c1");
-	fdstore_notify("READY=1");
+	fdstore_notify(&store, "READY=1");
 	cr_expect(eq(int, fdstore_take(&store, "catalog"), -1));
 	fdstore_close(&store);
 }
@@ -211,4 +211,106 @@ Test(fdstore, inherited_descriptors_are_taken_once_by_name)
 	cr_expect(zero(int, status));
 	for (int i = 0; i < 3; i++)
 		close(fds[i]);
+}
+
+/* --- a keeper that does not read ---------------------------------------------
+ */
+
+static uint32_t n_on_room;
+
+static void on_room(void *data)
+{
+	(void)data;
+	n_on_room++;
+}
+
+/* Until its socket is full; gives how many were stored. */
+static uint32_t fill(struct fdstore *store)
+{
+	char name[16];
+	int r = FDSTORE_OK;
+
+	for (int i = 1; r == FDSTORE_OK; i++) {
+		snprintf(name, sizeof(name), "c%d", i);
+		r = fdstore_put(store, 0, name, NULL);
+	}
+	cr_assert(eq(int, r, FDSTORE_WAIT));
+	return store->n_stored;
+}
+
+static void receive_stored(struct keeper *keeper, uint32_t n)
+{
+	char text[256], expected[64];
+
+	for (uint32_t i = 1; i <= n; i++) {
+		close(keeper_receive(keeper, text, sizeof(text)));
+		snprintf(expected, sizeof(expected),
+			 "FDSTORE=1\nFDPOLL=0\nFDNAME=c%u", i);
+		cr_assert(eq(str, text, expected));
+	}
+}
+
+static void expect_text(struct keeper *keeper, const char *expected)
+{
+	char text[256];
+
+	cr_expect(eq(int, keeper_receive(keeper, text, sizeof(text)), -1));
+	cr_expect(eq(str, text, (char *)(uintptr_t)expected));
+}
+
+Test(fdstore, a_keeper_that_does_not_read_is_not_waited_for, .timeout = 30)
+{
+	struct fdstore store = FDSTORE_NULL;
+	struct keeper keeper;
+	uv_loop_t loop;
+	uint32_t n;
+
+	keeper_open(&keeper);
+	cr_assert(zero(int, uv_loop_init(&loop)));
+	cr_assert(zero(int, fdstore_open(&store, NULL)));
+	cr_assert(zero(int, fdstore_watch(&store, &loop, on_room, NULL, NULL)));
+	n = fill(&store);
+	fdstore_remove(&store, "c1");
+	fdstore_notify(&store, "READY=1");
+	fdstore_notify_now(&store, "WATCHDOG=1");
+	cr_expect(fdstore_probe(&store));
+	cr_expect(eq(int, fdstore_put(&store, 0, "x", NULL), FDSTORE_WAIT));
+	uv_run(&loop, UV_RUN_NOWAIT);
+	cr_expect(zero(u32, n_on_room));
+	receive_stored(&keeper, n);
+	while (n_on_room == 0)
+		uv_run(&loop, UV_RUN_ONCE);
+	/* What waited, in order; but not what was worth nothing later. */
+	expect_text(&keeper, "FDSTOREREMOVE=1\nFDNAME=c1");
+	expect_text(&keeper, "READY=1");
+	cr_expect(eq(int, fdstore_put(&store, 0, "x", NULL), FDSTORE_OK));
+	fdstore_stop(&store);
+	uv_run(&loop, UV_RUN_DEFAULT);
+	cr_expect(zero(int, uv_loop_close(&loop)));
+	fdstore_close(&store);
+	keeper_close(&keeper);
+}
+
+Test(fdstore, a_keeper_that_dies_while_it_does_not_read_is_lost, .timeout = 30)
+{
+	struct fdstore store = FDSTORE_NULL;
+	struct keeper keeper;
+	uv_loop_t loop;
+
+	keeper_open(&keeper);
+	cr_assert(zero(int, uv_loop_init(&loop)));
+	cr_assert(zero(int, fdstore_open(&store, NULL)));
+	cr_assert(zero(int, fdstore_watch(&store, &loop, on_room, NULL, NULL)));
+	fill(&store);
+	close(keeper.fd);
+	keeper.fd = -1;
+	while (n_on_room == 0)
+		uv_run(&loop, UV_RUN_ONCE);
+	cr_expect(eq(int, fdstore_put(&store, 0, "x", NULL), FDSTORE_OK));
+	cr_expect(not(store.is_kept));
+	fdstore_stop(&store);
+	uv_run(&loop, UV_RUN_DEFAULT);
+	cr_expect(zero(int, uv_loop_close(&loop)));
+	fdstore_close(&store);
+	keeper_close(&keeper);
 }

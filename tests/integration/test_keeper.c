@@ -1,0 +1,118 @@
+/*
+ * A process that keeps the broker's descriptors and does not read what it is
+ * told: memory waits for it, and nobody else does. The test is that process.
+ */
+#include "tests/lib/users.h"
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+static struct sockaddr_un address = {.sun_family = AF_UNIX};
+static char directory[] = "/tmp/fsdpd-keeper-XXXXXX";
+static int keeper_fd;
+
+static void open_keeper(void)
+{
+	cr_assert(ne(ptr, mkdtemp(directory), NULL));
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/notify",
+		 directory);
+	keeper_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	cr_assert(zero(int, bind(keeper_fd, (struct sockaddr *)&address,
+				 sizeof(address))));
+}
+
+/* The next notification; what comes along is kept by nobody. */
+static void receive(char *ret_text, size_t size)
+{
+	ssize_t n = recv(keeper_fd, ret_text, size - 1, 0);
+
+	cr_assert(gt(long, n, 0));
+	ret_text[n] = '\0';
+}
+
+/* Read notifications up to the first one that begins so. */
+static void receive_until(const char *start)
+{
+	char text[256];
+
+	do
+		receive(text, sizeof(text));
+	while (strncmp(text, start, strlen(start)) != 0);
+}
+
+/* Others write to it, too. */
+static void fill_keeper(void)
+{
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	while (sendto(fd, "X=1", 3, MSG_DONTWAIT, (struct sockaddr *)&address,
+		      sizeof(address)) == 3)
+		;
+	close(fd);
+}
+
+static void setup(void)
+{
+	char notify[sizeof(address.sun_path) + 16];
+	const char *const env[] = {notify, NULL};
+	const struct daemon_options options = {.env = env};
+
+	open_keeper();
+	snprintf(notify, sizeof(notify), "NOTIFY_SOCKET=%s", address.sun_path);
+	daemon_start_with(&daemon_, &options);
+	receive_until("READY=1");
+	fill_keeper();
+}
+
+static void end(void)
+{
+	daemon_stop(&daemon_);
+	close(keeper_fd);
+	unlink(address.sun_path);
+	rmdir(directory);
+}
+
+TestSuite(keeper, .init = setup, .fini = end, .timeout = 30);
+
+static bool has_answer(const struct wire *wire)
+{
+	struct pollfd pollfd = {.fd = wire->fd, .events = POLLIN};
+
+	return poll(&pollfd, 1, 0) != 0;
+}
+
+Test(keeper, that_does_not_read_keeps_nobody_waiting_but_who_needs_it)
+{
+	const struct request ping = {.kind = MESSAGE_PING};
+	struct alloc_item item;
+	struct request alloc = wire_alloc_request(&item, MIB);
+	struct wire *alice = wire_open(daemon_socket(&daemon_));
+	struct wire *bob = wire_open(daemon_socket(&daemon_));
+
+	wire_send(alice, &alloc);
+	wire_wait_status(bob, "waiters", 1);
+	for (int i = 0; i < 10; i++)
+		must(bob, wire_call(bob, &ping));
+	cr_expect(not(has_answer(alice)), "its memory would not outlive us");
+	receive_until("FDSTORE=1");
+	cr_assert(eq(int, wire_receive(alice), FRAME_OK));
+	cr_expect(zero(int, alice->frame.code), "%s", wire_sentence(alice));
+	wire_close(alice);
+	wire_close(bob);
+}
+
+Test(keeper, that_does_not_read_is_not_waited_for_at_the_end)
+{
+	struct alloc_item item;
+	struct request alloc = wire_alloc_request(&item, MIB);
+	struct wire *alice = wire_open(daemon_socket(&daemon_));
+	struct wire *bob = wire_open(daemon_socket(&daemon_));
+
+	wire_send(alice, &alloc);
+	wire_wait_status(bob, "waiters", 1);
+	daemon_stop(&daemon_);
+	wire_close(alice);
+	wire_close(bob);
+}
