@@ -4,7 +4,9 @@
  * bf16 and f32 have range to spare: they divide while they sum (AVG,
  * PREMUL_SUM). f16 would overflow, so half of the division comes before the
  * sum; f64 does as f16 does because the reference has it so. Integers would
- * lose what a division before the sum cuts off, so they divide behind it.
+ * lose what a division before the sum cuts off, so they divide behind it. Where
+ * there is no reduce-scatter, there is no op that multiplies by the reciprocal:
+ * the reference divides, and so do we.
  */
 #include "broker/collective/divide.h"
 #include "proto/error.h"
@@ -99,7 +101,8 @@ int divide_make(const struct divide_input *input, struct divide *ret,
 		.scatter_op = REDUCE_OP_SUM,
 		.reduce_op = REDUCE_OP_SUM,
 	};
-	double factor = (double)input->n_shards * input->n_replicas;
+	double world = (double)input->n_shards * input->n_replicas;
+	double factor = world;
 	int r;
 
 	assert(input->n_shards > 0 && input->n_replicas > 0);
@@ -114,12 +117,13 @@ int divide_make(const struct divide_input *input, struct divide *ret,
 		if (r < 0)
 			return r;
 	}
-	if (is_integer(input->dtype)) {
+	if (is_integer(input->dtype) || world == 1) {
 		divide.post = factor;
 	} else if (input->dtype == DTYPE_F16 || input->dtype == DTYPE_F64) {
 		divide.pre = pre_factor(factor);
 		divide.post = factor / divide.pre;
-	} else if (input->is_sum_forced) {
+	} else if (input->is_sum_forced ||
+		   (input->has_factor && input->n_shards == 1)) {
 		divide.post = factor;
 	} else {
 		divide_in_sum(input, factor, &divide);

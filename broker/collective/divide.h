@@ -41,8 +41,9 @@ struct divide {
  * complex); an integer dtype with a factor that is no whole number (integers
  * are divided once, after the sum, towards zero).
  *
- * One division where the reference has two: with S == 1 and R == 1 and an
- * explicit factor the reference's copy divides, and for some dtypes its post
+ * With S == 1 an explicit factor divides, as in the reference, while other
+ * meshes multiply by its reciprocal (PREMUL_SUM). One division where the
+ * reference has two: with S == 1 its copy divides, and for some dtypes its post
  * step does again; here the total divisor is always the factor. And a factor of
  * 1 is no division: SUM, where the reference multiplies by 1.
  */

@@ -262,12 +262,13 @@ struct factors factors_of(const struct property_case *it,
 	double world = it->world;
 	double factor = options->has_factor ? options->factor : world;
 
-	if (scalar_is_integer(reduce)) {
+	if (scalar_is_integer(reduce) || it->world == 1) {
 		ret.post = factor;
 	} else if (reduce == FSDP_F16 || reduce == FSDP_F64) {
 		ret.pre = half_of(factor);
 		ret.post = factor / ret.pre;
-	} else if (options->is_sum_forced) {
+	} else if (options->is_sum_forced ||
+		   (options->has_factor && it->n_shards == 1)) {
 		ret.post = factor;
 	} else if (!options->has_factor) {
 		ret.scatter = it->world > 1 ? AVG : SUM;

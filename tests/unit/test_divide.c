@@ -74,9 +74,14 @@ static const struct {
 	{DTYPE_F32, 1, 4, 0, AVG, AVG, 1, 1, 1},
 	{DTYPE_F64, 8, 1, 0, SUM, SUM, 4, 2, 1},
 	/* case 58: one division by 2; none by 1 */
-	{DTYPE_F32, 1, 1, 2, PREMUL, SUM, 1, 1, 0.5},
+	{DTYPE_F32, 1, 1, 2, SUM, SUM, 1, 2, 1},
 	{DTYPE_F32, 1, 1, 1, SUM, SUM, 1, 1, 1},
-	{DTYPE_F16, 1, 1, 2, SUM, SUM, 2, 1, 1},
+	{DTYPE_F16, 1, 1, 2, SUM, SUM, 1, 2, 1},
+	/* one shard divides, and is not multiplied by the reciprocal */
+	{DTYPE_F32, 1, 1, 3, SUM, SUM, 1, 3, 1},
+	{DTYPE_F64, 1, 1, 3, SUM, SUM, 1, 3, 1},
+	{DTYPE_BF16, 1, 4, 3, SUM, SUM, 1, 3, 1},
+	{DTYPE_F16, 1, 4, 6, SUM, SUM, 4, 1.5, 1},
 	/* ours: integers divide behind the sum; a factor of 1 is none */
 	{DTYPE_I32, 4, 2, 0, SUM, SUM, 1, 8, 1},
 	{DTYPE_U8, 4, 1, 3, SUM, SUM, 1, 3, 1},
