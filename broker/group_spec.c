@@ -33,6 +33,7 @@ static void fill_policy(const struct group_request *from,
 {
 	*ret = (struct plan_policy){
 		.param_dtype = from->param_dtype,
+		.input_dtype = from->input_dtype,
 		.reduce_dtype = from->reduce_dtype,
 		.layout = (enum plan_layout)from->layout,
 		.n_gather_caps = from->n_gather_caps,

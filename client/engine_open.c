@@ -308,6 +308,7 @@ static int make_plan(const struct group_request *asked,
 	struct plan_param *params = calloc(asked->n_params, sizeof(*params));
 	struct plan_policy policy = {
 		.param_dtype = asked->param_dtype,
+		.input_dtype = asked->input_dtype,
 		.reduce_dtype = asked->reduce_dtype,
 		.layout = (enum plan_layout)asked->layout,
 		.n_gather_caps = asked->n_gather_caps,

@@ -172,11 +172,17 @@ enum fsdp_layout {
 
 struct fsdp_policy {
 	size_t struct_size;
-	/* dtype of whole parameters and of gradients; 0: as stored. Both are
-	 * for floating-point parameters; others stay what they are. */
-	enum fsdp_dtype param_dtype;
-	enum fsdp_dtype reduce_dtype; /* of the reduction; 0: of the gradients
-				       */
+	/*
+	 * These three are for floating-point parameters; others stay what they
+	 * are. Casts are between f16, bf16, f32 and f64: a parameter in an
+	 * 8-bit float is refused in a group with another param_dtype (-EINVAL).
+	 */
+	enum fsdp_dtype param_dtype;  /* of whole parameters; 0: as stored */
+	/* Of the gradients that fsdp_input_data() takes; 0: the param dtype. A
+	 * rank that adds many microbatches in its input, without reducing each,
+	 * wants the reduce dtype here: sums in bf16 stop growing. */
+	enum fsdp_dtype input_dtype;
+	enum fsdp_dtype reduce_dtype; /* of the reduction; 0: of the input */
 	enum fsdp_layout layout;
 	double gather_cap_mb, reduce_cap_mb; /* of buckets; 0: 2,000 MiB */
 	bool stays_unsharded; /* a root: not counted by the limiter */
@@ -273,10 +279,11 @@ FSDP_API int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh,
 			     void *stream);
 
 /*
- * Get memory to write this rank's gradients into: whole, in the param dtype,
+ * Get memory to write this rank's gradients into: whole, in the input dtype,
  * contiguous; it holds anything. Waits for one of the rank's n_inputs and for
- * room. A rank has one input of a group at a time; until it is reduced, more
- * microbatches may be added in it. -ETIMEDOUT, -EBUSY.
+ * room. A rank has one input of a group at a time; until it is reduced, the rank
+ * may add more microbatches to it, each value rounded to the input dtype.
+ * -ETIMEDOUT, -EBUSY.
  */
 FSDP_API int fsdp_input(struct fsdp_group *group, int32_t timeout_ms);
 
@@ -375,7 +382,7 @@ struct fsdp_plan_entry {
 	size_t struct_size;
 	const char *name;
 	enum fsdp_dtype dtype, full_dtype;
-	enum fsdp_dtype reduce_dtype; /* 0: frozen */
+	enum fsdp_dtype input_dtype, reduce_dtype; /* 0: frozen */
 	uint32_t n_dims;
 	int64_t shape[FSDP_MAX_DIMS];
 	uint32_t shard_dim;

@@ -112,6 +112,7 @@ static int ask(struct fsdp_group *group, const char *name,
 		.group = {.comm = group->comm->id,
 			  .name = name,
 			  .param_dtype = policy->param_dtype,
+			  .input_dtype = policy->input_dtype,
 			  .reduce_dtype = policy->reduce_dtype,
 			  .layout = policy->layout,
 			  .stays_unsharded = policy->stays_unsharded,
@@ -176,17 +177,21 @@ static int cut(const struct fsdp_comm *comm, const struct group_entry *entry,
 static int locate(struct fsdp_group *group, const struct group_entry *entry,
 		  struct param *param, struct error *err)
 {
-	uint64_t full_end, input_end;
+	uint64_t numel = tensor_type_numel(&param->type);
+	uint64_t input_size, full_end, input_end;
 
-	if (__builtin_mul_overflow(tensor_type_numel(&param->type),
-				   dtype_size(entry->full_dtype),
+	if (__builtin_mul_overflow(numel, dtype_size(entry->full_dtype),
 				   &param->full_size) ||
+	    __builtin_mul_overflow(numel, dtype_size(entry->input_dtype),
+				   &input_size) ||
 	    __builtin_add_overflow(entry->full_offset, param->full_size,
 				   &full_end) ||
-	    __builtin_add_overflow(entry->input_offset, param->full_size,
-				   &input_end))
+	    __builtin_add_overflow(entry->input_offset, input_size, &input_end))
 		return error_set(err, -EPROTO,
 				 "fsdpd put it beyond all memory");
+	if (!param->is_frozen && !entry->input_dtype)
+		return error_set(err, -EPROTO,
+				 "fsdpd gave no dtype for its gradient");
 	param->full_dtype = entry->full_dtype;
 	param->shard_offset = entry->shard_offset;
 	param->full_offset = entry->full_offset;

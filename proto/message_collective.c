@@ -279,6 +279,7 @@ static void *build_group(const void *message, struct pb_arena *arena)
 	pb->comm = from->comm;
 	pb->name = bytes_from_text(from->name);
 	pb->param_dtype = from->param_dtype;
+	pb->input_dtype = from->input_dtype;
 	pb->reduce_dtype = from->reduce_dtype;
 	pb->layout = from->layout;
 	pb->stays_unsharded = from->stays_unsharded;
@@ -309,21 +310,17 @@ static int take_param(const Fsdp__GroupParam *pb, struct room *room,
 	return 0;
 }
 
-/* 0: as it is. */
-static int take_dtype_or_none(uint32_t dtype, uint32_t *ret, struct error *err)
-{
-	*ret = 0;
-	return dtype == 0 ? 0 : dtype_take(dtype, ret, err);
-}
-
 static int take_policy(const Fsdp__GroupRequest *pb, struct group_request *to,
 		       struct error *err)
 {
-	int r = take_dtype_or_none(pb->param_dtype, &to->param_dtype, err);
+	int r = dtype_take_or_none(pb->param_dtype, &to->param_dtype, err);
 
 	if (r < 0)
 		return error_wrap(err, r, "param dtype");
-	r = take_dtype_or_none(pb->reduce_dtype, &to->reduce_dtype, err);
+	r = dtype_take_or_none(pb->input_dtype, &to->input_dtype, err);
+	if (r < 0)
+		return error_wrap(err, r, "input dtype");
+	r = dtype_take_or_none(pb->reduce_dtype, &to->reduce_dtype, err);
 	if (r < 0)
 		return error_wrap(err, r, "reduce dtype");
 	if (pb->layout > 1)

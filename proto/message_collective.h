@@ -75,7 +75,7 @@ struct group_param {
 struct group_request {
 	uint64_t comm;
 	const char *name;
-	uint32_t param_dtype, reduce_dtype; /* 0: as it is */
+	uint32_t param_dtype, input_dtype, reduce_dtype; /* 0: as it is */
 	uint32_t layout; /* 0 or 1: enum plan_layout of the broker */
 	bool stays_unsharded;
 	bool is_offloaded; /* shards and gradients are in host memory */
@@ -169,6 +169,7 @@ struct comm_reply {
 /* One parameter, for the rank that asked. Offsets are bytes. */
 struct group_entry {
 	uint32_t full_dtype;
+	uint32_t input_dtype; /* of the gradient; 0: frozen */
 	uint32_t shard_dim;
 	int64_t shard_size;    /* of the dimension, in this rank's shard */
 	uint64_t shard_offset; /* of the shard, in both `shards` places */
@@ -248,7 +249,8 @@ struct plan_item {
 	const char *name;
 	struct tensor_type type;
 	uint32_t shard_dim;
-	uint32_t full_dtype, reduce_dtype;     /* 0: frozen */
+	uint32_t full_dtype;
+	uint32_t input_dtype, reduce_dtype;    /* 0: frozen */
 	uint32_t gather_bucket, reduce_bucket; /* UINT32_MAX: frozen */
 	uint64_t shard_offset, shard_stride, full_offset, input_offset,
 		grad_offset;

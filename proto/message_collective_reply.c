@@ -49,19 +49,20 @@ static int take_comm(const void *body, struct room *room, void *ret,
 static bool allocate_entries(Fsdp__GroupReply *pb, size_t n,
 			     struct pb_arena *arena)
 {
-	pb->full_dtype.len = pb->shard_dim.len = n;
+	pb->full_dtype.len = pb->input_dtype.len = pb->shard_dim.len = n;
 	pb->n_shard_size = pb->n_shard_offset = pb->n_full_offset = n;
 	pb->n_input_offset = pb->n_grad_offset = n;
 	pb->full_dtype.data = pb_arena_alloc(arena, n, 1);
+	pb->input_dtype.data = pb_arena_alloc(arena, n, 1);
 	pb->shard_dim.data = pb_arena_alloc(arena, n, 1);
 	pb->shard_size = pb_arena_alloc(arena, n, sizeof(*pb->shard_size));
 	pb->shard_offset = pb_arena_alloc(arena, n, sizeof(*pb->shard_offset));
 	pb->full_offset = pb_arena_alloc(arena, n, sizeof(*pb->full_offset));
 	pb->input_offset = pb_arena_alloc(arena, n, sizeof(*pb->input_offset));
 	pb->grad_offset = pb_arena_alloc(arena, n, sizeof(*pb->grad_offset));
-	return pb->full_dtype.data && pb->shard_dim.data && pb->shard_size &&
-	       pb->shard_offset && pb->full_offset && pb->input_offset &&
-	       pb->grad_offset;
+	return pb->full_dtype.data && pb->input_dtype.data &&
+	       pb->shard_dim.data && pb->shard_size && pb->shard_offset &&
+	       pb->full_offset && pb->input_offset && pb->grad_offset;
 }
 
 static bool build_entries(const struct group_reply *from, Fsdp__GroupReply *pb,
@@ -73,6 +74,7 @@ static bool build_entries(const struct group_reply *from, Fsdp__GroupReply *pb,
 		const struct group_entry *entry = &from->entries[i];
 
 		pb->full_dtype.data[i] = (uint8_t)entry->full_dtype;
+		pb->input_dtype.data[i] = (uint8_t)entry->input_dtype;
 		pb->shard_dim.data[i] = (uint8_t)entry->shard_dim;
 		pb->shard_size[i] = entry->shard_size;
 		pb->shard_offset[i] = entry->shard_offset;
@@ -112,9 +114,10 @@ static int check_entries(const Fsdp__GroupReply *pb, struct error *err)
 
 	if (r < 0)
 		return r;
-	if (pb->shard_dim.len != n || pb->n_shard_size != n ||
-	    pb->n_shard_offset != n || pb->n_full_offset != n ||
-	    pb->n_input_offset != n || pb->n_grad_offset != n)
+	if (pb->input_dtype.len != n || pb->shard_dim.len != n ||
+	    pb->n_shard_size != n || pb->n_shard_offset != n ||
+	    pb->n_full_offset != n || pb->n_input_offset != n ||
+	    pb->n_grad_offset != n)
 		return error_set(err, -EPROTO,
 				 "the columns of %zu entries differ in length",
 				 n);
@@ -144,6 +147,9 @@ static int take_entry(const Fsdp__GroupReply *pb, size_t i,
 {
 	int r = dtype_take(pb->full_dtype.data[i], &to->full_dtype, err);
 
+	if (r >= 0)
+		r = dtype_take_or_none(pb->input_dtype.data[i],
+				       &to->input_dtype, err);
 	if (r < 0)
 		return r;
 	if (pb->shard_dim.data[i] >= TENSOR_MAX_DIMS || pb->shard_size[i] < 0)
@@ -183,8 +189,7 @@ static int take_group_places(const Fsdp__GroupReply *pb, struct room *room,
 static int check_group(const Fsdp__GroupReply *pb, size_t *ret_n_places,
 		       struct error *err)
 {
-	int r = places_count(pb->places, GROUP_REPLY_PLACES,
-			 ret_n_places, err);
+	int r = places_count(pb->places, GROUP_REPLY_PLACES, ret_n_places, err);
 
 	if (r < 0)
 		return r;
@@ -448,6 +453,7 @@ static void build_plan_item(const struct plan_item *from, Fsdp__PlanItem *pb)
 	pb->shape = (int64_t *)(uintptr_t)from->type.shape;
 	pb->shard_dim = from->shard_dim;
 	pb->full_dtype = from->full_dtype;
+	pb->input_dtype = from->input_dtype;
 	pb->reduce_dtype = from->reduce_dtype;
 	pb->gather_bucket = from->gather_bucket;
 	pb->reduce_bucket = from->reduce_bucket;
@@ -498,12 +504,12 @@ static int take_plan_types(const Fsdp__PlanItem *pb, struct plan_item *to,
 				 pb->shard_dim);
 	to->shard_dim = pb->shard_dim;
 	r = dtype_take(pb->full_dtype, &to->full_dtype, err);
-	if (r < 0)
-		return r;
-	to->reduce_dtype = 0; /* frozen */
-	return pb->reduce_dtype == 0
-		       ? 0
-		       : dtype_take(pb->reduce_dtype, &to->reduce_dtype, err);
+	if (r >= 0)
+		r = dtype_take_or_none(pb->input_dtype, &to->input_dtype, err);
+	if (r >= 0)
+		r = dtype_take_or_none(pb->reduce_dtype, &to->reduce_dtype,
+				       err);
+	return r;
 }
 
 static int take_plan_item(const Fsdp__PlanItem *pb, struct room *room,

@@ -395,6 +395,12 @@ int dtype_take(uint32_t dtype, uint32_t *ret, struct error *err)
 	return 0;
 }
 
+int dtype_take_or_none(uint32_t dtype, uint32_t *ret, struct error *err)
+{
+	*ret = 0;
+	return dtype == 0 ? 0 : dtype_take(dtype, ret, err);
+}
+
 int timeout_take(int32_t timeout_ms, int32_t *ret, struct error *err)
 {
 	if (timeout_ms < -1)

@@ -131,6 +131,8 @@ int flags_take(uint32_t flags, uint32_t allowed, uint32_t *ret,
 int id_take(uint64_t id, const char *what, uint64_t *ret, struct error *err);
 /* Is it a dtype? */
 int dtype_take(uint32_t dtype, uint32_t *ret, struct error *err);
+/* The same, or 0. */
+int dtype_take_or_none(uint32_t dtype, uint32_t *ret, struct error *err);
 int timeout_take(int32_t timeout_ms, int32_t *ret, struct error *err);
 int ttl_take(uint64_t ttl_ms, uint64_t *ret, struct error *err);
 /* Bytes or an offset that sums may be made of. */

@@ -112,6 +112,9 @@ static int check_policy(const struct plan_policy *policy, struct error *err)
 	if (policy->param_dtype && !dtype_size(policy->param_dtype))
 		return error_set(err, -EINVAL, "the param dtype %u is none",
 				 policy->param_dtype);
+	if (policy->input_dtype && !dtype_size(policy->input_dtype))
+		return error_set(err, -EINVAL, "the input dtype %u is none",
+				 policy->input_dtype);
 	if (policy->reduce_dtype && !dtype_size(policy->reduce_dtype))
 		return error_set(err, -EINVAL, "the reduce dtype %u is none",
 				 policy->reduce_dtype);
@@ -154,9 +157,11 @@ static int cast(uint32_t from, uint32_t wanted, const char *what, uint32_t *ret,
 		return 0;
 	if (!is_castable(from) || !is_castable(wanted))
 		return error_set(err, -EINVAL,
-				 "%s is not cast to the %s dtype %s; casts are "
-				 "between f16, bf16, f32 and f64",
-				 dtype_name(from), what, dtype_name(wanted));
+				 "%s cannot be cast to the %s dtype %s: casts "
+				 "are between f16, bf16, f32 and f64; put it "
+				 "in a group without a %s dtype",
+				 dtype_name(from), what, dtype_name(wanted),
+				 what);
 	*ret = wanted;
 	return 0;
 }
@@ -176,8 +181,11 @@ static int set_dtypes(const struct plan_param *param, const struct plan *plan,
 		 &entry->full_dtype, err);
 	if (r < 0 || param->is_frozen)
 		return r;
-	r = cast(entry->full_dtype, plan->policy.reduce_dtype, "reduce",
-		 &entry->reduce_dtype, err);
+	r = cast(entry->full_dtype, plan->policy.input_dtype, "input",
+		 &entry->input_dtype, err);
+	if (r >= 0)
+		r = cast(entry->input_dtype, plan->policy.reduce_dtype,
+			 "reduce", &entry->reduce_dtype, err);
 	if (r < 0)
 		return r;
 	input.dtype = entry->reduce_dtype;
@@ -249,18 +257,19 @@ static int place_wholes(struct maker *maker)
 
 	for (uint32_t i = 0; i < plan->n_entries; i++) {
 		struct plan_entry *entry = &plan->entries[i];
-		uint64_t size =
-			size_of(entry->shard.padded_numel, entry->full_dtype);
+		uint64_t numel = entry->shard.padded_numel;
 		int r;
 
 		entry->full_offset = full;
-		r = advance(maker, i, 1, size, &full);
+		r = advance(maker, i, 1, size_of(numel, entry->full_dtype),
+			    &full);
 		if (r < 0)
 			return r;
 		if (!entry->reduce_dtype)
 			continue;
 		entry->input_offset = input;
-		r = advance(maker, i, 1, size, &input);
+		r = advance(maker, i, 1, size_of(numel, entry->input_dtype),
+			    &input);
 		if (r < 0)
 			return r;
 	}

@@ -14,7 +14,7 @@
  *   full    what an unshard makes: for every replica all parameters whole, in
  *           the param dtype. Not needed where `is_in_place`: then the shards,
  *           seen as a whole, are the parameters already.
- *   input   one rank's gradients, whole, in the param dtype, trainable only.
+ *   input   one rank's gradients, whole, in the input dtype, trainable only.
  *   grads   the reduced gradients: for every rank of every replica its chunks
  *           in the stored dtype, trainable only; and, with replicas,
  *   partial the sums within one replica that were not reduced over the
@@ -70,7 +70,8 @@ struct plan_param {
 
 struct plan_policy {
 	uint32_t param_dtype;  /* of unsharded parameters; 0: as stored */
-	uint32_t reduce_dtype; /* of the reduction; 0: the gradient's dtype */
+	uint32_t input_dtype;  /* of gradients' inputs; 0: the param dtype */
+	uint32_t reduce_dtype; /* of the reduction; 0: the input's dtype */
 	enum plan_layout layout;
 	/* Caps of gather and reduce buckets, MiB (bucket.h). */
 	double gather_caps_mb[PLAN_MAX_CAPS], reduce_caps_mb[PLAN_MAX_CAPS];
@@ -84,7 +85,8 @@ struct plan_policy {
 struct plan_entry {
 	struct shard shard;
 	uint32_t dtype;        /* stored; of the reduced gradient too */
-	uint32_t full_dtype;   /* unsharded, and of the gradient's input */
+	uint32_t full_dtype;   /* unsharded */
+	uint32_t input_dtype;  /* of the gradient's input; 0: frozen */
 	uint32_t reduce_dtype; /* 0: frozen */
 	uint32_t gather_bucket;
 	uint32_t reduce_bucket; /* BUCKET_NONE: frozen */
@@ -121,8 +123,8 @@ struct plan {
  * name, a shape that cannot be cut so, a param dtype between integers and
  * floats, a trainable parameter whose reduce dtype cannot be reduced, a cap
  * that is none, a mesh of more than PLAN_MAX_RANKS, a cast of an 8-bit float. A
- * param or reduce dtype is left aside for parameters that are not floating
- * point, as in FSDP2. -EOVERFLOW, -ENOMEM.
+ * param, input or reduce dtype is left aside for parameters that are not
+ * floating point, as in FSDP2. -EOVERFLOW, -ENOMEM.
  */
 int plan_make(const struct plan_param *params, uint32_t n_params,
 	      const struct plan_policy *policy, uint32_t n_shards,

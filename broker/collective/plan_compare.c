@@ -185,6 +185,10 @@ static int compare_policy(const struct comparison *with,
 			      dtype_word(theirs->param_dtype));
 
 	if (r >= 0)
+		r = compare_words(with, "input dtype",
+				  dtype_word(mine->input_dtype),
+				  dtype_word(theirs->input_dtype));
+	if (r >= 0)
 		r = compare_words(with, "reduce dtype",
 				  dtype_word(mine->reduce_dtype),
 				  dtype_word(theirs->reduce_dtype));

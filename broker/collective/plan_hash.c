@@ -91,6 +91,9 @@ static void put_plan(XXH3_state_t *state, const struct plan *plan,
 	put(state, plan->input_size);
 	put(state, plan->grads_size);
 	put(state, plan->partial_size);
+	/* Came later: what has none hashes as it did before. */
+	if (plan->policy.input_dtype)
+		put(state, plan->policy.input_dtype);
 }
 
 int plan_set_hash(struct plan *plan, const struct plan_param *params,

@@ -14,6 +14,7 @@ static void fill_own(const struct plan_entry *from, uint32_t shard,
 {
 	*ret = (struct group_entry){
 		.full_dtype = from->full_dtype,
+		.input_dtype = from->input_dtype,
 		.shard_dim = from->shard.dim,
 		.shard_size = shard_size_of(&from->shard, shard),
 		.shard_offset = from->shard_offset,
@@ -38,6 +39,7 @@ static void fill_entry(const struct plan *plan, const struct plan_entry *from,
 	}
 	*ret = (struct group_entry){
 		.full_dtype = from->full_dtype,
+		.input_dtype = from->input_dtype,
 		.shard_dim = from->shard.dim,
 		.shard_size = shard_size_of(&from->shard, (uint32_t)shard),
 		.shard_offset = shards + shard * from->shard_stride,

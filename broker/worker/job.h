@@ -27,7 +27,7 @@
 
 #define WORKER_FD    3
 #define JOB_MAX_TEXT 240
-#define JOB_PROTOCOL 2
+#define JOB_PROTOCOL 3
 
 #define JOB_NCCL_ID_SIZE 128 /* NCCL's */
 #define JOB_MAX_WHAT     64

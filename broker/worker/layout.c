@@ -89,30 +89,30 @@ static bool is_cast(uint32_t to, uint32_t from)
 
 static int check_dtypes(const struct plan_entry *entry, struct error *err)
 {
-	uint32_t reduce = entry->reduce_dtype;
+	uint32_t input = entry->input_dtype, reduce = entry->reduce_dtype;
 
 	if (!dtype_size(entry->dtype) || !dtype_size(entry->full_dtype) ||
 	    !is_cast(entry->full_dtype, entry->dtype))
 		return error_set(err, -EINVAL, "%s is not cast to %s",
 				 dtype_name(entry->dtype),
 				 dtype_name(entry->full_dtype));
-	if (reduce && (!kernel_accumulator(reduce) ||
-		       !is_cast(reduce, entry->full_dtype)))
+	if (reduce && (!dtype_size(input) || !kernel_accumulator(reduce) ||
+		       !is_cast(reduce, input)))
 		return error_set(err, -EINVAL, "%s is not reduced in %s",
-				 dtype_name(entry->full_dtype),
-				 dtype_name(reduce));
+				 dtype_name(input), dtype_name(reduce));
 	return 0;
 }
 
 /* Whole parameters lie one behind the other; `*at` moves behind this one. */
-static int check_whole(const struct plan_entry *entry, uint64_t offset,
-		       uint64_t size, uint64_t *at, struct error *err)
+static int check_whole(const struct plan_entry *entry, uint32_t dtype,
+		       uint64_t offset, uint64_t size, uint64_t *at,
+		       struct error *err)
 {
 	uint64_t bytes, end;
 
 	if (offset != *at ||
-	    __builtin_mul_overflow(entry->shard.padded_numel,
-				   dtype_size(entry->full_dtype), &bytes) ||
+	    __builtin_mul_overflow(entry->shard.padded_numel, dtype_size(dtype),
+				   &bytes) ||
 	    __builtin_add_overflow(offset, bytes, &end) || end > size)
 		return error_set(err, -EINVAL,
 				 "whole, it does not lie where it can");
@@ -150,12 +150,12 @@ static int check_places(const struct job_plan *plan,
 			     err);
 
 	if (r >= 0)
-		r = check_whole(entry, entry->full_offset, plan->full_size,
-				full, err);
+		r = check_whole(entry, entry->full_dtype, entry->full_offset,
+				plan->full_size, full, err);
 	if (r < 0 || !entry->reduce_dtype)
 		return r;
-	r = check_whole(entry, entry->input_offset, plan->input_size, input,
-			err);
+	r = check_whole(entry, entry->input_dtype, entry->input_offset,
+			plan->input_size, input, err);
 	if (r >= 0)
 		r = check_chunks(shard, entry->dtype, entry->grad_offset,
 				 entry->grad_stride, plan->grads_size,

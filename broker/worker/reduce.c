@@ -141,7 +141,7 @@ uint64_t reduce_count_bytes(const struct reduce *reduce)
 		const struct plan_entry *entry =
 			reduce->layout->input_spans[i].entry;
 		uint64_t inputs = (uint64_t)plan->n_shards *
-				  dtype_size(entry->full_dtype);
+				  dtype_size(entry->input_dtype);
 		uint64_t grads = dtype_size(entry->dtype);
 		uint64_t partial = dtype_size(entry->reduce_dtype);
 		uint64_t each = inputs;
@@ -205,9 +205,9 @@ static void fold(const struct task *task, uint32_t from, uint32_t to, void *out,
  * the reduce dtype, or if the accumulator takes them without rounding. */
 static bool is_summable(const struct plan_entry *entry)
 {
-	return entry->full_dtype == entry->reduce_dtype ||
+	return entry->input_dtype == entry->reduce_dtype ||
 	       (entry->reduce_dtype == DTYPE_F32 &&
-		kernel_accumulator(entry->full_dtype) == DTYPE_F32);
+		kernel_accumulator(entry->input_dtype) == DTYPE_F32);
 }
 
 /* Where a replica's inputs are that can be summed, and in which dtype. */
@@ -215,7 +215,7 @@ static uint32_t find_inputs(struct task *task, uint32_t replica,
 			    const void **ret_in)
 {
 	const struct plan_entry *entry = task->entry;
-	uint32_t from = entry->full_dtype, to = entry->reduce_dtype;
+	uint32_t from = entry->input_dtype, to = entry->reduce_dtype;
 	uint32_t n = task->reduce->layout->plan.n_shards;
 	uint64_t at = entry->input_offset + task->position * dtype_size(from);
 	bool is_cast = !is_summable(entry);
@@ -481,7 +481,7 @@ static void run_part(struct task *task, const struct span *span, uint64_t begin,
 		     uint64_t end)
 {
 	const struct shard *shard = &span->entry->shard;
-	uint32_t size = dtype_size(span->entry->full_dtype);
+	uint32_t size = dtype_size(span->entry->input_dtype);
 	uint64_t position = (begin - span->begin) / size;
 	uint64_t last = (end - span->begin) / size;
 	uint64_t last_padded =

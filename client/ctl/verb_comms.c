@@ -273,8 +273,10 @@ static int add_param(const struct fsdp_plan_entry *entry, void *data)
 	struct table *table = &plan->table;
 	char shape[FORMAT_SHAPE];
 	const char *cells[] = {
-		entry->name, fsdp_dtype_name(entry->dtype),
+		entry->name,
+		fsdp_dtype_name(entry->dtype),
 		fsdp_dtype_name(entry->full_dtype),
+		entry->reduce_dtype ? fsdp_dtype_name(entry->input_dtype) : "-",
 		entry->reduce_dtype ? fsdp_dtype_name(entry->reduce_dtype)
 				    : "-",
 		format_shape(entry->shape, entry->n_dims, shape)};
@@ -304,11 +306,15 @@ static int append_param(const struct fsdp_plan_entry *entry, void *data)
 	plan->head = *entry;
 	return append(
 		plan->params,
-		json_pack("{s:o, s:s, s:s, s:o, s:o, s:I, s:I, s:o, s:o, s:o, "
-			  "s:o, s:o, s:o, s:o}",
+		json_pack("{s:o, s:s, s:s, s:o, s:o, s:o, s:I, s:I, s:o, s:o, "
+			  "s:o, s:o, s:o, s:o, s:o}",
 			  "name", document_text(entry->name), "dtype",
 			  fsdp_dtype_name(entry->dtype), "full_dtype",
-			  fsdp_dtype_name(entry->full_dtype), "reduce_dtype",
+			  fsdp_dtype_name(entry->full_dtype), "input_dtype",
+			  is_frozen ? json_null()
+				    : json_string(fsdp_dtype_name(
+					      entry->input_dtype)),
+			  "reduce_dtype",
 			  is_frozen ? json_null()
 				    : json_string(fsdp_dtype_name(
 					      entry->reduce_dtype)),
@@ -334,9 +340,9 @@ static int print_plan(struct fsdp_client *client, const char *comm,
 		      const char *group, struct error *err)
 {
 	static const char *const titles[] = {
-		"NAME",      "DTYPE",     "WHOLE",     "REDUCE",
-		"SHAPE",     ">DIM",      ">BUCKETS",  ">CHUNK",
-		">SHARD AT", ">WHOLE AT", ">INPUT AT", ">GRAD AT"};
+		"NAME",      "DTYPE",     "WHOLE",    "INPUT",  "REDUCE",
+		"SHAPE",     ">DIM",      ">BUCKETS", ">CHUNK", ">SHARD AT",
+		">WHOLE AT", ">INPUT AT", ">GRAD AT"};
 	struct plan plan = {0};
 	int r;
 

@@ -353,14 +353,14 @@ static void fill_input(struct self *self, size_t g, uint32_t round)
 			continue;
 		must(is_aligned(data, 64));
 		size = group->params[p].numel *
-		       fsdp_dtype_size(group->params[p].full);
+		       fsdp_dtype_size(group->params[p].input);
 		view = memory_view(data, size);
 		spot = spot_of(self, g, p);
 		spot.step = self->step;
 		spot.round = round + 1;
 		for (spot.index = 0; spot.index < group->params[p].numel;
 		     spot.index++)
-			scalar_store(group->params[p].full, view, spot.index,
+			scalar_store(group->params[p].input, view, spot.index,
 				     value_of_gradient(&spot, self->rank));
 		memory_put_view(data, view, size);
 	}

@@ -40,8 +40,12 @@ static const struct layer KINDS[] = {
 	LAYER("flat", PLAIN, .policy = {.layout = FSDP_LAYOUT_FLAT}),
 	LAYER("mixed", MIXED,
 	      .policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}),
+	LAYER("inputs", MIXED,
+	      .policy = {.param_dtype = FSDP_BF16,
+			 .input_dtype = FSDP_F64,
+			 .reduce_dtype = FSDP_F32}),
 };
-#define N_KINDS 4
+#define N_KINDS 5
 
 static struct daemon daemon_;
 static struct ranks ranks;
@@ -270,6 +274,91 @@ Test(reduce, a_factor_divides_instead_of_the_world)
 {
 	start(4, &(struct fsdp_comm_options){.n_shards = 2});
 	cr_assert(eq(int, ranks_run(&ranks, divide_by_2), 0));
+}
+
+/* --- microbatches without communication ----------------------------------- */
+
+#define N_BATCHES 1000
+#define GRADIENT  0x1.48p-7f /* 0.01 in bf16 */
+
+static const struct layer BATCHES[] = {
+	LAYER("batches", PLAIN,
+	      .policy = {.param_dtype = FSDP_BF16,
+			 .input_dtype = FSDP_F32,
+			 .reduce_dtype = FSDP_F32}),
+};
+
+/* What FSDP2 has in f32 after so many microbatches of bf16 gradients. */
+static double sum_of_batches(size_t param, uint64_t index)
+{
+	float sum = 0;
+
+	(void)param;
+	(void)index;
+	for (uint32_t i = 0; i < N_BATCHES; i++)
+		sum += GRADIENT;
+	return sum;
+}
+
+/* Each microbatch adds its gradient to what the input has. */
+static void add_batches(float *input, uint64_t n, uint32_t n_batches)
+{
+	for (uint32_t i = 0; i < n_batches; i++) {
+		for (uint64_t k = 0; k < n; k++)
+			input[k] += GRADIENT;
+	}
+}
+
+static void fill_with_batches(struct fsdp_group *group, size_t param,
+			      uint64_t n)
+{
+	void *data = fsdp_input_data(group, param);
+	float input[20] = {0};
+
+	must(n <= 20);
+	for (uint32_t i = 0; i < N_BATCHES; i += 100) {
+		must(fsdp_group_put(group, data, input, n * sizeof(float)) ==
+		     0);
+		must(fsdp_group_get(group, input, data, n * sizeof(float)) ==
+		     0);
+		add_batches(input, n, 100);
+	}
+	must(fsdp_group_put(group, data, input, n * sizeof(float)) == 0);
+}
+
+static int reduce_batches(void)
+{
+	struct fsdp_group *group = trainer()->groups[0];
+	struct fsdp_work work;
+	int r = fsdp_input(group, -1);
+
+	if (r == 0) {
+		fill_with_batches(group, 0, 20);
+		fill_with_batches(group, 1, 6);
+		r = fsdp_reduce(group, NULL, &work);
+	}
+	if (r == 0)
+		r = fsdp_wait(&work, -1);
+	if (r == 0 && !trainer_sees_gradients(0, sum_of_batches))
+		r = -EIO;
+	return rank_note(r);
+}
+
+Test(reduce, microbatches_add_up_in_the_dtype_of_the_input)
+{
+	struct crew crew = {
+		.daemon = &daemon_,
+		.comm = "test",
+		.layers = BATCHES,
+		.n_layers = 1,
+	};
+
+	cr_assert(lt(dbl, fabs(sum_of_batches(0, 0) - 10.01), 0.001));
+	crew_set(&crew);
+	ranks_start(&ranks, 2);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reduce_batches), 0), "%s",
+		  sentence(0));
 }
 
 /* --- the same bits -------------------------------------------------------- */

@@ -202,11 +202,15 @@ Test(refusal_collective, of_caps_and_policies)
 		{"a reduce dtype", capped(&param, NULL, NULL), -EINVAL,
 		 "reduce dtype: there is no dtype 999"},
 		{"a cast to integers", capped(&param, NULL, NULL), -EINVAL,
-		 "f32 is not cast to the param dtype i32"},
+		 "f32 cannot be cast to the param dtype i32"},
 		{"a sum in 8 bits", capped(&param, NULL, NULL), -EINVAL,
-		 "f32 is not cast to the reduce dtype f8_e4m3"},
+		 "f32 cannot be cast to the reduce dtype f8_e4m3"},
 		{"a name that is none", group_of(solo, "", &whole, 1), -EINVAL,
 		 "name"},
+		{"an input dtype", capped(&param, NULL, NULL), -EINVAL,
+		 "input dtype: there is no dtype 999"},
+		{"inputs of integers", capped(&param, NULL, NULL), -EINVAL,
+		 "f32 cannot be cast to the input dtype i64"},
 	};
 
 	all[4].request.group.n_gather_caps = 17;
@@ -215,6 +219,8 @@ Test(refusal_collective, of_caps_and_policies)
 	all[7].request.group.reduce_dtype = 999;
 	all[8].request.group.param_dtype = DTYPE_I32;
 	all[9].request.group.reduce_dtype = DTYPE_F8_E4M3;
+	all[11].request.group.input_dtype = 999;
+	all[12].request.group.input_dtype = DTYPE_I64;
 	CHECK(other, all);
 	check_good_round();
 }

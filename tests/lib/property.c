@@ -96,8 +96,11 @@ static void draw_param(struct chance *chance, const struct property_case *it,
 		ret->full = policy->param_dtype;
 	if (ret->spec.is_frozen)
 		return;
-	ret->reduce = ret->full;
-	if (policy->reduce_dtype && scalar_is_float(ret->full))
+	ret->input = ret->full;
+	if (policy->input_dtype && scalar_is_float(dtype))
+		ret->input = policy->input_dtype;
+	ret->reduce = ret->input;
+	if (policy->reduce_dtype && scalar_is_float(dtype))
 		ret->reduce = policy->reduce_dtype;
 }
 
@@ -128,6 +131,8 @@ static void draw_group(struct chance *chance, const struct property_case *it,
 
 	if (one_in(chance, 2))
 		policy->param_dtype = draw_float(chance);
+	if (one_in(chance, 3))
+		policy->input_dtype = draw_float(chance);
 	if (one_in(chance, 2))
 		policy->reduce_dtype = draw_float(chance);
 	policy->layout = draw(chance, 2);
@@ -239,7 +244,7 @@ uint64_t value_of_gradient(struct spot *spot, uint32_t rank)
 		&spot->it->groups[spot->group].params[spot->param];
 
 	spot->who = rank;
-	return value_at(spot, param->full);
+	return value_at(spot, param->input);
 }
 
 /* --- the reference: docs/fsdp.md, "Arithmetic" ------------------------------
@@ -290,7 +295,7 @@ static uint64_t input_of(struct reduction *reduction, uint32_t rank)
 static double sum_floats(struct reduction *reduction, uint32_t replica,
 			 uint64_t partial)
 {
-	enum fsdp_dtype full = reduction->param->full;
+	enum fsdp_dtype input = reduction->param->input;
 	enum fsdp_dtype reduce = reduction->param->reduce;
 	enum fsdp_dtype acc = scalar_accumulator(reduce);
 	const struct factors *factors = &reduction->factors;
@@ -300,7 +305,7 @@ static double sum_floats(struct reduction *reduction, uint32_t replica,
 	for (uint32_t s = 0; s < n; s++) {
 		uint64_t bits = input_of(reduction, replica * n + s);
 
-		value = scalar_round(reduce, scalar_decode(full, bits));
+		value = scalar_round(reduce, scalar_decode(input, bits));
 		if (factors->premul != 1)
 			value = scalar_multiply(
 				acc, value, scalar_round(acc, factors->premul));
@@ -395,7 +400,7 @@ static void reduce_oracle(struct reduction *reduction, struct element *element)
 	double sum = 0, size = 0, value;
 
 	for (uint32_t rank = 0; rank < reduction->it->world; rank++) {
-		value = scalar_decode(reduction->param->full,
+		value = scalar_decode(reduction->param->input,
 				      input_of(reduction, rank));
 		sum += value / factor;
 		size += fabs(value) / factor;

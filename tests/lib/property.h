@@ -26,8 +26,8 @@ struct param_case {
 	struct fsdp_param_spec spec;
 	uint32_t dim; /* not negative */
 	uint64_t numel;
-	enum fsdp_dtype full, reduce; /* reduce 0: frozen */
-	bool is_wild;                 /* any bits, else numbers about 1 */
+	enum fsdp_dtype full, input, reduce; /* the last two 0: frozen */
+	bool is_wild; /* any bits, else numbers about 1 */
 };
 
 struct group_case {
@@ -80,7 +80,7 @@ struct spot {
 
 /* Bits of the dtype: of a parameter in the stored one ... */
 uint64_t value_of_param(struct spot *spot, uint32_t replica, uint64_t step);
-/* ... and of a rank's gradient, in the whole one. */
+/* ... and of a rank's gradient, in that of inputs. */
 uint64_t value_of_gradient(struct spot *spot, uint32_t rank);
 
 /* --- reductions -------------------------------------------------------------

@@ -285,9 +285,11 @@ static enum fsdp_dtype input_dtype(const struct layer *layer, size_t p)
 {
 	enum fsdp_dtype stored = layer->params[p].spec.dtype;
 
-	if (layer->policy.param_dtype && stored != FSDP_I32)
-		return layer->policy.param_dtype;
-	return stored;
+	if (stored == FSDP_I32)
+		return stored;
+	if (layer->policy.input_dtype)
+		return layer->policy.input_dtype;
+	return layer->policy.param_dtype ? layer->policy.param_dtype : stored;
 }
 
 static uint64_t numel_of(const struct fsdp_spec *spec)

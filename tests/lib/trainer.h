@@ -18,7 +18,7 @@
 #include "tests/lib/ranks.h"
 #include <stdbool.h>
 
-#define TRAINER_MAX_LAYERS 4
+#define TRAINER_MAX_LAYERS 5
 
 struct layer {
 	const char *name;

@@ -14,7 +14,7 @@
 /* What the test wants of its ranks. */
 static struct {
 	enum plan_layout layout;
-	uint32_t param_dtype;
+	uint32_t param_dtype, input_dtype;
 	uint32_t flags; /* of the next reduction */
 	uint32_t round; /* likewise: what gradients are made of */
 	uint32_t first; /* round whose gradients are expected in the sum */
@@ -120,6 +120,7 @@ static int make_group(void)
 	const struct plan_policy policy = {
 		.layout = task->layout,
 		.param_dtype = task->param_dtype,
+		.input_dtype = task->input_dtype,
 		.is_per_rank = true,
 	};
 	struct error err = ERROR_NULL;
@@ -194,7 +195,7 @@ static void fill_input(void)
 
 		for (uint64_t i = 0;
 		     entry->reduce_dtype && i < entry->shard.numel; i++)
-			put_number(entry->full_dtype, entry->input_offset, i,
+			put_number(entry->input_dtype, entry->input_offset, i,
 				   gradient_of(rank_self(), p, i, task->round));
 	}
 	rank_put(own.input, own.host, own.plan.input_size);
@@ -310,9 +311,10 @@ Test(device_group, one_rank_has_all_of_them)
 
 static void expect_reductions(uint32_t n_shards, uint32_t n_replicas)
 {
-	for (uint32_t i = 0; i < 4; i++) {
+	for (uint32_t i = 0; i < 8; i++) {
 		task->layout = i % 2 ? PLAN_FLAT : PLAN_IN_PLACE;
-		task->param_dtype = i / 2 ? DTYPE_BF16 : 0;
+		task->param_dtype = i / 2 % 2 ? DTYPE_BF16 : 0;
+		task->input_dtype = i / 4 ? DTYPE_F64 : 0;
 		begin(n_shards, n_replicas);
 		task->first = 1;
 		reduce_round(1, 0);

@@ -134,6 +134,7 @@ Test(layout, dtypes_that_nobody_casts_or_adds_are_refused)
 		make_good();
 		entries[0].dtype = cases[i][0];
 		entries[0].full_dtype = cases[i][1];
+		entries[0].input_dtype = cases[i][1];
 		entries[0].reduce_dtype = cases[i][2];
 		cr_assert(eq(int, try_plan(NULL), -EINVAL), "case %zu", i);
 	}

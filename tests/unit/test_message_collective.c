@@ -39,9 +39,9 @@ static struct chunk_ref chunks[] = {
 	{9, 1023, UINT64_C(1) << 41, true, {{0}}, false, {0}}};
 
 static struct group_entry entries[] = {
-	{DTYPE_BF16, 1, 3, 64, 128, 192, 256},
-	{DTYPE_F64, 0, 0, 0, LONG_AGO, 0, 0},
-	{DTYPE_C128, 7, INT64_MAX, UINT64_C(1) << 62, 1, 2, 3},
+	{DTYPE_BF16, DTYPE_F32, 1, 3, 64, 128, 192, 256},
+	{DTYPE_F64, 0, 0, 0, 0, LONG_AGO, 0, 0},
+	{DTYPE_C128, DTYPE_C128, 7, INT64_MAX, UINT64_C(1) << 62, 1, 2, 3},
 };
 
 static struct comm_item comm_items[] = {
@@ -61,6 +61,7 @@ static struct plan_item plan_items[] = {
 	 {DTYPE_F32, 2, {8, 3}, {3, 1}},
 	 1,
 	 DTYPE_BF16,
+	 DTYPE_F16,
 	 DTYPE_F32,
 	 0,
 	 1,
@@ -112,8 +113,10 @@ static struct request sample_request(uint16_t kind)
 		break;
 	case MESSAGE_GROUP:
 		request.group = (struct group_request){
-			12, "layer.0", DTYPE_BF16,  DTYPE_F32,   1, true,  true,
-			2,  1,         gather_caps, reduce_caps, 3, params};
+			12,        "layer.0", DTYPE_BF16,  DTYPE_F64,
+			DTYPE_F32, 1,         true,        true,
+			2,         1,         gather_caps, reduce_caps,
+			3,         params};
 		break;
 	case MESSAGE_UNSHARD:
 		request.unshard.group = LONG_AGO;
@@ -452,6 +455,7 @@ Test(message_collective, a_group_request_arrives)
 	expect_same(u64, got.group, sent.group, comm);
 	expect_same_text(got.group, sent.group, name);
 	expect_same(u32, got.group, sent.group, param_dtype);
+	expect_same(u32, got.group, sent.group, input_dtype);
 	expect_same(u32, got.group, sent.group, reduce_dtype);
 	expect_same(u32, got.group, sent.group, layout);
 	expect_same(int, got.group, sent.group, stays_unsharded);
@@ -591,6 +595,7 @@ Test(message_collective, a_group_reply_arrives)
 		const struct group_entry *entry = &got.group.entries[i];
 
 		expect_same(u32, *entry, entries[i], full_dtype);
+		expect_same(u32, *entry, entries[i], input_dtype);
 		expect_same(u32, *entry, entries[i], shard_dim);
 		expect_same(i64, *entry, entries[i], shard_size);
 		expect_same(u64, *entry, entries[i], shard_offset);
@@ -694,6 +699,7 @@ Test(message_collective, a_plan_arrives)
 		expect_same_type(&item->type, &plan_items[i].type);
 		expect_same(u32, *item, plan_items[i], shard_dim);
 		expect_same(u32, *item, plan_items[i], full_dtype);
+		expect_same(u32, *item, plan_items[i], input_dtype);
 		expect_same(u32, *item, plan_items[i], reduce_dtype);
 		expect_same(u32, *item, plan_items[i], gather_bucket);
 		expect_same(u32, *item, plan_items[i], reduce_bucket);
@@ -714,14 +720,13 @@ Test(message_collective, the_largest_group_reply_fits_a_frame)
 	struct chunk_ref refs[3];
 
 	for (int i = 0; i < 3; i++)
-		refs[i] = (struct chunk_ref){
-			UINT32_MAX, 1023, INT64_MAX, 1, {{0}}, false, {0}};
+		refs[i] = (struct chunk_ref){UINT32_MAX, 1023,  INT64_MAX, 1,
+					     {{0}},      false, {0}};
 	for (int i = 0; i < MESSAGE_MAX_PARAMS; i++)
 		many[i] = (struct group_entry){
-			DTYPE_F64,         7,
-			INT64_MAX,         UINT64_C(1) << 62,
-			UINT64_C(1) << 62, UINT64_C(1) << 62,
-			UINT64_C(1) << 62};
+			DTYPE_F64,         DTYPE_F64,         7,
+			INT64_MAX,         UINT64_C(1) << 62, UINT64_C(1) << 62,
+			UINT64_C(1) << 62, UINT64_C(1) << 62};
 	sent.group.n_entries = MESSAGE_MAX_PARAMS;
 	sent.group.entries = many;
 	sent.group.n_chunks = 3;
@@ -858,6 +863,7 @@ Test(message_collective, wrong_values_in_a_group_are_refused)
 	expect_refusal(MESSAGE_GROUP, of.comm = 0, -EINVAL);
 	expect_refusal(MESSAGE_GROUP, of.name = "a//b", -EINVAL);
 	expect_refusal(MESSAGE_GROUP, of.param_dtype = DTYPE_MAX + 1, -EINVAL);
+	expect_refusal(MESSAGE_GROUP, of.input_dtype = 99, -EINVAL);
 	expect_refusal(MESSAGE_GROUP, of.reduce_dtype = UINT32_MAX, -EINVAL);
 	expect_refusal(MESSAGE_GROUP, of.layout = 2, -EINVAL);
 	expect_refusal(MESSAGE_GROUP, of.n_params = 0, -EINVAL);
@@ -958,6 +964,7 @@ Test(message_collective, wrong_values_in_a_group_reply_are_refused)
 	expect_reply_refusal(MESSAGE_GROUP, reply.group.places[1].size = 704,
 			     -EPROTO);
 	expect_entry_refusal(entry.full_dtype = 0, -EINVAL);
+	expect_entry_refusal(entry.input_dtype = 99, -EINVAL);
 	expect_entry_refusal(entry.shard_dim = TENSOR_MAX_DIMS, -EPROTO);
 	expect_entry_refusal(entry.shard_size = -1, -EPROTO);
 	expect_entry_refusal(entry.shard_offset = UINT64_MAX, -EOVERFLOW);
@@ -994,6 +1001,12 @@ Test(message_collective, wrong_values_in_other_replies_are_refused)
 			     -EPROTO);
 	expect_reply_refusal(MESSAGE_GROUP_PLAN, reply.group_plan.layout = 2,
 			     -EPROTO);
+	plan.input_dtype = 99;
+	expect_reply_refusal(
+		MESSAGE_GROUP_PLAN,
+		(reply.group_plan.n_items = 1, reply.group_plan.items = &plan),
+		-EINVAL);
+	plan = plan_items[0];
 	plan.reduce_dtype = 99;
 	expect_reply_refusal(
 		MESSAGE_GROUP_PLAN,

@@ -290,6 +290,33 @@ Test(plan, dtypes_of_a_policy_are_for_floating_point_only)
 	plan_deinit(&plan);
 }
 
+/* case 59 */
+Test(plan, inputs_have_a_dtype_of_their_own)
+{
+	struct plan_param params[] = {PARAM("w", DTYPE_F32, 1, 64),
+				      PARAM("n", DTYPE_I64, 1, 64),
+				      PARAM("frozen", DTYPE_F32, 1, 64)};
+	struct plan_policy policy = {.param_dtype = DTYPE_BF16,
+				     .input_dtype = DTYPE_F32};
+	struct plan plan;
+
+	params[2].is_frozen = true;
+	plan = make(params, 3, &policy, 2, 2);
+	cr_assert(eq(u32, plan.entries[0].full_dtype, DTYPE_BF16));
+	cr_assert(eq(u32, plan.entries[0].input_dtype, DTYPE_F32));
+	cr_assert(eq(u32, plan.entries[0].reduce_dtype, DTYPE_F32));
+	cr_assert(eq(u32, plan.entries[1].input_dtype, DTYPE_I64));
+	cr_assert(zero(u32, plan.entries[2].input_dtype));
+	cr_assert(eq(u64, plan.full_size, 2 * 64 * 2 + 64 * 8));
+	cr_assert(eq(u64, plan.input_size, 64 * 4 + 64 * 8));
+	plan_deinit(&plan);
+	policy.reduce_dtype = DTYPE_F16;
+	plan = make(params, 3, &policy, 2, 2);
+	cr_assert(eq(u32, plan.entries[0].input_dtype, DTYPE_F32));
+	cr_assert(eq(u32, plan.entries[0].reduce_dtype, DTYPE_F16));
+	plan_deinit(&plan);
+}
+
 static bool is_in_place(struct plan_param param,
 			const struct plan_policy *policy, uint32_t n_shards)
 {
@@ -388,6 +415,10 @@ static void cast_params(struct registration *r)
 {
 	r->policy.param_dtype = DTYPE_BF16;
 }
+static void cast_inputs(struct registration *r)
+{
+	r->policy.input_dtype = DTYPE_F32; /* as they are */
+}
 static void cast_grads(struct registration *r)
 {
 	r->policy.reduce_dtype = DTYPE_BF16;
@@ -428,6 +459,7 @@ static const struct {
 	{add_c, "parameter 2, \"c\", is here, but not on rank 0"},
 	{drop_b, "parameter 1, \"b\", is on rank 0, but not here"},
 	{cast_params, "param dtype is bf16 here, but not set on rank 0"},
+	{cast_inputs, "input dtype is f32 here, but not set on rank 0"},
 	{cast_grads, "reduce dtype is bf16 here, but not set on rank 0"},
 	{flatten, "layout is flat here, but in place on rank 0"},
 	{add_cap, "2 caps of gather buckets here, but 1 on rank 0"},
@@ -613,12 +645,13 @@ static void check_wholes(const struct plan *plan)
 
 	for (uint32_t i = 0; i < plan->n_entries; i++) {
 		const struct plan_entry *e = &plan->entries[i];
-		uint64_t size =
-			e->shard.padded_numel * dtype_size(e->full_dtype);
+		uint64_t numel = e->shard.padded_numel;
+		uint64_t size = numel * dtype_size(e->full_dtype);
 
 		add(&full, e->full_offset, 0, size, 1, true);
 		if (e->reduce_dtype)
-			add(&input, e->input_offset, 0, size, 1, true);
+			add(&input, e->input_offset, 0,
+			    numel * dtype_size(e->input_dtype), 1, true);
 		if (plan->is_in_place)
 			cr_assert(eq(u64, e->shard_stride,
 				     size / plan->n_shards));
@@ -664,6 +697,7 @@ Test(plan, nothing_overlaps_and_everything_is_within_its_size)
 		n_shards = (uint32_t)(1 + draw(8));
 		policy.layout = draw(2) ? PLAN_FLAT : PLAN_IN_PLACE;
 		policy.param_dtype = draw(2) ? DTYPE_BF16 : 0;
+		policy.input_dtype = draw(3) ? 0 : DTYPE_F64;
 		policy.reduce_dtype = draw(2) ? DTYPE_F32 : 0;
 		policy.gather_caps_mb[0] = (double)draw(4) / 256;
 		policy.reduce_caps_mb[0] = (double)draw(4) / 256;
@@ -739,7 +773,8 @@ Test(plan, casts_between_kinds_are_refused)
 	struct registration r = make_registration();
 
 	r.policy.param_dtype = DTYPE_I32;
-	check_refused(&r, 2, 1, -EINVAL, "\"a\": f32 is not cast to the param");
+	check_refused(&r, 2, 1, -EINVAL,
+		      "\"a\": f32 cannot be cast to the param");
 	r.policy.param_dtype = DTYPE_F8_E4M3;
 	check_refused(&r, 2, 1, -EINVAL, "param dtype f8_e4m3");
 	r.policy.param_dtype = 99;
@@ -747,9 +782,29 @@ Test(plan, casts_between_kinds_are_refused)
 	r.policy.param_dtype = 0;
 	r.policy.reduce_dtype = DTYPE_I64;
 	check_refused(&r, 2, 1, -EINVAL,
-		      "\"a\": f32 is not cast to the reduce");
+		      "\"a\": f32 cannot be cast to the reduce");
 	r.policy.reduce_dtype = UINT32_MAX;
 	check_refused(&r, 2, 1, -EINVAL, "reduce dtype 4294967295");
+	r.policy.reduce_dtype = 0;
+	r.policy.input_dtype = DTYPE_U8;
+	check_refused(&r, 2, 1, -EINVAL,
+		      "\"a\": f32 cannot be cast to the input");
+	r.policy.input_dtype = 98;
+	check_refused(&r, 2, 1, -EINVAL, "input dtype 98");
+}
+
+Test(plan, an_8_bit_float_is_refused_under_a_param_dtype)
+{
+	struct registration r = make_registration();
+
+	r.params[1].type.dtype = DTYPE_F8_E4M3;
+	r.params[1].is_frozen = true;
+	cr_expect(ne(u64, hash_of(&r, 2, 1), 0));
+	r.policy.param_dtype = DTYPE_BF16;
+	check_refused(&r, 2, 1, -EINVAL,
+		      "\"b\": f8_e4m3 cannot be cast to the param dtype bf16: "
+		      "casts are between f16, bf16, f32 and f64; put it in a "
+		      "group without a param dtype");
 }
 
 Test(plan, gradients_that_cannot_be_reduced_are_named)

@@ -248,9 +248,9 @@ static const struct fsdp_param_spec specs[] = {
 	{.name = "scale", .spec = {FSDP_F64, 0, {0}}},
 };
 static struct group_entry entries[] = {
-	{DTYPE_BF16, 0, 1, 16, 0, 0, 16},
-	{DTYPE_F32, 0, 2, 128, 64, 0, 0},
-	{DTYPE_F64, 0, 0, 200, 128, 64, 128},
+	{DTYPE_BF16, DTYPE_BF16, 0, 1, 16, 0, 0, 16},
+	{DTYPE_F32, 0, 0, 2, 128, 64, 0, 0},
+	{DTYPE_F64, DTYPE_F64, 0, 0, 200, 128, 64, 128},
 };
 
 static struct reply group_reply(uint64_t step, uint32_t side)
@@ -419,13 +419,15 @@ Test(rank, registering_zeroes_the_padding_of_what_may_be_written)
 
 /* In place of the first. */
 static const struct group_entry bad_entries[] = {
-	{DTYPE_BF16, 0, 2, 16, 0, 0, 16},  /* another cut */
-	{DTYPE_BF16, 1, 2, 16, 0, 0, 16},  /* of another dimension */
-	{DTYPE_BF16, 2, 1, 16, 0, 0, 16},  /* of none */
-	{DTYPE_BF16, 0, 1, 248, 0, 0, 16}, /* padding is outside */
-	{DTYPE_BF16, 0, 1, 16, 0, 0, 252}, /* so is the gradient */
-	{DTYPE_BF16, 0, 1, 16, UINT64_MAX, 0, 16},
-	{DTYPE_BF16, 0, 1, 16, 0, UINT64_MAX, 16},
+	{DTYPE_BF16, DTYPE_BF16, 0, 2, 16, 0, 0, 16}, /* another cut */
+	{DTYPE_BF16, DTYPE_BF16, 1, 2, 16, 0, 0, 16}, /* of another dimension */
+	{DTYPE_BF16, DTYPE_BF16, 2, 1, 16, 0, 0, 16}, /* of none */
+	{DTYPE_BF16, DTYPE_BF16, 0, 1, 248, 0, 0, 16}, /* padding is outside */
+	{DTYPE_BF16, DTYPE_BF16, 0, 1, 16, 0, 0, 252}, /* so is the gradient */
+	{DTYPE_BF16, 0, 0, 1, 16, 0, 0, 16}, /* gradients of no dtype */
+	{DTYPE_BF16, DTYPE_C128, 0, 1, 16, 0, UINT64_MAX - 64, 16},
+	{DTYPE_BF16, DTYPE_BF16, 0, 1, 16, UINT64_MAX, 0, 16},
+	{DTYPE_BF16, DTYPE_BF16, 0, 1, 16, 0, UINT64_MAX, 16},
 };
 #define N_BAD (sizeof(bad_entries) / sizeof(*bad_entries))
 
@@ -466,6 +468,7 @@ Test(rank, a_policy_is_sent_as_it_is)
 {
 	struct fsdp_comm *comm = join(0);
 	struct fsdp_policy policy = {.param_dtype = FSDP_BF16,
+				     .input_dtype = FSDP_F64,
 				     .reduce_dtype = FSDP_F32,
 				     .layout = FSDP_LAYOUT_FLAT,
 				     .reduce_cap_mb = 25,
@@ -477,6 +480,7 @@ Test(rank, a_policy_is_sent_as_it_is)
 						&policy, &group)));
 	cr_expect(eq(u64, world.asked.group.comm, 5));
 	cr_expect(eq(u32, world.asked.group.param_dtype, DTYPE_BF16));
+	cr_expect(eq(u32, world.asked.group.input_dtype, DTYPE_F64));
 	cr_expect(eq(u32, world.asked.group.reduce_dtype, DTYPE_F32));
 	cr_expect(eq(u32, world.asked.group.layout, 1));
 	cr_expect(world.asked.group.stays_unsharded);

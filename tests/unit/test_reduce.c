@@ -68,7 +68,7 @@ static union number replica_sum(const struct step *step,
 				const struct memory *memory, uint32_t g)
 {
 	const struct plan_entry *entry = step->entry;
-	uint32_t reduce = entry->reduce_dtype, from = entry->full_dtype;
+	uint32_t reduce = entry->reduce_dtype, from = entry->input_dtype;
 	uint32_t n = step->plan->n_shards;
 	union number x[PLAN_MAX_RANKS], sum;
 	double avg = step->divide.scatter_op == REDUCE_OP_AVG ? n : 1;
@@ -215,7 +215,7 @@ static void memory_make(struct dice *dice, const struct plan *plan,
 			const struct plan_entry *entry = &plan->entries[e];
 
 			if (entry->reduce_dtype)
-				memory_fill(dice, entry->full_dtype,
+				memory_fill(dice, entry->input_dtype,
 					    memory->inputs[i] +
 						    entry->input_offset,
 					    entry->shard.numel);
@@ -326,6 +326,8 @@ static void throw_and_check(struct dice *dice, const uint32_t *dtypes,
 	if (dice_throw(dice, 2))
 		policy.param_dtype = floats[dice_throw(dice, 4)];
 	if (dice_throw(dice, 2))
+		policy.input_dtype = floats[dice_throw(dice, 4)];
+	if (dice_throw(dice, 2))
 		policy.reduce_dtype = floats[dice_throw(dice, 4)];
 	group_throw(dice, n_shards, n_replicas, dtypes, n_dtypes, policy,
 		    &group);
@@ -427,7 +429,7 @@ static double worst_of(const struct group *group, const struct memory *memory,
 {
 	const struct plan_entry *entry = &group->plan.entries[0];
 	uint32_t n = group->plan.n_shards * group->plan.n_replicas;
-	uint32_t from = entry->full_dtype, rank;
+	uint32_t from = entry->input_dtype, rank;
 	/* The coarser of the two, a sum in it of n and divisions. */
 	double epsilon = fmax(epsilon_of(entry->reduce_dtype),
 			      epsilon_of(entry->dtype)),

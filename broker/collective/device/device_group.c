@@ -103,7 +103,7 @@ static struct kernels_entry fill_chunk_cat(const struct device_group *group,
 
 	it.from = entry->input_offset;
 	it.to = group->offsets[WIRE_REDUCE][i];
-	it.from_dtype = entry->full_dtype;
+	it.from_dtype = entry->input_dtype;
 	it.to_dtype = wire_dtype(entry, WIRE_REDUCE);
 	return it;
 }
