@@ -173,8 +173,8 @@ enum fsdp_layout {
 struct fsdp_policy {
 	size_t struct_size;
 	/*
-	 * These three are for floating-point parameters; others stay what they
-	 * are. Casts are between f16, bf16, f32 and f64: a parameter in an
+	 * These three are for floating-point parameters; others keep their
+	 * dtype. Casts are between f16, bf16, f32 and f64: a parameter in an
 	 * 8-bit float is refused in a group with another param_dtype (-EINVAL).
 	 */
 	enum fsdp_dtype param_dtype;  /* of whole parameters; 0: as stored */

@@ -91,7 +91,7 @@ static void put_plan(XXH3_state_t *state, const struct plan *plan,
 	put(state, plan->input_size);
 	put(state, plan->grads_size);
 	put(state, plan->partial_size);
-	/* Came later: what has none hashes as it did before. */
+	/* Added later: a plan without it keeps the hash that it had. */
 	if (plan->policy.input_dtype)
 		put(state, plan->policy.input_dtype);
 }

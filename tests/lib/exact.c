@@ -2,7 +2,7 @@
  * Each step unshards all groups, one more than the limiter lets in at a time,
  * and once more in reverse order for gradients of two microbatches. Of the
  * groups one lies in place, one is flat with a cast, a second dimension and a
- * frozen parameter, and one is cast and uneven.
+ * frozen parameter, and one is cast, uneven, and has inputs of an own dtype.
  */
 #include "tests/lib/exact.h"
 #include "tests/lib/chaos.h"
@@ -47,7 +47,7 @@ static const struct group_def defs[EXACT_GROUPS] = {
 	{.name = "cast",
 	 .n = 1,
 	 .params = {{.name = "w", .spec = {FSDP_F32, 1, {33}}}},
-	 .policy = {.param_dtype = FSDP_BF16}},
+	 .policy = {.param_dtype = FSDP_BF16, .input_dtype = FSDP_F32}},
 };
 
 static uint64_t numel(const struct fsdp_spec *spec)
@@ -396,14 +396,17 @@ static void write_gradient(const struct self *self, struct spot *spot,
 			   uint32_t batch, const struct fsdp_param *param,
 			   void *to)
 {
-	size_t size = param->numel * fsdp_dtype_size(param->dtype);
+	const struct fsdp_policy *policy = &defs[spot->group].policy;
+	enum fsdp_dtype dtype =
+		policy->input_dtype ? policy->input_dtype : param->dtype;
+	size_t size = param->numel * fsdp_dtype_size(dtype);
 	void *from = view_of(param), *view = memory_view(to, size);
 	float value;
 
 	for (spot->i = 0; spot->i < param->numel; spot->i++) {
 		value = read_value(param->dtype, from, spot->i);
 		value = gradient(spot, self->rank, batch, value);
-		write_value(param->dtype, view, spot->i, value);
+		write_value(dtype, view, spot->i, value);
 	}
 	memory_put_view(to, view, size);
 	memory_drop_view(from);
