@@ -453,7 +453,10 @@ int config_read(struct config *config, const char *path, struct error *err)
 
 	reading.file = fopen(path, "re");
 	if (!reading.file)
-		return error_errno(err, -errno, "open %s", path);
+		return error_set(err, -errno,
+				 "cannot read the configuration %s: %s; name "
+				 "one that fsdpd may read with --config",
+				 path, strerrordesc_np(errno));
 	r = parse(&reading);
 	if (r == 0 && ferror(reading.file))
 		r = error_errno(err, -EIO, "read %s", path);

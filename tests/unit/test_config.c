@@ -200,9 +200,12 @@ Test(config, a_line_that_is_too_long_is_refused)
 Test(config, a_file_that_is_not_there_is_the_callers_to_judge)
 {
 	struct config config = make();
+	struct error err = ERROR_NULL;
 
-	cr_expect(eq(int, config_read(&config, "/nonexistent/x.conf", NULL),
+	cr_expect(eq(int, config_read(&config, "/nonexistent/x.conf", &err),
 		     -ENOENT));
+	cr_expect(strstr(err.msg, "/nonexistent/x.conf: No such file") != NULL,
+		  "%s", err.msg);
 	config_deinit(&config);
 }
 
