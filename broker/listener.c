@@ -206,6 +206,17 @@ static int check_inherited(int fd, struct error *err)
 	return 0;
 }
 
+/* Where clients find it, also if somebody else has made it. */
+static void log_path(int fd)
+{
+	struct sockaddr_un address = {0};
+	socklen_t size = sizeof(address);
+
+	if (getsockname(fd, (struct sockaddr *)&address, &size) == 0)
+		broker_log(LOG_LEVEL_INFO, "listening at %.*s",
+			   (int)sizeof(address.sun_path), address.sun_path);
+}
+
 static int start(struct broker *broker, struct error *err)
 {
 	struct listener *listener = &broker->listener;
@@ -226,6 +237,7 @@ static int start(struct broker *broker, struct error *err)
 	if (r < 0)
 		return error_set(err, r, "watch the socket: %s",
 				 uv_strerror(r));
+	log_path(listener->fd);
 	return 0;
 }
 

@@ -95,6 +95,25 @@ Test(fsdpd, a_socket_that_cannot_be_made_is_refused_with_the_way_out)
 	refuse_socket("", "the path of the socket is empty; name one");
 }
 
+Test(fsdpd, the_log_says_where_it_listens)
+{
+	char path[80], wanted[112], line[256] = "";
+	FILE *file;
+
+	daemon_start(&daemon_);
+	fsdp_close(connect_to(&daemon_));
+	snprintf(path, sizeof(path), "%s/log", daemon_.dir);
+	snprintf(wanted, sizeof(wanted), "fsdpd: listening at %s\n",
+		 daemon_socket(&daemon_));
+	file = fopen(path, "re");
+	cr_assert(file != NULL);
+	while (strcmp(line, wanted) != 0 && fgets(line, sizeof(line), file))
+		;
+	cr_expect(eq(str, line, wanted));
+	fclose(file);
+	daemon_stop(&daemon_);
+}
+
 Test(fsdpd, a_second_broker_on_the_same_path_is_refused)
 {
 	struct fsdp_client *client;
