@@ -76,6 +76,21 @@ reports "1 needs 2 GPUs"
 reports "| unit_test_missing | NOT RUN: not built |"
 reports "^- tests: 6 passed, 3 failed, 1 skipped"
 
+# A kit of probes that lies elsewhere is run last, in the time that is left.
+mkdir "$dir/kit"
+cat >"$dir/kit/run.sh" <<'EOF_KIT'
+#!/bin/bash
+mkdir -p "$1" && echo "there were $GPU_PROBE_TOTAL s" >"$1/report.md"
+echo "the kit speaks"
+EOF_KIT
+chmod +x "$dir/kit/run.sh"
+run --probe "$dir/kit" "$dir/report" unit_test_crashes || fail "exit status $?"
+reports "^| probe | ended |"
+reports "^there were [0-9]* s"
+reports "^the kit speaks"
+grep -q "^=== unit_test_crashes" "$dir/report.log" || fail "no log of all stages"
+"$dir/pack/run" --list | grep -qx facts || fail "--list does not show stages"
+
 # What is real ends well on a plain driver, and says what it skips.
 run "$dir/report" facts idle_broker unit_test_vmm unit_test_order \
 	integration_test_stream_death bench_import_and_map ||
