@@ -9,7 +9,7 @@
  */
 #include "broker/broker.h"
 #include "broker/bundle.h"
-#include "broker/index.h"
+#include "broker/prefix.h"
 #include "broker/slot.h"
 #include "broker/ticket.h"
 #include "broker/timeline_file.h"
@@ -339,7 +339,7 @@ static int adopt_records(struct broker *broker, struct error *err)
 		r = pools_adopt(&broker->pools, err);
 	point("adopt.pools");
 	if (r == 0)
-		r = index_adopt_all(broker, err);
+		r = prefix_adopt_all(broker, err);
 	if (r == 0)
 		r = ticket_adopt_all(broker, err);
 	if (r == 0)

@@ -48,7 +48,8 @@ struct broker {
 	uint32_t n_peers;
 	struct session *sessions[CATALOG_MAX_SESSIONS + 1]; /* by record */
 	uint32_t n_sessions;
-	uint32_t n_timelines; /* files */
+	uint32_t n_timelines;     /* files */
+	uint32_t prefix_position; /* in the deadlines */
 	uv_signal_t sigterm, sigint;
 	uv_idle_t idle; /* runs only while there is deferred work */
 	uv_timer_t watchdog;

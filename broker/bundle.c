@@ -9,6 +9,7 @@
 #include "broker/bundle.h"
 #include "broker/broker.h"
 #include "broker/index.h"
+#include "broker/prefix.h"
 #include "broker/slot.h"
 #include "proto/error.h"
 #include "proto/name.h"
@@ -110,8 +111,7 @@ static int check_place(struct broker *broker, const struct session *session,
 	r = check_nesting(broker, old, name, err);
 	if (r < 0)
 		return r;
-	return index_check_prefix(broker, name, session_record(session)->uid,
-				  err);
+	return prefix_check(broker, name, session_record(session)->uid, err);
 }
 
 int bundle_check_name(const struct broker *broker, uint32_t bundle,
@@ -496,7 +496,7 @@ static int prepare(struct broker *broker, struct session *session,
 	r = set_deadline(broker, bundle, deadline_ms, err);
 	if (r < 0)
 		return r;
-	if (index_claim_prefix(broker, name, record->owner_uid))
+	if (prefix_claim(broker, name, record->owner_uid))
 		return POOL_OK;
 	deadlines_remove(&broker->deadlines, &record->heap_position);
 	return error_set(err, -ENOSPC,

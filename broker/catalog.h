@@ -33,7 +33,7 @@
 
 struct error;
 
-#define CATALOG_LAYOUT_VERSION 4
+#define CATALOG_LAYOUT_VERSION 5
 #define CATALOG_MAX_SESSIONS   4096
 #define OUTCOME_WINDOW         64
 
@@ -206,7 +206,11 @@ struct prefix_record {
 	uint32_t name_size; /* 0: the record is free */
 	uint32_t uid;
 	uint32_t hash_next;
+	uint32_t n_names;      /* shown, outside bundles */
+	uint32_t n_bundles;    /* shown */
+	struct link idle_link; /* header.idle_prefixes, while both are 0 */
 	uint32_t reserved;
+	uint64_t idle_ms; /* since when it is there */
 };
 
 /* A rank on this node: its place in the list is that of its shards. */
@@ -295,6 +299,7 @@ struct catalog_header {
 	uint32_t next_chunk_id;
 	uint32_t reserved;
 	struct list limbo;
+	struct list idle_prefixes; /* those that end in time, oldest first */
 	uint64_t blob_top;
 	uint64_t blob_free[BLOB_CLASSES];
 	struct catalog_section_state sections[SECTION_N];

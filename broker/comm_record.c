@@ -5,7 +5,7 @@
 #include "broker/comm_record.h"
 #include "broker/broker.h"
 #include "broker/group.h"
-#include "broker/index.h"
+#include "broker/prefix.h"
 #include "broker/slot.h"
 #include "proto/error.h"
 #include "proto/name.h"
@@ -87,8 +87,7 @@ static int check_owner(const struct broker *broker, const char *name,
 {
 	uint32_t owner;
 
-	if (!index_prefix_owner(broker, name, &owner) || owner == uid ||
-	    uid == 0)
+	if (!prefix_owner(broker, name, &owner) || owner == uid || uid == 0)
 		return 0;
 	return error_set(err, -EPERM,
 			 "names that begin with \"%.*s\" belong to uid %u, not "

@@ -36,6 +36,8 @@ struct config {
 	uint64_t quota_waiting;      /* parked requests; 1,024 */
 	uint64_t quota_queue; /* bytes of queued and remembered replies; 64M */
 	uint64_t quota_prefixes;  /* first components owned; 256 */
+	uint64_t prefix_grace_ms; /* from the last name to the end of that; 5 m
+				   */
 	uint64_t quota_chunks;    /* chunks of this uid's pools; 256 */
 	uint64_t quota_grants;    /* tensors times sessions; 2,097,152 */
 	uint64_t quota_tickets;   /* 65,536 */

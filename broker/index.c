@@ -1,9 +1,11 @@
 /*
- * The name index: hash chains through the slots, the bundles and the owners of
- * first components, all of them in the catalog.
+ * The name index: hash chains through the slots and the bundles, all of them
+ * in the catalog. What is shown is counted by its first component (prefix.h);
+ * a bundle counts as one, without its members.
  */
 #include "broker/index.h"
 #include "broker/broker.h"
+#include "broker/prefix.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <assert.h>
@@ -106,8 +108,8 @@ void index_find_many(const struct broker *broker, const char *const *names,
 
 	assert(n <= MESSAGE_MAX_ITEMS);
 	for (i = 0; i < n; i++) {
-		heads[i] = bucket(broker, HASH_NAME, names[i],
-				  strlen(names[i]));
+		heads[i] =
+			bucket(broker, HASH_NAME, names[i], strlen(names[i]));
 		__builtin_prefetch(heads[i]);
 	}
 	for (i = 0; i < n; i++)
@@ -132,11 +134,16 @@ uint32_t index_find_member(const struct broker *broker, const char *name,
 	}
 }
 
+static const char *name_of(const struct broker *broker,
+			   const struct slot_record *record)
+{
+	return catalog_blob(&broker->catalog, record->blob);
+}
+
 static uint32_t *bucket_of(const struct broker *broker,
 			   const struct slot_record *record)
 {
-	return bucket(broker, HASH_NAME,
-		      catalog_blob(&broker->catalog, record->blob),
+	return bucket(broker, HASH_NAME, name_of(broker, record),
 		      record->name_size);
 }
 
@@ -148,6 +155,8 @@ void index_add(struct broker *broker, uint32_t slot)
 
 	catalog_set(catalog, record->name_next, *head);
 	catalog_set(catalog, *head, slot);
+	if (!record->bundle)
+		prefix_use(broker, name_of(broker, record), record->name_size);
 }
 
 void index_remove(struct broker *broker, uint32_t slot)
@@ -162,6 +171,9 @@ void index_remove(struct broker *broker, uint32_t slot)
 	}
 	catalog_set(catalog, *at, record->name_next);
 	catalog_set(catalog, record->name_next, 0);
+	if (!record->bundle)
+		prefix_end_use(broker, name_of(broker, record),
+			       record->name_size);
 }
 
 static uint32_t find_bundle(const struct broker *broker, const char *name,
@@ -200,6 +212,8 @@ void index_add_bundle(struct broker *broker, uint32_t bundle)
 
 	catalog_set(catalog, record->hash_next, *head);
 	catalog_set(catalog, *head, bundle);
+	prefix_use(broker, catalog_blob(catalog, record->name_blob),
+		   record->name_size);
 }
 
 void index_remove_bundle(struct broker *broker, uint32_t bundle)
@@ -214,6 +228,8 @@ void index_remove_bundle(struct broker *broker, uint32_t bundle)
 	}
 	catalog_set(catalog, *at, record->hash_next);
 	catalog_set(catalog, record->hash_next, 0);
+	prefix_end_use(broker, catalog_blob(catalog, record->name_blob),
+		       record->name_size);
 }
 
 uint32_t index_enclosing_bundle(const struct broker *broker, const char *name)
@@ -246,163 +262,6 @@ uint32_t index_bundle_below(const struct broker *broker, const char *name)
 		    !memcmp(catalog_blob(catalog, record->name_blob), name,
 			    size))
 			return i;
-	}
-	return 0;
-}
-
-/* --- owners of first components ---------------------------------------------
- */
-
-static bool configured_owner(const struct broker *broker, const char *name,
-			     size_t size, uint32_t *ret_uid)
-{
-	const struct config *config = &broker->config;
-	size_t i;
-
-	for (i = 0; i < config->n_prefixes; i++) {
-		if (strlen(config->prefixes[i].name) != size ||
-		    memcmp(config->prefixes[i].name, name, size))
-			continue;
-		*ret_uid = config->prefixes[i].uid;
-		return true;
-	}
-	return false;
-}
-
-bool index_prefix_owner(const struct broker *broker, const char *name,
-			uint32_t *ret_uid)
-{
-	const struct prefix_record *record;
-	size_t size = name_prefix_size(name);
-	uint32_t prefix;
-
-	if (configured_owner(broker, name, size, ret_uid))
-		return true;
-	prefix = *bucket(broker, HASH_PREFIX, name, size);
-	for (; prefix; prefix = record->hash_next) {
-		record = catalog_prefix(&broker->catalog, prefix);
-		if (!is_name(broker, record->name_blob, record->name_size, name,
-			     size))
-			continue;
-		*ret_uid = record->uid;
-		return true;
-	}
-	return false;
-}
-
-/* A claim would be charged to the account and take a record. */
-static int check_claim(struct broker *broker, const char *name, uint32_t uid,
-		       struct error *err)
-{
-	struct account *account = accounts_get(&broker->accounts, uid);
-	int r;
-
-	if (!account)
-		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
-	r = account_charge(&broker->accounts, account, ACCOUNT_PREFIXES, 1,
-			   err);
-	if (r < 0)
-		return error_wrap(err, r, "first use of \"%.*s\"",
-				  (int)name_prefix_size(name), name);
-	account_refund(account, ACCOUNT_PREFIXES, 1);
-	if (catalog_n_live(&broker->catalog, SECTION_PREFIX) >=
-	    catalog_capacity(SECTION_PREFIX))
-		return error_set(err, -ENOSPC,
-				 "no further first component of a name can be "
-				 "owned on this node (%u are); use an existing "
-				 "one",
-				 catalog_capacity(SECTION_PREFIX));
-	return 0;
-}
-
-int index_check_prefix(struct broker *broker, const char *name, uint32_t uid,
-		       struct error *err)
-{
-	uint32_t owner;
-
-	if (!index_prefix_owner(broker, name, &owner))
-		return check_claim(broker, name, uid, err);
-	if (owner == uid || uid == 0)
-		return 0;
-	return error_set(err, -EPERM,
-			 "names that begin with \"%.*s\" belong to uid %u, "
-			 "not to uid %u; use another first component",
-			 (int)name_prefix_size(name), name, owner, uid);
-}
-
-bool index_claim_prefix(struct broker *broker, const char *name, uint32_t uid)
-{
-	struct catalog *catalog = &broker->catalog;
-	size_t size = name_prefix_size(name);
-	uint32_t *head = bucket(broker, HASH_PREFIX, name, size);
-	struct account *account;
-	struct prefix_record *record;
-	uint32_t prefix, owner;
-	uint64_t blob;
-
-	if (index_prefix_owner(broker, name, &owner))
-		return true;
-	account = accounts_get(&broker->accounts, uid);
-	if (!account || account_charge(&broker->accounts, account,
-				       ACCOUNT_PREFIXES, 1, NULL) < 0)
-		return false;
-	blob = catalog_blob_alloc(catalog, size);
-	if (!blob)
-		goto refund;
-	prefix = catalog_alloc(catalog, SECTION_PREFIX);
-	if (!prefix)
-		goto release_blob;
-	memcpy(catalog_blob(catalog, blob), name, size);
-	record = catalog_prefix(catalog, prefix);
-	record->name_blob = blob;
-	record->name_size = (uint32_t)size;
-	record->uid = uid;
-	record->hash_next = *head;
-	catalog_set(catalog, *head, prefix);
-	return true;
-
-release_blob:
-	catalog_blob_release(catalog, blob, size);
-refund:
-	account_refund(account, ACCOUNT_PREFIXES, 1);
-	return false;
-}
-
-void index_unclaim_prefix(struct broker *broker, const char *name)
-{
-	struct catalog *catalog = &broker->catalog;
-	size_t size = name_prefix_size(name);
-	uint32_t *head = bucket(broker, HASH_PREFIX, name, size);
-	uint32_t prefix = *head;
-	struct prefix_record *record = catalog_prefix(catalog, prefix);
-	struct account *account = accounts_get(&broker->accounts, record->uid);
-
-	/* What was claimed last is first in its chain. */
-	assert(account && is_name(broker, record->name_blob, record->name_size,
-				  name, size));
-	account_refund(account, ACCOUNT_PREFIXES, 1);
-	catalog_set(catalog, *head, record->hash_next);
-	catalog_blob_release(catalog, record->name_blob, size);
-	catalog_release(catalog, SECTION_PREFIX, prefix);
-}
-
-int index_adopt_all(struct broker *broker, struct error *err)
-{
-	const struct catalog *catalog = &broker->catalog;
-	uint32_t n = catalog_n_touched(catalog, SECTION_PREFIX);
-	const struct prefix_record *record;
-	struct account *account;
-	uint32_t i;
-
-	for (i = 1; i <= n; i++) {
-		record = catalog_prefix(catalog, i);
-		if (!record->name_size)
-			continue;
-		account = accounts_get(&broker->accounts, record->uid);
-		if (!account)
-			return error_set(err, -ENOMEM, "no memory for uid %u",
-					 record->uid);
-		account_charge_adopted(account, ACCOUNT_PREFIXES, 1);
 	}
 	return 0;
 }

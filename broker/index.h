@@ -1,5 +1,5 @@
 /*
- * The name index: which slot a name shows, and whose first component it is.
+ * The name index: which slot a name shows.
  *
  * Names hang in one hash chain in the catalog. Several slots with the same
  * name may be in a chain while a bundle is staged or an old version drains;
@@ -12,7 +12,6 @@
 #include <stdint.h>
 
 struct broker;
-struct error;
 
 /* The slot that `name` shows, or 0. */
 uint32_t index_find(const struct broker *broker, const char *name);
@@ -41,22 +40,3 @@ uint32_t index_enclosing_bundle(const struct broker *broker, const char *name);
 
 /* A committed bundle whose name begins with `name` and goes on, or 0. */
 uint32_t index_bundle_below(const struct broker *broker, const char *name);
-
-/*
- * May `uid` use names that begin like this? The first user of a first
- * component owns it from then on, charged to its account; root may use any.
- * index_check_prefix() changes nothing; index_claim_prefix() makes it so
- * (after a successful check; false: the catalog is full).
- */
-int index_check_prefix(struct broker *broker, const char *name, uint32_t uid,
-		       struct error *err);
-bool index_claim_prefix(struct broker *broker, const char *name, uint32_t uid);
-/* Undo a claim of this very request, the newest first. */
-void index_unclaim_prefix(struct broker *broker, const char *name);
-
-/* The owner of the first component; false if nobody's yet. */
-bool index_prefix_owner(const struct broker *broker, const char *name,
-			uint32_t *ret_uid);
-
-/* After a restart: owners are charged for their first components. */
-int index_adopt_all(struct broker *broker, struct error *err);

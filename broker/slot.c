@@ -18,6 +18,7 @@
 #include "broker/grant.h"
 #include "broker/index.h"
 #include "broker/order.h"
+#include "broker/prefix.h"
 #include "broker/unshare.h"
 #include "proto/error.h"
 #include "proto/name.h"
@@ -669,10 +670,9 @@ int slot_check_reader(const struct session *session,
 	if (trusted_uid)
 		is_trusted = class->uid == *trusted_uid;
 	else
-		is_trusted =
-			class->uid == uid || class->uid == 0 ||
-			(index_prefix_owner(session->broker, name, &owner) &&
-			 class->uid == owner);
+		is_trusted = class->uid == uid || class->uid == 0 ||
+			     (prefix_owner(session->broker, name, &owner) &&
+			      class->uid == owner);
 	if (is_trusted)
 		return 0;
 	return error_set(err, -EACCES,

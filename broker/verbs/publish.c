@@ -9,6 +9,7 @@
 #include "broker/grant.h"
 #include "broker/index.h"
 #include "broker/order.h"
+#include "broker/prefix.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
 #include "cuda/handle.h"
@@ -23,8 +24,8 @@ struct publication {
 	uint64_t room;   /* reserved for the name; 0: not yet */
 	uint64_t event;  /* room for the handle; 0: none, or not yet */
 	uint64_t number; /* of the event */
-	bool is_claimed; /* its first component, just now */
 	uint64_t deadline_ms;
+	bool is_claimed; /* its first component, just now */
 };
 
 /* --- checks ------------------------------------------------------------------
@@ -118,7 +119,7 @@ static int check_name(const struct verb_call *call,
 
 	if (!*item->name)
 		return 0;
-	r = index_check_prefix(call->broker, item->name, uid, err);
+	r = prefix_check(call->broker, item->name, uid, err);
 	if (r == 0)
 		r = check_bundle(call->broker, item->name, err);
 	if (r == 0)
@@ -216,15 +217,14 @@ static void unreserve(struct broker *broker, struct publication *all,
 {
 	struct slot_record *record;
 
-	/* Newest first, as claims must be undone. */
-	for (uint32_t i = n; i-- > 0;) {
+	for (uint32_t i = 0; i < n; i++) {
 		record = catalog_slot(&broker->catalog, all[i].slot);
 		deadlines_remove(&broker->deadlines, &record->heap_position);
 		if (all[i].event)
 			catalog_blob_release(&broker->catalog, all[i].event,
 					     ORDER_EVENT_SIZE);
 		if (all[i].is_claimed)
-			index_unclaim_prefix(broker, all[i].item->name);
+			prefix_unclaim(broker, all[i].item->name);
 		if (all[i].room)
 			slot_unreserve_name(broker, all[i].slot,
 					    all[i].item->name, all[i].room);
@@ -261,7 +261,7 @@ static int reserve_one(const struct verb_call *call, struct publication *one,
 		return error_set(err, -ENOSPC,
 				 "the catalog has no room for the name \"%s\"",
 				 item->name);
-	if (!index_claim_prefix(broker, item->name, uid))
+	if (!prefix_claim(broker, item->name, uid))
 		return error_set(err, -EDQUOT,
 				 "uid %u has too many first components of "
 				 "names for \"%s\"",

@@ -184,7 +184,7 @@ Test(quota, of_first_components)
 	must(alice, wire_put(alice, "one/a", 64, NULL, NULL));
 	must(alice, wire_put(alice, "two/a", 64, NULL, NULL));
 	cr_assert(eq(int, wire_put(alice, "three/a", 64, NULL, NULL), -EDQUOT));
-	says(alice, "has 2 first components");
+	says(alice, "owns 2 of at most 2");
 	says(alice, "three");
 	must(alice, wire_put(alice, "two/b", 64, NULL, NULL));
 	bob = open_bob();

@@ -9,6 +9,7 @@
 #include "broker/bundle.h"
 #include "broker/grant.h"
 #include "broker/index.h"
+#include "broker/prefix.h"
 #include "broker/slot.h"
 #include "broker/ticket.h"
 #include "broker/verbs.h"

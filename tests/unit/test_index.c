@@ -1,4 +1,4 @@
-/* Names: who sees what, who owns which, who waits. */
+/* Names: who sees what, and who waits. */
 #include "broker_fixture.h"
 
 static struct broker *broker;
@@ -41,46 +41,6 @@ Test(index, a_taken_name_needs_replace)
 		     client_publish(&alice, &ref, "new",
 				    PUBLISH_REPLACE | PUBLISH_MUST_EXIST, 0),
 		     -ENOENT));
-}
-
-Test(index, the_first_component_belongs_to_its_first_user)
-{
-	struct slot_ref ref = client_alloc(&bob, 1);
-	struct client root;
-	uint32_t owner;
-
-	client_put(&alice, "mine/a", 0);
-	cr_assert(index_prefix_owner(broker, "mine/else", &owner));
-	cr_assert(eq(u32, owner, 1000));
-	cr_assert(eq(int, client_publish(&bob, &ref, "mine/b", 0, 0), -EPERM));
-	cr_assert(eq(int, client_publish(&bob, &ref, "yours", 0, 0), 1));
-	client_open(&root, broker, 0, 0);
-	ref = client_alloc(&root, 1);
-	cr_assert(eq(int, client_publish(&root, &ref, "mine/b", 0, 0), 1));
-	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_PREFIXES), 1));
-}
-
-Test(index, a_configured_owner_counts_from_the_start)
-{
-	struct config_prefix prefix = {.name = "models", .uid = 1001};
-	struct slot_ref ref = client_alloc(&alice, 1);
-
-	broker->config.prefixes = &prefix;
-	broker->config.n_prefixes = 1;
-	cr_assert(eq(int, client_publish(&alice, &ref, "models/a", 0, 0),
-		     -EPERM));
-	client_put(&bob, "models/a", 0);
-	cr_assert(zero(u64, used(broker, 1001, ACCOUNT_PREFIXES)));
-}
-
-Test(index, too_many_first_components_are_refused)
-{
-	struct slot_ref ref = client_alloc(&alice, 1);
-
-	broker->config.quota_prefixes = 1;
-	client_put(&alice, "one/a", 0);
-	client_put(&alice, "one/b", 0);
-	cr_assert(eq(int, client_publish(&alice, &ref, "two", 0, 0), -EDQUOT));
 }
 
 Test(index, what_is_not_readable_is_not_got)
@@ -141,16 +101,4 @@ Test(index, a_get_waits_for_a_name)
 	name = "never";
 	cr_assert(eq(int, client_ask(&bob, &get), -ETIMEDOUT));
 	cr_assert(zero(u32, bob.session->n_waiting));
-}
-
-Test(index, owners_are_charged_again_after_a_restart)
-{
-	struct error err = ERROR_NULL;
-
-	client_put(&alice, "a", 0);
-	client_put(&alice, "b", 0);
-	accounts_deinit(&broker->accounts);
-	accounts_init(&broker->accounts, &broker->config);
-	must(index_adopt_all(broker, &err), &err);
-	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_PREFIXES), 2));
 }

@@ -501,7 +501,7 @@ Test(slot, an_unfinished_transaction_leaves_no_trace)
 	must(bundle_begin(broker, alice.session, &request, &id, &err), &err);
 	must(ticket_make(broker, limbo.slot, 1000, 1, 60000, ticket, &err),
 	     &err);
-	cr_assert(index_claim_prefix(broker, "fresh", 1000));
+	cr_assert(prefix_claim(broker, "fresh", 1000));
 	slot_set_name(broker, writing.slot, "fresh/a",
 		      slot_reserve_name(broker, writing.slot, "fresh/a"));
 	slot_end_writer(broker, writing.slot);
