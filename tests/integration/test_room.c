@@ -236,7 +236,7 @@ Test(room, of_the_quota_of_chunks_is_waited_for)
 	struct tensor_place place;
 	struct wire *alice, *other;
 
-	start("[memory]\nmemory_max = 16M\nmemory_reserve = 0\n"
+	start("[memory]\nmemory_max = 64M\nchunk_min = 2M\n"
 	      "[quota]\nquota_chunks = 1\n");
 	alice = open_as(ALICE);
 	other = open_as(ALICE);
