@@ -218,6 +218,17 @@ static bool is_idle(const struct prefix_record *record)
 	return record->n_names == 0 && record->n_bundles == 0;
 }
 
+uint64_t prefix_left_ms(const struct broker *broker,
+			const struct prefix_record *record)
+{
+	uint64_t end_ms = record->idle_ms + broker->config.prefix_grace_ms;
+	uint64_t now = now_ms();
+
+	if (!is_idle(record))
+		return 0;
+	return end_ms > now ? end_ms - now : 1;
+}
+
 static uint32_t *counter(struct prefix_record *record, const char *name,
 			 size_t size)
 {

@@ -44,5 +44,9 @@ uint32_t prefix_find(const struct broker *broker, const char *name,
 bool prefix_is_configured(const struct broker *broker,
 			  const struct prefix_record *record);
 
+/* How long it still has its owner if nothing comes; 0: it is used. */
+uint64_t prefix_left_ms(const struct broker *broker,
+			const struct prefix_record *record);
+
 /* After a restart: owners are charged, and what is not used ends in time. */
 int prefix_adopt_all(struct broker *broker, struct error *err);

@@ -47,5 +47,6 @@ static const struct {
 	POINT(SHARE, "share"),
 	POINT(UNSHARE, "unshare"),
 	POINT(ORDERED, "ordered"),
+	POINT(PREFIXES, "prefixes"),
 #undef POINT
 };

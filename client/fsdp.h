@@ -613,11 +613,24 @@ struct fsdp_peer {
 	uint32_t n_waiting;
 };
 
+/* A first component of names. */
+struct fsdp_prefix {
+	size_t struct_size;
+	const char *name;
+	uint32_t uid;     /* its owner */
+	uint32_t n_names; /* tensors that are shown below it, not in bundles */
+	uint32_t n_bundles; /* bundles that are shown below it */
+	bool is_configured; /* by the administrator; else by the first use */
+	uint64_t left_ms;   /* until it has no owner, since nothing is below it;
+			       0: it keeps its owner */
+};
+
 /* Callbacks get borrowed data, valid during the call; a nonzero return value
  * ends the walk and is returned. */
 typedef int fsdp_entry_fn(const struct fsdp_entry *entry, void *data);
 typedef int fsdp_holder_fn(const struct fsdp_holder *holder, void *data);
 typedef int fsdp_peer_fn(const struct fsdp_peer *peer, void *data);
+typedef int fsdp_prefix_fn(const struct fsdp_prefix *prefix, void *data);
 typedef int fsdp_value_fn(const char *name, uint64_t value, void *data);
 
 /* Named tensors whose names begin with `prefix` (NULL: all), as far as the
@@ -635,6 +648,10 @@ FSDP_API int fsdp_who_slot(struct fsdp_client *client, uint32_t slot,
 			   uint64_t generation, fsdp_holder_fn *fn, void *data);
 FSDP_API int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn,
 			  void *data);
+/* First components of names that have an owner: those of the configuration,
+ * the caller's own, and for root and administrators all. */
+FSDP_API int fsdp_prefixes(struct fsdp_client *client, fsdp_prefix_fn *fn,
+			   void *data);
 /* Counters by name, then what an operator should know ("" if nothing);
  * `ret_note` may be NULL; free() it. */
 FSDP_API int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn,

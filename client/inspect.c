@@ -190,6 +190,45 @@ int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn, void *data)
 	return r;
 }
 
+static int show_prefix(const struct prefix_item *item, fsdp_prefix_fn *fn,
+		       void *data)
+{
+	struct fsdp_prefix prefix = {
+		.struct_size = sizeof(prefix),
+		.name = item->name,
+		.uid = item->uid,
+		.n_names = item->n_names,
+		.n_bundles = item->n_bundles,
+		.is_configured = item->is_configured,
+		.left_ms = item->left_ms,
+	};
+
+	return fn(&prefix, data);
+}
+
+int fsdp_prefixes(struct fsdp_client *client, fsdp_prefix_fn *fn, void *data)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_PREFIXES};
+	int r = client_check(client, err);
+
+	while (r == 0) {
+		struct answer answer;
+		const struct prefixes_reply *reply = &answer.reply.prefixes;
+
+		r = client_call(client, &request, &answer, err);
+		if (r < 0)
+			break;
+		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
+			r = show_prefix(&reply->items[i], fn, data);
+		request.prefixes.cursor = reply->next_cursor;
+		answer_deinit(&answer);
+		if (request.prefixes.cursor == 0)
+			break;
+	}
+	return r;
+}
+
 int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn, void *data,
 		char **ret_note)
 {

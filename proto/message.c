@@ -55,6 +55,7 @@ static const char *const kind_names[MESSAGE_MAX + 1] = {
 	[MESSAGE_SHARE] = "share",
 	[MESSAGE_UNSHARE] = "unshare",
 	[MESSAGE_ORDERED] = "ordered",
+	[MESSAGE_PREFIXES] = "prefixes",
 };
 
 static bool is_kind(uint16_t kind)

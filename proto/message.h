@@ -65,7 +65,8 @@ enum message_kind {
 	MESSAGE_SHARE = 36,
 	MESSAGE_UNSHARE = 37,
 	MESSAGE_ORDERED = 38,
-	MESSAGE_MAX = 38
+	MESSAGE_PREFIXES = 39,
+	MESSAGE_MAX = 39
 };
 
 /* "get", "publish", ...; "?" for an unknown kind. */
@@ -244,6 +245,10 @@ struct status_request {
 	bool resets;
 };
 
+struct prefixes_request {
+	uint64_t cursor;
+};
+
 /*
  * The file with a session's timelines (shm/timeline.h), which comes along as
  * an fd. One's own is writable, and made when it is first asked for. Another's
@@ -290,6 +295,7 @@ struct request {
 		struct who_request who;
 		struct clients_request clients;
 		struct status_request status;
+		struct prefixes_request prefixes;
 		struct timelines_request timelines;
 		struct share_request share;
 		struct unshare_request unshare;
@@ -439,6 +445,22 @@ struct clients_reply {
 	uint64_t next_cursor;
 };
 
+/* A first component of names. */
+struct prefix_item {
+	const char *name;
+	uint32_t uid;       /* its owner */
+	uint32_t n_names;   /* shown below it, outside bundles */
+	uint32_t n_bundles; /* likewise */
+	bool is_configured; /* for ever; else by the first use */
+	uint64_t left_ms;   /* until it has no owner; 0: not soon */
+};
+
+struct prefixes_reply {
+	uint32_t n_items;
+	struct prefix_item *items;
+	uint64_t next_cursor;
+};
+
 /* Counters and sizes by name, so that adding one changes no format. */
 struct status_value {
 	const char *name;
@@ -476,6 +498,7 @@ struct reply {
 		struct list_reply list;
 		struct who_reply who;
 		struct clients_reply clients;
+		struct prefixes_reply prefixes;
 		struct status_reply status;
 		struct timelines_reply timelines;
 		struct comm_reply comm; /* join */

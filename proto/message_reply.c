@@ -548,6 +548,64 @@ static int take_clients(const void *body, struct room *room, void *ret,
 	return r;
 }
 
+static void build_prefix(const struct prefix_item *from, Fsdp__PrefixItem *pb)
+{
+	pb->name = bytes_from_text(from->name);
+	pb->uid = from->uid;
+	pb->n_names = from->n_names;
+	pb->n_bundles = from->n_bundles;
+	pb->is_configured = from->is_configured;
+	pb->left_ms = from->left_ms;
+}
+
+static void *build_prefixes(const void *message, struct pb_arena *arena)
+{
+	const struct prefixes_reply *from =
+		&((const struct reply *)message)->prefixes;
+	Fsdp__PrefixesReply *pb =
+		pb_arena_message(arena, &fsdp__prefixes_reply__descriptor);
+
+	if (!pb)
+		return NULL;
+	pb->n_items = from->n_items;
+	pb->items = pb_arena_messages(arena, &fsdp__prefix_item__descriptor,
+				      from->n_items);
+	if (!pb->items)
+		return NULL;
+	for (uint32_t i = 0; i < from->n_items; i++)
+		build_prefix(&from->items[i], pb->items[i]);
+	pb->next_cursor = from->next_cursor;
+	return pb;
+}
+
+static int take_prefix(const Fsdp__PrefixItem *pb, struct room *room,
+		       struct prefix_item *to, struct error *err)
+{
+	to->uid = pb->uid;
+	to->n_names = pb->n_names;
+	to->n_bundles = pb->n_bundles;
+	to->is_configured = pb->is_configured;
+	to->left_ms = pb->left_ms;
+	return name_take(pb->name, NAME_OF_TENSOR, room, &to->name, err);
+}
+
+static int take_prefixes(const void *body, struct room *room, void *ret,
+			 struct error *err)
+{
+	const Fsdp__PrefixesReply *pb = body;
+	struct prefixes_reply *to = &((struct reply *)ret)->prefixes;
+	int r = page_open(room, pb->n_items, sizeof(*to->items), pb->n_items,
+			  (void **)&to->items, err);
+
+	if (r < 0)
+		return r;
+	to->next_cursor = pb->next_cursor;
+	to->n_items = (uint32_t)pb->n_items;
+	for (size_t i = 0; r == 0 && i < pb->n_items; i++)
+		r = take_prefix(pb->items[i], room, &to->items[i], err);
+	return r;
+}
+
 static void *build_status(const void *message, struct pb_arena *arena)
 {
 	const struct status_reply *from =
@@ -660,6 +718,7 @@ const struct codec reply_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_LIST] = CODEC(list),
 	[MESSAGE_WHO] = CODEC(who),
 	[MESSAGE_CLIENTS] = CODEC(clients),
+	[MESSAGE_PREFIXES] = CODEC(prefixes),
 	[MESSAGE_STATUS] = CODEC(status),
 	[MESSAGE_TIMELINES] = CODEC(timelines),
 	[MESSAGE_ORDERED] = EMPTY,

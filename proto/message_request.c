@@ -631,6 +631,28 @@ static int take_status(const void *body, struct room *room, void *ret,
 	return 0;
 }
 
+static void *build_prefixes(const void *message, struct pb_arena *arena)
+{
+	const struct request *from = message;
+	Fsdp__PrefixesRequest *pb =
+		pb_arena_message(arena, &fsdp__prefixes_request__descriptor);
+
+	if (pb)
+		pb->cursor = from->prefixes.cursor;
+	return pb;
+}
+
+static int take_prefixes(const void *body, struct room *room, void *ret,
+			 struct error *err)
+{
+	const Fsdp__PrefixesRequest *pb = body;
+
+	(void)room;
+	(void)err;
+	((struct request *)ret)->prefixes.cursor = pb->cursor;
+	return 0;
+}
+
 static void *build_timelines(const void *message, struct pb_arena *arena)
 {
 	const struct timelines_request *from =
@@ -748,6 +770,7 @@ const struct codec request_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_WHO] = CODEC(who),
 	[MESSAGE_CLIENTS] = CODEC(clients),
 	[MESSAGE_STATUS] = CODEC(status),
+	[MESSAGE_PREFIXES] = CODEC(prefixes),
 	[MESSAGE_TIMELINES] = CODEC(timelines),
 	[MESSAGE_SHARE] = CODEC(share),
 	[MESSAGE_UNSHARE] = CODEC(unshare),

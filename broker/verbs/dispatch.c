@@ -67,6 +67,7 @@ static const struct verb verbs[MESSAGE_MAX + 1] = {
 	[MESSAGE_WHO] = VERB("who", verb_who, false),
 	[MESSAGE_CLIENTS] = VERB("clients", verb_clients, false),
 	[MESSAGE_STATUS] = VERB("status", verb_status, false),
+	[MESSAGE_PREFIXES] = VERB("prefixes", verb_prefixes, false),
 	[MESSAGE_TIMELINES] = VERB("timelines", verb_timelines, false),
 	[MESSAGE_ORDERED] = VERB("ordered", verb_ordered, false),
 	[MESSAGE_COMM_JOIN] = VERB("comm_join", verb_comm_join, true),

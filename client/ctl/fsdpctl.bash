@@ -59,7 +59,7 @@ _fsdpctl_options()
 {
 	case $1 in
 	load) echo --prefix --device --replace --mode --group --ttl --quiet --json ;;
-	ls | who | limbo | clients | devices | comms | groups)
+	ls | who | limbo | clients | prefixes | devices | comms | groups)
 		echo --json
 		;;
 	status) echo --reset --json ;;
@@ -80,7 +80,7 @@ _fsdpctl()
 	local verbs="load ls stat get put rm who limbo clients status ping plan"
 	local verb="" word i
 
-	verbs+=" comms groups end devices"
+	verbs+=" comms groups end devices prefixes"
 	COMPREPLY=()
 	_fsdpctl_value "$prev" "$cur" && return
 	for ((i = 1; i < COMP_CWORD; i++)); do

@@ -22,8 +22,8 @@
 #define EXIT_USAGE 2
 
 static const struct verb *const families[] = {
-	verbs_load,   verbs_list, verbs_get,   verbs_put,    verbs_hold,
-	verbs_status, verbs_plan, verbs_comms, verbs_devices};
+	verbs_load,   verbs_list, verbs_get,   verbs_put,     verbs_hold,
+	verbs_status, verbs_plan, verbs_comms, verbs_devices, verbs_prefixes};
 #define N_FAMILIES (sizeof(families) / sizeof(*families))
 
 /* clang-format off */

@@ -28,6 +28,7 @@ struct verb {
 extern const struct verb verbs_load[];
 extern const struct verb verbs_list[];
 extern const struct verb verbs_hold[];
+extern const struct verb verbs_prefixes[];
 extern const struct verb verbs_get[];
 extern const struct verb verbs_put[];
 extern const struct verb verbs_status[];

@@ -312,7 +312,13 @@ check "the holder ended well" wait $holder
 eventually "limbo is empty" ctl_json 'd == []' limbo
 refuse "rm of an unknown name fails" 1 "t/nix" rm t/a t/nix
 check "rm removes all or none" ctl_json 'd["name"] == "t/a"' stat t/a
+check "prefixes counts names and bundles" ctl_json \
+	"[(p['names'] > 1, p['bundles'], p['configured']) for p in d if p['name'] == 't'] == [(True, 0, False)]" \
+	prefixes
+check "prefixes is a table" grep -Eq "^llama +$UID +0 +1 +used +-\$" <(ctl prefixes)
 ctl rm t/a t/r llama/
+check "what is not used any more will be free" grep -Eq \
+	"^llama +$UID +0 +0 +used +[0-9]" <(ctl prefixes)
 check "a bundle is removed by its prefix" test "$(ctl ls llama/ | wc -l)" = 1
 
 # --- devices ------------------------------------------------------------------

@@ -363,6 +363,24 @@ Test(access, counters_are_reset_by_administrators_only)
 	cr_expect(zero(int, wire_call(root_wire, &reset)));
 }
 
+/* Those of the configuration are everybody's to see. */
+Test(access, a_user_sees_its_own_first_components)
+{
+	struct request prefixes = {.kind = MESSAGE_PREFIXES};
+	const struct prefixes_reply *reply = &root_wire->reply.prefixes;
+
+	cr_assert(zero(int, wire_put(root_wire, "roots/a", 64, NULL, NULL)));
+	cr_assert(eq(int, actor_run(&bob, do_prefixes), 1));
+	cr_assert(zero(int, wire_call(root_wire, &prefixes)));
+	cr_assert(eq(u32, reply->n_items, 2));
+	cr_expect(eq(str, (char *)reply->items[0].name, "given"));
+	cr_expect(reply->items[0].is_configured);
+	cr_expect(eq(u32, reply->items[0].uid, ALICE));
+	cr_expect(eq(str, (char *)reply->items[1].name, "roots"));
+	cr_expect(eq(u32, reply->items[1].n_names, 1));
+	cr_expect(zero(u32, reply->items[1].uid));
+}
+
 Test(access_identity, the_admin_group_sees_holders_and_clients_and_no_memory)
 {
 	const struct identity first = {ALICE, ALICE, 0};

@@ -233,6 +233,10 @@ Test(refusal_frame, is_not_for_cursors_that_lead_nowhere)
 		.kind = MESSAGE_CLIENTS,
 		.clients = {.cursor = UINT64_MAX},
 	};
+	struct request prefixes = {
+		.kind = MESSAGE_PREFIXES,
+		.prefixes = {.cursor = UINT64_MAX},
+	};
 	struct request who = {
 		.kind = MESSAGE_WHO,
 		.who = {.name = "test/a", .cursor = UINT64_MAX},
@@ -243,6 +247,8 @@ Test(refusal_frame, is_not_for_cursors_that_lead_nowhere)
 	cr_assert(zero(u32, me->reply.list.n_items));
 	cr_assert(zero(int, wire_call(me, &clients)));
 	cr_assert(zero(u32, me->reply.clients.n_items));
+	cr_assert(zero(int, wire_call(me, &prefixes)));
+	cr_assert(zero(u32, me->reply.prefixes.n_items));
 	cr_assert(zero(int, wire_call(me, &who)));
 	cr_assert(zero(u32, me->reply.who.n_holders));
 }

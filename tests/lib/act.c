@@ -136,6 +136,14 @@ int do_who_slot(void)
 	return said(wire_call(me, &request));
 }
 
+int do_prefixes(void)
+{
+	struct request request = {.kind = MESSAGE_PREFIXES};
+	int r = wire_call(me, &request);
+
+	return r < 0 ? r : (int)me->reply.prefixes.n_items;
+}
+
 int do_clients(void)
 {
 	struct request request = {.kind = MESSAGE_CLIENTS};

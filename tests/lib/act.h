@@ -50,6 +50,8 @@ int do_who_slot(void);
 /* How many clients it is shown that are not its own user's. */
 int do_clients(void);
 int do_reset(void); /* of the status */
+/* How many first components it is shown. */
+int do_prefixes(void);
 int do_chunk(void);
 int do_map(void);
 int do_protect(void);

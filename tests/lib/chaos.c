@@ -317,6 +317,7 @@ struct names {
 	entry_check_fn *check;
 	struct figures sum; /* of the entries */
 	bool are_right;
+	uint64_t n_outside; /* of bundles */
 };
 
 static int note_name(const struct fsdp_entry *entry, void *data)
@@ -352,6 +353,7 @@ static int audit_entry(const struct fsdp_entry *entry, void *data)
 
 	must(note_name(entry, data) == 0);
 	names->sum.bundles += entry->bundle && names->n > n;
+	names->n_outside += !entry->bundle;
 	names->sum.slots++;
 	names->sum.blocks++;
 	names->sum.bytes_live += (entry->info->size + align - 1) & ~(align - 1);
@@ -373,6 +375,37 @@ static bool await_sessions(struct fsdp_client *client, uint64_t n)
 	return figures_await(client, &expected);
 }
 
+struct prefix_sums {
+	uint64_t names, bundles;
+};
+
+static int add_prefix(const struct fsdp_prefix *prefix, void *data)
+{
+	struct prefix_sums *sums = data;
+
+	sums->names += prefix->n_names;
+	sums->bundles += prefix->n_bundles;
+	return 0;
+}
+
+/* First components count what was listed. */
+static bool audit_prefixes(const struct names *names)
+{
+	struct prefix_sums sums = {0};
+
+	must(fsdp_prefixes(names->client, add_prefix, &sums) == 0);
+	if (sums.names == names->n_outside &&
+	    sums.bundles == names->sum.bundles)
+		return true;
+	fprintf(stderr,
+		"prefixes count %llu names of %llu and %llu bundles of %llu\n",
+		(unsigned long long)sums.names,
+		(unsigned long long)names->n_outside,
+		(unsigned long long)sums.bundles,
+		(unsigned long long)names->sum.bundles);
+	return false;
+}
+
 bool audit(struct fsdp_client *client, uint64_t n_sessions,
 	   entry_check_fn *check)
 {
@@ -387,7 +420,8 @@ bool audit(struct fsdp_client *client, uint64_t n_sessions,
 	if (!await_sessions(client, n_sessions))
 		return false;
 	must(fsdp_list(client, NULL, audit_entry, &names) == 0);
-	return figures_await(client, &names.sum) && names.are_right;
+	return figures_await(client, &names.sum) && audit_prefixes(&names) &&
+	       names.are_right;
 }
 
 /* --- contents --------------------------------------------------------------

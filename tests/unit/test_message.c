@@ -109,6 +109,11 @@ static struct client_item clients[] = {
 	{2, 3, 4, "", false, UINT64_MAX, 0, 1, 2, UINT32_MAX},
 };
 
+static struct prefix_item prefixes[] = {
+	{"llama", 1000, 2, UINT32_MAX, false, UINT64_MAX},
+	{"x", UINT32_MAX, 0, 0, true, 0},
+};
+
 static struct status_value values[] = {{"bytes_used", UINT64_MAX},
 				       {"sessions", 0}};
 
@@ -124,6 +129,8 @@ static uint16_t next_kind(uint16_t kind)
 		return MESSAGE_SHARE;
 	case MESSAGE_SHARE:
 		return MESSAGE_UNSHARE;
+	case MESSAGE_UNSHARE:
+		return MESSAGE_PREFIXES;
 	default:
 		return kind < MESSAGE_STATUS ? kind + 1 : 0;
 	}
@@ -191,6 +198,9 @@ static struct request sample_request(uint16_t kind)
 		break;
 	case MESSAGE_STATUS:
 		request.status.resets = true;
+		break;
+	case MESSAGE_PREFIXES:
+		request.prefixes.cursor = LONG_AGO;
 		break;
 	case MESSAGE_TIMELINES:
 		request.timelines =
@@ -268,6 +278,9 @@ static struct reply sample_reply(uint16_t kind)
 		break;
 	case MESSAGE_CLIENTS:
 		reply.clients = (struct clients_reply){2, clients, 5};
+		break;
+	case MESSAGE_PREFIXES:
+		reply.prefixes = (struct prefixes_reply){2, prefixes, 5};
 		break;
 	case MESSAGE_STATUS:
 		reply.status =
@@ -868,6 +881,30 @@ Test(message, a_refusal_of_any_kind_brings_its_sentence)
 		cr_expect(eq(str, (char *)got.sentence, "no such tensor"));
 		reply_deinit(&got);
 	}
+}
+
+Test(message, prefixes_arrive)
+{
+	struct request sent_request = sample_request(MESSAGE_PREFIXES);
+	struct request got_request = pass_request(&sent_request);
+	struct reply sent = sample_reply(MESSAGE_PREFIXES);
+	struct reply got = pass_reply(&sent);
+
+	expect_same(u64, got_request, sent_request, prefixes.cursor);
+	cr_assert(eq(u32, got.prefixes.n_items, 2));
+	for (int i = 0; i < 2; i++) {
+		const struct prefix_item *item = &got.prefixes.items[i];
+
+		expect_same_text(*item, prefixes[i], name);
+		expect_same(u32, *item, prefixes[i], uid);
+		expect_same(u32, *item, prefixes[i], n_names);
+		expect_same(u32, *item, prefixes[i], n_bundles);
+		expect_same(int, *item, prefixes[i], is_configured);
+		expect_same(u64, *item, prefixes[i], left_ms);
+	}
+	expect_same(u64, got.prefixes, sent.prefixes, next_cursor);
+	request_deinit(&got_request);
+	reply_deinit(&got);
 }
 
 Test(message, empty_pages_are_fine)
