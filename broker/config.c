@@ -3,6 +3,7 @@
  * each key is, and what the machine has gives the defaults.
  */
 #include "broker/config.h"
+#include "broker/catalog.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <errno.h>
@@ -140,7 +141,7 @@ static int machine_memory(uint64_t *ret, struct error *err)
 /* --- keys ------------------------------------------------------------------
  */
 
-enum key_kind { KEY_SIZE, KEY_TIME, KEY_COUNT, KEY_COUNT_1 };
+enum key_kind { KEY_SIZE, KEY_TIME, KEY_COUNT, KEY_COUNT_1, KEY_SESSIONS };
 
 static const struct {
 	const struct unit *units;
@@ -151,6 +152,8 @@ static const struct {
 	[KEY_TIME] = {times, 0, MAX_TIME, "a time such as 500, 30s or 5m"},
 	[KEY_COUNT] = {counts, 0, MAX_COUNT, "a whole number"},
 	[KEY_COUNT_1] = {counts, 1, MAX_COUNT, "a whole number from 1 up"},
+	[KEY_SESSIONS] = {counts, 0, CATALOG_MAX_SESSIONS - 1,
+			  "a whole number below 4096"},
 };
 
 /* clang-format off */
@@ -172,6 +175,7 @@ static const struct key {
 	KEY("quota", quota_device_bytes, KEY_SIZE),
 	KEY("quota", quota_slots, KEY_COUNT_1),
 	KEY("quota", quota_sessions, KEY_COUNT_1),
+	KEY("quota", sessions_reserved, KEY_SESSIONS),
 	KEY("quota", quota_waiting, KEY_COUNT),
 	KEY("quota", quota_queue, KEY_SIZE),
 	KEY("quota", quota_prefixes, KEY_COUNT),
@@ -569,6 +573,7 @@ int config_init(struct config *config, struct error *err)
 		.quota_device_bytes = MAX_SIZE,
 		.quota_slots = 262144,
 		.quota_sessions = 1024,
+		.sessions_reserved = 16,
 		.quota_waiting = 1024,
 		.quota_queue = 64 * MIB,
 		.quota_prefixes = 256,

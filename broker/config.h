@@ -33,6 +33,7 @@ struct config {
 	uint64_t quota_device_bytes; /* on all devices; default: no limit */
 	uint64_t quota_slots;        /* 262,144 */
 	uint64_t quota_sessions;     /* 1,024 */
+	uint64_t sessions_reserved;  /* of 4,096, for administrators; 16 */
 	uint64_t quota_waiting;      /* parked requests; 1,024 */
 	uint64_t quota_queue; /* bytes of queued and remembered replies; 64M */
 	uint64_t quota_prefixes;  /* first components owned; 256 */

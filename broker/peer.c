@@ -319,6 +319,10 @@ static int begin_session(struct peer *peer, uint64_t number, struct error *err)
 	int fds[3];
 	int r;
 
+	r = session_check_room(broker, peer->uid, peer->gid, peer->sock_fd,
+			       err);
+	if (r < 0)
+		return r;
 	peer->pidfd = -1;
 	r = session_new(broker, peer->pid, peer->uid, peer->gid, pidfd,
 			peer->hello.budget, &session, err);

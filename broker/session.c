@@ -568,18 +568,53 @@ struct session *session_find(struct broker *broker, uint64_t id,
 /* --- connection
  * --------------------------------------------------------------- */
 
-static void read_groups(struct session *session, int sock_fd)
+/* Gives how many. */
+static uint32_t read_groups(int sock_fd, gid_t ret[SESSION_MAX_GROUPS])
 {
-	socklen_t size = sizeof(session->groups);
+	socklen_t size = SESSION_MAX_GROUPS * sizeof(gid_t);
 
-	session->n_groups = 0;
 	if (point_fail("session.groups") < 0)
-		return;
+		return 0;
 	/* More than fit, or a kernel that cannot say: the primary one is left,
 	 * which grants less, never more. */
-	if (getsockopt(sock_fd, SOL_SOCKET, SO_PEERGROUPS, session->groups,
-		       &size) == 0)
-		session->n_groups = (uint32_t)(size / sizeof(gid_t));
+	if (getsockopt(sock_fd, SOL_SOCKET, SO_PEERGROUPS, ret, &size) < 0)
+		return 0;
+	return (uint32_t)(size / sizeof(gid_t));
+}
+
+/* As session_is_admin(), before there is a session. */
+static bool is_admin(const struct config *config, uid_t uid, gid_t gid,
+		     int sock_fd)
+{
+	gid_t groups[SESSION_MAX_GROUPS];
+	uint32_t n;
+
+	if (uid == 0)
+		return true;
+	if (!config->has_admin_gid)
+		return false;
+	if (gid == config->admin_gid)
+		return true;
+	n = read_groups(sock_fd, groups);
+	while (n > 0 && groups[n - 1] != config->admin_gid)
+		n--;
+	return n > 0;
+}
+
+int session_check_room(struct broker *broker, uid_t uid, gid_t gid, int sock_fd,
+		       struct error *err)
+{
+	uint64_t reserved = broker->config.sessions_reserved;
+
+	if (broker->n_sessions + reserved < CATALOG_MAX_SESSIONS ||
+	    is_admin(&broker->config, uid, gid, sock_fd))
+		return 0;
+	return error_set(err, -EUSERS,
+			 "the broker has %u of at most %d sessions, and the "
+			 "last %llu are for root and the admin group "
+			 "(sessions_reserved): end some",
+			 broker->n_sessions, CATALOG_MAX_SESSIONS,
+			 (unsigned long long)reserved);
 }
 
 void session_attach_peer(struct session *session, struct peer *peer)
@@ -593,7 +628,7 @@ void session_attach_peer(struct session *session, struct peer *peer)
 	if (!peer)
 		return;
 	peer->session = session;
-	read_groups(session, peer->sock_fd);
+	session->n_groups = read_groups(peer->sock_fd, session->groups);
 }
 
 /* --- rights

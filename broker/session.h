@@ -87,6 +87,11 @@ int session_watch_process(struct session *session, int pidfd,
 int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 		     struct error *err);
 
+/* May one more session begin, of who is at the other end of `sock_fd`? The last
+ * ones are for administrators. -EUSERS. */
+int session_check_room(struct broker *broker, uid_t uid, gid_t gid, int sock_fd,
+		       struct error *err);
+
 /* Token and id fit a live session? NULL with a sentence if not. */
 struct session *session_find(struct broker *broker, uint64_t id,
 			     const uint8_t token[TOKEN_SIZE],

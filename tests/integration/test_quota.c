@@ -90,6 +90,28 @@ Test(quota, of_sessions)
 	wire_close(bob);
 }
 
+/* Of all users together: root comes in where nobody else does. */
+Test(quota, of_sessions_leaves_some_to_administrators)
+{
+	struct wire *first, *second, *third;
+
+	start("[quota]\nsessions_reserved = 4094\n");
+	if (getuid() != 0)
+		cr_skip_test("only root can be two users");
+	first = open_as(ALICE);
+	second = open_as(BOB);
+	third = connect_as(ALICE);
+	cr_assert(eq(int, wire_hello(third, 0), -EUSERS));
+	says(third, "for root and the admin group (sessions_reserved)");
+	wire_close(third);
+	third = open_as(0);
+	wire_goodbye(third);
+	wire_goodbye(second);
+	second = open_as(ALICE);
+	wire_close(second);
+	wire_close(first);
+}
+
 Test(quota, of_waiting_requests)
 {
 	static const char *const name = "test/never";

@@ -142,11 +142,12 @@ static const struct {
 	{"[memory]\nmemory_max = 0\n", ":2:", "memory_max"},
 	{"[memory]\nmemory_max = 1000T\n#\n", ":2:", "of this machine"},
 	{"[quota]\nquota_sessions = 0\n", ":2:", "from 1 up"},
+	{"[quota]\nsessions_reserved = 4096\n", ":2:", "below 4096"},
 	{"[memory]\nwarm_ms = 1\n\nwarm_ms = 1\n", ":4:", "second time"},
 	{"[quota]\nquota_slots = 1\n[memory]\n[quota]\nquota_slots = 2\n",
 	 ":5:", "quota_slots is set for the second time"},
-	{"[access]\nadmin_group = root\nadmin_group = root\n", ":3:",
-	 "second time"},
+	{"[access]\nadmin_group = root\nadmin_group = root\n",
+	 ":3:", "second time"},
 	{"[prefixes]\na = root\nb = root\na = 7\n", ":4:", "second time"},
 };
 
