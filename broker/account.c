@@ -31,6 +31,7 @@ static const struct {
 	[ACCOUNT_PREFIXES] = KIND("first components of names", quota_prefixes),
 	[ACCOUNT_CHUNKS] = KIND("chunks of memory", quota_chunks),
 	[ACCOUNT_GRANTS] = KIND("grants (tensors times sessions)", quota_grants),
+	[ACCOUNT_REFS] = KIND("bytes of ref-counter files", quota_refs),
 	[ACCOUNT_TICKETS] = KIND("tickets", quota_tickets),
 	[ACCOUNT_BUNDLES] = KIND("versions of bundles", quota_bundles),
 	[ACCOUNT_GROUPS] = KIND("groups of communicators", quota_groups),

@@ -22,6 +22,7 @@ enum account_kind {
 	ACCOUNT_PREFIXES,
 	ACCOUNT_CHUNKS, /* of pools of this uid: each costs a descriptor */
 	ACCOUNT_GRANTS,
+	ACCOUNT_REFS, /* bytes of ref-counter files */
 	ACCOUNT_TICKETS,
 	ACCOUNT_BUNDLES,   /* versions of them */
 	ACCOUNT_GROUPS,    /* of communicators, kept */

@@ -9,6 +9,7 @@
  */
 #include "broker/broker.h"
 #include "broker/bundle.h"
+#include "broker/grant.h"
 #include "broker/prefix.h"
 #include "broker/slot.h"
 #include "broker/ticket.h"
@@ -335,6 +336,8 @@ static int adopt_records(struct broker *broker, struct error *err)
 
 	point("adopt.begin");
 	r = adopt_sessions(broker, is_gone, err);
+	if (r == 0)
+		grant_adopt_all(broker);
 	if (r == 0)
 		r = pools_adopt(&broker->pools, err);
 	point("adopt.pools");

@@ -41,6 +41,7 @@ struct config {
 				   */
 	uint64_t quota_chunks;    /* chunks of this uid's pools; 256 */
 	uint64_t quota_grants;    /* tensors times sessions; 2,097,152 */
+	uint64_t quota_refs;      /* bytes of ref-counter files; 1G */
 	uint64_t quota_tickets;   /* 65,536 */
 	uint64_t quota_bundles;   /* versions of bundles; 1,024 */
 	uint64_t quota_groups;    /* of communicators, kept; 4,096 */

@@ -65,6 +65,34 @@ uint32_t grant_find(const struct broker *broker, uint32_t session,
 	return grant;
 }
 
+/* The first grant in a page of the session's ref-counter file: client and
+ * broker will touch its entry, and the page stays as long as the file. */
+static void charge_page(struct session *session, uint32_t slot)
+{
+	uint32_t page = refs_page(slot);
+	uint64_t bit = UINT64_C(1) << page % 64;
+
+	if (session->ref_pages[page / 64] & bit)
+		return;
+	session->ref_pages[page / 64] |= bit;
+	session->n_ref_pages++;
+	account_charge_adopted(session->account, ACCOUNT_REFS, REFS_PAGE_SIZE);
+}
+
+void grant_adopt_all(struct broker *broker)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_GRANT);
+	const struct grant_record *record;
+
+	for (uint32_t i = 1; i <= n; i++) {
+		record = catalog_grant(catalog, i);
+		if (record->session)
+			charge_page(broker->sessions[record->session],
+				    record->slot);
+	}
+}
+
 static uint32_t make(struct broker *broker, uint32_t session, uint32_t slot)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -76,6 +104,7 @@ static uint32_t make(struct broker *broker, uint32_t session, uint32_t slot)
 		return 0;
 	account_charge_adopted(broker->sessions[session]->account,
 			       ACCOUNT_GRANTS, 1);
+	charge_page(broker->sessions[session], slot);
 	record = catalog_grant(catalog, grant);
 	record->session = session;
 	record->slot = slot;
@@ -119,6 +148,28 @@ bool grant_add(struct broker *broker, uint32_t session, uint32_t slot,
 	return true;
 }
 
+/* Each grant may take a page, until all pages are there. */
+static int check_pages(const struct session *session, uint32_t n,
+		       struct error *err)
+{
+	const struct accounts *accounts = &session->broker->accounts;
+	const struct account *account = session->account;
+	uint64_t missing = REFS_PAGES - session->n_ref_pages;
+	uint64_t size = (n < missing ? n : missing) * REFS_PAGE_SIZE;
+
+	if (size <= account_left(accounts, account, ACCOUNT_REFS))
+		return 0;
+	return error_set(err, -EDQUOT,
+			 "the ref-counter files of uid %u have %llu bytes, and "
+			 "%llu more are over quota_refs (%llu): end sessions "
+			 "that have held many tensors, or have it raised",
+			 account->uid,
+			 (unsigned long long)account->used[ACCOUNT_REFS],
+			 (unsigned long long)size,
+			 (unsigned long long)account_limit(accounts, account,
+							   ACCOUNT_REFS));
+}
+
 int grant_check_room(const struct session *session, uint32_t n,
 		     struct error *err)
 {
@@ -135,9 +186,10 @@ int grant_check_room(const struct session *session, uint32_t n,
 				 used, capacity);
 	r = account_charge(&broker->accounts, session->account, ACCOUNT_GRANTS,
 			   n, err);
-	if (r == 0)
-		account_refund(session->account, ACCOUNT_GRANTS, n);
-	return r;
+	if (r < 0)
+		return r;
+	account_refund(session->account, ACCOUNT_GRANTS, n);
+	return check_pages(session, n, err);
 }
 
 int64_t grant_holds(const struct broker *broker, uint32_t grant)
@@ -152,6 +204,19 @@ int64_t grant_holds(const struct broker *broker, uint32_t grant)
 	sum = (int32_t)((uint32_t)record->granted +
 			(uint32_t)refs_delta(&session->refs, record->slot));
 	return sum > 0 ? sum : 0;
+}
+
+bool grant_peek_is_held(const struct broker *broker, uint32_t grant)
+{
+	const struct grant_record *record =
+		catalog_grant(&broker->catalog, grant);
+	const struct session *session = broker->sessions[record->session];
+	uint32_t delta;
+
+	if (!session || !session->refs.entries)
+		return true;
+	delta = (uint32_t)refs_peek_delta(&session->refs, record->slot);
+	return (int32_t)((uint32_t)record->granted + delta) > 0;
 }
 
 bool grant_is_fenced(const struct broker *broker, uint32_t grant)

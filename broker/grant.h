@@ -33,7 +33,8 @@ bool grant_add(struct broker *broker, uint32_t session, uint32_t slot,
 	       int32_t n);
 
 /* May the session have `n` more grants? It has them charged to its uid as
- * they are made. -ENOSPC, -EDQUOT. */
+ * they are made, and with the first in each page of its ref-counter file that
+ * page, until it ends. -ENOSPC, -EDQUOT. */
 int grant_check_room(const struct session *session, uint32_t n,
 		     struct error *err);
 
@@ -41,9 +42,16 @@ int grant_check_room(const struct session *session, uint32_t n,
  * session's file is not known (yet). */
 int64_t grant_holds(const struct broker *broker, uint32_t grant);
 
+/* Is it more than 0? For lists: costs a system call, but makes no page of the
+ * session's file. */
+bool grant_peek_is_held(const struct broker *broker, uint32_t grant);
+
 /* Does work that the session has given a device still use the slot? Only where
  * it holds it no more. */
 bool grant_is_fenced(const struct broker *broker, uint32_t grant);
+
+/* After a restart: pages are charged for the grants that there are. */
+void grant_adopt_all(struct broker *broker);
 
 /* Forget one grant; the caller settles the slot. */
 void grant_drop(struct broker *broker, uint32_t grant);

@@ -42,6 +42,10 @@ struct session {
 	struct waiter *first_waiter; /* parked requests, oldest first */
 	uint32_t n_waiting;
 	uint64_t n_requests;
+	/* Pages of the ref-counter file in which it has had a grant, and which
+	 * its uid is charged for, until it ends: a bit each. */
+	uint64_t ref_pages[REFS_PAGES / 64];
+	uint32_t n_ref_pages;
 	uint64_t n_bytes; /* of blocks it made, against its budget */
 	/* Of this connection: */
 	uint32_t sent_chunks[TABLE_CHUNKS]; /* by chunk record: the id whose fd

@@ -96,6 +96,8 @@ static void finish(struct session *session)
 	catalog_commit(catalog);
 	point("session.ended");
 	account_refund(session->account, ACCOUNT_SESSIONS, 1);
+	account_refund(session->account, ACCOUNT_REFS,
+		       (uint64_t)session->n_ref_pages * REFS_PAGE_SIZE);
 	broker->n_sessions--;
 	broker->sessions[session->index] = NULL;
 	session->index = 0;

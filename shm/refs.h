@@ -63,6 +63,15 @@ struct refs_entry {
 	_Atomic uint64_t fence;
 };
 
+/* What the first use of an entry costs. */
+#define REFS_PAGE_SIZE 4096
+#define REFS_PAGES     (TABLE_SLOTS * sizeof(struct refs_entry) / REFS_PAGE_SIZE)
+
+static inline uint32_t refs_page(uint32_t slot)
+{
+	return (uint32_t)(slot * sizeof(struct refs_entry) / REFS_PAGE_SIZE);
+}
+
 struct refs {
 	void *head; /* header, summary, bitmap; writable on both sides */
 	_Atomic uint64_t *summary;
@@ -146,6 +155,10 @@ static inline uint32_t refs_fence(const struct refs *refs, uint32_t slot,
 	return atomic_load_explicit(&refs->entries[slot].timeline,
 				    memory_order_relaxed);
 }
+
+/* refs_delta() for people: the file gets no page by it, but it takes a system
+ * call, and says nothing of what happened in which order. 0 if it fails. */
+int32_t refs_peek_delta(const struct refs *refs, uint32_t slot);
 
 static inline uint16_t refs_used(const struct refs *refs, uint32_t slot)
 {

@@ -154,7 +154,7 @@ static uint64_t count_slots(const struct session *session, uint32_t *n_seen)
 		++*n_seen;
 		if (record->generation ==
 			    catalog_slot(catalog, record->slot)->generation &&
-		    grant_holds(broker, grant) > 0)
+		    grant_peek_is_held(broker, grant))
 			n++;
 	}
 	return n + left;

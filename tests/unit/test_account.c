@@ -21,6 +21,7 @@ static const struct config config = {
 	.quota_prefixes = 3,
 	.quota_chunks = 2,
 	.quota_grants = 9,
+	.quota_refs = 10,
 	.quota_tickets = 8,
 	.quota_bundles = 11,
 	.quota_groups = 12,
@@ -79,8 +80,8 @@ Test(account, the_sentence_names_the_key_that_limits)
 
 Test(account, each_kind_has_its_own_limit)
 {
-	const uint64_t limits[ACCOUNT_N] = {100, 50, 7, 6,  5,  4, 3,
-					    2,   9,  8, 11, 12, 13};
+	const uint64_t limits[ACCOUNT_N] = {100, 50, 7,  6, 5,  4,  3,
+					    2,   9,  10, 8, 11, 12, 13};
 	struct accounts accounts;
 	struct account *account;
 	uint32_t kind;

@@ -1,5 +1,6 @@
 /* Grants: counts in two parts, over generations and deaths. */
 #include "broker_fixture.h"
+#include <sys/stat.h>
 
 static struct broker *broker;
 static struct client alice, bob;
@@ -139,4 +140,84 @@ Test(grant, a_repeated_request_grants_once)
 		reply_deinit(&reply);
 	}
 	cr_assert(eq(i64, holds(&bob, &ref), 1));
+}
+
+/* --- pages of ref-counter files ------------------------------------------- */
+
+#define N_MANY (2 * REFS_PAGE_SIZE / (int)sizeof(struct refs_entry))
+
+/* Bob has had all of them. */
+static void get_many(void)
+{
+	struct slot_ref ref;
+	char name[32];
+
+	for (int i = 0; i < N_MANY; i++) {
+		snprintf(name, sizeof(name), "n/%d", i);
+		client_put(&alice, name, 0);
+		cr_assert(zero(int, client_get(&bob, name, &ref)), "%s",
+			  bob.sentence);
+		cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
+	}
+}
+
+Test(grant, charges_a_page_of_counters_once_until_the_session_ends)
+{
+	const uint64_t three = UINT64_C(3) * REFS_PAGE_SIZE;
+
+	get_many();
+	/* Slots begin with 1. */
+	cr_assert(eq(u64, used(broker, 1001, ACCOUNT_REFS), three));
+	/* As a broker that takes over finds it. */
+	account_refund(bob.session->account, ACCOUNT_REFS, three);
+	memset(bob.session->ref_pages, 0, sizeof(bob.session->ref_pages));
+	bob.session->n_ref_pages = 0;
+	grant_adopt_all(broker);
+	cr_assert(eq(u64, used(broker, 1001, ACCOUNT_REFS), three));
+	client_close(&bob);
+	cr_assert(zero(u64, used(broker, 1001, ACCOUNT_REFS)));
+}
+
+Test(grant, is_refused_for_want_of_pages_in_a_sentence)
+{
+	struct slot_ref ref = client_put(&alice, "a", 0);
+
+	broker->config.quota_refs = REFS_PAGE_SIZE - 1;
+	cr_assert(eq(int, client_get(&bob, "a", &ref), -EDQUOT));
+	cr_assert(ne(ptr, strstr(bob.sentence, "quota_refs"), NULL), "%s",
+		  bob.sentence);
+	broker->config.quota_refs = REFS_PAGE_SIZE;
+	cr_assert(zero(int, client_get(&bob, "a", &ref)), "%s", bob.sentence);
+}
+
+static int64_t blocks_of(const struct client *client)
+{
+	struct stat status;
+
+	cr_assert(zero(int, fstat(client->session->refs.fd, &status)));
+	return status.st_blocks;
+}
+
+Test(grant, listing_makes_no_page_of_a_ref_counter_file)
+{
+	struct request list = {.kind = MESSAGE_LIST,
+			       .list = {.prefix = "", .filter = LIST_ALL}};
+	struct request clients = {.kind = MESSAGE_CLIENTS};
+	struct slot_ref ref = client_put(&alice, "a", 0);
+	struct reply reply;
+	int64_t before;
+
+	cr_assert(zero(int, client_get(&bob, "a", &ref)));
+	before = blocks_of(&bob);
+	cr_assert(zero(int, client_call(&alice, &list, &reply)));
+	cr_assert(eq(u32, reply.list.n_items, 1));
+	cr_expect(eq(u32, reply.list.items[0].n_holders, 1));
+	reply_deinit(&reply);
+	cr_assert(zero(int, client_ask(&alice, &clients)));
+	cr_expect(eq(i64, blocks_of(&bob), before));
+	/* Once its holder has counted there, that is seen. */
+	client_release(&bob, &ref);
+	cr_assert(zero(int, client_call(&alice, &list, &reply)));
+	cr_expect(zero(u32, reply.list.items[0].n_holders));
+	reply_deinit(&reply);
 }
