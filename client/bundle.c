@@ -308,10 +308,12 @@ void fsdp_bundle_abort(struct fsdp_bundle *bundle)
 
 /* What the broker committed is written; a stream that cannot be given is found
  * out here. */
-static int await(struct fsdp_tensor **tensors, size_t n,
+static int await(struct fsdp_tensor **tensors, size_t n, uint64_t version,
 		 const struct fsdp_get_options *options, struct error *err)
 {
-	int r = stream_await(tensors, n, options, 0, err);
+	int r = version > options->newer_than
+			? stream_await(tensors, n, options, 0, err)
+			: client_refuse_old_broker(err);
 
 	while (r < 0 && n-- > 0)
 		fsdp_free(tensors[n]);
@@ -348,7 +350,7 @@ static int adopt_members(struct fsdp_client *client, struct answer *answer,
 	}
 	manifest_close(manifest);
 	if (r == 0)
-		r = await(tensors, use.n, options, err);
+		r = await(tensors, use.n, reply->version, options, err);
 	if (r < 0) {
 		free(tensors);
 		return r;
@@ -378,6 +380,7 @@ int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 		.timeout_ms = known.timeout_ms,
 		.is_trust_set = known.is_trust_set,
 		.trusted_uid = known.trusted_uid,
+		.newer_than = known.newer_than,
 	};
 	r = client_call(client, &request, &answer, err);
 	if (r < 0)

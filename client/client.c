@@ -50,6 +50,13 @@ int client_check_batch(size_t n, struct error *err)
 	return 0;
 }
 
+int client_refuse_old_broker(struct error *err)
+{
+	return error_set(err, -EPROTO,
+			 "cannot wait for a newer version: this fsdpd is too "
+			 "old for it; install the version that libfsdp has");
+}
+
 static bool is_holding(struct fsdp_tensor *tensor, void *data)
 {
 	const uint32_t *chunk = data;

@@ -55,6 +55,9 @@ static inline int client_check(const struct fsdp_client *client,
 /* A batch of `n`: -E2BIG beyond FSDP_MAX_BATCH. */
 int client_check_batch(size_t n, struct error *err);
 
+/* It answered with a version that is not newer than asked. -EPROTO. */
+int client_refuse_old_broker(struct error *err);
+
 /* Unmap retired chunks. */
 void client_retire(struct fsdp_client *client);
 

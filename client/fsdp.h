@@ -283,7 +283,8 @@ struct fsdp_publication {
 	const char *name;
 	uint32_t flags;   /* enum fsdp_publish_flags */
 	uint64_t ttl_ms;  /* the name ends after this; 0: never */
-	uint64_t version; /* out: the version of the name, from 1 */
+	uint64_t version; /* out: the version of the name, from 1; each
+			   * publication adds 1 until the name is removed */
 	/* Of a device tensor: it is written when this stream has done all that
 	 * it was given before the call. NULL: it is written. */
 	void *stream;
@@ -360,14 +361,21 @@ struct fsdp_get_options {
 	void *stream;
 	/* Get tainted ones like any other. */
 	bool accepts_tainted;
+	/* Get a version of each name above this one, and wait for it; 0: any.
+	 * A consumer passes the version that it had last, and so misses none
+	 * that lasts until it asks: it gets the newest, which may be several
+	 * further. */
+	uint64_t newer_than;
 };
 
 /*
  * Get and hold the tensors of `n` names, all of the same moment: of a bundle
  * either all of one version or all of the next. Known ones cost no system
- * call. `options` may be NULL: do not wait. -ENOENT: no such name (yet).
- * -EACCES: not readable. -ETIMEDOUT. -EOWNERDEAD: tainted. -ENODEV: on a
- * device that this process does not see. Of the stream: as fsdp_publish().
+ * call. `options` may be NULL: do not wait. -ENOENT: no such name, or no newer
+ * version of it (yet). -ESTALE: `newer_than` is above the name's version, since
+ * the name was removed and published again, which begins at 1. -EACCES: not
+ * readable. -ETIMEDOUT. -EOWNERDEAD: tainted. -ENODEV: on a device that this
+ * process does not see. Of the stream: as fsdp_publish().
  */
 FSDP_API int fsdp_get(struct fsdp_client *client, const char *const *names,
 		      size_t n, const struct fsdp_get_options *options,

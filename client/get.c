@@ -16,6 +16,21 @@ static bool is_still_shown(const struct fsdp_client *client,
 	       table_word(tensor->generation, SLOT_PUBLISHED);
 }
 
+static bool are_newer(struct fsdp_tensor *const *tensors, size_t n,
+		      uint64_t newer_than)
+{
+	for (size_t i = 0; i < n && newer_than; i++)
+		if (known_rest(tensor_known(tensors[i]))->version <= newer_than)
+			return false;
+	return true;
+}
+
+static void free_all(struct fsdp_tensor **tensors, size_t n)
+{
+	while (n-- > 0)
+		fsdp_free(tensors[n]);
+}
+
 /*
  * All from the cache, or none. Names of a bundle must be of one version. The
  * broker takes all old members off PUBLISHED before it puts the first new one
@@ -39,10 +54,10 @@ static bool get_known(struct fsdp_client *client, const char *const *names,
 	if (n_got == n && n > 1)
 		while (n_shown < n && is_still_shown(client, got[n_shown]))
 			n_shown++;
-	if (n_got == n && (n == 1 || n_shown == n))
+	if (n_got == n && (n == 1 || n_shown == n) &&
+	    are_newer(got, n, options->newer_than))
 		return true;
-	while (n_got-- > 0)
-		fsdp_free(got[n_got]);
+	free_all(got, n_got);
 	return false;
 }
 
@@ -55,6 +70,7 @@ static int ask(struct fsdp_client *client, const char *const *names, size_t n,
 		.get = {.timeout_ms = options->timeout_ms,
 			.is_trust_set = options->is_trust_set,
 			.trusted_uid = options->trusted_uid,
+			.newer_than = options->newer_than,
 			.n_names = (uint32_t)n,
 			.names = (const char **)names},
 	};
@@ -71,7 +87,10 @@ static int ask(struct fsdp_client *client, const char *const *names, size_t n,
 			   0);
 	r = places_adopt(client, places, &use, got, err);
 	answer_deinit(&answer);
-	return r;
+	if (r < 0 || are_newer(got, n, options->newer_than))
+		return r;
+	free_all(got, n);
+	return client_refuse_old_broker(err);
 }
 
 /* They are held; those on a device may not be written yet. */
@@ -85,8 +104,7 @@ static int await(struct fsdp_tensor **got, size_t n,
 		memcpy(ret, got, n * sizeof(*ret));
 		return 0;
 	}
-	while (n-- > 0)
-		fsdp_free(got[n]);
+	free_all(got, n);
 	return r;
 }
 

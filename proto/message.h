@@ -24,7 +24,7 @@ struct error;
 
 /* Major: different means no talk. Minor: additions only. */
 #define PROTOCOL_MAJOR 1
-#define PROTOCOL_MINOR 0
+#define PROTOCOL_MINOR 1
 
 enum message_kind {
 	MESSAGE_HELLO = 1,
@@ -162,6 +162,7 @@ struct get_request {
 	uint32_t trusted_uid; /* is_trust_set: take tensors of this uid only */
 	uint32_t n_names;
 	const char **names;
+	uint64_t newer_than; /* versions of the names; 0: any */
 };
 
 struct release_item {
@@ -210,6 +211,7 @@ struct bundle_get_request {
 	int32_t timeout_ms;
 	bool is_trust_set;
 	uint32_t trusted_uid;
+	uint64_t newer_than; /* version; 0: any */
 };
 
 struct chunk_request {

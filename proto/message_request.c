@@ -192,6 +192,7 @@ static void *build_get(const void *message, struct pb_arena *arena)
 	pb->timeout_ms = from->timeout_ms;
 	pb->is_trust_set = from->is_trust_set;
 	pb->trusted_uid = from->is_trust_set ? from->trusted_uid : 0;
+	pb->newer_than = from->newer_than;
 	pb->n_names = from->n_names;
 	pb->names = build_names(from->names, from->n_names, arena);
 	return pb->names ? pb : NULL;
@@ -208,6 +209,7 @@ static int take_get(const void *body, struct room *room, void *ret,
 		return r;
 	to->is_trust_set = pb->is_trust_set;
 	to->trusted_uid = pb->is_trust_set ? pb->trusted_uid : 0;
+	to->newer_than = pb->newer_than;
 	r = names_take(pb->n_names, pb->names, NAME_OF_TENSOR, room, &to->names,
 		       err);
 	if (r < 0)
@@ -459,6 +461,7 @@ static void *build_bundle_get(const void *message, struct pb_arena *arena)
 	pb->timeout_ms = from->timeout_ms;
 	pb->is_trust_set = from->is_trust_set;
 	pb->trusted_uid = from->is_trust_set ? from->trusted_uid : 0;
+	pb->newer_than = from->newer_than;
 	return pb;
 }
 
@@ -476,6 +479,7 @@ static int take_bundle_get(const void *body, struct room *room, void *ret,
 		return r;
 	to->is_trust_set = pb->is_trust_set;
 	to->trusted_uid = pb->is_trust_set ? pb->trusted_uid : 0;
+	to->newer_than = pb->newer_than;
 	return timeout_take(pb->timeout_ms, &to->timeout_ms, err);
 }
 

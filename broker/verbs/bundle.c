@@ -7,6 +7,7 @@
 #include "broker/index.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
+#include "broker/version.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <assert.h>
@@ -68,15 +69,18 @@ int verb_bundle_abort(struct verb_call *call, struct error *err)
 static int miss(struct verb_call *call, struct error *err)
 {
 	const struct bundle_get_request *request = &call->request->bundle_get;
+	char what[VERSION_TEXT];
 
+	version_format(request->newer_than, what);
 	if (call->is_timed_out)
-		return error_set(err, -ETIMEDOUT,
-				 "bundle \"%s\" was not committed within %d ms",
-				 request->name, request->timeout_ms);
+		return error_set(
+			err, -ETIMEDOUT,
+			"bundle \"%s\"%s was not committed within %d ms",
+			request->name, what, request->timeout_ms);
 	if (!request->timeout_ms)
 		return error_set(err, -ENOENT,
-				 "there is no bundle \"%s\" (yet)",
-				 request->name);
+				 "there is no bundle \"%s\"%s (yet)",
+				 request->name, what);
 	call->wait_name = request->name;
 	call->wait_ms = request->timeout_ms;
 	return VERB_PARK_NAME;
@@ -137,8 +141,14 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 		return miss(call, err);
 	record = catalog_bundle(&broker->catalog, bundle);
 	r = check_reader(call, record, err);
+	if (r == 0)
+		r = version_check(call->request->bundle_get.name,
+				  record->version,
+				  call->request->bundle_get.newer_than, err);
 	if (r < 0)
 		return r;
+	if (r == VERSION_HAD)
+		return miss(call, err);
 	r = grant_check_room(call->session, record->members.n, err);
 	if (r < 0)
 		return r;

@@ -7,22 +7,26 @@
 #include "broker/index.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
+#include "broker/version.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
 
-/* Nothing has this name: say so, or wait for it. */
+/* Nothing has this name, or no version that is new enough: say so, or wait. */
 static int miss(struct verb_call *call, const char *name, struct error *err)
 {
 	int32_t timeout_ms = call->request->get.timeout_ms;
+	char what[VERSION_TEXT];
 
+	version_format(call->request->get.newer_than, what);
 	if (call->is_timed_out)
 		return error_set(err, -ETIMEDOUT,
-				 "\"%s\" was not published within %d ms", name,
-				 timeout_ms);
+				 "\"%s\"%s was not published within %d ms",
+				 name, what, timeout_ms);
 	if (!timeout_ms)
 		return error_set(err, -ENOENT,
-				 "there is no tensor \"%s\" (yet)", name);
+				 "there is no tensor \"%s\"%s (yet)", name,
+				 what);
 	call->wait_name = name;
 	call->wait_ms = timeout_ms;
 	return VERB_PARK_NAME;
@@ -44,8 +48,16 @@ static int find(struct verb_call *call, uint32_t *slots, struct error *err)
 		access = slot_access(call->broker, slots[i]);
 		r = slot_check_reader(call->session, &access, request->names[i],
 				      trusted, err);
+		if (r == 0)
+			r = version_check(
+				request->names[i],
+				catalog_slot(&call->broker->catalog, slots[i])
+					->version,
+				request->newer_than, err);
 		if (r < 0)
 			return r;
+		if (r == VERSION_HAD)
+			return miss(call, request->names[i], err);
 	}
 	return VERB_DONE;
 }

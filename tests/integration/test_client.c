@@ -397,6 +397,96 @@ Test(client, a_get_that_waits_in_vain_times_out)
 	cr_assert(eq(int, fsdp_ping(client), 0));
 }
 
+/* --- versions newer than one ---------------------------------------------- */
+
+static int get_newer(const char *name, uint64_t version, int32_t timeout_ms,
+		     uint64_t *ret_version)
+{
+	struct fsdp_get_options options = {.timeout_ms = timeout_ms,
+					   .newer_than = version};
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	struct fsdp_tensor *tensor;
+	int r = fsdp_get(client, &name, 1, &options, &tensor);
+
+	if (r < 0)
+		return r;
+	fsdp_tensor_info(tensor, &info);
+	*ret_version = info.version;
+	fsdp_free(tensor);
+	return 0;
+}
+
+/* What a thread gets that has seen the versions up to `seen`. */
+struct reading {
+	const char *name;
+	uint64_t seen;
+	int r;
+	uint64_t version;
+};
+
+static void *read_newer(void *data)
+{
+	struct reading *it = data;
+
+	it->r = get_newer(it->name, it->seen, 60000, &it->version);
+	return NULL;
+}
+
+Test(client, a_wait_for_a_newer_version_ends_with_its_publication)
+{
+	struct reading reading = {"test/step", 1, 1, 0};
+	pthread_t thread;
+
+	put(client, "test/step", 1);
+	pthread_create(&thread, NULL, read_newer, &reading);
+	wait_until_parked(1);
+	put(client, "test/step", 2);
+	pthread_join(thread, NULL);
+	cr_assert(zero(int, reading.r));
+	cr_expect(eq(u64, reading.version, 2));
+}
+
+Test(client, a_newer_version_that_is_there_is_given_at_once)
+{
+	uint64_t version = 0;
+
+	for (int i = 0; i < 3; i++)
+		put(client, "test/step", 1);
+	cr_assert(zero(int, get_newer("test/step", 1, 0, &version)));
+	cr_expect(eq(u64, version, 3), "the newest");
+}
+
+Test(client, the_version_that_was_had_is_not_given_again)
+{
+	uint64_t version = 0;
+
+	put(client, "test/step", 1);
+	cr_assert(zero(int, get_newer("test/step", 0, 0, &version)));
+	cr_expect(eq(int, get_newer("test/step", 1, 0, &version), -ENOENT));
+	cr_expect(eq(str, (char *)fsdp_error(),
+		     "there is no tensor \"test/step\" (newer than version 1) "
+		     "(yet)"));
+	cr_expect(eq(int, get_newer("test/step", 1, 20, &version), -ETIMEDOUT));
+}
+
+Test(client, a_name_that_begins_again_is_told_to_those_who_saw_more_of_it)
+{
+	struct reading reading = {"test/step", 2, 1, 0};
+	const char *name = "test/step";
+	pthread_t thread;
+
+	put(client, name, 1);
+	put(client, name, 2);
+	pthread_create(&thread, NULL, read_newer, &reading);
+	wait_until_parked(1);
+	cr_assert(zero(int, fsdp_remove(client, &name, 1)));
+	put(client, name, 1);
+	pthread_join(thread, NULL);
+	cr_expect(eq(int, reading.r, -ESTALE));
+	cr_expect(eq(int, get_newer(name, 2, 0, &reading.version), -ESTALE));
+	cr_expect(zero(int, get_newer(name, 0, 0, &reading.version)));
+}
+
 struct producer {
 	struct fsdp_client *client;
 	struct fsdp_tensor *tensor;
@@ -523,6 +613,56 @@ Test(client, an_aborted_bundle_was_never_seen)
 	fsdp_bundle_abort(bundle);
 	cr_assert(eq(int, get(client, MEMBERS[0], 0, &got), -ENOENT));
 	load(2);
+}
+
+static int get_bundle_newer(uint64_t version, int32_t timeout_ms,
+			    uint64_t *ret_version)
+{
+	struct fsdp_get_options options = {.timeout_ms = timeout_ms,
+					   .newer_than = version};
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	struct fsdp_tensor **members;
+	size_t n;
+	int r = fsdp_bundle_get(client, "test/model/", &options, &members, &n);
+
+	if (r < 0)
+		return r;
+	fsdp_tensor_info(members[0], &info);
+	*ret_version = info.version;
+	for (size_t i = 0; i < n; i++)
+		fsdp_free(members[i]);
+	free(members);
+	return 0;
+}
+
+static void *read_newer_bundle(void *data)
+{
+	struct reading *it = data;
+
+	it->r = get_bundle_newer(it->seen, 60000, &it->version);
+	return NULL;
+}
+
+Test(client, a_wait_for_a_newer_bundle_ends_with_its_commit)
+{
+	struct reading whole = {NULL, 1, 1, 0};
+	struct reading member = {MEMBERS[0], 1, 1, 0};
+	pthread_t threads[2];
+	uint64_t version;
+
+	load(1);
+	cr_expect(eq(int, get_bundle_newer(1, 0, &version), -ENOENT));
+	cr_expect(eq(int, get_bundle_newer(2, 0, &version), -ESTALE));
+	pthread_create(&threads[0], NULL, read_newer_bundle, &whole);
+	pthread_create(&threads[1], NULL, read_newer, &member);
+	wait_until_parked(2);
+	load(2);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	cr_assert(zero(int, whole.r));
+	cr_expect(eq(u64, whole.version, 2));
+	cr_assert(zero(int, member.r));
+	cr_expect(eq(u64, member.version, 2));
 }
 
 static int count_mapped_bundles(void)

@@ -156,7 +156,7 @@ static struct request sample_request(uint16_t kind)
 		request.publish = (struct publish_request){2, publish_items};
 		break;
 	case MESSAGE_GET:
-		request.get = (struct get_request){250, true, 0, 3, names};
+		request.get = (struct get_request){250, true, 0, 3, names, 7};
 		break;
 	case MESSAGE_RELEASE:
 		request.release = (struct release_request){2, release_items};
@@ -182,7 +182,7 @@ static struct request sample_request(uint16_t kind)
 		break;
 	case MESSAGE_BUNDLE_GET:
 		request.bundle_get = (struct bundle_get_request){
-			"llama/", INT32_MAX, true, 1000};
+			"llama/", INT32_MAX, true, 1000, UINT64_MAX};
 		break;
 	case MESSAGE_CHUNK:
 		request.chunk = (struct chunk_request){2, chunk_ids};
@@ -566,6 +566,7 @@ Test(message, requests_by_name_arrive)
 	expect_same(int, got.get, sent.get, timeout_ms);
 	expect_same(int, got.get, sent.get, is_trust_set);
 	expect_same(u32, got.get, sent.get, trusted_uid);
+	expect_same(u64, got.get, sent.get, newer_than);
 	cr_assert(eq(u32, got.get.n_names, 3));
 	for (int i = 0; i < 3; i++)
 		expect_same_text(got.get, sent.get, names[i]);
@@ -662,6 +663,7 @@ Test(message, bundle_requests_arrive)
 	expect_same(int, got.bundle_get, sent.bundle_get, timeout_ms);
 	expect_same(int, got.bundle_get, sent.bundle_get, is_trust_set);
 	expect_same(u32, got.bundle_get, sent.bundle_get, trusted_uid);
+	expect_same(u64, got.bundle_get, sent.bundle_get, newer_than);
 	request_deinit(&got);
 }
 
