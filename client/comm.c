@@ -37,8 +37,13 @@ _Static_assert((int)FSDP_MEMORY_DEFAULT == (int)COMM_MEMORY_DEFAULT &&
 
 int comm_check(const struct fsdp_comm *comm, struct error *err)
 {
-	int r = client_check(comm->client, err);
+	int r;
 
+	if (!comm)
+		return error_set(err, -EINVAL,
+				 "there is no communicator: the handle of it, "
+				 "or of its group, is NULL");
+	r = client_check(comm->client, err);
 	if (r == 0 && comm->failure.code < 0)
 		r = error_set(err, comm->failure.code, "%s", comm->failure.msg);
 	return r;
@@ -217,6 +222,7 @@ static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
 	comm->step = reply->step;
 	comm->rank = joined->rank;
 	comm->n_shards = joined->n_shards;
+	comm->n_replicas = joined->n_ranks / joined->n_shards;
 	comm->device = joined->device;
 	snprintf(comm->name, sizeof(comm->name), "%s", joined->name);
 }
@@ -281,7 +287,7 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 
 uint64_t fsdp_comm_step(const struct fsdp_comm *comm)
 {
-	return comm->step;
+	return comm ? comm->step : 0;
 }
 
 void comm_free_all(struct fsdp_client *client)
@@ -393,10 +399,7 @@ int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,
 		   struct fsdp_work *ret)
 {
 	struct error *err = error_of_thread();
-	struct request request = {
-		.kind = MESSAGE_COMMIT,
-		.commit = {.comm = comm->id, .step = step},
-	};
+	struct request request = {.kind = MESSAGE_COMMIT};
 	struct answer answer;
 	int r;
 
@@ -411,6 +414,8 @@ int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,
 	r = finish_shards(comm, step, stream, err);
 	if (r < 0)
 		return r;
+	request.commit =
+		(struct commit_request){.comm = comm->id, .step = step};
 	r = comm_call(comm, &request, &answer, err);
 	if (r < 0)
 		return r;
@@ -424,7 +429,7 @@ int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,
 
 static int check_work(const struct fsdp_work *work, struct error *err)
 {
-	if (!work->comm || work->kind < WORK_UNSHARD ||
+	if (!work || !work->comm || work->kind < WORK_UNSHARD ||
 	    work->kind > WORK_COMMIT ||
 	    !work->group != (work->kind == WORK_COMMIT))
 		return error_set(err, -EINVAL,
@@ -459,7 +464,7 @@ static int end_work(const struct fsdp_work *work, struct answer *answer,
 		return group_take_full(work->group, work->sequence, answer,
 				       err);
 	if (work->kind == WORK_REDUCE)
-		work->group->reduced = work->sequence;
+		group_note_reduced(work->group, work->sequence);
 	else if (work->sequence == work->comm->committing)
 		end_commit(work->comm, work->sequence);
 	return 0;
@@ -509,8 +514,12 @@ int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
 	r = check_work(work, err);
 	if (r == 0 && stream)
 		r = comm_check_stream(work->comm, stream, err);
-	if (r == 0 && work->comm->engine && work->kind != WORK_COMMIT)
-		return engine_wait(work, stream, timeout_ms, err);
+	if (r == 0 && work->comm->engine && work->kind != WORK_COMMIT) {
+		r = engine_wait(work, stream, timeout_ms, err);
+		if (r == 0 && work->kind == WORK_REDUCE)
+			group_note_reduced(work->group, work->sequence);
+		return r;
+	}
 	if (r < 0 || is_done(work))
 		return r;
 	if (work->kind == WORK_UNSHARD)

@@ -52,6 +52,8 @@ struct fsdp_group {
 	uint64_t refused;  /* the last of these that was; 0: none */
 	struct error refusal;
 	uint64_t whole, reduced;        /* sequences: waited for last */
+	uint64_t first_full; /* the first reduction that changes gradients; 0:
+			      * there was none */
 	uint64_t full_size, input_size; /* bytes that params reach to */
 	size_t n_params;
 	struct param *params;        /* owned */
@@ -67,7 +69,7 @@ struct fsdp_comm {
 	struct device_uuid device; /* of this rank; the host */
 	uint64_t id;
 	uint64_t step; /* last committed */
-	uint32_t rank, n_shards;
+	uint32_t rank, n_shards, n_replicas;
 	uint64_t committing;       /* begun, not waited for; 0: none */
 	struct error failure;      /* code < 0: it has failed, and why */
 	struct fsdp_tensor *spent; /* input that was handed in, to be let go of
@@ -106,6 +108,9 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 
 /* Just before a request at which the broker looks what was released. */
 void comm_end_spent(struct fsdp_comm *comm);
+
+/* A reduction was waited for. */
+void group_note_reduced(struct fsdp_group *group, uint64_t sequence);
 
 /* The holds of its handles go back, the handles with them. */
 void group_end_handles(struct fsdp_group *group);

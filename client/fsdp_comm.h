@@ -219,7 +219,9 @@ struct fsdp_shard {
 	const void *current; /* as last committed; NULL: nothing was yet */
 	void *next; /* to be written, all of it, before a commit; holds what
 		     * was before `current`, or anything */
-	void *grad; /* reduced, once fsdp_wait() said so; NULL: frozen */
+	void *grad; /* as fsdp_wait() last said that it is reduced. NULL: it is
+		     * frozen, or no reduction was waited for that changes
+		     * gradients (fsdp_reduce_options.no_all_reduce) */
 };
 
 /* Pointers are valid until the next commit is through, or until leaving. */
@@ -237,8 +239,12 @@ struct fsdp_work {
 /*
  * Begin to make the group's parameters whole, from the committed shards. It
  * goes on as soon as the limiter and the memory allow. Unsharding what this
- * rank has unsharded, or is about to, is the same work again. -EINVAL: the
- * ranks unshard in different orders. -ENODATA: nothing was committed yet.
+ * rank has unsharded, or is about to, is the same work again.
+ *
+ * What the broker refuses is told here where the ranks' own processes do the
+ * work (FSDP_HOME_RANK, on devices), and else by fsdp_wait(), since the request
+ * is sent without waiting for its answer: -EINVAL: the ranks unshard in
+ * different orders. -ENODATA: nothing was committed yet.
  */
 FSDP_API int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret);
 

@@ -116,6 +116,18 @@ static int check_param(const struct fsdp_group *group, size_t param,
 	return 0;
 }
 
+void group_note_reduced(struct fsdp_group *group, uint64_t sequence)
+{
+	if (sequence > group->reduced)
+		group->reduced = sequence;
+}
+
+/* Before, what is there is of somebody else. */
+static bool has_gradients(const struct fsdp_group *group)
+{
+	return group->first_full && group->reduced >= group->first_full;
+}
+
 int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 {
 	struct error *err = error_of_thread();
@@ -124,7 +136,7 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 	struct param *it;
 	int r;
 
-	r = comm_check_idle(group->comm, err);
+	r = comm_check_idle(group_comm(group), err);
 	if (r == 0)
 		r = check_param(group, param, err);
 	if (r == 0)
@@ -144,9 +156,9 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 		.current = group->step ? memory_at(current, it->shard_offset)
 				       : NULL,
 		.next = memory_at(next, it->shard_offset),
-		.grad = it->is_frozen
-				? NULL
-				: memory_at(group->grads, it->grad_offset),
+		.grad = !it->is_frozen && has_gradients(group)
+				? memory_at(group->grads, it->grad_offset)
+				: NULL,
 	};
 	memcpy(shard.shape, it->shard.shape, sizeof(shard.shape));
 	return sized_give(ret, &shard, SIZED(fsdp_shard), err);
@@ -242,7 +254,7 @@ static int ask_unshard(struct fsdp_group *group, struct error *err)
 int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
 {
 	struct error *err = error_of_thread();
-	int r = comm_check_idle(group->comm, err);
+	int r = comm_check_idle(group_comm(group), err);
 
 	if (r == 0 && group->engine)
 		r = ask_unshard(group, err);
@@ -323,7 +335,7 @@ int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 	const struct param *it;
 	int r;
 
-	r = comm_check(group->comm, err);
+	r = comm_check(group_comm(group), err);
 	if (r == 0)
 		r = check_param(group, param, err);
 	if (r < 0)
@@ -384,20 +396,19 @@ int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh)
 int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 {
 	struct error *err = error_of_thread();
-	struct request request = {
-		.kind = MESSAGE_RESHARD,
-		.reshard = {.group = group->id, .n_mesh = n_mesh},
-	};
+	struct request request = {.kind = MESSAGE_RESHARD};
 	/* Refused is what fsdp_wait() has told already, or will. */
 	const struct post post = {0};
 	int r;
 
-	r = comm_check(group->comm, err);
+	r = comm_check(group_comm(group), err);
 	if (r < 0)
 		return r;
 	if (!group->open)
 		return error_set(err, -EINVAL,
 				 "the group is not unsharded here");
+	request.reshard =
+		(struct reshard_request){.group = group->id, .n_mesh = n_mesh};
 	if (stream) {
 		r = comm_check_stream(group->comm, stream, err);
 		if (r == 0)
@@ -434,20 +445,19 @@ static bool has_input(const struct fsdp_group *group)
 int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 {
 	struct error *err = error_of_thread();
-	struct request request = {
-		.kind = MESSAGE_INPUT,
-		.input = {.group = group->id, .timeout_ms = timeout_ms},
-	};
+	struct request request = {.kind = MESSAGE_INPUT};
 	struct answer answer;
 	int r;
 
-	r = comm_check_idle(group->comm, err);
+	r = comm_check_idle(group_comm(group), err);
 	if (r < 0)
 		return r;
 	if (has_input(group))
 		return error_set(err, -EBUSY,
 				 "the group has an input here already; "
 				 "fsdp_reduce() it first");
+	request.input = (struct input_request){.group = group->id,
+					       .timeout_ms = timeout_ms};
 	comm_end_spent(group->comm);
 	r = comm_call(group->comm, &request, &answer, err);
 	if (r < 0)
@@ -461,7 +471,7 @@ int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 void *fsdp_input_data(struct fsdp_group *group, size_t param)
 {
 	/* Writable memory is not mapped in a forked child. */
-	if (guard_is_forked(&group->comm->client->guard) ||
+	if (!group || guard_is_forked(&group->comm->client->guard) ||
 	    map(group, &group->input_claim, &group->input, error_of_thread()) <
 		    0 ||
 	    !group->input || param >= group->n_params ||
@@ -494,7 +504,7 @@ int fsdp_reduce(struct fsdp_group *group,
 	struct answer answer;
 	int r;
 
-	r = comm_check_idle(group->comm, err);
+	r = comm_check_idle(group_comm(group), err);
 	if (r == 0)
 		r = sized_take(&o, options, SIZED(fsdp_reduce_options), err);
 	if (r < 0)
@@ -525,6 +535,10 @@ int fsdp_reduce(struct fsdp_group *group,
 				  .kind = WORK_REDUCE,
 				  .sequence = answer.reply.work.sequence};
 	answer_deinit(&answer);
+	/* Without replicas there is nothing to keep for an all-reduce. */
+	if (!group->first_full &&
+	    (!o.no_all_reduce || group->comm->n_replicas == 1))
+		group->first_full = ret->sequence;
 	if (group->engine)
 		return engine_reduce(group, &request.reduce, ret->sequence,
 				     o.stream, err);

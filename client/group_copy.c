@@ -3,6 +3,7 @@
  */
 #include "client/comm.h"
 #include "client/engine.h"
+#include "client/group_impl.h"
 #include "client/plain_device.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -58,7 +59,7 @@ int fsdp_group_put(struct fsdp_group *group, void *to, const void *from,
 		   uint64_t size)
 {
 	struct error *err = error_of_thread();
-	int r = comm_check_idle(group->comm, err);
+	int r = comm_check_idle(group_comm(group), err);
 
 	if (r < 0 || size == 0)
 		return r;
@@ -77,7 +78,7 @@ int fsdp_group_get(struct fsdp_group *group, void *to, const void *from,
 		   uint64_t size)
 {
 	struct error *err = error_of_thread();
-	int r = comm_check_idle(group->comm, err);
+	int r = comm_check_idle(group_comm(group), err);
 
 	if (r < 0 || size == 0)
 		return r;

@@ -4,6 +4,12 @@
 #pragma once
 #include "client/comm.h"
 
+/* NULL of NULL, which comm_check() refuses. */
+static inline struct fsdp_comm *group_comm(const struct fsdp_group *group)
+{
+	return group ? group->comm : NULL;
+}
+
 /* Have addresses of the shards and gradients, where they are only claimed. */
 int group_map_own(struct fsdp_group *group, struct error *err);
 

@@ -99,8 +99,9 @@ bool mappings_is_gone(struct mappings *mappings, uint32_t chunk,
 	return false;
 }
 
-int client_refuse_child(struct error *err)
+int client_refuse(const struct fsdp_client *of, struct error *err)
 {
+	(void)of;
 	return error_set(err, -ECHILD, "forked");
 }
 
@@ -380,7 +381,7 @@ Test(rank, a_shard_is_this_ranks_part_of_the_parameter)
 	cr_expect(eq(u64, shard.numel, 2));
 	cr_expect(zero(ptr, (void *)shard.current));
 	cr_expect(eq(ptr, shard.next, world.memory[SHARDS_1] + 16));
-	cr_expect(eq(ptr, shard.grad, world.memory[GRADS] + 16));
+	cr_expect(zero(ptr, shard.grad), "nothing was reduced");
 	cr_expect(world.is_writable[SHARDS_0] && world.is_writable[GRADS]);
 	cr_expect(zero(ptr, shard_of(group, 1).grad));
 	/* A 0-d parameter is cut as one of one element. */
@@ -731,6 +732,69 @@ Test(rank, an_input_is_the_ranks_from_asking_to_reducing)
 	cr_assert(zero(int, fsdp_wait(&work, -1)));
 	cr_expect(zero(int, world.n_asked));
 	fsdp_comm_leave(comm);
+}
+
+static void reduce(struct fsdp_group *group, uint64_t sequence,
+		   bool no_all_reduce, struct fsdp_work *ret)
+{
+	struct fsdp_reduce_options options = {.no_all_reduce = no_all_reduce};
+	struct tensor_place place = place_of(INPUT, 72);
+
+	answer_place(&place);
+	cr_assert(zero(int, fsdp_input(group, -1)));
+	world.answer = (struct reply){.work = {.sequence = sequence}};
+	cr_assert(zero(int, fsdp_reduce(group, &options, ret)));
+}
+
+Test(rank, gradients_show_once_a_reduction_was_waited_for)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work;
+
+	reduce(group, 1, false, &work);
+	cr_expect(zero(ptr, shard_of(group, 0).grad), "not waited for");
+	cr_assert(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(eq(ptr, shard_of(group, 0).grad, world.memory[GRADS] + 16));
+	cr_expect(zero(ptr, shard_of(group, 1).grad), "frozen");
+	fsdp_comm_leave(comm);
+}
+
+Test(rank, sums_that_wait_for_an_all_reduce_are_no_gradients)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work;
+
+	comm->n_replicas = 2;
+	reduce(group, 1, true, &work);
+	cr_assert(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(zero(ptr, shard_of(group, 0).grad));
+	reduce(group, 2, false, &work);
+	cr_assert(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(eq(ptr, shard_of(group, 0).grad, world.memory[GRADS] + 16));
+	fsdp_comm_leave(comm);
+}
+
+Test(rank, a_null_handle_is_refused)
+{
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
+	struct fsdp_param param = {.struct_size = sizeof(param)};
+	struct fsdp_group *group;
+	struct fsdp_work work;
+
+	cr_expect(eq(int, fsdp_shard(NULL, 0, &shard), -EINVAL));
+	cr_expect(eq(int, fsdp_param(NULL, 0, &param), -EINVAL));
+	cr_expect(eq(int, fsdp_unshard(NULL, &work), -EINVAL));
+	cr_expect(eq(int, fsdp_reshard(NULL, 0), -EINVAL));
+	cr_expect(eq(int, fsdp_input(NULL, 0), -EINVAL));
+	cr_expect(zero(ptr, fsdp_input_data(NULL, 0)));
+	cr_expect(eq(int, fsdp_reduce(NULL, NULL, &work), -EINVAL));
+	cr_expect(eq(int, fsdp_wait(NULL, 0), -EINVAL));
+	cr_expect(eq(int, fsdp_commit(NULL, 1, &work), -EINVAL));
+	cr_expect(zero(u64, fsdp_comm_step(NULL)));
+	cr_expect(eq(int, fsdp_group_register(NULL, "l", NULL, 0, NULL, &group),
+		     -EINVAL));
 }
 
 Test(rank, no_work_is_refused)
