@@ -45,6 +45,12 @@ void bundle_free_all(struct fsdp_client *client)
 	}
 }
 
+/* NULL of none, which is refused like any NULL. */
+static struct fsdp_client *client_of(const struct fsdp_bundle *bundle)
+{
+	return bundle ? bundle->client : NULL;
+}
+
 static void unlink_and_free(struct fsdp_bundle *bundle)
 {
 	struct fsdp_client *client = bundle->client;
@@ -154,15 +160,11 @@ int fsdp_bundle_alloc(struct fsdp_bundle *bundle, const char *const *names,
 		      const struct fsdp_spec *specs, size_t n,
 		      struct fsdp_tensor **ret)
 {
-	struct fsdp_client *client = bundle->client;
+	struct fsdp_client *client = client_of(bundle);
 	struct error *err = error_of_thread();
 	struct alloc_request alloc = {.access = {.gid = GID_DEFAULT},
-				      .bundle = bundle->id,
 				      .n_items = (uint32_t)n};
-	struct places_use use = {.n = n,
-				 .names = names,
-				 .is_writable = true,
-				 .bundle = bundle->id};
+	struct places_use use = {.n = n, .names = names, .is_writable = true};
 	struct answer answer;
 	struct places_reply *places = &answer.reply.places;
 	int r;
@@ -172,6 +174,7 @@ int fsdp_bundle_alloc(struct fsdp_bundle *bundle, const char *const *names,
 		r = client_check_batch(n, err);
 	if (r < 0 || n == 0)
 		return r;
+	alloc.bundle = use.bundle = bundle->id;
 	r = spec_alloc(client, &alloc, specs, names, &answer, err);
 	if (r < 0)
 		return r;
@@ -267,7 +270,7 @@ int fsdp_bundle_commit(struct fsdp_bundle *bundle, uint64_t *ret_version)
 	struct error *err = error_of_thread();
 	int r;
 
-	r = client_check(bundle->client, err);
+	r = client_check(client_of(bundle), err);
 	if (r < 0)
 		return r;
 	if (!bundle->is_committed) {

@@ -33,11 +33,37 @@ _Static_assert(FSDP_MAX_DIMS == TENSOR_MAX_DIMS, "one limit of dimensions");
 _Static_assert(FSDP_MAX_BATCH == MESSAGE_MAX_ITEMS, "one limit of batches");
 _Static_assert(FSDP_TICKET_SIZE == TICKET_SIZE, "one size of tickets");
 
-int client_refuse_child(struct error *err)
+int client_refuse(const struct fsdp_client *client, struct error *err)
 {
+	if (!client)
+		return error_set(err, -EINVAL,
+				 "there is no connection: the client is NULL; "
+				 "fsdp_connect() makes one");
 	return error_set(err, -ECHILD,
 			 "this process was forked after the connection to "
 			 "fsdpd was made; call fsdp_connect() in it");
+}
+
+int client_check_tensor(const struct fsdp_tensor *tensor, struct error *err)
+{
+	if (!tensor)
+		return error_set(err, -EINVAL,
+				 "there is no tensor: the handle is NULL");
+	if (!tensor->is_live)
+		return error_set(err, -EINVAL,
+				 "the handle was freed; get the tensor again");
+	return client_check(tensor->client, err);
+}
+
+int client_check_held(const struct fsdp_tensor *tensor, struct error *err)
+{
+	int r = client_check_tensor(tensor, err);
+
+	if (r < 0 || atomic_load_explicit(&tensor->holds, memory_order_relaxed))
+		return r;
+	return error_set(err, -EINVAL,
+			 "the handle is not held: acquire it first, and "
+			 "release it once for each hold");
 }
 
 int client_check_batch(size_t n, struct error *err)

@@ -40,17 +40,23 @@ struct fsdp_client {
 	struct shelf shelves[SHELVES];
 };
 
-/* The sentence that a forked child gets; -ECHILD. */
-int client_refuse_child(struct error *err);
+/* -EINVAL: it is NULL; -ECHILD: it is the parent's. With a sentence. */
+int client_refuse(const struct fsdp_client *client, struct error *err);
 
 /* May this process use the connection? One load. */
 static inline int client_check(const struct fsdp_client *client,
 			       struct error *err)
 {
-	if (__builtin_expect(guard_is_forked(&client->guard), 0))
-		return client_refuse_child(err);
+	if (__builtin_expect(!client || guard_is_forked(&client->guard), 0))
+		return client_refuse(client, err);
 	return 0;
 }
+
+/* client_check(), and the handle is one: not NULL, and not freed, as far as
+ * that can be seen (its memory may have become another handle's). -EINVAL. */
+int client_check_tensor(const struct fsdp_tensor *tensor, struct error *err);
+/* The same, and it is held. */
+int client_check_held(const struct fsdp_tensor *tensor, struct error *err);
 
 /* A batch of `n`: -E2BIG beyond FSDP_MAX_BATCH. */
 int client_check_batch(size_t n, struct error *err);

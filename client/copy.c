@@ -96,20 +96,9 @@ static uint64_t size_of(const struct fsdp_tensor *tensor)
 	return tensor->data ? known_rest(tensor_known(tensor))->size : 0;
 }
 
-static int check_held(const struct fsdp_tensor *tensor, struct error *err)
-{
-	int r = client_check(tensor->client, err);
-
-	if (r == 0 &&
-	    !atomic_load_explicit(&tensor->holds, memory_order_relaxed))
-		r = error_set(err, -EINVAL,
-			      "the handle is not held: acquire it first");
-	return r;
-}
-
 static int check_writable(struct fsdp_tensor *tensor, struct error *err)
 {
-	int r = check_held(tensor, err);
+	int r = client_check_held(tensor, err);
 
 	if (r == 0 && tensor->data && !fsdp_data_mut(tensor))
 		r = error_set(err, -EACCES,
@@ -168,9 +157,8 @@ int copiers_get(struct copiers *copiers, const struct device *device, void *to,
 int fsdp_copy_in(struct fsdp_tensor *tensor, uint64_t offset, const void *from,
 		 uint64_t size)
 {
-	const struct device *device = device_of(tensor);
-	struct copiers *copiers = &tensor->client->copiers;
 	struct error *err = error_of_thread();
+	const struct device *device;
 	int r;
 
 	r = check_writable(tensor, err);
@@ -178,36 +166,37 @@ int fsdp_copy_in(struct fsdp_tensor *tensor, uint64_t offset, const void *from,
 		r = check_range(tensor, offset, size, err);
 	if (r < 0 || size == 0)
 		return r;
+	device = device_of(tensor);
 	if (!device) {
 		memcpy(tensor->data + offset, from, size);
 		return 0;
 	}
-	return copiers_put(copiers, device, tensor->data + offset, from, size,
-			   err);
+	return copiers_put(&tensor->client->copiers, device,
+			   tensor->data + offset, from, size, err);
 }
 
 int fsdp_copy_out(void *to, struct fsdp_tensor *tensor, uint64_t offset,
 		  uint64_t size)
 {
 	static const struct fsdp_get_options for_ever = {.timeout_ms = -1};
-	const struct device *device = device_of(tensor);
-	struct copiers *copiers = &tensor->client->copiers;
 	struct error *err = error_of_thread();
+	const struct device *device;
 	int r;
 
-	r = check_held(tensor, err);
+	r = client_check_held(tensor, err);
 	if (r == 0)
 		r = check_range(tensor, offset, size, err);
 	if (r == 0)
 		r = stream_await(&tensor, 1, &for_ever, 0, err);
 	if (r < 0 || size == 0)
 		return r;
+	device = device_of(tensor);
 	if (!device) {
 		memcpy(to, tensor->data + offset, size);
 		return 0;
 	}
-	return copiers_get(copiers, device, to, tensor->data + offset, size,
-			   err);
+	return copiers_get(&tensor->client->copiers, device, to,
+			   tensor->data + offset, size, err);
 }
 
 /* --- filling --------------------------------------------------------------

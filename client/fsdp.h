@@ -19,6 +19,10 @@
  *   - Outputs are written only on success. Calls on several things do all of
  *     them or none.
  *   - A struct that begins with `struct_size` may grow: see below.
+ *   - A NULL or freed handle is refused (-EINVAL) by functions that can fail,
+ *     and has no address (fsdp_data()); freeing one again does nothing. The
+ *     memory of a freed handle is used for later ones, so that an old pointer
+ *     may mean another tensor; after fsdp_close() it means nothing.
  *   - Everything may be called from any thread. The library installs no signal
  *     handler, and starts no thread but those by which fsdp_close() waits for
  *     devices.
@@ -437,8 +441,8 @@ FSDP_API int fsdp_tensor_check(struct fsdp_tensor *tensor);
 /* --- looking at a handle ------------------------------------------------- */
 
 /*
- * The first element. Valid while the handle is held. NULL if the tensor has
- * no elements. Writing through it faults, except in the process that
+ * The first element. Valid while the handle is held. NULL if it is not, or the
+ * tensor has no elements. Writing through it faults, except in the process that
  * allocated it, before publishing: fsdp_data_mut(). Of a device tensor it is
  * an address of the device, in this process; only the device can use it, and
  * a fault there ends the use of CUDA in this process.

@@ -69,7 +69,7 @@ static int fill_params(struct fsdp_group *group,
 			return r;
 		r = spec_to_type(&known.spec, NULL, &param->type, err);
 		if (r < 0)
-			return error_wrap(err, r, "params[%zu].spec", i);
+			return spec_wrap(err, r, "params", i);
 		param->is_frozen = known.is_frozen;
 		ret[i] = (struct group_param){
 			.name = known.name,
@@ -239,7 +239,7 @@ static int take_entries(struct fsdp_group *group,
 		int r = take_entry(group, reply, i, err);
 
 		if (r < 0)
-			return error_wrap(err, r, "parameter %zu", i);
+			return error_wrap(err, r, "params[%zu]", i);
 	}
 	group->id = reply->group;
 	group->side = reply->side;

@@ -27,21 +27,28 @@ static int refuse_stale(const struct fsdp_tensor *tensor, struct error *err)
 			 (unsigned long long)tensor->generation);
 }
 
-static int refuse_unheld(struct error *err)
+/* A handle that a call without system call cannot use. */
+static int refuse(const struct fsdp_tensor *tensor)
 {
-	return error_set(err, -EINVAL,
-			 "the handle is not held: acquire it first, and "
-			 "release it once for each hold");
+	return client_check_held(tensor, error_of_thread());
+}
+
+/* Not one that was freed: its generation is none (tensor_free()). */
+static inline bool is_usable(const struct fsdp_tensor *tensor)
+{
+	return __builtin_expect(
+		tensor && !guard_is_forked(&tensor->client->guard), 1);
 }
 
 int fsdp_acquire(struct fsdp_tensor *tensor)
 {
-	struct fsdp_client *client = tensor->client;
+	struct fsdp_client *client;
 	enum refs_outcome outcome;
 	int r;
 
-	if (__builtin_expect(guard_is_forked(&client->guard), 0))
-		return client_refuse_child(error_of_thread());
+	if (!is_usable(tensor))
+		return client_check_tensor(tensor, error_of_thread());
+	client = tensor->client;
 	outcome = refs_acquire(&client->refs, &client->table, tensor->slot,
 			       tensor->generation);
 	if (__builtin_expect(outcome == REFS_HELD, 1)) {
@@ -50,7 +57,9 @@ int fsdp_acquire(struct fsdp_tensor *tensor)
 					  memory_order_relaxed);
 		return 0;
 	}
-	r = refuse_stale(tensor, error_of_thread());
+	r = client_check_tensor(tensor, error_of_thread());
+	if (r == 0)
+		r = refuse_stale(tensor, error_of_thread());
 	if (outcome == REFS_STALE_RING)
 		client_ring(client);
 	return r;
@@ -71,26 +80,27 @@ static bool add_hold(struct fsdp_tensor *tensor)
 
 int fsdp_hold(struct fsdp_tensor *tensor)
 {
-	struct fsdp_client *client = tensor->client;
+	struct fsdp_client *client;
 
-	if (__builtin_expect(guard_is_forked(&client->guard), 0))
-		return client_refuse_child(error_of_thread());
+	if (!is_usable(tensor))
+		return client_check_tensor(tensor, error_of_thread());
+	client = tensor->client;
 	refs_hold(&client->refs, tensor->slot);
 	if (__builtin_expect(add_hold(tensor), 1))
 		return 0;
 	/* Not held: what was counted for a moment is a release like any. */
 	tensor_give_back(client, tensor->slot, 1);
-	return refuse_unheld(error_of_thread());
+	return refuse(tensor);
 }
 
 int fsdp_release(struct fsdp_tensor *tensor)
 {
-	struct fsdp_client *client = tensor->client;
+	struct fsdp_client *client;
 
-	if (__builtin_expect(guard_is_forked(&client->guard), 0))
-		return client_refuse_child(error_of_thread());
-	if (__builtin_expect(!tensor_take_hold(tensor), 0))
-		return refuse_unheld(error_of_thread());
+	if (!is_usable(tensor) ||
+	    __builtin_expect(!tensor_take_hold(tensor), 0))
+		return refuse(tensor);
+	client = tensor->client;
 	if (__builtin_expect(
 		    refs_release(&client->refs, &client->table, tensor->slot),
 		    0))
@@ -112,10 +122,16 @@ static int take_holds(struct fsdp_client *client,
 {
 	for (size_t i = 0; i < n; i++) {
 		struct fsdp_tensor *tensor = tensors[i];
+		int r = client_check_held(tensor, err);
 
-		if (tensor->client != client || !tensor_take_hold(tensor)) {
+		if (r == 0 && tensor->client != client)
+			r = error_set(err, -EINVAL,
+				      "the tensor is of another connection");
+		if (r == 0 && !tensor_take_hold(tensor))
+			r = refuse(tensor);
+		if (r < 0) {
 			put_holds(tensors, i);
-			return refuse_unheld(err);
+			return error_wrap(err, r, "tensors[%zu]", i);
 		}
 		items[i] = (struct release_item){
 			.ref = {.slot = tensor->slot,
@@ -179,15 +195,23 @@ void tensor_end(struct fsdp_tensor *tensor)
 /* --- looking ----------------------------------------------------------------
  */
 
+/* Relaxed: who races with the last release has an address that is none soon,
+ * whatever we say. */
+static bool is_held(const struct fsdp_tensor *tensor)
+{
+	return tensor &&
+	       atomic_load_explicit(&tensor->holds, memory_order_relaxed);
+}
+
 const void *fsdp_data(const struct fsdp_tensor *tensor)
 {
-	return tensor->data;
+	return is_held(tensor) ? tensor->data : NULL;
 }
 
 void *fsdp_data_mut(struct fsdp_tensor *tensor)
 {
 	/* Writable memory is not mapped in a forked child. */
-	if (guard_is_forked(&tensor->client->guard) ||
+	if (!is_held(tensor) || guard_is_forked(&tensor->client->guard) ||
 	    !atomic_load_explicit(&tensor->is_writable, memory_order_relaxed))
 		return NULL;
 	return tensor->data;
@@ -195,12 +219,19 @@ void *fsdp_data_mut(struct fsdp_tensor *tensor)
 
 int fsdp_tensor_info(const struct fsdp_tensor *tensor, struct fsdp_info *ret)
 {
-	const struct known *known = tensor_known(tensor);
-	const struct known_rest *rest = known_rest(known);
-	const struct known_device *on = known_device(known);
+	struct error *err = error_of_thread();
+	const struct known_device *on;
+	const struct known_rest *rest;
+	const struct known *known;
 	struct tensor_type type;
 	struct fsdp_info info;
 
+	/* A forked child may look. */
+	if (!tensor || !tensor->is_live)
+		return client_check_tensor(tensor, err);
+	known = tensor_known(tensor);
+	rest = known_rest(known);
+	on = known_device(known);
 	known_type(known, &type);
 	info = (struct fsdp_info){
 		.dtype = (enum fsdp_dtype)type.dtype,
@@ -215,5 +246,5 @@ int fsdp_tensor_info(const struct fsdp_tensor *tensor, struct fsdp_info *ret)
 	};
 	memcpy(info.shape, type.shape, sizeof(info.shape));
 	memcpy(info.strides, type.strides, sizeof(info.strides));
-	return sized_give(ret, &info, SIZED(fsdp_info), error_of_thread());
+	return sized_give(ret, &info, SIZED(fsdp_info), err);
 }

@@ -69,11 +69,9 @@ static void inherit(const struct fsdp_tensor *base, struct fsdp_tensor *view)
 int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
 	      const int64_t *strides, uint64_t offset, struct fsdp_tensor **ret)
 {
-	struct fsdp_client *client = base->client;
 	struct error *err = error_of_thread();
 	struct alloc_item item = {
 		.is_view = true,
-		.base = {.slot = base->slot, .generation = base->generation},
 		.base_offset = offset,
 		.name = "",
 	};
@@ -84,20 +82,21 @@ int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
 			  .items = &item},
 	};
 	struct places_use use = {.n = 1};
+	struct fsdp_client *client;
 	struct fsdp_tensor *view;
 	struct answer answer;
 	struct places_reply *places = &answer.reply.places;
 	int r;
 
-	r = client_check(client, err);
+	r = client_check_held(base, err);
 	if (r < 0)
-		return r;
-	if (!atomic_load_explicit(&base->holds, memory_order_relaxed))
-		return error_set(err, -EINVAL,
-				 "the base of the view is not held");
+		return error_wrap(err, r, "base");
 	r = spec_to_type(spec, strides, &item.type, err);
 	if (r < 0)
-		return r;
+		return error_wrap(err, r, "spec");
+	client = base->client;
+	item.base = (struct slot_ref){.slot = base->slot,
+				      .generation = base->generation};
 	r = client_call(client, &request, &answer, err);
 	if (r < 0)
 		return r;
@@ -318,13 +317,14 @@ static int take_publications(const struct fsdp_client *client,
 	for (size_t i = 0; i < n && r == 0; i++) {
 		r = sized_take_item(&ret[i], publications, i, "publications",
 				    SIZED(fsdp_publication), err);
-		if (r == 0 &&
-		    (!ret[i].tensor || ret[i].tensor->client != client))
-			r = error_set(
-				err, -EINVAL,
-				"publications[%zu].tensor is not a tensor "
-				"of this connection",
-				i);
+		if (r < 0)
+			return r;
+		r = client_check_tensor(ret[i].tensor, err);
+		if (r == 0 && ret[i].tensor->client != client)
+			r = error_set(err, -EINVAL,
+				      "the tensor is of another connection");
+		if (r < 0)
+			error_wrap(err, r, "publications[%zu].tensor", i);
 	}
 	return r;
 }

@@ -63,7 +63,7 @@ static int take_types(const struct fsdp_spec *specs, size_t n,
 	for (size_t i = 0; i < n && r == 0; i++) {
 		r = spec_to_type(&specs[i], NULL, &ret[i].type, err);
 		if (r < 0)
-			error_wrap(err, r, "specs[%zu]", i);
+			spec_wrap(err, r, "specs", i);
 	}
 	return r;
 }
@@ -76,14 +76,13 @@ static int take_offset(const struct pointer *pointer, size_t i, const void *at,
 	uint64_t size = size_of(item);
 
 	if (offset >= pointer->size)
-		return error_set(
-			err, -EINVAL,
-			"pointers[%zu] (%p) is not in the allocation of "
-			"the items before it, which has %llu bytes at "
-			"0x%llx; share those of each allocation by a "
-			"call of its own",
-			i, at, (unsigned long long)pointer->size,
-			pointer->base);
+		return error_set(err, -EINVAL,
+				 "pointers[%zu] (%p) is not in the allocation "
+				 "of those before it, which has %llu bytes at "
+				 "0x%llx; share those of each allocation by a "
+				 "call of its own",
+				 i, at, (unsigned long long)pointer->size,
+				 pointer->base);
 	if (size > pointer->size - offset)
 		return error_set(err, -EINVAL,
 				 "pointers[%zu] (%llu bytes at %p) leaves its "
@@ -351,20 +350,21 @@ static int check_gone(const struct fsdp_tensor *tensor, struct error *err)
 
 int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 {
-	struct fsdp_client *client = tensor->client;
 	struct error *err = error_of_thread();
-	const struct request request = {
+	struct request request = {
 		.kind = MESSAGE_UNSHARE,
-		.unshare = {.ref = {.slot = tensor->slot,
-				    .generation = tensor->generation},
-			    .timeout_ms = timeout_ms},
+		.unshare = {.timeout_ms = timeout_ms},
 	};
-	int r = client_check(client, err);
+	struct fsdp_client *client;
+	int r = client_check_tensor(tensor, err);
 
 	if (r == 0)
 		r = check_own(tensor, err);
 	if (r < 0)
 		return r;
+	client = tensor->client;
+	request.unshare.ref = (struct slot_ref){
+		.slot = tensor->slot, .generation = tensor->generation};
 	if (!take_hold(tensor))
 		return check_gone(tensor, err);
 	r = client_command(client, &request, err);

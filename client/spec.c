@@ -5,7 +5,34 @@
 #include "client/spec.h"
 #include "client/client.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
+
+static int check_fields(const struct fsdp_spec *spec, const int64_t *strides,
+			struct error *err)
+{
+	if (!dtype_size((uint32_t)spec->dtype))
+		return error_set(err, -EINVAL,
+				 "dtype is %d, which is not in enum fsdp_dtype",
+				 (int)spec->dtype);
+	if (spec->n_dims > TENSOR_MAX_DIMS)
+		return error_set(err, -EINVAL,
+				 "n_dims is %u; a tensor has at most %d",
+				 spec->n_dims, TENSOR_MAX_DIMS);
+	for (uint32_t i = 0; i < spec->n_dims; i++) {
+		if (spec->shape[i] < 0)
+			return error_set(err, -EINVAL,
+					 "shape[%u] is %" PRId64
+					 "; sizes are 0 or more",
+					 i, spec->shape[i]);
+		if (strides && strides[i] < 0)
+			return error_set(err, -EINVAL,
+					 "strides[%u] is %" PRId64
+					 "; strides are 0 or more",
+					 i, strides[i]);
+	}
+	return 0;
+}
 
 int spec_to_type(const struct fsdp_spec *spec, const int64_t *strides,
 		 struct tensor_type *ret, struct error *err)
@@ -13,12 +40,10 @@ int spec_to_type(const struct fsdp_spec *spec, const int64_t *strides,
 	struct tensor_type type = {.dtype = (uint32_t)spec->dtype,
 				   .n_dims = spec->n_dims};
 	uint64_t span;
-	int r;
+	int r = check_fields(spec, strides, err);
 
-	if (spec->n_dims > TENSOR_MAX_DIMS)
-		return error_set(err, -EINVAL,
-				 "%u dimensions; a tensor has at most %d",
-				 spec->n_dims, TENSOR_MAX_DIMS);
+	if (r < 0)
+		return r;
 	for (uint32_t i = 0; i < spec->n_dims; i++) {
 		type.shape[i] = spec->shape[i];
 		if (strides)
@@ -26,11 +51,19 @@ int spec_to_type(const struct fsdp_spec *spec, const int64_t *strides,
 	}
 	if (!strides)
 		tensor_type_contiguous(&type);
-	r = tensor_type_check(&type, &span, err);
+	r = tensor_type_check(&type, &span, NULL);
 	if (r < 0)
-		return r;
+		return error_set(
+			err, r, "shape makes a tensor of more than 2^62 bytes");
 	*ret = type;
 	return 0;
+}
+
+int spec_wrap(struct error *err, int r, const char *array, size_t i)
+{
+	struct error cause = *err;
+
+	return error_set(err, r, "%s[%zu].%.400s", array, i, cause.msg);
 }
 
 int spec_alloc(struct fsdp_client *client, struct alloc_request *alloc,
@@ -47,7 +80,7 @@ int spec_alloc(struct fsdp_client *client, struct alloc_request *alloc,
 		items[i].name = names ? names[i] : "";
 		r = spec_to_type(&specs[i], NULL, &items[i].type, err);
 		if (r < 0)
-			error_wrap(err, r, "specs[%u]", i);
+			spec_wrap(err, r, "specs", i);
 	}
 	if (r == 0) {
 		alloc->items = items;

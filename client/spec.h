@@ -9,9 +9,13 @@
 struct answer;
 struct error;
 
-/* A checked type. `strides` NULL: contiguous. */
+/* A checked type. `strides` NULL: contiguous. The sentence of a refusal begins
+ * with the field. */
 int spec_to_type(const struct fsdp_spec *spec, const int64_t *strides,
 		 struct tensor_type *ret, struct error *err);
+
+/* Put "array[i]." in front of such a sentence; gives `r`. */
+int spec_wrap(struct error *err, int r, const char *array, size_t i);
 
 /* Send `alloc`, whose items are made from specs and names (NULL: none). */
 int spec_alloc(struct fsdp_client *client, struct alloc_request *alloc,

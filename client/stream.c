@@ -381,24 +381,13 @@ int stream_await(struct fsdp_tensor *const *tensors, size_t n,
 /* --- public ---------------------------------------------------------------
  */
 
-static int check_held(const struct fsdp_tensor *tensor, struct error *err)
-{
-	int r = client_check(tensor->client, err);
-
-	if (r == 0 &&
-	    !atomic_load_explicit(&tensor->holds, memory_order_relaxed))
-		r = error_set(err, -EINVAL,
-			      "the handle is not held: acquire it first");
-	return r;
-}
-
 int fsdp_tensor_wait(struct fsdp_tensor *tensor, void *stream,
 		     int32_t timeout_ms)
 {
 	const struct fsdp_get_options options = {.timeout_ms = timeout_ms,
 						 .stream = stream};
 	struct error *err = error_of_thread();
-	int r = check_held(tensor, err);
+	int r = client_check_held(tensor, err);
 
 	return r < 0 ? r : stream_await(&tensor, 1, &options, 0, err);
 }
@@ -407,7 +396,7 @@ int fsdp_tensor_check(struct fsdp_tensor *tensor)
 {
 	struct error *err = error_of_thread();
 	enum written written = WRITTEN_YES;
-	int r = check_held(tensor, err);
+	int r = client_check_held(tensor, err);
 
 	if (r == 0 && stream_is_for(tensor))
 		r = look(tensor, &written, err);
@@ -442,17 +431,16 @@ static int drop_on(struct fsdp_tensor *tensor, CUstream stream,
 
 int fsdp_release_on(struct fsdp_tensor *tensor, void *stream)
 {
-	struct fsdp_client *client = tensor->client;
 	struct error *err = error_of_thread();
 	int r;
 
 	if (!stream)
 		return fsdp_release(tensor);
-	r = client_check(client, err);
+	r = client_check_tensor(tensor, err);
 	if (r < 0)
 		return r;
 	if (!tensor_take_hold(tensor))
-		return error_set(err, -EINVAL, "the handle is not held");
+		return client_check_held(tensor, err);
 	r = drop_on(tensor, stream, err);
 	/* Relaxed: as in fsdp_hold(); delta was not lowered. */
 	if (r < 0)

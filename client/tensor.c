@@ -278,10 +278,14 @@ void tensor_free(struct fsdp_tensor *tensor)
 	struct shelf *shelf = &tensor->client->shelves[tensor->shelf];
 
 	pthread_mutex_lock(&shelf->lock);
-	known_drop(shelf, tensor_known(tensor));
-	tensor->is_live = false;
-	tensor->next_free = shelf->first_free;
-	shelf->first_free = tensor;
+	/* Freed already: twice in the list it would be two tensors. */
+	if (tensor->is_live) {
+		known_drop(shelf, tensor_known(tensor));
+		tensor->is_live = false;
+		tensor->generation = 0; /* no slot's: not to be acquired */
+		tensor->next_free = shelf->first_free;
+		shelf->first_free = tensor;
+	}
 	pthread_mutex_unlock(&shelf->lock);
 }
 

@@ -11,17 +11,16 @@ int fsdp_ticket_make(struct fsdp_tensor *tensor, uint32_t n_uses,
 	struct error *err = error_of_thread();
 	struct request request = {
 		.kind = MESSAGE_TICKET,
-		.ticket = {.ref = {.slot = tensor->slot,
-				   .generation = tensor->generation},
-			   .n_uses = n_uses,
-			   .ttl_ms = ttl_ms},
+		.ticket = {.n_uses = n_uses, .ttl_ms = ttl_ms},
 	};
 	struct answer answer;
 	int r;
 
-	r = client_check(tensor->client, err);
+	r = client_check_tensor(tensor, err);
 	if (r < 0)
 		return r;
+	request.ticket.ref = (struct slot_ref){
+		.slot = tensor->slot, .generation = tensor->generation};
 	r = client_call(tensor->client, &request, &answer, err);
 	if (r < 0)
 		return r;

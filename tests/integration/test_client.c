@@ -873,6 +873,123 @@ Test(client, a_broker_without_its_memory_ends_the_connection_for_good)
 	cr_assert(eq(int, unlink(path), 0));
 }
 
+/* --- handles that are none ------------------------------------------------ */
+
+Test(client, a_null_client_is_refused_by_everything)
+{
+	struct fsdp_get_options patient = {.timeout_ms = -1};
+	struct fsdp_tensor *tensor, **tensors;
+	struct fsdp_bundle *bundle;
+	const char *name = "test/a";
+	uint64_t n_slots;
+	size_t n;
+
+	cr_expect(eq(int, fsdp_ping(NULL), -EINVAL));
+	cr_expect(eq(str, (char *)fsdp_error(),
+		     "there is no connection: the client is NULL; "
+		     "fsdp_connect() makes one"));
+	cr_expect(eq(int, fsdp_alloc(NULL, &VECTOR, 1, NULL, 0, &tensor),
+		     -EINVAL));
+	cr_expect(eq(int, fsdp_publish(NULL, NULL, 1), -EINVAL));
+	cr_expect(
+		eq(int, fsdp_get(NULL, &name, 1, &patient, &tensor), -EINVAL));
+	cr_expect(eq(int, fsdp_remove(NULL, &name, 1), -EINVAL));
+	cr_expect(
+		eq(int, fsdp_bundle_begin(NULL, "m/", NULL, &bundle), -EINVAL));
+	cr_expect(eq(int, fsdp_bundle_get(NULL, "m/", NULL, &tensors, &n),
+		     -EINVAL));
+	cr_expect(
+		eq(int, fsdp_clients(NULL, count_waiting, &n_slots), -EINVAL));
+	cr_expect(zero(int, fsdp_close(NULL)));
+}
+
+Test(client, a_null_tensor_or_bundle_is_refused_by_everything)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	struct fsdp_publication it = {.name = "test/a"};
+	struct fsdp_tensor *none = NULL, *ret;
+	struct fsdp_ticket ticket;
+	const char *name = "m/a";
+
+	cr_expect(eq(int, fsdp_acquire(NULL), -EINVAL));
+	cr_expect(eq(int, fsdp_hold(NULL), -EINVAL));
+	cr_expect(eq(int, fsdp_release(NULL), -EINVAL));
+	cr_expect(eq(int, fsdp_release_on(NULL, NULL), -EINVAL));
+	cr_expect(eq(int, fsdp_release_sync(client, &none, 1), -EINVAL));
+	cr_expect(zero(ptr, (void *)fsdp_data(NULL)));
+	cr_expect(zero(ptr, fsdp_data_mut(NULL)));
+	cr_expect(eq(int, fsdp_tensor_info(NULL, &info), -EINVAL));
+	cr_expect(eq(int, fsdp_tensor_wait(NULL, NULL, 0), -EINVAL));
+	cr_expect(eq(int, fsdp_tensor_check(NULL), -EINVAL));
+	cr_expect(eq(int, fsdp_view(NULL, &VECTOR, NULL, 0, &ret), -EINVAL));
+	cr_expect(eq(int, fsdp_copy_in(NULL, 0, &info, 1), -EINVAL));
+	cr_expect(eq(int, fsdp_copy_out(&info, NULL, 0, 1), -EINVAL));
+	cr_expect(eq(int, fsdp_ticket_make(NULL, 1, 1000, &ticket), -EINVAL));
+	cr_expect(eq(int, fsdp_unshare(NULL, 0), -EINVAL));
+	cr_expect(eq(int, fsdp_bundle_commit(NULL, NULL), -EINVAL));
+	cr_expect(eq(int, fsdp_bundle_alloc(NULL, &name, &VECTOR, 1, &ret),
+		     -EINVAL));
+	cr_expect(eq(int, fsdp_publish(client, &it, 1), -EINVAL));
+	cr_expect(eq(str, (char *)fsdp_error(),
+		     "publications[0].tensor: there is no tensor: the handle "
+		     "is NULL"));
+}
+
+Test(client, a_released_handle_has_no_address)
+{
+	struct fsdp_tensor *tensor;
+
+	put(client, "test/a", 1);
+	cr_assert(zero(int, get(client, "test/a", 0, &tensor)));
+	cr_assert(zero(int, fsdp_release(tensor)));
+	cr_expect(zero(ptr, (void *)fsdp_data(tensor)));
+	cr_assert(zero(int, fsdp_acquire(tensor)));
+	cr_expect(eq(flt, first_of(tensor), 1));
+	fsdp_free(tensor);
+}
+
+Test(client, a_freed_handle_is_refused)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	struct fsdp_publication it = {.name = "test/b"};
+	struct fsdp_tensor *freed, *tensors[2];
+	struct fsdp_ticket ticket;
+
+	put(client, "test/a", 1);
+	cr_assert(zero(int, get(client, "test/a", 0, &freed)));
+	fsdp_free(freed);
+	cr_expect(eq(int, fsdp_acquire(freed), -EINVAL));
+	cr_expect(eq(int, fsdp_hold(freed), -EINVAL));
+	cr_expect(eq(int, fsdp_release(freed), -EINVAL));
+	cr_expect(zero(ptr, (void *)fsdp_data(freed)));
+	cr_expect(eq(int, fsdp_tensor_info(freed, &info), -EINVAL));
+	cr_expect(eq(int, fsdp_ticket_make(freed, 1, 1000, &ticket), -EINVAL));
+	it.tensor = freed;
+	cr_expect(eq(int, fsdp_publish(client, &it, 1), -EINVAL));
+	/* Were it in the list twice, two tensors would be one handle. */
+	fsdp_free(freed);
+	for (int i = 0; i < 2; i++)
+		cr_assert(zero(int, get(client, "test/a", 0, &tensors[i])));
+	cr_expect(ne(ptr, tensors[0], tensors[1]));
+	cr_expect(zero(int, count_limbo(client)));
+}
+
+Test(client, a_wrong_spec_is_named_with_its_field)
+{
+	struct fsdp_spec specs[2] = {VECTOR, VECTOR};
+	struct fsdp_tensor *ret[2];
+
+	specs[1].dtype = 99;
+	cr_expect(eq(int, fsdp_alloc(client, specs, 2, NULL, 0, ret), -EINVAL));
+	cr_expect(eq(str, (char *)fsdp_error(),
+		     "specs[1].dtype is 99, which is not in enum fsdp_dtype"));
+	specs[1] = VECTOR;
+	specs[1].shape[0] = -1;
+	cr_expect(eq(int, fsdp_alloc(client, specs, 2, NULL, 0, ret), -EINVAL));
+	cr_expect(eq(str, (char *)fsdp_error(),
+		     "specs[1].shape[0] is -1; sizes are 0 or more"));
+}
+
 /* --- kill -9 in the middle of a request ---------------------------------- */
 
 static int sum_slots(const struct fsdp_peer *peer, void *data)
