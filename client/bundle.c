@@ -376,6 +376,10 @@ int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 	r = client_check(client, err);
 	if (r == 0)
 		r = sized_take(&known, options, SIZED(fsdp_get_options), err);
+	if (r == 0 && known.known_only)
+		r = error_set(err, -EINVAL,
+			      "options->known_only is for names of tensors: "
+			      "what is in a bundle, only fsdpd knows");
 	if (r < 0)
 		return r;
 	request.bundle_get = (struct bundle_get_request){

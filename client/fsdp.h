@@ -370,6 +370,10 @@ struct fsdp_get_options {
 	 * that lasts until it asks: it gets the newest, which may be several
 	 * further. */
 	uint64_t newer_than;
+	/* Only look at what this process has seen and still is so: there is no
+	 * system call. -EAGAIN: something is not known here, or not known to be
+	 * written; get it without this. Not for fsdp_bundle_get(). */
+	bool known_only;
 };
 
 /*

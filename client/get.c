@@ -93,12 +93,45 @@ static int ask(struct fsdp_client *client, const char *const *names, size_t n,
 	return client_refuse_old_broker(err);
 }
 
+static int refuse_unknown(const char *name, struct error *err)
+{
+	return error_set(err, -EAGAIN,
+			 "\"%s\" is not known here as it is now, and "
+			 "known_only asks nobody; get it without",
+			 name);
+}
+
+/* Nothing more is asked: what is not known to be written is not. */
+static int check_written(struct fsdp_tensor *const *tensors, size_t n,
+			 const struct fsdp_get_options *options,
+			 struct error *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct fsdp_tensor *tensor = tensors[i];
+
+		switch (stream_is_for(tensor) ? stream_peek(tensor)
+					      : WRITTEN_YES) {
+		case WRITTEN_PENDING:
+			return refuse_unknown(tensor_known(tensor)->name, err);
+		case WRITTEN_NEVER:
+			if (!options->accepts_tainted)
+				return stream_refuse_tainted(tensor, err);
+			break;
+		case WRITTEN_YES:
+			break;
+		}
+	}
+	return 0;
+}
+
 /* They are held; those on a device may not be written yet. */
 static int await(struct fsdp_tensor **got, size_t n,
 		 const struct fsdp_get_options *options, int64_t start_ms,
 		 struct fsdp_tensor **ret, struct error *err)
 {
-	int r = stream_await(got, n, options, start_ms, err);
+	int r = options->known_only
+			? check_written(got, n, options, err)
+			: stream_await(got, n, options, start_ms, err);
 
 	if (r == 0) {
 		memcpy(ret, got, n * sizeof(*ret));
@@ -125,6 +158,8 @@ int fsdp_get(struct fsdp_client *client, const char *const *names, size_t n,
 	if (r < 0 || n == 0)
 		return r;
 	if (!get_known(client, names, n, &known, got)) {
+		if (known.known_only)
+			return refuse_unknown(names[0], err);
 		start_ms = handshake_now_ms();
 		r = ask(client, names, n, &known, got, err);
 	}

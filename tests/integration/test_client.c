@@ -873,6 +873,50 @@ Test(client, a_broker_without_its_memory_ends_the_connection_for_good)
 	cr_assert(eq(int, unlink(path), 0));
 }
 
+/* --- what is known here --------------------------------------------------- */
+
+static int get_known(const char *name, struct fsdp_tensor **ret)
+{
+	struct fsdp_get_options options = {.known_only = true};
+
+	return fsdp_get(client, &name, 1, &options, ret);
+}
+
+static int note_requests(const struct fsdp_peer *peer, void *data)
+{
+	*(uint64_t *)data = peer->n_requests;
+	return 0;
+}
+
+/* Of the only session: this test's. The question counts, too. */
+static uint64_t count_requests(void)
+{
+	uint64_t n = 0;
+
+	cr_assert(zero(int, fsdp_clients(client, note_requests, &n)));
+	return n;
+}
+
+Test(client, a_look_at_what_is_known_asks_nobody)
+{
+	struct fsdp_tensor *tensor;
+	uint64_t n;
+
+	put(client, "test/a", 1);
+	n = count_requests();
+	cr_expect(eq(int, get_known("test/a", &tensor), -EAGAIN));
+	cr_expect(eq(u64, count_requests(), n + 1));
+	cr_assert(zero(int, get(client, "test/a", 0, &tensor)));
+	fsdp_free(tensor);
+	n = count_requests();
+	cr_assert(zero(int, get_known("test/a", &tensor)));
+	cr_expect(eq(flt, first_of(tensor), 1));
+	fsdp_free(tensor);
+	cr_expect(eq(u64, count_requests(), n + 1));
+	put(client, "test/a", 2);
+	cr_expect(eq(int, get_known("test/a", &tensor), -EAGAIN), "replaced");
+}
+
 /* --- handles that are none ------------------------------------------------ */
 
 Test(client, a_null_client_is_refused_by_everything)
