@@ -281,9 +281,8 @@ static int open_connection(struct fsdp_client *client,
 	r = choose_path(options->path, &path, err);
 	if (r < 0)
 		return r;
-	r = connection_open(&client->connection, path, options->budget,
-			    options->reconnect_ms, &table_fd, &refs_fd,
-			    &client->n_slots, err);
+	r = connection_open(&client->connection, path, options, &table_fd,
+			    &refs_fd, &client->n_slots, err);
 	if (r < 0)
 		return r;
 	r = table_open(&client->table, table_fd, false, err);

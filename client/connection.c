@@ -17,6 +17,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,6 +47,8 @@ struct call {
 	bool is_done;   /* `frame`, or `error`, is there */
 	bool is_orphan; /* its caller gave up, or never waited */
 	bool is_posted; /* orphan from birth: must be done */
+	bool is_begun;  /* to be collected: no thread waits for it */
+	bool is_interrupted;
 	struct post post;
 	struct error error;
 	struct call *next, *prev;
@@ -122,6 +125,7 @@ static void call_give(struct connection *c, struct call *call)
 	call->was_sent = call->is_done = false;
 	c->n_posted -= call->is_posted;
 	call->is_orphan = call->is_posted = false;
+	call->is_begun = call->is_interrupted = false;
 	call->post = (struct post){0};
 	call->error.code = 0;
 	call->prev = NULL;
@@ -192,6 +196,64 @@ static int flush(struct connection *c, struct error *err)
 		point(call_points[call->kind].sent);
 	}
 	return FRAME_OK;
+}
+
+/* --- for those who poll (lock held) ----------------------------------------
+ */
+
+static void poll_socket(struct connection *c)
+{
+	int fd = c->n_begun ? c->sock_fd : -1;
+	bool sends = fd >= 0 && c->first_unsent;
+	struct epoll_event event = {.events = sends ? EPOLLIN | EPOLLOUT
+						    : EPOLLIN};
+
+	if (fd == c->polled_fd && sends == c->is_polled_to_send)
+		return;
+	if (c->polled_fd >= 0 && c->polled_fd != fd)
+		(void)epoll_ctl(c->poll_fd, EPOLL_CTL_DEL, c->polled_fd, NULL);
+	if (fd >= 0)
+		(void)epoll_ctl(c->poll_fd,
+				fd == c->polled_fd ? EPOLL_CTL_MOD
+						   : EPOLL_CTL_ADD,
+				fd, &event);
+	c->polled_fd = fd;
+	c->is_polled_to_send = sends;
+}
+
+static void poll_signal(struct connection *c)
+{
+	/* Without a socket, one of them must connect again. */
+	bool is_wanted = c->n_landed > 0 ||
+			 (c->n_begun > 0 && c->sock_fd < 0 && !c->is_reading);
+	uint64_t n = 1;
+
+	if (is_wanted == c->is_signalled)
+		return;
+	c->is_signalled = is_wanted;
+	if (is_wanted)
+		(void)!write(c->signal_fd, &n, sizeof(n));
+	else
+		(void)!read(c->signal_fd, &n, sizeof(n));
+}
+
+/* Whatever these two look at has changed. */
+static void poll_update(struct connection *c)
+{
+	if (c->poll_fd < 0)
+		return;
+	poll_socket(c);
+	poll_signal(c);
+}
+
+/* A call has its answer, or its error. */
+static void land(struct connection *c, struct call *call)
+{
+	call->is_done = true;
+	if (call->is_begun)
+		c->n_landed++;
+	else
+		pthread_cond_signal(&call->changed);
 }
 
 static void take_fds(const struct call *call, struct answer *ret)
@@ -275,18 +337,22 @@ static void deliver(struct connection *c, struct call *mine,
 	point(call_points[call->kind].received);
 	call->frame = *frame;
 	call->error.code = 0;
-	call->is_done = true;
 	call_detach(c, call);
-	if (call->is_orphan)
+	if (call->is_orphan) {
+		call->is_done = true;
 		handle_orphan(c, call);
-	else if (call != mine)
-		pthread_cond_signal(&call->changed);
+	} else {
+		land(c, call);
+	}
 }
 
 static void disconnect(struct connection *c)
 {
 	if (c->sock_fd >= 0)
 		(void)close(c->sock_fd);
+	/* What is closed is in no epoll any more. */
+	if (c->polled_fd == c->sock_fd)
+		c->polled_fd = -1;
 	c->sock_fd = -1;
 	/* A connection that lived for a while broke for reasons of its own. */
 	if (handshake_now_ms() - c->connected_ms > 1000)
@@ -294,10 +360,16 @@ static void disconnect(struct connection *c)
 	c->n_broken++;
 }
 
-/* Poll and receive once, without the lock. */
-static int wait_frame(struct connection *c, uint8_t *buffer, bool is_full,
+/* Poll and receive once, without the lock; FRAME_AGAIN also if `mine` was
+ * interrupted. */
+static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 		      struct frame *ret, struct error *err)
 {
+	const struct interrupt *interrupt = &c->self.interrupt;
+	uint8_t *buffer = mine->buffer;
+	/* What is collected does not wait. */
+	int wait_ms = mine->is_begun ? 0 : interrupt_slice(interrupt, -1);
+
 	struct pollfd items[2] = {
 		{.fd = c->sock_fd,
 		 .events = is_full ? POLLIN | POLLOUT : POLLIN},
@@ -306,7 +378,9 @@ static int wait_frame(struct connection *c, uint8_t *buffer, bool is_full,
 	int r;
 
 	pthread_mutex_unlock(&c->lock);
-	r = poll(items, 2, -1);
+	r = poll(items, 2, wait_ms);
+	if (r <= 0 && wait_ms != 0)
+		mine->is_interrupted = interrupt_is_asked(interrupt);
 	if (r > 0 && items[1].revents) {
 		uint64_t n;
 
@@ -318,7 +392,7 @@ static int wait_frame(struct connection *c, uint8_t *buffer, bool is_full,
 }
 
 /* One round of the reader on a connection. Negative: give up what is under
- * way. */
+ * way; FRAME_AGAIN: nothing came. */
 static int exchange(struct connection *c, struct call *mine, struct error *err)
 {
 	struct frame frame;
@@ -326,9 +400,9 @@ static int exchange(struct connection *c, struct call *mine, struct error *err)
 
 	r = flush(c, err);
 	if (r == FRAME_OK || r == FRAME_AGAIN)
-		r = wait_frame(c, mine->buffer, r == FRAME_AGAIN, &frame, err);
+		r = wait_frame(c, mine, r == FRAME_AGAIN, &frame, err);
 	if (r == FRAME_AGAIN)
-		return 0;
+		return FRAME_AGAIN;
 	if (r == FRAME_OK) {
 		c->n_broken = 0;
 		deliver(c, mine, &frame);
@@ -362,7 +436,7 @@ static int handshake_retry(const struct connection *c, struct welcome *ret,
 			   struct error *err)
 {
 	int64_t deadline_ms = handshake_now_ms() + c->reconnect_ms;
-	int64_t wait_ms = 1;
+	int64_t wait_ms = 1, asked_ms = 0;
 
 	for (;;) {
 		int r = handshake_try(&c->self, deadline_ms, ret, err);
@@ -374,7 +448,10 @@ static int handshake_retry(const struct connection *c, struct welcome *ret,
 					  "fsdpd did not come back within "
 					  "%d ms",
 					  c->reconnect_ms);
-		pause_ms(wait_ms);
+		r = interrupt_sleep(&c->self.interrupt, wait_ms * 1000000,
+				    &asked_ms, err);
+		if (r < 0)
+			return r;
 		wait_ms =
 			wait_ms * 2 < PAUSE_MAX_MS ? wait_ms * 2 : PAUSE_MAX_MS;
 	}
@@ -393,7 +470,7 @@ static uint64_t table_epoch(const struct table *table)
 				    memory_order_acquire);
 }
 
-static int reconnect(struct connection *c, struct error *err)
+static int reconnect(struct connection *c, struct call *mine, struct error *err)
 {
 	struct welcome welcome;
 	int r;
@@ -408,6 +485,10 @@ static int reconnect(struct connection *c, struct error *err)
 		atomic_store_explicit(&c->table_epoch, table_epoch(c->table),
 				      memory_order_relaxed);
 		connected(c, welcome.sock_fd);
+	} else if (r == -EINTR) {
+		/* Others may go on trying. */
+		mine->is_interrupted = true;
+		r = 0;
 	} else if (err->code == -ESTALE) {
 		c->lost = *err;
 	}
@@ -421,34 +502,60 @@ static void fail_all(struct connection *c, const struct error *err)
 		if (call->is_done || call->is_orphan)
 			continue;
 		call->error = *err;
-		call->is_done = true;
-		pthread_cond_signal(&call->changed);
+		land(c, call);
 	}
 }
 
 /* --- the reader ------------------------------------------------------------
  */
 
+/* As long as nothing ends it, or, of one that is collected, as long as frames
+ * come. */
 static void lead(struct connection *c, struct call *mine)
 {
 	struct error err = ERROR_NULL;
+	int r = 0;
 
 	c->is_reading = true;
-	while (!mine->is_done) {
-		int r;
-
+	mine->is_interrupted = false;
+	while (!mine->is_done && !mine->is_interrupted &&
+	       !(r == FRAME_AGAIN && mine->is_begun)) {
 		r = c->sock_fd >= 0 ? exchange(c, mine, &err)
-				    : reconnect(c, &err);
+				    : reconnect(c, mine, &err);
 		if (r < 0)
 			fail_all(c, &err);
 	}
 	c->is_reading = false;
 	for (struct call *call = c->first; call; call = call->next) {
-		if (call->is_done || call->is_orphan)
+		if (call->is_done || call->is_orphan || call->is_begun ||
+		    call == mine)
 			continue;
 		pthread_cond_signal(&call->changed);
 		break;
 	}
+	poll_update(c);
+}
+
+/* Somebody else reads. */
+static void follow(struct connection *c, struct call *mine)
+{
+	const struct interrupt *interrupt = &c->self.interrupt;
+	struct timespec until;
+
+	if (!interrupt->fn) {
+		pthread_cond_wait(&mine->changed, &c->lock);
+		return;
+	}
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += INTERRUPT_SLICE_MS * 1000000L;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	if (pthread_cond_clockwait(&mine->changed, &c->lock, CLOCK_MONOTONIC,
+				   &until) != ETIMEDOUT)
+		return;
+	pthread_mutex_unlock(&c->lock);
+	mine->is_interrupted = interrupt_is_asked(interrupt);
+	pthread_mutex_lock(&c->lock);
 }
 
 static void send_call(struct connection *c, struct call *call)
@@ -462,22 +569,13 @@ static void send_call(struct connection *c, struct call *call)
 	}
 }
 
-/* Send and wait. On failure the call is given back, or left as an orphan. */
-static int run(struct connection *c, struct call *call, struct error *err)
+/* It has failed: it is given back, or left as an orphan, since what it may have
+ * been granted must not stay with us for ever. */
+static int give_up(struct connection *c, struct call *call, struct error *err)
 {
-	int r;
+	int r = error_set(err, call->error.code, "%s", call->error.msg);
 
-	send_call(c, call);
-	while (!call->is_done) {
-		if (c->is_reading)
-			pthread_cond_wait(&call->changed, &c->lock);
-		else
-			lead(c, call);
-	}
-	if (!call->error.code)
-		return 0;
-	r = error_set(err, call->error.code, "%s", call->error.msg);
-	/* What it may have been granted must not stay with us for ever. */
+	call->is_begun = false;
 	if (call->was_sent && kind_grants(call->kind) && !c->lost.code) {
 		call->is_orphan = true;
 	} else {
@@ -485,6 +583,21 @@ static int run(struct connection *c, struct call *call, struct error *err)
 		call_give(c, call);
 	}
 	return r;
+}
+
+/* Send and wait. On failure the call is no more. */
+static int run(struct connection *c, struct call *call, struct error *err)
+{
+	send_call(c, call);
+	while (!call->is_done && !call->is_interrupted) {
+		if (c->is_reading)
+			follow(c, call);
+		else
+			lead(c, call);
+	}
+	if (!call->is_done)
+		interrupt_refuse(&call->error);
+	return call->error.code ? give_up(c, call, err) : 0;
 }
 
 /* The broker cannot remember more answers of this session now: many threads
@@ -591,6 +704,118 @@ int connection_call(struct connection *c, const struct request *request, int fd,
 			 "connection");
 }
 
+/* --- begun, not waited for --------------------------------------------------
+ */
+
+int connection_begin(struct connection *c, const struct request *request,
+		     struct call **ret, struct error *err)
+{
+	struct call *call;
+	int r = begin_call(c, request, -1, &call, err);
+
+	if (r < 0)
+		return r;
+	call->is_begun = true;
+	c->n_begun++;
+	send_call(c, call);
+	poll_update(c);
+	pthread_mutex_unlock(&c->lock);
+	*ret = call;
+	return 0;
+}
+
+/* Its answer is there: not to be had for now, or to be given. */
+static int finish(struct connection *c, struct call *call, struct answer *ret,
+		  struct error *err)
+{
+	int r;
+
+	if (call->error.code)
+		return give_up(c, call, err);
+	r = decode(call, ret, err);
+	if (r != CALL_AGAIN) {
+		call_give(c, call);
+		return r;
+	}
+	call->is_done = false;
+	c->n_begun++;
+	send_call(c, call);
+	return CONNECTION_PENDING;
+}
+
+int connection_collect(struct connection *c, struct call *call,
+		       struct answer *ret, struct error *err)
+{
+	int r = CONNECTION_PENDING;
+
+	pthread_mutex_lock(&c->lock);
+	if (!call->is_done && !c->is_reading)
+		lead(c, call);
+	if (call->is_done) {
+		c->n_landed--;
+		c->n_begun--;
+		r = finish(c, call, ret, err);
+	}
+	poll_update(c);
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
+void connection_abandon(struct connection *c, struct call *call)
+{
+	pthread_mutex_lock(&c->lock);
+	c->n_begun--;
+	if (!call->is_done) {
+		call->error = (struct error){.code = -ECANCELED};
+		(void)give_up(c, call, NULL);
+	} else if (call->error.code) {
+		c->n_landed--;
+		(void)give_up(c, call, NULL);
+	} else {
+		c->n_landed--;
+		handle_orphan(c, call);
+	}
+	poll_update(c);
+	pthread_mutex_unlock(&c->lock);
+}
+
+static int open_poll(struct connection *c, struct error *err)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int poll_fd = epoll_create1(EPOLL_CLOEXEC), r;
+	int signal_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+
+	if (poll_fd < 0 || signal_fd < 0 ||
+	    epoll_ctl(poll_fd, EPOLL_CTL_ADD, signal_fd, &event) < 0) {
+		r = error_errno(err, -errno, "make a descriptor to poll");
+		if (poll_fd >= 0)
+			(void)close(poll_fd);
+		if (signal_fd >= 0)
+			(void)close(signal_fd);
+		return r;
+	}
+	c->poll_fd = poll_fd;
+	c->signal_fd = signal_fd;
+	poll_update(c);
+	return 0;
+}
+
+int connection_poll_fd(struct connection *c, struct error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&c->lock);
+	if (c->poll_fd < 0)
+		r = open_poll(c, err);
+	if (r == 0)
+		r = c->poll_fd;
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
+/* --- posted ------------------------------------------------------------------
+ */
+
 static bool may_post(struct connection *c)
 {
 	bool may;
@@ -678,6 +903,7 @@ static int first_handshake(const struct connection *c, struct welcome *ret,
 			   struct error *err)
 {
 	int64_t deadline_ms = handshake_now_ms() + c->reconnect_ms;
+	int64_t asked_ms = 0;
 	struct error last;
 
 	for (;;) {
@@ -689,22 +915,28 @@ static int first_handshake(const struct connection *c, struct welcome *ret,
 		    last.code == -ECONNREFUSED ||
 		    handshake_now_ms() >= deadline_ms)
 			return error_set(err, last.code, "%s", last.msg);
-		pause_ms(1);
+		r = interrupt_sleep(&c->self.interrupt, 1000000, &asked_ms,
+				    err);
+		if (r < 0)
+			return r;
 	}
 }
 
-int connection_open(struct connection *c, char *path, uint64_t budget,
-		    int32_t reconnect_ms, int *ret_table_fd, int *ret_refs_fd,
-		    uint32_t *ret_n_slots, struct error *err)
+int connection_open(struct connection *c, char *path,
+		    const struct fsdp_connect_options *options,
+		    int *ret_table_fd, int *ret_refs_fd, uint32_t *ret_n_slots,
+		    struct error *err)
 {
 	struct welcome welcome;
 	int r;
 
 	*c = CONNECTION_NULL;
 	c->self.path = path;
-	c->self.budget = budget;
-	c->reconnect_ms =
-		reconnect_ms > 0 ? reconnect_ms : RECONNECT_DEFAULT_MS;
+	c->self.budget = options->budget;
+	c->self.interrupt = (struct interrupt){options->interrupted,
+					       options->interrupted_data};
+	c->reconnect_ms = options->reconnect_ms > 0 ? options->reconnect_ms
+						    : RECONNECT_DEFAULT_MS;
 	c->next_number = 1;
 	pthread_mutex_init(&c->lock, NULL);
 	c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -753,12 +985,14 @@ static void free_calls(struct call *call)
 
 void connection_close(struct connection *c)
 {
-	int fds[] = {c->sock_fd, c->wake_fd, c->doorbell_fd};
+	int fds[] = {c->sock_fd, c->wake_fd, c->doorbell_fd, c->poll_fd,
+		     c->signal_fd};
 
 	for (size_t i = 0; i < sizeof(fds) / sizeof(*fds); i++)
 		if (fds[i] >= 0)
 			(void)close(fds[i]);
 	c->sock_fd = c->wake_fd = c->doorbell_fd = -1;
+	c->poll_fd = c->signal_fd = c->polled_fd = -1;
 	free_calls(c->first);
 	free_calls(c->idle);
 	c->first = c->last = c->first_unsent = c->idle = NULL;

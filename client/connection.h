@@ -57,22 +57,36 @@ struct connection {
 	struct call *idle; /* for reuse */
 	uint32_t n_posted; /* whose answers nobody has read yet */
 	bool is_reading;
+	/* For those who poll instead of waiting; -1 until they ask: an epoll of
+	 * the socket (while they have calls) and of an eventfd. */
+	int poll_fd, signal_fd;
+	int polled_fd;          /* the socket in it; -1: none */
+	bool is_polled_to_send; /* it is also looked whether that has room */
+	bool is_signalled;
+	uint32_t n_begun;  /* by connection_begin(), not collected */
+	uint32_t n_landed; /* of these: done */
 	struct error lost; /* code < 0: for good, and why */
 	connection_orphan_fn *on_orphan;
 	void *orphan_data;
 };
 
 #define CONNECTION_NULL                                                        \
-	((struct connection){.sock_fd = -1, .wake_fd = -1, .doorbell_fd = -1})
+	((struct connection){.sock_fd = -1,                                    \
+			     .wake_fd = -1,                                    \
+			     .doorbell_fd = -1,                                \
+			     .poll_fd = -1,                                    \
+			     .signal_fd = -1,                                  \
+			     .polled_fd = -1})
 
 /*
  * Connect and get a session; gives the fds of state table and ref-counter
  * file, which the caller owns, and their number of slots. `path` is consumed,
  * also on failure.
  */
-int connection_open(struct connection *connection, char *path, uint64_t budget,
-		    int32_t reconnect_ms, int *ret_table_fd, int *ret_refs_fd,
-		    uint32_t *ret_n_slots, struct error *err);
+int connection_open(struct connection *connection, char *path,
+		    const struct fsdp_connect_options *options,
+		    int *ret_table_fd, int *ret_refs_fd, uint32_t *ret_n_slots,
+		    struct error *err);
 
 /* What reconnecting needs besides; before the first connection_call(). */
 void connection_attach(struct connection *connection, const struct table *table,
@@ -91,6 +105,29 @@ void connection_close(struct connection *connection);
 int connection_call(struct connection *connection,
 		    const struct request *request, int fd, struct answer *ret,
 		    struct error *err);
+
+/*
+ * The same without waiting: begun now, and collected when poll_fd is readable.
+ * What was begun must be collected or abandoned before the connection is
+ * closed.
+ */
+int connection_begin(struct connection *connection,
+		     const struct request *request, struct call **ret,
+		     struct error *err);
+
+#define CONNECTION_PENDING 1
+
+/* What connection_call() returns, and then the call is no more; or
+ * CONNECTION_PENDING. Waits only to reconnect. */
+int connection_collect(struct connection *connection, struct call *call,
+		       struct answer *ret, struct error *err);
+
+/* Nobody will collect it. */
+void connection_abandon(struct connection *connection, struct call *call);
+
+/* Readable while something begun can be collected, or the socket must be looked
+ * at for it. Made when it is first asked for; the connection's. */
+int connection_poll_fd(struct connection *connection, struct error *err);
 
 /* Whom to tell of a refusal; `refused` may be NULL. */
 struct post {

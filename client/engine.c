@@ -526,6 +526,32 @@ static int check_known(const struct fsdp_work *work, struct error *err)
 			 "this rank has begun no such work of the group");
 }
 
+/* The caller's wait, which may be interrupted and waited for again. */
+static int await_slowly(struct engine *engine, const struct event *event,
+			int64_t deadline_ms, struct error *err)
+{
+	const struct interrupt *interrupt =
+		&engine->comm->client->connection.self.interrupt;
+	int64_t until_ms;
+	int r;
+
+	do {
+		until_ms = deadline_ms;
+		if (interrupt->fn)
+			until_ms =
+				handshake_now_ms() +
+				interrupt_slice(interrupt,
+						deadline_ms < 0
+							? -1
+							: left_ms(deadline_ms));
+		r = engine_await_event(engine, event, until_ms, err);
+		if (r == -ETIMEDOUT && interrupt_is_asked(interrupt))
+			return interrupt_refuse(err);
+	} while (r == -ETIMEDOUT &&
+		 (deadline_ms < 0 || left_ms(deadline_ms) > 0));
+	return r;
+}
+
 int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 		struct error *err)
 {
@@ -552,7 +578,7 @@ int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 	if (stream)
 		r = stream_follow(engine, stream, event, err);
 	else
-		r = engine_await_event(engine, event, deadline_ms, err);
+		r = await_slowly(engine, event, deadline_ms, err);
 	if (r == 0)
 		pump(engine);
 	return r;

@@ -114,6 +114,9 @@ FSDP_API const char *fsdp_version(void);
 
 /* --- connection ---------------------------------------------------------- */
 
+/* May a wait go on? Nonzero: no. */
+typedef int fsdp_interrupt_fn(void *data);
+
 struct fsdp_connect_options {
 	size_t struct_size;
 	/* Socket of the broker; NULL: $FSDP_SOCKET, else what exists of
@@ -127,6 +130,14 @@ struct fsdp_connect_options {
 	/* How long a call waits for a broker that is being restarted, and
 	 * fsdp_close() for a device; 0: 10,000 ms. */
 	int32_t reconnect_ms;
+	/* Asked by the thread that waits in a call, whenever a signal ends its
+	 * sleep and every 200 ms, with no lock of the library's; it may not
+	 * call the library. If it says so the call returns -EINTR: what was
+	 * asked for may still be done (a publication, say), but holds nothing.
+	 * Not asked by fsdp_close(), and while NCCL works in a rank. NULL: no
+	 * signal ends a wait. */
+	fsdp_interrupt_fn *interrupted;
+	void *interrupted_data;
 };
 
 /*
@@ -388,6 +399,45 @@ struct fsdp_get_options {
 FSDP_API int fsdp_get(struct fsdp_client *client, const char *const *names,
 		      size_t n, const struct fsdp_get_options *options,
 		      struct fsdp_tensor **ret);
+
+/*
+ * The same for a program that waits for many things in one loop: begin the get,
+ * end it when the descriptor of fsdp_fd() is readable.
+ *
+ *     fsdp_get_begin(client, &name, 1, &options, &pending);
+ *     while ((r = fsdp_get_end(pending, &tensor)) == -EAGAIN)
+ *             poll(&(struct pollfd){fsdp_fd(client), POLLIN}, 1, -1);
+ *
+ * The broker keeps the time-out. Several may be under way; when the descriptor
+ * is readable any of them may be done, so try each. Try fsdp_get_end() once
+ * before polling, since what is known here is there at once.
+ */
+struct fsdp_pending;
+
+FSDP_API int fsdp_get_begin(struct fsdp_client *client,
+			    const char *const *names, size_t n,
+			    const struct fsdp_get_options *options,
+			    struct fsdp_pending **ret);
+
+/*
+ * -EAGAIN: not yet, `pending` stays. Otherwise what fsdp_get() returns, and
+ * `pending` is freed. It does not wait, but for a broker that is restarted
+ * (reconnect_ms), and for device tensors without a stream.
+ */
+FSDP_API int fsdp_get_end(struct fsdp_pending *pending,
+			  struct fsdp_tensor **ret);
+
+/* Give up; what comes is let go. Each get must be ended or cancelled before
+ * fsdp_close(). NULL is fine. */
+FSDP_API void fsdp_get_cancel(struct fsdp_pending *pending);
+
+/*
+ * A descriptor for poll(), epoll and the like: readable while a pending get may
+ * be done. Always the same one, the library's; do not read or close it. It may
+ * be readable in vain, such as when another thread's answer has come. Without
+ * pending gets it is not readable.
+ */
+FSDP_API int fsdp_fd(struct fsdp_client *client);
 
 /*
  * Hold a known tensor again, after its last hold was released; no system

@@ -58,9 +58,9 @@ static int open_socket(const char *path, int *ret_fd, struct error *err)
 	return 0;
 }
 
-/* 0, or HANDSHAKE_AGAIN with -ETIMEDOUT in `err`. */
-static int wait_for(int fd, short events, int64_t deadline_ms,
-		    struct error *err)
+/* 0, HANDSHAKE_AGAIN with -ETIMEDOUT in `err`, or -EINTR. */
+static int wait_for(const struct introduction *self, int fd, short events,
+		    int64_t deadline_ms, struct error *err)
 {
 	struct pollfd item = {.fd = fd, .events = events};
 
@@ -72,12 +72,16 @@ static int wait_for(int fd, short events, int64_t deadline_ms,
 				  "fsdpd does not answer: is it stopped?");
 			return HANDSHAKE_AGAIN;
 		}
-		if (poll(&item, 1, (int)left_ms) > 0)
+		if (poll(&item, 1, interrupt_slice(&self->interrupt, left_ms)) >
+		    0)
 			return 0;
+		if (interrupt_is_asked(&self->interrupt))
+			return interrupt_refuse(err);
 	}
 }
 
-static int send_request(int fd, const struct request *request, const int *fds,
+static int send_request(const struct introduction *self, int fd,
+			const struct request *request, const int *fds,
 			uint16_t n_fds, int64_t deadline_ms, struct error *err)
 {
 	struct frame frame = {.kind = request->kind, .n_fds = n_fds};
@@ -95,7 +99,7 @@ static int send_request(int fd, const struct request *request, const int *fds,
 	do {
 		r = frame_send(fd, &frame, err);
 	} while (r == FRAME_AGAIN &&
-		 !(r = wait_for(fd, POLLOUT, deadline_ms, err)));
+		 !(r = wait_for(self, fd, POLLOUT, deadline_ms, err)));
 	free(body);
 	if (r == FRAME_EOF) {
 		error_set(err, -ECONNRESET, "fsdpd closed the connection");
@@ -154,7 +158,7 @@ static int receive_reply(const struct introduction *self, int fd,
 	if (!buffer)
 		return error_set(err, -ENOMEM, "no memory for a frame");
 	do {
-		r = wait_for(fd, POLLIN, deadline_ms, err);
+		r = wait_for(self, fd, POLLIN, deadline_ms, err);
 		if (r == 0)
 			r = frame_recv(fd, buffer, &frame, NULL, err);
 		else
@@ -188,7 +192,7 @@ static int say_hello(const struct introduction *self, int fd,
 	int r;
 
 	memcpy(request.hello.token, self->token, TOKEN_SIZE);
-	r = send_request(fd, &request, fds, self->is_reconnect ? 2 : 0,
+	r = send_request(self, fd, &request, fds, self->is_reconnect ? 2 : 0,
 			 deadline_ms, err);
 	if (r != 0)
 		return r;
@@ -201,7 +205,7 @@ static int say_hello(const struct introduction *self, int fd,
 		.kind = MESSAGE_CHALLENGE,
 		.challenge = {.nonce = ret->hello.nonce},
 	};
-	r = send_request(fd, &request, NULL, 0, deadline_ms, err);
+	r = send_request(self, fd, &request, NULL, 0, deadline_ms, err);
 	if (r != 0)
 		return r;
 	r = receive_reply(self, fd, deadline_ms, ret, err);

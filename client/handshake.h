@@ -5,6 +5,7 @@
  * brings its session's number, secret, ref-counter file and doorbell.
  */
 #pragma once
+#include "client/interrupt.h"
 #include "proto/message.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,6 +20,7 @@ struct introduction {
 	uint64_t session;
 	uint8_t token[TOKEN_SIZE];
 	int refs_fd, doorbell_fd; /* borrowed */
+	struct interrupt interrupt;
 };
 
 #define WELCOME_MAX_FDS 3

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
-#include <time.h>
 
 /* Pauses of a thread that waits for a device: nothing wakes it. For an event
  * of another process it asks the broker each time. */
@@ -278,29 +277,25 @@ int stream_refuse_tainted(const struct fsdp_tensor *tensor, struct error *err)
 			 name_of(tensor), tensor->slot, tensor->generation);
 }
 
-/* The next one is longer. */
-static void pause_ns(int64_t *ns, int64_t max_ns)
-{
-	const struct timespec time = {.tv_nsec = *ns};
-
-	(void)nanosleep(&time, NULL);
-	*ns = *ns * 2 < max_ns ? *ns * 2 : max_ns;
-}
-
 static bool is_by_event(const struct fsdp_tensor *tensor)
 {
 	return event_orders(&known_device(tensor_known(tensor))->order);
 }
 
-/* Between two looks. */
+/* Between two looks. The next sleep is longer. */
 static int wait_on(const struct fsdp_tensor *tensor, int64_t *ns,
-		   enum written *ret, struct error *err)
+		   int64_t *asked_ms, enum written *ret, struct error *err)
 {
-	if (is_by_event(tensor)) {
-		pause_ns(ns, PAUSE_EVENT_MAX_NS);
+	bool is_asked_for = is_by_event(tensor);
+	int64_t max_ns = is_asked_for ? PAUSE_EVENT_MAX_NS : PAUSE_MAX_NS;
+	int r = interrupt_sleep(&tensor->client->connection.self.interrupt, *ns,
+				asked_ms, err);
+
+	*ns = *ns * 2 < max_ns ? *ns * 2 : max_ns;
+	if (r < 0)
+		return r;
+	if (is_asked_for)
 		return look(tensor, ret, err);
-	}
-	pause_ns(ns, PAUSE_MAX_NS);
 	*ret = stream_peek(tensor);
 	return 0;
 }
@@ -308,7 +303,7 @@ static int wait_on(const struct fsdp_tensor *tensor, int64_t *ns,
 static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
 		     int32_t timeout_ms, enum written *ret, struct error *err)
 {
-	int64_t ns = PAUSE_MIN_NS;
+	int64_t ns = PAUSE_MIN_NS, asked_ms = 0;
 	int r = look(tensor, ret, err);
 
 	if (*start_ms == 0)
@@ -321,7 +316,7 @@ static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
 					 "writes it is not done; wait longer, "
 					 "or have a stream wait",
 					 name_of(tensor));
-		r = wait_on(tensor, &ns, ret, err);
+		r = wait_on(tensor, &ns, &asked_ms, ret, err);
 	}
 	return r;
 }

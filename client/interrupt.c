@@ -1,0 +1,32 @@
+/*
+ * Sleeps that a caller's signal may end.
+ */
+#include "client/interrupt.h"
+#include "client/handshake.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <time.h>
+
+int interrupt_refuse(struct error *err)
+{
+	return error_set(err, -EINTR,
+			 "the wait was interrupted; what was asked for may "
+			 "still be done, but nothing of it is held");
+}
+
+int interrupt_sleep(const struct interrupt *interrupt, int64_t ns,
+		    int64_t *asked_ms, struct error *err)
+{
+	const struct timespec time = {.tv_sec = ns / 1000000000,
+				      .tv_nsec = ns % 1000000000};
+	bool is_cut = nanosleep(&time, NULL) < 0;
+	int64_t now_ms;
+
+	if (!interrupt->fn)
+		return 0;
+	now_ms = handshake_now_ms();
+	if (!is_cut && now_ms - *asked_ms < INTERRUPT_SLICE_MS)
+		return 0;
+	*asked_ms = now_ms;
+	return interrupt_is_asked(interrupt) ? interrupt_refuse(err) : 0;
+}
