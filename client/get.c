@@ -1,6 +1,7 @@
 /*
  * Get by name: from what is known, else from the broker.
  */
+#include "client/get.h"
 #include "client/cache.h"
 #include "client/client.h"
 #include "client/places.h"
@@ -32,14 +33,13 @@ static void free_all(struct fsdp_tensor **tensors, size_t n)
 }
 
 /*
- * All from the cache, or none. Names of a bundle must be of one version. The
- * broker takes all old members off PUBLISHED before it puts the first new one
- * there; so if all of ours are PUBLISHED at one moment, they are of one
- * version. That moment lies between the last acquire and the second look.
+ * Names of a bundle must be of one version. The broker takes all old members
+ * off PUBLISHED before it puts the first new one there; so if all of ours are
+ * PUBLISHED at one moment, they are of one version. That moment lies between
+ * the last acquire and the second look.
  */
-static bool get_known(struct fsdp_client *client, const char *const *names,
-		      size_t n, const struct fsdp_get_options *options,
-		      struct fsdp_tensor **got)
+bool get_known(struct fsdp_client *client, const char *const *names, size_t n,
+	       const struct fsdp_get_options *options, struct fsdp_tensor **got)
 {
 	size_t n_got = 0, n_shown = 0;
 
@@ -61,11 +61,10 @@ static bool get_known(struct fsdp_client *client, const char *const *names,
 	return false;
 }
 
-static int ask(struct fsdp_client *client, const char *const *names, size_t n,
-	       const struct fsdp_get_options *options, struct fsdp_tensor **got,
-	       struct error *err)
+struct request get_request(const char *const *names, size_t n,
+			   const struct fsdp_get_options *options)
 {
-	struct request request = {
+	return (struct request){
 		.kind = MESSAGE_GET,
 		.get = {.timeout_ms = options->timeout_ms,
 			.is_trust_set = options->is_trust_set,
@@ -74,23 +73,37 @@ static int ask(struct fsdp_client *client, const char *const *names, size_t n,
 			.n_names = (uint32_t)n,
 			.names = (const char **)names},
 	};
+}
+
+int get_adopt(struct fsdp_client *client, struct answer *answer,
+	      const char *const *names, size_t n,
+	      const struct fsdp_get_options *options, struct fsdp_tensor **got,
+	      struct error *err)
+{
 	struct places_use use = {
 		.n = n, .names = names, .is_named = true, .options = options};
-	struct answer answer;
-	struct places_reply *places = &answer.reply.places;
+	struct places_reply *places = &answer->reply.places;
 	int r;
 
-	r = client_call(client, &request, &answer, err);
-	if (r < 0)
-		return r;
-	places_take_chunks(client, &answer, places->chunks, places->n_chunks,
-			   0);
+	places_take_chunks(client, answer, places->chunks, places->n_chunks, 0);
 	r = places_adopt(client, places, &use, got, err);
-	answer_deinit(&answer);
+	answer_deinit(answer);
 	if (r < 0 || are_newer(got, n, options->newer_than))
 		return r;
 	free_all(got, n);
 	return client_refuse_old_broker(err);
+}
+
+static int ask(struct fsdp_client *client, const char *const *names, size_t n,
+	       const struct fsdp_get_options *options, struct fsdp_tensor **got,
+	       struct error *err)
+{
+	struct request request = get_request(names, n, options);
+	struct answer answer;
+	int r = client_call(client, &request, &answer, err);
+
+	return r < 0 ? r
+		     : get_adopt(client, &answer, names, n, options, got, err);
 }
 
 static int refuse_unknown(const char *name, struct error *err)
@@ -124,10 +137,9 @@ static int check_written(struct fsdp_tensor *const *tensors, size_t n,
 	return 0;
 }
 
-/* They are held; those on a device may not be written yet. */
-static int await(struct fsdp_tensor **got, size_t n,
-		 const struct fsdp_get_options *options, int64_t start_ms,
-		 struct fsdp_tensor **ret, struct error *err)
+int get_await(struct fsdp_tensor **got, size_t n,
+	      const struct fsdp_get_options *options, int64_t start_ms,
+	      struct fsdp_tensor **ret, struct error *err)
 {
 	int r = options->known_only
 			? check_written(got, n, options, err)
@@ -163,5 +175,5 @@ int fsdp_get(struct fsdp_client *client, const char *const *names, size_t n,
 		start_ms = handshake_now_ms();
 		r = ask(client, names, n, &known, got, err);
 	}
-	return r < 0 ? r : await(got, n, &known, start_ms, ret, err);
+	return r < 0 ? r : get_await(got, n, &known, start_ms, ret, err);
 }

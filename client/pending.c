@@ -1,0 +1,157 @@
+/*
+ * Gets that are begun, and ended when a descriptor says that they may be: for
+ * programs that wait for many things in one loop.
+ */
+#include "client/client.h"
+#include "client/get.h"
+#include "client/sized.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct fsdp_pending {
+	struct fsdp_client *client;
+	struct call *call; /* NULL: nobody was asked, `got` is there */
+	struct fsdp_get_options options;
+	int64_t start_ms;
+	size_t n;
+	struct fsdp_tensor **got; /* owned, like the names */
+	char *names[];
+};
+
+static void pending_free(struct fsdp_pending *pending)
+{
+	for (size_t i = 0; i < pending->n; i++)
+		free(pending->names[i]);
+	free(pending->got);
+	free(pending);
+}
+
+static struct fsdp_pending *pending_new(const char *const *names, size_t n)
+{
+	struct fsdp_pending *pending =
+		calloc(1, sizeof(*pending) + n * sizeof(*pending->names));
+
+	if (!pending)
+		return NULL;
+	pending->n = n;
+	pending->got = calloc(n + 1, sizeof(struct fsdp_tensor *));
+	for (size_t i = 0; i < n && pending->got; i++) {
+		pending->names[i] = strdup(names[i]);
+		if (!pending->names[i])
+			break;
+	}
+	if (pending->got && (n == 0 || pending->names[n - 1]))
+		return pending;
+	pending_free(pending);
+	return NULL;
+}
+
+static int begin(struct fsdp_pending *pending, struct error *err)
+{
+	const char *const *names = (const char *const *)pending->names;
+	struct fsdp_client *client = pending->client;
+	struct request request;
+
+	if (get_known(client, names, pending->n, &pending->options,
+		      pending->got))
+		return 0;
+	request = get_request(names, pending->n, &pending->options);
+	client_retire(client);
+	return connection_begin(&client->connection, &request, &pending->call,
+				err);
+}
+
+int fsdp_get_begin(struct fsdp_client *client, const char *const *names,
+		   size_t n, const struct fsdp_get_options *options,
+		   struct fsdp_pending **ret)
+{
+	struct error *err = error_of_thread();
+	struct fsdp_get_options known;
+	struct fsdp_pending *pending;
+	int r;
+
+	r = client_check(client, err);
+	if (r == 0)
+		r = client_check_batch(n, err);
+	if (r == 0)
+		r = sized_take(&known, options, SIZED(fsdp_get_options), err);
+	if (r == 0 && (n == 0 || known.known_only))
+		r = error_set(err, -EINVAL,
+			      "there is nothing to wait for: names, without "
+			      "known_only");
+	if (r < 0)
+		return r;
+	pending = pending_new(names, n);
+	if (!pending)
+		return error_set(err, -ENOMEM, "no memory for a get");
+	pending->client = client;
+	pending->options = known;
+	pending->start_ms = handshake_now_ms();
+	r = begin(pending, err);
+	if (r < 0)
+		pending_free(pending);
+	else
+		*ret = pending;
+	return r;
+}
+
+/* 0: `got` is there; CONNECTION_PENDING. */
+static int collect(struct fsdp_pending *pending, struct error *err)
+{
+	struct fsdp_client *client = pending->client;
+	struct answer answer;
+	int r;
+
+	if (!pending->call)
+		return 0;
+	r = connection_collect(&client->connection, pending->call, &answer,
+			       err);
+	return r != 0 ? r
+		      : get_adopt(client, &answer,
+				  (const char *const *)pending->names,
+				  pending->n, &pending->options, pending->got,
+				  err);
+}
+
+int fsdp_get_end(struct fsdp_pending *pending, struct fsdp_tensor **ret)
+{
+	struct error *err = error_of_thread();
+	int r;
+
+	if (!pending)
+		return error_set(err, -EINVAL,
+				 "there is no get to end: the handle is NULL");
+	r = client_check(pending->client, err);
+	if (r < 0)
+		return r;
+	r = collect(pending, err);
+	if (r == CONNECTION_PENDING)
+		return error_set(err, -EAGAIN,
+				 "the get is not done; poll fsdp_fd()");
+	if (r == 0)
+		r = get_await(pending->got, pending->n, &pending->options,
+			      pending->start_ms, ret, err);
+	pending_free(pending);
+	return r;
+}
+
+void fsdp_get_cancel(struct fsdp_pending *pending)
+{
+	if (!pending || guard_is_forked(&pending->client->guard))
+		return;
+	if (pending->call)
+		connection_abandon(&pending->client->connection, pending->call);
+	else
+		for (size_t i = 0; i < pending->n; i++)
+			fsdp_free(pending->got[i]);
+	pending_free(pending);
+}
+
+int fsdp_fd(struct fsdp_client *client)
+{
+	struct error *err = error_of_thread();
+	int r = client_check(client, err);
+
+	return r < 0 ? r : connection_poll_fd(&client->connection, err);
+}

@@ -1,0 +1,400 @@
+/*
+ * Waits of programs that have more to do: gets that are begun and polled for,
+ * and waits that a signal ends.
+ */
+#include "client/fsdp.h"
+#include "tests/lib/daemon.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+
+static const struct fsdp_spec VECTOR = {FSDP_F32, 1, {256}};
+
+static struct daemon daemon_;
+static struct fsdp_client *client; /* the one that waits */
+static struct fsdp_client *other;
+
+/* What the hook of `client` says, and how often it was asked. */
+static atomic_bool is_wanted;
+static atomic_uint n_asked;
+
+static int ask(void *data)
+{
+	cr_assert(eq(ptr, data, &daemon_));
+	atomic_fetch_add(&n_asked, 1);
+	return atomic_load(&is_wanted);
+}
+
+static struct fsdp_client *open_client(fsdp_interrupt_fn *fn, uint64_t budget)
+{
+	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_),
+					       .budget = budget,
+					       .interrupted = fn,
+					       .interrupted_data = &daemon_};
+	struct fsdp_client *ret;
+
+	cr_assert(zero(int, fsdp_connect(&options, &ret)), "%s", fsdp_error());
+	return ret;
+}
+
+static void setup(void)
+{
+	daemon_start(&daemon_);
+	client = open_client(ask, 0);
+	other = open_client(NULL, 0);
+}
+
+static void setup_supervised(void)
+{
+	daemon_start_supervised(&daemon_);
+	client = open_client(NULL, 0);
+	other = open_client(NULL, 0);
+}
+
+static void teardown(void)
+{
+	fsdp_close(client);
+	fsdp_close(other);
+	daemon_stop(&daemon_);
+}
+
+TestSuite(pending, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(pending_restart, .init = setup_supervised, .fini = teardown,
+	  .timeout = 60);
+TestSuite(interrupt, .init = setup, .fini = teardown, .timeout = 60);
+
+static void put(const char *name)
+{
+	struct fsdp_publication it = {.name = name, .flags = FSDP_REPLACE};
+
+	cr_assert(
+		zero(int, fsdp_alloc(other, &VECTOR, 1, NULL, 0, &it.tensor)));
+	cr_assert(zero(int, fsdp_publish(other, &it, 1)), "%s", fsdp_error());
+	fsdp_free(it.tensor);
+}
+
+static void expect_name(const struct fsdp_tensor *tensor, const char *name)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+
+	cr_assert(zero(int, fsdp_tensor_info(tensor, &info)));
+	cr_expect(eq(str, (char *)info.name, (char *)name));
+}
+
+static int sum_waiting(const struct fsdp_peer *peer, void *data)
+{
+	*(uint32_t *)data += peer->n_waiting;
+	return 0;
+}
+
+static void wait_until_parked(uint32_t n)
+{
+	uint32_t n_waiting = 0;
+
+	while (n_waiting != n) {
+		n_waiting = 0;
+		cr_assert(zero(int,
+			       fsdp_clients(other, sum_waiting, &n_waiting)));
+	}
+}
+
+static int count(const struct fsdp_entry *entry, void *data)
+{
+	(void)entry;
+	++*(int *)data;
+	return 0;
+}
+
+/* All that was held of a name that is removed has gone back. */
+static void expect_none_held(const char *name)
+{
+	int n = 0;
+
+	cr_assert(zero(int, fsdp_remove(other, &name, 1)));
+	cr_assert(zero(int, fsdp_limbo(other, count, &n)));
+	cr_expect(zero(int, n));
+}
+
+/* --- gets that are begun -------------------------------------------------- */
+
+static struct fsdp_pending *begin(const char *name, int32_t timeout_ms)
+{
+	struct fsdp_get_options options = {.timeout_ms = timeout_ms};
+	struct fsdp_pending *ret;
+
+	cr_assert(zero(int, fsdp_get_begin(client, &name, 1, &options, &ret)),
+		  "%s", fsdp_error());
+	return ret;
+}
+
+static bool is_readable(int timeout_ms)
+{
+	struct pollfd item = {.fd = fsdp_fd(client), .events = POLLIN};
+
+	return poll(&item, 1, timeout_ms) > 0;
+}
+
+/* As an event loop does it. */
+static int end(struct fsdp_pending *pending, struct fsdp_tensor **ret)
+{
+	int r;
+
+	while ((r = fsdp_get_end(pending, ret)) == -EAGAIN)
+		cr_assert(is_readable(-1));
+	return r;
+}
+
+Test(pending, a_get_is_ended_when_the_descriptor_is_readable)
+{
+	struct fsdp_pending *pending = begin("t/a", -1);
+	struct fsdp_tensor *tensor;
+
+	wait_until_parked(1);
+	cr_expect(not(is_readable(0)));
+	cr_expect(eq(int, fsdp_get_end(pending, &tensor), -EAGAIN));
+	put("t/a");
+	cr_assert(zero(int, end(pending, &tensor)), "%s", fsdp_error());
+	expect_name(tensor, "t/a");
+	cr_expect(not(is_readable(0)), "nothing is pending");
+	fsdp_free(tensor);
+	expect_none_held("t/a");
+}
+
+Test(pending, what_is_known_is_there_at_once)
+{
+	struct fsdp_tensor *tensors[2];
+	const char *name = "t/a";
+
+	put(name);
+	cr_assert(zero(int, fsdp_get(client, &name, 1, NULL, tensors)));
+	cr_assert(zero(int, fsdp_get_end(begin(name, -1), &tensors[1])));
+	expect_name(tensors[1], name);
+}
+
+Test(pending, several_end_in_the_order_in_which_they_may)
+{
+	static const char *const names[] = {"t/0", "t/1", "t/2"};
+	struct fsdp_pending *pending[3];
+	struct fsdp_tensor *tensor;
+
+	for (int i = 0; i < 3; i++)
+		pending[i] = begin(names[i], -1);
+	wait_until_parked(3);
+	for (int i = 2; i >= 0; i--) {
+		put(names[i]);
+		cr_assert(zero(int, end(pending[i], &tensor)));
+		expect_name(tensor, names[i]);
+		for (int j = 0; j < i; j++)
+			cr_expect(eq(int, fsdp_get_end(pending[j], &tensor),
+				     -EAGAIN));
+	}
+}
+
+Test(pending, the_time_out_is_the_broker_s)
+{
+	struct fsdp_tensor *tensor;
+
+	cr_assert(eq(int, end(begin("t/never", 20), &tensor), -ETIMEDOUT));
+	cr_assert(eq(int, end(begin("t/never", 0), &tensor), -ENOENT));
+}
+
+Test(pending, what_was_cancelled_is_let_go_when_it_comes)
+{
+	struct fsdp_pending *pending = begin("t/a", -1);
+	struct fsdp_tensor *tensor;
+
+	wait_until_parked(1);
+	fsdp_get_cancel(pending);
+	fsdp_get_cancel(NULL);
+	put("t/a");
+	cr_assert(zero(int, fsdp_ping(client)));
+	expect_none_held("t/a");
+	/* Its answer was there already. */
+	pending = begin("t/b", -1);
+	wait_until_parked(1);
+	put("t/b");
+	cr_assert(is_readable(-1));
+	cr_assert(zero(int, fsdp_ping(client)));
+	fsdp_get_cancel(pending);
+	cr_expect(not(is_readable(0)));
+	expect_none_held("t/b");
+	cr_expect(eq(int, fsdp_get_end(NULL, &tensor), -EINVAL));
+}
+
+struct wait {
+	const char *name;
+	int r;
+};
+
+static void *wait_for(void *data)
+{
+	struct fsdp_get_options options = {.timeout_ms = -1};
+	struct wait *it = data;
+	struct fsdp_tensor *tensor;
+
+	it->r = fsdp_get(client, &it->name, 1, &options, &tensor);
+	if (it->r == 0)
+		fsdp_free(tensor);
+	return NULL;
+}
+
+Test(pending, what_another_thread_received_makes_the_descriptor_readable)
+{
+	struct wait wait = {"t/b", 1};
+	struct fsdp_pending *pending;
+	struct fsdp_tensor *tensor;
+	pthread_t thread;
+
+	pthread_create(&thread, NULL, wait_for, &wait);
+	wait_until_parked(1);
+	pending = begin("t/a", -1);
+	wait_until_parked(2);
+	put("t/a");
+	cr_assert(zero(int, end(pending, &tensor)));
+	expect_name(tensor, "t/a");
+	put("t/b");
+	pthread_join(thread, NULL);
+	cr_expect(zero(int, wait.r));
+}
+
+Test(pending_restart, a_pending_get_survives_the_broker)
+{
+	struct fsdp_pending *pending = begin("t/a", -1);
+	struct fsdp_tensor *tensor;
+
+	wait_until_parked(1);
+	daemon_kill_broker(&daemon_);
+	put("t/a");
+	cr_assert(zero(int, end(pending, &tensor)), "%s", fsdp_error());
+	expect_name(tensor, "t/a");
+}
+
+/* --- waits that a signal ends --------------------------------------------- */
+
+static void on_signal(int number)
+{
+	(void)number;
+}
+
+static void catch_signals(void)
+{
+	struct sigaction action = {.sa_handler = on_signal};
+
+	cr_assert(zero(int, sigaction(SIGUSR1, &action, NULL)));
+}
+
+Test(interrupt, a_wait_ends_when_the_hook_says_so)
+{
+	struct wait wait = {"t/a", 1};
+	pthread_t thread;
+
+	catch_signals();
+	pthread_create(&thread, NULL, wait_for, &wait);
+	wait_until_parked(1);
+	atomic_store(&is_wanted, true);
+	pthread_kill(thread, SIGUSR1);
+	pthread_join(thread, NULL);
+	cr_expect(eq(int, wait.r, -EINTR));
+	/* What still comes of it is let go. */
+	atomic_store(&is_wanted, false);
+	put("t/a");
+	cr_assert(zero(int, fsdp_ping(client)));
+	expect_none_held("t/a");
+}
+
+Test(interrupt, a_wait_goes_on_if_the_hook_does_not_mind)
+{
+	struct wait wait = {"t/a", 1};
+	pthread_t thread;
+
+	catch_signals();
+	pthread_create(&thread, NULL, wait_for, &wait);
+	wait_until_parked(1);
+	while (atomic_load(&n_asked) < 3)
+		pthread_kill(thread, SIGUSR1);
+	put("t/a");
+	pthread_join(thread, NULL);
+	cr_expect(zero(int, wait.r));
+}
+
+/* One of them reads for all, the others wait for it; the signal came to none
+ * of them. */
+Test(interrupt, all_threads_that_wait_are_asked_for)
+{
+	struct wait waits[3] = {{"t/a", 1}, {"t/b", 1}, {"t/c", 1}};
+	pthread_t threads[3];
+
+	for (int i = 0; i < 3; i++)
+		pthread_create(&threads[i], NULL, wait_for, &waits[i]);
+	wait_until_parked(3);
+	atomic_store(&is_wanted, true);
+	for (int i = 0; i < 3; i++) {
+		pthread_join(threads[i], NULL);
+		cr_expect(eq(int, waits[i].r, -EINTR));
+	}
+}
+
+struct producer {
+	struct fsdp_client *client;
+	int r;
+};
+
+static void *alloc_patiently(void *data)
+{
+	struct producer *it = data;
+	struct fsdp_tensor *tensor;
+
+	it->r = fsdp_alloc(it->client, &VECTOR, 1, NULL, -1, &tensor);
+	return NULL;
+}
+
+Test(interrupt, an_allocation_that_waits_for_room_ends)
+{
+	struct fsdp_client *small = open_client(ask, 1024);
+	struct producer producer = {small, 1};
+	struct fsdp_tensor *tensor;
+	pthread_t thread;
+
+	cr_assert(zero(int, fsdp_alloc(small, &VECTOR, 1, NULL, 0, &tensor)));
+	cr_assert(zero(
+		int,
+		fsdp_publish(small,
+			     &(struct fsdp_publication){.tensor = tensor}, 1)));
+	pthread_create(&thread, NULL, alloc_patiently, &producer);
+	wait_until_parked(1);
+	atomic_store(&is_wanted, true);
+	pthread_join(thread, NULL);
+	cr_expect(eq(int, producer.r, -EINTR));
+	atomic_store(&is_wanted, false);
+	/* Its room comes back, although nobody waits for it any more. */
+	cr_assert(zero(int, fsdp_release(tensor)));
+	cr_assert(zero(int, fsdp_alloc(small, &VECTOR, 1, NULL, -1, &tensor)));
+	fsdp_close(small);
+}
+
+Test(interrupt, so_does_a_call_to_a_broker_that_is_stopped)
+{
+	pid_t broker = daemon_broker_pid(&daemon_);
+
+	cr_assert(zero(int, kill(broker, SIGSTOP)));
+	atomic_store(&is_wanted, true);
+	cr_expect(eq(int, fsdp_ping(client), -EINTR));
+	atomic_store(&is_wanted, false);
+	cr_assert(zero(int, kill(broker, SIGCONT)));
+	cr_expect(zero(int, fsdp_ping(client)));
+}
+
+Test(interrupt, and_one_that_connects_again)
+{
+	atomic_store(&is_wanted, true);
+	daemon_kill_broker(&daemon_);
+	cr_expect(eq(int, fsdp_ping(client), -EINTR));
+	atomic_store(&is_wanted, false);
+	daemon_restart(&daemon_);
+}
