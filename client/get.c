@@ -55,7 +55,7 @@ bool get_known(struct fsdp_client *client, const char *const *names, size_t n,
 		while (n_shown < n && is_still_shown(client, got[n_shown]))
 			n_shown++;
 	if (n_got == n && (n == 1 || n_shown == n) &&
-	    are_newer(got, n, options->newer_than))
+	    (!options->newer_than || are_newer(got, n, options->newer_than)))
 		return true;
 	free_all(got, n_got);
 	return false;
@@ -141,7 +141,7 @@ int get_await(struct fsdp_tensor **got, size_t n,
 	      const struct fsdp_get_options *options, int64_t start_ms,
 	      struct fsdp_tensor **ret, struct error *err)
 {
-	int r = options->known_only
+	int r = __builtin_expect(options->known_only, 0)
 			? check_written(got, n, options, err)
 			: stream_await(got, n, options, start_ms, err);
 
@@ -158,22 +158,26 @@ int fsdp_get(struct fsdp_client *client, const char *const *names, size_t n,
 {
 	struct error *err = error_of_thread();
 	struct fsdp_tensor *got[FSDP_MAX_BATCH];
-	struct fsdp_get_options known;
+	static const struct fsdp_get_options defaults;
+	const struct fsdp_get_options *known;
+	struct fsdp_get_options room;
 	int64_t start_ms = 0;
 	int r;
 
 	r = client_check(client, err);
 	if (r == 0)
 		r = client_check_batch(n, err);
-	if (r == 0)
-		r = sized_take(&known, options, SIZED(fsdp_get_options), err);
 	if (r < 0 || n == 0)
 		return r;
-	if (!get_known(client, names, n, &known, got)) {
-		if (known.known_only)
+	known = sized_look(&room, options ? options : &defaults,
+			   SIZED(fsdp_get_options), err);
+	if (!known)
+		return err->code;
+	if (!get_known(client, names, n, known, got)) {
+		if (known->known_only)
 			return refuse_unknown(names[0], err);
 		start_ms = handshake_now_ms();
-		r = ask(client, names, n, &known, got, err);
+		r = ask(client, names, n, known, got, err);
 	}
-	return r < 0 ? r : get_await(got, n, &known, start_ms, ret, err);
+	return r < 0 ? r : get_await(got, n, known, start_ms, ret, err);
 }

@@ -50,6 +50,20 @@ static inline int sized_take(void *ret, const void *given, struct sized type,
 	return 0;
 }
 
+/* The same for calls that may not cost a copy: gives `given` if that has our
+ * size, else `room`, a struct of ours with what sized_take() would put there.
+ * NULL: refused. */
+static inline const void *sized_look(void *room, const void *given,
+				     struct sized type, struct error *err)
+{
+	size_t size;
+
+	memcpy(&size, given, sizeof(size));
+	if (size == type.known || (size == 0 && type.first == type.known))
+		return given;
+	return sized_convert(room, given, type, err) < 0 ? NULL : room;
+}
+
 /* What lies between two structs of an array of the caller's. */
 size_t sized_stride(const void *array, struct sized type);
 
