@@ -17,7 +17,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -198,62 +197,26 @@ static int flush(struct connection *c, struct error *err)
 	return FRAME_OK;
 }
 
-/* --- for those who poll (lock held) ----------------------------------------
- */
-
-static void poll_socket(struct connection *c)
-{
-	int fd = c->n_begun ? c->sock_fd : -1;
-	bool sends = fd >= 0 && c->first_unsent;
-	struct epoll_event event = {.events = sends ? EPOLLIN | EPOLLOUT
-						    : EPOLLIN};
-
-	if (fd == c->polled_fd && sends == c->is_polled_to_send)
-		return;
-	if (c->polled_fd >= 0 && c->polled_fd != fd)
-		(void)epoll_ctl(c->poll_fd, EPOLL_CTL_DEL, c->polled_fd, NULL);
-	if (fd >= 0)
-		(void)epoll_ctl(c->poll_fd,
-				fd == c->polled_fd ? EPOLL_CTL_MOD
-						   : EPOLL_CTL_ADD,
-				fd, &event);
-	c->polled_fd = fd;
-	c->is_polled_to_send = sends;
-}
-
-static void poll_signal(struct connection *c)
-{
-	/* Without a socket, one of them must connect again. */
-	bool is_wanted = c->n_landed > 0 ||
-			 (c->n_begun > 0 && c->sock_fd < 0 && !c->is_reading);
-	uint64_t n = 1;
-
-	if (is_wanted == c->is_signalled)
-		return;
-	c->is_signalled = is_wanted;
-	if (is_wanted)
-		(void)!write(c->signal_fd, &n, sizeof(n));
-	else
-		(void)!read(c->signal_fd, &n, sizeof(n));
-}
-
-/* Whatever these two look at has changed. */
+/* What is begun, and landed, or sent, or the socket has changed. */
 static void poll_update(struct connection *c)
 {
-	if (c->poll_fd < 0)
-		return;
-	poll_socket(c);
-	poll_signal(c);
+	/* Without a socket, one of those who poll must connect again. */
+	bool is_down = c->n_begun > 0 && c->sock_fd < 0 && !c->is_reading;
+
+	poller_set(&c->poller, c->n_begun ? c->sock_fd : -1, c->first_unsent,
+		   c->n_landed > 0 || is_down);
 }
 
 /* A call has its answer, or its error. */
 static void land(struct connection *c, struct call *call)
 {
 	call->is_done = true;
-	if (call->is_begun)
-		c->n_landed++;
-	else
+	if (!call->is_begun) {
 		pthread_cond_signal(&call->changed);
+		return;
+	}
+	c->n_landed++;
+	poll_update(c);
 }
 
 static void take_fds(const struct call *call, struct answer *ret)
@@ -350,9 +313,7 @@ static void disconnect(struct connection *c)
 {
 	if (c->sock_fd >= 0)
 		(void)close(c->sock_fd);
-	/* What is closed is in no epoll any more. */
-	if (c->polled_fd == c->sock_fd)
-		c->polled_fd = -1;
+	poller_forget_socket(&c->poller);
 	c->sock_fd = -1;
 	/* A connection that lived for a while broke for reasons of its own. */
 	if (handshake_now_ms() - c->connected_ms > 1000)
@@ -779,36 +740,17 @@ void connection_abandon(struct connection *c, struct call *call)
 	pthread_mutex_unlock(&c->lock);
 }
 
-static int open_poll(struct connection *c, struct error *err)
-{
-	struct epoll_event event = {.events = EPOLLIN};
-	int poll_fd = epoll_create1(EPOLL_CLOEXEC), r;
-	int signal_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-
-	if (poll_fd < 0 || signal_fd < 0 ||
-	    epoll_ctl(poll_fd, EPOLL_CTL_ADD, signal_fd, &event) < 0) {
-		r = error_errno(err, -errno, "make a descriptor to poll");
-		if (poll_fd >= 0)
-			(void)close(poll_fd);
-		if (signal_fd >= 0)
-			(void)close(signal_fd);
-		return r;
-	}
-	c->poll_fd = poll_fd;
-	c->signal_fd = signal_fd;
-	poll_update(c);
-	return 0;
-}
-
 int connection_poll_fd(struct connection *c, struct error *err)
 {
 	int r = 0;
 
 	pthread_mutex_lock(&c->lock);
-	if (c->poll_fd < 0)
-		r = open_poll(c, err);
+	if (c->poller.fd < 0) {
+		r = poller_open(&c->poller, err);
+		poll_update(c);
+	}
 	if (r == 0)
-		r = c->poll_fd;
+		r = c->poller.fd;
 	pthread_mutex_unlock(&c->lock);
 	return r;
 }
@@ -985,14 +927,13 @@ static void free_calls(struct call *call)
 
 void connection_close(struct connection *c)
 {
-	int fds[] = {c->sock_fd, c->wake_fd, c->doorbell_fd, c->poll_fd,
-		     c->signal_fd};
+	int fds[] = {c->sock_fd, c->wake_fd, c->doorbell_fd};
 
 	for (size_t i = 0; i < sizeof(fds) / sizeof(*fds); i++)
 		if (fds[i] >= 0)
 			(void)close(fds[i]);
 	c->sock_fd = c->wake_fd = c->doorbell_fd = -1;
-	c->poll_fd = c->signal_fd = c->polled_fd = -1;
+	poller_close(&c->poller);
 	free_calls(c->first);
 	free_calls(c->idle);
 	c->first = c->last = c->first_unsent = c->idle = NULL;

@@ -12,6 +12,7 @@
  */
 #pragma once
 #include "client/handshake.h"
+#include "client/poller.h"
 #include "proto/error.h"
 #include "proto/frame.h"
 #include "proto/message.h"
@@ -57,12 +58,7 @@ struct connection {
 	struct call *idle; /* for reuse */
 	uint32_t n_posted; /* whose answers nobody has read yet */
 	bool is_reading;
-	/* For those who poll instead of waiting; -1 until they ask: an epoll of
-	 * the socket (while they have calls) and of an eventfd. */
-	int poll_fd, signal_fd;
-	int polled_fd;          /* the socket in it; -1: none */
-	bool is_polled_to_send; /* it is also looked whether that has room */
-	bool is_signalled;
+	struct poller poller; /* for those who poll instead of waiting */
 	uint32_t n_begun;  /* by connection_begin(), not collected */
 	uint32_t n_landed; /* of these: done */
 	struct error lost; /* code < 0: for good, and why */
@@ -74,9 +70,7 @@ struct connection {
 	((struct connection){.sock_fd = -1,                                    \
 			     .wake_fd = -1,                                    \
 			     .doorbell_fd = -1,                                \
-			     .poll_fd = -1,                                    \
-			     .signal_fd = -1,                                  \
-			     .polled_fd = -1})
+			     .poller = POLLER_NULL})
 
 /*
  * Connect and get a session; gives the fds of state table and ref-counter
@@ -107,7 +101,8 @@ int connection_call(struct connection *connection,
 		    struct error *err);
 
 /*
- * The same without waiting: begun now, and collected when poll_fd is readable.
+ * The same without waiting: begun now, and collected when the descriptor of
+ * connection_poll_fd() is readable.
  * What was begun must be collected or abandoned before the connection is
  * closed.
  */

@@ -255,7 +255,11 @@ Test(pending, what_another_thread_received_makes_the_descriptor_readable)
 	wait_until_parked(1);
 	pending = begin("t/a", -1);
 	wait_until_parked(2);
+	cr_expect(not(is_readable(0)));
 	put("t/a");
+	/* Its answer comes behind that of the get, and to the other thread. */
+	cr_assert(zero(int, fsdp_ping(client)));
+	cr_assert(is_readable(-1));
 	cr_assert(zero(int, end(pending, &tensor)));
 	expect_name(tensor, "t/a");
 	put("t/b");
