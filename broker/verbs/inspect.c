@@ -11,6 +11,7 @@
 #include "proto/error.h"
 #include "proto/name.h"
 #include "shm/chunk.h"
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,8 +19,8 @@
 
 #define PAGE_ITEMS MESSAGE_MAX_ITEMS
 #define N_BUCKETS  (sizeof((struct accounts *)0)->buckets / sizeof(void *))
-/* Grants that one request looks at; of a session that has more, what is beyond
- * counts as held. */
+/* Grants that one request looks at; a session that has more is counted over
+ * several pages. */
 #define MAX_GRANTS 4096
 
 int verb_ping(struct verb_call *call, struct error *err)
@@ -136,31 +137,80 @@ int verb_who(struct verb_call *call, struct error *err)
 /* --- clients
  * ------------------------------------------------------------------- */
 
-/* Slots it holds; grants of an earlier generation of a slot are none. */
-static uint64_t count_slots(const struct session *session, uint32_t *n_seen)
-{
-	const struct broker *broker = session->broker;
-	const struct catalog *catalog = &broker->catalog;
-	const struct list *grants = &session_record(session)->grants;
-	const struct grant_record *record;
-	uint32_t grant = grants->first;
-	uint32_t left = grants->n;
-	uint64_t n = 0;
+/*
+ * Where the list of clients is: at a session, and within its grants. All of it
+ * travels in the request's cursor; who makes one up gets nonsense of its own.
+ */
+struct place {
+	uint32_t session; /* index */
+	uint32_t grant;   /* record to look at next; 0: the session's first */
+	uint32_t n_held;  /* by the session, up to there */
+};
 
-	for (; grant && *n_seen < MAX_GRANTS;
-	     grant = record->session_link.next) {
-		record = catalog_grant(catalog, grant);
-		left--;
-		++*n_seen;
-		if (record->generation ==
-			    catalog_slot(catalog, record->slot)->generation &&
-		    grant_peek_is_held(broker, grant))
-			n++;
-	}
-	return n + left;
+#define CURSOR_SESSION_BITS 13
+#define CURSOR_GRANT_BITS   25
+
+static struct place place_of_cursor(uint64_t cursor)
+{
+	const uint64_t mask = (UINT64_C(1) << CURSOR_GRANT_BITS) - 1;
+
+	return (struct place){
+		.session =
+			(uint32_t)(cursor & ((1u << CURSOR_SESSION_BITS) - 1)),
+		.grant = (uint32_t)(cursor >> CURSOR_SESSION_BITS & mask),
+		.n_held = (uint32_t)(cursor >> (CURSOR_SESSION_BITS +
+						CURSOR_GRANT_BITS) &
+				     mask),
+	};
 }
 
-static void fill_client(const struct session *session, uint32_t *n_seen,
+static uint64_t cursor_of_place(struct place place)
+{
+	assert(catalog_capacity(SECTION_GRANT) < 1u << CURSOR_GRANT_BITS);
+	return place.session | (uint64_t)place.grant << CURSOR_SESSION_BITS |
+	       (uint64_t)place.n_held
+		       << (CURSOR_SESSION_BITS + CURSOR_GRANT_BITS);
+}
+
+/* Grants of an earlier generation of a slot hold nothing. */
+static bool is_held(const struct broker *broker, uint32_t grant)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct grant_record *record = catalog_grant(catalog, grant);
+
+	return record->generation ==
+		       catalog_slot(catalog, record->slot)->generation &&
+	       grant_peek_is_held(broker, grant);
+}
+
+/*
+ * Count the tensors that the session at `place` holds. False: there are more
+ * than this request may look at, and `place` is where to go on. A grant that
+ * went between two pages ends the count early.
+ */
+static bool count_held(const struct broker *broker, struct place *place,
+		       uint32_t *n_seen)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t grant = place->grant;
+
+	if (!grant)
+		grant = catalog_session(catalog, place->session)->grants.first;
+	if (grant > catalog_n_touched(catalog, SECTION_GRANT))
+		return true;
+	while (grant &&
+	       catalog_grant(catalog, grant)->session == place->session) {
+		if (++*n_seen > MAX_GRANTS) {
+			place->grant = grant;
+			return false;
+		}
+		place->n_held += is_held(broker, grant);
+		grant = catalog_grant(catalog, grant)->session_link.next;
+	}
+	return true;
+}
+
+static void fill_client(const struct session *session, uint32_t n_held,
 			struct client_item *ret)
 {
 	const struct session_record *record = session_record(session);
@@ -171,7 +221,7 @@ static void fill_client(const struct session *session, uint32_t *n_seen,
 		.uid = record->uid,
 		.command = record->command,
 		.is_connected = session->peer != NULL,
-		.n_slots = count_slots(session, n_seen),
+		.n_slots = n_held,
 		.n_bytes = session->n_bytes,
 		.n_requests = session->n_requests,
 		.age_ms = now_ms() - record->born_ms,
@@ -183,7 +233,7 @@ int verb_clients(struct verb_call *call, struct error *err)
 {
 	const struct broker *broker = call->broker;
 	struct clients_reply *reply = &call->reply->clients;
-	uint64_t index = call->request->clients.cursor;
+	struct place place = place_of_cursor(call->request->clients.cursor);
 	bool is_admin = session_is_admin(call->session);
 	uint32_t uid = session_record(call->session)->uid;
 	const struct session *session;
@@ -193,16 +243,19 @@ int verb_clients(struct verb_call *call, struct error *err)
 		verb_alloc(call, PAGE_ITEMS * sizeof(struct client_item));
 	if (!reply->items)
 		return error_set(err, -ENOMEM, "no memory for the clients");
-	for (; index <= CATALOG_MAX_SESSIONS; index++) {
-		session = broker->sessions[index];
-		if (!session ||
-		    (!is_admin && session_record(session)->uid != uid))
-			continue;
-		if (reply->n_items == PAGE_ITEMS || n_seen >= MAX_GRANTS) {
-			reply->next_cursor = index;
-			break;
+	while (place.session <= CATALOG_MAX_SESSIONS) {
+		session = broker->sessions[place.session];
+		if (session &&
+		    (is_admin || session_record(session)->uid == uid)) {
+			if (reply->n_items == PAGE_ITEMS ||
+			    !count_held(broker, &place, &n_seen)) {
+				reply->next_cursor = cursor_of_place(place);
+				break;
+			}
+			fill_client(session, place.n_held,
+				    &reply->items[reply->n_items++]);
 		}
-		fill_client(session, &n_seen, &reply->items[reply->n_items++]);
+		place = (struct place){.session = place.session + 1};
 	}
 	return VERB_DONE;
 }
