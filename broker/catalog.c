@@ -94,11 +94,11 @@ _Static_assert(sizeof(struct block_record) == 40, "block");
 _Static_assert(sizeof(struct grant_record) == 40, "grant");
 _Static_assert(sizeof(struct chunk_record) == 80, "chunk");
 _Static_assert(sizeof(struct session_record) == 1672, "session");
-_Static_assert(sizeof(struct ticket_record) == 48, "ticket");
+_Static_assert(sizeof(struct ticket_record) == 56, "ticket");
 _Static_assert(sizeof(struct bundle_record) == 136, "bundle");
 _Static_assert(sizeof(struct prefix_record) == 48, "prefix");
 _Static_assert(sizeof(struct comm_record) == 1368, "communicator");
-_Static_assert(sizeof(struct group_record) == 560, "group");
+_Static_assert(sizeof(struct group_record) == 576, "group");
 _Static_assert(sizeof(struct order_record) == 64, "order");
 _Static_assert(BLOBS_AT % 4096 == 0, "blobs");
 

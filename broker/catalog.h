@@ -166,7 +166,9 @@ struct ticket_record {
 	uint32_t slot; /* 0: the record is free */
 	uint32_t uses_left;
 	uint64_t deadline_ms;
+	uint64_t born_ms;
 	uint32_t uid; /* who is charged for it */
+	uint32_t pid; /* of the process that made it */
 	uint32_t hash_next;
 	uint32_t heap_position; /* [volatile] */
 };
@@ -249,6 +251,8 @@ struct group_record {
 	uint32_t slots[2][MESSAGE_MAX_RANKS];
 	uint64_t step;      /* last commit that included it; 0: none */
 	uint64_t plan_hash; /* must come out the same again */
+	/* Works of all runs that are over. */
+	uint64_t n_gathers, n_reductions;
 };
 
 /* When a slot's contents are there: see order.h. */

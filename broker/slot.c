@@ -621,6 +621,30 @@ void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
 	slot_describe(broker, slot, &ret->type, name_buffer);
 }
 
+/* Memory that a process shared is one allocation, however many blocks lie in
+ * it, and is charged as a whole if at all. */
+struct block_use slot_block_use(const struct broker *broker, uint32_t slot)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t index = catalog_slot(catalog, slot)->block;
+	const struct block_record *block = catalog_block(catalog, index);
+	const struct chunk_record *chunk = catalog_chunk(catalog, block->chunk);
+	struct block_use use = {
+		.id = index,
+		.size = pool_block_charge(&broker->pools, block),
+		.n_slots = block->slots.n,
+		.uid = block->uid,
+		.maker = block->maker,
+	};
+
+	if (chunk->shared) {
+		use.id = UINT64_C(1) << 32 | block->chunk;
+		use.size = chunk->size;
+		use.n_slots = chunk->n_blocks;
+	}
+	return use;
+}
+
 struct access_class slot_access(const struct broker *broker, uint32_t slot)
 {
 	const struct catalog *catalog = &broker->catalog;

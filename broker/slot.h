@@ -136,6 +136,16 @@ void slot_describe(const struct broker *broker, uint32_t slot,
 void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
 		struct tensor_place *ret);
 
+/* The memory under a slot, which it keeps whole. */
+struct block_use {
+	uint64_t id;      /* tells it apart from all other */
+	uint64_t size;    /* bytes that are allocated, and charged to `uid` */
+	uint32_t n_slots; /* tensors in it; of shared memory at least so many */
+	uint32_t uid;
+	uint32_t maker; /* session that allocated it; 0: it has ended */
+};
+struct block_use slot_block_use(const struct broker *broker, uint32_t slot);
+
 /* The access class of a slot's memory. */
 struct access_class slot_access(const struct broker *broker, uint32_t slot);
 

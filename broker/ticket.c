@@ -7,6 +7,7 @@
 #include "proto/error.h"
 #include "proto/point.h"
 #include <assert.h>
+#include <endian.h>
 #include <errno.h>
 #include <sys/random.h>
 
@@ -38,6 +39,31 @@ uint32_t ticket_find(const struct broker *broker, const uint8_t id[TICKET_SIZE])
 	for (; ticket; ticket = record->hash_next) {
 		record = catalog_ticket(&broker->catalog, ticket);
 		if (is_equal(record->id, id))
+			return ticket;
+	}
+	return 0;
+}
+
+uint64_t ticket_shown(const uint8_t id[TICKET_SIZE])
+{
+	uint64_t shown;
+
+	memcpy(&shown, id, sizeof(shown));
+	return be64toh(shown);
+}
+
+uint32_t ticket_find_shown(const struct broker *broker, uint64_t shown)
+{
+	const struct ticket_record *record;
+	uint64_t half = htobe64(shown);
+	uint8_t id[TICKET_SIZE] = {0};
+	uint32_t ticket;
+
+	memcpy(id, &half, sizeof(half));
+	/* the bucket depends on this half only */
+	for (ticket = *bucket(broker, id); ticket; ticket = record->hash_next) {
+		record = catalog_ticket(&broker->catalog, ticket);
+		if (ticket_shown(record->id) == shown)
 			return ticket;
 	}
 	return 0;
@@ -106,13 +132,13 @@ static int make_record(struct broker *broker, uint64_t ttl_ms,
 	return 0;
 }
 
-int ticket_make(struct broker *broker, uint32_t slot, uint32_t uid,
+int ticket_make(struct broker *broker, uint32_t slot, struct ticket_maker maker,
 		uint32_t n_uses, uint64_t ttl_ms, uint8_t ret_id[TICKET_SIZE],
 		struct error *err)
 {
 	struct catalog *catalog = &broker->catalog;
 	struct slot_record *kept = catalog_slot(catalog, slot);
-	struct account *account = accounts_get(&broker->accounts, uid);
+	struct account *account = accounts_get(&broker->accounts, maker.uid);
 	struct ticket_record *record;
 	uint8_t id[TICKET_SIZE];
 	uint32_t ticket = 0, *head;
@@ -122,7 +148,8 @@ int ticket_make(struct broker *broker, uint32_t slot, uint32_t uid,
 	if (r < 0)
 		return r;
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
+		return error_set(err, -ENOMEM, "no memory for uid %u",
+				 maker.uid);
 	if (getrandom(id, sizeof(id), 0) != (ssize_t)sizeof(id))
 		return error_errno(err, -errno, "draw a ticket");
 	r = account_charge(&broker->accounts, account, ACCOUNT_TICKETS, 1, err);
@@ -138,7 +165,9 @@ int ticket_make(struct broker *broker, uint32_t slot, uint32_t uid,
 	memcpy(record->id, id, sizeof(id));
 	record->slot = slot;
 	record->uses_left = n_uses;
-	record->uid = uid;
+	record->born_ms = now_ms();
+	record->uid = maker.uid;
+	record->pid = maker.pid;
 	record->hash_next = *head;
 	catalog_set(catalog, *head, ticket);
 	catalog_set(catalog, kept->n_tickets, kept->n_tickets + 1);

@@ -59,7 +59,8 @@ verb_fn verb_ping, verb_alloc_tensors, verb_publish, verb_get, verb_release,
 	verb_status, verb_timelines, verb_ordered, verb_comm_join,
 	verb_comm_leave, verb_comm_fail, verb_comm_remove, verb_group,
 	verb_unshard, verb_reshard, verb_input, verb_reduce, verb_commit,
-	verb_wait, verb_comms, verb_groups, verb_group_plan, verb_prefixes;
+	verb_wait, verb_comms, verb_groups, verb_group_plan, verb_prefixes,
+	verb_tickets, verb_revoke;
 
 /* Parts of verb_wait, for WORK_UNSHARD and WORK_REDUCE. */
 verb_fn verb_wait_unshard, verb_wait_reduce;

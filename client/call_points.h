@@ -48,5 +48,7 @@ static const struct {
 	POINT(UNSHARE, "unshare"),
 	POINT(ORDERED, "ordered"),
 	POINT(PREFIXES, "prefixes"),
+	POINT(TICKETS, "tickets"),
+	POINT(REVOKE, "revoke"),
 #undef POINT
 };

@@ -566,6 +566,35 @@ struct fsdp_ticket {
 FSDP_API int fsdp_ticket_make(struct fsdp_tensor *tensor, uint32_t n_uses,
 			      uint64_t ttl_ms, struct fsdp_ticket *ret);
 
+/* A ticket that is out, without the half of it that redeems. */
+struct fsdp_ticket_entry {
+	size_t struct_size;
+	uint64_t id;   /* fsdp_ticket_id() of it */
+	uint32_t slot; /* the tensor it keeps */
+	uint64_t generation;
+	const char *name;    /* of the tensor; "" if it has none */
+	uint64_t block_size; /* bytes of memory that this keeps */
+	uint32_t uid, pid;   /* of the process that made the ticket */
+	uint32_t uses_left;
+	uint64_t age_ms, ttl_left_ms;
+};
+/* As fsdp_entry_fn, below. */
+typedef int fsdp_ticket_fn(const struct fsdp_ticket_entry *entry, void *data);
+
+/* The first 8 bytes of a ticket, big-endian. They name it, and do not redeem
+ * it: 64 bits stay secret. */
+FSDP_API uint64_t fsdp_ticket_id(const struct fsdp_ticket *ticket);
+
+/* The tickets that processes of the caller's user made; administrators see
+ * all. */
+FSDP_API int fsdp_tickets(struct fsdp_client *client, fsdp_ticket_fn *fn,
+			  void *data);
+
+/* Nobody redeems it from now on, and it keeps its tensor no more. For the user
+ * whose process made it, and administrators. -ENOENT: it is unknown, used up,
+ * or expired. -EPERM. */
+FSDP_API int fsdp_ticket_revoke(struct fsdp_client *client, uint64_t id);
+
 /* Turn tickets into held tensors. -ENOENT: unknown, used up, or expired. For
  * what is on a device, fsdp_tensor_wait() follows. */
 FSDP_API int fsdp_ticket_redeem(struct fsdp_client *client,
@@ -656,6 +685,18 @@ struct fsdp_entry {
 	uint32_t flags;       /* enum fsdp_publish_flags */
 	uint64_t bundle;      /* 0: of none */
 	enum fsdp_shared shared;
+	/* The memory under it, which it keeps whole, even if it is a view of a
+	 * part: a block of the broker's, or what a process shared. */
+	uint64_t block;      /* equal for tensors in the same memory */
+	uint64_t block_size; /* bytes allocated */
+	uint32_t n_in_block; /* tensors; of shared memory at least so many */
+	uint32_t payer_uid;  /* whose quota pays for it */
+	uint32_t maker_pid;  /* who allocated it; 0: its session has ended */
+	uint32_t n_tickets;  /* that are out for the tensor */
+	bool is_collective;  /* a communicator's group keeps or uses it */
+	/* The first bytes of a member's name that are its bundle's; 0: it is
+	 * no member. */
+	uint32_t bundle_name_size;
 };
 
 struct fsdp_holder {
@@ -675,8 +716,11 @@ struct fsdp_peer {
 	uint32_t pid, uid;
 	const char *command;
 	bool is_connected;
-	uint64_t n_slots, n_bytes, n_requests, age_ms;
-	uint32_t n_waiting;
+	uint64_t n_slots; /* tensors that it holds */
+	uint64_t
+		n_bytes; /* of the memory that it allocated and that is there */
+	uint64_t n_requests, age_ms;
+	uint32_t n_waiting; /* requests that wait */
 };
 
 /* A first component of names. */
@@ -703,6 +747,16 @@ typedef int fsdp_value_fn(const char *name, uint64_t value, void *data);
  * caller may read them; in no particular order. */
 FSDP_API int fsdp_list(struct fsdp_client *client, const char *prefix,
 		       fsdp_entry_fn *fn, void *data);
+/*
+ * All tensors, in lists or not, whose memory the caller's user pays for, of
+ * administrators the tensors of everybody: also those that are being written,
+ * staged in a bundle, in limbo, without a name, or kept by a ticket. The blocks
+ * are together what fsdp_status() calls own_bytes and own_device_bytes, or, for
+ * an administrator, bytes_live and device_bytes_live; memory of legacy IPC is
+ * in the list, and charged to nobody.
+ */
+FSDP_API int fsdp_list_all(struct fsdp_client *client, fsdp_entry_fn *fn,
+			   void *data);
 /* Tensors in limbo: nothing keeps them, somebody holds them. */
 FSDP_API int fsdp_limbo(struct fsdp_client *client, fsdp_entry_fn *fn,
 			void *data);

@@ -45,6 +45,14 @@ static int show_entry(const struct list_item *item, fsdp_entry_fn *fn,
 		.flags = item->flags,
 		.bundle = item->bundle,
 		.shared = (enum fsdp_shared)item->shared,
+		.block = item->block,
+		.block_size = item->block_bytes,
+		.n_in_block = item->block_slots,
+		.payer_uid = item->payer_uid,
+		.maker_pid = item->maker_pid,
+		.n_tickets = item->n_tickets,
+		.is_collective = item->is_collective,
+		.bundle_name_size = item->bundle_name_size,
 	};
 
 	return fn(&entry, data);
@@ -81,6 +89,11 @@ int fsdp_list(struct fsdp_client *client, const char *prefix, fsdp_entry_fn *fn,
 	      void *data)
 {
 	return list(client, prefix, LIST_NAMED, fn, data);
+}
+
+int fsdp_list_all(struct fsdp_client *client, fsdp_entry_fn *fn, void *data)
+{
+	return list(client, NULL, LIST_CHARGED, fn, data);
 }
 
 int fsdp_limbo(struct fsdp_client *client, fsdp_entry_fn *fn, void *data)

@@ -3,6 +3,7 @@
  */
 #include "client/client.h"
 #include "client/places.h"
+#include <endian.h>
 #include <string.h>
 
 int fsdp_ticket_make(struct fsdp_tensor *tensor, uint32_t n_uses,
@@ -27,6 +28,72 @@ int fsdp_ticket_make(struct fsdp_tensor *tensor, uint32_t n_uses,
 	memcpy(ret->bytes, answer.reply.ticket.ticket, sizeof(ret->bytes));
 	answer_deinit(&answer);
 	return 0;
+}
+
+uint64_t fsdp_ticket_id(const struct fsdp_ticket *ticket)
+{
+	uint64_t id;
+
+	memcpy(&id, ticket->bytes, sizeof(id));
+	return be64toh(id);
+}
+
+static int show_ticket(const struct ticket_item *item, fsdp_ticket_fn *fn,
+		       void *data)
+{
+	struct fsdp_ticket_entry entry = {
+		.struct_size = sizeof(entry),
+		.id = item->id,
+		.slot = item->ref.slot,
+		.generation = item->ref.generation,
+		.name = item->name,
+		.block_size = item->block_bytes,
+		.uid = item->uid,
+		.pid = item->pid,
+		.uses_left = item->uses_left,
+		.age_ms = item->age_ms,
+		.ttl_left_ms = item->ttl_left_ms,
+	};
+
+	return fn(&entry, data);
+}
+
+int fsdp_tickets(struct fsdp_client *client, fsdp_ticket_fn *fn, void *data)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_TICKETS};
+	int r = client_check(client, err);
+
+	while (r == 0) {
+		struct answer answer;
+		const struct tickets_reply *reply = &answer.reply.tickets;
+
+		r = client_call(client, &request, &answer, err);
+		if (r < 0)
+			break;
+		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
+			r = show_ticket(&reply->items[i], fn, data);
+		request.tickets.cursor = reply->next_cursor;
+		answer_deinit(&answer);
+		if (request.tickets.cursor == 0)
+			break;
+	}
+	return r;
+}
+
+int fsdp_ticket_revoke(struct fsdp_client *client, uint64_t id)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_REVOKE,
+				  .revoke = {.ticket = id}};
+	struct answer answer;
+	int r = client_check(client, err);
+
+	if (r == 0)
+		r = client_call(client, &request, &answer, err);
+	if (r == 0)
+		answer_deinit(&answer);
+	return r;
 }
 
 int fsdp_ticket_redeem(struct fsdp_client *client,

@@ -56,6 +56,8 @@ static const char *const kind_names[MESSAGE_MAX + 1] = {
 	[MESSAGE_UNSHARE] = "unshare",
 	[MESSAGE_ORDERED] = "ordered",
 	[MESSAGE_PREFIXES] = "prefixes",
+	[MESSAGE_TICKETS] = "tickets",
+	[MESSAGE_REVOKE] = "revoke",
 };
 
 static bool is_kind(uint16_t kind)

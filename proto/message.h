@@ -66,7 +66,9 @@ enum message_kind {
 	MESSAGE_UNSHARE = 37,
 	MESSAGE_ORDERED = 38,
 	MESSAGE_PREFIXES = 39,
-	MESSAGE_MAX = 39
+	MESSAGE_TICKETS = 40,
+	MESSAGE_REVOKE = 41,
+	MESSAGE_MAX = 41
 };
 
 /* "get", "publish", ...; "?" for an unknown kind. */
@@ -186,6 +188,14 @@ struct ticket_request {
 	uint64_t ttl_ms; /* > 0 */
 };
 
+struct tickets_request {
+	uint64_t cursor;
+};
+
+struct revoke_request {
+	uint64_t ticket; /* ticket_item.id */
+};
+
 struct redeem_request {
 	uint32_t n_tickets;
 	const uint8_t (*tickets)[TICKET_SIZE];
@@ -223,6 +233,8 @@ enum list_filter {
 	LIST_NAMED = 1,
 	LIST_LIMBO = 2,
 	LIST_ALL = 3,
+	LIST_CHARGED = 4, /* to the caller's user, readable or not; for
+			     administrators: to anybody */
 };
 
 struct list_request {
@@ -289,6 +301,8 @@ struct request {
 		struct remove_request remove;
 		struct ticket_request ticket;
 		struct redeem_request redeem;
+		struct tickets_request tickets;
+		struct revoke_request revoke;
 		struct bundle_begin_request bundle_begin;
 		struct bundle_end_request bundle_end;
 		struct bundle_get_request bundle_get;
@@ -364,6 +378,24 @@ struct ticket_reply {
 	uint8_t ticket[TICKET_SIZE];
 };
 
+/* A ticket without the half that redeems it. */
+struct ticket_item {
+	uint64_t id; /* its first 8 bytes, big-endian; the others are secret */
+	struct slot_ref ref;
+	const char *name;     /* "": the tensor has none */
+	uint64_t block_bytes; /* as in struct list_item */
+	uint32_t uid, pid;    /* of the process that made the ticket */
+	uint32_t uses_left;
+	uint64_t age_ms, ttl_left_ms;
+};
+
+/* tickets; revoke has no body */
+struct tickets_reply {
+	uint32_t n_items;
+	struct ticket_item *items;
+	uint64_t next_cursor; /* 0: that was all */
+};
+
 /* bundle_begin: its number. bundle_commit: `version` as well. */
 struct bundle_reply {
 	uint64_t bundle;
@@ -403,6 +435,16 @@ struct list_item {
 	uint64_t bundle;      /* 0: none */
 	struct device_uuid device;
 	uint32_t shared; /* enum share_kind */
+	/* The memory under it, which it keeps whole: a block of the broker's,
+	 * or the allocation that a process shared. */
+	uint64_t block;       /* tells blocks apart */
+	uint64_t block_bytes; /* allocated, and charged to payer_uid */
+	uint32_t block_slots; /* tensors in it, of shared memory at least */
+	uint32_t payer_uid;
+	uint32_t maker_pid; /* who allocated it; 0: its session has ended */
+	uint32_t n_tickets;
+	bool is_collective;        /* kept by a group, or by work on it */
+	uint32_t bundle_name_size; /* of its name so much is the bundle's */
 };
 
 struct list_reply {
@@ -495,6 +537,7 @@ struct reply {
 		struct chunks_reply chunks;
 		struct versions_reply versions; /* publish */
 		struct ticket_reply ticket;
+		struct tickets_reply tickets;
 		struct bundle_reply bundle; /* begin, commit */
 		struct bundle_get_reply bundle_get;
 		struct list_reply list;

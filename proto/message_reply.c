@@ -311,6 +311,14 @@ static void build_list_item(const struct list_item *from, Fsdp__ListItem *pb)
 	pb->bundle = from->bundle;
 	pb->device = bytes_from_device(&from->device);
 	pb->shared = from->shared;
+	pb->block = from->block;
+	pb->block_bytes = from->block_bytes;
+	pb->block_slots = from->block_slots;
+	pb->maker_pid = from->maker_pid;
+	pb->payer_uid = from->payer_uid;
+	pb->n_tickets = from->n_tickets;
+	pb->is_collective = from->is_collective;
+	pb->bundle_name_size = from->bundle_name_size;
 }
 
 static void *build_list(const void *message, struct pb_arena *arena)
@@ -364,6 +372,18 @@ static int take_list_item(const Fsdp__ListItem *pb, struct list_item *to,
 				 "there is no kind %u of shared memory",
 				 pb->shared);
 	to->shared = pb->shared;
+	to->block = pb->block;
+	to->block_bytes = pb->block_bytes;
+	to->block_slots = pb->block_slots;
+	to->maker_pid = pb->maker_pid;
+	to->payer_uid = pb->payer_uid;
+	to->n_tickets = pb->n_tickets;
+	to->is_collective = pb->is_collective;
+	if (pb->bundle_name_size > strlen(to->place.name))
+		return error_set(err, -EPROTO,
+				 "the bundle's name is longer than its "
+				 "member's");
+	to->bundle_name_size = pb->bundle_name_size;
 	return flags_take(pb->flags, PUBLISH_ALL, &to->flags, err);
 }
 
@@ -397,6 +417,76 @@ static int take_list(const void *body, struct room *room, void *ret,
 			return error_wrap(err, r, "entries[%zu]", i);
 	}
 	return 0;
+}
+
+static void build_ticket_item(const struct ticket_item *from,
+			      Fsdp__TicketItem *pb)
+{
+	pb->id = from->id;
+	pb->slot = from->ref.slot;
+	pb->generation = from->ref.generation;
+	pb->name = bytes_from_text(from->name);
+	pb->block_bytes = from->block_bytes;
+	pb->uid = from->uid;
+	pb->pid = from->pid;
+	pb->uses_left = from->uses_left;
+	pb->age_ms = from->age_ms;
+	pb->ttl_left_ms = from->ttl_left_ms;
+}
+
+static void *build_tickets(const void *message, struct pb_arena *arena)
+{
+	const struct tickets_reply *from =
+		&((const struct reply *)message)->tickets;
+	Fsdp__TicketsReply *pb =
+		pb_arena_message(arena, &fsdp__tickets_reply__descriptor);
+
+	if (!pb)
+		return NULL;
+	pb->n_items = from->n_items;
+	pb->items = pb_arena_messages(arena, &fsdp__ticket_item__descriptor,
+				      from->n_items);
+	if (!pb->items)
+		return NULL;
+	for (uint32_t i = 0; i < from->n_items; i++)
+		build_ticket_item(&from->items[i], pb->items[i]);
+	pb->next_cursor = from->next_cursor;
+	return pb;
+}
+
+static int take_ticket_item(const Fsdp__TicketItem *pb, struct room *room,
+			    struct ticket_item *to, struct error *err)
+{
+	int r = name_take(pb->name, NAME_OF_TENSOR_OR_NONE, room, &to->name,
+			  err);
+
+	if (r < 0)
+		return r;
+	to->id = pb->id;
+	to->block_bytes = pb->block_bytes;
+	to->uid = pb->uid;
+	to->pid = pb->pid;
+	to->uses_left = pb->uses_left;
+	to->age_ms = pb->age_ms;
+	to->ttl_left_ms = pb->ttl_left_ms;
+	return ref_take(pb->slot, pb->generation, &to->ref, err);
+}
+
+static int take_tickets(const void *body, struct room *room, void *ret,
+			struct error *err)
+{
+	const Fsdp__TicketsReply *pb = body;
+	struct tickets_reply *to = &((struct reply *)ret)->tickets;
+	int r = page_open(room, pb->n_items, sizeof(*to->items), pb->n_items,
+			  (void **)&to->items, err);
+
+	if (r < 0)
+		return r;
+	to->next_cursor = pb->next_cursor;
+	to->n_items = (uint32_t)pb->n_items;
+	for (size_t i = 0; r == 0 && i < pb->n_items; i++)
+		r = take_ticket_item(pb->items[i], room, &to->items[i], err);
+	return r;
 }
 
 static void build_holder(const struct holder *from, Fsdp__Holder *pb)
@@ -722,6 +812,8 @@ const struct codec reply_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_STATUS] = CODEC(status),
 	[MESSAGE_TIMELINES] = CODEC(timelines),
 	[MESSAGE_ORDERED] = EMPTY,
+	[MESSAGE_TICKETS] = CODEC(tickets),
+	[MESSAGE_REVOKE] = EMPTY,
 	[MESSAGE_INPUT] = CODEC(places),
 	[MESSAGE_WAIT] = CODEC(places),
 	[MESSAGE_SHARE] = CODEC(places),

@@ -336,6 +336,50 @@ static int take_ticket(const void *body, struct room *room, void *ret,
 	return ttl_take(pb->ttl_ms, &to->ttl_ms, err);
 }
 
+static void *build_tickets(const void *message, struct pb_arena *arena)
+{
+	const struct request *from = message;
+	Fsdp__TicketsRequest *pb =
+		pb_arena_message(arena, &fsdp__tickets_request__descriptor);
+
+	if (pb)
+		pb->cursor = from->tickets.cursor;
+	return pb;
+}
+
+static int take_tickets(const void *body, struct room *room, void *ret,
+			struct error *err)
+{
+	const Fsdp__TicketsRequest *pb = body;
+
+	(void)room;
+	(void)err;
+	((struct request *)ret)->tickets.cursor = pb->cursor;
+	return 0;
+}
+
+static void *build_revoke(const void *message, struct pb_arena *arena)
+{
+	const struct request *from = message;
+	Fsdp__RevokeRequest *pb =
+		pb_arena_message(arena, &fsdp__revoke_request__descriptor);
+
+	if (pb)
+		pb->ticket = from->revoke.ticket;
+	return pb;
+}
+
+static int take_revoke(const void *body, struct room *room, void *ret,
+		       struct error *err)
+{
+	const Fsdp__RevokeRequest *pb = body;
+
+	(void)room;
+	(void)err;
+	((struct request *)ret)->revoke.ticket = pb->ticket;
+	return 0;
+}
+
 static void *build_redeem(const void *message, struct pb_arena *arena)
 {
 	const struct redeem_request *from =
@@ -549,7 +593,7 @@ static int take_list(const void *body, struct room *room, void *ret,
 		      err);
 	if (r < 0)
 		return r;
-	if (pb->filter < LIST_NAMED || pb->filter > LIST_ALL)
+	if (pb->filter < LIST_NAMED || pb->filter > LIST_CHARGED)
 		return error_set(err, -EINVAL, "there is no filter %u",
 				 pb->filter);
 	to->filter = pb->filter;
@@ -779,4 +823,6 @@ const struct codec request_codecs[MESSAGE_MAX + 1] = {
 	[MESSAGE_SHARE] = CODEC(share),
 	[MESSAGE_UNSHARE] = CODEC(unshare),
 	[MESSAGE_ORDERED] = CODEC(ordered),
+	[MESSAGE_TICKETS] = CODEC(tickets),
+	[MESSAGE_REVOKE] = CODEC(revoke),
 };

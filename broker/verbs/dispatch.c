@@ -57,6 +57,8 @@ static const struct verb verbs[MESSAGE_MAX + 1] = {
 	[MESSAGE_REMOVE] = VERB("remove", verb_remove, true),
 	[MESSAGE_TICKET] = VERB("ticket", verb_ticket, true),
 	[MESSAGE_REDEEM] = VERB("redeem", verb_redeem, true),
+	[MESSAGE_TICKETS] = VERB("tickets", verb_tickets, false),
+	[MESSAGE_REVOKE] = VERB("revoke", verb_revoke, true),
 	[MESSAGE_BUNDLE_BEGIN] = VERB("bundle_begin", verb_bundle_begin, true),
 	[MESSAGE_BUNDLE_COMMIT] =
 		VERB("bundle_commit", verb_bundle_commit, true),

@@ -1,5 +1,5 @@
 /*
- * list: the tensors that a session may read, in pages.
+ * list: the tensors that a session may read, or pays for, in pages.
  *
  * The cursor is a slot's number, so tensors may come and go between pages:
  * each that is there all the time is listed once. One request looks at a
@@ -23,7 +23,7 @@
 #define MAX_PAGE_SIZE 56320 /* leaves room in a frame for the rest */
 #define MAX_NAME_ROOM (MESSAGE_MAX_ITEMS * (NAME_MAX_SIZE + 1))
 /* An upper bound of one item without its name, and per dimension. */
-#define ITEM_SIZE 212
+#define ITEM_SIZE 272
 #define DIM_SIZE  22
 
 /* The page being filled. */
@@ -37,6 +37,19 @@ struct page {
 	uint64_t now_ms;
 };
 
+/* Memory is counted by who pays for it, readable or not. */
+static bool may_see(const struct verb_call *call, uint32_t slot)
+{
+	const struct broker *broker = call->broker;
+	struct access_class access = slot_access(broker, slot);
+
+	if (call->request->list.filter != LIST_CHARGED)
+		return session_may(call->session, &access, ACCESS_READ);
+	return session_is_admin(call->session) ||
+	       session_record(call->session)->uid ==
+		       slot_block_use(broker, slot).uid;
+}
+
 static bool is_wanted(const struct verb_call *call, uint32_t slot)
 {
 	const struct list_request *request = &call->request->list;
@@ -44,7 +57,6 @@ static bool is_wanted(const struct verb_call *call, uint32_t slot)
 	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
 	size_t prefix_size = strlen(request->prefix);
 	char name[NAME_MAX_SIZE + 1];
-	struct access_class access;
 
 	if (!record->block)
 		return false;
@@ -53,8 +65,7 @@ static bool is_wanted(const struct verb_call *call, uint32_t slot)
 	if (request->filter == LIST_LIMBO &&
 	    !(record->flags & SLOT_FLAG_IN_LIMBO))
 		return false;
-	access = slot_access(broker, slot);
-	if (!session_may(call->session, &access, ACCESS_READ))
+	if (!may_see(call, slot))
 		return false;
 	if (prefix_size == 0)
 		return true;
@@ -75,6 +86,23 @@ static uint32_t count_holders(const struct broker *broker, uint32_t slot,
 			n++;
 	}
 	return n;
+}
+
+static void fill_block(const struct broker *broker, uint32_t slot,
+		       struct list_item *item)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct slot_record *record = catalog_slot(catalog, slot);
+	struct block_use use = slot_block_use(broker, slot);
+
+	item->block = use.id;
+	item->block_bytes = use.size;
+	item->block_slots = use.n_slots;
+	item->payer_uid = use.uid;
+	if (use.maker)
+		item->maker_pid = catalog_session(catalog, use.maker)->pid;
+	item->n_tickets = record->n_tickets;
+	item->is_collective = record->group || record->n_pins;
 }
 
 static void fill_item(const struct broker *broker, uint32_t slot,
@@ -105,8 +133,12 @@ static void fill_item(const struct broker *broker, uint32_t slot,
 	item->n_holders = count_holders(broker, slot, page);
 	item->flags = record->flags & (PUBLISH_REPLACE | PUBLISH_EVICTABLE |
 				       PUBLISH_TIED | PUBLISH_MUST_EXIST);
-	if (record->bundle)
-		item->bundle = catalog_bundle(catalog, record->bundle)->id;
+	fill_block(broker, slot, item);
+	if (!record->bundle)
+		return;
+	item->bundle = catalog_bundle(catalog, record->bundle)->id;
+	item->bundle_name_size =
+		catalog_bundle(catalog, record->bundle)->name_size;
 }
 
 int verb_list(struct verb_call *call, struct error *err)

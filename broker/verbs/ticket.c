@@ -1,16 +1,20 @@
 /*
  * ticket and redeem: how a tensor without a name travels between processes.
+ * tickets and revoke: which are out, and how to take one back.
  *
  * A ticket gives no right: who redeems it must be allowed to read. So any
  * holder may make one.
  */
 #include "broker/ticket.h"
 #include "broker/broker.h"
+#include "broker/deadline.h"
 #include "broker/grant.h"
+#include "broker/session.h"
 #include "broker/shared_chunk.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
 #include "proto/error.h"
+#include "proto/name.h"
 #include <assert.h>
 #include <errno.h>
 
@@ -18,6 +22,7 @@ int verb_ticket(struct verb_call *call, struct error *err)
 {
 	const struct ticket_request *request = &call->request->ticket;
 	struct broker *broker = call->broker;
+	const struct session_record *maker = session_record(call->session);
 	uint32_t session = call->session->index;
 	uint32_t slot = slot_find(broker, &request->ref, err);
 	uint32_t grant;
@@ -37,7 +42,8 @@ int verb_ticket(struct verb_call *call, struct error *err)
 	r = shared_chunk_check(broker, slot, err);
 	if (r < 0)
 		return r;
-	r = ticket_make(broker, slot, session_record(call->session)->uid,
+	r = ticket_make(broker, slot,
+			(struct ticket_maker){maker->uid, maker->pid},
 			request->n_uses, request->ttl_ms,
 			call->reply->ticket.ticket, err);
 	if (r < 0)
@@ -109,5 +115,96 @@ int verb_redeem(struct verb_call *call, struct error *err)
 		ticket_use(broker, tickets[i]);
 		slot_settle(broker, slots[i]);
 	}
+	return VERB_DONE;
+}
+
+/* --- tickets and revoke --------------------------------------------------- */
+
+/* A page fits a frame, also with names of full length. */
+#define PAGE_TICKETS 128
+#define MAX_EXAMINED 4096
+
+/* A ticket's maker and administrators may see it and take it back. */
+static bool may_manage(const struct verb_call *call, uint32_t ticket)
+{
+	uint32_t uid = catalog_ticket(&call->broker->catalog, ticket)->uid;
+
+	return session_record(call->session)->uid == uid ||
+	       session_is_admin(call->session);
+}
+
+static void fill_item(const struct broker *broker, uint32_t ticket, char *name,
+		      struct ticket_item *ret)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct ticket_record *record = catalog_ticket(catalog, ticket);
+	const struct slot_record *slot = catalog_slot(catalog, record->slot);
+	struct block_use use = slot_block_use(broker, record->slot);
+	uint64_t now = now_ms();
+
+	slot_describe(broker, record->slot, NULL, name);
+	*ret = (struct ticket_item){
+		.id = ticket_shown(record->id),
+		.ref = {record->slot, slot->generation},
+		.name = name,
+		.block_bytes = use.size,
+		.uid = record->uid,
+		.pid = record->pid,
+		.uses_left = record->uses_left,
+		.age_ms = now - record->born_ms,
+		/* one whose time is over just now has not yet ended */
+		.ttl_left_ms = record->deadline_ms > now
+				       ? record->deadline_ms - now
+				       : 1,
+	};
+}
+
+int verb_tickets(struct verb_call *call, struct error *err)
+{
+	const struct catalog *catalog = &call->broker->catalog;
+	struct tickets_reply *reply = &call->reply->tickets;
+	uint64_t ticket = call->request->tickets.cursor;
+	uint32_t last = catalog_n_touched(catalog, SECTION_TICKET);
+	char *names = verb_alloc(call, PAGE_TICKETS * (NAME_MAX_SIZE + 1));
+	uint32_t n_examined = 0;
+
+	reply->items = verb_alloc(call, PAGE_TICKETS * sizeof(*reply->items));
+	if (!reply->items || !names)
+		return error_set(err, -ENOMEM, "no memory for the tickets");
+	for (ticket = ticket ? ticket : 1; ticket <= last; ticket++) {
+		if (reply->n_items == PAGE_TICKETS ||
+		    n_examined++ == MAX_EXAMINED) {
+			reply->next_cursor = ticket;
+			break;
+		}
+		if (!catalog_ticket(catalog, (uint32_t)ticket)->slot ||
+		    !may_manage(call, (uint32_t)ticket))
+			continue;
+		fill_item(call->broker, (uint32_t)ticket,
+			  names + reply->n_items * (NAME_MAX_SIZE + 1),
+			  &reply->items[reply->n_items]);
+		reply->n_items++;
+	}
+	return VERB_DONE;
+}
+
+int verb_revoke(struct verb_call *call, struct error *err)
+{
+	struct broker *broker = call->broker;
+	uint64_t shown = call->request->revoke.ticket;
+	uint32_t ticket = ticket_find_shown(broker, shown);
+
+	if (!ticket)
+		return error_set(err, -ENOENT,
+				 "cannot revoke ticket %016llx: it is unknown, "
+				 "used up, or expired",
+				 (unsigned long long)shown);
+	if (!may_manage(call, ticket))
+		return error_set(err, -EPERM,
+				 "cannot revoke ticket %016llx: uid %u made "
+				 "it; that user, root and the admin group can",
+				 (unsigned long long)shown,
+				 catalog_ticket(&broker->catalog, ticket)->uid);
+	ticket_expire(broker, ticket);
 	return VERB_DONE;
 }

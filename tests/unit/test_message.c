@@ -114,6 +114,11 @@ static struct prefix_item prefixes[] = {
 	{"x", UINT32_MAX, 0, 0, true, 0},
 };
 
+static struct ticket_item ticket_items[] = {
+	{UINT64_MAX, {1, 2}, "a/b", 3, 4, 5, 6, 7, 8},
+	{1, {2, LONG_AGO}, "", UINT64_MAX, 0, 1, UINT32_MAX, 2, 3},
+};
+
 static struct status_value values[] = {{"bytes_used", UINT64_MAX},
 				       {"sessions", 0}};
 
@@ -131,6 +136,10 @@ static uint16_t next_kind(uint16_t kind)
 		return MESSAGE_UNSHARE;
 	case MESSAGE_UNSHARE:
 		return MESSAGE_PREFIXES;
+	case MESSAGE_PREFIXES:
+		return MESSAGE_TICKETS;
+	case MESSAGE_TICKETS:
+		return MESSAGE_REVOKE;
 	default:
 		return kind < MESSAGE_STATUS ? kind + 1 : 0;
 	}
@@ -211,6 +220,12 @@ static struct request sample_request(uint16_t kind)
 			gpu, {0, 1000, 0640}, true, {'m', 0, 1}, LONG_AGO,
 			3,   share_items};
 		break;
+	case MESSAGE_TICKETS:
+		request.tickets.cursor = UINT64_MAX;
+		break;
+	case MESSAGE_REVOKE:
+		request.revoke.ticket = UINT64_MAX - 1;
+		break;
 	case MESSAGE_UNSHARE:
 		request.unshare = (struct unshare_request){{1, LONG_AGO}, -1};
 		break;
@@ -232,7 +247,15 @@ static struct list_reply sample_list(void)
 						   PUBLISH_TIED,
 						   i + 4,
 						   i ? gpu : host,
-						   i};
+						   i,
+						   LONG_AGO + i,
+						   UINT64_MAX,
+						   i + 5,
+						   i + 6,
+						   i + 7,
+						   i + 8,
+						   i == 1,
+						   i == 1 ? 6 : 0};
 	return (struct list_reply){3, list_items, UINT64_MAX};
 }
 
@@ -281,6 +304,9 @@ static struct reply sample_reply(uint16_t kind)
 		break;
 	case MESSAGE_PREFIXES:
 		reply.prefixes = (struct prefixes_reply){2, prefixes, 5};
+		break;
+	case MESSAGE_TICKETS:
+		reply.tickets = (struct tickets_reply){2, ticket_items, 6};
 		break;
 	case MESSAGE_STATUS:
 		reply.status =
@@ -503,6 +529,12 @@ Test(message, a_challenge_and_a_cursor_arrive)
 	sent = sample_request(MESSAGE_CLIENTS);
 	got = pass_request(&sent);
 	expect_same(u64, got, sent, clients.cursor);
+	sent = sample_request(MESSAGE_TICKETS);
+	got = pass_request(&sent);
+	expect_same(u64, got, sent, tickets.cursor);
+	sent = sample_request(MESSAGE_REVOKE);
+	got = pass_request(&sent);
+	expect_same(u64, got, sent, revoke.ticket);
 }
 
 Test(message, a_status_request_arrives_and_resets_nothing_by_itself)
@@ -806,6 +838,14 @@ Test(message, a_list_arrives)
 		expect_same(u64, *item, list_items[i], bundle);
 		expect_same_device(&item->device, &list_items[i].device);
 		expect_same(u32, *item, list_items[i], shared);
+		expect_same(u64, *item, list_items[i], block);
+		expect_same(u64, *item, list_items[i], block_bytes);
+		expect_same(u32, *item, list_items[i], block_slots);
+		expect_same(u32, *item, list_items[i], payer_uid);
+		expect_same(u32, *item, list_items[i], maker_pid);
+		expect_same(u32, *item, list_items[i], n_tickets);
+		expect_same(int, *item, list_items[i], is_collective);
+		expect_same(u32, *item, list_items[i], bundle_name_size);
 	}
 	expect_same(u64, got.list, sent.list, next_cursor);
 	reply_deinit(&got);
@@ -854,6 +894,29 @@ Test(message, clients_arrive)
 		expect_same(u32, *item, clients[i], n_waiting);
 	}
 	expect_same(u64, got.clients, sent.clients, next_cursor);
+	reply_deinit(&got);
+}
+
+Test(message, tickets_that_are_out_arrive)
+{
+	struct reply sent = sample_reply(MESSAGE_TICKETS);
+	struct reply got = pass_reply(&sent);
+
+	cr_assert(eq(u32, got.tickets.n_items, 2));
+	for (int i = 0; i < 2; i++) {
+		const struct ticket_item *item = &got.tickets.items[i];
+
+		expect_same(u64, *item, ticket_items[i], id);
+		expect_same_ref(item->ref, ticket_items[i].ref);
+		expect_same_text(*item, ticket_items[i], name);
+		expect_same(u64, *item, ticket_items[i], block_bytes);
+		expect_same(u32, *item, ticket_items[i], uid);
+		expect_same(u32, *item, ticket_items[i], pid);
+		expect_same(u32, *item, ticket_items[i], uses_left);
+		expect_same(u64, *item, ticket_items[i], age_ms);
+		expect_same(u64, *item, ticket_items[i], ttl_left_ms);
+	}
+	expect_same(u64, got.tickets, sent.tickets, next_cursor);
 	reply_deinit(&got);
 }
 
@@ -1192,7 +1255,7 @@ Test(message, wrong_values_in_requests_are_refused)
 	expect_refusal(MESSAGE_CHUNK,
 		       request.chunk.chunks = ((uint32_t[]){1, 0}), -EINVAL);
 	expect_refusal(MESSAGE_LIST, request.list.filter = 0, -EINVAL);
-	expect_refusal(MESSAGE_LIST, request.list.filter = 4, -EINVAL);
+	expect_refusal(MESSAGE_LIST, request.list.filter = 5, -EINVAL);
 	expect_refusal(MESSAGE_WHO, request.who.ref.generation = 0, -EINVAL);
 	expect_refusal(MESSAGE_WHO, request.who.name = "a//b", -EINVAL);
 	expect_refusal(MESSAGE_TIMELINES, request.timelines.ref.slot = 0,
@@ -1319,6 +1382,11 @@ Test(message, wrong_values_in_replies_are_refused)
 	expect_reply_refusal(MESSAGE_LIST,
 			     reply.list.items[1].shared = SHARE_MAX + 1,
 			     -EPROTO);
+	expect_reply_refusal(MESSAGE_LIST,
+			     reply.list.items[1].bundle_name_size = 256,
+			     -EPROTO);
+	expect_reply_refusal(MESSAGE_TICKETS,
+			     reply.tickets.items[1].ref.slot = 0, -EINVAL);
 	expect_reply_refusal(MESSAGE_STATUS, reply.status.note = note,
 			     -ENAMETOOLONG);
 	expect_reply_refusal(MESSAGE_PING,

@@ -499,7 +499,8 @@ Test(slot, an_unfinished_transaction_leaves_no_trace)
 	cr_assert(grant_add(broker, alice.session->index, limbo.slot, 1));
 	grant_drop(broker, grant_find(broker, bob.session->index, limbo.slot));
 	must(bundle_begin(broker, alice.session, &request, &id, &err), &err);
-	must(ticket_make(broker, limbo.slot, 1000, 1, 60000, ticket, &err),
+	must(ticket_make(broker, limbo.slot, (struct ticket_maker){1000, 1}, 1,
+			 60000, ticket, &err),
 	     &err);
 	cr_assert(prefix_claim(broker, "fresh", 1000));
 	slot_set_name(broker, writing.slot, "fresh/a",

@@ -111,16 +111,21 @@ Test(ticket, out_of_range_is_refused)
 	struct error err = ERROR_NULL;
 	uint8_t id[TICKET_SIZE];
 
-	cr_assert(eq(int, ticket_make(broker, ref.slot, 1000, 0, 1, id, &err),
-		     -EINVAL));
-	cr_assert(eq(int,
-		     ticket_make(broker, ref.slot, 1000, TICKET_MAX_USES + 1, 1,
-				 id, &err),
-		     -EINVAL));
-	cr_assert(eq(int,
-		     ticket_make(broker, ref.slot, 1000, 1,
-				 TICKET_MAX_TTL_MS + 1, id, &err),
-		     -EINVAL));
+	cr_assert(
+		eq(int,
+		   ticket_make(broker, ref.slot, (struct ticket_maker){1000, 1},
+			       0, 1, id, &err),
+		   -EINVAL));
+	cr_assert(
+		eq(int,
+		   ticket_make(broker, ref.slot, (struct ticket_maker){1000, 1},
+			       TICKET_MAX_USES + 1, 1, id, &err),
+		   -EINVAL));
+	cr_assert(
+		eq(int,
+		   ticket_make(broker, ref.slot, (struct ticket_maker){1000, 1},
+			       1, TICKET_MAX_TTL_MS + 1, id, &err),
+		   -EINVAL));
 	cr_assert(zero(u32, ticket_find(broker, id)));
 }
 
@@ -138,4 +143,84 @@ Test(ticket, survives_a_restart_with_its_deadline)
 	cr_assert(eq(sz, broker->deadlines.n, 1));
 	cr_assert(zero(int, redeem(&bob, id, 1)));
 	cr_assert(zero(sz, broker->deadlines.n));
+}
+
+/* --- lists and revoking ----------------------------------------------------
+ */
+
+static uint32_t list(struct client *client, struct ticket_item *ret)
+{
+	struct request request = {.kind = MESSAGE_TICKETS};
+	struct reply reply;
+	uint32_t n;
+
+	cr_assert(zero(int, client_call(client, &request, &reply)));
+	n = reply.tickets.n_items;
+	if (n)
+		*ret = reply.tickets.items[n - 1];
+	cr_assert(zero(u64, reply.tickets.next_cursor));
+	reply_deinit(&reply);
+	return n;
+}
+
+static int take_back(struct client *client, const uint8_t id[TICKET_SIZE])
+{
+	return client_ask(client,
+			  &(struct request){.kind = MESSAGE_REVOKE,
+					    .revoke = {ticket_shown(id)}});
+}
+
+Test(ticket, that_is_out_is_listed_for_its_makers_user)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+	struct ticket_item item;
+	uint8_t id[TICKET_SIZE];
+	struct client root;
+
+	client_open(&root, broker, 0, 0);
+	cr_assert(zero(u32, list(&alice, &item)));
+	cr_assert(zero(int, make(&alice, &ref, 3, 60000, id)));
+	cr_assert(zero(u32, list(&bob, &item)));
+	cr_assert(eq(u32, list(&root, &item), 1));
+	cr_assert(eq(u32, list(&alice, &item), 1));
+	cr_assert(eq(u64, item.id, ticket_shown(id)));
+	cr_assert(eq(u32, item.ref.slot, ref.slot));
+	cr_assert(eq(u64, item.ref.generation, ref.generation));
+	cr_assert(eq(u64, item.block_bytes, 128));
+	cr_assert(eq(u32, item.uid, 1000));
+	cr_assert(eq(u32, item.pid, session_record(alice.session)->pid));
+	cr_assert(eq(u32, item.uses_left, 3));
+	cr_assert(le(u64, item.ttl_left_ms, 60000));
+}
+
+Test(ticket, is_revoked_by_its_makers_user_and_by_root_only)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+	uint8_t id[2][TICKET_SIZE];
+	struct client root;
+
+	client_open(&root, broker, 0, 0);
+	cr_assert(zero(int, make(&alice, &ref, 1, 60000, id[0])));
+	cr_assert(zero(int, make(&alice, &ref, 1, 60000, id[1])));
+	cr_assert(eq(int, take_back(&bob, id[0]), -EPERM));
+	cr_assert(zero(int, take_back(&alice, id[0])));
+	cr_assert(eq(int, take_back(&alice, id[0]), -ENOENT));
+	cr_assert(eq(int, redeem(&alice, id[0], 1), -ENOENT));
+	cr_assert(zero(int, take_back(&root, id[1])));
+	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_TICKETS)));
+}
+
+/* The memory that an abandoned ticket kept is back at once. */
+Test(ticket, that_is_revoked_keeps_no_memory)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+	uint8_t id[TICKET_SIZE];
+
+	cr_assert(zero(int, make(&alice, &ref, 1, 60000, id)));
+	client_close(&alice);
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	client_open(&alice, broker, 1000, 0);
+	cr_assert(zero(int, take_back(&alice, id)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
 }

@@ -1,0 +1,228 @@
+/*
+ * Looking at the broker by libfsdp: all memory is shown to who pays for it, and
+ * what is counted is what is there.
+ */
+#include "client/fsdp.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/memory.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define N_BATCH 256
+#define N_NAMES (20 * N_BATCH) /* more than one page looks at */
+
+static const struct fsdp_spec VECTOR = {FSDP_F32, 1, {256}};
+static struct daemon daemon_;
+static struct fsdp_client *client;
+
+static void setup(void)
+{
+	struct fsdp_connect_options options = {0};
+
+	daemon_start(&daemon_);
+	options.path = daemon_socket(&daemon_);
+	cr_assert(zero(int, fsdp_connect(&options, &client)), "%s",
+		  fsdp_error());
+}
+
+static void teardown(void)
+{
+	fsdp_close(client);
+	daemon_stop(&daemon_);
+}
+
+TestSuite(inspect, .init = setup, .fini = teardown, .timeout = 120);
+
+static struct fsdp_tensor *make(uint64_t size)
+{
+	struct fsdp_spec spec = {FSDP_U8, 1, {(int64_t)size}};
+	struct fsdp_tensor *tensor = NULL;
+
+	cr_assert(zero(int, memory_alloc(client, &spec, 1, NULL, 0, &tensor)),
+		  "%s", fsdp_error());
+	return tensor;
+}
+
+static int find_status(const char *name, uint64_t value, void *data)
+{
+	const char **asked = data;
+
+	if (strcmp(name, asked[0]) != 0)
+		return 0;
+	*(uint64_t *)(void *)asked[1] = value;
+	return 0;
+}
+
+static uint64_t status(const char *name)
+{
+	uint64_t value = UINT64_MAX;
+	const char *asked[] = {name, (const char *)&value};
+
+	cr_assert(zero(int, fsdp_status(client, find_status, asked, NULL)));
+	return value;
+}
+
+/* --- blocks ---------------------------------------------------------------
+ */
+
+struct sum {
+	uint64_t blocks[16];
+	int n;
+	uint64_t size;
+	uint64_t last_size; /* of the tensor */
+	struct fsdp_entry last;
+};
+
+static int add_entry(const struct fsdp_entry *entry, void *data)
+{
+	struct sum *sum = data;
+
+	sum->last = *entry;
+	sum->last_size = entry->info->size;
+	for (int i = 0; i < sum->n; i++)
+		if (sum->blocks[i] == entry->block)
+			return 0;
+	sum->blocks[sum->n++] = entry->block;
+	sum->size += entry->block_size;
+	return 0;
+}
+
+static struct sum sum_up(void)
+{
+	struct sum sum = {0};
+
+	cr_assert(zero(int, fsdp_list_all(client, add_entry, &sum)), "%s",
+		  fsdp_error());
+	return sum;
+}
+
+static uint64_t bytes_live(void)
+{
+	return status("bytes_live") + status("device_bytes_live");
+}
+
+/* Never published, staged, a view, a ticket's: status counts them, and so does
+ * the list. */
+Test(inspect, all_memory_is_in_the_list_whatever_keeps_it)
+{
+	struct fsdp_tensor *unpublished = make(1000), *member = NULL, *view;
+	struct fsdp_tensor *sent = make(3000), *base = make(100 << 10);
+	struct fsdp_spec small = {FSDP_U8, 1, {16}};
+	struct fsdp_spec spec = {FSDP_U8, 1, {2000}};
+	const char *name = "test/b/x";
+	struct fsdp_bundle *bundle;
+	struct fsdp_ticket ticket;
+	struct sum sum;
+
+	cr_assert(
+		zero(int, fsdp_bundle_begin(client, "test/b/", NULL, &bundle)));
+	cr_assert(
+		zero(int, fsdp_bundle_alloc(bundle, &name, &spec, 1, &member)));
+	cr_assert(zero(int, fsdp_view(base, &small, NULL, 0, &view)), "%s",
+		  fsdp_error());
+	fsdp_free(base);
+	cr_assert(zero(int, fsdp_ticket_make(sent, 1, 100000, &ticket)));
+	fsdp_free(sent);
+	sum = sum_up();
+	cr_assert(eq(int, sum.n, 4));
+	cr_assert(eq(u64, sum.size, bytes_live()));
+	fsdp_free(view);
+	fsdp_free(unpublished);
+	fsdp_free(member);
+	fsdp_bundle_abort(bundle);
+}
+
+Test(inspect, a_view_shows_the_block_that_it_keeps)
+{
+	struct fsdp_tensor *base = make(100 << 10), *view = NULL;
+	struct fsdp_spec small = {FSDP_U8, 1, {16}};
+	struct sum sum;
+
+	cr_assert(zero(int, fsdp_view(base, &small, NULL, 0, &view)), "%s",
+		  fsdp_error());
+	cr_assert(eq(u32, sum_up().last.n_in_block, 2));
+	fsdp_free(base);
+	sum = sum_up();
+	cr_assert(eq(int, sum.n, 1));
+	cr_assert(eq(u64, sum.last_size, 16));
+	cr_assert(eq(u64, sum.last.block_size, 100 << 10));
+	cr_assert(eq(u32, sum.last.maker_pid, (uint32_t)getpid()));
+	cr_assert(eq(u32, sum.last.payer_uid, getuid()));
+	fsdp_free(view);
+}
+
+/* --- clients --------------------------------------------------------------
+ */
+
+static int find_self(const struct fsdp_peer *peer, void *data)
+{
+	*(struct fsdp_peer *)data = *peer;
+	return 0;
+}
+
+static void publish_batch(int from)
+{
+	struct fsdp_publication items[N_BATCH] = {0};
+	struct fsdp_tensor *tensors[N_BATCH];
+	struct fsdp_spec specs[N_BATCH];
+	char names[N_BATCH][32];
+
+	for (int i = 0; i < N_BATCH; i++)
+		specs[i] = VECTOR;
+	cr_assert(zero(int,
+		       memory_alloc(client, specs, N_BATCH, NULL, 0, tensors)));
+	for (int i = 0; i < N_BATCH; i++) {
+		snprintf(names[i], sizeof(names[i]), "test/%d", from + i);
+		items[i] = (struct fsdp_publication){.tensor = tensors[i],
+						     .name = names[i]};
+	}
+	cr_assert(zero(int, fsdp_publish(client, items, N_BATCH)), "%s",
+		  fsdp_error());
+	for (int i = 1; i < N_BATCH; i++)
+		fsdp_free(tensors[i]);
+}
+
+/* One of each batch is held on; the others' grants are there, and unused. */
+Test(inspect, clients_counts_what_is_held_and_no_unused_grants)
+{
+	struct fsdp_peer self;
+
+	for (int i = 0; i < N_NAMES; i += N_BATCH)
+		publish_batch(i);
+	cr_assert(zero(int, fsdp_clients(client, find_self, &self)));
+	cr_assert(eq(u64, self.n_slots, N_NAMES / N_BATCH));
+	cr_assert(eq(u64, self.n_bytes, (uint64_t)N_NAMES * 1024));
+}
+
+/* --- tickets --------------------------------------------------------------
+ */
+
+static int keep_ticket(const struct fsdp_ticket_entry *entry, void *data)
+{
+	*(struct fsdp_ticket_entry *)data = *entry;
+	return 1;
+}
+
+Test(inspect, a_ticket_is_listed_and_revoked)
+{
+	struct fsdp_tensor *tensor = make(5000), *got = NULL;
+	struct fsdp_ticket_entry entry = {0};
+	struct fsdp_ticket ticket;
+
+	cr_assert(zero(int, fsdp_ticket_make(tensor, 2, 100000, &ticket)));
+	fsdp_free(tensor);
+	cr_assert(eq(int, fsdp_tickets(client, keep_ticket, &entry), 1));
+	cr_assert(eq(u64, entry.id, fsdp_ticket_id(&ticket)));
+	cr_assert(eq(u32, entry.pid, (uint32_t)getpid()));
+	cr_assert(eq(u64, entry.block_size, bytes_live()));
+	cr_assert(zero(int, fsdp_ticket_revoke(client, entry.id)), "%s",
+		  fsdp_error());
+	cr_assert(zero(u64, bytes_live()));
+	cr_assert(eq(int, fsdp_ticket_revoke(client, entry.id), -ENOENT));
+	cr_assert(
+		eq(int, fsdp_ticket_redeem(client, &ticket, 1, &got), -ENOENT));
+}
