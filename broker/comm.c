@@ -181,8 +181,10 @@ void comm_wake(struct comm *comm)
 
 static void let_go_of_record(struct comm *comm)
 {
-	if (comm->record)
+	if (comm->record) {
+		groups_keep_counts(comm);
 		comm_record_keep(comm->broker, comm->record);
+	}
 	comm->record = 0;
 }
 
@@ -352,8 +354,8 @@ static void comm_free(struct comm *comm)
 	comm_worker_forget(comm);
 	gathers_free(comm);
 	reductions_free(comm);
-	groups_free(comm);
 	let_go_of_record(comm);
+	groups_free(comm);
 	waiters_wake_name(broker, comm->key);
 	deadlines_remove(&broker->deadlines, &comm->deadline_position);
 	limiter_free(comm->limiter);

@@ -144,6 +144,23 @@ static void group_free(struct group *group)
 	free(group);
 }
 
+void groups_keep_counts(struct comm *comm)
+{
+	struct catalog *catalog = &comm->broker->catalog;
+	const struct group *group = comm->first_group;
+	struct group_record *record;
+
+	for (; group; group = group->next) {
+		if (!group->record)
+			continue;
+		record = catalog_group(catalog, group->record);
+		catalog_set(catalog, record->n_gathers,
+			    record->n_gathers + group->n_gathers);
+		catalog_set(catalog, record->n_reductions,
+			    record->n_reductions + group->n_reductions);
+	}
+}
+
 void groups_end(struct comm *comm)
 {
 	struct group *group = comm->first_group;

@@ -89,6 +89,10 @@ int groups_check_commit(const struct comm *comm, uint32_t rank,
 /* The commit: in one transaction of the caller's, sides and steps change. */
 void group_commit(struct group *group, uint64_t step);
 
+/* Their records count this run's works, too. Call it once, while the run has
+ * its record and its groups. */
+void groups_keep_counts(struct comm *comm);
+
 /* The run has ended: unpin everything and forget plans, but keep the ids, for
  * those who still ask. Then, or at once, everything. */
 void groups_end(struct comm *comm);

@@ -380,7 +380,7 @@ struct fsdp_group_entry {
 	uint64_t step, hash;
 	uint64_t shards_bytes, full_bytes;
 	bool is_unsharded;
-	uint64_t n_gathers, n_reductions;
+	uint64_t n_gathers, n_reductions; /* of all runs */
 };
 
 /* One parameter of a registered group's plan; offsets are bytes, of rank 0. */

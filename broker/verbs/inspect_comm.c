@@ -239,8 +239,8 @@ static void fill_running(const struct broker *broker, uint32_t comm_record,
 	if (!group)
 		return;
 	ret->is_unsharded = is_unsharded(group);
-	ret->n_gathers = group->n_gathers;
-	ret->n_reductions = group->n_reductions;
+	ret->n_gathers += group->n_gathers;
+	ret->n_reductions += group->n_reductions;
 }
 
 /* `names` has room for two. */
@@ -269,6 +269,8 @@ static int fill_group(const struct broker *broker, uint32_t record, char *names,
 		.n_reduce_buckets = look.plan.n_reduce_buckets,
 		.step = kept->step,
 		.hash = kept->plan_hash,
+		.n_gathers = kept->n_gathers,
+		.n_reductions = kept->n_reductions,
 		.shards_bytes = 2 * n * look.plan.shards_size,
 		.full_bytes =
 			look.plan.is_in_place ? 0 : n * look.plan.full_size,

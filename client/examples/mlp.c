@@ -479,8 +479,11 @@ out:
 		fprintf(stderr, "mlp: rank %" PRIu64 ": %s\n", options->rank,
 			fsdp_error());
 	else
-		printf("rank %" PRIu64 ": loss %.6f after %" PRIu64 " steps\n",
-		       options->rank, (double)trainer.loss, options->n_steps);
+		printf("rank %" PRIu64 ": loss %.6f after %" PRIu64
+		       " steps, committed as step %" PRIu64
+		       " (1: the initial weights)\n",
+		       options->rank, (double)trainer.loss, options->n_steps,
+		       options->n_steps + 1);
 	return r;
 }
 

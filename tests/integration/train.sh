@@ -114,6 +114,16 @@ done
 check "4 ranks train once more" all_end
 check "two runs give the same bits" cmp plain4.bin again.bin
 
+# What the broker shows of a run that is over.
+kept()
+{
+	"$fsdpctl" "$@" | awk -v run=plain4 '$1 == run'
+}
+check "mlp says which step comms shows" \
+	grep -q "committed as step $(kept comms | awk '{ print $7 }') " rank0
+check "groups counts the gathers and reductions of runs that are over" \
+	test -z "$(kept groups | awk '$(NF - 1) == 0 || $(NF - 2) == 0')"
+
 # The tables, and not only what --json says: those have columns enough?
 for verb in comms groups; do
 	"$fsdpctl" $verb >tables || exit 1
