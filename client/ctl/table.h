@@ -11,7 +11,7 @@
 
 struct error;
 
-#define TABLE_MAX_COLUMNS 16
+#define TABLE_MAX_COLUMNS 24
 
 struct table {
 	size_t n_columns;
@@ -30,8 +30,16 @@ void table_deinit(struct table *table);
 int table_add(struct table *table, struct error *err, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Titles, then the rows. */
+/* Texts are not cut to less than this to make a table fit. */
+#define TABLE_LEAST_TEXT 12
+
+/*
+ * Titles, then the rows. On a terminal that is too narrow, texts are cut in
+ * the middle and, if they are short already, columns are left out from the
+ * right; elsewhere, also if `width` is 0, the table is whole.
+ */
 void table_print(const struct table *table, FILE *file);
+void table_print_within(const struct table *table, int width, FILE *file);
 
 /* Show `text` with '?' for what would steer a terminal. In place. */
 void table_clean(char *text);
