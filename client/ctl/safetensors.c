@@ -147,7 +147,7 @@ static int read_entry(const char *name, const json_t *info,
 	return 0;
 }
 
-static int check_metadata(json_t *metadata, struct error *err)
+int safetensors_check_metadata(json_t *metadata, struct error *err)
 {
 	const char *key;
 	json_t *value;
@@ -178,8 +178,9 @@ static int read_entries(json_t *header, struct safetensors *safetensors,
 		return error_set(err, -ENOMEM, "out of memory for the header");
 	json_object_foreach(header, name, info)
 	{
-		if (strcmp(name, "__metadata__") == 0) {
-			r = check_metadata(info, err);
+		if (strcmp(name, SAFETENSORS_METADATA) == 0) {
+			r = safetensors_check_metadata(info, err);
+			safetensors->metadata = json_incref(info);
 		} else {
 			r = read_entry(
 				name, info,
@@ -280,6 +281,7 @@ void safetensors_deinit(struct safetensors *safetensors)
 	for (size_t i = 0; i < safetensors->n_entries; i++)
 		free(safetensors->entries[i].name);
 	free(safetensors->entries);
+	json_decref(safetensors->metadata);
 	*safetensors = SAFETENSORS_NULL;
 }
 
@@ -433,14 +435,18 @@ static int frame_header(const char *json, char **ret, size_t *ret_size,
 }
 
 int safetensors_make_header(const struct safetensors_item *items,
-			    size_t n_items, char **ret, size_t *ret_size,
-			    struct error *err)
+			    size_t n_items, json_t *metadata, char **ret,
+			    size_t *ret_size, struct error *err)
 {
 	json_t *object = json_object();
 	char *json = NULL;
-	int r;
+	int r = 0;
 
-	r = make_object(items, n_items, object, err);
+	if (json_object_size(metadata) &&
+	    json_object_set(object, SAFETENSORS_METADATA, metadata))
+		r = error_set(err, -ENOMEM, "out of memory for the header");
+	if (r == 0)
+		r = make_object(items, n_items, object, err);
 	if (r < 0)
 		goto out;
 	json = json_dumps(object, JSON_COMPACT);

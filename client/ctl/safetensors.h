@@ -7,7 +7,7 @@
  *        0     8  N, bytes of header, little-endian, at most 100,000,000
  *        8     N  JSON object, first byte '{', may end in spaces:
  *                 name -> {"dtype", "shape", "data_offsets": [begin, end]};
- *                 "__metadata__" -> {string: string}, skipped
+ *                 "__metadata__" -> {string: string}
  *      8+N     .  data, row-major, little-endian; offsets count from here
  *
  * A file comes from anywhere, so everything is checked before a single byte
@@ -23,6 +23,9 @@
 struct error;
 
 #define SAFETENSORS_MAX_HEADER 100000000u
+#define SAFETENSORS_METADATA   "__metadata__"
+
+struct json_t;
 
 struct safetensors_entry {
 	char *name; /* legal by proto/name.h */
@@ -35,6 +38,7 @@ struct safetensors {
 	struct safetensors_entry *entries; /* in the order of their offsets */
 	size_t n_entries;
 	uint64_t data_size;
+	struct json_t *metadata; /* an object of strings; NULL: there is none */
 };
 
 #define SAFETENSORS_NULL ((struct safetensors){0})
@@ -51,6 +55,9 @@ int safetensors_read(int fd, struct safetensors *ret, struct error *err);
 
 void safetensors_deinit(struct safetensors *safetensors);
 
+/* Is it an object of strings? */
+int safetensors_check_metadata(struct json_t *metadata, struct error *err);
+
 struct safetensors_item {
 	const char *name;
 	struct tensor_type type;
@@ -58,9 +65,10 @@ struct safetensors_item {
 
 /*
  * Make the beginning of a file (the first 8 + N bytes) whose data are the
- * items' elements one after the other. free() it. -ENOTSUP: the format has no
+ * items' elements one after the other, with `metadata` unless that is NULL or
+ * empty. free() it. -ENOTSUP: the format has no
  * such dtype.
  */
 int safetensors_make_header(const struct safetensors_item *items,
-			    size_t n_items, char **ret, size_t *ret_size,
-			    struct error *err);
+			    size_t n_items, struct json_t *metadata, char **ret,
+			    size_t *ret_size, struct error *err);

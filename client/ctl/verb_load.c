@@ -1,5 +1,5 @@
 /*
- * load: a safetensors file becomes a bundle, all of it at once or nothing.
+ * load: safetensors files become a bundle, all of it at once or nothing.
  *
  * Until the commit nobody sees anything, and if we die before it, by whatever
  * means, the broker takes everything back when it sees us gone.
@@ -8,8 +8,9 @@
 #include "client/ctl/broker.h"
 #include "client/ctl/document.h"
 #include "client/ctl/format.h"
-#include "client/ctl/input.h"
 #include "client/ctl/interrupt.h"
+#include "client/ctl/metadata.h"
+#include "client/ctl/model.h"
 #include "client/ctl/progress.h"
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
@@ -23,8 +24,7 @@
 
 struct load {
 	const struct args *args;
-	struct input input;
-	struct safetensors safetensors;
+	struct model model;
 	struct fsdp_bundle *bundle;
 	struct progress progress;
 	uint64_t version;
@@ -50,23 +50,21 @@ static int check_load(const struct args *args, struct error *err)
 }
 
 /* Before a byte is moved: would every name be legal? */
-static int check_names(const struct load *load, struct error *err)
+static int check_names(const char *prefix, const struct model_file *file,
+		       struct error *err)
 {
 	char name[2 * FSDP_MAX_NAME + 2];
 
-	if (load->safetensors.n_entries == 0)
-		return error_set(err, -EINVAL, "%s has no tensors",
-				 load->input.path);
-	for (size_t i = 0; i < load->safetensors.n_entries; i++) {
+	for (size_t i = 0; i < file->safetensors.n_entries; i++) {
 		int r;
 
-		snprintf(name, sizeof(name), "%s%s", load->args->prefix,
-			 load->safetensors.entries[i].name);
+		snprintf(name, sizeof(name), "%s%s", prefix,
+			 file->safetensors.entries[i].name);
 		r = name_check(name, err);
 		if (r < 0)
 			return error_wrap(err, r, "tensor '%s' of %s",
-					  load->safetensors.entries[i].name,
-					  load->input.path);
+					  file->safetensors.entries[i].name,
+					  file->path);
 	}
 	return 0;
 }
@@ -76,22 +74,25 @@ static uint64_t size_hint(const struct load *load)
 	const uint64_t align = args_has(load->args, ARG_DEVICE) ? 512 : 64;
 	uint64_t size = 0;
 
-	for (size_t i = 0; i < load->safetensors.n_entries; i++)
-		size += (load->safetensors.entries[i].size + align - 1) &
-			~(align - 1);
+	for (size_t f = 0; f < load->model.n_files; f++) {
+		const struct safetensors *from =
+			&load->model.files[f].safetensors;
+
+		for (size_t i = 0; i < from->n_entries; i++)
+			size += (from->entries[i].size + align - 1) &
+				~(align - 1);
+	}
 	return size;
 }
 
-static int open_file(struct load *load, struct error *err)
+static int open_model(struct load *load, struct error *err)
 {
-	int r = input_open(load->args->operands[0], &load->input, err);
+	const struct args *args = load->args;
+	int r = model_open(args->operands, args->n_operands, &load->model, err);
 
-	if (r < 0)
-		return r;
-	r = safetensors_read(load->input.fd, &load->safetensors, err);
-	if (r < 0)
-		return error_wrap(err, r, "%s", load->input.path);
-	return check_names(load, err);
+	for (size_t i = 0; r == 0 && i < load->model.n_files; i++)
+		r = check_names(args->prefix, &load->model.files[i], err);
+	return r;
 }
 
 static int begin_bundle(struct load *load, struct fsdp_client *client,
@@ -110,19 +111,19 @@ static int begin_bundle(struct load *load, struct fsdp_client *client,
 	return r < 0 ? broker_failed(err, r) : 0;
 }
 
-static void fill_batch(struct batch *batch, const struct load *load,
-		       size_t first)
+static void fill_batch(struct batch *batch, const char *prefix,
+		       const struct safetensors *from, size_t first)
 {
-	size_t n_left = load->safetensors.n_entries - first;
+	size_t n_left = from->n_entries - first;
 
 	batch->n = n_left < FSDP_MAX_BATCH ? n_left : FSDP_MAX_BATCH;
-	batch->entries = &load->safetensors.entries[first];
+	batch->entries = &from->entries[first];
 	for (size_t i = 0; i < batch->n; i++) {
 		const struct tensor_type *type = &batch->entries[i].type;
 		struct fsdp_spec *spec = &batch->specs[i];
 
 		snprintf(batch->names[i], sizeof(batch->names[i]), "%s%s",
-			 load->args->prefix, batch->entries[i].name);
+			 prefix, batch->entries[i].name);
 		batch->pointers[i] = batch->names[i];
 		spec->dtype = (enum fsdp_dtype)type->dtype;
 		spec->n_dims = type->n_dims;
@@ -131,7 +132,8 @@ static void fill_batch(struct batch *batch, const struct load *load,
 	}
 }
 
-static int load_batch(struct load *load, struct batch *batch, struct error *err)
+static int load_batch(struct load *load, const struct input *input,
+		      struct batch *batch, struct error *err)
 {
 	int r = fsdp_bundle_alloc(load->bundle, batch->pointers, batch->specs,
 				  batch->n, batch->tensors);
@@ -139,8 +141,31 @@ static int load_batch(struct load *load, struct batch *batch, struct error *err)
 	if (r < 0)
 		return broker_failed(err, r);
 	/* The handles are not freed here: fsdp_close() does it. */
-	return input_fill(&load->input, batch->entries, batch->tensors,
-			  batch->n, &load->progress, err);
+	return input_fill(input, batch->entries, batch->tensors, batch->n,
+			  &load->progress, err);
+}
+
+static int load_file(struct load *load, const struct model_file *file,
+		     struct batch *batch, struct error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < file->safetensors.n_entries;
+	     i += batch->n) {
+		fill_batch(batch, load->args->prefix, &file->safetensors, i);
+		r = load_batch(load, &file->input, batch, err);
+	}
+	return r;
+}
+
+/* A model without tensors becomes a bundle, too: of its metadata. */
+static int load_metadata(struct load *load, struct error *err)
+{
+	if (json_object_size(load->model.metadata) == 0 &&
+	    load->model.n_tensors > 0)
+		return 0;
+	return metadata_put(load->bundle, load->args->prefix,
+			    load->model.metadata, err);
 }
 
 static int load_members(struct load *load, struct error *err)
@@ -150,11 +175,10 @@ static int load_members(struct load *load, struct error *err)
 
 	if (!batch)
 		return error_set(err, -ENOMEM, "out of memory for a batch");
-	for (size_t i = 0; r == 0 && i < load->safetensors.n_entries;
-	     i += batch->n) {
-		fill_batch(batch, load, i);
-		r = load_batch(load, batch, err);
-	}
+	for (size_t f = 0; r == 0 && f < load->model.n_files; f++)
+		r = load_file(load, &load->model.files[f], batch, err);
+	if (r == 0)
+		r = load_metadata(load, err);
 	free(batch);
 	return r;
 }
@@ -174,7 +198,7 @@ static int commit(struct load *load, struct error *err)
 
 static int report(const struct load *load, double seconds, struct error *err)
 {
-	const struct safetensors *safetensors = &load->safetensors;
+	const struct model *model = &load->model;
 	char size[FORMAT_SIZE], rate[FORMAT_SIZE];
 
 	if (args_has(load->args, ARG_JSON))
@@ -182,15 +206,14 @@ static int report(const struct load *load, double seconds, struct error *err)
 			json_pack("{s:s, s:o, s:o, s:o, s:f}", "bundle",
 				  load->args->prefix, "version",
 				  document_number(load->version), "tensors",
-				  document_number(safetensors->n_entries),
-				  "bytes",
-				  document_number(safetensors->data_size),
-				  "seconds", seconds),
+				  document_number(model->n_tensors), "bytes",
+				  document_number(model->data_size), "seconds",
+				  seconds),
 			err);
 	printf("%s version %" PRIu64 ": %zu tensors, %s in %.2f s (%s/s)\n",
-	       load->args->prefix, load->version, safetensors->n_entries,
-	       format_size(safetensors->data_size, size), seconds,
-	       format_size((uint64_t)((double)safetensors->data_size /
+	       load->args->prefix, load->version, model->n_tensors,
+	       format_size(model->data_size, size), seconds,
+	       format_size((uint64_t)((double)model->data_size /
 				      (seconds > 1e-6 ? seconds : 1e-6)),
 			   rate));
 	return 0;
@@ -199,14 +222,14 @@ static int report(const struct load *load, double seconds, struct error *err)
 static int run_load(struct fsdp_client *client, const struct args *args,
 		    struct error *err)
 {
-	struct load load = {.args = args, .input = INPUT_NULL};
+	struct load load = {.args = args, .model = MODEL_NULL};
 	double seconds;
 	int r;
 
-	r = open_file(&load, err);
+	r = open_model(&load, err);
 	if (r < 0)
 		goto out;
-	progress_init(&load.progress, args->prefix, load.safetensors.data_size,
+	progress_init(&load.progress, args->prefix, load.model.data_size,
 		      args_has(args, ARG_QUIET));
 	r = begin_bundle(&load, client, err);
 	if (r < 0)
@@ -221,21 +244,21 @@ static int run_load(struct fsdp_client *client, const struct args *args,
 		r = report(&load, seconds, err);
 out:
 	fsdp_bundle_abort(load.bundle);
-	safetensors_deinit(&load.safetensors);
-	input_close(&load.input);
+	model_close(&load.model);
 	return r;
 }
 
 const struct verb verbs_load[] = {
 	{.name = "load",
-	 .operands = "FILE.safetensors",
-	 .summary = "publish a model's tensors as one bundle",
+	 .operands = "FILE...",
+	 .summary = "publish a model's tensors as one bundle: .safetensors "
+		    "files, or an index of some",
 	 .accepts = ARG_BIT(ARG_PREFIX) | ARG_BIT(ARG_REPLACE) |
 		    ARG_BIT(ARG_DEVICE) | ARG_BIT(ARG_MODE) |
 		    ARG_BIT(ARG_GROUP) | ARG_BIT(ARG_TTL) | ARG_BIT(ARG_QUIET) |
 		    ARG_BIT(ARG_JSON),
 	 .n_min = 1,
-	 .n_max = 1,
+	 .n_max = SIZE_MAX,
 	 .check = check_load,
 	 .run = run_load},
 	{0}};

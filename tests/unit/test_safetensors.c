@@ -248,8 +248,8 @@ Test(safetensors, a_written_header_is_read_again)
 	char *header;
 	size_t size;
 
-	cr_assert(zero(
-		int, safetensors_make_header(items, 2, &header, &size, NULL)));
+	cr_assert(zero(int, safetensors_make_header(items, 2, NULL, &header,
+						    &size, NULL)));
 	cr_assert(eq(sz, size % 8, 0));
 	cr_assert(zero(
 		int, safetensors_parse(header + 8, size - 8, 13, &file, NULL)));
@@ -271,9 +271,10 @@ Test(safetensors, a_dtype_the_format_lacks_is_refused_by_name)
 	char *header = NULL;
 	size_t size;
 
-	cr_assert(eq(int,
-		     safetensors_make_header(&item, 1, &header, &size, &err),
-		     -ENOTSUP));
+	cr_assert(eq(
+		int,
+		safetensors_make_header(&item, 1, NULL, &header, &size, &err),
+		-ENOTSUP));
 	cr_assert(strstr(err.msg, "'c'") != NULL, "%s", err.msg);
 	cr_assert(zero(ptr, header));
 }

@@ -1,0 +1,117 @@
+/* The metadata of a bundle. What is read comes from anybody who could make a
+ * member of that name, so it is checked like a file's. */
+#include "client/ctl/metadata.h"
+
+#include "client/ctl/broker.h"
+#include "client/ctl/safetensors.h"
+#include "client/fsdp.h"
+#include "proto/error.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool metadata_is_name(const char *name, const char *bundle)
+{
+	size_t size = strlen(bundle);
+
+	return strncmp(name, bundle, size) == 0 &&
+	       strcmp(name + size, SAFETENSORS_METADATA) == 0;
+}
+
+static int out_of_memory(struct error *err)
+{
+	return error_set(err, -ENOMEM, "out of memory for the metadata");
+}
+
+static int put_text(struct fsdp_bundle *bundle, const char *name,
+		    const char *text, struct error *err)
+{
+	struct fsdp_spec spec = {.dtype = FSDP_U8,
+				 .n_dims = 1,
+				 .shape = {(int64_t)strlen(text)}};
+	struct fsdp_tensor *tensor = NULL;
+	int r = fsdp_bundle_alloc(bundle, &name, &spec, 1, &tensor);
+
+	if (r == 0)
+		r = fsdp_copy_in(tensor, 0, text, strlen(text));
+	/* The handle is not freed here: fsdp_close() does it. */
+	return r < 0 ? broker_failed(err, r) : 0;
+}
+
+int metadata_put(struct fsdp_bundle *bundle, const char *name,
+		 const json_t *metadata, struct error *err)
+{
+	char full[2 * FSDP_MAX_NAME + 2];
+	char *text = json_dumps(metadata, JSON_COMPACT);
+	int r;
+
+	if (!text)
+		return out_of_memory(err);
+	snprintf(full, sizeof(full), "%s" SAFETENSORS_METADATA, name);
+	r = put_text(bundle, full, text, err);
+	free(text);
+	return r;
+}
+
+static int parse(const char *text, size_t size, json_t **ret, struct error *err)
+{
+	json_t *object = json_loadb(text, size, JSON_REJECT_DUPLICATES, NULL);
+	int r;
+
+	if (!object)
+		return error_set(err, -EINVAL,
+				 "the bundle's " SAFETENSORS_METADATA
+				 " is not valid JSON");
+	r = safetensors_check_metadata(object, err);
+	if (r < 0) {
+		json_decref(object);
+		return r;
+	}
+	*ret = object;
+	return 0;
+}
+
+int metadata_read(struct fsdp_tensor *tensor, json_t **ret, struct error *err)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	char *text;
+	int r;
+
+	fsdp_tensor_info(tensor, &info);
+	if (info.size > SAFETENSORS_MAX_HEADER)
+		return error_set(err, -EINVAL, "%s is too large for a header",
+				 info.name);
+	text = malloc(info.size + 1);
+	if (!text)
+		return out_of_memory(err);
+	r = fsdp_copy_out(text, tensor, 0, info.size);
+	if (r < 0)
+		r = broker_failed(err, r);
+	else
+		r = parse(text, info.size, ret, err);
+	free(text);
+	return r;
+}
+
+int metadata_get(struct fsdp_client *client, const char *bundle, json_t **ret,
+		 struct error *err)
+{
+	struct fsdp_tensor *tensor = NULL;
+	char full[FSDP_MAX_NAME + sizeof(SAFETENSORS_METADATA)];
+	const char *name = full;
+	int r;
+
+	snprintf(full, sizeof(full), "%s" SAFETENSORS_METADATA, bundle);
+	r = fsdp_get(client, &name, 1, NULL, &tensor);
+	if (r == -ENOENT || r == -ENAMETOOLONG) {
+		*ret = json_object();
+		return *ret ? 0 : out_of_memory(err);
+	}
+	if (r < 0)
+		return broker_failed(err, r);
+	r = metadata_read(tensor, ret, err);
+	fsdp_free(tensor);
+	return r;
+}
