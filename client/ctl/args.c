@@ -246,6 +246,49 @@ static int read_device(struct args *args, const char *text, struct error *err)
 	return r < 0 ? error_set(err, r, "%s", fsdp_error()) : 0;
 }
 
+static int read_tree(struct args *args, const char *text, struct error *err)
+{
+	args->prefix = text;
+	return *text ? 0
+		     : error_set(err, -EINVAL,
+				 "an empty prefix would be everything");
+}
+
+/* Which of the `n` words is it? */
+static int read_word(const char *text, const char *const *words, int n,
+		     struct error *err)
+{
+	for (int i = 0; i < n; i++)
+		if (strcmp(text, words[i]) == 0)
+			return i;
+	return error_set(err, -EINVAL, "'%s' is not %s, %s, %s or %s", text,
+			 words[0], words[1], words[2], words[3]);
+}
+
+static int read_sort(struct args *args, const char *text, struct error *err)
+{
+	static const char *const words[SORT_N] = {"name", "bytes", "age",
+						  "holders"};
+	int r = read_word(text, words, SORT_N, err);
+
+	if (r < 0)
+		return r;
+	args->sort = (enum args_sort)r;
+	return 0;
+}
+
+static int read_by(struct args *args, const char *text, struct error *err)
+{
+	static const char *const words[BY_N] = {"uid", "process", "bundle",
+						"prefix"};
+	int r = read_word(text, words, BY_N, err);
+
+	if (r < 0)
+		return r;
+	args->by = (enum args_by)r;
+	return 0;
+}
+
 struct option_row {
 	const char *name;
 	char letter;       /* 0: none */
@@ -304,6 +347,15 @@ static const struct option_row rows[N_ARGS] = {
 		"put it on this GPU (fsdpctl devices lists them)"},
 	[ARG_RESET] = {"reset", 0, NULL, NULL,
 		"show them, then begin anew with the maxima"},
+	[ARG_LONG] = {"long", 'l', NULL, NULL, "show all columns"},
+	[ARG_SORT] = {"sort", 0, "KEY", read_sort,
+		"name (default), bytes, age or holders; most first"},
+	[ARG_BUNDLES] = {"bundles", 'b', NULL, NULL,
+		"list bundles instead of their members"},
+	[ARG_BY] = {"by", 0, "KEY", read_by,
+		"uid (default), process, bundle or prefix"},
+	[ARG_TREE] = {"prefix", 0, "PREFIX", read_tree,
+		"all that begin so, bundles whole"},
 };
 /* clang-format on */
 

@@ -41,6 +41,11 @@ enum arg {
 	ARG_REDUCE_CAPS,
 	ARG_DEVICE,
 	ARG_RESET,
+	ARG_LONG,
+	ARG_SORT,
+	ARG_BUNDLES,
+	ARG_BY,
+	ARG_TREE, /* also --prefix: only one of the two is taken */
 	N_ARGS
 };
 
@@ -62,6 +67,11 @@ struct args_rule {
 	uint32_t n_caps;
 };
 
+/* What ls goes by. */
+enum args_sort { SORT_NAME, SORT_BYTES, SORT_AGE, SORT_HOLDERS, SORT_N };
+/* What du adds up by. */
+enum args_by { BY_UID, BY_PROCESS, BY_BUNDLE, BY_PREFIX, BY_N };
+
 struct args {
 	uint32_t given; /* ARG_BIT() of each option that was there */
 	const char *socket, *prefix, *output, *name;
@@ -73,6 +83,8 @@ struct args {
 	uint32_t count;
 	struct args_rule gather, reduce;
 	struct fsdp_device device; /* all 0: host memory */
+	enum args_sort sort;
+	enum args_by by;
 	char *const *operands;     /* borrowed from argv */
 	size_t n_operands;
 };

@@ -20,6 +20,13 @@ int broker_failed(struct error *err, int code)
 	return error_set(err, code, "%s", sentence);
 }
 
+int broker_walk_failed(struct error *err, int code)
+{
+	if (code == -ENOMEM)
+		return error_set(err, code, "out of memory for the answer");
+	return broker_failed(err, code);
+}
+
 int broker_connect(const struct args *args, struct fsdp_client **ret,
 		   struct error *err)
 {

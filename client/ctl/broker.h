@@ -13,3 +13,5 @@ int broker_connect(const struct args *args, struct fsdp_client **ret,
 
 /* What the library said about its call that failed with `code`. */
 int broker_failed(struct error *err, int code);
+/* The same of a list that ended early; its callbacks return -ENOMEM only. */
+int broker_walk_failed(struct error *err, int code);

@@ -10,17 +10,12 @@
 #include <stdint.h>
 
 struct error;
-struct fsdp_entry;
-struct fsdp_holder;
-struct fsdp_info;
 
 /* Text that may not be UTF-8, such as a command; what is not becomes '?'. */
 json_t *document_text(const char *text);
 /* 2^63 and more become 2^63 - 1: JSON readers could not take them. */
 json_t *document_number(uint64_t value);
 json_t *document_shape(const int64_t *shape, uint32_t n_dims);
-json_t *document_entry(const struct fsdp_entry *entry);
-json_t *document_holder(const struct fsdp_holder *holder);
 
 /* Print and drop `document`. */
 int document_print(json_t *document, struct error *err);

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -90,19 +91,36 @@ const char *format_shared(enum fsdp_shared shared)
 	return "";
 }
 
-const char *format_place(const struct fsdp_entry *entry,
+const char *format_place(const struct fsdp_info *info, enum fsdp_shared shared,
 			 char buffer[FORMAT_SIZE])
 {
 	/* The rest of a UUID would fill half a line; stat shows all of it. */
 	static const int width = sizeof("GPU-01234567") - 1;
-	const char *shared = format_shared(entry->shared);
+	const char *kind = format_shared(shared);
 	char text[FSDP_DEVICE_TEXT];
 
-	fsdp_device_format(&entry->info->device, text);
+	fsdp_device_format(&info->device, text);
 	snprintf(buffer, FORMAT_SIZE, "%.*s%s%s%s", width, text,
-		 *shared ? " " : "", shared,
-		 entry->info->is_tainted ? " (tainted)" : "");
+		 *kind ? " " : "", kind, info->is_tainted ? " (tainted)" : "");
 	return buffer;
+}
+
+const char *format_user(uint32_t uid, char buffer[FORMAT_SIZE])
+{
+	/* Looking one up can take long, and lists are of few users. */
+	static char name[FORMAT_SIZE];
+	static uint32_t last;
+
+	if (!*name || uid != last) {
+		const struct passwd *user = getpwuid(uid);
+
+		if (user)
+			snprintf(name, sizeof(name), "%s", user->pw_name);
+		else
+			snprintf(name, sizeof(name), "%u", uid);
+		last = uid;
+	}
+	return strcpy(buffer, name);
 }
 
 uint64_t format_now_ns(void)

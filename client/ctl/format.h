@@ -28,8 +28,10 @@ const char *format_shape(const int64_t *shape, uint32_t n_dims,
 
 /* Where a tensor is, in short: "host", "GPU-01234567"; and whether its memory
  * was "donated" or is "legacy", and it is "(tainted)". */
-const char *format_place(const struct fsdp_entry *entry,
+const char *format_place(const struct fsdp_info *info, enum fsdp_shared shared,
 			 char buffer[FORMAT_SIZE]);
+/* The name of a user, or the number. */
+const char *format_user(uint32_t uid, char buffer[FORMAT_SIZE]);
 /* "", "donated", "legacy". */
 const char *format_shared(enum fsdp_shared shared);
 

@@ -3,7 +3,8 @@
 #include "client/ctl/broker.h"
 #include "client/ctl/document.h"
 #include "client/ctl/format.h"
-#include "client/ctl/table.h"
+#include "client/ctl/listing.h"
+#include "client/ctl/sheet.h"
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
 #include "proto/error.h"
@@ -19,212 +20,148 @@ static const char *const states[] = {[FSDP_COMM_KEPT] = "kept",
 				     [FSDP_COMM_FAILED] = "failed"};
 
 /* Who moves its bytes; of a kept one that is not known. */
-static const char *home_name(const struct fsdp_comm_entry *entry)
+static const char *text_home(const void *field, char buffer[COLUMN_BUFFER])
 {
+	const struct fsdp_comm_entry *entry = field;
+
+	(void)buffer;
 	if (entry->state == FSDP_COMM_KEPT)
 		return "-";
 	return entry->is_on_devices && entry->home == FSDP_HOME_RANK ? "rank"
 								     : "worker";
 }
 
-static const char *memory_name(const struct fsdp_comm_entry *entry)
+static const char *text_state(const void *field, char buffer[COLUMN_BUFFER])
 {
-	return entry->is_on_devices ? "devices" : "host";
+	(void)buffer;
+	return states[*(const enum fsdp_comm_state *)field];
 }
 
-/* A walk that ended early: our memory, or what the library said. */
-static int walk_failed(struct error *err, int code)
+static const char *text_memory(const void *field, char buffer[COLUMN_BUFFER])
 {
-	if (code == -ENOMEM)
-		return error_set(err, code, "out of memory for the answer");
-	return broker_failed(err, code);
+	(void)buffer;
+	return *(const bool *)field ? "devices" : "host";
 }
 
-/* NULL of either: no memory. */
-static int append(json_t *array, json_t *item)
+static const char *text_local(const void *field, char buffer[COLUMN_BUFFER])
 {
-	return json_array_append_new(array, item) ? -ENOMEM : 0;
+	const struct fsdp_comm_entry *entry = field;
+
+	snprintf(buffer, COLUMN_BUFFER, "%u/%u", entry->n_joined,
+		 entry->n_local);
+	return buffer;
+}
+
+static const char *text_mesh(const void *field, char buffer[COLUMN_BUFFER])
+{
+	const struct fsdp_comm_entry *entry = field;
+
+	snprintf(buffer, COLUMN_BUFFER, "%ux%u", entry->n_shards,
+		 entry->n_ranks / entry->n_shards);
+	return buffer;
 }
 
 /* --- comms --------------------------------------------------------------- */
 
+#define AT(member) .offset = offsetof(struct fsdp_comm_entry, member)
+
+static const struct column comm_columns[] = {
+	{"NAME", "name", COLUMN_TEXT, AT(name)},
+	{NULL, "uid", COLUMN_U32, AT(uid)},
+	{"STATE", "state", COLUMN_TEXT, AT(state), .text = text_state},
+	{">LOCAL", .text = text_local},
+	{NULL, "joined", COLUMN_U32, AT(n_joined)},
+	{NULL, "local", COLUMN_U32, AT(n_local)},
+	{">MESH", .text = text_mesh},
+	{NULL, "ranks", COLUMN_U32, AT(n_ranks)},
+	{NULL, "shards", COLUMN_U32, AT(n_shards)},
+	{"MEMORY", "memory", COLUMN_TEXT, AT(is_on_devices),
+	 .text = text_memory},
+	{"HOME", "home", COLUMN_TEXT, .text = text_home},
+	{">STEP", "step", COLUMN_U64, AT(step)},
+	{">GROUPS", "groups", COLUMN_U32, AT(n_groups)},
+	{">KEPT", "bytes", COLUMN_SIZE, AT(n_bytes)},
+	{">IN FLIGHT", "in_flight", COLUMN_U32, AT(n_in_flight)},
+	{">THEIR BYTES", "bytes_in_flight", COLUMN_SIZE, AT(bytes_in_flight)},
+	{">LIMITED", "limited", COLUMN_U32, AT(n_limited)},
+	{">ENDS IN", "ttl_left_ms", COLUMN_AGE, AT(ttl_left_ms),
+	 .text = listing_text_end},
+	{"NOTE", "note", COLUMN_TEXT, AT(note)},
+	{0}};
+#undef AT
+
 static int add_comm(const struct fsdp_comm_entry *entry, void *data)
 {
-	char size[FORMAT_SIZE], age[FORMAT_SIZE] = "-";
-	struct table *table = data;
-	int r;
-
-	if (entry->state == FSDP_COMM_KEPT)
-		format_age(entry->ttl_left_ms, age);
-	r = table_add(table, NULL, "%s", entry->name);
-	if (r == 0)
-		r = table_add(table, NULL, "%s", states[entry->state]);
-	if (r == 0)
-		r = table_add(table, NULL, "%u/%u", entry->n_joined,
-			      entry->n_local);
-	if (r == 0)
-		r = table_add(table, NULL, "%ux%u", entry->n_shards,
-			      entry->n_ranks / entry->n_shards);
-	if (r == 0)
-		r = table_add(table, NULL, "%s", memory_name(entry));
-	if (r == 0)
-		r = table_add(table, NULL, "%s", home_name(entry));
-	if (r == 0)
-		r = table_add(table, NULL, "%" PRIu64, entry->step);
-	if (r == 0)
-		r = table_add(table, NULL, "%u", entry->n_groups);
-	if (r == 0)
-		r = table_add(table, NULL, "%s",
-			      format_size(entry->n_bytes, size));
-	if (r == 0)
-		r = table_add(table, NULL, "%u", entry->n_in_flight);
-	if (r == 0)
-		r = table_add(table, NULL, "%s",
-			      format_size(entry->bytes_in_flight, size));
-	if (r == 0)
-		r = table_add(table, NULL, "%u", entry->n_limited);
-	if (r == 0)
-		r = table_add(table, NULL, "%s", age);
-	return r < 0 ? r : table_add(table, NULL, "%s", entry->note);
-}
-
-static int append_comm(const struct fsdp_comm_entry *entry, void *data)
-{
-	return append(
-		data,
-		json_pack("{s:o, s:I, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, "
-			  "s:I, s:I, s:o, s:o, s:I, s:s, s:s}",
-			  "name", document_text(entry->name), "uid",
-			  (json_int_t)entry->uid, "state", states[entry->state],
-			  "ranks", (json_int_t)entry->n_ranks, "joined",
-			  (json_int_t)entry->n_joined, "shards",
-			  (json_int_t)entry->n_shards, "groups",
-			  (json_int_t)entry->n_groups, "step",
-			  document_number(entry->step), "bytes",
-			  document_number(entry->n_bytes), "ttl_left_ms",
-			  document_number(entry->ttl_left_ms), "in_flight",
-			  (json_int_t)entry->n_in_flight, "limited",
-			  (json_int_t)entry->n_limited, "bytes_in_flight",
-			  document_number(entry->bytes_in_flight), "note",
-			  document_text(entry->note), "local",
-			  (json_int_t)entry->n_local, "memory",
-			  memory_name(entry), "home", home_name(entry)));
-}
-
-static int print_comms(struct fsdp_client *client, struct error *err)
-{
-	static const char *const titles[] = {
-		"NAME",         "STATE",    ">LOCAL",   ">MESH",  "MEMORY",
-		"HOME",         ">STEP",    ">GROUPS",  ">BYTES", ">IN FLIGHT",
-		">THEIR BYTES", ">LIMITED", ">ENDS IN", "NOTE"};
-	struct table table;
-	int r;
-
-	table_init(&table, titles, sizeof(titles) / sizeof(*titles));
-	r = fsdp_comms(client, add_comm, &table);
-	if (r < 0)
-		r = walk_failed(err, r);
-	else
-		table_print(&table, stdout);
-	table_deinit(&table);
-	return r;
+	return sheet_add(data, entry);
 }
 
 static int run_comms(struct fsdp_client *client, const struct args *args,
 		     struct error *err)
 {
-	json_t *array;
+	struct sheet sheet;
 	int r;
 
-	if (!args_has(args, ARG_JSON))
-		return print_comms(client, err);
-	array = json_array();
-	r = fsdp_comms(client, append_comm, array);
-	if (r == 0)
-		return document_print(array, err);
-	json_decref(array);
-	return walk_failed(err, r);
+	sheet_init(&sheet, comm_columns, args);
+	r = fsdp_comms(client, add_comm, &sheet);
+	r = r < 0 ? broker_walk_failed(err, r) : sheet_print(&sheet, err);
+	sheet_deinit(&sheet);
+	return r;
 }
 
 /* --- groups -------------------------------------------------------------- */
 
+static const char *text_buckets(const void *field, char buffer[COLUMN_BUFFER])
+{
+	const struct fsdp_group_entry *entry = field;
+
+	snprintf(buffer, COLUMN_BUFFER, "%u+%u", entry->n_gather_buckets,
+		 entry->n_reduce_buckets);
+	return buffer;
+}
+
+static const char *text_whole(const void *field, char buffer[COLUMN_BUFFER])
+{
+	uint64_t size = *(const uint64_t *)field;
+
+	return size ? format_size(size, buffer) : "in place";
+}
+
+#define AT(member) .offset = offsetof(struct fsdp_group_entry, member)
+
+static const struct column group_columns[] = {
+	{"COMM", "comm", COLUMN_TEXT, AT(comm)},
+	{"NAME", "name", COLUMN_TEXT, AT(name)},
+	{">PARAMS", "params", COLUMN_U32, AT(n_params)},
+	{">BUCKETS", .text = text_buckets},
+	{NULL, "gather_buckets", COLUMN_U32, AT(n_gather_buckets)},
+	{NULL, "reduce_buckets", COLUMN_U32, AT(n_reduce_buckets)},
+	{">STEP", "step", COLUMN_U64, AT(step)},
+	{">SHARDS", "shards_bytes", COLUMN_SIZE, AT(shards_bytes)},
+	{">WHOLE", "full_bytes", COLUMN_SIZE, AT(full_bytes),
+	 .text = text_whole},
+	{"UNSHARDED", "is_unsharded", COLUMN_BOOL, AT(is_unsharded)},
+	{">GATHERS", "gathers", COLUMN_U64, AT(n_gathers)},
+	{">REDUCTIONS", "reductions", COLUMN_U64, AT(n_reductions)},
+	{"HASH", "hash", COLUMN_HEX, AT(hash)},
+	{0}};
+#undef AT
+
 static int add_group(const struct fsdp_group_entry *entry, void *data)
 {
-	char size[FORMAT_SIZE];
-	struct table *table = data;
-	int r;
-
-	r = table_add(table, NULL, "%s", entry->comm);
-	if (r == 0)
-		r = table_add(table, NULL, "%s", entry->name);
-	if (r == 0)
-		r = table_add(table, NULL, "%u", entry->n_params);
-	if (r == 0)
-		r = table_add(table, NULL, "%u+%u", entry->n_gather_buckets,
-			      entry->n_reduce_buckets);
-	if (r == 0)
-		r = table_add(table, NULL, "%" PRIu64, entry->step);
-	if (r == 0)
-		r = table_add(table, NULL, "%s",
-			      format_size(entry->shards_bytes, size));
-	if (r == 0)
-		r = table_add(table, NULL, "%s",
-			      entry->full_bytes
-				      ? format_size(entry->full_bytes, size)
-				      : "in place");
-	if (r == 0)
-		r = table_add(table, NULL, "%s",
-			      entry->is_unsharded ? "yes" : "no");
-	if (r == 0)
-		r = table_add(table, NULL, "%" PRIu64, entry->n_gathers);
-	if (r == 0)
-		r = table_add(table, NULL, "%" PRIu64, entry->n_reductions);
-	return r < 0 ? r : table_add(table, NULL, "%016" PRIx64, entry->hash);
+	return sheet_add(data, entry);
 }
 
-/* Hashes are 64 bits, which JSON's numbers are not. */
-static json_t *document_hash(uint64_t hash)
-{
-	return json_sprintf("%016" PRIx64, hash);
-}
-
-static int append_group(const struct fsdp_group_entry *entry, void *data)
-{
-	return append(
-		data,
-		json_pack("{s:o, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:b, "
-			  "s:o, s:o}",
-			  "comm", document_text(entry->comm), "name",
-			  document_text(entry->name), "params",
-			  (json_int_t)entry->n_params, "gather_buckets",
-			  (json_int_t)entry->n_gather_buckets, "reduce_buckets",
-			  (json_int_t)entry->n_reduce_buckets, "step",
-			  document_number(entry->step), "hash",
-			  document_hash(entry->hash), "shards_bytes",
-			  document_number(entry->shards_bytes), "full_bytes",
-			  document_number(entry->full_bytes), "is_unsharded",
-			  entry->is_unsharded, "gathers",
-			  document_number(entry->n_gathers), "reductions",
-			  document_number(entry->n_reductions)));
-}
-
-static int print_groups(struct fsdp_client *client, const char *comm,
+static int print_groups(struct fsdp_client *client, const struct args *args,
 			struct error *err)
 {
-	static const char *const titles[] = {
-		"COMM",     "NAME",        ">PARAMS", ">BUCKETS",
-		">STEP",    ">SHARDS",     ">WHOLE",  "UNSHARDED",
-		">GATHERS", ">REDUCTIONS", "HASH"};
-	struct table table;
+	const char *comm = args->n_operands ? args->operands[0] : NULL;
+	struct sheet sheet;
 	int r;
 
-	table_init(&table, titles, sizeof(titles) / sizeof(*titles));
-	r = fsdp_groups(client, comm, add_group, &table);
-	if (r < 0)
-		r = walk_failed(err, r);
-	else
-		table_print(&table, stdout);
-	table_deinit(&table);
+	sheet_init(&sheet, group_columns, args);
+	r = fsdp_groups(client, comm, add_group, &sheet);
+	r = r < 0 ? broker_walk_failed(err, r) : sheet_print(&sheet, err);
+	sheet_deinit(&sheet);
 	return r;
 }
 
@@ -232,10 +169,8 @@ static int print_groups(struct fsdp_client *client, const char *comm,
 
 /* What is said once, and the rows. */
 struct plan {
-	struct fsdp_plan_entry
-		head; /* its name is not kept; n_shards 0: none */
-	struct table table;
-	json_t *params; /* owned by whoever made it */
+	struct fsdp_plan_entry head; /* its name is not kept */
+	struct sheet sheet;
 };
 
 static const char *layout_name(const struct fsdp_plan_entry *entry)
@@ -243,145 +178,214 @@ static const char *layout_name(const struct fsdp_plan_entry *entry)
 	return entry->layout == FSDP_LAYOUT_FLAT ? "flat" : "in_place";
 }
 
-/* Offsets of a parameter that has no gradient mean nothing. */
-static int add_gradient_cells(struct table *table,
-			      const struct fsdp_plan_entry *entry)
+static const char *text_dtype(const void *field, char buffer[COLUMN_BUFFER])
 {
-	int r;
-
-	if (!entry->reduce_dtype) {
-		r = table_add(table, NULL, "-");
-		return r < 0 ? r : table_add(table, NULL, "-");
-	}
-	r = table_add(table, NULL, "%" PRIu64, entry->input_offset);
-	return r < 0 ? r
-		     : table_add(table, NULL, "%" PRIu64, entry->grad_offset);
+	(void)buffer;
+	return fsdp_dtype_name(*(const enum fsdp_dtype *)field);
 }
 
-static int add_bucket_cell(struct table *table,
-			   const struct fsdp_plan_entry *entry)
+static const char *text_shape(const void *field, char buffer[COLUMN_BUFFER])
 {
-	if (!entry->reduce_dtype)
-		return table_add(table, NULL, "%u+-", entry->gather_bucket);
-	return table_add(table, NULL, "%u+%u", entry->gather_bucket,
+	const struct fsdp_plan_entry *entry = field;
+
+	return format_shape(entry->shape, entry->n_dims, buffer);
+}
+
+static json_t *json_shape(const void *field)
+{
+	const struct fsdp_plan_entry *entry = field;
+
+	return document_shape(entry->shape, entry->n_dims);
+}
+
+/* Of a parameter without a gradient nothing is reduced, and offsets of that
+ * mean nothing. */
+static bool is_frozen(const struct fsdp_plan_entry *entry)
+{
+	return !entry->reduce_dtype;
+}
+
+/* Of the gradient that is handed in, and of the sum. */
+static const char *text_grad_dtype(const struct fsdp_plan_entry *entry,
+				   enum fsdp_dtype dtype)
+{
+	return is_frozen(entry) ? "-" : fsdp_dtype_name(dtype);
+}
+
+static const char *text_input_dtype(const void *field,
+				    char buffer[COLUMN_BUFFER])
+{
+	const struct fsdp_plan_entry *entry = field;
+
+	(void)buffer;
+	return text_grad_dtype(entry, entry->input_dtype);
+}
+
+static const char *text_reduce_dtype(const void *field,
+				     char buffer[COLUMN_BUFFER])
+{
+	const struct fsdp_plan_entry *entry = field;
+
+	(void)buffer;
+	return text_grad_dtype(entry, entry->reduce_dtype);
+}
+
+static const char *text_plan_buckets(const void *field,
+				     char buffer[COLUMN_BUFFER])
+{
+	const struct fsdp_plan_entry *entry = field;
+
+	if (is_frozen(entry))
+		snprintf(buffer, COLUMN_BUFFER, "%u+-", entry->gather_bucket);
+	else
+		snprintf(buffer, COLUMN_BUFFER, "%u+%u", entry->gather_bucket,
 			 entry->reduce_bucket);
+	return buffer;
 }
+
+static const char *text_number(const struct fsdp_plan_entry *entry,
+			       uint64_t number, char buffer[COLUMN_BUFFER])
+{
+	if (is_frozen(entry))
+		return "-";
+	snprintf(buffer, COLUMN_BUFFER, "%" PRIu64, number);
+	return buffer;
+}
+
+static const char *text_input(const void *field, char buffer[COLUMN_BUFFER])
+{
+	const struct fsdp_plan_entry *entry = field;
+
+	return text_number(entry, entry->input_offset, buffer);
+}
+
+static const char *text_grad(const void *field, char buffer[COLUMN_BUFFER])
+{
+	const struct fsdp_plan_entry *entry = field;
+
+	return text_number(entry, entry->grad_offset, buffer);
+}
+
+static json_t *json_grad_dtype(const struct fsdp_plan_entry *entry,
+			       enum fsdp_dtype dtype)
+{
+	return is_frozen(entry) ? json_null()
+				: json_string(fsdp_dtype_name(dtype));
+}
+
+static json_t *json_input_dtype(const void *field)
+{
+	const struct fsdp_plan_entry *entry = field;
+
+	return json_grad_dtype(entry, entry->input_dtype);
+}
+
+static json_t *json_reduce_dtype(const void *field)
+{
+	const struct fsdp_plan_entry *entry = field;
+
+	return json_grad_dtype(entry, entry->reduce_dtype);
+}
+
+static json_t *json_number(const struct fsdp_plan_entry *entry, uint64_t number)
+{
+	return is_frozen(entry) ? json_null() : document_number(number);
+}
+
+static json_t *json_reduce_bucket(const void *field)
+{
+	const struct fsdp_plan_entry *entry = field;
+
+	return json_number(entry, entry->reduce_bucket);
+}
+
+static json_t *json_input(const void *field)
+{
+	const struct fsdp_plan_entry *entry = field;
+
+	return json_number(entry, entry->input_offset);
+}
+
+static json_t *json_grad(const void *field)
+{
+	const struct fsdp_plan_entry *entry = field;
+
+	return json_number(entry, entry->grad_offset);
+}
+
+#define AT(member) .offset = offsetof(struct fsdp_plan_entry, member)
+
+static const struct column plan_columns[] = {
+	{"NAME", "name", COLUMN_TEXT, AT(name)},
+	{"DTYPE", "dtype", COLUMN_TEXT, AT(dtype), .text = text_dtype},
+	{"WHOLE", "full_dtype", COLUMN_TEXT, AT(full_dtype),
+	 .text = text_dtype},
+	{"INPUT", "input_dtype", .text = text_input_dtype,
+	 .json = json_input_dtype},
+	{"REDUCE", "reduce_dtype", .text = text_reduce_dtype,
+	 .json = json_reduce_dtype},
+	{"SHAPE", "shape", .text = text_shape, .json = json_shape},
+	{">DIM", "shard_dim", COLUMN_U32, AT(shard_dim)},
+	{">BUCKETS", .text = text_plan_buckets},
+	{NULL, "gather_bucket", COLUMN_U32, AT(gather_bucket)},
+	{NULL, "reduce_bucket", .json = json_reduce_bucket},
+	{">CHUNK", "chunk_bytes", COLUMN_U64, AT(chunk_bytes)},
+	{">SHARD AT", "shard_offset", COLUMN_U64, AT(shard_offset)},
+	{NULL, "shard_stride", COLUMN_U64, AT(shard_stride)},
+	{">WHOLE AT", "full_offset", COLUMN_U64, AT(full_offset)},
+	{">INPUT AT", "input_offset", .text = text_input, .json = json_input},
+	{">GRAD AT", "grad_offset", .text = text_grad, .json = json_grad},
+	{0}};
 
 static int add_param(const struct fsdp_plan_entry *entry, void *data)
 {
 	struct plan *plan = data;
-	struct table *table = &plan->table;
-	char shape[FORMAT_SHAPE];
-	const char *cells[] = {
-		entry->name,
-		fsdp_dtype_name(entry->dtype),
-		fsdp_dtype_name(entry->full_dtype),
-		entry->reduce_dtype ? fsdp_dtype_name(entry->input_dtype) : "-",
-		entry->reduce_dtype ? fsdp_dtype_name(entry->reduce_dtype)
-				    : "-",
-		format_shape(entry->shape, entry->n_dims, shape)};
-	int r = 0;
 
 	plan->head = *entry;
-	for (size_t i = 0; r == 0 && i < sizeof(cells) / sizeof(*cells); i++)
-		r = table_add(table, NULL, "%s", cells[i]);
-	if (r == 0)
-		r = table_add(table, NULL, "%u", entry->shard_dim);
-	if (r == 0)
-		r = add_bucket_cell(table, entry);
-	if (r == 0)
-		r = table_add(table, NULL, "%" PRIu64, entry->chunk_bytes);
-	if (r == 0)
-		r = table_add(table, NULL, "%" PRIu64, entry->shard_offset);
-	if (r == 0)
-		r = table_add(table, NULL, "%" PRIu64, entry->full_offset);
-	return r < 0 ? r : add_gradient_cells(table, entry);
+	return sheet_add(&plan->sheet, entry);
 }
 
-static int append_param(const struct fsdp_plan_entry *entry, void *data)
+static int print_table(struct plan *plan, struct error *err)
 {
-	struct plan *plan = data;
-	bool is_frozen = !entry->reduce_dtype;
-
-	plan->head = *entry;
-	return append(
-		plan->params,
-		json_pack("{s:o, s:s, s:s, s:o, s:o, s:o, s:I, s:I, s:o, s:o, "
-			  "s:o, s:o, s:o, s:o, s:o}",
-			  "name", document_text(entry->name), "dtype",
-			  fsdp_dtype_name(entry->dtype), "full_dtype",
-			  fsdp_dtype_name(entry->full_dtype), "input_dtype",
-			  is_frozen ? json_null()
-				    : json_string(fsdp_dtype_name(
-					      entry->input_dtype)),
-			  "reduce_dtype",
-			  is_frozen ? json_null()
-				    : json_string(fsdp_dtype_name(
-					      entry->reduce_dtype)),
-			  "shape", document_shape(entry->shape, entry->n_dims),
-			  "shard_dim", (json_int_t)entry->shard_dim,
-			  "gather_bucket", (json_int_t)entry->gather_bucket,
-			  "reduce_bucket",
-			  is_frozen ? json_null()
-				    : json_integer(entry->reduce_bucket),
-			  "chunk_bytes", document_number(entry->chunk_bytes),
-			  "shard_offset", document_number(entry->shard_offset),
-			  "shard_stride", document_number(entry->shard_stride),
-			  "full_offset", document_number(entry->full_offset),
-			  "input_offset",
-			  is_frozen ? json_null()
-				    : document_number(entry->input_offset),
-			  "grad_offset",
-			  is_frozen ? json_null()
-				    : document_number(entry->grad_offset)));
+	printf("%u shards, %u replicas, layout %s%s, hash %016" PRIx64 "\n\n",
+	       plan->head.n_shards, plan->head.n_replicas,
+	       layout_name(&plan->head),
+	       plan->head.is_in_place ? " (an unshard moves nothing)" : "",
+	       plan->head.hash);
+	return sheet_print(&plan->sheet, err);
 }
 
-static int print_plan(struct fsdp_client *client, const char *comm,
-		      const char *group, struct error *err)
+/* Hashes are 64 bits, which JSON's numbers are not. */
+static int print_document(const struct plan *plan, struct error *err)
 {
-	static const char *const titles[] = {
-		"NAME",      "DTYPE",     "WHOLE",    "INPUT",  "REDUCE",
-		"SHAPE",     ">DIM",      ">BUCKETS", ">CHUNK", ">SHARD AT",
-		">WHOLE AT", ">INPUT AT", ">GRAD AT"};
+	return document_print(
+		json_pack("{s:I, s:I, s:s, s:b, s:o, s:O}", "shards",
+			  (json_int_t)plan->head.n_shards, "replicas",
+			  (json_int_t)plan->head.n_replicas, "layout",
+			  layout_name(&plan->head), "is_in_place",
+			  plan->head.is_in_place, "hash",
+			  json_sprintf("%016" PRIx64, plan->head.hash),
+			  "params", plan->sheet.array),
+		err);
+}
+
+static int print_plan(struct fsdp_client *client, const struct args *args,
+		      struct error *err)
+{
 	struct plan plan = {0};
 	int r;
 
-	table_init(&plan.table, titles, sizeof(titles) / sizeof(*titles));
-	r = fsdp_group_plan(client, comm, group, add_param, &plan);
-	if (r < 0) {
-		r = walk_failed(err, r);
-	} else {
-		printf("%u shards, %u replicas, layout %s%s, hash %016" PRIx64
-		       "\n\n",
-		       plan.head.n_shards, plan.head.n_replicas,
-		       layout_name(&plan.head),
-		       plan.head.is_in_place ? " (an unshard moves nothing)"
-					     : "",
-		       plan.head.hash);
-		table_print(&plan.table, stdout);
-	}
-	table_deinit(&plan.table);
+	sheet_init(&plan.sheet, plan_columns, args);
+	r = fsdp_group_plan(client, args->operands[0], args->operands[1],
+			    add_param, &plan);
+	if (r < 0)
+		r = broker_walk_failed(err, r);
+	else if (plan.sheet.is_json)
+		r = print_document(&plan, err);
+	else
+		r = print_table(&plan, err);
+	sheet_deinit(&plan.sheet);
 	return r;
-}
-
-static int print_plan_document(struct fsdp_client *client, const char *comm,
-			       const char *group, struct error *err)
-{
-	struct plan plan = {.params = json_array()};
-	int r = fsdp_group_plan(client, comm, group, append_param, &plan);
-
-	if (r < 0) {
-		json_decref(plan.params);
-		return walk_failed(err, r);
-	}
-	return document_print(
-		json_pack("{s:I, s:I, s:s, s:b, s:o, s:o}", "shards",
-			  (json_int_t)plan.head.n_shards, "replicas",
-			  (json_int_t)plan.head.n_replicas, "layout",
-			  layout_name(&plan.head), "is_in_place",
-			  plan.head.is_in_place, "hash",
-			  document_hash(plan.head.hash), "params", plan.params),
-		err);
 }
 
 static int check_groups(const struct args *args, struct error *err)
@@ -398,24 +402,8 @@ static int check_groups(const struct args *args, struct error *err)
 static int run_groups(struct fsdp_client *client, const struct args *args,
 		      struct error *err)
 {
-	const char *comm = args->n_operands ? args->operands[0] : NULL;
-	json_t *array;
-	int r;
-
-	if (args->n_operands == 2)
-		return args_has(args, ARG_JSON)
-			       ? print_plan_document(client, comm,
-						     args->operands[1], err)
-			       : print_plan(client, comm, args->operands[1],
-					    err);
-	if (!args_has(args, ARG_JSON))
-		return print_groups(client, comm, err);
-	array = json_array();
-	r = fsdp_groups(client, comm, append_group, array);
-	if (r == 0)
-		return document_print(array, err);
-	json_decref(array);
-	return walk_failed(err, r);
+	return args->n_operands == 2 ? print_plan(client, args, err)
+				     : print_groups(client, args, err);
 }
 
 /* --- end ----------------------------------------------------------------- */

@@ -7,6 +7,8 @@
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/cast.h"
+#include "client/ctl/listing.h"
+#include "client/ctl/metadata.h"
 #include "client/ctl/npy.h"
 #include "client/ctl/output.h"
 #include "client/ctl/pack.h"
@@ -33,6 +35,7 @@ struct get {
 	enum format format;
 	struct fsdp_tensor **tensors;
 	size_t n_tensors;
+	json_t *metadata; /* owned; of a bundle that has some */
 };
 
 static enum format find_format(const char *path)
@@ -91,12 +94,18 @@ static int find_file_type(const struct get *get,
 			  const struct fsdp_tensor *tensor,
 			  struct tensor_type *type, struct error *err)
 {
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+
 	find_type(tensor, type);
 	if (get->args->cast) {
+		fsdp_tensor_info(tensor, &info);
 		if (!cast_is_known(type->dtype))
 			return error_set(err, -ENOTSUP,
-					 "%s cannot be cast to f32 exactly",
-					 dtype_name(type->dtype));
+					 "cannot cast '%s' to f32: it is %s, "
+					 "and only f32, f16, bf16 and 8-bit "
+					 "floats are cast exactly; get it "
+					 "without --cast",
+					 info.name, dtype_name(type->dtype));
 		type->dtype = get->args->cast;
 	}
 	tensor_type_contiguous(type);
@@ -143,8 +152,8 @@ static int write_safetensors_header(const struct get *get,
 		r = find_file_type(get, get->tensors[i], &items[i].type, err);
 	}
 	if (r == 0)
-		r = safetensors_make_header(items, get->n_tensors, &header,
-					    &size, err);
+		r = safetensors_make_header(items, get->n_tensors,
+					    get->metadata, &header, &size, err);
 	if (r == 0)
 		r = output_write(output, header, size, err);
 	free(header);
@@ -285,17 +294,47 @@ static int hold_tensors(struct get *get, struct fsdp_client *client,
 	return 0;
 }
 
+/* It is no tensor of the file, but part of the header. */
+static int take_metadata(struct get *get, struct error *err)
+{
+	const char *bundle = get->args->operands[0];
+
+	for (size_t i = 0; name_is_bundle(bundle) && i < get->n_tensors; i++) {
+		struct fsdp_tensor *tensor = get->tensors[i];
+		struct fsdp_info info = {.struct_size = sizeof(info)};
+		int r;
+
+		fsdp_tensor_info(tensor, &info);
+		if (!metadata_is_name(info.name, bundle))
+			continue;
+		r = metadata_read(tensor, &get->metadata, err);
+		if (r < 0)
+			return r;
+		fsdp_free(tensor);
+		get->n_tensors--;
+		memmove(&get->tensors[i], &get->tensors[i + 1],
+			(get->n_tensors - i) * sizeof(*get->tensors));
+		break;
+	}
+	return 0;
+}
+
 static int run_get(struct fsdp_client *client, const struct args *args,
 		   struct error *err)
 {
 	struct get get = {.args = args, .format = find_format(args->output)};
 	int r = hold_tensors(&get, client, err);
 
+	if (r < 0)
+		r = listing_suggest(client, args->operands[0], r, err);
+	else
+		r = take_metadata(&get, err);
 	if (r == 0)
 		r = write_file(&get, err);
 	for (size_t i = 0; i < get.n_tensors; i++)
 		fsdp_free(get.tensors[i]);
 	free(get.tensors);
+	json_decref(get.metadata);
 	return r;
 }
 

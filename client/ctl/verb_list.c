@@ -1,10 +1,12 @@
 /* ls and stat: what is published. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
+#include "client/ctl/bundles.h"
 #include "client/ctl/document.h"
 #include "client/ctl/format.h"
 #include "client/ctl/listing.h"
-#include "client/ctl/table.h"
+#include "client/ctl/metadata.h"
+#include "client/ctl/sheet.h"
 #include "client/ctl/verb.h"
 #include "proto/error.h"
 #include "proto/name.h"
@@ -12,60 +14,62 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
-static json_t *make_document(const struct listing *listing)
+/* --- ls ------------------------------------------------------------------- */
+
+static int add_bundles(struct sheet *sheet, const struct listing *listing,
+		       const struct args *args, struct error *err)
 {
-	json_t *array = json_array();
+	struct bundles bundles = BUNDLES_NULL;
+	int r = bundles_collect(
+		listing, args->n_operands ? args->operands[0] : NULL, &bundles);
 
-	for (size_t i = 0; i < listing->n_entries; i++) {
-		if (json_array_append_new(
-			    array, document_entry(&listing->entries[i]))) {
-			json_decref(array);
-			return NULL;
-		}
-	}
-	return array;
+	bundles_sort(&bundles, args->sort);
+	for (size_t i = 0; r == 0 && i < bundles.n; i++)
+		r = sheet_add(sheet, &bundles.list[i]);
+	bundles_deinit(&bundles);
+	return r < 0 ? broker_walk_failed(err, r) : 0;
 }
 
-static int add_row(struct table *table, const struct fsdp_entry *entry,
-		   struct error *err)
+static int add_tensors(struct sheet *sheet, struct listing *listing,
+		       const struct args *args, struct error *err)
 {
-	const struct fsdp_info *info = entry->info;
-	char shape[FORMAT_SHAPE], size[FORMAT_SIZE], age[FORMAT_SIZE];
-	char place[FORMAT_SIZE];
-	const char *cells[] = {fsdp_dtype_name(info->dtype),
-			       format_shape(info->shape, info->n_dims, shape),
-			       format_size(info->size, size)};
-	int r;
-
-	r = table_add(table, err, "%s", info->name);
-	if (r == 0)
-		r = table_add(table, err, "%" PRIu64, info->version);
-	for (size_t i = 0; r == 0 && i < 3; i++)
-		r = table_add(table, err, "%s", cells[i]);
-	if (r == 0)
-		r = table_add(table, err, "%u", entry->n_holders);
-	if (r == 0)
-		r = table_add(table, err, "%s", format_age(entry->age_ms, age));
-	if (r == 0)
-		r = table_add(table, err, "%s", format_place(entry, place));
-	return r;
-}
-
-static int print_table(const struct listing *listing, struct error *err)
-{
-	static const char *const titles[] = {"NAME",  ">VERSION", "DTYPE",
-					     "SHAPE", ">BYTES",   ">HOLDERS",
-					     ">AGE",  "DEVICE"};
-	struct table table;
 	int r = 0;
 
-	table_init(&table, titles, sizeof(titles) / sizeof(*titles));
+	listing_sort(listing, args->sort);
 	for (size_t i = 0; r == 0 && i < listing->n_entries; i++)
-		r = add_row(&table, &listing->entries[i], err);
+		r = sheet_add(sheet, &listing->entries[i]);
+	return r < 0 ? broker_walk_failed(err, r) : 0;
+}
+
+static void print_total(const struct listing *listing)
+{
+	char size[FORMAT_SIZE];
+	uint64_t total = 0;
+
+	for (size_t i = 0; i < listing->n_entries; i++)
+		total += listing->entries[i].info.size;
+	printf("\ntotal: %zu tensors, %s\n", listing->n_entries,
+	       format_size(total, size));
+}
+
+static int print_listing(struct listing *listing, const struct args *args,
+			 struct error *err)
+{
+	bool is_bundles = args_has(args, ARG_BUNDLES);
+	struct sheet sheet;
+	int r;
+
+	sheet_init(&sheet, is_bundles ? bundles_columns : listing_columns,
+		   args);
+	r = is_bundles ? add_bundles(&sheet, listing, args, err)
+		       : add_tensors(&sheet, listing, args, err);
 	if (r == 0)
-		table_print(&table, stdout);
-	table_deinit(&table);
+		r = sheet_print(&sheet, err);
+	if (r == 0 && !sheet.is_json && !is_bundles)
+		print_total(listing);
+	sheet_deinit(&sheet);
 	return r;
 }
 
@@ -76,21 +80,15 @@ static int run_ls(struct fsdp_client *client, const struct args *args,
 	int r = fsdp_list(client, args->n_operands ? args->operands[0] : NULL,
 			  listing_add, &listing);
 
-	if (r == -ENOMEM)
-		r = error_set(err, r, "out of memory for the list");
-	else if (r < 0)
-		r = broker_failed(err, r);
 	if (r < 0)
-		goto out;
-	listing_sort(&listing);
-	if (args_has(args, ARG_JSON))
-		r = document_print(make_document(&listing), err);
+		r = broker_walk_failed(err, r);
 	else
-		r = print_table(&listing, err);
-out:
+		r = print_listing(&listing, args, err);
 	listing_deinit(&listing);
 	return r;
 }
+
+/* --- stat of a tensor ----------------------------------------------------- */
 
 /* Holding it ourselves for a moment is how to wait for a name. */
 static int wait_for(struct fsdp_client *client, const char *name,
@@ -109,60 +107,97 @@ static int wait_for(struct fsdp_client *client, const char *name,
 	return r;
 }
 
-static void print_entry(const struct fsdp_entry *entry)
+static void print_size(const char *what, uint64_t size)
 {
-	const struct fsdp_info *info = entry->info;
-	char buffer[FORMAT_SHAPE], age[FORMAT_SIZE];
-	char device[FSDP_DEVICE_TEXT];
+	char text[FORMAT_SIZE];
 
+	printf("%-10s %" PRIu64 " (%s)", what, size, format_size(size, text));
+}
+
+static void print_shared(const struct fsdp_entry *entry)
+{
+	if (!entry->shared)
+		return;
+	printf("shared     %s: %s\n", format_shared(entry->shared),
+	       entry->shared == FSDP_SHARED_LEGACY
+		       ? "the memory ends with the process that made it"
+		       : "a process made the memory, the broker keeps it");
+}
+
+/* What it keeps, which can be much more than what it is. */
+static void print_block(const struct fsdp_entry *entry)
+{
+	print_size("block", entry->block_size);
+	if (entry->n_in_block > 1)
+		printf(", shared by %u tensors", entry->n_in_block);
+	if (entry->maker_pid)
+		printf(", allocated by pid %u\n", entry->maker_pid);
+	else
+		puts(", allocated by a process that has exited");
+	if (entry->n_tickets)
+		printf("tickets    %u\n", entry->n_tickets);
+}
+
+static void print_access(const struct fsdp_entry *entry)
+{
+	char user[FORMAT_SIZE];
+
+	printf("owner      %s (uid %u), gid %u, mode %04o\n",
+	       format_user(entry->uid, user), entry->uid, entry->gid,
+	       entry->mode);
+}
+
+static void print_times(const struct fsdp_entry *entry)
+{
+	char age[FORMAT_SIZE];
+
+	printf("age        %s\n", format_age(entry->age_ms, age));
+	if (entry->ttl_left_ms)
+		printf("ends in    %s\n", format_age(entry->ttl_left_ms, age));
+}
+
+static void print_flags(const struct fsdp_entry *entry)
+{
+	if (entry->flags & FSDP_EVICTABLE)
+		puts("evictable  the broker may drop it when it needs room");
+	if (entry->flags & FSDP_TIED)
+		puts("tied       its name ends with the session that made it");
+}
+
+static void print_tensor(const struct listed *listed)
+{
+	const struct fsdp_entry *entry = &listed->entry;
+	const struct fsdp_info *info = &listed->info;
+	char buffer[FORMAT_SHAPE], device[FSDP_DEVICE_TEXT];
+
+	fsdp_device_format(&info->device, device);
 	printf("name       %s\n", info->name);
+	if (entry->bundle)
+		printf("bundle     %.*s\n", (int)entry->bundle_name_size,
+		       info->name);
 	printf("version    %" PRIu64 "\n", info->version);
 	printf("dtype      %s\n", fsdp_dtype_name(info->dtype));
 	printf("shape      %s\n",
 	       format_shape(info->shape, info->n_dims, buffer));
 	printf("strides    %s\n",
 	       format_shape(info->strides, info->n_dims, buffer));
-	printf("bytes      %" PRIu64 " (%s)\n", info->size,
-	       format_size(info->size, age));
-	fsdp_device_format(&info->device, device);
+	print_size("bytes", info->size);
+	putchar('\n');
+	print_block(entry);
 	printf("device     %s\n", device);
-	if (entry->shared)
-		printf("shared     %s: %s\n", format_shared(entry->shared),
-		       entry->shared == FSDP_SHARED_LEGACY
-			       ? "the memory ends with the process that made it"
-			       : "a process made the memory, the broker keeps "
-				 "it");
-	if (info->is_tainted)
-		puts("tainted    its writer died before the device was done");
-	printf("owner      uid %u, gid %u, mode %04o\n", entry->uid, entry->gid,
-	       entry->mode);
+	print_shared(entry);
+	print_access(entry);
 	printf("slot       %u, generation %" PRIu64 "\n", info->slot,
 	       info->generation);
 	printf("holders    %u\n", entry->n_holders);
-	printf("age        %s\n", format_age(entry->age_ms, age));
-	if (entry->ttl_left_ms)
-		printf("ends in    %s\n", format_age(entry->ttl_left_ms, age));
-	if (entry->bundle)
-		printf("bundle     %" PRIu64 "\n", entry->bundle);
-	if (entry->flags & (FSDP_EVICTABLE | FSDP_TIED))
-		printf("may go     %s%s\n",
-		       entry->flags & FSDP_EVICTABLE ? "when room is needed "
-						     : "",
-		       entry->flags & FSDP_TIED ? "with its session" : "");
+	print_times(entry);
+	print_flags(entry);
+	if (info->is_tainted)
+		puts("tainted    its writer died before the device was done");
 }
 
-static int check_stat(const struct args *args, struct error *err)
-{
-	if (name_is_bundle(args->operands[0]))
-		return error_set(err, -EINVAL,
-				 "'%.200s' is a prefix, not a tensor: fsdpctl "
-				 "ls %.200s",
-				 args->operands[0], args->operands[0]);
-	return name_check(args->operands[0], err);
-}
-
-static int run_stat(struct fsdp_client *client, const struct args *args,
-		    struct error *err)
+static int stat_tensor(struct fsdp_client *client, const struct args *args,
+		       struct error *err)
 {
 	const char *name = args->operands[0];
 	struct listing listing = LISTING_NULL;
@@ -175,23 +210,115 @@ static int run_stat(struct fsdp_client *client, const struct args *args,
 	if (r < 0)
 		return r;
 	if (args_has(args, ARG_JSON))
-		r = document_print(document_entry(&listing.entries[0]), err);
+		r = document_print(
+			sheet_object(listing_columns, &listing.entries[0]),
+			err);
 	else
-		print_entry(&listing.entries[0]);
+		print_tensor(&listing.entries[0]);
 	listing_deinit(&listing);
 	return r;
+}
+
+/* --- stat of a bundle ----------------------------------------------------- */
+
+static void print_bundle(const struct bundle *bundle, json_t *metadata)
+{
+	char device[FSDP_DEVICE_TEXT];
+	const char *key;
+	json_t *value;
+
+	fsdp_device_format(&bundle->member.info.device, device);
+	printf("name       %s\n", bundle->name);
+	printf("version    %" PRIu64 "\n", bundle->member.info.version);
+	printf("tensors    %" PRIu64 ", of which %" PRIu64 " are held\n",
+	       bundle->n_tensors, bundle->n_held);
+	print_size("bytes", bundle->size);
+	putchar('\n');
+	printf("device     %s\n", device);
+	print_access(&bundle->member.entry);
+	print_times(&bundle->member.entry);
+	print_flags(&bundle->member.entry);
+	json_object_foreach(metadata, key, value)
+	{
+		char *line = NULL;
+
+		if (asprintf(&line, "metadata   %s: %s", key,
+			     json_string_value(value)) < 0)
+			return;
+		table_clean(line);
+		puts(line);
+		free(line);
+	}
+}
+
+static json_t *bundle_document(const struct bundle *bundle, json_t *metadata)
+{
+	json_t *object = sheet_object(bundles_columns, bundle);
+
+	if (json_object_set(object, "metadata", metadata)) {
+		json_decref(object);
+		return NULL;
+	}
+	return object;
+}
+
+static int stat_bundle(struct fsdp_client *client, const struct args *args,
+		       struct error *err)
+{
+	struct listing members = LISTING_NULL;
+	struct bundles bundles = BUNDLES_NULL;
+	json_t *metadata = NULL;
+	int r = bundles_find(client, args->operands[0], &members, &bundles,
+			     err);
+
+	if (r < 0)
+		return r;
+	r = metadata_get(client, bundles.list[0].name, &metadata, err);
+	if (r < 0)
+		goto out;
+	if (args_has(args, ARG_JSON))
+		r = document_print(bundle_document(&bundles.list[0], metadata),
+				   err);
+	else
+		print_bundle(&bundles.list[0], metadata);
+out:
+	json_decref(metadata);
+	bundles_deinit(&bundles);
+	listing_deinit(&members);
+	return r;
+}
+
+static int check_stat(const struct args *args, struct error *err)
+{
+	const char *name = args->operands[0];
+
+	if (!name_is_bundle(name))
+		return name_check(name, err);
+	if (args_has(args, ARG_TIMEOUT))
+		return error_set(err, -EINVAL,
+				 "stat waits for tensors, not for bundles");
+	return name_check_bundle(name, err);
+}
+
+static int run_stat(struct fsdp_client *client, const struct args *args,
+		    struct error *err)
+{
+	return name_is_bundle(args->operands[0])
+		       ? stat_bundle(client, args, err)
+		       : stat_tensor(client, args, err);
 }
 
 const struct verb verbs_list[] = {
 	{.name = "ls",
 	 .operands = "[PREFIX]",
-	 .summary = "list the published tensors",
-	 .accepts = ARG_BIT(ARG_JSON),
+	 .summary = "list the published tensors, or bundles",
+	 .accepts = ARG_BIT(ARG_JSON) | ARG_BIT(ARG_LONG) | ARG_BIT(ARG_SORT) |
+		    ARG_BIT(ARG_BUNDLES),
 	 .n_max = 1,
 	 .run = run_ls},
 	{.name = "stat",
 	 .operands = "NAME",
-	 .summary = "show all there is to know about one tensor",
+	 .summary = "show all there is to know about a tensor or a bundle",
 	 .accepts = ARG_BIT(ARG_JSON) | ARG_BIT(ARG_TIMEOUT),
 	 .n_min = 1,
 	 .n_max = 1,
