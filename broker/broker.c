@@ -77,7 +77,7 @@ void broker_note(struct broker *broker, enum log_level level,
 	va_end(args);
 	broker_log(level, "%s", text);
 	snprintf(broker->note + used, sizeof(broker->note) - used, "%s%s",
-		 used ? "; " : "", text);
+		 used ? "\n" : "", text);
 }
 
 /* --- loop ------------------------------------------------------------------

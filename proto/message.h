@@ -514,7 +514,8 @@ struct status_value {
 struct status_reply {
 	const char *version;
 	const char
-		*note; /* "" or what an operator should know, in a sentence */
+		*note; /* "" or what an operator should know, a sentence a line
+			*/
 	uint32_t n_values;
 	struct status_value *values;
 };

@@ -3,13 +3,12 @@
 
 _fsdpctl_names()
 {
-	fsdpctl ls "$1" 2>/dev/null | awk 'NR > 1 { print $1 }'
+	fsdpctl ls "$1" 2>/dev/null | awk 'NR > 1 && !NF { exit } NR > 1 { print $1 }'
 }
 
-# Names up to the next '/', as with files.
 _fsdpctl_bundles()
 {
-	_fsdpctl_names "$1" | awk -F/ 'NF > 1 { print $1 "/" }' | sort -u
+	_fsdpctl_column ls 1 --bundles "$1"
 }
 
 # A column of what a verb lists: the verb, which column, operands.
@@ -50,6 +49,10 @@ _fsdpctl_value()
 			custom_ops_multidtype coalesced" -- "$2"))
 		;;
 	--cap-mb | --gather-cap-mb | --reduce-cap-mb) ;;
+	--sort) COMPREPLY=($(compgen -W "name bytes age holders" -- "$2")) ;;
+	--by)
+		COMPREPLY=($(compgen -W "uid process bundle prefix" -- "$2"))
+		;;
 	--name | --shape | --ttl | --timeout | --count | -c) ;;
 	*) return 1 ;;
 	esac
@@ -59,10 +62,13 @@ _fsdpctl_options()
 {
 	case $1 in
 	load) echo --prefix --device --replace --mode --group --ttl --quiet --json ;;
-	ls | who | limbo | clients | prefixes | devices | comms | groups)
+	ls) echo --sort --long --bundles --json ;;
+	rm) echo --prefix ;;
+	du) echo --by --json ;;
+	status) echo --reset --json ;;
+	who | limbo | clients | tickets | prefixes | devices | comms | groups)
 		echo --json
 		;;
-	status) echo --reset --json ;;
 	stat) echo --timeout --json ;;
 	get) echo --output --cast --timeout ;;
 	put) echo --name --dtype --shape --device --replace --ttl --mode --group \
@@ -80,7 +86,7 @@ _fsdpctl()
 	local verbs="load ls stat get put rm who limbo clients status ping plan"
 	local verb="" word i
 
-	verbs+=" comms groups end devices prefixes"
+	verbs+=" comms groups end devices tickets revoke du help prefixes"
 	COMPREPLY=()
 	_fsdpctl_value "$prev" "$cur" && return
 	for ((i = 1; i < COMP_CWORD; i++)); do
@@ -100,7 +106,12 @@ _fsdpctl()
 		compopt -o filenames
 		COMPREPLY=($(compgen -f -- "$cur"))
 		;;
-	ls | rm)
+	help) COMPREPLY=($(compgen -W "$verbs" -- "$cur")) ;;
+	revoke)
+		COMPREPLY=($(compgen -W "$(_fsdpctl_column tickets 1)" \
+			-- "$cur"))
+		;;
+	ls | rm | stat | get | who)
 		COMPREPLY=($(compgen -W "$(_fsdpctl_bundles "$cur")
 			$(_fsdpctl_names "$cur")" -- "$cur"))
 		;;
@@ -112,9 +123,6 @@ _fsdpctl()
 			COMPREPLY=($(compgen -W \
 				"$(_fsdpctl_column groups 2 "$prev")" -- "$cur"))
 		fi
-		;;
-	stat | get | who)
-		COMPREPLY=($(compgen -W "$(_fsdpctl_names "$cur")" -- "$cur"))
 		;;
 	esac
 }

@@ -22,8 +22,10 @@
 #define EXIT_USAGE 2
 
 static const struct verb *const families[] = {
-	verbs_load,   verbs_list, verbs_get,   verbs_put,     verbs_hold,
-	verbs_status, verbs_plan, verbs_comms, verbs_devices, verbs_prefixes};
+	verbs_load,   verbs_list, verbs_get,     verbs_put,
+	verbs_rm,     verbs_hold, verbs_tickets, verbs_du,
+	verbs_status, verbs_plan, verbs_comms,   verbs_devices,
+	verbs_prefixes};
 #define N_FAMILIES (sizeof(families) / sizeof(*families))
 
 /* clang-format off */
@@ -45,7 +47,7 @@ static void print_usage(FILE *file)
 	fputs("usage: fsdpctl [--socket PATH] VERB [options]\n\n", file);
 	for_each_verb(verb)
 		fprintf(file, "  %-8s %s\n", verb->name, verb->summary);
-	fputs("\n'fsdpctl VERB --help' shows what a verb takes. Before the "
+	fputs("\n'fsdpctl help VERB' shows what a verb takes. Before the "
 	      "verb:\n",
 	      file);
 	args_print_help(ARGS_GLOBAL, file);
@@ -135,6 +137,22 @@ static int usage_failed(struct error *err)
 	return EXIT_USAGE;
 }
 
+/* help [VERB] */
+static int run_help(const struct args *args, struct error *err)
+{
+	const struct verb *verb;
+
+	if (args->n_operands == 1) {
+		print_usage(stdout);
+		return EXIT_SUCCESS;
+	}
+	verb = find_verb(args->operands[1], err);
+	if (!verb)
+		return usage_failed(err);
+	print_verb(verb);
+	return EXIT_SUCCESS;
+}
+
 static int run(int argc, char **argv, struct error *err)
 {
 	const struct verb *verb;
@@ -154,6 +172,8 @@ static int run(int argc, char **argv, struct error *err)
 				    : stderr);
 		return args_has(&args, ARG_HELP) ? EXIT_SUCCESS : EXIT_USAGE;
 	}
+	if (strcmp(args.operands[0], "help") == 0)
+		return run_help(&args, err);
 	verb = find_verb(args.operands[0], err);
 	if (!verb || parse_verb(verb, &args, err) < 0)
 		return usage_failed(err);

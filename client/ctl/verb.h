@@ -27,8 +27,11 @@ struct verb {
 /* One per family, in verb_<family>.c; each ends with a row without name. */
 extern const struct verb verbs_load[];
 extern const struct verb verbs_list[];
+extern const struct verb verbs_rm[];
 extern const struct verb verbs_hold[];
 extern const struct verb verbs_prefixes[];
+extern const struct verb verbs_tickets[];
+extern const struct verb verbs_du[];
 extern const struct verb verbs_get[];
 extern const struct verb verbs_put[];
 extern const struct verb verbs_status[];

@@ -111,33 +111,6 @@ out:
 	return r;
 }
 
-static int check_rm(const struct args *args, struct error *err)
-{
-	if (args->n_operands > FSDP_MAX_BATCH)
-		return error_set(err, -EINVAL,
-				 "rm takes at most %d names, all or none of "
-				 "which go",
-				 FSDP_MAX_BATCH);
-	for (size_t i = 0; i < args->n_operands; i++) {
-		const char *name = args->operands[i];
-		int r = name_is_bundle(name) ? name_check_bundle(name, err)
-					     : name_check(name, err);
-
-		if (r < 0)
-			return r;
-	}
-	return 0;
-}
-
-static int run_rm(struct fsdp_client *client, const struct args *args,
-		  struct error *err)
-{
-	int r = fsdp_remove(client, (const char *const *)args->operands,
-			    args->n_operands);
-
-	return r < 0 ? broker_failed(err, r) : 0;
-}
-
 const struct verb verbs_put[] = {
 	{.name = "put",
 	 .operands = "FILE",
@@ -151,11 +124,4 @@ const struct verb verbs_put[] = {
 	 .n_max = 1,
 	 .check = check_put,
 	 .run = run_put},
-	{.name = "rm",
-	 .operands = "NAME...",
-	 .summary = "take names away; a bundle's ends in '/'",
-	 .n_min = 1,
-	 .n_max = SIZE_MAX,
-	 .check = check_rm,
-	 .run = run_rm},
 	{0}};

@@ -1,6 +1,7 @@
 /* status and ping: is the broker well, and how far away. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
+#include "client/ctl/counters.h"
 #include "client/ctl/document.h"
 #include "client/ctl/format.h"
 #include "client/ctl/table.h"
@@ -12,79 +13,201 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-static int add_value(const char *name, uint64_t value, void *data)
+#define LABEL "%-13s "
+
+/* --- lines ---------------------------------------------------------------- */
+
+static uint64_t get(const struct counters *counters, const char *name)
 {
-	int r = table_add(data, NULL, "%s", name);
-
-	return r < 0 ? r : table_add(data, NULL, "%" PRIu64, value);
+	return counters_find(counters, name);
 }
 
-static int add_value_document(const char *name, uint64_t value, void *data)
+static void print_broker(const struct counters *c)
 {
-	return json_object_set_new(data, name, document_number(value)) ? -ENOMEM
-								       : 0;
+	char age[FORMAT_SIZE];
+
+	printf(LABEL "pid %" PRIu64 ", up %s, %s\n", "broker", get(c, "pid"),
+	       format_age(get(c, "uptime_ms"), age),
+	       get(c, "supervised") ? "supervised" : "not supervised");
 }
 
-static int status_failed(struct error *err, int code)
+static void print_memory(const char *what, uint64_t used, uint64_t max,
+			 uint64_t chunks)
 {
-	if (code == -ENOMEM)
-		return error_set(err, code, "out of memory for the answer");
-	return broker_failed(err, code);
+	char sizes[3][FORMAT_SIZE];
+
+	printf(LABEL "%s used of %s (%s in chunks)\n", what,
+	       format_size(used, sizes[0]), format_size(max, sizes[1]),
+	       format_size(chunks, sizes[2]));
 }
 
-static int print_status(struct fsdp_client *client, struct error *err)
+/* How much of one device is used is not known, only of all. */
+static void print_devices(const struct counters *c)
 {
-	static const char *const titles[] = {"COUNTER", ">VALUE"};
-	struct table table;
-	char *note = NULL;
-	int r;
+	char name[FSDP_DEVICE_TEXT + 16], sizes[2][FORMAT_SIZE];
+	uint64_t used = get(c, "device_bytes_live");
 
-	table_init(&table, titles, 2);
-	r = fsdp_status(client, add_value, &table, &note);
-	if (r < 0) {
-		r = status_failed(err, r);
-		goto out;
+	for (size_t i = 0; i < c->n; i++) {
+		const char *end = strstr(c->list[i].name, "_memory_max");
+		int n = end ? (int)(end - c->list[i].name) : 0;
+
+		if (n == 0)
+			continue;
+		snprintf(name, sizeof(name), "%.*s_chunk_bytes", n,
+			 c->list[i].name);
+		printf(LABEL "%s in chunks of %s on %.*s\n", "device",
+		       format_size(get(c, name), sizes[0]),
+		       format_size(c->list[i].value, sizes[1]), n,
+		       c->list[i].name);
 	}
-	table_print(&table, stdout);
-	if (*note) {
-		table_clean(note);
-		printf("\n%s\n", note);
-	}
-out:
-	free(note);
-	table_deinit(&table);
-	return r;
+	if (used)
+		printf(LABEL "%s used on all devices\n", "",
+		       format_size(used, sizes[0]));
 }
 
-static int print_status_document(struct fsdp_client *client, struct error *err)
+static void print_contents(const struct counters *c)
 {
-	json_t *counters = json_object();
-	char *note = NULL;
-	int r = fsdp_status(client, add_value_document, counters, &note);
+	printf(LABEL "%" PRIu64 ", of which %" PRIu64 " in limbo; %" PRIu64
+		     " bundles, %" PRIu64 " tickets\n",
+	       "tensors", get(c, "slots"), get(c, "slots_limbo"),
+	       get(c, "bundles"), get(c, "tickets"));
+	printf(LABEL "%" PRIu64 ", of which %" PRIu64 " connected; %" PRIu64
+		     " requests wait\n",
+	       "sessions", get(c, "sessions"), get(c, "peers"),
+	       get(c, "waiters"));
+	if (get(c, "comms"))
+		printf(LABEL "%" PRIu64 ", of which %" PRIu64
+			     " running; %" PRIu64 " groups, %" PRIu64
+			     " gathers in flight\n",
+		       "communicators", get(c, "comms"),
+		       get(c, "comms_running"), get(c, "groups"),
+		       get(c, "gathers_in_flight"));
+}
 
-	if (r < 0) {
-		json_decref(counters);
-		return status_failed(err, r);
+static void print_loop(const struct counters *c)
+{
+	char time[FORMAT_SIZE];
+
+	printf(LABEL "longest iteration %s\n", "loop",
+	       format_ns(get(c, "loop_longest_ns"), time));
+}
+
+static void print_own(const struct counters *c)
+{
+	char sizes[2][FORMAT_SIZE];
+
+	printf(LABEL "%s in host memory, %s on devices, %" PRIu64 " tensors\n",
+	       "yours", format_size(get(c, "own_bytes"), sizes[0]),
+	       format_size(get(c, "own_device_bytes"), sizes[1]),
+	       get(c, "own_slots"));
+}
+
+/* --- warnings ------------------------------------------------------------- */
+
+/* Each is a line, if the counter is at `least` or above. */
+static const struct {
+	const char *name;
+	uint64_t least;
+	const char *text; /* behind the number */
+} warnings[] = {
+	{"slots_limbo", 1000,
+	 "tensors are in limbo: fsdpctl limbo shows who holds them"},
+	{"tainted", 1,
+	 "tensors were tainted, because a process died before its device was "
+	 "done"},
+	{"jobs_failed", 1,
+	 "jobs of fsdp-worker failed: the broker's log says why"},
+	{"dropped_peers", 1,
+	 "connections were dropped, because the client broke the protocol"},
+};
+
+static void warn_of_memory(const struct counters *c)
+{
+	uint64_t used = get(c, "bytes_live"), max = get(c, "memory_max");
+
+	if (max && used >= max - max / 10)
+		printf("warning: %" PRIu64 "%% of the host memory is used: "
+		       "fsdpctl du shows by whom\n",
+		       used / (max / 100 ? max / 100 : 1));
+}
+
+static void print_note(const char *note)
+{
+	char *text = strdup(note), *line, *rest = text;
+
+	while ((line = strsep(&rest, "\n"))) {
+		table_clean(line);
+		if (*line)
+			printf("warning: %s\n", line);
 	}
-	r = document_print(json_pack("{s:o, s:o}", "counters", counters, "note",
-				     document_text(note)),
-			   err);
-	free(note);
-	return r;
+	free(text);
+}
+
+static void print_warnings(const struct counters *c)
+{
+	if (!get(c, "supervised"))
+		puts("warning: the broker is not supervised: a restart loses "
+		     "all tensors");
+	warn_of_memory(c);
+	for (size_t i = 0; i < sizeof(warnings) / sizeof(*warnings); i++)
+		if (get(c, warnings[i].name) >= warnings[i].least)
+			printf("warning: %" PRIu64 " %s\n",
+			       get(c, warnings[i].name), warnings[i].text);
+	print_note(c->note);
+}
+
+/* --- status --------------------------------------------------------------- */
+
+static int print_status(const struct counters *c)
+{
+	print_broker(c);
+	print_memory("host memory", get(c, "bytes_live"), get(c, "memory_max"),
+		     get(c, "chunk_bytes"));
+	print_devices(c);
+	print_contents(c);
+	print_own(c);
+	print_loop(c);
+	print_warnings(c);
+	return 0;
+}
+
+static int print_document(const struct counters *c, struct error *err)
+{
+	json_t *object = json_object();
+	int r = 0;
+
+	for (size_t i = 0; i < c->n; i++)
+		r |= json_object_set_new(object, c->list[i].name,
+					 document_number(c->list[i].value));
+	if (r) {
+		json_decref(object);
+		object = NULL;
+	}
+	return document_print(json_pack("{s:o, s:o}", "counters", object,
+					"note", document_text(c->note)),
+			      err);
 }
 
 static int run_status(struct fsdp_client *client, const struct args *args,
 		      struct error *err)
 {
-	int r = args_has(args, ARG_JSON) ? print_status_document(client, err)
-					 : print_status(client, err);
+	struct counters counters = COUNTERS_NULL;
+	int r = counters_read(client, &counters, err);
 
+	if (r < 0)
+		return r;
+	r = args_has(args, ARG_JSON) ? print_document(&counters, err)
+				     : print_status(&counters);
+	counters_deinit(&counters);
 	if (r < 0 || !args_has(args, ARG_RESET))
 		return r;
 	r = fsdp_status_reset(client);
 	return r < 0 ? broker_failed(err, r) : 0;
 }
+
+/* --- ping ----------------------------------------------------------------- */
 
 static int compare_times(const void *a, const void *b)
 {
@@ -144,7 +267,7 @@ out:
 const struct verb verbs_status[] = {
 	{.name = "status",
 	 .operands = "",
-	 .summary = "show the broker's counters, and what it wants you to know",
+	 .summary = "show how the broker is, with a line for each warning",
 	 .accepts = ARG_BIT(ARG_JSON) | ARG_BIT(ARG_RESET),
 	 .run = run_status},
 	{.name = "ping",

@@ -1,0 +1,108 @@
+# What the tests of fsdpctl share; $fsdpd and $fsdpctl name the programs.
+#
+# Every check prints a line; the first one that does not hold ends it all.
+# Files are made and compared by Python (with numpy), which shares no code
+# with ours: $PYTHON, or the first python3 that has numpy. Without one the test
+# is skipped (exit 77).
+set -u
+
+python=
+for candidate in ${PYTHON:-python3 /usr/bin/python3}; do
+	if "$candidate" -c 'import numpy' 2>/dev/null; then
+		python=$candidate
+		break
+	fi
+done
+if [[ -z $python ]]; then
+	echo "skipped: no python3 with numpy; set PYTHON to one"
+	exit 77
+fi
+dir=$(mktemp -d)
+gpu_dir=$(mktemp -d /dev/shm/fsdp-ctl-XXXXXX)
+export FSDP_SOCKET=$dir/sock FAKECUDA_DIR=$gpu_dir
+unset XDG_RUNTIME_DIR
+mounted=
+daemon=
+
+finish()
+{
+	local rc=$?
+	[[ -n $daemon ]] && kill "$daemon" 2>/dev/null && wait "$daemon"
+	[[ -n $mounted ]] && umount "$mounted"
+	((rc)) && cat "$dir/log" "$dir/err" 2>/dev/null
+	rm -rf "$dir" "$gpu_dir"
+	exit $rc
+}
+trap finish EXIT
+cd "$dir" || exit 1
+
+ctl()
+{
+	"$fsdpctl" "$@" 2>"$dir/err"
+}
+
+# check WHAT COMMAND...: the command must succeed.
+check()
+{
+	local what=$1
+	shift
+	if ! "$@"; then
+		echo "FAILED: $what"
+		exit 1
+	fi
+	echo "ok: $what"
+}
+
+# refuse WHAT CODE TEXT ARGS...: fsdpctl must exit with CODE and say TEXT.
+refuse()
+{
+	local what=$1 code=$2 text=$3 got
+	shift 3
+	"$fsdpctl" "$@" >"$dir/out" 2>"$dir/err"
+	got=$?
+	if ((got != code)) || ! grep -qF -- "$text" "$dir/err"; then
+		echo "FAILED: $what: exit $got"
+		exit 1
+	fi
+	echo "ok: $what"
+}
+
+# eventually WHAT COMMAND...: the command must succeed within ten seconds.
+eventually()
+{
+	local what=$1 i
+	shift
+	for ((i = 0; i < 500; i++)); do
+		if "$@" 2>/dev/null; then
+			echo "ok: $what"
+			return
+		fi
+		sleep 0.02
+	done
+	echo "FAILED: $what, after ten seconds"
+	exit 1
+}
+
+# json CONDITION: is it true of the document d on standard input?
+json()
+{
+	"$python" -c '
+import json, sys
+d = json.load(sys.stdin)
+sys.exit(not eval(sys.argv[1]))' "$1"
+}
+
+ctl_json()
+{
+	local condition=$1
+	shift
+	ctl "$@" --json | json "$condition"
+}
+
+
+start_broker()
+{
+	"$fsdpd" --supervised --socket "$FSDP_SOCKET" >"$dir/log" 2>&1 &
+	daemon=$!
+	eventually "the broker answers" ctl ping
+}

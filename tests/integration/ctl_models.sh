@@ -1,0 +1,181 @@
+#!/bin/bash
+# fsdpctl with models of one file and several: load and get, their metadata,
+# and bundles by name in stat, who, ls and rm.
+#
+#   ctl_models.sh FSDPD FSDPCTL LIBFSDP
+fsdpd=$1 fsdpctl=$2 lib=$3
+. "$(dirname "$0")/ctl_lib.sh"
+
+cat >model.py <<'PY'
+"""write PATH [NAME=N ...] [KEY:VALUE ...]: N floats each; read PATH"""
+import json, struct, sys
+verb, path, *words = sys.argv[1:]
+if verb == "write":
+    header, at = {}, 0
+    metadata = dict(w.split(":") for w in words if ":" in w)
+    if metadata:
+        header["__metadata__"] = metadata
+    for name, n in (w.split("=") for w in words if "=" in w):
+        dtype, n = ("I64", int(n[1:])) if n[0] == "i" else ("F32", int(n))
+        size = n * (8 if dtype == "I64" else 4)
+        header[name] = {"dtype": dtype, "shape": [n], "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    open(path, "wb").write(struct.pack("<Q", len(text)) + text + bytes(at))
+else:
+    blob = open(path, "rb").read()
+    n, = struct.unpack("<Q", blob[:8])
+    header = json.loads(blob[8:8 + n])
+    print(json.dumps({"metadata": header.pop("__metadata__", None),
+                      "names": sorted(header), "bytes": len(blob) - 8 - n}))
+PY
+
+model()
+{
+	"$python" model.py "$@"
+}
+
+file_has()
+{
+	model read "$1" | json "$2"
+}
+start_broker
+
+# --- several files ------------------------------------------------------------
+
+model write m-1.safetensors a=10 b=20 format:pt part:1
+model write m-2.safetensors c=30 format:pt part:2
+check "several files are one bundle" ctl_json \
+	"d['tensors'] == 3 and d['bytes'] == 240" \
+	load m-1.safetensors m-2.safetensors --prefix two/
+ctl get two/ -o two.safetensors
+check "all of them come back" file_has two.safetensors \
+	"d['names'] == ['a', 'b', 'c'] and d['bytes'] == 240"
+cat >m.safetensors.index.json <<'JSON'
+{"metadata": {"total_size": 240},
+ "weight_map": {"a": "m-1.safetensors", "b": "m-1.safetensors",
+                "c": "m-2.safetensors"}}
+JSON
+check "an index is a model" ctl_json "d['tensors'] == 3" \
+	load "$PWD/m.safetensors.index.json" --prefix sharded/
+model write m-3.safetensors c=1
+refuse "a tensor in two files is refused" 1 \
+	"tensor 'c' is in m-2.safetensors and in m-3.safetensors" \
+	load m-2.safetensors m-3.safetensors --prefix x/
+sed s/m-2/m-1/ m.safetensors.index.json >wrong.safetensors.index.json
+refuse "an index that is wrong is refused" 1 \
+	"tensor 'c' is not in m-1.safetensors" \
+	load wrong.safetensors.index.json --prefix x/
+sed 's,m-2,../m-2,' m.safetensors.index.json >away.safetensors.index.json
+refuse "an index that leads elsewhere is refused" 1 "beside it" \
+	load away.safetensors.index.json --prefix x/
+sed s/m-2/m-9/ m.safetensors.index.json >lost.safetensors.index.json
+refuse "a file that is missing is said" 1 "m-9.safetensors" \
+	load lost.safetensors.index.json --prefix x/
+refuse "an index of nothing is refused" 1 "nix.safetensors.index.json" \
+	load nix.safetensors.index.json --prefix x/
+check "nothing of these is there" ctl_json 'd == []' ls x/
+
+# --- metadata, and files without tensors ---------------------------------------
+
+check "metadata survives a load and a get" file_has two.safetensors \
+	"d['metadata'] == {'format': 'pt', 'part': '2'}"
+check "stat of a bundle shows it" ctl_json \
+	"d['metadata'] == {'format': 'pt', 'part': '2'} and d['tensors'] == 3" \
+	stat two/
+check "for people, too" grep -q "^metadata   format: pt$" <(ctl stat two/)
+model write empty.safetensors
+check "a file without tensors is a model" ctl_json "d['tensors'] == 0" \
+	load empty.safetensors --prefix empty/
+ctl get empty/ -o empty.out.safetensors
+check "and comes back" file_has empty.out.safetensors \
+	"d['names'] == [] and d['bytes'] == 0 and d['metadata'] is None"
+model write bare.safetensors x=1
+ctl load bare.safetensors --prefix bare/ >/dev/null
+check "a file without metadata gets none" ctl_json 'len(d) == 1' ls bare/
+
+# --- casts --------------------------------------------------------------------
+
+model write mixed.safetensors w=5 steps=i3
+ctl load mixed.safetensors --prefix mixed/ >/dev/null
+refuse "what cannot be cast is named" 1 "cannot cast 'mixed/steps' to f32" \
+	get mixed/ -o x.safetensors --cast f32
+
+# --- bundles by name ----------------------------------------------------------
+
+refuse "stat of a bundle without its / gets a suggestion" 1 \
+	"did you mean the bundle 'two/'?" stat two
+refuse "so does get" 1 "did you mean the bundle 'two/'?" get two -o x.npy
+refuse "and who" 1 "did you mean the bundle 'two/'?" who two
+refuse "and rm" 1 "did you mean the bundle 'two/'?" rm two
+refuse "an unknown bundle is said" 1 "there is no bundle 'nix/'" stat nix/
+check "ls --bundles lists bundles" ctl_json \
+	"[b['name'] for b in d] == ['bare/', 'empty/', 'mixed/', 'sharded/', 'two/']" \
+	ls --bundles
+check "of which only those below a prefix" ctl_json \
+	"[(b['name'], b['tensors'], b['bytes'] > 240) for b in d] == [('two/', 3, True)]" \
+	ls --bundles two/
+check "none begins within its names" ctl_json 'd == []' ls --bundles two/a
+
+# A get into a FIFO that nobody reads holds all of the bundle for as long.
+model write big.safetensors w=1000000 v=1000000
+ctl load big.safetensors --prefix big/ >/dev/null
+mkfifo held.safetensors
+"$fsdpctl" get big/ -o held.safetensors &
+holder=$!
+exec 7<held.safetensors
+eventually "who of a bundle shows its holder once" ctl_json \
+	"[(h['pid'], h['holds']) for h in d] == [($holder, 2)]" who big/
+check "stat counts the members that are held" ctl_json "d['held'] == 2" \
+	stat big/
+cat <&7 >/dev/null &
+exec 7<&-
+wait $!
+check "the holder ends well" wait "$holder"
+
+# --- rm -----------------------------------------------------------------------
+
+# Publish NAME.0 to NAME.299.
+cat >many.py <<'PY'
+import ctypes, sys
+lib = ctypes.CDLL(sys.argv[1])
+class Spec(ctypes.Structure):
+    _fields_ = [("dtype", ctypes.c_int), ("n_dims", ctypes.c_uint32), ("shape", ctypes.c_int64 * 8)]
+class Publication(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("tensor", ctypes.c_void_p), ("name", ctypes.c_char_p),
+                ("flags", ctypes.c_uint32), ("ttl_ms", ctypes.c_uint64), ("version", ctypes.c_uint64),
+                ("stream", ctypes.c_void_p)]
+client, tensor = ctypes.c_void_p(), ctypes.c_void_p()
+assert lib.fsdp_connect(None, ctypes.byref(client)) == 0
+for i in range(300):
+    spec = Spec(2, 1, (ctypes.c_int64 * 8)(4))
+    assert lib.fsdp_alloc(client, ctypes.byref(spec), ctypes.c_size_t(1), None, 0, ctypes.byref(tensor)) == 0
+    item = Publication(tensor=tensor, name=b"%s.%d" % (sys.argv[2].encode(), i))
+    assert lib.fsdp_publish(client, ctypes.byref(item), ctypes.c_size_t(1)) == 0
+PY
+names=()
+for ((i = 0; i < 300; i++)); do
+	names+=("many/x.$i")
+done
+"$python" many.py "$lib" many/x
+check "300 names are there" ctl_json 'len(d) == 300' ls many/
+refuse "rm says how far it came" 1 "after 256 of 301 names were removed" \
+	rm "${names[@]}" many/nix
+check "and a batch goes whole or not at all" ctl_json 'len(d) == 44' ls many/
+ctl rm "${names[@]:256}" two/ sharded/ big/
+check "they are gone" ctl_json 'd == []' ls many/
+"$python" many.py "$lib" many/x
+check "rm takes 300 names" ctl rm "${names[@]}"
+"$python" many.py "$lib" many/x
+for prefix in many/a/ many/b/; do
+	ctl load bare.safetensors --prefix "$prefix" >/dev/null
+done
+refuse "rm wants to know what" 2 "NAME... or --prefix" rm
+refuse "rm within a bundle is refused" 1 "within the bundle 'mixed/'" \
+	rm --prefix mixed/w
+check "rm --prefix takes tensors and bundles" \
+	grep -q "^302 names removed$" <(ctl rm --prefix many/)
+check "all that begins so is gone" ctl_json 'd == []' ls many/
+refuse "rm of a prefix without names says so" 1 "no name begins with 'many/'" \
+	rm --prefix many/
+check "the others are there" ctl_json 'len(d) == 3' ls --bundles
