@@ -26,6 +26,7 @@ enum reason { PUBLISHED, WRITING, COLLECTIVE, TICKETS, LIMBO, N_REASONS };
 /* A row. */
 struct usage {
 	char *key;
+	char command[32]; /* of a process that is still connected; "" */
 	uint64_t size, sizes[N_REASONS];
 	uint64_t device_size; /* of `size`: on devices */
 	uint64_t n_blocks, n_tensors;
@@ -189,6 +190,21 @@ static int collect(struct fsdp_client *client, enum args_by by,
 	return r;
 }
 
+/* Who is behind the pids, as far as they are connected. */
+static int note_command(const struct fsdp_peer *peer, void *data)
+{
+	struct usages *usages = data;
+
+	for (size_t i = 0; i < usages->n; i++) {
+		struct usage *usage = &usages->list[i];
+
+		if (strtoul(usage->key, NULL, 10) == peer->pid)
+			snprintf(usage->command, sizeof(usage->command), "%s",
+				 peer->command);
+	}
+	return 0;
+}
+
 /* --- showing -------------------------------------------------------------- */
 
 static const char *text_uid(const void *field, char buffer[COLUMN_BUFFER])
@@ -204,6 +220,16 @@ static const char *text_key(const void *field, char buffer[COLUMN_BUFFER])
 
 	(void)buffer;
 	return *usage->key ? usage->key : "-";
+}
+
+static const char *text_process(const void *field, char buffer[COLUMN_BUFFER])
+{
+	const struct usage *usage = field;
+
+	if (!*usage->command)
+		return text_key(field, buffer);
+	snprintf(buffer, COLUMN_BUFFER, "%s (%s)", usage->key, usage->command);
+	return buffer;
 }
 
 #define AT(member) .offset = offsetof(struct usage, member)
@@ -233,7 +259,7 @@ static const char *text_key(const void *field, char buffer[COLUMN_BUFFER])
 
 static const struct column columns[BY_N][12] = {
 	[BY_UID] = COLUMNS("USER", text_uid),
-	[BY_PROCESS] = COLUMNS("PROCESS", text_key),
+	[BY_PROCESS] = COLUMNS("PROCESS", text_process),
 	[BY_BUNDLE] = COLUMNS("BUNDLE", text_key),
 	[BY_PREFIX] = COLUMNS("PREFIX", text_key),
 };
@@ -270,6 +296,8 @@ static int run_du(struct fsdp_client *client, const struct args *args,
 
 	sheet_init(&sheet, columns[args->by], args);
 	r = collect(client, args->by, &usages);
+	if (r == 0 && args->by == BY_PROCESS)
+		r = fsdp_clients(client, note_command, &usages);
 	r = r < 0 ? broker_walk_failed(err, r) : print(&sheet, &usages, err);
 	sheet_deinit(&sheet);
 	for (size_t i = 0; i < usages.n; i++)

@@ -58,9 +58,15 @@ static int find_bundle_holders(struct fsdp_client *client, const char *name,
 	for (size_t i = 0; r == 0 && i < members.n_entries; i++) {
 		const struct listed *member = &members.entries[i];
 
-		if (member->entry.bundle == bundles.list[0].id &&
-		    member->entry.n_holders)
-			r = find_holders(client, member, roster, err);
+		if (member->entry.bundle != bundles.list[0].id ||
+		    !member->entry.n_holders)
+			continue;
+		r = fsdp_who_slot(client, member->info.slot,
+				  member->info.generation, roster_add, roster);
+		if (r == -ENOENT || r == -ESTALE) /* it went meanwhile */
+			r = 0;
+		else if (r < 0)
+			broker_walk_failed(err, r);
 	}
 	bundles_deinit(&bundles);
 	listing_deinit(&members);

@@ -2,8 +2,8 @@
 # fsdpctl shows all memory, whatever keeps it: du, tickets, stat, clients,
 # status; and its tables fit a terminal.
 #
-#   ctl_memory.sh FSDPD FSDPCTL LIBFSDP
-fsdpd=$1 fsdpctl=$2 lib=$3
+#   ctl_memory.sh FSDPD FSDPCTL HOARD
+fsdpd=$1 fsdpctl=$2 hoard=$3
 . "$(dirname "$0")/ctl_lib.sh"
 
 # --- help, which needs no broker ---------------------------------------------
@@ -17,51 +17,43 @@ start_broker
 
 # --- memory that no name shows ------------------------------------------------
 
-# A process with 100 MiB that a view of 16 bytes keeps, a tensor that it never
-# published, one that a ticket keeps, and a staged bundle. It ends with its
-# standard input.
-cat >hoard.py <<'PY'
-import ctypes, sys
-lib = ctypes.CDLL(sys.argv[1])
-class Spec(ctypes.Structure):
-    _fields_ = [("dtype", ctypes.c_int), ("n_dims", ctypes.c_uint32), ("shape", ctypes.c_int64 * 8)]
-lib.fsdp_error.restype = ctypes.c_char_p
-P = ctypes.c_void_p
-def do(name, *args):
-    if getattr(lib, name)(*args) < 0:
-        sys.exit("%s: %s" % (name, lib.fsdp_error().decode()))
-def spec(n):
-    return ctypes.byref(Spec(2, 1, (ctypes.c_int64 * 8)(n)))
-def alloc(n):
-    tensor = P()
-    do("fsdp_alloc", client, spec(n), ctypes.c_size_t(1), None, 0, ctypes.byref(tensor))
-    return tensor
-client, view, bundle, member = P(), P(), P(), P()
-do("fsdp_connect", None, ctypes.byref(client))
-base, sent, unpublished = alloc(100 << 20), alloc(3 << 20), alloc(2 << 20)
-do("fsdp_view", base, spec(16), None, ctypes.c_uint64(0), ctypes.byref(view))
-lib.fsdp_free(base)
-ticket = ctypes.create_string_buffer(16)
-do("fsdp_ticket_make", sent, 2, ctypes.c_uint64(600000), ticket)
-lib.fsdp_free(sent)
-do("fsdp_bundle_begin", client, b"staged/", None, ctypes.byref(bundle))
-names = (ctypes.c_char_p * 1)(b"staged/x")
-do("fsdp_bundle_alloc", bundle, names, spec(1 << 20), ctypes.c_size_t(1), ctypes.byref(member))
-print(ticket.raw.hex(), flush=True)
-sys.stdin.read()
-PY
 mkfifo go
-"$python" hoard.py "$lib" <go >ticket &
+"$hoard" memory <go >ticket &
 hoarder=$!
 exec 9>go
+man=$(dirname "$0")/../../docs/man/fsdpctl.1
 eventually "there is a ticket" ctl_json 'len(d) == 1' tickets
+eventually "which is printed" test -s ticket
 eventually "and a staged bundle" ctl_json "d['bytes'] == 106 << 20" du
+
+# What the manual calls it: every title, and every key in parentheses.
+cat >manual.py <<'PY'
+import json, re, subprocess, sys
+text = re.sub(r"\n\.[A-Z]+ |[\n\"]|\\\\-", lambda m: "-" if m[0] == "\\-" else " ", open(sys.argv[1]).read())
+keys = {k.strip() for group in re.findall(r"\(([a-z_, ]+)\)", text) for k in group.split(",")}
+def ask(*args):
+    return subprocess.run([sys.argv[2], *args], check=True, capture_output=True, text=True).stdout
+missing = []
+for args in (["ls", "--long"], ["ls", "--bundles", "--long"], ["clients"], ["tickets"], ["du"], ["limbo"], ["who", "shown"]):
+    document = json.loads(ask(*args, "--json"))
+    missing += [k for k in document if k not in keys] if isinstance(document, dict) else []
+    for row in document["rows"] if isinstance(document, dict) else document:
+        missing += [k for k in row if k not in keys]
+    titles = re.split(r"  +", ask(*args).split("\n")[0].strip())
+    missing += [t for t in titles if t not in text]
+sys.exit("not in the manual: %s" % missing if missing else 0)
+PY
+head -c 10 /dev/zero >shown.raw
+ctl put shown.raw --name shown --dtype u8 --shape 10 >/dev/null
+check "the manual has all columns and keys" "$python" manual.py "$man" "$fsdpctl"
+ctl rm shown
 
 check "du counts what is published, written, and kept otherwise" ctl_json \
 	"[(r['key'], r['bytes'], r['writing_bytes'], r['ticket_bytes'], r['limbo_bytes']) for r in d['rows']] == [('$(id -u)', 106 << 20, 3 << 20, 3 << 20, 100 << 20)]" \
 	du --by uid
 check "du by process names who allocated it" ctl_json \
 	"[r['key'] for r in d['rows']] == ['$hoarder']" du --by process
+check "and its command" grep -q "^$hoarder (hoard) " <(ctl du --by process)
 check "du by bundle has staged ones" ctl_json \
 	"{r['key']: r['bytes'] for r in d['rows']} == {'': 105 << 20, 'staged/': 1 << 20}" \
 	du --by bundle

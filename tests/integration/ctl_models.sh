@@ -2,8 +2,8 @@
 # fsdpctl with models of one file and several: load and get, their metadata,
 # and bundles by name in stat, who, ls and rm.
 #
-#   ctl_models.sh FSDPD FSDPCTL LIBFSDP
-fsdpd=$1 fsdpctl=$2 lib=$3
+#   ctl_models.sh FSDPD FSDPCTL HOARD
+fsdpd=$1 fsdpctl=$2 hoard=$3
 . "$(dirname "$0")/ctl_lib.sh"
 
 cat >model.py <<'PY'
@@ -135,38 +135,20 @@ check "the holder ends well" wait "$holder"
 
 # --- rm -----------------------------------------------------------------------
 
-# Publish NAME.0 to NAME.299.
-cat >many.py <<'PY'
-import ctypes, sys
-lib = ctypes.CDLL(sys.argv[1])
-class Spec(ctypes.Structure):
-    _fields_ = [("dtype", ctypes.c_int), ("n_dims", ctypes.c_uint32), ("shape", ctypes.c_int64 * 8)]
-class Publication(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("tensor", ctypes.c_void_p), ("name", ctypes.c_char_p),
-                ("flags", ctypes.c_uint32), ("ttl_ms", ctypes.c_uint64), ("version", ctypes.c_uint64),
-                ("stream", ctypes.c_void_p)]
-client, tensor = ctypes.c_void_p(), ctypes.c_void_p()
-assert lib.fsdp_connect(None, ctypes.byref(client)) == 0
-for i in range(300):
-    spec = Spec(2, 1, (ctypes.c_int64 * 8)(4))
-    assert lib.fsdp_alloc(client, ctypes.byref(spec), ctypes.c_size_t(1), None, 0, ctypes.byref(tensor)) == 0
-    item = Publication(tensor=tensor, name=b"%s.%d" % (sys.argv[2].encode(), i))
-    assert lib.fsdp_publish(client, ctypes.byref(item), ctypes.c_size_t(1)) == 0
-PY
 names=()
 for ((i = 0; i < 300; i++)); do
 	names+=("many/x.$i")
 done
-"$python" many.py "$lib" many/x
+"$hoard" names many/x 300
 check "300 names are there" ctl_json 'len(d) == 300' ls many/
 refuse "rm says how far it came" 1 "after 256 of 301 names were removed" \
 	rm "${names[@]}" many/nix
 check "and a batch goes whole or not at all" ctl_json 'len(d) == 44' ls many/
 ctl rm "${names[@]:256}" two/ sharded/ big/
 check "they are gone" ctl_json 'd == []' ls many/
-"$python" many.py "$lib" many/x
+"$hoard" names many/x 300
 check "rm takes 300 names" ctl rm "${names[@]}"
-"$python" many.py "$lib" many/x
+"$hoard" names many/x 300
 for prefix in many/a/ many/b/; do
 	ctl load bare.safetensors --prefix "$prefix" >/dev/null
 done

@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -261,6 +262,26 @@ Test(safetensors, a_written_header_is_read_again)
 	cr_assert(eq(u64, file.entries[1].offset, size + 12));
 	safetensors_deinit(&file);
 	free(header);
+}
+
+Test(safetensors, metadata_is_written_and_read_again)
+{
+	json_t *metadata = json_pack("{s:s}", "format", "pt");
+	struct safetensors file;
+	char *header;
+	size_t size;
+
+	cr_assert(zero(int, safetensors_make_header(NULL, 0, metadata, &header,
+						    &size, NULL)));
+	cr_assert(zero(
+		int, safetensors_parse(header + 8, size - 8, 0, &file, NULL)));
+	cr_assert(json_equal(file.metadata, metadata));
+	safetensors_deinit(&file);
+	free(header);
+	json_decref(metadata);
+	cr_assert(zero(int, parse("{}", 0, &file, NULL)));
+	cr_assert(zero(ptr, file.metadata));
+	safetensors_deinit(&file);
 }
 
 Test(safetensors, a_dtype_the_format_lacks_is_refused_by_name)

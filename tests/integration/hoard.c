@@ -1,0 +1,108 @@
+/*
+ * Memory for the tests of fsdpctl.
+ *
+ *   hoard memory      100 MiB that a view of 16 bytes keeps, 3 MiB that a
+ *                     ticket keeps, 2 MiB that were never published, 1 MiB in
+ *                     the staged bundle "staged/"; prints the ticket, and ends
+ *                     with its standard input
+ *   hoard names P N   N tensors of 4 bytes, published as P.0, P.1, ...
+ */
+#include "client/fsdp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB ((int64_t)1 << 20)
+
+static struct fsdp_client *client;
+
+static void must(int r)
+{
+	if (r == 0)
+		return;
+	fprintf(stderr, "hoard: %s\n", fsdp_error());
+	exit(EXIT_FAILURE);
+}
+
+static struct fsdp_spec spec_of(int64_t size)
+{
+	return (struct fsdp_spec){FSDP_U8, 1, {size}};
+}
+
+static struct fsdp_tensor *make(int64_t size)
+{
+	struct fsdp_spec spec = spec_of(size);
+	struct fsdp_tensor *tensor;
+
+	must(fsdp_alloc(client, &spec, 1, NULL, 0, &tensor));
+	return tensor;
+}
+
+static void make_view(void)
+{
+	struct fsdp_tensor *base = make(100 * MIB), *view;
+	struct fsdp_spec spec = spec_of(16);
+
+	must(fsdp_view(base, &spec, NULL, 0, &view));
+	fsdp_free(base);
+}
+
+static void make_ticket(void)
+{
+	struct fsdp_tensor *tensor = make(3 * MIB);
+	struct fsdp_ticket ticket;
+
+	must(fsdp_ticket_make(tensor, 2, 600000, &ticket));
+	fsdp_free(tensor);
+	for (size_t i = 0; i < sizeof(ticket.bytes); i++)
+		printf("%02x", ticket.bytes[i]);
+	puts("");
+	fflush(stdout);
+}
+
+static void stage(void)
+{
+	struct fsdp_spec spec = spec_of(MIB);
+	const char *name = "staged/x";
+	struct fsdp_tensor *member;
+	struct fsdp_bundle *bundle;
+
+	must(fsdp_bundle_begin(client, "staged/", NULL, &bundle));
+	must(fsdp_bundle_alloc(bundle, &name, &spec, 1, &member));
+}
+
+static void publish(const char *prefix, int n)
+{
+	for (int i = 0; i < n; i++) {
+		struct fsdp_publication item = {.tensor = make(4)};
+		char name[64];
+
+		snprintf(name, sizeof(name), "%s.%d", prefix, i);
+		item.name = name;
+		must(fsdp_publish(client, &item, 1));
+		fsdp_free(item.tensor);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	char byte;
+
+	must(fsdp_connect(NULL, &client));
+	if (argc == 4 && strcmp(argv[1], "names") == 0) {
+		publish(argv[2], atoi(argv[3]));
+	} else if (argc == 2 && strcmp(argv[1], "memory") == 0) {
+		make_view();
+		(void)make(2 * MIB);
+		stage();
+		make_ticket();
+		while (read(STDIN_FILENO, &byte, 1) > 0)
+			;
+	} else {
+		return EXIT_FAILURE;
+	}
+	fsdp_close(client);
+	return EXIT_SUCCESS;
+}
