@@ -216,10 +216,11 @@ Test(limbo, others_are_served_while_an_eviction_looks_for_something)
 {
 	struct request ping = {.kind = MESSAGE_PING};
 	struct alloc_item item;
-	struct request alloc = {.kind = MESSAGE_ALLOC,
-				.alloc = {.access = {.gid = GID_DEFAULT},
-					  .n_items = 1,
-					  .items = &item}};
+	struct request alloc = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT, .mode = 0644},
+			  .n_items = 1,
+			  .items = &item}};
 	struct reply reply;
 	char name[16];
 	int code;
