@@ -304,6 +304,20 @@ bool closer_is_full(const struct closer *closer, uint32_t uid)
 	return is_full;
 }
 
+bool closer_is_crowded(const struct closer *closer, const uint32_t *uid)
+{
+	struct closer_state *state = closer->state;
+	const struct queue *queue;
+	bool is_crowded = false;
+
+	pthread_mutex_lock(&state->lock);
+	for (queue = state->queues; queue && !is_crowded; queue = queue->next)
+		is_crowded = (!uid || queue->uid == *uid) &&
+			     queue->n >= CLOSER_CROWDED;
+	pthread_mutex_unlock(&state->lock);
+	return is_crowded;
+}
+
 uint64_t closer_n_open(const struct closer *closer)
 {
 	struct closer_state *state = closer->state;

@@ -19,6 +19,8 @@ struct error;
 struct frame;
 
 #define CLOSER_FULL 256
+/* With so many, no further connection of the user is accepted. */
+#define CLOSER_CROWDED 4096
 
 struct closer {
 	uv_async_t async;
@@ -43,5 +45,7 @@ void closer_put_frame(struct closer *closer, uint32_t uid, struct frame *frame);
 /* Are this user's connections not to be read? Once they may be again,
  * peers_on_closed() is called. */
 bool closer_is_full(const struct closer *closer, uint32_t uid);
+/* Has this user (NULL: any) too many for one more connection? */
+bool closer_is_crowded(const struct closer *closer, const uint32_t *uid);
 /* Descriptors that are not closed yet. */
 uint64_t closer_n_open(const struct closer *closer);

@@ -179,6 +179,19 @@ static bool accept_one(struct broker *broker)
 	return true;
 }
 
+void listener_update(struct broker *broker)
+{
+	struct listener *listener = &broker->listener;
+	bool is_crowded = closer_is_crowded(&broker->closer, NULL);
+	const int has_fds = !is_crowded;
+
+	if (listener->is_without_fds == is_crowded)
+		return;
+	listener->is_without_fds = is_crowded;
+	(void)setsockopt(listener->fd, SOL_SOCKET, SO_PASSRIGHTS, &has_fds,
+			 sizeof(has_fds));
+}
+
 static void on_event(uv_poll_t *poll, int status, int events)
 {
 	struct broker *broker = poll->data;
@@ -186,6 +199,7 @@ static void on_event(uv_poll_t *poll, int status, int events)
 	(void)events;
 	if (status < 0)
 		return;
+	listener_update(broker);
 	for (int i = 0; i < ACCEPTS_PER_EVENT && accept_one(broker); i++)
 		;
 }

@@ -648,6 +648,7 @@ static bool read_frame(struct peer *peer)
 static void on_event(uv_poll_t *poll, int status, int events)
 {
 	struct peer *peer = poll->data;
+	const struct closer *closer = &peer->broker->closer;
 	int n = 0;
 
 	if (peer->is_closing)
@@ -658,13 +659,13 @@ static void on_event(uv_poll_t *poll, int status, int events)
 	}
 	if (events & UV_WRITABLE)
 		flush(peer);
-	else if (closer_is_full(&peer->broker->closer, peer->uid))
-		update_poll(peer);
-	else if (events & UV_READABLE)
+	else if (events & UV_READABLE && !closer_is_full(closer, peer->uid))
 		while (read_frame(peer) && ++n < MAX_AT_ONCE)
 			;
 	else if (events & UV_DISCONNECT)
 		peer_close(peer);
+	else
+		update_poll(peer);
 }
 
 /* --- life ------------------------------------------------------------------
@@ -701,9 +702,32 @@ static int charge(struct peer *peer, struct error *err)
 	return 0;
 }
 
+static int check_closer(const struct peer *peer, struct error *err)
+{
+	uint32_t uid = peer->uid;
+
+	if (!closer_is_crowded(&peer->broker->closer, &uid))
+		return 0;
+	return error_set(err, -EBUSY,
+			 "uid %u has sent more than %d descriptors that cannot "
+			 "be closed",
+			 uid, CLOSER_CROWDED);
+}
+
 static void on_closed(uv_handle_t *handle)
 {
 	free(handle->data);
+}
+
+/* Nothing could be sent in it that takes its time to close. */
+static bool is_without_fds(int sock_fd)
+{
+	int has_fds = 1;
+	socklen_t size = sizeof(has_fds);
+
+	return getsockopt(sock_fd, SOL_SOCKET, SO_PASSRIGHTS, &has_fds,
+			  &size) == 0 &&
+	       !has_fds;
 }
 
 static void release(struct peer *peer)
@@ -722,7 +746,11 @@ static void release(struct peer *peer)
 		close(peer->pidfd);
 	if (peer->account)
 		account_refund(peer->account, ACCOUNT_QUEUE, PEER_COST);
-	closer_put_connection(&peer->broker->closer, peer->uid, peer->sock_fd);
+	if (is_without_fds(peer->sock_fd))
+		close(peer->sock_fd);
+	else
+		closer_put_connection(&peer->broker->closer, peer->uid,
+				      peer->sock_fd);
 }
 
 static int set_up(struct peer *peer, struct error *err)
@@ -732,9 +760,14 @@ static int set_up(struct peer *peer, struct error *err)
 
 	r = read_credentials(peer, err);
 	if (r == 0)
+		r = check_closer(peer, err);
+	if (r == 0)
 		r = charge(peer, err);
 	if (r < 0)
 		return r;
+	/* A reconnect and a share bring descriptors. */
+	(void)setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSRIGHTS, &on,
+			 sizeof(on));
 	/* The listener has it too, for what is sent before we get here. */
 	if (setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &on,
 		       sizeof(on)) < 0)
@@ -783,6 +816,7 @@ void peers_on_closed(struct broker *broker)
 		next = peer->next;
 		update_poll(peer);
 	}
+	listener_update(broker);
 }
 
 void peer_close(struct peer *peer)

@@ -22,6 +22,10 @@
 
 #define OVERFLOW_UID 65534
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
+
 struct account;
 struct broker;
 struct error;

@@ -101,6 +101,12 @@ static int send_request(const struct introduction *self, int fd,
 	} while (r == FRAME_AGAIN &&
 		 !(r = wait_for(self, fd, POLLOUT, deadline_ms, err)));
 	free(body);
+	if (r == -EPERM && n_fds > 0) {
+		error_set(err, -EAGAIN,
+			  "fsdpd takes no descriptors just now, because it has "
+			  "too many to close");
+		return HANDSHAKE_AGAIN;
+	}
 	if (r == FRAME_EOF) {
 		error_set(err, -ECONNRESET, "fsdpd closed the connection");
 		return HANDSHAKE_AGAIN;

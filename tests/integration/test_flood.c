@@ -2,6 +2,7 @@
  * Clients that do not read, or hold much: others do not notice.
  */
 #include "broker/closer.h"
+#include "broker/peer.h"
 #include "tests/lib/linger.h"
 #include "tests/lib/users.h"
 #include <errno.h>
@@ -153,6 +154,15 @@ static bool has_answer(const struct wire *wire)
 	return poll(&pollfd, 1, 0) != 0;
 }
 
+static bool has_passrights(int sock_fd)
+{
+	socklen_t size = sizeof(int);
+	int value;
+
+	return getsockopt(sock_fd, SOL_SOCKET, SO_PASSRIGHTS, &value, &size) ==
+	       0;
+}
+
 /* Until the closer has so many to close that it wants no more. */
 Test(flood, of_descriptors_that_cannot_be_closed_stops_their_sender_only)
 {
@@ -185,6 +195,41 @@ Test(flood, of_descriptors_that_cannot_be_closed_stops_their_sender_only)
 	cr_expect(eq(int, wire_receive(alice), FRAME_OK));
 	cr_expect(zero(int, alice->frame.code));
 	wire_wait_status(root, "closing", 0);
+	wire_close(alice);
+	wire_close(bob);
+	wire_close(root);
+}
+
+/* Of connections that come and go, too; but they do not add up. */
+Test(flood, of_connections_that_cannot_be_closed_is_refused)
+{
+	struct wire *root, *bob, *alice;
+	int end;
+
+	start(NULL);
+	root = open_as(getuid());
+	bob = open_bob();
+	if (!bob)
+		cr_skip_test("only root can be two users");
+	alice = open_as(ALICE);
+	kill(daemon_.pid, SIGSTOP);
+	send_fds(alice, make_lingering(&end), 1);
+	kill(daemon_.pid, SIGCONT);
+	receive_refusal(alice);
+	for (int i = 0; i < 2 * CLOSER_CROWDED; i++)
+		wire_close(connect_as(ALICE));
+	wire_wait_status(root, "peers", 3);
+	cr_expect(ge(u64, wire_status(root, "closing"), CLOSER_CROWDED));
+	if (has_passrights(root->fd))
+		cr_expect(lt(u64, wire_status(root, "closing"),
+			     2 * CLOSER_CROWDED));
+	check_bob(bob);
+	wire_goodbye(bob);
+	bob = open_as(BOB);
+	check_bob(bob);
+	close(end);
+	wire_wait_status(root, "closing", 0);
+	wire_close(open_as(ALICE));
 	wire_close(alice);
 	wire_close(bob);
 	wire_close(root);
