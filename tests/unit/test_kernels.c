@@ -32,13 +32,6 @@ static void must(CUresult result)
 		  err.msg);
 }
 
-/* Nobody closes what a test has that is skipped. */
-static void skip(const char *why)
-{
-	gpu_close();
-	cr_skip_test("%s", why);
-}
-
 static void open_device(void)
 {
 	const struct device *devices;
@@ -47,7 +40,7 @@ static void open_device(void)
 
 	setenv("FAKECUDA_COUNT", "1", 1);
 	if (!getenv("FSDP_LIBCUDA") && driver_load(&err) < 0)
-		skip(err.msg);
+		gpu_skip(err.msg);
 	cr_assert(eq(int, device_list(&devices, &n, &err), 0), "%s", err.msg);
 	device = &devices[0];
 	cr_assert(eq(int, context_enter(device, &err), 0), "%s", err.msg);
@@ -464,7 +457,7 @@ Test(kernels, a_table_has_its_kernels_loaded_when_it_is_made)
 	static struct kernels_case launch;
 
 	if (!is_double())
-		skip("a driver does not count");
+		gpu_skip("a driver does not count");
 	make_singles(&launch, 1);
 	kernels_table_free(make_table(&launch));
 	/* One that adds, and one that does not. */
@@ -507,7 +500,7 @@ Test(kernels, a_launch_does_not_wait_for_the_stream)
 	CUstream other;
 
 	if (!device->has_wait_value)
-		skip("the device has no stream memory operations");
+		gpu_skip("the device has no stream memory operations");
 	make_singles(&launch, 5);
 	table = make_table(&launch);
 	put(&launch);
@@ -656,7 +649,7 @@ static void open_failing(const char *faults)
 	setenv("FAKECUDA_FAIL", faults, 1);
 	open_device();
 	if (!is_double())
-		skip("a driver does not fail when it is told to");
+		gpu_skip("a driver does not fail when it is told to");
 }
 
 TestSuite(kernels_failing, .init = gpu_open, .fini = gpu_close, .timeout = 60);
@@ -749,6 +742,6 @@ Test(kernels_failing, the_image_is_a_fat_binary)
 	static const unsigned char magic[] = {0x50, 0xed, 0x55, 0xba};
 
 	if (!kernels_image_is_real)
-		skip("nvcc was not found when this was built");
+		gpu_skip("nvcc was not found when this was built");
 	cr_assert(zero(int, memcmp(kernels_image, magic, sizeof(magic))));
 }

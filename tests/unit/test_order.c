@@ -196,8 +196,8 @@ static const struct device *readonly_gpu(void)
 	const struct device *gpu = machine_gpu(0);
 
 	if (!is_double() && !gpu->has_readonly_register)
-		cr_skip_test("needs a device that registers pages read-only "
-			     "(attribute 113)");
+		gpu_skip("needs a device that registers pages read-only "
+			 "(attribute 113)");
 	return gpu;
 }
 

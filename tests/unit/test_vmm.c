@@ -281,7 +281,7 @@ Test(vmm, fabric_and_rdma_are_asked_for_where_there_are_any)
 	prop = properties(fd);
 	if (!is_double() &&
 	    !(prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC))
-		cr_skip_test("needs a node that permits fabric handles");
+		gpu_skip("needs a node that permits fabric handles");
 	cr_expect(eq(int, prop.requestedHandleTypes,
 		     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
 			     CU_MEM_HANDLE_TYPE_FABRIC));
