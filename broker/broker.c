@@ -95,9 +95,10 @@ static void on_idle(uv_idle_t *idle)
 			has_draining = true;
 	}
 	broker->has_draining = has_draining;
-	/* First, since it wakes requests. These may leave it new work. */
+	/* First, since they wake requests. These may leave them new work. */
 	has_more = comms_on_idle(broker);
-	if (waiters_on_idle(broker))
+	chores_on_idle(broker);
+	if (waiters_on_idle(broker) || broker->chores.first)
 		has_more = true;
 	if (!has_more && !has_draining && !broker->comms.wants_progress)
 		uv_idle_stop(idle);

@@ -7,6 +7,7 @@
 #pragma once
 #include "broker/account.h"
 #include "broker/catalog.h"
+#include "broker/chore.h"
 #include "broker/closer.h"
 #include "broker/comm.h"
 #include "broker/config.h"
@@ -38,6 +39,7 @@ struct broker {
 	struct devices devices;
 	struct pools pools;
 	struct limbo limbo;
+	struct chores chores;
 	struct evictables evictables;
 	struct waiters waiters;
 	struct engine engine;
