@@ -37,6 +37,8 @@ struct account {
 				   host memory, on devices */
 	bool is_sealing;        /* a thread seals a chunk of its */
 	struct evict_ring evictable[2]; /* the same; charged to it */
+	bool is_listing;        /* a manifest of its is being made */
+	uint32_t n_going;       /* versions of it that are given up by and by */
 	struct account *next;   /* chain of accounts.buckets */
 };
 

@@ -630,6 +630,8 @@ void broker_close(struct broker *broker)
 	if (broker->loop.data) {
 		stop(broker);
 		(void)uv_run(&broker->loop, UV_RUN_DEFAULT);
+		if (broker->catalog.header)
+			bundle_drop_manifests(broker);
 		if (broker->pools.broker)
 			pools_deinit(&broker->pools);
 		(void)uv_loop_close(&broker->loop);

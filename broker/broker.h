@@ -6,6 +6,7 @@
  */
 #pragma once
 #include "broker/account.h"
+#include "broker/bundle.h"
 #include "broker/catalog.h"
 #include "broker/chore.h"
 #include "broker/closer.h"
@@ -39,8 +40,9 @@ struct broker {
 	struct devices devices;
 	struct pools pools;
 	struct limbo limbo;
-	struct chores chores;
 	struct evictables evictables;
+	struct chores chores;
+	struct bundle bundles[CATALOG_BUNDLES]; /* by record */
 	struct waiters waiters;
 	struct engine engine;
 	struct comms comms;

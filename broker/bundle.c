@@ -5,25 +5,30 @@
  * the state table follow in an order that never shows a mixture: all old ones
  * LIMBO, then all new ones PUBLISHED. Only then are old members looked at for
  * holders, since that may free them.
+ *
+ * Words of new members may follow late, since whoever finds them WRITING asks
+ * the broker, and old members may go late. So both are left to a chore that
+ * settles all members of a version, a step of them at a time (the sweep), if
+ * they are many; after a restart slot_adopt_all() settles everything anyway.
  */
 #include "broker/bundle.h"
 #include "broker/broker.h"
 #include "broker/index.h"
+#include "broker/manifest.h"
 #include "broker/prefix.h"
 #include "broker/slot.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include "proto/point.h"
-#include "shm/memfd.h"
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define MEMBER_LINK offsetof(struct slot_record, bundle_link)
 
-/* Entering limbo notes this much per member at most. */
-#define RETIRE_ROOM 112
+/* Members that are settled within a request, and in a step of a sweep. */
+#define SETTLED_AT_ONCE MESSAGE_MAX_ITEMS
+#define SETTLED_A_STEP  64
 
 void bundle_name(const struct broker *broker, uint32_t bundle, char *ret)
 {
@@ -223,7 +228,7 @@ int bundle_begin(struct broker *broker, struct session *session,
 	record->access = access;
 	record->device = request->device;
 	record->owner_uid = owner->uid;
-	record->manifest_size = request->size_hint; /* until it is one */
+	record->size_hint = request->size_hint;
 	record->next = owner->first_bundle;
 	catalog_set(catalog, catalog->header->next_bundle_id, record->id + 1);
 	catalog_set(catalog, owner->first_bundle, bundle);
@@ -244,13 +249,14 @@ void bundle_add_member(struct broker *broker, uint32_t bundle, uint32_t slot)
 	catalog_list_append(catalog, &record->members, SECTION_SLOT,
 			    MEMBER_LINK, slot);
 	index_add(broker, slot);
-	record->manifest_size -=
-		size < record->manifest_size ? size : record->manifest_size;
+	record->size_hint -=
+		size < record->size_hint ? size : record->size_hint;
+	manifest_drop(broker, bundle);
 }
 
 uint64_t bundle_size_left(const struct broker *broker, uint32_t bundle)
 {
-	return catalog_bundle(&broker->catalog, bundle)->manifest_size;
+	return catalog_bundle(&broker->catalog, bundle)->size_hint;
 }
 
 /* --- the end of a version
@@ -275,11 +281,39 @@ static void leave_loader(struct broker *broker, uint32_t bundle)
 	catalog_set(catalog, record->loader, 0);
 }
 
-static void close_manifest(struct bundle_record *record)
+static bool sweep(void *data, uint32_t index);
+
+/* From the first member, also if one is under way. What a retired version
+ * gives back is on its way to its owner meanwhile. */
+static void begin_sweep(struct broker *broker, uint32_t index)
 {
-	if (record->manifest_fd >= 0)
-		close(record->manifest_fd);
-	record->manifest_fd = -1;
+	const struct bundle_record *record =
+		catalog_bundle(&broker->catalog, index);
+	struct bundle *bundle = &broker->bundles[index];
+
+	if (!bundle->account && record->state == BUNDLE_RETIRED) {
+		bundle->account =
+			accounts_get(&broker->accounts, record->owner_uid);
+		bundle->account->n_going++;
+	}
+	bundle->next_swept = record->members.first;
+	bundle->sweep.step = sweep;
+	bundle->sweep.data = broker;
+	bundle->sweep.index = index;
+	chore_begin(broker, &bundle->sweep);
+}
+
+static void end_sweep(struct broker *broker, uint32_t index)
+{
+	struct bundle *bundle = &broker->bundles[index];
+
+	chore_end(broker, &bundle->sweep);
+	bundle->next_swept = 0;
+	if (!bundle->account)
+		return;
+	bundle->account->n_going--;
+	bundle->account = NULL;
+	waiters_wake_room(broker);
 }
 
 static void destroy(struct broker *broker, uint32_t bundle)
@@ -288,7 +322,8 @@ static void destroy(struct broker *broker, uint32_t bundle)
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
 
 	assert(record->state == BUNDLE_RETIRED && !record->loader);
-	close_manifest(record);
+	end_sweep(broker, bundle);
+	manifest_drop(broker, bundle);
 	refund(broker, record->owner_uid);
 	catalog_blob_release(catalog, record->name_blob, record->name_size);
 	catalog_release(catalog, SECTION_BUNDLE, bundle);
@@ -307,7 +342,7 @@ static void make_retired(struct broker *broker, uint32_t bundle)
 	leave_loader(broker, bundle);
 	catalog_set(catalog, record->deadline_ms, 0);
 	catalog_set(catalog, record->state, (uint32_t)BUNDLE_RETIRED);
-	close_manifest(record);
+	manifest_drop(broker, bundle);
 	pool_forget_bundle(&broker->pools, bundle);
 	point("bundle.retired");
 }
@@ -321,13 +356,38 @@ static void hide_members(struct broker *broker, uint32_t bundle)
 		slot_hide(broker, slot);
 }
 
-/* Settle all members; the record of a retired version goes with the last. */
-static void settle_members(struct broker *broker, uint32_t bundle)
+/* The next members; the record of a retired version goes with the last. */
+static bool sweep(void *data, uint32_t index)
+{
+	struct broker *broker = data;
+	struct bundle *bundle = &broker->bundles[index];
+	uint32_t slot;
+
+	for (int i = 0; i < SETTLED_A_STEP && bundle->next_swept; i++) {
+		slot = bundle->next_swept;
+		bundle->next_swept =
+			catalog_slot(&broker->catalog, slot)->bundle_link.next;
+		slot_settle(broker, slot);
+		catalog_commit(&broker->catalog);
+	}
+	if (bundle->next_swept)
+		return true;
+	end_sweep(broker, index);
+	return false;
+}
+
+/* Settle all members. */
+static void settle_members(struct broker *broker, uint32_t index)
 {
 	const struct catalog *catalog = &broker->catalog;
-	uint32_t slot = catalog_bundle(catalog, bundle)->members.first;
+	const struct bundle_record *record = catalog_bundle(catalog, index);
+	uint32_t slot = record->members.first;
 	uint32_t next;
 
+	if (record->members.n > SETTLED_AT_ONCE) {
+		begin_sweep(broker, index);
+		return;
+	}
 	for (; slot; slot = next) {
 		next = catalog_slot(catalog, slot)->bundle_link.next;
 		slot_settle(broker, slot);
@@ -345,16 +405,12 @@ static void let_go(struct broker *broker, uint32_t bundle)
 
 void bundle_retire(struct broker *broker, uint32_t bundle)
 {
-	struct catalog *catalog = &broker->catalog;
-	size_t n = catalog_bundle(catalog, bundle)->members.n;
+	bool was_shown = catalog_bundle(&broker->catalog, bundle)->state ==
+			 BUNDLE_COMMITTED;
 
-	/* Only where a dead session leaves several: a request has not got so
-	 * far (BUNDLE_MAX_MEMBERS in all). */
-	if (catalog_journal_room(catalog) <
-	    n * RETIRE_ROOM + SLOT_SETTLE_ROOM / 4)
-		catalog_commit(catalog);
 	make_retired(broker, bundle);
-	hide_members(broker, bundle);
+	if (was_shown)
+		hide_members(broker, bundle);
 	let_go(broker, bundle);
 }
 
@@ -370,6 +426,11 @@ void bundle_forget_member(struct broker *broker, uint32_t slot)
 	uint32_t bundle = member->bundle;
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
 
+	manifest_forget_member(broker, slot);
+	if (broker->bundles[bundle].next_swept == slot)
+		broker->bundles[bundle].next_swept = member->bundle_link.next;
+	if (broker->bundles[bundle].last_clash == slot)
+		broker->bundles[bundle].last_clash = 0;
 	catalog_list_remove(catalog, &record->members, SECTION_SLOT,
 			    MEMBER_LINK, slot);
 	catalog_set(catalog, member->bundle, 0);
@@ -383,22 +444,26 @@ void bundle_forget_member(struct broker *broker, uint32_t slot)
 static int check_members(const struct broker *broker, uint32_t bundle,
 			 struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
-	uint32_t slot = catalog_bundle(catalog, bundle)->members.first;
+	const struct bundle_record *record =
+		catalog_bundle(&broker->catalog, bundle);
+	uint32_t last = broker->bundles[bundle].last_clash;
 	char name[NAME_MAX_SIZE + 1];
-	int r;
 
-	if (!slot)
+	if (!record->members.n)
 		return error_set(err, -EINVAL,
 				 "the bundle has no tensors; allocate some or "
 				 "abort it");
-	for (; slot; slot = catalog_slot(catalog, slot)->bundle_link.next) {
-		slot_describe(broker, slot, NULL, name);
-		r = bundle_check_name(broker, bundle, name, err);
-		if (r < 0)
-			return r;
+	if (!record->n_clashes)
+		return 0;
+	if (last) {
+		slot_describe(broker, last, NULL, name);
+		if (bundle_check_name(broker, bundle, name, err) < 0)
+			return -EEXIST;
 	}
-	return 0;
+	return error_set(err, -EEXIST,
+			 "tensors outside of the bundle have the names of %u "
+			 "of its members; remove them first",
+			 record->n_clashes);
 }
 
 /* The time of its name is over. */
@@ -433,35 +498,16 @@ static void flip(struct broker *broker, uint32_t old, uint32_t new,
 {
 	struct catalog *catalog = &broker->catalog;
 	struct bundle_record *record = catalog_bundle(catalog, new);
-	uint64_t version = 1;
 
-	if (old) {
-		version = catalog_bundle(catalog, old)->version + 1;
+	if (old)
 		make_retired(broker, old);
-	}
 	if (!(record->flags & PUBLISH_TIED))
 		leave_loader(broker, new);
-	catalog_set(catalog, record->version, version);
 	catalog_set(catalog, record->deadline_ms, deadline_ms);
 	catalog_set(catalog, record->state, (uint32_t)BUNDLE_COMMITTED);
 	index_add_bundle(broker, new);
+	broker->n_published += record->members.n;
 	point("bundle.flipped");
-}
-
-/* Versions of the members are the bundle's. */
-static void show_members(struct broker *broker, uint32_t bundle)
-{
-	struct catalog *catalog = &broker->catalog;
-	const struct bundle_record *record = catalog_bundle(catalog, bundle);
-	uint32_t slot = record->members.first;
-	struct slot_record *member;
-
-	for (; slot; slot = member->bundle_link.next) {
-		member = catalog_slot(catalog, slot);
-		catalog_set(catalog, member->version, record->version);
-		slot_settle(broker, slot);
-		broker->n_published++;
-	}
 }
 
 static void wake(struct broker *broker, uint32_t bundle)
@@ -471,6 +517,33 @@ static void wake(struct broker *broker, uint32_t bundle)
 	/* wakes those who wait for a member as well */
 	bundle_name(broker, bundle, name);
 	waiters_wake_name(broker, name);
+}
+
+/* The version that it will be, which its manifest says. */
+static void number(struct broker *broker, uint32_t bundle, uint32_t old)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct bundle_record *record = catalog_bundle(catalog, bundle);
+	uint64_t version = old ? catalog_bundle(catalog, old)->version + 1 : 1;
+
+	if (record->version == version)
+		return;
+	catalog_set(catalog, record->version, version);
+	manifest_drop(broker, bundle);
+}
+
+/* What takes long and can be done before: as bundle_commit(). */
+static int work_ahead(struct broker *broker, uint32_t bundle, struct error *err)
+{
+	int sealed = pool_seal_bundle(&broker->pools, bundle, err);
+	int made;
+
+	if (sealed < 0)
+		return sealed;
+	made = manifest_make(broker, bundle, err);
+	if (made < 0)
+		return made;
+	return sealed == POOL_OK && made == MANIFEST_OK ? POOL_OK : POOL_WAIT;
 }
 
 /* What can fail, in an order that leaves nothing behind when it does. As
@@ -484,12 +557,12 @@ static int prepare(struct broker *broker, struct session *session,
 
 	bundle_name(broker, bundle, name);
 	r = check_place(broker, session, name, record->flags, err);
+	if (r == 0)
+		r = check_members(broker, bundle, err);
 	if (r < 0)
 		return r;
-	r = check_members(broker, bundle, err);
-	if (r < 0)
-		return r;
-	r = pool_seal_bundle(&broker->pools, bundle, err);
+	number(broker, bundle, index_find_bundle(broker, name));
+	r = work_ahead(broker, bundle, err);
 	if (r != POOL_OK)
 		return r;
 	point("bundle.sealed");
@@ -523,7 +596,7 @@ int bundle_commit(struct broker *broker, struct session *session,
 	flip(broker, old, bundle, deadline_ms);
 	if (old)
 		hide_members(broker, old);
-	show_members(broker, bundle);
+	settle_members(broker, bundle);
 	if (old)
 		let_go(broker, old);
 	wake(broker, bundle);
@@ -531,99 +604,35 @@ int bundle_commit(struct broker *broker, struct session *session,
 	return 0;
 }
 
-/* --- manifest
- * ----------------------------------------------------------------------- */
+/* --- names of members
+ * ---------------------------------------------------------------- */
 
-/* The encoded places of all members; the caller frees. */
-static int encode_places(const struct broker *broker, uint32_t bundle,
-			 uint8_t **ret_bytes, size_t *ret_size,
-			 struct error *err)
+static bool is_staged(const struct broker *broker, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
-	const struct list *members = &catalog_bundle(catalog, bundle)->members;
-	struct places_reply reply = {.n_places = members->n};
-	char(*names)[NAME_MAX_SIZE + 1];
-	uint32_t slot = members->first;
-	uint32_t i;
-	int r;
+	uint32_t bundle = catalog_slot(&broker->catalog, slot)->bundle;
 
-	reply.places = calloc(members->n, sizeof(*reply.places));
-	names = calloc(members->n, sizeof(*names));
-	if (!reply.places || !names) {
-		r = error_set(err, -ENOMEM, "no memory for %u places",
-			      members->n);
-		goto free_all;
-	}
-	for (i = 0; i < members->n; i++) {
-		slot_place(broker, slot, names[i], &reply.places[i]);
-		slot = catalog_slot(catalog, slot)->bundle_link.next;
-	}
-	r = places_encode(&reply, ret_bytes, ret_size, err);
-free_all:
-	free(reply.places);
-	free(names);
-	return r;
+	return bundle &&
+	       catalog_bundle(&broker->catalog, bundle)->state == BUNDLE_STAGED;
 }
 
-static int write_all(int fd, const uint8_t *bytes, size_t size,
-		     struct error *err)
+void bundle_note_name(struct broker *broker, uint32_t slot, int change)
 {
-	size_t done = 0;
-	ssize_t n;
+	struct catalog *catalog = &broker->catalog;
+	struct bundle_record *record;
+	uint32_t at = 0;
+	uint32_t bundle;
 
-	while (done < size) {
-		n = pwrite(fd, bytes + done, size - done, (off_t)done);
-		if (n < 0 && errno == EINTR)
+	if (!catalog_n_live(catalog, SECTION_BUNDLE))
+		return;
+	while ((at = index_next_alike(broker, slot, at))) {
+		if (!is_staged(broker, at))
 			continue;
-		if (n < 0)
-			return error_errno(err, -errno, "write a manifest");
-		done += (size_t)n;
+		bundle = catalog_slot(catalog, at)->bundle;
+		record = catalog_bundle(catalog, bundle);
+		catalog_set(catalog, record->n_clashes,
+			    record->n_clashes + (uint32_t)change);
+		broker->bundles[bundle].last_clash = at;
 	}
-	return 0;
-}
-
-/* A sealed memfd of these bytes. Its descriptor is read-only: the kernel
- * refuses to map a write-sealed one that could write, even for reading. */
-static int make_memfd(const uint8_t *bytes, size_t size, int *ret_fd,
-		      struct error *err)
-{
-	int fd, r;
-
-	r = memfd_create_sealed("fsdpd-manifest", size, MEMFD_SEAL_SIZE, &fd,
-				err);
-	if (r < 0)
-		return r;
-	r = write_all(fd, bytes, size, err);
-	if (r == 0)
-		r = memfd_seal_write(fd, err);
-	if (r == 0)
-		r = memfd_open_readonly(fd, ret_fd, err);
-	close(fd);
-	return r;
-}
-
-int bundle_manifest(struct broker *broker, uint32_t bundle, int *ret_fd,
-		    uint64_t *ret_size, struct error *err)
-{
-	struct bundle_record *record = catalog_bundle(&broker->catalog, bundle);
-	uint8_t *bytes;
-	size_t size;
-	int fd, r;
-
-	if (record->manifest_fd < 0) {
-		r = encode_places(broker, bundle, &bytes, &size, err);
-		if (r < 0)
-			return error_wrap(err, r, "manifest");
-		r = make_memfd(bytes, size, &fd, err);
-		free(bytes);
-		if (r < 0)
-			return error_wrap(err, r, "manifest");
-		record->manifest_fd = fd;
-		record->manifest_size = size;
-	}
-	*ret_fd = record->manifest_fd;
-	*ret_size = record->manifest_size;
-	return 0;
 }
 
 int bundle_adopt_all(struct broker *broker, struct error *err)
@@ -640,7 +649,7 @@ int bundle_adopt_all(struct broker *broker, struct error *err)
 		if (record->state == BUNDLE_FREE)
 			continue;
 		record->manifest_fd = -1;
-		record->manifest_size = 0;
+		record->size_hint = 0;
 		record->heap_position = 0;
 		account = accounts_get(&broker->accounts, record->owner_uid);
 		if (!account)
@@ -654,4 +663,14 @@ int bundle_adopt_all(struct broker *broker, struct error *err)
 			return r;
 	}
 	return 0;
+}
+
+void bundle_drop_manifests(struct broker *broker)
+{
+	uint32_t n = catalog_n_touched(&broker->catalog, SECTION_BUNDLE);
+
+	for (uint32_t i = 1; i <= n; i++) {
+		if (catalog_bundle(&broker->catalog, i)->state != BUNDLE_FREE)
+			manifest_drop(broker, i);
+	}
 }

@@ -8,16 +8,29 @@
  * state table.
  */
 #pragma once
+#include "broker/chore.h"
 #include "proto/message.h"
 #include <stdbool.h>
 #include <stdint.h>
 
+struct account;
 struct broker;
 struct error;
+struct manifest_work;
 struct session;
 
-/* A get grants all members in one transaction, and a new grant notes up to
- * 320 bytes in the journal of 48 MiB. */
+/* What is known of a version beyond its record; indexed by the record. */
+struct bundle {
+	struct chore sweep;
+	uint32_t next_swept;     /* member that the sweep settles next */
+	struct account *account; /* to which the sweep gives back; NULL */
+	struct chore copying;
+	struct manifest_work *manifest; /* being made, or failed; NULL */
+	uint64_t manifest_size;         /* of that in the record */
+	uint32_t last_clash; /* member whose name a tensor outside has got, or
+				has lost; 0: none */
+};
+
 #define BUNDLE_MAX_MEMBERS 131072u
 
 /* Record of the bundle with this number, staged by this session; 0: none,
@@ -44,9 +57,10 @@ int bundle_check_name(const struct broker *broker, uint32_t bundle,
 
 /*
  * Seal, flip, let the old version go. On a device the loader says with it that
- * its writing is done: members have no order. POOL_WAIT: it is being sealed, as
- * pool_seal_bundle(); until then it is staged as before, and may be aborted or
- * get more members.
+ * its writing is done: members have no order. POOL_WAIT: its memory is being
+ * sealed and its manifest made: park, to be woken by waiters_wake_uid() of the
+ * session's user, and ask again. Until it is committed it is staged as before,
+ * and may be aborted or get more members.
  */
 int bundle_commit(struct broker *broker, struct session *session,
 		  uint32_t bundle, uint64_t *ret_version, struct error *err);
@@ -61,10 +75,12 @@ void bundle_retire(struct broker *broker, uint32_t bundle);
 /* Called when a member slot is freed; the record goes with the last one. */
 void bundle_forget_member(struct broker *broker, uint32_t slot);
 
-/* The sealed memfd with the encoded places of all members (shared, borrowed),
- * made when it is first asked for. */
-int bundle_manifest(struct broker *broker, uint32_t bundle, int *ret_fd,
-		    uint64_t *ret_size, struct error *err);
+/* A tensor outside of bundles has got this name (1) or loses it (-1); it hangs
+ * in the index. */
+void bundle_note_name(struct broker *broker, uint32_t slot, int change);
+
+/* Before the broker closes, when no thread works any more. */
+void bundle_drop_manifests(struct broker *broker);
 
 /* Its name, copied to `ret` (NAME_MAX_SIZE + 1 bytes). */
 void bundle_name(const struct broker *broker, uint32_t bundle, char *ret);

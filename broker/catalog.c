@@ -47,7 +47,7 @@
 #define N_CHUNKS   TABLE_CHUNKS
 #define N_SESSIONS (CATALOG_MAX_SESSIONS + 1)
 #define N_TICKETS  (UINT64_C(256) << 10)
-#define N_BUNDLES  (UINT64_C(4) << 10)
+#define N_BUNDLES  UINT64_C(4096) /* CATALOG_BUNDLES */
 #define N_PREFIXES (UINT64_C(64) << 10)
 #define N_COMMS    (UINT64_C(1024) + 1)
 #define N_GROUPS   ((UINT64_C(64) << 10) + 1)
@@ -101,6 +101,7 @@ _Static_assert(sizeof(struct comm_record) == 1368, "communicator");
 _Static_assert(sizeof(struct group_record) == 576, "group");
 _Static_assert(sizeof(struct order_record) == 64, "order");
 _Static_assert(BLOBS_AT % 4096 == 0, "blobs");
+_Static_assert(N_BUNDLES == CATALOG_BUNDLES, "bundles");
 
 struct section {
 	uint64_t at;

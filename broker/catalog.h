@@ -35,6 +35,7 @@ struct error;
 
 #define CATALOG_LAYOUT_VERSION 5
 #define CATALOG_MAX_SESSIONS   4096
+#define CATALOG_BUNDLES        4096 /* with record 0 */
 #define OUTCOME_WINDOW         64
 
 enum catalog_section {
@@ -198,8 +199,11 @@ struct bundle_record {
 	struct device_uuid device;
 	uint32_t owner_uid;
 	struct list members;
-	int32_t manifest_fd;    /* [volatile] owned; -1: not made yet */
-	uint64_t manifest_size; /* [volatile] */
+	uint32_t n_clashes;  /* staged: names of members that tensors outside of
+				it have */
+	uint64_t size_hint;  /* [volatile] staged: what its loader will still
+				allocate, bytes; 0: unknown */
+	int32_t manifest_fd; /* [volatile] owned; -1: not made yet */
 	uint32_t heap_position; /* [volatile] */
 };
 

@@ -147,6 +147,22 @@ static uint32_t *bucket_of(const struct broker *broker,
 		      record->name_size);
 }
 
+uint32_t index_next_alike(const struct broker *broker, uint32_t slot,
+			  uint32_t after)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct slot_record *record = catalog_slot(catalog, slot);
+	const char *name = catalog_blob(catalog, record->blob);
+	uint32_t at = after ? catalog_slot(catalog, after)->name_next
+			    : *bucket_of(broker, record);
+
+	at = next_named(broker, at, name, record->name_size);
+	if (at == slot)
+		at = next_named(broker, record->name_next, name,
+				record->name_size);
+	return at;
+}
+
 void index_add(struct broker *broker, uint32_t slot)
 {
 	struct catalog *catalog = &broker->catalog;

@@ -26,6 +26,11 @@ bool index_shows(const struct broker *broker, uint32_t slot);
 uint32_t index_find_member(const struct broker *broker, const char *name,
 			   uint32_t bundle);
 
+/* Another slot that hangs in the index by the name of `slot`, the first or the
+ * one after `after`; 0: no more. */
+uint32_t index_next_alike(const struct broker *broker, uint32_t slot,
+			  uint32_t after);
+
 /* Hang in / take out by the name in the slot's blob. */
 void index_add(struct broker *broker, uint32_t slot);
 void index_remove(struct broker *broker, uint32_t slot);

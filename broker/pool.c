@@ -497,6 +497,17 @@ int pool_chunk_fd(struct pools *pools, uint32_t chunk_index, bool is_writable,
 	return 0;
 }
 
+uint32_t pool_next_of_bundle(const struct pools *pools, uint32_t bundle,
+			     uint32_t after)
+{
+	const struct pool *pool;
+
+	if (after)
+		return pools->chunks[after].next;
+	pool = pool_find_bundle(pools, bundle);
+	return pool ? pool->first : 0;
+}
+
 uint32_t pool_find_chunk(const struct pools *pools, uint32_t chunk_id)
 {
 	uint32_t i;

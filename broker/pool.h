@@ -145,19 +145,23 @@ void pool_release(struct pools *pools, uint32_t block);
 int pool_chunk_fd(struct pools *pools, uint32_t chunk_index, bool is_writable,
 		  int *ret_fd, struct error *err);
 
+/* A chunk of a bundle that is staged or committed: the first, or the one after
+ * `after`; 0: no more. */
+uint32_t pool_next_of_bundle(const struct pools *pools, uint32_t bundle,
+			     uint32_t after);
+
 /* The record of the chunk with that id, 0 if there is none. */
 uint32_t pool_find_chunk(const struct pools *pools, uint32_t chunk_id);
 
 /*
  * A bundle's chunks may never be written again. A thread sees to it, which
- * takes its time where pages are in use. POOL_WAIT: park under pool_seal_key()
- * of the bundle's owner, and ask again. -EBUSY names the mapper; what was
- * sealed until then stays so, and the next call does the rest. On a device it
- * is only a promise: nobody gets them as writable any more. Commits.
+ * takes its time where pages are in use. POOL_WAIT: park, to be woken by
+ * waiters_wake_uid() of the bundle's owner, and ask again. -EBUSY names the
+ * mapper; what was sealed until then stays so, and the next call does the rest.
+ * On a device it is only a promise: nobody gets them as writable any more.
+ * Commits.
  */
 int pool_seal_bundle(struct pools *pools, uint32_t bundle, struct error *err);
-#define POOL_SEAL_KEY_SIZE 24
-void pool_seal_key(uint32_t uid, char ret[POOL_SEAL_KEY_SIZE]);
 /* Nobody asks any more why a bundle could not be sealed. */
 void pool_forget_unsealed(struct pools *pools, uint32_t bundle);
 

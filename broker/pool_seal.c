@@ -21,14 +21,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-
-void pool_seal_key(uint32_t uid, char ret[POOL_SEAL_KEY_SIZE])
-{
-	/* No name begins so. */
-	snprintf(ret, POOL_SEAL_KEY_SIZE, "//seal/%" PRIu32, uid);
-}
 
 /* --- on a thread -----------------------------------------------------------
  */
@@ -82,7 +75,6 @@ static void done_seal(struct pool_work *work)
 {
 	struct pools *pools = work->pools;
 	struct chunk *chunk = &pools->chunks[work->chunk];
-	char key[POOL_SEAL_KEY_SIZE];
 
 	point("pool.sealed");
 	work->account->is_sealing = false;
@@ -94,8 +86,7 @@ static void done_seal(struct pool_work *work)
 	/* The bundle may have gone, and the trimmer leaves what is busy. */
 	if (chunk->is_dying)
 		pool_look_at_dying(pools);
-	pool_seal_key(work->account->uid, key);
-	waiters_wake_name(pools->broker, key);
+	waiters_wake_uid(pools->broker, work->account->uid);
 	waiters_wake_room(pools->broker);
 	free(work);
 }

@@ -20,16 +20,20 @@
 /* Records at a time, and blocks that are only looked at. */
 #define ENDED_PER_ROUND  1024
 #define LOOKED_PER_ROUND 16384
+/* A bundle stands for so many records. */
+#define BUNDLE_COST 256
 
-static void abort_bundles(struct session *session)
+/* The members of large ones go by and by: see bundle.c. */
+static void abort_bundles(struct session *session, uint32_t *left)
 {
 	struct catalog *catalog = &session->broker->catalog;
 	struct session_record *record = session_record(session);
 
-	while (record->first_bundle) {
+	while (record->first_bundle && *left > 0) {
 		bundle_abort(session->broker, record->first_bundle);
 		point("session.bundle_aborted");
 		catalog_commit(catalog);
+		*left -= *left < BUNDLE_COST ? *left : BUNDLE_COST;
 	}
 }
 
@@ -73,7 +77,9 @@ static bool end_some(struct session *session)
 	if (left == 0)
 		return false;
 	timeline_file_end(session);
-	abort_bundles(session);
+	abort_bundles(session, &left);
+	if (left == 0)
+		return false;
 	slot_end_session(broker, session->index, &left);
 	if (left == 0)
 		return false;

@@ -259,6 +259,8 @@ void slot_end_name(struct broker *broker, uint32_t slot)
 	if (!(record->flags & SLOT_FLAG_NAMED))
 		return;
 	deadlines_remove(&broker->deadlines, &record->heap_position);
+	if (!record->bundle)
+		bundle_note_name(broker, slot, -1);
 	index_remove(broker, slot);
 	if (record->tied) {
 		catalog_list_remove(
@@ -425,7 +427,8 @@ bool slot_settle(struct broker *broker, uint32_t slot)
 		state = slot_state(broker, slot);
 	}
 	set_word(broker, slot, state);
-	if (state != SLOT_LIMBO || is_kept(catalog_slot(catalog, slot))) {
+	if (state != SLOT_LIMBO ||
+	    is_kept(catalog_slot(catalog, slot))) {
 		leave_limbo(broker, slot);
 		return false;
 	}
@@ -599,6 +602,14 @@ void slot_describe(const struct broker *broker, uint32_t slot,
 	}
 }
 
+/* Members have that of their bundle. */
+static uint64_t version_of(const struct catalog *catalog,
+			   const struct slot_record *record)
+{
+	return record->bundle ? catalog_bundle(catalog, record->bundle)->version
+			      : record->version;
+}
+
 void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
 		struct tensor_place *ret)
 {
@@ -612,7 +623,7 @@ void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
 		.chunk = catalog_chunk(catalog, block->chunk)->id,
 		.offset = block->offset + record->offset,
 		.size = record->size,
-		.version = record->version,
+		.version = version_of(catalog, record),
 		.name = name_buffer ? name_buffer : "",
 		.is_tainted = record->flags & SLOT_FLAG_TAINTED,
 	};

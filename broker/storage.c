@@ -127,6 +127,9 @@ static int try_hard(const struct attempt *attempt, uint32_t *ret_block,
 	/* If there is more to evict, the caller is woken when it may go on. */
 	if (r == POOL_FULL && make_room(attempt) == EVICT_SOME)
 		r = try_once(attempt, ret_block, err);
+	/* What a large bundle had is coming back. */
+	if (r == POOL_FULL && attempt->account->n_going)
+		return POOL_WAIT;
 	return r;
 }
 

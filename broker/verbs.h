@@ -65,6 +65,10 @@ verb_fn verb_ping, verb_alloc_tensors, verb_publish, verb_get, verb_release,
 /* Parts of verb_wait, for WORK_UNSHARD and WORK_REDUCE. */
 verb_fn verb_wait_unshard, verb_wait_reduce;
 
+/* VERB_PARK_NAME until a thread has done something for this user: see
+ * waiters_wake_uid(). */
+int verb_park_uid(struct verb_call *call, uint32_t uid, struct error *err);
+
 /*
  * A request frame of a peer with a session: decode, run, reply or park. Takes
  * what the request came with out of the frame. Negative: the peer broke the

@@ -16,6 +16,8 @@
 #include "proto/name.h"
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -264,6 +266,20 @@ void waiters_wake_name(struct broker *broker, const char *name)
 	}
 	if (waiters->ready.first)
 		broker_want_idle(broker);
+}
+
+void waiter_uid_key(uint32_t uid, char ret[WAITER_UID_KEY_SIZE])
+{
+	/* No name begins so. */
+	snprintf(ret, WAITER_UID_KEY_SIZE, "//uid/%" PRIu32, uid);
+}
+
+void waiters_wake_uid(struct broker *broker, uint32_t uid)
+{
+	char key[WAITER_UID_KEY_SIZE];
+
+	waiter_uid_key(uid, key);
+	waiters_wake_name(broker, key);
 }
 
 void waiters_wake_room(struct broker *broker)

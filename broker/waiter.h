@@ -69,6 +69,12 @@ bool waiter_has_number(const struct session *session, uint64_t number);
  * for something in it. */
 void waiters_wake_name(struct broker *broker, const char *name);
 
+/* The key of requests that wait until a thread has done something for this
+ * user, and their waking. */
+#define WAITER_UID_KEY_SIZE 24
+void waiter_uid_key(uint32_t uid, char ret[WAITER_UID_KEY_SIZE]);
+void waiters_wake_uid(struct broker *broker, uint32_t uid);
+
 /* Memory was freed or made: rerun the room queue, and let communicators go on
  * that want room, soon (not from within the caller's transaction). */
 void waiters_wake_room(struct broker *broker);

@@ -409,6 +409,9 @@ static int find_room(struct verb_call *call, struct alloc_plan *plan,
 		return VERB_DONE;
 	if (r == POOL_WAIT)
 		return VERB_PARK_ROOM;
+	/* What a large bundle had is coming back. */
+	if (is_short(r) && plan->account->n_going)
+		return VERB_PARK_ROOM;
 	if (is_short(r) && call->wait_ms && !call->is_timed_out)
 		return VERB_PARK_ROOM;
 	return error_set(err, cause.code, "%s", cause.msg);

@@ -5,6 +5,7 @@
 #include "broker/broker.h"
 #include "broker/grant.h"
 #include "broker/index.h"
+#include "broker/manifest.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
 #include "broker/version.h"
@@ -33,22 +34,17 @@ int verb_bundle_commit(struct verb_call *call, struct error *err)
 	uint64_t id = call->request->bundle_end.bundle;
 	uint32_t bundle =
 		bundle_find_staged(call->broker, call->session, id, err);
-	char *key = verb_alloc(call, POOL_SEAL_KEY_SIZE);
 	int r;
 
 	if (!bundle)
 		return -ENOENT;
-	if (!key)
-		return error_set(err, -ENOMEM, "no memory for the request");
 	call->reply->bundle.bundle = id;
 	r = bundle_commit(call->broker, call->session, bundle,
 			  &call->reply->bundle.version, err);
 	if (r != POOL_WAIT)
 		return r;
-	pool_seal_key(session_record(call->session)->uid, key);
-	call->wait_name = key;
 	call->wait_ms = -1;
-	return VERB_PARK_NAME;
+	return verb_park_uid(call, session_record(call->session)->uid, err);
 }
 
 int verb_bundle_abort(struct verb_call *call, struct error *err)
@@ -72,7 +68,7 @@ static int miss(struct verb_call *call, struct error *err)
 	char what[VERSION_TEXT];
 
 	version_format(request->newer_than, what);
-	if (call->is_timed_out)
+	if (call->is_timed_out && request->timeout_ms)
 		return error_set(
 			err, -ETIMEDOUT,
 			"bundle \"%s\"%s was not committed within %d ms",
@@ -96,22 +92,14 @@ static int check_reader(const struct verb_call *call,
 		request->is_trust_set ? &request->trusted_uid : NULL, err);
 }
 
-/* Members lie in their chunks in order: each chunk comes up once, or a few
- * times, which verb_attach_chunk() sees. */
-static void attach_chunks(struct verb_call *call, const struct list *members)
+static void attach_chunks(struct verb_call *call, uint32_t bundle)
 {
-	const struct catalog *catalog = &call->broker->catalog;
-	const struct slot_record *record;
-	uint32_t slot, chunk, last = 0;
+	const struct pools *pools = &call->broker->pools;
+	uint32_t chunk = 0;
 
-	for (slot = members->first; slot; slot = record->bundle_link.next) {
-		record = catalog_slot(catalog, slot);
-		chunk = catalog_block(catalog, record->block)->chunk;
-		/* what cannot be sent now, the client asks for */
-		if (chunk != last)
-			(void)verb_attach_chunk(call, chunk, NULL);
-		last = chunk;
-	}
+	/* what cannot be sent now, the client asks for */
+	while ((chunk = pool_next_of_bundle(pools, bundle, chunk)))
+		(void)verb_attach_chunk(call, chunk, NULL);
 }
 
 static void grant_all(struct broker *broker, uint32_t session,
@@ -135,7 +123,7 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 	uint32_t bundle =
 		index_find_bundle(broker, call->request->bundle_get.name);
 	const struct bundle_record *record;
-	int fd, r;
+	int r;
 
 	if (!bundle)
 		return miss(call, err);
@@ -149,17 +137,18 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 		return r;
 	if (r == VERSION_HAD)
 		return miss(call, err);
+	call->wait_ms = call->request->bundle_get.timeout_ms;
 	r = grant_check_room(call->session, record->members.n, err);
-	if (r < 0)
-		return r;
-	r = bundle_manifest(broker, bundle, &fd, &reply->manifest_size, err);
-	if (r < 0)
-		return r;
+	if (r == 0)
+		r = manifest_make(broker, bundle, err);
+	if (r != MANIFEST_OK)
+		return r < 0 ? r : verb_park_uid(call, record->owner_uid, err);
 	grant_all(broker, call->session->index, &record->members);
 	reply->bundle = record->id;
 	reply->version = record->version;
 	reply->n_members = record->members.n;
-	call->fds[call->n_fds++] = fd;
-	attach_chunks(call, &record->members);
+	reply->manifest_size = broker->bundles[bundle].manifest_size;
+	call->fds[call->n_fds++] = record->manifest_fd;
+	attach_chunks(call, bundle);
 	return VERB_DONE;
 }

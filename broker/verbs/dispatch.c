@@ -15,6 +15,7 @@
 #include "broker/broker.h"
 #include "broker/bundle.h"
 #include "broker/donation.h"
+#include "broker/manifest.h"
 #include "broker/outcome.h"
 #include "broker/peer.h"
 #include "broker/pool.h"
@@ -116,6 +117,17 @@ void *verb_alloc(struct verb_call *call, size_t size)
 	piece->next = call->scratch->pieces;
 	call->scratch->pieces = piece;
 	return piece->bytes;
+}
+
+int verb_park_uid(struct verb_call *call, uint32_t uid, struct error *err)
+{
+	char *key = verb_alloc(call, WAITER_UID_KEY_SIZE);
+
+	if (!key)
+		return error_set(err, -ENOMEM, "no memory for the request");
+	waiter_uid_key(uid, key);
+	call->wait_name = key;
+	return VERB_PARK_NAME;
 }
 
 static void scratch_deinit(struct scratch *scratch)
@@ -435,114 +447,6 @@ static void answer(struct verb_call *call, uint64_t number,
 	send_body(call, peer, number, &body);
 }
 
-/* --- running ---------------------------------------------------------------
- */
-
-/*
- * Run a request and answer it, unless it parks: the positive outcome says for
- * what, and nothing but the room it tried to make has changed.
- */
-static int attempt(struct verb_call *call, uint64_t number)
-{
-	const struct verb *verb = &verbs[call->request->kind];
-	struct outcome_room room = OUTCOME_ROOM_NULL;
-	struct session *session = call->session;
-	struct error err = ERROR_NULL;
-	int r = 0;
-
-	if (verb->is_recorded)
-		r = outcome_reserve(session, call->request, &room, &err);
-	if (r == 0)
-		r = verb->run(call, &err);
-	if (r == VERB_DONE) {
-		answer(call, number, &room);
-		return VERB_DONE;
-	}
-	outcome_unreserve(session, &room);
-	detach_chunks(call);
-	catalog_commit(&call->broker->catalog);
-	if (r > 0)
-		return r;
-	refuse(session->peer, call->request->kind, number, &err);
-	return VERB_DONE;
-}
-
-/* The memory that a request came with. */
-static int take_donation(struct verb_call *call, struct frame *frame,
-			 struct error *err)
-{
-	int fd;
-
-	if (frame->n_fds == 0)
-		return 0;
-	fd = frame->fds[0];
-	frame->fds[0] = -1;
-	return donation_new(call->broker, session_record(call->session)->uid,
-			    fd, &call->donation, err);
-}
-
-static void run(struct session *session, struct request *request,
-		struct frame *frame)
-{
-	uint64_t number = frame->number;
-	struct peer *peer = session->peer;
-	uint16_t kind = request->kind;
-	struct error err = ERROR_NULL;
-	struct scratch scratch;
-	struct verb_call call;
-	struct reply reply;
-	int r;
-
-	call_init(&call, session, request, &reply, &scratch);
-	call.is_quiet = frame->is_quiet;
-	r = take_donation(&call, frame, &err);
-	if (r < 0) {
-		refuse(peer, kind, number, &err);
-		r = VERB_DONE;
-	} else {
-		r = attempt(&call, number);
-	}
-	if (r == VERB_DONE) {
-		request_deinit(request);
-		donation_drop(call.donation);
-		goto out;
-	}
-	r = waiter_park(session, request, call.donation, number,
-			r == VERB_PARK_NAME ? call.wait_name : NULL,
-			call.wait_ms, &err);
-	if (r < 0)
-		refuse(peer, kind, number, &err);
-out:
-	call_deinit(&call);
-}
-
-bool verb_rerun(struct waiter *waiter, bool is_timed_out)
-{
-	struct session *session = waiter->session;
-	struct error err = ERROR_NULL;
-	struct scratch scratch;
-	struct verb_call call;
-	struct reply reply;
-	int r;
-
-	call_init(&call, session, &waiter->request, &reply, &scratch);
-	call.is_timed_out = is_timed_out;
-	call.donation = waiter->donation;
-	r = attempt(&call, waiter->number);
-	if (r == VERB_DONE)
-		goto out;
-	r = waiter_repark(waiter, r == VERB_PARK_NAME ? call.wait_name : NULL,
-			  &err);
-	if (r < 0)
-		refuse(session->peer, waiter->request.kind, waiter->number,
-		       &err);
-	else
-		r = 1;
-out:
-	call_deinit(&call);
-	return r <= 0;
-}
-
 /* --- replay ----------------------------------------------------------------
  */
 
@@ -564,17 +468,19 @@ static int replay_bundle(struct verb_call *call, struct error *err)
 	const struct catalog *catalog = &call->broker->catalog;
 	uint32_t bundle =
 		find_bundle(call->broker, call->reply->bundle_get.bundle);
-	uint64_t size;
-	int fd, r;
+	const struct bundle_record *record;
+	int r;
 
 	if (!bundle)
 		return error_set(err, -ESTALE,
 				 "the bundle was released before its members "
 				 "could be sent again; get it again");
-	r = bundle_manifest(call->broker, bundle, &fd, &size, err);
-	if (r < 0)
-		return r;
-	call->fds[call->n_fds++] = fd;
+	record = catalog_bundle(catalog, bundle);
+	r = manifest_make(call->broker, bundle, err);
+	call->wait_ms = -1;
+	if (r != MANIFEST_OK)
+		return r < 0 ? r : verb_park_uid(call, record->owner_uid, err);
+	call->fds[call->n_fds++] = record->manifest_fd;
 	for (uint32_t i = 1; i <= catalog_n_touched(catalog, SECTION_CHUNK);
 	     i++) {
 		if (catalog_chunk(catalog, i)->bundle == bundle)
@@ -647,32 +553,144 @@ static int copy_outcome(const struct session *session, uint16_t kind,
 	return 0;
 }
 
-/* Send a recorded answer again. */
-static void replay(struct session *session, uint16_t kind, uint64_t number,
-		   const struct outcome *outcome)
+/* Send a recorded answer again, or park until that can be done. */
+static int replay(struct verb_call *call, uint64_t number,
+		  const struct outcome *outcome)
 {
-	struct request request = {.kind = kind};
+	struct session *session = call->session;
 	struct peer *peer = session->peer;
+	uint16_t kind = call->request->kind;
 	struct error err = ERROR_NULL;
 	struct body body = {0};
+	int r;
+
+	call->is_quiet = false;
+	r = copy_outcome(session, kind, outcome, &body, &err);
+	if (r == 0)
+		r = replay_fds(call, outcome, &err);
+	if (r == VERB_DONE) {
+		session->broker->n_replayed++;
+		send_body(call, peer, number, &body);
+	} else {
+		free(body.bytes);
+	}
+	if (r < 0)
+		refuse(peer, kind, number, &err);
+	reply_deinit(call->reply);
+	*call->reply = (struct reply){.kind = kind};
+	return r > 0 ? r : VERB_DONE;
+}
+
+/* --- running ---------------------------------------------------------------
+ */
+
+/*
+ * Run a request and answer it, or answer again what was done, unless it parks:
+ * the positive outcome says for what, and nothing but the room it tried to make
+ * has changed.
+ */
+static int attempt(struct verb_call *call, uint64_t number)
+{
+	const struct verb *verb = &verbs[call->request->kind];
+	struct outcome_room room = OUTCOME_ROOM_NULL;
+	struct session *session = call->session;
+	const struct outcome *outcome = outcome_find(session, number);
+	struct error err = ERROR_NULL;
+	int r = 0;
+
+	if (outcome)
+		return replay(call, number, outcome);
+	if (verb->is_recorded)
+		r = outcome_reserve(session, call->request, &room, &err);
+	if (r == 0)
+		r = verb->run(call, &err);
+	if (r == VERB_DONE) {
+		answer(call, number, &room);
+		return VERB_DONE;
+	}
+	outcome_unreserve(session, &room);
+	detach_chunks(call);
+	catalog_commit(&call->broker->catalog);
+	if (r > 0)
+		return r;
+	refuse(session->peer, call->request->kind, number, &err);
+	return VERB_DONE;
+}
+
+/* The memory that a request came with; one that was done has it already. */
+static int take_donation(struct verb_call *call, struct frame *frame,
+			 struct error *err)
+{
+	int fd;
+
+	if (frame->n_fds == 0 || outcome_find(call->session, frame->number))
+		return 0;
+	fd = frame->fds[0];
+	frame->fds[0] = -1;
+	return donation_new(call->broker, session_record(call->session)->uid,
+			    fd, &call->donation, err);
+}
+
+static void run(struct session *session, struct request *request,
+		struct frame *frame)
+{
+	uint64_t number = frame->number;
+	struct peer *peer = session->peer;
+	uint16_t kind = request->kind;
+	struct error err = ERROR_NULL;
 	struct scratch scratch;
 	struct verb_call call;
 	struct reply reply;
 	int r;
 
-	session->broker->n_replayed++;
-	call_init(&call, session, &request, &reply, &scratch);
-	r = copy_outcome(session, kind, outcome, &body, &err);
-	if (r == 0)
-		r = replay_fds(&call, outcome, &err);
-	if (r == 0) {
-		send_body(&call, peer, number, &body);
-	} else {
-		free(body.bytes);
+	call_init(&call, session, request, &reply, &scratch);
+	call.is_quiet = frame->is_quiet;
+	r = take_donation(&call, frame, &err);
+	if (r < 0) {
 		refuse(peer, kind, number, &err);
+		r = VERB_DONE;
+	} else {
+		r = attempt(&call, number);
 	}
-	reply_deinit(&reply);
+	if (r == VERB_DONE) {
+		request_deinit(request);
+		donation_drop(call.donation);
+		goto out;
+	}
+	r = waiter_park(session, request, call.donation, number,
+			r == VERB_PARK_NAME ? call.wait_name : NULL,
+			call.wait_ms, &err);
+	if (r < 0)
+		refuse(peer, kind, number, &err);
+out:
 	call_deinit(&call);
+}
+
+bool verb_rerun(struct waiter *waiter, bool is_timed_out)
+{
+	struct session *session = waiter->session;
+	struct error err = ERROR_NULL;
+	struct scratch scratch;
+	struct verb_call call;
+	struct reply reply;
+	int r;
+
+	call_init(&call, session, &waiter->request, &reply, &scratch);
+	call.is_timed_out = is_timed_out;
+	call.donation = waiter->donation;
+	r = attempt(&call, waiter->number);
+	if (r == VERB_DONE)
+		goto out;
+	r = waiter_repark(waiter, r == VERB_PARK_NAME ? call.wait_name : NULL,
+			  &err);
+	if (r < 0)
+		refuse(session->peer, waiter->request.kind, waiter->number,
+		       &err);
+	else
+		r = 1;
+out:
+	call_deinit(&call);
+	return r <= 0;
 }
 
 /* --- entry -----------------------------------------------------------------
@@ -705,7 +723,6 @@ int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err)
 {
 	struct session *session = peer->session;
 	struct error cause = ERROR_NULL;
-	const struct outcome *outcome;
 	struct request request;
 	int r;
 
@@ -723,11 +740,6 @@ int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err)
 			  FSDP_VERSION, PROTOCOL_MAJOR, PROTOCOL_MINOR,
 			  frame->kind);
 		refuse(peer, frame->kind, frame->number, &cause);
-		return 0;
-	}
-	outcome = outcome_find(session, frame->number);
-	if (outcome) {
-		replay(session, frame->kind, frame->number, outcome);
 		return 0;
 	}
 	r = request_decode(frame->kind, frame->body, frame->body_size, &request,

@@ -6,6 +6,7 @@
  * each item's old tensor goes to LIMBO before the new one becomes PUBLISHED.
  */
 #include "broker/broker.h"
+#include "broker/bundle.h"
 #include "broker/grant.h"
 #include "broker/index.h"
 #include "broker/order.h"
@@ -332,6 +333,7 @@ static void show(const struct verb_call *call, const struct publication *one,
 	if (flags & PUBLISH_EVICTABLE)
 		evict_add(broker, one->slot);
 	index_add(broker, one->slot);
+	bundle_note_name(broker, one->slot, 1);
 	broker->n_published++;
 	point("publish.indexed");
 }

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <sys/mman.h>
 
 TestSuite(bundle_wait, .fini = teardown, .timeout = 120);
@@ -104,6 +105,62 @@ Test(bundle_wait, others_are_served_while_a_pinned_page_holds_up_a_commit)
 	close(pipe_fd);
 	must(alice, wire_call(alice, &commit));
 	close(fd);
+	wire_close(alice);
+	wire_close(bob);
+}
+
+/* --- large bundles ---------------------------------------------------------
+ */
+
+#define N_LARGE 65536
+
+static void send_commit(struct wire *wire, const char *name)
+{
+	static struct alloc_item items[MESSAGE_MAX_ITEMS];
+	static char names[MESSAGE_MAX_ITEMS][32];
+	struct request alloc = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT},
+			  .bundle = begin(wire, name),
+			  .timeout_ms = -1,
+			  .n_items = MESSAGE_MAX_ITEMS,
+			  .items = items},
+	};
+	struct request commit =
+		end_request(MESSAGE_BUNDLE_COMMIT, alloc.alloc.bundle);
+
+	for (int first = 0; first < N_LARGE; first += MESSAGE_MAX_ITEMS) {
+		for (int i = 0; i < MESSAGE_MAX_ITEMS; i++) {
+			snprintf(names[i], sizeof(names[i]), "%s%d", name,
+				 first + i);
+			items[i].type = (struct tensor_type){.dtype = DTYPE_U8};
+			items[i].name = names[i];
+		}
+		must(wire, wire_call(wire, &alloc));
+	}
+	wire_send(wire, &commit);
+}
+
+static void receive(struct wire *wire)
+{
+	cr_assert(eq(int, wire_receive(wire), FRAME_OK));
+	must(wire, wire->frame.code);
+}
+
+Test(bundle_wait, others_are_served_while_a_large_one_is_committed)
+{
+	struct wire *alice, *bob;
+	bool is_seen = false;
+
+	start(NULL);
+	alice = open_as(ALICE);
+	bob = open_as(getuid() == 0 ? BOB : ALICE);
+	for (int i = 0; i < 8 && !is_seen; i++) {
+		send_commit(alice, "m/");
+		is_seen = is_passed(alice, bob);
+		receive(alice);
+	}
+	cr_expect(is_seen, "the loop made the manifest");
 	wire_close(alice);
 	wire_close(bob);
 }

@@ -138,14 +138,15 @@ Test(bundle, the_manifest_lists_the_places_in_order)
 	struct tensor_place places[3];
 	struct manifest *manifest;
 	struct slot_ref refs[2];
+	uint32_t bundle;
 	uint64_t size;
 	void *map;
 	int fd;
 
 	put(&alice, "m/", 1, refs);
-	must(bundle_manifest(broker, index_find_bundle(broker, "m/"), &fd,
-			     &size, &err),
-	     &err);
+	bundle = index_find_bundle(broker, "m/");
+	fd = catalog_bundle(&broker->catalog, bundle)->manifest_fd;
+	size = broker->bundles[bundle].manifest_size;
 	must(memfd_map(fd, size, false, &map, &err), &err);
 	must(manifest_open(map, size, &manifest, &err), &err);
 	cr_assert(eq(int, manifest_read(manifest, places, 3, &err), 2));
