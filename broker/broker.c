@@ -10,6 +10,7 @@
 #include "broker/broker.h"
 #include "broker/bundle.h"
 #include "broker/grant.h"
+#include "broker/lease.h"
 #include "broker/prefix.h"
 #include "broker/slot.h"
 #include "broker/ticket.h"
@@ -350,8 +351,10 @@ static int adopt_records(struct broker *broker, struct error *err)
 		r = bundle_adopt_all(broker, err);
 	if (r == 0)
 		r = comms_adopt(broker, err);
-	if (r == 0)
+	if (r == 0) {
+		lease_adopt_all(broker);
 		r = slot_adopt_all(broker, err);
+	}
 	if (r < 0)
 		return r;
 	catalog_commit(&broker->catalog);

@@ -43,6 +43,7 @@ struct broker {
 	struct evictables evictables;
 	struct chores chores;
 	struct bundle bundles[CATALOG_BUNDLES]; /* by record */
+	uint32_t n_leased; /* grants that leases have still to make */
 	struct waiters waiters;
 	struct engine engine;
 	struct comms comms;

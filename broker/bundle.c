@@ -414,6 +414,20 @@ void bundle_retire(struct broker *broker, uint32_t bundle)
 	let_go(broker, bundle);
 }
 
+void bundle_lease(struct broker *broker, uint32_t bundle)
+{
+	broker->bundles[bundle].n_leases++;
+}
+
+void bundle_unlease(struct broker *broker, uint32_t bundle)
+{
+	assert(broker->bundles[bundle].n_leases > 0);
+	if (--broker->bundles[bundle].n_leases > 0)
+		return;
+	if (catalog_bundle(&broker->catalog, bundle)->state == BUNDLE_RETIRED)
+		settle_members(broker, bundle);
+}
+
 void bundle_abort(struct broker *broker, uint32_t bundle)
 {
 	bundle_retire(broker, bundle);

@@ -21,6 +21,7 @@ struct session;
 
 /* What is known of a version beyond its record; indexed by the record. */
 struct bundle {
+	uint32_t n_leases; /* of sessions: see lease.h */
 	struct chore sweep;
 	uint32_t next_swept;     /* member that the sweep settles next */
 	struct account *account; /* to which the sweep gives back; NULL */
@@ -74,6 +75,10 @@ void bundle_retire(struct broker *broker, uint32_t bundle);
 
 /* Called when a member slot is freed; the record goes with the last one. */
 void bundle_forget_member(struct broker *broker, uint32_t slot);
+
+/* A session gets all members by and by, and all of them stay until it has. */
+void bundle_lease(struct broker *broker, uint32_t bundle);
+void bundle_unlease(struct broker *broker, uint32_t bundle);
 
 /* A tensor outside of bundles has got this name (1) or loses it (-1); it hangs
  * in the index. */

@@ -93,7 +93,7 @@ _Static_assert(sizeof(struct slot_record) == 152, "slot");
 _Static_assert(sizeof(struct block_record) == 40, "block");
 _Static_assert(sizeof(struct grant_record) == 40, "grant");
 _Static_assert(sizeof(struct chunk_record) == 80, "chunk");
-_Static_assert(sizeof(struct session_record) == 1672, "session");
+_Static_assert(sizeof(struct session_record) == 1688, "session");
 _Static_assert(sizeof(struct ticket_record) == 56, "ticket");
 _Static_assert(sizeof(struct bundle_record) == 136, "bundle");
 _Static_assert(sizeof(struct prefix_record) == 48, "prefix");

@@ -33,7 +33,7 @@
 
 struct error;
 
-#define CATALOG_LAYOUT_VERSION 5
+#define CATALOG_LAYOUT_VERSION 6
 #define CATALOG_MAX_SESSIONS   4096
 #define CATALOG_BUNDLES        4096 /* with record 0 */
 #define OUTCOME_WINDOW         64
@@ -159,6 +159,9 @@ struct session_record {
 	struct list own;       /* slots it writes or is tied to */
 	struct list orders;    /* by its timelines and events */
 	uint32_t first_bundle; /* staged by it, chained by bundle_record.next */
+	/* Version that it has a lease of, 0: none; the member to be granted
+	 * next, and how many are left: see lease.h. */
+	uint32_t lease_bundle, lease_slot, lease_left;
 	struct outcome outcomes[OUTCOME_WINDOW];
 };
 

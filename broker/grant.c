@@ -178,7 +178,9 @@ int grant_check_room(const struct session *session, uint32_t n,
 	uint32_t used = catalog_n_live(&broker->catalog, SECTION_GRANT);
 	int r;
 
-	if (n > capacity - used)
+	/* Of a lease at most those are new that have not been made. */
+	if (used + broker->n_leased > capacity ||
+	    n > capacity - used - broker->n_leased)
 		return error_set(err, -ENOSPC,
 				 "this node has %u of at most %u grants "
 				 "(tensors times sessions that have had them); "

@@ -13,6 +13,7 @@
 #include "broker/account.h"
 #include "broker/broker.h"
 #include "broker/deadline.h"
+#include "broker/lease.h"
 #include "broker/session.h"
 #include "broker/verbs.h"
 #include "proto/error.h"
@@ -616,6 +617,13 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 	drop(peer, &err);
 }
 
+/* Its session still gets grants that it was told of: see lease.h. That takes a
+ * few rounds of the loop, in which the requests stay where they are. */
+static bool is_granted(const struct peer *peer)
+{
+	return peer->session && lease_is_open(peer->session);
+}
+
 /* True: there may be another, sent with it. */
 static bool read_frame(struct peer *peer)
 {
@@ -660,7 +668,8 @@ static void on_event(uv_poll_t *poll, int status, int events)
 	if (events & UV_WRITABLE)
 		flush(peer);
 	else if (events & UV_READABLE && !closer_is_full(closer, peer->uid))
-		while (read_frame(peer) && ++n < MAX_AT_ONCE)
+		while (!is_granted(peer) && read_frame(peer) &&
+		       ++n < MAX_AT_ONCE)
 			;
 	else if (events & UV_DISCONNECT)
 		peer_close(peer);

@@ -82,6 +82,7 @@ void session_stop(struct session *session)
 	if (session->is_stopping)
 		return;
 	session->is_stopping = true;
+	chore_end(session->broker, &session->lease);
 	if (session->peer)
 		session_attach_peer(session, NULL);
 	deadlines_remove(&session->broker->deadlines, &session->look_position);

@@ -9,6 +9,7 @@
  */
 #pragma once
 #include "broker/catalog.h"
+#include "broker/chore.h"
 #include "shm/refs.h"
 #include "shm/timeline.h"
 #include <stdbool.h>
@@ -39,6 +40,7 @@ struct session {
 	struct account *account;
 	gid_t groups[SESSION_MAX_GROUPS];
 	uint32_t n_groups;
+	struct chore lease;          /* while it has one: lease.h */
 	struct waiter *first_waiter; /* parked requests, oldest first */
 	uint32_t n_waiting;
 	uint64_t n_requests;

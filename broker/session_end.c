@@ -7,6 +7,7 @@
 #include "broker/broker.h"
 #include "broker/bundle.h"
 #include "broker/grant.h"
+#include "broker/lease.h"
 #include "broker/order.h"
 #include "broker/outcome.h"
 #include "broker/peer.h"
@@ -135,6 +136,7 @@ void session_end(struct session *session, uint64_t goodbye)
 	if (!goodbye)
 		session_attach_peer(session, NULL);
 	waiters_drop_session(session);
+	lease_end_session(session);
 	comms_end_session(broker, session);
 	catalog_commit(&broker->catalog);
 	if (session_end_round(session))

@@ -376,9 +376,11 @@ static void free_block(struct broker *broker, uint32_t index)
 }
 
 /* By what does not show in the word. */
-static bool is_kept(const struct slot_record *record)
+static bool is_kept(const struct broker *broker,
+		    const struct slot_record *record)
 {
-	return record->n_tickets || record->group || record->n_pins;
+	return record->n_tickets || record->group || record->n_pins ||
+	       (record->bundle && broker->bundles[record->bundle].n_leases);
 }
 
 static void free_slot(struct broker *broker, uint32_t slot)
@@ -388,7 +390,7 @@ static void free_slot(struct broker *broker, uint32_t slot)
 	uint32_t block = record->block;
 	struct list *siblings = &catalog_block(catalog, block)->slots;
 
-	assert(!record->writer && !record->tied && !is_kept(record));
+	assert(!record->writer && !record->tied && !is_kept(broker, record));
 	unshare_end(broker, slot);
 	leave_limbo(broker, slot);
 	order_end(broker, slot);
@@ -428,7 +430,7 @@ bool slot_settle(struct broker *broker, uint32_t slot)
 	}
 	set_word(broker, slot, state);
 	if (state != SLOT_LIMBO ||
-	    is_kept(catalog_slot(catalog, slot))) {
+	    is_kept(broker, catalog_slot(catalog, slot))) {
 		leave_limbo(broker, slot);
 		return false;
 	}
@@ -602,10 +604,11 @@ void slot_describe(const struct broker *broker, uint32_t slot,
 	}
 }
 
-/* Members have that of their bundle. */
-static uint64_t version_of(const struct catalog *catalog,
-			   const struct slot_record *record)
+uint64_t slot_version(const struct broker *broker, uint32_t slot)
 {
+	const struct catalog *catalog = &broker->catalog;
+	const struct slot_record *record = catalog_slot(catalog, slot);
+
 	return record->bundle ? catalog_bundle(catalog, record->bundle)->version
 			      : record->version;
 }
@@ -623,7 +626,7 @@ void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
 		.chunk = catalog_chunk(catalog, block->chunk)->id,
 		.offset = block->offset + record->offset,
 		.size = record->size,
-		.version = version_of(catalog, record),
+		.version = slot_version(broker, slot),
 		.name = name_buffer ? name_buffer : "",
 		.is_tainted = record->flags & SLOT_FLAG_TAINTED,
 	};

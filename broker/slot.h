@@ -4,12 +4,12 @@
  *   FREE -> WRITING -> PUBLISHED <-> LIMBO -> FREE, and WRITING -> LIMBO
  *
  * A slot is kept by its writer (while that holds it), by a name that shows it,
- * by a ticket, by a group of a communicator, or by a pin of the broker itself.
- * What nothing keeps is in LIMBO and lives only as long as some session holds
- * it.
- * The state is a function of the keepers: callers change keepers and then call
- * slot_settle(), the one place that stores the table word, moves slots into
- * and out of the limbo list, and frees.
+ * by a ticket, by a group of a communicator, by a pin of the broker itself, or
+ * by a lease of the version that it is a member of. What nothing keeps is in
+ * LIMBO and lives only as long as some session holds it. The state is a
+ * function of the keepers: callers change keepers and then call slot_settle(),
+ * the one place that stores the table word, moves slots into and out of the
+ * limbo list, and frees.
  *
  * The word says WRITING while there is a writer, PUBLISHED while a name shows
  * the slot, else LIMBO. A ticket alone keeps a slot from being freed but does
@@ -145,6 +145,9 @@ struct block_use {
 	uint32_t maker; /* session that allocated it; 0: it has ended */
 };
 struct block_use slot_block_use(const struct broker *broker, uint32_t slot);
+
+/* Of its name; a member has that of its bundle. */
+uint64_t slot_version(const struct broker *broker, uint32_t slot);
 
 /* The access class of a slot's memory. */
 struct access_class slot_access(const struct broker *broker, uint32_t slot);

@@ -5,13 +5,13 @@
 #include "broker/broker.h"
 #include "broker/grant.h"
 #include "broker/index.h"
+#include "broker/lease.h"
 #include "broker/manifest.h"
 #include "broker/slot.h"
 #include "broker/verbs.h"
 #include "broker/version.h"
 #include "proto/error.h"
 #include "proto/point.h"
-#include <assert.h>
 #include <errno.h>
 
 int verb_bundle_begin(struct verb_call *call, struct error *err)
@@ -102,18 +102,16 @@ static void attach_chunks(struct verb_call *call, uint32_t bundle)
 		(void)verb_attach_chunk(call, chunk, NULL);
 }
 
-static void grant_all(struct broker *broker, uint32_t session,
-		      const struct list *members)
+/* The session has one lease at a time. */
+static int park_behind_lease(struct verb_call *call, struct error *err)
 {
-	uint32_t slot = members->first;
-	bool is_granted;
+	char *key = verb_alloc(call, LEASE_KEY_SIZE);
 
-	for (; slot;
-	     slot = catalog_slot(&broker->catalog, slot)->bundle_link.next) {
-		is_granted = grant_add(broker, session, slot, 1);
-		assert(is_granted); /* there was room */
-	}
-	point("bundle.granted");
+	if (!key)
+		return error_set(err, -ENOMEM, "no memory for the request");
+	lease_key(call->session, key);
+	call->wait_name = key;
+	return VERB_PARK_NAME;
 }
 
 int verb_bundle_get(struct verb_call *call, struct error *err)
@@ -138,12 +136,15 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 	if (r == VERSION_HAD)
 		return miss(call, err);
 	call->wait_ms = call->request->bundle_get.timeout_ms;
+	if (lease_is_open(call->session))
+		return park_behind_lease(call, err);
 	r = grant_check_room(call->session, record->members.n, err);
 	if (r == 0)
 		r = manifest_make(broker, bundle, err);
 	if (r != MANIFEST_OK)
 		return r < 0 ? r : verb_park_uid(call, record->owner_uid, err);
-	grant_all(broker, call->session->index, &record->members);
+	lease_begin(call->session, bundle);
+	point("bundle.granted");
 	reply->bundle = record->id;
 	reply->version = record->version;
 	reply->n_members = record->members.n;

@@ -49,11 +49,9 @@ static int find(struct verb_call *call, uint32_t *slots, struct error *err)
 		r = slot_check_reader(call->session, &access, request->names[i],
 				      trusted, err);
 		if (r == 0)
-			r = version_check(
-				request->names[i],
-				catalog_slot(&call->broker->catalog, slots[i])
-					->version,
-				request->newer_than, err);
+			r = version_check(request->names[i],
+					  slot_version(call->broker, slots[i]),
+					  request->newer_than, err);
 		if (r < 0)
 			return r;
 		if (r == VERSION_HAD)

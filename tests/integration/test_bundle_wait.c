@@ -164,3 +164,27 @@ Test(bundle_wait, others_are_served_while_a_large_one_is_committed)
 	wire_close(alice);
 	wire_close(bob);
 }
+
+/* Whoever gets it has to wait with its next request until all is granted. */
+Test(bundle_wait, others_are_served_while_a_large_one_is_granted)
+{
+	const struct request get = {.kind = MESSAGE_BUNDLE_GET,
+				    .bundle_get = {.name = "m/"}};
+	struct wire *alice, *bob;
+	bool is_seen = false;
+
+	start(NULL);
+	alice = open_as(ALICE);
+	bob = open_as(getuid() == 0 ? BOB : ALICE);
+	send_commit(alice, "m/");
+	receive(alice);
+	for (int i = 0; i < 100 && !is_seen; i++) {
+		must(alice, wire_call(alice, &get));
+		wire_send(alice, &PING);
+		is_seen = is_passed(alice, bob);
+		receive(alice);
+	}
+	cr_expect(is_seen, "the loop granted all of it");
+	wire_close(alice);
+	wire_close(bob);
+}

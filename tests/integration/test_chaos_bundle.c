@@ -163,3 +163,99 @@ static void check_bundle_removed(struct stage *stage)
 
 SCENE(bundle_remove, .has_no_pool = true, .prepare = load_first,
       .act = remove_bundle, .check = check_bundle_removed, .is_ragged = true)
+
+/* --- more members than one request handles ---------------------------------
+ */
+
+#define LARGE   "scene/large/"
+#define N_LARGE 300
+
+static void load_large(struct stage *stage)
+{
+	struct fsdp_bundle_options options = {.access = {FSDP_GID_DEFAULT, 0},
+					      .device = memory_device()};
+	static struct fsdp_tensor *tensors[N_LARGE];
+	static struct fsdp_spec specs[N_LARGE];
+	static const char *pointers[N_LARGE];
+	static char names[N_LARGE][32];
+
+	must(fsdp_bundle_begin(stage->client, LARGE, &options,
+			       &stage->bundle) == 0);
+	for (int i = 0; i < N_LARGE; i++) {
+		snprintf(names[i], sizeof(names[i]), LARGE "%d", i);
+		pointers[i] = names[i];
+		specs[i] = (struct fsdp_spec){FSDP_U64, 1, {2}};
+	}
+	for (int i = 0; i < N_LARGE; i += 150)
+		must(fsdp_bundle_alloc(stage->bundle, pointers + i, specs + i,
+				       150, tensors + i) == 0);
+	for (int i = 0; i < N_LARGE; i++)
+		pattern_fill(tensors[i], pattern_tag(names[i], 1));
+	commit(stage, 1);
+	must(fsdp_release_sync(stage->client, tensors, 150) == 0);
+	must(fsdp_release_sync(stage->client, tensors + 150, 150) == 0);
+}
+
+static struct fsdp_tensor **large;
+
+static void get_large(struct stage *stage)
+{
+	size_t n = 0;
+
+	must(fsdp_bundle_get(stage->other, LARGE, NULL, &large, &n) == 0);
+	must(n == N_LARGE);
+}
+
+/* Each is held once, and has its contents. */
+static void check_large(struct stage *stage)
+{
+	char name[32];
+
+	for (int i = 0; i < N_LARGE; i++) {
+		snprintf(name, sizeof(name), LARGE "%d", i);
+		cr_assert(pattern_is(large[i], pattern_tag(name, 1)));
+		if (i % 50 == 0 || i == N_LARGE - 1)
+			cr_assert(eq(i64,
+				     count_slot_holds(stage->client, large[i]),
+				     1));
+	}
+	must(fsdp_release_sync(stage->other, large, 150) == 0);
+	must(fsdp_release_sync(stage->other, large + 150, 150) == 0);
+	free(large);
+}
+
+SCENE(a_large_bundle_get, .has_no_pool = true, .prepare = load_large,
+      .act = get_large, .check = check_large, .is_ragged = true)
+
+/* The version goes while it is granted. */
+static void get_and_remove_large(struct stage *stage)
+{
+	const char *name = LARGE;
+
+	get_large(stage);
+	must(fsdp_remove(stage->client, &name, 1) == 0);
+}
+
+SCENE(a_large_bundle_get_and_remove, .has_no_pool = true, .prepare = load_large,
+      .act = get_and_remove_large, .check = check_large, .is_ragged = true)
+
+static void remove_large(struct stage *stage)
+{
+	const char *name = LARGE;
+
+	must(fsdp_remove(stage->client, &name, 1) == 0);
+}
+
+SCENE(a_large_bundle_remove, .has_no_pool = true, .prepare = load_large,
+      .act = remove_large, .check = check_bundle_removed, .is_ragged = true)
+
+static void check_large_loaded(struct stage *stage)
+{
+	get_large(stage);
+	/* Served when all of it is granted. */
+	must(fsdp_ping(stage->other) == 0);
+	check_large(stage);
+}
+
+SCENE(a_large_bundle_load, .has_no_pool = true, .act = load_large,
+      .check = check_large_loaded, .is_ragged = true)

@@ -379,6 +379,160 @@ Test(bundle, gets_no_member_in_memory_that_is_being_sealed)
 	cr_expect(zero(u32, index_find(broker, "m/b")));
 }
 
+/* --- large ones, in steps -------------------------------------------------
+ */
+
+/* Members "<name>0" to "<name>(n - 1)", which the loader holds. */
+static void put_large(struct client *client, const char *name, int n)
+{
+	enum { N = 256 };
+	static struct alloc_item items[N];
+	static char names[N][32];
+	struct request alloc = {.kind = MESSAGE_ALLOC,
+				.alloc = {.n_items = N, .items = items}};
+	uint64_t id;
+
+	cr_assert(zero(int, begin(client, name, PUBLISH_REPLACE, &id)));
+	alloc.alloc.bundle = id;
+	for (int first = 0; first < n; first += N) {
+		for (int i = 0; i < N; i++) {
+			snprintf(names[i], sizeof(names[i]), "%s%d", name,
+				 first + i);
+			items[i] = item_of(64);
+			items[i].name = names[i];
+		}
+		cr_assert(zero(int, client_ask(client, &alloc)), "%s",
+			  client->sentence);
+	}
+	cr_assert(gt(i64, end(client, MESSAGE_BUNDLE_COMMIT, id), 0));
+}
+
+/* Until nothing is left for later. */
+static void run_chores(void)
+{
+	while (broker->chores.first || broker->has_draining)
+		uv_run(&broker->loop, UV_RUN_NOWAIT);
+}
+
+static uint32_t n_grants(const struct client *client)
+{
+	return session_record(client->session)->grants.n;
+}
+
+/* In this version; all of them PUBLISHED or in LIMBO. */
+static uint32_t n_held(const struct client *client, uint32_t bundle)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t slot = catalog_bundle(catalog, bundle)->members.first;
+	uint32_t n = 0, grant;
+
+	for (; slot; slot = catalog_slot(catalog, slot)->bundle_link.next) {
+		grant = grant_find(broker, client->session->index, slot);
+		n += grant && grant_holds(broker, grant) == 1;
+	}
+	return n;
+}
+
+Test(bundle, a_large_one_is_got_as_a_whole_while_it_is_replaced)
+{
+	enum { N = 4096 };
+	struct reply reply;
+	uint32_t bundle;
+
+	put_large(&alice, "m/", N);
+	bundle = index_find_bundle(broker, "m/");
+	cr_assert(zero(int, get(&bob, "m/", &reply)), "%s", bob.sentence);
+	cr_assert(eq(u32, reply.bundle_get.n_members, N));
+	cr_assert(eq(u64, reply.bundle_get.version, 1));
+	reply_deinit(&reply);
+	cr_assert(lt(u32, n_grants(&bob), N), "the test needs a larger one");
+	client_close(&alice);
+	client_open(&alice, broker, 1000, 0);
+	/* Nobody but the lease keeps what bob was not granted yet. */
+	cr_assert(zero(int, client_remove(&alice, "m/")));
+	cr_assert(eq(u32, catalog_n_live(&broker->catalog, SECTION_SLOT), N));
+	run_chores();
+	cr_assert(eq(u32, n_held(&bob, bundle), N));
+	cr_assert(eq(u32, broker->n_leased, 0));
+	put_large(&alice, "m/", 256);
+	client_close(&bob);
+	run_chores();
+	cr_assert(eq(u32, catalog_n_live(&broker->catalog, SECTION_SLOT), 256));
+	cr_assert(zero(int, client_remove(&alice, "m/")));
+	client_close(&alice);
+	run_chores();
+	assert_empty(broker, 1000);
+	assert_empty(broker, 1001);
+}
+
+/* What was let go before it was granted has nobody who would ring again. */
+Test(bundle, members_let_go_while_they_are_granted_are_freed)
+{
+	enum { N = 1024 };
+	const struct catalog *catalog = &broker->catalog;
+	struct slot_ref first, last;
+	struct reply reply;
+	uint32_t bundle;
+
+	put_large(&alice, "m/", N);
+	bundle = index_find_bundle(broker, "m/");
+	first.slot = catalog_bundle(catalog, bundle)->members.first;
+	last.slot = catalog_bundle(catalog, bundle)->members.last;
+	cr_assert(zero(int, get(&bob, "m/", &reply)));
+	reply_deinit(&reply);
+	client_close(&alice);
+	client_open(&alice, broker, 1000, 0);
+	cr_assert(zero(int, client_remove(&alice, "m/")));
+	while (n_grants(&bob) == 0)
+		uv_run(&broker->loop, UV_RUN_NOWAIT);
+	cr_assert(client_release(&bob, &first));
+	cr_assert(client_release(&bob, &last));
+	limbo_collect_pending(broker, bob.session);
+	run_chores();
+	cr_assert(eq(u32, catalog_n_live(catalog, SECTION_SLOT), N - 2));
+	cr_assert(eq(u32, n_held(&bob, bundle), N - 2));
+	client_close(&bob);
+	client_close(&alice);
+	run_chores();
+	assert_empty(broker, 1001);
+}
+
+Test(bundle, a_session_that_ends_while_it_is_granted_leaves_nothing)
+{
+	struct reply reply;
+
+	put_large(&alice, "m/", 4096);
+	cr_assert(zero(int, get(&bob, "m/", &reply)));
+	reply_deinit(&reply);
+	cr_assert(gt(u32, broker->n_leased, 0));
+	client_close(&alice);
+	client_open(&alice, broker, 1000, 0);
+	cr_assert(zero(int, client_remove(&alice, "m/")));
+	client_close(&bob);
+	cr_assert(zero(u32, broker->n_leased));
+	client_close(&alice);
+	run_chores();
+	assert_empty(broker, 1000);
+	assert_empty(broker, 1001);
+}
+
+Test(bundle, a_second_get_waits_for_the_grants_of_the_first)
+{
+	struct request request = {.kind = MESSAGE_BUNDLE_GET,
+				  .bundle_get = {.name = "m/"}};
+
+	put_large(&alice, "m/", 1024);
+	client_send(&bob, &request, ++bob.number);
+	client_send(&bob, &request, ++bob.number);
+	cr_assert(eq(u32, broker->waiters.n, 1));
+	cr_assert(zero(int, receive(&bob)));
+	cr_assert(zero(int, receive(&bob)));
+	run_chores();
+	cr_assert(zero(int, client_ask(&bob, &(struct request){
+						     .kind = MESSAGE_PING})));
+	cr_assert(eq(u32, n_grants(&bob), 1024));
+}
+
 /* Half of the journal: what does not fit is freed by a later round. */
 Test(bundle, a_large_one_goes_in_steps, .timeout = 60)
 {
