@@ -402,6 +402,8 @@ Test(slot, adoption_charges_and_settles_again)
 	account_charge_adopted(alice.session->account, ACCOUNT_SESSIONS, 1);
 	account_charge_adopted(alice.session->account, ACCOUNT_GRANTS,
 			       session_record(alice.session)->grants.n);
+	account_charge_adopted(alice.session->account, ACCOUNT_REFS,
+			       alice.session->n_ref_pages * REFS_PAGE_SIZE);
 	outcome_adopt(alice.session);
 	broker->limbo = (struct limbo){0};
 	evict_deinit(broker);
