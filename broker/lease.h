@@ -25,7 +25,7 @@
  * Each step is one transaction. A broker that adopts the catalog finds a lease
  * and makes the grants that are missing; the outcome of the get was recorded
  * with the lease, so the get is not run again. When the session ends, the lease
- * goes before its grants do.
+ * goes before its grants do. tests/model/grant.pml has leases.
  */
 #pragma once
 #include <stdbool.h>

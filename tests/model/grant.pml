@@ -11,6 +11,10 @@
  * readable; then the client reads the end of the connection, says hello on a
  * new one and sends again what was not answered.
  *
+ * With LEASES, a get may also be of a large bundle that the slot is a member
+ * of: it only takes a lease then (broker/lease.h), which keeps the slot, and
+ * the broker reads no request until the slot was granted and the lease is over.
+ *
  * The client may die at any time. Its threads need no killing for that: a dead
  * one is one that takes no further step, and nothing they do after is_dead is
  * looked at.
@@ -27,6 +31,9 @@
  *   NO_GRACE        an adopted session holds nothing until it is back
  *   DEAF_TO_HELLO   nothing is settled when it is back
  *   BELL0           release rings only when delta reaches 0
+ *   UNKEPT_LEASE    a lease keeps nothing
+ *   LOST_LEASE      a broker that finds a lease forgets it
+ *   SILENT_LEASE    nothing is settled when a lease is over
  */
 #ifndef N_CRASHES
 #define N_CRASHES 2
@@ -56,6 +63,12 @@ chan reply = [8] of { byte, byte };	    /* number, result */
 local short granted;
 local bool has_name = true, is_gone;
 local byte seen, outcome;
+
+/* The session's lease: of what is still to be granted, or of other members. */
+#define NO_LEASE 0
+#define LEASE_OF_OTHERS 1
+#define LEASE 2
+local byte lease = NO_LEASE;
 bool is_live = true;
 byte generation = 1;
 
@@ -67,6 +80,7 @@ byte generation = 1;
 #define F_GENERATION 5
 #define F_SEEN 6
 #define F_OUTCOME 7
+#define F_LEASE 8
 #define N_NOTES 6
 local byte n_notes, note_field[N_NOTES];
 local short note_value[N_NOTES];
@@ -258,6 +272,7 @@ inline put_back(field, value)
 	:: field == F_GENERATION -> generation = value
 	:: field == F_SEEN -> seen = value
 	:: field == F_OUTCOME -> outcome = value
+	:: field == F_LEASE -> lease = value
 	fi
 }
 
@@ -304,10 +319,32 @@ inline settle()
 		set_word(LIMBO);
 		count();
 		if
+#ifndef UNKEPT_LEASE
+		:: held || lease != NO_LEASE -> held = false
+#else
 		:: held -> held = false
+#endif
 		:: else -> free_it()
 		fi
 	fi
+}
+
+/* The chore: two transactions, and what is settled later in a third. */
+inline grant_leased()
+{
+	set(F_GRANTED, granted, granted + 1);
+	set(F_LEASE, lease, LEASE_OF_OTHERS);
+	commit()
+}
+
+inline end_lease()
+{
+	set(F_LEASE, lease, NO_LEASE);
+	commit();
+#ifndef SILENT_LEASE
+	settle();
+	commit()
+#endif
 }
 
 inline record(result)
@@ -330,6 +367,12 @@ inline run_it()
 {
 	if
 	:: kind == GET && is_live && has_name -> grant()
+#ifdef LEASES
+	:: kind == GET && is_live && has_name ->
+		set(F_LEASE, lease, LEASE);
+		record(generation);
+		answer = generation
+#endif
 	:: kind == ALLOC && !is_live ->
 		set(F_GENERATION, generation, generation + 1);
 		set(F_LIVE, is_live, true);
@@ -409,6 +452,16 @@ inline reset()
 inline adopt()
 {
 	undo();
+#ifndef LOST_LEASE
+	if
+	:: lease == LEASE -> grant_leased()
+	:: else
+	fi;
+#endif
+	if
+	:: lease != NO_LEASE -> set(F_LEASE, lease, NO_LEASE); commit()
+	:: else
+	fi;
 	settle();
 	commit();
 	if
@@ -430,14 +483,18 @@ boot:	skip;
 	:: else
 	fi;
 	do
-	:: atomic { request?number, kind, theirs -> crash() }
+	:: atomic { lease == NO_LEASE && nempty(request) ->
+			request?number, kind, theirs; crash() }
 		if
 		:: number == HELLO && !is_gone -> hello()
 		:: number > 0 && !is_gone -> assert(is_attached); serve()
 		:: is_gone
 		fi
 	:: has_name -> set(F_NAME, has_name, false); settle(); commit()
-	:: has_name && n_evictions < 1 -> n_evictions++; evict()
+	:: has_name && lease == NO_LEASE && n_evictions < 1 ->
+		n_evictions++; evict()
+	:: lease == LEASE -> grant_leased()
+	:: lease == LEASE_OF_OTHERS -> end_lease()
 	:: atomic { bell && is_attached -> bell = false; crash() }
 		if
 		:: atomic { pending -> pending = false; crash() }
@@ -448,10 +505,11 @@ boot:	skip;
 	:: may_die && !is_dead -> is_dead = true
 	:: is_dead && !is_gone ->
 		set(F_GONE, is_gone, true);
+		set(F_LEASE, lease, NO_LEASE);
 		settle();
 		commit()
 	:: (n_done == 2 && is_attached && !bell || is_gone) && !has_name &&
-	   empty(request) -> break
+	   empty(request) && lease == NO_LEASE -> break
 	od;
 	assert(!is_live)
 }
