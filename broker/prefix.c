@@ -235,10 +235,15 @@ static uint32_t *counter(struct prefix_record *record, const char *name,
 	return name[size - 1] == '/' ? &record->n_bundles : &record->n_names;
 }
 
+/* `name` has no 0 behind it: it may lie in the catalog. */
 static struct prefix_record *record_of(const struct broker *broker,
-				       const char *name, uint32_t *ret_prefix)
+				       const char *name, size_t size,
+				       uint32_t *ret_prefix)
 {
-	*ret_prefix = prefix_find(broker, name, name_prefix_size(name));
+	const char *end = memchr(name, '/', size);
+
+	*ret_prefix = prefix_find(broker, name,
+				  end ? (size_t)(end - name) : size);
 	assert(*ret_prefix); /* it was claimed and is used */
 	return catalog_prefix(&broker->catalog, *ret_prefix);
 }
@@ -247,7 +252,7 @@ void prefix_use(struct broker *broker, const char *name, size_t size)
 {
 	struct catalog *catalog = &broker->catalog;
 	uint32_t prefix;
-	struct prefix_record *record = record_of(broker, name, &prefix);
+	struct prefix_record *record = record_of(broker, name, size, &prefix);
 	uint32_t *n = counter(record, name, size);
 
 	if (is_idle(record))
@@ -260,7 +265,7 @@ void prefix_end_use(struct broker *broker, const char *name, size_t size)
 {
 	struct catalog *catalog = &broker->catalog;
 	uint32_t prefix;
-	struct prefix_record *record = record_of(broker, name, &prefix);
+	struct prefix_record *record = record_of(broker, name, size, &prefix);
 	uint32_t *n = counter(record, name, size);
 
 	assert(*n > 0);

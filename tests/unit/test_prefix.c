@@ -227,3 +227,21 @@ Test(prefix, that_is_configured_stays_its_owners)
 	cr_assert(eq(int, client_publish(&alice, &ref, "models/a", 0, 0),
 		     -EPERM));
 }
+
+/* What lies behind a name in the catalog is of another, longer one. */
+Test(prefix, a_name_without_a_component_ends_where_it_ends)
+{
+	char name[16];
+
+	broker->config.prefix_grace_ms = 0;
+	for (int i = 0; i < 100; i++) {
+		snprintf(name, sizeof(name), "longer-name-%d", i);
+		client_put(&alice, name, 0);
+		cr_assert(zero(int, client_remove(&alice, name)));
+		client_put(&alice, "a", 0);
+		cr_assert(eq(u32, record_of("a").n_names, 1));
+		cr_assert(zero(int, client_remove(&alice, "a")));
+		while (catalog_n_live(&broker->catalog, SECTION_PREFIX))
+			uv_run(&broker->loop, UV_RUN_NOWAIT);
+	}
+}
