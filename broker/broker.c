@@ -99,7 +99,7 @@ static void on_idle(uv_idle_t *idle)
 	/* First, since they wake requests. These may leave them new work. */
 	has_more = comms_on_idle(broker);
 	chores_on_idle(broker);
-	if (waiters_on_idle(broker) || broker->chores.first)
+	if (waiters_on_idle(broker) || chores_are_due(broker))
 		has_more = true;
 	if (!has_more && !has_draining && !broker->comms.wants_progress)
 		uv_idle_stop(idle);

@@ -2,8 +2,11 @@
  * Chores: work that is too long for one request, and done in steps of some ten
  * microseconds. Between two iterations of the loop, in which others are
  * served, chores take turns for about a millisecond in all, however many there
- * are. Each step leaves the catalog in order and is committed, so a broker that
- * dies forgets chores; what they were for says whether the next one resumes.
+ * are. While other processes want the CPU too, they pause after each such
+ * round: a broker that never sleeps uses up its share of the CPU, and then its
+ * clients wait until the others have used up theirs. Each step leaves the
+ * catalog in order and is committed, so a broker that dies forgets chores; what
+ * they were for says whether the next one resumes.
  */
 #pragma once
 #include <stdbool.h>
@@ -22,6 +25,8 @@ struct chore {
 
 struct chores {
 	struct chore *first, *last;
+	long n_preemptions;       /* of the broker's thread, when last seen */
+	uint32_t resume_position; /* deadline; 0: no pause */
 };
 
 /* `chore` (borrowed until it ends) is to be done; once more is fine. */
@@ -31,3 +36,5 @@ void chore_end(struct broker *broker, struct chore *chore);
 
 /* The chores' part of an idle round. */
 void chores_on_idle(struct broker *broker);
+/* Are there chores, and no pause? */
+bool chores_are_due(const struct broker *broker);

@@ -363,7 +363,7 @@ static int find_longest(const char *name, uint64_t value, void *data)
 static double longest_loop_ms(const struct battle *battle)
 {
 	struct fsdp_connect_options options = {.path = battle->daemon.socket,
-					       .reconnect_ms = 1};
+					       .reconnect_ms = 5000};
 	struct fsdp_client *client;
 	double ms = NAN;
 
