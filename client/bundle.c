@@ -69,8 +69,7 @@ begin_request(const char *name, const struct fsdp_bundle_options *options)
 {
 	return (struct bundle_begin_request){
 		.name = name,
-		.access = {.gid = options->access.gid,
-			   .mode = options->access.mode},
+		.access = spec_access(&options->access),
 		.size_hint = options->size_hint,
 		.flags = options->flags,
 		.ttl_ms = options->ttl_ms,
@@ -82,8 +81,7 @@ int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 		      const struct fsdp_bundle_options *options,
 		      struct fsdp_bundle **ret)
 {
-	static const struct fsdp_bundle_options defaults = {
-		.access = {.gid = GID_DEFAULT}};
+	static const struct fsdp_bundle_options defaults;
 	struct error *err = error_of_thread();
 	struct fsdp_bundle_options o;
 	struct request request = {.kind = MESSAGE_BUNDLE_BEGIN};

@@ -11,6 +11,7 @@
 #include "client/engine.h"
 #include "client/plain_device.h"
 #include "client/sized.h"
+#include "client/spec.h"
 #include "cuda/nccl_comm.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -115,23 +116,13 @@ int comm_await_stream(const struct fsdp_comm *comm, void *stream,
 
 /* --- joining and leaving ------------------------------------------------- */
 
-/* A group can do nothing with mode 0600: a gid of 0 beside it is one that was
- * left out. */
-static struct access_class access_of(const struct fsdp_access *access)
-{
-	return (struct access_class){
-		.gid = access->mode ? access->gid : GID_DEFAULT,
-		.mode = access->mode,
-	};
-}
-
 static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
 					     uint32_t rank,
 					     const struct fsdp_comm_options *o)
 {
 	struct comm_join_request request = {
 		.name = name,
-		.access = access_of(&o->access),
+		.access = spec_access(&o->access),
 		.n_ranks = n_ranks,
 		.rank = rank,
 		.n_shards = o->n_shards ? o->n_shards : n_ranks,

@@ -243,9 +243,10 @@ struct fsdp_spec {
 	int64_t shape[FSDP_MAX_DIMS]; /* a 0 makes an empty tensor: legal */
 };
 
-/* Who may use what is made, as with files. */
+/* Who may use what is made, as with files. All 0: the caller alone. */
 struct fsdp_access {
-	uint32_t gid;  /* one of the caller's groups; FSDP_GID_DEFAULT */
+	uint32_t gid;  /* one of the caller's groups, or FSDP_GID_DEFAULT;
+			* ignored if `mode` is 0 */
 	uint32_t mode; /* 0600 to 0666, no x; 0 means 0600. It never changes:
 			* a wider one is a copy. */
 };

@@ -28,8 +28,7 @@ int fsdp_alloc_on(struct fsdp_client *client, const struct fsdp_device *device,
 {
 	struct error *err = error_of_thread();
 	struct alloc_request alloc = {
-		.access = {.gid = access ? access->gid : GID_DEFAULT,
-			   .mode = access ? access->mode : 0},
+		.access = spec_access(access),
 		.timeout_ms = timeout_ms,
 		.n_items = (uint32_t)n,
 		.device = device_uuid_of(device),

@@ -34,6 +34,16 @@ static int check_fields(const struct fsdp_spec *spec, const int64_t *strides,
 	return 0;
 }
 
+struct access_class spec_access(const struct fsdp_access *access)
+{
+	bool is_set = access && access->mode;
+
+	return (struct access_class){
+		.gid = is_set ? access->gid : GID_DEFAULT,
+		.mode = is_set ? access->mode : 0,
+	};
+}
+
 int spec_to_type(const struct fsdp_spec *spec, const int64_t *strides,
 		 struct tensor_type *ret, struct error *err)
 {

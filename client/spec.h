@@ -9,6 +9,10 @@
 struct answer;
 struct error;
 
+/* NULL, or all 0: the defaults. A group can do nothing with mode 0600, so a
+ * gid of 0 beside it is one that was left out. */
+struct access_class spec_access(const struct fsdp_access *access);
+
 /* A checked type. `strides` NULL: contiguous. The sentence of a refusal begins
  * with the field. */
 int spec_to_type(const struct fsdp_spec *spec, const int64_t *strides,

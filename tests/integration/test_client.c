@@ -582,6 +582,36 @@ Test(client, a_committed_bundle_lies_where_it_was_and_cannot_be_written)
 	cr_assert(eq(ptr, fsdp_data_mut(made[1]), NULL));
 }
 
+static int check_gid(const struct fsdp_entry *entry, void *data)
+{
+	cr_expect(eq(u32, entry->gid, *(gid_t *)data));
+	cr_expect(eq(u32, entry->mode, 0600));
+	return 0;
+}
+
+/* Options in which nobody thought of access. */
+Test(client, access_that_is_all_0_is_for_the_caller_alone)
+{
+	struct fsdp_bundle_options options = {.device = memory_device()};
+	gid_t group = getuid() == 0 ? 61001 : getegid();
+	const char *name = "mine/x";
+	struct fsdp_client *other;
+	struct fsdp_bundle *bundle;
+	struct fsdp_tensor *tensor;
+
+	cr_assert(zero(int, setegid(group)));
+	other = connect_to(&daemon_, 0);
+	cr_assert(eq(int, fsdp_bundle_begin(other, "mine/", &options, &bundle),
+		     0),
+		  "%s", fsdp_error());
+	cr_assert(zero(int,
+		       fsdp_bundle_alloc(bundle, &name, &VECTOR, 1, &tensor)));
+	cr_assert(zero(int, fsdp_bundle_commit(bundle, NULL)));
+	cr_assert(zero(int, fsdp_list(other, "mine/", check_gid, &group)));
+	fsdp_free(tensor);
+	fsdp_close(other);
+}
+
 Test(client, a_reader_keeps_the_old_version_of_a_replaced_bundle)
 {
 	struct fsdp_tensor *old[2], *new[2], **all = NULL;
