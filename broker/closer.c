@@ -162,7 +162,6 @@ static void close_first(struct queue *queue)
 	queue->n--;
 	queue->is_closing = true;
 	pthread_mutex_unlock(&state->lock);
-	point("closer.close");
 	if (item.is_connection)
 		drain(item.fd);
 	(void)close(item.fd);
