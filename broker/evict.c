@@ -190,8 +190,12 @@ static uint32_t turn(struct broker *broker, struct evict_ring *ring,
 
 static void on_later(void *data, uint32_t index)
 {
+	struct broker *broker = data;
+
 	(void)index;
-	waiters_wake_room(data);
+	waiters_wake_room(broker);
+	broker->evictables.is_continuing = true;
+	broker_want_idle(broker);
 }
 
 /* False: there is no heap to go on later. */
@@ -219,6 +223,10 @@ enum evict_outcome evict(struct broker *broker, uint64_t bytes,
 
 	if (!ring || bytes == 0)
 		return EVICT_NONE;
+	/* Another request that shares the search has come to its end. */
+	if (broker->evictables.is_continuing && ring->is_over)
+		return EVICT_NONE;
+	ring->is_over = false;
 	while (freed < bytes && cost < COST_PER_CALL && ring->n > 0 &&
 	       ring->n_looked < (uint64_t)ring->n * TURNS) {
 		n_looked = ring->n_looked;
@@ -238,5 +246,6 @@ enum evict_outcome evict(struct broker *broker, uint64_t bytes,
 	if (freed < bytes && cost >= COST_PER_CALL && plan_more(broker))
 		return EVICT_MORE;
 	ring->n_looked = 0;
+	ring->is_over = !freed;
 	return freed ? EVICT_SOME : EVICT_NONE;
 }

@@ -20,6 +20,7 @@ struct evict_ring {
 	uint32_t hand;     /* slot to look at next; 0: the ring is empty */
 	uint32_t n;        /* slots */
 	uint32_t n_looked; /* slots in vain, since one was evicted */
+	bool is_over;      /* the last search was in vain */
 };
 
 struct evict_link {
@@ -30,7 +31,9 @@ struct evictables {
 	struct evict_ring all[2];    /* host, devices */
 	struct evict_link *links[2]; /* by slot: in `all`, in its user's */
 	uint32_t later_position;     /* deadline of a search that goes on */
-	uint64_t n_looked;           /* slots, since start */
+	bool is_continuing; /* requests run again for that search alone: there
+			     * is no other room (waiter.c) */
+	uint64_t n_looked;  /* slots, since start */
 };
 
 /* A named tensor of this slot may be evicted, or may not any more (nothing

@@ -284,6 +284,7 @@ void waiters_wake_uid(struct broker *broker, uint32_t uid)
 
 void waiters_wake_room(struct broker *broker)
 {
+	broker->evictables.is_continuing = false;
 	comms_on_room(broker);
 	if (!broker->waiters.room.first)
 		return;
@@ -327,6 +328,8 @@ bool waiters_on_idle(struct broker *broker)
 
 	waiters_run_ready(broker);
 	run_room(waiters);
+	if (!waiters->next_room && !waiters->is_room_wanted)
+		broker->evictables.is_continuing = false;
 	return waiters->ready.first || waiters->next_room ||
 	       (waiters->is_room_wanted && waiters->room.first);
 }

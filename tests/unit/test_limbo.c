@@ -244,6 +244,43 @@ Test(limbo, others_are_served_while_an_eviction_looks_for_something)
 	cr_expect(eq(u64, broker->n_evicted, 1));
 }
 
+static void run_rounds(int n)
+{
+	for (int i = 0; i < n; i++)
+		uv_run(&broker->loop, UV_RUN_NOWAIT);
+}
+
+Test(limbo, two_requests_that_search_in_vain_come_to_rest)
+{
+	struct alloc_item item;
+	struct request alloc = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT, .mode = 0644},
+			  .timeout_ms = -1,
+			  .n_items = 1,
+			  .items = &item}};
+	struct client carol;
+	uint64_t n_looked;
+	char name[16];
+
+	client_open(&carol, broker, 1000, 0);
+	for (int i = 0; i < 600; i++) {
+		struct slot_ref ref;
+
+		snprintf(name, sizeof(name), "a/%d", i);
+		client_put(&alice, name, PUBLISH_EVICTABLE);
+		cr_assert(zero(int, client_get(&bob, name, &ref)));
+	}
+	item = fill_quota(1);
+	client_send(&alice, &alloc, ++alice.number);
+	client_send(&carol, &alloc, ++carol.number);
+	run_rounds(200);
+	n_looked = broker->evictables.n_looked;
+	cr_expect(ge(u64, n_looked, 1200));
+	run_rounds(200);
+	cr_expect(eq(u64, broker->evictables.n_looked, n_looked));
+}
+
 /* --- warnings ----------------------------------------------------------------
  */
 
