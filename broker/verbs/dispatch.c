@@ -483,7 +483,10 @@ static int replay_bundle(struct verb_call *call, struct error *err)
 	call->fds[call->n_fds++] = record->manifest_fd;
 	for (uint32_t i = 1; i <= catalog_n_touched(catalog, SECTION_CHUNK);
 	     i++) {
-		if (catalog_chunk(catalog, i)->bundle == bundle)
+		/* An empty one may be of a bundle that had the record before,
+		 * and is sealed or punched yet. */
+		if (catalog_chunk(catalog, i)->bundle == bundle &&
+		    catalog_chunk(catalog, i)->n_blocks > 0)
 			(void)verb_attach_chunk(call, i, NULL);
 	}
 	return 0;
