@@ -525,13 +525,15 @@ static int adopt(struct broker *broker, uint32_t slot, struct error *err)
 	record->heap_position = 0;
 	record->is_fenced = 0;
 	record->n_pins = 0;
-	if (index_shows(broker, slot) && !record->bundle &&
-	    (record->flags & PUBLISH_EVICTABLE))
-		evict_add(broker, slot);
 	if (record->deadline_ms &&
 	    slot_set_deadline(broker, slot, record->deadline_ms, err) < 0)
 		return -ENOMEM;
-	return adopt_charge(broker, slot, err);
+	if (adopt_charge(broker, slot, err) < 0)
+		return -ENOMEM;
+	if (index_shows(broker, slot) && !record->bundle &&
+	    (record->flags & PUBLISH_EVICTABLE))
+		evict_add(broker, slot);
+	return 0;
 }
 
 /* Words beyond the last record ever used, of a request that was undone. */
