@@ -194,6 +194,16 @@ static bool copy_some(void *data, uint32_t unused)
 	return false;
 }
 
+static int tell_failure(struct bundle *bundle, struct error *err)
+{
+	struct manifest_work *work = bundle->manifest;
+	int r = error_set(err, work->result, "%s", work->err.msg);
+
+	bundle->manifest = NULL;
+	work_free(work);
+	return r;
+}
+
 static int begin(struct broker *broker, uint32_t index, struct account *account,
 		 struct error *err)
 {
@@ -221,17 +231,7 @@ static int begin(struct broker *broker, uint32_t index, struct account *account,
 		chore_begin(broker, &bundle->copying);
 	else
 		(void)copy_some(work, 0);
-	return MANIFEST_WAIT;
-}
-
-static int tell_failure(struct bundle *bundle, struct error *err)
-{
-	struct manifest_work *work = bundle->manifest;
-	int r = error_set(err, work->result, "%s", work->err.msg);
-
-	bundle->manifest = NULL;
-	work_free(work);
-	return r;
+	return work->has_failed ? tell_failure(bundle, err) : MANIFEST_WAIT;
 }
 
 int manifest_make(struct broker *broker, uint32_t index, struct error *err)
