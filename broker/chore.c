@@ -34,8 +34,23 @@ static void unlink_chore(struct chores *chores, struct chore *chore)
 		chores->last = chore->prev;
 }
 
+/* Since this was last asked, has another process taken the CPU from us? */
+static bool was_preempted(struct chores *chores)
+{
+	long before = chores->n_preemptions;
+	struct rusage usage;
+
+	if (getrusage(RUSAGE_THREAD, &usage) < 0)
+		return false;
+	chores->n_preemptions = usage.ru_nivcsw;
+	return usage.ru_nivcsw != before;
+}
+
 void chore_begin(struct broker *broker, struct chore *chore)
 {
+	/* What happened while there was none says nothing. */
+	if (!broker->chores.first)
+		(void)was_preempted(&broker->chores);
 	if (!chore->is_queued)
 		append(&broker->chores, chore);
 	chore->is_queued = true;
@@ -51,18 +66,6 @@ void chore_end(struct broker *broker, struct chore *chore)
 
 /* --- rounds ----------------------------------------------------------------
  */
-
-/* Since this was last asked, has another process taken the CPU from us? */
-static bool was_preempted(struct chores *chores)
-{
-	long before = chores->n_preemptions;
-	struct rusage usage;
-
-	if (getrusage(RUSAGE_THREAD, &usage) < 0)
-		return false;
-	chores->n_preemptions = usage.ru_nivcsw;
-	return usage.ru_nivcsw != before;
-}
 
 static void on_resume(void *data, uint32_t index)
 {
