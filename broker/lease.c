@@ -6,6 +6,7 @@
 #include "broker/broker.h"
 #include "broker/bundle.h"
 #include "broker/grant.h"
+#include "broker/peer.h"
 #include "broker/session.h"
 #include "broker/waiter.h"
 #include "proto/point.h"
@@ -90,6 +91,8 @@ static void end(struct session *session)
 	catalog_commit(&broker->catalog);
 	lease_key(session, key);
 	waiters_wake_name(broker, key);
+	if (session->peer)
+		peer_on_granted(session->peer);
 }
 
 static bool step(void *data, uint32_t unused)

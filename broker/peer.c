@@ -83,6 +83,13 @@ static void drop_queued(struct peer *peer, struct queued_reply *reply)
 	free(reply);
 }
 
+/* Its session still gets grants that it was told of: see lease.h. That takes a
+ * few rounds of the loop, in which the requests stay where they are. */
+static bool is_being_granted(const struct peer *peer)
+{
+	return peer->session && lease_is_open(peer->session);
+}
+
 /* What the poll should look for: requests, or room for replies; or neither,
  * until what the user has sent before is closed. */
 static void update_poll(struct peer *peer)
@@ -93,6 +100,8 @@ static void update_poll(struct peer *peer)
 		events = must_wait(peer, &peer->first_queued->frame)
 				 ? UV_DISCONNECT
 				 : UV_WRITABLE | UV_DISCONNECT;
+	else if (is_being_granted(peer))
+		events = 0; /* until peer_on_granted() */
 	else if (closer_is_full(&peer->broker->closer, peer->uid))
 		events = UV_DISCONNECT;
 	if (events == peer->events)
@@ -355,7 +364,7 @@ static int resume_session(struct peer *peer, uint64_t number, struct error *err)
 	const struct session_record *record;
 	struct hello_reply hello;
 	struct session *session;
-	int refs_fd, doorbell_fd, r;
+	int refs_fd, doorbell_fd = -1, r;
 
 	session = session_find(broker, peer->hello.session, peer->hello.token,
 			       err);
@@ -367,12 +376,22 @@ static int resume_session(struct peer *peer, uint64_t number, struct error *err)
 				 "session %llu belongs to process %u; connect "
 				 "in the process that uses the connection",
 				 (unsigned long long)record->id, record->pid);
-	/* What is refused is closed here, so that must not be the last close.
-	 */
+	/* A file may ask its server at every close, not only at the last. So
+	 * nothing but a memory file and an eventfd is copied, whose copies may
+	 * be closed here; the last close is the closer's. */
+	if (fcntl(peer->hello_fds[0], F_GET_SEALS) < 0)
+		return error_set(err, -EINVAL,
+				 "cannot take the session back: its "
+				 "ref-counter file is no memory file");
+	if (session->doorbell_fd < 0) {
+		r = session_check_doorbell(peer->hello_fds[1], err);
+		if (r < 0)
+			return r;
+		doorbell_fd = fcntl(peer->hello_fds[1], F_DUPFD_CLOEXEC, 3);
+	}
 	refs_fd = fcntl(peer->hello_fds[0], F_DUPFD_CLOEXEC, 3);
-	doorbell_fd = fcntl(peer->hello_fds[1], F_DUPFD_CLOEXEC, 3);
-	drop_hello_fds(peer);
 	r = session_reattach(session, refs_fd, doorbell_fd, err);
+	drop_hello_fds(peer);
 	if (r < 0)
 		return r;
 	r = session_watch_process(session, peer->pidfd, err);
@@ -617,13 +636,6 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 	drop(peer, &err);
 }
 
-/* Its session still gets grants that it was told of: see lease.h. That takes a
- * few rounds of the loop, in which the requests stay where they are. */
-static bool is_granted(const struct peer *peer)
-{
-	return peer->session && lease_is_open(peer->session);
-}
-
 /* True: there may be another, sent with it. */
 static bool read_frame(struct peer *peer)
 {
@@ -653,6 +665,12 @@ static bool read_frame(struct peer *peer)
 	return frame.is_quiet && !peer->is_closing && !peer->first_queued;
 }
 
+void peer_on_granted(struct peer *peer)
+{
+	if (!peer->is_closing)
+		update_poll(peer);
+}
+
 static void on_event(uv_poll_t *poll, int status, int events)
 {
 	struct peer *peer = poll->data;
@@ -667,8 +685,10 @@ static void on_event(uv_poll_t *poll, int status, int events)
 	}
 	if (events & UV_WRITABLE)
 		flush(peer);
+	else if (is_being_granted(peer))
+		update_poll(peer);
 	else if (events & UV_READABLE && !closer_is_full(closer, peer->uid))
-		while (!is_granted(peer) && read_frame(peer) &&
+		while (!is_being_granted(peer) && read_frame(peer) &&
 		       ++n < MAX_AT_ONCE)
 			;
 	else if (events & UV_DISCONNECT)

@@ -57,6 +57,9 @@ struct peer {
 /* Take over an accepted socket (consumed, also on failure). */
 int peer_new(struct broker *broker, int sock_fd, struct error *err);
 
+/* Its session has all the grants that it was told of: read it again. */
+void peer_on_granted(struct peer *peer);
+
 /* Close the connection; a session stays. Idempotent. */
 void peer_close(struct peer *peer);
 

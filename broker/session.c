@@ -453,7 +453,7 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
  * A doorbell that comes from a client after a restart: an eventfd, and none of
  * those that count down one by one, which could ring for ever.
  */
-static int check_doorbell(int fd, struct error *err)
+int session_check_doorbell(int fd, struct error *err)
 {
 	char path[64], text[FDINFO_SIZE] = "";
 	ssize_t n;
@@ -521,10 +521,8 @@ int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 
 	r = take_refs(session, refs_fd, err);
 	if (r == 0 && session->doorbell_fd < 0) {
-		r = check_doorbell(doorbell_fd, err);
-		if (r == 0)
-			r = watch(session, doorbell_fd, &session->doorbell_poll,
-				  on_doorbell, err);
+		r = watch(session, doorbell_fd, &session->doorbell_poll,
+			  on_doorbell, err);
 		if (r == 0) {
 			session->doorbell_fd = doorbell_fd;
 			doorbell_fd = -1;

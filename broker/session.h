@@ -88,6 +88,9 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 int session_watch_process(struct session *session, int pidfd,
 			  struct error *err);
 
+/* Is it an eventfd, and none that counts down one by one? Closes nothing. */
+int session_check_doorbell(int fd, struct error *err);
+
 /* Give an adopted session its ref-counter file and doorbell back. Consumes
  * the fds, also on failure. Settles what was released meanwhile. */
 int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
