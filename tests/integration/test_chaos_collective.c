@@ -637,9 +637,9 @@ Test(chaos_collective, the_broker_dies_before_a_rank_s_calls)
 		cr_assert(die_by_order(&two, &order, &training));
 		n_told += check_broker_death(&training);
 	}
-	/* All but those who have not joined yet, or have finished; on devices
-	 * the end of a training needs the broker less. */
-	cr_assert(ge(uint, n_told, 2 * (are_on_devices() ? 16 : 20)));
+	/* All but those who have not joined yet, or have finished: how many
+	 * these are depends on the machine. */
+	cr_assert(ge(uint, n_told, 2 * 12));
 }
 
 Test(chaos_collective, a_rank_dies_before_its_calls)
