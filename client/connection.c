@@ -73,6 +73,30 @@ static bool kind_grants(uint16_t kind)
 	       kind == MESSAGE_INPUT || kind == MESSAGE_WAIT;
 }
 
+/* May the caller's function end the wait for its answer? Not if what we hold
+ * must change as the broker has changed it. */
+static bool may_be_cut(const struct call *call)
+{
+	switch (call->kind) {
+	case MESSAGE_GOODBYE:
+	case MESSAGE_RELEASE:
+	case MESSAGE_COMM_LEAVE:
+	case MESSAGE_UNSHARD:
+	case MESSAGE_RESHARD:
+	case MESSAGE_REDUCE:
+	case MESSAGE_COMMIT:
+		return false;
+	default:
+		return true;
+	}
+}
+
+static struct interrupt interrupt_of(const struct connection *c,
+				     const struct call *call)
+{
+	return may_be_cut(call) ? c->self.interrupt : (struct interrupt){0};
+}
+
 /* What was to be sent. */
 static void call_clear(struct call *call)
 {
@@ -326,10 +350,10 @@ static void disconnect(struct connection *c)
 static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 		      struct frame *ret, struct error *err)
 {
-	const struct interrupt *interrupt = &c->self.interrupt;
+	const struct interrupt interrupt = interrupt_of(c, mine);
 	uint8_t *buffer = mine->buffer;
 	/* What is collected does not wait. */
-	int wait_ms = mine->is_begun ? 0 : interrupt_slice(interrupt, -1);
+	int wait_ms = mine->is_begun ? 0 : interrupt_slice(&interrupt, -1);
 
 	struct pollfd items[2] = {
 		{.fd = c->sock_fd,
@@ -341,7 +365,7 @@ static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 	pthread_mutex_unlock(&c->lock);
 	r = poll(items, 2, wait_ms);
 	if (r <= 0 && wait_ms != 0)
-		mine->is_interrupted = interrupt_is_asked(interrupt);
+		mine->is_interrupted = interrupt_is_asked(&interrupt);
 	if (r > 0 && items[1].revents) {
 		uint64_t n;
 
@@ -393,14 +417,16 @@ static void pause_ms(int64_t ms)
 }
 
 /* Try with growing pauses. Without the lock: nothing here changes meanwhile. */
-static int handshake_retry(const struct connection *c, struct welcome *ret,
-			   struct error *err)
+static int handshake_retry(const struct connection *c, const struct call *mine,
+			   struct welcome *ret, struct error *err)
 {
+	struct introduction self = c->self;
 	int64_t deadline_ms = handshake_now_ms() + c->reconnect_ms;
 	int64_t wait_ms = 1, asked_ms = 0;
 
+	self.interrupt = interrupt_of(c, mine);
 	for (;;) {
-		int r = handshake_try(&c->self, deadline_ms, ret, err);
+		int r = handshake_try(&self, deadline_ms, ret, err);
 
 		if (r <= 0)
 			return r;
@@ -409,7 +435,7 @@ static int handshake_retry(const struct connection *c, struct welcome *ret,
 					  "fsdpd did not come back within "
 					  "%d ms",
 					  c->reconnect_ms);
-		r = interrupt_sleep(&c->self.interrupt, wait_ms * 1000000,
+		r = interrupt_sleep(&self.interrupt, wait_ms * 1000000,
 				    &asked_ms, err);
 		if (r < 0)
 			return r;
@@ -439,7 +465,7 @@ static int reconnect(struct connection *c, struct call *mine, struct error *err)
 	if (c->lost.code < 0)
 		return error_set(err, c->lost.code, "%s", c->lost.msg);
 	pthread_mutex_unlock(&c->lock);
-	r = handshake_retry(c, &welcome, err);
+	r = handshake_retry(c, mine, &welcome, err);
 	pthread_mutex_lock(&c->lock);
 	if (r == 0) {
 		/* If it has moved on since the hello, EOF will tell. */
@@ -497,7 +523,8 @@ static void lead(struct connection *c, struct call *mine)
 	poll_update(c);
 }
 
-/* Somebody else reads. */
+/* Somebody else reads. Who stops reading wakes one of those who wait, which may
+ * leave at once: whatever its kind, each looks again after a while. */
 static void follow(struct connection *c, struct call *mine)
 {
 	const struct interrupt *interrupt = &c->self.interrupt;
@@ -512,7 +539,8 @@ static void follow(struct connection *c, struct call *mine)
 	until.tv_sec += until.tv_nsec / 1000000000;
 	until.tv_nsec %= 1000000000;
 	if (pthread_cond_clockwait(&mine->changed, &c->lock, CLOCK_MONOTONIC,
-				   &until) != ETIMEDOUT)
+				   &until) != ETIMEDOUT ||
+	    !may_be_cut(mine))
 		return;
 	pthread_mutex_unlock(&c->lock);
 	mine->is_interrupted = interrupt_is_asked(interrupt);

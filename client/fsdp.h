@@ -134,8 +134,11 @@ struct fsdp_connect_options {
 	 * sleep and every 200 ms, with no lock of the library's; it may not
 	 * call the library. If it says so the call returns -EINTR: what was
 	 * asked for may still be done (a publication, say), but holds nothing.
-	 * Not asked by fsdp_close(), and while NCCL works in a rank. NULL: no
-	 * signal ends a wait. */
+	 * Not asked where this process must follow what the broker has done:
+	 * by fsdp_close(), fsdp_release_sync() and fsdp_comm_leave(), and by
+	 * fsdp_unshard(), fsdp_reshard(), fsdp_reduce() and fsdp_commit() while
+	 * they ask the broker; nor while NCCL works in a rank. NULL: no signal
+	 * ends a wait. */
 	fsdp_interrupt_fn *interrupted;
 	void *interrupted_data;
 };

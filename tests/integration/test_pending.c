@@ -394,6 +394,40 @@ Test(interrupt, so_does_a_call_to_a_broker_that_is_stopped)
 	cr_expect(zero(int, fsdp_ping(client)));
 }
 
+static void *release(void *tensor)
+{
+	struct fsdp_tensor *held = tensor;
+
+	return (void *)(intptr_t)fsdp_release_sync(client, &held, 1);
+}
+
+/* The broker stands still until the hook would have been asked. */
+Test(interrupt, but_not_a_release_which_the_broker_does_anyway)
+{
+	pid_t broker = daemon_broker_pid(&daemon_);
+	struct wait wait = {"t/never", 1};
+	struct fsdp_tensor *tensor;
+	const char *name = "t/a";
+	pthread_t reader, thread;
+	void *r = NULL;
+
+	put(name);
+	cr_assert(zero(int, fsdp_get(client, &name, 1, NULL, &tensor)));
+	cr_assert(zero(int, kill(broker, SIGSTOP)));
+	pthread_create(&thread, NULL, release, tensor);
+	pthread_create(&reader, NULL, wait_for, &wait);
+	atomic_store(&is_wanted, true);
+	pthread_join(reader, NULL);
+	cr_expect(eq(int, wait.r, -EINTR));
+	cr_expect(eq(int, fsdp_ping(client), -EINTR));
+	cr_assert(zero(int, kill(broker, SIGCONT)));
+	pthread_join(thread, &r);
+	cr_expect(zero(long, (intptr_t)r));
+	atomic_store(&is_wanted, false);
+	cr_expect(ne(int, fsdp_release(tensor), 0), "it is held no more");
+	expect_none_held(name);
+}
+
 Test(interrupt, and_one_that_connects_again)
 {
 	atomic_store(&is_wanted, true);
