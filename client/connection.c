@@ -73,6 +73,12 @@ static bool kind_grants(uint16_t kind)
 	       kind == MESSAGE_INPUT || kind == MESSAGE_WAIT;
 }
 
+/* May the broker have given, or be about to give, us something for it? */
+static bool may_be_granted(const struct call *call)
+{
+	return call->was_sent && kind_grants(call->kind);
+}
+
 /* May the caller's function end the wait for its answer? Not if what we hold
  * must change as the broker has changed it. */
 static bool may_be_cut(const struct call *call)
@@ -206,8 +212,8 @@ static int flush(struct connection *c, struct error *err)
 				      .fds = {call->fd}};
 		int r;
 
-		/* Given up a moment ago: its thread takes it away. */
-		if (call->is_done && !call->is_orphan) {
+		/* Given up: its owner takes it away, when it looks. */
+		if (call->is_done && !may_be_granted(call)) {
 			c->first_unsent = call->next;
 			continue;
 		}
@@ -231,15 +237,18 @@ static void poll_update(struct connection *c)
 		   c->n_landed > 0 || is_down);
 }
 
-/* A call has its answer, or its error. */
+/* A call has its answer, or its error; or first the error and then, as it was
+ * sent again, the answer. */
 static void land(struct connection *c, struct call *call)
 {
+	bool is_first = !call->is_done;
+
 	call->is_done = true;
 	if (!call->is_begun) {
 		pthread_cond_signal(&call->changed);
 		return;
 	}
-	c->n_landed++;
+	c->n_landed += is_first;
 	poll_update(c);
 }
 
@@ -565,7 +574,7 @@ static int give_up(struct connection *c, struct call *call, struct error *err)
 	int r = error_set(err, call->error.code, "%s", call->error.msg);
 
 	call->is_begun = false;
-	if (call->was_sent && kind_grants(call->kind) && !c->lost.code) {
+	if (may_be_granted(call) && !c->lost.code) {
 		call->is_orphan = true;
 	} else {
 		call_detach(c, call);

@@ -279,6 +279,34 @@ Test(pending_restart, a_pending_get_survives_the_broker)
 	expect_name(tensor, "t/a");
 }
 
+/* The broker was away for longer than the client waits for it. */
+Test(pending_restart, a_pending_get_that_failed_is_asked_for_again)
+{
+	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_),
+					       .reconnect_ms = 100};
+	struct fsdp_tensor *tensor;
+	struct fsdp_pending *pending;
+
+	fsdp_close(client);
+	cr_assert(zero(int, fsdp_connect(&options, &client)));
+	pending = begin("t/a", -1);
+	wait_until_parked(1);
+	cr_assert(zero(int, kill(daemon_.pid, SIGSTOP)));
+	cr_assert(zero(int, kill(daemon_broker_pid(&daemon_), SIGKILL)));
+	while (fsdp_ping(client) == 0)
+		;
+	cr_assert(zero(int, kill(daemon_.pid, SIGCONT)));
+	put("t/a");
+	/* Its answer comes behind that of the get. */
+	while (fsdp_ping(client) != 0)
+		;
+	cr_assert(zero(int, end(pending, &tensor)), "%s", fsdp_error());
+	expect_name(tensor, "t/a");
+	cr_expect(not(is_readable(0)), "nothing is pending");
+	fsdp_free(tensor);
+	expect_none_held("t/a");
+}
+
 /* --- waits that a signal ends --------------------------------------------- */
 
 static void on_signal(int number)
