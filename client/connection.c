@@ -344,9 +344,9 @@ static void deliver(struct connection *c, struct call *mine,
 
 static void disconnect(struct connection *c)
 {
+	poller_forget_socket(&c->poller);
 	if (c->sock_fd >= 0)
 		(void)close(c->sock_fd);
-	poller_forget_socket(&c->poller);
 	c->sock_fd = -1;
 	/* A connection that lived for a while broke for reasons of its own. */
 	if (handshake_now_ms() - c->connected_ms > 1000)

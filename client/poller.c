@@ -80,6 +80,5 @@ void poller_set(struct poller *poller, int sock_fd, bool is_for_sending,
 
 void poller_forget_socket(struct poller *poller)
 {
-	poller->sock_fd = -1;
-	poller->is_for_sending = false;
+	set_socket(poller, -1, false);
 }

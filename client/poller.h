@@ -26,5 +26,6 @@ void poller_close(struct poller *poller);
 void poller_set(struct poller *poller, int sock_fd, bool is_for_sending,
 		bool is_signalled);
 
-/* The socket was closed, and so is in no epoll any more. */
+/* The socket is about to be closed. That alone would leave it in the epoll as
+ * long as a forked child has it open. */
 void poller_forget_socket(struct poller *poller);

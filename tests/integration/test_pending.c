@@ -13,6 +13,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static const struct fsdp_spec VECTOR = {FSDP_F32, 1, {256}};
 
@@ -277,6 +279,31 @@ Test(pending_restart, a_pending_get_survives_the_broker)
 	put("t/a");
 	cr_assert(zero(int, end(pending, &tensor)), "%s", fsdp_error());
 	expect_name(tensor, "t/a");
+}
+
+/* The child keeps the socket of the old broker open. */
+Test(pending_restart, a_forked_child_does_not_make_the_descriptor_readable)
+{
+	struct fsdp_pending *pending = begin("t/a", -1);
+	struct fsdp_tensor *tensor;
+	pid_t child;
+
+	wait_until_parked(1);
+	cr_assert(not(is_readable(0)));
+	child = fork();
+	if (child == 0)
+		for (;;)
+			pause();
+	cr_assert(gt(int, child, 0));
+	daemon_kill_broker(&daemon_);
+	put("t/a");
+	cr_assert(zero(int, end(pending, &tensor)), "%s", fsdp_error());
+	pending = begin("t/never", -1);
+	wait_until_parked(1);
+	cr_expect(not(is_readable(0)));
+	fsdp_get_cancel(pending);
+	cr_assert(zero(int, kill(child, SIGKILL)));
+	cr_assert(eq(int, waitpid(child, NULL, 0), child));
 }
 
 /* The broker was away for longer than the client waits for it. */
