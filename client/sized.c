@@ -8,6 +8,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* No struct of ours will be larger: what says so was not initialised. */
+#define MAX_SIZE 4096
+
 static size_t size_of(const void *given, struct sized type)
 {
 	size_t size;
@@ -18,6 +21,11 @@ static size_t size_of(const void *given, struct sized type)
 
 static int check_size(size_t size, struct sized type, struct error *err)
 {
+	if (size > MAX_SIZE)
+		return error_set(err, -E2BIG,
+				 "cannot use a %s with a struct_size of %zu: "
+				 "set struct_size to its sizeof",
+				 type.name, size);
 	if (size >= type.first)
 		return 0;
 	return error_set(err, -EINVAL,

@@ -97,6 +97,15 @@ Test(sized, a_struct_smaller_than_ever_is_refused)
 		     "has at least 16 bytes; set struct_size to its sizeof"));
 }
 
+Test(sized, a_size_that_no_struct_has_is_refused_unread)
+{
+	cr_assert(eq(int, take(&(struct grown){SIZE_MAX, 1, 2}), -E2BIG));
+	cr_assert(eq(int, take(&(struct grown){4097, 1, 2}), -E2BIG));
+	cr_expect(eq(str, err.msg,
+		     "cannot use a struct grown with a struct_size of 4097: "
+		     "set struct_size to its sizeof"));
+}
+
 Test(sized, items_of_an_array_lie_as_far_apart_as_the_caller_has_it)
 {
 	struct grown_first old[2] = {{sizeof(*old), 1}, {sizeof(*old), 3}};
