@@ -328,18 +328,17 @@ static int take_publications(const struct fsdp_client *client,
 	return r;
 }
 
-/* As far as the caller's struct goes: in that of the first release it is. */
+/* As far as the caller's struct goes: in that of the first release it is. Its
+ * size is the caller's, and need be no multiple of our alignment. */
 static void give_versions(struct fsdp_publication *publications, size_t n,
 			  const struct fsdp_publication *from)
 {
 	size_t stride = sized_stride(publications, SIZED(fsdp_publication));
 
-	for (size_t i = 0; i < n; i++) {
-		struct fsdp_publication *item =
-			(void *)((uint8_t *)publications + i * stride);
-
-		item->version = from[i].version;
-	}
+	for (size_t i = 0; i < n; i++)
+		memcpy((uint8_t *)publications + i * stride +
+			       offsetof(struct fsdp_publication, version),
+		       &from[i].version, sizeof(from[i].version));
 }
 
 int fsdp_publish(struct fsdp_client *client,
