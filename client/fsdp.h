@@ -695,9 +695,11 @@ struct fsdp_entry {
 	uint64_t block_size; /* bytes allocated */
 	uint32_t n_in_block; /* tensors; of shared memory at least so many */
 	uint32_t payer_uid;  /* whose quota pays for it */
-	uint32_t maker_pid;  /* who allocated it; 0: its session has ended */
-	uint32_t n_tickets;  /* that are out for the tensor */
-	bool is_collective;  /* a communicator's group keeps or uses it */
+	/* Who allocated it; 0: its session has ended, or it is another user's
+	 * (root and the admin group are told all). */
+	uint32_t maker_pid;
+	uint32_t n_tickets; /* that are out for the tensor */
+	bool is_collective; /* a communicator's group keeps or uses it */
 	/* The first bytes of a member's name that are its bundle's; 0: it is
 	 * no member. */
 	uint32_t bundle_name_size;

@@ -441,7 +441,8 @@ struct list_item {
 	uint64_t block_bytes; /* allocated, and charged to payer_uid */
 	uint32_t block_slots; /* tensors in it, of shared memory at least */
 	uint32_t payer_uid;
-	uint32_t maker_pid; /* who allocated it; 0: its session has ended */
+	uint32_t maker_pid; /* who allocated it; 0: its session has ended, or
+			     * is of another user */
 	uint32_t n_tickets;
 	bool is_collective;        /* kept by a group, or by work on it */
 	uint32_t bundle_name_size; /* of its name so much is the bundle's */

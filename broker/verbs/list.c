@@ -88,9 +88,19 @@ static uint32_t count_holders(const struct broker *broker, uint32_t slot,
 	return n;
 }
 
-static void fill_block(const struct broker *broker, uint32_t slot,
+/* Which process it is that made the memory, only its user learns, as with
+ * `who`, and those who may see all. */
+static bool may_see_maker(const struct verb_call *call,
+			  const struct block_use *use)
+{
+	return session_is_owner(call->session, use->uid) ||
+	       session_is_admin(call->session);
+}
+
+static void fill_block(const struct verb_call *call, uint32_t slot,
 		       struct list_item *item)
 {
+	const struct broker *broker = call->broker;
 	const struct catalog *catalog = &broker->catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	struct block_use use = slot_block_use(broker, slot);
@@ -99,15 +109,16 @@ static void fill_block(const struct broker *broker, uint32_t slot,
 	item->block_bytes = use.size;
 	item->block_slots = use.n_slots;
 	item->payer_uid = use.uid;
-	if (use.maker)
+	if (use.maker && may_see_maker(call, &use))
 		item->maker_pid = catalog_session(catalog, use.maker)->pid;
 	item->n_tickets = record->n_tickets;
 	item->is_collective = record->group || record->n_pins;
 }
 
-static void fill_item(const struct broker *broker, uint32_t slot,
+static void fill_item(const struct verb_call *call, uint32_t slot,
 		      struct page *page)
 {
+	const struct broker *broker = call->broker;
 	const struct catalog *catalog = &broker->catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	struct list_item *item = &page->items[page->n++];
@@ -133,7 +144,7 @@ static void fill_item(const struct broker *broker, uint32_t slot,
 	item->n_holders = count_holders(broker, slot, page);
 	item->flags = record->flags & (PUBLISH_REPLACE | PUBLISH_EVICTABLE |
 				       PUBLISH_TIED | PUBLISH_MUST_EXIST);
-	fill_block(broker, slot, item);
+	fill_block(call, slot, item);
 	if (!record->bundle)
 		return;
 	item->bundle = catalog_bundle(catalog, record->bundle)->id;
@@ -157,7 +168,7 @@ int verb_list(struct verb_call *call, struct error *err)
 	     slot++) {
 		page.n_examined++;
 		if (is_wanted(call, (uint32_t)slot))
-			fill_item(call->broker, (uint32_t)slot, &page);
+			fill_item(call, (uint32_t)slot, &page);
 	}
 	call->reply->list = (struct list_reply){
 		.n_items = page.n,

@@ -133,7 +133,8 @@ static void print_block(const struct fsdp_entry *entry)
 	if (entry->maker_pid)
 		printf(", allocated by pid %u\n", entry->maker_pid);
 	else
-		puts(", allocated by a process that has exited");
+		puts(", allocated by a process that has exited"
+		     " or is another user's");
 	if (entry->n_tickets)
 		printf("tickets    %u\n", entry->n_tickets);
 }
