@@ -35,8 +35,8 @@ struct blob_header {
 /* An upper bound of one place with eight dimensions and strides, unnamed. */
 #define PLACE_MAX   208
 #define VERSION_MAX 10
-/* Two bytes, and five numbers of at most nine bytes. */
-#define ENTRY_MAX 47
+/* Three bytes, and five numbers of at most nine bytes. */
+#define ENTRY_MAX 48
 
 _Static_assert(OUTCOME_WINDOW == 64, "session.sent_outcomes has a bit each");
 
