@@ -207,6 +207,15 @@ Test(access, who_may_write_a_pool_gets_it_writable_and_owns_nothing)
 	cr_assert(eq(int, actor_run(&bob, do_who), -EACCES));
 }
 
+Test(access, a_reader_is_not_told_which_process_made_it)
+{
+	show(GROUP, 0640);
+	cr_assert(eq(int, actor_run(&bob, do_list), 1));
+	cr_expect(zero(int, shared->n));
+	cr_assert(eq(int, actor_run(&alice, do_list), 1));
+	cr_expect(eq(int, shared->n, 1));
+}
+
 /* The same class asked for by another is another pool. */
 Test(access, a_pool_is_its_owner_s_whatever_its_mode)
 {

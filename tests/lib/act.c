@@ -108,9 +108,12 @@ int do_list(void)
 	};
 	int r, n = 0;
 
+	shared->n = 0;
 	do {
 		r = wire_call(me, &request);
 		n += r < 0 ? r : (int)me->reply.list.n_items;
+		for (uint32_t i = 0; r == 0 && i < me->reply.list.n_items; i++)
+			shared->n += me->reply.list.items[i].maker_pid != 0;
 		request.list.cursor = me->reply.list.next_cursor;
 	} while (r == 0 && request.list.cursor);
 	return n;

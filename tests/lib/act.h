@@ -43,7 +43,8 @@ int do_get(void);
 int do_remove(void);
 int do_ticket(void);
 int do_redeem(void);
-/* Entries of that name in all pages. */
+/* Entries of that name in all pages; gives in `shared->n` of how many the
+ * process is told that made them. */
 int do_list(void);
 int do_who(void);
 int do_who_slot(void);
