@@ -46,7 +46,7 @@ bool lease_is_open(const struct session *session);
 #define LEASE_KEY_SIZE 24
 void lease_key(const struct session *session, char ret[LEASE_KEY_SIZE]);
 
-/* The session is over: what was not granted never will be. */
+/* The session is over, so its open grants are dropped. */
 void lease_end_session(struct session *session);
 
 /* After a restart, when sessions are there: make the grants. Nothing is settled

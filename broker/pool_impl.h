@@ -123,7 +123,7 @@ void pool_chunk_name(char ret[FDSTORE_NAME_SIZE], uint32_t id);
 /* Of the class, or of the bundle; NULL: no heap. */
 struct pool *pool_get(struct pools *pools, const struct access_class *access,
 		      const struct device_uuid *device, uint32_t bundle);
-/* A bundle's, while it may be allocated from; NULL: it has none. */
+/* The pool of a bundle that may be allocated from; NULL if there is none. */
 struct pool *pool_find_bundle(const struct pools *pools, uint32_t bundle);
 struct pool *pool_new(struct pools *pools, const struct access_class *access,
 		      const struct device_uuid *device, uint32_t bundle);

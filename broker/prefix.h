@@ -28,7 +28,7 @@ int prefix_check(struct broker *broker, const char *name, uint32_t uid,
 bool prefix_claim(struct broker *broker, const char *name, uint32_t uid);
 void prefix_unclaim(struct broker *broker, const char *name);
 
-/* The owner of the first component; false if it has none. */
+/* Find the owner of the first component; false if nobody owns it. */
 bool prefix_owner(const struct broker *broker, const char *name,
 		  uint32_t *ret_uid);
 
