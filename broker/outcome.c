@@ -31,41 +31,8 @@ struct blob_header {
 };
 
 #define BLOB_HEADER sizeof(struct blob_header)
-#define BODY_MIN    96
-/* An upper bound of one place with eight dimensions and strides, unnamed. */
-#define PLACE_MAX   208
-#define VERSION_MAX 10
-/* Three bytes, and five numbers of at most nine bytes. */
-#define ENTRY_MAX 48
 
 _Static_assert(OUTCOME_WINDOW == 64, "session.sent_outcomes has a bit each");
-
-/* What the body of a reply to this request takes at most. */
-static uint32_t body_bound(const struct request *request)
-{
-	switch (request->kind) {
-	case MESSAGE_ALLOC:
-		return BODY_MIN + request->alloc.n_items * PLACE_MAX;
-	case MESSAGE_SHARE:
-		return BODY_MIN + request->share.n_items * PLACE_MAX;
-	case MESSAGE_GET:
-		return BODY_MIN + request->get.n_names * PLACE_MAX;
-	case MESSAGE_REDEEM:
-		return BODY_MIN + request->redeem.n_tickets * PLACE_MAX;
-	case MESSAGE_PUBLISH:
-		return BODY_MIN + request->publish.n_items * VERSION_MAX;
-	case MESSAGE_GROUP:
-		return BODY_MIN + GROUP_REPLY_PLACES * PLACE_MAX +
-		       request->group.n_params * ENTRY_MAX;
-	case MESSAGE_COMM_JOIN:
-		return BODY_MIN + MESSAGE_NCCL_ID_SIZE;
-	case MESSAGE_INPUT:
-	case MESSAGE_WAIT:
-		return BODY_MIN + PLACE_MAX;
-	default:
-		return BODY_MIN;
-	}
-}
 
 static const struct blob_header *blob_header(const struct catalog *catalog,
 					     uint64_t blob)
@@ -113,7 +80,7 @@ int outcome_reserve(struct session *session, const struct request *request,
 		    struct outcome_room *ret, struct error *err)
 {
 	struct broker *broker = session->broker;
-	uint32_t size = (uint32_t)BLOB_HEADER + body_bound(request);
+	uint32_t size = (uint32_t)BLOB_HEADER + reply_bound(request);
 	struct blob_header header = {size, request->kind};
 	struct outcome_room room;
 	struct outcome *outcome;

@@ -599,7 +599,7 @@ static int handle_request(struct peer *peer, struct frame *frame,
 	bool is_known = frame->kind > 0 && frame->kind <= MESSAGE_MAX;
 
 	/* Memory to share may be a descriptor. */
-	if (frame->n_fds > (frame->kind == MESSAGE_SHARE) && is_known)
+	if (frame->n_fds > message_takes_fd(frame->kind) && is_known)
 		return error_set(err, -EPROTO,
 				 "a request of kind %s came with %u "
 				 "descriptors",

@@ -46,21 +46,15 @@ struct verb_call {
 };
 
 /* Memory for one call, freed after the reply was sent; NULL: no heap. */
-void *verb_alloc(struct verb_call *call, size_t size);
+void *verb_scratch(struct verb_call *call, size_t size);
 
 /* 0 / positive: enum verb_outcome; negative: refused, `err` has the sentence.
  */
 typedef int verb_fn(struct verb_call *call, struct error *err);
 
-verb_fn verb_ping, verb_alloc_tensors, verb_publish, verb_get, verb_release,
-	verb_remove, verb_ticket, verb_redeem, verb_bundle_begin,
-	verb_bundle_commit, verb_bundle_abort, verb_bundle_get, verb_chunk,
-	verb_list, verb_share, verb_unshare, verb_who, verb_clients,
-	verb_status, verb_timelines, verb_ordered, verb_comm_join,
-	verb_comm_leave, verb_comm_fail, verb_comm_remove, verb_group,
-	verb_unshard, verb_reshard, verb_input, verb_reduce, verb_commit,
-	verb_wait, verb_comms, verb_groups, verb_group_plan, verb_prefixes,
-	verb_tickets, verb_revoke;
+#define X(KIND, number, noun, ...) verb_fn verb_##noun;
+MESSAGE_VERB_KINDS(X)
+#undef X
 
 /* Parts of verb_wait, for WORK_UNSHARD and WORK_REDUCE. */
 verb_fn verb_wait_unshard, verb_wait_reduce;

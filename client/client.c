@@ -130,23 +130,6 @@ static bool must_look(const struct fsdp_client *client)
 	       deferred_are_waiting(&client->deferred);
 }
 
-/* How long the broker may park it; NULL: it does not. */
-static int32_t *timeout_of(struct request *request)
-{
-	switch (request->kind) {
-	case MESSAGE_ALLOC:
-		return &request->alloc.timeout_ms;
-	case MESSAGE_GET:
-		return &request->get.timeout_ms;
-	case MESSAGE_BUNDLE_GET:
-		return &request->bundle_get.timeout_ms;
-	case MESSAGE_UNSHARE:
-		return &request->unshare.timeout_ms;
-	default:
-		return NULL;
-	}
-}
-
 static int32_t next_slice(const struct fsdp_client *client, int32_t left_ms)
 {
 	if (!must_look(client) || (left_ms >= 0 && left_ms < SLICE_MS))
@@ -196,7 +179,7 @@ int client_call(struct fsdp_client *client, const struct request *request,
 	if (__builtin_expect(!must_look(client), 1))
 		return call_once(client, request, ret, err);
 	copy = *request;
-	timeout_ms = timeout_of(&copy);
+	timeout_ms = request_timeout(&copy);
 	return timeout_ms && *timeout_ms
 		       ? call_patiently(client, &copy, timeout_ms, ret, err)
 		       : call_once(client, request, ret, err);

@@ -64,19 +64,10 @@ void answer_deinit(struct answer *answer)
 
 /* --- calls ------------------------------------------------------------- */
 
-/* Does an answer of this kind hold something for us? */
-static bool kind_grants(uint16_t kind)
-{
-	return kind == MESSAGE_ALLOC || kind == MESSAGE_SHARE ||
-	       kind == MESSAGE_GET || kind == MESSAGE_REDEEM ||
-	       kind == MESSAGE_BUNDLE_GET || kind == MESSAGE_GROUP ||
-	       kind == MESSAGE_INPUT || kind == MESSAGE_WAIT;
-}
-
 /* May the broker have given, or be about to give, us something for it? */
 static bool may_be_granted(const struct call *call)
 {
-	return call->was_sent && kind_grants(call->kind);
+	return call->was_sent && message_grants(call->kind);
 }
 
 /* May the caller's function end the wait for its answer? Not if what we hold
@@ -278,7 +269,7 @@ static void handle_orphan(struct connection *c, struct call *call)
 	if (reply_decode(call->kind, call->frame.code, call->frame.body,
 			 call->frame.body_size, &answer.reply, NULL) == 0) {
 		is_crowded = answer.reply.code == -EAGAIN;
-		if (answer.reply.code == 0 && kind_grants(call->kind))
+		if (answer.reply.code == 0 && message_grants(call->kind))
 			c->on_orphan(&answer, c->orphan_data);
 		else if (answer.reply.code < 0 && !is_crowded)
 			tell_refusal(call, &answer.reply);

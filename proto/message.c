@@ -16,48 +16,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const kind_names[MESSAGE_MAX + 1] = {
-	[MESSAGE_HELLO] = "hello",
-	[MESSAGE_CHALLENGE] = "challenge",
-	[MESSAGE_GOODBYE] = "goodbye",
-	[MESSAGE_PING] = "ping",
-	[MESSAGE_ALLOC] = "alloc",
-	[MESSAGE_PUBLISH] = "publish",
-	[MESSAGE_GET] = "get",
-	[MESSAGE_RELEASE] = "release",
-	[MESSAGE_REMOVE] = "remove",
-	[MESSAGE_TICKET] = "ticket",
-	[MESSAGE_REDEEM] = "redeem",
-	[MESSAGE_BUNDLE_BEGIN] = "bundle_begin",
-	[MESSAGE_BUNDLE_COMMIT] = "bundle_commit",
-	[MESSAGE_BUNDLE_ABORT] = "bundle_abort",
-	[MESSAGE_BUNDLE_GET] = "bundle_get",
-	[MESSAGE_CHUNK] = "chunk",
-	[MESSAGE_LIST] = "list",
-	[MESSAGE_WHO] = "who",
-	[MESSAGE_CLIENTS] = "clients",
-	[MESSAGE_STATUS] = "status",
-	[MESSAGE_COMM_JOIN] = "comm_join",
-	[MESSAGE_COMM_LEAVE] = "comm_leave",
-	[MESSAGE_COMM_REMOVE] = "comm_remove",
-	[MESSAGE_GROUP] = "group",
-	[MESSAGE_UNSHARD] = "unshard",
-	[MESSAGE_RESHARD] = "reshard",
-	[MESSAGE_INPUT] = "input",
-	[MESSAGE_REDUCE] = "reduce",
-	[MESSAGE_COMMIT] = "commit",
-	[MESSAGE_WAIT] = "wait",
-	[MESSAGE_COMMS] = "comms",
-	[MESSAGE_GROUPS] = "groups",
-	[MESSAGE_GROUP_PLAN] = "group_plan",
-	[MESSAGE_TIMELINES] = "timelines",
-	[MESSAGE_COMM_FAIL] = "comm_fail",
-	[MESSAGE_SHARE] = "share",
-	[MESSAGE_UNSHARE] = "unshare",
-	[MESSAGE_ORDERED] = "ordered",
-	[MESSAGE_PREFIXES] = "prefixes",
-	[MESSAGE_TICKETS] = "tickets",
-	[MESSAGE_REVOKE] = "revoke",
+enum flags { RECORDED = 1, GRANTS = 2, TAKES_FD = 4 };
+
+#define BODY_MIN 96
+/* One place with eight dimensions and strides, unnamed. */
+#define PLACE_MAX   208
+#define VERSION_MAX 10
+/* Three bytes, and five numbers of at most nine bytes. */
+#define ENTRY_MAX 48
+
+/* Bytes of a reply besides BODY_MIN: for each of a count in the request, so
+ * many more. */
+struct bound {
+	uint32_t fixed;
+	uint16_t count; /* where it is in struct request */
+	uint16_t each;
+};
+
+struct kind {
+	const char *name;
+	unsigned int flags;
+	uint16_t timeout; /* where it is in struct request; 0: none */
+	struct bound bound;
+};
+
+#define NO_TIMEOUT      0
+#define TIMEOUT(noun)   offsetof(struct request, noun.timeout_ms)
+#define SMALL           {0}
+#define NCCL_ID         {MESSAGE_NCCL_ID_SIZE, 0, 0}
+#define ONE_PLACE       {PLACE_MAX, 0, 0}
+#define EACH(count)     offsetof(struct request, count)
+#define PLACES(count)   {0, EACH(count), PLACE_MAX}
+#define VERSIONS(count) {0, EACH(count), VERSION_MAX}
+#define ENTRIES(count)  {GROUP_REPLY_PLACES * PLACE_MAX, EACH(count), ENTRY_MAX}
+
+static const struct kind kinds[MESSAGE_MAX + 1] = {
+	[0] = {.name = "?"},
+#define X(KIND, number, noun, request, reply, flags, timeout, ...)             \
+	[number] = {#noun, flags, timeout, __VA_ARGS__},
+	MESSAGE_KINDS(X)
+#undef X
 };
 
 static bool is_kind(uint16_t kind)
@@ -65,9 +63,46 @@ static bool is_kind(uint16_t kind)
 	return kind >= 1 && kind <= MESSAGE_MAX;
 }
 
+static const struct kind *kind_of(uint16_t kind)
+{
+	return &kinds[is_kind(kind) ? kind : 0];
+}
+
 const char *message_kind_name(uint16_t kind)
 {
-	return is_kind(kind) ? kind_names[kind] : "?";
+	return kind_of(kind)->name;
+}
+
+bool message_is_recorded(uint16_t kind)
+{
+	return kind_of(kind)->flags & RECORDED;
+}
+
+bool message_grants(uint16_t kind)
+{
+	return kind_of(kind)->flags & GRANTS;
+}
+
+bool message_takes_fd(uint16_t kind)
+{
+	return kind_of(kind)->flags & TAKES_FD;
+}
+
+int32_t *request_timeout(struct request *request)
+{
+	uint16_t at = kind_of(request->kind)->timeout;
+
+	return at ? (int32_t *)(void *)((char *)request + at) : NULL;
+}
+
+uint32_t reply_bound(const struct request *request)
+{
+	const struct bound *bound = &kind_of(request->kind)->bound;
+	uint32_t n = 0;
+
+	if (bound->count)
+		memcpy(&n, (const char *)request + bound->count, sizeof(n));
+	return BODY_MIN + bound->fixed + n * bound->each;
 }
 
 static const struct codec *request_codec(uint16_t kind)
@@ -262,10 +297,7 @@ int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
 	int r;
 
 	/* Chunks have the same field number in all of them. */
-	assert(kind == MESSAGE_ALLOC || kind == MESSAGE_GET ||
-	       kind == MESSAGE_REDEEM || kind == MESSAGE_BUNDLE_GET ||
-	       kind == MESSAGE_GROUP || kind == MESSAGE_INPUT ||
-	       kind == MESSAGE_WAIT || kind == MESSAGE_SHARE);
+	assert(message_grants(kind));
 	r = encode(&reply_codecs[MESSAGE_CHUNK], &reply, FRAME_MAX_BODY,
 		   ret_bytes, ret_size, err);
 	if (r < 0)

@@ -15,6 +15,7 @@
  */
 #pragma once
 #include "proto/message_collective.h"
+#include "proto/message_kinds.h"
 #include "proto/message_part.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,53 +27,13 @@ struct error;
 #define PROTOCOL_MAJOR 1
 #define PROTOCOL_MINOR 1
 
-enum message_kind {
-	MESSAGE_HELLO = 1,
-	MESSAGE_CHALLENGE = 2, /* answer to the nonce in the hello reply */
-	MESSAGE_GOODBYE = 3,
-	MESSAGE_PING = 4,
-	MESSAGE_ALLOC = 5,
-	MESSAGE_PUBLISH = 6,
-	MESSAGE_GET = 7,
-	MESSAGE_RELEASE = 8,
-	MESSAGE_REMOVE = 9,
-	MESSAGE_TICKET = 10,
-	MESSAGE_REDEEM = 11,
-	MESSAGE_BUNDLE_BEGIN = 12,
-	MESSAGE_BUNDLE_COMMIT = 13,
-	MESSAGE_BUNDLE_ABORT = 14,
-	MESSAGE_BUNDLE_GET = 15,
-	MESSAGE_CHUNK = 16,
-	MESSAGE_LIST = 17,
-	MESSAGE_WHO = 18,
-	MESSAGE_CLIENTS = 19,
-	MESSAGE_STATUS = 20,
-	MESSAGE_COMM_JOIN = 21,
-	MESSAGE_COMM_LEAVE = 22,
-	MESSAGE_COMM_REMOVE = 23,
-	MESSAGE_GROUP = 24, /* register */
-	MESSAGE_UNSHARD = 25,
-	MESSAGE_RESHARD = 26,
-	MESSAGE_INPUT = 27, /* memory to write gradients into */
-	MESSAGE_REDUCE = 28,
-	MESSAGE_COMMIT = 29,
-	MESSAGE_WAIT = 30,
-	MESSAGE_COMMS = 31,
-	MESSAGE_GROUPS = 32,
-	MESSAGE_GROUP_PLAN = 33,
-	MESSAGE_TIMELINES = 34,
-	MESSAGE_COMM_FAIL = 35,
-	MESSAGE_SHARE = 36,
-	MESSAGE_UNSHARE = 37,
-	MESSAGE_ORDERED = 38,
-	MESSAGE_PREFIXES = 39,
-	MESSAGE_TICKETS = 40,
-	MESSAGE_REVOKE = 41,
-	MESSAGE_MAX = 41
-};
-
 /* "get", "publish", ...; "?" for an unknown kind. */
 const char *message_kind_name(uint16_t kind);
+
+/* The flags of message_kinds.h; false for an unknown kind. */
+bool message_is_recorded(uint16_t kind);
+bool message_grants(uint16_t kind);
+bool message_takes_fd(uint16_t kind);
 
 /* --- requests ---------------------------------------------------------- */
 
@@ -558,6 +519,11 @@ struct reply {
 	};
 	void *mem;
 };
+
+/* The time-out of message_kinds.h; NULL: there is none. */
+int32_t *request_timeout(struct request *request);
+/* What the body of its reply takes at most, if it is recorded. */
+uint32_t reply_bound(const struct request *request);
 
 /*
  * Encode into a fresh buffer that the caller frees. -EMSGSIZE if the result

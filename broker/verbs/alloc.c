@@ -522,9 +522,9 @@ static void grant_slots(const struct alloc_plan *plan)
 	}
 }
 
-int verb_alloc_tensors(struct verb_call *call, struct error *err)
+int verb_alloc(struct verb_call *call, struct error *err)
 {
-	struct alloc_plan *plan = verb_alloc(call, sizeof(*plan));
+	struct alloc_plan *plan = verb_scratch(call, sizeof(*plan));
 	int r;
 
 	if (!plan)

@@ -105,7 +105,7 @@ static void attach_chunks(struct verb_call *call, uint32_t bundle)
 /* The session has one lease at a time. */
 static int park_behind_lease(struct verb_call *call, struct error *err)
 {
-	char *key = verb_alloc(call, LEASE_KEY_SIZE);
+	char *key = verb_scratch(call, LEASE_KEY_SIZE);
 
 	if (!key)
 		return error_set(err, -ENOMEM, "no memory for the request");

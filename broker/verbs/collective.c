@@ -108,7 +108,7 @@ static int make_input(struct verb_call *call, const struct group *group,
 
 int verb_input(struct verb_call *call, struct error *err)
 {
-	struct tensor_place *place = verb_alloc(call, sizeof(*place));
+	struct tensor_place *place = verb_scratch(call, sizeof(*place));
 	struct group *group;
 	uint32_t rank, slot;
 	int r;
@@ -187,7 +187,7 @@ static int keep_waiting(struct verb_call *call, const struct comm *comm)
 
 int verb_wait_unshard(struct verb_call *call, struct error *err)
 {
-	struct tensor_place *place = verb_alloc(call, sizeof(*place));
+	struct tensor_place *place = verb_scratch(call, sizeof(*place));
 	struct gather *gather;
 	struct group *group;
 	uint32_t rank, slot;

@@ -37,56 +37,15 @@ _Static_assert(VERB_MAX_FDS <= FRAME_MAX_FDS, "a reply is one frame");
 
 struct verb {
 	verb_fn *run; /* NULL: no such request */
-	bool is_recorded;
 	const char *done_point, *committed_point;
 };
 
-#define VERB(name, fn, is_recorded)                                            \
-	{                                                                      \
-		fn, is_recorded, "verb." name ".done",                         \
-			"verb." name ".committed"                              \
-	}
-
 static const struct verb verbs[MESSAGE_MAX + 1] = {
-	[MESSAGE_PING] = VERB("ping", verb_ping, false),
-	[MESSAGE_ALLOC] = VERB("alloc", verb_alloc_tensors, true),
-	[MESSAGE_SHARE] = VERB("share", verb_share, true),
-	[MESSAGE_UNSHARE] = VERB("unshare", verb_unshare, false),
-	[MESSAGE_PUBLISH] = VERB("publish", verb_publish, true),
-	[MESSAGE_GET] = VERB("get", verb_get, true),
-	[MESSAGE_RELEASE] = VERB("release", verb_release, true),
-	[MESSAGE_REMOVE] = VERB("remove", verb_remove, true),
-	[MESSAGE_TICKET] = VERB("ticket", verb_ticket, true),
-	[MESSAGE_REDEEM] = VERB("redeem", verb_redeem, true),
-	[MESSAGE_TICKETS] = VERB("tickets", verb_tickets, false),
-	[MESSAGE_REVOKE] = VERB("revoke", verb_revoke, true),
-	[MESSAGE_BUNDLE_BEGIN] = VERB("bundle_begin", verb_bundle_begin, true),
-	[MESSAGE_BUNDLE_COMMIT] =
-		VERB("bundle_commit", verb_bundle_commit, true),
-	[MESSAGE_BUNDLE_ABORT] = VERB("bundle_abort", verb_bundle_abort, true),
-	[MESSAGE_BUNDLE_GET] = VERB("bundle_get", verb_bundle_get, true),
-	[MESSAGE_CHUNK] = VERB("chunk", verb_chunk, false),
-	[MESSAGE_LIST] = VERB("list", verb_list, false),
-	[MESSAGE_WHO] = VERB("who", verb_who, false),
-	[MESSAGE_CLIENTS] = VERB("clients", verb_clients, false),
-	[MESSAGE_STATUS] = VERB("status", verb_status, false),
-	[MESSAGE_PREFIXES] = VERB("prefixes", verb_prefixes, false),
-	[MESSAGE_TIMELINES] = VERB("timelines", verb_timelines, false),
-	[MESSAGE_ORDERED] = VERB("ordered", verb_ordered, false),
-	[MESSAGE_COMM_JOIN] = VERB("comm_join", verb_comm_join, true),
-	[MESSAGE_COMM_LEAVE] = VERB("comm_leave", verb_comm_leave, true),
-	[MESSAGE_COMM_FAIL] = VERB("comm_fail", verb_comm_fail, true),
-	[MESSAGE_COMM_REMOVE] = VERB("comm_remove", verb_comm_remove, true),
-	[MESSAGE_GROUP] = VERB("group", verb_group, true),
-	[MESSAGE_UNSHARD] = VERB("unshard", verb_unshard, true),
-	[MESSAGE_RESHARD] = VERB("reshard", verb_reshard, true),
-	[MESSAGE_INPUT] = VERB("input", verb_input, true),
-	[MESSAGE_REDUCE] = VERB("reduce", verb_reduce, true),
-	[MESSAGE_COMMIT] = VERB("commit", verb_commit, true),
-	[MESSAGE_WAIT] = VERB("wait", verb_wait, true),
-	[MESSAGE_COMMS] = VERB("comms", verb_comms, false),
-	[MESSAGE_GROUPS] = VERB("groups", verb_groups, false),
-	[MESSAGE_GROUP_PLAN] = VERB("group_plan", verb_group_plan, false),
+#define X(KIND, number, noun, ...)                                             \
+	[number] = {verb_##noun, "verb." #noun ".done",                        \
+		    "verb." #noun ".committed"},
+	MESSAGE_VERB_KINDS(X)
+#undef X
 };
 
 /* --- memory of one call ----------------------------------------------------
@@ -105,7 +64,7 @@ struct scratch {
 	struct tensor_place places[MESSAGE_MAX_ITEMS];
 };
 
-void *verb_alloc(struct verb_call *call, size_t size)
+void *verb_scratch(struct verb_call *call, size_t size)
 {
 	struct piece *piece;
 
@@ -121,7 +80,7 @@ void *verb_alloc(struct verb_call *call, size_t size)
 
 int verb_park_uid(struct verb_call *call, uint32_t uid, struct error *err)
 {
-	char *key = verb_alloc(call, WAITER_UID_KEY_SIZE);
+	char *key = verb_scratch(call, WAITER_UID_KEY_SIZE);
 
 	if (!key)
 		return error_set(err, -ENOMEM, "no memory for the request");
@@ -431,7 +390,7 @@ static void answer(struct verb_call *call, uint64_t number,
 	struct body body;
 
 	encode_reply(call, &body);
-	if (verb->is_recorded)
+	if (message_is_recorded(call->request->kind))
 		record(call, number, room, &body);
 	point(verb->done_point);
 	catalog_commit(&call->broker->catalog);
@@ -603,7 +562,7 @@ static int attempt(struct verb_call *call, uint64_t number)
 
 	if (outcome)
 		return replay(call, number, outcome);
-	if (verb->is_recorded)
+	if (message_is_recorded(call->request->kind))
 		r = outcome_reserve(session, call->request, &room, &err);
 	if (r == 0)
 		r = verb->run(call, &err);

@@ -63,7 +63,7 @@ static int find(struct verb_call *call, uint32_t *slots, struct error *err)
 int verb_get(struct verb_call *call, struct error *err)
 {
 	uint32_t n = call->request->get.n_names;
-	uint32_t *slots = verb_alloc(call, n * sizeof(*slots));
+	uint32_t *slots = verb_scratch(call, n * sizeof(*slots));
 	bool is_granted;
 	uint32_t i;
 	int r;

@@ -76,7 +76,7 @@ static int reply(struct verb_call *call, struct group *group, uint32_t rank,
 	struct group_entry *entries;
 	int r;
 
-	entries = verb_alloc(call, plan->n_entries * sizeof(*entries));
+	entries = verb_scratch(call, plan->n_entries * sizeof(*entries));
 	if (!entries)
 		return error_set(err, -ENOMEM, "no memory for the entries");
 	r = grant_check_room(call->session, GROUP_REPLY_PLACES, err);

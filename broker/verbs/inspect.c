@@ -111,8 +111,8 @@ int verb_who(struct verb_call *call, struct error *err)
 	r = find_slot(call, &slot, err);
 	if (r < 0)
 		return r;
-	name = verb_alloc(call, NAME_MAX_SIZE + 1);
-	reply->holders = verb_alloc(call, PAGE_ITEMS * sizeof(struct holder));
+	name = verb_scratch(call, NAME_MAX_SIZE + 1);
+	reply->holders = verb_scratch(call, PAGE_ITEMS * sizeof(struct holder));
 	if (!name || !reply->holders)
 		return error_set(err, -ENOMEM, "no memory for the holders");
 	record = catalog_slot(catalog, slot);
@@ -240,7 +240,7 @@ int verb_clients(struct verb_call *call, struct error *err)
 	uint32_t n_seen = 0;
 
 	reply->items =
-		verb_alloc(call, PAGE_ITEMS * sizeof(struct client_item));
+		verb_scratch(call, PAGE_ITEMS * sizeof(struct client_item));
 	if (!reply->items)
 		return error_set(err, -ENOMEM, "no memory for the clients");
 	while (place.session <= CATALOG_MAX_SESSIONS) {
@@ -391,7 +391,7 @@ static void add_collectives(const struct broker *broker,
 static int add_named(struct verb_call *call, const char *text, const char *what,
 		     uint64_t value, struct error *err)
 {
-	char *name = verb_alloc(call, DEVICE_NAME_SIZE);
+	char *name = verb_scratch(call, DEVICE_NAME_SIZE);
 
 	if (!name)
 		return error_set(err, -ENOMEM, "no memory for the status");
@@ -460,7 +460,7 @@ int verb_status(struct verb_call *call, struct error *err)
 				 "cannot reset counters: only root and members "
 				 "of admin_group may");
 	reply->values =
-		verb_alloc(call, MAX_VALUES * sizeof(struct status_value));
+		verb_scratch(call, MAX_VALUES * sizeof(struct status_value));
 	if (!reply->values)
 		return error_set(err, -ENOMEM, "no memory for the status");
 	reply->version = FSDP_VERSION;

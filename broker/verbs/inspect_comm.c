@@ -168,9 +168,9 @@ int verb_comms(struct verb_call *call, struct error *err)
 {
 	struct comms_reply *reply = &call->reply->comms;
 	uint64_t cursor = call->request->comms.cursor;
-	char *names = verb_alloc(call, PAGE_COMMS * (NAME_MAX_SIZE + 1));
+	char *names = verb_scratch(call, PAGE_COMMS * (NAME_MAX_SIZE + 1));
 
-	reply->items = verb_alloc(call, PAGE_COMMS * sizeof(*reply->items));
+	reply->items = verb_scratch(call, PAGE_COMMS * sizeof(*reply->items));
 	if (!reply->items || !names)
 		return error_set(err, -ENOMEM, "no memory for communicators");
 	if (cursor & CURSOR_FAILED)
@@ -345,11 +345,11 @@ int verb_groups(struct verb_call *call, struct error *err)
 {
 	const struct groups_request *request = &call->request->groups;
 	struct groups_reply *reply = &call->reply->groups;
-	char *names = verb_alloc(call, PAGE_GROUPS * 2 * (NAME_MAX_SIZE + 1));
+	char *names = verb_scratch(call, PAGE_GROUPS * 2 * (NAME_MAX_SIZE + 1));
 	uint32_t comm = 0;
 	int r;
 
-	reply->items = verb_alloc(call, PAGE_GROUPS * sizeof(*reply->items));
+	reply->items = verb_scratch(call, PAGE_GROUPS * sizeof(*reply->items));
 	if (!reply->items || !names)
 		return error_set(err, -ENOMEM, "no memory for groups");
 	if (*request->comm) {
@@ -394,7 +394,7 @@ static int list_entries(struct verb_call *call, const struct look *look,
 	char *name;
 
 	reply->items =
-		verb_alloc(call, MESSAGE_MAX_ITEMS * sizeof(*reply->items));
+		verb_scratch(call, MESSAGE_MAX_ITEMS * sizeof(*reply->items));
 	if (!reply->items)
 		return error_set(err, -ENOMEM, "no memory for a plan");
 	for (; i < look->plan.n_entries; i++) {
@@ -404,7 +404,7 @@ static int list_entries(struct verb_call *call, const struct look *look,
 			return VERB_DONE;
 		}
 		name_size = strlen(look->spec.params[i].name) + 1;
-		name = verb_alloc(call, name_size);
+		name = verb_scratch(call, name_size);
 		if (!name)
 			return error_set(err, -ENOMEM, "no memory for a plan");
 		memcpy(name, look->spec.params[i].name, name_size);

@@ -159,8 +159,9 @@ int verb_list(struct verb_call *call, struct error *err)
 	struct page page = {.now_ms = now_ms()};
 	uint64_t slot = request->cursor ? request->cursor : 1;
 
-	page.items = verb_alloc(call, MESSAGE_MAX_ITEMS * sizeof(*page.items));
-	page.names = verb_alloc(call, MAX_NAME_ROOM);
+	page.items =
+		verb_scratch(call, MESSAGE_MAX_ITEMS * sizeof(*page.items));
+	page.names = verb_scratch(call, MAX_NAME_ROOM);
 	if (!page.items || !page.names)
 		return error_set(err, -ENOMEM, "no memory for a list");
 	for (; slot <= last && page.n_examined < MAX_EXAMINED &&

@@ -62,7 +62,7 @@ static int add_claimed(struct verb_call *call,
 {
 	const struct broker *broker = call->broker;
 	struct prefixes_reply *reply = &call->reply->prefixes;
-	char *name = verb_alloc(call, record->name_size + 1);
+	char *name = verb_scratch(call, record->name_size + 1);
 	struct prefix_item *item;
 
 	if (!name)
@@ -87,7 +87,7 @@ int verb_prefixes(struct verb_call *call, struct error *err)
 	uint32_t n_examined = 0;
 	int r = 0;
 
-	reply->items = verb_alloc(call, PAGE_ITEMS * sizeof(*reply->items));
+	reply->items = verb_scratch(call, PAGE_ITEMS * sizeof(*reply->items));
 	if (!reply->items)
 		return error_set(err, -ENOMEM, "no memory for a list");
 	for (; at < end && reply->n_items < PAGE_ITEMS &&

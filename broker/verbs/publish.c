@@ -367,8 +367,8 @@ int verb_publish(struct verb_call *call, struct error *err)
 {
 	uint32_t n = call->request->publish.n_items;
 	struct versions_reply *reply = &call->reply->versions;
-	struct publication *all = verb_alloc(call, n * sizeof(*all));
-	uint64_t *versions = verb_alloc(call, n * sizeof(*versions));
+	struct publication *all = verb_scratch(call, n * sizeof(*all));
+	uint64_t *versions = verb_scratch(call, n * sizeof(*versions));
 	uint32_t i;
 	int r;
 

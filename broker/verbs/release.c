@@ -36,7 +36,7 @@ int verb_release(struct verb_call *call, struct error *err)
 {
 	const struct release_request *request = &call->request->release;
 	uint32_t session = call->session->index;
-	uint32_t *slots = verb_alloc(call, request->n_items * sizeof(*slots));
+	uint32_t *slots = verb_scratch(call, request->n_items * sizeof(*slots));
 	uint32_t i;
 	int r;
 

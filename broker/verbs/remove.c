@@ -94,7 +94,7 @@ static int check_size(const struct verb_call *call, const struct target *all,
 int verb_remove(struct verb_call *call, struct error *err)
 {
 	uint32_t n = call->request->remove.n_names;
-	struct target *all = verb_alloc(call, n * sizeof(*all));
+	struct target *all = verb_scratch(call, n * sizeof(*all));
 	uint32_t i;
 	int r;
 

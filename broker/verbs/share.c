@@ -270,7 +270,7 @@ static int wait_for_users(struct verb_call *call, uint32_t slot,
 	call->wait_ms = call->request->unshare.timeout_ms;
 	if (call->wait_ms == 0 || call->is_timed_out)
 		return unshare_explain(call->broker, slot, err);
-	key = verb_alloc(call, UNSHARE_KEY_SIZE);
+	key = verb_scratch(call, UNSHARE_KEY_SIZE);
 	if (!key)
 		return error_set(err, -ENOMEM, "no memory to wait");
 	unshare_key(slot, key);

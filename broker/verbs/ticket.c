@@ -87,8 +87,8 @@ int verb_redeem(struct verb_call *call, struct error *err)
 {
 	uint32_t n = call->request->redeem.n_tickets;
 	struct broker *broker = call->broker;
-	uint32_t *tickets = verb_alloc(call, n * sizeof(*tickets));
-	uint32_t *slots = verb_alloc(call, n * sizeof(*slots));
+	uint32_t *tickets = verb_scratch(call, n * sizeof(*tickets));
+	uint32_t *slots = verb_scratch(call, n * sizeof(*slots));
 	bool is_granted;
 	uint32_t i;
 	int r;
@@ -165,10 +165,10 @@ int verb_tickets(struct verb_call *call, struct error *err)
 	struct tickets_reply *reply = &call->reply->tickets;
 	uint64_t ticket = call->request->tickets.cursor;
 	uint32_t last = catalog_n_touched(catalog, SECTION_TICKET);
-	char *names = verb_alloc(call, PAGE_TICKETS * (NAME_MAX_SIZE + 1));
+	char *names = verb_scratch(call, PAGE_TICKETS * (NAME_MAX_SIZE + 1));
 	uint32_t n_examined = 0;
 
-	reply->items = verb_alloc(call, PAGE_TICKETS * sizeof(*reply->items));
+	reply->items = verb_scratch(call, PAGE_TICKETS * sizeof(*reply->items));
 	if (!reply->items || !names)
 		return error_set(err, -ENOMEM, "no memory for the tickets");
 	for (ticket = ticket ? ticket : 1; ticket <= last; ticket++) {

@@ -1,0 +1,97 @@
+/*
+ * Every request: one row makes its number, its name, its codec, its function in
+ * the broker, its failpoints and its tests.
+ *
+ * X(KIND, number, noun, request, reply, flags, time-out, bound)
+ *
+ * - `request` and `reply` name their bodies: struct <request>_request and
+ *   struct <reply>_reply, whose fields are in the tables of message_request.c
+ *   and message_reply.c. Several kinds may share one; `empty` has no fields.
+ * - Flags: RECORDED, the request changes something, so its reply is kept until
+ *   the client has it, and it is never run twice; GRANTS, the reply gives the
+ *   client tensors to hold, and has the chunks in which they lie; TAKES_FD, the
+ *   request may come with one descriptor. 0 is none of them.
+ * - The time-out is the field that the client may divide into slices, between
+ *   which it looks after its streams: `timeout_ms` of that request.
+ * - The bound is what a recorded reply takes at most, without chunks: SMALL, or
+ *   so much for each of that field of the request. message.c has the bytes.
+ *
+ * Numbers are on the wire: append only. docs/hacking.md shows how.
+ */
+#pragma once
+
+/* Those of a connection, which begin and end a session. */
+#define MESSAGE_CONNECTION_KINDS(X)                                            \
+	X(HELLO, 1, hello, hello, hello, 0, NO_TIMEOUT, SMALL)                 \
+	X(CHALLENGE, 2, challenge, challenge, hello, 0, NO_TIMEOUT, SMALL)     \
+	X(GOODBYE, 3, goodbye, empty, empty, 0, NO_TIMEOUT, SMALL)
+
+/* What a session asks for: verb_<noun>() in broker/verbs/. */
+#define MESSAGE_VERB_KINDS(X)                                                  \
+	X(PING, 4, ping, empty, empty, 0, NO_TIMEOUT, SMALL)                   \
+	X(ALLOC, 5, alloc, alloc, places, RECORDED | GRANTS,                   \
+	  TIMEOUT(alloc), PLACES(alloc.n_items))                               \
+	X(PUBLISH, 6, publish, publish, versions, RECORDED,                    \
+	  NO_TIMEOUT, VERSIONS(publish.n_items))                               \
+	X(GET, 7, get, get, places, RECORDED | GRANTS,                         \
+	  TIMEOUT(get), PLACES(get.n_names))                                   \
+	X(RELEASE, 8, release, release, empty, RECORDED, NO_TIMEOUT, SMALL)    \
+	X(REMOVE, 9, remove, remove, empty, RECORDED, NO_TIMEOUT, SMALL)       \
+	X(TICKET, 10, ticket, ticket, ticket, RECORDED, NO_TIMEOUT, SMALL)     \
+	X(REDEEM, 11, redeem, redeem, places, RECORDED | GRANTS,               \
+	  NO_TIMEOUT, PLACES(redeem.n_tickets))                                \
+	X(BUNDLE_BEGIN, 12, bundle_begin, bundle_begin, bundle, RECORDED,      \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(BUNDLE_COMMIT, 13, bundle_commit, bundle_end, bundle, RECORDED,      \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(BUNDLE_ABORT, 14, bundle_abort, bundle_end, empty, RECORDED,         \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(BUNDLE_GET, 15, bundle_get, bundle_get, bundle_get,                  \
+	  RECORDED | GRANTS, TIMEOUT(bundle_get), SMALL)                       \
+	X(CHUNK, 16, chunk, chunk, chunks, 0, NO_TIMEOUT, SMALL)               \
+	X(LIST, 17, list, list, list, 0, NO_TIMEOUT, SMALL)                    \
+	X(WHO, 18, who, who, who, 0, NO_TIMEOUT, SMALL)                        \
+	X(CLIENTS, 19, clients, clients, clients, 0, NO_TIMEOUT, SMALL)        \
+	X(STATUS, 20, status, status, status, 0, NO_TIMEOUT, SMALL)            \
+	X(COMM_JOIN, 21, comm_join, comm_join, comm, RECORDED,                 \
+	  NO_TIMEOUT, NCCL_ID)                                                 \
+	X(COMM_LEAVE, 22, comm_leave, comm_leave, empty, RECORDED,             \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(COMM_REMOVE, 23, comm_remove, comm_remove, empty, RECORDED,          \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(GROUP, 24, group, group, group, RECORDED | GRANTS,                   \
+	  NO_TIMEOUT, ENTRIES(group.n_params))                                 \
+	X(UNSHARD, 25, unshard, unshard, work, RECORDED, NO_TIMEOUT, SMALL)    \
+	X(RESHARD, 26, reshard, reshard, empty, RECORDED, NO_TIMEOUT, SMALL)   \
+	X(INPUT, 27, input, input, places, RECORDED | GRANTS,                  \
+	  NO_TIMEOUT, ONE_PLACE)                                               \
+	X(REDUCE, 28, reduce, reduce, work, RECORDED, NO_TIMEOUT, SMALL)       \
+	X(COMMIT, 29, commit, commit, work, RECORDED, NO_TIMEOUT, SMALL)       \
+	X(WAIT, 30, wait, wait, places, RECORDED | GRANTS,                     \
+	  NO_TIMEOUT, ONE_PLACE)                                               \
+	X(COMMS, 31, comms, comms, comms, 0, NO_TIMEOUT, SMALL)                \
+	X(GROUPS, 32, groups, groups, groups, 0, NO_TIMEOUT, SMALL)            \
+	X(GROUP_PLAN, 33, group_plan, group_plan, group_plan, 0,               \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(TIMELINES, 34, timelines, timelines, timelines, 0, NO_TIMEOUT, SMALL)\
+	X(COMM_FAIL, 35, comm_fail, comm_fail, empty, RECORDED,                \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(SHARE, 36, share, share, places, RECORDED | GRANTS | TAKES_FD,       \
+	  NO_TIMEOUT, PLACES(share.n_items))                                   \
+	X(UNSHARE, 37, unshare, unshare, empty, 0, TIMEOUT(unshare), SMALL)    \
+	X(ORDERED, 38, ordered, ordered, empty, 0, NO_TIMEOUT, SMALL)          \
+	X(PREFIXES, 39, prefixes, prefixes, prefixes, 0, NO_TIMEOUT, SMALL)    \
+	X(TICKETS, 40, tickets, tickets, tickets, 0, NO_TIMEOUT, SMALL)        \
+	X(REVOKE, 41, revoke, revoke, empty, RECORDED, NO_TIMEOUT, SMALL)
+
+#define MESSAGE_KINDS(X)                                                       \
+	MESSAGE_CONNECTION_KINDS(X)                                            \
+	MESSAGE_VERB_KINDS(X)
+
+enum message_kind {
+#define X(KIND, number, ...) MESSAGE_##KIND = number,
+	MESSAGE_KINDS(X)
+#undef X
+	MESSAGE_AFTER_LAST,
+	MESSAGE_MAX = MESSAGE_AFTER_LAST - 1
+};
