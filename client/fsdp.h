@@ -190,7 +190,9 @@ FSDP_API int fsdp_ping(struct fsdp_client *client);
  * None of these calls waits for the device: T waits for what S was given
  * before the publication, and the memory is used for something else only when
  * T is past the release. A tensor can be published, gotten and released again
- * while nothing of it has run yet.
+ * while nothing of it has run yet. One exception: where a device cannot
+ * register pages read-only, as those on a bus of their own, a get of what
+ * another user's stream writes waits itself, within timeout_ms.
  *
  * If the producer dies before S has done its work, what waits for it is let
  * go and the tensor is *tainted*: its contents are undefined, and getting it
@@ -376,7 +378,8 @@ struct fsdp_get_options {
 	bool is_trust_set;
 	uint32_t trusted_uid;
 	/* Device tensors: this stream waits until they are written; host
-	 * tensors do not mind. NULL: the call waits, within timeout_ms. */
+	 * tensors do not mind. NULL: the call waits, within timeout_ms, as it
+	 * may have to for other users' (struct fsdp_device). */
 	void *stream;
 	/* Get tainted ones like any other. */
 	bool accepts_tainted;

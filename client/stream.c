@@ -75,6 +75,7 @@ static int set_fence(struct fsdp_client *client, uint32_t slot,
 	struct tensor_order mine = *order, old, waited = {0};
 
 	while (!replace_fence(client, slot, &mine, &waited, &old)) {
+		/* Of our own streams, so never for the host. */
 		int r = timeline_wait(client, NULL, &old, device, stream, err);
 
 		if (r == 0)
@@ -321,11 +322,31 @@ static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
 	return r;
 }
 
-static int have_stream_wait(const struct fsdp_tensor *tensor, void *stream,
-			    enum written *ret, struct error *err)
+/* What the stream is given next comes after what the host has seen. */
+static int wait_in_its_place(const struct fsdp_tensor *tensor,
+			     int64_t *start_ms, int32_t timeout_ms,
+			     enum written *ret, struct error *err)
+{
+	int r = wait_here(tensor, start_ms, timeout_ms, ret, err);
+
+	if (r != -ETIMEDOUT)
+		return r;
+	return error_set(err, r,
+			 "%s is published, but the stream that writes it is "
+			 "not done; on this device a stream cannot wait for "
+			 "that of another user, so the call does: give it a "
+			 "longer timeout_ms",
+			 name_of(tensor));
+}
+
+static int have_stream_wait(const struct fsdp_tensor *tensor,
+			    const struct fsdp_get_options *options,
+			    int64_t *start_ms, enum written *ret,
+			    struct error *err)
 {
 	const struct slot_ref ref = {tensor->slot, tensor->generation};
 	struct known_device *it = known_device(tensor_known(tensor));
+	CUstream stream = options->stream;
 	int r = context_check_stream(it->device, stream, err);
 
 	if (r < 0)
@@ -338,6 +359,9 @@ static int have_stream_wait(const struct fsdp_tensor *tensor, void *stream,
 				 stream, err)
 		    : timeline_wait(tensor->client, &ref, &it->order,
 				    it->device, stream, err);
+	if (r == TIMELINE_FOR_HOST)
+		return wait_in_its_place(tensor, start_ms, options->timeout_ms,
+					 ret, err);
 	*ret = stream_peek(tensor);
 	return r;
 }
@@ -352,7 +376,8 @@ static int await(const struct fsdp_tensor *tensor,
 	if (!stream_is_for(tensor))
 		return 0;
 	r = options->stream
-		    ? have_stream_wait(tensor, options->stream, &written, err)
+		    ? have_stream_wait(tensor, options, start_ms, &written,
+				       err)
 		    : wait_here(tensor, start_ms, options->timeout_ms, &written,
 				err);
 	if (r == 0 && written == WRITTEN_NEVER && !options->accepts_tainted)

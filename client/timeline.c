@@ -1,6 +1,8 @@
 /*
  * Counters and files. A file is mapped once for each device whose streams use
- * it, and once more for none if this process has only looked at it.
+ * it, and once more for none if this process has only looked at it. Another
+ * user's, which is read-only here, is for no device that cannot register such
+ * pages: the host waits in its place.
  */
 #include "client/timeline.h"
 #include "client/client.h"
@@ -14,6 +16,8 @@ struct timeline_file {
 	uint64_t session;
 	struct timelines timelines;
 	struct order_map map; /* device NULL: not registered */
+	/* The broker refused it writable (lock held). */
+	bool is_for_host;
 };
 
 void timeline_book_init(struct timeline_book *book)
@@ -154,6 +158,8 @@ static int add(struct timeline_book *book, struct timeline_file *file,
 	}
 	pthread_mutex_lock(&book->lock);
 	other = find(book, file->session, device);
+	if (other)
+		other->is_for_host |= file->is_for_host;
 	if (!other) {
 		file->next = book->files;
 		book->files = file;
@@ -165,27 +171,48 @@ static int add(struct timeline_book *book, struct timeline_file *file,
 	return 0;
 }
 
-/* The file as `device` sees it; NULL: as this process does. TIMELINE_ENDED:
- * only of another session. */
+static struct timeline_file *find_known(struct timeline_book *book,
+					uint64_t session,
+					const struct device *device)
+{
+	struct timeline_file *file;
+
+	pthread_mutex_lock(&book->lock);
+	file = find(book, session, device);
+	if (!file) {
+		file = find(book, session, NULL);
+		if (file && !file->is_for_host)
+			file = NULL;
+	}
+	pthread_mutex_unlock(&book->lock);
+	return file;
+}
+
+/* The file as `device` sees it; NULL, or where that cannot register it: as this
+ * process does. TIMELINE_ENDED: only of another session. */
 static int get_file(struct fsdp_client *client, uint64_t session,
 		    const struct slot_ref *ref, const struct device *device,
 		    struct timeline_file **ret, struct error *err)
 {
 	struct timeline_book *book = &client->timelines;
+	bool is_own_file = is_own(client, session);
 	/* Some devices cannot register what is read-only. */
-	bool is_writable = is_own(client, session) ||
-			   (device && !device->has_readonly_register);
-	struct timeline_file *file;
+	bool is_writable =
+		is_own_file || (device && !device->has_readonly_register);
+	struct timeline_file *file = find_known(book, session, device);
 	int r;
 
-	pthread_mutex_lock(&book->lock);
-	file = find(book, session, device);
-	pthread_mutex_unlock(&book->lock);
 	if (file) {
 		*ret = file;
 		return 0;
 	}
 	r = fetch(client, session, ref, is_writable, &file, err);
+	if (r == -EACCES && is_writable && !is_own_file) {
+		device = NULL;
+		r = fetch(client, session, ref, false, &file, err);
+		if (r == 0)
+			file->is_for_host = true;
+	}
 	return r == 0 ? add(book, file, device, ret, err) : r;
 }
 
@@ -318,6 +345,8 @@ int timeline_wait(struct fsdp_client *client, const struct slot_ref *ref,
 		return 0;
 	if (r < 0 || is_reached(file, order))
 		return r;
+	if (!file->map.device)
+		return TIMELINE_FOR_HOST;
 	return order_wait(&file->map, stream, offset_of(order->timeline),
 			  order->value, err);
 }

@@ -68,7 +68,11 @@ int timeline_look(struct fsdp_client *client, const struct slot_ref *ref,
 bool timeline_peek(struct fsdp_client *client,
 		   const struct tensor_order *order);
 
-/* Have `stream` wait until it is. */
+/* The device can register writable pages only, and another user's are not
+ * writable here: the caller must wait itself (timeline_look()). */
+#define TIMELINE_FOR_HOST 1
+
+/* Have `stream` wait until it is; or TIMELINE_FOR_HOST. */
 int timeline_wait(struct fsdp_client *client, const struct slot_ref *ref,
 		  const struct tensor_order *order, const struct device *device,
 		  CUstream stream, struct error *err);

@@ -104,9 +104,10 @@ static int check_device(const struct device *device, bool is_readonly,
 	if (is_readonly && !device->has_readonly_register)
 		return error_set(err, -EOPNOTSUPP,
 				 "%s cannot register memory that is mapped "
-				 "read-only; to wait for another session its "
-				 "timelines must be writable here, which they "
-				 "are for processes of the same user",
+				 "read-only; for a stream to wait for another "
+				 "session its timelines must be writable here, "
+				 "which they are for processes of the same "
+				 "user",
 				 device->name);
 	return 0;
 }

@@ -69,8 +69,9 @@ static int find_other(const struct verb_call *call, struct session **ret,
 		return error_set(err, -EACCES,
 				 "the timelines of uid %" PRIu32 " are not "
 				 "writable for uid %" PRIu32
-				 ": this device can only wait for processes of "
-				 "the same user",
+				 ": ask for them read-only, and wait on the "
+				 "host where a device cannot register such "
+				 "pages",
 				 session_record(other)->uid, uid);
 	*ret = other;
 	return 0;

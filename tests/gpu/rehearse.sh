@@ -8,7 +8,7 @@ set -u
 build=$1
 dir=$(mktemp -d)
 shm=$(mktemp -d -p /dev/shm)
-export TMPDIR=$dir FAKECUDA_PLAIN="DIR=$shm;DEVICES=1;WITHOUT=readonly_register,imex"
+export TMPDIR=$dir FAKECUDA_PLAIN="DIR=$shm;DEVICES=1;WITHOUT=imex"
 trap 'rm -rf "$dir" "$shm"' EXIT
 
 fail()

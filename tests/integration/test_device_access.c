@@ -1,7 +1,8 @@
 /*
  * Tensors on a device between two users, each a process of its own: who may
  * read waits for streams of somebody else, and can write neither the memory
- * nor the timelines.
+ * nor the timelines. Where the device registers pages read-only, the reader's
+ * stream waits; elsewhere the reader's call does.
  */
 #include "tests/lib/stage.h"
 #include <criterion/criterion.h>
@@ -35,9 +36,9 @@ static void open_for_two(void)
 	must(actor_run(&somebody, connect_somebody) == 0);
 }
 
-static void open_without_readonly(void)
+static void open_with_readonly(void)
 {
-	setenv("FAKECUDA_WITHOUT", "readonly_register", 1);
+	setenv("FAKECUDA_WITH", "readonly_register", 1);
 	open_for_two();
 }
 
@@ -51,7 +52,7 @@ static void close_for_two(void)
 
 TestSuite(device_access, .init = open_for_two, .fini = close_for_two,
 	  .timeout = 60);
-TestSuite(device_access_writable, .init = open_without_readonly,
+TestSuite(device_access_readonly, .init = open_with_readonly,
 	  .fini = close_for_two, .timeout = 60);
 
 static void need_root(void)
@@ -77,23 +78,58 @@ static void publish_late(const struct fsdp_access *access)
 	fsdp_free(tensor);
 }
 
+/* The same in a process that the test can kill. */
+static int produce_for_all(void)
+{
+	publish_late(&FOR_ALL);
+	return 0;
+}
+
 /* --- in the other user's process ------------------------------------------ */
 
 static struct fsdp_tensor *tensor;
 static CUstream reader;
 static uint8_t *seen;
 
-static int begin_to_read(void)
+static int get_within(int32_t timeout_ms)
 {
-	int r;
-
 	reader = stream_make(gpu_nth(0));
 	seen = pinned_memory(STAGE_SIZE);
-	r = get_on("t/a", reader, 0, &tensor);
+	return get_on("t/a", reader, timeout_ms, &tensor);
+}
+
+static int begin_to_read(void)
+{
+	int r = get_within(0);
+
 	if (r < 0)
 		return r;
 	stream_read(reader, seen, tensor, STAGE_SIZE);
 	return stream_is_done(reader) ? -EALREADY : 0;
+}
+
+static int read_at_once(void)
+{
+	return get_within(0);
+}
+
+static int read_for_a_moment(void)
+{
+	int r = get_within(30);
+
+	return r == -ETIMEDOUT && !strstr(fsdp_error(), "another user") ? -EIO
+									: r;
+}
+
+static int read_when_it_is_there(void)
+{
+	int r = get_within(-1);
+
+	if (r < 0)
+		return r;
+	must(!maps_timelines_writable());
+	stream_read(reader, seen, tensor, STAGE_SIZE);
+	return 0;
 }
 
 static int end_to_read(void)
@@ -104,29 +140,55 @@ static int end_to_read(void)
 	return is_filled(seen, STAGE_SIZE, STAGE_VALUE) ? 0 : -EIO;
 }
 
-static int read_without_a_stream(void)
-{
-	must(get_on("t/a", NULL, -1, &tensor) == 0);
-	must(fsdp_copy_out(seen, tensor, 0, STAGE_SIZE) == 0);
-	return is_filled(seen, STAGE_SIZE, STAGE_VALUE) ? 0 : -EIO;
-}
-
 static int write_it(void)
 {
 	stream_fill(reader, tensor, 1);
 	return stream_finish(reader) ? 0 : -EFAULT;
 }
 
-/* --- the tests -------------------------------------------------------------
+/* --- a device that registers pages read-only ------------------------------
  */
 
-Test(device_access, another_user_s_stream_waits_as_well)
+Test(device_access_readonly, another_user_s_stream_waits_as_well)
 {
 	need_root();
 	publish_late(&FOR_ALL);
 	cr_assert(zero(int, actor_run(&somebody, begin_to_read)));
 	open_gate();
 	cr_expect(zero(int, actor_run(&somebody, end_to_read)));
+}
+
+/* --- and one that does not -------------------------------------------------
+ */
+
+Test(device_access, where_a_stream_cannot_wait_the_call_does)
+{
+	need_root();
+	publish_late(&FOR_ALL);
+	actor_begin(&somebody, read_when_it_is_there);
+	open_gate();
+	cr_assert(zero(int, actor_end(&somebody)));
+	cr_expect(zero(int, actor_run(&somebody, end_to_read)));
+}
+
+Test(device_access, the_call_waits_no_longer_than_it_may)
+{
+	need_root();
+	publish_late(&FOR_ALL);
+	cr_expect(eq(int, actor_run(&somebody, read_at_once), -ETIMEDOUT));
+	cr_expect(eq(int, actor_run(&somebody, read_for_a_moment), -ETIMEDOUT));
+	open_gate();
+	cr_assert(zero(int, actor_run(&somebody, read_when_it_is_there)));
+	cr_expect(zero(int, actor_run(&somebody, end_to_read)));
+}
+
+Test(device_access, the_call_is_told_of_a_dead_producer)
+{
+	need_root();
+	must(actor_run(&stage.producer, produce_for_all) == 0);
+	actor_begin(&somebody, read_when_it_is_there);
+	actor_kill(&stage.producer);
+	cr_expect(eq(int, actor_end(&somebody), -EOWNERDEAD));
 }
 
 Test(device_access, what_others_may_not_read_they_do_not_get)
@@ -145,22 +207,10 @@ Test(device_access, another_user_s_write_faults)
 	need_root();
 	publish_late(&FOR_ALL);
 	open_gate();
-	must(actor_run(&somebody, begin_to_read) != -EACCES);
+	must(actor_run(&somebody, read_when_it_is_there) == 0);
 	cr_expect(eq(int, actor_run(&somebody, write_it), -EFAULT));
 	cr_assert(zero(int, get_on("t/a", NULL, -1, &mine)));
 	cr_assert(zero(int, fsdp_copy_out(bytes, mine, 0, STAGE_SIZE)));
 	cr_expect(is_filled(bytes, STAGE_SIZE, STAGE_VALUE));
 	fsdp_free(mine);
-}
-
-/* Timelines of others are never writable, so where nothing else can be
- * registered only the CPU can wait for them. */
-Test(device_access_writable, where_a_stream_cannot_wait_the_call_can)
-{
-	need_root();
-	publish_late(&FOR_ALL);
-	cr_expect(eq(int, actor_run(&somebody, begin_to_read), -EACCES));
-	actor_begin(&somebody, read_without_a_stream);
-	open_gate();
-	cr_expect(zero(int, actor_end(&somebody)));
 }

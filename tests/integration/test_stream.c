@@ -68,6 +68,21 @@ Test(stream, without_the_wait_the_data_would_be_wrong)
 	fsdp_free(tensor);
 }
 
+Test(stream, a_reader_maps_timelines_read_only_where_the_device_can)
+{
+	struct fsdp_tensor *tensor = NULL;
+
+	if (!gpu_nth(0)->has_readonly_register || !gpu_nth(0)->has_wait_value)
+		cr_skip_test("needs a device that registers pages read-only "
+			     "(attribute 113)");
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	cr_assert(
+		zero(int, get_on("t/a", stream_make(gpu_nth(0)), 0, &tensor)));
+	cr_expect(not(maps_timelines_writable()));
+	open_gate();
+	fsdp_free(tensor);
+}
+
 Test(stream, without_a_stream_the_call_waits)
 {
 	struct fsdp_tensor *tensor = NULL;

@@ -4,6 +4,7 @@
 #include "tests/lib/stage.h"
 #include "tests/lib/gpu.h"
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct fsdp_spec BYTES = {FSDP_U8, 1, {STAGE_SIZE}};
@@ -51,6 +52,20 @@ int get_on(const char *name, void *stream, int32_t timeout_ms,
 void remove_name(const char *name)
 {
 	must(fsdp_remove(stage.client, &name, 1) == 0);
+}
+
+bool maps_timelines_writable(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	bool is_found = false;
+	char line[512];
+
+	must(maps);
+	while (fgets(line, sizeof(line), maps))
+		is_found |= strstr(line, "fsdp-timelines") &&
+			    strstr(line, " rw");
+	(void)fclose(maps);
+	return is_found;
 }
 
 uint64_t n_slots(void)

@@ -47,6 +47,9 @@ int get_on(const char *name, void *stream, int32_t timeout_ms,
 	   struct fsdp_tensor **ret);
 void remove_name(const char *name);
 
+/* Does this process map timelines of any session writable? */
+bool maps_timelines_writable(void);
+
 /* Tensors of the broker that are there: nothing is freed too early, nor kept
  * too long. */
 uint64_t n_slots(void);

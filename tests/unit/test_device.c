@@ -101,6 +101,7 @@ Test(device, what_it_is_and_can_do_is_known)
 	device = list(2);
 	cr_expect(eq(u64, device->memory, UINT64_C(512) << 20));
 	cr_expect(eq(u64, device->granularity, UINT64_C(2) << 20));
+	setenv("FAKECUDA_WITH", "readonly_register", 1);
 	cr_expect(device->name[0] != 0);
 	cr_expect(device->has_vmm && device->has_posix_fd);
 	cr_expect(device->has_fabric && device->has_rdma);
@@ -114,7 +115,7 @@ Test(device, what_it_cannot_do_is_known_too)
 
 	need_double("it must be another machine");
 	setenv("FAKECUDA_WITHOUT",
-	       "posix_fd,fabric,rdma,memops,ipc_events,readonly_register", 1);
+	       "posix_fd,fabric,rdma,memops,ipc_events", 1);
 	device = list(2);
 	cr_expect(device->has_vmm);
 	cr_expect(not(device->has_posix_fd));
@@ -146,7 +147,7 @@ Test(device, a_feature_without_its_functions_is_none)
 	device = list(2);
 	cr_expect(not(device->has_wait_value));
 	cr_expect(not(device->has_ipc_events));
-	cr_expect(device->has_readonly_register);
+	cr_expect(device->has_vmm);
 }
 
 Test(device, finding_them_makes_no_context)

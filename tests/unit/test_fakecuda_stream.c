@@ -308,6 +308,7 @@ Test(fakecuda_stream, read_only_pages_are_registered_as_such_and_not_written)
 	void *pages;
 	int fd;
 
+	setenv("FAKECUDA_WITH", "readonly_register", 1);
 	use_device(0);
 	pages = map_page(&fd, PROT_READ);
 	EXPECT_RESULT(
@@ -330,6 +331,7 @@ Test(fakecuda_stream, pages_registered_read_only_are_no_target_of_copies)
 	void *pages;
 	int fd;
 
+	setenv("FAKECUDA_WITH", "readonly_register", 1);
 	use_device(0);
 	pages = map_page(&fd, PROT_READ | PROT_WRITE);
 	OK(cuMemAlloc(&from, 64));
@@ -349,7 +351,6 @@ Test(fakecuda_stream, wrong_registrations_are_refused)
 	CUdeviceptr at;
 	CUcontext second;
 
-	setenv("FAKECUDA_WITHOUT", "readonly_register", 1);
 	use_device(0);
 	EXPECT_RESULT(
 		cuMemHostRegister(pages, 8192, CU_MEMHOSTREGISTER_READ_ONLY),

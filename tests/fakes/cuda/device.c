@@ -134,7 +134,7 @@ CUdevice device_ordinal(unsigned int number)
 
 bool device_has(enum feature feature)
 {
-	return !settings()->lacks[feature];
+	return settings()->has[feature];
 }
 
 static void lost_name(CUdevice ordinal, char ret[32])

@@ -38,7 +38,8 @@ static const struct variable {
 	 0},
 	{"DRIVER_VERSION", KIND_NUMBER,
 	 offsetof(struct settings, driver_version), 1000, 99999},
-	{"WITHOUT", KIND_FEATURES, offsetof(struct settings, lacks), 0, 0},
+	{"WITHOUT", KIND_FEATURES, offsetof(struct settings, has), 0, false},
+	{"WITH", KIND_FEATURES, offsetof(struct settings, has), 0, true},
 	{"DELAY_US", KIND_NUMBER, offsetof(struct settings, delay_us), 0,
 	 10000000},
 	{"SEED", KIND_NUMBER, offsetof(struct settings, seed), 0, UINT64_MAX},
@@ -76,6 +77,16 @@ static struct settings current = {
 	.delay_us = 200,
 	.seed = 1,
 };
+	.has = {
+		[FEATURE_VMM] = true,
+		[FEATURE_POSIX_FD] = true,
+		[FEATURE_FABRIC] = true,
+		[FEATURE_IMEX] = true,
+		[FEATURE_RDMA] = true,
+		[FEATURE_MEMOPS] = true,
+		[FEATURE_IPC_EVENTS] = true,
+		[FEATURE_REEXPORT] = true,
+	},
 
 void settings_refuse(const char *format, ...)
 {
@@ -115,7 +126,8 @@ static uint64_t parse_mode(const char *text)
 	settings_refuse(PREFIX "COMPUTE_MODE=%s: no such mode", text);
 }
 
-static void parse_features(const char *text, bool *lacks)
+static void parse_features(const struct variable *variable, const char *text,
+			   bool *has)
 {
 	size_t length;
 	int i;
@@ -128,9 +140,9 @@ static void parse_features(const char *text, bool *lacks)
 				break;
 		}
 		if (i == N_FEATURES)
-			settings_refuse(PREFIX "WITHOUT=...%s: no such feature",
-					text);
-		lacks[i] = true;
+			settings_refuse(PREFIX "%s=...%s: no such feature",
+					variable->name, text);
+		has[i] = variable->max;
 	}
 }
 
@@ -153,7 +165,7 @@ static void set(const struct variable *variable, const char *text)
 		*(uint64_t *)member = parse_mode(text);
 		break;
 	case KIND_FEATURES:
-		parse_features(text, member);
+		parse_features(variable, text, member);
 		break;
 	}
 }

@@ -14,6 +14,11 @@
  *   FAKECUDA_WITHOUT         list, by commas, of what devices cannot do: vmm
  *                            posix_fd fabric imex rdma memops ipc_events
  *                            readonly_register reexport
+ *   FAKECUDA_WITH            list of what they can do: readonly_register, which
+ *                            GPUs on a bus of their own cannot, and by default
+ *                            the double's cannot either
+ *   FAKECUDA_MIG             1: devices are instances of one GPU in MIG mode, of
+ *                            which a process sees one (CUDA_VISIBLE_DEVICES)
  *   FAKECUDA_DELAY_US        work is delayed by up to so much, default 200
  *   FAKECUDA_SEED            of the delays, default 1
  *   FAKECUDA_SYNC            1: what a driver may synchronise does (allocating,
@@ -57,7 +62,8 @@ struct settings {
 	uint64_t compute_mode; /* a CUcomputemode */
 	uint64_t driver_version;
 	uint64_t delay_us, seed;
-	bool lacks[N_FEATURES];
+	bool has[N_FEATURES];
+	bool is_mig;
 	bool does_sync, does_count, does_report_leaks;
 };
 
