@@ -214,10 +214,11 @@ struct fsdp_device {
 
 #define FSDP_DEVICE_TEXT 41 /* room for the text of a device */
 
-/* "GPU-01234567-89ab-cdef-0123-456789abcdef", as nvidia-smi -L shows it, or
- * "host". -EINVAL. Needs no driver. */
+/* "GPU-01234567-89ab-cdef-0123-456789abcdef", as nvidia-smi -L shows it, "MIG-"
+ * instead for an instance of a GPU, or "host". -EINVAL. Needs no driver. */
 FSDP_API int fsdp_device_parse(const char *text, struct fsdp_device *ret);
-/* The same back. */
+/* The same back; "MIG-" only where the process has loaded the driver, which
+ * alone knows what a UUID is of. Either form is the same device. */
 FSDP_API void fsdp_device_format(const struct fsdp_device *device,
 				 char ret[FSDP_DEVICE_TEXT]);
 

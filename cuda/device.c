@@ -6,6 +6,7 @@
 #include "proto/error.h"
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,17 +17,31 @@ static struct {
 	uint32_t n;
 	int r;
 	struct error err;
+	_Atomic bool is_done; /* all else stays as it is from then on */
 } found;
+
+static const struct device *find(const struct device_uuid *uuid)
+{
+	/* acquire: the list is seen, too. */
+	if (!atomic_load_explicit(&found.is_done, memory_order_acquire))
+		return NULL;
+	for (uint32_t i = 0; i < found.n; i++)
+		if (memcmp(&found.devices[i].uuid, uuid, sizeof(*uuid)) == 0)
+			return &found.devices[i];
+	return NULL;
+}
 
 void device_format(const struct device_uuid *uuid, char ret[DEVICE_TEXT_SIZE])
 {
+	const struct device *device = find(uuid);
 	const uint8_t *b = uuid->bytes;
 
 	(void)snprintf(ret, DEVICE_TEXT_SIZE,
-		       "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
+		       "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
 		       "%02x%02x%02x%02x%02x%02x",
-		       b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8],
-		       b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+		       device && device->is_mig ? "MIG" : "GPU", b[0], b[1],
+		       b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10],
+		       b[11], b[12], b[13], b[14], b[15]);
 }
 
 /* Not what isxdigit() says, which knows locales. */
@@ -43,10 +58,12 @@ static int hex_digit(char c)
 
 static bool parse_uuid(const char *text, struct device_uuid *ret)
 {
-	static const char form[] = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+	static const char form[] = "????xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
 	size_t n = 0;
 
-	for (size_t i = 0; form[i]; i++) {
+	if (strncmp(text, "GPU-", 4) != 0 && strncmp(text, "MIG-", 4) != 0)
+		return false;
+	for (size_t i = 4; form[i]; i++) {
 		int digit = hex_digit(text[i]);
 
 		if (form[i] != 'x' && form[i] != text[i])
@@ -70,7 +87,8 @@ int device_parse(const char *text, struct device_uuid *ret, struct error *err)
 		return error_set(err, -EINVAL,
 				 "\"%.64s\" names no device: give its UUID as "
 				 "nvidia-smi -L shows it, "
-				 "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx",
+				 "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx or "
+				 "MIG-...",
 				 text);
 	*ret = uuid;
 	return 0;
@@ -151,6 +169,16 @@ static int read_granularity(struct device *device, struct error *err)
 	return 0;
 }
 
+/* Of an instance the older of two functions gives the UUID of its GPU. */
+static bool is_instance(const struct device *device)
+{
+	CUuuid uuid;
+
+	return cu.DeviceGetGpuUuid &&
+	       cu.DeviceGetGpuUuid(&uuid, device->ordinal) == CUDA_SUCCESS &&
+	       memcmp(device->uuid.bytes, uuid.bytes, DEVICE_UUID_SIZE) != 0;
+}
+
 static int read_device(int i, struct device *device, struct error *err)
 {
 	CUresult result;
@@ -170,6 +198,7 @@ static int read_device(int i, struct device *device, struct error *err)
 		return driver_error(err, result, "identify device %d", i);
 	memcpy(device->uuid.bytes, uuid.bytes, DEVICE_UUID_SIZE);
 	device->memory = memory;
+	device->is_mig = is_instance(device);
 	r = read_flags(device, err);
 	return r < 0 ? r : read_granularity(device, err);
 }
@@ -189,6 +218,7 @@ static int find_devices(struct error *err)
 static void find_once(void)
 {
 	found.r = find_devices(&found.err);
+	atomic_store_explicit(&found.is_done, true, memory_order_release);
 }
 
 int device_list(const struct device **ret, uint32_t *ret_n, struct error *err)
@@ -235,18 +265,17 @@ static int say_unknown(const struct device_uuid *uuid,
 int device_find(const struct device_uuid *uuid, const struct device **ret,
 		struct error *err)
 {
-	const struct device *devices;
+	const struct device *devices, *device;
 	uint32_t n;
 	int r = device_list(&devices, &n, err);
 
 	if (r < 0)
 		return r;
-	for (uint32_t i = 0; i < n; i++)
-		if (memcmp(&devices[i].uuid, uuid, sizeof(*uuid)) == 0) {
-			*ret = &devices[i];
-			return 0;
-		}
-	return say_unknown(uuid, devices, n, err);
+	device = find(uuid);
+	if (!device)
+		return say_unknown(uuid, devices, n, err);
+	*ret = device;
+	return 0;
 }
 
 int device_check_shareable(const struct device *device, struct error *err)

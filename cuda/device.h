@@ -1,6 +1,9 @@
 /*
  * Devices: which GPUs there are, by UUID. Ordinals differ from process to
  * process (CUDA_VISIBLE_DEVICES), so nothing else leaves a process.
+ *
+ * Instances of a GPU in MIG mode are devices, too, each with a UUID of its own.
+ * A driver shows a process one of them at most.
  */
 #pragma once
 #include "cuda/driver.h"
@@ -10,7 +13,7 @@
 
 struct error;
 
-#define DEVICE_TEXT_SIZE 41 /* "GPU-" and the usual form, with the final 0 */
+#define DEVICE_TEXT_SIZE 41 /* "GPU-" or "MIG-", and the usual form, with the final 0 */
 #define DEVICE_MAX       64
 
 struct device {
@@ -19,14 +22,16 @@ struct device {
 	char name[64];
 	uint64_t memory;      /* bytes in all */
 	uint64_t granularity; /* of VMM allocations, recommended */
+	bool is_mig; /* an instance of a GPU */
 	bool has_vmm, has_posix_fd, has_fabric, has_rdma;
 	bool has_wait_value; /* 64-bit stream memory operations */
 	bool has_ipc_events, has_readonly_register;
 };
 
-/* "GPU-01234567-89ab-..." */
+/* "GPU-01234567-89ab-...", or "MIG-..." for an instance that this process has
+ * found: the UUID alone does not say what it is of. */
 void device_format(const struct device_uuid *uuid, char ret[DEVICE_TEXT_SIZE]);
-/* The same back; -EINVAL with the form that is wanted, also for that of host
+/* Either form back; -EINVAL with the form that is wanted, also for that of host
  * memory. */
 int device_parse(const char *text, struct device_uuid *ret, struct error *err);
 

@@ -39,7 +39,12 @@ struct symbol {
 
 #define ROW(name) {DRIVER_SYMBOL_NAME(name), offsetof(struct driver, name)},
 static const struct symbol required[] = {DRIVER_SYMBOLS(ROW)};
-static const struct symbol optional[] = {DRIVER_OPTIONAL_SYMBOLS(ROW)};
+static const struct symbol optional[] = {
+	/* clang-format off */
+	DRIVER_OPTIONAL_SYMBOLS(ROW)
+	/* clang-format on */
+	{"cuDeviceGetUuid", offsetof(struct driver, DeviceGetGpuUuid)},
+};
 #undef ROW
 
 #define N_ELEMENTS(array) (sizeof(array) / sizeof((array)[0]))

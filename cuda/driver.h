@@ -26,6 +26,9 @@ struct driver {
 	DRIVER_SYMBOLS(DRIVER_MEMBER)
 	DRIVER_OPTIONAL_SYMBOLS(DRIVER_MEMBER) /* may be NULL */
 #undef DRIVER_MEMBER
+	/* cuDeviceGetUuid() before its _v2, which that name stands for now: of
+	 * an instance of a GPU in MIG mode it gives the GPU's. May be NULL. */
+	__typeof__(cuDeviceGetUuid) *DeviceGetGpuUuid;
 };
 
 extern struct driver cu;

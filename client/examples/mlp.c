@@ -377,7 +377,7 @@ static int find_device(const char *wanted, struct fsdp_device *ret)
 	struct choice choice = {wanted, ret, false};
 	int r;
 
-	if (strncmp(wanted, "GPU-", 4) == 0)
+	if (strncmp(wanted, "GPU-", 4) == 0 || strncmp(wanted, "MIG-", 4) == 0)
 		return fsdp_device_parse(wanted, ret);
 	r = fsdp_devices(choose, &choice);
 	return r < 0 ? r : choice.is_found ? 0 : -ENODEV;

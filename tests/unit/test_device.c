@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #define FORM "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
 
@@ -56,6 +57,8 @@ Test(device, other_texts_are_refused_with_the_form_that_is_wanted)
 		"",
 		"0",
 		"GPU-",
+		"MIG-",
+		"MIX-01234567-89ab-cdef-0123-456789abcdef",
 		"01234567-89ab-cdef-0123-456789abcdef",
 		"GPU-01234567-89ab-cdef-0123-456789abcde",
 		"GPU-01234567-89ab-cdef-0123-456789abcdef0",
@@ -98,10 +101,10 @@ Test(device, what_it_is_and_can_do_is_known)
 
 	need_double("it must be another machine");
 	setenv("FAKECUDA_MEM_MB", "512", 1);
+	setenv("FAKECUDA_WITH", "readonly_register", 1);
 	device = list(2);
 	cr_expect(eq(u64, device->memory, UINT64_C(512) << 20));
 	cr_expect(eq(u64, device->granularity, UINT64_C(2) << 20));
-	setenv("FAKECUDA_WITH", "readonly_register", 1);
 	cr_expect(device->name[0] != 0);
 	cr_expect(device->has_vmm && device->has_posix_fd);
 	cr_expect(device->has_fabric && device->has_rdma);
@@ -157,6 +160,71 @@ Test(device, finding_them_makes_no_context)
 	(void)list(2);
 	cr_expect(eq(long, gpu_count(getpid(), "DeviceGetUuid"), 2));
 	cr_expect(zero(long, gpu_count(getpid(), "contexts")));
+}
+
+static struct device_uuid instance(const char *visible)
+{
+	setenv("FAKECUDA_MIG", "1", 1);
+	if (visible)
+		setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+	return list(1)->uuid;
+}
+
+Test(device, an_instance_of_a_gpu_has_its_own_name)
+{
+	const struct device *found;
+	struct device_uuid uuid, parsed;
+	char text[DEVICE_TEXT_SIZE];
+
+	need_double("it must be another machine");
+	uuid = instance(NULL);
+	device_format(&uuid, text);
+	cr_expect(zero(int, strncmp(text, "MIG-", 4)), "%s", text);
+	cr_assert(zero(int, device_parse(text, &parsed, NULL)));
+	cr_expect(zero(int, memcmp(&parsed, &uuid, sizeof(uuid))));
+	cr_assert(zero(int, device_find(&parsed, &found, NULL)));
+	cr_expect(found->is_mig);
+	/* as a program says that has not found it */
+	memcpy(text, "GPU", 3);
+	cr_assert(zero(int, device_parse(text, &parsed, NULL)));
+	cr_expect(zero(int, memcmp(&parsed, &uuid, sizeof(uuid))));
+}
+
+/* A process sees one, so another has to tell. */
+Test(device, an_instance_is_made_visible_by_that_name)
+{
+	char text[DEVICE_TEXT_SIZE] = "";
+	struct device_uuid uuid;
+	int ends[2];
+
+	need_double("it must be another machine");
+	cr_assert(zero(int, pipe(ends)));
+	if (fork() == 0) {
+		uuid = instance("1");
+		device_format(&uuid, text);
+		_exit(write(ends[1], text, sizeof(text)) != sizeof(text));
+	}
+	cr_assert(eq(long, read(ends[0], text, sizeof(text)), sizeof(text)));
+	wait(NULL);
+	cr_assert(zero(int, strncmp(text, "MIG-", 4)), "%s", text);
+	cr_assert(zero(int, device_parse(text, &uuid, NULL)));
+	instance(text);
+	cr_expect(zero(int, memcmp(&list(1)->uuid, &uuid, sizeof(uuid))));
+}
+
+Test(device, a_gpu_is_no_instance)
+{
+	need_double("it must be another machine");
+	cr_expect(not(list(2)->is_mig));
+}
+
+Test(device, a_driver_that_gives_one_uuid_knows_no_instances)
+{
+	need_double("calls are taken away");
+	setenv("FAKECUDA_MIG", "1", 1);
+	cr_assert(zero(int, driver_load(NULL)));
+	cu.DeviceGetGpuUuid = NULL;
+	cr_expect(not(list(1)->is_mig));
 }
 
 Test(device, an_unknown_one_is_refused_with_a_list_of_those_there_are)

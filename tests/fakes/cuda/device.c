@@ -1,6 +1,7 @@
 /* Devices. They need no context, and none of this makes one. */
 #include "tests/fakes/cuda/device.h"
 #include "tests/fakes/cuda/call.h"
+#include "tests/fakes/cuda/fake.h"
 #include "tests/fakes/cuda/ledger.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@
 static unsigned int visible[FAKE_MAX_DEVICES]; /* numbers, by ordinal */
 static int n_visible;
 
-static void make_uuid(unsigned int number, CUuuid *ret)
+static void make_gpu_uuid(unsigned int number, CUuuid *ret)
 {
 	static const unsigned char seed[16] = {
 		0x7f, 0xfa, 0x6e, 0xcd, 0xda, 0x51, 0x4d, 0x0b,
@@ -24,13 +25,21 @@ static void make_uuid(unsigned int number, CUuuid *ret)
 	ret->bytes[15] = (char)number;
 }
 
+/* Instances are all of one GPU. */
+static void make_uuid(unsigned int number, CUuuid *ret)
+{
+	make_gpu_uuid(number, ret);
+	if (settings()->is_mig)
+		ret->bytes[1] ^= 0x55;
+}
+
 static void format_uuid(unsigned int number, char ret[48])
 {
 	CUuuid uuid;
 	char *at = ret;
 
 	make_uuid(number, &uuid);
-	at += sprintf(at, "GPU");
+	at += sprintf(at, settings()->is_mig ? "MIG" : "GPU");
 	for (int i = 0; i < 16; i++) {
 		if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10)
 			*at++ = '-';
@@ -104,6 +113,9 @@ CUresult device_open(void)
 		for (unsigned int i = 0; i < settings()->n_devices; i++)
 			visible[n_visible++] = i;
 	}
+	/* A process is given one instance, if any. */
+	if (settings()->is_mig && n_visible > 1)
+		n_visible = 1;
 	look_for_mps();
 	return n_visible > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
@@ -232,6 +244,18 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 		return r;
 	make_uuid(visible[device], uuid);
 	return call_end(CUDA_SUCCESS);
+}
+
+/* The function that had the name before; it is not counted. */
+#undef cuDeviceGetUuid
+FAKE_EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+	if (!uuid || !device_is_valid(device))
+		return CUDA_ERROR_INVALID_VALUE;
+	make_gpu_uuid(settings()->is_mig ? 0 : visible[device], uuid);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device)

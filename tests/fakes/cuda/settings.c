@@ -43,6 +43,7 @@ static const struct variable {
 	{"DELAY_US", KIND_NUMBER, offsetof(struct settings, delay_us), 0,
 	 10000000},
 	{"SEED", KIND_NUMBER, offsetof(struct settings, seed), 0, UINT64_MAX},
+	{"MIG", KIND_SWITCH, offsetof(struct settings, is_mig), 0, 1},
 	{"SYNC", KIND_SWITCH, offsetof(struct settings, does_sync), 0, 1},
 	{"COUNT", KIND_SWITCH, offsetof(struct settings, does_count), 0, 1},
 	{"LEAKS", KIND_SWITCH, offsetof(struct settings, does_report_leaks), 0,
@@ -76,7 +77,6 @@ static struct settings current = {
 	.driver_version = 13000,
 	.delay_us = 200,
 	.seed = 1,
-};
 	.has = {
 		[FEATURE_VMM] = true,
 		[FEATURE_POSIX_FD] = true,
@@ -87,6 +87,7 @@ static struct settings current = {
 		[FEATURE_IPC_EVENTS] = true,
 		[FEATURE_REEXPORT] = true,
 	},
+};
 
 void settings_refuse(const char *format, ...)
 {
