@@ -55,29 +55,61 @@ struct kernels_table {
 
 /* --- loading ------------------------------------------------------------- */
 
-static int load(struct error *err)
-{
-	struct driver_info driver;
-	CUresult result;
+#define MAJOR(version) ((version) / 1000)
+#define MINOR(version) ((version) % 1000 / 10)
 
-	driver_describe(&driver);
-	if (!kernels_image_is_real && !driver.is_double)
+/* A driver runs what toolkits of its own major version made, and older ones; of
+ * newer ones it may say anything, or nothing. */
+static int check_image(const struct driver_info *driver, struct error *err)
+{
+	int toolkit = kernels_image_toolkit;
+
+	if (!toolkit && !driver->is_double)
 		return error_set(
 			err, -ENOSYS,
 			"this build has no kernels: nvcc was not found "
 			"when it was built; build it where the CUDA "
 			"toolkit is (FSDP_CUDA_KERNELS=ON)");
+	if (MAJOR(driver->version) >= MAJOR(toolkit))
+		return 0;
+	return error_set(err, -ENOSYS,
+			 "the kernels of this build were made by the CUDA "
+			 "toolkit %d.%d, and the driver is of CUDA %d.%d, too "
+			 "old for them: update the NVIDIA driver, or build "
+			 "with a toolkit %d (FSDP_NVCC)",
+			 MAJOR(toolkit), MINOR(toolkit), MAJOR(driver->version),
+			 MINOR(driver->version), MAJOR(driver->version));
+}
+
+static int refuse_image(const struct driver_info *driver, struct error *err)
+{
+	return error_set(err, -ENOSYS,
+			 "the kernels of this build (toolkit %d.%d) are not "
+			 "for this device and driver (CUDA %d.%d): they want "
+			 "compute capability 8.0 or more, and on devices that "
+			 "are newer than the toolkit a driver that is not "
+			 "older than it",
+			 MAJOR(kernels_image_toolkit),
+			 MINOR(kernels_image_toolkit), MAJOR(driver->version),
+			 MINOR(driver->version));
+}
+
+static int load(struct error *err)
+{
+	struct driver_info driver;
+	CUresult result;
+	int r;
+
+	driver_describe(&driver);
+	r = check_image(&driver, err);
+	if (r < 0)
+		return r;
 	result = cu.LibraryLoadData(&loaded.library, kernels_image, NULL, NULL,
 				    0, NULL, NULL, 0);
 	if (result == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+	    result == CUDA_ERROR_INVALID_IMAGE ||
 	    result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
-		return error_set(err, -ENOSYS,
-				 "the kernels of this build are not for this "
-				 "device and driver (CUDA %d.%d): they want "
-				 "compute capability 8.0 or more and a driver "
-				 "as new as the toolkit they were built with",
-				 driver.version / 1000,
-				 driver.version % 1000 / 10);
+		return refuse_image(&driver, err);
 	if (result != CUDA_SUCCESS)
 		return driver_error(err, result, "load the kernels");
 	for (int i = 0; i < N_FUNCTIONS; i++) {

@@ -11,8 +11,8 @@ __asm__(".pushsection .rodata\n"
 	".incbin \"" KERNELS_IMAGE_FILE "\"\n"
 	".size kernels_image, . - kernels_image\n"
 	".popsection\n");
-const bool kernels_image_is_real = true;
+const int kernels_image_toolkit = KERNELS_IMAGE_TOOLKIT;
 #else
 const unsigned char kernels_image[] = {0};
-const bool kernels_image_is_real;
+const int kernels_image_toolkit;
 #endif

@@ -4,7 +4,8 @@
  * kernels of its own.
  */
 #pragma once
-#include <stdbool.h>
 
 extern const unsigned char kernels_image[];
-extern const bool kernels_image_is_real;
+/* The toolkit that made it, as drivers say their version (13000 is 13.0); 0:
+ * none did. */
+extern const int kernels_image_toolkit;

@@ -741,7 +741,23 @@ Test(kernels_failing, the_image_is_a_fat_binary)
 {
 	static const unsigned char magic[] = {0x50, 0xed, 0x55, 0xba};
 
-	if (!kernels_image_is_real)
+	if (!kernels_image_toolkit)
 		gpu_skip("nvcc was not found when this was built");
 	cr_assert(zero(int, memcmp(kernels_image, magic, sizeof(magic))));
+	cr_expect(ge(int, kernels_image_toolkit, 12000));
+}
+
+/* Then it has names as they are. */
+Test(kernels_failing, the_image_is_not_compressed)
+{
+	static const char name[] = "fsdp_grad_out";
+	uint64_t size;
+
+	if (!kernels_image_toolkit)
+		gpu_skip("nvcc was not found when this was built");
+	/* of what comes behind the header, in which it stands */
+	memcpy(&size, kernels_image + 8, sizeof(size));
+	cr_assert(ne(ptr,
+		     memmem(kernels_image, 16 + size, name, strlen(name)),
+		     NULL));
 }

@@ -20,7 +20,7 @@ Test(kernels_image, a_build_without_nvcc_says_so)
 	struct error err = ERROR_NULL;
 
 	setenv("FSDP_LIBCUDA", DRIVER_UNDECLARED, 1);
-	cr_assert(eq(int, kernels_image_is_real, 0));
+	cr_assert(eq(int, kernels_image_toolkit, 0));
 	cr_assert(eq(int, kernels_load(&err), -ENOSYS));
 	cr_assert(strstr(err.msg, "nvcc was not found when it was built") !=
 			  NULL,

@@ -1,6 +1,7 @@
 /*
  * Libraries and kernels. Any image will do: kernels are found by name in the
- * registry. As with a driver, parameters are copied when a kernel is launched,
+ * registry. But one that says that a newer toolkit made it ("toolkit 13000") is
+ * refused by an older driver, as fat binaries are. As with a driver, parameters are copied when a kernel is launched,
  * and a launch that no GPU would take is refused.
  */
 #include "tests/fakes/cuda/call.h"
@@ -8,6 +9,7 @@
 #include "tests/fakes/cuda/guard.h"
 #include "tests/fakes/cuda/handle.h"
 #include "tests/fakes/cuda/registry.h"
+#include "tests/fakes/cuda/settings.h"
 #include "tests/fakes/cuda/stream.h"
 #include <stdbool.h>
 #include <stdlib.h>
@@ -41,6 +43,15 @@ struct launch {
 /* --- libraries ---------------------------------------------------------------
  */
 
+static bool is_too_new(const char *image)
+{
+	static const char prefix[] = "toolkit ";
+
+	return strncmp(image, prefix, strlen(prefix)) == 0 &&
+	       strtoul(image + strlen(prefix), NULL, 10) / 1000 >
+		       settings()->driver_version / 1000;
+}
+
 CUresult cuLibraryLoadData(CUlibrary *ret, const void *image,
 			   CUjit_option *jit_options, void **jit_values,
 			   unsigned int n_jit_options, CUlibraryOption *options,
@@ -55,6 +66,8 @@ CUresult cuLibraryLoadData(CUlibrary *ret, const void *image,
 	    (n_jit_options && (!jit_options || !jit_values)) ||
 	    (n_options && (!options || !values)))
 		return call_end(CUDA_ERROR_INVALID_VALUE);
+	if (is_too_new(image))
+		return call_end(CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
 	library = calloc(1, sizeof(*library));
 	if (!library)
 		return call_end(CUDA_ERROR_OUT_OF_MEMORY);
