@@ -361,7 +361,7 @@ static int adopt_records(struct broker *broker, struct error *err)
 	point("adopt.slots");
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
 		if (is_gone[i])
-			session_end(broker->sessions[i], 0);
+			session_end_dead(broker->sessions[i]);
 	}
 	catalog_adopted(&broker->catalog);
 	point("adopt.end");

@@ -171,6 +171,7 @@ static const struct key {
 	KEY("memory", chunk_max, KEY_SIZE),
 	KEY("memory", warm_ms, KEY_TIME),
 	KEY("memory", device_memory_max, KEY_SIZE),
+	KEY("memory", device_quarantine_ms, KEY_TIME),
 	KEY("quota", quota_bytes, KEY_SIZE),
 	KEY("quota", quota_device_bytes, KEY_SIZE),
 	KEY("quota", quota_slots, KEY_COUNT_1),

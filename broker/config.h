@@ -28,6 +28,8 @@ struct config {
 	uint64_t warm_ms;           /* free pages are kept this long; 30 s */
 	uint64_t device_memory_max; /* bytes of chunks on each device; 0, the
 				       default: 90 % of what it has */
+	uint64_t device_quarantine_ms; /* from the death of a process with such
+					  memory to the end of its session; 0 */
 	/* [quota], per uid; root has the same but memory_max for bytes */
 	uint64_t quota_bytes;        /* default: memory_max */
 	uint64_t quota_device_bytes; /* on all devices; default: no limit */

@@ -118,17 +118,55 @@ static void log_death(const struct session *session)
 		   (unsigned long long)broker->n_dead_sessions);
 }
 
+static void on_quarantine_over(void *data, uint32_t index)
+{
+	(void)index;
+	session_end(data, 0);
+}
+
+/*
+ * An MPS server runs the kernels of its clients, and they may outlive them.
+ * Until they must be over nothing of the session is ended: what it wrote may
+ * still become whole, and its memory is nobody else's yet. False: it can be
+ * ended at once.
+ */
+static bool quarantine(struct session *session)
+{
+	struct broker *broker = session->broker;
+	struct deadline deadline = {
+		.at_ms = now_ms() + broker->config.device_quarantine_ms,
+		.fn = on_quarantine_over,
+		.data = session,
+		.position = &session->look_position,
+	};
+
+	if (!session->has_device_memory ||
+	    broker->config.device_quarantine_ms == 0)
+		return false;
+	/* It stays readable. */
+	if (uv_handle_get_type((uv_handle_t *)&session->pidfd_poll) == UV_POLL)
+		uv_poll_stop(&session->pidfd_poll);
+	return deadlines_add(&broker->deadlines, &deadline, NULL) == 0;
+}
+
+void session_end_dead(struct session *session)
+{
+	session->is_dead = true;
+	if (!quarantine(session))
+		session_end(session, 0);
+}
+
 /* Its process has ended. */
-static void end_dead(struct session *session)
+static void note_death(struct session *session)
 {
 	/* Nobody waits for the answer to a goodbye any more. */
 	if (session->peer)
 		peer_close(session->peer);
-	if (session->is_ending)
+	if (session->is_ending || session->is_dead)
 		return;
 	session->broker->n_dead_sessions++;
 	log_death(session);
-	session_end(session, 0);
+	session_end_dead(session);
 }
 
 static void on_pidfd(uv_poll_t *poll, int status, int events)
@@ -137,7 +175,7 @@ static void on_pidfd(uv_poll_t *poll, int status, int events)
 
 	(void)events;
 	if (!session->is_stopping && status >= 0)
-		end_dead(session);
+		note_death(session);
 }
 
 void session_collect(struct session *session)
@@ -387,7 +425,7 @@ static void on_look(void *data, uint32_t index)
 	(void)index;
 	r = find_process(session);
 	if (r == -ESRCH)
-		end_dead(session);
+		note_death(session);
 	else if (r < 0)
 		plan_look(session);
 }
@@ -440,6 +478,8 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 	account_charge_adopted(session->account, ACCOUNT_SESSIONS, 1);
 	account_charge_adopted(session->account, ACCOUNT_GRANTS,
 			       record->grants.n);
+	/* Nothing says what the last broker sent it. */
+	session->has_device_memory = true;
 	session->index = index;
 	broker->sessions[index] = session;
 	broker->n_sessions++;

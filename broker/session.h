@@ -34,7 +34,8 @@ struct session {
 	int pidfd;       /* owned; -1: it could not be opened after a restart */
 	int doorbell_fd; /* owned; -1 until connected once */
 	uv_poll_t pidfd_poll, doorbell_poll;
-	uint32_t look_position; /* in the deadlines, while pidfd is -1 */
+	/* In the deadlines, while pidfd is -1 or the session is dead. */
+	uint32_t look_position;
 	uint64_t look_ms;       /* from now to the next look */
 	struct peer *peer;      /* NULL: not connected */
 	struct account *account;
@@ -53,6 +54,8 @@ struct session {
 	uint32_t sent_chunks[TABLE_CHUNKS]; /* by chunk record: the id whose fd
 					       the client has */
 	uint64_t sent_outcomes; /* a bit per outcome: its reply went out */
+	bool has_device_memory; /* it may have been sent a chunk on a device */
+	bool is_dead;        /* its process has ended */
 	bool is_draining;    /* more pending bits: an idle round is planned */
 	bool is_ending;      /* likewise, of session_end_round() */
 	uint64_t goodbye;    /* is_ending: to be answered; 0: nothing */
@@ -115,6 +118,10 @@ struct session *session_find(struct broker *broker, uint64_t id,
  * its handles are closed.
  */
 void session_end(struct session *session, uint64_t goodbye);
+
+/* Its process has ended: end it, or, where it has memory on a device and that
+ * is in quarantine, have it ended when that is over. */
+void session_end_dead(struct session *session);
 
 /* One round more. True: that was the last, and the session is gone. */
 bool session_end_round(struct session *session);

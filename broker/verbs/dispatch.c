@@ -215,6 +215,8 @@ int verb_attach_chunk(struct verb_call *call, uint32_t chunk_index,
 	if (fd >= 0)
 		call->fds[call->n_fds++] = fd;
 	*sent = chunk->id;
+	if (!device_uuid_is_host(&chunk->device))
+		call->session->has_device_memory = true;
 	return 0;
 }
 

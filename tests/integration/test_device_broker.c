@@ -482,6 +482,87 @@ Test(device_broker, a_writer_that_dies_while_there_is_no_broker_as_well)
 	timelines_close(&theirs);
 }
 
+/* --- quarantine ------------------------------------------------------------
+ */
+
+#define QUARANTINE(time)                                                       \
+	"[memory]\nchunk_min = 2M\nchunk_max = 16M\nwarm_ms = 1h\n"            \
+	"device_memory_max = 64M\ndevice_quarantine_ms = " time "\n"
+
+/* In an actor: what needs no quarantine. */
+static int publish_on_host(void)
+{
+	writer.wire = wire_open(daemon_socket(&daemon_));
+	return wire_put(writer.wire, "host", 100, NULL, NULL);
+}
+
+static void expect_nothing_ended(const struct timelines *theirs)
+{
+	cr_expect(eq(u64, timelines_load(theirs, 1), 1));
+	cr_expect(not(table_word_is_tainted(wire_word(bob, place.ref.slot))));
+	cr_expect(zero(u64, wire_status(bob, "tainted")));
+	cr_expect(eq(u64, wire_status(bob, "sessions"), 3));
+}
+
+Test(device_broker, in_quarantine_the_dead_keep_what_they_had)
+{
+	struct timelines theirs = TIMELINES_NULL;
+	struct actor other;
+
+	start(QUARANTINE("1h"));
+	actor_start(&writer.actor, NULL);
+	actor_start(&other, NULL);
+	cr_assert(zero(int, actor_run(&writer.actor, publish_both)));
+	get_late(&theirs);
+	actor_kill(&writer.actor);
+	wire_wait_status(bob, "dead_sessions", 1);
+	expect_nothing_ended(&theirs);
+	/* Who had no memory on a device ends at once. */
+	cr_assert(zero(int, actor_run(&other, publish_on_host)));
+	actor_kill(&other);
+	wire_wait_status(bob, "dead_sessions", 2);
+	wire_wait_status(bob, "sessions", 3);
+	/* The next broker cannot know when it began. */
+	restart();
+	expect_nothing_ended(&theirs);
+	timelines_close(&theirs);
+}
+
+Test(device_broker, after_the_quarantine_the_dead_end)
+{
+	struct timelines theirs = TIMELINES_NULL;
+
+	start(QUARANTINE("20ms"));
+	actor_start(&writer.actor, NULL);
+	cr_assert(zero(int, actor_run(&writer.actor, publish_both)));
+	get_late(&theirs);
+	actor_kill(&writer.actor);
+	expect_taint(&theirs);
+	wire_wait_status(bob, "sessions", 2);
+	timelines_close(&theirs);
+}
+
+Test(device_broker, what_is_finished_in_quarantine_is_good)
+{
+	struct timelines theirs = TIMELINES_NULL;
+
+	start(QUARANTINE("1h"));
+	actor_start(&writer.actor, NULL);
+	cr_assert(zero(int, actor_run(&writer.actor, publish_both)));
+	get_late(&theirs);
+	timelines_close(&theirs);
+	cr_assert(zero(int, wire_timelines(bob, place.order.session, &place.ref,
+					   true, &theirs)));
+	actor_kill(&writer.actor);
+	wire_wait_status(bob, "dead_sessions", 1);
+	/* as a kernel does that outlives its process */
+	wire_reach(&theirs, 1, 2);
+	cr_assert(zero(int, wire_get(bob, "late", &place)));
+	cr_expect(zero(u64, place.order.session));
+	cr_expect(not(place.is_tainted));
+	timelines_close(&theirs);
+}
+
 #ifdef FSDP_TEST_POINTS
 /* The broker dies in the midst of burying the writer, and again. */
 Test(device_broker, a_burial_that_is_interrupted_is_done_by_the_next_broker)

@@ -45,6 +45,7 @@ Test(config, defaults_are_sensible_for_this_machine)
 	cr_expect(eq(u64, config.chunk_min, UINT64_C(64) << 20));
 	cr_expect(eq(u64, config.warm_ms, 30000));
 	cr_expect(zero(u64, config.device_memory_max));
+	cr_expect(zero(u64, config.device_quarantine_ms));
 	cr_expect(gt(u64, config.quota_device_bytes, UINT64_C(1) << 40));
 	cr_expect(eq(u64, config.quota_timelines, 128));
 	cr_expect(not(config.has_admin_gid));
@@ -64,6 +65,7 @@ Test(config, values_take_units)
 				      "chunk_max = 1073741824\n"
 				      "warm_ms = 5m\n"
 				      "device_memory_max = 60G\n"
+				      "device_quarantine_ms = 2s\n"
 				      "\n"
 				      "[quota]\n"
 				      "quota_device_bytes = 40G\n"
@@ -77,6 +79,7 @@ Test(config, values_take_units)
 	cr_expect(eq(u64, config.chunk_max, 1 << 30));
 	cr_expect(eq(u64, config.warm_ms, 300000));
 	cr_expect(eq(u64, config.device_memory_max, UINT64_C(60) << 30));
+	cr_expect(eq(u64, config.device_quarantine_ms, 2000));
 	cr_expect(eq(u64, config.quota_device_bytes, UINT64_C(40) << 30));
 	cr_expect(eq(u64, config.quota_timelines, 7));
 	cr_expect(eq(u64, config.quota_slots, 12));
