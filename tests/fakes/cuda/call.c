@@ -7,6 +7,7 @@
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/capture.h"
 #include "tests/fakes/cuda/context.h"
+#include "tests/fakes/cuda/fake.h"
 #include "tests/fakes/cuda/fault.h"
 #include "tests/fakes/cuda/ledger.h"
 #include "tests/fakes/cuda/process.h"
@@ -26,6 +27,7 @@ static const char *const names[N_COUNTS] = {
 #undef CALL_NAME
 		[NOTE_CONTEXTS] = "contexts",
 	[NOTE_MPS] = "mps_clients",
+	[NOTE_NCCL] = "nccl_calls",
 };
 
 /* Its own lock: calls are counted before the process's is taken. */
@@ -96,6 +98,11 @@ static unsigned int count(unsigned int index)
 void call_note(enum call_note note)
 {
 	count(note);
+}
+
+void fake_count_nccl(void)
+{
+	call_note(NOTE_NCCL);
 }
 
 CUresult call_begin_bare(enum call call)

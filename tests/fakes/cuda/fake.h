@@ -27,6 +27,9 @@ FAKE_EXPORT bool fake_is_stopping(void);
  * machine and not as in this process (CUDA_VISIBLE_DEVICES). */
 FAKE_EXPORT CUresult fake_current_device(int *ret_number);
 
+/* NCCL was called: FAKECUDA_COUNT counts that, too. */
+FAKE_EXPORT void fake_count_nccl(void);
+
 /*
  * The program captures the stream, from here to the end, in the mode that
  * concerns every thread (CU_STREAM_CAPTURE_MODE_GLOBAL); that makes no graph.
