@@ -160,9 +160,8 @@ int engine_record(struct engine *engine, CUstream stream, struct event **ret,
 	return 0;
 }
 
-/* NULL: nothing to wait for. */
-static int stream_follow(struct engine *engine, CUstream stream,
-			 const struct event *event, struct error *err)
+int engine_follow(struct engine *engine, CUstream stream,
+		  const struct event *event, struct error *err)
 {
 	int r;
 
@@ -299,22 +298,22 @@ static int gather(struct engine *engine, struct fsdp_group *group,
 		  struct error *err)
 {
 	const struct fsdp_tensor *shards = group->shards[group->side];
-	CUdeviceptr from = address_of(shards);
 	int r = 0;
 
-	if (group->is_offloaded) {
-		r = offload_shards_in(engine, group, &from, err);
-		shards = engine->gather_room.tensor;
-	}
+	if (group->is_offloaded)
+		r = offload_shards_in(engine, group, &shards, err);
 	if (r == 0 && shards)
 		r = announce(engine, shards, err);
 	if (r == 0)
 		r = announce(engine, group->full, err);
 	if (r < 0)
 		return r;
-	return device_group_gather(group->engine->work, &engine->nccl, from,
-				   address_of(group->full),
-				   engine->gather_stream, err);
+	r = device_group_gather(group->engine->work, &engine->nccl,
+				address_of(shards), address_of(group->full),
+				engine->gather_stream, err);
+	if (r == 0 && group->is_offloaded)
+		r = offload_gathered(engine, err);
+	return r;
 }
 
 static int enqueue_gather(struct engine *engine, struct fsdp_group *group,
@@ -325,7 +324,7 @@ static int enqueue_gather(struct engine *engine, struct fsdp_group *group,
 	struct event *done;
 	int r;
 
-	r = stream_follow(engine, engine->gather_stream, use, err);
+	r = engine_follow(engine, engine->gather_stream, use, err);
 	event_cache_put(use);
 	if (r == 0 && !is_kept(own, group->full))
 		r = gather(engine, group, err);
@@ -353,9 +352,9 @@ static int begin_unshard(struct engine *engine, const struct engine_work *work,
 	return 0;
 }
 
-/* With its addresses. */
+/* With its addresses. `ret_stream`: where it ends. */
 static int reduce(struct engine *engine, struct engine_work *work,
-		  struct error *err)
+		  CUstream *ret_stream, struct error *err)
 {
 	struct fsdp_group *group = work->group;
 	int r = announce(engine, work->input, err);
@@ -369,8 +368,10 @@ static int reduce(struct engine *engine, struct engine_work *work,
 		r = device_group_reduce(group->engine->work, &engine->nccl,
 					&work->reduce, engine->reduce_stream,
 					err);
+	*ret_stream = engine->reduce_stream;
 	if (r == 0 && group->is_offloaded)
-		r = offload_grads_out(engine, group, &work->reduce, err);
+		r = offload_grads_out(engine, group, &work->reduce, ret_stream,
+				      err);
 	return r;
 }
 
@@ -380,13 +381,14 @@ static int begin_reduce(struct engine *engine, struct engine_work *work,
 	struct fsdp_group *group = work->group;
 	struct engine_group *own = group->engine;
 	struct event *done = NULL;
+	CUstream stream;
 	int r;
 
-	r = stream_follow(engine, engine->reduce_stream, work->ready, err);
+	r = engine_follow(engine, engine->reduce_stream, work->ready, err);
 	if (r == 0)
-		r = reduce(engine, work, err);
+		r = reduce(engine, work, &stream, err);
 	if (r == 0)
-		r = engine_record(engine, engine->reduce_stream, &done, err);
+		r = engine_record(engine, stream, &done, err);
 	if (r == 0 && work->input->data)
 		r = fsdp_release_on(work->input, engine->reduce_stream);
 	if (done)
@@ -576,7 +578,7 @@ int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 	event = work->kind == WORK_UNSHARD ? group->engine->whole_event
 					   : group->engine->reduced_event;
 	if (stream)
-		r = stream_follow(engine, stream, event, err);
+		r = engine_follow(engine, stream, event, err);
 	else
 		r = await_slowly(engine, event, deadline_ms, err);
 	if (r == 0)
@@ -615,7 +617,7 @@ static int release(struct engine *engine, struct fsdp_group *group,
 	int r = 0;
 
 	if (stream)
-		r = stream_follow(engine, stream, group->engine->whole_event,
+		r = engine_follow(engine, stream, group->engine->whole_event,
 				  err);
 	if (r == 0)
 		r = note_use(engine, group->full, last, err);

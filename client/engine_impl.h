@@ -35,6 +35,13 @@ struct engine_use {
 struct engine_room {
 	struct fsdp_tensor *tensor; /* owned */
 	uint64_t size;
+	struct event *used; /* owned; after it nothing needs it; NULL: now */
+};
+
+/* Used in turn. */
+struct engine_rooms {
+	struct engine_room rooms[2];
+	uint32_t last;
 };
 
 struct engine {
@@ -50,7 +57,9 @@ struct engine {
 	struct engine_work *first, *last; /* owned, in the order of the calls */
 	struct engine_use *uses;          /* owned */
 	struct registrations registrations;
-	struct engine_room gather_room, reduce_room; /* offload.h */
+	/* offload.h; streams NULL: nothing is offloaded */
+	struct engine_rooms gather_rooms, reduce_rooms;
+	CUstream in_stream, out_stream; /* owned */
 };
 
 /* Both shards, gradients, sums. */
@@ -73,6 +82,10 @@ void engine_drop_works(struct engine *engine);
 
 int engine_record(struct engine *engine, CUstream stream, struct event **ret,
 		  struct error *err);
+
+/* Have the stream wait for the event; NULL: nothing to wait for. */
+int engine_follow(struct engine *engine, CUstream stream,
+		  const struct event *event, struct error *err);
 
 /* Wait here for the event, and until NCCL is ready; NULL: for that alone.
  * deadline_ms < 0: for ever. */

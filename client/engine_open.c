@@ -201,20 +201,24 @@ static void free_on_device(struct engine *engine)
 		(void)cu.StreamDestroy(engine->reduce_stream);
 	if (engine->scratch)
 		(void)cu.MemFree(engine->scratch);
+	offload_end_streams(engine);
 	context_leave();
 }
 
 /* They are done, or the device has failed. */
 static bool has_idle_streams(const struct engine *engine)
 {
-	CUresult gather, reduce;
+	CUstream streams[] = {engine->gather_stream, engine->reduce_stream,
+			      engine->in_stream, engine->out_stream};
+	bool are_idle = true;
 
 	if (context_enter(engine->device, NULL) < 0)
 		return true;
-	gather = cu.StreamQuery(engine->gather_stream);
-	reduce = cu.StreamQuery(engine->reduce_stream);
+	for (size_t i = 0; i < 4 && are_idle; i++)
+		are_idle = !streams[i] || cu.StreamQuery(streams[i]) !=
+						  CUDA_ERROR_NOT_READY;
 	context_leave();
-	return gather != CUDA_ERROR_NOT_READY && reduce != CUDA_ERROR_NOT_READY;
+	return are_idle;
 }
 
 static int await_streams(const struct engine *engine, int64_t deadline_ms,
@@ -276,13 +280,14 @@ void engine_free(struct engine *engine)
 
 int engine_settle(struct engine *engine, void *stream, struct error *err)
 {
+	/* What comes in is waited for by these. */
 	CUstream streams[] = {stream, engine->gather_stream,
-			      engine->reduce_stream};
+			      engine->reduce_stream, engine->out_stream};
 	int64_t deadline_ms = handshake_now_ms() + engine->timeout_ms;
 	struct event *event;
 	int r = 0;
 
-	for (size_t i = 0; i < 3 && r == 0; i++) {
+	for (size_t i = 0; i < 4 && r == 0; i++) {
 		if (!streams[i])
 			continue;
 		r = engine_record(engine, streams[i], &event, err);

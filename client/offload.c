@@ -6,6 +6,7 @@
 #include "client/device.h"
 #include "client/engine_impl.h"
 #include "cuda/context.h"
+#include "cuda/event_cache.h"
 #include "shm/chunk.h"
 #include <inttypes.h>
 
@@ -48,28 +49,107 @@ static int want_room(struct engine *engine, struct engine_room *room,
 				  "make room for offloaded shards on the "
 				  "device");
 	fsdp_free(room->tensor);
-	*room = (struct engine_room){tensor, size};
+	room->tensor = tensor;
+	room->size = size;
 	return 0;
 }
 
 static int want_rooms(struct engine *engine, const struct plan *plan,
 		      struct error *err)
 {
-	int r = want_room(engine, &engine->gather_room,
-			  part_of(plan, plan->shards_size), err);
+	const uint64_t gather = part_of(plan, plan->shards_size);
+	const uint64_t reduce =
+		partial_offset(plan) + part_of(plan, plan->partial_size);
+	int r = 0;
 
-	if (r < 0)
-		return r;
-	return want_room(
-		engine, &engine->reduce_room,
-		partial_offset(plan) + part_of(plan, plan->partial_size), err);
+	for (int i = 0; i < 2 && r == 0; i++) {
+		r = want_room(engine, &engine->gather_rooms.rooms[i], gather,
+			      err);
+		if (r == 0)
+			r = want_room(engine, &engine->reduce_rooms.rooms[i],
+				      reduce, err);
+	}
+	return r;
+}
+
+static void end_rooms(struct engine_rooms *rooms)
+{
+	for (int i = 0; i < 2; i++) {
+		fsdp_free(rooms->rooms[i].tensor);
+		event_cache_put(rooms->rooms[i].used);
+	}
+	*rooms = (struct engine_rooms){.last = 0};
 }
 
 void offload_end_rooms(struct engine *engine)
 {
-	fsdp_free(engine->gather_room.tensor);
-	fsdp_free(engine->reduce_room.tensor);
-	engine->gather_room = engine->reduce_room = (struct engine_room){0};
+	end_rooms(&engine->gather_rooms);
+	end_rooms(&engine->reduce_rooms);
+}
+
+/* The next in turn. */
+static struct engine_room *take_turn(struct engine_rooms *rooms)
+{
+	rooms->last = !rooms->last;
+	return &rooms->rooms[rooms->last];
+}
+
+/* Nothing needs the room after what the stream was given. */
+static int note_used(struct engine *engine, struct engine_rooms *rooms,
+		     CUstream stream, struct error *err)
+{
+	struct engine_room *room = &rooms->rooms[rooms->last];
+	struct event *used;
+	int r = engine_record(engine, stream, &used, err);
+
+	if (r < 0)
+		return r;
+	event_cache_put(room->used);
+	room->used = used;
+	return 0;
+}
+
+/* --- streams -------------------------------------------------------------- */
+
+static int want_streams(struct engine *engine, struct error *err)
+{
+	CUstream *streams[] = {&engine->in_stream, &engine->out_stream};
+	int r = context_enter(engine->device, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < 2 && r == 0; i++) {
+		if (!*streams[i])
+			r = driver_error(
+				err,
+				cu.StreamCreate(streams[i],
+						CU_STREAM_NON_BLOCKING),
+				"make a stream for offloaded shards");
+	}
+	context_leave();
+	return r;
+}
+
+void offload_end_streams(struct engine *engine)
+{
+	if (engine->in_stream)
+		(void)cu.StreamDestroy(engine->in_stream);
+	if (engine->out_stream)
+		(void)cu.StreamDestroy(engine->out_stream);
+}
+
+/* What `stream` is given from now on comes after what `first` has. */
+static int hand_over(struct engine *engine, CUstream first, CUstream stream,
+		     struct error *err)
+{
+	struct event *event;
+	int r = engine_record(engine, first, &event, err);
+
+	if (r < 0)
+		return r;
+	r = engine_follow(engine, stream, event, err);
+	event_cache_put(event);
+	return r;
 }
 
 /* --- pages of the host ---------------------------------------------------- */
@@ -105,6 +185,8 @@ int offload_open(struct fsdp_group *group, struct error *err)
 	int r = pin_all(group, err);
 
 	if (r == 0)
+		r = want_streams(group->comm->engine, err);
+	if (r == 0)
 		r = want_rooms(group->comm->engine, &group->engine->plan, err);
 	if (r < 0)
 		offload_close(group->engine);
@@ -121,7 +203,7 @@ void offload_close(struct engine_group *group)
 
 static int copy_in(struct engine *engine, CUdeviceptr to,
 		   const struct fsdp_tensor *from, uint64_t size,
-		   CUstream stream, struct error *err)
+		   struct error *err)
 {
 	int r;
 
@@ -130,9 +212,10 @@ static int copy_in(struct engine *engine, CUdeviceptr to,
 	r = context_enter(engine->device, err);
 	if (r < 0)
 		return r;
-	r = driver_error(err, cu.MemcpyHtoDAsync(to, from->data, size, stream),
-			 "copy %" PRIu64 " offloaded bytes to the device",
-			 size);
+	r = driver_error(
+		err,
+		cu.MemcpyHtoDAsync(to, from->data, size, engine->in_stream),
+		"copy %" PRIu64 " offloaded bytes to the device", size);
 	context_leave();
 	return r;
 }
@@ -149,7 +232,7 @@ static int copy_out(struct engine *engine, const struct fsdp_tensor *to,
 		return r;
 	r = driver_error(
 		err,
-		cu.MemcpyDtoHAsync(to->data, from, size, engine->reduce_stream),
+		cu.MemcpyDtoHAsync(to->data, from, size, engine->out_stream),
 		"copy %" PRIu64 " offloaded bytes from the device", size);
 	context_leave();
 	return r;
@@ -161,43 +244,85 @@ static CUdeviceptr begin_of(const struct engine_room *room)
 }
 
 int offload_shards_in(struct engine *engine, const struct fsdp_group *group,
-		      CUdeviceptr *ret, struct error *err)
+		      const struct fsdp_tensor **ret, struct error *err)
 {
 	const struct plan *plan = &group->engine->plan;
+	struct engine_room *room = take_turn(&engine->gather_rooms);
+	int r = engine_follow(engine, engine->in_stream, room->used, err);
 
-	*ret = begin_of(&engine->gather_room);
-	return copy_in(engine, *ret, group->shards[group->side],
-		       part_of(plan, plan->shards_size), engine->gather_stream,
-		       err);
+	if (r == 0)
+		r = copy_in(engine, begin_of(room), group->shards[group->side],
+			    part_of(plan, plan->shards_size), err);
+	if (r == 0)
+		r = hand_over(engine, engine->in_stream, engine->gather_stream,
+			      err);
+	*ret = room->tensor;
+	return r;
 }
 
+int offload_gathered(struct engine *engine, struct error *err)
+{
+	return note_used(engine, &engine->gather_rooms, engine->gather_stream,
+			 err);
+}
+
+/* What the group's last reduction wrote is there before it is read again. */
+static int copy_sums_in(struct engine *engine, const struct fsdp_group *group,
+			const struct device_reduce *reduce, struct error *err)
+{
+	const struct plan *plan = &group->engine->plan;
+	int r = engine_follow(engine, engine->in_stream,
+			      group->engine->reduced_event, err);
+
+	if (r == 0 && reduce->flags & DEVICE_REDUCE_ACCUMULATE &&
+	    !(reduce->flags & DEVICE_REDUCE_PARTIAL_OUT))
+		r = copy_in(engine, reduce->grads, group->grads,
+			    part_of(plan, plan->grads_size), err);
+	if (r == 0 && reduce->flags & DEVICE_REDUCE_PARTIAL_IN)
+		r = copy_in(engine, reduce->partial, group->engine->partial,
+			    part_of(plan, plan->partial_size), err);
+	return r;
+}
+
+/* Gathers need the stream of copies, too: a reduction to which nothing comes in
+ * keeps away from it. */
 int offload_grads_in(struct engine *engine, const struct fsdp_group *group,
 		     struct device_reduce *reduce, struct error *err)
 {
 	const struct plan *plan = &group->engine->plan;
-	CUstream stream = engine->reduce_stream;
-	int r = 0;
+	struct engine_room *room = take_turn(&engine->reduce_rooms);
+	int r;
 
-	reduce->grads = begin_of(&engine->reduce_room);
+	reduce->grads = begin_of(room);
 	reduce->partial = reduce->grads + partial_offset(plan);
-	if (reduce->flags & DEVICE_REDUCE_ACCUMULATE &&
-	    !(reduce->flags & DEVICE_REDUCE_PARTIAL_OUT))
-		r = copy_in(engine, reduce->grads, group->grads,
-			    part_of(plan, plan->grads_size), stream, err);
-	if (r == 0 && reduce->flags & DEVICE_REDUCE_PARTIAL_IN)
-		r = copy_in(engine, reduce->partial, group->engine->partial,
-			    part_of(plan, plan->partial_size), stream, err);
-	return r;
+	if (!(reduce->flags &
+	      (DEVICE_REDUCE_ACCUMULATE | DEVICE_REDUCE_PARTIAL_IN)))
+		return engine_follow(engine, engine->reduce_stream, room->used,
+				     err);
+	r = engine_follow(engine, engine->in_stream, room->used, err);
+	if (r == 0)
+		r = copy_sums_in(engine, group, reduce, err);
+	return r < 0 ? r
+		     : hand_over(engine, engine->in_stream,
+				 engine->reduce_stream, err);
 }
 
 int offload_grads_out(struct engine *engine, const struct fsdp_group *group,
-		      const struct device_reduce *reduce, struct error *err)
+		      const struct device_reduce *reduce, CUstream *ret_stream,
+		      struct error *err)
 {
 	const struct plan *plan = &group->engine->plan;
+	int r = hand_over(engine, engine->reduce_stream, engine->out_stream,
+			  err);
 
-	if (reduce->flags & DEVICE_REDUCE_PARTIAL_OUT)
-		return copy_out(engine, group->engine->partial, reduce->partial,
-				part_of(plan, plan->partial_size), err);
-	return copy_out(engine, group->grads, reduce->grads,
-			part_of(plan, plan->grads_size), err);
+	*ret_stream = engine->out_stream;
+	if (r == 0 && reduce->flags & DEVICE_REDUCE_PARTIAL_OUT)
+		r = copy_out(engine, group->engine->partial, reduce->partial,
+			     part_of(plan, plan->partial_size), err);
+	else if (r == 0)
+		r = copy_out(engine, group->grads, reduce->grads,
+			     part_of(plan, plan->grads_size), err);
+	return r < 0 ? r
+		     : note_used(engine, &engine->reduce_rooms,
+				 engine->out_stream, err);
 }

@@ -1,11 +1,13 @@
 /*
  * Offload: shards, gradients and partial sums of a group in host memory, and
- * the room on the device through which they pass.
+ * the rooms on the device through which they pass.
  *
  * Their pages are pinned for as long as the rank has them, so that copies are
- * on the streams. The room is a tensor of the broker's for each stream, as
- * large as the largest group needs: gathers take turns in the one, reductions
- * in the other, each behind the one before.
+ * on streams: one stream copies in and one copies out, so that a copy runs
+ * beside the gathers and reductions of other groups. Gathers use two rooms in
+ * turn, and so do reductions: the next one's bytes come in while the last one
+ * is still being worked with. A room is a tensor of the broker's, as large as
+ * the largest group needs.
  */
 #pragma once
 #include "client/engine.h"
@@ -13,23 +15,30 @@
 
 struct device_reduce;
 
-/* The group's handles are there: pin their pages, and see to the room. On
- * failure nothing stays pinned. */
+/* The group's handles are there: pin their pages, and see to rooms and streams.
+ * On failure nothing stays pinned. */
 int offload_open(struct fsdp_group *group, struct error *err);
 /* Before its handles end; nothing is under way. No-op if it is not open. */
 void offload_close(struct engine_group *group);
 
 /* The rooms of all groups go; nothing is under way. */
 void offload_end_rooms(struct engine *engine);
+/* The streams; in the device's context. */
+void offload_end_streams(struct engine *engine);
 
-/* Bring the committed shards in, on the gather stream: where they are then. */
+/* Bring the committed shards in; the gather stream waits for them. The room
+ * has them until offload_gathered(); NULL: there are none. */
 int offload_shards_in(struct engine *engine, const struct fsdp_group *group,
-		      CUdeviceptr *ret, struct error *err);
+		      const struct fsdp_tensor **ret, struct error *err);
+/* The gather stream was given what reads them. */
+int offload_gathered(struct engine *engine, struct error *err);
 
-/* What the reduction adds to goes in, on the reduce stream; fills in where its
- * gradients and sums are. */
+/* Bring in what the reduction adds to; the reduce stream waits for that. Fills
+ * in where its gradients and sums are. */
 int offload_grads_in(struct engine *engine, const struct fsdp_group *group,
 		     struct device_reduce *reduce, struct error *err);
-/* And behind it what it has written goes out. */
+/* The reduce stream was given the reduction: what it writes goes out after it.
+ * `ret_stream`: that on which it does. */
 int offload_grads_out(struct engine *engine, const struct fsdp_group *group,
-		      const struct device_reduce *reduce, struct error *err);
+		      const struct device_reduce *reduce, CUstream *ret_stream,
+		      struct error *err);

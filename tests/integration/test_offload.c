@@ -191,6 +191,147 @@ Test(offload, shards_outlive_their_ranks_and_the_broker)
 	all(see_all_whole);
 }
 
+/* --- side by side --------------------------------------------------------- */
+
+#define N_BLOCKS 4
+
+/* Of one size, so that they use the same rooms; whose bytes they are shows. */
+static const struct layer BLOCKS[N_BLOCKS] = {
+	{.name = "b0", .params = LARGE, .n = 1, .policy = {.offload = true}},
+	{.name = "b1", .params = LARGE, .n = 1, .policy = {.offload = true}},
+	{.name = "b2", .params = LARGE, .n = 1, .policy = {.offload = true}},
+	{.name = "b3", .params = LARGE, .n = 1, .policy = {.offload = true}},
+};
+
+static void start_blocks(void)
+{
+	crew_set(&(struct crew){
+		.daemon = &daemon_,
+		.comm = "test",
+		.options = {.limit = N_BLOCKS, .n_inputs = N_BLOCKS},
+		.layers = BLOCKS,
+		.n_layers = N_BLOCKS,
+	});
+	ranks_start(&ranks, 2);
+	all(trainer_join);
+	all(trainer_commit);
+}
+
+static int begin_all(void)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < N_BLOCKS && r == 0; i++)
+		r = fsdp_unshard(trainer()->groups[i], &trainer()->works[i]);
+	return rank_note(r);
+}
+
+static int end_all(void)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < N_BLOCKS && r == 0; i++) {
+		r = fsdp_wait(&trainer()->works[i], -1);
+		if (r == 0 && !trainer_sees_whole(i))
+			return rank_say(-EILSEQ, "a layer is not whole");
+		if (r == 0)
+			r = fsdp_reshard(trainer()->groups[i], 0);
+	}
+	return rank_note(r);
+}
+
+static int copy_beside_a_gather(void)
+{
+	long before = gpu_count(getpid(), "pinned_copies_in");
+	int r = begin_all();
+
+	/* The other rank has begun none, so that no gather can end. */
+	while (r == 0 && gpu_count(getpid(), "pinned_copies_in") < before + 2)
+		nap_ms(1);
+	return r;
+}
+
+Test(offload, the_next_shards_come_in_while_a_gather_runs)
+{
+	need_double("copies are counted");
+	start_blocks();
+	cr_assert(zero(int, rank_run(&ranks, 0, copy_beside_a_gather)));
+	cr_assert(zero(int, rank_run(&ranks, 1, begin_all)));
+	all(end_all);
+}
+
+/* Each of other gradients. */
+static int fill_all(void)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < N_BLOCKS && r == 0; i++)
+		r = trainer_fill_input(i, (uint32_t)i);
+	return r;
+}
+
+static int reduce_all(const struct fsdp_reduce_options *options)
+{
+	struct fsdp_work works[N_BLOCKS];
+	int r = 0;
+
+	for (size_t i = 0; i < N_BLOCKS && r == 0; i++)
+		r = fsdp_reduce(trainer()->groups[i], options, &works[i]);
+	for (size_t i = 0; i < N_BLOCKS && r == 0; i++)
+		r = fsdp_wait(&works[i], -1);
+	return rank_note(r);
+}
+
+static int reduce_anew(void)
+{
+	return reduce_all(NULL);
+}
+
+static int add_to_sums(void)
+{
+	return reduce_all(
+		&(struct fsdp_reduce_options){.accumulates = true});
+}
+
+static size_t block; /* whose gradients are expected */
+
+/* Twice the mean. */
+static double sum_of_block(size_t param, uint64_t index)
+{
+	double sum = 0;
+
+	for (uint32_t rank = 0; rank < rank_world(); rank++)
+		sum += gradient_of(rank, param, index, (uint32_t)block);
+	return 2 * sum / rank_world();
+}
+
+static int see_all_sums(void)
+{
+	for (block = 0; block < N_BLOCKS; block++) {
+		if (!trainer_sees_gradients(block, sum_of_block))
+			return rank_say(-EILSEQ, "a gradient is wrong");
+	}
+	return 0;
+}
+
+Test(offload, no_room_is_written_before_it_was_read)
+{
+	setenv("FAKECUDA_COPY_US", "10000", 1);
+	start_blocks();
+	for (int i = 0; i < 3; i++) {
+		/* All of one rank wait for the other. */
+		cr_assert(zero(int, rank_run(&ranks, 0, begin_all)));
+		cr_assert(zero(int, rank_run(&ranks, 1, begin_all)));
+		all(end_all);
+		all(fill_all);
+		all(reduce_anew);
+		all(fill_all);
+		all(add_to_sums);
+		all(trainer_commit);
+		all(see_all_sums);
+	}
+}
+
 /* --- refusals ------------------------------------------------------------- */
 
 /* Another policy than the others'. */

@@ -86,7 +86,8 @@ static bool is_uncounted(const char *name)
 {
 	return strstr(name, "Query") || strncmp(name, "Ctx", 3) == 0 ||
 	       strcmp(name, "contexts") == 0 ||
-	       strcmp(name, "mps_clients") == 0;
+	       strcmp(name, "mps_clients") == 0 ||
+	       strcmp(name, "pinned_copies_in") == 0;
 }
 
 /* Of a process so far. */

@@ -323,17 +323,23 @@ static void fill_input(size_t layer, uint32_t round)
 	}
 }
 
+int trainer_fill_input(size_t layer, uint32_t round)
+{
+	int r = fsdp_input(self.groups[layer], -1);
+
+	if (r == 0)
+		fill_input(layer, round);
+	return rank_note(r);
+}
+
 int trainer_reduce(size_t layer, uint32_t round,
 		   const struct fsdp_reduce_options *options, bool waits)
 {
 	struct fsdp_work work;
-	int r;
+	int r = trainer_fill_input(layer, round);
 
-	r = fsdp_input(self.groups[layer], -1);
-	if (r < 0)
-		return rank_note(r);
-	fill_input(layer, round);
-	r = fsdp_reduce(self.groups[layer], options, &work);
+	if (r == 0)
+		r = fsdp_reduce(self.groups[layer], options, &work);
 	if (r == 0 && waits)
 		r = fsdp_wait(&work, -1);
 	return rank_note(r);

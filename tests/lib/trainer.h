@@ -60,8 +60,9 @@ int trainer_reshard(size_t layer);
  * not. */
 bool trainer_sees_whole(size_t layer);
 
-/* Take an input, write the gradients of that round into it, reduce, and wait
- * if `waits`. */
+/* Take an input, and write the gradients of that round into it. */
+int trainer_fill_input(size_t layer, uint32_t round);
+/* The same, reduce, and wait if `waits`. */
 int trainer_reduce(size_t layer, uint32_t round,
 		   const struct fsdp_reduce_options *options, bool waits);
 

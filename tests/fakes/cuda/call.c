@@ -27,6 +27,7 @@ static const char *const names[N_COUNTS] = {
 #undef CALL_NAME
 		[NOTE_CONTEXTS] = "contexts",
 	[NOTE_MPS] = "mps_clients",
+	[NOTE_PINNED_IN] = "pinned_copies_in",
 	[NOTE_NCCL] = "nccl_calls",
 };
 

@@ -11,9 +11,11 @@
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/mapping.h"
 #include "tests/fakes/cuda/process.h"
+#include "tests/fakes/cuda/settings.h"
 #include "tests/fakes/cuda/stream.h"
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum side { SIDE_DEVICE, SIDE_PINNED, SIDE_PAGEABLE };
 
@@ -61,12 +63,24 @@ static bool can_touch(const struct copy *copy, uint64_t address, size_t size,
 	return true;
 }
 
+static void take_time(const struct copy *copy)
+{
+	uint64_t us = settings()->copy_us;
+	const struct timespec time = {.tv_sec = (time_t)(us / 1000000),
+				      .tv_nsec = (long)(us % 1000000) * 1000};
+
+	if (us > 0 &&
+	    (copy->to_side == SIDE_PINNED || copy->from_side == SIDE_PINNED))
+		nanosleep(&time, NULL);
+}
+
 static CUresult run_copy(struct work *work)
 {
 	struct copy *copy = (struct copy *)work;
 	const void *from = (const void *)(uintptr_t)copy->from;
 	bool can;
 
+	take_time(copy);
 	process_lock();
 	can = can_touch(copy, copy->to, copy->size, copy->to_side, true) &&
 	      can_touch(copy, copy->from, copy->size, copy->from_side, false);
@@ -82,7 +96,9 @@ static void end_copy(struct work *work, bool is_done)
 {
 	struct copy *copy = (struct copy *)work;
 
-	(void)is_done;
+	if (is_done && copy->from_side == SIDE_PINNED &&
+	    copy->to_side == SIDE_DEVICE)
+		call_note(NOTE_PINNED_IN);
 	free(copy->staged);
 	free(copy);
 }

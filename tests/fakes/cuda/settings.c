@@ -42,6 +42,8 @@ static const struct variable {
 	{"WITH", KIND_FEATURES, offsetof(struct settings, has), 0, true},
 	{"DELAY_US", KIND_NUMBER, offsetof(struct settings, delay_us), 0,
 	 10000000},
+	{"COPY_US", KIND_NUMBER, offsetof(struct settings, copy_us), 0,
+	 10000000},
 	{"SEED", KIND_NUMBER, offsetof(struct settings, seed), 0, UINT64_MAX},
 	{"MIG", KIND_SWITCH, offsetof(struct settings, is_mig), 0, 1},
 	{"SYNC", KIND_SWITCH, offsetof(struct settings, does_sync), 0, 1},

@@ -20,6 +20,8 @@
  *   FAKECUDA_MIG             1: devices are instances of one GPU in MIG mode, of
  *                            which a process sees one (CUDA_VISIBLE_DEVICES)
  *   FAKECUDA_DELAY_US        work is delayed by up to so much, default 200
+ *   FAKECUDA_COPY_US         a copy between a device and pinned memory takes so
+ *                            long, besides, default 0
  *   FAKECUDA_SEED            of the delays, default 1
  *   FAKECUDA_SYNC            1: what a driver may synchronise does (allocating,
  *                            freeing, mapping, setting access). Default 0: it
@@ -61,7 +63,7 @@ struct settings {
 	uint64_t memory_mb, context_mb;
 	uint64_t compute_mode; /* a CUcomputemode */
 	uint64_t driver_version;
-	uint64_t delay_us, seed;
+	uint64_t delay_us, copy_us, seed;
 	bool has[N_FEATURES];
 	bool is_mig;
 	bool does_sync, does_count, does_report_leaks;
