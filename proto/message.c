@@ -10,7 +10,7 @@
 
 #include "proto/error.h"
 #include "proto/frame.h"
-#include "proto/message_pb.h"
+#include "proto/message_field.h"
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -35,6 +35,7 @@ struct bound {
 
 struct kind {
 	const char *name;
+	const struct body *request, *reply;
 	unsigned int flags;
 	uint16_t timeout; /* where it is in struct request; 0: none */
 	struct bound bound;
@@ -53,7 +54,8 @@ struct kind {
 static const struct kind kinds[MESSAGE_MAX + 1] = {
 	[0] = {.name = "?"},
 #define X(KIND, number, noun, request, reply, flags, timeout, ...)             \
-	[number] = {#noun, flags, timeout, __VA_ARGS__},
+	[number] = {#noun, &body_##request##_request, &body_##reply##_reply,   \
+		    flags, timeout, __VA_ARGS__},
 	MESSAGE_KINDS(X)
 #undef X
 };
@@ -105,19 +107,6 @@ uint32_t reply_bound(const struct request *request)
 	return BODY_MIN + bound->fixed + n * bound->each;
 }
 
-static const struct codec *request_codec(uint16_t kind)
-{
-	return request_codecs[kind].descriptor
-		       ? &request_codecs[kind]
-		       : &collective_request_codecs[kind];
-}
-
-static const struct codec *reply_codec(uint16_t kind)
-{
-	return reply_codecs[kind].descriptor ? &reply_codecs[kind]
-					     : &collective_reply_codecs[kind];
-}
-
 static int pack(const ProtobufCMessage *pb, size_t max_size, uint8_t **ret_body,
 		size_t *ret_size, struct error *err)
 {
@@ -139,7 +128,7 @@ static int pack(const ProtobufCMessage *pb, size_t max_size, uint8_t **ret_body,
 	return 0;
 }
 
-static int encode(const struct codec *codec, const void *message,
+static int encode(const struct body *body, const void *ours,
 		  size_t max_size, uint8_t **ret_body, size_t *ret_size,
 		  struct error *err)
 {
@@ -148,8 +137,7 @@ static int encode(const struct codec *codec, const void *message,
 	int r;
 
 	pb_arena_init(&arena, SIZE_MAX);
-	pb = codec->build ? codec->build(message, &arena)
-			  : pb_arena_message(&arena, codec->descriptor);
+	pb = body_build(body, ours, &arena);
 	if (pb)
 		r = pack(pb, max_size, ret_body, ret_size, err);
 	else
@@ -159,24 +147,24 @@ static int encode(const struct codec *codec, const void *message,
 }
 
 /* `*ret_mem` is written on success only. */
-static int decode(const struct codec *codec, const uint8_t *body, size_t size,
-		  void *message, void **ret_mem, struct error *err)
+static int decode(const struct body *body, const uint8_t *bytes, size_t size,
+		  void *ours, void **ret_mem, struct error *err)
 {
 	struct room room = {.body_size = size};
 	struct pb_arena arena;
 	const ProtobufCMessage *pb;
-	int r = 0;
+	int r;
 
 	pb_arena_init(&arena, UNPACK_MIN + UNPACK_FACTOR * size);
-	pb = protobuf_c_message_unpack(codec->descriptor, &arena.allocator,
-				       size, body);
-	if (!pb)
-		r = arena.is_heap_out
-			    ? error_set(err, -ENOMEM, "no heap to decode it")
-			    : error_set(err, -EPROTO,
-					"its %zu bytes are malformed", size);
-	else if (codec->take)
-		r = codec->take(pb, &room, message, err);
+	pb = protobuf_c_message_unpack(body->descriptor, &arena.allocator,
+				       size, bytes);
+	if (pb)
+		r = body_take(body, pb, &room, ours, err);
+	else if (arena.is_heap_out)
+		r = error_set(err, -ENOMEM, "no heap to decode it");
+	else
+		r = error_set(err, -EPROTO, "its %zu bytes are malformed",
+			      size);
 	pb_arena_deinit(&arena);
 	if (r < 0) {
 		free(room.mem);
@@ -184,6 +172,17 @@ static int decode(const struct codec *codec, const uint8_t *body, size_t size,
 	}
 	*ret_mem = room.mem;
 	return 0;
+}
+
+/* The body of a request or a reply stands in a union: each at its start. */
+static void *request_body(const struct request *request)
+{
+	return (void *)(uintptr_t)&request->hello;
+}
+
+static void *reply_body(const struct reply *reply)
+{
+	return (void *)(uintptr_t)&reply->hello;
 }
 
 /* What every body in a frame must satisfy. */
@@ -204,8 +203,8 @@ int request_encode(const struct request *request, uint8_t **ret_body,
 	int r;
 
 	assert(is_kind(request->kind));
-	r = encode(request_codec(request->kind), request, FRAME_MAX_BODY,
-		   ret_body, ret_size, err);
+	r = encode(kind_of(request->kind)->request, request_body(request),
+		   FRAME_MAX_BODY, ret_body, ret_size, err);
 	if (r < 0)
 		return error_wrap(err, r, "%s request",
 				  message_kind_name(request->kind));
@@ -219,8 +218,8 @@ int request_decode(uint16_t kind, const uint8_t *body, size_t size,
 	int r = check_frame(kind, size, err);
 
 	if (r == 0)
-		r = decode(request_codec(kind), body, size, &request,
-			   &request.mem, err);
+		r = decode(kind_of(kind)->request, body, size,
+			   request_body(&request), &request.mem, err);
 	if (r < 0)
 		return error_wrap(err, r, "%s request",
 				  message_kind_name(kind));
@@ -237,15 +236,17 @@ void request_deinit(struct request *request)
 int reply_encode(const struct reply *reply, uint8_t **ret_body,
 		 size_t *ret_size, struct error *err)
 {
-	const struct codec *codec = &error_codec;
+	struct error_reply refusal = {reply->sentence};
 	int r;
 
 	assert(reply->code <= 0);
-	if (reply->code == 0) {
-		assert(is_kind(reply->kind));
-		codec = reply_codec(reply->kind);
-	}
-	r = encode(codec, reply, FRAME_MAX_BODY, ret_body, ret_size, err);
+	assert(reply->code < 0 || is_kind(reply->kind));
+	if (reply->code < 0)
+		r = encode(&body_error_reply, &refusal, FRAME_MAX_BODY,
+			   ret_body, ret_size, err);
+	else
+		r = encode(kind_of(reply->kind)->reply, reply_body(reply),
+			   FRAME_MAX_BODY, ret_body, ret_size, err);
 	if (r < 0)
 		return error_wrap(err, r, "reply to a %s request",
 				  message_kind_name(reply->kind));
@@ -256,16 +257,22 @@ int reply_decode(uint16_t kind, int32_t code, const uint8_t *body, size_t size,
 		 struct reply *ret, struct error *err)
 {
 	struct reply reply = {.kind = kind, .code = code, .sentence = ""};
+	struct error_reply refusal;
 	int r = check_frame(kind, size, err);
 
 	if (r == 0 && code > 0)
 		r = error_set(err, -EPROTO, "%d is no negative errno", code);
-	if (r == 0)
-		r = decode(code < 0 ? &error_codec : reply_codec(kind), body,
-			   size, &reply, &reply.mem, err);
+	if (r == 0 && code < 0)
+		r = decode(&body_error_reply, body, size, &refusal, &reply.mem,
+			   err);
+	else if (r == 0)
+		r = decode(kind_of(kind)->reply, body, size,
+			   reply_body(&reply), &reply.mem, err);
 	if (r < 0)
 		return error_wrap(err, r, "reply to a %s request",
 				  message_kind_name(kind));
+	if (code < 0)
+		reply.sentence = refusal.sentence;
 	*ret = reply;
 	return 0;
 }
@@ -279,9 +286,8 @@ void reply_deinit(struct reply *reply)
 int places_encode(const struct places_reply *places, uint8_t **ret_bytes,
 		  size_t *ret_size, struct error *err)
 {
-	const struct reply reply = {.places = *places};
-	int r = encode(&manifest_codec, &reply, SIZE_MAX, ret_bytes, ret_size,
-		       err);
+	int r = encode(&body_places_reply, places, SIZE_MAX, ret_bytes,
+		       ret_size, err);
 
 	if (r < 0)
 		return error_wrap(err, r, "manifest of a bundle");
@@ -292,14 +298,14 @@ int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
 		      uint32_t n_chunks, uint8_t **ret_bytes, size_t *ret_size,
 		      struct error *err)
 {
-	const struct reply reply = {
-		.chunks = {n_chunks, (void *)(uintptr_t)chunks}};
+	const struct chunks_reply reply = {n_chunks,
+					   (void *)(uintptr_t)chunks};
 	int r;
 
 	/* Chunks have the same field number in all of them. */
 	assert(message_grants(kind));
-	r = encode(&reply_codecs[MESSAGE_CHUNK], &reply, FRAME_MAX_BODY,
-		   ret_bytes, ret_size, err);
+	r = encode(&body_chunks_reply, &reply, FRAME_MAX_BODY, ret_bytes,
+		   ret_size, err);
 	if (r < 0)
 		return error_wrap(err, r, "chunks for a %s request",
 				  message_kind_name(kind));

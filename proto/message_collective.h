@@ -5,7 +5,7 @@
 #pragma once
 #include "proto/message_part.h"
 
-/* --- requests ------------------------------------------------------------- */
+/* --- requests ------------------------------------------------------------ */
 
 enum comm_limiter {
 	COMM_LIMITER_WINDOW = 0,
@@ -154,7 +154,7 @@ struct group_plan_request {
 	uint64_t cursor;
 };
 
-/* --- replies -------------------------------------------------------------- */
+/* --- replies ------------------------------------------------------------- */
 
 struct comm_reply {
 	uint64_t comm;    /* this run of it; never used again */

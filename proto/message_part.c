@@ -160,13 +160,6 @@ char *room_text(struct room *room, const uint8_t *data, size_t size)
 	return (char *)room->end;
 }
 
-ProtobufCBinaryData bytes_from_text(const char *text)
-{
-	if (!text)
-		text = "";
-	return (ProtobufCBinaryData){strlen(text), (uint8_t *)(uintptr_t)text};
-}
-
 int text_take(ProtobufCBinaryData bytes, size_t max_size, const char *what,
 	      struct room *room, const char **ret, struct error *err)
 {
@@ -207,150 +200,14 @@ int name_take(ProtobufCBinaryData bytes, enum name_form form, struct room *room,
 	return 0;
 }
 
-int names_take(size_t n, const ProtobufCBinaryData *bytes, enum name_form form,
-	       struct room *room, const char ***ret, struct error *err)
+int ref_check(struct slot_ref ref, struct error *err)
 {
-	const char **names;
-	int r = count_check(n, MESSAGE_MAX_ITEMS, "names", err);
-
-	if (r < 0)
-		return r;
-	r = room_open(room, n * sizeof(*names), n, err);
-	if (r < 0)
-		return r;
-	names = room_array(room, n * sizeof(*names));
-	for (size_t i = 0; i < n; i++) {
-		r = name_take(bytes[i], form, room, &names[i], err);
-		if (r < 0)
-			return error_wrap(err, r, "names[%zu]", i);
-	}
-	*ret = names;
-	return 0;
-}
-
-int secret_take(ProtobufCBinaryData bytes, size_t size, const char *what,
-		uint8_t *ret, struct error *err)
-{
-	if (bytes.len != size)
-		return error_set(err, -EINVAL,
-				 "the %s has %zu bytes; it needs %zu", what,
-				 bytes.len, size);
-	memcpy(ret, bytes.data, size);
-	return 0;
-}
-
-int count_check(size_t n, size_t max, const char *what, struct error *err)
-{
-	if (n == 0)
-		return error_set(err, -EINVAL, "there are no %s", what);
-	if (n > max)
-		return error_set(err, -E2BIG,
-				 "%zu %s are too many for one message; at most "
-				 "%zu may be",
-				 n, what, max);
-	return 0;
-}
-
-int page_open(struct room *room, size_t n, size_t item_size, size_t n_texts,
-	      void **ret, struct error *err)
-{
-	int r = n > 0 ? count_check(n, MESSAGE_MAX_ITEMS, "items", err) : 0;
-
-	if (r == 0)
-		r = room_open(room, n * item_size, n_texts, err);
-	if (r == 0)
-		*ret = room_array(room, n * item_size);
-	return r;
-}
-
-int ref_take(uint32_t slot, uint64_t generation, struct slot_ref *ret,
-	     struct error *err)
-{
-	if (slot == 0 || generation == 0)
+	if (ref.slot == 0 || ref.generation == 0)
 		return error_set(err, -EINVAL,
 				 "slot %u, generation %" PRIu64
 				 " is no tensor; both count from 1",
-				 slot, generation);
-	*ret = (struct slot_ref){slot, generation};
+				 ref.slot, ref.generation);
 	return 0;
-}
-
-int access_take(uint32_t uid, uint32_t gid, uint32_t mode,
-		struct access_class *ret, struct error *err)
-{
-	if (mode == 0)
-		mode = 0600;
-	if ((mode & ~0666u) != 0 || (mode & 0600) != 0600)
-		return error_set(err, -EINVAL,
-				 "mode %#o is not one of 0600 to 0666; the "
-				 "owner always reads and writes",
-				 mode);
-	*ret = (struct access_class){uid, gid, mode};
-	return 0;
-}
-
-int flags_take(uint32_t flags, uint32_t allowed, uint32_t *ret,
-	       struct error *err)
-{
-	if (flags & ~allowed)
-		return error_set(err, -EINVAL,
-				 "flags %#x are not known here; known are %#x",
-				 flags & ~allowed, allowed);
-	if ((flags & PUBLISH_MUST_EXIST) && !(flags & PUBLISH_REPLACE))
-		return error_set(err, -EINVAL,
-				 "the flag \"must exist\" is given without "
-				 "\"replace\"");
-	*ret = flags;
-	return 0;
-}
-
-ProtobufCBinaryData bytes_from_device(const struct device_uuid *device)
-{
-	if (device_uuid_is_host(device))
-		return (ProtobufCBinaryData){0};
-	return (ProtobufCBinaryData){sizeof(device->bytes),
-				     (uint8_t *)(uintptr_t)device->bytes};
-}
-
-int device_take(ProtobufCBinaryData bytes, struct device_uuid *ret,
-		struct error *err)
-{
-	if (bytes.len == 0) {
-		*ret = (struct device_uuid){0};
-		return 0;
-	}
-	return secret_take(bytes, sizeof(ret->bytes), "device's UUID",
-			   ret->bytes, err);
-}
-
-ProtobufCBinaryData bytes_from_nccl_id(const uint8_t *id)
-{
-	return (ProtobufCBinaryData){MESSAGE_NCCL_ID_SIZE,
-				     (uint8_t *)(uintptr_t)id};
-}
-
-int nccl_id_take(ProtobufCBinaryData bytes, bool *ret_has, uint8_t *ret,
-		 struct error *err)
-{
-	*ret_has = bytes.len > 0;
-	return bytes.len > 0 ? secret_take(bytes, MESSAGE_NCCL_ID_SIZE,
-					   "NCCL id", ret, err)
-			     : 0;
-}
-
-ProtobufCBinaryData bytes_from_handle(const uint8_t *handle)
-{
-	return (ProtobufCBinaryData){MESSAGE_HANDLE_SIZE,
-				     (uint8_t *)(uintptr_t)handle};
-}
-
-int handle_take(ProtobufCBinaryData bytes, bool *ret_has, uint8_t *ret,
-		struct error *err)
-{
-	*ret_has = bytes.len > 0;
-	return bytes.len > 0 ? secret_take(bytes, MESSAGE_HANDLE_SIZE,
-					   "IPC handle", ret, err)
-			     : 0;
 }
 
 int order_check(uint32_t timeline, uint64_t value, struct error *err)
@@ -378,59 +235,12 @@ int event_check(uint64_t number, struct error *err)
 	return 0;
 }
 
-int id_take(uint64_t id, const char *what, uint64_t *ret, struct error *err)
-{
-	if (id == 0)
-		return error_set(err, -EINVAL, "it does not say which %s",
-				 what);
-	*ret = id;
-	return 0;
-}
-
-int dtype_take(uint32_t dtype, uint32_t *ret, struct error *err)
-{
-	if (dtype_size(dtype) == 0)
-		return error_set(err, -EINVAL, "there is no dtype %u", dtype);
-	*ret = dtype;
-	return 0;
-}
-
-int dtype_take_or_none(uint32_t dtype, uint32_t *ret, struct error *err)
-{
-	*ret = 0;
-	return dtype == 0 ? 0 : dtype_take(dtype, ret, err);
-}
-
-int timeout_take(int32_t timeout_ms, int32_t *ret, struct error *err)
-{
-	if (timeout_ms < -1)
-		return error_set(
-			err, -EINVAL,
-			"timeout of %d ms; it is -1 (for ever) or more",
-			timeout_ms);
-	*ret = timeout_ms;
-	return 0;
-}
-
-int ttl_take(uint64_t ttl_ms, uint64_t *ret, struct error *err)
-{
-	if (ttl_ms > MESSAGE_MAX_TTL_MS)
-		return error_set(err, -EINVAL,
-				 "time to live of %" PRIu64
-				 " ms; at most %" PRIu64
-				 " may be, and 0 is for ever",
-				 ttl_ms, MESSAGE_MAX_TTL_MS);
-	*ret = ttl_ms;
-	return 0;
-}
-
-int size_take(uint64_t size, const char *what, uint64_t *ret, struct error *err)
+int size_check(uint64_t size, const char *what, struct error *err)
 {
 	if (size > MAX_SIZE)
 		return error_set(err, -EOVERFLOW,
 				 "the %s of %" PRIu64 " is over 2^62 bytes",
 				 what, size);
-	*ret = size;
 	return 0;
 }
 

@@ -27,7 +27,7 @@ struct error;
 #define UNPACK_MIN    (512u * 1024)
 #define UNPACK_FACTOR 16
 
-/* --- arena ------------------------------------------------------------- */
+/* --- arena ------------------------------------------------------------ */
 
 struct pb_arena_block;
 
@@ -55,7 +55,7 @@ void *pb_arena_message(struct pb_arena *arena,
 void *pb_arena_messages(struct pb_arena *arena,
 			const ProtobufCMessageDescriptor *descriptor, size_t n);
 
-/* --- room -------------------------------------------------------------- */
+/* --- room ------------------------------------------------------------- */
 
 /* Arrays from the front, text from the back. All NULL: nothing was needed. */
 struct room {
@@ -73,7 +73,7 @@ void *room_array(struct room *room, size_t size);
 /* Copy bytes and put a 0 behind them; no bytes take no room. */
 char *room_text(struct room *room, const uint8_t *data, size_t size);
 
-/* --- parts of messages --------------------------------------------------- */
+/* --- parts of messages -------------------------------------------------- */
 
 enum name_form {
 	NAME_OF_TENSOR,
@@ -82,62 +82,18 @@ enum name_form {
 	NAME_OF_ANY, /* a tensor's or a bundle's */
 };
 
-/* Borrows; NULL is "". */
-ProtobufCBinaryData bytes_from_text(const char *text);
-
 /* Checked for its size and 0 bytes; `what` names it in the sentence. */
 int text_take(ProtobufCBinaryData bytes, size_t max_size, const char *what,
 	      struct room *room, const char **ret, struct error *err);
 int name_take(ProtobufCBinaryData bytes, enum name_form form, struct room *room,
 	      const char **ret, struct error *err);
-int names_take(size_t n, const ProtobufCBinaryData *bytes, enum name_form form,
-	       struct room *room, const char ***ret, struct error *err);
-/* Borrows; no bytes for the host. */
-ProtobufCBinaryData bytes_from_device(const struct device_uuid *device);
-int device_take(ProtobufCBinaryData bytes, struct device_uuid *ret,
-		struct error *err);
-/* Borrows. */
-ProtobufCBinaryData bytes_from_nccl_id(const uint8_t *id);
-/* None, or one. */
-int nccl_id_take(ProtobufCBinaryData bytes, bool *ret_has, uint8_t *ret,
-		 struct error *err);
-/* Borrows. */
-ProtobufCBinaryData bytes_from_handle(const uint8_t *handle);
-/* None, or one of that size; what is in it others judge. */
-int handle_take(ProtobufCBinaryData bytes, bool *ret_has, uint8_t *ret,
-		struct error *err);
 /* Both 0, or a value that a timeline can have. */
 int order_check(uint32_t timeline, uint64_t value, struct error *err);
 /* The number of an event. */
 int event_check(uint64_t number, struct error *err);
-/* Exactly `size` bytes, such as a token. */
-int secret_take(ProtobufCBinaryData bytes, size_t size, const char *what,
-		uint8_t *ret, struct error *err);
-
-/* Is 1 <= n <= max? */
-int count_check(size_t n, size_t max, const char *what, struct error *err);
-/* Open the room for a page: its array of `n` items, none is fine, and texts. */
-int page_open(struct room *room, size_t n, size_t item_size, size_t n_texts,
-	      void **ret, struct error *err);
-/* Chunks whose fds travel in one frame. */
-int chunks_check(size_t n, struct error *err);
-int ref_take(uint32_t slot, uint64_t generation, struct slot_ref *ret,
-	     struct error *err);
-int access_take(uint32_t uid, uint32_t gid, uint32_t mode,
-		struct access_class *ret, struct error *err);
-int flags_take(uint32_t flags, uint32_t allowed, uint32_t *ret,
-	       struct error *err);
-/* 0 is the number of nothing; `what` names it in the sentence. */
-int id_take(uint64_t id, const char *what, uint64_t *ret, struct error *err);
-/* Is it a dtype? */
-int dtype_take(uint32_t dtype, uint32_t *ret, struct error *err);
-/* The same, or 0. */
-int dtype_take_or_none(uint32_t dtype, uint32_t *ret, struct error *err);
-int timeout_take(int32_t timeout_ms, int32_t *ret, struct error *err);
-int ttl_take(uint64_t ttl_ms, uint64_t *ret, struct error *err);
+int ref_check(struct slot_ref ref, struct error *err);
 /* Bytes or an offset that sums may be made of. */
-int size_take(uint64_t size, const char *what, uint64_t *ret,
-	      struct error *err);
+int size_check(uint64_t size, const char *what, struct error *err);
 
 /*
  * A checked type and the bytes it spans. `strides` NULL: contiguous. `shape`
@@ -176,46 +132,3 @@ int places_end(const Fsdp__Places *pb, const struct places_cursor *at,
 /* Into places that the caller has room for, after places_count(). */
 int places_take(const Fsdp__Places *pb, size_t step, struct room *room,
 		struct tensor_place *ret_first, struct error *err);
-
-Fsdp__ChunkRef **chunks_build(const struct chunk_ref *chunks, size_t n,
-			      struct pb_arena *arena);
-/* Into an array that the caller has room for. */
-int chunks_take(size_t n, Fsdp__ChunkRef *const *pb, struct chunk_ref *ret,
-		struct error *err);
-
-/* --- messages --------------------------------------------------------------
- */
-
-#define PUBLISH_ALL                                                            \
-	(PUBLISH_REPLACE | PUBLISH_EVICTABLE | PUBLISH_TIED |                  \
-	 PUBLISH_MUST_EXIST)
-
-/* How one kind of request or reply is turned into protobuf and back. */
-struct codec {
-	const ProtobufCMessageDescriptor *descriptor;
-	/* NULL: no heap. Without a function the body is empty. */
-	void *(*build)(const void *message, struct pb_arena *arena);
-	int (*take)(const void *pb, struct room *room, void *ret,
-		    struct error *err);
-};
-
-/* Indexed by kind. build and take get a struct request, or a struct reply. A
- * kind has a descriptor in one of the two tables for its direction. */
-extern const struct codec request_codecs[MESSAGE_MAX + 1];
-extern const struct codec collective_request_codecs[MESSAGE_MAX + 1];
-extern const struct codec reply_codecs[MESSAGE_MAX + 1];
-extern const struct codec collective_reply_codecs[MESSAGE_MAX + 1];
-/* Of request_codecs, in message_alloc.c. */
-void *build_alloc(const void *message, struct pb_arena *arena);
-int take_alloc(const void *body, struct room *room, void *ret,
-	       struct error *err);
-void *build_share(const void *message, struct pb_arena *arena);
-int take_share(const void *body, struct room *room, void *ret,
-	       struct error *err);
-void *build_unshare(const void *message, struct pb_arena *arena);
-int take_unshare(const void *body, struct room *room, void *ret,
-		 struct error *err);
-/* Replies with a negative code. */
-extern const struct codec error_codec;
-/* A places_reply, for encoding a bundle's manifest. */
-extern const struct codec manifest_codec;

@@ -1,5 +1,5 @@
 /*
- * Places as columns, and the chunks they lie in.
+ * Places as columns.
  *
  * A bundle's manifest has thousands of places. protobuf-c takes some 300 ns
  * for a message of ten fields, but copies a column of fixed-size numbers as a
@@ -8,7 +8,6 @@
 #include "proto/message_pb.h"
 
 #include "proto/error.h"
-#include "proto/frame.h"
 #include "proto/name.h"
 #include <assert.h>
 #include <errno.h>
@@ -218,13 +217,14 @@ static int take_type(const Fsdp__Places *pb, struct places_cursor *at,
 static int take_extent(const Fsdp__Places *pb, size_t i, uint64_t span,
 		       struct tensor_place *ret, struct error *err)
 {
-	int r = size_take(pb->offset[i], "offset", &ret->offset, err);
+	int r = size_check(pb->offset[i], "offset", err);
 
+	if (r == 0)
+		r = size_check(pb->size[i], "size", err);
 	if (r < 0)
 		return r;
-	r = size_take(pb->size[i], "size", &ret->size, err);
-	if (r < 0)
-		return r;
+	ret->offset = pb->offset[i];
+	ret->size = pb->size[i];
 	if (span > ret->size || (ret->size > 0 && pb->chunk[i] == 0))
 		return error_set(err, -EPROTO,
 				 "a tensor of %" PRIu64 " bytes has %" PRIu64
@@ -297,9 +297,10 @@ static int take_place(const Fsdp__Places *pb, struct places_cursor *at,
 		      struct tensor_place *ret, struct error *err)
 {
 	uint64_t span;
-	int r = ref_take(pb->slot[at->i], pb->generation[at->i], &ret->ref,
-			 err);
+	int r;
 
+	ret->ref = (struct slot_ref){pb->slot[at->i], pb->generation[at->i]};
+	r = ref_check(ret->ref, err);
 	if (r < 0)
 		return r;
 	r = take_type(pb, at, &ret->type, &span, err);
@@ -355,64 +356,4 @@ int places_take(const Fsdp__Places *pb, size_t step, struct room *room,
 			return r;
 	}
 	return places_end(pb, &at, err);
-}
-
-Fsdp__ChunkRef **chunks_build(const struct chunk_ref *chunks, size_t n,
-			      struct pb_arena *arena)
-{
-	Fsdp__ChunkRef **pb =
-		pb_arena_messages(arena, &fsdp__chunk_ref__descriptor, n);
-
-	for (size_t i = 0; pb && i < n; i++) {
-		pb[i]->chunk = chunks[i].chunk;
-		pb[i]->index = chunks[i].index;
-		pb[i]->size = chunks[i].size;
-		pb[i]->is_writable = chunks[i].is_writable;
-		pb[i]->device = bytes_from_device(&chunks[i].device);
-		if (chunks[i].has_handle)
-			pb[i]->handle = bytes_from_handle(chunks[i].handle);
-	}
-	return pb;
-}
-
-int chunks_check(size_t n, struct error *err)
-{
-	if (n > FRAME_MAX_FDS)
-		return error_set(err, -E2BIG,
-				 "%zu chunks are too many for one message; at "
-				 "most %d may be",
-				 n, FRAME_MAX_FDS);
-	return 0;
-}
-
-int chunks_take(size_t n, Fsdp__ChunkRef *const *pb, struct chunk_ref *ret,
-		struct error *err)
-{
-	int r;
-
-	for (size_t i = 0; i < n; i++) {
-		if (pb[i]->chunk == 0 || pb[i]->size == 0 ||
-		    pb[i]->size > INT64_MAX ||
-		    pb[i]->index >= MESSAGE_MAX_CHUNKS)
-			return error_set(err, -EPROTO,
-					 "chunk %u of %" PRIu64
-					 " bytes at entry %u cannot be",
-					 pb[i]->chunk, pb[i]->size,
-					 pb[i]->index);
-		ret[i] = (struct chunk_ref){.chunk = pb[i]->chunk,
-					    .index = pb[i]->index,
-					    .size = pb[i]->size,
-					    .is_writable = pb[i]->is_writable};
-		r = device_take(pb[i]->device, &ret[i].device, err);
-		if (r == 0)
-			r = handle_take(pb[i]->handle, &ret[i].has_handle,
-					ret[i].handle, err);
-		if (r < 0)
-			return r;
-		if (ret[i].has_handle && device_uuid_is_host(&ret[i].device))
-			return error_set(err, -EPROTO,
-					 "chunk %u has a handle and no device",
-					 pb[i]->chunk);
-	}
-	return 0;
 }

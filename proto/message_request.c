@@ -1,828 +1,499 @@
 /*
- * Every request, to protobuf and back; both directions of one message stand
- * side by side. Those that make tensors are in message_alloc.c.
+ * Every request as a table of its fields (message_rows.h), and the rules that
+ * concern several of them.
  *
- * The build functions borrow from the request, the take functions check all
- * that can be checked without knowing the broker's state.
+ * Checked is all that can be checked without knowing the broker's state.
+ * Whether parameters can be cut, cast and reduced as asked, and what a cap or
+ * a factor is worth, is for the plan (broker/collective).
  */
-#include "proto/message_pb.h"
+#include "proto/message_rows.h"
 
 #include "proto/error.h"
 #include "proto/frame.h"
 #include "proto/name.h"
-#include <errno.h>
-#include <string.h>
+#include <inttypes.h>
 
-static void *build_hello(const void *message, struct pb_arena *arena)
+const struct body body_empty_request = {.descriptor = &fsdp__empty__descriptor};
+
+/* --- sessions ------------------------------------------------------------- */
+
+BODY(hello_request, NULL,
+     {U32(hello_request, major)},
+     {U32(hello_request, minor)},
+     {U64(hello_request, budget)},
+     {BOOL(hello_request, is_reconnect)},
+     {U64(hello_request, session), ID("session"),
+      IF(hello_request, is_reconnect)},
+     {BYTES(hello_request, token, "session token"),
+      IF(hello_request, is_reconnect)});
+
+BODY(challenge_request, NULL, {U64(challenge_request, nonce)});
+
+/* --- tensors -------------------------------------------------------------- */
+
+static int check_alloc_item(void *ours, struct error *err)
 {
-	const struct hello_request *from =
-		&((const struct request *)message)->hello;
-	Fsdp__HelloRequest *pb =
-		pb_arena_message(arena, &fsdp__hello_request__descriptor);
+	const struct alloc_item *item = ours;
 
-	if (!pb)
-		return NULL;
-	pb->major = from->major;
-	pb->minor = from->minor;
-	pb->budget = from->budget;
-	if (from->is_reconnect) {
-		pb->is_reconnect = true;
-		pb->session = from->session;
-		pb->token.data = (uint8_t *)(uintptr_t)from->token;
-		pb->token.len = sizeof(from->token);
-	}
-	return pb;
-}
-
-static int take_hello(const void *body, struct room *room, void *ret,
-		      struct error *err)
-{
-	const Fsdp__HelloRequest *pb = body;
-	struct hello_request *to = &((struct request *)ret)->hello;
-
-	(void)room;
-	to->major = pb->major;
-	to->minor = pb->minor;
-	to->budget = pb->budget;
-	if (!pb->is_reconnect)
+	if (item->is_view || tensor_type_is_contiguous(&item->type))
 		return 0;
-	if (pb->session == 0)
-		return error_set(err, -EINVAL,
-				 "a reconnect does not say its session");
-	to->is_reconnect = true;
-	to->session = pb->session;
-	return secret_take(pb->token, sizeof(to->token), "session token",
-			   to->token, err);
+	return error_set(err, -EINVAL,
+			 "a tensor with memory of its own is contiguous; only "
+			 "views have other strides");
 }
 
-static void *build_challenge(const void *message, struct pb_arena *arena)
+ITEM(alloc_item, check_alloc_item,
+     {TYPE(alloc_item), STRIDES(alloc_item)},
+     {BOOL(alloc_item, is_view)},
+     {REF_AS(alloc_item, base, base_slot, base_generation),
+      IF(alloc_item, is_view)},
+     {U64(alloc_item, base_offset), SIZE("offset of a view"),
+      IF(alloc_item, is_view)},
+     {NAME(alloc_item, name, OF_TENSOR_OR_NONE)});
+
+static int check_alloc(void *ours, struct error *err)
 {
-	const struct request *from = message;
-	Fsdp__ChallengeRequest *pb =
-		pb_arena_message(arena, &fsdp__challenge_request__descriptor);
+	const struct alloc_request *request = ours;
+	int r = 0;
 
-	if (pb)
-		pb->nonce = from->challenge.nonce;
-	return pb;
-}
+	for (uint32_t i = 0; i < request->n_items; i++) {
+		const char *name = request->items[i].name;
 
-static int take_challenge(const void *body, struct room *room, void *ret,
-			  struct error *err)
-{
-	const Fsdp__ChallengeRequest *pb = body;
-
-	(void)room;
-	(void)err;
-	((struct request *)ret)->challenge.nonce = pb->nonce;
+		if (request->bundle)
+			r = name_check(name, err);
+		else if (name[0])
+			r = error_set(err, -EINVAL,
+				      "only members of bundles are named when "
+				      "they are allocated; publish gives other "
+				      "names");
+		if (r < 0)
+			return error_wrap(err, r, "specs[%u]", i);
+	}
 	return 0;
 }
 
-static void *build_publish(const void *message, struct pb_arena *arena)
-{
-	const struct publish_request *from =
-		&((const struct request *)message)->publish;
-	Fsdp__PublishRequest *pb =
-		pb_arena_message(arena, &fsdp__publish_request__descriptor);
+BODY(alloc_request, check_alloc,
+     {ACCESS(alloc_request)},
+     {I32(alloc_request, timeout_ms), TIMEOUT},
+     {DEVICE(alloc_request)},
+     {U64(alloc_request, bundle)},
+     {ITEMS(alloc_request, items, alloc_item, 1, MESSAGE_MAX_ITEMS,
+            "tensors"),
+      LABEL("specs")});
 
-	if (!pb)
-		return NULL;
-	pb->n_items = from->n_items;
-	pb->items = pb_arena_messages(arena, &fsdp__publish_item__descriptor,
-				      from->n_items);
-	if (!pb->items)
-		return NULL;
-	for (uint32_t i = 0; i < from->n_items; i++) {
-		pb->items[i]->slot = from->items[i].ref.slot;
-		pb->items[i]->generation = from->items[i].ref.generation;
-		pb->items[i]->name = bytes_from_text(from->items[i].name);
-		pb->items[i]->flags = from->items[i].flags;
-		pb->items[i]->ttl_ms = from->items[i].ttl_ms;
-		pb->items[i]->timeline = from->items[i].timeline;
-		pb->items[i]->value = from->items[i].value;
-		if (from->items[i].event)
-			pb->items[i]->event =
-				bytes_from_handle(from->items[i].event);
-	}
-	return pb;
-}
+ITEM(share_item, NULL,
+     {TYPE(share_item), STRIDES(share_item)},
+     {U64(share_item, offset)});
 
-/* When it is written: by a timeline or by an event. */
-static int take_publish_order(const Fsdp__PublishItem *pb, struct room *room,
-			      struct publish_item *to, struct error *err)
+/* `size`: of the allocation. */
+static int check_share_item(const struct share_item *item, uint64_t size,
+			    struct error *err)
 {
-	bool has_event;
-	uint8_t event[MESSAGE_HANDLE_SIZE];
-	int r = handle_take(pb->event, &has_event, event, err);
+	uint32_t unit = dtype_size(item->type.dtype);
+	uint64_t span;
+	int r = tensor_type_check(&item->type, &span, err);
 
 	if (r < 0)
 		return r;
-	if (has_event && (pb->timeline || pb->value))
+	if (item->offset > size || span > size - item->offset)
+		return error_set(err, -ERANGE,
+				 "its %" PRIu64 " bytes at offset %" PRIu64
+				 " leave the allocation, which has %" PRIu64,
+				 span, item->offset, size);
+	if (item->offset % unit != 0)
+		return error_set(err, -EINVAL,
+				 "its offset %" PRIu64 " is no multiple of %u, "
+				 "the size of one %s",
+				 item->offset, unit,
+				 dtype_name(item->type.dtype));
+	return 0;
+}
+
+static int check_share(void *ours, struct error *err)
+{
+	const struct share_request *request = ours;
+
+	if (device_uuid_is_host(&request->device))
+		return error_set(err, -EINVAL,
+				 "only memory of devices can be shared; host "
+				 "memory is put or allocated");
+	if (request->size == 0)
+		return error_set(err, -EINVAL,
+				 "it does not say the allocation's size");
+	for (uint32_t i = 0; i < request->n_items; i++) {
+		int r = check_share_item(&request->items[i], request->size,
+					 err);
+
+		if (r < 0)
+			return error_wrap(err, r, "specs[%u]", i);
+	}
+	return 0;
+}
+
+BODY(share_request, check_share,
+     {ACCESS(share_request)},
+     {DEVICE(share_request)},
+     {MAYBE_BYTES(share_request, handle, "IPC handle")},
+     {U64(share_request, size), SIZE("size of the allocation")},
+     {ITEMS(share_request, items, share_item, 1, MESSAGE_MAX_ITEMS,
+            "tensors"),
+      LABEL("specs")});
+
+BODY(unshare_request, NULL,
+     {REF(unshare_request, ref)},
+     {I32(unshare_request, timeout_ms), TIMEOUT});
+
+/* --- names ---------------------------------------------------------------- */
+
+/* When it is written: by a timeline or by an event. */
+static int check_publish_item(void *ours, struct error *err)
+{
+	const struct publish_item *item = ours;
+
+	if (item->event && (item->timeline || item->value))
 		return error_set(err, -EINVAL,
 				 "it is ordered by a timeline and by an event; "
 				 "one of them it can be");
-	to->event = has_event ? (uint8_t *)room_text(room, event, sizeof(event))
-			      : NULL;
-	to->timeline = pb->timeline;
-	to->value = pb->value;
-	return order_check(pb->timeline, pb->value, err);
+	return order_check(item->timeline, item->value, err);
 }
 
-static int take_publish_item(const Fsdp__PublishItem *pb, struct room *room,
-			     struct publish_item *to, struct error *err)
+ITEM(publish_item, check_publish_item,
+     {REF(publish_item, ref)},
+     {NAME(publish_item, name, OF_TENSOR_OR_NONE)},
+     {U32(publish_item, flags), FLAGS(PUBLISH_ALL)},
+     {U64(publish_item, ttl_ms), TTL},
+     {U32(publish_item, timeline)},
+     {U64(publish_item, value)},
+     {HANDLE(publish_item, event)});
+
+BODY(publish_request, NULL,
+     {ITEMS(publish_request, items, publish_item, 1, MESSAGE_MAX_ITEMS,
+            "tensors"),
+      LABEL("publications")});
+
+BODY(get_request, NULL,
+     {I32(get_request, timeout_ms), TIMEOUT},
+     {BOOL(get_request, is_trust_set)},
+     {U32(get_request, trusted_uid), IF(get_request, is_trust_set)},
+     {NAMES(get_request, OF_TENSOR)},
+     {U64(get_request, newer_than)});
+
+static int check_release_item(void *ours, struct error *err)
 {
-	int r = ref_take(pb->slot, pb->generation, &to->ref, err);
+	uint32_t n = ((const struct release_item *)ours)->n_holds;
 
-	if (r < 0)
-		return r;
-	r = name_take(pb->name, NAME_OF_TENSOR_OR_NONE, room, &to->name, err);
-	if (r < 0)
-		return r;
-	r = flags_take(pb->flags, PUBLISH_ALL, &to->flags, err);
-	if (r < 0)
-		return r;
-	r = take_publish_order(pb, room, to, err);
-	if (r < 0)
-		return r;
-	return ttl_take(pb->ttl_ms, &to->ttl_ms, err);
-}
-
-static int take_publish(const void *body, struct room *room, void *ret,
-			struct error *err)
-{
-	const Fsdp__PublishRequest *pb = body;
-	struct publish_request *to = &((struct request *)ret)->publish;
-	size_t size = pb->n_items * sizeof(*to->items);
-	int r = count_check(pb->n_items, MESSAGE_MAX_ITEMS, "tensors", err);
-
-	if (r < 0)
-		return r;
-	r = room_open(room, size, 2 * pb->n_items, err);
-	if (r < 0)
-		return r;
-	to->n_items = (uint32_t)pb->n_items;
-	to->items = room_array(room, size);
-	for (size_t i = 0; i < pb->n_items; i++) {
-		r = take_publish_item(pb->items[i], room, &to->items[i], err);
-		if (r < 0)
-			return error_wrap(err, r, "publications[%zu]", i);
-	}
-	return 0;
-}
-
-/* NULL: no heap. */
-static ProtobufCBinaryData *build_names(const char *const *names, uint32_t n,
-					struct pb_arena *arena)
-{
-	ProtobufCBinaryData *pb = pb_arena_alloc(arena, n, sizeof(*pb));
-
-	for (uint32_t i = 0; pb && i < n; i++)
-		pb[i] = bytes_from_text(names[i]);
-	return pb;
-}
-
-static void *build_get(const void *message, struct pb_arena *arena)
-{
-	const struct get_request *from =
-		&((const struct request *)message)->get;
-	Fsdp__GetRequest *pb =
-		pb_arena_message(arena, &fsdp__get_request__descriptor);
-
-	if (!pb)
-		return NULL;
-	pb->timeout_ms = from->timeout_ms;
-	pb->is_trust_set = from->is_trust_set;
-	pb->trusted_uid = from->is_trust_set ? from->trusted_uid : 0;
-	pb->newer_than = from->newer_than;
-	pb->n_names = from->n_names;
-	pb->names = build_names(from->names, from->n_names, arena);
-	return pb->names ? pb : NULL;
-}
-
-static int take_get(const void *body, struct room *room, void *ret,
-		    struct error *err)
-{
-	const Fsdp__GetRequest *pb = body;
-	struct get_request *to = &((struct request *)ret)->get;
-	int r = timeout_take(pb->timeout_ms, &to->timeout_ms, err);
-
-	if (r < 0)
-		return r;
-	to->is_trust_set = pb->is_trust_set;
-	to->trusted_uid = pb->is_trust_set ? pb->trusted_uid : 0;
-	to->newer_than = pb->newer_than;
-	r = names_take(pb->n_names, pb->names, NAME_OF_TENSOR, room, &to->names,
-		       err);
-	if (r < 0)
-		return r;
-	to->n_names = (uint32_t)pb->n_names;
-	return 0;
-}
-
-static void *build_release(const void *message, struct pb_arena *arena)
-{
-	const struct release_request *from =
-		&((const struct request *)message)->release;
-	Fsdp__ReleaseRequest *pb =
-		pb_arena_message(arena, &fsdp__release_request__descriptor);
-
-	if (!pb)
-		return NULL;
-	pb->n_items = from->n_items;
-	pb->items = pb_arena_messages(arena, &fsdp__release_item__descriptor,
-				      from->n_items);
-	if (!pb->items)
-		return NULL;
-	for (uint32_t i = 0; i < from->n_items; i++) {
-		pb->items[i]->slot = from->items[i].ref.slot;
-		pb->items[i]->generation = from->items[i].ref.generation;
-		pb->items[i]->n_holds = from->items[i].n_holds;
-	}
-	return pb;
-}
-
-static int take_release_item(const Fsdp__ReleaseItem *pb,
-			     struct release_item *to, struct error *err)
-{
 	/* Holds are summed as signed 32-bit numbers. */
-	if (pb->n_holds == 0 || pb->n_holds > INT32_MAX)
+	if (n == 0 || n > INT32_MAX)
 		return error_set(err, -EINVAL, "%u holds cannot be released",
-				 pb->n_holds);
-	to->n_holds = pb->n_holds;
-	return ref_take(pb->slot, pb->generation, &to->ref, err);
-}
-
-static int take_release(const void *body, struct room *room, void *ret,
-			struct error *err)
-{
-	const Fsdp__ReleaseRequest *pb = body;
-	struct release_request *to = &((struct request *)ret)->release;
-	size_t size = pb->n_items * sizeof(*to->items);
-	int r = count_check(pb->n_items, MESSAGE_MAX_ITEMS, "tensors", err);
-
-	if (r < 0)
-		return r;
-	r = room_open(room, size, 0, err);
-	if (r < 0)
-		return r;
-	to->n_items = (uint32_t)pb->n_items;
-	to->items = room_array(room, size);
-	for (size_t i = 0; i < pb->n_items; i++) {
-		r = take_release_item(pb->items[i], &to->items[i], err);
-		if (r < 0)
-			return error_wrap(err, r, "tensors[%zu]", i);
-	}
+				 n);
 	return 0;
 }
 
-static void *build_remove(const void *message, struct pb_arena *arena)
+ITEM(release_item, check_release_item,
+     {REF(release_item, ref)},
+     {U32(release_item, n_holds)});
+
+BODY(release_request, NULL,
+     {ITEMS(release_request, items, release_item, 1, MESSAGE_MAX_ITEMS,
+            "tensors"),
+      LABEL("tensors")});
+
+BODY(remove_request, NULL, {NAMES(remove_request, OF_ANY)});
+
+static int check_ticket(void *ours, struct error *err)
 {
-	const struct remove_request *from =
-		&((const struct request *)message)->remove;
-	Fsdp__RemoveRequest *pb =
-		pb_arena_message(arena, &fsdp__remove_request__descriptor);
+	const struct ticket_request *request = ours;
 
-	if (!pb)
-		return NULL;
-	pb->n_names = from->n_names;
-	pb->names = build_names(from->names, from->n_names, arena);
-	return pb->names ? pb : NULL;
-}
-
-static int take_remove(const void *body, struct room *room, void *ret,
-		       struct error *err)
-{
-	const Fsdp__RemoveRequest *pb = body;
-	struct remove_request *to = &((struct request *)ret)->remove;
-	int r = names_take(pb->n_names, pb->names, NAME_OF_ANY, room,
-			   &to->names, err);
-
-	if (r < 0)
-		return r;
-	to->n_names = (uint32_t)pb->n_names;
-	return 0;
-}
-
-static void *build_ticket(const void *message, struct pb_arena *arena)
-{
-	const struct ticket_request *from =
-		&((const struct request *)message)->ticket;
-	Fsdp__TicketRequest *pb =
-		pb_arena_message(arena, &fsdp__ticket_request__descriptor);
-
-	if (!pb)
-		return NULL;
-	pb->slot = from->ref.slot;
-	pb->generation = from->ref.generation;
-	pb->n_uses = from->n_uses;
-	pb->ttl_ms = from->ttl_ms;
-	return pb;
-}
-
-static int take_ticket(const void *body, struct room *room, void *ret,
-		       struct error *err)
-{
-	const Fsdp__TicketRequest *pb = body;
-	struct ticket_request *to = &((struct request *)ret)->ticket;
-	int r = ref_take(pb->slot, pb->generation, &to->ref, err);
-
-	(void)room;
-	if (r < 0)
-		return r;
-	if (pb->n_uses == 0 || pb->ttl_ms == 0)
+	if (request->n_uses == 0 || request->ttl_ms == 0)
 		return error_set(err, -EINVAL,
 				 "a ticket needs a number of uses and a time "
 				 "to live, both above 0");
-	to->n_uses = pb->n_uses;
-	return ttl_take(pb->ttl_ms, &to->ttl_ms, err);
-}
-
-static void *build_tickets(const void *message, struct pb_arena *arena)
-{
-	const struct request *from = message;
-	Fsdp__TicketsRequest *pb =
-		pb_arena_message(arena, &fsdp__tickets_request__descriptor);
-
-	if (pb)
-		pb->cursor = from->tickets.cursor;
-	return pb;
-}
-
-static int take_tickets(const void *body, struct room *room, void *ret,
-			struct error *err)
-{
-	const Fsdp__TicketsRequest *pb = body;
-
-	(void)room;
-	(void)err;
-	((struct request *)ret)->tickets.cursor = pb->cursor;
 	return 0;
 }
 
-static void *build_revoke(const void *message, struct pb_arena *arena)
+BODY(ticket_request, check_ticket,
+     {REF(ticket_request, ref)},
+     {U32(ticket_request, n_uses)},
+     {U64(ticket_request, ttl_ms), TTL});
+
+BODY(redeem_request, NULL, {KEYS(redeem_request, tickets)});
+BODY(revoke_request, NULL, {U64(revoke_request, ticket)});
+
+ITEM(ordered_item, NULL,
+     {REF(ordered_item, ref)},
+     {U64(ordered_item, event), EVENT});
+
+BODY(ordered_request, NULL,
+     {ITEMS(ordered_request, items, ordered_item, 1, MESSAGE_MAX_ITEMS,
+            "tensors"),
+      LABEL("tensors")});
+
+BODY(timelines_request, NULL,
+     {U64(timelines_request, session)},
+     {REF(timelines_request, ref), IF(timelines_request, session)},
+     {BOOL(timelines_request, wants_writable),
+      IF(timelines_request, session)});
+
+/* --- bundles and chunks --------------------------------------------------- */
+
+BODY(bundle_begin_request, NULL,
+     {NAME(bundle_begin_request, name, OF_BUNDLE)},
+     {ACCESS(bundle_begin_request)},
+     {U64(bundle_begin_request, size_hint), SIZE("size of a bundle")},
+     {DEVICE(bundle_begin_request)},
+     {U32(bundle_begin_request, flags),
+      FLAGS(PUBLISH_ALL & ~PUBLISH_EVICTABLE)},
+     {U64(bundle_begin_request, ttl_ms), TTL});
+
+BODY(bundle_end_request, NULL, {U64(bundle_end_request, bundle), ID("bundle")});
+
+BODY(bundle_get_request, NULL,
+     {NAME(bundle_get_request, name, OF_BUNDLE)},
+     {BOOL(bundle_get_request, is_trust_set)},
+     {U32(bundle_get_request, trusted_uid),
+      IF(bundle_get_request, is_trust_set)},
+     {U64(bundle_get_request, newer_than)},
+     {I32(bundle_get_request, timeout_ms), TIMEOUT});
+
+static int check_chunk(void *ours, struct error *err)
 {
-	const struct request *from = message;
-	Fsdp__RevokeRequest *pb =
-		pb_arena_message(arena, &fsdp__revoke_request__descriptor);
+	const struct chunk_request *request = ours;
 
-	if (pb)
-		pb->ticket = from->revoke.ticket;
-	return pb;
-}
-
-static int take_revoke(const void *body, struct room *room, void *ret,
-		       struct error *err)
-{
-	const Fsdp__RevokeRequest *pb = body;
-
-	(void)room;
-	(void)err;
-	((struct request *)ret)->revoke.ticket = pb->ticket;
-	return 0;
-}
-
-static void *build_redeem(const void *message, struct pb_arena *arena)
-{
-	const struct redeem_request *from =
-		&((const struct request *)message)->redeem;
-	Fsdp__RedeemRequest *pb =
-		pb_arena_message(arena, &fsdp__redeem_request__descriptor);
-
-	if (!pb)
-		return NULL;
-	pb->tickets.len = (size_t)from->n_tickets * TICKET_SIZE;
-	pb->tickets.data = (uint8_t *)(uintptr_t)from->tickets;
-	return pb;
-}
-
-static int take_redeem(const void *body, struct room *room, void *ret,
-		       struct error *err)
-{
-	const Fsdp__RedeemRequest *pb = body;
-	struct redeem_request *to = &((struct request *)ret)->redeem;
-	size_t size = pb->tickets.len, n = size / TICKET_SIZE;
-	void *tickets;
-	int r;
-
-	if (size % TICKET_SIZE != 0)
-		return error_set(err, -EINVAL,
-				 "%zu bytes are no number of tickets; each has "
-				 "%d",
-				 size, TICKET_SIZE);
-	r = count_check(n, MESSAGE_MAX_ITEMS, "tickets", err);
-	if (r < 0)
-		return r;
-	r = room_open(room, size, 0, err);
-	if (r < 0)
-		return r;
-	tickets = room_array(room, size);
-	memcpy(tickets, pb->tickets.data, size);
-	to->tickets = tickets;
-	to->n_tickets = (uint32_t)n;
-	return 0;
-}
-
-static void *build_bundle_begin(const void *message, struct pb_arena *arena)
-{
-	const struct bundle_begin_request *from =
-		&((const struct request *)message)->bundle_begin;
-	Fsdp__BundleBeginRequest *pb = pb_arena_message(
-		arena, &fsdp__bundle_begin_request__descriptor);
-
-	if (!pb)
-		return NULL;
-	pb->name = bytes_from_text(from->name);
-	pb->gid = from->access.gid;
-	pb->mode = from->access.mode;
-	pb->size_hint = from->size_hint;
-	pb->flags = from->flags;
-	pb->ttl_ms = from->ttl_ms;
-	pb->device = bytes_from_device(&from->device);
-	return pb;
-}
-
-static int take_bundle_begin(const void *body, struct room *room, void *ret,
-			     struct error *err)
-{
-	const Fsdp__BundleBeginRequest *pb = body;
-	struct bundle_begin_request *to =
-		&((struct request *)ret)->bundle_begin;
-	int r = room_open(room, 0, 1, err);
-
-	if (r < 0)
-		return r;
-	r = name_take(pb->name, NAME_OF_BUNDLE, room, &to->name, err);
-	if (r < 0)
-		return r;
-	r = access_take(0, pb->gid, pb->mode, &to->access, err);
-	if (r < 0)
-		return r;
-	r = size_take(pb->size_hint, "size of a bundle", &to->size_hint, err);
-	if (r < 0)
-		return r;
-	r = device_take(pb->device, &to->device, err);
-	if (r < 0)
-		return r;
-	r = flags_take(pb->flags, PUBLISH_ALL & ~PUBLISH_EVICTABLE, &to->flags,
-		       err);
-	if (r < 0)
-		return r;
-	return ttl_take(pb->ttl_ms, &to->ttl_ms, err);
-}
-
-static void *build_bundle_end(const void *message, struct pb_arena *arena)
-{
-	const struct request *from = message;
-	Fsdp__BundleEndRequest *pb =
-		pb_arena_message(arena, &fsdp__bundle_end_request__descriptor);
-
-	if (pb)
-		pb->bundle = from->bundle_end.bundle;
-	return pb;
-}
-
-static int take_bundle_end(const void *body, struct room *room, void *ret,
-			   struct error *err)
-{
-	const Fsdp__BundleEndRequest *pb = body;
-
-	(void)room;
-	if (pb->bundle == 0)
-		return error_set(err, -EINVAL, "it does not say which bundle");
-	((struct request *)ret)->bundle_end.bundle = pb->bundle;
-	return 0;
-}
-
-static void *build_bundle_get(const void *message, struct pb_arena *arena)
-{
-	const struct bundle_get_request *from =
-		&((const struct request *)message)->bundle_get;
-	Fsdp__BundleGetRequest *pb =
-		pb_arena_message(arena, &fsdp__bundle_get_request__descriptor);
-
-	if (!pb)
-		return NULL;
-	pb->name = bytes_from_text(from->name);
-	pb->timeout_ms = from->timeout_ms;
-	pb->is_trust_set = from->is_trust_set;
-	pb->trusted_uid = from->is_trust_set ? from->trusted_uid : 0;
-	pb->newer_than = from->newer_than;
-	return pb;
-}
-
-static int take_bundle_get(const void *body, struct room *room, void *ret,
-			   struct error *err)
-{
-	const Fsdp__BundleGetRequest *pb = body;
-	struct bundle_get_request *to = &((struct request *)ret)->bundle_get;
-	int r = room_open(room, 0, 1, err);
-
-	if (r < 0)
-		return r;
-	r = name_take(pb->name, NAME_OF_BUNDLE, room, &to->name, err);
-	if (r < 0)
-		return r;
-	to->is_trust_set = pb->is_trust_set;
-	to->trusted_uid = pb->is_trust_set ? pb->trusted_uid : 0;
-	to->newer_than = pb->newer_than;
-	return timeout_take(pb->timeout_ms, &to->timeout_ms, err);
-}
-
-static void *build_chunk(const void *message, struct pb_arena *arena)
-{
-	const struct request *from = message;
-	Fsdp__ChunkRequest *pb =
-		pb_arena_message(arena, &fsdp__chunk_request__descriptor);
-
-	if (!pb)
-		return NULL;
-	pb->n_chunks = from->chunk.n_chunks;
-	pb->chunks = from->chunk.chunks;
-	return pb;
-}
-
-static int take_chunk(const void *body, struct room *room, void *ret,
-		      struct error *err)
-{
-	const Fsdp__ChunkRequest *pb = body;
-	struct chunk_request *to = &((struct request *)ret)->chunk;
-	size_t size = pb->n_chunks * sizeof(*to->chunks);
-	int r = count_check(pb->n_chunks, FRAME_MAX_FDS, "chunks", err);
-
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < pb->n_chunks; i++) {
-		if (pb->chunks[i] == 0)
+	for (uint32_t i = 0; i < request->n_chunks; i++) {
+		if (request->chunks[i] == 0)
 			return error_set(err, -EINVAL,
 					 "0 is the number of no chunk");
 	}
-	r = room_open(room, size, 0, err);
+	return 0;
+}
+
+BODY(chunk_request, check_chunk,
+     {NUMBERS(chunk_request, chunks, chunks, uint32_t, 1, FRAME_MAX_FDS,
+     	 "chunks"),
+      COUNT(chunk_request, n_chunks)});
+
+/* --- lists ---------------------------------------------------------------- */
+
+/* Not a name: a prefix may end anywhere. */
+BODY(list_request, NULL,
+     {TEXT(list_request, prefix, NAME_MAX_SIZE, "prefix")},
+     {U32(list_request, filter), IN(LIST_NAMED, LIST_CHARGED, "filter")},
+     {U64(list_request, cursor)});
+
+BODY(who_request, NULL,
+     {NAME(who_request, name, OF_TENSOR_OR_NONE)},
+     {REF(who_request, ref), UNLESS(who_request, name)},
+     {U64(who_request, cursor)});
+
+BODY(clients_request, NULL, {U64(clients_request, cursor)});
+BODY(status_request, NULL, {BOOL(status_request, resets)});
+BODY(prefixes_request, NULL, {U64(prefixes_request, cursor)});
+BODY(tickets_request, NULL, {U64(tickets_request, cursor)});
+BODY(comms_request, NULL, {U64(comms_request, cursor)});
+
+BODY(groups_request, NULL,
+     {NAME(groups_request, comm, OF_TENSOR_OR_NONE)},
+     {U64(groups_request, cursor)});
+
+BODY(group_plan_request, NULL,
+     {NAME(group_plan_request, comm, OF_TENSOR), LABEL("communicator")},
+     {NAME(group_plan_request, group, OF_TENSOR), LABEL("group")},
+     {U64(group_plan_request, cursor)});
+
+/* --- communicators -------------------------------------------------------- */
+
+static int check_mesh(struct comm_join_request *join, struct error *err)
+{
+	uint32_t max = device_uuid_is_host(&join->device) ? MESSAGE_MAX_RANKS
+							  : MESSAGE_MAX_WORLD;
+
+	if (join->n_ranks == 0 || join->n_ranks > max)
+		return error_set(err, -EINVAL,
+				 "a communicator has 1 to %u ranks, not %u",
+				 max, join->n_ranks);
+	if (join->rank >= join->n_ranks)
+		return error_set(err, -EINVAL,
+				 "there is no rank %u among %u; they count "
+				 "from 0",
+				 join->rank, join->n_ranks);
+	if (join->n_shards == 0)
+		join->n_shards = join->n_ranks;
+	if (join->n_ranks % join->n_shards != 0)
+		return error_set(err, -EINVAL,
+				 "%u ranks cannot be replicas of %u shards "
+				 "each; the shards must divide the ranks",
+				 join->n_ranks, join->n_shards);
+	return 0;
+}
+
+/* What only one on devices can say. */
+static int check_node(struct comm_join_request *join, struct error *err)
+{
+	bool is_host = device_uuid_is_host(&join->device);
+
+	if (join->n_local == 0)
+		join->n_local = join->n_ranks;
+	if (join->n_local > join->n_ranks || join->n_local > MESSAGE_MAX_RANKS)
+		return error_set(err, -EINVAL,
+				 "%u of %u ranks cannot be on one node; it "
+				 "takes %d at most (n_local)",
+				 join->n_local, join->n_ranks,
+				 MESSAGE_MAX_RANKS);
+	if (is_host && (join->n_local != join->n_ranks || join->has_nccl_id))
+		return error_set(err, -EINVAL,
+				 "on host memory all ranks are on one node, "
+				 "and there is no NCCL; give each rank a "
+				 "device");
+	if (is_host && join->home != COMM_HOME_RANK)
+		return error_set(err, -EINVAL,
+				 "a home is chosen on devices only; host "
+				 "memory always is fsdp-worker's");
+	if (join->memory != COMM_MEMORY_DEFAULT &&
+	    (is_host || join->home != COMM_HOME_RANK))
+		return error_set(err, -EINVAL,
+				 "only ranks on devices that do the work "
+				 "themselves can register memory with NCCL; "
+				 "leave the kind of memory out");
+	return 0;
+}
+
+static int check_comm_join(void *ours, struct error *err)
+{
+	struct comm_join_request *join = ours;
+	int r = check_mesh(join, err);
+
+	if (r == 0)
+		r = check_node(join, err);
 	if (r < 0)
 		return r;
-	to->n_chunks = (uint32_t)pb->n_chunks;
-	to->chunks = room_array(room, size);
-	memcpy(to->chunks, pb->chunks, size);
+	if (join->n_inputs == 0)
+		return error_set(err, -EINVAL,
+				 "a rank needs at least one gradient input");
+	if (join->timeout_ms <= 0 || join->ttl_ms == 0)
+		return error_set(err, -EINVAL,
+				 "a communicator needs a time-out and a time "
+				 "to live, both above 0");
 	return 0;
 }
 
-static void *build_list(const void *message, struct pb_arena *arena)
+BODY(comm_join_request, check_comm_join,
+     {NAME(comm_join_request, name, OF_TENSOR)},
+     {ACCESS(comm_join_request)},
+     {DEVICE(comm_join_request)},
+     {U32(comm_join_request, n_ranks)},
+     {U32(comm_join_request, rank)},
+     {U32(comm_join_request, n_shards)},
+     {U32(comm_join_request, n_local)},
+     {MAYBE_BYTES(comm_join_request, nccl_id, "NCCL id")},
+     {U32(comm_join_request, home), IN(0, COMM_HOME_WORKER, "home")},
+     {U32(comm_join_request, memory),
+      IN(0, COMM_MEMORY_REGISTERED, "kind of memory")},
+     {U32(comm_join_request, limiter),
+      IN(0, COMM_LIMITER_FAITHFUL, "limiter")},
+     {U32(comm_join_request, limit)},
+     {U64(comm_join_request, limit_bytes), SIZE("limit of bytes")},
+     {U32(comm_join_request, n_inputs)},
+     {I32(comm_join_request, timeout_ms)},
+     {U64(comm_join_request, ttl_ms), TTL});
+
+BODY(comm_leave_request, NULL,
+     {U64(comm_leave_request, comm), ID("communicator")});
+
+BODY(comm_fail_request, NULL,
+     {U64(comm_fail_request, comm), ID("communicator")},
+     {TEXT(comm_fail_request, sentence, MESSAGE_MAX_TEXT, "sentence")});
+
+BODY(comm_remove_request, NULL, {NAME(comm_remove_request, name, OF_TENSOR)});
+
+/* --- groups --------------------------------------------------------------- */
+
+ITEM(group_param, NULL,
+     {NAME(group_param, name, OF_TENSOR)},
+     {TYPE(group_param)},
+     {I32(group_param, shard_dim)},
+     {BOOL(group_param, is_frozen)});
+
+BODY(group_request, NULL,
+     {U64(group_request, comm), ID("communicator")},
+     {NAME(group_request, name, OF_TENSOR)},
+     {U32(group_request, param_dtype), DTYPE_OR_NONE, LABEL("param dtype")},
+     {U32(group_request, input_dtype), DTYPE_OR_NONE, LABEL("input dtype")},
+     {U32(group_request, reduce_dtype), DTYPE_OR_NONE,
+      LABEL("reduce dtype")},
+     {U32(group_request, layout), IN(0, 1, "layout")},
+     {BOOL(group_request, stays_unsharded)},
+     {BOOL(group_request, is_offloaded)},
+     {NUMBERS(group_request, gather_caps_mb, gather_caps_mb, double, 0,
+     	 MESSAGE_MAX_CAPS, "caps of gathers"),
+      COUNT(group_request, n_gather_caps)},
+     {NUMBERS(group_request, reduce_caps_mb, reduce_caps_mb, double, 0,
+     	 MESSAGE_MAX_CAPS, "caps of reductions"),
+      COUNT(group_request, n_reduce_caps)},
+     {ITEMS(group_request, params, group_param, 1, MESSAGE_MAX_PARAMS,
+            "parameters"),
+      LABEL("params")});
+
+BODY(unshard_request, NULL, {U64(unshard_request, group), ID("group")});
+
+static int check_reshard(void *ours, struct error *err)
 {
-	const struct list_request *from =
-		&((const struct request *)message)->list;
-	Fsdp__ListRequest *pb =
-		pb_arena_message(arena, &fsdp__list_request__descriptor);
+	uint32_t n_mesh = ((const struct reshard_request *)ours)->n_mesh;
 
-	if (!pb)
-		return NULL;
-	pb->prefix = bytes_from_text(from->prefix);
-	pb->filter = from->filter;
-	pb->cursor = from->cursor;
-	return pb;
-}
-
-static int take_list(const void *body, struct room *room, void *ret,
-		     struct error *err)
-{
-	const Fsdp__ListRequest *pb = body;
-	struct list_request *to = &((struct request *)ret)->list;
-	int r = room_open(room, 0, 1, err);
-
-	if (r < 0)
-		return r;
-	/* Not a name: a prefix may end anywhere. */
-	r = text_take(pb->prefix, NAME_MAX_SIZE, "prefix", room, &to->prefix,
-		      err);
-	if (r < 0)
-		return r;
-	if (pb->filter < LIST_NAMED || pb->filter > LIST_CHARGED)
-		return error_set(err, -EINVAL, "there is no filter %u",
-				 pb->filter);
-	to->filter = pb->filter;
-	to->cursor = pb->cursor;
+	if (n_mesh > MESSAGE_MAX_WORLD)
+		return error_set(err, -EINVAL,
+				 "a mesh of %u ranks; a communicator has at "
+				 "most %d",
+				 n_mesh, MESSAGE_MAX_WORLD);
 	return 0;
 }
 
-static void *build_who(const void *message, struct pb_arena *arena)
+BODY(reshard_request, check_reshard,
+     {U64(reshard_request, group), ID("group")},
+     {U32(reshard_request, n_mesh)});
+
+BODY(input_request, NULL,
+     {U64(input_request, group), ID("group")},
+     {I32(input_request, timeout_ms), TIMEOUT});
+
+BODY(reduce_request, NULL,
+     {U64(reduce_request, group), ID("group")},
+     {REF_AS(reduce_request, input, slot, generation)},
+     {BOOL(reduce_request, has_factor)},
+     {DOUBLE(reduce_request, factor), IF(reduce_request, has_factor)},
+     {U32(reduce_request, flags), FLAGS(REDUCE_ACCUMULATE |
+     				   REDUCE_NO_ALL_REDUCE |
+     				   REDUCE_FORCE_SUM)});
+
+static int check_commit(void *ours, struct error *err)
 {
-	const struct who_request *from =
-		&((const struct request *)message)->who;
-	Fsdp__WhoRequest *pb =
-		pb_arena_message(arena, &fsdp__who_request__descriptor);
-
-	if (!pb)
-		return NULL;
-	pb->name = bytes_from_text(from->name);
-	if (pb->name.len == 0) {
-		pb->slot = from->ref.slot;
-		pb->generation = from->ref.generation;
-	}
-	pb->cursor = from->cursor;
-	return pb;
-}
-
-static int take_who(const void *body, struct room *room, void *ret,
-		    struct error *err)
-{
-	const Fsdp__WhoRequest *pb = body;
-	struct who_request *to = &((struct request *)ret)->who;
-	int r = room_open(room, 0, 1, err);
-
-	if (r < 0)
-		return r;
-	to->cursor = pb->cursor;
-	r = name_take(pb->name, NAME_OF_TENSOR_OR_NONE, room, &to->name, err);
-	if (r < 0 || to->name[0])
-		return r;
-	return ref_take(pb->slot, pb->generation, &to->ref, err);
-}
-
-static void *build_clients(const void *message, struct pb_arena *arena)
-{
-	const struct request *from = message;
-	Fsdp__ClientsRequest *pb =
-		pb_arena_message(arena, &fsdp__clients_request__descriptor);
-
-	if (pb)
-		pb->cursor = from->clients.cursor;
-	return pb;
-}
-
-static int take_clients(const void *body, struct room *room, void *ret,
-			struct error *err)
-{
-	const Fsdp__ClientsRequest *pb = body;
-
-	(void)room;
-	(void)err;
-	((struct request *)ret)->clients.cursor = pb->cursor;
+	if (((const struct commit_request *)ours)->step == 0)
+		return error_set(err, -EINVAL,
+				 "step 0 cannot be committed; it stands for "
+				 "none");
 	return 0;
 }
 
-static void *build_status(const void *message, struct pb_arena *arena)
+BODY(commit_request, check_commit,
+     {U64(commit_request, comm), ID("communicator")},
+     {U64(commit_request, step)});
+
+static int check_wait(void *ours, struct error *err)
 {
-	const struct request *from = message;
-	Fsdp__StatusRequest *pb =
-		pb_arena_message(arena, &fsdp__status_request__descriptor);
+	const struct wait_request *wait = ours;
 
-	if (pb)
-		pb->resets = from->status.resets;
-	return pb;
-}
-
-static int take_status(const void *body, struct room *room, void *ret,
-		       struct error *err)
-{
-	const Fsdp__StatusRequest *pb = body;
-
-	(void)room;
-	(void)err;
-	((struct request *)ret)->status.resets = pb->resets;
-	return 0;
-}
-
-static void *build_prefixes(const void *message, struct pb_arena *arena)
-{
-	const struct request *from = message;
-	Fsdp__PrefixesRequest *pb =
-		pb_arena_message(arena, &fsdp__prefixes_request__descriptor);
-
-	if (pb)
-		pb->cursor = from->prefixes.cursor;
-	return pb;
-}
-
-static int take_prefixes(const void *body, struct room *room, void *ret,
-			 struct error *err)
-{
-	const Fsdp__PrefixesRequest *pb = body;
-
-	(void)room;
-	(void)err;
-	((struct request *)ret)->prefixes.cursor = pb->cursor;
-	return 0;
-}
-
-static void *build_timelines(const void *message, struct pb_arena *arena)
-{
-	const struct timelines_request *from =
-		&((const struct request *)message)->timelines;
-	Fsdp__TimelinesRequest *pb =
-		pb_arena_message(arena, &fsdp__timelines_request__descriptor);
-
-	if (!pb || from->session == 0)
-		return pb;
-	pb->session = from->session;
-	pb->slot = from->ref.slot;
-	pb->generation = from->ref.generation;
-	pb->wants_writable = from->wants_writable;
-	return pb;
-}
-
-static int take_timelines(const void *body, struct room *room, void *ret,
-			  struct error *err)
-{
-	const Fsdp__TimelinesRequest *pb = body;
-	struct timelines_request *to = &((struct request *)ret)->timelines;
-
-	(void)room;
-	*to = (struct timelines_request){0};
-	if (pb->session == 0)
+	if ((wait->group == 0) == (wait->kind == WORK_COMMIT) &&
+	    (wait->sequence != 0 || wait->kind == WORK_UNSHARD))
 		return 0;
-	to->session = pb->session;
-	to->wants_writable = pb->wants_writable;
-	return ref_take(pb->slot, pb->generation, &to->ref, err);
+	return error_set(err, -EINVAL,
+			 "number %" PRIu64 " of kind %u of group %" PRIu64
+			 " is no work; commits alone are of no group",
+			 wait->sequence, wait->kind, wait->group);
 }
 
-static void *build_ordered(const void *message, struct pb_arena *arena)
-{
-	const struct ordered_request *from =
-		&((const struct request *)message)->ordered;
-	Fsdp__OrderedRequest *pb =
-		pb_arena_message(arena, &fsdp__ordered_request__descriptor);
-
-	if (!pb)
-		return NULL;
-	pb->n_items = from->n_items;
-	pb->items = pb_arena_messages(arena, &fsdp__ordered_item__descriptor,
-				      from->n_items);
-	if (!pb->items)
-		return NULL;
-	for (uint32_t i = 0; i < from->n_items; i++) {
-		pb->items[i]->slot = from->items[i].ref.slot;
-		pb->items[i]->generation = from->items[i].ref.generation;
-		pb->items[i]->event = from->items[i].event;
-	}
-	return pb;
-}
-
-static int take_ordered_item(const Fsdp__OrderedItem *pb,
-			     struct ordered_item *to, struct error *err)
-{
-	int r = event_check(pb->event, err);
-
-	if (r < 0)
-		return r;
-	to->event = pb->event;
-	return ref_take(pb->slot, pb->generation, &to->ref, err);
-}
-
-static int take_ordered(const void *body, struct room *room, void *ret,
-			struct error *err)
-{
-	const Fsdp__OrderedRequest *pb = body;
-	struct ordered_request *to = &((struct request *)ret)->ordered;
-	size_t size = pb->n_items * sizeof(*to->items);
-	int r = count_check(pb->n_items, MESSAGE_MAX_ITEMS, "tensors", err);
-
-	if (r < 0)
-		return r;
-	r = room_open(room, size, 0, err);
-	if (r < 0)
-		return r;
-	to->n_items = (uint32_t)pb->n_items;
-	to->items = room_array(room, size);
-	for (size_t i = 0; i < pb->n_items; i++) {
-		r = take_ordered_item(pb->items[i], &to->items[i], err);
-		if (r < 0)
-			return error_wrap(err, r, "tensors[%zu]", i);
-	}
-	return 0;
-}
-
-#define EMPTY                                                                  \
-	{                                                                      \
-		&fsdp__empty__descriptor, NULL, NULL                           \
-	}
-#define CODEC(noun)                                                            \
-	{                                                                      \
-		&fsdp__##noun##_request__descriptor, build_##noun, take_##noun \
-	}
-
-const struct codec request_codecs[MESSAGE_MAX + 1] = {
-	[MESSAGE_HELLO] = CODEC(hello),
-	[MESSAGE_CHALLENGE] = CODEC(challenge),
-	[MESSAGE_GOODBYE] = EMPTY,
-	[MESSAGE_PING] = EMPTY,
-	[MESSAGE_ALLOC] = CODEC(alloc),
-	[MESSAGE_PUBLISH] = CODEC(publish),
-	[MESSAGE_GET] = CODEC(get),
-	[MESSAGE_RELEASE] = CODEC(release),
-	[MESSAGE_REMOVE] = CODEC(remove),
-	[MESSAGE_TICKET] = CODEC(ticket),
-	[MESSAGE_REDEEM] = CODEC(redeem),
-	[MESSAGE_BUNDLE_BEGIN] = CODEC(bundle_begin),
-	[MESSAGE_BUNDLE_COMMIT] = CODEC(bundle_end),
-	[MESSAGE_BUNDLE_ABORT] = CODEC(bundle_end),
-	[MESSAGE_BUNDLE_GET] = CODEC(bundle_get),
-	[MESSAGE_CHUNK] = CODEC(chunk),
-	[MESSAGE_LIST] = CODEC(list),
-	[MESSAGE_WHO] = CODEC(who),
-	[MESSAGE_CLIENTS] = CODEC(clients),
-	[MESSAGE_STATUS] = CODEC(status),
-	[MESSAGE_PREFIXES] = CODEC(prefixes),
-	[MESSAGE_TIMELINES] = CODEC(timelines),
-	[MESSAGE_SHARE] = CODEC(share),
-	[MESSAGE_UNSHARE] = CODEC(unshare),
-	[MESSAGE_ORDERED] = CODEC(ordered),
-	[MESSAGE_TICKETS] = CODEC(tickets),
-	[MESSAGE_REVOKE] = CODEC(revoke),
-};
+BODY(wait_request, check_wait,
+     {U64(wait_request, comm), ID("communicator")},
+     {U64(wait_request, group)},
+     {U32(wait_request, kind),
+      IN(WORK_UNSHARD, WORK_COMMIT, "work of kind")},
+     {U64(wait_request, sequence)},
+     {I32(wait_request, timeout_ms), TIMEOUT});
