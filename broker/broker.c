@@ -37,78 +37,55 @@
 /* Two for each file that survives a restart, and what is of no session. */
 #define OTHER_DESCRIPTORS (2 * FDSTORE_MAX + 64)
 
-/* --- log -------------------------------------------------------------------
- */
-
-/* Is stderr the journal? It says of which file (device:inode) it is. */
-static bool is_journal(void)
-{
-	const char *stream = getenv("JOURNAL_STREAM");
-	unsigned long long device, inode;
-	struct stat st;
-
-	return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
-	       fstat(STDERR_FILENO, &st) == 0 && st.st_dev == device &&
-	       st.st_ino == inode;
-}
-
-void broker_log(enum log_level level, const char *format, ...)
-{
-	char text[1024];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	if (is_journal())
-		fprintf(stderr, "<%d>%s\n", (int)level, text);
-	else
-		fprintf(stderr, "fsdpd: %s\n", text);
-}
-
-void broker_note(struct broker *broker, enum log_level level,
-		 const char *format, ...)
-{
-	size_t used = strlen(broker->note);
-	char text[ERROR_MSG_SIZE + 64];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	broker_log(level, "%s", text);
-	snprintf(broker->note + used, sizeof(broker->note) - used, "%s%s",
-		 used ? "\n" : "", text);
-}
-
 /* --- loop ------------------------------------------------------------------
  */
 
-static void on_idle(uv_idle_t *idle)
+static bool drain_sessions(void *data)
 {
-	struct broker *broker = idle->data;
-	bool has_draining = false;
-	bool has_more;
+	struct broker *broker = data;
+	bool has_more = false;
 
-	for (uint32_t i = 1; broker->has_draining && i <= CATALOG_MAX_SESSIONS;
-	     i++) {
+	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
 		if (broker->sessions[i] && session_on_idle(broker->sessions[i]))
-			has_draining = true;
+			has_more = true;
 	}
-	broker->has_draining = has_draining;
-	/* First, since they wake requests. These may leave them new work. */
-	has_more = comms_on_idle(broker);
-	chores_on_idle(broker);
-	if (waiters_on_idle(broker) || chores_are_due(broker))
-		has_more = true;
-	if (!has_more && !has_draining && !broker->comms.wants_progress)
-		uv_idle_stop(idle);
+	return has_more;
 }
 
-void broker_want_idle(struct broker *broker)
+static bool run_comms(void *data)
 {
-	if (!broker->is_stopping)
-		uv_idle_start(&broker->idle, on_idle);
+	return comms_on_idle(data);
+}
+
+static bool run_chores(void *data)
+{
+	return chores_on_idle(data);
+}
+
+static bool run_waiters(void *data)
+{
+	return waiters_on_idle(data);
+}
+
+void broker_add_deferred(struct broker *broker)
+{
+	/* Sessions first, since they wake requests; and whatever others wake
+	 * is run in the same round. */
+	const struct {
+		struct deferred *handler;
+		bool (*run)(void *data);
+	} handlers[] = {
+		{&broker->draining, drain_sessions},
+		{&broker->comms.progress, run_comms},
+		{&broker->chores.rounds, run_chores},
+		{&broker->waiters.reruns, run_waiters},
+	};
+
+	for (size_t i = 0; i < sizeof(handlers) / sizeof(*handlers); i++) {
+		handlers[i].handler->run = handlers[i].run;
+		handlers[i].handler->data = broker;
+		loop_add(&broker->loop, handlers[i].handler);
+	}
 }
 
 static void close_handle(uv_handle_t *handle)
@@ -133,9 +110,9 @@ static void stop_collectives(struct broker *broker)
 /* Close all that lives on the loop; it ends when the last is closed. */
 static void stop(struct broker *broker)
 {
-	if (broker->is_stopping)
+	if (broker->loop.is_stopping)
 		return;
-	broker->is_stopping = true;
+	broker->loop.is_stopping = true;
 	fdstore_notify_now(&broker->fdstore, "STOPPING=1");
 	stop_collectives(broker);
 	listener_close(&broker->listener);
@@ -149,9 +126,8 @@ static void stop(struct broker *broker)
 		deadlines_stop(&broker->deadlines);
 	close_handle((uv_handle_t *)&broker->sigterm);
 	close_handle((uv_handle_t *)&broker->sigint);
-	close_handle((uv_handle_t *)&broker->idle);
 	close_handle((uv_handle_t *)&broker->watchdog);
-	meter_stop(&broker->meter);
+	loop_stop(&broker->loop);
 	closer_stop(&broker->closer);
 	fdstore_stop(&broker->fdstore);
 	close_handle((uv_handle_t *)&broker->parent_poll);
@@ -159,7 +135,7 @@ static void stop(struct broker *broker)
 
 static void on_signal(uv_signal_t *handle, int number)
 {
-	broker_log(LOG_LEVEL_INFO, "stopping: %s", strsignal(number));
+	log_line(LOG_LEVEL_INFO, "stopping: %s", strsignal(number));
 	stop(handle->data);
 }
 
@@ -179,7 +155,7 @@ static int start_watchdog(struct broker *broker)
 
 	if (sd_watchdog_enabled(0, &usec) <= 0)
 		return 0;
-	r = uv_timer_init(&broker->loop, &broker->watchdog);
+	r = uv_timer_init(&broker->loop.uv, &broker->watchdog);
 	if (r < 0)
 		return r;
 	broker->watchdog.data = broker;
@@ -189,7 +165,7 @@ static int start_watchdog(struct broker *broker)
 
 static int start_signal(struct broker *broker, uv_signal_t *handle, int number)
 {
-	int r = uv_signal_init(&broker->loop, handle);
+	int r = uv_signal_init(&broker->loop.uv, handle);
 
 	if (r < 0)
 		return r;
@@ -201,15 +177,11 @@ static int open_loop(struct broker *broker, struct error *err)
 {
 	int r;
 
-	r = uv_loop_init(&broker->loop);
+	r = loop_open(&broker->loop, err);
 	if (r < 0)
-		return error_set(err, r, "make an event loop: %s",
-				 uv_strerror(r));
-	broker->loop.data = broker;
-	r = uv_idle_init(&broker->loop, &broker->idle);
-	broker->idle.data = broker;
-	if (r == 0)
-		r = start_signal(broker, &broker->sigterm, SIGTERM);
+		return r;
+	broker_add_deferred(broker);
+	r = start_signal(broker, &broker->sigterm, SIGTERM);
 	if (r == 0)
 		r = start_signal(broker, &broker->sigint, SIGINT);
 	if (r == 0)
@@ -217,12 +189,10 @@ static int open_loop(struct broker *broker, struct error *err)
 	if (r < 0)
 		return error_set(err, r, "set up the event loop: %s",
 				 uv_strerror(r));
-	r = meter_init(&broker->meter, &broker->loop, err);
-	if (r == 0)
-		r = closer_init(&broker->closer, broker, err);
+	r = closer_init(&broker->closer, broker, err);
 	if (r < 0)
 		return r;
-	return deadlines_init(&broker->deadlines, &broker->loop, err);
+	return deadlines_init(&broker->deadlines, &broker->loop.uv, err);
 }
 
 /* --- memory from before ------------------------------------------------------
@@ -283,10 +253,10 @@ static int open_files(struct broker *broker, bool *ret_is_adopted,
 	*ret_is_adopted = r == 0;
 	if (r < 0) {
 		if (cause.code)
-			broker_note(broker, LOG_LEVEL_WARNING,
-				    "started without the memory of the broker "
-				    "before: %s",
-				    cause.msg);
+			log_note(LOG_LEVEL_WARNING,
+				 "started without the memory of the broker "
+				 "before: %s",
+				 cause.msg);
 		r = create_files(broker, err);
 		if (r < 0)
 			return r;
@@ -321,11 +291,11 @@ static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
 		ret_is_gone[i] = r == SESSION_GONE;
 	}
 	if (broker->n_unwatched)
-		broker_log(LOG_LEVEL_WARNING,
-			   "%u processes of earlier sessions cannot be watched "
-			   "now, for want of descriptors perhaps: their "
-			   "sessions stay, and they are looked for again",
-			   broker->n_unwatched);
+		log_line(LOG_LEVEL_WARNING,
+			 "%u processes of earlier sessions cannot be watched "
+			 "now, for want of descriptors perhaps: their "
+			 "sessions stay, and they are looked for again",
+			 broker->n_unwatched);
 	timeline_file_drop_strays(broker);
 	return 0;
 }
@@ -365,9 +335,9 @@ static int adopt_records(struct broker *broker, struct error *err)
 	}
 	catalog_adopted(&broker->catalog);
 	point("adopt.end");
-	broker_log(LOG_LEVEL_INFO, "took over %u tensors and %u sessions",
-		   catalog_n_live(&broker->catalog, SECTION_SLOT),
-		   broker->n_sessions);
+	log_line(LOG_LEVEL_INFO, "took over %u tensors and %u sessions",
+		 catalog_n_live(&broker->catalog, SECTION_SLOT),
+		 broker->n_sessions);
 	return 0;
 }
 
@@ -411,9 +381,9 @@ static void raise_descriptor_limit(struct broker *broker)
 	broker->first_limit = limit;
 	limit.rlim_cur = limit.rlim_max;
 	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-		broker_log(LOG_LEVEL_WARNING,
-			   "cannot raise the limit of descriptors: %s",
-			   strerror(errno));
+		log_line(LOG_LEVEL_WARNING,
+			 "cannot raise the limit of descriptors: %s",
+			 strerror(errno));
 }
 
 static uint64_t descriptors_wanted(const struct config *config)
@@ -432,13 +402,13 @@ static void check_descriptor_limit(struct broker *broker)
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= wanted)
 		return;
-	broker_note(broker, LOG_LEVEL_WARNING,
-		    "the limit of descriptors is %llu, but quota_sessions "
-		    "(%llu) needs %llu, %d for each session: raise LimitNOFILE "
-		    "(or ulimit -Hn), or lower quota_sessions",
-		    (unsigned long long)limit.rlim_cur,
-		    (unsigned long long)broker->config.quota_sessions,
-		    (unsigned long long)wanted, SESSION_DESCRIPTORS);
+	log_note(LOG_LEVEL_WARNING,
+		 "the limit of descriptors is %llu, but quota_sessions "
+		 "(%llu) needs %llu, %d for each session: raise LimitNOFILE "
+		 "(or ulimit -Hn), or lower quota_sessions",
+		 (unsigned long long)limit.rlim_cur,
+		 (unsigned long long)broker->config.quota_sessions,
+		 (unsigned long long)wanted, SESSION_DESCRIPTORS);
 }
 
 static int open_config(struct broker *broker, const char *path,
@@ -508,10 +478,10 @@ static void on_store_room(void *data)
 static void check_keeper(struct broker *broker)
 {
 	if (!fdstore_probe(&broker->fdstore))
-		broker_note(broker, LOG_LEVEL_WARNING,
-			    "the process that kept this broker's memory is "
-			    "gone, so that a crash will lose all tensors; "
-			    "restart fsdpd when nobody needs them");
+		log_note(LOG_LEVEL_WARNING,
+			 "the process that kept this broker's memory is "
+			 "gone, so that a crash will lose all tensors; "
+			 "restart fsdpd when nobody needs them");
 }
 
 static void on_parent(uv_poll_t *poll, int status, int events)
@@ -530,14 +500,14 @@ static int watch_keeper(struct broker *broker, struct error *err)
 
 	if (!broker->fdstore.is_kept)
 		return 0;
-	r = fdstore_watch(&broker->fdstore, &broker->loop, on_store_room,
+	r = fdstore_watch(&broker->fdstore, &broker->loop.uv, on_store_room,
 			  broker, err);
 	if (r < 0)
 		return r;
 	broker->parent_fd = (int)syscall(SYS_pidfd_open, getppid(), 0);
 	if (broker->parent_fd < 0)
 		return 0;
-	r = uv_poll_init(&broker->loop, &broker->parent_poll,
+	r = uv_poll_init(&broker->loop.uv, &broker->parent_poll,
 			 broker->parent_fd);
 	broker->parent_poll.data = broker;
 	if (r == 0)
@@ -554,15 +524,15 @@ static void note_surroundings(struct broker *broker)
 {
 	check_descriptor_limit(broker);
 	if (huge_pages_state() == HUGE_PAGES_NEVER)
-		broker_note(broker, LOG_LEVEL_WARNING,
-			    "the kernel grants shared memory no huge pages, "
-			    "so that mapping is up to 50 times slower; to "
-			    "change it: echo advise > /sys/kernel/mm/"
-			    "transparent_hugepage/shmem_enabled");
+		log_note(LOG_LEVEL_WARNING,
+			 "the kernel grants shared memory no huge pages, "
+			 "so that mapping is up to 50 times slower; to "
+			 "change it: echo advise > /sys/kernel/mm/"
+			 "transparent_hugepage/shmem_enabled");
 	if (!broker->fdstore.is_kept)
-		broker_log(LOG_LEVEL_INFO,
-			   "nobody keeps the memory should this process die; "
-			   "use the systemd unit or --supervised");
+		log_line(LOG_LEVEL_INFO,
+			 "nobody keeps the memory should this process die; "
+			 "use the systemd unit or --supervised");
 }
 
 /* --- life
@@ -579,8 +549,6 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 	if (r == 0)
 		r = engine_init(&broker->engine, broker, err);
 	if (r == 0)
-		r = comms_init(&broker->comms);
-	if (r == 0)
 		r = open_memory(broker, err);
 	if (r == 0)
 		r = open_listener(broker, options, err);
@@ -590,9 +558,9 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 		return r;
 	note_surroundings(broker);
 	if (options->has_left_mps)
-		broker_log(LOG_LEVEL_INFO,
-			   "CUDA_MPS_PIPE_DIRECTORY is dropped: the broker "
-			   "computes nothing, and is no client of MPS");
+		log_line(LOG_LEVEL_INFO,
+			 "CUDA_MPS_PIPE_DIRECTORY is dropped: the broker "
+			 "computes nothing, and is no client of MPS");
 	devices_start(broker);
 	fdstore_notify(&broker->fdstore, "READY=1");
 	return 0;
@@ -604,6 +572,7 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 	int r;
 
 	memset(broker, 0, sizeof(*broker));
+	log_clear_notes();
 	broker->catalog = CATALOG_NULL;
 	broker->table = TABLE_NULL;
 	broker->fdstore = FDSTORE_NULL;
@@ -620,7 +589,7 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 
 int broker_run(struct broker *broker, struct error *err)
 {
-	int r = uv_run(&broker->loop, UV_RUN_DEFAULT);
+	int r = uv_run(&broker->loop.uv, UV_RUN_DEFAULT);
 
 	if (r != 0)
 		return error_set(err, -EBUSY,
@@ -630,14 +599,14 @@ int broker_run(struct broker *broker, struct error *err)
 
 void broker_close(struct broker *broker)
 {
-	if (broker->loop.data) {
+	if (broker->loop.uv.data) {
 		stop(broker);
-		(void)uv_run(&broker->loop, UV_RUN_DEFAULT);
+		(void)uv_run(&broker->loop.uv, UV_RUN_DEFAULT);
 		if (broker->catalog.header)
 			bundle_drop_manifests(broker);
 		if (broker->pools.broker)
 			pools_deinit(&broker->pools);
-		(void)uv_loop_close(&broker->loop);
+		loop_close(&broker->loop);
 	}
 	closer_deinit(&broker->closer);
 	limbo_deinit(&broker->limbo);

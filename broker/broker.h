@@ -19,7 +19,8 @@
 #include "broker/fdstore.h"
 #include "broker/limbo.h"
 #include "broker/listener.h"
-#include "broker/meter.h"
+#include "broker/log.h"
+#include "broker/loop.h"
 #include "broker/peer.h"
 #include "broker/pool.h"
 #include "broker/session.h"
@@ -29,7 +30,7 @@
 #include <uv.h>
 
 struct broker {
-	uv_loop_t loop;
+	struct loop loop;
 	struct config config;
 	struct catalog catalog;
 	struct table table;
@@ -56,13 +57,11 @@ struct broker {
 	uint32_t n_timelines;     /* files */
 	uint32_t prefix_position; /* in the deadlines */
 	uv_signal_t sigterm, sigint;
-	uv_idle_t idle; /* runs only while there is deferred work */
 	uv_timer_t watchdog;
-	struct meter meter;
 	uv_poll_t parent_poll; /* whoever keeps our fds may be our parent */
 	int parent_fd;         /* its pidfd, owned; -1 */
-	bool is_stopping;
-	bool has_draining; /* some session has more pending bits, or ends */
+	struct deferred
+		draining; /* sessions with more pending bits, or that end */
 	uint64_t started_ms;
 	uint64_t death_logged_ms;
 	struct rlimit first_limit; /* of descriptors, for children */
@@ -72,7 +71,6 @@ struct broker {
 	uint64_t n_requests, n_replayed, n_refused, n_dropped_peers;
 	uint64_t n_published, n_evicted, n_freed_slots, n_dead_sessions;
 	uint64_t n_tainted;
-	char note[MESSAGE_MAX_NOTE + 1]; /* what an operator should know; "" */
 	uint8_t receive_buffer[FRAME_MAX_SIZE];
 };
 
@@ -89,20 +87,5 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 int broker_run(struct broker *broker, struct error *err);
 void broker_close(struct broker *broker);
 
-/* Ask for broker_on_idle(): work that a transaction left for later. */
-void broker_want_idle(struct broker *broker);
-
-enum log_level {
-	LOG_LEVEL_ERROR = 3,
-	LOG_LEVEL_WARNING = 4,
-	LOG_LEVEL_INFO = 6,
-};
-
-/* A line to stderr, with the journal's <N> priority if that is what stderr
- * is. */
-void broker_log(enum log_level level, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-/* The same, and in the status for as long as the broker runs. */
-void broker_note(struct broker *broker, enum log_level level,
-		 const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* What is left for later is done in the loop from now on. */
+void broker_add_deferred(struct broker *broker);

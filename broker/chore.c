@@ -54,7 +54,7 @@ void chore_begin(struct broker *broker, struct chore *chore)
 	if (!chore->is_queued)
 		append(&broker->chores, chore);
 	chore->is_queued = true;
-	broker_want_idle(broker);
+	loop_defer(&broker->loop, &broker->chores.rounds);
 }
 
 void chore_end(struct broker *broker, struct chore *chore)
@@ -69,8 +69,10 @@ void chore_end(struct broker *broker, struct chore *chore)
 
 static void on_resume(void *data, uint32_t index)
 {
+	struct broker *broker = data;
+
 	(void)index;
-	broker_want_idle(data);
+	loop_defer(&broker->loop, &broker->chores.rounds);
 }
 
 /* Without heap there is no pause. */
@@ -86,14 +88,14 @@ static void pause_chores(struct broker *broker)
 	(void)deadlines_add(&broker->deadlines, &deadline, NULL);
 }
 
-void chores_on_idle(struct broker *broker)
+bool chores_on_idle(struct broker *broker)
 {
 	struct chores *chores = &broker->chores;
 	uint64_t end = uv_hrtime() + ROUND_NS;
 	struct chore *chore;
 
 	if (chores->resume_position)
-		return;
+		return false;
 	while ((chore = chores->first) && uv_hrtime() < end) {
 		unlink_chore(chores, chore);
 		append(chores, chore);
@@ -102,9 +104,5 @@ void chores_on_idle(struct broker *broker)
 	}
 	if (chores->first && was_preempted(chores))
 		pause_chores(broker);
-}
-
-bool chores_are_due(const struct broker *broker)
-{
-	return broker->chores.first && !broker->chores.resume_position;
+	return chores->first && !chores->resume_position;
 }

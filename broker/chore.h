@@ -9,6 +9,7 @@
  * they were for says whether the next one resumes.
  */
 #pragma once
+#include "broker/loop.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -27,6 +28,7 @@ struct chores {
 	struct chore *first, *last;
 	long n_preemptions;       /* of the broker's thread, when last seen */
 	uint32_t resume_position; /* deadline; 0: no pause */
+	struct deferred rounds;
 };
 
 /* `chore` (borrowed until it ends) is to be done; once more is fine. */
@@ -34,7 +36,5 @@ void chore_begin(struct broker *broker, struct chore *chore);
 /* No more steps; nothing if it has ended. */
 void chore_end(struct broker *broker, struct chore *chore);
 
-/* The chores' part of an idle round. */
-void chores_on_idle(struct broker *broker);
-/* Are there chores, and no pause? */
-bool chores_are_due(const struct broker *broker);
+/* A round of steps. True: there are more chores, and no pause. */
+bool chores_on_idle(struct broker *broker);

@@ -79,7 +79,7 @@ int closer_init(struct closer *closer, struct broker *broker, struct error *err)
 				 "no memory for descriptors that "
 				 "are to be closed");
 	(void)pthread_mutex_init(&state->lock, NULL);
-	r = uv_async_init(&broker->loop, &closer->async, on_async);
+	r = uv_async_init(&broker->loop.uv, &closer->async, on_async);
 	if (r < 0) {
 		state_free(state);
 		return error_set(err, r,

@@ -39,12 +39,6 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-int comms_init(struct comms *comms)
-{
-	*comms = (struct comms){0};
-	return 0;
-}
-
 /* --- finding ------------------------------------------------------------- */
 
 bool comm_find_rank(const struct comm *comm, const struct session *session,
@@ -175,8 +169,7 @@ void comm_wake(struct comm *comm)
 {
 	waiters_wake_name(comm->broker, comm->key);
 	comm->wants_progress = true;
-	comm->broker->comms.wants_progress = true;
-	broker_want_idle(comm->broker);
+	loop_defer(&comm->broker->loop, &comm->broker->comms.progress);
 }
 
 static void let_go_of_record(struct comm *comm)
@@ -198,9 +191,9 @@ static void log_failure(const struct comm *comm)
 		comms->n_unlogged++;
 		return;
 	}
-	broker_log(LOG_LEVEL_INFO,
-		   "communicator '%s' failed: %s (%u more since the last line)",
-		   comm->name, comm->failure.msg, comms->n_unlogged);
+	log_line(LOG_LEVEL_INFO,
+		 "communicator '%s' failed: %s (%u more since the last line)",
+		 comm->name, comm->failure.msg, comms->n_unlogged);
 	comms->logged_ms = now;
 	comms->n_unlogged = 0;
 }
@@ -767,8 +760,7 @@ void comms_on_room(struct broker *broker)
 	if (!broker->comms.first)
 		return;
 	broker->comms.is_room_new = true;
-	broker->comms.wants_progress = true;
-	broker_want_idle(broker);
+	loop_defer(&broker->loop, &broker->comms.progress);
 }
 
 bool comms_on_idle(struct broker *broker)
@@ -778,11 +770,11 @@ bool comms_on_idle(struct broker *broker)
 	struct comm *comm, *next;
 
 	comms->is_room_new = false;
-	comms->wants_progress = false;
+	comms->progress.is_wanted = false;
 	for (comm = comms->first; comm; comm = next) {
 		next = comm->next;
 		if (comm->wants_progress || (is_room_new && wants_room(comm)))
 			progress(comm);
 	}
-	return comms->wants_progress;
+	return comms->progress.is_wanted;
 }

@@ -24,6 +24,7 @@
 #include "broker/catalog.h"
 #include "broker/collective/limiter.h"
 #include "broker/collective/plan.h"
+#include "broker/loop.h"
 #include "proto/error.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -100,7 +101,7 @@ struct comm {
 struct comms {
 	struct comm *first;
 	uint32_t n;
-	bool wants_progress;
+	struct deferred progress;
 	bool is_room_new; /* comms_on_room() was called */
 	struct group *groups[COMM_GROUP_BUCKETS]; /* of all, by id */
 	uint64_t logged_ms;                       /* the last failure's line */
@@ -109,7 +110,6 @@ struct comms {
 	uint64_t n_failed, n_limited, n_unshards, n_commits;
 };
 
-int comms_init(struct comms *comms);
 /* After a restart: kept communicators get their deadlines. Call it before
  * slot_adopt_all(). */
 int comms_adopt(struct broker *broker, struct error *err);

@@ -36,14 +36,14 @@ static void tell_driver(struct broker *broker)
 
 	driver_describe(&info);
 	if (info.is_double)
-		broker_note(broker, LOG_LEVEL_WARNING,
-			    "%s is a TEST DOUBLE of the CUDA driver: the "
-			    "devices are pretended, and nothing runs on a GPU",
-			    info.path);
-	broker_log(LOG_LEVEL_INFO,
-		   "CUDA driver %d.%d (%s) has %" PRIu32 " devices",
-		   info.version / 1000, info.version % 1000 / 10, info.path,
-		   broker->devices.n);
+		log_note(LOG_LEVEL_WARNING,
+			 "%s is a TEST DOUBLE of the CUDA driver: the "
+			 "devices are pretended, and nothing runs on a GPU",
+			 info.path);
+	log_line(LOG_LEVEL_INFO,
+		 "CUDA driver %d.%d (%s) has %" PRIu32 " devices",
+		 info.version / 1000, info.version % 1000 / 10, info.path,
+		 broker->devices.n);
 }
 
 static void tell_device(struct broker *broker, uint32_t i)
@@ -53,21 +53,20 @@ static void tell_device(struct broker *broker, uint32_t i)
 	char text[DEVICE_TEXT_SIZE];
 
 	device_format(&device->uuid, text);
-	broker_log(LOG_LEVEL_INFO,
-		   "device %s: %s, %" PRIu64 " MiB, of which tensors may take "
-		   "%" PRIu64,
-		   text, device->name, device->memory / MIB,
-		   devices_memory_max(&broker->devices, device) / MIB);
+	log_line(LOG_LEVEL_INFO,
+		 "device %s: %s, %" PRIu64 " MiB, of which tensors may take "
+		 "%" PRIu64,
+		 text, device->name, device->memory / MIB,
+		 devices_memory_max(&broker->devices, device) / MIB);
 	if (exclusive->code < 0)
-		broker_note(broker, LOG_LEVEL_WARNING, "%s", exclusive->msg);
+		log_note(LOG_LEVEL_WARNING, "%s", exclusive->msg);
 }
 
 /* That there is no driver is no fault; one that does not work is. */
-static void tell_none(struct broker *broker, const struct error *why)
+static void tell_none(const struct error *why)
 {
-	broker_note(broker,
-		    why->code == -ENODEV ? LOG_LEVEL_INFO : LOG_LEVEL_WARNING,
-		    "host memory only: %s", why->msg);
+	log_note(why->code == -ENODEV ? LOG_LEVEL_INFO : LOG_LEVEL_WARNING,
+		 "host memory only: %s", why->msg);
 }
 
 static void done_load(uv_work_t *req, int status)
@@ -79,7 +78,7 @@ static void done_load(uv_work_t *req, int status)
 	if (devices->load_result < 0) {
 		devices->state = DEVICES_NONE;
 		devices->why = devices->load_err;
-		tell_none(broker, &devices->why);
+		tell_none(&devices->why);
 	} else {
 		devices->state = DEVICES_READY;
 		devices->list = devices->load_list;
@@ -98,7 +97,8 @@ void devices_load(struct broker *broker)
 
 	*devices = (struct devices){.broker = broker};
 	devices->load.data = devices;
-	r = uv_queue_work(&broker->loop, &devices->load, run_load, done_load);
+	r = uv_queue_work(&broker->loop.uv, &devices->load, run_load,
+			  done_load);
 	assert(r == 0); /* It refuses only a missing function. */
 }
 
@@ -179,6 +179,6 @@ void devices_note_lost(struct devices *devices, const struct device *device,
 	if (devices->lost[i].code < 0)
 		return;
 	devices->lost[i] = *cause;
-	broker_note(devices->broker, LOG_LEVEL_ERROR,
-		    "no more memory is made on a device: %s", cause->msg);
+	log_note(LOG_LEVEL_ERROR, "no more memory is made on a device: %s",
+		 cause->msg);
 }

@@ -355,8 +355,8 @@ static void take_hello(struct engine *engine, struct job_hello *hello)
 	}
 	engine->is_ready = true;
 	memcpy(engine->cpu, hello->cpu, sizeof(engine->cpu));
-	broker_log(LOG_LEVEL_INFO, "fsdp-worker (pid %d) has %u threads (%s)",
-		   (int)worker->pid, hello->n_threads, hello->cpu);
+	log_line(LOG_LEVEL_INFO, "fsdp-worker (pid %d) has %u threads (%s)",
+		 (int)worker->pid, hello->n_threads, hello->cpu);
 	engine_pump(engine);
 }
 
@@ -506,8 +506,8 @@ int engine_want(struct engine *engine, struct error *err)
 	engine->is_proven = false;
 	engine->n_silent = 0;
 	engine->n_starts++;
-	broker_log(LOG_LEVEL_INFO, "fsdp-worker (pid %d) was started",
-		   engine->pid);
+	log_line(LOG_LEVEL_INFO, "fsdp-worker (pid %d) was started",
+		 engine->pid);
 	engine_watch_silence(engine);
 	point("engine.started");
 	return 0;
@@ -552,7 +552,7 @@ static void note_death(struct engine *engine)
 		engine->n_quick_deaths++;
 	else
 		engine->n_quick_deaths = 0;
-	broker_log(LOG_LEVEL_ERROR, "%s", engine->death.msg);
+	log_line(LOG_LEVEL_ERROR, "%s", engine->death.msg);
 }
 
 /* Jobs that no worker has had yet go to a new one. */
@@ -562,7 +562,7 @@ static void start_again(struct engine *engine)
 
 	if (!engine->first || engine_want(engine, &err) == 0)
 		return;
-	broker_log(LOG_LEVEL_ERROR, "%s", err.msg);
+	log_line(LOG_LEVEL_ERROR, "%s", err.msg);
 	fail_jobs(engine, take_all(engine), &err);
 }
 

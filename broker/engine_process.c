@@ -155,7 +155,7 @@ static int watch(struct engine_worker *worker, int fd, uv_poll_t *poll,
 {
 	int r;
 
-	r = uv_poll_init(&worker->engine->broker->loop, poll, fd);
+	r = uv_poll_init(&worker->engine->broker->loop.uv, poll, fd);
 	if (r == 0) {
 		poll->data = worker;
 		worker->n_handles++;
@@ -326,10 +326,10 @@ void worker_stop(struct engine_worker *worker, int patience_ms)
 	if (wait_gone(worker->pidfd, KILL_MS))
 		worker_collect(worker, &how);
 	else
-		broker_log(LOG_LEVEL_ERROR,
-			   "fsdp-worker (pid %d) does not end, though it was "
-			   "killed",
-			   (int)worker->pid);
+		log_line(LOG_LEVEL_ERROR,
+			 "fsdp-worker (pid %d) does not end, though it was "
+			 "killed",
+			 (int)worker->pid);
 }
 
 void worker_free(struct engine_worker *worker)

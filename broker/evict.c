@@ -195,7 +195,7 @@ static void on_later(void *data, uint32_t index)
 	(void)index;
 	waiters_wake_room(broker);
 	broker->evictables.is_continuing = true;
-	broker_want_idle(broker);
+	loop_defer(&broker->loop, &broker->waiters.reruns);
 }
 
 /* False: there is no heap to go on later. */

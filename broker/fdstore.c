@@ -102,10 +102,10 @@ static int connect_keeper(struct fdstore *store)
 static void lose_keeper(struct fdstore *store, int r)
 {
 	store->is_kept = false;
-	broker_log(LOG_LEVEL_WARNING,
-		   "the process that kept our descriptors is gone (%s): going "
-		   "on, but a crash will now lose all tensors",
-		   strerror(-r));
+	log_line(LOG_LEVEL_WARNING,
+		 "the process that kept our descriptors is gone (%s): going "
+		 "on, but a crash will now lose all tensors",
+		 strerror(-r));
 }
 
 static bool is_gone(int r)

@@ -61,11 +61,11 @@ static void note_slowness(struct broker *broker)
 	if (limbo->is_slow || now_ms() - limbo->fenced_ms < SLOW_FENCE_MS)
 		return;
 	limbo->is_slow = true;
-	broker_log(LOG_LEVEL_WARNING,
-		   "%u tensors that nobody holds have waited %d s for work on "
-		   "devices that does not end; `fsdpctl limbo` shows them, and "
-		   "they are freed when the processes that gave the work end",
-		   limbo->n_fenced, SLOW_FENCE_MS / 1000);
+	log_line(LOG_LEVEL_WARNING,
+		 "%u tensors that nobody holds have waited %d s for work on "
+		 "devices that does not end; `fsdpctl limbo` shows them, and "
+		 "they are freed when the processes that gave the work end",
+		 limbo->n_fenced, SLOW_FENCE_MS / 1000);
 }
 
 /* Look at the first `n` again; those that still wait are put behind. Gives how
@@ -141,7 +141,7 @@ static void plan_look(struct broker *broker)
 	};
 
 	/* Without heap the next that waits tries again. */
-	if (!limbo->fence_position && !broker->is_stopping)
+	if (!limbo->fence_position && !broker->loop.is_stopping)
 		(void)deadlines_add(&broker->deadlines, &deadline, NULL);
 }
 
@@ -262,9 +262,8 @@ void limbo_note_size(struct broker *broker)
 		return;
 	limbo->warned_ms = now_ms();
 	limbo->n_warnings++;
-	broker_log(
-		LOG_LEVEL_WARNING,
-		"more than %d tensors are in limbo: replaced or removed, but "
-		"still held; `fsdpctl limbo` says by whom",
-		LIMBO_WARN);
+	log_line(LOG_LEVEL_WARNING,
+		 "more than %d tensors are in limbo: replaced or removed, but "
+		 "still held; `fsdpctl limbo` says by whom",
+		 LIMBO_WARN);
 }

@@ -149,9 +149,9 @@ static void turn_away(struct listener *listener, struct closer *closer)
 	int fd;
 
 	if (!listener->is_full_noted)
-		broker_log(LOG_LEVEL_ERROR,
-			   "no descriptors left for a connection; raise "
-			   "LimitNOFILE (this is said once)");
+		log_line(LOG_LEVEL_ERROR,
+			 "no descriptors left for a connection; raise "
+			 "LimitNOFILE (this is said once)");
 	listener->is_full_noted = true;
 	if (listener->spare_fd >= 0)
 		close(listener->spare_fd);
@@ -227,8 +227,8 @@ static void log_path(int fd)
 	socklen_t size = sizeof(address);
 
 	if (getsockname(fd, (struct sockaddr *)&address, &size) == 0)
-		broker_log(LOG_LEVEL_INFO, "listening at %.*s",
-			   (int)sizeof(address.sun_path), address.sun_path);
+		log_line(LOG_LEVEL_INFO, "listening at %.*s",
+			 (int)sizeof(address.sun_path), address.sun_path);
 }
 
 static int start(struct broker *broker, struct error *err)
@@ -241,7 +241,7 @@ static int start(struct broker *broker, struct error *err)
 	if (setsockopt(listener->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) <
 	    0)
 		return error_errno(err, -errno, "ask for credentials");
-	r = uv_poll_init(&broker->loop, &listener->poll, listener->fd);
+	r = uv_poll_init(&broker->loop.uv, &listener->poll, listener->fd);
 	if (r < 0)
 		return error_set(err, r, "watch the socket: %s",
 				 uv_strerror(r));

@@ -83,7 +83,7 @@ static bool parse_arguments(int argc, char **argv, int *ret_status)
 
 static int report(const struct error *err)
 {
-	broker_log(LOG_LEVEL_ERROR, "%s", err->msg);
+	log_line(LOG_LEVEL_ERROR, "%s", err->msg);
 	return EXIT_FAILURE;
 }
 
@@ -100,7 +100,7 @@ static int run_broker(void)
 	int r;
 
 	if (!broker) {
-		broker_log(LOG_LEVEL_ERROR, "no memory for the broker");
+		log_line(LOG_LEVEL_ERROR, "no memory for the broker");
 		return EXIT_FAILURE;
 	}
 	r = broker_open(broker, &broker_options, &err);

@@ -169,7 +169,7 @@ static void give_to_thread(struct manifest_work *work)
 	int r;
 
 	work->req.data = work;
-	r = uv_queue_work(&work->broker->loop, &work->req, run, done);
+	r = uv_queue_work(&work->broker->loop.uv, &work->req, run, done);
 	/* It refuses only a missing function. */
 	assert(r == 0);
 }

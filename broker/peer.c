@@ -218,10 +218,10 @@ static void drop(struct peer *peer, const struct error *cause)
 	uint64_t n = ++peer->broker->n_dropped_peers;
 
 	if ((n & (n - 1)) == 0)
-		broker_log(LOG_LEVEL_WARNING,
-			   "peer %d uid %u dropped (%llu so far): %s",
-			   (int)peer->pid, (unsigned int)peer->uid,
-			   (unsigned long long)n, cause->msg);
+		log_line(LOG_LEVEL_WARNING,
+			 "peer %d uid %u dropped (%llu so far): %s",
+			 (int)peer->pid, (unsigned int)peer->uid,
+			 (unsigned long long)n, cause->msg);
 	peer_close(peer);
 }
 
@@ -801,7 +801,7 @@ static int set_up(struct peer *peer, struct error *err)
 	if (setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &on,
 		       sizeof(on)) < 0)
 		return error_errno(err, -errno, "ask for credentials");
-	r = uv_poll_init(&peer->broker->loop, &peer->poll, peer->sock_fd);
+	r = uv_poll_init(&peer->broker->loop.uv, &peer->poll, peer->sock_fd);
 	if (r < 0)
 		return error_set(err, r, "watch a connection: %s",
 				 uv_strerror(r));

@@ -256,7 +256,7 @@ void pool_note_refusal(struct pool_source *source, const struct error *cause)
 	if (source->n_refusals++ < PATIENCE)
 		deadline.at_ms = now_ms() + ((uint64_t)FIRST_TRY_MS
 					     << (source->n_refusals - 1));
-	if (source->try_position || broker->is_stopping)
+	if (source->try_position || broker->loop.is_stopping)
 		return;
 	/* Without heap it is asked again as soon as somebody wants it. */
 	(void)deadlines_add(&broker->deadlines, &deadline, NULL);

@@ -65,7 +65,7 @@ void pool_work_queue(struct pool_work *work)
 	work->req.data = work;
 	work->pools->n_works++;
 	work->source->n_works++;
-	r = uv_queue_work(&work->pools->broker->loop, &work->req, on_run,
+	r = uv_queue_work(&work->pools->broker->loop.uv, &work->req, on_run,
 			  on_done);
 	/* It refuses only a missing function. */
 	assert(r == 0);
@@ -119,7 +119,7 @@ static void schedule_trim(struct pools *pools, uint64_t at_ms)
 	};
 
 	/* What worker threads finish after that is not trimmed any more. */
-	if (pools->broker->is_stopping ||
+	if (pools->broker->loop.is_stopping ||
 	    (pools->trim_position && pools->trim_ms <= at_ms))
 		return;
 	deadlines_remove(deadlines, &pools->trim_position);

@@ -111,11 +111,11 @@ static void log_death(const struct session *session)
 		return;
 	broker->death_logged_ms = now_ms();
 	(void)process_describe_end(session->pidfd, (pid_t)record->pid, end);
-	broker_log(LOG_LEVEL_INFO,
-		   "process %u (%s) of uid %u %s without a goodbye (%llu so "
-		   "far)",
-		   record->pid, record->command, record->uid, end,
-		   (unsigned long long)broker->n_dead_sessions);
+	log_line(LOG_LEVEL_INFO,
+		 "process %u (%s) of uid %u %s without a goodbye (%llu so "
+		 "far)",
+		 record->pid, record->command, record->uid, end,
+		 (unsigned long long)broker->n_dead_sessions);
 }
 
 static void on_quarantine_over(void *data, uint32_t index)
@@ -184,8 +184,7 @@ void session_collect(struct session *session)
 	catalog_commit(&session->broker->catalog);
 	if (!session->is_draining)
 		return;
-	session->broker->has_draining = true;
-	broker_want_idle(session->broker);
+	loop_defer(&session->broker->loop, &session->broker->draining);
 }
 
 static void on_doorbell(uv_poll_t *poll, int status, int events)
@@ -218,7 +217,7 @@ static int watch(struct session *session, int fd, uv_poll_t *poll,
 {
 	int r;
 
-	r = uv_poll_init(&session->broker->loop, poll, fd);
+	r = uv_poll_init(&session->broker->loop.uv, poll, fd);
 	if (r < 0)
 		return error_set(err, r, "watch descriptor %d: %s", fd,
 				 uv_strerror(r));

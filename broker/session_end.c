@@ -141,6 +141,5 @@ void session_end(struct session *session, uint64_t goodbye)
 	catalog_commit(&broker->catalog);
 	if (session_end_round(session))
 		return;
-	broker->has_draining = true;
-	broker_want_idle(broker);
+	loop_defer(&broker->loop, &broker->draining);
 }

@@ -309,7 +309,7 @@ static int start(struct supervisor *s, struct error *err)
 	pid = fork();
 	if (pid < 0 && s->n_deaths > 0) {
 		/* What we keep is worth another try. */
-		broker_log(LOG_LEVEL_ERROR, "start the broker again: %s",
+		log_line(LOG_LEVEL_ERROR, "start the broker again: %s",
 			   strerror(errno));
 		s->restart_ms = now_ms() + FORK_RETRY_MS;
 		return 0;
@@ -361,12 +361,12 @@ static void collect(struct supervisor *s)
 		s->status = 0;
 	} else if (WIFSIGNALED(status)) {
 		s->status = 128 + WTERMSIG(status);
-		broker_log(LOG_LEVEL_ERROR, "broker %d was killed: %s",
+		log_line(LOG_LEVEL_ERROR, "broker %d was killed: %s",
 			   (int)s->child, strsignal(WTERMSIG(status)));
 	} else {
 		s->status = WEXITSTATUS(status);
 		if (s->status != 0)
-			broker_log(LOG_LEVEL_ERROR,
+			log_line(LOG_LEVEL_ERROR,
 				   "broker %d ended with status %d",
 				   (int)s->child, s->status);
 	}
@@ -385,7 +385,7 @@ static bool judge_death(struct supervisor *s)
 		return true;
 	n = count_death(s, now);
 	if (n >= MAX_DEATHS) {
-		broker_log(LOG_LEVEL_ERROR,
+		log_line(LOG_LEVEL_ERROR,
 			   "the broker died %u times in %d s: giving up, and "
 			   "dropping %u kept descriptors",
 			   n, DEATHS_WINDOW_MS / 1000, s->n_kept);

@@ -95,9 +95,9 @@ void timeline_file_adopt(struct session *session)
 		return;
 	/* Without it, what waits for its counters waits until it ends. */
 	if (timelines_open(&session->timelines, fd, true, &err) < 0) {
-		broker_log(LOG_LEVEL_WARNING,
-			   "timelines of session %" PRIu64 ": %s, ignoring",
-			   session_record(session)->id, err.msg);
+		log_line(LOG_LEVEL_WARNING,
+			 "timelines of session %" PRIu64 ": %s, ignoring",
+			 session_record(session)->id, err.msg);
 		return;
 	}
 	account_charge_adopted(session->account, ACCOUNT_TIMELINES, 1);

@@ -265,7 +265,7 @@ void waiters_wake_name(struct broker *broker, const char *name)
 		wake_bucket(waiters, bucket(broker, name), name);
 	}
 	if (waiters->ready.first)
-		broker_want_idle(broker);
+		loop_defer(&broker->loop, &broker->waiters.reruns);
 }
 
 void waiter_uid_key(uint32_t uid, char ret[WAITER_UID_KEY_SIZE])
@@ -289,7 +289,7 @@ void waiters_wake_room(struct broker *broker)
 	if (!broker->waiters.room.first)
 		return;
 	broker->waiters.is_room_wanted = true;
-	broker_want_idle(broker);
+	loop_defer(&broker->loop, &broker->waiters.reruns);
 }
 
 void waiters_run_ready(struct broker *broker)

@@ -10,6 +10,7 @@
  * one that woke them.
  */
 #pragma once
+#include "broker/loop.h"
 #include "proto/message.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,6 +48,7 @@ struct waiters {
 	uint32_t n;
 	bool is_room_wanted; /* begin a round through `room` */
 	bool is_running;
+	struct deferred reruns;
 };
 
 /*

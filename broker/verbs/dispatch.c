@@ -401,7 +401,7 @@ static void answer(struct verb_call *call, uint64_t number,
 	 * is awake. But not while fds are borrowed, whose chunks a rerun may
 	 * retire. */
 	if (call->n_fds == 0) {
-		if (call->broker->comms.wants_progress)
+		if (call->broker->comms.progress.is_wanted)
 			(void)comms_on_idle(call->broker);
 		waiters_run_ready(call->broker);
 	}

@@ -338,7 +338,7 @@ static void add_counters(const struct broker *broker,
 	add(reply, "dead_sessions", broker->n_dead_sessions);
 	add(reply, "limbo_collected", broker->limbo.n_collected);
 	add(reply, "doorbell_rings", broker->limbo.n_rings);
-	add(reply, "loop_longest_ns", broker->meter.longest_ns);
+	add(reply, "loop_longest_ns", broker->loop.meter.longest_ns);
 }
 
 /* Of all communicators now. */
@@ -464,7 +464,7 @@ int verb_status(struct verb_call *call, struct error *err)
 	if (!reply->values)
 		return error_set(err, -ENOMEM, "no memory for the status");
 	reply->version = FSDP_VERSION;
-	reply->note = broker->note;
+	reply->note = log_notes();
 	add(reply, "epoch", broker->catalog.header->epoch);
 	add(reply, "pid", (uint64_t)getpid());
 	add(reply, "uptime_ms", now_ms() - broker->started_ms);
@@ -476,7 +476,7 @@ int verb_status(struct verb_call *call, struct error *err)
 	add_memory(broker, reply);
 	add_counters(broker, reply);
 	if (call->request->status.resets)
-		meter_reset(&broker->meter);
+		meter_reset(&broker->loop.meter);
 	add_collectives(broker, reply);
 	add(reply, "own_bytes", account->used[ACCOUNT_BYTES]);
 	add(reply, "own_device_bytes", account->used[ACCOUNT_DEVICE_BYTES]);

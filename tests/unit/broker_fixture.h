@@ -45,16 +45,15 @@ static inline struct broker *broker_make(void)
 	struct error err = ERROR_NULL;
 
 	cr_assert(broker != NULL);
-	must(uv_loop_init(&broker->loop), &err);
-	must(uv_idle_init(&broker->loop, &broker->idle), &err);
-	broker->idle.data = broker;
+	must(loop_open(&broker->loop, &err), &err);
+	broker_add_deferred(broker);
 	must(config_init(&broker->config, &err), &err);
 	limit(&broker->config);
 	must(catalog_create(&broker->catalog, &err), &err);
 	must(table_create(&broker->table, &err), &err);
 	must(closer_init(&broker->closer, broker, &err), &err);
 	accounts_init(&broker->accounts, &broker->config);
-	must(deadlines_init(&broker->deadlines, &broker->loop, &err), &err);
+	must(deadlines_init(&broker->deadlines, &broker->loop.uv, &err), &err);
 	must(pools_init(&broker->pools, broker, &err), &err);
 	return broker;
 }
@@ -177,7 +176,7 @@ static inline int client_call(struct client *client,
 
 	client_send(client, request, ++client->number);
 	while (!client_recv(client, ret, &code))
-		uv_run(&client->broker->loop, UV_RUN_ONCE);
+		uv_run(&client->broker->loop.uv, UV_RUN_ONCE);
 	return code;
 }
 

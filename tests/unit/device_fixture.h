@@ -12,7 +12,7 @@
 static inline void broker_await_driver(struct broker *broker)
 {
 	while (broker->devices.state == DEVICES_LOADING)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 }
 
 static inline void broker_load_driver(struct broker *broker)

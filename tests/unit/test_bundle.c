@@ -302,7 +302,7 @@ static int receive(struct client *client)
 	int code;
 
 	while (!client_recv(client, &reply, &code))
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 	reply_deinit(&reply);
 	return code;
 }
@@ -310,7 +310,7 @@ static int receive(struct client *client)
 static void finish_works(void)
 {
 	while (broker->pools.n_works || broker->pools.n_chunks)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 }
 
 Test(bundle, is_sealed_for_one_commit_of_a_user_at_a_time)
@@ -410,8 +410,8 @@ static void put_large(struct client *client, const char *name, int n)
 /* Until nothing is left for later. */
 static void run_chores(void)
 {
-	while (broker->chores.first || broker->has_draining)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+	while (broker->chores.first || broker->draining.is_wanted)
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 }
 
 static uint32_t n_grants(const struct client *client)
@@ -484,7 +484,7 @@ Test(bundle, members_let_go_while_they_are_granted_are_freed)
 	client_open(&alice, broker, 1000, 0);
 	cr_assert(zero(int, client_remove(&alice, "m/")));
 	while (n_grants(&bob) == 0)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(client_release(&bob, &first));
 	cr_assert(client_release(&bob, &last));
 	limbo_collect_pending(broker, bob.session);
@@ -566,7 +566,7 @@ Test(bundle, a_large_one_goes_in_steps, .timeout = 60)
 	cr_assert(catalog_n_live(&broker->catalog, SECTION_SLOT) > 0,
 		  "the test needs a larger bundle");
 	while (catalog_n_live(&broker->catalog, SECTION_SLOT))
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	client_close(&alice);
 	assert_empty(broker, 1000);
 }

@@ -22,7 +22,7 @@ TestSuite(devices, .init = set_up, .fini = gpu_close, .timeout = 30);
 
 static bool notes(const char *part)
 {
-	return strstr(broker->note, part);
+	return strstr(log_notes(), part);
 }
 
 static bool refused_with(const char *part)
@@ -78,7 +78,7 @@ Test(devices, who_needs_the_driver_has_it_loaded_at_once)
 	/* It does not wait for the deadline. */
 	cr_expect(zero(u32, broker->devices.put_off));
 	while (!client_recv(&alice, &reply, &code))
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 	cr_expect(zero(int, code), "%s", alice.sentence);
 	reply_deinit(&reply);
 }
@@ -127,7 +127,7 @@ Test(devices, without_a_driver_there_is_host_memory_and_a_note)
 	broker_load_driver(broker);
 	cr_expect(eq(int, broker->devices.state, DEVICES_NONE));
 	cr_expect(notes("host memory only: there is no CUDA driver"), "%s",
-		  broker->note);
+		  log_notes());
 	cr_expect(eq(int, client_alloc_on(&alice, &stranger, 1, 0, &ref),
 		     -ENODEV));
 	cr_expect(refused_with("/nowhere/libcuda.so.1"), "%s", alice.sentence);
@@ -139,7 +139,7 @@ Test(devices, a_driver_that_is_too_old_is_named)
 	setenv("FAKECUDA_DRIVER_VERSION", "11040", 1);
 	broker_load_driver(broker);
 	cr_expect(eq(int, broker->devices.state, DEVICES_NONE));
-	cr_expect(notes("11.4"), "%s", broker->note);
+	cr_expect(notes("11.4"), "%s", log_notes());
 	cr_expect(eq(int, client_alloc_on(&alice, &stranger, 1, 0, &ref),
 		     -ENOSYS));
 	cr_expect(refused_with("11.4"), "%s", alice.sentence);
@@ -148,7 +148,7 @@ Test(devices, a_driver_that_is_too_old_is_named)
 Test(devices, a_double_of_the_driver_is_told_loudly)
 {
 	broker_load_driver(broker);
-	cr_expect(notes("TEST DOUBLE"), "%s", broker->note);
+	cr_expect(notes("TEST DOUBLE"), "%s", log_notes());
 }
 
 Test(devices, tensors_may_have_nine_tenths_of_one)
@@ -176,7 +176,7 @@ Test(devices, one_in_exclusive_process_mode_is_noted_and_gives_nothing)
 
 	setenv("FAKECUDA_COMPUTE_MODE", "exclusive_process", 1);
 	gpu = broker_gpu(broker, 0);
-	cr_expect(notes("exclusive-process"), "%s", broker->note);
+	cr_expect(notes("exclusive-process"), "%s", log_notes());
 	cr_expect(eq(int, client_alloc_on(&alice, &gpu, 100, 0, &ref), -EBUSY));
 	cr_expect(refused_with("nvidia-smi"), "%s", alice.sentence);
 	cr_expect(zero(u32, broker->pools.n_chunks));
@@ -196,7 +196,7 @@ Test(devices, one_that_is_lost_gives_no_more_memory_and_keeps_what_it_has)
 	cr_expect(eq(int,
 		     client_alloc_on(&alice, &gpu, UINT64_C(64) << 20, 0, &ref),
 		     -EIO));
-	cr_expect(notes("no more memory is made"), "%s", broker->note);
+	cr_expect(notes("no more memory is made"), "%s", log_notes());
 	/* Also where there would be room. */
 	cr_expect(eq(int, client_alloc_on(&alice, &gpu, 100, -1, &ref), -EIO));
 	cr_expect(refused_with("GPU-"), "%s", alice.sentence);

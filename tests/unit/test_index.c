@@ -93,7 +93,7 @@ Test(index, a_get_waits_for_a_name)
 	cr_assert(not(client_recv(&bob, &reply, &code)));
 	ref = client_put(&alice, "later", 0);
 	while (!client_recv(&bob, &reply, &code))
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(int, code));
 	cr_assert(eq(u32, reply.places.places[0].ref.slot, ref.slot));
 	reply_deinit(&reply);

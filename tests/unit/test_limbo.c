@@ -21,7 +21,7 @@ TestSuite(limbo, .init = set_up, .timeout = 20);
 static void run_until_freed(const struct slot_ref *ref)
 {
 	while (word_state(broker, ref) != SLOT_FREE)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 }
 
 /* Grants outlive what was granted, see broker/grant.h. */
@@ -83,7 +83,7 @@ Test(limbo, the_looks_become_rarer)
 	while (broker->limbo.fence_ms < 50) {
 		cr_expect(ge(u32, broker->limbo.fence_ms, last));
 		last = broker->limbo.fence_ms;
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	}
 	/* Until something new waits. */
 	other = client_alloc(&alice, 100);
@@ -130,7 +130,7 @@ Test(limbo, a_session_takes_its_fences_along)
 	cr_expect(zero(u32, broker->n_timelines));
 	/* What was to be looked at is no more, and does no harm. */
 	while (broker->limbo.fence_position)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	expect_nothing_left();
 }
 
@@ -238,7 +238,7 @@ Test(limbo, others_are_served_while_an_eviction_looks_for_something)
 	cr_expect(not(client_recv(&alice, &reply, &code)));
 	cr_expect(zero(int, client_ask(&bob, &ping)));
 	while (!client_recv(&alice, &reply, &code))
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 	cr_expect(zero(int, code), "%s", alice.sentence);
 	reply_deinit(&reply);
 	cr_expect(eq(u64, broker->n_evicted, 1));
@@ -247,7 +247,7 @@ Test(limbo, others_are_served_while_an_eviction_looks_for_something)
 static void run_rounds(int n)
 {
 	for (int i = 0; i < n; i++)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 }
 
 Test(limbo, two_requests_that_search_in_vain_come_to_rest)
@@ -337,7 +337,7 @@ Test(limbo, work_that_does_not_end_is_told_once)
 	cr_expect(not(broker->limbo.is_slow));
 	broker->limbo.fenced_ms -= 31000;
 	while (!broker->limbo.is_slow)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	start = broker->limbo.fenced_ms;
 	client_reach(&alice, 1, 5);
 	run_until_freed(&ref);

@@ -34,9 +34,9 @@ static struct broker *setup(void)
 		.quota_bytes = 1024 * MIB,
 		.quota_chunks = 16,
 	};
-	cr_assert(zero(int, uv_loop_init(&broker->loop)));
-	cr_assert(zero(
-		int, deadlines_init(&broker->deadlines, &broker->loop, NULL)));
+	cr_assert(zero(int, uv_loop_init(&broker->loop.uv)));
+	cr_assert(zero(int, deadlines_init(&broker->deadlines, &broker->loop.uv,
+					   NULL)));
 	cr_assert(zero(int, catalog_create(&broker->catalog, NULL)));
 	cr_assert(zero(int, table_create(&broker->table, NULL)));
 	accounts_init(&broker->accounts, &broker->config);
@@ -47,13 +47,13 @@ static struct broker *setup(void)
 static void teardown(struct broker *broker)
 {
 	deadlines_stop(&broker->deadlines);
-	uv_run(&broker->loop, UV_RUN_DEFAULT);
+	uv_run(&broker->loop.uv, UV_RUN_DEFAULT);
 	pools_deinit(&broker->pools);
 	accounts_deinit(&broker->accounts);
 	table_close(&broker->table);
 	catalog_close(&broker->catalog);
 	fdstore_close(&broker->fdstore);
-	cr_expect(zero(int, uv_loop_close(&broker->loop)));
+	cr_expect(zero(int, uv_loop_close(&broker->loop.uv)));
 	free(broker);
 }
 
@@ -75,7 +75,7 @@ static int try_alloc(struct broker *broker, const struct access_class *access,
 		catalog_commit(&broker->catalog);
 		if (r != POOL_WAIT)
 			return r;
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	}
 }
 
@@ -120,7 +120,7 @@ static uint64_t resident(int fd)
 static void run_until_empty(struct broker *broker)
 {
 	while (broker->pools.host.total_size > 0)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 }
 
 Test(pool, a_request_gets_all_its_blocks_apart_and_aligned)
@@ -271,7 +271,7 @@ Test(pool, free_pages_of_a_chunk_in_use_go_when_they_are_cold, .timeout = 10)
 	fd = broker->pools.chunks[1].fd;
 	release(broker, first);
 	while (broker->pools.n_trims == 0)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_expect(eq(u64, resident(fd), 2 * MIB));
 	pools_free_bytes(&broker->pools, &warm, &all);
 	cr_expect(eq(u64, warm, MIB));
@@ -411,7 +411,7 @@ static int seal(struct broker *broker, uint32_t bundle, struct error *err)
 	int r;
 
 	while ((r = pool_seal_bundle(&broker->pools, bundle, err)) == POOL_WAIT)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 	return r;
 }
 

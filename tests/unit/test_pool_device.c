@@ -143,7 +143,7 @@ Test(pool_device, an_empty_chunk_goes_as_a_whole_after_its_time)
 	broker->config.warm_ms = 0;
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
 	while (size_on(&gpu) > 0)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_CHUNKS)));
 	cr_expect(zero(u32, broker->pools.n_chunks));
 	/* All of the device is free again. */
@@ -160,7 +160,7 @@ Test(pool_device, a_chunk_in_use_is_not_punched)
 	broker->config.warm_ms = 0;
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
 	while (broker->pools.trim_position)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_expect(zero(u64, broker->pools.n_trims));
 	cr_expect(eq(u64, size_on(&gpu), 2 * MIB));
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, MIB, 0, &ref)));
@@ -256,7 +256,7 @@ Test(pool_device, memory_that_others_have_is_an_error_with_figures)
 	/* A chunk that is smaller than usual is better than none. */
 	broker->config.chunk_min = 16 * MIB;
 	while (client_alloc_on(&bob, &gpu, MIB, 0, &ref) == -ENOMEM)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_expect(eq(u64, size_on(&gpu), 2 * MIB));
 	cr_expect(eq(u64, accounts_get(&broker->accounts, 1001)->chunk_size[1],
 		     2 * MIB));
@@ -276,7 +276,7 @@ Test(pool_device, memory_that_comes_back_soon_is_waited_for)
 	int fd = take_outside(&gpu, 120 * MIB);
 	uv_timer_t timer = {.data = &fd};
 
-	uv_timer_init(&broker->loop, &timer);
+	uv_timer_init(&broker->loop.uv, &timer);
 	uv_timer_start(&timer, give_back, 25, 0);
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, 16 * MIB, 0, &ref)),
 		  "%s", alice.sentence);
@@ -289,7 +289,7 @@ Test(pool_device, who_has_time_gets_what_others_give_back_late)
 	int fd = take_outside(&gpu, 120 * MIB);
 	uv_timer_t timer = {.data = &fd};
 
-	uv_timer_init(&broker->loop, &timer);
+	uv_timer_init(&broker->loop.uv, &timer);
 	uv_timer_start(&timer, give_back, 600, 0);
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, 16 * MIB, -1, &ref)),
 		  "%s", alice.sentence);
@@ -367,7 +367,7 @@ Test(pool_device, a_driver_that_hangs_has_two_threads_at_most)
 	(void)client_alloc(&alice, MIB);
 	for (uint32_t i = 0; i < 4; i++) {
 		while (!client_recv(&users[i], &reply, &code))
-			uv_run(&broker->loop, UV_RUN_NOWAIT);
+			uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 		cr_expect(zero(int, code), "%s", users[i].sentence);
 		reply_deinit(&reply);
 	}

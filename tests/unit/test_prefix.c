@@ -145,14 +145,14 @@ Test(prefix, is_free_again_after_its_last_name)
 		cr_assert(
 			zero(int, client_remove(i % 2 ? &root : &alice, name)));
 		while (catalog_n_live(&broker->catalog, SECTION_PREFIX))
-			uv_run(&broker->loop, UV_RUN_NOWAIT);
+			uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	}
 	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_PREFIXES)));
 	cr_assert(zero(u64, used(broker, 0, ACCOUNT_PREFIXES)));
 	client_put(&alice, "mine/a", 0);
 	cr_assert(zero(int, client_remove(&alice, "mine/a")));
 	while (catalog_n_live(&broker->catalog, SECTION_PREFIX))
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	client_put(&bob, "mine/a", 0);
 	cr_assert(eq(u32, record_of("mine").uid, 1001));
 }
@@ -164,7 +164,7 @@ Test(prefix, keeps_its_owner_between_two_versions_of_a_name)
 	client_put(&alice, "mine/a", 0);
 	cr_assert(zero(int, client_remove(&alice, "mine/a")));
 	for (int i = 0; i < 10; i++)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(eq(int, client_publish(&bob, &ref, "mine/b", 0, 0), -EPERM));
 	client_put(&alice, "mine/a", 0);
 	cr_assert(eq(u32, broker->catalog.header->idle_prefixes.n, 0));
@@ -190,7 +190,7 @@ Test(prefix, ends_in_the_order_in_which_use_of_them_ended)
 		       uv_timer_start(&broker->deadlines.timer,
 				      broker->deadlines.timer.timer_cb, 0, 0)));
 	while (idle->n > 1)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(eq(u32, prefix_find(broker, "b", 1), 0));
 	cr_assert(ne(u32, prefix_find(broker, "a", 1), 0));
 	cr_assert(ne(u32, broker->prefix_position, 0), "the next is planned");
@@ -222,7 +222,7 @@ Test(prefix, that_is_configured_stays_its_owners)
 	expect_counts("models", 1, 0);
 	cr_assert(zero(int, client_remove(&bob, "models/a")));
 	while (prefix_find(broker, "models", 6))
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(u64, used(broker, 1001, ACCOUNT_PREFIXES)));
 	cr_assert(eq(int, client_publish(&alice, &ref, "models/a", 0, 0),
 		     -EPERM));
@@ -242,6 +242,6 @@ Test(prefix, a_name_without_a_component_ends_where_it_ends)
 		cr_assert(eq(u32, record_of("a").n_names, 1));
 		cr_assert(zero(int, client_remove(&alice, "a")));
 		while (catalog_n_live(&broker->catalog, SECTION_PREFIX))
-			uv_run(&broker->loop, UV_RUN_NOWAIT);
+			uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	}
 }

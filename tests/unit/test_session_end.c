@@ -34,7 +34,7 @@ static int run_to_the_end(void)
 	for (; broker->n_sessions > 1; n++) {
 		uint32_t before = n_live();
 
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 		cr_expect(le(u32, before - n_live(), 1024));
 	}
 	return n;

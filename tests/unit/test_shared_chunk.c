@@ -25,7 +25,7 @@ TestSuite(shared_chunk, .init = set_up, .fini = gpu_close, .timeout = 20);
 static void run_until_no_chunks(void)
 {
 	while (broker->pools.n_chunks > 0)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 }
 
 static void expect_nothing_left(void)
@@ -39,7 +39,7 @@ static void expect_nothing_left(void)
 	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_BLOCK)));
 	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_SLOT)));
 	while (pools_device_size(&broker->pools, &gpu) > 0)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 }
 
 static const struct chunk_record *chunk_of(const struct slot_ref *ref)
@@ -343,7 +343,7 @@ Test(shared_chunk, a_descriptor_whose_sharer_went_is_closed)
 	client_close(&alice);
 	/* A thread may look at it still. */
 	while (broker->pools.n_works > 0)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 	cr_expect(zero(i64, recv(ends[1], &(char){0}, 1, 0)));
 	close(ends[1]);
 	expect_nothing_left();
@@ -390,7 +390,7 @@ Test(shared_chunk, many_tensors_end_with_their_sharer)
 	cr_assert(zero(int, client_get_trusted(&bob, "y", 1000, &got)));
 	client_close(&alice);
 	while (broker->n_sessions > 1)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 	cr_expect(eq(u64, broker->n_tainted, 1500));
 	cr_expect(eq(u32, catalog_n_live(&broker->catalog, SECTION_SLOT), 2));
 	cr_assert(zero(int, client_release_n(&bob, &refs[0], 1)));

@@ -204,7 +204,7 @@ Test(slot, more_than_the_budget_is_refused_or_waited_for)
 	cr_assert(client_recv(&carol, &reply, &code));
 	reply_deinit(&reply);
 	while (!client_recv(&carol, &reply, &code))
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(int, code));
 	reply_deinit(&reply);
 	item = item_of(257);
@@ -242,7 +242,7 @@ Test(slot, a_name_ends_with_its_time)
 	cr_assert(eq(int, client_publish(&alice, &ref, "a", 0, 1), 1));
 	client_release_n(&alice, &ref, 1);
 	while (word_state(broker, &ref) != SLOT_FREE)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(u32, index_find(broker, "a")));
 }
 

@@ -28,7 +28,7 @@ static int make(uint64_t size, bool may_evict, uint32_t *ret_slot)
 
 	while ((r = storage_make(broker, &request, ret_slot, &err)) ==
 	       POOL_WAIT)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 	return r;
 }
 

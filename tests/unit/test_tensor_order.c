@@ -88,7 +88,7 @@ Test(tensor_order, what_is_still_written_is_not_used_again)
 	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
 	client_reach(&alice, 1, 2);
 	while (word_state(broker, &ref) != SLOT_FREE)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_ORDER)));
 }
 

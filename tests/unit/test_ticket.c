@@ -89,7 +89,7 @@ Test(ticket, lets_go_when_its_time_is_over)
 	cr_assert(zero(int, make(&alice, &ref, 1, 1, id)));
 	client_release_n(&alice, &ref, 1);
 	while (word_state(broker, &ref) != SLOT_FREE)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(u32, ticket_find(broker, id)));
 	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_SLOTS)));
 }
@@ -137,8 +137,8 @@ Test(ticket, survives_a_restart_with_its_deadline)
 
 	cr_assert(zero(int, make(&alice, &ref, 1, 60000, id)));
 	deadlines_stop(&broker->deadlines);
-	uv_run(&broker->loop, UV_RUN_NOWAIT);
-	must(deadlines_init(&broker->deadlines, &broker->loop, &err), &err);
+	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	must(deadlines_init(&broker->deadlines, &broker->loop.uv, &err), &err);
 	must(ticket_adopt_all(broker, &err), &err);
 	cr_assert(eq(sz, broker->deadlines.n, 1));
 	cr_assert(zero(int, redeem(&bob, id, 1)));

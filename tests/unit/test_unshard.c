@@ -27,7 +27,7 @@ static void setup_with(enum comm_limiter form)
 	};
 
 	/* So that nothing reaches for the loop. */
-	broker.is_stopping = true;
+	broker.loop.is_stopping = true;
 	comm = (struct comm){
 		.broker = &broker,
 		.state = COMM_RUNNING,

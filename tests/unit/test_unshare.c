@@ -77,7 +77,7 @@ static void begin_wait(void)
 	int code;
 
 	client_send(&alice, &request, ++alice.number);
-	uv_run(&broker->loop, UV_RUN_NOWAIT);
+	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(not(is_answered(&code)));
 	cr_assert(eq(u32, broker->waiters.n, 1));
 }
@@ -87,7 +87,7 @@ static void expect_done(void)
 	int code = 1;
 
 	while (!is_answered(&code))
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 	cr_expect(zero(int, code), "%s", alice.sentence);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	cr_expect(zero(u32, broker->waiters.n));
@@ -289,7 +289,7 @@ Test(unshare, devices_are_looked_after_ever_more_rarely)
 	client_release_at(&bob, &ref, 1, 5);
 	begin_wait();
 	while (broker->limbo.fence_ms < 16)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
 	client_reach(&bob, 1, 5);
 	expect_done();

@@ -45,13 +45,12 @@ static void setup(void)
 	const struct request mine = join_of(0), theirs = join_of(1);
 
 	broker = broker_make();
-	cr_assert(zero(int, comms_init(&broker->comms)));
 	client_open(&first, broker, 1000, 0);
 	client_open(&second, broker, 1000, 0);
 	client_send(&first, &mine, ++first.number);
 	cr_assert(zero(int, client_ask(&second, &theirs)));
 	while (first.session->n_waiting)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 	cr_assert(zero(int, receive(&first)));
 }
 
@@ -95,7 +94,7 @@ Test(waiter, a_request_that_is_woken_as_its_time_runs_out_is_answered_once)
 	must(comm_commit(broker->comms.first, 1, 1, &err), &err);
 	(void)comms_on_idle(broker);
 	end_time();
-	uv_run(&broker->loop, UV_RUN_NOWAIT);
+	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(int, receive(&first)));
 	cr_assert(not(client_recv(&first, &reply, &code)));
 	cr_assert(zero(u32, first.session->n_waiting));
@@ -113,14 +112,14 @@ Test(waiter, a_rank_that_joins_late_in_its_time_does_not_fail_those_who_form)
 	client_send(&first, &mine, ++first.number);
 	cr_assert(zero(int, client_ask(&second, &leave)));
 	while (!broker->comms.first || broker->comms.first->n_left)
-		uv_run(&broker->loop, UV_RUN_NOWAIT);
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(eq(u32, first.session->n_waiting, 1));
 	end_time();
-	uv_run(&broker->loop, UV_RUN_NOWAIT);
+	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(int, client_ask(&second, &theirs)), "%s",
 		  second.sentence);
 	while (first.session->n_waiting)
-		uv_run(&broker->loop, UV_RUN_ONCE);
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
 	cr_assert(zero(int, receive(&first)));
 }
 

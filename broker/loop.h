@@ -1,0 +1,41 @@
+/*
+ * The event loop, and work that is deferred until the events at hand have been
+ * handled.
+ *
+ * Deferred work has handlers. They run in the order in which they were added,
+ * between two waits for events, and each says whether it has more to do. What
+ * an earlier one defers to a later one is done in the same round.
+ */
+#pragma once
+#include "broker/meter.h"
+#include <stdbool.h>
+#include <uv.h>
+
+struct error;
+
+struct deferred {
+	bool (*run)(void *data); /* true: it has more to do */
+	void *data;
+	bool is_wanted;
+	struct deferred *next;
+};
+
+struct loop {
+	uv_loop_t uv;
+	uv_idle_t idle; /* runs only while there is deferred work */
+	struct deferred *first, *last;
+	struct meter meter;
+	bool is_stopping; /* handles are being closed; nothing is begun */
+};
+
+int loop_open(struct loop *loop, struct error *err);
+/* Starts closing the handles of the loop itself. */
+void loop_stop(struct loop *loop);
+/* All handles are closed, or were never set up. */
+void loop_close(struct loop *loop);
+
+/* `handler` (borrowed for as long as the loop) runs after those before it. */
+void loop_add(struct loop *loop, struct deferred *handler);
+/* Have `handler` run before the loop waits again. No-op while it is stopping.
+ */
+void loop_defer(struct loop *loop, struct deferred *handler);

@@ -1,0 +1,94 @@
+/*
+ * Work that the loop defers.
+ */
+#include "broker/loop.h"
+#include "proto/error.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+struct job {
+	struct deferred handler;
+	struct loop *loop;
+	struct job *wakes; /* in its first run; NULL: none */
+	unsigned n_runs, n_wanted,
+		n_before; /* runs of others until its first */
+};
+
+static struct loop loop;
+static unsigned n_runs;
+
+static bool run(void *data)
+{
+	struct job *job = data;
+
+	if (job->n_runs == 0)
+		job->n_before = n_runs;
+	n_runs++;
+	job->n_runs++;
+	if (job->wakes)
+		loop_defer(job->loop, &job->wakes->handler);
+	job->wakes = NULL;
+	return job->n_runs < job->n_wanted;
+}
+
+static void add(struct job *job, unsigned n_wanted)
+{
+	*job = (struct job){.handler = {.run = run, .data = job},
+			    .loop = &loop,
+			    .n_wanted = n_wanted};
+	loop_add(&loop, &job->handler);
+}
+
+static void setup(void)
+{
+	struct error err = ERROR_NULL;
+
+	cr_assert(zero(int, loop_open(&loop, &err)), "%s", err.msg);
+}
+
+/* The loop ends when all handles are closed. */
+static void teardown(void)
+{
+	loop_stop(&loop);
+	(void)uv_run(&loop.uv, UV_RUN_DEFAULT);
+	cr_expect(zero(int, uv_loop_close(&loop.uv)));
+}
+
+TestSuite(loop, .timeout = 15, .init = setup, .fini = teardown);
+
+Test(loop, runs_what_was_deferred_until_it_has_no_more_to_do)
+{
+	struct job job, other;
+
+	add(&job, 3);
+	add(&other, 1);
+	loop_defer(&loop, &job.handler);
+	(void)uv_run(&loop.uv, UV_RUN_DEFAULT);
+	cr_expect(eq(uint, job.n_runs, 3));
+	cr_expect(zero(uint, other.n_runs));
+}
+
+Test(loop, runs_in_one_round_what_an_earlier_handler_defers)
+{
+	struct job first, second;
+
+	add(&first, 2);
+	add(&second, 1);
+	first.wakes = &second;
+	loop_defer(&loop, &first.handler);
+	(void)uv_run(&loop.uv, UV_RUN_DEFAULT);
+	cr_expect(eq(uint, first.n_runs, 2));
+	cr_expect(eq(uint, second.n_runs, 1));
+	cr_expect(eq(uint, second.n_before, 1));
+}
+
+Test(loop, begins_nothing_while_it_stops)
+{
+	struct job job;
+
+	add(&job, 1);
+	loop.is_stopping = true;
+	loop_defer(&loop, &job.handler);
+	(void)uv_run(&loop.uv, UV_RUN_DEFAULT);
+	cr_expect(zero(uint, job.n_runs));
+}
