@@ -4,7 +4,8 @@
  * The broker seals a bundle's memory against writing, which the kernel refuses
  * while anybody has it mapped writable. So the commit takes our mappings away
  * first, keeping the addresses, and maps what is then read-only at the same
- * place: pointers into the members stay good.
+ * place: pointers into the members stay good. Memory of a device has no seals,
+ * and streams of ours may be reading it: there our mapping stays as it is.
  */
 #include "client/bundle.h"
 #include "client/client.h"
@@ -20,6 +21,7 @@
 struct fsdp_bundle {
 	struct fsdp_client *client;
 	uint64_t id;
+	bool is_on_device;
 	bool is_committed; /* but not mapped again yet */
 	uint64_t version;
 	uint32_t *chunks; /* owned; that its members lie in */
@@ -109,6 +111,8 @@ int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 	}
 	bundle->client = client;
 	bundle->id = answer.reply.bundle.bundle;
+	bundle->is_on_device = !device_uuid_is_host(
+		&request.bundle_begin.device);
 	answer_deinit(&answer);
 	pthread_mutex_lock(&client->bundles_lock);
 	bundle->next = client->bundles;
@@ -212,9 +216,23 @@ static void set_members_writable(const struct fsdp_bundle *bundle,
 	(void)tensor_find(bundle->client, set_writable, &it);
 }
 
+static int unmap_all(struct fsdp_bundle *bundle, struct error *err)
+{
+	int r = 0;
+
+	if (bundle->is_on_device)
+		return 0;
+	for (size_t i = 0; i < bundle->n_chunks && r == 0; i++)
+		r = mappings_reserve(&bundle->client->mappings,
+				     bundle->chunks[i], err);
+	return r;
+}
+
 /* Map all chunks again, in the way that the broker now allows. */
 static int map_again(struct fsdp_bundle *bundle, struct error *err)
 {
+	if (bundle->is_on_device)
+		return 0;
 	for (size_t i = 0; i < bundle->n_chunks; i += FRAME_MAX_FDS) {
 		size_t n = bundle->n_chunks - i;
 		int r;
@@ -234,11 +252,8 @@ static int commit(struct fsdp_bundle *bundle, struct error *err)
 	struct request request = {.kind = MESSAGE_BUNDLE_COMMIT,
 				  .bundle_end = {.bundle = bundle->id}};
 	struct answer answer;
-	int r = 0;
+	int r = unmap_all(bundle, err);
 
-	for (size_t i = 0; i < bundle->n_chunks && r == 0; i++)
-		r = mappings_reserve(&bundle->client->mappings,
-				     bundle->chunks[i], err);
 	if (r == 0)
 		r = client_call(bundle->client, &request, &answer, err);
 	if (r < 0)

@@ -187,12 +187,19 @@ FSDP_API int fsdp_ping(struct fsdp_client *client);
  *                                         kernels on T read fsdp_data
  *                                         fsdp_release_on(tensor, T)
  *
- * None of these calls waits for the device: T waits for what S was given
- * before the publication, and the memory is used for something else only when
- * T is past the release. A tensor can be published, gotten and released again
- * while nothing of it has run yet. One exception: where a device cannot
+ * None of these calls waits for the device by itself: T waits for what S was
+ * given before the publication, and the memory is used for something else only
+ * when T is past the release. A tensor can be published, gotten and released
+ * again while nothing of it has run yet. One exception: where a device cannot
  * register pages read-only, as those on a bus of their own, a get of what
- * another user's stream writes waits itself, within timeout_ms.
+ * another user's stream writes waits itself, within timeout_ms. And the driver
+ * may wait for all work of this process when memory is mapped (the first tensor
+ * of a chunk), unmapped (the next request after a chunk has gone) or pinned (the
+ * first copy).
+ *
+ * A chunk is mapped writable where the process's user may write it, and
+ * read-only elsewhere: those of other users, of bundles that others committed,
+ * and what others shared.
  *
  * If the producer dies before S has done its work, what waits for it is let
  * go and the tensor is *tainted*: its contents are undefined, and getting it
@@ -647,8 +654,8 @@ FSDP_API int fsdp_bundle_alloc(struct fsdp_bundle *bundle,
  * it again, read-only, at the same addresses. Frees `bundle` on success.
  * -EBUSY: the memory is still mapped writable elsewhere (the sentence names
  * the process); try again or abort. No kernel seals device memory: there the
- * work on the members must be done, and that others map it read-only is
- * libfsdp's doing.
+ * work on the members must be done, this process's mapping stays as it is, and
+ * that others map it read-only is libfsdp's doing.
  */
 FSDP_API int fsdp_bundle_commit(struct fsdp_bundle *bundle,
 				uint64_t *ret_version);

@@ -11,6 +11,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* So many are taken out of the list before any is unmapped. */
+#define RETIRE_AT_ONCE 16
+
 void mappings_init(struct mappings *mappings)
 {
 	*mappings = (struct mappings){.list = NULL};
@@ -70,10 +73,6 @@ static int unprotect(struct mapping *mapping, struct error *err)
 {
 	int r;
 
-	if (mapping->import)
-		return 0; /* the driver maps it no other way */
-	if (mapping->device)
-		return vmm_make_writable(&mapping->vmm, err);
 	/* A child must not write what the parent still writes. */
 	if (madvise(mapping->address, mapping->size, MADV_DONTFORK) < 0)
 		return error_errno(err, -errno, "MADV_DONTFORK for chunk %u",
@@ -119,14 +118,20 @@ static int reserve_room(struct mappings *mappings, struct error *err)
 	return 0;
 }
 
+/*
+ * At once with all rights that it will ever have: to change them the driver
+ * takes the pages away for a moment, and kernels that read them would fault.
+ */
 static int map_on_device(struct mapping *mapping, int fd, struct error *err)
 {
-	int r = vmm_map(mapping->device, fd, mapping->size, false,
+	int r = vmm_map(mapping->device, fd, mapping->size, mapping->may_write,
 			&mapping->vmm, err);
 
-	if (r == 0)
-		mapping->address = (uint8_t *)(uintptr_t)mapping->vmm.address;
-	return r;
+	if (r < 0)
+		return r;
+	mapping->address = (uint8_t *)(uintptr_t)mapping->vmm.address;
+	mapping->is_writable = mapping->may_write;
+	return 0;
 }
 
 static int open_handle(struct mapping *mapping, const struct chunk_ref *chunk,
@@ -145,9 +150,11 @@ static int open_handle(struct mapping *mapping, const struct chunk_ref *chunk,
 	if (r == 0)
 		r = ipc_open(mapping->device, chunk->chunk, &handle,
 			     &mapping->import, err);
-	if (r == 0)
-		mapping->address = (uint8_t *)(uintptr_t)mapping->import->base;
-	return r;
+	if (r < 0)
+		return r;
+	mapping->address = (uint8_t *)(uintptr_t)mapping->import->base;
+	mapping->is_writable = mapping->may_write;
+	return 0;
 }
 
 static int map_on_host(struct mapping *mapping, int fd, struct error *err)
@@ -163,26 +170,13 @@ static int map_on_host(struct mapping *mapping, int fd, struct error *err)
 	return r;
 }
 
-static int map_new(struct mappings *mappings, const struct chunk_ref *chunk,
-		   const struct device *device, int fd, struct error *err)
+static int map_new(struct mapping *mapping, const struct chunk_ref *chunk,
+		   int fd, struct error *err)
 {
-	struct mapping mapping = {
-		.chunk = chunk->chunk,
-		.index = chunk->index,
-		.size = chunk->size,
-		.device = device,
-		.may_write = chunk->is_writable,
-	};
-	int r = reserve_room(mappings, err);
-
-	if (r == 0 && chunk->has_handle)
-		r = open_handle(&mapping, chunk, err);
-	else if (r == 0)
-		r = device ? map_on_device(&mapping, fd, err)
-			   : map_on_host(&mapping, fd, err);
-	if (r == 0)
-		mappings->list[mappings->n++] = mapping;
-	return r;
+	if (chunk->has_handle)
+		return open_handle(mapping, chunk, err);
+	return mapping->device ? map_on_device(mapping, fd, err)
+			       : map_on_host(mapping, fd, err);
 }
 
 static int replace_on_host(const struct mapping *mapping, int fd,
@@ -203,17 +197,16 @@ static int replace_on_host(const struct mapping *mapping, int fd,
 
 /* The fd of a reserved chunk came again, perhaps with other rights. */
 static int map_again(struct mapping *mapping, const struct chunk_ref *chunk,
-		     const struct device *device, int fd, struct error *err)
+		     int fd, struct error *err)
 {
 	int r;
 
-	if (mapping->size != chunk->size || mapping->device != device ||
-	    mapping->is_own || mapping->import || chunk->has_handle)
+	if (mapping->size != chunk->size ||
+	    !device_uuid_is_host(&chunk->device))
 		return error_set(err, -EPROTO,
-				 "chunk %u changed its size, device or kind",
+				 "chunk %u changed its size or its device",
 				 chunk->chunk);
-	r = device ? vmm_replace(&mapping->vmm, fd, false, err)
-		   : replace_on_host(mapping, fd, err);
+	r = replace_on_host(mapping, fd, err);
 	if (r < 0)
 		return r;
 	mapping->may_write = chunk->is_writable;
@@ -232,46 +225,72 @@ static int check_index(const struct chunk_ref *chunk, struct error *err)
 			 chunk->chunk);
 }
 
-static int add(struct mappings *mappings, const struct chunk_ref *chunk,
-	       const struct device *device, int fd, struct error *err)
+/* Is it mapped already, and again if it was reserved? */
+static int look(struct mappings *mappings, const struct chunk_ref *chunk,
+		int fd, bool *ret, struct error *err)
 {
-	struct mapping *mapping = find(mappings, chunk->chunk);
-	int r;
+	struct mapping *mapping;
+	int r = 0;
 
-	if (mapping && !mapping->is_reserved)
-		return 0;
-	r = check_index(chunk, err);
-	if (r < 0)
+	pthread_mutex_lock(&mappings->lock);
+	mapping = find(mappings, chunk->chunk);
+	*ret = mapping != NULL;
+	if (mapping && mapping->is_reserved)
+		r = map_again(mapping, chunk, fd, err);
+	pthread_mutex_unlock(&mappings->lock);
+	return r;
+}
+
+/* Consumes `new`, also if another thread was faster, or on failure. */
+static int insert(struct mappings *mappings, struct mapping *new,
+		  struct error *err)
+{
+	bool is_known;
+	int r = 0;
+
+	pthread_mutex_lock(&mappings->lock);
+	is_known = find(mappings, new->chunk) != NULL;
+	if (!is_known)
+		r = reserve_room(mappings, err);
+	if (!is_known && r == 0)
+		mappings->list[mappings->n++] = *new;
+	pthread_mutex_unlock(&mappings->lock);
+	if (is_known || r < 0)
+		unmap(new);
+	return r;
+}
+
+/* The lock is not held while the driver works: the first one loads it, and
+ * each may wait for whatever this process has given its devices to do. */
+static int add(struct mappings *mappings, const struct chunk_ref *chunk, int fd,
+	       struct error *err)
+{
+	struct mapping mapping = {
+		.chunk = chunk->chunk,
+		.index = chunk->index,
+		.size = chunk->size,
+		.may_write = chunk->is_writable,
+	};
+	bool is_mapped;
+	int r = check_index(chunk, err);
+
+	if (r == 0 && !device_uuid_is_host(&chunk->device))
+		r = device_find(&chunk->device, &mapping.device, err);
+	if (r == 0)
+		r = look(mappings, chunk, fd, &is_mapped, err);
+	if (r < 0 || is_mapped)
 		return r;
-	return mapping ? map_again(mapping, chunk, device, fd, err)
-		       : map_new(mappings, chunk, device, fd, err);
+	r = map_new(&mapping, chunk, fd, err);
+	return r == 0 ? insert(mappings, &mapping, err) : r;
 }
 
 int mappings_add(struct mappings *mappings, const struct chunk_ref *chunk,
 		 int fd, struct error *err)
 {
-	const struct device *device = NULL;
-	int r = 0;
+	int r = add(mappings, chunk, fd, err);
 
-	/* Before the lock: the first one loads the driver. */
-	if (!device_uuid_is_host(&chunk->device))
-		r = device_find(&chunk->device, &device, err);
-	pthread_mutex_lock(&mappings->lock);
-	if (r == 0)
-		r = add(mappings, chunk, device, fd, err);
-	pthread_mutex_unlock(&mappings->lock);
 	if (fd >= 0)
 		(void)close(fd);
-	return r;
-}
-
-static int add_own(struct mappings *mappings, const struct mapping *own,
-		   struct error *err)
-{
-	int r = reserve_room(mappings, err);
-
-	if (r == 0)
-		mappings->list[mappings->n++] = *own;
 	return r;
 }
 
@@ -279,7 +298,7 @@ int mappings_add_own(struct mappings *mappings, const struct chunk_ref *chunk,
 		     const struct device *device, uint8_t *address,
 		     struct ipc_export *export, struct error *err)
 {
-	const struct mapping own = {
+	struct mapping own = {
 		.chunk = chunk->chunk,
 		.index = chunk->index,
 		.size = chunk->size,
@@ -290,16 +309,11 @@ int mappings_add_own(struct mappings *mappings, const struct chunk_ref *chunk,
 		.may_write = true,
 		.is_writable = true,
 	};
-	bool is_known;
 	int r = check_index(chunk, err);
 
-	pthread_mutex_lock(&mappings->lock);
-	is_known = find(mappings, chunk->chunk) != NULL;
-	if (r == 0 && !is_known)
-		r = add_own(mappings, &own, err);
-	pthread_mutex_unlock(&mappings->lock);
-	if (r < 0 || is_known)
-		ipc_unexport(export);
+	if (r == 0)
+		return insert(mappings, &own, err);
+	ipc_unexport(export);
 	return r;
 }
 
@@ -381,8 +395,7 @@ int mappings_reserve(struct mappings *mappings, uint32_t chunk,
 	pthread_mutex_lock(&mappings->lock);
 	mapping = find(mappings, chunk);
 	if (mapping && !mapping->is_reserved) {
-		if (!mapping->device)
-			r = clear(mapping, err);
+		r = clear(mapping, err);
 		mapping->is_reserved = r == 0;
 		mapping->is_writable = r < 0 && mapping->is_writable;
 	}
@@ -433,17 +446,14 @@ bool mappings_is_gone(struct mappings *mappings, uint32_t chunk,
 	return is_gone;
 }
 
-void mappings_retire(struct mappings *mappings, const struct table *table,
-		     mapping_is_held_fn *is_held, void *data)
+/* Take out those that went, at most `max`; with the lock held. */
+static size_t take_gone(struct mappings *mappings, const struct table *table,
+			mapping_is_held_fn *is_held, void *data, size_t max,
+			struct mapping *ret)
 {
-	uint64_t n_retired;
+	size_t n = 0, i = 0;
 
-	pthread_mutex_lock(&mappings->lock);
-	/* Acquire: the chunk list is at least as new as the count. */
-	n_retired = atomic_load_explicit(&table->header->chunks_retired,
-					 memory_order_acquire);
-	for (size_t i = mappings->n_retired == n_retired ? mappings->n : 0;
-	     i < mappings->n;) {
+	while (i < mappings->n && n < max) {
 		struct mapping *mapping = &mappings->list[i];
 
 		if (is_listed(mapping, table) || mapping->n_keepers ||
@@ -451,9 +461,33 @@ void mappings_retire(struct mappings *mappings, const struct table *table,
 			i++;
 			continue;
 		}
-		unmap(mapping);
+		ret[n++] = *mapping;
 		*mapping = mappings->list[--mappings->n];
 	}
-	mappings->n_retired = n_retired;
-	pthread_mutex_unlock(&mappings->lock);
+	return n;
+}
+
+/* Unmapped without the lock, since a driver may wait for work here. */
+void mappings_retire(struct mappings *mappings, const struct table *table,
+		     mapping_is_held_fn *is_held, void *data)
+{
+	struct mapping gone[RETIRE_AT_ONCE];
+	uint64_t n_retired;
+	size_t n;
+
+	do {
+		n = 0;
+		pthread_mutex_lock(&mappings->lock);
+		/* Acquire: the chunk list is at least as new as the count. */
+		n_retired = atomic_load_explicit(&table->header->chunks_retired,
+						 memory_order_acquire);
+		if (mappings->n_retired != n_retired)
+			n = take_gone(mappings, table, is_held, data,
+				      RETIRE_AT_ONCE, gone);
+		if (n < RETIRE_AT_ONCE)
+			mappings->n_retired = n_retired;
+		pthread_mutex_unlock(&mappings->lock);
+		for (size_t i = 0; i < n; i++)
+			unmap(&gone[i]);
+	} while (n == RETIRE_AT_ONCE);
 }

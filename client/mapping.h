@@ -4,12 +4,14 @@
  * A chunk is mapped read-only when it is first met, also where its fd allows
  * more: then a forked child may go on reading it, and a stray store faults. It
  * becomes writable, in place and not inherited, when something is allocated in
- * it. No fd is kept. A mapping can be *reserved*: its addresses are kept and
- * nothing is there (a bundle that is being committed).
+ * it. No fd is kept. A mapping of host memory can be *reserved*: its addresses
+ * are kept and nothing is there (a bundle that is being committed).
  *
  * A chunk of a device is mapped by the driver instead, at an address of the
- * device, and is not there in a forked child. Who may write it is agreed among
- * libraries: its fd gives every right.
+ * device, and is not there in a forked child. It is mapped once and for all:
+ * writable if the broker says that this process may write it, else read-only,
+ * which is agreed among libraries, since its fd gives every right. A change in
+ * place would take the pages away from kernels that use them.
  *
  * Memory that a process shares is its own, and not mapped a second time there;
  * elsewhere it is mapped by its fd like the broker's, or opened by its handle
@@ -62,8 +64,9 @@ int mappings_synchronize(const struct mappings *mappings, int32_t timeout_ms,
 void mappings_deinit(struct mappings *mappings, bool is_forked);
 
 /* Map a chunk, or map a reserved one again; one that is mapped already is left
- * as it is. Consumes `fd` (-1: it has a handle), also on failure. -ENODEV: of a
- * device that this process does not see. */
+ * as it is. Of a device's, the driver may wait for work of this process; nobody
+ * else waits for that. Consumes `fd` (-1: it has a handle), also on failure.
+ * -ENODEV: of a device that this process does not see. */
 int mappings_add(struct mappings *mappings, const struct chunk_ref *chunk,
 		 int fd, struct error *err);
 
@@ -88,7 +91,8 @@ struct span {
 	bool is_legacy;              /* it ends with who shared it */
 };
 
-/* Find a chunk, made writable if asked. -EPROTO: it is read-only. */
+/* Find a chunk; if asked, one of the host is made writable. -EPROTO: it is
+ * read-only. */
 int mappings_find(struct mappings *mappings, uint32_t chunk, bool is_writable,
 		  struct span *ret, struct error *err);
 
@@ -96,8 +100,8 @@ int mappings_find(struct mappings *mappings, uint32_t chunk, bool is_writable,
 bool mappings_find_address(struct mappings *mappings, const void *address,
 			   struct span *ret);
 
-/* Unmap a chunk but keep its addresses; of a device's nothing is done before
- * it is mapped again. Unknown ones are left alone. */
+/* Unmap a chunk of the host but keep its addresses. Unknown ones are left
+ * alone. */
 int mappings_reserve(struct mappings *mappings, uint32_t chunk,
 		     struct error *err);
 
@@ -117,7 +121,8 @@ typedef bool mapping_is_held_fn(uint32_t chunk, void *data);
 /*
  * Unmap chunks that the table's chunk list has no more, if any went since the
  * last look. Cheap if none did. Work of a device on one of them is over: the
- * broker lets no chunk go while a fence of ours is open (shm/refs.h).
+ * broker lets no chunk go while a fence of ours is open (shm/refs.h). But a
+ * driver may wait for other work before it unmaps; nobody else waits for that.
  */
 void mappings_retire(struct mappings *mappings, const struct table *table,
 		     mapping_is_held_fn *is_held, void *data);

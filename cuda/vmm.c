@@ -328,21 +328,6 @@ leave:
 	return r;
 }
 
-int vmm_make_writable(struct vmm_mapping *mapping, struct error *err)
-{
-	int r = context_enter(mapping->device, err);
-
-	if (r < 0)
-		return r;
-	r = driver_error(err, set_access(mapping, true),
-			 "make %" PRIu64 " bytes of device memory writable",
-			 mapping->size);
-	if (r == 0)
-		mapping->is_writable = true;
-	context_leave();
-	return r;
-}
-
 void vmm_unmap(struct vmm_mapping *mapping)
 {
 	if (!mapping->address)
@@ -355,47 +340,4 @@ void vmm_unmap(struct vmm_mapping *mapping)
 		context_leave();
 	}
 	*mapping = VMM_MAPPING_NULL;
-}
-
-/* With the context entered. */
-static int replace(struct vmm_mapping *mapping, int fd, bool is_writable,
-		   struct error *err)
-{
-	struct vmm_mapping new = *mapping;
-	CUresult result;
-	int r = import(mapping->device, fd, &new.handle, err);
-
-	if (r < 0)
-		return r;
-	new.is_writable = is_writable;
-	result = cu.MemUnmap(mapping->address, mapping->size);
-	if (result != CUDA_SUCCESS) {
-		r = driver_error(err, result, "unmap device memory");
-		goto release;
-	}
-	r = attach(&new, err);
-	/* Put back the old; if not even that works, all of it is lost. */
-	if (r < 0 && attach(mapping, NULL) == 0)
-		goto release;
-	(void)cu.MemRelease(mapping->handle);
-	*mapping = new;
-	if (r == 0)
-		return 0;
-	(void)cu.MemAddressFree(mapping->address, mapping->size);
-	*mapping = VMM_MAPPING_NULL;
-release:
-	(void)cu.MemRelease(new.handle);
-	return r;
-}
-
-int vmm_replace(struct vmm_mapping *mapping, int fd, bool is_writable,
-		struct error *err)
-{
-	int r = context_enter(mapping->device, err);
-
-	if (r < 0)
-		return r;
-	r = replace(mapping, fd, is_writable, err);
-	context_leave();
-	return r;
 }

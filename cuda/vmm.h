@@ -58,20 +58,14 @@ struct vmm_mapping {
 /*
  * Map the chunk behind `fd` (borrowed) read-only or writable, with the device's
  * context (context_enter()). Gives an address of this process, valid on
- * `device`. -EINVAL: fd of something else, or of another size.
+ * `device`. -EINVAL: fd of something else, or of another size. The driver may
+ * wait for work of this process. What is mapped is never changed: while its
+ * access changes, kernels that use it would fault.
  */
 int vmm_map(const struct device *device, int fd, uint64_t size,
 	    bool is_writable, struct vmm_mapping *ret, struct error *err);
 
-/* Make a read-only mapping writable. */
-int vmm_make_writable(struct vmm_mapping *mapping, struct error *err);
-
 /* Unmap, and release the handle; the address is free again. Work on the
- * device that uses it must have ended. No-op for address 0. */
+ * device that uses it must have ended; the driver may wait for other work, too.
+ * No-op for address 0. */
 void vmm_unmap(struct vmm_mapping *mapping);
-
-/* Map another fd (borrowed) of the same size at the same address (a bundle's,
- * once sealed). If that fails the old one is there still, or, where the driver
- * refuses even that, nothing: VMM_MAPPING_NULL. */
-int vmm_replace(struct vmm_mapping *mapping, int fd, bool is_writable,
-		struct error *err);

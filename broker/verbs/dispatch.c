@@ -161,6 +161,9 @@ static bool may_write_chunk(const struct verb_call *call, uint32_t index)
 	const struct catalog *catalog = &call->broker->catalog;
 	const struct chunk_record *chunk = catalog_chunk(catalog, index);
 
+	/* It has no arena: only its sharer writes there. */
+	if (chunk->shared)
+		return chunk->sharer == call->session->index;
 	if (!session_may(call->session, &chunk->access, ACCESS_WRITE))
 		return false;
 	if (!chunk->bundle)

@@ -411,102 +411,6 @@ Test(vmm, who_writes_a_read_only_mapping_has_lost_the_device)
 	cr_expect(says(&err, "start it anew"), "%s", err.msg);
 }
 
-Test(vmm, a_mapping_that_is_made_writable_can_be_written)
-{
-	int fd = create(device(0), SIZE);
-	struct vmm_mapping mapping = map(device(0), fd, false);
-
-	cr_assert(zero(int, vmm_make_writable(&mapping, NULL)));
-	cr_expect(mapping.is_writable);
-	cr_expect(zero(int, put(&mapping, 7)));
-	cr_expect(eq(u64, get(&mapping), 7));
-	vmm_unmap(&mapping);
-	close(fd);
-}
-
-Test(vmm, a_replaced_chunk_is_at_the_same_address)
-{
-	int old = create(device(0), SIZE), new = create(device(0), SIZE);
-	struct vmm_mapping mapping = map(device(0), old, true);
-	struct vmm_mapping other = map(device(0), new, true);
-	CUdeviceptr address = mapping.address;
-
-	cr_expect(zero(int, put(&mapping, 1)));
-	cr_expect(zero(int, put(&other, 2)));
-	cr_assert(zero(int, vmm_replace(&mapping, new, false, NULL)));
-	cr_expect(eq(u64, mapping.address, address));
-	cr_expect(not(mapping.is_writable));
-	cr_expect(eq(u64, get(&mapping), 2));
-	vmm_unmap(&mapping);
-	vmm_unmap(&other);
-	close(old);
-	close(new);
-}
-
-/* Replace a chunk that has a 1 in it; the device has room for just the two. */
-static int fail_to_replace(struct vmm_mapping *mapping)
-{
-	struct error err = ERROR_NULL;
-	int old, new, r;
-
-	setenv("FAKECUDA_MEM_MB", "8", 1);
-	old = create(device(0), SIZE);
-	new = create(device(0), SIZE);
-
-	*mapping = map(device(0), old, true);
-	cr_assert(zero(int, put(mapping, 1)));
-	close(old);
-	r = vmm_replace(mapping, new, false, &err);
-	cr_expect(eq(int, r, err.code));
-	close(new);
-	return r;
-}
-
-/* One fault for each process: FAKECUDA_FAIL. */
-struct fault {
-	char fail[56];
-};
-
-ParameterizedTestParameters(vmm, what_cannot_be_replaced_stays)
-{
-	static struct fault faults[] = {
-		{"MemImportFromShareableHandle:2:2"},
-		{"MemGetAllocationPropertiesFromHandle:2:999"},
-		{"MemUnmap:1:999"},
-		{"MemMap:2:2"},
-		{"MemSetAccess:2:2"},
-	};
-
-	return cr_make_param_array(struct fault, faults,
-				   sizeof(faults) / sizeof(*faults));
-}
-
-ParameterizedTest(struct fault *fault, vmm, what_cannot_be_replaced_stays)
-{
-	struct vmm_mapping mapping;
-
-	need_double("calls must fail");
-	setenv("FAKECUDA_FAIL", fault->fail, 1);
-	cr_expect(lt(int, fail_to_replace(&mapping), 0), "%s", fault->fail);
-	cr_expect(mapping.is_writable);
-	cr_expect(eq(u64, get(&mapping), 1), "%s", fault->fail);
-	vmm_unmap(&mapping);
-	/* Nothing was kept of either chunk. */
-	close(create(device(0), 2 * SIZE));
-}
-
-Test(vmm, what_can_neither_be_replaced_nor_put_back_is_gone)
-{
-	struct vmm_mapping mapping;
-
-	need_double("calls must fail");
-	setenv("FAKECUDA_FAIL", "MemMap:2:2,MemMap:3:2", 1);
-	cr_expect(eq(int, fail_to_replace(&mapping), -ENOMEM));
-	cr_expect(zero(u64, mapping.address));
-	vmm_unmap(&mapping);
-	close(create(device(0), 2 * SIZE));
-}
-
 /* Make and map a chunk, on a device that has room for no other. */
 static int make_and_map(void)
 {
@@ -531,6 +435,11 @@ static long count_reservations(const char *fault)
 	return gpu_count(getpid(), name) - n_failed -
 	       gpu_count(getpid(), "MemAddressFree");
 }
+
+/* One fault for each process: FAKECUDA_FAIL. */
+struct fault {
+	char fail[56];
+};
 
 ParameterizedTestParameters(vmm, whichever_call_fails_nothing_is_kept)
 {
