@@ -2,8 +2,12 @@
 #include "fakecuda_fixture.h"
 #include "tests/fakes/cuda/fake.h"
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 TestSuite(fakecuda, .init = gpu_open, .fini = gpu_close, .timeout = 30);
 
@@ -472,6 +476,12 @@ Test(fakecuda, a_mapping_gives_its_handle_back)
 		CUDA_ERROR_INVALID_VALUE);
 }
 
+static bool is_same_file(int a, int b)
+{
+	return syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE,
+		       (unsigned long)a, (unsigned long)b) == 0;
+}
+
 Test(fakecuda, a_process_may_import_what_it_made)
 {
 	CUmemGenericAllocationHandle handle, again;
@@ -490,6 +500,26 @@ Test(fakecuda, a_process_may_import_what_it_made)
 	cr_expect(eq(u64, peek(other), 77));
 	fd = vmm_fd(again); /* and export what it imported */
 	close(fd);
+}
+
+Test(fakecuda, each_export_is_a_file_of_its_own)
+{
+	CUmemGenericAllocationHandle handle;
+	int one, two, copy;
+
+	OK(cuInit(0));
+	handle = vmm_new(CHUNK);
+	one = vmm_fd(handle);
+	two = vmm_fd(handle);
+	copy = fcntl(one, F_DUPFD_CLOEXEC, 3);
+	cr_expect(is_same_file(one, copy));
+	cr_expect(not(is_same_file(one, two)));
+	/* But all of them are the memory, and each keeps it. */
+	OK(cuMemRelease(handle));
+	close(one);
+	close(copy);
+	OK(vmm_import(two, &handle));
+	close(two);
 }
 
 Test(fakecuda, exporting_again_may_be_forbidden)

@@ -677,6 +677,82 @@ Test(fakecuda_stream, an_allocation_may_wait_for_all_work)
 	pthread_join(thread, NULL);
 }
 
+/* One more piece of work, which uses the range. */
+static void use_later(CUstream stream, CUdeviceptr at, bool is_kernel)
+{
+	uint64_t n = 1;
+	uint32_t value = 1;
+	void *params[] = {&at, &n, &value};
+
+	if (is_kernel)
+		OK(launch(get_function("fake_add"), stream, params));
+	else
+		OK(cuMemcpyDtoDAsync(at + 8, at, 8, stream));
+}
+
+static CUdeviceptr map_writable(void)
+{
+	return vmm_map_at(vmm_new(CHUNK), CHUNK,
+			  CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+}
+
+static void expect_fault_of(bool is_kernel)
+{
+	CUstream stream;
+	struct words words;
+	CUdeviceptr at, other;
+
+	use_device(0);
+	words = new_words();
+	stream = new_stream();
+	at = map_writable();
+	other = map_writable();
+	hold(stream, &words);
+	use_later(stream, other, is_kernel);
+	OK(vmm_access(at, CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READ));
+	*words.host = 1;
+	EXPECT_RESULT(cuStreamSynchronize(stream), CUDA_SUCCESS);
+
+	*words.host = 0;
+	hold(stream, &words);
+	use_later(stream, other, is_kernel);
+	OK(vmm_access(other, CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+	*words.host = 1;
+	EXPECT_RESULT(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+	EXPECT_RESULT(cuMemsetD8(other, 0, 8), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+Test(fakecuda_stream, a_kernel_faults_when_its_memory_is_remapped)
+{
+	expect_fault_of(true);
+}
+
+Test(fakecuda_stream, a_copy_faults_when_its_memory_is_remapped)
+{
+	expect_fault_of(false);
+}
+
+Test(fakecuda_stream, a_driver_that_synchronises_remaps_after_all_work)
+{
+	CUstream stream;
+	struct words words;
+	pthread_t thread;
+	CUdeviceptr at;
+
+	setenv("FAKECUDA_SYNC", "1", 1);
+	use_device(0);
+	words = new_words();
+	stream = new_stream();
+	at = map_writable();
+	hold(stream, &words);
+	use_later(stream, at, true);
+	MUST(pthread_create(&thread, NULL, release_later, &words) == 0);
+	words.host[1] = 1;
+	OK(vmm_access(at, CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READ));
+	EXPECT_RESULT(cuStreamQuery(stream), CUDA_SUCCESS);
+	pthread_join(thread, NULL);
+}
+
 /* A process with a stream that waits for ever, and one that has no work. */
 static void exit_waiting(void)
 {

@@ -155,13 +155,18 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 /* --- sharing -----------------------------------------------------------------
  */
 
-/* Not closed by exec(), as the driver does not promise that either. */
+/* A file of its own each time: two exports cannot be seen to be of the same
+ * memory. Not closed by exec(), as the driver does not promise that either. */
 static CUresult export_fd(const struct memory *memory, int *ret)
 {
-	int fd = fcntl(memory->fd, F_DUPFD, 3);
+	char path[40];
+	int fd;
 
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", memory->fd);
+	fd = open(path, O_RDWR);
 	if (fd < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
+	ledger_lock_file(fd);
 	*ret = fd;
 	return CUDA_SUCCESS;
 }

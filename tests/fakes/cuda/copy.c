@@ -50,8 +50,7 @@ static bool can_touch(const struct copy *copy, uint64_t address, size_t size,
 
 	switch (side) {
 	case SIDE_DEVICE:
-		return mapping_allows(copy->work.stream->context, address, size,
-				      is_write);
+		return mapping_allows(&copy->work, address, size, is_write);
 	case SIDE_PINNED:
 		mapping = mapping_find(address);
 		return mapping &&
@@ -74,22 +73,30 @@ static void take_time(const struct copy *copy)
 		nanosleep(&time, NULL);
 }
 
-static CUresult run_copy(struct work *work)
+static CUresult check_touch(const struct copy *copy)
 {
-	struct copy *copy = (struct copy *)work;
-	const void *from = (const void *)(uintptr_t)copy->from;
 	bool can;
 
-	take_time(copy);
 	process_lock();
 	can = can_touch(copy, copy->to, copy->size, copy->to_side, true) &&
 	      can_touch(copy, copy->from, copy->size, copy->from_side, false);
 	process_unlock();
-	if (!can)
-		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	return can ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+static CUresult run_copy(struct work *work)
+{
+	struct copy *copy = (struct copy *)work;
+	const void *from = (const void *)(uintptr_t)copy->from;
+	CUresult r;
+
+	take_time(copy);
+	r = check_touch(copy);
+	if (r)
+		return r;
 	memmove((void *)(uintptr_t)copy->to, copy->staged ? copy->staged : from,
 		copy->size);
-	return CUDA_SUCCESS;
+	return check_touch(copy); /* was all of it there to the end? */
 }
 
 static void end_copy(struct work *work, bool is_done)

@@ -20,7 +20,7 @@ static CUresult run_fill(struct work *work)
 	bool can;
 
 	process_lock();
-	can = mapping_allows(work->stream->context, fill->to, fill->n, true);
+	can = mapping_allows(work, fill->to, fill->n, true);
 	process_unlock();
 	if (!can)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;

@@ -8,6 +8,8 @@
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/guard.h"
 #include "tests/fakes/cuda/handle.h"
+#include "tests/fakes/cuda/mapping.h"
+#include "tests/fakes/cuda/process.h"
 #include "tests/fakes/cuda/registry.h"
 #include "tests/fakes/cuda/settings.h"
 #include "tests/fakes/cuda/stream.h"
@@ -139,12 +141,36 @@ CUresult cuKernelGetFunction(CUfunction *ret, CUkernel handle)
 /* --- launches ----------------------------------------------------------------
  */
 
+/* Is any word among the parameters an address whose mapping has changed since
+ * the launch? */
+static CUresult check_params(const struct launch *launch)
+{
+	const struct fake_kernel *kernel = launch->kernel;
+	bool has_changed = false;
+	uint64_t word;
+
+	process_lock();
+	for (unsigned int i = 0; i < kernel->n_params; i++)
+		for (size_t at = 0; at + sizeof(word) <= kernel->sizes[i];
+		     at += sizeof(word)) {
+			memcpy(&word, (char *)launch->params[i] + at,
+			       sizeof(word));
+			has_changed = has_changed ||
+				      mapping_has_changed(&launch->work, word);
+		}
+	process_unlock();
+	return has_changed ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+}
+
 static CUresult run_launch(struct work *work)
 {
 	struct launch *launch = (struct launch *)work;
+	CUresult r = check_params(launch);
 
+	if (r)
+		return r;
 	launch->kernel->fn(launch->params, &launch->shape);
-	return CUDA_SUCCESS;
+	return check_params(launch);
 }
 
 void fake_trap(CUresult error)

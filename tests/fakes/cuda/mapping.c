@@ -1,12 +1,14 @@
 /* The table of mappings: pointers, sorted by address; ranges do not overlap. */
 #include "tests/fakes/cuda/mapping.h"
 #include "tests/fakes/cuda/context.h"
+#include "tests/fakes/cuda/stream.h"
 #include <stdlib.h>
 #include <string.h>
 
 static struct mapping **mappings;
 static unsigned int n_mappings, n_room;
 static uint64_t last_buffer_id;
+static uint64_t clock_now;
 
 /* How many begin at or below the address. */
 static unsigned int rank(uint64_t address)
@@ -106,18 +108,28 @@ bool mapping_is_device(const struct mapping *mapping)
 	return mapping->kind != MAPPING_REGISTERED || mapping->is_unified;
 }
 
+uint64_t mapping_clock(void)
+{
+	return clock_now;
+}
+
+void mapping_note_change(struct mapping *mapping)
+{
+	mapping->changed_at = ++clock_now;
+}
+
 /* Call `is_fine` for each mapping of a range that has no gaps. */
 static bool check(uint64_t address, uint64_t size,
 		  bool (*is_fine)(const struct mapping *mapping,
-				  const struct context *context, bool is_write),
-		  const struct context *context, bool is_write)
+				  const struct work *work, bool is_write),
+		  const struct work *work, bool is_write)
 {
 	const struct mapping *mapping;
 	uint64_t n;
 
 	while (size > 0) {
 		mapping = mapping_find(address);
-		if (!mapping || !is_fine(mapping, context, is_write))
+		if (!mapping || !is_fine(mapping, work, is_write))
 			return false;
 		n = mapping->size - (address - mapping->address);
 		if (n >= size)
@@ -129,21 +141,23 @@ static bool check(uint64_t address, uint64_t size,
 }
 
 static bool is_addressable(const struct mapping *mapping,
-			   const struct context *context, bool is_write)
+			   const struct work *work, bool is_write)
 {
-	(void)context;
+	(void)work;
 	(void)is_write;
 	return mapping_is_device(mapping);
 }
 
-static bool is_allowed(const struct mapping *mapping,
-		       const struct context *context, bool is_write)
+static bool is_allowed(const struct mapping *mapping, const struct work *work,
+		       bool is_write)
 {
 	CUmemAccess_flags needed = is_write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 					    : CU_MEM_ACCESS_FLAGS_PROT_READ;
 
 	return mapping_is_device(mapping) &&
-	       (mapping->access[context->device] & needed) == needed;
+	       mapping->changed_at <= work->queued_at &&
+	       (mapping->access[work->stream->context->device] & needed) ==
+		       needed;
 }
 
 bool mapping_has_device(uint64_t address, uint64_t size)
@@ -151,8 +165,15 @@ bool mapping_has_device(uint64_t address, uint64_t size)
 	return check(address, size, is_addressable, NULL, false);
 }
 
-bool mapping_allows(const struct context *context, uint64_t address,
-		    uint64_t size, bool is_write)
+bool mapping_allows(const struct work *work, uint64_t address, uint64_t size,
+		    bool is_write)
 {
-	return check(address, size, is_allowed, context, is_write);
+	return check(address, size, is_allowed, work, is_write);
+}
+
+bool mapping_has_changed(const struct work *work, uint64_t value)
+{
+	const struct mapping *mapping = mapping_find(value);
+
+	return mapping && mapping->changed_at > work->queued_at;
 }

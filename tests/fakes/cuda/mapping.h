@@ -12,6 +12,7 @@
 struct allocation;
 struct context;
 struct memory;
+struct work;
 
 enum mapping_kind {
 	MAPPING_VMM,        /* cuMemMap() */
@@ -37,6 +38,7 @@ struct mapping {
 	bool is_exported;     /* ALLOC: somebody has its handle */
 	unsigned int n_opens; /* IPC */
 	uint64_t buffer_id;   /* never used again in this process */
+	uint64_t changed_at;  /* VMM: mapping_clock() at its last change */
 };
 
 /* `mapping` is from calloc(), and the table's until it is removed. False: no
@@ -61,6 +63,17 @@ bool mapping_is_device(const struct mapping *mapping);
  * What no kind has heard of, or a part of it, is refused by calls.
  */
 bool mapping_has_device(uint64_t address, uint64_t size);
-/* May the device of `context` do that? Else it is a fault. */
-bool mapping_allows(const struct context *context, uint64_t address,
-		    uint64_t size, bool is_write);
+/*
+ * May the work do that on its device? Else it is a fault: also if the range was
+ * mapped, or its access changed, after the work had been queued. A driver takes
+ * the old pages away before it maps the new ones, and work that is under way
+ * meanwhile finds nothing; here that is every such piece of work.
+ */
+bool mapping_allows(const struct work *work, uint64_t address, uint64_t size,
+		    bool is_write);
+/* The same of a value that may or may not be an address. */
+bool mapping_has_changed(const struct work *work, uint64_t value);
+
+/* Of changes to the table. */
+uint64_t mapping_clock(void);
+void mapping_note_change(struct mapping *mapping);

@@ -25,8 +25,8 @@ static bool can_touch(const struct memop *memop, bool is_write)
 	bool can;
 
 	process_lock();
-	can = mapping_allows(memop->work.stream->context, memop->address,
-			     sizeof(uint64_t), is_write);
+	can = mapping_allows(&memop->work, memop->address, sizeof(uint64_t),
+			     is_write);
 	process_unlock();
 	return can;
 }

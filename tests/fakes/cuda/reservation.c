@@ -151,6 +151,7 @@ static CUresult map(uint64_t address, uint64_t size,
 		free(mapping);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	mapping_note_change(mapping);
 	memory_ref(mapping->memory);
 	allocation->n_mappings++;
 	return CUDA_SUCCESS;
@@ -249,6 +250,15 @@ static int protect(const struct mapping *mapping)
 			     protection);
 }
 
+static bool has_access(const struct mapping *mapping)
+{
+	for (int i = 0; i < FAKE_MAX_DEVICES; i++)
+		if (mapping->access[i])
+			return true;
+	return false;
+}
+
+/* Where there was access, the driver unmaps the pages and maps them anew. */
 static CUresult set_access(uint64_t address, uint64_t size,
 			   const CUmemAccessDesc *access)
 {
@@ -257,6 +267,8 @@ static CUresult set_access(uint64_t address, uint64_t size,
 
 	for (; address < end; address += mapping->size) {
 		mapping = mapping_find(address);
+		if (has_access(mapping))
+			mapping_note_change(mapping);
 		mapping->access[access->location.id] = (uint8_t)access->flags;
 		if (protect(mapping) < 0)
 			return CUDA_ERROR_OPERATING_SYSTEM;

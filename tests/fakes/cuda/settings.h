@@ -24,8 +24,10 @@
  *                            long, besides, default 0
  *   FAKECUDA_SEED            of the delays, default 1
  *   FAKECUDA_SYNC            1: what a driver may synchronise does (allocating,
- *                            freeing, mapping, setting access). Default 0: it
- *                            does not, and using what is gone is an error
+ *                            freeing, unmapping, setting access), with all
+ *                            streams of the process. Default 0: it does not,
+ *                            and work that uses what is gone, or was mapped
+ *                            or given another access meanwhile, is a fault
  *   FAKECUDA_FAIL            calls that fail: see fault.h
  *   FAKECUDA_COUNT           1: count calls in $FAKECUDA_DIR/calls.PID (call.h)
  *   FAKECUDA_LEAKS           1: say at exit what was not freed, to stderr

@@ -8,6 +8,7 @@
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/device.h"
 #include "tests/fakes/cuda/guard.h"
+#include "tests/fakes/cuda/mapping.h"
 #include "tests/fakes/cuda/process.h"
 #include <sched.h>
 #include <signal.h>
@@ -200,6 +201,7 @@ static void append(struct stream *stream, struct work *work)
 {
 	work->stream = stream;
 	work->next = NULL;
+	work->queued_at = mapping_clock();
 	*stream->last = work;
 	stream->last = &work->next;
 	stream->n_queued++;

@@ -37,6 +37,7 @@ struct stream {
 struct work {
 	struct stream *stream;
 	struct work *next;
+	uint64_t queued_at; /* mapping_clock() */
 	/* On the stream's thread, without the lock, where device memory can be
 	 * touched. An error becomes the context's. May be NULL. */
 	CUresult (*run)(struct work *work);
