@@ -130,15 +130,16 @@ static int check_file(int fd, struct error *err)
 
 /* Of the right device? */
 static int check_handle(const struct device *device,
-			CUmemGenericAllocationHandle handle, const char *text,
-			struct error *err)
+			CUmemGenericAllocationHandle handle, struct error *err)
 {
 	CUmemAllocationProp prop = {0};
+	char text[DEVICE_TEXT_SIZE];
 	CUresult result =
 		cu.MemGetAllocationPropertiesFromHandle(&prop, handle);
 
 	if (result != CUDA_SUCCESS)
 		return driver_error(err, result, "ask what memory was passed");
+	device_format(&device->uuid, text);
 	if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
 	    prop.location.id != device->ordinal)
 		return error_set(err, -EINVAL,
@@ -148,7 +149,8 @@ static int check_handle(const struct device *device,
 	return 0;
 }
 
-/* Gives a handle of the memory behind `fd`, to be released. */
+/* Gives a handle of the memory behind `fd`, of whatever device, to be released.
+ */
 static int import(const struct device *device, int fd,
 		  CUmemGenericAllocationHandle *ret, struct error *err)
 {
@@ -176,12 +178,8 @@ static int import(const struct device *device, int fd,
 		return error_set(err, r, "%s", cause.msg);
 	if (r < 0)
 		return error_set(err, -EINVAL, "%s", cause.msg);
-	r = check_handle(device, handle, text, err);
-	if (r < 0)
-		(void)cu.MemRelease(handle);
-	else
-		*ret = handle;
-	return r;
+	*ret = handle;
+	return 0;
 }
 
 int vmm_check(const struct device *device, int fd, uint64_t size,
@@ -197,8 +195,10 @@ int vmm_check(const struct device *device, int fd, uint64_t size,
 				 "are multiples of %" PRIu64,
 				 size, device->granularity);
 	r = import(device, fd, &handle, err);
-	if (r == 0)
-		(void)cu.MemRelease(handle);
+	if (r < 0)
+		return r;
+	r = check_handle(device, handle, err);
+	(void)cu.MemRelease(handle);
 	return r;
 }
 

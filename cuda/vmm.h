@@ -58,9 +58,10 @@ struct vmm_mapping {
 /*
  * Map the chunk behind `fd` (borrowed) read-only or writable, with the device's
  * context (context_enter()). Gives an address of this process, valid on
- * `device`. -EINVAL: fd of something else, or of another size. The driver may
- * wait for work of this process. What is mapped is never changed: while its
- * access changes, kernels that use it would fault.
+ * `device`. -EINVAL: fd of something else, or of another size; that it is of
+ * that device is known already (vmm_check()). The driver may wait for work of
+ * this process. What is mapped is never changed: while its access changes,
+ * kernels that use it would fault.
  */
 int vmm_map(const struct device *device, int fd, uint64_t size,
 	    bool is_writable, struct vmm_mapping *ret, struct error *err);

@@ -137,16 +137,24 @@ int produce_finishes(void)
 /* --- the stage -------------------------------------------------------------
  */
 
-void stage_open(void)
+void stage_open_with(const char *config)
 {
+	const struct daemon_options options = {.is_supervised = true,
+					       .config = config};
+
 	gpu_open();
-	daemon_start_supervised(&stage.daemon);
+	daemon_start_with(&stage.daemon, &options);
 	stage.shared = shared_memory(sizeof(*stage.shared));
 	strcpy(stage.shared->socket, daemon_socket(&stage.daemon));
 	must(sem_init(&stage.shared->gate, 1, 0) == 0);
 	actor_start(&stage.producer, NULL);
 	open_client();
 	must(actor_run(&stage.producer, connect_producer) == 0);
+}
+
+void stage_open(void)
+{
+	stage_open_with(NULL);
 }
 
 void stage_close(void)

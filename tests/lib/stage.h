@@ -31,6 +31,8 @@ struct stage {
 extern struct stage stage;
 
 void stage_open(void);
+/* The broker has these lines of fsdpd.conf. */
+void stage_open_with(const char *config);
 /* The gate must be open for what this process holds up with it. */
 void stage_close(void);
 
