@@ -167,10 +167,11 @@ static int consume(void)
 {
 	struct fsdp_tensor *tensor = NULL;
 	CUstream stream = stream_make(gpu_nth(0));
+	uint8_t *seen = pinned_memory(STAGE_SIZE);
 
 	must(get_on("t/own", stream, 0, &tensor) == 0);
 	stream_hold(stream, &stage.shared->gate);
-	stream_read(stream, pinned_memory(STAGE_SIZE), tensor, STAGE_SIZE);
+	stream_read(stream, seen, tensor, STAGE_SIZE);
 	return fsdp_release_on(tensor, stream);
 }
 
