@@ -2,20 +2,23 @@
  * Opening has up to three steps, one after the other, since a communicator
  * must be ready before it is split: the world, then with replicas its parts.
  *
- * NCCL has no descriptor to wait on. What waits here polls, and sleeps in
- * between for a tenth of the time that has passed already, but not for longer
- * than a millisecond.
+ * NCCL has no descriptor to wait on. What waits here polls: at first without a
+ * pause, because every group of calls on a communicator that does not block is
+ * in progress for some microseconds, and a sleep is not shorter than some ten.
+ * Later it sleeps in between for a tenth of the time that has passed already,
+ * but not for longer than a millisecond.
  */
 #include "cuda/nccl_comm.h"
 #include "cuda/context.h"
 #include "proto/error.h"
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define NS_PER_MS  UINT64_C(1000000)
-#define MIN_NAP_NS (20 * UINT64_C(1000))
+#define SPIN_NS    (100 * UINT64_C(1000))
 #define MAX_NAP_NS NS_PER_MS
 
 static uint64_t now_ns(void)
@@ -29,14 +32,15 @@ static uint64_t now_ns(void)
 
 static void nap(uint64_t begin_ns)
 {
-	uint64_t ns = (now_ns() - begin_ns) / 10;
+	uint64_t passed_ns = now_ns() - begin_ns;
+	uint64_t ns = passed_ns / 10;
 	struct timespec time = {0};
 
-	if (ns < MIN_NAP_NS)
-		ns = MIN_NAP_NS;
-	if (ns > MAX_NAP_NS)
-		ns = MAX_NAP_NS;
-	time.tv_nsec = (long)ns;
+	if (passed_ns < SPIN_NS) {
+		(void)sched_yield();
+		return;
+	}
+	time.tv_nsec = (long)(ns < MAX_NAP_NS ? ns : MAX_NAP_NS);
 	nanosleep(&time, NULL);
 }
 

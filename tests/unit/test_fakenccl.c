@@ -330,6 +330,25 @@ Test(fakenccl, what_is_in_progress_is_not_on_the_stream_yet)
 	cr_expect(zero(int, rank_run(&ranks, 0, is_enqueued_only_when_asked)));
 }
 
+static int is_in_progress_each_time(void)
+{
+	for (int i = 0; i < 8; i++) {
+		int r = expect(all_gather(0, N), ncclInProgress, "");
+
+		if (r == 0)
+			r = rank_wait();
+		if (r < 0)
+			return r;
+	}
+	return rank_wait_stream();
+}
+
+Test(fakenccl, every_group_of_calls_is_in_progress_at_first)
+{
+	begin(1);
+	cr_expect(zero(int, ranks_run(&ranks, is_in_progress_each_time)));
+}
+
 static int drops_a_group_with_a_failure(void)
 {
 	int r = expect(nccl.GroupStart(), ncclSuccess, "");

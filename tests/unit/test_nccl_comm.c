@@ -4,6 +4,7 @@
 #include "cuda/nccl_collective.h"
 #include "proto/tensor.h"
 #include "tests/unit/nccl_fixture.h"
+#include <time.h>
 
 TestSuite(nccl_comm, .init = mesh_open, .fini = mesh_close, .timeout = 60);
 
@@ -328,6 +329,46 @@ Test(nccl_comm, an_abort_leaves_nothing_and_may_come_twice)
 	cr_expect(eq(int, ranks_run(&ranks, rank_wait_stream), -ECONNABORTED));
 	cr_expect(eq(int, ranks_run(&ranks, rank_close), -ECONNABORTED));
 	expect_said(0, "the communicator was aborted");
+}
+
+/* --- calls that are in progress ------------------------------------------- */
+
+static unsigned int n_sleeps;
+
+/* The C library's, for all of this program, so that sleeps can be counted. */
+int nanosleep(const struct timespec *time, struct timespec *left)
+{
+	n_sleeps++;
+	return clock_nanosleep(CLOCK_MONOTONIC, 0, time, left) == 0 ? 0 : -1;
+}
+
+/* Each of them is in progress when the call is back (tests/fakes/nccl). */
+static int gather_without_sleep(void)
+{
+	int n_awake = 0;
+
+	for (int i = 0; i < 8; i++) {
+		int r;
+
+		n_sleeps = 0;
+		r = begin_gather();
+		if (r < 0)
+			return r;
+		n_awake += n_sleeps == 0;
+		r = rank_wait_stream();
+		if (r < 0)
+			return r;
+	}
+	return n_awake > 0 ? 0 : -ETIME;
+}
+
+Test(nccl_comm, a_call_that_is_in_progress_for_a_moment_is_not_slept_for)
+{
+	need_doubles();
+	mesh_join(1, 1);
+	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
+	cr_expect(zero(int, ranks_run(&ranks, gather_without_sleep)));
+	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
 }
 
 /* --- faults -------------------------------------------------------------- */

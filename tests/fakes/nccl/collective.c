@@ -6,10 +6,8 @@
 #include <string.h>
 
 #define BLOCK        4096 /* elements that are summed at a time */
-#define PATIENCE     5    /* one of so many calls is in progress at first */
-#define N_ANSWERS    2    /* for so long */
+#define N_ANSWERS    2    /* "in progress", before a group is enqueued */
 #define MAX_ELEMENT  8
-#define MAX_COMMS    BOARD_MAX_RANKS  /* in a group */
 #define RESULT_PLACE (BOARD_ROOM / 2) /* in a room, behind the input */
 
 enum kind {
@@ -160,7 +158,8 @@ static ncclResult_t wait_for(const struct collective *c, enum board_count which,
 	return ncclSuccess;
 }
 
-/* Lay the input out, and wait until all have. */
+/* Lay the input out, and wait until all have; but first, for the communicator's
+ * own last collective, too, on whatever stream it is. */
 static ncclResult_t exchange(const struct collective *c)
 {
 	struct join *join = &c->comm->join;
@@ -268,50 +267,20 @@ void collective_drop(struct collective *list)
 	}
 }
 
-/* Give the collectives of the group to their communicators. */
-static void number_group(void)
+/* Give the collectives of the group to their communicators, which enqueue them
+ * when they are asked for their state. */
+static ncclResult_t issue_group(void)
 {
 	struct collective *c = group.first, *next;
+	ncclResult_t result = c ? ncclInProgress : ncclSuccess;
 
 	for (; c; c = next) {
 		next = c->next;
 		c->next = NULL;
 		c->number = ++c->comm->n_issued;
-		if (!c->comm->pending && c->number % PATIENCE == 1)
-			c->comm->n_answers = N_ANSWERS;
+		c->comm->n_answers = N_ANSWERS;
 		*c->comm->pending_end = c;
 		c->comm->pending_end = &c->next;
-	}
-}
-
-/* A group may be of several communicators; gives how many. */
-static unsigned int list_comms(ncclComm_t comms[MAX_COMMS])
-{
-	unsigned int n = 0;
-
-	for (const struct collective *c = group.first; c; c = c->next) {
-		unsigned int i = 0;
-
-		while (i < n && comms[i] != c->comm)
-			i++;
-		if (i == n && n < MAX_COMMS)
-			comms[n++] = c->comm;
-	}
-	return n;
-}
-
-static ncclResult_t issue_group(void)
-{
-	ncclResult_t result = ncclSuccess;
-	ncclComm_t comms[MAX_COMMS];
-	unsigned int n = list_comms(comms);
-
-	number_group();
-	for (unsigned int i = 0; i < n; i++) {
-		if (comms[i]->n_answers > 0)
-			result = ncclInProgress;
-		else
-			collective_issue(comms[i]);
 	}
 	return result;
 }

@@ -2,9 +2,10 @@
  * Collectives: from the call to the stream, and what they do there.
  *
  * Calls between ncclGroupStart() and ncclGroupEnd() are kept by the thread; the
- * end gives them their numbers. Now and then a communicator then is "in
- * progress": they are not on the stream yet, and whoever enqueues work behind
- * them without asking first sees what a real one would show only rarely.
+ * end gives them their numbers. The communicator then is "in progress": they
+ * are not on the stream yet, and whoever enqueues work behind them without
+ * asking first sees what the real one, which enqueues from a thread of its own,
+ * shows at times.
  */
 #pragma once
 #include "tests/fakes/nccl/api.h"
