@@ -30,6 +30,8 @@ CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxPushCurrent(CUcontext context);
 CUresult cuCtxPopCurrent(CUcontext *context);
 CUresult cuCtxGetDevice(CUdevice *device);
+/* The greatest priority is the lowest number. */
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
 CUresult cuCtxSynchronize(void);
 
 /* VMM: the memory (no context), and where it is mapped. */
@@ -100,6 +102,8 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t n,
 
 /* Streams. */
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags,
+				    int priority);
 CUresult cuStreamDestroy(CUstream stream);
 CUresult cuStreamQuery(CUstream stream);
 CUresult cuStreamSynchronize(CUstream stream);

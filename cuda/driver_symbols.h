@@ -26,6 +26,7 @@
 	X(CtxPushCurrent)                                                      \
 	X(CtxPopCurrent)                                                       \
 	X(CtxGetDevice)                                                        \
+	X(CtxGetStreamPriorityRange)                                           \
 	X(CtxSynchronize)                                                      \
 	X(MemGetAllocationGranularity)                                         \
 	X(MemCreate)                                                           \
@@ -60,6 +61,7 @@
 	X(MemsetD8)                                                            \
 	X(MemsetD8Async)                                                       \
 	X(StreamCreate)                                                        \
+	X(StreamCreateWithPriority)                                            \
 	X(StreamDestroy)                                                       \
 	X(StreamQuery)                                                         \
 	X(StreamSynchronize)                                                   \

@@ -255,6 +255,21 @@ CUresult cuCtxGetDevice(CUdevice *device)
 	return call_end(CUDA_SUCCESS);
 }
 
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	struct context *context;
+	CUresult r = call_begin_context(CALL_CtxGetStreamPriorityRange,
+					&context);
+
+	if (r)
+		return r;
+	if (least)
+		*least = 0;
+	if (greatest)
+		*greatest = STREAM_PRIORITY_GREATEST;
+	return call_end(CUDA_SUCCESS);
+}
+
 CUresult cuCtxSynchronize(void)
 {
 	struct context *context;

@@ -23,6 +23,9 @@ FAKE_EXPORT CUresult fake_stream_enqueue(CUstream stream, void (*fn)(void *),
 /* Only in `fn`, on the thread that it is called on. */
 FAKE_EXPORT bool fake_is_stopping(void);
 
+/* What the stream was made with: 0, or less for a higher one. */
+FAKE_EXPORT int fake_stream_priority(CUstream stream);
+
 /* The device of the calling thread's current context, numbered as on the
  * machine and not as in this process (CUDA_VISIBLE_DEVICES). */
 FAKE_EXPORT CUresult fake_current_device(int *ret_number);

@@ -16,11 +16,14 @@
 
 struct context;
 
+#define STREAM_PRIORITY_GREATEST (-5) /* the least is 0 */
+
 struct stream {
 	CUstream
 		handle; /* NULL: not in the table: legacy and per-thread ones */
 	struct context *context;
 	bool is_blocking;  /* takes turns with the legacy stream */
+	int priority;      /* kept for who asks, no more */
 	bool is_destroyed; /* ends after what is queued */
 	bool is_dropped;   /* ends without it */
 	struct work *first, **last;

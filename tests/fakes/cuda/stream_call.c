@@ -119,7 +119,8 @@ CUresult stream_find(struct context *context, CUstream handle,
 /* --- life --------------------------------------------------------------------
  */
 
-static CUresult create(CUstream *ret, unsigned int flags,
+/* A priority that is none becomes the nearest one. */
+static CUresult create(CUstream *ret, unsigned int flags, int priority,
 		       struct context *context)
 {
 	struct stream *stream;
@@ -130,6 +131,11 @@ static CUresult create(CUstream *ret, unsigned int flags,
 	r = stream_new(context, !(flags & CU_STREAM_NON_BLOCKING), &stream);
 	if (r)
 		return r;
+	if (priority > 0)
+		priority = 0;
+	if (priority < STREAM_PRIORITY_GREATEST)
+		priority = STREAM_PRIORITY_GREATEST;
+	stream->priority = priority;
 	stream->handle = (CUstream)(uintptr_t)handle_new(HANDLE_STREAM, stream);
 	*ret = stream->handle;
 	return CUDA_SUCCESS;
@@ -142,7 +148,31 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 
 	if (r)
 		return r;
-	return call_end(create(stream, flags, context));
+	return call_end(create(stream, flags, 0, context));
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags,
+				    int priority)
+{
+	struct context *context;
+	CUresult r =
+		call_begin_context(CALL_StreamCreateWithPriority, &context);
+
+	if (r)
+		return r;
+	return call_end(create(stream, flags, priority, context));
+}
+
+int fake_stream_priority(CUstream handle)
+{
+	const struct stream *stream;
+	int priority;
+
+	process_lock();
+	stream = handle_find(HANDLE_STREAM, (uintptr_t)handle);
+	priority = stream ? stream->priority : 0;
+	process_unlock();
+	return priority;
 }
 
 /* Not the legacy one nor a thread's: those are the driver's. What is queued is
