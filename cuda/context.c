@@ -3,13 +3,11 @@
  */
 #include "cuda/context.h"
 
+#include "cuda/bounded.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <time.h>
 
 /* By ordinal; NULL: not retained. Written under the lock, once. */
 static _Atomic(CUcontext) contexts[DEVICE_MAX];
@@ -104,115 +102,29 @@ void context_leave(void)
 /* --- waiting for a device ---------------------------------------------------
  */
 
-struct waiting {
-	const struct device *device;
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	bool is_done, is_left; /* nobody waits for it any more: the thread's */
-};
-
-static void waiting_free(struct waiting *waiting)
+static void synchronize(void *data)
 {
-	pthread_cond_destroy(&waiting->changed);
-	pthread_mutex_destroy(&waiting->lock);
-	free(waiting);
-}
+	const struct device *device = data;
 
-static void *run_waiting(void *data)
-{
-	struct waiting *waiting = data;
-	bool is_left;
-
-	if (context_enter(waiting->device, NULL) == 0) {
-		(void)cu.CtxSynchronize();
-		context_leave();
-	}
-	pthread_mutex_lock(&waiting->lock);
-	waiting->is_done = true;
-	is_left = waiting->is_left;
-	pthread_cond_signal(&waiting->changed);
-	pthread_mutex_unlock(&waiting->lock);
-	if (is_left)
-		waiting_free(waiting);
-	return NULL;
-}
-
-static struct waiting *waiting_new(const struct device *device)
-{
-	struct waiting *waiting = calloc(1, sizeof(*waiting));
-	pthread_condattr_t attributes;
-
-	if (!waiting)
-		return NULL;
-	waiting->device = device;
-	pthread_mutex_init(&waiting->lock, NULL);
-	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_cond_init(&waiting->changed, &attributes);
-	pthread_condattr_destroy(&attributes);
-	return waiting;
-}
-
-/* The caller's signals are not for it. */
-static int start(struct waiting *waiting, pthread_t *ret)
-{
-	sigset_t all, before;
-	int r;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	r = pthread_create(ret, NULL, run_waiting, waiting);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return -r;
-}
-
-/* False: it was left. */
-static bool await_done(struct waiting *waiting, int32_t timeout_ms)
-{
-	struct timespec until;
-	bool is_done;
-	int r = 0;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += timeout_ms / 1000;
-	until.tv_nsec += timeout_ms % 1000 * 1000000;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000;
-	}
-	pthread_mutex_lock(&waiting->lock);
-	while (!waiting->is_done && r == 0)
-		r = pthread_cond_timedwait(&waiting->changed, &waiting->lock,
-					   &until);
-	is_done = waiting->is_done;
-	waiting->is_left = !is_done;
-	pthread_mutex_unlock(&waiting->lock);
-	return is_done;
+	if (context_enter(device, NULL) < 0)
+		return;
+	(void)cu.CtxSynchronize();
+	context_leave();
 }
 
 int context_synchronize(const struct device *device, int32_t timeout_ms,
 			struct error *err)
 {
-	struct waiting *waiting = waiting_new(device);
 	char text[DEVICE_TEXT_SIZE];
-	pthread_t thread;
+	struct bounded *call;
 	int r;
 
-	if (!waiting)
-		return error_set(err, -ENOMEM, "no memory to wait for %s",
-				 device->name);
-	r = start(waiting, &thread);
-	if (r < 0) {
-		waiting_free(waiting);
-		return error_errno(err, r, "a thread to wait for %s",
-				   device->name);
-	}
-	if (await_done(waiting, timeout_ms)) {
-		(void)pthread_join(thread, NULL);
-		waiting_free(waiting);
+	r = bounded_start(synchronize, (void *)device, &call, err);
+	if (r < 0)
+		return error_wrap(err, r, "wait for %s", device->name);
+	if (bounded_await(call, bounded_until((uint32_t)timeout_ms)))
 		return 0;
-	}
-	(void)pthread_detach(thread);
+	bounded_leave(call);
 	device_format(&device->uuid, text);
 	return error_set(err, -ETIMEDOUT,
 			 "%s has not done within %d ms what this process gave "
