@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define TEXT_SIZE  512
 #define MAX_FAULTS 8
@@ -20,7 +21,7 @@ static char last_error[TEXT_SIZE];
 static struct fault {
 	char function[32];
 	int countdown;
-	char what[16]; /* a result, or "kill" */
+	char what[16]; /* a result, "kill" or "hang" */
 } faults[MAX_FAULTS];
 
 /* Nothing while it plays a plain library (tests/fakes/cuda/settings.h). */
@@ -69,8 +70,15 @@ ncclResult_t api_fault(const char *function)
 		return ncclSuccess;
 	if (strcmp(found->what, "kill") == 0)
 		raise(SIGKILL);
+	while (strcmp(found->what, "hang") == 0)
+		pause();
 	return api_fail((ncclResult_t)atoi(found->what),
 			"%s fails since FAKENCCL_FAIL says so", function);
+}
+
+bool api_is_deaf(void)
+{
+	return setting("FAKENCCL_DEAF") != NULL;
 }
 
 void api_delay(void)

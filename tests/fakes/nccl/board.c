@@ -1,4 +1,5 @@
 #include "tests/fakes/nccl/board.h"
+#include "tests/fakes/nccl/api.h"
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -77,6 +78,23 @@ void board_leave(struct board *board, uint32_t rank)
 {
 	atomic_store(&board->file->seats[rank].has_left, true);
 	board_ring(board);
+}
+
+void board_go(struct board *board, uint32_t rank)
+{
+	atomic_store(&board->file->seats[rank].is_gone, true);
+	if (api_is_deaf())
+		board_ring(board);
+	else
+		board_leave(board, rank);
+}
+
+bool board_is_alone(const struct board *board, uint32_t rank)
+{
+	for (uint32_t i = 0; i < board->n_ranks; i++)
+		if (i != rank && !atomic_load(&board->file->seats[i].is_gone))
+			return false;
+	return true;
 }
 
 bool board_has(const struct board *board, enum board_count which,

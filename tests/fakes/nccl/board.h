@@ -33,6 +33,7 @@ struct call {
 struct seat {
 	_Atomic uint64_t counts[N_COUNTS];
 	atomic_bool has_left; /* nothing more will come from it */
+	atomic_bool is_gone;  /* no connection to it is left */
 	struct call call;     /* of COUNT_READY */
 	int color, key;       /* of COUNT_SPLIT */
 };
@@ -58,7 +59,13 @@ void board_close(struct board *board);
 void board_ring(struct board *board);
 void board_tell(struct board *board, uint32_t rank, enum board_count which,
 		uint64_t value);
+/* It has failed, which all others notice. */
 void board_leave(struct board *board, uint32_t rank);
+/* It has ended, or died: others notice that unless FAKENCCL_DEAF says that they
+ * do not. */
+void board_go(struct board *board, uint32_t rank);
+/* Are all but this one gone? */
+bool board_is_alone(const struct board *board, uint32_t rank);
 
 /* All ranks' counts are at least `value`. */
 bool board_has(const struct board *board, enum board_count which,

@@ -232,8 +232,10 @@ static void issue(struct collective *c)
 	ncclComm_t comm = c->comm;
 
 	comm_ref(comm);
-	if (fake_stream_enqueue(c->stream, run_on_stream, c) == CUDA_SUCCESS)
+	if (fake_stream_enqueue(c->stream, run_on_stream, c) == CUDA_SUCCESS) {
+		comm->n_enqueued++;
 		return;
+	}
 	free(c);
 	comm_fail(comm, api_fail(ncclUnhandledCudaError, "launch failed"));
 	comm_unref(comm);

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define N_ANSWERS 2 /* of "in progress", after it is so far */
 
@@ -418,6 +419,31 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 	return ncclInProgress;
 }
 
+static void nap(void)
+{
+	const struct timespec time = {.tv_nsec = 200000};
+
+	nanosleep(&time, NULL);
+}
+
+/* The real one synchronises with its device: its kernels end when they are told
+ * to, but what is before them on their streams may not. */
+static void await_streams(const struct ncclComm *comm)
+{
+	while (atomic_load(&comm->n_run) < comm->n_enqueued)
+		nap();
+}
+
+/* The real one joins a thread that serves processes of the same node. */
+static void await_peers(ncclComm_t comm)
+{
+	const struct join *join = &comm->join;
+
+	board_go(&comm->join.board, join->rank);
+	while (!board_is_alone(&join->board, join->rank))
+		nap();
+}
+
 /* Its collectives may still be on streams: they find that it has stopped. */
 static void end(ncclComm_t comm)
 {
@@ -426,7 +452,8 @@ static void end(ncclComm_t comm)
 	join_stop(&comm->join);
 	pthread_join(comm->thread, NULL);
 	if (atomic_load(&comm->is_joined))
-		board_leave(&comm->join.board, comm->join.rank);
+		board_go(&comm->join.board, comm->join.rank);
+	await_streams(comm);
 	collective_drop(comm->pending);
 	registrations_drop(comm);
 	comm_unref(comm);
@@ -448,6 +475,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 	comm_leave(comm);
 	if (result == ncclSuccess) {
 		remove_handle(comm);
+		await_peers(comm);
 		end(comm);
 	}
 	return result;

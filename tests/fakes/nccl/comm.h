@@ -31,7 +31,8 @@ struct ncclComm {
 	atomic_bool is_joined;
 	unsigned int n_answers; /* "in progress", before `pending` goes out */
 	struct collective *pending, **pending_end;
-	uint64_t n_issued; /* collectives that have a number */
+	uint64_t n_issued;   /* collectives that have a number */
+	uint64_t n_enqueued; /* of those, on streams */
 	_Atomic uint64_t n_run;
 	atomic_bool is_finalizing;
 

@@ -409,7 +409,7 @@ void join_watch(struct join *join)
 			continue;
 		for (uint32_t i = 0; i < join->n_ranks; i++)
 			if (fds[i].revents) {
-				board_leave(&join->board, i);
+				board_go(&join->board, i);
 				close(join->sockets[i]);
 				join->sockets[i] = -1;
 			}
