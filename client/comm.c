@@ -77,6 +77,7 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 	comm->failure = *err;
 	if (comm->engine)
 		engine_abort(comm->engine);
+	*err = comm->failure;
 	return r;
 }
 
@@ -377,7 +378,7 @@ static int finish_shards(struct fsdp_comm *comm, uint64_t step, void *stream,
 	     group = group->next)
 		r = group_carry_frozen(group, err);
 	if (r == 0 && comm->engine)
-		r = engine_agree(comm->engine, step, err);
+		r = engine_verify_step(comm->engine, step, err);
 	return r;
 }
 

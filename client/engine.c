@@ -285,13 +285,13 @@ static bool is_kept(const struct engine_group *own,
 static int announce(struct engine *engine, const struct fsdp_tensor *tensor,
 		    struct error *err)
 {
-	int r = registrations_trim(&engine->registrations, &engine->nccl,
+	int r = registrations_trim(&engine->registrations, engine->nccl.comm,
 				   engine->comm->client, err);
 
 	if (r < 0)
 		return r;
-	return registrations_add(&engine->registrations, &engine->nccl, tensor,
-				 err);
+	return registrations_add(&engine->registrations, engine->nccl.comm,
+				 tensor, err);
 }
 
 static int gather(struct engine *engine, struct fsdp_group *group,
@@ -308,9 +308,9 @@ static int gather(struct engine *engine, struct fsdp_group *group,
 		r = announce(engine, group->full, err);
 	if (r < 0)
 		return r;
-	r = device_group_gather(group->engine->work, &engine->nccl,
+	r = device_group_gather(group->engine->work, engine->nccl.comm,
 				address_of(shards), address_of(group->full),
-				engine->gather_stream, err);
+				engine->nccl.gather_stream, err);
 	if (r == 0 && group->is_offloaded)
 		r = offload_gathered(engine, err);
 	return r;
@@ -324,13 +324,14 @@ static int enqueue_gather(struct engine *engine, struct fsdp_group *group,
 	struct event *done;
 	int r;
 
-	r = engine_follow(engine, engine->gather_stream, use, err);
+	r = engine_follow(engine, engine->nccl.gather_stream, use, err);
 	event_cache_put(use);
 	if (r == 0 && !is_kept(own, group->full))
 		r = gather(engine, group, err);
 	own->kept_generation = 0;
 	if (r == 0)
-		r = engine_record(engine, engine->gather_stream, &done, err);
+		r = engine_record(engine, engine->nccl.gather_stream, &done,
+				  err);
 	if (r == 0)
 		replace(&own->whole_event, done);
 	return r;
@@ -365,10 +366,10 @@ static int reduce(struct engine *engine, struct engine_work *work,
 	if (r == 0 && group->is_offloaded)
 		r = offload_grads_in(engine, group, &work->reduce, err);
 	if (r == 0)
-		r = device_group_reduce(group->engine->work, &engine->nccl,
-					&work->reduce, engine->reduce_stream,
-					err);
-	*ret_stream = engine->reduce_stream;
+		r = device_group_reduce(group->engine->work, engine->nccl.comm,
+					&work->reduce,
+					engine->nccl.reduce_stream, err);
+	*ret_stream = engine->nccl.reduce_stream;
 	if (r == 0 && group->is_offloaded)
 		r = offload_grads_out(engine, group, &work->reduce, ret_stream,
 				      err);
@@ -384,13 +385,13 @@ static int begin_reduce(struct engine *engine, struct engine_work *work,
 	CUstream stream;
 	int r;
 
-	r = engine_follow(engine, engine->reduce_stream, work->ready, err);
+	r = engine_follow(engine, engine->nccl.reduce_stream, work->ready, err);
 	if (r == 0)
 		r = reduce(engine, work, &stream, err);
 	if (r == 0)
 		r = engine_record(engine, stream, &done, err);
 	if (r == 0 && work->input->data)
-		r = fsdp_release_on(work->input, engine->reduce_stream);
+		r = fsdp_release_on(work->input, engine->nccl.reduce_stream);
 	if (done)
 		replace(&own->reduced_event, done);
 	if (r < 0)
@@ -476,7 +477,7 @@ static int look(struct engine *engine, const struct event *event,
 	context_leave();
 	if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
 		return driver_error(err, result, "wait for a stream");
-	r = nccl_comm_poll(&engine->nccl, err);
+	r = nccl_comm_poll(engine->nccl.comm, err);
 	if (r != 0)
 		return r;
 	return result == CUDA_ERROR_NOT_READY ? NCCL_COMM_BUSY : 0;
@@ -613,7 +614,7 @@ static int note_use(struct engine *engine, const struct fsdp_tensor *full,
 static int release(struct engine *engine, struct fsdp_group *group,
 		   CUstream stream, struct error *err)
 {
-	CUstream last = stream ? stream : engine->gather_stream;
+	CUstream last = stream ? stream : engine->nccl.gather_stream;
 	int r = 0;
 
 	if (stream)

@@ -106,4 +106,4 @@ int engine_get(struct engine *engine, void *to, const void *from, uint64_t size,
 int engine_settle(struct engine *engine, void *stream, struct error *err);
 
 /* Over several nodes: all ranks have come so far, with the same step. */
-int engine_agree(struct engine *engine, uint64_t step, struct error *err);
+int engine_verify_step(struct engine *engine, uint64_t step, struct error *err);

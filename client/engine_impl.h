@@ -5,7 +5,7 @@
 #include "broker/collective/device/device_group.h"
 #include "client/engine.h"
 #include "client/registrations.h"
-#include "cuda/nccl_comm.h"
+#include "cuda/nccl_rank.h"
 #include "cuda/pinned.h"
 
 struct event;
@@ -47,13 +47,9 @@ struct engine_rooms {
 struct engine {
 	struct fsdp_comm *comm;
 	const struct device *device;
-	struct nccl_comm nccl;
-	CUstream gather_stream, reduce_stream; /* owned */
+	struct nccl_rank nccl; /* owned */
 	int32_t timeout_ms;
-	uint32_t n_world;
-	bool is_spanning;        /* ranks of other nodes */
-	struct staging *staging; /* owned; NULL: not wanted yet */
-	CUdeviceptr scratch;     /* owned; is_spanning: n_world + 1 words */
+	struct staging *staging;          /* owned; NULL: not wanted yet */
 	struct engine_work *first, *last; /* owned, in the order of the calls */
 	struct engine_use *uses;          /* owned */
 	struct registrations registrations;

@@ -1,6 +1,6 @@
 /*
  * Opening and closing engines, their groups, and what all ranks of the world
- * must agree about.
+ * must have alike.
  */
 #include "client/device.h"
 #include "client/engine_impl.h"
@@ -21,96 +21,39 @@
 /* Of one of the two buffers for copies from and to the host. */
 #define STAGING_SIZE (UINT64_C(1) << 20)
 
-/* --- agreeing ------------------------------------------------------------- */
+/* --- comparing ------------------------------------------------------------ */
 
-/* Everybody's value to `words` (n_world of them). */
-static int exchange(struct engine *engine, uint64_t value, uint64_t *words,
-		    struct error *err)
+static int await_gather_stream(struct engine *engine, struct error *err)
 {
-	CUdeviceptr mine = engine->scratch + engine->n_world * sizeof(value);
-	CUstream stream = engine->gather_stream;
-	struct event *done = NULL;
-	ncclResult_t result;
-	int r;
+	struct event *done;
+	int r = engine_record(engine, engine->nccl.gather_stream, &done, err);
 
-	r = driver_error(
-		err, cu.MemcpyHtoDAsync(mine, &value, sizeof(value), stream),
-		"copy a word to the device");
 	if (r < 0)
 		return r;
-	result = nccl.AllGather((const void *)mine, (void *)engine->scratch, 1,
-				ncclUint64, engine->nccl.world, stream);
-	r = nccl_comm_called(&engine->nccl, result, "compare what ranks have",
-			     err);
-	if (r == 0)
-		r = engine_record(engine, stream, &done, err);
-	if (r == 0)
-		r = engine_await_event(engine, done,
-				       handshake_now_ms() + engine->timeout_ms,
-				       err);
+	r = engine_await_event(engine, done,
+			       handshake_now_ms() + engine->timeout_ms, err);
 	event_cache_put(done);
-	if (r < 0)
-		return r;
-	return driver_error(err,
-			    cu.MemcpyDtoH(words, engine->scratch,
-					  engine->n_world * sizeof(value)),
-			    "copy words from the device");
+	return r;
 }
 
 /* All ranks of all nodes must have the same value: -EINVAL names one that has
  * not. On one node the broker has seen to that. */
-static int agree(struct engine *engine, uint64_t value, const char *what,
-		 struct error *err)
+static int verify_equal(struct engine *engine, uint64_t value, const char *what,
+			struct error *err)
 {
-	uint64_t *words;
 	int r;
 
-	if (!engine->is_spanning)
+	if (!engine->nccl.words)
 		return 0;
-	words = calloc(engine->n_world, sizeof(*words));
-	if (!words)
-		return error_set(err, -ENOMEM, "no memory to compare ranks");
-	r = context_enter(engine->device, err);
-	if (r == 0) {
-		r = exchange(engine, value, words, err);
-		context_leave();
-	}
-	for (uint32_t i = 0; i < engine->n_world && r == 0; i++) {
-		if (words[i] != value)
-			r = error_set(err, -EINVAL,
-				      "%s differs: it is %" PRIu64
-				      " on rank %u and %" PRIu64
-				      " on rank %u, of other nodes",
-				      what, value, engine->comm->rank, words[i],
-				      i);
-	}
-	free(words);
+	r = nccl_rank_begin_verify(&engine->nccl, value, err);
+	if (r == 0)
+		r = await_gather_stream(engine, err);
+	if (r == 0)
+		r = nccl_rank_end_verify(&engine->nccl, value, what, err);
 	return r;
 }
 
 /* --- opening -------------------------------------------------------------- */
-
-static int make_streams(struct engine *engine, struct error *err)
-{
-	CUstream *streams[] = {&engine->gather_stream, &engine->reduce_stream};
-	int r = context_enter(engine->device, err);
-
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < 2 && r == 0; i++)
-		r = driver_error(
-			err,
-			cu.StreamCreate(streams[i], CU_STREAM_NON_BLOCKING),
-			"make a stream for collectives");
-	if (r == 0 && engine->is_spanning)
-		r = driver_error(
-			err,
-			cu.MemAlloc(&engine->scratch,
-				    (engine->n_world + 1) * sizeof(uint64_t)),
-			"make memory to compare ranks");
-	context_leave();
-	return r;
-}
 
 static int open_nccl(struct engine *engine,
 		     const struct comm_join_request *joined,
@@ -125,7 +68,8 @@ static int open_nccl(struct engine *engine,
 		.rank = joined->rank,
 		.timeout_ms = (uint32_t)joined->timeout_ms,
 	};
-	int r = nccl_comm_open(&options, &engine->nccl, err);
+	int r = nccl_rank_open(&options, joined->n_local < joined->n_ranks,
+			       &engine->nccl, err);
 
 	/* NCCL has the time-out; the broker is asked meanwhile whether all are
 	 * still there. */
@@ -142,23 +86,19 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 		return error_set(err, -ENOMEM, "no memory for an engine");
 	engine->comm = comm;
 	engine->timeout_ms = joined->timeout_ms;
-	engine->n_world = joined->n_ranks;
-	engine->is_spanning = joined->n_local < joined->n_ranks;
-	engine->nccl = NCCL_COMM_NULL;
 	engine->registrations.is_wanted =
 		joined->memory == COMM_MEMORY_REGISTERED;
 	/* Its failures are the communicator's, as later. */
 	comm->engine = engine;
 	r = device_find(&joined->device, &engine->device, err);
 	if (r == 0)
-		r = make_streams(engine, err);
-	if (r == 0)
 		r = open_nccl(engine, joined, nccl_id, err);
 	if (r == 0)
-		r = agree(engine, comm->step, "the last committed step", err);
+		r = verify_equal(engine, comm->step, "the last committed step",
+				 err);
 	if (r == 0)
-		r = agree(engine, joined->memory,
-			  "the kind of memory (enum fsdp_memory)", err);
+		r = verify_equal(engine, joined->memory,
+				 "the kind of memory (enum fsdp_memory)", err);
 	if (r < 0) {
 		engine_abort(engine);
 		engine_free(engine);
@@ -171,11 +111,24 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 
 /* --- ends ----------------------------------------------------------------- */
 
+/* What NCCL has not let go of stays registered. */
+static int abort_nccl(struct engine *engine, struct error *err)
+{
+	int r = nccl_comm_abort(&engine->nccl.comm, err);
+
+	if (r == 0)
+		registrations_end(&engine->registrations, engine->comm->client);
+	return r;
+}
+
 void engine_abort(struct engine *engine)
 {
-	nccl_comm_abort(&engine->nccl);
-	engine->nccl = NCCL_COMM_NULL;
-	registrations_end(&engine->registrations, engine->comm->client);
+	struct error *failure = &engine->comm->failure;
+	struct error cause = *failure, stuck;
+
+	if (abort_nccl(engine, &stuck) < 0 && cause.code < 0)
+		error_set(failure, cause.code, "%.300s; %s", cause.msg,
+			  stuck.msg);
 	engine_drop_works(engine);
 }
 
@@ -195,12 +148,6 @@ static void free_on_device(struct engine *engine)
 	staging_free(engine->staging);
 	if (context_enter(engine->device, NULL) < 0)
 		return;
-	if (engine->gather_stream)
-		(void)cu.StreamDestroy(engine->gather_stream);
-	if (engine->reduce_stream)
-		(void)cu.StreamDestroy(engine->reduce_stream);
-	if (engine->scratch)
-		(void)cu.MemFree(engine->scratch);
 	offload_end_streams(engine);
 	context_leave();
 }
@@ -208,13 +155,12 @@ static void free_on_device(struct engine *engine)
 /* They are done, or the device has failed. */
 static bool has_idle_streams(const struct engine *engine)
 {
-	CUstream streams[] = {engine->gather_stream, engine->reduce_stream,
-			      engine->in_stream, engine->out_stream};
-	bool are_idle = true;
+	CUstream streams[] = {engine->in_stream, engine->out_stream};
+	bool are_idle = nccl_rank_is_idle(&engine->nccl);
 
 	if (context_enter(engine->device, NULL) < 0)
 		return true;
-	for (size_t i = 0; i < 4 && are_idle; i++)
+	for (size_t i = 0; i < 2 && are_idle; i++)
 		are_idle = !streams[i] || cu.StreamQuery(streams[i]) !=
 						  CUDA_ERROR_NOT_READY;
 	context_leave();
@@ -240,6 +186,22 @@ static int await_streams(const struct engine *engine, int64_t deadline_ms,
 	return 0;
 }
 
+/* In good order, if nothing has failed and the others do the same now. */
+static int end_nccl(struct engine *engine, struct error *err)
+{
+	struct nccl_comm_options *options;
+	int r;
+
+	if (engine->comm->failure.code < 0 ||
+	    engine_settle(engine, NULL, NULL) < 0)
+		return abort_nccl(engine, err);
+	options = &engine->nccl.comm->options;
+	if (options->timeout_ms > CLOSE_MS)
+		options->timeout_ms = CLOSE_MS;
+	r = nccl_comm_close(&engine->nccl.comm, err);
+	return engine->nccl.comm ? r : abort_nccl(engine, err);
+}
+
 /* Whoever still works with us gets what it waits for, unless it is late: what
  * we sent may not have come to it yet. */
 int engine_stop(struct engine *engine, struct error *err)
@@ -248,21 +210,15 @@ int engine_stop(struct engine *engine, struct error *err)
 	int r;
 
 	engine_drop_works(engine);
-	if (engine->comm->failure.code == 0 &&
-	    engine_settle(engine, NULL, NULL) == 0) {
-		if (engine->nccl.options.timeout_ms > CLOSE_MS)
-			engine->nccl.options.timeout_ms = CLOSE_MS;
-		(void)nccl_comm_close(&engine->nccl, NULL);
-	} else {
-		engine_abort(engine);
-	}
+	r = end_nccl(engine, err);
+	if (r < 0)
+		return r;
 	/* What NCCL was doing ends a moment after it was told to. */
 	if (deadline_ms < handshake_now_ms() + CLOSE_MS)
 		deadline_ms = handshake_now_ms() + CLOSE_MS;
 	r = await_streams(engine, deadline_ms, err);
 	if (r < 0)
 		return r;
-	registrations_end(&engine->registrations, engine->comm->client);
 	offload_end_rooms(engine);
 	return 0;
 }
@@ -272,17 +228,17 @@ void engine_free(struct engine *engine)
 	if (!engine)
 		return;
 	free_uses(engine);
-	registrations_end(&engine->registrations, engine->comm->client);
 	if (engine->device)
 		free_on_device(engine);
+	nccl_rank_free(&engine->nccl);
 	free(engine);
 }
 
 int engine_settle(struct engine *engine, void *stream, struct error *err)
 {
 	/* What comes in is waited for by these. */
-	CUstream streams[] = {stream, engine->gather_stream,
-			      engine->reduce_stream, engine->out_stream};
+	CUstream streams[] = {stream, engine->nccl.gather_stream,
+			      engine->nccl.reduce_stream, engine->out_stream};
 	int64_t deadline_ms = handshake_now_ms() + engine->timeout_ms;
 	struct event *event;
 	int r = 0;
@@ -299,9 +255,9 @@ int engine_settle(struct engine *engine, void *stream, struct error *err)
 	return r;
 }
 
-int engine_agree(struct engine *engine, uint64_t step, struct error *err)
+int engine_verify_step(struct engine *engine, uint64_t step, struct error *err)
 {
-	return agree(engine, step, "the step to commit", err);
+	return verify_equal(engine, step, "the step to commit", err);
 }
 
 /* --- groups --------------------------------------------------------------- */
@@ -338,7 +294,7 @@ static int make_plan(const struct group_request *asked,
 	for (uint32_t i = 0; i < asked->n_reduce_caps; i++)
 		policy.reduce_caps_mb[i] = asked->reduce_caps_mb[i];
 	r = plan_make(params, asked->n_params, &policy, comm->n_shards,
-		      comm->engine->n_world / comm->n_shards, ret, err);
+		      comm->engine->nccl.n_world / comm->n_shards, ret, err);
 	free(params);
 	return r;
 }
@@ -350,7 +306,8 @@ static int check_hash(const struct engine *engine, uint64_t mine,
 		return error_set(err, -EPROTO,
 				 "this library lays the group out in another "
 				 "way than fsdpd; both must be of one version");
-	return agree(engine->comm->engine, mine, "the plan of the group", err);
+	return verify_equal(engine->comm->engine, mine,
+			    "the plan of the group", err);
 }
 
 int engine_group_new(struct fsdp_group *group,
@@ -464,13 +421,13 @@ int engine_zero_padding(struct fsdp_group *group, uint32_t side,
 				cu.MemsetD8Async(shards + param->shard_offset +
 							 param->shard_size,
 						 0, size,
-						 engine->gather_stream),
+						 engine->nccl.gather_stream),
 				"zero what is behind a shard");
 	}
 	if (r == 0)
-		r = driver_error(err,
-				 cu.StreamSynchronize(engine->gather_stream),
-				 "zero what is behind shards");
+		r = driver_error(
+			err, cu.StreamSynchronize(engine->nccl.gather_stream),
+			"zero what is behind shards");
 	context_leave();
 	return r;
 }
@@ -489,12 +446,12 @@ int engine_carry(struct fsdp_group *group, uint64_t offset, uint64_t size,
 		return r;
 	r = driver_error(err,
 			 cu.MemcpyDtoDAsync(to + offset, from + offset, size,
-					    engine->gather_stream),
+					    engine->nccl.gather_stream),
 			 "carry a frozen parameter over");
 	if (r == 0)
-		r = driver_error(err,
-				 cu.StreamSynchronize(engine->gather_stream),
-				 "carry a frozen parameter over");
+		r = driver_error(
+			err, cu.StreamSynchronize(engine->nccl.gather_stream),
+			"carry a frozen parameter over");
 	context_leave();
 	return r;
 }

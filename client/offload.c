@@ -254,16 +254,16 @@ int offload_shards_in(struct engine *engine, const struct fsdp_group *group,
 		r = copy_in(engine, begin_of(room), group->shards[group->side],
 			    part_of(plan, plan->shards_size), err);
 	if (r == 0)
-		r = hand_over(engine, engine->in_stream, engine->gather_stream,
-			      err);
+		r = hand_over(engine, engine->in_stream,
+			      engine->nccl.gather_stream, err);
 	*ret = room->tensor;
 	return r;
 }
 
 int offload_gathered(struct engine *engine, struct error *err)
 {
-	return note_used(engine, &engine->gather_rooms, engine->gather_stream,
-			 err);
+	return note_used(engine, &engine->gather_rooms,
+			 engine->nccl.gather_stream, err);
 }
 
 /* What the group's last reduction wrote is there before it is read again. */
@@ -297,14 +297,14 @@ int offload_grads_in(struct engine *engine, const struct fsdp_group *group,
 	reduce->partial = reduce->grads + partial_offset(plan);
 	if (!(reduce->flags &
 	      (DEVICE_REDUCE_ACCUMULATE | DEVICE_REDUCE_PARTIAL_IN)))
-		return engine_follow(engine, engine->reduce_stream, room->used,
-				     err);
+		return engine_follow(engine, engine->nccl.reduce_stream,
+				     room->used, err);
 	r = engine_follow(engine, engine->in_stream, room->used, err);
 	if (r == 0)
 		r = copy_sums_in(engine, group, reduce, err);
 	return r < 0 ? r
 		     : hand_over(engine, engine->in_stream,
-				 engine->reduce_stream, err);
+				 engine->nccl.reduce_stream, err);
 }
 
 int offload_grads_out(struct engine *engine, const struct fsdp_group *group,
@@ -312,8 +312,8 @@ int offload_grads_out(struct engine *engine, const struct fsdp_group *group,
 		      struct error *err)
 {
 	const struct plan *plan = &group->engine->plan;
-	int r = hand_over(engine, engine->reduce_stream, engine->out_stream,
-			  err);
+	int r = hand_over(engine, engine->nccl.reduce_stream,
+			  engine->out_stream, err);
 
 	*ret_stream = engine->out_stream;
 	if (r == 0 && reduce->flags & DEVICE_REDUCE_PARTIAL_OUT)

@@ -74,7 +74,7 @@ static ncclResult_t gather_parts(const struct nccl_comm *comm,
 
 		result = nccl.AllGather(pointer(part->chunk),
 					pointer(part->all), part->numel * size,
-					ncclUint8, comm->shards, stream);
+					ncclUint8, comm->gathers, stream);
 	}
 	return end_group(result);
 }
@@ -146,7 +146,8 @@ static int make_premul(struct nccl_comm *comm, const struct nccl_reduce *reduce,
 	int r = nccl_comm_called(comm,
 				 nccl.RedOpCreatePreMulSum(
 					 &op->op, &scalar, op->type,
-					 ncclScalarHostImmediate, comm->shards),
+					 ncclScalarHostImmediate,
+					 comm->reductions),
 				 "make an operation", err);
 
 	op->is_made = r == 0;
@@ -179,7 +180,7 @@ static ncclResult_t scatter_parts(const struct nccl_comm *comm,
 
 		result = nccl.ReduceScatter(
 			pointer(part->all), pointer(part->chunk), part->numel,
-			op->type, op->op, comm->shards, stream);
+			op->type, op->op, comm->reductions, stream);
 	}
 	return end_group(result);
 }
@@ -199,7 +200,7 @@ static int scatter(struct nccl_comm *comm, const struct nccl_reduce *reduce,
 	r = nccl_comm_called(comm, scatter_parts(comm, reduce, &op, stream),
 			     "reduce-scatter", err);
 	if (op.is_made)
-		nccl.RedOpDestroy(op.op, comm->shards);
+		nccl.RedOpDestroy(op.op, comm->reductions);
 	return r;
 }
 

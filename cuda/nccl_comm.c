@@ -1,6 +1,6 @@
 /*
- * Opening has up to three steps, one after the other, since a communicator
- * must be ready before it is split: the world, then with replicas its parts.
+ * Opening has two to four steps, one after the other, since a communicator
+ * must be ready before it is split: the world, then its parts.
  *
  * NCCL has no descriptor to wait on. What waits here polls: at first without a
  * pause, because every group of calls on a communicator that does not block is
@@ -9,8 +9,8 @@
  * but not for longer than a millisecond.
  */
 #include "cuda/nccl_comm.h"
+#include "cuda/bounded.h"
 #include "cuda/context.h"
-#include "proto/error.h"
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -112,12 +112,12 @@ static int check_deadline(const struct nccl_comm *comm, struct error *err)
 }
 
 /* Until the part is not in progress, of a call just made on it. */
-static int settle(struct nccl_comm *comm, ncclComm_t part, struct error *err)
+static int settle(const struct nccl_comm *comm, ncclComm_t part,
+		  struct error *err)
 {
 	uint64_t begin = now_ns();
 	int r;
 
-	begin_deadline(comm);
 	for (;;) {
 		r = ask(comm, part, err);
 		if (r == NCCL_COMM_BUSY)
@@ -243,46 +243,75 @@ static int begin_world(struct nccl_comm *comm, const uint8_t *bytes,
 		     err);
 }
 
-int nccl_comm_open(const struct nccl_comm_options *options,
-		   struct nccl_comm *ret, struct error *err)
+static struct nccl_comm *comm_new(const struct nccl_comm_options *options)
 {
-	struct nccl_comm *comm = ret;
+	struct nccl_comm *comm = calloc(1, sizeof(*comm));
+	char *name = strdup(options->name);
+
+	if (!comm || !name) {
+		free(comm);
+		free(name);
+		return NULL;
+	}
+	comm->options = *options;
+	comm->options.id = NULL;
+	comm->options.name = name;
+	return comm;
+}
+
+static void comm_free(struct nccl_comm *comm)
+{
+	free((char *)comm->options.name);
+	free(comm->registrations);
+	free(comm);
+}
+
+static int open_new(const struct nccl_comm_options *options,
+		    struct nccl_comm **ret, struct error *err)
+{
+	struct nccl_comm *comm = comm_new(options);
+	int r;
+
+	if (!comm)
+		return error_set(err, -ENOMEM, "no memory for a communicator");
+	r = begin_world(comm, options->id, err);
+	if (r < 0)
+		(void)nccl_comm_abort(&comm, NULL);
+	*ret = comm;
+	return r;
+}
+
+int nccl_comm_open(const struct nccl_comm_options *options,
+		   struct nccl_comm **ret, struct error *err)
+{
 	int r = check_mesh(options, err);
 
-	*comm = NCCL_COMM_NULL;
+	*ret = NULL;
 	if (r == 0)
 		r = nccl_load(err);
 	if (r == 0)
 		r = context_enter(options->device, err);
 	if (r < 0)
 		return r;
-	comm->options = *options;
-	comm->options.id = NULL;
-	r = begin_world(comm, options->id, err);
+	r = open_new(options, ret, err);
 	context_leave();
-	if (r < 0)
-		nccl_comm_abort(comm);
 	return r;
 }
 
 /* The order of ranks in a part is that of the world. */
 static int begin_split(struct nccl_comm *comm, enum nccl_stage stage,
-		       struct error *err)
+		       ncclComm_t *part, struct error *err)
 {
 	int shard = (int)(comm->options.rank % comm->options.n_shards);
 	int replica = (int)(comm->options.rank / comm->options.n_shards);
-	bool is_of_shards = stage == NCCL_STAGE_SHARDS;
+	bool is_of_replicas = stage == NCCL_STAGE_REPLICAS;
 	ncclResult_t result;
 	int r = context_enter(comm->options.device, err);
 
 	if (r < 0)
 		return r;
-	if (is_of_shards)
-		result = nccl.CommSplit(comm->world, replica, shard,
-					&comm->shards, NULL);
-	else
-		result = nccl.CommSplit(comm->world, shard, replica,
-					&comm->replicas, NULL);
+	result = nccl.CommSplit(comm->world, is_of_replicas ? shard : replica,
+				is_of_replicas ? replica : shard, part, NULL);
 	comm->stage = stage;
 	r = begun(comm, result, err);
 	context_leave();
@@ -294,12 +323,17 @@ static int next_stage(struct nccl_comm *comm, struct error *err)
 {
 	switch (comm->stage) {
 	case NCCL_STAGE_WORLD:
+		return begin_split(comm, NCCL_STAGE_GATHERS, &comm->gathers,
+				   err);
+	case NCCL_STAGE_GATHERS:
 		if (comm->options.n_replicas > 1)
-			return begin_split(comm, NCCL_STAGE_SHARDS, err);
-		comm->shards = comm->world;
+			return begin_split(comm, NCCL_STAGE_REDUCTIONS,
+					   &comm->reductions, err);
+		comm->reductions = comm->world;
 		break;
-	case NCCL_STAGE_SHARDS:
-		return begin_split(comm, NCCL_STAGE_REPLICAS, err);
+	case NCCL_STAGE_REDUCTIONS:
+		return begin_split(comm, NCCL_STAGE_REPLICAS, &comm->replicas,
+				   err);
 	case NCCL_STAGE_REPLICAS:
 	case NCCL_STAGE_OPEN:
 		break;
@@ -308,17 +342,38 @@ static int next_stage(struct nccl_comm *comm, struct error *err)
 	return 0;
 }
 
+/* Those that are there: first those that move data, the world at last, which
+ * may be one of them. */
+static uint32_t list_parts(struct nccl_comm *comm,
+			   ncclComm_t *ret[NCCL_MAX_PARTS])
+{
+	uint32_t n = 0;
+
+	if (comm->gathers)
+		ret[n++] = &comm->gathers;
+	if (comm->replicas)
+		ret[n++] = &comm->replicas;
+	if (comm->reductions && comm->reductions != comm->world)
+		ret[n++] = &comm->reductions;
+	if (comm->world)
+		ret[n++] = &comm->world;
+	return n;
+}
+
 /* The world is asked first: only when it is ready, a split's part is there. */
 static int poll_parts(struct nccl_comm *comm, struct error *err)
 {
+	ncclComm_t *parts[NCCL_MAX_PARTS];
 	int r = ask(comm, comm->world, err);
+	uint32_t n;
 
 	if (r == 0)
 		r = next_stage(comm, err);
-	if (r == 0 && comm->shards != comm->world)
-		r = ask(comm, comm->shards, err);
-	if (r == 0 && comm->replicas)
-		r = ask(comm, comm->replicas, err);
+	if (r != 0)
+		return r;
+	n = list_parts(comm, parts);
+	for (uint32_t i = 0; i + 1 < n && r == 0; i++)
+		r = ask(comm, *parts[i], err);
 	return r;
 }
 
@@ -326,7 +381,7 @@ int nccl_comm_poll(struct nccl_comm *comm, struct error *err)
 {
 	int r;
 
-	if (!comm->world)
+	if (!comm || comm->is_ending)
 		return error_set(err, -ECONNABORTED,
 				 "the communicator was aborted");
 	r = poll_parts(comm, err);
@@ -338,27 +393,58 @@ int nccl_comm_poll(struct nccl_comm *comm, struct error *err)
 static struct nccl_registration *find(struct nccl_comm *comm,
 				      CUdeviceptr address)
 {
+	if (!comm || comm->is_ending)
+		return NULL;
 	for (uint32_t i = 0; i < comm->n_registrations; i++)
 		if (comm->registrations[i].address == address)
 			return &comm->registrations[i];
 	return NULL;
 }
 
+/* Those that move data: any chunk may have whole parameters and gradients. */
+static uint32_t list_movers(struct nccl_comm *comm,
+			    ncclComm_t *ret[NCCL_MAX_PARTS])
+{
+	uint32_t n = list_parts(comm, ret);
+
+	return comm->reductions == comm->world ? n : n - 1;
+}
+
+/* With the first `n` of them; the first failure counts. */
+static ncclResult_t deregister_parts(struct nccl_comm *comm,
+				     const struct nccl_registration *it,
+				     uint32_t n)
+{
+	ncclComm_t *parts[NCCL_MAX_PARTS];
+	ncclResult_t first = ncclSuccess, result;
+
+	(void)list_movers(comm, parts);
+	for (uint32_t i = 0; i < n; i++) {
+		result = nccl.CommDeregister(*parts[i], it->handles[i]);
+		if (first == ncclSuccess)
+			first = result;
+	}
+	return first;
+}
+
 static ncclResult_t register_parts(struct nccl_comm *comm, CUdeviceptr address,
 				   uint64_t size, struct nccl_registration *ret)
 {
-	void *memory = (void *)(uintptr_t)address;
-	ncclResult_t result;
+	ncclComm_t *parts[NCCL_MAX_PARTS];
+	uint32_t n = list_movers(comm, parts);
 
 	*ret = (struct nccl_registration){.address = address};
-	result = nccl.CommRegister(comm->shards, memory, size, &ret->shards);
-	if (result != ncclSuccess || !comm->replicas)
-		return result;
-	result =
-		nccl.CommRegister(comm->replicas, memory, size, &ret->replicas);
-	if (result != ncclSuccess)
-		nccl.CommDeregister(comm->shards, ret->shards);
-	return result;
+	for (uint32_t i = 0; i < n; i++) {
+		ncclResult_t result = nccl.CommRegister(
+			*parts[i], (void *)(uintptr_t)address, size,
+			&ret->handles[i]);
+
+		if (result != ncclSuccess) {
+			(void)deregister_parts(comm, ret, i);
+			return result;
+		}
+	}
+	return ncclSuccess;
 }
 
 int nccl_comm_register(struct nccl_comm *comm, CUdeviceptr address,
@@ -394,17 +480,13 @@ static int drop_registration(struct nccl_comm *comm,
 			     struct nccl_registration *registration,
 			     struct error *err)
 {
+	ncclComm_t *parts[NCCL_MAX_PARTS];
 	CUdeviceptr address = registration->address;
-	ncclResult_t result =
-		nccl.CommDeregister(comm->shards, registration->shards);
-	ncclResult_t second = ncclSuccess;
+	ncclResult_t result = deregister_parts(comm, registration,
+					       list_movers(comm, parts));
 
-	if (comm->replicas)
-		second = nccl.CommDeregister(comm->replicas,
-					     registration->replicas);
 	*registration = comm->registrations[--comm->n_registrations];
-	return nccl_error(err, result != ncclSuccess ? result : second,
-			  "communicator '%s': deregister 0x%llx",
+	return nccl_error(err, result, "communicator '%s': deregister 0x%llx",
 			  comm->options.name, address);
 }
 
@@ -426,14 +508,110 @@ int nccl_comm_deregister(struct nccl_comm *comm, CUdeviceptr address,
 
 /* --- ending -------------------------------------------------------------- */
 
-static int end_part(struct nccl_comm *comm, ncclComm_t *part, struct error *err)
+/*
+ * ncclCommAbort() and ncclCommDestroy() wait: for the device to do what it was
+ * given before the communicator's kernels, such as waits for events of other
+ * streams, and for processes of this node that are connected with this one. So
+ * both are called on threads.
+ */
+static void begin_ending(struct nccl_ending *ending, void (*fn)(void *data))
 {
-	ncclResult_t result;
-	int r = 0;
+	/* Better waited for without a limit than not ended at all. */
+	if (bounded_start(fn, ending, &ending->call, NULL) < 0) {
+		ending->call = NULL;
+		fn(ending);
+	}
+}
 
-	if (!*part)
+/* False: not all of them have ended. */
+static bool await_endings(struct nccl_comm *comm, uint64_t until_ns)
+{
+	bool have_ended = true;
+
+	for (uint32_t i = 0; i < NCCL_MAX_PARTS; i++) {
+		struct nccl_ending *ending = &comm->endings[i];
+
+		if (ending->call && !bounded_await(ending->call, until_ns))
+			have_ended = false;
+		else
+			ending->call = NULL;
+	}
+	return have_ended;
+}
+
+static int say_stuck(const struct nccl_comm *comm, struct error *err)
+{
+	char text[DEVICE_TEXT_SIZE];
+
+	device_format(&comm->options.device->uuid, text);
+	return error_set(err, -ETIMEDOUT,
+			 "communicator '%s': NCCL has not let go of %s within "
+			 "%u ms: a stream waits for work that does not end, or "
+			 "another rank stays; its memory stays until this "
+			 "process ends",
+			 comm->options.name, text, NCCL_END_MS);
+}
+
+static void run_abort(void *data)
+{
+	struct nccl_ending *ending = data;
+	const struct device *device = ending->comm->options.device;
+	bool has_context = context_enter(device, NULL) == 0;
+
+	nccl.CommAbort(ending->part);
+	if (has_context)
+		context_leave();
+}
+
+static void begin_abort(struct nccl_comm *comm, uint32_t i, ncclComm_t *part)
+{
+	comm->endings[i] = (struct nccl_ending){.comm = comm, .part = *part};
+	*part = NULL;
+	begin_ending(&comm->endings[i], run_abort);
+}
+
+/* The world first: as long as it is being split, NCCL may still write the
+ * part's handle. Later all parts at a time, so that one that waits for its
+ * device keeps no other from ending its kernels. */
+static int abort_parts(struct nccl_comm *comm, uint64_t until_ns)
+{
+	ncclComm_t *parts[NCCL_MAX_PARTS];
+	uint32_t n;
+
+	if (comm->stage < NCCL_STAGE_OPEN && comm->world) {
+		begin_abort(comm, 0, &comm->world);
+		if (!await_endings(comm, until_ns))
+			return -ETIMEDOUT;
+	}
+	if (comm->reductions == comm->world)
+		comm->reductions = NULL;
+	n = list_parts(comm, parts);
+	for (uint32_t i = 0; i < n; i++)
+		begin_abort(comm, i, parts[i]);
+	return await_endings(comm, until_ns) ? 0 : -ETIMEDOUT;
+}
+
+int nccl_comm_abort(struct nccl_comm **ret, struct error *err)
+{
+	struct nccl_comm *comm = *ret;
+	uint64_t until_ns = bounded_until(NCCL_END_MS);
+
+	if (!comm)
 		return 0;
-	result = nccl.CommFinalize(*part);
+	comm->is_ending = true;
+	if (!await_endings(comm, until_ns) || abort_parts(comm, until_ns) < 0)
+		return say_stuck(comm, err);
+	comm_free(comm);
+	*ret = NULL;
+	return 0;
+}
+
+static int close_part(const struct nccl_comm *comm, ncclComm_t *part,
+		      struct error *err)
+{
+	ncclResult_t result = nccl.CommFinalize(*part);
+	int r;
+
 	if (result == ncclInProgress)
 		r = settle(comm, *part, err);
 	else
@@ -446,55 +624,54 @@ static int end_part(struct nccl_comm *comm, ncclComm_t *part, struct error *err)
 }
 
 /* Parts end before what they were split from. */
-static int end_in_order(struct nccl_comm *comm, struct error *err)
+static int close_parts(struct nccl_comm *comm, struct error *err)
 {
+	ncclComm_t *parts[NCCL_MAX_PARTS];
+	uint32_t n;
 	int r = 0;
 
 	while (r == 0 && comm->n_registrations > 0)
 		r = drop_registration(comm, comm->registrations, err);
-	if (comm->shards == comm->world)
-		comm->shards = NULL;
-	if (r == 0)
-		r = end_part(comm, &comm->replicas, err);
-	if (r == 0)
-		r = end_part(comm, &comm->shards, err);
-	if (r == 0)
-		r = end_part(comm, &comm->world, err);
+	n = list_parts(comm, parts);
+	if (comm->reductions == comm->world)
+		comm->reductions = NULL;
+	for (uint32_t i = 0; i < n && r == 0; i++)
+		r = close_part(comm, parts[i], err);
 	return r;
 }
 
-int nccl_comm_close(struct nccl_comm *comm, struct error *err)
+static void run_close(void *data)
 {
-	int r = nccl_comm_wait(comm, err);
+	struct nccl_ending *ending = data;
+	struct nccl_comm *comm = ending->comm;
+	struct error *err = &comm->closed;
 
-	if (r == 0)
-		r = context_enter(comm->options.device, err);
-	if (r == 0) {
-		r = end_in_order(comm, err);
-		context_leave();
-	}
-	nccl_comm_abort(comm);
-	return r < 0 ? error_wrap(err, r, "close") : 0;
+	err->code = context_enter(comm->options.device, err);
+	if (err->code < 0)
+		return;
+	err->code = close_parts(comm, err);
+	context_leave();
 }
 
-/* The world first: as long as it is being split, NCCL may still write the
- * part's handle. */
-void nccl_comm_abort(struct nccl_comm *comm)
+int nccl_comm_close(struct nccl_comm **ret, struct error *err)
 {
-	bool has_context =
-		comm->world && context_enter(comm->options.device, NULL) == 0;
-	ncclComm_t world = comm->world;
+	struct nccl_comm *comm = *ret;
+	struct error stuck;
+	int r = nccl_comm_wait(comm, err);
 
-	if (world)
-		nccl.CommAbort(world);
-	if (comm->shards && comm->shards != world)
-		nccl.CommAbort(comm->shards);
-	if (comm->replicas)
-		nccl.CommAbort(comm->replicas);
-	if (has_context)
-		context_leave();
-	free(comm->registrations);
-	comm->registrations = NULL;
-	comm->n_registrations = 0;
-	comm->world = comm->shards = comm->replicas = NULL;
+	if (r == 0) {
+		begin_deadline(comm);
+		comm->is_ending = true;
+		comm->endings[0] = (struct nccl_ending){.comm = comm};
+		begin_ending(&comm->endings[0], run_close);
+		if (!await_endings(comm,
+				   comm->deadline_ns + NCCL_END_MS * NS_PER_MS))
+			return say_stuck(comm, err);
+		r = comm->closed.code;
+		if (r < 0 && err)
+			*err = comm->closed;
+	}
+	if (nccl_comm_abort(ret, &stuck) < 0)
+		return error_set(err, -ETIMEDOUT, "%s", stuck.msg);
+	return r < 0 ? error_wrap(err, r, "close") : 0;
 }

@@ -4,12 +4,19 @@
  * rank = replica * n_shards + shard.
  *
  * They never block for ever: NCCL is told not to, and whatever waits for other
- * ranks here does so for `timeout_ms` at most, without a thread. When a rank
- * dies, leaves or is late, all others abort and open a new communicator, with
- * a new id and as many ranks as are left.
+ * ranks here does so for `timeout_ms` at most. When a rank dies, leaves or is
+ * late, all others abort and open a new communicator, with a new id and as many
+ * ranks as are left. NCCL's own end may wait for the device, and so for streams
+ * that wait for something else, and for other ranks: it has a limit, too, and
+ * where it is late the communicator stays as it is.
+ *
+ * A communicator has parts, because NCCL does the work of one of its own
+ * communicators in the order of the calls, also on several streams: gathers
+ * have one to themselves, so that a gather can pass a reduction that still
+ * waits for its gradients.
  *
  * One communicator's calls come from one thread at a time, and all ranks make
- * the same ones in the same order, over both of its parts.
+ * the same ones in the same order, over all of its parts.
  *
  * There is one id for a world, made by any one rank, who must live until all
  * have come; the parts are splits of it. So who spreads ids over nodes has one
@@ -18,18 +25,20 @@
 #pragma once
 #include "cuda/device.h"
 #include "cuda/nccl.h"
+#include "proto/error.h"
 #include <stdatomic.h>
 
 #define NCCL_ID_SIZE   NCCL_UNIQUE_ID_BYTES
 #define NCCL_MAX_RANKS 4096
+#define NCCL_MAX_PARTS 4
 
-struct error;
+struct bounded;
 
 /* A new id. NCCL is loaded (nccl_load()'s errors). */
 int nccl_id_make(uint8_t ret[NCCL_ID_SIZE], struct error *err);
 
 struct nccl_comm_options {
-	const char *name;            /* for sentences; borrowed */
+	const char *name;            /* for sentences; copied */
 	const struct device *device; /* borrowed */
 	const uint8_t *id;           /* NCCL_ID_SIZE bytes */
 	uint32_t n_shards, n_replicas, rank;
@@ -41,29 +50,38 @@ struct nccl_comm_options {
 
 struct nccl_registration {
 	CUdeviceptr address;
-	void *shards, *replicas; /* NCCL's handles; replicas may be NULL */
+	void *handles[NCCL_MAX_PARTS]; /* NCCL's, of the parts that move data */
 };
 
 enum nccl_stage {
-	NCCL_STAGE_WORLD,    /* the world is on its way */
-	NCCL_STAGE_SHARDS,   /* with replicas: its first split is */
-	NCCL_STAGE_REPLICAS, /* with replicas: its second split is */
+	NCCL_STAGE_WORLD,      /* the world is on its way */
+	NCCL_STAGE_GATHERS,    /* its first split is */
+	NCCL_STAGE_REDUCTIONS, /* with replicas: its second split is */
+	NCCL_STAGE_REPLICAS,   /* with replicas: its third split is */
 	NCCL_STAGE_OPEN,
 };
 
-/* Stays where it is from open to close: NCCL writes into it. */
-struct nccl_comm {
-	struct nccl_comm_options options; /* without id */
-	enum nccl_stage stage;
-	uint64_t deadline_ns; /* of what is under way */
-	ncclComm_t world;     /* NULL: closed */
-	ncclComm_t shards;    /* of one replica; with one replica: the world */
-	ncclComm_t replicas;  /* of one shard; NULL with one replica */
-	struct nccl_registration *registrations;
-	uint32_t n_registrations;
+/* A part that is on its way to its end. */
+struct nccl_ending {
+	struct nccl_comm *comm;
+	ncclComm_t part;
+	struct bounded *call; /* NULL: it has ended */
 };
 
-#define NCCL_COMM_NULL ((struct nccl_comm){0})
+struct nccl_comm {
+	struct nccl_comm_options options; /* without id; the name is owned */
+	enum nccl_stage stage;
+	uint64_t deadline_ns; /* of what is under way */
+	ncclComm_t world;
+	ncclComm_t gathers;    /* of one replica */
+	ncclComm_t reductions; /* likewise; with one replica: the world */
+	ncclComm_t replicas;   /* of one shard; NULL with one replica */
+	struct nccl_registration *registrations;
+	uint32_t n_registrations;
+	bool is_ending; /* abort or close was called */
+	struct nccl_ending endings[NCCL_MAX_PARTS];
+	struct error closed; /* what the thread that closes it says */
+};
 
 /*
  * Begin to open it; nccl_comm_poll() goes on with it, until it is ready. The
@@ -71,13 +89,14 @@ struct nccl_comm {
  * none; nccl_load()'s errors.
  */
 int nccl_comm_open(const struct nccl_comm_options *options,
-		   struct nccl_comm *ret, struct error *err);
+		   struct nccl_comm **ret, struct error *err);
 
 #define NCCL_COMM_BUSY 1
 /*
  * Go on with what is under way, and look for errors of any time: 0 (ready),
  * NCCL_COMM_BUSY, or what is the end of it, to be followed by
- * nccl_comm_abort(): -ETIMEDOUT, -ECONNABORTED (another rank has gone), ...
+ * nccl_comm_abort(): -ETIMEDOUT, -ECONNABORTED (another rank has gone; or it
+ * was aborted: NULL), ...
  */
 int nccl_comm_poll(struct nccl_comm *comm, struct error *err);
 /* The same, until it is no longer busy. */
@@ -112,10 +131,17 @@ int nccl_comm_called(struct nccl_comm *comm, ncclResult_t result,
 
 /*
  * End it in good order: all work is done, and all ranks do the same now. If
- * they do not, it is aborted, and the error says so; it is closed either way.
+ * they do not, it is aborted, and the error says so. *comm becomes NULL, unless
+ * NCCL is late.
  */
-int nccl_comm_close(struct nccl_comm *comm, struct error *err);
-/* End it at once; collectives that are on streams end, with any result. No-op
- * for NCCL_COMM_NULL, which it leaves; any other call says -ECONNABORTED then.
+int nccl_comm_close(struct nccl_comm **comm, struct error *err);
+
+#define NCCL_END_MS 5000
+/*
+ * End it at once; collectives that are on streams end, with any result. NULL
+ * is fine, and is what *comm becomes. -ETIMEDOUT: NCCL has not come to an end
+ * within NCCL_END_MS; then it goes on by itself, and what it knows must stay:
+ * the communicator, its streams, memory that is registered. May be called again
+ * to see whether it has ended; any other call says -ECONNABORTED.
  */
-void nccl_comm_abort(struct nccl_comm *comm);
+int nccl_comm_abort(struct nccl_comm **comm, struct error *err);

@@ -231,7 +231,6 @@ static void init_rank(struct device_rank *rank, struct device_comm *comm,
 	rank->comm = comm;
 	rank->rank = member->rank;
 	rank->uuid = member->device;
-	rank->nccl = NCCL_COMM_NULL;
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&rank->has_work, &attr);

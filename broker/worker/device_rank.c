@@ -168,7 +168,7 @@ static int look(struct device_rank *rank, struct error *err)
 		return 0;
 	r = ask_events(rank, err);
 	if (r == 0)
-		r = nccl_comm_poll(&rank->nccl, err);
+		r = nccl_comm_poll(rank->nccl.comm, err);
 	if (r < 0)
 		return r;
 	if (r == 0)
@@ -204,8 +204,8 @@ static struct device_share *take_rest(struct device_rank *rank)
 	return rest;
 }
 
-/* No call of the driver can work any more in this process. Of several ranks
- * that see it one speaks. */
+/* No call of the driver can work any more in this process, or one does not
+ * come back. Of several ranks that see it one speaks. */
 static void die(struct device_rank *rank, const struct error *err)
 {
 	static atomic_flag is_dying = ATOMIC_FLAG_INIT;
@@ -223,8 +223,10 @@ static void end(struct device_rank *rank)
 {
 	struct device_comm *comm = rank->comm;
 	struct device_share *share;
+	struct error err;
 
-	device_work_abort(rank);
+	if (device_work_abort(rank, &err) < 0)
+		die(rank, &err);
 	share = take_rest(rank);
 	while (share) {
 		struct device_share *following = share->next;

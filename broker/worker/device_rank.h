@@ -7,7 +7,7 @@
  */
 #pragma once
 #include "broker/worker/device_job.h"
-#include "cuda/nccl_comm.h"
+#include "cuda/nccl_rank.h"
 #include <pthread.h>
 
 struct device_comm;
@@ -26,9 +26,7 @@ struct device_rank {
 	/* of the thread, from here on */
 	struct device_share *running; /* enqueued; the oldest first */
 	const struct device *device;  /* NULL: its context was not entered */
-	CUstream gather_stream, reduce_stream;
-	CUdeviceptr scratch; /* n_world + 1 words; 0: all ranks are here */
-	struct nccl_comm nccl;
+	struct nccl_rank nccl;
 	struct rank_group *groups;
 	uint64_t moved_ns; /* when it last began or ended something */
 	uint64_t pause_ns;

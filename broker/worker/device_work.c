@@ -5,8 +5,10 @@
 #include "cuda/context.h"
 #include "cuda/event_cache.h"
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
+#include <time.h>
+
+#define IDLE_PAUSE_NS 1000000
 
 /* A plan of which this rank has had a job. */
 struct rank_group {
@@ -18,11 +20,7 @@ struct rank_group {
 
 /* --- opening -------------------------------------------------------------- */
 
-static bool is_spanning(const struct device_comm *comm)
-{
-	return comm->n_ranks < comm->n_world;
-}
-
+/* For as long as the thread lives. */
 static int enter_device(struct device_rank *rank, struct error *err)
 {
 	const struct device *device;
@@ -32,25 +30,6 @@ static int enter_device(struct device_rank *rank, struct error *err)
 		r = context_enter(device, err);
 	if (r == 0)
 		rank->device = device;
-	return r;
-}
-
-static int make_streams(struct device_rank *rank, struct error *err)
-{
-	CUstream *streams[] = {&rank->gather_stream, &rank->reduce_stream};
-	int r = 0;
-
-	for (size_t i = 0; i < 2 && r == 0; i++)
-		r = driver_error(
-			err,
-			cu.StreamCreate(streams[i], CU_STREAM_NON_BLOCKING),
-			"make a stream for collectives");
-	if (r == 0 && is_spanning(rank->comm))
-		r = driver_error(
-			err,
-			cu.MemAlloc(&rank->scratch, (rank->comm->n_world + 1) *
-							    sizeof(uint64_t)),
-			"make memory to compare ranks");
 	return r;
 }
 
@@ -69,77 +48,40 @@ static int open_nccl(struct device_rank *rank, struct error *err)
 	int r = device_comm_take_id(comm, &options.id, err);
 
 	if (r == 0)
-		r = nccl_comm_open(&options, &rank->nccl, err);
-	return r < 0 ? r : nccl_comm_wait(&rank->nccl, err);
+		r = nccl_rank_open(&options, comm->n_ranks < comm->n_world,
+				   &rank->nccl, err);
+	return r < 0 ? r : nccl_comm_wait(rank->nccl.comm, err);
 }
 
 static int open_rank(struct device_rank *rank, struct error *err)
 {
 	int r = enter_device(rank, err);
 
-	if (r == 0)
-		r = make_streams(rank, err);
 	return r < 0 ? r : open_nccl(rank, err);
 }
 
-/* --- agreeing ------------------------------------------------------------- */
-
-/* Everybody's value to `words` (n_world of them). */
-static int exchange(struct device_rank *rank, uint64_t value, uint64_t *words,
-		    struct error *err)
-{
-	const size_t size = rank->comm->n_world * sizeof(value);
-	CUdeviceptr mine = rank->scratch + size;
-	ncclResult_t result;
-	int r;
-
-	r = driver_error(err,
-			 cu.MemcpyHtoDAsync(mine, &value, sizeof(value),
-					    rank->gather_stream),
-			 "copy a word to the device");
-	if (r < 0)
-		return r;
-	result = nccl.AllGather((const void *)mine, (void *)rank->scratch, 1,
-				ncclUint64, rank->nccl.world,
-				rank->gather_stream);
-	r = nccl_comm_called(&rank->nccl, result, "compare what ranks have",
-			     err);
-	if (r == 0)
-		r = nccl_comm_wait_stream(&rank->nccl, rank->gather_stream,
-					  err);
-	if (r < 0)
-		return r;
-	return driver_error(err, cu.MemcpyDtoH(words, rank->scratch, size),
-			    "copy words from the device");
-}
+/* --- comparing ------------------------------------------------------------ */
 
 /* That ranks differ is an answer, and no failure of the communicator. */
-static int agree(struct device_rank *rank, struct device_share *share,
-		 struct error *err)
+static int verify_equal(struct device_rank *rank, struct device_share *share,
+			struct error *err)
 {
 	const struct device_job *job = share->job;
-	struct error *differs = &share->failure;
-	uint32_t n = rank->comm->n_world;
-	uint64_t *words;
+	struct nccl_rank *own = &rank->nccl;
 	int r;
 
-	if (!is_spanning(rank->comm))
+	if (!own->words)
 		return 0;
-	words = calloc(n, sizeof(*words));
-	if (!words)
-		return error_set(err, -ENOMEM, "no memory to compare ranks");
-	r = exchange(rank, job->value, words, err);
-	for (uint32_t i = 0; i < n && r == 0 && differs->code == 0; i++) {
-		if (words[i] != job->value)
-			error_set(differs, -EINVAL,
-				  "%s differs: it is %" PRIu64
-				  " on rank %u and %" PRIu64
-				  " on rank %u, of other nodes",
-				  job->what, job->value, rank->rank, words[i],
-				  i);
-	}
-	free(words);
-	return r;
+	r = nccl_rank_begin_verify(own, job->value, err);
+	if (r == 0)
+		r = nccl_comm_wait_stream(own->comm, own->gather_stream, err);
+	if (r < 0)
+		return r;
+	r = nccl_rank_end_verify(own, job->value, job->what, err);
+	if (r != -EINVAL)
+		return r;
+	share->failure = *err;
+	return 0;
 }
 
 /* --- groups --------------------------------------------------------------- */
@@ -247,9 +189,9 @@ static int gather(struct device_rank *rank, struct device_share *share,
 	if (r == 0)
 		r = find_address(rank, &share->ranges[RANGE_FULL], &full, err);
 	if (r == 0)
-		r = device_group_gather(group, &rank->nccl, shards, full,
-					rank->gather_stream, err);
-	return r < 0 ? r : record(rank, rank->gather_stream, share, err);
+		r = device_group_gather(group, rank->nccl.comm, shards,
+					full, rank->nccl.gather_stream, err);
+	return r < 0 ? r : record(rank, rank->nccl.gather_stream, share, err);
 }
 
 _Static_assert((int)JOB_ACCUMULATE == (int)DEVICE_REDUCE_ACCUMULATE &&
@@ -280,9 +222,9 @@ static int reduce(struct device_rank *rank, struct device_share *share,
 		r = find_address(rank, &share->ranges[RANGE_PARTIAL],
 				 &reduce.partial, err);
 	if (r == 0)
-		r = device_group_reduce(group, &rank->nccl, &reduce,
-					rank->reduce_stream, err);
-	return r < 0 ? r : record(rank, rank->reduce_stream, share, err);
+		r = device_group_reduce(group, rank->nccl.comm, &reduce,
+					rank->nccl.reduce_stream, err);
+	return r < 0 ? r : record(rank, rank->nccl.reduce_stream, share, err);
 }
 
 int device_work_begin(struct device_rank *rank, struct device_share *share,
@@ -292,7 +234,7 @@ int device_work_begin(struct device_rank *rank, struct device_share *share,
 	case JOB_COMM:
 		return open_rank(rank, err);
 	case JOB_AGREE:
-		return agree(rank, share, err);
+		return verify_equal(rank, share, err);
 	case JOB_DEVICE_GATHER:
 		return gather(rank, share, err);
 	default:
@@ -306,22 +248,37 @@ int device_work_check(const struct device_rank *rank, struct error *err)
 {
 	CUresult result;
 
-	if (!rank->device)
+	if (!rank->nccl.gather_stream)
 		return 0;
-	result = cu.StreamQuery(rank->gather_stream);
+	result = cu.StreamQuery(rank->nccl.gather_stream);
 	if (!driver_is_sticky(result))
 		return 0;
 	return driver_error(err, result, "communicator '%s', rank %u, on %s",
 			    rank->comm->name, rank->rank, rank->device->name);
 }
 
-void device_work_abort(struct device_rank *rank)
+/* What is on the streams waits for nothing but NCCL, which was aborted. */
+static int await_idle(const struct device_rank *rank, struct error *err)
 {
-	nccl_comm_abort(&rank->nccl);
-	if (rank->gather_stream)
-		(void)cu.StreamSynchronize(rank->gather_stream);
-	if (rank->reduce_stream)
-		(void)cu.StreamSynchronize(rank->reduce_stream);
+	const struct timespec pause = {.tv_nsec = IDLE_PAUSE_NS};
+	uint32_t left_ms = NCCL_END_MS;
+
+	while (!nccl_rank_is_idle(&rank->nccl)) {
+		if (left_ms-- == 0)
+			return error_set(err, -ETIMEDOUT,
+					 "communicator '%s', rank %u: its "
+					 "streams do not end",
+					 rank->comm->name, rank->rank);
+		(void)nanosleep(&pause, NULL);
+	}
+	return 0;
+}
+
+int device_work_abort(struct device_rank *rank, struct error *err)
+{
+	int r = nccl_comm_abort(&rank->nccl.comm, err);
+
+	return r < 0 ? r : await_idle(rank, err);
 }
 
 void device_work_close(struct device_rank *rank)
@@ -332,13 +289,7 @@ void device_work_close(struct device_rank *rank)
 		rank->groups = group->next;
 		group_free(group);
 	}
-	if (!rank->device)
-		return;
-	if (rank->gather_stream)
-		(void)cu.StreamDestroy(rank->gather_stream);
-	if (rank->reduce_stream)
-		(void)cu.StreamDestroy(rank->reduce_stream);
-	if (rank->scratch)
-		(void)cu.MemFree(rank->scratch);
-	context_leave();
+	nccl_rank_free(&rank->nccl);
+	if (rank->device)
+		context_leave();
 }

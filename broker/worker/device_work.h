@@ -13,8 +13,9 @@ int device_work_begin(struct device_rank *rank, struct device_share *share,
 /* Groups whose plans were forgotten; nothing is under way. */
 void device_work_drop_groups(struct device_rank *rank);
 
-/* Abort; when it is back nothing of this rank runs on the device. */
-void device_work_abort(struct device_rank *rank);
+/* Abort; then nothing of this rank runs on the device. -ETIMEDOUT: that does
+ * not end, and can be left only with the process. */
+int device_work_abort(struct device_rank *rank, struct error *err);
 /* Aborted. */
 void device_work_close(struct device_rank *rank);
 

@@ -11,7 +11,7 @@ struct bare {
 	struct gpu_mesh *mesh;
 	uint32_t rank;
 	CUstream stream;
-	struct nccl_comm comm;
+	struct nccl_comm *comm;
 	CUdeviceptr whole;
 	size_t count; /* f32 of one rank */
 };
@@ -37,14 +37,14 @@ static void open_comm(struct bare *bare)
 	while (!__atomic_load_n(&bare->mesh->has_id, __ATOMIC_ACQUIRE))
 		sleep_us(500);
 	gpu_check(nccl_comm_open(&options, &bare->comm, &err), &err);
-	gpu_check(nccl_comm_wait(&bare->comm, &err), &err);
+	gpu_check(nccl_comm_wait(bare->comm, &err), &err);
 }
 
 static void prepare(void *data, const struct stage_order *order)
 {
 	struct bare *bare = data;
 
-	if (!bare->comm.world)
+	if (!bare->comm)
 		open_comm(bare);
 	bare->count = order->size / sizeof(float) / GPU_N_RANKS;
 	gpu_must(cu.MemAlloc(&bare->whole, order->size),
@@ -64,12 +64,12 @@ static void iterate(void *data, const struct stage_order *order)
 	if (order->collective == ALL_GATHER)
 		result = nccl.AllGather((const void *)mine, (void *)bare->whole,
 					bare->count, ncclFloat32,
-					bare->comm.world, bare->stream);
+					bare->comm->world, bare->stream);
 	else
 		result = nccl.ReduceScatter(
 			(const void *)bare->whole, (void *)mine, bare->count,
-			ncclFloat32, ncclAvg, bare->comm.world, bare->stream);
-	gpu_check(nccl_comm_called(&bare->comm, result, "a bare collective",
+			ncclFloat32, ncclAvg, bare->comm->world, bare->stream);
+	gpu_check(nccl_comm_called(bare->comm, result, "a bare collective",
 				   &err),
 		  &err);
 	gpu_must(cu.StreamSynchronize(bare->stream), "wait for NCCL");

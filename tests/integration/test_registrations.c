@@ -127,18 +127,18 @@ Test(registrations, a_chunk_is_registered_once_until_the_rank_leaves)
 	all(train);
 	all(train);
 	/* Everything is in one. */
-	expect_count(0, count_made, 1);
-	expect_count(0, count_left, 1);
+	expect_count(0, count_made, 2);
+	expect_count(0, count_left, 2);
 	all(trainer_leave);
 	expect_count(0, count_left, 0);
 }
 
-Test(registrations, replicas_have_it_in_both_of_their_parts)
+Test(registrations, replicas_have_it_in_each_of_their_parts)
 {
 	start(1, 1);
 	all(trainer_join);
 	all(train);
-	expect_count(1, count_left, 2);
+	expect_count(1, count_left, 3);
 	all(trainer_leave);
 	expect_count(1, count_left, 0);
 }
@@ -155,13 +155,13 @@ Test(registrations, a_chunk_that_goes_is_deregistered_while_it_is_mapped)
 	n_left = is_double() ? rank_run(&ranks, 0, count_left) : 0;
 	n_retired = status_value(client, "chunks_retired");
 	all(reduce_large);
-	expect_count(0, count_left, n_left + 1);
+	expect_count(0, count_left, n_left + 2);
 	/* Of both ranks. */
 	cr_assert(status_await(client, "chunks_retired", n_retired + 2));
 	all(train);
 	expect_count(0, count_left, n_left);
 	all(reduce_large);
-	expect_count(0, count_made, n_left + 2);
+	expect_count(0, count_made, n_left + 4);
 	all(trainer_leave);
 	expect_count(0, count_left, 0);
 }

@@ -109,6 +109,62 @@ Test(stuck_device, leaving_has_the_communicators_limit_and_keeps_its_memory)
 	cr_expect(await_slots(0));
 }
 
+/* --- two ranks, of which one dies ----------------------------------------- */
+
+static struct fsdp_group *pair;
+
+static void join_pair(uint32_t rank)
+{
+	const struct fsdp_device gpu = gpu_name((int)rank);
+	const struct fsdp_comm_options options = {.device = &gpu};
+	const struct fsdp_param_spec weight = {.name = "weight",
+					       .spec = {FSDP_F32, 1, {64}}};
+	struct fsdp_comm *comm;
+	struct fsdp_work work;
+
+	must(fsdp_comm_join(stage.client, "test", 2, rank, &options, &comm) ==
+	     0);
+	must(fsdp_group_register(comm, "l0", &weight, 1, NULL, &pair) == 0);
+	must(fsdp_commit(comm, 1, &work) == 0);
+	must(fsdp_wait(&work, -1) == 0);
+	must(fsdp_input(pair, -1) == 0);
+}
+
+static int join_as_second(void)
+{
+	struct fsdp_work work;
+
+	open_client();
+	join_pair(1);
+	return fsdp_reduce(pair, NULL, &work);
+}
+
+/* This one's gradients are never written: its part of the reduction is not
+ * begun, and does not end when NCCL is told to. */
+Test(stuck_device, a_death_is_told_though_nccl_cannot_end)
+{
+	struct fsdp_reduce_options options;
+	struct fsdp_work work;
+
+	actor_begin(&stage.producer, join_as_second);
+	join_pair(0);
+	cr_assert(zero(int, actor_end(&stage.producer)));
+	stream = stream_make(gpu_nth(0));
+	stream_hold(stream, &stage.shared->gate);
+	options = (struct fsdp_reduce_options){.stream = stream};
+	cr_assert(zero(int, fsdp_reduce(pair, &options, &work)), "%s",
+		  fsdp_error());
+	actor_kill(&stage.producer);
+	cr_expect(eq(int, fsdp_wait(&work, -1), -ECONNABORTED));
+	cr_expect(ne(ptr, strstr(fsdp_error(), "NCCL has not let go of GPU-"),
+		     NULL),
+		  "%s", fsdp_error());
+	cr_expect(eq(int, fsdp_close(stage.client), -ETIMEDOUT));
+	open_gate();
+	cr_expect(stream_finish(stream));
+	open_client();
+}
+
 Test(stuck_device, closing_stops_communicators_that_were_not_left)
 {
 	(void)join_and_get_stuck(LIMIT_MS);

@@ -1,7 +1,9 @@
 /*
- * What NCCL's double tells tests (tests/fakes/nccl/api.h); it is loaded.
+ * What the doubles tell tests (tests/fakes/nccl/api.h,
+ * tests/fakes/cuda/fake.h); they are loaded.
  */
 #pragma once
+#include "cuda/driver_api.h"
 #include "tests/lib/chaos.h"
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -9,12 +11,24 @@
 static inline void count_registrations(unsigned int *ret_made,
 				       unsigned int *ret_left)
 {
-	void *nccl = dlopen(getenv("FSDP_LIBNCCL"), RTLD_NOW | RTLD_NOLOAD);
+	void *library = dlopen(getenv("FSDP_LIBNCCL"), RTLD_NOW | RTLD_NOLOAD);
 	void (*count)(unsigned int *made, unsigned int *left);
 
-	must(nccl != NULL);
-	*(void **)&count = dlsym(nccl, "fake_nccl_registrations");
+	must(library != NULL);
+	*(void **)&count = dlsym(library, "fake_nccl_registrations");
 	must(count != NULL);
 	count(ret_made, ret_left);
-	dlclose(nccl);
+	dlclose(library);
+}
+
+static inline int stream_priority(CUstream stream)
+{
+	void *driver = dlopen(getenv("FSDP_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
+	int (*ask)(CUstream stream);
+
+	must(driver != NULL);
+	*(void **)&ask = dlsym(driver, "fake_stream_priority");
+	must(ask != NULL);
+	dlclose(driver);
+	return ask(stream);
 }

@@ -38,7 +38,7 @@ static struct ranks ranks;
 static struct {
 	const struct device *device;
 	CUstream stream;
-	struct nccl_comm comm;
+	struct nccl_comm *comm; /* owned */
 } self;
 
 static inline void mesh_open(void)
@@ -120,14 +120,14 @@ static inline int rank_wait(void)
 {
 	struct error err = ERROR_NULL;
 
-	return rank_say(nccl_comm_wait(&self.comm, &err), err.msg);
+	return rank_say(nccl_comm_wait(self.comm, &err), err.msg);
 }
 
 static inline int rank_wait_stream(void)
 {
 	struct error err = ERROR_NULL;
 
-	return rank_say(nccl_comm_wait_stream(&self.comm, self.stream, &err),
+	return rank_say(nccl_comm_wait_stream(self.comm, self.stream, &err),
 			err.msg);
 }
 
@@ -147,8 +147,9 @@ static inline int rank_close(void)
 
 static inline int rank_abort(void)
 {
-	nccl_comm_abort(&self.comm);
-	return 0;
+	struct error err = ERROR_NULL;
+
+	return rank_say(nccl_comm_abort(&self.comm, &err), err.msg);
 }
 
 /* Device memory of this rank; freed with the process. */
@@ -177,6 +178,50 @@ static inline void rank_get(void *to, CUdeviceptr from, size_t size)
 	must(context_enter(self.device, NULL) == 0);
 	must(cu.MemcpyDtoH(to, from, size) == CUDA_SUCCESS);
 	context_leave();
+}
+
+/* The stream does nothing more before rank_let_go(); in this rank, once. */
+static CUdeviceptr gate;
+
+static inline void rank_hold(CUstream stream)
+{
+	const uint64_t closed = 0;
+
+	gate = rank_allocate(sizeof(closed));
+	rank_put(gate, &closed, sizeof(closed));
+	must(context_enter(self.device, NULL) == 0);
+	must(cu.StreamWaitValue64(stream, gate, 1, CU_STREAM_WAIT_VALUE_GEQ) ==
+	     CUDA_SUCCESS);
+	context_leave();
+}
+
+static inline int rank_let_go(void)
+{
+	const uint64_t open = 1;
+
+	rank_put(gate, &open, sizeof(open));
+	return 0;
+}
+
+static inline CUstream rank_make_stream(void)
+{
+	CUstream stream;
+
+	must(context_enter(self.device, NULL) == 0);
+	must(cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	context_leave();
+	return stream;
+}
+
+static inline bool rank_is_done(CUstream stream)
+{
+	CUresult result;
+
+	must(context_enter(self.device, NULL) == 0);
+	result = cu.StreamQuery(stream);
+	context_leave();
+	must(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY);
+	return result == CUDA_SUCCESS;
 }
 
 static inline int rank_count_fds(void)

@@ -130,7 +130,7 @@ static inline int begin_gather(void)
 		.dtype = task->dtype,
 	};
 
-	return rank_say(nccl_gather(&self.comm, &gather, self.stream, &err),
+	return rank_say(nccl_gather(self.comm, &gather, self.stream, &err),
 			err.msg);
 }
 
@@ -172,7 +172,7 @@ static inline int begin_reduce(void)
 
 	for (uint32_t p = 0; p < task->n_parts; p++)
 		sums[p] = (struct nccl_sum){parts[p].chunk, parts[p].numel};
-	return rank_say(nccl_reduce(&self.comm, &reduce, self.stream, &err),
+	return rank_say(nccl_reduce(self.comm, &reduce, self.stream, &err),
 			err.msg);
 }
 

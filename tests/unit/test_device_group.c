@@ -165,7 +165,7 @@ static int say_wrong(uint32_t param, uint64_t i, double seen, double expected)
 static int gather(void)
 {
 	struct error err = ERROR_NULL;
-	int r = device_group_gather(own.group, &self.comm, own.shards, own.full,
+	int r = device_group_gather(own.group, self.comm, own.shards, own.full,
 				    self.stream, &err);
 
 	return r < 0 ? rank_say(r, err.msg) : rank_wait_stream();
@@ -215,7 +215,7 @@ static int reduce(void)
 	int r;
 
 	fill_input();
-	r = device_group_reduce(own.group, &self.comm, &reduce, self.stream,
+	r = device_group_reduce(own.group, self.comm, &reduce, self.stream,
 				&err);
 	return r < 0 ? rank_say(r, err.msg) : rank_wait_stream();
 }

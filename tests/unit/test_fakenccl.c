@@ -47,7 +47,7 @@ static int expect(ncclResult_t result, ncclResult_t wanted, const char *part)
 
 static ncclComm_t comm(void)
 {
-	return self.comm.world;
+	return self.comm->world;
 }
 
 static void *at(uint64_t i)
@@ -139,7 +139,7 @@ static int join_as_rank_1(void)
 	int r = nccl_comm_open(&options, &self.comm, &err);
 
 	if (r == 0)
-		r = nccl_comm_wait(&self.comm, &err);
+		r = nccl_comm_wait(self.comm, &err);
 	return rank_say(r, err.msg);
 }
 
@@ -163,7 +163,7 @@ static int refuses_use_before_it_is_ready(void)
 	if (r == 0)
 		r = expect(all_gather(0, 0), ncclInvalidArgument,
 			   "before the previous operation");
-	nccl_comm_abort(&self.comm);
+	(void)nccl_comm_abort(&self.comm, NULL);
 	return r;
 }
 
@@ -425,6 +425,140 @@ Test(fakenccl, two_threads_at_a_time_are_refused)
 {
 	begin(1);
 	cr_expect(zero(int, ranks_run(&ranks, refuses_two_threads)));
+}
+
+/* --- streams and ends ----------------------------------------------------- */
+
+#define MOMENT_MS 50 /* in which what must not happen has its chance */
+
+static int is_done_in_order(void)
+{
+	CUstream first = self.stream, second = rank_make_stream();
+	int r;
+
+	rank_hold(first);
+	must(all_gather(0, N) == ncclInProgress);
+	must(rank_wait() == 0);
+	self.stream = second;
+	must(all_gather(0, N) == ncclInProgress);
+	must(rank_wait() == 0);
+	nap_ms(MOMENT_MS);
+	r = rank_is_done(second) ? -EPROTO : 0;
+	rank_let_go();
+	return r < 0 ? r : rank_wait_stream();
+}
+
+Test(fakenccl, a_communicators_work_is_done_in_the_order_of_the_calls)
+{
+	begin(1);
+	cr_expect(zero(int, ranks_run(&ranks, is_done_in_order)));
+}
+
+static ncclComm_t ending;
+static pthread_t ender;
+
+static void *run_abort(void *data)
+{
+	(void)data;
+	must(nccl.CommAbort(ending) == ncclSuccess);
+	return NULL;
+}
+
+static void *run_destroy(void *data)
+{
+	(void)data;
+	must(nccl.CommDestroy(ending) == ncclSuccess);
+	return NULL;
+}
+
+static void begin_end(void *(*fn)(void *data), ncclComm_t part)
+{
+	ending = part;
+	must(pthread_create(&ender, NULL, fn, NULL) == 0);
+}
+
+static bool is_at_its_end(void)
+{
+	struct timespec until;
+
+	must(clock_gettime(CLOCK_REALTIME, &until) == 0);
+	until.tv_nsec += MOMENT_MS * 1000000;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	return pthread_timedjoin_np(ender, NULL, &until) == 0;
+}
+
+static int is_aborted_behind_its_stream(void)
+{
+	bool is_early;
+
+	rank_hold(self.stream);
+	must(all_gather(0, N) == ncclInProgress);
+	must(rank_wait() == 0);
+	begin_end(run_abort, comm());
+	is_early = is_at_its_end();
+	rank_let_go();
+	if (is_early)
+		return -EPROTO;
+	must(pthread_join(ender, NULL) == 0);
+	return 0;
+}
+
+Test(fakenccl, an_abort_waits_for_what_is_before_its_work_on_the_stream)
+{
+	begin(1);
+	cr_expect(zero(int, ranks_run(&ranks, is_aborted_behind_its_stream)));
+}
+
+static int finalize(void)
+{
+	ncclResult_t state = ncclInProgress;
+
+	must(nccl.CommFinalize(comm()) == ncclInProgress);
+	while (state == ncclInProgress)
+		must(nccl.CommGetAsyncError(comm(), &state) == ncclSuccess);
+	return state == ncclSuccess ? 0 : -EIO;
+}
+
+static int is_destroyed_too_early(void)
+{
+	begin_end(run_destroy, comm());
+	return is_at_its_end();
+}
+
+static int destroy(void)
+{
+	begin_end(run_destroy, comm());
+	return -pthread_join(ender, NULL);
+}
+
+static int end_of_destroy(void)
+{
+	return -pthread_join(ender, NULL);
+}
+
+Test(fakenccl, a_communicator_is_destroyed_with_those_of_the_other_ranks)
+{
+	begin(2);
+	cr_assert(zero(int, ranks_run(&ranks, finalize)));
+	cr_expect(zero(int, rank_run(&ranks, 0, is_destroyed_too_early)));
+	cr_expect(zero(int, rank_run(&ranks, 1, destroy)));
+	cr_expect(zero(int, rank_run(&ranks, 0, end_of_destroy)));
+}
+
+static int gather_for_a_moment(void)
+{
+	self.comm->options.timeout_ms = MOMENT_MS;
+	return gather();
+}
+
+Test(fakenccl, a_deaf_communicator_hears_of_no_death)
+{
+	setenv("FAKENCCL_DEAF", "1", 1);
+	begin(2);
+	actor_kill(&ranks.actors[1]);
+	cr_expect(eq(int, rank_run(&ranks, 0, gather_for_a_moment),
+		     -ETIMEDOUT));
 }
 
 /* --- registrations -------------------------------------------------------- */

@@ -22,31 +22,38 @@ Test(nccl_comm, one_rank_is_a_communicator_too)
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
 }
 
-static int has_both_parts(void)
+static int has_all_parts(void)
 {
-	const struct nccl_comm *comm = &self.comm;
+	const struct nccl_comm *comm = self.comm;
+	ncclComm_t parts[] = {comm->world, comm->gathers, comm->reductions,
+			      comm->replicas};
 
-	return comm->replicas && comm->shards && comm->shards != comm->world &&
-			       comm->replicas != comm->shards
-		       ? 0
-		       : -EPROTO;
+	for (int i = 0; i < 4; i++)
+		for (int k = 0; k < i; k++)
+			if (!parts[i] || parts[i] == parts[k])
+				return -EPROTO;
+	return 0;
 }
 
-Test(nccl_comm, with_replicas_there_are_two_parts)
+Test(nccl_comm, with_replicas_there_are_three_parts_of_the_world)
 {
 	mesh_join(2, 2);
-	cr_expect(zero(int, ranks_run(&ranks, has_both_parts)));
+	cr_expect(zero(int, ranks_run(&ranks, has_all_parts)));
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
 }
 
 static int has_one_part(void)
 {
-	const struct nccl_comm *comm = &self.comm;
+	const struct nccl_comm *comm = self.comm;
 
-	return comm->shards == comm->world && !comm->replicas ? 0 : -EPROTO;
+	return comm->gathers && comm->gathers != comm->world &&
+			       comm->reductions == comm->world &&
+			       !comm->replicas
+		       ? 0
+		       : -EPROTO;
 }
 
-Test(nccl_comm, without_replicas_the_shards_are_the_world)
+Test(nccl_comm, without_replicas_reductions_are_the_worlds)
 {
 	mesh_join(2, 1);
 	cr_expect(zero(int, ranks_run(&ranks, has_one_part)));
@@ -67,7 +74,7 @@ static int is_busy(void)
 {
 	struct error err = ERROR_NULL;
 
-	return rank_say(nccl_comm_poll(&self.comm, &err), err.msg);
+	return rank_say(nccl_comm_poll(self.comm, &err), err.msg);
 }
 
 Test(nccl_comm, opening_does_not_wait_for_the_others)
@@ -142,7 +149,7 @@ Test(nccl_comm, two_nodes_may_have_the_same_gpu)
 
 static int is_closed(void)
 {
-	return self.comm.world || self.comm.registrations ? -EPROTO : 0;
+	return self.comm ? -EPROTO : 0;
 }
 
 /* --- ranks that are late ------------------------------------------------- */
@@ -185,7 +192,7 @@ Test(nccl_comm, those_who_came_go_on_without_it)
 /* From now on, that is: meeting may take as long as it does. */
 static int become_impatient(void)
 {
-	self.comm.options.timeout_ms = 100;
+	self.comm->options.timeout_ms = 100;
 	return 0;
 }
 
@@ -238,7 +245,7 @@ static int begin_gather(void)
 	const struct nccl_gather gather = {
 		.parts = &part, .n_parts = 1, .dtype = DTYPE_U8};
 
-	return rank_say(nccl_gather(&self.comm, &gather, self.stream, &err),
+	return rank_say(nccl_gather(self.comm, &gather, self.stream, &err),
 			err.msg);
 }
 
@@ -371,6 +378,46 @@ Test(nccl_comm, a_call_that_is_in_progress_for_a_moment_is_not_slept_for)
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
 }
 
+/* --- ends that NCCL does not come to -------------------------------------- */
+
+static int gather_behind_what_does_not_end(void)
+{
+	rank_hold(self.stream);
+	return begin_gather();
+}
+
+Test(nccl_comm, an_abort_has_a_limit_and_may_be_asked_for_again)
+{
+	mesh_join(2, 1);
+	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
+	cr_assert(zero(int, ranks_run(&ranks, gather)));
+	cr_assert(zero(
+		int, rank_run(&ranks, 0, gather_behind_what_does_not_end)));
+	expect_late(0, rank_abort, "NCCL has not let go of GPU-");
+	cr_expect(eq(int, rank_run(&ranks, 0, gather), -ECONNABORTED));
+	cr_assert(zero(int, rank_run(&ranks, 0, rank_let_go)));
+	cr_expect(zero(int, rank_run(&ranks, 0, rank_abort)));
+	cr_expect(zero(int, rank_run(&ranks, 0, is_closed)));
+	cr_expect(zero(int, rank_run(&ranks, 1, rank_abort)));
+}
+
+Test(nccl_comm, a_close_has_a_limit_if_another_rank_stays)
+{
+	need_doubles();
+	mesh_start(2, 1);
+	set_fault(1, "CommDestroy:1:hang");
+	cr_assert(zero(int, ranks_run(&ranks, rank_join)));
+	cr_assert(zero(int, ranks_run(&ranks, become_impatient)));
+	ranks_begin(&ranks, rank_close);
+	ranks_end(&ranks);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		cr_expect(eq(int, ranks.notes[rank].code, -ETIMEDOUT));
+		expect_said(rank, "NCCL has not let go of GPU-");
+	}
+	actor_kill(&ranks.actors[1]);
+	cr_expect(zero(int, rank_run(&ranks, 0, rank_abort)));
+}
+
 /* --- faults -------------------------------------------------------------- */
 
 /* Who fails leaves at once, so that the others need not wait. */
@@ -379,7 +426,7 @@ static int join_or_leave(void)
 	int r = rank_join();
 
 	if (r < 0)
-		nccl_comm_abort(&self.comm);
+		(void)nccl_comm_abort(&self.comm, NULL);
 	return r;
 }
 
@@ -445,13 +492,13 @@ static int register_chunk(void)
 {
 	struct error err = ERROR_NULL;
 
-	return rank_say(nccl_comm_register(&self.comm, chunk, CHUNK, &err),
+	return rank_say(nccl_comm_register(self.comm, chunk, CHUNK, &err),
 			err.msg);
 }
 
 static int count_registrations(void)
 {
-	return (int)self.comm.n_registrations;
+	return (int)self.comm->n_registrations;
 }
 
 /* Of one part and of two. */
@@ -491,7 +538,7 @@ static int deregister_chunk(void)
 {
 	struct error err = ERROR_NULL;
 
-	return rank_say(nccl_comm_deregister(&self.comm, chunk, &err), err.msg);
+	return rank_say(nccl_comm_deregister(self.comm, chunk, &err), err.msg);
 }
 
 Test(nccl_comm, a_chunk_may_be_deregistered_before_and_again)
@@ -510,7 +557,7 @@ static int register_more_than_chunk(void)
 {
 	struct error err = ERROR_NULL;
 
-	return rank_say(nccl_comm_register(&self.comm, chunk, 8 * CHUNK, &err),
+	return rank_say(nccl_comm_register(self.comm, chunk, 8 * CHUNK, &err),
 			err.msg);
 }
 

@@ -66,6 +66,42 @@ Test(nccl_gather, each_replica_gathers_its_own_shards)
 	expect_gather(2, 2);
 }
 
+/* Of the same communicator, which was called before it. */
+static int gather_past_a_reduction(void)
+{
+	CUstream held = rank_make_stream(), own = self.stream;
+	int r;
+
+	rank_hold(held);
+	self.stream = held;
+	r = begin_reduce();
+	self.stream = own;
+	if (r == 0)
+		r = begin_gather();
+	if (r == 0)
+		r = rank_wait_stream();
+	must(!rank_is_done(held));
+	rank_let_go();
+	self.stream = held;
+	return r < 0 ? r : rank_wait_stream();
+}
+
+static void expect_gather_past_a_reduction(uint32_t n_replicas)
+{
+	begin(2, n_replicas);
+	/* What comes first is connected in step with the other ranks. */
+	cr_assert(zero(int, ranks_run(&ranks, begin_reduce)));
+	cr_assert(zero(int, ranks_run(&ranks, gather)));
+	cr_expect(zero(int, ranks_run(&ranks, gather_past_a_reduction)));
+	end();
+}
+
+Test(nccl_gather, it_passes_a_reduction_that_waits_for_its_gradients)
+{
+	expect_gather_past_a_reduction(1);
+	expect_gather_past_a_reduction(2);
+}
+
 Test(nccl_gather, empty_parts_are_fine)
 {
 	task->n_parts = 2;
@@ -133,10 +169,13 @@ Test(nccl_gather, each_sees_what_the_one_before_has_done)
 	end();
 }
 
-static int gather_where_the_others_reduce(void)
+static int gather_less_than_the_others(void)
 {
-	int r = rank_self() == 1 ? begin_gather() : begin_reduce();
+	int r;
 
+	if (rank_self() == 1)
+		parts[0].numel /= 2;
+	r = begin_gather();
 	return r < 0 ? r : rank_wait_stream();
 }
 
@@ -144,12 +183,12 @@ Test(nccl_gather, ranks_that_do_different_things_are_told)
 {
 	need_doubles();
 	begin(2, 1);
-	ranks_begin(&ranks, gather_where_the_others_reduce);
+	ranks_begin(&ranks, gather_less_than_the_others);
 	ranks_end(&ranks);
 	cr_expect(eq(int, ranks.notes[0].code, -EINVAL));
 	cr_expect(eq(int, ranks.notes[1].code, -EINVAL));
-	expect_said(0, "rank 1 AllGather of");
-	expect_said(1, "rank 0 ReduceScatter of");
+	expect_said(0, "rank 1 AllGather of 32");
+	expect_said(1, "rank 0 AllGather of 64");
 }
 
 /* --- with kernels --- */
@@ -184,7 +223,7 @@ static int gather_with_casts(void)
 	int r;
 
 	fill(chunks, 0, 0, CHUNK);
-	r = nccl_gather(&self.comm, &gather, self.stream, &err);
+	r = nccl_gather(self.comm, &gather, self.stream, &err);
 	return r < 0 ? rank_say(r, err.msg) : find(outputs);
 }
 

@@ -233,7 +233,7 @@ static int reduce_over_no_replicas(void)
 	const struct nccl_reduce reduce = {
 		.dtype = DTYPE_F32, .sums = &sum, .n_sums = 1};
 
-	return rank_say(nccl_reduce(&self.comm, &reduce, self.stream, &err),
+	return rank_say(nccl_reduce(self.comm, &reduce, self.stream, &err),
 			err.msg);
 }
 
@@ -246,7 +246,7 @@ static int multiply_over_replicas(void)
 					   .n_sums = 1,
 					   .reduce_op = NCCL_OP_PREMUL_SUM};
 
-	return rank_say(nccl_reduce(&self.comm, &reduce, self.stream, &err),
+	return rank_say(nccl_reduce(self.comm, &reduce, self.stream, &err),
 			err.msg);
 }
 
@@ -272,7 +272,7 @@ static int gather_and_reduce(void)
 	if (r == 0)
 		r = reduce();
 	if (r < 0)
-		nccl_comm_abort(&self.comm);
+		(void)nccl_comm_abort(&self.comm, NULL);
 	return r;
 }
 
@@ -357,7 +357,7 @@ static int reduce_with_casts(bool is_last)
 	cat.factor = 0.5;
 	keep.is_added = true;
 	out.factor = 3;
-	return rank_say(nccl_reduce(&self.comm, &reduce, self.stream, &err),
+	return rank_say(nccl_reduce(self.comm, &reduce, self.stream, &err),
 			err.msg);
 }
 

@@ -246,7 +246,7 @@ Test(worker_device, forgetting_ends_an_opening_that_waits)
 	nodes_start(nodes);
 	job = comm_message(&nodes[0], 1);
 	node_send_comm(&nodes[0], &job);
-	await_calls(&nodes[0], "StreamCreate", 2);
+	await_calls(&nodes[0], "StreamCreateWithPriority", 2);
 	node_forget(&nodes[0]);
 	expect_failed(&nodes[0], 1, -ECANCELED, "'run' is over");
 	nodes_stop(nodes);
@@ -274,6 +274,22 @@ Test(worker_device, a_worker_that_dies_ends_the_others_gather)
 	cr_expect(lt(i32, done.code, 0));
 	cr_expect(eq(int, node_end(&nodes[1]), W_EXITCODE(0, SIGKILL)));
 	node_stop(&nodes[0]);
+	world_close();
+}
+
+/* What it was given would stay in use by something that no call can end. */
+Test(worker_device, a_worker_whose_communicator_does_not_end_ends_itself)
+{
+	struct node nodes[2];
+
+	setenv("FAKENCCL_FAIL", "CommAbort:1:hang", 1);
+	nodes_open(nodes, TIMEOUT_MS);
+	node_begin(&nodes[0], JOB_DEVICE_GATHER, 2);
+	node_forget(&nodes[0]);
+	expect_failed(&nodes[0], 2, -ETIMEDOUT, "NCCL has not let go of GPU-");
+	cr_expect(eq(int, node_end(&nodes[0]), W_EXITCODE(EXIT_FAILURE, 0)));
+	kill(nodes[1].pid, SIGKILL);
+	cr_expect(eq(int, node_end(&nodes[1]), W_EXITCODE(0, SIGKILL)));
 	world_close();
 }
 
