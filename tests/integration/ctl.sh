@@ -325,7 +325,7 @@ check "reductions have a cap and a mode of their own" json '(
 check "faithful leaves all-reduces alone" json '(all(b["kind"] != "all_reduce"
 	for b in d["buckets"]) and "left over" in [l["why"] for l in d["left"]])' \
 	<<<"$(plan --json --faithful "$graphs/all_reduce.json")"
-for cap in nan -1 inf 1, ,1 x; do
+for cap in nan -1 inf "1," ",1" x; do
 	refuse "a cap of $cap is none" 2 "--cap-mb" \
 		plan "$graphs/two_layers.json" --cap-mb=$cap
 done
