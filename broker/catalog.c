@@ -9,8 +9,8 @@
  * LAYOUT
  *
  *   offset   size                        meaning
- *        0   4 KiB                       struct catalog_header
- *    4 KiB  48 MiB                       journal
+ *        0  64 KiB                       struct catalog_header
+ *   64 KiB  48 MiB                       journal
  *    above   records, each kind from a   slots, blocks, grants, chunks,
  *            page of its own             sessions, tickets, bundles, prefixes,
  *                                        communicators, groups, orders
@@ -32,8 +32,9 @@
 #define CATALOG_MAGIC UINT64_C(0x3154414350445346) /* "FSDPCAT1" */
 #define MAX_ATTEMPTS  2
 
-#define PAGE_UP(x)     (((x) + UINT64_C(4095)) & ~UINT64_C(4095))
-#define JOURNAL_OFFSET UINT64_C(4096)
+/* The journal's end goes back to the kernel in whole pages of any machine. */
+#define PAGE_UP(x)     LAYOUT_PAGE_UP(x)
+#define JOURNAL_OFFSET LAYOUT_PAGE_SIZE
 #define JOURNAL_SIZE   (UINT64_C(48) << 20)
 /* What a rare large transaction took beyond this goes back to the kernel. */
 #define JOURNAL_KEPT (UINT64_C(1) << 20)
@@ -100,7 +101,7 @@ _Static_assert(sizeof(struct prefix_record) == 48, "prefix");
 _Static_assert(sizeof(struct comm_record) == 1368, "communicator");
 _Static_assert(sizeof(struct group_record) == 576, "group");
 _Static_assert(sizeof(struct order_record) == 64, "order");
-_Static_assert(BLOBS_AT % 4096 == 0, "blobs");
+_Static_assert(BLOBS_AT % LAYOUT_PAGE_SIZE == 0, "blobs");
 _Static_assert(N_BUNDLES == CATALOG_BUNDLES, "bundles");
 
 struct section {

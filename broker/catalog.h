@@ -33,7 +33,7 @@
 
 struct error;
 
-#define CATALOG_LAYOUT_VERSION 6
+#define CATALOG_LAYOUT_VERSION 7
 #define CATALOG_MAX_SESSIONS   4096
 #define CATALOG_BUNDLES        4096 /* with record 0 */
 #define OUTCOME_WINDOW         64

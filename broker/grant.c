@@ -76,7 +76,8 @@ static void charge_page(struct session *session, uint32_t slot)
 		return;
 	session->ref_pages[page / 64] |= bit;
 	session->n_ref_pages++;
-	account_charge_adopted(session->account, ACCOUNT_REFS, REFS_PAGE_SIZE);
+	account_charge_adopted(session->account, ACCOUNT_REFS,
+			       refs_page_size());
 }
 
 void grant_adopt_all(struct broker *broker)
@@ -154,8 +155,8 @@ static int check_pages(const struct session *session, uint32_t n,
 {
 	const struct accounts *accounts = &session->broker->accounts;
 	const struct account *account = session->account;
-	uint64_t missing = REFS_PAGES - session->n_ref_pages;
-	uint64_t size = (n < missing ? n : missing) * REFS_PAGE_SIZE;
+	uint64_t missing = refs_n_pages() - session->n_ref_pages;
+	uint64_t size = (n < missing ? n : missing) * refs_page_size();
 
 	if (size <= account_left(accounts, account, ACCOUNT_REFS))
 		return 0;

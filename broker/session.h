@@ -47,7 +47,7 @@ struct session {
 	uint64_t n_requests;
 	/* Pages of the ref-counter file in which it has had a grant, and which
 	 * its uid is charged for, until it ends: a bit each. */
-	uint64_t ref_pages[REFS_PAGES / 64];
+	uint64_t ref_pages[REFS_MAX_PAGES / 64];
 	uint32_t n_ref_pages;
 	uint64_t n_bytes; /* of blocks it made, against its budget */
 	/* Of this connection: */

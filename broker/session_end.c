@@ -104,7 +104,7 @@ static void finish(struct session *session)
 	point("session.ended");
 	account_refund(session->account, ACCOUNT_SESSIONS, 1);
 	account_refund(session->account, ACCOUNT_REFS,
-		       (uint64_t)session->n_ref_pages * REFS_PAGE_SIZE);
+		       (uint64_t)session->n_ref_pages * refs_page_size());
 	broker->n_sessions--;
 	broker->sessions[session->index] = NULL;
 	session->index = 0;

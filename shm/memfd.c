@@ -185,15 +185,16 @@ static int map(int fd, uint64_t offset, uint64_t size, int protection,
 int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
 		    void **ret, struct error *err)
 {
-	const uint64_t page = 4096;
 	int r;
 
 	assert(offset % HUGE_PAGE_SIZE == 0);
-	if (size == 0 || size > INT64_MAX - HUGE_PAGE_SIZE)
+	/* reserve() gives address space back from `size` on: in whole pages. */
+	if (size == 0 || size % LAYOUT_PAGE_SIZE != 0 ||
+	    size > INT64_MAX - HUGE_PAGE_SIZE)
 		return error_set(err, -EINVAL,
-				 "cannot map %llu bytes of a memory file",
+				 "cannot map %llu bytes of a memory file: they "
+				 "are no whole pages of 64 KiB",
 				 (unsigned long long)size);
-	size = (size + page - 1) & ~(page - 1);
 	r = map(fd, offset, size, PROT_READ | (is_writable ? PROT_WRITE : 0),
 		ret);
 	if (r < 0)

@@ -15,6 +15,13 @@ struct error;
 
 #define HUGE_PAGE_SIZE (UINT64_C(2) << 20)
 
+/* Linux maps files in pages of 4, 16 or 64 KiB. Every part of a file that is
+ * mapped or pinned alone begins and ends at a multiple of the largest of them,
+ * so that files look the same on every machine. */
+#define LAYOUT_PAGE_SIZE (UINT64_C(64) << 10)
+#define LAYOUT_PAGE_UP(size)                                                   \
+	(((size) + LAYOUT_PAGE_SIZE - 1) & ~(LAYOUT_PAGE_SIZE - 1))
+
 enum memfd_seals {
 	MEMFD_SEAL_SIZE = 1,   /* F_SEAL_SHRINK | F_SEAL_GROW */
 	MEMFD_SEAL_CLOSED = 2, /* also F_SEAL_SEAL: no seal can be added */
@@ -38,7 +45,8 @@ int memfd_seal_write(int fd, struct error *err);
 
 /*
  * Map [0, size) shared, at an address aligned to 2 MiB so that huge pages can
- * be used; asks for them. Unmap with munmap().
+ * be used; asks for them. `size` is a multiple of LAYOUT_PAGE_SIZE. Unmap with
+ * munmap().
  */
 int memfd_map(int fd, uint64_t size, bool is_writable, void **ret,
 	      struct error *err);

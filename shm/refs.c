@@ -14,6 +14,7 @@
 #include "proto/error.h"
 #include "proto/point.h"
 #include "shm/memfd.h"
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -22,10 +23,10 @@
 #include <unistd.h>
 
 #define REFS_MAGIC      UINT64_C(0x3146455250445346) /* "FSDPREF1" */
-#define REFS_VERSION    1
+#define REFS_VERSION    2
 #define N_WORDS         (TABLE_SLOTS / 64)
 #define N_SUMMARY_WORDS (N_WORDS / 64)
-#define HEAD_SIZE       (REFS_BITMAP_OFFSET + TABLE_SLOTS / 8)
+#define HEAD_SIZE       ((uint64_t)REFS_ENTRIES_OFFSET)
 #define ENTRIES_SIZE    (sizeof(struct refs_entry) * (uint64_t)TABLE_SLOTS)
 #define REFS_SIZE       (HEAD_SIZE + ENTRIES_SIZE)
 
@@ -48,8 +49,19 @@ _Static_assert(sizeof(struct refs_entry) == 16, "layout");
 _Static_assert(TABLE_SLOTS % (64 * 64) == 0, "every bit is a slot");
 _Static_assert(REFS_SUMMARY_OFFSET + TABLE_SLOTS / 512 <= REFS_BITMAP_OFFSET,
 	       "the summary fits before the bitmap");
-_Static_assert(HEAD_SIZE % 4096 == 0, "the entries can be mapped alone");
+_Static_assert(REFS_ENTRIES_OFFSET ==
+		       LAYOUT_PAGE_UP(REFS_BITMAP_OFFSET + TABLE_SLOTS / 8),
+	       "the entries can be mapped alone");
+_Static_assert(REFS_SIZE % LAYOUT_PAGE_SIZE == 0, "whole pages");
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "counts are shared by processes");
+
+uint64_t refs_page_size(void)
+{
+	uint64_t size = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	assert(size >= 4096 && size <= LAYOUT_PAGE_SIZE);
+	return size;
+}
 
 static void set_pointers(struct refs *refs, void *head, void *entries)
 {

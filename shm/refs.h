@@ -40,10 +40,11 @@
  *        0          64      header: magic "FSDPREF1", version, n
  *     4096          n/512   summary: bit w set = word w of the bitmap is not 0
  *     8192          n/8     pending bitmap, one bit per slot
- *     8192 + n/8    16*n    entries {i32 delta, u16 timeline, u16 used, u64 fence}
+ *   192 KiB         16*n    entries {i32 delta, u16 timeline, u16 used, u64 fence}
  *
  * The first part (through the bitmap) the broker maps writable, since it
- * clears bits; the entries it maps read-only.
+ * clears bits; the entries it maps read-only. So they begin at a page of
+ * their own on every machine (LAYOUT_PAGE_SIZE).
  */
 #pragma once
 #include "shm/table.h"
@@ -55,6 +56,7 @@ struct error;
 
 #define REFS_SUMMARY_OFFSET 4096
 #define REFS_BITMAP_OFFSET 8192
+#define REFS_ENTRIES_OFFSET (192 << 10)
 
 struct refs_entry {
 	_Atomic int32_t delta;
@@ -63,13 +65,21 @@ struct refs_entry {
 	_Atomic uint64_t fence;
 };
 
-/* What the first use of an entry costs. */
-#define REFS_PAGE_SIZE 4096
-#define REFS_PAGES     (TABLE_SLOTS * sizeof(struct refs_entry) / REFS_PAGE_SIZE)
+/* What the first use of an entry costs: a page of this machine. */
+uint64_t refs_page_size(void);
+
+/* How many pages the entries have: at most, and on this machine. */
+#define REFS_MAX_PAGES (TABLE_SLOTS * sizeof(struct refs_entry) / 4096)
+
+static inline uint32_t refs_n_pages(void)
+{
+	return (uint32_t)(TABLE_SLOTS * sizeof(struct refs_entry) /
+			  refs_page_size());
+}
 
 static inline uint32_t refs_page(uint32_t slot)
 {
-	return (uint32_t)(slot * sizeof(struct refs_entry) / REFS_PAGE_SIZE);
+	return (uint32_t)(slot * sizeof(struct refs_entry) / refs_page_size());
 }
 
 struct refs {

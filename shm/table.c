@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #define TABLE_MAGIC        UINT64_C(0x3142415450445346) /* "FSDPTAB1" */
-#define TABLE_VERSION      1
-#define TABLE_WORDS_OFFSET 12288
+#define TABLE_VERSION      2
+#define TABLE_WORDS_OFFSET LAYOUT_PAGE_SIZE
 #define TABLE_SIZE         (TABLE_WORDS_OFFSET + UINT64_C(8) * TABLE_SLOTS)
 
 _Static_assert(offsetof(struct table_header, magic) == 0, "layout");
@@ -27,6 +27,7 @@ _Static_assert(offsetof(struct table_header, era) == 32, "layout");
 _Static_assert(offsetof(struct table_header, chunks) == 64, "layout");
 _Static_assert(sizeof(struct table_header) == 8256, "layout");
 _Static_assert(sizeof(struct table_header) <= TABLE_WORDS_OFFSET, "layout");
+_Static_assert(TABLE_SIZE % LAYOUT_PAGE_SIZE == 0, "whole pages");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "a word is 8 bytes");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "words are shared by processes");
 _Static_assert(SLOT_LIMBO < SLOT_TAINTED, "states fit beside the taint");

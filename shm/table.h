@@ -15,7 +15,7 @@
  *       32        4   era: clients note it at acquire (CLOCK eviction)
  *       64     8192   chunk list: 1,024 words, id of the chunk or 0
  *     8256          padding
- *    12288   8*slots  words: generation << 3 | SLOT_TAINTED | enum slot_state
+ *    65536   8*slots  words: generation << 3 | SLOT_TAINTED | enum slot_state
  *
  * Nothing here is authority: the broker rebuilds every word from its catalog
  * when it starts.

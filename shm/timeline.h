@@ -7,8 +7,9 @@
  * poisons them when the process has died. Its own client maps it writable;
  * others, who may only wait, read-only.
  *
- * LAYOUT: one page; counter t (1 to TIMELINES - 1; 0 means none) is the 64-bit
- * word at byte 64 * t. Word 0 is the header: magic "FSDPTIM1".
+ * LAYOUT: 64 KiB, one page of any machine, because devices pin whole pages;
+ * counter t (1 to TIMELINES - 1; 0 means none) is the 64-bit word at
+ * byte 64 * t. Word 0 is the header: magic "FSDPTIM2".
  */
 #pragma once
 #include <stdatomic.h>
@@ -19,7 +20,7 @@ struct error;
 
 #define TIMELINES       64
 #define TIMELINE_STRIDE 64
-#define TIMELINE_SIZE   (TIMELINES * TIMELINE_STRIDE)
+#define TIMELINE_SIZE   65536
 #define TIMELINE_POISON INT64_MAX
 
 struct timelines {

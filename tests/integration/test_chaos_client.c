@@ -706,7 +706,7 @@ static void scribble_once(struct place place, uint64_t *random)
 {
 	unsigned char *head = place.start;
 	struct refs_entry *entries =
-		(void *)(head + REFS_BITMAP_OFFSET + TABLE_SLOTS / 8);
+		(void *)(head + REFS_ENTRIES_OFFSET);
 
 	for (size_t i = 0; i < N_SCRIBBLED; i++) {
 		atomic_store(&entries[i].delta, (int32_t)next_random(random));

@@ -354,9 +354,8 @@ static void scribble(const struct client *client)
 	const off_t places[] = {
 		REFS_SUMMARY_OFFSET,
 		REFS_BITMAP_OFFSET,
-		REFS_BITMAP_OFFSET + TABLE_SLOTS / 8 + 16 * (off_t)pick(64),
-		REFS_BITMAP_OFFSET + TABLE_SLOTS / 8 +
-			16 * (off_t)pick(TABLE_SLOTS),
+		REFS_ENTRIES_OFFSET + 16 * (off_t)pick(64),
+		REFS_ENTRIES_OFFSET + 16 * (off_t)pick(TABLE_SLOTS),
 	};
 
 	cr_assert(eq(i64,

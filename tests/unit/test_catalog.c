@@ -22,7 +22,8 @@
 #include <unistd.h>
 
 #define GRANT_LINK  offsetof(struct grant_record, slot_link)
-#define JOURNAL_END (4096 + (8 << 20))
+#define JOURNAL     ((off_t)LAYOUT_PAGE_SIZE)
+#define JOURNAL_END (JOURNAL + (8 << 20))
 
 static struct catalog make(void)
 {
@@ -93,7 +94,7 @@ static bool is_same(int a, int b)
 		for (; start < end; start += 4096) {
 			char one[4096], other[4096];
 
-			if (start >= 4096 && start < JOURNAL_END)
+			if (start >= JOURNAL && start < JOURNAL_END)
 				continue;
 			read_page(a, start, one);
 			read_page(b, start, other);
@@ -293,9 +294,9 @@ Test(catalog, of_another_layout_or_none_is_refused)
 Test(catalog, with_a_journal_that_points_astray_is_refused_unchanged)
 {
 	struct catalog catalog = make();
-	uint64_t *trailer = (void *)(catalog.base + 4096 + 8);
+	uint64_t *trailer = (void *)(catalog.base + JOURNAL + 8);
 	const uint64_t bad[][2] = {
-		{4096, 8},              /* the journal itself */
+		{JOURNAL, 8},           /* the journal itself */
 		{UINT64_C(1) << 60, 8}, /* behind the end */
 		{0, 16},                /* more bytes than there are */
 		{0, UINT64_MAX},        /* an overflow */

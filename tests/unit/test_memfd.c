@@ -107,20 +107,73 @@ Test(memfd, a_closed_descriptor_cannot_be_reopened)
 	cr_expect(eq(int, err.code, -ENOENT));
 }
 
+/* Under tests/fakes/large_pages.c its page must be the one that counts. */
+Test(memfd, the_kernel_maps_whole_pages_only)
+{
+	const char *wanted = getenv("FSDP_TEST_PAGE_SIZE");
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	int fd = make(MEMFD_SEAL_SIZE);
+	char *at;
+
+	if (wanted)
+		cr_assert(eq(sz, page, strtoul(wanted, NULL, 10)));
+	cr_assert(le(sz, page, LAYOUT_PAGE_SIZE));
+	cr_expect(eq(ptr,
+		     mmap(NULL, page, PROT_READ, MAP_SHARED, fd,
+			  (off_t)page / 2),
+		     MAP_FAILED));
+	at = mmap(NULL, 1, PROT_READ, MAP_SHARED, fd, (off_t)page);
+	cr_assert(ne(ptr, at, MAP_FAILED));
+	cr_expect(zero(sz, (uintptr_t)at % page));
+	cr_expect(eq(int, at[page - 1], 0));
+	cr_expect(eq(int, madvise(at + page / 2, 1, MADV_DONTDUMP), -1));
+	cr_expect(eq(int, mprotect(at + page / 2, 1, PROT_NONE), -1));
+	cr_expect(eq(int, munmap(at + page / 2, 1), -1));
+	cr_expect(zero(int, munmap(at, 1)));
+	close(fd);
+}
+
+/* What lies within a page is zeroed, but the page stays. */
+Test(memfd, a_hole_has_whole_pages)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	int fd = make(MEMFD_SEAL_SIZE);
+	struct stat status;
+	char bytes[2] = "";
+
+	cr_assert(zero(int, fallocate(fd, 0, 0, (off_t)(4 * page))));
+	cr_assert(eq(long, pwrite(fd, "xy", 2, (off_t)(page / 2 - 1)), 2));
+	cr_assert(zero(int, fallocate(fd,
+				      FALLOC_FL_PUNCH_HOLE |
+					      FALLOC_FL_KEEP_SIZE,
+				      (off_t)(page / 2), (off_t)(3 * page))));
+	cr_assert(zero(int, fstat(fd, &status)));
+	cr_expect(eq(long, status.st_blocks * 512, 2 * (long)page));
+	cr_assert(eq(long, pread(fd, bytes, 2, (off_t)(page / 2 - 1)), 2));
+	cr_expect(eq(chr, bytes[0], 'x'));
+	cr_expect(zero(chr, bytes[1]));
+	close(fd);
+}
+
 Test(memfd, a_map_starts_at_a_huge_page_and_takes_no_more)
 {
 	int fd = make(MEMFD_SEAL_SIZE);
-	void *at, *odd;
+	void *at, *small;
 
 	cr_assert(zero(int, memfd_map(fd, SIZE, false, &at, NULL)));
 	cr_expect(zero(ulong, (unsigned long)at % HUGE_PAGE_SIZE));
 	/* The pages around the map were given back. */
-	cr_expect(eq(int, msync((char *)at + SIZE - 4096, 4096, MS_ASYNC), 0));
-	cr_assert(zero(int, memfd_map(fd, 5000, false, &odd, NULL)));
-	cr_expect(zero(ulong, (unsigned long)odd % HUGE_PAGE_SIZE));
-	cr_expect(zero(int, munmap(odd, 5000)));
+	cr_expect(eq(int,
+		     msync((char *)at + SIZE - LAYOUT_PAGE_SIZE,
+			   LAYOUT_PAGE_SIZE, MS_ASYNC),
+		     0));
+	cr_assert(zero(int,
+		       memfd_map(fd, LAYOUT_PAGE_SIZE, false, &small, NULL)));
+	cr_expect(zero(ulong, (unsigned long)small % HUGE_PAGE_SIZE));
+	cr_expect(zero(int, munmap(small, LAYOUT_PAGE_SIZE)));
 	cr_expect(zero(int, munmap(at, SIZE)));
 	cr_expect(eq(int, memfd_map(fd, 0, false, &at, NULL), -EINVAL));
+	cr_expect(eq(int, memfd_map(fd, 4096, false, &at, NULL), -EINVAL));
 	close(fd);
 }
 

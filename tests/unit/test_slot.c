@@ -403,7 +403,7 @@ Test(slot, adoption_charges_and_settles_again)
 	account_charge_adopted(alice.session->account, ACCOUNT_GRANTS,
 			       session_record(alice.session)->grants.n);
 	account_charge_adopted(alice.session->account, ACCOUNT_REFS,
-			       alice.session->n_ref_pages * REFS_PAGE_SIZE);
+			       alice.session->n_ref_pages * refs_page_size());
 	outcome_adopt(alice.session);
 	broker->limbo = (struct limbo){0};
 	evict_deinit(broker);
@@ -422,7 +422,7 @@ Test(slot, adoption_charges_and_settles_again)
 /* --- undo
  * ---------------------------------------------------------------------- */
 
-#define RECORDS_AT (4096 + (8 << 20)) /* behind header and journal */
+#define RECORDS_AT ((64 << 10) + (8 << 20)) /* behind header and journal */
 
 struct snapshot {
 	struct catalog_header header;

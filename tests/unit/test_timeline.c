@@ -76,7 +76,7 @@ Test(timeline, every_counter_is_its_own_and_begins_at_zero)
 		cr_expect(eq(u64, timelines_load(&broker, i), i * 1000));
 		cr_expect(eq(u64, timelines_load(&reader, i), i * 1000));
 	}
-	cr_expect(zero(int, memcmp(broker.pages, "FSDPTIM1", 8)),
+	cr_expect(zero(int, memcmp(broker.pages, "FSDPTIM2", 8)),
 		  "63 counters leave the header alone");
 }
 
@@ -179,14 +179,14 @@ Test(timeline, files_that_are_none_of_ours_are_refused)
 {
 	struct timelines bad = TIMELINES_NULL;
 
-	cr_expect(eq(int, open_forged("FSDPTIM2", MEMFD_SEAL_CLOSED, 4096),
+	cr_expect(eq(int, open_forged("FSDPTIM3", MEMFD_SEAL_CLOSED, TIMELINE_SIZE),
 		     -EPROTO));
 	cr_expect(eq(int,
-		     open_forged("\0\0\0\0\0\0\0", MEMFD_SEAL_CLOSED, 4096),
+		     open_forged("\0\0\0\0\0\0\0", MEMFD_SEAL_CLOSED, TIMELINE_SIZE),
 		     -EPROTO));
-	cr_expect(eq(int, open_forged("FSDPTIM1", MEMFD_SEAL_SIZE, 4096),
+	cr_expect(eq(int, open_forged("FSDPTIM2", MEMFD_SEAL_SIZE, TIMELINE_SIZE),
 		     -EPERM));
-	cr_expect(eq(int, open_forged("FSDPTIM1", MEMFD_SEAL_CLOSED, 8192),
+	cr_expect(eq(int, open_forged("FSDPTIM2", MEMFD_SEAL_CLOSED, 2 * TIMELINE_SIZE),
 		     -EINVAL));
 	cr_expect(
 		eq(int,
