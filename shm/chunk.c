@@ -13,17 +13,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+#define SETTINGS     "/sys/kernel/mm/transparent_hugepage"
+#define SETTING_SIZE 128
 
 /* Populating holds the process's mmap lock; in steps of this size the loop
  * waits some milliseconds for it at worst, not seconds. */
 #define POPULATE_STEP (8 * HUGE_PAGE_SIZE)
-
-#define SMALL_PAGE_SIZE UINT64_C(4096)
 
 static uint64_t round_up(uint64_t size, uint64_t unit)
 {
@@ -42,7 +42,7 @@ uint64_t chunk_round(uint64_t size)
 
 uint64_t chunk_page_up(uint64_t size)
 {
-	return round_up(size, SMALL_PAGE_SIZE);
+	return LAYOUT_PAGE_UP(size);
 }
 
 int chunk_create(uint64_t size, bool is_bundle, int *ret_fd, struct error *err)
@@ -112,12 +112,14 @@ static int populate_step(int fd, uint64_t offset, uint64_t end,
 
 int chunk_populate(int fd, uint64_t offset, uint64_t size, struct error *err)
 {
+	/* The machine's own pages: more would be memory for nothing. */
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	uint64_t end, stop;
 	int r;
 
 	assert(offset <= INT64_MAX && size <= INT64_MAX - offset);
-	end = round_up(offset + size, SMALL_PAGE_SIZE);
-	offset = round_down(offset, SMALL_PAGE_SIZE);
+	end = round_up(offset + size, page);
+	offset = round_down(offset, page);
 	for (; offset < end; offset = stop) {
 		stop = round_down(offset, POPULATE_STEP) + POPULATE_STEP;
 		if (stop > end)
@@ -152,23 +154,44 @@ int chunk_punch(int fd, uint64_t offset, uint64_t size, struct error *err)
 	return 0;
 }
 
-enum huge_pages huge_pages_state(void)
+/* "" if it cannot be read. */
+static void read_setting(const char *path, char ret[SETTING_SIZE])
 {
-	char text[128] = "";
 	ssize_t n = -1;
-	int fd;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-	fd = open(SHMEM_ENABLED, O_RDONLY | O_CLOEXEC);
 	if (fd >= 0) {
-		n = read(fd, text, sizeof(text) - 1);
+		n = read(fd, ret, SETTING_SIZE - 1);
 		close(fd);
 	}
-	if (n <= 0)
-		return HUGE_PAGES_NEVER;
+	ret[n > 0 ? n : 0] = '\0';
+}
+
+enum huge_pages huge_pages_parse(const char *all, const char *pmd_size,
+				 const char *own)
+{
+	const char *text = own;
+
+	/* Without a setting of their own, 2 MiB have the one of the page
+	 * table's entries if those are as large, and else none. */
+	if (strstr(own, "[inherit]") || strstr(all, "[deny]") ||
+	    strstr(all, "[force]") ||
+	    (!*own && strtoull(pmd_size, NULL, 10) == HUGE_PAGE_SIZE))
+		text = all;
 	if (strstr(text, "[advise]"))
 		return HUGE_PAGES_ADVISE;
 	if (strstr(text, "[always]") || strstr(text, "[within_size]") ||
 	    strstr(text, "[force]"))
 		return HUGE_PAGES_ALWAYS;
 	return HUGE_PAGES_NEVER;
+}
+
+enum huge_pages huge_pages_state(void)
+{
+	char all[SETTING_SIZE], pmd_size[SETTING_SIZE], own[SETTING_SIZE];
+
+	read_setting(SETTINGS "/shmem_enabled", all);
+	read_setting(SETTINGS "/hpage_pmd_size", pmd_size);
+	read_setting(SETTINGS "/hugepages-2048kB/shmem_enabled", own);
+	return huge_pages_parse(all, pmd_size, own);
 }

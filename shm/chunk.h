@@ -16,7 +16,7 @@ struct error;
 /* Round up to whole huge pages. */
 uint64_t chunk_round(uint64_t size);
 
-/* Round up to whole pages of the machine: what can be pinned is such. */
+/* Round up to whole pages of any machine: what can be pinned is such. */
 uint64_t chunk_page_up(uint64_t size);
 
 /* A chunk for arenas (`is_bundle` false: fully sealed) or for one bundle
@@ -36,5 +36,13 @@ enum huge_pages {
 	HUGE_PAGES_ALWAYS,
 };
 
-/* What /sys/kernel/mm/transparent_hugepage/shmem_enabled says. */
+/* What /sys/kernel/mm/transparent_hugepage says of pages of 2 MiB. */
 enum huge_pages huge_pages_state(void);
+
+/*
+ * The same from three texts there: shmem_enabled, hpage_pmd_size (what the
+ * first is about: 512 MiB on a kernel with pages of 64 KiB), and
+ * hugepages-2048kB/shmem_enabled. "": the kernel has no such file.
+ */
+enum huge_pages huge_pages_parse(const char *all, const char *pmd_size,
+				 const char *own);

@@ -35,8 +35,8 @@ static int make(uint64_t size)
 
 Test(chunk, sizes_round_up_to_huge_pages)
 {
-	cr_expect(eq(u64, chunk_page_up(1), 4096));
-	cr_expect(eq(u64, chunk_page_up(8192), 8192));
+	cr_expect(eq(u64, chunk_page_up(1), 65536));
+	cr_expect(eq(u64, chunk_page_up(131072), 131072));
 	cr_expect(zero(u64, chunk_round(0)));
 	cr_expect(eq(u64, chunk_round(1), 2 * MIB));
 	cr_expect(eq(u64, chunk_round(2 * MIB), 2 * MIB));
@@ -136,22 +136,65 @@ Test(chunk, sealed_memory_cannot_be_punched)
 	close(fd);
 }
 
+static void first_line(const char *path, char text[128])
+{
+	FILE *file = fopen(path, "re");
+
+	text[0] = '\0';
+	if (!file)
+		return;
+	cr_assert(ne(ptr, fgets(text, 128, file), NULL));
+	fclose(file);
+}
+
+#define SETTINGS "/sys/kernel/mm/transparent_hugepage/"
+
 Test(chunk, the_state_of_huge_pages_is_what_the_kernel_says)
 {
-	char text[128] = "";
-	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled",
-			   "re");
-	enum huge_pages wanted = HUGE_PAGES_ALWAYS;
+	char all[128], pmd_size[128], own[128];
 
-	if (file) {
-		cr_assert(ne(ptr, fgets(text, sizeof(text), file), NULL));
-		fclose(file);
-	}
-	if (!file || strstr(text, "[never]") || strstr(text, "[deny]"))
-		wanted = HUGE_PAGES_NEVER;
-	else if (strstr(text, "[advise]"))
-		wanted = HUGE_PAGES_ADVISE;
-	cr_expect(eq(int, huge_pages_state(), wanted));
+	first_line(SETTINGS "shmem_enabled", all);
+	first_line(SETTINGS "hpage_pmd_size", pmd_size);
+	first_line(SETTINGS "hugepages-2048kB/shmem_enabled", own);
+	cr_expect(eq(int, huge_pages_state(),
+		     huge_pages_parse(all, pmd_size, own)));
+}
+
+Test(chunk, the_setting_of_2_mib_pages_is_found)
+{
+	static const struct {
+		const char *all, *pmd_size, *own;
+		enum huge_pages want;
+	} cases[] = {
+		{"", "", "", HUGE_PAGES_NEVER},
+		/* Before Linux 6.11, with pages of 4 and of 64 KiB. */
+		{"always [advise] never\n", "2097152\n", "",
+		 HUGE_PAGES_ADVISE},
+		{"[always] advise never\n", "2097152\n", "",
+		 HUGE_PAGES_ALWAYS},
+		{"always advise [never]\n", "2097152\n", "",
+		 HUGE_PAGES_NEVER},
+		{"[always] advise never\n", "536870912\n", "",
+		 HUGE_PAGES_NEVER},
+		/* With a setting for each size. */
+		{"[always] advise never\n", "536870912\n",
+		 "always inherit advise [never]\n", HUGE_PAGES_NEVER},
+		{"always advise [never]\n", "536870912\n",
+		 "always inherit [advise] never\n", HUGE_PAGES_ADVISE},
+		{"always [advise] never\n", "2097152\n",
+		 "always [inherit] advise never\n", HUGE_PAGES_ADVISE},
+		{"always advise never [deny] force\n", "2097152\n",
+		 "[always] inherit advise never\n", HUGE_PAGES_NEVER},
+		{"always advise never deny [force]\n", "536870912\n",
+		 "always inherit advise [never]\n", HUGE_PAGES_ALWAYS},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		cr_expect(eq(int,
+			     huge_pages_parse(cases[i].all, cases[i].pmd_size,
+					      cases[i].own),
+			     cases[i].want),
+			  "case %zu", i);
 }
 
 #ifdef FSDP_TEST_POINTS
