@@ -96,7 +96,7 @@ static bool is_output_right(const struct call *call, const uint8_t *out)
 	bool is_same = true;
 
 	for (size_t i = 0; i < call->n; i++) {
-		union number x[MAX_IN], want;
+		union number x[MAX_IN] = {{0}}, want;
 		uint64_t bits = 0;
 
 		for (uint32_t k = 0; k < call->n_in; k++)
