@@ -5,6 +5,9 @@
 #include "broker/worker/kernel_levels.h"
 #include "broker/worker/kernel_stream.h"
 #include <string.h>
+#ifdef __aarch64__
+#include <sys/auxv.h>
+#endif
 
 uint32_t kernel_accumulator(uint32_t dtype)
 {
@@ -32,11 +35,13 @@ uint32_t kernel_accumulator(uint32_t dtype)
 
 const struct kernels *kernels_best(void)
 {
-	const struct kernels *kernels = kernels_get(KERNEL_AVX512);
+	static const enum kernel_level best_first[] = {
+		KERNEL_NEOVERSE, KERNEL_AVX512, KERNEL_AVX2, KERNEL_GENERIC};
+	const struct kernels *kernels = NULL;
 
-	if (!kernels)
-		kernels = kernels_get(KERNEL_AVX2);
-	return kernels ? kernels : kernels_get(KERNEL_GENERIC);
+	for (size_t i = 0; !kernels; i++)
+		kernels = kernels_get(best_first[i]);
+	return kernels;
 }
 
 void kernel_flush(void)
@@ -59,6 +64,28 @@ const struct kernels *kernels_get(enum kernel_level level)
 				       __builtin_cpu_supports("avx512dq") &&
 				       __builtin_cpu_supports("avx512vl")
 			       ? &kernels_avx512
+			       : NULL;
+	default:
+		return NULL;
+	}
+}
+#elif defined(__aarch64__)
+/* <asm/hwcap.h> of older systems has not all of them. */
+#define HAS_FP16       (UINT64_C(1) << 9)
+#define HAS_ASIMD_FP16 (UINT64_C(1) << 10)
+#define HAS_BF16       (UINT64_C(1) << 14) /* in AT_HWCAP2 */
+
+const struct kernels *kernels_get(enum kernel_level level)
+{
+	const uint64_t both = HAS_FP16 | HAS_ASIMD_FP16;
+
+	switch (level) {
+	case KERNEL_GENERIC: /* has NEON, as every such CPU */
+		return &kernels_generic;
+	case KERNEL_NEOVERSE:
+		return (getauxval(AT_HWCAP) & both) == both &&
+				       (getauxval(AT_HWCAP2) & HAS_BF16)
+			       ? &kernels_neoverse
 			       : NULL;
 	default:
 		return NULL;

@@ -4,7 +4,9 @@
  *
  * Small floats are converted by moving bits, without a branch, so that the
  * loops vectorise everywhere and hardware conversions, which differ in what
- * they do to NaN and subnormals, are not needed.
+ * they do to NaN and subnormals, are not needed. A level with KERNEL_NARROW
+ * has some all the same: it defines f32_of_f16(), narrow_F16() and
+ * narrow_BF16().
  */
 #include "broker/worker/kernel.h"
 #include "broker/worker/kernel_stream.h"
@@ -51,6 +53,7 @@ static inline float f32_of_bf16(uint16_t half)
 	return as_float((uint32_t)half << 16);
 }
 
+#ifndef KERNEL_NARROW
 /* The biases differ by 112. All ones in the exponent (infinity, NaN) must be
  * so in f32 too; subnormals count units of 2^-24. */
 static inline float f32_of_f16(uint16_t half)
@@ -63,6 +66,7 @@ static inline float f32_of_f16(uint16_t half)
 
 	return as_float(bits | (uint32_t)(half & 0x8000) << 16);
 }
+#endif
 
 /* The carry of the rounding may run into the exponent, up to infinity. */
 static inline uint16_t bf16_of_f32(float value)
@@ -90,6 +94,10 @@ static inline uint16_t f16_of_f32(float value)
 	half |= bits >> 16 & 0x8000;
 	return (uint16_t)(magnitude > 0x7f800000 ? 0x7e00 : half);
 }
+
+#ifdef KERNEL_NARROW
+#include KERNEL_NARROW
+#endif
 
 /*
  * f64 to f32, inexact results to the neighbour with an odd mantissa: what
@@ -220,7 +228,7 @@ static void copy_streamed(uint8_t *to, const uint8_t *from, size_t size)
 
 static void copy(void *to, const void *from, size_t size, bool is_streamed)
 {
-	if (is_streamed)
+	if (CAN_STREAM && is_streamed)
 		copy_streamed(to, from, size);
 	else
 		copy_cached(to, from, size);
@@ -311,13 +319,13 @@ static void copy(void *to, const void *from, size_t size, bool is_streamed)
 	}
 
 /* Piece by piece: up to the first line's end, by turns, and what is left. */
-#define FOLD_FLOAT(name, head, in_type, acc_type, term, out_type, result)      \
-	FOLD_PIECE(name, head, in_type, acc_type, term, out_type, result)      \
+#define FOLD_PIECES(name, acc_type, out_type)                                  \
 	static void name(void *const *out, uint32_t n_out,                     \
 			 const void *const *in, uint32_t n_in, size_t n,       \
 			 double factor, double divisor, bool is_streamed)      \
 	{                                                                      \
-		const struct outputs to = {out, n_out, is_streamed};           \
+		const struct outputs to = {out, n_out,                         \
+					   CAN_STREAM && is_streamed};         \
 		const struct inputs from = {in, n_in};                         \
 		const acc_type c = (acc_type)factor, d = (acc_type)divisor;    \
 		const bool is_exact = has_exact_reciprocal((double)d);         \
@@ -337,6 +345,10 @@ static void copy(void *to, const void *from, size_t size, bool is_streamed)
 			name##_piece(&to, &from, at, m, c, d, is_exact);       \
 		}                                                              \
 	}
+
+#define FOLD_FLOAT(name, head, in_type, acc_type, term, out_type, result)      \
+	FOLD_PIECE(name, head, in_type, acc_type, term, out_type, result)      \
+	FOLD_PIECES(name, acc_type, out_type)
 
 #define TERM_F16(x)  (f32_of_f16(x) * c)
 #define TERM_BF16(x) (f32_of_bf16(x) * c)
@@ -362,12 +374,49 @@ HEAD(head_f64, double, double, TERM_SAME)
 #define F64_F32_TIMES(x)  f32_clean((float)((x)*reciprocal))
 #define F64_F32_OVER(x)   f32_clean((float)((x) / d))
 
+#ifdef KERNEL_NARROW
+/* From f32 to 16 bits by instructions that the compiler does not find: a piece
+ * is made as f32, and narrowed as a whole. */
+#define FOLD_16(name, head, in_type, term, result)                             \
+	static AS_IT_IS void name##_piece(                                     \
+		const struct outputs *to, const struct inputs *from,           \
+		size_t at, size_t m, float c, float d, bool is_exact)          \
+	{                                                                      \
+		float sum[PIECE], wide[PIECE];                                 \
+		_Alignas(LINE) uint16_t block[PIECE];                          \
+		const void *const *in = from->in;                              \
+		const uint32_t n_in = from->n;                                 \
+		const float reciprocal = 1 / d;                                \
+		float *restrict out = wide;                                    \
+                                                                               \
+		fetch(in, n_in, at * sizeof(in_type), m * sizeof(in_type));    \
+		uint32_t k = head(sum, in, n_in, at, m, c);                    \
+		const in_type *a = (const in_type *)in[k] + at;                \
+		const in_type *b = (const in_type *)in[n_in - 1] + at;         \
+                                                                               \
+		if (is_exact)                                                  \
+			LAST(WIDE_TIMES, term);                                \
+		else                                                           \
+			LAST(WIDE_OVER, term);                                 \
+		if (to->n == 1) {                                              \
+			narrow_##result((uint16_t *)to->out[0] + at, wide, m); \
+			return;                                                \
+		}                                                              \
+		narrow_##result(block, wide, m);                               \
+		put(to, at * sizeof(*block), block, m * sizeof(*block));       \
+	}                                                                      \
+	FOLD_PIECES(name, float, uint16_t)
+#define WIDE_TIMES(x) ((x)*reciprocal)
+#define WIDE_OVER(x)  ((x) / d)
+#else
+#define FOLD_16(name, head, in_type, term, result)                             \
+	FOLD_FLOAT(name, head, in_type, float, term, uint16_t, result)
+#endif
+
 /* From one dtype with an f32 accumulator to all. */
 #define FOLD_SMALL(name, in_type, term)                                        \
-	FOLD_FLOAT(name##_f16, head_##name, in_type, float, term, uint16_t,    \
-		   F16)                                                        \
-	FOLD_FLOAT(name##_bf16, head_##name, in_type, float, term, uint16_t,   \
-		   BF16)                                                       \
+	FOLD_16(name##_f16, head_##name, in_type, term, F16)                   \
+	FOLD_16(name##_bf16, head_##name, in_type, term, BF16)                 \
 	FOLD_FLOAT(name##_f32, head_##name, in_type, float, term, float, F32)  \
 	FOLD_FLOAT(name##_f64, head_##name, in_type, float, term, double, F64)
 

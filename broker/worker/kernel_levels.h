@@ -2,4 +2,5 @@
 #pragma once
 #include "broker/worker/kernel.h"
 
-extern const struct kernels kernels_generic, kernels_avx2, kernels_avx512;
+extern const struct kernels kernels_generic, kernels_avx2, kernels_avx512,
+	kernels_neoverse;

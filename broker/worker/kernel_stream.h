@@ -3,6 +3,7 @@
  * CPU's buffer for the line, which then leaves without having been read.
  */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 
 #ifdef __x86_64__
 #include <emmintrin.h>
+
+#define CAN_STREAM true
 
 /* `to` at the begin of a line. */
 static inline void stream_lines(uint8_t *to, const uint8_t *from, size_t n)
@@ -33,16 +36,6 @@ static inline void stream_flush(void)
 {
 	_mm_sfence();
 }
-#else
-static inline void stream_lines(uint8_t *to, const uint8_t *from, size_t n)
-{
-	memcpy(to, from, n * LINE);
-}
-
-static inline void stream_flush(void)
-{
-}
-#endif
 
 /* Any place and size: what is no whole line goes the usual way. */
 static inline void stream(void *to, const void *from, size_t size)
@@ -62,3 +55,16 @@ static inline void stream(void *to, const void *from, size_t size)
 		memcpy((uint8_t *)to + head, (const uint8_t *)from + head,
 		       size - head);
 }
+#else
+#define CAN_STREAM false
+
+static inline void stream_flush(void)
+{
+}
+
+/* Never called. */
+static inline void stream(void *to, const void *from, size_t size)
+{
+	memcpy(to, from, size);
+}
+#endif
