@@ -129,7 +129,7 @@ static int is_kept_while_nccl_is_late(void)
 
 Test(nccl_rank, its_streams_stay_until_nccl_has_let_go)
 {
-	begin(1, 1);
+	begin(2, 1);
 	cr_assert(zero(int, ranks_run(&ranks, verify_constant)));
 	cr_expect(zero(int, ranks_run(&ranks, is_kept_while_nccl_is_late)));
 }
