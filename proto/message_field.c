@@ -76,7 +76,7 @@ static size_t round_up(size_t size)
 	return (size + 7) & ~(size_t)7;
 }
 
-/* Does it count, as the fields above it say? */
+/* Does the row count, as the fields above it say? */
 static bool is_open(const struct field *f, const void *ours)
 {
 	const char *at = (const char *)ours + f->gate_at;
@@ -232,15 +232,16 @@ static int need_columns(const struct field *f, const void *pb,
 {
 	const struct field *columns = f->items->fields;
 	size_t n = column_length(&columns[0], pb);
+	int r = need_array(f, n, need, err);
 
-	for (size_t i = 1; i < f->items->n_fields; i++) {
+	for (size_t i = 1; r == 0 && i < f->items->n_fields; i++) {
 		if (column_length(&columns[i], pb) != n)
 			return error_set(err, -EPROTO,
 					 "the columns of %zu %s differ in "
 					 "length",
 					 n, f->what);
 	}
-	return need_array(f, n, need, err);
+	return r;
 }
 
 static int need_keys(const struct field *f, const void *pb, struct need *need,
