@@ -26,6 +26,7 @@ static const char *const names[N_COUNTS] = {
 	DRIVER_SYMBOLS(CALL_NAME) DRIVER_OPTIONAL_SYMBOLS(CALL_NAME)
 #undef CALL_NAME
 		[NOTE_CONTEXTS] = "contexts",
+	[NOTE_QUEUES] = "queues",
 	[NOTE_MPS] = "mps_clients",
 	[NOTE_PINNED_IN] = "pinned_copies_in",
 	[NOTE_NCCL] = "nccl_calls",

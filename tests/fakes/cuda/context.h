@@ -7,6 +7,7 @@
  */
 #pragma once
 #include "tests/fakes/cuda/api.h"
+#include "tests/fakes/cuda/queue.h"
 #include <stdbool.h>
 
 struct memory;
@@ -19,6 +20,7 @@ struct context {
 	CUresult error;          /* sticky; for the process's life */
 	struct stream *streams;  /* all that are not destroyed */
 	struct stream *legacy;   /* one of them; NULL: not used yet */
+	struct queue queues[QUEUES_MAX]; /* of its streams */
 	struct memory *overhead; /* what it takes of the device; NULL */
 	int lock_fd;             /* ledger_enter() */
 };

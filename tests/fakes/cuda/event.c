@@ -220,6 +220,7 @@ static CUresult wait_for(struct mark *mark, struct stream *stream)
 	work->mark = mark;
 	work->work.run = run_wait;
 	work->work.end = end_wait;
+	work->work.is_wait = true;
 	work->work.is_quick = true;
 	stream_enqueue(stream, &work->work);
 	return CUDA_SUCCESS;

@@ -160,6 +160,7 @@ static CUresult enqueue(struct event_share *share, struct stream *stream,
 	work->share = share;
 	work->n = n;
 	work->work.run = run;
+	work->work.is_wait = run == run_wait;
 	work->work.end = end_work;
 	stream_enqueue(stream, &work->work);
 	return CUDA_SUCCESS;

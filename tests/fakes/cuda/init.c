@@ -5,6 +5,7 @@
 #include "tests/fakes/cuda/guard.h"
 #include "tests/fakes/cuda/ledger.h"
 #include "tests/fakes/cuda/process.h"
+#include "tests/fakes/cuda/queue.h"
 
 const int fsdp_is_test_double = 1;
 
@@ -17,6 +18,7 @@ static CUresult init(void)
 	r = device_open();
 	if (r)
 		return r;
+	queue_open();
 	ledger_open();
 	guard_open();
 	process_begin();

@@ -98,6 +98,7 @@ static CUresult enqueue(struct stream *stream, const struct memop *wanted,
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*memop = *wanted;
 	memop->work.run = is_wait ? run_wait : run_write;
+	memop->work.is_wait = is_wait;
 	stream_enqueue(stream, &memop->work);
 	return CUDA_SUCCESS;
 }

@@ -1,6 +1,7 @@
 /* Settings: reading the environment. */
 #include "tests/fakes/cuda/settings.h"
 #include "cuda/driver_api.h"
+#include "tests/fakes/cuda/queue.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -45,6 +46,10 @@ static const struct variable {
 	{"COPY_US", KIND_NUMBER, offsetof(struct settings, copy_us), 0,
 	 10000000},
 	{"SEED", KIND_NUMBER, offsetof(struct settings, seed), 0, UINT64_MAX},
+	{"QUEUES", KIND_NUMBER, offsetof(struct settings, n_queues), 0,
+	 QUEUES_MAX},
+	{"ONE_CALLBACK", KIND_SWITCH,
+	 offsetof(struct settings, has_one_callback), 0, 1},
 	{"MIG", KIND_SWITCH, offsetof(struct settings, is_mig), 0, 1},
 	{"SYNC", KIND_SWITCH, offsetof(struct settings, does_sync), 0, 1},
 	{"COUNT", KIND_SWITCH, offsetof(struct settings, does_count), 0, 1},

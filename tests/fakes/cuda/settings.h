@@ -28,6 +28,12 @@
  *                            streams of the process. Default 0: it does not,
  *                            and work that uses what is gone, or was mapped
  *                            or given another access meanwhile, is a fault
+ *   FAKECUDA_QUEUES          number of hardware queues of a process on each
+ *                            device, which its streams share (queue.h), unless
+ *                            CUDA_DEVICE_MAX_CONNECTIONS has another, as for a
+ *                            driver, whose default is 8. Default 0: each stream
+ *                            has its own
+ *   FAKECUDA_ONE_CALLBACK    1: host functions run one at a time, as drivers may
  *   FAKECUDA_FAIL            calls that fail: see fault.h
  *   FAKECUDA_COUNT           1: count calls in $FAKECUDA_DIR/calls.PID (call.h)
  *   FAKECUDA_LEAKS           1: say at exit what was not freed, to stderr
@@ -66,8 +72,9 @@ struct settings {
 	uint64_t compute_mode; /* a CUcomputemode */
 	uint64_t driver_version;
 	uint64_t delay_us, copy_us, seed;
+	uint64_t n_queues;
 	bool has[N_FEATURES];
-	bool is_mig;
+	bool is_mig, has_one_callback;
 	bool does_sync, does_count, does_report_leaks;
 };
 

@@ -10,6 +10,7 @@
 #include "tests/fakes/cuda/guard.h"
 #include "tests/fakes/cuda/mapping.h"
 #include "tests/fakes/cuda/process.h"
+#include "tests/fakes/cuda/queue.h"
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -90,6 +91,7 @@ CUresult stream_new(struct context *context, bool is_blocking,
 	stream->context = context;
 	stream->is_blocking = is_blocking;
 	stream->last = &stream->first;
+	stream->queue = queue_choose(context->queues);
 	stream->n_refs = 2; /* the thread's too, until it is joined */
 	/* Any but 0: streams made in the same order have the same delays. */
 	stream->random =
@@ -205,6 +207,7 @@ static void append(struct stream *stream, struct work *work)
 	*stream->last = work;
 	stream->last = &work->next;
 	stream->n_queued++;
+	queue_give(stream->queue, work);
 	pthread_cond_signal(&stream->arrival);
 }
 
@@ -256,6 +259,7 @@ static void take_turn(struct stream *stream, struct stream *other)
 	turn->work.run = run_turn;
 	turn->work.end = end_turn;
 	turn->work.is_quick = true;
+	turn->work.is_wait = true;
 	turn->other = other;
 	turn->n = other->n_queued;
 	other->n_refs++;
@@ -428,17 +432,23 @@ static void *serve(void *data)
 {
 	struct stream *stream = data;
 	struct work *work;
+	uint64_t place;
 	bool is_done;
 
 	prctl(PR_SET_TIMERSLACK, 1); /* or each delay is 50 us longer */
 	guard_allow(true);
 	process_lock();
 	while ((work = take(stream))) {
+		place = work->place;
+		queue_await(stream->queue, work);
+		if (!work->is_wait)
+			queue_pass(stream->queue, place);
 		is_done = perform(stream, work);
 		if (work->end)
 			work->end(work, is_done);
 		else
 			free(work);
+		queue_pass(stream->queue, place);
 		stream->n_done++;
 		process_wake();
 	}

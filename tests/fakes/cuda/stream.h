@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 struct context;
+struct queue;
 
 #define STREAM_PRIORITY_GREATEST (-5) /* the least is 0 */
 
@@ -26,6 +27,7 @@ struct stream {
 	int priority;      /* kept for who asks, no more */
 	bool is_destroyed; /* ends after what is queued */
 	bool is_dropped;   /* ends without it */
+	struct queue *queue; /* NULL: it shares none */
 	struct work *first, **last;
 	uint64_t n_queued, n_done; /* of all time */
 	uint64_t n_marked;         /* stream_synchronize_all() */
@@ -47,6 +49,8 @@ struct work {
 	/* After that, or instead of it. Frees the work. NULL: free(). */
 	void (*end)(struct work *work, bool is_done);
 	bool is_quick; /* no delay */
+	bool is_wait;  /* stays at the head of its queue until it is done */
+	uint64_t place; /* in the queue */
 };
 
 /* A new one, with one reference of the caller's. */

@@ -33,6 +33,9 @@ static __thread struct own *own; /* FAKE_MAX_DEVICES; NULL: none yet */
 static pthread_key_t own_key;
 static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
+/* Does a host function run, of any stream? */
+static bool is_in_callback;
+
 /* What fake work is called for: its stream, for fake_is_stopping(). */
 static __thread struct stream *fake_stream;
 static __thread bool fake_is_dropped;
@@ -265,7 +268,11 @@ static void end_host(struct work *work, bool is_done)
 {
 	struct host_work *host = (struct host_work *)work;
 
+	while (is_done && settings()->has_one_callback && is_in_callback &&
+	       !process.is_stopping)
+		process_wait();
 	if (is_done) {
+		is_in_callback = true;
 		process_unlock();
 		guard_allow(false);
 		stream_set_host_function(true);
@@ -273,6 +280,8 @@ static void end_host(struct work *work, bool is_done)
 		stream_set_host_function(false);
 		guard_allow(true);
 		process_lock();
+		is_in_callback = false;
+		process_wake();
 	}
 	free(work);
 }
@@ -297,6 +306,7 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn fn, void *data)
 				   : CUDA_ERROR_INVALID_VALUE);
 	host->work.run = run_nothing;
 	host->work.end = end_host;
+	host->work.is_wait = true; /* for the CPU */
 	host->fn = fn;
 	host->data = data;
 	stream_enqueue(stream, &host->work);
