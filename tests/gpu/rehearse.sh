@@ -92,20 +92,23 @@ grep -q "^=== unit_test_crashes" "$dir/report.log" || fail "no log of all stages
 "$dir/pack/run" --list | grep -qx facts || fail "--list does not show stages"
 
 # What is real ends well on a plain driver, and says what it skips.
+FAKECUDA_PLAIN+=";QUEUES=8"
 run "$dir/report" facts idle_broker unit_test_vmm unit_test_order \
-	integration_test_stream_death bench_import_and_map ||
+	integration_test_stream_death queues bench_import_and_map ||
 	fail "exit status $? of stages that are there"
 reports "^# REHEARSAL"
-reports "stages: 6 of 6 run"
+reports "stages: 7 of 7 run"
 reports "tests: .* passed, 0 failed"
 reports "attribute 113, READ_ONLY_HOST_REGISTER_SUPPORTED: 0"
 reports "^NCCL: .*/plain/libnccl.so.2"
 for stage in facts idle_broker unit_test_vmm unit_test_order \
-	integration_test_stream_death bench_import_and_map; do
+	integration_test_stream_death queues bench_import_and_map; do
 	reports "^| $stage | ended |"
 done
 reports "needs a device that registers pages read-only (attribute 113)"
 reports "needs the driver's double: calls must fail"
+reports "^of 8 queues: HELD UP"
+reports "^of 32 queues: none held up"
 reports "^gpu_import"
 
 # Without a GPU, and no rehearsal, there is nothing to run.
