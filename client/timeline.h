@@ -7,7 +7,7 @@
  * destroyed stream to the next; so which stream has which counter is only a
  * habit, and every write waits for the one before: a counter never goes back,
  * whoever writes it. That cannot lock up, since a wait is only ever for what
- * was given to the device before.
+ * was given to the device before (but see cuda/order.h for collectives).
  *
  * Files of others stay mapped until the connection is closed: a stream that
  * looks at one may not have come to it yet.

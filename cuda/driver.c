@@ -199,6 +199,11 @@ int driver_load(struct error *err)
 	return loaded.r;
 }
 
+void driver_ask_for_queues(void)
+{
+	(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 void driver_describe(struct driver_info *ret)
 {
 	*ret = (struct driver_info){.path = loaded.path,

@@ -42,6 +42,14 @@ extern struct driver cu;
  */
 int driver_load(struct error *err);
 
+/*
+ * For a process that is all ours: have the driver give its streams as many
+ * hardware queues as it can, unless the environment says how many. Streams that
+ * share one wait for each other (order.h). Call it before driver_load(), while
+ * there is one thread, since it changes the environment.
+ */
+void driver_ask_for_queues(void);
+
 struct driver_info {
 	const char *path; /* what was opened; "": nothing */
 	int version;      /* 13000 is 13.0; 0: unknown */

@@ -8,8 +8,16 @@
  * (the comparison is signed and cyclic, so UINT64_MAX would not).
  *
  * A write is the last thing enqueued before the broker is told of it
- * ("publish after enqueue"), so a wait is only ever for submitted work. Behind
- * a pending wait, calls that wait for the device (cuMemAlloc, cuMemFree,
+ * ("publish after enqueue"), so a wait is only ever for submitted work. It ends
+ * also where streams share hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 by
+ * default), in which work that waits holds up what was submitted later: all
+ * that work depends on was submitted before it. A collective is different: it
+ * ends when all ranks have submitted theirs, which may be later, and then in
+ * the queue of a stream that waits for what comes after the collective. So
+ * whoever makes stream waits and collectives on a device keeps their streams in
+ * different queues, or waits on the host (docs/device.md).
+ *
+ * Behind a pending wait, calls that wait for the device (cuMemAlloc, cuMemFree,
  * anything under CUDA_LAUNCH_BLOCKING=1) block: the caller enqueues the wait
  * last, after all that it has to allocate or open.
  */

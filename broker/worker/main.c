@@ -4,6 +4,7 @@
 #include "broker/worker/job.h"
 #include "broker/worker/link.h"
 #include "broker/worker/worker.h"
+#include "cuda/driver.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -136,6 +137,7 @@ int main(int argc, char **argv)
 	(void)signal(SIGTERM, SIG_DFL);
 	if (!follow_parent())
 		return EXIT_FAILURE;
+	driver_ask_for_queues();
 	if (worker_run(WORKER_FD, count_threads(), &err) == 0)
 		return EXIT_SUCCESS;
 	fprintf(stderr, "fsdp-worker: %s\n", err.msg);

@@ -683,6 +683,9 @@ int main(int argc, char **argv)
 
 	if (!parse(argc, argv, &options))
 		return usage();
+	/* Streams that share a hardware queue wait for each other, and by
+	 * default there are 8. Before the first call of CUDA. */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	r = options.is_alone ? train_alone(&options) : train(&options);
 	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -213,6 +213,28 @@ Test(stream, there_may_be_more_streams_than_timelines)
 	}
 }
 
+/* As many as a device has queues by default, and one: the last shares that of
+ * the first unless there are more (CUDA_DEVICE_MAX_CONNECTIONS). */
+Test(stream, a_stream_that_waits_holds_up_no_other)
+{
+	enum { N = 9 };
+	struct fsdp_tensor *tensor = NULL, *mine;
+	CUstream streams[N];
+
+	cr_assert(zero(int, actor_run(&stage.producer, produce)));
+	mine = alloc();
+	for (int i = 0; i < N; i++)
+		streams[i] = stream_make(gpu_nth(0));
+	cr_assert(zero(int, get_on("t/a", streams[0], 0, &tensor)));
+	stream_fill(streams[N - 1], mine, 1);
+	cr_expect(stream_finish(streams[N - 1]));
+	cr_expect(not(stream_is_done(streams[0])));
+	open_gate();
+	cr_assert(stream_finish(streams[0]));
+	fsdp_free(tensor);
+	fsdp_free(mine);
+}
+
 Test(stream, tensors_that_are_published_together_have_one_value)
 {
 	enum { N = 64 };

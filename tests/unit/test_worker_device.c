@@ -32,6 +32,22 @@ Test(worker_device, ranks_of_one_process_gather_and_reduce)
 	world_close();
 }
 
+/* Its streams share none, whatever the default of the driver. */
+Test(worker_device, it_asks_for_as_many_queues_as_there_can_be)
+{
+	struct node node;
+
+	setenv("FAKECUDA_QUEUES", "8", 1);
+	unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+	world_open(2, 1);
+	node_start(&node, 0, 2);
+	node_open(&node);
+	cr_expect(eq(long, gpu_count(node.pid, "queues"), 32));
+	cr_expect(eq(long, gpu_count(getpid(), "queues"), 8));
+	node_stop(&node);
+	world_close();
+}
+
 /* Sums of one microbatch wait for those of the next. */
 Test(worker_device, partial_sums_are_kept_for_the_all_reduce)
 {
