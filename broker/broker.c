@@ -1,11 +1,11 @@
 /*
  * Setting the broker up, running it, and taking it down.
  *
- * A start is an adoption: catalog, state table and chunks come from the fd
- * store if there are any, and what is volatile (accounts, arenas, deadlines,
- * table words, sessions) is made anew from the catalog. If that cannot be
- * done, the broker starts empty and says so; a catalog whose adoption killed
- * two brokers is not tried again.
+ * A start is an adoption: the catalog, the state table and the chunks come from
+ * the fd store if it has them, and volatile state (accounts, arenas, deadlines,
+ * table words, sessions) is rebuilt from the catalog. If the adoption fails,
+ * the broker starts empty and logs the cause. A catalog whose adoption killed
+ * two brokers is not adopted again.
  */
 #include "broker/broker.h"
 #include "broker/bundle.h"
@@ -32,13 +32,12 @@
 #include <unistd.h>
 
 #define DEFAULT_CONFIG "/etc/fsdpd/fsdpd.conf"
-/* Of a session: its connection, pidfd, ref-counter file and doorbell. */
+/* A session has a connection, a pidfd, a ref-counter file and a doorbell. */
 #define SESSION_DESCRIPTORS 4
-/* Two for each file that survives a restart, and what is of no session. */
+/* Two for each file that survives a restart, and some for the broker itself. */
 #define OTHER_DESCRIPTORS (2 * FDSTORE_MAX + 64)
 
-/* --- loop ------------------------------------------------------------------
- */
+/* --- loop ---------------------------------------------------------------- */
 
 static bool drain_sessions(void *data)
 {
@@ -69,8 +68,8 @@ static bool run_waiters(void *data)
 
 void broker_add_deferred(struct broker *broker)
 {
-	/* Sessions first, since they wake requests; and whatever others wake
-	 * is run in the same round. */
+	/* Sessions come first, since they wake requests. Handlers that others
+	 * wake run in the same round. */
 	const struct {
 		struct deferred *handler;
 		bool (*run)(void *data);
@@ -90,13 +89,13 @@ void broker_add_deferred(struct broker *broker)
 
 static void close_handle(uv_handle_t *handle)
 {
-	/* A handle that was never set up has no loop. */
+	/* A handle that was never initialised has no loop. */
 	if (handle->loop && !uv_is_closing(handle))
 		uv_close(handle, NULL);
 }
 
-/* Communicators end first, so that the engine calls back nobody who could
- * want more of it. */
+/* Communicators end first, so that no callback of the engine reaches a
+ * communicator that could request more of it. */
 static void stop_collectives(struct broker *broker)
 {
 	if (!broker->engine.broker)
@@ -107,7 +106,7 @@ static void stop_collectives(struct broker *broker)
 		catalog_commit(&broker->catalog);
 }
 
-/* Close all that lives on the loop; it ends when the last is closed. */
+/* Close all handles on the loop, which ends when the last one is closed. */
 static void stop(struct broker *broker)
 {
 	if (broker->loop.is_stopping)
@@ -143,11 +142,13 @@ static void on_watchdog(uv_timer_t *timer)
 {
 	struct broker *broker = timer->data;
 
-	/* If the service manager does not read, it also cannot judge us. */
+	/* A service manager that does not read its socket cannot judge us
+	 * either. */
 	fdstore_notify_now(&broker->fdstore, "WATCHDOG=1");
 }
 
-/* Only if the service manager asks for it: an idle broker does not wake. */
+/* The timer runs only if the service manager asks for it, so that an idle
+ * broker does not wake up. */
 static int start_watchdog(struct broker *broker)
 {
 	uint64_t usec = 0;
@@ -195,8 +196,7 @@ static int open_loop(struct broker *broker, struct error *err)
 	return deadlines_init(&broker->deadlines, &broker->loop.uv, err);
 }
 
-/* --- memory from before ------------------------------------------------------
- */
+/* --- adoption ------------------------------------------------------------ */
 
 static int adopt_files(struct broker *broker, struct error *err)
 {
@@ -235,14 +235,14 @@ static int create_files(struct broker *broker, struct error *err)
 	if (r == 0)
 		r = fdstore_put(&broker->fdstore, broker->table.fd, "table",
 				err);
-	/* Last: with it, the memory is worth adopting. */
+	/* The catalog is stored last: with it, the memory can be adopted. */
 	if (r == 0)
 		r = fdstore_put(&broker->fdstore, broker->catalog.fd, "catalog",
 				err);
 	return r;
 }
 
-/* Gives in `ret_is_adopted` whether there is an earlier broker's memory. */
+/* `*ret_is_adopted`: the memory of an earlier broker was found. */
 static int open_files(struct broker *broker, bool *ret_is_adopted,
 		      struct error *err)
 {
@@ -300,7 +300,8 @@ static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
 	return 0;
 }
 
-/* Make everything volatile from the catalog; then end who died meanwhile. */
+/* Rebuild all volatile state from the catalog, then end the sessions whose
+ * process has exited meanwhile. */
 static int adopt_records(struct broker *broker, struct error *err)
 {
 	uint8_t is_gone[CATALOG_MAX_SESSIONS + 1] = {0};
@@ -341,7 +342,7 @@ static int adopt_records(struct broker *broker, struct error *err)
 	return 0;
 }
 
-/* What was kept for us, but nothing says what it is. */
+/* Drop files in the fd store that no catalog describes. */
 static int drop_strays(struct broker *broker, struct error *err)
 {
 	timeline_file_drop_strays(broker);
@@ -368,10 +369,10 @@ static int open_memory(struct broker *broker, struct error *err)
 	return r;
 }
 
-/* --- the world around --------------------------------------------------------
- */
+/* --- environment --------------------------------------------------------- */
 
-/* The soft limit is for programs that use select(). */
+/* The soft limit protects programs that use select(), which the broker does
+ * not. */
 static void raise_descriptor_limit(struct broker *broker)
 {
 	struct rlimit limit;
@@ -426,7 +427,7 @@ static int open_config(struct broker *broker, const char *path,
 	return config_read(&broker->config, DEFAULT_CONFIG, err);
 }
 
-/* A socket that the service manager passed under a name of its own. */
+/* Take a socket that the service manager passed under any name. */
 static int take_listener(struct fdstore *store)
 {
 	const char *name;
@@ -466,7 +467,7 @@ static int open_listener(struct broker *broker,
 	return listener_open(broker, path, fd, err);
 }
 
-/* What the fd store refused may be tried again. */
+/* The fd store has space again: retry operations that it refused. */
 static void on_store_room(void *data)
 {
 	struct broker *broker = data;
@@ -492,8 +493,8 @@ static void on_parent(uv_poll_t *poll, int status, int events)
 	check_keeper(poll->data);
 }
 
-/* The parent of --supervised can die; then it must be said. Where the keeper
- * is somebody else, or cannot be watched, fdstore_put() finds out. */
+/* Log it when the --supervised parent dies. Where another process keeps the
+ * memory, or the parent cannot be watched, fdstore_put() notices the loss. */
 static int watch_keeper(struct broker *broker, struct error *err)
 {
 	int r;
@@ -515,7 +516,7 @@ static int watch_keeper(struct broker *broker, struct error *err)
 	if (r < 0)
 		return error_set(err, r, "watch who keeps the memory: %s",
 				 uv_strerror(r));
-	/* It may have died before we looked for our parent. */
+	/* The keeper may have died before we looked up our parent. */
 	check_keeper(broker);
 	return 0;
 }
@@ -535,8 +536,7 @@ static void note_surroundings(struct broker *broker)
 			 "use the systemd unit or --supervised");
 }
 
-/* --- life
- * --------------------------------------------------------------------- */
+/* --- lifetime ------------------------------------------------------------ */
 
 static int set_up(struct broker *broker, const struct broker_options *options,
 		  struct error *err)

@@ -1,8 +1,8 @@
 /*
  * The broker: all its parts, owned by one thread.
  *
- * Nothing here is locked. What takes long runs on libuv's worker threads with
- * copied arguments and comes back as a callback.
+ * Nothing here is locked. Long operations run on libuv's worker threads with
+ * copied arguments, and their results come back as callbacks on the loop.
  */
 #pragma once
 #include "broker/account.h"
@@ -43,31 +43,35 @@ struct broker {
 	struct limbo limbo;
 	struct evictables evictables;
 	struct chores chores;
-	struct bundle bundles[CATALOG_BUNDLES]; /* by record */
+	struct bundle bundles[CATALOG_BUNDLES]; /* indexed by record */
 	uint32_t n_leased; /* grants that leases have still to make */
 	struct waiters waiters;
 	struct engine engine;
 	struct comms comms;
 	struct listener listener;
-	int table_readonly_fd; /* owned; what clients get */
+	/* Owned; the read-only descriptor that is sent to clients. */
+	int table_readonly_fd;
 	struct peer *peers;
 	uint32_t n_peers;
-	struct session *sessions[CATALOG_MAX_SESSIONS + 1]; /* by record */
+	/* Indexed by record. */
+	struct session *sessions[CATALOG_MAX_SESSIONS + 1];
 	uint32_t n_sessions;
-	uint32_t n_timelines;     /* files */
+	uint32_t n_timelines;     /* timeline files */
 	uint32_t prefix_position; /* in the deadlines */
 	uv_signal_t sigterm, sigint;
 	uv_timer_t watchdog;
-	uv_poll_t parent_poll; /* whoever keeps our fds may be our parent */
-	int parent_fd;         /* its pidfd, owned; -1 */
-	struct deferred
-		draining; /* sessions with more pending bits, or that end */
+	/* The process that keeps our fds may be our parent. */
+	uv_poll_t parent_poll;
+	int parent_fd; /* its pidfd, owned; -1 */
+	/* Sessions that are ending or have more pending bits to collect. */
+	struct deferred draining;
 	uint64_t started_ms;
 	uint64_t death_logged_ms;
-	struct rlimit first_limit; /* of descriptors, for children */
-	uint32_t n_unwatched;      /* sessions taken over whose process could
-				      not be watched at once */
-	/* since start */
+	/* The limit on descriptors at the start, restored in children. */
+	struct rlimit first_limit;
+	/* Adopted sessions whose process could not be watched at once. */
+	uint32_t n_unwatched;
+	/* Counters since the start. */
 	uint64_t n_requests, n_replayed, n_refused, n_dropped_peers;
 	uint64_t n_published, n_evicted, n_freed_slots, n_dead_sessions;
 	uint64_t n_tainted;
@@ -78,14 +82,15 @@ struct broker_options {
 	const char *socket_path; /* NULL: the default */
 	const char *config_path; /* NULL: /etc/fsdpd/fsdpd.conf if it exists */
 	int listen_fd;           /* consumed; -1: bind socket_path */
-	bool has_left_mps;       /* the environment named a server of MPS */
+	bool has_left_mps;       /* the environment named an MPS server */
 };
 
-/* Set up, adopting what the fd store holds; then run until told to stop. */
+/* Set the broker up, adopting what the fd store holds, and run it until it is
+ * told to stop. */
 int broker_open(struct broker *broker, const struct broker_options *options,
 		struct error *err);
 int broker_run(struct broker *broker, struct error *err);
 void broker_close(struct broker *broker);
 
-/* What is left for later is done in the loop from now on. */
+/* Register the handlers of deferred work with the loop. */
 void broker_add_deferred(struct broker *broker);

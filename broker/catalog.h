@@ -1,27 +1,28 @@
 /*
- * The catalog: everything of the broker's state that a restart needs, in one
- * memfd that outlives the process.
+ * The catalog: all broker state that a restart needs, in one memfd that
+ * outlives the process.
  *
- * Records of each kind lie in a section of their own and refer to each other
- * by index; index 0 means "none". Lists and hash chains are links inside the
- * records. The file is large and sparse: only what was used has pages.
+ * Records of each kind are stored in a section of their own and refer to each
+ * other by index; index 0 means "none". Lists and hash chains are links inside
+ * the records. The file is large and sparse: only the parts that were used have
+ * pages.
  *
- * The journal makes every request all or nothing across kill -9. It is an
- * undo journal: before bytes of a live catalog are changed, catalog_save()
- * notes their old values; catalog_commit() is one store that forgets them. A
- * broker that adopts the catalog finds the journal empty, or puts the old
- * values back, newest first; doing so twice changes nothing. A process dies
- * between two instructions and its stores stay in order in the page cache, so
- * no fences are needed, only that the compiler keeps the order. (DESIGN.md
- * drew a redo record of absolute values with one commit word; undo keeps that
- * property, and code can read what it has just written.)
+ * The journal makes every request atomic across kill -9. It is an undo journal:
+ * before bytes of a live catalog are changed, catalog_save() records their old
+ * values; catalog_commit() is one store that discards them. A broker that
+ * adopts the catalog finds the journal empty, or restores the old values,
+ * newest first; restoring them twice is harmless. A process is killed between
+ * two instructions, and its stores are in order in the page cache, so no fences
+ * are needed; only the compiler must keep the order. Code can read a value
+ * right after it wrote it, which a redo journal would not allow.
  *
- * The journal protects against crashes, not against changing one's mind: a
- * handler checks everything first and then changes things.
+ * The journal protects against crashes; it cannot roll back a running request.
+ * A handler therefore checks everything before its first change.
  *
- * LAYOUT: struct catalog_header, the journal, the sections in the order of
- * enum catalog_section, the hash buckets, the blob heap; offsets in catalog.c.
- * Fields marked [volatile] mean nothing after a restart and are not saved.
+ * LAYOUT: struct catalog_header, the journal, the sections in the order of enum
+ * catalog_section, the hash buckets, the blob heap. The offsets are in
+ * catalog.c. Fields marked [volatile] are meaningless after a restart and are
+ * not journaled.
  */
 #pragma once
 #include "proto/message.h"
@@ -35,7 +36,7 @@ struct error;
 
 #define CATALOG_LAYOUT_VERSION 7
 #define CATALOG_MAX_SESSIONS   4096
-#define CATALOG_BUNDLES        4096 /* with record 0 */
+#define CATALOG_BUNDLES        4096 /* including record 0 */
 #define OUTCOME_WINDOW         64
 
 enum catalog_section {
@@ -53,7 +54,7 @@ enum catalog_section {
 	SECTION_N
 };
 
-/* A place in a doubly linked list of records of one section. */
+/* Links of a doubly linked list of records of one section. */
 struct link {
 	uint32_t next, prev;
 };
@@ -64,78 +65,84 @@ struct list {
 };
 
 enum slot_flags {
-	/* the low bits are enum publish_flags */
-	SLOT_FLAG_NAMED = 0x100, /* the blob's name is (or will be) its name */
+	/* The low bits are enum publish_flags. */
+	/* The name in the blob is, or will be, its name. */
+	SLOT_FLAG_NAMED = 0x100,
 	SLOT_FLAG_IN_LIMBO = 0x200, /* in the limbo list */
-	SLOT_FLAG_TAINTED = 0x400,  /* its writer died before it was written */
-	SLOT_FLAG_SHARED = 0x800,   /* by its chunk's sharer: no view */
-	SLOT_FLAG_WANTED = 0x1000,  /* who shared it wants it back */
+	SLOT_FLAG_TAINTED = 0x400,  /* its writer died before publishing it */
+	/* Its memory was shared by a client, and it is no view. */
+	SLOT_FLAG_SHARED = 0x800,
+	/* The process that shared it wants it back. */
+	SLOT_FLAG_WANTED = 0x1000,
 };
 
 struct slot_record {
-	uint64_t generation; /* survives the slot being free */
+	uint64_t generation; /* kept while the slot is free */
 	uint64_t offset;     /* in the block, bytes */
 	uint64_t size;       /* bytes */
 	uint64_t blob;       /* name, then shape, then strides (slot.c) */
 	uint64_t version;
 	uint64_t born_ms;
-	uint64_t deadline_ms; /* end of the name; 0: none */
+	uint64_t deadline_ms; /* when the name expires; 0: never */
 	uint32_t block;       /* 0: the slot is free */
-	uint32_t writer;      /* session that is WRITING; 0: none */
-	uint32_t tied;        /* session the name ends with; 0: none */
-	uint32_t bundle;      /* version it is a member of; 0: none */
+	uint32_t writer;      /* session that writes it; 0: none */
+	uint32_t tied;        /* session whose end removes the name; 0: none */
+	uint32_t bundle;      /* bundle version it is a member of; 0: none */
 	uint32_t n_tickets;
-	uint32_t name_next; /* chain of the name index */
+	uint32_t name_next; /* next in the chain of the name index */
 	uint16_t flags;     /* enum slot_flags | enum publish_flags */
 	uint16_t name_size;
 	uint8_t dtype;
 	uint8_t n_dims;
-	uint16_t is_fenced;     /* [volatile] in limbo.fenced */
-	uint32_t heap_position; /* [volatile] in the deadlines */
-	uint32_t uid;           /* who is charged for the slot */
-	uint32_t group;         /* that keeps it: its shards; 0: none */
-	uint32_t n_pins; /* [volatile] the broker or its worker uses it */
+	uint16_t is_fenced;     /* [volatile] is in limbo.fenced */
+	uint32_t heap_position; /* [volatile] position in the deadlines */
+	uint32_t uid;           /* charged for the slot */
+	uint32_t group;         /* group whose shard it is; 0: none */
+	uint32_t n_pins; /* [volatile] uses by the broker or its worker */
 	struct list grants;
 	struct link block_link;   /* block_record.slots */
 	struct link limbo_link;   /* header.limbo */
 	struct link bundle_link;  /* bundle_record.members */
 	struct link session_link; /* session_record.own: writing or tied */
-	uint32_t order;           /* when its contents are there; 0: now */
+	/* Ready fence of its contents; 0: they are ready. */
+	uint32_t order;
 };
 
 struct block_record {
 	uint32_t chunk;  /* 0: the record is free */
-	uint32_t maker;  /* session whose budget pays; 0: it is gone */
+	uint32_t maker;  /* session whose budget is charged; 0: it has ended */
 	uint64_t offset; /* in the chunk */
-	uint64_t size; /* as asked; accounts are charged this, rounded up to 64
-			*/
-	uint32_t uid;  /* who is charged */
+	/* As requested; accounts are charged this, rounded up to 64. */
+	uint64_t size;
+	uint32_t uid; /* charged for the block */
 	struct list slots;
 };
 
 struct grant_record {
 	uint32_t session; /* 0: the record is free */
 	uint32_t slot;
-	int32_t granted;     /* cumulative, over all generations: see grant.h */
-	uint32_t hash_next;  /* chain of the (session, slot) index */
-	uint64_t generation; /* of the last grant; linked to the slot while this
-				is the slot's */
+	int32_t granted; /* cumulative, over all generations: see grant.h */
+	/* Next in the chain of the (session, slot) index. */
+	uint32_t hash_next;
+	/* Of the last grant. The record is linked to the slot while the slot
+	 * has this generation. */
+	uint64_t generation;
 	struct link slot_link;
 	struct link session_link;
 };
 
 struct chunk_record {
-	uint32_t id; /* never used again; 0: the record is free */
+	uint32_t id; /* never reused; 0: the record is free */
 	uint32_t is_sealed;
 	uint64_t size;
 	uint64_t populated; /* arenas: [0, populated) may be allocated */
 	struct access_class access;
-	uint32_t bundle; /* version it belongs to; 0: an arena chunk */
+	uint32_t bundle; /* bundle version it belongs to; 0: an arena chunk */
 	uint32_t n_blocks;
 	struct device_uuid device;
-	uint32_t shared; /* enum share_kind: see shared_chunk.h */
-	uint32_t sharer; /* session that shared it; 0: it is gone */
-	uint64_t handle; /* blob, SHARE_LEGACY */
+	uint32_t shared; /* enum share_kind, see shared_chunk.h */
+	uint32_t sharer; /* session that shared it; 0: it has ended */
+	uint64_t handle; /* blob; only for SHARE_LEGACY */
 };
 
 struct outcome {
@@ -148,19 +155,21 @@ struct outcome {
 struct session_record {
 	uint64_t id; /* 0: the record is free */
 	uint8_t token[TOKEN_SIZE];
-	uint64_t start_time; /* of the process, /proc/PID/stat field 22 */
+	uint64_t start_time; /* of the process: field 22 of /proc/PID/stat */
 	uint32_t pid, uid, gid;
 	char command[16];
 	uint64_t born_ms;
 	uint64_t refs_inode;
-	uint64_t budget;   /* bytes; 0: none */
-	uint64_t answered; /* requests below are answered and forgotten */
+	uint64_t budget; /* bytes; 0: unlimited */
+	/* Requests below this number were answered, and their recorded replies
+	 * are forgotten. */
+	uint64_t answered;
 	struct list grants;
-	struct list own;       /* slots it writes or is tied to */
-	struct list orders;    /* by its timelines and events */
-	uint32_t first_bundle; /* staged by it, chained by bundle_record.next */
-	/* Version that it has a lease of, 0: none; the member to be granted
-	 * next, and how many are left: see lease.h. */
+	struct list own;       /* slots that it writes or that are tied to it */
+	struct list orders;    /* ready fences by its timelines and events */
+	uint32_t first_bundle; /* staged by it; chained by bundle_record.next */
+	/* The bundle version that it leases (0: none), the next member to
+	 * grant, and the number of members left: see lease.h. */
 	uint32_t lease_bundle, lease_slot, lease_left;
 	struct outcome outcomes[OUTCOME_WINDOW];
 };
@@ -171,7 +180,7 @@ struct ticket_record {
 	uint32_t uses_left;
 	uint64_t deadline_ms;
 	uint64_t born_ms;
-	uint32_t uid; /* who is charged for it */
+	uint32_t uid; /* charged for the ticket */
 	uint32_t pid; /* of the process that made it */
 	uint32_t hash_next;
 	uint32_t heap_position; /* [volatile] */
@@ -180,21 +189,23 @@ struct ticket_record {
 enum bundle_state {
 	BUNDLE_FREE = 0,
 	BUNDLE_STAGED = 1,
-	BUNDLE_COMMITTED = 2, /* what the names point to */
-	BUNDLE_RETIRED = 3,   /* replaced or removed; goes when its slots do */
+	BUNDLE_COMMITTED = 2, /* the version that the names refer to */
+	/* Replaced or removed; freed with its last slot. */
+	BUNDLE_RETIRED = 3,
 };
 
 /* One version of a bundle. */
 struct bundle_record {
-	uint64_t id; /* never used again */
+	uint64_t id; /* never reused */
 	uint64_t name_blob;
 	uint64_t version;
 	uint64_t born_ms;
 	uint64_t deadline_ms;
 	uint64_t ttl_ms;
-	uint32_t state; /* enum bundle_state: the one store of a commit */
+	uint32_t state; /* enum bundle_state; storing it commits the version */
 	uint32_t name_size;
-	uint32_t loader;    /* session that stages it, or is tied; 0: none */
+	/* Session that stages it or that it is tied to; 0: none. */
+	uint32_t loader;
 	uint32_t flags;     /* enum publish_flags */
 	uint32_t next;      /* chain of session_record.first_bundle */
 	uint32_t hash_next; /* chain of the bundle name index */
@@ -202,11 +213,13 @@ struct bundle_record {
 	struct device_uuid device;
 	uint32_t owner_uid;
 	struct list members;
-	uint32_t n_clashes;  /* staged: names of members that tensors outside of
-				it have */
-	uint64_t size_hint;  /* [volatile] staged: what its loader will still
-				allocate, bytes; 0: unknown */
-	int32_t manifest_fd; /* [volatile] owned; -1: not made yet */
+	/* Staged: the number of member names that tensors outside this bundle
+	 * have. */
+	uint32_t n_clashes;
+	/* [volatile] Staged: bytes that its loader will still allocate; 0:
+	 * unknown. */
+	uint64_t size_hint;
+	int32_t manifest_fd;    /* [volatile] owned; -1: not made yet */
 	uint32_t heap_position; /* [volatile] */
 };
 
@@ -215,65 +228,68 @@ struct prefix_record {
 	uint32_t name_size; /* 0: the record is free */
 	uint32_t uid;
 	uint32_t hash_next;
-	uint32_t n_names;      /* shown, outside bundles */
-	uint32_t n_bundles;    /* shown */
-	struct link idle_link; /* header.idle_prefixes, while both are 0 */
+	uint32_t n_names;   /* visible names outside bundles */
+	uint32_t n_bundles; /* visible bundles */
+	/* header.idle_prefixes, while both counts are 0. */
+	struct link idle_link;
 	uint32_t reserved;
-	uint64_t idle_ms; /* since when it is there */
+	uint64_t idle_ms; /* when it became idle */
 };
 
-/* A rank on this node: its place in the list is that of its shards. */
+/* A rank on this node. Its index in the list is that of its shards. */
 struct comm_place {
 	uint32_t rank; /* in the world */
 	struct device_uuid device;
 };
 
-/* What lasts of a communicator: see comm.h for what runs. */
+/* The persistent part of a communicator; see comm.h for the running part. */
 struct comm_record {
-	uint64_t id; /* of the record; 0: it is free */
+	uint64_t id; /* of the record; 0: the record is free */
 	uint64_t name_blob;
 	uint32_t name_size;
-	uint32_t uid; /* who made it: charged for everything */
+	uint32_t uid; /* made it, and is charged for everything in it */
 	struct access_class access;
 	uint32_t n_ranks, n_shards;
-	uint64_t step; /* last one that all ranks committed; 0: none */
+	uint64_t step; /* the last one that all ranks committed; 0: none */
 	uint64_t ttl_ms;
-	uint64_t deadline_ms; /* while nobody is in it: when it ends */
-	uint32_t first_group; /* chained by group_record.next, as registered */
+	uint64_t deadline_ms; /* when it ends, if no rank is in it then */
+	/* Chained by group_record.next, in the order of registration. */
+	uint32_t first_group;
 	uint32_t n_groups;
 	uint32_t heap_position; /* [volatile] */
 	uint32_t n_local;       /* ranks on this node */
-	/* Of a communicator that has groups. */
+	/* Only in a communicator that has groups. */
 	struct comm_place places[MESSAGE_MAX_RANKS];
 };
 
 struct group_record {
 	uint64_t id;        /* 0: the record is free */
-	uint64_t spec_blob; /* the group_request that made it, encoded */
+	uint64_t spec_blob; /* blob: the encoded group_request that made it */
 	uint32_t spec_size;
 	uint32_t comm; /* its record */
 	uint32_t next;
-	uint32_t side; /* which of `slots` is committed */
-	/* The shards, kept by this group: as struct rank_memory. */
+	uint32_t side; /* index into `slots` of the committed side */
+	/* The shards, kept by this group, as in struct rank_memory. */
 	uint32_t slots[2][MESSAGE_MAX_RANKS];
-	uint64_t step;      /* last commit that included it; 0: none */
-	uint64_t plan_hash; /* must come out the same again */
-	/* Works of all runs that are over. */
+	uint64_t step;      /* last commit that included this group; 0: none */
+	uint64_t plan_hash; /* a plan made again must have the same hash */
+	/* Gathers and reductions of all finished runs. */
 	uint64_t n_gathers, n_reductions;
 };
 
-/* When a slot's contents are there: see order.h. */
+/* The ready fence of a slot's contents: see order.h. */
 struct order_record {
 	uint64_t value; /* of the timeline; of an event: its number */
-	uint64_t event; /* blob of its handle; 0: none */
+	uint64_t event; /* blob: the event's handle; 0: none */
 	uint32_t slot;  /* 0: the record is free */
 	uint32_t session;
-	uint32_t timeline; /* of the session; 0: it is an event */
-	uint32_t original; /* a view's order by an event: that of what it views,
-			      which has the handle; 0: it is none */
+	uint32_t timeline; /* of the session; 0: the fence is an event */
+	/* For a view's fence by an event: the fence of the viewed slot, which
+	 * has the handle; 0: this fence is not a copy. */
+	uint32_t original;
 	struct link session_link;
 	struct link copy_link; /* order_record.copies */
-	struct list copies;    /* by views */
+	struct list copies;    /* fences of views */
 	uint32_t reserved;
 };
 
@@ -287,9 +303,11 @@ enum catalog_hash {
 };
 
 struct catalog_section_state {
-	uint32_t first_free; /* chained through a field of the kind (catalog.c)
-			      */
-	uint32_t n_touched;  /* records ever used; the rest are holes */
+	/* Chained through a field of the record, which depends on the kind
+	 * (catalog.c). */
+	uint32_t first_free;
+	/* Records ever used; the rest are holes in the file. */
+	uint32_t n_touched;
 	uint32_t n_live;
 	uint32_t reserved;
 };
@@ -299,24 +317,25 @@ struct catalog_section_state {
 struct catalog_header {
 	uint64_t magic; /* "FSDPCAT1" */
 	uint32_t layout_version;
-	uint32_t adoption_attempts; /* since one went well */
-	uint64_t journal_size;      /* bytes noted; 0 is the commit */
+	uint32_t adoption_attempts; /* since the last one that succeeded */
+	uint64_t journal_size;      /* bytes recorded; storing 0 commits */
 	uint64_t epoch;
-	uint64_t hash_seed; /* random, so that nobody can choose names that all
-			       hash alike */
+	/* Random, so that a client cannot choose names with colliding
+	 * hashes. */
+	uint64_t hash_seed;
 	uint64_t next_session_id;
 	uint64_t next_bundle_id;
-	uint64_t next_comm_id; /* of records, runs and groups alike */
+	uint64_t next_comm_id; /* for records, runs and groups alike */
 	uint32_t next_chunk_id;
 	uint32_t reserved;
 	struct list limbo;
-	struct list idle_prefixes; /* those that end in time, oldest first */
+	struct list idle_prefixes; /* prefixes that expire, oldest first */
 	uint64_t blob_top;
 	uint64_t blob_free[BLOB_CLASSES];
 	struct catalog_section_state sections[SECTION_N];
 };
 
-/* What the present transaction has noted already; a small cache. */
+/* Ranges that this transaction has saved already; a small cache. */
 struct catalog_saved {
 	uint64_t offset, size;
 	uint64_t transaction; /* 0: none */
@@ -334,31 +353,30 @@ struct catalog {
 
 #define CATALOG_NULL ((struct catalog){.fd = -1})
 
-/* A new, empty catalog. */
+/* Make a new, empty catalog. */
 int catalog_create(struct catalog *ret, struct error *err);
 
 /*
- * Adopt one that an earlier broker left. Counts the attempt, undoes an
- * unfinished request. Consumes `fd`, also on failure. -EPROTO: unknown layout.
- * -EUCLEAN: two earlier adoptions of it did not end well, or it is damaged.
+ * Adopt the catalog of an earlier broker: count the attempt and undo an
+ * unfinished request. Consumes `fd`, also on failure. -EPROTO: the layout is
+ * unknown. -EUCLEAN: two earlier adoptions of it failed, or it is damaged.
  */
 int catalog_adopt(struct catalog *ret, int fd, struct error *err);
 
-/* The adoption went well: the next one may try again. */
+/* The adoption succeeded; reset the count of attempts. */
 void catalog_adopted(struct catalog *catalog);
 void catalog_close(struct catalog *catalog);
 
-/* --- journal ---------------------------------------------------------------
- */
+/* --- journal ------------------------------------------------------------- */
 
-/* Note `size` bytes at `at` (in the catalog) before they are changed. */
+/* Record the `size` bytes at `at` (in the catalog) before they are changed. */
 void catalog_save(struct catalog *catalog, const void *at, size_t size);
 
-/* All changes since the last commit stand. */
+/* Make all changes since the last commit permanent. */
 void catalog_commit(struct catalog *catalog);
 
-/* Bytes the journal can still take: work that may exceed it commits in steps,
- * each of which leaves the catalog in order. 48 MiB when empty. */
+/* Bytes that the journal can still take, 48 MiB when it is empty. Work that may
+ * exceed it commits in steps, each of which leaves the catalog consistent. */
 size_t catalog_journal_room(const struct catalog *catalog);
 
 /* Save, then assign: catalog_set(catalog, record->field, value). */
@@ -368,26 +386,26 @@ size_t catalog_journal_room(const struct catalog *catalog);
 		(field) = (value);                                             \
 	} while (0)
 
-/* --- records ---------------------------------------------------------------
- */
+/* --- records ------------------------------------------------------------- */
 
 /*
- * A zeroed record (slots keep their generation); 0 if the section is full. Its
- * bytes are noted already: until the commit they may be assigned directly.
+ * Allocate a zeroed record (slots keep their generation); 0 if the section is
+ * full. The record's bytes are already saved: until the commit they may be
+ * assigned directly.
  */
 uint32_t catalog_alloc(struct catalog *catalog, enum catalog_section section);
 void catalog_release(struct catalog *catalog, enum catalog_section section,
 		     uint32_t index);
 uint32_t catalog_n_live(const struct catalog *catalog,
 			enum catalog_section section);
-/* Records are [1, n_touched]; free ones among them are told by their own
- * field (slot.block, chunk.id, ...), which is 0. */
+/* Records have the indexes [1, n_touched]. A free one among them has 0 in a
+ * field of its kind (slot.block, chunk.id, ...). */
 uint32_t catalog_n_touched(const struct catalog *catalog,
 			   enum catalog_section section);
-/* The highest index that can be handed out: so many records fit. */
+/* The number of records that fit, which is also the highest index. */
 uint32_t catalog_capacity(enum catalog_section section);
 
-/* Are there `n` records more? -ENOSPC; `what` names them in the sentence. */
+/* Check that `n` more records fit. -ENOSPC; `what` names them in the error. */
 int catalog_check_room(const struct catalog *catalog,
 		       enum catalog_section section, uint32_t n,
 		       const char *what, struct error *err);
@@ -413,8 +431,7 @@ struct group_record *catalog_group(const struct catalog *catalog,
 struct order_record *catalog_order(const struct catalog *catalog,
 				   uint32_t index);
 
-/* --- lists, hashes, blobs (all journaled) -----------------------------------
- */
+/* --- lists, hashes, blobs (all journaled) -------------------------------- */
 
 /* Append record `index` of `section`, whose link is at `link_offset`. */
 void catalog_list_append(struct catalog *catalog, struct list *list,
@@ -424,15 +441,15 @@ void catalog_list_remove(struct catalog *catalog, struct list *list,
 			 enum catalog_section section, size_t link_offset,
 			 uint32_t index);
 
-/* The bucket of a hash value: head of a chain, to be changed by
+/* The bucket of a hash value: the head of a chain, to be changed by
  * catalog_set(). */
 uint32_t *catalog_bucket(const struct catalog *catalog, enum catalog_hash hash,
 			 uint64_t value);
 
-/* Room for `size` bytes (1 to 64 KiB), 8-byte aligned; 0 if there is none. They
- * mean nothing yet and may be written without catalog_save(). */
+/* Allocate `size` bytes (1 to 64 KiB), aligned to 8; 0 if there is no space.
+ * The contents are undefined and may be written without catalog_save(). */
 uint64_t catalog_blob_alloc(struct catalog *catalog, size_t size);
 void catalog_blob_release(struct catalog *catalog, uint64_t blob, size_t size);
 void *catalog_blob(const struct catalog *catalog, uint64_t blob);
-/* Bytes of pages that blobs have taken so far. */
+/* Bytes of pages that blobs have used so far. */
 uint64_t catalog_blob_bytes(const struct catalog *catalog);

@@ -1,13 +1,15 @@
 /*
  * Connections: the hello, the reading of requests, the queue of replies.
  *
- * One frame is read per readiness event: epoll then serves the peers in turn,
- * and a sleeping peer's request costs no second recvmsg() that finds nothing.
- * Only behind a quiet one the next is read at once, up to a number of them:
- * nobody sleeps until that is done, so more has been sent.
- * While replies are queued nothing is read, so a peer that does not read its
- * answers has at most the one it asked for last, and those of its parked
- * requests, in the queue.
+ * One frame is read per readiness event. epoll thus serves the peers in turn,
+ * and the request of a peer that sleeps until the reply costs no second
+ * recvmsg() that finds the socket empty. Only after a one-way request the next
+ * frame is read at once, up to a limit: its sender did not sleep, so there is
+ * probably more.
+ *
+ * While replies are queued no frame is read. The queue of a peer that does not
+ * read its replies therefore holds at most the reply to its last request and
+ * those to its parked requests.
  */
 #include "broker/peer.h"
 #include "broker/account.h"
@@ -35,33 +37,33 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5; not in the headers of 6.1 */
 #endif
 
-/* How soon to look whether fds were read; doubled each time. */
+/* Delay before checking whether fds were read, and the limit of its
+ * doubling. */
 #define FIRST_RETRY_MS 1
 #define LAST_RETRY_MS  64
-/* What a connection is charged for its socket buffers and books. */
+/* Charge of a connection, for its socket buffers and records. */
 #define PEER_COST 16384
-/* The same for a descriptor in a queued reply. */
+/* Charge of a descriptor in a queued reply. */
 #define FD_COST 4096
-/* Frames that are read at once, of which all but the last are quiet. */
+/* Frames read per readiness event; all but the last are one-way requests. */
 #define MAX_AT_ONCE 4
 
 struct queued_reply {
 	struct queued_reply *next;
 	uint64_t charged;
-	struct frame frame; /* fds are owned */
+	struct frame frame; /* its fds are owned */
 	uint8_t body[];
 };
 
 static void on_event(uv_poll_t *poll, int status, int events);
 
-/* --- sending ---------------------------------------------------------------
- */
+/* --- sending ------------------------------------------------------------- */
 
 static bool has_unread(const struct peer *peer)
 {
 	int n = 0;
 
-	/* If the kernel will not say, the queue's bound must do. */
+	/* If the kernel cannot tell, the bound of the queue has to suffice. */
 	return ioctl(peer->sock_fd, SIOCOUTQ, &n) == 0 && n > 0;
 }
 
@@ -70,7 +72,7 @@ bool peer_has_read_all(const struct peer *peer)
 	return !peer->first_queued && !has_unread(peer);
 }
 
-/* Must this reply wait until the peer has read what is under way? */
+/* Must this reply wait until the peer has read the replies already sent? */
 static bool must_wait(const struct peer *peer, const struct frame *frame)
 {
 	return frame->n_fds > 0 && has_unread(peer);
@@ -83,15 +85,16 @@ static void drop_queued(struct peer *peer, struct queued_reply *reply)
 	free(reply);
 }
 
-/* Its session still gets grants that it was told of: see lease.h. That takes a
- * few rounds of the loop, in which the requests stay where they are. */
+/* The lease of its session still has grants to make, see lease.h. That takes a
+ * few rounds of the loop, in which requests stay in the socket. */
 static bool is_being_granted(const struct peer *peer)
 {
 	return peer->session && lease_is_open(peer->session);
 }
 
-/* What the poll should look for: requests, or room for replies; or neither,
- * until what the user has sent before is closed. */
+/* Watch for requests, or, while replies are queued, for space in the socket.
+ * Watch for neither until the descriptors that this user sent earlier are
+ * closed. */
 static void update_poll(struct peer *peer)
 {
 	int events = UV_READABLE;
@@ -212,7 +215,7 @@ static int enqueue(struct peer *peer, const struct frame *frame,
 	return 0;
 }
 
-/* Close a peer because of what it did; says so, ever more rarely. */
+/* Close a peer because of its behaviour. The log line becomes ever rarer. */
 static void drop(struct peer *peer, const struct error *cause)
 {
 	uint64_t n = ++peer->broker->n_dropped_peers;
@@ -274,7 +277,7 @@ void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
 	send_frame(peer, &frame);
 }
 
-/* An error reply, as well as it can be made. */
+/* Send an error reply; an error in making it is ignored. */
 static void reply_error(struct peer *peer, uint16_t kind, uint64_t number,
 			const struct error *cause)
 {
@@ -291,8 +294,7 @@ static void reply_error(struct peer *peer, uint16_t kind, uint64_t number,
 	free(body);
 }
 
-/* --- hello -----------------------------------------------------------------
- */
+/* --- hello --------------------------------------------------------------- */
 
 static void reply_hello(struct peer *peer, uint64_t number,
 			const struct hello_reply *hello, const int *fds,
@@ -376,9 +378,9 @@ static int resume_session(struct peer *peer, uint64_t number, struct error *err)
 				 "session %llu belongs to process %u; connect "
 				 "in the process that uses the connection",
 				 (unsigned long long)record->id, record->pid);
-	/* A file may ask its server at every close, not only at the last. So
-	 * nothing but a memory file and an eventfd is copied, whose copies may
-	 * be closed here; the last close is the closer's. */
+	/* A file's server may be called at every close of a copy, not only the
+	 * last. So only a memory file and an eventfd are copied, whose copies
+	 * may be closed here; the last close is left to the closer. */
 	if (fcntl(peer->hello_fds[0], F_GET_SEALS) < 0)
 		return error_set(err, -EINVAL,
 				 "cannot take the session back: its "
@@ -407,7 +409,7 @@ static int resume_session(struct peer *peer, uint64_t number, struct error *err)
 	return 0;
 }
 
-/* The peer is who it says: give it its session. */
+/* The identity of the peer is verified: give it its session. */
 static int complete_hello(struct peer *peer, uint64_t number, struct error *err)
 {
 	const int off = 0;
@@ -417,7 +419,8 @@ static int complete_hello(struct peer *peer, uint64_t number, struct error *err)
 		r = resume_session(peer, number, err);
 	else
 		r = begin_session(peer, number, err);
-	/* From now on nobody looks at who sent a frame. */
+	/* From here on the sender of a frame is not checked, so ask for
+	 * credentials no longer. */
 	if (r == 0 && !peer->is_closing)
 		(void)setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &off,
 				 sizeof(off));
@@ -437,8 +440,8 @@ static int get_peer_pidfd(int sock_fd)
 	return pidfd;
 }
 
-/* The pidfd of the peer. `*ret_is_proven`: it is surely the peer's, since the
- * kernel noted the process when it connected. */
+/* Open the pidfd of the peer. `*ret_is_proven`: it is certainly the peer's,
+ * since the kernel recorded the process when it connected. */
 static int open_pidfd(struct peer *peer, bool *ret_is_proven, struct error *err)
 {
 	int pidfd = get_peer_pidfd(peer->sock_fd);
@@ -547,9 +550,10 @@ static int handle_hello(struct peer *peer, struct frame *frame,
 }
 
 /*
- * The answer carries the sender's pid as the kernel saw it, and a nonce that
- * was made after our pidfd was opened. If that pidfd has not fired by now, no
- * other process can have had the pid in between.
+ * The reply to the challenge carries the sender's pid as the kernel saw it, and
+ * a nonce that was made after our pidfd was opened. If the process of that
+ * pidfd has not exited by now, no other process can have had the pid in
+ * between.
  */
 static int handle_proof(struct peer *peer, const struct frame *frame,
 			const struct frame_sender *sender, struct error *err)
@@ -579,8 +583,7 @@ static int handle_proof(struct peer *peer, const struct frame *frame,
 	return complete_hello(peer, frame->number, err);
 }
 
-/* --- requests --------------------------------------------------------------
- */
+/* --- requests ------------------------------------------------------------ */
 
 void peer_end_goodbye(struct peer *peer, uint64_t number)
 {
@@ -598,7 +601,7 @@ static int handle_request(struct peer *peer, struct frame *frame,
 {
 	bool is_known = frame->kind > 0 && frame->kind <= MESSAGE_MAX;
 
-	/* Memory to share may be a descriptor. */
+	/* Memory to share may come as a descriptor. */
 	if (frame->n_fds > message_takes_fd(frame->kind) && is_known)
 		return error_set(err, -EPROTO,
 				 "a request of kind %s came with %u "
@@ -636,7 +639,7 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 	drop(peer, &err);
 }
 
-/* True: there may be another, sent with it. */
+/* True: another frame may have been sent with it. */
 static bool read_frame(struct peer *peer)
 {
 	struct closer *closer = &peer->broker->closer;
@@ -697,8 +700,7 @@ static void on_event(uv_poll_t *poll, int status, int events)
 		update_poll(peer);
 }
 
-/* --- life ------------------------------------------------------------------
- */
+/* --- lifetime ------------------------------------------------------------ */
 
 static int read_credentials(struct peer *peer, struct error *err)
 {
@@ -748,7 +750,7 @@ static void on_closed(uv_handle_t *handle)
 	free(handle->data);
 }
 
-/* Nothing could be sent in it that takes its time to close. */
+/* No descriptor that is slow to close can be in the socket's buffer. */
 static bool is_without_fds(int sock_fd)
 {
 	int has_fds = 1;
@@ -794,10 +796,11 @@ static int set_up(struct peer *peer, struct error *err)
 		r = charge(peer, err);
 	if (r < 0)
 		return r;
-	/* A reconnect and a share bring descriptors. */
+	/* A reconnect and a share carry descriptors. */
 	(void)setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSRIGHTS, &on,
 			 sizeof(on));
-	/* The listener has it too, for what is sent before we get here. */
+	/* The listener has the option too, for frames sent before this
+	 * point. */
 	if (setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &on,
 		       sizeof(on)) < 0)
 		return error_errno(err, -errno, "ask for credentials");
@@ -866,5 +869,5 @@ void peer_close(struct peer *peer)
 		peer->next->prev = peer->prev;
 	broker->n_peers--;
 	uv_close((uv_handle_t *)&peer->poll, on_closed);
-	release(peer); /* its socket last, which nothing watches any more */
+	release(peer); /* last: its socket is no longer watched */
 }

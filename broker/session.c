@@ -1,8 +1,8 @@
 /*
  * A session's beginning and its two watchers (pidfd and doorbell).
  *
- * The doorbell is shared with the client, who may take its count away or make
- * it blocking at any time: it is read with RWF_NOWAIT only.
+ * The doorbell is shared with the client, which may reset its count or make it
+ * blocking at any time, so it is read with RWF_NOWAIT only.
  */
 #include "broker/session.h"
 #include "broker/account.h"
@@ -32,17 +32,18 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Of a line about a process that has died, in all. */
+/* Minimum interval between log lines about processes that died. */
 #define DEATH_LOG_MS 1000
 #define FDINFO_SIZE  1024
-/* How soon to look again for a process that could not be watched; doubled each
- * time. */
+/* Delay of the first look for a process that could not be watched, and the
+ * limit up to which it doubles. */
 #define FIRST_LOOK_MS 1000
 #define LAST_LOOK_MS  64000
-/* So many stay free when processes of adopted sessions are watched. */
+/* Descriptors that stay free when processes of adopted sessions are watched. */
 #define SPARE_DESCRIPTORS 64
-/* The group of every member of a group that has no number here: being in it
- * together means nothing. (The user of that number is refused, see peer.c.) */
+/* The group that stands for every group without a mapping in our user
+ * namespace, so two members of it may have no group in common. (The user of
+ * that number is refused, see peer.c.) */
 #define OVERFLOW_GID 65534
 
 struct session_record *session_record(const struct session *session)
@@ -50,8 +51,7 @@ struct session_record *session_record(const struct session *session)
 	return catalog_session(&session->broker->catalog, session->index);
 }
 
-/* --- watchers ---------------------------------------------------------------
- */
+/* --- watchers ------------------------------------------------------------ */
 
 static void on_handle_closed(uv_handle_t *handle)
 {
@@ -68,7 +68,7 @@ static void close_fd(int *fd)
 	*fd = -1;
 }
 
-/* Nothing if it was never set up. */
+/* No effect if the handle was never set up. */
 static void stop_handle(uv_poll_t *poll)
 {
 	if (uv_handle_get_type((uv_handle_t *)poll) != UV_POLL)
@@ -99,7 +99,7 @@ void session_stop(struct session *session)
 		free(session);
 }
 
-/* Not more than one line a second, whatever processes do. */
+/* Log at most one line a second, however many processes die. */
 static void log_death(const struct session *session)
 {
 	const struct session_record *record = session_record(session);
@@ -125,10 +125,10 @@ static void on_quarantine_over(void *data, uint32_t index)
 }
 
 /*
- * An MPS server runs the kernels of its clients, and they may outlive them.
- * Until they must be over nothing of the session is ended: what it wrote may
- * still become whole, and its memory is nobody else's yet. False: it can be
- * ended at once.
+ * An MPS server runs the kernels of its clients, and kernels may outlive their
+ * client. Until they must have ended, the session is kept as it is: the tensors
+ * that it wrote may still become complete, and its memory is not reused. False:
+ * the session can be ended at once.
  */
 static bool quarantine(struct session *session)
 {
@@ -143,7 +143,7 @@ static bool quarantine(struct session *session)
 	if (!session->has_device_memory ||
 	    broker->config.device_quarantine_ms == 0)
 		return false;
-	/* It stays readable. */
+	/* The pidfd stays readable. */
 	if (uv_handle_get_type((uv_handle_t *)&session->pidfd_poll) == UV_POLL)
 		uv_poll_stop(&session->pidfd_poll);
 	return deadlines_add(&broker->deadlines, &deadline, NULL) == 0;
@@ -156,10 +156,10 @@ void session_end_dead(struct session *session)
 		session_end(session, 0);
 }
 
-/* Its process has ended. */
+/* The session's process has exited. */
 static void note_death(struct session *session)
 {
-	/* Nobody waits for the answer to a goodbye any more. */
+	/* No client waits for the reply to a goodbye any more. */
 	if (session->peer)
 		peer_close(session->peer);
 	if (session->is_ending || session->is_dead)
@@ -230,8 +230,7 @@ static int watch(struct session *session, int fd, uv_poll_t *poll,
 	return 0;
 }
 
-/* --- beginning ---------------------------------------------------------------
- */
+/* --- beginning ----------------------------------------------------------- */
 
 static struct session *session_alloc(struct broker *broker)
 {
@@ -267,14 +266,15 @@ static int make_files(struct session *session, struct error *err)
 		     on_doorbell, err);
 }
 
-/* What is known of it, to be copied into a fresh record. */
+/* The properties of a process, to be copied into a new record. */
 static int describe(pid_t pid, int pidfd, struct session_record *ret,
 		    struct error *err)
 {
 	int r;
 
 	r = process_start_time(pid, &ret->start_time, err);
-	/* What was read is of this process, if it has not ended by now. */
+	/* If the process has not exited by now, what was read is about this
+	 * process and no later one with its pid. */
 	if (process_has_ended(pidfd))
 		return error_set(err, -ESRCH, "process %d has ended", (int)pid);
 	if (r < 0)
@@ -370,8 +370,7 @@ int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
 	return 0;
 }
 
-/* --- after a restart
- * ---------------------------------------------------------- */
+/* --- after a restart ----------------------------------------------------- */
 
 static void on_look(void *data, uint32_t index);
 
@@ -386,12 +385,13 @@ static void plan_look(struct session *session)
 
 	if (session->look_ms < LAST_LOOK_MS)
 		session->look_ms *= 2;
-	/* Without heap it is watched again from its next connection on. */
+	/* If memory runs out, the process is watched again from its next
+	 * connection on. */
 	(void)deadlines_add(&session->broker->deadlines, &deadline, NULL);
 }
 
-/* A new descriptor has the lowest number that is free. Taking over, and clients
- * that come back, need some, too. */
+/* A new descriptor gets the lowest free number. The rest of the adoption, and
+ * clients that reconnect, need descriptors, too. */
 static bool leaves_descriptors(int fd)
 {
 	struct rlimit limit;
@@ -400,8 +400,8 @@ static bool leaves_descriptors(int fd)
 	       (rlim_t)fd + SPARE_DESCRIPTORS < limit.rlim_cur;
 }
 
-/* Watch the process of an adopted session: -ESRCH if it has ended. Everything
- * else says nothing about the process. */
+/* Watch the process of an adopted session. -ESRCH: it has exited. Any other
+ * error leaves open whether it has. */
 static int find_process(struct session *session)
 {
 	const struct session_record *record = session_record(session);
@@ -447,7 +447,7 @@ int session_watch_process(struct session *session, int pidfd, struct error *err)
 	return 0;
 }
 
-/* `r`: of find_process(). */
+/* `r`: the result of find_process(). */
 static enum session_outcome judge(struct session *session, int r)
 {
 	if (r == -ESRCH)
@@ -477,7 +477,7 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 	account_charge_adopted(session->account, ACCOUNT_SESSIONS, 1);
 	account_charge_adopted(session->account, ACCOUNT_GRANTS,
 			       record->grants.n);
-	/* Nothing says what the last broker sent it. */
+	/* There is no record of what the last broker sent to it. */
 	session->has_device_memory = true;
 	session->index = index;
 	broker->sessions[index] = session;
@@ -489,8 +489,9 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 }
 
 /*
- * A doorbell that comes from a client after a restart: an eventfd, and none of
- * those that count down one by one, which could ring for ever.
+ * Check a doorbell that a client brings after a restart: it must be an eventfd,
+ * and must not have EFD_SEMAPHORE, with which one write could wake the broker
+ * any number of times.
  */
 int session_check_doorbell(int fd, struct error *err)
 {
@@ -534,7 +535,8 @@ static int take_refs(struct session *session, int fd, struct error *err)
 	return 0;
 }
 
-/* Grants without a known file counted as held: look at all of them again. */
+/* Without a ref-counter file, all grants counted as held: update the states of
+ * their slots. */
 static void settle_grants(struct session *session)
 {
 	struct broker *broker = session->broker;
@@ -577,7 +579,8 @@ static bool is_equal(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE])
 {
 	uint8_t difference = 0;
 
-	/* All bytes, so that time tells nothing about the first wrong one. */
+	/* Compare all bytes, so that the time does not depend on the first
+	 * difference. */
 	for (int i = 0; i < TOKEN_SIZE; i++)
 		difference |= a[i] ^ b[i];
 	return difference == 0;
@@ -603,24 +606,23 @@ struct session *session_find(struct broker *broker, uint64_t id,
 	return NULL;
 }
 
-/* --- connection
- * --------------------------------------------------------------- */
+/* --- connection ---------------------------------------------------------- */
 
-/* Gives how many. */
+/* Returns the number of groups. */
 static uint32_t read_groups(int sock_fd, gid_t ret[SESSION_MAX_GROUPS])
 {
 	socklen_t size = SESSION_MAX_GROUPS * sizeof(gid_t);
 
 	if (point_fail("session.groups") < 0)
 		return 0;
-	/* More than fit, or a kernel that cannot say: the primary one is left,
-	 * which grants less, never more. */
+	/* On failure (more groups than fit, or an old kernel) only the primary
+	 * group counts, which can only grant less. */
 	if (getsockopt(sock_fd, SOL_SOCKET, SO_PEERGROUPS, ret, &size) < 0)
 		return 0;
 	return (uint32_t)(size / sizeof(gid_t));
 }
 
-/* As session_is_admin(), before there is a session. */
+/* Like session_is_admin(), before there is a session. */
 static bool is_admin(const struct config *config, uid_t uid, gid_t gid,
 		     int sock_fd)
 {
@@ -669,8 +671,7 @@ void session_attach_peer(struct session *session, struct peer *peer)
 	session->n_groups = read_groups(peer->sock_fd, session->groups);
 }
 
-/* --- rights
- * -------------------------------------------------------------------- */
+/* --- rights -------------------------------------------------------------- */
 
 bool session_in_group(const struct session *session, gid_t gid)
 {
@@ -691,7 +692,7 @@ bool session_may(const struct session *session,
 
 	if (uid == 0)
 		return true;
-	/* As with files: the first class that fits decides. */
+	/* As with files, the first class that matches decides. */
 	if (class->uid == uid)
 		bits >>= 6;
 	else if (class->gid != OVERFLOW_GID &&

@@ -1,7 +1,7 @@
 /*
- * A session's end, in steps, each of which leaves the catalog in order: if the
- * broker dies in between, the next one finds a record whose process is gone,
- * or who says goodbye once more, and ends it again.
+ * A session's end, in steps, each of which leaves the catalog consistent. If
+ * the broker dies in between, the next one finds a record whose process has
+ * exited or says goodbye once more, and ends it again.
  */
 #include "broker/account.h"
 #include "broker/broker.h"
@@ -18,13 +18,13 @@
 #include "broker/waiter.h"
 #include "proto/point.h"
 
-/* Records at a time, and blocks that are only looked at. */
+/* Records ended per round, and blocks only visited. */
 #define ENDED_PER_ROUND  1024
 #define LOOKED_PER_ROUND 16384
-/* A bundle stands for so many records. */
+/* A bundle counts as this many records. */
 #define BUNDLE_COST 256
 
-/* The members of large ones go by and by: see bundle.c. */
+/* The members of large bundles are freed later: see bundle.c. */
 static void abort_bundles(struct session *session, uint32_t *left)
 {
 	struct catalog *catalog = &session->broker->catalog;
@@ -39,9 +39,9 @@ static void abort_bundles(struct session *session, uint32_t *left)
 }
 
 /*
- * Its blocks outlive a session, but nobody's budget pays for them any more.
- * The sum of what is still to be found spares most of the walk. False: there
- * are more.
+ * Blocks outlive the session that made them, but are no longer charged to a
+ * budget. The walk stops early, when all charged bytes are accounted for.
+ * False: there are more.
  */
 static bool forget_blocks(struct session *session)
 {
@@ -64,14 +64,14 @@ static bool forget_blocks(struct session *session)
 	return true;
 }
 
-/* True: nothing is left of what it had. */
+/* True: everything the session had is gone. */
 static bool end_some(struct session *session)
 {
 	struct broker *broker = session->broker;
 	uint32_t left = ENDED_PER_ROUND;
 
-	/* At once, and before poisoned timelines let go whoever then looks at
-	 * the taint. */
+	/* First of all, and before poisoned timelines wake waiters that then
+	 * check for the taint. */
 	shared_chunk_end_session(broker, session->index, &left);
 	if (left > 0)
 		order_end_session(broker, session->index, &left);
@@ -108,8 +108,8 @@ static void finish(struct session *session)
 	broker->n_sessions--;
 	broker->sessions[session->index] = NULL;
 	session->index = 0;
-	/* Whoever waits for what it held goes before its files are closed,
-	 * which takes the kernel longer. */
+	/* Requests that wait for the session's memory run before its files are
+	 * closed, since closing takes longer. */
 	(void)waiters_on_idle(broker);
 	session_stop(session);
 	if (peer)

@@ -1,16 +1,16 @@
 /*
- * Slots: the record, the word in the state table, and the one function that
- * brings both in line.
+ * Slots: the record, the word in the state table, and slot_settle(), which
+ * keeps the two consistent.
  *
- * Reclaiming is the broker's half of the argument in shm/refs.h: the word
- * becomes LIMBO first, with a seq_cst store, and then the counts are read. A
- * client that acquired before that store is counted; one that comes after it
- * sees LIMBO and backs out. Where nobody holds, a device may still be at work:
- * for the writer until its order is reached (order.h), for who read until the
- * fence that the release has left.
+ * Reclaiming is the broker's half of the protocol in shm/refs.h: first the word
+ * becomes LIMBO, with a seq_cst store, and then the counts are read. A client
+ * that acquired before that store is counted; a client that acquires after it
+ * sees LIMBO and backs out. A device may still be working on a slot that no
+ * session holds: for the writer until its ready fence is reached (order.h), for
+ * a reader until the fence that the release recorded.
  *
- * LAYOUT of a slot's blob: name without a final 0, padding to 8, shape,
- * strides (int64 each).
+ * LAYOUT of a slot's blob: the name without a final 0, padding to 8, the shape,
+ * the strides (int64 each).
  */
 #include "broker/slot.h"
 #include "broker/broker.h"
@@ -30,8 +30,8 @@
 #define LIMBO_LINK offsetof(struct slot_record, limbo_link)
 #define OWN_LINK   offsetof(struct slot_record, session_link)
 
-/* From row to column. The one way to FREE is through LIMBO, so that nobody
- * who acquires meanwhile is overlooked. */
+/* From row to column. FREE is entered only through LIMBO, so that a client that
+ * acquires meanwhile is noticed. */
 static const bool moves[4][4] = {
 	[SLOT_FREE] = {[SLOT_WRITING] = true, [SLOT_LIMBO] = true},
 	[SLOT_WRITING] = {[SLOT_PUBLISHED] = true, [SLOT_LIMBO] = true},
@@ -64,15 +64,14 @@ static void set_word(struct broker *broker, uint32_t slot,
 	table_store(&broker->table, slot, new);
 }
 
-/* --- blobs ------------------------------------------------------------------
- */
+/* --- blobs --------------------------------------------------------------- */
 
 static size_t name_room(size_t name_size)
 {
 	return (name_size + 7) & ~(size_t)7;
 }
 
-/* A 0-d tensor without a name needs nothing, but a blob has a byte. */
+/* A 0-d tensor without a name needs no bytes, but a blob cannot be empty. */
 static size_t blob_size(size_t name_size, size_t n_dims)
 {
 	size_t size = name_room(name_size) + n_dims * 2 * sizeof(int64_t);
@@ -141,8 +140,7 @@ void slot_set_name(struct broker *broker, uint32_t slot, const char *name,
 	catalog_set(catalog, record->name_size, (uint16_t)strlen(name));
 }
 
-/* --- birth ------------------------------------------------------------------
- */
+/* --- creation ------------------------------------------------------------ */
 
 uint32_t slot_new(struct broker *broker, uint32_t block, uint64_t offset,
 		  uint64_t size, const struct tensor_type *type,
@@ -183,8 +181,7 @@ uint32_t slot_new(struct broker *broker, uint32_t block, uint64_t offset,
 	return slot;
 }
 
-/* --- keepers and state
- * -------------------------------------------------------- */
+/* --- keepers and state --------------------------------------------------- */
 
 enum slot_state slot_state(const struct broker *broker, uint32_t slot)
 {
@@ -233,7 +230,7 @@ void slot_taint(struct broker *broker, uint32_t slot)
 
 	catalog_set(catalog, record->flags,
 		    (uint16_t)(record->flags | SLOT_FLAG_TAINTED));
-	/* One that has just been made has no word yet. */
+	/* A slot that was just made has no word yet. */
 	if (table_word_generation(word) == record->generation)
 		set_word(broker, slot, table_word_state(word));
 }
@@ -294,7 +291,7 @@ void slot_set_group(struct broker *broker, uint32_t slot, uint32_t group)
 		    catalog_slot(&broker->catalog, slot)->group, group);
 }
 
-/* The time of a name is over. */
+/* The name has expired. */
 static void on_deadline(void *data, uint32_t slot)
 {
 	struct broker *broker = data;
@@ -319,8 +316,7 @@ int slot_set_deadline(struct broker *broker, uint32_t slot, uint64_t at_ms,
 	return deadlines_add(&broker->deadlines, &deadline, err);
 }
 
-/* --- limbo and death
- * ---------------------------------------------------------- */
+/* --- limbo and freeing --------------------------------------------------- */
 
 static void enter_limbo(struct broker *broker, uint32_t slot)
 {
@@ -354,11 +350,11 @@ static void refund(struct broker *broker, uint32_t uid, enum account_kind kind,
 {
 	struct account *account = accounts_get(&broker->accounts, uid);
 
-	assert(account); /* it was charged, so it is there */
+	assert(account); /* it was charged, so it exists */
 	account_refund(account, kind, amount);
 }
 
-/* The last slot of the block has gone. */
+/* The last slot of the block was freed. */
 static void free_block(struct broker *broker, uint32_t index)
 {
 	struct block_record *block = catalog_block(&broker->catalog, index);
@@ -375,7 +371,7 @@ static void free_block(struct broker *broker, uint32_t index)
 	pool_release(&broker->pools, index);
 }
 
-/* By what does not show in the word. */
+/* Has the slot a keeper that the word does not show? */
 static bool is_kept(const struct broker *broker,
 		    const struct slot_record *record)
 {
@@ -395,7 +391,7 @@ static void free_slot(struct broker *broker, uint32_t slot)
 	leave_limbo(broker, slot);
 	order_end(broker, slot);
 	grant_drop_slot(broker, slot);
-	slot_end_name(broker, slot); /* a member of a bundle: it hung there */
+	slot_end_name(broker, slot); /* a bundle member may still have one */
 	if (record->bundle)
 		bundle_forget_member(broker, slot);
 	catalog_blob_release(catalog, record->blob,
@@ -421,8 +417,8 @@ bool slot_settle(struct broker *broker, uint32_t slot)
 
 	if (state == SLOT_FREE)
 		return false;
-	/* A writer that let its last hold go has given up: it has no way back
-	 * to what is not published. */
+	/* A writer that released its last hold has given up: it cannot reach an
+	 * unpublished slot again. */
 	if (catalog_slot(catalog, slot)->writer &&
 	    !slot_is_held(broker, slot)) {
 		slot_end_writer(broker, slot);
@@ -487,8 +483,7 @@ void slot_end_session(struct broker *broker, uint32_t session, uint32_t *left)
 	}
 }
 
-/* --- adoption
- * ------------------------------------------------------------------ */
+/* --- adoption ------------------------------------------------------------ */
 
 static int adopt_charge(struct broker *broker, uint32_t slot, struct error *err)
 {
@@ -517,8 +512,8 @@ static int adopt(struct broker *broker, uint32_t slot, struct error *err)
 	struct slot_record *record = catalog_slot(&broker->catalog, slot);
 	enum slot_state state = slot_state(broker, slot);
 
-	/* The word may be one of a transaction that was undone: it is not
-	 * moved but set. */
+	/* The word may be from a transaction that was undone, so it is stored
+	 * without checking the transition. */
 	table_store(&broker->table, slot, word_of(record, state));
 	if (state == SLOT_FREE)
 		return 0;
@@ -536,7 +531,8 @@ static int adopt(struct broker *broker, uint32_t slot, struct error *err)
 	return 0;
 }
 
-/* Words beyond the last record ever used, of a request that was undone. */
+/* Clear words beyond the last record ever used, set by a request that was
+ * undone. */
 static void forget_words(struct broker *broker, uint32_t from)
 {
 	uint32_t slot;
@@ -561,7 +557,8 @@ int slot_adopt_all(struct broker *broker, struct error *err)
 			return r;
 	}
 	forget_words(broker, n + 1);
-	/* Only now is every account charged that settling may refund. */
+	/* From here on all accounts are charged, so that slot_settle() can
+	 * refund. */
 	for (slot = 1; slot <= n; slot++) {
 		slot_settle(broker, slot);
 		catalog_commit(catalog);
@@ -569,8 +566,7 @@ int slot_adopt_all(struct broker *broker, struct error *err)
 	return 0;
 }
 
-/* --- looking
- * ------------------------------------------------------------------- */
+/* --- lookup -------------------------------------------------------------- */
 
 uint32_t slot_find(const struct broker *broker, const struct slot_ref *ref,
 		   struct error *err)
@@ -637,8 +633,8 @@ void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
 	slot_describe(broker, slot, &ret->type, name_buffer);
 }
 
-/* Memory that a process shared is one allocation, however many blocks lie in
- * it, and is charged as a whole if at all. */
+/* Memory that a process shared is one allocation, however many blocks are in
+ * it, and it is charged as a whole if at all. */
 struct block_use slot_block_use(const struct broker *broker, uint32_t slot)
 {
 	const struct catalog *catalog = &broker->catalog;
@@ -671,8 +667,7 @@ struct access_class slot_access(const struct broker *broker, uint32_t slot)
 	return catalog_chunk(catalog, block->chunk)->access;
 }
 
-/* --- who may
- * --------------------------------------------------------------------- */
+/* --- access -------------------------------------------------------------- */
 
 int slot_resolve_access(const struct session *session,
 			const struct access_class *asked,

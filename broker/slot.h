@@ -3,20 +3,21 @@
  *
  *   FREE -> WRITING -> PUBLISHED <-> LIMBO -> FREE, and WRITING -> LIMBO
  *
- * A slot is kept by its writer (while that holds it), by a name that shows it,
- * by a ticket, by a group of a communicator, by a pin of the broker itself, or
- * by a lease of the version that it is a member of. What nothing keeps is in
- * LIMBO and lives only as long as some session holds it. The state is a
- * function of the keepers: callers change keepers and then call slot_settle(),
- * the one place that stores the table word, moves slots into and out of the
- * limbo list, and frees.
+ * A slot is kept by its writer (while the writer holds it), by a name that
+ * shows it, by a ticket, by a group of a communicator, by a pin of the broker
+ * itself, or by a lease of the bundle version that it is a member of. A slot
+ * without a keeper is in LIMBO and lives only as long as some session holds it.
+ * The state is a function of the keepers: callers change keepers and then call
+ * slot_settle() to update the state. Only that function stores the table word,
+ * moves slots into and out of the limbo list, and frees them.
  *
- * The word says WRITING while there is a writer, PUBLISHED while a name shows
- * the slot, else LIMBO. A ticket alone keeps a slot from being freed but does
- * not make it PUBLISHED: clients take PUBLISHED to mean that the name they know
- * still shows this slot. For the same reason a slot that ever had a name takes
- * no other one. (A view or anonymous tensor is in LIMBO from birth.) Groups and
- * pins, like tickets, keep a slot without making it PUBLISHED.
+ * The word is WRITING while there is a writer, PUBLISHED while a name shows the
+ * slot, and LIMBO otherwise. A ticket alone prevents the slot from being freed
+ * but does not make it PUBLISHED: clients take PUBLISHED to mean that the name
+ * they know still shows this slot. For the same reason a slot that ever had a
+ * name gets no other one. A view or an anonymous tensor is in LIMBO from the
+ * start. Groups and pins, like tickets, keep a slot without making it
+ * PUBLISHED.
  */
 #pragma once
 #include "broker/catalog.h"
@@ -28,51 +29,52 @@ struct error;
 struct session;
 
 /*
- * A new slot over `block` with `type` (checked, its span is `size`), `offset`
- * bytes into the block, and the name it will have ("": none). `writer` 0: born
- * in LIMBO (the caller grants it before slot_settle()). 0 if the catalog is
- * full. The uid is charged one of ACCOUNT_SLOTS already; freeing refunds it.
+ * Make a slot over `block` with `type` (already checked; its extent is `size`),
+ * `offset` bytes into the block, and the name it will have ("" for an anonymous
+ * one). With `writer` 0 it starts in LIMBO, and the caller grants it before
+ * slot_settle(). Returns 0 if the catalog is full. The caller has charged the
+ * uid one of ACCOUNT_SLOTS; freeing the slot refunds it.
  */
 uint32_t slot_new(struct broker *broker, uint32_t block, uint64_t offset,
 		  uint64_t size, const struct tensor_type *type,
 		  const char *name, uint32_t writer, uint32_t uid);
 
-/* State by its keepers; FREE if the record is. */
+/* The state that follows from the keepers; FREE if the record is free. */
 enum slot_state slot_state(const struct broker *broker, uint32_t slot);
 
-/* Journal room below which slot_settle() leaves freeing for later. */
+/* Below this much journal space, slot_settle() defers freeing. */
 #define SLOT_SETTLE_ROOM (UINT32_C(27) << 20)
 
 /*
- * Bring word, limbo list and memory in line with keepers and holds. Frees the
- * slot (and its block, if it was the last there) when nothing keeps it and
- * nobody holds it and no device is at work on it. True: it was freed. Where the
- * journal is almost half full the slot only goes to limbo, which a later round
- * of the loop collects: so 131,072 slots can be settled in one transaction,
- * however many sessions have grants of them.
+ * Update the word, the limbo list and the memory to match keepers and holds.
+ * Frees the slot (and its block, if it was the last slot there) when it has no
+ * keeper, no session holds it, and no device is using it. Returns true if it
+ * was freed. When the journal is almost half full, the slot only enters limbo
+ * and is collected in a later round of the loop, so that 131,072 slots can be
+ * updated in one transaction however many sessions have grants of them.
  */
 bool slot_settle(struct broker *broker, uint32_t slot);
 
 enum slot_use {
 	SLOT_UNUSED,
-	SLOT_FENCED, /* nobody holds it, but devices are at work on it */
-	SLOT_HELD,   /* granted + delta of some session is above 0 */
+	SLOT_FENCED, /* no session holds it, but devices are using it */
+	SLOT_HELD,   /* granted + delta is above 0 for some session */
 };
 enum slot_use slot_use(const struct broker *broker, uint32_t slot);
 bool slot_is_held(const struct broker *broker, uint32_t slot);
 
-/* Its contents will never be there; in the word from now on. */
+/* Record that the contents will never be complete, and show it in the word. */
 void slot_taint(struct broker *broker, uint32_t slot);
 
-/* The slot if `ref` is a live one, else 0 with -ESTALE in `err`. */
+/* The slot that `ref` names if it is live, else 0 with -ESTALE in `err`. */
 uint32_t slot_find(const struct broker *broker, const struct slot_ref *ref,
 		   struct error *err);
 
 /*
- * Give a slot that never had a name the one it will be published under. In two
- * steps, because a batch must know that all of it will fit: room for the name
- * (0: the catalog is full; give it back by slot_unreserve_name()), then the
- * change, which uses it up. The index is the caller's.
+ * Give a slot that never had a name the one under which it will be published.
+ * There are two steps, because a batch must know first that all of it will fit:
+ * the reservation (0 if the catalog is full; slot_unreserve_name() returns it)
+ * and the change, which consumes the reservation. The caller updates the index.
  */
 uint64_t slot_reserve_name(struct broker *broker, uint32_t slot,
 			   const char *name);
@@ -81,87 +83,92 @@ void slot_unreserve_name(struct broker *broker, uint32_t slot, const char *name,
 void slot_set_name(struct broker *broker, uint32_t slot, const char *name,
 		   uint64_t reserved);
 
-/* The writer writes no more; the caller settles. Nothing if it has none. */
+/* The writer has finished; no effect without one. The caller then calls
+ * slot_settle(). */
 void slot_end_writer(struct broker *broker, uint32_t slot);
 
-/* The name shows the slot no more (removed, replaced, expired, its session
- * gone): out of the index, deadline and tie undone. The caller settles. */
+/* The name no longer shows the slot (it was removed, replaced or has expired,
+ * or its session ended): remove it from the index and undo deadline and tie.
+ * The caller then calls slot_settle(). */
 void slot_end_name(struct broker *broker, uint32_t slot);
 
 /*
- * Pins keep a slot while the broker or its worker uses the memory; counted, and
- * gone with the process: after a restart nothing is pinned. Unpinning settles;
- * true: it was freed.
+ * Pins keep a slot while the broker or its worker uses the memory. They are
+ * counted and not persistent: after a restart no slot is pinned. Unpinning
+ * updates the state; it returns true if the slot was freed.
  */
 void slot_pin(struct broker *broker, uint32_t slot);
 bool slot_unpin(struct broker *broker, uint32_t slot);
 
-/* Keep the slot by this group (record), or, 0, by none; the caller settles. */
+/* Keep the slot by this group (record); 0 undoes it. The caller then calls
+ * slot_settle(). */
 void slot_set_group(struct broker *broker, uint32_t slot, uint32_t group);
 
-/* End the name at this time (CLOCK_BOOTTIME). -ENOMEM: no heap. */
+/* Let the name expire at this time (CLOCK_BOOTTIME). -ENOMEM: no memory. */
 int slot_set_deadline(struct broker *broker, uint32_t slot, uint64_t at_ms,
 		      struct error *err);
 
-/* What a dead session writes is written no more, what is tied to it loses its
- * name; each slot is settled, and one taken from `*left` for each: there may be
- * more if that is 0. Commits in steps. */
+/* End the writer of each slot that a dead session writes, remove the name of
+ * each slot that is tied to it, and update their states. Each slot takes one
+ * from `*left`; when that reaches 0, there may be more. Commits in steps. */
 void slot_end_session(struct broker *broker, uint32_t session, uint32_t *left);
 
-/* Take the slot away from those who find it in the table, before the
- * caller's own bookkeeping: only the word becomes LIMBO. slot_settle() follows
- * in this or a later transaction. */
+/* Hide the slot from readers of the table before the caller changes its own
+ * records: only the word becomes LIMBO. slot_settle() follows in this or a
+ * later transaction. */
 void slot_hide(struct broker *broker, uint32_t slot);
 
-/* Let a published slot go if nobody and no device uses it. False: somebody
- * does, and nothing changed. */
+/* Evict a published slot that no session holds and no device uses. Returns
+ * false, with nothing changed, if it is in use. */
 bool slot_evict(struct broker *broker, uint32_t slot);
 
 /*
- * After a restart: accounts are charged, words stored, deadlines set, limbo
- * settled. Call it last of the adoptions (pools, ticket_adopt_all(),
- * bundle_adopt_all()) but before a dead session's holdings are dropped: what
- * is freed is refunded. Sessions in broker.sessions[] get their n_bytes.
+ * After a restart: charge the accounts, store the words, set the deadlines, and
+ * update every state. Call it after the other adoptions (pools,
+ * ticket_adopt_all(), bundle_adopt_all()) but before the holdings of dead
+ * sessions are dropped, since freeing a slot refunds its charge. The n_bytes of
+ * the sessions in broker.sessions[] are set, too.
  */
 int slot_adopt_all(struct broker *broker, struct error *err);
 
-/* Name and type of a slot (the name it has or had, or that it will have in a
- * bundle); the name is copied to `ret_name` (NAME_MAX_SIZE + 1 bytes), either
+/* Name and type of a slot: the name that it has or had, or will have in a
+ * bundle. The name is copied to `ret_name` (NAME_MAX_SIZE + 1 bytes). Either
  * may be NULL. */
 void slot_describe(const struct broker *broker, uint32_t slot,
 		   struct tensor_type *ret_type, char *ret_name);
 
-/* Fill a place; `name` points to static storage per call site: pass a buffer
- * of NAME_MAX_SIZE + 1 bytes that lives as long as the place. */
+/* Fill a place. Its `name` points to `name_buffer` (NAME_MAX_SIZE + 1 bytes, at
+ * least as long-lived as the place), or is "" if that is NULL. */
 void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
 		struct tensor_place *ret);
 
-/* The memory under a slot, which it keeps whole. */
+/* The allocation that contains a slot; the slot keeps all of it. */
 struct block_use {
-	uint64_t id;      /* tells it apart from all other */
-	uint64_t size;    /* bytes that are allocated, and charged to `uid` */
-	uint32_t n_slots; /* tensors in it; of shared memory at least so many */
+	uint64_t id;   /* differs from that of every other allocation */
+	uint64_t size; /* bytes that are allocated, and charged to `uid` */
+	/* Tensors in it; for shared memory, at least that many. */
+	uint32_t n_slots;
 	uint32_t uid;
 	uint32_t maker; /* session that allocated it; 0: it has ended */
 };
 struct block_use slot_block_use(const struct broker *broker, uint32_t slot);
 
-/* Of its name; a member has that of its bundle. */
+/* The version of the slot's name; a member has that of its bundle. */
 uint64_t slot_version(const struct broker *broker, uint32_t slot);
 
 /* The access class of a slot's memory. */
 struct access_class slot_access(const struct broker *broker, uint32_t slot);
 
-/* The class in which a session's request makes memory: defaults filled in.
- * -EPERM: it is not in that group. */
+/* The access class of memory that a session's request makes, with defaults
+ * filled in. -EPERM: the session is not in that group. */
 int slot_resolve_access(const struct session *session,
 			const struct access_class *asked,
 			struct access_class *ret, struct error *err);
 
 /*
- * May the session read memory of this class under `name`, and does it trust
- * who made it? Trusted are, unless the request names one, its own uid, root,
- * and the owner of the name's first component. -EACCES.
+ * May the session read memory of this class under `name`, and does it trust the
+ * publisher? Unless the request names a trusted uid, the session trusts its own
+ * uid, root, and the owner of the name's first component. -EACCES.
  */
 int slot_check_reader(const struct session *session,
 		      const struct access_class *class, const char *name,

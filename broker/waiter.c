@@ -1,9 +1,9 @@
 /*
  * Queues of parked requests. A waiter is in exactly one queue (a bucket of its
- * name, the room queue, or the ready queue) and in the list of its session. One
- * that is running just now is in neither, so that what drops a session's
- * waiters cannot free it, and what runs those that are ready cannot run it
- * again; but it keeps its place in the room queue, which no verb goes through.
+ * name, the room queue, or the ready queue) and in the list of its session. A
+ * waiter that is being rerun is in neither, so that dropping the session's
+ * waiters cannot free it, and the loop over the ready queue cannot run it
+ * again. It does keep its place in the room queue, which no verb walks.
  */
 #include "broker/waiter.h"
 #include "broker/account.h"
@@ -22,10 +22,11 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Reruns may be dear, and others wait for the loop meanwhile. */
+/* Time limit of a round: reruns may be expensive, and other clients wait
+ * meanwhile. */
 #define ROUND_NS 1000000
 
-/* With a seed, so that nobody can choose names that all wait in one bucket. */
+/* The seed prevents a client from choosing names that all share one bucket. */
 static struct waiter_queue *bucket(struct broker *broker, const char *name)
 {
 	uint64_t seed = broker->catalog.header->hash_seed;
@@ -85,7 +86,7 @@ static void session_unlink(struct waiter *waiter)
 		waiter->session_next->session_prev = waiter->session_prev;
 }
 
-/* Of a waiter that is in no session's list any more. */
+/* The waiter must no longer be in its session's list. */
 static void waiter_free(struct waiter *waiter)
 {
 	struct session *session = waiter->session;
@@ -143,7 +144,8 @@ static int set_deadline(struct waiter *waiter, int32_t timeout_ms,
 			     err);
 }
 
-/* Charged, but in no queue yet; takes the request. NULL: refused. */
+/* Make a waiter that is charged but in no queue yet; takes the request. NULL:
+ * the account or the memory is exhausted. */
 static struct waiter *waiter_new(struct session *session,
 				 struct request *request, struct error *err)
 {
@@ -230,7 +232,7 @@ bool waiter_has_number(const struct session *session, uint64_t number)
 	return false;
 }
 
-/* Does what was published concern someone who waits for `wanted`? */
+/* Does publishing `published` concern a request that waits for `wanted`? */
 static bool concerns(const char *published, const char *wanted)
 {
 	if (name_is_bundle(published))
@@ -270,7 +272,7 @@ void waiters_wake_name(struct broker *broker, const char *name)
 
 void waiter_uid_key(uint32_t uid, char ret[WAITER_UID_KEY_SIZE])
 {
-	/* No name begins so. */
+	/* No name begins with a slash. */
 	snprintf(ret, WAITER_UID_KEY_SIZE, "//uid/%" PRIu32, uid);
 }
 
