@@ -1,15 +1,16 @@
 /*
  * Bundles: begin, commit, and the end of a version.
  *
- * The states of old and new version change together in the journal; words of
- * the state table follow in an order that never shows a mixture: all old ones
- * LIMBO, then all new ones PUBLISHED. Only then are old members looked at for
- * holders, since that may free them.
+ * The states of the old and the new version change together in the journal. The
+ * words in the state table change in an order that never shows a mixture: all
+ * old members become LIMBO, then all new ones PUBLISHED. Only then are the old
+ * members checked for holders, since that may free them.
  *
- * Words of new members may follow late, since whoever finds them WRITING asks
- * the broker, and old members may go late. So both are left to a chore that
- * settles all members of a version, a step of them at a time (the sweep), if
- * they are many; after a restart slot_adopt_all() settles everything anyway.
+ * Words of new members may change late, since a client that finds WRITING asks
+ * the broker, and old members may be freed late. If the members are many, both
+ * are left to the sweep: a chore that updates the states of all members of a
+ * version, a few at a time. After a restart slot_adopt_all() updates all states
+ * anyway.
  */
 #include "broker/bundle.h"
 #include "broker/broker.h"
@@ -26,7 +27,7 @@
 
 #define MEMBER_LINK offsetof(struct slot_record, bundle_link)
 
-/* Members that are settled within a request, and in a step of a sweep. */
+/* Members whose state is updated within a request, and in a step of a sweep. */
 #define SETTLED_AT_ONCE MESSAGE_MAX_ITEMS
 #define SETTLED_A_STEP  64
 
@@ -59,10 +60,9 @@ uint32_t bundle_find_staged(const struct broker *broker,
 	return 0;
 }
 
-/* --- checks
- * -------------------------------------------------------------------- */
+/* --- checks -------------------------------------------------------------- */
 
-/* Does the version `old` stand in the way of one with these flags? */
+/* Does the version `old` prevent one with these flags? */
 static int check_old(const struct broker *broker, const struct session *session,
 		     uint32_t old, uint32_t flags, const char *name,
 		     struct error *err)
@@ -86,7 +86,7 @@ static int check_old(const struct broker *broker, const struct session *session,
 	return 0;
 }
 
-/* Bundles do not nest: whose name it is must be plain from the name. */
+/* Bundles do not nest, so that a name tells which bundle it belongs to. */
 static int check_nesting(const struct broker *broker, uint32_t old,
 			 const char *name, struct error *err)
 {
@@ -142,8 +142,7 @@ int bundle_check_name(const struct broker *broker, uint32_t bundle,
 			 name);
 }
 
-/* --- staging
- * --------------------------------------------------------------------- */
+/* --- staging ------------------------------------------------------------- */
 
 static int charge(struct broker *broker, uint32_t uid, struct error *err)
 {
@@ -159,11 +158,11 @@ static void refund(struct broker *broker, uint32_t uid)
 {
 	struct account *account = accounts_get(&broker->accounts, uid);
 
-	assert(account); /* it was charged, so it is there */
+	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_BUNDLES, 1);
 }
 
-/* A record with its name; 0 if the catalog is full. */
+/* Make a record with its name; 0 if the catalog is full. */
 static uint32_t make_record(struct broker *broker, const char *name)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -216,8 +215,8 @@ int bundle_begin(struct broker *broker, struct session *session,
 				 "(%u fit); remove some",
 				 catalog_capacity(SECTION_BUNDLE));
 	}
-	/* An empty chunk of the record's last user may still be on its way
-	 * out; its pool is of another access class. */
+	/* An empty chunk of the record's last user may still be waiting to be
+	 * freed; its pool may have another access class. */
 	pool_forget_bundle(&broker->pools, bundle);
 	record = catalog_bundle(catalog, bundle);
 	record->id = catalog->header->next_bundle_id;
@@ -259,10 +258,9 @@ uint64_t bundle_size_left(const struct broker *broker, uint32_t bundle)
 	return catalog_bundle(&broker->catalog, bundle)->size_hint;
 }
 
-/* --- the end of a version
- * --------------------------------------------------------- */
+/* --- end of a version ---------------------------------------------------- */
 
-/* Out of its loader's chain, if it is in one. */
+/* Remove the version from its loader's chain, if it is in one. */
 static void leave_loader(struct broker *broker, uint32_t bundle)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -283,8 +281,8 @@ static void leave_loader(struct broker *broker, uint32_t bundle)
 
 static bool sweep(void *data, uint32_t index);
 
-/* From the first member, also if one is under way. What a retired version
- * gives back is on its way to its owner meanwhile. */
+/* Start at the first member, even if a sweep is in progress. While a retired
+ * version is swept, its owner's account counts memory that will be returned. */
 static void begin_sweep(struct broker *broker, uint32_t index)
 {
 	const struct bundle_record *record =
@@ -330,7 +328,7 @@ static void destroy(struct broker *broker, uint32_t bundle)
 	waiters_wake_room(broker);
 }
 
-/* Nothing points to it any more but its members and their holders. */
+/* From here on only members and their holders refer to the version. */
 static void make_retired(struct broker *broker, uint32_t bundle)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -356,7 +354,7 @@ static void hide_members(struct broker *broker, uint32_t bundle)
 		slot_hide(broker, slot);
 }
 
-/* The next members; the record of a retired version goes with the last. */
+/* Visit the next members. A retired version is freed with its last member. */
 static bool sweep(void *data, uint32_t index)
 {
 	struct broker *broker = data;
@@ -376,7 +374,7 @@ static bool sweep(void *data, uint32_t index)
 	return false;
 }
 
-/* Settle all members. */
+/* Update the states of all members. */
 static void settle_members(struct broker *broker, uint32_t index)
 {
 	const struct catalog *catalog = &broker->catalog;
@@ -394,7 +392,7 @@ static void settle_members(struct broker *broker, uint32_t index)
 	}
 }
 
-/* A retired version's members, or the version itself if it has none. */
+/* Release the members of a retired version, or the version if it has none. */
 static void let_go(struct broker *broker, uint32_t bundle)
 {
 	if (catalog_bundle(&broker->catalog, bundle)->members.n)
@@ -452,8 +450,7 @@ void bundle_forget_member(struct broker *broker, uint32_t slot)
 		destroy(broker, bundle);
 }
 
-/* --- commit
- * ------------------------------------------------------------------------- */
+/* --- commit -------------------------------------------------------------- */
 
 static int check_members(const struct broker *broker, uint32_t bundle,
 			 struct error *err)
@@ -480,7 +477,7 @@ static int check_members(const struct broker *broker, uint32_t bundle,
 			 record->n_clashes);
 }
 
-/* The time of its name is over. */
+/* The name has expired. */
 static void on_deadline(void *data, uint32_t bundle)
 {
 	struct broker *broker = data;
@@ -506,7 +503,8 @@ static int set_deadline(struct broker *broker, uint32_t bundle, uint64_t at_ms,
 	return deadlines_add(&broker->deadlines, &deadline, err);
 }
 
-/* The one moment: names point to the new version, not to the old one. */
+/* Switch the names from the old version to the new one; the commit makes it one
+ * change. */
 static void flip(struct broker *broker, uint32_t old, uint32_t new,
 		 uint64_t deadline_ms)
 {
@@ -528,12 +526,12 @@ static void wake(struct broker *broker, uint32_t bundle)
 {
 	char name[NAME_MAX_SIZE + 1];
 
-	/* wakes those who wait for a member as well */
+	/* this wakes requests for a member, too */
 	bundle_name(broker, bundle, name);
 	waiters_wake_name(broker, name);
 }
 
-/* The version that it will be, which its manifest says. */
+/* Set the version number that the manifest will contain. */
 static void number(struct broker *broker, uint32_t bundle, uint32_t old)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -546,7 +544,7 @@ static void number(struct broker *broker, uint32_t bundle, uint32_t old)
 	manifest_drop(broker, bundle);
 }
 
-/* What takes long and can be done before: as bundle_commit(). */
+/* Do the long parts first. Returns as bundle_commit(). */
 static int work_ahead(struct broker *broker, uint32_t bundle, struct error *err)
 {
 	int sealed = pool_seal_bundle(&broker->pools, bundle, err);
@@ -560,8 +558,8 @@ static int work_ahead(struct broker *broker, uint32_t bundle, struct error *err)
 	return sealed == POOL_OK && made == MANIFEST_OK ? POOL_OK : POOL_WAIT;
 }
 
-/* What can fail, in an order that leaves nothing behind when it does. As
- * bundle_commit(). */
+/* Do everything that can fail, in an order that needs no undoing when it does.
+ * Returns as bundle_commit(). */
 static int prepare(struct broker *broker, struct session *session,
 		   uint32_t bundle, uint64_t deadline_ms, struct error *err)
 {
@@ -618,8 +616,7 @@ int bundle_commit(struct broker *broker, struct session *session,
 	return 0;
 }
 
-/* --- names of members
- * ---------------------------------------------------------------- */
+/* --- names of members ---------------------------------------------------- */
 
 static bool is_staged(const struct broker *broker, uint32_t slot)
 {

@@ -1,14 +1,13 @@
-/*
- * Chores: the queue. The first one makes a step and goes to the end.
- */
+/* Chores: a round-robin queue. */
 #include "broker/chore.h"
 #include "broker/broker.h"
 #include "broker/deadline.h"
 #include <sys/resource.h>
 
 #define ROUND_NS 500000
-/* So the broker uses less of a CPU than is its share beside many others, and
- * gets it at once when a request comes (fsdp-bench hostile bundle_get). */
+/* With this pause the broker uses less than its share of a CPU even among many
+ * processes, and gets the CPU at once when a request comes (fsdp-bench hostile
+ * bundle_get). */
 #define PAUSE_MS 15
 
 static void append(struct chores *chores, struct chore *chore)
@@ -34,7 +33,7 @@ static void unlink_chore(struct chores *chores, struct chore *chore)
 		chores->last = chore->prev;
 }
 
-/* Since this was last asked, has another process taken the CPU from us? */
+/* Has another process taken the CPU from us since the last call? */
 static bool was_preempted(struct chores *chores)
 {
 	long before = chores->n_preemptions;
@@ -48,7 +47,7 @@ static bool was_preempted(struct chores *chores)
 
 void chore_begin(struct broker *broker, struct chore *chore)
 {
-	/* What happened while there was none says nothing. */
+	/* Forget preemptions from before the first chore. */
 	if (!broker->chores.first)
 		(void)was_preempted(&broker->chores);
 	if (!chore->is_queued)
@@ -64,8 +63,7 @@ void chore_end(struct broker *broker, struct chore *chore)
 	chore->is_queued = false;
 }
 
-/* --- rounds ----------------------------------------------------------------
- */
+/* --- rounds -------------------------------------------------------------- */
 
 static void on_resume(void *data, uint32_t index)
 {
@@ -75,7 +73,7 @@ static void on_resume(void *data, uint32_t index)
 	loop_defer(&broker->loop, &broker->chores.rounds);
 }
 
-/* Without heap there is no pause. */
+/* If memory runs out, there is no pause. */
 static void pause_chores(struct broker *broker)
 {
 	struct deadline deadline = {

@@ -1,12 +1,13 @@
 /*
- * Chores: work that is too long for one request, and done in steps of some ten
- * microseconds. Between two iterations of the loop, in which others are
- * served, chores take turns for about a millisecond in all, however many there
- * are. While other processes want the CPU too, they pause after each such
- * round: a broker that never sleeps uses up its share of the CPU, and then its
- * clients wait until the others have used up theirs. Each step leaves the
- * catalog in order and is committed, so a broker that dies forgets chores; what
- * they were for says whether the next one resumes.
+ * Chores: work that is too long for one request, done in steps of some ten
+ * microseconds. Between two iterations of the loop, in which requests are
+ * served, chores run in turn for about a millisecond in all, however many there
+ * are. While other processes want the CPU too, chores pause after each such
+ * round: a broker that never sleeps uses up its share of the CPU, and its
+ * clients would then wait until other processes have used up theirs. Each step
+ * leaves the catalog consistent and is committed. Chores are not persistent:
+ * after a crash, the state that a chore works on tells the next broker whether
+ * to resume it.
  */
 #pragma once
 #include "broker/loop.h"
@@ -16,7 +17,7 @@
 struct broker;
 
 struct chore {
-	/* False: that was all, or somebody ended it in this step. */
+	/* False: the work is finished, or was ended in this step. */
 	bool (*step)(void *data, uint32_t index);
 	void *data;
 	uint32_t index;
@@ -26,15 +27,16 @@ struct chore {
 
 struct chores {
 	struct chore *first, *last;
-	long n_preemptions;       /* of the broker's thread, when last seen */
+	/* Of the broker's thread, at the last check. */
+	long n_preemptions;
 	uint32_t resume_position; /* deadline; 0: no pause */
 	struct deferred rounds;
 };
 
-/* `chore` (borrowed until it ends) is to be done; once more is fine. */
+/* Queue `chore` (borrowed until it ends). Idempotent. */
 void chore_begin(struct broker *broker, struct chore *chore);
-/* No more steps; nothing if it has ended. */
+/* Stop the chore. Idempotent. */
 void chore_end(struct broker *broker, struct chore *chore);
 
-/* A round of steps. True: there are more chores, and no pause. */
+/* Run a round of steps. True: there are more chores, and no pause. */
 bool chores_on_idle(struct broker *broker);

@@ -1,10 +1,11 @@
 /*
- * Things that must happen at a time: a binary heap behind one timer.
+ * Deadlines: functions to call at a given time, in a binary heap served by one
+ * timer.
  *
- * The timer runs only while something is due, so an idle broker never wakes.
- * Where much is due at once, the loop serves others after each millisecond.
- * Times are CLOCK_BOOTTIME milliseconds, which survive a restart of the
- * broker.
+ * The timer runs only while there is a deadline, so an idle broker never wakes
+ * up. If many are due at once, the loop serves other events after each
+ * millisecond. Times are CLOCK_BOOTTIME milliseconds, which remain valid across
+ * a restart of the broker.
  */
 #pragma once
 #include <stddef.h>
@@ -20,13 +21,14 @@ struct deadline {
 	uint64_t at_ms;
 	deadline_fn *fn;
 	void *data;
-	uint32_t index;     /* handed to fn: often a record's */
-	uint32_t *position; /* where its owner keeps the place in the heap */
+	uint32_t index; /* passed to fn, often the index of a record */
+	/* Where the owner keeps the position in the heap. */
+	uint32_t *position;
 };
 
 struct deadlines {
 	uv_timer_t timer;
-	uv_idle_t more;        /* runs while something is due */
+	uv_idle_t more;        /* runs while a deadline is due */
 	struct deadline *heap; /* 1-based */
 	size_t n, capacity;
 };
@@ -35,13 +37,14 @@ uint64_t now_ms(void); /* CLOCK_BOOTTIME */
 
 int deadlines_init(struct deadlines *deadlines, uv_loop_t *loop,
 		   struct error *err);
-/* Starts closing the timer; memory of the struct must live until the loop
- * has run that close. */
+/* Start closing the timer. The struct must live until the loop has run the
+ * close callback. */
 void deadlines_stop(struct deadlines *deadlines);
 
 /*
- * `*deadline->position` must be 0 and lives until the deadline has fired or
- * was removed; it is nonzero while it is in the heap. -ENOMEM: no heap.
+ * `*deadline->position` must be 0, and must stay valid until the deadline has
+ * fired or was removed; it is nonzero while the deadline is in the heap.
+ * -ENOMEM: out of memory.
  */
 int deadlines_add(struct deadlines *deadlines, const struct deadline *deadline,
 		  struct error *err);

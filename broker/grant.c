@@ -1,9 +1,10 @@
 /*
- * Grants: the broker's part of what a session holds of a slot.
+ * Grants: the broker's half of a session's count of holds on a slot.
  *
- * A record hangs in three places: the hash of (session, slot), the session's
- * list until the session ends, and the slot's list while its generation is the
- * slot's. So `reclaim` looks at those only who may hold this very tensor.
+ * A record is linked in three places: the hash of (session, slot); the
+ * session's list, until the session ends; and the slot's list, while the
+ * generation is that of the slot. Reclaiming a slot therefore visits only the
+ * sessions that may hold this very tensor.
  */
 #include "broker/grant.h"
 #include "broker/broker.h"
@@ -21,15 +22,15 @@ static uint32_t *bucket(const struct broker *broker, uint32_t session,
 			uint32_t slot)
 {
 	/* Neighbouring slots of a session have neighbouring buckets: a bundle
-	 * of 1,000 members touches 63 cache lines and one page or two, not
-	 * 1,000. The multiplier (2^64 divided by the golden ratio) keeps
-	 * sessions apart. */
+	 * of 1,000 members touches 63 cache lines and one or two pages instead
+	 * of 1,000. The multiplier (2^64 divided by the golden ratio) separates
+	 * the sessions. */
 	uint64_t base = (uint64_t)session * UINT64_C(0x9e3779b97f4a7c15) >> 32;
 
 	return catalog_bucket(&broker->catalog, HASH_GRANT, base + slot);
 }
 
-/* Also one that waits for the slot's next generation. */
+/* Finds also a record that is kept for the slot's next generation. */
 static uint32_t find_any(const struct broker *broker, uint32_t session,
 			 uint32_t slot)
 {
@@ -65,8 +66,9 @@ uint32_t grant_find(const struct broker *broker, uint32_t session,
 	return grant;
 }
 
-/* The first grant in a page of the session's ref-counter file: client and
- * broker will touch its entry, and the page stays as long as the file. */
+/* Charge the page of the session's ref-counter file that has the slot's entry,
+ * with the first grant in it. Client and broker will touch the entry, and the
+ * page lives as long as the file. */
 static void charge_page(struct session *session, uint32_t slot)
 {
 	uint32_t page = refs_page(slot);
@@ -141,15 +143,15 @@ bool grant_add(struct broker *broker, uint32_t session, uint32_t slot,
 	record = catalog_grant(catalog, grant);
 	if (!is_linked(broker, record))
 		link_to_slot(broker, grant);
-	/* Both parts of a count run on for ever and may wrap; only their sum
-	 * means something, and it is small. */
+	/* Both halves of a count grow without bound and may wrap; only their
+	 * sum has a meaning, and it is small. */
 	catalog_set(catalog, record->granted,
 		    (int32_t)((uint32_t)record->granted + (uint32_t)n));
 	point("grant.added");
 	return true;
 }
 
-/* Each grant may take a page, until all pages are there. */
+/* Each grant may need a new page, up to the number of all pages. */
 static int check_pages(const struct session *session, uint32_t n,
 		       struct error *err)
 {
@@ -179,7 +181,7 @@ int grant_check_room(const struct session *session, uint32_t n,
 	uint32_t used = catalog_n_live(&broker->catalog, SECTION_GRANT);
 	int r;
 
-	/* Of a lease at most those are new that have not been made. */
+	/* The grants that a lease has still to make may all be new records. */
 	if (used + broker->n_leased > capacity ||
 	    n > capacity - used - broker->n_leased)
 		return error_set(err, -ENOSPC,
@@ -247,7 +249,7 @@ static void unlink_from_hash(struct broker *broker, uint32_t grant)
 	catalog_set(catalog, *at, record->hash_next);
 }
 
-/* The record goes; it is out of its slot's list already. */
+/* Release a record that is no longer in its slot's list. */
 static void destroy(struct broker *broker, uint32_t grant)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -306,7 +308,7 @@ void grant_drop_session(struct broker *broker, uint32_t session, uint32_t *left)
 		if (was_linked)
 			(void)slot_settle(broker, slot);
 		point("grant.dropped");
-		/* Each step is in order by itself, and a short journal stays
+		/* Each step is consistent by itself, and a short journal stays
 		 * in the CPU's cache. */
 		catalog_commit(catalog);
 	}

@@ -1,5 +1,6 @@
 /*
- * Leases: the fields in the session's record, and the chore that empties them.
+ * Leases: the fields in the session's record, and the chore that works them
+ * off.
  */
 #include "broker/lease.h"
 #include "broker/account.h"
@@ -14,7 +15,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Granted in one step; and within the request, as with any other get. */
+/* Members granted in one step, and at most within the request itself. */
 #define LEASE_STEP 64
 #define LEASE_MIN  MESSAGE_MAX_ITEMS
 
@@ -25,21 +26,21 @@ bool lease_is_open(const struct session *session)
 
 void lease_key(const struct session *session, char ret[LEASE_KEY_SIZE])
 {
-	/* No name begins so. */
+	/* No name begins with a slash. */
 	snprintf(ret, LEASE_KEY_SIZE, "//lease/%" PRIu32, session->index);
 }
 
-/* The next member is granted; gives the one behind it. */
+/* Grant this member and return the next one. */
 static uint32_t grant_one(struct session *session, uint32_t slot)
 {
 	struct broker *broker = session->broker;
 	bool is_granted = grant_add(broker, session->index, slot, 1);
 
-	assert(is_granted); /* there was room, and it was kept */
+	assert(is_granted); /* the caller reserved capacity for it */
 	return catalog_slot(&broker->catalog, slot)->bundle_link.next;
 }
 
-/* So many grants will be made: nobody else gets their room. */
+/* Reserve the capacity for grants that will be made later. */
 static void reserve(struct session *session, uint32_t n)
 {
 	account_charge_adopted(session->account, ACCOUNT_GRANTS, n);
@@ -66,7 +67,7 @@ static void grant_some(struct session *session, uint32_t n)
 	catalog_set(catalog, record->lease_left, record->lease_left - n);
 }
 
-/* All is granted, or nothing more will be. Gives the version. */
+/* End the lease, complete or not, and return its version. */
 static uint32_t close_lease(struct session *session)
 {
 	struct catalog *catalog = &session->broker->catalog;

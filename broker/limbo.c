@@ -1,7 +1,7 @@
 /*
- * The limbo collector only settles slots; what it adds is which ones to look
- * at. Settling is in order by itself, so it commits after each; the journal
- * then stays within the CPU's cache.
+ * The limbo collector selects the slots whose state is updated. Each update is
+ * consistent by itself, so it is committed by itself; the journal then stays
+ * within the CPU's cache.
  */
 #include "broker/limbo.h"
 #include "broker/broker.h"
@@ -12,16 +12,16 @@
 #include <string.h>
 
 #define PENDING_PER_ROUND 256
-/* Anybody can set a million bits in no time. */
+/* A limit, since any client can set a million bits in no time. */
 #define PENDING_PER_CALL 65536
-/* Slots whose devices are looked after at a time, and how often. */
+/* Device slots visited per round, and the bounds of the interval. */
 #define FENCED_PER_ROUND 4096
 #define FIRST_FENCE_MS   1
 #define LAST_FENCE_MS    50
-/* Nothing that ends takes so long. */
+/* Work that ends takes less time than this. */
 #define SLOW_FENCE_MS 30000
 
-/* Settle what bits say, a bounded number; gives how many bits. */
+/* Visit a bounded number of pending bits. Returns the number of bits. */
 static uint32_t settle_pending(struct broker *broker, struct session *session)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -33,7 +33,7 @@ static uint32_t settle_pending(struct broker *broker, struct session *session)
 		return 0;
 	n = refs_take_pending(&session->refs, slots, PENDING_PER_ROUND);
 	for (i = 0; i < n; i++) {
-		/* the bits are the client's: any slot, in any state */
+		/* The client sets the bits: of any slot, in any state. */
 		if (slots[i] == 0 || slots[i] > n_slots)
 			continue;
 		if (slot_settle(broker, slots[i]))
@@ -49,8 +49,7 @@ bool limbo_collect_pending(struct broker *broker, struct session *session)
 	return settle_pending(broker, session) == PENDING_PER_ROUND;
 }
 
-/* --- devices -----------------------------------------------------------------
- */
+/* --- devices ------------------------------------------------------------- */
 
 static void plan_look(struct broker *broker);
 
@@ -68,8 +67,8 @@ static void note_slowness(struct broker *broker)
 		 limbo->n_fenced, SLOW_FENCE_MS / 1000);
 }
 
-/* Look at the first `n` again; those that still wait are put behind. Gives how
- * many were freed. */
+/* Visit the first `n` again; those still in use go to the end. Returns the
+ * number of slots freed. */
 static uint32_t settle_fenced(struct broker *broker, uint32_t n)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -140,12 +139,12 @@ static void plan_look(struct broker *broker)
 		.position = &limbo->fence_position,
 	};
 
-	/* Without heap the next that waits tries again. */
+	/* If memory runs out, the next slot that waits tries again. */
 	if (!limbo->fence_position && !broker->loop.is_stopping)
 		(void)deadlines_add(&broker->deadlines, &deadline, NULL);
 }
 
-/* Room for one more; false: no heap. */
+/* Make space for one more; false: out of memory. */
 static bool reserve_fenced(struct limbo *limbo)
 {
 	uint32_t max = limbo->max_fenced ? limbo->max_fenced * 2 : 64;
@@ -179,7 +178,7 @@ void limbo_watch(struct broker *broker, uint32_t slot)
 	}
 	if (limbo->is_looking)
 		return;
-	/* Most work is short, whatever else takes its time. */
+	/* Most work is short, even if some other work takes long. */
 	limbo->fence_ms = FIRST_FENCE_MS;
 	deadlines_remove(&broker->deadlines, &limbo->fence_position);
 	plan_look(broker);
@@ -192,8 +191,7 @@ void limbo_deinit(struct limbo *limbo)
 	limbo->n_fenced = limbo->max_fenced = 0;
 }
 
-/* --- collecting --------------------------------------------------------------
- */
+/* --- collecting ---------------------------------------------------------- */
 
 uint32_t limbo_collect_released(struct broker *broker)
 {
@@ -247,7 +245,7 @@ void limbo_collect_later(struct broker *broker)
 		.position = &broker->limbo.later_position,
 	};
 
-	/* Without memory for a deadline the next collection finds them. */
+	/* If memory runs out, the next collection finds the slots. */
 	if (!broker->limbo.later_position)
 		(void)deadlines_add(&broker->deadlines, &deadline, NULL);
 }

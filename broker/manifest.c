@@ -22,21 +22,22 @@
 struct manifest_work {
 	uv_work_t req;
 	struct broker *broker;
-	struct account *account; /* whose turn it is */
+	struct account *account; /* of the user, whose turn this work uses */
 	uint32_t bundle;
-	uint32_t next;               /* member to be copied */
-	struct places_reply places;  /* owned; their names still unset */
-	char *names;                 /* owned; one after the other */
-	size_t names_size, capacity; /* bytes used and there */
-	int fd;                      /* -1 */
-	uint64_t size;               /* of the file */
+	uint32_t next; /* next member to copy */
+	/* Owned; their names are set on the thread. */
+	struct places_reply places;
+	/* Owned; one after another, each with its 0. */
+	char *names;
+	size_t names_size, capacity; /* bytes used, and allocated */
+	int fd;                      /* of the manifest; -1 */
+	uint64_t size;               /* of the manifest's file */
 	int result;
-	bool has_failed; /* result and err are the loop's */
+	bool has_failed; /* the loop may read result and err */
 	struct error err;
 };
 
-/* --- on a thread -----------------------------------------------------------
- */
+/* --- on a thread --------------------------------------------------------- */
 
 static int write_all(int fd, const uint8_t *bytes, size_t size,
 		     struct error *err)
@@ -55,8 +56,9 @@ static int write_all(int fd, const uint8_t *bytes, size_t size,
 	return 0;
 }
 
-/* A sealed memfd of these bytes. Its descriptor is read-only: the kernel
- * refuses to map a write-sealed one that could write, even for reading. */
+/* Make a sealed memfd of these bytes. Its descriptor is read-only, since the
+ * kernel refuses to map a write-sealed file through a writable descriptor, even
+ * for reading. */
 static int make_memfd(const uint8_t *bytes, size_t size, int *ret_fd,
 		      struct error *err)
 {
@@ -87,7 +89,7 @@ static void run(uv_work_t *req)
 		name += strlen(name) + 1;
 	}
 	work->result = places_encode(&work->places, &bytes, &size, &work->err);
-	/* Here, since giving back so much memory takes time, too. */
+	/* Freed on the thread, since freeing so much memory takes time, too. */
 	free(work->places.places);
 	free(work->names);
 	work->places.places = NULL;
@@ -99,8 +101,7 @@ static void run(uv_work_t *req)
 	free(bytes);
 }
 
-/* --- in the loop -----------------------------------------------------------
- */
+/* --- in the loop --------------------------------------------------------- */
 
 static void work_free(struct manifest_work *work)
 {
@@ -111,7 +112,7 @@ static void work_free(struct manifest_work *work)
 	free(work);
 }
 
-/* It is the user's next one's turn. */
+/* Give the turn to the user's next manifest. */
 static void end_turn(struct manifest_work *work)
 {
 	work->account->is_listing = false;
@@ -125,10 +126,11 @@ static void done(uv_work_t *req, int status)
 	struct bundle_record *record =
 		catalog_bundle(&work->broker->catalog, work->bundle);
 
-	(void)status; /* nobody cancels works */
+	(void)status; /* the work is never cancelled */
 	point("manifest.made");
 	end_turn(work);
-	/* Until it was told, a failure is kept; what was dropped is not. */
+	/* A failure is kept until it is reported, unless the work was
+	 * dropped. */
 	work->has_failed = work->result < 0;
 	if (bundle->manifest == work && work->has_failed)
 		return;
@@ -141,7 +143,7 @@ static void done(uv_work_t *req, int status)
 	work_free(work);
 }
 
-/* False: no heap. */
+/* False: out of memory. */
 static bool copy_one(struct manifest_work *work)
 {
 	const struct catalog *catalog = &work->broker->catalog;
@@ -170,7 +172,7 @@ static void give_to_thread(struct manifest_work *work)
 
 	work->req.data = work;
 	r = uv_queue_work(&work->broker->loop.uv, &work->req, run, done);
-	/* It refuses only a missing function. */
+	/* It fails only without a function. */
 	assert(r == 0);
 }
 
@@ -268,7 +270,7 @@ void manifest_drop(struct broker *broker, uint32_t index)
 	bundle->manifest = NULL;
 	if (!work)
 		return;
-	/* Elsewhere done() finds it dropped. */
+	/* Work on the thread is freed by done(), which finds it dropped. */
 	if (bundle->copying.is_queued) {
 		chore_end(broker, &bundle->copying);
 		end_turn(work);

@@ -1,10 +1,10 @@
 /*
- * Manifests: the sealed memfd with the encoded places of all members of a
- * version, which every get of it is sent.
+ * Manifests: the sealed memfd that holds the encoded places of all members of a
+ * version, and that every get of the version receives.
  *
- * The loop copies what it says of each member, in steps; a thread encodes the
- * copies, writes them and seals the file. One manifest of each user at a time
- * is made so. Making it changes nothing in the catalog.
+ * The loop copies the members' descriptions, in steps; a thread encodes the
+ * copies, writes them and seals the file. At most one manifest of each user is
+ * made at a time. Making it does not change the catalog.
  */
 #pragma once
 #include <stdint.h>
@@ -14,15 +14,16 @@ struct error;
 
 enum manifest_outcome {
 	MANIFEST_OK = 0,
-	MANIFEST_WAIT = 1, /* park, to be woken by waiters_wake_uid() of the
-			      bundle's owner, and ask again */
+	/* Park, to be woken by waiters_wake_uid() of the bundle's owner, and
+	 * ask again. */
+	MANIFEST_WAIT = 1,
 };
 
-/* Have the manifest of this version made. When it is, it lies in the record
- * (shared, borrowed). Negative: it cannot be made just now. */
+/* Have the manifest of this version made. Once it is made, the bundle record
+ * has its descriptor (shared, borrowed). Negative: it cannot be made now. */
 int manifest_make(struct broker *broker, uint32_t bundle, struct error *err);
 
-/* It would not be right any more, or nobody will want it. */
+/* Drop the manifest because it is outdated or no longer needed. */
 void manifest_drop(struct broker *broker, uint32_t bundle);
 
 /* Called when a member is freed. */

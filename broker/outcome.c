@@ -1,10 +1,11 @@
 /*
- * The window of outcomes in a session's record.
+ * The window of recorded replies in a session's record.
  *
- * The client's watermark (`answered`) stands still while one of its requests
- * waits for long, so the window may be full of answers that it has had for
- * long. Then those are forgotten whose replies went out on this connection, if
- * the client has read all that was sent: what was read is not asked for again.
+ * The client's watermark (`answered`) does not advance past a request that is
+ * parked, so a long wait may fill the window with replies that the client
+ * received long ago. Then the replies that were sent on this connection are
+ * forgotten, provided the client has read everything that was sent: a reply
+ * that was read is not requested again.
  *
  * LAYOUT of the blob
  *
@@ -109,8 +110,8 @@ int outcome_reserve(struct session *session, const struct request *request,
 	}
 	memcpy(catalog_blob(&broker->catalog, room.blob), &header,
 	       sizeof(header));
-	/* Where it is known to a broker that adopts the catalog after a crash
-	 * in a request that commits before its end. */
+	/* Store the blob where outcome_adopt() finds it after a crash, since
+	 * some requests commit before their end. */
 	outcome = &session_record(session)->outcomes[room.place];
 	catalog_set(&broker->catalog, outcome->blob, room.blob);
 	*ret = room;
