@@ -4,52 +4,52 @@
  *
  * A *tensor* is a typed view of a block of memory that the broker owns. The
  * process that makes it writes in place and publishes it under a name (or
- * hands it on by a ticket); every other process that may read it maps the
+ * passes it on by a ticket); every other process that may read it maps the
  * same memory read-only. The memory lives as long as anything keeps it: a
- * name, a ticket, its writer, or a hold. When a process dies, by whatever
- * means, its holds go with it; when the broker dies and is restarted under
- * systemd or `fsdpd --supervised`, mappings, names and holds stay, and the
- * library reconnects by itself.
+ * name, a ticket, its writer, or a hold. When a process dies, the broker drops
+ * its holds. When the broker dies and is restarted under systemd or `fsdpd
+ * --supervised`, mappings, names and holds stay, and the library reconnects by
+ * itself.
  *
  * Conventions
- *   - Functions return 0 or a negative errno. fsdp_error() then gives a
- *     sentence that names the thing, the cause and the way out.
+ *   - Functions return 0 or a negative errno. After a failure fsdp_error()
+ *     returns a message with the object, the cause and the remedy.
  *   - Shapes and strides count elements; sizes and offsets count bytes; times
- *     are milliseconds (0: do not wait, -1: for ever).
- *   - Outputs are written only on success. Calls on several things do all of
- *     them or none.
+ *     are in milliseconds (0: do not wait, -1: wait for ever).
+ *   - Outputs are written only on success. A call on several objects either
+ *     succeeds for all of them or changes nothing.
  *   - A struct that begins with `struct_size` may grow: see below.
- *   - A NULL or freed handle is refused (-EINVAL) by functions that can fail,
- *     and has no address (fsdp_data()); freeing one again does nothing. The
- *     memory of a freed handle is used for later ones, so that an old pointer
- *     may mean another tensor; after fsdp_close() it means nothing.
- *   - Everything may be called from any thread. The library installs no signal
- *     handler, and starts no thread but those by which fsdp_close() waits for
- *     devices.
- *   - After fork() the child cannot use the connection (-ECHILD) until it
- *     connects itself. Read-only memory stays mapped in the child, and stays
- *     valid while the parent holds it.
+ *   - Functions that can fail refuse a NULL or freed handle (-EINVAL), and
+ *     fsdp_data() returns NULL for it; freeing a handle again does nothing. The
+ *     library reuses the memory of a freed handle for later ones, so an old
+ *     pointer may refer to another tensor. After fsdp_close() it is invalid.
+ *   - All functions may be called from any thread. The library installs no
+ *     signal handler. The only threads that it starts are those by which
+ *     fsdp_close() waits for devices.
+ *   - After fork() the child cannot use the connection (-ECHILD) and must open
+ *     its own. Read-only memory stays mapped in the child, and stays valid
+ *     while the parent holds it.
  *
  * Structs that may grow
  *   Later releases append fields to structs that begin with `struct_size`, so
  *   that programs and libraries of different releases work together.
  *   - Options and other inputs: 0 stands for the size in the first release,
- *     so that designated initialisers need not mention it. A program that uses
- *     a field marked "since" a later release sets struct_size to the sizeof of
- *     the struct. A library that does not know such a field ignores it while
- *     it is 0, and otherwise refuses the call (-E2BIG).
+ *     so that designated initialisers can omit it. A program that uses a field
+ *     marked "since" a later release sets struct_size to the sizeof of the
+ *     struct. A library that does not know such a field ignores it while it is
+ *     0, and otherwise refuses the call (-E2BIG).
  *   - Outputs: initialise `struct fsdp_info info = {.struct_size =
  *     sizeof(info)};`, or with {0} for the first release's fields. The library
- *     fills what fits, and stores in struct_size how much it filled.
- *   - What a callback is given is the library's, and its struct_size says how
- *     much of it there is.
+ *     fills the fields that fit, and stores their size in struct_size.
+ *   - A struct that is passed to a callback belongs to the library, and its
+ *     struct_size says how many bytes of it are valid.
  *   - All items of an array have the same struct_size, which is also the
- *     distance from one to the next. -EINVAL: they have not, or a struct_size
- *     is smaller than in the first release.
+ *     distance from one item to the next. -EINVAL: the struct_sizes differ, or
+ *     one is smaller than in the first release.
  *
- * Where the mechanism comes from: counters per process and a limbo of blocks
- * that still have users are PyTorch's (torch/csrc/CudaIPCTypes), moved out of
- * the producer into a broker that can see who is alive.
+ * The mechanism is that of PyTorch (torch/csrc/CudaIPCTypes): a counter for
+ * each process, and a limbo of blocks that still have users. Here it is in a
+ * broker, which knows which processes are alive, instead of the producer.
  */
 #pragma once
 #include <stdbool.h>
@@ -62,7 +62,7 @@ extern "C" {
 
 #define FSDP_API __attribute__((visibility("default")))
 
-/* The compiler warns if the struct of this argument is not initialised. */
+/* Makes the compiler warn if the struct of this argument is uninitialised. */
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
 #define FSDP_SIZED(argument) __attribute__((access(read_write, argument)))
 #else
@@ -74,8 +74,8 @@ extern "C" {
 #define FSDP_MAX_BATCH   256 /* items in one call; -E2BIG beyond it */
 #define FSDP_TICKET_SIZE 16
 
-struct fsdp_client; /* one connection: a session at the broker */
-struct fsdp_tensor; /* a handle: this process's way to one tensor version */
+struct fsdp_client; /* a connection: a session at the broker */
+struct fsdp_tensor; /* a handle of this process for one tensor version */
 struct fsdp_bundle; /* a bundle that is being staged */
 
 enum fsdp_dtype {
@@ -98,87 +98,92 @@ enum fsdp_dtype {
 	FSDP_C128 = 17
 };
 
-/* Bytes of one element; 0 if `dtype` is none. */
+/* Returns the bytes of one element; 0 if `dtype` is invalid. */
 FSDP_API size_t fsdp_dtype_size(enum fsdp_dtype dtype);
-/* "bf16", "f32", ...; "?" if `dtype` is none. */
+/* Returns "bf16", "f32", ...; "?" if `dtype` is invalid. */
 FSDP_API const char *fsdp_dtype_name(enum fsdp_dtype dtype);
 
 /*
- * The sentence of the calling thread's last failed call; "" before the first.
- * Valid until the thread's next call into the library.
+ * Returns the message of the calling thread's last failed call; "" if no call
+ * has failed. It is valid until the thread's next call into the library.
  */
 FSDP_API const char *fsdp_error(void);
 
-/* The library's version, such as "0.1.0". */
+/* Returns the library's version, such as "0.1.0". */
 FSDP_API const char *fsdp_version(void);
 
 /* --- connection ---------------------------------------------------------- */
 
-/* May a wait go on? Nonzero: no. */
+/* Returns nonzero if the wait must end. */
 typedef int fsdp_interrupt_fn(void *data);
 
 struct fsdp_connect_options {
 	size_t struct_size;
-	/* Socket of the broker; NULL: $FSDP_SOCKET, else what exists of
-	 * $XDG_RUNTIME_DIR/fsdpd.sock and, not for root, the user's own
-	 * /tmp/fsdpd-UID/fsdpd.sock, else /run/fsdpd/fsdpd.sock. */
+	/* Socket of the broker. NULL: $FSDP_SOCKET; if it is not set,
+	 * $XDG_RUNTIME_DIR/fsdpd.sock or, except for root, the user's own
+	 * /tmp/fsdpd-UID/fsdpd.sock, if it exists; otherwise
+	 * /run/fsdpd/fsdpd.sock. */
 	const char *path;
-	/* Bytes of memory this session may have live at a time; 0: only the
-	 * broker's quotas. Allocations beyond it wait (see fsdp_alloc()): that
-	 * is how a producer is held back by its consumers. */
+	/* Limit of the memory that this session has allocated at a time, in
+	 * bytes; 0: only the broker's quotas apply. Allocations beyond it wait
+	 * (see fsdp_alloc()), so that slow consumers slow their producer down.
+	 */
 	uint64_t budget;
 	/* How long a call waits for a broker that is being restarted, and
 	 * fsdp_close() for a device; 0: 10,000 ms. */
 	int32_t reconnect_ms;
-	/* Asked by the thread that waits in a call, whenever a signal ends its
-	 * sleep and every 200 ms, with no lock of the library's; it may not
-	 * call the library. If it says so the call returns -EINTR: what was
-	 * asked for may still be done (a publication, say), but holds nothing.
-	 * Not asked where this process must follow what the broker has done:
-	 * by fsdp_close(), fsdp_release_sync() and fsdp_comm_leave(), and by
-	 * fsdp_unshard(), fsdp_reshard(), fsdp_reduce() and fsdp_commit() while
-	 * they ask the broker; nor while NCCL works in a rank. NULL: no signal
-	 * ends a wait. */
+	/* Called by the thread that waits in a call, whenever a signal ends its
+	 * sleep and every 200 ms. The library holds no lock meanwhile; the
+	 * function may not call the library. If it returns nonzero, the call
+	 * returns -EINTR: the request may still be carried out (a publication,
+	 * for example), but no tensor is held. It is not called where this
+	 * process must follow what the broker has done: in fsdp_close(),
+	 * fsdp_release_sync() and fsdp_comm_leave(), in fsdp_unshard(),
+	 * fsdp_reshard(), fsdp_reduce() and fsdp_commit() while they wait for
+	 * the broker, and while NCCL works in a rank. NULL: signals do not end
+	 * a wait. */
 	fsdp_interrupt_fn *interrupted;
 	void *interrupted_data;
 };
 
 /*
- * Connect; `options` may be NULL. -ENOENT, -ECONNREFUSED: no broker there.
- * -EPROTO: one of another version. -EDQUOT: too many sessions of this user.
+ * Connects to the broker; `options` may be NULL. -ENOENT, -ECONNREFUSED: no
+ * broker listens there. -EPROTO: the broker has another version. -EDQUOT: this
+ * user has too many sessions.
  */
 FSDP_API int fsdp_connect(const struct fsdp_connect_options *options,
 			  struct fsdp_client **ret);
 
 /*
- * Say goodbye: every hold of this process ends, every mapping is unmapped,
- * every handle, staged bundle, communicator and group of the connection is
- * freed. No other call on the connection may be under way. NULL is fine. In a
- * forked child it frees the child's memory only.
+ * Closes the connection: drops every hold of this process, unmaps every
+ * mapping, and frees every handle, staged bundle, communicator and group of the
+ * connection. No other call on the connection may be running. `client` may be
+ * NULL. In a forked child it frees only the child's memory.
  *
- * Waits for all that this process gave the devices that tensors are on, for a
- * time-out of each communicator and reconnect_ms for each device. -ETIMEDOUT:
- * they still work; the connection is closed, but mappings and holds stay until
- * the process ends, so that nobody else gets memory that is in use.
+ * The call waits for all work of this process on the devices that have tensors:
+ * up to its time-out for each communicator, and reconnect_ms for each device.
+ * -ETIMEDOUT: a device is still working; the connection is closed, but mappings
+ * and holds stay until the process ends, so that memory in use is not given to
+ * other processes.
  */
 FSDP_API int fsdp_close(struct fsdp_client *client);
 
-/* One round trip; tells whether the broker is alive. */
+/* Makes one round trip; shows whether the broker is alive. */
 FSDP_API int fsdp_ping(struct fsdp_client *client);
 
 /* --- devices ------------------------------------------------------------- */
 
 /*
- * A tensor lies in host memory or on a GPU. GPUs are named by UUID, since
- * ordinals differ from process to process. The CUDA driver is loaded when this
- * process first meets a tensor on a device, or asks for one; until then, and
- * on a node without GPUs, nothing here needs it.
+ * A tensor is in host memory or on a GPU. GPUs are named by UUID, because
+ * ordinals differ from process to process. The library loads the CUDA driver
+ * when this process first gets a tensor on a device, or asks for a device; it
+ * works without the driver until then, and on a node without GPUs.
  *
  * A *stream* is a CUstream (cudaStream_t) of the device's primary context,
  * which is the one that the CUDA runtime uses. (void *)1 is the legacy default
- * stream, (void *)2 the calling thread's, as in cuda.h. NULL is none: the
- * caller has synchronised, or wants the call to wait. Order between processes
- * follows the streams, and nothing synchronises behind the caller's back:
+ * stream, (void *)2 the calling thread's, as in cuda.h. NULL means no stream:
+ * the caller has synchronised, or wants the call to wait. Streams order work
+ * between processes, without hidden synchronisation:
  *
  *     producer                            consumer
  *     fsdp_alloc_on
@@ -187,45 +192,49 @@ FSDP_API int fsdp_ping(struct fsdp_client *client);
  *                                         kernels on T read fsdp_data
  *                                         fsdp_release_on(tensor, T)
  *
- * None of these calls waits for the device by itself: T waits for what S was
- * given before the publication, and the memory is used for something else only
- * when T is past the release. A tensor can be published, gotten and released
- * again while nothing of it has run yet. One exception: where a device cannot
- * register pages read-only, as those on a bus of their own, a get of what
- * another user's stream writes waits itself, within timeout_ms. And the driver
- * may wait for all work of this process when memory is mapped (the first tensor
- * of a chunk), unmapped (the next request after a chunk has gone) or pinned (the
- * first copy).
+ * These calls return without waiting for the device: T waits for the work that
+ * S was given before the publication, and the memory is reused only when T has
+ * reached the release. A tensor can be published, gotten and released again
+ * before any of its kernels has run. There is one exception: if a device cannot
+ * register pages read-only, as devices on a separate bus cannot, a get of a
+ * tensor that another user's stream writes waits on the host, within
+ * timeout_ms. Also, the driver may wait for all work of this process when
+ * memory is mapped (for the first tensor of a chunk), unmapped (in the next
+ * request after a chunk was freed) or pinned (for the first copy).
  *
- * A chunk is mapped writable where the process's user may write it, and
- * read-only elsewhere: those of other users, of bundles that others committed,
- * and what others shared.
+ * A chunk is mapped writable if the process's user may write it. Chunks of
+ * other users, of bundles that others committed, and chunks that others shared
+ * are mapped read-only.
  *
- * If the producer dies before S has done its work, what waits for it is let
- * go and the tensor is *tainted*: its contents are undefined, and getting it
- * fails with -EOWNERDEAD. Whoever had it before asks fsdp_tensor_check().
+ * If the producer dies before S has finished its work, the streams that wait
+ * for it are woken and the tensor is *tainted*: its contents are undefined, and
+ * getting it fails with -EOWNERDEAD. Processes that got the tensor before can
+ * call fsdp_tensor_check().
  *
- * All of that is done by 64-bit stream memory operations. On a device without,
- * interprocess events do it, with these differences: only the process itself
- * can see how far its streams are, and it looks in its later calls (those that
- * speak to fsdpd, also while they wait); what it did not see before its death
- * is tainted, finished or not; a stream that waits for a process that dies
- * waits for ever; and at most 1,000 publications of a process, and 1,000
- * releases of a connection, may wait for streams: then -EAGAIN.
+ * This ordering uses 64-bit stream memory operations. On a device without them,
+ * interprocess events are used, with these differences: only the process itself
+ * can see the progress of its streams, and it looks in its later calls (those
+ * that talk to fsdpd, also while they wait); a tensor whose completion it did
+ * not see before its death is tainted, finished or not; a stream that waits for
+ * a process that dies waits for ever; and at most 1,000 publications of a
+ * process, and 1,000 releases of a connection, may wait for streams; further
+ * ones fail with -EAGAIN.
  *
- * Device memory is not there in a forked child, and CUDA cannot be used in it.
+ * A forked child has no device memory and cannot use CUDA.
  */
 struct fsdp_device {
 	uint8_t uuid[16]; /* all 0: host memory */
 };
 
-#define FSDP_DEVICE_TEXT 41 /* room for the text of a device */
+#define FSDP_DEVICE_TEXT 41 /* size of a buffer for the text of a device */
 
-/* "GPU-01234567-89ab-cdef-0123-456789abcdef", as nvidia-smi -L shows it, "MIG-"
- * instead for an instance of a GPU, or "host". -EINVAL. Needs no driver. */
+/* Parses "GPU-01234567-89ab-cdef-0123-456789abcdef", as nvidia-smi -L shows it,
+ * the same with "MIG-" for an instance of a GPU, or "host". -EINVAL: `text` is
+ * anything else. Needs no driver. */
 FSDP_API int fsdp_device_parse(const char *text, struct fsdp_device *ret);
-/* The same back; "MIG-" only where the process has loaded the driver, which
- * alone knows what a UUID is of. Either form is the same device. */
+/* Formats a device in the same way. Only the driver can tell that a UUID is of
+ * an instance, so the text begins with "MIG-" only if the process has loaded
+ * the driver. Both forms mean the same device. */
 FSDP_API void fsdp_device_format(const struct fsdp_device *device,
 				 char ret[FSDP_DEVICE_TEXT]);
 
@@ -236,15 +245,15 @@ struct fsdp_device_entry {
 	uint64_t size;       /* bytes of memory */
 	int32_t ordinal;     /* in this process */
 	bool may_be_shared;  /* not in exclusive or prohibited mode */
-	bool is_test_double; /* of a driver that only plays one */
+	bool is_test_double; /* its driver is a fake for tests */
 };
 typedef int fsdp_device_fn(const struct fsdp_device_entry *entry, void *data);
 
 /*
- * The devices that this process sees (CUDA_VISIBLE_DEVICES), by ordinal.
- * `entry` is borrowed, valid during the call; a nonzero return value ends the
- * walk and is returned. -ENODEV: there is no driver, or no device; -ENOSYS:
- * the driver is too old.
+ * Calls `fn` for each device that this process sees (CUDA_VISIBLE_DEVICES), by
+ * ordinal. `entry` is borrowed and valid during the call; a nonzero return
+ * value of `fn` ends the iteration and is returned. -ENODEV: there is no
+ * driver, or no device. -ENOSYS: the driver is too old.
  */
 FSDP_API int fsdp_devices(fsdp_device_fn *fn, void *data);
 
@@ -253,24 +262,25 @@ FSDP_API int fsdp_devices(fsdp_device_fn *fn, void *data);
 struct fsdp_spec {
 	enum fsdp_dtype dtype;
 	uint32_t n_dims; /* 0..FSDP_MAX_DIMS; 0 dims is one element */
-	int64_t shape[FSDP_MAX_DIMS]; /* a 0 makes an empty tensor: legal */
+	int64_t shape[FSDP_MAX_DIMS]; /* with a 0, the tensor is empty */
 };
 
-/* Who may use what is made, as with files. All 0: the caller alone. */
+/* Permissions of new tensors, as with files. All 0: only the caller's user. */
 struct fsdp_access {
 	uint32_t gid;  /* one of the caller's groups, or FSDP_GID_DEFAULT;
 			* ignored if `mode` is 0 */
-	uint32_t mode; /* 0600 to 0666, no x; 0 means 0600. It never changes:
-			* a wider one is a copy. */
+	uint32_t mode; /* 0600 to 0666, no x; 0 means 0600. It is fixed: to
+			* widen it, copy the tensor. */
 };
 #define FSDP_GID_DEFAULT 0xffffffffu
 
 /*
- * Allocate `n` tensors in one round trip. `access` NULL: 0600. The handles
- * are held and writable; the memory holds anything until it is written. If
- * there is no room, limbo is collected, evictable tensors go, and then the
- * call waits up to `timeout_ms` for others to release. -ENOMEM: the broker
- * has no room. -EDQUOT: this user's quota or this session's budget is used up.
+ * Allocates `n` tensors in one round trip. `access` NULL: 0600. The handles
+ * are held and writable; the contents are undefined until they are written. If
+ * memory is short, the broker collects limbo and drops evictable tensors; then
+ * the call waits up to `timeout_ms` until other processes release memory.
+ * -ENOMEM: the broker has too little memory. -EDQUOT: this user's quota or this
+ * session's budget is used up.
  */
 FSDP_API int fsdp_alloc(struct fsdp_client *client,
 			const struct fsdp_spec *specs, size_t n,
@@ -278,9 +288,10 @@ FSDP_API int fsdp_alloc(struct fsdp_client *client,
 			struct fsdp_tensor **ret);
 
 /*
- * The same on a device; `device` NULL or all 0: host memory. -ENODEV: this
- * process or the broker does not see it. -EBUSY, -EPERM: its compute mode
- * forbids that processes share it. -ENOMEM also if the device has no room.
+ * Does the same on a device; `device` NULL or all 0: host memory. -ENODEV: this
+ * process or the broker does not see the device. -EBUSY, -EPERM: its compute
+ * mode forbids that processes share it. -ENOMEM: also if the device has too
+ * little memory.
  */
 FSDP_API int fsdp_alloc_on(struct fsdp_client *client,
 			   const struct fsdp_device *device,
@@ -289,76 +300,79 @@ FSDP_API int fsdp_alloc_on(struct fsdp_client *client,
 			   struct fsdp_tensor **ret);
 
 /*
- * A second tensor over the memory of `base`, which must be held: `strides`
- * (elements, may be NULL for contiguous) and `offset` bytes from its start.
- * It is anonymous until published and keeps the block alive by itself.
- * -ERANGE: it reaches outside of `base`.
+ * Makes a second tensor over the memory of `base`, which must be held.
+ * `strides` are in elements (NULL: contiguous); `offset` is in bytes from the
+ * start of `base`. The view is anonymous until it is published, and keeps the
+ * block of memory by itself. -ERANGE: it extends outside of `base`.
  */
 FSDP_API int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
 		       const int64_t *strides, uint64_t offset,
 		       struct fsdp_tensor **ret);
 
 enum fsdp_publish_flags {
-	FSDP_REPLACE = 1,    /* the name may exist; its tensor is let go */
-	FSDP_EVICTABLE = 2,  /* the broker may drop it when room is needed */
-	FSDP_TIED = 4,       /* the name ends with this session */
-	FSDP_MUST_EXIST = 8, /* with FSDP_REPLACE: do not create */
+	FSDP_REPLACE = 1,    /* the name may exist; it drops its old tensor */
+	FSDP_EVICTABLE = 2,  /* the broker may drop it when memory is short */
+	FSDP_TIED = 4,       /* the name is removed with this session */
+	FSDP_MUST_EXIST = 8, /* with FSDP_REPLACE: the name must exist */
 };
 
 struct fsdp_publication {
 	size_t struct_size;
 	struct fsdp_tensor *tensor;
-	/* NULL: anonymous; kept by holds and tickets alone. */
+	/* NULL: anonymous; only holds and tickets keep it. */
 	const char *name;
 	uint32_t flags;   /* enum fsdp_publish_flags */
-	uint64_t ttl_ms;  /* the name ends after this; 0: never */
+	uint64_t ttl_ms;  /* the name is removed after this; 0: never */
 	uint64_t version; /* out: the version of the name, from 1; each
 			   * publication adds 1 until the name is removed */
-	/* Of a device tensor: it is written when this stream has done all that
-	 * it was given before the call. NULL: it is written. */
+	/* For a device tensor: it is written when this stream has finished all
+	 * work that it was given before the call. NULL: it is written now. */
 	void *stream;
 };
 
 /*
- * Publish `n` tensors in one round trip. From then on the caller reads only
- * (by convention: its mapping stays writable); its hold stays, and may be
- * released before the stream is done. -EEXIST: a name is taken. -EPERM: the
- * name's first component belongs to another user. -EINVAL: a stream of another
- * device or context, or with a host tensor. -EOPNOTSUPP: the device has
- * neither 64-bit stream memory operations nor interprocess events; synchronise,
- * and publish without a stream. -EAGAIN: too many wait for streams, where
- * events do it (above); publish again when one of them has come so far.
+ * Publishes `n` tensors in one round trip. Afterwards the caller may only read
+ * them (by convention: its mapping stays writable). Its hold stays, and may be
+ * released before the stream has finished. -EEXIST: a name is taken. -EPERM:
+ * another user owns the name's first component. -EINVAL: the stream is of
+ * another device or context, or the tensor is in host memory. -EOPNOTSUPP: the
+ * device has neither 64-bit stream memory operations nor interprocess events;
+ * synchronise, and publish without a stream. -EAGAIN: with interprocess events
+ * (above), too many publications wait for streams; publish again when one of
+ * the streams has got there.
  */
 FSDP_API int fsdp_publish(struct fsdp_client *client,
 			  struct fsdp_publication *publications, size_t n);
 
-/* Take names away (a bundle's: its prefix with the '/'). -ENOENT, -EPERM. */
+/* Removes names (of a bundle: its prefix with the '/'). -ENOENT, -EPERM. */
 FSDP_API int fsdp_remove(struct fsdp_client *client, const char *const *names,
 			 size_t n);
 
-/* --- sharing memory that is there already ----------------------------------
+/* --- sharing existing memory -----------------------------------------------
  *
- * Tensors over device memory that the caller made itself, which then are like
- * all others. Memory of fsdp_alloc_on() is better where there is a choice.
+ * These calls make tensors over device memory that the caller allocated itself.
+ * Afterwards they are like all other tensors. Prefer memory of fsdp_alloc_on()
+ * if you have the choice.
  *
- * By cudaMalloc() it goes with the process (*legacy IPC*): when that ends its
- * tensors lose their names, and who holds one gets -EOWNERDEAD from
- * fsdp_tensor_check() and must let go. By virtual memory management
- * (ncclMemAlloc(), PyTorch's expandable segments) it is *donated*: what was
- * published of it stays. The mechanism is that of PyTorch's CudaIPCTypes.
+ * Memory of cudaMalloc() ends with the process (*legacy IPC*): then its tensors
+ * lose their names, and a process that holds one gets -EOWNERDEAD from
+ * fsdp_tensor_check() and must release it. Memory of virtual memory management
+ * (ncclMemAlloc(), PyTorch's expandable segments) is *donated*: tensors that
+ * were published stay. The mechanism is that of PyTorch's CudaIPCTypes.
  */
 
 /*
- * Make `n` tensors over memory at `pointers` (device addresses), one for each
- * spec, contiguous, all in one allocation; they may overlap, and be shared
- * again. They are held and writable, as by fsdp_alloc(); the caller must not
- * free or reuse the memory before fsdp_unshare() says so. Whoever may read one
- * of them is given the whole allocation, and by legacy IPC can write there.
+ * Makes `n` tensors over memory at `pointers` (device addresses), one for each
+ * spec. They are contiguous and all in one allocation; they may overlap, and
+ * may be shared again. They are held and writable, as by fsdp_alloc(); the
+ * caller must not free or reuse the memory before fsdp_unshare() returns 0. A
+ * process that may read one of them gets the whole allocation, and with legacy
+ * IPC can also write there.
  *
- * -EINVAL: no device memory, memory of several allocations, or memory that
- * this process has got from fsdpd (hand on that tensor). -EOPNOTSUPP: managed
- * memory, pools (cudaMallocAsync()), virtual memory without a POSIX handle.
- * -EDQUOT, -ENOMEM: as fsdp_alloc().
+ * -EINVAL: this is not device memory, it is of several allocations, or this
+ * process got it from fsdpd (then pass on that tensor). -EOPNOTSUPP: managed
+ * memory, memory of pools (cudaMallocAsync()), or virtual memory without a
+ * POSIX handle. -EDQUOT, -ENOMEM: as fsdp_alloc().
  */
 FSDP_API int fsdp_share(struct fsdp_client *client,
 			const struct fsdp_spec *specs, void *const *pointers,
@@ -366,12 +380,13 @@ FSDP_API int fsdp_share(struct fsdp_client *client,
 			struct fsdp_tensor **ret);
 
 /*
- * Ask for the memory back: ends the tensor's name, and waits until nobody uses
- * it or a view of it any more, on the host or a device, and no ticket for it is
- * out. 0: so it is, and the handle's hold is gone; also if it was so before.
- * -ETIMEDOUT: somebody does (the sentence says who); the tensor is in limbo,
- * the handle holds on, and the call may be repeated. -EPERM: another connection
- * shared it. -EINVAL: the handle is not held, nor can be.
+ * Takes the memory back: removes the tensor's name, and waits until the last
+ * user of the tensor and its views has finished, on the host or a device, and
+ * all tickets for it have ended. 0: the memory is unused and the handle's hold
+ * is dropped; repeating the call returns 0 again. -ETIMEDOUT: it is still used
+ * (the message names the process); the tensor is in limbo, the handle keeps its
+ * hold, and the call may be repeated. -EPERM: another connection shared it.
+ * -EINVAL: the handle is not held, nor can be.
  */
 FSDP_API int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms);
 
@@ -379,53 +394,57 @@ FSDP_API int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms);
 
 struct fsdp_get_options {
 	size_t struct_size;
-	int32_t timeout_ms; /* wait until all the names are there */
-	/* Accept tensors of this user only (is_trust_set). Without it: of the
-	 * caller's own user, of root, and of the owner of the name's first
-	 * component. */
+	/* How long to wait until all names exist. */
+	int32_t timeout_ms;
+	/* With is_trust_set, accept tensors of this user only. Without it,
+	 * accept tensors of the caller's own user, of root, and of the owner of
+	 * the name's first component. */
 	bool is_trust_set;
 	uint32_t trusted_uid;
-	/* Device tensors: this stream waits until they are written; host
-	 * tensors do not mind. NULL: the call waits, within timeout_ms, as it
-	 * may have to for other users' (struct fsdp_device). */
+	/* For device tensors: this stream waits until they are written; host
+	 * tensors ignore it. NULL: the call waits, within timeout_ms. It may
+	 * also have to wait for tensors of other users (struct fsdp_device). */
 	void *stream;
-	/* Get tainted ones like any other. */
+	/* Get tainted tensors like any others. */
 	bool accepts_tainted;
-	/* Get a version of each name above this one, and wait for it; 0: any.
-	 * A consumer passes the version that it had last, and so misses none
-	 * that lasts until it asks: it gets the newest, which may be several
-	 * further. */
+	/* Wait for a version of each name above this one; 0: any version. A
+	 * consumer passes the version that it had last. It gets the newest
+	 * version, and so misses only those that were replaced before it asked.
+	 */
 	uint64_t newer_than;
-	/* Only look at what this process has seen and still is so: there is no
-	 * system call. -EAGAIN: something is not known here, or not known to be
-	 * written; get it without this. Not for fsdp_bundle_get(). */
+	/* Get only tensors whose descriptors this process has cached, without a
+	 * system call. -EAGAIN: a tensor is not cached or has changed, or is
+	 * not known to be written; get it without this option. Not for
+	 * fsdp_bundle_get(). */
 	bool known_only;
 };
 
 /*
- * Get and hold the tensors of `n` names, all of the same moment: of a bundle
- * either all of one version or all of the next. Known ones cost no system
- * call. `options` may be NULL: do not wait. -ENOENT: no such name, or no newer
- * version of it (yet). -ESTALE: `newer_than` is above the name's version, since
- * the name was removed and published again, which begins at 1. -EACCES: not
- * readable. -ETIMEDOUT. -EOWNERDEAD: tainted. -ENODEV: on a device that this
- * process does not see. Of the stream: as fsdp_publish().
+ * Gets and holds the tensors of `n` names, all of the same moment: members of a
+ * bundle are either all of one version or all of the next. Tensors whose
+ * descriptors are cached cost no system call. `options` NULL: do not wait.
+ * -ENOENT: the name, or a newer version of it, does not exist (yet). -ESTALE:
+ * `newer_than` is above the name's version, because the name was removed and
+ * published again, which starts at 1. -EACCES: the tensor is not readable.
+ * -ETIMEDOUT. -EOWNERDEAD: it is tainted. -ENODEV: it is on a device that this
+ * process does not see. For errors of the stream see fsdp_publish().
  */
 FSDP_API int fsdp_get(struct fsdp_client *client, const char *const *names,
 		      size_t n, const struct fsdp_get_options *options,
 		      struct fsdp_tensor **ret);
 
 /*
- * The same for a program that waits for many things in one loop: begin the get,
- * end it when the descriptor of fsdp_fd() is readable.
+ * These do the same for a program that waits for many things in one loop: begin
+ * the get, and end it when the descriptor of fsdp_fd() is readable.
  *
  *     fsdp_get_begin(client, &name, 1, &options, &pending);
  *     while ((r = fsdp_get_end(pending, &tensor)) == -EAGAIN)
  *             poll(&(struct pollfd){fsdp_fd(client), POLLIN}, 1, -1);
  *
- * The broker keeps the time-out. Several may be under way; when the descriptor
- * is readable any of them may be done, so try each. Try fsdp_get_end() once
- * before polling, since what is known here is there at once.
+ * The broker keeps the time-out. Several gets may be pending; when the
+ * descriptor is readable, any of them may be complete, so try each. Try
+ * fsdp_get_end() once before polling, because a get of cached tensors is
+ * complete at once.
  */
 struct fsdp_pending;
 
@@ -435,90 +454,95 @@ FSDP_API int fsdp_get_begin(struct fsdp_client *client,
 			    struct fsdp_pending **ret);
 
 /*
- * -EAGAIN: not yet, `pending` stays. Otherwise what fsdp_get() returns, and
- * `pending` is freed. It does not wait, but for a broker that is restarted
- * (reconnect_ms), and for device tensors without a stream.
+ * Returns -EAGAIN while the get is incomplete; then `pending` stays. Otherwise
+ * it returns what fsdp_get() returns, and frees `pending`. It waits only for a
+ * broker that is being restarted (reconnect_ms), and for device tensors without
+ * a stream.
  */
 FSDP_API int fsdp_get_end(struct fsdp_pending *pending,
 			  struct fsdp_tensor **ret);
 
-/* Give up; what comes is let go. Each get must be ended or cancelled before
- * fsdp_close(). NULL is fine. */
+/* Cancels the get and releases its tensors when they come. Each get must be
+ * ended or cancelled before fsdp_close(). `pending` may be NULL. */
 FSDP_API void fsdp_get_cancel(struct fsdp_pending *pending);
 
 /*
- * A descriptor for poll(), epoll and the like: readable while a pending get may
- * be done. Always the same one, the library's; do not read or close it. It may
- * be readable in vain, such as when another thread's answer has come. Without
- * pending gets it is not readable.
+ * Returns a descriptor for poll(), epoll and the like, which is readable while
+ * a pending get may be complete. It is always the same and belongs to the
+ * library; do not read or close it. It may be readable although no get is
+ * complete, for example when another thread's reply has arrived. It is not
+ * readable if no get is pending.
  */
 FSDP_API int fsdp_fd(struct fsdp_client *client);
 
 /*
- * Hold a known tensor again, after its last hold was released; no system
- * call. -ESTALE: that version is gone or was replaced; get it by name.
+ * Holds a tensor again after its last hold was released, without a system call.
+ * -ESTALE: that version was freed or replaced; get the tensor by name.
  * -EOWNERDEAD: it is tainted.
  */
 FSDP_API int fsdp_acquire(struct fsdp_tensor *tensor);
 
-/* One more hold of a handle that is held; no system call. -EINVAL: it is
+/* Adds a hold to a handle that is held, without a system call. -EINVAL: it is
  * not held. */
 FSDP_API int fsdp_hold(struct fsdp_tensor *tensor);
 
 /*
- * Drop one hold; no system call unless the tensor is in limbo. -EINVAL: the
- * handle is not held. Of a device tensor this says that the caller's work
- * with it is done (but for what a publication's stream is to write, which the
- * broker knows of); the same goes for fsdp_free() and fsdp_release_sync().
+ * Drops one hold, without a system call unless the tensor is in limbo. -EINVAL:
+ * the handle is not held. For a device tensor, the caller must have finished
+ * its work with it (except for the writes of a publication's stream, which the
+ * broker follows); the same applies to fsdp_free() and fsdp_release_sync().
  */
 FSDP_API int fsdp_release(struct fsdp_tensor *tensor);
 
 /*
- * Drop one hold of a device tensor as of when `stream` has done all that it
- * was given before; does not wait. If holds were released on another stream,
- * this one first waits for that. NULL: fsdp_release(). Of the stream: as
- * fsdp_publish(); then the hold stays.
+ * Drops one hold of a device tensor when `stream` has finished all work that it
+ * was given before the call; the call itself does not wait. If holds were
+ * released on another stream, this stream first waits for that one. NULL:
+ * fsdp_release(). For errors of the stream see fsdp_publish(); after an error
+ * the hold stays.
  */
 FSDP_API int fsdp_release_on(struct fsdp_tensor *tensor, void *stream);
 
 /*
- * Drop one hold of each and come back when the broker has done so: if they
- * were the last, the memory is free by then.
+ * Drops one hold of each tensor, and returns when the broker has processed
+ * this: if the holds were the last ones, the memory has been freed.
  */
 FSDP_API int fsdp_release_sync(struct fsdp_client *client,
 			       struct fsdp_tensor *const *tensors, size_t n);
 
-/* Drop what the handle still holds, and the handle. NULL is fine. */
+/* Drops all holds of the handle, and frees it. `tensor` may be NULL. */
 FSDP_API void fsdp_free(struct fsdp_tensor *tensor);
 
 /*
- * Have one more stream wait until a device tensor that is held is written,
- * such as one from a ticket, which nothing has waited for; NULL: wait here.
- * Nothing to do for a host tensor. -ETIMEDOUT, -EOWNERDEAD: it is tainted. Of
- * the stream: as fsdp_publish().
+ * Makes another stream wait until a device tensor that is held is written; for
+ * example a tensor from a ticket, which no stream has waited for. NULL: the
+ * call waits. It does nothing for a host tensor. -ETIMEDOUT. -EOWNERDEAD: the
+ * tensor is tainted. For errors of the stream see fsdp_publish().
  */
 FSDP_API int fsdp_tensor_wait(struct fsdp_tensor *tensor, void *stream,
 			      int32_t timeout_ms);
 
 /*
- * Was it written? 0: yes. -EAGAIN: not yet. -EOWNERDEAD: never, its writer
- * died before. A stream's wait ends both ways, so whoever must know asks when
- * the stream is done. It may ask the broker, once.
+ * Tells whether the tensor has been written. 0: yes. -EAGAIN: not yet.
+ * -EOWNERDEAD: its writer died before. A stream's wait ends in both cases, so
+ * call this when the stream has finished if you must know. It may ask the
+ * broker, once.
  */
 FSDP_API int fsdp_tensor_check(struct fsdp_tensor *tensor);
 
 /* --- looking at a handle ------------------------------------------------- */
 
 /*
- * The first element. Valid while the handle is held. NULL if it is not, or the
- * tensor has no elements. Writing through it faults, except in the process that
- * allocated it, before publishing: fsdp_data_mut(). Of a device tensor it is
- * an address of the device, in this process; only the device can use it, and
- * a fault there ends the use of CUDA in this process.
+ * Returns the address of the first element, which is valid while the handle is
+ * held; NULL if it is not held, or the tensor has no elements. Writes through
+ * it fault, except in the process that allocated the tensor, before it is
+ * published: see fsdp_data_mut(). For a device tensor it is an address on the
+ * device, valid in this process; only the device can use it, and a fault there
+ * makes CUDA unusable in this process.
  */
 FSDP_API const void *fsdp_data(const struct fsdp_tensor *tensor);
-/* The same, writable; NULL if this process may not write here. For a bundle
- * member only until the bundle is committed. */
+/* Returns the same address, writable; NULL if this process may not write the
+ * tensor. A member of a bundle is writable until the bundle is committed. */
 FSDP_API void *fsdp_data_mut(struct fsdp_tensor *tensor);
 
 struct fsdp_info {
@@ -531,48 +555,47 @@ struct fsdp_info {
 	uint64_t version;               /* of the name; 0: anonymous */
 	uint32_t slot;                  /* with `generation`: this version, */
 	uint64_t generation;            /* node-wide, for ever */
-	const char *name; /* "" if anonymous; valid while the handle lives */
-	struct fsdp_device device; /* of a handle without elements: all 0 */
+	const char *name; /* "" if anonymous; valid until the handle is freed */
+	struct fsdp_device device; /* all 0 for a tensor without elements */
 	bool is_tainted;
 };
 FSDP_API int fsdp_tensor_info(const struct fsdp_tensor *tensor,
 			      struct fsdp_info *ret) FSDP_SIZED(2);
 
-/* --- copying ---------------------------------------------------------------
- */
+/* --- copying ------------------------------------------------------------- */
 
 /*
- * Bytes of the host into a tensor and back, for programs without CUDA code of
- * their own: through pinned memory of the library's where the tensor is on a
- * device, plainly where it is not. All come back when the bytes are there;
- * they count from the first element, in the order of memory, and must lie in
- * the tensor's `size` (-ERANGE). -EACCES: fsdp_data_mut() would give NULL.
+ * These copy bytes from the host to a tensor and back, for programs without
+ * CUDA code. If the tensor is on a device, they use pinned memory of the
+ * library. They return when the copy is complete. Offsets count from the first
+ * element, in the order of memory; the range must be within the tensor's `size`
+ * (-ERANGE). -EACCES: fsdp_data_mut() would return NULL.
  */
 FSDP_API int fsdp_copy_in(struct fsdp_tensor *tensor, uint64_t offset,
 			  const void *from, uint64_t size);
-/* Waits until the tensor is written. */
+/* Also waits until the tensor is written. */
 FSDP_API int fsdp_copy_out(void *to, struct fsdp_tensor *tensor,
 			   uint64_t offset, uint64_t size);
 
-/* Put the next `size` bytes of the i-th tensor into `into`. A negative errno
- * ends it all. */
+/* Stores the next `size` bytes of the i-th tensor in `into`. A negative errno
+ * ends fsdp_fill(). */
 typedef int fsdp_read_fn(size_t i, void *into, size_t size, void *data);
 
 /*
- * Fill `n` tensors from the first byte to the last, in order, with what `read`
- * gives. For devices, reading and copying go on side by side. What `read`
- * refused is returned as it is, without a sentence.
+ * Fills `n` tensors from the first byte to the last, in order, with the bytes
+ * from `read`. On devices, reading and copying overlap. An error of `read` is
+ * returned unchanged, without a message.
  */
 FSDP_API int fsdp_fill(struct fsdp_tensor *const *tensors, size_t n,
 		       fsdp_read_fn *read, void *data);
 
-/* --- tickets ---------------------------------------------------------------
- */
+/* --- tickets ------------------------------------------------------------- */
 
 /*
- * A ticket is how an unnamed tensor travels: 16 secret bytes to send by any
- * pipe or queue. It keeps the tensor until it was redeemed `n_uses` times or
- * `ttl_ms` (> 0) are over. The redeemer must also have the right to read.
+ * A ticket passes a tensor without a name to another process: 16 secret bytes
+ * that can be sent over any pipe or queue. It keeps the tensor until it has
+ * been redeemed `n_uses` times or `ttl_ms` (> 0) have passed. The process that
+ * redeems it must also have permission to read the tensor.
  */
 struct fsdp_ticket {
 	uint8_t bytes[FSDP_TICKET_SIZE];
@@ -581,43 +604,42 @@ struct fsdp_ticket {
 FSDP_API int fsdp_ticket_make(struct fsdp_tensor *tensor, uint32_t n_uses,
 			      uint64_t ttl_ms, struct fsdp_ticket *ret);
 
-/* A ticket that is out, without the half of it that redeems. */
+/* A valid ticket, without the half of it that redeems. */
 struct fsdp_ticket_entry {
 	size_t struct_size;
 	uint64_t id;   /* fsdp_ticket_id() of it */
 	uint32_t slot; /* the tensor it keeps */
 	uint64_t generation;
-	const char *name;    /* of the tensor; "" if it has none */
-	uint64_t block_size; /* bytes of memory that this keeps */
+	const char *name;    /* of the tensor; "" if it has no name */
+	uint64_t block_size; /* bytes of memory that it keeps */
 	uint32_t uid, pid;   /* of the process that made the ticket */
 	uint32_t uses_left;
 	uint64_t age_ms, ttl_left_ms;
 };
-/* As fsdp_entry_fn, below. */
+/* See fsdp_entry_fn, below. */
 typedef int fsdp_ticket_fn(const struct fsdp_ticket_entry *entry, void *data);
 
-/* The first 8 bytes of a ticket, big-endian. They name it, and do not redeem
- * it: 64 bits stay secret. */
+/* Returns the first 8 bytes of a ticket, big-endian. They identify the ticket,
+ * but cannot redeem it, because the other 64 bits stay secret. */
 FSDP_API uint64_t fsdp_ticket_id(const struct fsdp_ticket *ticket);
 
-/* The tickets that processes of the caller's user made; administrators see
- * all. */
+/* Lists the tickets that processes of the caller's user made; administrators
+ * see all tickets. */
 FSDP_API int fsdp_tickets(struct fsdp_client *client, fsdp_ticket_fn *fn,
 			  void *data);
 
-/* Nobody redeems it from now on, and it keeps its tensor no more. For the user
- * whose process made it, and administrators. -ENOENT: it is unknown, used up,
- * or expired. -EPERM. */
+/* Revokes a ticket: it can no longer be redeemed, and releases its tensor. The
+ * user whose process made it and administrators may call this. -ENOENT: the
+ * ticket is unknown, used up, or expired. -EPERM. */
 FSDP_API int fsdp_ticket_revoke(struct fsdp_client *client, uint64_t id);
 
-/* Turn tickets into held tensors. -ENOENT: unknown, used up, or expired. For
- * what is on a device, fsdp_tensor_wait() follows. */
+/* Redeems tickets for held tensors. -ENOENT: a ticket is unknown, used up, or
+ * expired. For a tensor on a device, call fsdp_tensor_wait() next. */
 FSDP_API int fsdp_ticket_redeem(struct fsdp_client *client,
 				const struct fsdp_ticket *tickets, size_t n,
 				struct fsdp_tensor **ret);
 
-/* --- bundles ---------------------------------------------------------------
- */
+/* --- bundles ------------------------------------------------------------- */
 
 struct fsdp_bundle_options {
 	size_t struct_size;
@@ -630,9 +652,9 @@ struct fsdp_bundle_options {
 };
 
 /*
- * Begin a bundle: many tensors published and replaced as one, such as a
- * model. `name` is the prefix of its members and ends in '/'. Nobody sees
- * anything of it before fsdp_bundle_commit(). -EEXIST: it is there, and
+ * Begins a bundle: a set of tensors that are published and replaced as one,
+ * such as a model. `name` is the prefix of its members and ends in '/'. It
+ * becomes visible with fsdp_bundle_commit(). -EEXIST: the bundle exists, and
  * FSDP_REPLACE was not given. `options` may be NULL.
  */
 FSDP_API int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
@@ -640,8 +662,8 @@ FSDP_API int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 			       struct fsdp_bundle **ret);
 
 /*
- * Allocate members; `names` are full names that begin with the bundle's. The
- * handles belong to the caller and must be written before the commit.
+ * Allocates members; `names` are full names that begin with the bundle's name.
+ * The caller owns the handles, and must write the tensors before the commit.
  */
 FSDP_API int fsdp_bundle_alloc(struct fsdp_bundle *bundle,
 			       const char *const *names,
@@ -649,31 +671,31 @@ FSDP_API int fsdp_bundle_alloc(struct fsdp_bundle *bundle,
 			       struct fsdp_tensor **ret);
 
 /*
- * Commit: unmaps the members' memory in this process, has the broker seal it
- * against any change for ever, and makes all names point to it at once. Maps
- * it again, read-only, at the same addresses. Frees `bundle` on success.
- * -EBUSY: the memory is still mapped writable elsewhere (the sentence names
- * the process); try again or abort. No kernel seals device memory: there the
- * work on the members must be done, this process's mapping stays as it is, and
- * that others map it read-only is libfsdp's doing.
+ * Commits a bundle: unmaps the members' memory in this process, lets the broker
+ * seal it for ever against changes, makes all names refer to it at once, and
+ * maps it again, read-only, at the same addresses. Frees `bundle` on success.
+ * -EBUSY: a process still maps the memory writable (the message names it); try
+ * again or abort. The kernel cannot seal device memory. There, all work on the
+ * members must be finished, this process's mapping stays writable, and libfsdp
+ * in other processes maps the memory read-only.
  */
 FSDP_API int fsdp_bundle_commit(struct fsdp_bundle *bundle,
 				uint64_t *ret_version);
 
-/* Give up: nothing was seen, the memory goes back. NULL is fine. */
+/* Discards the bundle before it is visible, and frees its memory. `bundle` may
+ * be NULL. */
 FSDP_API void fsdp_bundle_abort(struct fsdp_bundle *bundle);
 
 /*
- * Get and hold all members of a bundle in one request. `*ret` is an array of
- * `*ret_n` handles, in the order they were allocated; free each by
- * fsdp_free() and the array by free().
+ * Gets and holds all members of a bundle in one request. `*ret` is an array of
+ * `*ret_n` handles, in the order in which they were allocated; free each by
+ * fsdp_free(), and the array by free().
  */
 FSDP_API int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 			     const struct fsdp_get_options *options,
 			     struct fsdp_tensor ***ret, size_t *ret_n);
 
-/* --- inspection --------------------------------------------------------------
- */
+/* --- inspection ---------------------------------------------------------- */
 
 enum fsdp_state {
 	FSDP_STATE_FREE = 0,
@@ -682,11 +704,11 @@ enum fsdp_state {
 	FSDP_STATE_LIMBO = 3
 };
 
-/* Whose memory a tensor lies in: see fsdp_share(). */
+/* The owner of a tensor's memory: see fsdp_share(). */
 enum fsdp_shared {
-	FSDP_SHARED_NOT = 0, /* the broker's */
+	FSDP_SHARED_NOT = 0, /* allocated by the broker */
 	FSDP_SHARED_DONATED = 1,
-	FSDP_SHARED_LEGACY = 2, /* a process's, and ends with it */
+	FSDP_SHARED_LEGACY = 2, /* owned by a process, and ends with it */
 };
 
 struct fsdp_entry {
@@ -695,24 +717,25 @@ struct fsdp_entry {
 	uint32_t uid, gid, mode;
 	enum fsdp_state state;
 	uint64_t age_ms;
-	uint64_t ttl_left_ms; /* 0: no end */
+	uint64_t ttl_left_ms; /* 0: its name does not expire */
 	uint32_t n_holders;   /* sessions */
 	uint32_t flags;       /* enum fsdp_publish_flags */
-	uint64_t bundle;      /* 0: of none */
+	uint64_t bundle;      /* 0: it is in no bundle */
 	enum fsdp_shared shared;
-	/* The memory under it, which it keeps whole, even if it is a view of a
-	 * part: a block of the broker's, or what a process shared. */
+	/* The memory that contains it: a block of the broker, or memory that a
+	 * process shared. The tensor keeps all of it, even if it is a view of a
+	 * part. */
 	uint64_t block;      /* equal for tensors in the same memory */
 	uint64_t block_size; /* bytes allocated */
-	uint32_t n_in_block; /* tensors; of shared memory at least so many */
-	uint32_t payer_uid;  /* whose quota pays for it */
-	/* Who allocated it; 0: its session has ended, or it is another user's
-	 * (root and the admin group are told all). */
+	uint32_t n_in_block; /* tensors in it; in shared memory at least */
+	uint32_t payer_uid;  /* the user whose quota is charged */
+	/* The process that allocated it; 0: its session has ended, or it is of
+	 * another user (root and the admin group see all). */
 	uint32_t maker_pid;
-	uint32_t n_tickets; /* that are out for the tensor */
+	uint32_t n_tickets; /* valid tickets for the tensor */
 	bool is_collective; /* a communicator's group keeps or uses it */
-	/* The first bytes of a member's name that are its bundle's; 0: it is
-	 * no member. */
+	/* Length of the bundle's name, with which a member's name begins; 0: it
+	 * is in no bundle. */
 	uint32_t bundle_name_size;
 };
 
@@ -724,7 +747,7 @@ struct fsdp_holder {
 	int64_t holds;
 	bool is_connected;
 	bool is_writer;
-	bool is_tainted; /* what is held */
+	bool is_tainted; /* the tensor that it holds */
 };
 
 struct fsdp_peer {
@@ -735,7 +758,7 @@ struct fsdp_peer {
 	bool is_connected;
 	uint64_t n_slots; /* tensors that it holds */
 	uint64_t
-		n_bytes; /* of the memory that it allocated and that is there */
+		n_bytes; /* memory that it allocated and that was not freed */
 	uint64_t n_requests, age_ms;
 	uint32_t n_waiting; /* requests that wait */
 };
@@ -745,56 +768,57 @@ struct fsdp_prefix {
 	size_t struct_size;
 	const char *name;
 	uint32_t uid;     /* its owner */
-	uint32_t n_names; /* tensors that are shown below it, not in bundles */
-	uint32_t n_bundles; /* bundles that are shown below it */
+	uint32_t n_names; /* published tensors below it, without bundles */
+	uint32_t n_bundles; /* published bundles below it */
 	bool is_configured; /* by the administrator; else by the first use */
-	uint64_t left_ms;   /* until it has no owner, since nothing is below it;
+	uint64_t left_ms;   /* until it loses its owner, if it is unused;
 			       0: it keeps its owner */
 };
 
-/* Callbacks get borrowed data, valid during the call; a nonzero return value
- * ends the walk and is returned. */
+/* Callbacks get borrowed data that is valid during the call. A nonzero return
+ * value ends the iteration and is returned. */
 typedef int fsdp_entry_fn(const struct fsdp_entry *entry, void *data);
 typedef int fsdp_holder_fn(const struct fsdp_holder *holder, void *data);
 typedef int fsdp_peer_fn(const struct fsdp_peer *peer, void *data);
 typedef int fsdp_prefix_fn(const struct fsdp_prefix *prefix, void *data);
 typedef int fsdp_value_fn(const char *name, uint64_t value, void *data);
 
-/* Named tensors whose names begin with `prefix` (NULL: all), as far as the
- * caller may read them; in no particular order. */
+/* Lists the named tensors that the caller may read and whose names begin with
+ * `prefix` (NULL: all), in no particular order. */
 FSDP_API int fsdp_list(struct fsdp_client *client, const char *prefix,
 		       fsdp_entry_fn *fn, void *data);
 /*
- * All tensors, in lists or not, whose memory the caller's user pays for, of
- * administrators the tensors of everybody: also those that are being written,
- * staged in a bundle, in limbo, without a name, or kept by a ticket. The blocks
- * are together what fsdp_status() calls own_bytes and own_device_bytes, or, for
- * an administrator, bytes_live and device_bytes_live; memory of legacy IPC is
- * in the list, and charged to nobody.
+ * Lists all tensors whose memory is charged to the caller's user; for
+ * administrators, all tensors of all users. This includes tensors that are
+ * being written, staged in a bundle, in limbo, without a name, or kept by a
+ * ticket. The sum of the blocks is what fsdp_status() calls own_bytes and
+ * own_device_bytes or, for an administrator, bytes_live and device_bytes_live.
+ * Memory of legacy IPC is listed, but is not charged to any user.
  */
 FSDP_API int fsdp_list_all(struct fsdp_client *client, fsdp_entry_fn *fn,
 			   void *data);
-/* Tensors in limbo: nothing keeps them, somebody holds them. */
+/* Lists the tensors in limbo: only holds keep them. */
 FSDP_API int fsdp_limbo(struct fsdp_client *client, fsdp_entry_fn *fn,
 			void *data);
-/* Who holds the tensor of this name; its owner and administrators may ask. */
+/* Lists the holders of the tensor of this name; its owner and administrators
+ * may ask. */
 FSDP_API int fsdp_who(struct fsdp_client *client, const char *name,
 		      fsdp_holder_fn *fn, void *data);
-/* The same for one slot, as listed by fsdp_limbo(). */
+/* Does the same for one slot, as listed by fsdp_limbo(). */
 FSDP_API int fsdp_who_slot(struct fsdp_client *client, uint32_t slot,
 			   uint64_t generation, fsdp_holder_fn *fn, void *data);
 FSDP_API int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn,
 			  void *data);
-/* First components of names that have an owner: those of the configuration,
- * the caller's own, and for root and administrators all. */
+/* Lists the first components of names that have an owner: those in the
+ * configuration and the caller's own. Root and administrators see all. */
 FSDP_API int fsdp_prefixes(struct fsdp_client *client, fsdp_prefix_fn *fn,
 			   void *data);
-/* Counters by name, then what an operator should know ("" if nothing);
- * `ret_note` may be NULL; free() it. */
+/* Calls `fn` for each counter, and stores the warnings for the operator in
+ * `*ret_note` ("" if there are none). `ret_note` may be NULL; free() it. */
 FSDP_API int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn,
 			 void *data, char **ret_note);
-/* Begin anew with the counters that are a maximum (loop_longest_ns). -EPERM
- * unless the caller is root or a member of admin_group. */
+/* Resets the counters that are a maximum (loop_longest_ns). -EPERM: the caller
+ * is neither root nor a member of admin_group. */
 FSDP_API int fsdp_status_reset(struct fsdp_client *client);
 
 #ifdef __cplusplus
