@@ -1,6 +1,6 @@
 /*
- * A thread for each user that has sent descriptors lately. Queues are made by
- * the loop, and live as long as the closer.
+ * One thread for each user that has sent descriptors lately. Queues are made by
+ * the loop and live as long as the closer.
  */
 #include "broker/closer.h"
 #include "broker/broker.h"
@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long a thread waits for more: making one costs some 30 us. */
+/* How long an idle thread waits for more: making a thread costs some 30 us. */
 #define LINGER_S 1
 
 struct item {
@@ -28,7 +28,7 @@ struct queue {
 	uint32_t uid;
 	struct item *items; /* a ring */
 	uint32_t first, n, max;
-	bool is_closing; /* one more, which is in the ring no more */
+	bool is_closing; /* one more, already taken from the ring */
 	bool has_thread;
 	pthread_cond_t more;
 	struct queue *next;
@@ -39,7 +39,7 @@ struct closer_state {
 	struct queue *queues;
 	uint32_t n_threads;
 	uv_async_t *async; /* NULL: the broker stops */
-	bool is_abandoned; /* the last thread frees all */
+	bool is_abandoned; /* the last thread frees the state */
 };
 
 static uint32_t n_unclosed(const struct queue *queue)
@@ -47,8 +47,7 @@ static uint32_t n_unclosed(const struct queue *queue)
 	return queue->n + queue->is_closing;
 }
 
-/* --- life ------------------------------------------------------------------
- */
+/* --- lifetime ------------------------------------------------------------ */
 
 static void state_free(struct closer_state *state)
 {
@@ -124,10 +123,9 @@ void closer_deinit(struct closer *closer)
 		state_free(state);
 }
 
-/* --- the threads -----------------------------------------------------------
- */
+/* --- the threads --------------------------------------------------------- */
 
-/* With the lock. False: nothing came for a while. */
+/* Call with the lock. False: the wait timed out. */
 static bool wait_for_more(struct queue *queue)
 {
 	struct timespec until;
@@ -142,8 +140,8 @@ static bool wait_for_more(struct queue *queue)
 	return queue->n > 0;
 }
 
-/* A connection that is closed with requests unread would take from its client
- * the answers that it has not read yet. */
+/* Closing a connection with unread requests would discard the replies that its
+ * client has not read yet. */
 static void drain(int sock_fd)
 {
 	char byte;
@@ -152,7 +150,7 @@ static void drain(int sock_fd)
 		;
 }
 
-/* With the lock, but for the close. */
+/* Call with the lock, which is released during the close. */
 static void close_first(struct queue *queue)
 {
 	struct closer_state *state = queue->state;
@@ -188,7 +186,7 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* With the lock. Without a thread the next descriptor tries again. */
+/* Call with the lock. On failure the next descriptor tries again. */
 static void start_thread(struct queue *queue)
 {
 	pthread_t thread;
@@ -201,8 +199,7 @@ static void start_thread(struct queue *queue)
 	queue->state->n_threads++;
 }
 
-/* --- queues ----------------------------------------------------------------
- */
+/* --- queues -------------------------------------------------------------- */
 
 static struct queue *find(const struct closer_state *state, uint32_t uid)
 {
@@ -230,7 +227,7 @@ static struct queue *find_or_make(struct closer_state *state, uint32_t uid)
 	return queue;
 }
 
-/* Room for one more; the ring begins at 0 again. */
+/* Make space for one more. The new ring starts at index 0. */
 static bool reserve(struct queue *queue)
 {
 	uint32_t max = queue->max ? queue->max * 2 : 16;
@@ -266,7 +263,7 @@ static void put(struct closer *closer, uint32_t uid, const struct item *item)
 		pthread_cond_signal(&queue->more);
 	}
 	pthread_mutex_unlock(&state->lock);
-	if (!is_queued) /* without heap there is no other way */
+	if (!is_queued) /* out of memory: close it here */
 		(void)close(item->fd);
 }
 

@@ -1,13 +1,13 @@
 /*
  * Closing what clients sent: descriptors in messages, and connections, in which
- * messages with descriptors may wait.
+ * unread messages may hold descriptors.
  *
- * The last close of a file can take as long as its owner likes: memory is given
- * back page by page, a TCP socket lingers, a socket closes what was sent to it,
- * and a FUSE file asks its server. So it happens on threads, one for each user
- * that has something to close; a thread may block for ever, and then keeps
- * nobody else's files open. While a user has CLOSER_FULL descriptors that are
- * not closed yet, the broker reads none of his connections.
+ * The last close of a file can take arbitrarily long: memory is freed page by
+ * page, a TCP socket lingers, a socket closes the descriptors in its queue, and
+ * a FUSE file asks its server. So files are closed on threads, one for each
+ * user with something to close; a thread may block for ever, but then delays
+ * only the files of its user. While a user has CLOSER_FULL descriptors that are
+ * not closed yet, the broker reads none of the user's connections.
  */
 #pragma once
 #include <stdbool.h>
@@ -19,7 +19,7 @@ struct error;
 struct frame;
 
 #define CLOSER_FULL 256
-/* With so many, no further connection of the user is accepted. */
+/* From this number on, connections of the user are refused. */
 #define CLOSER_CROWDED 4096
 
 struct closer {
@@ -27,25 +27,25 @@ struct closer {
 	struct closer_state *state; /* outlives the broker in blocked threads */
 };
 
-/* Before anything else is done with it. */
+/* Call it before any other function. */
 int closer_init(struct closer *closer, struct broker *broker,
 		struct error *err);
-/* Starts closing its handle; closer_put() still may be called. Idempotent. */
+/* Start closing the handle; closer_put() may still be called. Idempotent. */
 void closer_stop(struct closer *closer);
-/* After the loop has closed the handle. What is not closed yet goes on. */
+/* Call it after the loop has closed the handle. Closing of files continues. */
 void closer_deinit(struct closer *closer);
 
 /* Close a descriptor (consumed) that this user sent. */
 void closer_put(struct closer *closer, uint32_t uid, int fd);
-/* A connection (consumed) that it made: shut down now, closed later. */
+/* Shut down a connection (consumed) of this user now, and close it later. */
 void closer_put_connection(struct closer *closer, uint32_t uid, int sock_fd);
-/* The same with those of a frame that nobody has taken. */
+/* Close those descriptors of a frame that were not taken from it. */
 void closer_put_frame(struct closer *closer, uint32_t uid, struct frame *frame);
 
-/* Are this user's connections not to be read? Once they may be again,
+/* Should this user's connections be left unread? When they may be read again,
  * peers_on_closed() is called. */
 bool closer_is_full(const struct closer *closer, uint32_t uid);
-/* Has this user (NULL: any) too many for one more connection? */
+/* Has this user (NULL: any user) too many for one more connection? */
 bool closer_is_crowded(const struct closer *closer, const uint32_t *uid);
 /* Descriptors that are not closed yet. */
 uint64_t closer_n_open(const struct closer *closer);

@@ -1,9 +1,9 @@
 /*
- * Deadlines: the binary heap, and when the timer runs.
+ * Deadlines: the binary heap, and the times at which the timer runs.
  *
- * Each entry tells its owner where it stands, so that it can be removed
- * without a search. libuv's timers count time that excludes suspends; an
- * entry that is not due yet when the timer fires simply sets it again.
+ * Each entry tells its owner its position in the heap, so that it can be
+ * removed without a search. libuv's timers do not count the time of suspends;
+ * if an entry is not due yet when the timer fires, the timer is set again.
  */
 #include "broker/deadline.h"
 #include "proto/error.h"
@@ -14,7 +14,7 @@
 #include <time.h>
 
 #define FIRST_CAPACITY 64
-/* Other work waits for so long at most, and a last deadline. */
+/* Time limit of a round: other work waits for this long plus one callback. */
 #define ROUND_NS 1000000
 
 uint64_t now_ms(void)
@@ -32,7 +32,7 @@ static void put(struct deadlines *deadlines, size_t place,
 	*deadline->position = (uint32_t)place;
 }
 
-/* Put `deadline` at the hole `place`, moving earlier ones down to it. */
+/* Fill the hole at `place` with `deadline`, moving later ones down. */
 static void sift_up(struct deadlines *deadlines, size_t place,
 		    const struct deadline *deadline)
 {
@@ -94,14 +94,15 @@ static void arm(struct deadlines *deadlines)
 		return;
 	at = deadlines->heap[1].at_ms;
 	if (at <= now) {
-		/* A timer would fire again before the loop served others. */
+		/* A timer would fire again before the loop serves other
+		 * events. */
 		(void)uv_idle_start(&deadlines->more, on_more);
 		return;
 	}
-	/* libuv counts from the loop's last look at the clock. */
+	/* libuv counts from the time at which the loop last read the clock. */
 	uv_update_time(deadlines->timer.loop);
-	/* Both clocks are rounded down: without the 1 the timer could fire
-	 * early and then once more. */
+	/* Both clocks are rounded down: without the added 1 the timer could
+	 * fire early and have to fire once more. */
 	(void)uv_timer_start(&deadlines->timer, on_timer, at - now + 1, 0);
 }
 
@@ -111,8 +112,8 @@ static void run(struct deadlines *deadlines)
 	uint64_t end_ns = uv_hrtime() + ROUND_NS;
 	size_t left = deadlines->n;
 
-	/* No more than there were: ones that come again at once must not keep
-	 * the loop from its other work. */
+	/* Run at most as many as there were: deadlines that add themselves
+	 * again at once must not starve the loop's other work. */
 	while (left-- > 0 && deadlines->n > 0 &&
 	       deadlines->heap[1].at_ms <= now && uv_hrtime() < end_ns) {
 		struct deadline due = take(deadlines, 1);
@@ -163,7 +164,7 @@ void deadlines_stop(struct deadlines *deadlines)
 	uv_close((uv_handle_t *)&deadlines->more, NULL);
 }
 
-/* Room for one more; entry 0 is not used. */
+/* Make space for one more; entry 0 is not used. */
 static int reserve(struct deadlines *deadlines, struct error *err)
 {
 	size_t capacity = deadlines->capacity;

@@ -1,7 +1,7 @@
 /*
- * The fd store as the broker sees it. libsystemd sends notifications only with
- * waiting, so they are sent here: datagrams over a connected socket, by which
- * poll() tells when the keeper has read some.
+ * The broker's side of the fd store. libsystemd's sd_notify() may block, so
+ * notifications are sent here: as datagrams over a connected socket, for which
+ * poll() reports when the keeper has read some.
  */
 #include "broker/fdstore.h"
 #include "broker/broker.h"
@@ -30,8 +30,8 @@ static void free_names(char **names)
 	free(names);
 }
 
-/* Entry `i` gets descriptor SD_LISTEN_FDS_START + i. A name that is too long
- * is none of ours; cut off it still matches nothing. */
+/* Entry `i` gets descriptor SD_LISTEN_FDS_START + i. A name that is too long is
+ * not ours, and does not match one of ours when it is truncated. */
 static void fill(struct fdstore *store, char **names, uint32_t n)
 {
 	uint32_t i;
@@ -57,15 +57,14 @@ static void close_inherited(int n)
 		close(SD_LISTEN_FDS_START + i);
 }
 
-/* --- the keeper's socket ---------------------------------------------------
- */
+/* --- the keeper's socket ------------------------------------------------- */
 
 struct fdstore_text {
 	struct fdstore_text *next;
 	char state[];
 };
 
-/* False: there is no keeper, or not one that has a socket of files. */
+/* False: there is no keeper, or its address is not a Unix socket. */
 static bool find_keeper(struct fdstore *store)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
@@ -98,7 +97,7 @@ static int connect_keeper(struct fdstore *store)
 	return 0;
 }
 
-/* The keeper is gone for good: nobody can bring it back for this process. */
+/* The keeper is gone for good: this process cannot get a new one. */
 static void lose_keeper(struct fdstore *store, int r)
 {
 	store->is_kept = false;
@@ -114,7 +113,7 @@ static bool is_gone(int r)
 	       r == -ECONNRESET;
 }
 
-/* `fd` -1: none. -EAGAIN: the keeper's socket is full. */
+/* `fd` -1: no descriptor. -EAGAIN: the keeper's socket is full. */
 static int send_once(const struct fdstore *store, const char *state, int fd)
 {
 	union {
@@ -139,7 +138,7 @@ static int send_once(const struct fdstore *store, const char *state, int fd)
 	return n < 0 ? -errno : 0;
 }
 
-/* The service manager may have made its socket anew. */
+/* Reconnect once, since the service manager may have recreated its socket. */
 static int send_state(struct fdstore *store, const char *state, int fd)
 {
 	int r = store->has_socket ? send_once(store, state, fd) : -ENOTCONN;
@@ -150,8 +149,7 @@ static int send_state(struct fdstore *store, const char *state, int fd)
 	return r < 0 ? r : send_once(store, state, fd);
 }
 
-/* --- what is sent later ----------------------------------------------------
- */
+/* --- messages sent later ------------------------------------------------- */
 
 static void drop_first(struct fdstore *store)
 {
@@ -163,7 +161,7 @@ static void drop_first(struct fdstore *store)
 	free(text);
 }
 
-/* True: nothing is left. */
+/* True: all were sent. */
 static bool flush(struct fdstore *store)
 {
 	int r;
@@ -230,8 +228,7 @@ void fdstore_stop(struct fdstore *store)
 	store->is_stopped = true;
 }
 
-/* --- life ------------------------------------------------------------------
- */
+/* --- lifetime ------------------------------------------------------------ */
 
 int fdstore_open(struct fdstore *ret, struct error *err)
 {
@@ -244,7 +241,7 @@ int fdstore_open(struct fdstore *ret, struct error *err)
 		return error_errno(err, n,
 				   "take over the descriptors that were passed "
 				   "at start (LISTEN_FDS)");
-	/* If it cannot be reached, the first use says so. */
+	/* If it cannot be reached, the first use reports it. */
 	store.is_kept = find_keeper(&store);
 	if (store.is_kept)
 		(void)connect_keeper(&store);
@@ -297,8 +294,7 @@ int fdstore_take(struct fdstore *store, const char *name)
 	return -1;
 }
 
-/* --- keeping ---------------------------------------------------------------
- */
+/* --- keeping ------------------------------------------------------------- */
 
 static int send_fd(struct fdstore *store, int fd, const char *name)
 {
@@ -309,13 +305,13 @@ static int send_fd(struct fdstore *store, int fd, const char *name)
 		return r;
 	if (!flush(store))
 		return -EAGAIN;
-	/* FDPOLL=0: systemd would drop a descriptor whose other end hangs
-	 * up, and look at each of them in its loop. */
+	/* FDPOLL=0: otherwise systemd would poll each descriptor, and drop it
+	 * on a hang-up. */
 	snprintf(state, sizeof(state), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
 	return send_state(store, state, fd);
 }
 
-/* At the start, when there is nobody yet who would wait for us. */
+/* Block on the keeper at the start, before there are clients. */
 static void wait_for_keeper(const struct fdstore *store)
 {
 	struct pollfd pollfd = {.fd = store->sock_fd, .events = POLLOUT};
@@ -372,13 +368,12 @@ void fdstore_remove(struct fdstore *store, const char *name)
 
 bool fdstore_probe(struct fdstore *store)
 {
-	/* A field of our own, which every keeper passes over. */
+	/* A field of our own, which every keeper ignores. */
 	fdstore_notify_now(store, "X_FSDPD_PROBE=1");
 	return store->is_kept;
 }
 
-/* --- notifications ---------------------------------------------------------
- */
+/* --- notifications ------------------------------------------------------- */
 
 void fdstore_notify(struct fdstore *store, const char *state)
 {
@@ -389,7 +384,7 @@ void fdstore_notify(struct fdstore *store, const char *state)
 		return;
 	text = malloc(sizeof(*text) + size);
 	if (!text) {
-		/* A removal that is lost is made good at the next start. */
+		/* A lost removal is repaired at the next start. */
 		fdstore_notify_now(store, state);
 		return;
 	}

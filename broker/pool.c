@@ -1,6 +1,4 @@
-/*
- * Pools: who has which chunks, and places for blocks in them.
- */
+/* Pools: their chunks, and the placement of blocks in them. */
 #include "broker/pool.h"
 #include "broker/pool_impl.h"
 #include "proto/error.h"
@@ -50,8 +48,7 @@ uint64_t pool_block_charge(const struct pools *pools,
 	return chunk->shared ? 0 : pool_block_size(block->size, &chunk->device);
 }
 
-/* --- pools -----------------------------------------------------------------
- */
+/* --- pools --------------------------------------------------------------- */
 
 static bool is_same_class(const struct access_class *a,
 			  const struct access_class *b)
@@ -119,8 +116,8 @@ struct pool *pool_get(struct pools *pools, const struct access_class *access,
 	return pool ? pool : pool_new(pools, access, device, bundle);
 }
 
-/* Pools are no more than their chunks; but a failure is kept until it was
- * told, or who asks again would cause it again, for ever. */
+/* A pool lives as long as its chunks. But an error is kept until it is
+ * reported, since otherwise every retry would cause it again. */
 void pool_maybe_free(struct pool *pool)
 {
 	struct pool **at = &pool->pools->first;
@@ -156,7 +153,7 @@ void pool_unlink_chunk(struct pool *pool, uint32_t index)
 		pool->last_used = 0;
 }
 
-/* Chunks double, so that they stay few: each costs a descriptor. */
+/* Chunk sizes double, so that chunks stay few: each costs a descriptor. */
 void pool_note_size(struct pool *pool, uint64_t size)
 {
 	uint64_t max = pool->pools->broker->config.chunk_max;
@@ -173,7 +170,7 @@ void pool_chunk_name(char ret[FDSTORE_NAME_SIZE], uint32_t id)
 void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id)
 {
 	struct table_header *header = pools->broker->table.header;
-	/* Release, so that who sees the count also sees the list. */
+	/* Release order, so that a reader of the count sees the list, too. */
 	uint64_t old = atomic_exchange_explicit(&header->chunks[index], id,
 						memory_order_acq_rel);
 
@@ -188,7 +185,7 @@ void pool_refund_chunk(struct pool_source *source, uint32_t uid, uint64_t size)
 	struct account *account = accounts_get(accounts, uid);
 	bool is_device = !pool_source_is_host(source);
 
-	/* It was charged, so it is there. */
+	/* It was charged, so it exists. */
 	assert(account && account->chunk_size[is_device] >= size);
 	account_refund(account, ACCOUNT_CHUNKS, 1);
 	account->chunk_size[is_device] -= size;
@@ -241,10 +238,9 @@ int pool_make_arena(const struct pool_source *source, uint64_t size,
 	return 0;
 }
 
-/* --- allocating ------------------------------------------------------------
- */
+/* --- allocating ---------------------------------------------------------- */
 
-/* Where a block will be. */
+/* The location of a new block. */
 struct place {
 	uint32_t chunk;
 	uint64_t offset;
@@ -268,7 +264,7 @@ static int try_chunk(struct pools *pools, uint32_t index, uint64_t size,
 	return ARENA_OK;
 }
 
-/* ARENA_FULL: no chunk of the pool has room for it. */
+/* ARENA_FULL: the block fits into no chunk of the pool. */
 static int try_pool(struct pool *pool, uint64_t size, struct place *ret,
 		    struct error *err)
 {
@@ -297,8 +293,8 @@ static void give_up_places(struct pools *pools, const struct place *places,
 }
 
 /*
- * Places for all sizes. POOL_FULL: `ret_missing` has the bytes of those that
- * found none, and nothing is taken.
+ * Find locations for all sizes. POOL_FULL: `ret_missing` is the sum of those
+ * that did not fit, and no location is taken.
  */
 static int find_places(struct pool *pool, const struct pool_request *request,
 		       struct place *ret, uint64_t *ret_missing,
@@ -340,7 +336,7 @@ static void make_block(struct pools *pools, const struct pool_request *request,
 	struct chunk_record *record = pool_record(pools, place->chunk);
 	uint32_t block = catalog_alloc(catalog, SECTION_BLOCK);
 
-	/* find_places() comes after a check that there is room. */
+	/* find_places() is called after a check for free records. */
 	assert(block > 0);
 	*catalog_block(catalog, block) = (struct block_record){
 		.chunk = place->chunk,
@@ -356,7 +352,7 @@ static void make_block(struct pools *pools, const struct pool_request *request,
 	*ret_block = block;
 }
 
-/* What there may be of the request's memory, in whole chunks. */
+/* The largest total size that the request's source allows, in whole chunks. */
 static int find_limit(const struct pools *pools,
 		      const struct pool_request *request, uint64_t *ret,
 		      struct error *err)
@@ -408,7 +404,7 @@ int pool_could_fit(const struct pools *pools,
 	return 0;
 }
 
-/* Both limits of what a request can ask. */
+/* Check the request against both limits. */
 static int check_request(const struct pools *pools,
 			 const struct pool_request *request, struct error *err)
 {
@@ -474,8 +470,7 @@ void pool_release(struct pools *pools, uint32_t block)
 	waiters_wake_room(pools->broker);
 }
 
-/* --- chunks for peers ------------------------------------------------------
- */
+/* --- chunks for peers ---------------------------------------------------- */
 
 int pool_chunk_fd(struct pools *pools, uint32_t chunk_index, bool is_writable,
 		  int *ret_fd, struct error *err)
@@ -520,8 +515,7 @@ uint32_t pool_find_chunk(const struct pools *pools, uint32_t chunk_id)
 	return 0;
 }
 
-/* --- bundles ---------------------------------------------------------------
- */
+/* --- bundles ------------------------------------------------------------- */
 
 void pool_forget_bundle(struct pools *pools, uint32_t bundle)
 {
@@ -538,8 +532,7 @@ void pool_forget_bundle(struct pools *pools, uint32_t bundle)
 	pool_maybe_free(pool);
 }
 
-/* --- pools in all ----------------------------------------------------------
- */
+/* --- all pools ----------------------------------------------------------- */
 
 int pools_init(struct pools *pools, struct broker *broker, struct error *err)
 {

@@ -1,10 +1,12 @@
 /*
- * Admission: may there be more memory? Arithmetic, for each source by itself.
+ * Admission: may there be more memory? This is arithmetic, for each source by
+ * itself.
  *
- * Only the driver knows what is free on a device, since others use it too. When
- * it has no memory for a chunk it is asked again a few times, soon: what a
- * killed process had comes back after it has died. Then whoever asks is
- * refused, and after a longer while all begins anew.
+ * Only the driver knows how much memory of a device is free, since other
+ * processes use it, too. If it has no memory for a chunk, it is asked again a
+ * few times, soon: the memory of a killed process is freed some time after its
+ * death. After that the request is refused, and after a longer pause the driver
+ * is asked again.
  */
 #include "broker/pool_impl.h"
 #include "proto/error.h"
@@ -16,23 +18,22 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The rest of the fd store is for catalog and table. */
+/* The rest of the fd store is for the catalog, the table and others. */
 #define MAX_CHUNKS (FDSTORE_MAX - 8)
-/* After so many refusals in a row, 10 to 160 ms apart, */
+/* Refusals in a row before a pause; the attempts are 10 to 160 ms apart. */
 #define PATIENCE     5
 #define FIRST_TRY_MS 10
-/* there is a pause. */
+/* The length of the pause. */
 #define PAUSE_MS 1000
 /* A driver that hangs must leave threads for the host's memory. */
 #define MAX_DEVICE_WORKS 2
 
-/* Chunks that are being made get their numbers when they are there. */
+/* Leaves ids for chunks being made, which get theirs when they are complete. */
 #define LAST_CHUNK_ID (UINT32_MAX - TABLE_CHUNKS)
 
 _Static_assert(MAX_CHUNKS < TABLE_CHUNKS, "every chunk has a table entry");
 
-/* --- sources ---------------------------------------------------------------
- */
+/* --- sources ------------------------------------------------------------- */
 
 static struct pool_source *find_source(const struct pools *pools,
 				       const struct device_uuid *device)
@@ -79,8 +80,7 @@ uint64_t pools_device_size(const struct pools *pools,
 	return source ? source->total_size : 0;
 }
 
-/* --- empty chunks ----------------------------------------------------------
- */
+/* --- empty chunks -------------------------------------------------------- */
 
 static bool is_idle_empty(const struct pool_source *source, uint32_t index)
 {
@@ -103,7 +103,7 @@ static uint64_t empty_size(const struct pool_source *source)
 	return size;
 }
 
-/* Retire empty chunks until `size` bytes are on their way. */
+/* Retire empty chunks until `size` bytes are being freed. */
 static void retire_empty(struct pool_source *source, const struct pool *spare,
 			 uint64_t size)
 {
@@ -116,8 +116,7 @@ static void retire_empty(struct pool_source *source, const struct pool *spare,
 	}
 }
 
-/* --- the host --------------------------------------------------------------
- */
+/* --- the host ------------------------------------------------------------ */
 
 static bool read_available(uint64_t *ret)
 {
@@ -134,7 +133,8 @@ static bool read_available(uint64_t *ret)
 	return is_found;
 }
 
-/* Bytes of chunks that have no pages yet but may get them without asking. */
+/* Bytes of chunks without pages, which may still be populated without
+ * admission. */
 static uint64_t promised_size(const struct pool_source *host)
 {
 	const struct pools *pools = host->pools;
@@ -153,10 +153,11 @@ static uint64_t promised_size(const struct pool_source *host)
 }
 
 struct room {
-	int64_t size; /* what may still be made; negative: more is there than
-			 should be */
+	/* Bytes that may still be made; negative if the limit is exceeded
+	 * already. */
+	int64_t size;
 	uint64_t max;
-	uint64_t available, promised; /* on the host */
+	uint64_t available, promised; /* only for the host */
 };
 
 static struct room measure_host(const struct pool_source *host)
@@ -169,7 +170,7 @@ static struct room measure_host(const struct pool_source *host)
 	};
 	int64_t by_available;
 
-	/* A kernel that does not say leaves us the other limit. */
+	/* Without MemAvailable only memory_max limits. */
 	if (!read_available(&room.available))
 		return room;
 	by_available = (int64_t)(room.available - config->memory_reserve -
@@ -193,8 +194,7 @@ static int explain_host(const struct pool_source *host, const struct room *room,
 	return POOL_FULL;
 }
 
-/* --- devices ---------------------------------------------------------------
- */
+/* --- devices ------------------------------------------------------------- */
 
 static struct room measure_device(const struct pool_source *source,
 				  const struct device *device)
@@ -231,7 +231,7 @@ bool pool_has_thread(const struct pools *pools)
 	return pools->n_works - pools->host.n_works < MAX_DEVICE_WORKS;
 }
 
-/* The pause is over. */
+/* The pause, or the delay before the next attempt, is over. */
 static void on_try(void *data, uint32_t unused)
 {
 	struct pool_source *source = data;
@@ -258,7 +258,7 @@ void pool_note_refusal(struct pool_source *source, const struct error *cause)
 					     << (source->n_refusals - 1));
 	if (source->try_position || broker->loop.is_stopping)
 		return;
-	/* Without heap it is asked again as soon as somebody wants it. */
+	/* If memory runs out, the next request asks the driver again. */
 	(void)deadlines_add(&broker->deadlines, &deadline, NULL);
 }
 
@@ -269,7 +269,7 @@ void pool_forget_refusals(struct pool_source *source)
 			 &source->try_position);
 }
 
-/* It was asked a moment ago, and had nothing. What is empty here may help. */
+/* The driver refused a moment ago. Freeing our empty chunks may help. */
 static int wait_for_driver(struct pool_source *source,
 			   const struct device *device, uint64_t need,
 			   struct error *err)
@@ -282,18 +282,17 @@ static int wait_for_driver(struct pool_source *source,
 	return explain_device(source, device, &room, need, err);
 }
 
-/* --- admission -------------------------------------------------------------
- */
+/* --- admission ----------------------------------------------------------- */
 
-/* Others' empty chunks go first, then ours, which have no place for what is
- * asked either. */
+/* Free empty chunks of other pools first, then those of this pool, which are
+ * too small for the request. */
 static int make_room(const struct pool *pool, struct pool_source *source,
 		     const struct device *device, const struct room *room,
 		     uint64_t need, struct error *err)
 {
 	uint64_t missing = (uint64_t)((int64_t)need - room->size);
 
-	/* What is being made or given back counts twice meanwhile. */
+	/* Chunks being made or freed may count twice meanwhile. */
 	if (missing > source->going_size + empty_size(source)) {
 		if (source->n_works > 0)
 			return POOL_WAIT;
@@ -333,7 +332,7 @@ int pool_admit_donated(struct pool_source *source, const struct device *device,
 	return make_room(NULL, source, device, &room, size, err);
 }
 
-/* Is a chunk of this uid on its way out? One that is empty is told to go. */
+/* Is a chunk of this uid being freed? Also marks an empty one as dying. */
 static bool has_going(struct pools *pools, uint32_t uid)
 {
 	const struct chunk *chunk;

@@ -1,8 +1,8 @@
 /*
  * Adoption: chunks that an earlier broker left, their pools and arenas.
  *
- * A device's chunk is taken over as any other: its descriptor is the memory,
- * and the driver is not needed for that.
+ * A device's chunk is adopted like any other: its descriptor is the memory, so
+ * no driver is needed.
  */
 #include "broker/pool_impl.h"
 #include "proto/error.h"
@@ -30,17 +30,17 @@ static int check_adopted(const struct chunk_record *record, int fd,
 	if (fd < 0)
 		return error_set(err, -EUCLEAN,
 				 "its descriptor was not kept for us");
-	/* Whether a device's is what it was only the driver knows, and the node
-	 * may have none any more. It comes from whoever kept it for us. */
+	/* Only the driver could verify a device's descriptor, and there may be
+	 * none. The keeper that returned it is trusted. */
 	if (!device_uuid_is_host(&record->device))
 		return 0;
 	return memfd_check(fd, record->size, NULL, err);
 }
 
 /*
- * The pool of an adopted chunk. One of shared memory, or of a bundle that goes,
- * or has gone (then its record may be another bundle's by now), stands alone,
- * so that nothing is allocated in it.
+ * The pool of an adopted chunk. Chunks of shared memory, and those of a bundle
+ * that is retired or freed (whose record may belong to another bundle by now),
+ * get a pool of their own from which nothing is allocated.
  */
 static struct pool *adopt_pool(struct pools *pools,
 			       const struct chunk_record *record)
@@ -144,7 +144,8 @@ static int adopt_block(struct pools *pools, uint32_t block, struct error *err)
 	return 0;
 }
 
-/* Chunks that were stored but not recorded, or forgotten but not removed. */
+/* Drop chunks that were stored but not recorded, or forgotten but not
+ * removed. */
 static void drop_strays(struct pools *pools)
 {
 	struct fdstore *store = &pools->broker->fdstore;

@@ -1,9 +1,9 @@
 /*
  * Growing: making memory.
  *
- * A chunk is stored before it is recorded and recorded before anybody is told:
- * a crash in between leaves a stray in the fd store, which the next start
- * drops.
+ * A chunk is stored before it is recorded, and recorded before a client learns
+ * of it: a crash in between leaves a stray in the fd store, which the next
+ * start drops.
  */
 #include "broker/pool_impl.h"
 #include "cuda/vmm.h"
@@ -17,12 +17,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define STRETCH (64 * MIB) /* populated at a time */
+#define STRETCH (64 * MIB) /* bytes populated at a time */
 
-/* --- making chunks ---------------------------------------------------------
- */
+/* --- making chunks ------------------------------------------------------- */
 
-/* Others use the device too: what is larger than needed may be too large. */
+/* A size above the needed one may fail, since other processes use the device,
+ * too: then retry with less. */
 static void run_create_device(struct pool_work *work)
 {
 	const struct vmm_options options = {.wants_rdma = true};
@@ -47,14 +47,15 @@ static void run_create(struct pool_work *work)
 		chunk_create(work->size, is_bundle, &work->fd, &work->err);
 	if (work->result < 0)
 		return;
-	/* A loader's faults are the cheapest way to fill a bundle. */
+	/* The loader's page faults are the cheapest way to fill a bundle. */
 	if (is_bundle)
 		return;
 	work->result = chunk_populate(work->fd, work->stretch.offset,
 				      work->stretch.size, &work->err);
 }
 
-/* The record of a new chunk, committed. There is room for it. */
+/* Make and commit the record of a new chunk. The caller ensured a free
+ * record. */
 static uint32_t record_chunk(struct pools *pools, const struct pool_work *work)
 {
 	struct catalog *catalog = &pools->broker->catalog;
@@ -75,8 +76,8 @@ static uint32_t record_chunk(struct pools *pools, const struct pool_work *work)
 	return index;
 }
 
-/* The worker's new memory becomes a chunk of its pool; FDSTORE_WAIT: not yet.
- */
+/* Add the memory that the worker made to its pool, as a chunk. FDSTORE_WAIT:
+ * not yet. */
 static int add_chunk(struct pool_work *work, struct error *err)
 {
 	struct pools *pools = work->pools;
@@ -92,8 +93,8 @@ static int add_chunk(struct pool_work *work, struct error *err)
 			    &arena, err);
 	if (r < 0)
 		return r;
-	/* In the store before any record names it; one that no record names
-	 * is dropped at the next start. */
+	/* Store it before a record refers to it; a stored chunk without a
+	 * record is dropped at the next start. */
 	pool_chunk_name(name, id);
 	r = fdstore_put(&broker->fdstore, work->fd, name, err);
 	if (r != FDSTORE_OK) {
@@ -116,7 +117,7 @@ static int add_chunk(struct pool_work *work, struct error *err)
 	return 0;
 }
 
-/* Nobody gets the memory that was made; it may not even have been. */
+/* Drop the memory of a work that failed, if it was made at all. */
 static void discard(struct pool_work *work)
 {
 	struct pools *pools = work->pools;
@@ -171,7 +172,7 @@ void pools_on_store(struct pools *pools)
 
 static const struct pool_work_kind work_create = {run_create, done_create};
 
-/* It may have become smaller than was asked for. */
+/* The chunk may be smaller than requested. */
 static void note_made(struct pool_work *work, uint64_t asked)
 {
 	struct pool_source *source = work->source;
@@ -179,13 +180,13 @@ static void note_made(struct pool_work *work, uint64_t asked)
 	struct account *account =
 		accounts_get(accounts, work->pool->access.uid);
 
-	assert(account); /* it was charged, so it is there */
+	assert(account); /* it was charged, so it exists */
 	source->total_size -= asked - work->size;
 	account->chunk_size[1] -= asked - work->size;
 	work->stretch.size = work->size;
 }
 
-/* What the driver says of the device concerns all its pools. */
+/* The driver's result concerns all pools of the device. */
 static void done_create_device(struct pool_work *work)
 {
 	struct devices *devices = &work->pools->broker->devices;
@@ -208,8 +209,9 @@ static void done_create_device(struct pool_work *work)
 static const struct pool_work_kind work_create_device = {run_create_device,
 							 done_create_device};
 
-/* How large a chunk should be: as asked, or larger so that there are few. What
- * is larger stays within the quota of who asks: a hint is cheap. */
+/* The size of a new chunk: as requested, or larger so that chunks stay few. The
+ * excess stays within the requester's quota, since a size hint costs
+ * nothing. */
 static uint64_t wanted_size(const struct pool *pool,
 			    const struct account *account, uint64_t need,
 			    uint64_t size_hint)
@@ -229,7 +231,7 @@ static uint64_t wanted_size(const struct pool *pool,
 	return max_u64(want, need);
 }
 
-/* The work that makes a chunk, all of it charged. */
+/* Start the work that makes a chunk, with everything charged. */
 static int begin_chunk(struct pool *pool, const struct device *device,
 		       uint64_t need, uint64_t size, struct account *account,
 		       struct error *err)
@@ -262,7 +264,7 @@ static int begin_chunk(struct pool *pool, const struct device *device,
 	return POOL_WAIT;
 }
 
-/* `device` NULL: of host memory. */
+/* `device` NULL: host memory. */
 static int make_chunk(struct pool *pool, const struct device *device,
 		      uint64_t need, uint64_t size_hint, struct error *err)
 {
@@ -288,8 +290,7 @@ static int make_chunk(struct pool *pool, const struct device *device,
 	return begin_chunk(pool, device, need, size, account, err);
 }
 
-/* --- populating ------------------------------------------------------------
- */
+/* --- populating ---------------------------------------------------------- */
 
 static void run_populate(struct pool_work *work)
 {
@@ -297,7 +298,7 @@ static void run_populate(struct pool_work *work)
 				      work->stretch.size, &work->err);
 }
 
-/* The stretch joins the arena; what is behind it stays reserved. */
+/* Add the range to the arena; the memory after it stays reserved. */
 static void open_stretch(struct pools *pools, uint32_t index,
 			 const struct range *stretch)
 {
@@ -307,8 +308,8 @@ static void open_stretch(struct pools *pools, uint32_t index,
 	uint64_t populated = stretch->offset + stretch->size;
 
 	arena_release(chunk->arena, stretch->offset);
-	/* Without heap for the reservation, the rest is allocated before it
-	 * has pages: slower, not wrong. */
+	/* If there is no memory for the reservation, the rest is allocated
+	 * before it has pages: slower but correct. */
 	if (populated < record->size &&
 	    arena_reserve(chunk->arena, populated, record->size - populated,
 			  NULL) < 0)
@@ -338,7 +339,7 @@ static void done_populate(struct pool_work *work)
 static const struct pool_work_kind work_populate = {run_populate,
 						    done_populate};
 
-/* The next stretch of the pool's chunk whose tail has room for `need`. */
+/* Populate the next range of the first chunk whose tail can hold `need`. */
 static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 {
 	struct pools *pools = pool->pools;
@@ -367,10 +368,9 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 	return POOL_WAIT;
 }
 
-/* --- growing ---------------------------------------------------------------
- */
+/* --- growing ------------------------------------------------------------- */
 
-/* The last growth failed: who asks next is told, and then it may be tried
+/* Report the failure of the last growth once; after that, growth may be tried
  * again. */
 static int tell_failure(struct pool *pool, struct error *err)
 {
@@ -393,7 +393,7 @@ static bool has_busy_chunk(const struct pool *pool)
 	return false;
 }
 
-/* `missing` bytes found no place in the pool. */
+/* Grow the pool by at least `missing` bytes. */
 int pool_grow(struct pool *pool, const struct pool_request *request,
 	      uint64_t missing, struct error *err)
 {
@@ -402,8 +402,8 @@ int pool_grow(struct pool *pool, const struct pool_request *request,
 	uint64_t need;
 	int r = DEVICES_OK;
 
-	/* What is being made, or is out of the arena to be punched, may be
-	 * enough. */
+	/* Memory that is being made, or is reserved while it is punched, may
+	 * suffice. */
 	if (pool->n_growing > 0 || has_busy_chunk(pool))
 		return POOL_WAIT;
 	if (pool->failed.code < 0)

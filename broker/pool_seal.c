@@ -1,16 +1,16 @@
 /*
- * Sealing: a bundle's memory may never be written again.
+ * Sealing: making a bundle's memory permanently read-only.
  *
- * F_ADD_SEALS looks at every page, and waits some 150 ms for those that the
- * kernel itself uses (of a pipe, of I/O under way); if it refuses, the search
- * for the process that is to blame reads files in /proc. All of it happens on
- * a thread, for one chunk at a time, and for one chunk of each user at a time:
- * nobody's commits keep the threads from the others.
+ * F_ADD_SEALS visits every page, and waits some 150 ms for pages that the
+ * kernel itself uses (in a pipe, or for I/O in progress). If it refuses, the
+ * search for the process that maps the memory reads files in /proc. All of this
+ * happens on a thread, one chunk at a time and one chunk of each user at a
+ * time, so that one user's commits leave threads to the others.
  *
- * The chunk is busy meanwhile: it stays where it is, and nothing is allocated
- * in it, whatever becomes of the bundle and of who asked. The record says that
- * a chunk is sealed only after it is; a broker that dies in between is asked
- * again, and finds the seal.
+ * The chunk is busy meanwhile: it is neither freed nor allocated from, whatever
+ * happens to the bundle and the session. The record is marked as sealed only
+ * after the chunk is sealed; if the broker dies in between, the request is sent
+ * again and finds the seal.
  */
 #include "broker/mapper.h"
 #include "broker/pool_impl.h"
@@ -23,8 +23,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* --- on a thread -----------------------------------------------------------
- */
+/* --- on a thread --------------------------------------------------------- */
 
 static void explain(struct pool_work *work)
 {
@@ -49,7 +48,7 @@ static void run_seal(struct pool_work *work)
 {
 	int seals = fcntl(work->fd, F_GET_SEALS);
 
-	/* A seal outlives a commit that went no further. */
+	/* An earlier commit that failed later may have sealed it. */
 	if (seals >= 0 && seals & F_SEAL_WRITE)
 		return;
 	work->result = memfd_seal_write(work->fd, &work->err);
@@ -57,8 +56,7 @@ static void run_seal(struct pool_work *work)
 		explain(work);
 }
 
-/* --- in the loop -----------------------------------------------------------
- */
+/* --- in the loop --------------------------------------------------------- */
 
 static void record_seal(struct pools *pools, uint32_t index)
 {
@@ -83,7 +81,8 @@ static void done_seal(struct pool_work *work)
 		chunk->pool->unsealed = work->err;
 	else
 		record_seal(pools, work->chunk);
-	/* The bundle may have gone, and the trimmer leaves what is busy. */
+	/* The bundle may be gone by now, and the trimmer skipped the busy
+	 * chunk. */
 	if (chunk->is_dying)
 		pool_look_at_dying(pools);
 	waiters_wake_uid(pools->broker, work->account->uid);
@@ -131,7 +130,7 @@ static int seal_chunk(struct pools *pools, uint32_t index,
 
 	if (chunk->is_dying || pool_record(pools, index)->is_sealed)
 		return POOL_OK;
-	/* Nobody seals the memory of a device. */
+	/* Memory of a device cannot be sealed. */
 	if (!pool_source_is_host(chunk->pool->source)) {
 		record_seal(pools, index);
 		return POOL_OK;

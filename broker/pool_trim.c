@@ -1,10 +1,11 @@
 /*
- * Trimming: giving memory back to the kernel, and the threads that do it.
+ * Trimming: returning memory to the kernel, and the threads that do it.
  *
- * A chunk is retired in the order punch, forget, close: a crash before the
- * record is gone finds an empty chunk again, and one after it leaves no pages.
- * It never happens inside the transaction of a request, which might be undone:
- * a chunk is only marked as dying there, and the trim deadline does the rest.
+ * A chunk is retired in the order punch, forget, close: after a crash before
+ * the record is gone the empty chunk is found again, and after a later crash no
+ * pages are left. Chunks are never retired inside the transaction of a request,
+ * which might be undone: there a chunk is only marked as dying, and the trim
+ * deadline does the rest.
  */
 #include "broker/pool_impl.h"
 #include "proto/error.h"
@@ -18,8 +19,7 @@
 
 #define RETRY_MS 1000
 
-/* --- works -----------------------------------------------------------------
- */
+/* --- works --------------------------------------------------------------- */
 
 struct pool_work *pool_work_new(struct pool_source *source,
 				const struct pool_work_kind *kind,
@@ -52,7 +52,7 @@ static void on_done(uv_work_t *req, int status)
 {
 	struct pool_work *work = req->data;
 
-	(void)status; /* nobody cancels works */
+	(void)status; /* the work is never cancelled */
 	work->pools->n_works--;
 	work->source->n_works--;
 	work->kind->done(work);
@@ -67,14 +67,14 @@ void pool_work_queue(struct pool_work *work)
 	work->source->n_works++;
 	r = uv_queue_work(&work->pools->broker->loop.uv, &work->req, on_run,
 			  on_done);
-	/* It refuses only a missing function. */
+	/* It fails only without a function. */
 	assert(r == 0);
 }
 
-/* --- closing ---------------------------------------------------------------
- */
+/* --- closing ------------------------------------------------------------- */
 
-/* The last close of a large file takes milliseconds: it gives pages back. */
+/* The last close of a large file takes milliseconds, since it frees the
+ * pages. */
 static void run_close(struct pool_work *work)
 {
 	if (work->fd >= 0)
@@ -88,7 +88,7 @@ static void done_close(struct pool_work *work)
 	work->source->total_size -= work->size;
 	if (work->is_going)
 		work->source->going_size -= work->size;
-	/* The driver may have more now than when it was asked last. */
+	/* The driver may have more memory now than at the last attempt. */
 	pool_forget_refusals(work->source);
 	waiters_wake_room(work->pools->broker);
 	free(work);
@@ -102,12 +102,11 @@ void pool_work_close(struct pool_work *work)
 	pool_work_queue(work);
 }
 
-/* --- trimming --------------------------------------------------------------
- */
+/* --- trimming ------------------------------------------------------------ */
 
 static void on_trim(void *data, uint32_t index);
 
-/* Have the trimmer look at the chunks at that time, or earlier. */
+/* Schedule a visit of the chunks at that time, or earlier. */
 static void schedule_trim(struct pools *pools, uint64_t at_ms)
 {
 	struct deadlines *deadlines = &pools->broker->deadlines;
@@ -118,13 +117,13 @@ static void schedule_trim(struct pools *pools, uint64_t at_ms)
 		.position = &pools->trim_position,
 	};
 
-	/* What worker threads finish after that is not trimmed any more. */
+	/* When the broker stops, works that end later are not trimmed. */
 	if (pools->broker->loop.is_stopping ||
 	    (pools->trim_position && pools->trim_ms <= at_ms))
 		return;
 	deadlines_remove(deadlines, &pools->trim_position);
 	pools->trim_ms = at_ms;
-	/* Without heap the next release tries again. */
+	/* If memory runs out, the next release tries again. */
 	(void)deadlines_add(deadlines, &deadline, NULL);
 }
 
@@ -152,7 +151,7 @@ void pool_mark_dying(struct pools *pools, uint32_t index)
 	schedule_trim(pools, now_ms());
 }
 
-/* The chunk has no pages: forget it. */
+/* Remove the record of a chunk whose pages are freed. */
 static void forget_chunk(struct pools *pools, uint32_t index)
 {
 	struct broker *broker = pools->broker;
@@ -187,8 +186,8 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 	pool_maybe_free(pool);
 }
 
-/* Mappings that clients forgot to undo pin no memory once it is punched. A
- * failure changes nothing but that. Memory of a device has no holes. */
+/* Punching frees the memory even while clients still have it mapped. A failure
+ * only leaves pages to those mappings. Memory of a device has no holes. */
 static void run_empty(struct pool_work *work)
 {
 	if (pool_source_is_host(work->source))
@@ -225,7 +224,7 @@ static void retire(struct pools *pools, uint32_t index)
 }
 
 struct collection {
-	struct range *ranges; /* NULL: only count */
+	struct range *ranges; /* NULL: count only */
 	uint32_t n, max;
 };
 
@@ -274,7 +273,7 @@ static void done_punch(struct pool_work *work)
 
 static const struct pool_work_kind work_punch = {run_punch, done_punch};
 
-/* Take the ranges out of the arena while a thread punches them. */
+/* Reserve the ranges in the arena while a thread punches them. */
 static void reserve_ranges(struct arena *arena, struct pool_work *work)
 {
 	uint32_t i, n = 0;
@@ -288,7 +287,7 @@ static void reserve_ranges(struct arena *arena, struct pool_work *work)
 	work->n_ranges = n;
 }
 
-/* Give the free huge pages of a chunk in use back to the kernel. */
+/* Return the free huge pages of a chunk in use to the kernel. */
 static void trim(struct pools *pools, uint32_t index)
 {
 	struct chunk *chunk = &pools->chunks[index];
@@ -296,7 +295,7 @@ static void trim(struct pools *pools, uint32_t index)
 	struct pool_work *work;
 
 	chunk->is_warm = false;
-	/* A bundle's free ranges were never touched, or go with it. */
+	/* A bundle's free ranges were never touched, or are freed with it. */
 	if (chunk->pool->bundle || !pool_source_is_host(chunk->pool->source))
 		return;
 	arena_visit_free(chunk->arena, collect_range, &collection);
@@ -314,7 +313,7 @@ static void trim(struct pools *pools, uint32_t index)
 	pool_work_queue(work);
 }
 
-/* What is to be done with a chunk now; gives when to look again, 0: no need. */
+/* Do what is due for a chunk. Returns when to visit it again; 0: never. */
 static uint64_t look_at(struct pools *pools, uint32_t index, uint64_t now)
 {
 	struct chunk *chunk = &pools->chunks[index];

@@ -1,16 +1,15 @@
 /*
  * The supervisor: a loop over three descriptors (notifications, signals, the
- * child's pidfd) and a list of what it keeps.
+ * child's pidfd), and the list of kept descriptors.
  *
- * The child is forked, not executed, so it finds its descriptors where systemd
+ * The child is forked without an exec, and finds its descriptors where systemd
  * would have put them: from 3 on, counted by LISTEN_FDS. NOTIFY_SOCKET is a
- * path through the descriptor behind those: /proc/self/fd/N is the socket's
- * inode, whose directory was removed as soon as it was bound. So nothing is
- * left behind in the file system however this ends, and no other user can
- * reach the socket.
+ * path through the descriptor after those: /proc/self/fd/N is the inode of the
+ * socket, whose directory is removed as soon as the socket is bound. So no file
+ * remains, however the supervisor ends, and no other user can reach the socket.
  *
- * A notification may still lie in the socket when its sender is dead already:
- * the socket is drained before a death is judged.
+ * A notification may still be in the socket when its sender has died, so the
+ * socket is drained before a death is handled.
  */
 #include "broker/supervise.h"
 #include "broker/broker.h"
@@ -33,7 +32,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FIRST_FD            3 /* where LISTEN_FDS begins */
+#define FIRST_FD            3 /* first descriptor of LISTEN_FDS */
 #define MAX_KEPT            1024
 #define MAX_FDS_PER_MESSAGE 253 /* SCM_MAX_FD */
 #define MAX_DEATHS          5
@@ -48,25 +47,25 @@ struct kept {
 
 struct supervisor {
 	int listen_fd;   /* borrowed */
-	int notify_fd;   /* notifications arrive here */
+	int notify_fd;   /* receives notifications */
 	int notify_path; /* O_PATH of the same socket, for the child */
 	int signal_fd;
 	sigset_t old_mask;
-	pid_t child; /* 0: none now */
+	pid_t child; /* 0: not running */
 	int child_fd;
-	bool is_ending; /* a signal asked for it */
+	bool is_ending; /* a signal requested it */
 	int passed_signal; /* 0: none yet */
 	int status;     /* of the last child */
-	rlim_t first_limit; /* of descriptors, soft; 0: not raised */
+	/* Soft limit on descriptors at the start; 0: not raised. */
+	rlim_t first_limit;
 	uint64_t restart_ms;
-	uint64_t deaths[MAX_DEATHS]; /* when, a ring */
+	uint64_t deaths[MAX_DEATHS]; /* times, a ring */
 	uint32_t n_deaths;
 	uint32_t n_kept;
 	struct kept kept[MAX_KEPT];
 };
 
-/* --- what is kept ----------------------------------------------------------
- */
+/* --- kept descriptors ---------------------------------------------------- */
 
 static bool is_same_file(int a, int b)
 {
@@ -109,8 +108,7 @@ static void forget(struct supervisor *s, const char *name)
 	}
 }
 
-/* --- notifications ---------------------------------------------------------
- */
+/* --- notifications ------------------------------------------------------- */
 
 struct notification {
 	bool is_store, is_remove;
@@ -120,8 +118,8 @@ struct notification {
 	pid_t sender;
 };
 
-/* What we do not know (READY, STATUS, FDPOLL) is nothing to us. A name with
- * ':' would break LISTEN_FDNAMES in two. */
+/* Unknown fields (READY, STATUS, FDPOLL) are ignored. A name with ':' would be
+ * split in LISTEN_FDNAMES. */
 static void parse(char *text, struct notification *ret)
 {
 	static const char name_key[] = "FDNAME=";
@@ -174,7 +172,7 @@ static void act(struct supervisor *s, struct notification *note)
 		forget(s, note->name);
 }
 
-/* One notification; false: there is none. */
+/* Read one notification; false: there is none. */
 static bool receive(struct supervisor *s)
 {
 	union {
@@ -213,8 +211,7 @@ static void drain(struct supervisor *s)
 		;
 }
 
-/* --- the child -------------------------------------------------------------
- */
+/* --- the child ----------------------------------------------------------- */
 
 static bool move_high(int fd, int above, int *ret)
 {
@@ -223,9 +220,9 @@ static bool move_high(int fd, int above, int *ret)
 }
 
 /*
- * Put listening socket, kept descriptors and the way to the notify socket at
- * FIRST_FD and above, in that order, and close all else. First out of the
- * way, then into place, since they may stand in each other's places.
+ * Put the listening socket, the kept descriptors and the notification socket at
+ * FIRST_FD and above, in that order, and close all others. They are first moved
+ * out of the way, since each may occupy the place of another.
  */
 static bool place_fds(struct supervisor *s, int n)
 {
@@ -274,7 +271,7 @@ static bool set_environment(const struct supervisor *s, int n_listen)
 	       set_number("LISTEN_PID", (int)getpid());
 }
 
-/* For the children of the broker, which raises its own. */
+/* For the child processes of the broker, which raises the limit for itself. */
 static void restore_descriptor_limit(const struct supervisor *s)
 {
 	struct rlimit limit;
@@ -285,7 +282,7 @@ static void restore_descriptor_limit(const struct supervisor *s)
 	(void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* From here on this is the broker. */
+/* From here on this process is the broker. */
 static int become_child(struct supervisor *s, struct error *err)
 {
 	int n_listen = (int)s->n_kept + 1;
@@ -299,16 +296,16 @@ static int become_child(struct supervisor *s, struct error *err)
 	return 1;
 }
 
-/* 1: we are the child. */
+/* Returns 1 in the child. */
 static int start(struct supervisor *s, struct error *err)
 {
 	pid_t pid;
 
-	/* As the child would print again what waits in our buffers. */
+	/* Otherwise the child would print our buffered output again. */
 	(void)fflush(NULL);
 	pid = fork();
 	if (pid < 0 && s->n_deaths > 0) {
-		/* What we keep is worth another try. */
+		/* Keep trying, since exiting would lose what we keep. */
 		log_line(LOG_LEVEL_ERROR, "start the broker again: %s",
 			   strerror(errno));
 		s->restart_ms = now_ms() + FORK_RETRY_MS;
@@ -330,10 +327,9 @@ static int start(struct supervisor *s, struct error *err)
 	return 0;
 }
 
-/* --- deaths ----------------------------------------------------------------
- */
+/* --- deaths -------------------------------------------------------------- */
 
-/* Deaths in the last while, with this one. */
+/* Count this death; returns the number within the window. */
 static uint32_t count_death(struct supervisor *s, uint64_t now)
 {
 	uint32_t n = 0;
@@ -356,8 +352,8 @@ static void collect(struct supervisor *s)
 	if (s->is_ending && WIFSIGNALED(status) &&
 	    (WTERMSIG(status) == s->passed_signal ||
 	     WTERMSIG(status) == SIGKILL)) {
-		/* Told to end before it could listen to signals, or hurried
-		 * up: it has ended, as was asked. */
+		/* It got the signal before it had a handler, or got SIGKILL: it
+		 * ended as requested. */
 		s->status = 0;
 	} else if (WIFSIGNALED(status)) {
 		s->status = 128 + WTERMSIG(status);
@@ -373,7 +369,7 @@ static void collect(struct supervisor *s)
 	s->child = 0;
 }
 
-/* True: all is over. */
+/* True: the supervisor ends. */
 static bool judge_death(struct supervisor *s)
 {
 	uint64_t now = now_ms();
@@ -397,8 +393,7 @@ static bool judge_death(struct supervisor *s)
 	return false;
 }
 
-/* --- the loop --------------------------------------------------------------
- */
+/* --- the loop ------------------------------------------------------------ */
 
 static void pass_signal_on(struct supervisor *s)
 {
@@ -411,7 +406,7 @@ static void pass_signal_on(struct supervisor *s)
 	if (s->child > 0)
 		(void)kill(s->child, s->passed_signal);
 	else
-		s->status = 0; /* between two brokers: nothing is left to fail */
+		s->status = 0; /* no broker was running, so none can fail */
 }
 
 static int wait_ms(const struct supervisor *s)
@@ -424,7 +419,7 @@ static int wait_ms(const struct supervisor *s)
 	return s->restart_ms > now ? (int)(s->restart_ms - now) : 0;
 }
 
-/* 0: all is over; 1: we are the child. */
+/* 0: the supervisor ends; 1: we are the child. */
 static int run(struct supervisor *s, struct error *err)
 {
 	while (!s->is_ending || s->child > 0) {
@@ -453,10 +448,9 @@ static int run(struct supervisor *s, struct error *err)
 	return 0;
 }
 
-/* --- setting up ------------------------------------------------------------
- */
+/* --- setting up ---------------------------------------------------------- */
 
-/* A directory of our own for the moment of binding. */
+/* Make a private directory for the moment of binding. */
 static int make_directory(char *ret, size_t size, struct error *err)
 {
 	const char *parent = getenv("XDG_RUNTIME_DIR");
@@ -514,8 +508,8 @@ static int open_notify(struct supervisor *s, struct error *err)
 	return 0;
 }
 
-/* What is kept may be more than the usual soft limit, and twice that while a
- * child sorts what it gets. */
+/* The kept descriptors may exceed the usual soft limit, and a child needs twice
+ * their number while it arranges them. */
 static void raise_descriptor_limit(struct supervisor *s)
 {
 	struct rlimit limit;
@@ -538,7 +532,8 @@ static int open_signals(struct supervisor *s, struct error *err)
 	if (s->signal_fd < 0)
 		return error_errno(err, -errno, "watch for signals");
 	(void)sigprocmask(SIG_BLOCK, &mask, NULL);
-	/* Ignored, as some starters leave it, it would eat exit statuses. */
+	/* An ignored SIGCHLD, as some parents leave it, would discard exit
+	 * statuses. */
 	(void)signal(SIGCHLD, SIG_DFL);
 	return 0;
 }
@@ -581,7 +576,7 @@ int supervise(int listen_fd, int *ret_status, struct error *err)
 		r = open_signals(&s, err);
 	if (r == 0)
 		r = run(&s, err);
-	/* In the child these descriptors are closed already, or are others. */
+	/* In the child these descriptors are closed or have been reused. */
 	if (getpid() != parent)
 		return r;
 	deinit(&s);
