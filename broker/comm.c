@@ -1,13 +1,13 @@
 /*
- * Running communicators: finding them, waking who waits, failing, and the
- * rounds in which work goes on.
+ * Running communicators: finding them, waking waiters, failing, and the rounds
+ * in which work continues.
  *
- * A failure only marks and wakes. What the run had is let go of in the next
- * round: so whoever walks its lists may fail it in the midst.
+ * A failure only marks and wakes. The resources of the run are released in the
+ * next round, so a function that walks its lists may fail it at any point.
  *
- * A rank that leaves does not fail the run at once: the others may only have
- * answers to fetch and leave as well. It fails when they want something that
- * needs all ranks (needs_all()).
+ * A rank that leaves does not make the run fail at once: the others may only
+ * have replies to fetch before they leave as well. It fails when they request
+ * something that needs all ranks (needs_all()).
  */
 #include "broker/comm.h"
 #include "broker/broker.h"
@@ -121,7 +121,7 @@ int comm_refuse_failed(const struct comm *comm, struct error *err)
 	return error_set(err, comm->failure.code, "%s", comm->failure.msg);
 }
 
-/* --- words --------------------------------------------------------------- */
+/* --- text ---------------------------------------------------------------- */
 
 uint64_t comm_all(const struct comm *comm)
 {
@@ -181,7 +181,7 @@ static void let_go_of_record(struct comm *comm)
 	comm->record = 0;
 }
 
-/* A client can make them fail as fast as it can ask: a line a second. */
+/* A client can cause failures in a tight loop: log one line a second. */
 static void log_failure(const struct comm *comm)
 {
 	struct comms *comms = &comm->broker->comms;
@@ -213,14 +213,15 @@ void comm_fail(struct comm *comm, int code, const char *format, ...)
 	log_failure(comm);
 	let_go_of_record(comm);
 	comm_wake(comm);
-	/* Who waits for room of an input is told too. */
+	/* Requests that wait for memory of an input must see the failure,
+	 * too. */
 	waiters_wake_room(comm->broker);
 }
 
 static int add_deadline(struct comm *comm, uint64_t at_ms, struct error *err);
 
-/* Who has which place, as far as it is known before anybody joins: where all of
- * the world are here, or shards are kept for each. */
+/* Set the ranks of the places that are known before any rank joins: if the
+ * whole world is on this node, or shards are kept for each place. */
 static void place_ranks(struct comm *comm, const struct comm_record *record)
 {
 	for (uint32_t i = 0; i < comm->n_ranks; i++) {
@@ -265,7 +266,7 @@ static void fill_new(struct comm *comm, const struct comm_join_request *request)
 
 _Static_assert(sizeof(((struct comm *)0)->name) > NAME_MAX_SIZE, "names fit");
 
-/* A failed one stays without its record, so it is charged by itself. */
+/* A failed run outlives its record, so it is charged separately. */
 static int charge(struct comm *comm, const char *name, struct error *err)
 {
 	struct accounts *accounts = &comm->broker->accounts;
@@ -287,7 +288,7 @@ static void refund(struct comm *comm)
 	struct account *account =
 		accounts_get(&comm->broker->accounts, comm->uid);
 
-	assert(account); /* it was charged, so it is there */
+	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_GROUPS, COMM_RUN_CHARGE);
 }
 
@@ -299,8 +300,8 @@ int comm_new(struct broker *broker, uint32_t record,
 		.kind = request->limiter == COMM_LIMITER_FAITHFUL
 				? LIMITER_FAITHFUL
 				: LIMITER_WINDOW,
-		/* No more can be in flight, and the faithful form remembers
-		 * so many that are not. */
+		/* More cannot be in flight, and the FSDP1 limiter remembers at
+		 * most as many events. */
 		.limit = request->limit < GATHER_MAX ? request->limit
 						     : GATHER_MAX,
 		.limit_bytes = request->limit_bytes,
@@ -376,7 +377,7 @@ static bool is_over(const struct comm *comm)
 	return comm->n_left == comm->n_joined;
 }
 
-/* Of the last one nobody needs to hear. */
+/* The rank is gone; what that means for the run is up to the caller. */
 static void part(struct comm *comm, uint32_t rank)
 {
 	comm->ranks[rank].session = NULL;
@@ -397,7 +398,7 @@ static void fail_by(struct comm *comm, uint32_t rank, const char *how)
 void comm_leave(struct comm *comm, uint32_t rank)
 {
 	part(comm, rank);
-	/* Those who join would wait in vain. */
+	/* Ranks that join would wait in vain. */
 	if (comm->state == COMM_JOINING && !is_over(comm))
 		fail_by(comm, rank, "left");
 }
@@ -415,10 +416,11 @@ static void fail_by_death(struct comm *comm, uint32_t rank,
 	fail_by(comm, rank, how);
 }
 
-/* A goodbye is one kind of leaving. */
+/* A goodbye counts as leaving. */
 static bool has_died(const struct session *session)
 {
-	/* Without a pidfd it is the end of one that had not come back. */
+	/* A session without a pidfd ends only after its process was found
+	 * dead. */
 	return session->pidfd < 0 || process_has_ended(session->pidfd);
 }
 
@@ -452,8 +454,8 @@ static uint64_t left_mask(const struct comm *comm)
 	return left;
 }
 
-/* Some have left: do the others want what cannot be without them? What they
- * only have to fetch or to give back can. */
+/* Some ranks have left: do the others request something that needs all ranks?
+ * Fetching results and releasing memory does not. */
 static bool needs_all(const struct comm *comm, uint64_t left)
 {
 	const struct gather *gather = comm->first_gather;
@@ -540,7 +542,7 @@ uint64_t comm_committed(const struct comm *comm)
 	return mask;
 }
 
-/* All have committed: the one moment in which the step changes. */
+/* All ranks have committed: one transaction changes the step. */
 static void complete_commit(struct comm *comm)
 {
 	struct catalog *catalog = &comm->broker->catalog;
@@ -597,7 +599,7 @@ static uint64_t find_deadline(const struct comm *comm)
 {
 	uint64_t at_ms = UINT64_MAX;
 
-	/* While the worker opens it, that is the worker's time-out. */
+	/* While the worker opens it, the worker's time-out applies. */
 	if (comm->state == COMM_JOINING && !has_all(comm))
 		return comm->begun_ms + (uint64_t)comm->timeout_ms;
 	if (comm->state == COMM_RUNNING) {
@@ -630,7 +632,7 @@ static void fail_commit(struct comm *comm)
 		  comm->timeout_ms);
 }
 
-/* Somebody is too late: for what? */
+/* A deadline has expired: find out which, and fail the communicator. */
 static void judge(struct comm *comm, uint64_t now)
 {
 	struct error late = ERROR_NULL;
@@ -681,15 +683,15 @@ static int add_deadline(struct comm *comm, uint64_t at_ms, struct error *err)
 	return deadlines_add(&comm->broker->deadlines, &deadline, err);
 }
 
-/* There is always one, be it at the end of time, so that setting it cannot
- * fail. */
+/* There is always a deadline, if only at the end of time, so that setting it
+ * cannot fail for lack of memory. */
 static void set_deadline(struct comm *comm, uint64_t at_ms)
 {
 	int r;
 
 	deadlines_remove(&comm->broker->deadlines, &comm->deadline_position);
 	r = add_deadline(comm, at_ms, NULL);
-	assert(r == 0); /* it had a place */
+	assert(r == 0); /* the old one's entry is free */
 	(void)r;
 }
 
@@ -727,7 +729,7 @@ static void advance(struct comm *comm)
 		complete_commit(comm);
 }
 
-/* The communicator may be gone afterwards. */
+/* The communicator may have been freed afterwards. */
 static void progress(struct comm *comm)
 {
 	struct catalog *catalog = &comm->broker->catalog;

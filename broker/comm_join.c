@@ -1,9 +1,10 @@
 /*
- * Joining: who may, as which rank, and until all are there.
+ * Joining: access checks, the assignment of ranks, and waiting for all ranks.
  *
- * A parked join is run again from its beginning, as is one that a client sends
- * again after it has lost its connection. So a rank that has joined and was not
- * told yet is found first, whatever has become of the run meanwhile.
+ * A parked join is run again from its beginning, and so is one that a client
+ * sends again after it lost its connection. A rank that has joined without
+ * getting its reply is therefore looked up first, whatever has happened to the
+ * run meanwhile.
  */
 #include "broker/broker.h"
 #include "broker/comm.h"
@@ -20,7 +21,7 @@
 
 #define RANK_TEXT 160
 
-/* The run in which this very request waits for its answer. */
+/* The run in which this very request has joined and waits for its reply. */
 static struct comm *find_waiting(const struct session *session,
 				 const struct comm_join_request *request)
 {
@@ -115,7 +116,7 @@ static int check_node(const struct comm *comm,
 	return 0;
 }
 
-/* Is its place free, and has it no other? */
+/* Is the place of this rank free, and has the session no other place? */
 static int check_place(const struct comm *comm, const struct session *session,
 		       uint32_t rank, struct error *err)
 {
@@ -141,7 +142,7 @@ static int check_place(const struct comm *comm, const struct session *session,
 			 comm->ranks[other].rank, comm->name, rank);
 }
 
-/* Its kept shards are on a device: on the same one as now? */
+/* If its kept shards are on a device: is the rank on the same device now? */
 static int check_device(const struct comm *comm,
 			const struct comm_join_request *request,
 			struct error *err)
@@ -184,7 +185,7 @@ static int check_number(const struct session *session, struct error *err)
 
 /* --- joining ------------------------------------------------------------- */
 
-/* What is made from now on lies where the ranks are now. */
+/* Record the ranks' places for shards made from now on. */
 static void note_places(struct comm *comm)
 {
 	struct catalog *catalog = &comm->broker->catalog;
@@ -200,7 +201,7 @@ static void note_places(struct comm *comm)
 		};
 }
 
-/* All are there. */
+/* All ranks have joined. */
 static void run(struct comm *comm)
 {
 	if ((comm->is_by_ranks || comm_worker_is_bound(comm)) &&
@@ -215,7 +216,7 @@ static void run(struct comm *comm)
 	note_places(comm);
 	if (!comm_is_by_worker(comm))
 		comm->state = COMM_RUNNING;
-	/* Else it is opened there in the next round. */
+	/* Otherwise the next round has the worker open it. */
 	comm_wake(comm);
 }
 
@@ -227,7 +228,7 @@ static void add_rank(struct comm *comm, struct session *session,
 	uint32_t place = 0;
 	bool is_found = comm_find_place(comm, request->rank, &place);
 
-	assert(is_found); /* the caller has looked */
+	assert(is_found); /* the caller has checked */
 	who = &comm->ranks[place];
 	who->rank = request->rank;
 	who->is_placed = true;
@@ -269,7 +270,7 @@ static int begin(struct session *session,
 	return r;
 }
 
-/* Into the one that forms, or a new one. */
+/* Join the communicator that forms, or a new one. */
 static int join(struct session *session,
 		const struct comm_join_request *request, struct comm *comm,
 		struct comm **ret, struct error *err)
@@ -295,7 +296,7 @@ static int join(struct session *session,
 	return 0;
 }
 
-/* One that some have left already is not joined: it is waited for. */
+/* A run that some ranks have left cannot be joined: wait for its end. */
 static int wait_for_end(const struct comm *comm, bool is_late,
 			struct error *err)
 {
@@ -315,8 +316,9 @@ static int wait_for_end(const struct comm *comm, bool is_late,
 			 comm->name, missing);
 }
 
-/* How long the others may take is counted from when the run began to form, not
- * from when this rank began to wait: for the end of an earlier one, say. */
+/* The time for the other ranks counts from the start of this run, which may be
+ * later than the start of this request: the rank may first have waited for the
+ * end of an earlier run. */
 static int look(struct comm *comm, uint32_t rank, struct error *err)
 {
 	uint32_t place = 0;
@@ -334,14 +336,14 @@ static int look(struct comm *comm, uint32_t rank, struct error *err)
 	return COMM_JOIN_DONE;
 }
 
-/* As the rank that asks now. `known`: what runs by that name; NULL. */
+/* Join as a new rank. `known`: the communicator of that name; NULL. */
 static int enter(struct session *session,
 		 const struct comm_join_request *request, struct comm *known,
 		 bool is_late, struct comm **ret, struct error *err)
 {
 	int r;
 
-	/* First, since nothing else is for others to know. */
+	/* Check access first, so that a refused session learns nothing else. */
 	if (known) {
 		r = comm_record_check_access(session->broker, session,
 					     known->record, request, err);

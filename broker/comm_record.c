@@ -1,6 +1,6 @@
 /*
- * Records of communicators in the catalog, from the first join to the end of
- * their time.
+ * Records of communicators in the catalog, from the first join to their
+ * deadline.
  */
 #include "broker/comm_record.h"
 #include "broker/broker.h"
@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* --- looking ------------------------------------------------------------- */
+/* --- lookup -------------------------------------------------------------- */
 
 uint32_t comm_record_find(const struct broker *broker, const char *name)
 {
@@ -66,7 +66,7 @@ static int add_deadline(struct broker *broker, uint32_t record,
 	return deadlines_add(&broker->deadlines, &deadline, err);
 }
 
-/* 0: it is in use. */
+/* 0: the record is in use. */
 static void set_deadline(struct broker *broker, uint32_t record, uint64_t at_ms)
 {
 	struct comm_record *comm = catalog_comm(&broker->catalog, record);
@@ -75,13 +75,13 @@ static void set_deadline(struct broker *broker, uint32_t record, uint64_t at_ms)
 	catalog_set(&broker->catalog, comm->deadline_ms, at_ms);
 	deadlines_remove(&broker->deadlines, &comm->heap_position);
 	r = add_deadline(broker, record, NULL);
-	assert(r == 0); /* it had a place */
+	assert(r == 0); /* its old entry is free */
 	(void)r;
 }
 
 /* --- making -------------------------------------------------------------- */
 
-/* Where memory of other users' first components lies is theirs to say. */
+/* The owner of a first component decides about memory under it. */
 static int check_owner(const struct broker *broker, const char *name,
 		       uint32_t uid, struct error *err)
 {
@@ -95,7 +95,7 @@ static int check_owner(const struct broker *broker, const char *name,
 			 (int)name_prefix_size(name), name, owner, uid);
 }
 
-/* A record with its name; 0: the catalog is full. */
+/* Make a record with its name; 0: the catalog is full. */
 static uint32_t alloc_record(struct catalog *catalog, const char *name)
 {
 	size_t size = strlen(name);
@@ -280,7 +280,7 @@ void comm_record_free(struct broker *broker, uint32_t record)
 	while (comm->first_group)
 		group_record_free(broker, comm->first_group);
 	deadlines_remove(&broker->deadlines, &comm->heap_position);
-	assert(account); /* it was charged, so it is there */
+	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_GROUPS, COMM_RECORD_CHARGE);
 	catalog_blob_release(catalog, comm->name_blob, comm->name_size);
 	catalog_release(catalog, SECTION_COMM, record);
@@ -304,7 +304,7 @@ static int adopt_groups(struct broker *broker, struct error *err)
 	return 0;
 }
 
-/* Nobody is in it: it is kept as if all had just left, or goes. */
+/* No rank is in it: keep it as if all had just left, or free it. */
 static int adopt(struct broker *broker, uint32_t record, struct error *err)
 {
 	struct comm_record *comm = catalog_comm(&broker->catalog, record);

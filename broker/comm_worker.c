@@ -1,5 +1,6 @@
 /*
- * Opening at the worker, agreeing, and turns.
+ * Opening communicators at the worker, comparing values, and the sequence of
+ * work.
  */
 #include "broker/comm_worker.h"
 #include "broker/broker.h"
@@ -12,7 +13,7 @@
 
 _Static_assert(JOB_NCCL_ID_SIZE == MESSAGE_NCCL_ID_SIZE, "one size of ids");
 
-/* What a job is about that is of no group. */
+/* The subject of a job that belongs to no group. */
 struct matter {
 	struct broker *broker;
 	uint64_t comm;
@@ -24,13 +25,13 @@ bool comm_is_by_worker(const struct comm *comm)
 	return comm->is_on_devices && !comm->is_by_ranks;
 }
 
-/* Of several nodes: then the workers must do the same in the same order. */
+/* Over several nodes, all workers must run the same work in the same order. */
 bool comm_worker_is_bound(const struct comm *comm)
 {
 	return comm_is_by_worker(comm) && comm->n_ranks < comm->n_world;
 }
 
-/* The communicator, if it has not failed; frees the matter. */
+/* Returns the communicator if it has not failed, and frees the matter. */
 static struct comm *end_matter(struct matter *matter, uint64_t *ret_value)
 {
 	struct comm *comm = matter->broker->comms.first;
@@ -42,7 +43,7 @@ static struct comm *end_matter(struct matter *matter, uint64_t *ret_value)
 	return comm && comm->state != COMM_FAILED ? comm : NULL;
 }
 
-/* NULL: no memory. */
+/* NULL: out of memory. */
 static struct matter *matter_new(const struct comm *comm, uint64_t value,
 				 struct error *err)
 {
@@ -61,7 +62,7 @@ static void fail(struct comm *comm, int code, const char *sentence)
 		  comm->name, sentence);
 }
 
-/* --- agreeing ------------------------------------------------------------ */
+/* --- comparing ----------------------------------------------------------- */
 
 static void ask(struct comm *comm, struct job_agree *agree, uint64_t about,
 		engine_done_fn *done)
@@ -146,7 +147,7 @@ static void on_opened(void *data, const struct job_done *done)
 	struct comm *comm = end_matter(matter, &step);
 
 	if (comm && done->code < 0)
-		/* Which says itself what it was about. */
+		/* The message names the value that differs. */
 		comm_fail(comm, done->code, "fsdp-worker: %s", done->sentence);
 	else if (comm && comm_worker_is_bound(comm))
 		ask_about_step(comm, step, "the last committed step", on_begun);
@@ -210,7 +211,7 @@ void comms_on_worker_death(struct broker *broker, const struct error *cause)
 	catalog_commit(&broker->catalog);
 }
 
-/* --- turns --------------------------------------------------------------- */
+/* --- sequence ------------------------------------------------------------ */
 
 uint64_t comm_worker_take_turn(struct comm *comm)
 {
@@ -263,7 +264,7 @@ bool comm_worker_is_turn(struct group *group, uint64_t turn)
 void comm_worker_end_turn(struct comm *comm)
 {
 	comm->n_submitted++;
-	/* What has the next one may be of the other list. */
+	/* The next number may belong to the other list. */
 	if (comm_worker_is_bound(comm))
 		comm_wake(comm);
 }

@@ -1,10 +1,10 @@
 /*
- * The list of gathers: who has started and resharded which, what each waits
- * for, and its way from the limiter over memory and the engine to its end.
+ * The list of gathers: which rank has started and resharded which, what each
+ * waits for, and its way from the limiter to memory, the engine and its end.
  *
  * A gather stays in the list while its job runs, even if every rank has
- * resharded it meanwhile: so its bytes count until they are free. Only a
- * commit drops it, because what it makes is then of the step before.
+ * resharded it meanwhile, so that its bytes count until they are free. Only a
+ * commit drops it earlier, because its result belongs to the step before.
  */
 #include "broker/gather.h"
 #include "broker/broker.h"
@@ -59,7 +59,7 @@ static void take_out(struct comm *comm, struct gather *gather)
 		comm->last_gather = prev;
 }
 
-/* The instance that the rank has started and not resharded. */
+/* The gather that the rank has started and not resharded. */
 static struct gather *find_open(const struct group *group, uint32_t rank)
 {
 	struct gather *gather = group->comm->first_gather;
@@ -72,7 +72,7 @@ static struct gather *find_open(const struct group *group, uint32_t rank)
 	return NULL;
 }
 
-/* What others have started and the rank has not. */
+/* The first gather that others have started and the rank has not. */
 static struct gather *find_next(const struct comm *comm, uint32_t rank)
 {
 	struct gather *gather = comm->first_gather;
@@ -92,8 +92,8 @@ static uint32_t count(const struct comm *comm)
 	return n;
 }
 
-/* Bytes of one slot of whole parameters, and what the limiter counts: a plan in
- * place makes nothing. */
+/* Bytes of one slot of unsharded parameters, which the limiter counts. A plan
+ * in place allocates none. */
 static uint64_t full_size(const struct group *group)
 {
 	const struct plan *plan = &group->plan;
@@ -107,7 +107,7 @@ static uint64_t full_size(const struct group *group)
 
 /* --- the limiter --------------------------------------------------------- */
 
-/* Who waits has waited for something that has just changed. */
+/* What waiting gathers wait for has changed: restart their time-outs. */
 static void restart_waits(struct comm *comm)
 {
 	struct gather *gather = comm->first_gather;
@@ -116,7 +116,7 @@ static void restart_waits(struct comm *comm)
 		gather->waits_since_ms = now_ms();
 }
 
-/* Have all ranks resharded it, and does nothing write to it? */
+/* Have all ranks resharded it, and has its job ended? */
 static bool is_over(const struct gather *gather)
 {
 	const struct comm *comm = gather->group->comm;
@@ -126,8 +126,8 @@ static bool is_over(const struct gather *gather)
 	       (gather->state == GATHER_DONE || !comm_worker_is_bound(comm));
 }
 
-/* In the faithful form the first rank's reshard enqueues the event of what
- * was admitted; a ticket that still waits goes only with its gather. */
+/* With the FSDP1 limiter the first rank's reshard enqueues the event of an
+ * admitted gather; a ticket that still waits is freed only with its gather. */
 static bool is_ticket_due(const struct gather *gather)
 {
 	if (gather->is_ticket_freed)
@@ -144,17 +144,17 @@ static void free_ticket_if_due(struct gather *gather)
 
 	if (!is_ticket_due(gather))
 		return;
-	/* What stays as shards of a smaller mesh is not freed: no event. */
+	/* Shards of a smaller mesh that stay are not freed: no event. */
 	limiter_free_ticket(comm->limiter, gather->ticket, !gather->n_mesh);
 	gather->is_ticket_freed = true;
 	restart_waits(comm);
 }
 
-/* --- memory put aside ---------------------------------------------------- */
+/* --- memory kept for reuse ----------------------------------------------- */
 
-/* Of ranks that do the work themselves the streams order who writes what was
- * whole before, so it is used again at once, without waiting for them. False:
- * not so. */
+/* If the ranks do the work themselves, their streams order the accesses to
+ * memory that was unsharded before, so it can be reused at once, without
+ * waiting for them. False: not possible here. */
 static bool put_aside(const struct gather *gather)
 {
 	struct comm *comm = gather->group->comm;
@@ -174,7 +174,8 @@ static bool put_aside(const struct gather *gather)
 	return true;
 }
 
-/* One that fits and is not much too large; false: none. */
+/* Take memory that fits and is at most twice too large; false: there is
+ * none. */
 static bool take_aside(struct gather *gather)
 {
 	struct comm *comm = gather->group->comm;
@@ -222,7 +223,7 @@ static void release_slot(struct gather *gather)
 	gather->full = (struct rank_memory){.slots = {0}};
 }
 
-/* Out of the list, with its ticket; the slot is the caller's. */
+/* Remove it from the list, with its ticket; the caller releases the slot. */
 static void forget(struct gather *gather)
 {
 	struct comm *comm = gather->group->comm;
@@ -233,7 +234,7 @@ static void forget(struct gather *gather)
 	free(gather);
 }
 
-/* The gather may be gone afterwards. */
+/* The gather may have been freed afterwards. */
 static void end_if_over(struct gather *gather)
 {
 	free_ticket_if_due(gather);
@@ -256,7 +257,7 @@ void gathers_on_commit(struct comm *comm)
 	struct group *group = comm->first_group;
 	struct gather *gather;
 
-	/* No rank has any open: those that are left still run. */
+	/* No rank has a gather open: those that are left still run. */
 	while ((gather = comm->first_gather)) {
 		if (!gather->is_ticket_freed)
 			limiter_free_ticket(comm->limiter, gather->ticket,
@@ -285,7 +286,7 @@ void gathers_free(struct comm *comm)
 		(void)drop_kept(group);
 }
 
-/* --- what ranks ask for -------------------------------------------------- */
+/* --- requests of ranks --------------------------------------------------- */
 
 static int refuse_order(const struct group *group, uint32_t rank,
 			const struct gather *next, struct error *err)
@@ -301,7 +302,7 @@ static int refuse_order(const struct group *group, uint32_t rank,
 			 mine, group->name, next->group->name, theirs);
 }
 
-/* May the rank begin a gather that no other has? */
+/* May the rank begin a gather that no other rank has begun? */
 static int check_new(const struct group *group, uint32_t rank,
 		     struct error *err)
 {
@@ -358,7 +359,7 @@ static int begin(struct group *group, struct gather **ret, struct error *err)
 	return 0;
 }
 
-/* What comes next is expected of the rank from now on. */
+/* From now on the rank is expected to start the next gather. */
 static void mark_started(struct gather *gather, uint32_t rank)
 {
 	gather->started |= bit(rank);
@@ -400,8 +401,8 @@ static int check_mesh(const struct gather *gather, uint32_t rank,
 	char mine[RANK_TEXT], theirs[RANK_TEXT];
 	int r;
 
-	/* Each node keeps or drops its copy as its memory allows, and all ranks
-	 * must know whether the next unshard moves anything. */
+	/* Each node keeps or drops its copy depending on its memory, but all
+	 * ranks would have to know whether the next unshard communicates. */
 	if (n_mesh && comm->n_ranks < comm->n_world)
 		return error_set(err, -EINVAL,
 				 "'%s' cannot be resharded to a smaller mesh: "
@@ -530,7 +531,7 @@ static void on_gathered(void *data, const struct job_done *done)
 	point("gather.done");
 }
 
-/* All ranks' memory is one. */
+/* All ranks share one memory. */
 static int submit_shared(const struct gather *gather, struct work *work,
 			 struct error *err)
 {
@@ -589,7 +590,7 @@ static int submit(struct gather *gather, struct error *err)
 	return 0;
 }
 
-/* The copies kept for smaller meshes go before a gather has to wait. */
+/* Drop copies kept for smaller meshes before a gather has to wait. */
 static bool drop_all_kept(struct comm *comm)
 {
 	struct group *group = comm->first_group;
@@ -600,8 +601,8 @@ static bool drop_all_kept(struct comm *comm)
 	return is_dropped;
 }
 
-/* A place at the engine, and memory for the whole parameters: enum
- * pool_outcome. */
+/* Get capacity at the engine, and memory for the unsharded parameters. Returns
+ * enum pool_outcome. */
 static int make_room(struct gather *gather, struct error *err)
 {
 	struct comm *comm = gather->group->comm;
@@ -622,7 +623,7 @@ static int make_room(struct gather *gather, struct error *err)
 	return r;
 }
 
-/* The ranks do the work: for us it is done when it may begin. */
+/* The ranks do the work: for the broker it is done when it may begin. */
 static void hand_to_ranks(struct gather *gather)
 {
 	struct group *group = gather->group;
@@ -634,7 +635,7 @@ static void hand_to_ranks(struct gather *gather)
 	comm_wake(group->comm);
 }
 
-/* False: it waits for room or its turn, or the communicator has failed. */
+/* False: it waits for memory or its turn, or the communicator has failed. */
 static bool start_one(struct gather *gather)
 {
 	struct error err = ERROR_NULL;
@@ -652,8 +653,8 @@ static bool start_one(struct gather *gather)
 	return r == 0;
 }
 
-/* Those that need no memory are done then. The gather stays in the list: not
- * all ranks can have resharded one that is limited. */
+/* Admit a gather; one that needs no memory is done then. It stays in the list,
+ * since a gather that was limited cannot have been resharded by all ranks. */
 static void admit(struct gather *gather)
 {
 	struct group *group = gather->group;
@@ -674,8 +675,9 @@ static void admit(struct gather *gather)
 		comm_wake(group->comm);
 }
 
-/* Gives whether some want room. In order, so that an event which one enqueues
- * is there for the next; behind the first that is not admitted none is. */
+/* Admit gathers in order, so that an event enqueued for one is available to the
+ * next; after the first that is not admitted, no other is. Returns whether some
+ * need memory. */
 static bool admit_all(struct comm *comm)
 {
 	struct gather *gather = comm->first_gather;
@@ -692,8 +694,8 @@ static bool admit_all(struct comm *comm)
 	return is_room_wanted;
 }
 
-/* The first that finds no room holds up those behind it: smaller ones would
- * else keep it waiting for ever. */
+/* Start gathers in order. The first that finds no memory blocks the ones after
+ * it, since smaller ones might otherwise starve it. */
 static void start_all(struct comm *comm)
 {
 	struct gather *gather = comm->first_gather;

@@ -1,5 +1,5 @@
 /*
- * What a gather waits for, and who is late: in words, and when.
+ * What a gather waits for, and which rank is late: the messages and the times.
  */
 #include "broker/broker.h"
 #include "broker/gather.h"
@@ -10,10 +10,11 @@
 
 #define RANK_TEXT 160 /* of lists of ranks */
 
-/* --- sentences ----------------------------------------------------------- */
+/* --- messages ------------------------------------------------------------ */
 
-/* Who keeps the limiter from admitting it: in the faithful form the one whose
- * event it took from the queue, else the oldest that is counted. */
+/* The gather that keeps the limiter from admitting this one. With the FSDP1
+ * limiter it is the one whose event was taken from the queue, otherwise the
+ * oldest that is counted. */
 static const struct gather *find_blocker(const struct gather *gather)
 {
 	const struct comm *comm = gather->group->comm;
@@ -29,7 +30,7 @@ static const struct gather *find_blocker(const struct gather *gather)
 	return NULL;
 }
 
-/* Why it does not go on: "it ..." */
+/* The cause of the wait: "it ..." */
 static int describe_wait(const struct gather *gather, struct error *ret)
 {
 	const struct comm *comm = gather->group->comm;
@@ -70,9 +71,11 @@ int gather_refuse_wait(const struct gather *gather, struct error *err)
 /* --- lateness ------------------------------------------------------------ */
 
 struct late {
-	const struct gather *gather; /* NULL: none waits for anybody */
+	const struct gather *gather; /* NULL: no gather waits */
 	uint64_t since_ms;
-	bool is_waiting; /* for limiter or room; else: it was not started */
+	/* It waits for the limiter or for memory; otherwise it was not
+	 * started. */
+	bool is_waiting;
 };
 
 static void note_late(struct late *late, const struct gather *gather,
@@ -83,8 +86,8 @@ static void note_late(struct late *late, const struct gather *gather,
 	*late = (struct late){gather, since_ms, is_waiting};
 }
 
-/* Of each rank only the first that it has not started counts: what comes
- * behind cannot be expected of it yet. */
+/* For each rank only the first gather that it has not started counts: the rank
+ * cannot be expected to start later ones yet. */
 static struct late find_late(const struct comm *comm)
 {
 	const struct gather *gather = comm->first_gather;

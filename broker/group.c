@@ -2,10 +2,10 @@
  * Registering groups, and their memory.
  *
  * A rank's registrations come in the common order, as its unshards do: its next
- * one is the first group of the list that it has not asked for. Where it asks
- * for something else, or for what cannot be, nobody's registration can be
- * completed; so the group is withdrawn. It stays in the list until every rank
- * has come by and heard why: so a registration ends alike for all.
+ * one is the first group of the list that it has not requested. If its request
+ * is for another group, or is invalid, the registration cannot be completed for
+ * any rank, so the group is withdrawn. It stays in the list until every rank
+ * has got the cause; a registration thus ends alike for all ranks.
  */
 #include "broker/group.h"
 #include "broker/broker.h"
@@ -38,7 +38,7 @@ static bool is_registering(const struct group *group)
 	return !group->is_ready && !is_withdrawn(group);
 }
 
-/* --- the list and the ids ------------------------------------------------ */
+/* --- lists and ids ------------------------------------------------------- */
 
 static struct group **id_bucket(struct comms *comms, uint64_t id)
 {
@@ -111,13 +111,13 @@ static void refund(struct group *group)
 	if (!group->n_charged)
 		return;
 	account = accounts_get(&comm->broker->accounts, group->charged_uid);
-	assert(account); /* it was charged, so it is there */
+	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_GROUPS, group->n_charged);
 	group->n_charged = 0;
 }
 
-/* Its memory, as far as it is the run's, and its plan at the engine. Gathers
- * and reductions have gone before. */
+/* Release the memory that belongs to the run, and the plan at the engine.
+ * Gathers and reductions were freed before. */
 static void end(struct group *group)
 {
 	struct broker *broker = group->comm->broker;
@@ -132,7 +132,7 @@ static void end(struct group *group)
 	if (group->engine_plan)
 		engine_remove_plan(&broker->engine, group->engine_plan);
 	group->engine_plan = 0;
-	/* It is not charged any more: nor may it cost much. */
+	/* It is no longer charged, so free what takes memory. */
 	plan_deinit(&group->plan);
 	group_spec_deinit(&group->spec);
 	refund(group);
@@ -176,8 +176,8 @@ void groups_free(struct comm *comm)
 		group_free(comm->first_group);
 }
 
-/* Nothing was changed but what goes here. Who waits is told by its rerun, who
- * comes later then. */
+/* Withdraw a registration, undoing all its changes. Waiting ranks get the cause
+ * when their requests are rerun, the others when they come. */
 static void withdraw(struct group *group, const struct error *why)
 {
 	assert(is_registering(group) && why->code < 0);
@@ -187,7 +187,7 @@ static void withdraw(struct group *group, const struct error *why)
 	comm_wake(group->comm);
 }
 
-/* Withdrawn, and all have heard or are gone. */
+/* Is it withdrawn, and has every rank got the cause or left? */
 static bool is_told(const struct group *group)
 {
 	const struct comm *comm = group->comm;
@@ -213,7 +213,7 @@ static void free_told(struct comm *comm)
 	}
 }
 
-/* --- a new one ----------------------------------------------------------- */
+/* --- creation ------------------------------------------------------------ */
 
 static int charge(struct group *group, size_t spec_size, struct error *err)
 {
@@ -234,7 +234,7 @@ static int charge(struct group *group, size_t spec_size, struct error *err)
 	return 0;
 }
 
-/* Its shards are there already, from an earlier run: is it the same? */
+/* Shards are kept from an earlier run: is it the same group? */
 static int take_kept(struct group *group, struct error *err)
 {
 	const struct broker *broker = group->comm->broker;
@@ -283,7 +283,7 @@ static struct group_mesh mesh_of(const struct comm *comm)
 	};
 }
 
-/* What lasts of it, or is reduced into, is the host's then. */
+/* Offloaded shards and gradients are in host memory. */
 static int choose_place(struct group *group, struct error *err)
 {
 	bool is_offloaded = group->plan.policy.is_offloaded;
@@ -300,7 +300,7 @@ static int choose_place(struct group *group, struct error *err)
 	return 0;
 }
 
-/* What can fail of it. */
+/* Do everything that can fail. */
 static int set_up(struct group *group, const struct group_request *request,
 		  struct error *err)
 {
@@ -363,7 +363,8 @@ static int make_group(struct comm *comm, const char *name, struct group **ret,
 	return 0;
 }
 
-/* One that cannot be is there as well, withdrawn, for the others to hear. */
+/* Make a group. An invalid one is made withdrawn, so that the other ranks learn
+ * of it. */
 static int group_new(struct comm *comm, uint32_t rank,
 		     const struct group_request *request, struct group **ret,
 		     struct error *err)
@@ -393,8 +394,8 @@ static int group_new(struct comm *comm, uint32_t rank,
 
 /* --- registering --------------------------------------------------------- */
 
-/* What the rank waits for, or has: not if it has heard that it was withdrawn.
- */
+/* The group that the rank waits for or has, unless it was told of its
+ * withdrawal. */
 static struct group *find_own(const struct comm *comm, uint32_t rank,
 			      const char *name)
 {
@@ -410,7 +411,7 @@ static struct group *find_own(const struct comm *comm, uint32_t rank,
 	return NULL;
 }
 
-/* What others have asked for and the rank has not. */
+/* The first group that others have requested and the rank has not. */
 static struct group *find_next(const struct comm *comm, uint32_t rank)
 {
 	struct group *group = comm->first_group;
@@ -420,13 +421,13 @@ static struct group *find_next(const struct comm *comm, uint32_t rank)
 	return group;
 }
 
-/* Its first rank that waits. */
+/* The first rank that waits for it. */
 static uint32_t first_rank(const struct group *group)
 {
 	return (uint32_t)__builtin_ctzll(group->registered);
 }
 
-/* The rank registers another group where others wait for this one. */
+/* The rank requests a different group than the one that others wait for. */
 static int refuse_order(struct group *group, uint32_t rank, const char *name,
 			struct error *err)
 {
@@ -444,8 +445,8 @@ static int refuse_order(struct group *group, uint32_t rank, const char *name,
 	return error_set(err, why.code, "%s", why.msg);
 }
 
-/* What the rank asks for under this name cannot be, or differs: `mine` says it
- * to the rank, `why` to the others. */
+/* The rank's request under this name is invalid or differs: `mine` is the
+ * message for the rank, `why` that for the others. */
 static int refuse_group(struct group *group, const struct error *mine,
 			struct error *why, struct error *err)
 {
@@ -455,7 +456,7 @@ static int refuse_group(struct group *group, const struct error *mine,
 			 group->name, mine->msg);
 }
 
-/* The rank's own form of the group that others wait for. */
+/* Compare the rank's request with the group that others wait for. */
 static int compare(struct group *group, uint32_t rank,
 		   const struct group_spec *spec, struct error *err)
 {
@@ -607,8 +608,8 @@ static bool is_any_held(const struct comm *comm, const uint32_t *slots)
 	return i < rank_memory_count(comm);
 }
 
-/* Of one that was kept. A rank of an earlier run might still write to the next
- * shards: then they are made anew. */
+/* Take the kept shards. The side to be written is made again if a rank of an
+ * earlier run might still write to it. */
 static void take_shards(struct group *group)
 {
 	const struct comm *comm = group->comm;
@@ -635,8 +636,9 @@ static int make_shards(struct group *group, uint32_t side, struct error *err)
 				shards, err);
 }
 
-/* enum pool_outcome. What it has got it keeps for the next time. On devices a
- * rank is told where its sums lie before there are any. */
+/* Returns enum pool_outcome; memory that was made is kept for the next attempt.
+ * On devices `partial` is made at registration, since the ranks get its
+ * location then. */
 static int make_memory(struct group *group, struct error *err)
 {
 	const struct plan *plan = &group->plan;
@@ -671,11 +673,11 @@ static int record_new(struct group *group, struct error *err)
 	r = group_record_make(group->comm->broker, &group->spec, &options,
 			      &group->record, err);
 	if (r == 0)
-		group->n_charged = 0; /* the record's now */
+		group->n_charged = 0; /* the record is charged from now on */
 	return r;
 }
 
-/* It has all it needs: from here on it is kept. */
+/* The group has all it needs: from here on it is kept. */
 static void make_ready(struct group *group)
 {
 	struct broker *broker = group->comm->broker;
@@ -748,7 +750,7 @@ void group_commit(struct group *group, uint64_t step)
 
 /* --- lateness ------------------------------------------------------------ */
 
-/* The one that has waited longest; NULL. */
+/* The registration that has waited longest; NULL: none waits. */
 static struct group *find_late(const struct comm *comm)
 {
 	struct group *group = comm->first_group, *late = NULL;

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Each parameter costs some 500 bytes of heap while ranks are in it, and takes
- * 13 bytes and its name to describe. */
+/* A parameter costs some 500 bytes of heap while ranks use it, and its
+ * description takes 13 bytes and its name. */
 #define CHARGE_UNIT 256
 
 uint64_t group_record_charge(size_t spec_size)
@@ -33,7 +33,7 @@ uint32_t group_record_find(const struct broker *broker, uint32_t comm,
 
 /* --- making -------------------------------------------------------------- */
 
-/* A record with its spec; 0: the catalog is full. */
+/* Make a record with its spec; 0: the catalog is full. */
 static uint32_t alloc_record(struct catalog *catalog, const uint8_t *spec,
 			     size_t size)
 {
@@ -161,7 +161,7 @@ void group_record_free(struct broker *broker, uint32_t record)
 		(void)slot_settle(broker, slot);
 	}
 	unchain(catalog, record);
-	assert(account); /* it was charged, so it is there */
+	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_GROUPS,
 		       group_record_charge(group->spec_size));
 	catalog_blob_release(catalog, group->spec_blob, group->spec_size);

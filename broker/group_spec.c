@@ -1,8 +1,8 @@
 /*
- * Registrations to and from the catalog, and to what plan.h wants of them.
+ * Registrations to and from the catalog, and their conversion for plan.h.
  *
- * The copy goes by way of the wire: encoding and decoding is what a request
- * can do already, and what the catalog keeps is the encoded form anyway.
+ * A request is copied by encoding and decoding it: both functions exist, and
+ * the catalog stores the encoded form anyway.
  */
 #include "broker/group_spec.h"
 #include "broker/broker.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define MAX_BLOB 65536
-/* Stands for any communicator: a spec is of a name, not of a run. */
+/* Any valid communicator, since a spec is independent of a run. */
 #define SOME_COMM 1
 
 static void fill_params(const struct group_request *from,
@@ -66,7 +66,7 @@ int group_spec_borrow(const struct group_request *request,
 	return 0;
 }
 
-/* From an encoded request. */
+/* Decode an encoded request. */
 static int take(const uint8_t *body, size_t size, struct group_spec *ret,
 		struct error *err)
 {

@@ -1,9 +1,9 @@
 /*
- * The list of reductions: whose input each has, and its way to the engine.
+ * The list of reductions: the inputs that each has, and its way to the engine.
  *
- * All reductions of a communicator go down one stream in the order of the list,
- * so what one leaves in the gradients or partial sums is there for the next:
- * flags of a job follow from those submitted before it, done or not.
+ * All reductions of a communicator use one stream in the order of the list, so
+ * the gradients or partial sums of one are ready for the next: the flags of a
+ * job follow from the jobs submitted before it, done or not.
  */
 #include "broker/reduce.h"
 #include "broker/broker.h"
@@ -44,7 +44,7 @@ static uint32_t count_filled(const struct comm *comm, uint32_t rank)
 	return n;
 }
 
-/* They may have no elements all the same. */
+/* Parameters with gradients may still have no elements. */
 static bool has_gradients(const struct group *group)
 {
 	const struct plan *plan = &group->plan;
@@ -73,7 +73,7 @@ int input_check(const struct group *group, uint32_t rank, struct error *err)
 				 name, group->name);
 	if (comm->ranks[rank].n_inputs < comm->n_inputs)
 		return INPUT_OK;
-	/* It would wait for itself. */
+	/* The rank would wait for itself. */
 	if (count_filled(comm, rank) >= comm->n_inputs)
 		return error_set(err, -EBUSY,
 				 "%s fills %u inputs, as many as it may have; "
@@ -129,7 +129,7 @@ static struct reduction *find(const struct group *group, uint64_t sequence)
 	return reduction;
 }
 
-/* What others have handed in for and the rank has not. */
+/* The first reduction that others have submitted and the rank has not. */
 static struct reduction *find_next(const struct comm *comm, uint32_t rank)
 {
 	struct reduction *reduction = comm->first_reduction;
@@ -149,10 +149,10 @@ static uint32_t count(const struct comm *comm)
 	return n;
 }
 
-/* --- handing in ---------------------------------------------------------- */
+/* --- submitting ---------------------------------------------------------- */
 
-/* The input is the slot that was given to this rank for this group: nobody
- * else's memory can be handed in, and none twice. */
+/* The input must be the slot that was given to this rank for this group, so
+ * that a rank can submit neither foreign memory nor the same input twice. */
 static int check_input(const struct group *group, uint32_t rank,
 		       const struct slot_ref *input, struct error *err)
 {
@@ -198,7 +198,7 @@ static int check_factors(const struct group *group,
 	return 0;
 }
 
-/* May the rank begin a reduction that no other has? */
+/* May the rank begin a reduction that no other rank has begun? */
 static int check_new(const struct group *group, uint32_t rank,
 		     const struct reduce_request *request, struct error *err)
 {
@@ -221,7 +221,7 @@ static int check_new(const struct group *group, uint32_t rank,
 	return check_factors(group, request, err);
 }
 
-/* What the two disagree about; NULL: nothing. */
+/* The option in which the two differ; NULL: none. */
 static const char *differs(const struct reduction *reduction,
 			   const struct reduce_request *request)
 {
@@ -239,7 +239,7 @@ static const char *differs(const struct reduction *reduction,
 	return NULL;
 }
 
-/* Does the rank go on as the others began? */
+/* Does the rank's request match the reduction that others began? */
 static int check_next(const struct group *group, uint32_t rank,
 		      const struct reduction *next,
 		      const struct reduce_request *request, struct error *err)
@@ -285,7 +285,7 @@ static int begin(struct group *group, const struct reduce_request *request,
 	return 0;
 }
 
-/* The input's pin goes over to the reduction. */
+/* Transfer the input's pin to the reduction. */
 static void hand_in(struct reduction *reduction, uint32_t rank)
 {
 	struct group *group = reduction->group;
@@ -390,9 +390,9 @@ int reductions_check_commit(const struct comm *comm, uint32_t rank,
 /* --- lateness ------------------------------------------------------------ */
 
 struct late {
-	const struct reduction *reduction; /* NULL: none waits for anybody */
+	const struct reduction *reduction; /* NULL: no reduction waits */
 	uint64_t since_ms;
-	bool is_waiting; /* for room */
+	bool is_waiting; /* for memory */
 };
 
 static void note_late(struct late *late, const struct reduction *reduction,
@@ -403,7 +403,7 @@ static void note_late(struct late *late, const struct reduction *reduction,
 	*late = (struct late){reduction, since_ms, is_waiting};
 }
 
-/* Of each rank only the first that it has not handed in for counts. */
+/* For each rank only the first reduction that it has not submitted counts. */
 static struct late find_late(const struct comm *comm)
 {
 	const struct reduction *reduction = comm->first_reduction;
@@ -506,7 +506,7 @@ static void on_reduced(void *data, const struct job_done *done)
 	point("reduce.done");
 }
 
-/* Without replicas there is no all-reduce to leave out. */
+/* Without replicas there is no all-reduce to defer. */
 static bool is_put_off(const struct reduction *reduction)
 {
 	return (reduction->flags & REDUCE_NO_ALL_REDUCE) &&
@@ -522,7 +522,8 @@ static uint32_t job_flags(const struct reduction *reduction)
 		flags |= JOB_PARTIAL_OUT;
 	if (group->has_partial)
 		flags |= JOB_PARTIAL_IN;
-	/* Before the first reduction the gradients hold anything. */
+	/* Before the first reduction the contents of the gradients are
+	 * undefined. */
 	if ((reduction->flags & REDUCE_ACCUMULATE) && group->has_grads)
 		flags |= JOB_ACCUMULATE;
 	return flags;
@@ -548,7 +549,7 @@ static void note_submitted(struct reduction *reduction)
 	point("reduce.submitted");
 }
 
-/* All ranks' gradients are one. */
+/* All ranks share one gradient memory. */
 static int submit_shared(const struct reduction *reduction, struct work *work,
 			 struct error *err)
 {
@@ -616,8 +617,8 @@ static int submit(struct reduction *reduction, struct error *err)
 	return 0;
 }
 
-/* A place at the engine, and memory for sums that wait for an all-reduce: enum
- * pool_outcome. */
+/* Get capacity at the engine, and memory for sums that wait for an all-reduce.
+ * Returns enum pool_outcome. */
 static int make_room(struct reduction *reduction, struct error *err)
 {
 	struct group *group = reduction->group;
@@ -638,7 +639,7 @@ static int make_room(struct reduction *reduction, struct error *err)
 	return r;
 }
 
-/* False: it waits for room or its turn, or the communicator has failed. */
+/* False: it waits for memory or its turn, or the communicator has failed. */
 static bool start_one(struct reduction *reduction)
 {
 	struct error err = ERROR_NULL;
@@ -654,7 +655,7 @@ static bool start_one(struct reduction *reduction)
 	return r == 0;
 }
 
-/* The ranks do the work, in the order of the list: for us it is done
+/* The ranks do the work, in the order of the list: for the broker it is done
  * when it may begin. */
 static void hand_to_ranks(struct comm *comm)
 {
