@@ -1,18 +1,18 @@
 /*
- * Collectives of libfsdp: communicators, groups, gathers, reductions. Part of
- * fsdp.h, which includes it and has the conventions.
+ * Collectives of libfsdp: communicators, groups, gathers, reductions. fsdp.h
+ * includes this header and describes the conventions.
  *
- * Sharded parameters, FSDP style: every rank keeps a shard of each parameter,
- * an *unshard* makes the parameters whole for a while, and gradients are
- * summed and cut back into shards. The broker keeps the memory, plans who has
- * what, limits how much is whole at a time, and has fsdp-worker do the work;
- * the ranks of a node share one whole copy.
+ * Parameters are sharded as in FSDP: every rank keeps a shard of each
+ * parameter, an *unshard* gathers the whole parameters for a while, and
+ * gradients are summed and split into shards. The broker keeps the memory,
+ * plans which rank has which part, limits how much memory is whole at a time,
+ * and has fsdp-worker do the work; the ranks of a node share one whole copy.
  *
  * Ranks are processes (or threads with a connection each) that join a
- * *communicator* by name. They register *groups* of parameters (a layer, say),
- * all the same ones in the same order, and call unshard and reduce in the same
- * order. Nothing here blocks but the calls that say so: work is begun, and
- * waited for by fsdp_wait().
+ * *communicator* by name. All ranks register the same *groups* of parameters
+ * (for example, layers) in the same order, and call unshard and reduce in the
+ * same order. Calls return at once unless their description says that they
+ * wait: they start work, and fsdp_wait() waits for it.
  *
  *     fsdp_comm_join, fsdp_group_register
  *     every step:
@@ -22,24 +22,24 @@
  *         update    fsdp_shard: write `next` from `current` and `grad`
  *         fsdp_commit, fsdp_wait
  *
- * If a rank dies or leaves, comes too late, or the worker or the broker dies,
- * the communicator has failed: every call on it, and every wait under way,
- * returns -ECONNABORTED with a sentence that says who and why.
- * fsdp_comm_leave() it and join the name again: groups are as the last step
- * that all ranks committed left them.
+ * If a rank dies, leaves or is late, or if the worker or the broker dies, the
+ * communicator has failed: every call on it, and every wait for it, returns
+ * -ECONNABORTED with a message that names the process and the cause. Then call
+ * fsdp_comm_leave() and join the name again: the groups have the contents of
+ * the last step that all ranks committed.
  *
- * Where it comes from: PyTorch FSDP2's parameter groups, its sharding, divide
- * factors and reduction (torch/distributed/fsdp/_fully_shard), and FSDP1's
- * limiter. docs/fsdp.md lists every difference.
+ * The design follows PyTorch: parameter groups, sharding, divide factors and
+ * reduction are those of FSDP2 (torch/distributed/fsdp/_fully_shard), and the
+ * limiter is that of FSDP1. docs/fsdp.md lists every difference.
  *
  * On devices (fsdp_comm_options.device) each rank has one GPU, and NCCL moves
- * the bytes: on streams of the library's, which the caller's follow by the
- * calls that end in _on. There the ranks must make their unshards and
- * reductions in one common order together, since NCCL has only one.
+ * the bytes on streams of the library. The calls that end in _on order them
+ * with streams of the caller. All ranks must issue their unshards and
+ * reductions in one common order, because NCCL has only one order.
  *
- * A communicator's handle and those of its groups are for one thread at a
- * time; two communicators of one connection may be used by two threads. Their
- * memory is not mapped in a forked child.
+ * The handles of a communicator and of its groups may be used by one thread at
+ * a time; two threads may use two communicators of one connection. Their memory
+ * is not mapped in a forked child.
  */
 #pragma once
 #include "fsdp.h"
@@ -52,32 +52,33 @@ struct fsdp_comm;  /* this process as one rank of a communicator */
 struct fsdp_group; /* parameters that are unsharded and reduced together */
 
 enum fsdp_limiter {
-	/* At most `limit` groups and `limit_bytes` are whole or becoming so;
-	 * one that is larger goes alone. */
+	/* At most `limit` groups and `limit_bytes` are whole or being gathered;
+	 * a group that is larger is admitted alone. */
 	FSDP_LIMITER_WINDOW = 0,
-	/* FSDP1's free-event queue, event by event. */
+	/* The FSDP1 limiter: its free-event queue, event by event. */
 	FSDP_LIMITER_FAITHFUL = 1,
 };
 
 /*
- * Who moves and adds what is on devices. In the ranks' own processes it is
- * ordered by streams, and works in a rank's own calls. In fsdp-worker it is as
- * on host memory: it works without calls of the ranks, which need no NCCL, and
- * no CUDA context until they ask for an address; a stream that is given is
- * waited for on the host, and what was waited for is done.
+ * The executor: the process that moves and adds the bytes on devices. In the
+ * ranks' own processes, streams order the work, which progresses in a rank's
+ * own calls. In fsdp-worker it is as on host memory: the work progresses
+ * without calls of the ranks. These need no NCCL, and no CUDA context until
+ * they ask for an address. The call waits on the host for a stream that is
+ * given, and the work has finished when its wait returns.
  */
 enum fsdp_home {
 	FSDP_HOME_RANK = 0,
 	FSDP_HOME_WORKER = 1,
 };
 
-/* What NCCL is told of the memory that it moves, on devices, where the ranks'
- * own processes do the work. */
+/* Registration of memory with NCCL, on devices whose executors are the ranks.
+ */
 enum fsdp_memory {
-	FSDP_MEMORY_DEFAULT = 0, /* nothing: NCCL may copy on the way */
-	/* Each chunk, once (ncclCommRegister()), before its first use: NCCL
-	 * moves it without copies where it can. If it refuses, the communicator
-	 * fails. */
+	FSDP_MEMORY_DEFAULT = 0, /* not registered: NCCL may copy it */
+	/* Each chunk is registered once (ncclCommRegister()), before its first
+	 * use: NCCL moves it without copies where it can. If NCCL refuses, the
+	 * communicator fails. */
 	FSDP_MEMORY_REGISTERED = 1,
 };
 
@@ -85,24 +86,25 @@ struct fsdp_comm_options {
 	size_t struct_size;
 	struct fsdp_access access; /* of the groups' memory; all ranks must be
 				    * able to write it. Mode 0: 0600, and the
-				    * gid does not matter. */
+				    * gid is ignored. */
 	uint32_t n_shards;  /* ranks of one shard mesh (HSDP: the others hold
 			     * replicas); divides the world; 0: all. rank =
 			     * replica * n_shards + shard. */
-	int32_t timeout_ms; /* how late others may be, in joining and in every
-			     * collective; 0: 60,000 */
-	uint64_t ttl_ms;    /* groups are kept so long when nobody is in the
-			     * communicator; 0: 600,000 */
+	int32_t timeout_ms; /* how late other ranks may be, in joining and in
+			     * every collective; 0: 60,000 */
+	uint64_t ttl_ms;    /* how long groups are kept when the communicator
+			     * has no rank; 0: 600,000 */
 	enum fsdp_limiter limiter;
 	uint32_t limit;       /* groups; 0: 2 */
 	uint64_t limit_bytes; /* 0: no limit of bytes */
-	uint32_t n_inputs;    /* gradient inputs this rank may have at a time;
-			       * 0: 1. More let backward run ahead. */
-	/* On devices: this rank's. NULL or all 0: on host memory, as all. */
+	uint32_t n_inputs;    /* gradient inputs that this rank may have at a
+			       * time; 0: 1. More let backward run ahead. */
+	/* The device of this rank. NULL or all 0: the communicator is on host
+	 * memory, for all ranks. */
 	const struct fsdp_device *device;
-	/* On devices, of several nodes: how many of the ranks are on this one
-	 * (0: all), and the NCCL id that all were given (FSDP_NCCL_ID_SIZE
-	 * bytes; NULL: rank 0 makes it, and this node's broker spreads it). */
+	/* For communicators on devices that span nodes: the number of ranks on
+	 * this node (0: all), and the common NCCL id (FSDP_NCCL_ID_SIZE bytes;
+	 * NULL: rank 0 makes it, and this node's broker distributes it). */
 	uint32_t n_local;
 	const uint8_t *nccl_id;
 	enum fsdp_home home; /* on devices; the same for all ranks */
@@ -112,41 +114,44 @@ struct fsdp_comm_options {
 #define FSDP_NCCL_ID_SIZE 128
 
 /*
- * A new NCCL id, for one run of a communicator that spans nodes: made where
- * rank 0 is, by a process that lives until all have joined, and brought to the
- * other ranks by what the job has (torchrun's store, Slurm, MPI, a file).
- * -ENODEV: there is no NCCL, or no driver; -ENOSYS: of the wrong version.
+ * Makes a new NCCL id, for one run of a communicator that spans nodes. Call it
+ * on the node of rank 0, in a process that lives until all ranks have joined.
+ * The job must distribute the id to the other ranks (by torchrun's store,
+ * Slurm, MPI, or a file). -ENODEV: there is no NCCL, or no driver. -ENOSYS: its
+ * version is unsupported.
  */
 FSDP_API int fsdp_nccl_id(uint8_t ret[FSDP_NCCL_ID_SIZE]);
 
 /*
- * Join as `rank` of `n_ranks` (at most 64); waits until all have joined. All
- * must give the same options. `options` may be NULL. -EEXIST: that rank is
- * there already (the sentence names its process). -EINVAL: others joined, or
- * the kept groups were made, with other numbers. -ETIMEDOUT: names who is
- * missing. -ECONNABORTED: one that had joined has died or left; join again.
- * -EACCES.
+ * Joins as `rank` of `n_ranks` (at most 64), and waits until all ranks have
+ * joined. All ranks must give the same options. `options` may be NULL. -EEXIST:
+ * that rank has already joined (the message names its process). -EINVAL: other
+ * ranks joined, or the kept groups were made, with other numbers. -ETIMEDOUT:
+ * a rank is missing (the message names it). -ECONNABORTED: a rank that had
+ * joined has died or left; join again. -EACCES.
  */
 FSDP_API int fsdp_comm_join(struct fsdp_client *client, const char *name,
 			    uint32_t n_ranks, uint32_t rank,
 			    const struct fsdp_comm_options *options,
 			    struct fsdp_comm **ret);
 
-/* The last step that all ranks committed; 0: none yet. */
+/* Returns the last step that all ranks committed; 0 before the first commit. */
 FSDP_API uint64_t fsdp_comm_step(const struct fsdp_comm *comm);
 
 /*
- * Leave, and free the handle and its groups: every pointer into them ends.
- * Leave when all is done: a communicator that a rank has left has failed for
- * those who go on. The groups are kept for ttl_ms. NULL is fine.
+ * Leaves the communicator, and frees the handle and its groups; all pointers
+ * into them become invalid. Leave when all work is complete: once a rank has
+ * left, the communicator fails for ranks that continue. The groups are kept for
+ * ttl_ms. `comm` may be NULL.
  *
- * On devices it waits for the library's streams, which may wait for yours, for
- * the time-out of the communicator. -ETIMEDOUT: they still work; the
- * communicator is left, but its memory stays held until fsdp_close().
+ * On devices it waits for the library's streams, which may wait for yours, up
+ * to the time-out of the communicator. -ETIMEDOUT: they are still working; the
+ * rank has left, but its memory stays held until fsdp_close().
  */
 FSDP_API int fsdp_comm_leave(struct fsdp_comm *comm);
 
-/* End the groups of a communicator that nobody is in. -EBUSY, -ENOENT. */
+/* Removes a communicator that no rank is in, with its groups. -EBUSY, -ENOENT.
+ */
 FSDP_API int fsdp_comm_remove(struct fsdp_client *client, const char *name);
 
 #define FSDP_MAX_RANKS  64
@@ -154,81 +159,84 @@ FSDP_API int fsdp_comm_remove(struct fsdp_client *client, const char *name);
 
 struct fsdp_param_spec {
 	size_t struct_size;
-	const char *name; /* of no other in the group */
+	const char *name; /* unique in the group */
 	struct fsdp_spec spec;
 	int32_t shard_dim; /* negative: from the end. Beyond the first it must
 			    * divide evenly among the shards. */
-	bool is_frozen;    /* has no gradient; a commit keeps it as it is */
+	bool is_frozen;    /* has no gradient; a commit leaves it unchanged */
 };
 
 enum fsdp_layout {
-	/* Each parameter's shards lie behind one another, so that a gather
-	 * without cast moves nothing. */
+	/* The shards of each parameter are contiguous, so that a gather without
+	 * a cast copies nothing. */
 	FSDP_LAYOUT_IN_PLACE = 0,
-	/* Each rank's shards of a bucket lie behind one another, as they go
-	 * over a wire. */
+	/* Each rank's shards of a bucket are contiguous, as they are sent over
+	 * a wire. */
 	FSDP_LAYOUT_FLAT = 1,
 };
 
 struct fsdp_policy {
 	size_t struct_size;
 	/*
-	 * These three are for floating-point parameters; others keep their
+	 * These three apply to floating-point parameters; others keep their
 	 * dtype. Casts are between f16, bf16, f32 and f64: a parameter in an
 	 * 8-bit float is refused in a group with another param_dtype (-EINVAL).
 	 */
 	enum fsdp_dtype param_dtype;  /* of whole parameters; 0: as stored */
-	/* Of the gradients that fsdp_input_data() takes; 0: the param dtype. A
-	 * rank that adds many microbatches in its input, without reducing each,
-	 * wants the reduce dtype here: sums in bf16 stop growing. */
+	/* Of the gradients in fsdp_input_data(); 0: the param dtype. A rank
+	 * that adds many microbatches in its input, without reducing each,
+	 * should use the reduce dtype here: sums in bf16 stop growing. */
 	enum fsdp_dtype input_dtype;
 	enum fsdp_dtype reduce_dtype; /* of the reduction; 0: of the input */
 	enum fsdp_layout layout;
 	double gather_cap_mb, reduce_cap_mb; /* of buckets; 0: 2,000 MiB */
 	bool stays_unsharded; /* a root: not counted by the limiter */
 	/* On devices: the shards, the gradients and the sums that wait for an
-	 * all-reduce are in host memory, where the optimizer runs; what
-	 * fsdp_shard() gives is the CPU's to read and write. Gathers copy the
-	 * shards in, reductions the gradients out, on the library's streams.
-	 * Reductions are waited for by fsdp_wait(): what a stream waits for is
-	 * not yet there for the CPU. */
+	 * all-reduce are in host memory, where the optimizer runs; the CPU may
+	 * read and write at the addresses of fsdp_shard(). Gathers copy the
+	 * shards in and reductions copy the gradients out, on the library's
+	 * streams. Wait for reductions by fsdp_wait(): after a wait on a stream
+	 * the CPU may still read old data. */
 	bool offload;
 };
 
 /*
- * Register a group; waits until all ranks have registered the same. `policy`
- * may be NULL. -EINVAL: a rank registers something else (the sentence names
- * the first parameter that differs), or cannot be cut or reduced so; nothing
- * changed, and all ranks are told.
+ * Registers a group, and waits until all ranks have registered the same.
+ * `policy` may be NULL. -EINVAL: a rank registers a different group (the
+ * message names the first parameter that differs), or a parameter cannot be
+ * sharded or reduced in this way; the call fails for all ranks, and changes
+ * nothing.
  */
 FSDP_API int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 				 const struct fsdp_param_spec *params, size_t n,
 				 const struct fsdp_policy *policy,
 				 struct fsdp_group **ret);
 
-/* This rank's part of a parameter: contiguous, `shape` with the shard dimension
- * cut (to 0 for a rank that has nothing of it), `numel` elements. */
+/* This rank's part of a parameter. It is contiguous and has `numel` elements;
+ * `shape` has the shard dimension cut (to 0 for a rank without a part). */
 struct fsdp_shard {
 	size_t struct_size;
 	enum fsdp_dtype dtype;
 	uint32_t n_dims;
 	int64_t shape[FSDP_MAX_DIMS];
-	int64_t start; /* along the shard dimension: what its first index is in
-			* the whole parameter */
+	int64_t start; /* index of its first element in the whole parameter,
+			* along the shard dimension */
 	uint64_t numel;
-	const void *current; /* as last committed; NULL: nothing was yet */
-	void *next; /* to be written, all of it, before a commit; holds what
-		     * was before `current`, or anything */
-	void *grad; /* as fsdp_wait() last said that it is reduced. NULL: it is
-		     * frozen, or no reduction was waited for that changes
-		     * gradients (fsdp_reduce_options.no_all_reduce) */
+	const void *current; /* as last committed; NULL before a commit */
+	void *next; /* the rank must write all of it before a commit; it holds
+		     * the version before `current`, or is undefined */
+	void *grad; /* the gradient after the last reduction that fsdp_wait()
+		     * waited for. NULL: the parameter is frozen, or no such
+		     * reduction changed gradients
+		     * (fsdp_reduce_options.no_all_reduce) */
 };
 
-/* Pointers are valid until the next commit is through, or until leaving. */
+/* Returns pointers that are valid until the next commit is complete, or until
+ * this rank leaves. */
 FSDP_API int fsdp_shard(struct fsdp_group *group, size_t param,
 			struct fsdp_shard *ret) FSDP_SIZED(3);
 
-/* What fsdp_wait() waits for. */
+/* Work that fsdp_wait() can wait for. */
 struct fsdp_work {
 	struct fsdp_comm *comm;
 	struct fsdp_group *group; /* NULL: a commit */
@@ -237,29 +245,31 @@ struct fsdp_work {
 };
 
 /*
- * Begin to make the group's parameters whole, from the committed shards. It
- * goes on as soon as the limiter and the memory allow. Unsharding what this
- * rank has unsharded, or is about to, is the same work again.
+ * Starts to gather the group's whole parameters from the committed shards. The
+ * gather proceeds as soon as the limiter and the memory allow. If this rank has
+ * the group unsharded or is unsharding it, the call returns that same work.
  *
- * What the broker refuses is told here where the ranks' own processes do the
- * work (FSDP_HOME_RANK, on devices), and else by fsdp_wait(), since the request
- * is sent without waiting for its answer: -EINVAL: the ranks unshard in
- * different orders. -ENODATA: nothing was committed yet.
+ * If the ranks are the executors (FSDP_HOME_RANK, on devices), this call
+ * returns the errors of the broker. Otherwise the request is one-way, and
+ * fsdp_wait() returns them. -EINVAL: the ranks unshard in different orders.
+ * -ENODATA: there was no commit yet.
  */
 FSDP_API int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret);
 
 /*
- * Wait until the work is done. -ETIMEDOUT: not yet; the sentence says what it
- * waits for, and it may be waited for again. Waiting for what is done is fine.
+ * Waits until the work is complete; returns at once if it is. -ETIMEDOUT: it is
+ * not complete yet (the message says what it waits for); it may be waited for
+ * again.
  */
 FSDP_API int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms);
-/* The same on devices, for `stream`: it waits for the work, while the call waits
- * only until that may begin. NULL: fsdp_wait(). */
+/* Does the same on devices for `stream`: the stream waits for the work, while
+ * the call waits only until the work may begin. NULL: fsdp_wait(). */
 FSDP_API int fsdp_wait_on(const struct fsdp_work *work, void *stream,
 			  int32_t timeout_ms);
 
 /* A whole parameter, read-only and contiguous, valid until this rank reshards
- * the group. -EINVAL: it is not unsharded, or was not waited for. */
+ * the group. -EINVAL: the group is not unsharded, or the unshard was not waited
+ * for. */
 struct fsdp_param {
 	size_t struct_size;
 	enum fsdp_dtype dtype;
@@ -272,36 +282,38 @@ FSDP_API int fsdp_param(struct fsdp_group *group, size_t param,
 			struct fsdp_param *ret) FSDP_SIZED(3);
 
 /*
- * This rank needs the whole parameters no more. When all ranks have said so,
- * their memory goes back; with `n_mesh` (a divisor of the shards) it is kept
- * instead as shards over that smaller mesh, and the next unshard moves
- * nothing. 0: not; then the broker is told, but not waited for. -EINVAL: not
- * unsharded, or the mesh does not fit.
+ * Tells the broker that this rank no longer needs the whole parameters. When
+ * all ranks have resharded, their memory is freed. With `n_mesh` (a divisor of
+ * the shards) it is kept instead, as shards over that smaller mesh, and the
+ * next unshard copies nothing. With 0 the request is one-way: the call does not
+ * wait for the broker. -EINVAL: the group is not unsharded, or the mesh does
+ * not fit.
  */
 FSDP_API int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh);
-/* The same on devices, once `stream` has done all that it was given before.
- * NULL: this rank has done. */
+/* Does the same on devices, once `stream` has finished all work that it was
+ * given before. NULL: this rank's work has finished. */
 FSDP_API int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh,
 			     void *stream);
 
 /*
- * Get memory to write this rank's gradients into: whole, in the input dtype,
- * contiguous; it holds anything. Waits for one of the rank's n_inputs and for
- * room. A rank has one input of a group at a time; until it is reduced, the rank
- * may add more microbatches to it, each value rounded to the input dtype.
- * -ETIMEDOUT, -EBUSY.
+ * Gets memory for this rank's whole gradients. They are contiguous, in the
+ * input dtype; the contents are undefined. The call waits for one of the rank's
+ * n_inputs and for memory. A rank has one input of a group at a time. Until it
+ * is reduced, the rank may add more microbatches to it, with each value rounded
+ * to the input dtype. -ETIMEDOUT, -EBUSY.
  */
 FSDP_API int fsdp_input(struct fsdp_group *group, int32_t timeout_ms);
 
-/* The gradient of a parameter in it; NULL: frozen, or there is no input. */
+/* Returns the gradient of a parameter in the input; NULL: the parameter is
+ * frozen, or there is no input. */
 FSDP_API void *fsdp_input_data(struct fsdp_group *group, size_t param);
 
 /*
- * Bytes of the host into this rank's memory of the group and back, at any
- * address that fsdp_shard(), fsdp_param() or fsdp_input_data() gave: for
- * programs without CUDA code of their own.
- * They come back when the bytes are there. What is read was waited for; written
- * are `next` shards, gradients and inputs. -ERANGE: outside of these.
+ * These copy bytes from the host to this rank's memory of the group and back,
+ * at any address from fsdp_shard(), fsdp_param() or fsdp_input_data(), for
+ * programs without CUDA code. They return when the copy is complete. Memory
+ * that is read must have been waited for; `next` shards, gradients and inputs
+ * can be written. -ERANGE: the range is outside of these.
  */
 FSDP_API int fsdp_group_put(struct fsdp_group *group, void *to,
 			    const void *from, uint64_t size);
@@ -314,46 +326,48 @@ struct fsdp_reduce_options {
 	bool no_all_reduce; /* replicas: keep the sums of this microbatch in
 			     * each; the next reduction with an all-reduce
 			     * includes them. The gradients do not change. */
-	bool is_sum_forced; /* sum, then divide: no averaging on the way */
+	bool is_sum_forced; /* sum first, then divide, without averaging */
 	bool has_factor;
 	double factor; /* has_factor: divide by this, not by the world; > 0 */
-	/* On devices: the gradients are written when this stream has done all
-	 * that it was given before the call. NULL: they are written. */
+	/* On devices: the gradients are written when this stream has finished
+	 * all work that it was given before the call. NULL: they are written
+	 * now. */
 	void *stream;
 };
 
 /*
- * Sum the inputs of all ranks, divide, and leave each rank its shard. Ends
- * fsdp_input_data()'s pointers. All ranks must give the same options, and
- * reduce in the same order. -EINVAL: they do not, a factor that is none, no
- * input. `options` may be NULL.
+ * Starts to sum the inputs of all ranks, divide the sums, and store in each
+ * rank its shard. The pointers of fsdp_input_data() become invalid. All ranks
+ * must give the same options, and reduce in the same order. `options` may be
+ * NULL. -EINVAL: options or order differ, the factor is invalid, or there is no
+ * input.
  */
 FSDP_API int fsdp_reduce(struct fsdp_group *group,
 			 const struct fsdp_reduce_options *options,
 			 struct fsdp_work *ret);
 
 /*
- * This rank has written all its `next` shards of every group: when all ranks
- * have said so for this step (any number above the last), they become
- * `current` at once, and that is what a new start goes on from. Frozen
- * parameters are carried over. -EBUSY: a group is unsharded here, or being
- * reduced. Until fsdp_wait() the rank must leave its groups alone.
+ * Commits a step: this rank has written all its `next` shards of every group.
+ * When all ranks have committed this step (any number above the last), all
+ * `next` shards become `current` at once, and a later run continues from them.
+ * Frozen parameters are carried over. -EBUSY: this rank has a group unsharded,
+ * or a group is being reduced. The rank must not use its groups until
+ * fsdp_wait() returns.
  */
 FSDP_API int fsdp_commit(struct fsdp_comm *comm, uint64_t step,
 			 struct fsdp_work *ret);
-/* The same on devices: waits until `stream` has written them. NULL: they are
- * written. */
+/* Does the same on devices, and waits until `stream` has written the shards.
+ * NULL: they are written now. */
 FSDP_API int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,
 			    struct fsdp_work *ret);
 
-/* --- inspection --------------------------------------------------------------
- */
+/* --- inspection ---------------------------------------------------------- */
 
 enum fsdp_comm_state {
-	FSDP_COMM_KEPT = 1,    /* nobody is in it; its groups are kept */
-	FSDP_COMM_JOINING = 2, /* not all ranks are there yet */
+	FSDP_COMM_KEPT = 1,    /* it has no rank; its groups are kept */
+	FSDP_COMM_JOINING = 2, /* some ranks have not joined yet */
 	FSDP_COMM_RUNNING = 3,
-	FSDP_COMM_FAILED = 4, /* survivors have not left yet */
+	FSDP_COMM_FAILED = 4, /* some ranks have not left yet */
 };
 
 struct fsdp_comm_entry {
@@ -365,12 +379,12 @@ struct fsdp_comm_entry {
 	uint64_t step;
 	uint64_t n_bytes; /* of kept shards */
 	uint64_t ttl_left_ms;
-	uint32_t n_in_flight, n_limited; /* unshards; and those that wait */
+	uint32_t n_in_flight, n_limited; /* unshards; unshards that wait */
 	uint64_t bytes_in_flight;
 	const char *note; /* "", or why it failed */
-	uint32_t n_local; /* of the ranks, on this node */
+	uint32_t n_local; /* ranks on this node */
 	bool is_on_devices;
-	enum fsdp_home home; /* on devices, of one that runs */
+	enum fsdp_home home; /* on devices, while it runs */
 };
 
 struct fsdp_group_entry {
@@ -380,10 +394,11 @@ struct fsdp_group_entry {
 	uint64_t step, hash;
 	uint64_t shards_bytes, full_bytes;
 	bool is_unsharded;
-	uint64_t n_gathers, n_reductions; /* of all runs */
+	uint64_t n_gathers, n_reductions; /* in all runs */
 };
 
-/* One parameter of a registered group's plan; offsets are bytes, of rank 0. */
+/* A parameter of a registered group's plan; offsets are for rank 0, in bytes.
+ */
 struct fsdp_plan_entry {
 	size_t struct_size;
 	const char *name;
@@ -396,7 +411,7 @@ struct fsdp_plan_entry {
 	uint64_t shard_offset, shard_stride, full_offset, input_offset,
 		grad_offset;
 	uint64_t chunk_bytes;
-	/* of the whole plan */
+	/* These are of the whole plan. */
 	uint64_t hash;
 	uint32_t n_shards, n_replicas;
 	enum fsdp_layout layout;
@@ -407,10 +422,10 @@ typedef int fsdp_comm_fn(const struct fsdp_comm_entry *entry, void *data);
 typedef int fsdp_group_fn(const struct fsdp_group_entry *entry, void *data);
 typedef int fsdp_plan_fn(const struct fsdp_plan_entry *entry, void *data);
 
-/* Communicators the caller may read. */
+/* Lists the communicators that the caller may read. */
 FSDP_API int fsdp_comms(struct fsdp_client *client, fsdp_comm_fn *fn,
 			void *data);
-/* Groups of one communicator (NULL: of all). */
+/* Lists the groups of one communicator (NULL: of all). */
 FSDP_API int fsdp_groups(struct fsdp_client *client, const char *comm,
 			 fsdp_group_fn *fn, void *data);
 FSDP_API int fsdp_group_plan(struct fsdp_client *client, const char *comm,
