@@ -124,13 +124,6 @@ static int check_flags(const struct field *f, uint32_t flags, struct error *err)
 	return 0;
 }
 
-static int check_dtype(uint32_t dtype, struct error *err)
-{
-	if (dtype_size(dtype) == 0)
-		return error_set(err, -EINVAL, "there is no dtype %u", dtype);
-	return 0;
-}
-
 static int check_timeout(int32_t timeout_ms, struct error *err)
 {
 	if (timeout_ms < -1)
@@ -175,25 +168,18 @@ static int check_number(const struct field *f, uint64_t n, struct error *err)
 		return check_timeout((int32_t)n, err);
 	case CHECK_FLAGS:
 		return check_flags(f, (uint32_t)n, err);
-	case CHECK_DTYPE_OR_NONE:
-		return n == 0 ? 0 : check_dtype((uint32_t)n, err);
 	case CHECK_DTYPE:
-		return check_dtype((uint32_t)n, err);
+	case CHECK_DTYPE_OR_NONE:
+		if (dtype_size((uint32_t)n) == 0 &&
+		    (n || f->check == CHECK_DTYPE))
+			return error_set(err, -EINVAL,
+					 "there is no dtype %" PRIu64, n);
+		return 0;
 	case CHECK_EVENT:
 		return event_check(n, err);
 	default:
 		return 0;
 	}
-}
-
-static int check_bytes(const struct field *f, ProtobufCBinaryData bytes,
-		       struct error *err)
-{
-	if (bytes.len != f->size)
-		return error_set(err, -EINVAL,
-				 "the %s has %zu bytes; it needs %u", f->what,
-				 bytes.len, f->size);
-	return 0;
 }
 
 /* --- what is needed ------------------------------------------------------- */
@@ -318,19 +304,18 @@ static int take_number(const struct field *f, const void *pb, void *to,
 		       struct error *err)
 {
 	const void *from = (const char *)pb + f->pb;
-	uint64_t n = 0;
+	uint64_t wide;
+	uint32_t narrow;
 
 	if (f->type == FIELD_64) {
-		memcpy(&n, from, sizeof(n));
-		memcpy(to, &n, sizeof(n));
+		memcpy(&wide, from, sizeof(wide));
+		memcpy(to, &wide, sizeof(wide));
 	} else {
-		uint32_t small;
-
-		memcpy(&small, from, sizeof(small));
-		memcpy(to, &small, sizeof(small));
-		n = small;
+		memcpy(&narrow, from, sizeof(narrow));
+		memcpy(to, &narrow, sizeof(narrow));
+		wide = narrow;
 	}
-	return f->check ? check_number(f, n, err) : 0;
+	return f->check ? check_number(f, wide, err) : 0;
 }
 
 static int take_ref(const struct field *f, const void *pb, struct slot_ref *to,
@@ -377,22 +362,13 @@ static int take_type(const struct field *f, const void *pb,
 			 n_strides ? strides->data : NULL, to, &span, err);
 }
 
-static int take_name(const struct field *f, ProtobufCBinaryData bytes,
-		     struct room *room, void *to, struct error *err)
-{
-	const char *name;
-	int r = name_take(bytes, f->check, room, &name, err);
-
-	if (r == 0)
-		write_pointer(to, name);
-	return r;
-}
-
 static int take_text(const struct field *f, ProtobufCBinaryData bytes,
 		     struct room *room, void *to, struct error *err)
 {
 	const char *text;
-	int r = text_take(bytes, f->max, f->what, room, &text, err);
+	int r = f->type == FIELD_TEXT
+			? text_take(bytes, f->max, f->what, room, &text, err)
+			: name_take(bytes, f->check, room, &text, err);
 
 	if (r == 0)
 		write_pointer(to, text);
@@ -404,13 +380,13 @@ static int take_bytes(const struct field *f, ProtobufCBinaryData bytes,
 		      struct room *room, void *ours, struct error *err)
 {
 	void *to = (char *)ours + f->at;
-	int r;
 
 	if (bytes.len == 0 && f->type != FIELD_BYTES)
 		return 0;
-	r = check_bytes(f, bytes, err);
-	if (r < 0)
-		return r;
+	if (bytes.len != f->size)
+		return error_set(err, -EINVAL,
+				 "the %s has %zu bytes; it needs %u", f->what,
+				 bytes.len, f->size);
 	if (f->type == FIELD_HANDLE) {
 		write_pointer(to, room_text(room, bytes.data, bytes.len));
 		return 0;
@@ -430,7 +406,7 @@ static int take_names(const struct field *f, const struct repeated *names,
 	set_count(f, ours, names->n);
 	write_pointer((char *)ours + f->at, to);
 	for (size_t i = 0; i < names->n; i++) {
-		int r = take_name(f, from[i], room, to + i * f->size, err);
+		int r = take_text(f, from[i], room, to + i * f->size, err);
 
 		if (r < 0)
 			return error_wrap(err, r, "names[%zu]", i);
@@ -537,13 +513,12 @@ static int take_places(const struct field *f, const void *pb, struct room *room,
 static int take_field(const struct field *f, const void *pb, struct room *room,
 		      void *ours, struct error *err)
 {
+	const void *from = (const char *)pb + f->pb;
 	void *to = (char *)ours + f->at;
 
 	switch (f->type) {
 	case FIELD_BOOL:
-		*(bool *)to = *(const protobuf_c_boolean
-					*)(const void *)((const char *)pb +
-							 f->pb);
+		*(bool *)to = *(const protobuf_c_boolean *)from;
 		return 0;
 	case FIELD_32:
 	case FIELD_64:
@@ -555,9 +530,8 @@ static int take_field(const struct field *f, const void *pb, struct room *room,
 	case FIELD_TYPE:
 		return take_type(f, pb, to, err);
 	case FIELD_TEXT:
-		return take_text(f, *bytes_of(f, pb), room, to, err);
 	case FIELD_NAME:
-		return take_name(f, *bytes_of(f, pb), room, to, err);
+		return take_text(f, *bytes_of(f, pb), room, to, err);
 	case FIELD_NAMES:
 		return take_names(f, repeated_of(f, pb), room, ours, err);
 	case FIELD_NUMBERS:
@@ -710,10 +684,11 @@ static bool put_column(const struct field *column, const char *items,
 	if (!data)
 		return false;
 	for (size_t i = 0; i < n; i++, items += size) {
+		uint32_t small;
+
+		memcpy(&small, items + column->at, sizeof(small));
 		if (is_byte)
-			data[i] = (uint8_t)*(
-				const uint32_t *)(const void *)(items +
-								column->at);
+			data[i] = (uint8_t)small;
 		else
 			memcpy(data + i * 8, items + column->at, 8);
 	}
