@@ -1,7 +1,8 @@
 /*
- * The local engine: jobs in order, what the worker says, and its life.
+ * The local engine: the jobs in order, the worker's messages, and its lifetime.
  *
- * Of the list of jobs a first part is with the worker, the rest is unsent.
+ * The first part of the list of jobs was sent to the worker, the rest is
+ * unsent.
  */
 #include "broker/broker.h"
 #include "broker/comm_worker.h"
@@ -15,12 +16,13 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Dies a worker so soon without having done a job, it may do so again. */
+/* A worker that dies so soon without having done a job counts as a quick
+ * death. */
 #define QUICK_MS         10000
 #define MAX_QUICK_DEATHS 5
 #define BACK_OFF_MS      10000
-/* Who owes something may be silent so many times so long. In steps, so that
- * time during which the machine slept counts as one of them. */
+/* A worker with jobs may be silent for this long, this many times. Counting
+ * steps limits the effect of a suspend of the machine to one step. */
 #define WATCH_MS       60000
 #define MAX_SILENT     5
 #define DONE_PER_ROUND 64
@@ -45,8 +47,7 @@ int engine_init(struct engine *engine, struct broker *broker, struct error *err)
 	return 0;
 }
 
-/* --- jobs ------------------------------------------------------------------
- */
+/* --- jobs ---------------------------------------------------------------- */
 
 int engine_check_room(const struct engine *engine, struct error *err)
 {
@@ -58,7 +59,7 @@ int engine_check_room(const struct engine *engine, struct error *err)
 			 engine->n_jobs);
 }
 
-/* What it takes is filled in behind this, which cannot fail. */
+/* Make a job. The caller then fills it in, which cannot fail. */
 static int job_new(struct engine *engine, size_t size, engine_done_fn *done,
 		   void *data, struct engine_job **ret, struct error *err)
 {
@@ -79,7 +80,7 @@ static int job_new(struct engine *engine, size_t size, engine_done_fn *done,
 	return 0;
 }
 
-/* Where the slot is, which is pinned until the job is done. */
+/* The range of the slot, which is pinned until the job is done. */
 static struct job_range take_slot(struct engine *engine, struct engine_job *job,
 				  uint32_t slot)
 {
@@ -263,7 +264,7 @@ static void let_go(struct engine *engine, struct engine_job *job)
 	}
 }
 
-/* It is in no list any more: call back, then let go of everything. */
+/* The job was removed from the list: call back, then release its resources. */
 static void finish_job(struct engine *engine, struct engine_job *job,
 		       const struct job_done *done)
 {
@@ -290,7 +291,7 @@ static void fail_jobs(struct engine *engine, struct engine_job *jobs,
 	}
 }
 
-/* Those that the worker has, out of the list. */
+/* Remove the jobs that the worker has from the list. */
 static struct engine_job *take_sent(struct engine *engine)
 {
 	struct engine_job *sent = engine->first, **end = &sent;
@@ -312,7 +313,8 @@ static struct engine_job *take_all(struct engine *engine)
 	return all;
 }
 
-/* The sent job of that number, out of the list. NULL: the worker has none. */
+/* Remove the sent job of that number from the list. NULL: the worker has
+ * none. */
 static struct engine_job *take_job(struct engine *engine, uint64_t number)
 {
 	struct engine_job **at = &engine->first, *previous = NULL, *job;
@@ -330,8 +332,7 @@ static struct engine_job *take_job(struct engine *engine, uint64_t number)
 	return job;
 }
 
-/* --- what the worker says --------------------------------------------------
- */
+/* --- messages of the worker ---------------------------------------------- */
 
 static void take_hello(struct engine *engine, struct job_hello *hello)
 {
@@ -378,8 +379,9 @@ static void take_done(struct engine *engine, struct job_done *done)
 	finish_job(engine, job, done);
 }
 
-/* One message; false: there is none, or no more is believed. Who hung up is
- * listened to until the end: what it says to have done is done. */
+/* Receive one message; false: there is none, or the worker is not trusted any
+ * more. After a hang-up the remaining messages are read, since the jobs they
+ * report are done. */
 static bool receive(struct engine *engine)
 {
 	struct engine_worker *worker = engine->worker;
@@ -389,7 +391,7 @@ static bool receive(struct engine *engine)
 	do
 		n = recv(worker->link_fd, &message, sizeof(message),
 			 MSG_DONTWAIT | MSG_TRUNC);
-	/* A reset is told once, before what it had said until then. */
+	/* A reset is reported once, before earlier messages. */
 	while (n < 0 && (errno == EINTR || errno == ECONNRESET));
 	if (n < 0 && errno == EAGAIN)
 		return false;
@@ -414,21 +416,20 @@ void engine_on_link(uv_poll_t *poll, int status, int events)
 	int n = 0;
 
 	(void)status;
-	/* Readable or not: a hang-up is told by either. */
+	/* A hang-up is reported as either event. */
 	(void)events;
 	do
 		n++;
-	/* Who owes nothing has said nothing more. */
+	/* Without jobs the worker has nothing more to report. */
 	while (receive(engine) && n < DONE_PER_ROUND &&
 	       engine->first != engine->unsent);
 	engine_pump(engine);
 }
 
-/* --- its life --------------------------------------------------------------
- */
+/* --- lifetime ------------------------------------------------------------ */
 
-/* It may wait itself, for ranks of other nodes, and says so when they are late.
- */
+/* The worker may itself wait for ranks of other nodes, and reports when they
+ * are late. */
 static uint32_t patience(const struct engine *engine)
 {
 	const struct engine_job *job = engine->first;
@@ -468,7 +469,7 @@ void engine_watch_silence(struct engine *engine)
 
 	if (engine->watch_position)
 		return;
-	/* Without memory for it the next job tries again. */
+	/* If memory runs out, the next job tries again. */
 	(void)deadlines_add(&engine->broker->deadlines, &deadline, NULL);
 }
 
@@ -524,7 +525,7 @@ static void forget_comms(struct engine *engine)
 	}
 }
 
-/* There is no worker any more: nothing is sent. */
+/* The worker is gone: clear what it had been sent. */
 static void forget_worker(struct engine *engine)
 {
 	struct engine_plan *plan, *next;
@@ -555,7 +556,7 @@ static void note_death(struct engine *engine)
 	log_line(LOG_LEVEL_ERROR, "%s", engine->death.msg);
 }
 
-/* Jobs that no worker has had yet go to a new one. */
+/* Start a new worker for the jobs that were not sent yet. */
 static void start_again(struct engine *engine)
 {
 	struct error err = ERROR_NULL;
@@ -566,8 +567,8 @@ static void start_again(struct engine *engine)
 	fail_jobs(engine, take_all(engine), &err);
 }
 
-/* The process is gone, and with it all that could write. What it had done, it
- * has said. */
+/* The process is gone, so nothing writes any more. The jobs it completed were
+ * reported before. */
 static void on_pidfd(uv_poll_t *poll, int status, int events)
 {
 	struct engine_worker *worker = poll->data;

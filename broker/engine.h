@@ -1,21 +1,21 @@
 /*
- * The engine: who moves and adds the bytes of collectives.
+ * The engine: moves and sums the bytes of collectives.
  *
- * The broker never copies a byte. It hands jobs (worker/job.h) to a stream of
- * an engine and hears of each by its completion ticket. Streams keep their
- * order; nothing else is promised. This one is the local engine: fsdp-worker, a
- * child process that maps the chunks it serves; it is started when first
- * wanted, and again after it has died. It serves communicators on devices too,
- * those whose ranks do not do their work themselves; it then must know the
+ * The broker never copies tensor data. It hands jobs (worker/job.h) to a stream
+ * of an engine and gets the completion of each by its number. Jobs of one
+ * stream run in order; there is no other guarantee. This is the local engine:
+ * fsdp-worker, a child process that maps the chunks it serves. It is started on
+ * first use, and again after it has died. It also serves communicators on
+ * devices whose ranks do not do their work themselves; it then must open the
  * communicator, and loses it when it dies.
  *
- * If the worker dies, all jobs it had fail with -EIO and a sentence, as soon as
- * its process is gone; memory they wrote is pinned until then, so nothing else
- * can have been hit. One that is silent for minutes while it has work is
- * killed. Jobs that no worker has had yet wait for the next one, which is then
- * started at once. A worker that outlived its broker is found by its pidfd,
- * which the fd store keeps under the name "worker", and killed before the new
- * broker frees anything.
+ * If the worker dies, all jobs it had fail with -EIO and a message, as soon as
+ * its process is gone; the memory they wrote is pinned until then, so the
+ * worker cannot have written to reused memory. A worker that has work and is
+ * silent for minutes is killed. Jobs that were not sent yet wait for the next
+ * worker, which is then started at once. A worker that outlived its broker is
+ * found by its pidfd, which the fd store keeps under the name "worker", and
+ * killed before the new broker frees any memory.
  */
 #pragma once
 #include "broker/worker/job.h"
@@ -27,7 +27,7 @@
 
 struct broker;
 
-/* Called from the loop, between transactions; may submit and commit. */
+/* Called from the loop, between transactions; it may submit and commit. */
 typedef void engine_done_fn(void *data, const struct job_done *done);
 
 /* engine_impl.h */
@@ -40,64 +40,69 @@ struct engine_worker;
 
 struct engine {
 	struct broker *broker;
-	struct engine_worker *worker; /* NULL: none runs */
-	int32_t pid;                  /* of it; 0 */
-	bool is_ready;                /* it said hello */
+	struct engine_worker *worker; /* NULL: not running */
+	int32_t pid;                  /* of the worker; 0 */
+	bool is_ready;                /* the worker said hello */
 	bool is_stopping;
-	struct engine_job *first, *last; /* submitted, not done, in order */
-	struct engine_job *unsent;       /* the first that no worker has */
+	struct engine_job *first, *last; /* submitted and not done, in order */
+	/* The first job that was not sent yet. */
+	struct engine_job *unsent;
 	struct engine_plan *plans;
 	struct engine_comm *comms;
 	uint64_t next_number, next_plan;
-	uint32_t sent_chunks[TABLE_CHUNKS]; /* by chunk record: the id it has */
-	bool has_stale;                     /* something is to be forgotten */
+	/* By chunk record: the id of the chunk that the worker has. */
+	uint32_t sent_chunks[TABLE_CHUNKS];
+	/* The worker has plans, chunks or communicators to forget. */
+	bool has_stale;
 	uint32_t n_jobs;
-	uint32_t watch_position; /* deadline, while the worker owes something */
-	uint32_t n_silent;       /* of these since it last said something */
-	/* since start */
+	uint32_t watch_position; /* deadline, while jobs are with the worker */
+	/* How often that deadline passed since the worker's last message. */
+	uint32_t n_silent;
+	/* Counters since the start. */
 	uint64_t n_gathers, n_reductions, n_failed, n_starts;
-	uint64_t bytes_gathered, bytes_reduced; /* read and written */
+	uint64_t bytes_gathered, bytes_reduced; /* bytes read and written */
 	uint64_t started_ms;     /* of the present or last worker */
-	uint64_t died_ms;        /* of the last one; 0: none has */
-	bool is_proven;          /* the present one has done a job */
-	uint32_t n_quick_deaths; /* in a row */
-	struct error death;      /* the last one, as a sentence */
+	uint64_t died_ms;        /* of the last worker; 0: none has died */
+	bool is_proven;          /* the present worker has done a job */
+	uint32_t n_quick_deaths; /* one after another */
+	struct error death;      /* message about the last death */
 	char cpu[32];
 };
 
 int engine_init(struct engine *engine, struct broker *broker,
 		struct error *err);
 
-/* After a restart, before anything is freed or allocated: no worker of an
- * earlier broker is left. */
+/* After a restart, before memory is freed or allocated: kill a worker of an
+ * earlier broker. */
 int engine_adopt(struct engine *engine, struct error *err);
 
 /*
- * Start the worker unless it runs: $FSDP_WORKER, or fsdp-worker beside this
- * program. -ENOENT: there is none; -EAGAIN: it has died several times in a row
- * just after its start, and is tried again some seconds later.
+ * Start the worker unless it runs: $FSDP_WORKER, or fsdp-worker in the
+ * directory of this program. -ENOENT: there is no such program; -EAGAIN: it has
+ * died several times in a row just after its start, and is started again some
+ * seconds later.
  */
 int engine_want(struct engine *engine, struct error *err);
 
-/* Stop: the worker is told and awaited, for a second, then killed. Jobs that
- * are left fail with -ECANCELED; after that nothing is called any more. */
+/* Tell the worker to stop, wait for a second, then kill it. Remaining jobs fail
+ * with -ECANCELED; after that no callback is called. */
 void engine_stop(struct engine *engine);
 
-/* For one more gather or reduction? -EBUSY: ENGINE_MAX_JOBS wait; when there is
- * room again, comms_on_room(). */
+/* Is there capacity for one more gather or reduction? -EBUSY: ENGINE_MAX_JOBS
+ * wait; comms_on_room() is called when there is capacity again. */
 int engine_check_room(const struct engine *engine, struct error *err);
 
-/* The number under which jobs name the plan. The entries are copied. A plan
- * that is removed stays until no job needs it. */
+/* Add a plan, whose entries are copied; jobs refer to it by `*ret_plan`. A
+ * removed plan stays until no job needs it. */
 int engine_add_plan(struct engine *engine, const struct plan *plan,
 		    uint64_t *ret_plan, struct error *err);
 void engine_remove_plan(struct engine *engine, uint64_t plan);
 
 /*
- * A job over these slots. `job` is copied; its ranges are filled from the
- * slots, its number is set. Every slot named is pinned until `done` has been
- * called, exactly once, never from within the submit. Slot 0: no range.
- * Starts the worker: as engine_want(). There must be room.
+ * Submit a job over these slots. `job` is copied; its ranges and its number are
+ * set here. Every slot is pinned until `done` was called, exactly once and
+ * never from within the submit. Slot 0: no range. Starts the worker, with the
+ * errors of engine_want(). The caller has checked the capacity.
  */
 struct engine_slots {
 	uint32_t shards, full;   /* gather */
@@ -109,9 +114,9 @@ int engine_submit(struct engine *engine, const struct job *job,
 		  void *data, struct error *err);
 
 /*
- * On devices: a job of a communicator that was opened, in which all of its
- * n_ranks ranks here have slots of their own. As above; `comm`, `plan` and what
- * follows in `job` are the caller's.
+ * The same for a job on devices, of an opened communicator in which each of the
+ * n_ranks ranks on this node has slots of its own. The caller sets `comm`,
+ * `plan` and the fields after them in `job`.
  */
 struct engine_rank_slots {
 	uint32_t n_ranks;
@@ -122,16 +127,16 @@ int engine_submit_device(struct engine *engine, const struct job_device *job,
 			 const struct engine_rank_slots *slots,
 			 engine_done_fn *done, void *data, struct error *err);
 
-/* A communicator of that id is opened, by a job of its own: as above. It is to
- * be forgotten if this gave 0, whatever becomes of it. */
+/* Open a communicator of that id by a job, as above. After success it must be
+ * forgotten, even if the job fails. */
 int engine_open_comm(struct engine *engine, const struct job_comm *comm,
 		     engine_done_fn *done, void *data, struct error *err);
-/* What it still does is broken off. */
+/* Forget a communicator; the worker aborts its remaining work. */
 void engine_forget_comm(struct engine *engine, uint64_t comm);
 
-/* A job: compare a value over all nodes. */
+/* Submit a job that compares a value over all nodes. */
 int engine_agree(struct engine *engine, const struct job_agree *agree,
 		 engine_done_fn *done, void *data, struct error *err);
 
-/* The record of a chunk was released: the worker unmaps it. */
+/* The record of a chunk was released: the worker unmaps the chunk. */
 void engine_forget_chunk(struct engine *engine, uint32_t chunk_index);

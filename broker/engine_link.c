@@ -1,11 +1,11 @@
 /*
- * The link to the worker: what it must be told, and when.
+ * The link to the worker: what it must be sent, and when.
  *
- * There is no queue of messages. What the worker must know is derived when
- * there is room on the link: first what it is to forget, then for the next job
- * the plan and the chunks that it has not been sent, then the job. If the link
- * is full, all that waits until it is not. So nothing is allocated to send, and
- * a worker that does not read costs the broker nothing but waiting jobs.
+ * There is no queue of messages. They are derived when the link has space:
+ * first what the worker must forget, then for the next job the plan and the
+ * chunks that it has not been sent, then the job. If the link is full, all of
+ * that waits. Sending thus allocates nothing, and a worker that does not read
+ * costs the broker only waiting jobs.
  */
 #include "broker/broker.h"
 #include "broker/engine_impl.h"
@@ -18,8 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* --- plans -----------------------------------------------------------------
- */
+/* --- plans --------------------------------------------------------------- */
 
 int engine_add_plan(struct engine *engine, const struct plan *plan,
 		    uint64_t *ret_plan, struct error *err)
@@ -62,7 +61,7 @@ struct engine_plan *engine_find_plan(const struct engine *engine, uint64_t id)
 
 	while (plan && plan->message.plan != id)
 		plan = plan->next;
-	assert(plan); /* ids are ours */
+	assert(plan); /* the ids are our own */
 	return plan;
 }
 
@@ -87,8 +86,7 @@ void engine_drop_plan(struct engine *engine, struct engine_plan *plan)
 		engine_free_plan(engine, plan);
 }
 
-/* --- communicators ---------------------------------------------------------
- */
+/* --- communicators ------------------------------------------------------- */
 
 struct engine_comm *engine_find_comm(const struct engine *engine, uint64_t id)
 {
@@ -96,7 +94,7 @@ struct engine_comm *engine_find_comm(const struct engine *engine, uint64_t id)
 
 	while (comm && comm->id != id)
 		comm = comm->next;
-	assert(comm); /* ids are ours */
+	assert(comm); /* the ids are our own */
 	return comm;
 }
 
@@ -112,10 +110,9 @@ void engine_drop_comm(struct engine *engine, struct engine_comm *comm)
 	free(comm);
 }
 
-/* --- the link --------------------------------------------------------------
- */
+/* --- the link ------------------------------------------------------------ */
 
-/* 0 or -errno; -EAGAIN: it is full. */
+/* 0 or -errno; -EAGAIN: the link is full. */
 static int send_message(const struct engine_worker *worker, void *bytes,
 			size_t size, int fd)
 {
@@ -170,7 +167,8 @@ static int forget_plan(struct engine *engine, struct engine_plan *plan)
 	return r;
 }
 
-/* Before all else: what runs there may wait for ranks that are gone. */
+/* Comes first, since the communicator's work may wait for ranks that are
+ * gone. */
 static int forget_comms(struct engine *engine)
 {
 	struct engine_comm *comm, *next;
@@ -192,7 +190,7 @@ static int forget_comms(struct engine *engine)
 	return r;
 }
 
-/* What the worker has and needs no more. */
+/* Tell the worker to forget what it no longer needs. */
 static int send_stale(struct engine *engine)
 {
 	const struct catalog *catalog = &engine->broker->catalog;
@@ -247,7 +245,8 @@ static int send_chunks(struct engine *engine, const struct engine_job *job)
 	return r;
 }
 
-/* In a memfd that only the worker keeps: groups are many, descriptors few. */
+/* Store them in a memfd that only the worker keeps: there may be many groups,
+ * and descriptors are scarce. */
 static int store_entries(const struct engine_plan *plan, int *ret_fd)
 {
 	size_t size = plan->message.n_entries * sizeof(plan->entries[0]);

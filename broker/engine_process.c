@@ -1,10 +1,10 @@
 /*
  * The worker's process.
  *
- * Its pidfd is in the fd store before it is told anything: whatever kills this
- * broker, the next one can end a worker that still writes. It is a process
- * group of its own, so that what a terminal sends to the broker does not end
- * it first.
+ * Its pidfd is in the fd store before it gets its first message: whatever kills
+ * this broker, the next one can end a worker that still writes. It is in a
+ * process group of its own, so that a signal from a terminal to the broker does
+ * not end the worker first.
  */
 #include "broker/broker.h"
 #include "broker/engine_impl.h"
@@ -26,8 +26,7 @@
 
 #define KILL_MS 10000
 
-/* --- starting --------------------------------------------------------------
- */
+/* --- starting ------------------------------------------------------------ */
 
 static int find_program(char ret[PATH_MAX], struct error *err)
 {
@@ -54,7 +53,7 @@ static int find_program(char ret[PATH_MAX], struct error *err)
 			 ret, strerror(errno));
 }
 
-/* Nothing of ours but its end of the link. */
+/* It inherits only its end of the link. */
 static int set_files(posix_spawn_file_actions_t *files, int link_fd)
 {
 	int r;
@@ -87,7 +86,7 @@ static int set_attributes(posix_spawnattr_t *attributes)
 	return r;
 }
 
-/* 0 or a positive errno, as these functions have it. */
+/* 0 or a positive errno, as posix_spawn() returns. */
 static int spawn(const char *path, int link_fd, pid_t *ret_pid)
 {
 	char *const arguments[] = {(char *)"fsdp-worker", NULL};
@@ -113,7 +112,7 @@ destroy_files:
 	return r;
 }
 
-/* The high limit of descriptors is for the broker only. */
+/* The raised limit on descriptors is for the broker only. */
 static void restore_limit(const struct engine_worker *worker)
 {
 	const struct rlimit *limit = &worker->engine->broker->first_limit;
@@ -212,8 +211,7 @@ int worker_start(struct engine *engine, uv_poll_cb on_link, uv_poll_cb on_pidfd,
 	return 0;
 }
 
-/* --- watching --------------------------------------------------------------
- */
+/* --- watching ------------------------------------------------------------ */
 
 void worker_watch_link(struct engine_worker *worker, int events,
 		       uv_poll_cb on_link)
@@ -244,10 +242,10 @@ void worker_lose(struct engine_worker *worker, const char *format, ...)
 		  (int)worker->pid, text);
 }
 
-/* --- ending ----------------------------------------------------------------
- */
+/* --- ending -------------------------------------------------------------- */
 
-/* Is the process behind this pidfd, ours or not, gone in time? */
+/* Wait until the process of this pidfd, child or not, is gone; false:
+ * time-out. */
 static bool wait_gone(int pidfd, int timeout_ms)
 {
 	struct pollfd poll_fd = {.fd = pidfd, .events = POLLIN};
@@ -294,7 +292,7 @@ static void on_handle_closed(uv_handle_t *handle)
 		free(worker);
 }
 
-/* A handle that was never set up has no type. */
+/* A handle that was never initialised has no type. */
 static void close_watched(int *fd, uv_poll_t *poll)
 {
 	if (*fd < 0)
@@ -311,7 +309,7 @@ void worker_stop(struct engine_worker *worker, int patience_ms)
 
 	if (!worker->pid)
 		return;
-	/* That is how it is told. */
+	/* Closing the link tells the worker to stop. */
 	close_watched(&worker->link_fd, &worker->link_poll);
 	if (worker->pidfd < 0) {
 		(void)kill(worker->pid, SIGKILL);
@@ -342,10 +340,9 @@ void worker_free(struct engine_worker *worker)
 		free(worker);
 }
 
-/* --- after a restart -------------------------------------------------------
- */
+/* --- after a restart ----------------------------------------------------- */
 
-/* For sentences; -1 if it is gone, 0 if we cannot see it. */
+/* For messages; -1 if it is gone, 0 if it is not visible. */
 static int read_pid(int pidfd)
 {
 	char path[64], line[128];
@@ -368,7 +365,7 @@ static int end_earlier(int pidfd, struct error *err)
 	int pid = read_pid(pidfd);
 
 	if (pidfd_send_signal(pidfd, SIGKILL, NULL, 0) < 0) {
-		/* Gone already; or no process at all, which writes nothing. */
+		/* Gone already, or not a process, which cannot write. */
 		if (errno == ESRCH || errno == EBADF)
 			return 0;
 		return error_errno(err, -errno,

@@ -1,9 +1,9 @@
 /*
- * Records of first components: a hash chain each, and a list of those that are
- * not used, in the order in which that began; one deadline is for its first.
+ * Records of first components: hash chains, and a list of unused ones, in the
+ * order in which they became unused; one deadline serves the first of the list.
  *
- * A component that the configuration gives to somebody has a record, too, so
- * that its names are counted when a later configuration does not have it.
+ * A component with a configured owner has a record, too, so that its names are
+ * counted if a later configuration does not assign it.
  */
 #include "broker/prefix.h"
 #include "broker/broker.h"
@@ -14,7 +14,7 @@
 #include <xxhash.h>
 
 #define IDLE_LINK offsetof(struct prefix_record, idle_link)
-/* What one round of the loop ends at most. */
+/* The most records that one round of the loop ends. */
 #define ENDED_AT_ONCE 64
 
 static const char *name_of(const struct broker *broker,
@@ -46,8 +46,7 @@ uint32_t prefix_find(const struct broker *broker, const char *name, size_t size)
 	return 0;
 }
 
-/* --- owners ----------------------------------------------------------------
- */
+/* --- owners -------------------------------------------------------------- */
 
 static bool configured_owner(const struct broker *broker, const char *name,
 			     size_t size, uint32_t *ret_uid)
@@ -105,7 +104,7 @@ static int explain_quota(const struct broker *broker,
 		(unsigned long long)broker->config.prefix_grace_ms / 1000);
 }
 
-/* A claim would be charged to the account and take a record. */
+/* May the account be charged, and the catalog take a record, for a claim? */
 static int check_claim(struct broker *broker, const char *name, uint32_t uid,
 		       struct error *err)
 {
@@ -134,8 +133,7 @@ int prefix_check(struct broker *broker, const char *name, uint32_t uid,
 			 (int)name_prefix_size(name), name, owner, uid);
 }
 
-/* --- the end ---------------------------------------------------------------
- */
+/* --- expiry -------------------------------------------------------------- */
 
 static void destroy(struct broker *broker, uint32_t prefix)
 {
@@ -160,7 +158,7 @@ static void destroy(struct broker *broker, uint32_t prefix)
 
 static void on_idle(void *data, uint32_t index);
 
-/* When the first that is not used ends. */
+/* When the first unused component expires. */
 static uint64_t next_end_ms(const struct broker *broker)
 {
 	uint32_t first = broker->catalog.header->idle_prefixes.first;
@@ -181,7 +179,8 @@ static void plan_end(struct broker *broker)
 	    !broker->catalog.header->idle_prefixes.first)
 		return;
 	deadline.at_ms = next_end_ms(broker);
-	/* Without heap the next one that is not used tries again. */
+	/* If memory runs out, the next component that becomes unused tries
+	 * again. */
 	(void)deadlines_add(&broker->deadlines, &deadline, NULL);
 }
 
@@ -210,8 +209,7 @@ static void begin_idle(struct broker *broker, uint32_t prefix)
 	plan_end(broker);
 }
 
-/* --- use -------------------------------------------------------------------
- */
+/* --- use ----------------------------------------------------------------- */
 
 static bool is_idle(const struct prefix_record *record)
 {
@@ -235,7 +233,7 @@ static uint32_t *counter(struct prefix_record *record, const char *name,
 	return name[size - 1] == '/' ? &record->n_bundles : &record->n_names;
 }
 
-/* `name` has no 0 behind it: it may lie in the catalog. */
+/* `name` has no final 0, since it may be in the catalog. */
 static struct prefix_record *record_of(const struct broker *broker,
 				       const char *name, size_t size,
 				       uint32_t *ret_prefix)
@@ -244,7 +242,7 @@ static struct prefix_record *record_of(const struct broker *broker,
 
 	*ret_prefix = prefix_find(broker, name,
 				  end ? (size_t)(end - name) : size);
-	assert(*ret_prefix); /* it was claimed and is used */
+	assert(*ret_prefix); /* it was claimed and is in use */
 	return catalog_prefix(&broker->catalog, *ret_prefix);
 }
 
@@ -274,7 +272,7 @@ void prefix_end_use(struct broker *broker, const char *name, size_t size)
 		begin_idle(broker, prefix);
 }
 
-/* A record that is not used yet; 0: the catalog is full. */
+/* Make a record that is not used yet; 0: the catalog is full. */
 static uint32_t make(struct broker *broker, const char *name, uint32_t uid)
 {
 	struct catalog *catalog = &broker->catalog;

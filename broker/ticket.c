@@ -16,7 +16,7 @@ static uint32_t *bucket(const struct broker *broker,
 {
 	uint64_t value;
 
-	/* random bits need no hashing */
+	/* the bits are random already, so no hash is needed */
 	memcpy(&value, id, sizeof(value));
 	return catalog_bucket(&broker->catalog, HASH_TICKET, value);
 }
@@ -107,7 +107,7 @@ static int check(uint32_t n_uses, uint64_t ttl_ms, struct error *err)
 	return 0;
 }
 
-/* The record with its deadline, not yet in hash and slot. */
+/* Make the record and its deadline; it is not in the hash or the slot yet. */
 static int make_record(struct broker *broker, uint64_t ttl_ms,
 		       uint32_t *ret_ticket, struct error *err)
 {
@@ -191,7 +191,7 @@ static void forget(struct broker *broker, uint32_t ticket)
 	}
 	catalog_set(catalog, *at, record->hash_next);
 	catalog_set(catalog, kept->n_tickets, kept->n_tickets - 1);
-	assert(account); /* it was charged, so it is there */
+	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_TICKETS, 1);
 	catalog_release(catalog, SECTION_TICKET, ticket);
 	waiters_wake_room(broker);
