@@ -121,15 +121,19 @@ static int abort_nccl(struct engine *engine, struct error *err)
 	return r;
 }
 
+/* NCCL is waited for once: whoever fails may find that it has failed. */
 void engine_abort(struct engine *engine)
 {
 	struct error *failure = &engine->comm->failure;
 	struct error cause = *failure, stuck;
+	const struct nccl_comm *comm = engine->nccl.comm;
 
+	engine_drop_works(engine);
+	if (comm && comm->is_ending)
+		return;
 	if (abort_nccl(engine, &stuck) < 0 && cause.code < 0)
 		error_set(failure, cause.code, "%.300s; %s", cause.msg,
 			  stuck.msg);
-	engine_drop_works(engine);
 }
 
 static void free_uses(struct engine *engine)
@@ -190,10 +194,11 @@ static int await_streams(const struct engine *engine, int64_t deadline_ms,
 static int end_nccl(struct engine *engine, struct error *err)
 {
 	struct nccl_comm_options *options;
+	struct error failure; /* which the communicator keeps */
 	int r;
 
 	if (engine->comm->failure.code < 0 ||
-	    engine_settle(engine, NULL, NULL) < 0)
+	    engine_settle(engine, NULL, &failure) < 0)
 		return abort_nccl(engine, err);
 	options = &engine->nccl.comm->options;
 	if (options->timeout_ms > CLOSE_MS)

@@ -111,6 +111,7 @@ Test(stuck_device, leaving_has_the_communicators_limit_and_keeps_its_memory)
 
 /* --- two ranks, of which one dies ----------------------------------------- */
 
+static struct fsdp_comm *pair_comm;
 static struct fsdp_group *pair;
 
 static void join_pair(uint32_t rank)
@@ -119,13 +120,13 @@ static void join_pair(uint32_t rank)
 	const struct fsdp_comm_options options = {.device = &gpu};
 	const struct fsdp_param_spec weight = {.name = "weight",
 					       .spec = {FSDP_F32, 1, {64}}};
-	struct fsdp_comm *comm;
 	struct fsdp_work work;
 
-	must(fsdp_comm_join(stage.client, "test", 2, rank, &options, &comm) ==
+	must(fsdp_comm_join(stage.client, "test", 2, rank, &options,
+			    &pair_comm) == 0);
+	must(fsdp_group_register(pair_comm, "l0", &weight, 1, NULL, &pair) ==
 	     0);
-	must(fsdp_group_register(comm, "l0", &weight, 1, NULL, &pair) == 0);
-	must(fsdp_commit(comm, 1, &work) == 0);
+	must(fsdp_commit(pair_comm, 1, &work) == 0);
 	must(fsdp_wait(&work, -1) == 0);
 	must(fsdp_input(pair, -1) == 0);
 }
@@ -141,7 +142,7 @@ static int join_as_second(void)
 
 /* This one's gradients are never written: its part of the reduction is not
  * begun, and does not end when NCCL is told to. */
-Test(stuck_device, a_death_is_told_though_nccl_cannot_end)
+static struct fsdp_work reduce_with_one_who_dies(void)
 {
 	struct fsdp_reduce_options options;
 	struct fsdp_work work;
@@ -155,11 +156,33 @@ Test(stuck_device, a_death_is_told_though_nccl_cannot_end)
 	cr_assert(zero(int, fsdp_reduce(pair, &options, &work)), "%s",
 		  fsdp_error());
 	actor_kill(&stage.producer);
+	return work;
+}
+
+Test(stuck_device, a_death_is_told_though_nccl_cannot_end)
+{
+	struct fsdp_work work = reduce_with_one_who_dies();
+
 	cr_expect(eq(int, fsdp_wait(&work, -1), -ECONNABORTED));
 	cr_expect(ne(ptr, strstr(fsdp_error(), "NCCL has not let go of GPU-"),
 		     NULL),
 		  "%s", fsdp_error());
+	cr_expect(eq(int, fsdp_comm_leave(pair_comm), -ETIMEDOUT));
+	cr_expect(ne(ptr, strstr(fsdp_error(), "'test' is left"), NULL), "%s",
+		  fsdp_error());
+	open_gate();
+	cr_expect(stream_finish(stream));
+	cr_expect(zero(int, fsdp_close(stage.client)), "%s", fsdp_error());
+	open_client();
+}
+
+Test(stuck_device, closing_has_a_limit_though_nccl_cannot_end)
+{
+	(void)reduce_with_one_who_dies();
 	cr_expect(eq(int, fsdp_close(stage.client), -ETIMEDOUT));
+	cr_expect(ne(ptr, strstr(fsdp_error(), "NCCL has not let go of GPU-"),
+		     NULL),
+		  "%s", fsdp_error());
 	open_gate();
 	cr_expect(stream_finish(stream));
 	open_client();
