@@ -1,5 +1,5 @@
 /*
- * Accounts: a small hash table of users, since a node has few of them.
+ * Accounts: a small hash table, since a node has few users.
  */
 #include "broker/account.h"
 #include "broker/config.h"
@@ -18,7 +18,7 @@
 static const struct {
 	const char *what;
 	const char *key; /* in the configuration */
-	size_t offset;	 /* of its limit in struct config */
+	size_t offset;	 /* of the limit in struct config */
 } kinds[ACCOUNT_N] = {
 #define KIND(what, key) { what, #key, offsetof(struct config, key) }
 	[ACCOUNT_BYTES] = KIND("bytes of tensors", quota_bytes),
@@ -85,7 +85,7 @@ uint64_t account_limit(const struct accounts *accounts,
 	const uint8_t *config = (const void *)accounts->config;
 	uint64_t limit;
 
-	/* What root may use is the administrator's own affair. */
+	/* Root is limited only by the memory of the broker as a whole. */
 	if (account->uid == 0 && kind == ACCOUNT_BYTES)
 		return accounts->config->memory_max;
 	if (account->uid == 0 && kind == ACCOUNT_DEVICE_BYTES)
@@ -103,7 +103,8 @@ uint64_t account_left(const struct accounts *accounts,
 	return used < limit ? limit - used : 0;
 }
 
-/* What to raise: without a quota_bytes of one's own, memory_max is the limit. */
+/* The key to raise: without a quota_bytes of the user's own, memory_max is the
+ * limit. */
 static const char *key_of(const struct accounts *accounts, uint64_t limit,
 			  enum account_kind kind)
 {

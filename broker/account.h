@@ -1,8 +1,9 @@
 /*
- * What each user makes the broker keep, and how much it may.
+ * Accounts: what the broker keeps for each user, and the limits.
  *
- * Whoever causes something to be kept is charged before it is; freeing
- * refunds. Accounts live on the heap; a restart charges again what it adopts.
+ * A user is charged before the broker keeps something on its behalf, and
+ * refunded when it is freed. Accounts are volatile; a restart charges again
+ * what it adopts.
  */
 #pragma once
 #include "broker/evict.h"
@@ -18,28 +19,30 @@ enum account_kind {
 	ACCOUNT_SLOTS,
 	ACCOUNT_SESSIONS,
 	ACCOUNT_WAITING, /* parked requests */
-	ACCOUNT_QUEUE,   /* bytes of queued and remembered replies */
+	ACCOUNT_QUEUE,   /* bytes of queued and recorded replies */
 	ACCOUNT_PREFIXES,
-	ACCOUNT_CHUNKS, /* of pools of this uid: each costs a descriptor */
+	ACCOUNT_CHUNKS, /* of pools of this uid; each costs a descriptor */
 	ACCOUNT_GRANTS,
 	ACCOUNT_REFS, /* bytes of ref-counter files */
 	ACCOUNT_TICKETS,
-	ACCOUNT_BUNDLES,   /* versions of them */
-	ACCOUNT_GROUPS,    /* of communicators, kept */
-	ACCOUNT_TIMELINES, /* files: each costs a descriptor */
+	ACCOUNT_BUNDLES,   /* versions of bundles */
+	ACCOUNT_GROUPS,    /* kept groups of communicators */
+	ACCOUNT_TIMELINES, /* timeline files; each costs a descriptor */
 	ACCOUNT_N
 };
 
 struct account {
 	uint32_t uid;
 	uint64_t used[ACCOUNT_N];
-	uint64_t chunk_size[2]; /* bytes of the chunks of its pools: in
-				   host memory, on devices */
-	bool is_sealing;        /* a thread seals a chunk of its */
-	struct evict_ring evictable[2]; /* the same; charged to it */
-	bool is_listing;        /* a manifest of its is being made */
-	uint32_t n_going;       /* versions of it that are given up by and by */
-	struct account *next;   /* chain of accounts.buckets */
+	/* Bytes of the chunks of its pools: in host memory, on devices. */
+	uint64_t chunk_size[2];
+	bool is_sealing;        /* a thread seals a chunk of this user */
+	/* Evictable tensors charged to it: in host memory, on devices. */
+	struct evict_ring evictable[2];
+	bool is_listing;        /* a manifest of this user is being made */
+	/* Retired versions of bundles that are still being swept. */
+	uint32_t n_going;
+	struct account *next;   /* next in the chain of accounts.buckets */
 };
 
 struct accounts {
@@ -50,21 +53,21 @@ struct accounts {
 void accounts_init(struct accounts *accounts, const struct config *config);
 void accounts_deinit(struct accounts *accounts);
 
-/* The account of a uid, made when it is first asked for; NULL: no heap. It
- * stays valid as long as `accounts`. */
+/* The account of a uid, made on first use; NULL: out of memory. It stays valid
+ * as long as `accounts`. */
 struct account *accounts_get(struct accounts *accounts, uint32_t uid);
 
 uint64_t account_limit(const struct accounts *accounts,
 		       const struct account *account, enum account_kind kind);
 
-/* How much more may be charged. */
+/* The amount that may still be charged. */
 uint64_t account_left(const struct accounts *accounts,
 		      const struct account *account, enum account_kind kind);
 
-/* -EDQUOT with a sentence of what is used, asked and allowed. */
+/* -EDQUOT with a message about the used, requested and allowed amounts. */
 int account_charge(const struct accounts *accounts, struct account *account,
 		   enum account_kind kind, uint64_t amount, struct error *err);
-/* Charge what exists already, whatever the limit: adoption. */
+/* Charge what exists already, regardless of the limit, during adoption. */
 void account_charge_adopted(struct account *account, enum account_kind kind,
 			    uint64_t amount);
 void account_refund(struct account *account, enum account_kind kind,

@@ -1,4 +1,6 @@
-/* Chores: a round-robin queue. */
+/*
+ * Chores: a round-robin queue.
+ */
 #include "broker/chore.h"
 #include "broker/broker.h"
 #include "broker/deadline.h"

@@ -1,6 +1,6 @@
 /*
- * Configuration: libinih finds sections, keys and values, a table says what
- * each key is, and what the machine has gives the defaults.
+ * Configuration: libinih parses sections, keys and values, a table describes
+ * each key, and the machine determines defaults.
  */
 #include "broker/config.h"
 #include "broker/catalog.h"
@@ -24,8 +24,7 @@
 #define MAX_TIME  (UINT64_C(1) << 40)
 #define MAX_COUNT (UINT64_C(1) << 32)
 
-/* --- values ----------------------------------------------------------------
- */
+/* --- values -------------------------------------------------------------- */
 
 struct unit {
 	const char *suffix;
@@ -44,14 +43,14 @@ static const struct unit times[] = {
 
 static const struct unit counts[] = {{"", 1}, {NULL, 0}};
 
-/* A whole number and one of `units`, at most `max`. */
+/* Parse a whole number with one of `units`, at most `max`. */
 static bool parse_number(const char *text, const struct unit *units,
 			 uint64_t max, uint64_t *ret)
 {
 	const char *digit = text;
 	uint64_t n = 0;
 
-	/* Not strtoull(): it takes signs, and blanks in front. */
+	/* strtoull() would accept signs and leading blanks. */
 	for (; *digit >= '0' && *digit <= '9'; digit++) {
 		n = n * 10 + (uint64_t)(*digit - '0');
 		if (n > max)
@@ -122,8 +121,7 @@ static int find_group(const char *name, uint32_t *ret, struct error *err)
 	return error_set(err, -EINVAL, "there is no group \"%s\"", name);
 }
 
-/* --- the machine -----------------------------------------------------------
- */
+/* --- machine ------------------------------------------------------------- */
 
 /* MemTotal of /proc/meminfo, in bytes. */
 static int machine_memory(uint64_t *ret, struct error *err)
@@ -138,8 +136,7 @@ static int machine_memory(uint64_t *ret, struct error *err)
 	return 0;
 }
 
-/* --- keys ------------------------------------------------------------------
- */
+/* --- keys ---------------------------------------------------------------- */
 
 enum key_kind { KEY_SIZE, KEY_TIME, KEY_COUNT, KEY_COUNT_1, KEY_SESSIONS };
 
@@ -274,15 +271,14 @@ static int add_prefix(struct config *config, const char *name,
 	return 0;
 }
 
-/* --- files -----------------------------------------------------------------
- */
+/* --- files --------------------------------------------------------------- */
 
 struct reading {
 	FILE *file;
 	struct config *config;
 	const char *path;
 	unsigned int line;
-	/* Where each of `keys` was set; 0: it was not. */
+	/* The line where each of `keys` was set; 0: not set. */
 	unsigned int lines[N_KEYS];
 	int r; /* of the first error */
 	struct error *err;
@@ -352,8 +348,7 @@ static bool is_section(const char *name)
 	return false;
 }
 
-/* libinih says nothing of sections without keys, so they are looked at
- * here. */
+/* libinih does not report sections without keys, so they are checked here. */
 static void check_section(struct reading *reading, const char *line)
 {
 	struct error cause = ERROR_NULL;
@@ -366,7 +361,7 @@ static void check_section(struct reading *reading, const char *line)
 	refuse(reading, -EINVAL, &cause);
 }
 
-/* A line for libinih, which wants to see the end of each. */
+/* Read a line for libinih, which needs the end of each line. */
 static char *read_line(char *line, int size, void *data)
 {
 	struct reading *reading = data;
@@ -477,8 +472,7 @@ int config_read(struct config *config, const char *path, struct error *err)
 	return reading.r;
 }
 
-/* --- defaults --------------------------------------------------------------
- */
+/* --- defaults ------------------------------------------------------------ */
 
 /* The first number in a file; false: no such file, or "max". */
 static bool read_number(const char *path, uint64_t *ret)
@@ -512,7 +506,7 @@ static uint64_t cgroup_limit(const char *root, char *path, const char *file)
 	}
 }
 
-/* Of our cgroup, in both versions of cgroups. */
+/* The memory limit of our cgroup, in both versions of cgroups. */
 static uint64_t memory_limit(void)
 {
 	FILE *file = fopen("/proc/self/cgroup", "re");

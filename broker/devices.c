@@ -1,5 +1,5 @@
 /*
- * Loading the driver on a thread, and what an operator should know of it.
+ * Loading the driver on a thread, and log lines about it.
  */
 #include "broker/devices.h"
 #include "broker/broker.h"
@@ -11,8 +11,7 @@
 #define MIB        (UINT64_C(1) << 20)
 #define PUT_OFF_MS 100
 
-/* --- loading ---------------------------------------------------------------
- */
+/* --- loading ------------------------------------------------------------- */
 
 /* On a thread. */
 static void run_load(uv_work_t *req)
@@ -28,8 +27,7 @@ static void run_load(uv_work_t *req)
 					     &devices->exclusive[i]);
 }
 
-/* Whoever mistakes a double for the driver waits for a GPU that does not
- * compute. */
+/* A fake driver must be easy to notice, since its GPUs compute nothing. */
 static void tell_driver(struct broker *broker)
 {
 	struct driver_info info;
@@ -62,7 +60,7 @@ static void tell_device(struct broker *broker, uint32_t i)
 		log_note(LOG_LEVEL_WARNING, "%s", exclusive->msg);
 }
 
-/* That there is no driver is no fault; one that does not work is. */
+/* A missing driver is normal; a driver that fails is worth a warning. */
 static void tell_none(const struct error *why)
 {
 	log_note(why->code == -ENODEV ? LOG_LEVEL_INFO : LOG_LEVEL_WARNING,
@@ -74,7 +72,7 @@ static void done_load(uv_work_t *req, int status)
 	struct devices *devices = req->data;
 	struct broker *broker = devices->broker;
 
-	(void)status; /* nobody cancels works */
+	(void)status; /* the work is never cancelled */
 	if (devices->load_result < 0) {
 		devices->state = DEVICES_NONE;
 		devices->why = devices->load_err;
@@ -99,7 +97,7 @@ void devices_load(struct broker *broker)
 	devices->load.data = devices;
 	r = uv_queue_work(&broker->loop.uv, &devices->load, run_load,
 			  done_load);
-	assert(r == 0); /* It refuses only a missing function. */
+	assert(r == 0); /* it fails only without a function */
 }
 
 static void on_due(void *data, uint32_t index)
@@ -123,8 +121,7 @@ void devices_start(struct broker *broker)
 		devices_load(broker);
 }
 
-/* --- looking ---------------------------------------------------------------
- */
+/* --- lookup -------------------------------------------------------------- */
 
 static int refuse(const struct device_uuid *uuid, const struct error *why,
 		  struct error *err)

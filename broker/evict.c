@@ -1,5 +1,5 @@
 /*
- * The rings of what may be evicted, and the hand that goes round.
+ * The rings of evictable tensors, and their hands.
  */
 #include "broker/evict.h"
 #include "broker/broker.h"
@@ -9,17 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one call costs at most, while other clients wait: a look at a slot, or
- * at a grant of it, is 1. */
+/* The cost limit of one call, during which other clients wait. Visiting a slot,
+ * or a grant of it, costs 1. */
 #define COST_PER_CALL 512
 #define EVICTION_COST 8
-/* A turn that spares what was used lately, and one that does not. */
+/* One turn that skips recently used tensors, and one that does not. */
 #define TURNS 2
 
 enum { RING_ALL, RING_OWN };
 
-/* --- rings -----------------------------------------------------------------
- */
+/* --- rings --------------------------------------------------------------- */
 
 /* The user's ring is in the account, which lives as long as the broker. */
 static struct evict_ring *find_ring(struct broker *broker, int which,
@@ -73,7 +72,7 @@ static void ring_remove(struct evict_ring *ring, struct evict_link *links,
 		ring->hand = ring->n ? link.next : 0;
 }
 
-/* The kernel gives pages for what is written only. */
+/* The kernel allocates only the pages that are written. */
 static bool reserve(struct evictables *evictables)
 {
 	for (int i = 0; i < 2; i++) {
@@ -92,7 +91,8 @@ void evict_add(struct broker *broker, uint32_t slot)
 	uint32_t block = catalog_slot(catalog, slot)->block;
 	uint32_t chunk = catalog_block(catalog, block)->chunk;
 
-	/* Memory that a process shared comes back to that. */
+	/* Evicting shared memory would return it to the process that shared
+	 * it. */
 	if (catalog_chunk(catalog, chunk)->shared ||
 	    !reserve(&broker->evictables))
 		return;
@@ -118,8 +118,7 @@ void evict_deinit(struct broker *broker)
 	broker->evictables = (struct evictables){0};
 }
 
-/* --- the hand --------------------------------------------------------------
- */
+/* --- the hand ------------------------------------------------------------ */
 
 /* Did any session acquire it in this era or the one before? */
 static bool is_recent(const struct broker *broker, uint32_t slot)
@@ -155,7 +154,7 @@ static bool is_candidate(const struct broker *broker, uint32_t slot,
 	return uid || memcmp(its, device, sizeof(*its)) == 0;
 }
 
-/* Gives the bytes that letting go of it freed. */
+/* Returns the number of bytes freed. */
 static uint64_t evict_one(struct broker *broker, uint32_t slot)
 {
 	struct catalog *catalog = &broker->catalog;
@@ -165,7 +164,7 @@ static uint64_t evict_one(struct broker *broker, uint32_t slot)
 				? pool_block_charge(&broker->pools, block)
 				: 0;
 
-	/* looked at first, so that what is in use does not flicker */
+	/* checked first, so that the words of used slots do not change */
 	if (slot_use(broker, slot) != SLOT_UNUSED || !slot_evict(broker, slot))
 		return 0;
 	broker->n_evicted++;
@@ -173,7 +172,7 @@ static uint64_t evict_one(struct broker *broker, uint32_t slot)
 	return size;
 }
 
-/* A full turn begins a new era. */
+/* Advance the hand. A full turn starts a new era. */
 static uint32_t turn(struct broker *broker, struct evict_ring *ring,
 		     const struct evict_link *links)
 {
@@ -181,7 +180,7 @@ static uint32_t turn(struct broker *broker, struct evict_ring *ring,
 
 	ring->hand = links[slot].next;
 	if (++ring->n_looked % ring->n == 0)
-		/* relaxed: a hint that clients copy */
+		/* relaxed: clients copy it only as a hint */
 		atomic_fetch_add_explicit(&broker->table.header->era, 1,
 					  memory_order_relaxed);
 	broker->evictables.n_looked++;
@@ -198,7 +197,7 @@ static void on_later(void *data, uint32_t index)
 	loop_defer(&broker->loop, &broker->waiters.reruns);
 }
 
-/* False: there is no heap to go on later. */
+/* False: out of memory, so the search cannot continue later. */
 static bool plan_more(struct broker *broker)
 {
 	struct deadline deadline = {
@@ -223,7 +222,7 @@ enum evict_outcome evict(struct broker *broker, uint64_t bytes,
 
 	if (!ring || bytes == 0)
 		return EVICT_NONE;
-	/* Another request that shares the search has come to its end. */
+	/* Another request that shares the search has finished it. */
 	if (broker->evictables.is_continuing && ring->is_over)
 		return EVICT_NONE;
 	ring->is_over = false;

@@ -1,13 +1,15 @@
 /*
- * Eviction: what may be dropped when room is needed, and which goes first.
+ * Eviction: which tensors may be dropped when memory is needed, and which go
+ * first.
  *
- * Evictable tensors stand in two rings, one of all and one of those that are
- * charged to the same user, each for host memory and for devices; a CLOCK hand
- * goes round. The first time round it passes what sessions acquired in this
- * era or the one before (shm/table.h), the second time it does not.
+ * Each evictable tensor is in two rings, one of all tensors and one of those
+ * charged to the same user; there are separate rings for host memory and for
+ * devices. A CLOCK hand goes round each ring. In the first turn it skips
+ * tensors that sessions acquired in this era or the one before (shm/table.h),
+ * in the second turn it does not.
  *
- * Rings are the process's own, made anew from the catalog at a restart. A
- * tensor for which there is no heap is in none, and is never evicted.
+ * Rings are volatile, and rebuilt from the catalog after a restart. If memory
+ * runs out when a tensor is added, it is in no ring and is never evicted.
  */
 #pragma once
 #include "proto/device_uuid.h"
@@ -17,10 +19,10 @@
 struct broker;
 
 struct evict_ring {
-	uint32_t hand;     /* slot to look at next; 0: the ring is empty */
+	uint32_t hand;     /* slot to visit next; 0: the ring is empty */
 	uint32_t n;        /* slots */
-	uint32_t n_looked; /* slots in vain, since one was evicted */
-	bool is_over;      /* the last search was in vain */
+	uint32_t n_looked; /* slots visited since the last eviction */
+	bool is_over;      /* the last search found no slot to evict */
 };
 
 struct evict_link {
@@ -29,31 +31,33 @@ struct evict_link {
 
 struct evictables {
 	struct evict_ring all[2];    /* host, devices */
-	struct evict_link *links[2]; /* by slot: in `all`, in its user's */
-	uint32_t later_position;     /* deadline of a search that goes on */
-	bool is_continuing; /* requests run again for that search alone: there
-			     * is no other room (waiter.c) */
-	uint64_t n_looked;  /* slots, since start */
+	struct evict_link *links[2]; /* by slot: in `all`, in its user's ring */
+	uint32_t later_position;     /* deadline that continues a search */
+	/* Requests are rerun only to continue the search, since no other memory
+	 * was freed (waiter.c). */
+	bool is_continuing;
+	uint64_t n_looked; /* slots visited since the start */
 };
 
-/* A named tensor of this slot may be evicted, or may not any more (nothing
- * happens if it never could). */
+/* A named tensor in this slot may be evicted from now on, or may not any more
+ * (no effect if it never could). */
 void evict_add(struct broker *broker, uint32_t slot);
 void evict_remove(struct broker *broker, uint32_t slot);
 
 enum evict_outcome {
-	EVICT_NONE, /* nothing can go just now */
-	EVICT_SOME, /* something went, and it is all that can */
-	EVICT_MORE, /* not enough yet; waiters_wake_room() comes soon, and then
-		       the next call goes on */
+	EVICT_NONE, /* no tensor can be evicted now */
+	EVICT_SOME, /* some were evicted, and no more can be */
+	/* Not enough yet; waiters_wake_room() follows soon, and the next call
+	 * continues. */
+	EVICT_MORE,
 };
 
 /*
- * Let go of evictable tensors until `bytes` are freed. Of memory of this
- * device, or the host's; `uid` not NULL: of those charged to it, on any device
- * if it is one. A tensor that somebody holds goes back to PUBLISHED. One call
- * costs at most about 100 us, however many tensors there are.
- * Commits: call it before a request changes anything.
+ * Evict tensors until `bytes` are freed, in memory of this device or the host.
+ * `uid` not NULL: only tensors charged to it, on any device if `device` is one.
+ * A tensor that turns out to be held becomes PUBLISHED again. One call takes at
+ * most about 100 us, however many tensors there are. Commits: call it before a
+ * request changes anything.
  */
 enum evict_outcome evict(struct broker *broker, uint64_t bytes,
 			 const struct device_uuid *device, const uint32_t *uid);

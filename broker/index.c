@@ -1,7 +1,7 @@
 /*
- * The name index: hash chains through the slots and the bundles, all of them
- * in the catalog. What is shown is counted by its first component (prefix.h);
- * a bundle counts as one, without its members.
+ * The name index: hash chains of slots and of bundles, all in the catalog.
+ * Visible names are counted for their first component (prefix.h); a bundle
+ * counts as one, without its members.
  */
 #include "broker/index.h"
 #include "broker/broker.h"
@@ -40,7 +40,7 @@ bool index_shows(const struct broker *broker, uint32_t slot)
 	       BUNDLE_COMMITTED;
 }
 
-/* The next slot of that name at or behind `slot` in its chain. */
+/* The first slot of that name in the chain that starts at `slot`. */
 static uint32_t next_named(const struct broker *broker, uint32_t slot,
 			   const char *name, size_t size)
 {
@@ -74,8 +74,8 @@ uint32_t index_find(const struct broker *broker, const char *name)
 			  *bucket(broker, HASH_NAME, name, size));
 }
 
-/* What of the first slot of each chain will be read: by index_find_many(), and
- * by whoever grants it and describes it. */
+/* Prefetch the parts of each chain's first slot that index_find_many() reads,
+ * and that granting and describing the slot read after it. */
 static void prefetch_slots(const struct broker *broker, const uint32_t *slots,
 			   uint32_t n)
 {

@@ -1,11 +1,12 @@
 /*
  * The name index: which slot a name shows.
  *
- * Names hang in one hash chain in the catalog. Several slots with the same
- * name may be in a chain while a bundle is staged or an old version drains;
- * one at most is *shown*: a named slot outside bundles, or a member of the
- * committed version of its bundle. So replacing a bundle is one store to
- * bundle_record.state (well, one journaled pair) and not one per tensor.
+ * Names are in one hash table in the catalog. A chain may have several slots
+ * with the same name while a bundle is staged or an old version drains, but at
+ * most one of them is *shown*: a named slot outside bundles, or a member of the
+ * committed version of its bundle. Replacing a bundle is thus a change of
+ * bundle_record.state (of both versions, in one transaction) and not one change
+ * per tensor.
  */
 #pragma once
 #include <stdbool.h>
@@ -15,23 +16,23 @@ struct broker;
 
 /* The slot that `name` shows, or 0. */
 uint32_t index_find(const struct broker *broker, const char *name);
-/* The same for up to MESSAGE_MAX_ITEMS, whose cache misses overlap. */
+/* The same for up to MESSAGE_MAX_ITEMS names, with overlapping cache misses. */
 void index_find_many(const struct broker *broker, const char *const *names,
 		     uint32_t n, uint32_t *ret);
 
-/* Does the name index show this slot? */
+/* Does a name show this slot? */
 bool index_shows(const struct broker *broker, uint32_t slot);
 
 /* The slot of that name in this version of a bundle, or 0. */
 uint32_t index_find_member(const struct broker *broker, const char *name,
 			   uint32_t bundle);
 
-/* Another slot that hangs in the index by the name of `slot`, the first or the
- * one after `after`; 0: no more. */
+/* Another slot in the index with the name of `slot`: the first, or the one
+ * after `after`; 0: no more. */
 uint32_t index_next_alike(const struct broker *broker, uint32_t slot,
 			  uint32_t after);
 
-/* Hang in / take out by the name in the slot's blob. */
+/* Add a slot to the index, or remove it, by the name in its blob. */
 void index_add(struct broker *broker, uint32_t slot);
 void index_remove(struct broker *broker, uint32_t slot);
 
@@ -40,8 +41,9 @@ uint32_t index_find_bundle(const struct broker *broker, const char *name);
 void index_add_bundle(struct broker *broker, uint32_t bundle);
 void index_remove_bundle(struct broker *broker, uint32_t bundle);
 
-/* The committed bundle that `name` would lie in, or 0. */
+/* The committed bundle that contains the name `name`, or 0. */
 uint32_t index_enclosing_bundle(const struct broker *broker, const char *name);
 
-/* A committed bundle whose name begins with `name` and goes on, or 0. */
+/* A committed bundle whose name is longer than `name` and begins with it, or
+ * 0. */
 uint32_t index_bundle_below(const struct broker *broker, const char *name);

@@ -1,4 +1,6 @@
-/* Pools: their chunks, and the placement of blocks in them. */
+/*
+ * Pools: their chunks, and the placement of blocks in them.
+ */
 #include "broker/pool.h"
 #include "broker/pool_impl.h"
 #include "proto/error.h"

@@ -1,10 +1,10 @@
 /*
- * alloc: new tensors, second views of held ones, members of a staged bundle.
+ * alloc: new tensors, views of held tensors, members of a staged bundle.
  *
- * The order is: look at every item, charge, ask the pool, and only then make
- * records. Where there is no room it collects limbo and asks again, evicts and
- * asks again, and waits for others if the request has time. All items are made
- * or none.
+ * The order is: check every item, charge, ask the pool, and only then make
+ * records. If there is not enough memory it collects limbo and retries, evicts
+ * and retries, and parks the request if its time-out allows. Either all items
+ * are made or none is.
  */
 #include "broker/broker.h"
 #include "broker/bundle.h"
@@ -19,29 +19,29 @@
 #include <assert.h>
 #include <errno.h>
 
-/* What one request comes to. */
+/* A request in progress. */
 struct alloc_plan {
 	const struct alloc_request *request;
 	struct session *session;
 	struct account *account;
 	struct access_class access;
-	struct device_uuid device; /* of what is to be made */
-	uint32_t bundle;           /* record; 0: none */
+	struct device_uuid device; /* of the blocks to be made */
+	uint32_t bundle;           /* bundle record; 0: none */
 	uint32_t uid;
 	uint32_t n_blocks;
 	uint64_t charge;                     /* of all blocks, bytes */
 	uint64_t spans[MESSAGE_MAX_ITEMS];   /* by item */
-	uint64_t offsets[MESSAGE_MAX_ITEMS]; /* by item, in its block */
-	uint32_t blocks[MESSAGE_MAX_ITEMS];  /* by item; 0: to be made */
-	uint64_t sizes[MESSAGE_MAX_ITEMS];   /* of the blocks to be made */
-	uint32_t made[MESSAGE_MAX_ITEMS];    /* those blocks */
-	uint32_t slots[MESSAGE_MAX_ITEMS];   /* by item */
+	uint64_t offsets[MESSAGE_MAX_ITEMS]; /* by item, in the item's block */
+	/* By item; 0: a new block is needed. */
+	uint32_t blocks[MESSAGE_MAX_ITEMS];
+	uint64_t sizes[MESSAGE_MAX_ITEMS]; /* of the new blocks */
+	uint32_t made[MESSAGE_MAX_ITEMS];  /* the new blocks */
+	uint32_t slots[MESSAGE_MAX_ITEMS]; /* by item */
 };
 
-/* --- checks ------------------------------------------------------------------
- */
+/* --- checks -------------------------------------------------------------- */
 
-/* Blocks are aligned, but for those of memory that a process shared. */
+/* Blocks are aligned, except in memory that a process shared. */
 static int check_range(const struct slot_record *base, uint64_t block_offset,
 		       const struct alloc_item *item, uint64_t span,
 		       struct error *err)
@@ -65,7 +65,8 @@ static int check_range(const struct slot_record *base, uint64_t block_offset,
 	return 0;
 }
 
-/* A view outside of the bundle would keep memory of a version that is gone. */
+/* A view outside the bundle would keep memory of a version that was
+ * replaced. */
 static int check_view_bundle(const struct alloc_plan *plan,
 			     const struct slot_record *base, struct error *err)
 {
@@ -232,8 +233,7 @@ static int make_plan(struct alloc_plan *plan, struct error *err)
 	return catalog_has_room(plan, err) ? 0 : err->code;
 }
 
-/* --- charges
- * -------------------------------------------------------------------- */
+/* --- charges ------------------------------------------------------------- */
 
 /* Could it be charged if nothing else were? */
 static int check_limits(const struct alloc_plan *plan, struct error *err)
@@ -266,7 +266,7 @@ static int check_limits(const struct alloc_plan *plan, struct error *err)
 	return 0;
 }
 
-/* False: over a limit just now, the sentence is in `err`. */
+/* False: a limit is exceeded at present; `err` has the message. */
 static bool charge(const struct alloc_plan *plan, struct error *err)
 {
 	const struct accounts *accounts = &plan->session->broker->accounts;
@@ -303,15 +303,15 @@ static void refund(const struct alloc_plan *plan)
 	plan->session->n_bytes -= plan->charge;
 }
 
-/* --- room
- * -------------------------------------------------------------------------- */
+/* --- memory -------------------------------------------------------------- */
 
 enum room {
-	ROOM_OVER_LIMIT = 3, /* of budget or quota; beside enum pool_outcome */
+	/* Above budget or quota; an outcome beside enum pool_outcome. */
+	ROOM_OVER_LIMIT = 3,
 };
 
-/* Charged and with blocks, or neither: enum pool_outcome or enum room, with
- * the sentence for want of room in `err`, or negative. */
+/* Charge and make the blocks, or do neither. Returns enum pool_outcome or enum
+ * room, with the cause of a shortage in `err`, or a negative error. */
 static int try_once(struct alloc_plan *plan, struct error *err)
 {
 	struct broker *broker = plan->session->broker;
@@ -328,7 +328,8 @@ static int try_once(struct alloc_plan *plan, struct error *err)
 
 	if (plan->bundle)
 		request.size_hint = bundle_size_left(broker, plan->bundle);
-	/* First, since what can never fit need not wait for a quota. */
+	/* Comes first, since a request that can never fit should not wait for a
+	 * quota. */
 	if (plan->n_blocks)
 		r = pool_could_fit(&broker->pools, &request, err);
 	if (r != 0)
@@ -340,7 +341,7 @@ static int try_once(struct alloc_plan *plan, struct error *err)
 	r = pool_alloc(&broker->pools, &request, plan->made, err);
 	if (r != POOL_OK)
 		refund(plan);
-	/* Of chunks: it waits as for every other quota. */
+	/* The quota of chunks: wait as for other quotas. */
 	return r == -EDQUOT ? ROOM_OVER_LIMIT : r;
 }
 
@@ -349,7 +350,7 @@ static bool is_short(int outcome)
 	return outcome == POOL_FULL || outcome == ROOM_OVER_LIMIT;
 }
 
-/* 0: it is another limit that is in the way. */
+/* 0: another limit is exceeded. */
 static uint64_t bytes_over_quota(const struct alloc_plan *plan)
 {
 	uint64_t left =
@@ -359,7 +360,7 @@ static uint64_t bytes_over_quota(const struct alloc_plan *plan)
 	return plan->charge > left ? plan->charge - left : 0;
 }
 
-/* With the memory that eviction frees, if it does. */
+/* Retry with the memory that eviction frees, if any. */
 static int try_evicting(struct alloc_plan *plan, uint64_t bytes,
 			const uint32_t *uid, int outcome, struct error *err)
 {
@@ -375,7 +376,7 @@ static int try_evicting(struct alloc_plan *plan, uint64_t bytes,
 	}
 }
 
-/* The same after others' leavings were collected, and after eviction. */
+/* Try; then retry after collecting released memory, and after eviction. */
 static int try_hard(struct alloc_plan *plan, struct error *err)
 {
 	struct broker *broker = plan->session->broker;
@@ -384,7 +385,7 @@ static int try_hard(struct alloc_plan *plan, struct error *err)
 	r = try_once(plan, err);
 	if (is_short(r) && limbo_collect_released(broker))
 		r = try_once(plan, err);
-	/* A quota is only helped by what is charged to it. */
+	/* A quota is relieved only by what is charged to it. */
 	if (r == ROOM_OVER_LIMIT)
 		r = try_evicting(plan, bytes_over_quota(plan), &plan->uid, r,
 				 err);
@@ -393,7 +394,7 @@ static int try_hard(struct alloc_plan *plan, struct error *err)
 	return r;
 }
 
-/* VERB_DONE: charged, with blocks. */
+/* VERB_DONE: charged, and the blocks are made. */
 static int find_room(struct verb_call *call, struct alloc_plan *plan,
 		     struct error *err)
 {
@@ -409,7 +410,7 @@ static int find_room(struct verb_call *call, struct alloc_plan *plan,
 		return VERB_DONE;
 	if (r == POOL_WAIT)
 		return VERB_PARK_ROOM;
-	/* What a large bundle had is coming back. */
+	/* The memory of a large bundle is being freed. */
 	if (is_short(r) && plan->account->n_going)
 		return VERB_PARK_ROOM;
 	if (is_short(r) && call->wait_ms && !call->is_timed_out)
@@ -417,14 +418,13 @@ static int find_room(struct verb_call *call, struct alloc_plan *plan,
 	return error_set(err, cause.code, "%s", cause.msg);
 }
 
-/* --- making
- * ------------------------------------------------------------------------- */
+/* --- creation ------------------------------------------------------------ */
 
 static bool make_slot(struct alloc_plan *plan, uint32_t i)
 {
 	const struct alloc_item *item = &plan->request->items[i];
 	struct broker *broker = plan->session->broker;
-	/* a view is born in limbo, a member is written by its bundle */
+	/* a view starts in limbo; a member's writer is its bundle */
 	bool has_writer = !item->is_view && !plan->bundle;
 	const char *name = plan->bundle ? item->name : "";
 
@@ -439,8 +439,8 @@ static bool make_slot(struct alloc_plan *plan, uint32_t i)
 	return true;
 }
 
-/* The catalog was full after all: nothing is left of what was made, as if the
- * slots had been released. */
+/* The catalog was full after all: undo everything, as if the slots had been
+ * released. */
 static void undo(struct alloc_plan *plan, uint32_t n_slots)
 {
 	struct broker *broker = plan->session->broker;
@@ -463,7 +463,7 @@ static void undo(struct alloc_plan *plan, uint32_t n_slots)
 	}
 }
 
-/* A base that its holders let go of meanwhile went when room was made. */
+/* Making memory may have freed a base whose holders have released it. */
 static int check_bases(const struct alloc_plan *plan, struct error *err)
 {
 	const struct broker *broker = plan->session->broker;
@@ -516,7 +516,7 @@ static void grant_slots(const struct alloc_plan *plan)
 	for (i = 0; i < plan->request->n_items; i++) {
 		is_granted = grant_add(broker, plan->session->index,
 				       plan->slots[i], 1);
-		assert(is_granted); /* there was room */
+		assert(is_granted); /* capacity was checked */
 		if (plan->bundle)
 			bundle_add_member(broker, plan->bundle, plan->slots[i]);
 	}
@@ -542,8 +542,7 @@ int verb_alloc(struct verb_call *call, struct error *err)
 		return r;
 	grant_slots(plan);
 	verb_fill_places(call, plan->slots, plan->request->n_items);
-	/* Last: a client that wrote nonsense into its counts may lose the slots
-	 * right here. */
+	/* Last, since a client with invalid counts may lose the slots here. */
 	for (uint32_t i = 0; i < plan->request->n_items; i++)
 		slot_settle(call->broker, plan->slots[i]);
 	return VERB_DONE;

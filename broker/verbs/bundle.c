@@ -1,5 +1,5 @@
 /*
- * bundle_begin, _commit, _abort and _get: the requests around bundle.c.
+ * bundle_begin, _commit, _abort and _get: the requests served by bundle.c.
  */
 #include "broker/bundle.h"
 #include "broker/broker.h"
@@ -59,8 +59,7 @@ int verb_bundle_abort(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* --- get ---------------------------------------------------------------------
- */
+/* --- get ----------------------------------------------------------------- */
 
 static int miss(struct verb_call *call, struct error *err)
 {
@@ -97,12 +96,12 @@ static void attach_chunks(struct verb_call *call, uint32_t bundle)
 	const struct pools *pools = &call->broker->pools;
 	uint32_t chunk = 0;
 
-	/* what cannot be sent now, the client asks for */
+	/* the client requests chunks that cannot be sent now */
 	while ((chunk = pool_next_of_bundle(pools, bundle, chunk)))
 		(void)verb_attach_chunk(call, chunk, NULL);
 }
 
-/* The session has one lease at a time. */
+/* A session has at most one lease, so wait for the end of the present one. */
 static int park_behind_lease(struct verb_call *call, struct error *err)
 {
 	char *key = verb_scratch(call, LEASE_KEY_SIZE);

@@ -1,7 +1,7 @@
 /*
- * The chunk request: the fds of chunks that a client knows by id only, because
- * they did not fit the reply that named them, or because a bundle's chunk that
- * it had writable was sealed since.
+ * The chunk request: the fds of chunks that a client knows only by id, because
+ * they did not fit into the reply that named them, or because a bundle's chunk
+ * that it had writable was sealed since.
  */
 #include "broker/broker.h"
 #include "broker/pool.h"
@@ -12,8 +12,8 @@
 
 _Static_assert(VERB_MAX_FDS == FRAME_MAX_FDS, "every chunk asked for fits");
 
-/* May this session map the chunk at all? Before a bundle is committed only
- * its loader may. */
+/* May this session map the chunk at all? Before a bundle is committed only its
+ * loader may. */
 static bool may_map(const struct verb_call *call, uint32_t index)
 {
 	const struct catalog *catalog = &call->broker->catalog;
@@ -57,7 +57,8 @@ int verb_chunk(struct verb_call *call, struct error *err)
 			return r;
 	}
 	for (uint32_t i = 0; i < request->n_chunks; i++) {
-		/* It is asked for, so the client does not have it (so). */
+		/* The client requests it, so it does not have it, or has it
+		 * writable. */
 		call->session->sent_chunks[indices[i]] = 0;
 		r = verb_attach_chunk(call, indices[i], err);
 		if (r < 0)

@@ -1,12 +1,12 @@
 /*
  * unshard, reshard, input, reduce, and waiting for the two kinds of work.
  *
- * These note what a rank wants and answer; what follows from it begins between
- * transactions (comm_progress()). Only an input's memory is made right here,
- * since the answer is where it lies.
+ * These verbs record the rank's request and reply; the resulting work begins
+ * between transactions (comm_progress()). Only an input's memory is made at
+ * once, since the reply is its location.
  *
- * A rank that lets go of whole parameters or of an input does so just before a
- * request of these, and does not ring.
+ * A rank that releases unsharded parameters or an input does so just before one
+ * of these requests, and does not ring.
  */
 #include "broker/broker.h"
 #include "broker/collective/wire.h"
@@ -21,7 +21,7 @@
 #include "proto/error.h"
 #include <errno.h>
 
-/* A group of the session's that all ranks have registered. */
+/* A group of the session that all ranks have registered. */
 static int find_group(const struct verb_call *call, uint64_t id,
 		      struct group **ret, uint32_t *ret_rank, struct error *err)
 {
@@ -152,8 +152,8 @@ int verb_reduce(struct verb_call *call, struct error *err)
 
 /* --- waiting ------------------------------------------------------------- */
 
-/* The group that the work is of. A failed communicator is looked up first: its
- * sentence is what the rank shall hear. */
+/* The group whose work is awaited. A failed communicator is looked up first, so
+ * that the rank gets the message of its failure. */
 static int find_awaited(const struct verb_call *call, struct group **ret,
 			uint32_t *ret_rank, struct error *err)
 {
@@ -174,7 +174,7 @@ static int find_awaited(const struct verb_call *call, struct group **ret,
 			 (*ret)->name, (*ret)->comm->name, comm->name);
 }
 
-/* Not done: wait, or is the time over? */
+/* The work is not done: may the request wait, or has its time expired? */
 static bool may_wait(const struct verb_call *call)
 {
 	return call->request->wait.timeout_ms && !call->is_timed_out;

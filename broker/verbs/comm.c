@@ -1,6 +1,6 @@
 /*
  * Joining, leaving, removing, committing, and waiting for a commit: the
- * requests around comm.c.
+ * requests served by comm.c.
  */
 #include "broker/comm.h"
 #include "broker/broker.h"

@@ -1,6 +1,6 @@
 /*
- * get: the tensors that names show at one moment, granted before the answer
- * leaves.
+ * get: the tensors that names show at one moment, granted before the reply is
+ * sent.
  */
 #include "broker/broker.h"
 #include "broker/grant.h"
@@ -12,7 +12,8 @@
 #include <assert.h>
 #include <errno.h>
 
-/* Nothing has this name, or no version that is new enough: say so, or wait. */
+/* The name does not exist, or has no version that is new enough: fail, or
+ * wait. */
 static int miss(struct verb_call *call, const char *name, struct error *err)
 {
 	int32_t timeout_ms = call->request->get.timeout_ms;
@@ -79,7 +80,7 @@ int verb_get(struct verb_call *call, struct error *err)
 	for (i = 0; i < n; i++) {
 		is_granted = grant_add(call->broker, call->session->index,
 				       slots[i], 1);
-		assert(is_granted); /* there was room */
+		assert(is_granted); /* capacity was checked */
 	}
 	verb_fill_places(call, slots, n);
 	return VERB_DONE;

@@ -1,5 +1,5 @@
 /*
- * group: a rank registers parameters, and is told where they lie.
+ * group: a rank registers parameters and gets their locations.
  */
 #include "broker/group.h"
 #include "broker/grant.h"
@@ -24,8 +24,8 @@ static void fill_own(const struct plan_entry *from, uint32_t shard,
 	};
 }
 
-/* Offsets of one parameter, for one rank, in memory that all ranks share; or
- * in its own, on devices. */
+/* Offsets of one parameter, for one rank, in memory that all ranks share, or,
+ * on devices, in its own memory. */
 static void fill_entry(const struct plan *plan, const struct plan_entry *from,
 		       uint32_t rank, struct group_entry *ret)
 {
@@ -46,7 +46,7 @@ static void fill_entry(const struct plan *plan, const struct plan_entry *from,
 		.full_offset = replica * plan->full_size + from->full_offset,
 		.input_offset = from->input_offset,
 	};
-	/* Then what an unshard gives are the shards themselves. */
+	/* In place, an unshard yields the shards themselves. */
 	if (plan->is_in_place)
 		ret->full_offset = shards;
 	if (from->reduce_dtype)
@@ -55,7 +55,8 @@ static void fill_entry(const struct plan *plan, const struct plan_entry *from,
 				   shard * from->grad_stride;
 }
 
-/* Partial sums are the worker's affair, but for ranks that do its work. */
+/* Partial sums are internal to the worker, so they are shown only to ranks that
+ * do its work. */
 static uint32_t count_places(const struct group *group, const uint32_t *slots)
 {
 	if (!slots[2])
@@ -114,6 +115,6 @@ int verb_group(struct verb_call *call, struct error *err)
 	if (r == GROUP_READY)
 		return reply(call, group, rank, err);
 	call->wait_name = comm->key;
-	call->wait_ms = -1; /* the communicator's own time-out */
+	call->wait_ms = -1; /* the communicator's time-out applies */
 	return VERB_PARK_NAME;
 }

@@ -1,5 +1,5 @@
 /*
- * Looking into the broker: ping, who, clients, status.
+ * Inspecting the broker: ping, who, clients, status.
  */
 #include "broker/broker.h"
 #include "broker/deadline.h"
@@ -19,7 +19,7 @@
 
 #define PAGE_ITEMS MESSAGE_MAX_ITEMS
 #define N_BUCKETS  (sizeof((struct accounts *)0)->buckets / sizeof(void *))
-/* Grants that one request looks at; a session that has more is counted over
+/* Grants that one request visits; those of a larger session are counted over
  * several pages. */
 #define MAX_GRANTS 4096
 
@@ -30,8 +30,7 @@ int verb_ping(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* --- who ---------------------------------------------------------------------
- */
+/* --- who ----------------------------------------------------------------- */
 
 static int find_slot(const struct verb_call *call, uint32_t *ret,
 		     struct error *err)
@@ -61,7 +60,7 @@ static int find_slot(const struct verb_call *call, uint32_t *ret,
 	return 0;
 }
 
-/* What a grant comes to for people: the broker's part where the client's is
+/* The holds of a grant for display: the broker's half, if the client's half is
  * not known yet. */
 static int64_t holds_of(const struct broker *broker, uint32_t grant)
 {
@@ -72,7 +71,8 @@ static int64_t holds_of(const struct broker *broker, uint32_t grant)
 	return holds;
 }
 
-/* Who has let go, but whose device has not done, is in the way as well. */
+/* A session that has released but whose device still uses the slot counts,
+ * too. */
 static bool is_using(const struct broker *broker, uint32_t grant)
 {
 	return grant_holds(broker, grant) > 0 || grant_is_fenced(broker, grant);
@@ -134,17 +134,19 @@ int verb_who(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* --- clients
- * ------------------------------------------------------------------- */
+/* --- clients ------------------------------------------------------------- */
 
 /*
- * Where the list of clients is: at a session, and within its grants. All of it
- * travels in the request's cursor; who makes one up gets nonsense of its own.
+ * The position in the list of clients: a session, and a grant of it. The
+ * request's cursor carries all of it; a client that makes one up only gets
+ * useless results.
  */
 struct place {
 	uint32_t session; /* index */
-	uint32_t grant;   /* record to look at next; 0: the session's first */
-	uint32_t n_held;  /* by the session, up to there */
+	/* Record to visit next; 0: the session's first. */
+	uint32_t grant;
+	/* Tensors of the session that are held, up to there. */
+	uint32_t n_held;
 };
 
 #define CURSOR_SESSION_BITS 13
@@ -185,8 +187,8 @@ static bool is_held(const struct broker *broker, uint32_t grant)
 
 /*
  * Count the tensors that the session at `place` holds. False: there are more
- * than this request may look at, and `place` is where to go on. A grant that
- * went between two pages ends the count early.
+ * than this request may visit, and `place` is where to continue. A grant that
+ * is dropped between two pages ends the count early.
  */
 static bool count_held(const struct broker *broker, struct place *place,
 		       uint32_t *n_seen)
@@ -260,10 +262,9 @@ int verb_clients(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* --- status
- * --------------------------------------------------------------------- */
+/* --- status -------------------------------------------------------------- */
 
-/* Resident memory of the broker itself, with the catalog; 0: not known. */
+/* Resident memory of the broker, including the catalog; 0: unknown. */
 static uint64_t resident_bytes(void)
 {
 	unsigned long long n_pages = 0;
@@ -283,7 +284,7 @@ static void add(struct status_reply *reply, const char *name, uint64_t value)
 		(struct status_value){.name = name, .value = value};
 }
 
-/* Of all users' blocks. */
+/* The sum over the blocks of all users. */
 static uint64_t live_bytes(const struct broker *broker, enum account_kind kind)
 {
 	const struct accounts *accounts = &broker->accounts;
@@ -341,7 +342,7 @@ static void add_counters(const struct broker *broker,
 	add(reply, "loop_longest_ns", broker->loop.meter.longest_ns);
 }
 
-/* Of all communicators now. */
+/* The sum over all present communicators. */
 static void add_limiters(const struct broker *broker,
 			 struct status_reply *reply)
 {
@@ -385,7 +386,7 @@ static void add_collectives(const struct broker *broker,
 	add(reply, "worker_pid", (uint64_t)engine->pid);
 }
 
-/* Names of values of devices are made. */
+/* Names of values that contain a device are formatted. */
 #define DEVICE_NAME_SIZE (DEVICE_TEXT_SIZE + 32)
 
 static int add_named(struct verb_call *call, const char *text, const char *what,
@@ -426,7 +427,7 @@ static int add_devices(struct verb_call *call, struct error *err)
 	uint32_t n_shared;
 	int r = 0;
 
-	/* While it is loaded nobody else may look. */
+	/* While the driver is being loaded, only that thread may access it. */
 	if (broker->devices.state != DEVICES_LOADING)
 		driver_describe(&driver);
 	add(reply, "driver_loading", broker->devices.state == DEVICES_LOADING);
@@ -446,7 +447,7 @@ static int add_devices(struct verb_call *call, struct error *err)
 	return r;
 }
 
-/* All that fit a page; a device has two. */
+/* What fits into a page; each device has two values. */
 #define MAX_VALUES MESSAGE_MAX_ITEMS
 
 int verb_status(struct verb_call *call, struct error *err)

@@ -1,9 +1,10 @@
 /*
- * Looking at collectives: comms, groups, group_plan, as far as the session may
- * read them. All are paged.
+ * Inspecting collectives: comms, groups, group_plan, limited to what the
+ * session may read. All are paged.
  *
- * Communicators are listed by their records; then come failed runs, which have
- * none any more. Plans are made anew for each look: nobody looks often.
+ * Communicators are listed by their records; after them come failed runs, which
+ * no longer have one. Plans are made again for each request, since these
+ * requests are rare.
  */
 #include "broker/broker.h"
 #include "broker/comm.h"
@@ -16,16 +17,16 @@
 #include <errno.h>
 #include <string.h>
 
-/* Items with their notes and names: a page fits a frame. */
+/* Number of items, with notes and names, whose page fits into a frame. */
 #define PAGE_COMMS    48
 #define PAGE_GROUPS   96
 #define MAX_PAGE_SIZE 56320
 /* An upper bound of one parameter without its name. */
 #define PLAN_ITEM_SIZE 256
-/* Parameters that are planned in one request, and records looked at. */
+/* Parameters planned by one request, and records visited. */
 #define MAX_PLANNED  4096
 #define MAX_EXAMINED 4096
-/* In a cursor of communicators: beyond the records. */
+/* In a cursor of communicators: the position is after the records. */
 #define CURSOR_FAILED (UINT64_C(1) << 63)
 
 static bool may_read(const struct verb_call *call,
@@ -146,7 +147,7 @@ static bool list_records(struct verb_call *call, uint64_t from, char *names)
 	return true;
 }
 
-/* The newest comes first in their list. */
+/* The newest run comes first in the list. */
 static void list_failed(struct verb_call *call, uint64_t newest)
 {
 	struct comms_reply *reply = &call->reply->comms;
@@ -180,7 +181,7 @@ int verb_comms(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* --- plans of records ----------------------------------------------------- */
+/* --- plans of records ---------------------------------------------------- */
 
 struct look {
 	struct group_spec spec;
@@ -243,7 +244,7 @@ static void fill_running(const struct broker *broker, uint32_t comm_record,
 	ret->n_reductions += group->n_reductions;
 }
 
-/* `names` has room for two. */
+/* `names` has space for two names. */
 static int fill_group(const struct broker *broker, uint32_t record, char *names,
 		      struct group_item *ret, uint32_t *ret_n_params,
 		      struct error *err)
@@ -281,7 +282,7 @@ static int fill_group(const struct broker *broker, uint32_t record, char *names,
 	return 0;
 }
 
-/* 0: of all. */
+/* `comm` 0: any communicator. */
 static bool is_wanted(const struct verb_call *call, uint32_t record,
 		      uint32_t comm)
 {
@@ -292,8 +293,8 @@ static bool is_wanted(const struct verb_call *call, uint32_t record,
 	       may_read(call, &catalog_comm(catalog, kept->comm)->access);
 }
 
-/* A communicator by name, as a record; as with tensors, one that may not be
- * read is refused, and no list shows it. */
+/* Find a communicator's record by name. As with tensors, one that may not be
+ * read is refused here, and omitted from lists. */
 static int find_comm(const struct verb_call *call, const char *name,
 		     uint32_t *ret, struct error *err)
 {

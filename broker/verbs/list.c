@@ -1,10 +1,10 @@
 /*
  * list: the tensors that a session may read, or pays for, in pages.
  *
- * The cursor is a slot's number, so tensors may come and go between pages:
- * each that is there all the time is listed once. One request looks at a
- * bounded number of slots and holders, whether it finds anything or not, and
- * may so return an empty page that is not the last.
+ * The cursor is a slot's number, so tensors may come and go between pages: each
+ * that exists throughout is listed once. One request visits a bounded number of
+ * slots and holders, and may therefore return an empty page that is not the
+ * last.
  */
 #include "broker/broker.h"
 #include "broker/deadline.h"
@@ -19,8 +19,8 @@
 #include <string.h>
 
 #define MAX_EXAMINED  4096
-#define HOLDER_COST   2     /* of one that is looked at, in slots */
-#define MAX_PAGE_SIZE 56320 /* leaves room in a frame for the rest */
+#define HOLDER_COST   2     /* of visiting one, in slots */
+#define MAX_PAGE_SIZE 56320 /* leaves space in a frame for the rest */
 #define MAX_NAME_ROOM (MESSAGE_MAX_ITEMS * (NAME_MAX_SIZE + 1))
 /* An upper bound of one item without its name, and per dimension. */
 #define ITEM_SIZE 272
@@ -32,12 +32,12 @@ struct page {
 	uint32_t n;
 	char *names; /* MAX_NAME_ROOM bytes */
 	size_t names_size;
-	size_t size; /* of the encoded items, at most */
+	size_t size; /* upper bound, of the encoded items */
 	uint32_t n_examined;
 	uint64_t now_ms;
 };
 
-/* Memory is counted by who pays for it, readable or not. */
+/* Charged memory is listed to the user that pays for it, readable or not. */
 static bool may_see(const struct verb_call *call, uint32_t slot)
 {
 	const struct broker *broker = call->broker;
@@ -88,8 +88,8 @@ static uint32_t count_holders(const struct broker *broker, uint32_t slot,
 	return n;
 }
 
-/* Which process it is that made the memory, only its user learns, as with
- * `who`, and those who may see all. */
+/* Which process made the memory is shown only to its user, as with `who`, and
+ * to administrators. */
 static bool may_see_maker(const struct verb_call *call,
 			  const struct block_use *use)
 {
@@ -136,7 +136,7 @@ static void fill_item(const struct verb_call *call, uint32_t slot,
 	item->shared = chunk->shared;
 	item->state = slot_state(broker, slot);
 	item->age_ms = page->now_ms - record->born_ms;
-	/* A name whose time is over just now has not yet ended. */
+	/* A name that expires at this moment has not ended yet. */
 	if (deadline_ms)
 		item->ttl_left_ms = deadline_ms > page->now_ms
 					    ? deadline_ms - page->now_ms

@@ -1,8 +1,8 @@
 /*
- * ordered: the producer says that events (order.h) are done.
+ * ordered: the producer reports that events (order.h) are done.
  *
- * Nothing of it is recorded: what was said once and what was freed meanwhile
- * is passed over, so a request that is sent again does no harm.
+ * The request has no recorded reply: reports that were made before, and slots
+ * that were freed meanwhile, are ignored, so sending it again is harmless.
  */
 #include "broker/broker.h"
 #include "broker/order.h"

@@ -1,9 +1,10 @@
 /*
- * prefixes: first components of names, whose they are, and what is below them.
+ * prefixes: first components of names, their owners, and the number of names
+ * below them.
  *
- * Everybody sees those of the configuration and its own; root and
- * administrators see all. Those of the configuration come first, so the cursor
- * is a place among them or, behind that, a record's number.
+ * All users see the configured ones and their own; root and administrators see
+ * all. Configured ones come first, so the cursor is an index among them or,
+ * after that, a record's number.
  */
 #include "broker/broker.h"
 #include "broker/prefix.h"
@@ -14,7 +15,7 @@
 #include <string.h>
 
 #define MAX_EXAMINED 4096
-/* So that the names of a page fit a frame, whatever they are. */
+/* A page of this many names fits into a frame, however long they are. */
 #define PAGE_ITEMS 128
 
 static const struct prefix_record *find_record(const struct broker *broker,
@@ -25,7 +26,7 @@ static const struct prefix_record *find_record(const struct broker *broker,
 	return prefix ? catalog_prefix(&broker->catalog, prefix) : NULL;
 }
 
-/* `record` may be NULL: nothing is below it. */
+/* `record` may be NULL: there are no names below it. */
 static void fill(struct prefix_item *item, const char *name, uint32_t uid,
 		 const struct prefix_record *record)
 {
@@ -56,7 +57,7 @@ static bool is_shown(const struct verb_call *call,
 	       session_is_admin(call->session);
 }
 
-/* Names have no 0 at their end in the catalog. */
+/* Names in the catalog have no final 0. */
 static int add_claimed(struct verb_call *call,
 		       const struct prefix_record *record, struct error *err)
 {

@@ -1,9 +1,10 @@
 /*
- * publish: names for tensors, or the end of writing without one.
+ * publish: names for tensors, or the end of writing without a name.
  *
- * All items are checked, and all that can fail is reserved (room for names,
- * deadlines, owners of first components), before the first name moves. Then
- * each item's old tensor goes to LIMBO before the new one becomes PUBLISHED.
+ * All items are checked, and everything that can fail is reserved (space for
+ * names, deadlines, owners of first components), before the first name changes.
+ * Then each item's old tensor goes to LIMBO before the new one becomes
+ * PUBLISHED.
  */
 #include "broker/broker.h"
 #include "broker/bundle.h"
@@ -23,14 +24,13 @@ struct publication {
 	const struct publish_item *item;
 	uint32_t slot;
 	uint64_t room;   /* reserved for the name; 0: not yet */
-	uint64_t event;  /* room for the handle; 0: none, or not yet */
+	uint64_t event;  /* space for the handle; 0: none, or not yet */
 	uint64_t number; /* of the event */
 	uint64_t deadline_ms;
-	bool is_claimed; /* its first component, just now */
+	bool is_claimed; /* the first component was claimed just now */
 };
 
-/* --- checks ------------------------------------------------------------------
- */
+/* --- checks -------------------------------------------------------------- */
 
 static bool holds(const struct verb_call *call, uint32_t slot)
 {
@@ -39,7 +39,8 @@ static bool holds(const struct verb_call *call, uint32_t slot)
 	return grant && grant_holds(call->broker, grant) > 0;
 }
 
-/* Written by this session, or its user's and anonymous. */
+/* The session must be the writer, or the slot anonymous and of the same
+ * user. */
 static int check_slot(const struct verb_call *call, uint32_t slot,
 		      struct error *err)
 {
@@ -89,7 +90,7 @@ static int check_bundle(const struct broker *broker, const char *name,
 						    record->name_blob));
 }
 
-/* What the name shows now, if anything. */
+/* Check the tensor that the name shows now, if any. */
 static int check_old(const struct verb_call *call,
 		     const struct publish_item *item, struct error *err)
 {
@@ -128,7 +129,7 @@ static int check_name(const struct verb_call *call,
 	return r;
 }
 
-/* The handle is for those who wait; its number says which event it is. */
+/* The handle is for readers that wait; its number identifies the event. */
 static int check_event(struct publication *one, struct error *err)
 {
 	struct handle handle;
@@ -144,7 +145,7 @@ static int check_event(struct publication *one, struct error *err)
 	return 0;
 }
 
-/* When it will be written, if that is not now. */
+/* Check the ready fence, if the contents are not complete yet. */
 static int check_order(const struct verb_call *call, struct publication *one,
 		       struct error *err)
 {
@@ -168,7 +169,7 @@ static int check_order(const struct verb_call *call, struct publication *one,
 			 "this session has no timelines: ask for them first");
 }
 
-/* A batch must not speak of one thing twice. */
+/* Refuse duplicates: a batch must name each slot and each name once. */
 static int check_twins(const struct publication *all, uint32_t i,
 		       struct error *err)
 {
@@ -210,8 +211,7 @@ static int check(const struct verb_call *call, struct publication *all,
 	return 0;
 }
 
-/* --- what can fail
- * -------------------------------------------------------------- */
+/* --- reservations -------------------------------------------------------- */
 
 static void unreserve(struct broker *broker, struct publication *all,
 		      uint32_t n)
@@ -293,10 +293,9 @@ static int reserve(const struct verb_call *call, struct publication *all,
 	return 0;
 }
 
-/* --- changes
- * -------------------------------------------------------------------- */
+/* --- changes ------------------------------------------------------------- */
 
-/* Gives the version the name had. */
+/* Returns the version that the name had. */
 static uint64_t let_go(struct broker *broker, const char *name)
 {
 	uint32_t old = index_find(broker, name);
@@ -338,7 +337,7 @@ static void show(const struct verb_call *call, const struct publication *one,
 	point("publish.indexed");
 }
 
-/* Gives the version of the name, 0 without one. */
+/* Returns the version of the name, 0 without a name. */
 static uint64_t publish(const struct verb_call *call,
 			const struct publication *one)
 {

@@ -1,6 +1,6 @@
 /*
- * remove: names go, of tensors and of whole bundles; what is held stays in
- * limbo.
+ * remove: end names of tensors and of whole bundles; tensors that are held stay
+ * in limbo.
  */
 #include "broker/broker.h"
 #include "broker/bundle.h"
@@ -11,9 +11,9 @@
 #include "proto/name.h"
 #include <errno.h>
 
-/* What one name stands for. */
+/* The tensor or the bundle that a name shows. */
 struct target {
-	uint32_t slot, bundle; /* one of both is 0 */
+	uint32_t slot, bundle; /* one of the two is 0 */
 };
 
 static int check_owner(const struct verb_call *call, uint32_t uid,
@@ -71,7 +71,7 @@ static int find(const struct verb_call *call, uint32_t i, struct target *all,
 	return r < 0 ? error_wrap(err, r, "remove \"%s\"", name) : 0;
 }
 
-/* One transaction has room for so many tensors. */
+/* Limit the number of tensors to what one transaction can hold. */
 static int check_size(const struct verb_call *call, const struct target *all,
 		      struct error *err)
 {

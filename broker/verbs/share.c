@@ -1,11 +1,11 @@
 /*
  * share and unshare: tensors over device memory that the session had already,
- * and the end of that.
+ * and the end of sharing.
  *
- * A request to share waits only for what ends by itself: the driver being
- * loaded, its word on a descriptor, and memory of ours that is being given
- * back. Unlike other verbs, unshare changes things before it waits, or gives up
- * waiting: the tensor is in limbo from then on.
+ * A request to share waits only for operations that end by themselves: loading
+ * the driver, its verification of a descriptor, and freeing of memory. Unlike
+ * other verbs, unshare changes state before it waits or gives up: the tensor is
+ * in limbo from then on.
  */
 #include "broker/broker.h"
 #include "broker/donation.h"
@@ -23,8 +23,7 @@
 #include <errno.h>
 #include <inttypes.h>
 
-/* --- checks ----------------------------------------------------------------
- */
+/* --- checks -------------------------------------------------------------- */
 
 static int check_handle(const struct share_request *request, struct error *err)
 {
@@ -32,7 +31,7 @@ static int check_handle(const struct share_request *request, struct error *err)
 	int r = handle_decode(request->handle, sizeof(request->handle),
 			      HANDLE_MEMORY, &handle, err);
 
-	/* -EPROTO would say that the connection ends. */
+	/* -EPROTO would mean that the connection is closed. */
 	if (r == -EPROTO)
 		err->code = r = -EBADMSG;
 	if (r < 0)
@@ -45,7 +44,7 @@ static int check_handle(const struct share_request *request, struct error *err)
 			 handle.size, request->size);
 }
 
-/* One of both: a handle or a descriptor. */
+/* Exactly one of a handle and a descriptor is required. */
 static int check_form(const struct verb_call *call, struct error *err)
 {
 	const struct share_request *request = &call->request->share;
@@ -75,7 +74,7 @@ static int check_room(const struct verb_call *call, struct error *err)
 	return r;
 }
 
-/* Where it lies; enum pool_outcome or negative. */
+/* Find the device and check the memory; enum pool_outcome or negative. */
 static int check_memory(const struct verb_call *call, struct share *share,
 			struct error *err)
 {
@@ -99,10 +98,9 @@ static int check_memory(const struct verb_call *call, struct share *share,
 			      err);
 }
 
-/* --- sharing ---------------------------------------------------------------
- */
+/* --- sharing ------------------------------------------------------------- */
 
-/* Nothing is left of the first `n`, and of the chunk if it has no block. */
+/* Undo the first `n` tensors, and the chunk if it has no block. */
 static void undo(const struct verb_call *call, const uint32_t *slots,
 		 uint32_t n, uint32_t chunk)
 {
@@ -128,7 +126,7 @@ static bool make_slot(const struct verb_call *call, uint32_t chunk,
 	uint64_t span = 0;
 	uint32_t block;
 
-	/* It was checked when it was decoded. */
+	/* The type was checked when it was decoded. */
 	(void)tensor_type_check(&item->type, &span, NULL);
 	block = shared_chunk_block(&broker->pools, chunk, item->offset, span,
 				   uid);
@@ -162,12 +160,12 @@ static int make_slots(const struct verb_call *call, uint32_t chunk,
 	for (uint32_t i = 0; i < request->n_items; i++) {
 		is_granted = grant_add(call->broker, call->session->index,
 				       slots[i], 1);
-		assert(is_granted); /* there was room */
+		assert(is_granted); /* capacity was checked */
 	}
 	return 0;
 }
 
-/* The chunk, once more when others' leavings were collected. */
+/* Get the chunk; if that fails, retry after collecting released memory. */
 static int get_chunk(const struct verb_call *call, const struct share *share,
 		     uint32_t *ret_chunk, struct error *err)
 {
@@ -180,7 +178,7 @@ static int get_chunk(const struct verb_call *call, const struct share *share,
 	return r == POOL_FULL ? err->code : r;
 }
 
-/* Charged and with a chunk, or neither: enum pool_outcome or negative. */
+/* Charge and get a chunk, or do neither: enum pool_outcome or negative. */
 static int find_room(const struct verb_call *call, const struct share *share,
 		     uint32_t *ret_chunk, struct error *err)
 {
@@ -225,15 +223,13 @@ int verb_share(struct verb_call *call, struct error *err)
 	if (r < 0)
 		return r;
 	verb_fill_places(call, slots, request->n_items);
-	/* Last: a client that wrote nonsense into its counts may lose the slots
-	 * right here. */
+	/* Last, since a client with invalid counts may lose the slots here. */
 	for (uint32_t i = 0; i < request->n_items; i++)
 		slot_settle(call->broker, slots[i]);
 	return VERB_DONE;
 }
 
-/* --- unsharing -------------------------------------------------------------
- */
+/* --- unsharing ----------------------------------------------------------- */
 
 static int check_sharer(const struct verb_call *call, uint32_t slot,
 			struct error *err)
@@ -250,7 +246,7 @@ static int check_sharer(const struct verb_call *call, uint32_t slot,
 			 "can only release it");
 }
 
-/* The sharer's hold is the last thing that keeps it. */
+/* Drop the sharer's hold, which is the last. */
 static void let_go(const struct verb_call *call, uint32_t slot)
 {
 	uint32_t session = call->session->index;

@@ -1,9 +1,9 @@
 /*
- * ticket and redeem: how a tensor without a name travels between processes.
- * tickets and revoke: which are out, and how to take one back.
+ * ticket and redeem: pass a tensor without a name between processes. tickets
+ * and revoke: list outstanding tickets, and end one.
  *
- * A ticket gives no right: who redeems it must be allowed to read. So any
- * holder may make one.
+ * A ticket grants no rights: the process that redeems it must be allowed to
+ * read. So any holder may make one.
  */
 #include "broker/ticket.h"
 #include "broker/broker.h"
@@ -48,7 +48,7 @@ int verb_ticket(struct verb_call *call, struct error *err)
 			call->reply->ticket.ticket, err);
 	if (r < 0)
 		return r;
-	/* Handing a tensor on is the end of writing it, like publishing. */
+	/* Passing a tensor on ends its writing, like publishing. */
 	slot_end_writer(broker, slot);
 	slot_settle(broker, slot);
 	return VERB_DONE;
@@ -106,11 +106,10 @@ int verb_redeem(struct verb_call *call, struct error *err)
 	for (i = 0; i < n; i++) {
 		is_granted =
 			grant_add(broker, call->session->index, slots[i], 1);
-		assert(is_granted); /* there was room */
+		assert(is_granted); /* capacity was checked */
 	}
 	verb_fill_places(call, slots, n);
-	/* Last: a client that wrote nonsense into its counts may lose the slots
-	 * right here. */
+	/* Last, since a client with invalid counts may lose the slots here. */
 	for (i = 0; i < n; i++) {
 		ticket_use(broker, tickets[i]);
 		slot_settle(broker, slots[i]);
@@ -118,13 +117,13 @@ int verb_redeem(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* --- tickets and revoke --------------------------------------------------- */
+/* --- tickets and revoke -------------------------------------------------- */
 
-/* A page fits a frame, also with names of full length. */
+/* A page of this many fits into a frame, even with names of full length. */
 #define PAGE_TICKETS 128
 #define MAX_EXAMINED 4096
 
-/* A ticket's maker and administrators may see it and take it back. */
+/* A ticket's maker and administrators may see and revoke it. */
 static bool may_manage(const struct verb_call *call, uint32_t ticket)
 {
 	uint32_t uid = catalog_ticket(&call->broker->catalog, ticket)->uid;
@@ -152,7 +151,7 @@ static void fill_item(const struct broker *broker, uint32_t ticket, char *name,
 		.pid = record->pid,
 		.uses_left = record->uses_left,
 		.age_ms = now - record->born_ms,
-		/* one whose time is over just now has not yet ended */
+		/* one that expires at this moment has not ended yet */
 		.ttl_left_ms = record->deadline_ms > now
 				       ? record->deadline_ms - now
 				       : 1,
