@@ -1,5 +1,5 @@
 /*
- * Donations: a work of the pools that asks the driver.
+ * Donations: a pool work that asks the driver.
  */
 #include "broker/donation.h"
 #include "broker/broker.h"
@@ -13,10 +13,10 @@
 
 struct donation {
 	struct broker *broker;
-	uint32_t uid;   /* who sent it */
+	uint32_t uid;   /* sent it */
 	int fd;         /* owned */
-	bool is_asked;  /* the driver, */
-	bool is_judged; /* and it has answered: `result` */
+	bool is_asked;  /* the driver was asked, */
+	bool is_judged; /* and has replied: `result` */
 	bool is_dropped;
 	int result;
 	struct error err;
@@ -51,7 +51,7 @@ void donation_drop(struct donation *donation)
 	if (!donation)
 		return;
 	donation->is_dropped = true;
-	/* A thread may have it still. */
+	/* A thread may still use it. */
 	if (!donation->is_asked || donation->is_judged)
 		destroy(donation);
 }
@@ -86,7 +86,7 @@ static void done_check(struct pool_work *work)
 
 static const struct pool_work_kind work_check = {run_check, done_check};
 
-/* Asks, as soon as there is a thread for it. */
+/* Ask the driver, as soon as a thread is free. */
 static int ask(struct donation *donation, const struct device *device,
 	       uint64_t size, struct error *err)
 {

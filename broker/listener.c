@@ -1,8 +1,9 @@
 /*
- * The listening socket: made here, or by whoever starts and keeps the broker.
+ * The listening socket: made here, or by the process that starts and keeps the
+ * broker.
  *
- * Everybody may connect: who may do what is decided by credentials, not by the
- * mode of the socket file.
+ * All users may connect: access is decided by credentials, not by the mode of
+ * the socket file.
  */
 #include "broker/listener.h"
 #include "broker/broker.h"
@@ -20,8 +21,7 @@
 
 #define ACCEPTS_PER_EVENT 16
 
-/* --- binding -----------------------------------------------------------------
- */
+/* --- binding ------------------------------------------------------------- */
 
 static int fill_address(const char *path, struct sockaddr_un *ret,
 			struct error *err)
@@ -40,7 +40,7 @@ static int fill_address(const char *path, struct sockaddr_un *ret,
 	return 0;
 }
 
-/* Only the last directory: more than that is the administrator's. */
+/* Make only the last directory; the others are up to the administrator. */
 static int make_directory(const char *path, struct error *err)
 {
 	struct sockaddr_un address;
@@ -60,7 +60,7 @@ static int make_directory(const char *path, struct error *err)
 	return 0;
 }
 
-/* A socket file is in the way: remove it if nobody answers there. */
+/* A socket file exists: remove it if no process listens there. */
 static int remove_stale(const struct sockaddr_un *address, struct error *err)
 {
 	struct stat st;
@@ -134,16 +134,15 @@ int listener_bind(const char *path, int *ret_fd, struct error *err)
 	return 0;
 }
 
-/* --- accepting
- * ---------------------------------------------------------------- */
+/* --- accepting ----------------------------------------------------------- */
 
 static int open_spare(void)
 {
 	return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* No descriptor is left: turn the first in line away, or it would wake us for
- * ever. It sees the connection end. */
+/* No descriptor is left: accept and close the first connection in the queue,
+ * since it would otherwise keep the socket readable. */
 static void turn_away(struct listener *listener, struct closer *closer)
 {
 	int fd;
@@ -220,7 +219,7 @@ static int check_inherited(int fd, struct error *err)
 	return 0;
 }
 
-/* Where clients find it, also if somebody else has made it. */
+/* Log the path for clients, also of a socket that was passed to us. */
 static void log_path(int fd)
 {
 	struct sockaddr_un address = {0};
@@ -237,7 +236,8 @@ static int start(struct broker *broker, struct error *err)
 	const int on = 1;
 	int r;
 
-	/* Accepted sockets inherit it, so that no hello comes without. */
+	/* Accepted sockets inherit the option, so that every hello carries
+	 * credentials. */
 	if (setsockopt(listener->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) <
 	    0)
 		return error_errno(err, -errno, "ask for credentials");

@@ -1,5 +1,5 @@
 /*
- * The broker's log: lines on stderr, and the notes among them, which status
+ * The broker's log: lines on stderr, some of which are notes, which status
  * shows for as long as the broker runs.
  */
 #pragma once
@@ -11,20 +11,20 @@ enum log_level {
 };
 
 /* Write a line to stderr, with the journal's <N> priority if stderr is the
- * journal. Any thread may call it. */
+ * journal. May be called on any thread. */
 void log_line(enum log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /*
- * Write a line, and keep it as a note: an operator should know it. The oldest
- * notes are dropped when there is no room for a new one. Notes belong to the
- * loop's thread.
+ * Write a line, and keep it as a note for the operator. The oldest notes are
+ * dropped when there is no space for a new one. Only the loop's thread may call
+ * it.
  */
 void log_note(enum log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* All notes, a line each, without a newline at the end; "" without notes. Valid
- * until the next note. */
+/* All notes, one per line, without a newline at the end; "" without notes.
+ * Valid until the next note. */
 const char *log_notes(void);
-/* A new broker begins without notes. */
+/* A new broker starts without notes. */
 void log_clear_notes(void);

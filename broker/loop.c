@@ -22,7 +22,7 @@ void loop_stop(struct loop *loop)
 {
 	uv_handle_t *idle = (uv_handle_t *)&loop->idle;
 
-	/* A handle that was never set up has no loop. */
+	/* A handle that was never initialised has no loop. */
 	if (idle->loop && !uv_is_closing(idle))
 		uv_close(idle, NULL);
 	meter_stop(&loop->meter);

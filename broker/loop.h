@@ -1,10 +1,10 @@
 /*
- * The event loop, and work that is deferred until the events at hand have been
+ * The event loop, and work that is deferred until the present events have been
  * handled.
  *
  * Deferred work has handlers. They run in the order in which they were added,
- * between two waits for events, and each says whether it has more to do. What
- * an earlier one defers to a later one is done in the same round.
+ * between two waits for events, and each returns whether it has more to do.
+ * Work that an earlier handler defers to a later one is done in the same round.
  */
 #pragma once
 #include "broker/meter.h"
@@ -14,7 +14,7 @@
 struct error;
 
 struct deferred {
-	bool (*run)(void *data); /* true: it has more to do */
+	bool (*run)(void *data); /* true: there is more to do */
 	void *data;
 	bool is_wanted;
 	struct deferred *next;
@@ -25,17 +25,18 @@ struct loop {
 	uv_idle_t idle; /* runs only while there is deferred work */
 	struct deferred *first, *last;
 	struct meter meter;
-	bool is_stopping; /* handles are being closed; nothing is begun */
+	bool is_stopping; /* handles are being closed; no new work starts */
 };
 
 int loop_open(struct loop *loop, struct error *err);
-/* Starts closing the handles of the loop itself. */
+/* Start closing the handles of the loop itself. */
 void loop_stop(struct loop *loop);
-/* All handles are closed, or were never set up. */
+/* Called when all handles are closed or were never initialised. */
 void loop_close(struct loop *loop);
 
-/* `handler` (borrowed for as long as the loop) runs after those before it. */
+/* Add `handler` (borrowed for as long as the loop); it runs after earlier
+ * ones. */
 void loop_add(struct loop *loop, struct deferred *handler);
-/* Have `handler` run before the loop waits again. No-op while it is stopping.
- */
+/* Have `handler` run before the loop waits again. No effect while it is
+ * stopping. */
 void loop_defer(struct loop *loop, struct deferred *handler);

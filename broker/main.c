@@ -45,7 +45,7 @@ static const struct option options[] = {
 	{0},
 };
 
-/* True: go on; else exit with `ret_status`. */
+/* True: continue; false: exit with `ret_status`. */
 static bool parse_arguments(int argc, char **argv, int *ret_status)
 {
 	int option;
@@ -112,8 +112,8 @@ static int run_broker(void)
 	return r < 0 ? report(&err) : EXIT_SUCCESS;
 }
 
-/* The socket is the parent's: connections wait there while the broker is
- * started again. */
+/* The parent owns the socket, so connections wait there while the broker is
+ * restarted. */
 static int run_supervised(void)
 {
 	const char *path = arg_socket_path;
@@ -129,7 +129,7 @@ static int run_supervised(void)
 	if (listener_bind(path, &listen_fd, &err) < 0)
 		return report(&err);
 	r = supervise(listen_fd, &status, &err);
-	/* The child finds the socket among what it inherits. */
+	/* The child gets the socket among its inherited descriptors. */
 	if (r == 1)
 		return run_broker();
 	close(listen_fd);
@@ -141,12 +141,12 @@ int main(int argc, char **argv)
 {
 	int status;
 
-	/* First, while nothing else runs that could look at the environment. */
+	/* Comes first, while no other thread can read the environment. */
 	has_left_mps = device_leave_mps();
 	if (!parse_arguments(argc, argv, &status))
 		return status;
 	(void)signal(SIGPIPE, SIG_IGN);
-	/* A terminal that is closed must not take the tensors with it. */
+	/* Closing the terminal must not lose the tensors. */
 	(void)signal(SIGHUP, SIG_IGN);
 	return arg_is_supervised ? run_supervised() : run_broker();
 }

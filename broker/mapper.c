@@ -1,7 +1,7 @@
 /*
- * Mappers: the search through /proc/PID/maps. It only serves the sentence of a
- * refusal, so it is bounded, by the work and not by the time: what it finds
- * does not depend on how busy the machine is.
+ * Mappers: the search through /proc/PID/maps. It only improves an error
+ * message, so it is bounded, by work instead of time: its result does not
+ * depend on the load of the machine.
  */
 #include "broker/mapper.h"
 #include <dirent.h>
@@ -66,7 +66,7 @@ static bool is_looked_at(const struct search *search, pid_t pid)
 	       (status.st_uid == search->uid || status.st_uid == 0);
 }
 
-/* 0: none. */
+/* 0: not found. */
 static pid_t find(struct search *search, pid_t first)
 {
 	struct dirent *entry;
@@ -102,7 +102,8 @@ static void read_command(pid_t pid, char *ret, size_t size)
 	if (fgets(ret, (int)size, file))
 		ret[strcspn(ret, "\n")] = '\0';
 	fclose(file);
-	/* It calls itself what it likes, and this is for a terminal. */
+	/* A process chooses its own name, and this one is printed on
+	 * terminals. */
 	for (char *at = ret; *at; at++) {
 		if (*at < ' ' || *at > '~')
 			*at = '?';

@@ -1,6 +1,6 @@
 /*
- * libuv counts the time that it waits in the kernel; all other time between
- * two looks is work.
+ * libuv counts the time that it waits in the kernel; all other time between two
+ * prepare callbacks is work.
  */
 #include "broker/meter.h"
 #include "proto/error.h"

@@ -1,6 +1,6 @@
 /*
- * How long the loop's iterations take: from the end of one wait for events to
- * the beginning of the next. All other clients wait for that long.
+ * The duration of the loop's iterations, from the end of one wait for events to
+ * the beginning of the next. All other clients wait that long.
  */
 #pragma once
 #include <stdint.h>
@@ -10,13 +10,13 @@ struct error;
 
 struct meter {
 	uv_prepare_t prepare;
-	uint64_t at_ns, idle_ns; /* at the last prepare; 0: there was none */
-	uint64_t longest_ns;     /* since start, or since meter_reset() */
+	uint64_t at_ns, idle_ns; /* at the last prepare; 0: before the first */
+	uint64_t longest_ns;     /* since the start or the last meter_reset() */
 };
 
-/* Before the loop runs first. */
+/* Call it before the loop runs. */
 int meter_init(struct meter *meter, uv_loop_t *loop, struct error *err);
-/* Starts closing the handle. Idempotent; also without meter_init(). */
+/* Start closing the handle. Idempotent, and allowed without meter_init(). */
 void meter_stop(struct meter *meter);
 /* Forget the longest iteration so far. The present one still counts. */
 void meter_reset(struct meter *meter);

@@ -1,9 +1,9 @@
 /*
  * Processes, by pidfd and /proc.
  *
- * An exit status is told twice: by the zombie's /proc/PID/stat until its parent
- * has waited for it, and by the pidfd (PIDFD_GET_INFO, Linux 6.15) from then
- * on.
+ * An exit status is available in two places: in the zombie's /proc/PID/stat
+ * until its parent has waited for it, and from then on by the pidfd
+ * (PIDFD_GET_INFO, Linux 6.15).
  */
 #include "broker/process.h"
 #include "proto/error.h"
@@ -54,8 +54,8 @@ int process_read_file(const char *path, char *buffer, size_t size,
 	return 0;
 }
 
-/* A number of /proc/PID/stat. The command, field 2, is in parentheses and may
- * contain anything. */
+/* Read a number from /proc/PID/stat. The command, field 2, is in parentheses
+ * and may contain any character. */
 static int read_field(pid_t pid, int field, unsigned long long *ret,
 		      struct error *err)
 {
@@ -134,7 +134,7 @@ int process_open(pid_t pid, uint64_t start_time, int *ret_pidfd)
 		r = pidfd;
 	else if (process_has_ended(pidfd))
 		r = -ESRCH;
-	/* It runs, and its directory in /proc is not to be seen. */
+	/* It runs, but its directory in /proc is hidden. */
 	else if (r == -ESRCH)
 		r = -ENOENT;
 	if (r == 0)
@@ -154,7 +154,7 @@ static bool read_exit_status(int pidfd, pid_t pid, int *ret)
 		*ret = info.status;
 		return true;
 	}
-	/* 0 is also what those see who may not look. */
+	/* Readers without permission see 0, too. */
 	if (pidfd < 0 || read_field(pid, FIELD_EXIT_STATUS, &status, NULL) < 0)
 		return false;
 	*ret = (int)status;

@@ -1,6 +1,6 @@
 /*
- * Slots for ranks, made one after the other: what stops in the midst for want
- * of room goes on from there.
+ * Slots for ranks, made one after another; if memory runs out in between, the
+ * next call continues from there.
  */
 #include "broker/rank_memory.h"
 #include "broker/broker.h"
@@ -51,7 +51,7 @@ int rank_memory_make_one(struct comm *comm, uint32_t rank, uint64_t size,
 	return make_at(comm, &comm->ranks[rank].device, size, ret_slot, err);
 }
 
-/* Enough for the bytes in whole pages, wherever it begins. */
+/* Make enough memory for `size` bytes in whole pages, at any offset. */
 static int make_pages(struct comm *comm, uint64_t size, uint32_t *ret_slot,
 		      struct error *err)
 {

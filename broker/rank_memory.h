@@ -1,8 +1,8 @@
 /*
- * Memory of a communicator's ranks: one slot that all share, on host memory, or
- * one for each, on its device.
+ * Memory of a communicator's ranks: one slot that all share, in host memory, or
+ * one for each rank, on its device.
  *
- * Its slots are pinned by the run, but for those that a group's record keeps.
+ * The run pins the slots, except those that a group's record keeps.
  */
 #pragma once
 #include "broker/comm.h"
@@ -12,17 +12,18 @@
 struct error;
 
 struct rank_memory {
-	uint32_t slots[PLAN_MAX_RANKS]; /* by rank; shared: the first alone. 0:
-					 * none */
-	/* On devices, but in host memory: each rank's used from its first whole
-	 * page on, so that it can be pinned by itself. */
+	/* By rank; if shared, only the first is used. 0: not made. */
+	uint32_t slots[PLAN_MAX_RANKS];
+	/* The communicator is on devices, but this is host memory: each rank
+	 * uses its slot from the first whole page on, so that it can be pinned
+	 * by itself. */
 	bool is_offloaded;
 };
 
-/* How many slots make it whole. */
+/* The number of slots needed. */
 uint32_t rank_memory_count(const struct comm *comm);
 
-/* What the rank uses of it; 0: none. */
+/* The slot that the rank uses; 0: not made. */
 uint32_t rank_memory_slot(const struct comm *comm,
 			  const struct rank_memory *memory, uint32_t rank);
 
@@ -30,18 +31,18 @@ bool rank_memory_is_whole(const struct comm *comm,
 			  const struct rank_memory *memory);
 
 /*
- * Make what is missing, `size` bytes each: enum pool_outcome, as
- * storage_make(). What it has got it keeps for the next time.
+ * Make the missing slots, `size` bytes each. Returns enum pool_outcome, as
+ * storage_make(); slots that were made are kept for the next attempt.
  */
 int rank_memory_make(struct comm *comm, uint64_t size,
 		     struct rank_memory *memory, struct error *err);
 
-/* One slot, for this rank: as storage_make(). */
+/* Make one slot, for this rank. Returns as storage_make(). */
 int rank_memory_make_one(struct comm *comm, uint32_t rank, uint64_t size,
 			 uint32_t *ret_slot, struct error *err);
 
-/* One more pin of each. */
+/* Pin each slot once more. */
 void rank_memory_pin(struct comm *comm, const struct rank_memory *memory);
 
-/* One pin of each less, and it has none any more. */
+/* Unpin each slot once, and clear the struct's slots. */
 void rank_memory_unpin(struct comm *comm, struct rank_memory *memory);

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Ids of sessions are never used again, their records are. */
+/* Ids of sessions are never reused, unlike their records. */
 static void name_of(const struct session *session, char ret[FDSTORE_NAME_SIZE])
 {
 	snprintf(ret, FDSTORE_NAME_SIZE, "t%" PRIu64,
@@ -93,7 +93,8 @@ void timeline_file_adopt(struct session *session)
 	fd = fdstore_take(&broker->fdstore, name);
 	if (fd < 0)
 		return;
-	/* Without it, what waits for its counters waits until it ends. */
+	/* Without a mapping the counters cannot be poisoned, so processes that
+	 * wait for them wait until they end. */
 	if (timelines_open(&session->timelines, fd, true, &err) < 0) {
 		log_line(LOG_LEVEL_WARNING,
 			 "timelines of session %" PRIu64 ": %s, ignoring",

@@ -1,10 +1,10 @@
 /*
  * Timeline files (shm/timeline.h): one for each session that has work on
- * devices, made when it first asks.
+ * devices, made when the session first asks for it.
  *
- * The broker reads the counters, and poisons them when the session has ended.
- * A file outlives the broker in the fd store: what waits for a counter, and
- * which fences were reached, must not change by a restart.
+ * The broker reads the counters, and poisons them when the session has ended. A
+ * file outlives the broker in the fd store: a restart must neither change what
+ * waits for a counter nor which fences were reached.
  */
 #pragma once
 #include <stdbool.h>
@@ -14,26 +14,26 @@ struct broker;
 struct error;
 struct session;
 
-/* Descriptors in the fd store that they may take; chunks need them too. */
+/* Limit on these descriptors in the fd store, which chunks need, too. */
 #define TIMELINE_FILES_MAX 256
 
-/* A file for a session that has none. -EDQUOT, -ENFILE; FDSTORE_WAIT: not now,
- * try again when room is woken. */
+/* Make a file for a session that has none. -EDQUOT, -ENFILE; FDSTORE_WAIT: not
+ * now, try again after waiters_wake_room(). */
 int timeline_file_make(struct session *session, struct error *err);
 
 /* The file for a peer; borrowed. */
 int timeline_file_fd(struct session *session, bool is_writable, int *ret_fd,
 		     struct error *err);
 
-/* Has the session's timeline come to `value`? Not where it has no file. */
+/* Has the session's timeline reached `value`? False without a file. */
 bool timeline_file_has_reached(const struct session *session, uint32_t timeline,
 			       uint64_t value);
 
-/* After a restart: take back the file of a session that had one. */
+/* After a restart: adopt the file of a session that had one. */
 void timeline_file_adopt(struct session *session);
-/* Files of sessions that are none any more: after all were adopted. */
+/* Drop files of sessions that ended. Call it after all were adopted. */
 void timeline_file_drop_strays(struct broker *broker);
 
-/* The session is over, and what it had to say of its tensors was said: let go
- * of those who wait. Nothing if it has no file. */
+/* The session has ended, and the states of its tensors were updated: wake the
+ * streams that wait for its timelines. No effect without a file. */
 void timeline_file_end(struct session *session);

@@ -1,5 +1,6 @@
 /*
- * Unsharing: what is in the way, and telling when nothing is.
+ * Unsharing: finding the remaining users, and waking the request when there are
+ * none.
  */
 #include "broker/unshare.h"
 #include "broker/broker.h"
@@ -16,23 +17,23 @@
 
 enum obstacle_kind {
 	NOTHING,
-	ORDER, /* the device that writes it */
-	FENCE, /* a device that reads it, of a session */
+	ORDER, /* a device that still writes it */
+	FENCE, /* a device of a session that still reads it */
 	TICKET,
 	HOLD, /* of a session */
 };
 
-/* The worst of what is in the way. */
+/* The most important remaining use. */
 struct obstacle {
 	enum obstacle_kind kind;
 	uint32_t session; /* record */
-	uint32_t n;       /* how many of that kind there are */
-	bool is_view;     /* of a view, not of the tensor itself */
+	uint32_t n;       /* uses of that kind */
+	bool is_view;     /* it is the use of a view */
 };
 
 void unshare_key(uint32_t slot, char ret[UNSHARE_KEY_SIZE])
 {
-	/* No name begins so. */
+	/* No name begins with a slash. */
 	snprintf(ret, UNSHARE_KEY_SIZE, "//unshare/%" PRIu32, slot);
 }
 
@@ -58,7 +59,7 @@ static void note(struct obstacle *obstacle, enum obstacle_kind kind,
 	obstacle->n += n;
 }
 
-/* `keeper`: a session of which one hold is not in the way; 0: none. */
+/* `keeper`: a session of which one hold is ignored; 0: none. */
 static void look_at(const struct broker *broker, uint32_t slot, uint32_t keeper,
 		    struct obstacle *obstacle)
 {
@@ -88,7 +89,8 @@ static struct obstacle find_obstacle(const struct broker *broker, uint32_t slot)
 	uint32_t i;
 
 	look_at(broker, slot, sharer_of(broker, slot), &obstacle);
-	/* A view that is there keeps the memory, whoever keeps the view. */
+	/* A view keeps the memory as long as it exists, whatever keeps the
+	 * view. */
 	for (i = slots->first; i && obstacle.kind != HOLD && slots->n > 1;
 	     i = catalog_slot(catalog, i)->block_link.next) {
 		if (i != slot)
@@ -115,8 +117,8 @@ bool unshare_is_ready(struct broker *broker, uint32_t slot)
 	uint32_t block = catalog_slot(catalog, slot)->block;
 	struct obstacle obstacle = find_obstacle(broker, slot);
 
-	/* Nobody rings when a device has done. A view's are watched by itself,
-	 * as nobody keeps it. */
+	/* A device does not ring when it is done. A view without keepers is
+	 * watched already. */
 	if (!obstacle.is_view &&
 	    (obstacle.kind == ORDER || obstacle.kind == FENCE))
 		limbo_watch(broker, slot);
@@ -146,7 +148,7 @@ static int explain_session(const struct broker *broker,
 			 session->pid, session->command, what, others);
 }
 
-/* That nobody holds: it is kept by its name. */
+/* A view without holders: its name keeps it. */
 static int explain_view(const struct broker *broker, uint32_t slot,
 			struct error *err)
 {

@@ -1,12 +1,13 @@
 /*
- * Unsharing: whoever shared memory wants to know when nobody uses it any more.
+ * Unsharing: a process that shared memory gets it back when no other user is
+ * left.
  *
- * The tensor loses its name and writer and is in limbo, where nobody can
- * acquire it. The sharer's own hold keeps it there until all else has gone:
- * others' holds, views, tickets, fences, and the order of its own writing. Then
- * the request that waits for it (verbs/share.c) drops that hold, in the
- * transaction that frees the slot; so until then the request may be given up
- * and repeated, and after it there is no such tensor.
+ * The tensor loses its name and writer and goes to limbo, where it cannot be
+ * acquired. The sharer's own hold keeps it there until all other users are
+ * gone: holds, views, tickets, fences, and the ready fence of its contents.
+ * Then the parked request (verbs/share.c) drops that hold, in the transaction
+ * that frees the slot. Until then the request may be given up and repeated;
+ * afterwards the tensor no longer exists.
  */
 #pragma once
 #include <stdbool.h>
@@ -17,22 +18,22 @@ struct error;
 
 #define UNSHARE_KEY_SIZE 32
 
-/* What requests that unshare the slot wait for (waiter.h). */
+/* The key of requests that unshare the slot (waiter.h). */
 void unshare_key(uint32_t slot, char ret[UNSHARE_KEY_SIZE]);
 
-/* Its sharer wants it back. The caller settles. */
+/* The sharer wants the slot back. The caller updates the slot's state. */
 void unshare_begin(struct broker *broker, uint32_t slot);
 
-/* Does nobody use it but by the sharer's hold? Has devices looked after that
- * are all that is left. */
+/* Is the sharer's hold the last use? If only devices still use the slot, they
+ * are watched. */
 bool unshare_is_ready(struct broker *broker, uint32_t slot);
 
-/* A sentence, -ETIMEDOUT, of what is in the way. */
+/* Set `err` to -ETIMEDOUT and the remaining users. */
 int unshare_explain(const struct broker *broker, uint32_t slot,
 		    struct error *err);
 
-/* Something about a slot has changed that is in use: tell who waits, if that
- * was the last. Nothing if nobody wants it back. */
+/* A use of the slot has ended: wake the parked request if it was the last. No
+ * effect unless the sharer wants the slot back. */
 void unshare_look(struct broker *broker, uint32_t slot);
-/* The slot is freed. */
+/* The slot is being freed. */
 void unshare_end(struct broker *broker, uint32_t slot);

@@ -1,5 +1,5 @@
 /*
- * Which versions of a name are news.
+ * Which versions of a name are new to a client.
  */
 #include "broker/version.h"
 #include "proto/error.h"

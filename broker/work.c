@@ -1,5 +1,5 @@
 /*
- * The way back from a job that is done to the group it was for.
+ * From a finished job back to its group.
  */
 #include "broker/work.h"
 #include "broker/broker.h"
@@ -26,8 +26,8 @@ int work_new(const struct group *group, uint64_t sequence, struct work **ret,
 	return 0;
 }
 
-/* Ids of communicators are never used again; that two which run at the same
- * time get one number would cost some overlap, and nothing else. */
+/* Ids of communicators are never reused. If two that run at the same time got
+ * the same number, they would only lose some overlap. */
 uint32_t work_stream(const struct group *group, enum work_stream stream)
 {
 	return (uint32_t)group->comm->id * 2 + (uint32_t)stream;

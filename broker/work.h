@@ -1,8 +1,8 @@
 /*
- * What a job of the engine is for.
+ * The purpose of a job of the engine.
  *
- * A job may be done after the group or the communicator it was for is gone;
- * so it carries their ids, and looks them up when it is done.
+ * A job may end after its group or communicator was freed, so it carries their
+ * ids and looks them up when it is done.
  */
 #pragma once
 #include <stdint.h>
@@ -11,7 +11,7 @@ struct broker;
 struct error;
 struct group;
 
-/* Streams of a communicator: gathers beside reductions, each kind in its
+/* Streams of a communicator: gathers run beside reductions, each kind in its
  * order. */
 enum work_stream {
 	WORK_STREAM_GATHER = 0,
@@ -27,7 +27,7 @@ struct work {
 int work_new(const struct group *group, uint64_t sequence, struct work **ret,
 	     struct error *err);
 
-/* The stream's number at the engine. */
+/* The number of the stream at the engine. */
 uint32_t work_stream(const struct group *group, enum work_stream stream);
 
 /* The group, if its communicator has not failed or ended; else NULL. */
