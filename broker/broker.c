@@ -142,8 +142,8 @@ static void on_watchdog(uv_timer_t *timer)
 {
 	struct broker *broker = timer->data;
 
-	/* A service manager that does not read its socket cannot judge us
-	 * either. */
+	/* A service manager that does not read its socket cannot judge
+	 * us either. */
 	fdstore_notify_now(&broker->fdstore, "WATCHDOG=1");
 }
 
@@ -371,8 +371,8 @@ static int open_memory(struct broker *broker, struct error *err)
 
 /* --- environment --------------------------------------------------------- */
 
-/* The soft limit protects programs that use select(), which the broker does
- * not. */
+/* The soft limit protects programs that use select(), which the broker
+ * does not. */
 static void raise_descriptor_limit(struct broker *broker)
 {
 	struct rlimit limit;

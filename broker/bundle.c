@@ -503,8 +503,8 @@ static int set_deadline(struct broker *broker, uint32_t bundle, uint64_t at_ms,
 	return deadlines_add(&broker->deadlines, &deadline, err);
 }
 
-/* Switch the names from the old version to the new one; the commit makes it one
- * change. */
+/* Switch the names from the old version to the new one; the commit makes it
+ * one change. */
 static void flip(struct broker *broker, uint32_t old, uint32_t new,
 		 uint64_t deadline_ms)
 {

@@ -28,8 +28,8 @@ struct bundle {
 	struct chore copying;
 	struct manifest_work *manifest; /* being made, or failed; NULL */
 	uint64_t manifest_size;         /* of the manifest in the record */
-	/* Member whose name a tensor outside the bundle last got or lost; 0:
-	 * none. */
+	/* Member whose name a tensor outside the bundle last got or lost;
+	 * 0: none. */
 	uint32_t last_clash;
 };
 
@@ -46,8 +46,8 @@ int bundle_begin(struct broker *broker, struct session *session,
 		 const struct bundle_begin_request *request, uint64_t *ret_id,
 		 struct error *err);
 
-/* Make a new slot a member of a staged version, by the name it was made
- * with. */
+/* Make a new slot a member of a staged version, by the name it was
+ * made with. */
 void bundle_add_member(struct broker *broker, uint32_t bundle, uint32_t slot);
 
 /* Bytes that the loader announced and has not allocated yet; 0: unknown. */
@@ -77,7 +77,7 @@ void bundle_abort(struct broker *broker, uint32_t bundle);
  * session it is tied to has ended. */
 void bundle_retire(struct broker *broker, uint32_t bundle);
 
-/* Called when a member slot is freed; the record goes with the last one. */
+/* Called when a member slot is freed; the record is freed with the last one. */
 void bundle_forget_member(struct broker *broker, uint32_t slot);
 
 /* Keep all members of a version while a session is being granted them. */

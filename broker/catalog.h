@@ -213,11 +213,11 @@ struct bundle_record {
 	struct device_uuid device;
 	uint32_t owner_uid;
 	struct list members;
-	/* Staged: the number of member names that tensors outside this bundle
-	 * have. */
+	/* Staged: the number of member names that tensors outside this
+	 * bundle have. */
 	uint32_t n_clashes;
-	/* [volatile] Staged: bytes that its loader will still allocate; 0:
-	 * unknown. */
+	/* [volatile] Staged: bytes that its loader will still allocate;
+	 * 0: unknown. */
 	uint64_t size_hint;
 	int32_t manifest_fd;    /* [volatile] owned; -1: not made yet */
 	uint32_t heap_position; /* [volatile] */
@@ -303,8 +303,8 @@ enum catalog_hash {
 };
 
 struct catalog_section_state {
-	/* Chained through a field of the record, which depends on the kind
-	 * (catalog.c). */
+	/* Chained through a field of the record, which depends on the
+	 * kind (catalog.c). */
 	uint32_t first_free;
 	/* Records ever used; the rest are holes in the file. */
 	uint32_t n_touched;
@@ -320,8 +320,8 @@ struct catalog_header {
 	uint32_t adoption_attempts; /* since the last one that succeeded */
 	uint64_t journal_size;      /* bytes recorded; storing 0 commits */
 	uint64_t epoch;
-	/* Random, so that a client cannot choose names with colliding
-	 * hashes. */
+	/* Random, so that a client cannot choose names with
+	 * colliding hashes. */
 	uint64_t hash_seed;
 	uint64_t next_session_id;
 	uint64_t next_bundle_id;
@@ -441,8 +441,8 @@ void catalog_list_remove(struct catalog *catalog, struct list *list,
 			 enum catalog_section section, size_t link_offset,
 			 uint32_t index);
 
-/* The bucket of a hash value: the head of a chain, to be changed by
- * catalog_set(). */
+/* The bucket of a hash value: the head of a chain, to be changed
+ * by catalog_set(). */
 uint32_t *catalog_bucket(const struct catalog *catalog, enum catalog_hash hash,
 			 uint64_t value);
 

@@ -7,9 +7,9 @@
 #include <sys/resource.h>
 
 #define ROUND_NS 500000
-/* With this pause the broker uses less than its share of a CPU even among many
- * processes, and gets the CPU at once when a request comes (fsdp-bench hostile
- * bundle_get). */
+/* With this pause the broker uses less than its share of a CPU even among
+ * many processes, and gets the CPU at once when a request comes (fsdp-bench
+ * hostile bundle_get). */
 #define PAUSE_MS 15
 
 static void append(struct chores *chores, struct chore *chore)

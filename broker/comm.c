@@ -213,8 +213,8 @@ void comm_fail(struct comm *comm, int code, const char *format, ...)
 	log_failure(comm);
 	let_go_of_record(comm);
 	comm_wake(comm);
-	/* Requests that wait for memory of an input must see the failure,
-	 * too. */
+	/* Requests that wait for memory of an input must see the
+	 * failure, too. */
 	waiters_wake_room(comm->broker);
 }
 
@@ -419,8 +419,8 @@ static void fail_by_death(struct comm *comm, uint32_t rank,
 /* A goodbye counts as leaving. */
 static bool has_died(const struct session *session)
 {
-	/* A session without a pidfd ends only after its process was found
-	 * dead. */
+	/* A session without a pidfd ends only after its process was
+	 * found dead. */
 	return session->pidfd < 0 || process_has_ended(session->pidfd);
 }
 

@@ -42,7 +42,7 @@ struct verb_call;
 struct comm_rank {
 	uint32_t rank;  /* in the world, which may span several nodes */
 	bool is_placed; /* the rank that has this place is known */
-	struct device_uuid device; /* valid once joined; the host */
+	struct device_uuid device; /* valid once joined; all 0: the host */
 	/* NULL: it has not joined, or has left or died. */
 	struct session *session;
 	bool has_left;    /* or died */
@@ -119,8 +119,8 @@ struct comms {
 	uint64_t n_failed, n_limited, n_unshards, n_commits;
 };
 
-/* After a restart: set the deadlines of kept communicators. Call it before
- * slot_adopt_all(). */
+/* After a restart: set the deadlines of kept communicators. Call it
+ * before slot_adopt_all(). */
 int comms_adopt(struct broker *broker, struct error *err);
 /* Free everything volatile; the records stay. */
 void comms_deinit(struct broker *broker);
@@ -128,8 +128,8 @@ void comms_deinit(struct broker *broker);
 /* Communicators of one session, and groups of one communicator. */
 #define COMM_MAX_OF_SESSION 64
 #define COMM_MAX_GROUPS     1024
-/* The charge of a run, in groups, in addition to that of its record
- * (comm_record.h). */
+/* The charge of a run, in groups, in addition to that of its
+ * record (comm_record.h). */
 #define COMM_RUN_CHARGE 4
 
 /* The session ends: it leaves all of its communicators, or has died in them. */
@@ -143,7 +143,7 @@ bool comms_on_idle(struct broker *broker);
 
 enum comm_join_outcome {
 	COMM_JOIN_DONE = 0,
-	/* For other ranks; call again when the key was woken. */
+	/* Wait for other ranks, and call again when the key was woken. */
 	COMM_JOIN_WAIT = 1,
 };
 
@@ -167,11 +167,12 @@ int comm_new(struct broker *broker, uint32_t record,
  * free one; false: no place is left. */
 bool comm_find_place(const struct comm *comm, uint32_t rank, uint32_t *ret);
 
-/* The rank leaves. Later requests that need all ranks make the run fail. */
+/* The rank leaves. The run fails if the others then want something that needs
+ * all ranks. */
 void comm_leave(struct comm *comm, uint32_t rank);
 
-/* The rank has written all its next shards and commits them. -EBUSY,
- * -EINVAL. */
+/* The rank has written all its next shards and commits them.
+ * -EBUSY, -EINVAL. */
 int comm_commit(struct comm *comm, uint32_t rank, uint64_t step,
 		struct error *err);
 
@@ -216,8 +217,8 @@ void comm_wake(struct comm *comm);
  * join, a registration, a gather, a reduction or the commit. */
 void comm_update_deadline(struct comm *comm);
 
-/* List the ranks that are missing from `done_mask`: "rank 1 (pid ...) and 2
- * more". */
+/* List the ranks that are missing from `done_mask`: "rank 1 (pid ...) and
+ * 2 more". */
 void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
 		       size_t size);
 

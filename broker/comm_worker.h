@@ -26,8 +26,8 @@ void comms_on_worker_death(struct broker *broker, const struct error *cause);
  * first call asks them, after all earlier work was submitted. */
 bool comm_worker_has_agreed(struct comm *comm);
 
-/* Take the next number in the sequence of calls, for a new gather or
- * reduction. */
+/* Take the next number in the sequence of calls, for a new gather
+ * or reduction. */
 uint64_t comm_worker_take_turn(struct comm *comm);
 /* May the work with this number be submitted? Before the first work of a group,
  * the nodes compare its plan. */

@@ -23,19 +23,19 @@ struct config {
 	/* Bytes of chunks; default: half of the smaller of MemTotal and the
 	 * cgroup's limit. */
 	uint64_t memory_max;
-	/* Bytes of MemAvailable that stay free; 256M. */
+	/* Bytes of MemAvailable that stay free; default: 256M. */
 	uint64_t memory_reserve;
 	uint64_t chunk_min; /* size of a pool's first chunk; 64M */
 	uint64_t chunk_max; /* 16G */
 	uint64_t warm_ms;   /* how long free pages are kept; 30 s */
-	/* Bytes of chunks on each device; 0, the default: 90 % of its
-	 * memory. */
+	/* Bytes of chunks on each device; 0, the default: 90 % of
+	 * its memory. */
 	uint64_t device_memory_max;
 	/* Time from the death of a process with device memory to the end of its
-	 * session; 0. */
+	 * session; default: 0. */
 	uint64_t device_quarantine_ms;
-	/* [quota]: per uid. Root has the same quotas, but memory_max for
-	 * bytes. */
+	/* [quota]: per uid. Root has the same quotas, but memory_max
+	 * for bytes. */
 	uint64_t quota_bytes;        /* default: memory_max */
 	uint64_t quota_device_bytes; /* on all devices; default: unlimited */
 	uint64_t quota_slots;        /* 262,144 */
@@ -45,7 +45,7 @@ struct config {
 	uint64_t quota_queue;    /* bytes of queued and recorded replies; 64M */
 	uint64_t quota_prefixes; /* first components owned; 256 */
 	/* How long a first component keeps its owner after its last name ended;
-	 * 5 min. */
+	 * default: 5 min. */
 	uint64_t prefix_grace_ms;
 	uint64_t quota_chunks;    /* chunks of this uid's pools; 256 */
 	uint64_t quota_grants;    /* tensors times sessions; 2,097,152 */
@@ -64,7 +64,7 @@ struct config {
 
 /* Set the defaults for this machine. */
 int config_init(struct config *config, struct error *err);
-/* Read `path` and override the present values. The caller decides about
- * -ENOENT. */
+/* Read `path` and override the present values. The caller decides
+ * about -ENOENT. */
 int config_read(struct config *config, const char *path, struct error *err);
 void config_deinit(struct config *config);

@@ -94,8 +94,8 @@ static void arm(struct deadlines *deadlines)
 		return;
 	at = deadlines->heap[1].at_ms;
 	if (at <= now) {
-		/* A timer would fire again before the loop serves other
-		 * events. */
+		/* A timer would fire again before the loop serves
+		 * other events. */
 		(void)uv_idle_start(&deadlines->more, on_more);
 		return;
 	}

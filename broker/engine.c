@@ -16,8 +16,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* A worker that dies so soon without having done a job counts as a quick
- * death. */
+/* A worker that dies so soon without having done a job counts as a
+ * quick death. */
 #define QUICK_MS         10000
 #define MAX_QUICK_DEATHS 5
 #define BACK_OFF_MS      10000
@@ -313,8 +313,8 @@ static struct engine_job *take_all(struct engine *engine)
 	return all;
 }
 
-/* Remove the sent job of that number from the list. NULL: the worker has
- * none. */
+/* Remove the sent job of that number from the list. NULL: the worker
+ * has none. */
 static struct engine_job *take_job(struct engine *engine, uint64_t number)
 {
 	struct engine_job **at = &engine->first, *previous = NULL, *job;

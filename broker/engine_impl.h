@@ -80,8 +80,8 @@ void engine_watch_silence(struct engine *engine);
 
 /* --- engine_link.c ------------------------------------------------------- */
 
-/* Send messages while the link takes them; the rest follows when it has
- * space. */
+/* Send messages while the link takes them; the rest follows when it
+ * has space. */
 void engine_pump(struct engine *engine);
 
 struct engine_plan *engine_find_plan(const struct engine *engine, uint64_t id);
@@ -115,6 +115,6 @@ void worker_collect(struct engine_worker *worker, struct error *ret);
  * has ended. */
 void worker_stop(struct engine_worker *worker, int patience_ms);
 
-/* Close everything; the memory is freed when the loop has closed the
- * handles. */
+/* Close everything; the memory is freed when the loop has closed
+ * the handles. */
 void worker_free(struct engine_worker *worker);

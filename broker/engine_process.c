@@ -244,8 +244,8 @@ void worker_lose(struct engine_worker *worker, const char *format, ...)
 
 /* --- ending -------------------------------------------------------------- */
 
-/* Wait until the process of this pidfd, child or not, is gone; false:
- * time-out. */
+/* Wait until the process of this pidfd, child or not, is gone;
+ * false: time-out. */
 static bool wait_gone(int pidfd, int timeout_ms)
 {
 	struct pollfd poll_fd = {.fd = pidfd, .events = POLLIN};

@@ -91,8 +91,8 @@ void evict_add(struct broker *broker, uint32_t slot)
 	uint32_t block = catalog_slot(catalog, slot)->block;
 	uint32_t chunk = catalog_block(catalog, block)->chunk;
 
-	/* Evicting shared memory would return it to the process that shared
-	 * it. */
+	/* Evicting shared memory would return it to the process that
+	 * shared it. */
 	if (catalog_chunk(catalog, chunk)->shared ||
 	    !reserve(&broker->evictables))
 		return;

@@ -55,9 +55,9 @@ void fdstore_close(struct fdstore *store);
 /* The inherited fd of that name, now owned by the caller; -1: none. */
 int fdstore_take(struct fdstore *store, const char *name);
 
-/* From now on do not block on the keeper. `on_room` is called when refused
- * operations may be tried again, but never from within a call of these
- * functions. */
+/* From now on do not block on the keeper. `on_room` is called when
+ * refused operations may be tried again, but never from within a call of
+ * these functions. */
 int fdstore_watch(struct fdstore *store, uv_loop_t *loop,
 		  void (*on_room)(void *data), void *data, struct error *err);
 /* Start closing the handle of the watch. Idempotent. */
@@ -82,6 +82,6 @@ bool fdstore_probe(struct fdstore *store);
 
 /* Tell the service manager: "READY=1", "STATUS=...", "STOPPING=1". */
 void fdstore_notify(struct fdstore *store, const char *state);
-/* The same for messages that would be useless later: dropped if the socket is
- * full. */
+/* The same for messages that would be useless later: dropped if the socket
+ * is full. */
 void fdstore_notify_now(struct fdstore *store, const char *state);

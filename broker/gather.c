@@ -174,8 +174,8 @@ static bool put_aside(const struct gather *gather)
 	return true;
 }
 
-/* Take memory that fits and is at most twice too large; false: there is
- * none. */
+/* Take memory that fits and is at most twice too large; false: there
+ * is none. */
 static bool take_aside(struct gather *gather)
 {
 	struct comm *comm = gather->group->comm;

@@ -82,16 +82,16 @@ int gather_start(struct group *group, uint32_t rank, uint64_t *ret_sequence,
 int gather_stop(struct group *group, uint32_t rank, uint32_t n_mesh,
 		struct error *err);
 
-/* The gather of that sequence number (0: any), if the rank has it open.
- * -EINVAL. */
+/* The gather of that sequence number (0: any), if the rank has it
+ * open. -EINVAL. */
 int gather_find(const struct group *group, uint32_t rank, uint64_t sequence,
 		struct gather **ret, struct error *err);
 
 /* The gather is not done: -ETIMEDOUT, with what it waits for. */
 int gather_refuse_wait(const struct gather *gather, struct error *err);
 
-/* Start what the limiter and the memory allow. Collects limbo first.
- * Commits. */
+/* Start what the limiter and the memory allow. Collects limbo
+ * first. Commits. */
 void gathers_progress(struct comm *comm);
 
 /* When a rank is too late for a gather (UINT64_MAX: never), and the message for
@@ -104,8 +104,8 @@ void gathers_describe_late(const struct comm *comm, struct error *ret);
 int gathers_check_commit(const struct comm *comm, uint32_t rank,
 			 struct error *err);
 
-/* All ranks have committed: drop the copies kept for smaller meshes, which are
- * stale. */
+/* All ranks have committed: drop the copies kept for smaller meshes, which
+ * are stale. */
 void gathers_on_commit(struct comm *comm);
 
 /* The run is over: unpin and free everything. The limiter's tickets are left as

@@ -73,8 +73,8 @@ int gather_refuse_wait(const struct gather *gather, struct error *err)
 struct late {
 	const struct gather *gather; /* NULL: no gather waits */
 	uint64_t since_ms;
-	/* It waits for the limiter or for memory; otherwise it was not
-	 * started. */
+	/* It waits for the limiter or for memory; otherwise it was
+	 * not started. */
 	bool is_waiting;
 };
 

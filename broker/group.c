@@ -394,8 +394,8 @@ static int group_new(struct comm *comm, uint32_t rank,
 
 /* --- registering --------------------------------------------------------- */
 
-/* The group that the rank waits for or has, unless it was told of its
- * withdrawal. */
+/* The group that the rank waits for or has, unless it was told of
+ * its withdrawal. */
 static struct group *find_own(const struct comm *comm, uint32_t rank,
 			      const char *name)
 {

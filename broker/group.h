@@ -31,8 +31,8 @@ struct group {
 	uint32_t charged_uid; /* whose account that is */
 	uint64_t registered;  /* mask of ranks that requested it */
 	uint64_t answered;    /* mask of ranks that got the result */
-	bool is_ready;        /* all ranks have, and there is memory */
-	/* When it was first requested, or all had requested it. */
+	bool is_ready;        /* all requested it, and there is memory */
+	/* When the first rank, or later when the last rank requested it. */
 	uint64_t since_ms;
 	struct error refusal;  /* why it was withdrawn, for all ranks */
 	struct error shortage; /* why it is not ready after all requests */
@@ -47,8 +47,8 @@ struct group {
 	uint64_t n_gathers, n_reductions; /* sequence numbers used */
 	uint64_t n_reduced;               /* reductions done */
 	bool has_grads; /* a reduction into `grads` was submitted */
-	/* The slot that a rank fills, pinned, or 0; reductions_free() unpins
-	 * it. */
+	/* The slot that a rank fills, pinned, or 0; reductions_free()
+	 * unpins it. */
 	uint32_t inputs[PLAN_MAX_RANKS];
 	struct group *next;
 	struct group *id_next; /* next in the chain of comms.groups */
@@ -58,8 +58,8 @@ struct group {
  * replica, has `size`. */
 uint64_t group_size(const struct group *group, uint64_t size);
 
-/* Find the group of that id in any communicator of the session, with its
- * rank. */
+/* Find the group of that id in any communicator of the session, with
+ * its rank. */
 int group_find(const struct session *session, uint64_t id, struct group **ret,
 	       uint32_t *ret_rank, struct error *err);
 
@@ -80,13 +80,13 @@ int group_register(struct comm *comm, uint32_t rank,
 		   const struct group_request *request, struct group **ret,
 		   struct error *err);
 
-/* Complete registrations that all ranks have requested: memory, record,
- * ready. */
+/* Complete registrations that all ranks have requested: memory,
+ * record, ready. */
 void groups_progress(struct comm *comm);
 
 /* When a rank is too late for a registration (UINT64_MAX: never), and the
- * consequence: the communicator fails, or, if memory is short, the group is
- * withdrawn. */
+ * consequence: the communicator fails, or, if memory is short, the group
+ * is withdrawn. */
 uint64_t groups_deadline(const struct comm *comm);
 void groups_on_late(struct comm *comm);
 
@@ -101,8 +101,8 @@ void group_commit(struct group *group, uint64_t step);
  * record and its groups. */
 void groups_keep_counts(struct comm *comm);
 
-/* The run has ended: unpin everything and free the plans, but keep the ids for
- * ranks that still use them. groups_free(), then or at once, frees
- * everything. */
+/* The run has ended: unpin everything and free the plans, but keep the
+ * ids for ranks that still use them. groups_free(), then or at once,
+ * frees everything. */
 void groups_end(struct comm *comm);
 void groups_free(struct comm *comm);

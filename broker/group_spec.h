@@ -44,8 +44,8 @@ int group_spec_compare(const struct group_spec *mine,
 		       const struct group_spec *theirs, const char *whose,
 		       struct error *err);
 
-/* Encode the blob; the caller frees it. -E2BIG: it exceeds the size of a
- * blob. */
+/* Encode the blob; the caller frees it. -E2BIG: it exceeds the size of
+ * a blob. */
 int group_spec_encode(const struct group_spec *spec, uint8_t **ret_bytes,
 		      size_t *ret_size, struct error *err);
 

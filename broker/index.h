@@ -44,6 +44,6 @@ void index_remove_bundle(struct broker *broker, uint32_t bundle);
 /* The committed bundle that contains the name `name`, or 0. */
 uint32_t index_enclosing_bundle(const struct broker *broker, const char *name);
 
-/* A committed bundle whose name is longer than `name` and begins with it, or
- * 0. */
+/* A committed bundle whose name is longer than `name` and begins with it,
+ * or 0. */
 uint32_t index_bundle_below(const struct broker *broker, const char *name);

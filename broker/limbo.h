@@ -53,8 +53,8 @@ uint32_t limbo_collect_released(struct broker *broker);
 /* Visit the slot again later, since only devices still use it. Idempotent. */
 void limbo_watch(struct broker *broker, uint32_t slot);
 
-/* Update the state of every slot in limbo. Returns the number freed.
- * Commits. */
+/* Update the state of every slot in limbo. Returns the number
+ * freed. Commits. */
 uint32_t limbo_collect_all(struct broker *broker);
 
 /* The same in the next round of the loop: slot_settle() found too little space

@@ -236,8 +236,8 @@ static int start(struct broker *broker, struct error *err)
 	const int on = 1;
 	int r;
 
-	/* Accepted sockets inherit the option, so that every hello carries
-	 * credentials. */
+	/* Accepted sockets inherit the option, so that every hello
+	 * carries credentials. */
 	if (setsockopt(listener->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) <
 	    0)
 		return error_errno(err, -errno, "ask for credentials");

@@ -20,8 +20,8 @@ struct listener {
 	bool is_full_noted; /* a rejected connection was logged */
 };
 
-/* Listen on `path` (or take `listen_fd`, consumed, if >= 0), and accept
- * peers. */
+/* Listen on `path` (or take `listen_fd`, consumed, if >= 0), and
+ * accept peers. */
 int listener_open(struct broker *broker, const char *path, int listen_fd,
 		  struct error *err);
 

@@ -10,8 +10,8 @@
 
 static char notes[MESSAGE_MAX_NOTE + 1];
 
-/* Is stderr the journal? JOURNAL_STREAM has the device and inode of its
- * stream. */
+/* Is stderr the journal? JOURNAL_STREAM has the device and inode of
+ * its stream. */
 static bool is_journal(void)
 {
 	const char *stream = getenv("JOURNAL_STREAM");

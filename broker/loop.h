@@ -34,9 +34,9 @@ void loop_stop(struct loop *loop);
 /* Called when all handles are closed or were never initialised. */
 void loop_close(struct loop *loop);
 
-/* Add `handler` (borrowed for as long as the loop); it runs after earlier
- * ones. */
+/* Add `handler` (borrowed for as long as the loop); it runs after
+ * earlier ones. */
 void loop_add(struct loop *loop, struct deferred *handler);
-/* Have `handler` run before the loop waits again. No effect while it is
- * stopping. */
+/* Have `handler` run before the loop waits again. No effect while it
+ * is stopping. */
 void loop_defer(struct loop *loop, struct deferred *handler);

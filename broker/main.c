@@ -112,8 +112,8 @@ static int run_broker(void)
 	return r < 0 ? report(&err) : EXIT_SUCCESS;
 }
 
-/* The parent owns the socket, so connections wait there while the broker is
- * restarted. */
+/* The parent owns the socket, so connections wait there while the broker
+ * is restarted. */
 static int run_supervised(void)
 {
 	const char *path = arg_socket_path;

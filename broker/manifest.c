@@ -129,8 +129,8 @@ static void done(uv_work_t *req, int status)
 	(void)status; /* the work is never cancelled */
 	point("manifest.made");
 	end_turn(work);
-	/* A failure is kept until it is reported, unless the work was
-	 * dropped. */
+	/* A failure is kept until it is reported, unless the work
+	 * was dropped. */
 	work->has_failed = work->result < 0;
 	if (bundle->manifest == work && work->has_failed)
 		return;

@@ -102,8 +102,8 @@ static void read_command(pid_t pid, char *ret, size_t size)
 	if (fgets(ret, (int)size, file))
 		ret[strcspn(ret, "\n")] = '\0';
 	fclose(file);
-	/* A process chooses its own name, and this one is printed on
-	 * terminals. */
+	/* A process chooses its own name, and this one is printed
+	 * on terminals. */
 	for (char *at = ret; *at; at++) {
 		if (*at < ' ' || *at > '~')
 			*at = '?';

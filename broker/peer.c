@@ -37,8 +37,8 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5; not in the headers of 6.1 */
 #endif
 
-/* Delay before checking whether fds were read, and the limit of its
- * doubling. */
+/* Delay before checking whether fds were read, and the limit of
+ * its doubling. */
 #define FIRST_RETRY_MS 1
 #define LAST_RETRY_MS  64
 /* Charge of a connection, for its socket buffers and records. */
@@ -92,9 +92,9 @@ static bool is_being_granted(const struct peer *peer)
 	return peer->session && lease_is_open(peer->session);
 }
 
-/* Watch for requests, or, while replies are queued, for space in the socket.
- * Watch for neither until the descriptors that this user sent earlier are
- * closed. */
+/* Watch for requests, or, while replies are queued, for space in the
+ * socket. Watch for neither until the descriptors that this user sent
+ * earlier are closed. */
 static void update_poll(struct peer *peer)
 {
 	int events = UV_READABLE;
@@ -799,8 +799,8 @@ static int set_up(struct peer *peer, struct error *err)
 	/* A reconnect and a share carry descriptors. */
 	(void)setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSRIGHTS, &on,
 			 sizeof(on));
-	/* The listener has the option too, for frames sent before this
-	 * point. */
+	/* The listener has the option too, for frames sent before
+	 * this point. */
 	if (setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &on,
 		       sizeof(on)) < 0)
 		return error_errno(err, -errno, "ask for credentials");

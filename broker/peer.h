@@ -58,8 +58,8 @@ struct peer {
 /* Take over an accepted socket (consumed, also on failure). */
 int peer_new(struct broker *broker, int sock_fd, struct error *err);
 
-/* The session has all grants that its lease promised: read the connection
- * again. */
+/* The session has all grants that its lease promised: read the
+ * connection again. */
 void peer_on_granted(struct peer *peer);
 
 /* Close the connection; the session stays. Idempotent. */
@@ -77,8 +77,8 @@ void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
 /* The session of this connection has ended: reply to the goodbye. */
 void peer_end_goodbye(struct peer *peer, uint64_t number);
 
-/* The closer has capacity again: resume reading the connections that it
- * paused. */
+/* The closer has capacity again: resume reading the connections that
+ * it paused. */
 void peers_on_closed(struct broker *broker);
 
 /* Has the client read everything that was sent to it? */

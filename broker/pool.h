@@ -132,8 +132,8 @@ int pool_alloc(struct pools *pools, const struct pool_request *request,
  * for, and the account that is charged. */
 uint64_t pool_block_size(uint64_t size, const struct device_uuid *device);
 enum account_kind pool_account(const struct device_uuid *device);
-/* The same for an existing block; 0 in a shared chunk, which is charged as a
- * whole. */
+/* The same for an existing block; 0 in a shared chunk, which is charged as
+ * a whole. */
 uint64_t pool_block_charge(const struct pools *pools,
 			   const struct block_record *block);
 const struct device_uuid *pool_block_device(const struct pools *pools,

@@ -133,8 +133,8 @@ static bool read_available(uint64_t *ret)
 	return is_found;
 }
 
-/* Bytes of chunks without pages, which may still be populated without
- * admission. */
+/* Bytes of chunks without pages, which may still be populated
+ * without admission. */
 static uint64_t promised_size(const struct pool_source *host)
 {
 	const struct pools *pools = host->pools;
@@ -153,8 +153,8 @@ static uint64_t promised_size(const struct pool_source *host)
 }
 
 struct room {
-	/* Bytes that may still be made; negative if the limit is exceeded
-	 * already. */
+	/* Bytes that may still be made; negative if the limit is
+	 * exceeded already. */
 	int64_t size;
 	uint64_t max;
 	uint64_t available, promised; /* only for the host */

@@ -144,8 +144,8 @@ static int adopt_block(struct pools *pools, uint32_t block, struct error *err)
 	return 0;
 }
 
-/* Drop chunks that were stored but not recorded, or forgotten but not
- * removed. */
+/* Drop chunks that were stored but not recorded, or forgotten but
+ * not removed. */
 static void drop_strays(struct pools *pools)
 {
 	struct fdstore *store = &pools->broker->fdstore;

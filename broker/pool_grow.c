@@ -54,8 +54,8 @@ static void run_create(struct pool_work *work)
 				      work->stretch.size, &work->err);
 }
 
-/* Make and commit the record of a new chunk. The caller ensured a free
- * record. */
+/* Make and commit the record of a new chunk. The caller ensured a
+ * free record. */
 static uint32_t record_chunk(struct pools *pools, const struct pool_work *work)
 {
 	struct catalog *catalog = &pools->broker->catalog;
@@ -209,9 +209,9 @@ static void done_create_device(struct pool_work *work)
 static const struct pool_work_kind work_create_device = {run_create_device,
 							 done_create_device};
 
-/* The size of a new chunk: as requested, or larger so that chunks stay few. The
- * excess stays within the requester's quota, since a size hint costs
- * nothing. */
+/* The size of a new chunk: as requested, or larger so that chunks stay
+ * few. The excess stays within the requester's quota, since a size hint
+ * costs nothing. */
 static uint64_t wanted_size(const struct pool *pool,
 			    const struct account *account, uint64_t need,
 			    uint64_t size_hint)
@@ -370,8 +370,8 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 
 /* --- growing ------------------------------------------------------------- */
 
-/* Report the failure of the last growth once; after that, growth may be tried
- * again. */
+/* Report the failure of the last growth once; after that, growth may be
+ * tried again. */
 static int tell_failure(struct pool *pool, struct error *err)
 {
 	int code = pool->failed.code;
@@ -402,8 +402,8 @@ int pool_grow(struct pool *pool, const struct pool_request *request,
 	uint64_t need;
 	int r = DEVICES_OK;
 
-	/* Memory that is being made, or is reserved while it is punched, may
-	 * suffice. */
+	/* Memory that is being made, or is reserved while it is punched,
+	 * may suffice. */
 	if (pool->n_growing > 0 || has_busy_chunk(pool))
 		return POOL_WAIT;
 	if (pool->failed.code < 0)

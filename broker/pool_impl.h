@@ -99,8 +99,8 @@ static inline bool pool_has_chunk(const struct pools *pools, uint32_t index)
 	return pools->chunks[index].pool;
 }
 
-/* The size that the chunk takes from its source. Memory of legacy IPC is not
- * ours. */
+/* The size that the chunk takes from its source. Memory of legacy IPC is
+ * not ours. */
 static inline uint64_t pool_chunk_size(const struct pools *pools,
 				       uint32_t index)
 {
@@ -138,8 +138,8 @@ void pool_unlink_chunk(struct pool *pool, uint32_t index);
 void pool_note_size(struct pool *pool, uint64_t size);
 /* Store the chunk's id in the state table, or 0 when the chunk is gone. */
 void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id);
-/* Make an arena for a chunk of this source, with everything after `populated`
- * reserved. */
+/* Make an arena for a chunk of this source, with everything after
+ * `populated` reserved. */
 int pool_make_arena(const struct pool_source *source, uint64_t size,
 		    uint64_t populated, struct arena **ret, struct error *err);
 /* Refund one chunk, to this uid and in total. */
@@ -170,8 +170,8 @@ int pool_admit_donated(struct pool_source *source, const struct device *device,
 bool pool_has_thread(const struct pools *pools);
 /* Are a descriptor and a chunk number available? */
 int pool_admit_count(struct pools *pools, struct error *err);
-/* Charge one more chunk. -EDQUOT; POOL_WAIT: chunks of that uid are being
- * freed. */
+/* Charge one more chunk. -EDQUOT; POOL_WAIT: chunks of that uid are
+ * being freed. */
 int pool_charge_chunk(struct pools *pools, struct account *account,
 		      struct error *err);
 
@@ -182,8 +182,8 @@ void pool_forget_refusals(struct pool_source *source);
 
 /* --- pool_grow.c --------------------------------------------------------- */
 
-/* `missing` bytes of the request did not fit: grow the pool. Returns as
- * pool_alloc(). */
+/* `missing` bytes of the request did not fit: grow the pool. Returns
+ * as pool_alloc(). */
 int pool_grow(struct pool *pool, const struct pool_request *request,
 	      uint64_t missing, struct error *err);
 
@@ -197,8 +197,8 @@ void pool_work_queue(struct pool_work *work);
 /* Close the fds of a chunk that was removed; ends the work. */
 void pool_work_close(struct pool_work *work);
 
-/* Memory was freed or made in the chunk: the trimmer visits it after
- * warm_ms. */
+/* Memory was freed or made in the chunk: the trimmer visits it
+ * after warm_ms. */
 void pool_touch(struct pools *pools, struct chunk *chunk);
 /* A dying chunk is no longer busy: continue retiring it. */
 void pool_look_at_dying(struct pools *pools);

@@ -81,8 +81,8 @@ static void done_seal(struct pool_work *work)
 		chunk->pool->unsealed = work->err;
 	else
 		record_seal(pools, work->chunk);
-	/* The bundle may be gone by now, and the trimmer skipped the busy
-	 * chunk. */
+	/* The bundle may be gone by now, and the trimmer skipped the
+	 * busy chunk. */
 	if (chunk->is_dying)
 		pool_look_at_dying(pools);
 	waiters_wake_uid(pools->broker, work->account->uid);

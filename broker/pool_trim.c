@@ -73,8 +73,8 @@ void pool_work_queue(struct pool_work *work)
 
 /* --- closing ------------------------------------------------------------- */
 
-/* The last close of a large file takes milliseconds, since it frees the
- * pages. */
+/* The last close of a large file takes milliseconds, since it frees
+ * the pages. */
 static void run_close(struct pool_work *work)
 {
 	if (work->fd >= 0)

@@ -179,8 +179,8 @@ static void plan_end(struct broker *broker)
 	    !broker->catalog.header->idle_prefixes.first)
 		return;
 	deadline.at_ms = next_end_ms(broker);
-	/* If memory runs out, the next component that becomes unused tries
-	 * again. */
+	/* If memory runs out, the next component that becomes unused
+	 * tries again. */
 	(void)deadlines_add(&broker->deadlines, &deadline, NULL);
 }
 

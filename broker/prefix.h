@@ -48,6 +48,6 @@ bool prefix_is_configured(const struct broker *broker,
 uint64_t prefix_left_ms(const struct broker *broker,
 			const struct prefix_record *record);
 
-/* After a restart: charge the owners, and set the deadline of unused
- * components. */
+/* After a restart: charge the owners, and set the deadline of
+ * unused components. */
 int prefix_adopt_all(struct broker *broker, struct error *err);

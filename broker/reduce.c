@@ -522,8 +522,8 @@ static uint32_t job_flags(const struct reduction *reduction)
 		flags |= JOB_PARTIAL_OUT;
 	if (group->has_partial)
 		flags |= JOB_PARTIAL_IN;
-	/* Before the first reduction the contents of the gradients are
-	 * undefined. */
+	/* Before the first reduction the contents of the gradients
+	 * are undefined. */
 	if ((reduction->flags & REDUCE_ACCUMULATE) && group->has_grads)
 		flags |= JOB_ACCUMULATE;
 	return flags;

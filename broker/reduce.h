@@ -71,8 +71,8 @@ enum reduction_outcome {
 	REDUCTION_PENDING = 1,
 };
 
-/* Is the rank's reduction of that sequence number done? -EINVAL: it has
- * none. */
+/* Is the rank's reduction of that sequence number done? -EINVAL: it
+ * has none. */
 int reduction_look(const struct group *group, uint32_t rank, uint64_t sequence,
 		   struct error *err);
 
@@ -84,8 +84,8 @@ int reduction_refuse_wait(const struct group *group, uint64_t sequence,
 void reductions_progress(struct comm *comm);
 uint64_t reductions_deadline(const struct comm *comm);
 void reductions_describe_late(const struct comm *comm, struct error *ret);
-/* -EBUSY: a reduction of the rank is not done, -EINVAL: it has not submitted
- * one. */
+/* -EBUSY: a reduction of the rank is not done, -EINVAL: it has not
+ * submitted one. */
 int reductions_check_commit(const struct comm *comm, uint32_t rank,
 			    struct error *err);
 /* The run is over: unpin and free everything, including inputs being filled. */

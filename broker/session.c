@@ -579,8 +579,8 @@ static bool is_equal(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE])
 {
 	uint8_t difference = 0;
 
-	/* Compare all bytes, so that the time does not depend on the first
-	 * difference. */
+	/* Compare all bytes, so that the time does not depend on the
+	 * first difference. */
 	for (int i = 0; i < TOKEN_SIZE; i++)
 		difference |= a[i] ^ b[i];
 	return difference == 0;

@@ -44,22 +44,22 @@ struct session {
 	gid_t groups[SESSION_MAX_GROUPS];
 	uint32_t n_groups;
 	struct chore lease;          /* runs while it has a lease: lease.h */
-	struct waiter *first_waiter; /* parked requests */
+	struct waiter *first_waiter; /* parked requests, newest first */
 	uint32_t n_waiting;
 	uint64_t n_requests;
 	/* One bit for each page of the ref-counter file in which the session
-	 * has had a grant. Its uid is charged for these pages until the session
-	 * ends. */
+	 * has had a grant. Its uid is charged for these pages until the
+	 * session ends. */
 	uint64_t ref_pages[REFS_MAX_PAGES / 64];
 	uint32_t n_ref_pages;
 	/* Bytes of blocks that it made, counted against its budget. */
 	uint64_t n_bytes;
 	/* State of the present connection: */
-	/* By chunk record: the id of the chunk whose descriptor the client
-	 * has. */
+	/* By chunk record: the id of the chunk whose descriptor the
+	 * client has. */
 	uint32_t sent_chunks[TABLE_CHUNKS];
-	/* One bit for each recorded reply that was sent over this
-	 * connection. */
+	/* One bit for each recorded reply that was sent over
+	 * this connection. */
 	uint64_t sent_outcomes;
 	/* The client may have been sent a chunk on a device. */
 	bool has_device_memory;
@@ -103,9 +103,9 @@ int session_watch_process(struct session *session, int pidfd,
 /* Is it an eventfd without EFD_SEMAPHORE? The descriptor stays open. */
 int session_check_doorbell(int fd, struct error *err);
 
-/* Give an adopted session its ref-counter file and doorbell back. Consumes the
- * fds, also on failure. Updates the state of slots that were released
- * meanwhile. */
+/* Give an adopted session its ref-counter file and doorbell back.
+ * Consumes the fds, also on failure. Updates the state of slots that were
+ * released meanwhile. */
 int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 		     struct error *err);
 
@@ -133,16 +133,16 @@ void session_end(struct session *session, uint64_t goodbye);
  * device memory that must be quarantined, after the quarantine. */
 void session_end_dead(struct session *session);
 
-/* Run one more round of the end. True: it was the last, and the session is
- * gone. */
+/* Run one more round of the end. True: it was the last, and the session
+ * is gone. */
 bool session_end_round(struct session *session);
 
 /* Stop the watchers but keep the record, when the broker shuts down. */
 void session_stop(struct session *session);
 
-/* A peer with this session has connected (and its identity was verified), or,
- * with NULL, the connection was lost. The groups are those of the peer's
- * socket. */
+/* A peer with this session has connected (and its identity was verified),
+ * or, with NULL, the connection was lost. The groups are those of the
+ * peer's socket. */
 void session_attach_peer(struct session *session, struct peer *peer);
 
 /* Collect what the client marked as released, as if it had rung its doorbell: a

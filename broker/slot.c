@@ -531,8 +531,8 @@ static int adopt(struct broker *broker, uint32_t slot, struct error *err)
 	return 0;
 }
 
-/* Clear words beyond the last record ever used, set by a request that was
- * undone. */
+/* Clear words beyond the last record ever used, set by a request that
+ * was undone. */
 static void forget_words(struct broker *broker, uint32_t from)
 {
 	uint32_t slot;
@@ -557,8 +557,8 @@ int slot_adopt_all(struct broker *broker, struct error *err)
 			return r;
 	}
 	forget_words(broker, n + 1);
-	/* From here on all accounts are charged, so that slot_settle() can
-	 * refund. */
+	/* From here on all accounts are charged, so that slot_settle()
+	 * can refund. */
 	for (slot = 1; slot <= n; slot++) {
 		slot_settle(broker, slot);
 		catalog_commit(catalog);

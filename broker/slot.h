@@ -83,8 +83,8 @@ void slot_unreserve_name(struct broker *broker, uint32_t slot, const char *name,
 void slot_set_name(struct broker *broker, uint32_t slot, const char *name,
 		   uint64_t reserved);
 
-/* The writer has finished; no effect without one. The caller then calls
- * slot_settle(). */
+/* The writer has finished; no effect without one. The caller then
+ * calls slot_settle(). */
 void slot_end_writer(struct broker *broker, uint32_t slot);
 
 /* The name no longer shows the slot (it was removed, replaced or has expired,
@@ -100,8 +100,8 @@ void slot_end_name(struct broker *broker, uint32_t slot);
 void slot_pin(struct broker *broker, uint32_t slot);
 bool slot_unpin(struct broker *broker, uint32_t slot);
 
-/* Keep the slot by this group (record); 0 undoes it. The caller then calls
- * slot_settle(). */
+/* Make this group (record) a keeper of the slot; 0: no group keeps it. The
+ * caller then calls slot_settle(). */
 void slot_set_group(struct broker *broker, uint32_t slot, uint32_t group);
 
 /* Let the name expire at this time (CLOCK_BOOTTIME). -ENOMEM: no memory. */

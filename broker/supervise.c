@@ -532,8 +532,8 @@ static int open_signals(struct supervisor *s, struct error *err)
 	if (s->signal_fd < 0)
 		return error_errno(err, -errno, "watch for signals");
 	(void)sigprocmask(SIG_BLOCK, &mask, NULL);
-	/* An ignored SIGCHLD, as some parents leave it, would discard exit
-	 * statuses. */
+	/* An ignored SIGCHLD, as some parents leave it, would discard
+	 * exit statuses. */
 	(void)signal(SIGCHLD, SIG_DFL);
 	return 0;
 }

@@ -38,8 +38,8 @@ uint64_t ticket_shown(const uint8_t id[TICKET_SIZE]);
 /* The record of the ticket with this public half, or 0. */
 uint32_t ticket_find_shown(const struct broker *broker, uint64_t shown);
 
-/* Use the ticket once; the last use ends it. The caller updates the slot's
- * state. */
+/* Use the ticket once; the last use ends it. The caller updates the
+ * slot's state. */
 void ticket_use(struct broker *broker, uint32_t ticket);
 
 /* End the ticket (deadline, revocation) and update the slot's state. */

@@ -89,8 +89,8 @@ static struct obstacle find_obstacle(const struct broker *broker, uint32_t slot)
 	uint32_t i;
 
 	look_at(broker, slot, sharer_of(broker, slot), &obstacle);
-	/* A view keeps the memory as long as it exists, whatever keeps the
-	 * view. */
+	/* A view keeps the memory as long as it exists, whatever keeps
+	 * the view. */
 	for (i = slots->first; i && obstacle.kind != HOLD && slots->n > 1;
 	     i = catalog_slot(catalog, i)->block_link.next) {
 		if (i != slot)

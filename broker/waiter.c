@@ -22,8 +22,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Time limit of a round: reruns may be expensive, and other clients wait
- * meanwhile. */
+/* Time limit of a round: reruns may be expensive, and other clients
+ * wait meanwhile. */
 #define ROUND_NS 1000000
 
 /* The seed prevents a client from choosing names that all share one bucket. */

@@ -11,8 +11,8 @@ struct broker;
 struct error;
 struct group;
 
-/* Streams of a communicator: gathers run beside reductions, each kind in its
- * order. */
+/* Streams of a communicator: gathers run beside reductions, each kind in
+ * its order. */
 enum work_stream {
 	WORK_STREAM_GATHER = 0,
 	WORK_STREAM_REDUCE = 1,

@@ -65,8 +65,8 @@ static int check_range(const struct slot_record *base, uint64_t block_offset,
 	return 0;
 }
 
-/* A view outside the bundle would keep memory of a version that was
- * replaced. */
+/* A view outside the bundle would keep memory of a version that
+ * was replaced. */
 static int check_view_bundle(const struct alloc_plan *plan,
 			     const struct slot_record *base, struct error *err)
 {
@@ -328,8 +328,8 @@ static int try_once(struct alloc_plan *plan, struct error *err)
 
 	if (plan->bundle)
 		request.size_hint = bundle_size_left(broker, plan->bundle);
-	/* Comes first, since a request that can never fit should not wait for a
-	 * quota. */
+	/* Comes first, since a request that can never fit should not wait for
+	 * a quota. */
 	if (plan->n_blocks)
 		r = pool_could_fit(&broker->pools, &request, err);
 	if (r != 0)
@@ -439,8 +439,8 @@ static bool make_slot(struct alloc_plan *plan, uint32_t i)
 	return true;
 }
 
-/* The catalog was full after all: undo everything, as if the slots had been
- * released. */
+/* The catalog was full after all: undo everything, as if the slots had
+ * been released. */
 static void undo(struct alloc_plan *plan, uint32_t n_slots)
 {
 	struct broker *broker = plan->session->broker;

@@ -57,8 +57,8 @@ int verb_chunk(struct verb_call *call, struct error *err)
 			return r;
 	}
 	for (uint32_t i = 0; i < request->n_chunks; i++) {
-		/* The client requests it, so it does not have it, or has it
-		 * writable. */
+		/* The client requests it, so it does not have it, or has
+		 * it writable. */
 		call->session->sent_chunks[indices[i]] = 0;
 		r = verb_attach_chunk(call, indices[i], err);
 		if (r < 0)

@@ -12,8 +12,8 @@
 #include <assert.h>
 #include <errno.h>
 
-/* The name does not exist, or has no version that is new enough: fail, or
- * wait. */
+/* The name does not exist, or has no version that is new enough: fail,
+ * or wait. */
 static int miss(struct verb_call *call, const char *name, struct error *err)
 {
 	int32_t timeout_ms = call->request->get.timeout_ms;

@@ -71,8 +71,8 @@ static int64_t holds_of(const struct broker *broker, uint32_t grant)
 	return holds;
 }
 
-/* A session that has released but whose device still uses the slot counts,
- * too. */
+/* A session that has released but whose device still uses the slot
+ * counts, too. */
 static bool is_using(const struct broker *broker, uint32_t grant)
 {
 	return grant_holds(broker, grant) > 0 || grant_is_fenced(broker, grant);

@@ -39,8 +39,8 @@ static bool holds(const struct verb_call *call, uint32_t slot)
 	return grant && grant_holds(call->broker, grant) > 0;
 }
 
-/* The session must be the writer, or the slot anonymous and of the same
- * user. */
+/* The session must be the writer, or the slot anonymous and of the
+ * same user. */
 static int check_slot(const struct verb_call *call, uint32_t slot,
 		      struct error *err)
 {

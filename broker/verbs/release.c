@@ -9,8 +9,8 @@
 #include "proto/error.h"
 #include <errno.h>
 
-/* Does the session have that many holds, in addition to those of earlier
- * items? */
+/* Does the session have that many holds, in addition to those of
+ * earlier items? */
 static int check_holds(const struct verb_call *call, const uint32_t *slots,
 		       uint32_t i, struct error *err)
 {
