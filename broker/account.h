@@ -36,13 +36,13 @@ struct account {
 	uint64_t used[ACCOUNT_N];
 	/* Bytes of the chunks of its pools: in host memory, on devices. */
 	uint64_t chunk_size[2];
-	bool is_sealing;        /* a thread seals a chunk of this user */
+	bool is_sealing; /* a thread seals a chunk of this user */
 	/* Evictable tensors charged to it: in host memory, on devices. */
 	struct evict_ring evictable[2];
-	bool is_listing;        /* a manifest of this user is being made */
+	bool is_listing; /* a manifest of this user is being made */
 	/* Retired versions of bundles that are still being swept. */
 	uint32_t n_going;
-	struct account *next;   /* next in the chain of accounts.buckets */
+	struct account *next; /* next in the chain of accounts.buckets */
 };
 
 struct accounts {

@@ -30,7 +30,7 @@ static uint32_t *bucket(const struct broker *broker, uint32_t session,
 	return catalog_bucket(&broker->catalog, HASH_GRANT, base + slot);
 }
 
-/* Finds also a record that is kept for the slot's next generation. */
+/* Also finds a record that is kept for the slot's next generation. */
 static uint32_t find_any(const struct broker *broker, uint32_t session,
 			 uint32_t slot)
 {

@@ -53,9 +53,9 @@ struct supervisor {
 	sigset_t old_mask;
 	pid_t child; /* 0: not running */
 	int child_fd;
-	bool is_ending; /* a signal requested it */
+	bool is_ending;    /* a signal requested it */
 	int passed_signal; /* 0: none yet */
-	int status;     /* of the last child */
+	int status;        /* of the last child */
 	/* Soft limit on descriptors at the start; 0: not raised. */
 	rlim_t first_limit;
 	uint64_t restart_ms;

@@ -12,8 +12,9 @@ enum version_outcome {
 	VERSION_HAD = 1, /* the caller had this version */
 };
 
-/* Compare the name's `version` with `newer_than`. -ESTALE: it is below that, so
- * the name was removed after the caller had seen it, and published again. */
+/* Compare the name's `version` with `newer_than`. Returns enum version_outcome.
+ * -ESTALE: it is below that, so the name was removed after the caller had seen
+ * it, and published again. */
 int version_check(const char *name, uint64_t version, uint64_t newer_than,
 		  struct error *err);
 

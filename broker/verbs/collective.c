@@ -1,9 +1,9 @@
 /*
  * unshard, reshard, input, reduce, and waiting for the two kinds of work.
  *
- * These verbs record the rank's request and reply; the resulting work begins
- * between transactions (comm_progress()). Only an input's memory is made at
- * once, since the reply is its location.
+ * These verbs record what the rank requests and then reply; the resulting work
+ * begins between transactions (comm_progress()). Only an input's memory is made
+ * at once, since the reply is its location.
  *
  * A rank that releases unsharded parameters or an input does so just before one
  * of these requests, and does not ring.
