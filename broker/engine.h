@@ -1,13 +1,13 @@
 /*
  * The engine: moves and sums the bytes of collectives.
  *
- * The broker never copies tensor data. It hands jobs (worker/job.h) to a stream
- * of an engine and gets the completion of each by its number. Jobs of one
- * stream run in order; there is no other guarantee. This is the local engine:
- * fsdp-worker, a child process that maps the chunks it serves. It is started on
- * first use, and again after it has died. It also serves communicators on
- * devices whose ranks do not do their work themselves; it then must open the
- * communicator, and loses it when it dies.
+ * The broker never copies tensor data. It hands jobs (broker/worker/job.h) to a
+ * stream of an engine and gets the completion of each by its number. Jobs of
+ * one stream run in order; there is no other guarantee. This is the local
+ * engine: fsdp-worker, a child process that maps the chunks it serves. It is
+ * started on first use, and again after it has died. It also serves
+ * communicators on devices whose ranks do not do their work themselves; it then
+ * must open the communicator, and loses it when it dies.
  *
  * If the worker dies, all jobs it had fail with -EIO and a message, as soon as
  * its process is gone; the memory they wrote is pinned until then, so the

@@ -49,8 +49,8 @@ const uint8_t *outcome_body(const struct session *session,
 uint32_t outcome_kind(const struct session *session,
 		      const struct outcome *outcome);
 
-/* The recorded reply was sent on this connection. Earlier ones count as sent,
- * too, or are no longer needed. */
+/* The recorded reply was sent on this connection. This also marks the earlier
+ * ones as sent: one-way requests that succeed get no reply of their own. */
 void outcome_note_sent(struct session *session, uint64_t number);
 
 /* The client has the replies to all requests below `answered`. */
