@@ -121,6 +121,23 @@ static int read_for_a_moment(void)
 									: r;
 }
 
+static int give_up(void *unused)
+{
+	(void)unused;
+	return 1;
+}
+
+/* By a connection that does not want to wait any more. */
+static int read_interrupted(void)
+{
+	const struct fsdp_connect_options options = {
+		.path = stage.shared->socket, .interrupted = give_up};
+
+	fsdp_close(stage.client);
+	must(fsdp_connect(&options, &stage.client) == 0);
+	return get_within(-1);
+}
+
 static int read_when_it_is_there(void)
 {
 	int r = get_within(-1);
@@ -180,6 +197,14 @@ Test(device_access, the_call_waits_no_longer_than_it_may)
 	open_gate();
 	cr_assert(zero(int, actor_run(&somebody, read_when_it_is_there)));
 	cr_expect(zero(int, actor_run(&somebody, end_to_read)));
+}
+
+Test(device_access, the_call_can_be_interrupted)
+{
+	need_root();
+	publish_late(&FOR_ALL);
+	cr_expect(eq(int, actor_run(&somebody, read_interrupted), -EINTR));
+	open_gate();
 }
 
 Test(device_access, the_call_is_told_of_a_dead_producer)
