@@ -13,7 +13,8 @@
 
 struct error;
 
-#define DEVICE_TEXT_SIZE 41 /* "GPU-" or "MIG-", and the usual form, with the final 0 */
+/* "GPU-" or "MIG-", and the usual form, with the final 0. */
+#define DEVICE_TEXT_SIZE 41
 #define DEVICE_MAX       64
 
 struct device {

@@ -268,6 +268,9 @@ Test(device, where_it_is_can_be_seen)
 	cr_expect(zero(int, memcmp(&info.device, &gpu, sizeof(gpu))));
 	cr_expect(not(info.is_tainted));
 	fsdp_device_format(&info.device, text);
+	cr_expect(zero(int, strncmp(text,
+				    gpu_nth(0)->is_mig ? "MIG-" : "GPU-", 4)),
+		  "%s", text);
 	cr_assert(zero(int, fsdp_device_parse(text, &again)));
 	cr_expect(zero(int, memcmp(&again, &gpu, sizeof(gpu))));
 
