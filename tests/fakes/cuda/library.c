@@ -1,8 +1,9 @@
 /*
  * Libraries and kernels. Any image will do: kernels are found by name in the
  * registry. But one that says that a newer toolkit made it ("toolkit 13000") is
- * refused by an older driver, as fat binaries are. As with a driver, parameters are copied when a kernel is launched,
- * and a launch that no GPU would take is refused.
+ * refused by an older driver, as fat binaries are. As with a driver, parameters
+ * are copied when a kernel is launched, and a launch that no GPU would take is
+ * refused.
  */
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/context.h"

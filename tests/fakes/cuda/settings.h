@@ -17,8 +17,8 @@
  *   FAKECUDA_WITH            list of what they can do: readonly_register, which
  *                            GPUs on a bus of their own cannot, and by default
  *                            the double's cannot either
- *   FAKECUDA_MIG             1: devices are instances of one GPU in MIG mode, of
- *                            which a process sees one (CUDA_VISIBLE_DEVICES)
+ *   FAKECUDA_MIG             1: devices are instances of one GPU in MIG mode;
+ *                            a process sees one (CUDA_VISIBLE_DEVICES)
  *   FAKECUDA_DELAY_US        work is delayed by up to so much, default 200
  *   FAKECUDA_COPY_US         a copy between a device and pinned memory takes so
  *                            long, besides, default 0
@@ -33,7 +33,7 @@
  *                            CUDA_DEVICE_MAX_CONNECTIONS has another, as for a
  *                            driver, whose default is 8. Default 0: each stream
  *                            has its own
- *   FAKECUDA_ONE_CALLBACK    1: host functions run one at a time, as drivers may
+ *   FAKECUDA_ONE_CALLBACK    1: host functions run one after another
  *   FAKECUDA_FAIL            calls that fail: see fault.h
  *   FAKECUDA_COUNT           1: count calls in $FAKECUDA_DIR/calls.PID (call.h)
  *   FAKECUDA_LEAKS           1: say at exit what was not freed, to stderr
