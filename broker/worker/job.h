@@ -57,7 +57,7 @@ struct job_hello {
 	uint32_t n_threads;
 	uint32_t reserved;
 	char version[32]; /* FSDP_VERSION */
-	char cpu[32];     /* which kernels: "avx512", "avx2", "generic" */
+	char cpu[32];     /* which kernels: struct kernels' name */
 };
 
 struct job_chunk {
