@@ -13,7 +13,8 @@
  *   holders see it in the state table, and nobody else gets them any more.
  *
  * The same allocation, shared again by the same session for the same class, is
- * the same chunk. Of donated memory only the same open file is known to be so.
+ * the same chunk. Of donated memory only the same open file is known to be so,
+ * so libfsdp keeps its descriptor and sends it again (cuda/vmm.h).
  */
 #pragma once
 #include "proto/message.h"

@@ -104,6 +104,13 @@ void client_retire(struct fsdp_client *client)
 			client);
 }
 
+void client_end_share(struct fsdp_client *client, uint32_t chunk)
+{
+	if (!is_chunk_held(chunk, client))
+		mappings_end_own(&client->mappings, chunk);
+	client_retire(client);
+}
+
 static int call_once(struct fsdp_client *client, const struct request *request,
 		     struct answer *ret, struct error *err)
 {

@@ -66,6 +66,8 @@ int client_refuse_old_broker(struct error *err);
 
 /* Unmap retired chunks. */
 void client_retire(struct fsdp_client *client);
+/* What was shared of this chunk may be used for something else, or freed. */
+void client_end_share(struct fsdp_client *client, uint32_t chunk);
 
 /* connection_call(), and what slow paths do besides: client_retire(), and what
  * streams have done since, where only we can know (client/event.h): while that

@@ -38,14 +38,16 @@ int mappings_synchronize(const struct mappings *mappings, int32_t timeout_ms,
 
 static void unmap(struct mapping *mapping)
 {
-	if (mapping->is_own)
+	if (mapping->is_own) {
 		ipc_unexport(mapping->export);
-	else if (mapping->import)
+		vmm_unexport(mapping->donation);
+	} else if (mapping->import) {
 		ipc_close(mapping->import);
-	else if (mapping->device)
+	} else if (mapping->device) {
 		vmm_unmap(&mapping->vmm);
-	else
+	} else {
 		(void)munmap(mapping->address, mapping->size);
+	}
 }
 
 void mappings_deinit(struct mappings *mappings, bool is_forked)
@@ -295,16 +297,16 @@ int mappings_add(struct mappings *mappings, const struct chunk_ref *chunk,
 }
 
 int mappings_add_own(struct mappings *mappings, const struct chunk_ref *chunk,
-		     const struct device *device, uint8_t *address,
-		     struct ipc_export *export, struct error *err)
+		     const struct own_memory *own, struct error *err)
 {
-	struct mapping own = {
+	struct mapping mapping = {
 		.chunk = chunk->chunk,
 		.index = chunk->index,
 		.size = chunk->size,
-		.address = address,
-		.device = device,
-		.export = export,
+		.address = own->address,
+		.device = own->device,
+		.export = own->export,
+		.donation = own->donation,
 		.is_own = true,
 		.may_write = true,
 		.is_writable = true,
@@ -312,9 +314,24 @@ int mappings_add_own(struct mappings *mappings, const struct chunk_ref *chunk,
 	int r = check_index(chunk, err);
 
 	if (r == 0)
-		return insert(mappings, &own, err);
-	ipc_unexport(export);
+		return insert(mappings, &mapping, err);
+	unmap(&mapping);
 	return r;
+}
+
+void mappings_end_own(struct mappings *mappings, uint32_t chunk)
+{
+	struct vmm_export *donation = NULL;
+	struct mapping *mapping;
+
+	pthread_mutex_lock(&mappings->lock);
+	mapping = find(mappings, chunk);
+	if (mapping) {
+		donation = mapping->donation;
+		mapping->donation = NULL;
+	}
+	pthread_mutex_unlock(&mappings->lock);
+	vmm_unexport(donation);
 }
 
 static struct span span_of(const struct mapping *mapping)

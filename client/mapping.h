@@ -37,7 +37,8 @@ struct mapping {
 	const struct device *device; /* NULL: host memory */
 	struct vmm_mapping vmm;      /* of the device */
 	struct ipc_import *import;   /* opened by its handle instead */
-	struct ipc_export *export;   /* shared by this process by a handle */
+	struct ipc_export *export;   /* shared by this process by a handle, */
+	struct vmm_export *donation; /* or by an fd, kept to be sent again */
 	uint32_t n_keepers;          /* mappings_keep() */
 	bool is_own;                 /* shared by this process */
 	bool may_write;              /* its fd allowed it */
@@ -70,11 +71,20 @@ void mappings_deinit(struct mappings *mappings, bool is_forked);
 int mappings_add(struct mappings *mappings, const struct chunk_ref *chunk,
 		 int fd, struct error *err);
 
-/* The chunk is memory that this process shares and has at `address`. Consumes
- * `export` (NULL: shared by an fd), also on failure. */
+/* What this process shares. */
+struct own_memory {
+	const struct device *device;
+	uint8_t *address;
+	struct ipc_export *export; /* by a handle; else NULL */
+	struct vmm_export *donation; /* by an fd; else NULL */
+};
+
+/* The chunk is memory that this process shares. Consumes the exports, also on
+ * failure. */
 int mappings_add_own(struct mappings *mappings, const struct chunk_ref *chunk,
-		     const struct device *device, uint8_t *address,
-		     struct ipc_export *export, struct error *err);
+		     const struct own_memory *own, struct error *err);
+/* Nothing of it is shared any more: the fd goes, which would keep it. */
+void mappings_end_own(struct mappings *mappings, uint32_t chunk);
 
 enum mapping_outcome {
 	MAPPING_OK = 0,

@@ -13,23 +13,18 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* An allocation that is being shared. */
 struct allocation {
 	struct pointer pointer;
-	struct ipc_export *export; /* legacy */
-	int fd;                    /* VMM */
+	struct ipc_export *export;   /* legacy */
+	struct vmm_export *donation; /* VMM */
 };
-
-#define ALLOCATION_NULL ((struct allocation){.fd = -1})
 
 static void allocation_close(struct allocation *allocation)
 {
 	ipc_unexport(allocation->export);
-	if (allocation->fd >= 0)
-		(void)close(allocation->fd);
-	*allocation = ALLOCATION_NULL;
+	vmm_unexport(allocation->donation);
 }
 
 /* --- items -----------------------------------------------------------------
@@ -143,7 +138,7 @@ static int open_allocation(struct allocation *allocation, struct error *err)
 	uint64_t offset;
 
 	if (!pointer->is_legacy)
-		return vmm_export(pointer->base, &allocation->fd, err);
+		return vmm_export(pointer->base, &allocation->donation, err);
 	return ipc_export(pointer->device, pointer->base, pointer->size,
 			  &allocation->export, &offset, err);
 }
@@ -186,16 +181,23 @@ static int ask(struct fsdp_client *client, const struct allocation *allocation,
 		memcpy(request.share.handle, &allocation->export->handle,
 		       HANDLE_SIZE);
 	client_retire(client);
-	return connection_call(&client->connection, &request, allocation->fd,
-			       ret, err);
+	return connection_call(
+		&client->connection, &request,
+		allocation->donation ? allocation->donation->fd : -1, ret, err);
 }
 
-/* It is ours, and takes over the export. */
+/* It is ours, and takes over the export: the same fd is sent for whatever else
+ * is shared of this allocation, by which the broker knows it. */
 static int note_chunk(struct fsdp_client *client, const struct chunk_ref *chunk,
 		      struct allocation *allocation, struct error *err)
 {
 	const struct pointer *pointer = &allocation->pointer;
-	struct ipc_export *export = allocation->export;
+	const struct own_memory own = {
+		.device = pointer->device,
+		.address = (uint8_t *)(uintptr_t)pointer->base,
+		.export = allocation->export,
+		.donation = allocation->donation,
+	};
 
 	if (chunk->size != pointer->size)
 		return error_set(err, -EPROTO,
@@ -204,9 +206,8 @@ static int note_chunk(struct fsdp_client *client, const struct chunk_ref *chunk,
 				 (unsigned long long)chunk->size,
 				 (unsigned long long)pointer->size);
 	allocation->export = NULL;
-	return mappings_add_own(&client->mappings, chunk, pointer->device,
-				(uint8_t *)(uintptr_t)pointer->base, export,
-				err);
+	allocation->donation = NULL;
+	return mappings_add_own(&client->mappings, chunk, &own, err);
 }
 
 /* An answer that was recorded before the broker was restarted comes without
@@ -267,7 +268,7 @@ static int share(struct fsdp_client *client, void *const *pointers,
 		 const struct fsdp_access *access, struct fsdp_tensor **ret,
 		 struct error *err)
 {
-	struct allocation allocation = ALLOCATION_NULL;
+	struct allocation allocation = {0};
 	struct answer answer;
 	int r = find_allocation(client, pointers, items, n, &allocation, err);
 
@@ -376,7 +377,8 @@ int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 		/* Relaxed: as in fsdp_hold(); delta was not lowered. */
 		atomic_fetch_add_explicit(&tensor->holds, 1,
 					  memory_order_relaxed);
-	/* What the process shared is its own again. */
-	client_retire(client);
+	else
+		client_end_share(client,
+				 known_rest(tensor_known(tensor))->chunk);
 	return r;
 }

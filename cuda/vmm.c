@@ -224,37 +224,89 @@ static int check_exportable(CUmemGenericAllocationHandle handle,
 	return 0;
 }
 
-int vmm_export(CUdeviceptr address, int *ret_fd, struct error *err)
+/* The handle that it was mapped with, to be released. */
+static int retain(CUdeviceptr address, CUmemGenericAllocationHandle *ret,
+		  struct error *err)
 {
-	CUmemGenericAllocationHandle handle;
-	CUresult result;
-	int fd, r;
+	if (cu.MemRetainAllocationHandle(ret, (void *)(uintptr_t)address) ==
+	    CUDA_SUCCESS)
+		return 0;
+	return error_set(err, -EOPNOTSUPP,
+			 "the memory at 0x%llx is neither of cudaMalloc() nor "
+			 "of virtual memory management, but of a pool perhaps "
+			 "(cudaMallocAsync()): it cannot be shared; allocate "
+			 "from the broker, or copy it there",
+			 address);
+}
 
-	result = cu.MemRetainAllocationHandle(&handle,
-					      (void *)(uintptr_t)address);
-	if (result != CUDA_SUCCESS)
-		return error_set(err, -EOPNOTSUPP,
-				 "the memory at 0x%llx is neither of "
-				 "cudaMalloc() nor of virtual memory "
-				 "management, but of a pool perhaps "
-				 "(cudaMallocAsync()): it cannot be shared; "
-				 "allocate from the broker, or copy it there",
-				 address);
-	r = check_exportable(handle, address, err);
+static int open_export(struct shared *shared, struct error *err)
+{
+	struct vmm_export *export = (struct vmm_export *)shared;
+	int r = retain(export->address, &export->handle, err);
+
+	if (r < 0)
+		return r;
+	r = check_exportable(export->handle, export->address, err);
 	if (r == 0)
 		r = driver_error(
 			err,
 			cu.MemExportToShareableHandle(
-				&fd, handle,
+				&export->fd, export->handle,
 				CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-			"export the memory at 0x%llx", address);
-	(void)cu.MemRelease(handle);
+			"export the memory at 0x%llx", export->address);
+	if (r < 0) {
+		(void)cu.MemRelease(export->handle);
+		return r;
+	}
+	/* The driver promises nothing about it. */
+	(void)fcntl(export->fd, F_SETFD, FD_CLOEXEC);
+	return 0;
+}
+
+static void close_export(struct shared *shared)
+{
+	struct vmm_export *export = (struct vmm_export *)shared;
+
+	(void)close(export->fd);
+	(void)cu.MemRelease(export->handle);
+}
+
+/* As long as an export has the handle, no other memory gets it. */
+static bool is_same_export(const struct shared *a, const struct shared *b)
+{
+	const struct vmm_export *one = (const struct vmm_export *)a;
+	const struct vmm_export *two = (const struct vmm_export *)b;
+
+	return one->address == two->address && one->handle == two->handle;
+}
+
+static const struct shared_kind export_kind = {
+	.size = sizeof(struct vmm_export),
+	.is_same = is_same_export,
+	.open = open_export,
+	.close = close_export,
+};
+static struct shared_list export_list = SHARED_LIST_INIT(&export_kind);
+
+int vmm_export(CUdeviceptr address, struct vmm_export **ret, struct error *err)
+{
+	struct vmm_export like = {.address = address};
+	struct shared *shared;
+	int r = retain(address, &like.handle, err);
+
 	if (r < 0)
 		return r;
-	/* The driver promises nothing about it. */
-	(void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-	*ret_fd = fd;
-	return 0;
+	r = shared_open(&export_list, &like.shared, &shared, err);
+	(void)cu.MemRelease(like.handle);
+	if (r == 0)
+		*ret = (struct vmm_export *)shared;
+	return r;
+}
+
+void vmm_unexport(struct vmm_export *export)
+{
+	if (export)
+		shared_close(&export_list, &export->shared);
 }
 
 static CUresult set_access(const struct vmm_mapping *mapping, bool is_writable)

@@ -10,6 +10,7 @@
  */
 #pragma once
 #include "cuda/device.h"
+#include "cuda/shared.h"
 
 struct vmm_options {
 	bool wants_rdma;   /* GPUDirect RDMA, where there is any */
@@ -38,11 +39,23 @@ int vmm_create(const struct device *device, uint64_t size,
 int vmm_check(const struct device *device, int fd, uint64_t size,
 	      struct error *err);
 
+/* Memory of this process, exported for all who share it. */
+struct vmm_export {
+	struct shared shared;
+	CUdeviceptr address;
+	CUmemGenericAllocationHandle handle; /* kept: it says which memory */
+	int fd;                              /* borrowed by users */
+};
+
 /*
- * Give an fd (the caller's) of the memory that is mapped at `address`, whoever
- * made it. -EOPNOTSUPP: it is of another kind, or was made so that it has none.
+ * Give an fd of the memory that is mapped at `address`, whoever made it. Each
+ * export by the driver is another open file, so that nobody can see that two
+ * are of one memory; therefore the same memory at the same address is exported
+ * once, until all have called vmm_unexport(). Until then it is not freed.
+ * -EOPNOTSUPP: it is of another kind, or was made so that it has no fd.
  */
-int vmm_export(CUdeviceptr address, int *ret_fd, struct error *err);
+int vmm_export(CUdeviceptr address, struct vmm_export **ret, struct error *err);
+void vmm_unexport(struct vmm_export *export); /* NULL is fine */
 
 struct vmm_mapping {
 	const struct device *device;

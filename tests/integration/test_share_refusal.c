@@ -164,7 +164,7 @@ static struct wire *alice, *bob;
 static struct wire_counts before;
 static struct ipc_export *export;
 static struct vmm_memory donated;
-static int donated_fd;
+static struct vmm_export *donation;
 
 static void begin_wire(void)
 {
@@ -178,7 +178,7 @@ static void begin_wire(void)
 	must(ipc_export(gpu_nth(0), (uintptr_t)legacy_make(1), SHARED_SIZE,
 			&export, &offset, &err) == 0);
 	vmm_make(&donated, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1);
-	must(vmm_export(donated.address, &donated_fd, &err) == 0);
+	must(vmm_export(donated.address, &donation, &err) == 0);
 	wire_count(alice, &before);
 }
 
@@ -223,7 +223,7 @@ static void offer_donated(struct offer *offer)
 	offer_legacy(offer);
 	offer->request.share.has_handle = false;
 	offer->request.share.size = donated.size;
-	offer->fds = &donated_fd;
+	offer->fds = &donation->fd;
 	offer->n_fds = 1;
 }
 
@@ -358,14 +358,14 @@ Test(share_wire, a_descriptor_of_something_else)
 
 Test(share_wire, descriptors_too_many_or_too_few)
 {
-	const int two[2] = {donated_fd, donated_fd};
+	const int two[2] = {donation->fd, donation->fd};
 	struct offer offer;
 
 	offer_donated(&offer);
 	offer.n_fds = 0;
 	expect_no_offer(&offer, -EINVAL, "neither");
 	offer_legacy(&offer);
-	offer.fds = &donated_fd;
+	offer.fds = &donation->fd;
 	offer.n_fds = 1;
 	expect_no_offer(&offer, -EINVAL, "both");
 	offer_donated(&offer);

@@ -54,7 +54,8 @@ void legacy_free(void *memory)
 	context_leave();
 }
 
-void vmm_make(struct vmm_memory *memory, unsigned int types, uint8_t value)
+/* New memory at its address. */
+static void back(struct vmm_memory *memory, unsigned int types, uint8_t value)
 {
 	const struct device *gpu = gpu_nth(0);
 	const CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE,
@@ -66,27 +67,45 @@ void vmm_make(struct vmm_memory *memory, unsigned int types, uint8_t value)
 	};
 	const CUmemAccessDesc access = {location,
 					CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	uint64_t size = gpu->granularity;
 
-	must(context_enter(gpu, NULL) == 0);
-	must(cu.MemCreate(&memory->handle, size, &prop, 0) == CUDA_SUCCESS);
-	must(cu.MemAddressReserve(&memory->address, size, 0, 0, 0) ==
+	must(cu.MemCreate(&memory->handle, memory->size, &prop, 0) ==
 	     CUDA_SUCCESS);
-	must(cu.MemMap(memory->address, size, 0, memory->handle, 0) ==
+	must(cu.MemMap(memory->address, memory->size, 0, memory->handle, 0) ==
 	     CUDA_SUCCESS);
-	must(cu.MemSetAccess(memory->address, size, &access, 1) ==
+	must(cu.MemSetAccess(memory->address, memory->size, &access, 1) ==
 	     CUDA_SUCCESS);
+	fill(memory->address, value, memory->size);
+}
+
+static void unback(struct vmm_memory *memory)
+{
+	must(cu.MemUnmap(memory->address, memory->size) == CUDA_SUCCESS);
+	must(cu.MemRelease(memory->handle) == CUDA_SUCCESS);
+}
+
+void vmm_make(struct vmm_memory *memory, unsigned int types, uint8_t value)
+{
+	memory->size = gpu_nth(0)->granularity;
+	must(context_enter(gpu_nth(0), NULL) == 0);
+	must(cu.MemAddressReserve(&memory->address, memory->size, 0, 0, 0) ==
+	     CUDA_SUCCESS);
+	back(memory, types, value);
 	context_leave();
-	memory->size = size;
-	fill(memory->address, value, size);
+}
+
+void vmm_renew(struct vmm_memory *memory, uint8_t value)
+{
+	must(context_enter(gpu_nth(0), NULL) == 0);
+	unback(memory);
+	back(memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, value);
+	context_leave();
 }
 
 void vmm_end(struct vmm_memory *memory)
 {
 	must(context_enter(gpu_nth(0), NULL) == 0);
-	must(cu.MemUnmap(memory->address, memory->size) == CUDA_SUCCESS);
+	unback(memory);
 	must(cu.MemAddressFree(memory->address, memory->size) == CUDA_SUCCESS);
-	must(cu.MemRelease(memory->handle) == CUDA_SUCCESS);
 	context_leave();
 }
 

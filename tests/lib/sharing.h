@@ -57,6 +57,8 @@ struct vmm_memory {
 	CUmemGenericAllocationHandle handle;
 };
 void vmm_make(struct vmm_memory *memory, unsigned int types, uint8_t value);
+/* Give it back, and have other memory at its address. */
+void vmm_renew(struct vmm_memory *memory, uint8_t value);
 void vmm_end(struct vmm_memory *memory);
 
 /* `size` bytes of u8. */

@@ -532,20 +532,57 @@ static struct vmm_mapping make_own(const struct device *device)
 Test(vmm, what_a_caller_made_can_be_given_away)
 {
 	struct vmm_mapping own = make_own(device(0)), mapping;
+	struct vmm_export *export = NULL;
 	struct error err = ERROR_NULL;
-	int fd = -1;
 
-	cr_assert(zero(int, vmm_export(own.address + 4096, &fd, &err)), "%s",
-		  err.msg);
-	cr_expect(eq(int, fcntl(fd, F_GETFD), FD_CLOEXEC));
-	cr_expect(zero(int, vmm_check(device(0), fd, SIZE, NULL)));
-	mapping = map(device(0), fd, false);
+	cr_assert(zero(int, vmm_export(own.address + 4096, &export, &err)),
+		  "%s", err.msg);
+	cr_expect(eq(int, fcntl(export->fd, F_GETFD), FD_CLOEXEC));
+	cr_expect(zero(int, vmm_check(device(0), export->fd, SIZE, NULL)));
+	mapping = map(device(0), export->fd, false);
 	cr_assert(zero(int, put(&own, 42)));
 	cr_expect(eq(u64, get(&mapping), 42));
 	vmm_unmap(&mapping);
+	vmm_unexport(export);
 	cu.MemRetainAllocationHandle = no_memory;
-	cr_expect(eq(int, vmm_export(own.address, &fd, &err), -EOPNOTSUPP));
+	cr_expect(eq(int, vmm_export(own.address, &export, &err), -EOPNOTSUPP));
 	cr_expect(says(&err, "cudaMallocAsync"), "%s", err.msg);
 	vmm_unmap(&own);
+}
+
+static struct vmm_export *export(const struct vmm_mapping *own)
+{
+	struct vmm_export *export = NULL;
+	struct error err = ERROR_NULL;
+
+	cr_assert(zero(int, vmm_export(own->address, &export, &err)), "%s",
+		  err.msg);
+	return export;
+}
+
+Test(vmm, memory_is_exported_once_as_long_as_it_is_the_same)
+{
+	struct vmm_mapping own = make_own(device(0)), more = own;
+	struct vmm_export *one = export(&own), *same = export(&own), *other;
+	int fd = create(device(0), SIZE), fds = count_fds();
+
+	cr_expect(eq(int, same->fd, one->fd));
+	vmm_unexport(same);
+	cr_expect(eq(int, count_fds(), fds), "it has another user");
+
+	/* What is mapped there next is other memory. */
+	cr_assert(zero(int, cu.MemUnmap(own.address, SIZE)));
+	cr_assert(zero(int, cu.MemRelease(own.handle)));
+	cr_assert(zero(int, cu.MemImportFromShareableHandle(
+				    &more.handle, (void *)(intptr_t)fd,
+				    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)));
+	cr_assert(zero(int, cu.MemMap(more.address, SIZE, 0, more.handle, 0)));
+	fds = count_fds();
+	other = export(&more);
+	cr_expect(ne(int, other->fd, one->fd));
+	vmm_unexport(other);
+	cr_expect(eq(int, count_fds(), fds));
+	vmm_unexport(one);
+	vmm_unmap(&more);
 	close(fd);
 }
