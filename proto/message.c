@@ -197,6 +197,46 @@ static int check_frame(uint16_t kind, size_t size, struct error *err)
 	return 0;
 }
 
+bool reply_chunks(struct reply *reply, struct chunk_ref ***ret_chunks,
+		  uint32_t **ret_n)
+{
+	const struct body *body = kind_of(reply->kind)->reply;
+	char *at = reply_body(reply);
+
+	for (size_t i = 0; i < body->n_fields; i++) {
+		const struct field *f = &body->fields[i];
+
+		if (f->type != FIELD_ITEMS ||
+		    f->items->descriptor != &fsdp__chunk_ref__descriptor)
+			continue;
+		*ret_chunks = (void *)(at + f->at);
+		*ret_n = (void *)(at + f->n);
+		return true;
+	}
+	return false;
+}
+
+uint32_t reply_places(const struct reply *reply,
+		      const struct tensor_place **ret_first)
+{
+	const struct body *body = kind_of(reply->kind)->reply;
+	const char *at = reply_body(reply);
+	const struct field *f = body->fields;
+	uint32_t n;
+
+	for (size_t i = 0; i < body->n_fields; i++, f++) {
+		if (f->n == NO_COUNT || (f->type != FIELD_PLACES &&
+					 f->type != FIELD_PLACES_HERE))
+			continue;
+		memcpy(&n, at + f->n, sizeof(n));
+		*ret_first = (const void *)(at + f->at);
+		if (f->type == FIELD_PLACES)
+			memcpy(ret_first, at + f->at, sizeof(*ret_first));
+		return n;
+	}
+	return 0;
+}
+
 int request_encode(const struct request *request, uint8_t **ret_body,
 		   size_t *ret_size, struct error *err)
 {

@@ -525,6 +525,14 @@ int32_t *request_timeout(struct request *request);
 /* What the body of its reply takes at most, if it is recorded. */
 uint32_t reply_bound(const struct request *request);
 
+/* Where a reply of its kind lists its chunks, so that they can be filled in;
+ * false: it has none. */
+bool reply_chunks(struct reply *reply, struct chunk_ref ***ret_chunks,
+		  uint32_t **ret_n);
+/* The places in it, 0 if it has none of them. */
+uint32_t reply_places(const struct reply *reply,
+		      const struct tensor_place **ret_first);
+
 /*
  * Encode into a fresh buffer that the caller frees. -EMSGSIZE if the result
  * does not fit a frame (places_encode() has no such limit).

@@ -125,37 +125,6 @@ static void call_deinit(struct verb_call *call)
 /* --- chunks ----------------------------------------------------------------
  */
 
-/* Where a reply of this kind lists its chunks; false: it has none. */
-static bool reply_chunks(struct reply *reply, struct chunk_ref ***ret_chunks,
-			 uint32_t **ret_n)
-{
-	switch (reply->kind) {
-	case MESSAGE_ALLOC:
-	case MESSAGE_SHARE:
-	case MESSAGE_GET:
-	case MESSAGE_REDEEM:
-	case MESSAGE_INPUT:
-	case MESSAGE_WAIT:
-		*ret_chunks = &reply->places.chunks;
-		*ret_n = &reply->places.n_chunks;
-		return true;
-	case MESSAGE_GROUP:
-		*ret_chunks = &reply->group.chunks;
-		*ret_n = &reply->group.n_chunks;
-		return true;
-	case MESSAGE_BUNDLE_GET:
-		*ret_chunks = &reply->bundle_get.chunks;
-		*ret_n = &reply->bundle_get.n_chunks;
-		return true;
-	case MESSAGE_CHUNK:
-		*ret_chunks = &reply->chunks.chunks;
-		*ret_n = &reply->chunks.n_chunks;
-		return true;
-	default:
-		return false;
-	}
-}
-
 static bool may_write_chunk(const struct verb_call *call, uint32_t index)
 {
 	const struct catalog *catalog = &call->broker->catalog;
@@ -472,7 +441,9 @@ static void replay_places(struct verb_call *call,
 static int replay_fds(struct verb_call *call, const struct outcome *outcome,
 		      struct error *err)
 {
+	const struct tensor_place *places = NULL;
 	struct reply *reply = call->reply;
+	uint32_t n;
 	int r;
 
 	r = reply_decode(call->request->kind, 0,
@@ -480,24 +451,11 @@ static int replay_fds(struct verb_call *call, const struct outcome *outcome,
 			 reply, err);
 	if (r < 0)
 		return r;
-	switch (reply->kind) {
-	case MESSAGE_ALLOC:
-	case MESSAGE_SHARE:
-	case MESSAGE_GET:
-	case MESSAGE_REDEEM:
-	case MESSAGE_INPUT:
-	case MESSAGE_WAIT:
-		replay_places(call, reply->places.places,
-			      reply->places.n_places);
-		return 0;
-	case MESSAGE_GROUP:
-		replay_places(call, reply->group.places, reply->group.n_places);
-		return 0;
-	case MESSAGE_BUNDLE_GET:
+	if (reply->kind == MESSAGE_BUNDLE_GET)
 		return replay_bundle(call, err);
-	default:
-		return 0;
-	}
+	n = reply_places(reply, &places);
+	replay_places(call, places, n);
+	return 0;
 }
 
 static int copy_outcome(const struct session *session, uint16_t kind,

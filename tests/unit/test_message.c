@@ -350,6 +350,8 @@ Test(message, chunks_put_behind_a_reply_are_added_to_it)
 		const struct sample *it = sample_of(REPLY, kind, "least");
 		uint8_t all[1024];
 		struct bytes more, again;
+		struct chunk_ref **added;
+		uint32_t *n;
 
 		if (!message_grants(kind))
 			continue;
@@ -366,10 +368,28 @@ Test(message, chunks_put_behind_a_reply_are_added_to_it)
 		again = reply_bytes(&reply);
 		cr_expect(eq(sz, again.size, it->size + more.size));
 		cr_expect(zero(int, memcmp(again.data, all, again.size)));
+		cr_assert(reply_chunks(&reply, &added, &n));
+		cr_expect(eq(u32, *n, chunks->n_chunks));
+		cr_expect(eq(u32, (*added)[1].chunk, chunks->chunks[1].chunk));
 		reply_deinit(&reply);
 		free(again.data);
 		free(more.data);
 	}
+}
+
+/* Of a reply that is sent again, the broker asks this. */
+Test(message, the_places_of_a_reply_are_found)
+{
+	const struct tensor_place *first;
+
+	reply = reply_of(MESSAGE_REDEEM, "full");
+	cr_expect(eq(u32, reply_places(&reply, &first), 4));
+	cr_expect(eq(u32, first[1].ref.slot, 8));
+	reply = reply_of(MESSAGE_GROUP, "full");
+	cr_expect(eq(u32, reply_places(&reply, &first), 3));
+	cr_expect(eq(u32, first[1].ref.slot, 8));
+	reply = reply_of(MESSAGE_PING, "full");
+	cr_expect(zero(u32, reply_places(&reply, &first)));
 }
 
 Test(message, unknown_kinds_are_refused)
