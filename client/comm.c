@@ -7,6 +7,7 @@
  * not come back we say it ourselves.
  */
 #include "client/comm.h"
+#include "client/commit.h"
 #include "client/device.h"
 #include "client/engine.h"
 #include "client/plain_device.h"
@@ -107,14 +108,6 @@ int comm_check_stream(const struct fsdp_comm *comm, void *stream,
 			 comm->name);
 }
 
-int comm_await_stream(const struct fsdp_comm *comm, void *stream,
-		      struct error *err)
-{
-	if (!stream || comm->engine)
-		return 0;
-	return plain_await_stream(&comm->device, stream, err);
-}
-
 /* --- joining and leaving ------------------------------------------------- */
 
 static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
@@ -213,6 +206,7 @@ static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
 	comm->id = reply->comm;
 	comm->step = reply->step;
 	comm->rank = joined->rank;
+	comm->timeout_ms = joined->timeout_ms;
 	comm->n_shards = joined->n_shards;
 	comm->n_replicas = joined->n_ranks / joined->n_shards;
 	comm->device = joined->device;
@@ -365,59 +359,7 @@ int fsdp_comm_remove(struct fsdp_client *client, const char *name)
 	return r < 0 ? r : client_command(client, &request, err);
 }
 
-/* --- committing and waiting ---------------------------------------------- */
-
-/* The shards are written, and frozen ones carried over. */
-static int finish_shards(struct fsdp_comm *comm, uint64_t step, void *stream,
-			 struct error *err)
-{
-	int r = comm->engine ? engine_settle(comm->engine, stream, err)
-			     : comm_await_stream(comm, stream, err);
-
-	for (struct fsdp_group *group = comm->groups; group && r == 0;
-	     group = group->next)
-		r = group_carry_frozen(group, err);
-	if (r == 0 && comm->engine)
-		r = engine_verify_step(comm->engine, step, err);
-	return r;
-}
-
-int fsdp_commit(struct fsdp_comm *comm, uint64_t step, struct fsdp_work *ret)
-{
-	return fsdp_commit_on(comm, step, NULL, ret);
-}
-
-int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,
-		   struct fsdp_work *ret)
-{
-	struct error *err = error_of_thread();
-	struct request request = {.kind = MESSAGE_COMMIT};
-	struct answer answer;
-	int r;
-
-	r = comm_check_idle(comm, err);
-	if (r < 0)
-		return r;
-	if (stream) {
-		r = comm_check_stream(comm, stream, err);
-		if (r < 0)
-			return r;
-	}
-	r = finish_shards(comm, step, stream, err);
-	if (r < 0)
-		return r;
-	request.commit =
-		(struct commit_request){.comm = comm->id, .step = step};
-	r = comm_call(comm, &request, &answer, err);
-	if (r < 0)
-		return r;
-	comm->committing = answer.reply.work.sequence;
-	answer_deinit(&answer);
-	*ret = (struct fsdp_work){.comm = comm,
-				  .kind = WORK_COMMIT,
-				  .sequence = comm->committing};
-	return 0;
-}
+/* --- waiting ------------------------------------------------------------- */
 
 static int check_work(const struct fsdp_work *work, struct error *err)
 {
@@ -440,15 +382,6 @@ static bool is_done(const struct fsdp_work *work)
 	return group_is_whole(work->group, work->sequence);
 }
 
-static void end_commit(struct fsdp_comm *comm, uint64_t step)
-{
-	for (struct fsdp_group *group = comm->groups; group;
-	     group = group->next)
-		group_commit(group, step);
-	comm->step = step;
-	comm->committing = 0;
-}
-
 static int end_work(const struct fsdp_work *work, struct answer *answer,
 		    struct error *err)
 {
@@ -458,7 +391,7 @@ static int end_work(const struct fsdp_work *work, struct answer *answer,
 	if (work->kind == WORK_REDUCE)
 		group_note_reduced(work->group, work->sequence);
 	else if (work->sequence == work->comm->committing)
-		end_commit(work->comm, work->sequence);
+		commit_end(work->comm);
 	return 0;
 }
 
@@ -516,6 +449,9 @@ int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
 		return r;
 	if (work->kind == WORK_UNSHARD)
 		r = group_check_open(work->group, work->sequence, err);
+	else if (work->kind == WORK_COMMIT &&
+		 work->sequence == work->comm->committing)
+		r = commit_send(work->comm, timeout_ms, err);
 	if (r < 0)
 		return r;
 	request.wait = (struct wait_request){

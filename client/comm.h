@@ -70,7 +70,10 @@ struct fsdp_comm {
 	uint64_t id;
 	uint64_t step; /* last committed */
 	uint32_t rank, n_shards, n_replicas;
+	int32_t timeout_ms;        /* of waits for other ranks */
 	uint64_t committing;       /* begun, not waited for; 0: none */
+	bool is_commit_unsent;     /* commit.h */
+	struct tensor_order written; /* without an engine: the shards are */
 	struct error failure;      /* code < 0: it has failed, and why */
 	struct fsdp_tensor *spent; /* input that was handed in, to be let go of
 				    * with the next request; NULL */
@@ -93,10 +96,6 @@ void comm_give_up(struct fsdp_comm *comm, const struct error *why);
 
 /* May it be given for this communicator? -EINVAL. */
 int comm_check_stream(const struct fsdp_comm *comm, void *stream,
-		      struct error *err);
-
-/* If no engine of ours orders what is behind it: wait until it is done. */
-int comm_await_stream(const struct fsdp_comm *comm, void *stream,
 		      struct error *err);
 
 /* comm_check(), and no commit is under way: -EBUSY. */

@@ -8,19 +8,17 @@
 #include "client/engine_impl.h"
 #include "client/handshake.h"
 #include "client/offload.h"
+#include "client/pause.h"
 #include "cuda/context.h"
 #include "cuda/event_cache.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-/* Pauses of a thread that waits for a device, and how often the broker is asked
- * meanwhile whether the others still are there. */
-#define PAUSE_MIN_NS 10000
-#define PAUSE_MAX_NS 1000000
-#define ASK_MS       20
+/* How often the broker is asked, while a device is waited for, whether the
+ * others still are there. */
+#define ASK_MS 20
 /* How long it is awaited that the broker tells of a death. */
 #define DEATH_MS 1000
 
@@ -32,7 +30,6 @@ static CUdeviceptr address_of(const struct fsdp_tensor *tensor)
 /* --- failing -------------------------------------------------------------- */
 
 static int ask_broker(struct fsdp_comm *comm, struct error *err);
-static void pause_ns(uint64_t *ns);
 
 /* NCCL may notice a death before the broker does, but not whose: so the broker
  * is given a moment to say it. */
@@ -40,10 +37,10 @@ static void ask_who_died(struct fsdp_comm *comm)
 {
 	int64_t until_ms = handshake_now_ms() + DEATH_MS;
 	struct error cause = ERROR_NULL;
-	uint64_t pause = PAUSE_MIN_NS;
+	struct pause pause = PAUSE_INIT;
 
 	while (ask_broker(comm, &cause) == 0 && handshake_now_ms() < until_ms)
-		pause_ns(&pause);
+		pause_now(&pause);
 }
 
 /* The engine itself has failed: everybody on this node is to know. */
@@ -483,20 +480,11 @@ static int look(struct engine *engine, const struct event *event,
 	return result == CUDA_ERROR_NOT_READY ? NCCL_COMM_BUSY : 0;
 }
 
-static void pause_ns(uint64_t *ns)
-{
-	struct timespec pause = {.tv_nsec = (long)*ns};
-
-	(void)nanosleep(&pause, NULL);
-	if (*ns < PAUSE_MAX_NS)
-		*ns *= 2;
-}
-
 int engine_await_event(struct engine *engine, const struct event *event,
 		       int64_t deadline_ms, struct error *err)
 {
 	int64_t asked_ms = handshake_now_ms();
-	uint64_t pause = PAUSE_MIN_NS;
+	struct pause pause = PAUSE_INIT;
 	int r;
 
 	for (;;) {
@@ -514,7 +502,7 @@ int engine_await_event(struct engine *engine, const struct event *event,
 				return r;
 			asked_ms = handshake_now_ms();
 		}
-		pause_ns(&pause);
+		pause_now(&pause);
 	}
 }
 

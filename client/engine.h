@@ -102,7 +102,12 @@ int engine_put(struct engine *engine, void *to, const void *from, uint64_t size,
 int engine_get(struct engine *engine, void *to, const void *from, uint64_t size,
 	       struct error *err);
 
-/* Wait here until `stream` (NULL: none) and ours are done. */
+/* Note how far `stream` (NULL: none) and ours are. */
+int engine_note(struct engine *engine, void *stream, struct error *err);
+/* Wait here until they have come so far; may be repeated. */
+int engine_await_noted(struct engine *engine, int64_t deadline_ms,
+		       struct error *err);
+/* Both at once. */
 int engine_settle(struct engine *engine, void *stream, struct error *err);
 
 /* Over several nodes: all ranks have come so far, with the same step. */

@@ -44,6 +44,9 @@ struct engine_rooms {
 	uint32_t last;
 };
 
+/* The caller's stream and ours. */
+#define ENGINE_NOTED 4
+
 struct engine {
 	struct fsdp_comm *comm;
 	const struct device *device;
@@ -56,6 +59,7 @@ struct engine {
 	/* offload.h; streams NULL: nothing is offloaded */
 	struct engine_rooms gather_rooms, reduce_rooms;
 	CUstream in_stream, out_stream; /* owned */
+	struct event *noted[ENGINE_NOTED]; /* owned; NULL: none */
 };
 
 /* Both shards, gradients, sums. */

@@ -233,31 +233,53 @@ void engine_free(struct engine *engine)
 	if (!engine)
 		return;
 	free_uses(engine);
+	for (size_t i = 0; i < ENGINE_NOTED; i++)
+		event_cache_put(engine->noted[i]);
 	if (engine->device)
 		free_on_device(engine);
 	nccl_rank_free(&engine->nccl);
 	free(engine);
 }
 
-int engine_settle(struct engine *engine, void *stream, struct error *err)
+int engine_note(struct engine *engine, void *stream, struct error *err)
 {
 	/* What comes in is waited for by these. */
-	CUstream streams[] = {stream, engine->nccl.gather_stream,
-			      engine->nccl.reduce_stream, engine->out_stream};
-	int64_t deadline_ms = handshake_now_ms() + engine->timeout_ms;
-	struct event *event;
+	CUstream streams[ENGINE_NOTED] = {stream, engine->nccl.gather_stream,
+					  engine->nccl.reduce_stream,
+					  engine->out_stream};
 	int r = 0;
 
-	for (size_t i = 0; i < 4 && r == 0; i++) {
-		if (!streams[i])
-			continue;
-		r = engine_record(engine, streams[i], &event, err);
-		if (r < 0)
-			return r;
-		r = engine_await_event(engine, event, deadline_ms, err);
-		event_cache_put(event);
+	for (size_t i = 0; i < ENGINE_NOTED && r == 0; i++) {
+		event_cache_put(engine->noted[i]);
+		engine->noted[i] = NULL;
+		if (streams[i])
+			r = engine_record(engine, streams[i],
+					  &engine->noted[i], err);
 	}
 	return r;
+}
+
+int engine_await_noted(struct engine *engine, int64_t deadline_ms,
+		       struct error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < ENGINE_NOTED && r == 0; i++) {
+		if (engine->noted[i])
+			r = engine_await_event(engine, engine->noted[i],
+					       deadline_ms, err);
+	}
+	return r;
+}
+
+int engine_settle(struct engine *engine, void *stream, struct error *err)
+{
+	int r = engine_note(engine, stream, err);
+
+	return r < 0 ? r
+		     : engine_await_noted(
+			       engine, handshake_now_ms() + engine->timeout_ms,
+			       err);
 }
 
 int engine_verify_step(struct engine *engine, uint64_t step, struct error *err)

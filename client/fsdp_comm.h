@@ -356,8 +356,12 @@ FSDP_API int fsdp_reduce(struct fsdp_group *group,
  */
 FSDP_API int fsdp_commit(struct fsdp_comm *comm, uint64_t step,
 			 struct fsdp_work *ret);
-/* Does the same on devices, and waits until `stream` has written the shards.
- * NULL: they are written now. */
+/*
+ * The same on devices, of shards that `stream` is still to write: comes back at
+ * once, and fsdp_wait() waits for the stream, within its time-out and the
+ * communicator's, before it says that this rank has committed; what is wrong
+ * with the commit is said there. NULL: they are written.
+ */
 FSDP_API int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,
 			    struct fsdp_work *ret);
 

@@ -3,6 +3,7 @@
  */
 #include "client/engine.h"
 #include "client/group_impl.h"
+#include "client/handshake.h"
 #include "client/places.h"
 #include "client/plain_device.h"
 #include "client/sized.h"
@@ -364,7 +365,14 @@ static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 {
 	if (group->engine)
 		return engine_reshard(group, n_mesh, stream, err);
-	if (n_mesh == 0) {
+	/* The broker takes it back when the stream has come so far. Of what was
+	 * never mapped no stream knows. */
+	if (stream && group->full) {
+		int r = fsdp_release_on(group->full, stream);
+
+		if (r < 0)
+			return r;
+	} else if (n_mesh == 0) {
 		tensor_end(group->full);
 		group->full = NULL;
 	}
@@ -411,8 +419,6 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 		(struct reshard_request){.group = group->id, .n_mesh = n_mesh};
 	if (stream) {
 		r = comm_check_stream(group->comm, stream, err);
-		if (r == 0)
-			r = comm_await_stream(group->comm, stream, err);
 		if (r < 0)
 			return r;
 	}
@@ -494,6 +500,18 @@ static uint32_t reduce_flags(const struct fsdp_reduce_options *options)
 	       (options->is_sum_forced ? REDUCE_FORCE_SUM : 0u);
 }
 
+static int await_gradients(struct fsdp_group *group, void *stream,
+			   struct error *err)
+{
+	struct fsdp_comm *comm = group->comm;
+	struct tensor_order order;
+	int r = plain_note_stream(comm, stream, &order, err);
+
+	return r < 0 ? r
+		     : plain_await(comm, &order,
+				   handshake_now_ms() + comm->timeout_ms, err);
+}
+
 int fsdp_reduce(struct fsdp_group *group,
 		const struct fsdp_reduce_options *options,
 		struct fsdp_work *ret)
@@ -513,13 +531,12 @@ int fsdp_reduce(struct fsdp_group *group,
 		return error_set(err, -EINVAL,
 				 "the group has no input here; fsdp_input() "
 				 "gives one");
-	if (o.stream) {
+	if (o.stream)
 		r = comm_check_stream(group->comm, o.stream, err);
-		if (r == 0)
-			r = comm_await_stream(group->comm, o.stream, err);
-		if (r < 0)
-			return r;
-	}
+	if (r == 0 && o.stream && !group->engine)
+		r = await_gradients(group, o.stream, err);
+	if (r < 0)
+		return r;
 	request.reduce = (struct reduce_request){
 		.group = group->id,
 		.input = input_ref(group),

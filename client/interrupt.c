@@ -5,6 +5,7 @@
 #include "client/handshake.h"
 #include "proto/error.h"
 #include <errno.h>
+#include <sched.h>
 #include <time.h>
 
 int interrupt_refuse(struct error *err)
@@ -19,7 +20,7 @@ int interrupt_sleep(const struct interrupt *interrupt, int64_t ns,
 {
 	const struct timespec time = {.tv_sec = ns / 1000000000,
 				      .tv_nsec = ns % 1000000000};
-	bool is_cut = nanosleep(&time, NULL) < 0;
+	bool is_cut = (ns ? nanosleep(&time, NULL) : sched_yield()) < 0;
 	int64_t now_ms;
 
 	if (!interrupt->fn)

@@ -4,7 +4,11 @@
  */
 #include "client/plain_device.h"
 #include "client/copy.h"
+#include "client/handshake.h"
+#include "client/pause.h"
+#include "client/timeline.h"
 #include "cuda/context.h"
+#include <errno.h>
 
 static CUdeviceptr address_of(const struct fsdp_tensor *tensor)
 {
@@ -22,20 +26,61 @@ int plain_check_stream(const struct device_uuid *uuid, void *stream,
 	return r < 0 ? r : context_check_stream(device, stream, err);
 }
 
-int plain_await_stream(const struct device_uuid *uuid, void *stream,
-		       struct error *err)
+static int refuse_late(const struct fsdp_comm *comm, struct error *err)
 {
-	const struct device *device;
-	int r = device_find(uuid, &device, err);
+	return error_set(err, -ETIMEDOUT,
+			 "communicator '%s': the stream that was given is not "
+			 "done yet",
+			 comm->name);
+}
 
-	if (r == 0)
-		r = context_enter(device, err);
+/* Without timelines nothing else tells when it is done. */
+static int await_stream(const struct fsdp_comm *comm,
+			const struct device *device, void *stream,
+			struct error *err)
+{
+	int64_t deadline_ms = handshake_now_ms() + comm->timeout_ms;
+	struct pause pause = PAUSE_INIT;
+	CUresult result;
+	int r = context_enter(device, err);
+
 	if (r < 0)
 		return r;
-	r = driver_error(err, cu.StreamSynchronize(stream),
-			 "wait for the stream that was given");
+	while ((result = cu.StreamQuery(stream)) == CUDA_ERROR_NOT_READY &&
+	       handshake_now_ms() < deadline_ms)
+		pause_now(&pause);
 	context_leave();
-	return r;
+	if (result == CUDA_ERROR_NOT_READY)
+		return refuse_late(comm, err);
+	return driver_error(err, result,
+			    "wait for the stream that was given");
+}
+
+int plain_note_stream(const struct fsdp_comm *comm, void *stream,
+		      struct tensor_order *ret, struct error *err)
+{
+	const struct device *device;
+	int r = device_find(&comm->device, &device, err);
+
+	*ret = (struct tensor_order){0};
+	if (r < 0)
+		return r;
+	return device->has_wait_value
+		       ? timeline_signal(comm->client, device, stream, ret, err)
+		       : await_stream(comm, device, stream, err);
+}
+
+int plain_await(const struct fsdp_comm *comm, const struct tensor_order *order,
+		int64_t deadline_ms, struct error *err)
+{
+	struct pause pause = PAUSE_INIT;
+
+	while (order->timeline && !timeline_peek(comm->client, order)) {
+		if (handshake_now_ms() >= deadline_ms)
+			return refuse_late(comm, err);
+		pause_now(&pause);
+	}
+	return 0;
 }
 
 /* --- a stream of our own -------------------------------------------------- */

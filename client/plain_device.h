@@ -15,9 +15,14 @@ static inline bool plain_is_device(const struct fsdp_comm *comm)
 int plain_check_stream(const struct device_uuid *uuid, void *stream,
 		       struct error *err);
 
-/* Until all that is on the stream is done. */
-int plain_await_stream(const struct device_uuid *uuid, void *stream,
-		       struct error *err);
+/* Note how far the stream is, for plain_await() and other processes. No
+ * timeline: the device has none, so it was waited for, within the
+ * communicator's time-out. */
+int plain_note_stream(const struct fsdp_comm *comm, void *stream,
+		      struct tensor_order *ret, struct error *err);
+/* Wait here until it has come so far: -ETIMEDOUT, may be repeated. */
+int plain_await(const struct fsdp_comm *comm, const struct tensor_order *order,
+		int64_t deadline_ms, struct error *err);
 
 /* Zero what is behind this rank's part of each parameter. */
 int plain_zero_padding(struct fsdp_group *group, uint32_t side,

@@ -5,17 +5,16 @@
 #include "client/client.h"
 #include "client/deferred.h"
 #include "client/event.h"
+#include "client/pause.h"
 #include "client/timeline.h"
 #include "cuda/context.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 
-/* Pauses of a thread that waits for a device: nothing wakes it. For an event
- * of another process it asks the broker each time. */
-#define PAUSE_MIN_NS       10000
-#define PAUSE_MAX_NS       1000000
-#define PAUSE_EVENT_MAX_NS 4000000
+/* For an event of another process the broker is asked each time. */
+#define PAUSE_FOR_EVENT                                                        \
+	((struct pause){.ns = PAUSE_MIN_NS, .max_ns = 4000000})
 
 static const char *name_of(const struct fsdp_tensor *tensor)
 {
@@ -283,16 +282,14 @@ static bool is_by_event(const struct fsdp_tensor *tensor)
 	return event_orders(&known_device(tensor_known(tensor))->order);
 }
 
-/* Between two looks. The next sleep is longer. */
-static int wait_on(const struct fsdp_tensor *tensor, int64_t *ns,
+/* Between two looks. */
+static int wait_on(const struct fsdp_tensor *tensor, struct pause *pause,
 		   int64_t *asked_ms, enum written *ret, struct error *err)
 {
 	bool is_asked_for = is_by_event(tensor);
-	int64_t max_ns = is_asked_for ? PAUSE_EVENT_MAX_NS : PAUSE_MAX_NS;
-	int r = interrupt_sleep(&tensor->client->connection.self.interrupt, *ns,
-				asked_ms, err);
+	int r = interrupt_sleep(&tensor->client->connection.self.interrupt,
+				pause_next(pause), asked_ms, err);
 
-	*ns = *ns * 2 < max_ns ? *ns * 2 : max_ns;
 	if (r < 0)
 		return r;
 	if (is_asked_for)
@@ -304,7 +301,8 @@ static int wait_on(const struct fsdp_tensor *tensor, int64_t *ns,
 static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
 		     int32_t timeout_ms, enum written *ret, struct error *err)
 {
-	int64_t ns = PAUSE_MIN_NS, asked_ms = 0;
+	struct pause pause = is_by_event(tensor) ? PAUSE_FOR_EVENT : PAUSE_INIT;
+	int64_t asked_ms = 0;
 	int r = look(tensor, ret, err);
 
 	if (*start_ms == 0)
@@ -317,7 +315,7 @@ static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
 					 "writes it is not done; wait longer, "
 					 "or have a stream wait",
 					 name_of(tensor));
-		r = wait_on(tensor, &ns, &asked_ms, ret, err);
+		r = wait_on(tensor, &pause, &asked_ms, ret, err);
 	}
 	return r;
 }

@@ -13,9 +13,11 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static const struct fsdp_param_spec PARAMS[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {6, 4}}},
@@ -336,6 +338,92 @@ static int train_by_stream(void)
 	if (r == 0)
 		r = unshard_by_stream(stream);
 	return rank_note(r < 0 ? r : reduce_by_stream(stream));
+}
+
+/* --- a stream that is held ------------------------------------------------ */
+
+static sem_t *gate; /* shared */
+
+static void make_gate(void)
+{
+	gate = mmap(NULL, sizeof(*gate), PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	cr_assert(gate != MAP_FAILED);
+	sem_init(gate, 1, 0);
+}
+
+#define WEIGHT_SIZE (6 * 4 * sizeof(float))
+
+/* What the stream still reads of whole parameters is not written, though they
+ * were resharded and memory of that size is wanted. */
+static int reshard_what_is_read(void)
+{
+	const struct device *device = gpu_nth(rank_self());
+	CUstream stream = stream_make(device), second = stream_make(device);
+	struct fsdp_group *group = trainer()->groups[0];
+	struct fsdp_param param = {.struct_size = sizeof(param)};
+	float whole[6 * 4], *seen = pinned_memory(WEIGHT_SIZE);
+	int r = trainer_unshard(0);
+
+	must(r == 0 && fsdp_param(group, 0, &param) == 0);
+	must(fsdp_group_get(group, whole, param.data, WEIGHT_SIZE) == 0);
+	stream_hold(stream, gate);
+	must(context_enter(device, NULL) == 0);
+	must(cu.MemcpyDtoHAsync(seen, (CUdeviceptr)(uintptr_t)param.data,
+				WEIGHT_SIZE, stream) == CUDA_SUCCESS);
+	context_leave();
+	r = fsdp_reshard_on(group, 0, stream);
+	must(r == 0 && !stream_is_done(stream));
+	must(fsdp_input(group, -1) == 0);
+	fill(second, fsdp_input_data(group, 0), WEIGHT_SIZE);
+	must(stream_finish(second));
+	sem_post(gate);
+	must(stream_finish(stream));
+	return memcmp(seen, whole, WEIGHT_SIZE) ? -EBADMSG : 0;
+}
+
+Test(home, what_a_stream_reads_is_resharded_after_it)
+{
+	need_double("a stream is held");
+	make_gate();
+	start_crew();
+	cr_assert(zero(int, ranks_run(&ranks, reshard_what_is_read)));
+}
+
+/* The commit comes back at once, and nobody sees it before the stream is past
+ * it. */
+static int commit_what_is_written(void)
+{
+	struct trainer *it = trainer();
+	CUstream stream = stream_make(gpu_nth(rank_self()));
+	struct fsdp_work work;
+	int r;
+
+	stream_hold(stream, gate);
+	r = fsdp_commit_on(it->comm, it->step + 1, stream, &work);
+	must(r == 0 && !stream_is_done(stream));
+	must(fsdp_wait(&work, 20) == -ETIMEDOUT);
+	must(fsdp_comm_step(it->comm) == it->step);
+	must(fsdp_reshard(it->groups[0], 0) == -EINVAL);
+	sem_post(gate);
+	return rank_note(fsdp_wait(&work, -1));
+}
+
+Test(home, a_commit_waits_for_its_stream_in_the_wait)
+{
+	need_double("a stream is held");
+	make_gate();
+	start_crew();
+	cr_assert(zero(int, ranks_run(&ranks, commit_what_is_written)));
+}
+
+Test(home, a_commit_of_the_ranks_waits_for_its_stream_in_the_wait)
+{
+	need_double("a stream is held");
+	setenv("FSDP_TEST_HOME", "rank", 1);
+	make_gate();
+	start_crew();
+	cr_assert(zero(int, ranks_run(&ranks, commit_what_is_written)));
 }
 
 static int reshard_by_another_s_stream(void)
