@@ -118,10 +118,17 @@ int engine_submit(struct engine *engine, const struct job *job,
  * n_ranks ranks on this node has slots of its own. The caller sets `comm`,
  * `plan` and the fields after them in `job`.
  */
+/* A timeline of a rank's session, and how far it is to come; 0: nothing is to
+ * be waited for. */
+struct engine_order {
+	uint32_t timeline;
+	uint64_t value;
+};
 struct engine_rank_slots {
 	uint32_t n_ranks;
 	const uint32_t *shards, *full;            /* gather */
 	const uint32_t *inputs, *grads, *partial; /* reduce */
+	const struct engine_order *orders;        /* of the inputs */
 };
 int engine_submit_device(struct engine *engine, const struct job_device *job,
 			 const struct engine_rank_slots *slots,
@@ -131,6 +138,10 @@ int engine_submit_device(struct engine *engine, const struct job_device *job,
  * forgotten, even if the job fails. */
 int engine_open_comm(struct engine *engine, const struct job_comm *comm,
 		     engine_done_fn *done, void *data, struct error *err);
+/* The file of a member's timelines, borrowed, for the orders of its inputs.
+ * No-op if it is known. */
+int engine_add_timelines(struct engine *engine, uint64_t comm, uint32_t member,
+			 int fd, struct error *err);
 /* Forget a communicator; the worker aborts its remaining work. */
 void engine_forget_comm(struct engine *engine, uint64_t comm);
 

@@ -29,8 +29,12 @@ struct engine_comm {
 	uint32_t timeout_ms; /* of its ranks */
 	bool is_sent, is_removed;
 	uint32_t n_jobs; /* jobs that refer to it */
+	/* By member: 0, none; an fd, owned, to be sent; or it was. */
+	int timelines[PLAN_MAX_RANKS];
 	struct engine_comm *next;
 };
+
+#define ENGINE_TIMELINES_SENT (-1)
 
 /* A reduction on devices has three slots for each rank. */
 #define ENGINE_JOB_SLOTS (3 * PLAN_MAX_RANKS)

@@ -13,6 +13,7 @@
 #include "shm/memfd.h"
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -107,7 +108,25 @@ void engine_drop_comm(struct engine *engine, struct engine_comm *comm)
 	while (*at != comm)
 		at = &(*at)->next;
 	*at = comm->next;
+	for (uint32_t i = 0; i < PLAN_MAX_RANKS; i++)
+		if (comm->timelines[i] > 0)
+			close(comm->timelines[i]);
 	free(comm);
+}
+
+int engine_add_timelines(struct engine *engine, uint64_t comm, uint32_t member,
+			 int fd, struct error *err)
+{
+	int *at = &engine_find_comm(engine, comm)->timelines[member];
+	int own;
+
+	if (*at)
+		return 0;
+	own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (own < 0)
+		return error_errno(err, -errno, "keep timelines to be sent");
+	*at = own;
+	return 0;
 }
 
 /* --- the link ------------------------------------------------------------ */
@@ -282,6 +301,27 @@ static int send_plan(struct engine *engine, struct engine_plan *plan)
 	return r;
 }
 
+static int send_timelines(struct engine *engine, struct engine_comm *comm)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < PLAN_MAX_RANKS && r == 0; i++) {
+		struct job_timelines message = {.kind = JOB_TIMELINES,
+						.member = i,
+						.comm = comm->id};
+
+		if (comm->timelines[i] <= 0)
+			continue;
+		r = send_message(engine->worker, &message, sizeof(message),
+				 comm->timelines[i]);
+		if (r < 0)
+			break;
+		close(comm->timelines[i]);
+		comm->timelines[i] = ENGINE_TIMELINES_SENT;
+	}
+	return r;
+}
+
 static int send_job(struct engine *engine, struct engine_job *job)
 {
 	int r = 0;
@@ -290,6 +330,8 @@ static int send_job(struct engine *engine, struct engine_job *job)
 		r = send_plan(engine, job->plan);
 	if (r == 0)
 		r = send_chunks(engine, job);
+	if (r == 0 && job->message.kind == JOB_DEVICE_REDUCE)
+		r = send_timelines(engine, job->comm);
 	if (r == 0)
 		r = send_message(engine->worker, &job->message, job->size, -1);
 	if (r < 0)

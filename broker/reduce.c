@@ -10,8 +10,10 @@
 #include "broker/collective/divide.h"
 #include "broker/comm_worker.h"
 #include "broker/group.h"
+#include "broker/session.h"
 #include "broker/slot.h"
 #include "broker/storage.h"
+#include "broker/timeline_file.h"
 #include "broker/work.h"
 #include "proto/error.h"
 #include "proto/point.h"
@@ -198,6 +200,22 @@ static int check_factors(const struct group *group,
 	return 0;
 }
 
+/* Only the worker is told of it; the ranks' own streams need no telling. */
+static int check_order(const struct group *group, uint32_t rank,
+		       const struct reduce_request *request, struct error *err)
+{
+	const struct session *session = group->comm->ranks[rank].session;
+
+	if (!request->timeline ||
+	    (comm_is_by_worker(group->comm) && session->timelines.pages &&
+	     request->timeline < TIMELINES))
+		return 0;
+	return error_set(err, -EINVAL,
+			 "'%s' is reduced after timeline %u, which is none "
+			 "that fsdp-worker could wait for",
+			 group->name, request->timeline);
+}
+
 /* May the rank begin a reduction that no other rank has begun? */
 static int check_new(const struct group *group, uint32_t rank,
 		     const struct reduce_request *request, struct error *err)
@@ -286,9 +304,13 @@ static int begin(struct group *group, const struct reduce_request *request,
 }
 
 /* Transfer the input's pin to the reduction. */
-static void hand_in(struct reduction *reduction, uint32_t rank)
+static void hand_in(struct reduction *reduction, uint32_t rank,
+		    const struct reduce_request *request)
 {
 	struct group *group = reduction->group;
+
+	reduction->orders[rank] = (struct engine_order){
+		.timeline = request->timeline, .value = request->value};
 
 	reduction->inputs[rank] = group->inputs[rank];
 	group->inputs[rank] = 0;
@@ -308,6 +330,8 @@ int reduction_submit(struct group *group, uint32_t rank,
 	r = comm_check_not_committing(group->comm, rank, err);
 	if (r == 0)
 		r = check_input(group, rank, &request->input, err);
+	if (r == 0)
+		r = check_order(group, rank, request, err);
 	if (r == 0 && reduction)
 		r = check_next(group, rank, reduction, request, err);
 	if (r == 0 && !reduction) {
@@ -317,7 +341,7 @@ int reduction_submit(struct group *group, uint32_t rank,
 	}
 	if (r < 0)
 		return r;
-	hand_in(reduction, rank);
+	hand_in(reduction, rank, request);
 	*ret_sequence = reduction->sequence;
 	return 0;
 }
@@ -573,7 +597,34 @@ static int submit_shared(const struct reduction *reduction, struct work *work,
 			     work, err);
 }
 
-static int submit_each(const struct reduction *reduction, struct work *work,
+/* The worker gets the files of those that it must wait for. A session that has
+ * ended took its communicator with it. */
+static int give_timelines(struct reduction *reduction, struct error *err)
+{
+	struct comm *comm = reduction->group->comm;
+	int fd, r = 0;
+
+	for (uint32_t i = 0; i < comm->n_ranks && r == 0; i++) {
+		struct engine_order *order = &reduction->orders[i];
+		struct session *session = comm->ranks[i].session;
+
+		if (!order->timeline)
+			continue;
+		if (!session ||
+		    timeline_file_has_reached(session, order->timeline,
+					      order->value)) {
+			order->timeline = 0;
+			continue;
+		}
+		r = timeline_file_fd(session, false, &fd, err);
+		if (r == 0)
+			r = engine_add_timelines(&comm->broker->engine,
+						 comm->id, i, fd, err);
+	}
+	return r;
+}
+
+static int submit_each(struct reduction *reduction, struct work *work,
 		       struct error *err)
 {
 	const struct group *group = reduction->group;
@@ -582,6 +633,7 @@ static int submit_each(const struct reduction *reduction, struct work *work,
 		.inputs = reduction->inputs,
 		.grads = group->grads.slots,
 		.partial = group->partial.slots,
+		.orders = reduction->orders,
 	};
 	struct job_device job = {
 		.kind = JOB_DEVICE_REDUCE,
@@ -592,7 +644,10 @@ static int submit_each(const struct reduction *reduction, struct work *work,
 		.is_sum_forced = !!(reduction->flags & REDUCE_FORCE_SUM),
 		.factor = reduction->factor,
 	};
+	int r = give_timelines(reduction, err);
 
+	if (r < 0)
+		return r;
 	return engine_submit_device(&work->broker->engine, &job, &slots,
 				    on_reduced, work, err);
 }

@@ -17,6 +17,7 @@
  */
 #pragma once
 #include "broker/comm.h"
+#include "broker/engine.h"
 #include <stdint.h>
 
 struct reduce_request;
@@ -33,6 +34,7 @@ struct reduction {
 	bool has_factor;
 	double factor;
 	uint32_t inputs[PLAN_MAX_RANKS]; /* slots, pinned */
+	struct engine_order orders[PLAN_MAX_RANKS]; /* when they are written */
 	uint64_t submitted;              /* mask of ranks */
 	bool is_running;
 	/* Start of the time-out of ranks that have not submitted. */

@@ -207,6 +207,7 @@ static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
 	comm->step = reply->step;
 	comm->rank = joined->rank;
 	comm->timeout_ms = joined->timeout_ms;
+	comm->takes_orders = reply->takes_orders;
 	comm->n_shards = joined->n_shards;
 	comm->n_replicas = joined->n_ranks / joined->n_shards;
 	comm->device = joined->device;

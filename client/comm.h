@@ -71,6 +71,7 @@ struct fsdp_comm {
 	uint64_t step; /* last committed */
 	uint32_t rank, n_shards, n_replicas;
 	int32_t timeout_ms;        /* of waits for other ranks */
+	bool takes_orders;         /* the broker; without an engine */
 	uint64_t committing;       /* begun, not waited for; 0: none */
 	bool is_commit_unsent;     /* commit.h */
 	struct tensor_order written; /* without an engine: the shards are */

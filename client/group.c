@@ -500,16 +500,23 @@ static uint32_t reduce_flags(const struct fsdp_reduce_options *options)
 	       (options->is_sum_forced ? REDUCE_FORCE_SUM : 0u);
 }
 
-static int await_gradients(struct fsdp_group *group, void *stream,
-			   struct error *err)
+/* fsdp-worker waits until the stream has written the gradients; before there
+ * were orders it could not. */
+static int order_gradients(struct fsdp_group *group, void *stream,
+			   struct reduce_request *request, struct error *err)
 {
 	struct fsdp_comm *comm = group->comm;
 	struct tensor_order order;
 	int r = plain_note_stream(comm, stream, &order, err);
 
-	return r < 0 ? r
-		     : plain_await(comm, &order,
+	if (r < 0)
+		return r;
+	if (!comm->takes_orders)
+		return plain_await(comm, &order,
 				   handshake_now_ms() + comm->timeout_ms, err);
+	request->timeline = order.timeline;
+	request->value = order.value;
+	return 0;
 }
 
 int fsdp_reduce(struct fsdp_group *group,
@@ -533,8 +540,6 @@ int fsdp_reduce(struct fsdp_group *group,
 				 "gives one");
 	if (o.stream)
 		r = comm_check_stream(group->comm, o.stream, err);
-	if (r == 0 && o.stream && !group->engine)
-		r = await_gradients(group, o.stream, err);
 	if (r < 0)
 		return r;
 	request.reduce = (struct reduce_request){
@@ -544,6 +549,10 @@ int fsdp_reduce(struct fsdp_group *group,
 		.has_factor = o.has_factor,
 		.factor = o.factor,
 	};
+	if (o.stream && !group->engine)
+		r = order_gradients(group, o.stream, &request.reduce, err);
+	if (r < 0)
+		return r;
 	r = comm_call(group->comm, &request, &answer, err);
 	if (r < 0)
 		return r;

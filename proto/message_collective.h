@@ -116,6 +116,11 @@ struct reduce_request {
 	uint32_t flags;        /* enum reduce_flags */
 	bool has_factor;
 	double factor;
+	/* A timeline of the session (shm/timeline.h): the input is written
+	 * when it has come to `value`; 0: it is. For a broker that takes
+	 * orders. */
+	uint32_t timeline;
+	uint64_t value;
 };
 
 /* work_reply: the sequence is the step */
@@ -161,6 +166,7 @@ struct comm_reply {
 	uint64_t step;    /* last committed; 0: none */
 	bool has_nccl_id; /* on devices */
 	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
+	bool takes_orders; /* inputs may be handed in before they are written */
 };
 
 /* The shards of both sides; gradients; on devices partial sums. */

@@ -219,7 +219,8 @@ BODY(status_reply, NULL,
 BODY(comm_reply, NULL,
      {U64(comm_reply, comm), ID("communicator")},
      {U64(comm_reply, step)},
-     {MAYBE_BYTES(comm_reply, nccl_id, "NCCL id")});
+     {MAYBE_BYTES(comm_reply, nccl_id, "NCCL id")},
+     {BOOL(comm_reply, takes_orders)});
 
 BODY(work_reply, NULL, {U64(work_reply, sequence), ID("work")});
 

@@ -462,7 +462,9 @@ BODY(reduce_request, NULL,
      {DOUBLE(reduce_request, factor), IF(reduce_request, has_factor)},
      {U32(reduce_request, flags), FLAGS(REDUCE_ACCUMULATE |
      				   REDUCE_NO_ALL_REDUCE |
-     				   REDUCE_FORCE_SUM)});
+     				   REDUCE_FORCE_SUM)},
+     {U32(reduce_request, timeline)},
+     {U64(reduce_request, value)});
 
 static int check_commit(void *ours, struct error *err)
 {

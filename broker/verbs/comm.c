@@ -5,6 +5,7 @@
 #include "broker/comm.h"
 #include "broker/broker.h"
 #include "broker/comm_record.h"
+#include "broker/comm_worker.h"
 #include "broker/verbs.h"
 #include "proto/error.h"
 #include "proto/point.h"
@@ -31,6 +32,7 @@ int verb_comm_join(struct verb_call *call, struct error *err)
 	call->reply->comm.step = comm->step;
 	call->reply->comm.has_nccl_id = comm->has_nccl_id;
 	memcpy(call->reply->comm.nccl_id, comm->nccl_id, MESSAGE_NCCL_ID_SIZE);
+	call->reply->comm.takes_orders = comm_is_by_worker(comm);
 	return VERB_DONE;
 }
 

@@ -10,6 +10,7 @@
 #include "broker/worker/device_chunk.h"
 #include "broker/worker/store.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,6 +232,7 @@ static void init_rank(struct device_rank *rank, struct device_comm *comm,
 	rank->comm = comm;
 	rank->rank = member->rank;
 	rank->uuid = member->device;
+	rank->gate.timelines = TIMELINES_NULL;
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&rank->has_work, &attr);
@@ -346,6 +348,25 @@ int device_comm_take_id(struct device_comm *comm, const uint8_t **ret,
 	return r;
 }
 
+int device_comms_take_timelines(struct device_comms *comms,
+				const struct job_timelines *message, int fd,
+				struct error *err)
+{
+	struct device_comm *comm;
+	int own, r = find_for_job(comms, message->comm, &comm, err);
+
+	if (r < 0)
+		return r;
+	if (message->member >= comm->n_ranks)
+		return error_set(err, -EINVAL,
+				 "communicator '%s' has no member %u",
+				 comm->name, message->member);
+	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (own < 0)
+		return error_errno(err, -errno, "keep timelines");
+	return device_gate_take(&comm->ranks[message->member].gate, own, err);
+}
+
 /* --- jobs ----------------------------------------------------------------- */
 
 int device_comms_agree(struct device_comms *comms,
@@ -414,6 +435,20 @@ static int take_gather(struct device_comms *comms,
 	return r;
 }
 
+/* When its gradients are there. */
+static int take_order(const struct device_rank *rank,
+		      const struct job_rank *from, struct device_share *share,
+		      struct error *err)
+{
+	share->timeline = from->reduce.timeline;
+	share->value = from->reduce.value;
+	if (!share->timeline ||
+	    (rank->gate.timelines.pages && share->timeline < TIMELINES))
+		return 0;
+	return error_set(err, -EINVAL, "timeline %u is not known",
+			 share->timeline);
+}
+
 static int take_reduce(struct device_comms *comms,
 		       const struct device_rank *rank,
 		       const struct job_rank *from, struct device_share *share,
@@ -438,7 +473,7 @@ static int take_reduce(struct device_comms *comms,
 			comms, rank, &from->reduce.partial,
 			flags & partial ? plan.partial_size / plan.n_shards : 0,
 			"partial sums", &share->ranges[RANGE_PARTIAL], err);
-	return r;
+	return r < 0 ? r : take_order(rank, from, share, err);
 }
 
 static int take_share(struct device_comms *comms,

@@ -49,6 +49,12 @@ int device_comms_agree(struct device_comms *comms, const struct job_agree *job,
 int device_comms_run(struct device_comms *comms, const struct job_device *job,
 		     struct error *err);
 
+/* A member's file; `fd` stays the caller's. -ECANCELED: the communicator is
+ * not known. */
+int device_comms_take_timelines(struct device_comms *comms,
+				const struct job_timelines *message, int fd,
+				struct error *err);
+
 /* No-op for one that was refused. */
 void device_comms_forget(struct device_comms *comms, uint64_t id);
 

@@ -29,6 +29,10 @@ struct device_share {
 	struct device_job *job;
 	struct device_share *next; /* its rank's next, of queue or running */
 	struct device_range ranges[N_RANGES];
+	/* Reductions: the input is written when that timeline of the rank has
+	 * come so far; 0: it is. The rank's stream waits at its gate. */
+	uint32_t timeline;
+	uint64_t value, gate;
 	/* Behind its work: the rank's thread's; NULL: not enqueued. */
 	struct event *done;
 	bool is_done;

@@ -12,6 +12,7 @@
 #define NS_PER_S     (1000 * NS_PER_MS)
 #define PAUSE_MIN_NS 10000
 #define PAUSE_MAX_NS 500000
+#define PAUSE_GATE_NS 20000
 
 static uint64_t now_ns(void)
 {
@@ -158,6 +159,17 @@ static int check_late(const struct device_rank *rank, struct error *err)
 				 : "reduction");
 }
 
+/* Somebody waits for each of these the sooner the better. */
+static void open_gates(struct device_rank *rank)
+{
+	const struct device_share *share = rank->running;
+
+	while (share && device_gate_open(&rank->gate, share))
+		share = share->next;
+	if (share && rank->pause_ns > PAUSE_GATE_NS)
+		rank->pause_ns = PAUSE_GATE_NS;
+}
+
 /* NCCL tells of a failure before it lets a stream go: so the events are asked
  * first. */
 static int look(struct device_rank *rank, struct error *err)
@@ -166,6 +178,7 @@ static int look(struct device_rank *rank, struct error *err)
 
 	if (!rank->running)
 		return 0;
+	open_gates(rank);
 	r = ask_events(rank, err);
 	if (r == 0)
 		r = nccl_comm_poll(rank->nccl.comm, err);

@@ -6,7 +6,7 @@
  * seldom.
  */
 #pragma once
-#include "broker/worker/device_job.h"
+#include "broker/worker/device_gate.h"
 #include "cuda/nccl_rank.h"
 #include <pthread.h>
 
@@ -28,6 +28,8 @@ struct device_rank {
 	const struct device *device;  /* NULL: its context was not entered */
 	struct nccl_rank nccl;
 	struct rank_group *groups;
+	/* Its timelines are the link's thread's until a job names them. */
+	struct device_gate gate;
 	uint64_t moved_ns; /* when it last began or ended something */
 	uint64_t pause_ns;
 };

@@ -222,6 +222,9 @@ static int reduce(struct device_rank *rank, struct device_share *share,
 		r = find_address(rank, &share->ranges[RANGE_PARTIAL],
 				 &reduce.partial, err);
 	if (r == 0)
+		r = device_gate_wait(&rank->gate, rank->device,
+				     rank->nccl.reduce_stream, share, err);
+	if (r == 0)
 		r = device_group_reduce(group, rank->nccl.comm, &reduce,
 					rank->nccl.reduce_stream, err);
 	return r < 0 ? r : record(rank, rank->nccl.reduce_stream, share, err);
@@ -257,7 +260,8 @@ int device_work_check(const struct device_rank *rank, struct error *err)
 			    rank->comm->name, rank->rank, rank->device->name);
 }
 
-/* What is on the streams waits for nothing but NCCL, which was aborted. */
+/* What is on the streams waits for nothing but NCCL, which was aborted, and
+ * for the gate, which is open. */
 static int await_idle(const struct device_rank *rank, struct error *err)
 {
 	const struct timespec pause = {.tv_nsec = IDLE_PAUSE_NS};
@@ -276,8 +280,10 @@ static int await_idle(const struct device_rank *rank, struct error *err)
 
 int device_work_abort(struct device_rank *rank, struct error *err)
 {
-	int r = nccl_comm_abort(&rank->nccl.comm, err);
+	int r;
 
+	device_gate_end(&rank->gate);
+	r = nccl_comm_abort(&rank->nccl.comm, err);
 	return r < 0 ? r : await_idle(rank, err);
 }
 
@@ -290,6 +296,7 @@ void device_work_close(struct device_rank *rank)
 		group_free(group);
 	}
 	nccl_rank_free(&rank->nccl);
+	device_gate_close(&rank->gate);
 	if (rank->device)
 		context_leave();
 }

@@ -27,7 +27,7 @@
 
 #define WORKER_FD    3
 #define JOB_MAX_TEXT 240
-#define JOB_PROTOCOL 3
+#define JOB_PROTOCOL 4
 
 #define JOB_NCCL_ID_SIZE 128 /* NCCL's */
 #define JOB_MAX_WHAT     64
@@ -49,6 +49,7 @@ enum job_message_kind {
 	JOB_AGREE = 11,         /* struct job_agree */
 	JOB_DEVICE_GATHER = 12, /* struct job_device */
 	JOB_DEVICE_REDUCE = 13, /* struct job_device */
+	JOB_TIMELINES = 14,     /* struct job_timelines, with an fd */
 };
 
 struct job_hello {
@@ -143,6 +144,14 @@ struct job_forget_comm {
 	uint64_t comm;
 };
 
+/* The fd is the file of a member's timelines (shm/timeline.h); it comes at most
+ * once, before the first job that names one of them. */
+struct job_timelines {
+	uint32_t kind;
+	uint32_t member; /* its place in job_comm */
+	uint64_t comm;
+};
+
 /* A job: -EINVAL unless all ranks of the world have the same value; the
  * sentence says what differs ("the step to commit"), and names a rank. */
 struct job_agree {
@@ -167,6 +176,10 @@ struct job_rank {
 		} gather;
 		struct {
 			struct job_range input, grads, partial;
+			/* The gradients are there when that timeline of the
+			 * rank has come so far; 0: they are. */
+			uint32_t timeline, reserved;
+			uint64_t value;
 		} reduce;
 	};
 };

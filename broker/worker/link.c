@@ -36,6 +36,7 @@ static const struct {
 	[JOB_AGREE] = {sizeof(struct job_agree), 0},
 	[JOB_DEVICE_GATHER] = {sizeof(struct job_device), 0},
 	[JOB_DEVICE_REDUCE] = {sizeof(struct job_device), 0},
+	[JOB_TIMELINES] = {sizeof(struct job_timelines), 1},
 };
 #define N_KINDS (sizeof(kinds) / sizeof(kinds[0]))
 

@@ -15,6 +15,7 @@ union link_message {
 	struct job job;
 	struct job_comm comm;
 	struct job_forget_comm forget_comm;
+	struct job_timelines timelines;
 	struct job_agree agree;
 	struct job_device device;
 };

@@ -331,6 +331,10 @@ static void handle(struct worker *worker, const union link_message *message,
 		r = store_forget_plan(store, message->plan.plan, &err);
 		device_comms_drop_plans(&worker->comms);
 		break;
+	case JOB_TIMELINES:
+		r = device_comms_take_timelines(&worker->comms,
+						&message->timelines, fd, &err);
+		break;
 	case JOB_FORGET_COMM:
 		device_comms_forget(&worker->comms, message->forget_comm.comm);
 		break;

@@ -53,6 +53,8 @@ static void tear_down(void)
 
 TestSuite(home, .init = set_up, .fini = tear_down, .timeout = 60);
 
+static int32_t timeout_ms; /* of the communicator; 0: the default */
+
 static void start_with(uint32_t n, size_t n_layers, const char *const *env)
 {
 	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
@@ -61,6 +63,7 @@ static void start_with(uint32_t n, size_t n_layers, const char *const *env)
 	crew_set(&(struct crew){
 		.daemon = &daemon_,
 		.comm = "job",
+		.options = {.timeout_ms = timeout_ms},
 		.layers = LAYERS,
 		.n_layers = n_layers,
 	});
@@ -388,6 +391,75 @@ Test(home, what_a_stream_reads_is_resharded_after_it)
 	make_gate();
 	start_crew();
 	cr_assert(zero(int, ranks_run(&ranks, reshard_what_is_read)));
+}
+
+/* Gradients are handed in before the stream has written them. */
+static int reduce_what_is_written(void)
+{
+	const struct device *device = gpu_nth(rank_self());
+	CUstream stream = stream_make(device);
+	const struct fsdp_reduce_options options = {.stream = stream};
+	struct fsdp_group *group = trainer()->groups[0];
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
+	struct fsdp_work work;
+
+	must(fsdp_input(group, -1) == 0);
+	stream_hold(stream, gate);
+	for (size_t i = 0; i < 2; i++)
+		fill(stream, fsdp_input_data(group, i),
+		     (size_t)(i ? 5 : 6 * 4) * sizeof(float));
+	must(fsdp_reduce(group, &options, &work) == 0);
+	must(fsdp_wait(&work, 20) == -ETIMEDOUT && !stream_is_done(stream));
+	sem_post(gate);
+	if (fsdp_wait(&work, -1) < 0)
+		return rank_note(-EIO);
+	must(fsdp_shard(group, 0, &shard) == 0);
+	return expect_filled(shard.grad, shard.numel);
+}
+
+Test(home, a_reduction_waits_for_its_streams_on_the_device)
+{
+	need_double("a stream is held");
+	make_gate();
+	start_crew();
+	cr_assert(zero(int, ranks_run(&ranks, reduce_what_is_written)));
+	/* What is written already needs no gate. */
+	must_train();
+}
+
+static int reduce_without_end(void)
+{
+	CUstream stream = stream_make(gpu_nth(rank_self()));
+	const struct fsdp_reduce_options options = {.stream = stream};
+	struct fsdp_work work;
+	int r;
+
+	must(fsdp_input(trainer()->groups[0], -1) == 0);
+	must(fsdp_input_data(trainer()->groups[0], 0));
+	stream_hold(stream, gate);
+	r = fsdp_reduce(trainer()->groups[0], &options, &work);
+	if (r == 0)
+		r = fsdp_wait(&work, -1);
+	sem_post(gate);
+	return rank_note(r);
+}
+
+Test(home, a_stream_that_does_not_end_ends_its_communicator_alone)
+{
+	pid_t worker;
+
+	need_double("a stream is held");
+	make_gate();
+	timeout_ms = 500;
+	start_crew();
+	worker = worker_await(&daemon_, 0);
+	ranks_begin(&ranks, reduce_without_end);
+	ranks_end(&ranks);
+	expect_all_told("has waited for 500 ms in a reduction");
+	timeout_ms = 0;
+	cr_assert(zero(int, ranks_run(&ranks, join_anew)));
+	must_train();
+	cr_expect(eq(int, worker_await(&daemon_, 0), worker));
 }
 
 /* The commit comes back at once, and nobody sees it before the stream is past

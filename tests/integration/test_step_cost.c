@@ -315,6 +315,9 @@ Test(step_cost, by_the_worker)
 {
 	setenv("FSDP_TEST_HOME", "worker", 1);
 	measure("worker", 2, 0);
+	for (int i = 0; i < N_CALLS; i++)
+		cr_expect(i == COMMIT_WAIT || costs[0][i].naps == 0, "%s",
+			  call_names[i]);
 }
 
 Test(step_cost, offloaded)
