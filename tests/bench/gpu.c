@@ -171,7 +171,8 @@ static const struct section {
 } sections[] = {
 	{"attach_1000", gpu_attach},       {"import_and_map", gpu_import},
 	{"publish_to_consume", gpu_order}, {"kernels", gpu_kernels},
-	{"collectives", gpu_collectives},  {"torch", gpu_torch},
+	{"collectives", gpu_collectives},  {"gemm", gpu_gemm},
+	{"torch", gpu_torch},
 };
 #define N_SECTIONS (sizeof(sections) / sizeof(*sections))
 
@@ -180,9 +181,9 @@ static const char head[] =
 	"measured in\n"
 	"turns in the same run. GB/s as in nccl-tests: algbw = size / time, "
 	"busbw = algbw *\n"
-	"(n - 1) / n; of kernels: bytes read and written / time. A gather "
-	"beside a GEMM is\n"
-	"not here: that needs cuBLAS.\n\n";
+	"(n - 1) / n; of kernels: bytes read and written / time. "
+	"Of *_by_*: the floor is the\n"
+	"same alone.\n\n";
 
 static void print_head(const struct gpu *gpu)
 {

@@ -55,4 +55,4 @@ const char *gpu_format_size(uint64_t size, char ret[32]);
 
 typedef void gpu_fn(const struct gpu *gpu);
 gpu_fn gpu_attach, gpu_import, gpu_order, gpu_kernels, gpu_collectives,
-	gpu_torch;
+	gpu_gemm, gpu_torch;

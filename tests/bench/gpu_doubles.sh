@@ -42,6 +42,18 @@ rc=$?
 ((rc == 2)) || fail "exit status $rc for a section that is none, not 2"
 grep -q 'gpu has no "nonsense"' "$dir/err" || fail "it does not say so"
 
+"$bench" gpu --quick gemm >"$dir/out" 2>"$dir/err" ||
+	fail "exit status $? without cuBLAS"
+grep -q "gemm: left out: " "$dir/err" || fail "it does not say why"
+FSDP_LIBCUBLAS=/nowhere/libcublas.so.13 "$bench" gpu --quick gemm \
+	>"$dir/out" 2>"$dir/err" || fail "exit status $? without cuBLAS"
+grep -q "gemm: left out: there is no cuBLAS: /nowhere" "$dir/err" ||
+	fail "it does not name what cannot be opened"
+FSDP_LIBCUBLAS=$FSDP_LIBCUDA "$bench" gpu --quick gemm \
+	>"$dir/out" 2>"$dir/err" || fail "exit status $? with another library"
+grep -q "gemm: left out: the cuBLAS here has no cublasCreate_v2" "$dir/err" ||
+	fail "it does not name what is missing"
+
 FSDP_LIBCUDA=/nowhere/libcuda.so.1 "$bench" gpu >"$dir/out" 2>"$dir/err"
 rc=$?
 ((rc == 77)) || fail "exit status $rc without a driver, not 77"

@@ -44,7 +44,7 @@ static void wait_for(const struct fsdp_work *work, const char *what)
 	must(fsdp_wait(work, WAIT_MS), what);
 }
 
-static void iterate(void *data, const struct stage_order *order)
+void gpu_rank_iterate(void *data, const struct stage_order *order)
 {
 	struct rank *rank = data;
 	struct fsdp_work work;
@@ -58,6 +58,16 @@ static void iterate(void *data, const struct stage_order *order)
 	must(fsdp_input(rank->group, WAIT_MS), "input");
 	must(fsdp_reduce(rank->group, NULL, &work), "reduce");
 	wait_for(&work, "wait for a reduction");
+}
+
+static void iterate(void *data, const struct stage_order *order)
+{
+	const struct rank *rank = data;
+
+	if (rank->mesh->iterate)
+		rank->mesh->iterate(data, rank->rank, order);
+	else
+		gpu_rank_iterate(data, order);
 }
 
 /* `n` times the value at an address of the device. */

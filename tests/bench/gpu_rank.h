@@ -30,7 +30,13 @@ struct gpu_mesh {
 	const char *socket;
 	uint8_t id[NCCL_ID_SIZE]; /* of the bare ones' communicator */
 	bool has_id;
+	/* Of rank `number`, in the place of gpu_rank_iterate(); may be NULL. */
+	void (*iterate)(void *rank, uint32_t number,
+			const struct stage_order *order);
 };
+
+/* What a trainer does with one group, waited for. */
+void gpu_rank_iterate(void *rank, const struct stage_order *order);
 
 /* Lives of ranks; `data` is struct gpu_mesh. */
 void gpu_rank_serve(struct stage *stage, uint32_t rank, void *data);
