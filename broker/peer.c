@@ -360,6 +360,14 @@ static void drop_hello_fds(struct peer *peer)
 	}
 }
 
+static void close_both(int first_fd, int second_fd)
+{
+	if (first_fd >= 0)
+		close(first_fd);
+	if (second_fd >= 0)
+		close(second_fd);
+}
+
 static int resume_session(struct peer *peer, uint64_t number, struct error *err)
 {
 	struct broker *broker = peer->broker;
@@ -392,6 +400,13 @@ static int resume_session(struct peer *peer, uint64_t number, struct error *err)
 		doorbell_fd = fcntl(peer->hello_fds[1], F_DUPFD_CLOEXEC, 3);
 	}
 	refs_fd = fcntl(peer->hello_fds[0], F_DUPFD_CLOEXEC, 3);
+	r = point_fail("hello.copy");
+	if (refs_fd < 0 || (session->doorbell_fd < 0 && doorbell_fd < 0))
+		r = -errno;
+	if (r < 0) {
+		close_both(refs_fd, doorbell_fd);
+		return error_errno(err, r, "copy the session's descriptors");
+	}
 	r = session_reattach(session, refs_fd, doorbell_fd, err);
 	drop_hello_fds(peer);
 	if (r < 0)
@@ -635,7 +650,10 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 	closer_put_frame(&peer->broker->closer, peer->uid, frame);
 	if (r == 0)
 		return;
-	reply_error(peer, frame->kind, frame->number, &err);
+	/* A client that comes back while descriptors are few must not give its
+	 * session up: without a reply it connects again. */
+	if (r != -EMFILE || peer->session)
+		reply_error(peer, frame->kind, frame->number, &err);
 	drop(peer, &err);
 }
 

@@ -108,6 +108,25 @@ Test(descriptors,
 	fsdp_close(stranger);
 }
 
+/* Descriptors are there again when the client has connected once more. */
+Test(descriptors, that_lack_while_a_session_comes_back_do_not_end_it)
+{
+	struct fsdp_tensor *tensor;
+	struct fsdp_client *client;
+
+	need_points();
+	setenv("FSDP_FAIL_AT", "hello.copy:1:EMFILE", 1);
+	chaos_start(&chaos, NULL);
+	unsetenv("FSDP_FAIL_AT");
+	client = chaos_connect(&chaos);
+	tensor = pattern_make(client, 1);
+	daemon_kill_broker(&chaos.daemon);
+	cr_assert(zero(int, fsdp_ping(client)), "%s", fsdp_error());
+	cr_expect(pattern_is(tensor, 1));
+	cr_expect(eq(u64, status_value(client, "dropped_peers"), 1));
+	fsdp_close(client);
+}
+
 /* A client that has come back is watched at once, by its connection. */
 Test(descriptors, of_a_process_come_with_its_connection)
 {
