@@ -2,7 +2,7 @@
  * fsdpd: parse arguments, set up, run, tear down.
  */
 #include "broker/broker.h"
-#include "broker/listener.h"
+#include "broker/session/listener.h"
 #include "broker/supervise.h"
 #include "proto/error.h"
 #include "proto/socket_path.h"

@@ -13,7 +13,7 @@
  */
 #include "broker/supervise.h"
 #include "broker/broker.h"
-#include "broker/fdstore.h"
+#include "broker/base/fdstore.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
  */
 #include "client/client.h"
 #include "client/bundle.h"
-#include "client/comm.h"
+#include "client/rank/comm.h"
 #include "client/places.h"
 #include "client/sized.h"
 #include "proto/socket_path.h"

@@ -1,7 +1,7 @@
 #include "client/commit.h"
-#include "client/engine.h"
+#include "client/rank/engine.h"
 #include "client/handshake.h"
-#include "client/plain_device.h"
+#include "client/rank/plain_device.h"
 #include <errno.h>
 
 /* How far the streams are that write the shards, or read those of before. */

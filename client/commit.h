@@ -8,7 +8,7 @@
  * in any case.
  */
 #pragma once
-#include "client/comm.h"
+#include "client/rank/comm.h"
 
 /* Tell the broker of the commit that is under way, unless it was told. The
  * device may be waited for within `timeout_ms` and the communicator's time-out:

@@ -1,6 +1,6 @@
 /*
  * Messages of collectives: requests, then replies. What they mean is in
- * broker/comm.h and broker/group.h.
+ * broker/comm/comm.h and broker/comm/group.h.
  */
 #pragma once
 #include "proto/message_part.h"
@@ -250,7 +250,7 @@ struct groups_reply {
 	uint64_t next_cursor;
 };
 
-/* The plan's entries, of rank 0 where it matters; see broker/collective. */
+/* The plan's entries, of rank 0 where it matters; see collective/. */
 struct plan_item {
 	const char *name;
 	struct tensor_type type;

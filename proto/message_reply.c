@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define MAX_STATE  3 /* enum slot_state, shm/table.h */
-#define MAX_LAYOUT 1 /* enum plan_layout, broker/collective/plan.h */
+#define MAX_LAYOUT 1 /* enum plan_layout, collective/plan.h */
 
 const struct body body_empty_reply = {.descriptor = &fsdp__empty__descriptor};
 

@@ -4,7 +4,7 @@
  *
  * Checked is all that can be checked without knowing the broker's state.
  * Whether parameters can be cut, cast and reduced as asked, and what a cap or
- * a factor is worth, is for the plan (broker/collective).
+ * a factor is worth, is for the plan (collective).
  */
 #include "proto/message_rows.h"
 

@@ -7,13 +7,13 @@
  * are made or none is.
  */
 #include "broker/broker.h"
-#include "broker/bundle.h"
-#include "broker/grant.h"
-#include "broker/index.h"
-#include "broker/order.h"
-#include "broker/shared_chunk.h"
-#include "broker/slot.h"
-#include "broker/verbs.h"
+#include "broker/tensor/bundle.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/index.h"
+#include "broker/tensor/order.h"
+#include "broker/tensor/shared_chunk.h"
+#include "broker/tensor/slot.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <assert.h>

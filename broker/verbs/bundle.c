@@ -1,15 +1,15 @@
 /*
  * bundle_begin, _commit, _abort and _get: the requests served by bundle.c.
  */
-#include "broker/bundle.h"
+#include "broker/tensor/bundle.h"
 #include "broker/broker.h"
-#include "broker/grant.h"
-#include "broker/index.h"
-#include "broker/lease.h"
-#include "broker/manifest.h"
-#include "broker/slot.h"
-#include "broker/verbs.h"
-#include "broker/version.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/index.h"
+#include "broker/tensor/lease.h"
+#include "broker/tensor/manifest.h"
+#include "broker/tensor/slot.h"
+#include "broker/verbs/verbs.h"
+#include "broker/base/version.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <errno.h>

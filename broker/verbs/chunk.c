@@ -4,9 +4,9 @@
  * that it had writable was sealed since.
  */
 #include "broker/broker.h"
-#include "broker/pool.h"
-#include "broker/session.h"
-#include "broker/verbs.h"
+#include "broker/memory/pool.h"
+#include "broker/session/session.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>
 

@@ -2,11 +2,11 @@
  * Joining, leaving, removing, committing, and waiting for a commit: the
  * requests served by comm.c.
  */
-#include "broker/comm.h"
+#include "broker/comm/comm.h"
 #include "broker/broker.h"
-#include "broker/comm_record.h"
-#include "broker/comm_worker.h"
-#include "broker/verbs.h"
+#include "broker/comm/comm_record.h"
+#include "broker/comm/comm_worker.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <errno.h>

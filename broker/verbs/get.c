@@ -3,11 +3,11 @@
  * sent.
  */
 #include "broker/broker.h"
-#include "broker/grant.h"
-#include "broker/index.h"
-#include "broker/slot.h"
-#include "broker/verbs.h"
-#include "broker/version.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/index.h"
+#include "broker/tensor/slot.h"
+#include "broker/verbs/verbs.h"
+#include "broker/base/version.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>

@@ -1,10 +1,10 @@
 /*
  * group: a rank registers parameters and gets their locations.
  */
-#include "broker/group.h"
-#include "broker/grant.h"
-#include "broker/storage.h"
-#include "broker/verbs.h"
+#include "broker/comm/group.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/storage.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>
 

@@ -2,12 +2,12 @@
  * Inspecting the broker: ping, who, clients, status.
  */
 #include "broker/broker.h"
-#include "broker/deadline.h"
-#include "broker/grant.h"
-#include "broker/index.h"
-#include "broker/session.h"
-#include "broker/slot.h"
-#include "broker/verbs.h"
+#include "broker/base/deadline.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/index.h"
+#include "broker/session/session.h"
+#include "broker/tensor/slot.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include "shm/chunk.h"

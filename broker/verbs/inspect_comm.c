@@ -7,11 +7,11 @@
  * requests are rare.
  */
 #include "broker/broker.h"
-#include "broker/comm.h"
-#include "broker/comm_record.h"
-#include "broker/gather.h"
-#include "broker/group.h"
-#include "broker/verbs.h"
+#include "broker/comm/comm.h"
+#include "broker/comm/comm_record.h"
+#include "broker/comm/gather.h"
+#include "broker/comm/group.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <errno.h>

@@ -5,9 +5,9 @@
  * that were freed meanwhile, are ignored, so sending it again is harmless.
  */
 #include "broker/broker.h"
-#include "broker/order.h"
-#include "broker/slot.h"
-#include "broker/verbs.h"
+#include "broker/tensor/order.h"
+#include "broker/tensor/slot.h"
+#include "broker/verbs/verbs.h"
 
 int verb_ordered(struct verb_call *call, struct error *err)
 {

@@ -7,9 +7,9 @@
  * after that, a record's number.
  */
 #include "broker/broker.h"
-#include "broker/prefix.h"
-#include "broker/session.h"
-#include "broker/verbs.h"
+#include "broker/tensor/prefix.h"
+#include "broker/session/session.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <string.h>

@@ -3,9 +3,9 @@
  * memory is free, or whose tensor is still being written.
  */
 #include "broker/broker.h"
-#include "broker/grant.h"
-#include "broker/slot.h"
-#include "broker/verbs.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/slot.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>
 

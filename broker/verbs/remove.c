@@ -3,10 +3,10 @@
  * in limbo.
  */
 #include "broker/broker.h"
-#include "broker/bundle.h"
-#include "broker/index.h"
-#include "broker/slot.h"
-#include "broker/verbs.h"
+#include "broker/tensor/bundle.h"
+#include "broker/tensor/index.h"
+#include "broker/tensor/slot.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <errno.h>

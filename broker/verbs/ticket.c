@@ -5,14 +5,14 @@
  * A ticket grants no rights: the process that redeems it must be allowed to
  * read. So any holder may make one.
  */
-#include "broker/ticket.h"
+#include "broker/tensor/ticket.h"
 #include "broker/broker.h"
-#include "broker/deadline.h"
-#include "broker/grant.h"
-#include "broker/session.h"
-#include "broker/shared_chunk.h"
-#include "broker/slot.h"
-#include "broker/verbs.h"
+#include "broker/base/deadline.h"
+#include "broker/tensor/grant.h"
+#include "broker/session/session.h"
+#include "broker/tensor/shared_chunk.h"
+#include "broker/tensor/slot.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <assert.h>

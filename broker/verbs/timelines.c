@@ -5,11 +5,11 @@
  * Nothing of it is recorded: a file that is there is simply given again.
  */
 #include "broker/broker.h"
-#include "broker/grant.h"
-#include "broker/order.h"
-#include "broker/slot.h"
-#include "broker/timeline_file.h"
-#include "broker/verbs.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/order.h"
+#include "broker/tensor/slot.h"
+#include "broker/tensor/timeline_file.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <inttypes.h>

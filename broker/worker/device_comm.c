@@ -6,7 +6,7 @@
  * ended; whoever comes next sweeps it out.
  */
 #include "broker/worker/device_comm.h"
-#include "broker/collective/wire.h"
+#include "collective/wire.h"
 #include "broker/worker/device_chunk.h"
 #include "broker/worker/store.h"
 #include <errno.h>

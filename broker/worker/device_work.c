@@ -1,5 +1,5 @@
 #include "broker/worker/device_work.h"
-#include "broker/collective/device/device_group.h"
+#include "collective/device/device_group.h"
 #include "broker/worker/device_chunk.h"
 #include "broker/worker/device_comm.h"
 #include "cuda/context.h"

@@ -20,7 +20,7 @@
  * that still come for it.
  */
 #pragma once
-#include "broker/collective/plan.h"
+#include "collective/plan.h"
 #include "proto/device_uuid.h"
 #include <stdbool.h>
 #include <stdint.h>

@@ -5,7 +5,7 @@
  * since what follows from it is written to with no further look.
  */
 #include "broker/worker/layout.h"
-#include "broker/collective/bucket.h"
+#include "collective/bucket.h"
 #include "broker/worker/kernel.h"
 #include "proto/error.h"
 #include <assert.h>

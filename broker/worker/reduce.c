@@ -4,7 +4,7 @@
  * main memory sees each input once and each gradient once.
  */
 #include "broker/worker/reduce.h"
-#include "broker/collective/divide.h"
+#include "collective/divide.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>

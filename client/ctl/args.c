@@ -3,8 +3,8 @@
  */
 #include "client/ctl/args.h"
 
-#include "broker/collective/bucket.h"
-#include "broker/collective/bucketing.h"
+#include "collective/bucket.h"
+#include "collective/bucketing.h"
 #include "client/ctl/format.h"
 #include "proto/error.h"
 #include "proto/name.h"

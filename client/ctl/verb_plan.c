@@ -2,9 +2,9 @@
  * plan: which collectives of a graph travel together, where each lies on the
  * wire, and the graph in which they do. Needs no broker.
  */
-#include "broker/collective/bucketing.h"
-#include "broker/collective/graph.h"
-#include "broker/collective/graph_json.h"
+#include "collective/bucketing.h"
+#include "collective/graph.h"
+#include "collective/graph_json.h"
 #include "client/ctl/args.h"
 #include "client/ctl/document.h"
 #include "client/ctl/format.h"

@@ -4,8 +4,8 @@
  * sixteen times what 4,096 take.
  */
 #include "bench.h"
-#include "broker/collective/bucketing.h"
-#include "broker/collective/graph_json.h"
+#include "collective/bucketing.h"
+#include "collective/graph_json.h"
 #include "proto/error.h"
 #include <jansson.h>
 #include <stdio.h>

@@ -6,9 +6,9 @@
  * The last byte chooses mode, quirks and cap; so the files of docs/graphs/ are
  * seeds as they are.
  */
-#include "broker/collective/bucketing.h"
-#include "broker/collective/graph.h"
-#include "broker/collective/graph_json.h"
+#include "collective/bucketing.h"
+#include "collective/graph.h"
+#include "collective/graph_json.h"
 #include "proto/error.h"
 
 #include <jansson.h>

@@ -1,8 +1,8 @@
 /*
  * Clients that do not read, or hold much: others do not notice.
  */
-#include "broker/closer.h"
-#include "broker/peer.h"
+#include "broker/base/closer.h"
+#include "broker/session/peer.h"
 #include "tests/lib/linger.h"
 #include "tests/lib/users.h"
 #include <errno.h>

@@ -74,7 +74,7 @@ proctype Publisher()
 	n_done++
 }
 
-/* slot_settle() of broker/slot.c */
+/* slot_settle() of broker/tensor/slot.c */
 inline settle()
 {
 	if

@@ -1,6 +1,6 @@
 /*
  * Grants across crashes of the broker: holds = granted + delta, requests with
- * numbers, and the undo journal of broker/catalog.h.
+ * numbers, and the undo journal of broker/catalog/catalog.h.
  *
  * One session, one slot that is allocated anew while requests last. The
  * client's main thread sends requests, one at a time, and releases by file or
@@ -12,7 +12,7 @@
  * new one and sends again what was not answered.
  *
  * With LEASES, a get may also be of a large bundle that the slot is a member
- * of: it only takes a lease then (broker/lease.h), which keeps the slot, and
+ * of: it only takes a lease then (broker/tensor/lease.h), which keeps the slot, and
  * the broker reads no request until the slot was granted and the lease is over.
  *
  * The client may die at any time. Its threads need no killing for that: a dead

@@ -131,7 +131,7 @@ inline settle()
 	fi
 }
 
-/* session_end() of broker/session.c */
+/* session_end() of broker/session/session.c */
 inline bury()
 {
 #ifdef POISON_FIRST

@@ -6,13 +6,13 @@
  */
 #pragma once
 #include "broker/broker.h"
-#include "broker/bundle.h"
-#include "broker/grant.h"
-#include "broker/index.h"
-#include "broker/prefix.h"
-#include "broker/slot.h"
-#include "broker/ticket.h"
-#include "broker/verbs.h"
+#include "broker/tensor/bundle.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/index.h"
+#include "broker/tensor/prefix.h"
+#include "broker/tensor/slot.h"
+#include "broker/tensor/ticket.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "shm/memfd.h"
 #include <criterion/criterion.h>

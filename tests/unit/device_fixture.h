@@ -4,7 +4,7 @@
  * would.
  */
 #pragma once
-#include "broker/timeline_file.h"
+#include "broker/tensor/timeline_file.h"
 #include "broker_fixture.h"
 #include "tests/lib/gpu.h"
 

@@ -3,8 +3,8 @@
  * passes over them.
  */
 #pragma once
-#include "broker/collective/bucketing.h"
-#include "broker/collective/graph.h"
+#include "collective/bucketing.h"
+#include "collective/graph.h"
 #include "proto/error.h"
 
 #include <criterion/criterion.h>

@@ -8,7 +8,7 @@
  * all of its operands and on what it calls.
  */
 #pragma once
-#include "broker/collective/graph.h"
+#include "collective/graph.h"
 
 #include <assert.h>
 #include <stdlib.h>

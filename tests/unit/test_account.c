@@ -2,8 +2,8 @@
  * Accounts: what is charged, what is refused, and that root is bounded by the
  * machine.
  */
-#include "broker/account.h"
-#include "broker/config.h"
+#include "broker/base/account.h"
+#include "broker/base/config.h"
 #include "proto/error.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

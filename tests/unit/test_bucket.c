@@ -1,5 +1,5 @@
 /* Bucket plans: the reference's cases, and what we do instead of its quirks. */
-#include "broker/collective/bucket.h"
+#include "collective/bucket.h"
 #include "proto/error.h"
 
 #include <criterion/criterion.h>

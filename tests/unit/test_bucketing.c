@@ -2,8 +2,8 @@
  * The graphs of docs/graphs/: all of them are legal, in all modes, and come
  * out as docs/graph.md says.
  */
-#include "broker/collective/bucketing.h"
-#include "broker/collective/graph_json.h"
+#include "collective/bucketing.h"
+#include "collective/graph_json.h"
 #include "proto/error.h"
 #include "tests/unit/graph_build.h"
 #include "tests/unit/graph_eval.h"

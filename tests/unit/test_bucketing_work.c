@@ -4,7 +4,7 @@
  * test are compiled with -fsanitize-coverage=trace-pc), so that the result is
  * the same on any machine.
  */
-#include "broker/collective/graph_json.h"
+#include "collective/graph_json.h"
 #include "tests/unit/graph_build.h"
 
 #include <jansson.h>

@@ -6,7 +6,7 @@
  * is after an instruction is what SIGKILL there would leave: it is copied,
  * adopted and compared with the files before and after the transaction.
  */
-#include "broker/catalog.h"
+#include "broker/catalog/catalog.h"
 #include "proto/error.h"
 #include "shm/memfd.h"
 #include <criterion/criterion.h>

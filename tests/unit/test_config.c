@@ -1,7 +1,7 @@
 /*
  * Configuration: units, limits, names, and the line of a mistake.
  */
-#include "broker/config.h"
+#include "broker/base/config.h"
 #include "proto/error.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

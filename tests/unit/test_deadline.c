@@ -1,7 +1,7 @@
 /*
  * Deadlines: order, removal, and that the timer runs only when it must.
  */
-#include "broker/deadline.h"
+#include "broker/base/deadline.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <stdlib.h>

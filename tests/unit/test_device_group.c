@@ -4,8 +4,8 @@
  *
  * Values are small whole numbers, whose sums every dtype of the tests holds.
  */
-#include "broker/collective/device/device_group.h"
-#include "broker/collective/wire.h"
+#include "collective/device/device_group.h"
+#include "collective/wire.h"
 #include "tests/lib/scalar.h"
 #include "tests/unit/nccl_fixture.h"
 

@@ -1,6 +1,6 @@
 /* Divide factors: the reference's table, and that they always divide by what
  * they should. */
-#include "broker/collective/divide.h"
+#include "collective/divide.h"
 #include "proto/error.h"
 #include "proto/tensor.h"
 

@@ -1,6 +1,6 @@
 /* The engine without a real worker: tests/fakes/worker.c plays it. */
-#include "broker/engine_impl.h"
-#include "broker/storage.h"
+#include "broker/engine/engine_impl.h"
+#include "broker/tensor/storage.h"
 #include "broker_fixture.h"
 #include <signal.h>
 #include <sys/wait.h>

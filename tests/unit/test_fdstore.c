@@ -2,7 +2,7 @@
  * The fd store: what is said to the keeper, and what is taken over from it.
  * The test itself is the keeper.
  */
-#include "broker/fdstore.h"
+#include "broker/base/fdstore.h"
 #include "proto/error.h"
 #include "shm/memfd.h"
 #include <criterion/criterion.h>

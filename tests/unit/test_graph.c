@@ -1,6 +1,6 @@
 /* Graphs as JSON: what is one, and the sentence for what is none. */
-#include "broker/collective/graph.h"
-#include "broker/collective/graph_json.h"
+#include "collective/graph.h"
+#include "collective/graph_json.h"
 #include "proto/error.h"
 
 #include <criterion/criterion.h>

@@ -24,7 +24,7 @@ static void run_until_freed(const struct slot_ref *ref)
 		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 }
 
-/* Grants outlive what was granted, see broker/grant.h. */
+/* Grants outlive what was granted, see broker/tensor/grant.h. */
 static void expect_nothing_left(void)
 {
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));

@@ -1,6 +1,6 @@
 /* The limiter: the reference's event queue case by case, and the window under
  * random work. */
-#include "broker/collective/limiter.h"
+#include "collective/limiter.h"
 #include "proto/error.h"
 
 #include <criterion/criterion.h>

@@ -1,7 +1,7 @@
 /*
  * The broker's notes.
  */
-#include "broker/log.h"
+#include "broker/base/log.h"
 #include "proto/message_part.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

@@ -1,7 +1,7 @@
 /*
  * Work that the loop defers.
  */
-#include "broker/loop.h"
+#include "broker/base/loop.h"
 #include "proto/error.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

@@ -2,9 +2,9 @@
  * Bucketing passes and merges: the reference's cases by number, and that no
  * pass in any mode changes what a random graph computes.
  */
-#include "broker/collective/bucketing.h"
-#include "broker/collective/graph.h"
-#include "broker/collective/merge.h"
+#include "collective/bucketing.h"
+#include "collective/graph.h"
+#include "collective/merge.h"
 #include "proto/error.h"
 #include "tests/unit/graph_build.h"
 #include "tests/unit/graph_eval.h"

@@ -1,7 +1,7 @@
 /*
  * How long iterations of the loop take: work counts, waiting does not.
  */
-#include "broker/meter.h"
+#include "broker/base/meter.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <time.h>

@@ -2,7 +2,7 @@
  * Orders of tensors by events: the broker keeps a handle that it cannot look
  * at, until the producer says that the event is done.
  */
-#include "broker/order.h"
+#include "broker/tensor/order.h"
 #include "cuda/handle.h"
 #include "device_fixture.h"
 

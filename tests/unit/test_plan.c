@@ -1,7 +1,7 @@
 /* Plans: where the reference's examples lie, that nothing overlaps, and that
  * ranks that differ are told where. */
-#include "broker/collective/bucket.h"
-#include "broker/collective/plan.h"
+#include "collective/bucket.h"
+#include "collective/plan.h"
 #include "proto/error.h"
 
 #include <criterion/criterion.h>

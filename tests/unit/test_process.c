@@ -1,7 +1,7 @@
 /*
  * Processes of clients: still the same one, ended, or not to be seen now.
  */
-#include "broker/process.h"
+#include "broker/base/process.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <criterion/criterion.h>

@@ -1,8 +1,8 @@
 /*
- * A rank's own book-keeping: client/comm.c and client/group.c between a broker
+ * A rank's own book-keeping: client/rank/comm.c and client/rank/group.c between a broker
  * that says what the test wants and memory of the test's own.
  */
-#include "client/comm.h"
+#include "client/rank/comm.h"
 #include "client/copy.h"
 #include "client/handshake.h"
 #include "client/places.h"

@@ -1,5 +1,5 @@
 /* Reductions: bit for bit as reduce.h has it, and close to the mean. */
-#include "broker/collective/divide.h"
+#include "collective/divide.h"
 #include "broker/worker/reduce.h"
 #include "tests/unit/worker_fixture.h"
 

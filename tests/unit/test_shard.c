@@ -1,5 +1,5 @@
 /* How parameters are cut: the reference's numbers, and what is refused. */
-#include "broker/collective/shard.h"
+#include "collective/shard.h"
 #include "proto/error.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,5 @@
 /* The life of slots: states, keepers, limbo, accounts, eviction. */
-#include "broker/outcome.h"
+#include "broker/session/outcome.h"
 #include "broker_fixture.h"
 
 static struct broker *broker;

@@ -1,5 +1,5 @@
 /* Memory of collectives: made, charged, made room for, handed out. */
-#include "broker/storage.h"
+#include "broker/tensor/storage.h"
 #include "broker_fixture.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -2,7 +2,7 @@
  * The supervisor, with real processes: a test forks a supervisor, whose
  * children run a small script and say what they see through a pipe.
  */
-#include "broker/fdstore.h"
+#include "broker/base/fdstore.h"
 #include "broker/supervise.h"
 #include "proto/error.h"
 #include "shm/memfd.h"

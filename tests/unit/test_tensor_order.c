@@ -2,7 +2,7 @@
  * Orders of tensors: what a device still writes is told to readers, not used
  * again before, and tainted if its writer ends first.
  */
-#include "broker/order.h"
+#include "broker/tensor/order.h"
 #include "device_fixture.h"
 
 static struct broker *broker;

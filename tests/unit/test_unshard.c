@@ -3,8 +3,8 @@
  * is started here, so no memory and no engine are needed.
  */
 #include "broker/broker.h"
-#include "broker/gather.h"
-#include "broker/group.h"
+#include "broker/comm/gather.h"
+#include "broker/comm/group.h"
 #include "proto/error.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

@@ -1,6 +1,6 @@
 /* How buckets lie on the wire between devices, and each rank's own memory. */
-#include "broker/collective/bucket.h"
-#include "broker/collective/wire.h"
+#include "collective/bucket.h"
+#include "collective/wire.h"
 #include "proto/error.h"
 
 #include <criterion/criterion.h>

@@ -6,7 +6,7 @@
  * kept as doubles, which hold all of them.
  */
 #pragma once
-#include "broker/collective/plan.h"
+#include "collective/plan.h"
 #include "broker/worker/layout.h"
 #include "proto/error.h"
 #include <errno.h>

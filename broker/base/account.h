@@ -1,0 +1,74 @@
+/*
+ * Accounts: what the broker keeps for each user, and the limits.
+ *
+ * A user is charged before the broker keeps something on its behalf, and
+ * refunded when it is freed. Accounts are volatile; a restart charges again
+ * what it adopts.
+ */
+#pragma once
+#include "broker/tensor/evict.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct config;
+struct error;
+
+enum account_kind {
+	ACCOUNT_BYTES,        /* of live blocks of host memory */
+	ACCOUNT_DEVICE_BYTES, /* the same on all devices */
+	ACCOUNT_SLOTS,
+	ACCOUNT_SESSIONS,
+	ACCOUNT_WAITING, /* parked requests */
+	ACCOUNT_QUEUE,   /* bytes of queued and recorded replies */
+	ACCOUNT_PREFIXES,
+	ACCOUNT_CHUNKS, /* of pools of this uid; each costs a descriptor */
+	ACCOUNT_GRANTS,
+	ACCOUNT_REFS, /* bytes of ref-counter files */
+	ACCOUNT_TICKETS,
+	ACCOUNT_BUNDLES,   /* versions of bundles */
+	ACCOUNT_GROUPS,    /* kept groups of communicators */
+	ACCOUNT_TIMELINES, /* timeline files; each costs a descriptor */
+	ACCOUNT_N
+};
+
+struct account {
+	uint32_t uid;
+	uint64_t used[ACCOUNT_N];
+	/* Bytes of the chunks of its pools: in host memory, on devices. */
+	uint64_t chunk_size[2];
+	bool is_sealing; /* a thread seals a chunk of this user */
+	/* Evictable tensors charged to it: in host memory, on devices. */
+	struct evict_ring evictable[2];
+	bool is_listing; /* a manifest of this user is being made */
+	/* Retired versions of bundles that are still being swept. */
+	uint32_t n_going;
+	struct account *next; /* next in the chain of accounts.buckets */
+};
+
+struct accounts {
+	const struct config *config;
+	struct account *buckets[256];
+};
+
+void accounts_init(struct accounts *accounts, const struct config *config);
+void accounts_deinit(struct accounts *accounts);
+
+/* The account of a uid, made on first use; NULL: out of memory. It stays valid
+ * as long as `accounts`. */
+struct account *accounts_get(struct accounts *accounts, uint32_t uid);
+
+uint64_t account_limit(const struct accounts *accounts,
+		       const struct account *account, enum account_kind kind);
+
+/* The amount that may still be charged. */
+uint64_t account_left(const struct accounts *accounts,
+		      const struct account *account, enum account_kind kind);
+
+/* -EDQUOT with a message about the used, requested and allowed amounts. */
+int account_charge(const struct accounts *accounts, struct account *account,
+		   enum account_kind kind, uint64_t amount, struct error *err);
+/* Charge what exists already, regardless of the limit, during adoption. */
+void account_charge_adopted(struct account *account, enum account_kind kind,
+			    uint64_t amount);
+void account_refund(struct account *account, enum account_kind kind,
+		    uint64_t amount);

@@ -1,0 +1,328 @@
+/*
+ * One thread for each user that has sent descriptors lately. Queues are made by
+ * the loop and live as long as the closer.
+ */
+#include "broker/base/closer.h"
+#include "broker/broker.h"
+#include "broker/session/peer.h"
+#include "proto/error.h"
+#include "proto/frame.h"
+#include "proto/point.h"
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+/* How long an idle thread waits for more: making a thread costs some 30 us. */
+#define LINGER_S 1
+
+struct item {
+	int fd;
+	bool is_connection;
+};
+
+struct queue {
+	struct closer_state *state;
+	uint32_t uid;
+	struct item *items; /* a ring */
+	uint32_t first, n, max;
+	bool is_closing; /* one more, already taken from the ring */
+	bool has_thread;
+	pthread_cond_t more;
+	struct queue *next;
+};
+
+struct closer_state {
+	pthread_mutex_t lock; /* never held during a close */
+	struct queue *queues;
+	uint32_t n_threads;
+	uv_async_t *async; /* NULL: the broker stops */
+	bool is_abandoned; /* the last thread frees the state */
+};
+
+static uint32_t n_unclosed(const struct queue *queue)
+{
+	return queue->n + queue->is_closing;
+}
+
+/* --- lifetime ------------------------------------------------------------ */
+
+static void state_free(struct closer_state *state)
+{
+	struct queue *queue;
+
+	while ((queue = state->queues)) {
+		state->queues = queue->next;
+		pthread_cond_destroy(&queue->more);
+		free(queue->items);
+		free(queue);
+	}
+	pthread_mutex_destroy(&state->lock);
+	free(state);
+}
+
+static void on_async(uv_async_t *async)
+{
+	peers_on_closed(async->data);
+}
+
+int closer_init(struct closer *closer, struct broker *broker, struct error *err)
+{
+	struct closer_state *state = calloc(1, sizeof(*state));
+	int r;
+
+	if (!state)
+		return error_set(err, -ENOMEM,
+				 "no memory for descriptors that "
+				 "are to be closed");
+	(void)pthread_mutex_init(&state->lock, NULL);
+	r = uv_async_init(&broker->loop.uv, &closer->async, on_async);
+	if (r < 0) {
+		state_free(state);
+		return error_set(err, r,
+				 "cannot watch threads that close "
+				 "descriptors: %s",
+				 uv_strerror(r));
+	}
+	uv_unref((uv_handle_t *)&closer->async);
+	closer->async.data = broker;
+	state->async = &closer->async;
+	closer->state = state;
+	return 0;
+}
+
+void closer_stop(struct closer *closer)
+{
+	struct closer_state *state = closer->state;
+
+	if (!state || !state->async)
+		return;
+	pthread_mutex_lock(&state->lock);
+	state->async = NULL;
+	pthread_mutex_unlock(&state->lock);
+	uv_close((uv_handle_t *)&closer->async, NULL);
+}
+
+void closer_deinit(struct closer *closer)
+{
+	struct closer_state *state = closer->state;
+	bool is_last;
+
+	if (!state)
+		return;
+	closer->state = NULL;
+	pthread_mutex_lock(&state->lock);
+	state->is_abandoned = true;
+	is_last = state->n_threads == 0;
+	for (struct queue *queue = state->queues; queue; queue = queue->next)
+		pthread_cond_signal(&queue->more);
+	pthread_mutex_unlock(&state->lock);
+	if (is_last)
+		state_free(state);
+}
+
+/* --- the threads --------------------------------------------------------- */
+
+/* Call with the lock. False: the wait timed out. */
+static bool wait_for_more(struct queue *queue)
+{
+	struct timespec until;
+
+	(void)clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += LINGER_S;
+	while (queue->n == 0 && !queue->state->is_abandoned) {
+		if (pthread_cond_timedwait(&queue->more, &queue->state->lock,
+					   &until) == ETIMEDOUT)
+			break;
+	}
+	return queue->n > 0;
+}
+
+/* Closing a connection with unread requests would discard the replies that its
+ * client has not read yet. */
+static void drain(int sock_fd)
+{
+	char byte;
+
+	while (recv(sock_fd, &byte, sizeof(byte), MSG_DONTWAIT) > 0)
+		;
+}
+
+/* Call with the lock, which is released during the close. */
+static void close_first(struct queue *queue)
+{
+	struct closer_state *state = queue->state;
+	struct item item = queue->items[queue->first];
+
+	queue->first = (queue->first + 1) % queue->max;
+	queue->n--;
+	queue->is_closing = true;
+	pthread_mutex_unlock(&state->lock);
+	if (item.is_connection)
+		drain(item.fd);
+	(void)close(item.fd);
+	pthread_mutex_lock(&state->lock);
+	queue->is_closing = false;
+	if (queue->n == CLOSER_FULL - 1 && state->async)
+		(void)uv_async_send(state->async);
+}
+
+static void *run(void *data)
+{
+	struct queue *queue = data;
+	struct closer_state *state = queue->state;
+	bool is_last;
+
+	pthread_mutex_lock(&state->lock);
+	while (wait_for_more(queue))
+		close_first(queue);
+	queue->has_thread = false;
+	is_last = --state->n_threads == 0 && state->is_abandoned;
+	pthread_mutex_unlock(&state->lock);
+	if (is_last)
+		state_free(state);
+	return NULL;
+}
+
+/* Call with the lock. On failure the next descriptor tries again. */
+static void start_thread(struct queue *queue)
+{
+	pthread_t thread;
+
+	if (point_fail("closer.thread") < 0 ||
+	    pthread_create(&thread, NULL, run, queue) != 0)
+		return;
+	(void)pthread_detach(thread);
+	queue->has_thread = true;
+	queue->state->n_threads++;
+}
+
+/* --- queues -------------------------------------------------------------- */
+
+static struct queue *find(const struct closer_state *state, uint32_t uid)
+{
+	struct queue *queue = state->queues;
+
+	while (queue && queue->uid != uid)
+		queue = queue->next;
+	return queue;
+}
+
+static struct queue *find_or_make(struct closer_state *state, uint32_t uid)
+{
+	struct queue *queue = find(state, uid);
+
+	if (queue)
+		return queue;
+	queue = calloc(1, sizeof(*queue));
+	if (!queue)
+		return NULL;
+	(void)pthread_cond_init(&queue->more, NULL);
+	queue->state = state;
+	queue->uid = uid;
+	queue->next = state->queues;
+	state->queues = queue;
+	return queue;
+}
+
+/* Make space for one more. The new ring starts at index 0. */
+static bool reserve(struct queue *queue)
+{
+	uint32_t max = queue->max ? queue->max * 2 : 16;
+	struct item *items;
+
+	if (queue->n < queue->max)
+		return true;
+	items = calloc(max, sizeof(*items));
+	if (!items)
+		return false;
+	for (uint32_t i = 0; i < queue->n; i++)
+		items[i] = queue->items[(queue->first + i) % queue->max];
+	free(queue->items);
+	queue->items = items;
+	queue->first = 0;
+	queue->max = max;
+	return true;
+}
+
+static void put(struct closer *closer, uint32_t uid, const struct item *item)
+{
+	struct closer_state *state = closer->state;
+	struct queue *queue;
+	bool is_queued;
+
+	pthread_mutex_lock(&state->lock);
+	queue = find_or_make(state, uid);
+	is_queued = queue && reserve(queue);
+	if (is_queued) {
+		queue->items[(queue->first + queue->n++) % queue->max] = *item;
+		if (!queue->has_thread)
+			start_thread(queue);
+		pthread_cond_signal(&queue->more);
+	}
+	pthread_mutex_unlock(&state->lock);
+	if (!is_queued) /* out of memory: close it here */
+		(void)close(item->fd);
+}
+
+void closer_put(struct closer *closer, uint32_t uid, int fd)
+{
+	put(closer, uid, &(struct item){.fd = fd});
+}
+
+void closer_put_connection(struct closer *closer, uint32_t uid, int sock_fd)
+{
+	(void)shutdown(sock_fd, SHUT_RDWR);
+	put(closer, uid, &(struct item){.fd = sock_fd, .is_connection = true});
+}
+
+void closer_put_frame(struct closer *closer, uint32_t uid, struct frame *frame)
+{
+	for (uint16_t i = 0; i < frame->n_fds; i++) {
+		if (frame->fds[i] >= 0)
+			closer_put(closer, uid, frame->fds[i]);
+		frame->fds[i] = -1;
+	}
+}
+
+bool closer_is_full(const struct closer *closer, uint32_t uid)
+{
+	struct closer_state *state = closer->state;
+	const struct queue *queue;
+	bool is_full;
+
+	pthread_mutex_lock(&state->lock);
+	queue = find(state, uid);
+	is_full = queue && queue->n >= CLOSER_FULL;
+	pthread_mutex_unlock(&state->lock);
+	return is_full;
+}
+
+bool closer_is_crowded(const struct closer *closer, const uint32_t *uid)
+{
+	struct closer_state *state = closer->state;
+	const struct queue *queue;
+	bool is_crowded = false;
+
+	pthread_mutex_lock(&state->lock);
+	for (queue = state->queues; queue && !is_crowded; queue = queue->next)
+		is_crowded = (!uid || queue->uid == *uid) &&
+			     queue->n >= CLOSER_CROWDED;
+	pthread_mutex_unlock(&state->lock);
+	return is_crowded;
+}
+
+uint64_t closer_n_open(const struct closer *closer)
+{
+	struct closer_state *state = closer->state;
+	const struct queue *queue;
+	uint64_t n = 0;
+
+	pthread_mutex_lock(&state->lock);
+	for (queue = state->queues; queue; queue = queue->next)
+		n += n_unclosed(queue);
+	pthread_mutex_unlock(&state->lock);
+	return n;
+}

@@ -1,0 +1,42 @@
+/*
+ * The event loop, and work that is deferred until the present events have been
+ * handled.
+ *
+ * Deferred work has handlers. They run in the order in which they were added,
+ * between two waits for events, and each returns whether it has more to do.
+ * Work that an earlier handler defers to a later one is done in the same round.
+ */
+#pragma once
+#include "broker/base/meter.h"
+#include <stdbool.h>
+#include <uv.h>
+
+struct error;
+
+struct deferred {
+	bool (*run)(void *data); /* true: there is more to do */
+	void *data;
+	bool is_wanted;
+	struct deferred *next;
+};
+
+struct loop {
+	uv_loop_t uv;
+	uv_idle_t idle; /* runs only while there is deferred work */
+	struct deferred *first, *last;
+	struct meter meter;
+	bool is_stopping; /* handles are being closed; no new work starts */
+};
+
+int loop_open(struct loop *loop, struct error *err);
+/* Start closing the handles of the loop itself. */
+void loop_stop(struct loop *loop);
+/* Called when all handles are closed or were never initialised. */
+void loop_close(struct loop *loop);
+
+/* Add `handler` (borrowed for as long as the loop); it runs after
+ * earlier ones. */
+void loop_add(struct loop *loop, struct deferred *handler);
+/* Have `handler` run before the loop waits again. No effect while it
+ * is stopping. */
+void loop_defer(struct loop *loop, struct deferred *handler);

@@ -1,0 +1,49 @@
+/*
+ * From a finished job back to its group.
+ */
+#include "broker/base/work.h"
+#include "broker/broker.h"
+#include "broker/comm/comm.h"
+#include "broker/comm/group.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <stdlib.h>
+
+int work_new(const struct group *group, uint64_t sequence, struct work **ret,
+	     struct error *err)
+{
+	struct work *work = malloc(sizeof(*work));
+
+	if (!work)
+		return error_set(err, -ENOMEM, "no memory to begin a job");
+	*work = (struct work){
+		.broker = group->comm->broker,
+		.comm = group->comm->id,
+		.group = group->id,
+		.sequence = sequence,
+	};
+	*ret = work;
+	return 0;
+}
+
+/* Ids of communicators are never reused. If two that run at the same time got
+ * the same number, they would only lose some overlap. */
+uint32_t work_stream(const struct group *group, enum work_stream stream)
+{
+	return (uint32_t)group->comm->id * 2 + (uint32_t)stream;
+}
+
+struct group *work_find_group(const struct work *work)
+{
+	struct comm *comm = work->broker->comms.first;
+	struct group *group;
+
+	while (comm && comm->id != work->comm)
+		comm = comm->next;
+	if (!comm || comm->state != COMM_RUNNING)
+		return NULL;
+	group = comm->first_group;
+	while (group && group->id != work->group)
+		group = group->next;
+	return group;
+}

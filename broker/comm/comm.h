@@ -1,0 +1,233 @@
+/*
+ * Communicators: ranks that work together, and the groups they share.
+ *
+ * The persistent part is in the catalog (comm_record, group_record): the
+ * shards, and the step that all ranks committed last. A run is a struct comm:
+ * it begins when the first rank joins and is over when all ranks have left. It
+ * fails as soon as one rank dies or is late, the engine fails, or the remaining
+ * ranks request something that needs a rank that has left. A failed run stays
+ * until its survivors have left, so that they learn the cause; meanwhile the
+ * name can be joined again. After a restart of the broker there are no runs.
+ *
+ * A rank waits by a parked request for the communicator's key (waiter.h):
+ * comm_wake() reruns all such requests.
+ *
+ * Verbs start no work: they record what a rank requests, and comm_progress(),
+ * between transactions, starts what can be started.
+ *
+ * This file: joining, leaving, failing, committing, the persistent part.
+ * comm_worker.h: on devices, where fsdp-worker does the work. group.h:
+ * registering, storage. gather.h: unshard, reshard, the limiter. reduce.h:
+ * inputs and reductions.
+ */
+#pragma once
+#include "broker/catalog/catalog.h"
+#include "collective/limiter.h"
+#include "collective/plan.h"
+#include "broker/base/loop.h"
+#include "proto/error.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct broker;
+struct comm;
+struct gather;
+struct group;
+struct reduction;
+struct session;
+struct verb_call;
+
+#define COMM_KEY_SIZE 32
+
+struct comm_rank {
+	uint32_t rank;  /* in the world, which may span several nodes */
+	bool is_placed; /* the rank that has this place is known */
+	struct device_uuid device; /* valid once joined; all 0: the host */
+	/* NULL: it has not joined, or has left or died. */
+	struct session *session;
+	bool has_left;    /* or died */
+	bool is_answered; /* it got the reply that it has joined */
+	uint32_t pid;     /* kept for messages after it is gone */
+	char command[16];
+	/* Inputs that it has, including those being reduced. */
+	uint32_t n_inputs;
+	uint64_t step; /* that it has committed; until then 0 */
+};
+
+struct comm {
+	struct broker *broker;
+	uint64_t id;
+	/* comm_record; 0 once the run has failed or is over. */
+	uint32_t record;
+	enum comm_state state; /* proto/message.h */
+	struct error failure;  /* valid in COMM_FAILED */
+	uint32_t n_world, n_shards;
+	/* On this node. Counts and indexes of ranks in this struct are those of
+	 * this node, in the order of `ranks`. If the whole world is on this
+	 * node, the index is the rank. */
+	uint32_t n_ranks;
+	uint32_t n_joined, n_left; /* n_left: left or died */
+	bool is_on_devices;        /* each rank has memory of its own */
+	/* The ranks do the work; otherwise fsdp-worker does it. */
+	bool is_by_ranks;
+	/* See comm_worker.h. */
+	bool is_at_worker;             /* the worker has opened it, or will */
+	uint64_t n_begun, n_submitted; /* gathers and reductions together */
+	uint64_t agreeing, agreed;     /* steps, compared over all nodes */
+	bool has_nccl_id;
+	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
+	int32_t timeout_ms;
+	uint32_t n_inputs; /* inputs that a rank may have */
+	struct comm_rank ranks[PLAN_MAX_RANKS];
+	char key[COMM_KEY_SIZE]; /* key of its parked requests */
+	char name[256];          /* for messages */
+	/* The first rank's request; its name points to `name`. */
+	struct comm_join_request asked;
+	/* The record's; still valid without one. */
+	struct access_class access;
+	uint32_t uid;
+	uint64_t step; /* the last one that all ranks committed */
+	struct group *first_group, *last_group;
+	uint32_t n_groups; /* length of that list */
+	/* Groups that are neither ready nor withdrawn. */
+	uint32_t n_registering;
+	struct limiter *limiter;
+	struct gather *first_gather, *last_gather; /* gather.h */
+	struct full_aside *first_aside;
+	struct reduction *first_reduction, *last_reduction; /* reduce.h */
+	/* The step that some ranks have committed; 0: none. */
+	uint64_t committing;
+	uint64_t committing_since_ms;
+	uint64_t begun_ms;
+	uint32_t deadline_position; /* when a rank will be too late */
+	bool wants_progress;
+	struct comm *next, *prev;
+};
+
+#define COMM_GROUP_BUCKETS 1024
+
+struct comms {
+	struct comm *first;
+	uint32_t n;
+	struct deferred progress;
+	bool is_room_new; /* comms_on_room() was called */
+	struct group *groups[COMM_GROUP_BUCKETS]; /* all groups, hashed by id */
+	/* Time of the last log line about a failure. */
+	uint64_t logged_ms;
+	uint32_t n_unlogged;
+	/* Counters since the start. */
+	uint64_t n_failed, n_limited, n_unshards, n_commits;
+};
+
+/* After a restart: set the deadlines of kept communicators. Call it
+ * before slot_adopt_all(). */
+int comms_adopt(struct broker *broker, struct error *err);
+/* Free everything volatile; the records stay. */
+void comms_deinit(struct broker *broker);
+
+/* Communicators of one session, and groups of one communicator. */
+#define COMM_MAX_OF_SESSION 64
+#define COMM_MAX_GROUPS     1024
+/* The charge of a run, in groups, in addition to that of its
+ * record (comm_record.h). */
+#define COMM_RUN_CHARGE 4
+
+/* The session ends: it leaves all of its communicators, or has died in them. */
+void comms_end_session(struct broker *broker, struct session *session);
+
+/* Memory was freed or made: continue gathers and registrations. */
+void comms_on_room(struct broker *broker);
+
+/* The communicators' part of an idle round. True: there is more to do. */
+bool comms_on_idle(struct broker *broker);
+
+enum comm_join_outcome {
+	COMM_JOIN_DONE = 0,
+	/* Wait for other ranks, and call again when the key was woken. */
+	COMM_JOIN_WAIT = 1,
+};
+
+/*
+ * Join, or continue waiting for the others. Returns enum comm_join_outcome.
+ * `ret` is the communicator to wait for: the one that forms, or an earlier one
+ * of that name that is not over. `is_late`: the request's time has expired, so
+ * it no longer waits for the end of an earlier run; for the other ranks it
+ * waits until the run's own time expires.
+ */
+int comm_join(struct session *session, const struct comm_join_request *request,
+	      bool is_late, struct comm **ret, struct error *err);
+
+/* Start a run of the record, for the first rank that joins. Nothing is changed
+ * on failure. */
+int comm_new(struct broker *broker, uint32_t record,
+	     const struct comm_join_request *request, struct comm **ret,
+	     struct error *err);
+
+/* Find the place of a rank of the world among those of this node: its own or a
+ * free one; false: no place is left. */
+bool comm_find_place(const struct comm *comm, uint32_t rank, uint32_t *ret);
+
+/* The rank leaves. The run fails if the others then want something that needs
+ * all ranks. */
+void comm_leave(struct comm *comm, uint32_t rank);
+
+/* The rank has written all its next shards and commits them.
+ * -EBUSY, -EINVAL. */
+int comm_commit(struct comm *comm, uint32_t rank, uint64_t step,
+		struct error *err);
+
+/*
+ * Find the running communicator of that id in which the session is a rank.
+ * -ECONNABORTED with the message of its failure, or that it is unknown.
+ */
+int comm_find(const struct session *session, uint64_t id, struct comm **ret,
+	      uint32_t *ret_rank, struct error *err);
+
+/* The same, but finds failed ones, too, which a rank may leave. */
+int comm_find_any(const struct session *session, uint64_t id, struct comm **ret,
+		  uint32_t *ret_rank, struct error *err);
+
+/* Find the rank of the session; false: it has none. */
+bool comm_find_rank(const struct comm *comm, const struct session *session,
+		    uint32_t *ret);
+
+/* The communicator that forms or runs under that name; NULL. */
+struct comm *comm_find_name(const struct broker *broker, const char *name);
+
+/* Set `err` to the failure of a failed communicator. */
+int comm_refuse_failed(const struct comm *comm, struct error *err);
+
+/*
+ * Fail the communicator: `format` names the rank and the cause. Parked requests
+ * of all ranks get their replies, memory is released, and jobs in progress keep
+ * their pins until they are done. The struct stays. Idempotent: the first
+ * failure is kept.
+ */
+void comm_fail(struct comm *comm, int code, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Format "rank 2 (pid 123, trainer)" into `buffer` and return it. */
+const char *comm_rank_name(const struct comm *comm, uint32_t rank, char *buffer,
+			   size_t size);
+
+/* Rerun the parked requests, and run comm_progress() soon. */
+void comm_wake(struct comm *comm);
+
+/* Set the deadline again: the earliest time at which a rank is too late for the
+ * join, a registration, a gather, a reduction or the commit. */
+void comm_update_deadline(struct comm *comm);
+
+/* List the ranks that are missing from `done_mask`: "rank 1 (pid ...) and
+ * 2 more". */
+void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
+		       size_t size);
+
+/* The mask of all ranks. */
+uint64_t comm_all(const struct comm *comm);
+
+/* The mask of ranks that have committed the present step. */
+uint64_t comm_committed(const struct comm *comm);
+
+/* -EBUSY if `rank` has already committed the present step. */
+int comm_check_not_committing(const struct comm *comm, uint32_t rank,
+			      struct error *err);

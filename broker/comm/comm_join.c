@@ -1,0 +1,374 @@
+/*
+ * Joining: access checks, the assignment of ranks, and waiting for all ranks.
+ *
+ * A parked join is run again from its beginning, and so is one that a client
+ * sends again after it lost its connection. A rank that has joined without
+ * getting its reply is therefore looked up first, whatever has happened to the
+ * run meanwhile.
+ */
+#include "broker/broker.h"
+#include "broker/comm/comm.h"
+#include "broker/comm/comm_record.h"
+#include "broker/comm/comm_worker.h"
+#include "cuda/device.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define RANK_TEXT 160
+
+/* The run in which this very request has joined and waits for its reply. */
+static struct comm *find_waiting(const struct session *session,
+				 const struct comm_join_request *request)
+{
+	struct comm *comm = session->broker->comms.first;
+	uint32_t place;
+
+	for (; comm; comm = comm->next) {
+		if (!strcmp(comm->name, request->name) &&
+		    comm_find_place(comm, request->rank, &place) &&
+		    comm->ranks[place].session == session &&
+		    !comm->ranks[place].is_answered)
+			return comm;
+	}
+	return NULL;
+}
+
+/* --- checks -------------------------------------------------------------- */
+
+static int differ(const struct comm *comm, const char *what, uint64_t mine,
+		  uint64_t theirs, struct error *err)
+{
+	return error_set(err, -EINVAL,
+			 "others have joined communicator '%s' with %s of "
+			 "%" PRIu64 ", not %" PRIu64 "; all must give the same",
+			 comm->name, what, theirs, mine);
+}
+
+static int check_options(const struct comm *comm,
+			 const struct comm_join_request *mine,
+			 struct error *err)
+{
+	const struct comm_join_request *theirs = &comm->asked;
+	const struct {
+		const char *what;
+		uint64_t mine, theirs;
+	} options[] = {
+		{"a number of ranks", mine->n_ranks, theirs->n_ranks},
+		{"a number of shards", mine->n_shards, theirs->n_shards},
+		{"a group", mine->access.gid, theirs->access.gid},
+		{"a mode", mine->access.mode, theirs->access.mode},
+		{"a time-out in ms", (uint64_t)mine->timeout_ms,
+		 (uint64_t)theirs->timeout_ms},
+		{"a time to live in ms", mine->ttl_ms, theirs->ttl_ms},
+		{"a limiter", mine->limiter, theirs->limiter},
+		{"a limit of groups", mine->limit, theirs->limit},
+		{"a limit of bytes", mine->limit_bytes, theirs->limit_bytes},
+		{"a number of inputs", mine->n_inputs, theirs->n_inputs},
+		{"a number of ranks on this node", mine->n_local,
+		 theirs->n_local},
+		{"a kind of memory", mine->memory, theirs->memory},
+	};
+
+	for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
+		if (options[i].mine != options[i].theirs)
+			return differ(comm, options[i].what, options[i].mine,
+				      options[i].theirs, err);
+	}
+	return 0;
+}
+
+static const char *home_word(uint32_t home)
+{
+	return home == COMM_HOME_WORKER ? "fsdp-worker" : "the ranks";
+}
+
+static int check_node(const struct comm *comm,
+		      const struct comm_join_request *mine, struct error *err)
+{
+	bool is_host = device_uuid_is_host(&mine->device);
+
+	if (is_host == comm->is_on_devices)
+		return error_set(err, -EINVAL,
+				 "others have joined communicator '%s' on %s, "
+				 "not on %s; all must do the same",
+				 comm->name,
+				 is_host ? "devices" : "host memory",
+				 is_host ? "host memory" : "devices");
+	if (mine->home != comm->asked.home)
+		return error_set(err, -EINVAL,
+				 "others have joined communicator '%s' with "
+				 "the engine in %s, not in %s; all must give "
+				 "the same home",
+				 comm->name, home_word(comm->asked.home),
+				 home_word(mine->home));
+	if (mine->has_nccl_id && comm->has_nccl_id &&
+	    memcmp(mine->nccl_id, comm->nccl_id, MESSAGE_NCCL_ID_SIZE))
+		return error_set(err, -EINVAL,
+				 "others have joined communicator '%s' with "
+				 "another NCCL id; all must give the same one, "
+				 "or let rank 0 make it",
+				 comm->name);
+	return 0;
+}
+
+/* Is the place of this rank free, and has the session no other place? */
+static int check_place(const struct comm *comm, const struct session *session,
+		       uint32_t rank, struct error *err)
+{
+	const struct comm_rank *who;
+	uint32_t place, other;
+
+	if (!comm_find_place(comm, rank, &place))
+		return error_set(err, -EINVAL,
+				 "the %u ranks of communicator '%s' on this "
+				 "node are others than rank %u",
+				 comm->n_ranks, comm->name, rank);
+	who = &comm->ranks[place];
+	if (who->session)
+		return error_set(err, -EEXIST,
+				 "rank %u of communicator '%s' is process %u "
+				 "(%s) already",
+				 rank, comm->name, who->pid, who->command);
+	if (!comm_find_rank(comm, session, &other))
+		return 0;
+	return error_set(err, -EEXIST,
+			 "this connection is rank %u of communicator '%s' "
+			 "already; join as rank %u over one of its own",
+			 comm->ranks[other].rank, comm->name, rank);
+}
+
+/* If its kept shards are on a device: is the rank on the same device now? */
+static int check_device(const struct comm *comm,
+			const struct comm_join_request *request,
+			struct error *err)
+{
+	const struct comm_record *record =
+		catalog_comm(&comm->broker->catalog, comm->record);
+	char mine[DEVICE_TEXT_SIZE], kept[DEVICE_TEXT_SIZE];
+	const struct device_uuid *device;
+	uint32_t place;
+
+	if (!comm->is_on_devices || !record->first_group ||
+	    !comm_find_place(comm, request->rank, &place))
+		return 0;
+	device = &record->places[place].device;
+	if (!memcmp(device, &request->device, sizeof(*device)))
+		return 0;
+	device_format(&request->device, mine);
+	device_format(device, kept);
+	return error_set(err, -EINVAL,
+			 "the shards of rank %u of communicator '%s' are on "
+			 "%s, not on %s; join with that device, or remove the "
+			 "communicator first (fsdpctl end)",
+			 request->rank, comm->name, kept, mine);
+}
+
+static int check_number(const struct session *session, struct error *err)
+{
+	const struct comm *comm = session->broker->comms.first;
+	uint32_t n = 0, rank;
+
+	for (; comm; comm = comm->next)
+		n += comm_find_rank(comm, session, &rank);
+	if (n < COMM_MAX_OF_SESSION)
+		return 0;
+	return error_set(err, -EMFILE,
+			 "this connection is in %u communicators, which is the "
+			 "limit; leave some",
+			 n);
+}
+
+/* --- joining ------------------------------------------------------------- */
+
+/* Record the ranks' places for shards made from now on. */
+static void note_places(struct comm *comm)
+{
+	struct catalog *catalog = &comm->broker->catalog;
+	struct comm_record *record = catalog_comm(catalog, comm->record);
+
+	if (record->first_group)
+		return;
+	catalog_save(catalog, record->places, sizeof(record->places));
+	for (uint32_t i = 0; i < comm->n_ranks; i++)
+		record->places[i] = (struct comm_place){
+			.rank = comm->ranks[i].rank,
+			.device = comm->ranks[i].device,
+		};
+}
+
+/* All ranks have joined. */
+static void run(struct comm *comm)
+{
+	if ((comm->is_by_ranks || comm_worker_is_bound(comm)) &&
+	    !comm->has_nccl_id) {
+		comm_fail(comm, -EINVAL,
+			  "no rank of communicator '%s' on this node gave an "
+			  "NCCL id; make one where rank 0 is, and give it to "
+			  "all nodes",
+			  comm->name);
+		return;
+	}
+	note_places(comm);
+	if (!comm_is_by_worker(comm))
+		comm->state = COMM_RUNNING;
+	/* Otherwise the next round has the worker open it. */
+	comm_wake(comm);
+}
+
+static void add_rank(struct comm *comm, struct session *session,
+		     const struct comm_join_request *request)
+{
+	const struct session_record *record = session_record(session);
+	struct comm_rank *who;
+	uint32_t place = 0;
+	bool is_found = comm_find_place(comm, request->rank, &place);
+
+	assert(is_found); /* the caller has checked */
+	who = &comm->ranks[place];
+	who->rank = request->rank;
+	who->is_placed = true;
+	who->device = request->device;
+	who->session = session;
+	who->pid = record->pid;
+	memcpy(who->command, record->command, sizeof(who->command));
+	if (request->has_nccl_id) {
+		comm->has_nccl_id = true;
+		memcpy(comm->nccl_id, request->nccl_id, MESSAGE_NCCL_ID_SIZE);
+	}
+	comm->n_joined++;
+	point("comm.joined");
+	if (comm->n_joined == comm->n_ranks)
+		run(comm);
+}
+
+static int begin(struct session *session,
+		 const struct comm_join_request *request, struct comm **ret,
+		 struct error *err)
+{
+	struct broker *broker = session->broker;
+	uint32_t record = comm_record_find(broker, request->name);
+	bool is_new = !record;
+	int r;
+
+	if (is_new)
+		r = comm_record_make(broker, session, request, &record, err);
+	else
+		r = comm_record_check_access(broker, session, record, request,
+					     err);
+	if (r == 0 && !is_new)
+		r = comm_record_check_mesh(broker, record, request, err);
+	if (r < 0)
+		return r;
+	r = comm_new(broker, record, request, ret, err);
+	if (r < 0 && is_new)
+		comm_record_free(broker, record);
+	return r;
+}
+
+/* Join the communicator that forms, or a new one. */
+static int join(struct session *session,
+		const struct comm_join_request *request, struct comm *comm,
+		struct comm **ret, struct error *err)
+{
+	int r;
+
+	r = check_number(session, err);
+	if (r == 0 && comm) {
+		r = check_options(comm, request, err);
+		if (r == 0)
+			r = check_node(comm, request, err);
+		if (r == 0)
+			r = check_place(comm, session, request->rank, err);
+		if (r == 0)
+			r = check_device(comm, request, err);
+	} else if (r == 0) {
+		r = begin(session, request, &comm, err);
+	}
+	if (r < 0)
+		return r;
+	add_rank(comm, session, request);
+	*ret = comm;
+	return 0;
+}
+
+/* A run that some ranks have left cannot be joined: wait for its end. */
+static int wait_for_end(const struct comm *comm, bool is_late,
+			struct error *err)
+{
+	uint64_t gone = 0;
+	char missing[RANK_TEXT];
+
+	if (!is_late)
+		return COMM_JOIN_WAIT;
+	for (uint32_t i = 0; i < comm->n_ranks; i++) {
+		if (comm->ranks[i].has_left)
+			gone |= UINT64_C(1) << i;
+	}
+	comm_name_missing(comm, gone, missing, sizeof(missing));
+	return error_set(err, -ETIMEDOUT,
+			 "an earlier run of communicator '%s' is not over: %s "
+			 "has not left it",
+			 comm->name, missing);
+}
+
+/* The time for the other ranks counts from the start of this run, which may be
+ * later than the start of this request: the rank may first have waited for the
+ * end of an earlier run. */
+static int look(struct comm *comm, uint32_t rank, struct error *err)
+{
+	uint32_t place = 0;
+	int r;
+
+	(void)comm_find_place(comm, rank, &place); /* it has one */
+	if (comm->state == COMM_FAILED) {
+		r = comm_refuse_failed(comm, err);
+		comm_leave(comm, place);
+		return r;
+	}
+	if (comm->state == COMM_JOINING)
+		return COMM_JOIN_WAIT;
+	comm->ranks[place].is_answered = true;
+	return COMM_JOIN_DONE;
+}
+
+/* Join as a new rank. `known`: the communicator of that name; NULL. */
+static int enter(struct session *session,
+		 const struct comm_join_request *request, struct comm *known,
+		 bool is_late, struct comm **ret, struct error *err)
+{
+	int r;
+
+	/* Check access first, so that a refused session learns nothing else. */
+	if (known) {
+		r = comm_record_check_access(session->broker, session,
+					     known->record, request, err);
+		if (r < 0)
+			return r;
+	}
+	if (known && known->n_left) {
+		*ret = known;
+		return wait_for_end(known, is_late, err);
+	}
+	r = join(session, request, known, ret, err);
+	if (r < 0)
+		return r;
+	return look(*ret, request->rank, err);
+}
+
+int comm_join(struct session *session, const struct comm_join_request *request,
+	      bool is_late, struct comm **ret, struct error *err)
+{
+	struct comm *comm = find_waiting(session, request);
+
+	if (!comm)
+		return enter(session, request,
+			     comm_find_name(session->broker, request->name),
+			     is_late, ret, err);
+	*ret = comm;
+	return look(comm, request->rank, err);
+}

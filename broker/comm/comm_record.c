@@ -1,0 +1,340 @@
+/*
+ * Records of communicators in the catalog, from the first join to their
+ * deadline.
+ */
+#include "broker/comm/comm_record.h"
+#include "broker/broker.h"
+#include "broker/comm/group.h"
+#include "broker/tensor/prefix.h"
+#include "broker/tensor/slot.h"
+#include "proto/error.h"
+#include "proto/name.h"
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+/* --- lookup -------------------------------------------------------------- */
+
+uint32_t comm_record_find(const struct broker *broker, const char *name)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_COMM);
+	const struct comm_record *record;
+	size_t size = strlen(name);
+
+	for (uint32_t i = 1; i <= n; i++) {
+		record = catalog_comm(catalog, i);
+		if (record->id && record->name_size == size &&
+		    !memcmp(catalog_blob(catalog, record->name_blob), name,
+			    size))
+			return i;
+	}
+	return 0;
+}
+
+void comm_record_name(const struct broker *broker, uint32_t record, char *ret)
+{
+	const struct comm_record *comm = catalog_comm(&broker->catalog, record);
+
+	memcpy(ret, catalog_blob(&broker->catalog, comm->name_blob),
+	       comm->name_size);
+	ret[comm->name_size] = '\0';
+}
+
+/* --- deadlines ----------------------------------------------------------- */
+
+static void on_deadline(void *data, uint32_t record)
+{
+	struct broker *broker = data;
+
+	comm_record_free(broker, record);
+	catalog_commit(&broker->catalog);
+}
+
+static int add_deadline(struct broker *broker, uint32_t record,
+			struct error *err)
+{
+	struct comm_record *comm = catalog_comm(&broker->catalog, record);
+	struct deadline deadline = {
+		.at_ms = comm->deadline_ms ? comm->deadline_ms : UINT64_MAX,
+		.fn = on_deadline,
+		.data = broker,
+		.index = record,
+		.position = &comm->heap_position,
+	};
+
+	return deadlines_add(&broker->deadlines, &deadline, err);
+}
+
+/* 0: the record is in use. */
+static void set_deadline(struct broker *broker, uint32_t record, uint64_t at_ms)
+{
+	struct comm_record *comm = catalog_comm(&broker->catalog, record);
+	int r;
+
+	catalog_set(&broker->catalog, comm->deadline_ms, at_ms);
+	deadlines_remove(&broker->deadlines, &comm->heap_position);
+	r = add_deadline(broker, record, NULL);
+	assert(r == 0); /* its old entry is free */
+	(void)r;
+}
+
+/* --- making -------------------------------------------------------------- */
+
+/* The owner of a first component decides about memory under it. */
+static int check_owner(const struct broker *broker, const char *name,
+		       uint32_t uid, struct error *err)
+{
+	uint32_t owner;
+
+	if (!prefix_owner(broker, name, &owner) || owner == uid || uid == 0)
+		return 0;
+	return error_set(err, -EPERM,
+			 "names that begin with \"%.*s\" belong to uid %u, not "
+			 "to uid %u; use another first component",
+			 (int)name_prefix_size(name), name, owner, uid);
+}
+
+/* Make a record with its name; 0: the catalog is full. */
+static uint32_t alloc_record(struct catalog *catalog, const char *name)
+{
+	size_t size = strlen(name);
+	uint64_t blob = catalog_blob_alloc(catalog, size);
+	struct comm_record *comm;
+	uint32_t record;
+
+	if (!blob)
+		return 0;
+	record = catalog_alloc(catalog, SECTION_COMM);
+	if (!record) {
+		catalog_blob_release(catalog, blob, size);
+		return 0;
+	}
+	memcpy(catalog_blob(catalog, blob), name, size);
+	comm = catalog_comm(catalog, record);
+	comm->name_blob = blob;
+	comm->name_size = (uint32_t)size;
+	return record;
+}
+
+static int make(struct broker *broker, uint32_t uid, const char *name,
+		uint32_t *ret, struct error *err)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct account *account = accounts_get(&broker->accounts, uid);
+	uint32_t record;
+	int r;
+
+	if (!account)
+		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
+	r = account_charge(&broker->accounts, account, ACCOUNT_GROUPS,
+			   COMM_RECORD_CHARGE, err);
+	if (r < 0)
+		return error_wrap(err, r, "make communicator '%s'", name);
+	record = alloc_record(catalog, name);
+	if (!record) {
+		r = error_set(err, -ENOSPC,
+			      "the catalog has no room for one more "
+			      "communicator (%u fit); remove some",
+			      catalog_capacity(SECTION_COMM));
+		goto refund;
+	}
+	r = add_deadline(broker, record, err);
+	if (r < 0)
+		goto release;
+	*ret = record;
+	return 0;
+
+release:
+	catalog_blob_release(catalog, catalog_comm(catalog, record)->name_blob,
+			     strlen(name));
+	catalog_release(catalog, SECTION_COMM, record);
+refund:
+	account_refund(account, ACCOUNT_GROUPS, COMM_RECORD_CHARGE);
+	return r;
+}
+
+int comm_record_make(struct broker *broker, const struct session *session,
+		     const struct comm_join_request *request, uint32_t *ret,
+		     struct error *err)
+{
+	struct catalog *catalog = &broker->catalog;
+	uint32_t uid = session_record(session)->uid;
+	struct access_class access;
+	struct comm_record *comm;
+	uint32_t record = 0;
+	int r;
+
+	r = check_owner(broker, request->name, uid, err);
+	if (r == 0)
+		r = slot_resolve_access(session, &request->access, &access,
+					err);
+	if (r == 0)
+		r = make(broker, uid, request->name, &record, err);
+	if (r < 0)
+		return r;
+	comm = catalog_comm(catalog, record);
+	comm->id = catalog->header->next_comm_id;
+	catalog_set(catalog, catalog->header->next_comm_id, comm->id + 1);
+	comm->uid = uid;
+	comm->access = access;
+	comm->n_ranks = request->n_ranks;
+	comm->n_shards = request->n_shards;
+	comm->n_local = request->n_local;
+	comm->ttl_ms = request->ttl_ms;
+	*ret = record;
+	return 0;
+}
+
+/* --- using --------------------------------------------------------------- */
+
+int comm_record_check_access(const struct broker *broker,
+			     const struct session *session, uint32_t record,
+			     const struct comm_join_request *request,
+			     struct error *err)
+{
+	const struct access_class *class =
+		&catalog_comm(&broker->catalog, record)->access;
+	const struct access_class *asked = &request->access;
+	uint32_t mode = asked->mode ? asked->mode : 0600;
+
+	if (!session_may(session, class, ACCESS_WRITE))
+		return error_set(err, -EACCES,
+				 "communicator '%s' is of uid %u (gid %u, mode "
+				 "%04o), and uid %u may not write its memory",
+				 request->name, class->uid, class->gid,
+				 class->mode, session_record(session)->uid);
+	if (mode == class->mode &&
+	    (asked->gid == GID_DEFAULT || asked->gid == class->gid))
+		return 0;
+	return error_set(err, -EINVAL,
+			 "communicator '%s' has the group %u and mode %04o; "
+			 "join it so, or remove it first (fsdpctl end)",
+			 request->name, class->gid, class->mode);
+}
+
+static int check_places(const struct comm_record *comm,
+			const struct comm_join_request *request,
+			struct error *err)
+{
+	bool is_host = device_uuid_is_host(&comm->places[0].device);
+
+	if (is_host != device_uuid_is_host(&request->device))
+		return error_set(err, -EINVAL,
+				 "communicator '%s' has groups on %s; join it "
+				 "so, or remove it first (fsdpctl end)",
+				 request->name,
+				 is_host ? "host memory" : "devices");
+	if (comm->n_local == request->n_local)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "communicator '%s' has groups of %u ranks on this "
+			 "node, not of %u; join it so, or remove it first "
+			 "(fsdpctl end)",
+			 request->name, comm->n_local, request->n_local);
+}
+
+int comm_record_check_mesh(const struct broker *broker, uint32_t record,
+			   const struct comm_join_request *request,
+			   struct error *err)
+{
+	const struct comm_record *comm = catalog_comm(&broker->catalog, record);
+
+	if (comm->n_ranks != request->n_ranks ||
+	    comm->n_shards != request->n_shards)
+		return error_set(err, -EINVAL,
+				 "communicator '%s' has groups of %u ranks in "
+				 "shards of %u, not of %u in shards of %u; "
+				 "join it so, or remove it first (fsdpctl end)",
+				 request->name, comm->n_ranks, comm->n_shards,
+				 request->n_ranks, request->n_shards);
+	return comm->first_group ? check_places(comm, request, err) : 0;
+}
+
+void comm_record_use(struct broker *broker, uint32_t record,
+		     const struct comm_join_request *request)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct comm_record *comm = catalog_comm(catalog, record);
+
+	catalog_set(catalog, comm->ttl_ms, request->ttl_ms);
+	set_deadline(broker, record, 0);
+}
+
+void comm_record_keep(struct broker *broker, uint32_t record)
+{
+	const struct comm_record *comm = catalog_comm(&broker->catalog, record);
+
+	if (comm->first_group)
+		set_deadline(broker, record, now_ms() + comm->ttl_ms);
+	else
+		comm_record_free(broker, record);
+}
+
+void comm_record_free(struct broker *broker, uint32_t record)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct comm_record *comm = catalog_comm(catalog, record);
+	struct account *account = accounts_get(&broker->accounts, comm->uid);
+
+	while (comm->first_group)
+		group_record_free(broker, comm->first_group);
+	deadlines_remove(&broker->deadlines, &comm->heap_position);
+	assert(account); /* it was charged, so it exists */
+	account_refund(account, ACCOUNT_GROUPS, COMM_RECORD_CHARGE);
+	catalog_blob_release(catalog, comm->name_blob, comm->name_size);
+	catalog_release(catalog, SECTION_COMM, record);
+}
+
+/* --- after a restart ----------------------------------------------------- */
+
+static int adopt_groups(struct broker *broker, struct error *err)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_GROUP);
+	int r;
+
+	for (uint32_t i = 1; i <= n; i++) {
+		if (!catalog_group(catalog, i)->id)
+			continue;
+		r = group_record_adopt(broker, i, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* No rank is in it: keep it as if all had just left, or free it. */
+static int adopt(struct broker *broker, uint32_t record, struct error *err)
+{
+	struct comm_record *comm = catalog_comm(&broker->catalog, record);
+	struct account *account = accounts_get(&broker->accounts, comm->uid);
+	int r;
+
+	comm->heap_position = 0;
+	if (!account)
+		return error_set(err, -ENOMEM, "no memory for uid %u",
+				 comm->uid);
+	account_charge_adopted(account, ACCOUNT_GROUPS, COMM_RECORD_CHARGE);
+	r = add_deadline(broker, record, err);
+	if (r < 0)
+		return r;
+	if (!comm->deadline_ms)
+		comm_record_keep(broker, record);
+	return 0;
+}
+
+int comms_adopt(struct broker *broker, struct error *err)
+{
+	struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_COMM);
+	int r;
+
+	r = adopt_groups(broker, err);
+	for (uint32_t i = 1; r == 0 && i <= n; i++) {
+		if (catalog_comm(catalog, i)->id)
+			r = adopt(broker, i, err);
+	}
+	catalog_commit(catalog);
+	return r;
+}

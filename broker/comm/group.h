@@ -1,0 +1,108 @@
+/*
+ * Groups: parameters that are unsharded and reduced together.
+ *
+ * A group is registered when every rank has requested the same; the plan is
+ * made from the first request and compared with every other. The shards are two
+ * slots that the group_record keeps, one committed and one to be written.
+ * Gradients and sums belong to the run, which pins them.
+ */
+#pragma once
+#include "collective/plan.h"
+#include "broker/comm/comm.h"
+#include "broker/comm/group_record.h"
+#include "broker/comm/group_spec.h"
+#include "broker/comm/rank_memory.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct group {
+	struct comm *comm;
+	uint64_t id; /* of this run's group; requests name it */
+	/* group_record; 0 while it is being registered for the first time. */
+	uint32_t record;
+	char name[256];
+	struct group_spec spec; /* owned; the first rank's request */
+	struct plan plan;
+	uint64_t engine_plan;
+	/* All nodes have the same plan: comm_worker.h. */
+	bool is_agreeing, is_agreed;
+	/* Against ACCOUNT_GROUPS, while there is no record. */
+	uint64_t n_charged;
+	uint32_t charged_uid; /* whose account that is */
+	uint64_t registered;  /* mask of ranks that requested it */
+	uint64_t answered;    /* mask of ranks that got the result */
+	bool is_ready;        /* all requested it, and there is memory */
+	/* When the first rank, or later when the last rank requested it. */
+	uint64_t since_ms;
+	struct error refusal;  /* why it was withdrawn, for all ranks */
+	struct error shortage; /* why it is not ready after all requests */
+	struct rank_memory shards[2]; /* as in the record */
+	bool is_fresh[2];             /* pinned, not in the record yet */
+	uint32_t side;                /* index of the committed side */
+	uint64_t step;                /* 0: nothing was committed */
+	struct rank_memory grads;     /* pinned; empty if all are frozen */
+	struct rank_memory partial;   /* pinned; empty until needed */
+	bool has_partial;             /* its sums wait for an all-reduce */
+	struct rank_memory kept_full; /* pinned; resharded to a smaller mesh */
+	uint64_t n_gathers, n_reductions; /* sequence numbers used */
+	uint64_t n_reduced;               /* reductions done */
+	bool has_grads; /* a reduction into `grads` was submitted */
+	/* The slot that a rank fills, pinned, or 0; reductions_free()
+	 * unpins it. */
+	uint32_t inputs[PLAN_MAX_RANKS];
+	struct group *next;
+	struct group *id_next; /* next in the chain of comms.groups */
+};
+
+/* The size of each slot of a rank_memory, if the plan, which is for one
+ * replica, has `size`. */
+uint64_t group_size(const struct group *group, uint64_t size);
+
+/* Find the group of that id in any communicator of the session, with
+ * its rank. */
+int group_find(const struct session *session, uint64_t id, struct group **ret,
+	       uint32_t *ret_rank, struct error *err);
+
+enum group_outcome {
+	GROUP_READY = 0,
+	/* Call again when the communicator's key was woken. */
+	GROUP_WAIT = 1,
+};
+
+/*
+ * A rank registers a group, or continues waiting for the others. Returns enum
+ * group_outcome, and the group. If a request is invalid or differs from that of
+ * the others, all ranks are refused, each once, including those that come
+ * later: -EINVAL names the difference. -EEXIST: the rank has registered it
+ * already.
+ */
+int group_register(struct comm *comm, uint32_t rank,
+		   const struct group_request *request, struct group **ret,
+		   struct error *err);
+
+/* Complete registrations that all ranks have requested: memory,
+ * record, ready. */
+void groups_progress(struct comm *comm);
+
+/* When a rank is too late for a registration (UINT64_MAX: never), and the
+ * consequence: the communicator fails, or, if memory is short, the group
+ * is withdrawn. */
+uint64_t groups_deadline(const struct comm *comm);
+void groups_on_late(struct comm *comm);
+
+/* -EBUSY: the rank waits for a registration, so it cannot commit. */
+int groups_check_commit(const struct comm *comm, uint32_t rank,
+			struct error *err);
+
+/* Commit: switch side and step, in the caller's transaction. */
+void group_commit(struct group *group, uint64_t step);
+
+/* Add this run's counts to the records. Call it once, while the run has its
+ * record and its groups. */
+void groups_keep_counts(struct comm *comm);
+
+/* The run has ended: unpin everything and free the plans, but keep the
+ * ids for ranks that still use them. groups_free(), then or at once,
+ * frees everything. */
+void groups_end(struct comm *comm);
+void groups_free(struct comm *comm);

@@ -1,0 +1,183 @@
+/*
+ * Records of groups in the catalog.
+ */
+#include "broker/comm/group_record.h"
+#include "broker/broker.h"
+#include "broker/comm/group_spec.h"
+#include "broker/tensor/slot.h"
+#include "proto/error.h"
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A parameter costs some 500 bytes of heap while ranks use it, and its
+ * description takes 13 bytes and its name. */
+#define CHARGE_UNIT 256
+
+uint64_t group_record_charge(size_t spec_size)
+{
+	return 1 + spec_size / CHARGE_UNIT;
+}
+
+uint32_t group_record_find(const struct broker *broker, uint32_t comm,
+			   const char *name)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t record = catalog_comm(catalog, comm)->first_group;
+
+	while (record && strcmp(group_spec_name(broker, record), name))
+		record = catalog_group(catalog, record)->next;
+	return record;
+}
+
+/* --- making -------------------------------------------------------------- */
+
+/* Make a record with its spec; 0: the catalog is full. */
+static uint32_t alloc_record(struct catalog *catalog, const uint8_t *spec,
+			     size_t size)
+{
+	uint64_t blob = catalog_blob_alloc(catalog, size);
+	struct group_record *group;
+	uint32_t record;
+
+	if (!blob)
+		return 0;
+	record = catalog_alloc(catalog, SECTION_GROUP);
+	if (!record) {
+		catalog_blob_release(catalog, blob, size);
+		return 0;
+	}
+	memcpy(catalog_blob(catalog, blob), spec, size);
+	group = catalog_group(catalog, record);
+	group->spec_blob = blob;
+	group->spec_size = (uint32_t)size;
+	return record;
+}
+
+static void append(struct catalog *catalog, uint32_t comm, uint32_t record)
+{
+	struct comm_record *owner = catalog_comm(catalog, comm);
+	uint32_t *at = &owner->first_group;
+
+	while (*at)
+		at = &catalog_group(catalog, *at)->next;
+	catalog_set(catalog, *at, record);
+	catalog_set(catalog, owner->n_groups, owner->n_groups + 1);
+}
+
+int group_record_make(struct broker *broker, const struct group_spec *spec,
+		      const struct group_record_options *options, uint32_t *ret,
+		      struct error *err)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct group_record *group;
+	uint32_t record;
+	uint8_t *bytes;
+	size_t size;
+	int r;
+
+	r = group_spec_encode(spec, &bytes, &size, err);
+	if (r < 0)
+		return r;
+	record = alloc_record(catalog, bytes, size);
+	free(bytes);
+	if (!record)
+		return error_set(err, -ENOSPC,
+				 "the catalog has no room for one more group "
+				 "(%u fit); remove communicators",
+				 catalog_capacity(SECTION_GROUP));
+	group = catalog_group(catalog, record);
+	group->id = catalog->header->next_comm_id;
+	catalog_set(catalog, catalog->header->next_comm_id, group->id + 1);
+	group->comm = options->comm;
+	group->side = options->side;
+	group->plan_hash = options->plan_hash;
+	append(catalog, options->comm, record);
+	*ret = record;
+	return 0;
+}
+
+static void set_slot(struct broker *broker, uint32_t record, uint32_t *at,
+		     uint32_t slot)
+{
+	uint32_t old = *at;
+
+	catalog_set(&broker->catalog, *at, slot);
+	slot_set_group(broker, slot, record);
+	(void)slot_settle(broker, slot);
+	if (!old)
+		return;
+	slot_set_group(broker, old, 0);
+	(void)slot_settle(broker, old);
+}
+
+void group_record_set_slots(struct broker *broker, uint32_t record,
+			    uint32_t side, const uint32_t *slots, uint32_t n)
+{
+	struct group_record *group = catalog_group(&broker->catalog, record);
+
+	for (uint32_t i = 0; i < n; i++)
+		set_slot(broker, record, &group->slots[side][i], slots[i]);
+}
+
+/* --- ends ---------------------------------------------------------------- */
+
+static void unchain(struct catalog *catalog, uint32_t record)
+{
+	struct group_record *group = catalog_group(catalog, record);
+	struct comm_record *owner = catalog_comm(catalog, group->comm);
+	uint32_t *at = &owner->first_group;
+
+	while (*at != record) {
+		assert(*at);
+		at = &catalog_group(catalog, *at)->next;
+	}
+	catalog_set(catalog, *at, group->next);
+	catalog_set(catalog, owner->n_groups, owner->n_groups - 1);
+}
+
+static struct account *find_account(struct broker *broker,
+				    const struct group_record *group)
+{
+	uint32_t uid = catalog_comm(&broker->catalog, group->comm)->uid;
+
+	return accounts_get(&broker->accounts, uid);
+}
+
+void group_record_free(struct broker *broker, uint32_t record)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct group_record *group = catalog_group(catalog, record);
+	struct account *account = find_account(broker, group);
+
+	for (uint32_t i = 0; i < 2 * MESSAGE_MAX_RANKS; i++) {
+		uint32_t slot = group->slots[i / MESSAGE_MAX_RANKS]
+					    [i % MESSAGE_MAX_RANKS];
+
+		if (!slot)
+			continue;
+		slot_set_group(broker, slot, 0);
+		(void)slot_settle(broker, slot);
+	}
+	unchain(catalog, record);
+	assert(account); /* it was charged, so it exists */
+	account_refund(account, ACCOUNT_GROUPS,
+		       group_record_charge(group->spec_size));
+	catalog_blob_release(catalog, group->spec_blob, group->spec_size);
+	catalog_release(catalog, SECTION_GROUP, record);
+}
+
+int group_record_adopt(struct broker *broker, uint32_t record,
+		       struct error *err)
+{
+	const struct group_record *group =
+		catalog_group(&broker->catalog, record);
+	struct account *account = find_account(broker, group);
+
+	if (!account)
+		return error_set(err, -ENOMEM, "no memory for an account");
+	account_charge_adopted(account, ACCOUNT_GROUPS,
+			       group_record_charge(group->spec_size));
+	return 0;
+}

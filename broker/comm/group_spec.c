@@ -1,0 +1,193 @@
+/*
+ * Registrations to and from the catalog, and their conversion for plan.h.
+ *
+ * A request is copied by encoding and decoding it: both functions exist, and
+ * the catalog stores the encoded form anyway.
+ */
+#include "broker/comm/group_spec.h"
+#include "broker/broker.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_BLOB 65536
+/* Any valid communicator, since a spec is independent of a run. */
+#define SOME_COMM 1
+
+static void fill_params(const struct group_request *from,
+			struct plan_param *ret)
+{
+	for (uint32_t i = 0; i < from->n_params; i++) {
+		ret[i] = (struct plan_param){
+			.name = from->params[i].name,
+			.type = from->params[i].type,
+			.shard_dim = from->params[i].shard_dim,
+			.is_frozen = from->params[i].is_frozen,
+		};
+	}
+}
+
+static void fill_policy(const struct group_request *from,
+			struct plan_policy *ret)
+{
+	*ret = (struct plan_policy){
+		.param_dtype = from->param_dtype,
+		.input_dtype = from->input_dtype,
+		.reduce_dtype = from->reduce_dtype,
+		.layout = (enum plan_layout)from->layout,
+		.n_gather_caps = from->n_gather_caps,
+		.n_reduce_caps = from->n_reduce_caps,
+		.stays_unsharded = from->stays_unsharded,
+		.is_offloaded = from->is_offloaded,
+	};
+	for (uint32_t i = 0; i < from->n_gather_caps; i++)
+		ret->gather_caps_mb[i] = from->gather_caps_mb[i];
+	for (uint32_t i = 0; i < from->n_reduce_caps; i++)
+		ret->reduce_caps_mb[i] = from->reduce_caps_mb[i];
+}
+
+_Static_assert(MESSAGE_MAX_CAPS == PLAN_MAX_CAPS, "caps fit a policy");
+
+int group_spec_borrow(const struct group_request *request,
+		      struct group_spec *ret, struct error *err)
+{
+	struct group_spec spec = {
+		.request = {.kind = MESSAGE_GROUP, .group = *request},
+	};
+
+	spec.params = calloc(request->n_params, sizeof(*spec.params));
+	if (!spec.params)
+		return error_set(err, -ENOMEM, "no memory for %u parameters",
+				 request->n_params);
+	fill_params(request, spec.params);
+	fill_policy(request, &spec.policy);
+	*ret = spec;
+	return 0;
+}
+
+/* Decode an encoded request. */
+static int take(const uint8_t *body, size_t size, struct group_spec *ret,
+		struct error *err)
+{
+	struct request request;
+	struct group_spec spec;
+	int r;
+
+	r = request_decode(MESSAGE_GROUP, body, size, &request, err);
+	if (r < 0)
+		return r;
+	r = group_spec_borrow(&request.group, &spec, err);
+	if (r < 0) {
+		request_deinit(&request);
+		return r;
+	}
+	spec.request = request;
+	*ret = spec;
+	return 0;
+}
+
+static int encode(const struct group_request *request, uint8_t **ret_body,
+		  size_t *ret_size, struct error *err)
+{
+	struct request copy = {.kind = MESSAGE_GROUP, .group = *request};
+
+	copy.group.comm = SOME_COMM;
+	return request_encode(&copy, ret_body, ret_size, err);
+}
+
+int group_spec_copy(const struct group_request *request, struct group_spec *ret,
+		    struct error *err)
+{
+	uint8_t *body;
+	size_t size;
+	int r;
+
+	r = encode(request, &body, &size, err);
+	if (r < 0)
+		return r;
+	r = take(body, size, ret, err);
+	free(body);
+	return r;
+}
+
+void group_spec_deinit(struct group_spec *spec)
+{
+	free(spec->params);
+	request_deinit(&spec->request);
+	*spec = GROUP_SPEC_NULL;
+}
+
+int group_spec_plan(const struct group_spec *spec, struct group_mesh mesh,
+		    struct plan *ret, struct error *err)
+{
+	struct plan_policy policy = spec->policy;
+
+	policy.is_per_rank = mesh.is_per_rank;
+	return plan_make(spec->params, spec->request.group.n_params, &policy,
+			 mesh.n_shards, mesh.n_replicas, ret, err);
+}
+
+int group_spec_compare(const struct group_spec *mine,
+		       const struct group_spec *theirs, const char *whose,
+		       struct error *err)
+{
+	return plan_compare(mine->params, mine->request.group.n_params,
+			    &mine->policy, theirs->params,
+			    theirs->request.group.n_params, &theirs->policy,
+			    whose, err);
+}
+
+/* --- in the catalog ------------------------------------------------------ */
+
+int group_spec_encode(const struct group_spec *spec, uint8_t **ret_bytes,
+		      size_t *ret_size, struct error *err)
+{
+	const char *name = spec->request.group.name;
+	size_t name_size = strlen(name) + 1;
+	uint8_t *body, *bytes;
+	size_t size;
+	int r;
+
+	r = encode(&spec->request.group, &body, &size, err);
+	if (r < 0)
+		return r;
+	if (name_size + size > MAX_BLOB) {
+		free(body);
+		return error_set(err, -E2BIG,
+				 "group '%s' takes %zu bytes to describe, but "
+				 "%d is the limit; make several groups of it",
+				 name, name_size + size, MAX_BLOB);
+	}
+	bytes = malloc(name_size + size);
+	if (!bytes) {
+		free(body);
+		return error_set(err, -ENOMEM, "no memory to keep group '%s'",
+				 name);
+	}
+	memcpy(bytes, name, name_size);
+	memcpy(bytes + name_size, body, size);
+	free(body);
+	*ret_bytes = bytes;
+	*ret_size = name_size + size;
+	return 0;
+}
+
+const char *group_spec_name(const struct broker *broker, uint32_t record)
+{
+	const struct catalog *catalog = &broker->catalog;
+
+	return catalog_blob(catalog, catalog_group(catalog, record)->spec_blob);
+}
+
+int group_spec_read(const struct broker *broker, uint32_t record,
+		    struct group_spec *ret, struct error *err)
+{
+	const struct group_record *group =
+		catalog_group(&broker->catalog, record);
+	const char *name = group_spec_name(broker, record);
+	size_t name_size = strlen(name) + 1;
+
+	return take((const uint8_t *)name + name_size,
+		    group->spec_size - name_size, ret, err);
+}

@@ -1,0 +1,606 @@
+/*
+ * The local engine: the jobs in order, the worker's messages, and its lifetime.
+ *
+ * The first part of the list of jobs was sent to the worker, the rest is
+ * unsent.
+ */
+#include "broker/broker.h"
+#include "broker/comm/comm_worker.h"
+#include "broker/engine/engine_impl.h"
+#include "broker/tensor/slot.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* A worker that dies so soon without having done a job counts as a
+ * quick death. */
+#define QUICK_MS         10000
+#define MAX_QUICK_DEATHS 5
+#define BACK_OFF_MS      10000
+/* A worker with jobs may be silent for this long, this many times. Counting
+ * steps limits the effect of a suspend of the machine to one step. */
+#define WATCH_MS       60000
+#define MAX_SILENT     5
+#define DONE_PER_ROUND 64
+#define STOP_MS        1000
+
+union message {
+	uint32_t kind;
+	struct job_hello hello;
+	struct job_done done;
+};
+
+static void on_pidfd(uv_poll_t *poll, int status, int events);
+
+int engine_init(struct engine *engine, struct broker *broker, struct error *err)
+{
+	(void)err;
+	*engine = (struct engine){
+		.broker = broker,
+		.next_number = 1,
+		.next_plan = 1,
+	};
+	return 0;
+}
+
+/* --- jobs ---------------------------------------------------------------- */
+
+int engine_check_room(const struct engine *engine, struct error *err)
+{
+	if (engine->n_jobs < ENGINE_MAX_JOBS && point_fail("engine.room") == 0)
+		return 0;
+	return error_set(err, -EBUSY,
+			 "%" PRIu32 " gathers and reductions wait for "
+			 "fsdp-worker already",
+			 engine->n_jobs);
+}
+
+/* Make a job. The caller then fills it in, which cannot fail. */
+static int job_new(struct engine *engine, size_t size, engine_done_fn *done,
+		   void *data, struct engine_job **ret, struct error *err)
+{
+	struct engine_job *job;
+	int r;
+
+	r = engine_want(engine, err);
+	if (r < 0)
+		return r;
+	job = calloc(1, sizeof(*job));
+	if (!job)
+		return error_set(err, -ENOMEM, "no memory for a job");
+	job->number = engine->next_number++;
+	job->size = size;
+	job->done = done;
+	job->data = data;
+	*ret = job;
+	return 0;
+}
+
+/* The range of the slot, which is pinned until the job is done. */
+static struct job_range take_slot(struct engine *engine, struct engine_job *job,
+				  uint32_t slot)
+{
+	const struct catalog *catalog = &engine->broker->catalog;
+	const struct slot_record *record;
+	const struct block_record *block;
+
+	if (!slot)
+		return (struct job_range){0};
+	slot_pin(engine->broker, slot);
+	job->slots[job->n_slots++] = slot;
+	record = catalog_slot(catalog, slot);
+	block = catalog_block(catalog, record->block);
+	return (struct job_range){
+		.chunk = catalog_chunk(catalog, block->chunk)->id,
+		.offset = block->offset + record->offset,
+		.size = record->size,
+	};
+}
+
+static void take_plan(struct engine *engine, struct engine_job *job,
+		      uint64_t plan)
+{
+	job->plan = engine_find_plan(engine, plan);
+	job->plan->n_jobs++;
+}
+
+static void take_comm(struct engine *engine, struct engine_job *job,
+		      uint64_t comm)
+{
+	job->comm = engine_find_comm(engine, comm);
+	job->comm->n_jobs++;
+}
+
+static void append(struct engine *engine, struct engine_job *job)
+{
+	if (engine->last)
+		engine->last->next = job;
+	else
+		engine->first = job;
+	engine->last = job;
+	if (!engine->unsent)
+		engine->unsent = job;
+	engine->n_jobs++;
+	engine_pump(engine);
+}
+
+int engine_submit(struct engine *engine, const struct job *job,
+		  const struct engine_slots *slots, engine_done_fn *done,
+		  void *data, struct error *err)
+{
+	struct engine_job *added;
+	struct job *message;
+	int r = job_new(engine, sizeof(*job), done, data, &added, err);
+
+	if (r < 0)
+		return r;
+	message = &added->message.host;
+	*message = *job;
+	message->number = added->number;
+	message->shards = take_slot(engine, added, slots->shards);
+	message->full = take_slot(engine, added, slots->full);
+	message->grads = take_slot(engine, added, slots->grads);
+	message->partial = take_slot(engine, added, slots->partial);
+	for (uint32_t i = 0; i < PLAN_MAX_RANKS; i++)
+		message->inputs[i] = take_slot(engine, added, slots->inputs[i]);
+	take_plan(engine, added, job->plan);
+	append(engine, added);
+	return 0;
+}
+
+static void fill_rank(struct engine *engine, struct engine_job *job,
+		      const struct engine_rank_slots *slots, uint32_t i)
+{
+	struct job_rank *rank = &job->message.device.ranks[i];
+
+	if (job->message.kind == JOB_DEVICE_GATHER) {
+		rank->gather.shards = take_slot(engine, job, slots->shards[i]);
+		rank->gather.full = take_slot(engine, job, slots->full[i]);
+		return;
+	}
+	rank->reduce.input = take_slot(engine, job, slots->inputs[i]);
+	rank->reduce.grads = take_slot(engine, job, slots->grads[i]);
+	rank->reduce.partial = take_slot(engine, job, slots->partial[i]);
+	rank->reduce.timeline = slots->orders[i].timeline;
+	rank->reduce.value = slots->orders[i].value;
+}
+
+int engine_submit_device(struct engine *engine, const struct job_device *job,
+			 const struct engine_rank_slots *slots,
+			 engine_done_fn *done, void *data, struct error *err)
+{
+	struct engine_job *added;
+	int r = job_new(engine, sizeof(*job), done, data, &added, err);
+
+	if (r < 0)
+		return r;
+	added->message.device = *job;
+	added->message.device.number = added->number;
+	for (uint32_t i = 0; i < slots->n_ranks; i++)
+		fill_rank(engine, added, slots, i);
+	take_plan(engine, added, job->plan);
+	take_comm(engine, added, job->comm);
+	append(engine, added);
+	return 0;
+}
+
+int engine_open_comm(struct engine *engine, const struct job_comm *comm,
+		     engine_done_fn *done, void *data, struct error *err)
+{
+	struct engine_comm *opened = calloc(1, sizeof(*opened));
+	struct engine_job *added;
+	int r;
+
+	if (!opened)
+		return error_set(err, -ENOMEM, "no memory for a communicator");
+	r = job_new(engine, sizeof(*comm), done, data, &added, err);
+	if (r < 0) {
+		free(opened);
+		return r;
+	}
+	opened->id = comm->comm;
+	opened->timeout_ms = comm->timeout_ms;
+	opened->next = engine->comms;
+	engine->comms = opened;
+	added->message.comm = *comm;
+	added->message.comm.number = added->number;
+	take_comm(engine, added, comm->comm);
+	append(engine, added);
+	return 0;
+}
+
+int engine_agree(struct engine *engine, const struct job_agree *agree,
+		 engine_done_fn *done, void *data, struct error *err)
+{
+	struct engine_job *added;
+	int r = job_new(engine, sizeof(*agree), done, data, &added, err);
+
+	if (r < 0)
+		return r;
+	added->message.agree = *agree;
+	added->message.agree.number = added->number;
+	take_comm(engine, added, agree->comm);
+	append(engine, added);
+	return 0;
+}
+
+static void count_done(struct engine *engine, const struct engine_job *job,
+		       const struct job_done *done)
+{
+	if (done->code < 0) {
+		engine->n_failed++;
+		return;
+	}
+	switch (job->message.kind) {
+	case JOB_GATHER:
+	case JOB_DEVICE_GATHER:
+		engine->n_gathers++;
+		engine->bytes_gathered += done->n_bytes;
+		break;
+	case JOB_REDUCE:
+	case JOB_DEVICE_REDUCE:
+		engine->n_reductions++;
+		engine->bytes_reduced += done->n_bytes;
+		break;
+	default:
+		break;
+	}
+}
+
+static void let_go(struct engine *engine, struct engine_job *job)
+{
+	for (uint32_t i = 0; i < job->n_slots; i++)
+		(void)slot_unpin(engine->broker, job->slots[i]);
+	catalog_commit(&engine->broker->catalog);
+	if (job->plan) {
+		job->plan->n_jobs--;
+		engine_drop_plan(engine, job->plan);
+	}
+	if (job->comm) {
+		job->comm->n_jobs--;
+		engine_drop_comm(engine, job->comm);
+	}
+}
+
+/* The job was removed from the list: call back, then release its resources. */
+static void finish_job(struct engine *engine, struct engine_job *job,
+		       const struct job_done *done)
+{
+	count_done(engine, job, done);
+	if (engine->n_jobs-- == ENGINE_MAX_JOBS)
+		comms_on_room(engine->broker);
+	job->done(job->data, done);
+	let_go(engine, job);
+	free(job);
+}
+
+static void fail_jobs(struct engine *engine, struct engine_job *jobs,
+		      const struct error *cause)
+{
+	struct engine_job *job;
+	struct job_done done = {.kind = JOB_DONE, .code = cause->code};
+
+	snprintf(done.sentence, sizeof(done.sentence), "%.*s", JOB_MAX_TEXT - 1,
+		 cause->msg);
+	while ((job = jobs)) {
+		jobs = job->next;
+		done.number = job->number;
+		finish_job(engine, job, &done);
+	}
+}
+
+/* Remove the jobs that the worker has from the list. */
+static struct engine_job *take_sent(struct engine *engine)
+{
+	struct engine_job *sent = engine->first, **end = &sent;
+
+	while (*end != engine->unsent)
+		end = &(*end)->next;
+	*end = NULL;
+	engine->first = engine->unsent;
+	if (!engine->first)
+		engine->last = NULL;
+	return sent;
+}
+
+static struct engine_job *take_all(struct engine *engine)
+{
+	struct engine_job *all = engine->first;
+
+	engine->first = engine->last = engine->unsent = NULL;
+	return all;
+}
+
+/* Remove the sent job of that number from the list. NULL: the worker
+ * has none. */
+static struct engine_job *take_job(struct engine *engine, uint64_t number)
+{
+	struct engine_job **at = &engine->first, *previous = NULL, *job;
+
+	while (*at != engine->unsent && (*at)->number != number) {
+		previous = *at;
+		at = &previous->next;
+	}
+	if (*at == engine->unsent)
+		return NULL;
+	job = *at;
+	*at = job->next;
+	if (engine->last == job)
+		engine->last = previous;
+	return job;
+}
+
+/* --- messages of the worker ---------------------------------------------- */
+
+static void take_hello(struct engine *engine, struct job_hello *hello)
+{
+	struct engine_worker *worker = engine->worker;
+
+	hello->version[sizeof(hello->version) - 1] = '\0';
+	hello->cpu[sizeof(hello->cpu) - 1] = '\0';
+	if (engine->is_ready) {
+		worker_lose(worker, "it said hello twice");
+		return;
+	}
+	if (hello->protocol != JOB_PROTOCOL ||
+	    strcmp(hello->version, FSDP_VERSION) != 0) {
+		worker_lose(worker,
+			    "it says that it is of version %s (protocol "
+			    "%" PRIu32 "), but this broker is of %s (%d); "
+			    "install both from one build",
+			    hello->version, hello->protocol, FSDP_VERSION,
+			    JOB_PROTOCOL);
+		return;
+	}
+	engine->is_ready = true;
+	memcpy(engine->cpu, hello->cpu, sizeof(engine->cpu));
+	log_line(LOG_LEVEL_INFO, "fsdp-worker (pid %d) has %u threads (%s)",
+		 (int)worker->pid, hello->n_threads, hello->cpu);
+	engine_pump(engine);
+}
+
+static void take_done(struct engine *engine, struct job_done *done)
+{
+	struct engine_job *job = NULL;
+
+	if (done->code <= 0)
+		job = take_job(engine, done->number);
+	if (!job) {
+		worker_lose(engine->worker,
+			    "it speaks of job %" PRIu64 ", which it was not "
+			    "given",
+			    done->number);
+		return;
+	}
+	done->sentence[sizeof(done->sentence) - 1] = '\0';
+	engine->is_proven = true;
+	finish_job(engine, job, done);
+}
+
+/* Receive one message; false: there is none, or the worker is not trusted any
+ * more. After a hang-up the remaining messages are read, since the jobs they
+ * report are done. */
+static bool receive(struct engine *engine)
+{
+	struct engine_worker *worker = engine->worker;
+	union message message;
+	ssize_t n;
+
+	do
+		n = recv(worker->link_fd, &message, sizeof(message),
+			 MSG_DONTWAIT | MSG_TRUNC);
+	/* A reset is reported once, before earlier messages. */
+	while (n < 0 && (errno == EINTR || errno == ECONNRESET));
+	if (n < 0 && errno == EAGAIN)
+		return false;
+	engine->n_silent = 0;
+	if (n <= 0) {
+		worker_lose(worker, NULL);
+		return false;
+	}
+	if (n == sizeof(message.hello) && message.kind == JOB_HELLO)
+		take_hello(engine, &message.hello);
+	else if (n == sizeof(message.done) && message.kind == JOB_DONE)
+		take_done(engine, &message.done);
+	else
+		worker_lose(worker, "it sent what is no message");
+	return worker->cause.code == 0;
+}
+
+void engine_on_link(uv_poll_t *poll, int status, int events)
+{
+	struct engine_worker *worker = poll->data;
+	struct engine *engine = worker->engine;
+	int n = 0;
+
+	(void)status;
+	/* A hang-up is reported as either event. */
+	(void)events;
+	do
+		n++;
+	/* Without jobs the worker has nothing more to report. */
+	while (receive(engine) && n < DONE_PER_ROUND &&
+	       engine->first != engine->unsent);
+	engine_pump(engine);
+}
+
+/* --- lifetime ------------------------------------------------------------ */
+
+/* The worker may itself wait for ranks of other nodes, and reports when they
+ * are late. */
+static uint32_t patience(const struct engine *engine)
+{
+	const struct engine_job *job = engine->first;
+	uint32_t longest_ms = 0;
+
+	for (; job != engine->unsent; job = job->next) {
+		if (job->comm && job->comm->timeout_ms > longest_ms)
+			longest_ms = job->comm->timeout_ms;
+	}
+	return MAX_SILENT + longest_ms / WATCH_MS;
+}
+
+static void on_watch(void *data, uint32_t index)
+{
+	struct engine *engine = data;
+
+	(void)index;
+	if (engine->is_ready && engine->first == engine->unsent)
+		return;
+	if (++engine->n_silent >= patience(engine))
+		worker_lose(engine->worker,
+			    "it said nothing for %" PRIu32 " minutes, though "
+			    "it has work",
+			    (engine->n_silent - 1) * (WATCH_MS / 60000));
+	else
+		engine_watch_silence(engine);
+}
+
+void engine_watch_silence(struct engine *engine)
+{
+	struct deadline deadline = {
+		.at_ms = now_ms() + WATCH_MS,
+		.fn = on_watch,
+		.data = engine,
+		.position = &engine->watch_position,
+	};
+
+	if (engine->watch_position)
+		return;
+	/* If memory runs out, the next job tries again. */
+	(void)deadlines_add(&engine->broker->deadlines, &deadline, NULL);
+}
+
+static int check_deaths(const struct engine *engine, struct error *err)
+{
+	uint64_t again_ms = engine->died_ms + BACK_OFF_MS;
+	uint64_t now = now_ms();
+
+	if (engine->n_quick_deaths < MAX_QUICK_DEATHS || now >= again_ms)
+		return 0;
+	return error_set(err, -EAGAIN,
+			 "fsdp-worker has died %" PRIu32 " times in a row just "
+			 "after its start, and is tried again in %" PRIu64
+			 " s; the last time: %s",
+			 engine->n_quick_deaths, (again_ms - now + 999) / 1000,
+			 engine->death.msg);
+}
+
+int engine_want(struct engine *engine, struct error *err)
+{
+	int r;
+
+	if (engine->is_stopping)
+		return error_set(err, -ESHUTDOWN, "the broker is stopping");
+	if (engine->worker)
+		return 0;
+	r = check_deaths(engine, err);
+	if (r == 0)
+		r = worker_start(engine, engine_on_link, on_pidfd,
+				 &engine->worker, err);
+	if (r < 0)
+		return r;
+	engine->pid = engine->worker->pid;
+	engine->started_ms = now_ms();
+	engine->is_proven = false;
+	engine->n_silent = 0;
+	engine->n_starts++;
+	log_line(LOG_LEVEL_INFO, "fsdp-worker (pid %d) was started",
+		 engine->pid);
+	engine_watch_silence(engine);
+	point("engine.started");
+	return 0;
+}
+
+static void forget_comms(struct engine *engine)
+{
+	struct engine_comm *comm, *next;
+
+	for (comm = engine->comms; comm; comm = next) {
+		next = comm->next;
+		comm->is_sent = false;
+		engine_drop_comm(engine, comm);
+	}
+}
+
+/* The worker is gone: clear what it had been sent. */
+static void forget_worker(struct engine *engine)
+{
+	struct engine_plan *plan, *next;
+
+	worker_free(engine->worker);
+	engine->worker = NULL;
+	engine->pid = 0;
+	engine->is_ready = false;
+	engine->has_stale = false;
+	deadlines_remove(&engine->broker->deadlines, &engine->watch_position);
+	memset(engine->sent_chunks, 0, sizeof(engine->sent_chunks));
+	for (plan = engine->plans; plan; plan = next) {
+		next = plan->next;
+		plan->is_sent = false;
+		engine_drop_plan(engine, plan);
+	}
+	forget_comms(engine);
+}
+
+static void note_death(struct engine *engine)
+{
+	engine->died_ms = now_ms();
+	if (!engine->is_proven &&
+	    engine->died_ms - engine->started_ms < QUICK_MS)
+		engine->n_quick_deaths++;
+	else
+		engine->n_quick_deaths = 0;
+	log_line(LOG_LEVEL_ERROR, "%s", engine->death.msg);
+}
+
+/* Start a new worker for the jobs that were not sent yet. */
+static void start_again(struct engine *engine)
+{
+	struct error err = ERROR_NULL;
+
+	if (!engine->first || engine_want(engine, &err) == 0)
+		return;
+	log_line(LOG_LEVEL_ERROR, "%s", err.msg);
+	fail_jobs(engine, take_all(engine), &err);
+}
+
+/* The process is gone, so nothing writes any more. The jobs it completed were
+ * reported before. */
+static void on_pidfd(uv_poll_t *poll, int status, int events)
+{
+	struct engine_worker *worker = poll->data;
+	struct engine *engine = worker->engine;
+	struct engine_job *jobs;
+
+	(void)status;
+	(void)events;
+	while (worker->cause.code == 0 && receive(engine))
+		;
+	worker_collect(worker, &engine->death);
+	note_death(engine);
+	forget_worker(engine);
+	jobs = take_sent(engine);
+	fail_jobs(engine, jobs, &engine->death);
+	comms_on_worker_death(engine->broker, &engine->death);
+	start_again(engine);
+}
+
+void engine_stop(struct engine *engine)
+{
+	struct error cause = ERROR_NULL;
+
+	engine->is_stopping = true;
+	if (engine->worker) {
+		worker_stop(engine->worker, STOP_MS);
+		forget_worker(engine);
+	}
+	error_set(&cause, -ECANCELED, "the broker is stopping");
+	fail_jobs(engine, take_all(engine), &cause);
+	while (engine->plans)
+		engine_free_plan(engine, engine->plans);
+}

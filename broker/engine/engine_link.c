@@ -1,0 +1,400 @@
+/*
+ * The link to the worker: what it must be sent, and when.
+ *
+ * There is no queue of messages. They are derived when the link has space:
+ * first what the worker must forget, then for the next job the plan and the
+ * chunks that it has not been sent, then the job. If the link is full, all of
+ * that waits. Sending thus allocates nothing, and a worker that does not read
+ * costs the broker only waiting jobs.
+ */
+#include "broker/broker.h"
+#include "broker/engine/engine_impl.h"
+#include "proto/point.h"
+#include "shm/memfd.h"
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* --- plans --------------------------------------------------------------- */
+
+int engine_add_plan(struct engine *engine, const struct plan *plan,
+		    uint64_t *ret_plan, struct error *err)
+{
+	size_t size = plan->n_entries * sizeof(plan->entries[0]);
+	struct engine_plan *added = calloc(1, sizeof(*added));
+
+	if (added)
+		added->entries = malloc(size);
+	if (!added || !added->entries) {
+		free(added);
+		return error_set(err, -ENOMEM, "no memory for a plan");
+	}
+	memcpy(added->entries, plan->entries, size);
+	added->message = (struct job_plan){
+		.kind = JOB_PLAN,
+		.n_entries = plan->n_entries,
+		.plan = engine->next_plan++,
+		.n_shards = plan->n_shards,
+		.n_replicas = plan->n_replicas,
+		.layout = (uint32_t)plan->policy.layout,
+		.is_per_rank = plan->policy.is_per_rank,
+		.n_gather_buckets = plan->n_gather_buckets,
+		.n_reduce_buckets = plan->n_reduce_buckets,
+		.shards_size = plan->shards_size,
+		.full_size = plan->full_size,
+		.input_size = plan->input_size,
+		.grads_size = plan->grads_size,
+		.partial_size = plan->partial_size,
+	};
+	added->next = engine->plans;
+	engine->plans = added;
+	*ret_plan = added->message.plan;
+	return 0;
+}
+
+struct engine_plan *engine_find_plan(const struct engine *engine, uint64_t id)
+{
+	struct engine_plan *plan = engine->plans;
+
+	while (plan && plan->message.plan != id)
+		plan = plan->next;
+	assert(plan); /* the ids are our own */
+	return plan;
+}
+
+void engine_free_plan(struct engine *engine, struct engine_plan *plan)
+{
+	struct engine_plan **at = &engine->plans;
+
+	while (*at != plan)
+		at = &(*at)->next;
+	*at = plan->next;
+	free(plan->entries);
+	free(plan);
+}
+
+void engine_drop_plan(struct engine *engine, struct engine_plan *plan)
+{
+	if (!plan->is_removed || plan->n_jobs > 0)
+		return;
+	if (plan->is_sent)
+		engine->has_stale = true;
+	else
+		engine_free_plan(engine, plan);
+}
+
+/* --- communicators ------------------------------------------------------- */
+
+struct engine_comm *engine_find_comm(const struct engine *engine, uint64_t id)
+{
+	struct engine_comm *comm = engine->comms;
+
+	while (comm && comm->id != id)
+		comm = comm->next;
+	assert(comm); /* the ids are our own */
+	return comm;
+}
+
+void engine_drop_comm(struct engine *engine, struct engine_comm *comm)
+{
+	struct engine_comm **at = &engine->comms;
+
+	if (!comm->is_removed || comm->is_sent || comm->n_jobs > 0)
+		return;
+	while (*at != comm)
+		at = &(*at)->next;
+	*at = comm->next;
+	for (uint32_t i = 0; i < PLAN_MAX_RANKS; i++)
+		if (comm->timelines[i] > 0)
+			close(comm->timelines[i]);
+	free(comm);
+}
+
+int engine_add_timelines(struct engine *engine, uint64_t comm, uint32_t member,
+			 int fd, struct error *err)
+{
+	int *at = &engine_find_comm(engine, comm)->timelines[member];
+	int own;
+
+	if (*at)
+		return 0;
+	own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (own < 0)
+		return error_errno(err, -errno, "keep timelines to be sent");
+	*at = own;
+	return 0;
+}
+
+/* --- the link ------------------------------------------------------------ */
+
+/* 0 or -errno; -EAGAIN: the link is full. */
+static int send_message(const struct engine_worker *worker, void *bytes,
+			size_t size, int fd)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec part = {bytes, size};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	struct cmsghdr *c;
+	ssize_t n;
+
+	if (fd >= 0) {
+		message.msg_control = &control;
+		message.msg_controllen = sizeof(control);
+		c = CMSG_FIRSTHDR(&message);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+	}
+	do
+		n = sendmsg(worker->link_fd, &message,
+			    MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : 0;
+}
+
+static int forget_chunk(struct engine *engine, uint32_t index)
+{
+	struct job_chunk message = {
+		.kind = JOB_FORGET_CHUNK,
+		.chunk = engine->sent_chunks[index],
+	};
+	int r = send_message(engine->worker, &message, sizeof(message), -1);
+
+	if (r == 0)
+		engine->sent_chunks[index] = 0;
+	return r;
+}
+
+static int forget_plan(struct engine *engine, struct engine_plan *plan)
+{
+	struct job_plan message = {
+		.kind = JOB_FORGET_PLAN,
+		.plan = plan->message.plan,
+	};
+	int r = send_message(engine->worker, &message, sizeof(message), -1);
+
+	if (r == 0)
+		engine_free_plan(engine, plan);
+	return r;
+}
+
+/* Comes first, since the communicator's work may wait for ranks that
+ * are gone. */
+static int forget_comms(struct engine *engine)
+{
+	struct engine_comm *comm, *next;
+	int r = 0;
+
+	for (comm = engine->comms; comm && r == 0; comm = next) {
+		struct job_forget_comm message = {.kind = JOB_FORGET_COMM,
+						  .comm = comm->id};
+
+		next = comm->next;
+		if (!comm->is_removed || !comm->is_sent)
+			continue;
+		r = send_message(engine->worker, &message, sizeof(message), -1);
+		if (r < 0)
+			break;
+		comm->is_sent = false;
+		engine_drop_comm(engine, comm);
+	}
+	return r;
+}
+
+/* Tell the worker to forget what it no longer needs. */
+static int send_stale(struct engine *engine)
+{
+	const struct catalog *catalog = &engine->broker->catalog;
+	struct engine_plan *plan, *next;
+	int r = forget_comms(engine);
+
+	for (uint32_t i = 1; i < TABLE_CHUNKS && r == 0; i++) {
+		if (engine->sent_chunks[i] &&
+		    catalog_chunk(catalog, i)->id != engine->sent_chunks[i])
+			r = forget_chunk(engine, i);
+	}
+	for (plan = engine->plans; plan && r == 0; plan = next) {
+		next = plan->next;
+		if (plan->is_sent && plan->is_removed && plan->n_jobs == 0)
+			r = forget_plan(engine, plan);
+	}
+	if (r == 0)
+		engine->has_stale = false;
+	return r;
+}
+
+static int send_chunk(struct engine *engine, uint32_t slot)
+{
+	const struct catalog *catalog = &engine->broker->catalog;
+	struct job_chunk message = {.kind = JOB_CHUNK};
+	uint32_t index;
+	int r = 0;
+
+	index = catalog_block(catalog, catalog_slot(catalog, slot)->block)
+			->chunk;
+	message.chunk = catalog_chunk(catalog, index)->id;
+	message.size = catalog_chunk(catalog, index)->size;
+	message.device = catalog_chunk(catalog, index)->device;
+	if (engine->sent_chunks[index] == message.chunk)
+		return 0;
+	if (engine->sent_chunks[index])
+		r = forget_chunk(engine, index);
+	if (r == 0)
+		r = send_message(engine->worker, &message, sizeof(message),
+				 engine->broker->pools.chunks[index].fd);
+	if (r == 0)
+		engine->sent_chunks[index] = message.chunk;
+	return r;
+}
+
+static int send_chunks(struct engine *engine, const struct engine_job *job)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < job->n_slots && r == 0; i++)
+		r = send_chunk(engine, job->slots[i]);
+	return r;
+}
+
+/* Store them in a memfd that only the worker keeps: there may be many groups,
+ * and descriptors are scarce. */
+static int store_entries(const struct engine_plan *plan, int *ret_fd)
+{
+	size_t size = plan->message.n_entries * sizeof(plan->entries[0]);
+	int fd, r;
+
+	r = memfd_create_sealed("fsdpd-plan", size, MEMFD_SEAL_SIZE, &fd, NULL);
+	if (r < 0)
+		return r;
+	r = pwrite(fd, plan->entries, size, 0) == (ssize_t)size ? 0 : -EIO;
+	if (r == 0)
+		r = memfd_seal_write(fd, NULL);
+	if (r < 0)
+		close(fd);
+	else
+		*ret_fd = fd;
+	return r;
+}
+
+static int send_plan(struct engine *engine, struct engine_plan *plan)
+{
+	int fd, r;
+
+	if (plan->is_sent)
+		return 0;
+	r = store_entries(plan, &fd);
+	if (r < 0)
+		return r;
+	r = send_message(engine->worker, &plan->message, sizeof(plan->message),
+			 fd);
+	close(fd);
+	if (r == 0)
+		plan->is_sent = true;
+	return r;
+}
+
+static int send_timelines(struct engine *engine, struct engine_comm *comm)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < PLAN_MAX_RANKS && r == 0; i++) {
+		struct job_timelines message = {.kind = JOB_TIMELINES,
+						.member = i,
+						.comm = comm->id};
+
+		if (comm->timelines[i] <= 0)
+			continue;
+		r = send_message(engine->worker, &message, sizeof(message),
+				 comm->timelines[i]);
+		if (r < 0)
+			break;
+		close(comm->timelines[i]);
+		comm->timelines[i] = ENGINE_TIMELINES_SENT;
+	}
+	return r;
+}
+
+static int send_job(struct engine *engine, struct engine_job *job)
+{
+	int r = 0;
+
+	if (job->plan)
+		r = send_plan(engine, job->plan);
+	if (r == 0)
+		r = send_chunks(engine, job);
+	if (r == 0 && job->message.kind == JOB_DEVICE_REDUCE)
+		r = send_timelines(engine, job->comm);
+	if (r == 0)
+		r = send_message(engine->worker, &job->message, job->size, -1);
+	if (r < 0)
+		return r;
+	engine->unsent = job->next;
+	if (job->message.kind == JOB_COMM) {
+		job->comm->is_sent = true;
+		engine->has_stale |= job->comm->is_removed;
+	}
+	engine_watch_silence(engine);
+	return 0;
+}
+
+void engine_pump(struct engine *engine)
+{
+	struct engine_worker *worker = engine->worker;
+	int r = 0;
+
+	if (!worker || worker->is_lost || !engine->is_ready)
+		return;
+	while (r == 0 && (engine->has_stale || engine->unsent))
+		r = engine->has_stale ? send_stale(engine)
+				      : send_job(engine, engine->unsent);
+	if (r == -EPIPE || r == -ECONNRESET) {
+		worker_lose(worker, NULL);
+		return;
+	}
+	if (r < 0 && r != -EAGAIN) {
+		worker_lose(worker, "nothing can be sent to it: %s",
+			    strerror(-r));
+		return;
+	}
+	if (worker->is_full == (r == -EAGAIN))
+		return;
+	worker->is_full = !worker->is_full;
+	worker_watch_link(worker,
+			  UV_READABLE | (worker->is_full ? UV_WRITABLE : 0),
+			  engine_on_link);
+}
+
+void engine_remove_plan(struct engine *engine, uint64_t plan)
+{
+	struct engine_plan *removed = engine_find_plan(engine, plan);
+
+	removed->is_removed = true;
+	engine_drop_plan(engine, removed);
+	engine_pump(engine);
+}
+
+void engine_forget_chunk(struct engine *engine, uint32_t chunk_index)
+{
+	if (!engine->sent_chunks[chunk_index])
+		return;
+	engine->has_stale = true;
+	engine_pump(engine);
+}
+
+void engine_forget_comm(struct engine *engine, uint64_t comm)
+{
+	struct engine_comm *removed = engine_find_comm(engine, comm);
+
+	removed->is_removed = true;
+	engine->has_stale |= removed->is_sent;
+	engine_drop_comm(engine, removed);
+	engine_pump(engine);
+}

@@ -1,0 +1,181 @@
+/*
+ * Loading the driver on a thread, and log lines about it.
+ */
+#include "broker/memory/devices.h"
+#include "broker/broker.h"
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define MIB        (UINT64_C(1) << 20)
+#define PUT_OFF_MS 100
+
+/* --- loading ------------------------------------------------------------- */
+
+/* On a thread. */
+static void run_load(uv_work_t *req)
+{
+	struct devices *devices = req->data;
+
+	devices->load_result = device_list(
+		&devices->load_list, &devices->load_n, &devices->load_err);
+	if (devices->load_result < 0)
+		return;
+	for (uint32_t i = 0; i < devices->load_n; i++)
+		(void)device_check_shareable(&devices->load_list[i],
+					     &devices->exclusive[i]);
+}
+
+/* A fake driver must be easy to notice, since its GPUs compute nothing. */
+static void tell_driver(struct broker *broker)
+{
+	struct driver_info info;
+
+	driver_describe(&info);
+	if (info.is_double)
+		log_note(LOG_LEVEL_WARNING,
+			 "%s is a TEST DOUBLE of the CUDA driver: the "
+			 "devices are pretended, and nothing runs on a GPU",
+			 info.path);
+	log_line(LOG_LEVEL_INFO,
+		 "CUDA driver %d.%d (%s) has %" PRIu32 " devices",
+		 info.version / 1000, info.version % 1000 / 10, info.path,
+		 broker->devices.n);
+}
+
+static void tell_device(struct broker *broker, uint32_t i)
+{
+	const struct device *device = &broker->devices.list[i];
+	const struct error *exclusive = &broker->devices.exclusive[i];
+	char text[DEVICE_TEXT_SIZE];
+
+	device_format(&device->uuid, text);
+	log_line(LOG_LEVEL_INFO,
+		 "device %s: %s, %" PRIu64 " MiB, of which tensors may take "
+		 "%" PRIu64,
+		 text, device->name, device->memory / MIB,
+		 devices_memory_max(&broker->devices, device) / MIB);
+	if (exclusive->code < 0)
+		log_note(LOG_LEVEL_WARNING, "%s", exclusive->msg);
+}
+
+/* A missing driver is normal; a driver that fails is worth a warning. */
+static void tell_none(const struct error *why)
+{
+	log_note(why->code == -ENODEV ? LOG_LEVEL_INFO : LOG_LEVEL_WARNING,
+		 "host memory only: %s", why->msg);
+}
+
+static void done_load(uv_work_t *req, int status)
+{
+	struct devices *devices = req->data;
+	struct broker *broker = devices->broker;
+
+	(void)status; /* the work is never cancelled */
+	if (devices->load_result < 0) {
+		devices->state = DEVICES_NONE;
+		devices->why = devices->load_err;
+		tell_none(&devices->why);
+	} else {
+		devices->state = DEVICES_READY;
+		devices->list = devices->load_list;
+		devices->n = devices->load_n;
+		tell_driver(broker);
+		for (uint32_t i = 0; i < devices->n; i++)
+			tell_device(broker, i);
+	}
+	waiters_wake_room(broker);
+}
+
+void devices_load(struct broker *broker)
+{
+	struct devices *devices = &broker->devices;
+	int r;
+
+	*devices = (struct devices){.broker = broker};
+	devices->load.data = devices;
+	r = uv_queue_work(&broker->loop.uv, &devices->load, run_load,
+			  done_load);
+	assert(r == 0); /* it fails only without a function */
+}
+
+static void on_due(void *data, uint32_t index)
+{
+	(void)index;
+	devices_load(data);
+}
+
+void devices_start(struct broker *broker)
+{
+	struct devices *devices = &broker->devices;
+	struct deadline deadline = {
+		.at_ms = now_ms() + PUT_OFF_MS,
+		.fn = on_due,
+		.data = broker,
+		.position = &devices->put_off,
+	};
+
+	*devices = (struct devices){.broker = broker};
+	if (deadlines_add(&broker->deadlines, &deadline, NULL) < 0)
+		devices_load(broker);
+}
+
+/* --- lookup -------------------------------------------------------------- */
+
+static int refuse(const struct device_uuid *uuid, const struct error *why,
+		  struct error *err)
+{
+	char text[DEVICE_TEXT_SIZE];
+
+	device_format(uuid, text);
+	return error_set(err, why->code, "no memory on %s: %s", text, why->msg);
+}
+
+int devices_find(struct devices *devices, const struct device_uuid *uuid,
+		 const struct device **ret, struct error *err)
+{
+	const struct device *device;
+	size_t i;
+	int r;
+
+	if (devices->put_off) {
+		deadlines_remove(&devices->broker->deadlines,
+				 &devices->put_off);
+		devices_load(devices->broker);
+	}
+	if (devices->state == DEVICES_LOADING)
+		return DEVICES_WAIT;
+	if (devices->state == DEVICES_NONE)
+		return refuse(uuid, &devices->why, err);
+	r = device_find(uuid, &device, err);
+	if (r < 0)
+		return r;
+	i = (size_t)(device - devices->list);
+	if (devices->lost[i].code < 0)
+		return refuse(uuid, &devices->lost[i], err);
+	*ret = device;
+	return DEVICES_OK;
+}
+
+uint64_t devices_memory_max(const struct devices *devices,
+			    const struct device *device)
+{
+	uint64_t max = devices->broker->config.device_memory_max;
+
+	if (max == 0)
+		max = device->memory / 10 * 9;
+	return max < device->memory ? max : device->memory;
+}
+
+void devices_note_lost(struct devices *devices, const struct device *device,
+		       const struct error *cause)
+{
+	size_t i = (size_t)(device - devices->list);
+
+	if (devices->lost[i].code < 0)
+		return;
+	devices->lost[i] = *cause;
+	log_note(LOG_LEVEL_ERROR, "no more memory is made on a device: %s",
+		 cause->msg);
+}

@@ -1,0 +1,123 @@
+/*
+ * Donations: a pool work that asks the driver.
+ */
+#include "broker/memory/donation.h"
+#include "broker/broker.h"
+#include "broker/memory/pool_impl.h"
+#include "cuda/vmm.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct donation {
+	struct broker *broker;
+	uint32_t uid;   /* sent it */
+	int fd;         /* owned */
+	bool is_asked;  /* the driver was asked, */
+	bool is_judged; /* and has replied: `result` */
+	bool is_dropped;
+	int result;
+	struct error err;
+};
+
+int donation_new(struct broker *broker, uint32_t uid, int fd,
+		 struct donation **ret, struct error *err)
+{
+	struct donation *donation = NULL;
+
+	if (point_fail("donation.malloc") == 0)
+		donation = calloc(1, sizeof(*donation));
+	if (!donation) {
+		closer_put(&broker->closer, uid, fd);
+		return error_set(err, -ENOMEM, "no memory for what it donates");
+	}
+	donation->broker = broker;
+	donation->uid = uid;
+	donation->fd = fd;
+	*ret = donation;
+	return 0;
+}
+
+static void destroy(struct donation *donation)
+{
+	closer_put(&donation->broker->closer, donation->uid, donation->fd);
+	free(donation);
+}
+
+void donation_drop(struct donation *donation)
+{
+	if (!donation)
+		return;
+	donation->is_dropped = true;
+	/* A thread may still use it. */
+	if (!donation->is_asked || donation->is_judged)
+		destroy(donation);
+}
+
+int donation_fd(const struct donation *donation)
+{
+	return donation->fd;
+}
+
+static void run_check(struct pool_work *work)
+{
+	work->result = device_check_shareable(work->device, &work->err);
+	if (work->result == 0)
+		work->result = vmm_check(work->device, work->fd, work->size,
+					 &work->err);
+}
+
+static void done_check(struct pool_work *work)
+{
+	struct donation *donation = work->donation;
+	struct broker *broker = donation->broker;
+
+	donation->is_judged = true;
+	donation->result = work->result;
+	donation->err = work->err;
+	if (donation->is_dropped)
+		destroy(donation);
+	point("share.judged");
+	waiters_wake_room(broker);
+	free(work);
+}
+
+static const struct pool_work_kind work_check = {run_check, done_check};
+
+/* Ask the driver, as soon as a thread is free. */
+static int ask(struct donation *donation, const struct device *device,
+	       uint64_t size, struct error *err)
+{
+	struct pools *pools = &donation->broker->pools;
+	struct pool_source *source = pool_source_get(pools, &device->uuid);
+	struct pool_work *work;
+
+	if (!pool_has_thread(pools))
+		return POOL_WAIT;
+	work = source ? pool_work_new(source, &work_check, 0) : NULL;
+	if (!work)
+		return error_set(err, -ENOMEM,
+				 "no memory to look at what it donates");
+	work->donation = donation;
+	work->device = device;
+	work->fd = donation->fd;
+	work->size = size;
+	donation->is_asked = true;
+	pool_work_queue(work);
+	return POOL_WAIT;
+}
+
+int donation_check(struct donation *donation, const struct device *device,
+		   uint64_t size, struct error *err)
+{
+	if (!donation->is_asked)
+		return ask(donation, device, size, err);
+	if (!donation->is_judged)
+		return POOL_WAIT;
+	if (donation->result < 0)
+		return error_set(err, donation->result, "%s",
+				 donation->err.msg);
+	return POOL_OK;
+}

@@ -1,0 +1,206 @@
+/*
+ * Internals shared by the files of the pool.
+ *
+ * pool.c places blocks, pool_admit.c decides whether there may be more memory,
+ * pool_grow.c makes it, pool_seal.c makes a bundle's memory read-only,
+ * pool_trim.c frees it, and pool_adopt.c adopts the chunks of an earlier
+ * broker. Work on chunks runs on libuv's threads as a `struct pool_work`: its
+ * kind has two functions, one for the thread, which uses only the struct, and
+ * one for the loop. While a chunk is busy its fd stays open; ranges that a
+ * thread populates or punches are reserved in the arena, so that they cannot be
+ * allocated.
+ */
+#pragma once
+#include "broker/broker.h"
+#include "broker/base/mapper.h"
+#include "broker/memory/pool.h"
+#include "proto/error.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#define BLOCK_ALIGN        64
+#define DEVICE_BLOCK_ALIGN 512
+#define MIB                (UINT64_C(1) << 20)
+
+struct pool {
+	struct pools *pools;
+	struct pool *next;
+	struct pool_source *source;
+	struct access_class access;
+	uint32_t bundle; /* 0: the pool belongs to an access class */
+	/* The pool of a bundle, or of shared memory, from which nothing is
+	 * allocated (any more). */
+	bool is_forgotten;
+	uint32_t first;     /* chunk record */
+	uint32_t last_used; /* chunk record; 0: none */
+	uint32_t n_growing; /* works that will add memory here */
+	uint64_t next_size; /* size of the next chunk, if memory permits */
+	/* Of the last growth; reported to the next caller. */
+	struct error failed;
+	struct error unsealed; /* likewise, of a bundle's last sealing */
+};
+
+struct range {
+	uint64_t offset, size;
+};
+
+struct donation;
+struct pool_work_kind;
+
+struct pool_work {
+	uv_work_t req;
+	struct pool_work *next; /* in pools.unstored */
+	struct pools *pools;
+	struct pool_source *source;
+	const struct pool_work_kind *kind;
+	const struct device *device;   /* create; NULL: host memory */
+	struct pool *pool;             /* create */
+	struct donation *donation;     /* check */
+	struct account *account;       /* seal */
+	struct mapper_suspect suspect; /* seal */
+	uint32_t chunk;                /* record; create, close: 0 */
+	int fd, readonly_fd;
+	uint64_t size;        /* of the chunk */
+	uint64_t need;        /* create: the least acceptable size */
+	struct range stretch; /* create, populate */
+	bool is_going;        /* close: the size is part of going_size */
+	int result;
+	struct error err;
+	uint32_t n_ranges;
+	struct range ranges[]; /* punch */
+};
+
+struct pool_work_kind {
+	/* On a thread. */
+	void (*run)(struct pool_work *work);
+	/* In the loop; it frees the work or hands it on. */
+	void (*done)(struct pool_work *work);
+};
+
+static inline uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline uint64_t max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static inline struct chunk_record *pool_record(const struct pools *pools,
+					       uint32_t index)
+{
+	return catalog_chunk(&pools->broker->catalog, index);
+}
+
+static inline bool pool_has_chunk(const struct pools *pools, uint32_t index)
+{
+	return pools->chunks[index].pool;
+}
+
+/* The size that the chunk takes from its source. Memory of legacy IPC is
+ * not ours. */
+static inline uint64_t pool_chunk_size(const struct pools *pools,
+				       uint32_t index)
+{
+	const struct chunk_record *record = pool_record(pools, index);
+
+	return record->shared == SHARE_LEGACY ? 0 : record->size;
+}
+
+static inline bool pool_is_empty(const struct pools *pools, uint32_t index)
+{
+	return pool_record(pools, index)->n_blocks == 0;
+}
+
+static inline bool pool_source_is_host(const struct pool_source *source)
+{
+	return source == &source->pools->host;
+}
+
+/* --- pool.c -------------------------------------------------------------- */
+
+/* The name of a chunk's fd in the fd store. */
+void pool_chunk_name(char ret[FDSTORE_NAME_SIZE], uint32_t id);
+/* The pool of the class, or of the bundle; NULL: out of memory. */
+struct pool *pool_get(struct pools *pools, const struct access_class *access,
+		      const struct device_uuid *device, uint32_t bundle);
+/* The pool of a bundle that may be allocated from; NULL if there is none. */
+struct pool *pool_find_bundle(const struct pools *pools, uint32_t bundle);
+struct pool *pool_new(struct pools *pools, const struct access_class *access,
+		      const struct device_uuid *device, uint32_t bundle);
+/* Free the pool if it has neither chunks nor an error to report. */
+void pool_maybe_free(struct pool *pool);
+void pool_link_chunk(struct pool *pool, uint32_t index);
+void pool_unlink_chunk(struct pool *pool, uint32_t index);
+/* A chunk of this size was made: the next one will be larger. */
+void pool_note_size(struct pool *pool, uint64_t size);
+/* Store the chunk's id in the state table, or 0 when the chunk is gone. */
+void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id);
+/* Make an arena for a chunk of this source, with everything after
+ * `populated` reserved. */
+int pool_make_arena(const struct pool_source *source, uint64_t size,
+		    uint64_t populated, struct arena **ret, struct error *err);
+/* Refund one chunk, to this uid and in total. */
+void pool_refund_chunk(struct pool_source *source, uint32_t uid, uint64_t size);
+/* Charge a shared chunk, and its bytes if the broker now owns them. */
+int pool_charge_shared(struct pool_source *source, struct account *account,
+		       enum share_kind kind, uint64_t size, struct error *err);
+void pool_refund_shared(struct pool_source *source, uint32_t uid,
+			enum share_kind kind, uint64_t size);
+
+/* --- pool_admit.c -------------------------------------------------------- */
+
+/* The source for the host or that device; NULL: out of memory. */
+struct pool_source *pool_source_get(struct pools *pools,
+				    const struct device_uuid *device);
+void pool_sources_free(struct pools *pools);
+
+/*
+ * May the pool get a chunk of `need` bytes, or preferably one of `want`?
+ * Returns as pool_alloc(); POOL_WAIT also while empty chunks are being freed.
+ */
+int pool_admit(struct pool *pool, const struct device *device, uint64_t need,
+	       uint64_t want, uint64_t *ret_size, struct error *err);
+/* The same for donated memory, which exists already. */
+int pool_admit_donated(struct pool_source *source, const struct device *device,
+		       uint64_t size, struct error *err);
+/* Is a thread free for one more call of the driver? */
+bool pool_has_thread(const struct pools *pools);
+/* Are a descriptor and a chunk number available? */
+int pool_admit_count(struct pools *pools, struct error *err);
+/* Charge one more chunk. -EDQUOT; POOL_WAIT: chunks of that uid are
+ * being freed. */
+int pool_charge_chunk(struct pools *pools, struct account *account,
+		      struct error *err);
+
+/* The driver had no memory for a chunk: it is asked again after a while. */
+void pool_note_refusal(struct pool_source *source, const struct error *cause);
+/* The driver had memory, or got some back: ask it again at once. */
+void pool_forget_refusals(struct pool_source *source);
+
+/* --- pool_grow.c --------------------------------------------------------- */
+
+/* `missing` bytes of the request did not fit: grow the pool. Returns
+ * as pool_alloc(). */
+int pool_grow(struct pool *pool, const struct pool_request *request,
+	      uint64_t missing, struct error *err);
+
+/* --- pool_trim.c --------------------------------------------------------- */
+
+/* Make a work of this kind with space for ranges; NULL: out of memory. */
+struct pool_work *pool_work_new(struct pool_source *source,
+				const struct pool_work_kind *kind,
+				uint32_t n_ranges);
+void pool_work_queue(struct pool_work *work);
+/* Close the fds of a chunk that was removed; ends the work. */
+void pool_work_close(struct pool_work *work);
+
+/* Memory was freed or made in the chunk: the trimmer visits it
+ * after warm_ms. */
+void pool_touch(struct pools *pools, struct chunk *chunk);
+/* A dying chunk is no longer busy: continue retiring it. */
+void pool_look_at_dying(struct pools *pools);
+/* The chunk is empty: retire it soon, but not in this transaction. */
+void pool_mark_dying(struct pools *pools, uint32_t index);

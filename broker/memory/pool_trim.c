@@ -1,0 +1,355 @@
+/*
+ * Trimming: returning memory to the kernel, and the threads that do it.
+ *
+ * A chunk is retired in the order punch, forget, close: after a crash before
+ * the record is gone the empty chunk is found again, and after a later crash no
+ * pages are left. Chunks are never retired inside the transaction of a request,
+ * which might be undone: there a chunk is only marked as dying, and the trim
+ * deadline does the rest.
+ */
+#include "broker/memory/pool_impl.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include "shm/arena.h"
+#include "shm/chunk.h"
+#include "shm/memfd.h"
+#include <assert.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define RETRY_MS 1000
+
+/* --- works --------------------------------------------------------------- */
+
+struct pool_work *pool_work_new(struct pool_source *source,
+				const struct pool_work_kind *kind,
+				uint32_t n_ranges)
+{
+	struct pool_work *work = NULL;
+
+	if (point_fail("pool.malloc") == 0)
+		work = calloc(1, sizeof(*work) +
+					 n_ranges * sizeof(work->ranges[0]));
+	if (!work)
+		return NULL;
+	work->pools = source->pools;
+	work->source = source;
+	work->kind = kind;
+	work->fd = -1;
+	work->readonly_fd = -1;
+	work->n_ranges = n_ranges;
+	return work;
+}
+
+static void on_run(uv_work_t *req)
+{
+	struct pool_work *work = req->data;
+
+	work->kind->run(work);
+}
+
+static void on_done(uv_work_t *req, int status)
+{
+	struct pool_work *work = req->data;
+
+	(void)status; /* the work is never cancelled */
+	work->pools->n_works--;
+	work->source->n_works--;
+	work->kind->done(work);
+}
+
+void pool_work_queue(struct pool_work *work)
+{
+	int r;
+
+	work->req.data = work;
+	work->pools->n_works++;
+	work->source->n_works++;
+	r = uv_queue_work(&work->pools->broker->loop.uv, &work->req, on_run,
+			  on_done);
+	/* It fails only without a function. */
+	assert(r == 0);
+}
+
+/* --- closing ------------------------------------------------------------- */
+
+/* The last close of a large file takes milliseconds, since it frees
+ * the pages. */
+static void run_close(struct pool_work *work)
+{
+	if (work->fd >= 0)
+		close(work->fd);
+	if (work->readonly_fd >= 0)
+		close(work->readonly_fd);
+}
+
+static void done_close(struct pool_work *work)
+{
+	work->source->total_size -= work->size;
+	if (work->is_going)
+		work->source->going_size -= work->size;
+	/* The driver may have more memory now than at the last attempt. */
+	pool_forget_refusals(work->source);
+	waiters_wake_room(work->pools->broker);
+	free(work);
+}
+
+static const struct pool_work_kind work_close = {run_close, done_close};
+
+void pool_work_close(struct pool_work *work)
+{
+	work->kind = &work_close;
+	pool_work_queue(work);
+}
+
+/* --- trimming ------------------------------------------------------------ */
+
+static void on_trim(void *data, uint32_t index);
+
+/* Schedule a visit of the chunks at that time, or earlier. */
+static void schedule_trim(struct pools *pools, uint64_t at_ms)
+{
+	struct deadlines *deadlines = &pools->broker->deadlines;
+	struct deadline deadline = {
+		.at_ms = at_ms,
+		.fn = on_trim,
+		.data = pools,
+		.position = &pools->trim_position,
+	};
+
+	/* When the broker stops, works that end later are not trimmed. */
+	if (pools->broker->loop.is_stopping ||
+	    (pools->trim_position && pools->trim_ms <= at_ms))
+		return;
+	deadlines_remove(deadlines, &pools->trim_position);
+	pools->trim_ms = at_ms;
+	/* If memory runs out, the next release tries again. */
+	(void)deadlines_add(deadlines, &deadline, NULL);
+}
+
+void pool_touch(struct pools *pools, struct chunk *chunk)
+{
+	chunk->used_ms = now_ms();
+	chunk->is_warm = true;
+	schedule_trim(pools, chunk->used_ms + pools->broker->config.warm_ms);
+}
+
+void pool_look_at_dying(struct pools *pools)
+{
+	schedule_trim(pools, now_ms());
+}
+
+void pool_mark_dying(struct pools *pools, uint32_t index)
+{
+	struct chunk *chunk = &pools->chunks[index];
+
+	assert(pool_is_empty(pools, index));
+	if (chunk->is_dying)
+		return;
+	chunk->is_dying = true;
+	chunk->pool->source->going_size += pool_chunk_size(pools, index);
+	schedule_trim(pools, now_ms());
+}
+
+/* Remove the record of a chunk whose pages are freed. */
+static void forget_chunk(struct pools *pools, uint32_t index)
+{
+	struct broker *broker = pools->broker;
+	struct chunk *chunk = &pools->chunks[index];
+	struct chunk_record *record = pool_record(pools, index);
+	struct pool *pool = chunk->pool;
+	char name[FDSTORE_NAME_SIZE];
+	struct chunk_record was = *record;
+
+	assert(pool_is_empty(pools, index) && chunk->is_dying);
+	pool_chunk_name(name, was.id);
+	if (was.handle)
+		catalog_blob_release(&broker->catalog, was.handle,
+				     MESSAGE_HANDLE_SIZE);
+	catalog_release(&broker->catalog, SECTION_CHUNK, index);
+	catalog_commit(&broker->catalog);
+	point("pool.forgotten");
+	engine_forget_chunk(&broker->engine, index);
+	pool_show_chunk(pools, index, 0);
+	if (chunk->fd >= 0)
+		fdstore_remove(&broker->fdstore, name);
+	if (was.shared)
+		pool_refund_shared(pool->source, was.access.uid, was.shared,
+				   was.size);
+	else
+		pool_refund_chunk(pool->source, was.access.uid, was.size);
+	arena_free(chunk->arena);
+	pool_unlink_chunk(pool, index);
+	*chunk = (struct chunk){.fd = -1, .readonly_fd = -1};
+	pools->n_chunks--;
+	pools->n_retired++;
+	pool_maybe_free(pool);
+}
+
+/* Punching frees the memory even while clients still have it mapped. A failure
+ * only leaves pages to those mappings. Memory of a device has no holes. */
+static void run_empty(struct pool_work *work)
+{
+	if (pool_source_is_host(work->source))
+		(void)chunk_punch(work->fd, 0, work->size, NULL);
+}
+
+static void done_empty(struct pool_work *work)
+{
+	struct chunk *chunk = &work->pools->chunks[work->chunk];
+
+	work->readonly_fd = chunk->readonly_fd;
+	forget_chunk(work->pools, work->chunk);
+	pool_work_close(work);
+}
+
+static const struct pool_work_kind work_empty = {run_empty, done_empty};
+
+static void retire(struct pools *pools, uint32_t index)
+{
+	struct chunk *chunk = &pools->chunks[index];
+	struct pool_work *work =
+		pool_work_new(chunk->pool->source, &work_empty, 0);
+
+	if (!work) {
+		schedule_trim(pools, now_ms() + RETRY_MS);
+		return;
+	}
+	work->chunk = index;
+	work->fd = chunk->fd;
+	work->size = pool_chunk_size(pools, index);
+	work->is_going = true;
+	chunk->is_busy = true;
+	pool_work_queue(work);
+}
+
+struct collection {
+	struct range *ranges; /* NULL: count only */
+	uint32_t n, max;
+};
+
+static void collect_range(uint64_t offset, uint64_t size, void *data)
+{
+	struct collection *collection = data;
+	uint64_t start = chunk_round(offset);
+	uint64_t end = (offset + size) & ~(HUGE_PAGE_SIZE - 1);
+
+	if (end <= start)
+		return;
+	if (collection->n < collection->max)
+		collection->ranges[collection->n] =
+			(struct range){start, end - start};
+	collection->n++;
+}
+
+static void run_punch(struct pool_work *work)
+{
+	uint32_t i;
+
+	for (i = 0; i < work->n_ranges; i++)
+		(void)chunk_punch(work->fd, work->ranges[i].offset,
+				  work->ranges[i].size, NULL);
+}
+
+static void done_punch(struct pool_work *work)
+{
+	struct pools *pools = work->pools;
+	struct chunk *chunk = &pools->chunks[work->chunk];
+	uint32_t i;
+
+	chunk->is_busy = false;
+	chunk->punched = 0;
+	for (i = 0; i < work->n_ranges; i++) {
+		arena_release(chunk->arena, work->ranges[i].offset);
+		chunk->punched += work->ranges[i].size;
+	}
+	pools->n_trims++;
+	if (chunk->is_warm)
+		schedule_trim(pools,
+			      chunk->used_ms + pools->broker->config.warm_ms);
+	waiters_wake_room(pools->broker);
+	free(work);
+}
+
+static const struct pool_work_kind work_punch = {run_punch, done_punch};
+
+/* Reserve the ranges in the arena while a thread punches them. */
+static void reserve_ranges(struct arena *arena, struct pool_work *work)
+{
+	uint32_t i, n = 0;
+
+	for (i = 0; i < work->n_ranges; i++) {
+		struct range range = work->ranges[i];
+
+		if (arena_reserve(arena, range.offset, range.size, NULL) == 0)
+			work->ranges[n++] = range;
+	}
+	work->n_ranges = n;
+}
+
+/* Return the free huge pages of a chunk in use to the kernel. */
+static void trim(struct pools *pools, uint32_t index)
+{
+	struct chunk *chunk = &pools->chunks[index];
+	struct collection collection = {0};
+	struct pool_work *work;
+
+	chunk->is_warm = false;
+	/* A bundle's free ranges were never touched, or are freed with it. */
+	if (chunk->pool->bundle || !pool_source_is_host(chunk->pool->source))
+		return;
+	arena_visit_free(chunk->arena, collect_range, &collection);
+	if (collection.n == 0)
+		return;
+	work = pool_work_new(chunk->pool->source, &work_punch, collection.n);
+	if (!work)
+		return;
+	collection = (struct collection){work->ranges, 0, collection.n};
+	arena_visit_free(chunk->arena, collect_range, &collection);
+	reserve_ranges(chunk->arena, work);
+	work->chunk = index;
+	work->fd = chunk->fd;
+	chunk->is_busy = true;
+	pool_work_queue(work);
+}
+
+/* Do what is due for a chunk. Returns when to visit it again; 0: never. */
+static uint64_t look_at(struct pools *pools, uint32_t index, uint64_t now)
+{
+	struct chunk *chunk = &pools->chunks[index];
+	uint64_t due = chunk->used_ms + pools->broker->config.warm_ms;
+
+	if (!pool_has_chunk(pools, index) || chunk->is_busy)
+		return 0;
+	if (!chunk->is_dying) {
+		if (!chunk->is_warm)
+			return 0;
+		if (due > now)
+			return due;
+		if (!pool_is_empty(pools, index)) {
+			trim(pools, index);
+			return 0;
+		}
+		pool_mark_dying(pools, index);
+	}
+	retire(pools, index);
+	return 0;
+}
+
+static void on_trim(void *data, uint32_t unused)
+{
+	struct pools *pools = data;
+	uint64_t now = now_ms();
+	uint64_t next = 0;
+	uint32_t i;
+
+	(void)unused;
+	for (i = 1; i < TABLE_CHUNKS; i++) {
+		uint64_t due = look_at(pools, i, now);
+
+		if (due && (!next || due < next))
+			next = due;
+	}
+	if (next)
+		schedule_trim(pools, next);
+}

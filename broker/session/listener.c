@@ -1,0 +1,295 @@
+/*
+ * The listening socket: made here, or by the process that starts and keeps the
+ * broker.
+ *
+ * All users may connect: access is decided by credentials, not by the mode of
+ * the socket file.
+ */
+#include "broker/session/listener.h"
+#include "broker/broker.h"
+#include "broker/session/peer.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define ACCEPTS_PER_EVENT 16
+
+/* --- binding ------------------------------------------------------------- */
+
+static int fill_address(const char *path, struct sockaddr_un *ret,
+			struct error *err)
+{
+	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
+	if (!*path)
+		return error_set(err, -EINVAL,
+				 "cannot listen: the path of the socket is "
+				 "empty; name one, or leave --socket out");
+	if (strlen(path) >= sizeof(ret->sun_path))
+		return error_set(err, -ENAMETOOLONG,
+				 "cannot listen at %s: a socket's path has at "
+				 "most %zu bytes; name a shorter one",
+				 path, sizeof(ret->sun_path) - 1);
+	strcpy(ret->sun_path, path);
+	return 0;
+}
+
+/* Make only the last directory; the others are up to the administrator. */
+static int make_directory(const char *path, struct error *err)
+{
+	struct sockaddr_un address;
+	const char *directory;
+	int r;
+
+	r = fill_address(path, &address, err);
+	if (r < 0)
+		return r;
+	directory = dirname(address.sun_path);
+	if (mkdir(directory, 0755) < 0 && errno != EEXIST)
+		return error_set(err, -errno,
+				 "cannot make the directory %s for the socket: "
+				 "%s; name a socket that you may make with "
+				 "--socket or FSDP_SOCKET",
+				 directory, strerrordesc_np(errno));
+	return 0;
+}
+
+/* A socket file exists: remove it if no process listens there. */
+static int remove_stale(const struct sockaddr_un *address, struct error *err)
+{
+	struct stat st;
+	int fd, r;
+
+	if (lstat(address->sun_path, &st) < 0)
+		return errno == ENOENT ? 0
+				       : error_errno(err, -errno, "look at %s",
+						     address->sun_path);
+	if (!S_ISSOCK(st.st_mode))
+		return error_set(err, -EEXIST,
+				 "%s is in the way and is no socket; remove "
+				 "it, or choose another path",
+				 address->sun_path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return error_errno(err, -errno, "make a socket");
+	r = connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0
+		    ? -errno
+		    : 0;
+	close(fd);
+	if (r != -ECONNREFUSED)
+		return error_set(err, -EADDRINUSE,
+				 "another program answers on %s; stop it, or "
+				 "choose another path",
+				 address->sun_path);
+	if (unlink(address->sun_path) < 0)
+		return error_errno(err, -errno, "remove the stale socket %s",
+				   address->sun_path);
+	return 0;
+}
+
+static int bind_and_listen(int fd, const struct sockaddr_un *address,
+			   struct error *err)
+{
+	if (bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0)
+		return error_set(err, -errno,
+				 "cannot make the socket %s: %s; name one that "
+				 "you may make with --socket or FSDP_SOCKET",
+				 address->sun_path, strerrordesc_np(errno));
+	if (chmod(address->sun_path, 0666) < 0)
+		return error_errno(err, -errno, "open %s to all users",
+				   address->sun_path);
+	if (listen(fd, SOMAXCONN) < 0)
+		return error_errno(err, -errno, "listen on %s",
+				   address->sun_path);
+	return 0;
+}
+
+int listener_bind(const char *path, int *ret_fd, struct error *err)
+{
+	struct sockaddr_un address;
+	int fd, r;
+
+	r = fill_address(path, &address, err);
+	if (r == 0)
+		r = make_directory(path, err);
+	if (r == 0)
+		r = remove_stale(&address, err);
+	if (r < 0)
+		return r;
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return error_errno(err, -errno, "make a socket");
+	r = bind_and_listen(fd, &address, err);
+	if (r < 0) {
+		close(fd);
+		return r;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+/* --- accepting ----------------------------------------------------------- */
+
+static int open_spare(void)
+{
+	return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+/* No descriptor is left: accept and close the first connection in the queue,
+ * since it would otherwise keep the socket readable. */
+static void turn_away(struct listener *listener, struct closer *closer)
+{
+	int fd;
+
+	if (!listener->is_full_noted)
+		log_line(LOG_LEVEL_ERROR,
+			 "no descriptors left for a connection; raise "
+			 "LimitNOFILE (this is said once)");
+	listener->is_full_noted = true;
+	if (listener->spare_fd >= 0)
+		close(listener->spare_fd);
+	fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
+	if (fd >= 0)
+		closer_put_connection(closer, OVERFLOW_UID, fd);
+	listener->spare_fd = open_spare();
+}
+
+static bool accept_one(struct broker *broker)
+{
+	struct listener *listener = &broker->listener;
+	struct error err = ERROR_NULL;
+	int fd;
+
+	fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+		turn_away(listener, &broker->closer);
+		return false;
+	}
+	if (fd < 0)
+		return false;
+	if (peer_new(broker, fd, &err) < 0)
+		broker->n_dropped_peers++;
+	return true;
+}
+
+void listener_update(struct broker *broker)
+{
+	struct listener *listener = &broker->listener;
+	bool is_crowded = closer_is_crowded(&broker->closer, NULL);
+	const int has_fds = !is_crowded;
+
+	if (listener->is_without_fds == is_crowded)
+		return;
+	listener->is_without_fds = is_crowded;
+	(void)setsockopt(listener->fd, SOL_SOCKET, SO_PASSRIGHTS, &has_fds,
+			 sizeof(has_fds));
+}
+
+static void on_event(uv_poll_t *poll, int status, int events)
+{
+	struct broker *broker = poll->data;
+
+	(void)events;
+	if (status < 0)
+		return;
+	listener_update(broker);
+	for (int i = 0; i < ACCEPTS_PER_EVENT && accept_one(broker); i++)
+		;
+}
+
+static int check_inherited(int fd, struct error *err)
+{
+	int type = 0, is_listening = 0;
+	socklen_t size = sizeof(int);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) < 0 ||
+	    getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &size) < 0)
+		return error_errno(err, -errno, "the inherited descriptor");
+	if (type != SOCK_SEQPACKET || !is_listening)
+		return error_set(err, -EPROTOTYPE,
+				 "the inherited socket does not listen for "
+				 "SOCK_SEQPACKET; use ListenSequentialPacket= "
+				 "in the socket unit");
+	return 0;
+}
+
+/* Log the path for clients, also of a socket that was passed to us. */
+static void log_path(int fd)
+{
+	struct sockaddr_un address = {0};
+	socklen_t size = sizeof(address);
+
+	if (getsockname(fd, (struct sockaddr *)&address, &size) == 0)
+		log_line(LOG_LEVEL_INFO, "listening at %.*s",
+			 (int)sizeof(address.sun_path), address.sun_path);
+}
+
+static int start(struct broker *broker, struct error *err)
+{
+	struct listener *listener = &broker->listener;
+	const int on = 1;
+	int r;
+
+	/* Accepted sockets inherit the option, so that every hello
+	 * carries credentials. */
+	if (setsockopt(listener->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) <
+	    0)
+		return error_errno(err, -errno, "ask for credentials");
+	r = uv_poll_init(&broker->loop.uv, &listener->poll, listener->fd);
+	if (r < 0)
+		return error_set(err, r, "watch the socket: %s",
+				 uv_strerror(r));
+	listener->poll.data = broker;
+	listener->is_open = true;
+	r = uv_poll_start(&listener->poll, UV_READABLE, on_event);
+	if (r < 0)
+		return error_set(err, r, "watch the socket: %s",
+				 uv_strerror(r));
+	log_path(listener->fd);
+	return 0;
+}
+
+int listener_open(struct broker *broker, const char *path, int listen_fd,
+		  struct error *err)
+{
+	struct listener *listener = &broker->listener;
+	int r;
+
+	listener->spare_fd = open_spare();
+	if (listen_fd >= 0) {
+		listener->fd = listen_fd;
+		r = check_inherited(listen_fd, err);
+		return r < 0 ? r : start(broker, err);
+	}
+	r = listener_bind(path, &listener->fd, err);
+	if (r < 0)
+		return r;
+	listener->path = strdup(path);
+	if (!listener->path) {
+		(void)unlink(path);
+		return error_set(err, -ENOMEM, "no memory for a path");
+	}
+	return start(broker, err);
+}
+
+void listener_close(struct listener *listener)
+{
+	if (listener->is_open)
+		uv_close((uv_handle_t *)&listener->poll, NULL);
+	listener->is_open = false;
+	if (listener->path)
+		(void)unlink(listener->path);
+	free(listener->path);
+	listener->path = NULL;
+	if (listener->fd >= 0)
+		close(listener->fd);
+	if (listener->spare_fd >= 0)
+		close(listener->spare_fd);
+	listener->fd = listener->spare_fd = -1;
+}

@@ -1,0 +1,239 @@
+/*
+ * The window of recorded replies in a session's record.
+ *
+ * The client's watermark (`answered`) does not advance past a request that is
+ * parked, so a long wait may fill the window with replies that the client
+ * received long ago. Then the replies that were sent on this connection are
+ * forgotten, provided the client has read everything that was sent: a reply
+ * that was read is not requested again.
+ *
+ * LAYOUT of the blob
+ *
+ *   offset size  meaning
+ *        0    4  bytes of the blob, as it was allocated
+ *        4    4  kind of the request
+ *        8    -  body
+ */
+#include "broker/session/outcome.h"
+#include "broker/base/account.h"
+#include "broker/broker.h"
+#include "broker/catalog/catalog.h"
+#include "broker/session/peer.h"
+#include "broker/session/session.h"
+#include "proto/error.h"
+#include "proto/frame.h"
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+struct blob_header {
+	uint32_t size;
+	uint32_t kind;
+};
+
+#define BLOB_HEADER sizeof(struct blob_header)
+
+_Static_assert(OUTCOME_WINDOW == 64, "session.sent_outcomes has a bit each");
+
+static const struct blob_header *blob_header(const struct catalog *catalog,
+					     uint64_t blob)
+{
+	return catalog_blob(catalog, blob);
+}
+
+static void forget(struct session *session, uint32_t place)
+{
+	struct catalog *catalog = &session->broker->catalog;
+	struct outcome *outcome = &session_record(session)->outcomes[place];
+	uint32_t size = blob_header(catalog, outcome->blob)->size;
+
+	catalog_blob_release(catalog, outcome->blob, size);
+	account_refund(session->account, ACCOUNT_QUEUE, size);
+	catalog_save(catalog, outcome, sizeof(*outcome));
+	*outcome = (struct outcome){0};
+	session->sent_outcomes &= ~(UINT64_C(1) << place);
+}
+
+static bool find_place(const struct session *session, uint32_t *ret)
+{
+	const struct session_record *record = session_record(session);
+
+	for (uint32_t i = 0; i < OUTCOME_WINDOW; i++) {
+		if (!record->outcomes[i].blob) {
+			*ret = i;
+			return true;
+		}
+	}
+	return false;
+}
+
+static void forget_read(struct session *session)
+{
+	if (!session->peer || !peer_has_read_all(session->peer))
+		return;
+	for (uint32_t i = 0; i < OUTCOME_WINDOW; i++) {
+		if (session->sent_outcomes & UINT64_C(1) << i)
+			forget(session, i);
+	}
+}
+
+int outcome_reserve(struct session *session, const struct request *request,
+		    struct outcome_room *ret, struct error *err)
+{
+	struct broker *broker = session->broker;
+	uint32_t size = (uint32_t)BLOB_HEADER + reply_bound(request);
+	struct blob_header header = {size, request->kind};
+	struct outcome_room room;
+	struct outcome *outcome;
+	int r;
+
+	assert(size <= FRAME_MAX_SIZE);
+	if (!find_place(session, &room.place)) {
+		forget_read(session);
+		if (!find_place(session, &room.place))
+			return error_set(err, -EAGAIN,
+					 "%d answers of this session are not "
+					 "known to have arrived; read them "
+					 "before asking for more",
+					 OUTCOME_WINDOW);
+	}
+	r = account_charge(&broker->accounts, session->account, ACCOUNT_QUEUE,
+			   size, err);
+	if (r < 0)
+		return r;
+	room.blob = catalog_blob_alloc(&broker->catalog, size);
+	if (!room.blob) {
+		account_refund(session->account, ACCOUNT_QUEUE, size);
+		return error_set(err, -ENOSPC,
+				 "the broker's catalog is full; remove tensors "
+				 "or end sessions");
+	}
+	memcpy(catalog_blob(&broker->catalog, room.blob), &header,
+	       sizeof(header));
+	/* Store the blob where outcome_adopt() finds it after a crash, since
+	 * some requests commit before their end. */
+	outcome = &session_record(session)->outcomes[room.place];
+	catalog_set(&broker->catalog, outcome->blob, room.blob);
+	*ret = room;
+	return 0;
+}
+
+void outcome_unreserve(struct session *session, struct outcome_room *room)
+{
+	if (room->blob)
+		forget(session, room->place);
+	*room = OUTCOME_ROOM_NULL;
+}
+
+bool outcome_fits(const struct session *session,
+		  const struct outcome_room *room, size_t size,
+		  struct error *err)
+{
+	const struct catalog *catalog = &session->broker->catalog;
+
+	if (size <= blob_header(catalog, room->blob)->size - BLOB_HEADER)
+		return true;
+	error_set(err, -EMSGSIZE,
+		  "an answer of %zu bytes is larger than its kind can be",
+		  size);
+	return false;
+}
+
+void outcome_record(struct session *session, const struct outcome_room *room,
+		    uint64_t number, int32_t code, const uint8_t *body,
+		    size_t size)
+{
+	struct catalog *catalog = &session->broker->catalog;
+	struct outcome *outcome =
+		&session_record(session)->outcomes[room->place];
+	uint8_t *blob = catalog_blob(catalog, room->blob);
+
+	assert(outcome_fits(session, room, size, NULL));
+	if (size > 0)
+		memcpy(blob + BLOB_HEADER, body, size);
+	catalog_save(catalog, outcome, sizeof(*outcome));
+	*outcome = (struct outcome){
+		.number = number,
+		.blob = room->blob,
+		.size = (uint32_t)size,
+		.code = code,
+	};
+}
+
+const struct outcome *outcome_find(const struct session *session,
+				   uint64_t number)
+{
+	const struct session_record *record = session_record(session);
+
+	for (uint32_t i = 0; i < OUTCOME_WINDOW; i++) {
+		if (record->outcomes[i].number == number)
+			return &record->outcomes[i];
+	}
+	return NULL;
+}
+
+const uint8_t *outcome_body(const struct session *session,
+			    const struct outcome *outcome)
+{
+	const uint8_t *blob =
+		catalog_blob(&session->broker->catalog, outcome->blob);
+
+	return blob + BLOB_HEADER;
+}
+
+uint32_t outcome_kind(const struct session *session,
+		      const struct outcome *outcome)
+{
+	return blob_header(&session->broker->catalog, outcome->blob)->kind;
+}
+
+void outcome_note_sent(struct session *session, uint64_t number)
+{
+	const struct session_record *record = session_record(session);
+
+	for (uint32_t i = 0; i < OUTCOME_WINDOW; i++) {
+		if (record->outcomes[i].number != 0 &&
+		    record->outcomes[i].number <= number)
+			session->sent_outcomes |= UINT64_C(1) << i;
+	}
+}
+
+void outcome_forget_answered(struct session *session, uint64_t answered)
+{
+	struct session_record *record = session_record(session);
+
+	if (answered <= record->answered)
+		return;
+	for (uint32_t i = 0; i < OUTCOME_WINDOW; i++) {
+		if (record->outcomes[i].number != 0 &&
+		    record->outcomes[i].number < answered)
+			forget(session, i);
+	}
+	catalog_set(&session->broker->catalog, record->answered, answered);
+}
+
+void outcome_forget_all(struct session *session)
+{
+	for (uint32_t i = 0; i < OUTCOME_WINDOW; i++) {
+		if (session_record(session)->outcomes[i].blob)
+			forget(session, i);
+	}
+}
+
+void outcome_adopt(struct session *session)
+{
+	const struct session_record *record = session_record(session);
+	const struct catalog *catalog = &session->broker->catalog;
+	const struct outcome *outcome;
+
+	for (uint32_t i = 0; i < OUTCOME_WINDOW; i++) {
+		outcome = &record->outcomes[i];
+		if (!outcome->blob)
+			continue;
+		account_charge_adopted(
+			session->account, ACCOUNT_QUEUE,
+			blob_header(catalog, outcome->blob)->size);
+		if (outcome->number == 0)
+			forget(session, i);
+	}
+}

@@ -1,0 +1,718 @@
+/*
+ * A session's beginning and its two watchers (pidfd and doorbell).
+ *
+ * The doorbell is shared with the client, which may reset its count or make it
+ * blocking at any time, so it is read with RWF_NOWAIT only.
+ */
+#include "broker/session/session.h"
+#include "broker/base/account.h"
+#include "broker/broker.h"
+#include "broker/tensor/bundle.h"
+#include "broker/base/deadline.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/limbo.h"
+#include "broker/tensor/order.h"
+#include "broker/session/outcome.h"
+#include "broker/session/peer.h"
+#include "broker/base/process.h"
+#include "broker/tensor/slot.h"
+#include "broker/tensor/timeline_file.h"
+#include "broker/session/waiter.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* Minimum interval between log lines about processes that died. */
+#define DEATH_LOG_MS 1000
+#define FDINFO_SIZE  1024
+/* Delay of the first look for a process that could not be watched, and the
+ * limit up to which it doubles. */
+#define FIRST_LOOK_MS 1000
+#define LAST_LOOK_MS  64000
+/* Descriptors that stay free when processes of adopted sessions are watched. */
+#define SPARE_DESCRIPTORS 64
+/* The group that stands for every group without a mapping in our user
+ * namespace, so two members of it may have no group in common. (The user of
+ * that number is refused, see peer.c.) */
+#define OVERFLOW_GID 65534
+
+struct session_record *session_record(const struct session *session)
+{
+	return catalog_session(&session->broker->catalog, session->index);
+}
+
+/* --- watchers ------------------------------------------------------------ */
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+	struct session *session = handle->data;
+
+	if (--session->n_handles == 0)
+		free(session);
+}
+
+static void close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+/* No effect if the handle was never set up. */
+static void stop_handle(uv_poll_t *poll)
+{
+	if (uv_handle_get_type((uv_handle_t *)poll) != UV_POLL)
+		return;
+	uv_poll_stop(poll);
+	uv_close((uv_handle_t *)poll, on_handle_closed);
+}
+
+void session_stop(struct session *session)
+{
+	if (session->is_stopping)
+		return;
+	session->is_stopping = true;
+	chore_end(session->broker, &session->lease);
+	if (session->peer)
+		session_attach_peer(session, NULL);
+	deadlines_remove(&session->broker->deadlines, &session->look_position);
+	stop_handle(&session->pidfd_poll);
+	stop_handle(&session->doorbell_poll);
+	close_fd(&session->pidfd);
+	close_fd(&session->doorbell_fd);
+	close_fd(&session->timelines_readonly_fd);
+	timelines_close(&session->timelines);
+	refs_close(&session->refs);
+	if (session->index)
+		session->broker->sessions[session->index] = NULL;
+	if (session->n_handles == 0)
+		free(session);
+}
+
+/* Log at most one line a second, however many processes die. */
+static void log_death(const struct session *session)
+{
+	const struct session_record *record = session_record(session);
+	struct broker *broker = session->broker;
+	char end[PROCESS_END_SIZE];
+
+	if (broker->death_logged_ms &&
+	    now_ms() - broker->death_logged_ms < DEATH_LOG_MS)
+		return;
+	broker->death_logged_ms = now_ms();
+	(void)process_describe_end(session->pidfd, (pid_t)record->pid, end);
+	log_line(LOG_LEVEL_INFO,
+		 "process %u (%s) of uid %u %s without a goodbye (%llu so "
+		 "far)",
+		 record->pid, record->command, record->uid, end,
+		 (unsigned long long)broker->n_dead_sessions);
+}
+
+static void on_quarantine_over(void *data, uint32_t index)
+{
+	(void)index;
+	session_end(data, 0);
+}
+
+/*
+ * An MPS server runs the kernels of its clients, and kernels may outlive their
+ * client. Until they must have ended, the session is kept as it is: the tensors
+ * that it wrote may still become complete, and its memory is not reused. False:
+ * the session can be ended at once.
+ */
+static bool quarantine(struct session *session)
+{
+	struct broker *broker = session->broker;
+	struct deadline deadline = {
+		.at_ms = now_ms() + broker->config.device_quarantine_ms,
+		.fn = on_quarantine_over,
+		.data = session,
+		.position = &session->look_position,
+	};
+
+	if (!session->has_device_memory ||
+	    broker->config.device_quarantine_ms == 0)
+		return false;
+	/* The pidfd stays readable. */
+	if (uv_handle_get_type((uv_handle_t *)&session->pidfd_poll) == UV_POLL)
+		uv_poll_stop(&session->pidfd_poll);
+	return deadlines_add(&broker->deadlines, &deadline, NULL) == 0;
+}
+
+void session_end_dead(struct session *session)
+{
+	session->is_dead = true;
+	if (!quarantine(session))
+		session_end(session, 0);
+}
+
+/* The session's process has exited. */
+static void note_death(struct session *session)
+{
+	/* No client waits for the reply to a goodbye any more. */
+	if (session->peer)
+		peer_close(session->peer);
+	if (session->is_ending || session->is_dead)
+		return;
+	session->broker->n_dead_sessions++;
+	log_death(session);
+	session_end_dead(session);
+}
+
+static void on_pidfd(uv_poll_t *poll, int status, int events)
+{
+	struct session *session = poll->data;
+
+	(void)events;
+	if (!session->is_stopping && status >= 0)
+		note_death(session);
+}
+
+void session_collect(struct session *session)
+{
+	session->is_draining = limbo_collect_pending(session->broker, session);
+	catalog_commit(&session->broker->catalog);
+	if (!session->is_draining)
+		return;
+	loop_defer(&session->broker->loop, &session->broker->draining);
+}
+
+static void on_doorbell(uv_poll_t *poll, int status, int events)
+{
+	struct session *session = poll->data;
+	uint64_t count;
+	struct iovec iov = {&count, sizeof(count)};
+
+	(void)events;
+	if (session->is_stopping || status < 0)
+		return;
+	if (preadv2(session->doorbell_fd, &iov, 1, -1, RWF_NOWAIT) !=
+	    (ssize_t)sizeof(count))
+		return;
+	point("session.rung");
+	session_collect(session);
+}
+
+bool session_on_idle(struct session *session)
+{
+	if (session->is_ending)
+		return !session_end_round(session);
+	if (session->is_draining)
+		session_collect(session);
+	return session->is_draining;
+}
+
+static int watch(struct session *session, int fd, uv_poll_t *poll,
+		 uv_poll_cb on_event, struct error *err)
+{
+	int r;
+
+	r = uv_poll_init(&session->broker->loop.uv, poll, fd);
+	if (r < 0)
+		return error_set(err, r, "watch descriptor %d: %s", fd,
+				 uv_strerror(r));
+	poll->data = session;
+	session->n_handles++;
+	r = uv_poll_start(poll, UV_READABLE, on_event);
+	if (r < 0)
+		return error_set(err, r, "watch descriptor %d: %s", fd,
+				 uv_strerror(r));
+	return 0;
+}
+
+/* --- beginning ----------------------------------------------------------- */
+
+static struct session *session_alloc(struct broker *broker)
+{
+	struct session *session = calloc(1, sizeof(*session));
+
+	if (!session)
+		return NULL;
+	session->broker = broker;
+	session->refs = REFS_NULL;
+	session->timelines = TIMELINES_NULL;
+	session->timelines_readonly_fd = -1;
+	session->pidfd = -1;
+	session->doorbell_fd = -1;
+	return session;
+}
+
+static int make_files(struct session *session, struct error *err)
+{
+	int r = point_fail("session.files");
+
+	if (r < 0)
+		return error_errno(err, r, "make a session's files");
+	r = refs_create(&session->refs, err);
+	if (r < 0)
+		return r;
+	session->doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (session->doorbell_fd < 0)
+		return error_errno(err, -errno, "make a doorbell");
+	r = watch(session, session->pidfd, &session->pidfd_poll, on_pidfd, err);
+	if (r < 0)
+		return r;
+	return watch(session, session->doorbell_fd, &session->doorbell_poll,
+		     on_doorbell, err);
+}
+
+/* The properties of a process, to be copied into a new record. */
+static int describe(pid_t pid, int pidfd, struct session_record *ret,
+		    struct error *err)
+{
+	int r;
+
+	r = process_start_time(pid, &ret->start_time, err);
+	/* If the process has not exited by now, what was read is about this
+	 * process and no later one with its pid. */
+	if (process_has_ended(pidfd))
+		return error_set(err, -ESRCH, "process %d has ended", (int)pid);
+	if (r < 0)
+		return error_wrap(err, r,
+				  "cannot read the start time of process %d "
+				  "(the broker must be allowed to see "
+				  "/proc/PID/stat)",
+				  (int)pid);
+	if (getrandom(ret->token, TOKEN_SIZE, 0) != TOKEN_SIZE)
+		return error_errno(err, -errno, "get random bytes");
+	process_command(pid, ret->command);
+	ret->pid = (uint32_t)pid;
+	ret->born_ms = now_ms();
+	return 0;
+}
+
+static int make_record(struct session *session,
+		       const struct session_record *from, struct error *err)
+{
+	struct catalog *catalog = &session->broker->catalog;
+	struct session_record *record;
+	uint32_t index = catalog_alloc(catalog, SECTION_SESSION);
+
+	if (!index)
+		return error_set(err, -EUSERS,
+				 "the broker has %u sessions already, which is "
+				 "the limit; end some",
+				 catalog_n_live(catalog, SECTION_SESSION));
+	record = catalog_session(catalog, index);
+	*record = *from;
+	record->id = catalog->header->next_session_id;
+	catalog_set(catalog, catalog->header->next_session_id, record->id + 1);
+	session->index = index;
+	session->broker->sessions[index] = session;
+	point("session.new");
+	catalog_commit(catalog);
+	return 0;
+}
+
+static int charge(struct session *session, uid_t uid, struct error *err)
+{
+	struct accounts *accounts = &session->broker->accounts;
+	struct account *account = accounts_get(accounts, uid);
+	int r;
+
+	if (!account)
+		return error_set(err, -ENOMEM, "no memory for an account");
+	r = account_charge(accounts, account, ACCOUNT_SESSIONS, 1, err);
+	if (r == 0)
+		session->account = account;
+	return r;
+}
+
+static int set_up(struct session *session, pid_t pid, uid_t uid, gid_t gid,
+		  uint64_t budget, struct error *err)
+{
+	struct session_record record = {
+		.uid = uid, .gid = gid, .budget = budget};
+	int r;
+
+	r = charge(session, uid, err);
+	if (r == 0)
+		r = describe(pid, session->pidfd, &record, err);
+	if (r == 0)
+		r = make_files(session, err);
+	if (r < 0)
+		return r;
+	record.refs_inode = session->refs.inode;
+	return make_record(session, &record, err);
+}
+
+int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
+		int pidfd, uint64_t budget, struct session **ret,
+		struct error *err)
+{
+	struct session *session = session_alloc(broker);
+	int r;
+
+	if (!session) {
+		close(pidfd);
+		return error_set(err, -ENOMEM, "no memory for a session");
+	}
+	session->pidfd = pidfd;
+	r = set_up(session, pid, uid, gid, budget, err);
+	if (r < 0) {
+		if (session->account)
+			account_refund(session->account, ACCOUNT_SESSIONS, 1);
+		session_stop(session);
+		return r;
+	}
+	broker->n_sessions++;
+	*ret = session;
+	return 0;
+}
+
+/* --- after a restart ----------------------------------------------------- */
+
+static void on_look(void *data, uint32_t index);
+
+static void plan_look(struct session *session)
+{
+	struct deadline deadline = {
+		.at_ms = now_ms() + session->look_ms,
+		.fn = on_look,
+		.data = session,
+		.position = &session->look_position,
+	};
+
+	if (session->look_ms < LAST_LOOK_MS)
+		session->look_ms *= 2;
+	/* If memory runs out, the process is watched again from its next
+	 * connection on. */
+	(void)deadlines_add(&session->broker->deadlines, &deadline, NULL);
+}
+
+/* A new descriptor gets the lowest free number. The rest of the adoption, and
+ * clients that reconnect, need descriptors, too. */
+static bool leaves_descriptors(int fd)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_NOFILE, &limit) < 0 ||
+	       (rlim_t)fd + SPARE_DESCRIPTORS < limit.rlim_cur;
+}
+
+/* Watch the process of an adopted session. -ESRCH: it has exited. Any other
+ * error leaves open whether it has. */
+static int find_process(struct session *session)
+{
+	const struct session_record *record = session_record(session);
+	int pidfd = -1;
+	int r;
+
+	r = process_open((pid_t)record->pid, record->start_time, &pidfd);
+	if (r == 0 && !leaves_descriptors(pidfd)) {
+		close(pidfd);
+		r = -EMFILE;
+	}
+	return r < 0 ? r : session_watch_process(session, pidfd, NULL);
+}
+
+static void on_look(void *data, uint32_t index)
+{
+	struct session *session = data;
+	int r;
+
+	(void)index;
+	r = find_process(session);
+	if (r == -ESRCH)
+		note_death(session);
+	else if (r < 0)
+		plan_look(session);
+}
+
+int session_watch_process(struct session *session, int pidfd, struct error *err)
+{
+	int r;
+
+	if (session->pidfd >= 0) {
+		close(pidfd);
+		return 0;
+	}
+	r = watch(session, pidfd, &session->pidfd_poll, on_pidfd, err);
+	if (r < 0) {
+		close(pidfd);
+		return r;
+	}
+	session->pidfd = pidfd;
+	deadlines_remove(&session->broker->deadlines, &session->look_position);
+	return 0;
+}
+
+/* `r`: the result of find_process(). */
+static enum session_outcome judge(struct session *session, int r)
+{
+	if (r == -ESRCH)
+		return SESSION_GONE;
+	if (r < 0) {
+		session->broker->n_unwatched++;
+		session->look_ms = FIRST_LOOK_MS;
+		plan_look(session);
+	}
+	return SESSION_ALIVE;
+}
+
+int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
+		  struct error *err)
+{
+	const struct session_record *record =
+		catalog_session(&broker->catalog, index);
+	struct session *session = session_alloc(broker);
+
+	if (!session)
+		return error_set(err, -ENOMEM, "no memory for a session");
+	session->account = accounts_get(&broker->accounts, record->uid);
+	if (!session->account) {
+		free(session);
+		return error_set(err, -ENOMEM, "no memory for an account");
+	}
+	account_charge_adopted(session->account, ACCOUNT_SESSIONS, 1);
+	account_charge_adopted(session->account, ACCOUNT_GRANTS,
+			       record->grants.n);
+	/* There is no record of what the last broker sent to it. */
+	session->has_device_memory = true;
+	session->index = index;
+	broker->sessions[index] = session;
+	broker->n_sessions++;
+	timeline_file_adopt(session);
+	outcome_adopt(session);
+	*ret = session;
+	return (int)judge(session, find_process(session));
+}
+
+/*
+ * Check a doorbell that a client brings after a restart: it must be an eventfd,
+ * and must not have EFD_SEMAPHORE, with which one write could wake the broker
+ * any number of times.
+ */
+int session_check_doorbell(int fd, struct error *err)
+{
+	char path[64], text[FDINFO_SIZE] = "";
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	n = readlink(path, text, sizeof(text) - 1);
+	if (n < 0)
+		return error_errno(err, -errno, "look at the doorbell");
+	text[n] = '\0';
+	if (strcmp(text, "anon_inode:[eventfd]") != 0)
+		return error_set(err, -EPROTO, "the doorbell is no eventfd");
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	if (process_read_file(path, text, sizeof(text), NULL) == 0 &&
+	    strstr(text, "eventfd-semaphore: 1"))
+		return error_set(err, -EPROTO, "the doorbell is a semaphore");
+	return 0;
+}
+
+static int take_refs(struct session *session, int fd, struct error *err)
+{
+	struct refs refs = REFS_NULL;
+	int r;
+
+	r = refs_open(&refs, fd, REFS_BROKER, err);
+	if (r < 0)
+		return error_wrap(err, r, "the ref-counter file");
+	if (refs.inode != session_record(session)->refs_inode) {
+		refs_close(&refs);
+		return error_set(
+			err, -EPERM,
+			"that is not the ref-counter file of session "
+			"%llu",
+			(unsigned long long)session_record(session)->id);
+	}
+	if (session->refs.entries)
+		refs_close(&refs);
+	else
+		session->refs = refs;
+	return 0;
+}
+
+/* Without a ref-counter file, all grants counted as held: update the states of
+ * their slots. */
+static void settle_grants(struct session *session)
+{
+	struct broker *broker = session->broker;
+	struct catalog *catalog = &broker->catalog;
+	uint32_t grant = session_record(session)->grants.first;
+	uint32_t slot, next;
+
+	for (; grant; grant = next) {
+		next = catalog_grant(catalog, grant)->session_link.next;
+		slot = catalog_grant(catalog, grant)->slot;
+		slot_settle(broker, slot);
+		if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM)
+			catalog_commit(catalog);
+	}
+	catalog_commit(catalog);
+}
+
+int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
+		     struct error *err)
+{
+	bool was_known = session->refs.entries != NULL;
+	int r;
+
+	r = take_refs(session, refs_fd, err);
+	if (r == 0 && session->doorbell_fd < 0) {
+		r = watch(session, doorbell_fd, &session->doorbell_poll,
+			  on_doorbell, err);
+		if (r == 0) {
+			session->doorbell_fd = doorbell_fd;
+			doorbell_fd = -1;
+		}
+	}
+	close_fd(&doorbell_fd);
+	if (r == 0 && !was_known)
+		settle_grants(session);
+	return r;
+}
+
+static bool is_equal(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE])
+{
+	uint8_t difference = 0;
+
+	/* Compare all bytes, so that the time does not depend on the
+	 * first difference. */
+	for (int i = 0; i < TOKEN_SIZE; i++)
+		difference |= a[i] ^ b[i];
+	return difference == 0;
+}
+
+struct session *session_find(struct broker *broker, uint64_t id,
+			     const uint8_t token[TOKEN_SIZE], struct error *err)
+{
+	const struct session_record *record;
+
+	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
+		if (!broker->sessions[i])
+			continue;
+		record = session_record(broker->sessions[i]);
+		if (record->id == id && is_equal(record->token, token) &&
+		    !broker->sessions[i]->is_ending)
+			return broker->sessions[i];
+	}
+	error_set(err, -ESTALE,
+		  "session %llu is not known; the broker was started without "
+		  "its earlier memory, or the session was ended",
+		  (unsigned long long)id);
+	return NULL;
+}
+
+/* --- connection ---------------------------------------------------------- */
+
+/* Returns the number of groups. */
+static uint32_t read_groups(int sock_fd, gid_t ret[SESSION_MAX_GROUPS])
+{
+	socklen_t size = SESSION_MAX_GROUPS * sizeof(gid_t);
+
+	if (point_fail("session.groups") < 0)
+		return 0;
+	/* On failure (more groups than fit, or an old kernel) only the primary
+	 * group counts, which can only grant less. */
+	if (getsockopt(sock_fd, SOL_SOCKET, SO_PEERGROUPS, ret, &size) < 0)
+		return 0;
+	return (uint32_t)(size / sizeof(gid_t));
+}
+
+/* Like session_is_admin(), before there is a session. */
+static bool is_admin(const struct config *config, uid_t uid, gid_t gid,
+		     int sock_fd)
+{
+	gid_t groups[SESSION_MAX_GROUPS];
+	uint32_t n;
+
+	if (uid == 0)
+		return true;
+	if (!config->has_admin_gid)
+		return false;
+	if (gid == config->admin_gid)
+		return true;
+	n = read_groups(sock_fd, groups);
+	while (n > 0 && groups[n - 1] != config->admin_gid)
+		n--;
+	return n > 0;
+}
+
+int session_check_room(struct broker *broker, uid_t uid, gid_t gid, int sock_fd,
+		       struct error *err)
+{
+	uint64_t reserved = broker->config.sessions_reserved;
+
+	if (broker->n_sessions + reserved < CATALOG_MAX_SESSIONS ||
+	    is_admin(&broker->config, uid, gid, sock_fd))
+		return 0;
+	return error_set(err, -EUSERS,
+			 "the broker has %u of at most %d sessions, and the "
+			 "last %llu are for root and the admin group "
+			 "(sessions_reserved): end some",
+			 broker->n_sessions, CATALOG_MAX_SESSIONS,
+			 (unsigned long long)reserved);
+}
+
+void session_attach_peer(struct session *session, struct peer *peer)
+{
+	if (session->peer)
+		session->peer->session = NULL;
+	session->peer = peer;
+	memset(session->sent_chunks, 0, sizeof(session->sent_chunks));
+	session->sent_outcomes = 0;
+	waiters_drop_session(session);
+	if (!peer)
+		return;
+	peer->session = session;
+	session->n_groups = read_groups(peer->sock_fd, session->groups);
+}
+
+/* --- rights -------------------------------------------------------------- */
+
+bool session_in_group(const struct session *session, gid_t gid)
+{
+	if (session_record(session)->gid == gid)
+		return true;
+	for (uint32_t i = 0; i < session->n_groups; i++) {
+		if (session->groups[i] == gid)
+			return true;
+	}
+	return false;
+}
+
+bool session_may(const struct session *session,
+		 const struct access_class *class, enum access access)
+{
+	uint32_t uid = session_record(session)->uid;
+	uint32_t bits = class->mode;
+
+	if (uid == 0)
+		return true;
+	/* As with files, the first class that matches decides. */
+	if (class->uid == uid)
+		bits >>= 6;
+	else if (class->gid != OVERFLOW_GID &&
+		 session_in_group(session, class->gid))
+		bits >>= 3;
+	return (bits & (uint32_t)access) == (uint32_t)access;
+}
+
+bool session_is_owner(const struct session *session, uint32_t uid)
+{
+	return session_record(session)->uid == uid ||
+	       session_record(session)->uid == 0;
+}
+
+bool session_is_admin(const struct session *session)
+{
+	const struct config *config = &session->broker->config;
+
+	if (session_record(session)->uid == 0)
+		return true;
+	return config->has_admin_gid &&
+	       session_in_group(session, config->admin_gid);
+}

@@ -1,0 +1,170 @@
+/*
+ * Sessions: one for each connected client process, with everything the broker
+ * holds for it.
+ *
+ * A session begins with a hello and ends with a goodbye or with the death of
+ * its process, which a pidfd reports. Losing the connection does not end it:
+ * the process may still be reading tensors. After a restart of the broker, a
+ * session is a catalog record whose process must still be the same (pid and
+ * start time); it gets its ref-counter file back when the client reconnects.
+ */
+#pragma once
+#include "broker/catalog/catalog.h"
+#include "broker/tensor/chore.h"
+#include "shm/refs.h"
+#include "shm/timeline.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <uv.h>
+
+struct account;
+struct broker;
+struct error;
+struct peer;
+struct waiter;
+
+#define SESSION_MAX_GROUPS 64
+
+struct session {
+	struct broker *broker;
+	uint32_t index;   /* catalog record, and index in broker.sessions */
+	struct refs refs; /* REFS_NULL until the client has reconnected */
+	struct timelines timelines; /* TIMELINES_NULL until requested */
+	int timelines_readonly_fd;  /* owned; -1 until first requested */
+	/* Owned; -1 if it could not be opened after a restart. */
+	int pidfd;
+	int doorbell_fd; /* owned; -1 until connected once */
+	uv_poll_t pidfd_poll, doorbell_poll;
+	/* In the deadlines, while pidfd is -1 or the session is dead. */
+	uint32_t look_position;
+	uint64_t look_ms;  /* delay of the next look, doubled each time */
+	struct peer *peer; /* NULL: not connected */
+	struct account *account;
+	gid_t groups[SESSION_MAX_GROUPS];
+	uint32_t n_groups;
+	struct chore lease;          /* runs while it has a lease: lease.h */
+	struct waiter *first_waiter; /* parked requests, newest first */
+	uint32_t n_waiting;
+	uint64_t n_requests;
+	/* One bit for each page of the ref-counter file in which the session
+	 * has had a grant. Its uid is charged for these pages until the
+	 * session ends. */
+	uint64_t ref_pages[REFS_MAX_PAGES / 64];
+	uint32_t n_ref_pages;
+	/* Bytes of blocks that it made, counted against its budget. */
+	uint64_t n_bytes;
+	/* State of the present connection: */
+	/* By chunk record: the id of the chunk whose descriptor the
+	 * client has. */
+	uint32_t sent_chunks[TABLE_CHUNKS];
+	/* One bit for each recorded reply that was sent over
+	 * this connection. */
+	uint64_t sent_outcomes;
+	/* The client may have been sent a chunk on a device. */
+	bool has_device_memory;
+	bool is_dead;     /* its process has exited */
+	bool is_draining; /* more pending bits: an idle round is planned */
+	bool is_ending;   /* session_end_round() is planned */
+	/* While is_ending: number of the goodbye to reply to; 0: none. */
+	uint64_t goodbye;
+	uint32_t maker_hand; /* while is_ending: last block visited */
+	bool is_stopping;
+	uint8_t n_handles; /* uv handles that are not closed yet */
+};
+
+/*
+ * Make a session for the process of `pidfd` (consumed, also on failure): its
+ * record, files and watchers. Charges its uid.
+ */
+int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
+		int pidfd, uint64_t budget, struct session **ret,
+		struct error *err);
+
+enum session_outcome {
+	SESSION_ALIVE = 0,
+	SESSION_GONE = 1, /* its process has exited */
+};
+
+/*
+ * Make a session for an adopted record. If it is SESSION_GONE, the caller ends
+ * it by session_end(). Only the kernel's report of an exit ends a session: if
+ * the process cannot be watched now, for example for lack of descriptors, the
+ * session stays with pidfd -1, and the process is looked up again later.
+ */
+int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
+		  struct error *err);
+
+/* Take the pidfd of a peer that has reconnected to its session (consumed, also
+ * on failure). It becomes the session's own if the session has none. */
+int session_watch_process(struct session *session, int pidfd,
+			  struct error *err);
+
+/* Is it an eventfd without EFD_SEMAPHORE? The descriptor stays open. */
+int session_check_doorbell(int fd, struct error *err);
+
+/* Give an adopted session its ref-counter file and doorbell back.
+ * Consumes the fds, also on failure. Updates the state of slots that were
+ * released meanwhile. */
+int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
+		     struct error *err);
+
+/* Is there capacity for one more session, for the process at the other end of
+ * `sock_fd`? The last ones are reserved for administrators. -EUSERS. */
+int session_check_room(struct broker *broker, uid_t uid, gid_t gid, int sock_fd,
+		       struct error *err);
+
+/* The live session with this id and token, or NULL with `err` set. */
+struct session *session_find(struct broker *broker, uint64_t id,
+			     const uint8_t token[TOKEN_SIZE],
+			     struct error *err);
+
+/*
+ * End the session: parked requests, staged bundles, tied names, WRITING slots,
+ * grants, recorded replies, record. Records above about a thousand are left for
+ * later rounds of the loop, in which other clients are served; until then the
+ * session exists, but no client can reconnect to it. A `goodbye` (number of the
+ * request; 0: none) gets its reply at the end. The struct is freed once its
+ * handles are closed.
+ */
+void session_end(struct session *session, uint64_t goodbye);
+
+/* The session's process has exited: end the session at once, or, if it has
+ * device memory that must be quarantined, after the quarantine. */
+void session_end_dead(struct session *session);
+
+/* Run one more round of the end. True: it was the last, and the session
+ * is gone. */
+bool session_end_round(struct session *session);
+
+/* Stop the watchers but keep the record, when the broker shuts down. */
+void session_stop(struct session *session);
+
+/* A peer with this session has connected (and its identity was verified),
+ * or, with NULL, the connection was lost. The groups are those of the
+ * peer's socket. */
+void session_attach_peer(struct session *session, struct peer *peer);
+
+/* Collect what the client marked as released, as if it had rung its doorbell: a
+ * client does not ring when a request follows anyway. Commits, so call it
+ * before making changes. */
+void session_collect(struct session *session);
+
+/* Work that a doorbell left for later. True: there is more. */
+bool session_on_idle(struct session *session);
+
+/* Is `gid` the session's primary or one of its other groups? */
+bool session_in_group(const struct session *session, gid_t gid);
+
+enum access { ACCESS_READ = 4, ACCESS_WRITE = 2 };
+
+/* May the session access memory of this class? Root may. */
+bool session_may(const struct session *session,
+		 const struct access_class *class, enum access access);
+
+/* May it see holders, and remove what others own? The owner and root may; the
+ * admin group may see. */
+bool session_is_owner(const struct session *session, uint32_t uid);
+bool session_is_admin(const struct session *session);
+
+struct session_record *session_record(const struct session *session);

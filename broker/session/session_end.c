@@ -1,0 +1,145 @@
+/*
+ * A session's end, in steps, each of which leaves the catalog consistent. If
+ * the broker dies in between, the next one finds a record whose process has
+ * exited or says goodbye once more, and ends it again.
+ */
+#include "broker/base/account.h"
+#include "broker/broker.h"
+#include "broker/tensor/bundle.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/lease.h"
+#include "broker/tensor/order.h"
+#include "broker/session/outcome.h"
+#include "broker/session/peer.h"
+#include "broker/session/session.h"
+#include "broker/tensor/shared_chunk.h"
+#include "broker/tensor/slot.h"
+#include "broker/tensor/timeline_file.h"
+#include "broker/session/waiter.h"
+#include "proto/point.h"
+
+/* Records ended per round, and blocks only visited. */
+#define ENDED_PER_ROUND  1024
+#define LOOKED_PER_ROUND 16384
+/* A bundle counts as this many records. */
+#define BUNDLE_COST 256
+
+/* The members of large bundles are freed later: see bundle.c. */
+static void abort_bundles(struct session *session, uint32_t *left)
+{
+	struct catalog *catalog = &session->broker->catalog;
+	struct session_record *record = session_record(session);
+
+	while (record->first_bundle && *left > 0) {
+		bundle_abort(session->broker, record->first_bundle);
+		point("session.bundle_aborted");
+		catalog_commit(catalog);
+		*left -= *left < BUNDLE_COST ? *left : BUNDLE_COST;
+	}
+}
+
+/*
+ * Blocks outlive the session that made them, but are no longer charged to a
+ * budget. The walk stops early, when all charged bytes are accounted for.
+ * False: there are more.
+ */
+static bool forget_blocks(struct session *session)
+{
+	struct broker *broker = session->broker;
+	struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_BLOCK);
+	uint32_t n_looked = 0;
+	struct block_record *block;
+
+	while (session->n_bytes > 0 && session->maker_hand < n) {
+		if (n_looked++ == LOOKED_PER_ROUND)
+			return false;
+		block = catalog_block(catalog, ++session->maker_hand);
+		if (!block->chunk || block->maker != session->index)
+			continue;
+		catalog_set(catalog, block->maker, 0);
+		session->n_bytes -= pool_block_charge(&broker->pools, block);
+		catalog_commit(catalog);
+	}
+	return true;
+}
+
+/* True: everything the session had is gone. */
+static bool end_some(struct session *session)
+{
+	struct broker *broker = session->broker;
+	uint32_t left = ENDED_PER_ROUND;
+
+	/* First of all, and before poisoned timelines wake waiters that then
+	 * check for the taint. */
+	shared_chunk_end_session(broker, session->index, &left);
+	if (left > 0)
+		order_end_session(broker, session->index, &left);
+	if (left == 0)
+		return false;
+	timeline_file_end(session);
+	abort_bundles(session, &left);
+	if (left == 0)
+		return false;
+	slot_end_session(broker, session->index, &left);
+	if (left == 0)
+		return false;
+	point("session.disowned");
+	grant_drop_session(broker, session->index, &left);
+	return left > 0 && forget_blocks(session);
+}
+
+static void finish(struct session *session)
+{
+	struct broker *broker = session->broker;
+	struct catalog *catalog = &broker->catalog;
+	uint64_t goodbye = session->goodbye;
+	struct peer *peer = session->peer;
+
+	point("session.dropped");
+	session_attach_peer(session, NULL);
+	outcome_forget_all(session);
+	catalog_release(catalog, SECTION_SESSION, session->index);
+	catalog_commit(catalog);
+	point("session.ended");
+	account_refund(session->account, ACCOUNT_SESSIONS, 1);
+	account_refund(session->account, ACCOUNT_REFS,
+		       (uint64_t)session->n_ref_pages * refs_page_size());
+	broker->n_sessions--;
+	broker->sessions[session->index] = NULL;
+	session->index = 0;
+	/* Requests that wait for the session's memory run before its files are
+	 * closed, since closing takes longer. */
+	(void)waiters_on_idle(broker);
+	session_stop(session);
+	if (peer)
+		peer_end_goodbye(peer, goodbye);
+}
+
+bool session_end_round(struct session *session)
+{
+	if (!end_some(session)) {
+		point("session.round");
+		return false;
+	}
+	finish(session);
+	return true;
+}
+
+void session_end(struct session *session, uint64_t goodbye)
+{
+	struct broker *broker = session->broker;
+
+	point("session.end");
+	session->is_ending = true;
+	session->goodbye = goodbye;
+	if (!goodbye)
+		session_attach_peer(session, NULL);
+	waiters_drop_session(session);
+	lease_end_session(session);
+	comms_end_session(broker, session);
+	catalog_commit(&broker->catalog);
+	if (session_end_round(session))
+		return;
+	loop_defer(&broker->loop, &broker->draining);
+}

@@ -1,0 +1,687 @@
+/*
+ * Bundles: begin, commit, and the end of a version.
+ *
+ * The states of the old and the new version change together in the journal. The
+ * words in the state table change in an order that never shows a mixture: all
+ * old members become LIMBO, then all new ones PUBLISHED. Only then are the old
+ * members checked for holders, since that may free them.
+ *
+ * Words of new members may change late, since a client that finds WRITING asks
+ * the broker, and old members may be freed late. If the members are many, both
+ * are left to the sweep: a chore that updates the states of all members of a
+ * version, a few at a time. After a restart slot_adopt_all() updates all states
+ * anyway.
+ */
+#include "broker/tensor/bundle.h"
+#include "broker/broker.h"
+#include "broker/tensor/index.h"
+#include "broker/tensor/manifest.h"
+#include "broker/tensor/prefix.h"
+#include "broker/tensor/slot.h"
+#include "proto/error.h"
+#include "proto/name.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#define MEMBER_LINK offsetof(struct slot_record, bundle_link)
+
+/* Members whose state is updated within a request, and in a step of a sweep. */
+#define SETTLED_AT_ONCE MESSAGE_MAX_ITEMS
+#define SETTLED_A_STEP  64
+
+void bundle_name(const struct broker *broker, uint32_t bundle, char *ret)
+{
+	const struct bundle_record *record =
+		catalog_bundle(&broker->catalog, bundle);
+
+	memcpy(ret, catalog_blob(&broker->catalog, record->name_blob),
+	       record->name_size);
+	ret[record->name_size] = '\0';
+}
+
+uint32_t bundle_find_staged(const struct broker *broker,
+			    const struct session *session, uint64_t id,
+			    struct error *err)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t bundle = session_record(session)->first_bundle;
+	const struct bundle_record *record;
+
+	for (; bundle; bundle = record->next) {
+		record = catalog_bundle(catalog, bundle);
+		if (record->id == id && record->state == BUNDLE_STAGED)
+			return bundle;
+	}
+	(void)error_set(err, -ENOENT,
+			"this session stages no bundle %llu (any more)",
+			(unsigned long long)id);
+	return 0;
+}
+
+/* --- checks -------------------------------------------------------------- */
+
+/* Does the version `old` prevent one with these flags? */
+static int check_old(const struct broker *broker, const struct session *session,
+		     uint32_t old, uint32_t flags, const char *name,
+		     struct error *err)
+{
+	const struct bundle_record *record;
+
+	if (!old) {
+		if (!(flags & PUBLISH_MUST_EXIST))
+			return 0;
+		return error_set(err, -ENOENT,
+				 "there is no bundle \"%s\" to replace", name);
+	}
+	record = catalog_bundle(&broker->catalog, old);
+	if (!(flags & PUBLISH_REPLACE))
+		return error_set(err, -EEXIST,
+				 "bundle \"%s\" exists; ask to replace it",
+				 name);
+	if (!session_is_owner(session, record->owner_uid))
+		return error_set(err, -EPERM, "bundle \"%s\" belongs to uid %u",
+				 name, record->owner_uid);
+	return 0;
+}
+
+/* Bundles do not nest, so that a name tells which bundle it belongs to. */
+static int check_nesting(const struct broker *broker, uint32_t old,
+			 const char *name, struct error *err)
+{
+	char other_name[NAME_MAX_SIZE + 1];
+	uint32_t other = index_enclosing_bundle(broker, name);
+
+	if (!other || other == old)
+		other = index_bundle_below(broker, name);
+	if (!other)
+		return 0;
+	bundle_name(broker, other, other_name);
+	return error_set(err, -EEXIST,
+			 "bundle \"%s\" and the existing \"%s\" would lie in "
+			 "each other",
+			 name, other_name);
+}
+
+static int check_place(struct broker *broker, const struct session *session,
+		       const char *name, uint32_t flags, struct error *err)
+{
+	uint32_t old = index_find_bundle(broker, name);
+	int r;
+
+	r = check_old(broker, session, old, flags, name, err);
+	if (r < 0)
+		return r;
+	r = check_nesting(broker, old, name, err);
+	if (r < 0)
+		return r;
+	return prefix_check(broker, name, session_record(session)->uid, err);
+}
+
+int bundle_check_name(const struct broker *broker, uint32_t bundle,
+		      const char *name, struct error *err)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct bundle_record *ours = catalog_bundle(catalog, bundle);
+	const struct bundle_record *theirs;
+	uint32_t shown = index_find(broker, name);
+	uint32_t other;
+
+	if (!shown)
+		return 0;
+	other = catalog_slot(catalog, shown)->bundle;
+	theirs = other ? catalog_bundle(catalog, other) : NULL;
+	if (theirs && theirs->name_size == ours->name_size &&
+	    !memcmp(catalog_blob(catalog, theirs->name_blob),
+		    catalog_blob(catalog, ours->name_blob), ours->name_size))
+		return 0; /* the version that this one would replace */
+	return error_set(err, -EEXIST,
+			 "\"%s\" is the name of a tensor outside of the "
+			 "bundle; remove it first",
+			 name);
+}
+
+/* --- staging ------------------------------------------------------------- */
+
+static int charge(struct broker *broker, uint32_t uid, struct error *err)
+{
+	struct account *account = accounts_get(&broker->accounts, uid);
+
+	if (!account)
+		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
+	return account_charge(&broker->accounts, account, ACCOUNT_BUNDLES, 1,
+			      err);
+}
+
+static void refund(struct broker *broker, uint32_t uid)
+{
+	struct account *account = accounts_get(&broker->accounts, uid);
+
+	assert(account); /* it was charged, so it exists */
+	account_refund(account, ACCOUNT_BUNDLES, 1);
+}
+
+/* Make a record with its name; 0 if the catalog is full. */
+static uint32_t make_record(struct broker *broker, const char *name)
+{
+	struct catalog *catalog = &broker->catalog;
+	size_t size = strlen(name);
+	uint64_t blob = catalog_blob_alloc(catalog, size);
+	struct bundle_record *record;
+	uint32_t bundle;
+
+	if (!blob)
+		return 0;
+	bundle = catalog_alloc(catalog, SECTION_BUNDLE);
+	if (!bundle) {
+		catalog_blob_release(catalog, blob, size);
+		return 0;
+	}
+	memcpy(catalog_blob(catalog, blob), name, size);
+	record = catalog_bundle(catalog, bundle);
+	record->name_blob = blob;
+	record->name_size = (uint32_t)size;
+	record->state = BUNDLE_STAGED;
+	record->manifest_fd = -1;
+	return bundle;
+}
+
+int bundle_begin(struct broker *broker, struct session *session,
+		 const struct bundle_begin_request *request, uint64_t *ret_id,
+		 struct error *err)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct session_record *owner = session_record(session);
+	struct access_class access;
+	struct bundle_record *record;
+	uint32_t bundle;
+	int r;
+
+	r = check_place(broker, session, request->name, request->flags, err);
+	if (r < 0)
+		return r;
+	r = slot_resolve_access(session, &request->access, &access, err);
+	if (r < 0)
+		return r;
+	r = charge(broker, owner->uid, err);
+	if (r < 0)
+		return r;
+	bundle = make_record(broker, request->name);
+	if (!bundle) {
+		refund(broker, owner->uid);
+		return error_set(err, -ENOSPC,
+				 "the catalog has no room for one more bundle "
+				 "(%u fit); remove some",
+				 catalog_capacity(SECTION_BUNDLE));
+	}
+	/* An empty chunk of the record's last user may still be waiting to be
+	 * freed; its pool may have another access class. */
+	pool_forget_bundle(&broker->pools, bundle);
+	record = catalog_bundle(catalog, bundle);
+	record->id = catalog->header->next_bundle_id;
+	record->born_ms = now_ms();
+	record->ttl_ms = request->ttl_ms;
+	record->loader = session->index;
+	record->flags = request->flags;
+	record->access = access;
+	record->device = request->device;
+	record->owner_uid = owner->uid;
+	record->size_hint = request->size_hint;
+	record->next = owner->first_bundle;
+	catalog_set(catalog, catalog->header->next_bundle_id, record->id + 1);
+	catalog_set(catalog, owner->first_bundle, bundle);
+	point("bundle.begun");
+	*ret_id = record->id;
+	return 0;
+}
+
+void bundle_add_member(struct broker *broker, uint32_t bundle, uint32_t slot)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct bundle_record *record = catalog_bundle(catalog, bundle);
+	struct slot_record *member = catalog_slot(catalog, slot);
+	uint64_t size = pool_block_size(member->size, &record->device);
+
+	catalog_set(catalog, member->bundle, bundle);
+	catalog_set(catalog, member->flags, (uint16_t)SLOT_FLAG_NAMED);
+	catalog_list_append(catalog, &record->members, SECTION_SLOT,
+			    MEMBER_LINK, slot);
+	index_add(broker, slot);
+	record->size_hint -=
+		size < record->size_hint ? size : record->size_hint;
+	manifest_drop(broker, bundle);
+}
+
+uint64_t bundle_size_left(const struct broker *broker, uint32_t bundle)
+{
+	return catalog_bundle(&broker->catalog, bundle)->size_hint;
+}
+
+/* --- end of a version ---------------------------------------------------- */
+
+/* Remove the version from its loader's chain, if it is in one. */
+static void leave_loader(struct broker *broker, uint32_t bundle)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct bundle_record *record = catalog_bundle(catalog, bundle);
+	uint32_t *at;
+
+	if (!record->loader)
+		return;
+	at = &catalog_session(catalog, record->loader)->first_bundle;
+	while (*at != bundle) {
+		assert(*at);
+		at = &catalog_bundle(catalog, *at)->next;
+	}
+	catalog_set(catalog, *at, record->next);
+	catalog_set(catalog, record->next, 0);
+	catalog_set(catalog, record->loader, 0);
+}
+
+static bool sweep(void *data, uint32_t index);
+
+/* Start at the first member, even if a sweep is in progress. While a retired
+ * version is swept, its owner's account counts memory that will be returned. */
+static void begin_sweep(struct broker *broker, uint32_t index)
+{
+	const struct bundle_record *record =
+		catalog_bundle(&broker->catalog, index);
+	struct bundle *bundle = &broker->bundles[index];
+
+	if (!bundle->account && record->state == BUNDLE_RETIRED) {
+		bundle->account =
+			accounts_get(&broker->accounts, record->owner_uid);
+		bundle->account->n_going++;
+	}
+	bundle->next_swept = record->members.first;
+	bundle->sweep.step = sweep;
+	bundle->sweep.data = broker;
+	bundle->sweep.index = index;
+	chore_begin(broker, &bundle->sweep);
+}
+
+static void end_sweep(struct broker *broker, uint32_t index)
+{
+	struct bundle *bundle = &broker->bundles[index];
+
+	chore_end(broker, &bundle->sweep);
+	bundle->next_swept = 0;
+	if (!bundle->account)
+		return;
+	bundle->account->n_going--;
+	bundle->account = NULL;
+	waiters_wake_room(broker);
+}
+
+static void destroy(struct broker *broker, uint32_t bundle)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct bundle_record *record = catalog_bundle(catalog, bundle);
+
+	assert(record->state == BUNDLE_RETIRED && !record->loader);
+	end_sweep(broker, bundle);
+	manifest_drop(broker, bundle);
+	refund(broker, record->owner_uid);
+	catalog_blob_release(catalog, record->name_blob, record->name_size);
+	catalog_release(catalog, SECTION_BUNDLE, bundle);
+	waiters_wake_room(broker);
+}
+
+/* From here on only members and their holders refer to the version. */
+static void make_retired(struct broker *broker, uint32_t bundle)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct bundle_record *record = catalog_bundle(catalog, bundle);
+
+	deadlines_remove(&broker->deadlines, &record->heap_position);
+	if (record->state == BUNDLE_COMMITTED)
+		index_remove_bundle(broker, bundle);
+	leave_loader(broker, bundle);
+	catalog_set(catalog, record->deadline_ms, 0);
+	catalog_set(catalog, record->state, (uint32_t)BUNDLE_RETIRED);
+	manifest_drop(broker, bundle);
+	pool_forget_bundle(&broker->pools, bundle);
+	point("bundle.retired");
+}
+
+static void hide_members(struct broker *broker, uint32_t bundle)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t slot = catalog_bundle(catalog, bundle)->members.first;
+
+	for (; slot; slot = catalog_slot(catalog, slot)->bundle_link.next)
+		slot_hide(broker, slot);
+}
+
+/* Visit the next members. A retired version is freed with its last member. */
+static bool sweep(void *data, uint32_t index)
+{
+	struct broker *broker = data;
+	struct bundle *bundle = &broker->bundles[index];
+	uint32_t slot;
+
+	for (int i = 0; i < SETTLED_A_STEP && bundle->next_swept; i++) {
+		slot = bundle->next_swept;
+		bundle->next_swept =
+			catalog_slot(&broker->catalog, slot)->bundle_link.next;
+		slot_settle(broker, slot);
+		catalog_commit(&broker->catalog);
+	}
+	if (bundle->next_swept)
+		return true;
+	end_sweep(broker, index);
+	return false;
+}
+
+/* Update the states of all members. */
+static void settle_members(struct broker *broker, uint32_t index)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct bundle_record *record = catalog_bundle(catalog, index);
+	uint32_t slot = record->members.first;
+	uint32_t next;
+
+	if (record->members.n > SETTLED_AT_ONCE) {
+		begin_sweep(broker, index);
+		return;
+	}
+	for (; slot; slot = next) {
+		next = catalog_slot(catalog, slot)->bundle_link.next;
+		slot_settle(broker, slot);
+	}
+}
+
+/* Release the members of a retired version, or the version if it has none. */
+static void let_go(struct broker *broker, uint32_t bundle)
+{
+	if (catalog_bundle(&broker->catalog, bundle)->members.n)
+		settle_members(broker, bundle);
+	else
+		destroy(broker, bundle);
+}
+
+void bundle_retire(struct broker *broker, uint32_t bundle)
+{
+	bool was_shown = catalog_bundle(&broker->catalog, bundle)->state ==
+			 BUNDLE_COMMITTED;
+
+	make_retired(broker, bundle);
+	if (was_shown)
+		hide_members(broker, bundle);
+	let_go(broker, bundle);
+}
+
+void bundle_lease(struct broker *broker, uint32_t bundle)
+{
+	broker->bundles[bundle].n_leases++;
+}
+
+void bundle_unlease(struct broker *broker, uint32_t bundle)
+{
+	assert(broker->bundles[bundle].n_leases > 0);
+	if (--broker->bundles[bundle].n_leases > 0)
+		return;
+	if (catalog_bundle(&broker->catalog, bundle)->state == BUNDLE_RETIRED)
+		settle_members(broker, bundle);
+}
+
+void bundle_abort(struct broker *broker, uint32_t bundle)
+{
+	bundle_retire(broker, bundle);
+}
+
+void bundle_forget_member(struct broker *broker, uint32_t slot)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct slot_record *member = catalog_slot(catalog, slot);
+	uint32_t bundle = member->bundle;
+	struct bundle_record *record = catalog_bundle(catalog, bundle);
+
+	manifest_forget_member(broker, slot);
+	if (broker->bundles[bundle].next_swept == slot)
+		broker->bundles[bundle].next_swept = member->bundle_link.next;
+	if (broker->bundles[bundle].last_clash == slot)
+		broker->bundles[bundle].last_clash = 0;
+	catalog_list_remove(catalog, &record->members, SECTION_SLOT,
+			    MEMBER_LINK, slot);
+	catalog_set(catalog, member->bundle, 0);
+	if (record->state == BUNDLE_RETIRED && !record->members.n)
+		destroy(broker, bundle);
+}
+
+/* --- commit -------------------------------------------------------------- */
+
+static int check_members(const struct broker *broker, uint32_t bundle,
+			 struct error *err)
+{
+	const struct bundle_record *record =
+		catalog_bundle(&broker->catalog, bundle);
+	uint32_t last = broker->bundles[bundle].last_clash;
+	char name[NAME_MAX_SIZE + 1];
+
+	if (!record->members.n)
+		return error_set(err, -EINVAL,
+				 "the bundle has no tensors; allocate some or "
+				 "abort it");
+	if (!record->n_clashes)
+		return 0;
+	if (last) {
+		slot_describe(broker, last, NULL, name);
+		if (bundle_check_name(broker, bundle, name, err) < 0)
+			return -EEXIST;
+	}
+	return error_set(err, -EEXIST,
+			 "tensors outside of the bundle have the names of %u "
+			 "of its members; remove them first",
+			 record->n_clashes);
+}
+
+/* The name has expired. */
+static void on_deadline(void *data, uint32_t bundle)
+{
+	struct broker *broker = data;
+
+	bundle_retire(broker, bundle);
+	catalog_commit(&broker->catalog);
+}
+
+static int set_deadline(struct broker *broker, uint32_t bundle, uint64_t at_ms,
+			struct error *err)
+{
+	struct bundle_record *record = catalog_bundle(&broker->catalog, bundle);
+	struct deadline deadline = {
+		.at_ms = at_ms,
+		.fn = on_deadline,
+		.data = broker,
+		.index = bundle,
+		.position = &record->heap_position,
+	};
+
+	if (!at_ms)
+		return 0;
+	return deadlines_add(&broker->deadlines, &deadline, err);
+}
+
+/* Switch the names from the old version to the new one; the commit makes it
+ * one change. */
+static void flip(struct broker *broker, uint32_t old, uint32_t new,
+		 uint64_t deadline_ms)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct bundle_record *record = catalog_bundle(catalog, new);
+
+	if (old)
+		make_retired(broker, old);
+	if (!(record->flags & PUBLISH_TIED))
+		leave_loader(broker, new);
+	catalog_set(catalog, record->deadline_ms, deadline_ms);
+	catalog_set(catalog, record->state, (uint32_t)BUNDLE_COMMITTED);
+	index_add_bundle(broker, new);
+	broker->n_published += record->members.n;
+	point("bundle.flipped");
+}
+
+static void wake(struct broker *broker, uint32_t bundle)
+{
+	char name[NAME_MAX_SIZE + 1];
+
+	/* this wakes requests for a member, too */
+	bundle_name(broker, bundle, name);
+	waiters_wake_name(broker, name);
+}
+
+/* Set the version number that the manifest will contain. */
+static void number(struct broker *broker, uint32_t bundle, uint32_t old)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct bundle_record *record = catalog_bundle(catalog, bundle);
+	uint64_t version = old ? catalog_bundle(catalog, old)->version + 1 : 1;
+
+	if (record->version == version)
+		return;
+	catalog_set(catalog, record->version, version);
+	manifest_drop(broker, bundle);
+}
+
+/* Do the long parts first. Returns as bundle_commit(). */
+static int work_ahead(struct broker *broker, uint32_t bundle, struct error *err)
+{
+	int sealed = pool_seal_bundle(&broker->pools, bundle, err);
+	int made;
+
+	if (sealed < 0)
+		return sealed;
+	made = manifest_make(broker, bundle, err);
+	if (made < 0)
+		return made;
+	return sealed == POOL_OK && made == MANIFEST_OK ? POOL_OK : POOL_WAIT;
+}
+
+/* Do everything that can fail, in an order that needs no undoing when it does.
+ * Returns as bundle_commit(). */
+static int prepare(struct broker *broker, struct session *session,
+		   uint32_t bundle, uint64_t deadline_ms, struct error *err)
+{
+	struct bundle_record *record = catalog_bundle(&broker->catalog, bundle);
+	char name[NAME_MAX_SIZE + 1];
+	int r;
+
+	bundle_name(broker, bundle, name);
+	r = check_place(broker, session, name, record->flags, err);
+	if (r == 0)
+		r = check_members(broker, bundle, err);
+	if (r < 0)
+		return r;
+	number(broker, bundle, index_find_bundle(broker, name));
+	r = work_ahead(broker, bundle, err);
+	if (r != POOL_OK)
+		return r;
+	point("bundle.sealed");
+	r = set_deadline(broker, bundle, deadline_ms, err);
+	if (r < 0)
+		return r;
+	if (prefix_claim(broker, name, record->owner_uid))
+		return POOL_OK;
+	deadlines_remove(&broker->deadlines, &record->heap_position);
+	return error_set(err, -ENOSPC,
+			 "no room in the catalog for the owner of \"%s\"",
+			 name);
+}
+
+int bundle_commit(struct broker *broker, struct session *session,
+		  uint32_t bundle, uint64_t *ret_version, struct error *err)
+{
+	struct bundle_record *record = catalog_bundle(&broker->catalog, bundle);
+	uint64_t deadline_ms = record->ttl_ms ? now_ms() + record->ttl_ms : 0;
+	char name[NAME_MAX_SIZE + 1];
+	uint32_t old;
+	int r;
+
+	r = prepare(broker, session, bundle, deadline_ms, err);
+	if (r < 0)
+		pool_forget_unsealed(&broker->pools, bundle);
+	if (r != POOL_OK)
+		return r;
+	bundle_name(broker, bundle, name);
+	old = index_find_bundle(broker, name);
+	flip(broker, old, bundle, deadline_ms);
+	if (old)
+		hide_members(broker, old);
+	settle_members(broker, bundle);
+	if (old)
+		let_go(broker, old);
+	wake(broker, bundle);
+	*ret_version = record->version;
+	return 0;
+}
+
+/* --- names of members ---------------------------------------------------- */
+
+static bool is_staged(const struct broker *broker, uint32_t slot)
+{
+	uint32_t bundle = catalog_slot(&broker->catalog, slot)->bundle;
+
+	return bundle &&
+	       catalog_bundle(&broker->catalog, bundle)->state == BUNDLE_STAGED;
+}
+
+void bundle_note_name(struct broker *broker, uint32_t slot, int change)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct bundle_record *record;
+	uint32_t at = 0;
+	uint32_t bundle;
+
+	if (!catalog_n_live(catalog, SECTION_BUNDLE))
+		return;
+	while ((at = index_next_alike(broker, slot, at))) {
+		if (!is_staged(broker, at))
+			continue;
+		bundle = catalog_slot(catalog, at)->bundle;
+		record = catalog_bundle(catalog, bundle);
+		catalog_set(catalog, record->n_clashes,
+			    record->n_clashes + (uint32_t)change);
+		broker->bundles[bundle].last_clash = at;
+	}
+}
+
+int bundle_adopt_all(struct broker *broker, struct error *err)
+{
+	struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_BUNDLE);
+	struct bundle_record *record;
+	struct account *account;
+	uint32_t i;
+	int r;
+
+	for (i = 1; i <= n; i++) {
+		record = catalog_bundle(catalog, i);
+		if (record->state == BUNDLE_FREE)
+			continue;
+		record->manifest_fd = -1;
+		record->size_hint = 0;
+		record->heap_position = 0;
+		account = accounts_get(&broker->accounts, record->owner_uid);
+		if (!account)
+			return error_set(err, -ENOMEM, "no memory for uid %u",
+					 record->owner_uid);
+		account_charge_adopted(account, ACCOUNT_BUNDLES, 1);
+		if (record->state == BUNDLE_RETIRED)
+			pool_forget_bundle(&broker->pools, i);
+		r = set_deadline(broker, i, record->deadline_ms, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+void bundle_drop_manifests(struct broker *broker)
+{
+	uint32_t n = catalog_n_touched(&broker->catalog, SECTION_BUNDLE);
+
+	for (uint32_t i = 1; i <= n; i++) {
+		if (catalog_bundle(&broker->catalog, i)->state != BUNDLE_FREE)
+			manifest_drop(broker, i);
+	}
+}

@@ -1,0 +1,277 @@
+/*
+ * Orders: the records, and the end of a session.
+ */
+#include "broker/tensor/order.h"
+#include "broker/broker.h"
+#include "broker/tensor/slot.h"
+#include "broker/tensor/timeline_file.h"
+#include "proto/point.h"
+#include "shm/timeline.h"
+#include <assert.h>
+#include <stddef.h>
+
+_Static_assert(MESSAGE_MAX_TIMELINES == TIMELINES, "what a decoder lets pass");
+_Static_assert(TIMELINE_POISON == INT64_MAX, "what a decoder lets pass");
+
+#define SESSION_LINK offsetof(struct order_record, session_link)
+#define COPY_LINK    offsetof(struct order_record, copy_link)
+
+static bool is_reached(const struct broker *broker,
+		       const struct order_record *order)
+{
+	const struct session *session = broker->sessions[order->session];
+
+	/* Of an event the producer says when it is done. */
+	return session && order->timeline &&
+	       timeline_file_has_reached(session, order->timeline,
+					 order->value);
+}
+
+bool order_is_pending(const struct broker *broker, uint32_t slot)
+{
+	uint32_t order = catalog_slot(&broker->catalog, slot)->order;
+
+	return order &&
+	       !is_reached(broker, catalog_order(&broker->catalog, order));
+}
+
+void order_describe(const struct broker *broker, uint32_t slot,
+		    struct tensor_order *ret)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct order_record *order;
+
+	*ret = (struct tensor_order){0};
+	if (!order_is_pending(broker, slot))
+		return;
+	order = catalog_order(catalog, catalog_slot(catalog, slot)->order);
+	ret->session = catalog_session(catalog, order->session)->id;
+	ret->timeline = order->timeline;
+	ret->value = order->value;
+}
+
+const uint8_t *order_event(const struct broker *broker, uint32_t slot)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct order_record *order;
+	uint32_t index = catalog_slot(catalog, slot)->order;
+
+	if (!index)
+		return NULL;
+	order = catalog_order(catalog, index);
+	if (order->original)
+		order = catalog_order(catalog, order->original);
+	return order->event ? catalog_blob(catalog, order->event) : NULL;
+}
+
+/* --- originals and copies ---------------------------------------------------
+ */
+
+static void detach(struct catalog *catalog, uint32_t copy)
+{
+	struct order_record *record = catalog_order(catalog, copy);
+
+	if (!record->original)
+		return;
+	catalog_list_remove(catalog,
+			    &catalog_order(catalog, record->original)->copies,
+			    SECTION_ORDER, COPY_LINK, copy);
+	catalog_set(catalog, record->original, 0);
+}
+
+static void detach_copies(struct catalog *catalog, struct order_record *record)
+{
+	while (record->copies.first)
+		detach(catalog, record->copies.first);
+}
+
+static void set_handle(struct catalog *catalog, struct order_record *record,
+		       uint64_t event)
+{
+	if (record->event)
+		catalog_blob_release(catalog, record->event, ORDER_EVENT_SIZE);
+	catalog_set(catalog, record->event, event);
+}
+
+/* --- making and ending ------------------------------------------------------
+ */
+
+static void unlink_from_session(struct catalog *catalog, uint32_t order)
+{
+	struct session_record *session = catalog_session(
+		catalog, catalog_order(catalog, order)->session);
+
+	catalog_list_remove(catalog, &session->orders, SECTION_ORDER,
+			    SESSION_LINK, order);
+}
+
+static void link_to_session(struct catalog *catalog, uint32_t order,
+			    uint32_t session)
+{
+	catalog_set(catalog, catalog_order(catalog, order)->session, session);
+	catalog_list_append(catalog, &catalog_session(catalog, session)->orders,
+			    SECTION_ORDER, SESSION_LINK, order);
+}
+
+void order_end(struct broker *broker, uint32_t slot)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct slot_record *record = catalog_slot(catalog, slot);
+	uint32_t order = record->order;
+
+	if (!order)
+		return;
+	detach(catalog, order);
+	detach_copies(catalog, catalog_order(catalog, order));
+	set_handle(catalog, catalog_order(catalog, order), 0);
+	unlink_from_session(catalog, order);
+	catalog_release(catalog, SECTION_ORDER, order);
+	catalog_set(catalog, record->order, 0);
+}
+
+/* A new one, without values. */
+static uint32_t make(struct broker *broker, uint32_t slot, uint32_t session)
+{
+	struct catalog *catalog = &broker->catalog;
+	uint32_t order = catalog_alloc(catalog, SECTION_ORDER);
+
+	assert(order > 0); /* there are as many as slots */
+	catalog_order(catalog, order)->slot = slot;
+	link_to_session(catalog, order, session);
+	catalog_set(catalog, catalog_slot(catalog, slot)->order, order);
+	return order;
+}
+
+static void set_values(struct catalog *catalog, uint32_t order,
+		       uint32_t session, uint32_t timeline, uint64_t value)
+{
+	struct order_record *record = catalog_order(catalog, order);
+
+	unlink_from_session(catalog, order);
+	link_to_session(catalog, order, session);
+	catalog_set(catalog, record->timeline, timeline);
+	catalog_set(catalog, record->value, value);
+}
+
+/* What views of it wait for changes likewise. Gives the record. */
+static struct order_record *set(struct broker *broker, uint32_t slot,
+				uint32_t session, uint32_t timeline,
+				uint64_t value)
+{
+	struct catalog *catalog = &broker->catalog;
+	uint32_t order = catalog_slot(catalog, slot)->order, copy;
+	struct order_record *record;
+
+	if (!order)
+		order = make(broker, slot, session);
+	detach(catalog, order);
+	set_values(catalog, order, session, timeline, value);
+	record = catalog_order(catalog, order);
+	for (copy = record->copies.first; copy;
+	     copy = catalog_order(catalog, copy)->copy_link.next)
+		set_values(catalog, copy, session, timeline, value);
+	return record;
+}
+
+void order_set(struct broker *broker, uint32_t slot, uint32_t session,
+	       uint32_t timeline, uint64_t value)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct order_record *record =
+		set(broker, slot, session, timeline, value);
+
+	detach_copies(catalog, record);
+	set_handle(catalog, record, 0);
+	point("order.set");
+}
+
+void order_set_event(struct broker *broker, uint32_t slot, uint32_t session,
+		     uint64_t number, uint64_t event)
+{
+	set_handle(&broker->catalog, set(broker, slot, session, 0, number),
+		   event);
+	point("order.set_event");
+}
+
+/* What a copy copies is held, and stays ordered as long as the copy is. */
+static void copy_event(struct broker *broker, uint32_t order, uint32_t to)
+{
+	struct catalog *catalog = &broker->catalog;
+	const struct order_record *from = catalog_order(catalog, order);
+	uint32_t original = from->original ? from->original : order;
+	uint32_t copy;
+
+	(void)set(broker, to, from->session, 0, from->value);
+	copy = catalog_slot(catalog, to)->order;
+	catalog_set(catalog, catalog_order(catalog, copy)->original, original);
+	catalog_list_append(catalog, &catalog_order(catalog, original)->copies,
+			    SECTION_ORDER, COPY_LINK, copy);
+}
+
+void order_copy(struct broker *broker, uint32_t from, uint32_t to)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct slot_record *record = catalog_slot(catalog, from);
+	const struct order_record *order;
+
+	if (record->flags & SLOT_FLAG_TAINTED)
+		slot_taint(broker, to);
+	if (!order_is_pending(broker, from))
+		return;
+	order = catalog_order(catalog, record->order);
+	if (order->timeline)
+		order_set(broker, to, order->session, order->timeline,
+			  order->value);
+	else
+		copy_event(broker, record->order, to);
+}
+
+static void end_and_settle(struct broker *broker, uint32_t slot)
+{
+	order_end(broker, slot);
+	slot_settle(broker, slot);
+	point("order.event_ended");
+	catalog_commit(&broker->catalog);
+}
+
+void order_end_event(struct broker *broker, uint32_t slot, uint32_t session,
+		     uint64_t number)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t order = catalog_slot(catalog, slot)->order;
+	const struct order_record *record;
+
+	if (!order)
+		return;
+	record = catalog_order(catalog, order);
+	if (!record->event || record->session != session ||
+	    record->value != number)
+		return;
+	while (record->copies.first)
+		end_and_settle(
+			broker,
+			catalog_order(catalog, record->copies.first)->slot);
+	end_and_settle(broker, slot);
+}
+
+void order_end_session(struct broker *broker, uint32_t session, uint32_t *left)
+{
+	struct catalog *catalog = &broker->catalog;
+	const struct list *orders = &catalog_session(catalog, session)->orders;
+	const struct order_record *order;
+	uint32_t slot;
+
+	for (; orders->first && *left > 0; --*left) {
+		order = catalog_order(catalog, orders->first);
+		slot = order->slot;
+		if (!is_reached(broker, order)) {
+			slot_taint(broker, slot);
+			broker->n_tainted++;
+		}
+		order_end(broker, slot);
+		/* It may be that nothing else has kept its memory. */
+		slot_settle(broker, slot);
+		point("order.ended");
+		catalog_commit(catalog);
+	}
+}

@@ -1,0 +1,350 @@
+/*
+ * Records of first components: hash chains, and a list of unused ones, in the
+ * order in which they became unused; one deadline serves the first of the list.
+ *
+ * A component with a configured owner has a record, too, so that its names are
+ * counted if a later configuration does not assign it.
+ */
+#include "broker/tensor/prefix.h"
+#include "broker/broker.h"
+#include "proto/error.h"
+#include "proto/name.h"
+#include <assert.h>
+#include <errno.h>
+#include <xxhash.h>
+
+#define IDLE_LINK offsetof(struct prefix_record, idle_link)
+/* The most records that one round of the loop ends. */
+#define ENDED_AT_ONCE 64
+
+static const char *name_of(const struct broker *broker,
+			   const struct prefix_record *record)
+{
+	return catalog_blob(&broker->catalog, record->name_blob);
+}
+
+static uint32_t *bucket(const struct broker *broker, const char *name,
+			size_t size)
+{
+	uint64_t seed = broker->catalog.header->hash_seed;
+
+	return catalog_bucket(&broker->catalog, HASH_PREFIX,
+			      XXH3_64bits_withSeed(name, size, seed));
+}
+
+uint32_t prefix_find(const struct broker *broker, const char *name, size_t size)
+{
+	const struct prefix_record *record;
+	uint32_t prefix = *bucket(broker, name, size);
+
+	for (; prefix; prefix = record->hash_next) {
+		record = catalog_prefix(&broker->catalog, prefix);
+		if (record->name_size == size &&
+		    !memcmp(name_of(broker, record), name, size))
+			return prefix;
+	}
+	return 0;
+}
+
+/* --- owners -------------------------------------------------------------- */
+
+static bool configured_owner(const struct broker *broker, const char *name,
+			     size_t size, uint32_t *ret_uid)
+{
+	const struct config *config = &broker->config;
+	size_t i;
+
+	for (i = 0; i < config->n_prefixes; i++) {
+		if (strlen(config->prefixes[i].name) != size ||
+		    memcmp(config->prefixes[i].name, name, size))
+			continue;
+		*ret_uid = config->prefixes[i].uid;
+		return true;
+	}
+	return false;
+}
+
+bool prefix_is_configured(const struct broker *broker,
+			  const struct prefix_record *record)
+{
+	uint32_t uid;
+
+	return configured_owner(broker, name_of(broker, record),
+				record->name_size, &uid);
+}
+
+bool prefix_owner(const struct broker *broker, const char *name,
+		  uint32_t *ret_uid)
+{
+	size_t size = name_prefix_size(name);
+	uint32_t prefix;
+
+	if (configured_owner(broker, name, size, ret_uid))
+		return true;
+	prefix = prefix_find(broker, name, size);
+	if (prefix)
+		*ret_uid = catalog_prefix(&broker->catalog, prefix)->uid;
+	return prefix;
+}
+
+static int explain_quota(const struct broker *broker,
+			 const struct account *account, const char *name,
+			 struct error *err)
+{
+	return error_set(
+		err, -EDQUOT,
+		"\"%.*s\" would be one more first component of names, and uid "
+		"%u owns %llu of at most %llu: remove all names and bundles "
+		"below one of them, which is free %llu s later (fsdpctl "
+		"prefixes lists them), or have quota_prefixes raised",
+		(int)name_prefix_size(name), name, account->uid,
+		(unsigned long long)account->used[ACCOUNT_PREFIXES],
+		(unsigned long long)account_limit(&broker->accounts, account,
+						  ACCOUNT_PREFIXES),
+		(unsigned long long)broker->config.prefix_grace_ms / 1000);
+}
+
+/* May the account be charged, and the catalog take a record, for a claim? */
+static int check_claim(struct broker *broker, const char *name, uint32_t uid,
+		       struct error *err)
+{
+	struct account *account = accounts_get(&broker->accounts, uid);
+
+	if (!account)
+		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
+	if (!account_left(&broker->accounts, account, ACCOUNT_PREFIXES))
+		return explain_quota(broker, account, name, err);
+	return catalog_check_room(&broker->catalog, SECTION_PREFIX, 1,
+				  "first components of names", err);
+}
+
+int prefix_check(struct broker *broker, const char *name, uint32_t uid,
+		 struct error *err)
+{
+	uint32_t owner;
+
+	if (!prefix_owner(broker, name, &owner))
+		return check_claim(broker, name, uid, err);
+	if (owner == uid || uid == 0)
+		return 0;
+	return error_set(err, -EPERM,
+			 "names that begin with \"%.*s\" belong to uid %u, "
+			 "not to uid %u; use another first component",
+			 (int)name_prefix_size(name), name, owner, uid);
+}
+
+/* --- expiry -------------------------------------------------------------- */
+
+static void destroy(struct broker *broker, uint32_t prefix)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct prefix_record *record = catalog_prefix(catalog, prefix);
+	uint32_t *at =
+		bucket(broker, name_of(broker, record), record->name_size);
+
+	if (!prefix_is_configured(broker, record))
+		account_refund(accounts_get(&broker->accounts, record->uid),
+			       ACCOUNT_PREFIXES, 1);
+	while (*at != prefix) {
+		assert(*at);
+		at = &catalog_prefix(catalog, *at)->hash_next;
+	}
+	catalog_set(catalog, *at, record->hash_next);
+	catalog_list_remove(catalog, &catalog->header->idle_prefixes,
+			    SECTION_PREFIX, IDLE_LINK, prefix);
+	catalog_blob_release(catalog, record->name_blob, record->name_size);
+	catalog_release(catalog, SECTION_PREFIX, prefix);
+}
+
+static void on_idle(void *data, uint32_t index);
+
+/* When the first unused component expires. */
+static uint64_t next_end_ms(const struct broker *broker)
+{
+	uint32_t first = broker->catalog.header->idle_prefixes.first;
+
+	return catalog_prefix(&broker->catalog, first)->idle_ms +
+	       broker->config.prefix_grace_ms;
+}
+
+static void plan_end(struct broker *broker)
+{
+	struct deadline deadline = {
+		.fn = on_idle,
+		.data = broker,
+		.position = &broker->prefix_position,
+	};
+
+	if (broker->prefix_position ||
+	    !broker->catalog.header->idle_prefixes.first)
+		return;
+	deadline.at_ms = next_end_ms(broker);
+	/* If memory runs out, the next component that becomes unused
+	 * tries again. */
+	(void)deadlines_add(&broker->deadlines, &deadline, NULL);
+}
+
+static void on_idle(void *data, uint32_t index)
+{
+	struct broker *broker = data;
+	struct list *idle = &broker->catalog.header->idle_prefixes;
+
+	(void)index;
+	for (int n = 0; n < ENDED_AT_ONCE && idle->first &&
+			next_end_ms(broker) <= now_ms();
+	     n++)
+		destroy(broker, idle->first);
+	catalog_commit(&broker->catalog);
+	plan_end(broker);
+}
+
+static void begin_idle(struct broker *broker, uint32_t prefix)
+{
+	struct catalog *catalog = &broker->catalog;
+
+	catalog_set(catalog, catalog_prefix(catalog, prefix)->idle_ms,
+		    now_ms());
+	catalog_list_append(catalog, &catalog->header->idle_prefixes,
+			    SECTION_PREFIX, IDLE_LINK, prefix);
+	plan_end(broker);
+}
+
+/* --- use ----------------------------------------------------------------- */
+
+static bool is_idle(const struct prefix_record *record)
+{
+	return record->n_names == 0 && record->n_bundles == 0;
+}
+
+uint64_t prefix_left_ms(const struct broker *broker,
+			const struct prefix_record *record)
+{
+	uint64_t end_ms = record->idle_ms + broker->config.prefix_grace_ms;
+	uint64_t now = now_ms();
+
+	if (!is_idle(record))
+		return 0;
+	return end_ms > now ? end_ms - now : 1;
+}
+
+static uint32_t *counter(struct prefix_record *record, const char *name,
+			 size_t size)
+{
+	return name[size - 1] == '/' ? &record->n_bundles : &record->n_names;
+}
+
+/* `name` has no final 0, since it may be in the catalog. */
+static struct prefix_record *record_of(const struct broker *broker,
+				       const char *name, size_t size,
+				       uint32_t *ret_prefix)
+{
+	const char *end = memchr(name, '/', size);
+
+	*ret_prefix = prefix_find(broker, name,
+				  end ? (size_t)(end - name) : size);
+	assert(*ret_prefix); /* it was claimed and is in use */
+	return catalog_prefix(&broker->catalog, *ret_prefix);
+}
+
+void prefix_use(struct broker *broker, const char *name, size_t size)
+{
+	struct catalog *catalog = &broker->catalog;
+	uint32_t prefix;
+	struct prefix_record *record = record_of(broker, name, size, &prefix);
+	uint32_t *n = counter(record, name, size);
+
+	if (is_idle(record))
+		catalog_list_remove(catalog, &catalog->header->idle_prefixes,
+				    SECTION_PREFIX, IDLE_LINK, prefix);
+	catalog_set(catalog, *n, *n + 1);
+}
+
+void prefix_end_use(struct broker *broker, const char *name, size_t size)
+{
+	struct catalog *catalog = &broker->catalog;
+	uint32_t prefix;
+	struct prefix_record *record = record_of(broker, name, size, &prefix);
+	uint32_t *n = counter(record, name, size);
+
+	assert(*n > 0);
+	catalog_set(catalog, *n, *n - 1);
+	if (is_idle(record))
+		begin_idle(broker, prefix);
+}
+
+/* Make a record that is not used yet; 0: the catalog is full. */
+static uint32_t make(struct broker *broker, const char *name, uint32_t uid)
+{
+	struct catalog *catalog = &broker->catalog;
+	size_t size = name_prefix_size(name);
+	uint32_t *head = bucket(broker, name, size);
+	uint64_t blob = catalog_blob_alloc(catalog, size);
+	struct prefix_record *record;
+	uint32_t prefix;
+
+	if (!blob)
+		return 0;
+	prefix = catalog_alloc(catalog, SECTION_PREFIX);
+	if (!prefix) {
+		catalog_blob_release(catalog, blob, size);
+		return 0;
+	}
+	memcpy(catalog_blob(catalog, blob), name, size);
+	record = catalog_prefix(catalog, prefix);
+	record->name_blob = blob;
+	record->name_size = (uint32_t)size;
+	record->uid = uid;
+	record->hash_next = *head;
+	catalog_set(catalog, *head, prefix);
+	begin_idle(broker, prefix);
+	return prefix;
+}
+
+bool prefix_claim(struct broker *broker, const char *name, uint32_t uid)
+{
+	size_t size = name_prefix_size(name);
+	struct account *account;
+
+	if (prefix_find(broker, name, size))
+		return true;
+	if (configured_owner(broker, name, size, &uid))
+		return make(broker, name, uid);
+	account = accounts_get(&broker->accounts, uid);
+	if (!account || account_charge(&broker->accounts, account,
+				       ACCOUNT_PREFIXES, 1, NULL) < 0)
+		return false;
+	if (make(broker, name, uid))
+		return true;
+	account_refund(account, ACCOUNT_PREFIXES, 1);
+	return false;
+}
+
+void prefix_unclaim(struct broker *broker, const char *name)
+{
+	uint32_t prefix = prefix_find(broker, name, name_prefix_size(name));
+
+	assert(prefix);
+	destroy(broker, prefix);
+}
+
+int prefix_adopt_all(struct broker *broker, struct error *err)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_PREFIX);
+	const struct prefix_record *record;
+	struct account *account;
+	uint32_t i;
+
+	for (i = 1; i <= n; i++) {
+		record = catalog_prefix(catalog, i);
+		if (!record->name_size || prefix_is_configured(broker, record))
+			continue;
+		account = accounts_get(&broker->accounts, record->uid);
+		if (!account)
+			return error_set(err, -ENOMEM, "no memory for uid %u",
+					 record->uid);
+		account_charge_adopted(account, ACCOUNT_PREFIXES, 1);
+	}
+	plan_end(broker);
+	return 0;
+}

@@ -1,0 +1,257 @@
+/*
+ * Tickets: records in a hash of their secret bits, each with a deadline.
+ */
+#include "broker/tensor/ticket.h"
+#include "broker/broker.h"
+#include "broker/tensor/slot.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include <assert.h>
+#include <endian.h>
+#include <errno.h>
+#include <sys/random.h>
+
+static uint32_t *bucket(const struct broker *broker,
+			const uint8_t id[TICKET_SIZE])
+{
+	uint64_t value;
+
+	/* the bits are random already, so no hash is needed */
+	memcpy(&value, id, sizeof(value));
+	return catalog_bucket(&broker->catalog, HASH_TICKET, value);
+}
+
+static bool is_equal(const uint8_t a[TICKET_SIZE], const uint8_t b[TICKET_SIZE])
+{
+	uint8_t difference = 0;
+	int i;
+
+	for (i = 0; i < TICKET_SIZE; i++)
+		difference |= (uint8_t)(a[i] ^ b[i]);
+	return difference == 0;
+}
+
+uint32_t ticket_find(const struct broker *broker, const uint8_t id[TICKET_SIZE])
+{
+	const struct ticket_record *record;
+	uint32_t ticket = *bucket(broker, id);
+
+	for (; ticket; ticket = record->hash_next) {
+		record = catalog_ticket(&broker->catalog, ticket);
+		if (is_equal(record->id, id))
+			return ticket;
+	}
+	return 0;
+}
+
+uint64_t ticket_shown(const uint8_t id[TICKET_SIZE])
+{
+	uint64_t shown;
+
+	memcpy(&shown, id, sizeof(shown));
+	return be64toh(shown);
+}
+
+uint32_t ticket_find_shown(const struct broker *broker, uint64_t shown)
+{
+	const struct ticket_record *record;
+	uint64_t half = htobe64(shown);
+	uint8_t id[TICKET_SIZE] = {0};
+	uint32_t ticket;
+
+	memcpy(id, &half, sizeof(half));
+	/* the bucket depends on this half only */
+	for (ticket = *bucket(broker, id); ticket; ticket = record->hash_next) {
+		record = catalog_ticket(&broker->catalog, ticket);
+		if (ticket_shown(record->id) == shown)
+			return ticket;
+	}
+	return 0;
+}
+
+static void on_deadline(void *data, uint32_t ticket)
+{
+	struct broker *broker = data;
+
+	ticket_expire(broker, ticket);
+	catalog_commit(&broker->catalog);
+}
+
+static int set_deadline(struct broker *broker, uint32_t ticket,
+			struct error *err)
+{
+	struct ticket_record *record = catalog_ticket(&broker->catalog, ticket);
+	struct deadline deadline = {
+		.at_ms = record->deadline_ms,
+		.fn = on_deadline,
+		.data = broker,
+		.index = ticket,
+		.position = &record->heap_position,
+	};
+
+	return deadlines_add(&broker->deadlines, &deadline, err);
+}
+
+static int check(uint32_t n_uses, uint64_t ttl_ms, struct error *err)
+{
+	if (n_uses < 1 || n_uses > TICKET_MAX_USES)
+		return error_set(
+			err, -EINVAL,
+			"a ticket can be good for 1 to %u uses, not %u",
+			TICKET_MAX_USES, n_uses);
+	if (ttl_ms < 1 || ttl_ms > TICKET_MAX_TTL_MS)
+		return error_set(err, -EINVAL,
+				 "a ticket can last 1 ms to %llu ms, not %llu",
+				 (unsigned long long)TICKET_MAX_TTL_MS,
+				 (unsigned long long)ttl_ms);
+	return 0;
+}
+
+/* Make the record and its deadline; it is not in the hash or the slot yet. */
+static int make_record(struct broker *broker, uint64_t ttl_ms,
+		       uint32_t *ret_ticket, struct error *err)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct ticket_record *record;
+	uint32_t ticket = catalog_alloc(catalog, SECTION_TICKET);
+	int r;
+
+	if (!ticket)
+		return error_set(err, -ENOSPC,
+				 "all %u tickets of this node are out; wait "
+				 "for some to be redeemed or to expire",
+				 catalog_capacity(SECTION_TICKET));
+	record = catalog_ticket(catalog, ticket);
+	record->deadline_ms = now_ms() + ttl_ms;
+	r = set_deadline(broker, ticket, err);
+	if (r < 0) {
+		catalog_release(catalog, SECTION_TICKET, ticket);
+		return r;
+	}
+	*ret_ticket = ticket;
+	return 0;
+}
+
+int ticket_make(struct broker *broker, uint32_t slot, struct ticket_maker maker,
+		uint32_t n_uses, uint64_t ttl_ms, uint8_t ret_id[TICKET_SIZE],
+		struct error *err)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct slot_record *kept = catalog_slot(catalog, slot);
+	struct account *account = accounts_get(&broker->accounts, maker.uid);
+	struct ticket_record *record;
+	uint8_t id[TICKET_SIZE];
+	uint32_t ticket = 0, *head;
+	int r;
+
+	r = check(n_uses, ttl_ms, err);
+	if (r < 0)
+		return r;
+	if (!account)
+		return error_set(err, -ENOMEM, "no memory for uid %u",
+				 maker.uid);
+	if (getrandom(id, sizeof(id), 0) != (ssize_t)sizeof(id))
+		return error_errno(err, -errno, "draw a ticket");
+	r = account_charge(&broker->accounts, account, ACCOUNT_TICKETS, 1, err);
+	if (r < 0)
+		return r;
+	r = make_record(broker, ttl_ms, &ticket, err);
+	if (r < 0) {
+		account_refund(account, ACCOUNT_TICKETS, 1);
+		return r;
+	}
+	record = catalog_ticket(catalog, ticket);
+	head = bucket(broker, id);
+	memcpy(record->id, id, sizeof(id));
+	record->slot = slot;
+	record->uses_left = n_uses;
+	record->born_ms = now_ms();
+	record->uid = maker.uid;
+	record->pid = maker.pid;
+	record->hash_next = *head;
+	catalog_set(catalog, *head, ticket);
+	catalog_set(catalog, kept->n_tickets, kept->n_tickets + 1);
+	point("ticket.made");
+	memcpy(ret_id, id, sizeof(id));
+	return 0;
+}
+
+static void forget(struct broker *broker, uint32_t ticket)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct ticket_record *record = catalog_ticket(catalog, ticket);
+	struct slot_record *kept = catalog_slot(catalog, record->slot);
+	struct account *account = accounts_get(&broker->accounts, record->uid);
+	uint32_t *at = bucket(broker, record->id);
+
+	deadlines_remove(&broker->deadlines, &record->heap_position);
+	while (*at != ticket) {
+		assert(*at);
+		at = &catalog_ticket(catalog, *at)->hash_next;
+	}
+	catalog_set(catalog, *at, record->hash_next);
+	catalog_set(catalog, kept->n_tickets, kept->n_tickets - 1);
+	assert(account); /* it was charged, so it exists */
+	account_refund(account, ACCOUNT_TICKETS, 1);
+	catalog_release(catalog, SECTION_TICKET, ticket);
+	waiters_wake_room(broker);
+}
+
+void ticket_use(struct broker *broker, uint32_t ticket)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct ticket_record *record = catalog_ticket(catalog, ticket);
+
+	if (record->uses_left > 1)
+		catalog_set(catalog, record->uses_left, record->uses_left - 1);
+	else
+		forget(broker, ticket);
+	point("ticket.used");
+}
+
+void ticket_expire(struct broker *broker, uint32_t ticket)
+{
+	uint32_t slot = catalog_ticket(&broker->catalog, ticket)->slot;
+
+	forget(broker, ticket);
+	point("ticket.expired");
+	(void)slot_settle(broker, slot);
+}
+
+void ticket_end_slot(struct broker *broker, uint32_t slot)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_TICKET);
+
+	for (uint32_t i = 1;
+	     i <= n && catalog_slot(catalog, slot)->n_tickets > 0; i++) {
+		if (catalog_ticket(catalog, i)->slot == slot)
+			forget(broker, i);
+	}
+}
+
+int ticket_adopt_all(struct broker *broker, struct error *err)
+{
+	struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_TICKET);
+	struct ticket_record *record;
+	struct account *account;
+	uint32_t i;
+	int r;
+
+	for (i = 1; i <= n; i++) {
+		record = catalog_ticket(catalog, i);
+		if (!record->slot)
+			continue;
+		account = accounts_get(&broker->accounts, record->uid);
+		if (!account)
+			return error_set(err, -ENOMEM, "no memory for uid %u",
+					 record->uid);
+		account_charge_adopted(account, ACCOUNT_TICKETS, 1);
+		record->heap_position = 0;
+		r = set_deadline(broker, i, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}

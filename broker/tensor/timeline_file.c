@@ -1,0 +1,138 @@
+/*
+ * Timeline files: making, keeping and ending them.
+ */
+#include "broker/tensor/timeline_file.h"
+#include "broker/broker.h"
+#include "proto/error.h"
+#include "proto/point.h"
+#include "shm/memfd.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* Ids of sessions are never reused, unlike their records. */
+static void name_of(const struct session *session, char ret[FDSTORE_NAME_SIZE])
+{
+	snprintf(ret, FDSTORE_NAME_SIZE, "t%" PRIu64,
+		 session_record(session)->id);
+}
+
+static int charge(const struct session *session, struct error *err)
+{
+	struct broker *broker = session->broker;
+
+	if (broker->n_timelines >= TIMELINE_FILES_MAX)
+		return error_set(err, -ENFILE,
+				 "%d processes have timelines for their work "
+				 "on devices already, which is the limit: end "
+				 "some",
+				 TIMELINE_FILES_MAX);
+	return account_charge(&broker->accounts, session->account,
+			      ACCOUNT_TIMELINES, 1, err);
+}
+
+int timeline_file_make(struct session *session, struct error *err)
+{
+	struct broker *broker = session->broker;
+	struct timelines timelines = TIMELINES_NULL;
+	char name[FDSTORE_NAME_SIZE];
+	int r;
+
+	r = charge(session, err);
+	if (r < 0)
+		return r;
+	r = timelines_create(&timelines, err);
+	if (r == 0) {
+		name_of(session, name);
+		r = fdstore_put(&broker->fdstore, timelines.fd, name, err);
+	}
+	if (r != 0) {
+		timelines_close(&timelines);
+		account_refund(session->account, ACCOUNT_TIMELINES, 1);
+		return r;
+	}
+	point("timeline_file.stored");
+	session->timelines = timelines;
+	broker->n_timelines++;
+	return 0;
+}
+
+int timeline_file_fd(struct session *session, bool is_writable, int *ret_fd,
+		     struct error *err)
+{
+	int r;
+
+	if (!is_writable && session->timelines_readonly_fd < 0) {
+		r = memfd_open_readonly(session->timelines.fd,
+					&session->timelines_readonly_fd, err);
+		if (r < 0)
+			return r;
+	}
+	*ret_fd = is_writable ? session->timelines.fd
+			      : session->timelines_readonly_fd;
+	return 0;
+}
+
+bool timeline_file_has_reached(const struct session *session, uint32_t timeline,
+			       uint64_t value)
+{
+	return session->timelines.pages &&
+	       timeline_has_reached(
+		       timelines_load(&session->timelines, timeline), value);
+}
+
+void timeline_file_adopt(struct session *session)
+{
+	struct broker *broker = session->broker;
+	struct error err = ERROR_NULL;
+	char name[FDSTORE_NAME_SIZE];
+	int fd;
+
+	name_of(session, name);
+	fd = fdstore_take(&broker->fdstore, name);
+	if (fd < 0)
+		return;
+	/* Without a mapping the counters cannot be poisoned, so processes that
+	 * wait for them wait until they end. */
+	if (timelines_open(&session->timelines, fd, true, &err) < 0) {
+		log_line(LOG_LEVEL_WARNING,
+			 "timelines of session %" PRIu64 ": %s, ignoring",
+			 session_record(session)->id, err.msg);
+		return;
+	}
+	account_charge_adopted(session->account, ACCOUNT_TIMELINES, 1);
+	broker->n_timelines++;
+}
+
+void timeline_file_drop_strays(struct broker *broker)
+{
+	struct fdstore *store = &broker->fdstore;
+	uint64_t id;
+
+	for (uint32_t i = 0; i < store->n_inherited; i++) {
+		struct fdstore_entry *entry = &store->inherited[i];
+
+		if (entry->fd < 0 || sscanf(entry->name, "t%" SCNu64, &id) != 1)
+			continue;
+		fdstore_remove(store, entry->name);
+		close(entry->fd);
+		entry->fd = -1;
+	}
+}
+
+void timeline_file_end(struct session *session)
+{
+	struct broker *broker = session->broker;
+	char name[FDSTORE_NAME_SIZE];
+
+	if (!session->timelines.pages)
+		return;
+	timelines_poison(&session->timelines);
+	point("timeline_file.poisoned");
+	name_of(session, name);
+	fdstore_remove(&broker->fdstore, name);
+	timelines_close(&session->timelines);
+	account_refund(session->account, ACCOUNT_TIMELINES, 1);
+	broker->n_timelines--;
+}

@@ -1,0 +1,213 @@
+/*
+ * Unsharing: finding the remaining users, and waking the request when there are
+ * none.
+ */
+#include "broker/tensor/unshare.h"
+#include "broker/broker.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/limbo.h"
+#include "broker/tensor/order.h"
+#include "broker/tensor/slot.h"
+#include "proto/error.h"
+#include "proto/name.h"
+#include "proto/point.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+enum obstacle_kind {
+	NOTHING,
+	ORDER, /* a device that still writes it */
+	FENCE, /* a device of a session that still reads it */
+	TICKET,
+	HOLD, /* of a session */
+};
+
+/* The most important remaining use. */
+struct obstacle {
+	enum obstacle_kind kind;
+	uint32_t session; /* record */
+	uint32_t n;       /* uses of that kind */
+	bool is_view;     /* it is the use of a view */
+};
+
+void unshare_key(uint32_t slot, char ret[UNSHARE_KEY_SIZE])
+{
+	/* No name begins with a slash. */
+	snprintf(ret, UNSHARE_KEY_SIZE, "//unshare/%" PRIu32, slot);
+}
+
+static uint32_t sharer_of(const struct broker *broker, uint32_t slot)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t block = catalog_slot(catalog, slot)->block;
+
+	return catalog_chunk(catalog, catalog_block(catalog, block)->chunk)
+		->sharer;
+}
+
+static void note(struct obstacle *obstacle, enum obstacle_kind kind,
+		 uint32_t session, uint32_t n)
+{
+	if (kind < obstacle->kind)
+		return;
+	if (kind > obstacle->kind) {
+		obstacle->kind = kind;
+		obstacle->session = session;
+		obstacle->n = 0;
+	}
+	obstacle->n += n;
+}
+
+/* `keeper`: a session of which one hold is ignored; 0: none. */
+static void look_at(const struct broker *broker, uint32_t slot, uint32_t keeper,
+		    struct obstacle *obstacle)
+{
+	const struct catalog *catalog = &broker->catalog;
+	const struct slot_record *record = catalog_slot(catalog, slot);
+	const struct grant_record *grant;
+
+	if (record->order && order_is_pending(broker, slot))
+		note(obstacle, ORDER, 0, 1);
+	for (uint32_t i = record->grants.first; i; i = grant->slot_link.next) {
+		grant = catalog_grant(catalog, i);
+		if (grant_holds(broker, i) > (grant->session == keeper))
+			note(obstacle, HOLD, grant->session, 1);
+		else if (grant_is_fenced(broker, i))
+			note(obstacle, FENCE, grant->session, 1);
+	}
+	if (record->n_tickets)
+		note(obstacle, TICKET, 0, record->n_tickets);
+}
+
+static struct obstacle find_obstacle(const struct broker *broker, uint32_t slot)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t block = catalog_slot(catalog, slot)->block;
+	const struct list *slots = &catalog_block(catalog, block)->slots;
+	struct obstacle obstacle = {0}, views = {.is_view = true};
+	uint32_t i;
+
+	look_at(broker, slot, sharer_of(broker, slot), &obstacle);
+	/* A view keeps the memory as long as it exists, whatever keeps
+	 * the view. */
+	for (i = slots->first; i && obstacle.kind != HOLD && slots->n > 1;
+	     i = catalog_slot(catalog, i)->block_link.next) {
+		if (i != slot)
+			look_at(broker, i, 0, &views);
+	}
+	return views.kind > obstacle.kind ? views : obstacle;
+}
+
+void unshare_begin(struct broker *broker, uint32_t slot)
+{
+	struct catalog *catalog = &broker->catalog;
+	struct slot_record *record = catalog_slot(catalog, slot);
+
+	slot_end_name(broker, slot);
+	slot_end_writer(broker, slot);
+	catalog_set(catalog, record->flags,
+		    (uint16_t)(record->flags | SLOT_FLAG_WANTED));
+	point("unshare.begun");
+}
+
+bool unshare_is_ready(struct broker *broker, uint32_t slot)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t block = catalog_slot(catalog, slot)->block;
+	struct obstacle obstacle = find_obstacle(broker, slot);
+
+	/* A device does not ring when it is done. A view without keepers is
+	 * watched already. */
+	if (!obstacle.is_view &&
+	    (obstacle.kind == ORDER || obstacle.kind == FENCE))
+		limbo_watch(broker, slot);
+	return obstacle.kind == NOTHING &&
+	       catalog_block(catalog, block)->slots.n == 1;
+}
+
+static int explain_session(const struct broker *broker,
+			   const struct obstacle *obstacle, struct error *err)
+{
+	const struct session_record *session =
+		catalog_session(&broker->catalog, obstacle->session);
+	const char *what = obstacle->is_view ? "a view of it" : "it";
+	char others[48] = "";
+
+	if (obstacle->n > 1)
+		snprintf(others, sizeof(others), ", and %" PRIu32 " more do",
+			 obstacle->n - 1);
+	if (obstacle->kind == FENCE)
+		return error_set(err, -ETIMEDOUT,
+				 "process %" PRIu32
+				 " (%s) has released %s, but "
+				 "its device is still at work on it%s",
+				 session->pid, session->command, what, others);
+	return error_set(err, -ETIMEDOUT,
+			 "process %" PRIu32 " (%s) still holds %s%s",
+			 session->pid, session->command, what, others);
+}
+
+/* A view without holders: its name keeps it. */
+static int explain_view(const struct broker *broker, uint32_t slot,
+			struct error *err)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t block = catalog_slot(catalog, slot)->block;
+	uint32_t i = catalog_block(catalog, block)->slots.first;
+	char name[NAME_MAX_SIZE + 1] = "";
+
+	for (; i && !*name; i = catalog_slot(catalog, i)->block_link.next) {
+		if (i != slot)
+			slot_describe(broker, i, NULL, name);
+	}
+	return error_set(err, -ETIMEDOUT,
+			 "a view of it is still published as \"%s\"", name);
+}
+
+int unshare_explain(const struct broker *broker, uint32_t slot,
+		    struct error *err)
+{
+	struct obstacle obstacle = find_obstacle(broker, slot);
+	const char *what = obstacle.is_view ? "a view of it" : "it";
+
+	switch (obstacle.kind) {
+	case ORDER:
+		return error_set(err, -ETIMEDOUT,
+				 "the device that writes %s is still at work",
+				 what);
+	case TICKET:
+		return error_set(err, -ETIMEDOUT,
+				 "%" PRIu32 " ticket%s for %s %s out: until it "
+				 "is redeemed or its time is over",
+				 obstacle.n, obstacle.n > 1 ? "s" : "", what,
+				 obstacle.n > 1 ? "are" : "is");
+	case FENCE:
+	case HOLD:
+		return explain_session(broker, &obstacle, err);
+	default:
+		return explain_view(broker, slot, err);
+	}
+}
+
+static void wake(struct broker *broker, uint32_t slot)
+{
+	char key[UNSHARE_KEY_SIZE];
+
+	unshare_key(slot, key);
+	waiters_wake_name(broker, key);
+}
+
+void unshare_look(struct broker *broker, uint32_t slot)
+{
+	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
+
+	if (record->flags & SLOT_FLAG_WANTED && unshare_is_ready(broker, slot))
+		wake(broker, slot);
+}
+
+void unshare_end(struct broker *broker, uint32_t slot)
+{
+	if (catalog_slot(&broker->catalog, slot)->flags & SLOT_FLAG_WANTED)
+		wake(broker, slot);
+}

@@ -1,0 +1,471 @@
+/*
+ * Joining, leaving, committing and waiting.
+ *
+ * A communicator ends for this process when the broker says -ECONNABORTED;
+ * the sentence is kept, so that every later call says the same. A broker that
+ * was restarted says so of every communicator it is asked for; of one that does
+ * not come back we say it ourselves.
+ */
+#include "client/rank/comm.h"
+#include "client/commit.h"
+#include "client/device.h"
+#include "client/rank/engine.h"
+#include "client/rank/plain_device.h"
+#include "client/sized.h"
+#include "client/spec.h"
+#include "cuda/nccl_comm.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_TIMEOUT_MS 60000
+#define DEFAULT_TTL_MS     600000
+/* Times that a wait is asked again because its unshard came behind it. */
+#define MAX_OVERTAKEN 100
+
+_Static_assert(FSDP_MAX_RANKS == MESSAGE_MAX_RANKS, "one limit of ranks");
+_Static_assert((int)FSDP_LIMITER_WINDOW == (int)COMM_LIMITER_WINDOW &&
+		       (int)FSDP_LIMITER_FAITHFUL == (int)COMM_LIMITER_FAITHFUL,
+	       "one numbering of limiters");
+_Static_assert((int)FSDP_HOME_RANK == (int)COMM_HOME_RANK &&
+		       (int)FSDP_HOME_WORKER == (int)COMM_HOME_WORKER,
+	       "one numbering of homes");
+_Static_assert((int)FSDP_MEMORY_DEFAULT == (int)COMM_MEMORY_DEFAULT &&
+		       (int)FSDP_MEMORY_REGISTERED ==
+			       (int)COMM_MEMORY_REGISTERED,
+	       "one numbering of kinds of memory");
+
+int comm_check(const struct fsdp_comm *comm, struct error *err)
+{
+	int r;
+
+	if (!comm)
+		return error_set(err, -EINVAL,
+				 "there is no communicator: the handle of it, "
+				 "or of its group, is NULL");
+	r = client_check(comm->client, err);
+	if (r == 0 && comm->failure.code < 0)
+		r = error_set(err, comm->failure.code, "%s", comm->failure.msg);
+	return r;
+}
+
+int comm_check_idle(const struct fsdp_comm *comm, struct error *err)
+{
+	int r = comm_check(comm, err);
+
+	if (r == 0 && comm->committing)
+		r = error_set(err, -EBUSY,
+			      "step %" PRIu64 " is being committed; "
+			      "fsdp_wait() for that first",
+			      comm->committing);
+	return r;
+}
+
+int comm_call(struct fsdp_comm *comm, const struct request *request,
+	      struct answer *ret, struct error *err)
+{
+	int r = client_call(comm->client, request, ret, err);
+
+	if (r == 0)
+		return 0;
+	if (r != -ECONNABORTED && connection_is_down(&comm->client->connection))
+		r = error_wrap(err, -ECONNABORTED,
+			       "fsdpd is gone, and what ran there with it");
+	if (r != -ECONNABORTED)
+		return r;
+	comm->failure = *err;
+	if (comm->engine)
+		engine_abort(comm->engine);
+	*err = comm->failure;
+	return r;
+}
+
+void comm_give_up(struct fsdp_comm *comm, const struct error *why)
+{
+	char sentence[MESSAGE_MAX_TEXT + 1];
+	struct request request = {
+		.kind = MESSAGE_COMM_FAIL,
+		.comm_fail = {.comm = comm->id, .sentence = sentence},
+	};
+
+	snprintf(sentence, sizeof(sentence), "%.*s", MESSAGE_MAX_TEXT,
+		 why->msg);
+	(void)client_command(comm->client, &request, NULL);
+}
+
+int comm_check_stream(const struct fsdp_comm *comm, void *stream,
+		      struct error *err)
+{
+	if (comm->engine)
+		return engine_check_stream(comm->engine, stream, err);
+	if (plain_is_device(comm))
+		return plain_check_stream(&comm->device, stream, err);
+	return error_set(err, -EINVAL,
+			 "communicator '%s' is on host memory, which no stream "
+			 "orders; give none",
+			 comm->name);
+}
+
+/* --- joining and leaving ------------------------------------------------- */
+
+static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
+					     uint32_t rank,
+					     const struct fsdp_comm_options *o)
+{
+	struct comm_join_request request = {
+		.name = name,
+		.access = spec_access(&o->access),
+		.n_ranks = n_ranks,
+		.rank = rank,
+		.n_shards = o->n_shards ? o->n_shards : n_ranks,
+		.timeout_ms =
+			o->timeout_ms ? o->timeout_ms : DEFAULT_TIMEOUT_MS,
+		.ttl_ms = o->ttl_ms ? o->ttl_ms : DEFAULT_TTL_MS,
+		.limiter = o->limiter,
+		.limit = o->limit,
+		.limit_bytes = o->limit_bytes,
+		.n_inputs = o->n_inputs ? o->n_inputs : 1,
+		.device = device_uuid_of(o->device),
+		.n_local = o->n_local,
+		.has_nccl_id = o->nccl_id != NULL,
+		.memory = o->memory,
+		.home = (uint32_t)o->home,
+	};
+
+	if (o->nccl_id)
+		memcpy(request.nccl_id, o->nccl_id, sizeof(request.nccl_id));
+	return request;
+}
+
+/* What a rank on a device brings along: rank 0 makes the id, unless the caller
+ * has one. */
+static int prepare(struct comm_join_request *request, struct error *err)
+{
+	int r;
+
+	if (!request->n_local)
+		request->n_local = request->n_ranks;
+	if (device_uuid_is_host(&request->device))
+		return 0;
+	/* Its worker needs nothing of us: it makes the id where all are here.
+	 */
+	if (request->home == COMM_HOME_WORKER &&
+	    (request->n_local == request->n_ranks || request->rank != 0 ||
+	     request->has_nccl_id))
+		return 0;
+	r = device_check_usable(&request->device, err);
+	if (r < 0 || request->has_nccl_id || request->rank != 0)
+		return r;
+	request->has_nccl_id = true;
+	return nccl_id_make(request->nccl_id, err);
+}
+
+int fsdp_nccl_id(uint8_t ret[FSDP_NCCL_ID_SIZE])
+{
+	return nccl_id_make(ret, error_of_thread());
+}
+
+static void link_comm(struct fsdp_client *client, struct fsdp_comm *comm)
+{
+	pthread_mutex_lock(&client->comms_lock);
+	comm->next = client->comms;
+	client->comms = comm;
+	pthread_mutex_unlock(&client->comms_lock);
+}
+
+static void free_one(struct fsdp_comm *comm)
+{
+	while (comm->groups) {
+		struct fsdp_group *group = comm->groups;
+
+		comm->groups = group->next;
+		group_free(group);
+	}
+	engine_free(comm->engine);
+	free(comm);
+}
+
+static void unlink_comm(struct fsdp_client *client, struct fsdp_comm *comm)
+{
+	struct fsdp_comm **link = &client->comms;
+
+	pthread_mutex_lock(&client->comms_lock);
+	while (*link != comm)
+		link = &(*link)->next;
+	*link = comm->next;
+	pthread_mutex_unlock(&client->comms_lock);
+}
+
+static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
+		      const struct comm_join_request *joined,
+		      const struct comm_reply *reply)
+{
+	comm->client = client;
+	comm->id = reply->comm;
+	comm->step = reply->step;
+	comm->rank = joined->rank;
+	comm->timeout_ms = joined->timeout_ms;
+	comm->takes_orders = reply->takes_orders;
+	comm->n_shards = joined->n_shards;
+	comm->n_replicas = joined->n_ranks / joined->n_shards;
+	comm->device = joined->device;
+	snprintf(comm->name, sizeof(comm->name), "%s", joined->name);
+}
+
+/* If it cannot be, the others need not wait for us until they are late. */
+static int open_engine(struct fsdp_comm *comm,
+		       const struct comm_join_request *joined,
+		       const struct comm_reply *reply, struct error *err)
+{
+	int r;
+
+	if (device_uuid_is_host(&joined->device) ||
+	    joined->home == COMM_HOME_WORKER)
+		return 0;
+	r = engine_new(comm, joined, reply->nccl_id, &comm->engine, err);
+	if (r == 0)
+		return 0;
+	comm_give_up(comm, err);
+	return error_wrap(err, r, "join communicator '%s'", comm->name);
+}
+
+int fsdp_comm_join(struct fsdp_client *client, const char *name,
+		   uint32_t n_ranks, uint32_t rank,
+		   const struct fsdp_comm_options *options,
+		   struct fsdp_comm **ret)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_COMM_JOIN};
+	struct fsdp_comm_options known;
+	struct fsdp_comm *comm;
+	struct answer answer;
+	int r;
+
+	r = client_check(client, err);
+	if (r == 0)
+		r = sized_take(&known, options, SIZED(fsdp_comm_options), err);
+	if (r < 0)
+		return r;
+	request.comm_join = join_request(name, n_ranks, rank, &known);
+	r = prepare(&request.comm_join, err);
+	if (r < 0)
+		return error_wrap(err, r, "join communicator '%s'", name);
+	comm = calloc(1, sizeof(*comm));
+	if (!comm)
+		return error_set(err, -ENOMEM, "no memory for a communicator");
+	r = client_call(client, &request, &answer, err);
+	if (r < 0) {
+		free(comm);
+		return r;
+	}
+	take_comm(comm, client, &request.comm_join, &answer.reply.comm);
+	link_comm(client, comm);
+	r = open_engine(comm, &request.comm_join, &answer.reply.comm, err);
+	answer_deinit(&answer);
+	if (r < 0) {
+		fsdp_comm_leave(comm);
+		return r;
+	}
+	*ret = comm;
+	return 0;
+}
+
+uint64_t fsdp_comm_step(const struct fsdp_comm *comm)
+{
+	return comm ? comm->step : 0;
+}
+
+void comm_free_all(struct fsdp_client *client)
+{
+	while (client->comms) {
+		struct fsdp_comm *comm = client->comms;
+
+		client->comms = comm->next;
+		free_one(comm);
+	}
+}
+
+/* Of those that a device may still work with, nothing is let go: their memory
+ * must not become somebody else's before fsdp_close(). */
+static void end_handles(struct fsdp_comm *comm)
+{
+	fsdp_free(comm->spent);
+	for (struct fsdp_group *group = comm->groups; group;
+	     group = group->next)
+		group_end_handles(group);
+}
+
+static int stop(struct fsdp_comm *comm, struct error *err)
+{
+	int r = comm->engine ? engine_stop(comm->engine, err) : 0;
+
+	if (r < 0)
+		comm->failure = *err;
+	return r;
+}
+
+int comm_stop_all(struct fsdp_client *client, struct error *err)
+{
+	int r = 0;
+
+	for (struct fsdp_comm *comm = client->comms; comm && r == 0;
+	     comm = comm->next)
+		r = stop(comm, err);
+	return r;
+}
+
+int fsdp_comm_leave(struct fsdp_comm *comm)
+{
+	struct request request = {.kind = MESSAGE_COMM_LEAVE};
+	struct error *err = error_of_thread();
+	struct fsdp_client *client;
+	int r;
+
+	if (!comm)
+		return 0;
+	client = comm->client;
+	r = client_check(client, err);
+	if (r < 0)
+		return r;
+	request.comm_leave.comm = comm->id;
+	r = stop(comm, err);
+	if (r == 0)
+		end_handles(comm);
+	/* A broker that has gone away took the communicator's run with it:
+	 * there is nobody to tell, and nothing to wait for. */
+	if (!connection_is_down(&client->connection))
+		(void)client_command(client, &request, NULL);
+	for (struct fsdp_group *group = comm->groups; group;
+	     group = group->next)
+		connection_forget_posts(&client->connection, group);
+	if (r < 0)
+		return error_wrap(err, r,
+				  "communicator '%s' is left, but keeps "
+				  "its memory until the connection is closed",
+				  comm->name);
+	unlink_comm(client, comm);
+	free_one(comm);
+	return 0;
+}
+
+int fsdp_comm_remove(struct fsdp_client *client, const char *name)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_COMM_REMOVE,
+				  .comm_remove = {.name = name}};
+	int r = client_check(client, err);
+
+	return r < 0 ? r : client_command(client, &request, err);
+}
+
+/* --- waiting ------------------------------------------------------------- */
+
+static int check_work(const struct fsdp_work *work, struct error *err)
+{
+	if (!work || !work->comm || work->kind < WORK_UNSHARD ||
+	    work->kind > WORK_COMMIT ||
+	    !work->group != (work->kind == WORK_COMMIT))
+		return error_set(err, -EINVAL,
+				 "that is no work to wait for; fsdp_unshard(), "
+				 "fsdp_reduce() and fsdp_commit() fill one");
+	return comm_check(work->comm, err);
+}
+
+/* As far as we know without asking. */
+static bool is_done(const struct fsdp_work *work)
+{
+	if (work->kind == WORK_COMMIT)
+		return work->sequence <= work->comm->step;
+	if (work->kind == WORK_REDUCE)
+		return work->sequence <= work->group->reduced;
+	return group_is_whole(work->group, work->sequence);
+}
+
+static int end_work(const struct fsdp_work *work, struct answer *answer,
+		    struct error *err)
+{
+	if (work->kind == WORK_UNSHARD)
+		return group_take_full(work->group, work->sequence, answer,
+				       err);
+	if (work->kind == WORK_REDUCE)
+		group_note_reduced(work->group, work->sequence);
+	else if (work->sequence == work->comm->committing)
+		commit_end(work->comm);
+	return 0;
+}
+
+void comm_end_spent(struct fsdp_comm *comm)
+{
+	tensor_end(comm->spent);
+	comm->spent = NULL;
+}
+
+/* The broker's answer. An unshard was posted: if it was refused, that is told
+ * here. If not, and the broker knows of none, then it had no room for its
+ * answer and was sent again, behind this. */
+static int ask_for(const struct fsdp_work *work, struct request *request,
+		   struct answer *ret, struct error *err)
+{
+	int r;
+
+	if (work->kind != WORK_UNSHARD) {
+		comm_end_spent(work->comm);
+		return comm_call(work->comm, request, ret, err);
+	}
+	request->wait.sequence = 0; /* the open one */
+	for (int i = 0; i < MAX_OVERTAKEN; i++) {
+		r = comm_call(work->comm, request, ret, err);
+		if (r < 0 && group_is_refused(work->group, err))
+			return err->code;
+		if (r != -EINVAL)
+			break;
+	}
+	return r;
+}
+
+int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms)
+{
+	return fsdp_wait_on(work, NULL, timeout_ms);
+}
+
+int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_WAIT};
+	struct answer answer;
+	int r;
+
+	r = check_work(work, err);
+	if (r == 0 && stream)
+		r = comm_check_stream(work->comm, stream, err);
+	if (r == 0 && work->comm->engine && work->kind != WORK_COMMIT) {
+		r = engine_wait(work, stream, timeout_ms, err);
+		if (r == 0 && work->kind == WORK_REDUCE)
+			group_note_reduced(work->group, work->sequence);
+		return r;
+	}
+	if (r < 0 || is_done(work))
+		return r;
+	if (work->kind == WORK_UNSHARD)
+		r = group_check_open(work->group, work->sequence, err);
+	else if (work->kind == WORK_COMMIT &&
+		 work->sequence == work->comm->committing)
+		r = commit_send(work->comm, timeout_ms, err);
+	if (r < 0)
+		return r;
+	request.wait = (struct wait_request){
+		.comm = work->comm->id,
+		.group = work->group ? work->group->id : 0,
+		.kind = work->kind,
+		.sequence = work->sequence,
+		.timeout_ms = timeout_ms,
+	};
+	r = ask_for(work, &request, &answer, err);
+	if (r < 0)
+		return r;
+	r = end_work(work, &answer, err);
+	answer_deinit(&answer);
+	return r;
+}

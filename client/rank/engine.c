@@ -1,0 +1,647 @@
+/*
+ * The list of works, and what becomes of each: admitted by the broker,
+ * enqueued, waited for. Every call that adds to the list, or waits, enqueues
+ * what has been admitted meanwhile; so a prefetch runs beside the computation.
+ */
+#include "client/rank/engine.h"
+#include "collective/device/device_group.h"
+#include "client/rank/engine_impl.h"
+#include "client/handshake.h"
+#include "client/rank/offload.h"
+#include "client/pause.h"
+#include "cuda/context.h"
+#include "cuda/event_cache.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How often the broker is asked, while a device is waited for, whether the
+ * others still are there. */
+#define ASK_MS 20
+/* How long it is awaited that the broker tells of a death. */
+#define DEATH_MS 1000
+
+static CUdeviceptr address_of(const struct fsdp_tensor *tensor)
+{
+	return tensor ? (CUdeviceptr)(uintptr_t)tensor->data : 0;
+}
+
+/* --- failing -------------------------------------------------------------- */
+
+static int ask_broker(struct fsdp_comm *comm, struct error *err);
+
+/* NCCL may notice a death before the broker does, but not whose: so the broker
+ * is given a moment to say it. */
+static void ask_who_died(struct fsdp_comm *comm)
+{
+	int64_t until_ms = handshake_now_ms() + DEATH_MS;
+	struct error cause = ERROR_NULL;
+	struct pause pause = PAUSE_INIT;
+
+	while (ask_broker(comm, &cause) == 0 && handshake_now_ms() < until_ms)
+		pause_now(&pause);
+}
+
+/* The engine itself has failed: everybody on this node is to know. */
+static int fail(struct engine *engine, struct error *err)
+{
+	struct fsdp_comm *comm = engine->comm;
+
+	if (comm->failure.code == 0)
+		ask_who_died(comm);
+	if (comm->failure.code == 0) {
+		err->code = -ECONNABORTED;
+		comm->failure = *err;
+		comm_give_up(comm, err);
+	}
+	engine_abort(engine);
+	return error_set(err, -ECONNABORTED, "%s", comm->failure.msg);
+}
+
+static void pump(struct engine *engine);
+
+/* --- the list ------------------------------------------------------------- */
+
+static struct engine_work *work_new(struct fsdp_group *group, uint32_t kind,
+				    uint64_t sequence, struct error *err)
+{
+	struct engine_work *work = calloc(1, sizeof(*work));
+
+	if (!work) {
+		error_set(err, -ENOMEM, "no memory for one more work");
+		return NULL;
+	}
+	work->group = group;
+	work->kind = kind;
+	work->sequence = sequence;
+	return work;
+}
+
+static void append(struct engine *engine, struct engine_work *work)
+{
+	*(engine->last ? &engine->last->next : &engine->first) = work;
+	engine->last = work;
+}
+
+static void drop_first(struct engine *engine)
+{
+	struct engine_work *work = engine->first;
+
+	engine->first = work->next;
+	if (!engine->first)
+		engine->last = NULL;
+	event_cache_put(work->ready);
+	fsdp_free(work->input);
+	free(work);
+}
+
+void engine_drop_works(struct engine *engine)
+{
+	while (engine->first)
+		drop_first(engine);
+}
+
+static bool is_listed(const struct engine *engine,
+		      const struct fsdp_group *group, uint32_t kind,
+		      uint64_t sequence)
+{
+	const struct engine_work *work = engine->first;
+
+	while (work && (work->group != group || work->kind != kind ||
+			work->sequence != sequence))
+		work = work->next;
+	return work;
+}
+
+int engine_unshard(struct fsdp_group *group, uint64_t sequence,
+		   struct error *err)
+{
+	struct engine *engine = group->comm->engine;
+	struct engine_work *work;
+
+	/* Unsharding what is open already is the same work again. */
+	if (group->engine->whole == sequence ||
+	    is_listed(engine, group, WORK_UNSHARD, sequence))
+		return 0;
+	work = work_new(group, WORK_UNSHARD, sequence, err);
+	if (!work)
+		return -ENOMEM;
+	append(engine, work);
+	pump(engine);
+	return 0;
+}
+
+/* --- events --------------------------------------------------------------- */
+
+/* A new event behind what the stream has been given. */
+int engine_record(struct engine *engine, CUstream stream, struct event **ret,
+		  struct error *err)
+{
+	struct event *event;
+	int r = event_cache_take(engine->device, EVENT_NO_TIMING, &event, err);
+
+	if (r < 0)
+		return r;
+	r = context_enter(engine->device, err);
+	if (r == 0) {
+		r = driver_error(err, cu.EventRecord(event->handle, stream),
+				 "note how far a stream is");
+		context_leave();
+	}
+	if (r < 0) {
+		event_cache_put(event);
+		return r;
+	}
+	*ret = event;
+	return 0;
+}
+
+int engine_follow(struct engine *engine, CUstream stream,
+		  const struct event *event, struct error *err)
+{
+	int r;
+
+	if (!event)
+		return 0;
+	r = context_enter(engine->device, err);
+	if (r < 0)
+		return r;
+	r = driver_error(err, cu.StreamWaitEvent(stream, event->handle, 0),
+			 "have a stream wait for another");
+	context_leave();
+	return r;
+}
+
+static void replace(struct event **at, struct event *event)
+{
+	event_cache_put(*at);
+	*at = event;
+}
+
+int engine_reduce(struct fsdp_group *group, const struct reduce_request *asked,
+		  uint64_t sequence, void *stream, struct error *err)
+{
+	struct engine *engine = group->comm->engine;
+	struct engine_group *own = group->engine;
+	bool is_put_off =
+		asked->flags & REDUCE_NO_ALL_REDUCE && own->plan.n_replicas > 1;
+	struct engine_work *work = work_new(group, WORK_REDUCE, sequence, err);
+	int r = 0;
+
+	if (!work)
+		return -ENOMEM;
+	if (stream)
+		r = engine_record(engine, stream, &work->ready, err);
+	if (r < 0) {
+		free(work);
+		return r;
+	}
+	work->reduce = (struct device_reduce){
+		.flags = (own->has_partial ? DEVICE_REDUCE_PARTIAL_IN : 0u) |
+			 (is_put_off ? DEVICE_REDUCE_PARTIAL_OUT : 0u),
+		.has_factor = asked->has_factor,
+		.is_sum_forced = asked->flags & REDUCE_FORCE_SUM,
+		.factor = asked->factor,
+	};
+	/* Before the first reduction the gradients hold anything. */
+	if (asked->flags & REDUCE_ACCUMULATE && own->has_grads)
+		work->reduce.flags |= DEVICE_REDUCE_ACCUMULATE;
+	own->has_partial = is_put_off;
+	own->has_grads |= !is_put_off;
+	work->input = group->input;
+	group->input = NULL;
+	append(engine, work);
+	pump(engine);
+	return 0;
+}
+
+/* --- admission ------------------------------------------------------------ */
+
+static int64_t left_ms(int64_t deadline_ms)
+{
+	int64_t left = deadline_ms - handshake_now_ms();
+
+	return left > 0 ? left : 0;
+}
+
+static int32_t clamp_ms(int64_t ms)
+{
+	return ms > INT32_MAX ? INT32_MAX : (int32_t)ms;
+}
+
+/* Wait until the broker says that it may begin. `deadline_ms` < 0: none. */
+static int await_admission(const struct engine_work *work, int64_t deadline_ms,
+			   struct answer *ret, struct error *err)
+{
+	struct fsdp_comm *comm = work->group->comm;
+	struct request request = {
+		.kind = MESSAGE_WAIT,
+		.wait = {.comm = comm->id,
+			 .group = work->group->id,
+			 .kind = work->kind,
+			 .sequence = work->sequence,
+			 .timeout_ms = deadline_ms < 0 ? -1
+						       : clamp_ms(left_ms(
+								 deadline_ms))},
+	};
+
+	return comm_call(comm, &request, ret, err);
+}
+
+/* --- enqueueing ----------------------------------------------------------- */
+
+/* What happened to the memory of whole parameters when they were last
+ * resharded: NULL, nothing. The event is the caller's. */
+static struct event *take_use(struct engine *engine,
+			      const struct fsdp_tensor *full)
+{
+	for (struct engine_use **at = &engine->uses; *at; at = &(*at)->next) {
+		struct engine_use *use = *at;
+		struct event *event = use->event;
+
+		if (use->slot != full->slot ||
+		    use->generation != full->generation)
+			continue;
+		*at = use->next;
+		free(use);
+		return event;
+	}
+	return NULL;
+}
+
+/* Is it the copy that was kept by a reshard to a smaller mesh, whole still? */
+static bool is_kept(const struct engine_group *own,
+		    const struct fsdp_tensor *full)
+{
+	return own->kept_generation && own->kept_slot == full->slot &&
+	       own->kept_generation == full->generation;
+}
+
+/* NCCL is told of the memory before it moves it. */
+static int announce(struct engine *engine, const struct fsdp_tensor *tensor,
+		    struct error *err)
+{
+	int r = registrations_trim(&engine->registrations, engine->nccl.comm,
+				   engine->comm->client, err);
+
+	if (r < 0)
+		return r;
+	return registrations_add(&engine->registrations, engine->nccl.comm,
+				 tensor, err);
+}
+
+static int gather(struct engine *engine, struct fsdp_group *group,
+		  struct error *err)
+{
+	const struct fsdp_tensor *shards = group->shards[group->side];
+	int r = 0;
+
+	if (group->is_offloaded)
+		r = offload_shards_in(engine, group, &shards, err);
+	if (r == 0 && shards)
+		r = announce(engine, shards, err);
+	if (r == 0)
+		r = announce(engine, group->full, err);
+	if (r < 0)
+		return r;
+	r = device_group_gather(group->engine->work, engine->nccl.comm,
+				address_of(shards), address_of(group->full),
+				engine->nccl.gather_stream, err);
+	if (r == 0 && group->is_offloaded)
+		r = offload_gathered(engine, err);
+	return r;
+}
+
+static int enqueue_gather(struct engine *engine, struct fsdp_group *group,
+			  struct error *err)
+{
+	struct engine_group *own = group->engine;
+	struct event *use = take_use(engine, group->full);
+	struct event *done;
+	int r;
+
+	r = engine_follow(engine, engine->nccl.gather_stream, use, err);
+	event_cache_put(use);
+	if (r == 0 && !is_kept(own, group->full))
+		r = gather(engine, group, err);
+	own->kept_generation = 0;
+	if (r == 0)
+		r = engine_record(engine, engine->nccl.gather_stream, &done,
+				  err);
+	if (r == 0)
+		replace(&own->whole_event, done);
+	return r;
+}
+
+static int begin_unshard(struct engine *engine, const struct engine_work *work,
+			 struct answer *answer, struct error *err)
+{
+	struct fsdp_group *group = work->group;
+	int r;
+
+	r = group_take_full(group, work->sequence, answer, err);
+	if (r < 0)
+		return r;
+	r = enqueue_gather(engine, group, err);
+	if (r < 0)
+		return fail(engine, err);
+	group->engine->whole = work->sequence;
+	return 0;
+}
+
+/* With its addresses. `ret_stream`: where it ends. */
+static int reduce(struct engine *engine, struct engine_work *work,
+		  CUstream *ret_stream, struct error *err)
+{
+	struct fsdp_group *group = work->group;
+	int r = announce(engine, work->input, err);
+
+	work->reduce.input = address_of(work->input);
+	work->reduce.grads = address_of(group->grads);
+	work->reduce.partial = address_of(group->engine->partial);
+	if (r == 0 && group->is_offloaded)
+		r = offload_grads_in(engine, group, &work->reduce, err);
+	if (r == 0)
+		r = device_group_reduce(group->engine->work, engine->nccl.comm,
+					&work->reduce,
+					engine->nccl.reduce_stream, err);
+	*ret_stream = engine->nccl.reduce_stream;
+	if (r == 0 && group->is_offloaded)
+		r = offload_grads_out(engine, group, &work->reduce, ret_stream,
+				      err);
+	return r;
+}
+
+static int begin_reduce(struct engine *engine, struct engine_work *work,
+			struct error *err)
+{
+	struct fsdp_group *group = work->group;
+	struct engine_group *own = group->engine;
+	struct event *done = NULL;
+	CUstream stream;
+	int r;
+
+	r = engine_follow(engine, engine->nccl.reduce_stream, work->ready, err);
+	if (r == 0)
+		r = reduce(engine, work, &stream, err);
+	if (r == 0)
+		r = engine_record(engine, stream, &done, err);
+	if (r == 0 && work->input->data)
+		r = fsdp_release_on(work->input, engine->nccl.reduce_stream);
+	if (done)
+		replace(&own->reduced_event, done);
+	if (r < 0)
+		return fail(engine, err);
+	own->reduced = work->sequence;
+	return 0;
+}
+
+/* The first of the list. */
+static int begin_first(struct engine *engine, int64_t deadline_ms,
+		       struct error *err)
+{
+	struct engine_work *work = engine->first;
+	struct answer answer;
+	int r;
+
+	r = await_admission(work, deadline_ms, &answer, err);
+	if (r < 0)
+		return r;
+	if (work->kind == WORK_UNSHARD)
+		r = begin_unshard(engine, work, &answer, err);
+	else
+		r = begin_reduce(engine, work, err);
+	answer_deinit(&answer);
+	if (r == 0)
+		drop_first(engine);
+	return r;
+}
+
+static int begin_until(struct engine *engine, const struct fsdp_group *group,
+		       uint32_t kind, uint64_t sequence, int64_t deadline_ms,
+		       struct error *err)
+{
+	int r = 0;
+
+	while (r == 0 && is_listed(engine, group, kind, sequence))
+		r = begin_first(engine, deadline_ms, err);
+	return r;
+}
+
+/* Enqueue what may begin now, so that it goes on beside what the caller does
+ * next. What fails is told by whoever waits for it. */
+static void pump(struct engine *engine)
+{
+	int64_t now_ms = handshake_now_ms();
+	struct error err = ERROR_NULL;
+
+	while (engine->first && begin_first(engine, now_ms, &err) == 0)
+		;
+}
+
+/* --- waiting -------------------------------------------------------------- */
+
+/* Does the broker still run it? Whether a step was committed is by the way. */
+static int ask_broker(struct fsdp_comm *comm, struct error *err)
+{
+	struct request request = {
+		.kind = MESSAGE_WAIT,
+		.wait = {.comm = comm->id,
+			 .kind = WORK_COMMIT,
+			 .sequence = comm->step ? comm->step : 1},
+	};
+	struct answer answer;
+	int r = comm_call(comm, &request, &answer, err);
+
+	if (r == 0)
+		answer_deinit(&answer);
+	return r == -ECONNABORTED ? r : 0;
+}
+
+/* 0: done; NCCL_COMM_BUSY: not yet. The stream is asked first, since NCCL tells
+ * of a failure before it lets the stream go. */
+static int look(struct engine *engine, const struct event *event,
+		struct error *err)
+{
+	CUresult result = CUDA_SUCCESS;
+	int r = context_enter(engine->device, err);
+
+	if (r < 0)
+		return r;
+	if (event)
+		result = cu.EventQuery(event->handle);
+	context_leave();
+	if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+		return driver_error(err, result, "wait for a stream");
+	r = nccl_comm_poll(engine->nccl.comm, err);
+	if (r != 0)
+		return r;
+	return result == CUDA_ERROR_NOT_READY ? NCCL_COMM_BUSY : 0;
+}
+
+int engine_await_event(struct engine *engine, const struct event *event,
+		       int64_t deadline_ms, struct error *err)
+{
+	int64_t asked_ms = handshake_now_ms();
+	struct pause pause = PAUSE_INIT;
+	int r;
+
+	for (;;) {
+		r = look(engine, event, err);
+		if (r < 0)
+			return fail(engine, err);
+		if (r == 0)
+			return 0;
+		if (deadline_ms >= 0 && left_ms(deadline_ms) == 0)
+			return error_set(err, -ETIMEDOUT,
+					 "the device is not done with it yet");
+		if (handshake_now_ms() - asked_ms >= ASK_MS) {
+			r = ask_broker(engine->comm, err);
+			if (r < 0)
+				return r;
+			asked_ms = handshake_now_ms();
+		}
+		pause_now(&pause);
+	}
+}
+
+static int check_known(const struct fsdp_work *work, struct error *err)
+{
+	const struct engine_group *own = work->group->engine;
+	uint64_t last = work->kind == WORK_UNSHARD ? own->whole : own->reduced;
+
+	if (work->sequence && work->sequence <= last)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "this rank has begun no such work of the group");
+}
+
+/* The caller's wait, which may be interrupted and waited for again. */
+static int await_slowly(struct engine *engine, const struct event *event,
+			int64_t deadline_ms, struct error *err)
+{
+	const struct interrupt *interrupt =
+		&engine->comm->client->connection.self.interrupt;
+	int64_t until_ms;
+	int r;
+
+	do {
+		until_ms = deadline_ms;
+		if (interrupt->fn)
+			until_ms =
+				handshake_now_ms() +
+				interrupt_slice(interrupt,
+						deadline_ms < 0
+							? -1
+							: left_ms(deadline_ms));
+		r = engine_await_event(engine, event, until_ms, err);
+		if (r == -ETIMEDOUT && interrupt_is_asked(interrupt))
+			return interrupt_refuse(err);
+	} while (r == -ETIMEDOUT &&
+		 (deadline_ms < 0 || left_ms(deadline_ms) > 0));
+	return r;
+}
+
+int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
+		struct error *err)
+{
+	struct engine *engine = work->comm->engine;
+	struct fsdp_group *group = work->group;
+	int64_t deadline_ms =
+		timeout_ms < 0 ? -1 : handshake_now_ms() + timeout_ms;
+	const struct event *event;
+	int r;
+
+	if (stream) {
+		r = context_check_stream(engine->device, stream, err);
+		if (r < 0)
+			return r;
+	}
+	r = begin_until(engine, group, work->kind, work->sequence, deadline_ms,
+			err);
+	if (r == 0)
+		r = check_known(work, err);
+	if (r < 0)
+		return r;
+	event = work->kind == WORK_UNSHARD ? group->engine->whole_event
+					   : group->engine->reduced_event;
+	if (stream)
+		r = engine_follow(engine, stream, event, err);
+	else
+		r = await_slowly(engine, event, deadline_ms, err);
+	if (r == 0)
+		pump(engine);
+	return r;
+}
+
+/* --- resharding ----------------------------------------------------------- */
+
+/* The next gather into this memory waits for what `stream` has been given. */
+static int note_use(struct engine *engine, const struct fsdp_tensor *full,
+		    CUstream stream, struct error *err)
+{
+	struct engine_use *use = calloc(1, sizeof(*use));
+	int r;
+
+	if (!use)
+		return error_set(err, -ENOMEM, "no memory for a reshard");
+	r = engine_record(engine, stream, &use->event, err);
+	if (r < 0) {
+		free(use);
+		return r;
+	}
+	use->slot = full->slot;
+	use->generation = full->generation;
+	use->next = engine->uses;
+	engine->uses = use;
+	return 0;
+}
+
+/* Ours has written it, and the caller's may still read it. */
+static int release(struct engine *engine, struct fsdp_group *group,
+		   CUstream stream, struct error *err)
+{
+	CUstream last = stream ? stream : engine->nccl.gather_stream;
+	int r = 0;
+
+	if (stream)
+		r = engine_follow(engine, stream, group->engine->whole_event,
+				  err);
+	if (r == 0)
+		r = note_use(engine, group->full, last, err);
+	if (r == 0 && group->full->data)
+		r = fsdp_release_on(group->full, last);
+	if (r < 0)
+		return r;
+	fsdp_free(group->full);
+	group->full = NULL;
+	return 0;
+}
+
+int engine_begin(struct fsdp_group *group, struct error *err)
+{
+	struct engine *engine = group->comm->engine;
+
+	return begin_until(engine, group, WORK_UNSHARD, group->open,
+			   handshake_now_ms() + engine->timeout_ms, err);
+}
+
+int engine_reshard(struct fsdp_group *group, uint32_t n_mesh, void *stream,
+		   struct error *err)
+{
+	struct engine *engine = group->comm->engine;
+	struct engine_group *own = group->engine;
+	int r;
+
+	if (!group->full)
+		return 0;
+	if (stream) {
+		r = context_check_stream(engine->device, stream, err);
+		if (r < 0)
+			return r;
+	}
+	own->kept_slot = group->full->slot;
+	own->kept_generation = n_mesh ? group->full->generation : 0;
+	return release(engine, group, stream, err);
+}

@@ -1,0 +1,484 @@
+/*
+ * Opening and closing engines, their groups, and what all ranks of the world
+ * must have alike.
+ */
+#include "client/device.h"
+#include "client/rank/engine_impl.h"
+#include "client/handshake.h"
+#include "client/rank/offload.h"
+#include "cuda/context.h"
+#include "cuda/event_cache.h"
+#include "cuda/staging.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* How long the other ranks may take to leave with us. */
+#define CLOSE_MS      2000
+#define STOP_PAUSE_NS 1000000
+/* Of one of the two buffers for copies from and to the host. */
+#define STAGING_SIZE (UINT64_C(1) << 20)
+
+/* --- comparing ------------------------------------------------------------ */
+
+static int await_gather_stream(struct engine *engine, struct error *err)
+{
+	struct event *done;
+	int r = engine_record(engine, engine->nccl.gather_stream, &done, err);
+
+	if (r < 0)
+		return r;
+	r = engine_await_event(engine, done,
+			       handshake_now_ms() + engine->timeout_ms, err);
+	event_cache_put(done);
+	return r;
+}
+
+/* All ranks of all nodes must have the same value: -EINVAL names one that has
+ * not. On one node the broker has seen to that. */
+static int verify_equal(struct engine *engine, uint64_t value, const char *what,
+			struct error *err)
+{
+	int r;
+
+	if (!engine->nccl.words)
+		return 0;
+	r = nccl_rank_begin_verify(&engine->nccl, value, err);
+	if (r == 0)
+		r = await_gather_stream(engine, err);
+	if (r == 0)
+		r = nccl_rank_end_verify(&engine->nccl, value, what, err);
+	return r;
+}
+
+/* --- opening -------------------------------------------------------------- */
+
+static int open_nccl(struct engine *engine,
+		     const struct comm_join_request *joined,
+		     const uint8_t *nccl_id, struct error *err)
+{
+	const struct nccl_comm_options options = {
+		.name = engine->comm->name,
+		.device = engine->device,
+		.id = nccl_id,
+		.n_shards = joined->n_shards,
+		.n_replicas = joined->n_ranks / joined->n_shards,
+		.rank = joined->rank,
+		.timeout_ms = (uint32_t)joined->timeout_ms,
+	};
+	int r = nccl_rank_open(&options, joined->n_local < joined->n_ranks,
+			       &engine->nccl, err);
+
+	/* NCCL has the time-out; the broker is asked meanwhile whether all are
+	 * still there. */
+	return r < 0 ? r : engine_await_event(engine, NULL, -1, err);
+}
+
+int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
+	       const uint8_t *nccl_id, struct engine **ret, struct error *err)
+{
+	struct engine *engine = calloc(1, sizeof(*engine));
+	int r;
+
+	if (!engine)
+		return error_set(err, -ENOMEM, "no memory for an engine");
+	engine->comm = comm;
+	engine->timeout_ms = joined->timeout_ms;
+	engine->registrations.is_wanted =
+		joined->memory == COMM_MEMORY_REGISTERED;
+	/* Its failures are the communicator's, as later. */
+	comm->engine = engine;
+	r = device_find(&joined->device, &engine->device, err);
+	if (r == 0)
+		r = open_nccl(engine, joined, nccl_id, err);
+	if (r == 0)
+		r = verify_equal(engine, comm->step, "the last committed step",
+				 err);
+	if (r == 0)
+		r = verify_equal(engine, joined->memory,
+				 "the kind of memory (enum fsdp_memory)", err);
+	if (r < 0) {
+		engine_abort(engine);
+		engine_free(engine);
+		comm->engine = NULL;
+		return r;
+	}
+	*ret = engine;
+	return 0;
+}
+
+/* --- ends ----------------------------------------------------------------- */
+
+/* What NCCL has not let go of stays registered. */
+static int abort_nccl(struct engine *engine, struct error *err)
+{
+	int r = nccl_comm_abort(&engine->nccl.comm, err);
+
+	if (r == 0)
+		registrations_end(&engine->registrations, engine->comm->client);
+	return r;
+}
+
+/* NCCL is waited for once: whoever fails may find that it has failed. */
+void engine_abort(struct engine *engine)
+{
+	struct error *failure = &engine->comm->failure;
+	struct error cause = *failure, stuck;
+	const struct nccl_comm *comm = engine->nccl.comm;
+
+	engine_drop_works(engine);
+	if (comm && comm->is_ending)
+		return;
+	if (abort_nccl(engine, &stuck) < 0 && cause.code < 0)
+		error_set(failure, cause.code, "%.300s; %s", cause.msg,
+			  stuck.msg);
+}
+
+static void free_uses(struct engine *engine)
+{
+	while (engine->uses) {
+		struct engine_use *use = engine->uses;
+
+		engine->uses = use->next;
+		event_cache_put(use->event);
+		free(use);
+	}
+}
+
+static void free_on_device(struct engine *engine)
+{
+	staging_free(engine->staging);
+	if (context_enter(engine->device, NULL) < 0)
+		return;
+	offload_end_streams(engine);
+	context_leave();
+}
+
+/* They are done, or the device has failed. */
+static bool has_idle_streams(const struct engine *engine)
+{
+	CUstream streams[] = {engine->in_stream, engine->out_stream};
+	bool are_idle = nccl_rank_is_idle(&engine->nccl);
+
+	if (context_enter(engine->device, NULL) < 0)
+		return true;
+	for (size_t i = 0; i < 2 && are_idle; i++)
+		are_idle = !streams[i] || cu.StreamQuery(streams[i]) !=
+						  CUDA_ERROR_NOT_READY;
+	context_leave();
+	return are_idle;
+}
+
+static int await_streams(const struct engine *engine, int64_t deadline_ms,
+			 struct error *err)
+{
+	const struct timespec pause = {.tv_nsec = STOP_PAUSE_NS};
+	char text[DEVICE_TEXT_SIZE];
+
+	while (!has_idle_streams(engine)) {
+		if (handshake_now_ms() >= deadline_ms) {
+			device_format(&engine->device->uuid, text);
+			return error_set(err, -ETIMEDOUT,
+					 "collectives on %s wait for work that "
+					 "does not end",
+					 text);
+		}
+		(void)nanosleep(&pause, NULL);
+	}
+	return 0;
+}
+
+/* In good order, if nothing has failed and the others do the same now. */
+static int end_nccl(struct engine *engine, struct error *err)
+{
+	struct nccl_comm_options *options;
+	struct error failure; /* which the communicator keeps */
+	int r;
+
+	if (engine->comm->failure.code < 0 ||
+	    engine_settle(engine, NULL, &failure) < 0)
+		return abort_nccl(engine, err);
+	options = &engine->nccl.comm->options;
+	if (options->timeout_ms > CLOSE_MS)
+		options->timeout_ms = CLOSE_MS;
+	r = nccl_comm_close(&engine->nccl.comm, err);
+	return engine->nccl.comm ? r : abort_nccl(engine, err);
+}
+
+/* Whoever still works with us gets what it waits for, unless it is late: what
+ * we sent may not have come to it yet. */
+int engine_stop(struct engine *engine, struct error *err)
+{
+	int64_t deadline_ms = handshake_now_ms() + engine->timeout_ms;
+	int r;
+
+	engine_drop_works(engine);
+	r = end_nccl(engine, err);
+	if (r < 0)
+		return r;
+	/* What NCCL was doing ends a moment after it was told to. */
+	if (deadline_ms < handshake_now_ms() + CLOSE_MS)
+		deadline_ms = handshake_now_ms() + CLOSE_MS;
+	r = await_streams(engine, deadline_ms, err);
+	if (r < 0)
+		return r;
+	offload_end_rooms(engine);
+	return 0;
+}
+
+void engine_free(struct engine *engine)
+{
+	if (!engine)
+		return;
+	free_uses(engine);
+	for (size_t i = 0; i < ENGINE_NOTED; i++)
+		event_cache_put(engine->noted[i]);
+	if (engine->device)
+		free_on_device(engine);
+	nccl_rank_free(&engine->nccl);
+	free(engine);
+}
+
+int engine_note(struct engine *engine, void *stream, struct error *err)
+{
+	/* What comes in is waited for by these. */
+	CUstream streams[ENGINE_NOTED] = {stream, engine->nccl.gather_stream,
+					  engine->nccl.reduce_stream,
+					  engine->out_stream};
+	int r = 0;
+
+	for (size_t i = 0; i < ENGINE_NOTED && r == 0; i++) {
+		event_cache_put(engine->noted[i]);
+		engine->noted[i] = NULL;
+		if (streams[i])
+			r = engine_record(engine, streams[i],
+					  &engine->noted[i], err);
+	}
+	return r;
+}
+
+int engine_await_noted(struct engine *engine, int64_t deadline_ms,
+		       struct error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < ENGINE_NOTED && r == 0; i++) {
+		if (engine->noted[i])
+			r = engine_await_event(engine, engine->noted[i],
+					       deadline_ms, err);
+	}
+	return r;
+}
+
+int engine_settle(struct engine *engine, void *stream, struct error *err)
+{
+	int r = engine_note(engine, stream, err);
+
+	return r < 0 ? r
+		     : engine_await_noted(
+			       engine, handshake_now_ms() + engine->timeout_ms,
+			       err);
+}
+
+int engine_verify_step(struct engine *engine, uint64_t step, struct error *err)
+{
+	return verify_equal(engine, step, "the step to commit", err);
+}
+
+/* --- groups --------------------------------------------------------------- */
+
+static int make_plan(const struct group_request *asked,
+		     const struct fsdp_comm *comm, struct plan *ret,
+		     struct error *err)
+{
+	struct plan_param *params = calloc(asked->n_params, sizeof(*params));
+	struct plan_policy policy = {
+		.param_dtype = asked->param_dtype,
+		.input_dtype = asked->input_dtype,
+		.reduce_dtype = asked->reduce_dtype,
+		.layout = (enum plan_layout)asked->layout,
+		.n_gather_caps = asked->n_gather_caps,
+		.n_reduce_caps = asked->n_reduce_caps,
+		.stays_unsharded = asked->stays_unsharded,
+		.is_per_rank = true,
+		.is_offloaded = asked->is_offloaded,
+	};
+	int r;
+
+	if (!params)
+		return error_set(err, -ENOMEM, "no memory for a plan");
+	for (uint32_t i = 0; i < asked->n_params; i++)
+		params[i] = (struct plan_param){
+			.name = asked->params[i].name,
+			.type = asked->params[i].type,
+			.shard_dim = asked->params[i].shard_dim,
+			.is_frozen = asked->params[i].is_frozen,
+		};
+	for (uint32_t i = 0; i < asked->n_gather_caps; i++)
+		policy.gather_caps_mb[i] = asked->gather_caps_mb[i];
+	for (uint32_t i = 0; i < asked->n_reduce_caps; i++)
+		policy.reduce_caps_mb[i] = asked->reduce_caps_mb[i];
+	r = plan_make(params, asked->n_params, &policy, comm->n_shards,
+		      comm->engine->nccl.n_world / comm->n_shards, ret, err);
+	free(params);
+	return r;
+}
+
+static int check_hash(const struct engine *engine, uint64_t mine,
+		      uint64_t theirs, struct error *err)
+{
+	if (mine != theirs)
+		return error_set(err, -EPROTO,
+				 "this library lays the group out in another "
+				 "way than fsdpd; both must be of one version");
+	return verify_equal(engine->comm->engine, mine,
+			    "the plan of the group", err);
+}
+
+int engine_group_new(struct fsdp_group *group,
+		     const struct group_request *asked, uint64_t hash,
+		     struct error *err)
+{
+	struct engine *engine = group->comm->engine;
+	struct engine_group *own = calloc(1, sizeof(*own));
+	int r;
+
+	if (!own)
+		return error_set(err, -ENOMEM, "no memory for a group");
+	r = make_plan(asked, group->comm, &own->plan, err);
+	if (r < 0) {
+		free(own);
+		return r;
+	}
+	group->engine = own;
+	r = check_hash(engine, own->plan.hash, hash, err);
+	if (r == 0)
+		r = device_group_new(&own->plan, engine->device,
+				     group->comm->rank, &own->work, err);
+	if (r < 0) {
+		engine_group_free(own);
+		group->engine = NULL;
+	}
+	return r;
+}
+
+void engine_group_free(struct engine_group *group)
+{
+	if (!group)
+		return;
+	device_group_free(group->work);
+	offload_close(group);
+	plan_deinit(&group->plan);
+	event_cache_put(group->whole_event);
+	event_cache_put(group->reduced_event);
+	free(group);
+}
+
+int engine_group_take_memory(struct fsdp_group *group,
+			     struct fsdp_tensor *partial, struct error *err)
+{
+	group->engine->partial = partial;
+	return group->is_offloaded ? offload_open(group, err) : 0;
+}
+
+void engine_group_end_handles(struct engine_group *group)
+{
+	offload_close(group);
+	fsdp_free(group->partial);
+	group->partial = NULL;
+}
+
+int engine_check_stream(const struct engine *engine, void *stream,
+			struct error *err)
+{
+	return context_check_stream(engine->device, stream, err);
+}
+
+/* --- bytes of the host ---------------------------------------------------- */
+
+static int want_staging(struct engine *engine, struct error *err)
+{
+	if (engine->staging)
+		return 0;
+	return staging_new(engine->device, STAGING_SIZE, &engine->staging, err);
+}
+
+int engine_put(struct engine *engine, void *to, const void *from, uint64_t size,
+	       struct error *err)
+{
+	int r = want_staging(engine, err);
+
+	if (r == 0)
+		r = staging_put_bytes(engine->staging,
+				      (CUdeviceptr)(uintptr_t)to, from, size,
+				      err);
+	return r < 0 ? r : staging_finish(engine->staging, err);
+}
+
+int engine_get(struct engine *engine, void *to, const void *from, uint64_t size,
+	       struct error *err)
+{
+	int r = want_staging(engine, err);
+
+	return r < 0 ? r
+		     : staging_get(engine->staging, to,
+				   (CUdeviceptr)(uintptr_t)from, size, err);
+}
+
+/* --- shards --------------------------------------------------------------- */
+
+int engine_zero_padding(struct fsdp_group *group, uint32_t side,
+			struct error *err)
+{
+	struct engine *engine = group->comm->engine;
+	CUdeviceptr shards = (CUdeviceptr)(uintptr_t)group->shards[side]->data;
+	int r = context_enter(engine->device, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < group->n_params && r == 0; i++) {
+		const struct param *param = &group->params[i];
+		uint64_t size = param->chunk_size - param->shard_size;
+
+		if (size > 0)
+			r = driver_error(
+				err,
+				cu.MemsetD8Async(shards + param->shard_offset +
+							 param->shard_size,
+						 0, size,
+						 engine->nccl.gather_stream),
+				"zero what is behind a shard");
+	}
+	if (r == 0)
+		r = driver_error(
+			err, cu.StreamSynchronize(engine->nccl.gather_stream),
+			"zero what is behind shards");
+	context_leave();
+	return r;
+}
+
+int engine_carry(struct fsdp_group *group, uint64_t offset, uint64_t size,
+		 struct error *err)
+{
+	struct engine *engine = group->comm->engine;
+	CUdeviceptr from =
+		(CUdeviceptr)(uintptr_t)group->shards[group->side]->data;
+	CUdeviceptr to =
+		(CUdeviceptr)(uintptr_t)group->shards[!group->side]->data;
+	int r = context_enter(engine->device, err);
+
+	if (r < 0)
+		return r;
+	r = driver_error(err,
+			 cu.MemcpyDtoDAsync(to + offset, from + offset, size,
+					    engine->nccl.gather_stream),
+			 "carry a frozen parameter over");
+	if (r == 0)
+		r = driver_error(
+			err, cu.StreamSynchronize(engine->nccl.gather_stream),
+			"carry a frozen parameter over");
+	context_leave();
+	return r;
+}

@@ -1,0 +1,577 @@
+/*
+ * Groups: the ways to what is in their memory.
+ */
+#include "client/rank/engine.h"
+#include "client/rank/group_impl.h"
+#include "client/handshake.h"
+#include "client/places.h"
+#include "client/rank/plain_device.h"
+#include "client/sized.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- handles -------------------------------------------------------------- */
+
+static void end_handle(struct fsdp_tensor **tensor)
+{
+	fsdp_free(*tensor);
+	*tensor = NULL;
+}
+
+static void drop_claims(struct fsdp_group *group)
+{
+	struct fsdp_client *client = group->comm->client;
+
+	claim_drop(&group->shards_claims[0], client);
+	claim_drop(&group->shards_claims[1], client);
+	claim_drop(&group->grads_claim, client);
+	claim_drop(&group->input_claim, client);
+	claim_drop(&group->full_claim, client);
+}
+
+void group_end_handles(struct fsdp_group *group)
+{
+	if (group->engine)
+		engine_group_end_handles(group->engine);
+	end_handle(&group->shards[0]);
+	end_handle(&group->shards[1]);
+	end_handle(&group->grads);
+	end_handle(&group->input);
+	end_handle(&group->full);
+	drop_claims(group);
+}
+
+void group_free(struct fsdp_group *group)
+{
+	engine_group_free(group->engine);
+	free(group->params);
+	free(group);
+}
+
+/* Without addresses of what others wait for this rank is of no use. */
+static int map(struct fsdp_group *group, struct claim *claim,
+	       struct fsdp_tensor **ret, struct error *err)
+{
+	struct fsdp_comm *comm = group->comm;
+	int r = claim_map(claim, comm->client, ret, err);
+
+	if (r < 0) {
+		comm_give_up(comm, err);
+		comm->failure = *err;
+	}
+	return r;
+}
+
+int group_map_own(struct fsdp_group *group, struct error *err)
+{
+	int r;
+
+	if (!group->shards_claims[0].is_held)
+		return 0;
+	r = map(group, &group->grads_claim, &group->grads, err);
+	for (uint32_t i = 0; i < 2 && r == 0; i++)
+		r = map(group, &group->shards_claims[i], &group->shards[i],
+			err);
+	return r < 0 ? r : group_zero_padding(group, err);
+}
+
+/*
+ * The one place of an answer, of at least `size` bytes; nothing stays held on
+ * failure. On a device that only fsdp-worker works on it is claimed.
+ */
+static int adopt_one(const struct fsdp_comm *comm, struct answer *answer,
+		     bool is_writable, uint64_t size, struct claim *claim,
+		     struct fsdp_tensor **ret, struct error *err)
+{
+	struct fsdp_client *client = comm->client;
+	struct places_reply *places = &answer->reply.places;
+	struct places_use use = {.n = 1, .is_writable = is_writable};
+
+	if (!plain_is_device(comm))
+		places_take_chunks(client, answer, places->chunks,
+				   places->n_chunks, 0);
+	if (places->n_places != 1 || place_bytes(&places->places[0]) < size) {
+		places_give_back(client, places);
+		return error_set(err, -EPROTO,
+				 "fsdpd sent no place of %" PRIu64 " bytes",
+				 size);
+	}
+	if (plain_is_device(comm)) {
+		claim_take(claim, &places->places[0], is_writable);
+		return 0;
+	}
+	return places_adopt_batch(client, places, &use, ret, err);
+}
+
+/* --- shards --------------------------------------------------------------- */
+
+static int check_param(const struct fsdp_group *group, size_t param,
+		       struct error *err)
+{
+	if (param >= group->n_params)
+		return error_set(err, -EINVAL,
+				 "there is no parameter %zu; the group has %zu",
+				 param, group->n_params);
+	return 0;
+}
+
+void group_note_reduced(struct fsdp_group *group, uint64_t sequence)
+{
+	if (sequence > group->reduced)
+		group->reduced = sequence;
+}
+
+/* Before, what is there is of somebody else. */
+static bool has_gradients(const struct fsdp_group *group)
+{
+	return group->first_full && group->reduced >= group->first_full;
+}
+
+int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
+{
+	struct error *err = error_of_thread();
+	const struct fsdp_tensor *current, *next;
+	struct fsdp_shard shard;
+	struct param *it;
+	int r;
+
+	r = comm_check_idle(group_comm(group), err);
+	if (r == 0)
+		r = check_param(group, param, err);
+	if (r == 0)
+		r = group_map_own(group, err);
+	if (r < 0)
+		return r;
+	it = &group->params[param];
+	current = group->shards[group->side];
+	next = group->shards[!group->side];
+	/* The caller may write `next`, which a commit must undo if frozen. */
+	it->is_carried = false;
+	shard = (struct fsdp_shard){
+		.dtype = (enum fsdp_dtype)it->shard.dtype,
+		.n_dims = it->shard.n_dims,
+		.start = it->start,
+		.numel = tensor_type_numel(&it->shard),
+		.current = group->step ? memory_at(current, it->shard_offset)
+				       : NULL,
+		.next = memory_at(next, it->shard_offset),
+		.grad = !it->is_frozen && has_gradients(group)
+				? memory_at(group->grads, it->grad_offset)
+				: NULL,
+	};
+	memcpy(shard.shape, it->shard.shape, sizeof(shard.shape));
+	return sized_give(ret, &shard, SIZED(fsdp_shard), err);
+}
+
+static int carry(struct fsdp_group *group, const struct param *param,
+		 struct error *err)
+{
+	if (param->chunk_size == 0)
+		return 0;
+	if (group->engine && !group->is_offloaded)
+		return engine_carry(group, param->shard_offset,
+				    param->chunk_size, err);
+	if (plain_is_device(group->comm)) {
+		int r = group_map_own(group, err);
+
+		return r < 0 ? r
+			     : plain_carry(group, param->shard_offset,
+					   param->chunk_size, err);
+	}
+	memcpy(memory_at(group->shards[!group->side], param->shard_offset),
+	       memory_at(group->shards[group->side], param->shard_offset),
+	       param->chunk_size);
+	return 0;
+}
+
+int group_carry_frozen(struct fsdp_group *group, struct error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; group->step && i < group->n_params && r == 0; i++) {
+		struct param *param = &group->params[i];
+
+		if (!param->is_frozen || param->is_carried)
+			continue;
+		r = carry(group, param, err);
+		param->is_carried = r == 0;
+	}
+	return r;
+}
+
+void group_commit(struct fsdp_group *group, uint64_t step)
+{
+	group->side = !group->side;
+	group->step = step;
+}
+
+/* --- whole parameters ----------------------------------------------------- */
+
+/* With the connection's lock; read behind the answer to a later call. */
+static void note_refusal(void *data, uint64_t number, const struct error *cause)
+{
+	struct fsdp_group *group = data;
+
+	group->refused = number;
+	group->refusal = *cause;
+}
+
+/* On host memory the broker orders the ranks, and its answer would say nothing
+ * that the wait does not ask for. */
+static int post_unshard(struct fsdp_group *group, struct error *err)
+{
+	struct request request = {.kind = MESSAGE_UNSHARD,
+				  .unshard = {.group = group->id}};
+	struct post post = {
+		.refused = note_refusal,
+		.data = group,
+		.number = group->n_posted + 1,
+	};
+	int r = client_post(group->comm->client, &request, &post, err);
+
+	if (r == 0)
+		group->open = ++group->n_posted;
+	return r;
+}
+
+/* What each rank does itself is begun in the order in which the broker has it,
+ * and not at all if it is refused. */
+static int ask_unshard(struct fsdp_group *group, struct error *err)
+{
+	struct request request = {.kind = MESSAGE_UNSHARD,
+				  .unshard = {.group = group->id}};
+	struct answer answer;
+	int r = comm_call(group->comm, &request, &answer, err);
+
+	if (r < 0)
+		return r;
+	group->open = answer.reply.work.sequence;
+	answer_deinit(&answer);
+	return engine_unshard(group, group->open, err);
+}
+
+int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
+{
+	struct error *err = error_of_thread();
+	int r = comm_check_idle(group_comm(group), err);
+
+	if (r == 0 && group->engine)
+		r = ask_unshard(group, err);
+	else if (r == 0 && !group->open)
+		r = post_unshard(group, err);
+	if (r < 0)
+		return r;
+	*ret = (struct fsdp_work){.comm = group->comm,
+				  .group = group,
+				  .kind = WORK_UNSHARD,
+				  .sequence = group->open};
+	return 0;
+}
+
+int group_check_open(const struct fsdp_group *group, uint64_t sequence,
+		     struct error *err)
+{
+	if (sequence == group->open)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "unshard %" PRIu64 " of the group is not open here: "
+			 "it was refused, or resharded before it was whole",
+			 sequence);
+}
+
+bool group_is_refused(struct fsdp_group *group, struct error *ret)
+{
+	if (group->refused != group->open)
+		return false;
+	*ret = group->refusal;
+	group->open = 0;
+	return true;
+}
+
+static bool is_whole(const struct fsdp_group *group)
+{
+	return group->full || group->full_claim.is_held;
+}
+
+static void end_whole(struct fsdp_group *group)
+{
+	claim_drop(&group->full_claim, group->comm->client);
+	end_handle(&group->full);
+}
+
+bool group_is_whole(const struct fsdp_group *group, uint64_t sequence)
+{
+	if (sequence == group->open)
+		return is_whole(group);
+	return sequence <= group->whole && sequence != group->refused;
+}
+
+int group_take_full(struct fsdp_group *group, uint64_t sequence,
+		    struct answer *answer, struct error *err)
+{
+	int r;
+
+	/* With an engine of ours it is ours to fill. */
+	r = adopt_one(group->comm, answer, group->engine != NULL,
+		      group->full_size, &group->full_claim, &group->full, err);
+	if (r < 0)
+		return r;
+	if (sequence != group->open) {
+		end_whole(group);
+		return error_set(err, -EPROTO,
+				 "fsdpd made number %" PRIu64 " whole, which "
+				 "this rank has not open",
+				 sequence);
+	}
+	group->whole = sequence;
+	return 0;
+}
+
+int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
+{
+	struct error *err = error_of_thread();
+	struct fsdp_param whole;
+	const struct param *it;
+	int r;
+
+	r = comm_check(group_comm(group), err);
+	if (r == 0)
+		r = check_param(group, param, err);
+	if (r < 0)
+		return r;
+	if (!is_whole(group))
+		return error_set(err, -EINVAL,
+				 "the group is not whole here; fsdp_unshard() "
+				 "it and fsdp_wait() for that");
+	r = map(group, &group->full_claim, &group->full, err);
+	if (r < 0)
+		return r;
+	it = &group->params[param];
+	whole = (struct fsdp_param){
+		.dtype = (enum fsdp_dtype)it->full_dtype,
+		.n_dims = it->type.n_dims,
+		.numel = tensor_type_numel(&it->type),
+		.data = memory_at(group->full, it->full_offset),
+	};
+	memcpy(whole.shape, it->type.shape, sizeof(whole.shape));
+	return sized_give(ret, &whole, SIZED(fsdp_param), err);
+}
+
+/* Of what is whole here; NULL: the caller does not use it any more. */
+static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
+		    struct error *err)
+{
+	if (group->engine)
+		return engine_reshard(group, n_mesh, stream, err);
+	/* The broker takes it back when the stream has come so far. Of what was
+	 * never mapped no stream knows. */
+	if (stream && group->full) {
+		int r = fsdp_release_on(group->full, stream);
+
+		if (r < 0)
+			return r;
+	} else if (n_mesh == 0) {
+		tensor_end(group->full);
+		group->full = NULL;
+	}
+	end_whole(group);
+	return 0;
+}
+
+/* A mesh that does not fit is refused, which is to change nothing. */
+static int reshard_to_mesh(struct fsdp_group *group,
+			   const struct request *request, void *stream,
+			   struct error *err)
+{
+	struct answer answer;
+	int r = comm_call(group->comm, request, &answer, err);
+
+	if (r < 0)
+		return r;
+	answer_deinit(&answer);
+	group->open = 0;
+	return end_full(group, request->reshard.n_mesh, stream, err);
+}
+
+int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh)
+{
+	return fsdp_reshard_on(group, n_mesh, NULL);
+}
+
+/* What is whole here can be let go of without waiting for the answer. */
+int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_RESHARD};
+	/* Refused is what fsdp_wait() has told already, or will. */
+	const struct post post = {0};
+	int r;
+
+	r = comm_check(group_comm(group), err);
+	if (r < 0)
+		return r;
+	if (!group->open)
+		return error_set(err, -EINVAL,
+				 "the group is not unsharded here");
+	request.reshard =
+		(struct reshard_request){.group = group->id, .n_mesh = n_mesh};
+	if (stream) {
+		r = comm_check_stream(group->comm, stream, err);
+		if (r < 0)
+			return r;
+	}
+	if (group->engine) {
+		r = engine_begin(group, err);
+		if (r < 0)
+			return r;
+	}
+	if (n_mesh > 0)
+		return reshard_to_mesh(group, &request, stream, err);
+	/* First, so that the broker looks at both at once. The memory stays:
+	 * the broker keeps it until it has heard of the reshard. */
+	r = end_full(group, 0, stream, err);
+	if (r < 0)
+		return r;
+	r = client_post(group->comm->client, &request, &post, err);
+	if (r < 0)
+		return r;
+	group->open = 0;
+	return 0;
+}
+
+/* --- gradients ------------------------------------------------------------ */
+
+static bool has_input(const struct fsdp_group *group)
+{
+	return group->input || group->input_claim.is_held;
+}
+
+int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_INPUT};
+	struct answer answer;
+	int r;
+
+	r = comm_check_idle(group_comm(group), err);
+	if (r < 0)
+		return r;
+	if (has_input(group))
+		return error_set(err, -EBUSY,
+				 "the group has an input here already; "
+				 "fsdp_reduce() it first");
+	request.input = (struct input_request){.group = group->id,
+					       .timeout_ms = timeout_ms};
+	comm_end_spent(group->comm);
+	r = comm_call(group->comm, &request, &answer, err);
+	if (r < 0)
+		return r;
+	r = adopt_one(group->comm, &answer, true, group->input_size,
+		      &group->input_claim, &group->input, err);
+	answer_deinit(&answer);
+	return r;
+}
+
+void *fsdp_input_data(struct fsdp_group *group, size_t param)
+{
+	/* Writable memory is not mapped in a forked child. */
+	if (!group || guard_is_forked(&group->comm->client->guard) ||
+	    map(group, &group->input_claim, &group->input, error_of_thread()) <
+		    0 ||
+	    !group->input || param >= group->n_params ||
+	    group->params[param].is_frozen)
+		return NULL;
+	return memory_at(group->input, group->params[param].input_offset);
+}
+
+static struct slot_ref input_ref(const struct fsdp_group *group)
+{
+	if (!group->input)
+		return group->input_claim.place.ref;
+	return (struct slot_ref){group->input->slot, group->input->generation};
+}
+
+static uint32_t reduce_flags(const struct fsdp_reduce_options *options)
+{
+	return (options->accumulates ? REDUCE_ACCUMULATE : 0u) |
+	       (options->no_all_reduce ? REDUCE_NO_ALL_REDUCE : 0u) |
+	       (options->is_sum_forced ? REDUCE_FORCE_SUM : 0u);
+}
+
+/* fsdp-worker waits until the stream has written the gradients; before there
+ * were orders it could not. */
+static int order_gradients(struct fsdp_group *group, void *stream,
+			   struct reduce_request *request, struct error *err)
+{
+	struct fsdp_comm *comm = group->comm;
+	struct tensor_order order;
+	int r = plain_note_stream(comm, stream, &order, err);
+
+	if (r < 0)
+		return r;
+	if (!comm->takes_orders)
+		return plain_await(comm, &order,
+				   handshake_now_ms() + comm->timeout_ms, err);
+	request->timeline = order.timeline;
+	request->value = order.value;
+	return 0;
+}
+
+int fsdp_reduce(struct fsdp_group *group,
+		const struct fsdp_reduce_options *options,
+		struct fsdp_work *ret)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_REDUCE};
+	struct fsdp_reduce_options o;
+	struct answer answer;
+	int r;
+
+	r = comm_check_idle(group_comm(group), err);
+	if (r == 0)
+		r = sized_take(&o, options, SIZED(fsdp_reduce_options), err);
+	if (r < 0)
+		return r;
+	if (!has_input(group))
+		return error_set(err, -EINVAL,
+				 "the group has no input here; fsdp_input() "
+				 "gives one");
+	if (o.stream)
+		r = comm_check_stream(group->comm, o.stream, err);
+	if (r < 0)
+		return r;
+	request.reduce = (struct reduce_request){
+		.group = group->id,
+		.input = input_ref(group),
+		.flags = reduce_flags(&o),
+		.has_factor = o.has_factor,
+		.factor = o.factor,
+	};
+	if (o.stream && !group->engine)
+		r = order_gradients(group, o.stream, &request.reduce, err);
+	if (r < 0)
+		return r;
+	r = comm_call(group->comm, &request, &answer, err);
+	if (r < 0)
+		return r;
+	*ret = (struct fsdp_work){.comm = group->comm,
+				  .group = group,
+				  .kind = WORK_REDUCE,
+				  .sequence = answer.reply.work.sequence};
+	answer_deinit(&answer);
+	/* Without replicas there is nothing to keep for an all-reduce. */
+	if (!group->first_full &&
+	    (!o.no_all_reduce || group->comm->n_replicas == 1))
+		group->first_full = ret->sequence;
+	if (group->engine)
+		return engine_reduce(group, &request.reduce, ret->sequence,
+				     o.stream, err);
+	/* The broker keeps it until it is reduced: no need to wake it now. */
+	fsdp_free(group->comm->spent);
+	group->comm->spent = group->input;
+	group->input = NULL;
+	claim_drop(&group->input_claim, group->comm->client);
+	return 0;
+}

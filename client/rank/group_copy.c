@@ -1,0 +1,94 @@
+/*
+ * Bytes of the host to and from what a rank has of a group.
+ */
+#include "client/rank/comm.h"
+#include "client/rank/engine.h"
+#include "client/rank/group_impl.h"
+#include "client/rank/plain_device.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+static bool is_in(const struct fsdp_tensor *tensor, const void *at,
+		  uint64_t size)
+{
+	uintptr_t begin, end, where = (uintptr_t)at;
+
+	if (!tensor || !tensor->data)
+		return false;
+	begin = (uintptr_t)tensor->data;
+	/* The handle may begin behind its place. */
+	end = (uintptr_t)tensor_known(tensor)->data +
+	      known_rest(tensor_known(tensor))->size;
+	return where >= begin && where <= end && size <= end - where;
+}
+
+/* What was waited for is read, and what is the rank's own also written. */
+static int check_range(const struct fsdp_group *group, const void *at,
+		       uint64_t size, bool is_written, struct error *err)
+{
+	const struct fsdp_tensor *own[] = {group->shards[!group->side],
+					   group->grads, group->input};
+	const struct fsdp_tensor *others[] = {group->shards[group->side],
+					      group->full};
+
+	for (size_t i = 0; i < 3; i++) {
+		if (is_in(own[i], at, size))
+			return 0;
+	}
+	for (size_t i = 0; i < 2 && !is_written; i++) {
+		if (is_in(others[i], at, size))
+			return 0;
+	}
+	return error_set(err, -ERANGE,
+			 "%" PRIu64 " bytes at %p are not what this rank may "
+			 "%s of the group",
+			 size, at, is_written ? "write" : "read");
+}
+
+/* After check_range(). */
+static bool is_on_device(const struct fsdp_group *group, const void *at,
+			 uint64_t size)
+{
+	if (!group->engine || !group->is_offloaded)
+		return group->engine;
+	return is_in(group->full, at, size) || is_in(group->input, at, size);
+}
+
+int fsdp_group_put(struct fsdp_group *group, void *to, const void *from,
+		   uint64_t size)
+{
+	struct error *err = error_of_thread();
+	int r = comm_check_idle(group_comm(group), err);
+
+	if (r < 0 || size == 0)
+		return r;
+	r = check_range(group, to, size, true, err);
+	if (r < 0)
+		return r;
+	if (is_on_device(group, to, size))
+		return engine_put(group->comm->engine, to, from, size, err);
+	if (plain_is_device(group->comm))
+		return plain_put(group->comm, to, from, size, err);
+	memcpy(to, from, size);
+	return 0;
+}
+
+int fsdp_group_get(struct fsdp_group *group, void *to, const void *from,
+		   uint64_t size)
+{
+	struct error *err = error_of_thread();
+	int r = comm_check_idle(group_comm(group), err);
+
+	if (r < 0 || size == 0)
+		return r;
+	r = check_range(group, from, size, false, err);
+	if (r < 0)
+		return r;
+	if (is_on_device(group, from, size))
+		return engine_get(group->comm->engine, to, from, size, err);
+	if (plain_is_device(group->comm))
+		return plain_get(group->comm, to, from, size, err);
+	memcpy(to, from, size);
+	return 0;
+}

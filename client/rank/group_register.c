@@ -1,0 +1,375 @@
+/*
+ * Registering a group: what is asked, and what is answered.
+ *
+ * The broker says where this rank's part of every parameter lies. What follows
+ * from the parameters alone (sizes, the cut) is computed here, compared with
+ * that, and every range is checked against its place: from then on a pointer
+ * is an addition.
+ */
+#include "client/rank/engine.h"
+#include "client/rank/group_impl.h"
+#include "client/places.h"
+#include "client/rank/plain_device.h"
+#include "client/sized.h"
+#include "client/spec.h"
+#include "shm/chunk.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(FSDP_MAX_PARAMS == MESSAGE_MAX_PARAMS, "one limit of params");
+
+/* Of them: offloaded memory is used from its first whole page on. */
+static uint64_t usable(const struct fsdp_group *group,
+		       const struct tensor_place *place)
+{
+	uint64_t size = place_bytes(place);
+	uint64_t skipped = chunk_page_up(place->offset) - place->offset;
+
+	if (!group->is_offloaded)
+		return size;
+	return size > skipped ? size - skipped : 0;
+}
+
+static bool fits(uint64_t offset, uint64_t size, uint64_t total)
+{
+	return offset <= total && size <= total - offset;
+}
+
+/* --- registering: what is asked ------------------------------------------ */
+
+static struct fsdp_group *group_new(struct fsdp_comm *comm, size_t n)
+{
+	struct fsdp_group *group = calloc(1, sizeof(*group));
+
+	if (!group)
+		return NULL;
+	group->comm = comm;
+	group->n_params = n;
+	group->params = calloc(n + 1, sizeof(*group->params));
+	if (group->params)
+		return group;
+	free(group);
+	return NULL;
+}
+
+static int fill_params(struct fsdp_group *group,
+		       const struct fsdp_param_spec *specs,
+		       struct group_param *ret, struct error *err)
+{
+	for (size_t i = 0; i < group->n_params; i++) {
+		struct param *param = &group->params[i];
+		struct fsdp_param_spec known;
+		int r;
+
+		r = sized_take_item(&known, specs, i, "params",
+				    SIZED(fsdp_param_spec), err);
+		if (r < 0)
+			return r;
+		r = spec_to_type(&known.spec, NULL, &param->type, err);
+		if (r < 0)
+			return spec_wrap(err, r, "params", i);
+		param->is_frozen = known.is_frozen;
+		ret[i] = (struct group_param){
+			.name = known.name,
+			.type = param->type,
+			.shard_dim = known.shard_dim,
+			.is_frozen = known.is_frozen,
+		};
+	}
+	return 0;
+}
+
+/* What the engine needs to know of it. On failure nothing is left of the
+ * answer. */
+static int plan_own(struct fsdp_group *group, const struct group_request *asked,
+		    struct answer *answer, struct error *err)
+{
+	struct group_reply *reply = &answer->reply.group;
+	struct places_reply places = {.n_places = reply->n_places,
+				      .places = reply->places};
+	int r = engine_group_new(group, asked, reply->hash, err);
+
+	if (r == 0)
+		return 0;
+	places_take_chunks(group->comm->client, answer, reply->chunks,
+			   reply->n_chunks, 0);
+	places_give_back(group->comm->client, &places);
+	answer_deinit(answer);
+	return r;
+}
+
+static int ask(struct fsdp_group *group, const char *name,
+	       const struct fsdp_param_spec *specs,
+	       const struct fsdp_policy *policy, struct answer *ret,
+	       struct error *err)
+{
+	double gather_cap_mb = policy->gather_cap_mb;
+	double reduce_cap_mb = policy->reduce_cap_mb;
+	struct request request = {
+		.kind = MESSAGE_GROUP,
+		.group = {.comm = group->comm->id,
+			  .name = name,
+			  .param_dtype = policy->param_dtype,
+			  .input_dtype = policy->input_dtype,
+			  .reduce_dtype = policy->reduce_dtype,
+			  .layout = policy->layout,
+			  .stays_unsharded = policy->stays_unsharded,
+			  .is_offloaded = policy->offload,
+			  .n_gather_caps = gather_cap_mb != 0,
+			  .n_reduce_caps = reduce_cap_mb != 0,
+			  .gather_caps_mb = &gather_cap_mb,
+			  .reduce_caps_mb = &reduce_cap_mb,
+			  .n_params = (uint32_t)group->n_params},
+	};
+	int r;
+
+	group->is_offloaded = policy->offload;
+	request.group.params =
+		calloc(group->n_params + 1, sizeof(*request.group.params));
+	if (!request.group.params)
+		return error_set(err, -ENOMEM, "no memory for a request");
+	r = fill_params(group, specs, request.group.params, err);
+	if (r == 0)
+		r = comm_call(group->comm, &request, ret, err);
+	if (r == 0 && group->comm->engine)
+		r = plan_own(group, &request.group, ret, err);
+	free(request.group.params);
+	return r;
+}
+
+/* --- registering: what is answered --------------------------------------- */
+
+/* This rank's part, by the rule of torch.chunk (collective/shard.h). */
+static int cut(const struct fsdp_comm *comm, const struct group_entry *entry,
+	       struct param *param, struct error *err)
+{
+	const struct tensor_type *type = &param->type;
+	int64_t n = comm->n_shards, rank = comm->rank % comm->n_shards;
+	uint32_t dim = entry->shard_dim;
+	/* A 0-d parameter is cut as if it were 1-d of one element. */
+	int64_t size = type->n_dims ? type->shape[dim] : 1;
+	int64_t chunk = (size + n - 1) / n, start = chunk * rank, mine;
+	uint64_t row;
+
+	start = start < size ? start : size;
+	mine = size - start < chunk ? size - start : chunk;
+	if (dim >= (type->n_dims ? type->n_dims : 1) ||
+	    entry->shard_size != mine || (dim > 0 && size % n != 0))
+		return error_set(err, -EPROTO,
+				 "fsdpd gave %" PRId64 " of dimension %u to "
+				 "this rank, whose part is %" PRId64,
+				 entry->shard_size, dim, mine);
+	param->start = start;
+	param->shard = *type;
+	param->shard.n_dims = type->n_dims ? type->n_dims : 1;
+	param->shard.shape[dim] = mine;
+	tensor_type_contiguous(&param->shard);
+	row = size ? tensor_type_numel(type) / (uint64_t)size *
+			      dtype_size(type->dtype)
+		   : 0;
+	param->shard_size = row * (uint64_t)mine;
+	param->chunk_size = row * (uint64_t)chunk;
+	return 0;
+}
+
+static int locate(struct fsdp_group *group, const struct group_entry *entry,
+		  struct param *param, struct error *err)
+{
+	uint64_t numel = tensor_type_numel(&param->type);
+	uint64_t input_size, full_end, input_end;
+
+	if (__builtin_mul_overflow(numel, dtype_size(entry->full_dtype),
+				   &param->full_size) ||
+	    __builtin_mul_overflow(numel, dtype_size(entry->input_dtype),
+				   &input_size) ||
+	    __builtin_add_overflow(entry->full_offset, param->full_size,
+				   &full_end) ||
+	    __builtin_add_overflow(entry->input_offset, input_size, &input_end))
+		return error_set(err, -EPROTO,
+				 "fsdpd put it beyond all memory");
+	if (!param->is_frozen && !entry->input_dtype)
+		return error_set(err, -EPROTO,
+				 "fsdpd gave no dtype for its gradient");
+	param->full_dtype = entry->full_dtype;
+	param->shard_offset = entry->shard_offset;
+	param->full_offset = entry->full_offset;
+	param->input_offset = entry->input_offset;
+	param->grad_offset = entry->grad_offset;
+	if (full_end > group->full_size)
+		group->full_size = full_end;
+	if (!param->is_frozen && input_end > group->input_size)
+		group->input_size = input_end;
+	return 0;
+}
+
+static int take_entry(struct fsdp_group *group, const struct group_reply *reply,
+		      size_t i, struct error *err)
+{
+	const struct group_entry *entry = &reply->entries[i];
+	struct param *param = &group->params[i];
+	uint64_t grads =
+		reply->n_places > 2 ? usable(group, &reply->places[2]) : 0;
+	int r;
+
+	r = cut(group->comm, entry, param, err);
+	if (r == 0)
+		r = locate(group, entry, param, err);
+	if (r < 0)
+		return r;
+	if (!fits(param->shard_offset, param->chunk_size,
+		  usable(group, &reply->places[0])) ||
+	    !fits(param->shard_offset, param->chunk_size,
+		  usable(group, &reply->places[1])) ||
+	    (!param->is_frozen &&
+	     !fits(param->grad_offset, param->shard_size, grads)))
+		return error_set(err, -EPROTO,
+				 "fsdpd put it outside of its memory");
+	return 0;
+}
+
+static int take_entries(struct fsdp_group *group,
+			const struct group_reply *reply, struct error *err)
+{
+	if (reply->n_entries != group->n_params)
+		return error_set(err, -EPROTO, "fsdpd sent %u of %zu entries",
+				 reply->n_entries, group->n_params);
+	for (size_t i = 0; i < group->n_params; i++) {
+		int r = take_entry(group, reply, i, err);
+
+		if (r < 0)
+			return error_wrap(err, r, "params[%zu]", i);
+	}
+	group->id = reply->group;
+	group->side = reply->side;
+	group->step = reply->step;
+	return 0;
+}
+
+/* The handles are the group's alone. */
+static void skip_to_pages(struct fsdp_tensor **tensors)
+{
+	for (size_t i = 0; i < GROUP_REPLY_PLACES; i++) {
+		if (tensors[i])
+			tensors[i]->data = (uint8_t *)chunk_page_up(
+				(uintptr_t)tensors[i]->data);
+	}
+}
+
+static void claim_group(struct fsdp_group *group,
+			const struct group_reply *reply)
+{
+	claim_take(&group->shards_claims[0], &reply->places[0], true);
+	claim_take(&group->shards_claims[1], &reply->places[1], true);
+	if (reply->n_places > 2)
+		claim_take(&group->grads_claim, &reply->places[2], true);
+}
+
+static int take_group(struct fsdp_group *group, struct answer *answer,
+		      struct error *err)
+{
+	struct fsdp_client *client = group->comm->client;
+	struct group_reply *reply = &answer->reply.group;
+	struct places_reply places = {.n_places = reply->n_places,
+				      .places = reply->places};
+	struct places_use use = {.n = reply->n_places, .is_writable = true};
+	struct fsdp_tensor *tensors[GROUP_REPLY_PLACES] = {NULL};
+	int r;
+
+	if (!plain_is_device(group->comm))
+		places_take_chunks(client, answer, reply->chunks,
+				   reply->n_chunks, 0);
+	r = take_entries(group, reply, err);
+	if (r < 0) {
+		places_give_back(client, &places);
+		return r;
+	}
+	if (plain_is_device(group->comm)) {
+		claim_group(group, reply);
+		return 0;
+	}
+	r = places_adopt_batch(client, &places, &use, tensors, err);
+	if (r < 0)
+		return r;
+	if (group->is_offloaded)
+		skip_to_pages(tensors);
+	group->shards[0] = tensors[0];
+	group->shards[1] = tensors[1];
+	group->grads = tensors[2];
+	if (group->engine)
+		return engine_group_take_memory(group, tensors[3], err);
+	fsdp_free(tensors[3]);
+	return 0;
+}
+
+static int zero_padding(struct fsdp_group *group, uint32_t side,
+			struct error *err)
+{
+	if (group->engine && !group->is_offloaded)
+		return engine_zero_padding(group, side, err);
+	if (plain_is_device(group->comm))
+		return plain_zero_padding(group, side, err);
+	for (size_t i = 0; i < group->n_params; i++) {
+		const struct param *param = &group->params[i];
+		uint64_t size = param->chunk_size - param->shard_size;
+
+		if (size > 0)
+			memset(memory_at(group->shards[side],
+					 param->shard_offset +
+						 param->shard_size),
+			       0, size);
+	}
+	return 0;
+}
+
+/* Others may be reading what is committed. */
+int group_zero_padding(struct fsdp_group *group, struct error *err)
+{
+	int r = zero_padding(group, !group->side, err);
+
+	if (r == 0 && group->step == 0)
+		r = zero_padding(group, group->side, err);
+	return r;
+}
+
+int fsdp_group_register(struct fsdp_comm *comm, const char *name,
+			const struct fsdp_param_spec *params, size_t n,
+			const struct fsdp_policy *policy,
+			struct fsdp_group **ret)
+{
+	struct error *err = error_of_thread();
+	struct fsdp_policy known;
+	struct fsdp_group *group;
+	struct answer answer;
+	int r;
+
+	r = comm_check_idle(comm, err);
+	if (r == 0)
+		r = sized_take(&known, policy, SIZED(fsdp_policy), err);
+	if (r < 0)
+		return r;
+	if (n > FSDP_MAX_PARAMS)
+		return error_set(err, -E2BIG,
+				 "%zu parameters; a group has at most %d", n,
+				 FSDP_MAX_PARAMS);
+	group = group_new(comm, n);
+	if (!group)
+		return error_set(err, -ENOMEM, "no memory for a group");
+	r = ask(group, name, params, &known, &answer, err);
+	if (r == 0) {
+		r = take_group(group, &answer, err);
+		answer_deinit(&answer);
+	}
+	if (r == 0)
+		r = group->shards[0] ? group_zero_padding(group, err) : 0;
+	if (r < 0) {
+		group_end_handles(group);
+		group_free(group);
+		return r;
+	}
+	group->next = comm->groups;
+	comm->groups = group;
+	*ret = group;
+	return 0;
+}

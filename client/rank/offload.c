@@ -1,0 +1,328 @@
+/*
+ * A rank's part of shards, gradients and sums is one range each, which travels
+ * as a whole: gaps between parameters are few bytes.
+ */
+#include "client/rank/offload.h"
+#include "client/device.h"
+#include "client/rank/engine_impl.h"
+#include "cuda/context.h"
+#include "cuda/event_cache.h"
+#include "shm/chunk.h"
+#include <inttypes.h>
+
+/* Of the sums behind the gradients. */
+#define ROOM_ALIGN 512
+
+/* Of one rank. */
+static uint64_t part_of(const struct plan *plan, uint64_t size)
+{
+	return size / plan->n_shards;
+}
+
+/* --- room on the device --------------------------------------------------- */
+
+static uint64_t partial_offset(const struct plan *plan)
+{
+	uint64_t size = part_of(plan, plan->grads_size);
+
+	return (size + ROOM_ALIGN - 1) & ~(uint64_t)(ROOM_ALIGN - 1);
+}
+
+/* A larger one takes the place of the last, which is used no more. */
+static int want_room(struct engine *engine, struct engine_room *room,
+		     uint64_t size, struct error *err)
+{
+	const struct fsdp_device device = device_public(engine->device);
+	const struct fsdp_spec spec = {FSDP_U8, 1, {(int64_t)size}};
+	struct fsdp_tensor *tensor;
+	int r;
+
+	if (size <= room->size)
+		return 0;
+	r = engine_settle(engine, NULL, err);
+	if (r < 0)
+		return r;
+	r = fsdp_alloc_on(engine->comm->client, &device, &spec, 1, NULL,
+			  engine->timeout_ms, &tensor);
+	if (r < 0)
+		return error_wrap(err, r,
+				  "make room for offloaded shards on the "
+				  "device");
+	fsdp_free(room->tensor);
+	room->tensor = tensor;
+	room->size = size;
+	return 0;
+}
+
+static int want_rooms(struct engine *engine, const struct plan *plan,
+		      struct error *err)
+{
+	const uint64_t gather = part_of(plan, plan->shards_size);
+	const uint64_t reduce =
+		partial_offset(plan) + part_of(plan, plan->partial_size);
+	int r = 0;
+
+	for (int i = 0; i < 2 && r == 0; i++) {
+		r = want_room(engine, &engine->gather_rooms.rooms[i], gather,
+			      err);
+		if (r == 0)
+			r = want_room(engine, &engine->reduce_rooms.rooms[i],
+				      reduce, err);
+	}
+	return r;
+}
+
+static void end_rooms(struct engine_rooms *rooms)
+{
+	for (int i = 0; i < 2; i++) {
+		fsdp_free(rooms->rooms[i].tensor);
+		event_cache_put(rooms->rooms[i].used);
+	}
+	*rooms = (struct engine_rooms){.last = 0};
+}
+
+void offload_end_rooms(struct engine *engine)
+{
+	end_rooms(&engine->gather_rooms);
+	end_rooms(&engine->reduce_rooms);
+}
+
+/* The next in turn. */
+static struct engine_room *take_turn(struct engine_rooms *rooms)
+{
+	rooms->last = !rooms->last;
+	return &rooms->rooms[rooms->last];
+}
+
+/* Nothing needs the room after what the stream was given. */
+static int note_used(struct engine *engine, struct engine_rooms *rooms,
+		     CUstream stream, struct error *err)
+{
+	struct engine_room *room = &rooms->rooms[rooms->last];
+	struct event *used;
+	int r = engine_record(engine, stream, &used, err);
+
+	if (r < 0)
+		return r;
+	event_cache_put(room->used);
+	room->used = used;
+	return 0;
+}
+
+/* --- streams -------------------------------------------------------------- */
+
+static int want_streams(struct engine *engine, struct error *err)
+{
+	CUstream *streams[] = {&engine->in_stream, &engine->out_stream};
+	int r = context_enter(engine->device, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < 2 && r == 0; i++) {
+		if (!*streams[i])
+			r = driver_error(
+				err,
+				cu.StreamCreate(streams[i],
+						CU_STREAM_NON_BLOCKING),
+				"make a stream for offloaded shards");
+	}
+	context_leave();
+	return r;
+}
+
+void offload_end_streams(struct engine *engine)
+{
+	if (engine->in_stream)
+		(void)cu.StreamDestroy(engine->in_stream);
+	if (engine->out_stream)
+		(void)cu.StreamDestroy(engine->out_stream);
+}
+
+/* What `stream` is given from now on comes after what `first` has. */
+static int hand_over(struct engine *engine, CUstream first, CUstream stream,
+		     struct error *err)
+{
+	struct event *event;
+	int r = engine_record(engine, first, &event, err);
+
+	if (r < 0)
+		return r;
+	r = engine_follow(engine, stream, event, err);
+	event_cache_put(event);
+	return r;
+}
+
+/* --- pages of the host ---------------------------------------------------- */
+
+static int pin_all(struct fsdp_group *group, struct error *err)
+{
+	struct engine_group *own = group->engine;
+	const struct plan *plan = &own->plan;
+	const struct {
+		const struct fsdp_tensor *tensor;
+		uint64_t size;
+	} parts[ENGINE_PINNED] = {
+		{group->shards[0], plan->shards_size},
+		{group->shards[1], plan->shards_size},
+		{group->grads, plan->grads_size},
+		{own->partial, plan->partial_size},
+	};
+	int r = 0;
+
+	for (size_t i = 0; i < ENGINE_PINNED && r == 0; i++) {
+		uint64_t size = chunk_page_up(part_of(plan, parts[i].size));
+
+		if (parts[i].tensor && size > 0)
+			r = pinned_open(group->comm->engine->device,
+					parts[i].tensor->data, size,
+					&own->pinned[i], err);
+	}
+	return r;
+}
+
+int offload_open(struct fsdp_group *group, struct error *err)
+{
+	int r = pin_all(group, err);
+
+	if (r == 0)
+		r = want_streams(group->comm->engine, err);
+	if (r == 0)
+		r = want_rooms(group->comm->engine, &group->engine->plan, err);
+	if (r < 0)
+		offload_close(group->engine);
+	return r;
+}
+
+void offload_close(struct engine_group *group)
+{
+	for (size_t i = 0; i < ENGINE_PINNED; i++)
+		pinned_close(&group->pinned[i]);
+}
+
+/* --- copies --------------------------------------------------------------- */
+
+static int copy_in(struct engine *engine, CUdeviceptr to,
+		   const struct fsdp_tensor *from, uint64_t size,
+		   struct error *err)
+{
+	int r;
+
+	if (size == 0)
+		return 0;
+	r = context_enter(engine->device, err);
+	if (r < 0)
+		return r;
+	r = driver_error(
+		err,
+		cu.MemcpyHtoDAsync(to, from->data, size, engine->in_stream),
+		"copy %" PRIu64 " offloaded bytes to the device", size);
+	context_leave();
+	return r;
+}
+
+static int copy_out(struct engine *engine, const struct fsdp_tensor *to,
+		    CUdeviceptr from, uint64_t size, struct error *err)
+{
+	int r;
+
+	if (size == 0)
+		return 0;
+	r = context_enter(engine->device, err);
+	if (r < 0)
+		return r;
+	r = driver_error(
+		err,
+		cu.MemcpyDtoHAsync(to->data, from, size, engine->out_stream),
+		"copy %" PRIu64 " offloaded bytes from the device", size);
+	context_leave();
+	return r;
+}
+
+static CUdeviceptr begin_of(const struct engine_room *room)
+{
+	return room->tensor ? (CUdeviceptr)(uintptr_t)room->tensor->data : 0;
+}
+
+int offload_shards_in(struct engine *engine, const struct fsdp_group *group,
+		      const struct fsdp_tensor **ret, struct error *err)
+{
+	const struct plan *plan = &group->engine->plan;
+	struct engine_room *room = take_turn(&engine->gather_rooms);
+	int r = engine_follow(engine, engine->in_stream, room->used, err);
+
+	if (r == 0)
+		r = copy_in(engine, begin_of(room), group->shards[group->side],
+			    part_of(plan, plan->shards_size), err);
+	if (r == 0)
+		r = hand_over(engine, engine->in_stream,
+			      engine->nccl.gather_stream, err);
+	*ret = room->tensor;
+	return r;
+}
+
+int offload_gathered(struct engine *engine, struct error *err)
+{
+	return note_used(engine, &engine->gather_rooms,
+			 engine->nccl.gather_stream, err);
+}
+
+/* What the group's last reduction wrote is there before it is read again. */
+static int copy_sums_in(struct engine *engine, const struct fsdp_group *group,
+			const struct device_reduce *reduce, struct error *err)
+{
+	const struct plan *plan = &group->engine->plan;
+	int r = engine_follow(engine, engine->in_stream,
+			      group->engine->reduced_event, err);
+
+	if (r == 0 && reduce->flags & DEVICE_REDUCE_ACCUMULATE &&
+	    !(reduce->flags & DEVICE_REDUCE_PARTIAL_OUT))
+		r = copy_in(engine, reduce->grads, group->grads,
+			    part_of(plan, plan->grads_size), err);
+	if (r == 0 && reduce->flags & DEVICE_REDUCE_PARTIAL_IN)
+		r = copy_in(engine, reduce->partial, group->engine->partial,
+			    part_of(plan, plan->partial_size), err);
+	return r;
+}
+
+/* Gathers need the stream of copies, too: a reduction to which nothing comes in
+ * keeps away from it. */
+int offload_grads_in(struct engine *engine, const struct fsdp_group *group,
+		     struct device_reduce *reduce, struct error *err)
+{
+	const struct plan *plan = &group->engine->plan;
+	struct engine_room *room = take_turn(&engine->reduce_rooms);
+	int r;
+
+	reduce->grads = begin_of(room);
+	reduce->partial = reduce->grads + partial_offset(plan);
+	if (!(reduce->flags &
+	      (DEVICE_REDUCE_ACCUMULATE | DEVICE_REDUCE_PARTIAL_IN)))
+		return engine_follow(engine, engine->nccl.reduce_stream,
+				     room->used, err);
+	r = engine_follow(engine, engine->in_stream, room->used, err);
+	if (r == 0)
+		r = copy_sums_in(engine, group, reduce, err);
+	return r < 0 ? r
+		     : hand_over(engine, engine->in_stream,
+				 engine->nccl.reduce_stream, err);
+}
+
+int offload_grads_out(struct engine *engine, const struct fsdp_group *group,
+		      const struct device_reduce *reduce, CUstream *ret_stream,
+		      struct error *err)
+{
+	const struct plan *plan = &group->engine->plan;
+	int r = hand_over(engine, engine->nccl.reduce_stream,
+			  engine->out_stream, err);
+
+	*ret_stream = engine->out_stream;
+	if (r == 0 && reduce->flags & DEVICE_REDUCE_PARTIAL_OUT)
+		r = copy_out(engine, group->engine->partial, reduce->partial,
+			     part_of(plan, plan->partial_size), err);
+	else if (r == 0)
+		r = copy_out(engine, group->grads, reduce->grads,
+			     part_of(plan, plan->grads_size), err);
+	return r < 0 ? r
+		     : note_used(engine, &engine->reduce_rooms,
+				 engine->out_stream, err);
+}

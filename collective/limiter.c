@@ -1,0 +1,269 @@
+/*
+ * Tickets in the order of their requests, and behind them (faithful form) the
+ * queue of events of those that were freed.
+ *
+ * A ticket is one allocation from its request until it is forgotten: freeing
+ * it moves it to the queue of events, so freeing needs no memory and cannot
+ * fail. Both forms admit in order; they differ in when a ticket is ready.
+ */
+#include "collective/limiter.h"
+#include "proto/error.h"
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+struct ticket {
+	uint64_t number;
+	uint64_t bytes;
+	bool is_exempt;
+	bool is_admitted;
+	/* Faithful form: the ticket whose event this one took from the queue;
+	 * 0: none. */
+	uint64_t waits_for;
+	bool is_wait_over; /* that event has completed */
+	bool is_complete;  /* in the queue of events: its own has */
+	struct ticket *next;
+};
+
+struct queue {
+	struct ticket *first, **end;
+};
+
+struct limiter {
+	struct limiter_options options; /* without defaults to fill in */
+	struct queue live;              /* waiting or in flight, by number */
+	struct queue events;            /* faithful form: as they were freed */
+	uint64_t last_number;
+	uint64_t n_counted;  /* in flight and not exempt */
+	uint64_t bytes_live; /* of all in `live` */
+	struct limiter_state state;
+};
+
+static void queue_init(struct queue *queue)
+{
+	queue->first = NULL;
+	queue->end = &queue->first;
+}
+
+static void queue_append(struct queue *queue, struct ticket *ticket)
+{
+	ticket->next = NULL;
+	*queue->end = ticket;
+	queue->end = &ticket->next;
+}
+
+/* Where the ticket of that number hangs; the link is NULL if there is none. */
+static struct ticket **queue_find(struct queue *queue, uint64_t number)
+{
+	struct ticket **link = &queue->first;
+
+	while (*link && (*link)->number != number)
+		link = &(*link)->next;
+	return link;
+}
+
+static struct ticket *queue_steal(struct queue *queue, struct ticket **link)
+{
+	struct ticket *ticket = *link;
+
+	*link = ticket->next;
+	if (!ticket->next)
+		queue->end = link;
+	return ticket;
+}
+
+static void queue_deinit(struct queue *queue)
+{
+	while (queue->first)
+		free(queue_steal(queue, &queue->first));
+}
+
+static const struct ticket *find_live(const struct limiter *limiter,
+				      uint64_t number)
+{
+	const struct ticket *ticket = limiter->live.first;
+
+	while (ticket && ticket->number != number)
+		ticket = ticket->next;
+	return ticket;
+}
+
+int limiter_new(const struct limiter_options *options, struct limiter **ret,
+		struct error *err)
+{
+	struct limiter *limiter;
+
+	if (options->kind != LIMITER_WINDOW &&
+	    options->kind != LIMITER_FAITHFUL)
+		return error_set(err, -EINVAL, "there is no limiter of kind %d",
+				 (int)options->kind);
+	limiter = calloc(1, sizeof(*limiter));
+	if (!limiter)
+		return error_set(err, -ENOMEM, "no memory for a limiter");
+	limiter->options = *options;
+	if (!options->limit)
+		limiter->options.limit = LIMITER_DEFAULT_LIMIT;
+	if (!options->limit_bytes)
+		limiter->options.limit_bytes = UINT64_MAX;
+	queue_init(&limiter->live);
+	queue_init(&limiter->events);
+	*ret = limiter;
+	return 0;
+}
+
+void limiter_free(struct limiter *limiter)
+{
+	if (!limiter)
+		return;
+	queue_deinit(&limiter->live);
+	queue_deinit(&limiter->events);
+	free(limiter);
+}
+
+/*
+ * "Alone" means that nothing is in flight that somebody will free soon. If
+ * bytes of exempt groups could make a request wait, one that fits beside none
+ * of them would wait for ever: they stay until the work that it is part of is
+ * done.
+ */
+static bool fits_window(const struct limiter *limiter,
+			const struct ticket *ticket)
+{
+	uint64_t limit = limiter->options.limit_bytes;
+	uint64_t in_flight = limiter->state.bytes_in_flight;
+
+	if (!ticket->is_exempt && limiter->n_counted >= limiter->options.limit)
+		return false;
+	if (in_flight <= limit && ticket->bytes <= limit - in_flight)
+		return true;
+	return limiter->n_counted == 0;
+}
+
+static bool is_ready(const struct limiter *limiter, const struct ticket *ticket)
+{
+	if (limiter->options.kind == LIMITER_FAITHFUL)
+		return !ticket->waits_for || ticket->is_wait_over;
+	return fits_window(limiter, ticket);
+}
+
+/* In order: who is not ready holds up all behind, so that every rank sees the
+ * same sequence, and so that a large request is not overtaken for ever. */
+static void admit_ready(struct limiter *limiter)
+{
+	struct ticket *ticket = limiter->live.first;
+
+	for (; ticket; ticket = ticket->next) {
+		if (ticket->is_admitted)
+			continue;
+		if (!is_ready(limiter, ticket))
+			return;
+		ticket->is_admitted = true;
+		limiter->n_counted += !ticket->is_exempt;
+		limiter->state.n_waiting--;
+		limiter->state.n_in_flight++;
+		limiter->state.bytes_in_flight += ticket->bytes;
+	}
+}
+
+/* _FreeEventQueue's dequeue_if_needed(): at most one, and only if full. */
+static void take_event(struct limiter *limiter, struct ticket *ticket)
+{
+	struct ticket *event;
+
+	if (limiter->state.n_events < limiter->options.limit)
+		return;
+	event = queue_steal(&limiter->events, &limiter->events.first);
+	limiter->state.n_events--;
+	ticket->waits_for = event->number;
+	ticket->is_wait_over = event->is_complete;
+	free(event);
+}
+
+int limiter_request(struct limiter *limiter, uint64_t bytes, bool is_exempt,
+		    uint64_t *ret_ticket, struct error *err)
+{
+	struct ticket *ticket;
+
+	/* No sum of bytes below can overflow while this one does not. */
+	if (bytes > UINT64_MAX - limiter->bytes_live)
+		return error_set(err, -EOVERFLOW,
+				 "unsharded memory that is asked for would "
+				 "pass 2^64 bytes");
+	ticket = calloc(1, sizeof(*ticket));
+	if (!ticket)
+		return error_set(err, -ENOMEM,
+				 "no memory for a ticket of the limiter");
+	ticket->number = ++limiter->last_number;
+	ticket->bytes = bytes;
+	ticket->is_exempt = is_exempt;
+	if (limiter->options.kind == LIMITER_FAITHFUL)
+		take_event(limiter, ticket);
+	queue_append(&limiter->live, ticket);
+	limiter->bytes_live += bytes;
+	limiter->state.n_waiting++;
+	admit_ready(limiter);
+	if (!ticket->is_admitted)
+		limiter->state.n_waits++;
+	*ret_ticket = ticket->number;
+	return 0;
+}
+
+bool limiter_is_admitted(const struct limiter *limiter, uint64_t ticket)
+{
+	const struct ticket *found = find_live(limiter, ticket);
+
+	return found && found->is_admitted;
+}
+
+void limiter_free_ticket(struct limiter *limiter, uint64_t ticket,
+			 bool enqueues)
+{
+	struct ticket **link = queue_find(&limiter->live, ticket), *freed;
+
+	assert(*link);
+	freed = queue_steal(&limiter->live, link);
+	limiter->bytes_live -= freed->bytes;
+	if (freed->is_admitted) {
+		limiter->n_counted -= !freed->is_exempt;
+		limiter->state.n_in_flight--;
+		limiter->state.bytes_in_flight -= freed->bytes;
+	} else {
+		limiter->state.n_waiting--;
+	}
+	if (freed->is_admitted && enqueues &&
+	    limiter->options.kind == LIMITER_FAITHFUL) {
+		queue_append(&limiter->events, freed);
+		limiter->state.n_events++;
+	} else {
+		free(freed);
+	}
+	admit_ready(limiter);
+}
+
+/* The event is in the queue still, or a ticket took it, or that ticket was
+ * withdrawn; then nobody needs to know. */
+void limiter_complete(struct limiter *limiter, uint64_t ticket)
+{
+	struct ticket *event = *queue_find(&limiter->events, ticket);
+	struct ticket *waiting = limiter->live.first;
+
+	if (event)
+		event->is_complete = true;
+	for (; waiting; waiting = waiting->next) {
+		if (waiting->waits_for == ticket)
+			waiting->is_wait_over = true;
+	}
+	admit_ready(limiter);
+}
+
+void limiter_state(const struct limiter *limiter, struct limiter_state *ret)
+{
+	*ret = limiter->state;
+}
+
+uint64_t limiter_waited_for(const struct limiter *limiter, uint64_t ticket)
+{
+	const struct ticket *found = find_live(limiter, ticket);
+
+	return found ? found->waits_for : 0;
+}
