@@ -12,8 +12,8 @@
  * socket is drained before a death is handled.
  */
 #include "broker/supervise.h"
-#include "broker/broker.h"
 #include "broker/base/fdstore.h"
+#include "broker/broker.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
@@ -307,7 +307,7 @@ static int start(struct supervisor *s, struct error *err)
 	if (pid < 0 && s->n_deaths > 0) {
 		/* Keep trying, since exiting would lose what we keep. */
 		log_line(LOG_LEVEL_ERROR, "start the broker again: %s",
-			   strerror(errno));
+			 strerror(errno));
 		s->restart_ms = now_ms() + FORK_RETRY_MS;
 		return 0;
 	}
@@ -358,13 +358,13 @@ static void collect(struct supervisor *s)
 	} else if (WIFSIGNALED(status)) {
 		s->status = 128 + WTERMSIG(status);
 		log_line(LOG_LEVEL_ERROR, "broker %d was killed: %s",
-			   (int)s->child, strsignal(WTERMSIG(status)));
+			 (int)s->child, strsignal(WTERMSIG(status)));
 	} else {
 		s->status = WEXITSTATUS(status);
 		if (s->status != 0)
 			log_line(LOG_LEVEL_ERROR,
-				   "broker %d ended with status %d",
-				   (int)s->child, s->status);
+				 "broker %d ended with status %d",
+				 (int)s->child, s->status);
 	}
 	s->child = 0;
 }
@@ -382,9 +382,9 @@ static bool judge_death(struct supervisor *s)
 	n = count_death(s, now);
 	if (n >= MAX_DEATHS) {
 		log_line(LOG_LEVEL_ERROR,
-			   "the broker died %u times in %d s: giving up, and "
-			   "dropping %u kept descriptors",
-			   n, DEATHS_WINDOW_MS / 1000, s->n_kept);
+			 "the broker died %u times in %d s: giving up, and "
+			 "dropping %u kept descriptors",
+			 n, DEATHS_WINDOW_MS / 1000, s->n_kept);
 		return true;
 	}
 	s->restart_ms = now;

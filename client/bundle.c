@@ -111,8 +111,8 @@ int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 	}
 	bundle->client = client;
 	bundle->id = answer.reply.bundle.bundle;
-	bundle->is_on_device = !device_uuid_is_host(
-		&request.bundle_begin.device);
+	bundle->is_on_device =
+		!device_uuid_is_host(&request.bundle_begin.device);
 	answer_deinit(&answer);
 	pthread_mutex_lock(&client->bundles_lock);
 	bundle->next = client->bundles;

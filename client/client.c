@@ -3,8 +3,8 @@
  */
 #include "client/client.h"
 #include "client/bundle.h"
-#include "client/rank/comm.h"
 #include "client/places.h"
+#include "client/rank/comm.h"
 #include "client/sized.h"
 #include "proto/socket_path.h"
 #include <errno.h>

@@ -35,7 +35,7 @@ struct fsdp_client {
 	pthread_mutex_t bundles_lock;
 	struct fsdp_bundle *bundles; /* staged by us, not ended yet */
 	pthread_mutex_t comms_lock;
-	struct fsdp_comm *comms; /* joined, and not left */
+	struct fsdp_comm *comms;       /* joined, and not left */
 	struct fsdp_client *next_busy; /* fsdp_close() */
 	struct shelf shelves[SHELVES];
 };

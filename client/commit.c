@@ -1,6 +1,6 @@
 #include "client/commit.h"
-#include "client/rank/engine.h"
 #include "client/handshake.h"
+#include "client/rank/engine.h"
 #include "client/rank/plain_device.h"
 #include <errno.h>
 

@@ -62,7 +62,7 @@ void answer_deinit(struct answer *answer)
 	reply_deinit(&answer->reply);
 }
 
-/* --- calls ------------------------------------------------------------- */
+/* --- calls --------------------------------------------------------------- */
 
 /* May the broker have given, or be about to give, us something for it? */
 static bool may_be_granted(const struct call *call)
@@ -182,8 +182,7 @@ static void call_detach(struct connection *c, struct call *call)
 	call->next = call->prev = NULL;
 }
 
-/* --- sending and receiving (lock held unless said) -------------------------
- */
+/* --- sending and receiving (lock held unless said) ----------------------- */
 
 /*
  * Send what is unsent, in order. FRAME_OK: all; FRAME_AGAIN: the socket is
@@ -405,8 +404,7 @@ static int exchange(struct connection *c, struct call *mine, struct error *err)
 	return r;
 }
 
-/* --- reconnecting ----------------------------------------------------------
- */
+/* --- reconnecting -------------------------------------------------------- */
 
 static void pause_ms(int64_t ms)
 {
@@ -493,8 +491,7 @@ static void fail_all(struct connection *c, const struct error *err)
 	}
 }
 
-/* --- the reader ------------------------------------------------------------
- */
+/* --- the reader ---------------------------------------------------------- */
 
 /* As long as nothing ends it, or, of one that is collected, as long as frames
  * come. */
@@ -693,8 +690,7 @@ int connection_call(struct connection *c, const struct request *request, int fd,
 			 "connection");
 }
 
-/* --- begun, not waited for --------------------------------------------------
- */
+/* --- begun, not waited for ----------------------------------------------- */
 
 int connection_begin(struct connection *c, const struct request *request,
 		     struct call **ret, struct error *err)
@@ -783,8 +779,7 @@ int connection_poll_fd(struct connection *c, struct error *err)
 	return r;
 }
 
-/* --- posted ------------------------------------------------------------------
- */
+/* --- posted -------------------------------------------------------------- */
 
 static bool may_post(struct connection *c)
 {
@@ -864,8 +859,7 @@ void connection_ring(const struct connection *c)
 	(void)!write(c->doorbell_fd, &one, sizeof(one));
 }
 
-/* --- life ------------------------------------------------------------------
- */
+/* --- life ---------------------------------------------------------------- */
 
 /* A broker that is not there is told at once; a full backlog, and one that is
  * just being replaced, are waited for. */

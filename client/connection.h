@@ -59,9 +59,9 @@ struct connection {
 	uint32_t n_posted; /* whose answers nobody has read yet */
 	bool is_reading;
 	struct poller poller; /* for those who poll instead of waiting */
-	uint32_t n_begun;  /* by connection_begin(), not collected */
-	uint32_t n_landed; /* of these: done */
-	struct error lost; /* code < 0: for good, and why */
+	uint32_t n_begun;     /* by connection_begin(), not collected */
+	uint32_t n_landed;    /* of these: done */
+	struct error lost;    /* code < 0: for good, and why */
 	connection_orphan_fn *on_orphan;
 	void *orphan_data;
 };

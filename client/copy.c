@@ -120,8 +120,7 @@ static int check_range(const struct fsdp_tensor *tensor, uint64_t offset,
 			 size, offset, n);
 }
 
-/* --- bytes ----------------------------------------------------------------
- */
+/* --- bytes --------------------------------------------------------------- */
 
 static CUdeviceptr address_of(const struct fsdp_tensor *tensor, uint64_t offset)
 {
@@ -199,8 +198,7 @@ int fsdp_copy_out(void *to, struct fsdp_tensor *tensor, uint64_t offset,
 			   tensor->data + offset, size, err);
 }
 
-/* --- filling --------------------------------------------------------------
- */
+/* --- filling ------------------------------------------------------------- */
 
 /* What is read now. */
 struct filling {

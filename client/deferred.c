@@ -38,8 +38,7 @@ void deferred_deinit(struct deferred_list *list)
 	}
 }
 
-/* --- the list (lock held) --------------------------------------------------
- */
+/* --- the list (lock held) ------------------------------------------------ */
 
 static void append(struct deferred_list *list, struct deferred *deferred)
 {
@@ -84,8 +83,7 @@ static struct deferred *take_done(struct deferred_list *list)
 	return done;
 }
 
-/* --- releases --------------------------------------------------------------
- */
+/* --- releases ------------------------------------------------------------ */
 
 static int record(struct deferred *deferred, struct error *err)
 {

@@ -47,8 +47,7 @@ void event_book_deinit(struct event_book *book)
 	book->first = book->last = NULL;
 }
 
-/* --- the book (lock held) --------------------------------------------------
- */
+/* --- the book (lock held) ------------------------------------------------ */
 
 static void append(struct event_book *book, struct event_sent *sent)
 {
@@ -105,8 +104,7 @@ static struct event_sent *take_done(struct event_book *book)
 	return done;
 }
 
-/* --- producer --------------------------------------------------------------
- */
+/* --- producer ------------------------------------------------------------ */
 
 /* When as many are in flight as may be, it may be that some are done. */
 static int record(struct fsdp_client *client, const struct device *device,
@@ -246,8 +244,7 @@ void event_told(struct fsdp_client *client, struct event_sent *told,
 	pthread_mutex_unlock(&book->lock);
 }
 
-/* --- consumer --------------------------------------------------------------
- */
+/* --- consumer ------------------------------------------------------------ */
 
 /* The tensor is ordered no more: it is written, or tainted. */
 #define EVENT_OVER 1

@@ -46,8 +46,7 @@ static inline bool event_orders(const struct tensor_order *order)
 void event_book_init(struct event_book *book);
 void event_book_deinit(struct event_book *book);
 
-/* --- producer --------------------------------------------------------------
- */
+/* --- producer ------------------------------------------------------------ */
 
 /*
  * Record what `stream`, which is of the device, has been given: that is when

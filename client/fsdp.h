@@ -757,8 +757,7 @@ struct fsdp_peer {
 	const char *command;
 	bool is_connected;
 	uint64_t n_slots; /* tensors that it holds */
-	uint64_t
-		n_bytes; /* memory that it allocated and that was not freed */
+	uint64_t n_bytes; /* memory that it allocated and that was not freed */
 	uint64_t n_requests, age_ms;
 	uint32_t n_waiting; /* requests that wait */
 };
@@ -767,8 +766,8 @@ struct fsdp_peer {
 struct fsdp_prefix {
 	size_t struct_size;
 	const char *name;
-	uint32_t uid;     /* its owner */
-	uint32_t n_names; /* published tensors below it, without bundles */
+	uint32_t uid;       /* its owner */
+	uint32_t n_names;   /* published tensors below it, without bundles */
 	uint32_t n_bundles; /* published bundles below it */
 	bool is_configured; /* by the administrator; else by the first use */
 	uint64_t left_ms;   /* until it loses its owner, if it is unused;

@@ -107,7 +107,7 @@ struct fsdp_comm_options {
 	 * NULL: rank 0 makes it, and this node's broker distributes it). */
 	uint32_t n_local;
 	const uint8_t *nccl_id;
-	enum fsdp_home home; /* on devices; the same for all ranks */
+	enum fsdp_home home;     /* on devices; the same for all ranks */
 	enum fsdp_memory memory; /* on devices; the same for all ranks */
 };
 
@@ -182,7 +182,7 @@ struct fsdp_policy {
 	 * dtype. Casts are between f16, bf16, f32 and f64: a parameter in an
 	 * 8-bit float is refused in a group with another param_dtype (-EINVAL).
 	 */
-	enum fsdp_dtype param_dtype;  /* of whole parameters; 0: as stored */
+	enum fsdp_dtype param_dtype; /* of whole parameters; 0: as stored */
 	/* Of the gradients in fsdp_input_data(); 0: the param dtype. A rank
 	 * that adds many microbatches in its input, without reducing each,
 	 * should use the reduce dtype here: sums in bf16 stop growing. */

@@ -192,8 +192,7 @@ void tensor_end(struct fsdp_tensor *tensor)
 	tensor_free(tensor);
 }
 
-/* --- looking ----------------------------------------------------------------
- */
+/* --- looking ------------------------------------------------------------- */
 
 /* Relaxed: who races with the last release has an address that is none soon,
  * whatever we say. */

@@ -11,8 +11,7 @@
 #include "cuda/driver_api.h"
 #include <errno.h>
 
-/* --- alloc and view --------------------------------------------------------
- */
+/* --- alloc and view ------------------------------------------------------ */
 
 int fsdp_alloc(struct fsdp_client *client, const struct fsdp_spec *specs,
 	       size_t n, const struct fsdp_access *access, int32_t timeout_ms,
@@ -110,8 +109,7 @@ int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
 	return 0;
 }
 
-/* --- publish ---------------------------------------------------------------
- */
+/* --- publish ------------------------------------------------------------- */
 
 static struct shelf *shelf_of(const struct fsdp_tensor *tensor)
 {

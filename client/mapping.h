@@ -75,7 +75,7 @@ int mappings_add(struct mappings *mappings, const struct chunk_ref *chunk,
 struct own_memory {
 	const struct device *device;
 	uint8_t *address;
-	struct ipc_export *export; /* by a handle; else NULL */
+	struct ipc_export *export;   /* by a handle; else NULL */
 	struct vmm_export *donation; /* by an fd; else NULL */
 };
 

@@ -400,7 +400,7 @@ int places_adopt_batch(struct fsdp_client *client,
 	return 0;
 }
 
-/* --- manifests ---------------------------------------------------------- */
+/* --- manifests ----------------------------------------------------------- */
 
 /* Places that are looked at together: so few that they fit the stack. */
 #define PIECE 64

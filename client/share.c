@@ -27,8 +27,7 @@ static void allocation_close(struct allocation *allocation)
 	vmm_unexport(allocation->donation);
 }
 
-/* --- items -----------------------------------------------------------------
- */
+/* --- items --------------------------------------------------------------- */
 
 static bool is_empty(const struct share_item *item)
 {
@@ -108,8 +107,7 @@ static int take_offsets(const struct pointer *pointer, void *const *pointers,
 	return r;
 }
 
-/* --- the allocation --------------------------------------------------------
- */
+/* --- the allocation ------------------------------------------------------ */
 
 /* Memory of the broker's, or of another process's, is a tensor already. */
 static int check_received(struct fsdp_client *client, const void *at,
@@ -158,8 +156,7 @@ static int find_allocation(struct fsdp_client *client, void *const *pointers,
 	return r == 0 ? open_allocation(ret, err) : r;
 }
 
-/* --- asking ----------------------------------------------------------------
- */
+/* --- asking -------------------------------------------------------------- */
 
 static int ask(struct fsdp_client *client, const struct allocation *allocation,
 	       struct share_item *items, size_t n,
@@ -260,8 +257,7 @@ static int take_places(struct fsdp_client *client,
 	return places_adopt_batch(client, places, &use, ret, err);
 }
 
-/* --- public ----------------------------------------------------------------
- */
+/* --- public -------------------------------------------------------------- */
 
 static int share(struct fsdp_client *client, void *const *pointers,
 		 struct share_item *items, size_t n,

@@ -13,8 +13,7 @@
 #include <stdatomic.h>
 
 /* For an event of another process the broker is asked each time. */
-#define PAUSE_FOR_EVENT                                                        \
-	((struct pause){.ns = PAUSE_MIN_NS, .max_ns = 4000000})
+#define PAUSE_FOR_EVENT ((struct pause){.ns = PAUSE_MIN_NS, .max_ns = 4000000})
 
 static const char *name_of(const struct fsdp_tensor *tensor)
 {
@@ -23,8 +22,7 @@ static const char *name_of(const struct fsdp_tensor *tensor)
 	return *name ? name : "an unnamed tensor";
 }
 
-/* --- marks ----------------------------------------------------------------
- */
+/* --- marks --------------------------------------------------------------- */
 
 static bool is_same(const struct tensor_order *a, const struct tensor_order *b)
 {
@@ -190,8 +188,7 @@ int stream_mark(struct fsdp_tensor *const *tensors, size_t n, void *stream,
 		       : mark_by_timeline(tensors, n, device, stream, ret, err);
 }
 
-/* --- waits ----------------------------------------------------------------
- */
+/* --- waits --------------------------------------------------------------- */
 
 static bool is_tainted(const struct fsdp_tensor *tensor)
 {
@@ -374,8 +371,7 @@ static int await(const struct fsdp_tensor *tensor,
 	if (!stream_is_for(tensor))
 		return 0;
 	r = options->stream
-		    ? have_stream_wait(tensor, options, start_ms, &written,
-				       err)
+		    ? have_stream_wait(tensor, options, start_ms, &written, err)
 		    : wait_here(tensor, start_ms, options->timeout_ms, &written,
 				err);
 	if (r == 0 && written == WRITTEN_NEVER && !options->accepts_tainted)
@@ -396,8 +392,7 @@ int stream_await(struct fsdp_tensor *const *tensors, size_t n,
 	return r;
 }
 
-/* --- public ---------------------------------------------------------------
- */
+/* --- public -------------------------------------------------------------- */
 
 int fsdp_tensor_wait(struct fsdp_tensor *tensor, void *stream,
 		     int32_t timeout_ms)

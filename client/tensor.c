@@ -63,8 +63,7 @@ void shelf_deinit(struct shelf *shelf)
 	memset(shelf->free_knowns, 0, sizeof(shelf->free_knowns));
 }
 
-/* --- what is known --------------------------------------------------------
- */
+/* --- what is known ------------------------------------------------------- */
 
 /* Bytes of dims behind the rest. */
 static size_t dims_size(size_t n_dims, bool is_contiguous)
@@ -225,8 +224,7 @@ void known_type(const struct known *known, struct tensor_type *ret)
 		memcpy(ret->strides, dims + known->n_dims, size);
 }
 
-/* --- handles --------------------------------------------------------------
- */
+/* --- handles ------------------------------------------------------------- */
 
 static struct fsdp_tensor *handle_alloc(struct shelf *shelf)
 {

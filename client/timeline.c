@@ -66,8 +66,7 @@ void timeline_book_deinit(struct timeline_book *book, bool is_forked)
 	}
 }
 
-/* --- files (lock held, but for what asks the broker) ----------------------
- */
+/* --- files (lock held, but for what asks the broker) --------------------- */
 
 /* `device` NULL: on any, or none. */
 static struct timeline_file *find(const struct timeline_book *book,
@@ -216,8 +215,7 @@ static int get_file(struct fsdp_client *client, uint64_t session,
 	return r == 0 ? add(book, file, device, ret, err) : r;
 }
 
-/* --- our own counters ------------------------------------------------------
- */
+/* --- our own counters ---------------------------------------------------- */
 
 static bool is_habit(const struct counter *counter, const struct device *device,
 		     CUstream stream)
@@ -298,8 +296,7 @@ int timeline_signal(struct fsdp_client *client, const struct device *device,
 	return r;
 }
 
-/* --- waiting --------------------------------------------------------------
- */
+/* --- waiting ------------------------------------------------------------- */
 
 static bool is_reached(const struct timeline_file *file,
 		       const struct tensor_order *order)

@@ -54,7 +54,7 @@ static int no_memory(struct error *err)
 	return error_set(err, -ENOMEM, "out of memory for the buckets");
 }
 
-/* --- one pass --- */
+/* --- one pass ------------------------------------------------------------ */
 
 struct pass {
 	const struct graph *graph;
@@ -137,7 +137,7 @@ out:
 	return r;
 }
 
-/* --- which needs which --- */
+/* --- which needs which --------------------------------------------------- */
 
 static uint32_t max_u32(uint32_t a, uint32_t b)
 {
@@ -177,7 +177,7 @@ static int find_needed(struct pass *pass, struct error *err)
 	return 0;
 }
 
-/* --- what became of each --- */
+/* --- what became of each ------------------------------------------------- */
 
 static bool is_merged(const struct bucketing_bucket *bucket)
 {
@@ -286,7 +286,7 @@ out:
 	return r;
 }
 
-/* --- merging --- */
+/* --- merging ------------------------------------------------------------- */
 
 /*
  * "bucket_ag0", with the next number whose names are all free. Numbers only
@@ -434,7 +434,7 @@ static int run_pass(struct pass *pass, bool *is_fsdp_group, struct error *err)
 	return r;
 }
 
-/* --- all passes --- */
+/* --- all passes ---------------------------------------------------------- */
 
 void bucketing_deinit(struct bucketing *bucketing)
 {

@@ -76,7 +76,7 @@ uint64_t graph_bytes(const struct graph_node *node)
 	return tensor_type_numel(&node->type) * dtype_size(node->type.dtype);
 }
 
-/* --- life --- */
+/* --- life ---------------------------------------------------------------- */
 
 static void deinit_node(struct graph_node *node)
 {
@@ -197,7 +197,7 @@ int graph_add_group(struct graph *graph, const char *name, uint32_t size,
 	return append_group(graph, name, size, ret, err);
 }
 
-/* --- by name --- */
+/* --- by name ------------------------------------------------------------- */
 
 static int compare_names(const void *a, const void *b, void *data)
 {
@@ -256,7 +256,7 @@ uint32_t graph_index_find(const struct graph_index *index, const char *name)
 	return GRAPH_NONE;
 }
 
-/* --- by user --- */
+/* --- by user ------------------------------------------------------------- */
 
 int graph_users_init(struct graph_users *users, const struct graph *graph,
 		     struct error *err)
@@ -295,7 +295,7 @@ void graph_users_deinit(struct graph_users *users)
 	*users = GRAPH_USERS_NULL;
 }
 
-/* --- order --- */
+/* --- order --------------------------------------------------------------- */
 
 /*
  * A node that lacks an operand waits for that one, and is looked at again

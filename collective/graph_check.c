@@ -42,7 +42,7 @@ static bool is_flat(const struct tensor_type *type, uint64_t numel)
 	return type->n_dims == 1 && (uint64_t)type->shape[0] == numel;
 }
 
-/* --- types --- */
+/* --- types --------------------------------------------------------------- */
 
 static int check_convert(const struct graph *graph,
 			 const struct graph_node *node, struct error *err)
@@ -168,7 +168,7 @@ static int check_coalesced(const struct graph *graph,
 	return 0;
 }
 
-/* --- flat buffers --- */
+/* --- flat buffers -------------------------------------------------------- */
 
 /* rows * row_size elements, in one dimension? */
 static int check_rows(const struct graph_node *node,
@@ -288,7 +288,7 @@ static int check_unpack(const struct graph *graph,
 	return 0;
 }
 
-/* --- the table --- */
+/* --- the table ----------------------------------------------------------- */
 
 enum need { TYPE = 1, GROUP = 2, REDUCE = 4, CALL = 8, ROWS = 16 };
 
@@ -389,7 +389,7 @@ static int check_node(const struct graph *graph, const struct graph_node *node,
 	return 0;
 }
 
-/* --- order --- */
+/* --- order --------------------------------------------------------------- */
 
 /* Does `from` need the result of `to`, over any path? -ENOMEM. */
 static int needs(const struct graph *graph, uint32_t from, uint32_t to,
@@ -461,7 +461,7 @@ static int check_order(const struct graph *graph, struct error *err)
 	return 0;
 }
 
-/* --- users of collectives --- */
+/* --- users of collectives ------------------------------------------------ */
 
 /* Is there one wait for each entry of the list? -ENOMEM. */
 static int is_waited_for(const struct graph *graph, uint32_t i,

@@ -86,7 +86,7 @@ static int no_memory(struct error *err)
 	return error_set(err, -ENOMEM, "out of memory for the graph");
 }
 
-/* --- reading --- */
+/* --- reading ------------------------------------------------------------- */
 
 struct reading {
 	struct graph graph;
@@ -532,7 +532,7 @@ int graph_json_read(const char *text, size_t size, struct graph *ret,
 	return r;
 }
 
-/* --- files --- */
+/* --- files --------------------------------------------------------------- */
 
 static int read_all(int fd, char *text, size_t size, struct error *err)
 {
@@ -591,7 +591,7 @@ int graph_json_read_file(const char *path, struct graph *ret, struct error *err)
 	return 0;
 }
 
-/* --- writing --- */
+/* --- writing ------------------------------------------------------------- */
 
 /*
  * jansson's setters refuse a NULL value, so one flag at the end tells whether

@@ -35,7 +35,7 @@ static const struct graph_node *start_of(const struct graph *graph,
 	return &graph->nodes[graph->nodes[wait].inputs[0]];
 }
 
-/* --- layout --- */
+/* --- layout -------------------------------------------------------------- */
 
 void merge_layout_deinit(struct merge_layout *layout)
 {
@@ -118,7 +118,7 @@ int merge_layout_init(struct merge_layout *layout, const struct graph *graph,
 	return r;
 }
 
-/* --- the new graph --- */
+/* --- the new graph ------------------------------------------------------- */
 
 struct merging {
 	const struct graph *old;
@@ -333,7 +333,7 @@ static int append_bucket(struct merging *merging, uint32_t b, struct error *err)
 	return append_views(merging, b, rows, err);
 }
 
-/* --- all of it --- */
+/* --- all of it ----------------------------------------------------------- */
 
 static void mark_bucket(struct merging *merging, uint32_t b)
 {

@@ -49,9 +49,10 @@
 
 struct error;
 
-#define PLAN_ALIGN     64
-#define PLAN_MAX_RANKS 64 /* on a node: of host memory, shards times replicas  \
-			   */
+#define PLAN_ALIGN 64
+#define PLAN_MAX_RANKS                                                         \
+	64 /* on a node: of host memory, shards times replicas                 \
+	    */
 #define PLAN_MAX_WORLD  4096 /* the same on devices, over all nodes */
 #define PLAN_MAX_PARAMS 1024
 #define PLAN_MAX_CAPS   16

@@ -99,8 +99,7 @@ void context_leave(void)
 	restore_capture();
 }
 
-/* --- waiting for a device ---------------------------------------------------
- */
+/* --- waiting for a device ------------------------------------------------ */
 
 static void synchronize(void *data)
 {
@@ -132,8 +131,7 @@ int context_synchronize(const struct device *device, int32_t timeout_ms,
 			 text, timeout_ms);
 }
 
-/* --- streams ----------------------------------------------------------------
- */
+/* --- streams ------------------------------------------------------------- */
 
 /* The device of a context that is not ours; NULL: cannot be told. */
 static const struct device *device_of(CUcontext context)

@@ -23,7 +23,7 @@ struct device {
 	char name[64];
 	uint64_t memory;      /* bytes in all */
 	uint64_t granularity; /* of VMM allocations, recommended */
-	bool is_mig; /* an instance of a GPU */
+	bool is_mig;          /* an instance of a GPU */
 	bool has_vmm, has_posix_fd, has_fabric, has_rdma;
 	bool has_wait_value; /* 64-bit stream memory operations */
 	bool has_ipc_events, has_readonly_register;

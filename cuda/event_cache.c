@@ -35,8 +35,7 @@ static struct {
 	int r;             /* of making the key */
 } caches = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
-/* --- bins -------------------------------------------------------------------
- */
+/* --- bins ---------------------------------------------------------------- */
 
 static void push(struct bin *bin, struct event *event)
 {
@@ -95,8 +94,7 @@ void event_cache_put(struct event *event)
 	pthread_mutex_unlock(&cache->lock);
 }
 
-/* --- which cache is a thread's ----------------------------------------------
- */
+/* --- which cache is a thread's ------------------------------------------- */
 
 static void on_thread_end(void *first)
 {
@@ -179,8 +177,7 @@ static int find_mine(const struct device *device, struct event_cache **ret,
 	return 0;
 }
 
-/* --- events -----------------------------------------------------------------
- */
+/* --- events -------------------------------------------------------------- */
 
 static const unsigned int flags_of[EVENT_KINDS] = {
 	[EVENT_TIMING] = CU_EVENT_DEFAULT,

@@ -35,8 +35,7 @@ static void give_budget(void)
 	atomic_fetch_sub_explicit(&n_in_flight, 1, memory_order_relaxed);
 }
 
-/* --- producer ---------------------------------------------------------------
- */
+/* --- producer ------------------------------------------------------------ */
 
 static int record(struct event_ipc *made, struct error *err)
 {
@@ -139,8 +138,7 @@ static bool is_made(const struct shared *shared, const void *handle)
 	return memcmp(&made->handle, handle, sizeof(made->handle)) == 0;
 }
 
-/* --- consumer ---------------------------------------------------------------
- */
+/* --- consumer ------------------------------------------------------------ */
 
 static int open_own(struct event_ipc_import *import, struct error *err)
 {

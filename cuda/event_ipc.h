@@ -22,8 +22,7 @@
 
 #define EVENT_IPC_MAX 1000
 
-/* --- producer ---------------------------------------------------------------
- */
+/* --- producer ------------------------------------------------------------ */
 
 /* One event in flight. */
 struct event_ipc {
@@ -51,8 +50,7 @@ int event_ipc_query(const struct event_ipc *event, bool *ret,
  * or waits for what it is used for next. NULL is fine. */
 void event_ipc_drop(struct event_ipc *event);
 
-/* --- consumer ---------------------------------------------------------------
- */
+/* --- consumer ------------------------------------------------------------ */
 
 /* An event of a producer, opened once in this process. */
 struct event_ipc_import {

@@ -15,8 +15,7 @@ static bool is_within(CUdeviceptr pointer, uint64_t size, CUdeviceptr base,
 	       size <= whole - (pointer - base);
 }
 
-/* --- producer ---------------------------------------------------------------
- */
+/* --- producer ------------------------------------------------------------ */
 
 static int open_export(struct shared *shared, struct error *err)
 {
@@ -169,8 +168,7 @@ void ipc_unexport(struct ipc_export *export)
 		shared_close(&export_list, &export->shared);
 }
 
-/* --- consumer ---------------------------------------------------------------
- */
+/* --- consumer ------------------------------------------------------------ */
 
 static bool is_exported(const struct shared *shared, const void *handle)
 {

@@ -18,8 +18,7 @@
 #include "cuda/handle.h"
 #include "cuda/shared.h"
 
-/* --- producer ---------------------------------------------------------------
- */
+/* --- producer ------------------------------------------------------------ */
 
 /* An allocation that this process shares. Its generation (the driver's number
  * of the buffer) tells it from every earlier and later one of the process. */
@@ -43,8 +42,7 @@ int ipc_export(const struct device *device, CUdeviceptr pointer, uint64_t size,
 /* Nobody uses it any more, and nobody will open it. NULL is fine. */
 void ipc_unexport(struct ipc_export *export);
 
-/* --- consumer ---------------------------------------------------------------
- */
+/* --- consumer ------------------------------------------------------------ */
 
 /* An allocation of a producer, opened in this process. */
 struct ipc_import {

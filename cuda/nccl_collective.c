@@ -143,12 +143,12 @@ static int make_premul(struct nccl_comm *comm, const struct nccl_reduce *reduce,
 		       struct op *op, struct error *err)
 {
 	union scalar scalar = make_scalar(reduce->dtype, reduce->premul);
-	int r = nccl_comm_called(comm,
-				 nccl.RedOpCreatePreMulSum(
-					 &op->op, &scalar, op->type,
-					 ncclScalarHostImmediate,
-					 comm->reductions),
-				 "make an operation", err);
+	int r = nccl_comm_called(
+		comm,
+		nccl.RedOpCreatePreMulSum(&op->op, &scalar, op->type,
+					  ncclScalarHostImmediate,
+					  comm->reductions),
+		"make an operation", err);
 
 	op->is_made = r == 0;
 	return r;

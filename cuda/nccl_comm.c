@@ -435,9 +435,9 @@ static ncclResult_t register_parts(struct nccl_comm *comm, CUdeviceptr address,
 
 	*ret = (struct nccl_registration){.address = address};
 	for (uint32_t i = 0; i < n; i++) {
-		ncclResult_t result = nccl.CommRegister(
-			*parts[i], (void *)(uintptr_t)address, size,
-			&ret->handles[i]);
+		ncclResult_t result =
+			nccl.CommRegister(*parts[i], (void *)(uintptr_t)address,
+					  size, &ret->handles[i]);
 
 		if (result != ncclSuccess) {
 			(void)deregister_parts(comm, ret, i);
@@ -482,8 +482,8 @@ static int drop_registration(struct nccl_comm *comm,
 {
 	ncclComm_t *parts[NCCL_MAX_PARTS];
 	CUdeviceptr address = registration->address;
-	ncclResult_t result = deregister_parts(comm, registration,
-					       list_movers(comm, parts));
+	ncclResult_t result =
+		deregister_parts(comm, registration, list_movers(comm, parts));
 
 	*registration = comm->registrations[--comm->n_registrations];
 	return nccl_error(err, result, "communicator '%s': deregister 0x%llx",

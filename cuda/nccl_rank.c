@@ -19,11 +19,10 @@ static int make_stream(CUstream *ret, struct error *err)
 
 static int make_words(struct nccl_rank *rank, struct error *err)
 {
-	return driver_error(
-		err,
-		cu.MemAlloc(&rank->words,
-			    (rank->n_world + 1) * sizeof(uint64_t)),
-		"make memory to compare ranks");
+	return driver_error(err,
+			    cu.MemAlloc(&rank->words,
+					(rank->n_world + 1) * sizeof(uint64_t)),
+			    "make memory to compare ranks");
 }
 
 int nccl_rank_open(const struct nccl_comm_options *options, bool is_spanning,
@@ -105,8 +104,7 @@ static int read_words(const struct nccl_rank *rank, uint64_t *ret,
 					    rank->gather_stream),
 			 "copy words from the device");
 	if (r == 0)
-		r = driver_error(err,
-				 cu.StreamSynchronize(rank->gather_stream),
+		r = driver_error(err, cu.StreamSynchronize(rank->gather_stream),
 				 "copy words from the device");
 	context_leave();
 	return r;

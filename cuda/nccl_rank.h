@@ -8,8 +8,8 @@
 #include "cuda/nccl_comm.h"
 
 struct nccl_rank {
-	const struct device *device; /* NULL: nothing was opened */
-	struct nccl_comm *comm;      /* owned; NULL: it has ended */
+	const struct device *device;           /* NULL: nothing was opened */
+	struct nccl_comm *comm;                /* owned; NULL: it has ended */
 	CUstream gather_stream, reduce_stream; /* owned */
 	uint32_t rank, n_world;
 	CUdeviceptr words; /* owned; n_world + 1; 0: all ranks are on one node

@@ -10,8 +10,7 @@
 #include "proto/error.h"
 #include <errno.h>
 
-/* --- registered pages -------------------------------------------------------
- */
+/* --- registered pages ---------------------------------------------------- */
 
 struct order_pages {
 	struct shared shared;
@@ -90,8 +89,7 @@ static int take_pages(const struct order_pages *like, struct order_pages **ret,
 	return 0;
 }
 
-/* --- maps -------------------------------------------------------------------
- */
+/* --- maps ---------------------------------------------------------------- */
 
 static int check_device(const struct device *device, bool is_readonly,
 			struct error *err)
@@ -161,8 +159,7 @@ void order_unmap(struct order_map *map)
 	*map = ORDER_MAP_NULL;
 }
 
-/* --- streams ----------------------------------------------------------------
- */
+/* --- streams ------------------------------------------------------------- */
 
 /* Checks all that can come from outside, and enters the context. */
 static int begin(const struct order_map *map, CUstream stream, uint64_t offset,

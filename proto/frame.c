@@ -33,7 +33,7 @@ _Static_assert(AT_EPOCH + sizeof(uint64_t) == FRAME_HEADER_SIZE,
 
 #define MAX_ERRNO 4095 /* as the kernel's */
 
-#define RIGHTS_SPACE  CMSG_SPACE(FRAME_MAX_FDS * sizeof(int))
+#define RIGHTS_SPACE CMSG_SPACE(FRAME_MAX_FDS * sizeof(int))
 /* What does not fit would be closed by the kernel, right here. */
 #define SCM_MAX_FD 253
 #define CONTROL_SPACE                                                          \

@@ -41,22 +41,43 @@ struct kind {
 	struct bound bound;
 };
 
-#define NO_TIMEOUT      0
-#define TIMEOUT(noun)   offsetof(struct request, noun.timeout_ms)
-#define SMALL           {0}
-#define NCCL_ID         {MESSAGE_NCCL_ID_SIZE, 0, 0}
-#define ONE_PLACE       {PLACE_MAX, 0, 0}
-#define EACH(count)     offsetof(struct request, count)
-#define PLACES(count)   {0, EACH(count), PLACE_MAX}
-#define VERSIONS(count) {0, EACH(count), VERSION_MAX}
-#define ENTRIES(count)  {GROUP_REPLY_PLACES * PLACE_MAX, EACH(count), ENTRY_MAX}
+#define NO_TIMEOUT    0
+#define TIMEOUT(noun) offsetof(struct request, noun.timeout_ms)
+#define SMALL                                                                  \
+	{                                                                      \
+		0                                                              \
+	}
+#define NCCL_ID                                                                \
+	{                                                                      \
+		MESSAGE_NCCL_ID_SIZE, 0, 0                                     \
+	}
+#define ONE_PLACE                                                              \
+	{                                                                      \
+		PLACE_MAX, 0, 0                                                \
+	}
+#define EACH(count) offsetof(struct request, count)
+#define PLACES(count)                                                          \
+	{                                                                      \
+		0, EACH(count), PLACE_MAX                                      \
+	}
+#define VERSIONS(count)                                                        \
+	{                                                                      \
+		0, EACH(count), VERSION_MAX                                    \
+	}
+#define ENTRIES(count)                                                         \
+	{                                                                      \
+		GROUP_REPLY_PLACES *PLACE_MAX, EACH(count), ENTRY_MAX          \
+	}
 
-static const struct kind kinds[MESSAGE_MAX + 1] = {
-	[0] = {.name = "?"},
+static const struct kind kinds[MESSAGE_MAX + 1] = {[0] = {.name = "?"},
 #define X(KIND, number, noun, request, reply, flags, timeout, ...)             \
-	[number] = {#noun, &body_##request##_request, &body_##reply##_reply,   \
-		    flags, timeout, __VA_ARGS__},
-	MESSAGE_KINDS(X)
+	[number] = {#noun,                                                     \
+		    &body_##request##_request,                                 \
+		    &body_##reply##_reply,                                     \
+		    flags,                                                     \
+		    timeout,                                                   \
+		    __VA_ARGS__},
+						   MESSAGE_KINDS(X)
 #undef X
 };
 
@@ -128,9 +149,8 @@ static int pack(const ProtobufCMessage *pb, size_t max_size, uint8_t **ret_body,
 	return 0;
 }
 
-static int encode(const struct body *body, const void *ours,
-		  size_t max_size, uint8_t **ret_body, size_t *ret_size,
-		  struct error *err)
+static int encode(const struct body *body, const void *ours, size_t max_size,
+		  uint8_t **ret_body, size_t *ret_size, struct error *err)
 {
 	struct pb_arena arena;
 	const ProtobufCMessage *pb;
@@ -156,8 +176,8 @@ static int decode(const struct body *body, const uint8_t *bytes, size_t size,
 	int r;
 
 	pb_arena_init(&arena, UNPACK_MIN + UNPACK_FACTOR * size);
-	pb = protobuf_c_message_unpack(body->descriptor, &arena.allocator,
-				       size, bytes);
+	pb = protobuf_c_message_unpack(body->descriptor, &arena.allocator, size,
+				       bytes);
 	if (pb)
 		r = body_take(body, pb, &room, ours, err);
 	else if (arena.is_heap_out)
@@ -225,8 +245,8 @@ uint32_t reply_places(const struct reply *reply,
 	uint32_t n;
 
 	for (size_t i = 0; i < body->n_fields; i++, f++) {
-		if (f->n == NO_COUNT || (f->type != FIELD_PLACES &&
-					 f->type != FIELD_PLACES_HERE))
+		if (f->n == NO_COUNT ||
+		    (f->type != FIELD_PLACES && f->type != FIELD_PLACES_HERE))
 			continue;
 		memcpy(&n, at + f->n, sizeof(n));
 		*ret_first = (const void *)(at + f->at);
@@ -306,8 +326,8 @@ int reply_decode(uint16_t kind, int32_t code, const uint8_t *body, size_t size,
 		r = decode(&body_error_reply, body, size, &refusal, &reply.mem,
 			   err);
 	else if (r == 0)
-		r = decode(kind_of(kind)->reply, body, size,
-			   reply_body(&reply), &reply.mem, err);
+		r = decode(kind_of(kind)->reply, body, size, reply_body(&reply),
+			   &reply.mem, err);
 	if (r < 0)
 		return error_wrap(err, r, "reply to a %s request",
 				  message_kind_name(kind));
@@ -338,8 +358,7 @@ int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
 		      uint32_t n_chunks, uint8_t **ret_bytes, size_t *ret_size,
 		      struct error *err)
 {
-	const struct chunks_reply reply = {n_chunks,
-					   (void *)(uintptr_t)chunks};
+	const struct chunks_reply reply = {n_chunks, (void *)(uintptr_t)chunks};
 	int r;
 
 	/* Chunks have the same field number in all of them. */

@@ -35,7 +35,7 @@ bool message_is_recorded(uint16_t kind);
 bool message_grants(uint16_t kind);
 bool message_takes_fd(uint16_t kind);
 
-/* --- requests --------------------------------------------------------- */
+/* --- requests ------------------------------------------------------------ */
 
 /* fds of a reconnect: the session's ref-counter file, its doorbell. */
 struct hello_request {
@@ -295,7 +295,7 @@ struct request {
 	void *mem; /* owned: what a decoded message points into */
 };
 
-/* --- replies ---------------------------------------------------------- */
+/* --- replies ------------------------------------------------------------- */
 
 /*
  * First reply to a hello: either `is_challenge` (answer the nonce with a

@@ -97,7 +97,7 @@ static bool is_open(const struct field *f, const void *ours)
 	}
 }
 
-/* --- checks of one value -------------------------------------------------- */
+/* --- checks of one value ------------------------------------------------- */
 
 static int check_count(const struct field *f, size_t n, struct error *err)
 {
@@ -152,8 +152,8 @@ static int check_number(const struct field *f, uint64_t n, struct error *err)
 	switch (f->check) {
 	case CHECK_IN:
 		if (n < f->min || n > f->max)
-			return error_set(err, code,
-					 "there is no %s %" PRIu64, f->what, n);
+			return error_set(err, code, "there is no %s %" PRIu64,
+					 f->what, n);
 		return 0;
 	case CHECK_ID:
 		if (n == 0)
@@ -182,7 +182,7 @@ static int check_number(const struct field *f, uint64_t n, struct error *err)
 	}
 }
 
-/* --- what is needed ------------------------------------------------------- */
+/* --- what is needed ------------------------------------------------------ */
 
 static size_t texts_per_item(const struct body *items)
 {
@@ -295,7 +295,7 @@ static int need_field(const struct field *f, const void *pb, struct need *need,
 	}
 }
 
-/* --- from protobuf -------------------------------------------------------- */
+/* --- from protobuf ------------------------------------------------------- */
 
 static int take_fields(const struct body *body, const void *pb,
 		       struct room *room, void *to, struct error *err);
@@ -585,7 +585,7 @@ int body_take(const struct body *body, const void *pb, struct room *room,
 	return r == 0 ? take_fields(body, pb, room, to, err) : r;
 }
 
-/* --- to protobuf ---------------------------------------------------------- */
+/* --- to protobuf --------------------------------------------------------- */
 
 static bool put_fields(const struct body *body, const void *from, void *pb,
 		       struct pb_arena *arena);

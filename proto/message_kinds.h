@@ -20,6 +20,9 @@
  */
 #pragma once
 
+/* Rows are laid out by hand. */
+/* clang-format off */
+
 /* Those of a connection, which begin and end a session. */
 #define MESSAGE_CONNECTION_KINDS(X)                                            \
 	X(HELLO, 1, hello, hello, hello, 0, NO_TIMEOUT, SMALL)                 \

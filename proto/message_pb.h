@@ -27,7 +27,7 @@ struct error;
 #define UNPACK_MIN    (512u * 1024)
 #define UNPACK_FACTOR 16
 
-/* --- arena ------------------------------------------------------------ */
+/* --- arena --------------------------------------------------------------- */
 
 struct pb_arena_block;
 
@@ -55,7 +55,7 @@ void *pb_arena_message(struct pb_arena *arena,
 void *pb_arena_messages(struct pb_arena *arena,
 			const ProtobufCMessageDescriptor *descriptor, size_t n);
 
-/* --- room ------------------------------------------------------------- */
+/* --- room ---------------------------------------------------------------- */
 
 /* Arrays from the front, text from the back. All NULL: nothing was needed. */
 struct room {
@@ -73,7 +73,7 @@ void *room_array(struct room *room, size_t size);
 /* Copy bytes and put a 0 behind them; no bytes take no room. */
 char *room_text(struct room *room, const uint8_t *data, size_t size);
 
-/* --- parts of messages -------------------------------------------------- */
+/* --- parts of messages --------------------------------------------------- */
 
 enum name_form {
 	NAME_OF_TENSOR,

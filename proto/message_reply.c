@@ -14,6 +14,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Rows are laid out by hand. */
+/* clang-format off */
+
 #define MAX_STATE  3 /* enum slot_state, shm/table.h */
 #define MAX_LAYOUT 1 /* enum plan_layout, collective/plan.h */
 
@@ -22,7 +25,7 @@ const struct body body_empty_reply = {.descriptor = &fsdp__empty__descriptor};
 BODY(error_reply, NULL,
      {TEXT(error_reply, sentence, ERROR_MSG_SIZE - 1, "sentence")});
 
-/* --- parts ---------------------------------------------------------------- */
+/* --- parts --------------------------------------------------------------- */
 
 static int check_chunk_ref(void *ours, struct error *err)
 {
@@ -49,7 +52,7 @@ ITEM(chunk_ref, check_chunk_ref,
      {DEVICE(chunk_ref)},
      {MAYBE_BYTES(chunk_ref, handle, "IPC handle")});
 
-/* --- sessions ------------------------------------------------------------- */
+/* --- sessions ------------------------------------------------------------ */
 
 BODY(hello_reply, NULL,
      {BOOL(hello_reply, is_challenge)},
@@ -65,7 +68,7 @@ BODY(timelines_reply, NULL,
      {U64(timelines_reply, session), ID("session"), CODE(EPROTO)},
      {MAYBE_BYTES(timelines_reply, event, "IPC handle")});
 
-/* --- tensors -------------------------------------------------------------- */
+/* --- tensors ------------------------------------------------------------- */
 
 BODY(places_reply, NULL, {PLACES(places_reply)}, {CHUNKS(places_reply)});
 
@@ -102,7 +105,7 @@ BODY(bundle_get_reply, check_bundle_get,
      {U64(bundle_get_reply, manifest_size)},
      {CHUNKS(bundle_get_reply)});
 
-/* --- lists ---------------------------------------------------------------- */
+/* --- lists --------------------------------------------------------------- */
 
 ITEM(list_item, NULL,
      {U32_AS(list_item, access.uid, uid)},
@@ -214,7 +217,7 @@ BODY(status_reply, NULL,
      {TEXT(status_reply, note, MESSAGE_MAX_NOTE, "note")},
      {PAGE(status_reply, values, status_value)});
 
-/* --- collectives ---------------------------------------------------------- */
+/* --- collectives --------------------------------------------------------- */
 
 BODY(comm_reply, NULL,
      {U64(comm_reply, comm), ID("communicator")},

@@ -13,9 +13,12 @@
 #include "proto/name.h"
 #include <inttypes.h>
 
+/* Rows are laid out by hand. */
+/* clang-format off */
+
 const struct body body_empty_request = {.descriptor = &fsdp__empty__descriptor};
 
-/* --- sessions ------------------------------------------------------------- */
+/* --- sessions ------------------------------------------------------------ */
 
 BODY(hello_request, NULL,
      {U32(hello_request, major)},
@@ -29,7 +32,7 @@ BODY(hello_request, NULL,
 
 BODY(challenge_request, NULL, {U64(challenge_request, nonce)});
 
-/* --- tensors -------------------------------------------------------------- */
+/* --- tensors ------------------------------------------------------------- */
 
 static int check_alloc_item(void *ours, struct error *err)
 {
@@ -143,7 +146,7 @@ BODY(unshare_request, NULL,
      {REF(unshare_request, ref)},
      {I32(unshare_request, timeout_ms), TIMEOUT});
 
-/* --- names ---------------------------------------------------------------- */
+/* --- names --------------------------------------------------------------- */
 
 /* When it is written: by a timeline or by an event. */
 static int check_publish_item(void *ours, struct error *err)
@@ -234,7 +237,7 @@ BODY(timelines_request, NULL,
      {BOOL(timelines_request, wants_writable),
       IF(timelines_request, session)});
 
-/* --- bundles and chunks --------------------------------------------------- */
+/* --- bundles and chunks -------------------------------------------------- */
 
 BODY(bundle_begin_request, NULL,
      {NAME(bundle_begin_request, name, OF_BUNDLE)},
@@ -272,7 +275,7 @@ BODY(chunk_request, check_chunk,
      	 "chunks"),
       COUNT(chunk_request, n_chunks)});
 
-/* --- lists ---------------------------------------------------------------- */
+/* --- lists --------------------------------------------------------------- */
 
 /* Not a name: a prefix may end anywhere. */
 BODY(list_request, NULL,
@@ -300,7 +303,7 @@ BODY(group_plan_request, NULL,
      {NAME(group_plan_request, group, OF_TENSOR), LABEL("group")},
      {U64(group_plan_request, cursor)});
 
-/* --- communicators -------------------------------------------------------- */
+/* --- communicators ------------------------------------------------------- */
 
 static int check_mesh(struct comm_join_request *join, struct error *err)
 {
@@ -405,7 +408,7 @@ BODY(comm_fail_request, NULL,
 
 BODY(comm_remove_request, NULL, {NAME(comm_remove_request, name, OF_TENSOR)});
 
-/* --- groups --------------------------------------------------------------- */
+/* --- groups -------------------------------------------------------------- */
 
 ITEM(group_param, NULL,
      {NAME(group_param, name, OF_TENSOR)},

@@ -11,6 +11,9 @@
 #pragma once
 #include "proto/message_field.h"
 
+/* Rows are laid out by hand. */
+/* clang-format off */
+
 /* protobuf-c's struct of that message. */
 #define PB(M)          __typeof__(*fsdp__##M##__unpack(NULL, 0, NULL))
 #define OURS(M, f, T)  _Generic(((struct M *)0)->f, T: offsetof(struct M, f))
@@ -114,7 +117,7 @@
 		COUNT(M, n_items),                                             \
 		.max = MESSAGE_MAX_ITEMS + ENSURE(!offsetof(struct item, place))
 
-/* --- what may follow in a row --------------------------------------------- */
+/* --- what may follow in a row -------------------------------------------- */
 
 #define CHECKED(CHECK)       .check = CHECK_##CHECK
 #define IN(least, most, noun)                                                  \
@@ -139,7 +142,7 @@
 #define UNLESS(M, f)                                                           \
 	GATE(M, f, bool: GATE_UNLESS_TRUE, const char *: GATE_UNLESS_TEXT)
 
-/* --- tables --------------------------------------------------------------- */
+/* --- tables -------------------------------------------------------------- */
 
 #define BODY_AS(linkage, M, descriptor, check, ...)                            \
 	static const struct field fields_##M[] = {__VA_ARGS__};                \

@@ -21,8 +21,7 @@ uint64_t chunk_page_up(uint64_t size);
 
 /* A chunk for arenas (`is_bundle` false: fully sealed) or for one bundle
  * (true: F_SEAL_WRITE can still be added). Gives its read-write fd. */
-int chunk_create(uint64_t size, bool is_bundle, int *ret_fd,
-		 struct error *err);
+int chunk_create(uint64_t size, bool is_bundle, int *ret_fd, struct error *err);
 
 /* Make pages for [offset, offset + size). */
 int chunk_populate(int fd, uint64_t offset, uint64_t size, struct error *err);

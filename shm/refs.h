@@ -4,7 +4,8 @@
  * One memfd per session; one 16-byte entry per slot. The broker maps the
  * entries read-only. What a session holds of a slot is
  *
- *     holds = granted (the broker's, in its catalog) + delta (the client's, here)
+ *     holds = granted (the broker's, in its catalog) + delta (the client's,
+ * here)
  *
  * and nobody writes the other's part, so that a crash of either leaves a sum
  * that is right.
@@ -24,8 +25,8 @@
  * hold, and nobody else would ever look again. A release that sees LIMBO rings
  * whatever the generation and the count: the entry may be shared by threads,
  * and which of them is last is not ours to know. A release that sees WRITING
- * may be a writer giving up, which nobody else would notice. tests/model checks this with
- * crashes of both sides.
+ * may be a writer giving up, which nobody else would notice. tests/model checks
+ * this with crashes of both sides.
  *
  * A device that still reads when its process lets go: the release first stores
  * which value of which of the session's timelines its stream will have reached
@@ -40,7 +41,8 @@
  *        0          64      header: magic "FSDPREF1", version, n
  *     4096          n/512   summary: bit w set = word w of the bitmap is not 0
  *     8192          n/8     pending bitmap, one bit per slot
- *   192 KiB         16*n    entries {i32 delta, u16 timeline, u16 used, u64 fence}
+ *   192 KiB         16*n    entries {i32 delta, u16 timeline, u16 used, u64
+ * fence}
  *
  * The first part (through the bitmap) the broker maps writable, since it
  * clears bits; the entries it maps read-only. So they begin at a page of
@@ -55,13 +57,13 @@
 struct error;
 
 #define REFS_SUMMARY_OFFSET 4096
-#define REFS_BITMAP_OFFSET 8192
+#define REFS_BITMAP_OFFSET  8192
 #define REFS_ENTRIES_OFFSET (192 << 10)
 
 struct refs_entry {
 	_Atomic int32_t delta;
 	_Atomic uint16_t timeline; /* which timeline `fence` is of; 0: none */
-	_Atomic uint16_t used; /* era of the last acquire, plain store */
+	_Atomic uint16_t used;     /* era of the last acquire, plain store */
 	_Atomic uint64_t fence;
 };
 
@@ -87,11 +89,11 @@ struct refs {
 	_Atomic uint64_t *summary;
 	_Atomic uint64_t *bitmap;
 	struct refs_entry *entries; /* the broker's mapping is read-only */
-	int fd;			    /* owned; -1 when closed */
+	int fd;                     /* owned; -1 when closed */
 	uint64_t inode;
 };
 
-#define REFS_NULL ((struct refs){ .fd = -1 })
+#define REFS_NULL ((struct refs){.fd = -1})
 
 /* A new file (broker; the client gets the fd). Maps it for the broker. */
 int refs_create(struct refs *ret, struct error *err);
@@ -120,7 +122,7 @@ bool refs_release(struct refs *refs, const struct table *table, uint32_t slot);
 
 enum refs_outcome {
 	REFS_HELD = 0,
-	REFS_STALE = 1,	     /* not that generation, or not published: ask */
+	REFS_STALE = 1,      /* not that generation, or not published: ask */
 	REFS_STALE_RING = 2, /* the same, and ring the doorbell */
 };
 

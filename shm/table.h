@@ -27,7 +27,7 @@
 
 struct error;
 
-#define TABLE_SLOTS (UINT32_C(1) << 20)
+#define TABLE_SLOTS  (UINT32_C(1) << 20)
 #define TABLE_CHUNKS 1024
 
 enum slot_state {
@@ -38,7 +38,7 @@ enum slot_state {
 };
 /* Beside the state: the writer died before its work on the device was done.
  * What is tainted is never acquired without asking the broker. */
-#define SLOT_TAINTED 4u
+#define SLOT_TAINTED    4u
 #define SLOT_STATE_BITS 3 /* with SLOT_TAINTED */
 
 struct table_header {
@@ -58,7 +58,7 @@ struct table {
 	int fd; /* owned; -1 when closed */
 };
 
-#define TABLE_NULL ((struct table){ .fd = -1 })
+#define TABLE_NULL ((struct table){.fd = -1})
 
 static inline uint64_t table_word(uint64_t generation, enum slot_state state)
 {

@@ -19,7 +19,7 @@
 #define TIMELINES_MAGIC UINT64_C(0x324d495450445346) /* "FSDPTIM2" */
 
 _Static_assert(TIMELINE_SIZE == LAYOUT_PAGE_SIZE, "devices pin one page");
-_Static_assert(TIMELINES * TIMELINE_STRIDE <= TIMELINE_SIZE, "all fit");
+_Static_assert(TIMELINES *TIMELINE_STRIDE <= TIMELINE_SIZE, "all fit");
 _Static_assert(TIMELINE_STRIDE % sizeof(_Atomic uint64_t) == 0, "aligned");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "a counter is 8 bytes");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "counters are shared by processes");

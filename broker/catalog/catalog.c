@@ -151,8 +151,7 @@ struct journal_trailer {
 	uint64_t size;   /* without padding */
 };
 
-/* --- file ------------------------------------------------------------------
- */
+/* --- file ---------------------------------------------------------------- */
 
 static int map(int fd, void **ret, struct error *err)
 {
@@ -223,8 +222,7 @@ int catalog_create(struct catalog *ret, struct error *err)
 	return 0;
 }
 
-/* --- journal ---------------------------------------------------------------
- */
+/* --- journal ------------------------------------------------------------- */
 
 static uint64_t pad(uint64_t size)
 {
@@ -303,8 +301,7 @@ size_t catalog_journal_room(const struct catalog *catalog)
 	return JOURNAL_SIZE - catalog->header->journal_size;
 }
 
-/* --- adoption --------------------------------------------------------------
- */
+/* --- adoption ------------------------------------------------------------ */
 
 /* The entry that ends at `end` (in the journal); false: it is no entry. */
 static bool read_entry(const struct catalog_header *header, uint64_t end,
@@ -420,8 +417,7 @@ void catalog_adopted(struct catalog *catalog)
 	*(volatile uint32_t *)&catalog->header->adoption_attempts = 0;
 }
 
-/* --- records ---------------------------------------------------------------
- */
+/* --- records ------------------------------------------------------------- */
 
 static void *record_at(const struct catalog *catalog,
 		       enum catalog_section section, uint32_t index)
@@ -585,8 +581,7 @@ struct order_record *catalog_order(const struct catalog *catalog,
 	return record_at(catalog, SECTION_ORDER, index);
 }
 
-/* --- lists, hashes ---------------------------------------------------------
- */
+/* --- lists, hashes ------------------------------------------------------- */
 
 static struct link *link_at(const struct catalog *catalog,
 			    enum catalog_section section, size_t link_offset,
@@ -653,8 +648,7 @@ uint32_t *catalog_bucket(const struct catalog *catalog, enum catalog_hash hash,
 	return &buckets[value & (hashes[hash].n - 1)];
 }
 
-/* --- blobs -----------------------------------------------------------------
- */
+/* --- blobs --------------------------------------------------------------- */
 
 /* 32, 48, 64, 96, 128, ...: at most half of a blob is waste. */
 static uint64_t class_size(unsigned int class)

@@ -10,12 +10,12 @@
  * something that needs all ranks (needs_all()).
  */
 #include "broker/comm/comm.h"
+#include "broker/base/process.h"
 #include "broker/broker.h"
 #include "broker/comm/comm_record.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/gather.h"
 #include "broker/comm/group.h"
-#include "broker/base/process.h"
 #include "broker/comm/reduce.h"
 #include "proto/error.h"
 #include "proto/name.h"

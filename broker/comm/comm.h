@@ -21,10 +21,10 @@
  * inputs and reductions.
  */
 #pragma once
+#include "broker/base/loop.h"
 #include "broker/catalog/catalog.h"
 #include "collective/limiter.h"
 #include "collective/plan.h"
-#include "broker/base/loop.h"
 #include "proto/error.h"
 #include <stdbool.h>
 #include <stdint.h>

@@ -7,14 +7,14 @@
  * commit drops it earlier, because its result belongs to the step before.
  */
 #include "broker/comm/gather.h"
+#include "broker/base/work.h"
 #include "broker/broker.h"
-#include "collective/wire.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/group.h"
 #include "broker/tensor/limbo.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/storage.h"
-#include "broker/base/work.h"
+#include "collective/wire.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <errno.h>

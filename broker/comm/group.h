@@ -7,11 +7,11 @@
  * Gradients and sums belong to the run, which pins them.
  */
 #pragma once
-#include "collective/plan.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/group_record.h"
 #include "broker/comm/group_spec.h"
 #include "broker/comm/rank_memory.h"
+#include "collective/plan.h"
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -6,15 +6,15 @@
  * job follow from the jobs submitted before it, done or not.
  */
 #include "broker/comm/reduce.h"
+#include "broker/base/work.h"
 #include "broker/broker.h"
-#include "collective/divide.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/group.h"
 #include "broker/session/session.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/storage.h"
 #include "broker/tensor/timeline_file.h"
-#include "broker/base/work.h"
+#include "collective/divide.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <assert.h>

@@ -33,9 +33,9 @@ struct reduction {
 	uint32_t flags;    /* enum reduce_flags */
 	bool has_factor;
 	double factor;
-	uint32_t inputs[PLAN_MAX_RANKS]; /* slots, pinned */
+	uint32_t inputs[PLAN_MAX_RANKS];            /* slots, pinned */
 	struct engine_order orders[PLAN_MAX_RANKS]; /* when they are written */
-	uint64_t submitted;              /* mask of ranks */
+	uint64_t submitted;                         /* mask of ranks */
 	bool is_running;
 	/* Start of the time-out of ranks that have not submitted. */
 	uint64_t since_ms;

@@ -306,9 +306,8 @@ static int send_timelines(struct engine *engine, struct engine_comm *comm)
 	int r = 0;
 
 	for (uint32_t i = 0; i < PLAN_MAX_RANKS && r == 0; i++) {
-		struct job_timelines message = {.kind = JOB_TIMELINES,
-						.member = i,
-						.comm = comm->id};
+		struct job_timelines message = {
+			.kind = JOB_TIMELINES, .member = i, .comm = comm->id};
 
 		if (comm->timelines[i] <= 0)
 			continue;

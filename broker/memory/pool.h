@@ -33,8 +33,8 @@
  */
 #pragma once
 #include "broker/base/account.h"
-#include "broker/catalog/catalog.h"
 #include "broker/base/deadline.h"
+#include "broker/catalog/catalog.h"
 #include "proto/error.h"
 #include <stdbool.h>
 #include <stdint.h>

@@ -11,8 +11,8 @@
  * allocated.
  */
 #pragma once
-#include "broker/broker.h"
 #include "broker/base/mapper.h"
+#include "broker/broker.h"
 #include "broker/memory/pool.h"
 #include "proto/error.h"
 #include <stdbool.h>

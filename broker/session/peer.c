@@ -13,10 +13,10 @@
  */
 #include "broker/session/peer.h"
 #include "broker/base/account.h"
-#include "broker/broker.h"
 #include "broker/base/deadline.h"
-#include "broker/tensor/lease.h"
+#include "broker/broker.h"
 #include "broker/session/session.h"
+#include "broker/tensor/lease.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/point.h"

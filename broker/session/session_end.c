@@ -5,17 +5,17 @@
  */
 #include "broker/base/account.h"
 #include "broker/broker.h"
+#include "broker/session/outcome.h"
+#include "broker/session/peer.h"
+#include "broker/session/session.h"
+#include "broker/session/waiter.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/lease.h"
 #include "broker/tensor/order.h"
-#include "broker/session/outcome.h"
-#include "broker/session/peer.h"
-#include "broker/session/session.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/timeline_file.h"
-#include "broker/session/waiter.h"
 #include "proto/point.h"
 
 /* Records ended per round, and blocks only visited. */

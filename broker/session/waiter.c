@@ -7,8 +7,8 @@
  */
 #include "broker/session/waiter.h"
 #include "broker/base/account.h"
-#include "broker/broker.h"
 #include "broker/base/deadline.h"
+#include "broker/broker.h"
 #include "broker/memory/donation.h"
 #include "broker/session/session.h"
 #include "broker/verbs/verbs.h"

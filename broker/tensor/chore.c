@@ -2,8 +2,8 @@
  * Chores: a round-robin queue.
  */
 #include "broker/tensor/chore.h"
-#include "broker/broker.h"
 #include "broker/base/deadline.h"
+#include "broker/broker.h"
 #include <sys/resource.h>
 
 #define ROUND_NS 500000

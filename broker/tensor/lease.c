@@ -5,11 +5,11 @@
 #include "broker/tensor/lease.h"
 #include "broker/base/account.h"
 #include "broker/broker.h"
-#include "broker/tensor/bundle.h"
-#include "broker/tensor/grant.h"
 #include "broker/session/peer.h"
 #include "broker/session/session.h"
 #include "broker/session/waiter.h"
+#include "broker/tensor/bundle.h"
+#include "broker/tensor/grant.h"
 #include "proto/point.h"
 #include <assert.h>
 #include <inttypes.h>

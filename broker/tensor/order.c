@@ -64,8 +64,7 @@ const uint8_t *order_event(const struct broker *broker, uint32_t slot)
 	return order->event ? catalog_blob(catalog, order->event) : NULL;
 }
 
-/* --- originals and copies ---------------------------------------------------
- */
+/* --- originals and copies ------------------------------------------------ */
 
 static void detach(struct catalog *catalog, uint32_t copy)
 {
@@ -93,8 +92,7 @@ static void set_handle(struct catalog *catalog, struct order_record *record,
 	catalog_set(catalog, record->event, event);
 }
 
-/* --- making and ending ------------------------------------------------------
- */
+/* --- making and ending --------------------------------------------------- */
 
 static void unlink_from_session(struct catalog *catalog, uint32_t order)
 {

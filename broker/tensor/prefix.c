@@ -240,8 +240,8 @@ static struct prefix_record *record_of(const struct broker *broker,
 {
 	const char *end = memchr(name, '/', size);
 
-	*ret_prefix = prefix_find(broker, name,
-				  end ? (size_t)(end - name) : size);
+	*ret_prefix =
+		prefix_find(broker, name, end ? (size_t)(end - name) : size);
 	assert(*ret_prefix); /* it was claimed and is in use */
 	return catalog_prefix(&broker->catalog, *ret_prefix);
 }

@@ -21,8 +21,7 @@
 
 _Static_assert(MESSAGE_HANDLE_SIZE == HANDLE_SIZE, "handles travel whole");
 
-/* --- finding ---------------------------------------------------------------
- */
+/* --- finding ------------------------------------------------------------- */
 
 /* Descriptors of one driver all lead to the same file, so the inode says
  * nothing. Where the kernel does not tell, they are different. */
@@ -71,8 +70,7 @@ static uint32_t find(const struct pools *pools, const struct share *share)
 	return 0;
 }
 
-/* --- making ----------------------------------------------------------------
- */
+/* --- making -------------------------------------------------------------- */
 
 /* Our descriptor of donated memory, in the store before any record names it. */
 static int store(struct pools *pools, const struct share *share, int *ret_fd,
@@ -225,8 +223,7 @@ uint32_t shared_chunk_block(struct pools *pools, uint32_t index,
 	return block;
 }
 
-/* --- the end of a sharer ---------------------------------------------------
- */
+/* --- the end of a sharer ------------------------------------------------- */
 
 static int check_alive(const struct chunk_record *record, struct error *err)
 {

@@ -4,9 +4,9 @@
  */
 #include "broker/tensor/storage.h"
 #include "broker/broker.h"
+#include "broker/memory/pool.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/limbo.h"
-#include "broker/memory/pool.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
@@ -23,8 +23,7 @@ struct attempt {
 	uint64_t size, charge;
 };
 
-/* --- room ------------------------------------------------------------------
- */
+/* --- room ---------------------------------------------------------------- */
 
 static int check_limits(const struct attempt *attempt, struct error *err)
 {
@@ -133,8 +132,7 @@ static int try_hard(const struct attempt *attempt, uint32_t *ret_block,
 	return r;
 }
 
-/* --- making ----------------------------------------------------------------
- */
+/* --- making -------------------------------------------------------------- */
 
 static int make_slot(const struct attempt *attempt, uint32_t block,
 		     uint32_t *ret_slot, struct error *err)
@@ -190,8 +188,7 @@ int storage_make(struct broker *broker, const struct storage_request *request,
 	return make_slot(&attempt, block, ret_slot, err);
 }
 
-/* --- handing out -----------------------------------------------------------
- */
+/* --- handing out --------------------------------------------------------- */
 
 void storage_grant(struct verb_call *call, const uint32_t *slots, uint32_t n,
 		   struct tensor_place *ret_places)

@@ -2,6 +2,7 @@
  * bundle_begin, _commit, _abort and _get: the requests served by bundle.c.
  */
 #include "broker/tensor/bundle.h"
+#include "broker/base/version.h"
 #include "broker/broker.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
@@ -9,7 +10,6 @@
 #include "broker/tensor/manifest.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
-#include "broker/base/version.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <errno.h>

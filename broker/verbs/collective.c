@@ -9,15 +9,15 @@
  * of these requests, and does not ring.
  */
 #include "broker/broker.h"
-#include "collective/wire.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/gather.h"
-#include "broker/tensor/grant.h"
 #include "broker/comm/group.h"
 #include "broker/comm/reduce.h"
 #include "broker/session/session.h"
+#include "broker/tensor/grant.h"
 #include "broker/tensor/storage.h"
 #include "broker/verbs/verbs.h"
+#include "collective/wire.h"
 #include "proto/error.h"
 #include <errno.h>
 

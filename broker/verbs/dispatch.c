@@ -13,17 +13,17 @@
  * depends on its connection: they are put behind the body when it is sent.
  */
 #include "broker/broker.h"
-#include "broker/tensor/bundle.h"
 #include "broker/memory/donation.h"
-#include "broker/tensor/manifest.h"
+#include "broker/memory/pool.h"
 #include "broker/session/outcome.h"
 #include "broker/session/peer.h"
-#include "broker/memory/pool.h"
 #include "broker/session/session.h"
+#include "broker/session/waiter.h"
+#include "broker/tensor/bundle.h"
+#include "broker/tensor/manifest.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
-#include "broker/session/waiter.h"
 #include "proto/error.h"
 #include "proto/frame.h"
 #include "proto/point.h"
@@ -48,8 +48,7 @@ static const struct verb verbs[MESSAGE_MAX + 1] = {
 #undef X
 };
 
-/* --- memory of one call ----------------------------------------------------
- */
+/* --- memory of one call -------------------------------------------------- */
 
 struct piece {
 	struct piece *next;
@@ -122,8 +121,7 @@ static void call_deinit(struct verb_call *call)
 	scratch_deinit(call->scratch);
 }
 
-/* --- chunks ----------------------------------------------------------------
- */
+/* --- chunks -------------------------------------------------------------- */
 
 static bool may_write_chunk(const struct verb_call *call, uint32_t index)
 {
@@ -228,8 +226,7 @@ void verb_fill_places(struct verb_call *call, const uint32_t *slots, uint32_t n)
 	call->reply->places.n_places = n;
 }
 
-/* --- answers ---------------------------------------------------------------
- */
+/* --- answers ------------------------------------------------------------- */
 
 /* An encoded reply; size 0 with code -ENOMEM if even that had no memory. */
 struct body {
@@ -380,8 +377,7 @@ static void answer(struct verb_call *call, uint64_t number,
 	send_body(call, peer, number, &body);
 }
 
-/* --- replay ----------------------------------------------------------------
- */
+/* --- replay -------------------------------------------------------------- */
 
 /* The bundle of a recorded answer, if it is still there. */
 static uint32_t find_bundle(const struct broker *broker, uint64_t id)
@@ -506,8 +502,7 @@ static int replay(struct verb_call *call, uint64_t number,
 	return r > 0 ? r : VERB_DONE;
 }
 
-/* --- running ---------------------------------------------------------------
- */
+/* --- running ------------------------------------------------------------- */
 
 /*
  * Run a request and answer it, or answer again what was done, unless it parks:
@@ -618,8 +613,7 @@ out:
 	return r <= 0;
 }
 
-/* --- entry -----------------------------------------------------------------
- */
+/* --- entry --------------------------------------------------------------- */
 
 static int check_number(const struct session *session,
 			const struct frame *frame, struct error *err)

@@ -2,12 +2,12 @@
  * get: the tensors that names show at one moment, granted before the reply is
  * sent.
  */
+#include "broker/base/version.h"
 #include "broker/broker.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
-#include "broker/base/version.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>

@@ -1,11 +1,11 @@
 /*
  * Inspecting the broker: ping, who, clients, status.
  */
-#include "broker/broker.h"
 #include "broker/base/deadline.h"
+#include "broker/broker.h"
+#include "broker/session/session.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
-#include "broker/session/session.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"

@@ -6,11 +6,11 @@
  * slots and holders, and may therefore return an empty page that is not the
  * last.
  */
-#include "broker/broker.h"
 #include "broker/base/deadline.h"
+#include "broker/broker.h"
+#include "broker/session/session.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
-#include "broker/session/session.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"

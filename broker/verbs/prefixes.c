@@ -7,8 +7,8 @@
  * after that, a record's number.
  */
 #include "broker/broker.h"
-#include "broker/tensor/prefix.h"
 #include "broker/session/session.h"
+#include "broker/tensor/prefix.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>

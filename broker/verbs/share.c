@@ -9,9 +9,9 @@
  */
 #include "broker/broker.h"
 #include "broker/memory/donation.h"
-#include "broker/tensor/grant.h"
 #include "broker/memory/pool.h"
 #include "broker/session/session.h"
+#include "broker/tensor/grant.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/unshare.h"

@@ -6,10 +6,10 @@
  * read. So any holder may make one.
  */
 #include "broker/tensor/ticket.h"
-#include "broker/broker.h"
 #include "broker/base/deadline.h"
-#include "broker/tensor/grant.h"
+#include "broker/broker.h"
 #include "broker/session/session.h"
+#include "broker/tensor/grant.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"

@@ -6,9 +6,9 @@
  * ended; whoever comes next sweeps it out.
  */
 #include "broker/worker/device_comm.h"
-#include "collective/wire.h"
 #include "broker/worker/device_chunk.h"
 #include "broker/worker/store.h"
+#include "collective/wire.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-/* --- the end -------------------------------------------------------------- */
+/* --- the end ------------------------------------------------------------- */
 
 void device_comm_fail(struct device_comm *comm, const struct error *err)
 {
@@ -95,7 +95,7 @@ void device_comms_deinit(struct device_comms *comms)
 	}
 }
 
-/* --- finding -------------------------------------------------------------- */
+/* --- finding ------------------------------------------------------------- */
 
 static struct device_comm *find(const struct device_comms *comms, uint64_t id)
 {
@@ -140,7 +140,7 @@ void device_comms_drop_plans(struct device_comms *comms)
 	}
 }
 
-/* --- giving --------------------------------------------------------------- */
+/* --- giving -------------------------------------------------------------- */
 
 static void append(struct device_rank *rank, struct device_share *share)
 {
@@ -168,7 +168,7 @@ static int give(struct device_comm *comm, struct device_job *job,
 	return r;
 }
 
-/* --- opening -------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------- */
 
 static int check_mesh(const struct job_comm *job, struct error *err)
 {
@@ -367,7 +367,7 @@ int device_comms_take_timelines(struct device_comms *comms,
 	return device_gate_take(&comm->ranks[message->member].gate, own, err);
 }
 
-/* --- jobs ----------------------------------------------------------------- */
+/* --- jobs ---------------------------------------------------------------- */
 
 int device_comms_agree(struct device_comms *comms,
 		       const struct job_agree *message, struct error *err)

@@ -61,7 +61,7 @@ void device_comms_forget(struct device_comms *comms, uint64_t id);
 /* A plan was forgotten: ranks that have it let it go, when they are idle. */
 void device_comms_drop_plans(struct device_comms *comms);
 
-/* --- for the ranks' threads ----------------------------------------------- */
+/* --- for the ranks' threads ---------------------------------------------- */
 
 /* It is over; the first one's error stays. */
 void device_comm_fail(struct device_comm *comm, const struct error *err);

@@ -8,10 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NS_PER_MS    UINT64_C(1000000)
-#define NS_PER_S     (1000 * NS_PER_MS)
-#define PAUSE_MIN_NS 10000
-#define PAUSE_MAX_NS 500000
+#define NS_PER_MS     UINT64_C(1000000)
+#define NS_PER_S      (1000 * NS_PER_MS)
+#define PAUSE_MIN_NS  10000
+#define PAUSE_MAX_NS  500000
 #define PAUSE_GATE_NS 20000
 
 static uint64_t now_ns(void)
@@ -22,7 +22,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* --- taking shares -------------------------------------------------------- */
+/* --- taking shares ------------------------------------------------------- */
 
 /* With the lock. */
 static void pause_for_work(struct device_rank *rank)
@@ -80,7 +80,7 @@ static int next(struct device_rank *rank, struct device_share **ret,
 	return r;
 }
 
-/* --- doing them ----------------------------------------------------------- */
+/* --- doing them ---------------------------------------------------------- */
 
 static void end_share(struct device_rank *rank, struct device_share *share)
 {
@@ -199,7 +199,7 @@ static int step(struct device_rank *rank, struct error *err)
 	return share ? begin(rank, share, err) : look(rank, err);
 }
 
-/* --- the end -------------------------------------------------------------- */
+/* --- the end ------------------------------------------------------------- */
 
 /* All that it has not ended; nothing more comes. */
 static struct device_share *take_rest(struct device_rank *rank)

@@ -1,7 +1,7 @@
 #include "broker/worker/device_work.h"
-#include "collective/device/device_group.h"
 #include "broker/worker/device_chunk.h"
 #include "broker/worker/device_comm.h"
+#include "collective/device/device_group.h"
 #include "cuda/context.h"
 #include "cuda/event_cache.h"
 #include <errno.h>
@@ -18,7 +18,7 @@ struct rank_group {
 	struct device_group *work;
 };
 
-/* --- opening -------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------- */
 
 /* For as long as the thread lives. */
 static int enter_device(struct device_rank *rank, struct error *err)
@@ -60,7 +60,7 @@ static int open_rank(struct device_rank *rank, struct error *err)
 	return r < 0 ? r : open_nccl(rank, err);
 }
 
-/* --- comparing ------------------------------------------------------------ */
+/* --- comparing ----------------------------------------------------------- */
 
 /* That ranks differ is an answer, and no failure of the communicator. */
 static int verify_equal(struct device_rank *rank, struct device_share *share,
@@ -84,7 +84,7 @@ static int verify_equal(struct device_rank *rank, struct device_share *share,
 	return 0;
 }
 
-/* --- groups --------------------------------------------------------------- */
+/* --- groups -------------------------------------------------------------- */
 
 static void group_free(struct rank_group *group)
 {
@@ -146,7 +146,7 @@ void device_work_drop_groups(struct device_rank *rank)
 	}
 }
 
-/* --- gathers and reductions ----------------------------------------------- */
+/* --- gathers and reductions ---------------------------------------------- */
 
 /* 0 where there is none. */
 static int find_address(struct device_rank *rank,
@@ -189,8 +189,8 @@ static int gather(struct device_rank *rank, struct device_share *share,
 	if (r == 0)
 		r = find_address(rank, &share->ranges[RANGE_FULL], &full, err);
 	if (r == 0)
-		r = device_group_gather(group, rank->nccl.comm, shards,
-					full, rank->nccl.gather_stream, err);
+		r = device_group_gather(group, rank->nccl.comm, shards, full,
+					rank->nccl.gather_stream, err);
 	return r < 0 ? r : record(rank, rank->nccl.gather_stream, share, err);
 }
 
@@ -245,7 +245,7 @@ int device_work_begin(struct device_rank *rank, struct device_share *share,
 	}
 }
 
-/* --- the end -------------------------------------------------------------- */
+/* --- the end ------------------------------------------------------------- */
 
 int device_work_check(const struct device_rank *rank, struct error *err)
 {

@@ -33,8 +33,7 @@ static inline void narrow_F16(uint16_t *to, const float *from, size_t n)
 	for (; i + 8 <= n; i += 8) {
 		float32x4_t low = vld1q_f32(from + i);
 		float32x4_t high = vld1q_f32(from + i + 4);
-		float16x8_t both =
-			vcvt_high_f16_f32(vcvt_f16_f32(low), high);
+		float16x8_t both = vcvt_high_f16_f32(vcvt_f16_f32(low), high);
 
 		vst1q_u16(to + i, vbslq_u16(is_number(low, high),
 					    vreinterpretq_u16_f16(both),

@@ -5,8 +5,8 @@
  * since what follows from it is written to with no further look.
  */
 #include "broker/worker/layout.h"
-#include "collective/bucket.h"
 #include "broker/worker/kernel.h"
+#include "collective/bucket.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>

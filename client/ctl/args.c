@@ -3,9 +3,9 @@
  */
 #include "client/ctl/args.h"
 
+#include "client/ctl/format.h"
 #include "collective/bucket.h"
 #include "collective/bucketing.h"
-#include "client/ctl/format.h"
 #include "proto/error.h"
 #include "proto/name.h"
 

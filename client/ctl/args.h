@@ -85,7 +85,7 @@ struct args {
 	struct fsdp_device device; /* all 0: host memory */
 	enum args_sort sort;
 	enum args_by by;
-	char *const *operands;     /* borrowed from argv */
+	char *const *operands; /* borrowed from argv */
 	size_t n_operands;
 };
 

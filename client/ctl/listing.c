@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- columns --------------------------------------------------------------
- */
+/* --- columns ------------------------------------------------------------- */
 
 const char *listing_text_dtype(const void *field, char buffer[COLUMN_BUFFER])
 {
@@ -165,8 +164,7 @@ const struct column listing_columns[] = {
 	{NULL, "tainted", COLUMN_BOOL, AT(info.is_tainted)},
 	{0}};
 
-/* --- the list -------------------------------------------------------------
- */
+/* --- the list ------------------------------------------------------------ */
 
 int listing_add(const struct fsdp_entry *entry, void *data)
 {
@@ -238,8 +236,7 @@ void listing_deinit(struct listing *listing)
 	*listing = LISTING_NULL;
 }
 
-/* --- one of them -----------------------------------------------------------
- */
+/* --- one of them --------------------------------------------------------- */
 
 static int note_below(const struct fsdp_entry *entry, void *data)
 {

@@ -47,7 +47,7 @@ static int add_file(struct model *model, char *path, struct error *err)
 	return 0;
 }
 
-/* --- the index ------------------------------------------------------------ */
+/* --- the index ----------------------------------------------------------- */
 
 static bool is_index(const char *path)
 {
@@ -104,7 +104,7 @@ static int add_index(struct model *model, const char *path, json_t **ret_map,
 	return r;
 }
 
-/* --- which tensor is where ------------------------------------------------ */
+/* --- which tensor is where ----------------------------------------------- */
 
 static const char *base_name(const char *path)
 {

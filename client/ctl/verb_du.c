@@ -38,7 +38,7 @@ struct usages {
 	struct usage total; /* its key is NULL */
 };
 
-/* --- blocks --------------------------------------------------------------- */
+/* --- blocks -------------------------------------------------------------- */
 
 static enum reason reason_of(const struct listed *listed)
 {
@@ -100,7 +100,7 @@ static int make_key(const struct listed *listed, enum args_by by, char **ret)
 	return r < 0 ? -ENOMEM : 0;
 }
 
-/* --- adding up ------------------------------------------------------------ */
+/* --- adding up ----------------------------------------------------------- */
 
 /* Takes `key`. */
 static struct usage *find_usage(struct usages *usages, char *key)
@@ -205,7 +205,7 @@ static int note_command(const struct fsdp_peer *peer, void *data)
 	return 0;
 }
 
-/* --- showing -------------------------------------------------------------- */
+/* --- showing ------------------------------------------------------------- */
 
 static const char *text_uid(const void *field, char buffer[COLUMN_BUFFER])
 {

@@ -37,7 +37,7 @@ static int find_holders(struct fsdp_client *client, const struct listed *listed,
 	return r < 0 ? broker_walk_failed(err, r) : 0;
 }
 
-/* --- who ------------------------------------------------------------------ */
+/* --- who ----------------------------------------------------------------- */
 
 static int check_who(const struct args *args, struct error *err)
 {
@@ -104,7 +104,7 @@ static int run_who(struct fsdp_client *client, const struct args *args,
 	return r;
 }
 
-/* --- limbo ---------------------------------------------------------------- */
+/* --- limbo --------------------------------------------------------------- */
 
 /* One row for each holder, so that every row can be read by itself. A tensor
  * without one has a row whose pid is 0. */
@@ -224,7 +224,7 @@ static int run_limbo(struct fsdp_client *client, const struct args *args,
 	return r;
 }
 
-/* --- clients -------------------------------------------------------------- */
+/* --- clients ------------------------------------------------------------- */
 
 #define AT(member) .offset = offsetof(struct fsdp_peer, member)
 

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* --- ls ------------------------------------------------------------------- */
+/* --- ls ------------------------------------------------------------------ */
 
 static int add_bundles(struct sheet *sheet, const struct listing *listing,
 		       const struct args *args, struct error *err)
@@ -88,7 +88,7 @@ static int run_ls(struct fsdp_client *client, const struct args *args,
 	return r;
 }
 
-/* --- stat of a tensor ----------------------------------------------------- */
+/* --- stat of a tensor ---------------------------------------------------- */
 
 /* Holding it ourselves for a moment is how to wait for a name. */
 static int wait_for(struct fsdp_client *client, const char *name,
@@ -220,7 +220,7 @@ static int stat_tensor(struct fsdp_client *client, const struct args *args,
 	return r;
 }
 
-/* --- stat of a bundle ----------------------------------------------------- */
+/* --- stat of a bundle ---------------------------------------------------- */
 
 static void print_bundle(const struct bundle *bundle, json_t *metadata)
 {

@@ -2,14 +2,14 @@
  * plan: which collectives of a graph travel together, where each lies on the
  * wire, and the graph in which they do. Needs no broker.
  */
-#include "collective/bucketing.h"
-#include "collective/graph.h"
-#include "collective/graph_json.h"
 #include "client/ctl/args.h"
 #include "client/ctl/document.h"
 #include "client/ctl/format.h"
 #include "client/ctl/table.h"
 #include "client/ctl/verb.h"
+#include "collective/bucketing.h"
+#include "collective/graph.h"
+#include "collective/graph_json.h"
 #include "proto/error.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ static uint64_t part_size(const struct bucketing_bucket *bucket)
 	return bucket->layout.row_size * dtype_size(bucket->layout.dtype);
 }
 
-/* --- as a document --- */
+/* --- as a document ------------------------------------------------------- */
 
 static json_t *member_document(const struct bucketing_bucket *bucket,
 			       uint32_t i)
@@ -131,7 +131,7 @@ static int print_document(const struct bucketing *result,
 		err);
 }
 
-/* --- as tables --- */
+/* --- as tables ----------------------------------------------------------- */
 
 static int add_bucket(struct table *table, const struct bucketing *result,
 		      uint32_t b, struct error *err)

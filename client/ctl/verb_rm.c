@@ -50,7 +50,7 @@ static int remove_all(struct fsdp_client *client, const char *const *names,
 	return 0;
 }
 
-/* --- by prefix ------------------------------------------------------------ */
+/* --- by prefix ----------------------------------------------------------- */
 
 /* Names to remove: those of tensors, and of bundles instead of members. */
 struct names {

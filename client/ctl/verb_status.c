@@ -17,7 +17,7 @@
 
 #define LABEL "%-13s "
 
-/* --- lines ---------------------------------------------------------------- */
+/* --- lines --------------------------------------------------------------- */
 
 static uint64_t get(const struct counters *counters, const char *name)
 {
@@ -104,7 +104,7 @@ static void print_own(const struct counters *c)
 	       get(c, "own_slots"));
 }
 
-/* --- warnings ------------------------------------------------------------- */
+/* --- warnings ------------------------------------------------------------ */
 
 /* Each is a line, if the counter is at `least` or above. */
 static const struct {
@@ -158,7 +158,7 @@ static void print_warnings(const struct counters *c)
 	print_note(c->note);
 }
 
-/* --- status --------------------------------------------------------------- */
+/* --- status -------------------------------------------------------------- */
 
 static int print_status(const struct counters *c)
 {
@@ -207,7 +207,7 @@ static int run_status(struct fsdp_client *client, const struct args *args,
 	return r < 0 ? broker_failed(err, r) : 0;
 }
 
-/* --- ping ----------------------------------------------------------------- */
+/* --- ping ---------------------------------------------------------------- */
 
 static int compare_times(const void *a, const void *b)
 {

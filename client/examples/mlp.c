@@ -325,7 +325,7 @@ static int save(struct trainer *trainer)
 	return r;
 }
 
-/* --- one run, from the last committed step to the end --------------------- */
+/* --- one run, from the last committed step to the end -------------------- */
 
 static int run(struct trainer *trainer)
 {

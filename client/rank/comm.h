@@ -10,8 +10,8 @@
  * is which is refused in between.
  */
 #pragma once
-#include "client/rank/claim.h"
 #include "client/client.h"
+#include "client/rank/claim.h"
 #include "proto/device_uuid.h"
 #include "proto/error.h"
 #include "proto/tensor.h"
@@ -51,7 +51,7 @@ struct fsdp_group {
 	uint64_t n_posted; /* unshards; their sequences are ours */
 	uint64_t refused;  /* the last of these that was; 0: none */
 	struct error refusal;
-	uint64_t whole, reduced;        /* sequences: waited for last */
+	uint64_t whole, reduced; /* sequences: waited for last */
 	uint64_t first_full; /* the first reduction that changes gradients; 0:
 			      * there was none */
 	uint64_t full_size, input_size; /* bytes that params reach to */
@@ -70,12 +70,12 @@ struct fsdp_comm {
 	uint64_t id;
 	uint64_t step; /* last committed */
 	uint32_t rank, n_shards, n_replicas;
-	int32_t timeout_ms;        /* of waits for other ranks */
-	bool takes_orders;         /* the broker; without an engine */
-	uint64_t committing;       /* begun, not waited for; 0: none */
-	bool is_commit_unsent;     /* commit.h */
+	int32_t timeout_ms;          /* of waits for other ranks */
+	bool takes_orders;           /* the broker; without an engine */
+	uint64_t committing;         /* begun, not waited for; 0: none */
+	bool is_commit_unsent;       /* commit.h */
 	struct tensor_order written; /* without an engine: the shards are */
-	struct error failure;      /* code < 0: it has failed, and why */
+	struct error failure;        /* code < 0: it has failed, and why */
 	struct fsdp_tensor *spent; /* input that was handed in, to be let go of
 				    * with the next request; NULL */
 	struct fsdp_group *groups; /* owned */

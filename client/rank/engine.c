@@ -4,11 +4,11 @@
  * what has been admitted meanwhile; so a prefetch runs beside the computation.
  */
 #include "client/rank/engine.h"
-#include "collective/device/device_group.h"
-#include "client/rank/engine_impl.h"
 #include "client/handshake.h"
-#include "client/rank/offload.h"
 #include "client/pause.h"
+#include "client/rank/engine_impl.h"
+#include "client/rank/offload.h"
+#include "collective/device/device_group.h"
 #include "cuda/context.h"
 #include "cuda/event_cache.h"
 #include <errno.h>
@@ -27,7 +27,7 @@ static CUdeviceptr address_of(const struct fsdp_tensor *tensor)
 	return tensor ? (CUdeviceptr)(uintptr_t)tensor->data : 0;
 }
 
-/* --- failing -------------------------------------------------------------- */
+/* --- failing ------------------------------------------------------------- */
 
 static int ask_broker(struct fsdp_comm *comm, struct error *err);
 
@@ -61,7 +61,7 @@ static int fail(struct engine *engine, struct error *err)
 
 static void pump(struct engine *engine);
 
-/* --- the list ------------------------------------------------------------- */
+/* --- the list ------------------------------------------------------------ */
 
 static struct engine_work *work_new(struct fsdp_group *group, uint32_t kind,
 				    uint64_t sequence, struct error *err)
@@ -132,7 +132,7 @@ int engine_unshard(struct fsdp_group *group, uint64_t sequence,
 	return 0;
 }
 
-/* --- events --------------------------------------------------------------- */
+/* --- events -------------------------------------------------------------- */
 
 /* A new event behind what the stream has been given. */
 int engine_record(struct engine *engine, CUstream stream, struct event **ret,
@@ -216,7 +216,7 @@ int engine_reduce(struct fsdp_group *group, const struct reduce_request *asked,
 	return 0;
 }
 
-/* --- admission ------------------------------------------------------------ */
+/* --- admission ----------------------------------------------------------- */
 
 static int64_t left_ms(int64_t deadline_ms)
 {
@@ -249,7 +249,7 @@ static int await_admission(const struct engine_work *work, int64_t deadline_ms,
 	return comm_call(comm, &request, ret, err);
 }
 
-/* --- enqueueing ----------------------------------------------------------- */
+/* --- enqueueing ---------------------------------------------------------- */
 
 /* What happened to the memory of whole parameters when they were last
  * resharded: NULL, nothing. The event is the caller's. */
@@ -440,7 +440,7 @@ static void pump(struct engine *engine)
 		;
 }
 
-/* --- waiting -------------------------------------------------------------- */
+/* --- waiting ------------------------------------------------------------- */
 
 /* Does the broker still run it? Whether a step was committed is by the way. */
 static int ask_broker(struct fsdp_comm *comm, struct error *err)
@@ -575,7 +575,7 @@ int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 	return r;
 }
 
-/* --- resharding ----------------------------------------------------------- */
+/* --- resharding ---------------------------------------------------------- */
 
 /* The next gather into this memory waits for what `stream` has been given. */
 static int note_use(struct engine *engine, const struct fsdp_tensor *full,

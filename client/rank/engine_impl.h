@@ -2,9 +2,9 @@
  * What engine.c and engine_open.c share: nobody else needs it.
  */
 #pragma once
-#include "collective/device/device_group.h"
 #include "client/rank/engine.h"
 #include "client/rank/registrations.h"
+#include "collective/device/device_group.h"
 #include "cuda/nccl_rank.h"
 #include "cuda/pinned.h"
 
@@ -58,7 +58,7 @@ struct engine {
 	struct registrations registrations;
 	/* offload.h; streams NULL: nothing is offloaded */
 	struct engine_rooms gather_rooms, reduce_rooms;
-	CUstream in_stream, out_stream; /* owned */
+	CUstream in_stream, out_stream;    /* owned */
 	struct event *noted[ENGINE_NOTED]; /* owned; NULL: none */
 };
 

@@ -3,8 +3,8 @@
  * must have alike.
  */
 #include "client/device.h"
-#include "client/rank/engine_impl.h"
 #include "client/handshake.h"
+#include "client/rank/engine_impl.h"
 #include "client/rank/offload.h"
 #include "cuda/context.h"
 #include "cuda/event_cache.h"
@@ -21,7 +21,7 @@
 /* Of one of the two buffers for copies from and to the host. */
 #define STAGING_SIZE (UINT64_C(1) << 20)
 
-/* --- comparing ------------------------------------------------------------ */
+/* --- comparing ----------------------------------------------------------- */
 
 static int await_gather_stream(struct engine *engine, struct error *err)
 {
@@ -53,7 +53,7 @@ static int verify_equal(struct engine *engine, uint64_t value, const char *what,
 	return r;
 }
 
-/* --- opening -------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------- */
 
 static int open_nccl(struct engine *engine,
 		     const struct comm_join_request *joined,
@@ -109,7 +109,7 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 	return 0;
 }
 
-/* --- ends ----------------------------------------------------------------- */
+/* --- ends ---------------------------------------------------------------- */
 
 /* What NCCL has not let go of stays registered. */
 static int abort_nccl(struct engine *engine, struct error *err)
@@ -165,8 +165,8 @@ static bool has_idle_streams(const struct engine *engine)
 	if (context_enter(engine->device, NULL) < 0)
 		return true;
 	for (size_t i = 0; i < 2 && are_idle; i++)
-		are_idle = !streams[i] || cu.StreamQuery(streams[i]) !=
-						  CUDA_ERROR_NOT_READY;
+		are_idle = !streams[i] ||
+			   cu.StreamQuery(streams[i]) != CUDA_ERROR_NOT_READY;
 	context_leave();
 	return are_idle;
 }
@@ -253,8 +253,8 @@ int engine_note(struct engine *engine, void *stream, struct error *err)
 		event_cache_put(engine->noted[i]);
 		engine->noted[i] = NULL;
 		if (streams[i])
-			r = engine_record(engine, streams[i],
-					  &engine->noted[i], err);
+			r = engine_record(engine, streams[i], &engine->noted[i],
+					  err);
 	}
 	return r;
 }
@@ -287,7 +287,7 @@ int engine_verify_step(struct engine *engine, uint64_t step, struct error *err)
 	return verify_equal(engine, step, "the step to commit", err);
 }
 
-/* --- groups --------------------------------------------------------------- */
+/* --- groups -------------------------------------------------------------- */
 
 static int make_plan(const struct group_request *asked,
 		     const struct fsdp_comm *comm, struct plan *ret,
@@ -333,8 +333,8 @@ static int check_hash(const struct engine *engine, uint64_t mine,
 		return error_set(err, -EPROTO,
 				 "this library lays the group out in another "
 				 "way than fsdpd; both must be of one version");
-	return verify_equal(engine->comm->engine, mine,
-			    "the plan of the group", err);
+	return verify_equal(engine->comm->engine, mine, "the plan of the group",
+			    err);
 }
 
 int engine_group_new(struct fsdp_group *group,
@@ -396,7 +396,7 @@ int engine_check_stream(const struct engine *engine, void *stream,
 	return context_check_stream(engine->device, stream, err);
 }
 
-/* --- bytes of the host ---------------------------------------------------- */
+/* --- bytes of the host --------------------------------------------------- */
 
 static int want_staging(struct engine *engine, struct error *err)
 {
@@ -427,7 +427,7 @@ int engine_get(struct engine *engine, void *to, const void *from, uint64_t size,
 				   (CUdeviceptr)(uintptr_t)from, size, err);
 }
 
-/* --- shards --------------------------------------------------------------- */
+/* --- shards -------------------------------------------------------------- */
 
 int engine_zero_padding(struct fsdp_group *group, uint32_t side,
 			struct error *err)

@@ -1,10 +1,10 @@
 /*
  * Groups: the ways to what is in their memory.
  */
-#include "client/rank/engine.h"
-#include "client/rank/group_impl.h"
 #include "client/handshake.h"
 #include "client/places.h"
+#include "client/rank/engine.h"
+#include "client/rank/group_impl.h"
 #include "client/rank/plain_device.h"
 #include "client/sized.h"
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- handles -------------------------------------------------------------- */
+/* --- handles ------------------------------------------------------------- */
 
 static void end_handle(struct fsdp_tensor **tensor)
 {
@@ -105,7 +105,7 @@ static int adopt_one(const struct fsdp_comm *comm, struct answer *answer,
 	return places_adopt_batch(client, places, &use, ret, err);
 }
 
-/* --- shards --------------------------------------------------------------- */
+/* --- shards -------------------------------------------------------------- */
 
 static int check_param(const struct fsdp_group *group, size_t param,
 		       struct error *err)
@@ -207,7 +207,7 @@ void group_commit(struct fsdp_group *group, uint64_t step)
 	group->step = step;
 }
 
-/* --- whole parameters ----------------------------------------------------- */
+/* --- whole parameters ---------------------------------------------------- */
 
 /* With the connection's lock; read behind the answer to a later call. */
 static void note_refusal(void *data, uint64_t number, const struct error *cause)
@@ -441,7 +441,7 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 	return 0;
 }
 
-/* --- gradients ------------------------------------------------------------ */
+/* --- gradients ----------------------------------------------------------- */
 
 static bool has_input(const struct fsdp_group *group)
 {

@@ -6,9 +6,9 @@
  * that, and every range is checked against its place: from then on a pointer
  * is an addition.
  */
+#include "client/places.h"
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
-#include "client/places.h"
 #include "client/rank/plain_device.h"
 #include "client/sized.h"
 #include "client/spec.h"

@@ -19,7 +19,7 @@ static uint64_t part_of(const struct plan *plan, uint64_t size)
 	return size / plan->n_shards;
 }
 
-/* --- room on the device --------------------------------------------------- */
+/* --- room on the device -------------------------------------------------- */
 
 static uint64_t partial_offset(const struct plan *plan)
 {
@@ -109,7 +109,7 @@ static int note_used(struct engine *engine, struct engine_rooms *rooms,
 	return 0;
 }
 
-/* --- streams -------------------------------------------------------------- */
+/* --- streams ------------------------------------------------------------- */
 
 static int want_streams(struct engine *engine, struct error *err)
 {
@@ -152,7 +152,7 @@ static int hand_over(struct engine *engine, CUstream first, CUstream stream,
 	return r;
 }
 
-/* --- pages of the host ---------------------------------------------------- */
+/* --- pages of the host --------------------------------------------------- */
 
 static int pin_all(struct fsdp_group *group, struct error *err)
 {
@@ -199,7 +199,7 @@ void offload_close(struct engine_group *group)
 		pinned_close(&group->pinned[i]);
 }
 
-/* --- copies --------------------------------------------------------------- */
+/* --- copies -------------------------------------------------------------- */
 
 static int copy_in(struct engine *engine, CUdeviceptr to,
 		   const struct fsdp_tensor *from, uint64_t size,

@@ -15,7 +15,7 @@ static CUdeviceptr address_of(const struct fsdp_tensor *tensor)
 	return (CUdeviceptr)(uintptr_t)tensor->data;
 }
 
-/* --- streams of the caller's ---------------------------------------------- */
+/* --- streams of the caller's --------------------------------------------- */
 
 int plain_check_stream(const struct device_uuid *uuid, void *stream,
 		       struct error *err)
@@ -52,8 +52,7 @@ static int await_stream(const struct fsdp_comm *comm,
 	context_leave();
 	if (result == CUDA_ERROR_NOT_READY)
 		return refuse_late(comm, err);
-	return driver_error(err, result,
-			    "wait for the stream that was given");
+	return driver_error(err, result, "wait for the stream that was given");
 }
 
 int plain_note_stream(const struct fsdp_comm *comm, void *stream,
@@ -83,7 +82,7 @@ int plain_await(const struct fsdp_comm *comm, const struct tensor_order *order,
 	return 0;
 }
 
-/* --- a stream of our own -------------------------------------------------- */
+/* --- a stream of our own ------------------------------------------------- */
 
 static int begin(const struct fsdp_comm *comm, CUstream *ret, struct error *err)
 {
@@ -155,7 +154,7 @@ int plain_carry(struct fsdp_group *group, uint64_t offset, uint64_t size,
 	return end(stream, r, err);
 }
 
-/* --- bytes of the host ---------------------------------------------------- */
+/* --- bytes of the host --------------------------------------------------- */
 
 int plain_put(const struct fsdp_comm *comm, void *to, const void *from,
 	      uint64_t size, struct error *err)

@@ -30,8 +30,7 @@ static const char *own_prefix(const struct attacker *attacker, const char *what,
 	return ret;
 }
 
-/* --- seal: a bundle is committed while a pipe holds one of its pages -------
- */
+/* --- seal: a bundle is committed while a pipe holds one of its pages ----- */
 
 static void splice_page(void *page, int write_fd)
 {
@@ -72,8 +71,7 @@ static void strike_seal(struct attacker *attacker)
 	fsdp_free(tensor);
 }
 
-/* --- evict: over quota, behind a table that was full once -------------------
- */
+/* --- evict: over quota, behind a table that was full once ---------------- */
 
 #define EVICT_CONFIG                                                           \
 	"[memory]\nmemory_max = 1G\n"                                          \
@@ -127,8 +125,7 @@ static void strike_evict(struct attacker *attacker)
 		fsdp_free(tensor);
 }
 
-/* --- close: descriptors whose last close is slow ---------------------------
- */
+/* --- close: descriptors whose last close is slow ------------------------- */
 
 static int connect_bare(const char *path)
 {
@@ -268,8 +265,7 @@ static void strike_linger(struct attacker *attacker)
 	peers[n++ % 64] = peer;
 }
 
-/* --- bundles of 131,072 -----------------------------------------------------
- */
+/* --- bundles of 131,072 -------------------------------------------------- */
 
 #define N_MEMBERS 131072
 #define BUNDLE_CONFIG                                                          \
@@ -354,8 +350,7 @@ static void strike_bundle_commit(struct attacker *attacker)
 	make_bundle(attacker, own_prefix(attacker, "commit", prefix));
 }
 
-/* --- deadlines: 250,000 names that end at once ------------------------------
- */
+/* --- deadlines: 250,000 names that end at once --------------------------- */
 
 #define DEADLINES_CONFIG "[quota]\nquota_slots = 1048576\n"
 #define N_DEADLINES      250000
@@ -397,8 +392,7 @@ static void strike_deadlines(struct attacker *attacker)
 		sleep_us((unsigned)((due - now_ns()) / 1000 + 1));
 }
 
-/* --- keeper: the process that keeps the descriptors does not read ----------
- */
+/* --- keeper: the process that keeps the descriptors does not read -------- */
 
 /* Each bundle has a chunk, and so a descriptor, of its own. */
 static void strike_keeper(struct attacker *attacker)

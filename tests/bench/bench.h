@@ -27,7 +27,7 @@ struct bench {
 	 * before, a third the first: floor and ours are placed alike. */
 	int client_cpu, server_cpu, second_cpu;
 	cpu_set_t cpus; /* all that we may run on */
-	char **parts; /* of a table: their names, to NULL; none: all */
+	char **parts;   /* of a table: their names, to NULL; none: all */
 };
 
 /* What a row gives; NAN where there is no such thing. */
@@ -99,7 +99,7 @@ void name_format(char *ret, const char *prefix, size_t i);
 void publish_many(struct fsdp_client *client, const char *prefix, size_t n,
 		  size_t size);
 
-/* --- the rows; each in the file of its family ----------------------------- */
+/* --- the rows; each in the file of its family ---------------------------- */
 
 typedef void row_fn(const struct bench *bench, struct result *ret);
 

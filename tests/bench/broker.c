@@ -17,8 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- death_reclaim_1000 ----------------------------------------------------
- */
+/* --- death_reclaim_1000 -------------------------------------------------- */
 
 /*
  * The broker may have 64 MiB. A victim allocates most of it as 1,000 slots,
@@ -132,8 +131,7 @@ void death_reclaim_1000(const struct bench *bench, struct result *ret)
 	daemon_stop(&daemon);
 }
 
-/* --- idle_wakeups -----------------------------------------------------------
- */
+/* --- idle_wakeups -------------------------------------------------------- */
 
 #define IDLE_S 10
 
@@ -160,8 +158,7 @@ void idle_wakeups(const struct bench *bench, struct result *ret)
 	daemon_stop(&daemon);
 }
 
-/* --- broker_rss_per_100k ----------------------------------------------------
- */
+/* --- broker_rss_per_100k ------------------------------------------------- */
 
 #define N_TENSORS 100000
 #define LIMIT_MIB 64
@@ -192,8 +189,7 @@ void broker_rss_per_100k(const struct bench *bench, struct result *ret)
 	daemon_stop(&daemon);
 }
 
-/* --- restart_10k ------------------------------------------------------------
- */
+/* --- restart_10k --------------------------------------------------------- */
 
 #define N_BLOCKS   10000
 #define RESTART_MS 100

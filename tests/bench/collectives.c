@@ -23,7 +23,7 @@
 static const uint32_t worlds[] = {2, 4};
 #define N_WORLDS (sizeof(worlds) / sizeof(*worlds))
 
-/* --- rows ----------------------------------------------------------------- */
+/* --- rows ---------------------------------------------------------------- */
 
 /* Keep the worst of them. */
 static void run_variants(struct contest *contest, enum collective collective,
@@ -81,7 +81,7 @@ void local_reduce_scatter_64mib(const struct bench *bench, struct result *ret)
 	run_row(bench, REDUCE_SCATTER, names, BANDWIDTH_TRIAD, ret);
 }
 
-/* --- the table ------------------------------------------------------------ */
+/* --- the table ----------------------------------------------------------- */
 
 static const char *const titles[N_COLLECTIVES] = {
 	"all-gather", "reduce-scatter", "all-reduce"};

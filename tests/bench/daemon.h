@@ -8,8 +8,8 @@
 
 struct daemon_options {
 	bool is_supervised;
-	bool is_unpinned;   /* on all CPUs, as is its worker then */
-	const char *config; /* lines of fsdpd.conf; NULL: defaults */
+	bool is_unpinned;          /* on all CPUs, as is its worker then */
+	const char *config;        /* lines of fsdpd.conf; NULL: defaults */
 	const char *notify_socket; /* of what keeps descriptors; NULL: none */
 };
 

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- devices -------------------------------------------------------------- */
+/* --- devices ------------------------------------------------------------- */
 
 static int find_one(const struct fsdp_device_entry *entry, void *data)
 {
@@ -82,7 +82,7 @@ CUstream gpu_stream(void)
 	return stream;
 }
 
-/* --- lines ---------------------------------------------------------------- */
+/* --- lines --------------------------------------------------------------- */
 
 const char *gpu_format_size(uint64_t size, char ret[32])
 {
@@ -163,15 +163,18 @@ void gpu_leave_out(const char *name, const char *why)
 	fprintf(stderr, "fsdp-bench: %s: left out: %s\n", name, why);
 }
 
-/* --- the table ------------------------------------------------------------ */
+/* --- the table ----------------------------------------------------------- */
 
 static const struct section {
 	const char *name;
 	gpu_fn *run;
 } sections[] = {
-	{"attach_1000", gpu_attach},       {"import_and_map", gpu_import},
-	{"publish_to_consume", gpu_order}, {"kernels", gpu_kernels},
-	{"collectives", gpu_collectives},  {"gemm", gpu_gemm},
+	{"attach_1000", gpu_attach},
+	{"import_and_map", gpu_import},
+	{"publish_to_consume", gpu_order},
+	{"kernels", gpu_kernels},
+	{"collectives", gpu_collectives},
+	{"gemm", gpu_gemm},
 	{"torch", gpu_torch},
 };
 #define N_SECTIONS (sizeof(sections) / sizeof(*sections))

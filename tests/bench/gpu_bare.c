@@ -69,9 +69,9 @@ static void iterate(void *data, const struct stage_order *order)
 		result = nccl.ReduceScatter(
 			(const void *)bare->whole, (void *)mine, bare->count,
 			ncclFloat32, ncclAvg, bare->comm->world, bare->stream);
-	gpu_check(nccl_comm_called(bare->comm, result, "a bare collective",
-				   &err),
-		  &err);
+	gpu_check(
+		nccl_comm_called(bare->comm, result, "a bare collective", &err),
+		&err);
 	gpu_must(cu.StreamSynchronize(bare->stream), "wait for NCCL");
 }
 

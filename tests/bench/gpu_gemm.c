@@ -16,14 +16,15 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define SIZE       (UINT64_C(64) << 20) /* of the whole parameters */
-#define SIDE       4096                 /* of the matrices */
-#define MAX_GEMMS  2000
+#define SIZE      (UINT64_C(64) << 20) /* of the whole parameters */
+#define SIDE      4096                 /* of the matrices */
+#define MAX_GEMMS 2000
 
-/* What runs; of the gather the time of the call, of GEMMs that of the device. */
+/* What runs; of the gather the time of the call, of GEMMs that of the device.
+ */
 enum { GATHER = 1, GEMMS = 2 };
 
-/* --- cuBLAS --------------------------------------------------------------- */
+/* --- cuBLAS -------------------------------------------------------------- */
 
 /* Of cublas_api.h and library_types.h. */
 #define CUBLAS_OP_N         0
@@ -105,7 +106,7 @@ static bool has_cublas(const struct gpu *gpu)
 	return answer.has;
 }
 
-/* --- a rank --------------------------------------------------------------- */
+/* --- a rank -------------------------------------------------------------- */
 
 /* Shared with the ranks; times are rank 0's. */
 static struct shared {
@@ -113,7 +114,7 @@ static struct shared {
 	uint32_t what;    /* GATHER, GEMMS: in an iteration */
 	uint32_t n_gemms; /* of them */
 	double gather_ns, gemm_ns;
-} *shared;
+} * shared;
 
 /* Of a rank's process. */
 static struct {
@@ -207,7 +208,7 @@ static void iterate(void *rank, uint32_t number,
 	shared->gemm_ns = gemm_ns;
 }
 
-/* --- the rows ------------------------------------------------------------- */
+/* --- the rows ------------------------------------------------------------ */
 
 static void run(struct party *party, struct stage_order *order, uint32_t what)
 {

@@ -35,8 +35,7 @@
 /* A ping that takes longer than this is not waited for. */
 #define PATIENCE_NS 30000000000ull
 
-/* --- the bystander ---------------------------------------------------------
- */
+/* --- the bystander ------------------------------------------------------- */
 
 /* Shared with the process that pings, which may hang. */
 struct diary {
@@ -121,8 +120,7 @@ static void bystander_end(struct child *child, const struct diary *diary,
 	child_kill(child);
 }
 
-/* --- attackers, and others that only compute -------------------------------
- */
+/* --- attackers, and others that only compute ----------------------------- */
 
 struct turn {
 	const struct bench *bench;
@@ -184,8 +182,7 @@ static void be_preparer(int sock_fd, void *data)
 	fsdp_close(attacker.client);
 }
 
-/* --- what keeps the descriptors, and can be stopped -------------------------
- */
+/* --- what keeps the descriptors, and can be stopped ---------------------- */
 
 #define KEEPER_NAME "notify.sock"
 
@@ -205,8 +202,7 @@ static void be_keeper(int sock_fd, void *data)
 		;
 }
 
-/* --- one attack -------------------------------------------------------------
- */
+/* --- one attack ---------------------------------------------------------- */
 
 struct battle {
 	const struct bench *bench;
@@ -319,8 +315,7 @@ static void battle_end(struct battle *battle)
 	munmap(battle->diary, sizeof(*battle->diary));
 }
 
-/* --- the table --------------------------------------------------------------
- */
+/* --- the table ----------------------------------------------------------- */
 
 struct verdict {
 	struct result p99, worst; /* us */
@@ -475,8 +470,7 @@ void hostile(const struct bench *bench, struct result *ret)
 		       "p99", "worst", "median", "p99", "worst");
 	fflush(stdout);
 	for (size_t i = 0; i < n_attacks; i++)
-		if (!*bench->parts ||
-		    is_among(attacks[i].name, bench->parts))
+		if (!*bench->parts || is_among(attacks[i].name, bench->parts))
 			run(bench, &attacks[i]);
 	*ret = (struct result){0};
 }

@@ -72,7 +72,7 @@ void party_start(struct party *party, const struct bench *bench,
 	party_await(party);
 }
 
-/* --- MPI ------------------------------------------------------------------ */
+/* --- MPI ----------------------------------------------------------------- */
 
 /*
  * Neither library's ranks are bound, as ours are not. With more ranks than
@@ -157,7 +157,7 @@ void party_start_mpi(struct party *party, const struct bench *bench,
 	party_await(party);
 }
 
-/* --- orders --------------------------------------------------------------- */
+/* --- orders -------------------------------------------------------------- */
 
 static void show_log(const char *path)
 {

@@ -86,7 +86,7 @@ uint64_t variant_memory(const struct variant *variant, uint32_t n_ranks,
 	}
 }
 
-/* --- a rank --------------------------------------------------------------- */
+/* --- a rank -------------------------------------------------------------- */
 
 struct rank {
 	const struct rank_options *options;

@@ -262,7 +262,7 @@ void rpc_get_100(const struct bench *bench, struct result *ret)
 	daemon_stop(&daemon);
 }
 
-/* --- model_attach_1000 ---------------------------------------------------- */
+/* --- model_attach_1000 --------------------------------------------------- */
 
 #define N_MEMBERS   1000
 #define MEMBER_SIZE 4096

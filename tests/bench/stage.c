@@ -123,7 +123,7 @@ double stage_time(const struct stage *stage)
 	return (double)(end - start) / stage->order.n_iterations;
 }
 
-/* --- a rank's side -------------------------------------------------------- */
+/* --- a rank's side ------------------------------------------------------- */
 
 /* Nobody would wake us: end. */
 static void check_leader(const struct stage *stage)

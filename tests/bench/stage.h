@@ -61,7 +61,7 @@ int stage_create(const char *path, uint32_t n_ranks, struct stage **ret);
 int stage_open(const char *path, struct stage **ret);
 void stage_close(struct stage *stage);
 
-/* --- the leader's side --- */
+/* --- the leader's side --------------------------------------------------- */
 
 /* Ranks have done nothing before the first order: their being there counts as
  * its completion. */
@@ -71,7 +71,7 @@ bool stage_wait(struct stage *stage, uint32_t ms);
 /* Nanoseconds per iteration of the round that was just done. */
 double stage_time(const struct stage *stage);
 
-/* --- a rank's side --- */
+/* --- a rank's side ------------------------------------------------------- */
 
 struct stage_acts {
 	void (*prepare)(void *data, const struct stage_order *order);

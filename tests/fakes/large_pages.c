@@ -51,7 +51,7 @@ static int refuse(void)
 	return -1;
 }
 
-/* --- mappings ------------------------------------------------------------- */
+/* --- mappings ------------------------------------------------------------ */
 
 static void *sys_mmap(uint64_t at, uint64_t size, int protection, int flags,
 		      int fd, off_t offset)
@@ -175,7 +175,7 @@ PUBLIC int msync(void *at, size_t size, int flags)
 	return (int)syscall(SYS_msync, at, page_up(size), flags);
 }
 
-/* --- files ---------------------------------------------------------------- */
+/* --- files --------------------------------------------------------------- */
 
 /* A page that is punched in part is written with zeros and stays. */
 static int zero(int fd, uint64_t from, uint64_t to)
@@ -207,7 +207,7 @@ PUBLIC int fallocate(int fd, int mode, off_t offset, off_t size)
 	return (int)syscall(SYS_fallocate, fd, mode, first, last - first);
 }
 
-/* --- what the page is said to be ------------------------------------------ */
+/* --- what the page is said to be ----------------------------------------- */
 
 PUBLIC int getpagesize(void)
 {

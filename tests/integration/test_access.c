@@ -36,8 +36,7 @@ static const char CONFIG[] = "[memory]\n"
 			     "[prefixes]\n"
 			     "given = 61001\n";
 
-/* --- the stage --------------------------------------------------------------
- */
+/* --- the stage ----------------------------------------------------------- */
 
 static void start_actors(const struct identity *first,
 			 const struct identity *second)
@@ -120,8 +119,7 @@ static void trust(uint32_t uid)
 	shared->trusted_uid = uid;
 }
 
-/* --- 0600 -------------------------------------------------------------------
- */
+/* --- 0600 ---------------------------------------------------------------- */
 
 Test(access, what_is_0600_is_nobody_else_s_in_any_way)
 {
@@ -147,8 +145,7 @@ Test(access, what_is_0600_is_nobody_else_s_in_any_way)
 	cr_assert(eq(int, actor_run(&alice, do_list), 1));
 }
 
-/* --- reading ----------------------------------------------------------------
- */
+/* --- reading ------------------------------------------------------------- */
 
 static void check_read_only(void)
 {
@@ -235,8 +232,7 @@ Test(access, the_state_table_can_be_written_by_nobody)
 	cr_assert(eq(int, actor_run(&bob, do_reopen_table), -EACCES));
 }
 
-/* --- classes ----------------------------------------------------------------
- */
+/* --- classes ------------------------------------------------------------- */
 
 Test(access, modes_that_are_none_are_refused)
 {
@@ -264,8 +260,7 @@ Test(access, memory_for_a_group_is_made_by_its_members)
 	cr_assert(zero(int, actor_run(&alice, do_alloc)));
 }
 
-/* --- names ------------------------------------------------------------------
- */
+/* --- names --------------------------------------------------------------- */
 
 Test(access, a_first_component_is_its_first_user_s)
 {
@@ -310,8 +305,7 @@ Test(access, others_cannot_replace_or_remove_a_name)
 		  wire_sentence(root_wire));
 }
 
-/* --- trust ------------------------------------------------------------------
- */
+/* --- trust --------------------------------------------------------------- */
 
 Test(access, a_get_trusts_the_owner_of_the_first_component)
 {
@@ -336,8 +330,7 @@ Test(access, a_get_trusts_root_and_nobody_else_behind_a_name)
 	cr_assert(eq(int, actor_run(&bob, do_get), -EACCES));
 }
 
-/* --- holders and clients ----------------------------------------------------
- */
+/* --- holders and clients ------------------------------------------------- */
 
 Test(access, holders_are_shown_to_the_owner_and_to_root)
 {
@@ -406,8 +399,7 @@ Test(access_identity, the_admin_group_sees_holders_and_clients_and_no_memory)
 	cr_assert(eq(int, actor_run(&bob, do_chunk), -EACCES));
 }
 
-/* --- sessions ---------------------------------------------------------------
- */
+/* --- sessions ------------------------------------------------------------ */
 
 Test(access_identity, the_user_that_stands_for_all_unknown_ones_is_refused)
 {
@@ -465,8 +457,7 @@ Test(access_identity, a_process_that_became_another_user_has_lost_its_session)
 	cr_assert(eq(int, actor_run(&alice, do_become_bob), -EPERM));
 }
 
-/* --- memory -----------------------------------------------------------------
- */
+/* --- memory -------------------------------------------------------------- */
 
 /* Alice's memory goes back to her pool, full of the pattern; Bob takes and
  * looks at all that he can get. */

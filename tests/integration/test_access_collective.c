@@ -36,8 +36,7 @@ static struct daemon daemon_;
 static struct actor alice, bob;
 static struct wire *other; /* root */
 
-/* --- what actors do ---------------------------------------------------------
- */
+/* --- what actors do ------------------------------------------------------ */
 
 static struct wire *me;
 
@@ -101,8 +100,7 @@ static int do_goodbye(void)
 	return 0;
 }
 
-/* --- the stage --------------------------------------------------------------
- */
+/* --- the stage ----------------------------------------------------------- */
 
 static void start(struct actor *actor, uid_t uid)
 {
@@ -221,8 +219,7 @@ static void set_stage(uint32_t mode)
 				      .input = {.group = shared->group}});
 }
 
-/* --- tests ------------------------------------------------------------------
- */
+/* --- tests --------------------------------------------------------------- */
 
 Test(access_collective, of_another_user_is_not_joined)
 {

@@ -63,8 +63,7 @@ static uint64_t n_chunks(void)
 	return now.chunks;
 }
 
-/* --- in a process that has met no device yet --------------------------------
- */
+/* --- in a process that has met no device yet ----------------------------- */
 
 static int count_requests(const struct fsdp_peer *peer, void *data)
 {
@@ -151,8 +150,7 @@ static int attach_and_count(void)
 	return 0;
 }
 
-/* --- the tests -------------------------------------------------------------
- */
+/* --- the tests ----------------------------------------------------------- */
 
 Test(attach, a_model_takes_one_request_and_eight_calls_for_each_chunk)
 {

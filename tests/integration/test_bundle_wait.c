@@ -58,8 +58,7 @@ static bool is_passed(const struct wire *slow, struct wire *quick)
 	return true;
 }
 
-/* --- commit ----------------------------------------------------------------
- */
+/* --- commit -------------------------------------------------------------- */
 
 /* A page of the memory lies in a pipe, whose reading end comes back. */
 static int pin(int fd)
@@ -109,8 +108,7 @@ Test(bundle_wait, others_are_served_while_a_pinned_page_holds_up_a_commit)
 	wire_close(bob);
 }
 
-/* --- large bundles ---------------------------------------------------------
- */
+/* --- large bundles ------------------------------------------------------- */
 
 #define N_LARGE 65536
 

@@ -164,8 +164,7 @@ static void check_bundle_removed(struct stage *stage)
 SCENE(bundle_remove, .has_no_pool = true, .prepare = load_first,
       .act = remove_bundle, .check = check_bundle_removed, .is_ragged = true)
 
-/* --- more members than one request handles ---------------------------------
- */
+/* --- more members than one request handles ------------------------------- */
 
 #define LARGE   "scene/large/"
 #define N_LARGE 300

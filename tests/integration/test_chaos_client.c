@@ -208,7 +208,7 @@ static void hold_everything(void *unused)
 	pause();
 }
 
-/* --- what the test does, by others ---------------------------------------- */
+/* --- what the test does, by others --------------------------------------- */
 
 static void put_kept(void *unused)
 {
@@ -705,8 +705,7 @@ static uint64_t next_random(uint64_t *state)
 static void scribble_once(struct place place, uint64_t *random)
 {
 	unsigned char *head = place.start;
-	struct refs_entry *entries =
-		(void *)(head + REFS_ENTRIES_OFFSET);
+	struct refs_entry *entries = (void *)(head + REFS_ENTRIES_OFFSET);
 
 	for (size_t i = 0; i < N_SCRIBBLED; i++) {
 		atomic_store(&entries[i].delta, (int32_t)next_random(random));

@@ -34,8 +34,7 @@ static struct chaos chaos;
 static struct fsdp_client *watcher;
 static struct figures before;
 
-/* --- what is shared with the ranks ------------------------------------------
- */
+/* --- what is shared with the ranks --------------------------------------- */
 
 enum victim {
 	NOBODY,
@@ -87,8 +86,7 @@ static void follow_order(uint32_t rank, uint32_t n)
 	must(kill(pid, SIGKILL) == 0);
 }
 
-/* --- workers ----------------------------------------------------------------
- */
+/* --- workers ------------------------------------------------------------- */
 
 /* Is there one that is not the child of the broker that serves? */
 static bool has_orphan(void)
@@ -128,8 +126,7 @@ static void end_stopped(void)
 	atomic_store(&stage->stopped, 0);
 }
 
-/* --- a training -------------------------------------------------------------
- */
+/* --- a training ---------------------------------------------------------- */
 
 struct training {
 	uint32_t world, n_shards;
@@ -288,8 +285,7 @@ static void train(struct training *training)
 	audit_books();
 }
 
-/* --- before and after -------------------------------------------------------
- */
+/* --- before and after ---------------------------------------------------- */
 
 static void open_stage(void)
 {
@@ -321,8 +317,7 @@ static void need_points(void)
 		cr_skip_test("built without FSDP_TEST_POINTS");
 }
 
-/* --- what is said -----------------------------------------------------------
- */
+/* --- what is said -------------------------------------------------------- */
 
 /* On devices NCCL may notice it before the broker does. */
 static bool is_told(const struct exact_rank *it, const char *words)
@@ -411,8 +406,7 @@ static unsigned int check_worker_death(const struct training *training)
 	return n;
 }
 
-/* --- undisturbed ------------------------------------------------------------
- */
+/* --- undisturbed --------------------------------------------------------- */
 
 TestSuite(chaos_collective, .init = open_stage, .fini = close_stage,
 	  .timeout = 300);
@@ -435,8 +429,7 @@ Test(chaos_collective, undisturbed_training_ends_with_the_right_numbers)
 	}
 }
 
-/* --- the broker -------------------------------------------------------------
- */
+/* --- the broker ---------------------------------------------------------- */
 
 /* Points that collectives pass, or that change what they keep. */
 static bool is_of_collectives(const char *name)
@@ -601,8 +594,7 @@ Test(chaos_collective, the_next_broker_dies_as_well)
 	}
 }
 
-/* --- before each call of a rank ---------------------------------------------
- */
+/* --- before each call of a rank ------------------------------------------ */
 
 static unsigned int count_calls(const struct training *it)
 {
@@ -658,8 +650,7 @@ Test(chaos_collective, a_rank_dies_before_its_calls)
 	cr_assert(ge(uint, n_told, 3 * (are_on_devices() ? 12 : 16)));
 }
 
-/* --- ranks ------------------------------------------------------------------
- */
+/* --- ranks --------------------------------------------------------------- */
 
 static void learn_rank_points(const struct training *it, struct passages *ret)
 {
@@ -721,8 +712,7 @@ Test(chaos_collective, a_rank_dies_at_every_point)
 	cr_assert(ge(uint, toll.n_told + 24, 2 * toll.n_deaths));
 }
 
-/* --- the worker -------------------------------------------------------------
- */
+/* --- the worker ---------------------------------------------------------- */
 
 Test(chaos_collective, the_worker_dies_before_a_rank_s_calls)
 {
@@ -764,8 +754,7 @@ Test(chaos_collective, the_worker_dies_with_work_on_its_hands)
 	cr_assert(ge(uint, n_told, 2 * 20));
 }
 
-/* --- all of it --------------------------------------------------------------
- */
+/* --- all of it ----------------------------------------------------------- */
 
 #define SOAK_MS (are_on_devices() ? 12000 : 20000)
 /* The supervisor gives up at the fifth death within 10 s; a planned one may

@@ -35,8 +35,7 @@ static struct talk {
 	char plan[48], points[48];          /* the children's own */
 } * talk;
 
-/* --- work ------------------------------------------------------------------
- */
+/* --- work ---------------------------------------------------------------- */
 
 /* What a process has of its own. */
 struct worker {
@@ -141,8 +140,7 @@ static void remove_name(struct fsdp_client *client, const char *name)
 	must(r == 0 || r == -ENOENT);
 }
 
-/* --- books -----------------------------------------------------------------
- */
+/* --- books --------------------------------------------------------------- */
 
 static int keep_value(const char *name, uint64_t value, void *data)
 {
@@ -175,8 +173,7 @@ static bool is_empty(struct fsdp_client *client)
 	return figures_await(client, &none) && count_left(client) == 0;
 }
 
-/* --- the broker dies -------------------------------------------------------
- */
+/* --- the broker dies ----------------------------------------------------- */
 
 static void set_up(void)
 {
@@ -255,8 +252,7 @@ Test(chaos_device, the_broker_dies_at_every_point)
 	cr_assert(ge(uint, n_deaths, 10));
 }
 
-/* --- clients die -----------------------------------------------------------
- */
+/* --- clients die --------------------------------------------------------- */
 
 static void produce_some(void *unused)
 {
@@ -377,8 +373,7 @@ Test(chaos_device, a_consumer_dies_at_every_point)
 	die_everywhere(consume_some);
 }
 
-/* --- anybody, at any moment ------------------------------------------------
- */
+/* --- anybody, at any moment ---------------------------------------------- */
 
 static void produce_for_ever(void *unused)
 {

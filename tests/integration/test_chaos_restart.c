@@ -108,8 +108,7 @@ static void check_all(void)
 	cr_assert(eq(int, fsdp_acquire(old), -ESTALE));
 }
 
-/* --- once ------------------------------------------------------------------
- */
+/* --- once ---------------------------------------------------------------- */
 
 static void read_figures(struct figures *ret)
 {
@@ -161,7 +160,7 @@ Test(restart, is_taken_up_again_wherever_it_was_interrupted)
 	cr_assert(ge(uint, n_deaths, 15));
 }
 
-/* --- what was under way --------------------------------------------------- */
+/* --- what was under way -------------------------------------------------- */
 
 struct waiting {
 	struct fsdp_client *client;
@@ -257,8 +256,7 @@ Test(restart, answers_what_many_threads_have_under_way_once)
 	check_all();
 }
 
-/* --- undoing -----------------------------------------------------------------
- */
+/* --- undoing ------------------------------------------------------------- */
 
 static struct fsdp_publication half_done(void)
 {
@@ -301,8 +299,7 @@ Test(restart, undoes_half_a_request_again_when_that_was_interrupted)
 	cr_assert(ge(uint, n, 5));
 }
 
-/* --- twice -------------------------------------------------------------------
- */
+/* --- twice --------------------------------------------------------------- */
 
 static int find_note(const char *name, uint64_t value, void *data)
 {

@@ -45,8 +45,7 @@ struct board {
 static struct board *board;
 static struct chaos chaos;
 
-/* --- contents ----------------------------------------------------------------
- */
+/* --- contents ------------------------------------------------------------ */
 
 static void fill(struct fsdp_tensor *tensor, const char *name, uint64_t number)
 {
@@ -81,8 +80,7 @@ static bool check_entry(struct fsdp_client *client,
 	return is_right;
 }
 
-/* --- one client --------------------------------------------------------------
- */
+/* --- one client ---------------------------------------------------------- */
 
 struct item {
 	struct fsdp_tensor *tensor; /* NULL: empty */

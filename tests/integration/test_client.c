@@ -397,7 +397,7 @@ Test(client, a_get_that_waits_in_vain_times_out)
 	cr_assert(eq(int, fsdp_ping(client), 0));
 }
 
-/* --- versions newer than one ---------------------------------------------- */
+/* --- versions newer than one --------------------------------------------- */
 
 static int get_newer(const char *name, uint64_t version, int32_t timeout_ms,
 		     uint64_t *ret_version)
@@ -903,7 +903,7 @@ Test(client, a_broker_without_its_memory_ends_the_connection_for_good)
 	cr_assert(eq(int, unlink(path), 0));
 }
 
-/* --- what is known here --------------------------------------------------- */
+/* --- what is known here -------------------------------------------------- */
 
 static int get_known(const char *name, struct fsdp_tensor **ret)
 {
@@ -947,7 +947,7 @@ Test(client, a_look_at_what_is_known_asks_nobody)
 	cr_expect(eq(int, get_known("test/a", &tensor), -EAGAIN), "replaced");
 }
 
-/* --- handles that are none ------------------------------------------------ */
+/* --- handles that are none ----------------------------------------------- */
 
 Test(client, a_null_client_is_refused_by_everything)
 {

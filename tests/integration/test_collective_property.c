@@ -22,8 +22,7 @@
 #define COLD                                                                   \
 	"[memory]\nchunk_min = 2M\nwarm_ms = 20\n[quota]\nquota_groups = 64\n"
 
-/* --- one rank ---------------------------------------------------------------
- */
+/* --- one rank ------------------------------------------------------------ */
 
 struct group_state {
 	struct element *elements[MAX_PARAMS]; /* of this rank's shards */
@@ -109,8 +108,7 @@ static bool is_aligned(const void *data, size_t n)
 	return (uintptr_t)data % n == 0;
 }
 
-/* --- shards -----------------------------------------------------------------
- */
+/* --- shards -------------------------------------------------------------- */
 
 /* The rule of torch.chunk. */
 static int check_cut(struct self *self, const struct param_case *param,
@@ -234,8 +232,7 @@ static int commit(struct self *self)
 	return r;
 }
 
-/* --- whole parameters -------------------------------------------------------
- */
+/* --- whole parameters ---------------------------------------------------- */
 
 static uint64_t cast(enum fsdp_dtype from, enum fsdp_dtype to, uint64_t bits)
 {
@@ -334,8 +331,7 @@ static int unshard_kept(struct self *self, const struct step_case *step)
 	return r;
 }
 
-/* --- gradients --------------------------------------------------------------
- */
+/* --- gradients ----------------------------------------------------------- */
 
 static void fill_input(struct self *self, size_t g, uint32_t round)
 {
@@ -528,8 +524,7 @@ static int reduce_group(struct self *self, const struct step_case *step,
 	return r;
 }
 
-/* --- a case -----------------------------------------------------------------
- */
+/* --- a case -------------------------------------------------------------- */
 
 static int play_step(struct self *self, const struct step_case *step)
 {
@@ -656,8 +651,7 @@ static int play_case(void)
 	return r;
 }
 
-/* --- the tests --------------------------------------------------------------
- */
+/* --- the tests ----------------------------------------------------------- */
 
 static struct fsdp_client *watcher;
 static struct ranks ranks;

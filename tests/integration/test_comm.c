@@ -117,7 +117,7 @@ static int leave(void)
 	return trainer_leave();
 }
 
-/* --- the list ------------------------------------------------------------- */
+/* --- the list ------------------------------------------------------------ */
 
 static struct fsdp_comm_entry seen;
 static char seen_note[600];
@@ -140,7 +140,7 @@ static uint32_t look(void)
 	return n_seen;
 }
 
-/* --- joining -------------------------------------------------------------- */
+/* --- joining ------------------------------------------------------------- */
 
 Test(comm, ranks_that_have_joined_are_listed_and_leave_nothing_behind)
 {
@@ -295,7 +295,7 @@ Test(comm, a_new_run_names_who_has_not_left_the_earlier_one)
 		       "rank 1 (pid ");
 }
 
-/* --- a lost connection ---------------------------------------------------- */
+/* --- a lost connection --------------------------------------------------- */
 
 static const struct request JOIN = {
 	.kind = MESSAGE_COMM_JOIN,
@@ -383,7 +383,7 @@ Test(comm, a_request_of_a_communicator_that_is_not_running_is_told_so)
 	wire_close(wire);
 }
 
-/* --- registering ---------------------------------------------------------- */
+/* --- registering --------------------------------------------------------- */
 
 static int join_only(void)
 {
@@ -510,7 +510,7 @@ Test(comm, who_does_not_register_in_time_is_named_to_the_others)
 	assert_as_before();
 }
 
-/* --- committing ----------------------------------------------------------- */
+/* --- committing ---------------------------------------------------------- */
 
 static struct fsdp_work commit_work;
 
@@ -573,7 +573,7 @@ Test(comm, who_does_not_commit_in_time_is_named_to_the_others)
 	cr_assert(ne(ptr, strstr(seen_note, "has not committed step 1"), NULL));
 }
 
-/* --- leaving -------------------------------------------------------------- */
+/* --- leaving ------------------------------------------------------------- */
 
 Test(comm, what_is_done_can_be_fetched_after_others_have_left)
 {
@@ -598,7 +598,7 @@ Test(comm, who_goes_on_without_a_rank_that_left_is_told_so)
 	assert_says(1, "of communicator 'team/job' has left");
 }
 
-/* --- looking -------------------------------------------------------------- */
+/* --- looking ------------------------------------------------------------- */
 
 static int note_group(const struct fsdp_group_entry *entry, void *data)
 {

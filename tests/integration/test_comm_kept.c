@@ -163,7 +163,7 @@ static void assert_goes_on(uint64_t step)
 	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
 }
 
-/* --- runs ----------------------------------------------------------------- */
+/* --- runs ---------------------------------------------------------------- */
 
 Test(comm_kept, a_later_run_goes_on_from_the_last_committed_step)
 {
@@ -238,7 +238,7 @@ Test(comm_kept, the_time_of_what_nobody_is_in_ends)
 	assert_as_before();
 }
 
-/* --- users ---------------------------------------------------------------- */
+/* --- users --------------------------------------------------------------- */
 
 #define ALICE 40001
 #define BOB   40002
@@ -307,7 +307,7 @@ Test(comm_kept, another_user_can_neither_join_nor_see_nor_remove)
 	assert_as_before();
 }
 
-/* --- death of a rank ------------------------------------------------------ */
+/* --- death of a rank ----------------------------------------------------- */
 
 /* Kill the last rank; all others, which run something that waits for it, are
  * told. */
@@ -429,7 +429,7 @@ Test(comm_kept, survivors_form_a_new_run_beside_the_one_that_failed)
 	assert_only_kept();
 }
 
-/* --- death of the broker -------------------------------------------------- */
+/* --- death of the broker ------------------------------------------------- */
 
 static int must_be_told(void)
 {

@@ -35,8 +35,7 @@ static struct shared {
 	char sentence[256];
 } * shared;
 
-/* --- in any process ---------------------------------------------------------
- */
+/* --- in any process ------------------------------------------------------ */
 
 static void open_client(void)
 {
@@ -108,8 +107,7 @@ static bool is_count(const char *function, long n)
 	return now < 0 || now == n;
 }
 
-/* --- in the other process --------------------------------------------------
- */
+/* --- in the other process ------------------------------------------------ */
 
 static int other_opens(void)
 {
@@ -192,8 +190,7 @@ static int other_attaches(void)
 	return 0;
 }
 
-/* --- the tests -------------------------------------------------------------
- */
+/* --- the tests ----------------------------------------------------------- */
 
 static void setup(void)
 {
@@ -268,8 +265,8 @@ Test(device, where_it_is_can_be_seen)
 	cr_expect(zero(int, memcmp(&info.device, &gpu, sizeof(gpu))));
 	cr_expect(not(info.is_tainted));
 	fsdp_device_format(&info.device, text);
-	cr_expect(zero(int, strncmp(text,
-				    gpu_nth(0)->is_mig ? "MIG-" : "GPU-", 4)),
+	cr_expect(zero(int,
+		       strncmp(text, gpu_nth(0)->is_mig ? "MIG-" : "GPU-", 4)),
 		  "%s", text);
 	cr_assert(zero(int, fsdp_device_parse(text, &again)));
 	cr_expect(zero(int, memcmp(&again, &gpu, sizeof(gpu))));
@@ -324,8 +321,7 @@ Test(device, those_that_are_there_can_be_listed)
 	cr_expect(seen.is_gpu);
 }
 
-/* --- handles ---------------------------------------------------------------
- */
+/* --- handles ------------------------------------------------------------- */
 
 Test(device, a_view_shows_part_of_it)
 {
@@ -409,8 +405,7 @@ Test(device, memory_that_is_let_go_is_unmapped_and_given_back)
 	cr_expect(is_count("MemUnmap", before + 1));
 }
 
-/* --- bundles ---------------------------------------------------------------
- */
+/* --- bundles ------------------------------------------------------------- */
 
 struct model {
 	char names[MEMBERS][16];
@@ -509,8 +504,7 @@ Test(device, a_model_that_is_given_up_leaves_nothing)
 	cr_expect(figures_await(client, &none));
 }
 
-/* --- copies ----------------------------------------------------------------
- */
+/* --- copies -------------------------------------------------------------- */
 
 struct source {
 	size_t n_calls;
@@ -592,8 +586,7 @@ Test(device, copies_stay_inside_of_the_tensor)
 	fsdp_free(tensor);
 }
 
-/* --- processes -------------------------------------------------------------
- */
+/* --- processes ----------------------------------------------------------- */
 
 Test(device, tensors_outlive_the_broker)
 {

@@ -85,7 +85,7 @@ static int produce_for_all(void)
 	return 0;
 }
 
-/* --- in the other user's process ------------------------------------------ */
+/* --- in the other user's process ----------------------------------------- */
 
 static struct fsdp_tensor *tensor;
 static CUstream reader;
@@ -163,8 +163,7 @@ static int write_it(void)
 	return stream_finish(reader) ? 0 : -EFAULT;
 }
 
-/* --- a device that registers pages read-only ------------------------------
- */
+/* --- a device that registers pages read-only ----------------------------- */
 
 Test(device_access_readonly, another_user_s_stream_waits_as_well)
 {
@@ -175,8 +174,7 @@ Test(device_access_readonly, another_user_s_stream_waits_as_well)
 	cr_expect(zero(int, actor_run(&somebody, end_to_read)));
 }
 
-/* --- and one that does not -------------------------------------------------
- */
+/* --- and one that does not ----------------------------------------------- */
 
 Test(device_access, where_a_stream_cannot_wait_the_call_does)
 {

@@ -101,8 +101,7 @@ static bool log_says(const char *part)
 	return is_found;
 }
 
-/* --- the driver ------------------------------------------------------------
- */
+/* --- the driver ---------------------------------------------------------- */
 
 /* All that the broker may call, since none of it needs a context. */
 static bool is_allowed(const char *call)
@@ -214,8 +213,7 @@ Test(device_broker, the_status_says_loudly_that_a_double_is_in_use)
 	cr_expect(eq(u64, wire_status(alice, "driver_is_double"), 1));
 }
 
-/* --- restarts --------------------------------------------------------------
- */
+/* --- restarts ------------------------------------------------------------ */
 
 Test(device_broker, its_death_costs_no_memory_of_devices)
 {
@@ -311,8 +309,7 @@ Test(device_broker, a_bundle_on_a_device_outlives_the_broker)
 	cr_expect(not(bob->reply.bundle_get.chunks[0].is_writable));
 }
 
-/* --- fences ----------------------------------------------------------------
- */
+/* --- fences -------------------------------------------------------------- */
 
 Test(device_broker, a_fence_is_waited_for_also_over_a_restart)
 {
@@ -388,8 +385,7 @@ Test(device_broker, an_allocation_waits_for_what_devices_still_read)
 	cr_expect(zero(int, wire_call(bob, &status)));
 }
 
-/* --- death of a writer -----------------------------------------------------
- */
+/* --- death of a writer --------------------------------------------------- */
 
 static struct {
 	struct actor actor;
@@ -482,8 +478,7 @@ Test(device_broker, a_writer_that_dies_while_there_is_no_broker_as_well)
 	timelines_close(&theirs);
 }
 
-/* --- quarantine ------------------------------------------------------------
- */
+/* --- quarantine ---------------------------------------------------------- */
 
 #define QUARANTINE(time)                                                       \
 	"[memory]\nchunk_min = 2M\nchunk_max = 16M\nwarm_ms = 1h\n"            \
@@ -608,8 +603,7 @@ Test(device_broker, a_burial_that_is_interrupted_is_done_by_the_next_broker)
 }
 #endif
 
-/* --- users -----------------------------------------------------------------
- */
+/* --- users --------------------------------------------------------------- */
 
 static struct {
 	struct slot_ref ref;

@@ -93,8 +93,7 @@ static int note_nothing(const struct fsdp_device_entry *entry, void *data)
 	return 0;
 }
 
-/* --- the driver ------------------------------------------------------------
- */
+/* --- the driver ---------------------------------------------------------- */
 
 Test(device_refusal, without_a_driver_there_is_host_memory)
 {
@@ -130,8 +129,7 @@ Test(device_refusal, a_driver_that_is_too_old_is_named)
 	cr_expect(host_works());
 }
 
-/* --- devices ---------------------------------------------------------------
- */
+/* --- devices ------------------------------------------------------------- */
 
 Test(device_refusal, an_unknown_device_is_refused_with_those_there_are)
 {
@@ -296,8 +294,7 @@ Test(device_refusal, a_device_that_is_full_is_said)
 	fsdp_free(tensors[0]);
 }
 
-/* --- streams ---------------------------------------------------------------
- */
+/* --- streams ------------------------------------------------------------- */
 
 static int publish_on(struct fsdp_tensor *tensor, const char *name,
 		      void *stream)
@@ -436,8 +433,7 @@ Test(device_refusal, what_cannot_be_registered_read_only_is_mapped_writable)
 	actor_kill(&producer);
 }
 
-/* --- nonsense --------------------------------------------------------------
- */
+/* --- nonsense ------------------------------------------------------------ */
 
 Test(device_refusal, nothing_is_a_device_too)
 {

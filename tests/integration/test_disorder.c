@@ -74,8 +74,7 @@ static uint64_t mostly(uint64_t right)
 	return pick(25) ? right : pick(60);
 }
 
-/* --- requests --------------------------------------------------------------
- */
+/* --- requests ------------------------------------------------------------ */
 
 static const char *const comm_names[N_COMMS] = {"wild/a", "wild/b", "wild/c"};
 static const char *const group_names[N_GROUPS] = {"first", "second"};
@@ -202,8 +201,7 @@ static void make_request(struct client *client, struct request *ret)
 	*noted = (struct noted){i, j, *ret};
 }
 
-/* --- answers ---------------------------------------------------------------
- */
+/* --- answers ------------------------------------------------------------- */
 
 static void note_refusal(struct client *client, const struct noted *noted,
 			 int code)
@@ -276,8 +274,7 @@ static void read_answers(struct client *client)
 	}
 }
 
-/* --- connections -----------------------------------------------------------
- */
+/* --- connections --------------------------------------------------------- */
 
 static void send_hello(struct wire *wire, const struct wire *lost)
 {
@@ -408,8 +405,7 @@ static void act(struct client *client)
 	}
 }
 
-/* --- tests ------------------------------------------------------------------
- */
+/* --- tests --------------------------------------------------------------- */
 
 static struct group_param vector(const char *name, uint32_t dtype, int64_t size)
 {
@@ -472,8 +468,7 @@ Test(disorder, of_requests_leaves_nothing_behind)
 	}
 }
 
-/* --- bytes ------------------------------------------------------------------
- */
+/* --- bytes --------------------------------------------------------------- */
 
 /* Every beginning of it: whatever that says, it is answered with a no. */
 static void send_beginnings(const struct request *request)
@@ -512,8 +507,7 @@ Test(disorder, of_bytes_costs_nothing_but_the_request)
 	check_nothing_is_left();
 }
 
-/* --- the library -----------------------------------------------------------
- */
+/* --- the library --------------------------------------------------------- */
 
 #define N_LAYERS 150
 

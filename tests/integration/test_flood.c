@@ -126,8 +126,7 @@ Test(flood, of_queued_descriptors_is_charged_and_given_back)
 	wire_close(alice);
 }
 
-/* --- closing ----------------------------------------------------------------
- */
+/* --- closing ------------------------------------------------------------- */
 
 /* With a request that no broker knows, so that the connection stays. Consumes
  * `fd`. */
@@ -235,8 +234,7 @@ Test(flood, of_connections_that_cannot_be_closed_is_refused)
 	wire_close(root);
 }
 
-/* --- bounded work -----------------------------------------------------------
- */
+/* --- bounded work -------------------------------------------------------- */
 
 #define N_HELD 5000
 

@@ -119,7 +119,7 @@ static const char *sentence(uint32_t rank)
 	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
 		  sentence(rank))
 
-/* --- what a rank is told -------------------------------------------------- */
+/* --- what a rank is told ------------------------------------------------- */
 
 static int unshard0(void)
 {
@@ -230,7 +230,7 @@ static int leave(void)
 	return trainer_leave();
 }
 
-/* --- cycles --------------------------------------------------------------- */
+/* --- cycles -------------------------------------------------------------- */
 
 static int use(size_t layer)
 {
@@ -336,7 +336,7 @@ Test(gather, one_rank_s_copy_serves_those_that_come_later)
 	cr_assert(eq(u64, status_value(client, "gathers"), 1));
 }
 
-/* --- the limiter ---------------------------------------------------------- */
+/* --- the limiter --------------------------------------------------------- */
 
 static int note_comm(const struct fsdp_comm_entry *entry, void *data)
 {
@@ -478,7 +478,7 @@ Test(gather, the_faithful_limiter_lets_iterations_go_on)
 	cr_assert(eq(int, ranks_run(&ranks, cycle_steps), 0));
 }
 
-/* --- order ---------------------------------------------------------------- */
+/* --- order --------------------------------------------------------------- */
 
 static int unshard_twice(void)
 {
@@ -576,7 +576,7 @@ Test(gather, nothing_is_whole_before_something_was_committed)
 	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), 0));
 }
 
-/* --- smaller meshes ------------------------------------------------------- */
+/* --- smaller meshes ------------------------------------------------------ */
 
 static int reshard0_to(uint32_t n_mesh)
 {
@@ -632,7 +632,7 @@ Test(gather, a_mesh_that_does_not_fit_is_refused)
 	cr_assert(eq(u64, status_value(client, "gathers"), 1));
 }
 
-/* --- deaths --------------------------------------------------------------- */
+/* --- deaths -------------------------------------------------------------- */
 
 /* All have gone; the kept groups are all that is left. */
 static void expect_memory_back(void)
@@ -758,7 +758,7 @@ Test(gather, a_worker_that_is_killed_fails_the_run_and_no_more)
 	expect_memory_back();
 }
 
-/* --- memory --------------------------------------------------------------- */
+/* --- memory -------------------------------------------------------------- */
 
 static struct fsdp_tensor *hog;
 
@@ -801,7 +801,7 @@ Test(gather, one_that_finds_no_room_waits_for_it)
 	cr_assert(eq(int, ranks_run(&ranks, check0), 0));
 }
 
-/* --- the broker itself ---------------------------------------------------- */
+/* --- the broker itself --------------------------------------------------- */
 
 static struct chaos chaos;
 

@@ -98,7 +98,7 @@ static void expect_all_told(const char *what)
 	}
 }
 
-/* --- what ranks do -------------------------------------------------------- */
+/* --- what ranks do ------------------------------------------------------- */
 
 static int unshard(void)
 {
@@ -150,7 +150,7 @@ static void must_train(void)
 	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 }
 
-/* --- where it is ---------------------------------------------------------- */
+/* --- where it is --------------------------------------------------------- */
 
 static bool has_mapped(pid_t pid, const char *library)
 {
@@ -256,7 +256,7 @@ Test(home, frozen_parameters_stay_as_they_were)
 	must_train();
 }
 
-/* --- streams -------------------------------------------------------------- */
+/* --- streams ------------------------------------------------------------- */
 
 #define BYTE 1 /* 0x01010101 is a float */
 
@@ -343,7 +343,7 @@ static int train_by_stream(void)
 	return rank_note(r < 0 ? r : reduce_by_stream(stream));
 }
 
-/* --- a stream that is held ------------------------------------------------ */
+/* --- a stream that is held ----------------------------------------------- */
 
 static sem_t *gate; /* shared */
 
@@ -522,7 +522,7 @@ Test(home, a_stream_of_another_device_is_refused)
 	cr_assert(zero(int, ranks_run(&ranks, reshard)));
 }
 
-/* --- the list ------------------------------------------------------------- */
+/* --- the list ------------------------------------------------------------ */
 
 static struct fsdp_comm_entry seen;
 
@@ -542,7 +542,7 @@ Test(home, it_is_shown)
 	cr_expect(eq(u32, seen.n_local, 2));
 }
 
-/* --- refusals ------------------------------------------------------------- */
+/* --- refusals ------------------------------------------------------------ */
 
 /* The second one wants the other home. */
 static int join_mixed(void)
@@ -620,7 +620,7 @@ Test(home, two_ranks_of_one_device_are_told_the_way_out)
 	}
 }
 
-/* --- two nodes ------------------------------------------------------------ */
+/* --- two nodes ----------------------------------------------------------- */
 
 static uint8_t *nccl_id; /* shared */
 static _Atomic bool *has_id;
@@ -768,7 +768,7 @@ Test(home, a_rank_that_dies_while_nccl_is_opened_is_not_waited_for)
 	cr_assert(status_await(client, "comms_running", 0));
 }
 
-/* --- deaths --------------------------------------------------------------- */
+/* --- deaths -------------------------------------------------------------- */
 
 /* Everything that ranks begin stays undone until it is let go. */
 static pid_t hold_worker(void)

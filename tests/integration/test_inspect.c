@@ -66,8 +66,7 @@ static uint64_t status(const char *name)
 	return value;
 }
 
-/* --- blocks ---------------------------------------------------------------
- */
+/* --- blocks -------------------------------------------------------------- */
 
 struct sum {
 	uint64_t blocks[16];
@@ -155,8 +154,7 @@ Test(inspect, a_view_shows_the_block_that_it_keeps)
 	fsdp_free(view);
 }
 
-/* --- clients --------------------------------------------------------------
- */
+/* --- clients ------------------------------------------------------------- */
 
 static int find_self(const struct fsdp_peer *peer, void *data)
 {
@@ -198,8 +196,7 @@ Test(inspect, clients_counts_what_is_held_and_no_unused_grants)
 	cr_assert(eq(u64, self.n_bytes, (uint64_t)N_NAMES * 1024));
 }
 
-/* --- tickets --------------------------------------------------------------
- */
+/* --- tickets ------------------------------------------------------------- */
 
 static int keep_ticket(const struct fsdp_ticket_entry *entry, void *data)
 {

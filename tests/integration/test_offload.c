@@ -66,7 +66,7 @@ static void all(actor_fn *fn)
 	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
 		  "\"%s\"", ranks.notes[rank].sentence)
 
-/* --- in a rank ------------------------------------------------------------ */
+/* --- in a rank ----------------------------------------------------------- */
 
 static int see_all_whole(void)
 {
@@ -146,7 +146,7 @@ static int see_none_pinned(void)
 	return count_pinned() == 0 ? 0 : rank_say(-EBUSY, "pages stay pinned");
 }
 
-/* --- tests ---------------------------------------------------------------- */
+/* --- tests --------------------------------------------------------------- */
 
 Test(offload, groups_of_both_kinds_are_gathered_and_reduced)
 {
@@ -191,7 +191,7 @@ Test(offload, shards_outlive_their_ranks_and_the_broker)
 	all(see_all_whole);
 }
 
-/* --- side by side --------------------------------------------------------- */
+/* --- side by side -------------------------------------------------------- */
 
 #define N_BLOCKS 4
 
@@ -289,8 +289,7 @@ static int reduce_anew(void)
 
 static int add_to_sums(void)
 {
-	return reduce_all(
-		&(struct fsdp_reduce_options){.accumulates = true});
+	return reduce_all(&(struct fsdp_reduce_options){.accumulates = true});
 }
 
 static size_t block; /* whose gradients are expected */
@@ -332,7 +331,7 @@ Test(offload, no_room_is_written_before_it_was_read)
 	}
 }
 
-/* --- refusals ------------------------------------------------------------- */
+/* --- refusals ------------------------------------------------------------ */
 
 /* Another policy than the others'. */
 static int join_without(void)

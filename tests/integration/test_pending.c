@@ -123,7 +123,7 @@ static void expect_none_held(const char *name)
 	cr_expect(zero(int, n));
 }
 
-/* --- gets that are begun -------------------------------------------------- */
+/* --- gets that are begun ------------------------------------------------- */
 
 static struct fsdp_pending *begin(const char *name, int32_t timeout_ms)
 {
@@ -334,7 +334,7 @@ Test(pending_restart, a_pending_get_that_failed_is_asked_for_again)
 	expect_none_held("t/a");
 }
 
-/* --- waits that a signal ends --------------------------------------------- */
+/* --- waits that a signal ends -------------------------------------------- */
 
 static void on_signal(int number)
 {

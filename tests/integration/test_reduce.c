@@ -101,7 +101,7 @@ static const char *sentence(uint32_t rank)
 	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
 		  sentence(rank))
 
-/* --- sums ----------------------------------------------------------------- */
+/* --- sums ---------------------------------------------------------------- */
 
 /* Of a round, over all ranks. */
 static double sum_of(size_t param, uint64_t index, uint32_t round)
@@ -270,7 +270,7 @@ Test(reduce, a_factor_divides_instead_of_the_world)
 	cr_assert(eq(int, ranks_run(&ranks, divide_by_2), 0));
 }
 
-/* --- microbatches without communication ----------------------------------- */
+/* --- microbatches without communication ---------------------------------- */
 
 #define N_BATCHES 1000
 #define GRADIENT  0x1.48p-7f /* 0.01 in bf16 */
@@ -355,7 +355,7 @@ Test(reduce, microbatches_add_up_in_the_dtype_of_the_input)
 		  sentence(0));
 }
 
-/* --- the same bits -------------------------------------------------------- */
+/* --- the same bits ------------------------------------------------------- */
 
 #define N_BITS 64
 
@@ -432,7 +432,7 @@ Test(reduce, more_inputs_at_a_time_give_the_same_bits)
 		   0));
 }
 
-/* --- refusals ------------------------------------------------------------- */
+/* --- refusals ------------------------------------------------------------ */
 
 static int try_factors(void)
 {
@@ -618,7 +618,7 @@ Test(reduce, a_frozen_group_has_no_gradients)
 	assert_says(0, "all of its parameters are frozen");
 }
 
-/* --- what libfsdp would never hand in ------------------------------------- */
+/* --- what libfsdp would never hand in ------------------------------------ */
 
 static struct wire *wire;
 static struct request asked;
@@ -756,7 +756,7 @@ Test(reduce, an_input_that_is_let_go_of_stays_the_rank_s)
 	wire_goodbye(wire);
 }
 
-/* --- deaths --------------------------------------------------------------- */
+/* --- deaths -------------------------------------------------------------- */
 
 static int note_comm(const struct fsdp_comm_entry *entry, void *data)
 {
@@ -945,7 +945,7 @@ Test(reduce, a_worker_that_is_killed_fails_the_run_and_no_more)
 	expect_memory_back();
 }
 
-/* --- the broker itself ---------------------------------------------------- */
+/* --- the broker itself --------------------------------------------------- */
 
 static struct chaos chaos;
 

@@ -8,8 +8,7 @@
 
 TestSuite(refusal, .init = setup, .fini = teardown, .timeout = 30);
 
-/* --- tensors ----------------------------------------------------------------
- */
+/* --- tensors ------------------------------------------------------------- */
 
 Test(refusal, of_types)
 {
@@ -57,8 +56,7 @@ Test(refusal, of_dimensions_and_strides_that_do_not_match)
 	n += put_field(item + n, 2, "\1", 1);
 	n += put_field(item + n, 3, "\1\1", 2);
 	n = put_field(body, 5, item, n);
-	check_body(MESSAGE_ALLOC, body, n, -EINVAL,
-		   "specs[0]: ");
+	check_body(MESSAGE_ALLOC, body, n, -EINVAL, "specs[0]: ");
 	check_body(MESSAGE_ALLOC, body, n, -EINVAL,
 		   "2 strides for 1 dimensions");
 }
@@ -167,8 +165,7 @@ Test(refusal, is_not_for_empty_tensors_and_scalars)
 	cr_assert(zero(u64, me->reply.places.places[2].size));
 }
 
-/* --- batches ----------------------------------------------------------------
- */
+/* --- batches ------------------------------------------------------------- */
 
 Test(refusal, of_batches_that_are_too_large)
 {
@@ -224,8 +221,7 @@ Test(refusal, of_batches_that_are_too_large)
 	CHECK(all);
 }
 
-/* --- names ------------------------------------------------------------------
- */
+/* --- names --------------------------------------------------------------- */
 
 static char long_name[NAME_MAX_SIZE + 2];
 
@@ -337,8 +333,7 @@ Test(refusal, of_a_name_with_a_zero_in_it)
 	check_body(MESSAGE_GET, body, n, -EINVAL, "0 byte");
 }
 
-/* --- publish ----------------------------------------------------------------
- */
+/* --- publish ------------------------------------------------------------- */
 
 Test(refusal, of_publications)
 {
@@ -404,8 +399,7 @@ Test(refusal, of_one_name_twice_leaves_both_unpublished)
 	must(me, wire_publish(me, &loose.ref, "test/x", 0));
 }
 
-/* --- the rest ---------------------------------------------------------------
- */
+/* --- the rest ------------------------------------------------------------ */
 
 Test(refusal, of_questions)
 {

@@ -8,8 +8,7 @@
 
 TestSuite(refusal_collective, .init = setup, .fini = teardown, .timeout = 60);
 
-/* --- joining and leaving ----------------------------------------------------
- */
+/* --- joining and leaving ------------------------------------------------- */
 
 Test(refusal_collective, of_joins_that_make_no_sense)
 {
@@ -164,8 +163,7 @@ Test(refusal_collective, of_what_another_session_is_in)
 	check_good_round();
 }
 
-/* --- registering ------------------------------------------------------------
- */
+/* --- registering --------------------------------------------------------- */
 
 static struct request capped(struct group_param *param, double *gather_cap,
 			     double *reduce_cap)
@@ -339,8 +337,7 @@ Test(refusal_collective, of_plans_that_differ_between_ranks)
 	check_good_round();
 }
 
-/* --- looking ----------------------------------------------------------------
- */
+/* --- looking ------------------------------------------------------------- */
 
 static struct request plan_of(const char *name, const char *group)
 {
@@ -376,8 +373,7 @@ Test(refusal_collective, of_looking_at_what_is_not_there)
 	check_good_round();
 }
 
-/* --- frames -----------------------------------------------------------------
- */
+/* --- frames -------------------------------------------------------------- */
 
 static void send_as(struct wire *wire, const struct request *request,
 		    uint64_t number)

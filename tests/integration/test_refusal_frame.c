@@ -55,8 +55,7 @@ static void check_unchanged(const struct wire_counts *before, const char *what)
 		  "%s changed %s", what, wire_counts_differ(before, &after));
 }
 
-/* --- frames -----------------------------------------------------------------
- */
+/* --- frames -------------------------------------------------------------- */
 
 /* Once all that clients sent is closed. */
 static int count_fds(void)
@@ -271,8 +270,7 @@ Test(refusal_frame, of_a_number_that_is_under_way)
 	wire_wait_status(me, "waiters", 0);
 }
 
-/* --- descriptors that bite --------------------------------------------------
- */
+/* --- descriptors that bite ----------------------------------------------- */
 
 /* The broker gets it with its last reference, behind `n` bad frames; perhaps as
  * what waits in a socket that it gets. */
@@ -316,8 +314,7 @@ Test(refusal_frame, of_a_socket_that_lingers_in_another_takes_no_time)
 	check_lingering(0, true);
 }
 
-/* --- reconnects -------------------------------------------------------------
- */
+/* --- reconnects ---------------------------------------------------------- */
 
 /* Come back to our session with these files; gives the code. */
 static int reconnect(int refs_fd, int doorbell_fd, char *ret_sentence)
@@ -415,8 +412,7 @@ Test(refusal_frame, of_files_that_are_not_the_session_s)
 	close(pipe_fds[1]);
 }
 
-/* --- the library ------------------------------------------------------------
- */
+/* --- the library --------------------------------------------------------- */
 
 TestSuite(refusal_client, .timeout = 30);
 

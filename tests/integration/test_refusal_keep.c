@@ -12,8 +12,7 @@
 
 TestSuite(refusal, .init = setup, .fini = teardown, .timeout = 30);
 
-/* --- release, tickets -------------------------------------------------------
- */
+/* --- release, tickets ---------------------------------------------------- */
 
 Test(refusal, of_releases)
 {
@@ -97,8 +96,7 @@ Test(refusal, of_half_a_ticket)
 	check_body(MESSAGE_REDEEM, body, n, -EINVAL, "15 bytes");
 }
 
-/* --- bundles ----------------------------------------------------------------
- */
+/* --- bundles ------------------------------------------------------------- */
 
 static struct request end_of(enum message_kind kind, uint64_t bundle)
 {

@@ -6,8 +6,7 @@
 
 TestSuite(refusal_collective, .init = setup, .fini = teardown, .timeout = 60);
 
-/* --- unsharding -------------------------------------------------------------
- */
+/* --- unsharding ---------------------------------------------------------- */
 
 Test(refusal_collective, of_unshards_and_reshards)
 {
@@ -59,8 +58,7 @@ Test(refusal_collective, of_unshards_and_reshards)
 	check_good_round();
 }
 
-/* --- reducing ---------------------------------------------------------------
- */
+/* --- reducing ------------------------------------------------------------ */
 
 Test(refusal_collective, of_inputs)
 {
@@ -189,8 +187,7 @@ Test(refusal_collective, of_gradients_in_another_order)
 	check_good_round();
 }
 
-/* --- committing -------------------------------------------------------------
- */
+/* --- committing ---------------------------------------------------------- */
 
 Test(refusal_collective, of_commits_of_the_wrong_step)
 {

@@ -74,7 +74,7 @@ static void all(actor_fn *fn)
 	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
 		  "\"%s\"", ranks.notes[rank].sentence)
 
-/* --- in a rank ------------------------------------------------------------ */
+/* --- in a rank ----------------------------------------------------------- */
 
 static int count_made(void)
 {
@@ -117,7 +117,7 @@ static int reduce_large(void)
 	return trainer_reduce(1, 0, NULL, true);
 }
 
-/* --- tests ---------------------------------------------------------------- */
+/* --- tests --------------------------------------------------------------- */
 
 Test(registrations, a_chunk_is_registered_once_until_the_rank_leaves)
 {
@@ -166,7 +166,7 @@ Test(registrations, a_chunk_that_goes_is_deregistered_while_it_is_mapped)
 	expect_count(0, count_left, 0);
 }
 
-/* --- refusals ------------------------------------------------------------- */
+/* --- refusals ------------------------------------------------------------ */
 
 static int train_where_nccl_refuses(void)
 {

@@ -44,8 +44,7 @@ static struct figures any_figures(void)
 	return any;
 }
 
-/* --- addresses --------------------------------------------------------------
- */
+/* --- addresses ----------------------------------------------------------- */
 
 /* Case 34: in an allocation of 0x4000, 0xe0 bytes at 0x120. */
 Test(share, a_tensor_has_its_place_in_its_allocation)
@@ -172,8 +171,7 @@ Test(share, donated_memory_is_read_only_for_others)
 	cr_expect(nothing_is_left(2));
 }
 
-/* --- given back --------------------------------------------------------------
- */
+/* --- given back ---------------------------------------------------------- */
 
 /* Case 27, first half. */
 Test(share, what_nobody_uses_is_given_back_at_once)
@@ -360,8 +358,7 @@ Test(share, its_name_outlives_its_handle)
 	cr_expect(nothing_is_left(3));
 }
 
-/* --- handed on -------------------------------------------------------------
- */
+/* --- handed on ----------------------------------------------------------- */
 
 static struct fsdp_tensor *received;
 
@@ -448,8 +445,7 @@ Test(share, without_elements_there_is_nothing_to_share)
 	cr_expect(nothing_is_left(3));
 }
 
-/* --- seen ------------------------------------------------------------------
- */
+/* --- seen ---------------------------------------------------------------- */
 
 static int note_shared(const struct fsdp_entry *entry, void *data)
 {
@@ -487,8 +483,7 @@ Test(share, whose_memory_it_is_can_be_seen)
 	fsdp_free(tensor);
 }
 
-/* --- census ----------------------------------------------------------------
- */
+/* --- census -------------------------------------------------------------- */
 
 static uint64_t n_files(pid_t pid)
 {
@@ -602,8 +597,7 @@ Test(share, what_is_live_takes_no_files)
 	cr_expect(nothing_is_left(3));
 }
 
-/* --- donated memory ----------------------------------------------------------
- */
+/* --- donated memory ------------------------------------------------------ */
 
 static void expect_chunks(uint64_t n, uint64_t size)
 {

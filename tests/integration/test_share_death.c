@@ -28,8 +28,7 @@ static bool await_sessions(uint64_t n)
 	return figures_await(sharing.client, &figures);
 }
 
-/* --- who shared it ---------------------------------------------------------
- */
+/* --- who shared it ------------------------------------------------------- */
 
 Test(share_death, of_a_dead_producer_there_is_no_memory)
 {
@@ -172,8 +171,7 @@ Test(share_death, wherever_a_producer_dies_nothing_is_left)
 	}
 }
 
-/* --- who uses it ------------------------------------------------------------
- */
+/* --- who uses it --------------------------------------------------------- */
 
 /* Case 39: there, pinned until the producer ends. */
 Test(share_death, what_a_dead_consumer_held_is_given_back)
@@ -191,8 +189,7 @@ Test(share_death, what_a_dead_consumer_held_is_given_back)
 	cr_expect(nothing_is_left(2));
 }
 
-/* --- the broker --------------------------------------------------------------
- */
+/* --- the broker ---------------------------------------------------------- */
 
 Test(share_death, shared_memory_outlives_the_broker)
 {
@@ -248,8 +245,7 @@ Test(share_death, a_producer_that_dies_while_the_broker_is_away_is_missed)
 	cr_expect(nothing_is_left(2));
 }
 
-/* --- the broker, wherever it can die ----------------------------------------
- */
+/* --- the broker, wherever it can die ------------------------------------- */
 
 #define MAX_PASSAGES 2 /* of one point: a broker is started for each */
 

@@ -16,8 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* --- by the library ----------------------------------------------------------
- */
+/* --- by the library ------------------------------------------------------ */
 
 TestSuite(share_refusal, .init = sharing_open, .fini = sharing_close,
 	  .timeout = 60);
@@ -156,8 +155,7 @@ Test(share_refusal, a_batch_is_bounded)
 				       tensors)));
 }
 
-/* --- by the broker -----------------------------------------------------------
- */
+/* --- by the broker ------------------------------------------------------- */
 
 static struct daemon daemon_;
 static struct wire *alice, *bob;

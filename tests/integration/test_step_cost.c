@@ -31,7 +31,7 @@ static const struct layer LAYERS[] = {
 };
 #define N_LAYERS 3
 
-/* --- counting ------------------------------------------------------------- */
+/* --- counting ------------------------------------------------------------ */
 
 enum call {
 	UNSHARD,
@@ -137,7 +137,7 @@ static void add(struct cost *to, const struct cost *cost, long sign)
 		r_;                                                            \
 	})
 
-/* --- a rank --------------------------------------------------------------- */
+/* --- a rank -------------------------------------------------------------- */
 
 static CUstream stream;
 
@@ -174,8 +174,7 @@ static int backward(size_t layer, struct fsdp_work *ret)
 	must(r < 0 || fsdp_input_data(group, 0));
 	if (r == 0)
 		r = COUNTED(REDUCE, fsdp_reduce(group, &options, ret));
-	return r < 0 ? r
-		     : COUNTED(RESHARD, fsdp_reshard_on(group, 0, stream));
+	return r < 0 ? r : COUNTED(RESHARD, fsdp_reshard_on(group, 0, stream));
 }
 
 static int step(void)
@@ -190,9 +189,9 @@ static int step(void)
 	for (size_t i = N_LAYERS; i-- > 0 && r == 0;)
 		r = COUNTED(WAIT, fsdp_wait_on(&works[i], stream, -1));
 	if (r == 0)
-		r = COUNTED(COMMIT, fsdp_commit_on(trainer()->comm,
-						   trainer()->step + 1, stream,
-						   &commit));
+		r = COUNTED(COMMIT,
+			    fsdp_commit_on(trainer()->comm, trainer()->step + 1,
+					   stream, &commit));
 	if (r == 0)
 		r = COUNTED(COMMIT_WAIT, fsdp_wait(&commit, -1));
 	trainer()->step += r == 0;
@@ -221,7 +220,7 @@ static int train(void)
 	return r;
 }
 
-/* --- tests ---------------------------------------------------------------- */
+/* --- tests --------------------------------------------------------------- */
 
 static struct daemon daemon_;
 static struct ranks ranks;

@@ -15,8 +15,7 @@ static const struct fsdp_spec BYTES = {FSDP_U8, 1, {STAGE_SIZE}};
 
 TestSuite(stream, .init = stage_open, .fini = stage_close, .timeout = 60);
 
-/* --- writing ---------------------------------------------------------------
- */
+/* --- writing ------------------------------------------------------------- */
 
 Test(stream, a_consumers_stream_waits_for_the_producers)
 {
@@ -369,8 +368,7 @@ Test(stream, each_device_has_a_default_stream_of_its_own)
 		fsdp_free(items[i].tensor);
 }
 
-/* --- letting go ------------------------------------------------------------
- */
+/* --- letting go ---------------------------------------------------------- */
 
 Test(stream, memory_waits_for_the_stream_that_reads_it)
 {

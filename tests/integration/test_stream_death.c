@@ -21,8 +21,7 @@ static struct fsdp_tensor *get_tainted(const char *name)
 	return tensor;
 }
 
-/* --- death -----------------------------------------------------------------
- */
+/* --- death --------------------------------------------------------------- */
 
 static int note_taint(const struct fsdp_entry *entry, void *data)
 {
@@ -188,8 +187,7 @@ Test(stream_death, a_dead_consumer_keeps_nothing)
 	cr_expect(await_slots(0));
 }
 
-/* --- the broker's death ----------------------------------------------------
- */
+/* --- the broker's death -------------------------------------------------- */
 
 Test(stream_death, order_outlives_the_broker)
 {

@@ -29,8 +29,7 @@ TestSuite(stream_events, .init = set_up, .fini = stage_close, .timeout = 60);
 /* Events in flight, and releases that wait, at most. */
 #define LIMIT 1000
 
-/* --- what a consumer finds -------------------------------------------------
- */
+/* --- what a consumer finds ----------------------------------------------- */
 
 /* The producer drops the event when it has told the broker. */
 Test(stream_events, who_comes_late_finds_it_written)
@@ -106,8 +105,7 @@ Test(stream_events, a_thread_waits_for_the_device)
 	cr_expect(zero(int, r));
 }
 
-/* --- how many --------------------------------------------------------------
- */
+/* --- how many ------------------------------------------------------------ */
 
 static void publish_many(struct fsdp_tensor *tensor, CUstream stream)
 {
@@ -236,8 +234,7 @@ Test(stream_events, many_hand_overs_need_few_events)
 	cr_expect(await_slots(0));
 }
 
-/* --- in another process, which is the consumer for once --------------------
- */
+/* --- in another process, which is the consumer for once ------------------ */
 
 static int consume(void)
 {
@@ -268,8 +265,7 @@ Test(stream_events, a_consumer_closes_what_it_opens)
 	fsdp_free(tensor);
 }
 
-/* --- death -----------------------------------------------------------------
- */
+/* --- death --------------------------------------------------------------- */
 
 static struct fsdp_tensor *get_tainted(const char *name)
 {
@@ -367,8 +363,7 @@ Test(stream_events, a_dead_consumer_keeps_nothing)
 	cr_expect(await_slots(0));
 }
 
-/* --- the broker's death ----------------------------------------------------
- */
+/* --- the broker's death -------------------------------------------------- */
 
 Test(stream_events, events_outlive_the_broker)
 {
@@ -408,8 +403,7 @@ Test(stream_events, a_producer_that_dies_while_the_broker_is_away_taints)
 		  fsdp_error());
 }
 
-/* --- who waits looks -------------------------------------------------------
- */
+/* --- who waits looks ----------------------------------------------------- */
 
 static void *wait_for_next(void *data)
 {
@@ -494,8 +488,7 @@ Test(stream_events, a_wait_in_slices_ends_in_time_and_says_for_how_long)
 	open_gate();
 }
 
-/* --- room ------------------------------------------------------------------
- */
+/* --- room ---------------------------------------------------------------- */
 
 static void set_up_small(void)
 {

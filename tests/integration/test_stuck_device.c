@@ -109,7 +109,7 @@ Test(stuck_device, leaving_has_the_communicators_limit_and_keeps_its_memory)
 	cr_expect(await_slots(0));
 }
 
-/* --- two ranks, of which one dies ----------------------------------------- */
+/* --- two ranks, of which one dies ---------------------------------------- */
 
 static struct fsdp_comm *pair_comm;
 static struct fsdp_group *pair;

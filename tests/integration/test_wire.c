@@ -38,8 +38,7 @@ struct wire {
 
 static struct daemon daemon_;
 
-/* --- the raw client ----------------------------------------------------------
- */
+/* --- the raw client ------------------------------------------------------ */
 
 static struct wire *wire_new(void)
 {
@@ -249,8 +248,7 @@ TestSuite(wire, .init = setup, .fini = teardown, .timeout = 30);
 TestSuite(wire_restart, .init = setup_supervised, .fini = teardown,
 	  .timeout = 30);
 
-/* --- hello -------------------------------------------------------------------
- */
+/* --- hello --------------------------------------------------------------- */
 
 Test(wire, another_major_version_is_refused_with_both_versions)
 {
@@ -298,8 +296,7 @@ Test(wire, a_hello_from_another_process_than_the_connecting_one_is_refused)
 	wire_free(wire);
 }
 
-/* --- frames ------------------------------------------------------------------
- */
+/* --- frames -------------------------------------------------------------- */
 
 /* The connection breaks, the broker goes on. */
 static void expect_dropped(struct wire *wire)

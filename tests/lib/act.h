@@ -32,8 +32,7 @@ struct act_shared {
 /* Mapped by the test, MAP_SHARED, before the actors begin. */
 extern struct act_shared *shared;
 
-/* --- acts: actor_fn --------------------------------------------------------
- */
+/* --- acts: actor_fn ------------------------------------------------------ */
 
 int do_connect(void);
 int do_alloc(void);

@@ -424,8 +424,7 @@ bool audit(struct fsdp_client *client, uint64_t n_sessions,
 	       names.are_right;
 }
 
-/* --- contents --------------------------------------------------------------
- */
+/* --- contents ------------------------------------------------------------ */
 
 static uint64_t mix(uint64_t x)
 {
@@ -541,8 +540,7 @@ bool pattern_is_entry(struct fsdp_client *client,
 				    entry->info->version);
 }
 
-/* --- processes -------------------------------------------------------------
- */
+/* --- processes ----------------------------------------------------------- */
 
 pid_t child_start(child_fn *fn, void *data)
 {

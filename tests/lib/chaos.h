@@ -103,8 +103,7 @@ int64_t count_slot_holds(struct fsdp_client *client,
 /* Remove every name and bundle that begins with `prefix`. */
 void remove_all(struct fsdp_client *client, const char *prefix);
 
-/* --- tensors whose contents say which they are -----------------------------
- */
+/* --- tensors whose contents say which they are --------------------------- */
 
 uint64_t pattern_tag(const char *name, uint64_t version);
 void pattern_fill(struct fsdp_tensor *tensor, uint64_t tag);
@@ -126,8 +125,7 @@ bool pattern_is_published(struct fsdp_client *client, const char *name,
 bool pattern_is_entry(struct fsdp_client *client,
 		      const struct fsdp_entry *entry);
 
-/* --- processes -------------------------------------------------------------
- */
+/* --- processes ----------------------------------------------------------- */
 
 typedef void child_fn(void *data);
 

@@ -59,8 +59,7 @@ static uint64_t numel(const struct fsdp_spec *spec)
 	return n;
 }
 
-/* --- what must come out ----------------------------------------------------
- */
+/* --- what must come out -------------------------------------------------- */
 
 /* Where and when a gradient is. */
 struct spot {
@@ -125,8 +124,7 @@ void exact_advance(struct exact_model *model, uint32_t world, uint64_t step)
 	}
 }
 
-/* --- one rank --------------------------------------------------------------
- */
+/* --- one rank ------------------------------------------------------------ */
 
 struct self {
 	struct exact_board *board;
@@ -181,8 +179,7 @@ static int wait_for(struct self *self, const char *what,
 	return CALL(self, what, fsdp_wait(work, -1));
 }
 
-/* --- values ----------------------------------------------------------------
- */
+/* --- values -------------------------------------------------------------- */
 
 static float read_value(enum fsdp_dtype dtype, const void *data, uint64_t i)
 {
@@ -243,8 +240,7 @@ static int check_param(struct self *self, size_t g, size_t p)
 	return 0;
 }
 
-/* --- shards ----------------------------------------------------------------
- */
+/* --- shards -------------------------------------------------------------- */
 
 /* The element of the whole parameter that is this rank's `i`th. */
 static uint64_t whole_index(const struct fsdp_spec *spec, uint32_t dim,
@@ -312,8 +308,7 @@ static int update(struct self *self)
 	return r;
 }
 
-/* --- steps -----------------------------------------------------------------
- */
+/* --- steps --------------------------------------------------------------- */
 
 static void raise_to(_Atomic uint64_t *value, uint64_t to)
 {
@@ -474,8 +469,7 @@ static int backward(struct self *self)
 	return r;
 }
 
-/* --- life ------------------------------------------------------------------
- */
+/* --- life ---------------------------------------------------------------- */
 
 static int join(struct self *self)
 {

@@ -22,8 +22,7 @@
 #define EXACT_PARAMS    3
 #define EXACT_NUMEL     40 /* of a parameter, at most */
 
-/* --- what must come out ----------------------------------------------------
- */
+/* --- what must come out -------------------------------------------------- */
 
 struct exact_model {
 	uint64_t step; /* 0: nothing is there */
@@ -33,8 +32,7 @@ struct exact_model {
 /* On to that step of a training by `world` ranks. */
 void exact_advance(struct exact_model *model, uint32_t world, uint64_t step);
 
-/* --- ranks ------------------------------------------------------------------
- */
+/* --- ranks --------------------------------------------------------------- */
 
 /* Of one rank; shared. */
 struct exact_rank {

@@ -46,8 +46,7 @@ void memory_write(struct fsdp_tensor *tensor, size_t offset, const void *from,
 		memcpy((char *)fsdp_data_mut(tensor) + offset, from, size);
 }
 
-/* --- ranks -----------------------------------------------------------------
- */
+/* --- ranks --------------------------------------------------------------- */
 
 static const struct device *own; /* this rank's */
 

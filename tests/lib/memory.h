@@ -29,8 +29,7 @@ void memory_read(void *to, const struct fsdp_tensor *tensor, size_t offset,
 void memory_write(struct fsdp_tensor *tensor, size_t offset, const void *from,
 		  size_t size);
 
-/* --- in a rank, which on devices has one of its own ------------------------
- */
+/* --- in a rank, which on devices has one of its own ---------------------- */
 
 /* It joins with these options: from now on its memory is there. */
 void memory_of_rank(uint32_t rank, struct fsdp_comm_options *options);

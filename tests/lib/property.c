@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- chance ----------------------------------------------------------------
- */
+/* --- chance -------------------------------------------------------------- */
 
 struct chance {
 	uint64_t state;
@@ -34,8 +33,7 @@ static bool one_in(struct chance *chance, uint32_t n)
 	return draw(chance, n) == 0;
 }
 
-/* --- cases ------------------------------------------------------------------
- */
+/* --- cases --------------------------------------------------------------- */
 
 static enum fsdp_dtype draw_float(struct chance *chance)
 {
@@ -206,8 +204,7 @@ void case_draw(uint64_t seed, struct property_case *ret)
 		draw_step(&chance, ret, &ret->steps[s]);
 }
 
-/* --- values -----------------------------------------------------------------
- */
+/* --- values -------------------------------------------------------------- */
 
 static uint64_t value_at(const struct spot *spot, enum fsdp_dtype dtype)
 {
@@ -247,8 +244,7 @@ uint64_t value_of_gradient(struct spot *spot, uint32_t rank)
 	return value_at(spot, param->input);
 }
 
-/* --- the reference: docs/fsdp.md, "Arithmetic" ------------------------------
- */
+/* --- the reference: docs/fsdp.md, "Arithmetic" --------------------------- */
 
 static double half_of(double factor)
 {

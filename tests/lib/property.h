@@ -18,8 +18,7 @@
 #define MAX_ROUNDS 3 /* reductions of a group in a step */
 #define N_STEPS    3
 
-/* --- cases ------------------------------------------------------------------
- */
+/* --- cases --------------------------------------------------------------- */
 
 struct param_case {
 	char name[24];
@@ -64,8 +63,7 @@ struct property_case {
 /* Names are in there: it may not be moved. */
 void case_draw(uint64_t seed, struct property_case *ret);
 
-/* --- values -----------------------------------------------------------------
- */
+/* --- values -------------------------------------------------------------- */
 
 uint64_t mix(uint64_t x);
 
@@ -83,8 +81,7 @@ uint64_t value_of_param(struct spot *spot, uint32_t replica, uint64_t step);
 /* ... and of a rank's gradient, in that of inputs. */
 uint64_t value_of_gradient(struct spot *spot, uint32_t rank);
 
-/* --- reductions -------------------------------------------------------------
- */
+/* --- reductions ---------------------------------------------------------- */
 
 enum op { SUM, AVG };
 

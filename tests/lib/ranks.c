@@ -98,7 +98,7 @@ int rank_note(int r)
 	return rank_say(r, fsdp_error());
 }
 
-/* --- worker --------------------------------------------------------------- */
+/* --- worker -------------------------------------------------------------- */
 
 static bool is_worker(pid_t pid)
 {
@@ -147,7 +147,7 @@ pid_t worker_await(const struct daemon *daemon, pid_t old)
 	return 0;
 }
 
-/* --- status --------------------------------------------------------------- */
+/* --- status -------------------------------------------------------------- */
 
 struct wanted {
 	const char *name;

@@ -40,7 +40,7 @@ void ranks_end(struct ranks *ranks);
 /* In one of them. */
 int rank_run(struct ranks *ranks, uint32_t rank, actor_fn *fn);
 
-/* --- in a rank ------------------------------------------------------------ */
+/* --- in a rank ----------------------------------------------------------- */
 
 uint32_t rank_self(void);
 uint32_t rank_world(void);
@@ -49,7 +49,7 @@ int rank_say(int r, const char *sentence);
 /* The same with libfsdp's sentence. */
 int rank_note(int r);
 
-/* --- worker --------------------------------------------------------------- */
+/* --- worker -------------------------------------------------------------- */
 
 /* The pid of the broker's fsdp-worker; 0: there is none. */
 pid_t worker_pid(const struct daemon *daemon);

@@ -24,8 +24,7 @@ static uint64_t staged_by_other;
 static uint8_t tickets[2][TICKET_SIZE]; /* of `named`: one use, used up */
 static uint8_t twice[2][TICKET_SIZE];   /* the first one, twice */
 
-/* --- the stage --------------------------------------------------------------
- */
+/* --- the stage ----------------------------------------------------------- */
 
 static inline void must(struct wire *wire, int r)
 {
@@ -190,8 +189,7 @@ static inline void check_refusals(const struct refusal *all, size_t n)
 
 #define CHECK(all) check_refusals(all, sizeof(all) / sizeof(*(all)))
 
-/* --- requests --------------------------------------------------------------
- */
+/* --- requests ------------------------------------------------------------ */
 
 static inline struct request alloc_of(struct alloc_item *items, uint32_t n)
 {
@@ -247,8 +245,7 @@ static inline struct request begin_of(const char *name, uint32_t flags)
 	};
 }
 
-/* --- bytes ------------------------------------------------------------------
- */
+/* --- bytes --------------------------------------------------------------- */
 
 /* Counts that the encoder knows nothing of, as bytes. */
 static inline size_t put_varint(uint8_t *at, uint64_t value)

@@ -35,8 +35,7 @@ static inline void ask(struct wire *wire, struct request request)
 	must(wire, wire_call(wire, &request));
 }
 
-/* --- requests --------------------------------------------------------------
- */
+/* --- requests ------------------------------------------------------------ */
 
 static inline struct request join_of(const char *name, uint32_t n_ranks,
 				     uint32_t rank)
@@ -152,8 +151,7 @@ static inline struct request group_of(uint64_t id, const char *name,
 	};
 }
 
-/* --- the stage --------------------------------------------------------------
- */
+/* --- the stage ----------------------------------------------------------- */
 
 /* By both ranks; the first hears when the second has asked. */
 static inline void both(struct request mine, struct request theirs)
@@ -291,13 +289,13 @@ static inline void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-/* --- checking ---------------------------------------------------------------
- */
+/* --- checking ------------------------------------------------------------ */
 
 /* All but what a request counts by being one. */
 static const char *const passing[] = {
-	"uptime_ms",       "rss",       "requests",
-	"refused",         "free_warm", "doorbell_rings",
+	"uptime_ms",       "rss",
+	"requests",        "refused",
+	"free_warm",       "doorbell_rings",
 	"limbo_collected", "loop_longest_ns",
 };
 

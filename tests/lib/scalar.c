@@ -70,8 +70,7 @@ void scalar_store(enum fsdp_dtype dtype, void *data, uint64_t i, uint64_t bits)
 		memcpy(at + i * size + 8, &bits, size - 8);
 }
 
-/* --- floats -----------------------------------------------------------------
- */
+/* --- floats -------------------------------------------------------------- */
 
 double scalar_decode(enum fsdp_dtype dtype, uint64_t bits)
 {
@@ -191,8 +190,7 @@ bool scalar_is_same(enum fsdp_dtype dtype, uint64_t a, uint64_t b)
 	       isnan(scalar_decode(dtype, b));
 }
 
-/* --- integers ---------------------------------------------------------------
- */
+/* --- integers ------------------------------------------------------------ */
 
 uint64_t scalar_widen(enum fsdp_dtype dtype, uint64_t bits)
 {

@@ -19,8 +19,7 @@ bool scalar_is_signed(enum fsdp_dtype dtype);
 uint64_t scalar_load(enum fsdp_dtype dtype, const void *data, uint64_t i);
 void scalar_store(enum fsdp_dtype dtype, void *data, uint64_t i, uint64_t bits);
 
-/* --- floats -----------------------------------------------------------------
- */
+/* --- floats -------------------------------------------------------------- */
 
 double scalar_decode(enum fsdp_dtype dtype, uint64_t bits);
 /* Rounded once, to nearest even. */
@@ -42,8 +41,7 @@ double scalar_least(enum fsdp_dtype dtype);
 /* The same bits, or both NaN. */
 bool scalar_is_same(enum fsdp_dtype dtype, uint64_t a, uint64_t b);
 
-/* --- integers ---------------------------------------------------------------
- */
+/* --- integers ------------------------------------------------------------ */
 
 /* To 64 bits, with the sign if it has one; and cut off to its size again. */
 uint64_t scalar_widen(enum fsdp_dtype dtype, uint64_t bits);

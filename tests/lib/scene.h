@@ -207,7 +207,7 @@ static inline void play(const struct scene *scene)
 		play(&scene);                                                  \
 	}
 
-/* --- a bundle for scenes -------------------------------------------------- */
+/* --- a bundle for scenes ------------------------------------------------- */
 
 #define BUNDLE "scene/model/"
 static const char *const MEMBERS[] = {"scene/model/w", "scene/model/b"};

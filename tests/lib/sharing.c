@@ -22,7 +22,7 @@ static void open_client(void)
 	must(fsdp_connect(&options, &sharing.client) == 0);
 }
 
-/* --- memory --------------------------------------------------------------- */
+/* --- memory -------------------------------------------------------------- */
 
 /* Comes back when the bytes are there. */
 static void fill(CUdeviceptr at, uint8_t value, uint64_t size)
@@ -109,8 +109,7 @@ void vmm_end(struct vmm_memory *memory)
 	context_leave();
 }
 
-/* --- tensors ---------------------------------------------------------------
- */
+/* --- tensors ------------------------------------------------------------- */
 
 int try_share(const void *memory, uint64_t size, struct fsdp_tensor **ret)
 {
@@ -204,8 +203,7 @@ void await_parked(pid_t pid)
 	}
 }
 
-/* --- for actors ------------------------------------------------------------
- */
+/* --- for actors ---------------------------------------------------------- */
 
 static int tell(int r)
 {
@@ -296,8 +294,7 @@ int actor_unshares(void)
 	return tell(fsdp_unshare(shared, sharing.page->timeout_ms));
 }
 
-/* --- all of it -------------------------------------------------------------
- */
+/* --- all of it ----------------------------------------------------------- */
 
 void sharing_open(void)
 {

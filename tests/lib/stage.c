@@ -62,8 +62,8 @@ bool maps_timelines_writable(void)
 
 	must(maps);
 	while (fgets(line, sizeof(line), maps))
-		is_found |= strstr(line, "fsdp-timelines") &&
-			    strstr(line, " rw");
+		is_found |=
+			strstr(line, "fsdp-timelines") && strstr(line, " rw");
 	(void)fclose(maps);
 	return is_found;
 }
@@ -134,8 +134,7 @@ int produce_finishes(void)
 	return fsdp_ping(stage.client);
 }
 
-/* --- the stage -------------------------------------------------------------
- */
+/* --- the stage ----------------------------------------------------------- */
 
 void stage_open_with(const char *config)
 {

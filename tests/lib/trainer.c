@@ -19,8 +19,7 @@ struct trainer *trainer(void)
 	return &self;
 }
 
-/* --- memory ---------------------------------------------------------------
- */
+/* --- memory -------------------------------------------------------------- */
 
 /* Who does the work, on devices. */
 static bool is_by_worker(void)
@@ -55,7 +54,7 @@ static void put_shard_view(size_t layer, void *data, void *view, size_t size)
 		memory_put_view(data, view, size);
 }
 
-/* --- values --------------------------------------------------------------- */
+/* --- values -------------------------------------------------------------- */
 
 /* What is frozen stays as it was committed first. */
 static double value_of(size_t layer, size_t param, uint64_t index,
@@ -117,7 +116,7 @@ static double load(enum fsdp_dtype dtype, const void *data, uint64_t i)
 	}
 }
 
-/* --- shards --------------------------------------------------------------- */
+/* --- shards -------------------------------------------------------------- */
 
 static uint32_t n_shards(void)
 {
@@ -169,7 +168,7 @@ static void fill_shards(size_t layer, uint64_t step)
 	}
 }
 
-/* --- life ----------------------------------------------------------------- */
+/* --- life ---------------------------------------------------------------- */
 
 static int register_layer(size_t layer)
 {
@@ -279,7 +278,7 @@ bool trainer_sees_whole(size_t layer)
 	return true;
 }
 
-/* --- gradients ------------------------------------------------------------ */
+/* --- gradients ----------------------------------------------------------- */
 
 static enum fsdp_dtype input_dtype(const struct layer *layer, size_t p)
 {

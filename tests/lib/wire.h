@@ -77,7 +77,7 @@ uint64_t wire_status(struct wire *wire, const char *name);
 /* Ask for the status until a value is what it should be. */
 void wire_wait_status(struct wire *wire, const char *name, uint64_t value);
 
-/* --- counters ------------------------------------------------------------- */
+/* --- counters ------------------------------------------------------------ */
 
 /* What a refused request must leave as it is: tensors, memory, sessions, what
  * the asking user is charged. */

@@ -25,8 +25,7 @@ static int dup_fd(int fd)
 	return copy;
 }
 
-/* --- looking ---------------------------------------------------------------
- */
+/* --- looking ------------------------------------------------------------- */
 
 static int hex(char c)
 {
@@ -83,8 +82,7 @@ uint64_t wire_word(struct wire *wire, uint32_t slot)
 	return word;
 }
 
-/* --- requests --------------------------------------------------------------
- */
+/* --- requests ------------------------------------------------------------ */
 
 int wire_alloc_on(struct wire *wire, const struct device_uuid *device,
 		  int64_t size, int32_t timeout_ms, struct tensor_place *ret)
@@ -188,8 +186,7 @@ int wire_resume(struct wire **wire, const char *path)
 	return r;
 }
 
-/* --- devices ---------------------------------------------------------------
- */
+/* --- devices ------------------------------------------------------------- */
 
 void wire_reach(struct timelines *timelines, uint32_t timeline, uint64_t value)
 {

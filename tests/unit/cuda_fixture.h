@@ -62,8 +62,7 @@ static inline const struct device *machine_gpu(uint32_t i)
 		}                                                              \
 	while (0)
 
-/* --- streams ----------------------------------------------------------------
- */
+/* --- streams ------------------------------------------------------------- */
 
 static inline CUstream gpu_stream(const struct device *device)
 {

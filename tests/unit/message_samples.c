@@ -30,7 +30,7 @@ void read_samples(void)
 
 		cr_assert(sscanf(line, "%15s %31s %15[a-z]", direction, kind,
 				 it->form) == 3);
-		it->direction = direction[0] == 'm'	? MANIFEST
+		it->direction = direction[0] == 'm'   ? MANIFEST
 				: direction[2] == 'q' ? REQUEST
 						      : REPLY;
 		while (strcmp(message_kind_name(it->kind), kind) != 0)
@@ -41,7 +41,7 @@ void read_samples(void)
 }
 
 const struct sample *sample_of(enum direction direction, uint16_t kind,
-				      const char *form)
+			       const char *form)
 {
 	for (size_t i = 0; i < n_samples; i++) {
 		if (samples[i].direction == direction &&
@@ -144,7 +144,7 @@ int reply_refusal(const struct reply *reply)
 }
 
 int refusal_of_bytes(uint16_t kind, const void *bytes, size_t size,
-			    const char *says)
+		     const char *says)
 {
 	struct error err = ERROR_NULL;
 	struct request request;

@@ -64,8 +64,7 @@ static inline void need_doubles(void)
 		cr_skip_test("needs the doubles of the driver and of NCCL");
 }
 
-/* --- in a rank -------------------------------------------------------------
- */
+/* --- in a rank ----------------------------------------------------------- */
 
 static inline void become_node(uint32_t rank)
 {
@@ -236,8 +235,7 @@ static inline int rank_count_fds(void)
 	return n;
 }
 
-/* --- in the test -----------------------------------------------------------
- */
+/* --- in the test --------------------------------------------------------- */
 
 static inline void mesh_start(uint32_t n_shards, uint32_t n_replicas)
 {

@@ -183,7 +183,7 @@ static inline int reduce(void)
 	return r < 0 ? r : find(task->is_in_place ? wholes : chunks);
 }
 
-/* --- kernels --- */
+/* --- kernels ------------------------------------------------------------- */
 
 /* From one memory to another, with the chunks of CHUNK elements of the two
  * ranks of a mesh behind each other in one of them. */
@@ -225,7 +225,7 @@ static inline struct kernels_launch launch_of(const struct kernels_table *table,
 				       .factor = 1};
 }
 
-/* --- in the test --- */
+/* --- in the test --------------------------------------------------------- */
 
 static inline void begin(uint32_t n_shards, uint32_t n_replicas)
 {

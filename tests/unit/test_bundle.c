@@ -277,8 +277,7 @@ Test(bundle, views_are_made_inside_of_it)
 		     -EINVAL));
 }
 
-/* --- sealing, on a thread --------------------------------------------------
- */
+/* --- sealing, on a thread ------------------------------------------------ */
 
 static uint64_t stage(struct client *client, const char *name,
 		      const char *member)
@@ -383,8 +382,7 @@ Test(bundle, gets_no_member_in_memory_that_is_being_sealed)
 	cr_expect(zero(u32, index_find(broker, "m/b")));
 }
 
-/* --- large ones, in steps -------------------------------------------------
- */
+/* --- large ones, in steps ------------------------------------------------ */
 
 /* Members "<name>0" to "<name>(n - 1)", which the loader holds. */
 static void put_large(struct client *client, const char *name, int n)

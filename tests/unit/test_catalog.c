@@ -33,8 +33,7 @@ static struct catalog make(void)
 	return catalog;
 }
 
-/* --- copies of the file ------------------------------------------------------
- */
+/* --- copies of the file -------------------------------------------------- */
 
 static void copy_range(int from, int to, off_t start, off_t end)
 {
@@ -387,8 +386,8 @@ Test(catalog, what_lasts_of_communicators_is_adopted)
 	catalog_commit(&catalog);
 	catalog_set(&catalog, catalog_comm(&catalog, comm)->step, 8);
 	catalog_release(&catalog, SECTION_GROUP, group);
-	cr_assert(zero(int, catalog_adopt(&adopted, copy_file(catalog.fd),
-					  NULL)));
+	cr_assert(zero(int,
+		       catalog_adopt(&adopted, copy_file(catalog.fd), NULL)));
 	cr_expect(eq(u64, catalog_comm(&adopted, comm)->step, 7));
 	cr_expect(eq(u32, catalog_comm(&adopted, comm)->first_group, group));
 	cr_expect(eq(u32, catalog_group(&adopted, group)->comm, comm));

@@ -168,12 +168,9 @@ Test(chunk, the_setting_of_2_mib_pages_is_found)
 	} cases[] = {
 		{"", "", "", HUGE_PAGES_NEVER},
 		/* Before Linux 6.11, with pages of 4 and of 64 KiB. */
-		{"always [advise] never\n", "2097152\n", "",
-		 HUGE_PAGES_ADVISE},
-		{"[always] advise never\n", "2097152\n", "",
-		 HUGE_PAGES_ALWAYS},
-		{"always advise [never]\n", "2097152\n", "",
-		 HUGE_PAGES_NEVER},
+		{"always [advise] never\n", "2097152\n", "", HUGE_PAGES_ADVISE},
+		{"[always] advise never\n", "2097152\n", "", HUGE_PAGES_ALWAYS},
+		{"always advise [never]\n", "2097152\n", "", HUGE_PAGES_NEVER},
 		{"[always] advise never\n", "536870912\n", "",
 		 HUGE_PAGES_NEVER},
 		/* With a setting for each size. */

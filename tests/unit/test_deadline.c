@@ -171,8 +171,7 @@ Test(deadline, a_callback_may_remove_others_and_add_itself_again)
 	teardown(&f);
 }
 
-/* --- many at once ------------------------------------------------------------
- */
+/* --- many at once -------------------------------------------------------- */
 
 static uint32_t n_slow, n_slow_before_io;
 

@@ -117,8 +117,7 @@ Test(device, what_it_cannot_do_is_known_too)
 	const struct device *device;
 
 	need_double("it must be another machine");
-	setenv("FAKECUDA_WITHOUT",
-	       "posix_fd,fabric,rdma,memops,ipc_events", 1);
+	setenv("FAKECUDA_WITHOUT", "posix_fd,fabric,rdma,memops,ipc_events", 1);
 	device = list(2);
 	cr_expect(device->has_vmm);
 	cr_expect(not(device->has_posix_fd));

@@ -50,8 +50,7 @@ static double gradient_of(uint32_t rank, uint32_t param, uint64_t index,
 	return (double)((index * 3 + param + rank * 5 + round * 11) % 17) - 8;
 }
 
-/* --- in a rank --------------------------------------------------------------
- */
+/* --- in a rank ----------------------------------------------------------- */
 
 static struct {
 	struct plan plan;
@@ -251,8 +250,7 @@ static int see_gradients(void)
 	return 0;
 }
 
-/* --- tests ------------------------------------------------------------------
- */
+/* --- tests --------------------------------------------------------------- */
 
 static void all(int (*fn)(void))
 {

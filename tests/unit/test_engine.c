@@ -316,7 +316,7 @@ Test(engine, plans_and_chunks_that_are_gone_are_forgotten)
 	engine_stop(engine);
 }
 
-/* --- communicators -------------------------------------------------------- */
+/* --- communicators ------------------------------------------------------- */
 
 #define COMM_MINUTES 3
 

@@ -10,8 +10,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* --- the driver, counted ----------------------------------------------------
- */
+/* --- the driver, counted ------------------------------------------------- */
 
 static _Atomic int n_made, n_destroyed;
 static CUresult create_result;
@@ -98,8 +97,7 @@ static struct event *plain(const struct device *gpu)
 	return take(gpu, EVENT_NO_TIMING);
 }
 
-/* --- reuse ------------------------------------------------------------------
- */
+/* --- reuse --------------------------------------------------------------- */
 
 /* Case 41. */
 Test(event_cache, what_was_put_back_is_taken_again)
@@ -185,8 +183,7 @@ Test(event_cache, on_a_device_that_has_failed_nothing_is_done)
 	cr_expect(ne(str, err.msg, ""));
 }
 
-/* --- threads ----------------------------------------------------------------
- */
+/* --- threads ------------------------------------------------------------- */
 
 /* Run `fn` in a thread of its own, to its end. */
 static void *run(void *(*fn)(void *), void *data)
@@ -391,8 +388,7 @@ Test(event_cache, many_threads_at_once_lose_nothing)
 	cr_expect(eq(int, n_destroyed, 0));
 }
 
-/* --- the bound --------------------------------------------------------------
- */
+/* --- the bound ----------------------------------------------------------- */
 
 #define BURST 500
 
@@ -482,8 +478,7 @@ Test(event_cache, the_end_of_a_thread_destroys_nothing)
 	cr_expect(eq(int, n_destroyed, BURST - EVENT_CACHE_MAX));
 }
 
-/* --- refusals ---------------------------------------------------------------
- */
+/* --- refusals ------------------------------------------------------------ */
 
 Test(event_cache, an_event_that_cannot_be_made_leaves_nothing)
 {

@@ -35,8 +35,7 @@ static void teardown(void)
 
 TestSuite(event_ipc, .init = setup, .fini = teardown, .timeout = 60);
 
-/* --- the driver, counted and made to fail -----------------------------------
- */
+/* --- the driver, counted and made to fail -------------------------------- */
 
 static int n_opened, n_destroyed;
 static __typeof__(cuIpcOpenEventHandle) *real_open;
@@ -103,8 +102,7 @@ static CUresult fail_handle(CUipcEventHandle *handle, CUevent event)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* --- two processes ----------------------------------------------------------
- */
+/* --- two processes ------------------------------------------------------- */
 
 static void store_42(void *data)
 {
@@ -256,8 +254,7 @@ Test(event_ipc, a_handle_that_the_driver_refuses_leaves_nothing)
 	sem_post(&stage->gate);
 }
 
-/* --- one process ------------------------------------------------------------
- */
+/* --- one process --------------------------------------------------------- */
 
 static struct event_ipc *record(const struct device *gpu, CUstream stream)
 {
@@ -359,8 +356,7 @@ Test(event_ipc, an_own_event_that_was_dropped_is_stale_though_used_again)
 	event_ipc_drop(event);
 }
 
-/* --- the budget -------------------------------------------------------------
- */
+/* --- the budget ---------------------------------------------------------- */
 
 /* The reference synchronises the CPU instead. */
 Test(event_ipc, the_1001st_event_in_flight_is_refused_at_once)
@@ -476,8 +472,7 @@ Test(event_ipc, an_event_is_counted_before_it_is_made)
 	expect_full(gpu, stream);
 }
 
-/* --- refusals ---------------------------------------------------------------
- */
+/* --- refusals ------------------------------------------------------------ */
 
 Test(event_ipc, a_stream_of_another_device_cannot_be_recorded)
 {

@@ -11,8 +11,7 @@
 
 TestSuite(fakecuda, .init = gpu_open, .fini = gpu_close, .timeout = 30);
 
-/* --- start -------------------------------------------------------------------
- */
+/* --- start --------------------------------------------------------------- */
 
 Test(fakecuda, nothing_works_before_init_but_the_version)
 {
@@ -193,8 +192,7 @@ Test(fakecuda, symbols_are_found_by_name_without_version)
 	cr_expect(eq(int, status, 1));
 }
 
-/* --- contexts ----------------------------------------------------------------
- */
+/* --- contexts ------------------------------------------------------------ */
 
 Test(fakecuda, without_a_context_only_vmm_works)
 {
@@ -290,8 +288,7 @@ Test(fakecuda, handles_that_are_gone_or_none_are_refused)
 		      CUDA_ERROR_INVALID_HANDLE);
 }
 
-/* --- VMM ---------------------------------------------------------------------
- */
+/* --- VMM ----------------------------------------------------------------- */
 
 Test(fakecuda, wrong_allocations_are_refused)
 {
@@ -550,8 +547,7 @@ Test(fakecuda, descriptors_of_other_things_are_no_memory)
 	EXPECT_RESULT(vmm_import(fd, &handle), CUDA_ERROR_INVALID_VALUE);
 }
 
-/* --- pointers ----------------------------------------------------------------
- */
+/* --- pointers ------------------------------------------------------------ */
 
 Test(fakecuda, a_freed_address_is_used_again)
 {

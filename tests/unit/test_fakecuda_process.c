@@ -59,8 +59,7 @@ static uint64_t available(void)
 	return n / MIB;
 }
 
-/* --- VMM ---------------------------------------------------------------------
- */
+/* --- VMM ----------------------------------------------------------------- */
 
 static int make_chunk(void)
 {
@@ -202,8 +201,7 @@ Test(fakecuda_process, without_descriptors_nothing_is_made_nor_forgotten)
 	cr_expect(eq(u64, available(), 14));
 }
 
-/* --- legacy handles ----------------------------------------------------------
- */
+/* --- legacy handles ------------------------------------------------------ */
 
 static int make_legacy(void)
 {
@@ -303,8 +301,7 @@ Test(fakecuda_process, vmm_has_no_legacy_handles)
 	EXPECT_RESULT(cuIpcGetMemHandle(&none, at), CUDA_ERROR_INVALID_VALUE);
 }
 
-/* --- order -------------------------------------------------------------------
- */
+/* --- order --------------------------------------------------------------- */
 
 static CUdeviceptr register_words(void)
 {
@@ -420,8 +417,7 @@ Test(fakecuda_process, words_in_memory_order_two_processes)
 	cr_expect(eq(u64, shared->words[1], 1));
 }
 
-/* --- the machine -------------------------------------------------------------
- */
+/* --- the machine --------------------------------------------------------- */
 
 static int try_context(void)
 {
@@ -516,8 +512,7 @@ Test(fakecuda_process, a_forked_child_has_no_driver)
 	EXPECT_RESULT(cuCtxSynchronize(), CUDA_SUCCESS);
 }
 
-/* --- faults ------------------------------------------------------------------
- */
+/* --- faults -------------------------------------------------------------- */
 
 Test(fakecuda_process, the_nth_call_fails_as_wanted)
 {
@@ -598,8 +593,7 @@ Test(fakecuda_process, the_nth_call_kills_and_bad_settings_are_refused)
 			  "%s=%s", cases[i].name, cases[i].value);
 }
 
-/* --- what tests are told -----------------------------------------------------
- */
+/* --- what tests are told ------------------------------------------------- */
 
 static int be_broker(void)
 {

@@ -15,9 +15,8 @@ static void queue_behind(CUstream streams[], int n, const struct words *words)
 	OK(cuStreamWaitValue64(streams[0], words->device, 1,
 			       CU_STREAM_WAIT_VALUE_GEQ));
 	for (int i = 1; i < n; i++)
-		OK(cuStreamWriteValue64(streams[i],
-					words->device + 8 * (unsigned int)i, 7,
-					0));
+		OK(cuStreamWriteValue64(
+			streams[i], words->device + 8 * (unsigned int)i, 7, 0));
 }
 
 Test(fakecuda_queue, streams_of_one_queue_wait_for_each_other)
@@ -77,8 +76,7 @@ Test(fakecuda_queue, a_queue_is_held_up_by_waits_only)
 	OK(cuStreamSynchronize(streams[0]));
 }
 
-/* --- host functions ----------------------------------------------------------
- */
+/* --- host functions ------------------------------------------------------ */
 
 static sem_t callback_begun, callback_gate;
 static _Atomic int n_callbacks;

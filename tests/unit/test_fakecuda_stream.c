@@ -14,8 +14,7 @@ static void hold(CUstream stream, const struct words *words)
 			       CU_STREAM_WAIT_VALUE_GEQ));
 }
 
-/* --- copies ------------------------------------------------------------------
- */
+/* --- copies -------------------------------------------------------------- */
 
 Test(fakecuda_stream, pinned_memory_is_read_in_turn_and_pageable_at_the_call)
 {
@@ -93,8 +92,7 @@ Test(fakecuda_stream, wrong_copies_are_refused)
 	EXPECT_RESULT(cuCtxSynchronize(), CUDA_SUCCESS);
 }
 
-/* --- order -------------------------------------------------------------------
- */
+/* --- order --------------------------------------------------------------- */
 
 /* `second` does nothing while `first`, which began before, is held up. */
 static void expect_turns(CUstream first, CUstream second)
@@ -186,8 +184,7 @@ Test(fakecuda_stream, a_destroyed_stream_does_what_it_was_given)
 	cr_expect(eq(u64, words.host[1], 1));
 }
 
-/* --- words -------------------------------------------------------------------
- */
+/* --- words --------------------------------------------------------------- */
 
 /* Greater or equal as counters that wrap around are. */
 Test(fakecuda_stream, waits_compare_signed_and_cyclic)
@@ -264,8 +261,7 @@ Test(fakecuda_stream, without_memory_operations_they_are_refused)
 		      CUDA_ERROR_NOT_SUPPORTED);
 }
 
-/* --- registered memory -------------------------------------------------------
- */
+/* --- registered memory --------------------------------------------------- */
 
 /* One page of a file, mapped with these rights. */
 static void *map_page(int *ret_fd, int rights)
@@ -375,8 +371,7 @@ Test(fakecuda_stream, wrong_registrations_are_refused)
 	OK(cuMemHostUnregister(pages));
 }
 
-/* --- events ------------------------------------------------------------------
- */
+/* --- events -------------------------------------------------------------- */
 
 Test(fakecuda_stream, an_event_is_what_was_there_when_it_was_recorded)
 {
@@ -450,8 +445,7 @@ Test(fakecuda_stream, an_event_is_recorded_in_its_own_context)
 	OK(cuStreamSynchronize(stream));
 }
 
-/* --- kernels and host functions ----------------------------------------------
- */
+/* --- kernels and host functions ------------------------------------------ */
 
 static CUfunction get_function(const char *name)
 {
@@ -644,8 +638,7 @@ Test(fakecuda_stream, work_of_the_nccl_double_is_called_once_in_any_case)
 	cr_expect(eq(int, calls.n_stopping, 1));
 }
 
-/* --- waiting where a driver may, and the end ---------------------------------
- */
+/* --- waiting where a driver may, and the end ----------------------------- */
 
 static void *release_later(void *data)
 {

@@ -427,7 +427,7 @@ Test(fakenccl, two_threads_at_a_time_are_refused)
 	cr_expect(zero(int, ranks_run(&ranks, refuses_two_threads)));
 }
 
-/* --- streams and ends ----------------------------------------------------- */
+/* --- streams and ends ---------------------------------------------------- */
 
 #define MOMENT_MS 50 /* in which what must not happen has its chance */
 
@@ -557,11 +557,11 @@ Test(fakenccl, a_deaf_communicator_hears_of_no_death)
 	setenv("FAKENCCL_DEAF", "1", 1);
 	begin(2);
 	actor_kill(&ranks.actors[1]);
-	cr_expect(eq(int, rank_run(&ranks, 0, gather_for_a_moment),
-		     -ETIMEDOUT));
+	cr_expect(
+		eq(int, rank_run(&ranks, 0, gather_for_a_moment), -ETIMEDOUT));
 }
 
-/* --- registrations -------------------------------------------------------- */
+/* --- registrations ------------------------------------------------------- */
 
 static int refuses_to_deregister_what_is_unmapped(void)
 {
@@ -572,8 +572,8 @@ static int refuses_to_deregister_what_is_unmapped(void)
 
 	must(context_enter(self.device, NULL) == 0);
 	must(cu.MemAlloc(&own, SIZE) == CUDA_SUCCESS);
-	must(nccl.CommRegister(comm(), (void *)(uintptr_t)own, SIZE,
-			       &handle) == ncclSuccess);
+	must(nccl.CommRegister(comm(), (void *)(uintptr_t)own, SIZE, &handle) ==
+	     ncclSuccess);
 	must(cu.MemFree(own) == CUDA_SUCCESS);
 	r = expect(nccl.CommDeregister(comm(), handle), ncclInvalidUsage,
 		   "not mapped any more");

@@ -213,8 +213,7 @@ Test(fdstore, inherited_descriptors_are_taken_once_by_name)
 		close(fds[i]);
 }
 
-/* --- a keeper that does not read ---------------------------------------------
- */
+/* --- a keeper that does not read ----------------------------------------- */
 
 static uint32_t n_on_room;
 

@@ -142,7 +142,7 @@ Test(grant, a_repeated_request_grants_once)
 	cr_assert(eq(i64, holds(&bob, &ref), 1));
 }
 
-/* --- pages of ref-counter files ------------------------------------------- */
+/* --- pages of ref-counter files ------------------------------------------ */
 
 #define N_MANY (2 * (int)refs_page_size() / (int)sizeof(struct refs_entry))
 

@@ -276,7 +276,7 @@ Test(graph, files_are_read_and_others_refused_by_name)
 	rmdir(directory);
 }
 
-/* --- order --- */
+/* --- order --------------------------------------------------------------- */
 
 static void add(struct graph *graph, const char *name, uint32_t n_inputs,
 		uint32_t *inputs)

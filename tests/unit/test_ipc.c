@@ -37,8 +37,7 @@ static void teardown(void)
 
 TestSuite(ipc, .init = setup, .fini = teardown, .timeout = 60);
 
-/* --- memory -----------------------------------------------------------------
- */
+/* --- memory -------------------------------------------------------------- */
 
 static CUdeviceptr gpu_alloc(const struct device *gpu, size_t size)
 {
@@ -76,8 +75,7 @@ static uint8_t gpu_byte(const struct device *gpu, CUdeviceptr at)
 	return byte;
 }
 
-/* --- the driver, counted and made to fail -----------------------------------
- */
+/* --- the driver, counted and made to fail -------------------------------- */
 
 static _Atomic int n_opened, n_closed, n_shared;
 static CUresult open_result;
@@ -119,8 +117,7 @@ static const struct device *counted_gpu(void)
 	return gpu;
 }
 
-/* --- the producer -----------------------------------------------------------
- */
+/* --- the producer -------------------------------------------------------- */
 
 /* Allocation i is full of i + 1; its second 256 bytes are shared. */
 static int produce(void)
@@ -314,8 +311,7 @@ Test(ipc, what_was_received_can_be_handed_on_by_its_number)
 	ipc_close(one);
 }
 
-/* --- one process ------------------------------------------------------------
- */
+/* --- one process --------------------------------------------------------- */
 
 static struct ipc_export *share(const struct device *gpu, CUdeviceptr pointer,
 				uint64_t size, uint64_t *ret_offset)
@@ -400,8 +396,7 @@ Test(ipc, ones_own_memory_that_is_shared_no_more_is_stale)
 	ipc_unexport(export);
 }
 
-/* --- refusals of a producer -------------------------------------------------
- */
+/* --- refusals of a producer ---------------------------------------------- */
 
 static void expect_refusal(const struct device *gpu, CUdeviceptr pointer,
 			   uint64_t size, int code, const char *word)
@@ -477,8 +472,7 @@ Test(ipc, what_the_driver_does_not_share_leaves_nothing)
 	cr_expect(eq(int, n_shared, 1));
 }
 
-/* --- refusals of a consumer -------------------------------------------------
- */
+/* --- refusals of a consumer ---------------------------------------------- */
 
 static int try_open(const struct device *gpu, const struct handle *handle,
 		    const char *word)

@@ -757,7 +757,6 @@ Test(kernels_failing, the_image_is_not_compressed)
 		gpu_skip("nvcc was not found when this was built");
 	/* of what comes behind the header, in which it stands */
 	memcpy(&size, kernels_image + 8, sizeof(size));
-	cr_assert(ne(ptr,
-		     memmem(kernels_image, 16 + size, name, strlen(name)),
+	cr_assert(ne(ptr, memmem(kernels_image, 16 + size, name, strlen(name)),
 		     NULL));
 }

@@ -176,8 +176,7 @@ Test(limbo, what_devices_use_is_not_evicted)
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 }
 
-/* --- eviction ----------------------------------------------------------------
- */
+/* --- eviction ------------------------------------------------------------ */
 
 /* Over the quota, unless something goes. */
 static struct alloc_item fill_quota(uint64_t size)
@@ -281,8 +280,7 @@ Test(limbo, two_requests_that_search_in_vain_come_to_rest)
 	cr_expect(eq(u64, broker->evictables.n_looked, n_looked));
 }
 
-/* --- warnings ----------------------------------------------------------------
- */
+/* --- warnings ------------------------------------------------------------ */
 
 Test(limbo, more_than_a_thousand_tensors_in_limbo_are_warned_of_once)
 {

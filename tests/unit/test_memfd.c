@@ -118,10 +118,10 @@ Test(memfd, the_kernel_maps_whole_pages_only)
 	if (wanted)
 		cr_assert(eq(sz, page, strtoul(wanted, NULL, 10)));
 	cr_assert(le(sz, page, LAYOUT_PAGE_SIZE));
-	cr_expect(eq(ptr,
-		     mmap(NULL, page, PROT_READ, MAP_SHARED, fd,
-			  (off_t)page / 2),
-		     MAP_FAILED));
+	cr_expect(
+		eq(ptr,
+		   mmap(NULL, page, PROT_READ, MAP_SHARED, fd, (off_t)page / 2),
+		   MAP_FAILED));
 	at = mmap(NULL, 1, PROT_READ, MAP_SHARED, fd, (off_t)page);
 	cr_assert(ne(ptr, at, MAP_FAILED));
 	cr_expect(zero(sz, (uintptr_t)at % page));
@@ -143,10 +143,9 @@ Test(memfd, a_hole_has_whole_pages)
 
 	cr_assert(zero(int, fallocate(fd, 0, 0, (off_t)(4 * page))));
 	cr_assert(eq(long, pwrite(fd, "xy", 2, (off_t)(page / 2 - 1)), 2));
-	cr_assert(zero(int, fallocate(fd,
-				      FALLOC_FL_PUNCH_HOLE |
-					      FALLOC_FL_KEEP_SIZE,
-				      (off_t)(page / 2), (off_t)(3 * page))));
+	cr_assert(zero(int,
+		       fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				 (off_t)(page / 2), (off_t)(3 * page))));
 	cr_assert(zero(int, fstat(fd, &status)));
 	cr_expect(eq(long, status.st_blocks * 512, 2 * (long)page));
 	cr_assert(eq(long, pread(fd, bytes, 2, (off_t)(page / 2 - 1)), 2));

@@ -90,7 +90,7 @@ static void feed(struct eval *eval, const char *name, uint64_t n,
 	}
 }
 
-/* --- the reference's cases --- */
+/* --- the reference's cases ----------------------------------------------- */
 
 /* case 19 */
 Test(merge, gathered_buckets_are_rank_major_on_the_wire)
@@ -387,7 +387,7 @@ Test(merge, a_convert_that_only_the_gather_uses_is_absorbed)
 	}
 }
 
-/* --- where new nodes stand, and what they are --- */
+/* --- where new nodes stand, and what they are ---------------------------- */
 
 static const char *show_order(const struct graph *graph)
 {
@@ -462,7 +462,7 @@ Test(merge, names_that_are_taken_are_passed_over)
 	graph_deinit(&build.graph);
 }
 
-/* --- filters --- */
+/* --- filters ------------------------------------------------------------- */
 
 /* The members of all buckets of a graph, in each of the two forms. */
 static void check_filter(struct build *build, const char *ours,
@@ -565,7 +565,7 @@ Test(merge, caps_that_are_none_are_refused)
 	graph_deinit(&build.graph);
 }
 
-/* --- random graphs --- */
+/* --- random graphs ------------------------------------------------------- */
 
 static uint64_t random_state;
 

@@ -163,7 +163,7 @@ Test(message, a_refusal_of_any_kind_brings_its_sentence)
 	}
 }
 
-/* --- sizes ---------------------------------------------------------------- */
+/* --- sizes --------------------------------------------------------------- */
 
 Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 {
@@ -188,8 +188,8 @@ Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 		many[i].offset = many[i].size = UINT64_C(1) << 62;
 		many[i].version = UINT64_MAX;
 		many[i].name = "";
-		many[i].type = (struct tensor_type){DTYPE_U8, TENSOR_MAX_DIMS,
-						    {0}, {0}};
+		many[i].type = (struct tensor_type){
+			DTYPE_U8, TENSOR_MAX_DIMS, {0}, {0}};
 		/* One size of 2^61 and strides of 2^62 that are not used. */
 		for (int k = 0; k < TENSOR_MAX_DIMS; k++) {
 			many[i].type.shape[k] = 1;
@@ -339,7 +339,7 @@ Test(message, order_and_taint_take_bytes_only_where_there_are_some)
 	free(plain.data);
 }
 
-/* --- bytes ---------------------------------------------------------------- */
+/* --- bytes --------------------------------------------------------------- */
 
 Test(message, chunks_put_behind_a_reply_are_added_to_it)
 {
@@ -355,15 +355,15 @@ Test(message, chunks_put_behind_a_reply_are_added_to_it)
 
 		if (!message_grants(kind))
 			continue;
-		cr_assert(zero(int, chunk_refs_encode(kind, chunks->chunks,
-						      chunks->n_chunks,
-						      &more.data, &more.size,
-						      NULL)));
+		cr_assert(zero(int,
+			       chunk_refs_encode(kind, chunks->chunks,
+						 chunks->n_chunks, &more.data,
+						 &more.size, NULL)));
 		memcpy(all, it->bytes, it->size);
 		memcpy(all + it->size, more.data, more.size);
-		cr_assert(zero(int, reply_decode(kind, 0, all,
-						 it->size + more.size, &reply,
-						 NULL)));
+		cr_assert(zero(int,
+			       reply_decode(kind, 0, all, it->size + more.size,
+					    &reply, NULL)));
 		/* They are the last field of all of them. */
 		again = reply_bytes(&reply);
 		cr_expect(eq(sz, again.size, it->size + more.size));
@@ -399,8 +399,8 @@ Test(message, unknown_kinds_are_refused)
 	for (int i = 0; i < 3; i++) {
 		cr_expect(eq(int, refusal_of_bytes(kinds[i], NULL, 0, "kind"),
 			     -EPROTO));
-		cr_expect(eq(int, reply_decode(kinds[i], 0, NULL, 0, &reply,
-					       NULL),
+		cr_expect(eq(int,
+			     reply_decode(kinds[i], 0, NULL, 0, &reply, NULL),
 			     -EPROTO));
 		cr_expect(eq(str, (char *)message_kind_name(kinds[i]), "?"));
 		cr_expect(not(message_grants(kinds[i])));
@@ -417,8 +417,8 @@ Test(message, what_the_encoder_never_makes_is_refused)
 	/* one item: {slot 1, generation 1, event of 2 bytes} */
 	const uint8_t event[] = {0x0a, 8, 0x08, 1, 0x10, 1, 0x42, 2, 1, 'e'};
 	/* one item: {a dtype, one size, two strides} */
-	const uint8_t strides[] = {0x2a, 9, 8, DTYPE_U8, 0x12, 1, 1,
-				   0x1a, 2, 1, 1};
+	const uint8_t strides[] = {0x2a, 9,    8, DTYPE_U8, 0x12, 1,
+				   1,    0x1a, 2, 1,        1};
 
 	cr_expect(eq(int,
 		     refusal_of_bytes(MESSAGE_GET, a_0_byte, sizeof(a_0_byte),
@@ -428,10 +428,10 @@ Test(message, what_the_encoder_never_makes_is_refused)
 		     refusal_of_bytes(MESSAGE_BUNDLE_BEGIN, uuid, sizeof(uuid),
 				      "UUID"),
 		     -EINVAL));
-	cr_expect(eq(int,
-		     refusal_of_bytes(MESSAGE_PUBLISH, event, sizeof(event),
-				      "96"),
-		     -EINVAL));
+	cr_expect(eq(
+		int,
+		refusal_of_bytes(MESSAGE_PUBLISH, event, sizeof(event), "96"),
+		-EINVAL));
 	cr_expect(eq(int,
 		     refusal_of_bytes(MESSAGE_ALLOC, strides, sizeof(strides),
 				      "2 strides for 1"),

@@ -5,9 +5,9 @@
  * message_golden.txt has the messages, message_limits.txt what comes of each
  * value of each field: its code if it is refused, "lost" if it is left out.
  */
+#include "fsdp.pb-c.h"
 #include "message_samples.h"
 #include "proto/error.h"
-#include "fsdp.pb-c.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -18,7 +18,7 @@
 
 TestSuite(message_field, .init = read_samples);
 
-/* --- recorded bytes ------------------------------------------------------- */
+/* --- recorded bytes ------------------------------------------------------ */
 
 static struct bytes manifest_again(const struct sample *it)
 {
@@ -28,8 +28,8 @@ static struct bytes manifest_again(const struct sample *it)
 	struct places_reply again = {.places = places};
 	struct bytes bytes;
 
-	cr_assert(zero(int,
-		       manifest_open(it->bytes, it->size, &manifest, &err)));
+	cr_assert(
+		zero(int, manifest_open(it->bytes, it->size, &manifest, &err)));
 	again.n_places = (uint32_t)manifest_read(manifest, places, 8, &err);
 	cr_assert(eq(u32, again.n_places, manifest_n_places(manifest)));
 	cr_assert(zero(int,
@@ -108,7 +108,7 @@ static bool see_field(const ProtobufCFieldDescriptor *f, const char *pb)
 	if (f->label == PROTOBUF_C_LABEL_REPEATED) {
 		if (f->type == PROTOBUF_C_TYPE_MESSAGE)
 			for (size_t i = 0; i < n; i++)
-				see((*(ProtobufCMessage **const *)at)[i]);
+				see((*(ProtobufCMessage * *const *)at)[i]);
 		return n > 0;
 	}
 	if (f->type == PROTOBUF_C_TYPE_MESSAGE && *at)
@@ -134,8 +134,7 @@ static void see(const ProtobufCMessage *pb)
 #define fsdp__empty_request__descriptor fsdp__empty__descriptor
 #define fsdp__empty_reply__descriptor   fsdp__empty__descriptor
 
-static const ProtobufCMessageDescriptor *
-descriptor_of(const struct sample *it)
+static const ProtobufCMessageDescriptor *descriptor_of(const struct sample *it)
 {
 	static const ProtobufCMessageDescriptor *const all[][2] = {
 #define X(KIND, number, noun, request, reply, ...)                             \
@@ -183,7 +182,7 @@ Test(message_field, every_field_of_every_message_is_in_a_sample)
 				  it->descriptor->fields[i].name);
 }
 
-/* --- what is accepted ----------------------------------------------------- */
+/* --- what is accepted ---------------------------------------------------- */
 
 /* The message at hand, one field of which is changed. */
 struct at_hand {
@@ -219,8 +218,8 @@ static const char *outcome(const struct at_hand *it)
 		again = request_bytes(&request);
 		request_deinit(&request);
 	}
-	if (r == 0 && (again.size != size ||
-		       memcmp(again.data, packed, size) != 0))
+	if (r == 0 &&
+	    (again.size != size || memcmp(again.data, packed, size) != 0))
 		name = "lost";
 	free(again.data);
 	free(packed);
@@ -240,8 +239,8 @@ static void note(struct at_hand *it, const char *value)
 /* The limits are at powers of two, but for those of a mode. */
 static void try_number(struct at_hand *it, void *at, size_t size)
 {
-	static const int64_t more[] = {0200, 0600, 0644, 0666, 0667, 0700,
-				       -1,   -2};
+	static const int64_t more[] = {0200, 0600, 0644, 0666,
+				       0667, 0700, -1,   -2};
 	uint64_t right = 0, value;
 	char text[32];
 
@@ -271,15 +270,12 @@ static void try_bytes(struct at_hand *it, ProtobufCBinaryData *at)
 		const char *name, *data;
 		size_t size;
 	} all[] = {
-		{"none", "", 0},       {"a", "a", 1},
-		{"a/", "a/", 2},       {"a//b", "a//b", 4},
-		{"0", "a\0b", 3},      {"15", text, 15},
-		{"16", text, 16},      {"17", text, 17},
-		{"95", text, 95},      {"96", text, 96},
-		{"97", text, 97},      {"128", text, 128},
-		{"255", text, 255},    {"256", text, 256},
-		{"511", text, 511},    {"512", text, 512},
-		{"4095", text, 4095},  {"4096", text, 4096},
+		{"none", "", 0},     {"a", "a", 1},        {"a/", "a/", 2},
+		{"a//b", "a//b", 4}, {"0", "a\0b", 3},     {"15", text, 15},
+		{"16", text, 16},    {"17", text, 17},     {"95", text, 95},
+		{"96", text, 96},    {"97", text, 97},     {"128", text, 128},
+		{"255", text, 255},  {"256", text, 256},   {"511", text, 511},
+		{"512", text, 512},  {"4095", text, 4095}, {"4096", text, 4096},
 	};
 	ProtobufCBinaryData right = *at;
 
@@ -295,9 +291,9 @@ static void try_bytes(struct at_hand *it, ProtobufCBinaryData *at)
 /* So many of the first. */
 static void try_counts(struct at_hand *it, size_t *n, void **at, size_t size)
 {
-	static const size_t counts[] = {0,   1,	  2,   3,   4,	 5,    16,  17,
-					32,  33,  64,  128, 129, 253,  254, 256,
-					257, 1024, 1025};
+	static const size_t counts[] = {0,   1,   2,   3,    4,   5,   16,
+					17,  32,  33,  64,   128, 129, 253,
+					254, 256, 257, 1024, 1025};
 	size_t right_n = *n;
 	void *right = *at;
 
@@ -330,10 +326,9 @@ static bool is_long(const ProtobufCFieldDescriptor *f)
 static size_t size_of(const ProtobufCFieldDescriptor *f)
 {
 	return f->type == PROTOBUF_C_TYPE_MESSAGE ? sizeof(void *)
-	       : f->type == PROTOBUF_C_TYPE_BYTES
-		       ? sizeof(ProtobufCBinaryData)
-	       : is_long(f) ? 8
-			    : 4;
+	       : f->type == PROTOBUF_C_TYPE_BYTES ? sizeof(ProtobufCBinaryData)
+	       : is_long(f)                       ? 8
+						  : 4;
 }
 
 static void try_fields(struct at_hand *it, ProtobufCMessage *pb);
@@ -404,11 +399,10 @@ static char *probe_all(void)
 		ProtobufCMessage *pb = unpack(&samples[i]);
 
 		it.pb = pb;
-		(void)snprintf(it.path, sizeof(it.path), "%s %s %s",
-			       samples[i].direction == REPLY ? "reply"
-							     : "request",
-			       message_kind_name(samples[i].kind),
-			       samples[i].form);
+		(void)snprintf(
+			it.path, sizeof(it.path), "%s %s %s",
+			samples[i].direction == REPLY ? "reply" : "request",
+			message_kind_name(samples[i].kind), samples[i].form);
 		if (samples[i].direction != MANIFEST && is_first(&samples[i]) &&
 		    strcmp(outcome(&it), "ok") == 0)
 			try_fields(&it, pb);
@@ -422,8 +416,8 @@ static char *probe_all(void)
 /* What was accepted is accepted, and what was refused is, with that code. */
 Test(message_field, what_is_accepted_is_what_was_recorded, .timeout = 120)
 {
-	FILE *file = fopen(FSDP_SOURCE_DIR "/tests/unit/message_limits.txt",
-			   "r");
+	FILE *file =
+		fopen(FSDP_SOURCE_DIR "/tests/unit/message_limits.txt", "r");
 	FILE *now = fopen("message_limits.txt", "w");
 	char *text = probe_all(), *recorded = NULL;
 	size_t size = 0;

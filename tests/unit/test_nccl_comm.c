@@ -338,7 +338,7 @@ Test(nccl_comm, an_abort_leaves_nothing_and_may_come_twice)
 	expect_said(0, "the communicator was aborted");
 }
 
-/* --- calls that are in progress ------------------------------------------- */
+/* --- calls that are in progress ------------------------------------------ */
 
 static unsigned int n_sleeps;
 
@@ -378,7 +378,7 @@ Test(nccl_comm, a_call_that_is_in_progress_for_a_moment_is_not_slept_for)
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
 }
 
-/* --- ends that NCCL does not come to -------------------------------------- */
+/* --- ends that NCCL does not come to ------------------------------------- */
 
 static int gather_behind_what_does_not_end(void)
 {
@@ -391,8 +391,8 @@ Test(nccl_comm, an_abort_has_a_limit_and_may_be_asked_for_again)
 	mesh_join(2, 1);
 	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
 	cr_assert(zero(int, ranks_run(&ranks, gather)));
-	cr_assert(zero(
-		int, rank_run(&ranks, 0, gather_behind_what_does_not_end)));
+	cr_assert(zero(int,
+		       rank_run(&ranks, 0, gather_behind_what_does_not_end)));
 	expect_late(0, rank_abort, "NCCL has not let go of GPU-");
 	cr_expect(eq(int, rank_run(&ranks, 0, gather), -ECONNABORTED));
 	cr_assert(zero(int, rank_run(&ranks, 0, rank_let_go)));

@@ -191,7 +191,7 @@ Test(nccl_gather, ranks_that_do_different_things_are_told)
 	expect_said(1, "rank 0 AllGather of 64");
 }
 
-/* --- with kernels --- */
+/* --- with kernels -------------------------------------------------------- */
 
 static struct kernels_table *copy_in, *copy_out; /* in a rank */
 

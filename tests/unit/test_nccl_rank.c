@@ -45,7 +45,7 @@ static void begin(uint32_t n_shards, uint32_t n_replicas)
 	cr_assert(zero(int, ranks_run(&ranks, open_over_nodes)));
 }
 
-/* --- streams -------------------------------------------------------------- */
+/* --- streams ------------------------------------------------------------- */
 
 static int has_urgent_streams(void)
 {
@@ -69,7 +69,7 @@ Test(nccl_rank, its_streams_have_the_highest_priority)
 	cr_expect(zero(int, ranks_run(&ranks, close_and_free)));
 }
 
-/* --- comparing ------------------------------------------------------------ */
+/* --- comparing ----------------------------------------------------------- */
 
 static int verify(uint64_t value)
 {
@@ -104,7 +104,7 @@ Test(nccl_rank, all_ranks_are_told_of_a_value_that_differs)
 	cr_expect(zero(int, ranks_run(&ranks, close_and_free)));
 }
 
-/* --- ends ----------------------------------------------------------------- */
+/* --- ends ---------------------------------------------------------------- */
 
 static int is_kept_while_nccl_is_late(void)
 {

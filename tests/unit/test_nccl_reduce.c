@@ -311,7 +311,7 @@ Test(nccl_reduce, a_failure_is_said_and_ends_it_for_all)
 	expect_fault("Run:4:2", "unhandled system error");
 }
 
-/* --- with kernels --- */
+/* --- with kernels -------------------------------------------------------- */
 
 /* In a rank. */
 static CUdeviceptr kept;

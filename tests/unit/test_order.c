@@ -201,8 +201,7 @@ static const struct device *readonly_gpu(void)
 	return gpu;
 }
 
-/* --- refusals ---------------------------------------------------------------
- */
+/* --- refusals ------------------------------------------------------------ */
 
 Test(order, a_stream_of_another_context_is_refused)
 {
@@ -300,8 +299,7 @@ Test(order, a_device_without_stream_memory_operations_says_so)
 	side_close(&side);
 }
 
-/* --- registered pages -------------------------------------------------------
- */
+/* --- registered pages ---------------------------------------------------- */
 
 static int n_registered, n_unregistered;
 static CUresult register_result;

@@ -227,8 +227,7 @@ Test(order_event, a_timeline_takes_the_place_of_an_event)
 	cr_expect(not(order_is_pending(broker, early.slot)));
 }
 
-/* --- views ------------------------------------------------------------------
- */
+/* --- views --------------------------------------------------------------- */
 
 Test(order_event, views_are_written_when_what_they_view_is)
 {
@@ -281,8 +280,7 @@ Test(order_event, a_view_that_is_published_itself_has_its_own)
 	cr_expect(zero(u32, n_orders()));
 }
 
-/* --- death ------------------------------------------------------------------
- */
+/* --- death --------------------------------------------------------------- */
 
 Test(order_event, a_writer_that_dies_taints_what_it_did_not_say)
 {
@@ -302,8 +300,7 @@ Test(order_event, a_writer_that_dies_taints_what_it_did_not_say)
 	cr_expect(zero(u32, n_orders()));
 }
 
-/* --- refusals ---------------------------------------------------------------
- */
+/* --- refusals ------------------------------------------------------------ */
 
 Test(order_event, what_is_no_handle_of_an_event_is_refused)
 {

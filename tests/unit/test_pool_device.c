@@ -373,8 +373,7 @@ Test(pool_device, a_driver_that_hangs_has_two_threads_at_most)
 	}
 }
 
-/* --- bundles ---------------------------------------------------------------
- */
+/* --- bundles ------------------------------------------------------------- */
 
 static uint64_t begin(const struct device_uuid *gpu, uint64_t size_hint)
 {

@@ -1,11 +1,11 @@
 /*
- * A rank's own book-keeping: client/rank/comm.c and client/rank/group.c between a broker
- * that says what the test wants and memory of the test's own.
+ * A rank's own book-keeping: client/rank/comm.c and client/rank/group.c between
+ * a broker that says what the test wants and memory of the test's own.
  */
-#include "client/rank/comm.h"
 #include "client/copy.h"
 #include "client/handshake.h"
 #include "client/places.h"
+#include "client/rank/comm.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

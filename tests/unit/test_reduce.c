@@ -1,6 +1,6 @@
 /* Reductions: bit for bit as reduce.h has it, and close to the mean. */
-#include "collective/divide.h"
 #include "broker/worker/reduce.h"
+#include "collective/divide.h"
 #include "tests/unit/worker_fixture.h"
 
 #include <criterion/criterion.h>

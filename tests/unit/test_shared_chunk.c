@@ -69,8 +69,7 @@ static int ask_for_chunk(struct client *client, uint32_t id)
 						    .chunk = {1, &id}});
 }
 
-/* --- sharing ---------------------------------------------------------------
- */
+/* --- sharing ------------------------------------------------------------- */
 
 Test(shared_chunk, a_tensor_lies_where_its_sharer_says)
 {
@@ -236,8 +235,7 @@ Test(shared_chunk, it_is_not_evicted)
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
 }
 
-/* --- refusals --------------------------------------------------------------
- */
+/* --- refusals ------------------------------------------------------------ */
 
 #define expect_refusal(sharing, code)                                          \
 	do {                                                                   \
@@ -349,8 +347,7 @@ Test(shared_chunk, a_descriptor_whose_sharer_went_is_closed)
 	expect_nothing_left();
 }
 
-/* --- the end of a sharer ---------------------------------------------------
- */
+/* --- the end of a sharer ------------------------------------------------- */
 
 Test(shared_chunk, its_tensors_end_with_their_sharer)
 {
@@ -427,8 +424,7 @@ Test(shared_chunk, donated_memory_outlives_its_sharer)
 	expect_nothing_left();
 }
 
-/* --- a new broker ----------------------------------------------------------
- */
+/* --- a new broker -------------------------------------------------------- */
 
 Test(shared_chunk, a_new_broker_finds_handles_in_the_catalog)
 {

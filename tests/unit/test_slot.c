@@ -278,8 +278,7 @@ Test(slot, an_empty_tensor_is_legal)
 	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
 }
 
-/* --- groups and pins -------------------------------------------------------
- */
+/* --- groups and pins ----------------------------------------------------- */
 
 /* One that alice holds, and that nothing keeps. */
 static struct slot_ref client_anonymous(uint64_t size)

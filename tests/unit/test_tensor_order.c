@@ -241,8 +241,7 @@ Test(tensor_order, the_list_and_who_show_the_taint)
 	reply_deinit(&reply);
 }
 
-/* --- whose timelines -------------------------------------------------------
- */
+/* --- whose timelines ----------------------------------------------------- */
 
 Test(tensor_order, a_reader_gets_the_timelines_that_order_what_it_holds)
 {
@@ -290,8 +289,7 @@ Test(tensor_order, those_of_a_session_that_has_ended_are_gone)
 		  bob.sentence);
 }
 
-/* --- files ------------------------------------------------------------------
- */
+/* --- files --------------------------------------------------------------- */
 
 Test(tensor_order, a_session_has_one_file_however_often_it_asks)
 {

@@ -145,8 +145,7 @@ Test(ticket, survives_a_restart_with_its_deadline)
 	cr_assert(zero(sz, broker->deadlines.n));
 }
 
-/* --- lists and revoking ----------------------------------------------------
- */
+/* --- lists and revoking -------------------------------------------------- */
 
 static uint32_t list(struct client *client, struct ticket_item *ret)
 {

@@ -179,15 +179,20 @@ Test(timeline, files_that_are_none_of_ours_are_refused)
 {
 	struct timelines bad = TIMELINES_NULL;
 
-	cr_expect(eq(int, open_forged("FSDPTIM3", MEMFD_SEAL_CLOSED, TIMELINE_SIZE),
-		     -EPROTO));
 	cr_expect(eq(int,
-		     open_forged("\0\0\0\0\0\0\0", MEMFD_SEAL_CLOSED, TIMELINE_SIZE),
+		     open_forged("FSDPTIM3", MEMFD_SEAL_CLOSED, TIMELINE_SIZE),
 		     -EPROTO));
-	cr_expect(eq(int, open_forged("FSDPTIM2", MEMFD_SEAL_SIZE, TIMELINE_SIZE),
+	cr_expect(eq(
+		int,
+		open_forged("\0\0\0\0\0\0\0", MEMFD_SEAL_CLOSED, TIMELINE_SIZE),
+		-EPROTO));
+	cr_expect(eq(int,
+		     open_forged("FSDPTIM2", MEMFD_SEAL_SIZE, TIMELINE_SIZE),
 		     -EPERM));
-	cr_expect(eq(int, open_forged("FSDPTIM2", MEMFD_SEAL_CLOSED, 2 * TIMELINE_SIZE),
-		     -EINVAL));
+	cr_expect(eq(
+		int,
+		open_forged("FSDPTIM2", MEMFD_SEAL_CLOSED, 2 * TIMELINE_SIZE),
+		-EINVAL));
 	cr_expect(
 		eq(int,
 		   timelines_open(&bad, open("/dev/null", O_RDWR), true, NULL),

@@ -185,7 +185,7 @@ Test(unshard, the_first_reshard_queues_an_event_that_the_last_completes,
 	cr_assert(eq(u32, limiter().n_waiting, 0));
 }
 
-/* --- lateness ------------------------------------------------------------- */
+/* --- lateness ------------------------------------------------------------ */
 
 Test(unshard, nobody_is_late_for_what_all_have_started)
 {
@@ -238,7 +238,7 @@ Test(unshard, who_keeps_the_limiter_is_late)
 	cr_assert(gt(u64, third->waits_since_ms, 1));
 }
 
-/* --- commits -------------------------------------------------------------- */
+/* --- commits ------------------------------------------------------------- */
 
 Test(unshard, a_commit_comes_when_nothing_is_open_and_nothing_owed)
 {

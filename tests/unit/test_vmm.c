@@ -496,8 +496,7 @@ Test(vmm, a_forked_child_cannot_map_and_does_not_disturb_its_parent)
 	close(fd);
 }
 
-/* --- memory of others --------------------------------------------------------
- */
+/* --- memory of others ---------------------------------------------------- */
 
 static CUresult no_memory(CUmemGenericAllocationHandle *handle, void *at)
 {

@@ -7,7 +7,7 @@
 
 TestSuite(worker_device, .init = devices_open, .timeout = 60);
 
-/* --- all ranks of one worker ---------------------------------------------- */
+/* --- all ranks of one worker --------------------------------------------- */
 
 Test(worker_device, ranks_of_one_process_gather_and_reduce)
 {
@@ -151,7 +151,7 @@ Test(worker_device, what_is_forgotten_is_unmapped)
 	world_close();
 }
 
-/* --- several workers: nodes ----------------------------------------------- */
+/* --- several workers: nodes ---------------------------------------------- */
 
 static void nodes_start(struct node nodes[2])
 {
@@ -309,7 +309,7 @@ Test(worker_device, a_worker_whose_communicator_does_not_end_ends_itself)
 	world_close();
 }
 
-/* --- what is refused ------------------------------------------------------ */
+/* --- what is refused ----------------------------------------------------- */
 
 static void expect_no_comm(const struct node *node, const struct job_comm *job,
 			   const char *text)
@@ -462,7 +462,7 @@ Test(worker_device, a_plan_whose_buckets_are_none_is_not_taken)
 	world_close();
 }
 
-/* --- what is missing or broken -------------------------------------------- */
+/* --- what is missing or broken ------------------------------------------- */
 
 Test(worker_device, without_nccl_the_communicator_says_so)
 {

@@ -6,8 +6,8 @@
  * kept as doubles, which hold all of them.
  */
 #pragma once
-#include "collective/plan.h"
 #include "broker/worker/layout.h"
+#include "collective/plan.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <math.h>

@@ -48,8 +48,7 @@ static CUresult make(struct memory *memory, CUmemGenericAllocationHandle *ret)
 	return CUDA_SUCCESS;
 }
 
-/* --- making ------------------------------------------------------------------
- */
+/* --- making -------------------------------------------------------------- */
 
 static CUresult check_types(CUmemAllocationHandleType types)
 {
@@ -152,8 +151,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* --- sharing -----------------------------------------------------------------
- */
+/* --- sharing ------------------------------------------------------------- */
 
 /* A file of its own each time: two exports cannot be seen to be of the same
  * memory. Not closed by exec(), as the driver does not promise that either. */
@@ -284,8 +282,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
 	return call_end(import(handle, shareable, type));
 }
 
-/* --- questions ---------------------------------------------------------------
- */
+/* --- questions ----------------------------------------------------------- */
 
 CUresult
 cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,

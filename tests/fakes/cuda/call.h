@@ -33,10 +33,10 @@ enum call {
 
 enum call_note {
 	NOTE_CONTEXTS = N_CALLS, /* made */
-	NOTE_QUEUES, /* of each device */
-	NOTE_MPS, /* 1: there was a daemon of MPS to connect to */
+	NOTE_QUEUES,             /* of each device */
+	NOTE_MPS,       /* 1: there was a daemon of MPS to connect to */
 	NOTE_PINNED_IN, /* copies of pinned memory to a device that are done */
-	NOTE_NCCL, /* calls of NCCL's double */
+	NOTE_NCCL,      /* calls of NCCL's double */
 	N_COUNTS,
 };
 

@@ -61,8 +61,7 @@ CUresult context_current(struct context **ret)
 	return r;
 }
 
-/* --- life --------------------------------------------------------------------
- */
+/* --- life ---------------------------------------------------------------- */
 
 static CUresult take_overhead(struct context *context)
 {
@@ -127,8 +126,7 @@ static void destroy(struct context *context)
 	close(context->lock_fd);
 }
 
-/* --- the driver's interface --------------------------------------------------
- */
+/* --- the driver's interface ---------------------------------------------- */
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 {
@@ -258,8 +256,8 @@ CUresult cuCtxGetDevice(CUdevice *device)
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
 	struct context *context;
-	CUresult r = call_begin_context(CALL_CtxGetStreamPriorityRange,
-					&context);
+	CUresult r =
+		call_begin_context(CALL_CtxGetStreamPriorityRange, &context);
 
 	if (r)
 		return r;

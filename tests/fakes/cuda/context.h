@@ -17,12 +17,12 @@ struct context {
 	CUdevice device;  /* its ordinal */
 	CUcontext handle; /* NULL: there is none now */
 	unsigned int n_refs;
-	CUresult error;          /* sticky; for the process's life */
-	struct stream *streams;  /* all that are not destroyed */
-	struct stream *legacy;   /* one of them; NULL: not used yet */
+	CUresult error;                  /* sticky; for the process's life */
+	struct stream *streams;          /* all that are not destroyed */
+	struct stream *legacy;           /* one of them; NULL: not used yet */
 	struct queue queues[QUEUES_MAX]; /* of its streams */
-	struct memory *overhead; /* what it takes of the device; NULL */
-	int lock_fd;             /* ledger_enter() */
+	struct memory *overhead;         /* what it takes of the device; NULL */
+	int lock_fd;                     /* ledger_enter() */
 };
 
 /* The calling thread's, whatever has become of it; NULL: none, or none that is

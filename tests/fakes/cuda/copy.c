@@ -39,8 +39,7 @@ static enum side side_of(uint64_t address)
 		       : SIDE_DEVICE;
 }
 
-/* --- the work ----------------------------------------------------------------
- */
+/* --- the work ------------------------------------------------------------ */
 
 /* Host memory that is registered read-only is so for the device only. */
 static bool can_touch(const struct copy *copy, uint64_t address, size_t size,
@@ -110,8 +109,7 @@ static void end_copy(struct work *work, bool is_done)
 	free(copy);
 }
 
-/* --- the call ----------------------------------------------------------------
- */
+/* --- the call ------------------------------------------------------------ */
 
 static CUresult stage(struct copy *copy)
 {

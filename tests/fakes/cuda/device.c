@@ -181,8 +181,7 @@ void device_lose(CUdevice ordinal)
 		close(fd);
 }
 
-/* --- the driver's interface --------------------------------------------------
- */
+/* --- the driver's interface ---------------------------------------------- */
 
 CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {

@@ -26,8 +26,7 @@ static void unref_mark(struct mark *mark)
 		free(mark);
 }
 
-/* --- life --------------------------------------------------------------------
- */
+/* --- life ---------------------------------------------------------------- */
 
 CUresult event_new(struct context *context, unsigned int flags,
 		   struct event_share *share, CUevent *ret)
@@ -104,8 +103,7 @@ CUresult cuEventDestroy(CUevent handle)
 	return call_end(r);
 }
 
-/* --- recording ---------------------------------------------------------------
- */
+/* --- recording ----------------------------------------------------------- */
 
 static CUresult run_record(struct work *work)
 {
@@ -186,8 +184,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 				     : record(event, stream));
 }
 
-/* --- waiting -----------------------------------------------------------------
- */
+/* --- waiting ------------------------------------------------------------- */
 
 static CUresult run_wait(struct work *work)
 {

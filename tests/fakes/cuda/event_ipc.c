@@ -35,8 +35,7 @@ static void name_of(const struct handle *handle, char ret[LEDGER_NAME_SIZE])
 		 handle->serial);
 }
 
-/* --- pages -------------------------------------------------------------------
- */
+/* --- pages --------------------------------------------------------------- */
 
 /* Consumes the descriptor, also on failure. */
 static CUresult map(int fd, struct event_share **ret)
@@ -106,8 +105,7 @@ void event_share_destroy(struct event_share *share)
 	event_share_unref(share);
 }
 
-/* --- work --------------------------------------------------------------------
- */
+/* --- work ---------------------------------------------------------------- */
 
 bool event_share_is_done(const struct event_share *share, uint64_t n)
 {
@@ -180,8 +178,7 @@ CUresult event_share_wait(struct event_share *share, struct stream *stream)
 	return n ? enqueue(share, stream, n, run_wait) : CUDA_SUCCESS;
 }
 
-/* --- handles -----------------------------------------------------------------
- */
+/* --- handles ------------------------------------------------------------- */
 
 static CUresult handle_of(const struct event *event, CUipcEventHandle *ret)
 {

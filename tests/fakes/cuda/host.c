@@ -63,8 +63,7 @@ void host_free_all(struct context *context)
 	}
 }
 
-/* --- allocated ---------------------------------------------------------------
- */
+/* --- allocated ----------------------------------------------------------- */
 
 static CUresult allocate(struct context *context, size_t size, void **ret)
 {
@@ -133,8 +132,7 @@ CUresult cuMemFreeHost(void *pages)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* --- registered --------------------------------------------------------------
- */
+/* --- registered ---------------------------------------------------------- */
 
 /* Can the program itself read, or write, all of it? */
 static bool can_access(uint64_t address, uint64_t size, bool is_write)

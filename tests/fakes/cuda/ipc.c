@@ -83,8 +83,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *ret, CUdeviceptr address)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* --- opening -----------------------------------------------------------------
- */
+/* --- opening ------------------------------------------------------------- */
 
 /* `memory`: the reference is the mapping's, if it succeeds. */
 static CUresult map(struct context *context, struct memory *memory,

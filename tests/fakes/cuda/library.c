@@ -43,8 +43,7 @@ struct launch {
 	char copies[];
 };
 
-/* --- libraries ---------------------------------------------------------------
- */
+/* --- libraries ----------------------------------------------------------- */
 
 static bool is_too_new(const char *image)
 {
@@ -139,8 +138,7 @@ CUresult cuKernelGetFunction(CUfunction *ret, CUkernel handle)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* --- launches ----------------------------------------------------------------
- */
+/* --- launches ------------------------------------------------------------ */
 
 /* Is any word among the parameters an address whose mapping has changed since
  * the launch? */

@@ -65,8 +65,7 @@ static CUresult synchronize_maybe(void)
 	return r;
 }
 
-/* --- reserving ---------------------------------------------------------------
- */
+/* --- reserving ----------------------------------------------------------- */
 
 CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size,
 			     size_t alignment, CUdeviceptr hint,
@@ -118,8 +117,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* --- mapping -----------------------------------------------------------------
- */
+/* --- mapping ------------------------------------------------------------- */
 
 static bool is_reserved(uint64_t address, uint64_t size)
 {
@@ -218,8 +216,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 	return call_end(r);
 }
 
-/* --- access ------------------------------------------------------------------
- */
+/* --- access -------------------------------------------------------------- */
 
 static CUresult check_access(const CUmemAccessDesc *access)
 {

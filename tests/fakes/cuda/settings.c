@@ -84,16 +84,17 @@ static struct settings current = {
 	.driver_version = 13000,
 	.delay_us = 200,
 	.seed = 1,
-	.has = {
-		[FEATURE_VMM] = true,
-		[FEATURE_POSIX_FD] = true,
-		[FEATURE_FABRIC] = true,
-		[FEATURE_IMEX] = true,
-		[FEATURE_RDMA] = true,
-		[FEATURE_MEMOPS] = true,
-		[FEATURE_IPC_EVENTS] = true,
-		[FEATURE_REEXPORT] = true,
-	},
+	.has =
+		{
+			[FEATURE_VMM] = true,
+			[FEATURE_POSIX_FD] = true,
+			[FEATURE_FABRIC] = true,
+			[FEATURE_IMEX] = true,
+			[FEATURE_RDMA] = true,
+			[FEATURE_MEMOPS] = true,
+			[FEATURE_IPC_EVENTS] = true,
+			[FEATURE_REEXPORT] = true,
+		},
 };
 
 void settings_refuse(const char *format, ...)

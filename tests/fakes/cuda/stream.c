@@ -61,8 +61,7 @@ void stream_set_host_function(bool is_one)
 	is_host_function = is_one;
 }
 
-/* --- life --------------------------------------------------------------------
- */
+/* --- life ---------------------------------------------------------------- */
 
 /* Without the program's signals: they are for its own threads. But bad work
  * must be caught. */
@@ -196,8 +195,7 @@ void stream_stop_all(void)
 	}
 }
 
-/* --- the queue ---------------------------------------------------------------
- */
+/* --- the queue ----------------------------------------------------------- */
 
 static void append(struct stream *stream, struct work *work)
 {
@@ -297,8 +295,7 @@ bool stream_is_idle(const struct stream *stream)
 	return true;
 }
 
-/* --- waiting for it ----------------------------------------------------------
- */
+/* --- waiting for it ------------------------------------------------------ */
 
 static CUresult wait_for(struct stream *stream, uint64_t n)
 {
@@ -366,8 +363,7 @@ CUresult stream_synchronize_maybe(struct context *context)
 				     : CUDA_SUCCESS;
 }
 
-/* --- the thread --------------------------------------------------------------
- */
+/* --- the thread ---------------------------------------------------------- */
 
 /* NULL: the stream has ended. */
 static struct work *take(struct stream *stream)

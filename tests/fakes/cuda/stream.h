@@ -23,10 +23,10 @@ struct stream {
 	CUstream
 		handle; /* NULL: not in the table: legacy and per-thread ones */
 	struct context *context;
-	bool is_blocking;  /* takes turns with the legacy stream */
-	int priority;      /* kept for who asks, no more */
-	bool is_destroyed; /* ends after what is queued */
-	bool is_dropped;   /* ends without it */
+	bool is_blocking;    /* takes turns with the legacy stream */
+	int priority;        /* kept for who asks, no more */
+	bool is_destroyed;   /* ends after what is queued */
+	bool is_dropped;     /* ends without it */
 	struct queue *queue; /* NULL: it shares none */
 	struct work *first, **last;
 	uint64_t n_queued, n_done; /* of all time */
@@ -48,8 +48,8 @@ struct work {
 	CUresult (*run)(struct work *work);
 	/* After that, or instead of it. Frees the work. NULL: free(). */
 	void (*end)(struct work *work, bool is_done);
-	bool is_quick; /* no delay */
-	bool is_wait;  /* stays at the head of its queue until it is done */
+	bool is_quick;  /* no delay */
+	bool is_wait;   /* stays at the head of its queue until it is done */
 	uint64_t place; /* in the queue */
 };
 

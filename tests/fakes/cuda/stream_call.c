@@ -119,8 +119,7 @@ CUresult stream_find(struct context *context, CUstream handle,
 	return r;
 }
 
-/* --- life --------------------------------------------------------------------
- */
+/* --- life ---------------------------------------------------------------- */
 
 /* A priority that is none becomes the nearest one. */
 static CUresult create(CUstream *ret, unsigned int flags, int priority,
@@ -198,8 +197,7 @@ CUresult cuStreamDestroy(CUstream handle)
 	return call_end(r);
 }
 
-/* --- questions ---------------------------------------------------------------
- */
+/* --- questions ----------------------------------------------------------- */
 
 static CUresult begin(enum call call, CUstream handle, struct stream **ret)
 {
@@ -259,8 +257,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* --- host functions ----------------------------------------------------------
- */
+/* --- host functions ------------------------------------------------------ */
 
 /* Returns as it was called: a host function is no work of the device, and what
  * it does wrong is a crash of the program. */
@@ -313,8 +310,7 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn fn, void *data)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* --- work of the NCCL double -------------------------------------------------
- */
+/* --- work of the NCCL double --------------------------------------------- */
 
 static CUresult run_fake(struct work *work)
 {
