@@ -19,15 +19,19 @@ static int await_streams(struct fsdp_comm *comm, int32_t timeout_ms,
 			 struct error *err)
 {
 	int64_t deadline_ms;
+	int r;
 
 	if (!comm->engine && !comm->written.timeline)
 		return 0;
 	if (timeout_ms < 0 || timeout_ms > comm->timeout_ms)
 		timeout_ms = comm->timeout_ms;
 	deadline_ms = handshake_now_ms() + timeout_ms;
-	return comm->engine
-		       ? engine_await_noted(comm->engine, deadline_ms, err)
-		       : plain_await(comm, &comm->written, deadline_ms, err);
+	if (!comm->engine)
+		return plain_await(comm, &comm->written, deadline_ms, err);
+	/* Otherwise the others' devices wait for our part of a reduction that
+	 * nobody waits for here, and we for their commit. */
+	r = engine_begin_reductions(comm->engine, deadline_ms, err);
+	return r < 0 ? r : engine_await_noted(comm->engine, deadline_ms, err);
 }
 
 /* Also what is frozen is in the next shards, on all nodes. */

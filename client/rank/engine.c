@@ -627,6 +627,25 @@ int engine_begin(struct fsdp_group *group, struct error *err)
 			   handshake_now_ms() + engine->timeout_ms, err);
 }
 
+static bool has_reduction(const struct engine *engine)
+{
+	const struct engine_work *work = engine->first;
+
+	while (work && work->kind != WORK_REDUCE)
+		work = work->next;
+	return work;
+}
+
+int engine_begin_reductions(struct engine *engine, int64_t deadline_ms,
+			    struct error *err)
+{
+	int r = 0;
+
+	while (r == 0 && has_reduction(engine))
+		r = begin_first(engine, deadline_ms, err);
+	return r;
+}
+
 int engine_reshard(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 		   struct error *err)
 {

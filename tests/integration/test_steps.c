@@ -156,3 +156,37 @@ Test(steps, what_is_never_resharded_is_gathered_once)
 	cr_expect(eq(u64, counts.backward, 0));
 	cr_expect(eq(u64, counts.reductions, N_BLOCKS + 1));
 }
+
+static int unshard_first(void)
+{
+	return trainer_unshard(0);
+}
+
+/* Its reduction may begin when the other rank has handed in, too. */
+static int hand_in(void)
+{
+	int r = trainer_reduce(0, 0, NULL, false);
+
+	return r < 0 ? r : trainer_reshard(0);
+}
+
+Test(steps, a_commit_needs_no_wait_for_a_reduction)
+{
+	struct crew crew = {.daemon = &daemon_,
+			    .comm = "steps",
+			    .layers = LAYERS,
+			    .n_layers = 1,
+			    .options = {.timeout_ms = 20000}};
+
+	if (!are_on_devices() || getenv("FSDP_TEST_HOME"))
+		cr_skip_test("fsdp-worker may refuse the commit meanwhile");
+	crew_set(&crew);
+	ranks_start(&ranks, 2);
+	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
+	cr_assert(zero(int, ranks_run(&ranks, unshard_first)));
+	cr_assert(zero(int, rank_run(&ranks, 0, hand_in)));
+	cr_assert(zero(int, rank_run(&ranks, 1, hand_in)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_leave)));
+}
