@@ -30,7 +30,7 @@ static int await_streams(struct fsdp_comm *comm, int32_t timeout_ms,
 		return plain_await(comm, &comm->written, deadline_ms, err);
 	/* Otherwise the others' devices wait for our part of a reduction that
 	 * nobody waits for here, and we for their commit. */
-	r = engine_begin_reductions(comm->engine, deadline_ms, err);
+	r = engine_begin_reductions(comm->engine, err);
 	return r < 0 ? r : engine_await_noted(comm->engine, deadline_ms, err);
 }
 

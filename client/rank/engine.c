@@ -627,23 +627,19 @@ int engine_begin(struct fsdp_group *group, struct error *err)
 			   handshake_now_ms() + engine->timeout_ms, err);
 }
 
-static bool has_reduction(const struct engine *engine)
+int engine_begin_reductions(struct engine *engine, struct error *err)
 {
-	const struct engine_work *work = engine->first;
+	const struct engine_work *work;
 
-	while (work && work->kind != WORK_REDUCE)
-		work = work->next;
-	return work;
-}
-
-int engine_begin_reductions(struct engine *engine, int64_t deadline_ms,
-			    struct error *err)
-{
-	int r = 0;
-
-	while (r == 0 && has_reduction(engine))
-		r = begin_first(engine, deadline_ms, err);
-	return r;
+	pump(engine);
+	for (work = engine->first; work; work = work->next) {
+		if (work->kind == WORK_REDUCE)
+			return error_set(
+				err, -EBUSY,
+				"gradients that this rank handed in are being "
+				"reduced; wait for them before the commit");
+	}
+	return 0;
 }
 
 int engine_reshard(struct fsdp_group *group, uint32_t n_mesh, void *stream,

@@ -91,10 +91,9 @@ int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 /* What the rank has unsharded is enqueued, at least. */
 int engine_begin(struct fsdp_group *group, struct error *err);
 
-/* Enqueue all reductions, and what comes before the last one. Waits until the
- * broker has admitted them: -ETIMEDOUT. */
-int engine_begin_reductions(struct engine *engine, int64_t deadline_ms,
-			    struct error *err);
+/* Enqueue all reductions that were handed in. -EBUSY: the broker has not
+ * admitted all of them. */
+int engine_begin_reductions(struct engine *engine, struct error *err);
 
 /* This rank needs the whole parameters no more once `stream` is done with them;
  * NULL: it is. Follows engine_begin(). */
