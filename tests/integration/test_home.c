@@ -345,14 +345,20 @@ static int train_by_stream(void)
 
 /* --- a stream that is held ----------------------------------------------- */
 
-static sem_t *gate; /* shared */
+static sem_t *gates; /* shared; one for each rank */
 
-static void make_gate(void)
+static void make_gates(void)
 {
-	gate = mmap(NULL, sizeof(*gate), PROT_READ | PROT_WRITE,
-		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	cr_assert(gate != MAP_FAILED);
-	sem_init(gate, 1, 0);
+	gates = mmap(NULL, RANKS_MAX * sizeof(*gates), PROT_READ | PROT_WRITE,
+		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	cr_assert(gates != MAP_FAILED);
+	for (size_t i = 0; i < RANKS_MAX; i++)
+		sem_init(&gates[i], 1, 0);
+}
+
+static sem_t *own_gate(void)
+{
+	return &gates[rank_self()];
 }
 
 #define WEIGHT_SIZE (6 * 4 * sizeof(float))
@@ -370,7 +376,7 @@ static int reshard_what_is_read(void)
 
 	must(r == 0 && fsdp_param(group, 0, &param) == 0);
 	must(fsdp_group_get(group, whole, param.data, WEIGHT_SIZE) == 0);
-	stream_hold(stream, gate);
+	stream_hold(stream, own_gate());
 	must(context_enter(device, NULL) == 0);
 	must(cu.MemcpyDtoHAsync(seen, (CUdeviceptr)(uintptr_t)param.data,
 				WEIGHT_SIZE, stream) == CUDA_SUCCESS);
@@ -380,7 +386,7 @@ static int reshard_what_is_read(void)
 	must(fsdp_input(group, -1) == 0);
 	fill(second, fsdp_input_data(group, 0), WEIGHT_SIZE);
 	must(stream_finish(second));
-	sem_post(gate);
+	sem_post(own_gate());
 	must(stream_finish(stream));
 	return memcmp(seen, whole, WEIGHT_SIZE) ? -EBADMSG : 0;
 }
@@ -388,7 +394,7 @@ static int reshard_what_is_read(void)
 Test(home, what_a_stream_reads_is_resharded_after_it)
 {
 	need_double("a stream is held");
-	make_gate();
+	make_gates();
 	start_crew();
 	cr_assert(zero(int, ranks_run(&ranks, reshard_what_is_read)));
 }
@@ -404,13 +410,13 @@ static int reduce_what_is_written(void)
 	struct fsdp_work work;
 
 	must(fsdp_input(group, -1) == 0);
-	stream_hold(stream, gate);
+	stream_hold(stream, own_gate());
 	for (size_t i = 0; i < 2; i++)
 		fill(stream, fsdp_input_data(group, i),
 		     (size_t)(i ? 5 : 6 * 4) * sizeof(float));
 	must(fsdp_reduce(group, &options, &work) == 0);
 	must(fsdp_wait(&work, 20) == -ETIMEDOUT && !stream_is_done(stream));
-	sem_post(gate);
+	sem_post(own_gate());
 	if (fsdp_wait(&work, -1) < 0)
 		return rank_note(-EIO);
 	must(fsdp_shard(group, 0, &shard) == 0);
@@ -420,7 +426,7 @@ static int reduce_what_is_written(void)
 Test(home, a_reduction_waits_for_its_streams_on_the_device)
 {
 	need_double("a stream is held");
-	make_gate();
+	make_gates();
 	start_crew();
 	cr_assert(zero(int, ranks_run(&ranks, reduce_what_is_written)));
 	/* What is written already needs no gate. */
@@ -436,11 +442,11 @@ static int reduce_without_end(void)
 
 	must(fsdp_input(trainer()->groups[0], -1) == 0);
 	must(fsdp_input_data(trainer()->groups[0], 0));
-	stream_hold(stream, gate);
+	stream_hold(stream, own_gate());
 	r = fsdp_reduce(trainer()->groups[0], &options, &work);
 	if (r == 0)
 		r = fsdp_wait(&work, -1);
-	sem_post(gate);
+	sem_post(own_gate());
 	return rank_note(r);
 }
 
@@ -449,7 +455,7 @@ Test(home, a_stream_that_does_not_end_ends_its_communicator_alone)
 	pid_t worker;
 
 	need_double("a stream is held");
-	make_gate();
+	make_gates();
 	timeout_ms = 500;
 	start_crew();
 	worker = worker_await(&daemon_, 0);
@@ -471,20 +477,20 @@ static int commit_what_is_written(void)
 	struct fsdp_work work;
 	int r;
 
-	stream_hold(stream, gate);
+	stream_hold(stream, own_gate());
 	r = fsdp_commit_on(it->comm, it->step + 1, stream, &work);
 	must(r == 0 && !stream_is_done(stream));
 	must(fsdp_wait(&work, 20) == -ETIMEDOUT);
 	must(fsdp_comm_step(it->comm) == it->step);
 	must(fsdp_reshard(it->groups[0], 0) == -EINVAL);
-	sem_post(gate);
+	sem_post(own_gate());
 	return rank_note(fsdp_wait(&work, -1));
 }
 
 Test(home, a_commit_waits_for_its_stream_in_the_wait)
 {
 	need_double("a stream is held");
-	make_gate();
+	make_gates();
 	start_crew();
 	cr_assert(zero(int, ranks_run(&ranks, commit_what_is_written)));
 }
@@ -493,7 +499,7 @@ Test(home, a_commit_of_the_ranks_waits_for_its_stream_in_the_wait)
 {
 	need_double("a stream is held");
 	setenv("FSDP_TEST_HOME", "rank", 1);
-	make_gate();
+	make_gates();
 	start_crew();
 	cr_assert(zero(int, ranks_run(&ranks, commit_what_is_written)));
 }
