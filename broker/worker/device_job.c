@@ -17,6 +17,8 @@ int device_job_new(int sock_fd, uint32_t kind, uint64_t number,
 		   uint32_t n_shares, struct device_job **ret,
 		   struct error *err)
 {
+	bool has_ranges =
+		kind == JOB_DEVICE_GATHER || kind == JOB_DEVICE_REDUCE;
 	struct device_job *job =
 		calloc(1, sizeof(*job) + n_shares * sizeof(job->shares[0]));
 
@@ -27,8 +29,11 @@ int device_job_new(int sock_fd, uint32_t kind, uint64_t number,
 	job->number = number;
 	job->n_left = job->n_shares = n_shares;
 	pthread_mutex_init(&job->lock, NULL);
-	for (uint32_t i = 0; i < n_shares; i++)
+	job->n_unprepared = has_ranges ? n_shares : 0;
+	for (uint32_t i = 0; i < n_shares; i++) {
 		job->shares[i].job = job;
+		job->shares[i].is_prepared = !has_ranges;
+	}
 	*ret = job;
 	return 0;
 }

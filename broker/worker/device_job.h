@@ -7,6 +7,7 @@
 #include "broker/worker/store.h"
 #include "proto/error.h"
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct event;
 
@@ -35,6 +36,7 @@ struct device_share {
 	uint64_t value, gate;
 	/* Behind its work: the rank's thread's; NULL: not enqueued. */
 	struct event *done;
+	bool is_prepared; /* its rank has all that it needs to begin it */
 	bool is_done;
 	struct error failure; /* of the share alone; code 0: none */
 };
@@ -58,6 +60,7 @@ struct device_job {
 		};
 	};
 	uint64_t n_bytes;
+	atomic_uint n_unprepared;  /* shares: none begins before all are */
 	pthread_mutex_t lock;      /* of the next three */
 	uint32_t n_left;           /* shares that have not ended */
 	struct error failure;      /* of the first that has one */

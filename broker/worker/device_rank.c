@@ -51,10 +51,15 @@ static struct device_share *take(struct device_rank *rank)
 	       rank->comm->failure.code == 0)
 		pthread_cond_wait(&rank->has_work, &rank->comm->lock);
 	share = rank->first;
-	if (share && rank->comm->failure.code == 0)
-		rank->first = share->next;
-	else
-		share = NULL;
+	if (!share || rank->comm->failure.code < 0)
+		return NULL;
+	if (!share->is_prepared)
+		return share; /* it stays where it is */
+	if (atomic_load(&share->job->n_unprepared) > 0) {
+		pause_for_work(rank);
+		return NULL;
+	}
+	rank->first = share->next;
 	return share;
 }
 
@@ -88,6 +93,29 @@ static void end_share(struct device_rank *rank, struct device_share *share)
 	rank->moved_ns = now_ns();
 	rank->pause_ns = PAUSE_MIN_NS;
 	device_share_end(share, share->failure.code ? &share->failure : NULL);
+}
+
+/*
+ * To map and to allocate, the driver may wait for all streams of the process,
+ * those of other ranks among them, whose collectives wait for this rank. So no
+ * rank begins its share before all ranks have what they need.
+ */
+static int prepare(struct device_rank *rank, struct device_share *share,
+		   struct error *err)
+{
+	struct device_comm *comm = rank->comm;
+	int r = device_work_prepare(rank, share, err);
+
+	if (r < 0)
+		return r;
+	share->is_prepared = true;
+	if (atomic_fetch_sub(&share->job->n_unprepared, 1) > 1)
+		return 0;
+	pthread_mutex_lock(&comm->lock);
+	for (uint32_t i = 0; i < comm->n_ranks; i++)
+		pthread_cond_signal(&comm->ranks[i].has_work);
+	pthread_mutex_unlock(&comm->lock);
+	return 0;
 }
 
 static int begin(struct device_rank *rank, struct device_share *share,
@@ -196,7 +224,10 @@ static int step(struct device_rank *rank, struct error *err)
 
 	if (r < 0)
 		return r;
-	return share ? begin(rank, share, err) : look(rank, err);
+	if (!share)
+		return look(rank, err);
+	return share->is_prepared ? begin(rank, share, err)
+				  : prepare(rank, share, err);
 }
 
 /* --- the end ------------------------------------------------------------- */

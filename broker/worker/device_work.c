@@ -164,6 +164,18 @@ static int find_address(struct device_rank *rank,
 	return r;
 }
 
+int device_work_prepare(struct device_rank *rank, struct device_share *share,
+			struct error *err)
+{
+	struct device_group *group;
+	CUdeviceptr address;
+	int r = want_group(rank, share->job->plan, &group, err);
+
+	for (uint32_t i = 0; i < N_RANGES && r == 0; i++)
+		r = find_address(rank, &share->ranges[i], &address, err);
+	return r;
+}
+
 static int record(struct device_rank *rank, CUstream stream,
 		  struct device_share *share, struct error *err)
 {

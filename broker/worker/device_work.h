@@ -5,6 +5,11 @@
 #pragma once
 #include "broker/worker/device_rank.h"
 
+/* Make and map what the share needs, as far as it is not there. The driver may
+ * wait for all streams of the process meanwhile. */
+int device_work_prepare(struct device_rank *rank, struct device_share *share,
+			struct error *err);
+
 /* Do what is to be done in a share; where it goes on on a stream, share->done
  * is recorded behind it, else it is done. */
 int device_work_begin(struct device_rank *rank, struct device_share *share,
