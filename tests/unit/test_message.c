@@ -496,8 +496,10 @@ Test(message, columns_that_do_not_fit_together_are_refused)
 		r = reply_decode(kind, 0, all, body.size + columns[i].size,
 				 &reply, NULL);
 		cr_expect(eq(int, r, columns[i].code), "%zu", i);
-		if (r == 0)
+		if (r == 0) {
 			cr_expect(reply.places.places[0].is_tainted);
+			reply_deinit(&reply);
+		}
 		free(body.data);
 	}
 }
