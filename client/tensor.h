@@ -164,7 +164,7 @@ bool tensor_give_back_unrung(struct fsdp_client *client, uint32_t slot,
  * need not be woken for both. NULL is fine. */
 void tensor_end(struct fsdp_tensor *tensor);
 
-/* Take one of the handle's holds away; false: it has none. */
+/* Take one of the handle's holds away. Returns false if no hold is left. */
 bool tensor_take_hold(struct fsdp_tensor *tensor);
 
 /* The first live handle for which `fn` says true; it is called under the

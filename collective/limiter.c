@@ -52,7 +52,8 @@ static void queue_append(struct queue *queue, struct ticket *ticket)
 	queue->end = &ticket->next;
 }
 
-/* Where the ticket of that number hangs; the link is NULL if there is none. */
+/* Find the link to the ticket of that number. The link is NULL if no ticket has
+ * that number. */
 static struct ticket **queue_find(struct queue *queue, uint64_t number)
 {
 	struct ticket **link = &queue->first;

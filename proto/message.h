@@ -520,13 +520,13 @@ struct reply {
 	void *mem;
 };
 
-/* The time-out of message_kinds.h; NULL: there is none. */
+/* Find the time-out that message_kinds.h names. Returns NULL without one. */
 int32_t *request_timeout(struct request *request);
 /* What the body of its reply takes at most, if it is recorded. */
 uint32_t reply_bound(const struct request *request);
 
-/* Where a reply of its kind lists its chunks, so that they can be filled in;
- * false: it has none. */
+/* Find where a reply of its kind lists its chunks, so that they can be filled
+ * in. Returns false if replies of that kind list no chunks. */
 bool reply_chunks(struct reply *reply, struct chunk_ref ***ret_chunks,
 		  uint32_t **ret_n);
 /* The places in it, 0 if it has none of them. */

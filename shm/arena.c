@@ -233,7 +233,8 @@ static void taken_insert(struct arena *arena, uint32_t node)
 	arena->used += node_size(arena, node);
 }
 
-/* The taken range that starts there, out of the table; 0 if there is none. */
+/* Take the range that starts there out of the table. Returns 0 if no range
+ * starts there. */
 static uint32_t taken_remove(struct arena *arena, uint64_t start)
 {
 	uint32_t *at = bucket(arena, start), node;

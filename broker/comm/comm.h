@@ -187,7 +187,7 @@ int comm_find(const struct session *session, uint64_t id, struct comm **ret,
 int comm_find_any(const struct session *session, uint64_t id, struct comm **ret,
 		  uint32_t *ret_rank, struct error *err);
 
-/* Find the rank of the session; false: it has none. */
+/* Find the rank of the session. Returns false if the session is no rank. */
 bool comm_find_rank(const struct comm *comm, const struct session *session,
 		    uint32_t *ret);
 

@@ -19,7 +19,7 @@ struct session;
 
 #define COMM_RECORD_CHARGE 16
 
-/* The record of that name; 0 if there is none. */
+/* Find the record of that name. Returns 0 without one. */
 uint32_t comm_record_find(const struct broker *broker, const char *name);
 
 /* Make a record for this session's user, in use. -EPERM: the first component of

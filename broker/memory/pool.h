@@ -157,7 +157,7 @@ int pool_chunk_fd(struct pools *pools, uint32_t chunk_index, bool is_writable,
 uint32_t pool_next_of_bundle(const struct pools *pools, uint32_t bundle,
 			     uint32_t after);
 
-/* The record of the chunk with that id; 0 if there is none. */
+/* Find the record of the chunk with that id. Returns 0 without one. */
 uint32_t pool_find_chunk(const struct pools *pools, uint32_t chunk_id);
 
 /*

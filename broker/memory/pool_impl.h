@@ -126,7 +126,8 @@ void pool_chunk_name(char ret[FDSTORE_NAME_SIZE], uint32_t id);
 /* The pool of the class, or of the bundle; NULL: out of memory. */
 struct pool *pool_get(struct pools *pools, const struct access_class *access,
 		      const struct device_uuid *device, uint32_t bundle);
-/* The pool of a bundle that may be allocated from; NULL if there is none. */
+/* Find the pool of a bundle that accepts allocations. Returns NULL without one.
+ */
 struct pool *pool_find_bundle(const struct pools *pools, uint32_t bundle);
 struct pool *pool_new(struct pools *pools, const struct access_class *access,
 		      const struct device_uuid *device, uint32_t bundle);

@@ -40,7 +40,8 @@ void outcome_record(struct session *session, const struct outcome_room *room,
 		    uint64_t number, int32_t code, const uint8_t *body,
 		    size_t size);
 
-/* The recorded reply to that request, borrowed; NULL if there is none. */
+/* Find the recorded reply to that request; it is borrowed. Returns NULL if no
+ * reply was recorded. */
 const struct outcome *outcome_find(const struct session *session,
 				   uint64_t number);
 const uint8_t *outcome_body(const struct session *session,

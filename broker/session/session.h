@@ -96,7 +96,7 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 		  struct error *err);
 
 /* Take the pidfd of a peer that has reconnected to its session (consumed, also
- * on failure). It becomes the session's own if the session has none. */
+ * on failure). A session without a pidfd keeps it. */
 int session_watch_process(struct session *session, int pidfd,
 			  struct error *err);
 

@@ -24,7 +24,7 @@ struct broker;
 struct error;
 struct session;
 
-/* The grant of (session, slot), 0 if there is none. */
+/* Find the grant of (session, slot). Returns 0 without one. */
 uint32_t grant_find(const struct broker *broker, uint32_t session,
 		    uint32_t slot);
 
