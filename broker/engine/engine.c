@@ -381,9 +381,9 @@ static void take_done(struct engine *engine, struct job_done *done)
 	finish_job(engine, job, done);
 }
 
-/* Receive one message. Returns false if no message is there, or if the worker is
- * no longer trusted. After a hang-up the broker reads the remaining messages,
- * since the jobs that they report are done. */
+/* Receive one message. Returns false if no message is there, or if the worker
+ * is no longer trusted. After a hang-up the broker reads the remaining
+ * messages, since the jobs that they report are done. */
 static bool receive(struct engine *engine)
 {
 	struct engine_worker *worker = engine->worker;
