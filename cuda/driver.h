@@ -7,7 +7,7 @@
  * without one has no devices and works on host memory.
  *
  * driver_api.h declares what we use of the driver's interface, so that building
- * needs no toolkit; where there is one, tests/unit/test_driver_api compares.
+ * needs no toolkit; where there is one, unit/test_driver_api compares.
  *
  * The broker may call only what needs no context: it never has one.
  */

@@ -1,7 +1,7 @@
 /*
  * What we use of the CUDA driver's binary interface, in our own words, so that
  * building needs no toolkit. Names, values and layouts are those of cuda.h
- * (64-bit Linux); tests/unit/test_driver_api compares them with it.
+ * (64-bit Linux); unit/test_driver_api compares them with it.
  *
  * Not to be included beside cuda.h, nor installed.
  */

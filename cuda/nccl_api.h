@@ -1,7 +1,7 @@
 /*
  * What we use of NCCL's interface, declared by ourselves, so that building
  * needs no toolkit. Names, values and layouts are those of nccl.h of 2.28;
- * where that header is, tests/unit/test_nccl_api compares the two. A library
+ * where that header is, unit/test_nccl_api compares the two. A library
  * that is older or newer takes the configuration by the size that stands in it.
  *
  * Not to be included beside nccl.h, nor installed. Nothing here is linked:

@@ -1,0 +1,113 @@
+/*
+ * A broker by hand (broker_fixture.h) that has loaded the driver, or found
+ * none; and sessions with timelines, whose counters the test sets as a device
+ * would.
+ */
+#pragma once
+#include "broker/tensor/timeline_file.h"
+#include "tests/lib/gpu.h"
+#include "tests/unit/broker/broker_fixture.h"
+
+/* It is being loaded; comes back when it is there, or is not. */
+static inline void broker_await_driver(struct broker *broker)
+{
+	while (broker->devices.state == DEVICES_LOADING)
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+}
+
+static inline void broker_load_driver(struct broker *broker)
+{
+	devices_load(broker);
+	broker_await_driver(broker);
+}
+
+static inline struct device_uuid broker_gpu(struct broker *broker, uint32_t i)
+{
+	if (broker->devices.state == DEVICES_LOADING)
+		broker_load_driver(broker);
+	cr_assert(eq(int, broker->devices.state, DEVICES_READY), "%s",
+		  broker->devices.why.msg);
+	cr_assert(gt(u32, broker->devices.n, i));
+	return broker->devices.list[i].uuid;
+}
+
+/* `n` bytes on a device, by request; gives the code. */
+static inline int client_alloc_on(struct client *client,
+				  const struct device_uuid *device, uint64_t n,
+				  int32_t timeout_ms, struct slot_ref *ret)
+{
+	struct alloc_item item = item_of(n);
+	struct request request = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT, .mode = 0644},
+			  .timeout_ms = timeout_ms,
+			  .n_items = 1,
+			  .items = &item,
+			  .device = *device},
+	};
+	struct reply reply;
+	int r = client_call(client, &request, &reply);
+
+	if (r == 0 && ret)
+		*ret = reply.places.places[0].ref;
+	reply_deinit(&reply);
+	return r;
+}
+
+/* Gives the code. */
+static inline int client_timelines(struct client *client, uint64_t session,
+				   const struct slot_ref *ref, bool is_writable)
+{
+	struct request request = {
+		.kind = MESSAGE_TIMELINES,
+		.timelines = {.session = session,
+			      .wants_writable = is_writable},
+	};
+
+	if (ref)
+		request.timelines.ref = *ref;
+	return client_ask(client, &request);
+}
+
+/* What a device does when it has come so far. */
+static inline void client_reach(struct client *client, uint32_t timeline,
+				uint64_t value)
+{
+	uint8_t *pages = client->session->timelines.pages;
+
+	cr_assert(ne(ptr, pages, NULL));
+	atomic_store_explicit(
+		(_Atomic uint64_t *)(void *)(pages +
+					     timeline * TIMELINE_STRIDE),
+		value, memory_order_release);
+}
+
+/* Publish what a device still writes; gives the code. */
+static inline int client_publish_at(struct client *client,
+				    const struct slot_ref *ref,
+				    const char *name, uint32_t timeline,
+				    uint64_t value)
+{
+	struct publish_item item = {.ref = *ref,
+				    .name = name,
+				    .flags = PUBLISH_REPLACE,
+				    .timeline = timeline,
+				    .value = value};
+
+	return client_ask(client, &(struct request){.kind = MESSAGE_PUBLISH,
+						    .publish = {1, &item}});
+}
+
+/* Release what a device still reads, without a request; the broker is rung. */
+static inline void client_release_at(struct client *client,
+				     const struct slot_ref *ref,
+				     uint32_t timeline, uint64_t value)
+{
+	struct refs_entry *entry = &client->refs.entries[ref->slot];
+
+	atomic_store_explicit(&entry->timeline, (uint16_t)timeline,
+			      memory_order_relaxed);
+	atomic_store_explicit(&entry->fence, value, memory_order_relaxed);
+	if (client_release(client, ref))
+		(void)limbo_collect_pending(client->broker, client->session);
+}

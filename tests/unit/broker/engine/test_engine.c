@@ -1,0 +1,469 @@
+/* The engine without a real worker: tests/fakes/worker.c plays it. */
+#include "broker/engine/engine_impl.h"
+#include "broker/tensor/storage.h"
+#include "tests/unit/broker/broker_fixture.h"
+#include <signal.h>
+#include <sys/wait.h>
+
+static struct broker *broker;
+static struct engine *engine;
+static uint64_t plan;
+
+static void set_up(void)
+{
+	struct plan_entry entries[2] = {0};
+	struct plan made = {.n_entries = 2, .entries = entries};
+	struct error err = ERROR_NULL;
+
+	broker = broker_make();
+	engine = &broker->engine;
+	setenv("FSDP_WORKER", FAKE_WORKER_PATH, 1);
+	must(engine_init(engine, broker, &err), &err);
+	must(engine_add_plan(engine, &made, &plan, &err), &err);
+}
+
+TestSuite(engine, .init = set_up, .timeout = 20);
+
+static uint32_t make_slot(uint64_t size)
+{
+	struct storage_request request = {
+		.access = {.uid = 1000, .gid = 1000, .mode = 0600},
+		.uid = 1000,
+		.size = size,
+	};
+	struct error err = ERROR_NULL;
+	uint32_t slot;
+	int r;
+
+	while ((r = storage_make(broker, &request, &slot, &err)) == POOL_WAIT)
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	must(r, &err);
+	return slot;
+}
+
+static void free_slot(uint32_t slot)
+{
+	cr_assert(slot_unpin(broker, slot));
+	catalog_commit(&broker->catalog);
+}
+
+/* What the callbacks have seen. */
+struct seen {
+	uint32_t n;
+	struct job_done last;
+	uint32_t slot; /* of the job */
+	bool was_kept; /* when the callback came */
+	bool was_gone; /* the worker's process */
+	pid_t pid;
+};
+
+static bool is_gone(pid_t pid)
+{
+	return kill(pid, 0) < 0 && errno == ESRCH;
+}
+
+static void on_done(void *data, const struct job_done *done)
+{
+	struct seen *seen = data;
+
+	seen->n++;
+	seen->last = *done;
+	seen->was_kept = catalog_slot(&broker->catalog, seen->slot)->n_pins > 0;
+	seen->was_gone = is_gone(seen->pid);
+}
+
+static int submit(uint32_t shards, uint32_t full, struct seen *seen,
+		  struct error *err)
+{
+	struct engine_slots slots = {.shards = shards, .full = full};
+	struct job job = {.kind = JOB_GATHER, .plan = plan};
+	int r;
+
+	seen->slot = full;
+	r = engine_submit(engine, &job, &slots, on_done, seen, err);
+	seen->pid = engine->pid;
+	return r;
+}
+
+static void wait_for(const struct seen *seen, uint32_t n)
+{
+	while (seen->n < n)
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+}
+
+static void as(const char *how)
+{
+	setenv("FAKE_WORKER", how, 1);
+}
+
+Test(engine, jobs_are_done_in_order_by_one_worker)
+{
+	uint32_t shards = make_slot(100), full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("good");
+	for (int i = 0; i < 200; i++)
+		must(submit(shards, full, &seen, &err), &err);
+	cr_assert(zero(u32, seen.n), "nothing is called from a submit");
+	wait_for(&seen, 200);
+	cr_expect(zero(int, seen.last.code));
+	cr_expect(eq(u64, seen.last.number, 200));
+	cr_expect(eq(u64, seen.last.n_bytes, 1), "one chunk, sent once");
+	cr_expect(eq(u64, engine->n_gathers, 200));
+	cr_expect(eq(u64, engine->n_starts, 1));
+	cr_expect(zero(u32, engine->n_jobs));
+	cr_expect(eq(str, engine->cpu, "fake"));
+	free_slot(full);
+	free_slot(shards);
+	assert_empty(broker, 1000);
+	engine_stop(engine);
+	cr_expect(is_gone(seen.pid));
+}
+
+Test(engine, the_sentence_of_a_failed_job_comes_back)
+{
+	uint32_t shards = make_slot(100), full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("refuse");
+	must(submit(shards, full, &seen, &err), &err);
+	wait_for(&seen, 1);
+	cr_expect(eq(int, seen.last.code, -ERANGE));
+	cr_expect(eq(str, seen.last.sentence, "I would rather not"));
+	cr_expect(eq(u64, engine->n_failed, 1));
+	engine_stop(engine);
+}
+
+Test(engine, memory_is_kept_until_nobody_can_write_it_any_more)
+{
+	uint32_t shards = make_slot(100), full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("crash");
+	must(submit(shards, full, &seen, &err), &err);
+	cr_expect(not(slot_unpin(broker, full)), "the job pins it");
+	wait_for(&seen, 1);
+	cr_expect(eq(int, seen.last.code, -EIO));
+	cr_expect(strstr(seen.last.sentence, "was killed") != NULL, "%s",
+		  seen.last.sentence);
+	cr_expect(seen.was_kept);
+	cr_expect(seen.was_gone);
+	cr_expect(eq(int, slot_state(broker, full), SLOT_FREE));
+	engine_stop(engine);
+}
+
+Test(engine, after_a_death_the_next_job_starts_another_worker)
+{
+	uint32_t shards = make_slot(100), full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("crash");
+	must(submit(shards, full, &seen, &err), &err);
+	wait_for(&seen, 1);
+	as("good");
+	must(submit(shards, full, &seen, &err), &err);
+	wait_for(&seen, 2);
+	cr_expect(zero(int, seen.last.code));
+	cr_expect(eq(u64, engine->n_starts, 2));
+	engine_stop(engine);
+}
+
+Test(engine, without_the_program_a_job_is_refused)
+{
+	uint32_t shards = make_slot(100), full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	setenv("FSDP_WORKER", "/nowhere/fsdp-worker", 1);
+	cr_assert(eq(int, submit(shards, full, &seen, &err), -ENOENT));
+	cr_expect(strstr(err.msg, "/nowhere/fsdp-worker") != NULL, "%s",
+		  err.msg);
+	free_slot(full);
+	engine_stop(engine);
+	cr_expect(zero(u32, seen.n));
+}
+
+Test(engine, a_worker_of_another_version_is_tried_five_times)
+{
+	uint32_t shards = make_slot(100), full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("old");
+	must(submit(shards, full, &seen, &err), &err);
+	wait_for(&seen, 1);
+	cr_expect(eq(int, seen.last.code, -EAGAIN));
+	cr_expect(eq(u64, engine->n_starts, 5));
+	cr_assert(eq(int, engine_want(engine, &err), -EAGAIN));
+	cr_expect(strstr(err.msg, "version 0.0.1") != NULL, "%s", err.msg);
+	engine->died_ms = 0;
+	as("good");
+	must(submit(shards, full, &seen, &err), &err);
+	wait_for(&seen, 2);
+	cr_expect(zero(int, seen.last.code), "later it is tried again");
+	engine_stop(engine);
+}
+
+Test(engine, a_worker_that_answers_what_was_not_asked_is_killed)
+{
+	uint32_t shards = make_slot(100), full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("stray");
+	must(submit(shards, full, &seen, &err), &err);
+	wait_for(&seen, 1);
+	cr_expect(eq(int, seen.last.code, -EIO));
+	cr_expect(strstr(seen.last.sentence, "job 1001") != NULL, "%s",
+		  seen.last.sentence);
+	cr_expect(seen.was_gone);
+	engine_stop(engine);
+}
+
+Test(engine, a_worker_that_reads_nothing_holds_nobody_up)
+{
+	uint32_t shards = make_slot(100), full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("deaf");
+	for (int i = 0; i < 1000; i++)
+		must(submit(shards, full, &seen, &err), &err);
+	while (!engine->is_ready || !engine->unsent)
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	cr_assert(zero(u32, seen.n));
+	cr_assert(engine->unsent != engine->first, "some were sent");
+	engine_stop(engine);
+	cr_expect(eq(u32, seen.n, 1000));
+	cr_expect(eq(int, seen.last.code, -ECANCELED));
+	cr_expect(seen.was_gone);
+	cr_expect(eq(int, engine_want(engine, &err), -ESHUTDOWN));
+	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+}
+
+/* The time of the watch is over. */
+static void let_watch_pass(void)
+{
+	struct deadline watch = broker->deadlines.heap[engine->watch_position];
+
+	deadlines_remove(&broker->deadlines, &engine->watch_position);
+	watch.fn(watch.data, watch.index);
+}
+
+Test(engine, a_worker_that_says_nothing_is_killed_in_the_end)
+{
+	uint32_t shards = make_slot(100), full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("mute");
+	must(submit(shards, full, &seen, &err), &err);
+	while (engine->unsent)
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	for (int i = 0; i < 5; i++)
+		let_watch_pass();
+	wait_for(&seen, 1);
+	cr_expect(eq(int, seen.last.code, -EIO));
+	cr_expect(strstr(seen.last.sentence, "said nothing") != NULL, "%s",
+		  seen.last.sentence);
+	engine_stop(engine);
+}
+
+Test(engine, an_idle_worker_may_be_silent_for_ever)
+{
+	struct error err = ERROR_NULL;
+
+	as("good");
+	must(engine_want(engine, &err), &err);
+	while (!engine->is_ready)
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	let_watch_pass();
+	cr_expect(zero(u32, engine->watch_position), "an idle broker sleeps");
+	cr_expect(engine->worker != NULL);
+	engine_stop(engine);
+}
+
+Test(engine, plans_and_chunks_that_are_gone_are_forgotten)
+{
+	struct plan_entry entry = {0};
+	struct plan made = {.n_entries = 1, .entries = &entry};
+	uint32_t shards = make_slot(2 << 20), full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("good");
+	must(submit(shards, full, &seen, &err), &err);
+	engine_remove_plan(engine, plan); /* while the job needs it */
+	must(engine_add_plan(engine, &made, &plan, &err), &err);
+	wait_for(&seen, 1);
+	broker->config.warm_ms = 0;
+	free_slot(shards);
+	free_slot(full);
+	while (broker->pools.n_chunks > 0)
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	broker->config.warm_ms = 3600 * 1000;
+	full = make_slot(200);
+	must(submit(full, full, &seen, &err), &err);
+	wait_for(&seen, 2);
+	cr_expect(zero(int, seen.last.code), "%s", seen.last.sentence);
+	cr_expect(eq(u64, seen.last.n_bytes, 1));
+	cr_expect(eq(u64, seen.last.ns, 1));
+	cr_expect(eq(u64, engine->n_starts, 1));
+	engine_stop(engine);
+}
+
+/* --- communicators ------------------------------------------------------- */
+
+#define COMM_MINUTES 3
+
+static void open_comm(struct seen *seen)
+{
+	const struct job_comm comm = {
+		.kind = JOB_COMM,
+		.comm = 7,
+		.timeout_ms = COMM_MINUTES * 60000,
+	};
+	struct error err = ERROR_NULL;
+
+	must(engine_open_comm(engine, &comm, on_done, seen, &err), &err);
+}
+
+static void run_on_devices(uint32_t kind, const uint32_t *slots,
+			   struct seen *seen)
+{
+	const struct engine_order orders[2] = {0};
+	const struct engine_rank_slots of = {2,     slots, slots, slots,
+					     slots, slots, orders};
+	const struct job_device job = {.kind = kind, .comm = 7, .plan = plan};
+	struct error err = ERROR_NULL;
+
+	must(engine_submit_device(engine, &job, &of, on_done, seen, &err),
+	     &err);
+}
+
+Test(engine, jobs_of_a_communicator_come_behind_its_opening)
+{
+	const struct job_agree agree = {.kind = JOB_AGREE, .comm = 7};
+	uint32_t slots[] = {make_slot(100), make_slot(200)};
+	struct error err = ERROR_NULL;
+	struct seen seen = {.slot = slots[1]};
+
+	as("good");
+	open_comm(&seen);
+	run_on_devices(JOB_DEVICE_GATHER, slots, &seen);
+	must(engine_agree(engine, &agree, on_done, &seen, &err), &err);
+	run_on_devices(JOB_DEVICE_REDUCE, slots, &seen);
+	wait_for(&seen, 4);
+	cr_expect(zero(int, seen.last.code), "%s", seen.last.sentence);
+	cr_expect(eq(u64, engine->n_gathers, 1));
+	cr_expect(eq(u64, engine->n_reductions, 1));
+	engine_forget_comm(engine, 7);
+	cr_expect(engine->comms == NULL);
+	free_slot(slots[0]);
+	free_slot(slots[1]);
+	assert_empty(broker, 1000);
+	engine_stop(engine);
+}
+
+Test(engine, a_worker_may_wait_as_long_as_ranks_may_be_late)
+{
+	struct seen seen = {.slot = make_slot(100)};
+
+	as("mute");
+	open_comm(&seen);
+	while (!engine->is_ready || engine->unsent)
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	for (int i = 1; i < 5 + COMM_MINUTES; i++)
+		let_watch_pass();
+	cr_assert(engine->worker->cause.code == 0);
+	let_watch_pass();
+	wait_for(&seen, 1);
+	cr_expect(strstr(seen.last.sentence, "said nothing for 7 minutes") !=
+			  NULL,
+		  "%s", seen.last.sentence);
+	engine_forget_comm(engine, 7);
+	engine_stop(engine);
+}
+
+Test(engine, what_is_forgotten_before_it_was_opened_is_not_kept_open)
+{
+	struct seen seen = {.slot = make_slot(100)};
+
+	as("good");
+	open_comm(&seen);
+	engine_forget_comm(engine, 7);
+	cr_assert(engine->comms != NULL, "the worker is to hear of both");
+	wait_for(&seen, 1);
+	cr_expect(engine->comms == NULL);
+	/* It knows the number no more, so that it may come again. */
+	open_comm(&seen);
+	wait_for(&seen, 2);
+	engine_forget_comm(engine, 7);
+	engine_stop(engine);
+	cr_expect(eq(u64, engine->n_starts, 1));
+}
+
+Test(engine, a_worker_that_dies_leaves_no_communicator_to_be_closed)
+{
+	struct seen seen = {.slot = make_slot(100)};
+
+	as("crash");
+	open_comm(&seen);
+	wait_for(&seen, 1);
+	cr_expect(eq(int, seen.last.code, -EIO));
+	cr_assert(engine->comms != NULL, "until it is forgotten");
+	engine_forget_comm(engine, 7);
+	cr_expect(engine->comms == NULL);
+	engine_stop(engine);
+}
+
+Test(engine, a_process_that_cannot_be_made_is_an_error)
+{
+	struct error err = ERROR_NULL;
+
+#ifndef FSDP_TEST_POINTS
+	cr_skip("needs test points");
+#endif
+	as("good");
+	setenv("FSDP_FAIL_AT", "engine.spawn:1:EAGAIN", 1);
+	cr_assert(eq(int, engine_want(engine, &err), -EAGAIN));
+	cr_expect(strstr(err.msg, "start ") != NULL, "%s", err.msg);
+	must(engine_want(engine, &err), &err);
+	engine_stop(engine);
+}
+
+Test(engine, the_worker_of_an_earlier_broker_is_ended_before_anything_else)
+{
+	struct fdstore_entry entry = {.name = "worker"};
+	struct error err = ERROR_NULL;
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		for (;;)
+			pause();
+	}
+	entry.fd = (int)syscall(SYS_pidfd_open, pid, 0);
+	cr_assert(ge(int, entry.fd, 0));
+	broker->fdstore.inherited = &entry;
+	broker->fdstore.n_inherited = 1;
+	must(engine_adopt(engine, &err), &err);
+	cr_assert(eq(int, (int)waitpid(pid, &status, WNOHANG), (int)pid));
+	cr_expect(eq(int, WTERMSIG(status), SIGKILL));
+	cr_expect(eq(int, entry.fd, -1), "taken");
+	must(engine_adopt(engine, &err), &err);
+}
+
+Test(engine, a_kept_descriptor_that_is_no_process_is_passed_over)
+{
+	struct fdstore_entry entry = {.name = "worker", .fd = dup(1)};
+	struct error err = ERROR_NULL;
+
+	broker->fdstore.inherited = &entry;
+	broker->fdstore.n_inherited = 1;
+	must(engine_adopt(engine, &err), &err);
+}

@@ -1,0 +1,244 @@
+/*
+ * The broker's view of devices: found while others are served, named when one
+ * is asked for that is not there, and told to the operator.
+ */
+#include "tests/unit/broker/device_fixture.h"
+
+#define GIB (UINT64_C(1) << 30)
+
+static struct broker *broker;
+static struct client alice;
+static struct slot_ref ref;
+static const struct device_uuid stranger = {{1, 2, 3, 4}};
+
+static void set_up(void)
+{
+	gpu_open();
+	broker = broker_make();
+	client_open(&alice, broker, 1000, 0);
+}
+
+TestSuite(devices, .init = set_up, .fini = gpu_close, .timeout = 30);
+
+static bool notes(const char *part)
+{
+	return strstr(log_notes(), part);
+}
+
+static bool refused_with(const char *part)
+{
+	return strstr(alice.sentence, part);
+}
+
+Test(devices, a_device_is_asked_for_before_the_driver_is_there)
+{
+	struct device_uuid gpu = broker_gpu(broker, 0);
+
+	/* As if it had just begun; the answer waits for it. */
+	devices_load(broker);
+	cr_assert(eq(int, broker->devices.state, DEVICES_LOADING));
+	cr_expect(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &ref)), "%s",
+		  alice.sentence);
+	cr_expect(eq(int, broker->devices.state, DEVICES_READY));
+}
+
+static void send_alloc_on(const struct device_uuid *gpu)
+{
+	struct alloc_item item = item_of(100);
+	struct request request = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT, .mode = 0644},
+			  .timeout_ms = -1,
+			  .n_items = 1,
+			  .items = &item,
+			  .device = *gpu},
+	};
+
+	client_send(&alice, &request, ++alice.number);
+}
+
+Test(devices, the_driver_is_loaded_a_moment_after_the_start)
+{
+	devices_start(broker);
+	cr_expect(zero(int, broker->devices.load.type), "not begun");
+	broker_await_driver(broker);
+	cr_expect(eq(int, broker->devices.state, DEVICES_READY));
+	cr_expect(zero(u32, broker->devices.put_off));
+}
+
+Test(devices, who_needs_the_driver_has_it_loaded_at_once)
+{
+	struct device_uuid gpu = broker_gpu(broker, 0);
+	struct reply reply;
+	int code;
+
+	devices_start(broker);
+	cr_assert(gt(u32, broker->devices.put_off, 0));
+	send_alloc_on(&gpu);
+	/* It does not wait for the deadline. */
+	cr_expect(zero(u32, broker->devices.put_off));
+	while (!client_recv(&alice, &reply, &code))
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	cr_expect(zero(int, code), "%s", alice.sentence);
+	reply_deinit(&reply);
+}
+
+Test(devices, host_memory_does_not_wait_for_the_driver)
+{
+	devices_load(broker);
+	(void)client_alloc(&alice, 100);
+	broker_await_driver(broker);
+}
+
+Test(devices, an_unknown_one_is_refused_with_those_there_are)
+{
+	char known[DEVICE_TEXT_SIZE];
+	struct device_uuid gpu = broker_gpu(broker, 1);
+
+	device_format(&gpu, known);
+	cr_expect(eq(int, client_alloc_on(&alice, &stranger, 1, 0, &ref),
+		     -ENODEV));
+	cr_expect(refused_with("GPU-01020304-"), "%s", alice.sentence);
+	cr_expect(refused_with(known), "%s", alice.sentence);
+	cr_expect(eq(int, client_alloc_on(&alice, &stranger, 1, -1, &ref),
+		     -ENODEV),
+		  "who can wait is refused as well");
+	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
+}
+
+Test(devices, a_bundle_on_an_unknown_one_is_refused_when_it_begins)
+{
+	struct request request = {
+		.kind = MESSAGE_BUNDLE_BEGIN,
+		.bundle_begin = {.name = "m/",
+				 .access = {.gid = GID_DEFAULT},
+				 .device = stranger},
+	};
+
+	broker_load_driver(broker);
+	cr_expect(eq(int, client_ask(&alice, &request), -ENODEV));
+	cr_expect(refused_with("GPU-01020304-"), "%s", alice.sentence);
+	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_BUNDLES)));
+}
+
+Test(devices, without_a_driver_there_is_host_memory_and_a_note)
+{
+	setenv("FSDP_LIBCUDA", "/nowhere/libcuda.so.1", 1);
+	broker_load_driver(broker);
+	cr_expect(eq(int, broker->devices.state, DEVICES_NONE));
+	cr_expect(notes("host memory only: there is no CUDA driver"), "%s",
+		  log_notes());
+	cr_expect(eq(int, client_alloc_on(&alice, &stranger, 1, 0, &ref),
+		     -ENODEV));
+	cr_expect(refused_with("/nowhere/libcuda.so.1"), "%s", alice.sentence);
+	(void)client_alloc(&alice, 100);
+}
+
+Test(devices, a_driver_that_is_too_old_is_named)
+{
+	setenv("FAKECUDA_DRIVER_VERSION", "11040", 1);
+	broker_load_driver(broker);
+	cr_expect(eq(int, broker->devices.state, DEVICES_NONE));
+	cr_expect(notes("11.4"), "%s", log_notes());
+	cr_expect(eq(int, client_alloc_on(&alice, &stranger, 1, 0, &ref),
+		     -ENOSYS));
+	cr_expect(refused_with("11.4"), "%s", alice.sentence);
+}
+
+Test(devices, a_double_of_the_driver_is_told_loudly)
+{
+	broker_load_driver(broker);
+	cr_expect(notes("TEST DOUBLE"), "%s", log_notes());
+}
+
+Test(devices, tensors_may_have_nine_tenths_of_one)
+{
+	const struct device *device;
+
+	setenv("FAKECUDA_MEM_MB", "1024", 1);
+	(void)broker_gpu(broker, 0);
+	device = &broker->devices.list[0];
+	cr_expect(le(u64, devices_memory_max(&broker->devices, device),
+		     GIB / 10 * 9));
+	cr_expect(gt(u64, devices_memory_max(&broker->devices, device),
+		     GIB / 10 * 8));
+	broker->config.device_memory_max = GIB / 2;
+	cr_expect(
+		eq(u64, devices_memory_max(&broker->devices, device), GIB / 2));
+	broker->config.device_memory_max = 5 * GIB;
+	cr_expect(eq(u64, devices_memory_max(&broker->devices, device),
+		     device->memory));
+}
+
+Test(devices, one_in_exclusive_process_mode_is_noted_and_gives_nothing)
+{
+	struct device_uuid gpu;
+
+	setenv("FAKECUDA_COMPUTE_MODE", "exclusive_process", 1);
+	gpu = broker_gpu(broker, 0);
+	cr_expect(notes("exclusive-process"), "%s", log_notes());
+	cr_expect(eq(int, client_alloc_on(&alice, &gpu, 100, 0, &ref), -EBUSY));
+	cr_expect(refused_with("nvidia-smi"), "%s", alice.sentence);
+	cr_expect(zero(u32, broker->pools.n_chunks));
+	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_CHUNKS)));
+}
+
+Test(devices, one_that_is_lost_gives_no_more_memory_and_keeps_what_it_has)
+{
+	struct slot_ref kept;
+	struct device_uuid gpu, other;
+	uint32_t block;
+
+	setenv("FAKECUDA_FAIL", "MemCreate:2:lost", 1);
+	gpu = broker_gpu(broker, 0);
+	other = broker_gpu(broker, 1);
+	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &kept)));
+	cr_expect(eq(int,
+		     client_alloc_on(&alice, &gpu, UINT64_C(64) << 20, 0, &ref),
+		     -EIO));
+	cr_expect(notes("no more memory is made"), "%s", log_notes());
+	/* Also where there would be room. */
+	cr_expect(eq(int, client_alloc_on(&alice, &gpu, 100, -1, &ref), -EIO));
+	cr_expect(refused_with("GPU-"), "%s", alice.sentence);
+	block = catalog_slot(&broker->catalog, kept.slot)->block;
+	cr_expect(gt(u32, block, 0));
+	cr_expect(zero(int, client_alloc_on(&alice, &other, 100, 0, &ref)),
+		  "%s", alice.sentence);
+}
+
+Test(devices, their_values_are_in_the_status)
+{
+	struct request request = {.kind = MESSAGE_STATUS};
+	char text[DEVICE_TEXT_SIZE], wanted[2][DEVICE_TEXT_SIZE + 32];
+	struct device_uuid gpu = broker_gpu(broker, 1);
+	uint64_t version = 0, n_devices = 0, is_double = 0, size = 0, max = 0;
+	struct reply reply;
+
+	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &ref)));
+	device_format(&gpu, text);
+	snprintf(wanted[0], sizeof(wanted[0]), "%s_chunk_bytes", text);
+	snprintf(wanted[1], sizeof(wanted[1]), "%s_memory_max", text);
+	cr_assert(zero(int, client_call(&alice, &request, &reply)));
+	for (uint32_t i = 0; i < reply.status.n_values; i++) {
+		const struct status_value *value = &reply.status.values[i];
+
+		if (strcmp(value->name, "driver_version") == 0)
+			version = value->value;
+		if (strcmp(value->name, "driver_is_double") == 0)
+			is_double = value->value;
+		if (strcmp(value->name, "devices") == 0)
+			n_devices = value->value;
+		if (strcmp(value->name, wanted[0]) == 0)
+			size = value->value;
+		if (strcmp(value->name, wanted[1]) == 0)
+			max = value->value;
+	}
+	reply_deinit(&reply);
+	cr_expect(eq(u64, version, 13000));
+	cr_expect(eq(u64, is_double, 1));
+	cr_expect(eq(u64, n_devices, 2));
+	cr_expect(eq(u64, size, broker->config.chunk_min));
+	cr_expect(eq(u64, max,
+		     devices_memory_max(&broker->devices,
+					&broker->devices.list[1])));
+}

@@ -1,0 +1,100 @@
+/*
+ * The end of a session that has much: in rounds of the loop, between which
+ * others are served, and nobody comes back to it.
+ */
+#include "tests/unit/broker/broker_fixture.h"
+
+/* Each is written by its maker, and held: two records. */
+#define N 3000
+
+static struct broker *broker;
+static struct client alice, bob;
+
+static void set_up(void)
+{
+	broker = broker_make();
+	client_open(&alice, broker, 1000, 0);
+	client_open(&bob, broker, 1001, 0);
+	for (int i = 0; i < N; i++)
+		(void)client_alloc(&alice, 1);
+}
+
+TestSuite(session_end, .init = set_up, .timeout = 60);
+
+static uint32_t n_live(void)
+{
+	return catalog_n_live(&broker->catalog, SECTION_SLOT);
+}
+
+/* Gives how many rounds it took. */
+static int run_to_the_end(void)
+{
+	int n = 0;
+
+	for (; broker->n_sessions > 1; n++) {
+		uint32_t before = n_live();
+
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		cr_expect(le(u32, before - n_live(), 1024));
+	}
+	return n;
+}
+
+Test(session_end, others_are_served_between_its_rounds)
+{
+	const struct session_record *record = session_record(alice.session);
+	struct error err = ERROR_NULL;
+	uint8_t token[TOKEN_SIZE];
+	uint64_t id = record->id;
+
+	memcpy(token, record->token, sizeof(token));
+	cr_assert(ne(ptr, session_find(broker, id, token, &err), NULL));
+	session_end(alice.session, 0);
+	cr_expect(zero(int, client_ask(&bob, &(struct request){
+						     .kind = MESSAGE_PING})));
+	cr_expect(eq(u32, broker->n_sessions, 2), "it still ends");
+	cr_expect(gt(u32, n_live(), 0));
+	cr_expect(eq(ptr, session_find(broker, id, token, &err), NULL));
+	cr_expect(eq(int, err.code, -ESTALE));
+	cr_expect(ge(int, run_to_the_end(), 4));
+	assert_empty(broker, 1000);
+}
+
+Test(session_end, a_goodbye_is_answered_at_the_end)
+{
+	struct reply reply;
+	int code;
+
+	session_end(alice.session, 7);
+	cr_expect(not(client_recv(&alice, &reply, &code)));
+	(void)run_to_the_end();
+	cr_assert(client_recv(&alice, &reply, &code));
+	cr_expect(zero(int, code));
+	cr_expect(eq(int, (int)reply.kind, MESSAGE_GOODBYE));
+	reply_deinit(&reply);
+	cr_expect(eq(ptr, alice.peer.session, NULL));
+	assert_empty(broker, 1000);
+}
+
+Test(session_end, what_outlives_it_is_on_nobodys_budget)
+{
+	static char names[N / 2][16];
+
+	for (int i = 0; i < N / 2; i++) {
+		struct slot_ref ref = client_alloc(&alice, 1);
+
+		snprintf(names[i], sizeof(names[i]), "n/%d", i);
+		cr_assert(gt(i64, client_publish(&alice, &ref, names[i], 0, 0),
+			     0));
+	}
+	session_end(alice.session, 0);
+	(void)run_to_the_end();
+	cr_expect(eq(u32, n_live(), N / 2));
+	for (uint32_t i = 1;
+	     i <= catalog_n_touched(&broker->catalog, SECTION_BLOCK); i++) {
+		const struct block_record *block =
+			catalog_block(&broker->catalog, i);
+
+		cr_expect(not(block->chunk && block->maker));
+	}
+}

@@ -1,0 +1,379 @@
+/*
+ * Limbo and devices: memory that a device still reads or writes is not used
+ * again, and nobody looks after it once there is none.
+ */
+#include "proto/point.h"
+#include "tests/unit/broker/device_fixture.h"
+
+static struct broker *broker;
+static struct client alice, bob;
+
+static void set_up(void)
+{
+	broker = broker_make();
+	client_open(&alice, broker, 1000, 0);
+	client_open(&bob, broker, 1001, 0);
+}
+
+TestSuite(limbo, .init = set_up, .timeout = 20);
+
+/* Until the broker's deadlines have done it, or the test's time is over. */
+static void run_until_freed(const struct slot_ref *ref)
+{
+	while (word_state(broker, ref) != SLOT_FREE)
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+}
+
+/* Grants outlive what was granted, see broker/tensor/grant.h. */
+static void expect_nothing_left(void)
+{
+	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
+	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_SLOTS)));
+	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_SLOT)));
+	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_BLOCK)));
+	cr_expect(zero(u32, broker->catalog.header->limbo.n));
+}
+
+/* A tensor that only alice holds, and a device of hers until she is at 5. */
+static struct slot_ref fenced(void)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+
+	cr_assert(zero(i64, client_publish(&alice, &ref, "", 0, 0)));
+	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
+	client_release_at(&alice, &ref, 1, 5);
+	return ref;
+}
+
+Test(limbo, what_a_device_still_reads_is_freed_when_it_has_done)
+{
+	struct slot_ref ref = fenced();
+
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
+	client_reach(&alice, 1, 4);
+	cr_expect(zero(u32, limbo_collect_released(broker)));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	client_reach(&alice, 1, 5);
+	run_until_freed(&ref);
+	expect_nothing_left();
+}
+
+Test(limbo, nobody_looks_after_devices_while_nothing_waits_for_them)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+
+	cr_expect(zero(u32, broker->limbo.fence_position));
+	cr_expect(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_expect(zero(u32, broker->limbo.fence_position));
+	ref = fenced();
+	cr_expect(ne(u32, broker->limbo.fence_position, 0));
+	client_reach(&alice, 1, 5);
+	run_until_freed(&ref);
+	cr_expect(zero(u32, broker->limbo.fence_position));
+	cr_expect(zero(u32, broker->limbo.n_fenced));
+}
+
+Test(limbo, the_looks_become_rarer)
+{
+	struct slot_ref ref = fenced(), other;
+	uint32_t last = 0;
+
+	cr_expect(eq(u32, broker->limbo.fence_ms, 1));
+	while (broker->limbo.fence_ms < 50) {
+		cr_expect(ge(u32, broker->limbo.fence_ms, last));
+		last = broker->limbo.fence_ms;
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	}
+	/* Until something new waits. */
+	other = client_alloc(&alice, 100);
+	client_release_at(&alice, &other, 1, 5);
+	cr_expect(eq(u32, broker->limbo.fence_ms, 1));
+	client_reach(&alice, 1, 5);
+	run_until_freed(&other);
+	run_until_freed(&ref);
+}
+
+Test(limbo, room_is_found_where_devices_have_done_before_anybody_looks)
+{
+	struct slot_ref ref = fenced();
+
+	client_reach(&alice, 1, 5);
+	cr_expect(eq(u32, limbo_collect_released(broker), 1));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+	expect_nothing_left();
+}
+
+Test(limbo, one_session_s_fence_is_enough_to_keep_memory)
+{
+	struct slot_ref ref = client_put(&alice, "a", 0);
+
+	cr_assert(zero(int, client_timelines(&bob, 0, NULL, false)));
+	cr_assert(zero(int, client_get(&alice, "a", &ref)));
+	cr_assert(zero(int, client_get(&bob, "a", &ref)));
+	cr_assert(zero(int, client_remove(&alice, "a")));
+	client_release_at(&bob, &ref, 63, 1);
+	cr_expect(zero(u32, broker->limbo.n_fenced)); /* alice holds it */
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
+	client_reach(&bob, 63, 1);
+	run_until_freed(&ref);
+	expect_nothing_left();
+}
+
+Test(limbo, a_session_takes_its_fences_along)
+{
+	struct slot_ref ref = fenced();
+
+	client_close(&alice);
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+	cr_expect(zero(u32, broker->n_timelines));
+	/* What was to be looked at is no more, and does no harm. */
+	while (broker->limbo.fence_position)
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	expect_nothing_left();
+}
+
+/* A client may write what it likes into its own file. */
+Test(limbo, a_fence_of_no_timeline_keeps_memory_until_the_session_ends)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+
+	client_release_at(&alice, &ref, 7, 1); /* there is no file */
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_expect(zero(u32, limbo_collect_released(broker)));
+	client_close(&alice);
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+	expect_nothing_left();
+}
+
+Test(limbo, a_timeline_beyond_the_file_is_one_of_it)
+{
+	struct slot_ref ref = fenced();
+
+	client_reach(&alice, 1, 5);
+	cr_expect(eq(u32, limbo_collect_released(broker), 1));
+	ref = client_alloc(&alice, 100);
+	client_release_at(&alice, &ref, UINT16_MAX, UINT64_MAX);
+	client_reach(&alice, UINT16_MAX % TIMELINES, TIMELINE_POISON);
+	(void)limbo_collect_released(broker);
+	client_close(&alice);
+	expect_nothing_left();
+}
+
+Test(limbo, what_devices_use_is_not_evicted)
+{
+	const struct device_uuid host = {{0}};
+	struct slot_ref ref = client_put(&alice, "a", PUBLISH_EVICTABLE);
+
+	cr_assert(zero(int, client_timelines(&bob, 0, NULL, false)));
+	cr_assert(zero(int, client_get(&bob, "a", &ref)));
+	client_release_at(&bob, &ref, 1, 9);
+	cr_expect(eq(int, evict(broker, 1, &host, NULL), EVICT_NONE));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
+	client_reach(&bob, 1, 9);
+	cr_expect(eq(int, evict(broker, 1, &host, NULL), EVICT_SOME));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+}
+
+/* --- eviction ------------------------------------------------------------ */
+
+/* Over the quota, unless something goes. */
+static struct alloc_item fill_quota(uint64_t size)
+{
+	broker->config.quota_bytes = used(broker, 1000, ACCOUNT_BYTES);
+	return item_of(size);
+}
+
+Test(limbo, an_eviction_looks_only_at_what_may_be_evicted)
+{
+	struct alloc_item item;
+	struct slot_ref held = client_put(&alice, "held", PUBLISH_EVICTABLE);
+	struct slot_ref ref;
+	char name[16];
+
+	cr_assert(zero(int, client_get(&bob, "held", &held)));
+	for (int i = 0; i < 100; i++) {
+		snprintf(name, sizeof(name), "a/%d", i);
+		client_put(&alice, name, 0);
+		snprintf(name, sizeof(name), "b/%d", i);
+		client_put(&bob, name, PUBLISH_EVICTABLE);
+	}
+	item = fill_quota(1);
+	cr_expect(eq(int, client_alloc_item(&alice, &item, 0644, 0, 0, &ref),
+		     -EDQUOT));
+	cr_expect(eq(u64, broker->evictables.n_looked, 2),
+		  "two turns round the only one of hers");
+	cr_assert(zero(int, client_release_n(&bob, &held, 1)));
+	cr_expect(zero(int, client_alloc_item(&alice, &item, 0644, 0, 0, &ref)),
+		  "%s", alice.sentence);
+	cr_expect(eq(int, word_state(broker, &held), SLOT_FREE));
+}
+
+/* Alice's next request would look at all that bob holds, twice. */
+Test(limbo, others_are_served_while_an_eviction_looks_for_something)
+{
+	struct request ping = {.kind = MESSAGE_PING};
+	struct alloc_item item;
+	struct request alloc = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT, .mode = 0644},
+			  .n_items = 1,
+			  .items = &item}};
+	struct reply reply;
+	char name[16];
+	int code;
+
+	for (int i = 0; i < 2000; i++) {
+		struct slot_ref ref;
+
+		snprintf(name, sizeof(name), "a/%d", i);
+		client_put(&alice, name, PUBLISH_EVICTABLE);
+		if (i < 1999)
+			cr_assert(zero(int, client_get(&bob, name, &ref)));
+	}
+	item = fill_quota(1);
+	client_send(&alice, &alloc, ++alice.number);
+	cr_expect(not(client_recv(&alice, &reply, &code)));
+	cr_expect(zero(int, client_ask(&bob, &ping)));
+	while (!client_recv(&alice, &reply, &code))
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	cr_expect(zero(int, code), "%s", alice.sentence);
+	reply_deinit(&reply);
+	cr_expect(eq(u64, broker->n_evicted, 1));
+}
+
+static void run_rounds(int n)
+{
+	for (int i = 0; i < n; i++)
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+}
+
+Test(limbo, two_requests_that_search_in_vain_come_to_rest)
+{
+	struct alloc_item item;
+	struct request alloc = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = GID_DEFAULT, .mode = 0644},
+			  .timeout_ms = -1,
+			  .n_items = 1,
+			  .items = &item}};
+	struct client carol;
+	uint64_t n_looked;
+	char name[16];
+
+	client_open(&carol, broker, 1000, 0);
+	for (int i = 0; i < 600; i++) {
+		struct slot_ref ref;
+
+		snprintf(name, sizeof(name), "a/%d", i);
+		client_put(&alice, name, PUBLISH_EVICTABLE);
+		cr_assert(zero(int, client_get(&bob, name, &ref)));
+	}
+	item = fill_quota(1);
+	client_send(&alice, &alloc, ++alice.number);
+	client_send(&carol, &alloc, ++carol.number);
+	run_rounds(200);
+	n_looked = broker->evictables.n_looked;
+	cr_expect(ge(u64, n_looked, 1200));
+	run_rounds(200);
+	cr_expect(eq(u64, broker->evictables.n_looked, n_looked));
+}
+
+/* --- warnings ------------------------------------------------------------ */
+
+Test(limbo, more_than_a_thousand_tensors_in_limbo_are_warned_of_once)
+{
+	struct slot_ref refs[LIMBO_WARN + 1];
+
+	for (int turn = 0; turn < 2; turn++) {
+		for (int i = 0; i <= LIMBO_WARN; i++) {
+			cr_expect(eq(u32, broker->limbo.n_warnings, turn > 0));
+			refs[i] = client_put(&alice, "a", 0);
+			cr_assert(zero(int, client_get(&bob, "a", &refs[i])));
+			cr_assert(zero(int, client_remove(&alice, "a")));
+		}
+		cr_expect(eq(u32, broker->limbo.n_warnings, 1));
+		for (int i = 0; i <= LIMBO_WARN; i++)
+			cr_assert(
+				zero(int, client_release_n(&bob, &refs[i], 1)));
+	}
+	expect_nothing_left();
+}
+
+Test(limbo, a_slot_that_waits_twice_is_looked_after_once)
+{
+	struct slot_ref ref = fenced();
+
+	for (int i = 0; i < 1000; i++)
+		(void)limbo_collect_all(broker);
+	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
+	client_reach(&alice, 1, 5);
+	run_until_freed(&ref);
+}
+
+Test(limbo, who_shows_whose_device_is_in_the_way)
+{
+	struct request request = {.kind = MESSAGE_WHO};
+	struct slot_ref ref = fenced();
+	struct reply reply;
+
+	request.who = (struct who_request){.name = "", .ref = ref};
+	cr_assert(zero(int, client_call(&alice, &request, &reply)));
+	cr_assert(eq(u32, reply.who.n_holders, 1));
+	cr_expect(zero(i64, reply.who.holders[0].holds));
+	cr_expect(eq(u64, reply.who.holders[0].session,
+		     session_record(alice.session)->id));
+	reply_deinit(&reply);
+}
+
+Test(limbo, work_that_does_not_end_is_told_once)
+{
+	struct slot_ref ref = fenced();
+	uint64_t start;
+
+	cr_expect(not(broker->limbo.is_slow));
+	broker->limbo.fenced_ms -= 31000;
+	while (!broker->limbo.is_slow)
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	start = broker->limbo.fenced_ms;
+	client_reach(&alice, 1, 5);
+	run_until_freed(&ref);
+	cr_expect(not(broker->limbo.is_slow));
+	cr_expect(gt(u64, broker->limbo.fenced_ms, start));
+}
+
+Test(limbo, many_that_wait_are_all_freed)
+{
+	struct slot_ref refs[300];
+
+	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
+	for (int i = 0; i < 300; i++) {
+		refs[i] = client_alloc(&alice, 64);
+		client_release_at(&alice, &refs[i], 1, (uint64_t)i + 1);
+	}
+	cr_expect(eq(u32, broker->limbo.n_fenced, 300));
+	client_reach(&alice, 1, 150);
+	run_until_freed(&refs[149]);
+	cr_expect(eq(int, word_state(broker, &refs[150]), SLOT_LIMBO));
+	client_reach(&alice, 1, 300);
+	run_until_freed(&refs[299]);
+	for (int i = 0; i < 300; i++)
+		run_until_freed(&refs[i]);
+	expect_nothing_left();
+}
+
+#ifdef FSDP_TEST_POINTS
+Test(limbo, without_heap_for_a_note_all_of_limbo_is_looked_at)
+{
+	struct slot_ref ref;
+
+	setenv("FSDP_FAIL_AT", "limbo.malloc:1:12", 1);
+	ref = fenced();
+	cr_expect(zero(u32, broker->limbo.n_fenced));
+	cr_expect(broker->limbo.has_unnoted);
+	client_reach(&alice, 1, 5);
+	run_until_freed(&ref);
+	expect_nothing_left();
+}
+#endif

@@ -1,0 +1,358 @@
+/*
+ * Orders of tensors by events: the broker keeps a handle that it cannot look
+ * at, until the producer says that the event is done.
+ */
+#include "broker/tensor/order.h"
+#include "cuda/handle.h"
+#include "tests/unit/broker/device_fixture.h"
+
+static struct broker *broker;
+static struct client alice, bob, carol;
+static struct device_uuid gpu;
+
+static void set_up(void)
+{
+	gpu_open();
+	broker = broker_make();
+	client_open(&alice, broker, 1000, 0);
+	client_open(&bob, broker, 1001, 0);
+	client_open(&carol, broker, 1000, 0);
+	gpu = broker_gpu(broker, 0);
+}
+
+TestSuite(order_event, .init = set_up, .fini = gpu_close, .timeout = 30);
+
+static struct slot_ref make(void)
+{
+	struct slot_ref ref;
+
+	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &ref)));
+	return ref;
+}
+
+static struct handle event(uint64_t number)
+{
+	struct handle handle = {
+		.version = HANDLE_VERSION,
+		.kind = HANDLE_EVENT,
+		.origin = 77,
+		.generation = number,
+	};
+
+	memset(&handle.event, (int)number, sizeof(handle.event));
+	return handle;
+}
+
+/* Gives the code. */
+static int publish_handle(struct client *client, const struct slot_ref *ref,
+			  const char *name, const struct handle *handle)
+{
+	struct publish_item item = {.ref = *ref,
+				    .name = name,
+				    .flags = *name ? PUBLISH_REPLACE : 0,
+				    .event = (const uint8_t *)handle};
+
+	return client_ask(client, &(struct request){.kind = MESSAGE_PUBLISH,
+						    .publish = {1, &item}});
+}
+
+static int publish(struct client *client, const struct slot_ref *ref,
+		   const char *name, uint64_t number)
+{
+	const struct handle handle = event(number);
+
+	return publish_handle(client, ref, name, &handle);
+}
+
+static int say_done(struct client *client, const struct slot_ref *ref,
+		    uint64_t number)
+{
+	struct ordered_item item = {*ref, number};
+
+	return client_ask(client, &(struct request){.kind = MESSAGE_ORDERED,
+						    .ordered = {1, &item}});
+}
+
+static uint64_t session_id(const struct client *client)
+{
+	return session_record(client->session)->id;
+}
+
+/* What a get by name tells, with a hold. */
+static struct tensor_place get(struct client *client, const char *name)
+{
+	struct request request = {
+		.kind = MESSAGE_GET,
+		.get = {.n_names = 1,
+			.names = &name,
+			.is_trust_set = true,
+			.trusted_uid = 1000},
+	};
+	struct tensor_place place;
+	struct reply reply;
+
+	cr_assert(zero(int, client_call(client, &request, &reply)), "%s",
+		  client->sentence);
+	place = reply.places.places[0];
+	reply_deinit(&reply);
+	return place;
+}
+
+/* Gives the code, and which event it is. */
+static int ask(struct client *client, const struct slot_ref *ref,
+	       uint64_t *ret_number)
+{
+	const struct request request = {
+		.kind = MESSAGE_TIMELINES,
+		.timelines = {.session = session_id(&alice), .ref = *ref},
+	};
+	struct handle handle;
+	struct reply reply;
+	int r = client_call(client, &request, &reply);
+
+	if (r == 0) {
+		cr_assert(reply.timelines.has_event);
+		memcpy(&handle, reply.timelines.event, sizeof(handle));
+		*ret_number = handle.generation;
+	}
+	reply_deinit(&reply);
+	return r;
+}
+
+static struct slot_ref view(struct client *client, const struct slot_ref *base)
+{
+	struct alloc_item item = item_of(10);
+	struct slot_ref ref;
+
+	item.is_view = true;
+	item.base = *base;
+	cr_assert(zero(int, client_alloc_item(client, &item, 0, 0, 0, &ref)),
+		  "%s", client->sentence);
+	return ref;
+}
+
+static uint32_t n_orders(void)
+{
+	return catalog_n_live(&broker->catalog, SECTION_ORDER);
+}
+
+Test(order_event, who_holds_it_is_told_which_event_to_wait_for)
+{
+	struct slot_ref ref = make();
+	struct tensor_place place;
+	uint64_t number = 0;
+
+	cr_assert(zero(int, publish(&alice, &ref, "a", 7)), "%s",
+		  alice.sentence);
+	cr_expect(eq(int, ask(&bob, &ref, &number), -EINVAL),
+		  "not before it holds it");
+	place = get(&bob, "a");
+	cr_expect(eq(u64, place.order.session, session_id(&alice)));
+	cr_expect(zero(u32, place.order.timeline));
+	cr_expect(eq(u64, place.order.value, 7));
+	cr_assert(zero(int, ask(&bob, &ref, &number)), "%s", bob.sentence);
+	cr_expect(eq(u64, number, 7));
+}
+
+Test(order_event, what_is_said_to_be_done_is_ordered_no_more)
+{
+	struct slot_ref ref = make();
+	uint64_t number;
+
+	cr_assert(zero(int, publish(&alice, &ref, "a", 7)));
+	(void)get(&bob, "a");
+	cr_assert(zero(int, say_done(&alice, &ref, 7)), "%s", alice.sentence);
+	cr_expect(zero(u64, get(&bob, "a").order.session));
+	cr_expect(eq(int, ask(&bob, &ref, &number), -ESRCH));
+	cr_expect(zero(u32, n_orders()));
+	cr_expect(zero(int, say_done(&alice, &ref, 7)), "once more");
+}
+
+Test(order_event, what_is_still_written_is_not_used_again)
+{
+	struct slot_ref ref = make();
+
+	cr_assert(zero(int, publish(&alice, &ref, "", 7)));
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_assert(zero(int, say_done(&alice, &ref, 7)));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+	cr_expect(zero(int, say_done(&alice, &ref, 7)), "it is gone");
+	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
+}
+
+Test(order_event, only_the_producers_word_for_that_event_counts)
+{
+	struct slot_ref ref = make(), stale = ref;
+
+	stale.generation++;
+	cr_assert(zero(int, publish(&alice, &ref, "a", 7)));
+	cr_expect(zero(int, say_done(&alice, &ref, 6)));
+	cr_expect(zero(int, say_done(&alice, &stale, 7)));
+	cr_expect(zero(int, say_done(&carol, &ref, 7)));
+	cr_expect(order_is_pending(broker, ref.slot));
+	cr_expect(eq(u32, n_orders(), 1));
+}
+
+Test(order_event, a_later_one_takes_the_place_of_an_earlier_one)
+{
+	struct slot_ref ref = make();
+	uint64_t number = 0;
+
+	cr_assert(zero(int, publish(&alice, &ref, "", 7)));
+	cr_assert(zero(int, publish(&alice, &ref, "a", 8)));
+	cr_expect(eq(u32, n_orders(), 1));
+	cr_expect(eq(u32, session_record(alice.session)->orders.n, 1));
+	(void)get(&bob, "a");
+	cr_assert(zero(int, ask(&bob, &ref, &number)));
+	cr_expect(eq(u64, number, 8));
+	cr_assert(zero(int, say_done(&alice, &ref, 7)));
+	cr_expect(order_is_pending(broker, ref.slot));
+	cr_assert(zero(int, say_done(&alice, &ref, 8)));
+	cr_expect(not(order_is_pending(broker, ref.slot)));
+}
+
+Test(order_event, a_timeline_takes_the_place_of_an_event)
+{
+	struct slot_ref ref = make(), early;
+
+	cr_assert(zero(int, publish(&alice, &ref, "", 7)));
+	early = view(&alice, &ref);
+	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
+	cr_expect(order_is_pending(broker, early.slot));
+	cr_expect(eq(ptr, (void *)order_event(broker, early.slot), NULL));
+	client_reach(&alice, 1, 2);
+	cr_expect(not(order_is_pending(broker, ref.slot)));
+	cr_expect(not(order_is_pending(broker, early.slot)));
+}
+
+/* --- views --------------------------------------------------------------- */
+
+Test(order_event, views_are_written_when_what_they_view_is)
+{
+	struct slot_ref ref = make(), first, second;
+	uint64_t number = 0;
+
+	cr_assert(zero(int, publish(&alice, &ref, "a", 7)));
+	(void)get(&bob, "a");
+	first = view(&bob, &ref);
+	second = view(&bob, &first);
+	cr_expect(eq(u32, n_orders(), 3));
+	cr_assert(zero(int, ask(&bob, &second, &number)), "%s", bob.sentence);
+	cr_expect(eq(u64, number, 7));
+	/* The producer knows nothing of them. */
+	cr_assert(zero(int, say_done(&alice, &ref, 7)));
+	cr_expect(not(order_is_pending(broker, first.slot)));
+	cr_expect(not(order_is_pending(broker, second.slot)));
+	cr_expect(zero(u32, n_orders()));
+}
+
+Test(order_event, views_follow_a_later_event)
+{
+	struct slot_ref ref = make(), early;
+	uint64_t number = 0;
+
+	cr_assert(zero(int, publish(&alice, &ref, "", 7)));
+	early = view(&alice, &ref);
+	cr_assert(zero(int, publish(&alice, &ref, "a", 8)));
+	(void)get(&bob, "a");
+	cr_expect(zero(int, say_done(&alice, &ref, 7)));
+	cr_expect(order_is_pending(broker, early.slot));
+	cr_assert(zero(int, ask(&bob, &ref, &number)));
+	cr_expect(eq(u64, number, 8));
+	cr_assert(zero(int, say_done(&alice, &ref, 8)));
+	cr_expect(not(order_is_pending(broker, early.slot)));
+}
+
+Test(order_event, a_view_that_is_published_itself_has_its_own)
+{
+	struct slot_ref ref = make(), mine;
+
+	cr_assert(zero(int, publish(&alice, &ref, "a", 7)));
+	mine = view(&alice, &ref);
+	cr_assert(zero(int, publish(&alice, &mine, "b", 8)), "%s",
+		  alice.sentence);
+	cr_assert(zero(int, say_done(&alice, &ref, 7)));
+	cr_expect(not(order_is_pending(broker, ref.slot)));
+	cr_expect(order_is_pending(broker, mine.slot));
+	cr_assert(zero(int, say_done(&alice, &mine, 8)));
+	cr_expect(zero(u32, n_orders()));
+}
+
+/* --- death --------------------------------------------------------------- */
+
+Test(order_event, a_writer_that_dies_taints_what_it_did_not_say)
+{
+	struct slot_ref late = make(), done = make(), of_late;
+
+	cr_assert(zero(int, publish(&alice, &done, "done", 1)));
+	cr_assert(zero(int, publish(&alice, &late, "late", 2)));
+	(void)get(&bob, "late");
+	of_late = view(&bob, &late);
+	cr_assert(zero(int, say_done(&alice, &done, 1)));
+	client_close(&alice);
+	cr_expect(get(&bob, "late").is_tainted);
+	cr_expect(not(get(&bob, "done").is_tainted));
+	cr_expect(table_word_is_tainted(
+		table_load(&broker->table, of_late.slot)));
+	cr_expect(zero(u64, get(&bob, "late").order.session));
+	cr_expect(zero(u32, n_orders()));
+}
+
+/* --- refusals ------------------------------------------------------------ */
+
+Test(order_event, what_is_no_handle_of_an_event_is_refused)
+{
+	struct slot_ref ref = make();
+	struct handle handle = event(7);
+
+	handle.kind = HANDLE_MEMORY;
+	cr_expect(eq(int, publish_handle(&alice, &ref, "a", &handle), -EINVAL));
+	cr_expect(ne(ptr, strstr(alice.sentence, "event"), NULL), "%s",
+		  alice.sentence);
+	handle = event(7);
+	handle.version++;
+	cr_expect(eq(int, publish_handle(&alice, &ref, "a", &handle), -EINVAL));
+	handle = event(0);
+	cr_expect(eq(int, publish_handle(&alice, &ref, "a", &handle), -EINVAL));
+	handle = event(1);
+	handle.generation = INT64_MAX;
+	cr_expect(eq(int, publish_handle(&alice, &ref, "a", &handle), -EINVAL));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_WRITING));
+	cr_expect(zero(u32, n_orders()));
+}
+
+Test(order_event, host_memory_takes_none)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+
+	cr_expect(eq(int, publish(&alice, &ref, "a", 1), -EINVAL));
+	cr_expect(ne(ptr, strstr(alice.sentence, "synchronise"), NULL), "%s",
+		  alice.sentence);
+}
+
+/* Nothing of a batch stays if one of it is refused. */
+Test(order_event, a_batch_that_is_refused_leaves_no_handle)
+{
+	const struct handle handle = event(3);
+	struct slot_ref first = make(), second = make();
+	struct publish_item items[2] = {
+		{.ref = first, .name = "a", .event = (const uint8_t *)&handle},
+		{.ref = second,
+		 .name = "a/b",
+		 .flags = PUBLISH_MUST_EXIST | PUBLISH_REPLACE},
+	};
+	uint64_t before = catalog_blob_bytes(&broker->catalog);
+
+	for (int i = 0; i < 1000; i++)
+		cr_assert(
+			eq(int,
+			   client_ask(&alice,
+				      &(struct request){.kind = MESSAGE_PUBLISH,
+							.publish = {2, items}}),
+			   -ENOENT));
+	cr_expect(zero(u32, n_orders()));
+	cr_expect(
+		le(u64, catalog_blob_bytes(&broker->catalog), before + 65536));
+}

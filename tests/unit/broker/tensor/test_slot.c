@@ -1,0 +1,516 @@
+/* The life of slots: states, keepers, limbo, accounts, eviction. */
+#include "broker/session/outcome.h"
+#include "tests/unit/broker/broker_fixture.h"
+
+static struct broker *broker;
+static struct client alice, bob;
+static const struct device_uuid host;
+
+static void set_up(void)
+{
+	broker = broker_make();
+	client_open(&alice, broker, 1000, 0);
+	client_open(&bob, broker, 1001, 0);
+}
+
+TestSuite(slot, .init = set_up, .timeout = 20);
+
+Test(slot, is_written_then_published_then_freed)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_WRITING));
+	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 128));
+	cr_assert(eq(int, client_publish(&alice, &ref, "a", 0, 0), 1));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
+	cr_assert(zero(int, client_remove(&alice, "a")));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+	client_close(&alice);
+	client_close(&bob);
+	assert_empty(broker, 1000);
+}
+
+Test(slot, stays_in_limbo_while_somebody_holds_it)
+{
+	struct slot_ref old = client_put(&alice, "a", 0);
+	struct slot_ref new;
+
+	cr_assert(zero(int, client_get(&bob, "a", &new)), "%s", bob.sentence);
+	cr_assert(eq(u32, new.slot, old.slot));
+	new = client_put(&alice, "a", PUBLISH_REPLACE);
+	cr_assert(eq(int, word_state(broker, &old), SLOT_LIMBO));
+	cr_assert(eq(int, word_state(broker, &new), SLOT_PUBLISHED));
+	cr_assert(client_release(&bob, &old), "a release in limbo rings");
+	limbo_collect_pending(broker, bob.session);
+	cr_assert(eq(int, word_state(broker, &old), SLOT_FREE));
+}
+
+Test(slot, a_dead_session_holds_nothing)
+{
+	struct slot_ref ref = client_put(&alice, "a", 0);
+
+	cr_assert(zero(int, client_get(&bob, "a", &ref)));
+	client_acquire(&bob, &ref);
+	cr_assert(zero(int, client_remove(&alice, "a")));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	client_close(&bob);
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+	client_close(&alice);
+	assert_empty(broker, 1000);
+}
+
+Test(slot, a_writer_that_dies_leaves_nothing)
+{
+	struct slot_ref ref = client_alloc(&alice, 1 << 20);
+
+	client_close(&alice);
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+	assert_empty(broker, 1000);
+}
+
+Test(slot, a_writer_that_lets_go_frees_it)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+}
+
+Test(slot, the_generation_grows_with_every_use)
+{
+	struct slot_ref first = client_alloc(&alice, 100);
+	struct slot_ref second;
+
+	client_release_n(&alice, &first, 1);
+	second = client_alloc(&alice, 100);
+	cr_assert(eq(u32, second.slot, first.slot));
+	cr_assert(gt(u64, second.generation, first.generation));
+	cr_assert(eq(int, client_publish(&alice, &first, "a", 0, 0), -ESTALE));
+}
+
+Test(slot, an_anonymous_tensor_lives_by_holds_alone)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+
+	cr_assert(zero(int, (int)client_publish(&alice, &ref, "", 0, 0)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_assert(eq(int, client_publish(&alice, &ref, "late", 0, 0), 1));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
+	cr_assert(
+		eq(int, client_publish(&alice, &ref, "other", 0, 0), -EINVAL));
+}
+
+Test(slot, two_batched_tensors_of_one_name_are_refused)
+{
+	struct slot_ref a = client_alloc(&alice, 1),
+			b = client_alloc(&alice, 1);
+	struct publish_item items[] = {{.ref = a, .name = "n"},
+				       {.ref = b, .name = "n"}};
+	struct request request = {.kind = MESSAGE_PUBLISH,
+				  .publish = {2, items}};
+
+	cr_assert(eq(int, client_ask(&alice, &request), -EINVAL));
+	items[1] = (struct publish_item){.ref = a, .name = "m"};
+	cr_assert(eq(int, client_ask(&alice, &request), -EINVAL));
+	cr_assert(eq(int, word_state(broker, &a), SLOT_WRITING));
+	cr_assert(zero(u32, index_find(broker, "n")));
+}
+
+Test(slot, releasing_more_than_is_held_is_refused)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+	struct release_item items[] = {{ref, 1}, {ref, 1}};
+	struct request request = {.kind = MESSAGE_RELEASE,
+				  .release = {2, items}};
+
+	cr_assert(eq(int, client_ask(&alice, &request), -EINVAL));
+	cr_assert(eq(int, client_release_n(&bob, &ref, 1), -EINVAL));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_WRITING));
+}
+
+Test(slot, a_view_keeps_the_block)
+{
+	struct slot_ref base = client_alloc(&alice, 100), view;
+	struct alloc_item item = item_of(50);
+
+	item.is_view = true;
+	item.base = base;
+	item.base_offset = 50;
+	cr_assert(zero(int, client_alloc_item(&alice, &item, 0, 0, 0, &view)),
+		  "%s", alice.sentence);
+	cr_assert(eq(int, word_state(broker, &view), SLOT_LIMBO));
+	cr_assert(zero(int, client_release_n(&alice, &base, 1)));
+	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 128));
+	cr_assert(eq(int, client_publish(&alice, &view, "v", 0, 0), 1));
+	cr_assert(zero(int, client_remove(&alice, "v")));
+	cr_assert(zero(int, client_release_n(&alice, &view, 1)));
+	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
+}
+
+Test(slot, a_view_that_reaches_outside_is_refused)
+{
+	struct slot_ref base = client_alloc(&alice, 100), view;
+	struct alloc_item item = item_of(50);
+
+	item.is_view = true;
+	item.base = base;
+	item.base_offset = 51;
+	cr_assert(eq(int, client_alloc_item(&alice, &item, 0, 0, 0, &view),
+		     -ERANGE));
+	item.base_offset = INT64_MAX;
+	cr_assert(lt(int, client_alloc_item(&alice, &item, 0, 0, 0, &view), 0));
+	item.base_offset = 0;
+	cr_assert(eq(int, client_alloc_item(&bob, &item, 0, 0, 0, &view),
+		     -EINVAL),
+		  "bob does not hold it");
+	item = item_of(8);
+	item.type.dtype = DTYPE_F32;
+	item.is_view = true;
+	item.base = base;
+	item.base_offset = 2;
+	cr_assert(eq(int, client_alloc_item(&alice, &item, 0, 0, 0, &view),
+		     -EINVAL),
+		  "misaligned");
+}
+
+Test(slot, more_than_the_budget_is_refused_or_waited_for)
+{
+	struct alloc_item item = item_of(200);
+	struct slot_ref first, second = {0};
+	struct client carol;
+	struct reply reply;
+	int code;
+
+	client_open(&carol, broker, 1002, 256);
+	first = client_alloc(&carol, 200);
+	cr_assert(eq(int, client_alloc_item(&carol, &item, 0, 0, 0, &second),
+		     -EDQUOT));
+	client_send(&carol,
+		    &(struct request){.kind = MESSAGE_ALLOC,
+				      .alloc = {.access = {0, GID_DEFAULT, 0},
+						.timeout_ms = -1,
+						.n_items = 1,
+						.items = &item}},
+		    ++carol.number);
+	cr_assert(not(client_recv(&carol, &reply, &code)), "it waits");
+	cr_assert(eq(u32, carol.session->n_waiting, 1));
+	client_send(&carol,
+		    &(struct request){
+			    .kind = MESSAGE_RELEASE,
+			    .release = {1, &(struct release_item){first, 1}}},
+		    ++carol.number);
+	cr_assert(client_recv(&carol, &reply, &code));
+	reply_deinit(&reply);
+	while (!client_recv(&carol, &reply, &code))
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	cr_assert(zero(int, code));
+	reply_deinit(&reply);
+	item = item_of(257);
+	cr_assert(eq(int, client_alloc_item(&carol, &item, 0, 0, -1, &second),
+		     -EDQUOT),
+		  "it could never fit");
+}
+
+Test(slot, what_nobody_holds_is_evicted_before_memory_is_refused)
+{
+	struct slot_ref held, loose, pinned, big;
+	struct alloc_item item = item_of(UINT64_C(30) << 20);
+
+	broker->config.memory_max = UINT64_C(48) << 20;
+	cr_assert(
+		zero(int, client_alloc_item(&alice, &item, 0644, 0, 0, &loose)),
+		"%s", alice.sentence);
+	client_publish(&alice, &loose, "loose", PUBLISH_EVICTABLE, 0);
+	client_release_n(&alice, &loose, 1);
+	held = client_put(&alice, "held", PUBLISH_EVICTABLE);
+	pinned = client_put(&alice, "pinned", 0);
+	cr_assert(zero(int, client_get(&bob, "held", &held)));
+	cr_assert(zero(int, client_alloc_item(&alice, &item, 0644, 0, 0, &big)),
+		  "%s", alice.sentence);
+	cr_assert(eq(int, word_state(broker, &loose), SLOT_FREE));
+	cr_assert(eq(int, word_state(broker, &held), SLOT_PUBLISHED));
+	cr_assert(eq(int, word_state(broker, &pinned), SLOT_PUBLISHED));
+	cr_assert(eq(u64, broker->n_evicted, 1));
+}
+
+Test(slot, a_name_ends_with_its_time)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+
+	cr_assert(eq(int, client_publish(&alice, &ref, "a", 0, 1), 1));
+	client_release_n(&alice, &ref, 1);
+	while (word_state(broker, &ref) != SLOT_FREE)
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	cr_assert(zero(u32, index_find(broker, "a")));
+}
+
+Test(slot, a_tied_name_ends_with_its_session)
+{
+	struct slot_ref tied = client_put(&alice, "t", PUBLISH_TIED);
+	struct slot_ref free_one = client_put(&alice, "f", 0);
+
+	client_close(&alice);
+	cr_assert(eq(int, word_state(broker, &tied), SLOT_FREE));
+	cr_assert(eq(int, word_state(broker, &free_one), SLOT_PUBLISHED));
+}
+
+Test(slot, a_group_one_is_not_in_cannot_be_given)
+{
+	struct alloc_item item = item_of(1);
+	struct request request = {
+		.kind = MESSAGE_ALLOC,
+		.alloc = {.access = {.gid = 4242, .mode = 0660},
+			  .n_items = 1,
+			  .items = &item},
+	};
+
+	cr_assert(eq(int, client_ask(&alice, &request), -EPERM));
+}
+
+Test(slot, an_empty_tensor_is_legal)
+{
+	struct slot_ref ref = client_alloc(&alice, 0);
+
+	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 64));
+	client_release_n(&alice, &ref, 1);
+	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
+}
+
+/* --- groups and pins ----------------------------------------------------- */
+
+/* One that alice holds, and that nothing keeps. */
+static struct slot_ref client_anonymous(uint64_t size)
+{
+	struct slot_ref ref = client_alloc(&alice, size);
+
+	cr_assert(zero(int, (int)client_publish(&alice, &ref, "", 0, 0)));
+	return ref;
+}
+
+static uint32_t n_in_limbo(void)
+{
+	return broker->catalog.header->limbo.n;
+}
+
+Test(slot, a_pin_keeps_it_though_nobody_holds_it)
+{
+	struct slot_ref ref = client_anonymous(100);
+
+	slot_pin(broker, ref.slot);
+	slot_pin(broker, ref.slot);
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_assert(zero(u32, n_in_limbo()), "limbo is what nothing keeps");
+	cr_assert(not(slot_unpin(broker, ref.slot)));
+	cr_assert(zero(u32, limbo_collect_all(broker)));
+	cr_assert(slot_unpin(broker, ref.slot));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+	client_close(&alice);
+	assert_empty(broker, 1000);
+}
+
+Test(slot, a_slot_that_is_held_outlives_its_pin)
+{
+	struct slot_ref ref = client_anonymous(100);
+
+	slot_pin(broker, ref.slot);
+	cr_assert(not(slot_unpin(broker, ref.slot)));
+	cr_assert(eq(u32, n_in_limbo(), 1));
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+}
+
+Test(slot, the_death_of_a_client_frees_nothing_that_is_pinned)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+
+	slot_pin(broker, ref.slot);
+	client_close(&alice);
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 128));
+	cr_assert(slot_unpin(broker, ref.slot));
+	assert_empty(broker, 1000);
+}
+
+Test(slot, a_name_that_is_evicted_leaves_what_is_pinned)
+{
+	struct slot_ref ref = client_put(&alice, "a", PUBLISH_EVICTABLE);
+
+	slot_pin(broker, ref.slot);
+	cr_assert(eq(int, evict(broker, 1, &host, NULL), EVICT_NONE));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
+	cr_assert(zero(int, client_remove(&alice, "a")));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_assert(slot_unpin(broker, ref.slot));
+}
+
+Test(slot, a_group_keeps_it_until_it_lets_go)
+{
+	struct slot_ref ref = client_anonymous(100);
+
+	slot_set_group(broker, ref.slot, 7);
+	slot_settle(broker, ref.slot);
+	client_close(&alice);
+	cr_assert(zero(u32, limbo_collect_all(broker)));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	slot_set_group(broker, ref.slot, 0);
+	cr_assert(slot_settle(broker, ref.slot));
+	assert_empty(broker, 1000);
+}
+
+/* Pins end with the process, groups do not. */
+Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
+{
+	struct slot_ref grouped = client_anonymous(64);
+	struct slot_ref pinned = client_anonymous(64);
+	struct error err = ERROR_NULL;
+
+	slot_set_group(broker, grouped.slot, 7);
+	slot_pin(broker, grouped.slot);
+	slot_pin(broker, pinned.slot);
+	client_close(&alice);
+	client_close(&bob);
+	cr_assert(eq(int, word_state(broker, &pinned), SLOT_LIMBO));
+	accounts_deinit(&broker->accounts);
+	accounts_init(&broker->accounts, &broker->config);
+	broker->limbo = (struct limbo){0};
+	must(slot_adopt_all(broker, &err), &err);
+	cr_assert(eq(int, word_state(broker, &pinned), SLOT_FREE));
+	cr_assert(eq(int, word_state(broker, &grouped), SLOT_LIMBO));
+	slot_set_group(broker, grouped.slot, 0);
+	cr_assert(slot_settle(broker, grouped.slot));
+	assert_empty(broker, 1000);
+}
+
+/* What a new broker makes of the catalog: the same. */
+Test(slot, adoption_charges_and_settles_again)
+{
+	struct slot_ref kept = client_put(&alice, "kept", PUBLISH_EVICTABLE);
+	struct slot_ref lost = client_alloc(&alice, 64);
+	struct error err = ERROR_NULL;
+
+	/* a transaction that was undone: the word went on, the record did
+	 * not */
+	table_store(&broker->table, kept.slot,
+		    table_word(kept.generation, SLOT_FREE));
+	accounts_deinit(&broker->accounts);
+	accounts_init(&broker->accounts, &broker->config);
+	alice.session->account = accounts_get(&broker->accounts, 1000);
+	account_charge_adopted(alice.session->account, ACCOUNT_SESSIONS, 1);
+	account_charge_adopted(alice.session->account, ACCOUNT_GRANTS,
+			       session_record(alice.session)->grants.n);
+	account_charge_adopted(alice.session->account, ACCOUNT_REFS,
+			       alice.session->n_ref_pages * refs_page_size());
+	outcome_adopt(alice.session);
+	broker->limbo = (struct limbo){0};
+	evict_deinit(broker);
+	alice.session->n_bytes = 0;
+	must(slot_adopt_all(broker, &err), &err);
+	cr_assert(eq(int, word_state(broker, &kept), SLOT_PUBLISHED));
+	cr_assert(eq(int, word_state(broker, &lost), SLOT_WRITING));
+	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 2));
+	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 192));
+	cr_assert(eq(u64, alice.session->n_bytes, 192));
+	cr_assert(eq(u32, broker->evictables.all[0].n, 1));
+	client_close(&alice);
+	cr_assert(eq(int, word_state(broker, &lost), SLOT_FREE));
+}
+
+/* --- undo
+ * ---------------------------------------------------------------------- */
+
+#define RECORDS_AT ((64 << 10) + (8 << 20)) /* behind header and journal */
+
+struct snapshot {
+	struct catalog_header header;
+	uint64_t size[64], offset[64];
+	uint8_t *bytes[64];
+	int n;
+};
+
+/* All records and blobs in use. */
+static void take(struct snapshot *snapshot)
+{
+	int fd = broker->catalog.fd;
+	off_t end = (off_t)broker->catalog.header->blob_top;
+	off_t from = RECORDS_AT, to;
+
+	*snapshot = (struct snapshot){.header = *broker->catalog.header};
+	while ((from = lseek(fd, from, SEEK_DATA)) >= 0 && from < end) {
+		int i = snapshot->n++;
+
+		cr_assert(lt(int, i, 64));
+		to = lseek(fd, from, SEEK_HOLE);
+		to = to < end ? to : end;
+		snapshot->offset[i] = (uint64_t)from;
+		snapshot->size[i] = (uint64_t)(to - from);
+		snapshot->bytes[i] = malloc(snapshot->size[i]);
+		memcpy(snapshot->bytes[i], broker->catalog.base + from,
+		       snapshot->size[i]);
+		from = to;
+	}
+}
+
+/* Frees the snapshot. */
+static void assert_same(struct snapshot *snapshot)
+{
+	size_t from = offsetof(struct catalog_header, epoch);
+
+	cr_assert(zero(int, memcmp((uint8_t *)broker->catalog.header + from,
+				   (uint8_t *)&snapshot->header + from,
+				   sizeof(snapshot->header) - from)));
+	for (int i = 0; i < snapshot->n; i++) {
+		uint8_t *now = broker->catalog.base + snapshot->offset[i];
+
+		cr_assert(zero(int, memcmp(snapshot->bytes[i], now,
+					   snapshot->size[i])));
+		free(snapshot->bytes[i]);
+	}
+}
+
+/* A broker that is killed here has done nothing. */
+Test(slot, an_unfinished_transaction_leaves_no_trace)
+{
+	struct bundle_begin_request request = {
+		.name = "m/",
+		.access = {.gid = 1000},
+	};
+	struct slot_ref gone = client_put(&alice, "gone", 0);
+	struct slot_ref held = client_put(&alice, "held", PUBLISH_TIED);
+	struct slot_ref limbo = client_put(&alice, "limbo", 0);
+	struct slot_ref writing = client_alloc(&alice, 100);
+	struct error err = ERROR_NULL;
+	struct catalog adopted;
+	struct snapshot before;
+	uint8_t ticket[TICKET_SIZE];
+	uint64_t id;
+
+	cr_assert(zero(int, client_get(&bob, "gone", &gone)));
+	client_release(&bob, &gone);
+	cr_assert(zero(int, client_get(&bob, "held", &held)));
+	cr_assert(zero(int, client_get(&bob, "limbo", &limbo)));
+	client_remove(&alice, "limbo");
+	take(&before);
+	slot_end_name(broker, gone.slot);
+	cr_assert(slot_settle(broker, gone.slot));
+	slot_end_name(broker, held.slot);
+	cr_assert(not(slot_settle(broker, held.slot)));
+	cr_assert(grant_add(broker, alice.session->index, limbo.slot, 1));
+	grant_drop(broker, grant_find(broker, bob.session->index, limbo.slot));
+	must(bundle_begin(broker, alice.session, &request, &id, &err), &err);
+	must(ticket_make(broker, limbo.slot, (struct ticket_maker){1000, 1}, 1,
+			 60000, ticket, &err),
+	     &err);
+	cr_assert(prefix_claim(broker, "fresh", 1000));
+	slot_set_name(broker, writing.slot, "fresh/a",
+		      slot_reserve_name(broker, writing.slot, "fresh/a"));
+	slot_end_writer(broker, writing.slot);
+	slot_settle(broker, writing.slot);
+	must(catalog_adopt(&adopted,
+			   fcntl(broker->catalog.fd, F_DUPFD_CLOEXEC, 3), &err),
+	     &err);
+	assert_same(&before);
+	catalog_close(&adopted);
+}

@@ -1,0 +1,145 @@
+/* Memory of collectives: made, charged, made room for, handed out. */
+#include "broker/tensor/storage.h"
+#include "tests/unit/broker/broker_fixture.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+static struct broker *broker;
+static struct client alice;
+static struct error err;
+
+static void set_up(void)
+{
+	broker = broker_make();
+	client_open(&alice, broker, 1000, 0);
+}
+
+TestSuite(storage, .init = set_up, .timeout = 20);
+
+static int make(uint64_t size, bool may_evict, uint32_t *ret_slot)
+{
+	struct storage_request request = {
+		.access = {.uid = 1000, .gid = 1000, .mode = 0600},
+		.uid = 1000,
+		.size = size,
+		.may_evict = may_evict,
+	};
+	int r;
+
+	while ((r = storage_make(broker, &request, ret_slot, &err)) ==
+	       POOL_WAIT)
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	return r;
+}
+
+Test(storage, is_bytes_that_only_a_pin_keeps)
+{
+	struct tensor_type type;
+	uint32_t slot = 0;
+
+	cr_assert(eq(int, make(1000, true, &slot), POOL_OK), "%s", err.msg);
+	slot_describe(broker, slot, &type, NULL);
+	cr_expect(eq(u32, type.dtype, DTYPE_U8));
+	cr_expect(eq(u32, type.n_dims, 1));
+	cr_expect(eq(i64, type.shape[0], 1000));
+	cr_expect(eq(int, slot_state(broker, slot), SLOT_LIMBO));
+	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 1024));
+	cr_expect(zero(u32, broker->catalog.header->limbo.n));
+	cr_expect(zero(u64, broker->catalog.header->journal_size));
+	cr_assert(slot_unpin(broker, slot));
+	assert_empty(broker, 1000);
+}
+
+Test(storage, of_no_size_is_one_byte)
+{
+	uint32_t slot = 0;
+
+	cr_assert(eq(int, make(0, true, &slot), POOL_OK));
+	cr_expect(eq(u64, catalog_slot(&broker->catalog, slot)->size, 1));
+}
+
+Test(storage, what_can_never_fit_is_refused)
+{
+	uint32_t slot = 0;
+
+	cr_assert(eq(int, make(65 * MIB, true, &slot), -EDQUOT));
+	cr_expect(strstr(err.msg, "whole quota") != NULL, "%s", err.msg);
+	broker->config.quota_bytes = 128 * MIB;
+	cr_assert(eq(int, make(65 * MIB, true, &slot), -ENOMEM));
+	cr_expect(zero(u32, slot));
+	assert_empty(broker, 1000);
+}
+
+Test(storage, without_room_just_now_it_says_so_and_changes_nothing)
+{
+	uint32_t first = 0, second = 0;
+
+	cr_assert(eq(int, make(40 * MIB, true, &first), POOL_OK));
+	cr_assert(eq(int, make(40 * MIB, true, &second), POOL_FULL));
+	cr_expect(eq(int, err.code, -EDQUOT), "%s", err.msg);
+	broker->config.quota_bytes = 128 * MIB;
+	cr_assert(eq(int, make(40 * MIB, true, &second), POOL_FULL));
+	cr_expect(eq(int, err.code, -ENOMEM), "%s", err.msg);
+	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 40 * MIB));
+	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 1));
+	cr_assert(slot_unpin(broker, first));
+	cr_assert(eq(int, make(40 * MIB, true, &second), POOL_OK));
+}
+
+/* Of alice's, that nobody holds. */
+static struct slot_ref put_evictable(uint64_t size)
+{
+	struct slot_ref ref = client_alloc(&alice, size);
+
+	cr_assert(gt(long,
+		     client_publish(&alice, &ref, "e", PUBLISH_EVICTABLE, 0),
+		     0));
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	return ref;
+}
+
+Test(storage, evicts_before_it_has_no_room)
+{
+	struct slot_ref ref = put_evictable(40 * MIB);
+	uint32_t slot = 0;
+
+	cr_assert(eq(int, make(40 * MIB, false, &slot), POOL_FULL));
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
+	cr_assert(eq(int, make(40 * MIB, true, &slot), POOL_OK), "%s", err.msg);
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+}
+
+Test(storage, what_was_released_without_a_ring_makes_room)
+{
+	struct slot_ref ref = client_alloc(&alice, 40 * MIB);
+	uint32_t slot = 0;
+
+	client_publish(&alice, &ref, "", 0, 0);
+	cr_assert(client_release(&alice, &ref));
+	cr_assert(eq(int, make(40 * MIB, true, &slot), POOL_OK), "%s", err.msg);
+	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
+}
+
+Test(storage, granted_it_outlives_the_pin_until_it_is_released)
+{
+	struct tensor_place place;
+	struct reply reply = {.kind = MESSAGE_PING};
+	struct verb_call call = {
+		.broker = broker,
+		.session = alice.session,
+		.reply = &reply,
+	};
+	uint32_t slot = 0;
+
+	cr_assert(eq(int, make(1000, true, &slot), POOL_OK));
+	storage_grant(&call, &slot, 1, &place);
+	cr_expect(eq(u32, place.ref.slot, slot));
+	cr_expect(eq(u64, place.size, 1000));
+	cr_expect(ne(u32, place.chunk, 0));
+	cr_assert(not(slot_unpin(broker, slot)));
+	cr_assert(zero(int, client_release_n(&alice, &place.ref, 1)), "%s",
+		  alice.sentence);
+	cr_assert(eq(int, word_state(broker, &place.ref), SLOT_FREE));
+	client_close(&alice);
+	assert_empty(broker, 1000);
+}

@@ -1,0 +1,317 @@
+/*
+ * Orders of tensors: what a device still writes is told to readers, not used
+ * again before, and tainted if its writer ends first.
+ */
+#include "broker/tensor/order.h"
+#include "tests/unit/broker/device_fixture.h"
+
+static struct broker *broker;
+static struct client alice, bob, carol;
+static struct device_uuid gpu;
+
+static void set_up(void)
+{
+	gpu_open();
+	broker = broker_make();
+	client_open(&alice, broker, 1000, 0);
+	client_open(&bob, broker, 1001, 0);
+	client_open(&carol, broker, 1000, 0);
+	gpu = broker_gpu(broker, 0);
+}
+
+TestSuite(tensor_order, .init = set_up, .fini = gpu_close, .timeout = 30);
+
+static struct slot_ref make(void)
+{
+	struct slot_ref ref;
+
+	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &ref)));
+	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
+	return ref;
+}
+
+static uint64_t session_id(const struct client *client)
+{
+	return session_record(client->session)->id;
+}
+
+/* What a get by name tells, with a hold. */
+static struct tensor_place get(struct client *client, const char *name)
+{
+	struct request request = {
+		.kind = MESSAGE_GET,
+		.get = {.n_names = 1,
+			.names = &name,
+			.is_trust_set = true,
+			.trusted_uid = 1000},
+	};
+	struct tensor_place place;
+	struct reply reply;
+
+	cr_assert(zero(int, client_call(client, &request, &reply)), "%s",
+		  client->sentence);
+	place = reply.places.places[0];
+	reply_deinit(&reply);
+	return place;
+}
+
+static bool word_is_tainted(const struct slot_ref *ref)
+{
+	return table_word_is_tainted(table_load(&broker->table, ref->slot));
+}
+
+Test(tensor_order, readers_are_told_what_to_wait_for_until_it_is_there)
+{
+	struct slot_ref ref = make();
+	struct tensor_place place;
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 3, 7)), "%s",
+		  alice.sentence);
+	place = get(&bob, "a");
+	cr_expect(eq(u64, place.order.session, session_id(&alice)));
+	cr_expect(eq(u32, place.order.timeline, 3));
+	cr_expect(eq(u64, place.order.value, 7));
+	cr_expect(not(place.is_tainted));
+	client_reach(&alice, 3, 7);
+	place = get(&bob, "a");
+	cr_expect(zero(u64, place.order.session));
+	cr_expect(zero(u64, place.order.value));
+}
+
+Test(tensor_order, what_is_still_written_is_not_used_again)
+{
+	struct slot_ref ref = make();
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "", 1, 2)));
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
+	client_reach(&alice, 1, 2);
+	while (word_state(broker, &ref) != SLOT_FREE)
+		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_ORDER)));
+}
+
+Test(tensor_order, a_later_one_takes_the_place_of_an_earlier_one)
+{
+	struct slot_ref ref = make();
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "", 1, 2)));
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 3)));
+	cr_expect(eq(u64, get(&bob, "a").order.value, 3));
+	cr_expect(eq(u32, catalog_n_live(&broker->catalog, SECTION_ORDER), 1));
+	cr_expect(eq(u32, session_record(alice.session)->orders.n, 1));
+}
+
+Test(tensor_order, a_name_given_later_leaves_the_order_as_it_is)
+{
+	struct slot_ref ref = make();
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "", 1, 2)));
+	cr_assert(client_publish(&alice, &ref, "a", 0, 0) > 0);
+	cr_expect(eq(u64, get(&bob, "a").order.value, 2));
+}
+
+Test(tensor_order, host_memory_takes_none)
+{
+	struct slot_ref ref = client_alloc(&alice, 100);
+
+	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
+	cr_expect(eq(int, client_publish_at(&alice, &ref, "a", 1, 1), -EINVAL));
+	cr_expect(ne(ptr, strstr(alice.sentence, "synchronise"), NULL), "%s",
+		  alice.sentence);
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_WRITING));
+}
+
+Test(tensor_order, who_has_no_timelines_can_give_none)
+{
+	struct slot_ref ref;
+
+	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &ref)));
+	cr_expect(eq(int, client_publish_at(&alice, &ref, "a", 1, 1), -EINVAL));
+	cr_expect(ne(ptr, strstr(alice.sentence, "timelines"), NULL), "%s",
+		  alice.sentence);
+}
+
+Test(tensor_order, a_writer_that_dies_taints_what_it_did_not_finish)
+{
+	struct slot_ref late = make(), done = make();
+	struct tensor_place place;
+
+	cr_assert(zero(int, client_publish_at(&alice, &done, "done", 1, 1)));
+	cr_assert(zero(int, client_publish_at(&alice, &late, "late", 1, 2)));
+	client_reach(&alice, 1, 1);
+	client_close(&alice);
+	place = get(&bob, "late");
+	cr_expect(place.is_tainted);
+	cr_expect(zero(u64, place.order.session), "nobody waits for the dead");
+	cr_expect(word_is_tainted(&late));
+	cr_expect(eq(int, word_state(broker, &late), SLOT_PUBLISHED));
+	place = get(&bob, "done");
+	cr_expect(not(place.is_tainted));
+	cr_expect(not(word_is_tainted(&done)));
+	cr_expect(eq(u64, broker->n_tainted, 1));
+	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_ORDER)));
+}
+
+Test(tensor_order, what_is_tainted_is_not_acquired_without_asking)
+{
+	struct slot_ref ref = make();
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
+	(void)get(&bob, "a");
+	client_close(&alice);
+	cr_expect(eq(int,
+		     refs_acquire(&bob.refs, &broker->table, ref.slot,
+				  ref.generation),
+		     REFS_STALE));
+	/* and is let go of as anything else */
+	cr_assert(zero(int, client_remove(&carol, "a")));
+	cr_expect(client_release(&bob, &ref));
+	(void)limbo_collect_pending(broker, bob.session);
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
+}
+
+Test(tensor_order, the_next_tensor_in_the_slot_is_not_tainted)
+{
+	struct slot_ref ref = make(), next;
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
+	client_close(&alice);
+	cr_assert(zero(int, client_remove(&carol, "a")));
+	next = client_alloc(&bob, 100);
+	cr_assert(eq(u32, next.slot, ref.slot));
+	cr_expect(not(word_is_tainted(&next)));
+}
+
+Test(tensor_order, waiters_are_released_by_the_poison)
+{
+	struct timelines mine = TIMELINES_NULL;
+	struct slot_ref ref = make();
+	struct error err = ERROR_NULL;
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
+	must(timelines_open(
+		     &mine,
+		     fcntl(alice.session->timelines.fd, F_DUPFD_CLOEXEC, 3),
+		     true, &err),
+	     &err);
+	client_close(&alice);
+	cr_expect(timeline_has_reached(timelines_load(&mine, 1), 2));
+	timelines_close(&mine);
+}
+
+Test(tensor_order, a_view_is_ordered_and_tainted_as_what_it_views)
+{
+	struct alloc_item item = item_of(10);
+	struct slot_ref ref = make(), early, late;
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
+	(void)get(&carol, "a");
+	item.is_view = true;
+	item.base = ref;
+	cr_assert(zero(int, client_alloc_item(&carol, &item, 0, 0, 0, &early)),
+		  "%s", carol.sentence);
+	cr_expect(order_is_pending(broker, early.slot));
+	client_close(&alice);
+	cr_expect(word_is_tainted(&early));
+	cr_assert(zero(int, client_alloc_item(&carol, &item, 0, 0, 0, &late)));
+	cr_expect(word_is_tainted(&late));
+}
+
+Test(tensor_order, the_list_and_who_show_the_taint)
+{
+	struct request list = {.kind = MESSAGE_LIST,
+			       .list = {.prefix = "a", .filter = LIST_NAMED}};
+	struct request who = {.kind = MESSAGE_WHO, .who = {.name = "a"}};
+	struct slot_ref ref = make();
+	struct reply reply;
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
+	client_close(&alice);
+	cr_assert(zero(int, client_call(&carol, &list, &reply)));
+	cr_assert(eq(u32, reply.list.n_items, 1));
+	cr_expect(reply.list.items[0].place.is_tainted);
+	cr_expect(zero(int, memcmp(&reply.list.items[0].device, &gpu, 16)));
+	cr_expect(eq(u32, reply.list.items[0].state, SLOT_PUBLISHED));
+	reply_deinit(&reply);
+	cr_assert(zero(int, client_call(&carol, &who, &reply)));
+	cr_expect(reply.who.place.is_tainted);
+	reply_deinit(&reply);
+}
+
+/* --- whose timelines ----------------------------------------------------- */
+
+Test(tensor_order, a_reader_gets_the_timelines_that_order_what_it_holds)
+{
+	struct slot_ref ref = make();
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
+	cr_expect(eq(int,
+		     client_timelines(&bob, session_id(&alice), &ref, false),
+		     -EINVAL),
+		  "not before it holds it");
+	(void)get(&bob, "a");
+	cr_expect(zero(int,
+		       client_timelines(&bob, session_id(&alice), &ref, false)),
+		  "%s", bob.sentence);
+	cr_expect(eq(int,
+		     client_timelines(&bob, session_id(&carol), &ref, false),
+		     -ESRCH),
+		  "it is not hers");
+}
+
+Test(tensor_order, only_its_user_gets_them_writable)
+{
+	struct slot_ref ref = make();
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
+	(void)get(&bob, "a");
+	(void)get(&carol, "a");
+	cr_expect(eq(int,
+		     client_timelines(&bob, session_id(&alice), &ref, true),
+		     -EACCES));
+	cr_expect(zero(
+		int, client_timelines(&carol, session_id(&alice), &ref, true)));
+}
+
+Test(tensor_order, those_of_a_session_that_has_ended_are_gone)
+{
+	struct slot_ref ref = make();
+	uint64_t id = session_id(&alice);
+
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
+	(void)get(&bob, "a");
+	client_close(&alice);
+	cr_expect(eq(int, client_timelines(&bob, id, &ref, false), -ESRCH));
+	cr_expect(ne(ptr, strstr(bob.sentence, "tainted"), NULL), "%s",
+		  bob.sentence);
+}
+
+/* --- files --------------------------------------------------------------- */
+
+Test(tensor_order, a_session_has_one_file_however_often_it_asks)
+{
+	int fd;
+
+	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
+	fd = alice.session->timelines.fd;
+	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
+	cr_expect(eq(int, alice.session->timelines.fd, fd));
+	cr_expect(eq(u32, broker->n_timelines, 1));
+	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_TIMELINES), 1));
+	client_close(&alice);
+	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_TIMELINES)));
+}
+
+Test(tensor_order, files_are_bounded_for_each_user_and_in_all)
+{
+	broker->config.quota_timelines = 1;
+	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
+	cr_expect(eq(int, client_timelines(&carol, 0, NULL, false), -EDQUOT));
+	cr_expect(ne(ptr, strstr(carol.sentence, "quota_timelines"), NULL));
+	broker->n_timelines = TIMELINE_FILES_MAX;
+	cr_expect(eq(int, client_timelines(&bob, 0, NULL, false), -ENFILE));
+	cr_expect(zero(u64, used(broker, 1001, ACCOUNT_TIMELINES)));
+}

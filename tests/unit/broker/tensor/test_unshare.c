@@ -1,0 +1,333 @@
+/*
+ * Unsharing: who shared memory is told when nobody uses it any more, and
+ * before that, who does.
+ */
+#include "tests/unit/broker/tensor/share_fixture.h"
+
+static struct broker *broker;
+static struct client alice, bob;
+static struct device_uuid gpu;
+static struct slot_ref ref; /* what alice shares */
+
+static void share(void)
+{
+	struct sharing sharing = sharing_of(&gpu, 1, MIB);
+
+	cr_assert(zero(int, client_share(&alice, &sharing, &ref)), "%s",
+		  alice.sentence);
+}
+
+static void publish(void)
+{
+	cr_assert(client_publish(&alice, &ref, "x", PUBLISH_REPLACE, 0) > 0,
+		  "%s", alice.sentence);
+}
+
+static void set_up(void)
+{
+	gpu_open();
+	broker = broker_make();
+	gpu = broker_gpu(broker, 0);
+	client_open(&alice, broker, 1000, 0);
+	client_open(&bob, broker, 1000, 0);
+	share();
+}
+
+TestSuite(unshare, .init = set_up, .fini = gpu_close, .timeout = 20);
+
+static void get(struct client *client)
+{
+	struct slot_ref got;
+
+	cr_assert(zero(int, client_get(client, "x", &got)), "%s",
+		  client->sentence);
+	cr_assert(eq(u32, got.slot, ref.slot));
+}
+
+static struct request request_of(int32_t timeout_ms)
+{
+	return (struct request){
+		.kind = MESSAGE_UNSHARE,
+		.unshare = {.ref = ref, .timeout_ms = timeout_ms}};
+}
+
+/* Gives the code. */
+static int take_back(int32_t timeout_ms)
+{
+	struct request request = request_of(timeout_ms);
+
+	return client_ask(&alice, &request);
+}
+
+/* Has the answer to what is waiting come? */
+static bool is_answered(int *ret_code)
+{
+	struct reply reply;
+
+	if (!client_recv(&alice, &reply, ret_code))
+		return false;
+	reply_deinit(&reply);
+	return true;
+}
+
+/* A request that waits for whatever is in the way. */
+static void begin_wait(void)
+{
+	struct request request = request_of(-1);
+	int code;
+
+	client_send(&alice, &request, ++alice.number);
+	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	cr_assert(not(is_answered(&code)));
+	cr_assert(eq(u32, broker->waiters.n, 1));
+}
+
+static void expect_done(void)
+{
+	int code = 1;
+
+	while (!is_answered(&code))
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	cr_expect(zero(int, code), "%s", alice.sentence);
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+	cr_expect(zero(u32, broker->waiters.n));
+}
+
+#define expect_in_the_way(text)                                                \
+	do {                                                                   \
+		cr_expect(eq(int, take_back(0), -ETIMEDOUT));                  \
+		cr_expect(ne(ptr, strstr(alice.sentence, text), NULL), "%s",   \
+			  alice.sentence);                                     \
+	} while (0)
+
+Test(unshare, what_nobody_else_has_is_free_at_once)
+{
+	publish();
+	cr_expect(zero(int, take_back(0)), "%s", alice.sentence);
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+	cr_expect(zero(u32, index_find(broker, "x")));
+	/* and so it stays, however often it is said */
+	cr_expect(zero(int, take_back(0)));
+}
+
+Test(unshare, what_was_never_published_is_free_at_once)
+{
+	cr_expect(zero(int, take_back(0)), "%s", alice.sentence);
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+}
+
+Test(unshare, only_who_shared_it_may)
+{
+	struct request request = request_of(0);
+	struct slot_ref view;
+
+	publish();
+	get(&bob);
+	cr_expect(eq(int, client_ask(&bob, &request), -EPERM));
+	/* a view was not shared but made */
+	cr_assert(zero(int, client_view(&alice, &ref, &view)));
+	request.unshare.ref = view;
+	cr_expect(eq(int, client_ask(&alice, &request), -EPERM));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
+}
+
+Test(unshare, who_still_holds_it_is_named)
+{
+	char pid[32];
+
+	snprintf(pid, sizeof(pid), "process %d (", (int)getpid());
+	publish();
+	get(&bob);
+	expect_in_the_way(pid);
+	/* From then on nobody gets it, and alice holds it as before. */
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_expect(zero(u32, index_find(broker, "x")));
+	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	cr_expect(zero(int, take_back(0)), "%s", alice.sentence);
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+}
+
+Test(unshare, the_last_release_ends_the_wait)
+{
+	publish();
+	get(&bob);
+	get(&bob);
+	begin_wait();
+	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
+	cr_assert(eq(u32, broker->waiters.n, 1));
+	if (client_release(&bob, &ref))
+		(void)limbo_collect_pending(broker, bob.session);
+	expect_done();
+}
+
+Test(unshare, the_death_of_the_last_holder_ends_the_wait)
+{
+	publish();
+	get(&bob);
+	begin_wait();
+	client_close(&bob);
+	expect_done();
+}
+
+Test(unshare, the_wait_ends_with_its_time)
+{
+	publish();
+	get(&bob);
+	cr_expect(eq(int, take_back(1), -ETIMEDOUT));
+	cr_expect(zero(u32, broker->waiters.n));
+	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
+	cr_expect(zero(int, take_back(-1)));
+}
+
+Test(unshare, other_holds_of_the_sharer_are_in_the_way_too)
+{
+	publish();
+	get(&alice);
+	expect_in_the_way("still holds it");
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_expect(zero(int, take_back(0)));
+}
+
+/* What the client releases by itself afterwards must still be right. */
+Test(unshare, a_sharer_that_gives_up_releases_as_always)
+{
+	publish();
+	get(&bob);
+	cr_expect(eq(int, take_back(0), -ETIMEDOUT));
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	begin_wait();
+	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
+	expect_done();
+	/* The slot's next life begins with nothing held. */
+	share();
+	publish();
+	cr_assert(zero(int, client_remove(&alice, "x")));
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+}
+
+Test(unshare, a_view_of_it_is_in_the_way)
+{
+	struct slot_ref view;
+
+	publish();
+	get(&bob);
+	cr_assert(zero(int, client_view(&bob, &ref, &view)));
+	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
+	expect_in_the_way("holds a view of it");
+	begin_wait();
+	cr_assert(zero(int, client_release_n(&bob, &view, 1)));
+	expect_done();
+}
+
+Test(unshare, a_view_that_only_its_name_keeps_is_told_by_that)
+{
+	struct slot_ref view;
+
+	publish();
+	get(&bob);
+	cr_assert(zero(int, client_view(&bob, &ref, &view)));
+	cr_assert(client_publish(&bob, &view, "y", 0, 0) > 0);
+	cr_assert(zero(int, client_release_n(&bob, &view, 1)));
+	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
+	expect_in_the_way("published as \"y\"");
+	begin_wait();
+	cr_assert(zero(int, client_remove(&bob, "y")));
+	expect_done();
+}
+
+Test(unshare, tickets_are_in_the_way)
+{
+	struct request request = {
+		.kind = MESSAGE_TICKET,
+		.ticket = {.ref = ref, .n_uses = 1, .ttl_ms = 60000}};
+	uint8_t ids[1][TICKET_SIZE];
+	struct reply reply;
+
+	cr_assert(zero(int, client_call(&alice, &request, &reply)));
+	memcpy(ids[0], reply.ticket.ticket, TICKET_SIZE);
+	reply_deinit(&reply);
+	expect_in_the_way("1 ticket for it is out");
+	begin_wait();
+	request = (struct request){.kind = MESSAGE_REDEEM,
+				   .redeem = {1, (const void *)ids}};
+	cr_assert(zero(int, client_ask(&bob, &request)));
+	cr_assert(eq(u32, broker->waiters.n, 1));
+	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
+	expect_done();
+}
+
+Test(unshare, a_device_that_reads_it_is_in_the_way)
+{
+	publish();
+	get(&bob);
+	cr_assert(zero(int, client_timelines(&bob, 0, NULL, false)));
+	client_release_at(&bob, &ref, 1, 5);
+	expect_in_the_way("its device is still at work");
+	begin_wait();
+	client_reach(&bob, 1, 5);
+	expect_done();
+}
+
+Test(unshare, a_device_that_writes_it_is_in_the_way)
+{
+	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
+	cr_assert(zero(int, client_publish_at(&alice, &ref, "x", 2, 7)));
+	expect_in_the_way("writes it");
+	begin_wait();
+	client_reach(&alice, 2, 7);
+	expect_done();
+}
+
+/* Nothing wakes for a device more often than for one in limbo. */
+Test(unshare, devices_are_looked_after_ever_more_rarely)
+{
+	publish();
+	get(&bob);
+	cr_assert(zero(int, client_timelines(&bob, 0, NULL, false)));
+	client_release_at(&bob, &ref, 1, 5);
+	begin_wait();
+	while (broker->limbo.fence_ms < 16)
+		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
+	client_reach(&bob, 1, 5);
+	expect_done();
+}
+
+/* A name that shows a later version already is none of its business. */
+Test(unshare, a_later_version_keeps_the_name)
+{
+	struct slot_ref later;
+
+	publish();
+	later = client_alloc(&alice, 100);
+	cr_assert(client_publish(&alice, &later, "x", PUBLISH_REPLACE, 0) > 0);
+	cr_expect(zero(int, take_back(0)), "%s", alice.sentence);
+	cr_expect(eq(u32, index_find(broker, "x"), later.slot));
+}
+
+/* As after a new start of the broker: the request comes again. */
+Test(unshare, a_lost_connection_loses_only_the_wait)
+{
+	publish();
+	get(&bob);
+	begin_wait();
+	waiters_drop_session(alice.session);
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
+	begin_wait();
+	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
+	expect_done();
+}
+
+Test(unshare, the_sharer_s_end_ends_it_too)
+{
+	publish();
+	get(&bob);
+	begin_wait();
+	client_close(&alice);
+	cr_expect(zero(u32, broker->waiters.n));
+	cr_expect(table_word_is_tainted(table_load(&broker->table, ref.slot)));
+	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
+	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
+}

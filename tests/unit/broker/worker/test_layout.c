@@ -1,0 +1,167 @@
+/* What the worker takes for a plan, and finds in it. */
+#include "broker/worker/layout.h"
+#include "tests/unit/broker/worker/worker_fixture.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <stddef.h>
+
+/* A good plan of two parameters, to be spoilt. */
+static struct plan_entry entries[2];
+static struct job_plan head;
+
+static void make_good(void)
+{
+	struct plan_param params[2] = {
+		{.name = "a", .type = {DTYPE_F32, 2, {5, 3}, {0}}},
+		{.name = "b",
+		 .type = {DTYPE_BF16, 2, {4, 6}, {0}},
+		 .shard_dim = 1},
+	};
+	const struct plan_policy policy = {.layout = PLAN_FLAT};
+	struct plan plan;
+
+	for (int i = 0; i < 2; i++)
+		tensor_type_contiguous(&params[i].type);
+	cr_assert(zero(int, plan_make(params, 2, &policy, 2, 2, &plan, NULL)));
+	memcpy(entries, plan.entries, sizeof(entries));
+	head = (struct job_plan){
+		.kind = JOB_PLAN,
+		.n_entries = 2,
+		.n_shards = 2,
+		.n_replicas = 2,
+		.shards_size = plan.shards_size,
+		.full_size = plan.full_size,
+		.input_size = plan.input_size,
+		.grads_size = plan.grads_size,
+		.partial_size = plan.partial_size,
+	};
+	plan_deinit(&plan);
+}
+
+static int try_plan(struct error *err)
+{
+	struct layout *layout = NULL;
+	int r = layout_new(&head, entries, &layout, err);
+
+	layout_free(layout);
+	return r;
+}
+
+/* Any one field of the second entry, or of the head, that leads elsewhere. */
+Test(layout, a_plan_that_contradicts_itself_is_refused)
+{
+#define ENTRY(field) offsetof(struct plan_entry, field)
+	const struct {
+		size_t at;
+		uint64_t value; /* of 8 bytes */
+	} cases[] = {
+		{ENTRY(shard.size), 7},
+		{ENTRY(shard.size), UINT64_MAX},
+		{ENTRY(shard.chunk), 4},
+		{ENTRY(shard.n_rows), UINT64_MAX},
+		{ENTRY(shard.row_numel), 2},
+		{ENTRY(shard.numel), 25},
+		{ENTRY(shard.chunk_numel), 11},
+		{ENTRY(shard.padded_numel), 25},
+		{ENTRY(shard_offset), UINT64_MAX - 63},
+		{ENTRY(shard_offset), 8},
+		{ENTRY(shard_stride), 8},
+		{ENTRY(shard_stride), 65},
+		{ENTRY(shard_stride), UINT64_MAX - 1},
+		{ENTRY(full_offset), 0},
+		{ENTRY(full_offset), 1 << 20},
+		{ENTRY(input_offset), 1 << 20},
+		{ENTRY(grad_offset), 1 << 20},
+		{ENTRY(grad_stride), 1 << 20},
+		{ENTRY(partial_offset), 1 << 20},
+		{ENTRY(partial_stride), 1 << 20},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct error err = ERROR_NULL;
+
+		make_good();
+		cr_assert(zero(int, try_plan(NULL)));
+		memcpy((char *)&entries[1] + cases[i].at, &cases[i].value, 8);
+		cr_assert(eq(int, try_plan(&err), -EINVAL), "case %zu", i);
+		cr_assert(strstr(err.msg, "entry 1") != NULL, "%s", err.msg);
+	}
+}
+
+Test(layout, a_head_out_of_bounds_is_refused)
+{
+	const struct {
+		size_t at;
+		uint32_t value;
+	} cases[] = {
+		{offsetof(struct job_plan, n_entries), 0},
+		{offsetof(struct job_plan, n_entries), PLAN_MAX_PARAMS + 1},
+		{offsetof(struct job_plan, n_shards), 0},
+		{offsetof(struct job_plan, n_shards), 3},
+		{offsetof(struct job_plan, n_replicas), 0},
+		{offsetof(struct job_plan, n_replicas), 33},
+		{offsetof(struct job_plan, full_size), 65},
+		{offsetof(struct job_plan, full_size), 64},
+		{offsetof(struct job_plan, grads_size), 64},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		make_good();
+		memcpy((char *)&head + cases[i].at, &cases[i].value,
+		       sizeof(cases[i].value));
+		cr_assert(eq(int, try_plan(NULL), -EINVAL), "case %zu", i);
+	}
+	make_good();
+	head.input_size = UINT64_MAX - 63;
+	cr_assert(eq(int, try_plan(NULL), -EINVAL));
+}
+
+Test(layout, dtypes_that_nobody_casts_or_adds_are_refused)
+{
+	const uint32_t cases[][3] = {
+		{0, 0, 0},
+		{99, 99, 0},
+		{DTYPE_I32, DTYPE_F32, DTYPE_F32},
+		{DTYPE_F32, DTYPE_I32, DTYPE_I32},
+		{DTYPE_F8_E4M3, DTYPE_BF16, 0},
+		{DTYPE_C64, DTYPE_C64, DTYPE_C64},
+		{DTYPE_F32, DTYPE_F32, DTYPE_I32},
+		{DTYPE_BOOL, DTYPE_BOOL, DTYPE_BOOL},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		make_good();
+		entries[0].dtype = cases[i][0];
+		entries[0].full_dtype = cases[i][1];
+		entries[0].input_dtype = cases[i][1];
+		entries[0].reduce_dtype = cases[i][2];
+		cr_assert(eq(int, try_plan(NULL), -EINVAL), "case %zu", i);
+	}
+}
+
+Test(layout, a_stretch_ends_with_its_chunk_row_or_limit)
+{
+	/* 4 rows of 6, two of 3 each; then 5 rows of 3 as 3 + 2. */
+	const struct {
+		int entry;
+		uint64_t position, max;
+		struct stretch want;
+	} cases[] = {
+		{1, 0, 100, {0, 0, 3}},  {1, 4, 100, {1, 1, 2}},
+		{1, 4, 1, {1, 1, 1}},    {1, 15, 9, {1, 6, 3}},
+		{0, 0, 100, {0, 0, 9}},  {0, 10, 100, {1, 1, 8}},
+		{0, 15, 100, {1, 6, 3}}, /* padding */
+	};
+
+	make_good();
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct stretch got =
+			layout_stretch(&entries[cases[i].entry].shard,
+				       cases[i].position, cases[i].max);
+
+		cr_assert(eq(u32, got.shard, cases[i].want.shard));
+		cr_assert(eq(u64, got.at, cases[i].want.at));
+		cr_assert(eq(u64, got.n, cases[i].want.n));
+	}
+}

@@ -1,0 +1,874 @@
+/*
+ * Bucketing passes and merges: the reference's cases by number, and that no
+ * pass in any mode changes what a random graph computes.
+ */
+#include "collective/bucketing.h"
+#include "collective/graph.h"
+#include "collective/merge.h"
+#include "proto/error.h"
+#include "tests/unit/collective/graph_build.h"
+#include "tests/unit/collective/graph_eval.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "a b|c": members of buckets of more than one, or of all. */
+static const char *show(const struct bucketing *result, bool is_all)
+{
+	static char text[256];
+
+	*text = '\0';
+	for (uint32_t b = 0; b < result->n_buckets; b++) {
+		const struct bucketing_bucket *bucket = &result->buckets[b];
+
+		if (!is_all && bucket->n_members == 1)
+			continue;
+		strcat(text, *text ? "|" : "");
+		for (uint32_t i = 0; i < bucket->n_members; i++) {
+			strcat(text, i ? " " : "");
+			strcat(text, bucket->members[i].name);
+		}
+	}
+	return text;
+}
+
+static enum graph_kind kind_of(const struct graph *graph, const char *name)
+{
+	uint32_t i = find(graph, name);
+
+	return i == GRAPH_NONE ? GRAPH_N_KINDS : graph->nodes[i].kind;
+}
+
+/* The i-th element of a node on a rank. */
+static int64_t element(const struct eval *eval, const char *name, uint32_t rank,
+		       uint64_t i)
+{
+	uint32_t node = find(eval->graph, name);
+
+	cr_assert(ne(u32, node, GRAPH_NONE));
+	return eval_load(eval->values[node][rank],
+			 dtype_size(eval->graph->nodes[node].type.dtype), i);
+}
+
+static void check_elements(const struct eval *eval, const char *name,
+			   uint32_t rank, uint64_t n, const int64_t *expected)
+{
+	uint32_t node = find(eval->graph, name);
+
+	cr_assert(
+		eq(u64, tensor_type_numel(&eval->graph->nodes[node].type), n));
+	for (uint64_t i = 0; i < n; i++)
+		cr_assert(eq(i64, element(eval, name, rank, i), expected[i]),
+			  "%s[%d] on rank %u", name, (int)i, rank);
+}
+
+/* Evaluate again with these values of a placeholder, the same to all ranks or
+ * one part for each. */
+static void feed(struct eval *eval, const char *name, uint64_t n,
+		 const int64_t *values, bool is_same)
+{
+	uint32_t i = find(eval->graph, name);
+	uint32_t size = dtype_size(eval->graph->nodes[i].type.dtype);
+
+	for (uint32_t rank = 0; rank < eval->n_ranks; rank++) {
+		for (uint64_t k = 0; k < n; k++)
+			eval_store(eval->values[i][rank], size, k,
+				   values[is_same ? k : rank * n + k]);
+	}
+	for (i = 0; i < eval->graph->n_nodes; i++) {
+		const struct graph_node *node = &eval->graph->nodes[i];
+
+		for (uint32_t rank = 0; rank < eval->n_ranks; rank++) {
+			if (node->kind != GRAPH_PLACEHOLDER)
+				eval_node(eval, node, rank,
+					  eval->values[i][rank]);
+		}
+	}
+}
+
+/* --- the reference's cases ----------------------------------------------- */
+
+/* case 19 */
+Test(merge, gathered_buckets_are_rank_major_on_the_wire)
+{
+	static const int64_t a[] = {1, 2, 3, 4}, b[] = {5, 6, 7, 8};
+	static const int64_t wire[] = {1, 2, 5, 6, 3, 4, 7, 8};
+
+	for (int mode = 0; mode < BUCKETING_N_MODES; mode++) {
+		struct build build;
+		struct bucketing result;
+		struct eval eval;
+		uint32_t pa, pb, node;
+
+		build_init(&build, 2);
+		pa = add_placeholder(&build, "A", DTYPE_F32, 2, -1);
+		pb = add_placeholder(&build, "B", DTYPE_F32, 1, 2);
+		add_both(&build, "a", GRAPH_ALL_GATHER, pa);
+		add_both(&build, "b", GRAPH_ALL_GATHER, pb);
+		result = bucket(&build, (enum bucketing_mode)mode, false);
+		cr_assert(eq(str, (char *)show(&result, true), (char *)"a b"));
+		eval = eval_run(&result.graph, 2);
+		feed(&eval, "A", 2, a, false);
+		feed(&eval, "B", 2, b, false);
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			check_elements(&eval, "bucket_ag0_wait", rank, 8, wire);
+			check_elements(&eval, "wa", rank, 4, a);
+			check_elements(&eval, "wb", rank, 4, b);
+		}
+		node = find(&result.graph, "wb");
+		cr_assert(eq(u32, result.graph.nodes[node].type.n_dims, 2));
+		cr_assert(eq(i64, result.graph.nodes[node].type.shape[0], 2));
+		eval_deinit(&eval);
+		bucketing_deinit(&result);
+		graph_deinit(&build.graph);
+	}
+}
+
+/* case 20 */
+Test(merge, scattered_buckets_have_a_row_for_each_rank)
+{
+	static const int64_t x[] = {1, 2, 3, 4}, y[] = {5, 6, 7, 8};
+	static const int64_t wire[] = {1, 2, 5, 6, 3, 4, 7, 8};
+	static const int64_t xs[2][2] = {{2, 4}, {6, 8}};
+	static const int64_t ys[2][2] = {{10, 12}, {14, 16}};
+
+	for (int mode = 0; mode < BUCKETING_N_MODES; mode++) {
+		struct build build;
+		struct bucketing result;
+		struct eval eval;
+		uint32_t px, py;
+
+		build_init(&build, 2);
+		px = add_placeholder(&build, "X", DTYPE_F32, 4, -1);
+		py = add_placeholder(&build, "Y", DTYPE_F32, 2, 2);
+		add_both(&build, "x", GRAPH_REDUCE_SCATTER, px);
+		add_both(&build, "y", GRAPH_REDUCE_SCATTER, py);
+		result = bucket(&build, (enum bucketing_mode)mode, false);
+		cr_assert(eq(str, (char *)show(&result, true), (char *)"x y"));
+		eval = eval_run(&result.graph, 2);
+		feed(&eval, "X", 4, x, true);
+		feed(&eval, "Y", 4, y, true);
+		if (mode != BUCKETING_COALESCED)
+			check_elements(&eval, "bucket_rs0_in", 0, 8, wire);
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			check_elements(&eval, "wx", rank, 2, xs[rank]);
+			check_elements(&eval, "wy", rank, 2, ys[rank]);
+		}
+		eval_deinit(&eval);
+		bucketing_deinit(&result);
+		graph_deinit(&build.graph);
+	}
+}
+
+/* case 14: collectives of another kind between them end no run */
+Test(merge, other_kinds_do_not_end_a_run)
+{
+	struct build build;
+	struct bucketing result;
+	uint32_t pa, pb, px;
+
+	build_init(&build, 2);
+	pa = add_placeholder(&build, "A", DTYPE_BF16, 2, -1);
+	pb = add_placeholder(&build, "B", DTYPE_BF16, 2, -1);
+	px = add_placeholder(&build, "X", DTYPE_BF16, 2, -1);
+	add_both(&build, "a", GRAPH_ALL_GATHER, pa);
+	add_both(&build, "x", GRAPH_REDUCE_SCATTER, px);
+	add_both(&build, "b", GRAPH_ALL_GATHER, pb);
+	result = bucket(&build, BUCKETING_DEFAULT, true);
+	cr_assert(eq(str, (char *)show(&result, true), (char *)"a b"));
+	cr_assert(eq(u32, result.n_left, 1));
+	cr_assert(eq(u32, result.left[0].fate, BUCKETING_LEFT_OVER));
+	bucketing_deinit(&result);
+	result = bucket(&build, BUCKETING_DEFAULT, false);
+	cr_assert(eq(str, (char *)show(&result, true), (char *)"a b|x"));
+	cr_assert(eq(u32, result.n_left, 0));
+	cr_assert(eq(u32, kind_of(&result.graph, "x"), GRAPH_REDUCE_SCATTER));
+	bucketing_deinit(&result);
+	graph_deinit(&build.graph);
+}
+
+/* case 15: a0 -> a1 -> a3 */
+Test(merge, dependents_are_never_in_one_bucket)
+{
+	struct build build;
+	struct bucketing result;
+	uint32_t p, w0, w1;
+
+	build_init(&build, 1);
+	p = add_placeholder(&build, "p", DTYPE_F32, 2, -1);
+	w0 = add_both(&build, "a0", GRAPH_ALL_GATHER, p);
+	w1 = add_both(&build, "a1", GRAPH_ALL_GATHER, w0);
+	add_both(&build, "a2", GRAPH_ALL_GATHER, p);
+	add_both(&build, "a3", GRAPH_ALL_GATHER, w1);
+	result = bucket(&build, BUCKETING_DEFAULT, false);
+	cr_assert(eq(str, (char *)show(&result, true), (char *)"a0|a1 a2|a3"));
+	bucketing_deinit(&result);
+	for (uint32_t i = 0; i < build.graph.n_nodes; i++) {
+		if (build.graph.nodes[i].kind == GRAPH_ALL_GATHER)
+			build.graph.nodes[i].tag = GRAPH_IS_FSDP;
+	}
+	result = bucket(&build, BUCKETING_DEFAULT, true);
+	cr_assert(eq(str, (char *)show(&result, true), (char *)"a0 a2"));
+	cr_assert(eq(u32, result.n_left, 2));
+	bucketing_deinit(&result);
+	graph_deinit(&build.graph);
+}
+
+/* case 18 */
+Test(merge, without_two_of_a_kind_nothing_changes)
+{
+	for (int is_faithful = 0; is_faithful < 2; is_faithful++) {
+		struct build build;
+		struct bucketing result;
+		uint32_t p;
+
+		build_init(&build, 2);
+		result = bucket(&build, BUCKETING_DEFAULT, is_faithful);
+		cr_assert(eq(u32, result.graph.n_nodes, 0));
+		bucketing_deinit(&result);
+		p = add_placeholder(&build, "p", DTYPE_F32, 2, -1);
+		add_both(&build, "x", GRAPH_REDUCE_SCATTER, p);
+		add_both(&build, "a", GRAPH_ALL_GATHER, p);
+		result = bucket(&build, BUCKETING_DEFAULT, is_faithful);
+		cr_assert(eq(str, (char *)show(&result, false), (char *)""));
+		cr_assert(eq(u32, result.graph.n_nodes, build.graph.n_nodes));
+		for (uint32_t i = 0; i < build.graph.n_nodes; i++)
+			cr_assert(eq(str, result.graph.nodes[i].name,
+				     build.graph.nodes[i].name));
+		bucketing_deinit(&result);
+		graph_deinit(&build.graph);
+	}
+}
+
+static struct merge_layout lay_out(const struct build *build, bool is_padded)
+{
+	struct merge_layout layout;
+	uint32_t waits[8], n = 0;
+
+	for (uint32_t i = 0; i < build->graph.n_nodes; i++) {
+		if (build->graph.nodes[i].kind == GRAPH_WAIT)
+			waits[n++] = i;
+	}
+	cr_assert(zero(int, merge_layout_init(&layout, &build->graph, waits, n,
+					      is_padded, NULL)));
+	return layout;
+}
+
+/* case 22 */
+Test(merge, a_mixed_bucket_has_the_smallest_dtype)
+{
+	static const uint32_t pairs[][3] = {{DTYPE_F32, DTYPE_BF16, DTYPE_BF16},
+					    {DTYPE_BF16, DTYPE_F16, DTYPE_BF16},
+					    {DTYPE_F16, DTYPE_BF16, DTYPE_F16}};
+
+	for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
+		struct merge_layout layout;
+		struct build build;
+		uint32_t a, b;
+
+		build_init(&build, 2);
+		a = add_placeholder(&build, "A", pairs[i][0], 2, -1);
+		b = add_placeholder(&build, "B", pairs[i][1], 2, -1);
+		add_both(&build, "a", GRAPH_ALL_GATHER, a);
+		add_both(&build, "b", GRAPH_ALL_GATHER, b);
+		layout = lay_out(&build, true);
+		cr_assert(eq(u32, layout.dtype, pairs[i][2]));
+		merge_layout_deinit(&layout);
+		graph_deinit(&build.graph);
+	}
+}
+
+/* Three bf16 behind one another, then two f32. */
+static void build_mixed(struct build *build)
+{
+	uint32_t a, b;
+
+	build_init(build, 2);
+	a = add_placeholder(build, "A", DTYPE_BF16, 3, -1);
+	b = add_placeholder(build, "B", DTYPE_F32, 2, -1);
+	add_both(build, "a", GRAPH_ALL_GATHER, a);
+	add_both(build, "b", GRAPH_ALL_GATHER, b);
+}
+
+Test(merge, entries_of_mixed_dtypes_are_aligned_with_zeros_between)
+{
+	struct bucketing result;
+	struct merge_layout layout;
+	struct build build;
+	struct eval eval;
+
+	build_mixed(&build);
+	layout = lay_out(&build, true);
+	cr_assert(eq(u64, layout.entries[1].offset, 8)); /* of bf16: byte 16 */
+	cr_assert(eq(u64, layout.entries[1].length, 4));
+	cr_assert(eq(u64, layout.row_size, 16));
+	merge_layout_deinit(&layout);
+	result = bucket(&build, BUCKETING_MULTIDTYPE, false);
+	eval = eval_run(&result.graph, 2);
+	for (uint64_t i = 0; i < 32; i++) {
+		if (i % 16 >= 12 || (i % 16 >= 3 && i % 16 < 8))
+			cr_assert(
+				zero(i64, element(&eval, "bucket_ag0", 0, i)));
+	}
+	eval_deinit(&eval);
+	bucketing_deinit(&result);
+	graph_deinit(&build.graph);
+}
+
+Test(merge, a_faithful_mixed_bucket_that_cannot_be_viewed_is_refused)
+{
+	struct bucketing_options options = options_of(
+		(struct bucketing_rule){.mode = BUCKETING_MULTIDTYPE}, true);
+	struct error err = ERROR_NULL;
+	struct bucketing result;
+	struct build build;
+
+	build_mixed(&build);
+	cr_assert(eq(int, bucketing_run(&build.graph, &options, &result, &err),
+		     -EINVAL));
+	cr_assert(ne(ptr, strstr(err.msg, "'wb': it begins at byte 6"), NULL),
+		  "%s", err.msg);
+	graph_deinit(&build.graph);
+}
+
+/* case 22 */
+Test(merge, the_faithful_multidtype_mode_refuses_reduce_scatters)
+{
+	struct bucketing_options options = options_of(
+		(struct bucketing_rule){.mode = BUCKETING_MULTIDTYPE}, true);
+	struct error err = ERROR_NULL;
+	struct bucketing result;
+	struct build build;
+
+	build_init(&build, 2);
+	add_both(&build, "x", GRAPH_REDUCE_SCATTER,
+		 add_placeholder(&build, "X", DTYPE_F32, 2, -1));
+	cr_assert(eq(int, bucketing_run(&build.graph, &options, &result, &err),
+		     -EINVAL));
+	cr_assert(ne(ptr, strstr(err.msg, "no reduce-scatter such as 'x'"),
+		     NULL));
+	graph_deinit(&build.graph);
+}
+
+/* case 23; the refusal of two users is in test_graph.c */
+Test(merge, a_convert_that_only_the_gather_uses_is_absorbed)
+{
+	for (int n_users = 1; n_users <= 2; n_users++) {
+		struct build build;
+		struct bucketing result;
+		struct eval before, after;
+		uint32_t p, q, c;
+
+		build_init(&build, 2);
+		p = add_placeholder(&build, "P", DTYPE_F32, 4, -1);
+		q = add_placeholder(&build, "Q", DTYPE_BF16, 2, -1);
+		c = add_convert(&build, "c", p, DTYPE_BF16);
+		add_both(&build, "a", GRAPH_ALL_GATHER, c);
+		add_both(&build, "b", GRAPH_ALL_GATHER, q);
+		if (n_users == 2)
+			add_op(&build, "other", 1, &c);
+		result = bucket(&build, BUCKETING_CUSTOM_OPS, false);
+		cr_assert(eq(u64, result.buckets[0].members[0].size, 16));
+		cr_assert(eq(u32, kind_of(&result.graph, "c"),
+			     n_users == 1 ? GRAPH_N_KINDS : GRAPH_CONVERT));
+		before = eval_run(&build.graph, 2);
+		after = eval_run(&result.graph, 2);
+		for (uint64_t i = 0; i < 8; i++)
+			cr_assert(eq(i64, element(&after, "wa", 1, i),
+				     element(&before, "wa", 1, i)));
+		eval_deinit(&before);
+		eval_deinit(&after);
+		bucketing_deinit(&result);
+		graph_deinit(&build.graph);
+	}
+}
+
+/* --- where new nodes stand, and what they are ---------------------------- */
+
+static const char *show_order(const struct graph *graph)
+{
+	static char text[512];
+
+	*text = '\0';
+	for (uint32_t i = 0; i < graph->n_nodes; i++) {
+		strcat(text, i ? " " : "");
+		strcat(text, graph->nodes[i].name);
+	}
+	return text;
+}
+
+Test(merge, users_of_an_early_wait_move_behind_the_merged_one)
+{
+	static const char *const orders[] = {
+		[BUCKETING_DEFAULT] = "A B bucket_ag0_buffer bucket_ag0_in "
+				      "bucket_ag0 bucket_ag0_wait wa f wb",
+		[BUCKETING_CUSTOM_OPS] = "A B bucket_ag0_in bucket_ag0 "
+					 "bucket_ag0_wait wa f wb"};
+
+	for (int mode = 0; mode <= BUCKETING_CUSTOM_OPS; mode++) {
+		struct build build;
+		struct bucketing result;
+		uint32_t wait;
+
+		build_init(&build, 2);
+		add_placeholder(&build, "A", DTYPE_F32, 2, -1);
+		add_placeholder(&build, "B", DTYPE_F32, 2, -1);
+		wait = add_both(&build, "a", GRAPH_ALL_GATHER, 0);
+		add_op(&build, "f", 1, &wait);
+		add_both(&build, "b", GRAPH_ALL_GATHER, 1);
+		result = bucket(&build, (enum bucketing_mode)mode, false);
+		cr_assert(eq(str, (char *)show_order(&result.graph),
+			     (char *)orders[mode]));
+		bucketing_deinit(&result);
+		graph_deinit(&build.graph);
+	}
+}
+
+Test(merge, a_coalesced_bucket_copies_nothing)
+{
+	struct build build;
+	struct bucketing result;
+
+	build_init(&build, 2);
+	add_placeholder(&build, "X", DTYPE_F32, 2, -1);
+	add_placeholder(&build, "Y", DTYPE_F32, 2, -1);
+	add_both(&build, "x", GRAPH_REDUCE_SCATTER, 0);
+	add_both(&build, "y", GRAPH_REDUCE_SCATTER, 1);
+	result = bucket(&build, BUCKETING_COALESCED, false);
+	cr_assert(eq(str, (char *)show_order(&result.graph),
+		     (char *)"X Y bucket_rs0 wx wy"));
+	cr_assert(eq(u32, result.graph.nodes[4].index, 1));
+	bucketing_deinit(&result);
+	graph_deinit(&build.graph);
+}
+
+Test(merge, names_that_are_taken_are_passed_over)
+{
+	struct build build;
+	struct bucketing result;
+
+	build_init(&build, 2);
+	add_placeholder(&build, "bucket_ag0_wait", DTYPE_F32, 2, -1);
+	add_placeholder(&build, "bucket_ag1", DTYPE_F32, 2, -1);
+	add_both(&build, "a", GRAPH_ALL_GATHER, 0);
+	add_both(&build, "b", GRAPH_ALL_GATHER, 1);
+	result = bucket(&build, BUCKETING_DEFAULT, false);
+	cr_assert(eq(str, result.buckets[0].name, (char *)"bucket_ag2"));
+	bucketing_deinit(&result);
+	graph_deinit(&build.graph);
+}
+
+/* --- filters ------------------------------------------------------------- */
+
+/* The members of all buckets of a graph, in each of the two forms. */
+static void check_filter(struct build *build, const char *ours,
+			 const char *faithful)
+{
+	struct bucketing result = bucket(build, BUCKETING_DEFAULT, false);
+
+	cr_assert(eq(str, (char *)show(&result, true), (char *)ours));
+	bucketing_deinit(&result);
+	result = bucket(build, BUCKETING_DEFAULT, true);
+	cr_assert(eq(str, (char *)show(&result, true), (char *)faithful));
+	bucketing_deinit(&result);
+}
+
+Test(merge, gathers_of_one_placeholder_are_fsdps)
+{
+	struct build build;
+	uint32_t p, q, both[2], op;
+
+	build_init(&build, 2);
+	p = add_placeholder(&build, "P", DTYPE_F32, 2, -1);
+	q = add_placeholder(&build, "Q", DTYPE_F32, 2, -1);
+	both[0] = p;
+	both[1] = q;
+	op = add_op(&build, "sum", 2, both);
+	add_both(&build, "a", GRAPH_ALL_GATHER, p);
+	add_both(&build, "b", GRAPH_ALL_GATHER, op);
+	add_both(&build, "c", GRAPH_ALL_GATHER,
+		 add_convert(&build, "cc", q, DTYPE_F32));
+	op = add_op(&build, "one", 1, &p);
+	add_both(&build, "d", GRAPH_ALL_GATHER, op);
+	check_filter(&build, "a c d", "a c");
+	/* what the caller says is the last word */
+	build.graph.nodes[find(&build.graph, "b")].tag = GRAPH_IS_FSDP;
+	build.graph.nodes[find(&build.graph, "c")].tag = GRAPH_IS_NOT_FSDP;
+	check_filter(&build, "a b d", "a b");
+	graph_deinit(&build.graph);
+}
+
+Test(merge, scatters_that_only_lead_to_the_output_are_fsdps)
+{
+	struct build build;
+	uint32_t p, wait[6], pair[2];
+
+	build_init(&build, 2);
+	p = add_placeholder(&build, "P", DTYPE_F32, 2, -1);
+	for (int i = 0; i < 5; i++) {
+		char name[4] = {(char)('a' + i)};
+
+		wait[i] = add_both(&build, name, GRAPH_REDUCE_SCATTER, p);
+	}
+	/* a: output, b: convert, c: two unary, d: binary, e: nobody */
+	wait[1] = add_convert(&build, "cb", wait[1], DTYPE_BF16);
+	wait[2] = add_op(&build, "c1", 1, &wait[2]);
+	wait[2] = add_op(&build, "c2", 1, &wait[2]);
+	pair[0] = wait[3];
+	pair[1] = p;
+	wait[3] = add_op(&build, "dd", 2, pair);
+	add_output(&build, "out", 4, wait);
+	check_filter(&build, "a b c e", "a b e");
+	graph_deinit(&build.graph);
+}
+
+Test(merge, all_reduces_of_a_group_with_fsdp_gathers_are_fsdps)
+{
+	struct build build;
+	uint32_t p;
+
+	build_init(&build, 2);
+	p = add_placeholder(&build, "P", DTYPE_F32, 2, -1);
+	add_both(&build, "r", GRAPH_ALL_REDUCE, p);
+	add_both(&build, "s", GRAPH_ALL_REDUCE, p);
+	check_filter(&build, "", "");
+	add_both(&build, "a", GRAPH_ALL_GATHER, p);
+	add_both(&build, "b", GRAPH_ALL_GATHER, p);
+	check_filter(&build, "a b|r s", "a b");
+	cr_assert(zero(int, graph_add_group(&build.graph, "other", 2,
+					    &build.group, NULL)));
+	add_both(&build, "t", GRAPH_ALL_REDUCE, p);
+	check_filter(&build, "a b|r s", "a b");
+	/* A tag makes it FSDP's, but the older passes have none for it. */
+	build.graph.nodes[find(&build.graph, "t")].tag = GRAPH_IS_FSDP;
+	check_filter(&build, "a b|r s|t", "a b");
+	graph_deinit(&build.graph);
+}
+
+Test(merge, caps_that_are_none_are_refused)
+{
+	static const double caps[] = {1, -1};
+	struct bucketing_options options = options_of(
+		(struct bucketing_rule){.caps_mb = caps, .n_caps = 2}, false);
+	struct error err = ERROR_NULL;
+	struct bucketing result;
+	struct build build;
+
+	build_init(&build, 2);
+	cr_assert(eq(int, bucketing_run(&build.graph, &options, &result, &err),
+		     -EINVAL));
+	cr_assert(ne(ptr, strstr(err.msg, "a cap of -1 MiB"), NULL));
+	graph_deinit(&build.graph);
+}
+
+/* --- random graphs ------------------------------------------------------- */
+
+static uint64_t random_state;
+
+static uint32_t pick(uint32_t n)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return (uint32_t)((random_state >> 20) % n);
+}
+
+static uint32_t pick_dtype(void)
+{
+	static const uint32_t dtypes[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F32,
+					  DTYPE_F32,  DTYPE_F16,  DTYPE_U8,
+					  DTYPE_F64,  DTYPE_C128};
+
+	return dtypes[pick(sizeof(dtypes) / sizeof(*dtypes))];
+}
+
+#define MAX_OPEN 6
+
+struct random_graph {
+	struct build build;
+	uint32_t groups[2];
+	uint32_t usable[256], n_usable;  /* nodes with a value */
+	uint32_t open[MAX_OPEN], n_open; /* collectives without a wait */
+	uint32_t n_names;
+};
+
+static const char *next_name(struct random_graph *random)
+{
+	static char name[16];
+
+	snprintf(name, sizeof(name), "n%u", random->n_names++);
+	return name;
+}
+
+static void use(struct random_graph *random, uint32_t node)
+{
+	random->usable[random->n_usable++] = node;
+}
+
+/* Shapes that a reduce-scatter can cut, some without elements. */
+static struct tensor_type pick_type(const struct random_graph *random)
+{
+	struct tensor_type type = {.dtype = pick_dtype(),
+				   .n_dims = 1 + pick(2)};
+
+	type.shape[0] = (int64_t)(pick(4) * random->build.n_ranks);
+	type.shape[1] = 1 + pick(3);
+	return type;
+}
+
+static void add_random_op(struct random_graph *random)
+{
+	uint32_t inputs[3], n = 1 + pick(8) / 7;
+	struct graph_node node = {.kind = GRAPH_OP,
+				  .call = (char *)"op",
+				  .n_inputs = n,
+				  .inputs = inputs,
+				  .type = pick_type(random),
+				  .group = GRAPH_NONE};
+
+	for (uint32_t i = 0; i < n; i++)
+		inputs[i] = random->usable[pick(random->n_usable)];
+	use(random, add_node(&random->build, node, next_name(random)));
+}
+
+static void close_one(struct random_graph *random)
+{
+	uint32_t i = pick(random->n_open);
+
+	use(random,
+	    add_wait(&random->build, next_name(random), random->open[i]));
+	random->open[i] = random->open[--random->n_open];
+}
+
+/* Mostly of placeholders, so that filters take some. */
+static void add_random_collective(struct random_graph *random)
+{
+	static const enum graph_kind kinds[] = {
+		GRAPH_ALL_GATHER, GRAPH_REDUCE_SCATTER, GRAPH_ALL_REDUCE};
+	enum graph_kind kind = kinds[pick(3)];
+	uint32_t in =
+		random->usable[pick(4) ? pick(6) : pick(random->n_usable)];
+	struct build *build = &random->build;
+	uint32_t node;
+
+	if (type_of(build, in)->shape[0] > 64)
+		return;
+	/* what was scattered need not divide any more */
+	if (type_of(build, in)->shape[0] % build->n_ranks)
+		kind = GRAPH_ALL_REDUCE;
+	if (pick(3) == 0) {
+		in = add_convert(build, next_name(random), in, pick_dtype());
+		if (pick(3) == 0)
+			use(random, in);
+	}
+	build->group = random->groups[pick(4) == 0];
+	node = add_start(build, next_name(random), kind, in);
+	if (pick(3) == 0 && kind != GRAPH_ALL_GATHER)
+		build->graph.nodes[node].reduce =
+			(enum graph_reduce)(1 + pick(GRAPH_N_REDUCES - 1));
+	if (pick(3) == 0)
+		build->graph.nodes[node].tag = (enum graph_tag)pick(3);
+	random->open[random->n_open++] = node;
+}
+
+static void add_outputs(struct random_graph *random)
+{
+	uint32_t inputs[8];
+
+	for (uint32_t i = 0; i < 8; i++)
+		inputs[i] = random->usable[pick(random->n_usable)];
+	add_output(&random->build, "out", 8, inputs);
+}
+
+/* Few dtypes in one graph, so that runs are long. */
+static void build_random(struct random_graph *random, uint64_t seed)
+{
+	uint32_t n_steps;
+
+	random_state = seed * 0x9e3779b97f4a7c15 + 1;
+	*random = (struct random_graph){0};
+	build_init(&random->build, 1 + pick(4));
+	random->groups[0] = random->build.group;
+	cr_assert(zero(int, graph_add_group(&random->build.graph, "h",
+					    random->build.n_ranks,
+					    &random->groups[1], NULL)));
+	for (int i = 0; i < 6; i++) {
+		struct graph_node node = {.kind = GRAPH_PLACEHOLDER,
+					  .type = pick_type(random),
+					  .group = GRAPH_NONE};
+
+		use(random, add_node(&random->build, node, next_name(random)));
+	}
+	n_steps = pick(60);
+	for (uint32_t i = 0; i < n_steps; i++) {
+		if (random->n_open == MAX_OPEN ||
+		    (random->n_open && pick(3) == 0))
+			close_one(random);
+		else if (pick(4) == 0)
+			add_random_op(random);
+		else
+			add_random_collective(random);
+	}
+	while (random->n_open)
+		close_one(random);
+	add_outputs(random);
+}
+
+/* Nodes of one name compute the same, and outputs are made of the same. */
+static void check_same(const struct eval *before, const struct eval *after,
+		       uint64_t seed, int mode)
+{
+	struct graph_index index;
+
+	cr_assert(zero(int, graph_index_init(&index, after->graph, NULL)));
+	for (uint32_t i = 0; i < before->graph->n_nodes; i++) {
+		const struct graph_node *node = &before->graph->nodes[i];
+		uint32_t k = graph_index_find(&index, node->name);
+
+		if (node->kind == GRAPH_WAIT || node->kind == GRAPH_OUTPUT ||
+		    node->kind == GRAPH_OP)
+			cr_assert(ne(u32, k, GRAPH_NONE));
+		if (k == GRAPH_NONE)
+			continue;
+		for (uint32_t rank = 0; rank < before->n_ranks; rank++)
+			cr_assert(zero(int, memcmp(before->values[i][rank],
+						   after->values[k][rank],
+						   graph_bytes(node))),
+				  "'%s' of seed %d, mode %d", node->name,
+				  (int)seed, mode);
+		for (uint32_t j = 0;
+		     node->kind == GRAPH_OUTPUT && j < node->n_inputs; j++)
+			cr_assert(eq(str,
+				     before->graph->nodes[node->inputs[j]].name,
+				     after->graph
+					     ->nodes[after->graph->nodes[k]
+							     .inputs[j]]
+					     .name));
+	}
+	graph_index_deinit(&index);
+}
+
+/* 8.2.5: every collective in one bucket or, if a filter rejected it, none. */
+static void check_complete(const struct graph *graph,
+			   const struct bucketing *result)
+{
+	uint32_t *n_seen = calloc(graph->n_nodes, sizeof(*n_seen));
+
+	for (uint32_t b = 0; b < result->n_buckets; b++) {
+		const struct bucketing_bucket *bucket = &result->buckets[b];
+
+		cr_assert(gt(u32, bucket->n_members, 0));
+		for (uint32_t i = 0; i < bucket->n_members; i++)
+			n_seen[find(graph, bucket->members[i].name)]++;
+	}
+	for (uint32_t i = 0; i < result->n_left; i++) {
+		cr_assert(eq(u32, result->left[i].fate, BUCKETING_FILTERED));
+		n_seen[find(graph, result->left[i].name)]++;
+	}
+	for (uint32_t i = 0; i < graph->n_nodes; i++)
+		cr_assert(eq(u32, n_seen[i],
+			     graph_is_collective(graph->nodes[i].kind)));
+	free(n_seen);
+}
+
+/* 8.2.6: entries lie behind one another, each at a multiple of its size. */
+static void check_layouts(const struct bucketing *result)
+{
+	for (uint32_t b = 0; b < result->n_buckets; b++) {
+		const struct merge_layout *layout = &result->buckets[b].layout;
+		uint64_t unit = dtype_size(layout->dtype), end = 0;
+
+		for (uint32_t i = 0; i < layout->n_entries; i++) {
+			const struct graph_entry *entry = &layout->entries[i];
+
+			cr_assert(ge(u64, entry->offset, end));
+			cr_assert(zero(u64, entry->offset * unit %
+						    dtype_size(entry->dtype)));
+			end = entry->offset + entry->length;
+		}
+		cr_assert(le(u64, end, layout->row_size));
+	}
+}
+
+static void check_seed(uint64_t seed, int mode, bool is_faithful)
+{
+	static const double caps[] = {0.0001, 0, 0.0003, 2000};
+	/* Every second seed has other rules for reductions. */
+	struct bucketing_options options = {
+		.gather = {(enum bucketing_mode)mode, caps + seed % 4, 1},
+		.reduce = {(enum bucketing_mode)((mode + (int)(seed % 2)) %
+						 BUCKETING_N_MODES),
+			   caps + (seed / 2) % 4, 1},
+		.is_faithful = is_faithful};
+	struct random_graph random;
+	struct bucketing result;
+	struct error err = ERROR_NULL;
+	struct eval before, after;
+	int r;
+
+	build_random(&random, seed);
+	r = bucketing_run(&random.build.graph, &options, &result, &err);
+	if (r < 0) {
+		/* only the reference's own two refusals */
+		cr_assert(is_faithful &&
+				  (mode == BUCKETING_MULTIDTYPE ||
+				   options.reduce.mode == BUCKETING_MULTIDTYPE),
+			  "%s", err.msg);
+		graph_deinit(&random.build.graph);
+		return;
+	}
+	before = eval_run(&random.build.graph, random.build.n_ranks);
+	after = eval_run(&result.graph, random.build.n_ranks);
+	check_same(&before, &after, seed, mode);
+	if (!is_faithful) {
+		check_complete(&random.build.graph, &result);
+		check_layouts(&result);
+	}
+	eval_deinit(&before);
+	eval_deinit(&after);
+	bucketing_deinit(&result);
+	graph_deinit(&random.build.graph);
+}
+
+Test(merge, no_pass_changes_what_a_graph_computes)
+{
+	for (uint64_t seed = 0; seed < 300; seed++) {
+		for (int mode = 0; mode < BUCKETING_N_MODES; mode++) {
+			check_seed(seed, mode, false);
+			check_seed(seed, mode, true);
+		}
+	}
+}
+
+/* Merged graphs are graphs: written, read, and bucketed again. */
+Test(merge, a_rewritten_graph_can_be_rewritten)
+{
+	for (uint64_t seed = 0; seed < 100; seed++) {
+		struct bucketing_options options = options_of(
+			(struct bucketing_rule){
+				.mode = (enum bucketing_mode)(
+					seed % BUCKETING_N_MODES)},
+			false);
+		struct random_graph random;
+		struct bucketing once, twice;
+		struct eval before, after;
+
+		build_random(&random, seed);
+		cr_assert(zero(int, bucketing_run(&random.build.graph, &options,
+						  &once, NULL)));
+		cr_assert(zero(int, bucketing_run(&once.graph, &options, &twice,
+						  NULL)));
+		before = eval_run(&once.graph, random.build.n_ranks);
+		after = eval_run(&twice.graph, random.build.n_ranks);
+		check_same(&before, &after, seed, -1);
+		eval_deinit(&before);
+		eval_deinit(&after);
+		bucketing_deinit(&once);
+		bucketing_deinit(&twice);
+		graph_deinit(&random.build.graph);
+	}
+}

@@ -1,0 +1,441 @@
+/*
+ * Order by timelines: streams of two processes, poison, and what is refused.
+ */
+#include "cuda/order.h"
+#include "shm/memfd.h"
+#include "shm/timeline.h"
+#include "tests/lib/actor.h"
+#include "tests/unit/cuda/cuda_fixture.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* What the test and its producer share. */
+struct stage {
+	sem_t gate; /* the producer's stream waits for it */
+	_Atomic int data;
+};
+
+static struct stage *stage;
+static struct timelines broker;
+static struct actor producer;
+
+static void setup(void)
+{
+	machine_begin();
+	broker = TIMELINES_NULL;
+	cr_assert(zero(int, timelines_create(&broker, NULL)));
+	stage = shared_memory(sizeof(*stage));
+	cr_assert(zero(int, sem_init(&stage->gate, 1, 0)));
+}
+
+static void teardown(void)
+{
+	actor_kill(&producer);
+	timelines_close(&broker);
+	machine_end();
+}
+
+TestSuite(order, .init = setup, .fini = teardown, .timeout = 60);
+
+static const uint64_t at_5 = 5 * TIMELINE_STRIDE;
+
+/* One side's map of the counters. */
+struct side {
+	struct timelines timelines;
+	struct order_map map;
+	CUstream stream;
+};
+
+static int side_open(struct side *side, const struct device *device,
+		     bool is_readonly)
+{
+	int fd = -1;
+
+	*side = (struct side){.timelines = TIMELINES_NULL};
+	if (is_readonly)
+		MUST(memfd_open_readonly(broker.fd, &fd, NULL) == 0);
+	else
+		fd = dup(broker.fd);
+	MUST(timelines_open(&side->timelines, fd, !is_readonly, NULL) == 0);
+	side->stream = gpu_stream(device);
+	return order_map(device, side->timelines.pages, TIMELINE_SIZE,
+			 is_readonly, &side->map, NULL);
+}
+
+static void side_close(struct side *side)
+{
+	order_unmap(&side->map);
+	timelines_close(&side->timelines);
+}
+
+static void store_42(void *data)
+{
+	struct stage *to = data;
+
+	to->data = 42;
+}
+
+static void copy_data(void *data)
+{
+	*(int *)data = stage->data;
+}
+
+/* In the producer: writes behind the gate, and signals behind that. */
+static int produce(void)
+{
+	const struct device *gpu = machine_gpu(0);
+	static struct side side;
+
+	MUST(side_open(&side, gpu, false) == 0);
+	gpu_run(gpu, side.stream, gate_pass, &stage->gate);
+	gpu_run(gpu, side.stream, store_42, stage);
+	return order_signal(&side.map, side.stream, at_5, 1, NULL);
+}
+
+Test(order, the_poison_is_that_of_the_file)
+{
+	cr_expect(eq(u64, ORDER_POISON, TIMELINE_POISON));
+}
+
+Test(order, a_consumers_stream_waits_for_a_producers)
+{
+	const struct device *gpu;
+	struct side side;
+	int seen = -1;
+
+	actor_start(&producer, NULL);
+	cr_assert(zero(int, actor_run(&producer, produce)));
+	gpu = machine_gpu(0);
+	cr_assert(zero(int, side_open(&side, gpu, gpu->has_readonly_register)));
+	cr_assert(zero(int, order_wait(&side.map, side.stream, at_5, 1, NULL)));
+	gpu_run(gpu, side.stream, copy_data, &seen);
+	cr_expect(eq(int, gpu_query(gpu, side.stream), CUDA_ERROR_NOT_READY));
+	cr_expect(zero(u64, timelines_load(&broker, 5)));
+
+	sem_post(&stage->gate);
+	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
+	cr_expect(eq(int, seen, 42));
+	cr_expect(eq(u64, timelines_load(&broker, 5), 1));
+	side_close(&side);
+}
+
+Test(order, a_wait_for_what_is_done_holds_nobody_up)
+{
+	const struct device *gpu = machine_gpu(0);
+	struct side side;
+
+	cr_assert(zero(int, side_open(&side, gpu, false)));
+	for (uint64_t value = 1; value <= 100; value++)
+		cr_assert(zero(int, order_signal(&side.map, side.stream, at_5,
+						 value, NULL)));
+	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
+	cr_expect(eq(u64, timelines_load(&broker, 5), 100));
+	for (uint64_t value = 0; value <= 100; value++)
+		cr_assert(zero(int, order_wait(&side.map, side.stream, at_5,
+					       value, NULL)));
+	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
+	side_close(&side);
+}
+
+Test(order, counters_do_not_touch_each_other)
+{
+	const struct device *gpu = machine_gpu(0);
+	struct side side;
+
+	cr_assert(zero(int, side_open(&side, gpu, false)));
+	for (uint32_t i = 1; i < TIMELINES; i++)
+		cr_assert(zero(int, order_signal(&side.map, side.stream,
+						 (uint64_t)i * TIMELINE_STRIDE,
+						 1000 + i, NULL)));
+	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
+	for (uint32_t i = 1; i < TIMELINES; i++)
+		cr_expect(eq(u64, timelines_load(&broker, i), 1000 + i));
+	side_close(&side);
+}
+
+Test(order, poison_by_the_cpu_lets_waiters_of_a_dead_process_go)
+{
+	const struct device *gpu;
+	struct side side;
+
+	actor_start(&producer, NULL);
+	cr_assert(zero(int, actor_run(&producer, produce)));
+	gpu = machine_gpu(0);
+	cr_assert(zero(int, side_open(&side, gpu, gpu->has_readonly_register)));
+	cr_assert(zero(int, order_wait(&side.map, side.stream, at_5,
+				       ORDER_POISON - 1, NULL)));
+	actor_kill(&producer);
+	cr_expect(eq(int, gpu_query(gpu, side.stream), CUDA_ERROR_NOT_READY));
+	timelines_poison(&broker);
+	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
+	/* Also who comes later. */
+	cr_assert(zero(int, order_wait(&side.map, side.stream, at_5, 1, NULL)));
+	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
+	side_close(&side);
+}
+
+Test(order, the_streams_that_every_context_has_can_be_used)
+{
+	const struct device *gpu = machine_gpu(0);
+	struct side side;
+
+	cr_assert(zero(int, side_open(&side, gpu, false)));
+	cr_expect(zero(
+		int, order_signal(&side.map, CU_STREAM_LEGACY, at_5, 1, NULL)));
+	cr_expect(zero(int, order_wait(&side.map, CU_STREAM_PER_THREAD, at_5, 1,
+				       NULL)));
+	cr_expect(zero(int, gpu_sync(gpu, CU_STREAM_PER_THREAD)));
+	cr_expect(eq(u64, timelines_load(&broker, 5), 1));
+	side_close(&side);
+}
+
+/* The first device, which must be able to register pages read-only. */
+static const struct device *readonly_gpu(void)
+{
+	const struct device *gpu = machine_gpu(0);
+
+	if (!gpu->has_readonly_register)
+		gpu_skip("needs a device that registers pages read-only "
+			 "(attribute 113)");
+	return gpu;
+}
+
+/* --- refusals ------------------------------------------------------------ */
+
+Test(order, a_stream_of_another_context_is_refused)
+{
+	const struct device *gpu = machine_gpu(0), *other = machine_gpu(1);
+	CUstream stream = gpu_stream(other);
+	struct error err = ERROR_NULL;
+	struct side side;
+
+	cr_assert(zero(int, side_open(&side, gpu, false)));
+	cr_expect(eq(int, order_signal(&side.map, stream, at_5, 1, &err),
+		     -EINVAL));
+	cr_expect(ne(ptr, strstr(err.msg, "stream"), NULL), "%s", err.msg);
+	cr_expect(
+		eq(int, order_wait(&side.map, stream, at_5, 1, NULL), -EINVAL));
+	cr_expect(zero(int, gpu_sync(other, stream)));
+	cr_expect(zero(u64, timelines_load(&broker, 5)));
+	side_close(&side);
+}
+
+Test(order, counters_and_values_that_cannot_be_are_refused)
+{
+	static const struct {
+		uint64_t offset, value;
+		const char *word;
+	} bad[] = {
+		{TIMELINE_SIZE, 1, "no counter"},
+		{TIMELINE_SIZE - 4, 1, "no counter"},
+		{UINT64_MAX - 7, 1, "no counter"},
+		{TIMELINE_STRIDE + 1, 1, "no counter"},
+		{TIMELINE_STRIDE, ORDER_POISON, "no value"},
+		{TIMELINE_STRIDE, UINT64_MAX, "no value"},
+	};
+	struct error err = ERROR_NULL;
+	struct side side;
+
+	cr_assert(zero(int, side_open(&side, machine_gpu(0), false)));
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		err = ERROR_NULL;
+		cr_expect(eq(int,
+			     order_signal(&side.map, side.stream, bad[i].offset,
+					  bad[i].value, &err),
+			     -EINVAL));
+		cr_expect(ne(ptr, strstr(err.msg, bad[i].word), NULL), "%s",
+			  err.msg);
+		cr_expect(eq(int,
+			     order_wait(&side.map, side.stream, bad[i].offset,
+					bad[i].value, NULL),
+			     -EINVAL));
+	}
+	cr_expect(eq(int, order_signal(&side.map, side.stream, at_5, 0, NULL),
+		     -EINVAL));
+	cr_expect(zero(int, gpu_sync(machine_gpu(0), side.stream)));
+	side_close(&side);
+}
+
+Test(order, who_may_only_wait_cannot_signal)
+{
+	struct error err = ERROR_NULL;
+	struct side side;
+
+	cr_assert(zero(int, side_open(&side, readonly_gpu(), true)));
+	cr_expect(eq(int, order_signal(&side.map, side.stream, at_5, 1, &err),
+		     -EPERM));
+	cr_expect(ne(ptr, strstr(err.msg, "another session"), NULL));
+	side_close(&side);
+}
+
+Test(order, a_driver_that_cannot_register_read_only_says_so)
+{
+	struct error err = ERROR_NULL;
+	struct side side;
+
+	need_double("it must be another machine");
+	unsetenv("FAKECUDA_WITH");
+	cr_expect(eq(int, side_open(&side, machine_gpu(0), true), -EOPNOTSUPP));
+	cr_expect(eq(int,
+		     order_map(machine_gpu(0), side.timelines.pages,
+			       TIMELINE_SIZE, true, &side.map, &err),
+		     -EOPNOTSUPP));
+	cr_expect(ne(ptr, strstr(err.msg, "same user"), NULL), "%s", err.msg);
+	cr_expect(eq(ptr, (void *)side.map.device, NULL));
+	side_close(&side);
+	cr_expect(zero(int, side_open(&side, machine_gpu(0), false)));
+	side_close(&side);
+}
+
+Test(order, a_device_without_stream_memory_operations_says_so)
+{
+	struct side side;
+
+	need_double("it must be another machine");
+	setenv("FAKECUDA_WITHOUT", "memops", 1);
+	cr_expect(
+		eq(int, side_open(&side, machine_gpu(0), false), -EOPNOTSUPP));
+	side_close(&side);
+}
+
+/* --- registered pages ---------------------------------------------------- */
+
+static int n_registered, n_unregistered;
+static CUresult register_result;
+static __typeof__(cuMemHostRegister) *real_register;
+static __typeof__(cuMemHostUnregister) *real_unregister;
+
+static CUresult count_register(void *pages, size_t size, unsigned int flags)
+{
+	n_registered++;
+	if (register_result != CUDA_SUCCESS)
+		return register_result;
+	return real_register(pages, size, flags);
+}
+
+static CUresult count_unregister(void *pages)
+{
+	n_unregistered++;
+	return real_unregister(pages);
+}
+
+static void count_registrations(void)
+{
+	MUST(driver_load(NULL) == 0);
+	real_register = cu.MemHostRegister;
+	cu.MemHostRegister = count_register;
+	real_unregister = cu.MemHostUnregister;
+	cu.MemHostUnregister = count_unregister;
+}
+
+Test(order, pages_are_registered_once_for_all_devices)
+{
+	const struct device *gpu = machine_gpu(0), *other = machine_gpu(1);
+	CUstream stream = gpu_stream(other);
+	struct order_map second = ORDER_MAP_NULL;
+	struct side side;
+
+	count_registrations();
+	cr_assert(zero(int, side_open(&side, gpu, false)));
+	cr_assert(zero(int, order_map(other, side.timelines.pages,
+				      TIMELINE_SIZE, false, &second, NULL)));
+	cr_expect(eq(int, n_registered, 1));
+	cr_expect(
+		zero(int, order_signal(&side.map, side.stream, at_5, 1, NULL)));
+	cr_expect(zero(int, order_wait(&second, stream, at_5, 1, NULL)));
+	cr_expect(zero(int, gpu_sync(other, stream)));
+
+	order_unmap(&side.map);
+	cr_expect(eq(int, n_unregistered, 0));
+	cr_expect(zero(int, order_signal(&second, stream, at_5, 2, NULL)));
+	cr_expect(zero(int, gpu_sync(other, stream)));
+	cr_expect(eq(u64, timelines_load(&broker, 5), 2));
+	order_unmap(&second);
+	cr_expect(eq(int, n_unregistered, 1));
+	order_unmap(&second);
+	cr_expect(eq(int, n_unregistered, 1));
+	side_close(&side);
+}
+
+Test(order, writable_pages_serve_who_only_waits_and_not_the_other_way_round)
+{
+	const struct device *gpu = readonly_gpu();
+	struct order_map second = ORDER_MAP_NULL;
+	struct error err = ERROR_NULL;
+	struct side side;
+
+	count_registrations();
+	cr_assert(zero(int, side_open(&side, gpu, false)));
+	cr_expect(zero(int, order_map(gpu, side.timelines.pages, TIMELINE_SIZE,
+				      true, &second, NULL)));
+	cr_expect(eq(int, order_signal(&second, side.stream, at_5, 1, NULL),
+		     -EPERM));
+	order_unmap(&second);
+	order_unmap(&side.map);
+
+	cr_assert(zero(int, order_map(gpu, side.timelines.pages, TIMELINE_SIZE,
+				      true, &side.map, NULL)));
+	cr_expect(eq(int,
+		     order_map(gpu, side.timelines.pages, TIMELINE_SIZE, false,
+			       &second, &err),
+		     -EBUSY));
+	cr_expect(ne(ptr, strstr(err.msg, "read-only"), NULL), "%s", err.msg);
+	side_close(&side);
+	cr_expect(eq(int, n_registered, 2));
+	cr_expect(eq(int, n_unregistered, 2));
+}
+
+static CUresult no_device_pointer(CUdeviceptr *address, void *pages,
+				  unsigned int flags)
+{
+	(void)address, (void)pages, (void)flags;
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+Test(order, a_map_that_fails_leaves_nothing)
+{
+	struct error err = ERROR_NULL;
+	struct side side;
+
+	count_registrations();
+	register_result = CUDA_ERROR_OUT_OF_MEMORY;
+	cr_expect(eq(int, side_open(&side, machine_gpu(0), false), -ENOMEM));
+	register_result = CUDA_SUCCESS;
+	cu.MemHostGetDevicePointer = no_device_pointer;
+	cr_expect(eq(int,
+		     order_map(machine_gpu(0), side.timelines.pages,
+			       TIMELINE_SIZE, false, &side.map, &err),
+		     -EINVAL));
+	cr_expect(ne(str, err.msg, ""));
+	cr_expect(eq(ptr, (void *)side.map.device, NULL));
+	cr_expect(eq(int, n_registered, 2));
+	cr_expect(eq(int, n_unregistered, 1));
+	side_close(&side);
+}
+
+Test(order, a_forked_child_is_refused_and_gives_nothing_up)
+{
+	struct side side;
+	struct order_map map = ORDER_MAP_NULL;
+	int status, r;
+	pid_t pid;
+
+	cr_assert(zero(int, side_open(&side, machine_gpu(0), false)));
+	pid = fork();
+	if (pid == 0) {
+		r = order_map(side.map.device, &map, TIMELINE_SIZE, false, &map,
+			      NULL);
+		if (order_signal(&side.map, side.stream, at_5, 1, NULL) == 0)
+			_exit(1);
+		order_unmap(&side.map);
+		_exit(r == -ECHILD ? 0 : 1);
+	}
+	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
+	cr_expect(zero(int, status));
+	cr_expect(
+		zero(int, order_signal(&side.map, side.stream, at_5, 1, NULL)));
+	cr_expect(zero(int, gpu_sync(machine_gpu(0), side.stream)));
+	cr_expect(eq(u64, timelines_load(&broker, 5), 1));
+	side_close(&side);
+}

@@ -1,0 +1,658 @@
+/*
+ * The driver's double: several processes on one machine, faults, and what it
+ * tells tests about itself.
+ */
+#include "tests/unit/fakes/cuda/fakecuda_fixture.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+/* What test and actor share. */
+static struct shared {
+	CUipcMemHandle memory;
+	CUipcEventHandle event;
+	char fabric[64];
+	CUresult result;
+	uint64_t value;
+	_Atomic uint64_t words[512] __attribute__((aligned(4096)));
+} * shared;
+static int socks[2];
+static struct actor actor;
+
+/* The actor's own. */
+static CUmemGenericAllocationHandle handle;
+static CUdeviceptr at;
+static CUstream stream;
+static CUevent event;
+
+static void set_up(void)
+{
+	gpu_open();
+	setenv("FAKECUDA_MEM_MB", "16", 1);
+	shared = shared_memory(sizeof(*shared));
+	MUST(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, socks) == 0);
+}
+
+static void tear_down(void)
+{
+	actor_kill(&actor);
+	gpu_close();
+}
+
+TestSuite(fakecuda_process, .init = set_up, .fini = tear_down, .timeout = 30);
+
+/* Start it, and have it do this. */
+static void act(actor_fn *fn)
+{
+	if (!actor.pid)
+		actor_start(&actor, NULL);
+	cr_assert(zero(int, actor_run(&actor, fn)));
+}
+
+static uint64_t available(void)
+{
+	size_t n, total;
+
+	OK(cuMemGetInfo(&n, &total));
+	return n / MIB;
+}
+
+/* --- VMM ----------------------------------------------------------------- */
+
+static int make_chunk(void)
+{
+	int fd;
+
+	use_device(0);
+	handle = vmm_new(CHUNK);
+	at = vmm_map_at(handle, CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	poke(at, 42);
+	fd = vmm_fd(handle);
+	send_fd(socks[1], fd);
+	close(fd);
+	return 0;
+}
+
+Test(fakecuda_process, a_descriptor_is_the_memory_and_its_lifetime)
+{
+	CUmemGenericAllocationHandle imported;
+	CUdeviceptr mine;
+	int fd;
+
+	act(make_chunk);
+	use_device(0);
+	fd = receive_fd(socks[0]);
+	actor_kill(&actor);
+	cr_expect(eq(u64, available(), 14), "the descriptor keeps it");
+	OK(vmm_import(fd, &imported));
+	close(fd);
+	mine = vmm_map_at(imported, CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	OK(cuMemRelease(imported));
+	cr_expect(eq(u64, available(), 14), "the mapping keeps it");
+	cr_expect(eq(u64, peek(mine), 42));
+	vmm_unmap_at(mine, CHUNK);
+	cr_expect(eq(u64, available(), 16));
+}
+
+Test(fakecuda_process, memory_is_shared_and_each_has_its_own_access)
+{
+	CUmemGenericAllocationHandle imported;
+	CUdeviceptr mine;
+
+	act(make_chunk);
+	use_device(0);
+	OK(vmm_import(receive_fd(socks[0]), &imported));
+	mine = vmm_map_at(imported, CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	cr_expect(eq(u64, peek(mine), 42));
+	OK(vmm_access(mine, CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+	poke(mine, 43);
+	OK(vmm_access(mine, CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READ));
+	cr_expect(eq(u64, peek(mine), 43));
+}
+
+static int make_much(void)
+{
+	use_device(0);
+	(void)vmm_new(12 * MIB);
+	return 0;
+}
+
+Test(fakecuda_process, all_processes_share_a_device_and_the_dead_have_nothing)
+{
+	CUmemGenericAllocationHandle big;
+
+	act(make_much);
+	use_device(0);
+	EXPECT_RESULT(vmm_try(6 * MIB, &big), CUDA_ERROR_OUT_OF_MEMORY);
+	EXPECT_RESULT(cuMemAlloc(&at, 6 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	EXPECT_RESULT(vmm_try(4 * MIB, &handle), CUDA_SUCCESS);
+	actor_kill(&actor);
+	EXPECT_RESULT(vmm_try(12 * MIB, &big), CUDA_SUCCESS);
+}
+
+Test(fakecuda_process, a_context_may_take_memory)
+{
+	setenv("FAKECUDA_CONTEXT_MB", "5", 1);
+	use_device(0);
+	cr_expect(eq(u64, available(), 11));
+	OK(cuDevicePrimaryCtxRelease(0));
+	setenv("FAKECUDA_CONTEXT_MB", "0", 1);
+}
+
+static int import_fabric(void)
+{
+	use_device(0);
+	shared->result = cuMemImportFromShareableHandle(
+		&handle, shared->fabric, CU_MEM_HANDLE_TYPE_FABRIC);
+	return 0;
+}
+
+Test(fakecuda_process, fabric_handles_are_bytes)
+{
+	CUmemAllocationProp prop = vmm_prop(0);
+
+	actor_start(&actor, NULL);
+	OK(cuInit(0));
+	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
+	OK(cuMemCreate(&handle, CHUNK, &prop, 0));
+	OK(cuMemExportToShareableHandle(shared->fabric, handle,
+					CU_MEM_HANDLE_TYPE_FABRIC, 0));
+	act(import_fabric);
+	EXPECT_RESULT(shared->result, CUDA_SUCCESS);
+	OK(cuMemRelease(handle));
+	act(import_fabric); /* it still has the first */
+	EXPECT_RESULT(shared->result, CUDA_SUCCESS);
+	actor_kill(&actor);
+	EXPECT_RESULT(cuMemImportFromShareableHandle(&handle, shared->fabric,
+						     CU_MEM_HANDLE_TYPE_FABRIC),
+		      CUDA_ERROR_INVALID_VALUE);
+}
+
+Test(fakecuda_process, memory_of_a_device_that_one_does_not_see_is_refused)
+{
+	act(make_chunk);
+	setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+	OK(cuInit(0));
+	EXPECT_RESULT(vmm_import(receive_fd(socks[0]), &handle),
+		      CUDA_ERROR_NOT_SUPPORTED);
+}
+
+Test(fakecuda_process, without_descriptors_nothing_is_made_nor_forgotten)
+{
+	struct rlimit old, few;
+	int fd;
+
+	use_device(0);
+	handle = vmm_new(CHUNK);
+	fd = open("/dev/null", O_RDONLY);
+	MUST(getrlimit(RLIMIT_NOFILE, &old) == 0);
+	few = old;
+	few.rlim_cur = (rlim_t)fd;
+	MUST(setrlimit(RLIMIT_NOFILE, &few) == 0);
+	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_ERROR_OPERATING_SYSTEM);
+	EXPECT_RESULT(vmm_try(16 * MIB, &handle), CUDA_ERROR_OUT_OF_MEMORY);
+	close(fd);
+	few.rlim_cur++; /* enough to open the folder, but no file in it */
+	MUST(setrlimit(RLIMIT_NOFILE, &few) == 0);
+	EXPECT_RESULT(vmm_try(16 * MIB, &handle), CUDA_ERROR_OUT_OF_MEMORY);
+	MUST(setrlimit(RLIMIT_NOFILE, &old) == 0);
+	cr_expect(eq(u64, available(), 14));
+}
+
+/* --- legacy handles ------------------------------------------------------ */
+
+static int make_legacy(void)
+{
+	use_device(0);
+	OK(cuMemAlloc(&at, 4096));
+	poke(at, 7);
+	OK(cuIpcGetMemHandle(&shared->memory, at));
+	shared->result = cuIpcOpenMemHandle(&at, shared->memory,
+					    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	return 0;
+}
+
+static CUresult open_legacy(CUdeviceptr *ret)
+{
+	return cuIpcOpenMemHandle(ret, shared->memory,
+				  CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+}
+
+Test(fakecuda_process, a_legacy_handle_is_opened_once_by_others_only)
+{
+	CUdeviceptr first, second;
+
+	act(make_legacy);
+	EXPECT_RESULT(shared->result, CUDA_ERROR_INVALID_CONTEXT);
+	use_device(0);
+	OK(open_legacy(&first));
+	OK(open_legacy(&second));
+	cr_expect(eq(u64, first, second));
+	cr_expect(eq(u64, peek(first), 7));
+	EXPECT_RESULT(cuIpcGetMemHandle(&shared->memory, first),
+		      CUDA_ERROR_INVALID_VALUE);
+	EXPECT_RESULT(cuIpcCloseMemHandle(first + 8), CUDA_ERROR_INVALID_VALUE);
+	OK(cuIpcCloseMemHandle(first));
+	cr_expect(eq(u64, peek(first), 7));
+	OK(cuIpcCloseMemHandle(first));
+	EXPECT_RESULT(cuIpcCloseMemHandle(first), CUDA_ERROR_INVALID_VALUE);
+}
+
+Test(fakecuda_process, open_legacy_memory_outlives_its_maker)
+{
+	CUdeviceptr mine, again;
+
+	act(make_legacy);
+	use_device(0);
+	OK(open_legacy(&mine));
+	actor_kill(&actor);
+	cr_expect(eq(u64, peek(mine), 7));
+	EXPECT_RESULT(open_legacy(&again), CUDA_ERROR_INVALID_VALUE);
+	OK(cuIpcCloseMemHandle(mine));
+	cr_expect(eq(u64, available(), 16));
+}
+
+/* The next allocation is of the same size, so it has the same address. */
+static int replace_legacy(void)
+{
+	CUipcMemHandle old = shared->memory;
+
+	OK(cuMemFree(at));
+	OK(cuMemAlloc(&at, 4096));
+	poke(at, 8);
+	OK(cuIpcGetMemHandle(&shared->memory, at));
+	return memcmp(&old, &shared->memory, sizeof(old));
+}
+
+static int make_legacy_to_free(void)
+{
+	CUdeviceptr mine;
+
+	use_device(0);
+	OK(cuMemAlloc(&mine, 4096));
+	poke(mine, 7);
+	OK(cuIpcGetMemHandle(&shared->memory, mine));
+	at = mine;
+	return 0;
+}
+
+Test(fakecuda_process, memory_freed_while_open_shows_it_and_its_handle_lives_on)
+{
+	CUdeviceptr old, new;
+
+	act(make_legacy_to_free);
+	use_device(0);
+	OK(open_legacy(&old));
+	act(replace_legacy);
+	cr_expect(eq(u64, peek(old), UINT64_C(0xdbdbdbdbdbdbdbdb)));
+	OK(open_legacy(&new));
+	cr_expect(ne(u64, old, new));
+	cr_expect(eq(u64, peek(new), 8));
+}
+
+Test(fakecuda_process, vmm_has_no_legacy_handles)
+{
+	CUipcMemHandle none;
+
+	use_device(0);
+	at = vmm_map_at(vmm_new(CHUNK), CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	EXPECT_RESULT(cuIpcGetMemHandle(&none, at), CUDA_ERROR_INVALID_VALUE);
+}
+
+/* --- order --------------------------------------------------------------- */
+
+static CUdeviceptr register_words(void)
+{
+	CUdeviceptr words;
+
+	OK(cuMemHostRegister((void *)shared->words, 4096,
+			     CU_MEMHOSTREGISTER_DEVICEMAP));
+	OK(cuMemHostGetDevicePointer(&words, (void *)shared->words, 0));
+	return words;
+}
+
+static int make_event(void)
+{
+	use_device(0);
+	stream = new_stream();
+	OK(cuEventCreate(&event,
+			 CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+	OK(cuIpcGetEventHandle(&shared->event, event));
+	OK(cuStreamWaitValue64(stream, register_words(), 1, 0));
+	OK(cuEventRecord(event, stream));
+	return 0;
+}
+
+static int destroy_event(void)
+{
+	OK(cuEventDestroy(event));
+	return 0;
+}
+
+Test(fakecuda_process, an_event_orders_two_processes)
+{
+	CUipcEventHandle again;
+	struct words words;
+	CUevent mine;
+
+	act(make_event);
+	use_device(0);
+	words = new_words();
+	stream = new_stream();
+	OK(cuIpcOpenEventHandle(&mine, shared->event));
+	EXPECT_RESULT(cuEventQuery(mine), CUDA_ERROR_NOT_READY);
+	EXPECT_RESULT(cuIpcGetEventHandle(&again, mine),
+		      CUDA_ERROR_INVALID_HANDLE);
+	OK(cuStreamWaitEvent(stream, mine, 0));
+	look(stream, &words);
+	EXPECT_RESULT(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+	arrive(&words);
+	shared->words[0] = 1;
+	OK(cuEventSynchronize(mine));
+	OK(cuStreamSynchronize(stream));
+	cr_expect(eq(u64, words.host[3], 1));
+	EXPECT_RESULT(cuEventQuery(mine), CUDA_SUCCESS);
+	act(destroy_event);
+	EXPECT_RESULT(cuEventQuery(mine), CUDA_ERROR_INVALID_HANDLE);
+	EXPECT_RESULT(cuEventDestroy(mine), CUDA_SUCCESS);
+	EXPECT_RESULT(cuIpcOpenEventHandle(&mine, shared->event),
+		      CUDA_ERROR_INVALID_HANDLE);
+}
+
+static int record_event(void)
+{
+	use_device(0);
+	OK(cuIpcOpenEventHandle(&event, shared->event));
+	stream = new_stream();
+	OK(cuStreamWaitValue64(stream, register_words(), 1, 0));
+	OK(cuEventRecord(event, stream));
+	return 0;
+}
+
+Test(fakecuda_process, an_opened_event_can_be_recorded_for_its_maker)
+{
+	CUevent mine, other;
+
+	actor_start(&actor, NULL);
+	use_device(0);
+	OK(cuEventCreate(&mine,
+			 CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+	OK(cuIpcGetEventHandle(&shared->event, mine));
+	EXPECT_RESULT(cuIpcOpenEventHandle(&other, shared->event),
+		      CUDA_ERROR_INVALID_CONTEXT);
+	EXPECT_RESULT(cuEventQuery(mine), CUDA_SUCCESS);
+	act(record_event);
+	EXPECT_RESULT(cuEventQuery(mine), CUDA_ERROR_NOT_READY);
+	shared->words[0] = 1;
+	EXPECT_RESULT(cuEventSynchronize(mine), CUDA_SUCCESS);
+	OK(cuEventCreate(&other, CU_EVENT_DISABLE_TIMING));
+	EXPECT_RESULT(cuIpcGetEventHandle(&shared->event, other),
+		      CUDA_ERROR_INVALID_HANDLE);
+}
+
+/* Waits for word 0, then writes word 1. */
+static int answer(void)
+{
+	CUdeviceptr words;
+
+	use_device(0);
+	words = register_words();
+	OK(cuStreamWaitValue64(NULL, words, 1, 0));
+	OK(cuStreamWriteValue64(NULL, words + 8, 1, 0));
+	return 0;
+}
+
+Test(fakecuda_process, words_in_memory_order_two_processes)
+{
+	CUdeviceptr words;
+
+	act(answer);
+	use_device(0);
+	words = register_words();
+	OK(cuStreamWriteValue64(NULL, words, 1, 0));
+	OK(cuStreamWaitValue64(NULL, words + 8, 1, 0));
+	EXPECT_RESULT(cuStreamSynchronize(NULL), CUDA_SUCCESS);
+	cr_expect(eq(u64, shared->words[1], 1));
+}
+
+/* --- the machine --------------------------------------------------------- */
+
+static int try_context(void)
+{
+	CUcontext context;
+
+	OK(cuInit(0));
+	shared->result = cuDevicePrimaryCtxRetain(&context, 0);
+	return 0;
+}
+
+Test(fakecuda_process, an_exclusive_device_has_one_process)
+{
+	CUcontext context;
+
+	setenv("FAKECUDA_COMPUTE_MODE", "exclusive_process", 1);
+	act(try_context);
+	EXPECT_RESULT(shared->result, CUDA_SUCCESS);
+	OK(cuInit(0));
+	EXPECT_RESULT(cuDevicePrimaryCtxRetain(&context, 0),
+		      CUDA_ERROR_DEVICE_UNAVAILABLE);
+	EXPECT_RESULT(cuDevicePrimaryCtxRetain(&context, 1), CUDA_SUCCESS);
+	actor_kill(&actor);
+	EXPECT_RESULT(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+}
+
+Test(fakecuda_process, a_prohibited_device_has_none)
+{
+	CUcontext context;
+
+	setenv("FAKECUDA_COMPUTE_MODE", "prohibited", 1);
+	OK(cuInit(0));
+	EXPECT_RESULT(cuDevicePrimaryCtxRetain(&context, 0),
+		      CUDA_ERROR_DEVICE_UNAVAILABLE);
+	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_SUCCESS);
+}
+
+static void make_file(const char *name, const char *text)
+{
+	char path[128];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s", getenv("FAKECUDA_DIR"), name);
+	file = fopen(path, "we");
+	MUST(file && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+Test(fakecuda_process, a_lost_device_is_lost_to_all_at_any_time)
+{
+	CUcontext second;
+	struct words words;
+
+	use_device(0);
+	OK(cuDevicePrimaryCtxRetain(&second, 1));
+	words = new_words();
+	OK(cuStreamWaitValue64(NULL, words.device, 1, 0));
+	make_file("lost.0", "");
+	EXPECT_RESULT(cuMemAlloc(&at, 64), CUDA_ERROR_UNKNOWN);
+	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_ERROR_UNKNOWN);
+	make_file("lost.0", "214");
+	EXPECT_RESULT(cuMemAlloc(&at, 64), CUDA_ERROR_ECC_UNCORRECTABLE);
+	OK(cuCtxSetCurrent(second));
+	EXPECT_RESULT(cuMemAlloc(&at, 64), CUDA_SUCCESS);
+}
+
+static int call_and_leave(void)
+{
+	CUresult r = cuInit(0);
+	int n;
+
+	if (r == CUDA_SUCCESS)
+		r = cuDeviceGetCount(&n);
+	_exit((int)r);
+}
+
+static int status_of(pid_t pid)
+{
+	int status;
+
+	MUST(waitpid(pid, &status, 0) == pid);
+	return status;
+}
+
+Test(fakecuda_process, a_forked_child_has_no_driver)
+{
+	pid_t pid;
+
+	use_device(0);
+	pid = fork();
+	if (pid == 0)
+		call_and_leave();
+	cr_expect(eq(int, status_of(pid), CUDA_ERROR_NOT_INITIALIZED << 8));
+	EXPECT_RESULT(cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
+/* --- faults -------------------------------------------------------------- */
+
+Test(fakecuda_process, the_nth_call_fails_as_wanted)
+{
+	setenv("FAKECUDA_FAIL",
+	       "cuMemCreate:2:2,MemCreate:4+:800,cuInit:1:46,"
+	       "MemRelease:2:sleep=1",
+	       1);
+	EXPECT_RESULT(cuInit(0), CUDA_ERROR_DEVICE_UNAVAILABLE);
+	OK(cuInit(0));
+	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_SUCCESS);
+	EXPECT_RESULT(cuMemRelease(handle), CUDA_SUCCESS);
+	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_ERROR_OUT_OF_MEMORY);
+	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_SUCCESS);
+	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_ERROR_NOT_PERMITTED);
+	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_ERROR_NOT_PERMITTED);
+	EXPECT_RESULT(cuMemRelease(handle), CUDA_SUCCESS);
+}
+
+Test(fakecuda_process, contexts_and_devices_fail_as_wanted)
+{
+	CUcontext second;
+	int n;
+
+	setenv("FAKECUDA_FAIL",
+	       "StreamQuery:1:fault=719,MemAlloc:1:sticky=700,CtxGetDevice:1:"
+	       "lost",
+	       1);
+	use_device(0);
+	EXPECT_RESULT(cuStreamQuery(NULL), CUDA_ERROR_LAUNCH_FAILED);
+	EXPECT_RESULT(cuStreamQuery(NULL), CUDA_ERROR_LAUNCH_FAILED);
+	OK(cuDevicePrimaryCtxRetain(&second, 1));
+	OK(cuCtxSetCurrent(second));
+	EXPECT_RESULT(cuStreamQuery(NULL), CUDA_SUCCESS);
+	EXPECT_RESULT(cuMemAlloc(&at, 8), CUDA_ERROR_ILLEGAL_ADDRESS);
+	EXPECT_RESULT(cuStreamQuery(NULL), CUDA_ERROR_ILLEGAL_ADDRESS);
+	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_SUCCESS);
+	EXPECT_RESULT(cuCtxPopCurrent(NULL), CUDA_SUCCESS);
+	EXPECT_RESULT(cuCtxGetDevice(&n), CUDA_ERROR_UNKNOWN);
+	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_ERROR_UNKNOWN);
+}
+
+/* In a child, because the program ends: by which signal? */
+static int signal_of(const char *name, const char *value)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		setenv(name, value, 1);
+		freopen("/dev/null", "w", stderr);
+		call_and_leave();
+	}
+	return status_of(pid) & 0x7f;
+}
+
+Test(fakecuda_process, the_nth_call_kills_and_bad_settings_are_refused)
+{
+	static const struct {
+		const char *name, *value;
+		int signal;
+	} cases[] = {
+		{"FAKECUDA_FAIL", "cuDeviceGetCount:1:kill", SIGKILL},
+		{"FAKECUDA_FAIL", "cuDeviceGetCount:2:kill", 0},
+		{"FAKECUDA_FAIL", "cuDeviceGetCuont:1:kill", SIGABRT},
+		{"FAKECUDA_FAIL", "cuDeviceGetCount:1", SIGABRT},
+		{"FAKECUDA_FAIL", "cuDeviceGetCount:x:1", SIGABRT},
+		{"FAKECUDA_FAIL", "cuDeviceGetCount:1:explode", SIGABRT},
+		{"FAKECUDA_DEVICES", "17", SIGABRT},
+		{"FAKECUDA_DEVICES", "two", SIGABRT},
+		{"FAKECUDA_WITHOUT", "vmm,wings", SIGABRT},
+		{"FAKECUDA_COMPUTE_MODE", "best", SIGABRT},
+		{"FAKECUDA_DEVISES", "1", SIGABRT},
+		{"FAKECUDA_DIR", "/no/such/folder", SIGABRT},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		cr_expect(eq(int, signal_of(cases[i].name, cases[i].value),
+			     cases[i].signal),
+			  "%s=%s", cases[i].name, cases[i].value);
+}
+
+/* --- what tests are told ------------------------------------------------- */
+
+static int be_broker(void)
+{
+	OK(cuInit(0));
+	for (int i = 0; i < 3; i++)
+		OK(cuMemRelease(vmm_new(CHUNK)));
+	return 0;
+}
+
+Test(fakecuda_process, calls_and_contexts_are_counted_past_any_end)
+{
+	pid_t pid;
+
+	setenv("FAKECUDA_COUNT", "1", 1);
+	setenv("CUDA_MPS_PIPE_DIRECTORY", getenv("FAKECUDA_DIR"), 1);
+	act(be_broker);
+	cr_expect(eq(long, gpu_count(actor.pid, "MemCreate"), 3));
+	cr_expect(eq(long, gpu_count(actor.pid, "contexts"), 0));
+	cr_expect(eq(long, gpu_count(actor.pid, "mps_clients"), 0));
+	pid = actor.pid;
+	actor_kill(&actor);
+	cr_expect(eq(long, gpu_count(pid, "MemRelease"), 3));
+	make_file("control", ""); /* as MPS's daemon has */
+	use_device(1);
+	cr_expect(eq(long, gpu_count(getpid(), "contexts"), 1));
+	cr_expect(eq(long, gpu_count(getpid(), "mps_clients"), 1));
+}
+
+/* Leave these behind. */
+static void leak(void)
+{
+	expect_exit();
+	use_device(0);
+	(void)new_stream();
+	at = vmm_map_at(vmm_new(CHUNK), CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	OK(cuMemAlloc(&at, 8));
+	OK(cuMemFree(at));
+	exit(0);
+}
+
+Test(fakecuda_process, leaks_are_told_at_exit)
+{
+	char said[1024] = "";
+	int ends[2];
+	pid_t pid;
+
+	setenv("FAKECUDA_LEAKS", "1", 1);
+	MUST(pipe(ends) == 0);
+	pid = fork();
+	if (pid == 0) {
+		dup2(ends[1], STDERR_FILENO);
+		leak();
+	}
+	close(ends[1]);
+	(void)status_of(pid);
+	MUST(read(ends[0], said, sizeof(said) - 1) > 0);
+	cr_expect(eq(str, said,
+		     "fakecuda: leaked: 1 streams\n"
+		     "fakecuda: leaked: 1 VMM allocations\n"
+		     "fakecuda: leaked: 1 VMM mappings\n"
+		     "fakecuda: leaked: 1 address reservations\n"));
+}
