@@ -422,16 +422,16 @@ static int take_gather(struct device_comms *comms,
 		       const struct job_rank *from, struct device_share *share,
 		       struct error *err)
 {
-	const struct plan plan = layout_plan(share->job->plan->layout);
-	uint64_t shards_size = plan.shards_size / plan.n_shards;
-	uint64_t full_size = plan.full_size + wire_gather_tail(&plan).size;
+	const struct plan *plan = &share->job->plan->layout->plan;
+	uint64_t shards_size = plan->shards_size / plan->n_shards;
+	uint64_t full_size = plan->full_size + wire_gather_tail(plan).size;
 	int r = take_range(comms, rank, &from->gather.shards, shards_size,
 			   "shards", &share->ranges[RANGE_SHARDS], err);
 
 	if (r == 0)
 		r = take_range(comms, rank, &from->gather.full, full_size,
 			       "parameters", &share->ranges[RANGE_FULL], err);
-	share->job->n_bytes += shards_size + plan.full_size;
+	share->job->n_bytes += shards_size + plan->full_size;
 	return r;
 }
 
@@ -454,15 +454,15 @@ static int take_reduce(struct device_comms *comms,
 		       const struct job_rank *from, struct device_share *share,
 		       struct error *err)
 {
-	const struct plan plan = layout_plan(share->job->plan->layout);
+	const struct plan *plan = &share->job->plan->layout->plan;
 	const uint32_t partial = JOB_PARTIAL_IN | JOB_PARTIAL_OUT;
 	uint32_t flags = share->job->flags;
-	uint64_t grads_size = plan.grads_size / plan.n_shards;
+	uint64_t grads_size = plan->grads_size / plan->n_shards;
 	int r;
 
-	share->job->n_bytes += plan.input_size + grads_size;
+	share->job->n_bytes += plan->input_size + grads_size;
 	r = take_range(comms, rank, &from->reduce.input,
-		       plan.input_size + wire_reduce_tail(&plan),
+		       plan->input_size + wire_reduce_tail(plan),
 		       "input gradients", &share->ranges[RANGE_INPUT], err);
 	if (r == 0)
 		r = take_range(comms, rank, &from->reduce.grads,
@@ -471,7 +471,8 @@ static int take_reduce(struct device_comms *comms,
 	if (r == 0)
 		r = take_range(
 			comms, rank, &from->reduce.partial,
-			flags & partial ? plan.partial_size / plan.n_shards : 0,
+			flags & partial ? plan->partial_size / plan->n_shards
+					: 0,
 			"partial sums", &share->ranges[RANGE_PARTIAL], err);
 	return r < 0 ? r : take_order(rank, from, share, err);
 }
@@ -494,17 +495,18 @@ static int take_share(struct device_comms *comms,
 }
 
 static int check_plan(const struct device_comm *comm,
-		      const struct job_plan *plan, uint32_t flags,
+		      const struct store_plan *source, uint32_t flags,
 		      struct error *err)
 {
 	const uint32_t partial = JOB_PARTIAL_IN | JOB_PARTIAL_OUT;
+	const struct plan *plan = &source->layout->plan;
 
-	if (!plan->is_per_rank || plan->n_shards != comm->n_shards ||
+	if (!plan->policy.is_per_rank || plan->n_shards != comm->n_shards ||
 	    plan->n_shards * plan->n_replicas != comm->n_world)
 		return error_set(err, -EINVAL,
 				 "plan %" PRIu64
 				 " is not one of communicator '%s'",
-				 plan->plan, comm->name);
+				 source->number, comm->name);
 	if (flags & ~(JOB_ACCUMULATE | partial) ||
 	    (flags & partial && plan->n_replicas == 1))
 		return error_set(err, -EINVAL,
@@ -525,7 +527,7 @@ static int fill_job(struct device_comms *comms, const struct device_comm *comm,
 	job->is_sum_forced = message->is_sum_forced;
 	job->factor = message->factor;
 	if (r == 0)
-		r = check_plan(comm, &job->plan->layout->plan, job->flags, err);
+		r = check_plan(comm, job->plan, job->flags, err);
 	for (uint32_t i = 0; i < comm->n_ranks && r == 0; i++)
 		r = take_share(comms, &comm->ranks[i], &message->ranks[i],
 			       &job->shares[i], err);

@@ -102,7 +102,7 @@ static int group_new(struct device_rank *rank, struct store_plan *plan,
 	if (!group)
 		return error_set(err, -ENOMEM, "no memory for a group");
 	group->source = store_keep_plan(plan);
-	group->plan = layout_plan(plan->layout);
+	group->plan = plan->layout->plan;
 	r = device_group_new(&group->plan, rank->device, rank->rank,
 			     &group->work, err);
 	if (r < 0) {

@@ -23,7 +23,7 @@ static uint64_t count_tasks(uint64_t size)
 
 uint64_t gather_count_tasks(const struct gather *gather)
 {
-	const struct job_plan *plan = &gather->layout->plan;
+	const struct plan *plan = &gather->layout->plan;
 
 	if (gather->full == gather->shards)
 		return 0;
@@ -32,7 +32,7 @@ uint64_t gather_count_tasks(const struct gather *gather)
 
 uint64_t gather_count_bytes(const struct gather *gather)
 {
-	const struct job_plan *plan = &gather->layout->plan;
+	const struct plan *plan = &gather->layout->plan;
 	uint64_t n = 0;
 
 	if (gather->full == gather->shards)
@@ -90,7 +90,7 @@ static void run_part(const struct task *task, uint64_t begin, uint64_t end)
 void gather_run(const struct gather *gather, uint64_t i)
 {
 	const struct layout *layout = gather->layout;
-	const struct job_plan *plan = &layout->plan;
+	const struct plan *plan = &layout->plan;
 	uint64_t n_tasks = count_tasks(plan->full_size);
 	uint64_t replica = i / n_tasks, at = i % n_tasks * TASK_SIZE;
 	uint64_t end = plan->full_size - at < TASK_SIZE ? plan->full_size

@@ -27,10 +27,11 @@ static bool is_region(uint64_t size, uint32_t n_replicas)
 	return size % PLAN_ALIGN == 0 && size <= LIMIT / n_replicas;
 }
 
-static int check_head(const struct job_plan *plan, struct error *err)
+static int check_head(const struct plan *plan, struct error *err)
 {
 	uint32_t n = plan->n_replicas;
-	uint32_t max = plan->is_per_rank ? PLAN_MAX_WORLD : PLAN_MAX_RANKS;
+	uint32_t max =
+		plan->policy.is_per_rank ? PLAN_MAX_WORLD : PLAN_MAX_RANKS;
 
 	if (plan->n_entries == 0 || plan->n_entries > PLAN_MAX_PARAMS)
 		return error_set(err, -EINVAL, "it has %u entries, not 1 to %d",
@@ -40,9 +41,9 @@ static int check_head(const struct job_plan *plan, struct error *err)
 				 "it is for %u shards of %u replicas, not for "
 				 "1 to %u ranks",
 				 plan->n_shards, n, max);
-	if (plan->layout > PLAN_FLAT)
-		return error_set(err, -EINVAL, "its layout is %u",
-				 plan->layout);
+	if (plan->policy.layout > PLAN_FLAT)
+		return error_set(err, -EINVAL, "its layout is %d",
+				 plan->policy.layout);
 	if (!is_region(plan->shards_size, n) ||
 	    !is_region(plan->full_size, n) || !is_region(plan->input_size, n) ||
 	    !is_region(plan->grads_size, n) ||
@@ -140,9 +141,8 @@ static int check_chunks(const struct shard *shard, uint32_t dtype,
 	return 0;
 }
 
-static int check_places(const struct job_plan *plan,
-			const struct plan_entry *entry, uint64_t *full,
-			uint64_t *input, struct error *err)
+static int check_places(const struct plan *plan, const struct plan_entry *entry,
+			uint64_t *full, uint64_t *input, struct error *err)
 {
 	const struct shard *shard = &entry->shard;
 	int r = check_chunks(shard, entry->dtype, entry->shard_offset,
@@ -168,12 +168,12 @@ static int check_places(const struct job_plan *plan,
 }
 
 /* On devices the chunks of one rank are a range of their own. */
-static int check_strides(const struct job_plan *plan,
+static int check_strides(const struct plan *plan,
 			 const struct plan_entry *entry, struct error *err)
 {
 	uint32_t n = plan->n_shards;
 
-	if (!plan->is_per_rank)
+	if (!plan->policy.is_per_rank)
 		return 0;
 	if (entry->shard_stride != plan->shards_size / n ||
 	    (entry->reduce_dtype &&
@@ -198,7 +198,7 @@ static int check_bucket(uint32_t bucket, uint32_t *n, struct error *err)
 
 static int check_buckets(const struct layout *layout, struct error *err)
 {
-	const struct job_plan *plan = &layout->plan;
+	const struct plan *plan = &layout->plan;
 	uint32_t n_gather = 0, n_reduce = 0;
 
 	for (uint32_t i = 0; i < plan->n_entries; i++) {
@@ -225,7 +225,7 @@ static int check_buckets(const struct layout *layout, struct error *err)
 
 static int check(const struct layout *layout, struct error *err)
 {
-	const struct job_plan *plan = &layout->plan;
+	const struct plan *plan = &layout->plan;
 	uint64_t full = 0, input = 0;
 
 	for (uint32_t i = 0; i < plan->n_entries; i++) {
@@ -241,7 +241,7 @@ static int check(const struct layout *layout, struct error *err)
 		if (r < 0)
 			return error_wrap(err, r, "entry %u", i);
 	}
-	return plan->is_per_rank ? check_buckets(layout, err) : 0;
+	return plan->policy.is_per_rank ? check_buckets(layout, err) : 0;
 }
 
 /* --- spans --------------------------------------------------------------- */
@@ -257,7 +257,7 @@ static void append(struct span *spans, uint32_t *n, uint64_t begin,
 
 static void fill_spans(struct layout *layout)
 {
-	const struct job_plan *plan = &layout->plan;
+	const struct plan *plan = &layout->plan;
 
 	for (uint32_t i = 0; i < plan->n_entries; i++) {
 		const struct plan_entry *entry = &layout->entries[i];
@@ -270,10 +270,10 @@ static void fill_spans(struct layout *layout)
 	}
 }
 
-int layout_new(const struct job_plan *plan, const struct plan_entry *entries,
-	       struct layout **ret, struct error *err)
+int layout_new(const struct plan *plan, struct layout **ret, struct error *err)
 {
 	struct layout *layout;
+	size_t size = sizeof(*layout->entries);
 	int r = check_head(plan, err);
 
 	if (r < 0)
@@ -281,13 +281,16 @@ int layout_new(const struct job_plan *plan, const struct plan_entry *entries,
 	layout = calloc(1, sizeof(*layout));
 	if (!layout)
 		goto no_memory;
-	layout->plan = *plan;
-	layout->entries = calloc(plan->n_entries, sizeof(*entries));
+	layout->entries = calloc(plan->n_entries, size);
 	layout->full_spans = calloc(plan->n_entries, sizeof(struct span));
 	layout->input_spans = calloc(plan->n_entries, sizeof(struct span));
 	if (!layout->entries || !layout->full_spans || !layout->input_spans)
 		goto no_memory;
-	memcpy(layout->entries, entries, plan->n_entries * sizeof(*entries));
+	memcpy(layout->entries, plan->entries, plan->n_entries * size);
+	layout->plan = *plan;
+	layout->plan.entries = layout->entries;
+	layout->plan.gather_buckets = NULL;
+	layout->plan.reduce_buckets = NULL;
 	r = check(layout, err);
 	if (r < 0) {
 		layout_free(layout);
@@ -312,32 +315,11 @@ void layout_free(struct layout *layout)
 	free(layout);
 }
 
-struct plan layout_plan(const struct layout *layout)
-{
-	const struct job_plan *plan = &layout->plan;
-
-	return (struct plan){
-		.n_shards = plan->n_shards,
-		.n_replicas = plan->n_replicas,
-		.policy = {.layout = (enum plan_layout)plan->layout,
-			   .is_per_rank = plan->is_per_rank},
-		.n_entries = plan->n_entries,
-		.entries = layout->entries,
-		.n_gather_buckets = plan->n_gather_buckets,
-		.n_reduce_buckets = plan->n_reduce_buckets,
-		.shards_size = plan->shards_size,
-		.full_size = plan->full_size,
-		.input_size = plan->input_size,
-		.grads_size = plan->grads_size,
-		.partial_size = plan->partial_size,
-	};
-}
-
 /* --- ways ---------------------------------------------------------------- */
 
 bool layout_is_in_place(const struct layout *layout)
 {
-	const struct job_plan *plan = &layout->plan;
+	const struct plan *plan = &layout->plan;
 
 	if (plan->shards_size != plan->full_size)
 		return false;

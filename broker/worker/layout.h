@@ -1,6 +1,6 @@
 /*
- * A plan as the worker uses it: checked, so that no offset in it leads out of
- * the ranges, and seen from the side of the work.
+ * A plan as those who move its bytes use it: checked, so that no offset in it
+ * leads out of the ranges, and seen from the side of the work.
  *
  * Work is a range of bytes of `full` (gathers) or of one rank's `input`
  * (reductions), cut anywhere at multiples of PLAN_ALIGN. Each entry has a span
@@ -8,7 +8,7 @@
  * those of its padding.
  */
 #pragma once
-#include "broker/worker/job.h"
+#include "collective/plan.h"
 
 struct error;
 
@@ -18,7 +18,8 @@ struct span {
 };
 
 struct layout {
-	struct job_plan plan;
+	/* Without hash, buckets and caps; its entries are the layout's. */
+	struct plan plan;
 	struct plan_entry *entries; /* owned */
 	/* From 0 on, one behind the other; owned. */
 	struct span *full_spans, *input_spans;
@@ -26,16 +27,12 @@ struct layout {
 };
 
 /*
- * `entries` (plan->n_entries) are copied. -EINVAL with a sentence: anything in
- * them that is not as plan_make() would have it, as far as it leads to bytes.
+ * The plan with its entries is copied. -EINVAL with a sentence: anything in it
+ * that is not as plan_make() would have it, as far as it leads to bytes. Of the
+ * buckets only the numbers count, and only where the plan is per rank.
  */
-int layout_new(const struct job_plan *plan, const struct plan_entry *entries,
-	       struct layout **ret, struct error *err);
+int layout_new(const struct plan *plan, struct layout **ret, struct error *err);
 void layout_free(struct layout *layout); /* NULL is fine */
-
-/* As much of the plan as moving bytes wants; its entries are the layout's. Not
- * to be deinitialised. */
-struct plan layout_plan(const struct layout *layout);
 
 /* Do all shards lie in `shards` as the parameters do in `full`, so that one
  * memory can be both? */

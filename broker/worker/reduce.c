@@ -54,16 +54,16 @@ struct place {
 /* --- setting up ---------------------------------------------------------- */
 
 static int make_steps(struct reduce *reduce, uint32_t dtype,
-		      const struct job *job, struct error *err)
+		      const struct reduce_options *options, struct error *err)
 {
-	const struct job_plan *plan = &reduce->layout->plan;
+	const struct plan *plan = &reduce->layout->plan;
 	const struct divide_input input = {
 		.n_shards = plan->n_shards,
 		.n_replicas = plan->n_replicas,
 		.dtype = dtype,
-		.has_factor = job->has_factor,
-		.factor = job->factor,
-		.is_sum_forced = job->is_sum_forced,
+		.has_factor = options->has_factor,
+		.factor = options->factor,
+		.is_sum_forced = options->is_sum_forced,
 	};
 	struct divide divide;
 	int exponent, r = divide_make(&input, &divide, err);
@@ -87,26 +87,27 @@ static int make_steps(struct reduce *reduce, uint32_t dtype,
 }
 
 int reduce_init(struct reduce *reduce, const struct layout *layout,
-		const struct kernels *kernels, const struct job *job,
-		struct error *err)
+		const struct kernels *kernels,
+		const struct reduce_options *options, struct error *err)
 {
-	const uint32_t partial = JOB_PARTIAL_IN | JOB_PARTIAL_OUT;
+	const uint32_t partial =
+		HOST_REDUCE_PARTIAL_IN | HOST_REDUCE_PARTIAL_OUT;
 
 	*reduce = (struct reduce){
 		.layout = layout,
 		.kernels = kernels,
-		.flags = job->flags,
+		.flags = options->flags,
 	};
-	if (job->flags & ~(JOB_ACCUMULATE | partial))
+	if (options->flags & ~(HOST_REDUCE_ACCUMULATE | partial))
 		return error_set(err, -EINVAL, "unknown flags 0x%x",
-				 job->flags);
-	if ((job->flags & partial) && layout->plan.n_replicas == 1)
+				 options->flags);
+	if ((options->flags & partial) && layout->plan.n_replicas == 1)
 		return error_set(err, -EINVAL,
 				 "partial sums are for several replicas; this "
 				 "plan has one");
 	for (uint32_t i = 0; i < layout->n_input_spans; i++) {
 		uint32_t dtype = layout->input_spans[i].entry->reduce_dtype;
-		int r = make_steps(reduce, dtype, job, err);
+		int r = make_steps(reduce, dtype, options, err);
 
 		if (r < 0)
 			return r;
@@ -117,7 +118,7 @@ int reduce_init(struct reduce *reduce, const struct layout *layout,
 /* Bytes of the input that a task takes. */
 static uint64_t task_size(const struct reduce *reduce)
 {
-	const struct job_plan *plan = &reduce->layout->plan;
+	const struct plan *plan = &reduce->layout->plan;
 	uint64_t size = TASK_BYTES / (plan->n_shards * plan->n_replicas + 1);
 
 	return size / 1024 * 1024;
@@ -134,7 +135,7 @@ uint64_t reduce_count_tasks(const struct reduce *reduce)
 
 uint64_t reduce_count_bytes(const struct reduce *reduce)
 {
-	const struct job_plan *plan = &reduce->layout->plan;
+	const struct plan *plan = &reduce->layout->plan;
 	uint64_t n = 0;
 
 	for (uint32_t i = 0; i < reduce->layout->n_input_spans; i++) {
@@ -146,13 +147,14 @@ uint64_t reduce_count_bytes(const struct reduce *reduce)
 		uint64_t partial = dtype_size(entry->reduce_dtype);
 		uint64_t each = inputs;
 
-		if (reduce->flags & JOB_PARTIAL_IN)
+		if (reduce->flags & HOST_REDUCE_PARTIAL_IN)
 			each += partial;
-		if (reduce->flags & JOB_PARTIAL_OUT)
+		if (reduce->flags & HOST_REDUCE_PARTIAL_OUT)
 			each += partial;
 		else
-			each += reduce->flags & JOB_ACCUMULATE ? 2 * grads
-							       : grads;
+			each += reduce->flags & HOST_REDUCE_ACCUMULATE
+					? 2 * grads
+					: grads;
 		n += entry->shard.numel * each * plan->n_replicas;
 	}
 	return n;
@@ -297,9 +299,9 @@ static void sum_replica(struct task *task, uint32_t replica, uint8_t *sum)
 	fold(task, from, task->sum_dtype, sum, in,
 	     reduce->layout->plan.n_shards, task->steps->factor,
 	     task->steps->shards);
-	if (reduce->flags & JOB_PARTIAL_IN)
+	if (reduce->flags & HOST_REDUCE_PARTIAL_IN)
 		add_partial(task, replica, sum);
-	if (!(reduce->flags & JOB_PARTIAL_OUT))
+	if (!(reduce->flags & HOST_REDUCE_PARTIAL_OUT))
 		return;
 	place = partial_of(task, replica);
 	fold(task, task->sum_dtype, place.dtype, &task->value, &sums, 1, 1, 1);
@@ -338,7 +340,8 @@ static void finish(struct task *task, uint32_t from, const void *const *in,
 static bool is_input_sum(const struct task *task)
 {
 	return task->entry->shard.n_ranks == 1 && task->steps->factor == 1 &&
-	       !(task->reduce->flags & (JOB_PARTIAL_IN | JOB_PARTIAL_OUT)) &&
+	       !(task->reduce->flags &
+		 (HOST_REDUCE_PARTIAL_IN | HOST_REDUCE_PARTIAL_OUT)) &&
 	       is_summable(task->entry);
 }
 
@@ -358,7 +361,7 @@ static bool finish_replicas(struct task *task)
 		else
 			sum_replica(task, g, sum);
 	}
-	if (task->reduce->flags & JOB_PARTIAL_OUT)
+	if (task->reduce->flags & HOST_REDUCE_PARTIAL_OUT)
 		return false;
 	finish(task, from, in, n, 1, task->steps->replicas);
 	return true;
@@ -367,7 +370,7 @@ static bool finish_replicas(struct task *task)
 /* Any job; gives how many elements that were. */
 static uint64_t reduce_block(struct task *task)
 {
-	const struct job_plan *plan = &task->reduce->layout->plan;
+	const struct plan *plan = &task->reduce->layout->plan;
 	const void *in[PLAN_MAX_RANKS];
 
 	if (plan->n_replicas == 1) {
@@ -381,7 +384,7 @@ static uint64_t reduce_block(struct task *task)
 	for (uint32_t g = 0; g < plan->n_replicas; g++) {
 		struct place place = grads_of(task, g);
 
-		put(task, &place, task->reduce->flags & JOB_ACCUMULATE);
+		put(task, &place, task->reduce->flags & HOST_REDUCE_ACCUMULATE);
 	}
 	return task->n;
 }
@@ -389,7 +392,7 @@ static uint64_t reduce_block(struct task *task)
 /* From the inputs to their places; gives how many elements that were. */
 static uint64_t reduce_stretch(struct task *task, uint64_t max)
 {
-	const struct job_plan *plan = &task->reduce->layout->plan;
+	const struct plan *plan = &task->reduce->layout->plan;
 	const struct reduce_steps *steps = task->steps;
 	struct stretch stretch =
 		layout_stretch(&task->entry->shard, task->position, max);
@@ -417,8 +420,9 @@ static uint64_t reduce_stretch(struct task *task, uint64_t max)
 /* What is written, for a replica. */
 static struct place output_of(const struct task *task, uint32_t replica)
 {
-	return task->reduce->flags & JOB_PARTIAL_OUT ? partial_of(task, replica)
-						     : grads_of(task, replica);
+	return task->reduce->flags & HOST_REDUCE_PARTIAL_OUT
+		       ? partial_of(task, replica)
+		       : grads_of(task, replica);
 }
 
 static void clear_positions(const struct task *task, uint64_t position,
@@ -472,8 +476,8 @@ static void begin_entry(struct task *task, const struct plan_entry *entry)
 				  : reduce_dtype;
 	task->is_one_step =
 		(reduce->layout->plan.n_replicas == 1 || is_input_sum(task)) &&
-		!(reduce->flags & JOB_ACCUMULATE) && is_summable(entry) &&
-		is_merged(task);
+		!(reduce->flags & HOST_REDUCE_ACCUMULATE) &&
+		is_summable(entry) && is_merged(task);
 }
 
 /* Bytes [begin, end) of a span. */
@@ -508,7 +512,7 @@ static void run_part(struct task *task, const struct span *span, uint64_t begin,
 void reduce_run(const struct reduce *reduce, uint64_t i)
 {
 	const struct layout *layout = reduce->layout;
-	const struct job_plan *plan = &layout->plan;
+	const struct plan *plan = &layout->plan;
 	uint64_t size = task_size(reduce), at = i * size;
 	uint64_t end =
 		plan->input_size - at < size ? plan->input_size : at + size;

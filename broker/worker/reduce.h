@@ -13,16 +13,15 @@
  *       sum = the first x; then sum = sum + x          in acc
  *     sum = sum / S                                    in acc; AVG only
  *     sum = sum rounded to the reduce dtype
- *     JOB_PARTIAL_IN: sum = sum + partial of g         in acc, rounded again
- *     JOB_PARTIAL_OUT: partial of g = sum; no more is done
- *   R > 1:
+ *     HOST_REDUCE_PARTIAL_IN: sum = sum + partial of g         in acc, rounded
+ * again HOST_REDUCE_PARTIAL_OUT: partial of g = sum; no more is done R > 1:
  *     total = sum of replica 0; then total = total + sum in acc, in order
  *     total = total / R                                in acc; AVG only
  *     total = total rounded to the reduce dtype
  *   value = total / post                               in acc
  *   value = value cast to the stored dtype
  *   for each replica:
- *     its gradient = value, or, for JOB_ACCUMULATE,
+ *     its gradient = value, or, for HOST_REDUCE_ACCUMULATE,
  *     its gradient = its gradient + value              in the accumulator of
  *                                          the stored dtype, rounded once
  *
@@ -41,6 +40,20 @@
 
 struct error;
 
+enum host_reduce_flags {
+	HOST_REDUCE_ACCUMULATE = 1, /* add to the grads that are there */
+	HOST_REDUCE_PARTIAL_IN = 2, /* `partial` holds sums to add */
+	/* Stop before the all-reduce: write `partial` (with PARTIAL_IN: add to
+	 * it), leave the grads. */
+	HOST_REDUCE_PARTIAL_OUT = 4,
+};
+
+struct reduce_options {
+	uint32_t flags; /* enum host_reduce_flags */
+	bool has_factor, is_sum_forced;
+	double factor; /* the divisions follow for each dtype: divide.h */
+};
+
 /* The divisions for one reduce dtype. */
 struct reduce_steps {
 	double factor; /* of each input: premul, or 1 / pre, which is exact */
@@ -51,18 +64,18 @@ struct reduce_steps {
 struct reduce {
 	const struct layout *layout;
 	const struct kernels *kernels;
-	uint32_t flags; /* enum job_flags */
+	uint32_t flags; /* enum host_reduce_flags */
 	const uint8_t *inputs[PLAN_MAX_RANKS];
-	uint8_t *grads;   /* not used for JOB_PARTIAL_OUT */
-	uint8_t *partial; /* not used without both JOB_PARTIAL_* */
+	uint8_t *grads;   /* not used for HOST_REDUCE_PARTIAL_OUT */
+	uint8_t *partial; /* not used without both HOST_REDUCE_PARTIAL_* */
 	struct reduce_steps steps[DTYPE_MAX + 1]; /* by reduce dtype */
 };
 
-/* What goes beyond pointers: `flags` and `steps`, from the job. -EINVAL: its
- * factor is none, or flags that do not fit. */
+/* Sets all but the pointers to memory. -EINVAL: the factor is none, or flags do
+ * not fit. */
 int reduce_init(struct reduce *reduce, const struct layout *layout,
-		const struct kernels *kernels, const struct job *job,
-		struct error *err);
+		const struct kernels *kernels,
+		const struct reduce_options *options, struct error *err);
 
 uint64_t reduce_count_tasks(const struct reduce *reduce);
 void reduce_run(const struct reduce *reduce, uint64_t task);

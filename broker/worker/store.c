@@ -31,7 +31,7 @@ static int compare_plans(const void *a, const void *b)
 {
 	const struct store_plan *x = a, *y = b;
 
-	return compare_numbers(x->layout->plan.plan, y->layout->plan.plan);
+	return compare_numbers(x->number, y->number);
 }
 
 /* Release: what a job did with it comes before its end. */
@@ -178,8 +178,7 @@ int store_ref_range(struct store *store, const struct job_range *range,
 
 static struct store_plan *find_plan(struct store *store, uint64_t number)
 {
-	struct layout layout = {.plan = {.plan = number}};
-	const struct store_plan key = {.layout = &layout};
+	const struct store_plan key = {.number = number};
 	struct store_plan **node = tfind(&key, &store->plans, compare_plans);
 
 	return node ? *node : NULL;
@@ -210,18 +209,40 @@ static int read_entries(int fd, uint32_t n, struct plan_entry **ret,
 	return 0;
 }
 
+static struct plan plan_of(const struct job_plan *message,
+			   struct plan_entry *entries)
+{
+	return (struct plan){
+		.n_shards = message->n_shards,
+		.n_replicas = message->n_replicas,
+		.policy = {.layout = (enum plan_layout)message->layout,
+			   .is_per_rank = message->is_per_rank},
+		.n_entries = message->n_entries,
+		.entries = entries,
+		.n_gather_buckets = message->n_gather_buckets,
+		.n_reduce_buckets = message->n_reduce_buckets,
+		.shards_size = message->shards_size,
+		.full_size = message->full_size,
+		.input_size = message->input_size,
+		.grads_size = message->grads_size,
+		.partial_size = message->partial_size,
+	};
+}
+
 static int make_plan(const struct job_plan *message, int fd,
 		     struct store_plan **ret, struct error *err)
 {
 	struct store_plan *plan;
 	struct plan_entry *entries = NULL;
+	struct plan content;
 	int r = read_entries(fd, message->n_entries, &entries, err);
 
 	if (r < 0)
 		return r;
+	content = plan_of(message, entries);
 	plan = malloc(sizeof(*plan));
 	if (plan)
-		r = layout_new(message, entries, &plan->layout, err);
+		r = layout_new(&content, &plan->layout, err);
 	else
 		r = error_set(err, -ENOMEM, "no memory for it");
 	free(entries);
@@ -229,6 +250,7 @@ static int make_plan(const struct job_plan *message, int fd,
 		free(plan);
 		return r;
 	}
+	plan->number = message->plan;
 	atomic_init(&plan->n_refs, 1);
 	atomic_init(&plan->is_forgotten, false);
 	*ret = plan;

@@ -7,6 +7,7 @@
  * last job that uses it.
  */
 #pragma once
+#include "broker/worker/job.h"
 #include "broker/worker/layout.h"
 #include <stdatomic.h>
 
@@ -24,6 +25,7 @@ struct store_chunk {
 struct store_plan {
 	atomic_uint n_refs;
 	atomic_bool is_forgotten; /* for who keeps it beyond jobs */
+	uint64_t number;
 	struct layout *layout;
 };
 

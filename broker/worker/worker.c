@@ -131,7 +131,7 @@ static int prepare_gather(struct worker *worker, const struct job *job,
 			  struct work *work, struct error *err)
 {
 	const struct layout *layout = work->plan->layout;
-	const struct job_plan *plan = &layout->plan;
+	const struct plan *plan = &layout->plan;
 	uint64_t shards_size = plan->shards_size * plan->n_replicas;
 	uint64_t full_size = plan->full_size * plan->n_replicas;
 	uint8_t *shards, *full;
@@ -172,7 +172,7 @@ static void run_reduce(struct thread_job *job, uint64_t task)
 static int take_inputs(struct worker *worker, const struct job *job,
 		       struct work *work, struct error *err)
 {
-	const struct job_plan *plan = &work->plan->layout->plan;
+	const struct plan *plan = &work->plan->layout->plan;
 	int r = 0;
 
 	for (uint32_t i = 0; i < plan->n_shards * plan->n_replicas && r >= 0;
@@ -192,7 +192,7 @@ static int check_overlaps(const struct work *work, uint64_t grads_size,
 			  uint64_t partial_size, struct error *err)
 {
 	const struct reduce *reduce = &work->reduce;
-	const struct job_plan *plan = &reduce->layout->plan;
+	const struct plan *plan = &reduce->layout->plan;
 
 	if (is_overlap(reduce->grads, grads_size, reduce->partial,
 		       partial_size))
@@ -213,14 +213,26 @@ static int check_overlaps(const struct work *work, uint64_t grads_size,
 	return 0;
 }
 
+_Static_assert((int)JOB_ACCUMULATE == (int)HOST_REDUCE_ACCUMULATE &&
+		       (int)JOB_PARTIAL_IN == (int)HOST_REDUCE_PARTIAL_IN &&
+		       (int)JOB_PARTIAL_OUT == (int)HOST_REDUCE_PARTIAL_OUT,
+	       "the flags are handed on as they are");
+
 static int prepare_reduce(struct worker *worker, const struct job *job,
 			  struct work *work, struct error *err)
 {
 	const struct layout *layout = work->plan->layout;
-	const struct job_plan *plan = &layout->plan;
+	const struct plan *plan = &layout->plan;
 	uint64_t grads_size = plan->grads_size * plan->n_replicas;
 	uint64_t partial_size = plan->partial_size * plan->n_replicas;
-	int r = reduce_init(&work->reduce, layout, worker->kernels, job, err);
+	const struct reduce_options options = {
+		.flags = job->flags,
+		.has_factor = job->has_factor,
+		.is_sum_forced = job->is_sum_forced,
+		.factor = job->factor,
+	};
+	int r = reduce_init(&work->reduce, layout, worker->kernels, &options,
+			    err);
 
 	if (job->flags & JOB_PARTIAL_OUT)
 		grads_size = 0;
@@ -259,7 +271,7 @@ static int queue(struct worker *worker, const struct job *job,
 	work->sock_fd = worker->sock_fd;
 	work->number = job->number;
 	r = store_ref_plan(&worker->store, job->plan, &work->plan, err);
-	if (r >= 0 && work->plan->layout->plan.is_per_rank)
+	if (r >= 0 && work->plan->layout->plan.policy.is_per_rank)
 		r = error_set(err, -EINVAL, "the plan is one for devices");
 	if (r >= 0)
 		r = job->kind == JOB_GATHER

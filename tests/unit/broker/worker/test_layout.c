@@ -8,7 +8,7 @@
 
 /* A good plan of two parameters, to be spoilt. */
 static struct plan_entry entries[2];
-static struct job_plan head;
+static struct plan head;
 
 static void make_good(void)
 {
@@ -25,24 +25,15 @@ static void make_good(void)
 		tensor_type_contiguous(&params[i].type);
 	cr_assert(zero(int, plan_make(params, 2, &policy, 2, 2, &plan, NULL)));
 	memcpy(entries, plan.entries, sizeof(entries));
-	head = (struct job_plan){
-		.kind = JOB_PLAN,
-		.n_entries = 2,
-		.n_shards = 2,
-		.n_replicas = 2,
-		.shards_size = plan.shards_size,
-		.full_size = plan.full_size,
-		.input_size = plan.input_size,
-		.grads_size = plan.grads_size,
-		.partial_size = plan.partial_size,
-	};
+	head = plan;
+	head.entries = entries;
 	plan_deinit(&plan);
 }
 
 static int try_plan(struct error *err)
 {
 	struct layout *layout = NULL;
-	int r = layout_new(&head, entries, &layout, err);
+	int r = layout_new(&head, &layout, err);
 
 	layout_free(layout);
 	return r;
@@ -95,15 +86,15 @@ Test(layout, a_head_out_of_bounds_is_refused)
 		size_t at;
 		uint32_t value;
 	} cases[] = {
-		{offsetof(struct job_plan, n_entries), 0},
-		{offsetof(struct job_plan, n_entries), PLAN_MAX_PARAMS + 1},
-		{offsetof(struct job_plan, n_shards), 0},
-		{offsetof(struct job_plan, n_shards), 3},
-		{offsetof(struct job_plan, n_replicas), 0},
-		{offsetof(struct job_plan, n_replicas), 33},
-		{offsetof(struct job_plan, full_size), 65},
-		{offsetof(struct job_plan, full_size), 64},
-		{offsetof(struct job_plan, grads_size), 64},
+		{offsetof(struct plan, n_entries), 0},
+		{offsetof(struct plan, n_entries), PLAN_MAX_PARAMS + 1},
+		{offsetof(struct plan, n_shards), 0},
+		{offsetof(struct plan, n_shards), 3},
+		{offsetof(struct plan, n_replicas), 0},
+		{offsetof(struct plan, n_replicas), 33},
+		{offsetof(struct plan, full_size), 65},
+		{offsetof(struct plan, full_size), 64},
+		{offsetof(struct plan, grads_size), 64},
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

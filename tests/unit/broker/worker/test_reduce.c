@@ -57,7 +57,7 @@ static union number round_to(uint32_t dtype, union number x)
 struct step {
 	const struct plan_entry *entry;
 	const struct plan *plan;
-	const struct job *job;
+	const struct reduce_options *options;
 	struct divide divide;
 	uint64_t i;    /* element of the parameter */
 	uint32_t rank; /* whose shard it is in */
@@ -85,7 +85,7 @@ static union number replica_sum(const struct step *step,
 	sum = round_to(
 		reduce,
 		add(reduce, x, n, step->divide.premul / step->divide.pre, avg));
-	if (step->job->flags & JOB_PARTIAL_IN) {
+	if (step->options->flags & HOST_REDUCE_PARTIAL_IN) {
 		const uint8_t *partial = memory->want_partial +
 					 g * step->plan->partial_size +
 					 entry->partial_offset +
@@ -112,12 +112,12 @@ static void want_element(const struct step *step, struct memory *memory)
 				   step->rank * entry->partial_stride;
 
 		sums[g] = replica_sum(step, memory, g);
-		if (step->job->flags & JOB_PARTIAL_OUT)
+		if (step->options->flags & HOST_REDUCE_PARTIAL_OUT)
 			number_store(reduce,
 				     partial + step->at * dtype_size(reduce),
 				     sums[g]);
 	}
-	if (step->job->flags & JOB_PARTIAL_OUT)
+	if (step->options->flags & HOST_REDUCE_PARTIAL_OUT)
 		return;
 	total = sums[0];
 	if (n > 1)
@@ -134,14 +134,15 @@ static void want_element(const struct step *step, struct memory *memory)
 			step->at * dtype_size(entry->dtype);
 		union number x[2] = {number_load(entry->dtype, grad), total};
 
-		if (step->job->flags & JOB_ACCUMULATE)
+		if (step->options->flags & HOST_REDUCE_ACCUMULATE)
 			x[1] = round_to(entry->dtype,
 					add(entry->dtype, x, 2, 1, 1));
 		number_store(entry->dtype, grad, x[1]);
 	}
 }
 
-static void want_group(const struct group *group, const struct job *job,
+static void want_group(const struct group *group,
+		       const struct reduce_options *options,
 		       struct memory *memory)
 {
 	for (uint32_t e = 0; e < group->plan.n_entries; e++) {
@@ -150,14 +151,14 @@ static void want_group(const struct group *group, const struct job *job,
 			.n_shards = group->plan.n_shards,
 			.n_replicas = group->plan.n_replicas,
 			.dtype = entry->reduce_dtype,
-			.has_factor = job->has_factor,
-			.factor = job->factor,
-			.is_sum_forced = job->is_sum_forced,
+			.has_factor = options->has_factor,
+			.factor = options->factor,
+			.is_sum_forced = options->is_sum_forced,
 		};
 		struct step step = {
 			.entry = entry,
 			.plan = &group->plan,
-			.job = job,
+			.options = options,
 		};
 
 		if (!entry->reduce_dtype)
@@ -245,11 +246,12 @@ static bool memory_drop(const struct plan *plan, struct memory *memory)
 }
 
 static void run_all(const struct group *group, const struct kernels *kernels,
-		    const struct job *job, const struct memory *memory)
+		    const struct reduce_options *options,
+		    const struct memory *memory)
 {
 	struct error err = ERROR_NULL;
 	struct reduce reduce;
-	int r = reduce_init(&reduce, group->layout, kernels, job, &err);
+	int r = reduce_init(&reduce, group->layout, kernels, options, &err);
 
 	cr_assert(eq(int, r, 0), "%s", err.msg);
 	memcpy(reduce.inputs, memory->inputs, sizeof(reduce.inputs));
@@ -262,23 +264,25 @@ static void run_all(const struct group *group, const struct kernels *kernels,
 /* --- the same bits ------------------------------------------------------- */
 
 /* On every level, from a state without a trace of the right answer. */
-static void check_job(const struct group *group, const struct job *job,
-		      struct memory *memory)
+static void check_options(const struct group *group,
+			  const struct reduce_options *options,
+			  struct memory *memory)
 {
 	uint8_t *grads = memory_new(memory->grads_size);
 	uint8_t *partial = memory_new(memory->partial_size);
 
 	memcpy(grads, memory->grads, memory->grads_size);
 	memcpy(partial, memory->partial, memory->partial_size);
-	want_group(group, job, memory);
+	want_group(group, options, memory);
 	for (int level = 0; level < N_KERNEL_LEVELS; level++) {
 		if (!kernels_get(level))
 			continue;
 		memcpy(memory->grads, grads, memory->grads_size);
 		memcpy(memory->partial, partial, memory->partial_size);
-		if (!(job->flags & (JOB_ACCUMULATE | JOB_PARTIAL_OUT)))
+		if (!(options->flags &
+		      (HOST_REDUCE_ACCUMULATE | HOST_REDUCE_PARTIAL_OUT)))
 			memset(memory->grads, CANARY, memory->grads_size);
-		run_all(group, kernels_get(level), job, memory);
+		run_all(group, kernels_get(level), options, memory);
 		cr_assert(eq(int,
 			     memcmp(memory->grads, memory->want_grads,
 				    memory->grads_size),
@@ -294,22 +298,22 @@ static void check_job(const struct group *group, const struct job *job,
 	cr_assert(memory_free(partial, memory->partial_size));
 }
 
-static struct job throw_job(struct dice *dice, uint32_t n_replicas,
-			    bool is_integer)
+static struct reduce_options throw_options(struct dice *dice,
+					   uint32_t n_replicas, bool is_integer)
 {
 	const double factors[] = {1, 2, 4, 6, 8, 12, 7, 2.5, 0.3};
-	struct job job = {.kind = JOB_REDUCE};
+	struct reduce_options options = {0};
 
-	job.is_sum_forced = dice_throw(dice, 3) == 0;
-	job.has_factor = dice_throw(dice, 2);
-	job.factor = factors[dice_throw(dice, is_integer ? 7 : 9)];
+	options.is_sum_forced = dice_throw(dice, 3) == 0;
+	options.has_factor = dice_throw(dice, 2);
+	options.factor = factors[dice_throw(dice, is_integer ? 7 : 9)];
 	if (dice_throw(dice, 2))
-		job.flags |= JOB_ACCUMULATE;
+		options.flags |= HOST_REDUCE_ACCUMULATE;
 	if (n_replicas > 1 && dice_throw(dice, 2))
-		job.flags |= JOB_PARTIAL_IN;
+		options.flags |= HOST_REDUCE_PARTIAL_IN;
 	if (n_replicas > 1 && dice_throw(dice, 3) == 0)
-		job.flags |= JOB_PARTIAL_OUT;
-	return job;
+		options.flags |= HOST_REDUCE_PARTIAL_OUT;
+	return options;
 }
 
 static void throw_and_check(struct dice *dice, const uint32_t *dtypes,
@@ -321,7 +325,8 @@ static void throw_and_check(struct dice *dice, const uint32_t *dtypes,
 	struct plan_policy policy = {0};
 	struct memory memory;
 	struct group group;
-	struct job job = throw_job(dice, n_replicas, is_integer);
+	struct reduce_options options =
+		throw_options(dice, n_replicas, is_integer);
 
 	if (dice_throw(dice, 2))
 		policy.param_dtype = floats[dice_throw(dice, 4)];
@@ -332,7 +337,7 @@ static void throw_and_check(struct dice *dice, const uint32_t *dtypes,
 	group_throw(dice, n_shards, n_replicas, dtypes, n_dtypes, policy,
 		    &group);
 	memory_make(dice, &group.plan, &memory);
-	check_job(&group, &job, &memory);
+	check_options(&group, &options, &memory);
 	cr_assert(memory_drop(&group.plan, &memory));
 	group_deinit(&group);
 }
@@ -382,7 +387,7 @@ Test(reduce, large_parameters_are_cut_into_tasks)
 		{DTYPE_F32, 0, 3, 1, 100003, 0},
 		{DTYPE_F64, DTYPE_F32, 3, 1, 5001, 0},
 		{DTYPE_F32, 0, 3, 1, 2200001, 0}, /* streamed */
-		{DTYPE_BF16, DTYPE_F32, 2, 2, 150001, JOB_ACCUMULATE},
+		{DTYPE_BF16, DTYPE_F32, 2, 2, 150001, HOST_REDUCE_ACCUMULATE},
 		{DTYPE_F32, 0, 32, 2, 20011, 0},
 		{DTYPE_F64, 0, 1, 64, 5003, 0},
 	};
@@ -393,14 +398,14 @@ Test(reduce, large_parameters_are_cut_into_tasks)
 			.layout = i % 2,
 			.reduce_dtype = cases[i].reduce_dtype,
 		};
-		const struct job job = {.flags = cases[i].flags};
+		const struct reduce_options options = {.flags = cases[i].flags};
 		struct memory memory;
 		struct group group;
 
 		make_group(&group, cases[i].dtype, cases[i].numel, &policy,
 			   cases[i].n_shards, cases[i].n_replicas);
 		memory_make(&dice, &group.plan, &memory);
-		check_job(&group, &job, &memory);
+		check_options(&group, &options, &memory);
 		cr_assert(memory_drop(&group.plan, &memory));
 		group_deinit(&group);
 	}
@@ -472,7 +477,7 @@ Test(reduce, the_result_is_the_mean_or_the_sum_by_the_factor)
 		const struct plan_policy policy = {
 			.reduce_dtype = floats[dice_throw(&dice, 4)],
 		};
-		const struct job job = {
+		const struct reduce_options options = {
 			.has_factor = factor != 0,
 			.factor = factor,
 			.is_sum_forced = i >= 4 * 4 * 3 * 8,
@@ -482,7 +487,7 @@ Test(reduce, the_result_is_the_mean_or_the_sum_by_the_factor)
 
 		make_group(&group, dtype, 37, &policy, n_shards, n_replicas);
 		memory_make(&dice, &group.plan, &memory);
-		run_all(&group, kernels_best(), &job, &memory);
+		run_all(&group, kernels_best(), &options, &memory);
 		cr_assert(lt(dbl,
 			     worst_of(&group, &memory,
 				      factor != 0 ? factor
@@ -499,9 +504,10 @@ Test(reduce, the_result_is_the_mean_or_the_sum_by_the_factor)
 /* Three microbatches, of which only the last is reduced over the replicas. */
 Test(reduce, partial_sums_over_microbatches_add_up)
 {
-	const uint32_t flags[] = {JOB_PARTIAL_OUT,
-				  JOB_PARTIAL_IN | JOB_PARTIAL_OUT,
-				  JOB_PARTIAL_IN};
+	const uint32_t flags[] = {HOST_REDUCE_PARTIAL_OUT,
+				  HOST_REDUCE_PARTIAL_IN |
+					  HOST_REDUCE_PARTIAL_OUT,
+				  HOST_REDUCE_PARTIAL_IN};
 	const struct plan_policy policy = {0};
 	struct dice dice = {5};
 	struct memory memory;
@@ -515,9 +521,9 @@ Test(reduce, partial_sums_over_microbatches_add_up)
 		memcpy(memory.inputs[i], ones, sizeof(ones));
 	}
 	for (int i = 0; i < 3; i++) {
-		const struct job job = {.flags = flags[i]};
+		const struct reduce_options options = {.flags = flags[i]};
 
-		run_all(&group, kernels_best(), &job, &memory);
+		run_all(&group, kernels_best(), &options, &memory);
 	}
 	for (int i = 0; i < 2; i++) {
 		const float *grads = (const float *)(memory.grads +
@@ -536,7 +542,7 @@ Test(reduce, partial_sums_over_microbatches_add_up)
 Test(reduce, the_accumulator_has_more_range_than_the_dtype)
 {
 	const struct plan_policy policy = {0};
-	const struct job job = {0};
+	const struct reduce_options options = {0};
 	struct dice dice = {6};
 	struct memory memory;
 	struct group group;
@@ -546,7 +552,7 @@ Test(reduce, the_accumulator_has_more_range_than_the_dtype)
 	for (int i = 0; i < 2; i++)
 		number_store(DTYPE_F16, memory.inputs[i],
 			     (union number){.f = 40000});
-	run_all(&group, kernels_best(), &job, &memory);
+	run_all(&group, kernels_best(), &options, &memory);
 	cr_assert(eq(dbl, number_load(DTYPE_F16, memory.grads).f, 40000));
 	cr_assert(memory_drop(&group.plan, &memory));
 	group_deinit(&group);
@@ -555,7 +561,7 @@ Test(reduce, the_accumulator_has_more_range_than_the_dtype)
 Test(reduce, integers_are_divided_before_they_are_cut_off)
 {
 	const struct plan_policy policy = {0};
-	const struct job job = {0};
+	const struct reduce_options options = {0};
 	struct dice dice = {7};
 	struct memory memory;
 	struct group group;
@@ -566,7 +572,7 @@ Test(reduce, integers_are_divided_before_they_are_cut_off)
 		memory.inputs[i][0] = 101;
 		memory.inputs[i][1] = (uint8_t)(i == 0 ? -7 : 0);
 	}
-	run_all(&group, kernels_best(), &job, &memory);
+	run_all(&group, kernels_best(), &options, &memory);
 	cr_assert(eq(i8, (int8_t)memory.grads[0], 101));
 	cr_assert(eq(i8,
 		     (int8_t)memory.grads[group.plan.entries[0].grad_stride],
@@ -577,26 +583,26 @@ Test(reduce, integers_are_divided_before_they_are_cut_off)
 
 Test(reduce, bad_factors_and_flags_are_refused)
 {
-	const struct job jobs[] = {
+	const struct reduce_options wrong[] = {
 		{.has_factor = 1, .factor = 0},
 		{.has_factor = 1, .factor = -1},
 		{.has_factor = 1, .factor = NAN},
 		{.has_factor = 1, .factor = INFINITY},
 		{.flags = 8},
-		{.flags = JOB_PARTIAL_IN},
-		{.flags = JOB_PARTIAL_OUT},
+		{.flags = HOST_REDUCE_PARTIAL_IN},
+		{.flags = HOST_REDUCE_PARTIAL_OUT},
 	};
 	const struct plan_policy policy = {0};
 	struct group group;
 
 	make_group(&group, DTYPE_F32, 5, &policy, 2, 1);
-	for (size_t i = 0; i < sizeof(jobs) / sizeof(jobs[0]); i++) {
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		struct error err = ERROR_NULL;
 		struct reduce reduce;
 
 		cr_assert(eq(int,
 			     reduce_init(&reduce, group.layout, kernels_best(),
-					 &jobs[i], &err),
+					 &wrong[i], &err),
 			     -EINVAL));
 		cr_assert(gt(sz, strlen(err.msg), 10));
 	}

@@ -63,10 +63,21 @@ static void send_chunk(const struct worker *worker, uint32_t kind, uint32_t id)
 static void send_plan(const struct worker *worker, uint64_t number,
 		      const struct plan_entry *entries)
 {
-	struct job_plan plan = worker->group.layout->plan;
+	const struct plan *plan = &worker->group.plan;
+	const struct job_plan message = {
+		.kind = JOB_PLAN,
+		.n_entries = plan->n_entries,
+		.plan = number,
+		.n_shards = plan->n_shards,
+		.n_replicas = plan->n_replicas,
+		.shards_size = plan->shards_size,
+		.full_size = plan->full_size,
+		.input_size = plan->input_size,
+		.grads_size = plan->grads_size,
+		.partial_size = plan->partial_size,
+	};
 
-	plan.plan = number;
-	send_plan_with(worker->fd, &plan, entries);
+	send_plan_with(worker->fd, &message, entries);
 }
 
 /* A worker that knows chunk 1 and plan 1: w, 5 x 3 of f32, over two shards. */

@@ -7,7 +7,6 @@
  */
 #pragma once
 #include "broker/worker/layout.h"
-#include "collective/plan.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <math.h>
@@ -184,22 +183,9 @@ struct group {
 
 static inline void group_make_layout(struct group *group)
 {
-	const struct plan *plan = &group->plan;
-	const struct job_plan head = {
-		.kind = JOB_PLAN,
-		.n_entries = plan->n_entries,
-		.plan = 1,
-		.n_shards = plan->n_shards,
-		.n_replicas = plan->n_replicas,
-		.shards_size = plan->shards_size,
-		.full_size = plan->full_size,
-		.input_size = plan->input_size,
-		.grads_size = plan->grads_size,
-		.partial_size = plan->partial_size,
-	};
 	struct error err = ERROR_NULL;
 
-	if (layout_new(&head, plan->entries, &group->layout, &err) == 0)
+	if (layout_new(&group->plan, &group->layout, &err) == 0)
 		return;
 	fprintf(stderr, "layout: %s\n", err.msg);
 	abort();
