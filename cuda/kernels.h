@@ -23,8 +23,8 @@
  *                      where it is added: old + y in the accumulator of y's
  *                      dtype, rounded to it
  *
- * which are the steps of broker/worker/reduce.h, with its bits. But for copies
- * of equal dtypes, a NaN that is stored is the quiet one without sign.
+ * which are the steps of collective/host/reduce.h, with its bits. But for
+ * copies of equal dtypes, a NaN that is stored is the quiet one without sign.
  */
 #pragma once
 #include "cuda/device.h"

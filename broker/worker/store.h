@@ -8,7 +8,7 @@
  */
 #pragma once
 #include "broker/worker/job.h"
-#include "broker/worker/layout.h"
+#include "collective/host/layout.h"
 #include <stdatomic.h>
 
 struct device_chunk;

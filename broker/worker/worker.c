@@ -10,11 +10,11 @@
  */
 #include "broker/worker/worker.h"
 #include "broker/worker/device_comm.h"
-#include "broker/worker/gather.h"
 #include "broker/worker/link.h"
-#include "broker/worker/reduce.h"
 #include "broker/worker/store.h"
 #include "broker/worker/threads.h"
+#include "collective/host/gather.h"
+#include "collective/host/reduce.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>

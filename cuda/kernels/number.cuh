@@ -1,6 +1,6 @@
 /*
  * Single floats: their bits to numbers of the accumulator and back, with the
- * roundings and the NaN of broker/worker/kernel_body.h.
+ * roundings and the NaN of collective/host/kernel_body.h.
  *
  * Conversions are the hardware's, which rounds to nearest even and keeps
  * subnormals, but has another NaN. Sums, products and quotients are written as

@@ -4,7 +4,7 @@
  */
 #pragma once
 #include "cuda/kernels.h"
-#include "tests/unit/broker/worker/worker_fixture.h"
+#include "tests/unit/collective/host/host_fixture.h"
 
 #define CASE_MAX_ENTRIES 1024
 

@@ -1,6 +1,6 @@
 /* fsdp-worker itself, at the end of a link: jobs, refusals, its end. */
-#include "tests/unit/broker/worker/worker_fixture.h"
 #include "tests/unit/broker/worker/worker_process.h"
+#include "tests/unit/collective/host/host_fixture.h"
 
 #include <dirent.h>
 #include <poll.h>

@@ -9,8 +9,8 @@
 #include "cuda/vmm.h"
 #include "tests/lib/device.h"
 #include "tests/lib/gpu.h"
-#include "tests/unit/broker/worker/worker_fixture.h"
 #include "tests/unit/broker/worker/worker_process.h"
+#include "tests/unit/collective/host/host_fixture.h"
 #include <time.h>
 
 #define MAX_WORLD  4

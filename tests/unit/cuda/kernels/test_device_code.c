@@ -1,5 +1,5 @@
 /* The code of the kernels, on the CPU, against the definitions. */
-#include "broker/worker/kernel.h"
+#include "collective/host/kernel.h"
 #include "cuda/kernels_row.h"
 #include "tests/lib/device_code.h"
 #include "tests/unit/cuda/kernels_fixture.h"

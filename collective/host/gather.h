@@ -5,8 +5,8 @@
  * A gather is a number of tasks that can run in any order and side by side.
  */
 #pragma once
-#include "broker/worker/kernel.h"
-#include "broker/worker/layout.h"
+#include "collective/host/kernel.h"
+#include "collective/host/layout.h"
 
 struct gather {
 	const struct layout *layout;

@@ -1,6 +1,6 @@
 /* Shards to whole parameters, against a copy of one element after the other. */
-#include "broker/worker/gather.h"
-#include "tests/unit/broker/worker/worker_fixture.h"
+#include "collective/host/gather.h"
+#include "tests/unit/collective/host/host_fixture.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

@@ -35,8 +35,8 @@
  * Padding of grads and partial is made zero, that of the inputs is not read.
  */
 #pragma once
-#include "broker/worker/kernel.h"
-#include "broker/worker/layout.h"
+#include "collective/host/kernel.h"
+#include "collective/host/layout.h"
 
 struct error;
 

@@ -4,9 +4,9 @@
  * The broker makes plans with checked arithmetic; this does not trust that,
  * since what follows from it is written to with no further look.
  */
-#include "broker/worker/layout.h"
-#include "broker/worker/kernel.h"
+#include "collective/host/layout.h"
 #include "collective/bucket.h"
+#include "collective/host/kernel.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* The kernels for x86 CPUs with AVX2: 256 bits at a time. */
-#include "broker/worker/kernel_levels.h"
+#include "collective/host/kernel_levels.h"
 
 #define KERNELS kernels_avx2
 #define LEVEL   "avx2"
-#include "broker/worker/kernel_body.h"
+#include "collective/host/kernel_body.h"

@@ -1,6 +1,6 @@
 /* The loops over elements: each level against the definitions. */
-#include "broker/worker/kernel.h"
-#include "tests/unit/broker/worker/worker_fixture.h"
+#include "collective/host/kernel.h"
+#include "tests/unit/collective/host/host_fixture.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

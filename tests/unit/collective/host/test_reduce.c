@@ -1,7 +1,7 @@
 /* Reductions: bit for bit as reduce.h has it, and close to the mean. */
-#include "broker/worker/reduce.h"
 #include "collective/divide.h"
-#include "tests/unit/broker/worker/worker_fixture.h"
+#include "collective/host/reduce.h"
+#include "tests/unit/collective/host/host_fixture.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

@@ -1,6 +1,6 @@
 /* What the worker takes for a plan, and finds in it. */
-#include "broker/worker/layout.h"
-#include "tests/unit/broker/worker/worker_fixture.h"
+#include "collective/host/layout.h"
+#include "tests/unit/collective/host/host_fixture.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

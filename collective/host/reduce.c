@@ -3,7 +3,7 @@
  * sums stay in the first-level cache until they are through all steps, so that
  * main memory sees each input once and each gradient once.
  */
-#include "broker/worker/reduce.h"
+#include "collective/host/reduce.h"
 #include "collective/divide.h"
 #include "proto/error.h"
 #include <assert.h>

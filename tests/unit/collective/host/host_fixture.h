@@ -6,7 +6,7 @@
  * kept as doubles, which hold all of them.
  */
 #pragma once
-#include "broker/worker/layout.h"
+#include "collective/host/layout.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /* The kernels for Armv8.2 CPUs with fp16 and bf16, as in Grace: 128 bits at a
  * time. */
-#include "broker/worker/kernel_levels.h"
+#include "collective/host/kernel_levels.h"
 
 #define KERNELS       kernels_neoverse
 #define LEVEL         "neoverse"
-#define KERNEL_NARROW "broker/worker/kernel_neon.h"
-#include "broker/worker/kernel_body.h"
+#define KERNEL_NARROW "collective/host/kernel_neon.h"
+#include "collective/host/kernel_body.h"

@@ -2,7 +2,7 @@
  * A task is a piece of `full`, whatever lies in it: many small parameters are
  * one task, a large one is many.
  */
-#include "broker/worker/gather.h"
+#include "collective/host/gather.h"
 #include <string.h>
 
 #define TASK_SIZE (UINT64_C(256) << 10)

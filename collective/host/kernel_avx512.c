@@ -1,7 +1,7 @@
 /* The kernels for x86 CPUs with AVX-512 F, BW, DQ and VL: 512 bits at a time.
  */
-#include "broker/worker/kernel_levels.h"
+#include "collective/host/kernel_levels.h"
 
 #define KERNELS kernels_avx512
 #define LEVEL   "avx512"
-#include "broker/worker/kernel_body.h"
+#include "collective/host/kernel_body.h"

@@ -8,8 +8,8 @@
  * has some all the same: it defines f32_of_f16(), narrow_F16() and
  * narrow_BF16().
  */
-#include "broker/worker/kernel.h"
-#include "broker/worker/kernel_stream.h"
+#include "collective/host/kernel.h"
+#include "collective/host/kernel_stream.h"
 #include <math.h>
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /*
  * Which kernels this CPU has, and what needs no level.
  */
-#include "broker/worker/kernel.h"
-#include "broker/worker/kernel_levels.h"
-#include "broker/worker/kernel_stream.h"
+#include "collective/host/kernel.h"
+#include "collective/host/kernel_levels.h"
+#include "collective/host/kernel_stream.h"
 #include <string.h>
 #ifdef __aarch64__
 #include <sys/auxv.h>
