@@ -25,6 +25,7 @@
 #include "broker/tensor/chore.h"
 #include "broker/tensor/evict.h"
 #include "broker/tensor/limbo.h"
+#include "proto/frame.h"
 #include "shm/table.h"
 #include <sys/resource.h>
 #include <uv.h>

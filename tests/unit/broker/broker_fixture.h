@@ -96,10 +96,8 @@ static inline void client_open(struct client *client, struct broker *broker,
 		.session = client->session,
 		.sock_fd = fds[1],
 		.events = UV_READABLE,
-		.pid = getpid(),
-		.uid = uid,
-		.gid = uid,
-		.pidfd = -1,
+		.cred = {.pid = getpid(), .uid = uid, .gid = uid},
+		.replies = {.sock_fd = fds[1]},
 	};
 	client->session->peer = &client->peer;
 }

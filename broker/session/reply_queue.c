@@ -1,0 +1,184 @@
+#include "broker/session/reply_queue.h"
+#include "broker/base/account.h"
+#include "proto/error.h"
+#include "proto/frame.h"
+#include "proto/point.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+/* Delay before checking whether fds were read, and the limit of
+ * its doubling. */
+#define FIRST_RETRY_MS 1
+#define LAST_RETRY_MS  64
+/* Charge of a descriptor in a queued reply. */
+#define FD_COST 4096
+
+struct queued_reply {
+	struct queued_reply *next;
+	uint64_t charged;
+	struct frame frame; /* its fds are owned */
+	uint8_t body[];
+};
+
+static bool has_unread(const struct reply_queue *queue)
+{
+	int n = 0;
+
+	/* If the kernel cannot tell, the bound of the queue has to suffice. */
+	return ioctl(queue->sock_fd, SIOCOUTQ, &n) == 0 && n > 0;
+}
+
+/* Must this reply wait until the client has read those already sent? */
+static bool must_wait(const struct reply_queue *queue,
+		      const struct frame *frame)
+{
+	return frame->n_fds > 0 && has_unread(queue);
+}
+
+bool reply_queue_is_empty(const struct reply_queue *queue)
+{
+	return !queue->first;
+}
+
+bool reply_queue_waits_for_reader(const struct reply_queue *queue)
+{
+	return queue->first && must_wait(queue, &queue->first->frame);
+}
+
+bool reply_queue_is_read(const struct reply_queue *queue)
+{
+	return !queue->first && !has_unread(queue);
+}
+
+static void drop(struct reply_queue *queue, struct queued_reply *reply)
+{
+	frame_close_fds(&reply->frame);
+	account_refund(queue->account, ACCOUNT_QUEUE, reply->charged);
+	free(reply);
+}
+
+static void drop_first(struct reply_queue *queue)
+{
+	struct queued_reply *reply = queue->first;
+
+	queue->first = reply->next;
+	if (!queue->first)
+		queue->last = NULL;
+	drop(queue, reply);
+}
+
+void reply_queue_deinit(struct reply_queue *queue)
+{
+	while (queue->first)
+		drop_first(queue);
+	if (queue->retry_position)
+		deadlines_remove(queue->deadlines, &queue->retry_position);
+}
+
+static int plan_retry(struct reply_queue *queue, struct error *err)
+{
+	struct deadline deadline = {
+		.fn = queue->on_retry,
+		.data = queue->data,
+		.position = &queue->retry_position,
+	};
+
+	if (queue->retry_position)
+		return 0;
+	if (queue->retry_ms == 0)
+		queue->retry_ms = FIRST_RETRY_MS;
+	deadline.at_ms = now_ms() + queue->retry_ms;
+	if (queue->retry_ms < LAST_RETRY_MS)
+		queue->retry_ms *= 2;
+	return deadlines_add(queue->deadlines, &deadline, err);
+}
+
+static int copy_fds(struct frame *to, const struct frame *from)
+{
+	to->n_fds = 0;
+	for (uint16_t i = 0; i < from->n_fds; i++) {
+		to->fds[i] = fcntl(from->fds[i], F_DUPFD_CLOEXEC, 3);
+		if (to->fds[i] < 0)
+			return -errno;
+		to->n_fds++;
+	}
+	return 0;
+}
+
+static int enqueue(struct reply_queue *queue, const struct frame *frame,
+		   struct error *err)
+{
+	uint64_t size = sizeof(struct queued_reply) + frame->body_size;
+	uint64_t charge = size + (uint64_t)frame->n_fds * FD_COST;
+	struct queued_reply *reply;
+	int r;
+
+	r = account_charge(queue->accounts, queue->account, ACCOUNT_QUEUE,
+			   charge, err);
+	if (r < 0)
+		return r;
+	reply = malloc(size);
+	if (!reply) {
+		account_refund(queue->account, ACCOUNT_QUEUE, charge);
+		return error_set(err, -ENOMEM, "no memory to queue a reply");
+	}
+	reply->next = NULL;
+	reply->charged = charge;
+	reply->frame = *frame;
+	if (frame->body_size > 0)
+		memcpy(reply->body, frame->body, frame->body_size);
+	reply->frame.body = reply->body;
+	r = copy_fds(&reply->frame, frame);
+	if (r < 0) {
+		drop(queue, reply);
+		return error_errno(err, r, "queue descriptors");
+	}
+	if (queue->last)
+		queue->last->next = reply;
+	else
+		queue->first = reply;
+	queue->last = reply;
+	return 0;
+}
+
+int reply_queue_send(struct reply_queue *queue, const struct frame *frame,
+		     struct error *err)
+{
+	int r;
+
+	if (!queue->first && !must_wait(queue, frame)) {
+		point("peer.send");
+		r = frame_send(queue->sock_fd, frame, err);
+		if (r != FRAME_AGAIN)
+			return r;
+	}
+	r = enqueue(queue, frame, err);
+	if (r < 0)
+		return r;
+	if (reply_queue_waits_for_reader(queue))
+		return plan_retry(queue, err);
+	return FRAME_OK;
+}
+
+int reply_queue_flush(struct reply_queue *queue, struct error *err)
+{
+	int r;
+
+	while (queue->first) {
+		if (reply_queue_waits_for_reader(queue))
+			return plan_retry(queue, err);
+		point("peer.send");
+		r = frame_send(queue->sock_fd, &queue->first->frame, err);
+		if (r == FRAME_AGAIN)
+			return FRAME_OK;
+		if (r != FRAME_OK)
+			return r;
+		drop_first(queue);
+		queue->retry_ms = FIRST_RETRY_MS;
+	}
+	return FRAME_OK;
+}
