@@ -8,6 +8,7 @@
  * two brokers is not adopted again.
  */
 #include "broker/broker.h"
+#include "broker/comm/comm_worker.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/lease.h"
@@ -15,6 +16,7 @@
 #include "broker/tensor/slot.h"
 #include "broker/tensor/ticket.h"
 #include "broker/tensor/timeline_file.h"
+#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include "proto/socket_path.h"
@@ -66,7 +68,60 @@ static bool run_waiters(void *data)
 	return waiters_on_idle(data);
 }
 
-void broker_add_deferred(struct broker *broker)
+/* --- hooks ---------------------------------------------------------------- */
+
+static void on_room(void *data)
+{
+	waiters_on_room(data);
+	comms_on_room(data);
+}
+
+static void on_name(void *data, const char *name)
+{
+	waiters_on_name(data, name);
+}
+
+static void on_chunk_gone(void *data, uint32_t chunk)
+{
+	struct broker *broker = data;
+
+	engine_forget_chunk(&broker->engine, chunk);
+}
+
+static int on_request(void *data, struct peer *peer, struct frame *frame,
+		      struct error *err)
+{
+	(void)data;
+	return verb_dispatch(peer, frame, err);
+}
+
+static bool on_rerun(void *data, struct waiter *waiter)
+{
+	(void)data;
+	return verb_rerun(waiter);
+}
+
+static void on_session_end(void *data, struct session *session)
+{
+	comms_end_session(data, session);
+}
+
+static void on_jobs_room(void *data)
+{
+	comms_on_room(data);
+}
+
+static void on_worker_death(void *data, const struct error *cause)
+{
+	comms_on_worker_death(data, cause);
+}
+
+static void on_closed(void *data)
+{
+	peers_on_closed(data);
+}
+
+static void add_deferred(struct broker *broker)
 {
 	/* Sessions come first, since they wake requests. Handlers that others
 	 * wake run in the same round. */
@@ -87,6 +142,26 @@ void broker_add_deferred(struct broker *broker)
 	}
 }
 
+void broker_link(struct broker *broker)
+{
+	add_deferred(broker);
+	broker->wake = (struct wake){broker, on_room, on_name};
+	broker->pools.hooks = (struct pool_hooks){broker, on_chunk_gone};
+	broker->hooks = (struct session_hooks){
+		.data = broker,
+		.on_request = on_request,
+		.on_rerun = on_rerun,
+		.on_end = on_session_end,
+	};
+	broker->engine.hooks = (struct engine_hooks){
+		.data = broker,
+		.on_room = on_jobs_room,
+		.on_death = on_worker_death,
+	};
+}
+
+/* --- stopping ------------------------------------------------------------- */
+
 static void close_handle(uv_handle_t *handle)
 {
 	/* A handle that was never initialised has no loop. */
@@ -98,8 +173,6 @@ static void close_handle(uv_handle_t *handle)
  * communicator that could request more of it. */
 static void stop_collectives(struct broker *broker)
 {
-	if (!broker->engine.broker)
-		return;
 	comms_deinit(broker);
 	engine_stop(&broker->engine);
 	if (broker->catalog.header)
@@ -181,7 +254,7 @@ static int open_loop(struct broker *broker, struct error *err)
 	r = loop_open(&broker->loop, err);
 	if (r < 0)
 		return r;
-	broker_add_deferred(broker);
+	broker_link(broker);
 	r = start_signal(broker, &broker->sigterm, SIGTERM);
 	if (r == 0)
 		r = start_signal(broker, &broker->sigint, SIGINT);
@@ -190,7 +263,8 @@ static int open_loop(struct broker *broker, struct error *err)
 	if (r < 0)
 		return error_set(err, r, "set up the event loop: %s",
 				 uv_strerror(r));
-	r = closer_init(&broker->closer, broker, err);
+	r = closer_init(&broker->closer, &broker->loop.uv, on_closed, broker,
+			err);
 	if (r < 0)
 		return r;
 	return deadlines_init(&broker->deadlines, &broker->loop.uv, err);
@@ -473,7 +547,7 @@ static void on_store_room(void *data)
 	struct broker *broker = data;
 
 	pools_on_store(&broker->pools);
-	waiters_wake_room(broker);
+	wake_room(&broker->wake);
 }
 
 static void check_keeper(struct broker *broker)
@@ -604,8 +678,7 @@ void broker_close(struct broker *broker)
 		(void)uv_run(&broker->loop.uv, UV_RUN_DEFAULT);
 		if (broker->catalog.header)
 			bundle_drop_manifests(broker);
-		if (broker->pools.broker)
-			pools_deinit(&broker->pools);
+		pools_deinit(&broker->pools);
 		loop_close(&broker->loop);
 	}
 	closer_deinit(&broker->closer);

@@ -12,6 +12,7 @@
 #include "broker/base/fdstore.h"
 #include "broker/base/log.h"
 #include "broker/base/loop.h"
+#include "broker/base/wake.h"
 #include "broker/catalog/catalog.h"
 #include "broker/comm/comm.h"
 #include "broker/engine/engine.h"
@@ -32,6 +33,7 @@
 
 struct broker {
 	struct loop loop;
+	struct wake wake;
 	struct config config;
 	struct catalog catalog;
 	struct table table;
@@ -52,6 +54,7 @@ struct broker {
 	struct listener listener;
 	/* Owned; the read-only descriptor that is sent to clients. */
 	int table_readonly_fd;
+	struct session_hooks hooks;
 	struct peer *peers;
 	uint32_t n_peers;
 	/* Indexed by record. */
@@ -93,5 +96,6 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 int broker_run(struct broker *broker, struct error *err);
 void broker_close(struct broker *broker);
 
-/* Register the handlers of deferred work with the loop. */
-void broker_add_deferred(struct broker *broker);
+/* Tie the rooms together, once the loop is open: set the hooks by which lower
+ * rooms call higher ones, and register the handlers of deferred work. */
+void broker_link(struct broker *broker);

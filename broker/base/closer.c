@@ -3,8 +3,6 @@
  * the loop and live as long as the closer.
  */
 #include "broker/base/closer.h"
-#include "broker/broker.h"
-#include "broker/session/peer.h"
 #include "proto/error.h"
 #include "proto/frame.h"
 #include "proto/point.h"
@@ -65,10 +63,13 @@ static void state_free(struct closer_state *state)
 
 static void on_async(uv_async_t *async)
 {
-	peers_on_closed(async->data);
+	struct closer *closer = async->data;
+
+	closer->on_closed(closer->data);
 }
 
-int closer_init(struct closer *closer, struct broker *broker, struct error *err)
+int closer_init(struct closer *closer, uv_loop_t *loop,
+		void (*on_closed)(void *data), void *data, struct error *err)
 {
 	struct closer_state *state = calloc(1, sizeof(*state));
 	int r;
@@ -78,7 +79,7 @@ int closer_init(struct closer *closer, struct broker *broker, struct error *err)
 				 "no memory for descriptors that "
 				 "are to be closed");
 	(void)pthread_mutex_init(&state->lock, NULL);
-	r = uv_async_init(&broker->loop.uv, &closer->async, on_async);
+	r = uv_async_init(loop, &closer->async, on_async);
 	if (r < 0) {
 		state_free(state);
 		return error_set(err, r,
@@ -87,7 +88,9 @@ int closer_init(struct closer *closer, struct broker *broker, struct error *err)
 				 uv_strerror(r));
 	}
 	uv_unref((uv_handle_t *)&closer->async);
-	closer->async.data = broker;
+	closer->async.data = closer;
+	closer->on_closed = on_closed;
+	closer->data = data;
 	state->async = &closer->async;
 	closer->state = state;
 	return 0;

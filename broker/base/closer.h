@@ -14,7 +14,6 @@
 #include <stdint.h>
 #include <uv.h>
 
-struct broker;
 struct error;
 struct frame;
 
@@ -25,11 +24,14 @@ struct frame;
 struct closer {
 	uv_async_t async;
 	struct closer_state *state; /* outlives the broker in blocked threads */
+	void (*on_closed)(void *data);
+	void *data;
 };
 
-/* Call it before any other function. */
-int closer_init(struct closer *closer, struct broker *broker,
-		struct error *err);
+/* Call it before any other function. The loop calls `on_closed` when a user has
+ * fewer than CLOSER_FULL descriptors again. */
+int closer_init(struct closer *closer, uv_loop_t *loop,
+		void (*on_closed)(void *data), void *data, struct error *err);
 /* Start closing the handle; closer_put() may still be called. Idempotent. */
 void closer_stop(struct closer *closer);
 /* Call it after the loop has closed the handle. Closing of files continues. */
@@ -43,7 +45,7 @@ void closer_put_connection(struct closer *closer, uint32_t uid, int sock_fd);
 void closer_put_frame(struct closer *closer, uint32_t uid, struct frame *frame);
 
 /* Should this user's connections be left unread? When they may be read again,
- * peers_on_closed() is called. */
+ * `on_closed` is called. */
 bool closer_is_full(const struct closer *closer, uint32_t uid);
 /* Has this user (NULL: any user) too many for one more connection? */
 bool closer_is_crowded(const struct closer *closer, const uint32_t *uid);

@@ -167,7 +167,7 @@ void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
 
 void comm_wake(struct comm *comm)
 {
-	waiters_wake_name(comm->broker, comm->key);
+	wake_name(&comm->broker->wake, comm->key);
 	comm->wants_progress = true;
 	loop_defer(&comm->broker->loop, &comm->broker->comms.progress);
 }
@@ -215,7 +215,7 @@ void comm_fail(struct comm *comm, int code, const char *format, ...)
 	comm_wake(comm);
 	/* Requests that wait for memory of an input must see the
 	 * failure, too. */
-	waiters_wake_room(comm->broker);
+	wake_room(&comm->broker->wake);
 }
 
 static int add_deadline(struct comm *comm, uint64_t at_ms, struct error *err);
@@ -350,7 +350,7 @@ static void comm_free(struct comm *comm)
 	reductions_free(comm);
 	let_go_of_record(comm);
 	groups_free(comm);
-	waiters_wake_name(broker, comm->key);
+	wake_name(&broker->wake, comm->key);
 	deadlines_remove(&broker->deadlines, &comm->deadline_position);
 	limiter_free(comm->limiter);
 	refund(comm);

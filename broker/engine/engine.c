@@ -5,7 +5,6 @@
  * unsent.
  */
 #include "broker/broker.h"
-#include "broker/comm/comm_worker.h"
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/slot.h"
 #include "proto/point.h"
@@ -39,11 +38,8 @@ static void on_pidfd(uv_poll_t *poll, int status, int events);
 int engine_init(struct engine *engine, struct broker *broker, struct error *err)
 {
 	(void)err;
-	*engine = (struct engine){
-		.broker = broker,
-		.next_number = 1,
-		.next_plan = 1,
-	};
+	engine->broker = broker;
+	engine->next_number = engine->next_plan = 1;
 	return 0;
 }
 
@@ -272,7 +268,7 @@ static void finish_job(struct engine *engine, struct engine_job *job,
 {
 	count_done(engine, job, done);
 	if (engine->n_jobs-- == ENGINE_MAX_JOBS)
-		comms_on_room(engine->broker);
+		engine->hooks.on_room(engine->hooks.data);
 	job->done(job->data, done);
 	let_go(engine, job);
 	free(job);
@@ -586,7 +582,7 @@ static void on_pidfd(uv_poll_t *poll, int status, int events)
 	forget_worker(engine);
 	jobs = take_sent(engine);
 	fail_jobs(engine, jobs, &engine->death);
-	comms_on_worker_death(engine->broker, &engine->death);
+	engine->hooks.on_death(engine->hooks.data, &engine->death);
 	start_again(engine);
 }
 

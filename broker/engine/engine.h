@@ -38,8 +38,19 @@ struct engine_worker;
 
 #define ENGINE_MAX_JOBS 16384
 
+/* What the engine calls in the rooms above; set by broker.c. */
+struct engine_hooks {
+	void *data;
+	/* There is capacity for jobs again. Called within a transaction. */
+	void (*on_room)(void *data);
+	/* The worker has died, and its jobs have failed: communicators that it
+	 * had opened are lost. The hook commits. */
+	void (*on_death)(void *data, const struct error *cause);
+};
+
 struct engine {
 	struct broker *broker;
+	struct engine_hooks hooks;    /* set before engine_init() */
 	struct engine_worker *worker; /* NULL: not running */
 	int32_t pid;                  /* of the worker; 0 */
 	bool is_ready;                /* the worker said hello */
@@ -89,7 +100,7 @@ int engine_want(struct engine *engine, struct error *err);
 void engine_stop(struct engine *engine);
 
 /* Is there capacity for one more gather or reduction? -EBUSY: ENGINE_MAX_JOBS
- * wait; comms_on_room() is called when there is capacity again. */
+ * wait; `on_room` is called when there is capacity again. */
 int engine_check_room(const struct engine *engine, struct error *err);
 
 /* Add a plan, whose entries are copied; jobs refer to it by `*ret_plan`. A

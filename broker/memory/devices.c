@@ -85,7 +85,7 @@ static void done_load(uv_work_t *req, int status)
 		for (uint32_t i = 0; i < devices->n; i++)
 			tell_device(broker, i);
 	}
-	waiters_wake_room(broker);
+	wake_room(&broker->wake);
 }
 
 void devices_load(struct broker *broker)

@@ -45,7 +45,7 @@ struct devices {
 /* Plan loading the driver soon. */
 void devices_start(struct broker *broker);
 
-/* Start loading the driver; waiters_wake_room() follows when it is done. */
+/* Start loading the driver; wake_room() follows when it is done. */
 void devices_load(struct broker *broker);
 
 enum devices_outcome {

@@ -80,7 +80,7 @@ static void done_check(struct pool_work *work)
 	if (donation->is_dropped)
 		destroy(donation);
 	point("share.judged");
-	waiters_wake_room(broker);
+	wake_room(&broker->wake);
 	free(work);
 }
 

@@ -26,7 +26,7 @@ int donation_fd(const struct donation *donation);
 
 /*
  * Is it memory of the device, of that size? Repeated calls have the same
- * arguments. POOL_OK, or POOL_WAIT: call again after waiters_wake_room().
+ * arguments. POOL_OK, or POOL_WAIT: call again after wake_room().
  * Negative: it is not (cuda/vmm.h).
  */
 int donation_check(struct donation *donation, const struct device *device,

@@ -469,7 +469,7 @@ void pool_release(struct pools *pools, uint32_t block)
 	pool_touch(pools, chunk);
 	if (owner->n_blocks == 0 && (chunk->pool->bundle || owner->shared))
 		pool_mark_dying(pools, index);
-	waiters_wake_room(pools->broker);
+	wake_room(&pools->broker->wake);
 }
 
 /* --- chunks for peers ---------------------------------------------------- */
@@ -541,7 +541,8 @@ int pools_init(struct pools *pools, struct broker *broker, struct error *err)
 	uint32_t i;
 
 	(void)err;
-	*pools = (struct pools){.broker = broker, .host = {.pools = pools}};
+	pools->broker = broker;
+	pools->host.pools = pools;
 	for (i = 0; i < TABLE_CHUNKS; i++) {
 		pools->chunks[i].fd = -1;
 		pools->chunks[i].readonly_fd = -1;
@@ -555,6 +556,8 @@ void pools_deinit(struct pools *pools)
 
 	struct pool_work *work;
 
+	if (!pools->host.pools)
+		return; /* it was not initialised */
 	assert(pools->n_works == 0);
 	while ((work = pools->unstored)) {
 		pools->unstored = work->next;

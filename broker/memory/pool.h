@@ -14,7 +14,7 @@
  * the device, too.
  *
  * Making and populating chunks takes milliseconds and happens on libuv's worker
- * threads. pool_alloc() then returns POOL_WAIT, and waiters_wake_room() is
+ * threads. pool_alloc() then returns POOL_WAIT, and wake_room() is
  * called when it is worth trying again: it reruns the parked requests
  * (waiter.h).
  *
@@ -77,8 +77,17 @@ struct pool_source {
 	uint32_t try_position;
 };
 
+/* What pools call in the rooms above; set by broker.c. */
+struct pool_hooks {
+	void *data;
+	/* The record of a chunk was released, and its memory is about to be:
+	 * forget the descriptor. Called between transactions. */
+	void (*on_chunk_gone)(void *data, uint32_t chunk);
+};
+
 struct pools {
 	struct broker *broker;
+	struct pool_hooks hooks; /* set before pools_init() */
 	struct pool *first;
 	struct chunk chunks[TABLE_CHUNKS]; /* indexed by catalog record */
 	struct pool_source host;           /* the first source */
@@ -162,7 +171,7 @@ uint32_t pool_find_chunk(const struct pools *pools, uint32_t chunk_id);
 
 /*
  * Make a bundle's chunks permanently read-only. A thread does it, which takes
- * long if pages are in use. POOL_WAIT: park, to be woken by waiters_wake_uid()
+ * long if pages are in use. POOL_WAIT: park, to be woken by wake_uid()
  * of the bundle's owner, and ask again. -EBUSY names the process that maps a
  * chunk; chunks sealed so far stay sealed, and the next call seals the rest. On
  * a device the seal is only a promise: from then on clients get the chunks as

@@ -239,7 +239,7 @@ static void on_try(void *data, uint32_t unused)
 	(void)unused;
 	if (source->n_refusals > PATIENCE)
 		source->n_refusals = 0;
-	waiters_wake_room(source->pools->broker);
+	wake_room(&source->pools->broker->wake);
 }
 
 void pool_note_refusal(struct pool_source *source, const struct error *cause)

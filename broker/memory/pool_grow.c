@@ -130,7 +130,7 @@ static void discard(struct pool_work *work)
 		return;
 	}
 	work->source->total_size -= work->size;
-	waiters_wake_room(pools->broker);
+	wake_room(&pools->broker->wake);
 	free(work);
 }
 
@@ -150,12 +150,12 @@ static void done_create(struct pool_work *work)
 	pool->n_growing--;
 	if (work->result < 0 || pool->is_forgotten) {
 		pool->failed = work->err;
-		waiters_wake_room(work->pools->broker);
+		wake_room(&work->pools->broker->wake);
 		discard(work);
 		return;
 	}
 	pool_note_size(pool, work->size);
-	waiters_wake_room(work->pools->broker);
+	wake_room(&work->pools->broker->wake);
 	free(work);
 }
 
@@ -202,7 +202,7 @@ static void done_create_device(struct pool_work *work)
 	}
 	pool_note_refusal(work->source, &work->err);
 	work->pool->n_growing--;
-	waiters_wake_room(work->pools->broker);
+	wake_room(&work->pools->broker->wake);
 	discard(work);
 }
 
@@ -332,7 +332,7 @@ static void done_populate(struct pool_work *work)
 	else
 		open_stretch(pools, work->chunk, &work->stretch);
 	pool_touch(pools, chunk);
-	waiters_wake_room(pools->broker);
+	wake_room(&pools->broker->wake);
 	free(work);
 }
 

@@ -85,8 +85,8 @@ static void done_seal(struct pool_work *work)
 	 * busy chunk. */
 	if (chunk->is_dying)
 		pool_look_at_dying(pools);
-	waiters_wake_uid(pools->broker, work->account->uid);
-	waiters_wake_room(pools->broker);
+	wake_uid(&pools->broker->wake, work->account->uid);
+	wake_room(&pools->broker->wake);
 	free(work);
 }
 

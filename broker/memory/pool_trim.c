@@ -90,7 +90,7 @@ static void done_close(struct pool_work *work)
 		work->source->going_size -= work->size;
 	/* The driver may have more memory now than at the last attempt. */
 	pool_forget_refusals(work->source);
-	waiters_wake_room(work->pools->broker);
+	wake_room(&work->pools->broker->wake);
 	free(work);
 }
 
@@ -169,7 +169,7 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 	catalog_release(&broker->catalog, SECTION_CHUNK, index);
 	catalog_commit(&broker->catalog);
 	point("pool.forgotten");
-	engine_forget_chunk(&broker->engine, index);
+	pools->hooks.on_chunk_gone(pools->hooks.data, index);
 	pool_show_chunk(pools, index, 0);
 	if (chunk->fd >= 0)
 		fdstore_remove(&broker->fdstore, name);
@@ -267,7 +267,7 @@ static void done_punch(struct pool_work *work)
 	if (chunk->is_warm)
 		schedule_trim(pools,
 			      chunk->used_ms + pools->broker->config.warm_ms);
-	waiters_wake_room(pools->broker);
+	wake_room(&pools->broker->wake);
 	free(work);
 }
 

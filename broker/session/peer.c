@@ -214,6 +214,7 @@ static int handle_hello(struct peer *peer, struct frame *frame,
 static int handle_request(struct peer *peer, struct frame *frame,
 			  struct error *err)
 {
+	const struct session_hooks *hooks = &peer->broker->hooks;
 	bool is_known = frame->kind > 0 && frame->kind <= MESSAGE_MAX;
 
 	/* Memory to share may come as a descriptor. */
@@ -230,7 +231,7 @@ static int handle_request(struct peer *peer, struct frame *frame,
 				 "a request of kind %s came after the goodbye",
 				 message_kind_name(frame->kind));
 	if (frame->kind != MESSAGE_GOODBYE)
-		return verb_dispatch(peer, frame, err);
+		return hooks->on_request(hooks->data, peer, frame, err);
 	session_end(peer->session, frame->number);
 	return 0;
 }

@@ -1,12 +1,12 @@
 /*
  * Peers: one for each connection, from accept to close.
  *
- * A peer reads frames, hands requests to verb_dispatch(), and writes replies.
- * Replies that the socket does not take at once wait in a bounded queue
- * (reply_queue.h), and while they wait no further request of this peer is read.
- * The first frames are the hello (hello.h), which gives the peer its session. A
- * frame that violates the protocol closes the connection, but the session keeps
- * its holds.
+ * A peer reads frames, hands requests to the verbs (session_hooks.on_request),
+ * and writes replies. Replies that the socket does not take at once wait in a
+ * bounded queue (reply_queue.h), and while they wait no further request of this
+ * peer is read. The first frames are the hello (hello.h), which gives the peer
+ * its session. A frame that violates the protocol closes the connection, but
+ * the session keeps its holds.
  */
 #pragma once
 #include "broker/session/hello.h"

@@ -21,10 +21,30 @@
 struct account;
 struct broker;
 struct error;
+struct frame;
 struct peer;
+struct session;
 struct waiter;
 
 #define SESSION_MAX_GROUPS 64
+
+/* What sessions call in the rooms above; set by broker.c. */
+struct session_hooks {
+	void *data;
+	/*
+	 * A request of a peer with a session: run it, and reply or park it.
+	 * Takes the descriptors that it uses out of the frame. Negative: the
+	 * peer broke the protocol, and its connection is to be closed.
+	 */
+	int (*on_request)(void *data, struct peer *peer, struct frame *frame,
+			  struct error *err);
+	/* Run a parked request again. True: it was answered, or its session is
+	 * gone, and the caller frees the waiter. */
+	bool (*on_rerun)(void *data, struct waiter *waiter);
+	/* The session ends: it leaves what is kept for it above. Called before
+	 * its holds are dropped; the caller commits. */
+	void (*on_end)(void *data, struct session *session);
+};
 
 struct session {
 	struct broker *broker;

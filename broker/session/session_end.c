@@ -137,7 +137,7 @@ void session_end(struct session *session, uint64_t goodbye)
 		session_attach_peer(session, NULL);
 	waiters_drop_session(session);
 	lease_end_session(session);
-	comms_end_session(broker, session);
+	broker->hooks.on_end(broker->hooks.data, session);
 	catalog_commit(&broker->catalog);
 	if (session_end_round(session))
 		return;

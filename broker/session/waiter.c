@@ -11,13 +11,10 @@
 #include "broker/broker.h"
 #include "broker/memory/donation.h"
 #include "broker/session/session.h"
-#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -108,11 +105,12 @@ static void waiter_free(struct waiter *waiter)
 static void rerun(struct waiter *waiter)
 {
 	struct waiters *waiters = &waiter->session->broker->waiters;
+	const struct session_hooks *hooks = &waiter->session->broker->hooks;
 
 	session_unlink(waiter);
 	if (waiter->queue != &waiters->room)
 		queue_remove(waiters, waiter);
-	if (verb_rerun(waiter, waiter->is_timed_out))
+	if (hooks->on_rerun(hooks->data, waiter))
 		waiter_free(waiter);
 	else
 		session_link(waiter);
@@ -254,7 +252,7 @@ static void wake_bucket(struct waiters *waiters, struct waiter_queue *queue,
 	}
 }
 
-void waiters_wake_name(struct broker *broker, const char *name)
+void waiters_on_name(struct broker *broker, const char *name)
 {
 	struct waiters *waiters = &broker->waiters;
 
@@ -270,24 +268,9 @@ void waiters_wake_name(struct broker *broker, const char *name)
 		loop_defer(&broker->loop, &broker->waiters.reruns);
 }
 
-void waiter_uid_key(uint32_t uid, char ret[WAITER_UID_KEY_SIZE])
-{
-	/* No name begins with a slash. */
-	snprintf(ret, WAITER_UID_KEY_SIZE, "//uid/%" PRIu32, uid);
-}
-
-void waiters_wake_uid(struct broker *broker, uint32_t uid)
-{
-	char key[WAITER_UID_KEY_SIZE];
-
-	waiter_uid_key(uid, key);
-	waiters_wake_name(broker, key);
-}
-
-void waiters_wake_room(struct broker *broker)
+void waiters_on_room(struct broker *broker)
 {
 	broker->evictables.is_continuing = false;
-	comms_on_room(broker);
 	if (!broker->waiters.room.first)
 		return;
 	broker->waiters.is_room_wanted = true;

@@ -70,19 +70,13 @@ int waiter_repark(struct waiter *waiter, const char *name, struct error *err);
 /* Is a request of that number parked? */
 bool waiter_has_number(const struct session *session, uint64_t number);
 
-/* A name was published (that of a bundle ends with '/'): rerun requests that
- * wait for it, or for a member of the bundle. */
-void waiters_wake_name(struct broker *broker, const char *name);
+/* For wake.on_name: rerun requests that wait for this name or key, or for a
+ * member of this bundle. */
+void waiters_on_name(struct broker *broker, const char *name);
 
-/* The key of requests that wait until a thread has finished something for this
- * user; the second function wakes them. */
-#define WAITER_UID_KEY_SIZE 24
-void waiter_uid_key(uint32_t uid, char ret[WAITER_UID_KEY_SIZE]);
-void waiters_wake_uid(struct broker *broker, uint32_t uid);
-
-/* Memory was freed or made: rerun the room queue, and continue communicators
- * that wait for memory, soon (not from within the caller's transaction). */
-void waiters_wake_room(struct broker *broker);
+/* For wake.on_room: rerun the room queue soon (not from within the caller's
+ * transaction). */
+void waiters_on_room(struct broker *broker);
 
 /* Between transactions: rerun a bounded number of requests whose name has
  * appeared; an idle round runs the rest. */

@@ -311,7 +311,7 @@ static void end_sweep(struct broker *broker, uint32_t index)
 		return;
 	bundle->account->n_going--;
 	bundle->account = NULL;
-	waiters_wake_room(broker);
+	wake_room(&broker->wake);
 }
 
 static void destroy(struct broker *broker, uint32_t bundle)
@@ -325,7 +325,7 @@ static void destroy(struct broker *broker, uint32_t bundle)
 	refund(broker, record->owner_uid);
 	catalog_blob_release(catalog, record->name_blob, record->name_size);
 	catalog_release(catalog, SECTION_BUNDLE, bundle);
-	waiters_wake_room(broker);
+	wake_room(&broker->wake);
 }
 
 /* From here on only members and their holders refer to the version. */
@@ -528,7 +528,7 @@ static void wake(struct broker *broker, uint32_t bundle)
 
 	/* this wakes requests for a member, too */
 	bundle_name(broker, bundle, name);
-	waiters_wake_name(broker, name);
+	wake_name(&broker->wake, name);
 }
 
 /* Set the version number that the manifest will contain. */

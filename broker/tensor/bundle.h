@@ -61,7 +61,7 @@ int bundle_check_name(const struct broker *broker, uint32_t bundle,
  * Seal the memory, switch the names, and release the old version. For memory on
  * a device, the loader states with the commit that its writing is finished:
  * members have no ready fence. POOL_WAIT: the memory is being sealed and the
- * manifest made; park, to be woken by waiters_wake_uid() of the session's user,
+ * manifest made; park, to be woken by wake_uid() of the session's user,
  * and ask again. Until it is committed, the version stays staged, and may be
  * aborted or get more members.
  */

@@ -192,7 +192,7 @@ static void on_later(void *data, uint32_t index)
 	struct broker *broker = data;
 
 	(void)index;
-	waiters_wake_room(broker);
+	wake_room(&broker->wake);
 	broker->evictables.is_continuing = true;
 	loop_defer(&broker->loop, &broker->waiters.reruns);
 }

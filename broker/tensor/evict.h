@@ -47,7 +47,7 @@ void evict_remove(struct broker *broker, uint32_t slot);
 enum evict_outcome {
 	EVICT_NONE, /* no tensor can be evicted now */
 	EVICT_SOME, /* some were evicted, and no more can be */
-	/* Not enough yet; waiters_wake_room() follows soon, and the next
+	/* Not enough yet; wake_room() follows soon, and the next
 	 * call continues. */
 	EVICT_MORE,
 };

@@ -91,7 +91,7 @@ static void end(struct session *session)
 	point("lease.ended");
 	catalog_commit(&broker->catalog);
 	lease_key(session, key);
-	waiters_wake_name(broker, key);
+	wake_name(&broker->wake, key);
 	if (session->peer)
 		peer_on_granted(session->peer);
 }

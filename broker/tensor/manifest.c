@@ -116,7 +116,7 @@ static void work_free(struct manifest_work *work)
 static void end_turn(struct manifest_work *work)
 {
 	work->account->is_listing = false;
-	waiters_wake_uid(work->broker, work->account->uid);
+	wake_uid(&work->broker->wake, work->account->uid);
 }
 
 static void done(uv_work_t *req, int status)

@@ -14,7 +14,7 @@ struct error;
 
 enum manifest_outcome {
 	MANIFEST_OK = 0,
-	/* Park, to be woken by waiters_wake_uid() of the bundle's owner, and
+	/* Park, to be woken by wake_uid() of the bundle's owner, and
 	 * ask again. */
 	MANIFEST_WAIT = 1,
 };

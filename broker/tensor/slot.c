@@ -406,7 +406,7 @@ static void free_slot(struct broker *broker, uint32_t slot)
 	else
 		unshare_look(broker, siblings->first);
 	broker->n_freed_slots++;
-	waiters_wake_room(broker);
+	wake_room(&broker->wake);
 }
 
 bool slot_settle(struct broker *broker, uint32_t slot)

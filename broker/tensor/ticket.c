@@ -194,7 +194,7 @@ static void forget(struct broker *broker, uint32_t ticket)
 	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_TICKETS, 1);
 	catalog_release(catalog, SECTION_TICKET, ticket);
-	waiters_wake_room(broker);
+	wake_room(&broker->wake);
 }
 
 void ticket_use(struct broker *broker, uint32_t ticket)

@@ -18,7 +18,7 @@ struct session;
 #define TIMELINE_FILES_MAX 256
 
 /* Make a file for a session that has none. -EDQUOT, -ENFILE; FDSTORE_WAIT: not
- * now, try again after waiters_wake_room(). */
+ * now, try again after wake_room(). */
 int timeline_file_make(struct session *session, struct error *err);
 
 /* The file for a peer; borrowed. */

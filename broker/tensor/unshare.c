@@ -195,7 +195,7 @@ static void wake(struct broker *broker, uint32_t slot)
 	char key[UNSHARE_KEY_SIZE];
 
 	unshare_key(slot, key);
-	waiters_wake_name(broker, key);
+	wake_name(&broker->wake, key);
 }
 
 void unshare_look(struct broker *broker, uint32_t slot)

@@ -79,11 +79,11 @@ void *verb_scratch(struct verb_call *call, size_t size)
 
 int verb_park_uid(struct verb_call *call, uint32_t uid, struct error *err)
 {
-	char *key = verb_scratch(call, WAITER_UID_KEY_SIZE);
+	char *key = verb_scratch(call, WAKE_UID_KEY_SIZE);
 
 	if (!key)
 		return error_set(err, -ENOMEM, "no memory for the request");
-	waiter_uid_key(uid, key);
+	wake_uid_key(uid, key);
 	call->wait_name = key;
 	return VERB_PARK_NAME;
 }
@@ -586,7 +586,7 @@ out:
 	call_deinit(&call);
 }
 
-bool verb_rerun(struct waiter *waiter, bool is_timed_out)
+bool verb_rerun(struct waiter *waiter)
 {
 	struct session *session = waiter->session;
 	struct error err = ERROR_NULL;
@@ -596,7 +596,7 @@ bool verb_rerun(struct waiter *waiter, bool is_timed_out)
 	int r;
 
 	call_init(&call, session, &waiter->request, &reply, &scratch);
-	call.is_timed_out = is_timed_out;
+	call.is_timed_out = waiter->is_timed_out;
 	call.donation = waiter->donation;
 	r = attempt(&call, waiter->number);
 	if (r == VERB_DONE)

@@ -358,7 +358,7 @@ static uint64_t publish(const struct verb_call *call,
 	slot_settle(broker, one->slot);
 	point("publish.shown");
 	if (version)
-		waiters_wake_name(broker, one->item->name);
+		wake_name(&broker->wake, one->item->name);
 	return version;
 }
 

@@ -60,7 +60,7 @@ MESSAGE_VERB_KINDS(X)
 verb_fn verb_wait_unshard, verb_wait_reduce;
 
 /* VERB_PARK_NAME until a thread has done something for this user: see
- * waiters_wake_uid(). */
+ * wake_uid(). */
 int verb_park_uid(struct verb_call *call, uint32_t uid, struct error *err);
 
 /*
@@ -73,7 +73,7 @@ int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err);
 /* Run a parked request again. True: it was answered (or its session is gone)
  * and the waiter is to be freed. */
 struct waiter;
-bool verb_rerun(struct waiter *waiter, bool is_timed_out);
+bool verb_rerun(struct waiter *waiter);
 
 /*
  * Put a chunk's fd, or its handle, into the reply unless this connection has

@@ -39,6 +39,11 @@ static inline void limit(struct config *config)
 	config->quota_bytes = config->memory_max;
 }
 
+static inline void on_closed(void *data)
+{
+	peers_on_closed(data);
+}
+
 static inline struct broker *broker_make(void)
 {
 	struct broker *broker = calloc(1, sizeof(*broker));
@@ -46,12 +51,14 @@ static inline struct broker *broker_make(void)
 
 	cr_assert(broker != NULL);
 	must(loop_open(&broker->loop, &err), &err);
-	broker_add_deferred(broker);
+	broker_link(broker);
 	must(config_init(&broker->config, &err), &err);
 	limit(&broker->config);
 	must(catalog_create(&broker->catalog, &err), &err);
 	must(table_create(&broker->table, &err), &err);
-	must(closer_init(&broker->closer, broker, &err), &err);
+	must(closer_init(&broker->closer, &broker->loop.uv, on_closed, broker,
+			 &err),
+	     &err);
 	accounts_init(&broker->accounts, &broker->config);
 	must(deadlines_init(&broker->deadlines, &broker->loop.uv, &err), &err);
 	must(pools_init(&broker->pools, broker, &err), &err);

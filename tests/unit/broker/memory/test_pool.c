@@ -35,6 +35,7 @@ static struct broker *setup(void)
 		.quota_chunks = 16,
 	};
 	cr_assert(zero(int, uv_loop_init(&broker->loop.uv)));
+	broker_link(broker);
 	cr_assert(zero(int, deadlines_init(&broker->deadlines, &broker->loop.uv,
 					   NULL)));
 	cr_assert(zero(int, catalog_create(&broker->catalog, NULL)));
