@@ -1,6 +1,7 @@
 /*
  * fsdpd: parse arguments, set up, run, tear down.
  */
+#include "broker/base/priority.h"
 #include "broker/broker.h"
 #include "broker/session/listener.h"
 #include "broker/supervise.h"
@@ -103,6 +104,8 @@ static int run_broker(void)
 		log_line(LOG_LEVEL_ERROR, "no memory for the broker");
 		return EXIT_FAILURE;
 	}
+	if (priority_keep_own(&err) < 0)
+		log_line(LOG_LEVEL_WARNING, "%s", err.msg);
 	r = broker_open(broker, &broker_options, &err);
 	if (r == 0) {
 		r = broker_run(broker, &err);

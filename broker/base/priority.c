@@ -1,0 +1,27 @@
+#include "broker/base/priority.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <linux/sched.h>
+#include <linux/sched/types.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int priority_keep_own(struct error *err)
+{
+	struct sched_attr attr = {
+		.size = sizeof(attr),
+		.sched_policy = SCHED_NORMAL,
+		.sched_flags = SCHED_FLAG_RESET_ON_FORK,
+		.sched_nice = getpriority(PRIO_PROCESS, 0),
+	};
+
+	if (attr.sched_nice >= 0 ||
+	    syscall(SYS_sched_setattr, 0, &attr, 0) == 0)
+		return 0;
+	return error_set(err, -errno,
+			 "cannot keep nice %d from other threads: %s; they and "
+			 "fsdp-worker have it, too",
+			 attr.sched_nice, strerrordesc_np(errno));
+}
