@@ -23,6 +23,7 @@
 #include "shm/chunk.h"
 #include "shm/memfd.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,9 +206,30 @@ static void stop(struct broker *broker)
 	close_handle((uv_handle_t *)&broker->parent_poll);
 }
 
+/* The broker cannot know whether it will be started again. */
+static void log_stop(const struct broker *broker, int number)
+{
+	const struct accounts *accounts = &broker->accounts;
+	uint64_t n = accounts_total(accounts, ACCOUNT_SLOTS);
+
+	if (n == 0) {
+		log_line(LOG_LEVEL_INFO, "stopping: %s", strsignal(number));
+		return;
+	}
+	log_line(LOG_LEVEL_WARNING,
+		 "stopping: %s; %" PRIu64 " tensor%s (%" PRIu64 " bytes) %s",
+		 strsignal(number), n, n == 1 ? "" : "s",
+		 accounts_total(accounts, ACCOUNT_BYTES) +
+			 accounts_total(accounts, ACCOUNT_DEVICE_BYTES),
+		 broker->fdstore.is_kept ? "will be dropped unless fsdpd is "
+					   "started again at once, "
+					   "as 'systemctl restart' does"
+					 : "will be dropped");
+}
+
 static void on_signal(uv_signal_t *handle, int number)
 {
-	log_line(LOG_LEVEL_INFO, "stopping: %s", strsignal(number));
+	log_stop(handle->data, number);
 	stop(handle->data);
 }
 

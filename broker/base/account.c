@@ -79,6 +79,19 @@ struct account *accounts_get(struct accounts *accounts, uint32_t uid)
 	return account;
 }
 
+uint64_t accounts_total(const struct accounts *accounts, enum account_kind kind)
+{
+	uint64_t total = 0;
+
+	for (size_t i = 0; i < N_BUCKETS; i++) {
+		const struct account *account = accounts->buckets[i];
+
+		for (; account; account = account->next)
+			total += account->used[kind];
+	}
+	return total;
+}
+
 uint64_t account_limit(const struct accounts *accounts,
 		       const struct account *account, enum account_kind kind)
 {

@@ -57,6 +57,10 @@ void accounts_deinit(struct accounts *accounts);
  * as long as `accounts`. */
 struct account *accounts_get(struct accounts *accounts, uint32_t uid);
 
+/* What all users together are charged. */
+uint64_t accounts_total(const struct accounts *accounts,
+			enum account_kind kind);
+
 uint64_t account_limit(const struct accounts *accounts,
 		       const struct account *account, enum account_kind kind);
 
