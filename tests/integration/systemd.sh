@@ -1,226 +1,196 @@
 #!/bin/bash
-# The installed units under a real systemd: the socket unit starts a broker that
-# runs as a user of its own, whose memory in the fd store survives kill -9 and
-# `systemctl restart`; a client goes on as if nothing had been.
+# The installed system units under a booted systemd: the socket unit starts a
+# broker that runs as a user of its own. Its memory in the fd store survives
+# kill -9, a hang, `systemctl restart` and an upgrade, and a reader is not
+# disturbed by any of them.
 #
 #   systemd.sh BUILD_DIRECTORY
-#
-# Boots a container whose root is an overlay of this machine's own, into which
-# the build is installed; nothing is left. Skipped (exit 77) where that is not
-# possible: not root, or no overlay or container may be made. A missing package
-# fails: scripts/setup installs what is needed.
-set -u
-
 build=$(realpath "$1")
-# A hang ends here, with what the container said; nothing else is timed.
-HANG_SECONDS=300
+# shellcheck source=tests/integration/boot_lib.sh
+. "$(dirname "$(realpath "$0")")/boot_lib.sh"
 
-skip()
+before_boot()
 {
-	echo "skipped: $*"
-	exit 77
+	local folder=$root/etc/systemd/system/fsdpd.service.d
+
+	# The unit's 30 seconds would be spent in waiting.
+	mkdir -p "$folder"
+	printf '[Service]\nWatchdogSec=3\n' >"$folder/watchdog.conf"
+	printf 'abcdefgh' >"$root/opt/in.raw"
+	# A journal that can be read when the container has gone.
+	mkdir -p "$root/var/log/journal"
 }
 
-[[ $(id -u) == 0 ]] || skip "root is needed to boot a container"
-for program in systemd-nspawn /lib/systemd/systemd; do
-	if ! command -v "$program" >/dev/null; then
-		echo "FAILED: there is no $program; run scripts/setup test"
-		exit 1
-	fi
-done
-# systemd-nspawn leaves control groups, which finish() removes: those of another
-# container that boots now must not be among them.
-exec {lock}</run
-flock "$lock"
-SECONDS=0
-
-dir=$(mktemp -d /run/fsdp-systemd.XXXXXX)
-root=$dir/tmpfs/root
-nspawn=
-pid1=
-
-finish()
+tensor_is_there()
 {
-	local rc=$?
-	if ((rc != 0 && rc != 77)); then
-		tail -n 30 "$dir/boot.log"
-		inside journalctl -u fsdpd.socket -u fsdpd --no-pager |
-			tail -n 30
-	fi 2>/dev/null
-	if [[ -n $nspawn ]]; then
-		kill -TERM "$nspawn" 2>/dev/null
-		wait "$nspawn" 2>/dev/null
-	fi
-	mountpoint -q "$root" && umount "$root"
-	mountpoint -q "$dir/tmpfs" && umount "$dir/tmpfs"
-	rm -rf "$dir"
-	# Left by systemd-nspawn; in one hierarchy only they would break the
-	# next boot, so they go in all.
-	find /sys/fs/cgroup -depth -type d \
-		\( -path '*/payload*' -o -path '*/supervisor*' \) \
-		-exec rmdir {} + 2>/dev/null
-	exit $rc
-}
-trap finish EXIT
-
-inside()
-{
-	nsenter -t "$pid1" -m -u -i -n -p -C -- env -i \
-		PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+	[[ $(as_user fsdpctl get node/t -o -) == abcdefgh ]]
 }
 
-check()
+start_reader()
 {
-	local what=$1
+	mkfifo "$dir/stdin"
+	as_user "$build/witness" node/t abcdefgh \
+		<"$dir/stdin" >"$dir/reader" 2>&1 &
+	reader=$!
+	exec {reader_stdin}>"$dir/stdin"
+	until_true "a reader holds the tensor" grep -q holds "$dir/reader"
+}
+
+stop_reader()
+{
+	exec {reader_stdin}>&-
+	wait "$reader" || fail "$(<"$dir/reader")"
+	echo "ok: the reader was not disturbed"
+}
+
+# goes_on WHAT COMMAND...: after the command another broker has what was there.
+goes_on()
+{
+	local what=$1 before
+	before=$(main_pid)
 	shift
-	if ! "$@"; then
-		echo "FAILED: $what"
-		exit 1
-	fi
-	echo "ok: $what"
+	check "$what" "$@"
+	until_true "$what: another broker answers" is_another_broker "$before"
+	check "$what: the tensor is there" tensor_is_there
+	check "$what: the reader runs" kill -0 "$reader"
 }
 
-# until WHAT COMMAND...: wait for a state that must come.
-until_true()
+# The nice values of all tasks of a process, its own first.
+nice_values()
 {
-	local what=$1
-	shift
-	until "$@" >/dev/null 2>&1; do
-		if ((SECONDS > HANG_SECONDS)) || ! kill -0 "$nspawn"; then
-			echo "FAILED: $what"
-			exit 1
-		fi
-		sleep 0.1
+	inside ps -L -o ni= -p "$1" | xargs
+}
+
+activation()
+{
+	# As README has it.
+	check "the user is made" inside systemd-sysusers
+	check "the directory is made" inside systemd-tmpfiles --create fsdpd.conf
+	check "the socket unit is enabled and starts" \
+		inside systemctl enable --quiet --now fsdpd.socket
+	check "no broker runs yet" test "$(main_pid)" = 0
+	check "the first client, an ordinary user, starts the broker" \
+		put node/t
+	check "it is the unit's, and is ready" \
+		inside systemctl is-active --quiet fsdpd
+	check "it runs as a user of its own" test \
+		"$(inside stat -c %U:%G "/proc/$(main_pid)")" = fsdpd:fsdpd
+}
+
+hardening()
+{
+	local broker status worker
+
+	broker=$(main_pid)
+	status=/proc/$broker/status
+	check "it has no capability" inside \
+		grep -qE '^CapBnd:\s*0+$' "$status"
+	check "it may gain none" inside grep -qE '^NoNewPrivs:\s*1$' "$status"
+	check "a filter of system calls is on" inside \
+		grep -qE '^Seccomp:\s*2$' "$status"
+	check "two ranks train" two_ranks
+	check "their shards are given up" as_user fsdpctl end mlp
+	worker=$(inside pgrep -P "$broker" -x fsdp-worker)
+	check "only the loop's thread is above others" test \
+		"$(nice_values "$broker" | tr ' ' '\n' | sort | uniq -c |
+			awk '$2 != 0 { print $1, $2 }')" = "1 -10"
+	check "no thread of fsdp-worker is" test \
+		"$(nice_values "$worker" | tr ' ' '\n' | sort -u)" = 0
+	may_spare || return 0
+	check "the OOM killer spares the broker" inside \
+		grep -qx -- -900 "/proc/$broker/oom_score_adj"
+	check "and not fsdp-worker" inside \
+		grep -qx 0 "/proc/$worker/oom_score_adj"
+}
+
+# May systemd here spare a process? It needs CAP_SYS_RESOURCE.
+may_spare()
+{
+	local mask
+	mask=$(inside awk '/^CapEff:/ { print $2 }' /proc/self/status)
+	((0x$mask & 1 << 24))
+}
+
+two_ranks()
+{
+	local rank ranks=()
+
+	for rank in 0 1; do
+		as_user "$build/mlp" --world 2 --rank $rank \
+			>"$dir/rank$rank" 2>&1 &
+		ranks+=($!)
 	done
-	echo "ok: $what"
+	wait "${ranks[0]}" && wait "${ranks[1]}" || {
+		cat "$dir/rank0" "$dir/rank1"
+		return 1
+	}
 }
 
-make_root()
+watchdog_kills_it()
 {
-	mkdir -p "$dir/tmpfs" || return 1
-	mount -t tmpfs tmpfs "$dir/tmpfs" || return 1
-	mkdir "$dir/tmpfs/up" "$dir/tmpfs/work" "$root"
-	mount -t overlay overlay -o "lowerdir=/,upperdir=$dir/tmpfs/up,workdir=$dir/tmpfs/work" \
-		"$root" || return 1
+	inside kill -STOP "$(main_pid)"
 }
 
-# Nothing of this machine's own services starts in the container.
-quiet_services()
+# As dpkg does: another file takes the place of the one that runs.
+upgrade()
 {
-	local unit
+	local program=/usr/local/bin/fsdpd
 
-	: >"$root/etc/machine-id"
-	rm -f "$root/etc/fstab"
-	rm -rf "$root"/etc/systemd/system/*.wants "$root"/etc/systemd/system/*.requires
-	for unit in "$root"/etc/init.d/*; do
-		ln -sf /dev/null \
-			"$root/etc/systemd/system/$(basename "$unit").service"
-	done
-	for unit in systemd-logind.service getty.target console-getty.service \
-		apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer \
-		fstrim.timer man-db.timer systemd-resolved.service \
-		systemd-networkd.service systemd-timesyncd.service; do
-		ln -sf /dev/null "$root/etc/systemd/system/$unit"
-	done
+	cp "$root$program" "$root$program.new" &&
+		echo "another build" >>"$root$program.new" &&
+		mv "$root$program.new" "$root$program" &&
+		inside systemctl restart fsdpd
 }
 
-install_build()
+runs_upgraded()
 {
-	DESTDIR=$root cmake --install "$build" --prefix /usr/local
+	inside cmp "/proc/$(main_pid)/exe" /usr/local/bin/fsdpd
 }
 
-# The init of the container, which alone is process 1 in a namespace of its own.
-# nspawn has helpers, too, and they come and go while it boots.
-find_pid1()
+stops()
 {
-	local pid
-
-	for pid in $(pgrep -P "$nspawn"); do
-		if awk '/^NSpid:/ { found = NF == 3 && $3 == 1 }
-			END { exit !found }' "/proc/$pid/status"; then
-			pid1=$pid
-			return
-		fi
-	done
-	return 1
+	check "systemctl stop" inside systemctl stop fsdpd
+	check "the journal names what a stop drops" journal_has \
+		"1 tensor (64 bytes)"
+	check "the next client starts an empty broker: systemd 252 drops the store" \
+		test "$(inside fsdpctl ls --json)" = "[]"
 }
 
-is_up()
+put()
 {
-	[[ -n $pid1 ]] || find_pid1 || return
-	inside systemctl is-active basic.target
+	as_user fsdpctl put /opt/in.raw --name "$1" --dtype u8 --shape 8
 }
 
-boot()
+reboots()
 {
-	systemd-nspawn -q -D "$root" -M "fsdp$$" --register=no --keep-unit \
-		--private-network --kill-signal=SIGRTMIN+3 --console=pipe \
-		--boot </dev/null >"$dir/boot.log" 2>&1 &
-	nspawn=$!
+	check "a tensor is published again" put node/t
+	check "and another" put node/u
+	kill -TERM "$nspawn"
+	wait "$nspawn"
+	nspawn=
+	journalctl -D "$root/var/log/journal" -u fsdpd --no-pager |
+		grep -qF "2 tensors (128 bytes)" ||
+		fail "the journal names what a reboot drops"
+	echo "ok: the journal names what a reboot drops"
 }
 
-# May a container be made at all? It says nothing of ours.
-can_boot()
+journal_has()
 {
-	systemd-nspawn -q -D "$root" -M "fsdp$$" --register=no --keep-unit \
-		--private-network --console=pipe /bin/true </dev/null \
-		>"$dir/boot.log" 2>&1
+	inside journalctl -u fsdpd --no-pager | grep -qF -- "$1"
 }
 
-main_pid()
-{
-	inside systemctl show -p MainPID --value fsdpd
-}
-
-is_another_broker()
-{
-	local pid
-	pid=$(main_pid)
-	[[ $pid != 0 && $pid != "$1" ]] && inside fsdpctl ping -c 1
-}
-
-as_user()
-{
-	inside setpriv --reuid 1234 --regid 1234 --clear-groups "$@"
-}
-
-make_root >"$dir/mount.log" 2>&1 || skip "no overlay of / can be mounted"
-can_boot || skip "no container may be made here: $(tail -n 1 "$dir/boot.log")"
-quiet_services
-install_build >"$dir/boot.log" 2>&1 || {
-	echo "FAILED: install"
-	exit 1
-}
 boot
-until_true "systemd is up" is_up
-
-# As README has it.
-check "the user is made" inside systemd-sysusers
-check "the directory is made" inside systemd-tmpfiles --create fsdpd.conf
-check "the socket unit is enabled and starts" \
-	inside systemctl enable --quiet --now fsdpd.socket
-check "no broker runs yet" test "$(main_pid)" = 0
-printf 'abcdefgh' >"$root/opt/in.raw"
-check "the first client, an ordinary user, starts the broker" as_user \
-	fsdpctl put /opt/in.raw --name node/t --dtype u8 --shape 8
-check "it is the unit's" inside systemctl is-active --quiet fsdpd
-check "it runs as a user of its own" \
-	test "$(inside stat -c %U:%G "/proc/$(main_pid)")" = fsdpd:fsdpd
+activation
 check "nothing is wrong with the units" inside systemd-analyze verify \
-	fsdpd.socket fsdpd.service
-
-before=$(main_pid)
-check "kill -9" inside kill -9 "$before"
-until_true "another broker answers" is_another_broker "$before"
-check "the tensor is there after kill -9" \
-	test "$(as_user fsdpctl get node/t -o -)" = abcdefgh
-
-before=$(main_pid)
-check "systemctl restart" inside systemctl restart fsdpd
-until_true "another broker answers" is_another_broker "$before"
-check "the tensor is there after a restart" \
-	test "$(as_user fsdpctl get node/t -o -)" = abcdefgh
-
-check "systemctl stop" inside systemctl stop fsdpd
-check "the next client starts an empty broker: systemd 252 drops the store" \
-	test "$(inside fsdpctl ls --json)" = "[]"
+	--man=no fsdpd.socket fsdpd.service
+hardening
+start_reader
+goes_on "kill -9" inside sh -c "kill -9 $(main_pid)"
+goes_on "a hang" watchdog_kills_it
+check "the journal has the watchdog" journal_has "Watchdog timeout"
+goes_on "systemctl restart" inside systemctl restart fsdpd
+goes_on "an upgrade" upgrade
+check "the upgraded program runs" runs_upgraded
+stop_reader
+stops
+reboots

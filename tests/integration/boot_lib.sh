@@ -1,0 +1,201 @@
+# Sourced by tests that boot systemd: a container whose root is an overlay of
+# this machine's own, into which the build is installed; nothing is left.
+# Skipped (exit 77) where that is not possible: not root, or no overlay or
+# container may be made. A missing package fails: scripts/setup installs what is
+# needed.
+#
+# The test sets `build`, the directory of the build, and calls boot. It may
+# change $root before, by a function before_boot().
+set -u
+
+# A hang ends here, with what the container said; nothing else is timed.
+HANG_SECONDS=300
+
+skip()
+{
+	echo "skipped: $*"
+	exit 77
+}
+
+[[ $(id -u) == 0 ]] || skip "root is needed to boot a container"
+for program in systemd-nspawn /lib/systemd/systemd; do
+	if ! command -v "$program" >/dev/null; then
+		echo "FAILED: there is no $program; run scripts/setup test"
+		exit 1
+	fi
+done
+# systemd-nspawn leaves control groups, which finish() removes: those of another
+# container that boots now must not be among them.
+exec {lock}</run
+flock "$lock"
+SECONDS=0
+
+dir=$(mktemp -d /run/fsdp-systemd.XXXXXX)
+root=$dir/tmpfs/root
+nspawn=
+pid1=
+
+finish()
+{
+	local rc=$?
+	if ((rc != 0 && rc != 77)); then
+		tail -n 30 "$dir/boot.log"
+		inside journalctl -u fsdpd.socket -u fsdpd --no-pager |
+			tail -n 30
+	fi 2>/dev/null
+	if [[ -n $nspawn ]]; then
+		kill -TERM "$nspawn" 2>/dev/null
+		wait "$nspawn" 2>/dev/null
+	fi
+	mountpoint -q "$root" && umount "$root"
+	mountpoint -q "$dir/tmpfs" && umount "$dir/tmpfs"
+	rm -rf "$dir"
+	# Left by systemd-nspawn; in one hierarchy only they would break the
+	# next boot, so they go in all.
+	find /sys/fs/cgroup -depth -type d \
+		\( -path '*/payload*' -o -path '*/supervisor*' \) \
+		-exec rmdir {} + 2>/dev/null
+	exit $rc
+}
+trap finish EXIT
+
+inside()
+{
+	nsenter -t "$pid1" -m -u -i -n -p -C -- env -i \
+		PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+}
+
+fail()
+{
+	echo "FAILED: $*"
+	exit 1
+}
+
+check()
+{
+	local what=$1
+	shift
+	"$@" || fail "$what"
+	echo "ok: $what"
+}
+
+# until WHAT COMMAND...: wait for a state that must come.
+until_true()
+{
+	local what=$1
+	shift
+	until "$@" >/dev/null 2>&1; do
+		if ((SECONDS > HANG_SECONDS)) || ! kill -0 "$nspawn"; then
+			echo "FAILED: $what"
+			exit 1
+		fi
+		sleep 0.1
+	done
+	echo "ok: $what"
+}
+
+make_root()
+{
+	mkdir -p "$dir/tmpfs" || return 1
+	mount -t tmpfs tmpfs "$dir/tmpfs" || return 1
+	mkdir "$dir/tmpfs/up" "$dir/tmpfs/work" "$root"
+	mount -t overlay overlay -o "lowerdir=/,upperdir=$dir/tmpfs/up,workdir=$dir/tmpfs/work" \
+		"$root" || return 1
+}
+
+# Nothing of this machine's own services starts in the container.
+quiet_services()
+{
+	local unit
+
+	: >"$root/etc/machine-id"
+	rm -f "$root/etc/fstab"
+	rm -rf "$root"/etc/systemd/system/*.wants "$root"/etc/systemd/system/*.requires
+	for unit in "$root"/etc/init.d/*; do
+		ln -sf /dev/null \
+			"$root/etc/systemd/system/$(basename "$unit").service"
+	done
+	for unit in systemd-logind.service getty.target console-getty.service \
+		apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer \
+		fstrim.timer man-db.timer systemd-resolved.service \
+		systemd-networkd.service systemd-timesyncd.service; do
+		ln -sf /dev/null "$root/etc/systemd/system/$unit"
+	done
+}
+
+before_boot()
+{
+	:
+}
+
+install_build()
+{
+	DESTDIR=$root cmake --install "$build" --prefix /usr/local
+}
+
+# The init of the container, which alone is process 1 in a namespace of its own.
+# nspawn has helpers, too, and they come and go while it boots.
+find_pid1()
+{
+	local pid
+
+	for pid in $(pgrep -P "$nspawn"); do
+		if awk '/^NSpid:/ { found = NF == 3 && $3 == 1 }
+			END { exit !found }' "/proc/$pid/status"; then
+			pid1=$pid
+			return
+		fi
+	done
+	return 1
+}
+
+is_up()
+{
+	[[ -n $pid1 ]] || find_pid1 || return
+	inside systemctl is-active basic.target
+}
+
+start_container()
+{
+	systemd-nspawn -q -D "$root" -M "fsdp$$" --register=no --keep-unit \
+		--private-network --kill-signal=SIGRTMIN+3 --console=pipe \
+		--boot </dev/null >"$dir/boot.log" 2>&1 &
+	nspawn=$!
+}
+
+# May a container be made at all? It says nothing of ours.
+can_start_container()
+{
+	systemd-nspawn -q -D "$root" -M "fsdp$$" --register=no --keep-unit \
+		--private-network --console=pipe /bin/true </dev/null \
+		>"$dir/boot.log" 2>&1
+}
+
+main_pid()
+{
+	inside systemctl show -p MainPID --value fsdpd
+}
+
+is_another_broker()
+{
+	local pid
+	pid=$(main_pid)
+	[[ $pid != 0 && $pid != "$1" ]] && inside fsdpctl ping -c 1
+}
+
+as_user()
+{
+	inside setpriv --reuid 1234 --regid 1234 --clear-groups "$@"
+}
+
+# boot: have a container with the build installed, and come back when it is up.
+boot()
+{
+	make_root >"$dir/mount.log" 2>&1 || skip "no overlay of / can be mounted"
+	can_start_container || skip "no container may be made here: $(tail -n 1 "$dir/boot.log")"
+	quiet_services
+	install_build >"$dir/boot.log" 2>&1 || fail "install"
+	before_boot
+	start_container
+	until_true "systemd is up" is_up
+}

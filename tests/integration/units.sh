@@ -1,0 +1,41 @@
+#!/bin/bash
+# systemd has nothing to say about the installed units, and rates what the
+# system's service may do as low. docs/deploy.md explains each point that is
+# left.
+#
+#   units.sh BUILD_DIRECTORY
+set -u
+
+build=$(realpath "$1")
+# Ten times what `systemd-analyze security` prints; 100 is the worst.
+MAX_EXPOSURE=20
+prefix=$(mktemp -d)
+# The user manager looks for its units below it.
+export XDG_RUNTIME_DIR=$prefix
+trap 'rm -rf "$prefix"' EXIT
+
+fail()
+{
+	echo "FAILED: $*"
+	exit 1
+}
+
+# verify MANAGER: warnings are failures, too, which its exit status is not.
+verify()
+{
+	local folder=$prefix/lib/systemd/$1 said
+
+	said=$(systemd-analyze verify "--$1" --man=no "$folder"/*.service \
+		"$folder"/*.socket 2>&1) && [[ -z $said ]] ||
+		fail "units of $1: $said"
+	echo "ok: units of $1"
+}
+
+cmake --install "$build" --prefix "$prefix" >"$prefix/log" 2>&1 ||
+	fail "install: $(<"$prefix/log")"
+verify system
+verify user
+systemd-analyze security --offline=true --threshold=$MAX_EXPOSURE --no-pager \
+	"$prefix/lib/systemd/system/fsdpd.service" >"$prefix/log" 2>&1 ||
+	fail "exposure: $(<"$prefix/log")"
+echo "ok: $(tail -n 1 "$prefix/log")"
