@@ -188,7 +188,8 @@ void gpu_put(const struct device *device, void *to, const void *from,
 	MUST(context_enter(device, NULL) == 0);
 	MUST(cu.MemcpyHtoD((CUdeviceptr)(uintptr_t)to, from, size) ==
 	     CUDA_SUCCESS);
-	/* It comes back when the bytes are on their way. */
-	MUST(cu.CtxSynchronize() == CUDA_SUCCESS);
+	/* It comes back when the bytes are on their way. Only this stream: the
+	 * device may hold a collective whose peer is dead. */
+	MUST(cu.StreamSynchronize(NULL) == CUDA_SUCCESS);
 	context_leave();
 }
