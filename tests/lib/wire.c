@@ -154,10 +154,11 @@ static void move_request(struct request *request)
 	}
 }
 
-void wire_send(struct wire *wire, const struct request *request)
+void wire_resend(struct wire *wire, const struct request *request,
+		 const int *fds, uint16_t n_fds)
 {
 	struct error err = ERROR_NULL;
-	struct frame frame = {.kind = request->kind};
+	struct frame frame = {.kind = request->kind, .n_fds = n_fds};
 	struct request moved = *request;
 	uint8_t *body;
 	size_t size;
@@ -166,11 +167,20 @@ void wire_send(struct wire *wire, const struct request *request)
 	if (request_encode(&moved, &body, &size, &err) < 0)
 		die("send", err.msg);
 	/* One at a time: all before it are answered. */
-	frame.number = frame.answered = ++wire->number;
+	frame.number = wire->number;
+	frame.answered = wire->is_repeating ? 0 : wire->number;
 	frame.body = body;
 	frame.body_size = (uint32_t)size;
+	for (uint16_t i = 0; i < n_fds; i++)
+		frame.fds[i] = fds[i];
 	send_frame(wire, &frame);
 	free(body);
+}
+
+void wire_send(struct wire *wire, const struct request *request)
+{
+	wire->number++;
+	wire_resend(wire, request, NULL, 0);
 }
 
 int wire_call(struct wire *wire, const struct request *request)
@@ -186,16 +196,8 @@ const char *wire_sentence(const struct wire *wire)
 	return wire->reply.sentence ? wire->reply.sentence : "";
 }
 
-int wire_hello(struct wire *wire, uint64_t budget)
+void wire_take_session(struct wire *wire)
 {
-	const struct request hello = {
-		.kind = MESSAGE_HELLO,
-		.hello = {.major = PROTOCOL_MAJOR, .budget = budget},
-	};
-	int r = wire_call(wire, &hello);
-
-	if (r < 0)
-		return r;
 	if (wire->frame.n_fds != 3)
 		die("hello", "not three descriptors");
 	wire->session = wire->reply.hello.session;
@@ -206,7 +208,19 @@ int wire_hello(struct wire *wire, uint64_t budget)
 	wire->frame.n_fds = 0;
 	if (are_on_devices() && device_uuid_is_host(&default_device))
 		default_device = wire_gpu(wire, 0);
-	return 0;
+}
+
+int wire_hello(struct wire *wire, uint64_t budget)
+{
+	const struct request hello = {
+		.kind = MESSAGE_HELLO,
+		.hello = {.major = PROTOCOL_MAJOR, .budget = budget},
+	};
+	int r = wire_call(wire, &hello);
+
+	if (r == 0)
+		wire_take_session(wire);
+	return r;
 }
 
 struct wire *wire_open(const char *path)

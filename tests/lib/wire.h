@@ -11,6 +11,7 @@
 #pragma once
 #include "proto/frame.h"
 #include "proto/message.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,7 @@ struct wire {
 	uint64_t session;
 	uint8_t token[TOKEN_SIZE];
 	int table_fd, refs_fd, doorbell_fd; /* -1 before the hello */
+	bool is_repeating;                  /* wire_repeat.h */
 	uint8_t buffer[FRAME_MAX_SIZE];
 	struct frame frame; /* fds that nobody took go with the next one */
 	struct reply reply;
@@ -30,6 +32,8 @@ struct wire {
 struct wire *wire_connect(const char *path);
 /* Say hello; gives the code of the answer. */
 int wire_hello(struct wire *wire, uint64_t budget);
+/* Keep the session and the descriptors of the reply that was received. */
+void wire_take_session(struct wire *wire);
 /* Both; it must go well. */
 struct wire *wire_open(const char *path);
 /* The connection; its session stays while the process lives. NULL is fine. */
@@ -43,6 +47,9 @@ int wire_receive(struct wire *wire);
 void wire_send_body(struct wire *wire, uint16_t kind, uint64_t number,
 		    const void *body, size_t size, const int *fds,
 		    uint16_t n_fds);
+/* Under the number that `wire` has now; fds stay the caller's. */
+void wire_resend(struct wire *wire, const struct request *request,
+		 const int *fds, uint16_t n_fds);
 /* Under the next number. */
 void wire_send(struct wire *wire, const struct request *request);
 /* One round trip; gives the code. */

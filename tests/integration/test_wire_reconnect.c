@@ -1,0 +1,284 @@
+/*
+ * Sessions that come back on another connection, also to the next broker, and
+ * requests that are sent again after their broker was killed.
+ */
+#include "proto/frame.h"
+#include "proto/message.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/wire_repeat.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+static struct daemon daemon_;
+
+static const struct request PING = {.kind = MESSAGE_PING};
+
+static void setup(void)
+{
+	daemon_start(&daemon_);
+}
+
+static void teardown(void)
+{
+	daemon_stop(&daemon_);
+}
+
+static void setup_supervised(void)
+{
+	daemon_start_supervised(&daemon_);
+}
+
+TestSuite(wire_reconnect, .init = setup, .fini = teardown, .timeout = 30);
+TestSuite(wire_restart, .init = setup_supervised, .fini = teardown,
+	  .timeout = 30);
+
+Test(wire_reconnect, a_reconnect_replays_what_was_done_with_the_chunk_it_lacks)
+{
+	struct wire *wire = repeat_open(daemon_socket(&daemon_)),
+		    *again = wire_connect(daemon_socket(&daemon_));
+	const char *name = "test/a";
+	struct request get = wire_get_request(&name, 0);
+	struct request hello;
+
+	repeat_put(wire, name, 100);
+	cr_assert(zero(int, wire_call(wire, &get)));
+	hello = wire_reconnect_hello(wire);
+	cr_assert(zero(int, wire_reconnect(again, wire, &hello, wire->refs_fd,
+					   wire->doorbell_fd)));
+	cr_assert(eq(int, again->frame.n_fds, 0));
+	/* The old connection is closed. */
+	cr_assert(eq(int, wire_receive(wire), FRAME_EOF));
+	again->number = wire->number;
+	again->session = wire->session;
+	wire_resend(again, &get, NULL, 0);
+	cr_assert(eq(int, wire_receive(again), FRAME_OK));
+	cr_assert(zero(int, again->frame.code));
+	cr_assert(eq(int, again->frame.n_fds, 1));
+	cr_assert(eq(u32, again->reply.places.n_chunks, 1));
+	cr_assert(eq(i64, wire_count_holds(again, name), 2));
+	wire_close(again);
+	wire_close(wire);
+}
+
+Test(wire_reconnect, a_reconnect_without_descriptors_is_refused)
+{
+	struct wire *wire = repeat_open(daemon_socket(&daemon_)),
+		    *again = wire_connect(daemon_socket(&daemon_));
+	struct request hello = wire_reconnect_hello(wire);
+
+	cr_assert(eq(int, wire_call(again, &hello), -EPROTO));
+	wire_close(again);
+	wire_close(wire);
+}
+
+Test(wire_reconnect, a_reconnect_with_a_wrong_token_is_refused)
+{
+	struct wire *wire = repeat_open(daemon_socket(&daemon_)),
+		    *again = wire_connect(daemon_socket(&daemon_));
+	struct request hello = wire_reconnect_hello(wire);
+
+	hello.hello.token[TOKEN_SIZE - 1] ^= 1;
+	cr_assert(eq(int,
+		     wire_reconnect(again, wire, &hello, wire->refs_fd,
+				    wire->doorbell_fd),
+		     -ESTALE));
+	cr_assert(zero(int, wire_call(wire, &PING)));
+	wire_close(again);
+	wire_close(wire);
+}
+
+Test(wire_reconnect, a_reconnect_with_the_file_of_another_session_is_refused)
+{
+	struct wire *wire = repeat_open(daemon_socket(&daemon_)),
+		    *other = repeat_open(daemon_socket(&daemon_)),
+		    *again = wire_connect(daemon_socket(&daemon_));
+	struct request hello = wire_reconnect_hello(wire);
+
+	cr_assert(eq(int,
+		     wire_reconnect(again, wire, &hello, other->refs_fd,
+				    wire->doorbell_fd),
+		     -EPERM));
+	cr_assert(zero(int, wire_call(wire, &PING)));
+	wire_close(again);
+	wire_close(other);
+	wire_close(wire);
+}
+
+Test(wire_reconnect, goodbye_ends_the_session)
+{
+	struct wire *wire = repeat_open(daemon_socket(&daemon_)),
+		    *again = wire_connect(daemon_socket(&daemon_));
+	struct request goodbye = {.kind = MESSAGE_GOODBYE};
+	struct request hello = wire_reconnect_hello(wire);
+
+	cr_assert(zero(int, wire_call(wire, &goodbye)));
+	cr_assert(eq(int,
+		     wire_reconnect(again, wire, &hello, wire->refs_fd,
+				    wire->doorbell_fd),
+		     -ESTALE));
+	wire_close(again);
+	wire_close(wire);
+}
+
+Test(wire_restart, a_session_and_its_outcomes_outlive_the_broker)
+{
+	struct wire *wire = repeat_open(daemon_socket(&daemon_)), *again;
+	const char *name = "test/a";
+	struct request get = wire_get_request(&name, 0);
+	struct request hello = wire_reconnect_hello(wire);
+
+	repeat_put(wire, name, 100);
+	cr_assert(zero(int, wire_call(wire, &get)));
+	daemon_kill_broker(&daemon_);
+	cr_assert(eq(int, wire_receive(wire), FRAME_EOF));
+	again = wire_connect(daemon_socket(&daemon_));
+	cr_assert(zero(int, wire_reconnect(again, wire, &hello, wire->refs_fd,
+					   wire->doorbell_fd)),
+		  "%s", wire_sentence(again));
+	cr_assert(eq(u64, again->frame.epoch, 2));
+	again->number = wire->number;
+	again->session = wire->session;
+	wire_resend(again, &get, NULL, 0);
+	cr_assert(eq(int, wire_receive(again), FRAME_OK));
+	cr_assert(zero(int, again->frame.code));
+	cr_assert(eq(int, again->frame.n_fds, 1));
+	cr_assert(eq(i64, wire_count_holds(again, name), 2));
+	wire_close(again);
+	wire_close(wire);
+}
+
+Test(wire_restart, a_doorbell_that_is_none_is_refused)
+{
+	struct wire *wire = repeat_open(daemon_socket(&daemon_)), *again;
+	struct request hello = wire_reconnect_hello(wire);
+	int semaphore = eventfd(1, EFD_SEMAPHORE | EFD_CLOEXEC);
+
+	daemon_kill_broker(&daemon_);
+	again = wire_connect(daemon_socket(&daemon_));
+	cr_assert(eq(int,
+		     wire_reconnect(again, wire, &hello, wire->refs_fd,
+				    wire->refs_fd),
+		     -EPROTO));
+	wire_close(again);
+	again = wire_connect(daemon_socket(&daemon_));
+	cr_assert(eq(
+		int,
+		wire_reconnect(again, wire, &hello, wire->refs_fd, semaphore),
+		-EPROTO));
+	wire_close(again);
+	again = wire_connect(daemon_socket(&daemon_));
+	cr_assert(zero(int, wire_reconnect(again, wire, &hello, wire->refs_fd,
+					   wire->doorbell_fd)));
+	wire_close(again);
+	close(semaphore);
+	wire_close(wire);
+}
+
+#ifdef FSDP_TEST_POINTS
+
+/* --- kill -9 -----------------------------------------------------------------
+ */
+
+static char token[] = "/tmp/fsdpd-token-XXXXXX";
+static char kill_at[64], kill_token[64];
+
+/* A broker that dies at `place` once the token is there. */
+static void start_mortal(const char *place)
+{
+	const char *const env[] = {kill_at, kill_token, NULL};
+	const struct daemon_options options = {.is_supervised = true,
+					       .env = env};
+
+	close(mkstemp(token));
+	unlink(token);
+	snprintf(kill_at, sizeof(kill_at), "FSDP_KILL_AT=%s", place);
+	snprintf(kill_token, sizeof(kill_token), "FSDP_KILL_TOKEN=%s", token);
+	daemon_start_with(&daemon_, &options);
+}
+
+static void arm(void)
+{
+	close(open(token, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+}
+
+/* Ask for one more hold of a broker that is killed at `place` meanwhile; ask
+ * again under the same number. */
+static void get_from_mortal(const char *place)
+{
+	const char *name = "test/a";
+	struct request get = wire_get_request(&name, 0);
+	struct wire *wire, *again;
+	struct request hello;
+
+	start_mortal(place);
+	wire = repeat_open(daemon_socket(&daemon_));
+	hello = wire_reconnect_hello(wire);
+	repeat_put(wire, name, 100);
+	arm();
+	wire_send(wire, &get);
+	while (wire_receive(wire) == FRAME_OK)
+		;
+	again = wire_connect(daemon_socket(&daemon_));
+	cr_assert(zero(int, wire_reconnect(again, wire, &hello, wire->refs_fd,
+					   wire->doorbell_fd)));
+	again->number = wire->number;
+	again->session = wire->session;
+	wire_resend(again, &get, NULL, 0);
+	cr_assert(eq(int, wire_receive(again), FRAME_OK));
+	cr_assert(zero(int, again->frame.code), "%s: %s", place,
+		  wire_sentence(again));
+	cr_assert(eq(i64, wire_count_holds(again, name), 2), "%s", place);
+	cr_assert(lt(int, access(token, F_OK), 0), "%s was not passed", place);
+	wire_close(again);
+	wire_close(wire);
+	daemon_stop(&daemon_);
+}
+
+Test(wire_kill, a_get_counts_once_wherever_the_broker_dies, .timeout = 60)
+{
+	static const char *const places[] = {
+		"grant.added",       "verb.get.done", "catalog.commit",
+		"catalog.committed", "peer.send",     "verb.get.committed",
+	};
+
+	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+		strcpy(token, "/tmp/fsdpd-token-XXXXXX");
+		get_from_mortal(places[i]);
+	}
+}
+
+/* Two adoptions that kill the broker; the third starts without them. */
+Test(wire_kill, a_memory_that_kills_who_adopts_it_is_given_up, .timeout = 60)
+{
+	static const char *const env[] = {"FSDP_KILL_AT=adopt.slots", NULL};
+	const struct daemon_options options = {.is_supervised = true,
+					       .env = env};
+	struct wire *wire, *again;
+	struct request hello;
+
+	daemon_start_with(&daemon_, &options);
+	wire = repeat_open(daemon_socket(&daemon_));
+	hello = wire_reconnect_hello(wire);
+	repeat_put(wire, "test/a", 100);
+	daemon_kill_broker(&daemon_);
+	again = wire_connect(daemon_socket(&daemon_));
+	cr_assert(eq(int,
+		     wire_reconnect(again, wire, &hello, wire->refs_fd,
+				    wire->doorbell_fd),
+		     -ESTALE));
+	wire_close(again);
+	again = repeat_open(daemon_socket(&daemon_));
+	repeat_put(again, "test/a", 100);
+	wire_close(again);
+	wire_close(wire);
+	daemon_stop(&daemon_);
+}
+
+#endif
