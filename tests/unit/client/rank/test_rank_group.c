@@ -1,0 +1,231 @@
+/*
+ * Whole parameters and gradients of a rank's groups.
+ */
+#include "tests/unit/client/rank/rank_world.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+
+TestSuite(rank_group, .init = world_open);
+
+Test(rank_group, whole_parameters_are_there_from_the_wait_to_the_reshard)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work = unshard(group);
+	struct fsdp_param param = {.struct_size = sizeof(param)};
+	struct tensor_place place = place_of(FULL, 136);
+
+	cr_expect(eq(int, fsdp_param(group, 0, &param), -EINVAL));
+	answer_place(&place);
+	cr_assert(zero(int, fsdp_wait(&work, 250)));
+	cr_expect(eq(int, world.asked.wait.timeout_ms, 250));
+	cr_expect(eq(u64, world.asked.wait.group, 9));
+	cr_assert(zero(int, fsdp_param(group, 1, &param)));
+	cr_expect(eq(ptr, (void *)param.data, world.memory[FULL] + 64));
+	cr_expect(eq(u64, param.numel, 4));
+	cr_assert(zero(int, fsdp_param(group, 0, &param)));
+	cr_expect(eq(u32, param.dtype, FSDP_BF16));
+	cr_expect(eq(i64, param.shape[0], 3));
+	cr_expect(not(world.is_writable[FULL]));
+	world.n_asked = 0;
+	cr_expect(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(zero(int, world.n_asked));
+	cr_expect(eq(int, world.holds[FULL], 1));
+	cr_assert(zero(int, fsdp_reshard(group, 0)));
+	cr_expect(zero(int, world.holds[FULL]));
+	cr_expect(eq(int, fsdp_param(group, 0, &param), -EINVAL));
+	cr_expect(eq(int, fsdp_reshard(group, 0), -EINVAL));
+	cr_expect(zero(int, fsdp_wait(&work, -1)));
+	fsdp_comm_leave(comm);
+}
+
+Test(rank_group, an_unshard_is_told_to_be_refused_by_its_wait)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work = unshard(group), again = unshard(group);
+	struct tensor_place place = place_of(FULL, 136);
+
+	cr_expect(eq(int, world.n_posted, 1)); /* the same work */
+	cr_expect(eq(u64, again.sequence, work.sequence));
+	cr_expect(eq(u64, world.posted.unshard.group, 9));
+	refuse_post(&world.post);
+	world.code = -EINVAL;
+	world.n_asked = 0;
+	cr_expect(eq(int, fsdp_wait(&work, -1), -EINVAL));
+	cr_expect(eq(str, (char *)fsdp_error(), "rank 0 unshards another"));
+	cr_expect(eq(int, world.n_asked, 1));
+	cr_expect(zero(u64, world.asked.wait.sequence));
+	/* It is not open any more; nothing is asked for it. */
+	cr_expect(eq(int, fsdp_wait(&work, -1), -EINVAL));
+	cr_expect(eq(int, fsdp_reshard(group, 0), -EINVAL));
+	cr_expect(eq(int, world.n_asked, 1));
+	world.code = 0;
+	answer_place(&place);
+	again = unshard(group);
+	cr_expect(zero(int, fsdp_wait(&again, -1)));
+	cr_expect(eq(int, fsdp_wait(&work, -1), -EINVAL));
+	fsdp_comm_leave(comm);
+}
+
+/* The broker hears of both before we hear of the first. */
+Test(rank_group, a_refusal_is_not_told_of_the_next_unshard)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work = unshard(group);
+	struct post first = world.post;
+	struct tensor_place place = place_of(FULL, 136);
+
+	cr_assert(zero(int, fsdp_reshard(group, 0)));
+	work = unshard(group);
+	refuse_post(&first);
+	world.code = -ETIMEDOUT;
+	cr_expect(eq(int, fsdp_wait(&work, 0), -ETIMEDOUT));
+	world.code = 0;
+	answer_place(&place);
+	cr_expect(zero(int, fsdp_wait(&work, -1)));
+	fsdp_comm_leave(comm);
+}
+
+/* The broker had no room for one more answer: the unshard is sent again. */
+Test(rank_group, a_wait_that_came_before_its_unshard_is_asked_again)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work = unshard(group);
+	struct tensor_place place = place_of(FULL, 136);
+
+	world.code = -EINVAL;
+	world.n_refusals = 3;
+	world.n_asked = 0;
+	answer_place(&place);
+	cr_expect(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(eq(int, world.n_asked, 4));
+	fsdp_comm_leave(comm);
+}
+
+Test(rank_group, what_is_posted_tells_nobody_who_has_left)
+{
+	struct fsdp_comm *comm = join(4);
+
+	unshard(enrol(comm, 4, 0));
+	fsdp_comm_leave(comm);
+	cr_expect(zero(ptr, (void *)(uintptr_t)world.post.refused));
+}
+
+Test(rank_group, a_refused_mesh_leaves_the_group_whole)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work = unshard(group);
+	struct tensor_place place = place_of(FULL, 136);
+	struct fsdp_param param = {.struct_size = sizeof(param)};
+
+	answer_place(&place);
+	cr_assert(zero(int, fsdp_wait(&work, -1)));
+	world.code = -EINVAL;
+	cr_expect(eq(int, fsdp_reshard(group, 3), -EINVAL));
+	cr_expect(zero(int, fsdp_param(group, 0, &param)));
+	world.code = 0;
+	cr_expect(zero(int, fsdp_reshard(group, 1)));
+	cr_expect(eq(u32, world.asked.reshard.n_mesh, 1));
+	cr_expect(zero(int, world.holds[FULL]));
+	fsdp_comm_leave(comm);
+}
+
+/* So that no pointer reaches outside of what is mapped. */
+Test(rank_group, whole_parameters_that_are_too_small_are_refused)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work = unshard(group);
+	struct tensor_place place = place_of(FULL, 135);
+
+	answer_place(&place);
+	cr_expect(eq(int, fsdp_wait(&work, -1), -EPROTO));
+	cr_expect(zero(int, world.holds[FULL]));
+	world.answer.places = (struct places_reply){0};
+	cr_expect(eq(int, fsdp_wait(&work, -1), -EPROTO));
+	fsdp_comm_leave(comm);
+}
+
+Test(rank_group, an_input_is_the_ranks_from_asking_to_reducing)
+{
+	struct fsdp_reduce_options options = {
+		.accumulates = true, .has_factor = true, .factor = 3};
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct tensor_place place = place_of(INPUT, 72);
+	struct fsdp_work work;
+
+	cr_expect(eq(int, fsdp_reduce(group, NULL, &work), -EINVAL));
+	cr_expect(zero(ptr, fsdp_input_data(group, 0)));
+	answer_place(&place);
+	cr_assert(zero(int, fsdp_input(group, -1)));
+	cr_expect(world.is_writable[INPUT]);
+	cr_expect(eq(ptr, fsdp_input_data(group, 0), world.memory[INPUT]));
+	cr_expect(eq(ptr, fsdp_input_data(group, 2), world.memory[INPUT] + 64));
+	cr_expect(zero(ptr, fsdp_input_data(group, 1))); /* frozen */
+	cr_expect(zero(ptr, fsdp_input_data(group, 3)));
+	cr_expect(eq(int, fsdp_input(group, -1), -EBUSY));
+	world.answer.work.sequence = 2;
+	cr_assert(zero(int, fsdp_reduce(group, &options, &work)));
+	cr_expect(eq(u32, world.asked.reduce.input.slot, INPUT));
+	cr_expect(eq(u64, world.asked.reduce.input.generation, 7));
+	cr_expect(eq(u32, world.asked.reduce.flags, REDUCE_ACCUMULATE));
+	cr_expect(eq(dbl, world.asked.reduce.factor, 3));
+	cr_expect(zero(ptr, fsdp_input_data(group, 0)));
+	world.answer.places = (struct places_reply){0};
+	cr_assert(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(zero(int, world.holds[INPUT]));
+	cr_expect(eq(u32, world.asked.wait.kind, WORK_REDUCE));
+	world.n_asked = 0;
+	cr_assert(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(zero(int, world.n_asked));
+	fsdp_comm_leave(comm);
+}
+
+static void reduce(struct fsdp_group *group, uint64_t sequence,
+		   bool no_all_reduce, struct fsdp_work *ret)
+{
+	struct fsdp_reduce_options options = {.no_all_reduce = no_all_reduce};
+	struct tensor_place place = place_of(INPUT, 72);
+
+	answer_place(&place);
+	cr_assert(zero(int, fsdp_input(group, -1)));
+	world.answer = (struct reply){.work = {.sequence = sequence}};
+	cr_assert(zero(int, fsdp_reduce(group, &options, ret)));
+}
+
+Test(rank_group, gradients_show_once_a_reduction_was_waited_for)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work;
+
+	reduce(group, 1, false, &work);
+	cr_expect(zero(ptr, shard_of(group, 0).grad), "not waited for");
+	cr_assert(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(eq(ptr, shard_of(group, 0).grad, world.memory[GRADS] + 16));
+	cr_expect(zero(ptr, shard_of(group, 1).grad), "frozen");
+	fsdp_comm_leave(comm);
+}
+
+Test(rank_group, sums_that_wait_for_an_all_reduce_are_no_gradients)
+{
+	struct fsdp_comm *comm = join(4);
+	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_work work;
+
+	comm->n_replicas = 2;
+	reduce(group, 1, true, &work);
+	cr_assert(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(zero(ptr, shard_of(group, 0).grad));
+	reduce(group, 2, false, &work);
+	cr_assert(zero(int, fsdp_wait(&work, -1)));
+	cr_expect(eq(ptr, shard_of(group, 0).grad, world.memory[GRADS] + 16));
+	fsdp_comm_leave(comm);
+}
