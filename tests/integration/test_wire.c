@@ -5,6 +5,7 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/wire_repeat.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -33,7 +34,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-TestSuite(wire, .init = setup, .fini = teardown, .timeout = 30);
+CHECKED_SUITE(wire, setup, teardown, .timeout = 30);
 
 /* --- hello --------------------------------------------------------------- */
 

@@ -5,6 +5,7 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/wire_repeat.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -36,8 +37,7 @@ static void setup_old_kernel(void)
 	daemon_start_with(&daemon_, &options);
 }
 
-TestSuite(wire_challenge, .init = setup_old_kernel, .fini = teardown,
-	  .timeout = 30);
+CHECKED_SUITE(wire_challenge, setup_old_kernel, teardown, .timeout = 30);
 
 static struct request challenged(struct wire *wire)
 {

@@ -5,6 +5,7 @@
 #include "proto/frame.h"
 #include "proto/message.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/wire_repeat.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -35,9 +36,8 @@ static void setup_supervised(void)
 	daemon_start_supervised(&daemon_);
 }
 
-TestSuite(wire_reconnect, .init = setup, .fini = teardown, .timeout = 30);
-TestSuite(wire_restart, .init = setup_supervised, .fini = teardown,
-	  .timeout = 30);
+CHECKED_SUITE(wire_reconnect, setup, teardown, .timeout = 30);
+CHECKED_SUITE(wire_restart, setup_supervised, teardown, .timeout = 30);
 
 Test(wire_reconnect, a_reconnect_replays_what_was_done_with_the_chunk_it_lacks)
 {

@@ -1,0 +1,202 @@
+/*
+ * Bundles, as libfsdp makes, replaces and reads them.
+ */
+#include "tests/lib/client.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+CHECKED_SUITE(client_bundle, client_setup, client_teardown, .timeout = 60);
+
+static const char *const MEMBERS[] = {"test/model/w", "test/model/b"};
+
+static struct fsdp_bundle *stage(float value, struct fsdp_tensor **ret)
+{
+	struct fsdp_bundle_options options = {
+		.access = {.gid = FSDP_GID_DEFAULT},
+		.flags = FSDP_REPLACE,
+		.device = memory_device()};
+	struct fsdp_spec specs[2] = {VECTOR, VECTOR};
+	struct fsdp_bundle *bundle = NULL;
+
+	cr_assert(
+		eq(int,
+		   fsdp_bundle_begin(client, "test/model/", &options, &bundle),
+		   0),
+		"%s", fsdp_error());
+	cr_assert(eq(int, fsdp_bundle_alloc(bundle, MEMBERS, specs, 2, ret), 0),
+		  "%s", fsdp_error());
+	for (int i = 0; i < 2; i++)
+		memory_write(ret[i], 0, &value, sizeof(value));
+	return bundle;
+}
+
+static void load(float value)
+{
+	struct fsdp_tensor *made[2];
+	struct fsdp_bundle *bundle = stage(value, made);
+
+	cr_assert(eq(int, fsdp_bundle_commit(bundle, NULL), 0), "%s",
+		  fsdp_error());
+	fsdp_free(made[0]);
+	fsdp_free(made[1]);
+}
+
+Test(client_bundle, a_committed_bundle_lies_where_it_was_and_cannot_be_written)
+{
+	struct fsdp_tensor *made[2];
+	struct fsdp_bundle *bundle = stage(1, made);
+	const void *before = fsdp_data(made[1]);
+	uint64_t version = 0;
+
+	cr_assert(eq(int, fsdp_bundle_commit(bundle, &version), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(u64, version, 1));
+	cr_assert(eq(ptr, (void *)fsdp_data(made[1]), (void *)before));
+	cr_assert(eq(flt, first_of(made[1]), 1));
+	cr_assert(eq(ptr, fsdp_data_mut(made[1]), NULL));
+}
+
+static int check_gid(const struct fsdp_entry *entry, void *data)
+{
+	cr_expect(eq(u32, entry->gid, *(gid_t *)data));
+	cr_expect(eq(u32, entry->mode, 0600));
+	return 0;
+}
+
+/* Options in which nobody thought of access. */
+Test(client_bundle, access_that_is_all_0_is_for_the_caller_alone)
+{
+	struct fsdp_bundle_options options = {.device = memory_device()};
+	gid_t group = getuid() == 0 ? 61001 : getegid();
+	const char *name = "mine/x";
+	struct fsdp_client *other;
+	struct fsdp_bundle *bundle;
+	struct fsdp_tensor *tensor;
+
+	cr_assert(zero(int, setegid(group)));
+	other = connect_to(&daemon_, 0);
+	cr_assert(eq(int, fsdp_bundle_begin(other, "mine/", &options, &bundle),
+		     0),
+		  "%s", fsdp_error());
+	cr_assert(zero(int,
+		       fsdp_bundle_alloc(bundle, &name, &VECTOR, 1, &tensor)));
+	cr_assert(zero(int, fsdp_bundle_commit(bundle, NULL)));
+	cr_assert(zero(int, fsdp_list(other, "mine/", check_gid, &group)));
+	fsdp_free(tensor);
+	fsdp_close(other);
+}
+
+Test(client_bundle, a_reader_keeps_the_old_version_of_a_replaced_bundle)
+{
+	struct fsdp_tensor *old[2], *new[2], **all = NULL;
+	size_t n = 0;
+
+	load(1);
+	cr_assert(eq(int, fsdp_get(client, MEMBERS, 2, NULL, old), 0), "%s",
+		  fsdp_error());
+	load(2);
+	cr_assert(eq(int, fsdp_get(client, MEMBERS, 2, NULL, new), 0));
+	cr_assert(eq(flt, first_of(old[0]), 1));
+	cr_assert(eq(flt, first_of(old[1]), 1));
+	cr_assert(eq(flt, first_of(new[0]), 2));
+	cr_assert(eq(flt, first_of(new[1]), 2));
+	cr_assert(eq(int,
+		     fsdp_bundle_get(client, "test/model/", NULL, &all, &n), 0),
+		  "%s", fsdp_error());
+	cr_assert(eq(sz, n, 2));
+	cr_assert(eq(flt, first_of(all[0]), 2));
+	free(all);
+}
+
+Test(client_bundle, an_aborted_bundle_was_never_seen)
+{
+	struct fsdp_tensor *made[2], *got = NULL;
+	struct fsdp_bundle *bundle = stage(1, made);
+
+	cr_assert(eq(int, get(client, MEMBERS[0], 0, &got), -ENOENT));
+	fsdp_bundle_abort(bundle);
+	cr_assert(eq(int, get(client, MEMBERS[0], 0, &got), -ENOENT));
+	load(2);
+}
+
+static int get_bundle_newer(uint64_t version, int32_t timeout_ms,
+			    uint64_t *ret_version)
+{
+	struct fsdp_get_options options = {.timeout_ms = timeout_ms,
+					   .newer_than = version};
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	struct fsdp_tensor **members;
+	size_t n;
+	int r = fsdp_bundle_get(client, "test/model/", &options, &members, &n);
+
+	if (r < 0)
+		return r;
+	fsdp_tensor_info(members[0], &info);
+	*ret_version = info.version;
+	for (size_t i = 0; i < n; i++)
+		fsdp_free(members[i]);
+	free(members);
+	return 0;
+}
+
+static void *read_newer_bundle(void *data)
+{
+	struct reading *it = data;
+
+	it->r = get_bundle_newer(it->seen, 60000, &it->version);
+	return NULL;
+}
+
+Test(client_bundle, a_wait_for_a_newer_bundle_ends_with_its_commit)
+{
+	struct reading whole = {NULL, 1, 1, 0};
+	struct reading member = {MEMBERS[0], 1, 1, 0};
+	pthread_t threads[2];
+	uint64_t version;
+
+	load(1);
+	cr_expect(eq(int, get_bundle_newer(1, 0, &version), -ENOENT));
+	cr_expect(eq(int, get_bundle_newer(2, 0, &version), -ESTALE));
+	pthread_create(&threads[0], NULL, read_newer_bundle, &whole);
+	pthread_create(&threads[1], NULL, read_newer, &member);
+	wait_until_parked(2);
+	load(2);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	cr_assert(zero(int, whole.r));
+	cr_expect(eq(u64, whole.version, 2));
+	cr_assert(zero(int, member.r));
+	cr_expect(eq(u64, member.version, 2));
+}
+
+static int count_mapped_bundles(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	char line[512];
+	int n = 0;
+
+	cr_assert(ne(ptr, maps, NULL));
+	while (fgets(line, sizeof(line), maps))
+		n += strstr(line, "fsdp-bundle") != NULL;
+	fclose(maps);
+	return n;
+}
+
+Test(client_bundle, memory_that_is_gone_is_unmapped)
+{
+	const char *name = "test/model/";
+
+	host_memory_only("mappings of files");
+	load(1);
+	cr_assert(eq(int, count_mapped_bundles(), 1));
+	cr_assert(eq(int, fsdp_remove(client, &name, 1), 0), "%s",
+		  fsdp_error());
+	while (count_mapped_bundles() > 0)
+		cr_assert(eq(int, fsdp_ping(client), 0));
+}

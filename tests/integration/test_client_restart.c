@@ -1,0 +1,187 @@
+/*
+ * libfsdp when its broker dies, also in the middle of a request.
+ */
+#include "tests/lib/client.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+CHECKED_SUITE(client_restart, client_setup_supervised, client_teardown,
+	      .timeout = 30);
+CHECKED_SUITE(client_lost, client_setup, client_teardown, .timeout = 60);
+
+Test(client_restart, holds_names_and_a_waiting_get_survive_the_broker)
+{
+	struct waiting waiting = {client, "test/late", 0, 1};
+	struct fsdp_tensor *held = NULL, *again = NULL;
+	pthread_t thread;
+
+	put(client, "test/a", 1);
+	cr_assert(eq(int, get(client, "test/a", 0, &held), 0));
+	pthread_create(&thread, NULL, wait_for_name, &waiting);
+	wait_until_parked(1);
+	daemon_kill_broker(&daemon_);
+	cr_assert(eq(flt, first_of(held), 1));
+	cr_assert(eq(int, fsdp_release(held), 0));
+	cr_assert(eq(int, fsdp_acquire(held), 0));
+	put(client, "test/a", 2);
+	cr_assert(eq(int, count_limbo(client), 1));
+	cr_assert(eq(flt, first_of(held), 1));
+	cr_assert(eq(int, get(client, "test/a", 0, &again), 0));
+	cr_assert(eq(flt, first_of(again), 2));
+	put(client, "test/late", 3);
+	pthread_join(thread, NULL);
+	cr_assert(eq(int, waiting.r, 0));
+	cr_assert(eq(flt, waiting.value, 3));
+	cr_assert(eq(int, fsdp_release_sync(client, &held, 1), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(int, count_limbo(client), 0));
+}
+
+Test(client_restart,
+     calls_go_through_while_the_broker_is_killed_again_and_again)
+{
+	for (int i = 0; i < 4; i++) {
+		struct fsdp_tensor *tensor = NULL;
+
+		daemon_kill_broker(&daemon_);
+		put(client, "test/a", (float)i);
+		cr_assert(eq(int, get(client, "test/a", 0, &tensor), 0), "%s",
+			  fsdp_error());
+		cr_assert(eq(flt, first_of(tensor), (float)i));
+		fsdp_free(tensor);
+	}
+	cr_assert(eq(int, count_limbo(client), 0));
+}
+
+Test(client_restart, without_a_broker_calls_fail_in_time_and_releases_do_not)
+{
+	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_),
+					       .reconnect_ms = 50};
+	struct fsdp_client *impatient = NULL;
+	struct fsdp_tensor *tensor = NULL;
+
+	cr_assert(eq(int, fsdp_connect(&options, &impatient), 0));
+	put(impatient, "test/a", 4);
+	cr_assert(eq(int, get(impatient, "test/a", 0, &tensor), 0));
+	fsdp_close(client);
+	client = NULL;
+	daemon_stop(&daemon_);
+	cr_assert(lt(int, fsdp_ping(impatient), 0));
+	cr_assert(eq(flt, first_of(tensor), 4));
+	cr_assert(eq(int, fsdp_release(tensor), 0));
+	fsdp_close(impatient);
+	daemon_start(&daemon_);
+}
+
+/* Whoever has forgotten us must not be told that we hold things: the memory
+ * stays readable, and every call says what happened. */
+Test(client_lost, a_broker_without_its_memory_ends_the_connection_for_good)
+{
+	char path[96];
+	struct fsdp_connect_options options = {.path = path};
+	struct fsdp_client *lost = NULL;
+	struct fsdp_tensor *tensor = NULL;
+	struct daemon first;
+
+	daemon_start(&first);
+	snprintf(path, sizeof(path), "%s/link", daemon_.dir);
+	cr_assert(eq(int, symlink(daemon_socket(&first), path), 0));
+	cr_assert(eq(int, fsdp_connect(&options, &lost), 0));
+	put(lost, "test/a", 6);
+	cr_assert(eq(int, get(lost, "test/a", 0, &tensor), 0));
+	daemon_stop(&first);
+	cr_assert(eq(int, unlink(path), 0));
+	cr_assert(eq(int, symlink(daemon_socket(&daemon_), path), 0));
+	cr_assert(eq(int, fsdp_ping(lost), -ESTALE));
+	cr_assert(eq(int, fsdp_ping(lost), -ESTALE));
+	cr_assert(ne(int, strlen(fsdp_error()), 0));
+	cr_assert(eq(flt, first_of(tensor), 6));
+	fsdp_close(lost);
+	cr_assert(eq(int, unlink(path), 0));
+}
+
+/* --- kill -9 in the middle of a request ---------------------------------- */
+
+static int sum_slots(const struct fsdp_peer *peer, void *data)
+{
+	*(uint64_t *)data += peer->n_slots;
+	return 0;
+}
+
+static void use_everything(void)
+{
+	struct fsdp_tensor *tensor = make(client, &VECTOR, 1), *got = NULL;
+	struct fsdp_ticket ticket;
+	const char *name = "test/a";
+
+	cr_assert(eq(int, publish(client, tensor, name, 0), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(int, fsdp_ticket_make(tensor, 1, 10000, &ticket), 0));
+	fsdp_free(tensor);
+	cr_assert(eq(int, get(client, name, 0, &got), 0), "%s", fsdp_error());
+	cr_assert(eq(int, fsdp_release_sync(client, &got, 1), 0), "%s",
+		  fsdp_error());
+	fsdp_free(got);
+	cr_assert(eq(int, fsdp_ticket_redeem(client, &ticket, 1, &got), 0),
+		  "%s", fsdp_error());
+	cr_assert(eq(int, fsdp_remove(client, &name, 1), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(flt, first_of(got), 1));
+	cr_assert(eq(int, fsdp_release_sync(client, &got, 1), 0), "%s",
+		  fsdp_error());
+	fsdp_free(got);
+}
+
+static void check_one_kill(const char *point)
+{
+	char at[64], token[64], token_variable[96];
+	const char *env[] = {at, token_variable, NULL};
+	struct daemon_options options = {.is_supervised = true, .env = env};
+	uint64_t n_slots = 0;
+	struct daemon victim;
+	bool was_killed;
+	int fd;
+
+	snprintf(token, sizeof(token), "%s/token", daemon_.dir);
+	snprintf(at, sizeof(at), "FSDP_KILL_AT=%s", point);
+	snprintf(token_variable, sizeof(token_variable), "FSDP_KILL_TOKEN=%s",
+		 token);
+	fd = open(token, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	cr_assert(ge(int, fd, 0));
+	close(fd);
+	daemon_start_with(&victim, &options);
+	client = connect_to(&victim, 0);
+	use_everything();
+	cr_assert(eq(int, fsdp_clients(client, sum_slots, &n_slots), 0));
+	fsdp_close(client);
+	client = NULL;
+	daemon_stop(&victim);
+	was_killed = unlink(token) < 0;
+	if (!was_killed)
+		cr_skip_test("built without FSDP_TEST_POINTS");
+	cr_assert(eq(u64, n_slots, 0), "held after a kill at %s", point);
+}
+
+Test(client_lost,
+     a_broker_killed_within_a_request_neither_loses_nor_doubles_a_hold)
+{
+	static const char *const verbs[] = {"alloc",   "publish", "get",
+					    "release", "remove",  "ticket",
+					    "redeem"};
+	char point[64];
+
+	fsdp_close(client);
+	client = NULL;
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(*verbs); i++) {
+		snprintf(point, sizeof(point), "verb.%s.done", verbs[i]);
+		check_one_kill(point);
+		snprintf(point, sizeof(point), "verb.%s.committed", verbs[i]);
+		check_one_kill(point);
+	}
+}
