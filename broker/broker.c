@@ -119,7 +119,11 @@ static void on_worker_death(void *data, const struct error *cause)
 
 static void on_closed(void *data)
 {
-	peers_on_closed(data);
+	struct broker *broker = data;
+
+	meter_begin(&broker->loop.meter);
+	peers_on_closed(broker);
+	(void)meter_end(&broker->loop.meter, METER_CLOSES);
 }
 
 static void add_deferred(struct broker *broker)
@@ -129,16 +133,18 @@ static void add_deferred(struct broker *broker)
 	const struct {
 		struct deferred *handler;
 		bool (*run)(void *data);
+		enum meter_task task;
 	} handlers[] = {
-		{&broker->draining, drain_sessions},
-		{&broker->comms.progress, run_comms},
-		{&broker->chores.rounds, run_chores},
-		{&broker->waiters.reruns, run_waiters},
+		{&broker->draining, drain_sessions, METER_CLOSES},
+		{&broker->comms.progress, run_comms, METER_COLLECTIVES},
+		{&broker->chores.rounds, run_chores, METER_CHORES},
+		{&broker->waiters.reruns, run_waiters, METER_RERUNS},
 	};
 
 	for (size_t i = 0; i < sizeof(handlers) / sizeof(*handlers); i++) {
 		handlers[i].handler->run = handlers[i].run;
 		handlers[i].handler->data = broker;
+		handlers[i].handler->task = handlers[i].task;
 		loop_add(&broker->loop, handlers[i].handler);
 	}
 }
@@ -289,7 +295,8 @@ static int open_loop(struct broker *broker, struct error *err)
 			err);
 	if (r < 0)
 		return r;
-	return deadlines_init(&broker->deadlines, &broker->loop.uv, err);
+	return deadlines_init(&broker->deadlines, &broker->loop.uv,
+			      &broker->loop.meter, err);
 }
 
 /* --- adoption ------------------------------------------------------------ */

@@ -124,22 +124,33 @@ static void run(struct deadlines *deadlines)
 		arm(deadlines);
 }
 
+static void run_measured(struct deadlines *deadlines)
+{
+	struct meter *meter = deadlines->meter;
+
+	if (meter)
+		meter_begin(meter);
+	run(deadlines);
+	if (meter)
+		(void)meter_end(meter, METER_TIMERS);
+}
+
 static void on_timer(uv_timer_t *timer)
 {
-	run(timer->data);
+	run_measured(timer->data);
 }
 
 static void on_more(uv_idle_t *more)
 {
-	run(more->data);
+	run_measured(more->data);
 }
 
 int deadlines_init(struct deadlines *deadlines, uv_loop_t *loop,
-		   struct error *err)
+		   struct meter *meter, struct error *err)
 {
 	int r;
 
-	*deadlines = (struct deadlines){0};
+	*deadlines = (struct deadlines){.meter = meter};
 	r = uv_timer_init(loop, &deadlines->timer);
 	if (r < 0)
 		return error_errno(err, r, "make the timer of deadlines");

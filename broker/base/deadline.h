@@ -8,6 +8,7 @@
  * a restart of the broker.
  */
 #pragma once
+#include "broker/base/meter.h"
 #include <stddef.h>
 #include <stdint.h>
 #include <uv.h>
@@ -31,12 +32,14 @@ struct deadlines {
 	uv_idle_t more;        /* runs while a deadline is due */
 	struct deadline *heap; /* 1-based */
 	size_t n, capacity;
+	struct meter *meter; /* of the loop; NULL: nothing is measured */
 };
 
 uint64_t now_ms(void); /* CLOCK_BOOTTIME */
 
+/* `meter` is borrowed and may be NULL. */
 int deadlines_init(struct deadlines *deadlines, uv_loop_t *loop,
-		   struct error *err);
+		   struct meter *meter, struct error *err);
 /* Start closing the timer. The struct must live until the loop has run the
  * close callback. */
 void deadlines_stop(struct deadlines *deadlines);

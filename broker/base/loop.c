@@ -48,12 +48,14 @@ static void on_idle(uv_idle_t *idle)
 	struct loop *loop = idle->data;
 	struct deferred *handler;
 
+	meter_begin(&loop->meter);
 	for (handler = loop->first; handler; handler = handler->next) {
 		if (!handler->is_wanted)
 			continue;
 		handler->is_wanted = false;
 		if (handler->run(handler->data))
 			handler->is_wanted = true;
+		(void)meter_end(&loop->meter, handler->task);
 	}
 	for (handler = loop->first; handler; handler = handler->next) {
 		if (handler->is_wanted)

@@ -16,6 +16,7 @@ struct error;
 struct deferred {
 	bool (*run)(void *data); /* true: there is more to do */
 	void *data;
+	enum meter_task task; /* that its time counts as */
 	bool is_wanted;
 	struct deferred *next;
 };

@@ -416,12 +416,14 @@ void engine_on_link(uv_poll_t *poll, int status, int events)
 	(void)status;
 	/* A hang-up is reported as either event. */
 	(void)events;
+	meter_begin(&engine->broker->loop.meter);
 	do
 		n++;
 	/* Without jobs the worker has nothing more to report. */
 	while (receive(engine) && n < DONE_PER_ROUND &&
 	       engine->first != engine->unsent);
 	engine_pump(engine);
+	(void)meter_end(&engine->broker->loop.meter, METER_COLLECTIVES);
 }
 
 /* --- lifetime ------------------------------------------------------------ */

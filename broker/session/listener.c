@@ -198,9 +198,11 @@ static void on_event(uv_poll_t *poll, int status, int events)
 	(void)events;
 	if (status < 0)
 		return;
+	meter_begin(&broker->loop.meter);
 	listener_update(broker);
 	for (int i = 0; i < ACCEPTS_PER_EVENT && accept_one(broker); i++)
 		;
+	(void)meter_end(&broker->loop.meter, METER_OTHER);
 }
 
 static int check_inherited(int fd, struct error *err)

@@ -15,7 +15,6 @@
 #include "broker/broker.h"
 #include "broker/session/session.h"
 #include "broker/tensor/lease.h"
-#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <assert.h>
@@ -236,9 +235,21 @@ static int handle_request(struct peer *peer, struct frame *frame,
 	return 0;
 }
 
+/* The frame broke the protocol, or its hello was refused. */
+static void refuse(struct peer *peer, const struct frame *frame, int code,
+		   const struct error *cause)
+{
+	/* A client that comes back while descriptors are few must not give its
+	 * session up: without a reply it connects again. */
+	if (code != -EMFILE || peer->session)
+		reply_error(peer, frame->kind, frame->number, cause);
+	drop(peer, cause);
+}
+
 static void handle_frame(struct peer *peer, struct frame *frame,
 			 const struct frame_sender *sender)
 {
+	struct meter *meter = &peer->broker->loop.meter;
 	struct error err = ERROR_NULL;
 	int r;
 
@@ -247,19 +258,19 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 	else
 		r = handle_hello(peer, frame, sender, &err);
 	closer_put_frame(&peer->broker->closer, peer->cred.uid, frame);
-	if (r == 0)
-		return;
-	/* A client that comes back while descriptors are few must not give its
-	 * session up: without a reply it connects again. */
-	if (r != -EMFILE || peer->session)
-		reply_error(peer, frame->kind, frame->number, &err);
-	drop(peer, &err);
+	if (r < 0)
+		refuse(peer, frame, r, &err);
+	if (r == REQUEST_PARKED)
+		(void)meter_end(meter, METER_REQUESTS);
+	else
+		meter_request(meter, frame->kind);
 }
 
 /* True: another frame may have been sent with it. */
 static bool read_frame(struct peer *peer)
 {
 	struct closer *closer = &peer->broker->closer;
+	struct meter *meter = &peer->broker->loop.meter;
 	struct frame_refused refused;
 	struct frame_sender sender;
 	struct error err = ERROR_NULL;
@@ -274,11 +285,13 @@ static bool read_frame(struct peer *peer)
 		return false;
 	if (r == FRAME_EOF) {
 		peer_close(peer);
+		(void)meter_end(meter, METER_CLOSES);
 		return false;
 	}
 	if (r < 0) {
 		reply_error(peer, 0, 0, &err);
 		drop(peer, &err);
+		meter_request(meter, 0);
 		return false;
 	}
 	handle_frame(peer, &frame, &sender);
@@ -300,6 +313,7 @@ static void on_event(uv_poll_t *poll, int status, int events)
 
 	if (peer->is_closing)
 		return;
+	meter_begin(&peer->broker->loop.meter);
 	if (status < 0) {
 		peer_close(peer);
 		return;

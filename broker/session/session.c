@@ -172,10 +172,14 @@ static void note_death(struct session *session)
 static void on_pidfd(uv_poll_t *poll, int status, int events)
 {
 	struct session *session = poll->data;
+	struct meter *meter = &session->broker->loop.meter;
 
 	(void)events;
-	if (!session->is_stopping && status >= 0)
-		note_death(session);
+	if (session->is_stopping || status < 0)
+		return;
+	meter_begin(meter);
+	note_death(session);
+	(void)meter_end(meter, METER_CLOSES);
 }
 
 void session_collect(struct session *session)
@@ -190,17 +194,20 @@ void session_collect(struct session *session)
 static void on_doorbell(uv_poll_t *poll, int status, int events)
 {
 	struct session *session = poll->data;
+	struct meter *meter = &session->broker->loop.meter;
 	uint64_t count;
 	struct iovec iov = {&count, sizeof(count)};
 
 	(void)events;
 	if (session->is_stopping || status < 0)
 		return;
+	meter_begin(meter);
 	if (preadv2(session->doorbell_fd, &iov, 1, -1, RWF_NOWAIT) !=
 	    (ssize_t)sizeof(count))
 		return;
 	point("session.rung");
 	session_collect(session);
+	(void)meter_end(meter, METER_CLOSES);
 }
 
 bool session_on_idle(struct session *session)

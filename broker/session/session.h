@@ -28,13 +28,17 @@ struct waiter;
 
 #define SESSION_MAX_GROUPS 64
 
+/* A request was parked: it is answered later. */
+#define REQUEST_PARKED 1
+
 /* What sessions call in the rooms above; set by broker.c. */
 struct session_hooks {
 	void *data;
 	/*
-	 * A request of a peer with a session: run it, and reply or park it.
-	 * Takes the descriptors that it uses out of the frame. Negative: the
-	 * peer broke the protocol, and its connection is to be closed.
+	 * A request of a peer with a session: run it, and reply (0) or park it
+	 * (REQUEST_PARKED). Takes the descriptors that it uses out of the
+	 * frame. Negative: the peer broke the protocol, and its connection is
+	 * to be closed.
 	 */
 	int (*on_request)(void *data, struct peer *peer, struct frame *frame,
 			  struct error *err);

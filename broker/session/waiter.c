@@ -110,10 +110,13 @@ static void rerun(struct waiter *waiter)
 	session_unlink(waiter);
 	if (waiter->queue != &waiters->room)
 		queue_remove(waiters, waiter);
-	if (hooks->on_rerun(hooks->data, waiter))
-		waiter_free(waiter);
-	else
+	if (!hooks->on_rerun(hooks->data, waiter)) {
 		session_link(waiter);
+		return;
+	}
+	meter_parked(&waiter->session->broker->loop.meter, waiter->request.kind,
+		     waiter->since_ns);
+	waiter_free(waiter);
 }
 
 static void on_deadline(void *data, uint32_t index)
@@ -160,6 +163,7 @@ static struct waiter *waiter_new(struct session *session,
 	waiter->request = *request;
 	*request = (struct request){0};
 	waiter->session = session;
+	waiter->since_ns = meter_now(&broker->loop.meter);
 	session->n_waiting++;
 	broker->waiters.n++;
 	return waiter;

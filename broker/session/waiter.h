@@ -30,6 +30,7 @@ struct waiter {
 	struct donation *donation; /* owned, came with the request; NULL */
 	uint64_t number;
 	uint32_t position; /* in the deadlines */
+	uint64_t since_ns; /* of the meter: when it was parked */
 	/* Its time has expired, and it waits only for memory that is being made
 	 * for it. */
 	bool is_timed_out;

@@ -551,8 +551,9 @@ static int take_donation(struct verb_call *call, struct frame *frame,
 			    fd, &call->donation, err);
 }
 
-static void run(struct session *session, struct request *request,
-		struct frame *frame)
+/* 0: it was answered; REQUEST_PARKED. */
+static int run(struct session *session, struct request *request,
+	       struct frame *frame)
 {
 	uint64_t number = frame->number;
 	struct peer *peer = session->peer;
@@ -582,8 +583,11 @@ static void run(struct session *session, struct request *request,
 			call.wait_ms, &err);
 	if (r < 0)
 		refuse(peer, kind, number, &err);
+	else
+		r = REQUEST_PARKED;
 out:
 	call_deinit(&call);
+	return r == REQUEST_PARKED ? REQUEST_PARKED : 0;
 }
 
 bool verb_rerun(struct waiter *waiter)
@@ -666,9 +670,9 @@ int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err)
 	/* -EPROTO would say that the connection ends. */
 	if (r == -EPROTO)
 		cause.code = -EBADMSG;
-	if (r < 0)
+	if (r < 0) {
 		refuse(peer, frame->kind, frame->number, &cause);
-	else
-		run(session, &request, frame);
-	return 0;
+		return 0;
+	}
+	return run(session, &request, frame);
 }

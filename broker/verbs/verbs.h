@@ -65,8 +65,8 @@ int verb_park_uid(struct verb_call *call, uint32_t uid, struct error *err);
 
 /*
  * A request frame of a peer with a session: decode, run, reply or park. Takes
- * what the request came with out of the frame. Negative: the peer broke the
- * protocol (close it).
+ * what the request came with out of the frame. 0: it was answered;
+ * REQUEST_PARKED; negative: the peer broke the protocol (close it).
  */
 int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err);
 

@@ -70,6 +70,8 @@ static const struct row rows[] = {
 	 "the worse of f32 and cast, 2 and 4 ranks; floor: triad"},
 	{"plan_65536", "ms", 2, plan_65536,
 	 "plan a graph of 65,536 nodes; floor: 16 times that of 4,096"},
+	{"meter_request", "ns", 1, meter_request_ns,
+	 "measure a request in the broker; floor: one clock_gettime()"},
 	{"broker_rss_per_100k", "MiB", 1, broker_rss_per_100k,
 	 "broker memory per 100,000 tensors"},
 	{"restart_10k", "ms", 1, restart_10k,

@@ -60,7 +60,8 @@ static inline struct broker *broker_make(void)
 			 &err),
 	     &err);
 	accounts_init(&broker->accounts, &broker->config);
-	must(deadlines_init(&broker->deadlines, &broker->loop.uv, &err), &err);
+	must(deadlines_init(&broker->deadlines, &broker->loop.uv, NULL, &err),
+	     &err);
 	must(pools_init(&broker->pools, broker, &err), &err);
 	return broker;
 }
@@ -136,7 +137,8 @@ static inline void client_send_fd(struct client *client,
 	frame.body = body;
 	frame.body_size = (uint32_t)size;
 	frame.answered = number;
-	must(verb_dispatch(&client->peer, &frame, &err), &err);
+	cr_assert(ge(int, verb_dispatch(&client->peer, &frame, &err), 0), "%s",
+		  err.msg);
 	frame_close_fds(&frame);
 	free(body);
 }

@@ -25,7 +25,8 @@ static void setup(struct fixture *f)
 {
 	*f = (struct fixture){0};
 	cr_assert(zero(int, uv_loop_init(&f->loop)));
-	cr_assert(zero(int, deadlines_init(&f->deadlines, &f->loop, NULL)));
+	cr_assert(
+		zero(int, deadlines_init(&f->deadlines, &f->loop, NULL, NULL)));
 }
 
 static void teardown(struct fixture *f)

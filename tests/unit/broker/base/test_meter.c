@@ -77,3 +77,80 @@ Test(meter, waiting_for_events_is_no_iteration)
 	run_timer(on_nothing, 100);
 	cr_expect(le(u64, meter.longest_ns + 90 * MS, uv_hrtime() - start_ns));
 }
+
+/* --- tasks --------------------------------------------------------------- */
+
+static void sleep_ms(long ms)
+{
+	const struct timespec time = {.tv_nsec = ms * MS};
+
+	nanosleep(&time, NULL);
+}
+
+static void on_pieces(uv_timer_t *timer)
+{
+	(void)timer;
+	meter_begin(&meter);
+	sleep_ms(20);
+	meter_request(&meter, MESSAGE_PING);
+	meter_begin(&meter);
+	sleep_ms(10);
+	(void)meter_end(&meter, METER_CHORES);
+	sleep_ms(5);
+}
+
+Test(meter, each_task_gets_the_time_of_its_pieces)
+{
+	uint64_t start_ns = uv_hrtime(), sum_ns = meter.waiting_ns;
+
+	run_timer(on_nothing, 0);
+	run_timer(on_pieces, 30);
+	cr_expect(ge(u64, meter.task_ns[METER_REQUESTS], 20 * MS));
+	cr_expect(ge(u64, meter.task_ns[METER_CHORES], 10 * MS));
+	cr_expect(ge(u64, meter.task_ns[METER_OTHER], 5 * MS));
+	cr_expect(zero(u64, meter.task_ns[METER_TIMERS]));
+	cr_expect(ge(u64, meter.waiting_ns, 25 * MS));
+	for (int i = 0; i < METER_N; i++)
+		sum_ns += meter.task_ns[i];
+	sum_ns += meter.waiting_ns;
+	cr_expect(le(u64, sum_ns, uv_hrtime() - start_ns + MS));
+}
+
+Test(meter, requests_are_counted_by_kind)
+{
+	run_timer(on_pieces, 0);
+	meter_request(&meter, MESSAGE_MAX + 1);
+	cr_expect(eq(u64, histogram_n(&meter.requests[MESSAGE_PING]), 1));
+	cr_expect(ge(u64, meter.requests[MESSAGE_PING].sum_ns, 20 * MS));
+	cr_expect(eq(u64, histogram_n(&meter.requests[0]), 1), "unknown");
+	cr_expect(zero(u64, histogram_n(&meter.requests[MESSAGE_GET])));
+}
+
+Test(meter, a_parked_request_counts_from_parking_to_the_reply)
+{
+	uint64_t since_ns = meter_now(&meter);
+
+	sleep_ms(10);
+	meter_parked(&meter, MESSAGE_GET, since_ns);
+	cr_expect(eq(u64, histogram_n(&meter.parked[MESSAGE_GET]), 1));
+	cr_expect(ge(u64, meter.parked[MESSAGE_GET].sum_ns, 9 * MS));
+	cr_expect(zero(u64, histogram_n(&meter.requests[MESSAGE_GET])));
+}
+
+Test(meter, every_iteration_is_counted)
+{
+	uint64_t before;
+
+	run_timer(on_nothing, 0);
+	before = histogram_n(&meter.iterations);
+	run_timer(on_work, 0);
+	cr_expect(gt(u64, histogram_n(&meter.iterations), before));
+	cr_expect(ge(u64, meter.iterations.sum_ns, 20 * MS));
+}
+
+Test(meter, every_task_has_a_name)
+{
+	for (int i = 0; i < METER_N; i++)
+		cr_expect(ne(ptr, (void *)meter_task_name((enum meter_task)i),
+			     NULL));
+}

@@ -37,7 +37,7 @@ static struct broker *setup(void)
 	cr_assert(zero(int, uv_loop_init(&broker->loop.uv)));
 	broker_link(broker);
 	cr_assert(zero(int, deadlines_init(&broker->deadlines, &broker->loop.uv,
-					   NULL)));
+					   NULL, NULL)));
 	cr_assert(zero(int, catalog_create(&broker->catalog, NULL)));
 	cr_assert(zero(int, table_create(&broker->table, NULL)));
 	accounts_init(&broker->accounts, &broker->config);

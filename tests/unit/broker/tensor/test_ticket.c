@@ -138,7 +138,8 @@ Test(ticket, survives_a_restart_with_its_deadline)
 	cr_assert(zero(int, make(&alice, &ref, 1, 60000, id)));
 	deadlines_stop(&broker->deadlines);
 	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
-	must(deadlines_init(&broker->deadlines, &broker->loop.uv, &err), &err);
+	must(deadlines_init(&broker->deadlines, &broker->loop.uv, NULL, &err),
+	     &err);
 	must(ticket_adopt_all(broker, &err), &err);
 	cr_assert(eq(sz, broker->deadlines.n, 1));
 	cr_assert(zero(int, redeem(&bob, id, 1)));
