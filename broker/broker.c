@@ -8,6 +8,9 @@
  * two brokers is not adopted again.
  */
 #include "broker/broker.h"
+#include "broker/comm/comm_progress.h"
+#include "broker/comm/comm_record.h"
+#include "broker/comm/comm_run.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/grant.h"

@@ -12,13 +12,14 @@
  * A rank waits by a parked request for the communicator's key (waiter.h):
  * comm_wake() reruns all such requests.
  *
- * Verbs start no work: they record what a rank requests, and comm_progress(),
- * between transactions, starts what can be started.
+ * Verbs start no work: they record what a rank requests, and the rounds of
+ * comm_progress.h, between transactions, start what can be started.
  *
- * This file: joining, leaving, failing, committing, the persistent part.
- * comm_worker.h: on devices, where fsdp-worker does the work. group.h:
- * registering, storage. gather.h: unshard, reshard, the limiter. reduce.h:
- * inputs and reductions.
+ * This file: the state, finding, failing, leaving. comm_join.h: joining.
+ * comm_run.h: the beginning and end of a run. comm_commit.h: commits.
+ * comm_late.h: deadlines. comm_worker.h: on devices, where fsdp-worker does the
+ * work. group.h: registering, storage. gather.h: unshard, reshard, the limiter.
+ * reduce.h: inputs and reductions.
  */
 #pragma once
 #include "broker/base/loop.h"
@@ -38,6 +39,18 @@ struct session;
 struct verb_call;
 
 #define COMM_KEY_SIZE 32
+#define RANK_TEXT     160 /* of comm_rank_name() and lists of ranks */
+
+/* Masks of ranks, by their index in comm.ranks. */
+static inline uint64_t rank_bit(uint32_t rank)
+{
+	return UINT64_C(1) << rank;
+}
+
+static inline uint32_t rank_first(uint64_t mask)
+{
+	return (uint32_t)__builtin_ctzll(mask);
+}
 
 struct comm_rank {
 	uint32_t rank;  /* in the world, which may span several nodes */
@@ -119,49 +132,12 @@ struct comms {
 	uint64_t n_failed, n_limited, n_unshards, n_commits;
 };
 
-/* After a restart: set the deadlines of kept communicators. Call it
- * before slot_adopt_all(). */
-int comms_adopt(struct broker *broker, struct error *err);
-/* Free everything volatile; the records stay. */
-void comms_deinit(struct broker *broker);
-
 /* Communicators of one session, and groups of one communicator. */
 #define COMM_MAX_OF_SESSION 64
 #define COMM_MAX_GROUPS     1024
-/* The charge of a run, in groups, in addition to that of its
- * record (comm_record.h). */
-#define COMM_RUN_CHARGE 4
 
 /* The session ends: it leaves all of its communicators, or has died in them. */
 void comms_end_session(struct broker *broker, struct session *session);
-
-/* Memory was freed or made: continue gathers and registrations. */
-void comms_on_room(struct broker *broker);
-
-/* The communicators' part of an idle round. True: there is more to do. */
-bool comms_on_idle(struct broker *broker);
-
-enum comm_join_outcome {
-	COMM_JOIN_DONE = 0,
-	/* Wait for other ranks, and call again when the key was woken. */
-	COMM_JOIN_WAIT = 1,
-};
-
-/*
- * Join, or continue waiting for the others. Returns enum comm_join_outcome.
- * `ret` is the communicator to wait for: the one that forms, or an earlier one
- * of that name that is not over. `is_late`: the request's time has expired, so
- * it no longer waits for the end of an earlier run; for the other ranks it
- * waits until the run's own time expires.
- */
-int comm_join(struct session *session, const struct comm_join_request *request,
-	      bool is_late, struct comm **ret, struct error *err);
-
-/* Start a run of the record, for the first rank that joins. Nothing is changed
- * on failure. */
-int comm_new(struct broker *broker, uint32_t record,
-	     const struct comm_join_request *request, struct comm **ret,
-	     struct error *err);
 
 /* Find the place of a rank of the world among those of this node: its own or a
  * free one; false: no place is left. */
@@ -170,11 +146,6 @@ bool comm_find_place(const struct comm *comm, uint32_t rank, uint32_t *ret);
 /* The rank leaves. The run fails if the others then want something that needs
  * all ranks. */
 void comm_leave(struct comm *comm, uint32_t rank);
-
-/* The rank has written all its next shards and commits them.
- * -EBUSY, -EINVAL. */
-int comm_commit(struct comm *comm, uint32_t rank, uint64_t step,
-		struct error *err);
 
 /*
  * Find the running communicator of that id in which the session is a rank.
@@ -206,27 +177,30 @@ int comm_refuse_failed(const struct comm *comm, struct error *err);
 void comm_fail(struct comm *comm, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
+/* Fail it because the rank "has <how>". */
+void comm_fail_by(struct comm *comm, uint32_t rank, const char *how);
+
+/* The run no longer uses its record, which is kept until its deadline. */
+void comm_release_record(struct comm *comm);
+
 /* Format "rank 2 (pid 123, trainer)" into `buffer` and return it. */
 const char *comm_rank_name(const struct comm *comm, uint32_t rank, char *buffer,
 			   size_t size);
 
-/* Rerun the parked requests, and run comm_progress() soon. */
+/* Rerun the parked requests, and run a round of comm_progress.h soon. */
 void comm_wake(struct comm *comm);
-
-/* Set the deadline again: the earliest time at which a rank is too late for the
- * join, a registration, a gather, a reduction or the commit. */
-void comm_update_deadline(struct comm *comm);
 
 /* List the ranks that are missing from `done_mask`: "rank 1 (pid ...) and
  * 2 more". */
 void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
 		       size_t size);
 
+/* Have all ranks joined? Have all that joined left again? */
+bool comm_has_all(const struct comm *comm);
+bool comm_is_over(const struct comm *comm);
+
 /* The mask of all ranks. */
 uint64_t comm_all(const struct comm *comm);
-
-/* The mask of ranks that have committed the present step. */
-uint64_t comm_committed(const struct comm *comm);
 
 /* -EBUSY if `rank` has already committed the present step. */
 int comm_check_not_committing(const struct comm *comm, uint32_t rank,

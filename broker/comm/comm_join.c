@@ -1,14 +1,14 @@
 /*
- * Joining: access checks, the assignment of ranks, and waiting for all ranks.
- *
  * A parked join is run again from its beginning, and so is one that a client
  * sends again after it lost its connection. A rank that has joined without
  * getting its reply is therefore looked up first, whatever has happened to the
  * run meanwhile.
  */
+#include "broker/comm/comm_join.h"
 #include "broker/broker.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/comm_record.h"
+#include "broker/comm/comm_run.h"
 #include "broker/comm/comm_worker.h"
 #include "cuda/device.h"
 #include "proto/error.h"
@@ -18,8 +18,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-#define RANK_TEXT 160
 
 /* The run in which this very request has joined and waits for its reply. */
 static struct comm *find_waiting(const struct session *session,
@@ -307,7 +305,7 @@ static int wait_for_end(const struct comm *comm, bool is_late,
 		return COMM_JOIN_WAIT;
 	for (uint32_t i = 0; i < comm->n_ranks; i++) {
 		if (comm->ranks[i].has_left)
-			gone |= UINT64_C(1) << i;
+			gone |= rank_bit(i);
 	}
 	comm_name_missing(comm, gone, missing, sizeof(missing));
 	return error_set(err, -ETIMEDOUT,

@@ -19,6 +19,10 @@ struct session;
 
 #define COMM_RECORD_CHARGE 16
 
+/* After a restart: set the deadlines of kept communicators. Call it
+ * before slot_adopt_all(). */
+int comms_adopt(struct broker *broker, struct error *err);
+
 /* Find the record of that name. Returns 0 without one. */
 uint32_t comm_record_find(const struct broker *broker, const char *name);
 

@@ -20,18 +20,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define RANK_TEXT 160 /* of comm_rank_name() and lists of ranks */
-
-static uint64_t bit(uint32_t rank)
-{
-	return UINT64_C(1) << rank;
-}
-
-static uint32_t first_rank(uint64_t mask)
-{
-	return (uint32_t)__builtin_ctzll(mask);
-}
-
 /* --- the list ------------------------------------------------------------ */
 
 static void append(struct comm *comm, struct gather *gather)
@@ -66,7 +54,7 @@ static struct gather *find_open(const struct group *group, uint32_t rank)
 
 	for (; gather; gather = gather->next) {
 		if (gather->group == group &&
-		    (gather->started & ~gather->ended & bit(rank)))
+		    (gather->started & ~gather->ended & rank_bit(rank)))
 			return gather;
 	}
 	return NULL;
@@ -77,7 +65,7 @@ static struct gather *find_next(const struct comm *comm, uint32_t rank)
 {
 	struct gather *gather = comm->first_gather;
 
-	while (gather && (gather->started & bit(rank)))
+	while (gather && (gather->started & rank_bit(rank)))
 		gather = gather->next;
 	return gather;
 }
@@ -295,7 +283,7 @@ static int refuse_order(const struct group *group, uint32_t rank,
 	const struct comm *comm = group->comm;
 
 	comm_rank_name(comm, rank, mine, sizeof(mine));
-	comm_rank_name(comm, first_rank(next->started), theirs, sizeof(theirs));
+	comm_rank_name(comm, rank_first(next->started), theirs, sizeof(theirs));
 	return error_set(err, -EINVAL,
 			 "%s unshards '%s', but the ranks' next one is '%s', "
 			 "which %s began; all must unshard in the same order",
@@ -362,7 +350,7 @@ static int begin(struct group *group, struct gather **ret, struct error *err)
 /* From now on the rank is expected to start the next gather. */
 static void mark_started(struct gather *gather, uint32_t rank)
 {
-	gather->started |= bit(rank);
+	gather->started |= rank_bit(rank);
 	if (gather->next)
 		gather->next->since_ms = now_ms();
 	comm_wake(gather->group->comm);
@@ -417,7 +405,7 @@ static int check_mesh(const struct gather *gather, uint32_t rank,
 	if (!gather->ended || gather->n_mesh == n_mesh)
 		return 0;
 	comm_rank_name(comm, rank, mine, sizeof(mine));
-	comm_rank_name(comm, first_rank(gather->ended), theirs, sizeof(theirs));
+	comm_rank_name(comm, rank_first(gather->ended), theirs, sizeof(theirs));
 	return error_set(err, -EINVAL,
 			 "%s reshards '%s' to a mesh of %u, but %s did to one "
 			 "of %u (0: not at all); all must do the same",
@@ -440,7 +428,7 @@ int gather_stop(struct group *group, uint32_t rank, uint32_t n_mesh,
 	r = check_mesh(gather, rank, n_mesh, err);
 	if (r < 0)
 		return r;
-	gather->ended |= bit(rank);
+	gather->ended |= rank_bit(rank);
 	gather->n_mesh = n_mesh;
 	end_if_over(gather);
 	comm_wake(group->comm);
@@ -473,7 +461,7 @@ int gathers_check_commit(const struct comm *comm, uint32_t rank,
 
 	comm_rank_name(comm, rank, mine, sizeof(mine));
 	for (; gather; gather = gather->next) {
-		if (gather->started & ~gather->ended & bit(rank))
+		if (gather->started & ~gather->ended & rank_bit(rank))
 			return error_set(err, -EBUSY,
 					 "%s has '%s' unsharded; reshard it "
 					 "before the commit",
@@ -481,7 +469,7 @@ int gathers_check_commit(const struct comm *comm, uint32_t rank,
 	}
 	if (!next)
 		return 0;
-	comm_rank_name(comm, first_rank(next->started), theirs, sizeof(theirs));
+	comm_rank_name(comm, rank_first(next->started), theirs, sizeof(theirs));
 	return error_set(err, -EINVAL,
 			 "%s commits, but the ranks' next step is to unshard "
 			 "'%s', which %s began",

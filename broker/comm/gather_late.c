@@ -8,8 +8,6 @@
 #include <assert.h>
 #include <errno.h>
 
-#define RANK_TEXT 160 /* of lists of ranks */
-
 /* --- messages ------------------------------------------------------------ */
 
 /* The gather that keeps the limiter from admitting this one. With the FSDP1

@@ -21,13 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RANK_TEXT 160
-
-static uint64_t bit(uint32_t rank)
-{
-	return UINT64_C(1) << rank;
-}
-
 static bool is_withdrawn(const struct group *group)
 {
 	return group->refusal.code < 0;
@@ -144,23 +137,6 @@ static void group_free(struct group *group)
 	free(group);
 }
 
-void groups_keep_counts(struct comm *comm)
-{
-	struct catalog *catalog = &comm->broker->catalog;
-	const struct group *group = comm->first_group;
-	struct group_record *record;
-
-	for (; group; group = group->next) {
-		if (!group->record)
-			continue;
-		record = catalog_group(catalog, group->record);
-		catalog_set(catalog, record->n_gathers,
-			    record->n_gathers + group->n_gathers);
-		catalog_set(catalog, record->n_reductions,
-			    record->n_reductions + group->n_reductions);
-	}
-}
-
 void groups_end(struct comm *comm)
 {
 	struct group *group = comm->first_group;
@@ -197,7 +173,7 @@ static bool is_told(const struct group *group)
 		return false;
 	for (uint32_t i = 0; i < comm->n_ranks; i++) {
 		if (comm->ranks[i].has_left)
-			waiting &= ~bit(i);
+			waiting &= ~rank_bit(i);
 	}
 	return !waiting;
 }
@@ -402,8 +378,8 @@ static struct group *find_own(const struct comm *comm, uint32_t rank,
 	struct group *group = comm->first_group;
 
 	for (; group; group = group->next) {
-		if (!(group->registered & bit(rank)) ||
-		    (is_withdrawn(group) && (group->answered & bit(rank))))
+		if (!(group->registered & rank_bit(rank)) ||
+		    (is_withdrawn(group) && (group->answered & rank_bit(rank))))
 			continue;
 		if (!strcmp(group->name, name))
 			return group;
@@ -416,15 +392,9 @@ static struct group *find_next(const struct comm *comm, uint32_t rank)
 {
 	struct group *group = comm->first_group;
 
-	while (group && (group->registered & bit(rank)))
+	while (group && (group->registered & rank_bit(rank)))
 		group = group->next;
 	return group;
-}
-
-/* The first rank that waits for it. */
-static uint32_t first_rank(const struct group *group)
-{
-	return (uint32_t)__builtin_ctzll(group->registered);
 }
 
 /* The rank requests a different group than the one that others wait for. */
@@ -436,7 +406,8 @@ static int refuse_order(struct group *group, uint32_t rank, const char *name,
 	char mine[RANK_TEXT], theirs[RANK_TEXT];
 
 	comm_rank_name(comm, rank, mine, sizeof(mine));
-	comm_rank_name(comm, first_rank(group), theirs, sizeof(theirs));
+	comm_rank_name(comm, rank_first(group->registered), theirs,
+		       sizeof(theirs));
 	error_set(&why, -EINVAL,
 		  "%s registers group '%s', but %s registers '%s'; all must "
 		  "register the same groups in the same order",
@@ -478,7 +449,7 @@ static int compare(struct group *group, uint32_t rank,
 		return 0;
 	}
 	plan_deinit(&plan);
-	comm_rank_name(comm, first_rank(group), name, sizeof(name));
+	comm_rank_name(comm, rank_first(group->registered), name, sizeof(name));
 	r = group_spec_compare(spec, &group->spec, name, &mine);
 	if (r == 0)
 		r = error_set(&mine, -EINVAL, "the plan differs from %s's",
@@ -517,9 +488,9 @@ static int begin(struct comm *comm, uint32_t rank,
 		r = join_group(group, rank, request, err);
 	if (r < 0 && (!group || !is_withdrawn(group)))
 		return r;
-	group->registered |= bit(rank);
+	group->registered |= rank_bit(rank);
 	if (r < 0) {
-		group->answered |= bit(rank);
+		group->answered |= rank_bit(rank);
 		return r;
 	}
 	if (group->registered == comm_all(comm))
@@ -532,7 +503,7 @@ static int begin(struct comm *comm, uint32_t rank,
 static int look(struct group *group, uint32_t rank, struct error *err)
 {
 	if (is_withdrawn(group)) {
-		group->answered |= bit(rank);
+		group->answered |= rank_bit(rank);
 		comm_wake(group->comm);
 		return error_set(err, group->refusal.code, "%s",
 				 group->refusal.msg);
@@ -548,7 +519,7 @@ int group_register(struct comm *comm, uint32_t rank,
 	char name[RANK_TEXT];
 	int r;
 
-	if (group && (group->answered & bit(rank))) {
+	if (group && (group->answered & rank_bit(rank))) {
 		comm_rank_name(comm, rank, name, sizeof(name));
 		return error_set(err, -EEXIST,
 				 "%s has registered group '%s' already", name,
@@ -576,12 +547,13 @@ int groups_check_commit(const struct comm *comm, uint32_t rank,
 	if (!group)
 		return 0;
 	comm_rank_name(comm, rank, mine, sizeof(mine));
-	if (group->registered & bit(rank))
+	if (group->registered & rank_bit(rank))
 		return error_set(err, -EBUSY,
 				 "%s registers group '%s'; wait for it before "
 				 "the commit",
 				 mine, group->name);
-	comm_rank_name(comm, first_rank(group), theirs, sizeof(theirs));
+	comm_rank_name(comm, rank_first(group->registered), theirs,
+		       sizeof(theirs));
 	return error_set(err, -EINVAL,
 			 "%s commits, but the ranks' next step is to register "
 			 "group '%s', which %s began",

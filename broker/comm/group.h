@@ -97,10 +97,6 @@ int groups_check_commit(const struct comm *comm, uint32_t rank,
 /* Commit: switch side and step, in the caller's transaction. */
 void group_commit(struct group *group, uint64_t step);
 
-/* Add this run's counts to the records. Call it once, while the run has its
- * record and its groups. */
-void groups_keep_counts(struct comm *comm);
-
 /* The run has ended: unpin everything and free the plans, but keep the
  * ids for ranks that still use them. groups_free(), then or at once,
  * frees everything. */

@@ -3,6 +3,7 @@
  */
 #include "broker/comm/group_record.h"
 #include "broker/broker.h"
+#include "broker/comm/group.h"
 #include "broker/comm/group_spec.h"
 #include "broker/tensor/slot.h"
 #include "proto/error.h"
@@ -166,6 +167,23 @@ void group_record_free(struct broker *broker, uint32_t record)
 		       group_record_charge(group->spec_size));
 	catalog_blob_release(catalog, group->spec_blob, group->spec_size);
 	catalog_release(catalog, SECTION_GROUP, record);
+}
+
+void groups_keep_counts(struct comm *comm)
+{
+	struct catalog *catalog = &comm->broker->catalog;
+	const struct group *group = comm->first_group;
+	struct group_record *record;
+
+	for (; group; group = group->next) {
+		if (!group->record)
+			continue;
+		record = catalog_group(catalog, group->record);
+		catalog_set(catalog, record->n_gathers,
+			    record->n_gathers + group->n_gathers);
+		catalog_set(catalog, record->n_reductions,
+			    record->n_reductions + group->n_reductions);
+	}
 }
 
 int group_record_adopt(struct broker *broker, uint32_t record,

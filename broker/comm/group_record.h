@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct broker;
+struct comm;
 struct error;
 struct group_spec;
 
@@ -36,6 +37,10 @@ void group_record_set_slots(struct broker *broker, uint32_t record,
 /* Free the record and what it keeps, and remove it from its communicator's
  * chain. The caller commits. */
 void group_record_free(struct broker *broker, uint32_t record);
+
+/* Add the run's counts to the records of its groups. Call it once, while the
+ * run has its record and its groups. */
+void groups_keep_counts(struct comm *comm);
 
 /* After a restart: charge the record. */
 int group_record_adopt(struct broker *broker, uint32_t record,

@@ -22,18 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RANK_TEXT 160 /* of comm_rank_name() and lists of ranks */
-
-static uint64_t bit(uint32_t rank)
-{
-	return UINT64_C(1) << rank;
-}
-
-static uint32_t first_rank(uint64_t mask)
-{
-	return (uint32_t)__builtin_ctzll(mask);
-}
-
 /* --- inputs -------------------------------------------------------------- */
 
 static uint32_t count_filled(const struct comm *comm, uint32_t rank)
@@ -136,7 +124,7 @@ static struct reduction *find_next(const struct comm *comm, uint32_t rank)
 {
 	struct reduction *reduction = comm->first_reduction;
 
-	while (reduction && (reduction->submitted & bit(rank)))
+	while (reduction && (reduction->submitted & rank_bit(rank)))
 		reduction = reduction->next;
 	return reduction;
 }
@@ -267,7 +255,7 @@ static int check_next(const struct group *group, uint32_t rank,
 	const char *difference;
 
 	comm_rank_name(comm, rank, mine, sizeof(mine));
-	comm_rank_name(comm, first_rank(next->submitted), theirs,
+	comm_rank_name(comm, rank_first(next->submitted), theirs,
 		       sizeof(theirs));
 	if (next->group != group)
 		return error_set(err, -EINVAL,
@@ -314,7 +302,7 @@ static void hand_in(struct reduction *reduction, uint32_t rank,
 
 	reduction->inputs[rank] = group->inputs[rank];
 	group->inputs[rank] = 0;
-	reduction->submitted |= bit(rank);
+	reduction->submitted |= rank_bit(rank);
 	if (reduction->next)
 		reduction->next->since_ms = now_ms();
 	comm_wake(group->comm);
@@ -380,7 +368,7 @@ int reduction_look(const struct group *group, uint32_t rank, uint64_t sequence,
 
 	if (sequence && sequence <= group->n_reduced)
 		return REDUCTION_DONE;
-	if (reduction && (reduction->submitted & bit(rank)))
+	if (reduction && (reduction->submitted & rank_bit(rank)))
 		return REDUCTION_PENDING;
 	comm_rank_name(group->comm, rank, name, sizeof(name));
 	return error_set(err, -EINVAL, "%s has begun no reduction %llu of '%s'",
@@ -395,7 +383,7 @@ int reductions_check_commit(const struct comm *comm, uint32_t rank,
 	char mine[RANK_TEXT], theirs[RANK_TEXT];
 
 	comm_rank_name(comm, rank, mine, sizeof(mine));
-	if (first && (first->submitted & bit(rank)))
+	if (first && (first->submitted & rank_bit(rank)))
 		return error_set(err, -EBUSY,
 				 "gradients of '%s' that %s handed in are "
 				 "being reduced; wait for them before the "
@@ -403,7 +391,7 @@ int reductions_check_commit(const struct comm *comm, uint32_t rank,
 				 first->group->name, mine);
 	if (!next)
 		return 0;
-	comm_rank_name(comm, first_rank(next->submitted), theirs,
+	comm_rank_name(comm, rank_first(next->submitted), theirs,
 		       sizeof(theirs));
 	return error_set(err, -EINVAL,
 			 "%s commits, but the ranks' next step is to reduce "

@@ -5,6 +5,7 @@
  * unsent.
  */
 #include "broker/broker.h"
+
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/slot.h"
 #include "proto/point.h"

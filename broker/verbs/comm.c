@@ -4,6 +4,8 @@
  */
 #include "broker/comm/comm.h"
 #include "broker/broker.h"
+#include "broker/comm/comm_commit.h"
+#include "broker/comm/comm_join.h"
 #include "broker/comm/comm_record.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/verbs/verbs.h"
@@ -11,8 +13,6 @@
 #include "proto/point.h"
 #include <errno.h>
 #include <string.h>
-
-#define RANK_TEXT 160
 
 int verb_comm_join(struct verb_call *call, struct error *err)
 {

@@ -13,6 +13,7 @@
  * depends on its connection: they are put behind the body when it is sent.
  */
 #include "broker/broker.h"
+#include "broker/comm/comm_progress.h"
 #include "broker/memory/donation.h"
 #include "broker/memory/pool.h"
 #include "broker/session/outcome.h"

@@ -1,0 +1,122 @@
+#include "broker/comm/comm_progress.h"
+#include "broker/broker.h"
+#include "broker/comm/comm_commit.h"
+#include "broker/comm/comm_late.h"
+#include "broker/comm/comm_run.h"
+#include "broker/comm/comm_worker.h"
+#include "broker/comm/gather.h"
+#include "broker/comm/group.h"
+#include "broker/comm/reduce.h"
+
+static uint64_t left_mask(const struct comm *comm)
+{
+	uint64_t left = 0;
+
+	for (uint32_t i = 0; i < comm->n_ranks; i++) {
+		if (comm->ranks[i].has_left)
+			left |= rank_bit(i);
+	}
+	return left;
+}
+
+/*
+ * A rank that leaves does not make the run fail at once: the others may only
+ * have replies to fetch before they leave as well. Do they request something
+ * that needs all ranks? Fetching results and releasing memory does not.
+ */
+static bool needs_all(const struct comm *comm, uint64_t left)
+{
+	const struct gather *gather = comm->first_gather;
+	const struct reduction *reduction = comm->first_reduction;
+
+	if (comm->committing || comm->n_registering)
+		return true;
+	for (; gather; gather = gather->next) {
+		if (gather->state == GATHER_LIMITED ||
+		    (left & ~gather->started))
+			return true;
+	}
+	for (; reduction; reduction = reduction->next) {
+		if (left & ~reduction->submitted)
+			return true;
+	}
+	return false;
+}
+
+static void release(struct comm *comm)
+{
+	comm_worker_forget(comm);
+	gathers_free(comm);
+	reductions_free(comm);
+	groups_end(comm);
+}
+
+static void advance(struct comm *comm)
+{
+	uint64_t left = left_mask(comm);
+
+	if (left && needs_all(comm, left)) {
+		comm_fail_by(comm, rank_first(left), "left");
+		return;
+	}
+	groups_progress(comm);
+	if (comm->state == COMM_RUNNING)
+		gathers_progress(comm);
+	if (comm->state == COMM_RUNNING)
+		reductions_progress(comm);
+	if (comm->state == COMM_RUNNING)
+		comm_commit_progress(comm);
+}
+
+/* The communicator may have been freed afterwards. */
+static void progress(struct comm *comm)
+{
+	struct catalog *catalog = &comm->broker->catalog;
+
+	comm->wants_progress = false;
+	if (comm_is_over(comm)) {
+		comm_free(comm);
+		catalog_commit(catalog);
+		return;
+	}
+	if (comm->state == COMM_JOINING && comm_has_all(comm) &&
+	    !comm->is_at_worker)
+		comm_worker_open(comm);
+	if (comm->state == COMM_RUNNING)
+		advance(comm);
+	if (comm->state == COMM_FAILED)
+		release(comm);
+	comm_late_update(comm);
+	catalog_commit(catalog);
+}
+
+static bool wants_room(const struct comm *comm)
+{
+	return comm->state == COMM_RUNNING &&
+	       (comm->n_registering || comm->first_gather ||
+		comm->first_reduction);
+}
+
+void comms_on_room(struct broker *broker)
+{
+	if (!broker->comms.first)
+		return;
+	broker->comms.is_room_new = true;
+	loop_defer(&broker->loop, &broker->comms.progress);
+}
+
+bool comms_on_idle(struct broker *broker)
+{
+	struct comms *comms = &broker->comms;
+	bool is_room_new = comms->is_room_new;
+	struct comm *comm, *next;
+
+	comms->is_room_new = false;
+	comms->progress.is_wanted = false;
+	for (comm = comms->first; comm; comm = next) {
+		next = comm->next;
+		if (comm->wants_progress || (is_room_new && wants_room(comm)))
+			progress(comm);
+	}
+	return comms->progress.is_wanted;
+}

@@ -1,0 +1,166 @@
+#include "broker/comm/comm_run.h"
+#include "broker/broker.h"
+#include "broker/comm/comm_late.h"
+#include "broker/comm/comm_record.h"
+#include "broker/comm/comm_worker.h"
+#include "broker/comm/gather.h"
+#include "broker/comm/group.h"
+#include "broker/comm/reduce.h"
+#include "proto/error.h"
+#include "proto/name.h"
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Set the ranks of the places that are known before any rank joins: if the
+ * whole world is on this node, or shards are kept for each place. */
+static void place_ranks(struct comm *comm, const struct comm_record *record)
+{
+	for (uint32_t i = 0; i < comm->n_ranks; i++) {
+		struct comm_rank *who = &comm->ranks[i];
+
+		if (comm->n_ranks == comm->n_world)
+			who->rank = i;
+		else if (record->first_group)
+			who->rank = record->places[i].rank;
+		else
+			continue;
+		who->is_placed = true;
+	}
+}
+
+static void fill_new(struct comm *comm, const struct comm_join_request *request)
+{
+	struct catalog *catalog = &comm->broker->catalog;
+	const struct comm_record *record = catalog_comm(catalog, comm->record);
+
+	comm->id = catalog->header->next_comm_id;
+	catalog_set(catalog, catalog->header->next_comm_id, comm->id + 1);
+	comm->state = COMM_JOINING;
+	comm->n_world = request->n_ranks;
+	comm->n_ranks = request->n_local;
+	comm->is_on_devices = !device_uuid_is_host(&request->device);
+	comm->is_by_ranks =
+		comm->is_on_devices && request->home == COMM_HOME_RANK;
+	comm->n_shards = request->n_shards;
+	comm->timeout_ms = request->timeout_ms;
+	comm->n_inputs = request->n_inputs;
+	comm->step = record->step;
+	comm->access = record->access;
+	comm->begun_ms = now_ms();
+	snprintf(comm->name, sizeof(comm->name), "%s", request->name);
+	snprintf(comm->key, sizeof(comm->key), "//comm/%llu",
+		 (unsigned long long)comm->id);
+	comm->asked = *request;
+	comm->asked.name = comm->name;
+	place_ranks(comm, record);
+}
+
+_Static_assert(sizeof(((struct comm *)0)->name) > NAME_MAX_SIZE, "names fit");
+
+/* A failed run outlives its record, so it is charged separately. */
+static int charge(struct comm *comm, const char *name, struct error *err)
+{
+	struct accounts *accounts = &comm->broker->accounts;
+	struct account *account;
+	int r;
+
+	comm->uid = catalog_comm(&comm->broker->catalog, comm->record)->uid;
+	account = accounts_get(accounts, comm->uid);
+	if (!account)
+		return error_set(err, -ENOMEM, "no memory for uid %u",
+				 comm->uid);
+	r = account_charge(accounts, account, ACCOUNT_GROUPS, COMM_RUN_CHARGE,
+			   err);
+	return r < 0 ? error_wrap(err, r, "run communicator '%s'", name) : 0;
+}
+
+static void refund(struct comm *comm)
+{
+	struct account *account =
+		accounts_get(&comm->broker->accounts, comm->uid);
+
+	assert(account); /* it was charged, so it exists */
+	account_refund(account, ACCOUNT_GROUPS, COMM_RUN_CHARGE);
+}
+
+int comm_new(struct broker *broker, uint32_t record,
+	     const struct comm_join_request *request, struct comm **ret,
+	     struct error *err)
+{
+	const struct limiter_options options = {
+		.kind = request->limiter == COMM_LIMITER_FAITHFUL
+				? LIMITER_FAITHFUL
+				: LIMITER_WINDOW,
+		/* More cannot be in flight, and the FSDP1 limiter remembers at
+		 * most as many events. */
+		.limit = request->limit < GATHER_MAX ? request->limit
+						     : GATHER_MAX,
+		.limit_bytes = request->limit_bytes,
+	};
+	struct comm *comm = calloc(1, sizeof(*comm));
+	int r;
+
+	if (!comm)
+		return error_set(err, -ENOMEM,
+				 "no memory for one more communicator");
+	comm->broker = broker;
+	comm->record = record;
+	r = limiter_new(&options, &comm->limiter, err);
+	if (r < 0)
+		goto free_comm;
+	r = charge(comm, request->name, err);
+	if (r < 0)
+		goto free_limiter;
+	r = comm_late_init(comm, err);
+	if (r < 0)
+		goto refund_run;
+	fill_new(comm, request);
+	comm_record_use(broker, record, request);
+	comm->next = broker->comms.first;
+	if (comm->next)
+		comm->next->prev = comm;
+	broker->comms.first = comm;
+	broker->comms.n++;
+	comm_late_update(comm);
+	*ret = comm;
+	return 0;
+
+refund_run:
+	refund(comm);
+free_limiter:
+	limiter_free(comm->limiter);
+free_comm:
+	free(comm);
+	return r;
+}
+
+void comm_free(struct comm *comm)
+{
+	struct broker *broker = comm->broker;
+
+	comm_worker_forget(comm);
+	gathers_free(comm);
+	reductions_free(comm);
+	comm_release_record(comm);
+	groups_free(comm);
+	wake_name(&broker->wake, comm->key);
+	comm_late_deinit(comm);
+	limiter_free(comm->limiter);
+	refund(comm);
+	if (comm->prev)
+		comm->prev->next = comm->next;
+	else
+		broker->comms.first = comm->next;
+	if (comm->next)
+		comm->next->prev = comm->prev;
+	broker->comms.n--;
+	free(comm);
+}
+
+void comms_deinit(struct broker *broker)
+{
+	while (broker->comms.first)
+		comm_free(broker->comms.first);
+}
