@@ -24,6 +24,7 @@
 #pragma once
 #include "broker/base/loop.h"
 #include "broker/catalog/catalog.h"
+#include "broker/comm/call.h"
 #include "collective/limiter.h"
 #include "collective/plan.h"
 #include "proto/error.h"
@@ -32,9 +33,8 @@
 
 struct broker;
 struct comm;
-struct gather;
+struct full_aside;
 struct group;
-struct reduction;
 struct session;
 struct verb_call;
 
@@ -105,9 +105,9 @@ struct comm {
 	/* Groups that are neither ready nor withdrawn. */
 	uint32_t n_registering;
 	struct limiter *limiter;
-	struct gather *first_gather, *last_gather; /* gather.h */
+	struct calls gathers; /* gather.h */
 	struct full_aside *first_aside;
-	struct reduction *first_reduction, *last_reduction; /* reduce.h */
+	struct calls reductions; /* reduce.h */
 	/* The step that some ranks have committed; 0: none. */
 	uint64_t committing;
 	uint64_t committing_since_ms;

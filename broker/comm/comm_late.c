@@ -1,9 +1,9 @@
 #include "broker/comm/comm_late.h"
 #include "broker/broker.h"
 #include "broker/comm/comm_commit.h"
-#include "broker/comm/gather.h"
+#include "broker/comm/gather_late.h"
 #include "broker/comm/group.h"
-#include "broker/comm/reduce.h"
+#include "broker/comm/reduce_late.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>

@@ -5,8 +5,10 @@
 #include "broker/comm/comm_run.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/gather.h"
+#include "broker/comm/gather_progress.h"
 #include "broker/comm/group.h"
 #include "broker/comm/reduce.h"
+#include "broker/comm/reduce_progress.h"
 
 static uint64_t left_mask(const struct comm *comm)
 {
@@ -26,18 +28,18 @@ static uint64_t left_mask(const struct comm *comm)
  */
 static bool needs_all(const struct comm *comm, uint64_t left)
 {
-	const struct gather *gather = comm->first_gather;
-	const struct reduction *reduction = comm->first_reduction;
+	const struct gather *gather = gathers_first(comm);
+	const struct call *call = comm->reductions.first;
 
 	if (comm->committing || comm->n_registering)
 		return true;
-	for (; gather; gather = gather->next) {
+	for (; gather; gather = gather_next(gather)) {
 		if (gather->state == GATHER_LIMITED ||
-		    (left & ~gather->started))
+		    (left & ~gather->call.made))
 			return true;
 	}
-	for (; reduction; reduction = reduction->next) {
-		if (left & ~reduction->submitted)
+	for (; call; call = call->next) {
+		if (left & ~call->made)
 			return true;
 	}
 	return false;
@@ -93,8 +95,8 @@ static void progress(struct comm *comm)
 static bool wants_room(const struct comm *comm)
 {
 	return comm->state == COMM_RUNNING &&
-	       (comm->n_registering || comm->first_gather ||
-		comm->first_reduction);
+	       (comm->n_registering || comm->gathers.first ||
+		comm->reductions.first);
 }
 
 void comms_on_room(struct broker *broker)

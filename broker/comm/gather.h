@@ -1,13 +1,10 @@
 /*
  * Unshards: one struct gather for each time a group is unsharded.
  *
- * The ranks of a communicator unshard in one common order. The list of gathers
- * is that order, from the present one of the slowest rank to the newest. A
- * rank's next unshard is the first gather of the list that it has not started,
- * and must be of the same group; past the end of the list it begins a new
- * gather. The first rank to request a gather has its work started: it reads
- * committed shards, which do not change, so no other rank is needed. The memory
- * is released when every rank has started and resharded it.
+ * Gathers are calls (call.h): the ranks unshard in one common order. The first
+ * rank to request a gather has its work started: it reads committed shards,
+ * which do not change, so no other rank is needed. The memory is released when
+ * every rank has started and resharded it.
  *
  *     GATHER_LIMITED -> GATHER_WANTS_ROOM -> GATHER_RUNNING -> GATHER_DONE
  *
@@ -19,13 +16,13 @@
  * reshard completes it. A group that stays unsharded does not count against the
  * limit, and a plan in place counts no bytes.
  *
- * A rank is late if it has not started what others did within the
- * communicator's time-out, counted from the start of that gather or from the
- * time when that rank started the one before it. A rank is also late if it
- * keeps the limiter's capacity or the memory from a gather that waits, counted
- * from the last change of either.
+ * Ranks also wait for one that keeps the limiter's capacity or the memory from
+ * a gather. That time-out counts from the last change of either.
+ *
+ * gather_progress.h starts gathers; gather_late.h describes what one waits for.
  */
 #pragma once
+#include "broker/comm/call.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/rank_memory.h"
 #include <stdint.h>
@@ -42,31 +39,31 @@ enum gather_state {
 #define GATHER_MAX_RUNNING 16
 
 struct gather {
-	struct group *group;
-	uint64_t sequence; /* within the group */
-	uint64_t turn;     /* comm_worker.h */
+	struct call call; /* first: see gather_of() */
 	enum gather_state state;
 	uint64_t ticket; /* of the limiter */
 	bool is_ticket_freed;
 	/* `full`, or the committed shards; pinned. Empty until admitted. */
 	struct rank_memory full;
-	uint64_t started, ended; /* masks of ranks */
+	uint64_t ended; /* mask of ranks */
 	/* Size of the mesh that the ranks resharded to; 0: fully resharded. */
 	uint32_t n_mesh;
-	/* Start of the time-out of ranks that have not started it. */
-	uint64_t since_ms;
-	/* Since when it waits for the limiter or for memory. */
-	uint64_t waits_since_ms;
-	struct error shortage; /* GATHER_WANTS_ROOM: the cause of the wait */
-	struct gather *next;
 };
 
-/* Device memory of former unsharded parameters, kept pinned for reuse. */
-struct full_aside {
-	struct rank_memory memory;
-	uint64_t size; /* bytes of each slot */
-	struct full_aside *next;
-};
+static inline struct gather *gather_of(struct call *call)
+{
+	return (struct gather *)call;
+}
+
+static inline struct gather *gathers_first(const struct comm *comm)
+{
+	return gather_of(comm->gathers.first);
+}
+
+static inline struct gather *gather_next(const struct gather *gather)
+{
+	return gather_of(gather->call.next);
+}
 
 /*
  * The rank unshards the group: the gather that it has open already, the one
@@ -87,17 +84,18 @@ int gather_stop(struct group *group, uint32_t rank, uint32_t n_mesh,
 int gather_find(const struct group *group, uint32_t rank, uint64_t sequence,
 		struct gather **ret, struct error *err);
 
-/* The gather is not done: -ETIMEDOUT, with what it waits for. */
-int gather_refuse_wait(const struct gather *gather, struct error *err);
+/* Does any rank have the parameters of the group? */
+bool group_is_unsharded(const struct group *group);
 
-/* Start what the limiter and the memory allow. Collects limbo
- * first. Commits. */
-void gathers_progress(struct comm *comm);
+/* Free the limiter's ticket if nobody needs it any more. */
+void gather_free_ticket_if_due(struct gather *gather);
 
-/* When a rank is too late for a gather (UINT64_MAX: never), and the message for
- * that case. */
-uint64_t gathers_deadline(const struct comm *comm);
-void gathers_describe_late(const struct comm *comm, struct error *ret);
+/* End a gather that all ranks have resharded. It may have been freed
+ * afterwards. */
+void gather_end_if_over(struct gather *gather);
+
+/* What waiting gathers wait for has changed: restart their time-outs. */
+void gathers_restart_waits(struct comm *comm);
 
 /* -EBUSY: the rank has unsharded groups, or -EINVAL: it has not started a
  * gather that others did, so it cannot commit. */

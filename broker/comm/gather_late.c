@@ -1,6 +1,4 @@
-/*
- * What a gather waits for, and which rank is late: the messages and the times.
- */
+#include "broker/comm/gather_late.h"
 #include "broker/broker.h"
 #include "broker/comm/gather.h"
 #include "broker/comm/group.h"
@@ -15,14 +13,15 @@
  * oldest that is counted. */
 static const struct gather *find_blocker(const struct gather *gather)
 {
-	const struct comm *comm = gather->group->comm;
+	const struct comm *comm = gather->call.group->comm;
 	uint64_t ticket = limiter_waited_for(comm->limiter, gather->ticket);
-	const struct gather *at = comm->first_gather;
+	const struct gather *at = gathers_first(comm);
 
-	for (; at; at = at->next) {
+	for (; at; at = gather_next(at)) {
 		if (ticket ? at->ticket == ticket
 			   : at->state != GATHER_LIMITED &&
-				     !at->group->plan.policy.stays_unsharded)
+				     !at->call.group->plan.policy
+					      .stays_unsharded)
 			return at;
 	}
 	return NULL;
@@ -31,7 +30,7 @@ static const struct gather *find_blocker(const struct gather *gather)
 /* The cause of the wait: "it ..." */
 static int describe_wait(const struct gather *gather, struct error *ret)
 {
-	const struct comm *comm = gather->group->comm;
+	const struct comm *comm = gather->call.group->comm;
 	const struct gather *blocker;
 	char missing[RANK_TEXT];
 
@@ -45,11 +44,12 @@ static int describe_wait(const struct gather *gather, struct error *ret)
 		return error_set(ret, -ETIMEDOUT,
 				 "waits for the limiter until '%s' is "
 				 "resharded, which %s has not done",
-				 blocker->group->name, missing);
+				 blocker->call.group->name, missing);
 	case GATHER_WANTS_ROOM:
 		return error_set(ret, -ETIMEDOUT, "waits for memory: %s",
-				 gather->shortage.code ? gather->shortage.msg
-						       : "it is being made");
+				 gather->call.shortage.code
+					 ? gather->call.shortage.msg
+					 : "it is being made");
 	case GATHER_RUNNING:
 	case GATHER_DONE:
 		return error_set(ret, -ETIMEDOUT, "is being gathered");
@@ -63,70 +63,31 @@ int gather_refuse_wait(const struct gather *gather, struct error *err)
 	int r = describe_wait(gather, &wait);
 
 	return error_set(err, r, "'%s' is not whole yet: it %s",
-			 gather->group->name, wait.msg);
+			 gather->call.group->name, wait.msg);
 }
 
 /* --- lateness ------------------------------------------------------------ */
 
-struct late {
-	const struct gather *gather; /* NULL: no gather waits */
-	uint64_t since_ms;
-	/* It waits for the limiter or for memory; otherwise it was
-	 * not started. */
-	bool is_waiting;
-};
-
-static void note_late(struct late *late, const struct gather *gather,
-		      uint64_t since_ms, bool is_waiting)
-{
-	if (late->gather && late->since_ms <= since_ms)
-		return;
-	*late = (struct late){gather, since_ms, is_waiting};
-}
-
-/* For each rank only the first gather that it has not started counts: the rank
- * cannot be expected to start later ones yet. */
-static struct late find_late(const struct comm *comm)
-{
-	const struct gather *gather = comm->first_gather;
-	struct late late = {0};
-	uint64_t behind = 0;
-
-	for (; gather; gather = gather->next) {
-		if (comm_all(comm) & ~gather->started & ~behind)
-			note_late(&late, gather, gather->since_ms, false);
-		behind |= ~gather->started;
-		if (gather->state == GATHER_LIMITED ||
-		    gather->state == GATHER_WANTS_ROOM)
-			note_late(&late, gather, gather->waits_since_ms, true);
-	}
-	return late;
-}
-
 uint64_t gathers_deadline(const struct comm *comm)
 {
-	struct late late = find_late(comm);
-
-	if (!late.gather)
-		return UINT64_MAX;
-	return late.since_ms + (uint64_t)comm->timeout_ms;
+	return calls_deadline(&comm->gathers, comm);
 }
 
 void gathers_describe_late(const struct comm *comm, struct error *ret)
 {
-	struct late late = find_late(comm);
+	struct late_call late = calls_find_late(&comm->gathers, comm);
 	struct error wait = ERROR_NULL;
 	char missing[RANK_TEXT];
 
-	assert(late.gather);
+	assert(late.call);
 	if (late.is_waiting) {
-		describe_wait(late.gather, &wait);
+		describe_wait(gather_of(late.call), &wait);
 		error_set(ret, -ECONNABORTED,
 			  "group '%s' was not whole within %d ms: it %s",
-			  late.gather->group->name, comm->timeout_ms, wait.msg);
+			  late.call->group->name, comm->timeout_ms, wait.msg);
 		return;
 	}
-	comm_name_missing(comm, late.gather->started, missing, sizeof(missing));
+	comm_name_missing(comm, late.call->made, missing, sizeof(missing));
 	error_set(ret, -ECONNABORTED, "%s has not unsharded '%s' within %d ms",
-		  missing, late.gather->group->name, comm->timeout_ms);
+		  missing, late.call->group->name, comm->timeout_ms);
 }

@@ -1,7 +1,7 @@
 /*
  * From a finished job back to its group.
  */
-#include "broker/base/work.h"
+#include "broker/comm/work.h"
 #include "broker/broker.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/group.h"

@@ -218,17 +218,6 @@ static int look_init(struct look *look, const struct broker *broker,
 
 /* --- groups -------------------------------------------------------------- */
 
-static bool is_unsharded(const struct group *group)
-{
-	const struct gather *gather = group->comm->first_gather;
-
-	for (; gather; gather = gather->next) {
-		if (gather->group == group && gather->state == GATHER_DONE)
-			return true;
-	}
-	return false;
-}
-
 static void fill_running(const struct broker *broker, uint32_t comm_record,
 			 uint32_t record, struct group_item *ret)
 {
@@ -239,7 +228,7 @@ static void fill_running(const struct broker *broker, uint32_t comm_record,
 		group = group->next;
 	if (!group)
 		return;
-	ret->is_unsharded = is_unsharded(group);
+	ret->is_unsharded = group_is_unsharded(group);
 	ret->n_gathers += group->n_gathers;
 	ret->n_reductions += group->n_reductions;
 }

@@ -4,6 +4,7 @@
  */
 #include "broker/broker.h"
 #include "broker/comm/gather.h"
+#include "broker/comm/gather_late.h"
 #include "broker/comm/group.h"
 #include "proto/error.h"
 #include <criterion/criterion.h>
@@ -102,6 +103,17 @@ static struct limiter_state limiter(void)
 	return state;
 }
 
+static struct gather *last(void)
+{
+	return gather_of(comm.gathers.last);
+}
+
+static void set_done(struct gather *gather)
+{
+	gather->state = GATHER_DONE;
+	gather->call.waits_since_ms = 0;
+}
+
 #define assert_says(what)                                                      \
 	cr_assert(ne(ptr, strstr(err.msg, (what)), NULL), "%s", err.msg)
 
@@ -150,21 +162,21 @@ Test(unshard, what_all_have_resharded_is_forgotten)
 	cr_assert(eq(int, stop(0, 0), -EINVAL));
 	cr_assert(eq(int, stop(1, 0), 0));
 	cr_assert(eq(u32, limiter().n_in_flight, 0));
-	cr_assert(eq(ptr, comm.first_gather, NULL));
-	cr_assert(eq(ptr, comm.last_gather, NULL));
+	cr_assert(eq(ptr, comm.gathers.first, NULL));
+	cr_assert(eq(ptr, comm.gathers.last, NULL));
 }
 
 Test(unshard, what_still_runs_when_all_have_resharded_counts_on)
 {
 	cr_assert(eq(int, start(0, 0), 0));
 	cr_assert(eq(int, start(1, 0), 0));
-	comm.first_gather->state = GATHER_RUNNING;
+	gathers_first(&comm)->state = GATHER_RUNNING;
 	cr_assert(eq(int, stop(0, 0), 0));
 	cr_assert(eq(int, stop(1, 0), 0));
 	cr_assert(eq(u32, limiter().n_in_flight, 1));
 	gathers_on_commit(&comm);
 	cr_assert(eq(u32, limiter().n_in_flight, 0));
-	cr_assert(eq(ptr, comm.first_gather, NULL));
+	cr_assert(eq(ptr, comm.gathers.first, NULL));
 }
 
 Test(unshard, the_first_reshard_queues_an_event_that_the_last_completes,
@@ -174,7 +186,7 @@ Test(unshard, the_first_reshard_queues_an_event_that_the_last_completes,
 	for (uint32_t i = 0; i < 2; i++) {
 		cr_assert(eq(int, start(0, i), 0));
 		cr_assert(eq(int, start(1, i), 0));
-		comm.last_gather->state = GATHER_DONE;
+		set_done(last());
 	}
 	cr_assert(eq(int, stop(0, 0), 0));
 	cr_assert(eq(int, stop(0, 1), 0));
@@ -192,9 +204,9 @@ Test(unshard, nobody_is_late_for_what_all_have_started)
 {
 	cr_assert(eq(u64, gathers_deadline(&comm), UINT64_MAX));
 	cr_assert(eq(int, start(0, 0), 0));
-	comm.first_gather->state = GATHER_DONE;
+	set_done(gathers_first(&comm));
 	cr_assert(eq(u64, gathers_deadline(&comm),
-		     comm.first_gather->since_ms + 1000));
+		     comm.gathers.first->since_ms + 1000));
 	cr_assert(eq(int, start(1, 0), 0));
 	cr_assert(eq(u64, gathers_deadline(&comm), UINT64_MAX));
 }
@@ -205,18 +217,19 @@ Test(unshard, a_rank_is_late_for_its_next_only)
 
 	cr_assert(eq(int, start(0, 0), 0));
 	cr_assert(eq(int, start(0, 1), 0));
-	a = comm.first_gather;
-	b = a->next;
-	a->state = b->state = GATHER_DONE;
-	a->since_ms = 5000;
-	b->since_ms = 4000;
+	a = gathers_first(&comm);
+	b = gather_next(a);
+	set_done(a);
+	set_done(b);
+	a->call.since_ms = 5000;
+	b->call.since_ms = 4000;
 	cr_assert(eq(u64, gathers_deadline(&comm), 6000));
 	gathers_describe_late(&comm, &err);
 	assert_says("rank 1 has not unsharded 'a'");
 	/* From when it starts the one before, it has the whole time. */
 	cr_assert(eq(int, start(1, 0), 0));
-	cr_assert(gt(u64, b->since_ms, 4000));
-	cr_assert(eq(u64, gathers_deadline(&comm), b->since_ms + 1000));
+	cr_assert(gt(u64, b->call.since_ms, 4000));
+	cr_assert(eq(u64, gathers_deadline(&comm), b->call.since_ms + 1000));
 }
 
 Test(unshard, who_keeps_the_limiter_is_late)
@@ -226,17 +239,18 @@ Test(unshard, who_keeps_the_limiter_is_late)
 	for (uint32_t i = 0; i < 3; i++) {
 		cr_assert(eq(int, start(0, i), 0));
 		cr_assert(eq(int, start(1, i), 0));
-		comm.last_gather->state = i < 2 ? GATHER_DONE : GATHER_LIMITED;
+		if (i < 2)
+			set_done(last());
 	}
-	third = comm.last_gather;
+	third = last();
 	cr_assert(eq(int, stop(1, 0), 0));
-	third->waits_since_ms = 1;
+	third->call.waits_since_ms = 1;
 	cr_assert(eq(u64, gathers_deadline(&comm), 1001));
 	gathers_describe_late(&comm, &err);
 	assert_says("until 'a' is resharded, which rank 0");
 	/* Whatever is freed restarts the wait. */
 	cr_assert(eq(int, stop(0, 0), 0));
-	cr_assert(gt(u64, third->waits_since_ms, 1));
+	cr_assert(gt(u64, third->call.waits_since_ms, 1));
 }
 
 /* --- commits ------------------------------------------------------------- */

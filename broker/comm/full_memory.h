@@ -1,0 +1,31 @@
+/*
+ * The memory of unsharded parameters, from the start of a gather to its end.
+ *
+ * A group that is resharded to a smaller mesh keeps its copy. Memory that ranks
+ * unshard into themselves is put aside and reused. Both are dropped before a
+ * gather has to wait for memory.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct comm;
+struct error;
+struct gather;
+struct group;
+
+/* Bytes of one slot of unsharded parameters, which the limiter counts. A plan
+ * in place allocates none. */
+uint64_t full_memory_size(const struct group *group);
+
+/* Make or reuse the memory of a gather. Returns enum pool_outcome. */
+int full_memory_make(struct gather *gather, struct error *err);
+
+/* The gather ends: keep its memory, or unpin it. */
+void full_memory_release(struct gather *gather);
+
+/* Unpin the copies kept for smaller meshes. True: there were some. */
+bool full_memory_drop_kept(struct comm *comm);
+
+/* Unpin these and what was put aside. True: there was some. */
+bool full_memory_drop(struct comm *comm);
