@@ -7,6 +7,7 @@
 #include "broker/comm/gather.h"
 #include "broker/comm/gather_progress.h"
 #include "broker/comm/group.h"
+#include "broker/comm/group_progress.h"
 #include "broker/comm/reduce.h"
 #include "broker/comm/reduce_progress.h"
 

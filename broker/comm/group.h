@@ -1,8 +1,9 @@
 /*
  * Groups: parameters that are unsharded and reduced together.
  *
- * A group is registered when every rank has requested the same; the plan is
- * made from the first request and compared with every other. The shards are two
+ * A group is registered when every rank has requested the same
+ * (group_register.h) and there is memory (group_progress.h); the plan is made
+ * from the first request and compared with every other. The shards are two
  * slots that the group_record keeps, one committed and one to be written.
  * Gradients and sums belong to the run, which pins them.
  */
@@ -63,26 +64,21 @@ uint64_t group_size(const struct group *group, uint64_t size);
 int group_find(const struct session *session, uint64_t id, struct group **ret,
 	       uint32_t *ret_rank, struct error *err);
 
-enum group_outcome {
-	GROUP_READY = 0,
-	/* Call again when the communicator's key was woken. */
-	GROUP_WAIT = 1,
-};
+/* Make an empty group that is being registered. -ENOMEM. */
+int group_make(struct comm *comm, const char *name, struct group **ret,
+	       struct error *err);
 
-/*
- * A rank registers a group, or continues waiting for the others. Returns enum
- * group_outcome, and the group. If a request is invalid or differs from that of
- * the others, all ranks are refused, each once, including those that come
- * later: -EINVAL names the difference. -EEXIST: the rank has registered it
- * already.
- */
-int group_register(struct comm *comm, uint32_t rank,
-		   const struct group_request *request, struct group **ret,
-		   struct error *err);
+/* A registration is withdrawn if it can be completed for no rank. It stays in
+ * the list until every rank was told. */
+bool group_is_registering(const struct group *group);
+bool group_is_withdrawn(const struct group *group);
 
-/* Complete registrations that all ranks have requested: memory,
- * record, ready. */
-void groups_progress(struct comm *comm);
+/* Withdraw a registration, undoing all its changes. Waiting ranks get the cause
+ * when their requests are rerun, the others when they come. */
+void group_withdraw(struct group *group, const struct error *why);
+
+/* Free the withdrawn groups of which every rank was told. */
+void groups_free_told(struct comm *comm);
 
 /* When a rank is too late for a registration (UINT64_MAX: never), and the
  * consequence: the communicator fails, or, if memory is short, the group

@@ -5,7 +5,6 @@
  * unsent.
  */
 #include "broker/broker.h"
-
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/slot.h"
 #include "proto/point.h"

@@ -2,6 +2,7 @@
  * group: a rank registers parameters and gets their locations.
  */
 #include "broker/comm/group.h"
+#include "broker/comm/group_register.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/storage.h"
 #include "broker/verbs/verbs.h"

@@ -1,10 +1,10 @@
 /*
  * Requests that wait: what happens when two reasons to run one come at once.
  */
-#include "tests/unit/broker/broker_fixture.h"
 #include "broker/comm/comm_commit.h"
 #include "broker/comm/comm_progress.h"
 #include "broker/comm/comm_run.h"
+#include "tests/unit/broker/broker_fixture.h"
 #include <xxhash.h>
 
 static struct broker *broker;
