@@ -737,6 +737,10 @@ struct fsdp_entry {
 	/* Length of the bundle's name, with which a member's name begins; 0: it
 	 * is in no bundle. */
 	uint32_t bundle_name_size;
+	/* Where its first element is: the number of the chunk, and bytes from
+	 * the chunk's start. */
+	uint32_t chunk;
+	uint64_t offset;
 };
 
 struct fsdp_holder {
@@ -774,12 +778,66 @@ struct fsdp_prefix {
 			       0: it keeps its owner */
 };
 
+enum fsdp_histogram_kind {
+	FSDP_HISTOGRAM_ITERATION = 1, /* of the broker's event loop: how long
+				       * it did not look for new requests */
+	FSDP_HISTOGRAM_REQUEST = 2,   /* requests that were answered at once,
+				       * from reading to the reply */
+	FSDP_HISTOGRAM_PARKED = 3,    /* requests that had to wait for a name or
+				       * for memory, from parking to the reply */
+};
+
+/*
+ * How often something took how long, since the broker's start. Bucket i counts
+ * durations below limits_ns[i] that are not below limits_ns[i - 1]; the last
+ * limit is UINT64_MAX. All histograms have the same limits.
+ */
+struct fsdp_histogram {
+	size_t struct_size;
+	enum fsdp_histogram_kind kind;
+	const char *name; /* the kind of request; "" for iterations */
+	uint64_t n;       /* the sum of `counts` */
+	uint64_t sum_ns;  /* of all durations */
+	uint32_t n_buckets;
+	const uint64_t *counts, *limits_ns;
+};
+
+/* Memory that the broker got from the kernel or the driver at once. */
+struct fsdp_chunk {
+	size_t struct_size;
+	uint32_t chunk;    /* its number; never used again */
+	uint64_t size;     /* bytes */
+	uint64_t used;     /* bytes in blocks */
+	uint64_t reserved; /* bytes at the end that have no pages yet */
+	uint32_t n_blocks;
+	uint32_t uid, gid, mode;   /* of all its tensors */
+	struct fsdp_device device; /* all 0: host memory */
+	enum fsdp_shared shared;
+	uint64_t bundle; /* as in struct fsdp_entry; 0: none */
+	bool is_sealed;  /* for ever read-only */
+};
+
+/* What is charged to a user, and how much may be: UINT64_MAX is no limit. */
+struct fsdp_account {
+	size_t struct_size;
+	uint32_t uid;
+	uint64_t n_bytes, max_bytes; /* of blocks in host memory */
+	uint64_t n_device_bytes, max_device_bytes; /* on all devices */
+	uint64_t n_slots, max_slots;               /* tensors */
+	uint64_t n_sessions, max_sessions;
+	uint64_t n_waiting; /* requests that wait */
+};
+
 /* Callbacks get borrowed data that is valid during the call. A nonzero return
  * value ends the iteration and is returned. */
 typedef int fsdp_entry_fn(const struct fsdp_entry *entry, void *data);
 typedef int fsdp_holder_fn(const struct fsdp_holder *holder, void *data);
 typedef int fsdp_peer_fn(const struct fsdp_peer *peer, void *data);
 typedef int fsdp_prefix_fn(const struct fsdp_prefix *prefix, void *data);
+typedef int fsdp_histogram_fn(const struct fsdp_histogram *histogram,
+			      void *data);
+typedef int fsdp_chunk_fn(const struct fsdp_chunk *chunk, void *data);
+typedef int fsdp_account_fn(const struct fsdp_account *account, void *data);
 typedef int fsdp_value_fn(const char *name, uint64_t value, void *data);
 
 /* Lists the named tensors that the caller may read and whose names begin with
@@ -819,6 +877,17 @@ FSDP_API int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn,
 /* Resets the counters that are a maximum (loop_longest_ns). -EPERM: the caller
  * is neither root nor a member of admin_group. */
 FSDP_API int fsdp_status_reset(struct fsdp_client *client);
+/* Calls `fn` for each histogram that has counted something. */
+FSDP_API int fsdp_histograms(struct fsdp_client *client, fsdp_histogram_fn *fn,
+			     void *data);
+/* Lists the chunks whose tensors the caller may read; root and administrators
+ * see all. */
+FSDP_API int fsdp_chunks(struct fsdp_client *client, fsdp_chunk_fn *fn,
+			 void *data);
+/* Lists the users to whom something is charged: the caller's own account, or
+ * for root and administrators those of all users. */
+FSDP_API int fsdp_accounts(struct fsdp_client *client, fsdp_account_fn *fn,
+			   void *data);
 
 #ifdef __cplusplus
 }

@@ -31,6 +31,7 @@ static struct fsdp_info info_of(const struct list_item *item)
 static int show_entry(const struct list_item *item, fsdp_entry_fn *fn,
 		      void *data)
 {
+	const struct tensor_place *place = &item->place;
 	const struct fsdp_info info = info_of(item);
 	struct fsdp_entry entry = {
 		.struct_size = sizeof(entry),
@@ -53,6 +54,8 @@ static int show_entry(const struct list_item *item, fsdp_entry_fn *fn,
 		.n_tickets = item->n_tickets,
 		.is_collective = item->is_collective,
 		.bundle_name_size = item->bundle_name_size,
+		.chunk = place->chunk,
+		.offset = place->offset,
 	};
 
 	return fn(&entry, data);

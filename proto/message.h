@@ -14,6 +14,7 @@
  * or reply_deinit(). Encoding borrows everything.
  */
 #pragma once
+#include "proto/histogram.h"
 #include "proto/message_collective.h"
 #include "proto/message_kinds.h"
 #include "proto/message_part.h"
@@ -25,7 +26,7 @@ struct error;
 
 /* Major: different means no talk. Minor: additions only. */
 #define PROTOCOL_MAJOR 1
-#define PROTOCOL_MINOR 1
+#define PROTOCOL_MINOR 2
 
 /* "get", "publish", ...; "?" for an unknown kind. */
 const char *message_kind_name(uint16_t kind);
@@ -224,6 +225,20 @@ struct prefixes_request {
 	uint64_t cursor;
 };
 
+struct histograms_request {
+	uint64_t cursor;
+};
+
+/* The chunks that the caller may read; administrators see all. */
+struct memory_request {
+	uint64_t cursor;
+};
+
+/* The caller's account; administrators see those of all users. */
+struct accounts_request {
+	uint64_t cursor;
+};
+
 /*
  * The file with a session's timelines (shm/timeline.h), which comes along as
  * an fd. One's own is writable, and made when it is first asked for. Another's
@@ -273,6 +288,9 @@ struct request {
 		struct clients_request clients;
 		struct status_request status;
 		struct prefixes_request prefixes;
+		struct histograms_request histograms;
+		struct memory_request memory;
+		struct accounts_request accounts;
 		struct timelines_request timelines;
 		struct share_request share;
 		struct unshare_request unshare;
@@ -482,6 +500,65 @@ struct status_reply {
 	struct status_value *values;
 };
 
+enum histogram_what {
+	HISTOGRAM_ITERATION = 1, /* of the loop */
+	HISTOGRAM_REQUEST = 2,   /* answered at once */
+	HISTOGRAM_PARKED = 3,    /* parked, and answered later */
+	HISTOGRAM_MAX = 3
+};
+
+#define MESSAGE_MAX_HISTOGRAMS 32 /* in one page */
+
+struct histogram_item {
+	uint32_t what;    /* enum histogram_what */
+	const char *name; /* the kind of request; "other": unknown; "": none */
+	uint64_t sum_ns;
+};
+
+/* Histograms that have counted something. */
+struct histograms_reply {
+	uint32_t n_items;
+	struct histogram_item *items;
+	uint32_t n_counts; /* HISTOGRAM_BUCKETS for each item */
+	uint64_t *counts;
+	uint64_t next_cursor; /* 0: that was all */
+};
+
+struct memory_item {
+	uint32_t chunk; /* id, as in struct tensor_place */
+	uint64_t size;
+	uint64_t used;     /* by blocks */
+	uint64_t reserved; /* at the end, without pages yet */
+	struct access_class access;
+	struct device_uuid device;
+	uint32_t shared; /* enum share_kind */
+	uint64_t bundle; /* 0: none */
+	uint32_t n_blocks;
+	bool is_sealed;
+};
+
+struct memory_reply {
+	uint32_t n_items;
+	struct memory_item *items;
+	uint64_t next_cursor; /* 0: that was all */
+};
+
+/* What is charged to a user, and the limits. */
+struct account_item {
+	uint32_t uid;
+	uint64_t n_bytes, max_bytes; /* of blocks in host memory */
+	uint64_t n_device_bytes, max_device_bytes;
+	uint64_t n_slots, max_slots;
+	uint64_t n_sessions, max_sessions;
+	uint64_t n_waiting; /* parked requests */
+};
+
+struct accounts_reply {
+	uint32_t n_items;
+	struct account_item *items;
+	uint64_t next_cursor; /* 0: that was all */
+};
+
 /* timelines */
 struct timelines_reply {
 	uint64_t session; /* whose they are */
@@ -508,6 +585,9 @@ struct reply {
 		struct clients_reply clients;
 		struct prefixes_reply prefixes;
 		struct status_reply status;
+		struct histograms_reply histograms;
+		struct memory_reply memory;
+		struct accounts_reply accounts;
 		struct timelines_reply timelines;
 		struct comm_reply comm; /* join */
 		struct group_reply group;

@@ -85,7 +85,11 @@
 	X(ORDERED, 38, ordered, ordered, empty, 0, NO_TIMEOUT, SMALL)          \
 	X(PREFIXES, 39, prefixes, prefixes, prefixes, 0, NO_TIMEOUT, SMALL)    \
 	X(TICKETS, 40, tickets, tickets, tickets, 0, NO_TIMEOUT, SMALL)        \
-	X(REVOKE, 41, revoke, revoke, empty, RECORDED, NO_TIMEOUT, SMALL)
+	X(REVOKE, 41, revoke, revoke, empty, RECORDED, NO_TIMEOUT, SMALL)      \
+	X(HISTOGRAMS, 42, histograms, histograms, histograms, 0,               \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(MEMORY, 43, memory, memory, memory, 0, NO_TIMEOUT, SMALL)            \
+	X(ACCOUNTS, 44, accounts, accounts, accounts, 0, NO_TIMEOUT, SMALL)
 
 #define MESSAGE_KINDS(X)                                                       \
 	MESSAGE_CONNECTION_KINDS(X)                                            \

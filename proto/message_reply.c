@@ -217,6 +217,65 @@ BODY(status_reply, NULL,
      {TEXT(status_reply, note, MESSAGE_MAX_NOTE, "note")},
      {PAGE(status_reply, values, status_value)});
 
+ITEM(histogram_item, NULL,
+     {U32(histogram_item, what), IN(1, HISTOGRAM_MAX, "kind of histogram"),
+      CODE(EPROTO)},
+     {TEXT(histogram_item, name, MESSAGE_MAX_TEXT, "name of a histogram")},
+     {U64(histogram_item, sum_ns)});
+
+static int check_histograms(void *ours, struct error *err)
+{
+	const struct histograms_reply *reply = ours;
+
+	if (reply->n_counts != reply->n_items * HISTOGRAM_BUCKETS)
+		return error_set(err, -EPROTO,
+				 "%u histograms cannot have %u counts",
+				 reply->n_items, reply->n_counts);
+	return 0;
+}
+
+BODY(histograms_reply, check_histograms,
+     {ITEMS(histograms_reply, items, histogram_item, 0,
+	    MESSAGE_MAX_HISTOGRAMS, "histograms")},
+     {NUMBERS(histograms_reply, counts, counts, uint64_t, 0,
+	      MESSAGE_MAX_HISTOGRAMS * HISTOGRAM_BUCKETS, "counts"),
+      COUNT(histograms_reply, n_counts)},
+     {U64(histograms_reply, next_cursor)});
+
+ITEM(memory_item, NULL,
+     {U32(memory_item, chunk)},
+     {U64(memory_item, size), SIZE("bytes")},
+     {U64(memory_item, used), SIZE("bytes")},
+     {U64(memory_item, reserved), SIZE("bytes")},
+     {U32_AS(memory_item, access.uid, uid)},
+     {ACCESS(memory_item)},
+     {DEVICE(memory_item)},
+     {U32(memory_item, shared), IN(0, SHARE_MAX, "kind of shared memory"),
+      CODE(EPROTO)},
+     {U64(memory_item, bundle)},
+     {U32(memory_item, n_blocks)},
+     {BOOL(memory_item, is_sealed)});
+
+BODY(memory_reply, NULL,
+     {PAGE(memory_reply, items, memory_item)},
+     {U64(memory_reply, next_cursor)});
+
+ITEM(account_item, NULL,
+     {U32(account_item, uid)},
+     {U64(account_item, n_bytes)},
+     {U64(account_item, max_bytes)},
+     {U64(account_item, n_device_bytes)},
+     {U64(account_item, max_device_bytes)},
+     {U64(account_item, n_slots)},
+     {U64(account_item, max_slots)},
+     {U64(account_item, n_sessions)},
+     {U64(account_item, max_sessions)},
+     {U64(account_item, n_waiting)});
+
+BODY(accounts_reply, NULL,
+     {PAGE(accounts_reply, items, account_item)},
+     {U64(accounts_reply, next_cursor)});
+
 /* --- collectives --------------------------------------------------------- */
 
 BODY(comm_reply, NULL,

@@ -289,6 +289,10 @@ BODY(who_request, NULL,
      {U64(who_request, cursor)});
 
 BODY(clients_request, NULL, {U64(clients_request, cursor)});
+BODY(histograms_request, NULL, {U64(histograms_request, cursor)});
+BODY(memory_request, NULL, {U64(memory_request, cursor)});
+BODY(accounts_request, NULL, {U64(accounts_request, cursor)});
+
 BODY(status_request, NULL, {BOOL(status_request, resets)});
 BODY(prefixes_request, NULL, {U64(prefixes_request, cursor)});
 BODY(tickets_request, NULL, {U64(tickets_request, cursor)});

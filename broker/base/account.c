@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_BUCKETS (sizeof((struct accounts *)0)->buckets / sizeof(void *))
-
 /* clang-format off */
 static const struct {
 	const char *what;
@@ -49,7 +47,7 @@ void accounts_deinit(struct accounts *accounts)
 {
 	size_t i;
 
-	for (i = 0; i < N_BUCKETS; i++) {
+	for (i = 0; i < ACCOUNT_BUCKETS; i++) {
 		while (accounts->buckets[i]) {
 			struct account *account = accounts->buckets[i];
 
@@ -61,7 +59,7 @@ void accounts_deinit(struct accounts *accounts)
 
 struct account *accounts_get(struct accounts *accounts, uint32_t uid)
 {
-	struct account **bucket = &accounts->buckets[uid % N_BUCKETS];
+	struct account **bucket = &accounts->buckets[uid % ACCOUNT_BUCKETS];
 	struct account *account;
 
 	for (account = *bucket; account; account = account->next) {
@@ -83,7 +81,7 @@ uint64_t accounts_total(const struct accounts *accounts, enum account_kind kind)
 {
 	uint64_t total = 0;
 
-	for (size_t i = 0; i < N_BUCKETS; i++) {
+	for (size_t i = 0; i < ACCOUNT_BUCKETS; i++) {
 		const struct account *account = accounts->buckets[i];
 
 		for (; account; account = account->next)

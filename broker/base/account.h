@@ -45,9 +45,11 @@ struct account {
 	struct account *next; /* next in the chain of accounts.buckets */
 };
 
+#define ACCOUNT_BUCKETS 256
+
 struct accounts {
 	const struct config *config;
-	struct account *buckets[256];
+	struct account *buckets[ACCOUNT_BUCKETS]; /* by uid */
 };
 
 void accounts_init(struct accounts *accounts, const struct config *config);

@@ -102,18 +102,3 @@ void meter_parked(struct meter *meter, uint16_t kind, uint64_t since_ns)
 	histogram_add(&meter->parked[kind <= MESSAGE_MAX ? kind : 0],
 		      between(since_ns, ticks_now(&meter->ticks)));
 }
-
-const char *meter_task_name(enum meter_task task)
-{
-	static const char *const names[METER_N] = {
-		[METER_REQUESTS] = "requests",
-		[METER_RERUNS] = "reruns",
-		[METER_CHORES] = "chores",
-		[METER_TIMERS] = "timers",
-		[METER_CLOSES] = "closes",
-		[METER_COLLECTIVES] = "collectives",
-		[METER_OTHER] = "other",
-	};
-
-	return names[task];
-}

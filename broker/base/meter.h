@@ -65,6 +65,3 @@ void meter_request(struct meter *meter, uint16_t kind);
 uint64_t meter_now(const struct meter *meter);
 /* A request that was parked at `since_ns` has been answered. */
 void meter_parked(struct meter *meter, uint16_t kind, uint64_t since_ns);
-
-/* "requests", "chores", ... */
-const char *meter_task_name(enum meter_task task);

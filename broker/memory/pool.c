@@ -329,6 +329,15 @@ static uint64_t free_size(const struct pools *pools, uint32_t index)
 	return arena_size(arena) - arena_used(arena);
 }
 
+uint64_t pool_chunk_used(const struct pools *pools, uint32_t chunk_index)
+{
+	const struct chunk *chunk = &pools->chunks[chunk_index];
+
+	if (!chunk->arena)
+		return pool_record(pools, chunk_index)->size;
+	return arena_used(chunk->arena) - chunk->tail_size;
+}
+
 static void make_block(struct pools *pools, const struct pool_request *request,
 		       uint32_t i, const struct place *place,
 		       uint32_t *ret_block)

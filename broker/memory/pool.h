@@ -185,6 +185,9 @@ void pool_forget_unsealed(struct pools *pools, uint32_t bundle);
  * no longer staged (abort, retire), for chunks without blocks. */
 void pool_forget_bundle(struct pools *pools, uint32_t bundle);
 
+/* Bytes of a chunk that blocks take. */
+uint64_t pool_chunk_used(const struct pools *pools, uint32_t chunk_index);
+
 /* Bytes of chunks on a device. */
 uint64_t pools_device_size(const struct pools *pools,
 			   const struct device_uuid *device);

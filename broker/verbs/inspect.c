@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #define PAGE_ITEMS MESSAGE_MAX_ITEMS
-#define N_BUCKETS  (sizeof((struct accounts *)0)->buckets / sizeof(void *))
 /* Grants that one request visits; those of a larger session are counted over
  * several pages. */
 #define MAX_GRANTS 4096
@@ -291,7 +290,7 @@ static uint64_t live_bytes(const struct broker *broker, enum account_kind kind)
 	const struct account *account;
 	uint64_t bytes = 0;
 
-	for (size_t i = 0; i < N_BUCKETS; i++) {
+	for (size_t i = 0; i < ACCOUNT_BUCKETS; i++) {
 		for (account = accounts->buckets[i]; account;
 		     account = account->next)
 			bytes += account->used[kind];
@@ -340,6 +339,24 @@ static void add_counters(const struct broker *broker,
 	add(reply, "limbo_collected", broker->limbo.n_collected);
 	add(reply, "doorbell_rings", broker->limbo.n_rings);
 	add(reply, "loop_longest_ns", broker->loop.meter.longest_ns);
+}
+
+/* The time since the start, by what the loop spent it on. */
+static void add_loop(const struct meter *meter, struct status_reply *reply)
+{
+	static const char *const names[METER_N] = {
+		[METER_REQUESTS] = "loop_requests_ns",
+		[METER_RERUNS] = "loop_reruns_ns",
+		[METER_CHORES] = "loop_chores_ns",
+		[METER_TIMERS] = "loop_timers_ns",
+		[METER_CLOSES] = "loop_closes_ns",
+		[METER_COLLECTIVES] = "loop_collectives_ns",
+		[METER_OTHER] = "loop_other_ns",
+	};
+
+	for (int i = 0; i < METER_N; i++)
+		add(reply, names[i], meter->task_ns[i]);
+	add(reply, "loop_waiting_ns", meter->waiting_ns);
 }
 
 /* The sum over all present communicators. */
@@ -476,6 +493,7 @@ int verb_status(struct verb_call *call, struct error *err)
 	add(reply, "closing", closer_n_open(&broker->closer));
 	add_memory(broker, reply);
 	add_counters(broker, reply);
+	add_loop(&broker->loop.meter, reply);
 	if (call->request->status.resets)
 		meter_reset(&broker->loop.meter);
 	add_collectives(broker, reply);

@@ -147,10 +147,3 @@ Test(meter, every_iteration_is_counted)
 	cr_expect(gt(u64, histogram_n(&meter.iterations), before));
 	cr_expect(ge(u64, meter.iterations.sum_ns, 20 * MS));
 }
-
-Test(meter, every_task_has_a_name)
-{
-	for (int i = 0; i < METER_N; i++)
-		cr_expect(ne(ptr, (void *)meter_task_name((enum meter_task)i),
-			     NULL));
-}
