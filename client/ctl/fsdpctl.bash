@@ -86,7 +86,7 @@ _fsdpctl()
 	local verbs="load ls stat get put rm who limbo clients status ping plan"
 	local verb="" word i
 
-	verbs+=" comms groups end devices tickets revoke du help prefixes"
+	verbs+=" comms groups end devices tickets revoke du help prefixes metrics"
 	COMPREPLY=()
 	_fsdpctl_value "$prev" "$cur" && return
 	for ((i = 1; i < COMP_CWORD; i++)); do

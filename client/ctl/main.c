@@ -22,9 +22,9 @@
 #define EXIT_USAGE 2
 
 static const struct verb *const families[] = {
-	verbs_load,  verbs_list,    verbs_get,     verbs_put,    verbs_rm,
-	verbs_hold,  verbs_tickets, verbs_du,      verbs_status, verbs_plan,
-	verbs_comms, verbs_devices, verbs_prefixes};
+	verbs_load,  verbs_list,    verbs_get,      verbs_put,    verbs_rm,
+	verbs_hold,  verbs_tickets, verbs_du,       verbs_status, verbs_plan,
+	verbs_comms, verbs_devices, verbs_prefixes, verbs_metrics};
 #define N_FAMILIES (sizeof(families) / sizeof(*families))
 
 /* clang-format off */

@@ -35,6 +35,7 @@ extern const struct verb verbs_du[];
 extern const struct verb verbs_get[];
 extern const struct verb verbs_put[];
 extern const struct verb verbs_status[];
+extern const struct verb verbs_metrics[];
 extern const struct verb verbs_plan[];
 extern const struct verb verbs_comms[];
 extern const struct verb verbs_devices[];
