@@ -51,7 +51,8 @@ static bool drain_sessions(void *data)
 	bool has_more = false;
 
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		if (broker->sessions[i] && session_on_idle(broker->sessions[i]))
+		if (session_at(broker, i) &&
+		    session_on_idle(session_at(broker, i)))
 			has_more = true;
 	}
 	return has_more;
@@ -201,8 +202,8 @@ static void stop(struct broker *broker)
 	while (broker->peers)
 		peer_close(broker->peers);
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		if (broker->sessions[i])
-			session_stop(broker->sessions[i]);
+		if (session_at(broker, i))
+			session_stop(session_at(broker, i));
 	}
 	if (broker->deadlines.timer.loop)
 		deadlines_stop(&broker->deadlines);
@@ -438,7 +439,7 @@ static int adopt_records(struct broker *broker, struct error *err)
 	point("adopt.slots");
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
 		if (is_gone[i])
-			session_end_dead(broker->sessions[i]);
+			session_end_dead(session_at(broker, i));
 	}
 	catalog_adopted(&broker->catalog);
 	point("adopt.end");

@@ -57,8 +57,7 @@ struct broker {
 	struct session_hooks hooks;
 	struct peer *peers;
 	uint32_t n_peers;
-	/* Indexed by record. */
-	struct session *sessions[CATALOG_MAX_SESSIONS + 1];
+	struct holdings *holdings[CATALOG_MAX_SESSIONS + 1]; /* by record */
 	uint32_t n_sessions;
 	uint32_t n_timelines;     /* timeline files */
 	uint32_t prefix_position; /* in the deadlines */

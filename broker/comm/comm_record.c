@@ -167,8 +167,8 @@ int comm_record_make(struct broker *broker, const struct session *session,
 
 	r = check_owner(broker, request->name, uid, err);
 	if (r == 0)
-		r = slot_resolve_access(session, &request->access, &access,
-					err);
+		r = access_resolve(&session->holdings.credentials,
+				   &request->access, &access, err);
 	if (r == 0)
 		r = make(broker, uid, request->name, &record, err);
 	if (r < 0)
@@ -198,7 +198,8 @@ int comm_record_check_access(const struct broker *broker,
 	const struct access_class *asked = &request->access;
 	uint32_t mode = asked->mode ? asked->mode : 0600;
 
-	if (!session_may(session, class, ACCESS_WRITE))
+	if (!access_is_allowed(&session->holdings.credentials, class,
+			       ACCESS_WRITE))
 		return error_set(err, -EACCES,
 				 "communicator '%s' is of uid %u (gid %u, mode "
 				 "%04o), and uid %u may not write its memory",

@@ -65,9 +65,9 @@ static int check_order(const struct group *group, uint32_t rank,
 {
 	const struct session *session = group->comm->ranks[rank].session;
 
-	if (!request->timeline ||
-	    (comm_is_by_worker(group->comm) && session->timelines.pages &&
-	     request->timeline < TIMELINES))
+	if (!request->timeline || (comm_is_by_worker(group->comm) &&
+				   session->holdings.timelines.pages &&
+				   request->timeline < TIMELINES))
 		return 0;
 	return error_set(err, -EINVAL,
 			 "'%s' is reduced after timeline %u, which is none "

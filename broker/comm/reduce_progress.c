@@ -142,12 +142,12 @@ static int give_timelines(struct reduction *reduction, struct error *err)
 		if (!order->timeline)
 			continue;
 		if (!session ||
-		    timeline_file_has_reached(session, order->timeline,
-					      order->value)) {
+		    timeline_file_has_reached(&session->holdings,
+					      order->timeline, order->value)) {
 			order->timeline = 0;
 			continue;
 		}
-		r = timeline_file_fd(session, false, &fd, err);
+		r = timeline_file_fd(&session->holdings, false, &fd, err);
 		if (r == 0)
 			r = engine_add_timelines(&comm->broker->engine,
 						 comm->id, i, fd, err);

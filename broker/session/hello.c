@@ -80,7 +80,7 @@ static int begin_session(struct hello *hello, struct hello_outcome *ret,
 		return r;
 	set_session(session, ret);
 	ret->fds[ret->n_fds++] = broker->table_readonly_fd;
-	ret->fds[ret->n_fds++] = session->refs.fd;
+	ret->fds[ret->n_fds++] = session->holdings.refs.fd;
 	ret->fds[ret->n_fds++] = session->doorbell_fd;
 	point("hello.new");
 	return 0;

@@ -48,7 +48,7 @@ static void forget(struct session *session, uint32_t place)
 	uint32_t size = blob_header(catalog, outcome->blob)->size;
 
 	catalog_blob_release(catalog, outcome->blob, size);
-	account_refund(session->account, ACCOUNT_QUEUE, size);
+	account_refund(session->holdings.account, ACCOUNT_QUEUE, size);
 	catalog_save(catalog, outcome, sizeof(*outcome));
 	*outcome = (struct outcome){0};
 	session->sent_outcomes &= ~(UINT64_C(1) << place);
@@ -97,13 +97,13 @@ int outcome_reserve(struct session *session, const struct request *request,
 					 "before asking for more",
 					 OUTCOME_WINDOW);
 	}
-	r = account_charge(&broker->accounts, session->account, ACCOUNT_QUEUE,
-			   size, err);
+	r = account_charge(&broker->accounts, session->holdings.account,
+			   ACCOUNT_QUEUE, size, err);
 	if (r < 0)
 		return r;
 	room.blob = catalog_blob_alloc(&broker->catalog, size);
 	if (!room.blob) {
-		account_refund(session->account, ACCOUNT_QUEUE, size);
+		account_refund(session->holdings.account, ACCOUNT_QUEUE, size);
 		return error_set(err, -ENOSPC,
 				 "the broker's catalog is full; remove tensors "
 				 "or end sessions");
@@ -231,7 +231,7 @@ void outcome_adopt(struct session *session)
 		if (!outcome->blob)
 			continue;
 		account_charge_adopted(
-			session->account, ACCOUNT_QUEUE,
+			session->holdings.account, ACCOUNT_QUEUE,
 			blob_header(catalog, outcome->blob)->size);
 		if (outcome->number == 0)
 			forget(session, i);

@@ -41,7 +41,7 @@ bool peer_has_read_all(const struct peer *peer)
  * few rounds of the loop, in which requests stay in the socket. */
 static bool is_being_granted(const struct peer *peer)
 {
-	return peer->session && lease_is_open(peer->session);
+	return peer->session && lease_is_open(&peer->session->holdings);
 }
 
 /* Watch for requests, or, while replies are queued, for space in the

@@ -41,14 +41,15 @@
 #define LAST_LOOK_MS  64000
 /* Descriptors that stay free when processes of adopted sessions are watched. */
 #define SPARE_DESCRIPTORS 64
-/* The group that stands for every group without a mapping in our user
- * namespace, so two members of it may have no group in common. (The user of
- * that number is refused, see peer.c.) */
-#define OVERFLOW_GID 65534
+
+struct session *session_at(const struct broker *broker, uint32_t index)
+{
+	return session_of(broker->holdings[index]);
+}
 
 struct session_record *session_record(const struct session *session)
 {
-	return catalog_session(&session->broker->catalog, session->index);
+	return holdings_record(&session->holdings);
 }
 
 /* --- watchers ------------------------------------------------------------ */
@@ -82,7 +83,7 @@ void session_stop(struct session *session)
 	if (session->is_stopping)
 		return;
 	session->is_stopping = true;
-	chore_end(session->broker, &session->lease);
+	chore_end(session->broker, &session->holdings.lease);
 	if (session->peer)
 		session_attach_peer(session, NULL);
 	deadlines_remove(&session->broker->deadlines, &session->look_position);
@@ -90,11 +91,11 @@ void session_stop(struct session *session)
 	stop_handle(&session->doorbell_poll);
 	close_fd(&session->pidfd);
 	close_fd(&session->doorbell_fd);
-	close_fd(&session->timelines_readonly_fd);
-	timelines_close(&session->timelines);
-	refs_close(&session->refs);
-	if (session->index)
-		session->broker->sessions[session->index] = NULL;
+	close_fd(&session->holdings.timelines_readonly_fd);
+	timelines_close(&session->holdings.timelines);
+	refs_close(&session->holdings.refs);
+	if (session->holdings.index)
+		session->broker->holdings[session->holdings.index] = NULL;
 	if (session->n_handles == 0)
 		free(session);
 }
@@ -184,7 +185,8 @@ static void on_pidfd(uv_poll_t *poll, int status, int events)
 
 void session_collect(struct session *session)
 {
-	session->is_draining = limbo_collect_pending(session->broker, session);
+	session->is_draining =
+		limbo_collect_pending(session->broker, &session->holdings);
 	catalog_commit(&session->broker->catalog);
 	if (!session->is_draining)
 		return;
@@ -239,6 +241,14 @@ static int watch(struct session *session, int fd, uv_poll_t *poll,
 
 /* --- beginning ----------------------------------------------------------- */
 
+static void on_granted(struct holdings *holdings)
+{
+	struct session *session = session_of(holdings);
+
+	if (session->peer)
+		peer_on_granted(session->peer);
+}
+
 static struct session *session_alloc(struct broker *broker)
 {
 	struct session *session = calloc(1, sizeof(*session));
@@ -246,9 +256,11 @@ static struct session *session_alloc(struct broker *broker)
 	if (!session)
 		return NULL;
 	session->broker = broker;
-	session->refs = REFS_NULL;
-	session->timelines = TIMELINES_NULL;
-	session->timelines_readonly_fd = -1;
+	session->holdings.broker = broker;
+	session->holdings.on_granted = on_granted;
+	session->holdings.refs = REFS_NULL;
+	session->holdings.timelines = TIMELINES_NULL;
+	session->holdings.timelines_readonly_fd = -1;
 	session->pidfd = -1;
 	session->doorbell_fd = -1;
 	return session;
@@ -260,7 +272,7 @@ static int make_files(struct session *session, struct error *err)
 
 	if (r < 0)
 		return error_errno(err, r, "make a session's files");
-	r = refs_create(&session->refs, err);
+	r = refs_create(&session->holdings.refs, err);
 	if (r < 0)
 		return r;
 	session->doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -298,6 +310,19 @@ static int describe(pid_t pid, int pidfd, struct session_record *ret,
 	return 0;
 }
 
+/* The session has this record from now on. */
+static void enlist(struct session *session, uint32_t index)
+{
+	const struct session_record *record =
+		catalog_session(&session->broker->catalog, index);
+	struct holdings *holdings = &session->holdings;
+
+	holdings->index = index;
+	holdings->credentials.uid = record->uid;
+	holdings->credentials.gid = record->gid;
+	session->broker->holdings[index] = holdings;
+}
+
 static int make_record(struct session *session,
 		       const struct session_record *from, struct error *err)
 {
@@ -314,8 +339,7 @@ static int make_record(struct session *session,
 	*record = *from;
 	record->id = catalog->header->next_session_id;
 	catalog_set(catalog, catalog->header->next_session_id, record->id + 1);
-	session->index = index;
-	session->broker->sessions[index] = session;
+	enlist(session, index);
 	point("session.new");
 	catalog_commit(catalog);
 	return 0;
@@ -331,7 +355,7 @@ static int charge(struct session *session, uid_t uid, struct error *err)
 		return error_set(err, -ENOMEM, "no memory for an account");
 	r = account_charge(accounts, account, ACCOUNT_SESSIONS, 1, err);
 	if (r == 0)
-		session->account = account;
+		session->holdings.account = account;
 	return r;
 }
 
@@ -349,7 +373,7 @@ static int set_up(struct session *session, pid_t pid, uid_t uid, gid_t gid,
 		r = make_files(session, err);
 	if (r < 0)
 		return r;
-	record.refs_inode = session->refs.inode;
+	record.refs_inode = session->holdings.refs.inode;
 	return make_record(session, &record, err);
 }
 
@@ -367,8 +391,9 @@ int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
 	session->pidfd = pidfd;
 	r = set_up(session, pid, uid, gid, budget, err);
 	if (r < 0) {
-		if (session->account)
-			account_refund(session->account, ACCOUNT_SESSIONS, 1);
+		if (session->holdings.account)
+			account_refund(session->holdings.account,
+				       ACCOUNT_SESSIONS, 1);
 		session_stop(session);
 		return r;
 	}
@@ -476,20 +501,20 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 
 	if (!session)
 		return error_set(err, -ENOMEM, "no memory for a session");
-	session->account = accounts_get(&broker->accounts, record->uid);
-	if (!session->account) {
+	session->holdings.account =
+		accounts_get(&broker->accounts, record->uid);
+	if (!session->holdings.account) {
 		free(session);
 		return error_set(err, -ENOMEM, "no memory for an account");
 	}
-	account_charge_adopted(session->account, ACCOUNT_SESSIONS, 1);
-	account_charge_adopted(session->account, ACCOUNT_GRANTS,
+	account_charge_adopted(session->holdings.account, ACCOUNT_SESSIONS, 1);
+	account_charge_adopted(session->holdings.account, ACCOUNT_GRANTS,
 			       record->grants.n);
 	/* There is no record of what the last broker sent to it. */
 	session->has_device_memory = true;
-	session->index = index;
-	broker->sessions[index] = session;
+	enlist(session, index);
 	broker->n_sessions++;
-	timeline_file_adopt(session);
+	timeline_file_adopt(&session->holdings);
 	outcome_adopt(session);
 	*ret = session;
 	return (int)judge(session, find_process(session));
@@ -535,10 +560,10 @@ static int take_refs(struct session *session, int fd, struct error *err)
 			"%llu",
 			(unsigned long long)session_record(session)->id);
 	}
-	if (session->refs.entries)
+	if (session->holdings.refs.entries)
 		refs_close(&refs);
 	else
-		session->refs = refs;
+		session->holdings.refs = refs;
 	return 0;
 }
 
@@ -564,7 +589,7 @@ static void settle_grants(struct session *session)
 int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 		     struct error *err)
 {
-	bool was_known = session->refs.entries != NULL;
+	bool was_known = session->holdings.refs.entries != NULL;
 	int r;
 
 	r = take_refs(session, refs_fd, err);
@@ -597,14 +622,16 @@ struct session *session_find(struct broker *broker, uint64_t id,
 			     const uint8_t token[TOKEN_SIZE], struct error *err)
 {
 	const struct session_record *record;
+	struct session *session;
 
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		if (!broker->sessions[i])
+		session = session_at(broker, i);
+		if (!session)
 			continue;
-		record = session_record(broker->sessions[i]);
+		record = session_record(session);
 		if (record->id == id && is_equal(record->token, token) &&
-		    !broker->sessions[i]->is_ending)
-			return broker->sessions[i];
+		    !session->is_ending)
+			return session;
 	}
 	error_set(err, -ESTALE,
 		  "session %llu is not known; the broker was started without "
@@ -616,9 +643,9 @@ struct session *session_find(struct broker *broker, uint64_t id,
 /* --- connection ---------------------------------------------------------- */
 
 /* Returns the number of groups. */
-static uint32_t read_groups(int sock_fd, gid_t ret[SESSION_MAX_GROUPS])
+static uint32_t read_groups(int sock_fd, gid_t ret[CREDENTIALS_MAX_GROUPS])
 {
-	socklen_t size = SESSION_MAX_GROUPS * sizeof(gid_t);
+	socklen_t size = CREDENTIALS_MAX_GROUPS * sizeof(gid_t);
 
 	if (point_fail("session.groups") < 0)
 		return 0;
@@ -633,7 +660,7 @@ static uint32_t read_groups(int sock_fd, gid_t ret[SESSION_MAX_GROUPS])
 static bool is_admin(const struct config *config, uid_t uid, gid_t gid,
 		     int sock_fd)
 {
-	gid_t groups[SESSION_MAX_GROUPS];
+	gid_t groups[CREDENTIALS_MAX_GROUPS];
 	uint32_t n;
 
 	if (uid == 0)
@@ -675,51 +702,17 @@ void session_attach_peer(struct session *session, struct peer *peer)
 	if (!peer)
 		return;
 	peer->session = session;
-	session->n_groups = read_groups(peer->sock_fd, session->groups);
-}
-
-/* --- rights -------------------------------------------------------------- */
-
-bool session_in_group(const struct session *session, gid_t gid)
-{
-	if (session_record(session)->gid == gid)
-		return true;
-	for (uint32_t i = 0; i < session->n_groups; i++) {
-		if (session->groups[i] == gid)
-			return true;
-	}
-	return false;
-}
-
-bool session_may(const struct session *session,
-		 const struct access_class *class, enum access access)
-{
-	uint32_t uid = session_record(session)->uid;
-	uint32_t bits = class->mode;
-
-	if (uid == 0)
-		return true;
-	/* As with files, the first class that matches decides. */
-	if (class->uid == uid)
-		bits >>= 6;
-	else if (class->gid != OVERFLOW_GID &&
-		 session_in_group(session, class->gid))
-		bits >>= 3;
-	return (bits & (uint32_t)access) == (uint32_t)access;
-}
-
-bool session_is_owner(const struct session *session, uint32_t uid)
-{
-	return session_record(session)->uid == uid ||
-	       session_record(session)->uid == 0;
+	session->holdings.credentials.n_groups = read_groups(
+		peer->sock_fd, session->holdings.credentials.groups);
 }
 
 bool session_is_admin(const struct session *session)
 {
+	const struct credentials *credentials = &session->holdings.credentials;
 	const struct config *config = &session->broker->config;
 
-	if (session_record(session)->uid == 0)
+	if (credentials->uid == 0)
 		return true;
 	return config->has_admin_gid &&
-	       session_in_group(session, config->admin_gid);
+	       credentials_have_group(credentials, config->admin_gid);
 }

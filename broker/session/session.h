@@ -10,23 +10,18 @@
  */
 #pragma once
 #include "broker/catalog/catalog.h"
-#include "broker/tensor/chore.h"
-#include "shm/refs.h"
-#include "shm/timeline.h"
+#include "broker/tensor/holdings.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 #include <uv.h>
 
-struct account;
 struct broker;
 struct error;
 struct frame;
 struct peer;
 struct session;
 struct waiter;
-
-#define SESSION_MAX_GROUPS 64
 
 /* A request was parked: it is answered later. */
 #define REQUEST_PARKED 1
@@ -51,11 +46,8 @@ struct session_hooks {
 };
 
 struct session {
+	struct holdings holdings; /* first: session_of() */
 	struct broker *broker;
-	uint32_t index;   /* catalog record, and index in broker.sessions */
-	struct refs refs; /* REFS_NULL until the client has reconnected */
-	struct timelines timelines; /* TIMELINES_NULL until requested */
-	int timelines_readonly_fd;  /* owned; -1 until first requested */
 	/* Owned; -1 if it could not be opened after a restart. */
 	int pidfd;
 	int doorbell_fd; /* owned; -1 until connected once */
@@ -64,20 +56,9 @@ struct session {
 	uint32_t look_position;
 	uint64_t look_ms;  /* delay of the next look, doubled each time */
 	struct peer *peer; /* NULL: not connected */
-	struct account *account;
-	gid_t groups[SESSION_MAX_GROUPS];
-	uint32_t n_groups;
-	struct chore lease;          /* runs while it has a lease: lease.h */
 	struct waiter *first_waiter; /* parked requests, newest first */
 	uint32_t n_waiting;
 	uint64_t n_requests;
-	/* One bit for each page of the ref-counter file in which the session
-	 * has had a grant. Its uid is charged for these pages until the
-	 * session ends. */
-	uint64_t ref_pages[REFS_MAX_PAGES / 64];
-	uint32_t n_ref_pages;
-	/* Bytes of blocks that it made, counted against its budget. */
-	uint64_t n_bytes;
 	/* State of the present connection: */
 	/* By chunk record: the id of the chunk whose descriptor the
 	 * client has. */
@@ -177,18 +158,15 @@ void session_collect(struct session *session);
 /* Work that a doorbell left for later. True: there is more. */
 bool session_on_idle(struct session *session);
 
-/* Is `gid` the session's primary or one of its other groups? */
-bool session_in_group(const struct session *session, gid_t gid);
-
-enum access { ACCESS_READ = 4, ACCESS_WRITE = 2 };
-
-/* May the session access memory of this class? Root may. */
-bool session_may(const struct session *session,
-		 const struct access_class *class, enum access access);
-
-/* May it see holders, and remove what others own? The owner and root may; the
- * admin group may see. */
-bool session_is_owner(const struct session *session, uint32_t uid);
+/* May it see what others hold? Root and the admin group may. */
 bool session_is_admin(const struct session *session);
+
+static inline struct session *session_of(struct holdings *holdings)
+{
+	return (struct session *)holdings; /* its first member */
+}
+
+/* The session of that record; NULL: there is none. */
+struct session *session_at(const struct broker *broker, uint32_t index);
 
 struct session_record *session_record(const struct session *session);

@@ -51,14 +51,15 @@ static bool forget_blocks(struct session *session)
 	uint32_t n_looked = 0;
 	struct block_record *block;
 
-	while (session->n_bytes > 0 && session->maker_hand < n) {
+	while (session->holdings.n_bytes > 0 && session->maker_hand < n) {
 		if (n_looked++ == LOOKED_PER_ROUND)
 			return false;
 		block = catalog_block(catalog, ++session->maker_hand);
-		if (!block->chunk || block->maker != session->index)
+		if (!block->chunk || block->maker != session->holdings.index)
 			continue;
 		catalog_set(catalog, block->maker, 0);
-		session->n_bytes -= pool_block_charge(&broker->pools, block);
+		session->holdings.n_bytes -=
+			pool_block_charge(&broker->pools, block);
 		catalog_commit(catalog);
 	}
 	return true;
@@ -72,20 +73,20 @@ static bool end_some(struct session *session)
 
 	/* First of all, and before poisoned timelines wake waiters that then
 	 * check for the taint. */
-	shared_chunk_end_session(broker, session->index, &left);
+	shared_chunk_end_session(broker, session->holdings.index, &left);
 	if (left > 0)
-		order_end_session(broker, session->index, &left);
+		order_end_session(broker, session->holdings.index, &left);
 	if (left == 0)
 		return false;
-	timeline_file_end(session);
+	timeline_file_end(&session->holdings);
 	abort_bundles(session, &left);
 	if (left == 0)
 		return false;
-	slot_end_session(broker, session->index, &left);
+	slot_end_session(broker, session->holdings.index, &left);
 	if (left == 0)
 		return false;
 	point("session.disowned");
-	grant_drop_session(broker, session->index, &left);
+	grant_drop_session(broker, session->holdings.index, &left);
 	return left > 0 && forget_blocks(session);
 }
 
@@ -99,15 +100,16 @@ static void finish(struct session *session)
 	point("session.dropped");
 	session_attach_peer(session, NULL);
 	outcome_forget_all(session);
-	catalog_release(catalog, SECTION_SESSION, session->index);
+	catalog_release(catalog, SECTION_SESSION, session->holdings.index);
 	catalog_commit(catalog);
 	point("session.ended");
-	account_refund(session->account, ACCOUNT_SESSIONS, 1);
-	account_refund(session->account, ACCOUNT_REFS,
-		       (uint64_t)session->n_ref_pages * refs_page_size());
+	account_refund(session->holdings.account, ACCOUNT_SESSIONS, 1);
+	account_refund(session->holdings.account, ACCOUNT_REFS,
+		       (uint64_t)session->holdings.n_ref_pages *
+			       refs_page_size());
 	broker->n_sessions--;
-	broker->sessions[session->index] = NULL;
-	session->index = 0;
+	broker->holdings[session->holdings.index] = NULL;
+	session->holdings.index = 0;
 	/* Requests that wait for the session's memory run before its files are
 	 * closed, since closing takes longer. */
 	(void)waiters_on_idle(broker);
@@ -136,7 +138,7 @@ void session_end(struct session *session, uint64_t goodbye)
 	if (!goodbye)
 		session_attach_peer(session, NULL);
 	waiters_drop_session(session);
-	lease_end_session(session);
+	lease_end_session(&session->holdings);
 	broker->hooks.on_end(broker->hooks.data, session);
 	catalog_commit(&broker->catalog);
 	if (session_end_round(session))

@@ -96,7 +96,7 @@ static void waiter_free(struct waiter *waiter)
 	request_deinit(&waiter->request);
 	donation_drop(waiter->donation);
 	free(waiter->name);
-	account_refund(session->account, ACCOUNT_WAITING, 1);
+	account_refund(session->holdings.account, ACCOUNT_WAITING, 1);
 	session->n_waiting--;
 	broker->waiters.n--;
 	free(waiter);
@@ -157,8 +157,8 @@ static struct waiter *waiter_new(struct session *session,
 		error_set(err, -ENOMEM, "no memory to let the request wait");
 		goto refuse;
 	}
-	if (account_charge(&broker->accounts, session->account, ACCOUNT_WAITING,
-			   1, err) < 0)
+	if (account_charge(&broker->accounts, session->holdings.account,
+			   ACCOUNT_WAITING, 1, err) < 0)
 		goto refuse;
 	waiter->request = *request;
 	*request = (struct request){0};

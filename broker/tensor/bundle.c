@@ -42,11 +42,11 @@ void bundle_name(const struct broker *broker, uint32_t bundle, char *ret)
 }
 
 uint32_t bundle_find_staged(const struct broker *broker,
-			    const struct session *session, uint64_t id,
+			    const struct holdings *holdings, uint64_t id,
 			    struct error *err)
 {
 	const struct catalog *catalog = &broker->catalog;
-	uint32_t bundle = session_record(session)->first_bundle;
+	uint32_t bundle = holdings_record(holdings)->first_bundle;
 	const struct bundle_record *record;
 
 	for (; bundle; bundle = record->next) {
@@ -63,9 +63,9 @@ uint32_t bundle_find_staged(const struct broker *broker,
 /* --- checks -------------------------------------------------------------- */
 
 /* Does the version `old` prevent one with these flags? */
-static int check_old(const struct broker *broker, const struct session *session,
-		     uint32_t old, uint32_t flags, const char *name,
-		     struct error *err)
+static int check_old(const struct broker *broker,
+		     const struct holdings *holdings, uint32_t old,
+		     uint32_t flags, const char *name, struct error *err)
 {
 	const struct bundle_record *record;
 
@@ -80,7 +80,7 @@ static int check_old(const struct broker *broker, const struct session *session,
 		return error_set(err, -EEXIST,
 				 "bundle \"%s\" exists; ask to replace it",
 				 name);
-	if (!session_is_owner(session, record->owner_uid))
+	if (!access_is_owner(&holdings->credentials, record->owner_uid))
 		return error_set(err, -EPERM, "bundle \"%s\" belongs to uid %u",
 				 name, record->owner_uid);
 	return 0;
@@ -104,19 +104,19 @@ static int check_nesting(const struct broker *broker, uint32_t old,
 			 name, other_name);
 }
 
-static int check_place(struct broker *broker, const struct session *session,
+static int check_place(struct broker *broker, const struct holdings *holdings,
 		       const char *name, uint32_t flags, struct error *err)
 {
 	uint32_t old = index_find_bundle(broker, name);
 	int r;
 
-	r = check_old(broker, session, old, flags, name, err);
+	r = check_old(broker, holdings, old, flags, name, err);
 	if (r < 0)
 		return r;
 	r = check_nesting(broker, old, name, err);
 	if (r < 0)
 		return r;
-	return prefix_check(broker, name, session_record(session)->uid, err);
+	return prefix_check(broker, name, holdings_record(holdings)->uid, err);
 }
 
 int bundle_check_name(const struct broker *broker, uint32_t bundle,
@@ -187,21 +187,22 @@ static uint32_t make_record(struct broker *broker, const char *name)
 	return bundle;
 }
 
-int bundle_begin(struct broker *broker, struct session *session,
+int bundle_begin(struct broker *broker, struct holdings *holdings,
 		 const struct bundle_begin_request *request, uint64_t *ret_id,
 		 struct error *err)
 {
 	struct catalog *catalog = &broker->catalog;
-	struct session_record *owner = session_record(session);
+	struct session_record *owner = holdings_record(holdings);
 	struct access_class access;
 	struct bundle_record *record;
 	uint32_t bundle;
 	int r;
 
-	r = check_place(broker, session, request->name, request->flags, err);
+	r = check_place(broker, holdings, request->name, request->flags, err);
 	if (r < 0)
 		return r;
-	r = slot_resolve_access(session, &request->access, &access, err);
+	r = access_resolve(&holdings->credentials, &request->access, &access,
+			   err);
 	if (r < 0)
 		return r;
 	r = charge(broker, owner->uid, err);
@@ -222,7 +223,7 @@ int bundle_begin(struct broker *broker, struct session *session,
 	record->id = catalog->header->next_bundle_id;
 	record->born_ms = now_ms();
 	record->ttl_ms = request->ttl_ms;
-	record->loader = session->index;
+	record->loader = holdings->index;
 	record->flags = request->flags;
 	record->access = access;
 	record->device = request->device;
@@ -560,7 +561,7 @@ static int work_ahead(struct broker *broker, uint32_t bundle, struct error *err)
 
 /* Do everything that can fail, in an order that needs no undoing when it does.
  * Returns as bundle_commit(). */
-static int prepare(struct broker *broker, struct session *session,
+static int prepare(struct broker *broker, struct holdings *holdings,
 		   uint32_t bundle, uint64_t deadline_ms, struct error *err)
 {
 	struct bundle_record *record = catalog_bundle(&broker->catalog, bundle);
@@ -568,7 +569,7 @@ static int prepare(struct broker *broker, struct session *session,
 	int r;
 
 	bundle_name(broker, bundle, name);
-	r = check_place(broker, session, name, record->flags, err);
+	r = check_place(broker, holdings, name, record->flags, err);
 	if (r == 0)
 		r = check_members(broker, bundle, err);
 	if (r < 0)
@@ -589,7 +590,7 @@ static int prepare(struct broker *broker, struct session *session,
 			 name);
 }
 
-int bundle_commit(struct broker *broker, struct session *session,
+int bundle_commit(struct broker *broker, struct holdings *holdings,
 		  uint32_t bundle, uint64_t *ret_version, struct error *err)
 {
 	struct bundle_record *record = catalog_bundle(&broker->catalog, bundle);
@@ -598,7 +599,7 @@ int bundle_commit(struct broker *broker, struct session *session,
 	uint32_t old;
 	int r;
 
-	r = prepare(broker, session, bundle, deadline_ms, err);
+	r = prepare(broker, holdings, bundle, deadline_ms, err);
 	if (r < 0)
 		pool_forget_unsealed(&broker->pools, bundle);
 	if (r != POOL_OK)

@@ -17,7 +17,7 @@ struct account;
 struct broker;
 struct error;
 struct manifest_work;
-struct session;
+struct holdings;
 
 /* The volatile part of a version; indexed by the record. */
 struct bundle {
@@ -38,11 +38,11 @@ struct bundle {
 /* Record of the bundle with this number, if this session stages it; else 0 with
  * `err` set. */
 uint32_t bundle_find_staged(const struct broker *broker,
-			    const struct session *session, uint64_t id,
+			    const struct holdings *holdings, uint64_t id,
 			    struct error *err);
 
 /* The caller has looked up the device. */
-int bundle_begin(struct broker *broker, struct session *session,
+int bundle_begin(struct broker *broker, struct holdings *holdings,
 		 const struct bundle_begin_request *request, uint64_t *ret_id,
 		 struct error *err);
 
@@ -65,7 +65,7 @@ int bundle_check_name(const struct broker *broker, uint32_t bundle,
  * and ask again. Until it is committed, the version stays staged, and may be
  * aborted or get more members.
  */
-int bundle_commit(struct broker *broker, struct session *session,
+int bundle_commit(struct broker *broker, struct holdings *holdings,
 		  uint32_t bundle, uint64_t *ret_version, struct error *err);
 
 /* End a staged version: it is aborted, or its loader died. (For a committed

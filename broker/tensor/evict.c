@@ -128,14 +128,14 @@ static bool is_recent(const struct broker *broker, uint32_t slot)
 		&broker->table.header->era, memory_order_relaxed);
 	uint32_t grant = catalog_slot(catalog, slot)->grants.first;
 	const struct grant_record *record;
-	const struct session *session;
+	const struct holdings *holdings;
 
 	for (; grant; grant = record->slot_link.next) {
 		record = catalog_grant(catalog, grant);
-		session = broker->sessions[record->session];
-		if (!session || !session->refs.entries)
+		holdings = broker->holdings[record->session];
+		if (!holdings || !holdings->refs.entries)
 			continue;
-		if ((uint16_t)(era - refs_used(&session->refs, slot)) <= 1)
+		if ((uint16_t)(era - refs_used(&holdings->refs, slot)) <= 1)
 			return true;
 	}
 	return false;

@@ -69,16 +69,16 @@ uint32_t grant_find(const struct broker *broker, uint32_t session,
 /* Charge the page of the session's ref-counter file that has the slot's entry,
  * with the first grant in it. Client and broker will touch the entry, and the
  * page lives as long as the file. */
-static void charge_page(struct session *session, uint32_t slot)
+static void charge_page(struct holdings *holdings, uint32_t slot)
 {
 	uint32_t page = refs_page(slot);
 	uint64_t bit = UINT64_C(1) << page % 64;
 
-	if (session->ref_pages[page / 64] & bit)
+	if (holdings->ref_pages[page / 64] & bit)
 		return;
-	session->ref_pages[page / 64] |= bit;
-	session->n_ref_pages++;
-	account_charge_adopted(session->account, ACCOUNT_REFS,
+	holdings->ref_pages[page / 64] |= bit;
+	holdings->n_ref_pages++;
+	account_charge_adopted(holdings->account, ACCOUNT_REFS,
 			       refs_page_size());
 }
 
@@ -91,7 +91,7 @@ void grant_adopt_all(struct broker *broker)
 	for (uint32_t i = 1; i <= n; i++) {
 		record = catalog_grant(catalog, i);
 		if (record->session)
-			charge_page(broker->sessions[record->session],
+			charge_page(broker->holdings[record->session],
 				    record->slot);
 	}
 }
@@ -105,9 +105,9 @@ static uint32_t make(struct broker *broker, uint32_t session, uint32_t slot)
 
 	if (!grant)
 		return 0;
-	account_charge_adopted(broker->sessions[session]->account,
+	account_charge_adopted(broker->holdings[session]->account,
 			       ACCOUNT_GRANTS, 1);
-	charge_page(broker->sessions[session], slot);
+	charge_page(broker->holdings[session], slot);
 	record = catalog_grant(catalog, grant);
 	record->session = session;
 	record->slot = slot;
@@ -152,12 +152,12 @@ bool grant_add(struct broker *broker, uint32_t session, uint32_t slot,
 }
 
 /* Each grant may need a new page, up to the number of all pages. */
-static int check_pages(const struct session *session, uint32_t n,
+static int check_pages(const struct holdings *holdings, uint32_t n,
 		       struct error *err)
 {
-	const struct accounts *accounts = &session->broker->accounts;
-	const struct account *account = session->account;
-	uint64_t missing = refs_n_pages() - session->n_ref_pages;
+	const struct accounts *accounts = &holdings->broker->accounts;
+	const struct account *account = holdings->account;
+	uint64_t missing = refs_n_pages() - holdings->n_ref_pages;
 	uint64_t size = (n < missing ? n : missing) * refs_page_size();
 
 	if (size <= account_left(accounts, account, ACCOUNT_REFS))
@@ -173,10 +173,10 @@ static int check_pages(const struct session *session, uint32_t n,
 							   ACCOUNT_REFS));
 }
 
-int grant_check_room(const struct session *session, uint32_t n,
+int grant_check_room(const struct holdings *holdings, uint32_t n,
 		     struct error *err)
 {
-	const struct broker *broker = session->broker;
+	const struct broker *broker = holdings->broker;
 	uint32_t capacity = catalog_capacity(SECTION_GRANT);
 	uint32_t used = catalog_n_live(&broker->catalog, SECTION_GRANT);
 	int r;
@@ -189,25 +189,25 @@ int grant_check_room(const struct session *session, uint32_t n,
 				 "(tensors times sessions that have had them); "
 				 "end idle sessions",
 				 used, capacity);
-	r = account_charge(&broker->accounts, session->account, ACCOUNT_GRANTS,
+	r = account_charge(&broker->accounts, holdings->account, ACCOUNT_GRANTS,
 			   n, err);
 	if (r < 0)
 		return r;
-	account_refund(session->account, ACCOUNT_GRANTS, n);
-	return check_pages(session, n, err);
+	account_refund(holdings->account, ACCOUNT_GRANTS, n);
+	return check_pages(holdings, n, err);
 }
 
 int64_t grant_holds(const struct broker *broker, uint32_t grant)
 {
 	const struct grant_record *record =
 		catalog_grant(&broker->catalog, grant);
-	const struct session *session = broker->sessions[record->session];
+	const struct holdings *holdings = broker->holdings[record->session];
 	int32_t sum;
 
-	if (!session || !session->refs.entries)
+	if (!holdings || !holdings->refs.entries)
 		return INT64_MAX;
 	sum = (int32_t)((uint32_t)record->granted +
-			(uint32_t)refs_delta(&session->refs, record->slot));
+			(uint32_t)refs_delta(&holdings->refs, record->slot));
 	return sum > 0 ? sum : 0;
 }
 
@@ -215,12 +215,12 @@ bool grant_peek_is_held(const struct broker *broker, uint32_t grant)
 {
 	const struct grant_record *record =
 		catalog_grant(&broker->catalog, grant);
-	const struct session *session = broker->sessions[record->session];
+	const struct holdings *holdings = broker->holdings[record->session];
 	uint32_t delta;
 
-	if (!session || !session->refs.entries)
+	if (!holdings || !holdings->refs.entries)
 		return true;
-	delta = (uint32_t)refs_peek_delta(&session->refs, record->slot);
+	delta = (uint32_t)refs_peek_delta(&holdings->refs, record->slot);
 	return (int32_t)((uint32_t)record->granted + delta) > 0;
 }
 
@@ -228,14 +228,15 @@ bool grant_is_fenced(const struct broker *broker, uint32_t grant)
 {
 	const struct grant_record *record =
 		catalog_grant(&broker->catalog, grant);
-	const struct session *session = broker->sessions[record->session];
+	const struct holdings *holdings = broker->holdings[record->session];
 	uint32_t timeline;
 	uint64_t value;
 
-	if (!session || !session->refs.entries)
+	if (!holdings || !holdings->refs.entries)
 		return false;
-	timeline = refs_fence(&session->refs, record->slot, &value);
-	return timeline && !timeline_file_has_reached(session, timeline, value);
+	timeline = refs_fence(&holdings->refs, record->slot, &value);
+	return timeline &&
+	       !timeline_file_has_reached(holdings, timeline, value);
 }
 
 static void unlink_from_hash(struct broker *broker, uint32_t grant)
@@ -259,7 +260,7 @@ static void destroy(struct broker *broker, uint32_t grant)
 	catalog_list_remove(catalog, &catalog_session(catalog, session)->grants,
 			    SECTION_GRANT, SESSION_LINK, grant);
 	catalog_release(catalog, SECTION_GRANT, grant);
-	account_refund(broker->sessions[session]->account, ACCOUNT_GRANTS, 1);
+	account_refund(broker->holdings[session]->account, ACCOUNT_GRANTS, 1);
 }
 
 void grant_drop(struct broker *broker, uint32_t grant)

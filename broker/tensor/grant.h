@@ -22,7 +22,7 @@
 
 struct broker;
 struct error;
-struct session;
+struct holdings;
 
 /* Find the grant of (session, slot). Returns 0 without one. */
 uint32_t grant_find(const struct broker *broker, uint32_t session,
@@ -36,7 +36,7 @@ bool grant_add(struct broker *broker, uint32_t session, uint32_t slot,
 /* May the session get `n` more grants? Each grant is charged to its uid when it
  * is made, and so is each page of its ref-counter file with the first grant in
  * it; the pages stay charged until the session ends. -ENOSPC, -EDQUOT. */
-int grant_check_room(const struct session *session, uint32_t n,
+int grant_check_room(const struct holdings *holdings, uint32_t n,
 		     struct error *err);
 
 /* granted + delta of one grant, 0 if that is negative; INT64_MAX if the

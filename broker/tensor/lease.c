@@ -5,11 +5,9 @@
 #include "broker/tensor/lease.h"
 #include "broker/base/account.h"
 #include "broker/broker.h"
-#include "broker/session/peer.h"
-#include "broker/session/session.h"
-#include "broker/session/waiter.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/grant.h"
+#include "broker/tensor/holdings.h"
 #include "proto/point.h"
 #include <assert.h>
 #include <inttypes.h>
@@ -19,147 +17,146 @@
 #define LEASE_STEP 64
 #define LEASE_MIN  MESSAGE_MAX_ITEMS
 
-bool lease_is_open(const struct session *session)
+bool lease_is_open(const struct holdings *holdings)
 {
-	return session_record(session)->lease_bundle != 0;
+	return holdings_record(holdings)->lease_bundle != 0;
 }
 
-void lease_key(const struct session *session, char ret[LEASE_KEY_SIZE])
+void lease_key(const struct holdings *holdings, char ret[LEASE_KEY_SIZE])
 {
 	/* No name begins with a slash. */
-	snprintf(ret, LEASE_KEY_SIZE, "//lease/%" PRIu32, session->index);
+	snprintf(ret, LEASE_KEY_SIZE, "//lease/%" PRIu32, holdings->index);
 }
 
 /* Grant this member and return the next one. */
-static uint32_t grant_one(struct session *session, uint32_t slot)
+static uint32_t grant_one(struct holdings *holdings, uint32_t slot)
 {
-	struct broker *broker = session->broker;
-	bool is_granted = grant_add(broker, session->index, slot, 1);
+	struct broker *broker = holdings->broker;
+	bool is_granted = grant_add(broker, holdings->index, slot, 1);
 
 	assert(is_granted); /* the caller reserved capacity for it */
 	return catalog_slot(&broker->catalog, slot)->bundle_link.next;
 }
 
 /* Reserve the capacity for grants that will be made later. */
-static void reserve(struct session *session, uint32_t n)
+static void reserve(struct holdings *holdings, uint32_t n)
 {
-	account_charge_adopted(session->account, ACCOUNT_GRANTS, n);
-	session->broker->n_leased += n;
+	account_charge_adopted(holdings->account, ACCOUNT_GRANTS, n);
+	holdings->broker->n_leased += n;
 }
 
-static void unreserve(struct session *session, uint32_t n)
+static void unreserve(struct holdings *holdings, uint32_t n)
 {
-	account_refund(session->account, ACCOUNT_GRANTS, n);
-	session->broker->n_leased -= n;
+	account_refund(holdings->account, ACCOUNT_GRANTS, n);
+	holdings->broker->n_leased -= n;
 }
 
-static void grant_some(struct session *session, uint32_t n)
+static void grant_some(struct holdings *holdings, uint32_t n)
 {
-	struct catalog *catalog = &session->broker->catalog;
-	struct session_record *record = session_record(session);
+	struct catalog *catalog = &holdings->broker->catalog;
+	struct session_record *record = holdings_record(holdings);
 	uint32_t slot = record->lease_slot;
 	uint32_t i;
 
-	unreserve(session, n);
+	unreserve(holdings, n);
 	for (i = 0; i < n; i++)
-		slot = grant_one(session, slot);
+		slot = grant_one(holdings, slot);
 	catalog_set(catalog, record->lease_slot, slot);
 	catalog_set(catalog, record->lease_left, record->lease_left - n);
 }
 
 /* End the lease, complete or not, and return its version. */
-static uint32_t close_lease(struct session *session)
+static uint32_t close_lease(struct holdings *holdings)
 {
-	struct catalog *catalog = &session->broker->catalog;
-	struct session_record *record = session_record(session);
+	struct catalog *catalog = &holdings->broker->catalog;
+	struct session_record *record = holdings_record(holdings);
 	uint32_t bundle = record->lease_bundle;
 
-	unreserve(session, record->lease_left);
+	unreserve(holdings, record->lease_left);
 	catalog_set(catalog, record->lease_bundle, 0);
 	catalog_set(catalog, record->lease_slot, 0);
 	catalog_set(catalog, record->lease_left, 0);
 	return bundle;
 }
 
-static void end(struct session *session)
+static void end(struct holdings *holdings)
 {
-	struct broker *broker = session->broker;
+	struct broker *broker = holdings->broker;
 	char key[LEASE_KEY_SIZE];
 
-	chore_end(broker, &session->lease);
-	bundle_unlease(broker, close_lease(session));
+	chore_end(broker, &holdings->lease);
+	bundle_unlease(broker, close_lease(holdings));
 	point("lease.ended");
 	catalog_commit(&broker->catalog);
-	lease_key(session, key);
+	lease_key(holdings, key);
 	wake_name(&broker->wake, key);
-	if (session->peer)
-		peer_on_granted(session->peer);
+	holdings->on_granted(holdings);
 }
 
 static bool step(void *data, uint32_t unused)
 {
-	struct session *session = data;
-	uint32_t left = session_record(session)->lease_left;
+	struct holdings *holdings = data;
+	uint32_t left = holdings_record(holdings)->lease_left;
 
 	(void)unused;
-	grant_some(session, left < LEASE_STEP ? left : LEASE_STEP);
+	grant_some(holdings, left < LEASE_STEP ? left : LEASE_STEP);
 	point("lease.step");
-	catalog_commit(&session->broker->catalog);
+	catalog_commit(&holdings->broker->catalog);
 	if (left > LEASE_STEP)
 		return true;
-	end(session);
+	end(holdings);
 	return false;
 }
 
-void lease_begin(struct session *session, uint32_t bundle)
+void lease_begin(struct holdings *holdings, uint32_t bundle)
 {
-	struct broker *broker = session->broker;
+	struct broker *broker = holdings->broker;
 	struct catalog *catalog = &broker->catalog;
 	const struct list *members = &catalog_bundle(catalog, bundle)->members;
-	struct session_record *record = session_record(session);
+	struct session_record *record = holdings_record(holdings);
 	uint32_t slot = members->first;
 
-	assert(!lease_is_open(session));
+	assert(!lease_is_open(holdings));
 	if (members->n <= LEASE_MIN) {
 		while (slot)
-			slot = grant_one(session, slot);
+			slot = grant_one(holdings, slot);
 		return;
 	}
 	catalog_set(catalog, record->lease_bundle, bundle);
 	catalog_set(catalog, record->lease_slot, slot);
 	catalog_set(catalog, record->lease_left, members->n);
-	reserve(session, members->n);
+	reserve(holdings, members->n);
 	bundle_lease(broker, bundle);
-	session->lease.step = step;
-	session->lease.data = session;
-	chore_begin(broker, &session->lease);
+	holdings->lease.step = step;
+	holdings->lease.data = holdings;
+	chore_begin(broker, &holdings->lease);
 	point("lease.begun");
 }
 
-void lease_end_session(struct session *session)
+void lease_end_session(struct holdings *holdings)
 {
-	if (lease_is_open(session))
-		end(session);
+	if (lease_is_open(holdings))
+		end(holdings);
 }
 
-static void finish(struct session *session)
+static void finish(struct holdings *holdings)
 {
-	const struct session_record *record = session_record(session);
+	const struct session_record *record = holdings_record(holdings);
 
-	reserve(session, record->lease_left);
+	reserve(holdings, record->lease_left);
 	while (record->lease_left > 0) {
-		grant_some(session, 1);
-		catalog_commit(&session->broker->catalog);
+		grant_some(holdings, 1);
+		catalog_commit(&holdings->broker->catalog);
 	}
-	(void)close_lease(session);
+	(void)close_lease(holdings);
 	point("lease.adopted");
-	catalog_commit(&session->broker->catalog);
+	catalog_commit(&holdings->broker->catalog);
 }
 
 void lease_adopt_all(struct broker *broker)
 {
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		if (broker->sessions[i] && lease_is_open(broker->sessions[i]))
-			finish(broker->sessions[i]);
+		if (broker->holdings[i] && lease_is_open(broker->holdings[i]))
+			finish(broker->holdings[i]);
 	}
 }

@@ -34,21 +34,21 @@
 
 struct broker;
 struct error;
-struct session;
+struct holdings;
 
 /* Grant all members of a version to the session, which has no lease and enough
  * capacity for the grants: a few at once, many in later steps. */
-void lease_begin(struct session *session, uint32_t bundle);
+void lease_begin(struct holdings *holdings, uint32_t bundle);
 
 /* Has the session a lease with grants still to make? */
-bool lease_is_open(const struct session *session);
+bool lease_is_open(const struct holdings *holdings);
 
 /* A request can wait for the end of the lease under this key. */
 #define LEASE_KEY_SIZE 24
-void lease_key(const struct session *session, char ret[LEASE_KEY_SIZE]);
+void lease_key(const struct holdings *holdings, char ret[LEASE_KEY_SIZE]);
 
 /* The session has ended: drop its remaining grants. */
-void lease_end_session(struct session *session);
+void lease_end_session(struct holdings *holdings);
 
 /* After a restart, when the sessions are adopted: make the missing grants.
  * States of slots are updated later, by slot_adopt_all(). */

@@ -22,16 +22,16 @@
 #define SLOW_FENCE_MS 30000
 
 /* Visit a bounded number of pending bits. Returns the number of bits. */
-static uint32_t settle_pending(struct broker *broker, struct session *session)
+static uint32_t settle_pending(struct broker *broker, struct holdings *holdings)
 {
 	struct catalog *catalog = &broker->catalog;
 	uint32_t n_slots = catalog_n_touched(catalog, SECTION_SLOT);
 	uint32_t slots[PENDING_PER_ROUND];
 	uint32_t n, i;
 
-	if (!session->refs.bitmap)
+	if (!holdings->refs.bitmap)
 		return 0;
-	n = refs_take_pending(&session->refs, slots, PENDING_PER_ROUND);
+	n = refs_take_pending(&holdings->refs, slots, PENDING_PER_ROUND);
 	for (i = 0; i < n; i++) {
 		/* The client sets the bits: of any slot, in any state. */
 		if (slots[i] == 0 || slots[i] > n_slots)
@@ -43,10 +43,10 @@ static uint32_t settle_pending(struct broker *broker, struct session *session)
 	return n;
 }
 
-bool limbo_collect_pending(struct broker *broker, struct session *session)
+bool limbo_collect_pending(struct broker *broker, struct holdings *holdings)
 {
 	broker->limbo.n_rings++;
-	return settle_pending(broker, session) == PENDING_PER_ROUND;
+	return settle_pending(broker, holdings) == PENDING_PER_ROUND;
 }
 
 /* --- devices ------------------------------------------------------------- */
@@ -199,14 +199,14 @@ uint32_t limbo_collect_released(struct broker *broker)
 		catalog_n_touched(&broker->catalog, SECTION_SESSION);
 	uint64_t before = broker->limbo.n_collected;
 	uint32_t left = PENDING_PER_CALL;
-	struct session *session;
+	struct holdings *holdings;
 	uint32_t n;
 
 	for (uint32_t i = 1; i <= n_sessions; i++) {
-		session = broker->sessions[i];
+		holdings = broker->holdings[i];
 		n = PENDING_PER_ROUND;
-		while (session && n == PENDING_PER_ROUND && left >= n) {
-			n = settle_pending(broker, session);
+		while (holdings && n == PENDING_PER_ROUND && left >= n) {
+			n = settle_pending(broker, holdings);
 			left -= n;
 		}
 	}

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 struct broker;
-struct session;
+struct holdings;
 
 #define LIMBO_WARN          1000
 #define LIMBO_WARN_EVERY_MS (3600 * 1000)
@@ -39,7 +39,7 @@ struct limbo {
 
 /* Update the states of slots whose bits are set in this session's file, up to a
  * limit. True: there are more, call again from the loop. */
-bool limbo_collect_pending(struct broker *broker, struct session *session);
+bool limbo_collect_pending(struct broker *broker, struct holdings *holdings);
 
 /*
  * Update the states of all slots that sessions have released, whether they have

@@ -4,7 +4,6 @@
 #include "broker/tensor/manifest.h"
 #include "broker/base/account.h"
 #include "broker/broker.h"
-#include "broker/session/waiter.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/slot.h"
 #include "proto/error.h"

@@ -19,11 +19,11 @@ _Static_assert(TIMELINE_POISON == INT64_MAX, "what a decoder lets pass");
 static bool is_reached(const struct broker *broker,
 		       const struct order_record *order)
 {
-	const struct session *session = broker->sessions[order->session];
+	const struct holdings *holdings = broker->holdings[order->session];
 
 	/* Of an event the producer says when it is done. */
-	return session && order->timeline &&
-	       timeline_file_has_reached(session, order->timeline,
+	return holdings && order->timeline &&
+	       timeline_file_has_reached(holdings, order->timeline,
 					 order->value);
 }
 

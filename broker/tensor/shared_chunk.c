@@ -58,7 +58,8 @@ static uint32_t find(const struct pools *pools, const struct share *share)
 		if (!pool_has_chunk(pools, i) || pools->chunks[i].is_dying)
 			continue;
 		record = pool_record(pools, i);
-		if (record->shared && record->sharer == share->session->index &&
+		if (record->shared &&
+		    record->sharer == share->holdings->index &&
 		    record->size == share->size &&
 		    record->access.gid == access->gid &&
 		    record->access.mode == access->mode &&
@@ -110,7 +111,7 @@ static uint32_t record_chunk(struct pools *pools, const struct share *share,
 		.access = share->access,
 		.device = share->device->uuid,
 		.shared = handle ? SHARE_LEGACY : SHARE_DONATED,
-		.sharer = share->session->index,
+		.sharer = share->holdings->index,
 		.handle = handle,
 	};
 	catalog_set(catalog, catalog->header->next_chunk_id, id + 1);
@@ -184,7 +185,7 @@ int shared_chunk_get(struct pools *pools, const struct share *share,
 	r = admit(pool->source, share, err);
 	if (r != POOL_OK)
 		goto out;
-	r = pool_charge_shared(pool->source, share->session->account, kind,
+	r = pool_charge_shared(pool->source, share->holdings->account, kind,
 			       share->size, err);
 	if (r < 0)
 		goto out;

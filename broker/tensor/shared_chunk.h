@@ -25,11 +25,11 @@ struct broker;
 struct device;
 struct error;
 struct pools;
-struct session;
+struct holdings;
 
 /* What is to be shared. */
 struct share {
-	struct session *session;
+	struct holdings *holdings; /* of the session that shares it */
 	const struct device *device;
 	struct access_class access; /* with the real uid */
 	uint64_t size;

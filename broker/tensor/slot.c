@@ -361,7 +361,7 @@ static void free_block(struct broker *broker, uint32_t index)
 	const struct device_uuid *device =
 		pool_block_device(&broker->pools, block);
 	uint64_t charge = pool_block_charge(&broker->pools, block);
-	struct session *maker = broker->sessions[block->maker];
+	struct holdings *maker = broker->holdings[block->maker];
 
 	refund(broker, block->uid, pool_account(device), charge);
 	if (maker) {
@@ -502,8 +502,8 @@ static int adopt_charge(struct broker *broker, uint32_t slot, struct error *err)
 	if (block->slots.first != slot)
 		return 0;
 	account_charge_adopted(owner, pool_account(device), charge);
-	if (broker->sessions[block->maker])
-		broker->sessions[block->maker]->n_bytes += charge;
+	if (broker->holdings[block->maker])
+		broker->holdings[block->maker]->n_bytes += charge;
 	return 0;
 }
 
@@ -665,53 +665,4 @@ struct access_class slot_access(const struct broker *broker, uint32_t slot)
 		catalog_block(catalog, record->block);
 
 	return catalog_chunk(catalog, block->chunk)->access;
-}
-
-/* --- access -------------------------------------------------------------- */
-
-int slot_resolve_access(const struct session *session,
-			const struct access_class *asked,
-			struct access_class *ret, struct error *err)
-{
-	const struct session_record *record = session_record(session);
-
-	*ret = (struct access_class){
-		.uid = record->uid,
-		.gid = asked->gid == GID_DEFAULT ? record->gid : asked->gid,
-		.mode = asked->mode ? asked->mode : 0600,
-	};
-	if (record->uid == 0 || session_in_group(session, ret->gid))
-		return 0;
-	return error_set(err, -EPERM,
-			 "uid %u is not in group %u, so it cannot make memory "
-			 "for it",
-			 record->uid, ret->gid);
-}
-
-int slot_check_reader(const struct session *session,
-		      const struct access_class *class, const char *name,
-		      const uint32_t *trusted_uid, struct error *err)
-{
-	uint32_t uid = session_record(session)->uid;
-	uint32_t owner;
-	bool is_trusted;
-
-	if (!session_may(session, class, ACCESS_READ))
-		return error_set(err, -EACCES,
-				 "\"%s\" (uid %u, gid %u, mode %04o) is not "
-				 "readable for uid %u",
-				 name, class->uid, class->gid, class->mode,
-				 uid);
-	if (trusted_uid)
-		is_trusted = class->uid == *trusted_uid;
-	else
-		is_trusted = class->uid == uid || class->uid == 0 ||
-			     (prefix_owner(session->broker, name, &owner) &&
-			      class->uid == owner);
-	if (is_trusted)
-		return 0;
-	return error_set(err, -EACCES,
-			 "\"%s\" was published by uid %u, whom this get does "
-			 "not trust; name that uid as trusted to take it",
-			 name, class->uid);
 }

@@ -26,7 +26,7 @@
 
 struct broker;
 struct error;
-struct session;
+struct holdings;
 
 /*
  * Make a slot over `block` with `type` (already checked; its extent is `size`),
@@ -127,7 +127,7 @@ bool slot_evict(struct broker *broker, uint32_t slot);
  * update every state. Call it after the other adoptions (pools,
  * ticket_adopt_all(), bundle_adopt_all()) but before the holdings of dead
  * sessions are dropped, since freeing a slot refunds its charge. The n_bytes of
- * the sessions in broker.sessions[] are set, too.
+ * the sessions in broker.holdings[] are set, too.
  */
 int slot_adopt_all(struct broker *broker, struct error *err);
 
@@ -158,18 +158,3 @@ uint64_t slot_version(const struct broker *broker, uint32_t slot);
 
 /* The access class of a slot's memory. */
 struct access_class slot_access(const struct broker *broker, uint32_t slot);
-
-/* The access class of memory that a session's request makes, with defaults
- * filled in. -EPERM: the session is not in that group. */
-int slot_resolve_access(const struct session *session,
-			const struct access_class *asked,
-			struct access_class *ret, struct error *err);
-
-/*
- * May the session read memory of this class under `name`, and does it trust the
- * publisher? Unless the request names a trusted uid, the session trusts its own
- * uid, root, and the owner of the name's first component. -EACCES.
- */
-int slot_check_reader(const struct session *session,
-		      const struct access_class *class, const char *name,
-		      const uint32_t *trusted_uid, struct error *err);

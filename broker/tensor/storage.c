@@ -5,13 +5,10 @@
 #include "broker/tensor/storage.h"
 #include "broker/broker.h"
 #include "broker/memory/pool.h"
-#include "broker/tensor/grant.h"
 #include "broker/tensor/limbo.h"
 #include "broker/tensor/slot.h"
-#include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/point.h"
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 
@@ -186,26 +183,4 @@ int storage_make(struct broker *broker, const struct storage_request *request,
 	if (r != POOL_OK)
 		return r;
 	return make_slot(&attempt, block, ret_slot, err);
-}
-
-/* --- handing out --------------------------------------------------------- */
-
-void storage_grant(struct verb_call *call, const uint32_t *slots, uint32_t n,
-		   struct tensor_place *ret_places)
-{
-	struct broker *broker = call->broker;
-	const struct catalog *catalog = &broker->catalog;
-	bool is_granted;
-	uint32_t block;
-
-	for (uint32_t i = 0; i < n; i++) {
-		is_granted =
-			grant_add(broker, call->session->index, slots[i], 1);
-		assert(is_granted); /* the caller has looked */
-		slot_place(broker, slots[i], NULL, &ret_places[i]);
-		block = catalog_slot(catalog, slots[i])->block;
-		/* What cannot be sent now, the client asks for. */
-		(void)verb_attach_chunk(
-			call, catalog_block(catalog, block)->chunk, NULL);
-	}
 }

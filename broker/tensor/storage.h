@@ -12,7 +12,6 @@
 
 struct broker;
 struct error;
-struct verb_call;
 
 struct storage_request {
 	struct access_class access; /* with the real uid */
@@ -25,17 +24,9 @@ struct storage_request {
 /*
  * Make one, pinned once: enum pool_outcome. POOL_WAIT: memory is being made;
  * POOL_FULL: no room or no quota now, with the sentence in `err` should the
- * caller give up. In both cases try again when comms_on_room() says so.
+ * caller give up. In both cases try again after wake_room().
  * Negative: it could never fit. Before it gives up it collects limbo, then
  * evicts. Commits: call it between changes, not among them.
  */
 int storage_make(struct broker *broker, const struct storage_request *request,
 		 uint32_t *ret_slot, struct error *err);
-
-/*
- * Grant a session `n` holds (1 each) of these slots and fill places and chunk
- * references of the reply being made. The caller has checked
- * grant_check_room().
- */
-void storage_grant(struct verb_call *call, const uint32_t *slots, uint32_t n,
-		   struct tensor_place *ret_places);

@@ -12,15 +12,16 @@
 #include <unistd.h>
 
 /* Ids of sessions are never reused, unlike their records. */
-static void name_of(const struct session *session, char ret[FDSTORE_NAME_SIZE])
+static void name_of(const struct holdings *holdings,
+		    char ret[FDSTORE_NAME_SIZE])
 {
 	snprintf(ret, FDSTORE_NAME_SIZE, "t%" PRIu64,
-		 session_record(session)->id);
+		 holdings_record(holdings)->id);
 }
 
-static int charge(const struct session *session, struct error *err)
+static int charge(const struct holdings *holdings, struct error *err)
 {
-	struct broker *broker = session->broker;
+	struct broker *broker = holdings->broker;
 
 	if (broker->n_timelines >= TIMELINE_FILES_MAX)
 		return error_set(err, -ENFILE,
@@ -28,80 +29,80 @@ static int charge(const struct session *session, struct error *err)
 				 "on devices already, which is the limit: end "
 				 "some",
 				 TIMELINE_FILES_MAX);
-	return account_charge(&broker->accounts, session->account,
+	return account_charge(&broker->accounts, holdings->account,
 			      ACCOUNT_TIMELINES, 1, err);
 }
 
-int timeline_file_make(struct session *session, struct error *err)
+int timeline_file_make(struct holdings *holdings, struct error *err)
 {
-	struct broker *broker = session->broker;
+	struct broker *broker = holdings->broker;
 	struct timelines timelines = TIMELINES_NULL;
 	char name[FDSTORE_NAME_SIZE];
 	int r;
 
-	r = charge(session, err);
+	r = charge(holdings, err);
 	if (r < 0)
 		return r;
 	r = timelines_create(&timelines, err);
 	if (r == 0) {
-		name_of(session, name);
+		name_of(holdings, name);
 		r = fdstore_put(&broker->fdstore, timelines.fd, name, err);
 	}
 	if (r != 0) {
 		timelines_close(&timelines);
-		account_refund(session->account, ACCOUNT_TIMELINES, 1);
+		account_refund(holdings->account, ACCOUNT_TIMELINES, 1);
 		return r;
 	}
 	point("timeline_file.stored");
-	session->timelines = timelines;
+	holdings->timelines = timelines;
 	broker->n_timelines++;
 	return 0;
 }
 
-int timeline_file_fd(struct session *session, bool is_writable, int *ret_fd,
+int timeline_file_fd(struct holdings *holdings, bool is_writable, int *ret_fd,
 		     struct error *err)
 {
 	int r;
 
-	if (!is_writable && session->timelines_readonly_fd < 0) {
-		r = memfd_open_readonly(session->timelines.fd,
-					&session->timelines_readonly_fd, err);
+	if (!is_writable && holdings->timelines_readonly_fd < 0) {
+		r = memfd_open_readonly(holdings->timelines.fd,
+					&holdings->timelines_readonly_fd, err);
 		if (r < 0)
 			return r;
 	}
-	*ret_fd = is_writable ? session->timelines.fd
-			      : session->timelines_readonly_fd;
+	*ret_fd = is_writable ? holdings->timelines.fd
+			      : holdings->timelines_readonly_fd;
 	return 0;
 }
 
-bool timeline_file_has_reached(const struct session *session, uint32_t timeline,
-			       uint64_t value)
+bool timeline_file_has_reached(const struct holdings *holdings,
+			       uint32_t timeline, uint64_t value)
 {
-	return session->timelines.pages &&
+	return holdings->timelines.pages &&
 	       timeline_has_reached(
-		       timelines_load(&session->timelines, timeline), value);
+		       timelines_load(&holdings->timelines, timeline), value);
 }
 
-void timeline_file_adopt(struct session *session)
+void timeline_file_adopt(struct holdings *holdings)
 {
-	struct broker *broker = session->broker;
+	struct broker *broker = holdings->broker;
 	struct error err = ERROR_NULL;
 	char name[FDSTORE_NAME_SIZE];
 	int fd;
 
-	name_of(session, name);
+	name_of(holdings, name);
 	fd = fdstore_take(&broker->fdstore, name);
 	if (fd < 0)
 		return;
 	/* Without a mapping the counters cannot be poisoned, so processes that
 	 * wait for them wait until they end. */
-	if (timelines_open(&session->timelines, fd, true, &err) < 0) {
+	if (timelines_open(&holdings->timelines, fd, true, &err) < 0) {
 		log_line(LOG_LEVEL_WARNING,
 			 "timelines of session %" PRIu64 ": %s, ignoring",
-			 session_record(session)->id, err.msg);
+			 holdings_record(holdings)->id, err.msg);
 		return;
 	}
-	account_charge_adopted(session->account, ACCOUNT_TIMELINES, 1);
+	account_charge_adopted(holdings->account, ACCOUNT_TIMELINES, 1);
 	broker->n_timelines++;
 }
 
@@ -121,18 +122,18 @@ void timeline_file_drop_strays(struct broker *broker)
 	}
 }
 
-void timeline_file_end(struct session *session)
+void timeline_file_end(struct holdings *holdings)
 {
-	struct broker *broker = session->broker;
+	struct broker *broker = holdings->broker;
 	char name[FDSTORE_NAME_SIZE];
 
-	if (!session->timelines.pages)
+	if (!holdings->timelines.pages)
 		return;
-	timelines_poison(&session->timelines);
+	timelines_poison(&holdings->timelines);
 	point("timeline_file.poisoned");
-	name_of(session, name);
+	name_of(holdings, name);
 	fdstore_remove(&broker->fdstore, name);
-	timelines_close(&session->timelines);
-	account_refund(session->account, ACCOUNT_TIMELINES, 1);
+	timelines_close(&holdings->timelines);
+	account_refund(holdings->account, ACCOUNT_TIMELINES, 1);
 	broker->n_timelines--;
 }

@@ -92,7 +92,7 @@ static int check_view(struct alloc_plan *plan, uint32_t i, struct error *err)
 	slot = slot_find(broker, &item->base, err);
 	if (!slot)
 		return -ESTALE;
-	grant = grant_find(broker, plan->session->index, slot);
+	grant = grant_find(broker, plan->session->holdings.index, slot);
 	if (!grant || grant_holds(broker, grant) <= 0)
 		return error_set(err, -EINVAL,
 				 "the tensor to be viewed is not held by this "
@@ -184,10 +184,10 @@ static int check_class(struct alloc_plan *plan, struct error *err)
 		return 0;
 	plan->device = plan->request->device;
 	if (!plan->request->bundle)
-		return slot_resolve_access(plan->session,
-					   &plan->request->access,
-					   &plan->access, err);
-	plan->bundle = bundle_find_staged(broker, plan->session,
+		return access_resolve(&plan->session->holdings.credentials,
+				      &plan->request->access, &plan->access,
+				      err);
+	plan->bundle = bundle_find_staged(broker, &plan->session->holdings,
 					  plan->request->bundle, err);
 	if (!plan->bundle)
 		return -ENOENT;
@@ -211,7 +211,7 @@ static bool catalog_has_room(const struct alloc_plan *plan, struct error *err)
 		       0 &&
 	       catalog_check_room(catalog, SECTION_BLOCK, plan->n_blocks,
 				  "blocks", err) == 0 &&
-	       grant_check_room(plan->session, n, err) == 0;
+	       grant_check_room(&plan->session->holdings, n, err) == 0;
 }
 
 static int make_plan(struct alloc_plan *plan, struct error *err)
@@ -221,7 +221,7 @@ static int make_plan(struct alloc_plan *plan, struct error *err)
 	int r;
 
 	plan->uid = session_record(plan->session)->uid;
-	plan->account = plan->session->account;
+	plan->account = plan->session->holdings.account;
 	r = check_class(plan, err);
 	for (i = 0; r == 0 && i < plan->request->n_items; i++)
 		r = check_item(plan, i, err);
@@ -271,7 +271,7 @@ static bool charge(const struct alloc_plan *plan, struct error *err)
 {
 	const struct accounts *accounts = &plan->session->broker->accounts;
 	uint64_t budget = session_record(plan->session)->budget;
-	uint64_t used = plan->session->n_bytes;
+	uint64_t used = plan->session->holdings.n_bytes;
 	enum account_kind kind = pool_account(&plan->device);
 
 	if (budget && plan->charge > 0 &&
@@ -291,7 +291,7 @@ static bool charge(const struct alloc_plan *plan, struct error *err)
 		account_refund(plan->account, kind, plan->charge);
 		return false;
 	}
-	plan->session->n_bytes += plan->charge;
+	plan->session->holdings.n_bytes += plan->charge;
 	return true;
 }
 
@@ -300,7 +300,7 @@ static void refund(const struct alloc_plan *plan)
 	account_refund(plan->account, pool_account(&plan->device),
 		       plan->charge);
 	account_refund(plan->account, ACCOUNT_SLOTS, plan->request->n_items);
-	plan->session->n_bytes -= plan->charge;
+	plan->session->holdings.n_bytes -= plan->charge;
 }
 
 /* --- memory -------------------------------------------------------------- */
@@ -321,7 +321,7 @@ static int try_once(struct alloc_plan *plan, struct error *err)
 		.bundle = plan->bundle,
 		.n = plan->n_blocks,
 		.sizes = plan->sizes,
-		.maker = plan->session->index,
+		.maker = plan->session->holdings.index,
 		.uid = plan->uid,
 	};
 	int r = 0;
@@ -428,10 +428,10 @@ static bool make_slot(struct alloc_plan *plan, uint32_t i)
 	bool has_writer = !item->is_view && !plan->bundle;
 	const char *name = plan->bundle ? item->name : "";
 
-	plan->slots[i] =
-		slot_new(broker, plan->blocks[i], plan->offsets[i],
-			 plan->spans[i], &item->type, name,
-			 has_writer ? plan->session->index : 0, plan->uid);
+	plan->slots[i] = slot_new(
+		broker, plan->blocks[i], plan->offsets[i], plan->spans[i],
+		&item->type, name,
+		has_writer ? plan->session->holdings.index : 0, plan->uid);
 	if (!plan->slots[i])
 		return false;
 	if (item->is_view)
@@ -454,7 +454,7 @@ static void undo(struct alloc_plan *plan, uint32_t n_slots)
 		charge = pool_block_size(plan->spans[i], &plan->device);
 		account_refund(plan->account, pool_account(&plan->device),
 			       charge);
-		plan->session->n_bytes -= charge;
+		plan->session->holdings.n_bytes -= charge;
 		pool_release(&broker->pools, plan->blocks[i]);
 	}
 	for (i = 0; i < n_slots; i++) {
@@ -514,7 +514,7 @@ static void grant_slots(const struct alloc_plan *plan)
 	uint32_t i;
 
 	for (i = 0; i < plan->request->n_items; i++) {
-		is_granted = grant_add(broker, plan->session->index,
+		is_granted = grant_add(broker, plan->session->holdings.index,
 				       plan->slots[i], 1);
 		assert(is_granted); /* capacity was checked */
 		if (plan->bundle)

@@ -24,7 +24,7 @@ int verb_bundle_begin(struct verb_call *call, struct error *err)
 		r = devices_find(&call->broker->devices, uuid, &device, err);
 	if (r != DEVICES_OK)
 		return r < 0 ? r : VERB_PARK_ROOM;
-	return bundle_begin(call->broker, call->session,
+	return bundle_begin(call->broker, &call->session->holdings,
 			    &call->request->bundle_begin,
 			    &call->reply->bundle.bundle, err);
 }
@@ -32,14 +32,14 @@ int verb_bundle_begin(struct verb_call *call, struct error *err)
 int verb_bundle_commit(struct verb_call *call, struct error *err)
 {
 	uint64_t id = call->request->bundle_end.bundle;
-	uint32_t bundle =
-		bundle_find_staged(call->broker, call->session, id, err);
+	uint32_t bundle = bundle_find_staged(call->broker,
+					     &call->session->holdings, id, err);
 	int r;
 
 	if (!bundle)
 		return -ENOENT;
 	call->reply->bundle.bundle = id;
-	r = bundle_commit(call->broker, call->session, bundle,
+	r = bundle_commit(call->broker, &call->session->holdings, bundle,
 			  &call->reply->bundle.version, err);
 	if (r != POOL_WAIT)
 		return r;
@@ -50,8 +50,8 @@ int verb_bundle_commit(struct verb_call *call, struct error *err)
 int verb_bundle_abort(struct verb_call *call, struct error *err)
 {
 	uint64_t id = call->request->bundle_end.bundle;
-	uint32_t bundle =
-		bundle_find_staged(call->broker, call->session, id, err);
+	uint32_t bundle = bundle_find_staged(call->broker,
+					     &call->session->holdings, id, err);
 
 	if (!bundle)
 		return -ENOENT;
@@ -86,8 +86,8 @@ static int check_reader(const struct verb_call *call,
 {
 	const struct bundle_get_request *request = &call->request->bundle_get;
 
-	return slot_check_reader(
-		call->session, &record->access, request->name,
+	return access_check_reader(
+		&call->session->holdings, &record->access, request->name,
 		request->is_trust_set ? &request->trusted_uid : NULL, err);
 }
 
@@ -108,7 +108,7 @@ static int park_behind_lease(struct verb_call *call, struct error *err)
 
 	if (!key)
 		return error_set(err, -ENOMEM, "no memory for the request");
-	lease_key(call->session, key);
+	lease_key(&call->session->holdings, key);
 	call->wait_name = key;
 	return VERB_PARK_NAME;
 }
@@ -135,14 +135,14 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 	if (r == VERSION_HAD)
 		return miss(call, err);
 	call->wait_ms = call->request->bundle_get.timeout_ms;
-	if (lease_is_open(call->session))
+	if (lease_is_open(&call->session->holdings))
 		return park_behind_lease(call, err);
-	r = grant_check_room(call->session, record->members.n, err);
+	r = grant_check_room(&call->session->holdings, record->members.n, err);
 	if (r == 0)
 		r = manifest_make(broker, bundle, err);
 	if (r != MANIFEST_OK)
 		return r < 0 ? r : verb_park_uid(call, record->owner_uid, err);
-	lease_begin(call->session, bundle);
+	lease_begin(&call->session->holdings, bundle);
 	point("bundle.granted");
 	reply->bundle = record->id;
 	reply->version = record->version;

@@ -19,12 +19,13 @@ static bool may_map(const struct verb_call *call, uint32_t index)
 	const struct catalog *catalog = &call->broker->catalog;
 	const struct chunk_record *chunk = catalog_chunk(catalog, index);
 
-	if (!session_may(call->session, &chunk->access, ACCESS_READ))
+	if (!access_is_allowed(&call->session->holdings.credentials,
+			       &chunk->access, ACCESS_READ))
 		return false;
 	if (!chunk->bundle || chunk->is_sealed)
 		return true;
 	return catalog_bundle(catalog, chunk->bundle)->loader ==
-	       call->session->index;
+	       call->session->holdings.index;
 }
 
 static int find(const struct verb_call *call, uint32_t chunk,

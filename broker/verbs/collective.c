@@ -18,7 +18,6 @@
 #include "broker/comm/reduce_late.h"
 #include "broker/session/session.h"
 #include "broker/tensor/grant.h"
-#include "broker/tensor/storage.h"
 #include "broker/verbs/verbs.h"
 #include "collective/wire.h"
 #include "proto/error.h"
@@ -126,14 +125,14 @@ int verb_input(struct verb_call *call, struct error *err)
 		r = find_credit(call, group, rank, err);
 	if (r != VERB_DONE)
 		return r;
-	r = grant_check_room(call->session, 1, err);
+	r = grant_check_room(&call->session->holdings, 1, err);
 	if (r < 0)
 		return r;
 	r = make_input(call, group, rank, &slot, err);
 	if (r != VERB_DONE)
 		return r;
 	input_add(group, rank, slot);
-	storage_grant(call, &slot, 1, place);
+	verb_grant_places(call, &slot, 1, place);
 	call->reply->places.places = place;
 	call->reply->places.n_places = 1;
 	return VERB_DONE;
@@ -207,11 +206,11 @@ int verb_wait_unshard(struct verb_call *call, struct error *err)
 	if (gather->state != GATHER_DONE)
 		return may_wait(call) ? keep_waiting(call, group->comm)
 				      : gather_refuse_wait(gather, err);
-	r = grant_check_room(call->session, 1, err);
+	r = grant_check_room(&call->session->holdings, 1, err);
 	if (r < 0)
 		return r;
 	slot = rank_memory_slot(group->comm, &gather->full, rank);
-	storage_grant(call, &slot, 1, place);
+	verb_grant_places(call, &slot, 1, place);
 	call->reply->places.places = place;
 	call->reply->places.n_places = 1;
 	return VERB_DONE;

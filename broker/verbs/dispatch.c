@@ -21,6 +21,7 @@
 #include "broker/session/session.h"
 #include "broker/session/waiter.h"
 #include "broker/tensor/bundle.h"
+#include "broker/tensor/grant.h"
 #include "broker/tensor/manifest.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
@@ -131,14 +132,15 @@ static bool may_write_chunk(const struct verb_call *call, uint32_t index)
 
 	/* It has no arena: only its sharer writes there. */
 	if (chunk->shared)
-		return chunk->sharer == call->session->index;
-	if (!session_may(call->session, &chunk->access, ACCESS_WRITE))
+		return chunk->sharer == call->session->holdings.index;
+	if (!access_is_allowed(&call->session->holdings.credentials,
+			       &chunk->access, ACCESS_WRITE))
 		return false;
 	if (!chunk->bundle)
 		return true;
 	return !chunk->is_sealed &&
 	       catalog_bundle(catalog, chunk->bundle)->loader ==
-		       call->session->index;
+		       call->session->holdings.index;
 }
 
 /* The fd of the reference, -1 where it has a handle instead. */
@@ -225,6 +227,26 @@ void verb_fill_places(struct verb_call *call, const uint32_t *slots, uint32_t n)
 	}
 	call->reply->places.places = places;
 	call->reply->places.n_places = n;
+}
+
+void verb_grant_places(struct verb_call *call, const uint32_t *slots,
+		       uint32_t n, struct tensor_place *ret_places)
+{
+	struct broker *broker = call->broker;
+	const struct catalog *catalog = &broker->catalog;
+	bool is_granted;
+	uint32_t block;
+
+	for (uint32_t i = 0; i < n; i++) {
+		is_granted = grant_add(broker, call->session->holdings.index,
+				       slots[i], 1);
+		assert(is_granted); /* the caller has looked */
+		slot_place(broker, slots[i], NULL, &ret_places[i]);
+		block = catalog_slot(catalog, slots[i])->block;
+		/* What cannot be sent now, the client asks for. */
+		(void)verb_attach_chunk(
+			call, catalog_block(catalog, block)->chunk, NULL);
+	}
 }
 
 /* --- answers ------------------------------------------------------------- */

@@ -47,8 +47,8 @@ static int find(struct verb_call *call, uint32_t *slots, struct error *err)
 		if (!slots[i])
 			return miss(call, request->names[i], err);
 		access = slot_access(call->broker, slots[i]);
-		r = slot_check_reader(call->session, &access, request->names[i],
-				      trusted, err);
+		r = access_check_reader(&call->session->holdings, &access,
+					request->names[i], trusted, err);
 		if (r == 0)
 			r = version_check(request->names[i],
 					  slot_version(call->broker, slots[i]),
@@ -74,12 +74,13 @@ int verb_get(struct verb_call *call, struct error *err)
 	r = find(call, slots, err);
 	if (r != VERB_DONE)
 		return r;
-	r = grant_check_room(call->session, n, err);
+	r = grant_check_room(&call->session->holdings, n, err);
 	if (r < 0)
 		return r;
 	for (i = 0; i < n; i++) {
-		is_granted = grant_add(call->broker, call->session->index,
-				       slots[i], 1);
+		is_granted =
+			grant_add(call->broker, call->session->holdings.index,
+				  slots[i], 1);
 		assert(is_granted); /* capacity was checked */
 	}
 	verb_fill_places(call, slots, n);

@@ -3,8 +3,8 @@
  */
 #include "broker/comm/group.h"
 #include "broker/comm/group_register.h"
+#include "broker/session/session.h"
 #include "broker/tensor/grant.h"
-#include "broker/tensor/storage.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>
@@ -81,7 +81,7 @@ static int reply(struct verb_call *call, struct group *group, uint32_t rank,
 	entries = verb_scratch(call, plan->n_entries * sizeof(*entries));
 	if (!entries)
 		return error_set(err, -ENOMEM, "no memory for the entries");
-	r = grant_check_room(call->session, GROUP_REPLY_PLACES, err);
+	r = grant_check_room(&call->session->holdings, GROUP_REPLY_PLACES, err);
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; i < GROUP_REPLY_PLACES; i++)
@@ -95,7 +95,7 @@ static int reply(struct verb_call *call, struct group *group, uint32_t rank,
 	ret->entries = entries;
 	ret->n_entries = plan->n_entries;
 	ret->n_places = count_places(group, slots);
-	storage_grant(call, slots, ret->n_places, ret->places);
+	verb_grant_places(call, slots, ret->n_places, ret->places);
 	group->answered |= UINT64_C(1) << rank;
 	return VERB_DONE;
 }

@@ -48,7 +48,7 @@ static int find_slot(const struct verb_call *call, uint32_t *ret,
 	if (!slot)
 		return -ESTALE;
 	owner = slot_access(broker, slot).uid;
-	if (!session_is_owner(call->session, owner) &&
+	if (!access_is_owner(&call->session->holdings.credentials, owner) &&
 	    !session_is_admin(call->session))
 		return error_set(
 			err, -EACCES,
@@ -81,7 +81,7 @@ static void fill_holder(const struct broker *broker, uint32_t grant,
 			uint32_t writer, struct holder *ret)
 {
 	uint32_t index = catalog_grant(&broker->catalog, grant)->session;
-	const struct session *session = broker->sessions[index];
+	const struct session *session = session_at(broker, index);
 	const struct session_record *record =
 		catalog_session(&broker->catalog, index);
 
@@ -223,7 +223,7 @@ static void fill_client(const struct session *session, uint32_t n_held,
 		.command = record->command,
 		.is_connected = session->peer != NULL,
 		.n_slots = n_held,
-		.n_bytes = session->n_bytes,
+		.n_bytes = session->holdings.n_bytes,
 		.n_requests = session->n_requests,
 		.age_ms = now_ms() - record->born_ms,
 		.n_waiting = session->n_waiting,
@@ -245,7 +245,7 @@ int verb_clients(struct verb_call *call, struct error *err)
 	if (!reply->items)
 		return error_set(err, -ENOMEM, "no memory for the clients");
 	while (place.session <= CATALOG_MAX_SESSIONS) {
-		session = broker->sessions[place.session];
+		session = session_at(broker, place.session);
 		if (session &&
 		    (is_admin || session_record(session)->uid == uid)) {
 			if (reply->n_items == PAGE_ITEMS ||
@@ -471,7 +471,7 @@ int verb_status(struct verb_call *call, struct error *err)
 {
 	struct broker *broker = call->broker;
 	struct status_reply *reply = &call->reply->status;
-	struct account *account = call->session->account;
+	struct account *account = call->session->holdings.account;
 
 	if (call->request->status.resets && !session_is_admin(call->session))
 		return error_set(err, -EPERM,

@@ -32,7 +32,8 @@
 static bool may_read(const struct verb_call *call,
 		     const struct access_class *access)
 {
-	return session_may(call->session, access, ACCESS_READ);
+	return access_is_allowed(&call->session->holdings.credentials, access,
+				 ACCESS_READ);
 }
 
 static struct comm *find_run(const struct broker *broker, uint32_t record)

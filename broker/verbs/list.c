@@ -44,7 +44,8 @@ static bool may_see(const struct verb_call *call, uint32_t slot)
 	struct access_class access = slot_access(broker, slot);
 
 	if (call->request->list.filter != LIST_CHARGED)
-		return session_may(call->session, &access, ACCESS_READ);
+		return access_is_allowed(&call->session->holdings.credentials,
+					 &access, ACCESS_READ);
 	return session_is_admin(call->session) ||
 	       session_record(call->session)->uid ==
 		       slot_block_use(broker, slot).uid;
@@ -93,7 +94,8 @@ static uint32_t count_holders(const struct broker *broker, uint32_t slot,
 static bool may_see_maker(const struct verb_call *call,
 			  const struct block_use *use)
 {
-	return session_is_owner(call->session, use->uid) ||
+	return access_is_owner(&call->session->holdings.credentials,
+			       use->uid) ||
 	       session_is_admin(call->session);
 }
 

@@ -20,7 +20,8 @@ int verb_ordered(struct verb_call *call, struct error *err)
 
 		if (slot)
 			order_end_event(call->broker, slot,
-					call->session->index, item->event);
+					call->session->holdings.index,
+					item->event);
 	}
 	return VERB_DONE;
 }

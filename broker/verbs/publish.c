@@ -34,7 +34,8 @@ struct publication {
 
 static bool holds(const struct verb_call *call, uint32_t slot)
 {
-	uint32_t grant = grant_find(call->broker, call->session->index, slot);
+	uint32_t grant =
+		grant_find(call->broker, call->session->holdings.index, slot);
 
 	return grant && grant_holds(call->broker, grant) > 0;
 }
@@ -52,7 +53,7 @@ static int check_slot(const struct verb_call *call, uint32_t slot,
 		return error_set(err, -EINVAL,
 				 "a bundle's tensor is published with its "
 				 "bundle");
-	if (record->writer == call->session->index)
+	if (record->writer == call->session->holdings.index)
 		return 0;
 	if (record->writer)
 		return error_set(err, -EPERM,
@@ -67,7 +68,7 @@ static int check_slot(const struct verb_call *call, uint32_t slot,
 	if (!holds(call, slot))
 		return error_set(err, -EINVAL,
 				 "this session does not hold the tensor");
-	if (!session_is_owner(call->session, uid))
+	if (!access_is_owner(&call->session->holdings.credentials, uid))
 		return error_set(err, -EPERM,
 				 "the tensor's memory belongs to uid %u", uid);
 	return 0;
@@ -107,7 +108,7 @@ static int check_old(const struct verb_call *call,
 		return error_set(err, -EEXIST,
 				 "the name exists; ask to replace it");
 	uid = slot_access(call->broker, old).uid;
-	if (session_is_owner(call->session, uid))
+	if (access_is_owner(&call->session->holdings.credentials, uid))
 		return 0;
 	return error_set(err, -EPERM,
 			 "the tensor that has the name belongs to uid %u", uid);
@@ -163,7 +164,7 @@ static int check_order(const struct verb_call *call, struct publication *one,
 				 "it then");
 	if (item->event)
 		return check_event(one, err);
-	if (call->session->timelines.pages)
+	if (call->session->holdings.timelines.pages)
 		return 0;
 	return error_set(err, -EINVAL,
 			 "this session has no timelines: ask for them first");
@@ -323,7 +324,8 @@ static void show(const struct verb_call *call, const struct publication *one,
 	catalog_set(catalog, record->deadline_ms, one->deadline_ms);
 	catalog_set(catalog, record->flags, (uint16_t)flags);
 	if (flags & PUBLISH_TIED) {
-		catalog_set(catalog, record->tied, call->session->index);
+		catalog_set(catalog, record->tied,
+			    call->session->holdings.index);
 		catalog_list_append(
 			catalog, &session_record(call->session)->own,
 			SECTION_SLOT,
@@ -346,11 +348,12 @@ static uint64_t publish(const struct verb_call *call,
 
 	slot_end_writer(broker, one->slot);
 	if (one->item->value)
-		order_set(broker, one->slot, call->session->index,
+		order_set(broker, one->slot, call->session->holdings.index,
 			  one->item->timeline, one->item->value);
 	if (one->event)
-		order_set_event(broker, one->slot, call->session->index,
-				one->number, one->event);
+		order_set_event(broker, one->slot,
+				call->session->holdings.index, one->number,
+				one->event);
 	if (*one->item->name) {
 		version = let_go(broker, one->item->name) + 1;
 		show(call, one, version);

@@ -15,8 +15,8 @@ static int check_holds(const struct verb_call *call, const uint32_t *slots,
 		       uint32_t i, struct error *err)
 {
 	const struct release_item *items = call->request->release.items;
-	uint32_t grant =
-		grant_find(call->broker, call->session->index, slots[i]);
+	uint32_t grant = grant_find(call->broker, call->session->holdings.index,
+				    slots[i]);
 	int64_t holds = grant ? grant_holds(call->broker, grant) : 0;
 	int64_t wanted = items[i].n_holds;
 	uint32_t j;
@@ -36,7 +36,7 @@ static int check_holds(const struct verb_call *call, const uint32_t *slots,
 int verb_release(struct verb_call *call, struct error *err)
 {
 	const struct release_request *request = &call->request->release;
-	uint32_t session = call->session->index;
+	uint32_t session = call->session->holdings.index;
 	uint32_t *slots = verb_scratch(call, request->n_items * sizeof(*slots));
 	uint32_t i;
 	int r;

@@ -19,7 +19,7 @@ struct target {
 static int check_owner(const struct verb_call *call, uint32_t uid,
 		       struct error *err)
 {
-	if (session_is_owner(call->session, uid))
+	if (access_is_owner(&call->session->holdings.credentials, uid))
 		return 0;
 	return error_set(err, -EPERM, "it belongs to uid %u", uid);
 }

@@ -70,7 +70,7 @@ static int check_room(const struct verb_call *call, struct error *err)
 		r = catalog_check_room(catalog, SECTION_BLOCK, n, "blocks",
 				       err);
 	if (r == 0)
-		r = grant_check_room(call->session, n, err);
+		r = grant_check_room(&call->session->holdings, n, err);
 	return r;
 }
 
@@ -106,7 +106,7 @@ static void undo(const struct verb_call *call, const uint32_t *slots,
 {
 	struct broker *broker = call->broker;
 
-	account_refund(call->session->account, ACCOUNT_SLOTS,
+	account_refund(call->session->holdings.account, ACCOUNT_SLOTS,
 		       call->request->share.n_items - n);
 	for (uint32_t i = 0; i < n; i++) {
 		slot_end_writer(broker, slots[i]);
@@ -120,7 +120,7 @@ static bool make_slot(const struct verb_call *call, uint32_t chunk,
 		      const struct share_item *item, uint32_t *ret)
 {
 	struct broker *broker = call->broker;
-	uint32_t session = call->session->index;
+	uint32_t session = call->session->holdings.index;
 	uint32_t uid = session_record(call->session)->uid;
 	struct slot_record *record;
 	uint64_t span = 0;
@@ -158,8 +158,9 @@ static int make_slots(const struct verb_call *call, uint32_t chunk,
 	}
 	point("share.slots");
 	for (uint32_t i = 0; i < request->n_items; i++) {
-		is_granted = grant_add(call->broker, call->session->index,
-				       slots[i], 1);
+		is_granted =
+			grant_add(call->broker, call->session->holdings.index,
+				  slots[i], 1);
 		assert(is_granted); /* capacity was checked */
 	}
 	return 0;
@@ -182,7 +183,7 @@ static int get_chunk(const struct verb_call *call, const struct share *share,
 static int find_room(const struct verb_call *call, const struct share *share,
 		     uint32_t *ret_chunk, struct error *err)
 {
-	struct account *account = call->session->account;
+	struct account *account = call->session->holdings.account;
 	uint32_t n = call->request->share.n_items;
 	int r = account_charge(&call->broker->accounts, account, ACCOUNT_SLOTS,
 			       n, err);
@@ -198,14 +199,15 @@ static int find_room(const struct verb_call *call, const struct share *share,
 int verb_share(struct verb_call *call, struct error *err)
 {
 	const struct share_request *request = &call->request->share;
-	struct share share = {
-		.session = call->session, .size = request->size, .fd = -1};
+	struct share share = {.holdings = &call->session->holdings,
+			      .size = request->size,
+			      .fd = -1};
 	uint32_t slots[MESSAGE_MAX_ITEMS];
 	uint32_t chunk = 0;
 	int r;
 
-	r = slot_resolve_access(call->session, &request->access, &share.access,
-				err);
+	r = access_resolve(&call->session->holdings.credentials,
+			   &request->access, &share.access, err);
 	if (r == 0)
 		r = check_form(call, err);
 	if (r == 0)
@@ -239,7 +241,8 @@ static int check_sharer(const struct verb_call *call, uint32_t slot,
 	uint32_t chunk = catalog_block(catalog, record->block)->chunk;
 
 	if (record->flags & SLOT_FLAG_SHARED &&
-	    catalog_chunk(catalog, chunk)->sharer == call->session->index)
+	    catalog_chunk(catalog, chunk)->sharer ==
+		    call->session->holdings.index)
 		return 0;
 	return error_set(err, -EPERM,
 			 "this session did not share the tensor; who holds it "
@@ -249,7 +252,7 @@ static int check_sharer(const struct verb_call *call, uint32_t slot,
 /* Drop the sharer's hold, which is the last. */
 static void let_go(const struct verb_call *call, uint32_t slot)
 {
-	uint32_t session = call->session->index;
+	uint32_t session = call->session->holdings.index;
 	uint32_t grant = grant_find(call->broker, session, slot);
 
 	if (grant && grant_holds(call->broker, grant) > 0)

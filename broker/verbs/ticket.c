@@ -23,7 +23,7 @@ int verb_ticket(struct verb_call *call, struct error *err)
 	const struct ticket_request *request = &call->request->ticket;
 	struct broker *broker = call->broker;
 	const struct session_record *maker = session_record(call->session);
-	uint32_t session = call->session->index;
+	uint32_t session = call->session->holdings.index;
 	uint32_t slot = slot_find(broker, &request->ref, err);
 	uint32_t grant;
 	int r;
@@ -74,7 +74,8 @@ static int find(const struct verb_call *call, uint32_t i, uint32_t *tickets,
 				 i + 1, request->n_tickets);
 	slots[i] = catalog_ticket(catalog, tickets[i])->slot;
 	access = slot_access(call->broker, slots[i]);
-	if (session_may(call->session, &access, ACCESS_READ))
+	if (access_is_allowed(&call->session->holdings.credentials, &access,
+			      ACCESS_READ))
 		return 0;
 	return error_set(err, -EACCES,
 			 "the tensor of ticket %u of %u (uid %u, gid %u, mode "
@@ -100,12 +101,12 @@ int verb_redeem(struct verb_call *call, struct error *err)
 		if (r < 0)
 			return r;
 	}
-	r = grant_check_room(call->session, n, err);
+	r = grant_check_room(&call->session->holdings, n, err);
 	if (r < 0)
 		return r;
 	for (i = 0; i < n; i++) {
-		is_granted =
-			grant_add(broker, call->session->index, slots[i], 1);
+		is_granted = grant_add(broker, call->session->holdings.index,
+				       slots[i], 1);
 		assert(is_granted); /* capacity was checked */
 	}
 	verb_fill_places(call, slots, n);

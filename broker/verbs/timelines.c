@@ -25,7 +25,7 @@ static int check_reason(const struct verb_call *call, struct error *err)
 
 	if (!slot)
 		return -ESTALE;
-	grant = grant_find(call->broker, call->session->index, slot);
+	grant = grant_find(call->broker, call->session->holdings.index, slot);
 	if (!grant || grant_holds(call->broker, grant) <= 0)
 		return error_set(err, -EINVAL,
 				 "this session does not hold the tensor");
@@ -47,8 +47,8 @@ static struct session *find(const struct verb_call *call)
 	const struct slot_record *slot =
 		catalog_slot(catalog, call->request->timelines.ref.slot);
 
-	return call->broker
-		->sessions[catalog_order(catalog, slot->order)->session];
+	return session_at(call->broker,
+			  catalog_order(catalog, slot->order)->session);
 }
 
 static int find_other(const struct verb_call *call, struct session **ret,
@@ -57,7 +57,7 @@ static int find_other(const struct verb_call *call, struct session **ret,
 	uint32_t uid = session_record(call->session)->uid;
 	struct session *other = find(call);
 
-	if (!other->timelines.pages)
+	if (!other->holdings.timelines.pages)
 		return error_set(err, -ENOENT,
 				 "the timelines of session %" PRIu64
 				 " were lost when the broker was started "
@@ -107,15 +107,15 @@ int verb_timelines(struct verb_call *call, struct error *err)
 		if (r == 0)
 			r = find_other(call, &session, err);
 		is_writable = request->wants_writable;
-	} else if (!session->timelines.pages) {
-		r = timeline_file_make(session, err);
+	} else if (!session->holdings.timelines.pages) {
+		r = timeline_file_make(&session->holdings, err);
 	}
 	if (r == FDSTORE_WAIT) {
 		call->wait_ms = -1;
 		return VERB_PARK_ROOM;
 	}
 	if (r == 0)
-		r = timeline_file_fd(session, is_writable, &fd, err);
+		r = timeline_file_fd(&session->holdings, is_writable, &fd, err);
 	if (r < 0)
 		return r;
 	call->reply->timelines.session = session_record(session)->id;

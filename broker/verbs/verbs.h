@@ -87,3 +87,8 @@ int verb_attach_chunk(struct verb_call *call, uint32_t chunk_index,
  * redeem. */
 void verb_fill_places(struct verb_call *call, const uint32_t *slots,
 		      uint32_t n);
+
+/* Grant the session one hold of each of these slots, fill places, and attach
+ * their chunks. The caller has checked grant_check_room(). */
+void verb_grant_places(struct verb_call *call, const uint32_t *slots,
+		       uint32_t n, struct tensor_place *ret_places);

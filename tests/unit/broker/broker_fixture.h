@@ -95,7 +95,8 @@ static inline void client_open(struct client *client, struct broker *broker,
 			 &client->session, &err),
 	     &err);
 	must(refs_open(&client->refs,
-		       fcntl(client->session->refs.fd, F_DUPFD_CLOEXEC, 3),
+		       fcntl(client->session->holdings.refs.fd, F_DUPFD_CLOEXEC,
+			     3),
 		       REFS_CLIENT, &err),
 	     &err);
 	client->sock_fd = fds[0];

@@ -73,7 +73,7 @@ static inline int client_timelines(struct client *client, uint64_t session,
 static inline void client_reach(struct client *client, uint32_t timeline,
 				uint64_t value)
 {
-	uint8_t *pages = client->session->timelines.pages;
+	uint8_t *pages = client->session->holdings.timelines.pages;
 
 	cr_assert(ne(ptr, pages, NULL));
 	atomic_store_explicit(
@@ -109,5 +109,6 @@ static inline void client_release_at(struct client *client,
 			      memory_order_relaxed);
 	atomic_store_explicit(&entry->fence, value, memory_order_relaxed);
 	if (client_release(client, ref))
-		(void)limbo_collect_pending(client->broker, client->session);
+		(void)limbo_collect_pending(client->broker,
+					    &client->session->holdings);
 }

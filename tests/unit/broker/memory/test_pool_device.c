@@ -81,7 +81,7 @@ Test(pool_device, blocks_are_512_bytes_apart_and_charged_so)
 	cr_assert(zero(int, client_release_n(&alice, &other, 1)));
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
-	cr_expect(zero(u64, alice.session->n_bytes));
+	cr_expect(zero(u64, alice.session->holdings.n_bytes));
 }
 
 Test(pool_device, the_reply_says_of_which_device_the_chunk_is)

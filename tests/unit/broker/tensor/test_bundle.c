@@ -112,7 +112,7 @@ Test(bundle, is_replaced_as_a_whole)
 	cr_assert(eq(u32, index_find(broker, "m/a"), new[0].slot));
 	cr_assert(eq(u32, index_find(broker, "m/b"), new[1].slot));
 	cr_assert(client_release(&bob, &old[1]));
-	limbo_collect_pending(broker, bob.session);
+	limbo_collect_pending(broker, &bob.session->holdings);
 	cr_assert(eq(u32, catalog_n_live(&broker->catalog, SECTION_BUNDLE), 1));
 }
 
@@ -429,7 +429,8 @@ static uint32_t n_held(const struct client *client, uint32_t bundle)
 	uint32_t n = 0, grant;
 
 	for (; slot; slot = catalog_slot(catalog, slot)->bundle_link.next) {
-		grant = grant_find(broker, client->session->index, slot);
+		grant = grant_find(broker, client->session->holdings.index,
+				   slot);
 		n += grant && grant_holds(broker, grant) == 1;
 	}
 	return n;
@@ -489,7 +490,7 @@ Test(bundle, members_let_go_while_they_are_granted_are_freed)
 		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
 	cr_assert(client_release(&bob, &first));
 	cr_assert(client_release(&bob, &last));
-	limbo_collect_pending(broker, bob.session);
+	limbo_collect_pending(broker, &bob.session->holdings);
 	run_chores();
 	cr_assert(eq(u32, catalog_n_live(catalog, SECTION_SLOT), N - 2));
 	cr_assert(eq(u32, n_held(&bob, bundle), N - 2));

@@ -16,7 +16,8 @@ TestSuite(grant, .init = set_up, .timeout = 20);
 
 static int64_t holds(const struct client *client, const struct slot_ref *ref)
 {
-	uint32_t grant = grant_find(broker, client->session->index, ref->slot);
+	uint32_t grant =
+		grant_find(broker, client->session->holdings.index, ref->slot);
 
 	return grant ? grant_holds(broker, grant) : 0;
 }
@@ -54,10 +55,10 @@ Test(grant, goes_on_counting_when_the_slot_is_used_again)
 
 	client_publish(&alice, &first, "", 0, 0);
 	cr_assert(client_release(&alice, &first));
-	limbo_collect_pending(broker, alice.session);
+	limbo_collect_pending(broker, &alice.session->holdings);
 	cr_assert(eq(int, word_state(broker, &first), SLOT_FREE));
-	cr_assert(zero(u32,
-		       grant_find(broker, alice.session->index, first.slot)));
+	cr_assert(zero(u32, grant_find(broker, alice.session->holdings.index,
+				       first.slot)));
 	second = client_alloc(&alice, 64);
 	cr_assert(eq(u32, second.slot, first.slot));
 	cr_assert(eq(i64, holds(&alice, &second), 1), "delta is still -1");
@@ -98,7 +99,7 @@ Test(grant, of_a_session_without_a_file_counts_as_held)
 
 	cr_assert(zero(int, client_get(&bob, "a", &ref)));
 	client_release(&bob, &ref);
-	refs_close(&bob.session->refs);
+	refs_close(&bob.session->holdings.refs);
 	client_remove(&alice, "a");
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	client_close(&bob);
@@ -171,9 +172,10 @@ Test(grant, charges_a_page_of_counters_once_until_the_session_ends)
 	/* Slots begin with 1. */
 	cr_assert(eq(u64, used(broker, 1001, ACCOUNT_REFS), three));
 	/* As a broker that takes over finds it. */
-	account_refund(bob.session->account, ACCOUNT_REFS, three);
-	memset(bob.session->ref_pages, 0, sizeof(bob.session->ref_pages));
-	bob.session->n_ref_pages = 0;
+	account_refund(bob.session->holdings.account, ACCOUNT_REFS, three);
+	memset(bob.session->holdings.ref_pages, 0,
+	       sizeof(bob.session->holdings.ref_pages));
+	bob.session->holdings.n_ref_pages = 0;
 	grant_adopt_all(broker);
 	cr_assert(eq(u64, used(broker, 1001, ACCOUNT_REFS), three));
 	client_close(&bob);
@@ -196,7 +198,7 @@ static int64_t blocks_of(const struct client *client)
 {
 	struct stat status;
 
-	cr_assert(zero(int, fstat(client->session->refs.fd, &status)));
+	cr_assert(zero(int, fstat(client->session->holdings.refs.fd, &status)));
 	return status.st_blocks;
 }
 

@@ -128,7 +128,7 @@ Test(shared_chunk, memory_of_others_is_charged_to_nobody)
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_CHUNKS), 1));
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 1));
 	cr_expect(zero(u64, pools_device_size(&broker->pools, &gpu)));
-	cr_expect(zero(u64, alice.session->n_bytes));
+	cr_expect(zero(u64, alice.session->holdings.n_bytes));
 	cr_assert(zero(int, client_remove(&alice, "x")));
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
 	expect_nothing_left();
@@ -434,7 +434,7 @@ Test(shared_chunk, a_new_broker_finds_handles_in_the_catalog)
 
 	pools_deinit(&broker->pools);
 	must(pools_init(&broker->pools, broker, &err), &err);
-	alice.session->account->used[ACCOUNT_CHUNKS] = 0;
+	alice.session->holdings.account->used[ACCOUNT_CHUNKS] = 0;
 	must(pools_adopt(&broker->pools, &err), &err);
 	cr_expect(ne(u32, pool_find_chunk(&broker->pools, id), 0));
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_CHUNKS), 1));

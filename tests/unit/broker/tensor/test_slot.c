@@ -43,7 +43,7 @@ Test(slot, stays_in_limbo_while_somebody_holds_it)
 	cr_assert(eq(int, word_state(broker, &old), SLOT_LIMBO));
 	cr_assert(eq(int, word_state(broker, &new), SLOT_PUBLISHED));
 	cr_assert(client_release(&bob, &old), "a release in limbo rings");
-	limbo_collect_pending(broker, bob.session);
+	limbo_collect_pending(broker, &bob.session->holdings);
 	cr_assert(eq(int, word_state(broker, &old), SLOT_FREE));
 }
 
@@ -397,22 +397,24 @@ Test(slot, adoption_charges_and_settles_again)
 		    table_word(kept.generation, SLOT_FREE));
 	accounts_deinit(&broker->accounts);
 	accounts_init(&broker->accounts, &broker->config);
-	alice.session->account = accounts_get(&broker->accounts, 1000);
-	account_charge_adopted(alice.session->account, ACCOUNT_SESSIONS, 1);
-	account_charge_adopted(alice.session->account, ACCOUNT_GRANTS,
+	alice.session->holdings.account = accounts_get(&broker->accounts, 1000);
+	account_charge_adopted(alice.session->holdings.account,
+			       ACCOUNT_SESSIONS, 1);
+	account_charge_adopted(alice.session->holdings.account, ACCOUNT_GRANTS,
 			       session_record(alice.session)->grants.n);
-	account_charge_adopted(alice.session->account, ACCOUNT_REFS,
-			       alice.session->n_ref_pages * refs_page_size());
+	account_charge_adopted(alice.session->holdings.account, ACCOUNT_REFS,
+			       alice.session->holdings.n_ref_pages *
+				       refs_page_size());
 	outcome_adopt(alice.session);
 	broker->limbo = (struct limbo){0};
 	evict_deinit(broker);
-	alice.session->n_bytes = 0;
+	alice.session->holdings.n_bytes = 0;
 	must(slot_adopt_all(broker, &err), &err);
 	cr_assert(eq(int, word_state(broker, &kept), SLOT_PUBLISHED));
 	cr_assert(eq(int, word_state(broker, &lost), SLOT_WRITING));
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 2));
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 192));
-	cr_assert(eq(u64, alice.session->n_bytes, 192));
+	cr_assert(eq(u64, alice.session->holdings.n_bytes, 192));
 	cr_assert(eq(u32, broker->evictables.all[0].n, 1));
 	client_close(&alice);
 	cr_assert(eq(int, word_state(broker, &lost), SLOT_FREE));
@@ -497,9 +499,13 @@ Test(slot, an_unfinished_transaction_leaves_no_trace)
 	cr_assert(slot_settle(broker, gone.slot));
 	slot_end_name(broker, held.slot);
 	cr_assert(not(slot_settle(broker, held.slot)));
-	cr_assert(grant_add(broker, alice.session->index, limbo.slot, 1));
-	grant_drop(broker, grant_find(broker, bob.session->index, limbo.slot));
-	must(bundle_begin(broker, alice.session, &request, &id, &err), &err);
+	cr_assert(grant_add(broker, alice.session->holdings.index, limbo.slot,
+			    1));
+	grant_drop(broker,
+		   grant_find(broker, bob.session->holdings.index, limbo.slot));
+	must(bundle_begin(broker, &alice.session->holdings, &request, &id,
+			  &err),
+	     &err);
 	must(ticket_make(broker, limbo.slot, (struct ticket_maker){1000, 1}, 1,
 			 60000, ticket, &err),
 	     &err);

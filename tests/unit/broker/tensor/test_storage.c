@@ -132,7 +132,7 @@ Test(storage, granted_it_outlives_the_pin_until_it_is_released)
 	uint32_t slot = 0;
 
 	cr_assert(eq(int, make(1000, true, &slot), POOL_OK));
-	storage_grant(&call, &slot, 1, &place);
+	verb_grant_places(&call, &slot, 1, &place);
 	cr_expect(eq(u32, place.ref.slot, slot));
 	cr_expect(eq(u64, place.size, 1000));
 	cr_expect(ne(u32, place.chunk, 0));

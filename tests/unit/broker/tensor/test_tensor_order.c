@@ -168,7 +168,7 @@ Test(tensor_order, what_is_tainted_is_not_acquired_without_asking)
 	/* and is let go of as anything else */
 	cr_assert(zero(int, client_remove(&carol, "a")));
 	cr_expect(client_release(&bob, &ref));
-	(void)limbo_collect_pending(broker, bob.session);
+	(void)limbo_collect_pending(broker, &bob.session->holdings);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
 }
@@ -192,10 +192,10 @@ Test(tensor_order, waiters_are_released_by_the_poison)
 	struct error err = ERROR_NULL;
 
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
-	must(timelines_open(
-		     &mine,
-		     fcntl(alice.session->timelines.fd, F_DUPFD_CLOEXEC, 3),
-		     true, &err),
+	must(timelines_open(&mine,
+			    fcntl(alice.session->holdings.timelines.fd,
+				  F_DUPFD_CLOEXEC, 3),
+			    true, &err),
 	     &err);
 	client_close(&alice);
 	cr_expect(timeline_has_reached(timelines_load(&mine, 1), 2));
@@ -296,9 +296,9 @@ Test(tensor_order, a_session_has_one_file_however_often_it_asks)
 	int fd;
 
 	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
-	fd = alice.session->timelines.fd;
+	fd = alice.session->holdings.timelines.fd;
 	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
-	cr_expect(eq(int, alice.session->timelines.fd, fd));
+	cr_expect(eq(int, alice.session->holdings.timelines.fd, fd));
 	cr_expect(eq(u32, broker->n_timelines, 1));
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_TIMELINES), 1));
 	client_close(&alice);

@@ -1,0 +1,39 @@
+/*
+ * Holdings: a session as the tensors see it, with what it holds and what is
+ * charged for that.
+ *
+ * A session (session/session.h) embeds one. A session without a mapped
+ * ref-counter file, after a restart and before the client reconnects, holds
+ * everything that it was granted (grant.h).
+ */
+#pragma once
+#include "broker/tensor/access.h"
+#include "broker/tensor/chore.h"
+#include "shm/refs.h"
+#include "shm/timeline.h"
+#include <stdint.h>
+
+struct account;
+struct broker;
+
+struct holdings {
+	struct broker *broker;
+	uint32_t index; /* catalog record, and index in broker.holdings */
+	struct credentials credentials;
+	struct account *account;
+	struct refs refs; /* REFS_NULL until the client has reconnected */
+	struct timelines timelines; /* TIMELINES_NULL until requested */
+	int timelines_readonly_fd;  /* owned; -1 until first requested */
+	struct chore lease;         /* runs while it has a lease: lease.h */
+	/* The lease has ended: the session has all grants. Called between
+	 * transactions. */
+	void (*on_granted)(struct holdings *holdings);
+	/* One bit for each page of the ref-counter file in which it has had a
+	 * grant. Its uid is charged for these pages until the session ends. */
+	uint64_t ref_pages[REFS_MAX_PAGES / 64];
+	uint32_t n_ref_pages;
+	/* Bytes of blocks that it made, counted against its budget. */
+	uint64_t n_bytes;
+};
+
+struct session_record *holdings_record(const struct holdings *holdings);
