@@ -12,6 +12,7 @@
 #include "broker/comm/comm_record.h"
 #include "broker/comm/comm_run.h"
 #include "broker/comm/comm_worker.h"
+#include "broker/comm/verdict.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/lease.h"
@@ -375,6 +376,7 @@ static int open_files(struct broker *broker, bool *ret_is_adopted,
 	catalog_set(&broker->catalog, broker->catalog.header->epoch,
 		    broker->catalog.header->epoch + 1);
 	catalog_commit(&broker->catalog);
+	verdicts_clear(&broker->table);
 	atomic_store_explicit(&broker->table.header->epoch,
 			      broker->catalog.header->epoch,
 			      memory_order_seq_cst);

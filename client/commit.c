@@ -1,5 +1,6 @@
 #include "client/commit.h"
 #include "client/handshake.h"
+#include "client/rank/direct.h"
 #include "client/rank/engine.h"
 #include "client/rank/plain_device.h"
 #include <errno.h>
@@ -122,6 +123,8 @@ int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,
 			      "step 0 cannot be committed; it stands for none");
 	if (r == 0 && stream)
 		r = comm_check_stream(comm, stream, err);
+	if (r == 0)
+		r = direct_check_commit(comm, err);
 	if (r == 0)
 		r = begin(comm, step, stream, err);
 	if (r < 0)

@@ -249,6 +249,10 @@ struct fsdp_work {
  * gather proceeds as soon as the limiter and the memory allow. If this rank has
  * the group unsharded or is unsharding it, the call returns that same work.
  *
+ * On host memory a group whose parameters are whole as they lie (docs/fsdp.md)
+ * is unsharded without a system call: ranks may come in any order, the window
+ * does not count it, and this call returns the errors.
+ *
  * If the ranks are the executors (FSDP_HOME_RANK, on devices), this call
  * returns the errors of the broker. Otherwise the request is one-way, and
  * fsdp_wait() returns them. -EINVAL: the ranks unshard in different orders.

@@ -167,6 +167,9 @@ struct comm_reply {
 	bool has_nccl_id; /* on devices */
 	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
 	bool takes_orders; /* inputs may be handed in before they are written */
+	/* Word of the state table that says whether the run is alive; 0: none.
+	 * Then its ranks do nothing without the broker. */
+	uint32_t verdict;
 };
 
 /* The shards of both sides; gradients; on devices partial sums. */
@@ -196,6 +199,7 @@ struct group_reply {
 	struct group_entry *entries;
 	uint32_t n_chunks;
 	struct chunk_ref *chunks;
+	bool is_in_place; /* the committed shards are the whole parameters */
 };
 
 struct work_reply {

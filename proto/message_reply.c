@@ -282,7 +282,8 @@ BODY(comm_reply, NULL,
      {U64(comm_reply, comm), ID("communicator")},
      {U64(comm_reply, step)},
      {MAYBE_BYTES(comm_reply, nccl_id, "NCCL id")},
-     {BOOL(comm_reply, takes_orders)});
+     {BOOL(comm_reply, takes_orders)},
+     {U32(comm_reply, verdict)});
 
 BODY(work_reply, NULL, {U64(work_reply, sequence), ID("work")});
 
@@ -339,7 +340,8 @@ BODY(group_reply, check_group,
      {COLUMNS(group_reply, entries, group_entry, MESSAGE_MAX_PARAMS,
 	      "parameters"),
       LABEL("params")},
-     {CHUNKS(group_reply)});
+     {CHUNKS(group_reply)},
+     {BOOL(group_reply, is_in_place)});
 
 static int check_comm_item(void *ours, struct error *err)
 {

@@ -14,7 +14,9 @@
  *                     through the chunk list and unmap what is gone
  *       32        4   era: clients note it at acquire (CLOCK eviction)
  *       64     8192   chunk list: 1,024 words, id of the chunk or 0
- *     8256          padding
+ *     8256     4032   verdicts: 504 words, run of a communicator << 1 | failed,
+ *                     or 0; the first is never used
+ *    12288          padding
  *    65536   8*slots  words: generation << 3 | SLOT_TAINTED | enum slot_state
  *
  * Nothing here is authority: the broker rebuilds every word from its catalog
@@ -29,6 +31,7 @@ struct error;
 
 #define TABLE_SLOTS  (UINT32_C(1) << 20)
 #define TABLE_CHUNKS 1024
+#define TABLE_RUNS   504
 
 enum slot_state {
 	SLOT_FREE = 0,
@@ -50,6 +53,7 @@ struct table_header {
 	_Atomic uint32_t era;
 	uint32_t reserved[7];
 	_Atomic uint64_t chunks[TABLE_CHUNKS];
+	_Atomic uint64_t verdicts[TABLE_RUNS];
 };
 
 struct table {
@@ -90,6 +94,31 @@ static inline void table_store(struct table *table, uint32_t slot,
 			       uint64_t word)
 {
 	atomic_store_explicit(&table->words[slot], word, memory_order_seq_cst);
+}
+
+/* The word of a run (its id, below 2^63) that is alive, and of one that has
+ * failed. The run that has a word now may be another one: who finds neither is
+ * not told why, but that its own run is over. */
+static inline uint64_t table_verdict(uint64_t run, bool is_failed)
+{
+	return run << 1 | is_failed;
+}
+
+/* release: a rank that finds that its run is over may ask why. */
+static inline void table_set_verdict(struct table *table, uint32_t i,
+				     uint64_t word)
+{
+	atomic_store_explicit(&table->header->verdicts[i], word,
+			      memory_order_release);
+}
+
+/* Is the run that was given word `i` still alive? One load. */
+static inline bool table_is_alive(const struct table *table, uint32_t i,
+				  uint64_t run)
+{
+	return atomic_load_explicit(&table->header->verdicts[i],
+				    memory_order_acquire) ==
+	       table_verdict(run, false);
 }
 
 /* A new table (broker), mapped writable. */

@@ -8,6 +8,7 @@
 #include "broker/broker.h"
 #include "broker/comm/comm_record.h"
 #include "broker/comm/group_record.h"
+#include "broker/comm/verdict.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
@@ -184,6 +185,7 @@ void comm_fail(struct comm *comm, int code, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(comm->failure.msg, sizeof(comm->failure.msg), format, args);
 	va_end(args);
+	verdict_fail(comm);
 	comm->broker->comms.n_failed++;
 	log_failure(comm);
 	comm_release_record(comm);

@@ -83,6 +83,7 @@ struct comm {
 	bool is_on_devices;        /* each rank has memory of its own */
 	/* The ranks do the work; otherwise fsdp-worker does it. */
 	bool is_by_ranks;
+	uint32_t verdict; /* verdict.h; 0: none */
 	/* See comm_worker.h. */
 	bool is_at_worker;             /* the worker has opened it, or will */
 	uint64_t n_begun, n_submitted; /* gathers and reductions together */

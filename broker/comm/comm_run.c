@@ -6,6 +6,7 @@
 #include "broker/comm/gather.h"
 #include "broker/comm/group.h"
 #include "broker/comm/reduce.h"
+#include "broker/comm/verdict.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <assert.h>
@@ -55,6 +56,7 @@ static void fill_new(struct comm *comm, const struct comm_join_request *request)
 	comm->asked = *request;
 	comm->asked.name = comm->name;
 	place_ranks(comm, record);
+	verdict_open(comm);
 }
 
 _Static_assert(sizeof(((struct comm *)0)->name) > NAME_MAX_SIZE, "names fit");
@@ -140,6 +142,7 @@ void comm_free(struct comm *comm)
 {
 	struct broker *broker = comm->broker;
 
+	verdict_close(comm);
 	comm_worker_forget(comm);
 	gathers_free(comm);
 	reductions_free(comm);

@@ -92,6 +92,7 @@ static int reply(struct verb_call *call, struct group *group, uint32_t rank,
 	ret->hash = plan->hash;
 	ret->step = group->step;
 	ret->side = group->side;
+	ret->is_in_place = plan->is_in_place;
 	ret->entries = entries;
 	ret->n_entries = plan->n_entries;
 	ret->n_places = count_places(group, slots);

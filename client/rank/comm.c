@@ -9,6 +9,7 @@
 #include "client/rank/comm.h"
 #include "client/commit.h"
 #include "client/device.h"
+#include "client/rank/direct.h"
 #include "client/rank/engine.h"
 #include "client/rank/plain_device.h"
 #include "client/sized.h"
@@ -208,6 +209,8 @@ static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
 	comm->rank = joined->rank;
 	comm->timeout_ms = joined->timeout_ms;
 	comm->takes_orders = reply->takes_orders;
+	/* It indexes what is mapped. */
+	comm->verdict = reply->verdict < TABLE_RUNS ? reply->verdict : 0;
 	comm->n_shards = joined->n_shards;
 	comm->n_replicas = joined->n_ranks / joined->n_shards;
 	comm->device = joined->device;
@@ -448,6 +451,8 @@ int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
 	}
 	if (r < 0 || is_done(work))
 		return r;
+	if (work->kind == WORK_UNSHARD && direct_is_group(work->group))
+		return direct_wait_unshard(work->group, work->sequence, err);
 	if (work->kind == WORK_UNSHARD)
 		r = group_check_open(work->group, work->sequence, err);
 	else if (work->kind == WORK_COMMIT &&

@@ -37,6 +37,7 @@ struct engine_group;
 
 struct fsdp_group {
 	struct fsdp_comm *comm;
+	char name[FSDP_MAX_NAME + 1];
 	uint64_t id;
 	uint32_t side; /* of `shards`: committed */
 	uint64_t step; /* 0: nothing was */
@@ -58,6 +59,7 @@ struct fsdp_group {
 	size_t n_params;
 	struct param *params;        /* owned */
 	struct engine_group *engine; /* owned; NULL: fsdp-worker's work */
+	bool is_in_place;  /* see direct.h; the committed shards are whole */
 	bool is_offloaded; /* on devices: shards and gradients are the host's */
 	struct fsdp_group *next;
 };
@@ -70,10 +72,11 @@ struct fsdp_comm {
 	uint64_t id;
 	uint64_t step; /* last committed */
 	uint32_t rank, n_shards, n_replicas;
-	int32_t timeout_ms;          /* of waits for other ranks */
-	bool takes_orders;           /* the broker; without an engine */
-	uint64_t committing;         /* begun, not waited for; 0: none */
-	bool is_commit_unsent;       /* commit.h */
+	int32_t timeout_ms;    /* of waits for other ranks */
+	bool takes_orders;     /* the broker; without an engine */
+	uint32_t verdict;      /* of the run, in the state table; 0: none */
+	uint64_t committing;   /* begun, not waited for; 0: none */
+	bool is_commit_unsent; /* commit.h */
 	struct tensor_order written; /* without an engine: the shards are */
 	struct error failure;        /* code < 0: it has failed, and why */
 	struct fsdp_tensor *spent; /* input that was handed in, to be let go of

@@ -3,6 +3,7 @@
  */
 #include "client/handshake.h"
 #include "client/places.h"
+#include "client/rank/direct.h"
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
 #include "client/rank/plain_device.h"
@@ -259,6 +260,8 @@ int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
 
 	if (r == 0 && group->engine)
 		r = ask_unshard(group, err);
+	else if (r == 0 && direct_is_group(group))
+		r = direct_unshard(group, err);
 	else if (r == 0 && !group->open)
 		r = post_unshard(group, err);
 	if (r < 0)
@@ -292,6 +295,8 @@ bool group_is_refused(struct fsdp_group *group, struct error *ret)
 
 static bool is_whole(const struct fsdp_group *group)
 {
+	if (direct_is_group(group))
+		return group->open && group->whole == group->open;
 	return group->full || group->full_claim.is_held;
 }
 
@@ -333,6 +338,7 @@ int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 {
 	struct error *err = error_of_thread();
 	struct fsdp_param whole;
+	const struct fsdp_tensor *memory;
 	const struct param *it;
 	int r;
 
@@ -348,12 +354,14 @@ int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 	r = map(group, &group->full_claim, &group->full, err);
 	if (r < 0)
 		return r;
+	memory = direct_is_group(group) ? group->shards[group->side]
+					: group->full;
 	it = &group->params[param];
 	whole = (struct fsdp_param){
 		.dtype = (enum fsdp_dtype)it->full_dtype,
 		.n_dims = it->type.n_dims,
 		.numel = tensor_type_numel(&it->type),
-		.data = memory_at(group->full, it->full_offset),
+		.data = memory_at(memory, it->full_offset),
 	};
 	memcpy(whole.shape, it->type.shape, sizeof(whole.shape));
 	return sized_give(ret, &whole, SIZED(fsdp_param), err);
@@ -422,6 +430,8 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 		if (r < 0)
 			return r;
 	}
+	if (direct_is_group(group))
+		return direct_reshard(group, n_mesh, err);
 	if (group->engine) {
 		r = engine_begin(group, err);
 		if (r < 0)

@@ -15,6 +15,7 @@
 #include "shm/chunk.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,13 +40,16 @@ static bool fits(uint64_t offset, uint64_t size, uint64_t total)
 
 /* --- registering: what is asked ------------------------------------------ */
 
-static struct fsdp_group *group_new(struct fsdp_comm *comm, size_t n)
+static struct fsdp_group *group_new(struct fsdp_comm *comm, const char *name,
+				    size_t n)
 {
 	struct fsdp_group *group = calloc(1, sizeof(*group));
 
 	if (!group)
 		return NULL;
 	group->comm = comm;
+	(void)snprintf(group->name, sizeof(group->name), "%s",
+		       name ? name : "");
 	group->n_params = n;
 	group->params = calloc(n + 1, sizeof(*group->params));
 	if (group->params)
@@ -244,6 +248,7 @@ static int take_entries(struct fsdp_group *group,
 	group->id = reply->group;
 	group->side = reply->side;
 	group->step = reply->step;
+	group->is_in_place = reply->is_in_place;
 	return 0;
 }
 
@@ -353,7 +358,7 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 		return error_set(err, -E2BIG,
 				 "%zu parameters; a group has at most %d", n,
 				 FSDP_MAX_PARAMS);
-	group = group_new(comm, n);
+	group = group_new(comm, name, n);
 	if (!group)
 		return error_set(err, -ENOMEM, "no memory for a group");
 	r = ask(group, name, params, &known, &answer, err);

@@ -409,6 +409,7 @@ Test(gather, in_place_parameters_take_no_bytes_of_the_limiter)
 		.layers = KINDS, .n_layers = 2, .options = {.limit_bytes = 1}};
 
 	host_memory_only("on devices nothing is gathered in place");
+	crew.options.limiter = FSDP_LIMITER_FAITHFUL;
 	start(1, &crew);
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
 	cr_assert(eq(u64, comm_entry().bytes_in_flight, 0));

@@ -45,6 +45,23 @@ Test(table, words_take_state_and_generation_apart)
 	cr_expect(zero(u64, table_word(0, SLOT_FREE)));
 }
 
+/* A run is alive by its own word only. */
+Test(table, a_verdict_is_of_one_run)
+{
+	struct table table = make();
+
+	cr_expect(not(table_is_alive(&table, 1, 5)));
+	table_set_verdict(&table, 1, table_verdict(5, false));
+	cr_expect(table_is_alive(&table, 1, 5));
+	cr_expect(not(table_is_alive(&table, 1, 4)));
+	cr_expect(not(table_is_alive(&table, 2, 5)));
+	table_set_verdict(&table, 1, table_verdict(5, true));
+	cr_expect(not(table_is_alive(&table, 1, 5)));
+	table_set_verdict(&table, 1, table_verdict(6, false));
+	cr_expect(not(table_is_alive(&table, 1, 5)));
+	table_close(&table);
+}
+
 Test(table, a_new_table_is_all_free)
 {
 	struct table table = make();

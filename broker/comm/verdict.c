@@ -1,0 +1,46 @@
+#include "broker/comm/verdict.h"
+#include "broker/broker.h"
+#include "broker/comm/comm.h"
+#include "shm/table.h"
+
+void verdicts_clear(struct table *table)
+{
+	for (uint32_t i = 0; i < TABLE_RUNS; i++)
+		table_set_verdict(table, i, 0);
+}
+
+static bool is_free(const struct table *table, uint32_t i)
+{
+	/* relaxed: nobody else writes it */
+	return atomic_load_explicit(&table->header->verdicts[i],
+				    memory_order_relaxed) == 0;
+}
+
+void verdict_open(struct comm *comm)
+{
+	struct table *table = &comm->broker->table;
+	uint32_t i = 1;
+
+	if (comm->is_on_devices || comm->asked.limiter == COMM_LIMITER_FAITHFUL)
+		return;
+	while (i < TABLE_RUNS && !is_free(table, i))
+		i++;
+	if (i == TABLE_RUNS)
+		return;
+	comm->verdict = i;
+	table_set_verdict(table, i, table_verdict(comm->id, false));
+}
+
+void verdict_fail(const struct comm *comm)
+{
+	if (comm->verdict)
+		table_set_verdict(&comm->broker->table, comm->verdict,
+				  table_verdict(comm->id, true));
+}
+
+void verdict_close(struct comm *comm)
+{
+	if (comm->verdict)
+		table_set_verdict(&comm->broker->table, comm->verdict, 0);
+	comm->verdict = 0;
+}

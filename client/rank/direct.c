@@ -1,0 +1,91 @@
+#include "client/rank/direct.h"
+#include "client/rank/comm.h"
+#include "collective/plan.h"
+#include <errno.h>
+
+bool direct_is_group(const struct fsdp_group *group)
+{
+	return group->is_in_place && group->comm->verdict;
+}
+
+/* The run is over, or the broker was restarted, which ended it. */
+static int ask_why(struct fsdp_comm *comm, struct error *err)
+{
+	struct request request = {
+		.kind = MESSAGE_WAIT,
+		.wait = {.comm = comm->id,
+			 .kind = WORK_COMMIT,
+			 .sequence = comm->step},
+	};
+	struct answer answer;
+	int r = comm_call(comm, &request, &answer, err);
+
+	if (r == 0)
+		answer_deinit(&answer);
+	return r;
+}
+
+static int check_run(struct fsdp_comm *comm, struct error *err)
+{
+	if (__builtin_expect(table_is_alive(&comm->client->table, comm->verdict,
+					    comm->id),
+			     1))
+		return 0;
+	return ask_why(comm, err);
+}
+
+int direct_unshard(struct fsdp_group *group, struct error *err)
+{
+	int r;
+
+	if (group->open)
+		return 0;
+	if (!group->step)
+		return error_set(err, -ENODATA,
+				 "nothing of group '%s' was committed yet: "
+				 "write the shards and commit a step first",
+				 group->name);
+	r = check_run(group->comm, err);
+	if (r < 0)
+		return r;
+	group->open = ++group->n_posted;
+	return 0;
+}
+
+int direct_wait_unshard(struct fsdp_group *group, uint64_t sequence,
+			struct error *err)
+{
+	int r = group_check_open(group, sequence, err);
+
+	if (r == 0)
+		r = check_run(group->comm, err);
+	if (r == 0)
+		group->whole = sequence;
+	return r;
+}
+
+/* Shards over a smaller mesh are the shards that are here in any case. */
+int direct_reshard(struct fsdp_group *group, uint32_t n_mesh, struct error *err)
+{
+	const struct plan plan = {.n_shards = group->comm->n_shards};
+	int r = n_mesh ? plan_check_mesh(&plan, n_mesh, err) : 0;
+
+	if (r < 0)
+		return error_wrap(err, r, "reshard '%s'", group->name);
+	group->open = 0;
+	return 0;
+}
+
+int direct_check_commit(const struct fsdp_comm *comm, struct error *err)
+{
+	const struct fsdp_group *group = comm->groups;
+
+	while (group && !(group->open && direct_is_group(group)))
+		group = group->next;
+	if (!group)
+		return 0;
+	return error_set(err, -EBUSY,
+			 "this rank has '%s' unsharded; reshard it before the "
+			 "commit",
+			 group->name);
+}

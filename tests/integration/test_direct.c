@@ -1,0 +1,332 @@
+/*
+ * What ranks on host memory do of collectives without the broker: gathers in
+ * place. They make no system call, see the end of their run all the same, and
+ * come to no harm when the broker goes away.
+ */
+#include "tests/lib/daemon.h"
+#include "tests/lib/ranks.h"
+#include "tests/lib/trainer.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <linux/seccomp.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define N_CYCLES 1000
+
+/* Uneven, and a vector: whole as they lie. */
+static const struct fsdp_param_spec PARAMS[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
+	{.name = "bias", .spec = {FSDP_F32, 1, {7}}},
+};
+
+#define LAYER(name_, ...)                                                      \
+	{                                                                      \
+		.name = name_, .params = PARAMS, .n = 2, __VA_ARGS__           \
+	}
+
+static const struct layer LAYERS[] = {
+	LAYER("l0"),
+	LAYER("l1"),
+	LAYER("cast", .policy = {.param_dtype = FSDP_BF16}),
+};
+#define N_LAYERS 3
+
+static struct daemon daemon_;
+static struct ranks ranks;
+static struct fsdp_client *client; /* the test's own */
+
+static void setup(void)
+{
+	struct fsdp_connect_options options = {0};
+
+	daemon_start_supervised(&daemon_);
+	options.path = daemon_socket(&daemon_);
+	cr_assert(zero(int, fsdp_connect(&options, &client)));
+}
+
+static void teardown(void)
+{
+	ranks_stop(&ranks);
+	fsdp_close(client);
+	daemon_stop(&daemon_);
+}
+
+TestSuite(direct, .init = setup, .fini = teardown, .timeout = 60);
+
+static int join(void)
+{
+	return trainer_join();
+}
+
+static int commit(void)
+{
+	return trainer_commit();
+}
+
+static void join_all(uint32_t n, const struct fsdp_comm_options *options)
+{
+	struct crew crew = {.daemon = &daemon_,
+			    .comm = "test",
+			    .layers = LAYERS,
+			    .n_layers = N_LAYERS};
+
+	if (options)
+		crew.options = *options;
+	crew_set(&crew);
+	ranks_start(&ranks, n);
+	cr_assert(zero(int, ranks_run(&ranks, join)));
+}
+
+static void start(uint32_t n, const struct fsdp_comm_options *options)
+{
+	join_all(n, options);
+	cr_assert(zero(int, ranks_run(&ranks, commit)));
+}
+
+static const char *sentence(uint32_t rank)
+{
+	return ranks.notes[rank].sentence;
+}
+
+#define assert_says(rank, what)                                                \
+	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
+		  sentence(rank))
+
+static int unshard(size_t layer)
+{
+	return trainer_unshard(layer);
+}
+
+static int unshard0(void)
+{
+	return unshard(0);
+}
+
+static int unshard1(void)
+{
+	return unshard(1);
+}
+
+static int unshard2(void)
+{
+	return unshard(2);
+}
+
+static int reshard0(void)
+{
+	return trainer_reshard(0);
+}
+
+static int reshard1(void)
+{
+	return trainer_reshard(1);
+}
+
+static int check0(void)
+{
+	return trainer_sees_whole(0) ? 0 : -EIO;
+}
+
+/* Without the library's stdio, which a rank under strict seccomp lacks. */
+static int cycle(void)
+{
+	struct fsdp_param param = {.struct_size = sizeof(param)};
+	struct fsdp_group *group = trainer()->groups[0];
+	struct fsdp_work work;
+	int r = fsdp_unshard(group, &work);
+
+	if (r == 0)
+		r = fsdp_wait(&work, -1);
+	if (r == 0)
+		r = fsdp_param(group, 0, &param);
+	if (r == 0)
+		r = fsdp_reshard(group, 0);
+	return r;
+}
+
+/* Only read, write, exit and sigreturn are left in strict mode. */
+static int cycle_strictly(void)
+{
+	int r = cycle();
+
+	if (r < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) < 0)
+		return -EIO;
+	for (int i = 0; i < N_CYCLES && r == 0; i++)
+		r = cycle();
+	syscall(SYS_exit, r == 0 ? 7 : 8);
+	return r;
+}
+
+static int end_of(struct actor *actor)
+{
+	int status;
+
+	cr_assert(eq(int, waitpid(actor->pid, &status, 0), actor->pid));
+	actor->pid = 0;
+	return status;
+}
+
+Test(direct, gathers_in_place_make_no_system_call)
+{
+	bool is_ended_by_itself;
+	int status;
+
+	start(2, NULL);
+	actor_begin(&ranks.actors[0], cycle_strictly);
+	status = end_of(&ranks.actors[0]);
+	is_ended_by_itself = WIFEXITED(status);
+	cr_assert(is_ended_by_itself, "signal %d", WTERMSIG(status));
+	cr_assert(eq(int, WEXITSTATUS(status), 7));
+}
+
+Test(direct, groups_in_place_come_in_any_order_and_take_no_place)
+{
+	start(2, &(struct fsdp_comm_options){.limit = 1});
+	cr_assert(zero(int, rank_run(&ranks, 0, unshard0)));
+	cr_assert(zero(int, rank_run(&ranks, 1, unshard1)));
+	cr_assert(zero(int, ranks_run(&ranks, unshard2)));
+	cr_assert(zero(int, rank_run(&ranks, 0, check0)));
+	cr_assert(eq(u64, status_value(client, "unshards"), 1));
+}
+
+Test(direct, the_fsdp1_limiter_counts_groups_in_place_as_well)
+{
+	start(2, &(struct fsdp_comm_options){.limiter = FSDP_LIMITER_FAITHFUL});
+	cr_assert(zero(int, ranks_run(&ranks, unshard0)));
+	cr_assert(eq(u64, status_value(client, "unshards"), 1));
+}
+
+/* --- what is refused ----------------------------------------------------- */
+
+static int begin_commit(void)
+{
+	struct trainer *self = trainer();
+	struct fsdp_work work;
+
+	return rank_note(fsdp_commit(self->comm, self->step + 1, &work));
+}
+
+static int param0(void)
+{
+	struct fsdp_param param = {.struct_size = sizeof(param)};
+
+	return rank_note(fsdp_param(trainer()->groups[0], 0, &param));
+}
+
+static int begin0(void)
+{
+	struct fsdp_work work;
+
+	return rank_note(fsdp_unshard(trainer()->groups[0], &work));
+}
+
+static int reshard0_to_2(void)
+{
+	return rank_note(fsdp_reshard(trainer()->groups[0], 2));
+}
+
+static int reshard0_to_3(void)
+{
+	return rank_note(fsdp_reshard(trainer()->groups[0], 3));
+}
+
+Test(direct, nothing_is_whole_before_a_commit)
+{
+	join_all(1, NULL);
+	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), -ENODATA));
+	assert_says(0, "nothing of group 'l0' was committed yet");
+	cr_assert(zero(int, rank_run(&ranks, 0, commit)));
+	cr_assert(zero(int, rank_run(&ranks, 0, unshard0)));
+}
+
+Test(direct, a_parameter_is_seen_between_wait_and_reshard_only)
+{
+	start(2, NULL);
+	cr_assert(zero(int, rank_run(&ranks, 0, begin0)));
+	cr_assert(eq(int, rank_run(&ranks, 0, param0), -EINVAL));
+	cr_assert(zero(int, rank_run(&ranks, 0, unshard0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, param0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
+	cr_assert(eq(int, rank_run(&ranks, 0, param0), -EINVAL));
+	cr_assert(eq(int, rank_run(&ranks, 0, reshard0), -EINVAL));
+}
+
+Test(direct, a_commit_is_refused_while_a_group_is_unsharded)
+{
+	start(2, NULL);
+	cr_assert(zero(int, rank_run(&ranks, 0, unshard1)));
+	cr_assert(eq(int, rank_run(&ranks, 0, begin_commit), -EBUSY));
+	assert_says(0, "has 'l1' unsharded");
+	cr_assert(zero(int, rank_run(&ranks, 0, reshard1)));
+	cr_assert(zero(int, rank_run(&ranks, 0, begin_commit)));
+	cr_assert(eq(int, rank_run(&ranks, 0, begin0), -EBUSY));
+}
+
+Test(direct, a_mesh_that_does_not_fit_is_refused)
+{
+	start(2, NULL);
+	cr_assert(zero(int, ranks_run(&ranks, unshard0)));
+	cr_assert(eq(int, rank_run(&ranks, 0, reshard0_to_3), -EINVAL));
+	assert_says(0, "a mesh of 3 ranks");
+	cr_assert(zero(int, ranks_run(&ranks, reshard0_to_2)));
+	cr_assert(zero(int, ranks_run(&ranks, unshard0)));
+	cr_assert(zero(int, ranks_run(&ranks, check0)));
+}
+
+/* --- the end of a run ---------------------------------------------------- */
+
+static int cycle_until_told(void)
+{
+	int r;
+
+	do
+		r = cycle();
+	while (r == 0);
+	return rank_note(r);
+}
+
+/* Ranks that make no call of the kernel learn it from the state table. */
+Test(direct, a_death_is_told_by_name_to_ranks_that_ask_nobody)
+{
+	start(3, NULL);
+	for (uint32_t i = 0; i < 2; i++)
+		actor_begin(&ranks.actors[i], cycle_until_told);
+	actor_kill(&ranks.actors[2]);
+	for (uint32_t i = 0; i < 2; i++) {
+		cr_assert(eq(int, actor_end(&ranks.actors[i]), -ECONNABORTED));
+		assert_says(i, "rank 2 (pid ");
+		assert_says(i, "died");
+	}
+}
+
+/* The words of runs that are over are used again. */
+Test(direct, a_later_run_goes_on_from_the_last_commit)
+{
+	for (int i = 0; i < 3; i++) {
+		join_all(2, NULL);
+		if (i == 0)
+			cr_assert(zero(int, ranks_run(&ranks, commit)));
+		cr_assert(zero(int, ranks_run(&ranks, unshard0)));
+		cr_assert(zero(int, ranks_run(&ranks, check0)));
+		cr_assert(zero(int, ranks_run(&ranks, reshard0)));
+		actor_kill(&ranks.actors[1]);
+		cr_assert(eq(int, rank_run(&ranks, 0, cycle_until_told),
+			     -ECONNABORTED));
+		ranks_stop(&ranks);
+	}
+}
+
+Test(direct, a_broker_that_dies_is_noticed_when_it_is_back)
+{
+	start(2, NULL);
+	for (uint32_t i = 0; i < 2; i++)
+		actor_begin(&ranks.actors[i], cycle_until_told);
+	daemon_kill_broker(&daemon_);
+	for (uint32_t i = 0; i < 2; i++)
+		cr_assert(eq(int, actor_end(&ranks.actors[i]), -ECONNABORTED));
+}
