@@ -4,6 +4,7 @@
 #include "client/client.h"
 #include "client/bundle.h"
 #include "client/places.h"
+#include "client/post.h"
 #include "client/rank/comm.h"
 #include "client/sized.h"
 #include "proto/socket_path.h"

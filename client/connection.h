@@ -8,9 +8,10 @@
  *
  * When the broker goes away the reader reconnects, and every request that has
  * no answer is sent again under its number. What a broker did before it died
- * it answers from its record (DESIGN.md, section 3).
+ * it answers from its record.
  */
 #pragma once
+#include "client/call.h"
 #include "client/handshake.h"
 #include "client/poller.h"
 #include "proto/error.h"
@@ -20,23 +21,6 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-
-struct call; /* connection.c */
-
-/* An answer: the decoded reply and the fds that came with it. */
-struct answer {
-	struct reply reply;
-	int fds[FRAME_MAX_FDS]; /* owned; -1 once taken */
-	uint16_t n_fds;
-};
-
-/* Close what was not taken, free the reply. */
-void answer_deinit(struct answer *answer);
-
-/* A posted request, `number` among those of `data`, was refused. Called by
- * whoever reads, with the connection's lock held. */
-typedef void connection_refused_fn(void *data, uint64_t number,
-				   const struct error *cause);
 
 /* An answer that nobody waits for any more: what it granted must go back. */
 typedef void connection_orphan_fn(struct answer *answer, void *data);
@@ -52,11 +36,7 @@ struct connection {
 	_Atomic uint64_t table_epoch; /* when we connected */
 	int64_t connected_ms;
 	uint32_t n_broken; /* connections lost in a row, soon */
-	uint64_t next_number;
-	struct call *first, *last; /* unanswered, by number */
-	struct call *first_unsent;
-	struct call *idle; /* for reuse */
-	uint32_t n_posted; /* whose answers nobody has read yet */
+	struct calls calls;
 	bool is_reading;
 	struct poller poller; /* for those who poll instead of waiting */
 	uint32_t n_begun;     /* by connection_begin(), not collected */
@@ -70,6 +50,7 @@ struct connection {
 	((struct connection){.sock_fd = -1,                                    \
 			     .wake_fd = -1,                                    \
 			     .doorbell_fd = -1,                                \
+			     .calls = CALLS_NULL,                              \
 			     .poller = POLLER_NULL})
 
 /*
@@ -100,50 +81,11 @@ int connection_call(struct connection *connection,
 		    const struct request *request, int fd, struct answer *ret,
 		    struct error *err);
 
-/*
- * The same without waiting: begun now, and collected when the descriptor of
- * connection_poll_fd() is readable.
- * What was begun must be collected or abandoned before the connection is
- * closed.
- */
-int connection_begin(struct connection *connection,
-		     const struct request *request, struct call **ret,
-		     struct error *err);
-
-#define CONNECTION_PENDING 1
-
-/* What connection_call() returns, and then the call is no more; or
- * CONNECTION_PENDING. Waits only to reconnect. */
-int connection_collect(struct connection *connection, struct call *call,
-		       struct answer *ret, struct error *err);
-
-/* Nobody will collect it. */
-void connection_abandon(struct connection *connection, struct call *call);
-
-/* Readable while something begun can be collected, or the socket must be looked
- * at for it. Made when it is first asked for; the connection's. */
-int connection_poll_fd(struct connection *connection, struct error *err);
-
-/* Whom to tell of a refusal; `refused` may be NULL. */
-struct post {
-	connection_refused_fn *refused;
-	void *data;
-	uint64_t number;
-};
-
-/*
- * A request that is not waited for, and answered only with a refusal. It is
- * sent now, before whatever this thread asks next; sent again if the broker
- * goes away. If it is refused, `post` has been told before the next call of
- * this thread returns. Where too many are on their way it is waited for, and a
- * refusal returned.
- */
-int connection_post(struct connection *connection,
-		    const struct request *request, const struct post *post,
-		    struct error *err);
-
-/* `data` goes: nothing is told it any more. */
-void connection_forget_posts(struct connection *connection, const void *data);
+/* A call for the request, not sent yet. `fd` (-1: none) is taken on success;
+ * then the lock is held, too. */
+int connection_begin_call(struct connection *connection,
+			  const struct request *request, int fd,
+			  struct call **ret, struct error *err);
 
 /* Has a broker started since we connected, which does not know us yet? */
 bool connection_is_outdated(const struct connection *connection);

@@ -3,6 +3,7 @@
  */
 #include "client/event.h"
 #include "client/client.h"
+#include "client/post.h"
 #include "cuda/event_ipc.h"
 #include <errno.h>
 #include <stdlib.h>

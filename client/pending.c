@@ -3,6 +3,7 @@
  * programs that wait for many things in one loop.
  */
 #include "client/client.h"
+#include "client/begun.h"
 #include "client/get.h"
 #include "client/sized.h"
 #include <errno.h>

@@ -9,6 +9,7 @@
 #include "client/rank/comm.h"
 #include "client/commit.h"
 #include "client/device.h"
+#include "client/post.h"
 #include "client/rank/direct.h"
 #include "client/rank/engine.h"
 #include "client/rank/plain_device.h"

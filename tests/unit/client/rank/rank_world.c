@@ -6,6 +6,7 @@
 #include "client/copy.h"
 #include "client/handshake.h"
 #include "client/places.h"
+#include "client/post.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>

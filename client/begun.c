@@ -1,0 +1,92 @@
+#include "client/begun.h"
+#include "client/connection.h"
+#include "client/exchange.h"
+#include "client/reader.h"
+#include <errno.h>
+
+int connection_begin(struct connection *c, const struct request *request,
+		     struct call **ret, struct error *err)
+{
+	struct call *call;
+	int r = connection_begin_call(c, request, -1, &call, err);
+
+	if (r < 0)
+		return r;
+	call->is_begun = true;
+	c->n_begun++;
+	exchange_send(c, call);
+	exchange_update_poll(c);
+	pthread_mutex_unlock(&c->lock);
+	*ret = call;
+	return 0;
+}
+
+/* Its answer is there: not to be had for now, or to be given. */
+static int finish(struct connection *c, struct call *call, struct answer *ret,
+		  struct error *err)
+{
+	int r;
+
+	if (call->error.code)
+		return reader_give_up(c, call, err);
+	r = call_decode(call, ret, err);
+	if (r != CALL_AGAIN) {
+		call_give(&c->calls, call);
+		return r;
+	}
+	call->is_done = false;
+	c->n_begun++;
+	exchange_send(c, call);
+	return CONNECTION_PENDING;
+}
+
+int connection_collect(struct connection *c, struct call *call,
+		       struct answer *ret, struct error *err)
+{
+	int r = CONNECTION_PENDING;
+
+	pthread_mutex_lock(&c->lock);
+	if (!call->is_done && !c->is_reading)
+		reader_lead(c, call);
+	if (call->is_done) {
+		c->n_landed--;
+		c->n_begun--;
+		r = finish(c, call, ret, err);
+	}
+	exchange_update_poll(c);
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
+void connection_abandon(struct connection *c, struct call *call)
+{
+	pthread_mutex_lock(&c->lock);
+	c->n_begun--;
+	if (!call->is_done) {
+		call->error = (struct error){.code = -ECANCELED};
+		(void)reader_give_up(c, call, NULL);
+	} else if (call->error.code) {
+		c->n_landed--;
+		(void)reader_give_up(c, call, NULL);
+	} else {
+		c->n_landed--;
+		exchange_end_orphan(c, call);
+	}
+	exchange_update_poll(c);
+	pthread_mutex_unlock(&c->lock);
+}
+
+int connection_poll_fd(struct connection *c, struct error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&c->lock);
+	if (c->poller.fd < 0) {
+		r = poller_open(&c->poller, err);
+		exchange_update_poll(c);
+	}
+	if (r == 0)
+		r = c->poller.fd;
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}

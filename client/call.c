@@ -1,0 +1,181 @@
+#include "client/call.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void answer_deinit(struct answer *answer)
+{
+	for (uint16_t i = 0; i < answer->n_fds; i++)
+		if (answer->fds[i] >= 0)
+			(void)close(answer->fds[i]);
+	answer->n_fds = 0;
+	reply_deinit(&answer->reply);
+}
+
+bool call_may_be_granted(const struct call *call)
+{
+	return call->was_sent && message_grants(call->kind);
+}
+
+bool call_may_be_cut(const struct call *call)
+{
+	switch (call->kind) {
+	case MESSAGE_GOODBYE:
+	case MESSAGE_RELEASE:
+	case MESSAGE_COMM_LEAVE:
+	case MESSAGE_UNSHARD:
+	case MESSAGE_RESHARD:
+	case MESSAGE_REDUCE:
+	case MESSAGE_COMMIT:
+		return false;
+	default:
+		return true;
+	}
+}
+
+struct interrupt call_interrupt(const struct call *call,
+				const struct interrupt *interrupt)
+{
+	return call_may_be_cut(call) ? *interrupt : (struct interrupt){0};
+}
+
+/* What was to be sent. */
+static void call_clear(struct call *call)
+{
+	if (call->fd >= 0)
+		(void)close(call->fd);
+	call->fd = -1;
+	free(call->body);
+	call->body = NULL;
+}
+
+static void call_free(struct call *call)
+{
+	/* `changed` is not destroyed: glibc would wait for its waiters, and in
+	 * a forked child those never come. It holds nothing. */
+	call_clear(call);
+	free(call->buffer);
+	free(call);
+}
+
+static struct call *call_new(void)
+{
+	struct call *call = calloc(1, sizeof(*call));
+
+	if (!call)
+		return NULL;
+	pthread_cond_init(&call->changed, NULL);
+	call->fd = -1;
+	call->buffer = malloc(FRAME_MAX_SIZE);
+	if (call->buffer)
+		return call;
+	call_free(call);
+	return NULL;
+}
+
+struct call *call_take(struct calls *calls)
+{
+	struct call *call = calls->idle;
+
+	if (!call)
+		return call_new();
+	calls->idle = call->next;
+	call->next = NULL;
+	return call;
+}
+
+void call_give(struct calls *calls, struct call *call)
+{
+	call_clear(call);
+	call->was_sent = call->is_done = false;
+	calls->n_posted -= call->is_posted;
+	call->is_orphan = call->is_posted = false;
+	call->is_begun = call->is_interrupted = false;
+	call->post = (struct post){0};
+	call->error.code = 0;
+	call->prev = NULL;
+	call->next = calls->idle;
+	calls->idle = call;
+}
+
+void call_append(struct calls *calls, struct call *call)
+{
+	call->number = calls->next_number++;
+	call->prev = calls->last;
+	call->next = NULL;
+	if (calls->last)
+		calls->last->next = call;
+	else
+		calls->first = call;
+	calls->last = call;
+	if (!calls->first_unsent)
+		calls->first_unsent = call;
+}
+
+void call_detach(struct calls *calls, struct call *call)
+{
+	if (calls->first_unsent == call)
+		calls->first_unsent = call->next;
+	if (call->prev)
+		call->prev->next = call->next;
+	else
+		calls->first = call->next;
+	if (call->next)
+		call->next->prev = call->prev;
+	else
+		calls->last = call->prev;
+	call->next = call->prev = NULL;
+}
+
+void call_take_fds(const struct call *call, struct answer *ret)
+{
+	ret->n_fds = call->frame.n_fds;
+	memcpy(ret->fds, call->frame.fds, sizeof(ret->fds));
+}
+
+int call_decode(const struct call *call, struct answer *ret, struct error *err)
+{
+	struct answer answer;
+	int r;
+
+	call_take_fds(call, &answer);
+	if (call->frame.kind != call->kind)
+		r = error_set(err, -EPROTO, "fsdpd answered a %s with a %s",
+			      message_kind_name(call->kind),
+			      message_kind_name(call->frame.kind));
+	else
+		r = reply_decode(call->kind, call->frame.code, call->frame.body,
+				 call->frame.body_size, &answer.reply, err);
+	if (r < 0) {
+		struct frame frame = call->frame;
+
+		frame_close_fds(&frame);
+		return r;
+	}
+	r = answer.reply.code;
+	if (r < 0) {
+		error_set(err, r, "%s", answer.reply.sentence);
+		answer_deinit(&answer);
+		return r == -EAGAIN ? CALL_AGAIN : r;
+	}
+	*ret = answer;
+	return 0;
+}
+
+static void free_list(struct call *call)
+{
+	while (call) {
+		struct call *next = call->next;
+
+		call_free(call);
+		call = next;
+	}
+}
+
+void calls_deinit(struct calls *calls)
+{
+	free_list(calls->first);
+	free_list(calls->idle);
+	*calls = CALLS_NULL;
+}

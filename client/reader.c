@@ -1,0 +1,83 @@
+#include "client/reader.h"
+#include "client/connection.h"
+#include "client/exchange.h"
+#include "client/reconnect.h"
+#include <errno.h>
+#include <time.h>
+
+void reader_lead(struct connection *c, struct call *mine)
+{
+	struct error err = ERROR_NULL;
+	int r = 0;
+
+	c->is_reading = true;
+	mine->is_interrupted = false;
+	while (!mine->is_done && !mine->is_interrupted &&
+	       !(r == FRAME_AGAIN && mine->is_begun)) {
+		r = c->sock_fd >= 0 ? exchange_once(c, mine, &err)
+				    : reconnect(c, mine, &err);
+		if (r < 0)
+			exchange_fail_all(c, &err);
+	}
+	c->is_reading = false;
+	for (struct call *call = c->calls.first; call; call = call->next) {
+		if (call->is_done || call->is_orphan || call->is_begun ||
+		    call == mine)
+			continue;
+		pthread_cond_signal(&call->changed);
+		break;
+	}
+	exchange_update_poll(c);
+}
+
+/* Somebody else reads. Who stops reading wakes one of those who wait, which may
+ * leave at once: whatever its kind, each looks again after a while. */
+static void follow(struct connection *c, struct call *mine)
+{
+	const struct interrupt *interrupt = &c->self.interrupt;
+	struct timespec until;
+
+	if (!interrupt->fn) {
+		pthread_cond_wait(&mine->changed, &c->lock);
+		return;
+	}
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += INTERRUPT_SLICE_MS * 1000000L;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	if (pthread_cond_clockwait(&mine->changed, &c->lock, CLOCK_MONOTONIC,
+				   &until) != ETIMEDOUT ||
+	    !call_may_be_cut(mine))
+		return;
+	pthread_mutex_unlock(&c->lock);
+	mine->is_interrupted = interrupt_is_asked(interrupt);
+	pthread_mutex_lock(&c->lock);
+}
+
+int reader_give_up(struct connection *c, struct call *call, struct error *err)
+{
+	int r = error_set(err, call->error.code, "%s", call->error.msg);
+
+	call->is_begun = false;
+	if (call_may_be_granted(call) && !c->lost.code) {
+		call->is_orphan = true;
+	} else {
+		call_detach(&c->calls, call);
+		call_give(&c->calls, call);
+	}
+	return r;
+}
+
+int reader_run(struct connection *c, struct call *call, struct error *err)
+{
+	exchange_send(c, call);
+	while (!call->is_done && !call->is_interrupted) {
+		if (c->is_reading)
+			follow(c, call);
+		else
+			reader_lead(c, call);
+	}
+	if (!call->is_done)
+		interrupt_refuse(&call->error);
+	return call->error.code ? reader_give_up(c, call, err) : 0;
+}

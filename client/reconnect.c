@@ -1,0 +1,107 @@
+#include "client/reconnect.h"
+#include "client/connection.h"
+#include <errno.h>
+
+#define PAUSE_MAX_MS 50
+
+static void connected(struct connection *c, int sock_fd)
+{
+	c->sock_fd = sock_fd;
+	c->connected_ms = handshake_now_ms();
+	c->calls.first_unsent = c->calls.first;
+}
+
+static uint64_t table_epoch(const struct table *table)
+{
+	return atomic_load_explicit(&table->header->epoch,
+				    memory_order_acquire);
+}
+
+void reconnect_note_epoch(struct connection *c)
+{
+	/* If it has moved on since the hello, EOF will tell. */
+	atomic_store_explicit(&c->table_epoch, table_epoch(c->table),
+			      memory_order_relaxed);
+}
+
+int reconnect_first(struct connection *c, struct welcome *ret,
+		    struct error *err)
+{
+	int64_t deadline_ms = handshake_now_ms() + c->reconnect_ms;
+	int64_t asked_ms = 0;
+	struct error last;
+
+	for (;;) {
+		int r = handshake_try(&c->self, deadline_ms, ret, &last);
+
+		if (r == HANDSHAKE_OK) {
+			connected(c, ret->sock_fd);
+			return 0;
+		}
+		if (r < 0 || last.code == -ENOENT ||
+		    last.code == -ECONNREFUSED ||
+		    handshake_now_ms() >= deadline_ms)
+			return error_set(err, last.code, "%s", last.msg);
+		r = interrupt_sleep(&c->self.interrupt, 1000000, &asked_ms,
+				    err);
+		if (r < 0)
+			return r;
+	}
+}
+
+/* Try with growing pauses. Without the lock: nothing here changes meanwhile. */
+static int handshake_retry(const struct connection *c, const struct call *mine,
+			   struct welcome *ret, struct error *err)
+{
+	struct introduction self = c->self;
+	int64_t deadline_ms = handshake_now_ms() + c->reconnect_ms;
+	int64_t wait_ms = 1, asked_ms = 0;
+
+	self.interrupt = call_interrupt(mine, &c->self.interrupt);
+	for (;;) {
+		int r = handshake_try(&self, deadline_ms, ret, err);
+
+		if (r <= 0)
+			return r;
+		if (handshake_now_ms() + wait_ms > deadline_ms)
+			return error_wrap(err, err->code,
+					  "fsdpd did not come back within "
+					  "%d ms",
+					  c->reconnect_ms);
+		r = interrupt_sleep(&self.interrupt, wait_ms * 1000000,
+				    &asked_ms, err);
+		if (r < 0)
+			return r;
+		wait_ms =
+			wait_ms * 2 < PAUSE_MAX_MS ? wait_ms * 2 : PAUSE_MAX_MS;
+	}
+}
+
+int reconnect(struct connection *c, struct call *mine, struct error *err)
+{
+	struct welcome welcome;
+	int r;
+
+	if (c->lost.code < 0)
+		return error_set(err, c->lost.code, "%s", c->lost.msg);
+	pthread_mutex_unlock(&c->lock);
+	r = handshake_retry(c, mine, &welcome, err);
+	pthread_mutex_lock(&c->lock);
+	if (r == 0) {
+		reconnect_note_epoch(c);
+		connected(c, welcome.sock_fd);
+	} else if (r == -EINTR) {
+		/* Others may go on trying. */
+		mine->is_interrupted = true;
+		r = 0;
+	} else if (err->code == -ESTALE) {
+		c->lost = *err;
+	}
+	return r;
+}
+
+bool connection_is_outdated(const struct connection *c)
+{
+	return table_epoch(c->table) !=
+	       atomic_load_explicit(&c->table_epoch, memory_order_relaxed);
+}
