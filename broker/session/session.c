@@ -352,7 +352,7 @@ static int charge(struct session *session, uid_t uid, struct error *err)
 	int r;
 
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for an account");
+		return error_nomem(err, "an account");
 	r = account_charge(accounts, account, ACCOUNT_SESSIONS, 1, err);
 	if (r == 0)
 		session->holdings.account = account;
@@ -386,7 +386,7 @@ int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
 
 	if (!session) {
 		close(pidfd);
-		return error_set(err, -ENOMEM, "no memory for a session");
+		return error_nomem(err, "a session");
 	}
 	session->pidfd = pidfd;
 	r = set_up(session, pid, uid, gid, budget, err);
@@ -500,12 +500,12 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 	struct session *session = session_alloc(broker);
 
 	if (!session)
-		return error_set(err, -ENOMEM, "no memory for a session");
+		return error_nomem(err, "a session");
 	session->holdings.account =
 		accounts_get(&broker->accounts, record->uid);
 	if (!session->holdings.account) {
 		free(session);
-		return error_set(err, -ENOMEM, "no memory for an account");
+		return error_nomem(err, "an account");
 	}
 	account_charge_adopted(session->holdings.account, ACCOUNT_SESSIONS, 1);
 	account_charge_adopted(session->holdings.account, ACCOUNT_GRANTS,

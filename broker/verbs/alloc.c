@@ -13,6 +13,7 @@
 #include "broker/tensor/order.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
+#include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/point.h"

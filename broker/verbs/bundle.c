@@ -9,6 +9,7 @@
 #include "broker/tensor/lease.h"
 #include "broker/tensor/manifest.h"
 #include "broker/tensor/slot.h"
+#include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/point.h"
@@ -107,7 +108,7 @@ static int park_behind_lease(struct verb_call *call, struct error *err)
 	char *key = verb_scratch(call, LEASE_KEY_SIZE);
 
 	if (!key)
-		return error_set(err, -ENOMEM, "no memory for the request");
+		return error_nomem(err, "the request");
 	lease_key(&call->session->holdings, key);
 	call->wait_name = key;
 	return VERB_PARK_NAME;

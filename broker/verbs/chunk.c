@@ -6,6 +6,7 @@
 #include "broker/broker.h"
 #include "broker/memory/pool.h"
 #include "broker/session/session.h"
+#include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>

@@ -18,6 +18,7 @@
 #include "broker/comm/reduce_late.h"
 #include "broker/session/session.h"
 #include "broker/tensor/grant.h"
+#include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "collective/wire.h"
 #include "proto/error.h"

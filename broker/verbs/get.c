@@ -7,6 +7,7 @@
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
 #include "broker/tensor/slot.h"
+#include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <assert.h>

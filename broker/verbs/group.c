@@ -5,6 +5,7 @@
 #include "broker/comm/group_register.h"
 #include "broker/session/session.h"
 #include "broker/tensor/grant.h"
+#include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>
@@ -80,7 +81,7 @@ static int reply(struct verb_call *call, struct group *group, uint32_t rank,
 
 	entries = verb_scratch(call, plan->n_entries * sizeof(*entries));
 	if (!entries)
-		return error_set(err, -ENOMEM, "no memory for the entries");
+		return error_nomem(err, "the entries");
 	r = grant_check_room(&call->session->holdings, GROUP_REPLY_PLACES, err);
 	if (r < 0)
 		return r;

@@ -15,6 +15,7 @@
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/unshare.h"
+#include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "cuda/handle.h"
 #include "proto/error.h"

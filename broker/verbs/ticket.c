@@ -12,6 +12,7 @@
 #include "broker/tensor/grant.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
+#include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/name.h"

@@ -74,21 +74,3 @@ int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err);
  * and the waiter is to be freed. */
 struct waiter;
 bool verb_rerun(struct waiter *waiter);
-
-/*
- * Put a chunk's fd, or its handle, into the reply unless this connection has
- * it or there is no room (the client asks then). Appends to call->reply's chunk
- * list. -EOWNERDEAD: whose memory it is died.
- */
-int verb_attach_chunk(struct verb_call *call, uint32_t chunk_index,
-		      struct error *err);
-
-/* Fill places for slots and attach their chunks: alloc, share, get,
- * redeem. */
-void verb_fill_places(struct verb_call *call, const uint32_t *slots,
-		      uint32_t n);
-
-/* Grant the session one hold of each of these slots, fill places, and attach
- * their chunks. The caller has checked grant_check_room(). */
-void verb_grant_places(struct verb_call *call, const uint32_t *slots,
-		       uint32_t n, struct tensor_place *ret_places);

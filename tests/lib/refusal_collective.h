@@ -293,10 +293,9 @@ static inline void teardown(void)
 
 /* All but what a request counts by being one. */
 static const char *const passing[] = {
-	"uptime_ms",       "rss",
-	"requests",        "refused",
-	"free_warm",       "doorbell_rings",
-	"limbo_collected", "loop_longest_ns",
+	"uptime_ms",       "rss",       "requests",
+	"refused",         "free_warm", "doorbell_rings",
+	"limbo_collected",
 };
 
 static inline bool is_passing(const char *name)
@@ -305,7 +304,8 @@ static inline bool is_passing(const char *name)
 		if (!strcmp(name, passing[i]))
 			return true;
 	}
-	return false;
+	/* The times of the loop. */
+	return !strncmp(name, "loop_", strlen("loop_"));
 }
 
 struct figures {

@@ -1,5 +1,6 @@
 /* Memory of collectives: made, charged, made room for, handed out. */
 #include "broker/tensor/storage.h"
+#include "broker/verbs/places.h"
 #include "tests/unit/broker/broker_fixture.h"
 
 #define MIB (UINT64_C(1) << 20)

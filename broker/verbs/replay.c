@@ -1,0 +1,136 @@
+#include "broker/verbs/replay.h"
+#include "broker/broker.h"
+#include "broker/memory/pool.h"
+#include "broker/session/outcome.h"
+#include "broker/session/session.h"
+#include "broker/tensor/bundle.h"
+#include "broker/tensor/manifest.h"
+#include "broker/verbs/places.h"
+#include "broker/verbs/reply.h"
+#include "broker/verbs/verbs.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The bundle of a recorded answer, if it is still there. */
+static uint32_t find_bundle(const struct broker *broker, uint64_t id)
+{
+	const struct catalog *catalog = &broker->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_BUNDLE);
+
+	for (uint32_t i = 1; id != 0 && i <= n; i++) {
+		if (catalog_bundle(catalog, i)->id == id)
+			return i;
+	}
+	return 0;
+}
+
+static int replay_bundle(struct verb_call *call, struct error *err)
+{
+	const struct catalog *catalog = &call->broker->catalog;
+	uint32_t bundle =
+		find_bundle(call->broker, call->reply->bundle_get.bundle);
+	const struct bundle_record *record;
+	int r;
+
+	if (!bundle)
+		return error_set(err, -ESTALE,
+				 "the bundle was released before its members "
+				 "could be sent again; get it again");
+	record = catalog_bundle(catalog, bundle);
+	r = manifest_make(call->broker, bundle, err);
+	call->wait_ms = -1;
+	if (r != MANIFEST_OK)
+		return r < 0 ? r : verb_park_uid(call, record->owner_uid, err);
+	call->fds[call->n_fds++] = record->manifest_fd;
+	for (uint32_t i = 1; i <= catalog_n_touched(catalog, SECTION_CHUNK);
+	     i++) {
+		/* An empty one may be of a bundle that had the record before,
+		 * and is sealed or punched yet. */
+		if (catalog_chunk(catalog, i)->bundle == bundle &&
+		    catalog_chunk(catalog, i)->n_blocks > 0)
+			(void)verb_attach_chunk(call, i, NULL);
+	}
+	return 0;
+}
+
+static void replay_places(struct verb_call *call,
+			  const struct tensor_place *places, uint32_t n)
+{
+	uint32_t index;
+
+	for (uint32_t i = 0; i < n; i++) {
+		index = pool_find_chunk(&call->broker->pools, places[i].chunk);
+		if (index)
+			(void)verb_attach_chunk(call, index, NULL);
+	}
+}
+
+/* Find out which chunks a recorded answer speaks of, and attach them. */
+static int replay_fds(struct verb_call *call, const struct outcome *outcome,
+		      struct error *err)
+{
+	const struct tensor_place *places = NULL;
+	struct reply *reply = call->reply;
+	uint32_t n;
+	int r;
+
+	r = reply_decode(call->request->kind, 0,
+			 outcome_body(call->session, outcome), outcome->size,
+			 reply, err);
+	if (r < 0)
+		return r;
+	if (reply->kind == MESSAGE_BUNDLE_GET)
+		return replay_bundle(call, err);
+	n = reply_places(reply, &places);
+	replay_places(call, places, n);
+	return 0;
+}
+
+static int copy_outcome(const struct session *session, uint16_t kind,
+			const struct outcome *outcome, struct body *ret,
+			struct error *err)
+{
+	if (outcome->code < 0)
+		return error_set(err, outcome->code,
+				 "the request was done, but its answer could "
+				 "not be made; end the session to undo it");
+	if (outcome_kind(session, outcome) != kind)
+		return error_set(err, -EPROTO,
+				 "the request was of another kind when it came "
+				 "first");
+	ret->size = outcome->size;
+	ret->bytes = malloc(outcome->size + 1);
+	if (!ret->bytes)
+		return error_set(err, -ENOMEM, "no memory to answer again");
+	memcpy(ret->bytes, outcome_body(session, outcome), outcome->size);
+	return 0;
+}
+
+int verb_replay(struct verb_call *call, uint64_t number,
+		const struct outcome *outcome)
+{
+	struct session *session = call->session;
+	struct peer *peer = session->peer;
+	uint16_t kind = call->request->kind;
+	struct error err = ERROR_NULL;
+	struct body body = {0};
+	int r;
+
+	call->is_quiet = false;
+	r = copy_outcome(session, kind, outcome, &body, &err);
+	if (r == 0)
+		r = replay_fds(call, outcome, &err);
+	if (r == VERB_DONE) {
+		session->broker->n_replayed++;
+		body_send(call, peer, number, &body);
+	} else {
+		free(body.bytes);
+	}
+	if (r < 0)
+		verb_refuse(peer, kind, number, &err);
+	reply_deinit(call->reply);
+	*call->reply = (struct reply){.kind = kind};
+	return r > 0 ? r : VERB_DONE;
+}

@@ -1,0 +1,14 @@
+/*
+ * Replaying: a client that lost its connection repeats a request, and gets the
+ * reply that was recorded.
+ */
+#pragma once
+#include <stdint.h>
+
+struct outcome;
+struct verb_call;
+
+/* Send a recorded reply again, or park until that can be done. Returns enum
+ * verb_outcome. */
+int verb_replay(struct verb_call *call, uint64_t number,
+		const struct outcome *outcome);
