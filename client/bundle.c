@@ -103,7 +103,7 @@ int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 		return r;
 	bundle = calloc(1, sizeof(*bundle));
 	if (!bundle)
-		return error_set(err, -ENOMEM, "no memory for a bundle");
+		return error_nomem(err, "a bundle");
 	r = client_call(client, &request, &answer, err);
 	if (r < 0) {
 		free(bundle);
@@ -148,7 +148,7 @@ static int note_chunks(struct fsdp_bundle *bundle,
 		chunks = reallocarray(bundle->chunks, bundle->n_chunks + 1,
 				      sizeof(*chunks));
 		if (!chunks) {
-			r = error_set(err, -ENOMEM, "no memory for a bundle");
+			r = error_nomem(err, "a bundle");
 			break;
 		}
 		bundle->chunks = chunks;
@@ -361,8 +361,7 @@ static int adopt_members(struct fsdp_client *client, struct answer *answer,
 		r = places_adopt_manifest(client, manifest, &use, tensors, err);
 	} else {
 		places_give_back_manifest(client, manifest);
-		r = error_set(err, -ENOMEM, "no memory for %u handles",
-			      reply->n_members);
+		r = error_nomem(err, "%u handles", reply->n_members);
 	}
 	manifest_close(manifest);
 	if (r == 0)

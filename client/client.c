@@ -236,7 +236,7 @@ static int choose_path(const char *path, char **ret, struct error *err)
 		path = default_path;
 	}
 	*ret = strdup(path);
-	return *ret ? 0 : error_set(err, -ENOMEM, "no memory for a path");
+	return *ret ? 0 : error_nomem(err, "a path");
 }
 
 /* An answer whose caller gave up: its grants go back. */
@@ -355,7 +355,7 @@ int fsdp_connect(const struct fsdp_connect_options *options,
 		return r;
 	client = client_new();
 	if (!client)
-		return error_set(err, -ENOMEM, "no memory for a connection");
+		return error_nomem(err, "a connection");
 	r = guard_open(&client->guard, err);
 	if (r == 0)
 		r = open_connection(client, &known, err);

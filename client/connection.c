@@ -32,7 +32,7 @@ int connection_begin_call(struct connection *c, const struct request *request,
 	if (!call) {
 		pthread_mutex_unlock(&c->lock);
 		free(body);
-		return error_set(err, -ENOMEM, "no memory for a request");
+		return error_nomem(err, "a request");
 	}
 	call->kind = request->kind;
 	call->fd = fd;

@@ -59,7 +59,7 @@ static int take(struct copiers *copiers, const struct device *device,
 	if (!copier) {
 		copier = calloc(1, sizeof(*copier));
 		if (!copier)
-			return error_set(err, -ENOMEM, "no memory for a copy");
+			return error_nomem(err, "a copy");
 		copier->device = device;
 		r = staging_new(device, 0, &copier->staging, err);
 		if (r < 0) {

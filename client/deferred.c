@@ -128,7 +128,7 @@ int deferred_add(struct fsdp_client *client, uint32_t slot,
 		return r;
 	deferred = calloc(1, sizeof(*deferred));
 	if (!deferred)
-		return error_set(err, -ENOMEM, "no memory for a release");
+		return error_nomem(err, "a release");
 	deferred->device = device;
 	deferred->stream = stream;
 	deferred->slot = slot;

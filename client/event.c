@@ -131,7 +131,7 @@ int event_record(struct fsdp_client *client, const struct device *device,
 	int r;
 
 	if (!sent)
-		return error_set(err, -ENOMEM, "no memory for an event");
+		return error_nomem(err, "an event");
 	r = record(client, device, stream, &sent->event, err);
 	if (r < 0) {
 		free(sent);

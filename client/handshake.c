@@ -162,7 +162,7 @@ static int receive_reply(const struct introduction *self, int fd,
 	int r;
 
 	if (!buffer)
-		return error_set(err, -ENOMEM, "no memory for a frame");
+		return error_nomem(err, "a frame");
 	do {
 		r = wait_for(self, fd, POLLIN, deadline_ms, err);
 		if (r == 0)

@@ -264,7 +264,7 @@ int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn, void *data,
 	if (ret_note) {
 		note = strdup(reply->note);
 		if (!note)
-			r = error_set(err, -ENOMEM, "no memory for a note");
+			r = error_nomem(err, "a note");
 	}
 	for (uint32_t i = 0; i < reply->n_values && r == 0; i++)
 		r = fn(reply->values[i].name, reply->values[i].value, data);

@@ -166,7 +166,7 @@ static int describe_all(const struct fsdp_publication *publications, size_t n,
 		if (ret[i])
 			continue;
 		forget(publications, i, ret);
-		return error_set(err, -ENOMEM, "no memory for a description");
+		return error_nomem(err, "a description");
 	}
 	return 0;
 }

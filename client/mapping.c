@@ -114,7 +114,7 @@ static int reserve_room(struct mappings *mappings, struct error *err)
 		return 0;
 	list = reallocarray(mappings->list, capacity, sizeof(*list));
 	if (!list)
-		return error_set(err, -ENOMEM, "no memory for a mapping");
+		return error_nomem(err, "a mapping");
 	mappings->list = list;
 	mappings->capacity = capacity;
 	return 0;

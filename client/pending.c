@@ -2,8 +2,8 @@
  * Gets that are begun, and ended when a descriptor says that they may be: for
  * programs that wait for many things in one loop.
  */
-#include "client/client.h"
 #include "client/begun.h"
+#include "client/client.h"
 #include "client/get.h"
 #include "client/sized.h"
 #include <errno.h>
@@ -85,7 +85,7 @@ int fsdp_get_begin(struct fsdp_client *client, const char *const *names,
 		return r;
 	pending = pending_new(names, n);
 	if (!pending)
-		return error_set(err, -ENOMEM, "no memory for a get");
+		return error_nomem(err, "a get");
 	pending->client = client;
 	pending->options = known;
 	pending->start_ms = handshake_now_ms();

@@ -322,7 +322,7 @@ static int make_planned(struct fsdp_client *client,
 	for (uint32_t i = 0; i < plan->n; i++)
 		if (ret[i])
 			tensor_free(ret[i]);
-	return error_set(err, -ENOMEM, "no memory for a handle");
+	return error_nomem(err, "a handle");
 }
 
 /* MAPPING_MISSING: a chunk must be fetched. */

@@ -294,7 +294,7 @@ int fsdp_share(struct fsdp_client *client, const struct fsdp_spec *specs,
 		return r;
 	items = calloc(n, sizeof(*items));
 	if (!items)
-		return error_set(err, -ENOMEM, "no memory for a request");
+		return error_nomem(err, "a request");
 	r = take_types(specs, n, items, err);
 	if (r < 0)
 		goto free;

@@ -85,7 +85,7 @@ int spec_alloc(struct fsdp_client *client, struct alloc_request *alloc,
 	int r = 0;
 
 	if (!items)
-		return error_set(err, -ENOMEM, "no memory for a request");
+		return error_nomem(err, "a request");
 	for (uint32_t i = 0; i < alloc->n_items && r == 0; i++) {
 		items[i].name = names ? names[i] : "";
 		r = spec_to_type(&specs[i], NULL, &items[i].type, err);

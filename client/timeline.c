@@ -127,7 +127,7 @@ static int fetch(struct fsdp_client *client, uint64_t session,
 	int r;
 
 	if (!file)
-		return error_set(err, -ENOMEM, "no memory for a timeline");
+		return error_nomem(err, "a timeline");
 	file->session = session;
 	r = ask(client, session, ref, is_writable, &file->timelines, err);
 	if (r != 0) {

@@ -147,8 +147,7 @@ int bucket_plan(const struct bucket_item *items, uint32_t n,
 	/* one more, so that it is never empty */
 	walk.open = calloc((size_t)n + 1, sizeof(*walk.open));
 	if (!walk.open)
-		return error_set(err, -ENOMEM,
-				 "out of memory for a plan of %u items", n);
+		return error_nomem(err, "a plan of %u items", n);
 	walk.buckets = ret_buckets;
 	for (uint32_t i = 0; i < n; i++)
 		ret_buckets[i] = BUCKET_NONE;

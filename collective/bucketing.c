@@ -51,7 +51,7 @@ const char *bucketing_fate_name(enum bucketing_fate fate)
 
 static int no_memory(struct error *err)
 {
-	return error_set(err, -ENOMEM, "out of memory for the buckets");
+	return error_nomem(err, "the buckets");
 }
 
 /* --- one pass ------------------------------------------------------------ */

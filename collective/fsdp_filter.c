@@ -25,7 +25,7 @@ static int find_rooted(const struct graph *graph, bool *is_rooted,
 	uint32_t *roots = calloc((size_t)graph->n_nodes + 1, sizeof(*roots));
 
 	if (!roots)
-		return error_set(err, -ENOMEM, "out of memory for the filter");
+		return error_nomem(err, "the filter");
 	for (uint32_t i = 0; i < graph->n_nodes; i++) {
 		const struct graph_node *node = &graph->nodes[i];
 		uint32_t root = GRAPH_NONE;

@@ -99,7 +99,7 @@ void graph_deinit(struct graph *graph)
 
 static int no_memory(struct error *err)
 {
-	return error_set(err, -ENOMEM, "out of memory for the graph");
+	return error_nomem(err, "the graph");
 }
 
 static int reserve(struct graph *graph, struct error *err)

@@ -403,7 +403,7 @@ static int needs(const struct graph *graph, uint32_t from, uint32_t to,
 	if (!stack || !is_seen) {
 		free(stack);
 		free(is_seen);
-		return error_set(err, -ENOMEM, "out of memory for the graph");
+		return error_nomem(err, "the graph");
 	}
 	is_seen[from] = true;
 	stack[n_stack++] = from;
@@ -473,7 +473,7 @@ static int is_waited_for(const struct graph *graph, uint32_t i,
 	bool *is_seen = calloc(n, sizeof(*is_seen));
 
 	if (!is_seen)
-		return error_set(err, -ENOMEM, "out of memory for the graph");
+		return error_nomem(err, "the graph");
 	for (uint32_t k = 0; is_good && k < n; k++) {
 		uint32_t index = graph->nodes[list[k]].index;
 

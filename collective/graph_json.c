@@ -83,7 +83,7 @@ static bool takes(enum graph_kind kind, enum key key)
 
 static int no_memory(struct error *err)
 {
-	return error_set(err, -ENOMEM, "out of memory for the graph");
+	return error_nomem(err, "the graph");
 }
 
 /* --- reading ------------------------------------------------------------- */

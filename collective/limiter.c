@@ -100,7 +100,7 @@ int limiter_new(const struct limiter_options *options, struct limiter **ret,
 				 (int)options->kind);
 	limiter = calloc(1, sizeof(*limiter));
 	if (!limiter)
-		return error_set(err, -ENOMEM, "no memory for a limiter");
+		return error_nomem(err, "a limiter");
 	limiter->options = *options;
 	if (!options->limit)
 		limiter->options.limit = LIMITER_DEFAULT_LIMIT;
@@ -192,8 +192,7 @@ int limiter_request(struct limiter *limiter, uint64_t bytes, bool is_exempt,
 				 "pass 2^64 bytes");
 	ticket = calloc(1, sizeof(*ticket));
 	if (!ticket)
-		return error_set(err, -ENOMEM,
-				 "no memory for a ticket of the limiter");
+		return error_nomem(err, "a ticket of the limiter");
 	ticket->number = ++limiter->last_number;
 	ticket->bytes = bytes;
 	ticket->is_exempt = is_exempt;

@@ -26,7 +26,7 @@ enum new_id { ID_BUFFER, ID_IN, ID_WAIT, ID_COLLECTIVE, MERGE_IDS };
 
 static int no_memory(struct error *err)
 {
-	return error_set(err, -ENOMEM, "out of memory for merging buckets");
+	return error_nomem(err, "merging buckets");
 }
 
 static const struct graph_node *start_of(const struct graph *graph,

@@ -60,7 +60,7 @@ static int check_names(const struct plan_param *params, uint32_t n,
 	int r = 0;
 
 	if (!names)
-		return error_set(err, -ENOMEM, "no memory for %u names", n);
+		return error_nomem(err, "%u names", n);
 	for (uint32_t i = 0; i < n; i++)
 		names[i] = params[i].name;
 	qsort(names, n, sizeof(*names), compare_names);
@@ -423,8 +423,7 @@ static int fill_buckets(struct maker *maker, const double *caps_mb,
 		return r;
 	sums = sum_buckets(maker, n);
 	if (!sums)
-		return error_set(maker->err, -ENOMEM,
-				 "no memory for %u buckets", n);
+		return error_nomem(maker->err, "%u buckets", n);
 	*ret_n = n;
 	*ret = sums;
 	return 0;
@@ -586,8 +585,7 @@ static int allocate(struct maker *maker, uint32_t n)
 	maker->strides = calloc(n, sizeof(*maker->strides));
 	if (!maker->plan->entries || !maker->items || !maker->buckets ||
 	    !maker->sizes || !maker->offsets || !maker->strides)
-		return error_set(maker->err, -ENOMEM,
-				 "no memory for a plan of %u parameters", n);
+		return error_nomem(maker->err, "a plan of %u parameters", n);
 	maker->plan->n_entries = n;
 	return 0;
 }

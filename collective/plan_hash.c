@@ -102,7 +102,7 @@ int plan_set_hash(struct plan *plan, const struct plan_param *params,
 	XXH3_state_t *state = XXH3_createState();
 
 	if (!state)
-		return error_set(err, -ENOMEM, "no memory to hash a plan");
+		return error_nomem(err, "a plan's hash");
 	(void)XXH3_64bits_reset(state);
 	put_plan(state, plan, params);
 	plan->hash = XXH3_64bits_digest(state);

@@ -89,7 +89,7 @@ int bounded_start(void (*fn)(void *data), void *data, struct bounded **ret,
 	int r;
 
 	if (!call)
-		return error_set(err, -ENOMEM, "no memory for a thread");
+		return error_nomem(err, "a thread");
 	call->fn = fn;
 	call->data = data;
 	r = start(call);

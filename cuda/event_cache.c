@@ -165,7 +165,7 @@ static int find_mine(const struct device *device, struct event_cache **ret,
 		}
 	cache = own_some(device);
 	if (!cache)
-		return error_set(err, -ENOMEM, "no memory to keep events");
+		return error_nomem(err, "cached events");
 	cache->next_mine = NULL;
 	r = -pthread_setspecific(caches.key, cache);
 	if (r < 0) {
@@ -193,7 +193,7 @@ static int make_event(struct event_cache *cache, enum event_kind kind,
 	int r;
 
 	if (!event)
-		return error_set(err, -ENOMEM, "no memory for an event");
+		return error_nomem(err, "an event");
 	*event = (struct event){.kind = kind, .home = cache};
 	r = context_enter(cache->device, err);
 	if (r == 0) {

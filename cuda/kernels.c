@@ -251,8 +251,7 @@ static int make_on_device(struct kernels_table *table,
 
 static int say_no_memory(uint32_t n, struct error *err)
 {
-	return error_set(err, -ENOMEM, "no memory for a table of %u entries",
-			 n);
+	return error_nomem(err, "a table of %u entries", n);
 }
 
 static struct kernels_table *table_alloc(const struct device *device,

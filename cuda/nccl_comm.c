@@ -273,7 +273,7 @@ static int open_new(const struct nccl_comm_options *options,
 	int r;
 
 	if (!comm)
-		return error_set(err, -ENOMEM, "no memory for a communicator");
+		return error_nomem(err, "a communicator");
 	r = begin_world(comm, options->id, err);
 	if (r < 0)
 		(void)nccl_comm_abort(&comm, NULL);

@@ -120,7 +120,7 @@ int nccl_rank_end_verify(const struct nccl_rank *rank, uint64_t value,
 		return 0;
 	words = calloc(rank->n_world, sizeof(*words));
 	if (!words)
-		return error_set(err, -ENOMEM, "no memory to compare ranks");
+		return error_nomem(err, "the comparison of ranks");
 	r = read_words(rank, words, err);
 	for (uint32_t i = 0; i < rank->n_world && r == 0; i++) {
 		if (words[i] != value)

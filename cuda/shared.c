@@ -82,9 +82,8 @@ static int open_locked(struct shared_list *list, const struct shared *like,
 	}
 	shared = insert(list, like);
 	if (!shared)
-		return error_set(err, -ENOMEM,
-				 "no memory for %zu bytes of book-keeping",
-				 list->kind->size);
+		return error_nomem(err, "%zu bytes of book-keeping",
+				   list->kind->size);
 	r = open_first(list, shared, err);
 	if (r == 0)
 		*ret = shared;

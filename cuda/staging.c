@@ -62,8 +62,7 @@ int staging_new(const struct device *device, size_t size, struct staging **ret,
 	int r;
 
 	if (!staging)
-		return error_set(err, -ENOMEM,
-				 "out of memory for a staging buffer");
+		return error_nomem(err, "a staging buffer");
 	staging->device = device;
 	staging->size = size ? size : SIZE_DEFAULT;
 	r = context_enter(device, err);

@@ -7,6 +7,7 @@
 #include "proto/error.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -22,7 +23,9 @@ static void store(struct error *err, int code, const char *msg)
 	for (i = 0; msg[i]; i++) {
 		bool is_control = (unsigned char)msg[i] < ' ' || msg[i] == 0x7f;
 
-		err->msg[i] = is_control ? '?' : msg[i];
+		err->msg[i] = msg[i];
+		if (is_control)
+			err->msg[i] = '?';
 	}
 	err->msg[i] = '\0';
 }
@@ -43,57 +46,66 @@ static void append(char *msg, const char *tail)
 	msg[size] = 0;
 }
 
-int error_set(struct error *err, int code, const char *format, ...)
+/* `tail` may be NULL. */
+__attribute__((format(printf, 3, 0))) static void
+set(struct error *err, int code, const char *format, va_list args,
+    const char *tail)
 {
 	char msg[ERROR_MSG_SIZE];
-	va_list args;
 
 	assert(code < 0);
 	if (!err)
-		return code;
-	va_start(args, format);
+		return;
 	(void)vsnprintf(msg, sizeof(msg), format, args);
-	va_end(args);
+	if (tail)
+		append(msg, tail);
 	store(err, code, msg);
+}
+
+int error_set(struct error *err, int code, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	set(err, code, format, args, NULL);
+	va_end(args);
 	return code;
+}
+
+int error_nomem(struct error *err, const char *what, ...)
+{
+	char text[ERROR_MSG_SIZE];
+	va_list args;
+
+	va_start(args, what);
+	(void)vsnprintf(text, sizeof(text), what, args);
+	va_end(args);
+	return error_set(err, -ENOMEM, "no memory for %s", text);
 }
 
 int error_errno(struct error *err, int code, const char *format, ...)
 {
-	char msg[ERROR_MSG_SIZE], number[32];
-	const char *reason;
+	/* Unlike strerror() it needs no buffer and no locale. */
+	const char *reason = strerrordesc_np(-code);
+	char number[32];
 	va_list args;
 
-	assert(code < 0);
-	if (!err)
-		return code;
-	va_start(args, format);
-	(void)vsnprintf(msg, sizeof(msg), format, args);
-	va_end(args);
-	/* Unlike strerror() it needs no buffer and no locale. */
-	reason = strerrordesc_np(-code);
 	if (!reason) {
 		(void)snprintf(number, sizeof(number), "error %d", code);
 		reason = number;
 	}
-	append(msg, reason);
-	store(err, code, msg);
+	va_start(args, format);
+	set(err, code, format, args, reason);
+	va_end(args);
 	return code;
 }
 
 int error_wrap(struct error *err, int code, const char *format, ...)
 {
-	char msg[ERROR_MSG_SIZE];
 	va_list args;
 
-	assert(code < 0);
-	if (!err)
-		return code;
 	va_start(args, format);
-	(void)vsnprintf(msg, sizeof(msg), format, args);
+	set(err, code, format, args, err && err->msg[0] ? err->msg : NULL);
 	va_end(args);
-	if (err->msg[0])
-		append(msg, err->msg);
-	store(err, code, msg);
 	return code;
 }

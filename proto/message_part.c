@@ -130,9 +130,7 @@ int room_open(struct room *room, size_t arrays_size, size_t n_texts,
 	assert(!room->mem);
 	room->mem = malloc(size);
 	if (!room->mem)
-		return error_set(err, -ENOMEM,
-				 "no heap for the %zu bytes of a message",
-				 size);
+		return error_nomem(err, "the %zu bytes of a message", size);
 	room->next = room->mem;
 	room->end = room->mem + size;
 	return 0;

@@ -561,7 +561,7 @@ int arena_new(uint64_t size, uint64_t align, struct arena **ret,
 	return 0;
 no_heap:
 	arena_free(arena);
-	return error_set(err, -ENOMEM, "no heap for the books of an arena");
+	return error_nomem(err, "the books of an arena");
 }
 
 struct arena *arena_free(struct arena *arena)

@@ -75,9 +75,7 @@ int closer_init(struct closer *closer, uv_loop_t *loop,
 	int r;
 
 	if (!state)
-		return error_set(err, -ENOMEM,
-				 "no memory for descriptors that "
-				 "are to be closed");
+		return error_nomem(err, "descriptors that are to be closed");
 	(void)pthread_mutex_init(&state->lock, NULL);
 	r = uv_async_init(loop, &closer->async, on_async);
 	if (r < 0) {

@@ -188,8 +188,7 @@ static int reserve(struct deadlines *deadlines, struct error *err)
 	if (capacity <= UINT32_MAX && point_fail("deadline.malloc") == 0)
 		heap = reallocarray(deadlines->heap, capacity, sizeof(*heap));
 	if (!heap)
-		return error_set(err, -ENOMEM,
-				 "no memory for one more deadline");
+		return error_nomem(err, "one more deadline");
 	deadlines->heap = heap;
 	deadlines->capacity = capacity;
 	return 0;

@@ -250,10 +250,7 @@ int fdstore_open(struct fdstore *ret, struct error *err)
 		if (!store.inherited) {
 			close_inherited(n);
 			free_names(names);
-			return error_set(err, -ENOMEM,
-					 "no memory to take over %d "
-					 "descriptors",
-					 n);
+			return error_nomem(err, "%d adopted descriptors", n);
 		}
 		fill(&store, names, (uint32_t)n);
 	}

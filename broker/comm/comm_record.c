@@ -126,7 +126,7 @@ static int make(struct broker *broker, uint32_t uid, const char *name,
 	int r;
 
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
+		return error_nomem(err, "uid %u", uid);
 	r = account_charge(&broker->accounts, account, ACCOUNT_GROUPS,
 			   COMM_RECORD_CHARGE, err);
 	if (r < 0)
@@ -314,8 +314,7 @@ static int adopt(struct broker *broker, uint32_t record, struct error *err)
 
 	comm->heap_position = 0;
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for uid %u",
-				 comm->uid);
+		return error_nomem(err, "uid %u", comm->uid);
 	account_charge_adopted(account, ACCOUNT_GROUPS, COMM_RECORD_CHARGE);
 	r = add_deadline(broker, record, err);
 	if (r < 0)

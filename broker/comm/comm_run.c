@@ -71,8 +71,7 @@ static int charge(struct comm *comm, const char *name, struct error *err)
 	comm->uid = catalog_comm(&comm->broker->catalog, comm->record)->uid;
 	account = accounts_get(accounts, comm->uid);
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for uid %u",
-				 comm->uid);
+		return error_nomem(err, "uid %u", comm->uid);
 	r = account_charge(accounts, account, ACCOUNT_GROUPS, COMM_RUN_CHARGE,
 			   err);
 	return r < 0 ? error_wrap(err, r, "run communicator '%s'", name) : 0;
@@ -105,8 +104,7 @@ int comm_new(struct broker *broker, uint32_t record,
 	int r;
 
 	if (!comm)
-		return error_set(err, -ENOMEM,
-				 "no memory for one more communicator");
+		return error_nomem(err, "one more communicator");
 	comm->broker = broker;
 	comm->record = record;
 	r = limiter_new(&options, &comm->limiter, err);

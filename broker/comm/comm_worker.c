@@ -52,7 +52,7 @@ static struct matter *matter_new(const struct comm *comm, uint64_t value,
 	if (matter)
 		*matter = (struct matter){comm->broker, comm->id, value};
 	else
-		error_set(err, -ENOMEM, "no memory to begin a job");
+		error_nomem(err, "a job");
 	return matter;
 }
 

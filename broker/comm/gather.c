@@ -176,7 +176,7 @@ static int begin(struct group *group, struct gather **ret, struct error *err)
 	int r;
 
 	if (!gather)
-		return error_set(err, -ENOMEM, "no memory for an unshard");
+		return error_nomem(err, "an unshard");
 	r = limiter_request(comm->limiter, full_memory_size(group),
 			    group->plan.policy.stays_unsharded, &gather->ticket,
 			    err);

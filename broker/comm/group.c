@@ -86,7 +86,7 @@ int group_make(struct comm *comm, const char *name, struct group **ret,
 	struct group *group = calloc(1, sizeof(*group));
 
 	if (!group)
-		return error_set(err, -ENOMEM, "no memory for a group");
+		return error_nomem(err, "a group");
 	snprintf(group->name, sizeof(group->name), "%s", name);
 	group->comm = comm;
 	group->since_ms = now_ms();

@@ -194,7 +194,7 @@ int group_record_adopt(struct broker *broker, uint32_t record,
 	struct account *account = find_account(broker, group);
 
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for an account");
+		return error_nomem(err, "an account");
 	account_charge_adopted(account, ACCOUNT_GROUPS,
 			       group_record_charge(group->spec_size));
 	return 0;

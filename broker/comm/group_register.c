@@ -38,7 +38,7 @@ static int charge(struct group *group, struct error *err)
 	int r;
 
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
+		return error_nomem(err, "uid %u", uid);
 	r = measure(&group->spec, &spec_size, err);
 	if (r < 0)
 		return r;

@@ -58,8 +58,7 @@ int group_spec_borrow(const struct group_request *request,
 
 	spec.params = calloc(request->n_params, sizeof(*spec.params));
 	if (!spec.params)
-		return error_set(err, -ENOMEM, "no memory for %u parameters",
-				 request->n_params);
+		return error_nomem(err, "%u parameters", request->n_params);
 	fill_params(request, spec.params);
 	fill_policy(request, &spec.policy);
 	*ret = spec;
@@ -162,8 +161,7 @@ int group_spec_encode(const struct group_spec *spec, uint8_t **ret_bytes,
 	bytes = malloc(name_size + size);
 	if (!bytes) {
 		free(body);
-		return error_set(err, -ENOMEM, "no memory to keep group '%s'",
-				 name);
+		return error_nomem(err, "kept group '%s'", name);
 	}
 	memcpy(bytes, name, name_size);
 	memcpy(bytes + name_size, body, size);

@@ -150,7 +150,7 @@ static int begin(struct group *group, const struct reduce_request *request,
 	struct reduction *reduction = calloc(1, sizeof(*reduction));
 
 	if (!reduction)
-		return error_set(err, -ENOMEM, "no memory for a reduction");
+		return error_nomem(err, "a reduction");
 	reduction->call = (struct call){
 		.group = group,
 		.sequence = ++group->n_reductions,

@@ -15,7 +15,7 @@ int work_new(const struct group *group, uint64_t sequence, struct work **ret,
 	struct work *work = malloc(sizeof(*work));
 
 	if (!work)
-		return error_set(err, -ENOMEM, "no memory to begin a job");
+		return error_nomem(err, "a job");
 	*work = (struct work){
 		.broker = group->comm->broker,
 		.comm = group->comm->id,

@@ -67,7 +67,7 @@ static int job_new(struct engine *engine, size_t size, engine_done_fn *done,
 		return r;
 	job = calloc(1, sizeof(*job));
 	if (!job)
-		return error_set(err, -ENOMEM, "no memory for a job");
+		return error_nomem(err, "a job");
 	job->number = engine->next_number++;
 	job->size = size;
 	job->done = done;
@@ -192,7 +192,7 @@ int engine_open_comm(struct engine *engine, const struct job_comm *comm,
 	int r;
 
 	if (!opened)
-		return error_set(err, -ENOMEM, "no memory for a communicator");
+		return error_nomem(err, "a communicator");
 	r = job_new(engine, sizeof(*comm), done, data, &added, err);
 	if (r < 0) {
 		free(opened);

@@ -31,7 +31,7 @@ int engine_add_plan(struct engine *engine, const struct plan *plan,
 		added->entries = malloc(size);
 	if (!added || !added->entries) {
 		free(added);
-		return error_set(err, -ENOMEM, "no memory for a plan");
+		return error_nomem(err, "a plan");
 	}
 	memcpy(added->entries, plan->entries, size);
 	added->message = (struct job_plan){

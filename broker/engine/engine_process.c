@@ -198,7 +198,7 @@ int worker_start(struct engine *engine, uv_poll_cb on_link, uv_poll_cb on_pidfd,
 	int r;
 
 	if (!worker)
-		return error_set(err, -ENOMEM, "no memory for a worker");
+		return error_nomem(err, "a worker");
 	worker->engine = engine;
 	worker->link_fd = worker->pidfd = -1;
 	r = set_up(worker, on_link, on_pidfd, err);

@@ -31,7 +31,7 @@ int donation_new(struct broker *broker, uint32_t uid, int fd,
 		donation = calloc(1, sizeof(*donation));
 	if (!donation) {
 		closer_put(&broker->closer, uid, fd);
-		return error_set(err, -ENOMEM, "no memory for what it donates");
+		return error_nomem(err, "what it donates");
 	}
 	donation->broker = broker;
 	donation->uid = uid;
@@ -98,8 +98,7 @@ static int ask(struct donation *donation, const struct device *device,
 		return POOL_WAIT;
 	work = source ? pool_work_new(source, &work_check, 0) : NULL;
 	if (!work)
-		return error_set(err, -ENOMEM,
-				 "no memory to look at what it donates");
+		return error_nomem(err, "a donation");
 	work->donation = donation;
 	work->device = device;
 	work->fd = donation->fd;

@@ -448,7 +448,7 @@ int pool_alloc(struct pools *pools, const struct pool_request *request,
 	pool = pool_get(pools, &request->access, &request->device,
 			request->bundle);
 	if (!pool)
-		return error_set(err, -ENOMEM, "no memory for a pool");
+		return error_nomem(err, "a pool");
 	r = find_places(pool, request, places, &missing, err);
 	if (r == POOL_FULL) {
 		r = pool_grow(pool, request, missing, err);

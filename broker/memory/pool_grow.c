@@ -247,7 +247,7 @@ static int begin_chunk(struct pool *pool, const struct device *device,
 			     device ? &work_create_device : &work_create, 0);
 	if (!work) {
 		account_refund(account, ACCOUNT_CHUNKS, 1);
-		return error_set(err, -ENOMEM, "no memory to make a chunk");
+		return error_nomem(err, "a new chunk");
 	}
 	work->pool = pool;
 	work->device = device;
@@ -357,7 +357,7 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 		return POOL_FULL;
 	work = pool_work_new(pool->source, &work_populate, 0);
 	if (!work)
-		return error_set(err, -ENOMEM, "no memory to grow a chunk");
+		return error_nomem(err, "a growing chunk");
 	work->chunk = i;
 	work->fd = chunk->fd;
 	work->stretch.offset = pool_record(pools, i)->size - chunk->tail_size;

@@ -108,7 +108,7 @@ static int begin_seal(struct pools *pools, uint32_t index,
 		pool_work_new(chunk->pool->source, &work_seal, 0);
 
 	if (!work)
-		return error_set(err, -ENOMEM, "no memory to seal a chunk");
+		return error_nomem(err, "a sealed chunk");
 	assert(!chunk->is_busy);
 	work->chunk = index;
 	work->fd = chunk->fd;

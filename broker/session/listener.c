@@ -275,7 +275,7 @@ int listener_open(struct broker *broker, const char *path, int listen_fd,
 	listener->path = strdup(path);
 	if (!listener->path) {
 		(void)unlink(path);
-		return error_set(err, -ENOMEM, "no memory for a path");
+		return error_nomem(err, "a path");
 	}
 	return start(broker, err);
 }

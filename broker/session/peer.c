@@ -353,7 +353,7 @@ static int charge(struct peer *peer, struct error *err)
 	int r;
 
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for an account");
+		return error_nomem(err, "an account");
 	r = account_charge(accounts, account, ACCOUNT_QUEUE, PEER_COST, err);
 	if (r < 0)
 		return error_wrap(err, r, "one more connection of uid %u",
@@ -440,7 +440,7 @@ int peer_new(struct broker *broker, int sock_fd, struct error *err)
 
 	if (!peer) {
 		closer_put_connection(&broker->closer, OVERFLOW_UID, sock_fd);
-		return error_set(err, -ENOMEM, "no memory for a connection");
+		return error_nomem(err, "a connection");
 	}
 	peer->broker = broker;
 	peer->sock_fd = sock_fd;

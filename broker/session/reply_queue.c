@@ -124,7 +124,7 @@ static int enqueue(struct reply_queue *queue, const struct frame *frame,
 	reply = malloc(size);
 	if (!reply) {
 		account_refund(queue->account, ACCOUNT_QUEUE, charge);
-		return error_set(err, -ENOMEM, "no memory to queue a reply");
+		return error_nomem(err, "a queued reply");
 	}
 	reply->next = NULL;
 	reply->charged = charge;

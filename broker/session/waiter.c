@@ -154,7 +154,7 @@ static struct waiter *waiter_new(struct session *session,
 	struct waiter *waiter = calloc(1, sizeof(*waiter));
 
 	if (!waiter) {
-		error_set(err, -ENOMEM, "no memory to let the request wait");
+		error_nomem(err, "a waiting request");
 		goto refuse;
 	}
 	if (account_charge(&broker->accounts, session->holdings.account,

@@ -149,7 +149,7 @@ static int charge(struct broker *broker, uint32_t uid, struct error *err)
 	struct account *account = accounts_get(&broker->accounts, uid);
 
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
+		return error_nomem(err, "uid %u", uid);
 	return account_charge(&broker->accounts, account, ACCOUNT_BUNDLES, 1,
 			      err);
 }
@@ -665,8 +665,7 @@ int bundle_adopt_all(struct broker *broker, struct error *err)
 		record->heap_position = 0;
 		account = accounts_get(&broker->accounts, record->owner_uid);
 		if (!account)
-			return error_set(err, -ENOMEM, "no memory for uid %u",
-					 record->owner_uid);
+			return error_nomem(err, "uid %u", record->owner_uid);
 		account_charge_adopted(account, ACCOUNT_BUNDLES, 1);
 		if (record->state == BUNDLE_RETIRED)
 			pool_forget_bundle(&broker->pools, i);

@@ -183,8 +183,7 @@ static bool copy_some(void *data, uint32_t unused)
 	for (int i = 0; i < COPY_STEP && work->next; i++) {
 		if (copy_one(work))
 			continue;
-		work->result = error_set(&work->err, -ENOMEM,
-					 "no memory for a manifest");
+		work->result = error_nomem(&work->err, "a manifest");
 		work->has_failed = true;
 		end_turn(work);
 		return false;
@@ -218,7 +217,7 @@ static int begin(struct broker *broker, uint32_t index, struct account *account,
 			calloc(members->n, sizeof(*work->places.places));
 	if (!work || !work->places.places) {
 		free(work);
-		return error_set(err, -ENOMEM, "no memory for a manifest");
+		return error_nomem(err, "a manifest");
 	}
 	work->broker = broker;
 	work->account = account;
@@ -250,8 +249,7 @@ int manifest_make(struct broker *broker, uint32_t index, struct error *err)
 		return MANIFEST_WAIT;
 	account = accounts_get(&broker->accounts, record->owner_uid);
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for uid %u",
-				 record->owner_uid);
+		return error_nomem(err, "uid %u", record->owner_uid);
 	if (account->is_listing)
 		return MANIFEST_WAIT;
 	return begin(broker, index, account, err);

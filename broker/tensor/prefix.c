@@ -111,7 +111,7 @@ static int check_claim(struct broker *broker, const char *name, uint32_t uid,
 	struct account *account = accounts_get(&broker->accounts, uid);
 
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for uid %u", uid);
+		return error_nomem(err, "uid %u", uid);
 	if (!account_left(&broker->accounts, account, ACCOUNT_PREFIXES))
 		return explain_quota(broker, account, name, err);
 	return catalog_check_room(&broker->catalog, SECTION_PREFIX, 1,
@@ -341,8 +341,7 @@ int prefix_adopt_all(struct broker *broker, struct error *err)
 			continue;
 		account = accounts_get(&broker->accounts, record->uid);
 		if (!account)
-			return error_set(err, -ENOMEM, "no memory for uid %u",
-					 record->uid);
+			return error_nomem(err, "uid %u", record->uid);
 		account_charge_adopted(account, ACCOUNT_PREFIXES, 1);
 	}
 	plan_end(broker);

@@ -180,7 +180,7 @@ int shared_chunk_get(struct pools *pools, const struct share *share,
 		return POOL_OK;
 	pool = pool_new(pools, &share->access, &share->device->uuid, 0);
 	if (!pool)
-		return error_set(err, -ENOMEM, "no memory for a pool");
+		return error_nomem(err, "a pool");
 	pool->is_forgotten = true;
 	r = admit(pool->source, share, err);
 	if (r != POOL_OK)

@@ -497,7 +497,7 @@ static int adopt_charge(struct broker *broker, uint32_t slot, struct error *err)
 	uint64_t charge = pool_block_charge(&broker->pools, block);
 
 	if (!payer || !owner)
-		return error_set(err, -ENOMEM, "no memory for accounts");
+		return error_nomem(err, "accounts");
 	account_charge_adopted(payer, ACCOUNT_SLOTS, 1);
 	if (block->slots.first != slot)
 		return 0;

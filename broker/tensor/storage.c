@@ -176,7 +176,7 @@ int storage_make(struct broker *broker, const struct storage_request *request,
 	int r;
 
 	if (!attempt.account)
-		return error_set(err, -ENOMEM, "no memory for an account");
+		return error_nomem(err, "an account");
 	r = check_limits(&attempt, err);
 	if (r == 0)
 		r = try_hard(&attempt, &block, err);

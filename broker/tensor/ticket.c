@@ -148,8 +148,7 @@ int ticket_make(struct broker *broker, uint32_t slot, struct ticket_maker maker,
 	if (r < 0)
 		return r;
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for uid %u",
-				 maker.uid);
+		return error_nomem(err, "uid %u", maker.uid);
 	if (getrandom(id, sizeof(id), 0) != (ssize_t)sizeof(id))
 		return error_errno(err, -errno, "draw a ticket");
 	r = account_charge(&broker->accounts, account, ACCOUNT_TICKETS, 1, err);
@@ -245,8 +244,7 @@ int ticket_adopt_all(struct broker *broker, struct error *err)
 			continue;
 		account = accounts_get(&broker->accounts, record->uid);
 		if (!account)
-			return error_set(err, -ENOMEM, "no memory for uid %u",
-					 record->uid);
+			return error_nomem(err, "uid %u", record->uid);
 		account_charge_adopted(account, ACCOUNT_TICKETS, 1);
 		record->heap_position = 0;
 		r = set_deadline(broker, i, err);

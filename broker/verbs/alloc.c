@@ -529,7 +529,7 @@ int verb_alloc(struct verb_call *call, struct error *err)
 	int r;
 
 	if (!plan)
-		return error_set(err, -ENOMEM, "no memory for the request");
+		return error_nomem(err, "the request");
 	plan->request = &call->request->alloc;
 	plan->session = call->session;
 	r = make_plan(plan, err);

@@ -117,7 +117,7 @@ int verb_input(struct verb_call *call, struct error *err)
 	int r;
 
 	if (!place)
-		return error_set(err, -ENOMEM, "no memory for the request");
+		return error_nomem(err, "the request");
 	session_collect(call->session);
 	r = find_group(call, call->request->input.group, &group, &rank, err);
 	if (r == 0)
@@ -197,7 +197,7 @@ int verb_wait_unshard(struct verb_call *call, struct error *err)
 	int r;
 
 	if (!place)
-		return error_set(err, -ENOMEM, "no memory for the request");
+		return error_nomem(err, "the request");
 	r = find_awaited(call, &group, &rank, err);
 	if (r == 0)
 		r = gather_find(group, rank, call->request->wait.sequence,

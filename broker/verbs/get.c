@@ -71,7 +71,7 @@ int verb_get(struct verb_call *call, struct error *err)
 	int r;
 
 	if (!slots)
-		return error_set(err, -ENOMEM, "no memory for the request");
+		return error_nomem(err, "the request");
 	r = find(call, slots, err);
 	if (r != VERB_DONE)
 		return r;

@@ -113,7 +113,7 @@ int verb_who(struct verb_call *call, struct error *err)
 	name = verb_scratch(call, NAME_MAX_SIZE + 1);
 	reply->holders = verb_scratch(call, PAGE_ITEMS * sizeof(struct holder));
 	if (!name || !reply->holders)
-		return error_set(err, -ENOMEM, "no memory for the holders");
+		return error_nomem(err, "the holders");
 	record = catalog_slot(catalog, slot);
 	slot_place(broker, slot, name, &reply->place);
 	reply->state = slot_state(broker, slot);
@@ -243,7 +243,7 @@ int verb_clients(struct verb_call *call, struct error *err)
 	reply->items =
 		verb_scratch(call, PAGE_ITEMS * sizeof(struct client_item));
 	if (!reply->items)
-		return error_set(err, -ENOMEM, "no memory for the clients");
+		return error_nomem(err, "the clients");
 	while (place.session <= CATALOG_MAX_SESSIONS) {
 		session = session_at(broker, place.session);
 		if (session &&
@@ -412,7 +412,7 @@ static int add_named(struct verb_call *call, const char *text, const char *what,
 	char *name = verb_scratch(call, DEVICE_NAME_SIZE);
 
 	if (!name)
-		return error_set(err, -ENOMEM, "no memory for the status");
+		return error_nomem(err, "the status");
 	snprintf(name, DEVICE_NAME_SIZE, "%s_%s", text, what);
 	add(&call->reply->status, name, value);
 	return 0;
@@ -480,7 +480,7 @@ int verb_status(struct verb_call *call, struct error *err)
 	reply->values =
 		verb_scratch(call, MAX_VALUES * sizeof(struct status_value));
 	if (!reply->values)
-		return error_set(err, -ENOMEM, "no memory for the status");
+		return error_nomem(err, "the status");
 	reply->version = FSDP_VERSION;
 	reply->note = log_notes();
 	add(reply, "epoch", broker->catalog.header->epoch);

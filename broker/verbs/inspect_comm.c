@@ -174,7 +174,7 @@ int verb_comms(struct verb_call *call, struct error *err)
 
 	reply->items = verb_scratch(call, PAGE_COMMS * sizeof(*reply->items));
 	if (!reply->items || !names)
-		return error_set(err, -ENOMEM, "no memory for communicators");
+		return error_nomem(err, "communicators");
 	if (cursor & CURSOR_FAILED)
 		list_failed(call, cursor & ~CURSOR_FAILED);
 	else if (list_records(call, cursor ? cursor : 1, names))
@@ -342,7 +342,7 @@ int verb_groups(struct verb_call *call, struct error *err)
 
 	reply->items = verb_scratch(call, PAGE_GROUPS * sizeof(*reply->items));
 	if (!reply->items || !names)
-		return error_set(err, -ENOMEM, "no memory for groups");
+		return error_nomem(err, "groups");
 	if (*request->comm) {
 		r = find_comm(call, request->comm, &comm, err);
 		if (r < 0)
@@ -387,7 +387,7 @@ static int list_entries(struct verb_call *call, const struct look *look,
 	reply->items =
 		verb_scratch(call, MESSAGE_MAX_ITEMS * sizeof(*reply->items));
 	if (!reply->items)
-		return error_set(err, -ENOMEM, "no memory for a plan");
+		return error_nomem(err, "a plan");
 	for (; i < look->plan.n_entries; i++) {
 		if (reply->n_items == MESSAGE_MAX_ITEMS ||
 		    size > MAX_PAGE_SIZE) {
@@ -397,7 +397,7 @@ static int list_entries(struct verb_call *call, const struct look *look,
 		name_size = strlen(look->spec.params[i].name) + 1;
 		name = verb_scratch(call, name_size);
 		if (!name)
-			return error_set(err, -ENOMEM, "no memory for a plan");
+			return error_nomem(err, "a plan");
 		memcpy(name, look->spec.params[i].name, name_size);
 		fill_entry(&look->plan.entries[i], &look->spec.params[i], name,
 			   &reply->items[reply->n_items++]);

@@ -165,7 +165,7 @@ int verb_list(struct verb_call *call, struct error *err)
 		verb_scratch(call, MESSAGE_MAX_ITEMS * sizeof(*page.items));
 	page.names = verb_scratch(call, MAX_NAME_ROOM);
 	if (!page.items || !page.names)
-		return error_set(err, -ENOMEM, "no memory for a list");
+		return error_nomem(err, "a list");
 	for (; slot <= last && page.n_examined < MAX_EXAMINED &&
 	       page.n < MESSAGE_MAX_ITEMS && page.size < MAX_PAGE_SIZE;
 	     slot++) {

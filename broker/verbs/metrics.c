@@ -45,7 +45,7 @@ int verb_histograms(struct verb_call *call, struct error *err)
 	reply->counts = verb_scratch(call, MESSAGE_MAX_HISTOGRAMS *
 						   sizeof(histogram->counts));
 	if (!reply->items || !reply->counts)
-		return error_set(err, -ENOMEM, "no memory for histograms");
+		return error_nomem(err, "histograms");
 	for (; i < N_HISTOGRAMS; i++) {
 		histogram = find_histogram(meter, i, &item);
 		if (histogram_n(histogram) == 0)
@@ -104,7 +104,7 @@ int verb_memory(struct verb_call *call, struct error *err)
 	reply->items =
 		verb_scratch(call, MESSAGE_MAX_ITEMS * sizeof(*reply->items));
 	if (!reply->items)
-		return error_set(err, -ENOMEM, "no memory for chunks");
+		return error_nomem(err, "chunks");
 	for (i = i ? i : 1; i <= n; i++) {
 		if (!broker->pools.chunks[i].pool ||
 		    !may_see_chunk(
@@ -165,7 +165,7 @@ int verb_accounts(struct verb_call *call, struct error *err)
 	reply->items =
 		verb_scratch(call, MESSAGE_MAX_ITEMS * sizeof(*reply->items));
 	if (!reply->items)
-		return error_set(err, -ENOMEM, "no memory for accounts");
+		return error_nomem(err, "accounts");
 	for (size_t i = 0; i < ACCOUNT_BUCKETS; i++) {
 		const struct account *account = accounts->buckets[i];
 

@@ -67,7 +67,7 @@ static int add_claimed(struct verb_call *call,
 	struct prefix_item *item;
 
 	if (!name)
-		return error_set(err, -ENOMEM, "no memory for a list");
+		return error_nomem(err, "a list");
 	memcpy(name, catalog_blob(&broker->catalog, record->name_blob),
 	       record->name_size);
 	item = &reply->items[reply->n_items++];
@@ -90,7 +90,7 @@ int verb_prefixes(struct verb_call *call, struct error *err)
 
 	reply->items = verb_scratch(call, PAGE_ITEMS * sizeof(*reply->items));
 	if (!reply->items)
-		return error_set(err, -ENOMEM, "no memory for a list");
+		return error_nomem(err, "a list");
 	for (; at < end && reply->n_items < PAGE_ITEMS &&
 	       n_examined++ < MAX_EXAMINED && r == 0;
 	     at++) {

@@ -375,7 +375,7 @@ int verb_publish(struct verb_call *call, struct error *err)
 	int r;
 
 	if (!all || !versions)
-		return error_set(err, -ENOMEM, "no memory for the request");
+		return error_nomem(err, "the request");
 	r = check(call, all, n, err);
 	if (r < 0)
 		return r;

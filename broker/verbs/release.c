@@ -42,7 +42,7 @@ int verb_release(struct verb_call *call, struct error *err)
 	int r;
 
 	if (!slots)
-		return error_set(err, -ENOMEM, "no memory for the request");
+		return error_nomem(err, "the request");
 	for (i = 0; i < request->n_items; i++) {
 		slots[i] = slot_find(call->broker, &request->items[i].ref, err);
 		if (!slots[i])

@@ -99,7 +99,7 @@ int verb_remove(struct verb_call *call, struct error *err)
 	int r;
 
 	if (!all)
-		return error_set(err, -ENOMEM, "no memory for the request");
+		return error_nomem(err, "the request");
 	for (i = 0; i < n; i++) {
 		r = find(call, i, all, err);
 		if (r < 0)

@@ -103,7 +103,7 @@ static int copy_outcome(const struct session *session, uint16_t kind,
 	ret->size = outcome->size;
 	ret->bytes = malloc(outcome->size + 1);
 	if (!ret->bytes)
-		return error_set(err, -ENOMEM, "no memory to answer again");
+		return error_nomem(err, "a repeated reply");
 	memcpy(ret->bytes, outcome_body(session, outcome), outcome->size);
 	return 0;
 }

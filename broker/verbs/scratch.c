@@ -29,7 +29,7 @@ int verb_park_uid(struct verb_call *call, uint32_t uid, struct error *err)
 	char *key = verb_scratch(call, WAKE_UID_KEY_SIZE);
 
 	if (!key)
-		return error_set(err, -ENOMEM, "no memory for the request");
+		return error_nomem(err, "the request");
 	wake_uid_key(uid, key);
 	call->wait_name = key;
 	return VERB_PARK_NAME;

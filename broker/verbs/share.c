@@ -272,7 +272,7 @@ static int wait_for_users(struct verb_call *call, uint32_t slot,
 		return unshare_explain(call->broker, slot, err);
 	key = verb_scratch(call, UNSHARE_KEY_SIZE);
 	if (!key)
-		return error_set(err, -ENOMEM, "no memory to wait");
+		return error_nomem(err, "a waiting request");
 	unshare_key(slot, key);
 	call->wait_name = key;
 	return VERB_PARK_NAME;

@@ -96,7 +96,7 @@ int verb_redeem(struct verb_call *call, struct error *err)
 	int r;
 
 	if (!tickets || !slots)
-		return error_set(err, -ENOMEM, "no memory for the request");
+		return error_nomem(err, "the request");
 	for (i = 0; i < n; i++) {
 		r = find(call, i, tickets, slots, err);
 		if (r < 0)
@@ -171,7 +171,7 @@ int verb_tickets(struct verb_call *call, struct error *err)
 
 	reply->items = verb_scratch(call, PAGE_TICKETS * sizeof(*reply->items));
 	if (!reply->items || !names)
-		return error_set(err, -ENOMEM, "no memory for the tickets");
+		return error_nomem(err, "the tickets");
 	for (ticket = ticket ? ticket : 1; ticket <= last; ticket++) {
 		if (reply->n_items == PAGE_TICKETS ||
 		    n_examined++ == MAX_EXAMINED) {

@@ -21,7 +21,7 @@ int device_chunk_new(const struct device_uuid *device, uint64_t size, int fd,
 	struct device_chunk *chunk = calloc(1, sizeof(*chunk));
 
 	if (!chunk)
-		return error_set(err, -ENOMEM, "no memory for it");
+		return error_nomem(err, "it");
 	chunk->device = *device;
 	chunk->size = size;
 	chunk->mapping = VMM_MAPPING_NULL;

@@ -311,7 +311,7 @@ static int open_comm(struct device_comms *comms, const struct job_comm *message,
 	comm = comm_new(message);
 	if (!comm) {
 		device_job_drop(job);
-		return error_set(err, -ENOMEM, "no memory for it");
+		return error_nomem(err, "it");
 	}
 	comm->next = comms->first;
 	comms->first = comm;

@@ -23,7 +23,7 @@ int device_job_new(int sock_fd, uint32_t kind, uint64_t number,
 		calloc(1, sizeof(*job) + n_shares * sizeof(job->shares[0]));
 
 	if (!job)
-		return error_set(err, -ENOMEM, "no memory for the job");
+		return error_nomem(err, "the job");
 	job->sock_fd = sock_fd;
 	job->kind = kind;
 	job->number = number;

@@ -100,7 +100,7 @@ static int group_new(struct device_rank *rank, struct store_plan *plan,
 	int r;
 
 	if (!group)
-		return error_set(err, -ENOMEM, "no memory for a group");
+		return error_nomem(err, "a group");
 	group->source = store_keep_plan(plan);
 	group->plan = plan->layout->plan;
 	r = device_group_new(&group->plan, rank->device, rank->rank,

@@ -101,7 +101,7 @@ static int make_chunk(const struct job_chunk *message, int fd,
 	int r;
 
 	if (!chunk)
-		return error_set(err, -ENOMEM, "no memory for it");
+		return error_nomem(err, "it");
 	chunk->id = message->chunk;
 	chunk->size = message->size;
 	atomic_init(&chunk->n_refs, 1);
@@ -132,8 +132,7 @@ int store_add_chunk(struct store *store, const struct job_chunk *message,
 		return error_wrap(err, r, "chunk %u", message->chunk);
 	if (!tsearch(chunk, &store->chunks, compare_chunks)) {
 		store_unref_chunk(chunk);
-		return error_set(err, -ENOMEM, "no memory for chunk %u",
-				 message->chunk);
+		return error_nomem(err, "chunk %u", message->chunk);
 	}
 	return 0;
 }
@@ -197,7 +196,7 @@ static int read_entries(int fd, uint32_t n, struct plan_entry **ret,
 				 n, PLAN_MAX_PARAMS);
 	entries = malloc(size);
 	if (!entries)
-		return error_set(err, -ENOMEM, "no memory for it");
+		return error_nomem(err, "it");
 	n_read = pread(fd, entries, size, 0);
 	if (n_read < 0 || (size_t)n_read != size) {
 		int r = n_read < 0 ? -errno : -EINVAL;
@@ -244,7 +243,7 @@ static int make_plan(const struct job_plan *message, int fd,
 	if (plan)
 		r = layout_new(&content, &plan->layout, err);
 	else
-		r = error_set(err, -ENOMEM, "no memory for it");
+		r = error_nomem(err, "it");
 	free(entries);
 	if (r < 0) {
 		free(plan);

@@ -258,7 +258,7 @@ int threads_new(uint32_t n, struct threads **ret, struct error *err)
 		calloc(1, sizeof(*threads) + (n + 1) * sizeof(struct seat));
 
 	if (!threads)
-		return error_set(err, -ENOMEM, "no memory for %u threads", n);
+		return error_nomem(err, "%u threads", n);
 	pthread_mutex_init(&threads->lock, NULL);
 	threads->seats[0] =
 		(struct seat){.threads = threads, .is_asleep = true};

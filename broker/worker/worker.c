@@ -265,7 +265,7 @@ static int queue(struct worker *worker, const struct job *job,
 	int r;
 
 	if (!work)
-		return error_set(err, -ENOMEM, "no memory for the job");
+		return error_nomem(err, "the job");
 	work->job.stream = job->stream;
 	work->job.done = on_done;
 	work->sock_fd = worker->sock_fd;

@@ -22,7 +22,7 @@ bool metadata_is_name(const char *name, const char *bundle)
 
 static int out_of_memory(struct error *err)
 {
-	return error_set(err, -ENOMEM, "out of memory for the metadata");
+	return error_nomem(err, "the metadata");
 }
 
 static int put_text(struct fsdp_bundle *bundle, const char *name,

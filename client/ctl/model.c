@@ -12,7 +12,7 @@
 
 static int out_of_memory(struct error *err)
 {
-	return error_set(err, -ENOMEM, "out of memory for the model");
+	return error_nomem(err, "the model");
 }
 
 /* Takes `path`. */

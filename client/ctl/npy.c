@@ -289,7 +289,7 @@ int npy_parse(const uint8_t *head, size_t head_size, uint64_t file_size,
 		return error_set(err, -EINVAL, "the header has a 0 byte");
 	text = strndup((const char *)head + begin, size);
 	if (!text)
-		return error_set(err, -ENOMEM, "out of memory for the header");
+		return error_nomem(err, "the header");
 	parser.p = text;
 	r = parse_dict(&parser, err);
 	free(text);
@@ -307,7 +307,7 @@ int npy_read(int fd, struct npy *ret, struct error *err)
 	int r;
 
 	if (!head)
-		return error_set(err, -ENOMEM, "out of memory for the header");
+		return error_nomem(err, "the header");
 	if (fstat(fd, &status) < 0) {
 		r = error_errno(err, -errno, "look at the file");
 		goto out;

@@ -22,7 +22,7 @@
 
 static int out_of_memory(struct error *err)
 {
-	return error_set(err, -ENOMEM, "out of memory for a path");
+	return error_nomem(err, "a path");
 }
 
 static int open_in_place(const char *path, struct output *output,

@@ -143,7 +143,7 @@ static int read_entry(const char *name, const json_t *info,
 		return error_wrap(err, -EINVAL, "tensor '%s'", name);
 	entry->name = strdup(name);
 	if (!entry->name)
-		return error_set(err, -ENOMEM, "out of memory for the header");
+		return error_nomem(err, "the header");
 	return 0;
 }
 
@@ -175,7 +175,7 @@ static int read_entries(json_t *header, struct safetensors *safetensors,
 	safetensors->entries = calloc(json_object_size(header) + 1,
 				      sizeof(*safetensors->entries));
 	if (!safetensors->entries)
-		return error_set(err, -ENOMEM, "out of memory for the header");
+		return error_nomem(err, "the header");
 	json_object_foreach(header, name, info)
 	{
 		if (strcmp(name, SAFETENSORS_METADATA) == 0) {
@@ -355,9 +355,7 @@ int safetensors_read(int fd, struct safetensors *ret, struct error *err)
 		return r;
 	header = malloc(size + 1);
 	if (!header)
-		return error_set(err, -ENOMEM,
-				 "out of memory for a header of %zu bytes",
-				 size);
+		return error_nomem(err, "a header of %zu bytes", size);
 	r = read_at(fd, header, size, 8, err);
 	if (r == 0)
 		r = safetensors_parse(header, size, file_size - 8 - size, ret,
@@ -402,8 +400,7 @@ static int make_object(const struct safetensors_item *items, size_t n_items,
 					 dtype_name(type->dtype));
 		if (json_object_set_new(object, items[i].name,
 					make_info(type, at, at + size)))
-			return error_set(err, -ENOMEM,
-					 "out of memory for the header");
+			return error_nomem(err, "the header");
 		at += size;
 	}
 	return 0;
@@ -425,7 +422,7 @@ static int frame_header(const char *json, char **ret, size_t *ret_size,
 				 padded);
 	}
 	if (!header)
-		return error_set(err, -ENOMEM, "out of memory for the header");
+		return error_nomem(err, "the header");
 	memcpy(header, &length, sizeof(length));
 	memcpy(header + sizeof(length), json, size);
 	memset(header + sizeof(length) + size, ' ', padded - size);
@@ -444,14 +441,14 @@ int safetensors_make_header(const struct safetensors_item *items,
 
 	if (json_object_size(metadata) &&
 	    json_object_set(object, SAFETENSORS_METADATA, metadata))
-		r = error_set(err, -ENOMEM, "out of memory for the header");
+		r = error_nomem(err, "the header");
 	if (r == 0)
 		r = make_object(items, n_items, object, err);
 	if (r < 0)
 		goto out;
 	json = json_dumps(object, JSON_COMPACT);
 	if (!json) {
-		r = error_set(err, -ENOMEM, "out of memory for the header");
+		r = error_nomem(err, "the header");
 		goto out;
 	}
 	r = frame_header(json, ret, ret_size, err);

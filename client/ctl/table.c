@@ -53,7 +53,7 @@ static int reserve(struct table *table, struct error *err)
 		return 0;
 	cells = reallocarray(table->cells, n_room, sizeof(*cells));
 	if (!cells)
-		return error_set(err, -ENOMEM, "out of memory for a table");
+		return error_nomem(err, "a table");
 	table->cells = cells;
 	table->n_room = n_room;
 	return 0;
@@ -72,7 +72,7 @@ int table_add(struct table *table, struct error *err, const char *format, ...)
 	r = vasprintf(&cell, format, args);
 	va_end(args);
 	if (r < 0)
-		return error_set(err, -ENOMEM, "out of memory for a table");
+		return error_nomem(err, "a table");
 	table_clean(cell);
 	table->cells[table->n_cells++] = cell;
 	return 0;

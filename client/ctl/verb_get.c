@@ -143,7 +143,7 @@ static int write_safetensors_header(const struct get *get,
 
 	items = calloc(get->n_tensors, sizeof(*items));
 	if (!items)
-		return error_set(err, -ENOMEM, "out of memory for the header");
+		return error_nomem(err, "the header");
 	for (size_t i = 0; r == 0 && i < get->n_tensors; i++) {
 		struct fsdp_info info = {.struct_size = sizeof(info)};
 
@@ -225,7 +225,7 @@ static int write_from_device(const struct get *get, struct fsdp_tensor *tensor,
 	is_contiguous = tensor_type_is_contiguous(&type);
 	buffer = malloc(is_contiguous ? PIECE : info->size);
 	if (!buffer)
-		return error_set(err, -ENOMEM, "out of memory for a copy");
+		return error_nomem(err, "a copy");
 	r = is_contiguous
 		    ? write_pieces(get, tensor, &type, buffer, output, err)
 		    : write_copy(get, tensor, &type, info->size, buffer, output,
@@ -286,7 +286,7 @@ static int hold_tensors(struct get *get, struct fsdp_client *client,
 	}
 	get->tensors = calloc(1, sizeof(struct fsdp_tensor *));
 	if (!get->tensors)
-		return error_set(err, -ENOMEM, "out of memory for a handle");
+		return error_nomem(err, "a handle");
 	r = fsdp_get(client, &name, 1, &options, get->tensors);
 	if (r < 0)
 		return broker_failed(err, r);

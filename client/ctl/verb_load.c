@@ -174,7 +174,7 @@ static int load_members(struct load *load, struct error *err)
 	int r = 0;
 
 	if (!batch)
-		return error_set(err, -ENOMEM, "out of memory for a batch");
+		return error_nomem(err, "a batch");
 	for (size_t f = 0; r == 0 && f < load->model.n_files; f++)
 		r = load_file(load, &load->model.files[f], batch, err);
 	if (r == 0)

@@ -245,8 +245,7 @@ static int run_ping(struct fsdp_client *client, const struct args *args,
 	int r = 0;
 
 	if (!ns)
-		return error_set(err, -ENOMEM, "out of memory for %u times",
-				 args->count);
+		return error_nomem(err, "%u times", args->count);
 	for (uint32_t i = 0; i < args->count; i++) {
 		uint64_t start_ns = format_now_ns();
 

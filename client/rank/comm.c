@@ -258,7 +258,7 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 		return error_wrap(err, r, "join communicator '%s'", name);
 	comm = calloc(1, sizeof(*comm));
 	if (!comm)
-		return error_set(err, -ENOMEM, "no memory for a communicator");
+		return error_nomem(err, "a communicator");
 	r = client_call(client, &request, &answer, err);
 	if (r < 0) {
 		free(comm);

@@ -69,7 +69,7 @@ static struct engine_work *work_new(struct fsdp_group *group, uint32_t kind,
 	struct engine_work *work = calloc(1, sizeof(*work));
 
 	if (!work) {
-		error_set(err, -ENOMEM, "no memory for one more work");
+		error_nomem(err, "one more work");
 		return NULL;
 	}
 	work->group = group;
@@ -585,7 +585,7 @@ static int note_use(struct engine *engine, const struct fsdp_tensor *full,
 	int r;
 
 	if (!use)
-		return error_set(err, -ENOMEM, "no memory for a reshard");
+		return error_nomem(err, "a reshard");
 	r = engine_record(engine, stream, &use->event, err);
 	if (r < 0) {
 		free(use);

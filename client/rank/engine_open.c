@@ -83,7 +83,7 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 	int r;
 
 	if (!engine)
-		return error_set(err, -ENOMEM, "no memory for an engine");
+		return error_nomem(err, "an engine");
 	engine->comm = comm;
 	engine->timeout_ms = joined->timeout_ms;
 	engine->registrations.is_wanted =
@@ -308,7 +308,7 @@ static int make_plan(const struct group_request *asked,
 	int r;
 
 	if (!params)
-		return error_set(err, -ENOMEM, "no memory for a plan");
+		return error_nomem(err, "a plan");
 	for (uint32_t i = 0; i < asked->n_params; i++)
 		params[i] = (struct plan_param){
 			.name = asked->params[i].name,
@@ -346,7 +346,7 @@ int engine_group_new(struct fsdp_group *group,
 	int r;
 
 	if (!own)
-		return error_set(err, -ENOMEM, "no memory for a group");
+		return error_nomem(err, "a group");
 	r = make_plan(asked, group->comm, &own->plan, err);
 	if (r < 0) {
 		free(own);

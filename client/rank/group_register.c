@@ -133,7 +133,7 @@ static int ask(struct fsdp_group *group, const char *name,
 	request.group.params =
 		calloc(group->n_params + 1, sizeof(*request.group.params));
 	if (!request.group.params)
-		return error_set(err, -ENOMEM, "no memory for a request");
+		return error_nomem(err, "a request");
 	r = fill_params(group, specs, request.group.params, err);
 	if (r == 0)
 		r = comm_call(group->comm, &request, ret, err);
@@ -360,7 +360,7 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 				 FSDP_MAX_PARAMS);
 	group = group_new(comm, name, n);
 	if (!group)
-		return error_set(err, -ENOMEM, "no memory for a group");
+		return error_nomem(err, "a group");
 	r = ask(group, name, params, &known, &answer, err);
 	if (r == 0) {
 		r = take_group(group, &answer, err);

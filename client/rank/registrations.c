@@ -31,7 +31,7 @@ static int reserve(struct registrations *registrations, struct error *err)
 		return 0;
 	list = reallocarray(registrations->list, capacity, sizeof(*list));
 	if (!list)
-		return error_set(err, -ENOMEM, "no memory for a registration");
+		return error_nomem(err, "a registration");
 	registrations->list = list;
 	registrations->capacity = capacity;
 	return 0;

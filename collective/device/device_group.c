@@ -184,7 +184,7 @@ static int make_tables(struct device_group *group, const struct device *device,
 	int r = 0;
 
 	if (!scratch)
-		return error_set(err, -ENOMEM, "no memory for a table");
+		return error_nomem(err, "a table");
 	if (group->plan->n_replicas == 1)
 		n -= 2;
 	for (size_t i = 0; i < n && r == 0; i++)
@@ -212,7 +212,7 @@ static int make_ranges(struct device_group *group, enum wire_kind kind,
 	group->ranges[kind] = calloc((size_t)n + 1, sizeof(struct range));
 	if (!rows || !group->offsets[kind] || !group->ranges[kind]) {
 		free(rows);
-		return error_set(err, -ENOMEM, "no memory for %u buckets", n);
+		return error_nomem(err, "%u buckets", n);
 	}
 	wire_place(plan, kind, group->offsets[kind], rows);
 	for (uint32_t i = 0; i < plan->n_entries; i++) {
@@ -240,7 +240,7 @@ static int make(struct device_group *group, const struct device *device,
 		return r;
 	group->parts = calloc(group->plan->n_entries, sizeof(*group->parts));
 	if (!group->parts)
-		return error_set(err, -ENOMEM, "no memory for a group");
+		return error_nomem(err, "a group");
 	return make_tables(group, device, err);
 }
 
@@ -253,7 +253,7 @@ int device_group_new(const struct plan *plan, const struct device *device,
 
 	assert(plan->policy.is_per_rank);
 	if (!group)
-		return error_set(err, -ENOMEM, "no memory for a group");
+		return error_nomem(err, "a group");
 	group->plan = plan;
 	group->shard = rank % plan->n_shards;
 	group->wire_offset =

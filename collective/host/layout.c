@@ -301,8 +301,7 @@ int layout_new(const struct plan *plan, struct layout **ret, struct error *err)
 	return 0;
 no_memory:
 	layout_free(layout);
-	return error_set(err, -ENOMEM, "no memory for its %u entries",
-			 plan->n_entries);
+	return error_nomem(err, "its %u entries", plan->n_entries);
 }
 
 void layout_free(struct layout *layout)

@@ -15,6 +15,16 @@ Test(error, set_keeps_code_and_sentence)
 	cr_assert(eq(str, err.msg, "no way"));
 }
 
+Test(error, nomem_names_what_there_is_no_memory_for)
+{
+	struct error err = ERROR_NULL;
+
+	cr_assert(eq(int, error_nomem(&err, "%d samples", 3), -ENOMEM));
+	cr_assert(eq(int, err.code, -ENOMEM));
+	cr_assert(eq(str, err.msg, "no memory for 3 samples"));
+	cr_assert(eq(int, error_nomem(NULL, "samples"), -ENOMEM));
+}
+
 Test(error, errno_adds_the_reason)
 {
 	struct error err = ERROR_NULL;
