@@ -719,6 +719,7 @@ void broker_close(struct broker *broker)
 	closer_deinit(&broker->closer);
 	limbo_deinit(&broker->limbo);
 	evict_deinit(broker);
+	events_deinit(&broker->events);
 	accounts_deinit(&broker->accounts);
 	if (broker->table_readonly_fd >= 0)
 		close(broker->table_readonly_fd);

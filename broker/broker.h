@@ -24,6 +24,7 @@
 #include "broker/session/waiter.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/chore.h"
+#include "broker/tensor/events.h"
 #include "broker/tensor/evict.h"
 #include "broker/tensor/limbo.h"
 #include "proto/frame.h"
@@ -49,6 +50,7 @@ struct broker {
 	struct bundle bundles[CATALOG_BUNDLES]; /* indexed by record */
 	uint32_t n_leased; /* grants that leases have still to make */
 	struct waiters waiters;
+	struct events events;
 	struct engine engine;
 	struct comms comms;
 	struct listener listener;
@@ -59,6 +61,7 @@ struct broker {
 	uint32_t n_peers;
 	struct holdings *holdings[CATALOG_MAX_SESSIONS + 1]; /* by record */
 	uint32_t n_sessions;
+	bool is_draining;         /* only administrators get new sessions */
 	uint32_t n_timelines;     /* timeline files */
 	uint32_t prefix_position; /* in the deadlines */
 	uv_signal_t sigterm, sigint;

@@ -149,7 +149,8 @@ struct fsdp_connect_options {
 /*
  * Connects to the broker; `options` may be NULL. -ENOENT, -ECONNREFUSED: no
  * broker listens there. -EPROTO: the broker has another version. -EDQUOT: this
- * user has too many sessions.
+ * user has too many sessions. -ESHUTDOWN: the broker is being drained
+ * (fsdp_drain()).
  */
 FSDP_API int fsdp_connect(const struct fsdp_connect_options *options,
 			  struct fsdp_client **ret);
@@ -589,6 +590,18 @@ typedef int fsdp_read_fn(size_t i, void *into, size_t size, void *data);
 FSDP_API int fsdp_fill(struct fsdp_tensor *const *tensors, size_t n,
 		       fsdp_read_fn *read, void *data);
 
+/* --- digests ------------------------------------------------------------- */
+
+/*
+ * Records the XXH3 (64 bits, without a seed) of the elements in row-major order
+ * of `n` tensors of one connection that this process has written and not yet
+ * published; 0 stands for none. The broker keeps it with the tensor and shows
+ * it in struct fsdp_entry, so that anybody can verify the contents; it does not
+ * compute it. -EPERM: this process is not writing the tensor.
+ */
+FSDP_API int fsdp_set_digests(struct fsdp_tensor *const *tensors,
+			      const uint64_t *digests, size_t n);
+
 /* --- tickets ------------------------------------------------------------- */
 
 /*
@@ -741,6 +754,7 @@ struct fsdp_entry {
 	 * the chunk's start. */
 	uint32_t chunk;
 	uint64_t offset;
+	uint64_t digest; /* see fsdp_set_digests(); 0: unknown */
 };
 
 struct fsdp_holder {
@@ -888,6 +902,80 @@ FSDP_API int fsdp_chunks(struct fsdp_client *client, fsdp_chunk_fn *fn,
  * for root and administrators those of all users. */
 FSDP_API int fsdp_accounts(struct fsdp_client *client, fsdp_account_fn *fn,
 			   void *data);
+
+/* --- watching ------------------------------------------------------------ */
+
+enum fsdp_event_kind {
+	FSDP_EVENT_LOST = 0, /* events were lost; they have no name */
+	FSDP_EVENT_PUBLISHED = 1,
+	FSDP_EVENT_REMOVED = 2, /* by its owner */
+	FSDP_EVENT_EXPIRED = 3,
+	FSDP_EVENT_EVICTED = 4,
+	FSDP_EVENT_ENDED = 5, /* with its session, or with its memory */
+};
+
+struct fsdp_event {
+	size_t struct_size;
+	enum fsdp_event_kind kind;
+	const char *name; /* of a bundle, which is one event, it ends in '/' */
+	uint64_t version;
+	uint32_t uid; /* the owner */
+	uint64_t age_ms;
+};
+typedef int fsdp_event_fn(const struct fsdp_event *event, void *data);
+
+/*
+ * Waits up to `timeout_ms` for events of names that begin with `prefix` (NULL:
+ * all) and that the caller may read, and calls `fn` for each. `*cursor` is 0 at
+ * first, when the call only stores where to begin and returns at once; each
+ * call advances it. A replacement is one event, FSDP_EVENT_PUBLISHED. The
+ * broker keeps the last 4,096 events while anybody watches; a caller that is
+ * further behind, or whose broker was restarted, gets FSDP_EVENT_LOST and
+ * should list the names again. A call may return 0 without an event before the
+ * time has expired.
+ */
+FSDP_API int fsdp_watch(struct fsdp_client *client, const char *prefix,
+			uint64_t *cursor, int32_t timeout_ms, fsdp_event_fn *fn,
+			void *data);
+
+/* --- administration ------------------------------------------------------ */
+
+/* These are for root and members of admin_group; others get -EPERM. */
+
+/* Frees what processes have released, now, as the broker does when memory is
+ * short. `*ret_n`: tensors freed; `*ret_bytes`: of memory. */
+FSDP_API int fsdp_collect(struct fsdp_client *client, uint64_t *ret_n,
+			  uint64_t *ret_bytes);
+
+/* Returns free memory to the kernel without waiting for warm_ms. `*ret_n`: from
+ * how many chunks; `*ret_bytes`: at most. A thread of the broker does it soon
+ * after the call. */
+FSDP_API int fsdp_trim(struct fsdp_client *client, uint64_t *ret_n,
+		       uint64_t *ret_bytes);
+
+/* Evicts evictable tensors that nobody holds, on a device or (NULL) in host
+ * memory, until `size` bytes are free or no more can be evicted. */
+FSDP_API int fsdp_evict(struct fsdp_client *client,
+			const struct fsdp_device *device, uint64_t size,
+			uint64_t *ret_n, uint64_t *ret_bytes);
+
+/*
+ * Has the broker refuse new sessions, except those of administrators, and waits
+ * up to `timeout_ms` until all others have ended. -ETIMEDOUT: some have not;
+ * new ones stay refused. A restart of the broker ends it, and so does
+ * fsdp_undrain().
+ */
+FSDP_API int fsdp_drain(struct fsdp_client *client, int32_t timeout_ms);
+FSDP_API int fsdp_undrain(struct fsdp_client *client);
+
+enum fsdp_log_level {
+	FSDP_LOG_ERROR = 3,
+	FSDP_LOG_WARNING = 4,
+	FSDP_LOG_INFO = 6, /* all lines */
+};
+/* Sets what the broker logs, until it is restarted. */
+FSDP_API int fsdp_log_level(struct fsdp_client *client,
+			    enum fsdp_log_level level);
 
 #ifdef __cplusplus
 }

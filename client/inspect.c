@@ -56,6 +56,7 @@ static int show_entry(const struct list_item *item, fsdp_entry_fn *fn,
 		.bundle_name_size = item->bundle_name_size,
 		.chunk = place->chunk,
 		.offset = place->offset,
+		.digest = item->digest,
 	};
 
 	return fn(&entry, data);

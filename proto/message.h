@@ -265,6 +265,49 @@ struct ordered_request {
 	struct ordered_item *items;
 };
 
+enum control_action {
+	CONTROL_COLLECT = 1, /* free what was released, now */
+	CONTROL_TRIM = 2,    /* return free memory to the kernel, now */
+	/* Evict until `value` bytes on the device or the host are free. */
+	CONTROL_EVICT = 3,
+	/* `value` 1: refuse new sessions except of administrators, and wait
+	 * until all others have ended; 0: take them again. */
+	CONTROL_DRAIN = 4,
+	CONTROL_LOG_LEVEL = 5, /* `value`: enum log_level */
+	CONTROL_MAX = 5
+};
+
+/* What administrators may have the broker do. */
+struct control_request {
+	uint32_t action; /* enum control_action */
+	uint64_t value;
+	int32_t timeout_ms; /* of CONTROL_DRAIN; 0: do not wait; -1: for ever */
+	struct device_uuid device;
+};
+
+/*
+ * What happened to names after the event `since` (0: after now; the reply comes
+ * at once). Parks until there is something. A reply may have no items: the time
+ * has expired, or what happened was all of other names.
+ */
+struct events_request {
+	uint64_t since;     /* events_reply.next */
+	const char *prefix; /* "": all that the session may read */
+	int32_t timeout_ms; /* 0: do not wait; -1: for ever */
+};
+
+/* XXH3 of the elements, in row-major order, of a tensor that the session is
+ * writing. */
+struct digest_item {
+	struct slot_ref ref;
+	uint64_t digest; /* 0: unknown */
+};
+
+struct digests_request {
+	uint32_t n_items;
+	struct digest_item *items;
+};
+
 struct request {
 	uint16_t kind;
 	union {
@@ -295,6 +338,9 @@ struct request {
 		struct share_request share;
 		struct unshare_request unshare;
 		struct ordered_request ordered;
+		struct control_request control;
+		struct events_request events;
+		struct digests_request digests;
 		struct comm_join_request comm_join;
 		struct comm_leave_request comm_leave;
 		struct comm_fail_request comm_fail;
@@ -425,6 +471,7 @@ struct list_item {
 	uint32_t n_tickets;
 	bool is_collective;        /* kept by a group, or by work on it */
 	uint32_t bundle_name_size; /* of its name so much is the bundle's */
+	uint64_t digest;           /* as in struct digest_item */
 };
 
 struct list_reply {
@@ -566,6 +613,36 @@ struct timelines_reply {
 	uint8_t event[MESSAGE_HANDLE_SIZE];
 };
 
+/* control: `n` tensors or chunks and `bytes` were freed, or will be. */
+struct control_reply {
+	uint64_t n, bytes;
+	bool has_more; /* CONTROL_EVICT: repeat it for the rest */
+};
+
+enum name_event {
+	EVENT_PUBLISHED = 1,
+	EVENT_REMOVED = 2, /* by its owner */
+	EVENT_EXPIRED = 3,
+	EVENT_EVICTED = 4,
+	EVENT_ENDED = 5, /* with its session, or with its memory */
+	EVENT_MAX = 5
+};
+
+struct event_item {
+	uint32_t event;   /* enum name_event */
+	const char *name; /* a bundle's ends in '/' */
+	uint64_t version;
+	uint32_t uid; /* the owner */
+	uint64_t age_ms;
+};
+
+struct events_reply {
+	uint64_t next; /* `since` of the next request */
+	bool is_lost;  /* the broker had forgotten some events after `since` */
+	uint32_t n_items;
+	struct event_item *items;
+};
+
 struct reply {
 	uint16_t kind;
 	int32_t code;         /* 0 or -errno */
@@ -589,6 +666,8 @@ struct reply {
 		struct memory_reply memory;
 		struct accounts_reply accounts;
 		struct timelines_reply timelines;
+		struct control_reply control;
+		struct events_reply events;
 		struct comm_reply comm; /* join */
 		struct group_reply group;
 		struct work_reply work; /* unshard, reduce, commit */

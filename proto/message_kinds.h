@@ -89,7 +89,11 @@
 	X(HISTOGRAMS, 42, histograms, histograms, histograms, 0,               \
 	  NO_TIMEOUT, SMALL)                                                   \
 	X(MEMORY, 43, memory, memory, memory, 0, NO_TIMEOUT, SMALL)            \
-	X(ACCOUNTS, 44, accounts, accounts, accounts, 0, NO_TIMEOUT, SMALL)
+	X(ACCOUNTS, 44, accounts, accounts, accounts, 0, NO_TIMEOUT, SMALL)    \
+	X(CONTROL, 45, control, control, control, RECORDED,                    \
+	  TIMEOUT(control), SMALL)                                             \
+	X(EVENTS, 46, events, events, events, 0, TIMEOUT(events), SMALL)       \
+	X(DIGESTS, 47, digests, digests, empty, RECORDED, NO_TIMEOUT, SMALL)
 
 #define MESSAGE_KINDS(X)                                                       \
 	MESSAGE_CONNECTION_KINDS(X)                                            \

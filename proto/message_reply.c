@@ -126,7 +126,8 @@ ITEM(list_item, NULL,
      {U32(list_item, maker_pid)},
      {U32(list_item, n_tickets)},
      {BOOL(list_item, is_collective)},
-     {U32(list_item, bundle_name_size)});
+     {U32(list_item, bundle_name_size)},
+     {U64(list_item, digest)});
 
 static int check_list(void *ours, struct error *err)
 {
@@ -148,6 +149,24 @@ BODY(list_reply, check_list,
      {PAGE(list_reply, items, list_item)},
      {PLACES_IN_ITEMS(list_reply, list_item)},
      {U64(list_reply, next_cursor)});
+
+BODY(control_reply, NULL,
+     {U64(control_reply, n)},
+     {U64(control_reply, bytes)},
+     {BOOL(control_reply, has_more)});
+
+ITEM(event_item, NULL,
+     {U32(event_item, event), IN(EVENT_PUBLISHED, EVENT_MAX, "event"),
+      CODE(EPROTO)},
+     {NAME(event_item, name, OF_ANY)},
+     {U64(event_item, version)},
+     {U32(event_item, uid)},
+     {U64(event_item, age_ms)});
+
+BODY(events_reply, NULL,
+     {U64(events_reply, next)},
+     {BOOL(events_reply, is_lost)},
+     {PAGE(events_reply, items, event_item)});
 
 ITEM(ticket_item, NULL,
      {U64(ticket_item, id)},

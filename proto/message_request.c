@@ -231,6 +231,27 @@ BODY(ordered_request, NULL,
             "tensors"),
       LABEL("tensors")});
 
+BODY(control_request, NULL,
+     {U32(control_request, action),
+      IN(CONTROL_COLLECT, CONTROL_MAX, "action")},
+     {U64(control_request, value)},
+     {I32(control_request, timeout_ms), TIMEOUT},
+     {DEVICE(control_request)});
+
+BODY(events_request, NULL,
+     {U64(events_request, since)},
+     {TEXT(events_request, prefix, NAME_MAX_SIZE, "prefix")},
+     {I32(events_request, timeout_ms), TIMEOUT});
+
+ITEM(digest_item, NULL,
+     {REF(digest_item, ref)},
+     {U64(digest_item, digest)});
+
+BODY(digests_request, NULL,
+     {ITEMS(digests_request, items, digest_item, 1, MESSAGE_MAX_ITEMS,
+            "tensors"),
+      LABEL("tensors")});
+
 BODY(timelines_request, NULL,
      {U64(timelines_request, session)},
      {REF(timelines_request, ref), IF(timelines_request, session)},

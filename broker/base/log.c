@@ -23,8 +23,18 @@ static bool is_journal(void)
 	       st.st_ino == inode;
 }
 
+/* Threads that log read it. */
+static _Atomic(enum log_level) threshold = LOG_LEVEL_INFO;
+
+void log_set_level(enum log_level level)
+{
+	threshold = level;
+}
+
 static void write_line(enum log_level level, const char *text)
 {
+	if (level > threshold)
+		return;
 	if (is_journal())
 		fprintf(stderr, "<%d>%s\n", (int)level, text);
 	else

@@ -10,6 +10,10 @@ enum log_level {
 	LOG_LEVEL_INFO = 6,
 };
 
+/* Lines above this level are not written; notes are kept all the same. Only the
+ * loop's thread may call it. LOG_LEVEL_INFO at first: all lines. */
+void log_set_level(enum log_level level);
+
 /* Write a line to stderr, with the journal's <N> priority if stderr is the
  * journal. May be called on any thread. */
 void log_line(enum log_level level, const char *format, ...)

@@ -90,7 +90,7 @@
 _Static_assert(sizeof(struct catalog_header) <= JOURNAL_OFFSET, "header");
 _Static_assert(offsetof(struct catalog_header, layout_version) == 8, "header");
 _Static_assert(offsetof(struct catalog_header, journal_size) == 16, "header");
-_Static_assert(sizeof(struct slot_record) == 152, "slot");
+_Static_assert(sizeof(struct slot_record) == 160, "slot");
 _Static_assert(sizeof(struct block_record) == 40, "block");
 _Static_assert(sizeof(struct grant_record) == 40, "grant");
 _Static_assert(sizeof(struct chunk_record) == 80, "chunk");

@@ -34,7 +34,7 @@
 
 struct error;
 
-#define CATALOG_LAYOUT_VERSION 7
+#define CATALOG_LAYOUT_VERSION 8
 #define CATALOG_MAX_SESSIONS   4096
 #define CATALOG_BUNDLES        4096 /* including record 0 */
 #define OUTCOME_WINDOW         64
@@ -84,6 +84,7 @@ struct slot_record {
 	uint64_t version;
 	uint64_t born_ms;
 	uint64_t deadline_ms; /* when the name expires; 0: never */
+	uint64_t digest;      /* XXH3 of the elements; 0: unknown */
 	uint32_t block;       /* 0: the slot is free */
 	uint32_t writer;      /* session that writes it; 0: none */
 	uint32_t tied;        /* session whose end removes the name; 0: none */

@@ -594,6 +594,13 @@ void pools_deinit(struct pools *pools)
 	pools->host.total_size = 0;
 }
 
+uint64_t pool_warm_bytes(const struct pools *pools, uint32_t index)
+{
+	uint64_t size = free_size(pools, index);
+
+	return size - min_u64(size, pools->chunks[index].punched);
+}
+
 void pools_free_bytes(const struct pools *pools, uint64_t *ret_warm,
 		      uint64_t *ret_free)
 {
@@ -601,14 +608,11 @@ void pools_free_bytes(const struct pools *pools, uint64_t *ret_warm,
 	uint32_t i;
 
 	for (i = 1; i < TABLE_CHUNKS; i++) {
-		uint64_t size;
-
 		if (!pool_has_chunk(pools, i) ||
 		    !pool_source_is_host(pools->chunks[i].pool->source))
 			continue;
-		size = free_size(pools, i);
-		all += size;
-		warm += size - min_u64(size, pools->chunks[i].punched);
+		all += free_size(pools, i);
+		warm += pool_warm_bytes(pools, i);
 	}
 	*ret_warm = warm;
 	*ret_free = all;

@@ -95,7 +95,8 @@ struct pools {
 	uint32_t n_works;                  /* works on worker threads now */
 	struct pool_work *unstored; /* made, but not in the fd store yet */
 	uint32_t trim_position;
-	uint64_t trim_ms; /* time of the deadline at trim_position */
+	uint64_t trim_ms;       /* time of the deadline at trim_position */
+	uint64_t trim_asked_ms; /* what was used before it is due; 0: never */
 	uint64_t n_created, n_retired, n_trims; /* since the start */
 };
 
@@ -191,6 +192,10 @@ uint64_t pool_chunk_used(const struct pools *pools, uint32_t chunk_index);
 /* Bytes of chunks on a device. */
 uint64_t pools_device_size(const struct pools *pools,
 			   const struct device_uuid *device);
+
+/* Return free memory to the kernel now, not after warm_ms: of how many chunks,
+ * and at most how many bytes, a thread will do that. */
+void pools_trim(struct pools *pools, uint64_t *ret_n, uint64_t *ret_bytes);
 
 /* Number and bytes of the chunks that processes shared. The bytes include
  * memory that the broker does not own. */

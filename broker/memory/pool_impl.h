@@ -109,6 +109,9 @@ static inline uint64_t pool_chunk_size(const struct pools *pools,
 	return record->shared == SHARE_LEGACY ? 0 : record->size;
 }
 
+/* Free bytes of a chunk that have pages, estimated. */
+uint64_t pool_warm_bytes(const struct pools *pools, uint32_t index);
+
 static inline bool pool_is_empty(const struct pools *pools, uint32_t index)
 {
 	return pool_record(pools, index)->n_blocks == 0;

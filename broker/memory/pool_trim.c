@@ -313,11 +313,18 @@ static void trim(struct pools *pools, uint32_t index)
 	pool_work_queue(work);
 }
 
+static uint64_t due_of(const struct pools *pools, const struct chunk *chunk)
+{
+	if (chunk->used_ms < pools->trim_asked_ms)
+		return 0;
+	return chunk->used_ms + pools->broker->config.warm_ms;
+}
+
 /* Do what is due for a chunk. Returns when to visit it again; 0: never. */
 static uint64_t look_at(struct pools *pools, uint32_t index, uint64_t now)
 {
 	struct chunk *chunk = &pools->chunks[index];
-	uint64_t due = chunk->used_ms + pools->broker->config.warm_ms;
+	uint64_t due = due_of(pools, chunk);
 
 	if (!pool_has_chunk(pools, index) || chunk->is_busy)
 		return 0;
@@ -352,4 +359,21 @@ static void on_trim(void *data, uint32_t unused)
 	}
 	if (next)
 		schedule_trim(pools, next);
+}
+
+void pools_trim(struct pools *pools, uint64_t *ret_n, uint64_t *ret_bytes)
+{
+	uint64_t n = 0, bytes = 0;
+
+	for (uint32_t i = 1; i < TABLE_CHUNKS; i++) {
+		if (!pool_has_chunk(pools, i) || !pools->chunks[i].is_warm)
+			continue;
+		n++;
+		bytes += pool_warm_bytes(pools, i);
+	}
+	/* A chunk that was used in this millisecond is due as well. */
+	pools->trim_asked_ms = now_ms() + 1;
+	schedule_trim(pools, now_ms());
+	*ret_n = n;
+	*ret_bytes = bytes;
 }

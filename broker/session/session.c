@@ -680,9 +680,15 @@ int session_check_room(struct broker *broker, uid_t uid, gid_t gid, int sock_fd,
 {
 	uint64_t reserved = broker->config.sessions_reserved;
 
-	if (broker->n_sessions + reserved < CATALOG_MAX_SESSIONS ||
+	if ((!broker->is_draining &&
+	     broker->n_sessions + reserved < CATALOG_MAX_SESSIONS) ||
 	    is_admin(&broker->config, uid, gid, sock_fd))
 		return 0;
+	if (broker->is_draining)
+		return error_set(err, -ESHUTDOWN,
+				 "the broker is being drained and takes no new "
+				 "sessions until it is restarted or an "
+				 "administrator runs 'fsdpctl drain --cancel'");
 	return error_set(err, -EUSERS,
 			 "the broker has %u of at most %d sessions, and the "
 			 "last %llu are for root and the admin group "

@@ -23,6 +23,10 @@ struct peer;
 struct session;
 struct waiter;
 
+/* The key of requests that wait until other sessions have ended; no name begins
+ * with a slash. */
+#define SESSION_DRAIN_KEY "//drain"
+
 /* A request was parked: it is answered later. */
 #define REQUEST_PARKED 1
 
@@ -69,6 +73,7 @@ struct session {
 	/* The client may have been sent a chunk on a device. */
 	bool has_device_memory;
 	bool is_dead;     /* its process has exited */
+	bool is_watching; /* it asked for events */
 	bool is_draining; /* more pending bits: an idle round is planned */
 	bool is_ending;   /* session_end_round() is planned */
 	/* While is_ending: number of the goodbye to reply to; 0: none. */
@@ -115,7 +120,8 @@ int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 		     struct error *err);
 
 /* Is there capacity for one more session, for the process at the other end of
- * `sock_fd`? The last ones are reserved for administrators. -EUSERS. */
+ * `sock_fd`? The last ones are reserved for administrators, as all are while
+ * the broker is being drained. -EUSERS, -ESHUTDOWN. */
 int session_check_room(struct broker *broker, uid_t uid, gid_t gid, int sock_fd,
 		       struct error *err);
 

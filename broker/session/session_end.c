@@ -108,6 +108,10 @@ static void finish(struct session *session)
 		       (uint64_t)session->holdings.n_ref_pages *
 			       refs_page_size());
 	broker->n_sessions--;
+	if (session->is_watching)
+		events_unwatch(broker);
+	if (broker->is_draining)
+		wake_name(&broker->wake, SESSION_DRAIN_KEY);
 	broker->holdings[session->holdings.index] = NULL;
 	session->holdings.index = 0;
 	/* Requests that wait for the session's memory run before its files are

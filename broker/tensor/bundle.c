@@ -429,6 +429,7 @@ void bundle_unlease(struct broker *broker, uint32_t bundle)
 
 void bundle_abort(struct broker *broker, uint32_t bundle)
 {
+	events_note_bundle(broker, bundle, EVENT_ENDED);
 	bundle_retire(broker, bundle);
 }
 
@@ -483,6 +484,7 @@ static void on_deadline(void *data, uint32_t bundle)
 {
 	struct broker *broker = data;
 
+	events_note_bundle(broker, bundle, EVENT_EXPIRED);
 	bundle_retire(broker, bundle);
 	catalog_commit(&broker->catalog);
 }
@@ -527,6 +529,7 @@ static void wake(struct broker *broker, uint32_t bundle)
 {
 	char name[NAME_MAX_SIZE + 1];
 
+	events_note_bundle(broker, bundle, EVENT_PUBLISHED);
 	/* this wakes requests for a member, too */
 	bundle_name(broker, bundle, name);
 	wake_name(&broker->wake, name);

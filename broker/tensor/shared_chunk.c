@@ -269,6 +269,7 @@ static void end_slot(struct broker *broker, uint32_t slot)
 		slot_taint(broker, slot);
 		broker->n_tainted++;
 	}
+	events_note_slot(broker, slot, EVENT_ENDED);
 	slot_end_name(broker, slot);
 	ticket_end_slot(broker, slot);
 	slot_settle(broker, slot);

@@ -296,6 +296,7 @@ static void on_deadline(void *data, uint32_t slot)
 {
 	struct broker *broker = data;
 
+	events_note_slot(broker, slot, EVENT_EXPIRED);
 	slot_end_name(broker, slot);
 	slot_settle(broker, slot);
 	catalog_commit(&broker->catalog);
@@ -462,6 +463,7 @@ bool slot_evict(struct broker *broker, uint32_t slot)
 		set_word(broker, slot, SLOT_PUBLISHED);
 		return false;
 	}
+	events_note_slot(broker, slot, EVENT_EVICTED);
 	slot_end_name(broker, slot);
 	return slot_settle(broker, slot);
 }
@@ -475,8 +477,10 @@ void slot_end_session(struct broker *broker, uint32_t session, uint32_t *left)
 	for (; own->first && *left > 0; --*left) {
 		slot = own->first;
 		slot_end_writer(broker, slot);
-		if (catalog_slot(catalog, slot)->tied)
+		if (catalog_slot(catalog, slot)->tied) {
+			events_note_slot(broker, slot, EVENT_ENDED);
 			slot_end_name(broker, slot);
+		}
 		slot_settle(broker, slot);
 		point("slot.disowned");
 		catalog_commit(catalog);

@@ -104,6 +104,7 @@ void unshare_begin(struct broker *broker, uint32_t slot)
 	struct catalog *catalog = &broker->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 
+	events_note_slot(broker, slot, EVENT_REMOVED);
 	slot_end_name(broker, slot);
 	slot_end_writer(broker, slot);
 	catalog_set(catalog, record->flags,

@@ -283,21 +283,6 @@ static void add(struct status_reply *reply, const char *name, uint64_t value)
 		(struct status_value){.name = name, .value = value};
 }
 
-/* The sum over the blocks of all users. */
-static uint64_t live_bytes(const struct broker *broker, enum account_kind kind)
-{
-	const struct accounts *accounts = &broker->accounts;
-	const struct account *account;
-	uint64_t bytes = 0;
-
-	for (size_t i = 0; i < ACCOUNT_BUCKETS; i++) {
-		for (account = accounts->buckets[i]; account;
-		     account = account->next)
-			bytes += account->used[kind];
-	}
-	return bytes;
-}
-
 static void add_memory(const struct broker *broker, struct status_reply *reply)
 {
 	const struct catalog *catalog = &broker->catalog;
@@ -312,7 +297,8 @@ static void add_memory(const struct broker *broker, struct status_reply *reply)
 	add(reply, "grants", catalog_n_live(catalog, SECTION_GRANT));
 	add(reply, "chunks", broker->pools.n_chunks);
 	add(reply, "chunk_bytes", broker->pools.host.total_size);
-	add(reply, "bytes_live", live_bytes(broker, ACCOUNT_BYTES));
+	add(reply, "bytes_live",
+	    accounts_total(&broker->accounts, ACCOUNT_BYTES));
 	add(reply, "bytes_free", free_bytes);
 	add(reply, "free_warm", warm);
 	add(reply, "memory_max", broker->config.memory_max);
@@ -454,7 +440,7 @@ static int add_devices(struct verb_call *call, struct error *err)
 	add(reply, "slots_fenced", broker->limbo.n_fenced);
 	add(reply, "tainted", broker->n_tainted);
 	add(reply, "device_bytes_live",
-	    live_bytes(broker, ACCOUNT_DEVICE_BYTES));
+	    accounts_total(&broker->accounts, ACCOUNT_DEVICE_BYTES));
 	pools_shared(&broker->pools, &n_shared, &shared_size);
 	add(reply, "shared_chunks", n_shared);
 	add(reply, "shared_bytes", shared_size);
@@ -490,6 +476,7 @@ int verb_status(struct verb_call *call, struct error *err)
 	add(reply, "sessions", broker->n_sessions);
 	add(reply, "peers", broker->n_peers);
 	add(reply, "waiters", broker->waiters.n);
+	add(reply, "draining", broker->is_draining);
 	add(reply, "closing", closer_n_open(&broker->closer));
 	add_memory(broker, reply);
 	add_counters(broker, reply);

@@ -23,7 +23,7 @@
 #define MAX_PAGE_SIZE 56320 /* leaves space in a frame for the rest */
 #define MAX_NAME_ROOM (MESSAGE_MAX_ITEMS * (NAME_MAX_SIZE + 1))
 /* An upper bound of one item without its name, and per dimension. */
-#define ITEM_SIZE 272
+#define ITEM_SIZE 288
 #define DIM_SIZE  22
 
 /* The page being filled. */
@@ -146,6 +146,7 @@ static void fill_item(const struct verb_call *call, uint32_t slot,
 	item->n_holders = count_holders(broker, slot, page);
 	item->flags = record->flags & (PUBLISH_REPLACE | PUBLISH_EVICTABLE |
 				       PUBLISH_TIED | PUBLISH_MUST_EXIST);
+	item->digest = record->digest;
 	fill_block(call, slot, item);
 	if (!record->bundle)
 		return;

@@ -360,8 +360,10 @@ static uint64_t publish(const struct verb_call *call,
 	}
 	slot_settle(broker, one->slot);
 	point("publish.shown");
-	if (version)
+	if (version) {
+		events_note_slot(broker, one->slot, EVENT_PUBLISHED);
 		wake_name(&broker->wake, one->item->name);
+	}
 	return version;
 }
 

@@ -110,9 +110,12 @@ int verb_remove(struct verb_call *call, struct error *err)
 		return r;
 	for (i = 0; i < n; i++) {
 		if (all[i].bundle) {
+			events_note_bundle(call->broker, all[i].bundle,
+					   EVENT_REMOVED);
 			bundle_retire(call->broker, all[i].bundle);
 			continue;
 		}
+		events_note_slot(call->broker, all[i].slot, EVENT_REMOVED);
 		slot_end_name(call->broker, all[i].slot);
 		slot_settle(call->broker, all[i].slot);
 	}

@@ -196,6 +196,162 @@ Test(inspect, clients_counts_what_is_held_and_no_unused_grants)
 	cr_assert(eq(u64, self.n_bytes, (uint64_t)N_NAMES * 1024));
 }
 
+/* --- digests ------------------------------------------------------------- */
+
+static int keep_digest(const struct fsdp_entry *entry, void *data)
+{
+	*(uint64_t *)data = entry->digest;
+	return 1;
+}
+
+/* With a broker that is restarted when it dies. */
+static void start_supervised(void)
+{
+	struct fsdp_connect_options options = {0};
+
+	fsdp_close(client);
+	daemon_stop(&daemon_);
+	daemon_start_supervised(&daemon_);
+	options.path = daemon_socket(&daemon_);
+	cr_assert(zero(int, fsdp_connect(&options, &client)), "%s",
+		  fsdp_error());
+}
+
+static void publish(struct fsdp_tensor *tensor, const char *name)
+{
+	struct fsdp_publication publication = {.tensor = tensor, .name = name};
+
+	cr_assert(zero(int, fsdp_publish(client, &publication, 1)), "%s",
+		  fsdp_error());
+}
+
+static uint64_t digest_of(const char *name)
+{
+	uint64_t digest = 1;
+
+	cr_assert(eq(int, fsdp_list(client, name, keep_digest, &digest), 1));
+	return digest;
+}
+
+Test(inspect, a_digest_is_recorded_by_the_writer_and_survives_a_restart)
+{
+	uint64_t digests[2] = {0xfedcba9876543210, 7};
+	struct fsdp_tensor *tensors[2];
+
+	start_supervised();
+	tensors[0] = make(100);
+	tensors[1] = make(100);
+	cr_assert(zero(int, fsdp_set_digests(tensors, digests, 2)), "%s",
+		  fsdp_error());
+	publish(tensors[0], "digests/a");
+	publish(tensors[1], "digests/b");
+	cr_assert(eq(int, fsdp_set_digests(tensors, digests, 1), -EPERM));
+	daemon_kill_broker(&daemon_);
+	cr_assert(eq(u64, digest_of("digests/a"), digests[0]));
+	cr_assert(eq(u64, digest_of("digests/b"), digests[1]));
+}
+
+Test(inspect, a_member_of_a_bundle_has_a_digest)
+{
+	const char *name = "digests/bundle/m";
+	struct fsdp_bundle *bundle = NULL;
+	struct fsdp_tensor *member = NULL;
+	uint64_t digest = 9;
+
+	cr_assert(zero(int, fsdp_bundle_begin(client, "digests/bundle/", NULL,
+					      &bundle)));
+	cr_assert(zero(int, fsdp_bundle_alloc(bundle, &name, &VECTOR, 1,
+					      &member)));
+	cr_assert(zero(int, fsdp_set_digests(&member, &digest, 1)), "%s",
+		  fsdp_error());
+	cr_assert(zero(int, fsdp_bundle_commit(bundle, NULL)), "%s",
+		  fsdp_error());
+	cr_assert(eq(u64, digest_of(name), digest));
+	cr_assert(eq(int, fsdp_set_digests(&member, &digest, 1), -EPERM));
+}
+
+Test(inspect, a_slot_that_is_used_again_has_no_digest)
+{
+	struct fsdp_tensor *tensor = make(100);
+	uint64_t digest = 7;
+
+	cr_assert(zero(int, fsdp_set_digests(&tensor, &digest, 1)));
+	cr_assert(zero(int, fsdp_release_sync(client, &tensor, 1)));
+	fsdp_free(tensor);
+	publish(make(100), "digests/again");
+	cr_assert(zero(u64, digest_of("digests/again")));
+}
+
+/* --- watching ------------------------------------------------------------ */
+
+struct seen {
+	enum fsdp_event_kind kinds[8];
+	size_t n;
+};
+
+static int keep_event(const struct fsdp_event *event, void *data)
+{
+	struct seen *seen = data;
+
+	cr_assert(lt(sz, seen->n, 8));
+	seen->kinds[seen->n++] = event->kind;
+	return 0;
+}
+
+Test(inspect, a_watcher_sees_why_a_name_went)
+{
+	struct fsdp_publication tied = {
+		.tensor = make(1), .name = "watch/tied", .flags = FSDP_TIED};
+	struct fsdp_client *other = NULL;
+	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
+	uint64_t cursor = 0;
+	struct seen seen = {0};
+
+	cr_assert(zero(int, fsdp_connect(&options, &other)));
+	cr_assert(zero(int, fsdp_watch(other, "watch/", &cursor, -1, keep_event,
+				       &seen)));
+	cr_assert(zero(int, fsdp_publish(client, &tied, 1)));
+	cr_assert(zero(int, fsdp_close(client)));
+	client = NULL;
+	while (seen.n < 2)
+		cr_assert(zero(int, fsdp_watch(other, "watch/", &cursor, -1,
+					       keep_event, &seen)));
+	cr_assert(eq(int, seen.kinds[0], FSDP_EVENT_PUBLISHED));
+	cr_assert(eq(int, seen.kinds[1], FSDP_EVENT_ENDED));
+	fsdp_close(other);
+}
+
+Test(inspect, a_restart_loses_events_and_says_so)
+{
+	uint64_t cursor = 0;
+	struct seen seen = {0};
+
+	start_supervised();
+	cr_assert(zero(
+		int, fsdp_watch(client, NULL, &cursor, -1, keep_event, &seen)));
+	daemon_kill_broker(&daemon_);
+	cr_assert(zero(
+		int, fsdp_watch(client, NULL, &cursor, -1, keep_event, &seen)));
+	cr_assert(eq(sz, seen.n, 1));
+	cr_assert(eq(int, seen.kinds[0], FSDP_EVENT_LOST));
+	publish(make(1), "after");
+	cr_assert(zero(
+		int, fsdp_watch(client, NULL, &cursor, -1, keep_event, &seen)));
+	cr_assert(eq(sz, seen.n, 2));
+	cr_assert(eq(int, seen.kinds[1], FSDP_EVENT_PUBLISHED));
+}
+
+Test(inspect, a_watch_ends_after_its_time)
+{
+	uint64_t cursor = 0;
+	struct seen seen = {0};
+
+	for (int i = 0; i < 2; i++)
+		cr_assert(zero(int, fsdp_watch(client, NULL, &cursor, 10,
+					       keep_event, &seen)));
+	cr_assert(zero(sz, seen.n));
+}
+
 /* --- tickets ------------------------------------------------------------- */
 
 static int keep_ticket(const struct fsdp_ticket_entry *entry, void *data)

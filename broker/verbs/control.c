@@ -1,0 +1,123 @@
+/* control: what administrators have the broker do. */
+#include "broker/broker.h"
+#include "broker/session/session.h"
+#include "broker/tensor/evict.h"
+#include "broker/tensor/limbo.h"
+#include "broker/verbs/verbs.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <inttypes.h>
+
+static uint64_t used_bytes(const struct broker *broker)
+{
+	return accounts_total(&broker->accounts, ACCOUNT_BYTES) +
+	       accounts_total(&broker->accounts, ACCOUNT_DEVICE_BYTES);
+}
+
+static int collect(struct verb_call *call, struct error *err)
+{
+	uint64_t before = used_bytes(call->broker);
+
+	(void)err;
+	call->reply->control.n = limbo_collect_released(call->broker);
+	call->reply->control.bytes = before - used_bytes(call->broker);
+	return VERB_DONE;
+}
+
+static int trim(struct verb_call *call, struct error *err)
+{
+	(void)err;
+	pools_trim(&call->broker->pools, &call->reply->control.n,
+		   &call->reply->control.bytes);
+	return VERB_DONE;
+}
+
+/* One call of evict() takes a bounded time, so the client repeats it. */
+static int evict_some(struct verb_call *call, struct error *err)
+{
+	const struct control_request *request = &call->request->control;
+	struct control_reply *reply = &call->reply->control;
+	struct broker *broker = call->broker;
+	uint64_t before = used_bytes(broker), n = broker->n_evicted;
+
+	if (request->value == 0)
+		return error_set(err, -EINVAL,
+				 "cannot evict 0 bytes: say how many");
+	reply->has_more = evict(broker, request->value, &request->device,
+				NULL) == EVICT_MORE;
+	reply->n = broker->n_evicted - n;
+	reply->bytes = before - used_bytes(broker);
+	return VERB_DONE;
+}
+
+/* Any session but the caller's; NULL: there is no other. */
+static const struct session *find_other(const struct verb_call *call)
+{
+	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
+		const struct session *session = session_at(call->broker, i);
+
+		if (session && session != call->session)
+			return session;
+	}
+	return NULL;
+}
+
+static int drain(struct verb_call *call, struct error *err)
+{
+	const struct control_request *request = &call->request->control;
+	struct broker *broker = call->broker;
+	const struct session *other;
+
+	if (request->value > 1)
+		return error_set(err, -EINVAL,
+				 "cannot drain: value %" PRIu64
+				 " is neither 0 nor 1",
+				 request->value);
+	broker->is_draining = request->value == 1;
+	call->reply->control.n = broker->n_sessions - 1;
+	if (!broker->is_draining)
+		return VERB_DONE;
+	other = find_other(call);
+	if (!other)
+		return VERB_DONE;
+	if (request->timeout_ms == 0 || call->is_timed_out)
+		return error_set(err, -ETIMEDOUT,
+				 "%u other sessions have not ended, such as "
+				 "that of process %u (%s); new ones stay "
+				 "refused",
+				 broker->n_sessions - 1,
+				 session_record(other)->pid,
+				 session_record(other)->command);
+	call->wait_name = SESSION_DRAIN_KEY;
+	call->wait_ms = request->timeout_ms;
+	return VERB_PARK_NAME;
+}
+
+static int set_log_level(struct verb_call *call, struct error *err)
+{
+	uint64_t level = call->request->control.value;
+
+	if (level != LOG_LEVEL_ERROR && level != LOG_LEVEL_WARNING &&
+	    level != LOG_LEVEL_INFO)
+		return error_set(err, -EINVAL, "there is no log level %" PRIu64,
+				 level);
+	log_set_level((enum log_level)level);
+	return VERB_DONE;
+}
+
+int verb_control(struct verb_call *call, struct error *err)
+{
+	static verb_fn *const actions[CONTROL_MAX + 1] = {
+		[CONTROL_COLLECT] = collect,         [CONTROL_TRIM] = trim,
+		[CONTROL_EVICT] = evict_some,        [CONTROL_DRAIN] = drain,
+		[CONTROL_LOG_LEVEL] = set_log_level,
+	};
+
+	if (!session_is_admin(call->session))
+		return error_set(
+			err, -EPERM,
+			"uid %u may not do that: only root and members "
+			"of admin_group may",
+			session_record(call->session)->uid);
+	return actions[call->request->control.action](call, err);
+}
