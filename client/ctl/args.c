@@ -289,6 +289,12 @@ static int read_by(struct args *args, const char *text, struct error *err)
 	return 0;
 }
 
+static int read_newer_than(struct args *args, const char *text,
+			   struct error *err)
+{
+	return format_read_number(text, &args->newer_than, err);
+}
+
 struct option_row {
 	const char *name;
 	char letter;       /* 0: none */
@@ -328,7 +334,7 @@ static const struct option_row rows[N_ARGS] = {
 	[ARG_SHAPE] = {"shape", 0, "S", read_shape,
 		"shape of a .raw file, such as 4096,128"},
 	[ARG_COUNT] = {"count", 'c', "N", read_count,
-		"how often (10 times without it)"},
+		"how often"},
 	[ARG_FAITHFUL] = {"faithful", 0, NULL, NULL,
 		"do as PyTorch's passes do, quirks and all"},
 	[ARG_BUCKET_MODE] = {"mode", 0, "M", read_bucket_mode,
@@ -356,6 +362,9 @@ static const struct option_row rows[N_ARGS] = {
 		"uid (default), process, bundle or prefix"},
 	[ARG_TREE] = {"prefix", 0, "PREFIX", read_tree,
 		"all that begin so, bundles whole"},
+	[ARG_NEWER_THAN] = {"newer-than", 0, "N", read_newer_than,
+		"wait for a version above N"},
+	[ARG_CANCEL] = {"cancel", 0, NULL, NULL, "take new sessions again"},
 };
 /* clang-format on */
 
@@ -366,7 +375,7 @@ void args_init(struct args *args)
 }
 
 /* Of two options of one name, that which `accepts` has; else the first. */
-static bool is_hidden(int arg, uint32_t accepts)
+static bool is_hidden(int arg, uint64_t accepts)
 {
 	for (int i = 0; i < N_ARGS; i++) {
 		if (i == arg || strcmp(rows[i].name, rows[arg].name) != 0)
@@ -380,7 +389,7 @@ static bool is_hidden(int arg, uint32_t accepts)
 }
 
 /* getopt's tables: the value of a long option is 256 + enum arg. */
-static void fill_tables(uint32_t accepts, struct option *options, char *letters)
+static void fill_tables(uint64_t accepts, struct option *options, char *letters)
 {
 	for (int i = 0; i < N_ARGS; i++) {
 		if (is_hidden(i, accepts))
@@ -410,7 +419,7 @@ static int find_arg(int value)
 }
 
 static int take(struct args *args, int arg, const char *text, const char *who,
-		uint32_t accepts, struct error *err)
+		uint64_t accepts, struct error *err)
 {
 	int r;
 
@@ -442,7 +451,7 @@ static int refuse(int value, char **argv, struct error *err)
 	return error_set(err, -EINVAL, "%s has no option %s", argv[0], word);
 }
 
-int args_parse(struct args *args, int argc, char **argv, uint32_t accepts,
+int args_parse(struct args *args, int argc, char **argv, uint64_t accepts,
 	       bool is_before_verb, struct error *err)
 {
 	struct option options[N_ARGS + 1];
@@ -470,7 +479,7 @@ int args_parse(struct args *args, int argc, char **argv, uint32_t accepts,
 	return 0;
 }
 
-void args_print_help(uint32_t accepts, FILE *file)
+void args_print_help(uint64_t accepts, FILE *file)
 {
 	for (int i = 0; i < N_ARGS; i++) {
 		char option[64];

@@ -46,13 +46,15 @@ enum arg {
 	ARG_BUNDLES,
 	ARG_BY,
 	ARG_TREE, /* also --prefix: only one of the two is taken */
+	ARG_NEWER_THAN,
+	ARG_CANCEL,
 	N_ARGS
 };
 
 #define ARGS_MAX_CAPS 16
 
-#define ARG_BIT(arg) (1u << (arg))
-_Static_assert(N_ARGS <= 32, "a bit for each option");
+#define ARG_BIT(arg) (UINT64_C(1) << (arg))
+_Static_assert(N_ARGS <= 64, "a bit for each option");
 /* What every verb takes. */
 #define ARGS_COMMON (ARG_BIT(ARG_HELP) | ARG_BIT(ARG_SOCKET))
 /* What may stand before the verb. */
@@ -73,10 +75,11 @@ enum args_sort { SORT_NAME, SORT_BYTES, SORT_AGE, SORT_HOLDERS, SORT_N };
 enum args_by { BY_UID, BY_PROCESS, BY_BUNDLE, BY_PREFIX, BY_N };
 
 struct args {
-	uint32_t given; /* ARG_BIT() of each option that was there */
+	uint64_t given; /* ARG_BIT() of each option that was there */
 	const char *socket, *prefix, *output, *name;
 	int32_t timeout_ms; /* 0: do not wait, -1: for ever */
 	uint64_t ttl_ms;    /* 0: never */
+	uint64_t newer_than;
 	uint32_t mode, gid;
 	uint32_t cast;           /* enum dtype; 0: none */
 	struct tensor_type type; /* of --dtype and --shape */
@@ -98,7 +101,7 @@ void args_init(struct args *args);
  * it stops at the first word that is no option. All refusals are mistakes of
  * the person who typed.
  */
-int args_parse(struct args *args, int argc, char **argv, uint32_t accepts,
+int args_parse(struct args *args, int argc, char **argv, uint64_t accepts,
 	       bool is_before_verb, struct error *err);
 
 static inline bool args_has(const struct args *args, enum arg arg)
@@ -107,4 +110,4 @@ static inline bool args_has(const struct args *args, enum arg arg)
 }
 
 /* One line for each option in `accepts`. */
-void args_print_help(uint32_t accepts, FILE *file);
+void args_print_help(uint64_t accepts, FILE *file);

@@ -13,6 +13,7 @@
 #include <pwd.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 const char *format_size(uint64_t size, char buffer[FORMAT_SIZE])
@@ -149,6 +150,12 @@ static int read_digits(const char *text, uint64_t *ret, const char **ret_end)
 	return 0;
 }
 
+/* What may stand behind a number. */
+struct unit {
+	const char *name;
+	uint64_t factor;
+};
+
 int format_read_number(const char *text, uint64_t *ret, struct error *err)
 {
 	const char *end;
@@ -162,30 +169,48 @@ int format_read_number(const char *text, uint64_t *ret, struct error *err)
 	return 0;
 }
 
-int format_read_time(const char *text, uint64_t *ret_ms, struct error *err)
+/* A number with a unit behind it. False: it is neither, or too large. */
+static bool read_with_unit(const char *text, const struct unit *units, size_t n,
+			   uint64_t *ret)
 {
-	static const struct {
-		const char *name;
-		uint64_t ms;
-	} units[] = {
-		{"", 1}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
 	const char *end;
 	uint64_t value;
 
 	if (read_digits(text, &value, &end) < 0)
-		goto refuse;
-	for (size_t i = 0; i < sizeof(units) / sizeof(*units); i++) {
-		if (strcmp(end, units[i].name) != 0)
-			continue;
-		if (__builtin_mul_overflow(value, units[i].ms, &value))
-			break;
-		*ret_ms = value;
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (strcasecmp(end, units[i].name) == 0)
+			return !__builtin_mul_overflow(value, units[i].factor,
+						       ret);
+	return false;
+}
+
+int format_read_time(const char *text, uint64_t *ret_ms, struct error *err)
+{
+	static const struct unit units[] = {
+		{"", 1}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+
+	if (read_with_unit(text, units, sizeof(units) / sizeof(*units), ret_ms))
 		return 0;
-	}
-refuse:
 	return error_set(err, -EINVAL,
 			 "'%s' is not a time: say milliseconds, or a number "
 			 "with ms, s, m or h behind it",
+			 text);
+}
+
+int format_read_size(const char *text, uint64_t *ret, struct error *err)
+{
+	static const struct unit units[] = {{"", 1},
+					    {"K", UINT64_C(1) << 10},
+					    {"M", UINT64_C(1) << 20},
+					    {"G", UINT64_C(1) << 30},
+					    {"T", UINT64_C(1) << 40}};
+
+	if (read_with_unit(text, units, sizeof(units) / sizeof(*units), ret))
+		return 0;
+	return error_set(err, -EINVAL,
+			 "'%s' is not a size: say bytes, or a number with K, "
+			 "M, G or T behind it",
 			 text);
 }
 

@@ -42,6 +42,8 @@ uint64_t format_now_ns(void);
 int format_read_number(const char *text, uint64_t *ret, struct error *err);
 /* A time in milliseconds, or with ms, s, m or h behind it: "30s". */
 int format_read_time(const char *text, uint64_t *ret_ms, struct error *err);
+/* Bytes, or with K, M, G or T behind it, which are binary: "512M". */
+int format_read_size(const char *text, uint64_t *ret, struct error *err);
 /* "4096,128" into the shape of `type`; "" is 0-d. */
 int format_read_shape(const char *text, struct tensor_type *type,
 		      struct error *err);

@@ -53,7 +53,7 @@ _fsdpctl_value()
 	--by)
 		COMPREPLY=($(compgen -W "uid process bundle prefix" -- "$2"))
 		;;
-	--name | --shape | --ttl | --timeout | --count | -c) ;;
+	--name | --shape | --ttl | --timeout | --count | -c | --newer-than) ;;
 	*) return 1 ;;
 	esac
 }
@@ -70,6 +70,11 @@ _fsdpctl_options()
 		echo --json
 		;;
 	stat) echo --timeout --json ;;
+	wait) echo --newer-than --timeout --json ;;
+	watch) echo --count --quiet --json ;;
+	collect | trim) echo --json ;;
+	evict) echo --device --json ;;
+	drain) echo --timeout --cancel ;;
 	get) echo --output --cast --timeout ;;
 	put) echo --name --dtype --shape --device --replace --ttl --mode --group \
 		--evictable --timeout --quiet --json ;;
@@ -87,6 +92,7 @@ _fsdpctl()
 	local verb="" word i
 
 	verbs+=" comms groups end devices tickets revoke du help prefixes metrics"
+	verbs+=" wait watch collect trim evict drain log-level"
 	COMPREPLY=()
 	_fsdpctl_value "$prev" "$cur" && return
 	for ((i = 1; i < COMP_CWORD; i++)); do
@@ -111,7 +117,8 @@ _fsdpctl()
 		COMPREPLY=($(compgen -W "$(_fsdpctl_column tickets 1)" \
 			-- "$cur"))
 		;;
-	ls | rm | stat | get | who)
+	log-level) COMPREPLY=($(compgen -W "error warning info" -- "$cur")) ;;
+	ls | rm | stat | get | who | wait | watch)
 		COMPREPLY=($(compgen -W "$(_fsdpctl_bundles "$cur")
 			$(_fsdpctl_names "$cur")" -- "$cur"))
 		;;

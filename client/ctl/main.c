@@ -22,9 +22,10 @@
 #define EXIT_USAGE 2
 
 static const struct verb *const families[] = {
-	verbs_load,  verbs_list,    verbs_get,      verbs_put,    verbs_rm,
-	verbs_hold,  verbs_tickets, verbs_du,       verbs_status, verbs_plan,
-	verbs_comms, verbs_devices, verbs_prefixes, verbs_metrics};
+	verbs_load,     verbs_list,    verbs_get,     verbs_put,
+	verbs_rm,       verbs_hold,    verbs_tickets, verbs_du,
+	verbs_status,   verbs_plan,    verbs_comms,   verbs_devices,
+	verbs_prefixes, verbs_metrics, verbs_wait,    verbs_admin};
 #define N_FAMILIES (sizeof(families) / sizeof(*families))
 
 /* clang-format off */
@@ -45,7 +46,7 @@ static void print_usage(FILE *file)
 {
 	fputs("usage: fsdpctl [--socket PATH] VERB [options]\n\n", file);
 	for_each_verb(verb)
-		fprintf(file, "  %-8s %s\n", verb->name, verb->summary);
+		fprintf(file, "  %-9s %s\n", verb->name, verb->summary);
 	fputs("\n'fsdpctl help VERB' shows what a verb takes. Before the "
 	      "verb:\n",
 	      file);
@@ -90,8 +91,8 @@ static const struct verb *find_verb(const char *name, struct error *err)
 static int parse_verb(const struct verb *verb, struct args *args,
 		      struct error *err)
 {
-	uint32_t accepts = verb->accepts | ARGS_COMMON;
-	uint32_t before = args->given & ~accepts;
+	uint64_t accepts = verb->accepts | ARGS_COMMON;
+	uint64_t before = args->given & ~accepts;
 	int r;
 
 	/* options that stood before the verb were taken for any verb */

@@ -14,7 +14,7 @@ struct verb {
 	const char *name;
 	const char *operands; /* as in the usage line */
 	const char *summary;  /* one line */
-	uint32_t accepts;     /* ARG_BIT()s besides ARGS_COMMON */
+	uint64_t accepts;     /* ARG_BIT()s besides ARGS_COMMON */
 	size_t n_min, n_max;  /* operands */
 	bool is_local;        /* needs no broker; its client is NULL */
 	/* Do the options fit each other? A refusal is a usage error. NULL:
@@ -39,3 +39,5 @@ extern const struct verb verbs_metrics[];
 extern const struct verb verbs_plan[];
 extern const struct verb verbs_comms[];
 extern const struct verb verbs_devices[];
+extern const struct verb verbs_wait[];
+extern const struct verb verbs_admin[];

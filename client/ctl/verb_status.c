@@ -150,6 +150,9 @@ static void print_warnings(const struct counters *c)
 	if (!get(c, "supervised"))
 		puts("warning: the broker is not supervised: a restart loses "
 		     "all tensors");
+	if (get(c, "draining"))
+		puts("warning: the broker is being drained and takes no new "
+		     "sessions: fsdpctl drain --cancel ends that");
 	warn_of_memory(c);
 	for (size_t i = 0; i < sizeof(warnings) / sizeof(*warnings); i++)
 		if (get(c, warnings[i].name) >= warnings[i].least)

@@ -260,8 +260,8 @@ Test(inspect, a_member_of_a_bundle_has_a_digest)
 
 	cr_assert(zero(int, fsdp_bundle_begin(client, "digests/bundle/", NULL,
 					      &bundle)));
-	cr_assert(zero(int, fsdp_bundle_alloc(bundle, &name, &VECTOR, 1,
-					      &member)));
+	cr_assert(zero(int,
+		       fsdp_bundle_alloc(bundle, &name, &VECTOR, 1, &member)));
 	cr_assert(zero(int, fsdp_set_digests(&member, &digest, 1)), "%s",
 		  fsdp_error());
 	cr_assert(zero(int, fsdp_bundle_commit(bundle, NULL)), "%s",
