@@ -1,0 +1,64 @@
+/*
+ * The journal that a new broker finds in the catalog of an earlier one:
+ * catalog_adopt() must refuse it, or undo it without a write outside of the
+ * catalog. A second adoption must then find nothing to undo.
+ *
+ * The first byte is what the journal's size is wrong by; the rest is the
+ * journal.
+ */
+#include "broker/catalog/catalog.h"
+#include "proto/error.h"
+#include "shm/memfd.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static int adopt(int fd)
+{
+	struct error err = ERROR_NULL;
+	struct catalog catalog;
+	int r = catalog_adopt(&catalog, dup(fd), &err);
+
+	if (r < 0) {
+		if (r != err.code || !err.msg[0])
+			abort();
+		return r;
+	}
+	if (catalog.header->journal_size != 0)
+		abort();
+	catalog_close(&catalog);
+	return 0;
+}
+
+static void write_journal(struct catalog *catalog, uint8_t wrong,
+			  const uint8_t *data, size_t size)
+{
+	memcpy(catalog->base + LAYOUT_PAGE_SIZE, data, size);
+	catalog->header->journal_size = size + wrong;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct error err = ERROR_NULL;
+	struct catalog catalog;
+	int r;
+
+	if (size < 1)
+		return 0;
+	if (catalog_create(&catalog, &err) < 0)
+		abort();
+	write_journal(&catalog, data[0], data + 1, (size - 1) & ~UINT64_C(7));
+	r = adopt(catalog.fd);
+	if (r < 0 && r != -EUCLEAN)
+		abort();
+	/* What was undone may be the header itself. */
+	if (r == 0)
+		(void)adopt(catalog.fd);
+	catalog_close(&catalog);
+	return 0;
+}
