@@ -85,7 +85,7 @@ void commit_end(struct fsdp_comm *comm)
 {
 	for (struct fsdp_group *group = comm->groups; group;
 	     group = group->next)
-		group_commit(group, comm->committing);
+		group_on_commit(group, comm->committing);
 	comm->step = comm->committing;
 	comm->committing = 0;
 }

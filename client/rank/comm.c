@@ -303,7 +303,7 @@ static void end_handles(struct fsdp_comm *comm)
 
 static int stop(struct fsdp_comm *comm, struct error *err)
 {
-	int r = comm->engine ? engine_stop(comm->engine, err) : 0;
+	int r = comm->engine ? engine_quiesce(comm->engine, err) : 0;
 
 	if (r < 0)
 		comm->failure = *err;

@@ -32,7 +32,7 @@ struct param {
 	bool is_carried; /* frozen: both shards have the committed values */
 };
 
-struct engine; /* engine.h */
+struct rank_engine; /* engine.h */
 struct engine_group;
 
 struct fsdp_group {
@@ -67,8 +67,8 @@ struct fsdp_group {
 struct fsdp_comm {
 	struct fsdp_client *client;
 	char name[FSDP_MAX_NAME + 1];
-	struct engine *engine;     /* owned; NULL: fsdp-worker does the work */
-	struct device_uuid device; /* of this rank; the host */
+	struct rank_engine *engine; /* owned; NULL: fsdp-worker does the work */
+	struct device_uuid device;  /* of this rank; the host */
 	uint64_t id;
 	uint64_t step; /* last committed */
 	uint32_t rank, n_shards, n_replicas;
@@ -123,7 +123,7 @@ void group_free(struct fsdp_group *group);
 /* Frozen parameters: what is committed is what the next commit shall have. */
 int group_carry_frozen(struct fsdp_group *group, struct error *err);
 /* All ranks have committed: the shards change places. */
-void group_commit(struct fsdp_group *group, uint64_t step);
+void group_on_commit(struct fsdp_group *group, uint64_t step);
 
 /* The unshard of that number is done; `answer` has the whole parameters. */
 int group_take_full(struct fsdp_group *group, uint64_t sequence,

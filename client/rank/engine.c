@@ -44,7 +44,7 @@ static void ask_who_died(struct fsdp_comm *comm)
 }
 
 /* The engine itself has failed: everybody on this node is to know. */
-static int fail(struct engine *engine, struct error *err)
+static int fail(struct rank_engine *engine, struct error *err)
 {
 	struct fsdp_comm *comm = engine->comm;
 
@@ -59,7 +59,7 @@ static int fail(struct engine *engine, struct error *err)
 	return error_set(err, -ECONNABORTED, "%s", comm->failure.msg);
 }
 
-static void pump(struct engine *engine);
+static void pump(struct rank_engine *engine);
 
 /* --- the list ------------------------------------------------------------ */
 
@@ -78,13 +78,13 @@ static struct engine_work *work_new(struct fsdp_group *group, uint32_t kind,
 	return work;
 }
 
-static void append(struct engine *engine, struct engine_work *work)
+static void append(struct rank_engine *engine, struct engine_work *work)
 {
 	*(engine->last ? &engine->last->next : &engine->first) = work;
 	engine->last = work;
 }
 
-static void drop_first(struct engine *engine)
+static void drop_first(struct rank_engine *engine)
 {
 	struct engine_work *work = engine->first;
 
@@ -96,13 +96,13 @@ static void drop_first(struct engine *engine)
 	free(work);
 }
 
-void engine_drop_works(struct engine *engine)
+void engine_drop_works(struct rank_engine *engine)
 {
 	while (engine->first)
 		drop_first(engine);
 }
 
-static bool is_listed(const struct engine *engine,
+static bool is_listed(const struct rank_engine *engine,
 		      const struct fsdp_group *group, uint32_t kind,
 		      uint64_t sequence)
 {
@@ -117,7 +117,7 @@ static bool is_listed(const struct engine *engine,
 int engine_unshard(struct fsdp_group *group, uint64_t sequence,
 		   struct error *err)
 {
-	struct engine *engine = group->comm->engine;
+	struct rank_engine *engine = group->comm->engine;
 	struct engine_work *work;
 
 	/* Unsharding what is open already is the same work again. */
@@ -135,8 +135,8 @@ int engine_unshard(struct fsdp_group *group, uint64_t sequence,
 /* --- events -------------------------------------------------------------- */
 
 /* A new event behind what the stream has been given. */
-int engine_record(struct engine *engine, CUstream stream, struct event **ret,
-		  struct error *err)
+int engine_record(struct rank_engine *engine, CUstream stream,
+		  struct event **ret, struct error *err)
 {
 	struct event *event;
 	int r = event_cache_take(engine->device, EVENT_NO_TIMING, &event, err);
@@ -157,7 +157,7 @@ int engine_record(struct engine *engine, CUstream stream, struct event **ret,
 	return 0;
 }
 
-int engine_follow(struct engine *engine, CUstream stream,
+int engine_follow(struct rank_engine *engine, CUstream stream,
 		  const struct event *event, struct error *err)
 {
 	int r;
@@ -182,7 +182,7 @@ static void replace(struct event **at, struct event *event)
 int engine_reduce(struct fsdp_group *group, const struct reduce_request *asked,
 		  uint64_t sequence, void *stream, struct error *err)
 {
-	struct engine *engine = group->comm->engine;
+	struct rank_engine *engine = group->comm->engine;
 	struct engine_group *own = group->engine;
 	bool is_put_off =
 		asked->flags & REDUCE_NO_ALL_REDUCE && own->plan.n_replicas > 1;
@@ -253,7 +253,7 @@ static int await_admission(const struct engine_work *work, int64_t deadline_ms,
 
 /* What happened to the memory of whole parameters when they were last
  * resharded: NULL, nothing. The event is the caller's. */
-static struct event *take_use(struct engine *engine,
+static struct event *take_use(struct rank_engine *engine,
 			      const struct fsdp_tensor *full)
 {
 	for (struct engine_use **at = &engine->uses; *at; at = &(*at)->next) {
@@ -279,8 +279,8 @@ static bool is_kept(const struct engine_group *own,
 }
 
 /* NCCL is told of the memory before it moves it. */
-static int announce(struct engine *engine, const struct fsdp_tensor *tensor,
-		    struct error *err)
+static int announce(struct rank_engine *engine,
+		    const struct fsdp_tensor *tensor, struct error *err)
 {
 	int r = registrations_trim(&engine->registrations, engine->nccl.comm,
 				   engine->comm->client, err);
@@ -291,7 +291,7 @@ static int announce(struct engine *engine, const struct fsdp_tensor *tensor,
 				 tensor, err);
 }
 
-static int gather(struct engine *engine, struct fsdp_group *group,
+static int gather(struct rank_engine *engine, struct fsdp_group *group,
 		  struct error *err)
 {
 	const struct fsdp_tensor *shards = group->shards[group->side];
@@ -313,7 +313,7 @@ static int gather(struct engine *engine, struct fsdp_group *group,
 	return r;
 }
 
-static int enqueue_gather(struct engine *engine, struct fsdp_group *group,
+static int enqueue_gather(struct rank_engine *engine, struct fsdp_group *group,
 			  struct error *err)
 {
 	struct engine_group *own = group->engine;
@@ -334,8 +334,9 @@ static int enqueue_gather(struct engine *engine, struct fsdp_group *group,
 	return r;
 }
 
-static int begin_unshard(struct engine *engine, const struct engine_work *work,
-			 struct answer *answer, struct error *err)
+static int begin_unshard(struct rank_engine *engine,
+			 const struct engine_work *work, struct answer *answer,
+			 struct error *err)
 {
 	struct fsdp_group *group = work->group;
 	int r;
@@ -351,7 +352,7 @@ static int begin_unshard(struct engine *engine, const struct engine_work *work,
 }
 
 /* With its addresses. `ret_stream`: where it ends. */
-static int reduce(struct engine *engine, struct engine_work *work,
+static int reduce(struct rank_engine *engine, struct engine_work *work,
 		  CUstream *ret_stream, struct error *err)
 {
 	struct fsdp_group *group = work->group;
@@ -373,7 +374,7 @@ static int reduce(struct engine *engine, struct engine_work *work,
 	return r;
 }
 
-static int begin_reduce(struct engine *engine, struct engine_work *work,
+static int begin_reduce(struct rank_engine *engine, struct engine_work *work,
 			struct error *err)
 {
 	struct fsdp_group *group = work->group;
@@ -398,7 +399,7 @@ static int begin_reduce(struct engine *engine, struct engine_work *work,
 }
 
 /* The first of the list. */
-static int begin_first(struct engine *engine, int64_t deadline_ms,
+static int begin_first(struct rank_engine *engine, int64_t deadline_ms,
 		       struct error *err)
 {
 	struct engine_work *work = engine->first;
@@ -418,8 +419,9 @@ static int begin_first(struct engine *engine, int64_t deadline_ms,
 	return r;
 }
 
-static int begin_until(struct engine *engine, const struct fsdp_group *group,
-		       uint32_t kind, uint64_t sequence, int64_t deadline_ms,
+static int begin_until(struct rank_engine *engine,
+		       const struct fsdp_group *group, uint32_t kind,
+		       uint64_t sequence, int64_t deadline_ms,
 		       struct error *err)
 {
 	int r = 0;
@@ -431,7 +433,7 @@ static int begin_until(struct engine *engine, const struct fsdp_group *group,
 
 /* Enqueue what may begin now, so that it goes on beside what the caller does
  * next. What fails is told by whoever waits for it. */
-static void pump(struct engine *engine)
+static void pump(struct rank_engine *engine)
 {
 	int64_t now_ms = handshake_now_ms();
 	struct error err = ERROR_NULL;
@@ -461,7 +463,7 @@ static int ask_broker(struct fsdp_comm *comm, struct error *err)
 
 /* 0: done; NCCL_COMM_BUSY: not yet. The stream is asked first, since NCCL tells
  * of a failure before it lets the stream go. */
-static int look(struct engine *engine, const struct event *event,
+static int look(struct rank_engine *engine, const struct event *event,
 		struct error *err)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -480,7 +482,7 @@ static int look(struct engine *engine, const struct event *event,
 	return result == CUDA_ERROR_NOT_READY ? NCCL_COMM_BUSY : 0;
 }
 
-int engine_await_event(struct engine *engine, const struct event *event,
+int engine_await_event(struct rank_engine *engine, const struct event *event,
 		       int64_t deadline_ms, struct error *err)
 {
 	int64_t asked_ms = handshake_now_ms();
@@ -518,7 +520,7 @@ static int check_known(const struct fsdp_work *work, struct error *err)
 }
 
 /* The caller's wait, which may be interrupted and waited for again. */
-static int await_slowly(struct engine *engine, const struct event *event,
+static int await_slowly(struct rank_engine *engine, const struct event *event,
 			int64_t deadline_ms, struct error *err)
 {
 	const struct interrupt *interrupt =
@@ -546,7 +548,7 @@ static int await_slowly(struct engine *engine, const struct event *event,
 int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 		struct error *err)
 {
-	struct engine *engine = work->comm->engine;
+	struct rank_engine *engine = work->comm->engine;
 	struct fsdp_group *group = work->group;
 	int64_t deadline_ms =
 		timeout_ms < 0 ? -1 : handshake_now_ms() + timeout_ms;
@@ -578,7 +580,7 @@ int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 /* --- resharding ---------------------------------------------------------- */
 
 /* The next gather into this memory waits for what `stream` has been given. */
-static int note_use(struct engine *engine, const struct fsdp_tensor *full,
+static int note_use(struct rank_engine *engine, const struct fsdp_tensor *full,
 		    CUstream stream, struct error *err)
 {
 	struct engine_use *use = calloc(1, sizeof(*use));
@@ -599,7 +601,7 @@ static int note_use(struct engine *engine, const struct fsdp_tensor *full,
 }
 
 /* Ours has written it, and the caller's may still read it. */
-static int release(struct engine *engine, struct fsdp_group *group,
+static int release(struct rank_engine *engine, struct fsdp_group *group,
 		   CUstream stream, struct error *err)
 {
 	CUstream last = stream ? stream : engine->nccl.gather_stream;
@@ -621,13 +623,13 @@ static int release(struct engine *engine, struct fsdp_group *group,
 
 int engine_begin(struct fsdp_group *group, struct error *err)
 {
-	struct engine *engine = group->comm->engine;
+	struct rank_engine *engine = group->comm->engine;
 
 	return begin_until(engine, group, WORK_UNSHARD, group->open,
 			   handshake_now_ms() + engine->timeout_ms, err);
 }
 
-int engine_begin_reductions(struct engine *engine, struct error *err)
+int engine_begin_reductions(struct rank_engine *engine, struct error *err)
 {
 	const struct engine_work *work;
 
@@ -645,7 +647,7 @@ int engine_begin_reductions(struct engine *engine, struct error *err)
 int engine_reshard(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 		   struct error *err)
 {
-	struct engine *engine = group->comm->engine;
+	struct rank_engine *engine = group->comm->engine;
 	struct engine_group *own = group->engine;
 	int r;
 

@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 struct comm_join_request;
-struct engine;
+struct rank_engine;
 struct engine_group;
 
 /*
@@ -31,10 +31,11 @@ struct engine_group;
  * say.
  */
 int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
-	       const uint8_t *nccl_id, struct engine **ret, struct error *err);
+	       const uint8_t *nccl_id, struct rank_engine **ret,
+	       struct error *err);
 
 /* It has failed: streams are let go, nothing is enqueued any more. */
-void engine_abort(struct engine *engine);
+void engine_abort(struct rank_engine *engine);
 
 /*
  * Nothing of ours runs on the device any more: waits for it, within the
@@ -42,8 +43,8 @@ void engine_abort(struct engine *engine);
  * moment. -ETIMEDOUT: it is not stopped; may be called again once the
  * communicator has failed.
  */
-int engine_stop(struct engine *engine, struct error *err);
-void engine_free(struct engine *engine); /* stopped; NULL is fine */
+int engine_quiesce(struct rank_engine *engine, struct error *err);
+void engine_free(struct rank_engine *engine); /* stopped; NULL is fine */
 
 /* The group was registered as `asked`: its plan must have this hash. */
 int engine_group_new(struct fsdp_group *group,
@@ -59,7 +60,7 @@ int engine_group_take_memory(struct fsdp_group *group,
 void engine_group_end_handles(struct engine_group *group);
 
 /* Is `stream` one of the device's? -EINVAL. */
-int engine_check_stream(const struct engine *engine, void *stream,
+int engine_check_stream(const struct rank_engine *engine, void *stream,
 			struct error *err);
 
 /* Zero what is behind this rank's part of each parameter. */
@@ -93,7 +94,7 @@ int engine_begin(struct fsdp_group *group, struct error *err);
 
 /* Enqueue all reductions that were handed in. -EBUSY: the broker has not
  * admitted all of them. */
-int engine_begin_reductions(struct engine *engine, struct error *err);
+int engine_begin_reductions(struct rank_engine *engine, struct error *err);
 
 /* This rank needs the whole parameters no more once `stream` is done with them;
  * NULL: it is. Follows engine_begin(). */
@@ -101,18 +102,19 @@ int engine_reshard(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 		   struct error *err);
 
 /* Bytes of the host to the device and back; waits for them. */
-int engine_put(struct engine *engine, void *to, const void *from, uint64_t size,
-	       struct error *err);
-int engine_get(struct engine *engine, void *to, const void *from, uint64_t size,
-	       struct error *err);
+int engine_put(struct rank_engine *engine, void *to, const void *from,
+	       uint64_t size, struct error *err);
+int engine_get(struct rank_engine *engine, void *to, const void *from,
+	       uint64_t size, struct error *err);
 
 /* Note how far `stream` (NULL: none) and ours are. */
-int engine_note(struct engine *engine, void *stream, struct error *err);
+int engine_note(struct rank_engine *engine, void *stream, struct error *err);
 /* Wait here until they have come so far; may be repeated. */
-int engine_await_noted(struct engine *engine, int64_t deadline_ms,
+int engine_await_noted(struct rank_engine *engine, int64_t deadline_ms,
 		       struct error *err);
 /* Both at once. */
-int engine_settle(struct engine *engine, void *stream, struct error *err);
+int engine_settle(struct rank_engine *engine, void *stream, struct error *err);
 
 /* Over several nodes: all ranks have come so far, with the same step. */
-int engine_verify_step(struct engine *engine, uint64_t step, struct error *err);
+int engine_verify_step(struct rank_engine *engine, uint64_t step,
+		       struct error *err);

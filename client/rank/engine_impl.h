@@ -47,7 +47,7 @@ struct engine_rooms {
 /* The caller's stream and ours. */
 #define ENGINE_NOTED 4
 
-struct engine {
+struct rank_engine {
 	struct fsdp_comm *comm;
 	const struct device *device;
 	struct nccl_rank nccl; /* owned */
@@ -78,16 +78,16 @@ struct engine_group {
 	struct pinned pinned[ENGINE_PINNED]; /* offload.h */
 };
 
-void engine_drop_works(struct engine *engine);
+void engine_drop_works(struct rank_engine *engine);
 
-int engine_record(struct engine *engine, CUstream stream, struct event **ret,
-		  struct error *err);
+int engine_record(struct rank_engine *engine, CUstream stream,
+		  struct event **ret, struct error *err);
 
 /* Have the stream wait for the event; NULL: nothing to wait for. */
-int engine_follow(struct engine *engine, CUstream stream,
+int engine_follow(struct rank_engine *engine, CUstream stream,
 		  const struct event *event, struct error *err);
 
 /* Wait here for the event, and until NCCL is ready; NULL: for that alone.
  * deadline_ms < 0: for ever. */
-int engine_await_event(struct engine *engine, const struct event *event,
+int engine_await_event(struct rank_engine *engine, const struct event *event,
 		       int64_t deadline_ms, struct error *err);

@@ -23,7 +23,7 @@
 
 /* --- comparing ----------------------------------------------------------- */
 
-static int await_gather_stream(struct engine *engine, struct error *err)
+static int await_gather_stream(struct rank_engine *engine, struct error *err)
 {
 	struct event *done;
 	int r = engine_record(engine, engine->nccl.gather_stream, &done, err);
@@ -38,8 +38,8 @@ static int await_gather_stream(struct engine *engine, struct error *err)
 
 /* All ranks of all nodes must have the same value: -EINVAL names one that has
  * not. On one node the broker has seen to that. */
-static int verify_equal(struct engine *engine, uint64_t value, const char *what,
-			struct error *err)
+static int verify_equal(struct rank_engine *engine, uint64_t value,
+			const char *what, struct error *err)
 {
 	int r;
 
@@ -55,7 +55,7 @@ static int verify_equal(struct engine *engine, uint64_t value, const char *what,
 
 /* --- opening ------------------------------------------------------------- */
 
-static int open_nccl(struct engine *engine,
+static int open_nccl(struct rank_engine *engine,
 		     const struct comm_join_request *joined,
 		     const uint8_t *nccl_id, struct error *err)
 {
@@ -77,9 +77,10 @@ static int open_nccl(struct engine *engine,
 }
 
 int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
-	       const uint8_t *nccl_id, struct engine **ret, struct error *err)
+	       const uint8_t *nccl_id, struct rank_engine **ret,
+	       struct error *err)
 {
-	struct engine *engine = calloc(1, sizeof(*engine));
+	struct rank_engine *engine = calloc(1, sizeof(*engine));
 	int r;
 
 	if (!engine)
@@ -112,7 +113,7 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 /* --- ends ---------------------------------------------------------------- */
 
 /* What NCCL has not let go of stays registered. */
-static int abort_nccl(struct engine *engine, struct error *err)
+static int abort_nccl(struct rank_engine *engine, struct error *err)
 {
 	int r = nccl_comm_abort(&engine->nccl.comm, err);
 
@@ -122,7 +123,7 @@ static int abort_nccl(struct engine *engine, struct error *err)
 }
 
 /* NCCL is waited for once: whoever fails may find that it has failed. */
-void engine_abort(struct engine *engine)
+void engine_abort(struct rank_engine *engine)
 {
 	struct error *failure = &engine->comm->failure;
 	struct error cause = *failure, stuck;
@@ -136,7 +137,7 @@ void engine_abort(struct engine *engine)
 			  stuck.msg);
 }
 
-static void free_uses(struct engine *engine)
+static void free_uses(struct rank_engine *engine)
 {
 	while (engine->uses) {
 		struct engine_use *use = engine->uses;
@@ -147,7 +148,7 @@ static void free_uses(struct engine *engine)
 	}
 }
 
-static void free_on_device(struct engine *engine)
+static void free_on_device(struct rank_engine *engine)
 {
 	staging_free(engine->staging);
 	if (context_enter(engine->device, NULL) < 0)
@@ -157,7 +158,7 @@ static void free_on_device(struct engine *engine)
 }
 
 /* They are done, or the device has failed. */
-static bool has_idle_streams(const struct engine *engine)
+static bool has_idle_streams(const struct rank_engine *engine)
 {
 	CUstream streams[] = {engine->in_stream, engine->out_stream};
 	bool are_idle = nccl_rank_is_idle(&engine->nccl);
@@ -171,7 +172,7 @@ static bool has_idle_streams(const struct engine *engine)
 	return are_idle;
 }
 
-static int await_streams(const struct engine *engine, int64_t deadline_ms,
+static int await_streams(const struct rank_engine *engine, int64_t deadline_ms,
 			 struct error *err)
 {
 	const struct timespec pause = {.tv_nsec = STOP_PAUSE_NS};
@@ -191,7 +192,7 @@ static int await_streams(const struct engine *engine, int64_t deadline_ms,
 }
 
 /* In good order, if nothing has failed and the others do the same now. */
-static int end_nccl(struct engine *engine, struct error *err)
+static int end_nccl(struct rank_engine *engine, struct error *err)
 {
 	struct nccl_comm_options *options;
 	struct error failure; /* which the communicator keeps */
@@ -209,7 +210,7 @@ static int end_nccl(struct engine *engine, struct error *err)
 
 /* Whoever still works with us gets what it waits for, unless it is late: what
  * we sent may not have come to it yet. */
-int engine_stop(struct engine *engine, struct error *err)
+int engine_quiesce(struct rank_engine *engine, struct error *err)
 {
 	int64_t deadline_ms = handshake_now_ms() + engine->timeout_ms;
 	int r;
@@ -228,7 +229,7 @@ int engine_stop(struct engine *engine, struct error *err)
 	return 0;
 }
 
-void engine_free(struct engine *engine)
+void engine_free(struct rank_engine *engine)
 {
 	if (!engine)
 		return;
@@ -241,7 +242,7 @@ void engine_free(struct engine *engine)
 	free(engine);
 }
 
-int engine_note(struct engine *engine, void *stream, struct error *err)
+int engine_note(struct rank_engine *engine, void *stream, struct error *err)
 {
 	/* What comes in is waited for by these. */
 	CUstream streams[ENGINE_NOTED] = {stream, engine->nccl.gather_stream,
@@ -259,7 +260,7 @@ int engine_note(struct engine *engine, void *stream, struct error *err)
 	return r;
 }
 
-int engine_await_noted(struct engine *engine, int64_t deadline_ms,
+int engine_await_noted(struct rank_engine *engine, int64_t deadline_ms,
 		       struct error *err)
 {
 	int r = 0;
@@ -272,7 +273,7 @@ int engine_await_noted(struct engine *engine, int64_t deadline_ms,
 	return r;
 }
 
-int engine_settle(struct engine *engine, void *stream, struct error *err)
+int engine_settle(struct rank_engine *engine, void *stream, struct error *err)
 {
 	int r = engine_note(engine, stream, err);
 
@@ -282,7 +283,8 @@ int engine_settle(struct engine *engine, void *stream, struct error *err)
 			       err);
 }
 
-int engine_verify_step(struct engine *engine, uint64_t step, struct error *err)
+int engine_verify_step(struct rank_engine *engine, uint64_t step,
+		       struct error *err)
 {
 	return verify_equal(engine, step, "the step to commit", err);
 }
@@ -326,7 +328,7 @@ static int make_plan(const struct group_request *asked,
 	return r;
 }
 
-static int check_hash(const struct engine *engine, uint64_t mine,
+static int check_hash(const struct rank_engine *engine, uint64_t mine,
 		      uint64_t theirs, struct error *err)
 {
 	if (mine != theirs)
@@ -341,7 +343,7 @@ int engine_group_new(struct fsdp_group *group,
 		     const struct group_request *asked, uint64_t hash,
 		     struct error *err)
 {
-	struct engine *engine = group->comm->engine;
+	struct rank_engine *engine = group->comm->engine;
 	struct engine_group *own = calloc(1, sizeof(*own));
 	int r;
 
@@ -390,7 +392,7 @@ void engine_group_end_handles(struct engine_group *group)
 	group->partial = NULL;
 }
 
-int engine_check_stream(const struct engine *engine, void *stream,
+int engine_check_stream(const struct rank_engine *engine, void *stream,
 			struct error *err)
 {
 	return context_check_stream(engine->device, stream, err);
@@ -398,15 +400,15 @@ int engine_check_stream(const struct engine *engine, void *stream,
 
 /* --- bytes of the host --------------------------------------------------- */
 
-static int want_staging(struct engine *engine, struct error *err)
+static int want_staging(struct rank_engine *engine, struct error *err)
 {
 	if (engine->staging)
 		return 0;
 	return staging_new(engine->device, STAGING_SIZE, &engine->staging, err);
 }
 
-int engine_put(struct engine *engine, void *to, const void *from, uint64_t size,
-	       struct error *err)
+int engine_put(struct rank_engine *engine, void *to, const void *from,
+	       uint64_t size, struct error *err)
 {
 	int r = want_staging(engine, err);
 
@@ -417,8 +419,8 @@ int engine_put(struct engine *engine, void *to, const void *from, uint64_t size,
 	return r < 0 ? r : staging_finish(engine->staging, err);
 }
 
-int engine_get(struct engine *engine, void *to, const void *from, uint64_t size,
-	       struct error *err)
+int engine_get(struct rank_engine *engine, void *to, const void *from,
+	       uint64_t size, struct error *err)
 {
 	int r = want_staging(engine, err);
 
@@ -432,7 +434,7 @@ int engine_get(struct engine *engine, void *to, const void *from, uint64_t size,
 int engine_zero_padding(struct fsdp_group *group, uint32_t side,
 			struct error *err)
 {
-	struct engine *engine = group->comm->engine;
+	struct rank_engine *engine = group->comm->engine;
 	CUdeviceptr shards = (CUdeviceptr)(uintptr_t)group->shards[side]->data;
 	int r = context_enter(engine->device, err);
 
@@ -462,7 +464,7 @@ int engine_zero_padding(struct fsdp_group *group, uint32_t side,
 int engine_carry(struct fsdp_group *group, uint64_t offset, uint64_t size,
 		 struct error *err)
 {
-	struct engine *engine = group->comm->engine;
+	struct rank_engine *engine = group->comm->engine;
 	CUdeviceptr from =
 		(CUdeviceptr)(uintptr_t)group->shards[group->side]->data;
 	CUdeviceptr to =

@@ -202,7 +202,7 @@ int group_carry_frozen(struct fsdp_group *group, struct error *err)
 	return r;
 }
 
-void group_commit(struct fsdp_group *group, uint64_t step)
+void group_on_commit(struct fsdp_group *group, uint64_t step)
 {
 	group->side = !group->side;
 	group->step = step;

@@ -29,7 +29,7 @@ static uint64_t partial_offset(const struct plan *plan)
 }
 
 /* A larger one takes the place of the last, which is used no more. */
-static int want_room(struct engine *engine, struct engine_room *room,
+static int want_room(struct rank_engine *engine, struct engine_room *room,
 		     uint64_t size, struct error *err)
 {
 	const struct fsdp_device device = device_public(engine->device);
@@ -54,7 +54,7 @@ static int want_room(struct engine *engine, struct engine_room *room,
 	return 0;
 }
 
-static int want_rooms(struct engine *engine, const struct plan *plan,
+static int want_rooms(struct rank_engine *engine, const struct plan *plan,
 		      struct error *err)
 {
 	const uint64_t gather = part_of(plan, plan->shards_size);
@@ -81,7 +81,7 @@ static void end_rooms(struct engine_rooms *rooms)
 	*rooms = (struct engine_rooms){.last = 0};
 }
 
-void offload_end_rooms(struct engine *engine)
+void offload_end_rooms(struct rank_engine *engine)
 {
 	end_rooms(&engine->gather_rooms);
 	end_rooms(&engine->reduce_rooms);
@@ -95,7 +95,7 @@ static struct engine_room *take_turn(struct engine_rooms *rooms)
 }
 
 /* Nothing needs the room after what the stream was given. */
-static int note_used(struct engine *engine, struct engine_rooms *rooms,
+static int note_used(struct rank_engine *engine, struct engine_rooms *rooms,
 		     CUstream stream, struct error *err)
 {
 	struct engine_room *room = &rooms->rooms[rooms->last];
@@ -111,7 +111,7 @@ static int note_used(struct engine *engine, struct engine_rooms *rooms,
 
 /* --- streams ------------------------------------------------------------- */
 
-static int want_streams(struct engine *engine, struct error *err)
+static int want_streams(struct rank_engine *engine, struct error *err)
 {
 	CUstream *streams[] = {&engine->in_stream, &engine->out_stream};
 	int r = context_enter(engine->device, err);
@@ -130,7 +130,7 @@ static int want_streams(struct engine *engine, struct error *err)
 	return r;
 }
 
-void offload_end_streams(struct engine *engine)
+void offload_end_streams(struct rank_engine *engine)
 {
 	if (engine->in_stream)
 		(void)cu.StreamDestroy(engine->in_stream);
@@ -139,8 +139,8 @@ void offload_end_streams(struct engine *engine)
 }
 
 /* What `stream` is given from now on comes after what `first` has. */
-static int hand_over(struct engine *engine, CUstream first, CUstream stream,
-		     struct error *err)
+static int hand_over(struct rank_engine *engine, CUstream first,
+		     CUstream stream, struct error *err)
 {
 	struct event *event;
 	int r = engine_record(engine, first, &event, err);
@@ -201,7 +201,7 @@ void offload_close(struct engine_group *group)
 
 /* --- copies -------------------------------------------------------------- */
 
-static int copy_in(struct engine *engine, CUdeviceptr to,
+static int copy_in(struct rank_engine *engine, CUdeviceptr to,
 		   const struct fsdp_tensor *from, uint64_t size,
 		   struct error *err)
 {
@@ -220,7 +220,7 @@ static int copy_in(struct engine *engine, CUdeviceptr to,
 	return r;
 }
 
-static int copy_out(struct engine *engine, const struct fsdp_tensor *to,
+static int copy_out(struct rank_engine *engine, const struct fsdp_tensor *to,
 		    CUdeviceptr from, uint64_t size, struct error *err)
 {
 	int r;
@@ -243,7 +243,8 @@ static CUdeviceptr begin_of(const struct engine_room *room)
 	return room->tensor ? (CUdeviceptr)(uintptr_t)room->tensor->data : 0;
 }
 
-int offload_shards_in(struct engine *engine, const struct fsdp_group *group,
+int offload_shards_in(struct rank_engine *engine,
+		      const struct fsdp_group *group,
 		      const struct fsdp_tensor **ret, struct error *err)
 {
 	const struct plan *plan = &group->engine->plan;
@@ -260,14 +261,15 @@ int offload_shards_in(struct engine *engine, const struct fsdp_group *group,
 	return r;
 }
 
-int offload_gathered(struct engine *engine, struct error *err)
+int offload_gathered(struct rank_engine *engine, struct error *err)
 {
 	return note_used(engine, &engine->gather_rooms,
 			 engine->nccl.gather_stream, err);
 }
 
 /* What the group's last reduction wrote is there before it is read again. */
-static int copy_sums_in(struct engine *engine, const struct fsdp_group *group,
+static int copy_sums_in(struct rank_engine *engine,
+			const struct fsdp_group *group,
 			const struct device_reduce *reduce, struct error *err)
 {
 	const struct plan *plan = &group->engine->plan;
@@ -286,7 +288,7 @@ static int copy_sums_in(struct engine *engine, const struct fsdp_group *group,
 
 /* Gathers need the stream of copies, too: a reduction to which nothing comes in
  * keeps away from it. */
-int offload_grads_in(struct engine *engine, const struct fsdp_group *group,
+int offload_grads_in(struct rank_engine *engine, const struct fsdp_group *group,
 		     struct device_reduce *reduce, struct error *err)
 {
 	const struct plan *plan = &group->engine->plan;
@@ -307,7 +309,8 @@ int offload_grads_in(struct engine *engine, const struct fsdp_group *group,
 				 engine->nccl.reduce_stream, err);
 }
 
-int offload_grads_out(struct engine *engine, const struct fsdp_group *group,
+int offload_grads_out(struct rank_engine *engine,
+		      const struct fsdp_group *group,
 		      const struct device_reduce *reduce, CUstream *ret_stream,
 		      struct error *err)
 {

@@ -22,23 +22,25 @@ int offload_open(struct fsdp_group *group, struct error *err);
 void offload_close(struct engine_group *group);
 
 /* The rooms of all groups go; nothing is under way. */
-void offload_end_rooms(struct engine *engine);
+void offload_end_rooms(struct rank_engine *engine);
 /* The streams; in the device's context. */
-void offload_end_streams(struct engine *engine);
+void offload_end_streams(struct rank_engine *engine);
 
 /* Bring the committed shards in; the gather stream waits for them. The room
  * has them until offload_gathered(); NULL: there are none. */
-int offload_shards_in(struct engine *engine, const struct fsdp_group *group,
+int offload_shards_in(struct rank_engine *engine,
+		      const struct fsdp_group *group,
 		      const struct fsdp_tensor **ret, struct error *err);
 /* The gather stream was given what reads them. */
-int offload_gathered(struct engine *engine, struct error *err);
+int offload_gathered(struct rank_engine *engine, struct error *err);
 
 /* Bring in what the reduction adds to; the reduce stream waits for that. Fills
  * in where its gradients and sums are. */
-int offload_grads_in(struct engine *engine, const struct fsdp_group *group,
+int offload_grads_in(struct rank_engine *engine, const struct fsdp_group *group,
 		     struct device_reduce *reduce, struct error *err);
 /* The reduce stream was given the reduction: what it writes goes out after it.
  * `ret_stream`: that on which it does. */
-int offload_grads_out(struct engine *engine, const struct fsdp_group *group,
+int offload_grads_out(struct rank_engine *engine,
+		      const struct fsdp_group *group,
 		      const struct device_reduce *reduce, CUstream *ret_stream,
 		      struct error *err);
