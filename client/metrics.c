@@ -67,7 +67,8 @@ static int show_histograms(const struct reply *reply, void *data,
 
 	for (uint32_t i = 0; i < page->n_items && r == 0; i++)
 		r = show_histogram(&page->items[i],
-				   page->counts + i * HISTOGRAM_BUCKETS, data);
+				   page->counts + (size_t)i * HISTOGRAM_BUCKETS,
+				   data);
 	*ret_cursor = page->next_cursor;
 	return r;
 }

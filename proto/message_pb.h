@@ -24,7 +24,7 @@ struct error;
  * below: they have few items, and a column grows eightfold at most. A frame
  * full of empty items would take 40 times its size.
  */
-#define UNPACK_MIN    (512u * 1024)
+#define UNPACK_MIN    ((size_t)512 * 1024)
 #define UNPACK_FACTOR 16
 
 /* --- arena --------------------------------------------------------------- */

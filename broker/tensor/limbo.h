@@ -17,7 +17,7 @@ struct broker;
 struct holdings;
 
 #define LIMBO_WARN          1000
-#define LIMBO_WARN_EVERY_MS (3600 * 1000)
+#define LIMBO_WARN_EVERY_MS 3600000
 
 struct limbo {
 	uint64_t warned_ms; /* last warning about more than LIMBO_WARN slots */

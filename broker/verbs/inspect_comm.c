@@ -141,7 +141,8 @@ static bool list_records(struct verb_call *call, uint64_t from, char *names)
 			return false;
 		}
 		fill_record(call->broker, (uint32_t)from,
-			    names + reply->n_items * (NAME_MAX_SIZE + 1),
+			    names + (size_t)reply->n_items *
+					    (NAME_MAX_SIZE + 1),
 			    &reply->items[reply->n_items]);
 		reply->n_items++;
 	}
@@ -170,7 +171,8 @@ int verb_comms(struct verb_call *call, struct error *err)
 {
 	struct comms_reply *reply = &call->reply->comms;
 	uint64_t cursor = call->request->comms.cursor;
-	char *names = verb_scratch(call, PAGE_COMMS * (NAME_MAX_SIZE + 1));
+	char *names =
+		verb_scratch(call, (size_t)PAGE_COMMS * (NAME_MAX_SIZE + 1));
 
 	reply->items = verb_scratch(call, PAGE_COMMS * sizeof(*reply->items));
 	if (!reply->items || !names)
@@ -322,7 +324,8 @@ static int list_groups(struct verb_call *call, uint32_t comm, char *names,
 		if (!is_wanted(call, (uint32_t)cursor, comm))
 			continue;
 		r = fill_group(call->broker, (uint32_t)cursor,
-			       names + reply->n_items * 2 * (NAME_MAX_SIZE + 1),
+			       names + (size_t)reply->n_items * 2 *
+					       (NAME_MAX_SIZE + 1),
 			       &reply->items[reply->n_items], &n, err);
 		if (r < 0)
 			return r;
@@ -336,7 +339,8 @@ int verb_groups(struct verb_call *call, struct error *err)
 {
 	const struct groups_request *request = &call->request->groups;
 	struct groups_reply *reply = &call->reply->groups;
-	char *names = verb_scratch(call, PAGE_GROUPS * 2 * (NAME_MAX_SIZE + 1));
+	char *names = verb_scratch(call, (size_t)PAGE_GROUPS * 2 *
+						 (NAME_MAX_SIZE + 1));
 	uint32_t comm = 0;
 	int r;
 

@@ -21,7 +21,7 @@
 #define MAX_EXAMINED  4096
 #define HOLDER_COST   2     /* of visiting one, in slots */
 #define MAX_PAGE_SIZE 56320 /* leaves space in a frame for the rest */
-#define MAX_NAME_ROOM (MESSAGE_MAX_ITEMS * (NAME_MAX_SIZE + 1))
+#define MAX_NAME_ROOM ((size_t)MESSAGE_MAX_ITEMS * (NAME_MAX_SIZE + 1))
 /* An upper bound of one item without its name, and per dimension. */
 #define ITEM_SIZE 288
 #define DIM_SIZE  22
@@ -130,7 +130,8 @@ static void fill_item(const struct verb_call *call, uint32_t slot,
 
 	slot_place(broker, slot, name, &item->place);
 	page->names_size += strlen(name) + 1;
-	page->size += ITEM_SIZE + strlen(name) + record->n_dims * DIM_SIZE;
+	page->size +=
+		ITEM_SIZE + strlen(name) + (size_t)record->n_dims * DIM_SIZE;
 	item->access = slot_access(broker, slot);
 	chunk = catalog_chunk(catalog,
 			      catalog_block(catalog, record->block)->chunk);

@@ -166,7 +166,8 @@ int verb_tickets(struct verb_call *call, struct error *err)
 	struct tickets_reply *reply = &call->reply->tickets;
 	uint64_t ticket = call->request->tickets.cursor;
 	uint32_t last = catalog_n_touched(catalog, SECTION_TICKET);
-	char *names = verb_scratch(call, PAGE_TICKETS * (NAME_MAX_SIZE + 1));
+	char *names =
+		verb_scratch(call, (size_t)PAGE_TICKETS * (NAME_MAX_SIZE + 1));
 	uint32_t n_examined = 0;
 
 	reply->items = verb_scratch(call, PAGE_TICKETS * sizeof(*reply->items));
@@ -182,7 +183,7 @@ int verb_tickets(struct verb_call *call, struct error *err)
 		    !may_manage(call, (uint32_t)ticket))
 			continue;
 		fill_item(call->broker, (uint32_t)ticket,
-			  names + reply->n_items * (NAME_MAX_SIZE + 1),
+			  names + (size_t)reply->n_items * (NAME_MAX_SIZE + 1),
 			  &reply->items[reply->n_items]);
 		reply->n_items++;
 	}

@@ -42,8 +42,8 @@ const char *format_age(uint64_t ms, char buffer[FORMAT_SIZE])
 		uint64_t below, unit;
 		const char *name;
 	} rows[] = {{1000, 1, "ms"},
-		    {120 * 1000, 1000, "s"},
-		    {120 * 60000, 60000, "min"},
+		    {120 * 1000ull, 1000, "s"},
+		    {120 * 60000ull, 60000, "min"},
 		    {48 * 3600000ull, 3600000, "h"},
 		    {UINT64_MAX, 86400000, "d"}};
 	size_t i = 0;

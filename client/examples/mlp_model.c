@@ -62,7 +62,7 @@ void mlp_forward(int layer, const struct mlp_layer *parameters,
 		x = activations->values[layer][s];
 		y = activations->values[layer + 1][s];
 		for (o = 0; o < n_out; o++) {
-			w = &parameters->weight[o * n_in];
+			w = &parameters->weight[(long)o * n_in];
 			sum = parameters->bias[o];
 			for (i = 0; i < n_in; i++)
 				sum += w[i] * x[i];

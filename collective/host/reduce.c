@@ -404,7 +404,7 @@ static uint64_t reduce_stretch(struct task *task, uint64_t max)
 	for (uint32_t g = 0; g < n_replicas; g++) {
 		struct place place = grads_of(task, g);
 
-		from = find_inputs(task, g, in + g * n);
+		from = find_inputs(task, g, in + (size_t)g * n);
 		out[g] = address(&place, &stretch);
 	}
 	/* At most one of the divisors is not 1. */
@@ -519,8 +519,8 @@ void reduce_run(const struct reduce *reduce, uint64_t i)
 	struct task task;
 
 	task.reduce = reduce;
-	task.n_max =
-		PILE_SIZE / MAX_ELEMENT / (plan->n_shards * plan->n_replicas);
+	task.n_max = PILE_SIZE / MAX_ELEMENT /
+		     ((uint64_t)plan->n_shards * plan->n_replicas);
 	if (task.n_max > BLOCK)
 		task.n_max = BLOCK;
 	task.is_streamed =
