@@ -1,0 +1,130 @@
+#include "shm/bell.h"
+#include "proto/point.h"
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Waits that are shorter than it takes to sleep and to be woken are spun
+ * through; behind that a sleep costs little more. */
+#define SPIN_NS INT64_C(50000)
+/* Looks between two readings of the clock. */
+#define LOOKS 16
+/* Who yields that often and is still beside the other waits for long. */
+#define MAX_YIELDS 16
+
+#define SECOND_NS INT64_C(1000000000)
+
+int64_t bell_now_ns(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * SECOND_NS + now.tv_nsec;
+}
+
+/* Tell the CPU that this is a loop that waits. */
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static bool look(const struct bell_wait *wait, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (wait->is_met(wait->data))
+			return true;
+		relax();
+	}
+	return false;
+}
+
+/* BELL_AGAIN: it takes longer than one should spin. */
+static enum bell_outcome spin(const struct bell_wait *wait, int64_t until_ns)
+{
+	int64_t end_ns = bell_now_ns() + SPIN_NS;
+	uint32_t n_yields = 0;
+
+	if (end_ns > until_ns)
+		end_ns = until_ns;
+	do {
+		bool is_beside = wait->is_beside(wait->data);
+
+		if (look(wait, is_beside ? 1 : LOOKS))
+			return BELL_MET;
+		if (wait->is_over(wait->data))
+			return BELL_OVER;
+		if (is_beside && n_yields++ == MAX_YIELDS)
+			return BELL_AGAIN;
+		if (is_beside)
+			(void)sched_yield();
+	} while (bell_now_ns() < end_ns);
+	return BELL_AGAIN;
+}
+
+/* Until the word is another one, woken or not, a signal, or the time. Not a
+ * private futex: the word is in several processes' memory. */
+static void sleep_on(struct bell *bell, uint32_t seen, int64_t ns)
+{
+	struct timespec time = {.tv_sec = ns / SECOND_NS,
+				.tv_nsec = ns % SECOND_NS};
+
+	(void)syscall(SYS_futex, &bell->word, FUTEX_WAIT, seen, &time, NULL, 0);
+}
+
+static enum bell_outcome look_both(const struct bell_wait *wait)
+{
+	if (wait->is_met(wait->data))
+		return BELL_MET;
+	return wait->is_over(wait->data) ? BELL_OVER : BELL_AGAIN;
+}
+
+/* The word is read before the looks: what rings in between changes it. */
+static enum bell_outcome
+sleep_once(struct bell *bell, const struct bell_wait *wait, int64_t until_ns)
+{
+	uint32_t seen = atomic_load_explicit(&bell->word, memory_order_acquire);
+	enum bell_outcome outcome;
+	int64_t left_ns = until_ns - bell_now_ns();
+
+	atomic_fetch_add_explicit(&bell->sleepers, 1, memory_order_seq_cst);
+	point("bell.counted");
+	outcome = look_both(wait);
+	if (outcome == BELL_AGAIN && left_ns > 0) {
+		sleep_on(bell, seen, left_ns);
+		outcome = look_both(wait);
+	}
+	/* relaxed: who still counts it wakes once too often. */
+	atomic_fetch_sub_explicit(&bell->sleepers, 1, memory_order_relaxed);
+	return outcome;
+}
+
+enum bell_outcome bell_wait(struct bell *bell, const struct bell_wait *wait,
+			    int64_t until_ns)
+{
+	enum bell_outcome outcome = spin(wait, until_ns);
+
+	if (outcome == BELL_AGAIN)
+		outcome = sleep_once(bell, wait, until_ns);
+	return outcome;
+}
+
+void bell_ring_always(struct bell *bell)
+{
+	atomic_fetch_add_explicit(&bell->word, 1, memory_order_seq_cst);
+	point("bell.bumped");
+	(void)syscall(SYS_futex, &bell->word, FUTEX_WAKE, INT_MAX, NULL, NULL,
+		      0);
+}
+
+void bell_ring(struct bell *bell)
+{
+	if (atomic_load_explicit(&bell->sleepers, memory_order_seq_cst) > 0)
+		bell_ring_always(bell);
+}

@@ -1,0 +1,123 @@
+/*
+ * Boards: which files are one, who is missing, and numbers that wrap.
+ */
+#include "proto/error.h"
+#include "shm/board.h"
+#include "shm/memfd.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define RUN UINT64_C(77)
+
+static struct board make(uint32_t n_ranks)
+{
+	struct board board = BOARD_NULL;
+
+	cr_assert(zero(int, board_create(&board, n_ranks, RUN, NULL)));
+	return board;
+}
+
+static int try_open(const struct board *made, uint32_t n_ranks, uint64_t run)
+{
+	struct board board = BOARD_NULL;
+	int r = board_open(&board, dup(made->fd), n_ranks, run, NULL);
+
+	board_close(&board);
+	return r;
+}
+
+static bool never(const void *data)
+{
+	(void)data;
+	return false;
+}
+
+static enum bell_outcome look(struct board *board, uint32_t number)
+{
+	const struct board_wait wait = {
+		.board = board, .number = number, .is_over = never};
+
+	return board_wait(board, &wait, 0);
+}
+
+Test(board, only_that_of_the_run_is_opened)
+{
+	struct board made = make(2);
+
+	cr_expect(zero(int, memcmp(made.page, "FSDPBRD1", 8)));
+	cr_expect(zero(int, try_open(&made, 2, RUN)));
+	cr_expect(eq(int, try_open(&made, 3, RUN), -EPROTO));
+	cr_expect(eq(int, try_open(&made, 2, RUN + 1), -EPROTO));
+	made.page->version++;
+	cr_expect(eq(int, try_open(&made, 2, RUN), -EPROTO));
+	made.page->version--;
+	made.page->magic++;
+	cr_expect(eq(int, try_open(&made, 2, RUN), -EPROTO));
+	board_close(&made);
+}
+
+Test(board, a_file_of_another_size_is_not_opened)
+{
+	struct board board = BOARD_NULL;
+	int fd;
+
+	cr_assert(zero(int, memfd_create_sealed("small", 4096,
+						MEMFD_SEAL_CLOSED, &fd, NULL)));
+	cr_expect(lt(int, board_open(&board, fd, 2, RUN, NULL), 0));
+	cr_expect(eq(int, fcntl(fd, F_GETFD), -1));
+}
+
+Test(board, both_mappings_see_who_is_missing)
+{
+	struct board broker = make(3), rank = BOARD_NULL;
+
+	cr_assert(zero(int, board_open(&rank, dup(broker.fd), 3, RUN, NULL)));
+	cr_expect(eq(u64, board_missing(&broker, 1), 7));
+	board_arrive(&rank, 0, 1);
+	board_arrive(&rank, 2, 1);
+	cr_expect(eq(u64, board_missing(&broker, 1), 2));
+	cr_expect(eq(int, look(&rank, 1), BELL_AGAIN));
+	board_arrive(&rank, 1, 1);
+	cr_expect(zero(u64, board_missing(&broker, 1)));
+	cr_expect(eq(int, look(&rank, 1), BELL_MET));
+	/* Who is further has been there. */
+	board_arrive(&rank, 1, 2);
+	cr_expect(eq(int, look(&rank, 1), BELL_MET));
+	cr_expect(eq(u64, board_missing(&rank, 2), 5));
+	board_close(&rank);
+	board_close(&broker);
+}
+
+Test(board, who_leaves_is_missed_only_where_it_has_not_come)
+{
+	struct board board = make(2);
+
+	board_arrive(&board, 0, 1);
+	board_arrive(&board, 1, 1);
+	board_leave(&board, 1);
+	cr_expect(eq(int, look(&board, 1), BELL_MET));
+	board_arrive(&board, 0, 2);
+	cr_expect(eq(int, look(&board, 2), BELL_OVER));
+	cr_expect(eq(u64, board_left(&board, board_missing(&board, 2)), 2));
+	board_close(&board);
+}
+
+Test(board, numbers_wrap)
+{
+	struct board board = make(2);
+
+	for (uint32_t n = UINT32_MAX - 2; n != 3; n++) {
+		cr_expect(eq(u64, board_missing(&board, n),
+			     n == UINT32_MAX - 2 ? 0 : 3));
+		board_arrive(&board, 0, n);
+		cr_expect(ne(int, look(&board, n + 1), BELL_MET));
+		board_arrive(&board, 1, n);
+		cr_expect(eq(int, look(&board, n), BELL_MET));
+	}
+	board_close(&board);
+}
