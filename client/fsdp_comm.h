@@ -150,6 +150,16 @@ FSDP_API uint64_t fsdp_comm_step(const struct fsdp_comm *comm);
  */
 FSDP_API int fsdp_comm_leave(struct fsdp_comm *comm);
 
+/*
+ * Waits until all ranks have called it as often as this one. On one node only;
+ * it makes no system call unless the rank has to sleep, and orders the calls of
+ * ranks and what they write in memory, but no streams. -ETIMEDOUT: a rank has
+ * not come yet (the message names it); this rank has, and another call waits
+ * on. -ECONNABORTED: a rank has died, has left, or is later than the
+ * communicator's time-out. -EOPNOTSUPP: the ranks are on several nodes.
+ */
+FSDP_API int fsdp_barrier(struct fsdp_comm *comm, int32_t timeout_ms);
+
 /* Removes a communicator that no rank is in, with its groups. -EBUSY, -ENOENT.
  */
 FSDP_API int fsdp_comm_remove(struct fsdp_client *client, const char *name);

@@ -342,6 +342,7 @@ struct request {
 		struct events_request events;
 		struct digests_request digests;
 		struct comm_join_request comm_join;
+		struct comm_board_request comm_board;
 		struct comm_leave_request comm_leave;
 		struct comm_fail_request comm_fail;
 		struct comm_remove_request comm_remove;

@@ -49,6 +49,13 @@ struct comm_join_request {
 	uint32_t memory; /* enum comm_memory */
 };
 
+/* The board of a run (shm/board.h), which all ranks of the node may write: the
+ * reply is empty, and its file comes along. -EOPNOTSUPP: some ranks are on
+ * other nodes. */
+struct comm_board_request {
+	uint64_t comm;
+};
+
 struct comm_leave_request {
 	uint64_t comm;
 };
@@ -199,7 +206,9 @@ struct group_reply {
 	struct group_entry *entries;
 	uint32_t n_chunks;
 	struct chunk_ref *chunks;
-	bool is_in_place; /* the committed shards are the whole parameters */
+	/* The committed shards are the whole parameters, and each rank unshards
+	 * them alone. */
+	bool is_in_place;
 };
 
 struct work_reply {

@@ -424,6 +424,8 @@ BODY(comm_join_request, check_comm_join,
      {I32(comm_join_request, timeout_ms)},
      {U64(comm_join_request, ttl_ms), TTL});
 
+BODY(comm_board_request, NULL, {U64(comm_board_request, comm), ID("communicator")});
+
 BODY(comm_leave_request, NULL,
      {U64(comm_leave_request, comm), ID("communicator")});
 

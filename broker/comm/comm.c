@@ -8,6 +8,7 @@
 #include "broker/broker.h"
 #include "broker/comm/comm_record.h"
 #include "broker/comm/group_record.h"
+#include "broker/comm/run_board.h"
 #include "broker/comm/verdict.h"
 #include "proto/error.h"
 #include <assert.h>
@@ -186,6 +187,7 @@ void comm_fail(struct comm *comm, int code, const char *format, ...)
 	vsnprintf(comm->failure.msg, sizeof(comm->failure.msg), format, args);
 	va_end(args);
 	verdict_fail(comm);
+	run_board_ring(comm);
 	comm->broker->comms.n_failed++;
 	log_failure(comm);
 	comm_release_record(comm);

@@ -28,6 +28,8 @@
 #include "collective/limiter.h"
 #include "collective/plan.h"
 #include "proto/error.h"
+#include "shm/board.h"
+#include "shm/table.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -83,7 +85,8 @@ struct comm {
 	bool is_on_devices;        /* each rank has memory of its own */
 	/* The ranks do the work; otherwise fsdp-worker does it. */
 	bool is_by_ranks;
-	uint32_t verdict; /* verdict.h; 0: none */
+	uint32_t verdict;   /* verdict.h; 0: none */
+	struct board board; /* run_board.h; page NULL: not made */
 	/* See comm_worker.h. */
 	bool is_at_worker;             /* the worker has opened it, or will */
 	uint64_t n_begun, n_submitted; /* gathers and reductions together */

@@ -6,6 +6,7 @@
 #include "broker/comm/gather.h"
 #include "broker/comm/group.h"
 #include "broker/comm/reduce.h"
+#include "broker/comm/run_board.h"
 #include "broker/comm/verdict.h"
 #include "proto/error.h"
 #include "proto/name.h"
@@ -141,6 +142,7 @@ void comm_free(struct comm *comm)
 	struct broker *broker = comm->broker;
 
 	verdict_close(comm);
+	run_board_close(comm);
 	comm_worker_forget(comm);
 	gathers_free(comm);
 	reductions_free(comm);

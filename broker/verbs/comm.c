@@ -8,6 +8,7 @@
 #include "broker/comm/comm_join.h"
 #include "broker/comm/comm_record.h"
 #include "broker/comm/comm_worker.h"
+#include "broker/comm/run_board.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/point.h"
@@ -51,6 +52,22 @@ int verb_comm_fail(struct verb_call *call, struct error *err)
 	comm_rank_name(comm, rank, name, sizeof(name));
 	comm_fail(comm, -ECONNABORTED, "%s gave communicator '%s' up: %s", name,
 		  comm->name, request->sentence);
+	return VERB_DONE;
+}
+
+int verb_comm_board(struct verb_call *call, struct error *err)
+{
+	struct comm *comm;
+	uint32_t rank;
+	int fd, r;
+
+	r = comm_find(call->session, call->request->comm_board.comm, &comm,
+		      &rank, err);
+	if (r == 0)
+		r = run_board_fd(comm, &fd, err);
+	if (r < 0)
+		return r;
+	call->fds[call->n_fds++] = fd;
 	return VERB_DONE;
 }
 

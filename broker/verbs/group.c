@@ -66,6 +66,13 @@ static uint32_t count_places(const struct group *group, const uint32_t *slots)
 	return group->comm->is_by_ranks && slots[3] ? 4 : 3;
 }
 
+/* May its ranks unshard it alone? The FSDP1 limiter counts every unshard. */
+static bool is_in_place(const struct group *group)
+{
+	return group->plan.is_in_place && !group->comm->is_on_devices &&
+	       group->comm->asked.limiter != COMM_LIMITER_FAITHFUL;
+}
+
 static int reply(struct verb_call *call, struct group *group, uint32_t rank,
 		 struct error *err)
 {
@@ -93,7 +100,7 @@ static int reply(struct verb_call *call, struct group *group, uint32_t rank,
 	ret->hash = plan->hash;
 	ret->step = group->step;
 	ret->side = group->side;
-	ret->is_in_place = plan->is_in_place;
+	ret->is_in_place = is_in_place(group);
 	ret->entries = entries;
 	ret->n_entries = plan->n_entries;
 	ret->n_places = count_places(group, slots);

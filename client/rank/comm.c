@@ -10,6 +10,7 @@
 #include "client/commit.h"
 #include "client/device.h"
 #include "client/post.h"
+#include "client/rank/barrier.h"
 #include "client/rank/direct.h"
 #include "client/rank/engine.h"
 #include "client/rank/plain_device.h"
@@ -82,6 +83,25 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 		engine_abort(comm->engine);
 	*err = comm->failure;
 	return r;
+}
+
+/* Of a run that is over the broker says why. */
+static int ask_why(struct fsdp_comm *comm, struct error *err)
+{
+	struct request request = {.kind = MESSAGE_COMM_BOARD,
+				  .comm_board = {.comm = comm->id}};
+	struct answer answer;
+	int r = comm_call(comm, &request, &answer, err);
+
+	if (r == 0)
+		answer_deinit(&answer);
+	return r;
+}
+
+int comm_check_run(struct fsdp_comm *comm, struct error *err)
+{
+	return __builtin_expect(comm_is_alive(comm), 1) ? 0
+							: ask_why(comm, err);
 }
 
 void comm_give_up(struct fsdp_comm *comm, const struct error *why)
@@ -186,6 +206,7 @@ static void free_one(struct fsdp_comm *comm)
 		group_free(group);
 	}
 	engine_free(comm->engine);
+	barrier_deinit(&comm->barrier, comm);
 	free(comm);
 }
 
@@ -337,6 +358,7 @@ int fsdp_comm_leave(struct fsdp_comm *comm)
 	r = stop(comm, err);
 	if (r == 0)
 		end_handles(comm);
+	barrier_leave(comm);
 	/* A broker that has gone away took the communicator's run with it:
 	 * there is nobody to tell, and nothing to wait for. */
 	if (!connection_is_down(&client->connection))

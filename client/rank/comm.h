@@ -11,6 +11,7 @@
  */
 #pragma once
 #include "client/client.h"
+#include "client/rank/barrier.h"
 #include "client/rank/claim.h"
 #include "proto/device_uuid.h"
 #include "proto/error.h"
@@ -72,11 +73,12 @@ struct fsdp_comm {
 	uint64_t id;
 	uint64_t step; /* last committed */
 	uint32_t rank, n_shards, n_replicas;
-	int32_t timeout_ms;    /* of waits for other ranks */
-	bool takes_orders;     /* the broker; without an engine */
-	uint32_t verdict;      /* of the run, in the state table; 0: none */
-	uint64_t committing;   /* begun, not waited for; 0: none */
-	bool is_commit_unsent; /* commit.h */
+	int32_t timeout_ms; /* of waits for other ranks */
+	bool takes_orders;  /* the broker; without an engine */
+	uint32_t verdict;   /* of the run, in the state table; 0: none */
+	struct barrier barrier;
+	uint64_t committing;         /* begun, not waited for; 0: none */
+	bool is_commit_unsent;       /* commit.h */
 	struct tensor_order written; /* without an engine: the shards are */
 	struct error failure;        /* code < 0: it has failed, and why */
 	struct fsdp_tensor *spent; /* input that was handed in, to be let go of
@@ -94,6 +96,15 @@ void comm_free_all(struct fsdp_client *client);
 
 /* May this process use it, and has it not failed? */
 int comm_check(const struct fsdp_comm *comm, struct error *err);
+
+/* By the verdict: without asking. It must have one. */
+static inline bool comm_is_alive(const struct fsdp_comm *comm)
+{
+	return table_is_alive(&comm->client->table, comm->verdict, comm->id);
+}
+
+/* The same, and why not: -ECONNABORTED. */
+int comm_check_run(struct fsdp_comm *comm, struct error *err);
 
 /* Tell the broker, and so the other ranks, why this one cannot go on. */
 void comm_give_up(struct fsdp_comm *comm, const struct error *why);

@@ -8,32 +8,6 @@ bool direct_is_group(const struct fsdp_group *group)
 	return group->is_in_place && group->comm->verdict;
 }
 
-/* The run is over, or the broker was restarted, which ended it. */
-static int ask_why(struct fsdp_comm *comm, struct error *err)
-{
-	struct request request = {
-		.kind = MESSAGE_WAIT,
-		.wait = {.comm = comm->id,
-			 .kind = WORK_COMMIT,
-			 .sequence = comm->step},
-	};
-	struct answer answer;
-	int r = comm_call(comm, &request, &answer, err);
-
-	if (r == 0)
-		answer_deinit(&answer);
-	return r;
-}
-
-static int check_run(struct fsdp_comm *comm, struct error *err)
-{
-	if (__builtin_expect(table_is_alive(&comm->client->table, comm->verdict,
-					    comm->id),
-			     1))
-		return 0;
-	return ask_why(comm, err);
-}
-
 int direct_unshard(struct fsdp_group *group, struct error *err)
 {
 	int r;
@@ -45,7 +19,7 @@ int direct_unshard(struct fsdp_group *group, struct error *err)
 				 "nothing of group '%s' was committed yet: "
 				 "write the shards and commit a step first",
 				 group->name);
-	r = check_run(group->comm, err);
+	r = comm_check_run(group->comm, err);
 	if (r < 0)
 		return r;
 	group->open = ++group->n_posted;
@@ -58,7 +32,7 @@ int direct_wait_unshard(struct fsdp_group *group, uint64_t sequence,
 	int r = group_check_open(group, sequence, err);
 
 	if (r == 0)
-		r = check_run(group->comm, err);
+		r = comm_check_run(group->comm, err);
 	if (r == 0)
 		group->whole = sequence;
 	return r;

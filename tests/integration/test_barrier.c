@@ -1,0 +1,351 @@
+/*
+ * Barriers: nobody is let through too early, and nobody waits for ever,
+ * whoever dies, leaves or is late, and wherever.
+ */
+#include "tests/lib/chaos.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/ranks.h"
+#include "tests/lib/trainer.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define N_ROUNDS 300
+
+static const struct fsdp_param_spec PARAMS[] = {
+	{.name = "weight", .spec = {FSDP_F32, 1, {7}}},
+};
+static const struct layer LAYERS[] = {{.name = "l0", .params = PARAMS, .n = 1}};
+
+static struct chaos chaos; /* its broker */
+static struct ranks ranks;
+static char plan[64];          /* of the rank that is to die */
+static atomic_uint *n_arrived; /* shared */
+
+static void setup(void)
+{
+	chaos_start(&chaos, NULL);
+	(void)snprintf(plan, sizeof(plan), "%s/rank_plan", chaos.dir);
+	n_arrived = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	cr_assert(ne(ptr, n_arrived, MAP_FAILED));
+}
+
+static void teardown(void)
+{
+	ranks_stop(&ranks);
+	(void)unlink(plan);
+	chaos_stop(&chaos);
+}
+
+TestSuite(barrier, .init = setup, .fini = teardown, .timeout = 60);
+
+/* Before the library passes its first point. */
+static int arm(void)
+{
+	return setenv("FSDP_KILL_PLAN", plan, 1);
+}
+
+static int join(void)
+{
+	return trainer_join();
+}
+
+static void start_with(uint32_t n, int32_t timeout_ms, bool is_armed)
+{
+	struct crew crew = {.daemon = &chaos.daemon,
+			    .comm = "test",
+			    .options = {.timeout_ms = timeout_ms},
+			    .layers = LAYERS,
+			    .n_layers = 1};
+
+	crew_set(&crew);
+	ranks_start(&ranks, n);
+	if (is_armed)
+		cr_assert(zero(int, rank_run(&ranks, n - 1, arm)));
+	cr_assert(zero(int, ranks_run(&ranks, join)));
+}
+
+static void start(uint32_t n, int32_t timeout_ms)
+{
+	start_with(n, timeout_ms, false);
+}
+
+static const char *sentence(uint32_t rank)
+{
+	return ranks.notes[rank].sentence;
+}
+
+#define assert_says(rank, what)                                                \
+	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
+		  sentence(rank))
+
+static int meet(void)
+{
+	return rank_note(fsdp_barrier(trainer()->comm, -1));
+}
+
+static int look(void)
+{
+	return rank_note(fsdp_barrier(trainer()->comm, 0));
+}
+
+static int meet_until_told(void)
+{
+	int r;
+
+	do
+		r = fsdp_barrier(trainer()->comm, -1);
+	while (r == 0);
+	return rank_note(r);
+}
+
+/* In the kernel, which is asked for nothing else there. */
+static void await_asleep(uint32_t rank)
+{
+	char path[64], line[64] = "";
+	FILE *file;
+	long call;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/syscall",
+		       (int)ranks.actors[rank].pid);
+	do {
+		sched_yield();
+		file = fopen(path, "re");
+		cr_assert(ne(ptr, file, NULL));
+		if (!fgets(line, sizeof(line), file))
+			line[0] = '\0';
+		(void)fclose(file);
+		call = strtol(line, NULL, 10);
+	} while (line[0] < '0' || line[0] > '9' || call != SYS_futex);
+}
+
+/* --- meeting ------------------------------------------------------------- */
+
+static int meet_often(void)
+{
+	for (unsigned int i = 1; i <= N_ROUNDS; i++) {
+		int r;
+
+		if (i % 8 == rank_self())
+			sched_yield();
+		atomic_fetch_add_explicit(n_arrived, 1, memory_order_relaxed);
+		r = fsdp_barrier(trainer()->comm, -1);
+		if (r < 0)
+			return rank_note(r);
+		if (atomic_load_explicit(n_arrived, memory_order_relaxed) <
+		    i * rank_world())
+			return -EIO;
+		r = fsdp_barrier(trainer()->comm, -1);
+		if (r < 0)
+			return rank_note(r);
+	}
+	return 0;
+}
+
+Test(barrier, nobody_is_let_through_before_all_have_come)
+{
+	start(4, 0);
+	cr_assert(zero(int, ranks_run(&ranks, meet_often)));
+	cr_assert(eq(u32, atomic_load(n_arrived), 4 * N_ROUNDS));
+}
+
+Test(barrier, one_whose_time_is_over_can_be_waited_for_again)
+{
+	start(3, 0);
+	for (int i = 0; i < 2; i++) {
+		cr_assert(eq(int, rank_run(&ranks, 0, look), -ETIMEDOUT));
+		assert_says(0, "rank 1 and 1 more");
+	}
+	cr_assert(eq(int, rank_run(&ranks, 1, look), -ETIMEDOUT));
+	cr_assert(zero(int, rank_run(&ranks, 2, look)));
+	cr_assert(zero(int, rank_run(&ranks, 1, look)));
+	cr_assert(zero(int, rank_run(&ranks, 0, look)));
+	cr_assert(eq(int, rank_run(&ranks, 0, look), -ETIMEDOUT));
+}
+
+/* Any call but exit is the end. Strict mode would forbid the CPU's clock, too,
+ * which waits read. */
+static bool forbid_calls(void)
+{
+	struct sock_filter lines[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+			 offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	const struct sock_fprog filter = {4, lines};
+
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+	       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+static int meet_strictly(void)
+{
+	int r = fsdp_barrier(trainer()->comm, -1);
+
+	if (r < 0 || !forbid_calls())
+		return -EIO;
+	for (int i = 0; i < N_ROUNDS && r == 0; i++)
+		r = fsdp_barrier(trainer()->comm, -1);
+	syscall(SYS_exit, r == 0 ? 7 : 8);
+	return r;
+}
+
+Test(barrier, who_need_not_sleep_makes_no_system_call)
+{
+	bool is_ended_by_itself;
+	int status;
+
+	start(1, 0);
+	actor_begin(&ranks.actors[0], meet_strictly);
+	cr_assert(eq(int, waitpid(ranks.actors[0].pid, &status, 0),
+		     ranks.actors[0].pid));
+	ranks.actors[0].pid = 0;
+	is_ended_by_itself = WIFEXITED(status);
+	cr_assert(is_ended_by_itself, "signal %d", WTERMSIG(status));
+	cr_assert(eq(int, WEXITSTATUS(status), 7));
+}
+
+/* --- those that do not come ---------------------------------------------- */
+
+static void begin_and_sleep(uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		actor_begin(&ranks.actors[i], meet);
+	for (uint32_t i = 0; i < n; i++)
+		await_asleep(i);
+}
+
+Test(barrier, who_sleeps_is_told_of_a_death_by_name)
+{
+	start(3, 0);
+	begin_and_sleep(2);
+	actor_kill(&ranks.actors[2]);
+	for (uint32_t i = 0; i < 2; i++) {
+		cr_assert(eq(int, actor_end(&ranks.actors[i]), -ECONNABORTED));
+		assert_says(i, "rank 2 (pid ");
+		assert_says(i, "died");
+	}
+	cr_assert(eq(int, rank_run(&ranks, 0, meet), -ECONNABORTED));
+}
+
+/* Arrived and not rung; counted as a sleeper; about to wake the others. */
+Test(barrier, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
+{
+	static const char *const points[] = {"board.arrived", "bell.counted",
+					     "bell.bumped"};
+
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++) {
+		start_with(3, 0, true);
+		plan_death(plan, points[i], 2);
+		for (uint32_t rank = 0; rank < 3; rank++)
+			actor_begin(&ranks.actors[rank], meet_until_told);
+		cr_assert(eq(int, actor_end(&ranks.actors[2]), -ECHILD));
+		actor_kill(&ranks.actors[2]);
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			cr_assert(eq(int, actor_end(&ranks.actors[rank]),
+				     -ECONNABORTED),
+				  "%s", points[i]);
+			assert_says(rank, "rank 2 (pid ");
+		}
+		ranks_stop(&ranks);
+	}
+}
+
+Test(barrier, a_late_rank_is_named_to_all)
+{
+	start(2, 200);
+	cr_assert(eq(int, rank_run(&ranks, 0, meet), -ECONNABORTED));
+	assert_says(0, "rank 1 has not come to a barrier within 200 ms");
+	cr_assert(eq(int, rank_run(&ranks, 1, meet), -ECONNABORTED));
+	assert_says(1, "rank 1 has not come to a barrier within 200 ms");
+}
+
+static int leave(void)
+{
+	return fsdp_comm_leave(trainer()->comm);
+}
+
+Test(barrier, who_sleeps_is_told_that_another_has_left)
+{
+	start(2, 0);
+	/* It has the board already. */
+	ranks_begin(&ranks, meet);
+	ranks_end(&ranks);
+	begin_and_sleep(1);
+	cr_assert(zero(int, rank_run(&ranks, 1, leave)));
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	assert_says(0, "rank 1 has left before a barrier");
+}
+
+Test(barrier, who_sleeps_learns_that_the_broker_was_restarted)
+{
+	start(2, 0);
+	begin_and_sleep(1);
+	daemon_kill_broker(&chaos.daemon);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	cr_assert(eq(int, rank_run(&ranks, 1, meet), -ECONNABORTED));
+}
+
+/* --- a hostile rank ------------------------------------------------------ */
+
+static int scribble(void)
+{
+	unsigned long begin, end;
+	char line[512];
+	int n = 0;
+	FILE *maps = fopen("/proc/self/maps", "re");
+
+	must(fsdp_barrier(trainer()->comm, -1) == 0);
+	while (maps && fgets(line, sizeof(line), maps)) {
+		if (!strstr(line, "fsdp-board") ||
+		    sscanf(line, "%lx-%lx", &begin, &end) != 2)
+			continue;
+		memset((void *)begin, 0xa5, end - begin);
+		n++;
+	}
+	if (maps)
+		(void)fclose(maps);
+	return n == 1 ? 0 : -EIO;
+}
+
+static int meet_shortly(void)
+{
+	(void)fsdp_barrier(trainer()->comm, 100);
+	return 0;
+}
+
+Test(barrier, who_scribbles_on_the_board_harms_its_own_run_only)
+{
+	struct fsdp_client *client = chaos_connect(&chaos);
+
+	start(2, 1000);
+	actor_begin(&ranks.actors[1], meet);
+	cr_assert(zero(int, rank_run(&ranks, 0, scribble)));
+	/* Let through, or told what the scribbles say. */
+	(void)actor_end(&ranks.actors[1]);
+	cr_assert(zero(int, rank_run(&ranks, 1, meet_shortly)));
+	actor_kill(&ranks.actors[0]);
+	cr_assert(eq(int, rank_run(&ranks, 1, meet_until_told), -ECONNABORTED));
+	cr_assert(zero(int, fsdp_ping(client)));
+	ranks_stop(&ranks);
+	start(2, 0);
+	cr_assert(zero(int, ranks_run(&ranks, meet)));
+	fsdp_close(client);
+}

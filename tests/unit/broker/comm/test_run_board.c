@@ -1,0 +1,97 @@
+/*
+ * The board of a run: who gets one, and that the end of the run wakes those
+ * who sleep by it.
+ */
+#include "broker/comm/comm.h"
+#include "broker/comm/run_board.h"
+#include "proto/error.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+
+static struct comm comm;
+static atomic_bool is_over;
+
+static void setup(void)
+{
+	comm = (struct comm){
+		.id = 7, .n_world = 2, .n_ranks = 2, .verdict = 1, .name = "a"};
+}
+
+static void teardown(void)
+{
+	run_board_close(&comm);
+}
+
+TestSuite(run_board, .init = setup, .fini = teardown, .timeout = 30);
+
+static int get(int *ret_fd, const char *says)
+{
+	struct error err = ERROR_NULL;
+	int r = run_board_fd(&comm, ret_fd, &err);
+
+	if (r < 0)
+		cr_expect(ne(ptr, strstr(err.msg, says), NULL), "%s", err.msg);
+	return r;
+}
+
+Test(run_board, is_one_for_all_its_ranks)
+{
+	int first = -1, second = -1;
+
+	cr_assert(zero(int, get(&first, "")));
+	cr_assert(zero(int, get(&second, "")));
+	cr_expect(eq(int, first, second));
+	cr_expect(eq(u64, comm.board.page->run, 7));
+}
+
+Test(run_board, is_refused_where_it_would_be_of_no_use)
+{
+	int fd;
+
+	comm.verdict = 0;
+	cr_expect(eq(int, get(&fd, "503 communicators"), -EOPNOTSUPP));
+	comm.verdict = 1;
+	comm.n_world = 3;
+	cr_expect(eq(int, get(&fd, "several nodes"), -EOPNOTSUPP));
+	cr_expect(zero(ptr, comm.board.page));
+}
+
+static bool look_over(const void *data)
+{
+	(void)data;
+	return atomic_load(&is_over);
+}
+
+static void *wait_for_end(void *data)
+{
+	const struct board_wait wait = {
+		.board = &comm.board, .number = 1, .is_over = look_over};
+	enum bell_outcome *outcome = data;
+
+	do
+		*outcome = board_wait(&comm.board, &wait, INT64_MAX);
+	while (*outcome == BELL_AGAIN);
+	return NULL;
+}
+
+Test(run_board, a_ring_wakes_who_sleeps_in_a_run_that_is_over)
+{
+	enum bell_outcome outcome;
+	pthread_t thread;
+	int fd;
+
+	run_board_ring(&comm); /* there is none yet */
+	cr_assert(zero(int, get(&fd, "")));
+	cr_assert(zero(int,
+		       pthread_create(&thread, NULL, wait_for_end, &outcome)));
+	while (atomic_load(&comm.board.page->barriers.sleepers) == 0)
+		sched_yield();
+	atomic_store(&is_over, true);
+	run_board_ring(&comm);
+	cr_assert(zero(int, pthread_join(thread, NULL)));
+	cr_expect(eq(int, outcome, BELL_OVER));
+}
