@@ -20,7 +20,6 @@ static void end_iteration(struct meter *meter, uint64_t now_ns,
 		meter->longest_ns = busy_ns;
 	histogram_add(&meter->iterations, busy_ns);
 	meter->task_ns[METER_OTHER] += between(meter->piece_ns, busy_ns);
-	meter->waiting_ns += waited_ns;
 }
 
 static void on_prepare(uv_prepare_t *prepare)
@@ -90,6 +89,11 @@ void meter_request(struct meter *meter, uint16_t kind)
 {
 	histogram_add(&meter->requests[kind <= MESSAGE_MAX ? kind : 0],
 		      meter_end(meter, METER_REQUESTS));
+}
+
+uint64_t meter_waited(const struct meter *meter)
+{
+	return uv_metrics_idle_time(meter->prepare.loop);
 }
 
 uint64_t meter_now(const struct meter *meter)

@@ -39,7 +39,6 @@ struct meter {
 	/* Since the start: */
 	uint64_t longest_ns; /* or since the last meter_reset() */
 	uint64_t task_ns[METER_N];
-	uint64_t waiting_ns; /* for events */
 	struct histogram iterations;
 	/* By kind of request; 0: unknown or damaged. Requests that were
 	 * answered at once, from reading to the reply, and requests that were
@@ -60,6 +59,9 @@ void meter_begin(struct meter *meter);
 uint64_t meter_end(struct meter *meter, enum meter_task task);
 /* The same for a piece that has answered a request of this kind. */
 void meter_request(struct meter *meter, uint16_t kind);
+
+/* The time that the loop has waited for events since the start, in ns. */
+uint64_t meter_waited(const struct meter *meter);
 
 /* The time for meter_parked(). */
 uint64_t meter_now(const struct meter *meter);

@@ -342,7 +342,7 @@ static void add_loop(const struct meter *meter, struct status_reply *reply)
 
 	for (int i = 0; i < METER_N; i++)
 		add(reply, names[i], meter->task_ns[i]);
-	add(reply, "loop_waiting_ns", meter->waiting_ns);
+	add(reply, "loop_waiting_ns", meter_waited(meter));
 }
 
 /* The sum over all present communicators. */
