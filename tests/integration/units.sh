@@ -35,7 +35,9 @@ cmake --install "$build" --prefix "$prefix" >"$prefix/log" 2>&1 ||
 	fail "install: $(<"$prefix/log")"
 verify system
 verify user
-systemd-analyze security --offline=true --threshold=$MAX_EXPOSURE --no-pager \
-	"$prefix/lib/systemd/system/fsdpd.service" >"$prefix/log" 2>&1 ||
-	fail "exposure: $(<"$prefix/log")"
-echo "ok: $(tail -n 1 "$prefix/log")"
+for unit in fsdpd fsdp-exporter; do
+	systemd-analyze security --offline=true --threshold=$MAX_EXPOSURE \
+		--no-pager "$prefix/lib/systemd/system/$unit.service" \
+		>"$prefix/log" 2>&1 || fail "exposure: $(<"$prefix/log")"
+	echo "ok: $(tail -n 1 "$prefix/log")"
+done

@@ -1,0 +1,320 @@
+#include "client/exporter/collector.h"
+#include "client/exporter/documents.h"
+#include "client/exporter/history.h"
+#include "client/fsdp.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define RECONNECT_MS 1000
+
+struct document {
+	char *text; /* owned; NULL: there is none yet */
+	size_t size;
+	uint64_t made_ms; /* when the broker was asked */
+};
+
+struct collector {
+	const char *socket;
+	pthread_t thread;
+	/* Of the thread alone: */
+	struct fsdp_client *client; /* NULL: not connected */
+	struct history history;
+	uint64_t sample_ms; /* when the next sample is due */
+	/* Of all threads, under the lock: */
+	pthread_mutex_t lock;
+	pthread_cond_t work;
+	struct document documents[COLLECTOR_N];
+	struct collector_waiter *waiters;
+	uint64_t answered_ms; /* when the broker last answered; 0: never */
+	bool is_closed, is_ending;
+};
+
+static uint64_t clock_ms(clockid_t clock)
+{
+	struct timespec now;
+
+	clock_gettime(clock, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static uint64_t monotonic_ms(void)
+{
+	return clock_ms(CLOCK_MONOTONIC);
+}
+
+/* --- the broker ---------------------------------------------------------- */
+
+static int connect_broker(struct collector *collector)
+{
+	struct fsdp_connect_options options = {.path = collector->socket,
+					       .reconnect_ms = RECONNECT_MS};
+
+	if (collector->client)
+		return 0;
+	return fsdp_connect(&options, &collector->client);
+}
+
+static void disconnect(struct collector *collector)
+{
+	fsdp_close(collector->client);
+	collector->client = NULL;
+}
+
+static void add_sample(struct collector *collector)
+{
+	uint64_t at_ms = clock_ms(CLOCK_REALTIME);
+	struct snapshot snapshot = SNAPSHOT_NULL;
+	int r = connect_broker(collector);
+
+	if (r == 0)
+		r = snapshot_read_counters(collector->client, &snapshot);
+	if (r == 0) {
+		history_add(&collector->history, &snapshot, at_ms);
+		pthread_mutex_lock(&collector->lock);
+		collector->answered_ms = monotonic_ms();
+		pthread_mutex_unlock(&collector->lock);
+	} else {
+		history_add_gap(&collector->history, at_ms);
+		disconnect(collector);
+	}
+	snapshot_deinit(&snapshot);
+}
+
+/* The documents; `status` only if it is wanted. */
+static int ask(struct collector *collector, bool wants_status, char **metrics,
+	       size_t *metrics_size, char **status)
+{
+	struct snapshot snapshot = SNAPSHOT_NULL;
+	int r = connect_broker(collector);
+
+	if (r == 0)
+		r = snapshot_read(collector->client, &snapshot);
+	if (r == 0 && wants_status)
+		*status = documents_status(collector->client, &snapshot,
+					   &collector->history, &r);
+	if (r == 0)
+		*metrics = documents_metrics(&snapshot, metrics_size);
+	snapshot_deinit(&snapshot);
+	return r;
+}
+
+/* Call with the lock. */
+static void store(struct collector *collector, enum collector_document which,
+		  char *text, size_t size, uint64_t made_ms)
+{
+	struct document *document = &collector->documents[which];
+
+	if (!text)
+		return;
+	free(document->text);
+	*document = (struct document){text, size, made_ms};
+}
+
+/* Call with the lock. All who waited for `which` and no longer than since
+ * `until_ms` are woken. */
+static void wake(struct collector *collector, enum collector_document which,
+		 uint64_t until_ms)
+{
+	struct collector_waiter **link = &collector->waiters, *waiter;
+
+	while ((waiter = *link)) {
+		if (waiter->wanted == which && waiter->since_ms <= until_ms) {
+			*link = waiter->next;
+			waiter->wake(waiter);
+		} else {
+			link = &waiter->next;
+		}
+	}
+}
+
+static void collect(struct collector *collector, bool wants_status)
+{
+	uint64_t at_ms = monotonic_ms();
+	char *metrics = NULL, *status = NULL;
+	size_t size = 0;
+	int r = ask(collector, wants_status, &metrics, &size, &status);
+
+	if (r < 0) {
+		status = documents_away(fsdp_error(), &collector->history);
+		metrics = documents_metrics(NULL, &size);
+		disconnect(collector);
+	}
+	pthread_mutex_lock(&collector->lock);
+	collector->answered_ms = r < 0 ? 0 : monotonic_ms();
+	store(collector, COLLECTOR_METRICS, metrics, size, at_ms);
+	store(collector, COLLECTOR_STATUS, status, status ? strlen(status) : 0,
+	      at_ms);
+	/* Those who came while the broker was asked, too: it is fresh. */
+	wake(collector, COLLECTOR_METRICS, UINT64_MAX);
+	if (wants_status || r < 0)
+		wake(collector, COLLECTOR_STATUS, UINT64_MAX);
+	pthread_mutex_unlock(&collector->lock);
+}
+
+/* --- the thread ---------------------------------------------------------- */
+
+/* Call with the lock. Which documents are waited for? */
+static bool is_wanted(const struct collector *collector, bool *ret_status)
+{
+	const struct collector_waiter *waiter = collector->waiters;
+
+	*ret_status = false;
+	for (; waiter; waiter = waiter->next)
+		*ret_status |= waiter->wanted == COLLECTOR_STATUS;
+	return collector->waiters != NULL;
+}
+
+/* Call with the lock. Sleep until somebody waits or a sample is due. */
+static void wait_for_work(struct collector *collector)
+{
+	struct timespec until = {
+		.tv_sec = (time_t)(collector->sample_ms / 1000),
+		.tv_nsec = (long)(collector->sample_ms % 1000) * 1000000,
+	};
+
+	while (!collector->is_ending && !collector->waiters)
+		if (pthread_cond_timedwait(&collector->work, &collector->lock,
+					   &until) == ETIMEDOUT)
+			return;
+}
+
+static void *run(void *data)
+{
+	struct collector *collector = data;
+	bool wants, wants_status;
+
+	pthread_mutex_lock(&collector->lock);
+	while (!collector->is_ending) {
+		wants = is_wanted(collector, &wants_status);
+		pthread_mutex_unlock(&collector->lock);
+		if (wants)
+			collect(collector, wants_status);
+		if (monotonic_ms() >= collector->sample_ms) {
+			collector->sample_ms = monotonic_ms() + HISTORY_STEP_MS;
+			add_sample(collector);
+		}
+		pthread_mutex_lock(&collector->lock);
+		wait_for_work(collector);
+	}
+	pthread_mutex_unlock(&collector->lock);
+	return NULL;
+}
+
+/* --- the others ---------------------------------------------------------- */
+
+int collector_start(const char *socket, struct collector **ret,
+		    struct error *err)
+{
+	struct collector *collector = calloc(1, sizeof(*collector));
+	pthread_condattr_t attr;
+	int r;
+
+	if (!collector)
+		return error_set(err, -ENOMEM, "no memory for a collector");
+	collector->socket = socket;
+	pthread_mutex_init(&collector->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&collector->work, &attr);
+	pthread_condattr_destroy(&attr);
+	r = pthread_create(&collector->thread, NULL, run, collector);
+	if (r != 0) {
+		free(collector);
+		return error_errno(err, -r, "start a thread");
+	}
+	*ret = collector;
+	return 0;
+}
+
+void collector_close(struct collector *collector)
+{
+	pthread_mutex_lock(&collector->lock);
+	collector->is_closed = true;
+	for (int i = 0; i < COLLECTOR_N; i++)
+		wake(collector, (enum collector_document)i, UINT64_MAX);
+	pthread_mutex_unlock(&collector->lock);
+}
+
+void collector_free(struct collector *collector)
+{
+	pthread_mutex_lock(&collector->lock);
+	collector->is_ending = true;
+	pthread_cond_signal(&collector->work);
+	pthread_mutex_unlock(&collector->lock);
+	pthread_join(collector->thread, NULL);
+	disconnect(collector);
+	history_deinit(&collector->history);
+	for (int i = 0; i < COLLECTOR_N; i++)
+		free(collector->documents[i].text);
+	pthread_cond_destroy(&collector->work);
+	pthread_mutex_destroy(&collector->lock);
+	free(collector);
+}
+
+static char *copy(const struct document *document, size_t *ret_size)
+{
+	char *text = malloc(document->size + 1);
+
+	if (!text)
+		return NULL;
+	memcpy(text, document->text, document->size);
+	*ret_size = document->size;
+	return text;
+}
+
+char *collector_get(struct collector *collector, enum collector_document which,
+		    uint64_t max_age_ms, size_t *ret_size)
+{
+	const struct document *document = &collector->documents[which];
+	char *text = NULL;
+
+	pthread_mutex_lock(&collector->lock);
+	if (document->text && monotonic_ms() - document->made_ms < max_age_ms)
+		text = copy(document, ret_size);
+	pthread_mutex_unlock(&collector->lock);
+	return text;
+}
+
+void collector_wait(struct collector *collector,
+		    struct collector_waiter *waiter)
+{
+	pthread_mutex_lock(&collector->lock);
+	if (collector->is_closed) {
+		waiter->wake(waiter);
+	} else {
+		waiter->since_ms = monotonic_ms();
+		waiter->next = collector->waiters;
+		collector->waiters = waiter;
+		pthread_cond_signal(&collector->work);
+	}
+	pthread_mutex_unlock(&collector->lock);
+}
+
+void collector_check(struct collector *collector)
+{
+	uint64_t now_ms = monotonic_ms();
+
+	if (now_ms < COLLECTOR_PATIENCE_MS)
+		return;
+	pthread_mutex_lock(&collector->lock);
+	for (int i = 0; i < COLLECTOR_N; i++)
+		wake(collector, (enum collector_document)i,
+		     now_ms - COLLECTOR_PATIENCE_MS);
+	pthread_mutex_unlock(&collector->lock);
+}
+
+bool collector_is_up(struct collector *collector)
+{
+	bool is_up;
+
+	pthread_mutex_lock(&collector->lock);
+	is_up = collector->answered_ms &&
+		monotonic_ms() - collector->answered_ms <
+			HISTORY_STEP_MS + COLLECTOR_PATIENCE_MS;
+	pthread_mutex_unlock(&collector->lock);
+	return is_up;
+}

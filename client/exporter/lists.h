@@ -1,0 +1,22 @@
+/*
+ * Sessions and tensors of the broker, as objects with the number of all and a
+ * bounded array.
+ */
+#pragma once
+#include <jansson.h>
+
+struct fsdp_client;
+struct snapshot;
+
+#define LISTS_SESSIONS 200 /* those with the most memory */
+#define LISTS_TENSORS  512
+#define LISTS_LIMBO    64
+#define LISTS_HOLDERS  64 /* tensors whose holders are asked for */
+
+/* Negative: fsdp_error() has the sentence. */
+int lists_sessions(struct fsdp_client *client, const struct snapshot *snapshot,
+		   json_t **ret);
+int lists_tensors(struct fsdp_client *client, const struct snapshot *snapshot,
+		  json_t **ret);
+int lists_limbo(struct fsdp_client *client, const struct snapshot *snapshot,
+		json_t **ret);

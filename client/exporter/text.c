@@ -1,0 +1,38 @@
+#include "client/exporter/text.h"
+#include <stdlib.h>
+#include <string.h>
+
+json_t *text_json(const char *text)
+{
+	json_t *string = json_string(text);
+	char *clean;
+
+	if (string)
+		return string;
+	clean = strdup(text);
+	if (!clean)
+		return NULL;
+	for (char *c = clean; *c; c++)
+		if ((unsigned char)*c >= 0x80)
+			*c = '?';
+	string = json_string(clean);
+	free(clean);
+	return string;
+}
+
+json_t *text_number(uint64_t value)
+{
+	if (value == UINT64_MAX)
+		return json_null();
+	return json_integer((json_int_t)(value & INT64_MAX));
+}
+
+json_t *text_device(const struct fsdp_device *device)
+{
+	static const struct fsdp_device host;
+	char text[FSDP_DEVICE_TEXT] = "host";
+
+	if (memcmp(device, &host, sizeof(host)) != 0)
+		fsdp_device_format(device, text);
+	return json_string(text);
+}

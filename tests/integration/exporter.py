@@ -1,0 +1,351 @@
+"""fsdp-exporter with a real broker: what it serves, how it speaks HTTP, and
+what it does when the broker dies, stops answering, and comes back. The page is
+looked at by headless Chromium where there is one. Argument: the build."""
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import prometheus
+
+build = Path(sys.argv[1])
+folder = Path(tempfile.mkdtemp())
+os.environ.update(HOME=str(folder), FSDP_SOCKET=str(folder / "socket"))
+processes = []
+
+
+def check(what, holds, *said):
+    print("ok:" if holds else "FAILED:", what, *(said if not holds else ()),
+          flush=True)
+    if not holds:
+        sys.exit(1)
+
+
+def start(*command):
+    with open(folder / "log", "ab") as log:
+        process = subprocess.Popen([str(word) for word in command], stderr=log,
+                                   stdout=log)
+    processes.append(process)
+    return process
+
+
+def until(what, holds, limit_s=60):
+    end = time.monotonic() + limit_s
+    while not holds():
+        if time.monotonic() > end:
+            check(what, False)
+        time.sleep(0.02)
+    check(what, True)
+
+
+def start_broker():
+    (folder / "socket").unlink(missing_ok=True)
+    broker = start(build / "fsdpd", "--socket", folder / "socket")
+    until("the broker listens", (folder / "socket").exists)
+    return broker
+
+
+def start_exporter():
+    exporter = start(build / "fsdp-exporter", "--port", 0, "--port-file",
+                     folder / "port")
+    until("the exporter listens", lambda: (folder / "port").exists()
+          and (folder / "port").read_text().endswith("\n"))
+    return exporter, int((folder / "port").read_text())
+
+
+def ctl(*words):
+    subprocess.run([build / "fsdpctl", *words], check=True, timeout=60,
+                   stdout=subprocess.DEVNULL)
+
+
+def ask(path, method="GET", body=None, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(method, path, body=body, headers=headers)
+    reply = connection.getresponse()
+    text = reply.read()
+    connection.close()
+    return reply, text
+
+
+def status():
+    return json.loads(ask("/status.json")[1])
+
+
+def put(name, size):
+    (folder / "x.raw").write_bytes(bytes(size))
+    ctl("put", folder / "x.raw", "--name", name, "--dtype", "u8", "--shape",
+        str(size), "--quiet")
+
+
+# --- HTTP --------------------------------------------------------------------
+
+def check_metrics():
+    reply, text = ask("/metrics")
+    metrics = prometheus.read(text.decode())
+    prometheus.lint(text.decode())
+    check("metrics have the type of the text format", reply.status == 200 and
+          reply.getheader("Content-Type").startswith("text/plain; version=0.0.4"))
+    check("metrics say that the broker is up",
+          prometheus.value(metrics, "fsdpd_up") == 1)
+
+
+def check_page():
+    for path, kind in (("/", "text/html"), ("/app.js", "text/javascript"),
+                       ("/style.css", "text/css"), ("/icon.svg", "image/svg+xml")):
+        reply, text = ask(path)
+        check(f"{path} is there", reply.status == 200 and len(text) > 50 and
+              reply.getheader("Content-Type").startswith(kind))
+        policy = reply.getheader("Content-Security-Policy")
+        check(f"{path} allows no inline code", "default-src 'none'" in policy
+              and "unsafe" not in policy)
+        words = re.sub(rb"http://www\.w3\.org/2000/svg", b"", text)
+        check(f"{path} names no other site", not re.search(
+            rb"https?:|[\"'(]//", words))
+        check(f"{path} is asked for again", reply.getheader("Cache-Control") ==
+              "no-cache")
+
+
+def check_methods():
+    reply, text = ask("/nothing")
+    check("other paths are not found", reply.status == 404)
+    for method in "POST", "PUT", "DELETE", "OPTIONS", "PATCH":
+        reply, _ = ask("/metrics", method, body=b"x" * 100)
+        check(f"{method} is refused", reply.status == 405 and
+              reply.getheader("Allow") == "GET, HEAD")
+    for path in "/", "/metrics", "/status.json", "/healthz":
+        reply, text = ask(path, "HEAD")
+        check(f"HEAD {path} has a length and no body", reply.status == 200 and
+              int(reply.getheader("Content-Length")) > 0 and text == b"")
+    reply, _ = ask("/metrics")
+    check("documents are not stored",
+          reply.getheader("Cache-Control") == "no-store")
+    reply, _ = ask("/../../../etc/passwd")
+    check("there are no files", reply.status == 404)
+
+
+def check_hosts():
+    for host in "127.0.0.1", "localhost:1", "[::1]:80", socket.gethostname():
+        check(f"host {host}", ask("/metrics", Host=host)[0].status == 200)
+    for host in "evil.example", "127.0.0.1.evil.example", "":
+        check(f"host '{host}' is refused",
+              ask("/metrics", Host=host)[0].status == 421)
+
+
+def check_flood():
+    """Idle connections beyond the limit do not keep others out for ever."""
+    idle = []
+    for _ in range(200):
+        one = socket.socket()
+        one.settimeout(5)
+        try:
+            one.connect(("127.0.0.1", port))
+        except OSError:
+            pass
+        idle.append(one)
+    for one in idle:
+        one.close()
+
+    def is_served():
+        try:
+            return ask("/healthz")[0].status == 200
+        except OSError:
+            return False
+
+    until("after 200 idle connections it serves", is_served)
+    garbage = socket.create_connection(("127.0.0.1", port), timeout=60)
+    garbage.sendall(b"\0\1\2 garbage \r\n\r\n")
+    garbage.recv(1000)
+    garbage.close()
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as long:
+        try:
+            long.sendall(b"GET /" + b"x" * 100000 + b" HTTP/1.1\r\n\r\n")
+            long.recv(1000)
+        except OSError:
+            pass  # it was cut off
+    check("garbage and a long line do no harm", ask("/healthz")[0].status == 200)
+
+
+# --- documents ---------------------------------------------------------------
+
+def check_status():
+    put("test/a", 4096)
+    put("test/b", 65536)
+    until("a new tensor is in the state", lambda: status()["tensors"]["n"] == 2)
+    document = status()
+    tensors = {t["name"]: t for t in document["tensors"]["items"]}
+    check("tensors have their size", tensors["test/b"]["size"] == 65536)
+    chunks = {c["chunk"]: c for c in document["chunks"]}
+    chunk = chunks[tensors["test/b"]["chunk"]]
+    check("a tensor lies in its chunk",
+          tensors["test/b"]["offset"] + 65536 <= chunk["size"])
+    check("chunks have what is used", sum(
+        c["used"] for c in document["chunks"]) == 4096 + 65536)
+    check("the exporter is one of the sessions", any(
+        s["command"] == "fsdp-exporter" for s in document["sessions"]["items"]))
+    check("the user is charged", document["users"][0]["bytes"] == 4096 + 65536)
+    check("requests have a median", all(
+        r["median_s"] > 0 for r in document["requests"] if r["count"]))
+    check("there is a history", document["history"][-1]["up"])
+
+
+def count_requests(kind):
+    return next((r["count"] for r in status()["requests"] if r["kind"] == kind),
+                0)
+
+
+def check_scrapers():
+    """Many at once cost the broker hardly more than one."""
+    before = count_requests("memory")
+    began = time.monotonic()
+    replies = []
+    threads = [threading.Thread(target=lambda: [replies.append(
+        ask("/metrics")[0].status) for _ in range(20)]) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took_s = time.monotonic() - began
+    check("all scrapers are served", replies == [200] * 320)
+    asked = count_requests("memory") - before
+    most = took_s / 0.25 + 4
+    check("the broker is asked at most every 250 ms", asked <= most,
+          f"{asked} requests in {took_s} s")
+
+
+def load_many(n):
+    """A bundle of `n` tensors of 64 bytes."""
+    entries = {f"t{i:04}": {"dtype": "U8", "shape": [64],
+                            "data_offsets": [64 * i, 64 * (i + 1)]}
+               for i in range(n)}
+    head = json.dumps(entries).encode()
+    file = folder / "many.safetensors"
+    file.write_bytes(len(head).to_bytes(8, "little") + head + bytes(64 * n))
+    ctl("load", file, "--prefix", "many/", "--quiet")
+
+
+def check_bounded():
+    load_many(1000)
+    until("all tensors are counted",
+          lambda: status()["tensors"]["n"] == 1002)
+    check("the list of tensors has a bound",
+          len(status()["tensors"]["items"]) == 512)
+
+
+# --- the page ----------------------------------------------------------------
+
+def dump_page(*options):
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if not chromium:
+        return None
+    done = subprocess.run(
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu",
+         f"--user-data-dir={folder}/chromium", "--virtual-time-budget=5000",
+         "--enable-logging=stderr", *options, "--dump-dom",
+         f"http://127.0.0.1:{port}/"],
+        text=True, capture_output=True, timeout=240)
+    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    check("the page logs no error", not said, said)
+    return done.stdout
+
+
+def check_chromium():
+    page = dump_page("--window-size=1400,1600")
+    if page is None:
+        print("skipped: the page, because there is no chromium", flush=True)
+        return
+    check("the page says that the broker is up", ">up</p>" in page)
+    check("the page shows tensors", "test/b" in page and "64.0 KiB" in page)
+    check("the page counts what it does not list", "and 490 more tensors" in page)
+    check("the page draws the blocks", page.count("<rect") >= 2)
+    check("the page shows sessions", "fsdp-exporter (" in page)
+
+
+def check_page_away():
+    page = dump_page()
+    if page is not None:
+        check("the page says that the broker is away", "broker away" in page)
+
+
+# --- the broker comes and goes -----------------------------------------------
+
+def is_down():
+    return prometheus.value(prometheus.read(ask("/metrics")[1].decode()),
+                            "fsdpd_up") == 0
+
+
+def check_stopped(broker):
+    broker.send_signal(signal.SIGSTOP)
+    until("a broker that does not answer is down", is_down)
+    document = status()
+    check("the state says why", not document["up"] and "answer" in
+          document["error"])
+    check("pages are served meanwhile", ask("/")[0].status == 200)
+    broker.send_signal(signal.SIGCONT)
+    until("it is up when it goes on", lambda: not is_down())
+
+
+def check_death(broker):
+    broker.kill()
+    broker.wait()
+    until("a dead broker is down", is_down)
+    check("health says so", ask("/healthz")[0].status == 503)
+    check("the state says why", not status()["up"] and status()["error"])
+    check_page_away()
+    broker = start_broker()
+    until("the exporter finds a new broker", lambda: not is_down())
+    check("health says so", ask("/healthz")[0].status == 200)
+    check("the state is that of the new one", status()["tensors"]["n"] == 0)
+    return broker
+
+
+def check_usage():
+    for words, said in ((["--port", "70000"], "0 to 65535"),
+                        (["--address", "localhost"], "IPv4"),
+                        (["x"], "too much"), (["--nothing"], "--help")):
+        done = subprocess.run([build / "fsdp-exporter", *words], text=True,
+                              capture_output=True, timeout=60)
+        check(f"{' '.join(words)} is wrong usage", done.returncode == 2 and
+              said in done.stderr, done.stderr)
+    done = subprocess.run([build / "fsdp-exporter", "--port", str(port)],
+                          text=True, capture_output=True, timeout=60)
+    check("a port in use is a failure", done.returncode == 1 and
+          "listen" in done.stderr, done.stderr)
+
+
+try:
+    broker = start_broker()
+    exporter, port = start_exporter()
+    until("health is good", lambda: ask("/healthz")[0].status == 200)
+    check_metrics()
+    check_page()
+    check_methods()
+    check_hosts()
+    check_status()
+    check_scrapers()
+    check_bounded()
+    check_chromium()
+    check_flood()
+    check_usage()
+    check_stopped(broker)
+    broker = check_death(broker)
+    exporter.send_signal(signal.SIGTERM)
+    check("it ends when it is told to", exporter.wait(timeout=60) == 0)
+except BaseException:
+    print((folder / "log").read_text(errors="replace"))
+    raise
+finally:
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
