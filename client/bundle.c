@@ -171,9 +171,7 @@ int fsdp_bundle_alloc(struct fsdp_bundle *bundle, const char *const *names,
 	struct places_reply *places = &answer.reply.places;
 	int r;
 
-	r = client_check(client, err);
-	if (r == 0)
-		r = client_check_batch(n, err);
+	r = client_check_batch(client, n, err);
 	if (r < 0 || n == 0)
 		return r;
 	alloc.bundle = use.bundle = bundle->id;

@@ -67,8 +67,13 @@ int client_check_held(const struct fsdp_tensor *tensor, struct error *err)
 			 "release it once for each hold");
 }
 
-int client_check_batch(size_t n, struct error *err)
+int client_check_batch(const struct fsdp_client *client, size_t n,
+		       struct error *err)
 {
+	int r = client_check(client, err);
+
+	if (r < 0)
+		return r;
 	if (n > FSDP_MAX_BATCH)
 		return error_set(err, -E2BIG,
 				 "%zu items in one call; split them into "

@@ -58,8 +58,9 @@ int client_check_tensor(const struct fsdp_tensor *tensor, struct error *err);
 /* The same, and it is held. */
 int client_check_held(const struct fsdp_tensor *tensor, struct error *err);
 
-/* A batch of `n`: -E2BIG beyond FSDP_MAX_BATCH. */
-int client_check_batch(size_t n, struct error *err);
+/* client_check(), and a batch of `n`: -E2BIG beyond FSDP_MAX_BATCH. */
+int client_check_batch(const struct fsdp_client *client, size_t n,
+		       struct error *err);
 
 /* It answered with a version that is not newer than asked. -EPROTO. */
 int client_refuse_old_broker(struct error *err);

@@ -164,9 +164,7 @@ int fsdp_get(struct fsdp_client *client, const char *const *names, size_t n,
 	int64_t start_ms = 0;
 	int r;
 
-	r = client_check(client, err);
-	if (r == 0)
-		r = client_check_batch(n, err);
+	r = client_check_batch(client, n, err);
 	if (r < 0 || n == 0)
 		return r;
 	known = sized_look(&room, options ? options : &defaults,

@@ -153,9 +153,7 @@ int fsdp_release_sync(struct fsdp_client *client,
 	};
 	int r;
 
-	r = client_check(client, err);
-	if (r == 0)
-		r = client_check_batch(n, err);
+	r = client_check_batch(client, n, err);
 	if (r == 0)
 		r = take_holds(client, tensors, n, items, err);
 	if (r < 0 || n == 0)

@@ -1,8 +1,8 @@
 /*
- * Looking at the broker: lists come in pages, which are asked for one by one.
- * What changes between two pages may be seen twice or not at all.
+ * Looking at the broker.
  */
 #include "client/client.h"
+#include "client/pages.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,28 +65,18 @@ static int show_entry(const struct list_item *item, fsdp_entry_fn *fn,
 static int list(struct fsdp_client *client, const char *prefix,
 		enum list_filter filter, fsdp_entry_fn *fn, void *data)
 {
-	struct error *err = error_of_thread();
 	struct request request = {
 		.kind = MESSAGE_LIST,
 		.list = {.prefix = prefix ? prefix : "", .filter = filter},
 	};
-	int r = client_check(client, err);
+	struct pages pages = PAGES(client, &request, list);
+	const struct list_reply *page = &pages.answer.reply.list;
 
-	while (r == 0) {
-		struct answer answer;
-		const struct list_reply *reply = &answer.reply.list;
-
-		r = client_call(client, &request, &answer, err);
-		if (r < 0)
-			break;
-		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
-			r = show_entry(&reply->items[i], fn, data);
-		request.list.cursor = reply->next_cursor;
-		answer_deinit(&answer);
-		if (request.list.cursor == 0)
-			break;
+	while (pages_next(&pages)) {
+		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
+			pages.r = show_entry(&page->items[i], fn, data);
 	}
-	return r;
+	return pages.r;
 }
 
 int fsdp_list(struct fsdp_client *client, const char *prefix, fsdp_entry_fn *fn,
@@ -126,26 +116,16 @@ static int show_holder(const struct holder *holder, bool is_tainted,
 static int who(struct fsdp_client *client, struct who_request who_request,
 	       fsdp_holder_fn *fn, void *data)
 {
-	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_WHO, .who = who_request};
-	int r = client_check(client, err);
+	struct pages pages = PAGES(client, &request, who);
+	const struct who_reply *page = &pages.answer.reply.who;
 
-	while (r == 0) {
-		struct answer answer;
-		const struct who_reply *reply = &answer.reply.who;
-
-		r = client_call(client, &request, &answer, err);
-		if (r < 0)
-			break;
-		for (uint32_t i = 0; i < reply->n_holders && r == 0; i++)
-			r = show_holder(&reply->holders[i],
-					reply->place.is_tainted, fn, data);
-		request.who.cursor = reply->next_cursor;
-		answer_deinit(&answer);
-		if (request.who.cursor == 0)
-			break;
+	while (pages_next(&pages)) {
+		for (uint32_t i = 0; i < page->n_holders && pages.r == 0; i++)
+			pages.r = show_holder(&page->holders[i],
+					      page->place.is_tainted, fn, data);
 	}
-	return r;
+	return pages.r;
 }
 
 int fsdp_who(struct fsdp_client *client, const char *name, fsdp_holder_fn *fn,
@@ -186,25 +166,15 @@ static int show_peer(const struct client_item *item, fsdp_peer_fn *fn,
 
 int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn, void *data)
 {
-	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_CLIENTS};
-	int r = client_check(client, err);
+	struct pages pages = PAGES(client, &request, clients);
+	const struct clients_reply *page = &pages.answer.reply.clients;
 
-	while (r == 0) {
-		struct answer answer;
-		const struct clients_reply *reply = &answer.reply.clients;
-
-		r = client_call(client, &request, &answer, err);
-		if (r < 0)
-			break;
-		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
-			r = show_peer(&reply->items[i], fn, data);
-		request.clients.cursor = reply->next_cursor;
-		answer_deinit(&answer);
-		if (request.clients.cursor == 0)
-			break;
+	while (pages_next(&pages)) {
+		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
+			pages.r = show_peer(&page->items[i], fn, data);
 	}
-	return r;
+	return pages.r;
 }
 
 static int show_prefix(const struct prefix_item *item, fsdp_prefix_fn *fn,
@@ -225,25 +195,15 @@ static int show_prefix(const struct prefix_item *item, fsdp_prefix_fn *fn,
 
 int fsdp_prefixes(struct fsdp_client *client, fsdp_prefix_fn *fn, void *data)
 {
-	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_PREFIXES};
-	int r = client_check(client, err);
+	struct pages pages = PAGES(client, &request, prefixes);
+	const struct prefixes_reply *page = &pages.answer.reply.prefixes;
 
-	while (r == 0) {
-		struct answer answer;
-		const struct prefixes_reply *reply = &answer.reply.prefixes;
-
-		r = client_call(client, &request, &answer, err);
-		if (r < 0)
-			break;
-		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
-			r = show_prefix(&reply->items[i], fn, data);
-		request.prefixes.cursor = reply->next_cursor;
-		answer_deinit(&answer);
-		if (request.prefixes.cursor == 0)
-			break;
+	while (pages_next(&pages)) {
+		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
+			pages.r = show_prefix(&page->items[i], fn, data);
 	}
-	return r;
+	return pages.r;
 }
 
 int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn, void *data,

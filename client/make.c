@@ -37,9 +37,7 @@ int fsdp_alloc_on(struct fsdp_client *client, const struct fsdp_device *device,
 	struct places_reply *places = &answer.reply.places;
 	int r;
 
-	r = client_check(client, err);
-	if (r == 0)
-		r = client_check_batch(n, err);
+	r = client_check_batch(client, n, err);
 	if (r == 0)
 		r = device_check_usable(&alloc.device, err);
 	if (r < 0 || n == 0)
@@ -308,9 +306,7 @@ static int take_publications(const struct fsdp_client *client,
 {
 	int r;
 
-	r = client_check(client, err);
-	if (r == 0)
-		r = client_check_batch(n, err);
+	r = client_check_batch(client, n, err);
 	for (size_t i = 0; i < n && r == 0; i++) {
 		r = sized_take_item(&ret[i], publications, i, "publications",
 				    SIZED(fsdp_publication), err);
@@ -380,9 +376,7 @@ int fsdp_remove(struct fsdp_client *client, const char *const *names, size_t n)
 	};
 	int r;
 
-	r = client_check(client, err);
-	if (r == 0)
-		r = client_check_batch(n, err);
+	r = client_check_batch(client, n, err);
 	if (r < 0 || n == 0)
 		return r;
 	return client_command(client, &request, err);

@@ -72,9 +72,7 @@ int fsdp_get_begin(struct fsdp_client *client, const char *const *names,
 	struct fsdp_pending *pending;
 	int r;
 
-	r = client_check(client, err);
-	if (r == 0)
-		r = client_check_batch(n, err);
+	r = client_check_batch(client, n, err);
 	if (r == 0)
 		r = sized_take(&known, options, SIZED(fsdp_get_options), err);
 	if (r == 0 && (n == 0 || known.known_only))

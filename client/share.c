@@ -287,9 +287,7 @@ int fsdp_share(struct fsdp_client *client, const struct fsdp_spec *specs,
 	struct share_item *items;
 	int r;
 
-	r = client_check(client, err);
-	if (r == 0)
-		r = client_check_batch(n, err);
+	r = client_check_batch(client, n, err);
 	if (r < 0 || n == 0)
 		return r;
 	items = calloc(n, sizeof(*items));

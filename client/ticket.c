@@ -2,6 +2,7 @@
  * Tickets: how an unnamed tensor travels between processes.
  */
 #include "client/client.h"
+#include "client/pages.h"
 #include "client/places.h"
 #include <endian.h>
 #include <string.h>
@@ -60,25 +61,15 @@ static int show_ticket(const struct ticket_item *item, fsdp_ticket_fn *fn,
 
 int fsdp_tickets(struct fsdp_client *client, fsdp_ticket_fn *fn, void *data)
 {
-	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_TICKETS};
-	int r = client_check(client, err);
+	struct pages pages = PAGES(client, &request, tickets);
+	const struct tickets_reply *page = &pages.answer.reply.tickets;
 
-	while (r == 0) {
-		struct answer answer;
-		const struct tickets_reply *reply = &answer.reply.tickets;
-
-		r = client_call(client, &request, &answer, err);
-		if (r < 0)
-			break;
-		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
-			r = show_ticket(&reply->items[i], fn, data);
-		request.tickets.cursor = reply->next_cursor;
-		answer_deinit(&answer);
-		if (request.tickets.cursor == 0)
-			break;
+	while (pages_next(&pages)) {
+		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
+			pages.r = show_ticket(&page->items[i], fn, data);
 	}
-	return r;
+	return pages.r;
 }
 
 int fsdp_ticket_revoke(struct fsdp_client *client, uint64_t id)
@@ -111,9 +102,7 @@ int fsdp_ticket_redeem(struct fsdp_client *client,
 	struct places_reply *places = &answer.reply.places;
 	int r;
 
-	r = client_check(client, err);
-	if (r == 0)
-		r = client_check_batch(n, err);
+	r = client_check_batch(client, n, err);
 	if (r < 0 || n == 0)
 		return r;
 	r = client_call(client, &request, &answer, err);

@@ -1,7 +1,8 @@
 /*
- * Looking at communicators, groups and plans; pages as in inspect.c.
+ * Looking at communicators, groups and plans.
  */
 #include "client/client.h"
+#include "client/pages.h"
 #include <string.h>
 
 _Static_assert((int)FSDP_COMM_KEPT == (int)COMM_KEPT &&
@@ -38,25 +39,15 @@ static int show_comm(const struct comm_item *item, fsdp_comm_fn *fn, void *data)
 
 int fsdp_comms(struct fsdp_client *client, fsdp_comm_fn *fn, void *data)
 {
-	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_COMMS};
-	int r = client_check(client, err);
+	struct pages pages = PAGES(client, &request, comms);
+	const struct comms_reply *page = &pages.answer.reply.comms;
 
-	while (r == 0) {
-		struct answer answer;
-		const struct comms_reply *reply = &answer.reply.comms;
-
-		r = client_call(client, &request, &answer, err);
-		if (r < 0)
-			break;
-		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
-			r = show_comm(&reply->items[i], fn, data);
-		request.comms.cursor = reply->next_cursor;
-		answer_deinit(&answer);
-		if (request.comms.cursor == 0)
-			break;
+	while (pages_next(&pages)) {
+		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
+			pages.r = show_comm(&page->items[i], fn, data);
 	}
-	return r;
+	return pages.r;
 }
 
 static int show_group(const struct group_item *item, fsdp_group_fn *fn,
@@ -84,28 +75,18 @@ static int show_group(const struct group_item *item, fsdp_group_fn *fn,
 int fsdp_groups(struct fsdp_client *client, const char *comm, fsdp_group_fn *fn,
 		void *data)
 {
-	struct error *err = error_of_thread();
 	struct request request = {
 		.kind = MESSAGE_GROUPS,
 		.groups = {.comm = comm ? comm : ""},
 	};
-	int r = client_check(client, err);
+	struct pages pages = PAGES(client, &request, groups);
+	const struct groups_reply *page = &pages.answer.reply.groups;
 
-	while (r == 0) {
-		struct answer answer;
-		const struct groups_reply *reply = &answer.reply.groups;
-
-		r = client_call(client, &request, &answer, err);
-		if (r < 0)
-			break;
-		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
-			r = show_group(&reply->items[i], fn, data);
-		request.groups.cursor = reply->next_cursor;
-		answer_deinit(&answer);
-		if (request.groups.cursor == 0)
-			break;
+	while (pages_next(&pages)) {
+		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
+			pages.r = show_group(&page->items[i], fn, data);
 	}
-	return r;
+	return pages.r;
 }
 
 static int show_plan(const struct group_plan_reply *plan,
@@ -142,26 +123,16 @@ static int show_plan(const struct group_plan_reply *plan,
 int fsdp_group_plan(struct fsdp_client *client, const char *comm,
 		    const char *group, fsdp_plan_fn *fn, void *data)
 {
-	struct error *err = error_of_thread();
 	struct request request = {
 		.kind = MESSAGE_GROUP_PLAN,
 		.group_plan = {.comm = comm, .group = group},
 	};
-	int r = client_check(client, err);
+	struct pages pages = PAGES(client, &request, group_plan);
+	const struct group_plan_reply *page = &pages.answer.reply.group_plan;
 
-	while (r == 0) {
-		struct answer answer;
-		const struct group_plan_reply *reply = &answer.reply.group_plan;
-
-		r = client_call(client, &request, &answer, err);
-		if (r < 0)
-			break;
-		for (uint32_t i = 0; i < reply->n_items && r == 0; i++)
-			r = show_plan(reply, &reply->items[i], fn, data);
-		request.group_plan.cursor = reply->next_cursor;
-		answer_deinit(&answer);
-		if (request.group_plan.cursor == 0)
-			break;
+	while (pages_next(&pages)) {
+		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
+			pages.r = show_plan(page, &page->items[i], fn, data);
 	}
-	return r;
+	return pages.r;
 }

@@ -1,0 +1,41 @@
+/*
+ * Lists come in pages, which are asked for one by one. What changes between two
+ * pages may be seen twice or not at all.
+ *
+ *	struct pages pages = PAGES(client, &request, comms);
+ *	const struct comms_reply *page = &pages.answer.reply.comms;
+ *
+ *	while (pages_next(&pages))
+ *		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
+ *			pages.r = show(&page->items[i], fn, data);
+ *	return pages.r;
+ */
+#pragma once
+#include "client/connection.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct fsdp_client;
+
+struct pages {
+	struct fsdp_client *client;
+	struct request *request;
+	uint64_t *cursor;   /* of the request */
+	size_t next_offset; /* of the next cursor in the reply */
+	bool has_page;
+	struct answer answer; /* the page */
+	/* What the list returns. Nonzero ends it: an error, or the result of
+	 * the caller's function. */
+	int r;
+};
+
+#define PAGES(CLIENT, REQUEST, noun)                                           \
+	{                                                                      \
+		.client = (CLIENT), .request = (REQUEST),                      \
+		.cursor = &(REQUEST)->noun.cursor,                             \
+		.next_offset = offsetof(struct reply, noun.next_cursor),       \
+	}
+
+/* Free the page, and get the next one. False: there is none. */
+bool pages_next(struct pages *pages);
