@@ -201,10 +201,13 @@ void offload_close(struct engine_group *group)
 
 /* --- copies -------------------------------------------------------------- */
 
-static int copy_in(struct rank_engine *engine, CUdeviceptr to,
-		   const struct fsdp_tensor *from, uint64_t size,
-		   struct error *err)
+/* Copy `size` bytes between the host and the device, on the stream of that
+ * direction. */
+static int copy(struct rank_engine *engine, bool is_in, CUdeviceptr device,
+		const struct fsdp_tensor *host, uint64_t size,
+		struct error *err)
 {
+	CUresult result;
 	int r;
 
 	if (size == 0)
@@ -212,28 +215,12 @@ static int copy_in(struct rank_engine *engine, CUdeviceptr to,
 	r = context_enter(engine->device, err);
 	if (r < 0)
 		return r;
-	r = driver_error(
-		err,
-		cu.MemcpyHtoDAsync(to, from->data, size, engine->in_stream),
-		"copy %" PRIu64 " offloaded bytes to the device", size);
-	context_leave();
-	return r;
-}
-
-static int copy_out(struct rank_engine *engine, const struct fsdp_tensor *to,
-		    CUdeviceptr from, uint64_t size, struct error *err)
-{
-	int r;
-
-	if (size == 0)
-		return 0;
-	r = context_enter(engine->device, err);
-	if (r < 0)
-		return r;
-	r = driver_error(
-		err,
-		cu.MemcpyDtoHAsync(to->data, from, size, engine->out_stream),
-		"copy %" PRIu64 " offloaded bytes from the device", size);
+	result = is_in ? cu.MemcpyHtoDAsync(device, host->data, size,
+					    engine->in_stream)
+		       : cu.MemcpyDtoHAsync(host->data, device, size,
+					    engine->out_stream);
+	r = driver_error(err, result, "copy %" PRIu64 " offloaded bytes %s",
+			 size, is_in ? "to the device" : "from the device");
 	context_leave();
 	return r;
 }
@@ -252,8 +239,9 @@ int offload_shards_in(struct rank_engine *engine,
 	int r = engine_follow(engine, engine->in_stream, room->used, err);
 
 	if (r == 0)
-		r = copy_in(engine, begin_of(room), group->shards[group->side],
-			    part_of(plan, plan->shards_size), err);
+		r = copy(engine, true, begin_of(room),
+			 group->shards[group->side],
+			 part_of(plan, plan->shards_size), err);
 	if (r == 0)
 		r = hand_over(engine, engine->in_stream,
 			      engine->nccl.gather_stream, err);
@@ -278,11 +266,11 @@ static int copy_sums_in(struct rank_engine *engine,
 
 	if (r == 0 && reduce->flags & DEVICE_REDUCE_ACCUMULATE &&
 	    !(reduce->flags & DEVICE_REDUCE_PARTIAL_OUT))
-		r = copy_in(engine, reduce->grads, group->grads,
-			    part_of(plan, plan->grads_size), err);
+		r = copy(engine, true, reduce->grads, group->grads,
+			 part_of(plan, plan->grads_size), err);
 	if (r == 0 && reduce->flags & DEVICE_REDUCE_PARTIAL_IN)
-		r = copy_in(engine, reduce->partial, group->engine->partial,
-			    part_of(plan, plan->partial_size), err);
+		r = copy(engine, true, reduce->partial, group->engine->partial,
+			 part_of(plan, plan->partial_size), err);
 	return r;
 }
 
@@ -320,11 +308,11 @@ int offload_grads_out(struct rank_engine *engine,
 
 	*ret_stream = engine->out_stream;
 	if (r == 0 && reduce->flags & DEVICE_REDUCE_PARTIAL_OUT)
-		r = copy_out(engine, group->engine->partial, reduce->partial,
-			     part_of(plan, plan->partial_size), err);
+		r = copy(engine, false, reduce->partial, group->engine->partial,
+			 part_of(plan, plan->partial_size), err);
 	else if (r == 0)
-		r = copy_out(engine, group->grads, reduce->grads,
-			     part_of(plan, plan->grads_size), err);
+		r = copy(engine, false, reduce->grads, group->grads,
+			 part_of(plan, plan->grads_size), err);
 	return r < 0 ? r
 		     : note_used(engine, &engine->reduce_rooms,
 				 engine->out_stream, err);
