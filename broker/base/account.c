@@ -147,6 +147,18 @@ void account_charge_adopted(struct account *account, enum account_kind kind,
 	account->used[kind] += amount;
 }
 
+int accounts_charge_adopted(struct accounts *accounts, uint32_t uid,
+			    enum account_kind kind, uint64_t amount,
+			    struct error *err)
+{
+	struct account *account = accounts_get(accounts, uid);
+
+	if (!account)
+		return error_nomem(err, "an account of uid %u", uid);
+	account_charge_adopted(account, kind, amount);
+	return 0;
+}
+
 void account_refund(struct account *account, enum account_kind kind,
 		    uint64_t amount)
 {

@@ -76,5 +76,9 @@ int account_charge(const struct accounts *accounts, struct account *account,
 /* Charge what exists already, regardless of the limit, during adoption. */
 void account_charge_adopted(struct account *account, enum account_kind kind,
 			    uint64_t amount);
+/* The same for the account of a uid. -ENOMEM. */
+int accounts_charge_adopted(struct accounts *accounts, uint32_t uid,
+			    enum account_kind kind, uint64_t amount,
+			    struct error *err);
 void account_refund(struct account *account, enum account_kind kind,
 		    uint64_t amount);

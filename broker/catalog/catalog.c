@@ -517,69 +517,14 @@ int catalog_check_room(const struct catalog *catalog,
 		used, capacity, what, n);
 }
 
-struct slot_record *catalog_slot(const struct catalog *catalog, uint32_t index)
-{
-	return record_at(catalog, SECTION_SLOT, index);
-}
-
-struct block_record *catalog_block(const struct catalog *catalog,
-				   uint32_t index)
-{
-	return record_at(catalog, SECTION_BLOCK, index);
-}
-
-struct grant_record *catalog_grant(const struct catalog *catalog,
-				   uint32_t index)
-{
-	return record_at(catalog, SECTION_GRANT, index);
-}
-
-struct chunk_record *catalog_chunk(const struct catalog *catalog,
-				   uint32_t index)
-{
-	return record_at(catalog, SECTION_CHUNK, index);
-}
-
-struct session_record *catalog_session(const struct catalog *catalog,
-				       uint32_t index)
-{
-	return record_at(catalog, SECTION_SESSION, index);
-}
-
-struct ticket_record *catalog_ticket(const struct catalog *catalog,
-				     uint32_t index)
-{
-	return record_at(catalog, SECTION_TICKET, index);
-}
-
-struct bundle_record *catalog_bundle(const struct catalog *catalog,
-				     uint32_t index)
-{
-	return record_at(catalog, SECTION_BUNDLE, index);
-}
-
-struct prefix_record *catalog_prefix(const struct catalog *catalog,
-				     uint32_t index)
-{
-	return record_at(catalog, SECTION_PREFIX, index);
-}
-
-struct comm_record *catalog_comm(const struct catalog *catalog, uint32_t index)
-{
-	return record_at(catalog, SECTION_COMM, index);
-}
-
-struct group_record *catalog_group(const struct catalog *catalog,
-				   uint32_t index)
-{
-	return record_at(catalog, SECTION_GROUP, index);
-}
-
-struct order_record *catalog_order(const struct catalog *catalog,
-				   uint32_t index)
-{
-	return record_at(catalog, SECTION_ORDER, index);
-}
+#define X(SECTION, noun)                                                       \
+	struct noun##_record *catalog_##noun(const struct catalog *catalog,    \
+					     uint32_t index)                   \
+	{                                                                      \
+		return record_at(catalog, SECTION, index);                     \
+	}
+CATALOG_RECORDS(X)
+#undef X
 
 /* --- lists, hashes ------------------------------------------------------- */
 

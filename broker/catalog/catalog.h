@@ -411,26 +411,24 @@ int catalog_check_room(const struct catalog *catalog,
 		       enum catalog_section section, uint32_t n,
 		       const char *what, struct error *err);
 
-struct slot_record *catalog_slot(const struct catalog *catalog, uint32_t index);
-struct block_record *catalog_block(const struct catalog *catalog,
-				   uint32_t index);
-struct grant_record *catalog_grant(const struct catalog *catalog,
-				   uint32_t index);
-struct chunk_record *catalog_chunk(const struct catalog *catalog,
-				   uint32_t index);
-struct session_record *catalog_session(const struct catalog *catalog,
-				       uint32_t index);
-struct ticket_record *catalog_ticket(const struct catalog *catalog,
-				     uint32_t index);
-struct bundle_record *catalog_bundle(const struct catalog *catalog,
-				     uint32_t index);
-struct prefix_record *catalog_prefix(const struct catalog *catalog,
-				     uint32_t index);
-struct comm_record *catalog_comm(const struct catalog *catalog, uint32_t index);
-struct group_record *catalog_group(const struct catalog *catalog,
-				   uint32_t index);
-struct order_record *catalog_order(const struct catalog *catalog,
-				   uint32_t index);
+/* catalog_slot(), catalog_block(), ...: the record of this index. */
+#define CATALOG_RECORDS(X)                                                     \
+	X(SECTION_SLOT, slot)                                                  \
+	X(SECTION_BLOCK, block)                                                \
+	X(SECTION_GRANT, grant)                                                \
+	X(SECTION_CHUNK, chunk)                                                \
+	X(SECTION_SESSION, session)                                            \
+	X(SECTION_TICKET, ticket)                                              \
+	X(SECTION_BUNDLE, bundle)                                              \
+	X(SECTION_PREFIX, prefix)                                              \
+	X(SECTION_COMM, comm)                                                  \
+	X(SECTION_GROUP, group)                                                \
+	X(SECTION_ORDER, order)
+#define X(SECTION, noun)                                                       \
+	struct noun##_record *catalog_##noun(const struct catalog *catalog,    \
+					     uint32_t index);
+CATALOG_RECORDS(X)
+#undef X
 
 /* --- lists, hashes, blobs (all journaled) -------------------------------- */
 

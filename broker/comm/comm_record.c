@@ -309,13 +309,13 @@ static int adopt_groups(struct broker *broker, struct error *err)
 static int adopt(struct broker *broker, uint32_t record, struct error *err)
 {
 	struct comm_record *comm = catalog_comm(&broker->catalog, record);
-	struct account *account = accounts_get(&broker->accounts, comm->uid);
 	int r;
 
 	comm->heap_position = 0;
-	if (!account)
-		return error_nomem(err, "uid %u", comm->uid);
-	account_charge_adopted(account, ACCOUNT_GROUPS, COMM_RECORD_CHARGE);
+	r = accounts_charge_adopted(&broker->accounts, comm->uid,
+				    ACCOUNT_GROUPS, COMM_RECORD_CHARGE, err);
+	if (r < 0)
+		return r;
 	r = add_deadline(broker, record, err);
 	if (r < 0)
 		return r;

@@ -191,11 +191,9 @@ int group_record_adopt(struct broker *broker, uint32_t record,
 {
 	const struct group_record *group =
 		catalog_group(&broker->catalog, record);
-	struct account *account = find_account(broker, group);
 
-	if (!account)
-		return error_nomem(err, "an account");
-	account_charge_adopted(account, ACCOUNT_GROUPS,
-			       group_record_charge(group->spec_size));
-	return 0;
+	return accounts_charge_adopted(
+		&broker->accounts,
+		catalog_comm(&broker->catalog, group->comm)->uid,
+		ACCOUNT_GROUPS, group_record_charge(group->spec_size), err);
 }

@@ -655,7 +655,6 @@ int bundle_adopt_all(struct broker *broker, struct error *err)
 	struct catalog *catalog = &broker->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_BUNDLE);
 	struct bundle_record *record;
-	struct account *account;
 	uint32_t i;
 	int r;
 
@@ -666,10 +665,11 @@ int bundle_adopt_all(struct broker *broker, struct error *err)
 		record->manifest_fd = -1;
 		record->size_hint = 0;
 		record->heap_position = 0;
-		account = accounts_get(&broker->accounts, record->owner_uid);
-		if (!account)
-			return error_nomem(err, "uid %u", record->owner_uid);
-		account_charge_adopted(account, ACCOUNT_BUNDLES, 1);
+		r = accounts_charge_adopted(&broker->accounts,
+					    record->owner_uid, ACCOUNT_BUNDLES,
+					    1, err);
+		if (r < 0)
+			return r;
 		if (record->state == BUNDLE_RETIRED)
 			pool_forget_bundle(&broker->pools, i);
 		r = set_deadline(broker, i, record->deadline_ms, err);

@@ -332,17 +332,17 @@ int prefix_adopt_all(struct broker *broker, struct error *err)
 	const struct catalog *catalog = &broker->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_PREFIX);
 	const struct prefix_record *record;
-	struct account *account;
 	uint32_t i;
+	int r;
 
 	for (i = 1; i <= n; i++) {
 		record = catalog_prefix(catalog, i);
 		if (!record->name_size || prefix_is_configured(broker, record))
 			continue;
-		account = accounts_get(&broker->accounts, record->uid);
-		if (!account)
-			return error_nomem(err, "uid %u", record->uid);
-		account_charge_adopted(account, ACCOUNT_PREFIXES, 1);
+		r = accounts_charge_adopted(&broker->accounts, record->uid,
+					    ACCOUNT_PREFIXES, 1, err);
+		if (r < 0)
+			return r;
 	}
 	plan_end(broker);
 	return 0;

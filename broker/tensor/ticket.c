@@ -234,7 +234,6 @@ int ticket_adopt_all(struct broker *broker, struct error *err)
 	struct catalog *catalog = &broker->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_TICKET);
 	struct ticket_record *record;
-	struct account *account;
 	uint32_t i;
 	int r;
 
@@ -242,10 +241,10 @@ int ticket_adopt_all(struct broker *broker, struct error *err)
 		record = catalog_ticket(catalog, i);
 		if (!record->slot)
 			continue;
-		account = accounts_get(&broker->accounts, record->uid);
-		if (!account)
-			return error_nomem(err, "uid %u", record->uid);
-		account_charge_adopted(account, ACCOUNT_TICKETS, 1);
+		r = accounts_charge_adopted(&broker->accounts, record->uid,
+					    ACCOUNT_TICKETS, 1, err);
+		if (r < 0)
+			return r;
 		record->heap_position = 0;
 		r = set_deadline(broker, i, err);
 		if (r < 0)
