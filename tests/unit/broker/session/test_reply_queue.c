@@ -1,0 +1,162 @@
+/*
+ * Reply queues: order, the wait for a client that has not read descriptors,
+ * and what is charged meanwhile.
+ */
+#include "broker/base/account.h"
+#include "broker/base/config.h"
+#include "broker/session/reply_queue.h"
+#include "proto/error.h"
+#include "proto/frame.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define QUOTA 20000 /* space for four descriptors */
+
+static const struct config config = {.quota_queue = QUOTA};
+static uv_loop_t loop;
+static struct deadlines deadlines;
+static struct accounts accounts;
+static struct reply_queue queue;
+static int client_fd;
+static uint8_t buffer[FRAME_MAX_SIZE];
+static struct error err;
+
+static void on_retry(void *data, uint32_t index)
+{
+	(void)data;
+	(void)index;
+	cr_assert(eq(int, reply_queue_flush(&queue, &err), FRAME_OK));
+}
+
+static void setup(void)
+{
+	int fds[2];
+
+	cr_assert(zero(int, uv_loop_init(&loop)));
+	cr_assert(zero(int, deadlines_init(&deadlines, &loop, NULL, NULL)));
+	accounts_init(&accounts, &config);
+	cr_assert(zero(int,
+		       socketpair(AF_UNIX,
+				  SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC,
+				  0, fds)));
+	client_fd = fds[1];
+	queue = (struct reply_queue){
+		.sock_fd = fds[0],
+		.accounts = &accounts,
+		.account = accounts_get(&accounts, 1000),
+		.deadlines = &deadlines,
+		.on_retry = on_retry,
+	};
+}
+
+static void teardown(void)
+{
+	reply_queue_deinit(&queue);
+	cr_expect(zero(u64, queue.account->used[ACCOUNT_QUEUE]));
+	close(queue.sock_fd);
+	if (client_fd >= 0)
+		close(client_fd);
+	accounts_deinit(&accounts);
+	deadlines_stop(&deadlines);
+	uv_run(&loop, UV_RUN_DEFAULT);
+	cr_expect(zero(int, uv_loop_close(&loop)));
+}
+
+TestSuite(reply_queue, .init = setup, .fini = teardown);
+
+/* `has_fd`: with an eventfd that is closed here afterwards. */
+static int send_reply(uint64_t number, bool has_fd)
+{
+	struct frame frame = {.kind = 1, .number = number};
+	int r;
+
+	if (has_fd)
+		frame.fds[frame.n_fds++] = eventfd(0, EFD_CLOEXEC);
+	r = reply_queue_send(&queue, &frame, &err);
+	frame_close_fds(&frame);
+	return r;
+}
+
+/* The client reads the reply of this number, with `n_fds` descriptors. */
+static void read_reply(uint64_t number, uint16_t n_fds)
+{
+	struct frame frame;
+
+	cr_assert(eq(int, frame_recv(client_fd, buffer, &frame, NULL, &err),
+		     FRAME_OK));
+	cr_assert(eq(u64, frame.number, number));
+	cr_assert(eq(u16, frame.n_fds, n_fds));
+	frame_close_fds(&frame);
+}
+
+Test(reply_queue, a_reply_without_descriptors_is_sent_at_once)
+{
+	cr_assert(eq(int, send_reply(1, false), FRAME_OK));
+	cr_assert(eq(int, send_reply(2, false), FRAME_OK));
+	cr_assert(reply_queue_is_empty(&queue));
+	cr_assert(not(reply_queue_is_read(&queue)));
+	read_reply(1, 0);
+	read_reply(2, 0);
+	cr_assert(reply_queue_is_read(&queue));
+}
+
+Test(reply_queue, descriptors_wait_until_the_reply_before_was_read)
+{
+	cr_assert(eq(int, send_reply(1, true), FRAME_OK));
+	cr_assert(reply_queue_is_empty(&queue));
+	cr_assert(eq(int, send_reply(2, true), FRAME_OK));
+	cr_assert(not(reply_queue_is_empty(&queue)));
+	cr_assert(reply_queue_waits_for_reader(&queue));
+	cr_assert(gt(u64, queue.account->used[ACCOUNT_QUEUE], 0));
+	read_reply(1, 1);
+	cr_assert(not(reply_queue_waits_for_reader(&queue)));
+	cr_assert(eq(int, reply_queue_flush(&queue, &err), FRAME_OK));
+	cr_assert(reply_queue_is_empty(&queue));
+	cr_assert(zero(u64, queue.account->used[ACCOUNT_QUEUE]));
+	read_reply(2, 1);
+}
+
+Test(reply_queue, a_deadline_sends_what_waited_for_the_reader)
+{
+	cr_assert(eq(int, send_reply(1, true), FRAME_OK));
+	cr_assert(eq(int, send_reply(2, true), FRAME_OK));
+	read_reply(1, 1);
+	while (!reply_queue_is_empty(&queue))
+		uv_run(&loop, UV_RUN_ONCE);
+	read_reply(2, 1);
+}
+
+Test(reply_queue, no_reply_overtakes_another)
+{
+	cr_assert(eq(int, send_reply(1, true), FRAME_OK));
+	cr_assert(eq(int, send_reply(2, true), FRAME_OK));
+	cr_assert(eq(int, send_reply(3, false), FRAME_OK));
+	read_reply(1, 1);
+	cr_assert(eq(int, reply_queue_flush(&queue, &err), FRAME_OK));
+	cr_assert(reply_queue_is_empty(&queue));
+	read_reply(2, 1);
+	read_reply(3, 0);
+}
+
+Test(reply_queue, an_account_bounds_the_queue)
+{
+	int r = send_reply(1, true);
+
+	for (uint64_t i = 2; r == FRAME_OK; i++)
+		r = send_reply(i, true);
+	cr_assert(eq(int, r, -EDQUOT));
+	cr_assert(le(u64, queue.account->used[ACCOUNT_QUEUE], QUOTA));
+}
+
+Test(reply_queue, a_client_that_is_gone_is_told)
+{
+	cr_assert(eq(int, send_reply(1, true), FRAME_OK));
+	cr_assert(eq(int, send_reply(2, true), FRAME_OK));
+	close(client_fd);
+	client_fd = -1;
+	cr_assert(eq(int, reply_queue_flush(&queue, &err), FRAME_EOF));
+}
