@@ -6,6 +6,7 @@
  */
 #include "broker/comm/group_spec.h"
 #include "broker/broker.h"
+#include "collective/plan_request.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -15,52 +16,17 @@
 /* Any valid communicator, since a spec is independent of a run. */
 #define SOME_COMM 1
 
-static void fill_params(const struct group_request *from,
-			struct plan_param *ret)
-{
-	for (uint32_t i = 0; i < from->n_params; i++) {
-		ret[i] = (struct plan_param){
-			.name = from->params[i].name,
-			.type = from->params[i].type,
-			.shard_dim = from->params[i].shard_dim,
-			.is_frozen = from->params[i].is_frozen,
-		};
-	}
-}
-
-static void fill_policy(const struct group_request *from,
-			struct plan_policy *ret)
-{
-	*ret = (struct plan_policy){
-		.param_dtype = from->param_dtype,
-		.input_dtype = from->input_dtype,
-		.reduce_dtype = from->reduce_dtype,
-		.layout = (enum plan_layout)from->layout,
-		.n_gather_caps = from->n_gather_caps,
-		.n_reduce_caps = from->n_reduce_caps,
-		.stays_unsharded = from->stays_unsharded,
-		.is_offloaded = from->is_offloaded,
-	};
-	for (uint32_t i = 0; i < from->n_gather_caps; i++)
-		ret->gather_caps_mb[i] = from->gather_caps_mb[i];
-	for (uint32_t i = 0; i < from->n_reduce_caps; i++)
-		ret->reduce_caps_mb[i] = from->reduce_caps_mb[i];
-}
-
-_Static_assert(MESSAGE_MAX_CAPS == PLAN_MAX_CAPS, "caps fit a policy");
-
 int group_spec_borrow(const struct group_request *request,
 		      struct group_spec *ret, struct error *err)
 {
 	struct group_spec spec = {
 		.request = {.kind = MESSAGE_GROUP, .group = *request},
 	};
+	int r;
 
-	spec.params = calloc(request->n_params, sizeof(*spec.params));
-	if (!spec.params)
-		return error_nomem(err, "%u parameters", request->n_params);
-	fill_params(request, spec.params);
-	fill_policy(request, &spec.policy);
+	r = plan_read_request(request, &spec.params, &spec.policy, err);
+	if (r < 0)
+		return r;
 	*ret = spec;
 	return 0;
 }

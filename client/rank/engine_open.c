@@ -6,6 +6,7 @@
 #include "client/handshake.h"
 #include "client/rank/engine_impl.h"
 #include "client/rank/offload.h"
+#include "collective/plan_request.h"
 #include "cuda/context.h"
 #include "cuda/event_cache.h"
 #include "cuda/staging.h"
@@ -295,33 +296,14 @@ static int make_plan(const struct group_request *asked,
 		     const struct fsdp_comm *comm, struct plan *ret,
 		     struct error *err)
 {
-	struct plan_param *params = calloc(asked->n_params, sizeof(*params));
-	struct plan_policy policy = {
-		.param_dtype = asked->param_dtype,
-		.input_dtype = asked->input_dtype,
-		.reduce_dtype = asked->reduce_dtype,
-		.layout = (enum plan_layout)asked->layout,
-		.n_gather_caps = asked->n_gather_caps,
-		.n_reduce_caps = asked->n_reduce_caps,
-		.stays_unsharded = asked->stays_unsharded,
-		.is_per_rank = true,
-		.is_offloaded = asked->is_offloaded,
-	};
+	struct plan_policy policy;
+	struct plan_param *params;
 	int r;
 
-	if (!params)
-		return error_nomem(err, "a plan");
-	for (uint32_t i = 0; i < asked->n_params; i++)
-		params[i] = (struct plan_param){
-			.name = asked->params[i].name,
-			.type = asked->params[i].type,
-			.shard_dim = asked->params[i].shard_dim,
-			.is_frozen = asked->params[i].is_frozen,
-		};
-	for (uint32_t i = 0; i < asked->n_gather_caps; i++)
-		policy.gather_caps_mb[i] = asked->gather_caps_mb[i];
-	for (uint32_t i = 0; i < asked->n_reduce_caps; i++)
-		policy.reduce_caps_mb[i] = asked->reduce_caps_mb[i];
+	r = plan_read_request(asked, &params, &policy, err);
+	if (r < 0)
+		return r;
+	policy.is_per_rank = true;
 	r = plan_make(params, asked->n_params, &policy, comm->n_shards,
 		      comm->engine->nccl.n_world / comm->n_shards, ret, err);
 	free(params);
