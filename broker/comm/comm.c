@@ -56,13 +56,20 @@ struct comm *comm_find_name(const struct broker *broker, const char *name)
 	return comm;
 }
 
-int comm_find_any(const struct session *session, uint64_t id, struct comm **ret,
-		  uint32_t *ret_rank, struct error *err)
+struct comm *comm_find_id(const struct broker *broker, uint64_t id)
 {
-	struct comm *comm = session->broker->comms.first;
+	struct comm *comm = broker->comms.first;
 
 	while (comm && comm->id != id)
 		comm = comm->next;
+	return comm;
+}
+
+int comm_find_any(const struct session *session, uint64_t id, struct comm **ret,
+		  uint32_t *ret_rank, struct error *err)
+{
+	struct comm *comm = comm_find_id(session->broker, id);
+
 	if (!comm || !comm_find_rank(comm, session, ret_rank))
 		return error_set(err, -ECONNABORTED,
 				 "communicator %llu is not running here (it "

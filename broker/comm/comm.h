@@ -158,7 +158,10 @@ void comm_leave(struct comm *comm, uint32_t rank);
 int comm_find(const struct session *session, uint64_t id, struct comm **ret,
 	      uint32_t *ret_rank, struct error *err);
 
-/* The same, but finds failed ones, too, which a rank may leave. */
+/* The communicator of that id, also a failed one; NULL. */
+struct comm *comm_find_id(const struct broker *broker, uint64_t id);
+
+/* As comm_find(), but finds failed ones, too, which a rank may leave. */
 int comm_find_any(const struct session *session, uint64_t id, struct comm **ret,
 		  uint32_t *ret_rank, struct error *err);
 

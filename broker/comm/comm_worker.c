@@ -34,10 +34,8 @@ bool comm_worker_is_bound(const struct comm *comm)
 /* Returns the communicator if it has not failed, and frees the matter. */
 static struct comm *end_matter(struct matter *matter, uint64_t *ret_value)
 {
-	struct comm *comm = matter->broker->comms.first;
+	struct comm *comm = comm_find_id(matter->broker, matter->comm);
 
-	while (comm && comm->id != matter->comm)
-		comm = comm->next;
 	*ret_value = matter->value;
 	free(matter);
 	return comm && comm->state != COMM_FAILED ? comm : NULL;
@@ -226,9 +224,7 @@ static void on_plan_agreed(void *data, const struct job_done *done)
 	uint64_t id;
 	struct comm *comm = end_matter(matter, &id);
 
-	group = comm ? comm->first_group : NULL;
-	while (group && group->id != id)
-		group = group->next;
+	group = comm ? group_find_id(broker, id) : NULL;
 	if (comm && done->code < 0) {
 		fail(comm, -ECONNABORTED, done->sentence);
 	} else if (group) {

@@ -57,15 +57,22 @@ static void unlink_group(struct group *group)
 	comm->n_groups--;
 }
 
-int group_find(const struct session *session, uint64_t id, struct group **ret,
-	       uint32_t *ret_rank, struct error *err)
+struct group *group_find_id(const struct broker *broker, uint64_t id)
 {
-	struct group *group = *id_bucket(&session->broker->comms, id);
-	struct comm *comm;
-	int r;
+	struct group *group = broker->comms.groups[id % COMM_GROUP_BUCKETS];
 
 	while (group && group->id != id)
 		group = group->id_next;
+	return group;
+}
+
+int group_find(const struct session *session, uint64_t id, struct group **ret,
+	       uint32_t *ret_rank, struct error *err)
+{
+	struct group *group = group_find_id(session->broker, id);
+	struct comm *comm;
+	int r;
+
 	if (!group)
 		return error_set(err, -ECONNABORTED,
 				 "group %llu is of no communicator that runs "

@@ -59,6 +59,9 @@ struct group {
  * replica, has `size`. */
 uint64_t group_size(const struct group *group, uint64_t size);
 
+/* The group of that id in any communicator, also a failed one; NULL. */
+struct group *group_find_id(const struct broker *broker, uint64_t id);
+
 /* Find the group of that id in any communicator of the session, with
  * its rank. */
 int group_find(const struct session *session, uint64_t id, struct group **ret,

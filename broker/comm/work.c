@@ -1,12 +1,8 @@
-/*
- * From a finished job back to its group.
- */
 #include "broker/comm/work.h"
 #include "broker/broker.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/group.h"
 #include "proto/error.h"
-#include <errno.h>
 #include <stdlib.h>
 
 int work_new(const struct group *group, uint64_t sequence, struct work **ret,
@@ -18,7 +14,6 @@ int work_new(const struct group *group, uint64_t sequence, struct work **ret,
 		return error_nomem(err, "a job");
 	*work = (struct work){
 		.broker = group->comm->broker,
-		.comm = group->comm->id,
 		.group = group->id,
 		.sequence = sequence,
 	};
@@ -35,15 +30,7 @@ uint32_t work_stream(const struct group *group, enum work_stream stream)
 
 struct group *work_find_group(const struct work *work)
 {
-	struct comm *comm = work->broker->comms.first;
-	struct group *group;
+	struct group *group = group_find_id(work->broker, work->group);
 
-	while (comm && comm->id != work->comm)
-		comm = comm->next;
-	if (!comm || comm->state != COMM_RUNNING)
-		return NULL;
-	group = comm->first_group;
-	while (group && group->id != work->group)
-		group = group->next;
-	return group;
+	return group && group->comm->state == COMM_RUNNING ? group : NULL;
 }

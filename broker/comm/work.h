@@ -1,8 +1,8 @@
 /*
  * The purpose of a job of the engine.
  *
- * A job may end after its group or communicator was freed, so it carries their
- * ids and looks them up when it is done.
+ * A job may end after its group was freed, so it carries the group's id and
+ * looks it up when it is done.
  */
 #pragma once
 #include <stdint.h>
@@ -20,8 +20,8 @@ enum work_stream {
 
 struct work {
 	struct broker *broker;
-	uint64_t comm, group; /* ids */
-	uint64_t sequence;    /* of the group's gather or reduction */
+	uint64_t group;    /* its id */
+	uint64_t sequence; /* of the group's gather or reduction */
 };
 
 int work_new(const struct group *group, uint64_t sequence, struct work **ret,
