@@ -1,0 +1,40 @@
+#include "call.h"
+
+/* Where this thread is. */
+static _Thread_local enum { OUTSIDE, WAITING, IN_HANDLER } state;
+
+int call_begin(struct call *call)
+{
+	if (state == IN_HANDLER) {
+		PyErr_SetString(PyExc_RuntimeError,
+				"a signal handler called fsdp while it "
+				"interrupted another call of fsdp; set a flag "
+				"there, and call later");
+		return -1;
+	}
+	call->thread = PyEval_SaveThread();
+	state = WAITING;
+	return 0;
+}
+
+void call_end(struct call *call)
+{
+	state = OUTSIDE;
+	PyEval_RestoreThread(call->thread);
+}
+
+int call_is_interrupted(void *data)
+{
+	PyGILState_STATE gil;
+	int r;
+
+	(void)data;
+	if (state != WAITING)
+		return 0;
+	gil = PyGILState_Ensure();
+	state = IN_HANDLER;
+	r = PyErr_CheckSignals();
+	state = WAITING;
+	PyGILState_Release(gil);
+	return r;
+}

@@ -1,0 +1,457 @@
+#include "client.h"
+#include "call.h"
+#include "errors.h"
+#include "inspect.h"
+#include "names.h"
+#include "options.h"
+#include "pending.h"
+#include "spec.h"
+#include "tensor.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct client {
+	PyObject_HEAD struct link *link; /* NULL: closed */
+};
+
+static struct link *link_of(PyObject *self)
+{
+	struct link *link = ((struct client *)self)->link;
+
+	if (!link)
+		errors_raise_text(-EINVAL, "the connection is closed; "
+					   "fsdp.connect() makes another one");
+	return link;
+}
+
+struct link *client_use(PyObject *self)
+{
+	struct link *link = link_of(self);
+
+	return link ? link_use(link) : NULL;
+}
+
+static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+	struct client *client = (struct client *)self;
+	unsigned long long budget;
+	struct link *link;
+	struct call call;
+	const char *path;
+	int r;
+
+	(void)kwargs;
+	if (!PyArg_ParseTuple(args, "zK", &path, &budget))
+		return -1;
+	if (call_begin(&call) < 0)
+		return -1;
+	r = link_open(path, budget, &link);
+	call_end(&call);
+	if (r < 0) {
+		errors_raise(r);
+		return -1;
+	}
+	if (client->link)
+		link_drop(client->link);
+	client->link = link;
+	return 0;
+}
+
+/* Waits for the broker, so it lets other threads run. */
+static void client_end(struct client *client)
+{
+	struct link *link = client->link;
+
+	client->link = NULL;
+	if (!link)
+		return;
+	Py_BEGIN_ALLOW_THREADS link_drop(link);
+	Py_END_ALLOW_THREADS
+}
+
+static PyObject *client_close(PyObject *self, PyObject *none)
+{
+	(void)none;
+	client_end((struct client *)self);
+	Py_RETURN_NONE;
+}
+
+static void client_dealloc(PyObject *self)
+{
+	PyTypeObject *type = Py_TYPE(self);
+	freefunc free_self = PyType_GetSlot(type, Py_tp_free);
+
+	client_end((struct client *)self);
+	free_self(self);
+	Py_DECREF(type);
+}
+
+/* --- get --------------------------------------------------------------------
+ */
+
+static int get_waiting(struct link *link, const char *const *names, size_t n,
+		       const struct fsdp_get_options *options,
+		       struct fsdp_tensor **ret)
+{
+	struct call call;
+	int r;
+
+	/* Another thread may close the Client meanwhile. */
+	link_use(link);
+	if (call_begin(&call) < 0) {
+		link_drop(link);
+		return -1;
+	}
+	r = fsdp_get(link->client, names, n, options, ret);
+	call_end(&call);
+	if (r < 0)
+		errors_raise(r);
+	Py_BEGIN_ALLOW_THREADS link_drop(link);
+	Py_END_ALLOW_THREADS return r < 0 ? -1 : 0;
+}
+
+/* What this process knows costs no system call, so it keeps the interpreter. */
+static int get(struct link *link, const char *const *names, size_t n,
+	       struct fsdp_get_options *options, struct fsdp_tensor **ret)
+{
+	options->known_only = true;
+	if (fsdp_get(link->client, names, n, options, ret) == 0)
+		return 0;
+	options->known_only = false;
+	return get_waiting(link, names, n, options, ret);
+}
+
+static PyObject *get_one(PyObject *self, PyObject *name,
+			 struct fsdp_get_options *options)
+{
+	struct link *link = link_of(self);
+	const char *text = link ? name_of(name) : NULL;
+	struct fsdp_tensor *tensor;
+
+	if (!text || get(link, &text, 1, options, &tensor) < 0)
+		return NULL;
+	return tensor_new(link, tensor);
+}
+
+static PyObject *get_many(PyObject *self, PyObject *iterable,
+			  struct fsdp_get_options *options)
+{
+	struct link *link = client_use(self);
+	struct fsdp_tensor **tensors;
+	PyObject *list = NULL;
+	struct names names;
+
+	if (!link)
+		return NULL;
+	if (names_open(&names, iterable) < 0) {
+		link_drop(link);
+		return NULL;
+	}
+	tensors = calloc(names.n + 1, sizeof(*tensors));
+	if (!tensors)
+		PyErr_NoMemory();
+	else if (get(link, names.items, names.n, options, tensors) == 0)
+		list = tensor_list(link, tensors, names.n);
+	free(tensors);
+	names_close(&names);
+	link_drop(link);
+	return list;
+}
+
+static PyObject *client_get(PyObject *self, PyObject *const *args,
+			    Py_ssize_t n_args, PyObject *keywords)
+{
+	struct fsdp_get_options options;
+
+	if (n_args != 1) {
+		PyErr_Format(PyExc_TypeError,
+			     "get() takes one name or an iterable of names, "
+			     "and keyword arguments; %zd were given",
+			     n_args);
+		return NULL;
+	}
+	if (options_parse(args + 1, keywords, &options) < 0)
+		return NULL;
+	return PyUnicode_Check(args[0]) ? get_one(self, args[0], &options)
+					: get_many(self, args[0], &options);
+}
+
+static PyObject *client_item(PyObject *self, PyObject *name)
+{
+	struct fsdp_get_options options = {.struct_size = sizeof(options)};
+
+	return get_one(self, name, &options);
+}
+
+/* An error other than that there is no such name is the caller's. */
+static int client_contains(PyObject *self, PyObject *name)
+{
+	struct fsdp_get_options options = {.struct_size = sizeof(options),
+					   .accepts_tainted = true};
+	struct link *link = client_use(self);
+	const char *text = link ? name_of(name) : NULL;
+	struct fsdp_tensor *tensor;
+	struct call call;
+	int r;
+
+	if (!text || call_begin(&call) < 0) {
+		if (link)
+			link_drop(link);
+		return -1;
+	}
+	r = fsdp_get(link->client, &text, 1, &options, &tensor);
+	call_end(&call);
+	if (r == 0)
+		fsdp_free(tensor);
+	else if (r != -ENOENT)
+		errors_raise(r);
+	link_drop(link);
+	return r == 0 ? 1 : r == -ENOENT ? 0 : -1;
+}
+
+static PyObject *client_begin(PyObject *self, PyObject *const *args,
+			      Py_ssize_t n_args, PyObject *keywords)
+{
+	struct fsdp_get_options options;
+
+	if (n_args != 1) {
+		PyErr_SetString(PyExc_TypeError, "_begin() takes a list");
+		return NULL;
+	}
+	if (options_parse(args + 1, keywords, &options) < 0)
+		return NULL;
+	return pending_begin(self, args[0], &options);
+}
+
+/* --- alloc ------------------------------------------------------------------
+ */
+
+/* Of a list of (shape, dtype). NULL, with an exception. */
+static struct fsdp_spec *parse_specs(PyObject *list, size_t n)
+{
+	struct fsdp_spec *specs = calloc(n + 1, sizeof(*specs));
+
+	if (!specs)
+		return (void *)PyErr_NoMemory();
+	for (size_t i = 0; i < n; i++) {
+		PyObject *pair = PyList_GetItem(list, (Py_ssize_t)i);
+		PyObject *shape, *dtype;
+
+		if (PyArg_ParseTuple(pair, "OU", &shape, &dtype) &&
+		    spec_parse(shape, dtype, &specs[i]) == 0)
+			continue;
+		free(specs);
+		return NULL;
+	}
+	return specs;
+}
+
+struct allocation {
+	const struct fsdp_spec *specs;
+	size_t n;
+	struct fsdp_device device;
+	struct fsdp_access access;
+	int32_t timeout_ms;
+};
+
+static PyObject *allocate(struct link *link, const struct allocation *it)
+{
+	struct fsdp_tensor **tensors = calloc(it->n + 1, sizeof(*tensors));
+	PyObject *list = NULL;
+	struct call call;
+	int r;
+
+	if (!tensors)
+		return PyErr_NoMemory();
+	if (call_begin(&call) == 0) {
+		r = fsdp_alloc_on(link->client, &it->device, it->specs, it->n,
+				  &it->access, it->timeout_ms, tensors);
+		call_end(&call);
+		list = r < 0 ? errors_raise(r)
+			     : tensor_list(link, tensors, it->n);
+	}
+	free(tensors);
+	return list;
+}
+
+/* _alloc([(shape, dtype)], device, mode, gid, timeout) */
+static PyObject *client_alloc(PyObject *self, PyObject *args)
+{
+	struct allocation it = {.n = 0};
+	PyObject *list, *timeout, *tensors;
+	const char *device;
+	struct link *link;
+	int r = 0;
+
+	if (!PyArg_ParseTuple(args, "O!zIIO", &PyList_Type, &list, &device,
+			      &it.access.mode, &it.access.gid, &timeout) ||
+	    options_parse_time(timeout, &it.timeout_ms) < 0)
+		return NULL;
+	if (device)
+		r = fsdp_device_parse(device, &it.device);
+	if (r < 0)
+		return errors_raise(r);
+	it.n = (size_t)PyList_Size(list);
+	it.specs = parse_specs(list, it.n);
+	if (!it.specs)
+		return NULL;
+	link = client_use(self);
+	tensors = link ? allocate(link, &it) : NULL;
+	if (link)
+		link_drop(link);
+	free((void *)(uintptr_t)it.specs);
+	return tensors;
+}
+
+/* --- the rest ---------------------------------------------------------------
+ */
+
+static PyObject *client_remove(PyObject *self, PyObject *iterable)
+{
+	struct link *link = client_use(self);
+	struct names names;
+	struct call call;
+	int r = -1;
+
+	if (!link)
+		return NULL;
+	if (names_open(&names, iterable) == 0) {
+		if (call_begin(&call) == 0) {
+			r = fsdp_remove(link->client, names.items, names.n);
+			call_end(&call);
+			if (r < 0)
+				errors_raise(r);
+		}
+		names_close(&names);
+	}
+	link_drop(link);
+	if (r < 0)
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+static PyObject *client_redeem(PyObject *self, PyObject *args)
+{
+	struct fsdp_tensor *tensor;
+	struct fsdp_ticket ticket;
+	const char *bytes;
+	struct link *link;
+	struct call call;
+	Py_ssize_t size;
+	PyObject *ret;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "y#", &bytes, &size))
+		return NULL;
+	if (size != sizeof(ticket.bytes))
+		return errors_raise_text(-EINVAL,
+					 "a ticket has %zu bytes, not %zd",
+					 sizeof(ticket.bytes), size);
+	memcpy(ticket.bytes, bytes, sizeof(ticket.bytes));
+	link = client_use(self);
+	if (!link || call_begin(&call) < 0) {
+		if (link)
+			link_drop(link);
+		return NULL;
+	}
+	r = fsdp_ticket_redeem(link->client, &ticket, 1, &tensor);
+	call_end(&call);
+	ret = r < 0 ? errors_raise(r) : tensor_new(link, tensor);
+	link_drop(link);
+	return ret;
+}
+
+static PyObject *client_ping(PyObject *self, PyObject *none)
+{
+	struct link *link = client_use(self);
+	struct call call;
+	int r;
+
+	(void)none;
+	if (!link || call_begin(&call) < 0) {
+		if (link)
+			link_drop(link);
+		return NULL;
+	}
+	r = fsdp_ping(link->client);
+	call_end(&call);
+	if (r < 0)
+		errors_raise(r);
+	link_drop(link);
+	if (r < 0)
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+static PyObject *client_fd(PyObject *self, PyObject *none)
+{
+	struct link *link = link_of(self);
+	int fd;
+
+	(void)none;
+	if (!link)
+		return NULL;
+	fd = fsdp_fd(link->client);
+	return fd < 0 ? errors_raise(fd) : PyLong_FromLong(fd);
+}
+
+static PyObject *client_is_closed(PyObject *self, void *closure)
+{
+	(void)closure;
+	return PyBool_FromLong(!((struct client *)self)->link);
+}
+
+static PyMethodDef methods[] = {
+	{"get", METHOD(client_get), METH_FASTCALL | METH_KEYWORDS,
+	 "get(name, *, timeout=0, stream=None, trusted_uid=None, newer_than=0, "
+	 "tainted=False)\n--\n\n"
+	 "Get and hold the tensor of a name, or a list of tensors of several\n"
+	 "names, all of the same moment. One that this process knows costs no\n"
+	 "system call. timeout is in seconds; None waits for ever. Raises\n"
+	 "fsdp.NotFound, fsdp.Timeout, fsdp.Denied and others."},
+	{"close", client_close, METH_NOARGS,
+	 "close()\n--\n\n"
+	 "End the use of this object. Tensors and arrays that were made by it\n"
+	 "stay valid; the connection ends with the last of them."},
+	{"ping", client_ping, METH_NOARGS,
+	 "ping()\n--\n\nMake one round trip to the broker."},
+	{"_alloc", client_alloc, METH_VARARGS, NULL},
+	{"_begin", METHOD(client_begin), METH_FASTCALL | METH_KEYWORDS, NULL},
+	{"_fd", client_fd, METH_NOARGS, NULL},
+	{"_list", inspect_list, METH_VARARGS, NULL},
+	{"_redeem", client_redeem, METH_VARARGS, NULL},
+	{"_remove", client_remove, METH_O, NULL},
+	{"_status", inspect_status, METH_NOARGS, NULL},
+	{"_who", inspect_who, METH_VARARGS, NULL},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef attributes[] = {
+	{"closed", client_is_closed, NULL, "True after close().", NULL},
+	{NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+	{Py_tp_init, client_init},
+	{Py_tp_dealloc, client_dealloc},
+	{Py_tp_methods, methods},
+	{Py_tp_getset, attributes},
+	{Py_mp_subscript, client_item},
+	{Py_sq_contains, client_contains},
+	{0, NULL},
+};
+
+static PyType_Spec spec = {
+	.name = "fsdp._fsdp.Client",
+	.basicsize = sizeof(struct client),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+	.slots = slots,
+};
+
+int client_add(PyObject *module)
+{
+	PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+
+	return type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
+}

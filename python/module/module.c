@@ -1,0 +1,72 @@
+/*
+ * fsdp._fsdp: libfsdp for Python. The package fsdp is its only user.
+ */
+#include "buffer.h"
+#include "client.h"
+#include "client/fsdp.h"
+#include "dlpack.h"
+#include "fault.h"
+#include "link.h"
+#include "pending.h"
+#include "python.h"
+#include "tensor.h"
+
+static PyObject *dtypes(PyObject *module, PyObject *none)
+{
+	PyObject *dict = PyDict_New();
+
+	(void)module;
+	(void)none;
+	for (int i = FSDP_BOOL; dict && i <= FSDP_C128; i++) {
+		size_t size = fsdp_dtype_size((enum fsdp_dtype)i);
+		PyObject *number = PyLong_FromSize_t(size);
+
+		if (!number ||
+		    PyDict_SetItemString(dict,
+					 fsdp_dtype_name((enum fsdp_dtype)i),
+					 number) < 0)
+			Py_CLEAR(dict);
+		Py_XDECREF(number);
+	}
+	return dict;
+}
+
+static PyObject *leave_open(PyObject *module, PyObject *none)
+{
+	(void)module;
+	(void)none;
+	link_leave_open();
+	Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+	{"dlpack_device", dlpack_device, METH_O, NULL},
+	{"dtypes", dtypes, METH_NOARGS, NULL},
+	{"leave_open", leave_open, METH_NOARGS, NULL},
+	{"watch_faults", fault_watch, METH_NOARGS, NULL},
+	{NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+	PyModuleDef_HEAD_INIT,
+	.m_name = "fsdp._fsdp",
+	.m_doc = "libfsdp for the package fsdp.",
+	.m_size = -1, /* the types are static variables */
+	.m_methods = functions,
+};
+
+/* The interpreter finds it by its name. */
+PyMODINIT_FUNC PyInit__fsdp(void);
+
+PyMODINIT_FUNC PyInit__fsdp(void)
+{
+	PyObject *module = PyModule_Create(&definition);
+
+	if (!module)
+		return NULL;
+	if (tensor_add(module) < 0 || buffer_add(module) < 0 ||
+	    client_add(module) < 0 || pending_add(module) < 0 ||
+	    PyModule_AddStringConstant(module, "version", fsdp_version()) < 0)
+		Py_CLEAR(module);
+	return module;
+}

@@ -1,0 +1,146 @@
+#include "pending.h"
+#include "call.h"
+#include "client.h"
+#include "errors.h"
+#include "names.h"
+#include "tensor.h"
+#include <errno.h>
+#include <stdlib.h>
+
+static PyTypeObject *pending_type;
+
+struct pending {
+	PyObject_HEAD struct link *link;
+	struct fsdp_pending *get; /* NULL: ended */
+	size_t n;
+};
+
+static PyObject *pending_new(struct link *link, struct fsdp_pending *get,
+			     size_t n)
+{
+	struct pending *pending = PyObject_New(struct pending, pending_type);
+
+	if (!pending) {
+		fsdp_get_cancel(get);
+		return NULL;
+	}
+	pending->link = link_use(link);
+	pending->get = get;
+	pending->n = n;
+	return (PyObject *)pending;
+}
+
+PyObject *pending_begin(PyObject *client, PyObject *iterable,
+			const struct fsdp_get_options *options)
+{
+	struct link *link = client_use(client);
+	PyObject *pending = NULL;
+	struct fsdp_pending *get;
+	struct names names;
+	struct call call;
+	int r;
+
+	if (!link)
+		return NULL;
+	if (names_open(&names, iterable) == 0) {
+		if (call_begin(&call) == 0) {
+			r = fsdp_get_begin(link->client, names.items, names.n,
+					   options, &get);
+			call_end(&call);
+			pending = r < 0 ? errors_raise(r)
+					: pending_new(link, get, names.n);
+		}
+		names_close(&names);
+	}
+	link_drop(link);
+	return pending;
+}
+
+/* -EAGAIN: it is not complete. */
+static int end_get(struct pending *pending, struct fsdp_tensor **ret)
+{
+	struct call call;
+	int r;
+
+	if (call_begin(&call) < 0)
+		return -EBUSY;
+	r = fsdp_get_end(pending->get, ret);
+	call_end(&call);
+	if (r == -EAGAIN)
+		return r;
+	pending->get = NULL;
+	if (r < 0)
+		errors_raise(r);
+	return r;
+}
+
+static PyObject *pending_end(PyObject *self, PyObject *none)
+{
+	struct pending *pending = (struct pending *)self;
+	struct fsdp_tensor **tensors;
+	PyObject *list = NULL;
+	int r;
+
+	(void)none;
+	if (!pending->get)
+		return errors_raise_text(-EINVAL, "the get has ended");
+	tensors = calloc(pending->n + 1, sizeof(*tensors));
+	if (!tensors)
+		return PyErr_NoMemory();
+	r = end_get(pending, tensors);
+	if (r == 0)
+		list = tensor_list(pending->link, tensors, pending->n);
+	else if (r == -EAGAIN)
+		list = Py_NewRef(Py_None);
+	free(tensors);
+	return list;
+}
+
+static PyObject *pending_cancel(PyObject *self, PyObject *none)
+{
+	struct pending *pending = (struct pending *)self;
+
+	(void)none;
+	fsdp_get_cancel(pending->get);
+	pending->get = NULL;
+	Py_RETURN_NONE;
+}
+
+static void pending_dealloc(PyObject *self)
+{
+	struct pending *pending = (struct pending *)self;
+	PyTypeObject *type = Py_TYPE(self);
+
+	fsdp_get_cancel(pending->get);
+	link_drop(pending->link);
+	PyObject_Free(self);
+	Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+	{"end", pending_end, METH_NOARGS,
+	 "end()\n--\n\nReturn the tensors, or None while it is incomplete."},
+	{"cancel", pending_cancel, METH_NOARGS,
+	 "cancel()\n--\n\nRelease the tensors when they come."},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+	{Py_tp_dealloc, pending_dealloc},
+	{Py_tp_methods, methods},
+	{0, NULL},
+};
+
+static PyType_Spec spec = {
+	.name = "fsdp._fsdp.Pending",
+	.basicsize = sizeof(struct pending),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+	.slots = slots,
+};
+
+int pending_add(PyObject *module)
+{
+	pending_type =
+		(PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
+	return pending_type ? PyModule_AddType(module, pending_type) : -1;
+}

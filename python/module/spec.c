@@ -1,0 +1,76 @@
+#include "spec.h"
+#include "errors.h"
+#include <errno.h>
+#include <string.h>
+
+enum fsdp_dtype spec_dtype(const char *name)
+{
+	for (int i = FSDP_BOOL; i <= FSDP_C128; i++)
+		if (strcmp(name, fsdp_dtype_name((enum fsdp_dtype)i)) == 0)
+			return (enum fsdp_dtype)i;
+	return 0;
+}
+
+static int parse_dim(PyObject *dims, Py_ssize_t i, int64_t *ret)
+{
+	PyObject *dim = PySequence_GetItem(dims, i);
+	PyObject *index = dim ? PyNumber_Index(dim) : NULL;
+
+	Py_XDECREF(dim);
+	if (!index)
+		return -1;
+	*ret = PyLong_AsLongLong(index);
+	Py_DECREF(index);
+	return *ret == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+int spec_parse_dims(PyObject *dims, const char *what, int64_t *ret,
+		    uint32_t *ret_n)
+{
+	Py_ssize_t n = PySequence_Size(dims);
+
+	if (n < 0)
+		return -1;
+	if (n > FSDP_MAX_DIMS) {
+		errors_raise_text(-EINVAL,
+				  "%s has %zd dimensions; a tensor has at "
+				  "most %d",
+				  what, n, FSDP_MAX_DIMS);
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (parse_dim(dims, i, &ret[i]) < 0)
+			return -1;
+	*ret_n = (uint32_t)n;
+	return 0;
+}
+
+int spec_parse(PyObject *shape, PyObject *dtype, struct fsdp_spec *ret)
+{
+	const char *name = PyUnicode_AsUTF8AndSize(dtype, NULL);
+
+	if (!name)
+		return -1;
+	*ret = (struct fsdp_spec){.dtype = spec_dtype(name)};
+	if (!ret->dtype) {
+		errors_raise_text(-EINVAL,
+				  "there is no dtype \"%s\"; fsdp.DTYPES lists "
+				  "them",
+				  name);
+		return -1;
+	}
+	return spec_parse_dims(shape, "shape", ret->shape, &ret->n_dims);
+}
+
+PyObject *spec_dims(const int64_t *dims, uint32_t n)
+{
+	PyObject *tuple = PyTuple_New((Py_ssize_t)n);
+
+	for (uint32_t i = 0; tuple && i < n; i++) {
+		PyObject *dim = PyLong_FromLongLong(dims[i]);
+
+		if (!dim || PyTuple_SetItem(tuple, (Py_ssize_t)i, dim) < 0)
+			Py_CLEAR(tuple);
+	}
+	return tuple;
+}

@@ -1,0 +1,432 @@
+#include "tensor.h"
+#include "buffer.h"
+#include "call.h"
+#include "dlpack.h"
+#include "errors.h"
+#include "spec.h"
+#include <errno.h>
+#include <string.h>
+
+PyTypeObject *tensor_type;
+
+PyObject *tensor_new(struct link *link, struct fsdp_tensor *held)
+{
+	struct handle *handle = handle_new(link, held);
+	struct tensor *tensor;
+
+	if (!handle)
+		return PyErr_NoMemory();
+	tensor = PyObject_New(struct tensor, tensor_type);
+	if (!tensor) {
+		handle_drop(handle);
+		return NULL;
+	}
+	tensor->handle = handle;
+	tensor->n_holds = 1;
+	return (PyObject *)tensor;
+}
+
+PyObject *tensor_list(struct link *link, struct fsdp_tensor *const *held,
+		      size_t n)
+{
+	PyObject *list = PyList_New((Py_ssize_t)n);
+
+	for (size_t i = 0; i < n; i++) {
+		PyObject *tensor = list ? tensor_new(link, held[i]) : NULL;
+
+		if (!list)
+			fsdp_free(held[i]);
+		else if (!tensor ||
+			 PyList_SetItem(list, (Py_ssize_t)i, tensor) < 0)
+			Py_CLEAR(list);
+	}
+	return list ? list : PyErr_Occurred() ? NULL : PyErr_NoMemory();
+}
+
+struct tensor *tensor_of(PyObject *object)
+{
+	if (PyObject_TypeCheck(object, tensor_type))
+		return (struct tensor *)object;
+	PyErr_Format(PyExc_TypeError, "this must be an fsdp.Tensor, not %R",
+		     (PyObject *)Py_TYPE(object));
+	return NULL;
+}
+
+static void tensor_dealloc(PyObject *self)
+{
+	PyTypeObject *type = Py_TYPE(self);
+
+	handle_drop(((struct tensor *)self)->handle);
+	PyObject_Free(self);
+	Py_DECREF(type);
+}
+
+/* --- holds ---------------------------------------------------------------- */
+
+static PyObject *tensor_hold(PyObject *self, PyObject *none)
+{
+	struct tensor *tensor = (struct tensor *)self;
+	int r;
+
+	(void)none;
+	/* What is held can be held once more, even if its name shows another
+	 * version by now. */
+	r = tensor->n_holds ? fsdp_hold(tensor->handle->tensor)
+			    : fsdp_acquire(tensor->handle->tensor);
+	if (r < 0)
+		return errors_raise(r);
+	tensor->n_holds++;
+	Py_RETURN_NONE;
+}
+
+static PyObject *tensor_release(PyObject *self, PyObject *none)
+{
+	struct tensor *tensor = (struct tensor *)self;
+	int r;
+
+	(void)none;
+	/* Else it would drop the hold of an export. */
+	if (tensor->n_holds == 0)
+		return errors_raise_text(-EINVAL,
+					 "the tensor is not held: each hold() "
+					 "is released once");
+	r = fsdp_release(tensor->handle->tensor);
+	if (r < 0)
+		return errors_raise(r);
+	tensor->n_holds--;
+	Py_RETURN_NONE;
+}
+
+static PyObject *tensor_release_on(PyObject *self, PyObject *stream)
+{
+	struct tensor *tensor = (struct tensor *)self;
+	void *on = PyLong_AsVoidPtr(stream);
+	int r;
+
+	if (!on && PyErr_Occurred())
+		return NULL;
+	if (tensor->n_holds == 0)
+		return tensor_release(self, NULL);
+	r = fsdp_release_on(tensor->handle->tensor, on);
+	if (r < 0)
+		return errors_raise(r);
+	tensor->n_holds--;
+	Py_RETURN_NONE;
+}
+
+static PyObject *tensor_enter(PyObject *self, PyObject *none)
+{
+	(void)none;
+	return Py_NewRef(self);
+}
+
+/* Unlike release(), also of a tensor that was released within. */
+static PyObject *tensor_exit(PyObject *self, PyObject *args)
+{
+	struct tensor *tensor = (struct tensor *)self;
+
+	(void)args;
+	for (; tensor->n_holds; tensor->n_holds--)
+		(void)fsdp_release(tensor->handle->tensor);
+	Py_RETURN_NONE;
+}
+
+/* --- what the broker is asked for ----------------------------------------- */
+
+static PyObject *tensor_publish(PyObject *self, PyObject *args)
+{
+	struct tensor *tensor = (struct tensor *)self;
+	struct fsdp_publication publication = {
+		.struct_size = sizeof(publication),
+		.tensor = tensor->handle->tensor,
+	};
+	unsigned long long ttl_ms, stream;
+	unsigned int flags;
+	struct call call;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "zIKK", &publication.name, &flags, &ttl_ms,
+			      &stream))
+		return NULL;
+	publication.flags = flags;
+	publication.ttl_ms = ttl_ms;
+	publication.stream = (void *)(uintptr_t)stream;
+	if (call_begin(&call) < 0)
+		return NULL;
+	r = fsdp_publish(tensor->handle->link->client, &publication, 1);
+	call_end(&call);
+	if (r < 0)
+		return errors_raise(r);
+	return PyLong_FromUnsignedLongLong(publication.version);
+}
+
+static PyObject *tensor_ticket(PyObject *self, PyObject *args)
+{
+	struct tensor *tensor = (struct tensor *)self;
+	struct fsdp_ticket ticket;
+	unsigned long long ttl_ms;
+	unsigned int n_uses;
+	struct call call;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "IK", &n_uses, &ttl_ms))
+		return NULL;
+	if (call_begin(&call) < 0)
+		return NULL;
+	r = fsdp_ticket_make(tensor->handle->tensor, n_uses, ttl_ms, &ticket);
+	call_end(&call);
+	if (r < 0)
+		return errors_raise(r);
+	return PyBytes_FromStringAndSize((char *)ticket.bytes,
+					 sizeof(ticket.bytes));
+}
+
+static PyObject *tensor_view(PyObject *self, PyObject *args)
+{
+	struct tensor *tensor = (struct tensor *)self;
+	PyObject *shape, *dtype, *strides;
+	int64_t counts[FSDP_MAX_DIMS];
+	unsigned long long offset;
+	struct fsdp_tensor *view;
+	struct fsdp_spec spec;
+	uint32_t n_strides;
+	struct call call;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "OUOK", &shape, &dtype, &strides,
+			      &offset) ||
+	    spec_parse(shape, dtype, &spec) < 0)
+		return NULL;
+	if (strides != Py_None &&
+	    spec_parse_dims(strides, "strides", counts, &n_strides) < 0)
+		return NULL;
+	if (strides != Py_None && n_strides != spec.n_dims)
+		return errors_raise_text(-EINVAL,
+					 "strides has %u items and shape %u; "
+					 "give one for each dimension",
+					 n_strides, spec.n_dims);
+	if (call_begin(&call) < 0)
+		return NULL;
+	r = fsdp_view(tensor->handle->tensor, &spec,
+		      strides == Py_None ? NULL : counts, offset, &view);
+	call_end(&call);
+	return r < 0 ? errors_raise(r) : tensor_new(tensor->handle->link, view);
+}
+
+static PyObject *tensor_wait(PyObject *self, PyObject *args)
+{
+	struct tensor *tensor = (struct tensor *)self;
+	unsigned long long stream;
+	struct call call;
+	int timeout_ms;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "Ki", &stream, &timeout_ms))
+		return NULL;
+	if (call_begin(&call) < 0)
+		return NULL;
+	r = fsdp_tensor_wait(tensor->handle->tensor, (void *)(uintptr_t)stream,
+			     timeout_ms);
+	call_end(&call);
+	if (r < 0)
+		return errors_raise(r);
+	Py_RETURN_NONE;
+}
+
+/* --- attributes ----------------------------------------------------------- */
+
+static int look(PyObject *self, struct fsdp_info *ret)
+{
+	int r;
+
+	*ret = (struct fsdp_info){.struct_size = sizeof(*ret)};
+	r = fsdp_tensor_info(((struct tensor *)self)->handle->tensor, ret);
+	if (r < 0)
+		errors_raise(r);
+	return r;
+}
+
+static PyObject *tensor_shape(PyObject *self, void *closure)
+{
+	struct fsdp_info info;
+
+	(void)closure;
+	return look(self, &info) < 0 ? NULL
+				     : spec_dims(info.shape, info.n_dims);
+}
+
+static PyObject *tensor_strides(PyObject *self, void *closure)
+{
+	struct fsdp_info info;
+
+	(void)closure;
+	return look(self, &info) < 0 ? NULL
+				     : spec_dims(info.strides, info.n_dims);
+}
+
+static PyObject *tensor_dtype(PyObject *self, void *closure)
+{
+	struct fsdp_info info;
+
+	(void)closure;
+	return look(self, &info) < 0
+		       ? NULL
+		       : PyUnicode_FromString(fsdp_dtype_name(info.dtype));
+}
+
+static PyObject *tensor_nbytes(PyObject *self, void *closure)
+{
+	struct fsdp_info info;
+
+	(void)closure;
+	return look(self, &info) < 0
+		       ? NULL
+		       : PyLong_FromUnsignedLongLong(handle_n_bytes(&info));
+}
+
+static PyObject *tensor_name(PyObject *self, void *closure)
+{
+	struct fsdp_info info;
+
+	(void)closure;
+	if (look(self, &info) < 0)
+		return NULL;
+	if (!*info.name)
+		Py_RETURN_NONE;
+	return PyUnicode_FromString(info.name);
+}
+
+static PyObject *tensor_version(PyObject *self, void *closure)
+{
+	struct fsdp_info info;
+
+	(void)closure;
+	return look(self, &info) < 0
+		       ? NULL
+		       : PyLong_FromUnsignedLongLong(info.version);
+}
+
+static PyObject *tensor_device(PyObject *self, void *closure)
+{
+	char text[FSDP_DEVICE_TEXT];
+	struct fsdp_info info;
+
+	(void)closure;
+	if (look(self, &info) < 0)
+		return NULL;
+	fsdp_device_format(&info.device, text);
+	return PyUnicode_FromString(text);
+}
+
+static PyObject *tensor_tainted(PyObject *self, void *closure)
+{
+	struct fsdp_info info;
+
+	(void)closure;
+	return look(self, &info) < 0 ? NULL : PyBool_FromLong(info.is_tainted);
+}
+
+static PyObject *tensor_readonly(PyObject *self, void *closure)
+{
+	struct fsdp_tensor *tensor = ((struct tensor *)self)->handle->tensor;
+
+	(void)closure;
+	return PyBool_FromLong(!fsdp_data_mut(tensor));
+}
+
+static PyObject *tensor_held(PyObject *self, void *closure)
+{
+	(void)closure;
+	return PyBool_FromLong(((struct tensor *)self)->n_holds > 0);
+}
+
+/* Slot and generation identify a version for ever. */
+static PyObject *tensor_id(PyObject *self, void *closure)
+{
+	struct fsdp_info info;
+
+	(void)closure;
+	return look(self, &info) < 0
+		       ? NULL
+		       : Py_BuildValue("(IK)", info.slot,
+				       (unsigned long long)info.generation);
+}
+
+/* --- the type --------------------------------------------------------------
+ */
+
+static PyMethodDef methods[] = {
+	{"hold", tensor_hold, METH_NOARGS,
+	 "hold()\n--\n\n"
+	 "Add a hold, without a system call; after the last release() it "
+	 "holds\n"
+	 "the tensor again, if that version still exists (else fsdp.Gone)."},
+	{"release", tensor_release, METH_NOARGS,
+	 "release()\n--\n\n"
+	 "Drop one hold, without a system call. Arrays that were made of the\n"
+	 "tensor have holds of their own and stay valid."},
+	{"release_on", tensor_release_on, METH_O,
+	 "release_on(stream)\n--\n\n"
+	 "Drop one hold when this CUDA stream (an int) has done its work."},
+	{"__enter__", tensor_enter, METH_NOARGS, NULL},
+	{"__exit__", tensor_exit, METH_VARARGS, NULL},
+	{"copy_from", buffer_copy_from, METH_O,
+	 "copy_from(source)\n--\n\n"
+	 "Copy the bytes of an object with the buffer protocol, which must "
+	 "have\n"
+	 "as many. Only before the tensor is published."},
+	{"_publish", tensor_publish, METH_VARARGS, NULL},
+	{"_ticket", tensor_ticket, METH_VARARGS, NULL},
+	{"_view", tensor_view, METH_VARARGS, NULL},
+	{"_wait", tensor_wait, METH_VARARGS, NULL},
+	{"_capsule", dlpack_capsule, METH_VARARGS, NULL},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef attributes[] = {
+	{"shape", tensor_shape, NULL, "Elements in each dimension.", NULL},
+	{"strides", tensor_strides, NULL,
+	 "Elements from one item of a dimension to the next.", NULL},
+	{"dtype", tensor_dtype, NULL, "Name of the type, such as \"bf16\".",
+	 NULL},
+	{"nbytes", tensor_nbytes, NULL, "Bytes of the elements.", NULL},
+	{"name", tensor_name, NULL, "None if it was not published by a name.",
+	 NULL},
+	{"version", tensor_version, NULL, "Of the name, from 1; 0: no name.",
+	 NULL},
+	{"device", tensor_device, NULL, "\"host\" or \"GPU-<uuid>\".", NULL},
+	{"tainted", tensor_tainted, NULL,
+	 "True if its writer died before it was complete.", NULL},
+	{"readonly", tensor_readonly, NULL,
+	 "False between alloc() and publish() in the process that allocated.",
+	 NULL},
+	{"held", tensor_held, NULL, "False after the last release().", NULL},
+	{"_id", tensor_id, NULL, NULL, NULL},
+	{NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+	{Py_tp_doc, (void *)"One version of one tensor, held.\n\n"
+			    "Client.alloc(), Client.get() and fsdp.redeem() "
+			    "make them."},
+	{Py_tp_dealloc, tensor_dealloc},
+	{Py_tp_methods, methods},
+	{Py_tp_getset, attributes},
+	{Py_bf_getbuffer, buffer_get},
+	{Py_bf_releasebuffer, buffer_release},
+	{0, NULL},
+};
+
+static PyType_Spec spec = {
+	.name = "fsdp.Tensor",
+	.basicsize = sizeof(struct tensor),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+	.slots = slots,
+};
+
+int tensor_add(PyObject *module)
+{
+	tensor_type =
+		(PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
+	return tensor_type ? PyModule_AddType(module, tensor_type) : -1;
+}
