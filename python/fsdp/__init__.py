@@ -1,0 +1,66 @@
+"""fsdp: the tensors of a node, shared between processes without copies.
+
+>>> import fsdp
+>>> c = fsdp.connect()
+>>> batch = c.put("train/batch", [[1.0, 2.0], [3.0, 4.0]])
+>>> c["train/batch"].numpy()
+array([[1., 2.],
+       [3., 4.]])
+>>> "train/batch" in c, c.names("train/")
+(True, ['train/batch'])
+>>> c.get("train/next", timeout=0.01)
+Traceback (most recent call last):
+    ...
+fsdp.Timeout: "train/next" was not published within 10 ms
+
+Write in place, and then publish:
+
+>>> t = c.alloc((2, 3), "f32")
+>>> t.numpy()[:] = 7
+>>> t.publish("train/next")
+1
+>>> c["train/next"].numpy().sum()
+42.0
+
+docs/python.md has the rest.
+"""
+
+from ._client import Client
+from ._default import connect, default, redeem
+from ._dtypes import DTYPES
+from ._errors import (
+    Aborted,
+    Denied,
+    Disconnected,
+    Error,
+    Exists,
+    Gone,
+    Invalid,
+    NoRoom,
+    NotFound,
+    Timeout,
+)
+from ._fsdp import version as __version__
+from ._tensor import Tensor
+
+__all__ = [
+    "Aborted",
+    "Client",
+    "DTYPES",
+    "Denied",
+    "Disconnected",
+    "Error",
+    "Exists",
+    "Gone",
+    "Invalid",
+    "NoRoom",
+    "NotFound",
+    "Tensor",
+    "Timeout",
+    "connect",
+    "default",
+    "redeem",
+]
+
+for _class in (Client, Error, *Error.__subclasses__()):
+    _class.__module__ = "fsdp"

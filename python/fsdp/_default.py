@@ -1,0 +1,45 @@
+"""The connections of this process that nobody has to pass around."""
+
+import atexit
+import os
+import threading
+
+from . import _fsdp
+from ._client import Client
+
+_lock = threading.Lock()
+_clients = {}
+
+
+def connect(path=None, budget=0):
+    """Connect to the broker at a socket; None: where fsdpctl looks, too.
+
+    `budget` limits the bytes that this connection has allocated at a time.
+    Raises fsdp.NotFound or fsdp.Disconnected if no broker listens there.
+    """
+    return Client(path, budget)
+
+
+def default(path=None):
+    """The connection that this process shares; a forked child gets its own."""
+    with _lock:
+        client = _clients.get(path)
+        if client is None or client.closed:
+            client = _clients[path] = Client(path)
+        return client
+
+
+def redeem(ticket):
+    """The tensor that a ticket is for, held by the default connection."""
+    return default().redeem(ticket)
+
+
+def _forget():
+    global _lock
+    _lock = threading.Lock()
+    _clients.clear()
+
+
+# Registered early, so it runs after what the program itself does at its end.
+atexit.register(_fsdp.leave_open)
+os.register_at_fork(after_in_child=_forget)

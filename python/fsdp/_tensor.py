@@ -1,0 +1,202 @@
+"""What Tensor has besides the fast part in C."""
+
+from . import _dtypes, _fsdp
+from ._fsdp import Tensor
+from ._time import milliseconds, seconds_to_ms
+
+# Of enum fsdp_publish_flags.
+REPLACE, EVICTABLE, TIED, MUST_EXIST = 1, 2, 4, 8
+
+# What dlpack_capsule() makes of a tensor.
+_AS_IS, _AS_BITS, _AS_BYTES = 0, 1, 2
+
+
+def _method(function):
+    """Make the function a method of Tensor."""
+    function.__qualname__ = f"Tensor.{function.__name__}"
+    setattr(Tensor, function.__name__, function)
+    return function
+
+
+def publication_flags(replace, evictable, tied):
+    """Of the keyword arguments of publish() and put()."""
+    return (
+        (REPLACE if replace else 0)
+        | (EVICTABLE if evictable else 0)
+        | (TIED if tied else 0)
+    )
+
+
+@_method
+def publish(
+    self,
+    name=None,
+    *,
+    replace=False,
+    evictable=False,
+    tied=False,
+    ttl=None,
+    stream=None,
+):
+    """Show the tensor under a name, and return the name's version, from 1.
+
+    Afterwards it may only be read. `replace`: the name may exist, and drops
+    its old tensor. `tied`: the name ends with this connection. `evictable`:
+    the broker may drop it when memory is short. `ttl`: seconds until the name
+    is removed. `stream`: a CUDA stream (an int) that still writes. Without a
+    name only holds and tickets keep it.
+    """
+    flags = publication_flags(replace, evictable, tied)
+    return self._publish(name, flags, seconds_to_ms(ttl), stream or 0)
+
+
+@_method
+def ticket(self, uses=1, ttl=60):
+    """Make 16 secret bytes by which other processes get the tensor, `uses`
+    times and within `ttl` seconds: see fsdp.redeem()."""
+    return self._ticket(uses, seconds_to_ms(ttl))
+
+
+@_method
+def view(self, shape, dtype=None, strides=None, offset=0):
+    """Make a second tensor over the same memory, which can be published by
+    itself. `strides` are in elements, `offset` is in bytes."""
+    name = self.dtype if dtype is None else _dtypes.name_of(dtype)
+    return self._view(tuple(shape), name, strides, offset)
+
+
+@_method
+def wait(self, stream=None, timeout=None):
+    """Have a CUDA stream (None: this thread) wait until a tensor on a device
+    is written."""
+    self._wait(stream or 0, milliseconds(timeout))
+
+
+# --- numpy --------------------------------------------------------------------
+
+
+@_method
+def numpy(self, *, private=False):
+    """The elements as a numpy array, without a copy.
+
+    It is read-only once the tensor is published, and keeps the memory by a
+    hold of its own. bf16 and the 8-bit floats need the package ml_dtypes.
+    `private`: a copy that this process may change.
+    """
+    import numpy
+
+    if self.dtype in _dtypes.EXTENDED:
+        dtype = _dtypes.numpy_dtype(self.dtype)
+        array = numpy.asarray(memoryview(_fsdp.Bits(self))).view(dtype)
+    else:
+        array = numpy.asarray(memoryview(self))
+    return array.copy() if private else array
+
+
+@_method
+def __array__(self, dtype=None, copy=None):
+    array = self.numpy()
+    if dtype is not None and array.dtype != dtype:
+        if copy is False:
+            raise ValueError("another dtype needs a copy")
+        return array.astype(dtype)
+    return array.copy() if copy else array
+
+
+# --- torch and DLPack ---------------------------------------------------------
+
+
+@_method
+def torch(self, *, private=False):
+    """The elements as a torch.Tensor, without a copy.
+
+    Torch has no read-only tensors: a write to one that is published ends the
+    process, after a sentence that names it. `private`: a copy that this
+    process may change.
+    """
+    from .torch import from_tensor
+
+    return from_tensor(self, private)
+
+
+@_method
+def __dlpack_device__(self):
+    return _fsdp.dlpack_device(self)
+
+
+@_method
+def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    if copy:
+        raise BufferError("fsdp makes no copies for DLPack; copy the result")
+    device = self.__dlpack_device__()
+    if dl_device is not None and tuple(dl_device) != device:
+        raise BufferError(f"the tensor is on device {device}, not {dl_device}")
+    # -1: the consumer asks for no order. Of CUDA's, 1 and 2 are the default
+    # streams, as in cuda.h.
+    if device[0] != 1 and stream != -1:
+        self._wait(stream or 1, -1)
+    return self._capsule(max_version is not None and max_version[0] >= 1, _AS_IS)
+
+
+# --- Python's own -------------------------------------------------------------
+
+
+@_method
+def __len__(self):
+    if not self.shape:
+        raise TypeError("a tensor of 0 dimensions has no len()")
+    return self.shape[0]
+
+
+@_method
+def __repr__(self):
+    name = f"{self.name!r}, version={self.version}, " if self.name else ""
+    state = "" if self.held else ", released"
+    return (
+        f"fsdp.Tensor({name}shape={self.shape}, dtype={self.dtype!r}, "
+        f"device={self.device!r}{state})"
+    )
+
+
+@_method
+def _repr_html_(self):
+    from html import escape
+
+    rows = ("name", "version", "shape", "dtype", "nbytes", "device")
+    cells = "".join(
+        f"<tr><th>{row}</th><td>{escape(str(getattr(self, row)))}</td></tr>"
+        for row in rows
+    )
+    return f"<table>{cells}</table>"
+
+
+@_method
+def __copy__(self):
+    # Not by __reduce__, which may make a ticket.
+    return self
+
+
+@_method
+def __deepcopy__(self, memo):
+    raise TypeError("a tensor cannot be copied; use numpy().copy() or put()")
+
+
+@_method
+def __reduce__(self):
+    """A published name travels as name and version, all else as a ticket for
+    one process, which ends after a minute."""
+    from ._pickle import redeem_pickled, reopen_pickled
+
+    if self.name:
+        return reopen_pickled, (self.name, self.version)
+    return redeem_pickled, (self.ticket(),)
+
+
+def capsule_of_bits(tensor):
+    """A capsule of the elements as unsigned integers of their size."""
+    return tensor._capsule(False, _AS_BITS)
+
+
+def capsule_of_bytes(tensor):
+    """A capsule of all bytes of the tensor in one dimension."""
+    return tensor._capsule(False, _AS_BYTES)

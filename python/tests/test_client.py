@@ -1,0 +1,208 @@
+import array
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import fsdp
+
+
+def test_what_is_put_can_be_got_by_another_connection(broker, c):
+    c.put("a/x", np.arange(6, dtype="f4").reshape(2, 3))
+    with fsdp.connect(broker.path) as other:
+        tensor = other["a/x"]
+        assert tensor.shape == (2, 3)
+        assert tensor.strides == (3, 1)
+        assert tensor.dtype == "f32"
+        assert tensor.nbytes == 24
+        assert (tensor.name, tensor.version) == ("a/x", 1)
+        assert tensor.device == "host"
+        assert tensor.readonly and not tensor.tainted
+        assert tensor.numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_tensor_is_written_in_place_and_then_published(c):
+    tensor = c.alloc((2, 2), "i32")
+    assert not tensor.readonly
+    tensor.numpy()[:] = 5
+    assert tensor.publish("a/x") == 1
+    assert tensor.readonly
+    assert c["a/x"].numpy().sum() == 20
+
+
+def test_a_list_is_allocated_in_one_round_trip(c):
+    before = c.status()["requests"]
+    tensors = c.alloc([((2,), "f32"), (3, np.float64), ((), "u8")])
+    assert c.status()["requests"] - before <= 2
+    assert [t.shape for t in tensors] == [(2,), (3,), ()]
+    assert [t.dtype for t in tensors] == ["f32", "f64", "u8"]
+
+
+def test_a_list_of_names_is_of_one_moment_and_in_order(c):
+    for i in range(3):
+        c.put(f"a/{i}", np.array([i]))
+    assert [t.numpy()[0] for t in c.get(["a/2", "a/0", "a/1"])] == [2, 0, 1]
+    with pytest.raises(fsdp.NotFound):
+        c.get(["a/0", "a/9"])
+    assert c.get([]) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"abc",
+        bytearray(b"abc"),
+        array.array("d", [1, 2]),
+        memoryview(b"abcdef")[::2],
+        np.arange(12).reshape(3, 4).T,
+        np.array([1, 2], dtype=">i4"),
+        np.float32(3),
+        [[1, 2], [3, 4]],
+        7,
+        np.zeros((0, 3)),
+    ],
+    ids=repr,
+)
+def test_put_takes_what_numpy_takes(c, value):
+    expected = np.asarray(memoryview(value) if isinstance(value, bytes) else value)
+    got = c.put("a/x", value).numpy()
+    assert got.shape == expected.shape
+    assert (got == expected).all()
+
+
+def test_put_takes_a_tensor(c):
+    first = c.put("a/x", np.arange(4))
+    assert c.put("a/y", first).numpy().tolist() == [0, 1, 2, 3]
+    raw = c.alloc(4, "bf16")
+    raw.copy_from(b"12345678")
+
+
+def test_names_and_versions(c):
+    assert "a/x" not in c
+    assert c.put("a/x", b"1").version == 1
+    assert c.put("a/x", b"2").version == 2
+    c.put("b/y", b"3")
+    assert "a/x" in c
+    assert c.names() == ["a/x", "b/y"]
+    assert c.names("b/") == ["b/y"]
+    (entry,) = c.entries("a/")
+    assert (entry["name"], entry["version"], entry["nbytes"]) == ("a/x", 2, 1)
+    c.remove("a/x")
+    assert "a/x" not in c
+    with pytest.raises(KeyError):
+        c.remove(["a/x"])
+
+
+def test_get_waits_for_a_name(c):
+    timer = threading.Timer(0.05, lambda: c.put("a/late", b"x"))
+    timer.start()
+    assert c.get("a/late", timeout=20).shape == (1,)
+    timer.join()
+
+
+def test_get_waits_for_a_newer_version(c):
+    c.put("a/x", b"1")
+    with pytest.raises(fsdp.Timeout):
+        c.get("a/x", newer_than=1, timeout=0.01)
+    c.put("a/x", b"2")
+    assert c.get("a/x", newer_than=1).version == 2
+
+
+def test_a_tensor_outlives_its_name(c):
+    tensor = c.put("a/x", b"old")
+    c.put("a/x", b"new")
+    c.remove("a/x")
+    assert bytes(memoryview(tensor)) == b"old"
+
+
+def test_tickets_carry_what_has_no_name(broker, c):
+    tensor = c.alloc(3, "u8")
+    tensor.copy_from(b"abc")
+    tensor.publish()
+    ticket = tensor.ticket()
+    assert len(ticket) == 16
+    with fsdp.connect(broker.path) as other:
+        assert bytes(memoryview(other.redeem(ticket))) == b"abc"
+        with pytest.raises(fsdp.NotFound):
+            other.redeem(ticket)
+    with pytest.raises(fsdp.Invalid):
+        c.redeem(b"short")
+
+
+def test_views_share_memory(c):
+    base = c.alloc((4, 4), "f32")
+    base.numpy()[:] = np.arange(16).reshape(4, 4)
+    column = base.view((4,), strides=(4,), offset=4)
+    assert column.numpy().tolist() == [1, 5, 9, 13]
+    with pytest.raises(ValueError):
+        base.view((5, 4))
+    with pytest.raises(ValueError):
+        base.view((4,), strides=(1, 1))
+
+
+def test_who_holds_a_tensor(c):
+    tensor = c.put("a/x", b"x")
+    (holder,) = c.who("a/x")
+    assert holder["pid"] == os.getpid()
+    assert holder["holds"] == 1
+    del tensor
+    assert c.who("a/x") == []
+
+
+def test_status_has_counters_and_warnings(c):
+    status = c.status()
+    assert status["sessions"] >= 1
+    assert isinstance(status["note"], str)
+
+
+def test_the_default_connection_is_shared(broker):
+    assert fsdp.default() is fsdp.default()
+    assert fsdp.default().ping() is None
+
+
+def test_a_closed_connection_says_so_and_keeps_its_tensors(broker):
+    client = fsdp.connect(broker.path)
+    tensor = client.put("a/closed", b"abc")
+    array = tensor.numpy()
+    client.close()
+    client.close()
+    assert client.closed
+    for call in (client.ping, client.names, lambda: client["a/closed"]):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+    assert array.tobytes() == b"abc"
+    tensor.hold()
+    tensor.release()
+    with fsdp.connect(broker.path) as other:
+        assert len(other.who("a/closed")) == 1
+        del tensor, array
+        assert other.who("a/closed") == []
+        other.remove("a/closed")
+
+
+def test_wrong_arguments_are_told(c):
+    with pytest.raises(TypeError):
+        c.get()
+    with pytest.raises(TypeError):
+        c.get("a/x", patience=3)
+    with pytest.raises(TypeError):
+        c.get(3)
+    with pytest.raises(TypeError):
+        c[3]
+    with pytest.raises(ValueError):
+        c["a\0b"]
+    with pytest.raises(ValueError):
+        c.get("a/x", timeout=-1)
+    with pytest.raises(fsdp.Invalid, match="no dtype"):
+        c.alloc((1,), "f31")
+    with pytest.raises(fsdp.Invalid, match="dimensions"):
+        c.alloc((1,) * 9, "f32")
+    with pytest.raises(fsdp.Invalid):
+        c.alloc((-1,), "f32")
+    with pytest.raises(fsdp.Invalid):
+        c.alloc((1,), "f32", device="disk")
+    with pytest.raises(fsdp.Invalid):
+        c.alloc(2, "f32").copy_from(b"123")
+    with pytest.raises(TypeError):
+        fsdp.Tensor()

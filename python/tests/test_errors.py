@@ -1,0 +1,65 @@
+import errno
+import pickle
+
+import pytest
+
+import fsdp
+
+
+@pytest.mark.parametrize(
+    "number, kind, also",
+    [
+        (errno.ENOENT, fsdp.NotFound, KeyError),
+        (errno.EEXIST, fsdp.Exists, FileExistsError),
+        (errno.ETIMEDOUT, fsdp.Timeout, TimeoutError),
+        (errno.ENOMEM, fsdp.NoRoom, MemoryError),
+        (errno.EDQUOT, fsdp.NoRoom, MemoryError),
+        (errno.EACCES, fsdp.Denied, PermissionError),
+        (errno.EPERM, fsdp.Denied, PermissionError),
+        (errno.ECONNREFUSED, fsdp.Disconnected, ConnectionError),
+        (errno.ECONNRESET, fsdp.Disconnected, ConnectionError),
+        (errno.ECONNABORTED, fsdp.Aborted, ConnectionAbortedError),
+        (errno.ESTALE, fsdp.Gone, ReferenceError),
+        (errno.EOWNERDEAD, fsdp.Gone, ReferenceError),
+        (errno.EINVAL, fsdp.Invalid, ValueError),
+        (errno.ERANGE, fsdp.Invalid, ValueError),
+        (errno.EPROTO, fsdp.Error, Exception),
+    ],
+)
+def test_each_error_is_also_pythons_own(number, kind, also):
+    error = fsdp._errors.make(number, "a sentence")
+    assert type(error) is kind
+    assert isinstance(error, (fsdp.Error, also))
+    assert isinstance(error, also)
+    assert error.errno == number
+    assert str(error) == "a sentence"
+
+
+def test_a_missing_name_is_a_key_error_with_a_sentence(c):
+    with pytest.raises(KeyError) as caught:
+        c["a/x"]
+    assert str(caught.value) == 'there is no tensor "a/x" (yet)'
+    assert caught.value.errno == errno.ENOENT
+
+
+def test_a_taken_name_is_refused(c):
+    c.put("a/x", b"1")
+    with pytest.raises(FileExistsError, match="a/x"):
+        c.put("a/x", b"2", replace=False)
+
+
+def test_no_broker_is_told(tmp_path):
+    with pytest.raises((fsdp.NotFound, fsdp.Disconnected), match="fsdpd"):
+        fsdp.connect(tmp_path / "nothing")
+
+
+def test_too_much_memory_is_a_memory_error(broker):
+    with fsdp.connect(broker.path, budget=1 << 20) as client:
+        with pytest.raises(MemoryError):
+            client.alloc(1 << 21, "u8", timeout=0)
+
+
+def test_an_error_can_be_pickled():
+    error = pickle.loads(pickle.dumps(fsdp._errors.make(errno.ENOENT, "gone")))
+    assert type(error) is fsdp.NotFound
+    assert (str(error), error.errno) == ("gone", errno.ENOENT)
