@@ -1,0 +1,126 @@
+/*
+ * The exporter's last minutes: rates and durations between two samples.
+ */
+#include "client/exporter/history.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_BUCKETS 4
+
+static struct history history;
+
+static void fini(void)
+{
+	history_deinit(&history);
+}
+
+TestSuite(history, .fini = fini, .timeout = 20);
+
+static void add_value(struct snapshot *snapshot, const char *name,
+		      uint64_t value)
+{
+	struct snapshot_value *it = snapshot_append(
+		&snapshot->values, &snapshot->n_values, sizeof(*it));
+
+	strcpy(it->name, name);
+	it->value = value;
+}
+
+/* Requests of one kind: `fast` below 1 us, `slow` below 1 ms. */
+static struct snapshot make(uint64_t epoch, uint64_t fast, uint64_t slow)
+{
+	static const uint64_t limits_ns[N_BUCKETS] = {1000, 1000000, 1000000000,
+						      UINT64_MAX};
+	struct snapshot snapshot = SNAPSHOT_NULL;
+	struct snapshot_histogram *it;
+
+	add_value(&snapshot, "epoch", epoch);
+	add_value(&snapshot, "requests", fast + slow);
+	add_value(&snapshot, "bytes_live", 4096);
+	snapshot.n_buckets = N_BUCKETS;
+	snapshot.limits_ns = malloc(sizeof(limits_ns));
+	memcpy(snapshot.limits_ns, limits_ns, sizeof(limits_ns));
+	it = snapshot_append(&snapshot.histograms, &snapshot.n_histograms,
+			     sizeof(*it));
+	it->kind = FSDP_HISTOGRAM_REQUEST;
+	strcpy(it->name, "ping");
+	it->counts = calloc(N_BUCKETS, sizeof(*it->counts));
+	it->counts[0] = fast;
+	it->counts[1] = slow;
+	return snapshot;
+}
+
+static void add(uint64_t epoch, uint64_t fast, uint64_t slow, uint64_t at_ms)
+{
+	struct snapshot snapshot = make(epoch, fast, slow);
+
+	history_add(&history, &snapshot, at_ms);
+	cr_expect(zero(sz, snapshot.n_values), "it was taken");
+}
+
+static const struct history_sample *last(void)
+{
+	return &history.samples[(history.next + HISTORY_SAMPLES - 1) %
+				HISTORY_SAMPLES];
+}
+
+Test(history, durations_are_those_since_the_sample_before)
+{
+	add(1, 1000, 0, 5000);
+	cr_expect(zero(dbl, last()->median_s), "nothing is before the first");
+	add(1, 1010, 90, 10000);
+	cr_expect(epsilon_eq(dbl, last()->median_s, 1e-3, 1e-9));
+	cr_expect(epsilon_eq(dbl, last()->requests_per_s, 20, 1e-9));
+	cr_expect(eq(u64, last()->used_bytes, 4096));
+	add(1, 1010, 90, 15000);
+	cr_expect(zero(dbl, last()->p99_s), "there were none");
+}
+
+Test(history, a_quantile_is_the_limit_of_its_bucket)
+{
+	struct snapshot snapshot = make(1, 98, 2);
+
+	cr_expect(epsilon_eq(dbl, history_quantile(NULL, &snapshot, NULL, 0.5),
+			     1e-6, 1e-12));
+	cr_expect(epsilon_eq(dbl, history_quantile(NULL, &snapshot, NULL, 0.99),
+			     1e-3, 1e-12));
+	cr_expect(zero(dbl, history_quantile(NULL, &snapshot, "get", 0.5)));
+	snapshot_deinit(&snapshot);
+}
+
+/* Its counters began at 0. */
+Test(history, another_broker_gives_no_rate_at_first)
+{
+	add(1, 1000, 0, 5000);
+	add(2, 3000, 0, 10000);
+	cr_expect(zero(dbl, last()->requests_per_s));
+	add(2, 3500, 0, 15000);
+	cr_expect(epsilon_eq(dbl, last()->requests_per_s, 100, 1e-9));
+}
+
+Test(history, after_a_gap_there_is_no_rate_at_first)
+{
+	add(1, 1000, 0, 5000);
+	history_add_gap(&history, 10000);
+	cr_expect(not(last()->is_up));
+	add(1, 9000, 0, 15000);
+	cr_expect(last()->is_up);
+	cr_expect(zero(dbl, last()->requests_per_s));
+}
+
+Test(history, the_oldest_samples_are_dropped)
+{
+	json_t *array;
+
+	for (uint64_t i = 1; i <= HISTORY_SAMPLES + 3; i++)
+		add(1, i, 0, i * 1000);
+	array = history_json(&history);
+	cr_assert(eq(sz, json_array_size(array), HISTORY_SAMPLES));
+	cr_expect(eq(i64,
+		     json_integer_value(json_object_get(
+			     json_array_get(array, 0), "at_ms")),
+		     4000));
+	json_decref(array);
+}
