@@ -10,6 +10,8 @@
 #include <time.h>
 
 #define RECONNECT_MS 1000
+/* For the thread to finish with the broker when the process ends. */
+#define END_S 2
 
 struct document {
 	char *text; /* owned; NULL: there is none yet */
@@ -241,11 +243,16 @@ void collector_close(struct collector *collector)
 
 void collector_free(struct collector *collector)
 {
+	struct timespec until;
+
 	pthread_mutex_lock(&collector->lock);
 	collector->is_ending = true;
 	pthread_cond_signal(&collector->work);
 	pthread_mutex_unlock(&collector->lock);
-	pthread_join(collector->thread, NULL);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += END_S;
+	if (pthread_timedjoin_np(collector->thread, NULL, &until) != 0)
+		return;
 	disconnect(collector);
 	history_deinit(&collector->history);
 	for (int i = 0; i < COLLECTOR_N; i++)

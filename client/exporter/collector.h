@@ -35,8 +35,8 @@ int collector_start(const char *socket, struct collector **ret,
 		    struct error *err);
 /* Wake all waiters, and let no more wait. The thread goes on. */
 void collector_close(struct collector *collector);
-/* After collector_close(). It waits for the thread, which may be waiting for
- * the broker. */
+/* After collector_close(), at the end of the process. If the thread waits for a
+ * broker that does not answer, it is left alone. */
 void collector_free(struct collector *collector);
 
 /* A copy of the last document, unless it is older than `max_age_ms`; the

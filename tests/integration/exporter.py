@@ -337,8 +337,11 @@ try:
     check_usage()
     check_stopped(broker)
     broker = check_death(broker)
+    broker.send_signal(signal.SIGSTOP)
+    until("a broker that does not answer is down", is_down)
     exporter.send_signal(signal.SIGTERM)
-    check("it ends when it is told to", exporter.wait(timeout=60) == 0)
+    check("it ends when it is told to, even then",
+          exporter.wait(timeout=60) == 0)
 except BaseException:
     print((folder / "log").read_text(errors="replace"))
     raise
