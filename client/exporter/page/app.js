@@ -464,9 +464,12 @@ function drawMap(doc) {
 		row.rects = rectsOf(chunk, list, isComplete);
 		const nodes = children(svg, row.rects.length, parent => shape("rect", parent).setAttribute("height", 24));
 		row.rects.forEach((rect, k) => {
+			const width = Math.max(0.8, rect.w / chunk.size * 1000);
+			const isOn = document.activeElement === row && row.selected === k;
 			attribute(nodes[k], "x", (rect.x / chunk.size * 1000).toFixed(3));
-			attribute(nodes[k], "width", Math.max(0.8, rect.w / chunk.size * 1000).toFixed(3));
-			attribute(nodes[k], "class", rect.c + (document.activeElement === row && row.selected === k ? " on" : ""));
+			attribute(nodes[k], "width", width.toFixed(3));
+			// The gap between two blocks would be all that is seen of thin ones.
+			attribute(nodes[k], "class", rect.c + (width < 4 ? " thin" : "") + (isOn ? " on" : ""));
 		});
 	});
 	$("map-empty").hidden = shown.length > 0;
