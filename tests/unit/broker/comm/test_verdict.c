@@ -1,0 +1,82 @@
+/*
+ * Verdicts: a run's word is its own from its begin to its end, and a run that
+ * finds none goes without.
+ */
+#include "broker/broker.h"
+#include "broker/comm/comm.h"
+#include "broker/comm/verdict.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+static struct broker broker;
+static struct comm comms[TABLE_RUNS + 1];
+
+static void setup(void)
+{
+	cr_assert(zero(int, table_create(&broker.table, NULL)));
+	verdicts_clear(&broker.table);
+	for (uint32_t i = 0; i <= TABLE_RUNS; i++)
+		comms[i] = (struct comm){.broker = &broker, .id = i + 1};
+}
+
+static void teardown(void)
+{
+	table_close(&broker.table);
+}
+
+TestSuite(verdict, .init = setup, .fini = teardown);
+
+static bool is_alive(const struct comm *comm)
+{
+	return comm->verdict &&
+	       table_is_alive(&broker.table, comm->verdict, comm->id);
+}
+
+Test(verdict, a_run_is_alive_until_it_fails)
+{
+	verdict_open(&comms[0]);
+	verdict_open(&comms[1]);
+	cr_expect(ne(u32, comms[0].verdict, comms[1].verdict));
+	cr_expect(is_alive(&comms[0]));
+	verdict_fail(&comms[0]);
+	cr_expect(not(is_alive(&comms[0])));
+	cr_expect(is_alive(&comms[1]));
+}
+
+Test(verdict, the_next_run_with_the_word_is_another_one)
+{
+	uint32_t word;
+
+	verdict_open(&comms[0]);
+	word = comms[0].verdict;
+	verdict_close(&comms[0]);
+	cr_expect(zero(u32, comms[0].verdict));
+	verdict_open(&comms[1]);
+	cr_assert(eq(u32, comms[1].verdict, word));
+	cr_expect(is_alive(&comms[1]));
+	cr_expect(not(table_is_alive(&broker.table, word, comms[0].id)));
+	/* It has none any more. */
+	verdict_fail(&comms[0]);
+	cr_expect(is_alive(&comms[1]));
+}
+
+Test(verdict, a_run_beyond_the_last_word_goes_without)
+{
+	for (uint32_t i = 0; i + 1 < TABLE_RUNS; i++) {
+		verdict_open(&comms[i]);
+		cr_assert(is_alive(&comms[i]));
+	}
+	verdict_open(&comms[TABLE_RUNS]);
+	cr_expect(zero(u32, comms[TABLE_RUNS].verdict));
+	verdict_fail(&comms[TABLE_RUNS]);
+	verdict_close(&comms[3]);
+	verdict_open(&comms[TABLE_RUNS]);
+	cr_expect(is_alive(&comms[TABLE_RUNS]));
+}
+
+Test(verdict, after_a_restart_no_run_is_alive)
+{
+	verdict_open(&comms[0]);
+	verdicts_clear(&broker.table);
+	cr_expect(not(is_alive(&comms[0])));
+}
