@@ -1,16 +1,7 @@
-/*
- * A file that tensors are read from. Bytes go straight from the page cache
- * into the tensor's memory, or into what a device copies from, by large preads
- * in the order of the file, so that the kernel reads ahead while we copy.
- * Asking it by readahead() for more was measured, and slower.
- */
+/* A file that tensors are read from. */
 #include "client/ctl/input.h"
 
-#include "client/ctl/broker.h"
-#include "client/ctl/interrupt.h"
 #include "client/ctl/npy.h"
-#include "client/ctl/progress.h"
-#include "client/fsdp.h"
 #include "proto/error.h"
 
 #include <errno.h>
@@ -19,8 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define PIECE ((uint64_t)8 << 20)
 
 int input_open(const char *path, struct input *ret, struct error *err)
 {
@@ -136,75 +125,4 @@ int input_find_tensor(const struct input *input, const struct tensor_type *raw,
 	if (r < 0)
 		return error_wrap(err, r, "%s", input->path);
 	return 0;
-}
-
-static int read_bytes(const struct input *input, uint64_t offset, void *into,
-		      uint64_t size, struct progress *progress,
-		      struct error *err)
-{
-	char *p = into;
-
-	while (size) {
-		uint64_t piece = size < PIECE ? size : PIECE;
-		ssize_t n;
-		int r = interrupt_check(err);
-
-		if (r < 0)
-			return r;
-		n = pread(input->fd, p, piece, (off_t)offset);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return error_errno(err, -errno, "read %s", input->path);
-		if (n == 0)
-			return error_set(err, -EIO,
-					 "%s got shorter while it was read",
-					 input->path);
-		p += n;
-		offset += (uint64_t)n;
-		size -= (uint64_t)n;
-		progress_add(progress, (uint64_t)n);
-	}
-	return 0;
-}
-
-/* Tensors that are being filled, and how far. */
-struct filling {
-	const struct input *input;
-	const struct safetensors_entry *entries;
-	struct progress *progress;
-	size_t i;
-	uint64_t done; /* bytes of the i-th */
-	struct error err;
-};
-
-static int read_next(size_t i, void *into, size_t size, void *data)
-{
-	struct filling *filling = data;
-	int r;
-
-	if (i != filling->i)
-		filling->done = 0;
-	filling->i = i;
-	r = read_bytes(filling->input,
-		       filling->entries[i].offset + filling->done, into, size,
-		       filling->progress, &filling->err);
-	filling->done += size;
-	return r;
-}
-
-int input_fill(const struct input *input,
-	       const struct safetensors_entry *entries,
-	       struct fsdp_tensor *const *tensors, size_t n,
-	       struct progress *progress, struct error *err)
-{
-	struct filling filling = {.input = input,
-				  .entries = entries,
-				  .progress = progress,
-				  .err = ERROR_NULL};
-	int r = fsdp_fill(tensors, n, read_next, &filling);
-
-	if (filling.err.code < 0)
-		return error_set(err, filling.err.code, "%s", filling.err.msg);
-	return r < 0 ? broker_failed(err, r) : 0;
 }

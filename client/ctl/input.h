@@ -7,8 +7,6 @@
 #include <stdint.h>
 
 struct error;
-struct fsdp_tensor;
-struct progress;
 
 struct input {
 	int fd;           /* -1: closed */
@@ -28,12 +26,3 @@ void input_close(struct input *input);
  */
 int input_find_tensor(const struct input *input, const struct tensor_type *raw,
 		      struct safetensors_entry *ret, struct error *err);
-
-/*
- * Fill `n` tensors, wherever they are, with what the entries say. A file that
- * got shorter is refused, and a signal noted by interrupt.h ends it (-EINTR).
- */
-int input_fill(const struct input *input,
-	       const struct safetensors_entry *entries,
-	       struct fsdp_tensor *const *tensors, size_t n,
-	       struct progress *progress, struct error *err);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 bool metadata_is_name(const char *name, const char *bundle)
 {
@@ -31,11 +32,14 @@ static int put_text(struct fsdp_bundle *bundle, const char *name,
 	struct fsdp_spec spec = {.dtype = FSDP_U8,
 				 .n_dims = 1,
 				 .shape = {(int64_t)strlen(text)}};
+	uint64_t digest = XXH3_64bits(text, strlen(text));
 	struct fsdp_tensor *tensor = NULL;
 	int r = fsdp_bundle_alloc(bundle, &name, &spec, 1, &tensor);
 
 	if (r == 0)
 		r = fsdp_copy_in(tensor, 0, text, strlen(text));
+	if (r == 0)
+		r = fsdp_set_digests(&tensor, &digest, 1);
 	/* The handle is not freed here: fsdp_close() does it. */
 	return r < 0 ? broker_failed(err, r) : 0;
 }

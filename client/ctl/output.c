@@ -128,6 +128,11 @@ int output_write(struct output *output, const void *data, size_t size,
 	return 0;
 }
 
+int output_pack(void *output, const void *data, size_t size, struct error *err)
+{
+	return output_write(output, data, size, err);
+}
+
 int output_commit(struct output *output, struct error *err)
 {
 	int fd = output->fd;

@@ -23,6 +23,8 @@ int output_open(const char *path, struct output *ret, struct error *err);
 /* Everything or an error; a signal noted by interrupt.h is one (-EINTR). */
 int output_write(struct output *output, const void *data, size_t size,
 		 struct error *err);
+/* The same, for pack.h. */
+int output_pack(void *output, const void *data, size_t size, struct error *err);
 int output_commit(struct output *output, struct error *err);
 /* Without output_commit() before it, nothing is left behind. */
 void output_close(struct output *output);

@@ -6,7 +6,6 @@
 #include "client/ctl/pack.h"
 
 #include "client/ctl/cast.h"
-#include "client/ctl/output.h"
 #include "proto/tensor.h"
 
 #include <stdbool.h>
@@ -16,7 +15,8 @@
 
 struct pack {
 	uint32_t dtype, cast;
-	struct output *output;
+	pack_fn *write;
+	void *data;
 	size_t used;
 	_Alignas(float) uint8_t staging[STAGING_SIZE];
 };
@@ -26,7 +26,7 @@ static int flush(struct pack *pack, struct error *err)
 	size_t size = pack->used;
 
 	pack->used = 0;
-	return output_write(pack->output, pack->staging, size, err);
+	return size ? pack->write(pack->data, pack->staging, size, err) : 0;
 }
 
 /* Copy or cast as many of the `n` elements as fit; gives how many. */
@@ -56,7 +56,7 @@ static int write_run(struct pack *pack, const uint8_t *src, uint64_t n,
 		r = flush(pack, err);
 		if (r < 0)
 			return r;
-		return output_write(pack->output, src, n * size, err);
+		return pack->write(pack->data, src, n * size, err);
 	}
 	while (n) {
 		uint64_t n_staged = stage(pack, src, n);
@@ -84,11 +84,13 @@ static bool step(const struct tensor_type *type, uint32_t n_outer,
 	return false;
 }
 
-int pack_write(const void *data, const struct tensor_type *type, uint32_t cast,
-	       struct output *output, struct error *err)
+int pack_write(const void *elements, const struct tensor_type *type,
+	       uint32_t cast, pack_fn *write, void *data, struct error *err)
 {
-	struct pack pack = {
-		.dtype = type->dtype, .cast = cast, .output = output};
+	struct pack pack = {.dtype = type->dtype,
+			    .cast = cast,
+			    .write = write,
+			    .data = data};
 	int64_t index[TENSOR_MAX_DIMS] = {0}, run = 1;
 	uint32_t n_outer = type->n_dims;
 	int r;
@@ -104,7 +106,7 @@ int pack_write(const void *data, const struct tensor_type *type, uint32_t cast,
 		for (uint32_t i = 0; i < n_outer; i++)
 			at += index[i] * type->strides[i];
 		r = write_run(&pack,
-			      (const uint8_t *)data +
+			      (const uint8_t *)elements +
 				      (size_t)at * dtype_size(type->dtype),
 			      (uint64_t)run, err);
 		if (r < 0)

@@ -7,12 +7,15 @@
 #include <stdint.h>
 
 struct error;
-struct output;
 struct tensor_type;
 
+/* Takes the next bytes. */
+typedef int pack_fn(void *data, const void *bytes, size_t size,
+		    struct error *err);
+
 /*
- * Write the elements at `data`, of a checked type, to `output`. `cast` is 0 or
- * DTYPE_F32; then the dtype is one that cast.h knows.
+ * Give the elements at `elements`, of a checked type, to `write`. `cast` is 0
+ * or DTYPE_F32; then the dtype is one that cast.h knows.
  */
-int pack_write(const void *data, const struct tensor_type *type, uint32_t cast,
-	       struct output *output, struct error *err);
+int pack_write(const void *elements, const struct tensor_type *type,
+	       uint32_t cast, pack_fn *write, void *data, struct error *err);

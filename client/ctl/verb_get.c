@@ -7,11 +7,11 @@
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/cast.h"
+#include "client/ctl/contents.h"
 #include "client/ctl/listing.h"
 #include "client/ctl/metadata.h"
 #include "client/ctl/npy.h"
 #include "client/ctl/output.h"
-#include "client/ctl/pack.h"
 #include "client/ctl/safetensors.h"
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
@@ -22,10 +22,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Of what is on a device so much is copied at a time; any element's size
- * divides it. */
-#define PIECE ((uint64_t)16 << 20)
 
 enum format { FORMAT_NONE, FORMAT_RAW, FORMAT_NPY, FORMAT_SAFETENSORS };
 
@@ -76,19 +72,6 @@ static int check_get(const struct args *args, struct error *err)
 	return name_check_bundle(args->operands[0], err);
 }
 
-/* The type as it lies in memory. */
-static void find_type(const struct fsdp_tensor *tensor,
-		      struct tensor_type *type)
-{
-	struct fsdp_info info = {.struct_size = sizeof(info)};
-
-	fsdp_tensor_info(tensor, &info);
-	type->dtype = info.dtype;
-	type->n_dims = info.n_dims;
-	memcpy(type->shape, info.shape, sizeof(type->shape));
-	memcpy(type->strides, info.strides, sizeof(type->strides));
-}
-
 /* The type as it will be in the file. */
 static int find_file_type(const struct get *get,
 			  const struct fsdp_tensor *tensor,
@@ -96,7 +79,7 @@ static int find_file_type(const struct get *get,
 {
 	struct fsdp_info info = {.struct_size = sizeof(info)};
 
-	find_type(tensor, type);
+	contents_type(tensor, type);
 	if (get->args->cast) {
 		fsdp_tensor_info(tensor, &info);
 		if (!cast_is_known(type->dtype))
@@ -174,87 +157,6 @@ static int write_header(const struct get *get, struct output *output,
 	return find_file_type(get, get->tensors[0], &type, err);
 }
 
-/* Copies of pieces of it, of which each is like a tensor of one dimension. */
-static int write_pieces(const struct get *get, struct fsdp_tensor *tensor,
-			const struct tensor_type *type, void *buffer,
-			struct output *output, struct error *err)
-{
-	const uint64_t size = dtype_size(type->dtype), n = PIECE / size;
-	uint64_t left = tensor_type_numel(type), at = 0;
-	int r = 0;
-
-	while (left && r == 0) {
-		struct tensor_type piece = {
-			.dtype = type->dtype,
-			.n_dims = 1,
-			.shape = {(int64_t)(left < n ? left : n)},
-			.strides = {1}};
-		uint64_t bytes = (uint64_t)piece.shape[0] * size;
-
-		r = fsdp_copy_out(buffer, tensor, at, bytes);
-		if (r < 0)
-			return broker_failed(err, r);
-		r = pack_write(buffer, &piece, get->args->cast, output, err);
-		left -= (uint64_t)piece.shape[0];
-		at += bytes;
-	}
-	return r;
-}
-
-static int write_copy(const struct get *get, struct fsdp_tensor *tensor,
-		      const struct tensor_type *type, uint64_t size,
-		      void *buffer, struct output *output, struct error *err)
-{
-	int r = fsdp_copy_out(buffer, tensor, 0, size);
-
-	if (r < 0)
-		return broker_failed(err, r);
-	return pack_write(buffer, type, get->args->cast, output, err);
-}
-
-static int write_from_device(const struct get *get, struct fsdp_tensor *tensor,
-			     const struct fsdp_info *info,
-			     struct output *output, struct error *err)
-{
-	struct tensor_type type;
-	void *buffer;
-	bool is_contiguous;
-	int r;
-
-	find_type(tensor, &type);
-	is_contiguous = tensor_type_is_contiguous(&type);
-	buffer = malloc(is_contiguous ? PIECE : info->size);
-	if (!buffer)
-		return error_nomem(err, "a copy");
-	r = is_contiguous
-		    ? write_pieces(get, tensor, &type, buffer, output, err)
-		    : write_copy(get, tensor, &type, info->size, buffer, output,
-				 err);
-	free(buffer);
-	return r;
-}
-
-static bool is_on_device(const struct fsdp_info *info)
-{
-	static const struct fsdp_device host;
-
-	return memcmp(&info->device, &host, sizeof(host)) != 0;
-}
-
-static int write_tensor(const struct get *get, struct fsdp_tensor *tensor,
-			struct output *output, struct error *err)
-{
-	struct tensor_type type;
-	struct fsdp_info info = {.struct_size = sizeof(info)};
-
-	fsdp_tensor_info(tensor, &info);
-	if (is_on_device(&info))
-		return write_from_device(get, tensor, &info, output, err);
-	find_type(tensor, &type);
-	return pack_write(fsdp_data(tensor), &type, get->args->cast, output,
-			  err);
-}
-
 static int write_file(const struct get *get, struct error *err)
 {
 	struct output output = OUTPUT_NULL;
@@ -265,7 +167,8 @@ static int write_file(const struct get *get, struct error *err)
 		return r;
 	r = write_header(get, &output, err);
 	for (size_t i = 0; r == 0 && i < get->n_tensors; i++)
-		r = write_tensor(get, get->tensors[i], &output, err);
+		r = contents_write(get->tensors[i], get->args->cast,
+				   output_pack, &output, err);
 	if (r == 0)
 		r = output_commit(&output, err);
 	output_close(&output);

@@ -5,11 +5,10 @@
  * means, the broker takes everything back when it sees us gone.
  */
 #include "client/ctl/args.h"
-#include "client/ctl/broker.h"
 #include "client/ctl/document.h"
 #include "client/ctl/format.h"
 #include "client/ctl/interrupt.h"
-#include "client/ctl/metadata.h"
+#include "client/ctl/loader.h"
 #include "client/ctl/model.h"
 #include "client/ctl/progress.h"
 #include "client/ctl/verb.h"
@@ -25,19 +24,9 @@
 struct load {
 	const struct args *args;
 	struct model model;
-	struct fsdp_bundle *bundle;
+	struct loader loader;
 	struct progress progress;
 	uint64_t version;
-};
-
-/* One call's worth of members. Names are full: prefix and name in the file. */
-struct batch {
-	size_t n;
-	const struct safetensors_entry *entries;
-	char names[FSDP_MAX_BATCH][FSDP_MAX_NAME + 1];
-	const char *pointers[FSDP_MAX_BATCH];
-	struct fsdp_spec specs[FSDP_MAX_BATCH];
-	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
 };
 
 static int check_load(const struct args *args, struct error *err)
@@ -71,17 +60,11 @@ static int check_names(const char *prefix, const struct model_file *file,
 
 static uint64_t size_hint(const struct load *load)
 {
-	const uint64_t align = args_has(load->args, ARG_DEVICE) ? 512 : 64;
 	uint64_t size = 0;
 
-	for (size_t f = 0; f < load->model.n_files; f++) {
-		const struct safetensors *from =
-			&load->model.files[f].safetensors;
-
-		for (size_t i = 0; i < from->n_entries; i++)
-			size += (from->entries[i].size + align - 1) &
-				~(align - 1);
-	}
+	for (size_t f = 0; f < load->model.n_files; f++)
+		size += loader_size(&load->model.files[f].safetensors,
+				    args_has(load->args, ARG_DEVICE));
 	return size;
 }
 
@@ -105,95 +88,19 @@ static int begin_bundle(struct load *load, struct fsdp_client *client,
 		.flags = args_has(args, ARG_REPLACE) ? FSDP_REPLACE : 0,
 		.ttl_ms = args->ttl_ms,
 		.device = args->device};
-	int r = fsdp_bundle_begin(client, args->prefix, &options,
-				  &load->bundle);
 
-	return r < 0 ? broker_failed(err, r) : 0;
-}
-
-static void fill_batch(struct batch *batch, const char *prefix,
-		       const struct safetensors *from, size_t first)
-{
-	size_t n_left = from->n_entries - first;
-
-	batch->n = n_left < FSDP_MAX_BATCH ? n_left : FSDP_MAX_BATCH;
-	batch->entries = &from->entries[first];
-	for (size_t i = 0; i < batch->n; i++) {
-		const struct tensor_type *type = &batch->entries[i].type;
-		struct fsdp_spec *spec = &batch->specs[i];
-
-		snprintf(batch->names[i], sizeof(batch->names[i]), "%s%s",
-			 prefix, batch->entries[i].name);
-		batch->pointers[i] = batch->names[i];
-		spec->dtype = (enum fsdp_dtype)type->dtype;
-		spec->n_dims = type->n_dims;
-		for (uint32_t j = 0; j < type->n_dims; j++)
-			spec->shape[j] = type->shape[j];
-	}
-}
-
-static int load_batch(struct load *load, const struct input *input,
-		      struct batch *batch, struct error *err)
-{
-	int r = fsdp_bundle_alloc(load->bundle, batch->pointers, batch->specs,
-				  batch->n, batch->tensors);
-
-	if (r < 0)
-		return broker_failed(err, r);
-	/* The handles are not freed here: fsdp_close() does it. */
-	return input_fill(input, batch->entries, batch->tensors, batch->n,
-			  &load->progress, err);
-}
-
-static int load_file(struct load *load, const struct model_file *file,
-		     struct batch *batch, struct error *err)
-{
-	int r = 0;
-
-	for (size_t i = 0; r == 0 && i < file->safetensors.n_entries;
-	     i += batch->n) {
-		fill_batch(batch, load->args->prefix, &file->safetensors, i);
-		r = load_batch(load, &file->input, batch, err);
-	}
-	return r;
-}
-
-/* A model without tensors becomes a bundle, too: of its metadata. */
-static int load_metadata(struct load *load, struct error *err)
-{
-	if (json_object_size(load->model.metadata) == 0 &&
-	    load->model.n_tensors > 0)
-		return 0;
-	return metadata_put(load->bundle, load->args->prefix,
-			    load->model.metadata, err);
+	return loader_begin(&load->loader, client, args->prefix, &options,
+			    load->model.n_tensors, &load->progress, err);
 }
 
 static int load_members(struct load *load, struct error *err)
 {
-	struct batch *batch = malloc(sizeof(*batch));
 	int r = 0;
 
-	if (!batch)
-		return error_nomem(err, "a batch");
 	for (size_t f = 0; r == 0 && f < load->model.n_files; f++)
-		r = load_file(load, &load->model.files[f], batch, err);
-	if (r == 0)
-		r = load_metadata(load, err);
-	free(batch);
-	return r;
-}
-
-static int commit(struct load *load, struct error *err)
-{
-	int r = interrupt_check(err);
-
-	if (r < 0)
-		return r;
-	r = fsdp_bundle_commit(load->bundle, &load->version);
-	if (r < 0)
-		return broker_failed(err, r);
-	load->bundle = NULL;
-	return 0;
+		r = loader_add(&load->loader, &load->model.files[f].input,
+			       &load->model.files[f].safetensors, err);
+	return r < 0 ? r : loader_wait(&load->loader, err);
 }
 
 static int report(const struct load *load, double seconds, struct error *err)
@@ -237,13 +144,14 @@ static int run_load(struct fsdp_client *client, const struct args *args,
 	interrupt_catch();
 	r = load_members(&load, err);
 	if (r == 0)
-		r = commit(&load, err);
+		r = loader_commit(&load.loader, load.model.metadata,
+				  &load.version, err);
 	seconds = progress_seconds(&load.progress);
 	progress_deinit(&load.progress);
 	if (r == 0)
 		r = report(&load, seconds, err);
 out:
-	fsdp_bundle_abort(load.bundle);
+	loader_deinit(&load.loader);
 	model_close(&load.model);
 	return r;
 }

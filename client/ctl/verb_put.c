@@ -1,7 +1,8 @@
-/* put and rm: one tensor from a file, and names away. */
+/* put: one tensor from a file. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/document.h"
+#include "client/ctl/filler.h"
 #include "client/ctl/input.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/progress.h"
@@ -51,13 +52,26 @@ static int fill_tensor(const struct input *input,
 		       struct error *err)
 {
 	struct progress progress;
+	struct filler filler;
+	uint64_t digest = 0;
 	int r;
 
 	progress_init(&progress, input->path, entry->size, is_quiet);
 	interrupt_catch();
-	r = input_fill(input, entry, &tensor, 1, &progress, err);
+	r = filler_start(&progress, &filler, err);
+	if (r < 0)
+		return r;
+	r = filler_add(&filler, input, entry, &tensor, 1, &digest, err);
+	if (r == 0)
+		r = filler_wait(&filler, err);
+	filler_stop(&filler);
 	progress_deinit(&progress);
-	return r < 0 ? r : interrupt_check(err);
+	if (r == 0)
+		r = interrupt_check(err);
+	if (r < 0)
+		return r;
+	r = fsdp_set_digests(&tensor, &digest, 1);
+	return r < 0 ? broker_failed(err, r) : 0;
 }
 
 static int publish_tensor(struct fsdp_client *client, const struct args *args,
