@@ -16,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef int read_fn(struct args *args, const char *text, struct error *err);
-
 static int read_socket(struct args *args, const char *text, struct error *err)
 {
 	if (!*text)
@@ -295,16 +293,8 @@ static int read_newer_than(struct args *args, const char *text,
 	return format_read_number(text, &args->newer_than, err);
 }
 
-struct option_row {
-	const char *name;
-	char letter;       /* 0: none */
-	const char *value; /* what stands behind it; NULL: nothing */
-	read_fn *read;
-	const char *help;
-};
-
 /* clang-format off */
-static const struct option_row rows[N_ARGS] = {
+static const struct args_option rows[N_ARGS] = {
 	[ARG_HELP] = {"help", 'h', NULL, NULL, "show this"},
 	[ARG_VERSION] = {"version", 0, NULL, NULL, "show the version"},
 	[ARG_SOCKET] = {"socket", 0, "PATH", read_socket,
@@ -327,10 +317,12 @@ static const struct option_row rows[N_ARGS] = {
 		"FILE.npy, FILE.safetensors or FILE.raw; - is raw to "
 		"standard output"},
 	[ARG_CAST] = {"cast", 0, "f32", read_cast,
-		"turn f16, bf16 and 8-bit floats into f32, exactly"},
+		"turn f16, bf16 and 8-bit floats into f32, exactly", "f32"},
 	[ARG_NAME] = {"name", 0, "NAME", read_name, "name to publish under"},
 	[ARG_DTYPE] = {"dtype", 0, "D", read_dtype,
-		"dtype of a .raw file, such as f32"},
+		"dtype of a .raw file, such as f32",
+		"bool u8 i8 u16 i16 u32 i32 u64 i64 f16 bf16 f32 f64 f8_e4m3 "
+		"f8_e5m2 c64 c128"},
 	[ARG_SHAPE] = {"shape", 0, "S", read_shape,
 		"shape of a .raw file, such as 4096,128"},
 	[ARG_COUNT] = {"count", 'c', "N", read_count,
@@ -338,11 +330,14 @@ static const struct option_row rows[N_ARGS] = {
 	[ARG_FAITHFUL] = {"faithful", 0, NULL, NULL,
 		"do as PyTorch's passes do, quirks and all"},
 	[ARG_BUCKET_MODE] = {"mode", 0, "M", read_bucket_mode,
-		"default, custom_ops, custom_ops_multidtype or coalesced"},
+		"default, custom_ops, custom_ops_multidtype or coalesced",
+		"default custom_ops custom_ops_multidtype coalesced"},
 	[ARG_GATHER_MODE] = {"gather-mode", 0, "M", read_gather_mode,
-		"mode of all-gathers only"},
+		"mode of all-gathers only",
+		"default custom_ops custom_ops_multidtype coalesced"},
 	[ARG_REDUCE_MODE] = {"reduce-mode", 0, "M", read_reduce_mode,
-		"mode of reduce-scatters and all-reduces only"},
+		"mode of reduce-scatters and all-reduces only",
+		"default custom_ops custom_ops_multidtype coalesced"},
 	[ARG_CAPS] = {"cap-mb", 0, "N[,N]", read_caps,
 		"MiB of the first bucket of a run, the second, ... (2000)"},
 	[ARG_GATHER_CAPS] = {"gather-cap-mb", 0, "N[,N]", read_gather_caps,
@@ -355,11 +350,13 @@ static const struct option_row rows[N_ARGS] = {
 		"show them, then begin anew with the maxima"},
 	[ARG_LONG] = {"long", 'l', NULL, NULL, "show all columns"},
 	[ARG_SORT] = {"sort", 0, "KEY", read_sort,
-		"name (default), bytes, age or holders; most first"},
+		"name (default), bytes, age or holders; most first",
+		"name bytes age holders"},
 	[ARG_BUNDLES] = {"bundles", 'b', NULL, NULL,
 		"list bundles instead of their members"},
 	[ARG_BY] = {"by", 0, "KEY", read_by,
-		"uid (default), process, bundle or prefix"},
+		"uid (default), process, bundle or prefix",
+		"uid process bundle prefix"},
 	[ARG_TREE] = {"prefix", 0, "PREFIX", read_tree,
 		"all that begin so, bundles whole"},
 	[ARG_NEWER_THAN] = {"newer-than", 0, "N", read_newer_than,
@@ -372,6 +369,11 @@ void args_init(struct args *args)
 {
 	*args = (struct args){
 		.mode = 0600, .gid = FSDP_GID_DEFAULT, .count = 10};
+}
+
+const struct args_option *args_option(enum arg arg)
+{
+	return &rows[arg];
 }
 
 /* Of two options of one name, that which `accepts` has; else the first. */

@@ -92,6 +92,20 @@ struct args {
 	size_t n_operands;
 };
 
+typedef int args_read_fn(struct args *args, const char *text,
+			 struct error *err);
+
+/* A row of the table of options. */
+struct args_option {
+	const char *name;
+	char letter;       /* 0: none */
+	const char *value; /* what stands behind it; NULL: nothing */
+	args_read_fn *read;
+	const char *help;
+	const char *choices; /* all values, for completion; NULL: too many */
+};
+const struct args_option *args_option(enum arg arg);
+
 /* What holds when no option is given. */
 void args_init(struct args *args);
 

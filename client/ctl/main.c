@@ -21,20 +21,6 @@
 
 #define EXIT_USAGE 2
 
-static const struct verb *const families[] = {
-	verbs_load,     verbs_list,    verbs_get,     verbs_put,
-	verbs_rm,       verbs_hold,    verbs_tickets, verbs_du,
-	verbs_status,   verbs_plan,    verbs_comms,   verbs_devices,
-	verbs_prefixes, verbs_metrics, verbs_wait,    verbs_admin};
-#define N_FAMILIES (sizeof(families) / sizeof(*families))
-
-/* clang-format off */
-#define for_each_verb(verb)                                                    \
-	for (size_t family = 0; family < N_FAMILIES; family++)                 \
-		for (const struct verb *verb = families[family]; verb->name;   \
-		     verb++)
-/* clang-format on */
-
 static void complain(struct error *err)
 {
 	/* names and commands in it can come from other processes */
@@ -46,7 +32,10 @@ static void print_usage(FILE *file)
 {
 	fputs("usage: fsdpctl [--socket PATH] VERB [options]\n\n", file);
 	for_each_verb(verb)
-		fprintf(file, "  %-9s %s\n", verb->name, verb->summary);
+	{
+		if (verb->summary)
+			fprintf(file, "  %-9s %s\n", verb->name, verb->summary);
+	}
 	fputs("\n'fsdpctl help VERB' shows what a verb takes. Before the "
 	      "verb:\n",
 	      file);

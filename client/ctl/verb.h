@@ -1,5 +1,5 @@
 /*
- * The verbs of fsdpctl: what each takes, says, and does. main.c has the table.
+ * The verbs of fsdpctl: what each takes, says, and does. verbs.c has the table.
  */
 #pragma once
 #include <stdbool.h>
@@ -13,7 +13,7 @@ struct fsdp_client;
 struct verb {
 	const char *name;
 	const char *operands; /* as in the usage line */
-	const char *summary;  /* one line */
+	const char *summary;  /* one line; NULL: help does not list it */
 	uint64_t accepts;     /* ARG_BIT()s besides ARGS_COMMON */
 	size_t n_min, n_max;  /* operands */
 	bool is_local;        /* needs no broker; its client is NULL */
@@ -41,3 +41,14 @@ extern const struct verb verbs_comms[];
 extern const struct verb verbs_devices[];
 extern const struct verb verbs_wait[];
 extern const struct verb verbs_admin[];
+extern const struct verb verbs_complete[];
+
+/* All families; the last one is NULL. */
+extern const struct verb *const verb_families[];
+
+/* clang-format off */
+#define for_each_verb(verb)                                                    \
+	for (const struct verb *const *family = verb_families; *family;        \
+	     family++)                                                         \
+		for (const struct verb *verb = *family; verb->name; verb++)
+/* clang-format on */

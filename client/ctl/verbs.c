@@ -1,0 +1,10 @@
+/* The table of all verbs. */
+#include "client/ctl/verb.h"
+
+const struct verb *const verb_families[] = {
+	verbs_load,    verbs_list,     verbs_get,
+	verbs_put,     verbs_rm,       verbs_wait,
+	verbs_hold,    verbs_tickets,  verbs_du,
+	verbs_status,  verbs_plan,     verbs_comms,
+	verbs_devices, verbs_prefixes, verbs_admin,
+	verbs_metrics, verbs_complete, NULL};
