@@ -99,7 +99,7 @@ static int write_from_device(struct fsdp_tensor *tensor,
 	fsdp_tensor_info(tensor, &info);
 	buffer = malloc(is_contiguous ? PIECE : info.size);
 	if (!buffer)
-		return error_set(err, -ENOMEM, "out of memory for a copy");
+		return error_nomem(err, "a copy");
 	r = is_contiguous
 		    ? write_pieces(tensor, type, cast, buffer, write, data, err)
 		    : write_copy(tensor, type, cast, buffer, write, data, err);
@@ -135,7 +135,7 @@ int contents_digest(struct fsdp_tensor *tensor, uint64_t *ret,
 	int r;
 
 	if (!state)
-		return error_set(err, -ENOMEM, "out of memory for a digest");
+		return error_nomem(err, "a digest");
 	XXH3_64bits_reset(state);
 	r = contents_write(tensor, 0, update, state, err);
 	if (r == 0)

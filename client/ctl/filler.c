@@ -100,7 +100,7 @@ static int fill_on_device(const struct filler *filler,
 	int r;
 
 	if (!filling.state)
-		return error_set(err, -ENOMEM, "out of memory for a digest");
+		return error_nomem(err, "a digest");
 	/* read_next() is not called for tensors without elements. */
 	for (size_t i = 0; i < n; i++)
 		ret_digests[i] = XXH3_64bits(NULL, 0);

@@ -123,6 +123,16 @@ static json_t *json_tied(const void *field)
 	return json_boolean(*(const uint32_t *)field & FSDP_TIED);
 }
 
+static const char *text_digest(const void *field, char buffer[COLUMN_BUFFER])
+{
+	uint64_t digest = *(const uint64_t *)field;
+
+	if (!digest)
+		return "-";
+	snprintf(buffer, COLUMN_BUFFER, "%016" PRIx64, digest);
+	return buffer;
+}
+
 #define AT(member) .offset = offsetof(struct listed, member)
 
 const struct column listing_columns[] = {
@@ -162,6 +172,8 @@ const struct column listing_columns[] = {
 	{NULL, "tied", AT(entry.flags), .json = json_tied},
 	{NULL, "shared", COLUMN_TEXT, AT(entry.shared), .text = text_shared},
 	{NULL, "tainted", COLUMN_BOOL, AT(info.is_tainted)},
+	{"XXH3", "xxh3", COLUMN_TEXT, AT(entry.digest), .text = text_digest,
+	 .is_long = true},
 	{0}};
 
 /* --- the list ------------------------------------------------------------ */

@@ -34,7 +34,7 @@ int loader_begin(struct loader *loader, struct fsdp_client *client,
 		.tensors = calloc(n_max + 1, sizeof(struct fsdp_tensor *)),
 		.digests = calloc(n_max + 1, sizeof(uint64_t))};
 	if (!loader->tensors || !loader->digests)
-		return error_set(err, -ENOMEM, "out of memory for a bundle");
+		return error_nomem(err, "a bundle");
 	r = filler_start(progress, &loader->filler, err);
 	if (r < 0)
 		return r;
@@ -92,7 +92,7 @@ int loader_add(struct loader *loader, const struct input *input,
 	int r = 0;
 
 	if (!batch)
-		return error_set(err, -ENOMEM, "out of memory for a batch");
+		return error_nomem(err, "a batch");
 	for (size_t i = 0; r == 0 && i < from->n_entries; i += batch->n) {
 		fill_batch(batch, loader->name, &from->entries[i],
 			   from->n_entries - i);

@@ -29,6 +29,11 @@ static const char *const dtype_names[DTYPE_MAX + 1] = {
 };
 /* clang-format on */
 
+bool safetensors_holds(uint32_t dtype)
+{
+	return dtype <= DTYPE_MAX && dtype_names[dtype];
+}
+
 static uint32_t dtype_of(const char *name)
 {
 	for (uint32_t i = 1; i <= DTYPE_MAX; i++) {
@@ -392,7 +397,7 @@ static int make_object(const struct safetensors_item *items, size_t n_items,
 		uint64_t size =
 			tensor_type_numel(type) * dtype_size(type->dtype);
 
-		if (type->dtype > DTYPE_MAX || !dtype_names[type->dtype])
+		if (!safetensors_holds(type->dtype))
 			return error_set(err, -ENOTSUP,
 					 "tensor '%s': safetensors cannot hold "
 					 "%s; use .raw",

@@ -17,6 +17,7 @@
 #pragma once
 #include "proto/tensor.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -54,6 +55,9 @@ int safetensors_parse(const char *json, size_t json_size, uint64_t data_size,
 int safetensors_read(int fd, struct safetensors *ret, struct error *err);
 
 void safetensors_deinit(struct safetensors *safetensors);
+
+/* Do such files have the dtype? */
+bool safetensors_holds(uint32_t dtype);
 
 /* Is it an object of strings? */
 int safetensors_check_metadata(struct json_t *metadata, struct error *err);

@@ -241,7 +241,7 @@ int transfer_start(struct progress *progress, struct transfer **ret,
 	unsigned int n = count_cpus();
 
 	if (!transfer)
-		return error_set(err, -ENOMEM, "out of memory for a transfer");
+		return error_nomem(err, "a transfer");
 	transfer->progress = progress;
 	pthread_mutex_init(&transfer->lock, NULL);
 	pthread_cond_init(&transfer->work, NULL);
@@ -276,7 +276,7 @@ int transfer_add(struct transfer *transfer, const struct transfer_job *what,
 		job->state = XXH3_createState();
 	if (!job || !job->state) {
 		free(job);
-		return error_set(err, -ENOMEM, "out of memory for a transfer");
+		return error_nomem(err, "a transfer");
 	}
 	XXH3_64bits_reset(job->state);
 	job->what = *what;

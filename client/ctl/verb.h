@@ -41,6 +41,9 @@ extern const struct verb verbs_comms[];
 extern const struct verb verbs_devices[];
 extern const struct verb verbs_wait[];
 extern const struct verb verbs_admin[];
+extern const struct verb verbs_verify[];
+extern const struct verb verbs_save[];
+extern const struct verb verbs_restore[];
 extern const struct verb verbs_complete[];
 
 /* All families; the last one is NULL. */

@@ -30,7 +30,7 @@ eventually "and a staged bundle" ctl_json "d['bytes'] == 106 << 20" du
 cat >manual.py <<'PY'
 import json, re, subprocess, sys
 text = re.sub(r"\n\.[A-Z]+ |[\n\"]|\\\\-", lambda m: "-" if m[0] == "\\-" else " ", open(sys.argv[1]).read())
-keys = {k.strip() for group in re.findall(r"\(([a-z_, ]+)\)", text) for k in group.split(",")}
+keys = {k.strip() for group in re.findall(r"\(([a-z0-9_, ]+)\)", text) for k in group.split(",")}
 def ask(*args):
     return subprocess.run([sys.argv[2], *args], check=True, capture_output=True, text=True).stdout
 missing = []

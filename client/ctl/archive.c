@@ -1,0 +1,231 @@
+/* A directory in which published names are saved. */
+#include "client/ctl/archive.h"
+
+#include "client/ctl/document.h"
+#include "client/ctl/output.h"
+#include "client/ctl/safetensors.h"
+#include "proto/error.h"
+#include "proto/name.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FORMAT "fsdp-save-1"
+
+char *archive_path(const char *directory, const char *name)
+{
+	char *path;
+
+	return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
+}
+
+static int out_of_memory(struct error *err)
+{
+	return error_nomem(err, "the index");
+}
+
+/* --- tensors ------------------------------------------------------------- */
+
+struct tensor_type archive_file_type(const struct tensor_type *type)
+{
+	struct tensor_type bytes = {.dtype = DTYPE_U8, .n_dims = 1};
+
+	if (!safetensors_holds(type->dtype)) {
+		bytes.shape[0] = (int64_t)(tensor_type_numel(type) *
+					   dtype_size(type->dtype));
+		tensor_type_contiguous(&bytes);
+		return bytes;
+	}
+	bytes = *type;
+	tensor_type_contiguous(&bytes);
+	return bytes;
+}
+
+json_t *archive_make_tensor(const struct tensor_type *type, uint64_t digest)
+{
+	char text[17];
+
+	snprintf(text, sizeof(text), "%016" PRIx64, digest);
+	return json_pack("{s:s, s:o, s:s}", "dtype", dtype_name(type->dtype),
+			 "shape", document_shape(type->shape, type->n_dims),
+			 "xxh3", text);
+}
+
+static int read_shape(const json_t *shape, struct tensor_type *type)
+{
+	size_t n = json_array_size(shape);
+
+	if (!json_is_array(shape) || n > TENSOR_MAX_DIMS)
+		return -EINVAL;
+	type->n_dims = (uint32_t)n;
+	for (size_t i = 0; i < n; i++) {
+		const json_t *size = json_array_get(shape, i);
+
+		if (!json_is_integer(size))
+			return -EINVAL;
+		type->shape[i] = json_integer_value(size);
+	}
+	return 0;
+}
+
+int archive_read_tensor(const json_t *tensor, struct tensor_type *ret_type,
+			uint64_t *ret_digest, struct error *err)
+{
+	const char *dtype = json_string_value(json_object_get(tensor, "dtype"));
+	const char *digest = json_string_value(json_object_get(tensor, "xxh3"));
+	struct tensor_type type = {.dtype = dtype ? dtype_by_name(dtype) : 0};
+	uint64_t size;
+
+	if (!type.dtype || read_shape(json_object_get(tensor, "shape"), &type))
+		return error_set(err, -EINVAL,
+				 "its dtype or shape is not legal");
+	if (!digest || strlen(digest) != 16 ||
+	    strspn(digest, "0123456789abcdef") != 16)
+		return error_set(err, -EINVAL,
+				 "its xxh3 is not 16 hexadecimal digits");
+	tensor_type_contiguous(&type);
+	if (tensor_type_check(&type, &size, err) < 0)
+		return -EINVAL;
+	*ret_type = type;
+	*ret_digest = strtoull(digest, NULL, 16);
+	return 0;
+}
+
+/* --- the index ----------------------------------------------------------- */
+
+/* A name that leads elsewhere is refused. */
+static bool is_file_name(const char *name)
+{
+	return name && *name && *name != '.' && !strchr(name, '/');
+}
+
+static int check_entry(const char *name, json_t *entry, struct error *err)
+{
+	json_t *tensors = json_object_get(entry, "tensors"), *tensor;
+	struct tensor_type type;
+	uint64_t digest;
+	const char *key;
+	int r = name_is_bundle(name) ? name_check_bundle(name, err)
+				     : name_check(name, err);
+
+	if (r < 0)
+		return r;
+	if (!is_file_name(json_string_value(json_object_get(entry, "file"))) ||
+	    !json_is_integer(json_object_get(entry, "size")) ||
+	    !json_is_integer(json_object_get(entry, "uid")) ||
+	    !json_is_integer(json_object_get(entry, "gid")) ||
+	    !json_is_integer(json_object_get(entry, "mode")) ||
+	    !json_is_integer(json_object_get(entry, "ttl_left_ms")) ||
+	    !json_is_boolean(json_object_get(entry, "evictable")) ||
+	    !json_is_string(json_object_get(entry, "device")) ||
+	    !json_is_object(tensors))
+		return error_set(err, -EINVAL,
+				 "entry '%.64s' lacks a field, or one has the "
+				 "wrong type",
+				 name);
+	r = safetensors_check_metadata(json_object_get(entry, "metadata"), err);
+	json_object_foreach(tensors, key, tensor)
+	{
+		if (r == 0)
+			r = archive_read_tensor(tensor, &type, &digest, err);
+	}
+	return r < 0 ? error_wrap(err, r, "entry '%.64s'", name) : 0;
+}
+
+static int check_index(json_t *index, json_t **ret_entries, struct error *err)
+{
+	const char *format =
+		json_string_value(json_object_get(index, "format"));
+	json_t *entries = json_object_get(index, "entries"), *entry;
+	const char *name;
+	int r = 0;
+
+	if (!format || strcmp(format, FORMAT) != 0 || !json_is_object(entries))
+		return error_set(err, -EINVAL,
+				 "it was not written by fsdpctl save, or by a "
+				 "later version");
+	json_object_foreach(entries, name, entry)
+	{
+		if (r == 0)
+			r = check_entry(name, entry, err);
+	}
+	if (r == 0)
+		*ret_entries = json_incref(entries);
+	return r;
+}
+
+int archive_read(const char *directory, const char *name, json_t **ret_entries,
+		 struct error *err)
+{
+	char *path = archive_path(directory, name);
+	json_error_t cause;
+	json_t *index;
+	int r;
+
+	if (!path)
+		return out_of_memory(err);
+	if (access(path, F_OK) < 0 && errno == ENOENT) {
+		free(path);
+		return -ENOENT;
+	}
+	index = json_load_file(path, JSON_REJECT_DUPLICATES, &cause);
+	r = index ? check_index(index, ret_entries, err)
+		  : error_set(err, -EINVAL, "%s", cause.text);
+	if (r < 0)
+		error_wrap(err, r, "%s", path);
+	json_decref(index);
+	free(path);
+	return r;
+}
+
+static int write_text(const char *path, const char *text, struct error *err)
+{
+	struct output output = OUTPUT_NULL;
+	int r = output_open(path, &output, err);
+
+	/* The names are nobody else's business, either. */
+	if (r == 0 && fchmod(output.fd, 0600) < 0)
+		r = error_errno(err, -errno, "set the mode of %s", path);
+	if (r == 0)
+		r = output_write(&output, text, strlen(text), err);
+	if (r == 0)
+		r = output_commit(&output, err);
+	output_close(&output);
+	return r;
+}
+
+/* So that a rename in it survives a crash of the machine. */
+static int sync_directory(const char *directory, struct error *err)
+{
+	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int r = fd >= 0 && fsync(fd) == 0
+			? 0
+			: error_errno(err, -errno, "sync %s", directory);
+
+	if (fd >= 0)
+		(void)close(fd);
+	return r;
+}
+
+int archive_write(const char *directory, const char *name, json_t *entries,
+		  struct error *err)
+{
+	json_t *index =
+		json_pack("{s:s, s:O}", "format", FORMAT, "entries", entries);
+	char *text = json_dumps(index, JSON_INDENT(1));
+	char *path = archive_path(directory, name);
+	int r = text && path ? write_text(path, text, err) : out_of_memory(err);
+
+	if (r == 0)
+		r = sync_directory(directory, err);
+	free(path);
+	free(text);
+	json_decref(index);
+	return r;
+}

@@ -1,0 +1,422 @@
+/*
+ * restore: what save wrote becomes published again.
+ *
+ * A name that has the saved contents already, by the digests of its tensors, is
+ * left alone, so a restore that was interrupted goes on where it was. Nothing
+ * becomes visible before its digests were checked.
+ */
+#include "client/ctl/archive.h"
+#include "client/ctl/args.h"
+#include "client/ctl/broker.h"
+#include "client/ctl/document.h"
+#include "client/ctl/filler.h"
+#include "client/ctl/format.h"
+#include "client/ctl/input.h"
+#include "client/ctl/interrupt.h"
+#include "client/ctl/listing.h"
+#include "client/ctl/loader.h"
+#include "client/ctl/progress.h"
+#include "client/ctl/safetensors.h"
+#include "client/ctl/verb.h"
+#include "client/fsdp.h"
+#include "proto/error.h"
+#include "proto/name.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct restore {
+	struct fsdp_client *client;
+	const struct args *args;
+	const char *directory;
+	json_t *present; /* {name of a tensor: its digest as text} */
+	struct progress progress;
+	uint64_t n_restored, n_kept, n_foreign, size;
+};
+
+/* One entry while it is restored. */
+struct item {
+	const char *name;
+	const json_t *entry;
+	char *path;
+	struct input input; /* its path is borrowed from here */
+	struct safetensors file;
+	struct fsdp_access access;
+	struct fsdp_device device;
+	uint64_t ttl_ms;
+	uint32_t flags;
+};
+
+static int out_of_memory(struct error *err)
+{
+	return error_nomem(err, "the restore");
+}
+
+static uint64_t number_of(const json_t *entry, const char *key)
+{
+	return (uint64_t)json_integer_value(json_object_get(entry, key));
+}
+
+/* --- is it there already? ------------------------------------------------ */
+
+static int note_present(const struct fsdp_entry *entry, void *data)
+{
+	char text[17];
+
+	snprintf(text, sizeof(text), "%016" PRIx64, entry->digest);
+	return json_object_set_new(data, entry->info->name, json_string(text))
+		       ? -ENOMEM
+		       : 0;
+}
+
+/* Has every tensor of the entry the same digest now? `*ret_exists`: at least
+ * one is there. */
+static bool is_present(const struct restore *restore, const struct item *item,
+		       bool *ret_exists)
+{
+	json_t *tensors = json_object_get(item->entry, "tensors"), *tensor;
+	bool is_bundle = name_is_bundle(item->name);
+	bool is_same = json_object_size(tensors) > 0;
+	char full[2 * FSDP_MAX_NAME + 2];
+	const char *name;
+
+	*ret_exists = false;
+	json_object_foreach(tensors, name, tensor)
+	{
+		const json_t *present;
+
+		snprintf(full, sizeof(full), "%s%s",
+			 is_bundle ? item->name : "", name);
+		present = json_object_get(restore->present, full);
+		*ret_exists |= present != NULL;
+		is_same &= present &&
+			   json_equal(present, json_object_get(tensor, "xxh3"));
+	}
+	return is_same;
+}
+
+/* --- one entry ----------------------------------------------------------- */
+
+/* The type of the entry in the place of what the file has of it. */
+static int check_tensor(const struct item *item,
+			struct safetensors_entry *entry, struct error *err)
+{
+	const json_t *tensor = json_object_get(
+		json_object_get(item->entry, "tensors"), entry->name);
+	struct tensor_type type, in_file;
+	uint64_t digest;
+	int r;
+
+	if (!tensor)
+		return error_set(err, -EBADMSG,
+				 "%s has a tensor '%s', which the index does "
+				 "not have",
+				 item->path, entry->name);
+	r = archive_read_tensor(tensor, &type, &digest, err);
+	if (r < 0)
+		return r;
+	in_file = archive_file_type(&type);
+	if (memcmp(&in_file, &entry->type, sizeof(in_file)) != 0)
+		return error_set(err, -EBADMSG,
+				 "tensor '%s' of %s has another dtype or shape "
+				 "than in the index",
+				 entry->name, item->path);
+	entry->type = type;
+	return 0;
+}
+
+static int check_file(struct item *item, struct error *err)
+{
+	int r = 0;
+
+	if (item->file.n_entries !=
+	    json_object_size(json_object_get(item->entry, "tensors")))
+		return error_set(err, -EBADMSG,
+				 "%s has another number of tensors than the "
+				 "index",
+				 item->path);
+	for (size_t i = 0; r == 0 && i < item->file.n_entries; i++)
+		r = check_tensor(item, &item->file.entries[i], err);
+	return r;
+}
+
+static int open_item(const struct restore *restore, struct item *item,
+		     struct error *err)
+{
+	const json_t *entry = item->entry;
+	int r;
+
+	item->access = (struct fsdp_access){
+		.gid = (uint32_t)number_of(entry, "gid"),
+		.mode = (uint32_t)number_of(entry, "mode")};
+	item->ttl_ms = number_of(entry, "ttl_left_ms");
+	item->flags = args_has(restore->args, ARG_REPLACE) ? FSDP_REPLACE : 0;
+	r = fsdp_device_parse(
+		json_string_value(json_object_get(entry, "device")),
+		&item->device);
+	if (r < 0)
+		return broker_failed(err, r);
+	item->path =
+		archive_path(restore->directory,
+			     json_string_value(json_object_get(entry, "file")));
+	if (!item->path)
+		return out_of_memory(err);
+	r = input_open(item->path, &item->input, err);
+	if (r < 0)
+		return r;
+	r = safetensors_read(item->input.fd, &item->file, err);
+	if (r < 0)
+		return error_wrap(err, r, "%s", item->path);
+	return check_file(item, err);
+}
+
+/* Are the bytes that were read those that were saved? */
+static int check_digest(const struct item *item, size_t i, uint64_t digest,
+			struct error *err)
+{
+	const char *name = item->file.entries[i].name;
+	const json_t *tensor =
+		json_object_get(json_object_get(item->entry, "tensors"), name);
+	struct tensor_type type;
+	uint64_t wanted;
+	int r = archive_read_tensor(tensor, &type, &wanted, err);
+
+	if (r < 0 || digest == wanted)
+		return r;
+	return error_set(err, -EBADMSG,
+			 "tensor '%s' of %s is damaged: its XXH3 is %016" PRIx64
+			 ", and was %016" PRIx64 " when it was saved",
+			 name, item->path, digest, wanted);
+}
+
+static int restore_bundle(struct restore *restore, struct item *item,
+			  struct error *err)
+{
+	bool is_on_device = strcmp(json_string_value(json_object_get(
+					   item->entry, "device")),
+				   "host") != 0;
+	struct fsdp_bundle_options options = {
+		.access = item->access,
+		.size_hint = loader_size(&item->file, is_on_device),
+		.flags = item->flags,
+		.ttl_ms = item->ttl_ms,
+		.device = item->device};
+	struct loader loader;
+	uint64_t version;
+	int r = loader_begin(&loader, restore->client, item->name, &options,
+			     item->file.n_entries, &restore->progress, err);
+
+	if (r == 0)
+		r = loader_add(&loader, &item->input, &item->file, err);
+	if (r == 0)
+		r = loader_wait(&loader, err);
+	for (size_t i = 0; r == 0 && i < loader.n; i++)
+		r = check_digest(item, i, loader.digests[i], err);
+	if (r == 0)
+		r = loader_commit(&loader,
+				  json_object_get(item->entry, "metadata"),
+				  &version, err);
+	loader_deinit(&loader);
+	return r;
+}
+
+static int fill_tensor(struct restore *restore, const struct item *item,
+		       struct fsdp_tensor *tensor, struct error *err)
+{
+	struct filler filler;
+	uint64_t digest = 0;
+	int r = filler_start(&restore->progress, &filler, err);
+
+	if (r < 0)
+		return r;
+	r = filler_add(&filler, &item->input, item->file.entries, &tensor, 1,
+		       &digest, err);
+	if (r == 0)
+		r = filler_wait(&filler, err);
+	filler_stop(&filler);
+	if (r == 0)
+		r = check_digest(item, 0, digest, err);
+	if (r < 0)
+		return r;
+	r = fsdp_set_digests(&tensor, &digest, 1);
+	return r < 0 ? broker_failed(err, r) : 0;
+}
+
+static int restore_tensor(struct restore *restore, struct item *item,
+			  struct error *err)
+{
+	const struct tensor_type *type = &item->file.entries[0].type;
+	struct fsdp_spec spec = {.dtype = (enum fsdp_dtype)type->dtype,
+				 .n_dims = type->n_dims};
+	struct fsdp_publication publication = {.name = item->name,
+					       .flags = item->flags,
+					       .ttl_ms = item->ttl_ms};
+	int r;
+
+	if (item->file.n_entries != 1)
+		return error_set(err, -EBADMSG, "%s has not one tensor",
+				 item->path);
+	if (json_is_true(json_object_get(item->entry, "evictable")))
+		publication.flags |= FSDP_EVICTABLE;
+	memcpy(spec.shape, type->shape, sizeof(spec.shape));
+	r = fsdp_alloc_on(restore->client, &item->device, &spec, 1,
+			  &item->access, 0, &publication.tensor);
+	if (r < 0)
+		return broker_failed(err, r);
+	r = fill_tensor(restore, item, publication.tensor, err);
+	if (r == 0) {
+		r = fsdp_publish(restore->client, &publication, 1);
+		if (r < 0)
+			broker_failed(err, r);
+	}
+	fsdp_free(publication.tensor);
+	return r;
+}
+
+static int restore_item(struct restore *restore, struct item *item,
+			struct error *err)
+{
+	bool exists;
+	int r;
+
+	if (number_of(item->entry, "uid") != geteuid()) {
+		restore->n_foreign++;
+		return 0;
+	}
+	if (is_present(restore, item, &exists)) {
+		restore->n_kept++;
+		return 0;
+	}
+	if (exists && !args_has(restore->args, ARG_REPLACE))
+		return error_set(err, -EEXIST,
+				 "'%s' is there, with other contents: restore "
+				 "with --replace, or remove it",
+				 item->name);
+	r = open_item(restore, item, err);
+	if (r < 0)
+		return r;
+	r = name_is_bundle(item->name) ? restore_bundle(restore, item, err)
+				       : restore_tensor(restore, item, err);
+	if (r < 0)
+		return r;
+	restore->n_restored++;
+	restore->size += item->file.data_size;
+	return interrupt_check(err);
+}
+
+static int restore_entry(struct restore *restore, const char *name,
+			 const json_t *entry, struct error *err)
+{
+	struct item item = {.name = name,
+			    .entry = entry,
+			    .input = INPUT_NULL,
+			    .file = SAFETENSORS_NULL};
+	int r = restore_item(restore, &item, err);
+
+	safetensors_deinit(&item.file);
+	input_close(&item.input);
+	free(item.path);
+	return r < 0 ? error_wrap(err, r, "restore '%s'", name) : 0;
+}
+
+/* --- all of them --------------------------------------------------------- */
+
+static int report(const struct restore *restore, struct error *err)
+{
+	double seconds = progress_seconds(&restore->progress);
+	char size[FORMAT_SIZE];
+
+	if (restore->n_foreign)
+		return error_set(err, -EPERM,
+				 "%" PRIu64 " names of other users were not "
+				 "restored: only they can, as uid %u cannot "
+				 "give memory away",
+				 restore->n_foreign, geteuid());
+	if (args_has(restore->args, ARG_JSON))
+		return document_print(
+			json_pack("{s:o, s:o, s:o, s:f}", "restored",
+				  document_number(restore->n_restored), "kept",
+				  document_number(restore->n_kept), "bytes",
+				  document_number(restore->size), "seconds",
+				  seconds),
+			err);
+	printf("%" PRIu64 " names restored, %s in %.2f s; %" PRIu64
+	       " were there already\n",
+	       restore->n_restored, format_size(restore->size, size), seconds,
+	       restore->n_kept);
+	return 0;
+}
+
+static int read_index(const struct restore *restore, json_t **ret,
+		      struct error *err)
+{
+	int r = archive_read(restore->directory, ARCHIVE_INDEX, ret, err);
+
+	if (r == -ENOENT)
+		return error_set(err, r,
+				 "%s has no " ARCHIVE_INDEX
+				 ": nothing was saved there, or the save was "
+				 "interrupted and must be run again",
+				 restore->directory);
+	return r;
+}
+
+static int restore_all(struct restore *restore, json_t *entries,
+		       struct error *err)
+{
+	uint64_t size = 0;
+	json_t *entry;
+	const char *name;
+	int r = fsdp_list(restore->client, NULL, note_present,
+			  restore->present);
+
+	if (r < 0)
+		return broker_walk_failed(err, r);
+	json_object_foreach(entries, name, entry)
+	{
+		size += number_of(entry, "size");
+	}
+	progress_init(&restore->progress, "restore", size,
+		      args_has(restore->args, ARG_QUIET));
+	interrupt_catch();
+	json_object_foreach(entries, name, entry)
+	{
+		if (r == 0)
+			r = restore_entry(restore, name, entry, err);
+	}
+	progress_deinit(&restore->progress);
+	return r < 0 ? r : report(restore, err);
+}
+
+static int run_restore(struct fsdp_client *client, const struct args *args,
+		       struct error *err)
+{
+	struct restore restore = {.client = client,
+				  .args = args,
+				  .directory = args->operands[0],
+				  .present = json_object()};
+	json_t *entries = NULL;
+	int r = restore.present ? read_index(&restore, &entries, err)
+				: out_of_memory(err);
+
+	if (r == 0)
+		r = restore_all(&restore, entries, err);
+	json_decref(entries);
+	json_decref(restore.present);
+	return r;
+}
+
+const struct verb verbs_restore[] = {
+	{.name = "restore",
+	 .operands = "DIRECTORY",
+	 .summary = "publish what save wrote to a directory",
+	 .accepts =
+		 ARG_BIT(ARG_REPLACE) | ARG_BIT(ARG_QUIET) | ARG_BIT(ARG_JSON),
+	 .n_min = 1,
+	 .n_max = 1,
+	 .run = run_restore},
+	{0}};

@@ -1,0 +1,686 @@
+/*
+ * save: published names into a directory.
+ *
+ * What the directory has already is not written again: the digests are compared
+ * with those of an earlier save, complete or not. Each entry is held while it
+ * is written, so that it is of one version.
+ */
+#include "client/ctl/archive.h"
+#include "client/ctl/args.h"
+#include "client/ctl/broker.h"
+#include "client/ctl/bundles.h"
+#include "client/ctl/contents.h"
+#include "client/ctl/document.h"
+#include "client/ctl/format.h"
+#include "client/ctl/interrupt.h"
+#include "client/ctl/listing.h"
+#include "client/ctl/metadata.h"
+#include "client/ctl/output.h"
+#include "client/ctl/progress.h"
+#include "client/ctl/safetensors.h"
+#include "client/ctl/transfer.h"
+#include "client/ctl/verb.h"
+#include "client/fsdp.h"
+#include "proto/error.h"
+#include "proto/name.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* How often the partial index is written; a file that it does not list yet is
+ * written again by the next save. */
+#define INDEX_EVERY_NS 1000000000ull
+
+struct save {
+	struct fsdp_client *client;
+	const struct args *args;
+	const char *directory, *prefix;
+	json_t *old;     /* entries of earlier saves */
+	json_t *entries; /* of this one, and of earlier ones where it has none
+			  */
+	json_t *names;   /* that were saved: {name: null} */
+	uint64_t last_number; /* of a file */
+	uint64_t index_ns;    /* when the partial index was last written */
+	struct progress progress;
+	uint64_t n_written, n_kept, n_failed, size;
+};
+
+/* One bundle or tensor while it is saved. */
+struct item {
+	const char *name;
+	const struct listed *listed; /* the tensor, or a member of the bundle */
+	struct fsdp_tensor **tensors;
+	size_t n;
+	uint64_t *digests;
+	json_t *metadata;
+	struct transfer *transfer;
+};
+
+static int out_of_memory(struct error *err)
+{
+	return error_nomem(err, "the save");
+}
+
+/* --- one item ------------------------------------------------------------ */
+
+static const char *file_name(const struct item *item, size_t i)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	size_t skip = name_is_bundle(item->name) ? strlen(item->name) : 0;
+
+	fsdp_tensor_info(item->tensors[i], &info);
+	return skip ? info.name + skip : item->name;
+}
+
+static int hold(struct save *save, struct item *item, struct error *err)
+{
+	int r;
+
+	if (name_is_bundle(item->name)) {
+		r = fsdp_bundle_get(save->client, item->name, NULL,
+				    &item->tensors, &item->n);
+	} else {
+		item->tensors = calloc(1, sizeof(struct fsdp_tensor *));
+		if (!item->tensors)
+			return out_of_memory(err);
+		r = fsdp_get(save->client, &item->name, 1, NULL, item->tensors);
+		item->n = r == 0;
+	}
+	if (r < 0)
+		return broker_failed(err, r);
+	item->digests = calloc(item->n + 1, sizeof(*item->digests));
+	return item->digests ? 0 : out_of_memory(err);
+}
+
+/* It is no tensor of the file, but part of its header. */
+static int take_metadata(struct item *item, struct error *err)
+{
+	size_t n = 0;
+	int r = 0;
+
+	for (size_t i = 0; i < item->n; i++) {
+		struct fsdp_info info = {.struct_size = sizeof(info)};
+
+		fsdp_tensor_info(item->tensors[i], &info);
+		if (r == 0 && name_is_bundle(item->name) &&
+		    metadata_is_name(info.name, item->name)) {
+			r = metadata_read(item->tensors[i], &item->metadata,
+					  err);
+			fsdp_free(item->tensors[i]);
+		} else {
+			item->tensors[n++] = item->tensors[i];
+		}
+	}
+	item->n = n;
+	if (r == 0 && !item->metadata)
+		item->metadata = json_object();
+	return r < 0 || item->metadata ? r : out_of_memory(err);
+}
+
+static void drop(struct item *item)
+{
+	transfer_stop(item->transfer);
+	for (size_t i = 0; i < item->n; i++)
+		fsdp_free(item->tensors[i]);
+	free(item->tensors);
+	free(item->digests);
+	json_decref(item->metadata);
+}
+
+/* --- is it there already? ------------------------------------------------ */
+
+static int digest_item(struct item *item, struct error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < item->n; i++) {
+		const void *memory = contents_address(item->tensors[i]);
+		struct fsdp_info info = {.struct_size = sizeof(info)};
+		struct transfer_job job = {.direction = TRANSFER_DIGEST,
+					   .fd = -1,
+					   .memory = (void *)(uintptr_t)memory,
+					   .ret_digest = &item->digests[i]};
+
+		fsdp_tensor_info(item->tensors[i], &info);
+		job.size = info.size;
+		r = memory ? transfer_add(item->transfer, &job, err)
+			   : contents_digest(item->tensors[i],
+					     &item->digests[i], err);
+	}
+	return r < 0 ? r : transfer_wait(item->transfer, err);
+}
+
+static json_t *make_tensors(const struct item *item)
+{
+	json_t *tensors = json_object();
+
+	for (size_t i = 0; i < item->n; i++) {
+		struct tensor_type type;
+
+		contents_type(item->tensors[i], &type);
+		if (json_object_set_new(
+			    tensors, file_name(item, i),
+			    archive_make_tensor(&type, item->digests[i]))) {
+			json_decref(tensors);
+			return NULL;
+		}
+	}
+	return tensors;
+}
+
+static bool has_size(const char *directory, const json_t *entry)
+{
+	char *path = archive_path(
+		directory, json_string_value(json_object_get(entry, "file")));
+	struct stat status;
+	bool r = path && stat(path, &status) == 0 &&
+		 status.st_size ==
+			 json_integer_value(json_object_get(entry, "size"));
+
+	free(path);
+	return r;
+}
+
+/* The file of an earlier save that has the same tensors and metadata; NULL:
+ * there is none. */
+static const json_t *find_old(const struct save *save, struct item *item,
+			      struct error *err)
+{
+	const json_t *old = json_object_get(save->old, item->name);
+	json_t *tensors;
+	bool is_same;
+
+	if (!old || !has_size(save->directory, old) ||
+	    !json_equal(json_object_get(old, "metadata"), item->metadata) ||
+	    json_object_size(json_object_get(old, "tensors")) != item->n ||
+	    digest_item(item, err) < 0)
+		return NULL;
+	tensors = make_tensors(item);
+	is_same =
+		tensors && json_equal(tensors, json_object_get(old, "tensors"));
+	json_decref(tensors);
+	return is_same ? old : NULL;
+}
+
+/* --- writing ------------------------------------------------------------- */
+
+/* Contents that are no contiguous host memory. */
+struct sink {
+	struct output *output;
+	uint64_t offset;
+	XXH3_state_t *state;
+};
+
+static int sink_write(void *data, const void *bytes, size_t size,
+		      struct error *err)
+{
+	struct sink *sink = data;
+	const char *p = bytes;
+	int r = interrupt_check(err);
+
+	XXH3_64bits_update(sink->state, bytes, size);
+	while (r == 0 && size) {
+		ssize_t n =
+			pwrite(sink->output->fd, p, size, (off_t)sink->offset);
+
+		if (n < 0 && errno != EINTR)
+			return error_errno(err, -errno, "write %s",
+					   sink->output->name);
+		if (n < 0)
+			continue;
+		p += n;
+		size -= (size_t)n;
+		sink->offset += (uint64_t)n;
+	}
+	return r;
+}
+
+static int write_elsewhere(struct fsdp_tensor *tensor, struct output *output,
+			   uint64_t offset, uint64_t *ret_digest,
+			   struct error *err)
+{
+	struct sink sink = {output, offset, XXH3_createState()};
+	int r;
+
+	if (!sink.state)
+		return out_of_memory(err);
+	XXH3_64bits_reset(sink.state);
+	r = contents_write(tensor, 0, sink_write, &sink, err);
+	*ret_digest = XXH3_64bits_digest(sink.state);
+	XXH3_freeState(sink.state);
+	return r;
+}
+
+static int write_tensor(struct item *item, size_t i, struct output *output,
+			uint64_t offset, uint64_t size, struct error *err)
+{
+	const void *memory = contents_address(item->tensors[i]);
+	struct transfer_job job = {.direction = TRANSFER_WRITE,
+				   .fd = output->fd,
+				   .path = output->name,
+				   .offset = offset,
+				   .memory = (void *)(uintptr_t)memory,
+				   .size = size,
+				   .ret_digest = &item->digests[i]};
+
+	if (memory || size == 0)
+		return transfer_add(item->transfer, &job, err);
+	return write_elsewhere(item->tensors[i], output, offset,
+			       &item->digests[i], err);
+}
+
+static int write_header(struct item *item, struct output *output,
+			uint64_t *ret_size, struct error *err)
+{
+	struct safetensors_item *items = calloc(item->n + 1, sizeof(*items));
+	char *header = NULL;
+	size_t size = 0;
+	int r;
+
+	if (!items)
+		return out_of_memory(err);
+	for (size_t i = 0; i < item->n; i++) {
+		struct tensor_type type;
+
+		contents_type(item->tensors[i], &type);
+		items[i].name = file_name(item, i);
+		items[i].type = archive_file_type(&type);
+	}
+	r = safetensors_make_header(items, item->n, item->metadata, &header,
+				    &size, err);
+	if (r == 0)
+		r = output_write(output, header, size, err);
+	*ret_size = size;
+	free(header);
+	free(items);
+	return r;
+}
+
+static int write_contents(struct item *item, struct output *output,
+			  uint64_t *ret_size, struct error *err)
+{
+	int r = write_header(item, output, ret_size, err);
+
+	for (size_t i = 0; r == 0 && i < item->n; i++) {
+		struct tensor_type type;
+		uint64_t size;
+
+		contents_type(item->tensors[i], &type);
+		size = tensor_type_numel(&type) * dtype_size(type.dtype);
+		r = write_tensor(item, i, output, *ret_size, size, err);
+		*ret_size += size;
+	}
+	return r < 0 ? r : transfer_wait(item->transfer, err);
+}
+
+static int write_file(const struct save *save, struct item *item,
+		      const char *name, uint64_t *ret_size, struct error *err)
+{
+	char *path = archive_path(save->directory, name);
+	struct output output = OUTPUT_NULL;
+	int r = path ? output_open(path, &output, err) : out_of_memory(err);
+
+	/* Memory of mode 0600 is no file for others. */
+	if (r == 0 && fchmod(output.fd, 0600) < 0)
+		r = error_errno(err, -errno, "set the mode of %s", path);
+	if (r == 0)
+		r = write_contents(item, &output, ret_size, err);
+	/* No thread may write any more when the file is closed. */
+	transfer_stop(item->transfer);
+	item->transfer = NULL;
+	if (r == 0)
+		r = output_commit(&output, err);
+	output_close(&output);
+	free(path);
+	return r;
+}
+
+/* --- the index ----------------------------------------------------------- */
+
+/* What can change while the contents stay. */
+static int add_entry(struct save *save, const struct item *item,
+		     const char *file, uint64_t size, struct error *err)
+{
+	const struct fsdp_entry *entry = &item->listed->entry;
+	json_t *tensors = make_tensors(item), *object;
+	char device[FSDP_DEVICE_TEXT];
+
+	fsdp_device_format(&item->listed->info.device, device);
+	object = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:b, s:s, s:O, s:o}",
+			   "file", file, "size", document_number(size), "uid",
+			   document_number(entry->uid), "gid",
+			   document_number(entry->gid), "mode",
+			   document_number(entry->mode), "ttl_left_ms",
+			   document_number(entry->ttl_left_ms), "evictable",
+			   !!(entry->flags & FSDP_EVICTABLE), "device", device,
+			   "metadata", item->metadata, "tensors", tensors);
+	if (json_object_set_new(save->entries, item->name, object) ||
+	    json_object_set_new(save->names, item->name, json_null()))
+		return out_of_memory(err);
+	return 0;
+}
+
+static int write_partial(struct save *save, struct error *err)
+{
+	uint64_t now_ns = format_now_ns();
+
+	if (now_ns - save->index_ns < INDEX_EVERY_NS)
+		return 0;
+	save->index_ns = now_ns;
+	return archive_write(save->directory, ARCHIVE_PARTIAL, save->entries,
+			     err);
+}
+
+static int save_held(struct save *save, struct item *item, struct error *err)
+{
+	const json_t *old;
+	char file[64];
+	uint64_t size = 0;
+	int r = transfer_start(&save->progress, &item->transfer, err);
+
+	if (r < 0)
+		return r;
+	old = find_old(save, item, err);
+	if (err->code)
+		return err->code;
+	if (old) {
+		save->n_kept++;
+		return add_entry(
+			save, item,
+			json_string_value(json_object_get(old, "file")),
+			(uint64_t)json_integer_value(
+				json_object_get(old, "size")),
+			err);
+	}
+	snprintf(file, sizeof(file), "%05" PRIu64 ".safetensors",
+		 ++save->last_number);
+	r = write_file(save, item, file, &size, err);
+	if (r == 0)
+		r = add_entry(save, item, file, size, err);
+	if (r < 0)
+		return r;
+	save->n_written++;
+	save->size += size;
+	return write_partial(save, err);
+}
+
+/* A name that went meanwhile is not saved; one that cannot be read is said. */
+static int save_one(struct save *save, const char *name,
+		    const struct listed *listed, struct error *err)
+{
+	struct item item = {.name = name, .listed = listed};
+	struct error cause = ERROR_NULL;
+	int r = hold(save, &item, &cause);
+
+	if (r < 0) {
+		drop(&item);
+		if (r == -ENOENT)
+			return 0;
+		table_clean(cause.msg);
+		fprintf(stderr, "fsdpctl: not saved: %s\n", cause.msg);
+		save->n_failed++;
+		/* What an earlier save has of it stays. */
+		return json_object_set_new(save->names, name, json_null())
+			       ? out_of_memory(err)
+			       : 0;
+	}
+	r = take_metadata(&item, err);
+	if (r == 0)
+		r = save_held(save, &item, err);
+	drop(&item);
+	return r;
+}
+
+/* --- all of them --------------------------------------------------------- */
+
+static int save_bundles(struct save *save, const struct listing *listing,
+			struct error *err)
+{
+	struct bundles bundles = BUNDLES_NULL;
+	int r = bundles_collect(listing, save->prefix, &bundles);
+
+	if (r < 0)
+		r = broker_walk_failed(err, r);
+	bundles_sort(&bundles, SORT_NAME);
+	for (size_t i = 0; r == 0 && i < bundles.n; i++)
+		if (!(bundles.list[i].member.entry.flags & FSDP_TIED))
+			r = save_one(save, bundles.list[i].name,
+				     &bundles.list[i].member, err);
+	bundles_deinit(&bundles);
+	return r;
+}
+
+static int save_tensors(struct save *save, const struct listing *listing,
+			struct error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < listing->n_entries; i++) {
+		const struct listed *listed = &listing->entries[i];
+
+		/* A tied name ends with its session; nobody could restore it.
+		 */
+		if (!listed->entry.bundle && !(listed->entry.flags & FSDP_TIED))
+			r = save_one(save, listed->info.name, listed, err);
+	}
+	return r;
+}
+
+static void remove_file(const struct save *save, const char *name)
+{
+	char *path = archive_path(save->directory, name);
+
+	if (path)
+		(void)unlink(path);
+	free(path);
+}
+
+static bool is_used(const struct save *save, const char *file)
+{
+	json_t *entry;
+	const char *name;
+
+	json_object_foreach(save->entries, name, entry)
+	{
+		if (strcmp(json_string_value(json_object_get(entry, "file")),
+			   file) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Entries below the prefix that are not there any more go, then their files. */
+static int finish(struct save *save, struct error *err)
+{
+	json_t *entry;
+	const char *name;
+	void *next;
+	int r;
+
+	json_object_foreach_safe(save->entries, next, name, entry)
+	{
+		if (strncmp(name, save->prefix, strlen(save->prefix)) == 0 &&
+		    !json_object_get(save->names, name))
+			json_object_del(save->entries, name);
+	}
+	r = archive_write(save->directory, ARCHIVE_INDEX, save->entries, err);
+	if (r < 0)
+		return r;
+	remove_file(save, ARCHIVE_PARTIAL);
+	json_object_foreach(save->old, name, entry)
+	{
+		const char *file =
+			json_string_value(json_object_get(entry, "file"));
+
+		if (!is_used(save, file))
+			remove_file(save, file);
+	}
+	return 0;
+}
+
+static int read_old(struct save *save, struct error *err)
+{
+	const char *const indexes[] = {ARCHIVE_INDEX, ARCHIVE_PARTIAL};
+	json_t *entry;
+	const char *name;
+
+	for (size_t i = 0; i < 2; i++) {
+		json_t *entries = NULL;
+		int r = archive_read(save->directory, indexes[i], &entries,
+				     err);
+
+		if (r < 0 && r != -ENOENT)
+			return r;
+		if (entries && json_object_update(save->old, entries)) {
+			json_decref(entries);
+			return out_of_memory(err);
+		}
+		json_decref(entries);
+	}
+	json_object_foreach(save->old, name, entry)
+	{
+		const char *file =
+			json_string_value(json_object_get(entry, "file"));
+		uint64_t number = strtoull(file, NULL, 10);
+
+		if (number > save->last_number)
+			save->last_number = number;
+	}
+	/* What this save does not concern stays. */
+	return json_object_update(save->entries, save->old) ? out_of_memory(err)
+							    : 0;
+}
+
+static int report(const struct save *save, struct error *err)
+{
+	double seconds = progress_seconds(&save->progress);
+	char size[FORMAT_SIZE];
+
+	if (save->n_failed)
+		return error_set(err, -EIO, "%" PRIu64 " names were not saved",
+				 save->n_failed);
+	if (args_has(save->args, ARG_JSON))
+		return document_print(
+			json_pack("{s:o, s:o, s:o, s:f}", "written",
+				  document_number(save->n_written), "kept",
+				  document_number(save->n_kept), "bytes",
+				  document_number(save->size), "seconds",
+				  seconds),
+			err);
+	printf("%" PRIu64 " names written, %s in %.2f s; %" PRIu64
+	       " were there already\n",
+	       save->n_written, format_size(save->size, size), seconds,
+	       save->n_kept);
+	return 0;
+}
+
+static int save_all(struct save *save, const struct listing *listing,
+		    struct error *err)
+{
+	uint64_t size = 0;
+	int r = read_old(save, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < listing->n_entries; i++)
+		size += listing->entries[i].info.size;
+	progress_init(&save->progress, "save", size,
+		      args_has(save->args, ARG_QUIET));
+	interrupt_catch();
+	r = save_bundles(save, listing, err);
+	if (r == 0)
+		r = save_tensors(save, listing, err);
+	progress_deinit(&save->progress);
+	if (r == 0)
+		return finish(save, err);
+	/* The next save goes on from here. */
+	(void)archive_write(save->directory, ARCHIVE_PARTIAL, save->entries,
+			    NULL);
+	return r;
+}
+
+/* One save at a time: then what an earlier one was writing when it was killed
+ * can go. */
+static int lock_directory(const char *directory, int *ret_fd, struct error *err)
+{
+	static const char temporary[] = ".fsdpctl.";
+	const struct dirent *file;
+	DIR *files;
+	int fd;
+
+	if (mkdir(directory, 0700) < 0 && errno != EEXIST)
+		return error_errno(err, -errno, "make %s", directory);
+	files = opendir(directory);
+	fd = files ? fcntl(dirfd(files), F_DUPFD_CLOEXEC, 3) : -1;
+	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		int r = error_errno(err, -errno, "lock %s for this save",
+				    directory);
+
+		if (fd >= 0)
+			(void)close(fd);
+		if (files)
+			(void)closedir(files);
+		return r;
+	}
+	while ((file = readdir(files)))
+		if (strncmp(file->d_name, temporary, sizeof(temporary) - 1) ==
+		    0)
+			(void)unlinkat(fd, file->d_name, 0);
+	(void)closedir(files);
+	*ret_fd = fd;
+	return 0;
+}
+
+static int run_save(struct fsdp_client *client, const struct args *args,
+		    struct error *err)
+{
+	struct save save = {.client = client,
+			    .args = args,
+			    .directory = args->operands[0],
+			    .prefix = args->n_operands > 1 ? args->operands[1]
+							   : "",
+			    .old = json_object(),
+			    .entries = json_object(),
+			    .names = json_object()};
+	struct listing listing = LISTING_NULL;
+	int lock_fd = -1;
+	int r = fsdp_list(client, save.prefix, listing_add, &listing);
+
+	if (r < 0)
+		r = broker_walk_failed(err, r);
+	else if (!save.old || !save.entries || !save.names)
+		r = out_of_memory(err);
+	else
+		r = lock_directory(save.directory, &lock_fd, err);
+	listing_sort(&listing, SORT_NAME);
+	if (r == 0)
+		r = save_all(&save, &listing, err);
+	if (r == 0)
+		r = report(&save, err);
+	json_decref(save.old);
+	json_decref(save.entries);
+	json_decref(save.names);
+	if (lock_fd >= 0)
+		(void)close(lock_fd);
+	listing_deinit(&listing);
+	return r;
+}
+
+const struct verb verbs_save[] = {
+	{.name = "save",
+	 .operands = "DIRECTORY [PREFIX]",
+	 .summary = "write what is published to a directory",
+	 .accepts = ARG_BIT(ARG_QUIET) | ARG_BIT(ARG_JSON),
+	 .n_min = 1,
+	 .n_max = 2,
+	 .run = run_save},
+	{0}};

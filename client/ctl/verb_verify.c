@@ -1,0 +1,242 @@
+/*
+ * verify: are the contents of tensors what they were when they were loaded?
+ *
+ * A batch is held while it is looked at. A name that was replaced or removed
+ * since it was listed is passed over.
+ */
+#include "client/ctl/args.h"
+#include "client/ctl/broker.h"
+#include "client/ctl/contents.h"
+#include "client/ctl/document.h"
+#include "client/ctl/format.h"
+#include "client/ctl/interrupt.h"
+#include "client/ctl/listing.h"
+#include "client/ctl/progress.h"
+#include "client/ctl/transfer.h"
+#include "client/ctl/verb.h"
+#include "client/fsdp.h"
+#include "proto/error.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct verify {
+	struct fsdp_client *client;
+	const struct args *args;
+	struct transfer *transfer;
+	struct progress progress;
+	uint64_t n_verified, n_unknown, n_passed_over, n_bytes;
+	json_t *damaged; /* names */
+};
+
+/* Tensors that are held, and what was listed of them. */
+struct batch {
+	size_t n;
+	const struct listed *listed[FSDP_MAX_BATCH];
+	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
+	uint64_t digests[FSDP_MAX_BATCH];
+};
+
+static bool is_same(const struct fsdp_tensor *tensor,
+		    const struct listed *listed)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+
+	fsdp_tensor_info(tensor, &info);
+	return info.slot == listed->info.slot &&
+	       info.generation == listed->info.generation;
+}
+
+/* One is held by itself, since another of a batch may be gone. */
+static int hold(struct verify *verify, struct batch *batch,
+		const struct listed *listed, struct error *err)
+{
+	struct fsdp_tensor *tensor = NULL;
+	int r = fsdp_get(verify->client, &listed->info.name, 1, NULL, &tensor);
+
+	if (r == -ENOENT) {
+		verify->n_passed_over++;
+		return 0;
+	}
+	if (r < 0)
+		return broker_failed(err, r);
+	if (!is_same(tensor, listed)) {
+		verify->n_passed_over++;
+		fsdp_free(tensor);
+		return 0;
+	}
+	batch->listed[batch->n] = listed;
+	batch->tensors[batch->n++] = tensor;
+	return 0;
+}
+
+static int add_damaged(struct verify *verify, const char *name,
+		       struct error *err)
+{
+	if (json_array_append_new(verify->damaged, document_text(name)))
+		return error_nomem(err, "the answer");
+	return 0;
+}
+
+static int begin_digest(struct verify *verify, struct batch *batch, size_t i,
+			struct error *err)
+{
+	struct transfer_job job = {
+		.direction = TRANSFER_DIGEST,
+		.fd = -1,
+		.memory =
+			(void *)(uintptr_t)contents_address(batch->tensors[i]),
+		.size = batch->listed[i]->info.size,
+		.ret_digest = &batch->digests[i]};
+
+	if (job.memory || job.size == 0)
+		return transfer_add(verify->transfer, &job, err);
+	return contents_digest(batch->tensors[i], &batch->digests[i], err);
+}
+
+static int digest_batch(struct verify *verify, struct batch *batch,
+			struct error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < batch->n; i++)
+		r = begin_digest(verify, batch, i, err);
+	if (r == 0)
+		r = transfer_wait(verify->transfer, err);
+	for (size_t i = 0; r == 0 && i < batch->n; i++) {
+		const struct listed *listed = batch->listed[i];
+
+		verify->n_verified++;
+		verify->n_bytes += listed->info.size;
+		if (batch->digests[i] != listed->entry.digest)
+			r = add_damaged(verify, listed->info.name, err);
+	}
+	return r;
+}
+
+static int verify_some(struct verify *verify, const struct listing *listing,
+		       size_t *at, struct error *err)
+{
+	struct batch batch = {0};
+	int r = 0;
+
+	for (; r == 0 && *at < listing->n_entries && batch.n < FSDP_MAX_BATCH;
+	     ++*at) {
+		const struct listed *listed = &listing->entries[*at];
+
+		if (listed->entry.digest)
+			r = hold(verify, &batch, listed, err);
+		else
+			verify->n_unknown++;
+	}
+	if (r == 0)
+		r = digest_batch(verify, &batch, err);
+	if (r < 0)
+		transfer_stop(verify->transfer);
+	if (r < 0)
+		verify->transfer = NULL;
+	for (size_t i = 0; i < batch.n; i++)
+		fsdp_free(batch.tensors[i]);
+	return r;
+}
+
+static int report(const struct verify *verify, struct error *err)
+{
+	char size[FORMAT_SIZE];
+	const json_t *name;
+	size_t i;
+
+	if (args_has(verify->args, ARG_JSON))
+		return document_print(
+			json_pack("{s:o, s:o, s:o, s:o, s:O}", "verified",
+				  document_number(verify->n_verified), "bytes",
+				  document_number(verify->n_bytes),
+				  "without_digest",
+				  document_number(verify->n_unknown),
+				  "passed_over",
+				  document_number(verify->n_passed_over),
+				  "damaged", verify->damaged),
+			err);
+	json_array_foreach(verify->damaged, i, name)
+		printf("damaged: %s\n", json_string_value(name));
+	printf("%" PRIu64 " tensors verified, %s", verify->n_verified,
+	       format_size(verify->n_bytes, size));
+	if (verify->n_unknown)
+		printf("; %" PRIu64 " have no digest", verify->n_unknown);
+	if (verify->n_passed_over)
+		printf("; %" PRIu64 " were replaced meanwhile",
+		       verify->n_passed_over);
+	putchar('\n');
+	return 0;
+}
+
+static int judge(const struct verify *verify, struct error *err)
+{
+	size_t n = json_array_size(verify->damaged);
+
+	if (n > 0)
+		return error_set(err, -EBADMSG,
+				 "%zu of %" PRIu64 " tensors have other "
+				 "contents than when they were loaded",
+				 n, verify->n_verified);
+	if (verify->n_verified == 0 && verify->args->n_operands > 0)
+		return error_set(err, -ENODATA,
+				 "no tensor below '%s' has a digest: fsdpctl "
+				 "load, put and restore record them",
+				 verify->args->operands[0]);
+	return 0;
+}
+
+static int verify_all(struct verify *verify, const struct listing *listing,
+		      struct error *err)
+{
+	uint64_t size = 0;
+	int r;
+
+	for (size_t i = 0; i < listing->n_entries; i++)
+		if (listing->entries[i].entry.digest)
+			size += listing->entries[i].info.size;
+	progress_init(&verify->progress, "verify", size,
+		      args_has(verify->args, ARG_QUIET));
+	r = transfer_start(&verify->progress, &verify->transfer, err);
+	for (size_t at = 0; r == 0 && at < listing->n_entries;)
+		r = verify_some(verify, listing, &at, err);
+	transfer_stop(verify->transfer);
+	progress_deinit(&verify->progress);
+	if (r == 0)
+		r = report(verify, err);
+	return r < 0 ? r : judge(verify, err);
+}
+
+static int run_verify(struct fsdp_client *client, const struct args *args,
+		      struct error *err)
+{
+	const char *prefix = args->n_operands ? args->operands[0] : NULL;
+	struct verify verify = {
+		.client = client, .args = args, .damaged = json_array()};
+	struct listing listing = LISTING_NULL;
+	int r = fsdp_list(client, prefix, listing_add, &listing);
+
+	if (r < 0)
+		r = broker_walk_failed(err, r);
+	if (r == 0 && listing.n_entries == 0 && prefix)
+		r = error_set(err, -ENOENT, "no name begins with '%s'", prefix);
+	listing_sort(&listing, SORT_NAME);
+	if (r == 0)
+		r = verify_all(&verify, &listing, err);
+	json_decref(verify.damaged);
+	listing_deinit(&listing);
+	return r;
+}
+
+const struct verb verbs_verify[] = {
+	{.name = "verify",
+	 .operands = "[PREFIX]",
+	 .summary = "compare the contents of tensors with their digests",
+	 .accepts = ARG_BIT(ARG_QUIET) | ARG_BIT(ARG_JSON),
+	 .n_max = 1,
+	 .run = run_verify},
+	{0}};

@@ -1,0 +1,158 @@
+#!/bin/bash
+# fsdpctl saves what is published, restores it, and verifies it by digests.
+#
+#   ctl_save.sh FSDPD FSDPCTL HOARD
+fsdpd=$1 fsdpctl=$2
+. "$(dirname "$0")/ctl_lib.sh"
+
+cat >save.py <<'PY'
+"""Make files, look into a save, and damage one."""
+import json, os, struct, sys
+import numpy as np
+
+verb, *args = sys.argv[1:]
+if verb == "make":
+    rng = np.random.default_rng(3)
+    header, data = {"__metadata__": {"step": "7", "note": "ü"}}, b""
+    for name, n in (("big", 5 << 20), ("b", 1), ("none", 0), ("odd", (2 << 20) + 13)):
+        header[name] = {"dtype": "U8", "shape": [n], "data_offsets": [len(data), len(data) + n]}
+        data += rng.integers(0, 256, n, dtype=np.uint8).tobytes()
+    text = json.dumps(header).encode()
+    open(args[0], "wb").write(struct.pack("<Q", len(text)) + text + data)
+    np.save("v.npy", np.arange(1000, dtype="<f4").reshape(10, 100))
+    open("c.raw", "wb").write(np.arange(6, dtype="<c16").tobytes())
+elif verb == "holds":
+    index = json.load(open(args[0] + "/index.json"))
+    entries = index["entries"]
+    sys.exit(not eval(args[1]))
+elif verb == "damage":
+    entry = json.load(open(args[0] + "/index.json"))["entries"][args[1]]
+    with open(os.path.join(args[0], entry["file"]), "r+b") as f:
+        f.seek(-1, 2)
+        last = f.read(1)[0]
+        f.seek(-1, 2)
+        f.write(bytes([last ^ 1]))
+PY
+"$python" save.py make model.safetensors
+
+start_broker
+ctl load model.safetensors --prefix m/a/ --mode 0640 >/dev/null
+ctl put v.npy --name v --evictable --ttl 1h >/dev/null
+ctl put c.raw --dtype c128 --shape 2,3 --name c >/dev/null
+
+# --- verify -------------------------------------------------------------------
+
+check "load and put record digests" ctl_json \
+	"(d['verified'], d['without_digest'], d['damaged']) == (7, 0, [])" verify
+check "verify takes a prefix" ctl_json "d['verified'] == 5" verify m/
+refuse "a prefix of nothing is refused" 1 "no name begins with 'nix'" verify nix
+check "and counts in words" grep -q "^1 tensors verified, 3.9 KiB$" \
+	<(ctl verify v)
+# The digest is XXH3 of the elements.
+if "$python" -c 'import xxhash' 2>/dev/null; then
+	check "it is what others call XXH3" "$python" -c '
+import json, subprocess, sys, xxhash
+rows = json.loads(subprocess.check_output([sys.argv[1], "ls", "c", "--json"]))
+assert rows[0]["xxh3"] == xxhash.xxh3_64_hexdigest(open("c.raw", "rb").read())
+' "$fsdpctl"
+fi
+
+# --- save ---------------------------------------------------------------------
+
+check "save writes all names" ctl_json \
+	"(d['written'], d['kept']) == (3, 0)" save backup
+check "an index says what they are" "$python" save.py holds backup \
+	"sorted(entries) == ['c', 'm/a/', 'v'] and entries['m/a/']['mode'] == 0o640 and entries['m/a/']['metadata'] == {'step': '7', 'note': 'ü'} and entries['v']['evictable'] and 0 < entries['v']['ttl_left_ms'] <= 3600000"
+check "there is nothing else" test "$(find backup -type f | wc -l)" = 4
+check "others cannot read it" test "$(find backup -perm /077 | wc -l)" = 0
+check "a file of it is a model" ctl load backup/00001.safetensors \
+	--prefix again/ --quiet
+ctl rm again/
+check "what is there is not written again" ctl_json \
+	"(d['written'], d['kept']) == (0, 3)" save backup
+ctl put v.npy --name v --replace >/dev/null
+check "attributes are saved all the same" ctl_json \
+	"(d['written'], d['kept']) == (0, 3)" save backup
+check "they are those of now" "$python" save.py holds backup \
+	"not entries['v']['evictable'] and entries['v']['ttl_left_ms'] == 0"
+head -c 100 /dev/urandom >w.raw
+ctl put w.raw --dtype u8 --shape 100 --name w/1 >/dev/null
+check "a prefix is saved alone" ctl_json \
+	"(d['written'], d['kept']) == (1, 0)" save backup w/
+check "and the others stay" "$python" save.py holds backup \
+	"sorted(entries) == ['c', 'm/a/', 'v', 'w/1']"
+ctl rm w/1
+ctl put w.raw --dtype u8 --shape 100 --name w/2 >/dev/null
+ctl save backup w/ >/dev/null
+check "what is gone goes from the save" "$python" save.py holds backup \
+	"sorted(entries) == ['c', 'm/a/', 'v', 'w/2']"
+check "with its file" test "$(find backup -name '*.safetensors' | wc -l)" = 4
+
+# --- a save that is interrupted ------------------------------------------------
+
+head -c 200M /dev/zero | tr '\0' 'x' >large.raw
+for name in l/1 l/2; do
+	ctl put large.raw --dtype u8 --shape 209715200 --name $name --quiet \
+		>/dev/null
+done
+ctl save partial m/ --quiet >/dev/null
+"$fsdpctl" save partial --quiet >/dev/null 2>&1 &
+saver=$!
+eventually "the save is at it" bash -c 'compgen -G "partial/.fsdpctl.*"'
+kill -KILL $saver
+wait $saver 2>/dev/null
+check "the save before it is whole" "$python" save.py holds partial \
+	"sorted(entries) == ['m/a/']"
+check "the next one completes it" ctl_json "d['kept'] >= 1" save partial
+check "and removes what was left of the other" bash -c \
+	'! compgen -G "partial/.fsdpctl.*"'
+exec 8<partial
+flock 8
+refuse "two saves at a time are refused" 1 "lock partial" save partial
+exec 8<&-
+check "with all names" "$python" save.py holds partial \
+	"sorted(entries) == ['c', 'l/1', 'l/2', 'm/a/', 'v', 'w/2']"
+ctl rm l/1 l/2
+
+# --- restore ------------------------------------------------------------------
+
+refuse "what was never saved cannot be restored" 1 "no index.json" \
+	restore /tmp/nowhere-$$
+check "what is there stays" ctl_json \
+	"(d['restored'], d['kept']) == (0, 4)" restore backup
+kill "$daemon" && wait "$daemon"
+start_broker
+check "another broker has nothing" ctl_json 'd == []' ls
+check "restore publishes all of it" ctl_json \
+	"(d['restored'], d['kept']) == (4, 0)" restore backup
+check "with its digests" ctl_json \
+	"(d['verified'], d['damaged']) == (8, [])" verify
+ctl get m/a/ -o m.safetensors
+check "byte by byte" "$python" -c '
+import json, struct
+def read(path):
+    blob = open(path, "rb").read()
+    n, = struct.unpack("<Q", blob[:8])
+    header = json.loads(blob[8:8 + n])
+    return header.pop("__metadata__"), {k: blob[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]] for k, v in header.items()}
+assert read("m.safetensors") == read("model.safetensors")'
+ctl get c -o c2.raw
+check "also what safetensors cannot hold" cmp c.raw c2.raw
+check "which has its dtype and shape" ctl_json \
+	"(d['dtype'], d['shape']) == ('c128', [2, 3])" stat c
+check "modes are back" ctl_json "d['mode'] == '0640'" stat m/a/
+ctl rm v
+check "a restore that was interrupted goes on" ctl_json \
+	"(d['restored'], d['kept']) == (1, 3)" restore backup
+head -c 100 /dev/zero >w.raw
+ctl put w.raw --dtype u8 --shape 100 --name w/2 --replace >/dev/null
+refuse "other contents are not replaced" 1 "with other contents" restore backup
+check "unless that is wanted" ctl_json "d['restored'] == 1" \
+	restore backup --replace
+ctl rm m/a/ v
+"$python" save.py damage backup m/a/
+refuse "a damaged tensor is named" 1 "tensor 'odd'" restore backup
+grep -q damaged err
+check "and nothing of its bundle is there" ctl_json "d == []" ls m/
+sed -i 's/fsdp-save-1/fsdp-save-9/' backup/index.json
+refuse "an index of a later version is refused" 1 "later version" restore backup
