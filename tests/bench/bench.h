@@ -112,6 +112,7 @@ row_fn handover_steady_faults, handover_steady_mmaps, handover_steady_fds;
 row_fn death_reclaim_1000, idle_wakeups, broker_rss_per_100k, restart_10k;
 row_fn local_all_gather_64mib, local_reduce_scatter_64mib;
 row_fn direct_unshard_in_place;
+row_fn load_1gib;
 row_fn plan_65536, meter_request_ns;
 
 /* Not rows but tables of their own, which they print. */

@@ -70,6 +70,8 @@ static const struct row rows[] = {
 	 "the worse of f32 and cast, 2 and 4 ranks; floor: triad"},
 	{"direct_unshard_in_place", "ns", 5, direct_unshard_in_place,
 	 "an unshard that moves nothing; floor: acquire and release"},
+	{"load_1GiB", "ms", 1.1, load_1gib,
+	 "fsdpctl load of four files; floor: as many plain readers"},
 	{"plan_65536", "ms", 2, plan_65536,
 	 "plan a graph of 65,536 nodes; floor: 16 times that of 4,096"},
 	{"meter_request", "ns", 1, meter_request_ns,
