@@ -252,22 +252,22 @@ static int read_tree(struct args *args, const char *text, struct error *err)
 				 "an empty prefix would be everything");
 }
 
-/* Which of the `n` words is it? */
+/* Which of the `n` words, which are `all` together, is it? */
 static int read_word(const char *text, const char *const *words, int n,
-		     struct error *err)
+		     const char *all, struct error *err)
 {
 	for (int i = 0; i < n; i++)
 		if (strcmp(text, words[i]) == 0)
 			return i;
-	return error_set(err, -EINVAL, "'%s' is not %s, %s, %s or %s", text,
-			 words[0], words[1], words[2], words[3]);
+	return error_set(err, -EINVAL, "'%s' is not %s", text, all);
 }
 
 static int read_sort(struct args *args, const char *text, struct error *err)
 {
 	static const char *const words[SORT_N] = {"name", "bytes", "age",
 						  "holders"};
-	int r = read_word(text, words, SORT_N, err);
+	int r = read_word(text, words, SORT_N, "name, bytes, age or holders",
+			  err);
 
 	if (r < 0)
 		return r;
@@ -279,7 +279,8 @@ static int read_by(struct args *args, const char *text, struct error *err)
 {
 	static const char *const words[BY_N] = {"uid", "process", "bundle",
 						"prefix"};
-	int r = read_word(text, words, BY_N, err);
+	int r = read_word(text, words, BY_N, "uid, process, bundle or prefix",
+			  err);
 
 	if (r < 0)
 		return r;
@@ -291,6 +292,40 @@ static int read_newer_than(struct args *args, const char *text,
 			   struct error *err)
 {
 	return format_read_number(text, &args->newer_than, err);
+}
+
+static int read_view(struct args *args, const char *text, struct error *err)
+{
+	static const char *const words[TOP_N] = {
+		"processes", "users", "tensors", "limbo", "pools", "comms"};
+	int r = read_word(text, words, TOP_N,
+			  "processes, users, tensors, limbo, pools or comms",
+			  err);
+
+	if (r < 0)
+		return r;
+	args->view = (enum top_view)r;
+	return 0;
+}
+
+static int read_column(struct args *args, const char *text, struct error *err)
+{
+	(void)err;
+	args->column = text;
+	return 0;
+}
+
+static int read_delay(struct args *args, const char *text, struct error *err)
+{
+	uint64_t ms;
+	int r = format_read_time(text, &ms, err);
+
+	if (r < 0)
+		return r;
+	if (ms < 100 || ms > 3600000)
+		return error_set(err, -EINVAL, "'%s' is not 100ms to 1h", text);
+	args->delay_ms = (uint32_t)ms;
+	return 0;
 }
 
 /* clang-format off */
@@ -361,14 +396,27 @@ static const struct args_option rows[N_ARGS] = {
 		"all that begin so, bundles whole"},
 	[ARG_NEWER_THAN] = {"newer-than", 0, "N", read_newer_than,
 		"wait for a version above N"},
+	[ARG_VIEW] = {"view", 0, "VIEW", read_view,
+		"processes (default), users, tensors, limbo, pools or comms",
+		"processes users tensors limbo pools comms"},
+	[ARG_COLUMN] = {"sort", 0, "COLUMN", read_column,
+		"title of the column to sort by"},
+	[ARG_DELAY] = {"delay", 0, "T", read_delay,
+		"between two pages (2s without it)"},
+	[ARG_BATCH] = {"batch", 0, NULL, NULL,
+		"print plain text, page after page"},
+	[ARG_PAGES] = {"pages", 'n', "N", read_count,
+		"print so many pages, not for ever"},
 	[ARG_CANCEL] = {"cancel", 0, NULL, NULL, "take new sessions again"},
 };
 /* clang-format on */
 
 void args_init(struct args *args)
 {
-	*args = (struct args){
-		.mode = 0600, .gid = FSDP_GID_DEFAULT, .count = 10};
+	*args = (struct args){.mode = 0600,
+			      .gid = FSDP_GID_DEFAULT,
+			      .count = 10,
+			      .delay_ms = 2000};
 }
 
 const struct args_option *args_option(enum arg arg)

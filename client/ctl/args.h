@@ -48,6 +48,11 @@ enum arg {
 	ARG_TREE, /* also --prefix: only one of the two is taken */
 	ARG_NEWER_THAN,
 	ARG_CANCEL,
+	ARG_VIEW,
+	ARG_COLUMN, /* also --sort: only one of the two is taken */
+	ARG_DELAY,
+	ARG_BATCH,
+	ARG_PAGES,
 	N_ARGS
 };
 
@@ -71,6 +76,16 @@ struct args_rule {
 
 /* What ls goes by. */
 enum args_sort { SORT_NAME, SORT_BYTES, SORT_AGE, SORT_HOLDERS, SORT_N };
+/* What top lists, in the order of the keys 1, 2, ... */
+enum top_view {
+	TOP_PROCESSES,
+	TOP_USERS,
+	TOP_TENSORS,
+	TOP_LIMBO,
+	TOP_POOLS,
+	TOP_COMMS,
+	TOP_N
+};
 /* What du adds up by. */
 enum args_by { BY_UID, BY_PROCESS, BY_BUNDLE, BY_PREFIX, BY_N };
 
@@ -88,6 +103,9 @@ struct args {
 	struct fsdp_device device; /* all 0: host memory */
 	enum args_sort sort;
 	enum args_by by;
+	enum top_view view;
+	const char *column; /* title of one that top sorts by; NULL */
+	uint32_t delay_ms;
 	char *const *operands; /* borrowed from argv */
 	size_t n_operands;
 };

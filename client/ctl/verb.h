@@ -44,6 +44,7 @@ extern const struct verb verbs_admin[];
 extern const struct verb verbs_verify[];
 extern const struct verb verbs_save[];
 extern const struct verb verbs_restore[];
+extern const struct verb verbs_top[];
 extern const struct verb verbs_complete[];
 
 /* All families; the last one is NULL. */

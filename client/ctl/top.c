@@ -1,0 +1,471 @@
+/* What top shows. */
+#include "client/ctl/top.h"
+
+#include "client/ctl/args.h"
+#include "client/ctl/broker.h"
+#include "client/ctl/format.h"
+#include "client/ctl/listing.h"
+#include "proto/error.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* Requests that a session had made. */
+struct top_session {
+	uint64_t session, n_requests;
+};
+
+/* --- rows ---------------------------------------------------------------- */
+
+/* Texts are owned. */
+struct process {
+	struct fsdp_peer peer;
+	char *command;
+	uint64_t rate; /* requests per second */
+};
+
+struct tensor {
+	struct listed listed; /* its name is owned */
+};
+
+struct comm {
+	struct fsdp_comm_entry entry;
+	char *name, *note;
+};
+
+static void *add_row(struct top *top, size_t size)
+{
+	size_t n_room = top->n_room ? top->n_room * 2 : 64;
+	void *rows;
+
+	if (top->n_rows == top->n_room) {
+		rows = reallocarray(top->rows, n_room, size);
+		if (!rows)
+			return NULL;
+		top->rows = rows;
+		top->n_room = n_room;
+	}
+	return (char *)top->rows + size * top->n_rows++;
+}
+
+static uint64_t rate_of(const struct top *top, uint64_t session,
+			uint64_t n_requests)
+{
+	double seconds = (double)(top->ns - top->before_ns) / 1e9;
+
+	for (size_t i = 0; top->before_ns && i < top->n_sessions; i++)
+		if (top->sessions[i].session == session)
+			return (uint64_t)((double)(n_requests -
+						   top->sessions[i]
+							   .n_requests) /
+					  seconds);
+	return 0;
+}
+
+static int add_process(const struct fsdp_peer *peer, void *data)
+{
+	struct top *top = data;
+	struct process *row = add_row(top, sizeof(*row));
+
+	if (!row)
+		return -ENOMEM;
+	*row = (struct process){
+		.peer = *peer,
+		.command = strdup(peer->command),
+		.rate = rate_of(top, peer->session, peer->n_requests)};
+	return row->command ? 0 : -ENOMEM;
+}
+
+static int add_user(const struct fsdp_account *account, void *data)
+{
+	struct fsdp_account *row = add_row(data, sizeof(*row));
+
+	if (row)
+		*row = *account;
+	return row ? 0 : -ENOMEM;
+}
+
+static int add_tensor(const struct fsdp_entry *entry, void *data)
+{
+	struct tensor *row = add_row(data, sizeof(*row));
+
+	if (!row)
+		return -ENOMEM;
+	row->listed = (struct listed){.info = *entry->info, .entry = *entry};
+	row->listed.entry.info = NULL;
+	row->listed.info.name = strdup(entry->info->name);
+	return row->listed.info.name ? 0 : -ENOMEM;
+}
+
+static int add_pool(const struct fsdp_chunk *chunk, void *data)
+{
+	struct fsdp_chunk *row = add_row(data, sizeof(*row));
+
+	if (row)
+		*row = *chunk;
+	return row ? 0 : -ENOMEM;
+}
+
+static int add_comm(const struct fsdp_comm_entry *entry, void *data)
+{
+	struct comm *row = add_row(data, sizeof(*row));
+
+	if (!row)
+		return -ENOMEM;
+	*row = (struct comm){.entry = *entry,
+			     .name = strdup(entry->name),
+			     .note = strdup(entry->note)};
+	return row->name && row->note ? 0 : -ENOMEM;
+}
+
+/* --- columns ------------------------------------------------------------- */
+
+static const char *text_limit(const void *field, char buffer[COLUMN_BUFFER])
+{
+	uint64_t limit = *(const uint64_t *)field;
+
+	return limit == UINT64_MAX ? "-" : format_size(limit, buffer);
+}
+
+static const char *text_name(const void *field, char buffer[COLUMN_BUFFER])
+{
+	const char *name = *(const char *const *)field;
+
+	(void)buffer;
+	return *name ? name : "-";
+}
+
+static const char *text_comm_state(const void *field,
+				   char buffer[COLUMN_BUFFER])
+{
+	static const char *const states[] = {[FSDP_COMM_KEPT] = "kept",
+					     [FSDP_COMM_JOINING] = "joining",
+					     [FSDP_COMM_RUNNING] = "running",
+					     [FSDP_COMM_FAILED] = "failed"};
+
+	(void)buffer;
+	return states[*(const enum fsdp_comm_state *)field];
+}
+
+#define OF(row, member) .offset = offsetof(struct row, member)
+
+static const struct column process_columns[] = {
+	{">PID", .kind = COLUMN_U32, OF(process, peer.pid)},
+	{"COMMAND", .kind = COLUMN_TEXT, OF(process, command)},
+	{"OWNER", .kind = COLUMN_U32, OF(process, peer.uid),
+	 .text = listing_text_user},
+	{">ALLOCATED", .kind = COLUMN_SIZE, OF(process, peer.n_bytes)},
+	{">HELD", .kind = COLUMN_U64, OF(process, peer.n_slots)},
+	{">REQ/S", .kind = COLUMN_U64, OF(process, rate)},
+	{">REQUESTS", .kind = COLUMN_U64, OF(process, peer.n_requests)},
+	{">WAITING", .kind = COLUMN_U32, OF(process, peer.n_waiting)},
+	{">AGE", .kind = COLUMN_AGE, OF(process, peer.age_ms)},
+	{0}};
+
+static const struct column user_columns[] = {
+	{"OWNER", .kind = COLUMN_U32, OF(fsdp_account, uid),
+	 .text = listing_text_user},
+	{">HOST", .kind = COLUMN_SIZE, OF(fsdp_account, n_bytes)},
+	{">OF", .kind = COLUMN_U64, OF(fsdp_account, max_bytes),
+	 .text = text_limit},
+	{">DEVICES", .kind = COLUMN_SIZE, OF(fsdp_account, n_device_bytes)},
+	{">TENSORS", .kind = COLUMN_U64, OF(fsdp_account, n_slots)},
+	{">SESSIONS", .kind = COLUMN_U64, OF(fsdp_account, n_sessions)},
+	{">WAITING", .kind = COLUMN_U64, OF(fsdp_account, n_waiting)},
+	{0}};
+
+static const struct column tensor_columns[] = {
+	{"NAME", .kind = COLUMN_TEXT, OF(tensor, listed.info.name),
+	 .text = text_name},
+	{">BYTES", .kind = COLUMN_SIZE, OF(tensor, listed.info.size)},
+	{">HOLDERS", .kind = COLUMN_U32, OF(tensor, listed.entry.n_holders)},
+	{">AGE", .kind = COLUMN_AGE, OF(tensor, listed.entry.age_ms)},
+	{">KEEPS", .kind = COLUMN_SIZE, OF(tensor, listed.entry.block_size)},
+	{"OWNER", .kind = COLUMN_U32, OF(tensor, listed.entry.uid),
+	 .text = listing_text_user},
+	{">MAKER", .kind = COLUMN_U32, OF(tensor, listed.entry.maker_pid)},
+	{0}};
+
+static const struct column pool_columns[] = {
+	{">CHUNK", .kind = COLUMN_U32, OF(fsdp_chunk, chunk)},
+	{"OWNER", .kind = COLUMN_U32, OF(fsdp_chunk, uid),
+	 .text = listing_text_user},
+	{"MODE", .kind = COLUMN_U32, OF(fsdp_chunk, mode),
+	 .text = listing_text_mode},
+	{">SIZE", .kind = COLUMN_SIZE, OF(fsdp_chunk, size)},
+	{">USED", .kind = COLUMN_SIZE, OF(fsdp_chunk, used)},
+	{">NO PAGES", .kind = COLUMN_SIZE, OF(fsdp_chunk, reserved)},
+	{">BLOCKS", .kind = COLUMN_U32, OF(fsdp_chunk, n_blocks)},
+	{"SEALED", .kind = COLUMN_BOOL, OF(fsdp_chunk, is_sealed)},
+	{"DEVICE", .kind = COLUMN_U32, OF(fsdp_chunk, device),
+	 .text = listing_text_device},
+	{0}};
+
+static const struct column comm_columns[] = {
+	{"NAME", .kind = COLUMN_TEXT, OF(comm, name)},
+	{"STATE", .kind = COLUMN_U32, OF(comm, entry.state),
+	 .text = text_comm_state},
+	{">RANKS", .kind = COLUMN_U32, OF(comm, entry.n_ranks)},
+	{">STEP", .kind = COLUMN_U64, OF(comm, entry.step)},
+	{">GROUPS", .kind = COLUMN_U32, OF(comm, entry.n_groups)},
+	{">KEPT", .kind = COLUMN_SIZE, OF(comm, entry.n_bytes)},
+	{">IN FLIGHT", .kind = COLUMN_U32, OF(comm, entry.n_in_flight)},
+	{">THEIR BYTES", .kind = COLUMN_SIZE, OF(comm, entry.bytes_in_flight)},
+	{"NOTE", .kind = COLUMN_TEXT, OF(comm, note)},
+	{0}};
+
+static const struct {
+	const char *name;
+	const struct column *columns;
+	size_t size; /* of a row */
+	size_t sort; /* the usual column */
+} views[TOP_N] = {
+	[TOP_PROCESSES] = {"processes", process_columns, sizeof(struct process),
+			   3},
+	[TOP_USERS] = {"users", user_columns, sizeof(struct fsdp_account), 1},
+	[TOP_TENSORS] = {"tensors", tensor_columns, sizeof(struct tensor), 1},
+	[TOP_LIMBO] = {"limbo", tensor_columns, sizeof(struct tensor), 3},
+	[TOP_POOLS] = {"pools", pool_columns, sizeof(struct fsdp_chunk), 3},
+	[TOP_COMMS] = {"comms", comm_columns, sizeof(struct comm), 3},
+};
+
+const char *top_view_name(enum top_view view)
+{
+	return views[view].name;
+}
+
+void top_sort_next(struct top *top)
+{
+	if (!views[top->view].columns[++top->sort].title)
+		top->sort = 0;
+}
+
+bool top_sort_by(struct top *top, const char *title)
+{
+	const struct column *columns = views[top->view].columns;
+
+	for (size_t i = 0; columns[i].title; i++) {
+		const char *own = columns[i].title;
+
+		if (strcasecmp(own + (*own == '>'), title) != 0)
+			continue;
+		top->sort = i;
+		return true;
+	}
+	return false;
+}
+
+/* --- reading ------------------------------------------------------------- */
+
+static void drop_rows(struct top *top)
+{
+	for (size_t i = 0; i < top->n_rows; i++) {
+		if (top->view == TOP_PROCESSES) {
+			free(((struct process *)top->rows)[i].command);
+		} else if (top->view == TOP_TENSORS || top->view == TOP_LIMBO) {
+			struct tensor *row = &((struct tensor *)top->rows)[i];
+
+			free((char *)row->listed.info.name);
+		} else if (top->view == TOP_COMMS) {
+			free(((struct comm *)top->rows)[i].name);
+			free(((struct comm *)top->rows)[i].note);
+		}
+	}
+	free(top->rows);
+	top->rows = NULL;
+	top->n_rows = top->n_room = 0;
+}
+
+void top_set_view(struct top *top, enum top_view view)
+{
+	drop_rows(top);
+	top->view = view;
+	top->sort = views[view].sort;
+	top->is_reversed = false;
+}
+
+/* Remember the requests of all sessions, for their rates. */
+static int keep_sessions(struct top *top)
+{
+	const struct process *rows = top->rows;
+	struct top_session *sessions;
+
+	if (top->view != TOP_PROCESSES)
+		return 0;
+	sessions = calloc(top->n_rows + 1, sizeof(*sessions));
+	if (!sessions)
+		return -ENOMEM;
+	for (size_t i = 0; i < top->n_rows; i++)
+		sessions[i] = (struct top_session){rows[i].peer.session,
+						   rows[i].peer.n_requests};
+	free(top->sessions);
+	top->sessions = sessions;
+	top->n_sessions = top->n_rows;
+	return 0;
+}
+
+static int read_rows(struct top *top)
+{
+	switch (top->view) {
+	case TOP_PROCESSES:
+		return fsdp_clients(top->client, add_process, top);
+	case TOP_USERS:
+		return fsdp_accounts(top->client, add_user, top);
+	case TOP_TENSORS:
+		return fsdp_list_all(top->client, add_tensor, top);
+	case TOP_LIMBO:
+		return fsdp_limbo(top->client, add_tensor, top);
+	case TOP_POOLS:
+		return fsdp_chunks(top->client, add_pool, top);
+	case TOP_COMMS:
+		return fsdp_comms(top->client, add_comm, top);
+	case TOP_N:
+		break;
+	}
+	return 0;
+}
+
+int top_read(struct top *top, struct error *err)
+{
+	struct counters counters = COUNTERS_NULL;
+	int r = counters_read(top->client, &counters, err);
+
+	if (r < 0)
+		return r;
+	counters_deinit(&top->before);
+	top->before = top->counters;
+	top->before_ns = top->ns;
+	top->counters = counters;
+	top->ns = format_now_ns();
+	drop_rows(top);
+	r = read_rows(top);
+	if (r == 0)
+		r = keep_sessions(top);
+	return r < 0 ? broker_walk_failed(err, r) : 0;
+}
+
+/* --- sorting ------------------------------------------------------------- */
+
+static int compare_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? -1 : a > b;
+}
+
+static int compare_fields(const struct column *column, const void *a,
+			  const void *b)
+{
+	switch (column->kind) {
+	case COLUMN_TEXT:
+		return strcmp(*(const char *const *)b, *(const char *const *)a);
+	case COLUMN_BOOL:
+		return *(const bool *)a - *(const bool *)b;
+	case COLUMN_U32:
+	case COLUMN_I32:
+		return compare_u64(*(const uint32_t *)a, *(const uint32_t *)b);
+	case COLUMN_I64:
+	case COLUMN_U64:
+	case COLUMN_SIZE:
+	case COLUMN_AGE:
+	case COLUMN_HEX:
+		break;
+	}
+	return compare_u64(*(const uint64_t *)a, *(const uint64_t *)b);
+}
+
+/* Largest numbers and first texts first; then as the broker lists them, which
+ * qsort() keeps in glibc as long as there is memory for it. */
+static int compare(const void *a, const void *b, void *data)
+{
+	const struct top *top = data;
+	const struct column *column = &views[top->view].columns[top->sort];
+	int r = compare_fields(column, (const char *)b + column->offset,
+			       (const char *)a + column->offset);
+
+	return top->is_reversed ? -r : r;
+}
+
+/* --- printing ------------------------------------------------------------ */
+
+static uint64_t get(const struct top *top, const char *name)
+{
+	return counters_find(&top->counters, name);
+}
+
+/* Per second since the last time; 0 at first. */
+static double rate(const struct top *top, const char *name)
+{
+	uint64_t now = get(top, name);
+	uint64_t before = counters_find(&top->before, name);
+
+	if (!top->before_ns || now < before)
+		return 0;
+	return (double)(now - before) * 1e9 /
+	       (double)(top->ns - top->before_ns);
+}
+
+static void print_summary(const struct top *top, FILE *file)
+{
+	char texts[3][FORMAT_SIZE];
+
+	fprintf(file,
+		"fsdpd pid %" PRIu64 ", up %s; %" PRIu64 " sessions, %" PRIu64
+		" connected, %" PRIu64 " requests wait\n",
+		get(top, "pid"), format_age(get(top, "uptime_ms"), texts[0]),
+		get(top, "sessions"), get(top, "peers"), get(top, "waiters"));
+	fprintf(file, "memory: %s used, %s in chunks, %s may be; devices: ",
+		format_size(get(top, "bytes_live"), texts[0]),
+		format_size(get(top, "chunk_bytes"), texts[1]),
+		format_size(get(top, "memory_max"), texts[2]));
+	fprintf(file, "%s used\n",
+		format_size(get(top, "device_bytes_live"), texts[0]));
+	fprintf(file,
+		"tensors: %" PRIu64 ", %" PRIu64 " in limbo; %" PRIu64
+		" bundles, %" PRIu64 " tickets\n",
+		get(top, "slots"), get(top, "slots_limbo"), get(top, "bundles"),
+		get(top, "tickets"));
+	fprintf(file,
+		"rates: %.0f requests/s, %.0f published/s, %.0f freed/s, "
+		"%.0f evicted/s\n",
+		rate(top, "requests"), rate(top, "published"),
+		rate(top, "freed_slots"), rate(top, "evicted"));
+	fprintf(file,
+		"collectives: %" PRIu64 " communicators; %.0f gathers/s, "
+		"%s/s, %.0f reductions/s, ",
+		get(top, "comms_running"), rate(top, "gathers"),
+		format_size((uint64_t)rate(top, "bytes_gathered"), texts[0]),
+		rate(top, "reductions"));
+	fprintf(file, "%s/s\n\n",
+		format_size((uint64_t)rate(top, "bytes_reduced"), texts[0]));
+}
+
+int top_print(struct top *top, int width, FILE *file, struct error *err)
+{
+	const struct args args = {0};
+	struct sheet sheet;
+	int r = 0;
+
+	print_summary(top, file);
+	if (top->n_rows)
+		qsort_r(top->rows, top->n_rows, views[top->view].size, compare,
+			top);
+	sheet_init(&sheet, views[top->view].columns, &args);
+	for (size_t i = 0; r == 0 && i < top->n_rows; i++)
+		r = sheet_add(&sheet, (const char *)top->rows +
+					      i * views[top->view].size);
+	if (r == 0)
+		table_print_within(&sheet.table, width, file);
+	sheet_deinit(&sheet);
+	return r < 0 ? broker_walk_failed(err, r) : 0;
+}
+
+void top_deinit(struct top *top)
+{
+	drop_rows(top);
+	free(top->sessions);
+	counters_deinit(&top->counters);
+	counters_deinit(&top->before);
+}

@@ -1,0 +1,243 @@
+/*
+ * top: the broker, live, on the whole screen; or page after page of plain text.
+ */
+#include "client/ctl/args.h"
+#include "client/ctl/broker.h"
+#include "client/ctl/top.h"
+#include "client/ctl/verb.h"
+#include "proto/error.h"
+
+#include <curses.h>
+#include <errno.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int check_top(const struct args *args, struct error *err)
+{
+	struct top top = {0};
+
+	top_set_view(&top, args->view);
+	if (args->column && !top_sort_by(&top, args->column))
+		return error_set(err, -EINVAL,
+				 "the view of %s has no column '%s'",
+				 top_view_name(top.view), args->column);
+	if (!args_has(args, ARG_BATCH) && args_has(args, ARG_PAGES))
+		return error_set(err, -EINVAL, "--pages is for --batch");
+	if (!args_has(args, ARG_BATCH) && !isatty(STDOUT_FILENO))
+		return error_set(err, -EINVAL,
+				 "standard output is no terminal: say --batch");
+	return 0;
+}
+
+/* --- plain text ---------------------------------------------------------- */
+
+static int run_batch(struct top *top, const struct args *args,
+		     struct error *err)
+{
+	uint32_t n = args_has(args, ARG_PAGES) ? args->count : 0;
+	int r = 0;
+
+	for (uint32_t i = 0; r == 0 && (n == 0 || i < n); i++) {
+		if (i > 0 && (putchar('\n') == EOF || fflush(stdout) == EOF ||
+			      usleep((useconds_t)args->delay_ms * 1000) < 0))
+			return error_errno(err, -errno,
+					   "write standard output");
+		r = top_read(top, err);
+		if (r == 0)
+			r = top_print(top, 0, stdout, err);
+	}
+	return r;
+}
+
+/* --- the screen ---------------------------------------------------------- */
+
+struct screen {
+	char *text; /* of the last page, owned */
+	size_t size;
+	size_t first;          /* row that is shown first */
+	bool is_ended, is_new; /* read again at once */
+};
+
+static int print_page(struct top *top, struct screen *screen, struct error *err)
+{
+	FILE *file;
+	int r;
+
+	free(screen->text);
+	screen->text = NULL;
+	file = open_memstream(&screen->text, &screen->size);
+	if (!file)
+		return error_set(err, -ENOMEM, "out of memory for the screen");
+	r = top_print(top, COLS, file, err);
+	if (fclose(file) == EOF && r == 0)
+		r = error_set(err, -ENOMEM, "out of memory for the screen");
+	return r;
+}
+
+static void draw_line(int y, const char *line, size_t size)
+{
+	bool is_title = y == TOP_HEAD - 1;
+
+	if (is_title)
+		attron(A_REVERSE);
+	move(y, 0);
+	clrtoeol();
+	addnstr(line, size > (size_t)COLS ? COLS : (int)size);
+	if (is_title) {
+		for (int x = getcurx(stdscr); x > 0 && x < COLS; x++)
+			addch(' ');
+		attroff(A_REVERSE);
+	}
+}
+
+static void draw_help(const struct top *top)
+{
+	char text[256];
+
+	snprintf(text, sizeof(text),
+		 "%s  q quit  1-6 views  s sort  r reverse  up, down scroll",
+		 top_view_name(top->view));
+	attron(A_BOLD);
+	draw_line(LINES - 1, text, strlen(text));
+	attroff(A_BOLD);
+}
+
+/* The head, and as many rows from the first one as there is room for. */
+static void draw(const struct top *top, const struct screen *screen)
+{
+	const char *p = screen->text;
+	size_t n = 0;
+	int y = 0;
+
+	erase();
+	while (p && *p && y < LINES - 1) {
+		size_t size = strcspn(p, "\n");
+
+		if (n < TOP_HEAD || n >= TOP_HEAD + screen->first)
+			draw_line(y++, p, size);
+		p += size + (p[size] == '\n');
+		n++;
+	}
+	draw_help(top);
+	refresh();
+}
+
+static void scroll_rows(const struct top *top, struct screen *screen, int by)
+{
+	if (by < 0 && screen->first < (size_t)-by)
+		screen->first = 0;
+	else
+		screen->first += (size_t)by;
+	if (screen->first >= top->n_rows)
+		screen->first = top->n_rows ? top->n_rows - 1 : 0;
+}
+
+static void handle_key(struct top *top, struct screen *screen, int key)
+{
+	if (key >= '1' && key < '1' + TOP_N) {
+		screen->first = 0;
+		screen->is_new = true;
+		clearok(stdscr, TRUE);
+		top_set_view(top, (enum top_view)(key - '1'));
+		return;
+	}
+	switch (key) {
+	case 'q':
+		screen->is_ended = true;
+		break;
+	case 's':
+		top_sort_next(top);
+		break;
+	case 'r':
+		top->is_reversed = !top->is_reversed;
+		break;
+	case ' ':
+		screen->is_new = true;
+		break;
+	case KEY_UP:
+		scroll_rows(top, screen, -1);
+		break;
+	case KEY_DOWN:
+		scroll_rows(top, screen, 1);
+		break;
+	case KEY_PPAGE:
+		scroll_rows(top, screen, -(LINES - TOP_HEAD));
+		break;
+	case KEY_NPAGE:
+		scroll_rows(top, screen, LINES - TOP_HEAD);
+		break;
+	case KEY_RESIZE:
+		clearok(stdscr, TRUE);
+		break;
+	default:
+		break;
+	}
+}
+
+static int run_screen(struct top *top, const struct args *args,
+		      struct error *err)
+{
+	struct screen screen = {.is_new = true};
+	int r = 0;
+
+	setlocale(LC_CTYPE, "");
+	if (!newterm(NULL, stdout, stdin))
+		return error_set(err, -ENOTTY,
+				 "the terminal '%s' is not known: set TERM, or "
+				 "say --batch",
+				 getenv("TERM") ? getenv("TERM") : "");
+	cbreak();
+	noecho();
+	curs_set(0);
+	keypad(stdscr, TRUE);
+	timeout((int)args->delay_ms);
+	while (r == 0 && !screen.is_ended) {
+		int key;
+
+		if (screen.is_new)
+			r = top_read(top, err);
+		if (r == 0)
+			r = print_page(top, &screen, err);
+		if (r < 0)
+			break;
+		draw(top, &screen);
+		screen.is_new = false;
+		key = getch();
+		if (key == ERR) /* the time has passed */
+			screen.is_new = true;
+		else
+			handle_key(top, &screen, key);
+	}
+	endwin();
+	free(screen.text);
+	return r;
+}
+
+static int run_top(struct fsdp_client *client, const struct args *args,
+		   struct error *err)
+{
+	struct top top = {.client = client};
+	int r;
+
+	top_set_view(&top, args->view);
+	if (args->column)
+		(void)top_sort_by(&top, args->column);
+	r = args_has(args, ARG_BATCH) ? run_batch(&top, args, err)
+				      : run_screen(&top, args, err);
+	top_deinit(&top);
+	return r;
+}
+
+const struct verb verbs_top[] = {
+	{.name = "top",
+	 .operands = "",
+	 .summary = "show the broker, live",
+	 .accepts = ARG_BIT(ARG_VIEW) | ARG_BIT(ARG_COLUMN) |
+		    ARG_BIT(ARG_DELAY) | ARG_BIT(ARG_BATCH) |
+		    ARG_BIT(ARG_PAGES),
+	 .check = check_top,
+	 .run = run_top},
+	{0}};

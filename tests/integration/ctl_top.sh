@@ -1,0 +1,92 @@
+#!/bin/bash
+# fsdpctl top, in a pseudo terminal and as plain text.
+#
+#   ctl_top.sh FSDPD FSDPCTL HOARD
+fsdpd=$1 fsdpctl=$2 hoard=$3
+. "$(dirname "$0")/ctl_lib.sh"
+
+start_broker
+mkfifo go
+"$hoard" memory <go >/dev/null &
+hoarder=$!
+exec 9>go
+eventually "a process holds memory" ctl_json \
+	"any(c['command'] == 'hoard' for c in d)" clients
+head -c 4096 /dev/zero >x.raw
+ctl put x.raw --dtype u8 --shape 4096 --name shown/x >/dev/null
+
+# --- plain text ---------------------------------------------------------------
+
+view()
+{
+	ctl top --batch -n 1 --view "$@"
+}
+
+check "processes are listed by their memory" \
+	grep -Eq "^ *$hoarder +hoard +[a-z]+ +[0-9.]+ MiB" <(view processes)
+check "the largest first" test \
+	"$(view processes | awk 'NR == 8 { print $2 }')" = hoard
+check "or by another column" test \
+	"$(view processes --sort requests | awk 'NR == 8 { print $2 }')" != ""
+check "users have what they are charged" \
+	grep -Eq "^$(id -un) +106.0 MiB" <(view users)
+check "tensors are there" grep -q "^shown/x " <(view tensors)
+check "limbo is there" grep -Eq "^- +16 B" <(view limbo)
+check "pools are there" grep -Eq " 0600 +[0-9.]+ MiB" <(view pools)
+check "communicators are there" grep -q "^NAME  STATE" <(view comms)
+check "two pages have rates" test "$(ctl top --batch -n 2 --delay 100ms |
+	grep -c "^rates: ")" = 2
+check "of requests, too" grep -Eq "^rates: [1-9][0-9]* requests/s" \
+	<(ctl top --batch -n 2 --delay 100ms)
+refuse "an unknown column is refused" 2 "no column 'nix'" top --batch --sort nix
+refuse "an unknown view is refused" 2 "pools or comms" top --view nix
+refuse "a file is no screen" 2 "--batch" top
+
+# --- the screen ---------------------------------------------------------------
+
+cat >screen.py <<'PY'
+import fcntl, os, pty, select, signal, struct, sys, termios, time
+
+def resize(fd, rows, columns):
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+pid, fd = pty.fork()
+if pid == 0:
+    resize(0, 24, 100)
+    os.environ["TERM"] = "xterm"
+    os.execv(sys.argv[1], [sys.argv[1], "top", "--delay", "1h"])
+seen = b""
+
+def wait_for(*texts):
+    """Each text must come after what was looked for before."""
+    global seen
+    end = time.monotonic() + 20
+    while not all(text in seen for text in texts):
+        if not select.select([fd], [], [], end - time.monotonic())[0]:
+            sys.exit("not seen: %r in %r" % (texts, seen))
+        seen += os.read(fd, 65536)
+    shown, seen = seen, b""
+    return shown
+
+wait_for(b"memory: ", b"ALLOCATED", b"hoard", b"q quit")
+os.write(fd, b"2")
+wait_for(b"SESSIONS", b"106.0 MiB", b"users ")
+os.write(fd, b"3")
+wait_for(b"shown/x", b"tensors ")
+os.write(fd, b"1")
+wait_for(b"hoard", b"REQUESTS", b"processes ")
+resize(fd, 12, 44)
+shown = wait_for(b"hoard", b"ALLOCATED")
+assert b"REQUESTS" not in shown, shown
+resize(fd, 24, 120)
+wait_for(b"REQUESTS", b"hoard")
+os.write(fd, b"sr ")
+os.write(fd, b"q")
+wait_for(b"\x1b[?1049l")
+_, status = os.waitpid(pid, 0)
+sys.exit(os.waitstatus_to_exitcode(status))
+PY
+check "the screen has views, can be resized, and ends with q" \
+	"$python" screen.py "$fsdpctl"
+exec 9>&-
+wait $hoarder
