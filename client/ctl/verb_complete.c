@@ -182,7 +182,7 @@ static void offer_verbs(const struct completion *completion)
 
 static void offer_options(const struct completion *completion, uint64_t accepts)
 {
-	for (int i = 0; i < N_ARGS; i++) {
+	for (enum arg i = 0; i < N_ARGS; i++) {
 		char word[64];
 
 		if (!(accepts & ARG_BIT(i)))
@@ -207,7 +207,7 @@ static const struct verb *find_verb(const char *name)
 /* The option that a word is; NULL: it is none. */
 static const struct args_option *find_option(const char *word, uint64_t accepts)
 {
-	for (int i = 0; i < N_ARGS; i++) {
+	for (enum arg i = 0; i < N_ARGS; i++) {
 		const struct args_option *option = args_option(i);
 
 		if (!(accepts & ARG_BIT(i)) || word[0] != '-')
