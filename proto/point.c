@@ -2,7 +2,7 @@
  * Kill and failure points, in the builds for tests only.
  *
  * The environment is read at each passage: a test changes it for a child it
- * starts, and speed is no concern here.
+ * starts. The log is opened once, since sweeps pass some 100,000 points.
  */
 #include "proto/point.h"
 
@@ -20,24 +20,37 @@
 
 #define ERRNO_END 134 /* the kernel's numbers for user space end here */
 
+/* The log, which stays open; -1: none. */
+static int log_fd(void)
+{
+	static atomic_int opened = -1;
+	const char *path = getenv("FSDP_POINTS_LOG");
+	int fd = atomic_load(&opened), none = -1;
+
+	if (fd >= 0 || !path)
+		return fd;
+	fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+	/* Another thread may have been first. */
+	if (fd >= 0 && !atomic_compare_exchange_strong(&opened, &none, fd)) {
+		(void)close(fd);
+		fd = none;
+	}
+	return fd;
+}
+
 static void log_name(const char *name)
 {
-	const char *path = getenv("FSDP_POINTS_LOG");
 	char line[128];
 	size_t size = strlen(name);
-	int fd;
+	int fd = log_fd();
 
-	if (!path || size >= sizeof(line))
-		return;
-	fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-	if (fd < 0)
+	if (fd < 0 || size >= sizeof(line))
 		return;
 	memcpy(line, name, size);
 	line[size] = '\n';
 	/* One write, so that lines of several processes do not mix. */
 	if (write(fd, line, size + 1) < 0)
 		abort();
-	(void)close(fd);
 }
 
 /* Write the rest of a plan; one without deaths goes. */

@@ -20,7 +20,7 @@ struct daemon {
  * starts it, have eight devices (of the driver's double) of their own. */
 struct daemon_options {
 	bool is_supervised;
-	const char *config;     /* lines of fsdpd.conf; NULL: none */
+	const char *config;     /* lines of fsdpd.conf; NULL: small chunks */
 	const char *const *env; /* "NAME=value", NULL at the end; NULL: none */
 };
 
