@@ -6,16 +6,12 @@
  * order of theirs is as written here.
  */
 #include "tests/lib/chaos.h"
-#include "tests/lib/daemon.h"
-#include "tests/lib/ranks.h"
-#include "tests/lib/trainer.h"
+#include "tests/lib/crew.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-
-#define CONFIG "[memory]\nchunk_min = 4M\nchunk_max = 4M\n"
 
 /* Uneven, with empty ranks among four, a vector, and nothing to cast. */
 static const struct fsdp_param_spec PLAIN[] = {
@@ -36,11 +32,6 @@ static const struct fsdp_param_spec LARGE[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {128, 128}}},
 };
 
-#define LAYER(name_, params_, ...)                                             \
-	{                                                                      \
-		.name = name_, .params = params_,                              \
-		.n = sizeof(params_) / sizeof(*(params_)), __VA_ARGS__         \
-	}
 #define CAST .policy = {.param_dtype = FSDP_BF16}
 
 static const struct layer KINDS[] = {
@@ -65,34 +56,7 @@ static const struct layer WITH_ROOT[] = {
 	LAYER("l3", LARGE, CAST),
 };
 
-static struct daemon daemon_;
-static struct ranks ranks;
-static struct fsdp_client *client; /* the test's own */
-static uint64_t live_before;       /* bytes, before anybody joined */
-
-static const char *live(void)
-{
-	return are_on_devices() ? "device_bytes_live" : "bytes_live";
-}
-
-static void setup(void)
-{
-	struct fsdp_connect_options options = {0};
-
-	daemon_start_with(&daemon_, &(struct daemon_options){.config = CONFIG});
-	options.path = daemon_socket(&daemon_);
-	must(fsdp_connect(&options, &client) == 0);
-	live_before = status_value(client, live());
-}
-
-static void teardown(void)
-{
-	ranks_stop(&ranks);
-	fsdp_close(client);
-	daemon_stop(&daemon_);
-}
-
-TestSuite(gather, .init = setup, .fini = teardown, .timeout = 60);
+CHECKED_SUITE(gather, crew_setup, crew_teardown, .timeout = 60);
 
 static void start(uint32_t n, const struct crew *crew)
 {
@@ -109,15 +73,6 @@ static void start(uint32_t n, const struct crew *crew)
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
 	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
 }
-
-static const char *sentence(uint32_t rank)
-{
-	return ranks.notes[rank].sentence;
-}
-
-#define assert_says(rank, what)                                                \
-	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
-		  sentence(rank))
 
 /* --- what a rank is told ------------------------------------------------- */
 
@@ -337,21 +292,6 @@ Test(gather, one_rank_s_copy_serves_those_that_come_later)
 }
 
 /* --- the limiter --------------------------------------------------------- */
-
-static int note_comm(const struct fsdp_comm_entry *entry, void *data)
-{
-	*(struct fsdp_comm_entry *)data = *entry;
-	return 1;
-}
-
-static struct fsdp_comm_entry comm_entry(void)
-{
-	struct fsdp_comm_entry entry = {0};
-
-	cr_assert(eq(int, fsdp_comms(client, note_comm, &entry), 1), "%s",
-		  fsdp_error());
-	return entry;
-}
 
 Test(gather, the_third_group_waits_until_all_have_resharded_the_first)
 {
@@ -635,34 +575,6 @@ Test(gather, a_mesh_that_does_not_fit_is_refused)
 
 /* --- deaths -------------------------------------------------------------- */
 
-/* All have gone; the kept groups are all that is left. */
-static void expect_memory_back(void)
-{
-	uint64_t kept;
-
-	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
-	kept = 0;
-	for (int i = 0; i < 20000 && comm_entry().state != FSDP_COMM_KEPT; i++)
-		nap_ms(1);
-	cr_assert(eq(int, comm_entry().state, FSDP_COMM_KEPT));
-	kept = comm_entry().n_bytes;
-	/* On devices blocks are larger than what is asked for. */
-	if (!are_on_devices())
-		cr_assert(status_await(client, live(), live_before + kept));
-	cr_assert(eq(int, fsdp_comm_remove(client, "test"), 0), "%s",
-		  fsdp_error());
-	cr_assert(status_await(client, live(), live_before));
-}
-
-/* A worker that does not go on, until it is told to. */
-static pid_t freeze_worker(void)
-{
-	pid_t worker = worker_await(&daemon_, 0);
-
-	must(kill(worker, SIGSTOP) == 0);
-	return worker;
-}
-
 Test(gather, after_an_ordinary_end_only_kept_groups_have_memory)
 {
 	start(2, &(struct crew){0});
@@ -783,7 +695,7 @@ Test(gather, one_that_finds_no_room_waits_for_it)
 	struct crew crew = {.layers = HUGE_LAYER, .n_layers = 1};
 
 	host_memory_only("a limit of host memory");
-	teardown();
+	crew_teardown();
 	daemon_start_with(
 		&daemon_,
 		&(struct daemon_options){

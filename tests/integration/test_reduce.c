@@ -3,18 +3,14 @@
  * what, and what happens when somebody dies in the middle.
  */
 #include "tests/lib/chaos.h"
-#include "tests/lib/daemon.h"
-#include "tests/lib/ranks.h"
-#include "tests/lib/trainer.h"
-#include "tests/lib/wire.h"
+#include "tests/lib/crew.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <string.h>
-
-#define CONFIG "[memory]\nchunk_min = 4M\nchunk_max = 4M\n"
+#include <sys/mman.h>
 
 static const struct fsdp_param_spec PLAIN[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
@@ -27,12 +23,6 @@ static const struct fsdp_param_spec MIXED[] = {
 	{.name = "double", .spec = {FSDP_F64, 1, {9}}},
 	{.name = "table", .spec = {FSDP_I32, 1, {6}}, .is_frozen = true},
 };
-
-#define LAYER(name_, params_, ...)                                             \
-	{                                                                      \
-		.name = name_, .params = params_,                              \
-		.n = sizeof(params_) / sizeof(*(params_)), __VA_ARGS__         \
-	}
 
 static const struct layer KINDS[] = {
 	LAYER("plain", PLAIN),
@@ -47,34 +37,7 @@ static const struct layer KINDS[] = {
 };
 #define N_KINDS 5
 
-static struct daemon daemon_;
-static struct ranks ranks;
-static struct fsdp_client *client;
-static uint64_t live_before;
-
-static const char *live(void)
-{
-	return are_on_devices() ? "device_bytes_live" : "bytes_live";
-}
-
-static void setup(void)
-{
-	struct fsdp_connect_options options = {0};
-
-	daemon_start_with(&daemon_, &(struct daemon_options){.config = CONFIG});
-	options.path = daemon_socket(&daemon_);
-	must(fsdp_connect(&options, &client) == 0);
-	live_before = status_value(client, live());
-}
-
-static void teardown(void)
-{
-	ranks_stop(&ranks);
-	fsdp_close(client);
-	daemon_stop(&daemon_);
-}
-
-TestSuite(reduce, .init = setup, .fini = teardown, .timeout = 60);
+CHECKED_SUITE(reduce, crew_setup, crew_teardown, .timeout = 60);
 
 static void start(uint32_t n, const struct fsdp_comm_options *options)
 {
@@ -91,15 +54,6 @@ static void start(uint32_t n, const struct fsdp_comm_options *options)
 	ranks_start(&ranks, n);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
 }
-
-static const char *sentence(uint32_t rank)
-{
-	return ranks.notes[rank].sentence;
-}
-
-#define assert_says(rank, what)                                                \
-	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
-		  sentence(rank))
 
 /* --- sums ---------------------------------------------------------------- */
 
@@ -430,6 +384,7 @@ Test(reduce, more_inputs_at_a_time_give_the_same_bits)
 		eq(int,
 		   memcmp(shared_bits[0], shared_bits[1], sizeof(*shared_bits)),
 		   0));
+	cr_assert(zero(int, munmap(shared_bits, 2 * sizeof(*shared_bits))));
 }
 
 /* --- refusals ------------------------------------------------------------ */
@@ -618,178 +573,7 @@ Test(reduce, a_frozen_group_has_no_gradients)
 	assert_says(0, "all of its parameters are frozen");
 }
 
-/* --- what libfsdp would never hand in ------------------------------------ */
-
-static struct wire *wire;
-static struct request asked;
-
-/* A communicator of one, with two groups. */
-static uint64_t wire_group(uint64_t comm, const char *name)
-{
-	struct group_param param = {
-		.name = "weight",
-		.type = {.dtype = DTYPE_F32, .n_dims = 1, .shape = {16}},
-	};
-
-	param.type.strides[0] = 1;
-	asked = (struct request){
-		.kind = MESSAGE_GROUP,
-		.group = {.comm = comm,
-			  .name = name,
-			  .n_params = 1,
-			  .params = &param},
-	};
-	cr_assert(eq(int, wire_call(wire, &asked), 0), "%s",
-		  wire_sentence(wire));
-	return wire->reply.group.group;
-}
-
-static uint64_t wire_join(void)
-{
-	asked = (struct request){
-		.kind = MESSAGE_COMM_JOIN,
-		.comm_join = {.name = "alone",
-			      .access = {.gid = GID_DEFAULT},
-			      .n_ranks = 1,
-			      .n_shards = 1,
-			      .timeout_ms = 10000,
-			      .ttl_ms = 10000,
-			      .n_inputs = 2},
-	};
-	cr_assert(eq(int, wire_call(wire, &asked), 0), "%s",
-		  wire_sentence(wire));
-	return wire->reply.comm.comm;
-}
-
-static struct slot_ref wire_input(uint64_t group)
-{
-	asked = (struct request){
-		.kind = MESSAGE_INPUT,
-		.input = {.group = group},
-	};
-	asked.input.timeout_ms = -1;
-	cr_assert(eq(int, wire_call(wire, &asked), 0), "%s",
-		  wire_sentence(wire));
-	cr_assert(eq(u32, wire->reply.places.n_places, 1));
-	return wire->reply.places.places[0].ref;
-}
-
-static int wire_reduce(uint64_t group, struct slot_ref input)
-{
-	asked = (struct request){
-		.kind = MESSAGE_REDUCE,
-		.reduce = {.group = group, .input = input},
-	};
-	return wire_call(wire, &asked);
-}
-
-static int wire_wait(uint64_t comm, uint64_t group, uint64_t sequence)
-{
-	asked = (struct request){
-		.kind = MESSAGE_WAIT,
-		.wait = {.comm = comm,
-			 .group = group,
-			 .kind = WORK_REDUCE,
-			 .sequence = sequence,
-			 .timeout_ms = -1},
-	};
-	return wire_call(wire, &asked);
-}
-
-Test(reduce, an_input_is_handed_in_once_and_for_its_group)
-{
-	struct slot_ref input, other;
-	uint64_t comm, a, b;
-
-	wire = wire_open(daemon_socket(&daemon_));
-	comm = wire_join();
-	a = wire_group(comm, "a");
-	b = wire_group(comm, "b");
-	input = wire_input(a);
-	other = wire_input(b);
-	cr_assert(eq(int, wire_reduce(b, input), -EINVAL));
-	cr_assert(eq(int, wire_reduce(a, input), 0), "%s", wire_sentence(wire));
-	cr_assert(lt(int, wire_reduce(a, input), 0));
-	cr_assert(lt(int, wire_reduce(b, input), 0));
-	cr_assert(eq(int, wire_reduce(b, other), 0), "%s", wire_sentence(wire));
-	cr_assert(eq(int, wire_wait(comm, a, 1), 0), "%s", wire_sentence(wire));
-	cr_assert(eq(int, wire_wait(comm, b, 1), 0), "%s", wire_sentence(wire));
-	cr_assert(eq(int, wire_wait(comm, b, 2), -EINVAL));
-	wire_goodbye(wire);
-}
-
-Test(reduce, other_memory_is_no_input)
-{
-	struct tensor_place tensor;
-	struct slot_ref stale;
-	uint64_t comm, group;
-
-	wire = wire_open(daemon_socket(&daemon_));
-	comm = wire_join();
-	group = wire_group(comm, "a");
-	cr_assert(eq(int, wire_alloc(wire, 64, NULL, -1, &tensor), 0));
-	cr_assert(eq(int, wire_reduce(group, tensor.ref), -EINVAL));
-	stale = wire_input(group);
-	cr_assert(eq(int, wire_reduce(group, tensor.ref), -EINVAL));
-	stale.generation++;
-	cr_assert(eq(int, wire_reduce(group, stale), -ESTALE));
-	stale.generation--;
-	cr_assert(eq(int, wire_reduce(group, stale), 0), "%s",
-		  wire_sentence(wire));
-	wire_goodbye(wire);
-}
-
-Test(reduce, an_input_that_is_let_go_of_stays_the_rank_s)
-{
-	struct slot_ref input;
-	uint64_t comm, group;
-
-	wire = wire_open(daemon_socket(&daemon_));
-	comm = wire_join();
-	group = wire_group(comm, "a");
-	input = wire_input(group);
-	cr_assert(eq(int, wire_release(wire, &input, 1), 0));
-	cr_assert(eq(int, wire_reduce(group, input), 0), "%s",
-		  wire_sentence(wire));
-	cr_assert(eq(int, wire_wait(comm, group, 1), 0), "%s",
-		  wire_sentence(wire));
-	wire_goodbye(wire);
-}
-
 /* --- deaths -------------------------------------------------------------- */
-
-static int note_comm(const struct fsdp_comm_entry *entry, void *data)
-{
-	*(struct fsdp_comm_entry *)data = *entry;
-	return 1;
-}
-
-static void expect_memory_back(void)
-{
-	struct fsdp_comm_entry entry = {0};
-
-	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
-	for (int i = 0; i < 20000 && entry.state != FSDP_COMM_KEPT; i++) {
-		cr_assert(eq(int, fsdp_comms(client, note_comm, &entry), 1));
-		nap_ms(1);
-	}
-	cr_assert(eq(int, entry.state, FSDP_COMM_KEPT));
-	/* On devices blocks are larger than what is asked for. */
-	if (!are_on_devices())
-		cr_assert(status_await(client, live(),
-				       live_before + entry.n_bytes));
-	cr_assert(eq(int, fsdp_comm_remove(client, "test"), 0), "%s",
-		  fsdp_error());
-	cr_assert(status_await(client, live(), live_before));
-}
-
-static pid_t freeze_worker(void)
-{
-	pid_t worker = worker_await(&daemon_, 0);
-
-	must(kill(worker, SIGSTOP) == 0);
-	return worker;
-}
 
 Test(reduce, a_rank_that_is_killed_while_it_runs_is_named)
 {
@@ -865,7 +649,7 @@ static struct fsdp_tensor *start_without_room(void)
 	};
 	struct fsdp_tensor *hog;
 
-	teardown();
+	crew_teardown();
 	daemon_start_with(
 		&daemon_,
 		&(struct daemon_options){

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define PATIENCE_MS 20000
 
@@ -32,6 +33,9 @@ void ranks_stop(struct ranks *ranks)
 {
 	for (uint32_t rank = 0; rank < ranks->n; rank++)
 		actor_kill(&ranks->actors[rank]);
+	if (ranks->notes)
+		(void)munmap(ranks->notes, RANKS_MAX * sizeof(*ranks->notes));
+	ranks->notes = NULL;
 }
 
 void ranks_begin(struct ranks *ranks, actor_fn *fn)
