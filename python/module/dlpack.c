@@ -1,6 +1,6 @@
 #include "dlpack.h"
 #include "errors.h"
-#include "fault.h"
+#include "range.h"
 #include "tensor.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ struct export
 		struct dl_versioned versioned;
 	};
 	struct handle *handle;
-	struct fault_range *range; /* NULL: no write there would fault */
+	struct range *range;
 	int64_t shape[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS];
 };
 
@@ -76,8 +76,7 @@ static void export_end(struct export *export)
 {
 	if (!export)
 		return;
-	if (export->range)
-		fault_range_end(export->range);
+	range_end(export->range);
 	handle_unexport(export->handle);
 	free(export);
 }
@@ -219,9 +218,8 @@ static struct export *export_new(struct handle *handle, enum form form,
 		export_end(export);
 		return NULL;
 	}
-	if (!view.is_writable && view.info.size)
-		export->range = fault_range_new(view.data, view.info.size,
-						view.info.name);
+	if (view.info.size)
+		export->range = range_new(handle, &view);
 	return export;
 }
 

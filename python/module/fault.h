@@ -6,15 +6,6 @@
  */
 #pragma once
 #include "python.h"
-#include <stddef.h>
-
-struct fault_range;
-
-/* Memory where a store faults. NULL: there are too many; it has no name then.
- * Any thread, no Python. */
-struct fault_range *fault_range_new(const void *start, size_t size,
-				    const char *name);
-void fault_range_end(struct fault_range *range);
 
 /* _fsdp.watch_faults(): installs the handler, once. */
 PyObject *fault_watch(PyObject *module, PyObject *none);

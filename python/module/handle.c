@@ -29,6 +29,16 @@ void handle_drop(struct handle *handle)
 	free(handle);
 }
 
+void handle_drop_holds(struct handle *handle, uint32_t n)
+{
+	/* Relaxed: should the others end meanwhile, all holds go below. */
+	if (atomic_load_explicit(&handle->n_users, memory_order_relaxed) > 1 &&
+	    !link_is_left_open())
+		while (n-- > 0)
+			(void)fsdp_release(handle->tensor);
+	handle_drop(handle);
+}
+
 int handle_export(struct handle *handle)
 {
 	int r = fsdp_hold(handle->tensor);

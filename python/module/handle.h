@@ -22,6 +22,9 @@ struct handle *handle_new(struct link *link, struct fsdp_tensor *tensor);
 /* No Python, as link_drop(). The last user drops all holds. */
 void handle_drop(struct handle *handle);
 
+/* The same of a user who has `n` holds: if others stay, these go. */
+void handle_drop_holds(struct handle *handle, uint32_t n);
+
 /* One more user, with a hold. -EINVAL: the tensor is not held. -ECHILD. */
 int handle_export(struct handle *handle);
 /* Drops both. No Python. */

@@ -9,6 +9,7 @@
 #include "link.h"
 #include "pending.h"
 #include "python.h"
+#include "range.h"
 #include "tensor.h"
 
 static PyObject *dtypes(PyObject *module, PyObject *none)
@@ -31,6 +32,21 @@ static PyObject *dtypes(PyObject *module, PyObject *none)
 	return dict;
 }
 
+/* find_export(address, size): a Tensor, or None. */
+static PyObject *find_export(PyObject *module, PyObject *args)
+{
+	unsigned long long address, size;
+	struct handle *handle;
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "KK", &address, &size))
+		return NULL;
+	handle = range_find((void *)(uintptr_t)address, size);
+	if (!handle)
+		Py_RETURN_NONE;
+	return tensor_wrap(handle);
+}
+
 static PyObject *leave_open(PyObject *module, PyObject *none)
 {
 	(void)module;
@@ -42,6 +58,7 @@ static PyObject *leave_open(PyObject *module, PyObject *none)
 static PyMethodDef functions[] = {
 	{"dlpack_device", dlpack_device, METH_O, NULL},
 	{"dtypes", dtypes, METH_NOARGS, NULL},
+	{"find_export", find_export, METH_VARARGS, NULL},
 	{"leave_open", leave_open, METH_NOARGS, NULL},
 	{"watch_faults", fault_watch, METH_NOARGS, NULL},
 	{NULL, NULL, 0, NULL},

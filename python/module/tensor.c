@@ -9,21 +9,24 @@
 
 PyTypeObject *tensor_type;
 
-PyObject *tensor_new(struct link *link, struct fsdp_tensor *held)
+PyObject *tensor_wrap(struct handle *handle)
 {
-	struct handle *handle = handle_new(link, held);
-	struct tensor *tensor;
+	struct tensor *tensor = PyObject_New(struct tensor, tensor_type);
 
-	if (!handle)
-		return PyErr_NoMemory();
-	tensor = PyObject_New(struct tensor, tensor_type);
 	if (!tensor) {
-		handle_drop(handle);
+		handle_unexport(handle);
 		return NULL;
 	}
 	tensor->handle = handle;
 	tensor->n_holds = 1;
 	return (PyObject *)tensor;
+}
+
+PyObject *tensor_new(struct link *link, struct fsdp_tensor *held)
+{
+	struct handle *handle = handle_new(link, held);
+
+	return handle ? tensor_wrap(handle) : PyErr_NoMemory();
 }
 
 PyObject *tensor_list(struct link *link, struct fsdp_tensor *const *held,
@@ -54,9 +57,10 @@ struct tensor *tensor_of(PyObject *object)
 
 static void tensor_dealloc(PyObject *self)
 {
+	struct tensor *tensor = (struct tensor *)self;
 	PyTypeObject *type = Py_TYPE(self);
 
-	handle_drop(((struct tensor *)self)->handle);
+	handle_drop_holds(tensor->handle, tensor->n_holds);
 	PyObject_Free(self);
 	Py_DECREF(type);
 }

@@ -15,7 +15,10 @@ struct tensor {
 /* Consumes `held`, also on failure (NULL, with an exception). */
 PyObject *tensor_new(struct link *link, struct fsdp_tensor *held);
 
-/* The same of `n`: a list. */
+/* The same of a handle, whose use and hold it consumes. */
+PyObject *tensor_wrap(struct handle *handle);
+
+/* The same of `n` held ones: a list. */
 PyObject *tensor_list(struct link *link, struct fsdp_tensor *const *held,
 		      size_t n);
 

@@ -153,3 +153,20 @@ def test_python_memory_does_not_grow(c):
         assert tracemalloc.get_traced_memory()[0] - before < 50000
     finally:
         tracemalloc.stop()
+
+
+def test_a_tensor_that_dies_takes_its_holds_from_what_it_made(c):
+    tensor = c.put("a/x", np.arange(3))
+    tensor.hold()
+    array = tensor.numpy()
+    copy = array[:2]
+    assert holds(c, "a/x") == 3
+    del tensor, array
+    # The buffer keeps the Tensor object; a capsule does not.
+    assert holds(c, "a/x") == 3
+    del copy
+    assert holds(c, "a/x") == 0
+    capsule = c["a/x"].__dlpack__()
+    assert holds(c, "a/x") == 1
+    del capsule
+    assert holds(c, "a/x") == 0

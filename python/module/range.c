@@ -1,0 +1,112 @@
+#include "range.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#define N_RANGES 4096
+
+/* Changed under the lock. A signal handler reads it without, at any moment, so
+ * what it reads is never freed. */
+struct range {
+	_Atomic uintptr_t start; /* 0: unused */
+	uintptr_t end;
+	struct handle *handle;
+	bool is_writable;
+	char name[64]; /* its beginning */
+};
+
+static struct range ranges[N_RANGES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t next; /* where to look for an unused one */
+
+static void lock_for_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void unlock_after_fork(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* Else a fork in the wrong moment would leave it locked in the child. */
+static void __attribute__((constructor)) guard_fork(void)
+{
+	pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork);
+}
+
+static struct range *find_unused(void)
+{
+	for (uint32_t i = 0; i < N_RANGES; i++) {
+		struct range *range = &ranges[next++ % N_RANGES];
+
+		if (!atomic_load(&range->start))
+			return range;
+	}
+	return NULL;
+}
+
+struct range *range_new(struct handle *handle, const struct view *view)
+{
+	struct range *range;
+
+	pthread_mutex_lock(&lock);
+	range = find_unused();
+	if (range) {
+		range->end = (uintptr_t)view->data + view->info.size;
+		range->handle = handle;
+		range->is_writable = view->is_writable;
+		snprintf(range->name, sizeof(range->name), "%s",
+			 view->info.name);
+		atomic_store(&range->start, (uintptr_t)view->data);
+	}
+	pthread_mutex_unlock(&lock);
+	return range;
+}
+
+void range_end(struct range *range)
+{
+	if (!range)
+		return;
+	pthread_mutex_lock(&lock);
+	atomic_store(&range->start, 0);
+	pthread_mutex_unlock(&lock);
+}
+
+/* With the lock, under which its user cannot end it. */
+static struct handle *export_at(uintptr_t start, uintptr_t end)
+{
+	for (uint32_t i = 0; i < N_RANGES; i++)
+		if (atomic_load_explicit(&ranges[i].start,
+					 memory_order_relaxed) == start &&
+		    ranges[i].end == end &&
+		    handle_export(ranges[i].handle) == 0)
+			return ranges[i].handle;
+	return NULL;
+}
+
+struct handle *range_find(const void *start, size_t size)
+{
+	struct handle *handle;
+
+	if (!start)
+		return NULL;
+	pthread_mutex_lock(&lock);
+	handle = export_at((uintptr_t)start, (uintptr_t)start + size);
+	pthread_mutex_unlock(&lock);
+	return handle;
+}
+
+const char *range_name(const void *address)
+{
+	uintptr_t at = (uintptr_t)address;
+
+	for (uint32_t i = 0; i < N_RANGES; i++) {
+		uintptr_t start = atomic_load(&ranges[i].start);
+
+		if (start && at >= start && at < ranges[i].end &&
+		    !ranges[i].is_writable)
+			return ranges[i].name;
+	}
+	return NULL;
+}
