@@ -1,0 +1,83 @@
+"""fsdp for torch: Tensor.torch(), and install() for torch.multiprocessing.
+
+>>> import fsdp, fsdp.torch, torch
+>>> fsdp.default().put("demo/x", torch.arange(4)).torch()
+tensor([0, 1, 2, 3])
+"""
+
+import faulthandler
+from multiprocessing.reduction import ForkingPickler
+
+import torch
+import torch.multiprocessing  # Its reducers first: install() replaces one.
+from torch.utils import dlpack
+
+from . import _fsdp
+from ._default import default
+from ._dtypes import LONG_NAMES
+from ._tensor import capsule_of_bits, capsule_of_bytes
+
+# What some version of torch cannot take by DLPack, but view.
+_BY_BITS = ("bool", "f8_e4m3", "f8_e5m2")
+
+
+def _torch_dtype(name):
+    dtype = getattr(torch, LONG_NAMES[name], None)
+    if dtype is None:
+        raise BufferError(f"torch {torch.__version__} has no {LONG_NAMES[name]}")
+    return dtype
+
+
+def _watch():
+    """Name the tensor and the line if somebody writes to read-only memory."""
+    if not faulthandler.is_enabled():
+        try:
+            faulthandler.enable()
+        except (OSError, ValueError, RuntimeError, AttributeError):
+            pass  # There is no stderr that it could write to.
+    _fsdp.watch_faults()
+
+
+def from_tensor(tensor, private=False):
+    """Tensor.torch()."""
+    dtype = _torch_dtype(tensor.dtype)
+    _watch()
+    if tensor.dtype in _BY_BITS:
+        result = dlpack.from_dlpack(capsule_of_bits(tensor)).view(dtype)
+    else:
+        result = dlpack.from_dlpack(tensor._capsule(False, 0))
+    return result.clone() if private else result
+
+
+# --- torch.multiprocessing ----------------------------------------------------
+
+_reduce_before = None
+
+
+def _rebuild_storage(ticket):
+    tensor = default().redeem(ticket)
+    _watch()
+    return dlpack.from_dlpack(capsule_of_bytes(tensor)).untyped_storage()
+
+
+def _reduce_storage(storage):
+    tensor = None
+    if storage.device.type != "meta":
+        tensor = _fsdp.find_export(storage.data_ptr(), storage.nbytes())
+    if tensor is None:
+        return _reduce_before(storage)
+    return _rebuild_storage, (tensor.ticket(),)
+
+
+def install():
+    """Have torch's queues and loaders pass tensors of the broker on by ticket.
+
+    What was got from the broker then costs a message of some hundred bytes,
+    whatever its size, and its receiver maps the same memory, read-only. A
+    ticket is for one receiver and a minute. All other tensors travel as before.
+    Call it in the process that sends; one that only receives need not.
+    """
+    global _reduce_before
+    if _reduce_before is None:
+        _reduce_before = ForkingPickler._extra_reducers[torch.UntypedStorage]
+        ForkingPickler.register(torch.UntypedStorage, _reduce_storage)

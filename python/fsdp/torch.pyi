@@ -1,0 +1,6 @@
+from typing import Any
+
+from . import Tensor
+
+def from_tensor(tensor: Tensor, private: bool = False) -> Any: ...
+def install() -> None: ...

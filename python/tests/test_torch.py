@@ -1,0 +1,231 @@
+import gc
+import re
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import fsdp
+import fsdp.torch
+from conftest import holds, run, until
+from fsdp._dtypes import LONG_NAMES
+
+DTYPES = [d for d in fsdp.DTYPES if hasattr(torch, LONG_NAMES[d])]
+SHAPES = [(), (0,), (3,), (2, 3), (2, 0, 4)]
+
+
+def sample(dtype, shape):
+    n = int(torch.tensor(shape).prod()) if shape else 1
+    kind = getattr(torch, LONG_NAMES[dtype])
+    return torch.arange(n, dtype=torch.float32).reshape(shape).to(kind)
+
+
+def bits(tensor):
+    """Comparable, also where torch has no comparison."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_each_dtype_and_shape_round_trips(c, dtype, shape):
+    source = sample(dtype, shape)
+    tensor = c.put("a/x", source)
+    assert (tensor.dtype, tensor.shape) == (dtype, shape)
+    got = tensor.torch()
+    assert (got.dtype, got.shape) == (source.dtype, source.shape)
+    assert bits(got).equal(bits(source))
+
+
+def test_all_dtypes_are_tested():
+    assert len(DTYPES) == 17 or torch.__version__ < "2.3"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_strided_views_and_offsets(c, dtype):
+    base = c.alloc((4, 6), dtype)
+    source = sample(dtype, (4, 6))
+    base.torch().copy_(source)
+    view = base.view((2, 3), strides=(12, 2), offset=fsdp.DTYPES[dtype])
+    got = view.torch()
+    assert got.stride() == (12, 2)
+    assert bits(got).equal(bits(source[::2, 1::2]))
+
+
+def test_a_transposed_tensor_can_be_put(c):
+    source = torch.arange(6).reshape(2, 3).t()
+    assert c.put("a/x", source).torch().equal(source)
+
+
+def test_a_parameter_can_be_put(c):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    got = c.put("a/x", parameter).torch()
+    assert got.equal(torch.ones(3)) and not got.requires_grad
+
+
+def test_the_torch_tensor_is_the_memory_itself(c):
+    tensor = c.alloc((4,), "f32")
+    tensor.torch().fill_(7)
+    tensor.publish("a/x")
+    assert c["a/x"].numpy().tolist() == [7] * 4
+    assert c["a/x"].torch().data_ptr() == tensor.torch().data_ptr()
+
+
+def test_from_dlpack_takes_a_tensor(c):
+    tensor = c.put("a/x", torch.arange(3))
+    assert torch.from_dlpack(tensor).equal(torch.arange(3))
+
+
+def test_a_storage_holds_the_tensor_by_itself(c):
+    tensor = c.put("a/x", torch.arange(10.0))
+    piece = tensor.torch()[3:7].reshape(2, 2)
+    assert holds(c, "a/x") == 2
+    tensor.release()
+    del tensor
+    gc.collect()
+    assert holds(c, "a/x") == 1
+    c.remove("a/x")
+    c.put("b/x", torch.zeros(10))
+    assert piece.tolist() == [[3, 4], [5, 6]]
+
+
+def test_autograd_drops_its_hold_on_its_own_thread(c):
+    c.put("a/x", torch.arange(4.0))
+    weight = torch.ones(4, requires_grad=True)
+    (weight * c["a/x"].torch()).sum().backward()
+    assert weight.grad.tolist() == [0, 1, 2, 3]
+    gc.collect()
+    until(lambda: holds(c, "a/x") == 0, "the graph is gone")
+
+
+def test_private_can_be_written_and_others_see_nothing(c):
+    tensor = c.put("a/x", torch.arange(3))
+    mine = tensor.torch(private=True)
+    mine += 5
+    assert mine.tolist() == [5, 6, 7]
+    assert tensor.torch().tolist() == [0, 1, 2]
+
+
+def test_a_write_to_what_is_published_says_which_and_where(broker):
+    status, out, err = run(
+        broker,
+        """
+        import fsdp, torch
+        with fsdp.connect() as writer:
+            writer.put("a/written", torch.arange(3))
+        c = fsdp.connect()
+        t = c["a/written"].torch()
+        print("before", flush=True)
+        t[0] = 1
+        print("after", flush=True)
+        """,
+    )
+    assert (status, out) == (-11, "before\n")
+    assert 'cannot write to the tensor a/written: it is published' in err
+    assert re.search(r'File "<string>", line 8', err)
+
+
+def test_another_fault_is_not_ours(broker):
+    status, _, err = run(
+        broker,
+        """
+        import ctypes, fsdp, torch
+        c = fsdp.connect()
+        t = c.put("a/other", torch.arange(3)).torch()
+        ctypes.string_at(0)
+        """,
+    )
+    assert status == -11
+    assert "cannot write" not in err and "Segmentation fault" in err
+
+
+def test_the_interpreters_end_is_quiet(broker):
+    assert run(
+        broker,
+        """
+        import fsdp, torch, threading
+        c = fsdp.connect()
+        t = c.put("a/end", torch.arange(3.0))
+        x = t.torch()
+        w = torch.ones(3, requires_grad=True)
+        y = (w * x).sum()
+        del t, c
+        """,
+    ) == (0, "", "")
+
+
+def test_queues_pass_tickets_on(broker, c):
+    status, out, err = run(
+        broker,
+        """
+        import fsdp, fsdp.torch, torch, torch.multiprocessing as mp
+
+        def work(queue, replies):
+            for expected in (0, 3, 20):
+                x = queue.get()
+                assert x.flatten()[0] == expected, x
+                replies.put(fsdp.torch._fsdp.find_export(
+                    x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()
+                ) is not None)
+
+        if __name__ == "__main__":
+            fsdp.torch.install()
+            fsdp.torch.install()
+            c = fsdp.default()
+            context = mp.get_context("fork")
+            queue, replies = context.SimpleQueue(), context.SimpleQueue()
+            worker = context.Process(target=work, args=(queue, replies))
+            worker.start()
+            x = c.put("a/queue", torch.arange(12).reshape(3, 4)).torch()
+            assert x.shape == (3, 4)
+            queue.put(x)
+            assert replies.get() is True
+            queue.put(x.t()[3:])
+            assert replies.get() is True
+            queue.put(torch.tensor([20]))
+            assert replies.get() is False
+            worker.join()
+            assert worker.exitcode == 0
+            print(len(c.who("a/queue")))
+        """,
+    )
+    assert (status, out, err) == (0, "1\n", "")
+
+
+def test_loaders_with_workers_read_a_data_set_of_the_broker(broker):
+    status, out, err = run(
+        broker,
+        """
+        import fsdp, fsdp.torch, torch
+
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.rows = fsdp.default().put("a/rows", torch.arange(80.0).reshape(8, 10))
+            def __len__(self):
+                return 8
+            def __getitem__(self, i):
+                return fsdp.default()["a/rows"].torch()[i]
+
+        if __name__ == "__main__":
+            fsdp.torch.install()
+            loader = torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2)
+            print(sum(batch.sum().item() for batch in loader))
+        """,
+    )
+    assert (status, out, err) == (0, "3160.0\n", "")
+
+
+def test_threads_make_and_drop_storages(c):
+    c.put("a/x", torch.arange(8))
+
+    def work():
+        for _ in range(300):
+            assert c["a/x"].torch().sum() == 28
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    del threads
+    assert holds(c, "a/x") == 0
