@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import pathlib
 import subprocess
 import sys
 
@@ -52,3 +53,13 @@ def test_the_module_finds_libfsdp_beside_itself():
     ).stdout
     assert "[$ORIGIN]" in dynamic
     assert sys.modules["fsdp"].__version__ == fsdp._fsdp.version
+
+
+def test_the_examples_of_the_page_are_true(c):
+    page = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
+    failed, tried = doctest.testfile(
+        str(page),
+        module_relative=False,
+        optionflags=doctest.IGNORE_EXCEPTION_DETAIL | doctest.ELLIPSIS,
+    )
+    assert failed == 0 and tried > 12

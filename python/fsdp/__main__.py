@@ -1,0 +1,91 @@
+"""python -m fsdp: look at a broker, and pass arrays in and out."""
+
+import argparse
+import json
+import sys
+
+from . import __version__, _bench
+from ._default import connect
+from ._errors import Error
+
+
+def _status(client, args):
+    status = client.status()
+    note = status.pop("note")
+    if args.json:
+        print(json.dumps({**status, "note": note}))
+        return
+    for name, value in status.items():
+        print(f"{name:32}{value:>20}")
+    if note:
+        print(note)
+
+
+def _ls(client, args):
+    for entry in client.entries(args.prefix):
+        if args.json:
+            print(json.dumps(entry))
+        else:
+            shape = "x".join(map(str, entry["shape"])) or "scalar"
+            print(
+                f"{entry['name']}  v{entry['version']}  {entry['dtype']}  {shape}  "
+                f"{entry['nbytes']} bytes"
+            )
+
+
+def _get(client, args):
+    array = client.get(args.name, timeout=args.timeout).numpy()
+    if args.output:
+        import numpy
+
+        numpy.save(args.output, array)
+    else:
+        print(array)
+
+
+def _put(client, args):
+    import numpy
+
+    tensor = client.put(args.name, numpy.load(args.file, mmap_mode="r"))
+    print(f"{tensor.name} v{tensor.version}: {tensor.nbytes} bytes")
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="python -m fsdp", description=__doc__)
+    parser.add_argument("--socket", help="of the broker; default: as fsdpctl")
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    status = verbs.add_parser("status", help="the broker's counters")
+    status.add_argument("--json", action="store_true")
+    ls = verbs.add_parser("ls", help="names")
+    ls.add_argument("prefix", nargs="?")
+    ls.add_argument("--json", action="store_true", help="one object per line")
+    get = verbs.add_parser("get", help="print an array, or write an .npy file")
+    get.add_argument("name")
+    get.add_argument("-o", "--output", metavar="FILE.npy")
+    get.add_argument("--timeout", type=float, default=0, help="seconds")
+    put = verbs.add_parser("put", help="publish an .npy file")
+    put.add_argument("name")
+    put.add_argument("file", metavar="FILE.npy")
+    bench = verbs.add_parser("bench", help="measure the hot calls")
+    bench.add_argument("--json", action="store_true", help="one object per line")
+    return parser
+
+
+def main(argv=None):
+    args = _parser().parse_args(argv)
+    verbs = {"status": _status, "ls": _ls, "get": _get, "put": _put}
+    try:
+        if args.verb == "bench":
+            _bench.bench(args.socket, args.json)
+            return 0
+        with connect(args.socket) as client:
+            verbs[args.verb](client, args)
+    except (Error, OSError, BufferError) as error:
+        print(f"fsdp: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

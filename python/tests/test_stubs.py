@@ -1,0 +1,88 @@
+"""The stubs are what the package is."""
+
+import ast
+import inspect
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import fsdp
+
+STUB = pathlib.Path(fsdp.__file__).with_suffix(".pyi")
+# Python's own, whose signatures are the same everywhere.
+SLOTS = {"__init__", "__buffer__", "__getitem__", "__contains__", "__len__", "__enter__", "__exit__"}
+
+
+def parameters(node):
+    args = node.args
+    named = [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg]
+    return [arg.arg for arg in named if arg is not None and arg.arg != "self"]
+
+
+def functions(body):
+    """(name, parameters) of each, without properties and Python's own."""
+    for node in body:
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        decorators = [d.id for d in node.decorator_list if isinstance(d, ast.Name)]
+        if "property" not in decorators and node.name not in SLOTS:
+            yield node.name, parameters(node)
+
+
+def test_the_stubs_have_the_signatures_of_the_package():
+    module = ast.parse(STUB.read_text())
+    owners = [(fsdp, module.body)]
+    for node in module.body:
+        if isinstance(node, ast.ClassDef):
+            owners.append((getattr(fsdp, node.name), node.body))
+    for owner, body in owners:
+        for name, names in functions(body):
+            signature = inspect.signature(getattr(owner, name))
+            # What is written in C does not name it.
+            assert [n for n in signature.parameters if n != "self"] == names, name
+
+
+@pytest.mark.parametrize("name", fsdp.__all__)
+def test_the_stubs_leave_nothing_out(name):
+    nodes = {getattr(n, "name", None): n for n in ast.parse(STUB.read_text()).body}
+    thing = getattr(fsdp, name)
+    if name == "DTYPES":
+        return
+    assert name in nodes
+    if inspect.isclass(thing) and not issubclass(thing, Exception):
+        described = {n.name for n in nodes[name].body if hasattr(n, "name")}
+        public = {a for a in dir(thing) if not a.startswith("_")}
+        assert public <= described
+
+
+def test_a_program_can_be_strict(tmp_path):
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    (tmp_path / "program.py").write_text(
+        """
+import asyncio
+import fsdp
+
+c = fsdp.connect()
+t: fsdp.Tensor = c.alloc((2, 3), "f32", timeout=1.5)
+many: list[fsdp.Tensor] = c.alloc([((2,), "f32"), (3, "u8")])
+version: int = t.publish("a/x", replace=True)
+more: list[fsdp.Tensor] = c.get(["a/x"], timeout=None)
+memoryview(t)
+
+async def main() -> fsdp.Tensor:
+    return await c.aget("a/x")
+
+asyncio.run(main())
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": os.environ["PYTHONPATH"]},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
