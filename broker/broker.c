@@ -66,7 +66,9 @@ static bool run_comms(void *data)
 
 static bool run_chores(void *data)
 {
-	return chores_on_idle(data);
+	struct broker *broker = data;
+
+	return chores_on_idle(&broker->store);
 }
 
 static bool run_waiters(void *data)
@@ -85,6 +87,11 @@ static void on_room(void *data)
 static void on_name(void *data, const char *name)
 {
 	waiters_on_name(data, name);
+}
+
+static void on_round(void *data)
+{
+	waiters_on_round(data);
 }
 
 static void on_chunk_gone(void *data, uint32_t chunk)
@@ -126,9 +133,9 @@ static void on_closed(void *data)
 {
 	struct broker *broker = data;
 
-	meter_begin(&broker->loop.meter);
+	meter_begin(&broker->base.loop.meter);
 	peers_on_closed(broker);
-	(void)meter_end(&broker->loop.meter, METER_CLOSES);
+	(void)meter_end(&broker->base.loop.meter, METER_CLOSES);
 }
 
 static void add_deferred(struct broker *broker)
@@ -142,7 +149,7 @@ static void add_deferred(struct broker *broker)
 	} handlers[] = {
 		{&broker->draining, drain_sessions, METER_CLOSES},
 		{&broker->comms.progress, run_comms, METER_COLLECTIVES},
-		{&broker->chores.rounds, run_chores, METER_CHORES},
+		{&broker->store.chores.rounds, run_chores, METER_CHORES},
 		{&broker->waiters.reruns, run_waiters, METER_RERUNS},
 	};
 
@@ -150,15 +157,29 @@ static void add_deferred(struct broker *broker)
 		handlers[i].handler->run = handlers[i].run;
 		handlers[i].handler->data = broker;
 		handlers[i].handler->task = handlers[i].task;
-		loop_add(&broker->loop, handlers[i].handler);
+		loop_add(&broker->base.loop, handlers[i].handler);
 	}
+}
+
+/* What each room borrows from those below it. */
+static void lend(struct broker *broker)
+{
+	struct store *store = &broker->store;
+
+	store->base = &broker->base;
+	store->devices.base = &broker->base;
+	store->pools.base = &broker->base;
+	store->pools.catalog = &store->catalog;
+	store->pools.table = &store->table;
+	store->pools.devices = &store->devices;
 }
 
 void broker_link(struct broker *broker)
 {
+	lend(broker);
 	add_deferred(broker);
-	broker->wake = (struct wake){broker, on_room, on_name};
-	broker->pools.hooks = (struct pool_hooks){broker, on_chunk_gone};
+	broker->base.wake = (struct wake){broker, on_room, on_name, on_round};
+	broker->store.pools.hooks = (struct pool_hooks){broker, on_chunk_gone};
 	broker->hooks = (struct session_hooks){
 		.data = broker,
 		.on_request = on_request,
@@ -187,17 +208,17 @@ static void stop_collectives(struct broker *broker)
 {
 	comms_deinit(broker);
 	engine_stop(&broker->engine);
-	if (broker->catalog.header)
-		catalog_commit(&broker->catalog);
+	if (broker->store.catalog.header)
+		catalog_commit(&broker->store.catalog);
 }
 
 /* Close all handles on the loop, which ends when the last one is closed. */
 static void stop(struct broker *broker)
 {
-	if (broker->loop.is_stopping)
+	if (broker->base.loop.is_stopping)
 		return;
-	broker->loop.is_stopping = true;
-	fdstore_notify_now(&broker->fdstore, "STOPPING=1");
+	broker->base.loop.is_stopping = true;
+	fdstore_notify_now(&broker->base.fdstore, "STOPPING=1");
 	stop_collectives(broker);
 	listener_close(&broker->listener);
 	while (broker->peers)
@@ -206,21 +227,21 @@ static void stop(struct broker *broker)
 		if (session_at(broker, i))
 			session_stop(session_at(broker, i));
 	}
-	if (broker->deadlines.timer.loop)
-		deadlines_stop(&broker->deadlines);
+	if (broker->base.deadlines.timer.loop)
+		deadlines_stop(&broker->base.deadlines);
 	close_handle((uv_handle_t *)&broker->sigterm);
 	close_handle((uv_handle_t *)&broker->sigint);
 	close_handle((uv_handle_t *)&broker->watchdog);
-	loop_stop(&broker->loop);
-	closer_stop(&broker->closer);
-	fdstore_stop(&broker->fdstore);
+	loop_stop(&broker->base.loop);
+	closer_stop(&broker->base.closer);
+	fdstore_stop(&broker->base.fdstore);
 	close_handle((uv_handle_t *)&broker->parent_poll);
 }
 
 /* The broker cannot know whether it will be started again. */
 static void log_stop(const struct broker *broker, int number)
 {
-	const struct accounts *accounts = &broker->accounts;
+	const struct accounts *accounts = &broker->base.accounts;
 	uint64_t n = accounts_total(accounts, ACCOUNT_SLOTS);
 
 	if (n == 0) {
@@ -232,10 +253,11 @@ static void log_stop(const struct broker *broker, int number)
 		 strsignal(number), n, n == 1 ? "" : "s",
 		 accounts_total(accounts, ACCOUNT_BYTES) +
 			 accounts_total(accounts, ACCOUNT_DEVICE_BYTES),
-		 broker->fdstore.is_kept ? "will be dropped unless fsdpd is "
-					   "started again at once, "
-					   "as 'systemctl restart' does"
-					 : "will be dropped");
+		 broker->base.fdstore.is_kept
+			 ? "will be dropped unless fsdpd is "
+			   "started again at once, "
+			   "as 'systemctl restart' does"
+			 : "will be dropped");
 }
 
 static void on_signal(uv_signal_t *handle, int number)
@@ -250,7 +272,7 @@ static void on_watchdog(uv_timer_t *timer)
 
 	/* A service manager that does not read its socket cannot judge
 	 * us either. */
-	fdstore_notify_now(&broker->fdstore, "WATCHDOG=1");
+	fdstore_notify_now(&broker->base.fdstore, "WATCHDOG=1");
 }
 
 /* The timer runs only if the service manager asks for it, so that an idle
@@ -262,7 +284,7 @@ static int start_watchdog(struct broker *broker)
 
 	if (sd_watchdog_enabled(0, &usec) <= 0)
 		return 0;
-	r = uv_timer_init(&broker->loop.uv, &broker->watchdog);
+	r = uv_timer_init(&broker->base.loop.uv, &broker->watchdog);
 	if (r < 0)
 		return r;
 	broker->watchdog.data = broker;
@@ -272,7 +294,7 @@ static int start_watchdog(struct broker *broker)
 
 static int start_signal(struct broker *broker, uv_signal_t *handle, int number)
 {
-	int r = uv_signal_init(&broker->loop.uv, handle);
+	int r = uv_signal_init(&broker->base.loop.uv, handle);
 
 	if (r < 0)
 		return r;
@@ -284,7 +306,7 @@ static int open_loop(struct broker *broker, struct error *err)
 {
 	int r;
 
-	r = loop_open(&broker->loop, err);
+	r = loop_open(&broker->base.loop, err);
 	if (r < 0)
 		return r;
 	broker_link(broker);
@@ -296,20 +318,20 @@ static int open_loop(struct broker *broker, struct error *err)
 	if (r < 0)
 		return error_set(err, r, "set up the event loop: %s",
 				 uv_strerror(r));
-	r = closer_init(&broker->closer, &broker->loop.uv, on_closed, broker,
-			err);
+	r = closer_init(&broker->base.closer, &broker->base.loop.uv, on_closed,
+			broker, err);
 	if (r < 0)
 		return r;
-	return deadlines_init(&broker->deadlines, &broker->loop.uv,
-			      &broker->loop.meter, err);
+	return deadlines_init(&broker->base.deadlines, &broker->base.loop.uv,
+			      &broker->base.loop.meter, err);
 }
 
 /* --- adoption ------------------------------------------------------------ */
 
 static int adopt_files(struct broker *broker, struct error *err)
 {
-	int catalog_fd = fdstore_take(&broker->fdstore, "catalog");
-	int table_fd = fdstore_take(&broker->fdstore, "table");
+	int catalog_fd = fdstore_take(&broker->base.fdstore, "catalog");
+	int table_fd = fdstore_take(&broker->base.fdstore, "table");
 	int r;
 
 	if (catalog_fd < 0 && table_fd < 0)
@@ -320,14 +342,14 @@ static int adopt_files(struct broker *broker, struct error *err)
 			err, -EUCLEAN,
 			"of catalog and state table only one was kept");
 	}
-	r = catalog_adopt(&broker->catalog, catalog_fd, err);
+	r = catalog_adopt(&broker->store.catalog, catalog_fd, err);
 	if (r < 0) {
 		close(table_fd);
 		return r;
 	}
-	r = table_open(&broker->table, table_fd, true, err);
+	r = table_open(&broker->store.table, table_fd, true, err);
 	if (r < 0)
-		catalog_close(&broker->catalog);
+		catalog_close(&broker->store.catalog);
 	return r;
 }
 
@@ -335,18 +357,18 @@ static int create_files(struct broker *broker, struct error *err)
 {
 	int r;
 
-	fdstore_remove(&broker->fdstore, "catalog");
-	fdstore_remove(&broker->fdstore, "table");
-	r = catalog_create(&broker->catalog, err);
+	fdstore_remove(&broker->base.fdstore, "catalog");
+	fdstore_remove(&broker->base.fdstore, "table");
+	r = catalog_create(&broker->store.catalog, err);
 	if (r == 0)
-		r = table_create(&broker->table, err);
+		r = table_create(&broker->store.table, err);
 	if (r == 0)
-		r = fdstore_put(&broker->fdstore, broker->table.fd, "table",
-				err);
+		r = fdstore_put(&broker->base.fdstore, broker->store.table.fd,
+				"table", err);
 	/* The catalog is stored last: with it, the memory can be adopted. */
 	if (r == 0)
-		r = fdstore_put(&broker->fdstore, broker->catalog.fd, "catalog",
-				err);
+		r = fdstore_put(&broker->base.fdstore, broker->store.catalog.fd,
+				"catalog", err);
 	return r;
 }
 
@@ -369,16 +391,16 @@ static int open_files(struct broker *broker, bool *ret_is_adopted,
 		if (r < 0)
 			return r;
 	}
-	r = memfd_open_readonly(broker->table.fd, &broker->table_readonly_fd,
-				err);
+	r = memfd_open_readonly(broker->store.table.fd,
+				&broker->table_readonly_fd, err);
 	if (r < 0)
 		return r;
-	catalog_set(&broker->catalog, broker->catalog.header->epoch,
-		    broker->catalog.header->epoch + 1);
-	catalog_commit(&broker->catalog);
-	verdicts_clear(&broker->table);
-	atomic_store_explicit(&broker->table.header->epoch,
-			      broker->catalog.header->epoch,
+	catalog_set(&broker->store.catalog, broker->store.catalog.header->epoch,
+		    broker->store.catalog.header->epoch + 1);
+	catalog_commit(&broker->store.catalog);
+	verdicts_clear(&broker->store.table);
+	atomic_store_explicit(&broker->store.table.header->epoch,
+			      broker->store.catalog.header->epoch,
 			      memory_order_seq_cst);
 	return 0;
 }
@@ -386,7 +408,7 @@ static int open_files(struct broker *broker, bool *ret_is_adopted,
 static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
 			  struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_SESSION);
 	struct session *session;
 	int r;
@@ -405,7 +427,7 @@ static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
 			 "now, for want of descriptors perhaps: their "
 			 "sessions stay, and they are looked for again",
 			 broker->n_unwatched);
-	timeline_file_drop_strays(broker);
+	timeline_file_drop_strays(&broker->store);
 	return 0;
 }
 
@@ -419,34 +441,34 @@ static int adopt_records(struct broker *broker, struct error *err)
 	point("adopt.begin");
 	r = adopt_sessions(broker, is_gone, err);
 	if (r == 0)
-		grant_adopt_all(broker);
+		grant_adopt_all(&broker->store);
 	if (r == 0)
-		r = pools_adopt(&broker->pools, err);
+		r = pools_adopt(&broker->store.pools, err);
 	point("adopt.pools");
 	if (r == 0)
-		r = prefix_adopt_all(broker, err);
+		r = prefix_adopt_all(&broker->store, err);
 	if (r == 0)
-		r = ticket_adopt_all(broker, err);
+		r = ticket_adopt_all(&broker->store, err);
 	if (r == 0)
-		r = bundle_adopt_all(broker, err);
+		r = bundle_adopt_all(&broker->store, err);
 	if (r == 0)
 		r = comms_adopt(broker, err);
 	if (r == 0) {
-		lease_adopt_all(broker);
-		r = slot_adopt_all(broker, err);
+		lease_adopt_all(&broker->store);
+		r = slot_adopt_all(&broker->store, err);
 	}
 	if (r < 0)
 		return r;
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 	point("adopt.slots");
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
 		if (is_gone[i])
 			session_end_dead(session_at(broker, i));
 	}
-	catalog_adopted(&broker->catalog);
+	catalog_adopted(&broker->store.catalog);
 	point("adopt.end");
 	log_line(LOG_LEVEL_INFO, "took over %u tensors and %u sessions",
-		 catalog_n_live(&broker->catalog, SECTION_SLOT),
+		 catalog_n_live(&broker->store.catalog, SECTION_SLOT),
 		 broker->n_sessions);
 	return 0;
 }
@@ -454,8 +476,8 @@ static int adopt_records(struct broker *broker, struct error *err)
 /* Drop files in the fd store that no catalog describes. */
 static int drop_strays(struct broker *broker, struct error *err)
 {
-	timeline_file_drop_strays(broker);
-	return pools_adopt(&broker->pools, err);
+	timeline_file_drop_strays(&broker->store);
+	return pools_adopt(&broker->store.pools, err);
 }
 
 static int open_memory(struct broker *broker, struct error *err)
@@ -463,15 +485,15 @@ static int open_memory(struct broker *broker, struct error *err)
 	bool is_adopted = false;
 	int r;
 
-	r = fdstore_open(&broker->fdstore, err);
+	r = fdstore_open(&broker->base.fdstore, err);
 	if (r == 0)
 		r = engine_adopt(&broker->engine, err);
 	if (r == 0)
 		r = open_files(broker, &is_adopted, err);
 	if (r < 0)
 		return r;
-	accounts_init(&broker->accounts, &broker->config);
-	r = pools_init(&broker->pools, broker, err);
+	accounts_init(&broker->base.accounts, &broker->base.config);
+	r = pools_init(&broker->store.pools, err);
 	if (r == 0)
 		r = is_adopted ? adopt_records(broker, err)
 			       : drop_strays(broker, err);
@@ -507,7 +529,7 @@ static uint64_t descriptors_wanted(const struct config *config)
 
 static void check_descriptor_limit(struct broker *broker)
 {
-	uint64_t wanted = descriptors_wanted(&broker->config);
+	uint64_t wanted = descriptors_wanted(&broker->base.config);
 	struct rlimit limit;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= wanted)
@@ -517,7 +539,7 @@ static void check_descriptor_limit(struct broker *broker)
 		 "(%llu) needs %llu, %d for each session: raise LimitNOFILE "
 		 "(or ulimit -Hn), or lower quota_sessions",
 		 (unsigned long long)limit.rlim_cur,
-		 (unsigned long long)broker->config.quota_sessions,
+		 (unsigned long long)broker->base.config.quota_sessions,
 		 (unsigned long long)wanted, SESSION_DESCRIPTORS);
 }
 
@@ -526,14 +548,14 @@ static int open_config(struct broker *broker, const char *path,
 {
 	int r;
 
-	r = config_init(&broker->config, err);
+	r = config_init(&broker->base.config, err);
 	if (r < 0)
 		return r;
 	if (path)
-		return config_read(&broker->config, path, err);
+		return config_read(&broker->base.config, path, err);
 	if (access(DEFAULT_CONFIG, F_OK) < 0)
 		return 0;
-	return config_read(&broker->config, DEFAULT_CONFIG, err);
+	return config_read(&broker->base.config, DEFAULT_CONFIG, err);
 }
 
 /* Take a socket that the service manager passed under any name. */
@@ -566,7 +588,7 @@ static int open_listener(struct broker *broker,
 	int r;
 
 	if (fd < 0)
-		fd = take_listener(&broker->fdstore);
+		fd = take_listener(&broker->base.fdstore);
 	if (fd < 0 && !path) {
 		r = socket_path_to_listen(default_path, err);
 		if (r < 0)
@@ -581,13 +603,13 @@ static void on_store_room(void *data)
 {
 	struct broker *broker = data;
 
-	pools_on_store(&broker->pools);
-	wake_room(&broker->wake);
+	pools_on_store(&broker->store.pools);
+	wake_room(&broker->base.wake);
 }
 
 static void check_keeper(struct broker *broker)
 {
-	if (!fdstore_probe(&broker->fdstore))
+	if (!fdstore_probe(&broker->base.fdstore))
 		log_note(LOG_LEVEL_WARNING,
 			 "the process that kept this broker's memory is "
 			 "gone, so that a crash will lose all tensors; "
@@ -608,16 +630,16 @@ static int watch_keeper(struct broker *broker, struct error *err)
 {
 	int r;
 
-	if (!broker->fdstore.is_kept)
+	if (!broker->base.fdstore.is_kept)
 		return 0;
-	r = fdstore_watch(&broker->fdstore, &broker->loop.uv, on_store_room,
-			  broker, err);
+	r = fdstore_watch(&broker->base.fdstore, &broker->base.loop.uv,
+			  on_store_room, broker, err);
 	if (r < 0)
 		return r;
 	broker->parent_fd = (int)syscall(SYS_pidfd_open, getppid(), 0);
 	if (broker->parent_fd < 0)
 		return 0;
-	r = uv_poll_init(&broker->loop.uv, &broker->parent_poll,
+	r = uv_poll_init(&broker->base.loop.uv, &broker->parent_poll,
 			 broker->parent_fd);
 	broker->parent_poll.data = broker;
 	if (r == 0)
@@ -639,7 +661,7 @@ static void note_surroundings(struct broker *broker)
 			 "so that mapping is up to 50 times slower; to "
 			 "change it: echo advise > /sys/kernel/mm/"
 			 "transparent_hugepage/shmem_enabled");
-	if (!broker->fdstore.is_kept)
+	if (!broker->base.fdstore.is_kept)
 		log_line(LOG_LEVEL_INFO,
 			 "nobody keeps the memory should this process die; "
 			 "use the systemd unit or --supervised");
@@ -670,8 +692,8 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 		log_line(LOG_LEVEL_INFO,
 			 "CUDA_MPS_PIPE_DIRECTORY is dropped: the broker "
 			 "computes nothing, and is no client of MPS");
-	devices_start(broker);
-	fdstore_notify(&broker->fdstore, "READY=1");
+	devices_start(&broker->store.devices);
+	fdstore_notify(&broker->base.fdstore, "READY=1");
 	return 0;
 }
 
@@ -682,9 +704,9 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 
 	memset(broker, 0, sizeof(*broker));
 	log_clear_notes();
-	broker->catalog = CATALOG_NULL;
-	broker->table = TABLE_NULL;
-	broker->fdstore = FDSTORE_NULL;
+	broker->store.catalog = CATALOG_NULL;
+	broker->store.table = TABLE_NULL;
+	broker->base.fdstore = FDSTORE_NULL;
 	broker->table_readonly_fd = -1;
 	broker->parent_fd = -1;
 	broker->listener.fd = broker->listener.spare_fd = -1;
@@ -698,7 +720,7 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 
 int broker_run(struct broker *broker, struct error *err)
 {
-	int r = uv_run(&broker->loop.uv, UV_RUN_DEFAULT);
+	int r = uv_run(&broker->base.loop.uv, UV_RUN_DEFAULT);
 
 	if (r != 0)
 		return error_set(err, -EBUSY,
@@ -708,25 +730,25 @@ int broker_run(struct broker *broker, struct error *err)
 
 void broker_close(struct broker *broker)
 {
-	if (broker->loop.uv.data) {
+	if (broker->base.loop.uv.data) {
 		stop(broker);
-		(void)uv_run(&broker->loop.uv, UV_RUN_DEFAULT);
-		if (broker->catalog.header)
-			bundle_drop_manifests(broker);
-		pools_deinit(&broker->pools);
-		loop_close(&broker->loop);
+		(void)uv_run(&broker->base.loop.uv, UV_RUN_DEFAULT);
+		if (broker->store.catalog.header)
+			bundle_drop_manifests(&broker->store);
+		pools_deinit(&broker->store.pools);
+		loop_close(&broker->base.loop);
 	}
-	closer_deinit(&broker->closer);
-	limbo_deinit(&broker->limbo);
-	evict_deinit(broker);
-	events_deinit(&broker->events);
-	accounts_deinit(&broker->accounts);
+	closer_deinit(&broker->base.closer);
+	limbo_deinit(&broker->store.limbo);
+	evict_deinit(&broker->store);
+	events_deinit(&broker->store.events);
+	accounts_deinit(&broker->base.accounts);
 	if (broker->table_readonly_fd >= 0)
 		close(broker->table_readonly_fd);
 	if (broker->parent_fd >= 0)
 		close(broker->parent_fd);
-	table_close(&broker->table);
-	catalog_close(&broker->catalog);
-	fdstore_close(&broker->fdstore);
-	config_deinit(&broker->config);
+	table_close(&broker->store.table);
+	catalog_close(&broker->store.catalog);
+	fdstore_close(&broker->base.fdstore);
+	config_deinit(&broker->base.config);
 }

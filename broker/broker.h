@@ -5,52 +5,22 @@
  * copied arguments, and their results come back as callbacks on the loop.
  */
 #pragma once
-#include "broker/base/account.h"
-#include "broker/base/closer.h"
-#include "broker/base/config.h"
-#include "broker/base/deadline.h"
-#include "broker/base/fdstore.h"
-#include "broker/base/log.h"
-#include "broker/base/loop.h"
-#include "broker/base/wake.h"
-#include "broker/catalog/catalog.h"
+#include "broker/base/base.h"
 #include "broker/comm/comm.h"
 #include "broker/engine/engine.h"
-#include "broker/memory/devices.h"
-#include "broker/memory/pool.h"
 #include "broker/session/listener.h"
 #include "broker/session/peer.h"
 #include "broker/session/session.h"
 #include "broker/session/waiter.h"
-#include "broker/tensor/bundle.h"
-#include "broker/tensor/chore.h"
-#include "broker/tensor/events.h"
-#include "broker/tensor/evict.h"
-#include "broker/tensor/limbo.h"
+#include "broker/tensor/store.h"
 #include "proto/frame.h"
-#include "shm/table.h"
 #include <sys/resource.h>
 #include <uv.h>
 
 struct broker {
-	struct loop loop;
-	struct wake wake;
-	struct config config;
-	struct catalog catalog;
-	struct table table;
-	struct fdstore fdstore;
-	struct closer closer;
-	struct accounts accounts;
-	struct deadlines deadlines;
-	struct devices devices;
-	struct pools pools;
-	struct limbo limbo;
-	struct evictables evictables;
-	struct chores chores;
-	struct bundle bundles[CATALOG_BUNDLES]; /* indexed by record */
-	uint32_t n_leased; /* grants that leases have still to make */
+	struct base base;
+	struct store store;
 	struct waiters waiters;
-	struct events events;
 	struct engine engine;
 	struct comms comms;
 	struct listener listener;
@@ -59,11 +29,8 @@ struct broker {
 	struct session_hooks hooks;
 	struct peer *peers;
 	uint32_t n_peers;
-	struct holdings *holdings[CATALOG_MAX_SESSIONS + 1]; /* by record */
 	uint32_t n_sessions;
-	bool is_draining;         /* only administrators get new sessions */
-	uint32_t n_timelines;     /* timeline files */
-	uint32_t prefix_position; /* in the deadlines */
+	bool is_draining; /* only administrators get new sessions */
 	uv_signal_t sigterm, sigint;
 	uv_timer_t watchdog;
 	/* The process that keeps our fds may be our parent. */
@@ -79,8 +46,7 @@ struct broker {
 	uint32_t n_unwatched;
 	/* Counters since the start. */
 	uint64_t n_requests, n_replayed, n_refused, n_dropped_peers;
-	uint64_t n_published, n_evicted, n_freed_slots, n_dead_sessions;
-	uint64_t n_tainted;
+	uint64_t n_dead_sessions;
 	uint8_t receive_buffer[FRAME_MAX_SIZE];
 };
 

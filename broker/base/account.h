@@ -6,7 +6,7 @@
  * what it adopts.
  */
 #pragma once
-#include "broker/tensor/evict.h"
+#include "broker/base/evict_ring.h"
 #include <stdbool.h>
 #include <stdint.h>
 

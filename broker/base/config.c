@@ -3,7 +3,6 @@
  * each key, and the machine determines defaults.
  */
 #include "broker/base/config.h"
-#include "broker/catalog/catalog.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <errno.h>
@@ -149,7 +148,7 @@ static const struct {
 	[KEY_TIME] = {times, 0, MAX_TIME, "a time such as 500, 30s or 5m"},
 	[KEY_COUNT] = {counts, 0, MAX_COUNT, "a whole number"},
 	[KEY_COUNT_1] = {counts, 1, MAX_COUNT, "a whole number from 1 up"},
-	[KEY_SESSIONS] = {counts, 0, CATALOG_MAX_SESSIONS - 1,
+	[KEY_SESSIONS] = {counts, 0, CONFIG_MAX_SESSIONS,
 			  "a whole number below 4096"},
 };
 

@@ -18,6 +18,9 @@ struct config_prefix {
 	uint32_t uid;
 };
 
+/* The records of sessions in the catalog. */
+#define CONFIG_MAX_SESSIONS 4095
+
 struct config {
 	/* [memory] */
 	/* Bytes of chunks; default: half of the smaller of MemTotal and the

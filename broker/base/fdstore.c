@@ -4,7 +4,7 @@
  * poll() reports when the keeper has read some.
  */
 #include "broker/base/fdstore.h"
-#include "broker/broker.h"
+#include "broker/base/log.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <errno.h>

@@ -15,6 +15,11 @@ void wake_name(const struct wake *wake, const char *name)
 	wake->on_name(wake->data, name);
 }
 
+void wake_round(const struct wake *wake)
+{
+	wake->on_round(wake->data);
+}
+
 void wake_uid_key(uint32_t uid, char ret[WAKE_UID_KEY_SIZE])
 {
 	/* No name begins with a slash. */

@@ -17,10 +17,14 @@ struct wake {
 	/* A name was published (that of a bundle ends with '/'), or the event
 	 * of this key has happened. */
 	void (*on_name)(void *data, const char *name);
+	/* After on_room: a round of reruns is to follow even if nothing waits
+	 * (evict.h). */
+	void (*on_round)(void *data);
 };
 
 void wake_room(const struct wake *wake);
 void wake_name(const struct wake *wake, const char *name);
+void wake_round(const struct wake *wake);
 
 /* The key of requests that wait until a thread has finished something for this
  * user; the second function wakes them. */

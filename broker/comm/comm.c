@@ -151,9 +151,9 @@ void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
 
 void comm_wake(struct comm *comm)
 {
-	wake_name(&comm->broker->wake, comm->key);
+	wake_name(&comm->broker->base.wake, comm->key);
 	comm->wants_progress = true;
-	loop_defer(&comm->broker->loop, &comm->broker->comms.progress);
+	loop_defer(&comm->broker->base.loop, &comm->broker->comms.progress);
 }
 
 void comm_release_record(struct comm *comm)
@@ -201,7 +201,7 @@ void comm_fail(struct comm *comm, int code, const char *format, ...)
 	comm_wake(comm);
 	/* Requests that wait for memory of an input must see the
 	 * failure, too. */
-	wake_room(&comm->broker->wake);
+	wake_room(&comm->broker->base.wake);
 }
 
 /* --- leaving ------------------------------------------------------------- */

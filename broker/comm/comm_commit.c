@@ -74,7 +74,7 @@ uint64_t comm_committed(const struct comm *comm)
 /* All ranks have committed: one transaction changes the step. */
 static void complete_commit(struct comm *comm)
 {
-	struct catalog *catalog = &comm->broker->catalog;
+	struct catalog *catalog = &comm->broker->store.catalog;
 	struct comm_record *record = catalog_comm(catalog, comm->record);
 	struct group *group = comm->first_group;
 	uint64_t step = comm->committing;

@@ -146,7 +146,7 @@ static int check_device(const struct comm *comm,
 			struct error *err)
 {
 	const struct comm_record *record =
-		catalog_comm(&comm->broker->catalog, comm->record);
+		catalog_comm(&comm->broker->store.catalog, comm->record);
 	char mine[DEVICE_TEXT_SIZE], kept[DEVICE_TEXT_SIZE];
 	const struct device_uuid *device;
 	uint32_t place;
@@ -186,7 +186,7 @@ static int check_number(const struct session *session, struct error *err)
 /* Record the ranks' places for shards made from now on. */
 static void note_places(struct comm *comm)
 {
-	struct catalog *catalog = &comm->broker->catalog;
+	struct catalog *catalog = &comm->broker->store.catalog;
 	struct comm_record *record = catalog_comm(catalog, comm->record);
 
 	if (record->first_group)

@@ -74,7 +74,7 @@ static void advance(struct comm *comm)
 /* The communicator may have been freed afterwards. */
 static void progress(struct comm *comm)
 {
-	struct catalog *catalog = &comm->broker->catalog;
+	struct catalog *catalog = &comm->broker->store.catalog;
 
 	comm->wants_progress = false;
 	if (comm_is_over(comm)) {
@@ -105,7 +105,7 @@ void comms_on_room(struct broker *broker)
 	if (!broker->comms.first)
 		return;
 	broker->comms.is_room_new = true;
-	loop_defer(&broker->loop, &broker->comms.progress);
+	loop_defer(&broker->base.loop, &broker->comms.progress);
 }
 
 bool comms_on_idle(struct broker *broker)

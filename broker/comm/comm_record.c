@@ -17,7 +17,7 @@
 
 uint32_t comm_record_find(const struct broker *broker, const char *name)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_COMM);
 	const struct comm_record *record;
 	size_t size = strlen(name);
@@ -34,9 +34,10 @@ uint32_t comm_record_find(const struct broker *broker, const char *name)
 
 void comm_record_name(const struct broker *broker, uint32_t record, char *ret)
 {
-	const struct comm_record *comm = catalog_comm(&broker->catalog, record);
+	const struct comm_record *comm =
+		catalog_comm(&broker->store.catalog, record);
 
-	memcpy(ret, catalog_blob(&broker->catalog, comm->name_blob),
+	memcpy(ret, catalog_blob(&broker->store.catalog, comm->name_blob),
 	       comm->name_size);
 	ret[comm->name_size] = '\0';
 }
@@ -48,13 +49,13 @@ static void on_deadline(void *data, uint32_t record)
 	struct broker *broker = data;
 
 	comm_record_free(broker, record);
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 }
 
 static int add_deadline(struct broker *broker, uint32_t record,
 			struct error *err)
 {
-	struct comm_record *comm = catalog_comm(&broker->catalog, record);
+	struct comm_record *comm = catalog_comm(&broker->store.catalog, record);
 	struct deadline deadline = {
 		.at_ms = comm->deadline_ms ? comm->deadline_ms : UINT64_MAX,
 		.fn = on_deadline,
@@ -63,17 +64,17 @@ static int add_deadline(struct broker *broker, uint32_t record,
 		.position = &comm->heap_position,
 	};
 
-	return deadlines_add(&broker->deadlines, &deadline, err);
+	return deadlines_add(&broker->base.deadlines, &deadline, err);
 }
 
 /* 0: the record is in use. */
 static void set_deadline(struct broker *broker, uint32_t record, uint64_t at_ms)
 {
-	struct comm_record *comm = catalog_comm(&broker->catalog, record);
+	struct comm_record *comm = catalog_comm(&broker->store.catalog, record);
 	int r;
 
-	catalog_set(&broker->catalog, comm->deadline_ms, at_ms);
-	deadlines_remove(&broker->deadlines, &comm->heap_position);
+	catalog_set(&broker->store.catalog, comm->deadline_ms, at_ms);
+	deadlines_remove(&broker->base.deadlines, &comm->heap_position);
 	r = add_deadline(broker, record, NULL);
 	assert(r == 0); /* its old entry is free */
 	(void)r;
@@ -87,7 +88,8 @@ static int check_owner(const struct broker *broker, const char *name,
 {
 	uint32_t owner;
 
-	if (!prefix_owner(broker, name, &owner) || owner == uid || uid == 0)
+	if (!prefix_owner(&broker->store, name, &owner) || owner == uid ||
+	    uid == 0)
 		return 0;
 	return error_set(err, -EPERM,
 			 "names that begin with \"%.*s\" belong to uid %u, not "
@@ -120,14 +122,14 @@ static uint32_t alloc_record(struct catalog *catalog, const char *name)
 static int make(struct broker *broker, uint32_t uid, const char *name,
 		uint32_t *ret, struct error *err)
 {
-	struct catalog *catalog = &broker->catalog;
-	struct account *account = accounts_get(&broker->accounts, uid);
+	struct catalog *catalog = &broker->store.catalog;
+	struct account *account = accounts_get(&broker->base.accounts, uid);
 	uint32_t record;
 	int r;
 
 	if (!account)
 		return error_nomem(err, "uid %u", uid);
-	r = account_charge(&broker->accounts, account, ACCOUNT_GROUPS,
+	r = account_charge(&broker->base.accounts, account, ACCOUNT_GROUPS,
 			   COMM_RECORD_CHARGE, err);
 	if (r < 0)
 		return error_wrap(err, r, "make communicator '%s'", name);
@@ -158,7 +160,7 @@ int comm_record_make(struct broker *broker, const struct session *session,
 		     const struct comm_join_request *request, uint32_t *ret,
 		     struct error *err)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &broker->store.catalog;
 	uint32_t uid = session_record(session)->uid;
 	struct access_class access;
 	struct comm_record *comm;
@@ -194,7 +196,7 @@ int comm_record_check_access(const struct broker *broker,
 			     struct error *err)
 {
 	const struct access_class *class =
-		&catalog_comm(&broker->catalog, record)->access;
+		&catalog_comm(&broker->store.catalog, record)->access;
 	const struct access_class *asked = &request->access;
 	uint32_t mode = asked->mode ? asked->mode : 0600;
 
@@ -239,7 +241,8 @@ int comm_record_check_mesh(const struct broker *broker, uint32_t record,
 			   const struct comm_join_request *request,
 			   struct error *err)
 {
-	const struct comm_record *comm = catalog_comm(&broker->catalog, record);
+	const struct comm_record *comm =
+		catalog_comm(&broker->store.catalog, record);
 
 	if (comm->n_ranks != request->n_ranks ||
 	    comm->n_shards != request->n_shards)
@@ -255,7 +258,7 @@ int comm_record_check_mesh(const struct broker *broker, uint32_t record,
 void comm_record_use(struct broker *broker, uint32_t record,
 		     const struct comm_join_request *request)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &broker->store.catalog;
 	struct comm_record *comm = catalog_comm(catalog, record);
 
 	catalog_set(catalog, comm->ttl_ms, request->ttl_ms);
@@ -264,7 +267,8 @@ void comm_record_use(struct broker *broker, uint32_t record,
 
 void comm_record_keep(struct broker *broker, uint32_t record)
 {
-	const struct comm_record *comm = catalog_comm(&broker->catalog, record);
+	const struct comm_record *comm =
+		catalog_comm(&broker->store.catalog, record);
 
 	if (comm->first_group)
 		set_deadline(broker, record, now_ms() + comm->ttl_ms);
@@ -274,13 +278,14 @@ void comm_record_keep(struct broker *broker, uint32_t record)
 
 void comm_record_free(struct broker *broker, uint32_t record)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &broker->store.catalog;
 	struct comm_record *comm = catalog_comm(catalog, record);
-	struct account *account = accounts_get(&broker->accounts, comm->uid);
+	struct account *account =
+		accounts_get(&broker->base.accounts, comm->uid);
 
 	while (comm->first_group)
 		group_record_free(broker, comm->first_group);
-	deadlines_remove(&broker->deadlines, &comm->heap_position);
+	deadlines_remove(&broker->base.deadlines, &comm->heap_position);
 	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_GROUPS, COMM_RECORD_CHARGE);
 	catalog_blob_release(catalog, comm->name_blob, comm->name_size);
@@ -291,7 +296,7 @@ void comm_record_free(struct broker *broker, uint32_t record)
 
 static int adopt_groups(struct broker *broker, struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_GROUP);
 	int r;
 
@@ -308,11 +313,11 @@ static int adopt_groups(struct broker *broker, struct error *err)
 /* No rank is in it: keep it as if all had just left, or free it. */
 static int adopt(struct broker *broker, uint32_t record, struct error *err)
 {
-	struct comm_record *comm = catalog_comm(&broker->catalog, record);
+	struct comm_record *comm = catalog_comm(&broker->store.catalog, record);
 	int r;
 
 	comm->heap_position = 0;
-	r = accounts_charge_adopted(&broker->accounts, comm->uid,
+	r = accounts_charge_adopted(&broker->base.accounts, comm->uid,
 				    ACCOUNT_GROUPS, COMM_RECORD_CHARGE, err);
 	if (r < 0)
 		return r;
@@ -326,7 +331,7 @@ static int adopt(struct broker *broker, uint32_t record, struct error *err)
 
 int comms_adopt(struct broker *broker, struct error *err)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &broker->store.catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_COMM);
 	int r;
 

@@ -34,7 +34,7 @@ static void place_ranks(struct comm *comm, const struct comm_record *record)
 
 static void fill_new(struct comm *comm, const struct comm_join_request *request)
 {
-	struct catalog *catalog = &comm->broker->catalog;
+	struct catalog *catalog = &comm->broker->store.catalog;
 	const struct comm_record *record = catalog_comm(catalog, comm->record);
 
 	comm->id = catalog->header->next_comm_id;
@@ -65,11 +65,12 @@ _Static_assert(sizeof(((struct comm *)0)->name) > NAME_MAX_SIZE, "names fit");
 /* A failed run outlives its record, so it is charged separately. */
 static int charge(struct comm *comm, const char *name, struct error *err)
 {
-	struct accounts *accounts = &comm->broker->accounts;
+	struct accounts *accounts = &comm->broker->base.accounts;
 	struct account *account;
 	int r;
 
-	comm->uid = catalog_comm(&comm->broker->catalog, comm->record)->uid;
+	comm->uid =
+		catalog_comm(&comm->broker->store.catalog, comm->record)->uid;
 	account = accounts_get(accounts, comm->uid);
 	if (!account)
 		return error_nomem(err, "uid %u", comm->uid);
@@ -81,7 +82,7 @@ static int charge(struct comm *comm, const char *name, struct error *err)
 static void refund(struct comm *comm)
 {
 	struct account *account =
-		accounts_get(&comm->broker->accounts, comm->uid);
+		accounts_get(&comm->broker->base.accounts, comm->uid);
 
 	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_GROUPS, COMM_RUN_CHARGE);
@@ -148,7 +149,7 @@ void comm_free(struct comm *comm)
 	reductions_free(comm);
 	comm_release_record(comm);
 	groups_free(comm);
-	wake_name(&broker->wake, comm->key);
+	wake_name(&broker->base.wake, comm->key);
 	comm_late_deinit(comm);
 	limiter_free(comm->limiter);
 	refund(comm);

@@ -99,7 +99,7 @@ static void on_step_agreed(void *data, const struct job_done *done)
 		comm->agreed = step;
 		comm_wake(comm);
 	}
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 }
 
 bool comm_worker_has_agreed(struct comm *comm)
@@ -134,7 +134,7 @@ static void on_begun(void *data, const struct job_done *done)
 		fail(comm, done->code, done->sentence);
 	else if (comm)
 		run(comm);
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 }
 
 static void on_opened(void *data, const struct job_done *done)
@@ -151,7 +151,7 @@ static void on_opened(void *data, const struct job_done *done)
 		ask_about_step(comm, step, "the last committed step", on_begun);
 	else if (comm)
 		run(comm);
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 }
 
 static void describe(const struct comm *comm, struct job_comm *ret)
@@ -206,7 +206,7 @@ void comms_on_worker_death(struct broker *broker, const struct error *cause)
 		if (comm->is_at_worker)
 			fail(comm, -ECONNABORTED, cause->msg);
 	}
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 }
 
 /* --- sequence ------------------------------------------------------------ */
@@ -231,7 +231,7 @@ static void on_plan_agreed(void *data, const struct job_done *done)
 		group->is_agreed = true;
 		comm_wake(comm);
 	}
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 }
 
 static void ask_about_plan(struct group *group)

@@ -47,7 +47,7 @@ static void on_gathered(void *data, const struct job_done *done)
 	} else {
 		finish(group, gather_of(call));
 	}
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 	point("gather.done");
 }
 
@@ -220,7 +220,7 @@ void gathers_progress(struct comm *comm)
 {
 	if (!admit_all(comm))
 		return;
-	limbo_collect_released(comm->broker);
+	limbo_collect_released(&comm->broker->store);
 	start_all(comm);
-	catalog_commit(&comm->broker->catalog);
+	catalog_commit(&comm->broker->store.catalog);
 }

@@ -89,7 +89,7 @@ int group_find(const struct session *session, uint64_t id, struct group **ret,
 int group_make(struct comm *comm, const char *name, struct group **ret,
 	       struct error *err)
 {
-	struct catalog *catalog = &comm->broker->catalog;
+	struct catalog *catalog = &comm->broker->store.catalog;
 	struct group *group = calloc(1, sizeof(*group));
 
 	if (!group)
@@ -114,7 +114,8 @@ static void refund(struct group *group)
 
 	if (!group->n_charged)
 		return;
-	account = accounts_get(&comm->broker->accounts, group->charged_uid);
+	account =
+		accounts_get(&comm->broker->base.accounts, group->charged_uid);
 	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_GROUPS, group->n_charged);
 	group->n_charged = 0;
@@ -232,7 +233,7 @@ uint64_t group_size(const struct group *group, uint64_t size)
 
 void group_commit(struct group *group, uint64_t step)
 {
-	struct catalog *catalog = &group->comm->broker->catalog;
+	struct catalog *catalog = &group->comm->broker->store.catalog;
 	struct group_record *record = catalog_group(catalog, group->record);
 
 	assert(group->is_ready);

@@ -12,7 +12,7 @@ static bool is_any_held(const struct comm *comm, const uint32_t *slots)
 	uint32_t i = 0;
 
 	while (i < rank_memory_count(comm) &&
-	       !slot_is_held(comm->broker, slots[i]))
+	       !slot_is_held(&comm->broker->store, slots[i]))
 		i++;
 	return i < rank_memory_count(comm);
 }
@@ -23,7 +23,7 @@ static void take_shards(struct group *group)
 {
 	const struct comm *comm = group->comm;
 	const struct group_record *record =
-		catalog_group(&comm->broker->catalog, group->record);
+		catalog_group(&comm->broker->store.catalog, group->record);
 	uint32_t next = !group->side;
 
 	memcpy(group->shards[group->side].slots, record->slots[group->side],
@@ -97,7 +97,7 @@ static void make_ready(struct group *group)
 					       group->shards[i].slots,
 					       rank_memory_count(group->comm));
 	}
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 	point("group.stored");
 	for (uint32_t i = 0; i < 2; i++) {
 		struct rank_memory pinned = group->shards[i];

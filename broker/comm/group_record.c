@@ -24,7 +24,7 @@ uint64_t group_record_charge(size_t spec_size)
 uint32_t group_record_find(const struct broker *broker, uint32_t comm,
 			   const char *name)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	uint32_t record = catalog_comm(catalog, comm)->first_group;
 
 	while (record && strcmp(group_spec_name(broker, record), name))
@@ -71,7 +71,7 @@ int group_record_make(struct broker *broker, const struct group_spec *spec,
 		      const struct group_record_options *options, uint32_t *ret,
 		      struct error *err)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &broker->store.catalog;
 	struct group_record *group;
 	uint32_t record;
 	uint8_t *bytes;
@@ -104,19 +104,20 @@ static void set_slot(struct broker *broker, uint32_t record, uint32_t *at,
 {
 	uint32_t old = *at;
 
-	catalog_set(&broker->catalog, *at, slot);
-	slot_set_group(broker, slot, record);
-	(void)slot_settle(broker, slot);
+	catalog_set(&broker->store.catalog, *at, slot);
+	slot_set_group(&broker->store, slot, record);
+	(void)slot_settle(&broker->store, slot);
 	if (!old)
 		return;
-	slot_set_group(broker, old, 0);
-	(void)slot_settle(broker, old);
+	slot_set_group(&broker->store, old, 0);
+	(void)slot_settle(&broker->store, old);
 }
 
 void group_record_set_slots(struct broker *broker, uint32_t record,
 			    uint32_t side, const uint32_t *slots, uint32_t n)
 {
-	struct group_record *group = catalog_group(&broker->catalog, record);
+	struct group_record *group =
+		catalog_group(&broker->store.catalog, record);
 
 	for (uint32_t i = 0; i < n; i++)
 		set_slot(broker, record, &group->slots[side][i], slots[i]);
@@ -141,14 +142,14 @@ static void unchain(struct catalog *catalog, uint32_t record)
 static struct account *find_account(struct broker *broker,
 				    const struct group_record *group)
 {
-	uint32_t uid = catalog_comm(&broker->catalog, group->comm)->uid;
+	uint32_t uid = catalog_comm(&broker->store.catalog, group->comm)->uid;
 
-	return accounts_get(&broker->accounts, uid);
+	return accounts_get(&broker->base.accounts, uid);
 }
 
 void group_record_free(struct broker *broker, uint32_t record)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &broker->store.catalog;
 	struct group_record *group = catalog_group(catalog, record);
 	struct account *account = find_account(broker, group);
 
@@ -158,8 +159,8 @@ void group_record_free(struct broker *broker, uint32_t record)
 
 		if (!slot)
 			continue;
-		slot_set_group(broker, slot, 0);
-		(void)slot_settle(broker, slot);
+		slot_set_group(&broker->store, slot, 0);
+		(void)slot_settle(&broker->store, slot);
 	}
 	unchain(catalog, record);
 	assert(account); /* it was charged, so it exists */
@@ -171,7 +172,7 @@ void group_record_free(struct broker *broker, uint32_t record)
 
 void groups_keep_counts(struct comm *comm)
 {
-	struct catalog *catalog = &comm->broker->catalog;
+	struct catalog *catalog = &comm->broker->store.catalog;
 	const struct group *group = comm->first_group;
 	struct group_record *record;
 
@@ -190,10 +191,10 @@ int group_record_adopt(struct broker *broker, uint32_t record,
 		       struct error *err)
 {
 	const struct group_record *group =
-		catalog_group(&broker->catalog, record);
+		catalog_group(&broker->store.catalog, record);
 
 	return accounts_charge_adopted(
-		&broker->accounts,
-		catalog_comm(&broker->catalog, group->comm)->uid,
+		&broker->base.accounts,
+		catalog_comm(&broker->store.catalog, group->comm)->uid,
 		ACCOUNT_GROUPS, group_record_charge(group->spec_size), err);
 }

@@ -30,8 +30,9 @@ static int measure(const struct group_spec *spec, size_t *ret,
 static int charge(struct group *group, struct error *err)
 {
 	struct comm *comm = group->comm;
-	struct accounts *accounts = &comm->broker->accounts;
-	uint32_t uid = catalog_comm(&comm->broker->catalog, comm->record)->uid;
+	struct accounts *accounts = &comm->broker->base.accounts;
+	uint32_t uid =
+		catalog_comm(&comm->broker->store.catalog, comm->record)->uid;
 	struct account *account = accounts_get(accounts, uid);
 	size_t spec_size;
 	uint64_t n;
@@ -56,7 +57,7 @@ static int take_kept(struct group *group, struct error *err)
 {
 	const struct broker *broker = group->comm->broker;
 	const struct group_record *record =
-		catalog_group(&broker->catalog, group->record);
+		catalog_group(&broker->store.catalog, group->record);
 	struct group_spec kept;
 	int r;
 
@@ -133,7 +134,7 @@ static int set_up(struct group *group, const struct group_request *request,
 static int check_number(const struct comm *comm, struct error *err)
 {
 	const struct comm_record *record =
-		catalog_comm(&comm->broker->catalog, comm->record);
+		catalog_comm(&comm->broker->store.catalog, comm->record);
 
 	if (comm->n_groups < COMM_MAX_GROUPS &&
 	    record->n_groups < COMM_MAX_GROUPS)

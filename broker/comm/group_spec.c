@@ -139,7 +139,7 @@ int group_spec_encode(const struct group_spec *spec, uint8_t **ret_bytes,
 
 const char *group_spec_name(const struct broker *broker, uint32_t record)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 
 	return catalog_blob(catalog, catalog_group(catalog, record)->spec_blob);
 }
@@ -148,7 +148,7 @@ int group_spec_read(const struct broker *broker, uint32_t record,
 		    struct group_spec *ret, struct error *err)
 {
 	const struct group_record *group =
-		catalog_group(&broker->catalog, record);
+		catalog_group(&broker->store.catalog, record);
 	const char *name = group_spec_name(broker, record);
 	size_t name_size = strlen(name) + 1;
 

@@ -70,7 +70,7 @@ static void release(struct group *group, uint32_t rank)
 
 	if (!group->inputs[rank])
 		return;
-	(void)slot_unpin(comm->broker, group->inputs[rank]);
+	(void)slot_unpin(&comm->broker->store, group->inputs[rank]);
 	group->inputs[rank] = 0;
 	comm->ranks[rank].n_inputs--;
 }

@@ -17,7 +17,7 @@
 static int check_input(const struct group *group, uint32_t rank,
 		       const struct slot_ref *input, struct error *err)
 {
-	uint32_t slot = slot_find(group->comm->broker, input, err);
+	uint32_t slot = slot_find(&group->comm->broker->store, input, err);
 	char name[RANK_TEXT];
 
 	if (!slot)
@@ -279,7 +279,7 @@ void reduction_release_inputs(struct reduction *reduction)
 	for (uint32_t rank = 0; rank < comm->n_ranks; rank++) {
 		if (!reduction->inputs[rank])
 			continue;
-		(void)slot_unpin(comm->broker, reduction->inputs[rank]);
+		(void)slot_unpin(&comm->broker->store, reduction->inputs[rank]);
 		comm->ranks[rank].n_inputs--;
 	}
 }

@@ -57,7 +57,7 @@ static void on_reduced(void *data, const struct job_done *done)
 	} else {
 		finish(reduction_of(call));
 	}
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 	point("reduce.done");
 }
 
@@ -262,7 +262,7 @@ void reductions_progress(struct comm *comm)
 
 	if (comm->is_by_ranks) {
 		hand_to_ranks(comm);
-		catalog_commit(&comm->broker->catalog);
+		catalog_commit(&comm->broker->store.catalog);
 		return;
 	}
 	while (reduction && n_running < REDUCTION_MAX_RUNNING) {
@@ -273,5 +273,5 @@ void reductions_progress(struct comm *comm)
 		n_running++;
 		reduction = reduction_of(reduction->call.next);
 	}
-	catalog_commit(&comm->broker->catalog);
+	catalog_commit(&comm->broker->store.catalog);
 }

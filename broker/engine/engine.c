@@ -80,13 +80,13 @@ static int job_new(struct engine *engine, size_t size, engine_done_fn *done,
 static struct job_range take_slot(struct engine *engine, struct engine_job *job,
 				  uint32_t slot)
 {
-	const struct catalog *catalog = &engine->broker->catalog;
+	const struct catalog *catalog = &engine->broker->store.catalog;
 	const struct slot_record *record;
 	const struct block_record *block;
 
 	if (!slot)
 		return (struct job_range){0};
-	slot_pin(engine->broker, slot);
+	slot_pin(&engine->broker->store, slot);
 	job->slots[job->n_slots++] = slot;
 	record = catalog_slot(catalog, slot);
 	block = catalog_block(catalog, record->block);
@@ -250,8 +250,8 @@ static void count_done(struct engine *engine, const struct engine_job *job,
 static void let_go(struct engine *engine, struct engine_job *job)
 {
 	for (uint32_t i = 0; i < job->n_slots; i++)
-		(void)slot_unpin(engine->broker, job->slots[i]);
-	catalog_commit(&engine->broker->catalog);
+		(void)slot_unpin(&engine->broker->store, job->slots[i]);
+	catalog_commit(&engine->broker->store.catalog);
 	if (job->plan) {
 		job->plan->n_jobs--;
 		engine_drop_plan(engine, job->plan);
@@ -416,14 +416,14 @@ void engine_on_link(uv_poll_t *poll, int status, int events)
 	(void)status;
 	/* A hang-up is reported as either event. */
 	(void)events;
-	meter_begin(&engine->broker->loop.meter);
+	meter_begin(&engine->broker->base.loop.meter);
 	do
 		n++;
 	/* Without jobs the worker has nothing more to report. */
 	while (receive(engine) && n < DONE_PER_ROUND &&
 	       engine->first != engine->unsent);
 	engine_pump(engine);
-	(void)meter_end(&engine->broker->loop.meter, METER_COLLECTIVES);
+	(void)meter_end(&engine->broker->base.loop.meter, METER_COLLECTIVES);
 }
 
 /* --- lifetime ------------------------------------------------------------ */
@@ -470,7 +470,7 @@ void engine_watch_silence(struct engine *engine)
 	if (engine->watch_position)
 		return;
 	/* If memory runs out, the next job tries again. */
-	(void)deadlines_add(&engine->broker->deadlines, &deadline, NULL);
+	(void)deadlines_add(&engine->broker->base.deadlines, &deadline, NULL);
 }
 
 static int check_deaths(const struct engine *engine, struct error *err)
@@ -535,7 +535,8 @@ static void forget_worker(struct engine *engine)
 	engine->pid = 0;
 	engine->is_ready = false;
 	engine->has_stale = false;
-	deadlines_remove(&engine->broker->deadlines, &engine->watch_position);
+	deadlines_remove(&engine->broker->base.deadlines,
+			 &engine->watch_position);
 	memset(engine->sent_chunks, 0, sizeof(engine->sent_chunks));
 	for (plan = engine->plans; plan; plan = next) {
 		next = plan->next;

@@ -154,7 +154,7 @@ static int watch(struct engine_worker *worker, int fd, uv_poll_t *poll,
 {
 	int r;
 
-	r = uv_poll_init(&worker->engine->broker->loop.uv, poll, fd);
+	r = uv_poll_init(&worker->engine->broker->base.loop.uv, poll, fd);
 	if (r == 0) {
 		poll->data = worker;
 		worker->n_handles++;
@@ -173,8 +173,8 @@ static int set_up(struct engine_worker *worker, uv_poll_cb on_link,
 
 	r = start_process(worker, err);
 	if (r == 0)
-		r = fdstore_put(&worker->engine->broker->fdstore, worker->pidfd,
-				WORKER_NAME, err);
+		r = fdstore_put(&worker->engine->broker->base.fdstore,
+				worker->pidfd, WORKER_NAME, err);
 	worker->is_stored = r == FDSTORE_OK;
 	if (r == FDSTORE_WAIT)
 		r = error_set(
@@ -275,7 +275,8 @@ void worker_collect(struct engine_worker *worker, struct error *ret)
 	while (waitpid(worker->pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (worker->is_stored)
-		fdstore_remove(&worker->engine->broker->fdstore, WORKER_NAME);
+		fdstore_remove(&worker->engine->broker->base.fdstore,
+			       WORKER_NAME);
 	worker->is_stored = false;
 	if (worker->cause.code < 0)
 		*ret = worker->cause;
@@ -384,7 +385,7 @@ static int end_earlier(int pidfd, struct error *err)
 
 int engine_adopt(struct engine *engine, struct error *err)
 {
-	struct fdstore *store = &engine->broker->fdstore;
+	struct fdstore *store = &engine->broker->base.fdstore;
 	int pidfd = fdstore_take(store, WORKER_NAME);
 	int r;
 

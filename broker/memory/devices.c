@@ -2,7 +2,7 @@
  * Loading the driver on a thread, and log lines about it.
  */
 #include "broker/memory/devices.h"
-#include "broker/broker.h"
+#include "broker/base/base.h"
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -28,7 +28,7 @@ static void run_load(uv_work_t *req)
 }
 
 /* A fake driver must be easy to notice, since its GPUs compute nothing. */
-static void tell_driver(struct broker *broker)
+static void tell_driver(const struct devices *devices)
 {
 	struct driver_info info;
 
@@ -41,13 +41,13 @@ static void tell_driver(struct broker *broker)
 	log_line(LOG_LEVEL_INFO,
 		 "CUDA driver %d.%d (%s) has %" PRIu32 " devices",
 		 info.version / 1000, info.version % 1000 / 10, info.path,
-		 broker->devices.n);
+		 devices->n);
 }
 
-static void tell_device(struct broker *broker, uint32_t i)
+static void tell_device(const struct devices *devices, uint32_t i)
 {
-	const struct device *device = &broker->devices.list[i];
-	const struct error *exclusive = &broker->devices.exclusive[i];
+	const struct device *device = &devices->list[i];
+	const struct error *exclusive = &devices->exclusive[i];
 	char text[DEVICE_TEXT_SIZE];
 
 	device_format(&device->uuid, text);
@@ -55,7 +55,7 @@ static void tell_device(struct broker *broker, uint32_t i)
 		 "device %s: %s, %" PRIu64 " MiB, of which tensors may take "
 		 "%" PRIu64,
 		 text, device->name, device->memory / MIB,
-		 devices_memory_max(&broker->devices, device) / MIB);
+		 devices_memory_max(devices, device) / MIB);
 	if (exclusive->code < 0)
 		log_note(LOG_LEVEL_WARNING, "%s", exclusive->msg);
 }
@@ -70,7 +70,6 @@ static void tell_none(const struct error *why)
 static void done_load(uv_work_t *req, int status)
 {
 	struct devices *devices = req->data;
-	struct broker *broker = devices->broker;
 
 	(void)status; /* the work is never cancelled */
 	if (devices->load_result < 0) {
@@ -81,21 +80,20 @@ static void done_load(uv_work_t *req, int status)
 		devices->state = DEVICES_READY;
 		devices->list = devices->load_list;
 		devices->n = devices->load_n;
-		tell_driver(broker);
+		tell_driver(devices);
 		for (uint32_t i = 0; i < devices->n; i++)
-			tell_device(broker, i);
+			tell_device(devices, i);
 	}
-	wake_room(&broker->wake);
+	wake_room(&devices->base->wake);
 }
 
-void devices_load(struct broker *broker)
+void devices_load(struct devices *devices)
 {
-	struct devices *devices = &broker->devices;
 	int r;
 
-	*devices = (struct devices){.broker = broker};
+	*devices = (struct devices){.base = devices->base};
 	devices->load.data = devices;
-	r = uv_queue_work(&broker->loop.uv, &devices->load, run_load,
+	r = uv_queue_work(&devices->base->loop.uv, &devices->load, run_load,
 			  done_load);
 	assert(r == 0); /* it fails only without a function */
 }
@@ -106,19 +104,18 @@ static void on_due(void *data, uint32_t index)
 	devices_load(data);
 }
 
-void devices_start(struct broker *broker)
+void devices_start(struct devices *devices)
 {
-	struct devices *devices = &broker->devices;
 	struct deadline deadline = {
 		.at_ms = now_ms() + PUT_OFF_MS,
 		.fn = on_due,
-		.data = broker,
+		.data = devices,
 		.position = &devices->put_off,
 	};
 
-	*devices = (struct devices){.broker = broker};
-	if (deadlines_add(&broker->deadlines, &deadline, NULL) < 0)
-		devices_load(broker);
+	*devices = (struct devices){.base = devices->base};
+	if (deadlines_add(&devices->base->deadlines, &deadline, NULL) < 0)
+		devices_load(devices);
 }
 
 /* --- lookup -------------------------------------------------------------- */
@@ -140,9 +137,8 @@ int devices_find(struct devices *devices, const struct device_uuid *uuid,
 	int r;
 
 	if (devices->put_off) {
-		deadlines_remove(&devices->broker->deadlines,
-				 &devices->put_off);
-		devices_load(devices->broker);
+		deadlines_remove(&devices->base->deadlines, &devices->put_off);
+		devices_load(devices);
 	}
 	if (devices->state == DEVICES_LOADING)
 		return DEVICES_WAIT;
@@ -161,7 +157,7 @@ int devices_find(struct devices *devices, const struct device_uuid *uuid,
 uint64_t devices_memory_max(const struct devices *devices,
 			    const struct device *device)
 {
-	uint64_t max = devices->broker->config.device_memory_max;
+	uint64_t max = devices->base->config.device_memory_max;
 
 	if (max == 0)
 		max = device->memory / 10 * 9;

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <uv.h>
 
-struct broker;
+struct base;
 
 enum devices_state {
 	DEVICES_LOADING = 0, /* loading, or not started yet */
@@ -24,7 +24,7 @@ enum devices_state {
 };
 
 struct devices {
-	struct broker *broker;
+	struct base *base; /* borrowed, set before the first call */
 	enum devices_state state;
 	uint32_t put_off;          /* deadline that starts loading; 0: none */
 	struct error why;          /* valid in DEVICES_NONE */
@@ -43,10 +43,10 @@ struct devices {
 };
 
 /* Plan loading the driver soon. */
-void devices_start(struct broker *broker);
+void devices_start(struct devices *devices);
 
 /* Start loading the driver; wake_room() follows when it is done. */
-void devices_load(struct broker *broker);
+void devices_load(struct devices *devices);
 
 enum devices_outcome {
 	DEVICES_OK = 0,

@@ -2,7 +2,7 @@
  * Donations: a pool work that asks the driver.
  */
 #include "broker/memory/donation.h"
-#include "broker/broker.h"
+#include "broker/base/base.h"
 #include "broker/memory/pool_impl.h"
 #include "cuda/vmm.h"
 #include "proto/error.h"
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 struct donation {
-	struct broker *broker;
+	struct pools *pools;
 	uint32_t uid;   /* sent it */
 	int fd;         /* owned */
 	bool is_asked;  /* the driver was asked, */
@@ -22,7 +22,7 @@ struct donation {
 	struct error err;
 };
 
-int donation_new(struct broker *broker, uint32_t uid, int fd,
+int donation_new(struct pools *pools, uint32_t uid, int fd,
 		 struct donation **ret, struct error *err)
 {
 	struct donation *donation = NULL;
@@ -30,10 +30,10 @@ int donation_new(struct broker *broker, uint32_t uid, int fd,
 	if (point_fail("donation.malloc") == 0)
 		donation = calloc(1, sizeof(*donation));
 	if (!donation) {
-		closer_put(&broker->closer, uid, fd);
+		closer_put(&pools->base->closer, uid, fd);
 		return error_nomem(err, "what it donates");
 	}
-	donation->broker = broker;
+	donation->pools = pools;
 	donation->uid = uid;
 	donation->fd = fd;
 	*ret = donation;
@@ -42,7 +42,7 @@ int donation_new(struct broker *broker, uint32_t uid, int fd,
 
 static void destroy(struct donation *donation)
 {
-	closer_put(&donation->broker->closer, donation->uid, donation->fd);
+	closer_put(&donation->pools->base->closer, donation->uid, donation->fd);
 	free(donation);
 }
 
@@ -72,7 +72,7 @@ static void run_check(struct pool_work *work)
 static void done_check(struct pool_work *work)
 {
 	struct donation *donation = work->donation;
-	struct broker *broker = donation->broker;
+	struct pools *pools = donation->pools;
 
 	donation->is_judged = true;
 	donation->result = work->result;
@@ -80,7 +80,7 @@ static void done_check(struct pool_work *work)
 	if (donation->is_dropped)
 		destroy(donation);
 	point("share.judged");
-	wake_room(&broker->wake);
+	wake_room(&pools->base->wake);
 	free(work);
 }
 
@@ -90,7 +90,7 @@ static const struct pool_work_kind work_check = {run_check, done_check};
 static int ask(struct donation *donation, const struct device *device,
 	       uint64_t size, struct error *err)
 {
-	struct pools *pools = &donation->broker->pools;
+	struct pools *pools = donation->pools;
 	struct pool_source *source = pool_source_get(pools, &device->uuid);
 	struct pool_work *work;
 

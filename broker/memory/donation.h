@@ -10,13 +10,13 @@
 #pragma once
 #include <stdint.h>
 
-struct broker;
 struct device;
 struct donation;
 struct error;
+struct pools;
 
 /* Take `fd`, which `uid` sent (consumed, also on failure). */
-int donation_new(struct broker *broker, uint32_t uid, int fd,
+int donation_new(struct pools *pools, uint32_t uid, int fd,
 		 struct donation **ret, struct error *err);
 /* NULL is allowed. */
 void donation_drop(struct donation *donation);

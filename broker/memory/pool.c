@@ -103,7 +103,7 @@ struct pool *pool_new(struct pools *pools, const struct access_class *access,
 	pool->access = *access;
 	pool->bundle = bundle;
 	if (!bundle)
-		pool->next_size = chunk_round(pools->broker->config.chunk_min);
+		pool->next_size = chunk_round(pools->base->config.chunk_min);
 	pool->next = pools->first;
 	pools->first = pool;
 	return pool;
@@ -158,7 +158,7 @@ void pool_unlink_chunk(struct pool *pool, uint32_t index)
 /* Chunk sizes double, so that chunks stay few: each costs a descriptor. */
 void pool_note_size(struct pool *pool, uint64_t size)
 {
-	uint64_t max = pool->pools->broker->config.chunk_max;
+	uint64_t max = pool->pools->base->config.chunk_max;
 	uint64_t next = pool->next_size ? pool->next_size * 2 : size;
 
 	pool->next_size = chunk_round(min_u64(next, max));
@@ -171,7 +171,7 @@ void pool_chunk_name(char ret[FDSTORE_NAME_SIZE], uint32_t id)
 
 void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id)
 {
-	struct table_header *header = pools->broker->table.header;
+	struct table_header *header = pools->table->header;
 	/* Release order, so that a reader of the count sees the list, too. */
 	uint64_t old = atomic_exchange_explicit(&header->chunks[index], id,
 						memory_order_acq_rel);
@@ -183,7 +183,7 @@ void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id)
 
 void pool_refund_chunk(struct pool_source *source, uint32_t uid, uint64_t size)
 {
-	struct accounts *accounts = &source->pools->broker->accounts;
+	struct accounts *accounts = &source->pools->base->accounts;
 	struct account *account = accounts_get(accounts, uid);
 	bool is_device = !pool_source_is_host(source);
 
@@ -196,7 +196,7 @@ void pool_refund_chunk(struct pool_source *source, uint32_t uid, uint64_t size)
 int pool_charge_shared(struct pool_source *source, struct account *account,
 		       enum share_kind kind, uint64_t size, struct error *err)
 {
-	struct accounts *accounts = &source->pools->broker->accounts;
+	struct accounts *accounts = &source->pools->base->accounts;
 	int r = account_charge(accounts, account, ACCOUNT_CHUNKS, 1, err);
 
 	if (r < 0 || kind == SHARE_LEGACY)
@@ -213,7 +213,7 @@ int pool_charge_shared(struct pool_source *source, struct account *account,
 void pool_refund_shared(struct pool_source *source, uint32_t uid,
 			enum share_kind kind, uint64_t size)
 {
-	struct accounts *accounts = &source->pools->broker->accounts;
+	struct accounts *accounts = &source->pools->base->accounts;
 
 	if (kind == SHARE_DONATED)
 		account_refund(accounts_get(accounts, uid),
@@ -342,7 +342,7 @@ static void make_block(struct pools *pools, const struct pool_request *request,
 		       uint32_t i, const struct place *place,
 		       uint32_t *ret_block)
 {
-	struct catalog *catalog = &pools->broker->catalog;
+	struct catalog *catalog = pools->catalog;
 	struct chunk *chunk = &pools->chunks[place->chunk];
 	struct chunk_record *record = pool_record(pools, place->chunk);
 	uint32_t block = catalog_alloc(catalog, SECTION_BLOCK);
@@ -368,8 +368,8 @@ static int find_limit(const struct pools *pools,
 		      const struct pool_request *request, uint64_t *ret,
 		      struct error *err)
 {
-	struct devices *devices = &pools->broker->devices;
-	uint64_t max = pools->broker->config.memory_max;
+	struct devices *devices = pools->devices;
+	uint64_t max = pools->base->config.memory_max;
 	const struct device *device;
 	int r;
 
@@ -419,8 +419,7 @@ int pool_could_fit(const struct pools *pools,
 static int check_request(const struct pools *pools,
 			 const struct pool_request *request, struct error *err)
 {
-	uint32_t n_live =
-		catalog_n_live(&pools->broker->catalog, SECTION_BLOCK);
+	uint32_t n_live = catalog_n_live(pools->catalog, SECTION_BLOCK);
 
 	if (request->n > catalog_capacity(SECTION_BLOCK) - n_live)
 		return error_set(err, -ENOSPC,
@@ -464,7 +463,7 @@ int pool_alloc(struct pools *pools, const struct pool_request *request,
 
 void pool_release(struct pools *pools, uint32_t block)
 {
-	struct catalog *catalog = &pools->broker->catalog;
+	struct catalog *catalog = pools->catalog;
 	struct block_record *record = catalog_block(catalog, block);
 	uint32_t index = record->chunk;
 	struct chunk *chunk = &pools->chunks[index];
@@ -478,7 +477,7 @@ void pool_release(struct pools *pools, uint32_t block)
 	pool_touch(pools, chunk);
 	if (owner->n_blocks == 0 && (chunk->pool->bundle || owner->shared))
 		pool_mark_dying(pools, index);
-	wake_room(&pools->broker->wake);
+	wake_room(&pools->base->wake);
 }
 
 /* --- chunks for peers ---------------------------------------------------- */
@@ -545,12 +544,11 @@ void pool_forget_bundle(struct pools *pools, uint32_t bundle)
 
 /* --- all pools ----------------------------------------------------------- */
 
-int pools_init(struct pools *pools, struct broker *broker, struct error *err)
+int pools_init(struct pools *pools, struct error *err)
 {
 	uint32_t i;
 
 	(void)err;
-	pools->broker = broker;
 	pools->host.pools = pools;
 	for (i = 0; i < TABLE_CHUNKS; i++) {
 		pools->chunks[i].fd = -1;

@@ -40,8 +40,10 @@
 #include <stdint.h>
 
 struct arena;
-struct broker;
+struct base;
+struct devices;
 struct error;
+struct table;
 
 struct pool; /* pool.c */
 
@@ -86,13 +88,19 @@ struct pool_hooks {
 };
 
 struct pools {
-	struct broker *broker;
-	struct pool_hooks hooks; /* set before pools_init() */
+	/* Borrowed; these and the hooks are set before pools_init(). */
+	struct base *base;
+	struct catalog *catalog;
+	struct table *table;
+	struct devices *devices;
+	struct pool_hooks hooks;
 	struct pool *first;
 	struct chunk chunks[TABLE_CHUNKS]; /* indexed by catalog record */
 	struct pool_source host;           /* the first source */
 	uint32_t n_chunks;                 /* including those being made */
 	uint32_t n_works;                  /* works on worker threads now */
+	/* Timeline files, which take places in the fd store, too. */
+	uint32_t n_timelines;
 	struct pool_work *unstored; /* made, but not in the fd store yet */
 	uint32_t trim_position;
 	uint64_t trim_ms;       /* time of the deadline at trim_position */
@@ -100,7 +108,7 @@ struct pools {
 	uint64_t n_created, n_retired, n_trims; /* since the start */
 };
 
-int pools_init(struct pools *pools, struct broker *broker, struct error *err);
+int pools_init(struct pools *pools, struct error *err);
 /* After adoption of the catalog: take the chunks' fds from the fd store,
  * rebuild the arenas from the blocks, and close fds without a record. */
 int pools_adopt(struct pools *pools, struct error *err);

@@ -162,7 +162,7 @@ struct room {
 
 static struct room measure_host(const struct pool_source *host)
 {
-	const struct config *config = &host->pools->broker->config;
+	const struct config *config = &host->pools->base->config;
 	struct room room = {
 		.size = (int64_t)(config->memory_max - host->total_size),
 		.max = config->memory_max,
@@ -190,7 +190,7 @@ static int explain_host(const struct pool_source *host, const struct room *room,
 		  " reserved: release tensors, or raise memory_max",
 		  need / MIB, host->total_size / MIB, room->max / MIB,
 		  room->available / MIB, room->promised / MIB,
-		  host->pools->broker->config.memory_reserve / MIB);
+		  host->pools->base->config.memory_reserve / MIB);
 	return POOL_FULL;
 }
 
@@ -199,8 +199,7 @@ static int explain_host(const struct pool_source *host, const struct room *room,
 static struct room measure_device(const struct pool_source *source,
 				  const struct device *device)
 {
-	uint64_t max =
-		devices_memory_max(&source->pools->broker->devices, device);
+	uint64_t max = devices_memory_max(source->pools->devices, device);
 
 	return (struct room){
 		.size = (int64_t)(max - source->total_size),
@@ -239,12 +238,12 @@ static void on_try(void *data, uint32_t unused)
 	(void)unused;
 	if (source->n_refusals > PATIENCE)
 		source->n_refusals = 0;
-	wake_room(&source->pools->broker->wake);
+	wake_room(&source->pools->base->wake);
 }
 
 void pool_note_refusal(struct pool_source *source, const struct error *cause)
 {
-	struct broker *broker = source->pools->broker;
+	struct pools *pools = source->pools;
 	struct deadline deadline = {
 		.at_ms = now_ms() + PAUSE_MS,
 		.fn = on_try,
@@ -256,16 +255,16 @@ void pool_note_refusal(struct pool_source *source, const struct error *cause)
 	if (source->n_refusals++ < PATIENCE)
 		deadline.at_ms = now_ms() + ((uint64_t)FIRST_TRY_MS
 					     << (source->n_refusals - 1));
-	if (source->try_position || broker->loop.is_stopping)
+	if (source->try_position || pools->base->loop.is_stopping)
 		return;
 	/* If memory runs out, the next request asks the driver again. */
-	(void)deadlines_add(&broker->deadlines, &deadline, NULL);
+	(void)deadlines_add(&pools->base->deadlines, &deadline, NULL);
 }
 
 void pool_forget_refusals(struct pool_source *source)
 {
 	source->n_refusals = 0;
-	deadlines_remove(&source->pools->broker->deadlines,
+	deadlines_remove(&source->pools->base->deadlines,
 			 &source->try_position);
 }
 
@@ -353,8 +352,8 @@ static bool has_going(struct pools *pools, uint32_t uid)
 int pool_charge_chunk(struct pools *pools, struct account *account,
 		      struct error *err)
 {
-	int r = account_charge(&pools->broker->accounts, account,
-			       ACCOUNT_CHUNKS, 1, err);
+	int r = account_charge(&pools->base->accounts, account, ACCOUNT_CHUNKS,
+			       1, err);
 
 	if (r == -EDQUOT && has_going(pools, account->uid))
 		return POOL_WAIT;
@@ -364,9 +363,9 @@ int pool_charge_chunk(struct pools *pools, struct account *account,
 int pool_admit_count(struct pools *pools, struct error *err)
 {
 	struct pool_source *source = &pools->host;
-	uint32_t n = pools->n_chunks + pools->broker->n_timelines;
+	uint32_t n = pools->n_chunks + pools->n_timelines;
 
-	if (pools->broker->catalog.header->next_chunk_id > LAST_CHUNK_ID)
+	if (pools->catalog->header->next_chunk_id > LAST_CHUNK_ID)
 		return error_set(
 			err, -ENOSPC,
 			"cannot make a chunk of memory: all %u numbers "

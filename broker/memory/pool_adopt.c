@@ -50,8 +50,7 @@ static struct pool *adopt_pool(struct pools *pools,
 	struct pool *pool;
 
 	if (record->bundle) {
-		bundle =
-			catalog_bundle(&pools->broker->catalog, record->bundle);
+		bundle = catalog_bundle(pools->catalog, record->bundle);
 		is_alone = record->n_blocks == 0 ||
 			   (bundle->state != BUNDLE_STAGED &&
 			    bundle->state != BUNDLE_COMMITTED);
@@ -80,7 +79,7 @@ static int adopt_fd(struct pools *pools, uint32_t index, int fd,
 	r = check_adopted(record, fd, err);
 	if (r < 0)
 		return r;
-	account = accounts_get(&pools->broker->accounts, record->access.uid);
+	account = accounts_get(&pools->base->accounts, record->access.uid);
 	pool = adopt_pool(pools, record);
 	if (!account || !pool)
 		return error_set(err, -ENOMEM, "no memory to adopt it");
@@ -114,7 +113,7 @@ static int adopt_chunk(struct pools *pools, uint32_t index, struct error *err)
 
 	pool_chunk_name(name, id);
 	if (pool_record(pools, index)->shared != SHARE_LEGACY)
-		fd = fdstore_take(&pools->broker->fdstore, name);
+		fd = fdstore_take(&pools->base->fdstore, name);
 	r = adopt_fd(pools, index, fd, err);
 	if (r == 0)
 		return 0;
@@ -126,7 +125,7 @@ static int adopt_chunk(struct pools *pools, uint32_t index, struct error *err)
 static int adopt_block(struct pools *pools, uint32_t block, struct error *err)
 {
 	const struct block_record *record =
-		catalog_block(&pools->broker->catalog, block);
+		catalog_block(pools->catalog, block);
 	int r;
 
 	if (!record->chunk)
@@ -148,7 +147,7 @@ static int adopt_block(struct pools *pools, uint32_t block, struct error *err)
  * not removed. */
 static void drop_strays(struct pools *pools)
 {
-	struct fdstore *store = &pools->broker->fdstore;
+	struct fdstore *store = &pools->base->fdstore;
 	uint32_t i, id;
 
 	for (i = 0; i < store->n_inherited; i++) {
@@ -184,7 +183,7 @@ static void show_adopted(struct pools *pools)
 
 int pools_adopt(struct pools *pools, struct error *err)
 {
-	const struct catalog *catalog = &pools->broker->catalog;
+	const struct catalog *catalog = pools->catalog;
 	uint32_t i;
 	int r;
 

@@ -58,7 +58,7 @@ static void run_create(struct pool_work *work)
  * free record. */
 static uint32_t record_chunk(struct pools *pools, const struct pool_work *work)
 {
-	struct catalog *catalog = &pools->broker->catalog;
+	struct catalog *catalog = pools->catalog;
 	uint32_t index = catalog_alloc(catalog, SECTION_CHUNK);
 
 	assert(index > 0 && index < TABLE_CHUNKS);
@@ -81,8 +81,7 @@ static uint32_t record_chunk(struct pools *pools, const struct pool_work *work)
 static int add_chunk(struct pool_work *work, struct error *err)
 {
 	struct pools *pools = work->pools;
-	struct broker *broker = pools->broker;
-	uint32_t id = broker->catalog.header->next_chunk_id;
+	uint32_t id = pools->catalog->header->next_chunk_id;
 	char name[FDSTORE_NAME_SIZE];
 	struct arena *arena = NULL;
 	struct chunk *chunk;
@@ -96,7 +95,7 @@ static int add_chunk(struct pool_work *work, struct error *err)
 	/* Store it before a record refers to it; a stored chunk without a
 	 * record is dropped at the next start. */
 	pool_chunk_name(name, id);
-	r = fdstore_put(&broker->fdstore, work->fd, name, err);
+	r = fdstore_put(&pools->base->fdstore, work->fd, name, err);
 	if (r != FDSTORE_OK) {
 		arena_free(arena);
 		return r;
@@ -130,7 +129,7 @@ static void discard(struct pool_work *work)
 		return;
 	}
 	work->source->total_size -= work->size;
-	wake_room(&pools->broker->wake);
+	wake_room(&pools->base->wake);
 	free(work);
 }
 
@@ -150,12 +149,12 @@ static void done_create(struct pool_work *work)
 	pool->n_growing--;
 	if (work->result < 0 || pool->is_forgotten) {
 		pool->failed = work->err;
-		wake_room(&work->pools->broker->wake);
+		wake_room(&work->pools->base->wake);
 		discard(work);
 		return;
 	}
 	pool_note_size(pool, work->size);
-	wake_room(&work->pools->broker->wake);
+	wake_room(&work->pools->base->wake);
 	free(work);
 }
 
@@ -176,7 +175,7 @@ static const struct pool_work_kind work_create = {run_create, done_create};
 static void note_made(struct pool_work *work, uint64_t asked)
 {
 	struct pool_source *source = work->source;
-	struct accounts *accounts = &work->pools->broker->accounts;
+	struct accounts *accounts = &work->pools->base->accounts;
 	struct account *account =
 		accounts_get(accounts, work->pool->access.uid);
 
@@ -189,7 +188,7 @@ static void note_made(struct pool_work *work, uint64_t asked)
 /* The driver's result concerns all pools of the device. */
 static void done_create_device(struct pool_work *work)
 {
-	struct devices *devices = &work->pools->broker->devices;
+	struct devices *devices = work->pools->devices;
 
 	note_made(work, work->stretch.size);
 	if (work->result == 0)
@@ -202,7 +201,7 @@ static void done_create_device(struct pool_work *work)
 	}
 	pool_note_refusal(work->source, &work->err);
 	work->pool->n_growing--;
-	wake_room(&work->pools->broker->wake);
+	wake_room(&work->pools->base->wake);
 	discard(work);
 }
 
@@ -216,9 +215,9 @@ static uint64_t wanted_size(const struct pool *pool,
 			    const struct account *account, uint64_t need,
 			    uint64_t size_hint)
 {
-	struct broker *broker = pool->pools->broker;
+	struct pools *pools = pool->pools;
 	const struct pool_source *source = pool->source;
-	uint64_t quota = account_limit(&broker->accounts, account,
+	uint64_t quota = account_limit(&pools->base->accounts, account,
 				       pool_account(&source->device));
 	uint64_t used = account->chunk_size[!pool_source_is_host(source)];
 	uint64_t left = quota - min_u64(quota, used);
@@ -226,7 +225,7 @@ static uint64_t wanted_size(const struct pool *pool,
 
 	if (pool->bundle && size_hint > 0)
 		want = chunk_round(
-			min_u64(size_hint, broker->config.memory_max));
+			min_u64(size_hint, pools->base->config.memory_max));
 	want = min_u64(want, left & ~(HUGE_PAGE_SIZE - 1));
 	return max_u64(want, need);
 }
@@ -269,7 +268,7 @@ static int make_chunk(struct pool *pool, const struct device *device,
 		      uint64_t need, uint64_t size_hint, struct error *err)
 {
 	struct pools *pools = pool->pools;
-	struct accounts *accounts = &pools->broker->accounts;
+	struct accounts *accounts = &pools->base->accounts;
 	struct account *account = accounts_get(accounts, pool->access.uid);
 	uint64_t want, size = 0;
 	int r;
@@ -302,7 +301,7 @@ static void run_populate(struct pool_work *work)
 static void open_stretch(struct pools *pools, uint32_t index,
 			 const struct range *stretch)
 {
-	struct catalog *catalog = &pools->broker->catalog;
+	struct catalog *catalog = pools->catalog;
 	struct chunk *chunk = &pools->chunks[index];
 	struct chunk_record *record = pool_record(pools, index);
 	uint64_t populated = stretch->offset + stretch->size;
@@ -332,7 +331,7 @@ static void done_populate(struct pool_work *work)
 	else
 		open_stretch(pools, work->chunk, &work->stretch);
 	pool_touch(pools, chunk);
-	wake_room(&pools->broker->wake);
+	wake_room(&pools->base->wake);
 	free(work);
 }
 
@@ -397,7 +396,7 @@ static bool has_busy_chunk(const struct pool *pool)
 int pool_grow(struct pool *pool, const struct pool_request *request,
 	      uint64_t missing, struct error *err)
 {
-	struct devices *devices = &pool->pools->broker->devices;
+	struct devices *devices = pool->pools->devices;
 	const struct device *device = NULL;
 	uint64_t need;
 	int r = DEVICES_OK;

@@ -11,10 +11,12 @@
  * allocated.
  */
 #pragma once
+#include "broker/base/base.h"
 #include "broker/base/mapper.h"
-#include "broker/broker.h"
+#include "broker/memory/devices.h"
 #include "broker/memory/pool.h"
 #include "proto/error.h"
+#include "shm/table.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
@@ -91,7 +93,7 @@ static inline uint64_t max_u64(uint64_t a, uint64_t b)
 static inline struct chunk_record *pool_record(const struct pools *pools,
 					       uint32_t index)
 {
-	return catalog_chunk(&pools->broker->catalog, index);
+	return catalog_chunk(pools->catalog, index);
 }
 
 static inline bool pool_has_chunk(const struct pools *pools, uint32_t index)

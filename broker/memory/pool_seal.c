@@ -60,7 +60,7 @@ static void run_seal(struct pool_work *work)
 
 static void record_seal(struct pools *pools, uint32_t index)
 {
-	struct catalog *catalog = &pools->broker->catalog;
+	struct catalog *catalog = pools->catalog;
 	struct chunk_record *record = pool_record(pools, index);
 
 	if (record->is_sealed)
@@ -85,8 +85,8 @@ static void done_seal(struct pool_work *work)
 	 * busy chunk. */
 	if (chunk->is_dying)
 		pool_look_at_dying(pools);
-	wake_uid(&pools->broker->wake, work->account->uid);
-	wake_room(&pools->broker->wake);
+	wake_uid(&pools->base->wake, work->account->uid);
+	wake_room(&pools->base->wake);
 	free(work);
 }
 
@@ -94,7 +94,7 @@ static const struct pool_work_kind work_seal = {run_seal, done_seal};
 
 static pid_t loader_of(const struct pools *pools, uint32_t bundle)
 {
-	const struct catalog *catalog = &pools->broker->catalog;
+	const struct catalog *catalog = pools->catalog;
 	uint32_t session = catalog_bundle(catalog, bundle)->loader;
 
 	return session ? (pid_t)catalog_session(catalog, session)->pid : 0;
@@ -142,9 +142,8 @@ static int seal_chunk(struct pools *pools, uint32_t index,
 
 int pool_seal_bundle(struct pools *pools, uint32_t bundle, struct error *err)
 {
-	struct broker *broker = pools->broker;
-	uint32_t uid = catalog_bundle(&broker->catalog, bundle)->owner_uid;
-	struct account *account = accounts_get(&broker->accounts, uid);
+	uint32_t uid = catalog_bundle(pools->catalog, bundle)->owner_uid;
+	struct account *account = accounts_get(&pools->base->accounts, uid);
 	struct pool *pool = pool_find_bundle(pools, bundle);
 	int r = POOL_OK;
 	uint32_t i;

@@ -65,7 +65,7 @@ void pool_work_queue(struct pool_work *work)
 	work->req.data = work;
 	work->pools->n_works++;
 	work->source->n_works++;
-	r = uv_queue_work(&work->pools->broker->loop.uv, &work->req, on_run,
+	r = uv_queue_work(&work->pools->base->loop.uv, &work->req, on_run,
 			  on_done);
 	/* It fails only without a function. */
 	assert(r == 0);
@@ -90,7 +90,7 @@ static void done_close(struct pool_work *work)
 		work->source->going_size -= work->size;
 	/* The driver may have more memory now than at the last attempt. */
 	pool_forget_refusals(work->source);
-	wake_room(&work->pools->broker->wake);
+	wake_room(&work->pools->base->wake);
 	free(work);
 }
 
@@ -109,7 +109,7 @@ static void on_trim(void *data, uint32_t index);
 /* Schedule a visit of the chunks at that time, or earlier. */
 static void schedule_trim(struct pools *pools, uint64_t at_ms)
 {
-	struct deadlines *deadlines = &pools->broker->deadlines;
+	struct deadlines *deadlines = &pools->base->deadlines;
 	struct deadline deadline = {
 		.at_ms = at_ms,
 		.fn = on_trim,
@@ -118,7 +118,7 @@ static void schedule_trim(struct pools *pools, uint64_t at_ms)
 	};
 
 	/* When the broker stops, works that end later are not trimmed. */
-	if (pools->broker->loop.is_stopping ||
+	if (pools->base->loop.is_stopping ||
 	    (pools->trim_position && pools->trim_ms <= at_ms))
 		return;
 	deadlines_remove(deadlines, &pools->trim_position);
@@ -131,7 +131,7 @@ void pool_touch(struct pools *pools, struct chunk *chunk)
 {
 	chunk->used_ms = now_ms();
 	chunk->is_warm = true;
-	schedule_trim(pools, chunk->used_ms + pools->broker->config.warm_ms);
+	schedule_trim(pools, chunk->used_ms + pools->base->config.warm_ms);
 }
 
 void pool_look_at_dying(struct pools *pools)
@@ -154,7 +154,6 @@ void pool_mark_dying(struct pools *pools, uint32_t index)
 /* Remove the record of a chunk whose pages are freed. */
 static void forget_chunk(struct pools *pools, uint32_t index)
 {
-	struct broker *broker = pools->broker;
 	struct chunk *chunk = &pools->chunks[index];
 	struct chunk_record *record = pool_record(pools, index);
 	struct pool *pool = chunk->pool;
@@ -164,15 +163,15 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 	assert(pool_is_empty(pools, index) && chunk->is_dying);
 	pool_chunk_name(name, was.id);
 	if (was.handle)
-		catalog_blob_release(&broker->catalog, was.handle,
+		catalog_blob_release(pools->catalog, was.handle,
 				     MESSAGE_HANDLE_SIZE);
-	catalog_release(&broker->catalog, SECTION_CHUNK, index);
-	catalog_commit(&broker->catalog);
+	catalog_release(pools->catalog, SECTION_CHUNK, index);
+	catalog_commit(pools->catalog);
 	point("pool.forgotten");
 	pools->hooks.on_chunk_gone(pools->hooks.data, index);
 	pool_show_chunk(pools, index, 0);
 	if (chunk->fd >= 0)
-		fdstore_remove(&broker->fdstore, name);
+		fdstore_remove(&pools->base->fdstore, name);
 	if (was.shared)
 		pool_refund_shared(pool->source, was.access.uid, was.shared,
 				   was.size);
@@ -266,8 +265,8 @@ static void done_punch(struct pool_work *work)
 	pools->n_trims++;
 	if (chunk->is_warm)
 		schedule_trim(pools,
-			      chunk->used_ms + pools->broker->config.warm_ms);
-	wake_room(&pools->broker->wake);
+			      chunk->used_ms + pools->base->config.warm_ms);
+	wake_room(&pools->base->wake);
 	free(work);
 }
 
@@ -317,7 +316,7 @@ static uint64_t due_of(const struct pools *pools, const struct chunk *chunk)
 {
 	if (chunk->used_ms < pools->trim_asked_ms)
 		return 0;
-	return chunk->used_ms + pools->broker->config.warm_ms;
+	return chunk->used_ms + pools->base->config.warm_ms;
 }
 
 /* Do what is due for a chunk. Returns when to visit it again; 0: never. */

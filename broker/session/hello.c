@@ -32,8 +32,8 @@ static void drop_fds(struct hello *hello)
 {
 	for (int i = 0; i < 2; i++) {
 		if (hello->fds[i] >= 0)
-			closer_put(&hello->broker->closer, hello->cred->uid,
-				   hello->fds[i]);
+			closer_put(&hello->broker->base.closer,
+				   hello->cred->uid, hello->fds[i]);
 		hello->fds[i] = -1;
 	}
 }

@@ -168,7 +168,7 @@ static bool accept_one(struct broker *broker)
 
 	fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
-		turn_away(listener, &broker->closer);
+		turn_away(listener, &broker->base.closer);
 		return false;
 	}
 	if (fd < 0)
@@ -181,7 +181,7 @@ static bool accept_one(struct broker *broker)
 void listener_update(struct broker *broker)
 {
 	struct listener *listener = &broker->listener;
-	bool is_crowded = closer_is_crowded(&broker->closer, NULL);
+	bool is_crowded = closer_is_crowded(&broker->base.closer, NULL);
 	const int has_fds = !is_crowded;
 
 	if (listener->is_without_fds == is_crowded)
@@ -198,11 +198,11 @@ static void on_event(uv_poll_t *poll, int status, int events)
 	(void)events;
 	if (status < 0)
 		return;
-	meter_begin(&broker->loop.meter);
+	meter_begin(&broker->base.loop.meter);
 	listener_update(broker);
 	for (int i = 0; i < ACCEPTS_PER_EVENT && accept_one(broker); i++)
 		;
-	(void)meter_end(&broker->loop.meter, METER_OTHER);
+	(void)meter_end(&broker->base.loop.meter, METER_OTHER);
 }
 
 static int check_inherited(int fd, struct error *err)
@@ -243,7 +243,7 @@ static int start(struct broker *broker, struct error *err)
 	if (setsockopt(listener->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) <
 	    0)
 		return error_errno(err, -errno, "ask for credentials");
-	r = uv_poll_init(&broker->loop.uv, &listener->poll, listener->fd);
+	r = uv_poll_init(&broker->base.loop.uv, &listener->poll, listener->fd);
 	if (r < 0)
 		return error_set(err, r, "watch the socket: %s",
 				 uv_strerror(r));

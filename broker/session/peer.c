@@ -57,7 +57,7 @@ static void update_poll(struct peer *peer)
 		events = UV_WRITABLE | UV_DISCONNECT;
 	else if (is_being_granted(peer))
 		events = 0; /* until peer_on_granted() */
-	else if (closer_is_full(&peer->broker->closer, peer->cred.uid))
+	else if (closer_is_full(&peer->broker->base.closer, peer->cred.uid))
 		events = UV_DISCONNECT;
 	if (events == peer->events)
 		return;
@@ -116,7 +116,7 @@ void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
 		.n_fds = n_fds,
 		.number = number,
 		.code = code,
-		.epoch = peer->broker->catalog.header->epoch,
+		.epoch = peer->broker->store.catalog.header->epoch,
 		.body = body,
 		.body_size = (uint32_t)size,
 	};
@@ -249,7 +249,7 @@ static void refuse(struct peer *peer, const struct frame *frame, int code,
 static void handle_frame(struct peer *peer, struct frame *frame,
 			 const struct frame_sender *sender)
 {
-	struct meter *meter = &peer->broker->loop.meter;
+	struct meter *meter = &peer->broker->base.loop.meter;
 	struct error err = ERROR_NULL;
 	int r;
 
@@ -257,7 +257,7 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 		r = handle_request(peer, frame, &err);
 	else
 		r = handle_hello(peer, frame, sender, &err);
-	closer_put_frame(&peer->broker->closer, peer->cred.uid, frame);
+	closer_put_frame(&peer->broker->base.closer, peer->cred.uid, frame);
 	if (r < 0)
 		refuse(peer, frame, r, &err);
 	if (r == REQUEST_PARKED)
@@ -269,8 +269,8 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 /* True: another frame may have been sent with it. */
 static bool read_frame(struct peer *peer)
 {
-	struct closer *closer = &peer->broker->closer;
-	struct meter *meter = &peer->broker->loop.meter;
+	struct closer *closer = &peer->broker->base.closer;
+	struct meter *meter = &peer->broker->base.loop.meter;
 	struct frame_refused refused;
 	struct frame_sender sender;
 	struct error err = ERROR_NULL;
@@ -308,12 +308,12 @@ void peer_on_granted(struct peer *peer)
 static void on_event(uv_poll_t *poll, int status, int events)
 {
 	struct peer *peer = poll->data;
-	const struct closer *closer = &peer->broker->closer;
+	const struct closer *closer = &peer->broker->base.closer;
 	int n = 0;
 
 	if (peer->is_closing)
 		return;
-	meter_begin(&peer->broker->loop.meter);
+	meter_begin(&peer->broker->base.loop.meter);
 	if (status < 0) {
 		peer_close(peer);
 		return;
@@ -348,7 +348,7 @@ static int read_credentials(struct peer *peer, struct error *err)
 /* Charge the connection to its uid. */
 static int charge(struct peer *peer, struct error *err)
 {
-	struct accounts *accounts = &peer->broker->accounts;
+	struct accounts *accounts = &peer->broker->base.accounts;
 	struct account *account = accounts_get(accounts, peer->cred.uid);
 	int r;
 
@@ -366,7 +366,7 @@ static int check_closer(const struct peer *peer, struct error *err)
 {
 	uint32_t uid = peer->cred.uid;
 
-	if (!closer_is_crowded(&peer->broker->closer, &uid))
+	if (!closer_is_crowded(&peer->broker->base.closer, &uid))
 		return 0;
 	return error_set(err, -EBUSY,
 			 "uid %u has sent more than %d descriptors that cannot "
@@ -399,8 +399,8 @@ static void release(struct peer *peer)
 	if (is_without_fds(peer->sock_fd))
 		close(peer->sock_fd);
 	else
-		closer_put_connection(&peer->broker->closer, peer->cred.uid,
-				      peer->sock_fd);
+		closer_put_connection(&peer->broker->base.closer,
+				      peer->cred.uid, peer->sock_fd);
 }
 
 static int set_up(struct peer *peer, struct error *err)
@@ -425,7 +425,8 @@ static int set_up(struct peer *peer, struct error *err)
 	if (setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &on,
 		       sizeof(on)) < 0)
 		return error_errno(err, -errno, "ask for credentials");
-	r = uv_poll_init(&peer->broker->loop.uv, &peer->poll, peer->sock_fd);
+	r = uv_poll_init(&peer->broker->base.loop.uv, &peer->poll,
+			 peer->sock_fd);
 	if (r < 0)
 		return error_set(err, r, "watch a connection: %s",
 				 uv_strerror(r));
@@ -439,7 +440,8 @@ int peer_new(struct broker *broker, int sock_fd, struct error *err)
 	int r;
 
 	if (!peer) {
-		closer_put_connection(&broker->closer, OVERFLOW_UID, sock_fd);
+		closer_put_connection(&broker->base.closer, OVERFLOW_UID,
+				      sock_fd);
 		return error_nomem(err, "a connection");
 	}
 	peer->broker = broker;
@@ -447,8 +449,8 @@ int peer_new(struct broker *broker, int sock_fd, struct error *err)
 	hello_init(&peer->hello, broker, sock_fd, &peer->cred);
 	peer->replies = (struct reply_queue){
 		.sock_fd = sock_fd,
-		.accounts = &broker->accounts,
-		.deadlines = &broker->deadlines,
+		.accounts = &broker->base.accounts,
+		.deadlines = &broker->base.deadlines,
 		.on_retry = on_retry,
 		.data = peer,
 	};

@@ -42,9 +42,11 @@
 /* Descriptors that stay free when processes of adopted sessions are watched. */
 #define SPARE_DESCRIPTORS 64
 
+_Static_assert(CONFIG_MAX_SESSIONS == CATALOG_MAX_SESSIONS - 1, "records");
+
 struct session *session_at(const struct broker *broker, uint32_t index)
 {
-	return session_of(broker->holdings[index]);
+	return session_of(broker->store.holdings[index]);
 }
 
 struct session_record *session_record(const struct session *session)
@@ -83,10 +85,11 @@ void session_stop(struct session *session)
 	if (session->is_stopping)
 		return;
 	session->is_stopping = true;
-	chore_end(session->broker, &session->holdings.lease);
+	chore_end(&session->broker->store, &session->holdings.lease);
 	if (session->peer)
 		session_attach_peer(session, NULL);
-	deadlines_remove(&session->broker->deadlines, &session->look_position);
+	deadlines_remove(&session->broker->base.deadlines,
+			 &session->look_position);
 	stop_handle(&session->pidfd_poll);
 	stop_handle(&session->doorbell_poll);
 	close_fd(&session->pidfd);
@@ -95,7 +98,7 @@ void session_stop(struct session *session)
 	timelines_close(&session->holdings.timelines);
 	refs_close(&session->holdings.refs);
 	if (session->holdings.index)
-		session->broker->holdings[session->holdings.index] = NULL;
+		session->broker->store.holdings[session->holdings.index] = NULL;
 	if (session->n_handles == 0)
 		free(session);
 }
@@ -135,19 +138,19 @@ static bool quarantine(struct session *session)
 {
 	struct broker *broker = session->broker;
 	struct deadline deadline = {
-		.at_ms = now_ms() + broker->config.device_quarantine_ms,
+		.at_ms = now_ms() + broker->base.config.device_quarantine_ms,
 		.fn = on_quarantine_over,
 		.data = session,
 		.position = &session->look_position,
 	};
 
 	if (!session->has_device_memory ||
-	    broker->config.device_quarantine_ms == 0)
+	    broker->base.config.device_quarantine_ms == 0)
 		return false;
 	/* The pidfd stays readable. */
 	if (uv_handle_get_type((uv_handle_t *)&session->pidfd_poll) == UV_POLL)
 		uv_poll_stop(&session->pidfd_poll);
-	return deadlines_add(&broker->deadlines, &deadline, NULL) == 0;
+	return deadlines_add(&broker->base.deadlines, &deadline, NULL) == 0;
 }
 
 void session_end_dead(struct session *session)
@@ -173,7 +176,7 @@ static void note_death(struct session *session)
 static void on_pidfd(uv_poll_t *poll, int status, int events)
 {
 	struct session *session = poll->data;
-	struct meter *meter = &session->broker->loop.meter;
+	struct meter *meter = &session->broker->base.loop.meter;
 
 	(void)events;
 	if (session->is_stopping || status < 0)
@@ -185,18 +188,18 @@ static void on_pidfd(uv_poll_t *poll, int status, int events)
 
 void session_collect(struct session *session)
 {
-	session->is_draining =
-		limbo_collect_pending(session->broker, &session->holdings);
-	catalog_commit(&session->broker->catalog);
+	session->is_draining = limbo_collect_pending(&session->broker->store,
+						     &session->holdings);
+	catalog_commit(&session->broker->store.catalog);
 	if (!session->is_draining)
 		return;
-	loop_defer(&session->broker->loop, &session->broker->draining);
+	loop_defer(&session->broker->base.loop, &session->broker->draining);
 }
 
 static void on_doorbell(uv_poll_t *poll, int status, int events)
 {
 	struct session *session = poll->data;
-	struct meter *meter = &session->broker->loop.meter;
+	struct meter *meter = &session->broker->base.loop.meter;
 	uint64_t count;
 	struct iovec iov = {&count, sizeof(count)};
 
@@ -226,7 +229,7 @@ static int watch(struct session *session, int fd, uv_poll_t *poll,
 {
 	int r;
 
-	r = uv_poll_init(&session->broker->loop.uv, poll, fd);
+	r = uv_poll_init(&session->broker->base.loop.uv, poll, fd);
 	if (r < 0)
 		return error_set(err, r, "watch descriptor %d: %s", fd,
 				 uv_strerror(r));
@@ -256,7 +259,7 @@ static struct session *session_alloc(struct broker *broker)
 	if (!session)
 		return NULL;
 	session->broker = broker;
-	session->holdings.broker = broker;
+	session->holdings.store = &broker->store;
 	session->holdings.on_granted = on_granted;
 	session->holdings.refs = REFS_NULL;
 	session->holdings.timelines = TIMELINES_NULL;
@@ -314,19 +317,19 @@ static int describe(pid_t pid, int pidfd, struct session_record *ret,
 static void enlist(struct session *session, uint32_t index)
 {
 	const struct session_record *record =
-		catalog_session(&session->broker->catalog, index);
+		catalog_session(&session->broker->store.catalog, index);
 	struct holdings *holdings = &session->holdings;
 
 	holdings->index = index;
 	holdings->credentials.uid = record->uid;
 	holdings->credentials.gid = record->gid;
-	session->broker->holdings[index] = holdings;
+	session->broker->store.holdings[index] = holdings;
 }
 
 static int make_record(struct session *session,
 		       const struct session_record *from, struct error *err)
 {
-	struct catalog *catalog = &session->broker->catalog;
+	struct catalog *catalog = &session->broker->store.catalog;
 	struct session_record *record;
 	uint32_t index = catalog_alloc(catalog, SECTION_SESSION);
 
@@ -347,7 +350,7 @@ static int make_record(struct session *session,
 
 static int charge(struct session *session, uid_t uid, struct error *err)
 {
-	struct accounts *accounts = &session->broker->accounts;
+	struct accounts *accounts = &session->broker->base.accounts;
 	struct account *account = accounts_get(accounts, uid);
 	int r;
 
@@ -419,7 +422,7 @@ static void plan_look(struct session *session)
 		session->look_ms *= 2;
 	/* If memory runs out, the process is watched again from its next
 	 * connection on. */
-	(void)deadlines_add(&session->broker->deadlines, &deadline, NULL);
+	(void)deadlines_add(&session->broker->base.deadlines, &deadline, NULL);
 }
 
 /* A new descriptor gets the lowest free number. The rest of the adoption, and
@@ -475,7 +478,8 @@ int session_watch_process(struct session *session, int pidfd, struct error *err)
 		return r;
 	}
 	session->pidfd = pidfd;
-	deadlines_remove(&session->broker->deadlines, &session->look_position);
+	deadlines_remove(&session->broker->base.deadlines,
+			 &session->look_position);
 	return 0;
 }
 
@@ -496,13 +500,13 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 		  struct error *err)
 {
 	const struct session_record *record =
-		catalog_session(&broker->catalog, index);
+		catalog_session(&broker->store.catalog, index);
 	struct session *session = session_alloc(broker);
 
 	if (!session)
 		return error_nomem(err, "a session");
 	session->holdings.account =
-		accounts_get(&broker->accounts, record->uid);
+		accounts_get(&broker->base.accounts, record->uid);
 	if (!session->holdings.account) {
 		free(session);
 		return error_nomem(err, "an account");
@@ -572,14 +576,14 @@ static int take_refs(struct session *session, int fd, struct error *err)
 static void settle_grants(struct session *session)
 {
 	struct broker *broker = session->broker;
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &broker->store.catalog;
 	uint32_t grant = session_record(session)->grants.first;
 	uint32_t slot, next;
 
 	for (; grant; grant = next) {
 		next = catalog_grant(catalog, grant)->session_link.next;
 		slot = catalog_grant(catalog, grant)->slot;
-		slot_settle(broker, slot);
+		slot_settle(&broker->store, slot);
 		if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM)
 			catalog_commit(catalog);
 	}
@@ -678,11 +682,11 @@ static bool is_admin(const struct config *config, uid_t uid, gid_t gid,
 int session_check_room(struct broker *broker, uid_t uid, gid_t gid, int sock_fd,
 		       struct error *err)
 {
-	uint64_t reserved = broker->config.sessions_reserved;
+	uint64_t reserved = broker->base.config.sessions_reserved;
 
 	if ((!broker->is_draining &&
 	     broker->n_sessions + reserved < CATALOG_MAX_SESSIONS) ||
-	    is_admin(&broker->config, uid, gid, sock_fd))
+	    is_admin(&broker->base.config, uid, gid, sock_fd))
 		return 0;
 	if (broker->is_draining)
 		return error_set(err, -ESHUTDOWN,
@@ -715,7 +719,7 @@ void session_attach_peer(struct session *session, struct peer *peer)
 bool session_is_admin(const struct session *session)
 {
 	const struct credentials *credentials = &session->holdings.credentials;
-	const struct config *config = &session->broker->config;
+	const struct config *config = &session->broker->base.config;
 
 	if (credentials->uid == 0)
 		return true;

@@ -27,11 +27,11 @@
 /* The members of large bundles are freed later: see bundle.c. */
 static void abort_bundles(struct session *session, uint32_t *left)
 {
-	struct catalog *catalog = &session->broker->catalog;
+	struct catalog *catalog = &session->broker->store.catalog;
 	struct session_record *record = session_record(session);
 
 	while (record->first_bundle && *left > 0) {
-		bundle_abort(session->broker, record->first_bundle);
+		bundle_abort(&session->broker->store, record->first_bundle);
 		point("session.bundle_aborted");
 		catalog_commit(catalog);
 		*left -= *left < BUNDLE_COST ? *left : BUNDLE_COST;
@@ -46,7 +46,7 @@ static void abort_bundles(struct session *session, uint32_t *left)
 static bool forget_blocks(struct session *session)
 {
 	struct broker *broker = session->broker;
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &broker->store.catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_BLOCK);
 	uint32_t n_looked = 0;
 	struct block_record *block;
@@ -59,7 +59,7 @@ static bool forget_blocks(struct session *session)
 			continue;
 		catalog_set(catalog, block->maker, 0);
 		session->holdings.n_bytes -=
-			pool_block_charge(&broker->pools, block);
+			pool_block_charge(&broker->store.pools, block);
 		catalog_commit(catalog);
 	}
 	return true;
@@ -73,27 +73,29 @@ static bool end_some(struct session *session)
 
 	/* First of all, and before poisoned timelines wake waiters that then
 	 * check for the taint. */
-	shared_chunk_end_session(broker, session->holdings.index, &left);
+	shared_chunk_end_session(&broker->store, session->holdings.index,
+				 &left);
 	if (left > 0)
-		order_end_session(broker, session->holdings.index, &left);
+		order_end_session(&broker->store, session->holdings.index,
+				  &left);
 	if (left == 0)
 		return false;
 	timeline_file_end(&session->holdings);
 	abort_bundles(session, &left);
 	if (left == 0)
 		return false;
-	slot_end_session(broker, session->holdings.index, &left);
+	slot_end_session(&broker->store, session->holdings.index, &left);
 	if (left == 0)
 		return false;
 	point("session.disowned");
-	grant_drop_session(broker, session->holdings.index, &left);
+	grant_drop_session(&broker->store, session->holdings.index, &left);
 	return left > 0 && forget_blocks(session);
 }
 
 static void finish(struct session *session)
 {
 	struct broker *broker = session->broker;
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &broker->store.catalog;
 	uint64_t goodbye = session->goodbye;
 	struct peer *peer = session->peer;
 
@@ -109,10 +111,10 @@ static void finish(struct session *session)
 			       refs_page_size());
 	broker->n_sessions--;
 	if (session->is_watching)
-		events_unwatch(broker);
+		events_unwatch(&broker->store);
 	if (broker->is_draining)
-		wake_name(&broker->wake, SESSION_DRAIN_KEY);
-	broker->holdings[session->holdings.index] = NULL;
+		wake_name(&broker->base.wake, SESSION_DRAIN_KEY);
+	broker->store.holdings[session->holdings.index] = NULL;
 	session->holdings.index = 0;
 	/* Requests that wait for the session's memory run before its files are
 	 * closed, since closing takes longer. */
@@ -144,8 +146,8 @@ void session_end(struct session *session, uint64_t goodbye)
 	waiters_drop_session(session);
 	lease_end_session(&session->holdings);
 	broker->hooks.on_end(broker->hooks.data, session);
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 	if (session_end_round(session))
 		return;
-	loop_defer(&broker->loop, &broker->draining);
+	loop_defer(&broker->base.loop, &broker->draining);
 }

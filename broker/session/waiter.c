@@ -26,7 +26,7 @@
 /* The seed prevents a client from choosing names that all share one bucket. */
 static struct waiter_queue *bucket(struct broker *broker, const char *name)
 {
-	uint64_t seed = broker->catalog.header->hash_seed;
+	uint64_t seed = broker->store.catalog.header->hash_seed;
 	uint64_t hash = XXH3_64bits_withSeed(name, strlen(name), seed);
 
 	return &broker->waiters.buckets[hash % WAITER_BUCKETS];
@@ -92,7 +92,7 @@ static void waiter_free(struct waiter *waiter)
 	if (waiter->queue)
 		queue_remove(&broker->waiters, waiter);
 	if (waiter->position)
-		deadlines_remove(&broker->deadlines, &waiter->position);
+		deadlines_remove(&broker->base.deadlines, &waiter->position);
 	request_deinit(&waiter->request);
 	donation_drop(waiter->donation);
 	free(waiter->name);
@@ -114,8 +114,8 @@ static void rerun(struct waiter *waiter)
 		session_link(waiter);
 		return;
 	}
-	meter_parked(&waiter->session->broker->loop.meter, waiter->request.kind,
-		     waiter->since_ns);
+	meter_parked(&waiter->session->broker->base.loop.meter,
+		     waiter->request.kind, waiter->since_ns);
 	waiter_free(waiter);
 }
 
@@ -141,8 +141,8 @@ static int set_deadline(struct waiter *waiter, int32_t timeout_ms,
 	if (timeout_ms <= 0)
 		return 0;
 	deadline.at_ms = now_ms() + (uint64_t)timeout_ms;
-	return deadlines_add(&waiter->session->broker->deadlines, &deadline,
-			     err);
+	return deadlines_add(&waiter->session->broker->base.deadlines,
+			     &deadline, err);
 }
 
 /* Make a waiter that is charged but in no queue yet; takes the request. NULL:
@@ -157,13 +157,13 @@ static struct waiter *waiter_new(struct session *session,
 		error_nomem(err, "a waiting request");
 		goto refuse;
 	}
-	if (account_charge(&broker->accounts, session->holdings.account,
+	if (account_charge(&broker->base.accounts, session->holdings.account,
 			   ACCOUNT_WAITING, 1, err) < 0)
 		goto refuse;
 	waiter->request = *request;
 	*request = (struct request){0};
 	waiter->session = session;
-	waiter->since_ns = meter_now(&broker->loop.meter);
+	waiter->since_ns = meter_now(&broker->base.loop.meter);
 	session->n_waiting++;
 	broker->waiters.n++;
 	return waiter;
@@ -269,16 +269,21 @@ void waiters_on_name(struct broker *broker, const char *name)
 		wake_bucket(waiters, bucket(broker, name), name);
 	}
 	if (waiters->ready.first)
-		loop_defer(&broker->loop, &broker->waiters.reruns);
+		loop_defer(&broker->base.loop, &broker->waiters.reruns);
 }
 
 void waiters_on_room(struct broker *broker)
 {
-	broker->evictables.is_continuing = false;
+	broker->store.evictables.is_continuing = false;
 	if (!broker->waiters.room.first)
 		return;
 	broker->waiters.is_room_wanted = true;
-	loop_defer(&broker->loop, &broker->waiters.reruns);
+	loop_defer(&broker->base.loop, &broker->waiters.reruns);
+}
+
+void waiters_on_round(struct broker *broker)
+{
+	loop_defer(&broker->base.loop, &broker->waiters.reruns);
 }
 
 void waiters_run_ready(struct broker *broker)
@@ -318,7 +323,7 @@ bool waiters_on_idle(struct broker *broker)
 	waiters_run_ready(broker);
 	run_room(waiters);
 	if (!waiters->next_room && !waiters->is_room_wanted)
-		broker->evictables.is_continuing = false;
+		broker->store.evictables.is_continuing = false;
 	return waiters->ready.first || waiters->next_room ||
 	       (waiters->is_room_wanted && waiters->room.first);
 }

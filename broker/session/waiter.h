@@ -79,6 +79,9 @@ void waiters_on_name(struct broker *broker, const char *name);
  * transaction). */
 void waiters_on_room(struct broker *broker);
 
+/* For wake.on_round. */
+void waiters_on_round(struct broker *broker);
+
 /* Between transactions: rerun a bounded number of requests whose name has
  * appeared; an idle round runs the rest. */
 void waiters_run_ready(struct broker *broker);

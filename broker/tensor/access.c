@@ -4,6 +4,7 @@
 #include "broker/tensor/access.h"
 #include "broker/tensor/holdings.h"
 #include "broker/tensor/prefix.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include <errno.h>
 
@@ -81,7 +82,7 @@ int access_check_reader(const struct holdings *holdings,
 		is_trusted = class->uid == *trusted_uid;
 	else
 		is_trusted = class->uid == uid || class->uid == 0 ||
-			     (prefix_owner(holdings->broker, name, &owner) &&
+			     (prefix_owner(holdings->store, name, &owner) &&
 			      class->uid == owner);
 	if (is_trusted)
 		return 0;

@@ -13,11 +13,11 @@
  * anyway.
  */
 #include "broker/tensor/bundle.h"
-#include "broker/broker.h"
 #include "broker/tensor/index.h"
 #include "broker/tensor/manifest.h"
 #include "broker/tensor/prefix.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include "proto/point.h"
@@ -31,21 +31,21 @@
 #define SETTLED_AT_ONCE MESSAGE_MAX_ITEMS
 #define SETTLED_A_STEP  64
 
-void bundle_name(const struct broker *broker, uint32_t bundle, char *ret)
+void bundle_name(const struct store *store, uint32_t bundle, char *ret)
 {
 	const struct bundle_record *record =
-		catalog_bundle(&broker->catalog, bundle);
+		catalog_bundle(&store->catalog, bundle);
 
-	memcpy(ret, catalog_blob(&broker->catalog, record->name_blob),
+	memcpy(ret, catalog_blob(&store->catalog, record->name_blob),
 	       record->name_size);
 	ret[record->name_size] = '\0';
 }
 
-uint32_t bundle_find_staged(const struct broker *broker,
+uint32_t bundle_find_staged(const struct store *store,
 			    const struct holdings *holdings, uint64_t id,
 			    struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t bundle = holdings_record(holdings)->first_bundle;
 	const struct bundle_record *record;
 
@@ -63,9 +63,9 @@ uint32_t bundle_find_staged(const struct broker *broker,
 /* --- checks -------------------------------------------------------------- */
 
 /* Does the version `old` prevent one with these flags? */
-static int check_old(const struct broker *broker,
-		     const struct holdings *holdings, uint32_t old,
-		     uint32_t flags, const char *name, struct error *err)
+static int check_old(const struct store *store, const struct holdings *holdings,
+		     uint32_t old, uint32_t flags, const char *name,
+		     struct error *err)
 {
 	const struct bundle_record *record;
 
@@ -75,7 +75,7 @@ static int check_old(const struct broker *broker,
 		return error_set(err, -ENOENT,
 				 "there is no bundle \"%s\" to replace", name);
 	}
-	record = catalog_bundle(&broker->catalog, old);
+	record = catalog_bundle(&store->catalog, old);
 	if (!(flags & PUBLISH_REPLACE))
 		return error_set(err, -EEXIST,
 				 "bundle \"%s\" exists; ask to replace it",
@@ -87,45 +87,45 @@ static int check_old(const struct broker *broker,
 }
 
 /* Bundles do not nest, so that a name tells which bundle it belongs to. */
-static int check_nesting(const struct broker *broker, uint32_t old,
+static int check_nesting(const struct store *store, uint32_t old,
 			 const char *name, struct error *err)
 {
 	char other_name[NAME_MAX_SIZE + 1];
-	uint32_t other = index_enclosing_bundle(broker, name);
+	uint32_t other = index_enclosing_bundle(store, name);
 
 	if (!other || other == old)
-		other = index_bundle_below(broker, name);
+		other = index_bundle_below(store, name);
 	if (!other)
 		return 0;
-	bundle_name(broker, other, other_name);
+	bundle_name(store, other, other_name);
 	return error_set(err, -EEXIST,
 			 "bundle \"%s\" and the existing \"%s\" would lie in "
 			 "each other",
 			 name, other_name);
 }
 
-static int check_place(struct broker *broker, const struct holdings *holdings,
+static int check_place(struct store *store, const struct holdings *holdings,
 		       const char *name, uint32_t flags, struct error *err)
 {
-	uint32_t old = index_find_bundle(broker, name);
+	uint32_t old = index_find_bundle(store, name);
 	int r;
 
-	r = check_old(broker, holdings, old, flags, name, err);
+	r = check_old(store, holdings, old, flags, name, err);
 	if (r < 0)
 		return r;
-	r = check_nesting(broker, old, name, err);
+	r = check_nesting(store, old, name, err);
 	if (r < 0)
 		return r;
-	return prefix_check(broker, name, holdings_record(holdings)->uid, err);
+	return prefix_check(store, name, holdings_record(holdings)->uid, err);
 }
 
-int bundle_check_name(const struct broker *broker, uint32_t bundle,
+int bundle_check_name(const struct store *store, uint32_t bundle,
 		      const char *name, struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct bundle_record *ours = catalog_bundle(catalog, bundle);
 	const struct bundle_record *theirs;
-	uint32_t shown = index_find(broker, name);
+	uint32_t shown = index_find(store, name);
 	uint32_t other;
 
 	if (!shown)
@@ -144,28 +144,28 @@ int bundle_check_name(const struct broker *broker, uint32_t bundle,
 
 /* --- staging ------------------------------------------------------------- */
 
-static int charge(struct broker *broker, uint32_t uid, struct error *err)
+static int charge(struct store *store, uint32_t uid, struct error *err)
 {
-	struct account *account = accounts_get(&broker->accounts, uid);
+	struct account *account = accounts_get(&store->base->accounts, uid);
 
 	if (!account)
 		return error_nomem(err, "uid %u", uid);
-	return account_charge(&broker->accounts, account, ACCOUNT_BUNDLES, 1,
-			      err);
+	return account_charge(&store->base->accounts, account, ACCOUNT_BUNDLES,
+			      1, err);
 }
 
-static void refund(struct broker *broker, uint32_t uid)
+static void refund(struct store *store, uint32_t uid)
 {
-	struct account *account = accounts_get(&broker->accounts, uid);
+	struct account *account = accounts_get(&store->base->accounts, uid);
 
 	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_BUNDLES, 1);
 }
 
 /* Make a record with its name; 0 if the catalog is full. */
-static uint32_t make_record(struct broker *broker, const char *name)
+static uint32_t make_record(struct store *store, const char *name)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	size_t size = strlen(name);
 	uint64_t blob = catalog_blob_alloc(catalog, size);
 	struct bundle_record *record;
@@ -187,30 +187,30 @@ static uint32_t make_record(struct broker *broker, const char *name)
 	return bundle;
 }
 
-int bundle_begin(struct broker *broker, struct holdings *holdings,
+int bundle_begin(struct store *store, struct holdings *holdings,
 		 const struct bundle_begin_request *request, uint64_t *ret_id,
 		 struct error *err)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct session_record *owner = holdings_record(holdings);
 	struct access_class access;
 	struct bundle_record *record;
 	uint32_t bundle;
 	int r;
 
-	r = check_place(broker, holdings, request->name, request->flags, err);
+	r = check_place(store, holdings, request->name, request->flags, err);
 	if (r < 0)
 		return r;
 	r = access_resolve(&holdings->credentials, &request->access, &access,
 			   err);
 	if (r < 0)
 		return r;
-	r = charge(broker, owner->uid, err);
+	r = charge(store, owner->uid, err);
 	if (r < 0)
 		return r;
-	bundle = make_record(broker, request->name);
+	bundle = make_record(store, request->name);
 	if (!bundle) {
-		refund(broker, owner->uid);
+		refund(store, owner->uid);
 		return error_set(err, -ENOSPC,
 				 "the catalog has no room for one more bundle "
 				 "(%u fit); remove some",
@@ -218,7 +218,7 @@ int bundle_begin(struct broker *broker, struct holdings *holdings,
 	}
 	/* An empty chunk of the record's last user may still be waiting to be
 	 * freed; its pool may have another access class. */
-	pool_forget_bundle(&broker->pools, bundle);
+	pool_forget_bundle(&store->pools, bundle);
 	record = catalog_bundle(catalog, bundle);
 	record->id = catalog->header->next_bundle_id;
 	record->born_ms = now_ms();
@@ -237,9 +237,9 @@ int bundle_begin(struct broker *broker, struct holdings *holdings,
 	return 0;
 }
 
-void bundle_add_member(struct broker *broker, uint32_t bundle, uint32_t slot)
+void bundle_add_member(struct store *store, uint32_t bundle, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
 	struct slot_record *member = catalog_slot(catalog, slot);
 	uint64_t size = pool_block_size(member->size, &record->device);
@@ -248,23 +248,23 @@ void bundle_add_member(struct broker *broker, uint32_t bundle, uint32_t slot)
 	catalog_set(catalog, member->flags, (uint16_t)SLOT_FLAG_NAMED);
 	catalog_list_append(catalog, &record->members, SECTION_SLOT,
 			    MEMBER_LINK, slot);
-	index_add(broker, slot);
+	index_add(store, slot);
 	record->size_hint -=
 		size < record->size_hint ? size : record->size_hint;
-	manifest_drop(broker, bundle);
+	manifest_drop(store, bundle);
 }
 
-uint64_t bundle_size_left(const struct broker *broker, uint32_t bundle)
+uint64_t bundle_size_left(const struct store *store, uint32_t bundle)
 {
-	return catalog_bundle(&broker->catalog, bundle)->size_hint;
+	return catalog_bundle(&store->catalog, bundle)->size_hint;
 }
 
 /* --- end of a version ---------------------------------------------------- */
 
 /* Remove the version from its loader's chain, if it is in one. */
-static void leave_loader(struct broker *broker, uint32_t bundle)
+static void leave_loader(struct store *store, uint32_t bundle)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
 	uint32_t *at;
 
@@ -284,182 +284,182 @@ static bool sweep(void *data, uint32_t index);
 
 /* Start at the first member, even if a sweep is in progress. While a retired
  * version is swept, its owner's account counts memory that will be returned. */
-static void begin_sweep(struct broker *broker, uint32_t index)
+static void begin_sweep(struct store *store, uint32_t index)
 {
 	const struct bundle_record *record =
-		catalog_bundle(&broker->catalog, index);
-	struct bundle *bundle = &broker->bundles[index];
+		catalog_bundle(&store->catalog, index);
+	struct bundle *bundle = &store->bundles[index];
 
 	if (!bundle->account && record->state == BUNDLE_RETIRED) {
 		bundle->account =
-			accounts_get(&broker->accounts, record->owner_uid);
+			accounts_get(&store->base->accounts, record->owner_uid);
 		bundle->account->n_going++;
 	}
 	bundle->next_swept = record->members.first;
 	bundle->sweep.step = sweep;
-	bundle->sweep.data = broker;
+	bundle->sweep.data = store;
 	bundle->sweep.index = index;
-	chore_begin(broker, &bundle->sweep);
+	chore_begin(store, &bundle->sweep);
 }
 
-static void end_sweep(struct broker *broker, uint32_t index)
+static void end_sweep(struct store *store, uint32_t index)
 {
-	struct bundle *bundle = &broker->bundles[index];
+	struct bundle *bundle = &store->bundles[index];
 
-	chore_end(broker, &bundle->sweep);
+	chore_end(store, &bundle->sweep);
 	bundle->next_swept = 0;
 	if (!bundle->account)
 		return;
 	bundle->account->n_going--;
 	bundle->account = NULL;
-	wake_room(&broker->wake);
+	wake_room(&store->base->wake);
 }
 
-static void destroy(struct broker *broker, uint32_t bundle)
+static void destroy(struct store *store, uint32_t bundle)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
 
 	assert(record->state == BUNDLE_RETIRED && !record->loader);
-	end_sweep(broker, bundle);
-	manifest_drop(broker, bundle);
-	refund(broker, record->owner_uid);
+	end_sweep(store, bundle);
+	manifest_drop(store, bundle);
+	refund(store, record->owner_uid);
 	catalog_blob_release(catalog, record->name_blob, record->name_size);
 	catalog_release(catalog, SECTION_BUNDLE, bundle);
-	wake_room(&broker->wake);
+	wake_room(&store->base->wake);
 }
 
 /* From here on only members and their holders refer to the version. */
-static void make_retired(struct broker *broker, uint32_t bundle)
+static void make_retired(struct store *store, uint32_t bundle)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
 
-	deadlines_remove(&broker->deadlines, &record->heap_position);
+	deadlines_remove(&store->base->deadlines, &record->heap_position);
 	if (record->state == BUNDLE_COMMITTED)
-		index_remove_bundle(broker, bundle);
-	leave_loader(broker, bundle);
+		index_remove_bundle(store, bundle);
+	leave_loader(store, bundle);
 	catalog_set(catalog, record->deadline_ms, 0);
 	catalog_set(catalog, record->state, (uint32_t)BUNDLE_RETIRED);
-	manifest_drop(broker, bundle);
-	pool_forget_bundle(&broker->pools, bundle);
+	manifest_drop(store, bundle);
+	pool_forget_bundle(&store->pools, bundle);
 	point("bundle.retired");
 }
 
-static void hide_members(struct broker *broker, uint32_t bundle)
+static void hide_members(struct store *store, uint32_t bundle)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t slot = catalog_bundle(catalog, bundle)->members.first;
 
 	for (; slot; slot = catalog_slot(catalog, slot)->bundle_link.next)
-		slot_hide(broker, slot);
+		slot_hide(store, slot);
 }
 
 /* Visit the next members. A retired version is freed with its last member. */
 static bool sweep(void *data, uint32_t index)
 {
-	struct broker *broker = data;
-	struct bundle *bundle = &broker->bundles[index];
+	struct store *store = data;
+	struct bundle *bundle = &store->bundles[index];
 	uint32_t slot;
 
 	for (int i = 0; i < SETTLED_A_STEP && bundle->next_swept; i++) {
 		slot = bundle->next_swept;
 		bundle->next_swept =
-			catalog_slot(&broker->catalog, slot)->bundle_link.next;
-		slot_settle(broker, slot);
-		catalog_commit(&broker->catalog);
+			catalog_slot(&store->catalog, slot)->bundle_link.next;
+		slot_settle(store, slot);
+		catalog_commit(&store->catalog);
 	}
 	if (bundle->next_swept)
 		return true;
-	end_sweep(broker, index);
+	end_sweep(store, index);
 	return false;
 }
 
 /* Update the states of all members. */
-static void settle_members(struct broker *broker, uint32_t index)
+static void settle_members(struct store *store, uint32_t index)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct bundle_record *record = catalog_bundle(catalog, index);
 	uint32_t slot = record->members.first;
 	uint32_t next;
 
 	if (record->members.n > SETTLED_AT_ONCE) {
-		begin_sweep(broker, index);
+		begin_sweep(store, index);
 		return;
 	}
 	for (; slot; slot = next) {
 		next = catalog_slot(catalog, slot)->bundle_link.next;
-		slot_settle(broker, slot);
+		slot_settle(store, slot);
 	}
 }
 
 /* Release the members of a retired version, or the version if it has none. */
-static void let_go(struct broker *broker, uint32_t bundle)
+static void let_go(struct store *store, uint32_t bundle)
 {
-	if (catalog_bundle(&broker->catalog, bundle)->members.n)
-		settle_members(broker, bundle);
+	if (catalog_bundle(&store->catalog, bundle)->members.n)
+		settle_members(store, bundle);
 	else
-		destroy(broker, bundle);
+		destroy(store, bundle);
 }
 
-void bundle_retire(struct broker *broker, uint32_t bundle)
+void bundle_retire(struct store *store, uint32_t bundle)
 {
-	bool was_shown = catalog_bundle(&broker->catalog, bundle)->state ==
+	bool was_shown = catalog_bundle(&store->catalog, bundle)->state ==
 			 BUNDLE_COMMITTED;
 
-	make_retired(broker, bundle);
+	make_retired(store, bundle);
 	if (was_shown)
-		hide_members(broker, bundle);
-	let_go(broker, bundle);
+		hide_members(store, bundle);
+	let_go(store, bundle);
 }
 
-void bundle_lease(struct broker *broker, uint32_t bundle)
+void bundle_lease(struct store *store, uint32_t bundle)
 {
-	broker->bundles[bundle].n_leases++;
+	store->bundles[bundle].n_leases++;
 }
 
-void bundle_unlease(struct broker *broker, uint32_t bundle)
+void bundle_unlease(struct store *store, uint32_t bundle)
 {
-	assert(broker->bundles[bundle].n_leases > 0);
-	if (--broker->bundles[bundle].n_leases > 0)
+	assert(store->bundles[bundle].n_leases > 0);
+	if (--store->bundles[bundle].n_leases > 0)
 		return;
-	if (catalog_bundle(&broker->catalog, bundle)->state == BUNDLE_RETIRED)
-		settle_members(broker, bundle);
+	if (catalog_bundle(&store->catalog, bundle)->state == BUNDLE_RETIRED)
+		settle_members(store, bundle);
 }
 
-void bundle_abort(struct broker *broker, uint32_t bundle)
+void bundle_abort(struct store *store, uint32_t bundle)
 {
-	events_note_bundle(broker, bundle, EVENT_ENDED);
-	bundle_retire(broker, bundle);
+	events_note_bundle(store, bundle, EVENT_ENDED);
+	bundle_retire(store, bundle);
 }
 
-void bundle_forget_member(struct broker *broker, uint32_t slot)
+void bundle_forget_member(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *member = catalog_slot(catalog, slot);
 	uint32_t bundle = member->bundle;
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
 
-	manifest_forget_member(broker, slot);
-	if (broker->bundles[bundle].next_swept == slot)
-		broker->bundles[bundle].next_swept = member->bundle_link.next;
-	if (broker->bundles[bundle].last_clash == slot)
-		broker->bundles[bundle].last_clash = 0;
+	manifest_forget_member(store, slot);
+	if (store->bundles[bundle].next_swept == slot)
+		store->bundles[bundle].next_swept = member->bundle_link.next;
+	if (store->bundles[bundle].last_clash == slot)
+		store->bundles[bundle].last_clash = 0;
 	catalog_list_remove(catalog, &record->members, SECTION_SLOT,
 			    MEMBER_LINK, slot);
 	catalog_set(catalog, member->bundle, 0);
 	if (record->state == BUNDLE_RETIRED && !record->members.n)
-		destroy(broker, bundle);
+		destroy(store, bundle);
 }
 
 /* --- commit -------------------------------------------------------------- */
 
-static int check_members(const struct broker *broker, uint32_t bundle,
+static int check_members(const struct store *store, uint32_t bundle,
 			 struct error *err)
 {
 	const struct bundle_record *record =
-		catalog_bundle(&broker->catalog, bundle);
-	uint32_t last = broker->bundles[bundle].last_clash;
+		catalog_bundle(&store->catalog, bundle);
+	uint32_t last = store->bundles[bundle].last_clash;
 	char name[NAME_MAX_SIZE + 1];
 
 	if (!record->members.n)
@@ -469,8 +469,8 @@ static int check_members(const struct broker *broker, uint32_t bundle,
 	if (!record->n_clashes)
 		return 0;
 	if (last) {
-		slot_describe(broker, last, NULL, name);
-		if (bundle_check_name(broker, bundle, name, err) < 0)
+		slot_describe(store, last, NULL, name);
+		if (bundle_check_name(store, bundle, name, err) < 0)
 			return -EEXIST;
 	}
 	return error_set(err, -EEXIST,
@@ -482,81 +482,81 @@ static int check_members(const struct broker *broker, uint32_t bundle,
 /* The name has expired. */
 static void on_deadline(void *data, uint32_t bundle)
 {
-	struct broker *broker = data;
+	struct store *store = data;
 
-	events_note_bundle(broker, bundle, EVENT_EXPIRED);
-	bundle_retire(broker, bundle);
-	catalog_commit(&broker->catalog);
+	events_note_bundle(store, bundle, EVENT_EXPIRED);
+	bundle_retire(store, bundle);
+	catalog_commit(&store->catalog);
 }
 
-static int set_deadline(struct broker *broker, uint32_t bundle, uint64_t at_ms,
+static int set_deadline(struct store *store, uint32_t bundle, uint64_t at_ms,
 			struct error *err)
 {
-	struct bundle_record *record = catalog_bundle(&broker->catalog, bundle);
+	struct bundle_record *record = catalog_bundle(&store->catalog, bundle);
 	struct deadline deadline = {
 		.at_ms = at_ms,
 		.fn = on_deadline,
-		.data = broker,
+		.data = store,
 		.index = bundle,
 		.position = &record->heap_position,
 	};
 
 	if (!at_ms)
 		return 0;
-	return deadlines_add(&broker->deadlines, &deadline, err);
+	return deadlines_add(&store->base->deadlines, &deadline, err);
 }
 
 /* Switch the names from the old version to the new one; the commit makes it
  * one change. */
-static void flip(struct broker *broker, uint32_t old, uint32_t new,
+static void flip(struct store *store, uint32_t old, uint32_t new,
 		 uint64_t deadline_ms)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct bundle_record *record = catalog_bundle(catalog, new);
 
 	if (old)
-		make_retired(broker, old);
+		make_retired(store, old);
 	if (!(record->flags & PUBLISH_TIED))
-		leave_loader(broker, new);
+		leave_loader(store, new);
 	catalog_set(catalog, record->deadline_ms, deadline_ms);
 	catalog_set(catalog, record->state, (uint32_t)BUNDLE_COMMITTED);
-	index_add_bundle(broker, new);
-	broker->n_published += record->members.n;
+	index_add_bundle(store, new);
+	store->n_published += record->members.n;
 	point("bundle.flipped");
 }
 
-static void wake(struct broker *broker, uint32_t bundle)
+static void wake(struct store *store, uint32_t bundle)
 {
 	char name[NAME_MAX_SIZE + 1];
 
-	events_note_bundle(broker, bundle, EVENT_PUBLISHED);
+	events_note_bundle(store, bundle, EVENT_PUBLISHED);
 	/* this wakes requests for a member, too */
-	bundle_name(broker, bundle, name);
-	wake_name(&broker->wake, name);
+	bundle_name(store, bundle, name);
+	wake_name(&store->base->wake, name);
 }
 
 /* Set the version number that the manifest will contain. */
-static void number(struct broker *broker, uint32_t bundle, uint32_t old)
+static void number(struct store *store, uint32_t bundle, uint32_t old)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
 	uint64_t version = old ? catalog_bundle(catalog, old)->version + 1 : 1;
 
 	if (record->version == version)
 		return;
 	catalog_set(catalog, record->version, version);
-	manifest_drop(broker, bundle);
+	manifest_drop(store, bundle);
 }
 
 /* Do the long parts first. Returns as bundle_commit(). */
-static int work_ahead(struct broker *broker, uint32_t bundle, struct error *err)
+static int work_ahead(struct store *store, uint32_t bundle, struct error *err)
 {
-	int sealed = pool_seal_bundle(&broker->pools, bundle, err);
+	int sealed = pool_seal_bundle(&store->pools, bundle, err);
 	int made;
 
 	if (sealed < 0)
 		return sealed;
-	made = manifest_make(broker, bundle, err);
+	made = manifest_make(store, bundle, err);
 	if (made < 0)
 		return made;
 	return sealed == POOL_OK && made == MANIFEST_OK ? POOL_OK : POOL_WAIT;
@@ -564,95 +564,95 @@ static int work_ahead(struct broker *broker, uint32_t bundle, struct error *err)
 
 /* Do everything that can fail, in an order that needs no undoing when it does.
  * Returns as bundle_commit(). */
-static int prepare(struct broker *broker, struct holdings *holdings,
+static int prepare(struct store *store, struct holdings *holdings,
 		   uint32_t bundle, uint64_t deadline_ms, struct error *err)
 {
-	struct bundle_record *record = catalog_bundle(&broker->catalog, bundle);
+	struct bundle_record *record = catalog_bundle(&store->catalog, bundle);
 	char name[NAME_MAX_SIZE + 1];
 	int r;
 
-	bundle_name(broker, bundle, name);
-	r = check_place(broker, holdings, name, record->flags, err);
+	bundle_name(store, bundle, name);
+	r = check_place(store, holdings, name, record->flags, err);
 	if (r == 0)
-		r = check_members(broker, bundle, err);
+		r = check_members(store, bundle, err);
 	if (r < 0)
 		return r;
-	number(broker, bundle, index_find_bundle(broker, name));
-	r = work_ahead(broker, bundle, err);
+	number(store, bundle, index_find_bundle(store, name));
+	r = work_ahead(store, bundle, err);
 	if (r != POOL_OK)
 		return r;
 	point("bundle.sealed");
-	r = set_deadline(broker, bundle, deadline_ms, err);
+	r = set_deadline(store, bundle, deadline_ms, err);
 	if (r < 0)
 		return r;
-	if (prefix_claim(broker, name, record->owner_uid))
+	if (prefix_claim(store, name, record->owner_uid))
 		return POOL_OK;
-	deadlines_remove(&broker->deadlines, &record->heap_position);
+	deadlines_remove(&store->base->deadlines, &record->heap_position);
 	return error_set(err, -ENOSPC,
 			 "no room in the catalog for the owner of \"%s\"",
 			 name);
 }
 
-int bundle_commit(struct broker *broker, struct holdings *holdings,
+int bundle_commit(struct store *store, struct holdings *holdings,
 		  uint32_t bundle, uint64_t *ret_version, struct error *err)
 {
-	struct bundle_record *record = catalog_bundle(&broker->catalog, bundle);
+	struct bundle_record *record = catalog_bundle(&store->catalog, bundle);
 	uint64_t deadline_ms = record->ttl_ms ? now_ms() + record->ttl_ms : 0;
 	char name[NAME_MAX_SIZE + 1];
 	uint32_t old;
 	int r;
 
-	r = prepare(broker, holdings, bundle, deadline_ms, err);
+	r = prepare(store, holdings, bundle, deadline_ms, err);
 	if (r < 0)
-		pool_forget_unsealed(&broker->pools, bundle);
+		pool_forget_unsealed(&store->pools, bundle);
 	if (r != POOL_OK)
 		return r;
-	bundle_name(broker, bundle, name);
-	old = index_find_bundle(broker, name);
-	flip(broker, old, bundle, deadline_ms);
+	bundle_name(store, bundle, name);
+	old = index_find_bundle(store, name);
+	flip(store, old, bundle, deadline_ms);
 	if (old)
-		hide_members(broker, old);
-	settle_members(broker, bundle);
+		hide_members(store, old);
+	settle_members(store, bundle);
 	if (old)
-		let_go(broker, old);
-	wake(broker, bundle);
+		let_go(store, old);
+	wake(store, bundle);
 	*ret_version = record->version;
 	return 0;
 }
 
 /* --- names of members ---------------------------------------------------- */
 
-static bool is_staged(const struct broker *broker, uint32_t slot)
+static bool is_staged(const struct store *store, uint32_t slot)
 {
-	uint32_t bundle = catalog_slot(&broker->catalog, slot)->bundle;
+	uint32_t bundle = catalog_slot(&store->catalog, slot)->bundle;
 
 	return bundle &&
-	       catalog_bundle(&broker->catalog, bundle)->state == BUNDLE_STAGED;
+	       catalog_bundle(&store->catalog, bundle)->state == BUNDLE_STAGED;
 }
 
-void bundle_note_name(struct broker *broker, uint32_t slot, int change)
+void bundle_note_name(struct store *store, uint32_t slot, int change)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct bundle_record *record;
 	uint32_t at = 0;
 	uint32_t bundle;
 
 	if (!catalog_n_live(catalog, SECTION_BUNDLE))
 		return;
-	while ((at = index_next_alike(broker, slot, at))) {
-		if (!is_staged(broker, at))
+	while ((at = index_next_alike(store, slot, at))) {
+		if (!is_staged(store, at))
 			continue;
 		bundle = catalog_slot(catalog, at)->bundle;
 		record = catalog_bundle(catalog, bundle);
 		catalog_set(catalog, record->n_clashes,
 			    record->n_clashes + (uint32_t)change);
-		broker->bundles[bundle].last_clash = at;
+		store->bundles[bundle].last_clash = at;
 	}
 }
 
-int bundle_adopt_all(struct broker *broker, struct error *err)
+int bundle_adopt_all(struct store *store, struct error *err)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_BUNDLE);
 	struct bundle_record *record;
 	uint32_t i;
@@ -665,26 +665,26 @@ int bundle_adopt_all(struct broker *broker, struct error *err)
 		record->manifest_fd = -1;
 		record->size_hint = 0;
 		record->heap_position = 0;
-		r = accounts_charge_adopted(&broker->accounts,
+		r = accounts_charge_adopted(&store->base->accounts,
 					    record->owner_uid, ACCOUNT_BUNDLES,
 					    1, err);
 		if (r < 0)
 			return r;
 		if (record->state == BUNDLE_RETIRED)
-			pool_forget_bundle(&broker->pools, i);
-		r = set_deadline(broker, i, record->deadline_ms, err);
+			pool_forget_bundle(&store->pools, i);
+		r = set_deadline(store, i, record->deadline_ms, err);
 		if (r < 0)
 			return r;
 	}
 	return 0;
 }
 
-void bundle_drop_manifests(struct broker *broker)
+void bundle_drop_manifests(struct store *store)
 {
-	uint32_t n = catalog_n_touched(&broker->catalog, SECTION_BUNDLE);
+	uint32_t n = catalog_n_touched(&store->catalog, SECTION_BUNDLE);
 
 	for (uint32_t i = 1; i <= n; i++) {
-		if (catalog_bundle(&broker->catalog, i)->state != BUNDLE_FREE)
-			manifest_drop(broker, i);
+		if (catalog_bundle(&store->catalog, i)->state != BUNDLE_FREE)
+			manifest_drop(store, i);
 	}
 }

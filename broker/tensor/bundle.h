@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 struct account;
-struct broker;
+struct store;
 struct error;
 struct manifest_work;
 struct holdings;
@@ -37,24 +37,24 @@ struct bundle {
 
 /* Record of the bundle with this number, if this session stages it; else 0 with
  * `err` set. */
-uint32_t bundle_find_staged(const struct broker *broker,
+uint32_t bundle_find_staged(const struct store *store,
 			    const struct holdings *holdings, uint64_t id,
 			    struct error *err);
 
 /* The caller has looked up the device. */
-int bundle_begin(struct broker *broker, struct holdings *holdings,
+int bundle_begin(struct store *store, struct holdings *holdings,
 		 const struct bundle_begin_request *request, uint64_t *ret_id,
 		 struct error *err);
 
 /* Make a new slot a member of a staged version, by the name it was
  * made with. */
-void bundle_add_member(struct broker *broker, uint32_t bundle, uint32_t slot);
+void bundle_add_member(struct store *store, uint32_t bundle, uint32_t slot);
 
 /* Bytes that the loader announced and has not allocated yet; 0: unknown. */
-uint64_t bundle_size_left(const struct broker *broker, uint32_t bundle);
+uint64_t bundle_size_left(const struct store *store, uint32_t bundle);
 
 /* -EEXIST if a tensor outside the bundle has this name. */
-int bundle_check_name(const struct broker *broker, uint32_t bundle,
+int bundle_check_name(const struct store *store, uint32_t bundle,
 		      const char *name, struct error *err);
 
 /*
@@ -65,35 +65,35 @@ int bundle_check_name(const struct broker *broker, uint32_t bundle,
  * and ask again. Until it is committed, the version stays staged, and may be
  * aborted or get more members.
  */
-int bundle_commit(struct broker *broker, struct holdings *holdings,
+int bundle_commit(struct store *store, struct holdings *holdings,
 		  uint32_t bundle, uint64_t *ret_version, struct error *err);
 
 /* End a staged version: it is aborted, or its loader died. (For a committed
  * version, which is in a dead session's chain if it is tied to it, this is the
  * same as bundle_retire().) */
-void bundle_abort(struct broker *broker, uint32_t bundle);
+void bundle_abort(struct store *store, uint32_t bundle);
 
 /* End the name of a committed version: it was removed, has expired, or the
  * session it is tied to has ended. */
-void bundle_retire(struct broker *broker, uint32_t bundle);
+void bundle_retire(struct store *store, uint32_t bundle);
 
 /* Called when a member slot is freed; the record is freed with the last one. */
-void bundle_forget_member(struct broker *broker, uint32_t slot);
+void bundle_forget_member(struct store *store, uint32_t slot);
 
 /* Keep all members of a version while a session is being granted them. */
-void bundle_lease(struct broker *broker, uint32_t bundle);
-void bundle_unlease(struct broker *broker, uint32_t bundle);
+void bundle_lease(struct store *store, uint32_t bundle);
+void bundle_unlease(struct store *store, uint32_t bundle);
 
 /* A tensor outside bundles got this name (1) or loses it (-1). At the call the
  * slot is in the index. */
-void bundle_note_name(struct broker *broker, uint32_t slot, int change);
+void bundle_note_name(struct store *store, uint32_t slot, int change);
 
 /* Called before the broker closes, when no thread is working. */
-void bundle_drop_manifests(struct broker *broker);
+void bundle_drop_manifests(struct store *store);
 
 /* The bundle's name, copied to `ret` (NAME_MAX_SIZE + 1 bytes). */
-void bundle_name(const struct broker *broker, uint32_t bundle, char *ret);
+void bundle_name(const struct store *store, uint32_t bundle, char *ret);
 
 /* After a restart (and pools_adopt()): set deadlines and charge accounts again.
  * Manifests are made again when they are needed. */
-int bundle_adopt_all(struct broker *broker, struct error *err);
+int bundle_adopt_all(struct store *store, struct error *err);

@@ -3,7 +3,7 @@
  */
 #include "broker/tensor/chore.h"
 #include "broker/base/deadline.h"
-#include "broker/broker.h"
+#include "broker/tensor/store.h"
 #include <sys/resource.h>
 
 #define ROUND_NS 500000
@@ -47,21 +47,21 @@ static bool was_preempted(struct chores *chores)
 	return usage.ru_nivcsw != before;
 }
 
-void chore_begin(struct broker *broker, struct chore *chore)
+void chore_begin(struct store *store, struct chore *chore)
 {
 	/* Forget preemptions from before the first chore. */
-	if (!broker->chores.first)
-		(void)was_preempted(&broker->chores);
+	if (!store->chores.first)
+		(void)was_preempted(&store->chores);
 	if (!chore->is_queued)
-		append(&broker->chores, chore);
+		append(&store->chores, chore);
 	chore->is_queued = true;
-	loop_defer(&broker->loop, &broker->chores.rounds);
+	loop_defer(&store->base->loop, &store->chores.rounds);
 }
 
-void chore_end(struct broker *broker, struct chore *chore)
+void chore_end(struct store *store, struct chore *chore)
 {
 	if (chore->is_queued)
-		unlink_chore(&broker->chores, chore);
+		unlink_chore(&store->chores, chore);
 	chore->is_queued = false;
 }
 
@@ -69,28 +69,28 @@ void chore_end(struct broker *broker, struct chore *chore)
 
 static void on_resume(void *data, uint32_t index)
 {
-	struct broker *broker = data;
+	struct store *store = data;
 
 	(void)index;
-	loop_defer(&broker->loop, &broker->chores.rounds);
+	loop_defer(&store->base->loop, &store->chores.rounds);
 }
 
 /* If memory runs out, there is no pause. */
-static void pause_chores(struct broker *broker)
+static void pause_chores(struct store *store)
 {
 	struct deadline deadline = {
 		.at_ms = now_ms() + PAUSE_MS,
 		.fn = on_resume,
-		.data = broker,
-		.position = &broker->chores.resume_position,
+		.data = store,
+		.position = &store->chores.resume_position,
 	};
 
-	(void)deadlines_add(&broker->deadlines, &deadline, NULL);
+	(void)deadlines_add(&store->base->deadlines, &deadline, NULL);
 }
 
-bool chores_on_idle(struct broker *broker)
+bool chores_on_idle(struct store *store)
 {
-	struct chores *chores = &broker->chores;
+	struct chores *chores = &store->chores;
 	uint64_t end = uv_hrtime() + ROUND_NS;
 	struct chore *chore;
 
@@ -100,9 +100,9 @@ bool chores_on_idle(struct broker *broker)
 		unlink_chore(chores, chore);
 		append(chores, chore);
 		if (!chore->step(chore->data, chore->index))
-			chore_end(broker, chore);
+			chore_end(store, chore);
 	}
 	if (chores->first && was_preempted(chores))
-		pause_chores(broker);
+		pause_chores(store);
 	return chores->first && !chores->resume_position;
 }

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
+struct store;
 
 struct chore {
 	/* False: the work is finished, or was ended in this step. */
@@ -34,9 +34,9 @@ struct chores {
 };
 
 /* Queue `chore` (borrowed until it ends). Idempotent. */
-void chore_begin(struct broker *broker, struct chore *chore);
+void chore_begin(struct store *store, struct chore *chore);
 /* Stop the chore. Idempotent. */
-void chore_end(struct broker *broker, struct chore *chore);
+void chore_end(struct store *store, struct chore *chore);
 
 /* Run a round of steps. True: there are more chores, and no pause. */
-bool chores_on_idle(struct broker *broker);
+bool chores_on_idle(struct store *store);

@@ -1,9 +1,9 @@
 /* The ring of events. */
 #include "broker/tensor/events.h"
 #include "broker/base/deadline.h"
-#include "broker/broker.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -14,18 +14,18 @@
  * reaches the numbers of the next one. */
 #define NUMBERS_PER_MS (UINT64_C(1) << 20)
 
-uint64_t events_next(struct broker *broker)
+uint64_t events_next(struct store *store)
 {
-	struct events *events = &broker->events;
+	struct events *events = &store->events;
 
 	if (!events->next)
 		events->first = events->next = now_ms() * NUMBERS_PER_MS;
 	return events->next;
 }
 
-int events_watch(struct broker *broker, struct error *err)
+int events_watch(struct store *store, struct error *err)
 {
-	struct events *events = &broker->events;
+	struct events *events = &store->events;
 
 	if (!events->ring) {
 		events->ring = calloc(EVENTS_KEPT, sizeof(*events->ring));
@@ -33,47 +33,47 @@ int events_watch(struct broker *broker, struct error *err)
 			return error_set(err, -ENOMEM,
 					 "no memory to keep events");
 		/* Others that happened before were not kept. */
-		events->next = events_next(broker) + 1;
+		events->next = events_next(store) + 1;
 		events->first = events->next;
 	}
 	events->n_watchers++;
 	return 0;
 }
 
-void events_unwatch(struct broker *broker)
+void events_unwatch(struct store *store)
 {
-	if (--broker->events.n_watchers > 0)
+	if (--store->events.n_watchers > 0)
 		return;
-	free(broker->events.ring);
-	broker->events.ring = NULL;
+	free(store->events.ring);
+	store->events.ring = NULL;
 }
 
 static void on_wake(void *data, uint32_t index)
 {
-	const struct broker *broker = data;
+	const struct store *store = data;
 
 	(void)index;
-	wake_name(&broker->wake, EVENTS_KEY);
+	wake_name(&store->base->wake, EVENTS_KEY);
 }
 
 /* Without memory for the deadline the next event tries again. */
-static void plan_wake(struct broker *broker)
+static void plan_wake(struct store *store)
 {
 	struct deadline deadline = {
 		.at_ms = now_ms() + WAKE_MS,
 		.fn = on_wake,
-		.data = broker,
-		.position = &broker->events.wake_position,
+		.data = store,
+		.position = &store->events.wake_position,
 	};
 
-	if (!broker->events.wake_position)
-		(void)deadlines_add(&broker->deadlines, &deadline, NULL);
+	if (!store->events.wake_position)
+		(void)deadlines_add(&store->base->deadlines, &deadline, NULL);
 }
 
 /* The record of one more event, without its name. */
-static struct noted_event *append(struct broker *broker, enum name_event kind)
+static struct noted_event *append(struct store *store, enum name_event kind)
 {
-	struct events *events = &broker->events;
+	struct events *events = &store->events;
 	struct noted_event *event = &events->ring[events->next % EVENTS_KEPT];
 
 	events->next++;
@@ -81,37 +81,36 @@ static struct noted_event *append(struct broker *broker, enum name_event kind)
 		events->first++;
 	event->at_ms = now_ms();
 	event->kind = kind;
-	plan_wake(broker);
+	plan_wake(store);
 	return event;
 }
 
-void events_note_slot(struct broker *broker, uint32_t slot,
-		      enum name_event kind)
+void events_note_slot(struct store *store, uint32_t slot, enum name_event kind)
 {
-	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	const struct slot_record *record = catalog_slot(&store->catalog, slot);
 	struct noted_event *event;
 
-	if (!broker->events.ring || !(record->flags & SLOT_FLAG_NAMED))
+	if (!store->events.ring || !(record->flags & SLOT_FLAG_NAMED))
 		return;
-	event = append(broker, kind);
+	event = append(store, kind);
 	event->version = record->version;
-	event->access = slot_access(broker, slot);
-	slot_describe(broker, slot, NULL, event->name);
+	event->access = slot_access(store, slot);
+	slot_describe(store, slot, NULL, event->name);
 }
 
-void events_note_bundle(struct broker *broker, uint32_t bundle,
+void events_note_bundle(struct store *store, uint32_t bundle,
 			enum name_event kind)
 {
 	const struct bundle_record *record =
-		catalog_bundle(&broker->catalog, bundle);
+		catalog_bundle(&store->catalog, bundle);
 	struct noted_event *event;
 
-	if (!broker->events.ring || record->state != BUNDLE_COMMITTED)
+	if (!store->events.ring || record->state != BUNDLE_COMMITTED)
 		return;
-	event = append(broker, kind);
+	event = append(store, kind);
 	event->version = record->version;
-	event->access = slot_access(broker, record->members.first);
-	bundle_name(broker, bundle, event->name);
+	event->access = slot_access(store, record->members.first);
+	bundle_name(store, bundle, event->name);
 }
 
 void events_deinit(struct events *events)

@@ -15,7 +15,7 @@
 #include "proto/name.h"
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct error;
 
 #define EVENTS_KEPT 4096
@@ -38,18 +38,17 @@ struct events {
 };
 
 /* One more session watches: events are kept from now on. -ENOMEM. */
-int events_watch(struct broker *broker, struct error *err);
+int events_watch(struct store *store, struct error *err);
 /* One of them has ended. */
-void events_unwatch(struct broker *broker);
+void events_unwatch(struct store *store);
 
 /* The next number; those of a new broker are above those of an earlier one. */
-uint64_t events_next(struct broker *broker);
+uint64_t events_next(struct store *store);
 
 /* Something happened to the name of a slot, or of a bundle. Call it before the
  * name ends, or after it has begun. */
-void events_note_slot(struct broker *broker, uint32_t slot,
-		      enum name_event kind);
-void events_note_bundle(struct broker *broker, uint32_t bundle,
+void events_note_slot(struct store *store, uint32_t slot, enum name_event kind);
+void events_note_bundle(struct store *store, uint32_t bundle,
 			enum name_event kind);
 
 void events_deinit(struct events *events);

@@ -2,8 +2,8 @@
  * The rings of evictable tensors, and their hands.
  */
 #include "broker/tensor/evict.h"
-#include "broker/broker.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "proto/point.h"
 #include <assert.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ enum { RING_ALL, RING_OWN };
 /* --- rings --------------------------------------------------------------- */
 
 /* The user's ring is in the account, which lives as long as the broker. */
-static struct evict_ring *find_ring(struct broker *broker, int which,
+static struct evict_ring *find_ring(struct store *store, int which,
 				    uint32_t uid,
 				    const struct device_uuid *device)
 {
@@ -29,20 +29,19 @@ static struct evict_ring *find_ring(struct broker *broker, int which,
 	struct account *account;
 
 	if (which == RING_ALL)
-		return &broker->evictables.all[is_device];
-	account = accounts_get(&broker->accounts, uid);
+		return &store->evictables.all[is_device];
+	account = accounts_get(&store->base->accounts, uid);
 	return account ? &account->evictable[is_device] : NULL;
 }
 
-static struct evict_ring *ring_of(struct broker *broker, int which,
-				  uint32_t slot)
+static struct evict_ring *ring_of(struct store *store, int which, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct block_record *block =
 		catalog_block(catalog, catalog_slot(catalog, slot)->block);
 
-	return find_ring(broker, which, block->uid,
-			 pool_block_device(&broker->pools, block));
+	return find_ring(store, which, block->uid,
+			 pool_block_device(&store->pools, block));
 }
 
 static void ring_add(struct evict_ring *ring, struct evict_link *links,
@@ -85,54 +84,54 @@ static bool reserve(struct evictables *evictables)
 	return true;
 }
 
-void evict_add(struct broker *broker, uint32_t slot)
+void evict_add(struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t block = catalog_slot(catalog, slot)->block;
 	uint32_t chunk = catalog_block(catalog, block)->chunk;
 
 	/* Evicting shared memory would return it to the process that
 	 * shared it. */
 	if (catalog_chunk(catalog, chunk)->shared ||
-	    !reserve(&broker->evictables))
+	    !reserve(&store->evictables))
 		return;
 	for (int i = 0; i < 2; i++)
-		ring_add(ring_of(broker, i, slot), broker->evictables.links[i],
+		ring_add(ring_of(store, i, slot), store->evictables.links[i],
 			 slot);
 }
 
-void evict_remove(struct broker *broker, uint32_t slot)
+void evict_remove(struct store *store, uint32_t slot)
 {
-	struct evict_link **links = broker->evictables.links;
+	struct evict_link **links = store->evictables.links;
 
 	if (!links[RING_OWN] || !links[RING_OWN][slot].next)
 		return;
 	for (int i = 0; i < 2; i++)
-		ring_remove(ring_of(broker, i, slot), links[i], slot);
+		ring_remove(ring_of(store, i, slot), links[i], slot);
 }
 
-void evict_deinit(struct broker *broker)
+void evict_deinit(struct store *store)
 {
-	free(broker->evictables.links[RING_ALL]);
-	free(broker->evictables.links[RING_OWN]);
-	broker->evictables = (struct evictables){0};
+	free(store->evictables.links[RING_ALL]);
+	free(store->evictables.links[RING_OWN]);
+	store->evictables = (struct evictables){0};
 }
 
 /* --- the hand ------------------------------------------------------------ */
 
 /* Did any session acquire it in this era or the one before? */
-static bool is_recent(const struct broker *broker, uint32_t slot)
+static bool is_recent(const struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
-	uint16_t era = (uint16_t)atomic_load_explicit(
-		&broker->table.header->era, memory_order_relaxed);
+	const struct catalog *catalog = &store->catalog;
+	uint16_t era = (uint16_t)atomic_load_explicit(&store->table.header->era,
+						      memory_order_relaxed);
 	uint32_t grant = catalog_slot(catalog, slot)->grants.first;
 	const struct grant_record *record;
 	const struct holdings *holdings;
 
 	for (; grant; grant = record->slot_link.next) {
 		record = catalog_grant(catalog, grant);
-		holdings = broker->holdings[record->session];
+		holdings = store->holdings[record->session];
 		if (!holdings || !holdings->refs.entries)
 			continue;
 		if ((uint16_t)(era - refs_used(&holdings->refs, slot)) <= 1)
@@ -141,12 +140,12 @@ static bool is_recent(const struct broker *broker, uint32_t slot)
 	return false;
 }
 
-static bool is_candidate(const struct broker *broker, uint32_t slot,
+static bool is_candidate(const struct store *store, uint32_t slot,
 			 const struct device_uuid *device, const uint32_t *uid)
 {
-	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	const struct slot_record *record = catalog_slot(&store->catalog, slot);
 	const struct device_uuid *its = pool_block_device(
-		&broker->pools, catalog_block(&broker->catalog, record->block));
+		&store->pools, catalog_block(&store->catalog, record->block));
 
 	if (record->n_tickets || record->group || record->n_pins ||
 	    record->writer)
@@ -155,25 +154,25 @@ static bool is_candidate(const struct broker *broker, uint32_t slot,
 }
 
 /* Returns the number of bytes freed. */
-static uint64_t evict_one(struct broker *broker, uint32_t slot)
+static uint64_t evict_one(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	const struct block_record *block =
 		catalog_block(catalog, catalog_slot(catalog, slot)->block);
 	uint64_t size = block->slots.n == 1
-				? pool_block_charge(&broker->pools, block)
+				? pool_block_charge(&store->pools, block)
 				: 0;
 
 	/* checked first, so that the words of used slots do not change */
-	if (slot_use(broker, slot) != SLOT_UNUSED || !slot_evict(broker, slot))
+	if (slot_use(store, slot) != SLOT_UNUSED || !slot_evict(store, slot))
 		return 0;
-	broker->n_evicted++;
+	store->n_evicted++;
 	point("limbo.evicted");
 	return size;
 }
 
 /* Advance the hand. A full turn starts a new era. */
-static uint32_t turn(struct broker *broker, struct evict_ring *ring,
+static uint32_t turn(struct store *store, struct evict_ring *ring,
 		     const struct evict_link *links)
 {
 	uint32_t slot = ring->hand;
@@ -181,68 +180,68 @@ static uint32_t turn(struct broker *broker, struct evict_ring *ring,
 	ring->hand = links[slot].next;
 	if (++ring->n_looked % ring->n == 0)
 		/* relaxed: clients copy it only as a hint */
-		atomic_fetch_add_explicit(&broker->table.header->era, 1,
+		atomic_fetch_add_explicit(&store->table.header->era, 1,
 					  memory_order_relaxed);
-	broker->evictables.n_looked++;
+	store->evictables.n_looked++;
 	return slot;
 }
 
 static void on_later(void *data, uint32_t index)
 {
-	struct broker *broker = data;
+	struct store *store = data;
 
 	(void)index;
-	wake_room(&broker->wake);
-	broker->evictables.is_continuing = true;
-	loop_defer(&broker->loop, &broker->waiters.reruns);
+	wake_room(&store->base->wake);
+	store->evictables.is_continuing = true;
+	wake_round(&store->base->wake); /* its end resets that */
 }
 
 /* False: out of memory, so the search cannot continue later. */
-static bool plan_more(struct broker *broker)
+static bool plan_more(struct store *store)
 {
 	struct deadline deadline = {
 		.fn = on_later,
-		.data = broker,
-		.position = &broker->evictables.later_position,
+		.data = store,
+		.position = &store->evictables.later_position,
 	};
 
 	return *deadline.position ||
-	       deadlines_add(&broker->deadlines, &deadline, NULL) == 0;
+	       deadlines_add(&store->base->deadlines, &deadline, NULL) == 0;
 }
 
-enum evict_outcome evict(struct broker *broker, uint64_t bytes,
+enum evict_outcome evict(struct store *store, uint64_t bytes,
 			 const struct device_uuid *device, const uint32_t *uid)
 {
 	int which = uid ? RING_OWN : RING_ALL;
 	struct evict_ring *ring =
-		find_ring(broker, which, uid ? *uid : 0, device);
-	const struct evict_link *links = broker->evictables.links[which];
+		find_ring(store, which, uid ? *uid : 0, device);
+	const struct evict_link *links = store->evictables.links[which];
 	uint32_t cost = 0, slot, n_looked;
 	uint64_t freed = 0, size;
 
 	if (!ring || bytes == 0)
 		return EVICT_NONE;
 	/* Another request that shares the search has finished it. */
-	if (broker->evictables.is_continuing && ring->is_over)
+	if (store->evictables.is_continuing && ring->is_over)
 		return EVICT_NONE;
 	ring->is_over = false;
 	while (freed < bytes && cost < COST_PER_CALL && ring->n > 0 &&
 	       ring->n_looked < (uint64_t)ring->n * TURNS) {
 		n_looked = ring->n_looked;
-		slot = turn(broker, ring, links);
-		cost += 1 + catalog_slot(&broker->catalog, slot)->grants.n;
-		if (!is_candidate(broker, slot, device, uid) ||
-		    (n_looked < ring->n && is_recent(broker, slot)))
+		slot = turn(store, ring, links);
+		cost += 1 + catalog_slot(&store->catalog, slot)->grants.n;
+		if (!is_candidate(store, slot, device, uid) ||
+		    (n_looked < ring->n && is_recent(store, slot)))
 			continue;
-		size = evict_one(broker, slot);
-		catalog_commit(&broker->catalog);
+		size = evict_one(store, slot);
+		catalog_commit(&store->catalog);
 		freed += size;
 		if (!size)
 			continue;
 		cost += EVICTION_COST;
 		ring->n_looked = 0;
 	}
-	if (freed < bytes && cost >= COST_PER_CALL && plan_more(broker))
+	if (freed < bytes && cost >= COST_PER_CALL && plan_more(store))
 		return EVICT_MORE;
 	ring->n_looked = 0;
 	ring->is_over = !freed;

@@ -12,18 +12,12 @@
  * runs out when a tensor is added, it is in no ring and is never evicted.
  */
 #pragma once
+#include "broker/base/evict_ring.h"
 #include "proto/device_uuid.h"
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
-
-struct evict_ring {
-	uint32_t hand;     /* slot to visit next; 0: the ring is empty */
-	uint32_t n;        /* slots */
-	uint32_t n_looked; /* slots visited since the last eviction */
-	bool is_over;      /* the last search found no slot to evict */
-};
+struct store;
 
 struct evict_link {
 	uint32_t next, prev; /* slots; 0: not in the ring */
@@ -41,8 +35,8 @@ struct evictables {
 
 /* A named tensor in this slot may be evicted from now on, or may not any more
  * (no effect if it never could). */
-void evict_add(struct broker *broker, uint32_t slot);
-void evict_remove(struct broker *broker, uint32_t slot);
+void evict_add(struct store *store, uint32_t slot);
+void evict_remove(struct store *store, uint32_t slot);
 
 enum evict_outcome {
 	EVICT_NONE, /* no tensor can be evicted now */
@@ -59,7 +53,7 @@ enum evict_outcome {
  * most about 100 us, however many tensors there are. Commits: call it before a
  * request changes anything.
  */
-enum evict_outcome evict(struct broker *broker, uint64_t bytes,
+enum evict_outcome evict(struct store *store, uint64_t bytes,
 			 const struct device_uuid *device, const uint32_t *uid);
 
-void evict_deinit(struct broker *broker);
+void evict_deinit(struct store *store);

@@ -7,8 +7,8 @@
  * sessions that may hold this very tensor.
  */
 #include "broker/tensor/grant.h"
-#include "broker/broker.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "broker/tensor/timeline_file.h"
 #include "proto/error.h"
 #include "proto/point.h"
@@ -18,7 +18,7 @@
 #define SLOT_LINK    offsetof(struct grant_record, slot_link)
 #define SESSION_LINK offsetof(struct grant_record, session_link)
 
-static uint32_t *bucket(const struct broker *broker, uint32_t session,
+static uint32_t *bucket(const struct store *store, uint32_t session,
 			uint32_t slot)
 {
 	/* Neighbouring slots of a session have neighbouring buckets: a bundle
@@ -27,18 +27,18 @@ static uint32_t *bucket(const struct broker *broker, uint32_t session,
 	 * the sessions. */
 	uint64_t base = (uint64_t)session * UINT64_C(0x9e3779b97f4a7c15) >> 32;
 
-	return catalog_bucket(&broker->catalog, HASH_GRANT, base + slot);
+	return catalog_bucket(&store->catalog, HASH_GRANT, base + slot);
 }
 
 /* Also finds a record that is kept for the slot's next generation. */
-static uint32_t find_any(const struct broker *broker, uint32_t session,
+static uint32_t find_any(const struct store *store, uint32_t session,
 			 uint32_t slot)
 {
 	const struct grant_record *record;
-	uint32_t grant = *bucket(broker, session, slot);
+	uint32_t grant = *bucket(store, session, slot);
 
 	while (grant) {
-		record = catalog_grant(&broker->catalog, grant);
+		record = catalog_grant(&store->catalog, grant);
 		if (record->session == session && record->slot == slot)
 			return grant;
 		grant = record->hash_next;
@@ -46,22 +46,20 @@ static uint32_t find_any(const struct broker *broker, uint32_t session,
 	return 0;
 }
 
-static bool is_linked(const struct broker *broker,
+static bool is_linked(const struct store *store,
 		      const struct grant_record *record)
 {
 	const struct slot_record *slot =
-		catalog_slot(&broker->catalog, record->slot);
+		catalog_slot(&store->catalog, record->slot);
 
 	return slot->block && record->generation == slot->generation;
 }
 
-uint32_t grant_find(const struct broker *broker, uint32_t session,
-		    uint32_t slot)
+uint32_t grant_find(const struct store *store, uint32_t session, uint32_t slot)
 {
-	uint32_t grant = find_any(broker, session, slot);
+	uint32_t grant = find_any(store, session, slot);
 
-	if (!grant ||
-	    !is_linked(broker, catalog_grant(&broker->catalog, grant)))
+	if (!grant || !is_linked(store, catalog_grant(&store->catalog, grant)))
 		return 0;
 	return grant;
 }
@@ -82,32 +80,32 @@ static void charge_page(struct holdings *holdings, uint32_t slot)
 			       refs_page_size());
 }
 
-void grant_adopt_all(struct broker *broker)
+void grant_adopt_all(struct store *store)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_GRANT);
 	const struct grant_record *record;
 
 	for (uint32_t i = 1; i <= n; i++) {
 		record = catalog_grant(catalog, i);
 		if (record->session)
-			charge_page(broker->holdings[record->session],
+			charge_page(store->holdings[record->session],
 				    record->slot);
 	}
 }
 
-static uint32_t make(struct broker *broker, uint32_t session, uint32_t slot)
+static uint32_t make(struct store *store, uint32_t session, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
-	uint32_t *head = bucket(broker, session, slot);
+	struct catalog *catalog = &store->catalog;
+	uint32_t *head = bucket(store, session, slot);
 	uint32_t grant = catalog_alloc(catalog, SECTION_GRANT);
 	struct grant_record *record;
 
 	if (!grant)
 		return 0;
-	account_charge_adopted(broker->holdings[session]->account,
+	account_charge_adopted(store->holdings[session]->account,
 			       ACCOUNT_GRANTS, 1);
-	charge_page(broker->holdings[session], slot);
+	charge_page(store->holdings[session], slot);
 	record = catalog_grant(catalog, grant);
 	record->session = session;
 	record->slot = slot;
@@ -118,9 +116,9 @@ static uint32_t make(struct broker *broker, uint32_t session, uint32_t slot)
 	return grant;
 }
 
-static void link_to_slot(struct broker *broker, uint32_t grant)
+static void link_to_slot(struct store *store, uint32_t grant)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct grant_record *record = catalog_grant(catalog, grant);
 	struct slot_record *slot = catalog_slot(catalog, record->slot);
 
@@ -129,20 +127,19 @@ static void link_to_slot(struct broker *broker, uint32_t grant)
 			    grant);
 }
 
-bool grant_add(struct broker *broker, uint32_t session, uint32_t slot,
-	       int32_t n)
+bool grant_add(struct store *store, uint32_t session, uint32_t slot, int32_t n)
 {
-	struct catalog *catalog = &broker->catalog;
-	uint32_t grant = find_any(broker, session, slot);
+	struct catalog *catalog = &store->catalog;
+	uint32_t grant = find_any(store, session, slot);
 	struct grant_record *record;
 
 	if (!grant)
-		grant = make(broker, session, slot);
+		grant = make(store, session, slot);
 	if (!grant)
 		return false;
 	record = catalog_grant(catalog, grant);
-	if (!is_linked(broker, record))
-		link_to_slot(broker, grant);
+	if (!is_linked(store, record))
+		link_to_slot(store, grant);
 	/* Both halves of a count grow without bound and may wrap; only their
 	 * sum has a meaning, and it is small. */
 	catalog_set(catalog, record->granted,
@@ -155,7 +152,7 @@ bool grant_add(struct broker *broker, uint32_t session, uint32_t slot,
 static int check_pages(const struct holdings *holdings, uint32_t n,
 		       struct error *err)
 {
-	const struct accounts *accounts = &holdings->broker->accounts;
+	const struct accounts *accounts = &holdings->store->base->accounts;
 	const struct account *account = holdings->account;
 	uint64_t missing = refs_n_pages() - holdings->n_ref_pages;
 	uint64_t size = (n < missing ? n : missing) * refs_page_size();
@@ -176,32 +173,32 @@ static int check_pages(const struct holdings *holdings, uint32_t n,
 int grant_check_room(const struct holdings *holdings, uint32_t n,
 		     struct error *err)
 {
-	const struct broker *broker = holdings->broker;
+	const struct store *store = holdings->store;
 	uint32_t capacity = catalog_capacity(SECTION_GRANT);
-	uint32_t used = catalog_n_live(&broker->catalog, SECTION_GRANT);
+	uint32_t used = catalog_n_live(&store->catalog, SECTION_GRANT);
 	int r;
 
 	/* The grants that a lease has still to make may all be new records. */
-	if (used + broker->n_leased > capacity ||
-	    n > capacity - used - broker->n_leased)
+	if (used + store->n_leased > capacity ||
+	    n > capacity - used - store->n_leased)
 		return error_set(err, -ENOSPC,
 				 "this node has %u of at most %u grants "
 				 "(tensors times sessions that have had them); "
 				 "end idle sessions",
 				 used, capacity);
-	r = account_charge(&broker->accounts, holdings->account, ACCOUNT_GRANTS,
-			   n, err);
+	r = account_charge(&store->base->accounts, holdings->account,
+			   ACCOUNT_GRANTS, n, err);
 	if (r < 0)
 		return r;
 	account_refund(holdings->account, ACCOUNT_GRANTS, n);
 	return check_pages(holdings, n, err);
 }
 
-int64_t grant_holds(const struct broker *broker, uint32_t grant)
+int64_t grant_holds(const struct store *store, uint32_t grant)
 {
 	const struct grant_record *record =
-		catalog_grant(&broker->catalog, grant);
-	const struct holdings *holdings = broker->holdings[record->session];
+		catalog_grant(&store->catalog, grant);
+	const struct holdings *holdings = store->holdings[record->session];
 	int32_t sum;
 
 	if (!holdings || !holdings->refs.entries)
@@ -211,11 +208,11 @@ int64_t grant_holds(const struct broker *broker, uint32_t grant)
 	return sum > 0 ? sum : 0;
 }
 
-bool grant_peek_is_held(const struct broker *broker, uint32_t grant)
+bool grant_peek_is_held(const struct store *store, uint32_t grant)
 {
 	const struct grant_record *record =
-		catalog_grant(&broker->catalog, grant);
-	const struct holdings *holdings = broker->holdings[record->session];
+		catalog_grant(&store->catalog, grant);
+	const struct holdings *holdings = store->holdings[record->session];
 	uint32_t delta;
 
 	if (!holdings || !holdings->refs.entries)
@@ -224,11 +221,11 @@ bool grant_peek_is_held(const struct broker *broker, uint32_t grant)
 	return (int32_t)((uint32_t)record->granted + delta) > 0;
 }
 
-bool grant_is_fenced(const struct broker *broker, uint32_t grant)
+bool grant_is_fenced(const struct store *store, uint32_t grant)
 {
 	const struct grant_record *record =
-		catalog_grant(&broker->catalog, grant);
-	const struct holdings *holdings = broker->holdings[record->session];
+		catalog_grant(&store->catalog, grant);
+	const struct holdings *holdings = store->holdings[record->session];
 	uint32_t timeline;
 	uint64_t value;
 
@@ -239,11 +236,11 @@ bool grant_is_fenced(const struct broker *broker, uint32_t grant)
 	       !timeline_file_has_reached(holdings, timeline, value);
 }
 
-static void unlink_from_hash(struct broker *broker, uint32_t grant)
+static void unlink_from_hash(struct store *store, uint32_t grant)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct grant_record *record = catalog_grant(catalog, grant);
-	uint32_t *at = bucket(broker, record->session, record->slot);
+	uint32_t *at = bucket(store, record->session, record->slot);
 
 	while (*at != grant)
 		at = &catalog_grant(catalog, *at)->hash_next;
@@ -251,33 +248,33 @@ static void unlink_from_hash(struct broker *broker, uint32_t grant)
 }
 
 /* Release a record that is no longer in its slot's list. */
-static void destroy(struct broker *broker, uint32_t grant)
+static void destroy(struct store *store, uint32_t grant)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	uint32_t session = catalog_grant(catalog, grant)->session;
 
-	unlink_from_hash(broker, grant);
+	unlink_from_hash(store, grant);
 	catalog_list_remove(catalog, &catalog_session(catalog, session)->grants,
 			    SECTION_GRANT, SESSION_LINK, grant);
 	catalog_release(catalog, SECTION_GRANT, grant);
-	account_refund(broker->holdings[session]->account, ACCOUNT_GRANTS, 1);
+	account_refund(store->holdings[session]->account, ACCOUNT_GRANTS, 1);
 }
 
-void grant_drop(struct broker *broker, uint32_t grant)
+void grant_drop(struct store *store, uint32_t grant)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct grant_record *record = catalog_grant(catalog, grant);
 
-	if (is_linked(broker, record))
+	if (is_linked(store, record))
 		catalog_list_remove(
 			catalog, &catalog_slot(catalog, record->slot)->grants,
 			SECTION_GRANT, SLOT_LINK, grant);
-	destroy(broker, grant);
+	destroy(store, grant);
 }
 
-void grant_drop_slot(struct broker *broker, uint32_t slot)
+void grant_drop_slot(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct list *grants = &catalog_slot(catalog, slot)->grants;
 	struct grant_record *record;
 	uint32_t grant;
@@ -288,15 +285,15 @@ void grant_drop_slot(struct broker *broker, uint32_t slot)
 		catalog_list_remove(catalog, grants, SECTION_GRANT, SLOT_LINK,
 				    grant);
 		if (!record->granted)
-			destroy(broker, grant);
+			destroy(store, grant);
 		else
 			catalog_set(catalog, record->generation, 0);
 	}
 }
 
-void grant_drop_session(struct broker *broker, uint32_t session, uint32_t *left)
+void grant_drop_session(struct store *store, uint32_t session, uint32_t *left)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct list *grants = &catalog_session(catalog, session)->grants;
 	uint32_t grant, slot;
 	bool was_linked;
@@ -304,10 +301,10 @@ void grant_drop_session(struct broker *broker, uint32_t session, uint32_t *left)
 	for (; grants->first && *left > 0; --*left) {
 		grant = grants->first;
 		slot = catalog_grant(catalog, grant)->slot;
-		was_linked = is_linked(broker, catalog_grant(catalog, grant));
-		grant_drop(broker, grant);
+		was_linked = is_linked(store, catalog_grant(catalog, grant));
+		grant_drop(store, grant);
 		if (was_linked)
-			(void)slot_settle(broker, slot);
+			(void)slot_settle(store, slot);
 		point("grant.dropped");
 		/* Each step is consistent by itself, and a short journal stays
 		 * in the CPU's cache. */

@@ -20,18 +20,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct error;
 struct holdings;
 
 /* Find the grant of (session, slot). Returns 0 without one. */
-uint32_t grant_find(const struct broker *broker, uint32_t session,
-		    uint32_t slot);
+uint32_t grant_find(const struct store *store, uint32_t session, uint32_t slot);
 
 /* Add `n` (may be negative) to the session's granted count, making the record
  * if needed. False: the catalog is full, and nothing changed. */
-bool grant_add(struct broker *broker, uint32_t session, uint32_t slot,
-	       int32_t n);
+bool grant_add(struct store *store, uint32_t session, uint32_t slot, int32_t n);
 
 /* May the session get `n` more grants? Each grant is charged to its uid when it
  * is made, and so is each page of its ref-counter file with the first grant in
@@ -41,28 +39,27 @@ int grant_check_room(const struct holdings *holdings, uint32_t n,
 
 /* granted + delta of one grant, 0 if that is negative; INT64_MAX if the
  * session's file is not mapped (yet). */
-int64_t grant_holds(const struct broker *broker, uint32_t grant);
+int64_t grant_holds(const struct store *store, uint32_t grant);
 
 /* Is the number of holds above 0? This is for lists: it costs a system call,
  * but allocates no page of the session's file. */
-bool grant_peek_is_held(const struct broker *broker, uint32_t grant);
+bool grant_peek_is_held(const struct store *store, uint32_t grant);
 
 /* Does work that the session gave to a device still use the slot? Only valid
  * once the session no longer holds it. */
-bool grant_is_fenced(const struct broker *broker, uint32_t grant);
+bool grant_is_fenced(const struct store *store, uint32_t grant);
 
 /* After a restart: charge the pages that the existing grants use. */
-void grant_adopt_all(struct broker *broker);
+void grant_adopt_all(struct store *store);
 
 /* Forget one grant; the caller updates the slot's state. */
-void grant_drop(struct broker *broker, uint32_t grant);
+void grant_drop(struct store *store, uint32_t grant);
 
 /* Unlink all grants of a slot that is being freed. Records whose granted is 0
  * are released; the others stay for the next generation. */
-void grant_drop_slot(struct broker *broker, uint32_t slot);
+void grant_drop_slot(struct store *store, uint32_t slot);
 
 /* Drop the grants of a dead session and update the state of each slot. Each
  * grant takes one from `*left`; when that reaches 0, there may be more. Commits
  * in steps. */
-void grant_drop_session(struct broker *broker, uint32_t session,
-			uint32_t *left);
+void grant_drop_session(struct store *store, uint32_t session, uint32_t *left);

@@ -1,7 +1,7 @@
 #include "broker/tensor/holdings.h"
-#include "broker/broker.h"
+#include "broker/tensor/store.h"
 
 struct session_record *holdings_record(const struct holdings *holdings)
 {
-	return catalog_session(&holdings->broker->catalog, holdings->index);
+	return catalog_session(&holdings->store->catalog, holdings->index);
 }

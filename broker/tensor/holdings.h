@@ -14,10 +14,10 @@
 #include <stdint.h>
 
 struct account;
-struct broker;
+struct store;
 
 struct holdings {
-	struct broker *broker;
+	struct store *store;
 	uint32_t index; /* catalog record, and index in broker.holdings */
 	struct credentials credentials;
 	struct account *account;

@@ -4,82 +4,81 @@
  * counts as one, without its members.
  */
 #include "broker/tensor/index.h"
-#include "broker/broker.h"
 #include "broker/tensor/prefix.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <assert.h>
 #include <errno.h>
 #include <xxhash.h>
 
-static bool is_name(const struct broker *broker, uint64_t blob,
-		    size_t blob_size, const char *name, size_t size)
+static bool is_name(const struct store *store, uint64_t blob, size_t blob_size,
+		    const char *name, size_t size)
 {
 	return blob_size == size &&
-	       !memcmp(catalog_blob(&broker->catalog, blob), name, size);
+	       !memcmp(catalog_blob(&store->catalog, blob), name, size);
 }
 
-static uint32_t *bucket(const struct broker *broker, enum catalog_hash hash,
+static uint32_t *bucket(const struct store *store, enum catalog_hash hash,
 			const char *name, size_t size)
 {
-	uint64_t seed = broker->catalog.header->hash_seed;
+	uint64_t seed = store->catalog.header->hash_seed;
 
-	return catalog_bucket(&broker->catalog, hash,
+	return catalog_bucket(&store->catalog, hash,
 			      XXH3_64bits_withSeed(name, size, seed));
 }
 
-bool index_shows(const struct broker *broker, uint32_t slot)
+bool index_shows(const struct store *store, uint32_t slot)
 {
-	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	const struct slot_record *record = catalog_slot(&store->catalog, slot);
 
 	if (!record->block || !(record->flags & SLOT_FLAG_NAMED))
 		return false;
 	if (!record->bundle)
 		return true;
-	return catalog_bundle(&broker->catalog, record->bundle)->state ==
+	return catalog_bundle(&store->catalog, record->bundle)->state ==
 	       BUNDLE_COMMITTED;
 }
 
 /* The first slot of that name in the chain that starts at `slot`. */
-static uint32_t next_named(const struct broker *broker, uint32_t slot,
+static uint32_t next_named(const struct store *store, uint32_t slot,
 			   const char *name, size_t size)
 {
 	const struct slot_record *record;
 
 	for (; slot; slot = record->name_next) {
-		record = catalog_slot(&broker->catalog, slot);
-		if (is_name(broker, record->blob, record->name_size, name,
-			    size))
+		record = catalog_slot(&store->catalog, slot);
+		if (is_name(store, record->blob, record->name_size, name, size))
 			return slot;
 	}
 	return 0;
 }
 
-static uint32_t find_shown(const struct broker *broker, const char *name,
+static uint32_t find_shown(const struct store *store, const char *name,
 			   size_t size, uint32_t slot)
 {
 	for (;;) {
-		slot = next_named(broker, slot, name, size);
-		if (!slot || index_shows(broker, slot))
+		slot = next_named(store, slot, name, size);
+		if (!slot || index_shows(store, slot))
 			return slot;
-		slot = catalog_slot(&broker->catalog, slot)->name_next;
+		slot = catalog_slot(&store->catalog, slot)->name_next;
 	}
 }
 
-uint32_t index_find(const struct broker *broker, const char *name)
+uint32_t index_find(const struct store *store, const char *name)
 {
 	size_t size = strlen(name);
 
-	return find_shown(broker, name, size,
-			  *bucket(broker, HASH_NAME, name, size));
+	return find_shown(store, name, size,
+			  *bucket(store, HASH_NAME, name, size));
 }
 
 /* Prefetch the parts of each chain's first slot that index_find_many() reads,
  * and that granting and describing the slot read after it. */
-static void prefetch_slots(const struct broker *broker, const uint32_t *slots,
+static void prefetch_slots(const struct store *store, const uint32_t *slots,
 			   uint32_t n)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct slot_record *record;
 	uint32_t i;
 
@@ -100,7 +99,7 @@ static void prefetch_slots(const struct broker *broker, const uint32_t *slots,
 	}
 }
 
-void index_find_many(const struct broker *broker, const char *const *names,
+void index_find_many(const struct store *store, const char *const *names,
 		     uint32_t n, uint32_t *ret)
 {
 	uint32_t *heads[MESSAGE_MAX_ITEMS];
@@ -108,78 +107,77 @@ void index_find_many(const struct broker *broker, const char *const *names,
 
 	assert(n <= MESSAGE_MAX_ITEMS);
 	for (i = 0; i < n; i++) {
-		heads[i] =
-			bucket(broker, HASH_NAME, names[i], strlen(names[i]));
+		heads[i] = bucket(store, HASH_NAME, names[i], strlen(names[i]));
 		__builtin_prefetch(heads[i]);
 	}
 	for (i = 0; i < n; i++)
 		ret[i] = *heads[i];
-	prefetch_slots(broker, ret, n);
+	prefetch_slots(store, ret, n);
 	for (i = 0; i < n; i++)
-		ret[i] = find_shown(broker, names[i], strlen(names[i]), ret[i]);
+		ret[i] = find_shown(store, names[i], strlen(names[i]), ret[i]);
 }
 
-uint32_t index_find_member(const struct broker *broker, const char *name,
+uint32_t index_find_member(const struct store *store, const char *name,
 			   uint32_t bundle)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	size_t size = strlen(name);
-	uint32_t slot = *bucket(broker, HASH_NAME, name, size);
+	uint32_t slot = *bucket(store, HASH_NAME, name, size);
 
 	for (;;) {
-		slot = next_named(broker, slot, name, size);
+		slot = next_named(store, slot, name, size);
 		if (!slot || catalog_slot(catalog, slot)->bundle == bundle)
 			return slot;
 		slot = catalog_slot(catalog, slot)->name_next;
 	}
 }
 
-static const char *name_of(const struct broker *broker,
+static const char *name_of(const struct store *store,
 			   const struct slot_record *record)
 {
-	return catalog_blob(&broker->catalog, record->blob);
+	return catalog_blob(&store->catalog, record->blob);
 }
 
-static uint32_t *bucket_of(const struct broker *broker,
+static uint32_t *bucket_of(const struct store *store,
 			   const struct slot_record *record)
 {
-	return bucket(broker, HASH_NAME, name_of(broker, record),
+	return bucket(store, HASH_NAME, name_of(store, record),
 		      record->name_size);
 }
 
-uint32_t index_next_alike(const struct broker *broker, uint32_t slot,
+uint32_t index_next_alike(const struct store *store, uint32_t slot,
 			  uint32_t after)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	const char *name = catalog_blob(catalog, record->blob);
 	uint32_t at = after ? catalog_slot(catalog, after)->name_next
-			    : *bucket_of(broker, record);
+			    : *bucket_of(store, record);
 
-	at = next_named(broker, at, name, record->name_size);
+	at = next_named(store, at, name, record->name_size);
 	if (at == slot)
-		at = next_named(broker, record->name_next, name,
+		at = next_named(store, record->name_next, name,
 				record->name_size);
 	return at;
 }
 
-void index_add(struct broker *broker, uint32_t slot)
+void index_add(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
-	uint32_t *head = bucket_of(broker, record);
+	uint32_t *head = bucket_of(store, record);
 
 	catalog_set(catalog, record->name_next, *head);
 	catalog_set(catalog, *head, slot);
 	if (!record->bundle)
-		prefix_use(broker, name_of(broker, record), record->name_size);
+		prefix_use(store, name_of(store, record), record->name_size);
 }
 
-void index_remove(struct broker *broker, uint32_t slot)
+void index_remove(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
-	uint32_t *at = bucket_of(broker, record);
+	uint32_t *at = bucket_of(store, record);
 
 	while (*at != slot) {
 		assert(*at);
@@ -188,55 +186,55 @@ void index_remove(struct broker *broker, uint32_t slot)
 	catalog_set(catalog, *at, record->name_next);
 	catalog_set(catalog, record->name_next, 0);
 	if (!record->bundle)
-		prefix_end_use(broker, name_of(broker, record),
+		prefix_end_use(store, name_of(store, record),
 			       record->name_size);
 }
 
-static uint32_t find_bundle(const struct broker *broker, const char *name,
+static uint32_t find_bundle(const struct store *store, const char *name,
 			    size_t size)
 {
 	const struct bundle_record *record;
-	uint32_t bundle = *bucket(broker, HASH_BUNDLE, name, size);
+	uint32_t bundle = *bucket(store, HASH_BUNDLE, name, size);
 
 	for (; bundle; bundle = record->hash_next) {
-		record = catalog_bundle(&broker->catalog, bundle);
-		if (is_name(broker, record->name_blob, record->name_size, name,
+		record = catalog_bundle(&store->catalog, bundle);
+		if (is_name(store, record->name_blob, record->name_size, name,
 			    size))
 			return bundle;
 	}
 	return 0;
 }
 
-uint32_t index_find_bundle(const struct broker *broker, const char *name)
+uint32_t index_find_bundle(const struct store *store, const char *name)
 {
-	return find_bundle(broker, name, strlen(name));
+	return find_bundle(store, name, strlen(name));
 }
 
-static uint32_t *bundle_bucket(const struct broker *broker,
+static uint32_t *bundle_bucket(const struct store *store,
 			       const struct bundle_record *record)
 {
-	return bucket(broker, HASH_BUNDLE,
-		      catalog_blob(&broker->catalog, record->name_blob),
+	return bucket(store, HASH_BUNDLE,
+		      catalog_blob(&store->catalog, record->name_blob),
 		      record->name_size);
 }
 
-void index_add_bundle(struct broker *broker, uint32_t bundle)
+void index_add_bundle(struct store *store, uint32_t bundle)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
-	uint32_t *head = bundle_bucket(broker, record);
+	uint32_t *head = bundle_bucket(store, record);
 
 	catalog_set(catalog, record->hash_next, *head);
 	catalog_set(catalog, *head, bundle);
-	prefix_use(broker, catalog_blob(catalog, record->name_blob),
+	prefix_use(store, catalog_blob(catalog, record->name_blob),
 		   record->name_size);
 }
 
-void index_remove_bundle(struct broker *broker, uint32_t bundle)
+void index_remove_bundle(struct store *store, uint32_t bundle)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
-	uint32_t *at = bundle_bucket(broker, record);
+	uint32_t *at = bundle_bucket(store, record);
 
 	while (*at != bundle) {
 		assert(*at);
@@ -244,28 +242,28 @@ void index_remove_bundle(struct broker *broker, uint32_t bundle)
 	}
 	catalog_set(catalog, *at, record->hash_next);
 	catalog_set(catalog, record->hash_next, 0);
-	prefix_end_use(broker, catalog_blob(catalog, record->name_blob),
+	prefix_end_use(store, catalog_blob(catalog, record->name_blob),
 		       record->name_size);
 }
 
-uint32_t index_enclosing_bundle(const struct broker *broker, const char *name)
+uint32_t index_enclosing_bundle(const struct store *store, const char *name)
 {
 	const char *slash = strchr(name, '/');
 	uint32_t bundle;
 
-	if (!catalog_n_live(&broker->catalog, SECTION_BUNDLE))
+	if (!catalog_n_live(&store->catalog, SECTION_BUNDLE))
 		return 0;
 	for (; slash; slash = strchr(slash + 1, '/')) {
-		bundle = find_bundle(broker, name, (size_t)(slash + 1 - name));
+		bundle = find_bundle(store, name, (size_t)(slash + 1 - name));
 		if (bundle)
 			return bundle;
 	}
 	return 0;
 }
 
-uint32_t index_bundle_below(const struct broker *broker, const char *name)
+uint32_t index_bundle_below(const struct store *store, const char *name)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_BUNDLE);
 	size_t size = strlen(name);
 	const struct bundle_record *record;

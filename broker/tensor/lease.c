@@ -4,10 +4,10 @@
  */
 #include "broker/tensor/lease.h"
 #include "broker/base/account.h"
-#include "broker/broker.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/holdings.h"
+#include "broker/tensor/store.h"
 #include "proto/point.h"
 #include <assert.h>
 #include <inttypes.h>
@@ -31,29 +31,29 @@ void lease_key(const struct holdings *holdings, char ret[LEASE_KEY_SIZE])
 /* Grant this member and return the next one. */
 static uint32_t grant_one(struct holdings *holdings, uint32_t slot)
 {
-	struct broker *broker = holdings->broker;
-	bool is_granted = grant_add(broker, holdings->index, slot, 1);
+	struct store *store = holdings->store;
+	bool is_granted = grant_add(store, holdings->index, slot, 1);
 
 	assert(is_granted); /* the caller reserved capacity for it */
-	return catalog_slot(&broker->catalog, slot)->bundle_link.next;
+	return catalog_slot(&store->catalog, slot)->bundle_link.next;
 }
 
 /* Reserve the capacity for grants that will be made later. */
 static void reserve(struct holdings *holdings, uint32_t n)
 {
 	account_charge_adopted(holdings->account, ACCOUNT_GRANTS, n);
-	holdings->broker->n_leased += n;
+	holdings->store->n_leased += n;
 }
 
 static void unreserve(struct holdings *holdings, uint32_t n)
 {
 	account_refund(holdings->account, ACCOUNT_GRANTS, n);
-	holdings->broker->n_leased -= n;
+	holdings->store->n_leased -= n;
 }
 
 static void grant_some(struct holdings *holdings, uint32_t n)
 {
-	struct catalog *catalog = &holdings->broker->catalog;
+	struct catalog *catalog = &holdings->store->catalog;
 	struct session_record *record = holdings_record(holdings);
 	uint32_t slot = record->lease_slot;
 	uint32_t i;
@@ -68,7 +68,7 @@ static void grant_some(struct holdings *holdings, uint32_t n)
 /* End the lease, complete or not, and return its version. */
 static uint32_t close_lease(struct holdings *holdings)
 {
-	struct catalog *catalog = &holdings->broker->catalog;
+	struct catalog *catalog = &holdings->store->catalog;
 	struct session_record *record = holdings_record(holdings);
 	uint32_t bundle = record->lease_bundle;
 
@@ -81,15 +81,15 @@ static uint32_t close_lease(struct holdings *holdings)
 
 static void end(struct holdings *holdings)
 {
-	struct broker *broker = holdings->broker;
+	struct store *store = holdings->store;
 	char key[LEASE_KEY_SIZE];
 
-	chore_end(broker, &holdings->lease);
-	bundle_unlease(broker, close_lease(holdings));
+	chore_end(store, &holdings->lease);
+	bundle_unlease(store, close_lease(holdings));
 	point("lease.ended");
-	catalog_commit(&broker->catalog);
+	catalog_commit(&store->catalog);
 	lease_key(holdings, key);
-	wake_name(&broker->wake, key);
+	wake_name(&store->base->wake, key);
 	holdings->on_granted(holdings);
 }
 
@@ -101,7 +101,7 @@ static bool step(void *data, uint32_t unused)
 	(void)unused;
 	grant_some(holdings, left < LEASE_STEP ? left : LEASE_STEP);
 	point("lease.step");
-	catalog_commit(&holdings->broker->catalog);
+	catalog_commit(&holdings->store->catalog);
 	if (left > LEASE_STEP)
 		return true;
 	end(holdings);
@@ -110,8 +110,8 @@ static bool step(void *data, uint32_t unused)
 
 void lease_begin(struct holdings *holdings, uint32_t bundle)
 {
-	struct broker *broker = holdings->broker;
-	struct catalog *catalog = &broker->catalog;
+	struct store *store = holdings->store;
+	struct catalog *catalog = &store->catalog;
 	const struct list *members = &catalog_bundle(catalog, bundle)->members;
 	struct session_record *record = holdings_record(holdings);
 	uint32_t slot = members->first;
@@ -126,10 +126,10 @@ void lease_begin(struct holdings *holdings, uint32_t bundle)
 	catalog_set(catalog, record->lease_slot, slot);
 	catalog_set(catalog, record->lease_left, members->n);
 	reserve(holdings, members->n);
-	bundle_lease(broker, bundle);
+	bundle_lease(store, bundle);
 	holdings->lease.step = step;
 	holdings->lease.data = holdings;
-	chore_begin(broker, &holdings->lease);
+	chore_begin(store, &holdings->lease);
 	point("lease.begun");
 }
 
@@ -146,17 +146,17 @@ static void finish(struct holdings *holdings)
 	reserve(holdings, record->lease_left);
 	while (record->lease_left > 0) {
 		grant_some(holdings, 1);
-		catalog_commit(&holdings->broker->catalog);
+		catalog_commit(&holdings->store->catalog);
 	}
 	(void)close_lease(holdings);
 	point("lease.adopted");
-	catalog_commit(&holdings->broker->catalog);
+	catalog_commit(&holdings->store->catalog);
 }
 
-void lease_adopt_all(struct broker *broker)
+void lease_adopt_all(struct store *store)
 {
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		if (broker->holdings[i] && lease_is_open(broker->holdings[i]))
-			finish(broker->holdings[i]);
+		if (store->holdings[i] && lease_is_open(store->holdings[i]))
+			finish(store->holdings[i]);
 	}
 }

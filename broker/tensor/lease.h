@@ -32,7 +32,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct error;
 struct holdings;
 
@@ -52,4 +52,4 @@ void lease_end_session(struct holdings *holdings);
 
 /* After a restart, when the sessions are adopted: make the missing grants.
  * States of slots are updated later, by slot_adopt_all(). */
-void lease_adopt_all(struct broker *broker);
+void lease_adopt_all(struct store *store);

@@ -4,8 +4,8 @@
  * within the CPU's cache.
  */
 #include "broker/tensor/limbo.h"
-#include "broker/broker.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "proto/point.h"
 #include <stddef.h>
 #include <stdlib.h>
@@ -22,9 +22,9 @@
 #define SLOW_FENCE_MS 30000
 
 /* Visit a bounded number of pending bits. Returns the number of bits. */
-static uint32_t settle_pending(struct broker *broker, struct holdings *holdings)
+static uint32_t settle_pending(struct store *store, struct holdings *holdings)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	uint32_t n_slots = catalog_n_touched(catalog, SECTION_SLOT);
 	uint32_t slots[PENDING_PER_ROUND];
 	uint32_t n, i;
@@ -36,26 +36,26 @@ static uint32_t settle_pending(struct broker *broker, struct holdings *holdings)
 		/* The client sets the bits: of any slot, in any state. */
 		if (slots[i] == 0 || slots[i] > n_slots)
 			continue;
-		if (slot_settle(broker, slots[i]))
-			broker->limbo.n_collected++;
+		if (slot_settle(store, slots[i]))
+			store->limbo.n_collected++;
 		catalog_commit(catalog);
 	}
 	return n;
 }
 
-bool limbo_collect_pending(struct broker *broker, struct holdings *holdings)
+bool limbo_collect_pending(struct store *store, struct holdings *holdings)
 {
-	broker->limbo.n_rings++;
-	return settle_pending(broker, holdings) == PENDING_PER_ROUND;
+	store->limbo.n_rings++;
+	return settle_pending(store, holdings) == PENDING_PER_ROUND;
 }
 
 /* --- devices ------------------------------------------------------------- */
 
-static void plan_look(struct broker *broker);
+static void plan_look(struct store *store);
 
-static void note_slowness(struct broker *broker)
+static void note_slowness(struct store *store)
 {
-	struct limbo *limbo = &broker->limbo;
+	struct limbo *limbo = &store->limbo;
 
 	if (limbo->is_slow || now_ms() - limbo->fenced_ms < SLOW_FENCE_MS)
 		return;
@@ -69,17 +69,17 @@ static void note_slowness(struct broker *broker)
 
 /* Visit the first `n` again; those still in use go to the end. Returns the
  * number of slots freed. */
-static uint32_t settle_fenced(struct broker *broker, uint32_t n)
+static uint32_t settle_fenced(struct store *store, uint32_t n)
 {
-	struct catalog *catalog = &broker->catalog;
-	struct limbo *limbo = &broker->limbo;
+	struct catalog *catalog = &store->catalog;
+	struct limbo *limbo = &store->limbo;
 	uint32_t n_freed = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t slot = limbo->fenced[i];
 
 		catalog_slot(catalog, slot)->is_fenced = 0;
-		if (slot_settle(broker, slot))
+		if (slot_settle(store, slot))
 			n_freed++;
 		catalog_commit(catalog);
 	}
@@ -95,19 +95,19 @@ static uint32_t settle_fenced(struct broker *broker, uint32_t n)
 	return n_freed;
 }
 
-static uint32_t look(struct broker *broker)
+static uint32_t look(struct store *store)
 {
-	struct limbo *limbo = &broker->limbo;
+	struct limbo *limbo = &store->limbo;
 	uint32_t n = limbo->n_fenced;
 	uint32_t n_freed;
 
 	limbo->is_looking = true;
 	if (limbo->has_unnoted) {
 		limbo->has_unnoted = false;
-		n_freed = limbo_collect_all(broker);
+		n_freed = limbo_collect_all(store);
 	} else {
 		n_freed = settle_fenced(
-			broker, n < FENCED_PER_ROUND ? n : FENCED_PER_ROUND);
+			store, n < FENCED_PER_ROUND ? n : FENCED_PER_ROUND);
 	}
 	limbo->is_looking = false;
 	return n_freed;
@@ -115,33 +115,33 @@ static uint32_t look(struct broker *broker)
 
 static void on_look(void *data, uint32_t index)
 {
-	struct broker *broker = data;
-	struct limbo *limbo = &broker->limbo;
+	struct store *store = data;
+	struct limbo *limbo = &store->limbo;
 	uint32_t ms = limbo->fence_ms * 2;
 
 	(void)index;
-	if (look(broker))
+	if (look(store))
 		ms = FIRST_FENCE_MS;
 	limbo->fence_ms = ms < LAST_FENCE_MS ? ms : LAST_FENCE_MS;
 	if (limbo->n_fenced == 0 && !limbo->has_unnoted)
 		return;
-	note_slowness(broker);
-	plan_look(broker);
+	note_slowness(store);
+	plan_look(store);
 }
 
-static void plan_look(struct broker *broker)
+static void plan_look(struct store *store)
 {
-	struct limbo *limbo = &broker->limbo;
+	struct limbo *limbo = &store->limbo;
 	struct deadline deadline = {
 		.at_ms = now_ms() + limbo->fence_ms,
 		.fn = on_look,
-		.data = broker,
+		.data = store,
 		.position = &limbo->fence_position,
 	};
 
 	/* If memory runs out, the next slot that waits tries again. */
-	if (!limbo->fence_position && !broker->loop.is_stopping)
-		(void)deadlines_add(&broker->deadlines, &deadline, NULL);
+	if (!limbo->fence_position && !store->base->loop.is_stopping)
+		(void)deadlines_add(&store->base->deadlines, &deadline, NULL);
 }
 
 /* Make space for one more; false: out of memory. */
@@ -161,10 +161,10 @@ static bool reserve_fenced(struct limbo *limbo)
 	return true;
 }
 
-void limbo_watch(struct broker *broker, uint32_t slot)
+void limbo_watch(struct store *store, uint32_t slot)
 {
-	struct slot_record *record = catalog_slot(&broker->catalog, slot);
-	struct limbo *limbo = &broker->limbo;
+	struct slot_record *record = catalog_slot(&store->catalog, slot);
+	struct limbo *limbo = &store->limbo;
 
 	if (record->is_fenced)
 		return;
@@ -180,8 +180,8 @@ void limbo_watch(struct broker *broker, uint32_t slot)
 		return;
 	/* Most work is short, even if some other work takes long. */
 	limbo->fence_ms = FIRST_FENCE_MS;
-	deadlines_remove(&broker->deadlines, &limbo->fence_position);
-	plan_look(broker);
+	deadlines_remove(&store->base->deadlines, &limbo->fence_position);
+	plan_look(store);
 }
 
 void limbo_deinit(struct limbo *limbo)
@@ -193,40 +193,40 @@ void limbo_deinit(struct limbo *limbo)
 
 /* --- collecting ---------------------------------------------------------- */
 
-uint32_t limbo_collect_released(struct broker *broker)
+uint32_t limbo_collect_released(struct store *store)
 {
 	uint32_t n_sessions =
-		catalog_n_touched(&broker->catalog, SECTION_SESSION);
-	uint64_t before = broker->limbo.n_collected;
+		catalog_n_touched(&store->catalog, SECTION_SESSION);
+	uint64_t before = store->limbo.n_collected;
 	uint32_t left = PENDING_PER_CALL;
 	struct holdings *holdings;
 	uint32_t n;
 
 	for (uint32_t i = 1; i <= n_sessions; i++) {
-		holdings = broker->holdings[i];
+		holdings = store->holdings[i];
 		n = PENDING_PER_ROUND;
 		while (holdings && n == PENDING_PER_ROUND && left >= n) {
-			n = settle_pending(broker, holdings);
+			n = settle_pending(store, holdings);
 			left -= n;
 		}
 	}
-	(void)look(broker);
-	return (uint32_t)(broker->limbo.n_collected - before);
+	(void)look(store);
+	return (uint32_t)(store->limbo.n_collected - before);
 }
 
-uint32_t limbo_collect_all(struct broker *broker)
+uint32_t limbo_collect_all(struct store *store)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	uint32_t n_freed = 0;
 	uint32_t slot, next;
 
 	for (slot = catalog->header->limbo.first; slot; slot = next) {
 		next = catalog_slot(catalog, slot)->limbo_link.next;
-		if (slot_settle(broker, slot))
+		if (slot_settle(store, slot))
 			n_freed++;
 		catalog_commit(catalog);
 	}
-	broker->limbo.n_collected += n_freed;
+	store->limbo.n_collected += n_freed;
 	return n_freed;
 }
 
@@ -236,25 +236,25 @@ static void on_later(void *data, uint32_t index)
 	(void)limbo_collect_all(data);
 }
 
-void limbo_collect_later(struct broker *broker)
+void limbo_collect_later(struct store *store)
 {
 	struct deadline deadline = {
 		.at_ms = 0,
 		.fn = on_later,
-		.data = broker,
-		.position = &broker->limbo.later_position,
+		.data = store,
+		.position = &store->limbo.later_position,
 	};
 
 	/* If memory runs out, the next collection finds the slots. */
-	if (!broker->limbo.later_position)
-		(void)deadlines_add(&broker->deadlines, &deadline, NULL);
+	if (!store->limbo.later_position)
+		(void)deadlines_add(&store->base->deadlines, &deadline, NULL);
 }
 
-void limbo_note_size(struct broker *broker)
+void limbo_note_size(struct store *store)
 {
-	struct limbo *limbo = &broker->limbo;
+	struct limbo *limbo = &store->limbo;
 
-	if (broker->catalog.header->limbo.n <= LIMBO_WARN ||
+	if (store->catalog.header->limbo.n <= LIMBO_WARN ||
 	    (limbo->n_warnings &&
 	     now_ms() - limbo->warned_ms < LIMBO_WARN_EVERY_MS))
 		return;

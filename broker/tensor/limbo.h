@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct holdings;
 
 #define LIMBO_WARN          1000
@@ -39,7 +39,7 @@ struct limbo {
 
 /* Update the states of slots whose bits are set in this session's file, up to a
  * limit. True: there are more, call again from the loop. */
-bool limbo_collect_pending(struct broker *broker, struct holdings *holdings);
+bool limbo_collect_pending(struct store *store, struct holdings *holdings);
 
 /*
  * Update the states of all slots that sessions have released, whether they have
@@ -48,20 +48,20 @@ bool limbo_collect_pending(struct broker *broker, struct holdings *holdings);
  * shards are fed into a collective. Slots in limbo without a bit are held, and
  * cost nothing here. Commits: call it before a request changes anything.
  */
-uint32_t limbo_collect_released(struct broker *broker);
+uint32_t limbo_collect_released(struct store *store);
 
 /* Visit the slot again later, since only devices still use it. Idempotent. */
-void limbo_watch(struct broker *broker, uint32_t slot);
+void limbo_watch(struct store *store, uint32_t slot);
 
 /* Update the state of every slot in limbo. Returns the number
  * freed. Commits. */
-uint32_t limbo_collect_all(struct broker *broker);
+uint32_t limbo_collect_all(struct store *store);
 
 /* The same in the next round of the loop: slot_settle() found too little space
  * in the journal. */
-void limbo_collect_later(struct broker *broker);
+void limbo_collect_later(struct store *store);
 
 void limbo_deinit(struct limbo *limbo);
 
 /* Called by slot_settle() when the list has grown: warns at long intervals. */
-void limbo_note_size(struct broker *broker);
+void limbo_note_size(struct store *store);

@@ -3,9 +3,9 @@
  */
 #include "broker/tensor/manifest.h"
 #include "broker/base/account.h"
-#include "broker/broker.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include "proto/point.h"
@@ -20,7 +20,7 @@
 
 struct manifest_work {
 	uv_work_t req;
-	struct broker *broker;
+	struct store *store;
 	struct account *account; /* of the user, whose turn this work uses */
 	uint32_t bundle;
 	uint32_t next; /* next member to copy */
@@ -115,15 +115,15 @@ static void work_free(struct manifest_work *work)
 static void end_turn(struct manifest_work *work)
 {
 	work->account->is_listing = false;
-	wake_uid(&work->broker->wake, work->account->uid);
+	wake_uid(&work->store->base->wake, work->account->uid);
 }
 
 static void done(uv_work_t *req, int status)
 {
 	struct manifest_work *work = req->data;
-	struct bundle *bundle = &work->broker->bundles[work->bundle];
+	struct bundle *bundle = &work->store->bundles[work->bundle];
 	struct bundle_record *record =
-		catalog_bundle(&work->broker->catalog, work->bundle);
+		catalog_bundle(&work->store->catalog, work->bundle);
 
 	(void)status; /* the work is never cancelled */
 	point("manifest.made");
@@ -145,7 +145,7 @@ static void done(uv_work_t *req, int status)
 /* False: out of memory. */
 static bool copy_one(struct manifest_work *work)
 {
-	const struct catalog *catalog = &work->broker->catalog;
+	const struct catalog *catalog = &work->store->catalog;
 	struct places_reply *places = &work->places;
 	uint32_t slot = work->next;
 	char *names = work->names;
@@ -158,7 +158,7 @@ static bool copy_one(struct manifest_work *work)
 		work->capacity = work->capacity * 2 + NAME_MAX_SIZE + 1;
 	}
 	names += work->names_size;
-	slot_place(work->broker, slot, names,
+	slot_place(work->store, slot, names,
 		   &places->places[places->n_places++]);
 	work->names_size += strlen(names) + 1;
 	work->next = catalog_slot(catalog, slot)->bundle_link.next;
@@ -170,7 +170,7 @@ static void give_to_thread(struct manifest_work *work)
 	int r;
 
 	work->req.data = work;
-	r = uv_queue_work(&work->broker->loop.uv, &work->req, run, done);
+	r = uv_queue_work(&work->store->base->loop.uv, &work->req, run, done);
 	/* It fails only without a function. */
 	assert(r == 0);
 }
@@ -204,12 +204,12 @@ static int tell_failure(struct bundle *bundle, struct error *err)
 	return r;
 }
 
-static int begin(struct broker *broker, uint32_t index, struct account *account,
+static int begin(struct store *store, uint32_t index, struct account *account,
 		 struct error *err)
 {
 	const struct list *members =
-		&catalog_bundle(&broker->catalog, index)->members;
-	struct bundle *bundle = &broker->bundles[index];
+		&catalog_bundle(&store->catalog, index)->members;
+	struct bundle *bundle = &store->bundles[index];
 	struct manifest_work *work = calloc(1, sizeof(*work));
 
 	if (work)
@@ -219,7 +219,7 @@ static int begin(struct broker *broker, uint32_t index, struct account *account,
 		free(work);
 		return error_nomem(err, "a manifest");
 	}
-	work->broker = broker;
+	work->store = store;
 	work->account = account;
 	work->bundle = index;
 	work->next = members->first;
@@ -228,17 +228,17 @@ static int begin(struct broker *broker, uint32_t index, struct account *account,
 	bundle->manifest = work;
 	bundle->copying = (struct chore){.step = copy_some, .data = work};
 	if (members->n > COPY_STEP)
-		chore_begin(broker, &bundle->copying);
+		chore_begin(store, &bundle->copying);
 	else
 		(void)copy_some(work, 0);
 	return work->has_failed ? tell_failure(bundle, err) : MANIFEST_WAIT;
 }
 
-int manifest_make(struct broker *broker, uint32_t index, struct error *err)
+int manifest_make(struct store *store, uint32_t index, struct error *err)
 {
 	const struct bundle_record *record =
-		catalog_bundle(&broker->catalog, index);
-	struct bundle *bundle = &broker->bundles[index];
+		catalog_bundle(&store->catalog, index);
+	struct bundle *bundle = &store->bundles[index];
 	struct account *account;
 
 	if (record->manifest_fd >= 0)
@@ -247,18 +247,18 @@ int manifest_make(struct broker *broker, uint32_t index, struct error *err)
 		return tell_failure(bundle, err);
 	if (bundle->manifest)
 		return MANIFEST_WAIT;
-	account = accounts_get(&broker->accounts, record->owner_uid);
+	account = accounts_get(&store->base->accounts, record->owner_uid);
 	if (!account)
 		return error_nomem(err, "uid %u", record->owner_uid);
 	if (account->is_listing)
 		return MANIFEST_WAIT;
-	return begin(broker, index, account, err);
+	return begin(store, index, account, err);
 }
 
-void manifest_drop(struct broker *broker, uint32_t index)
+void manifest_drop(struct store *store, uint32_t index)
 {
-	struct bundle_record *record = catalog_bundle(&broker->catalog, index);
-	struct bundle *bundle = &broker->bundles[index];
+	struct bundle_record *record = catalog_bundle(&store->catalog, index);
+	struct bundle *bundle = &store->bundles[index];
 	struct manifest_work *work = bundle->manifest;
 
 	if (record->manifest_fd >= 0)
@@ -269,7 +269,7 @@ void manifest_drop(struct broker *broker, uint32_t index)
 		return;
 	/* Work on the thread is freed by done(), which finds it dropped. */
 	if (bundle->copying.is_queued) {
-		chore_end(broker, &bundle->copying);
+		chore_end(store, &bundle->copying);
 		end_turn(work);
 		work_free(work);
 	} else if (work->has_failed) {
@@ -277,10 +277,10 @@ void manifest_drop(struct broker *broker, uint32_t index)
 	}
 }
 
-void manifest_forget_member(struct broker *broker, uint32_t slot)
+void manifest_forget_member(struct store *store, uint32_t slot)
 {
-	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
-	struct manifest_work *work = broker->bundles[record->bundle].manifest;
+	const struct slot_record *record = catalog_slot(&store->catalog, slot);
+	struct manifest_work *work = store->bundles[record->bundle].manifest;
 
 	if (work && work->next == slot)
 		work->next = record->bundle_link.next;

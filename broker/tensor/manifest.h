@@ -9,7 +9,7 @@
 #pragma once
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct error;
 
 enum manifest_outcome {
@@ -21,10 +21,10 @@ enum manifest_outcome {
 
 /* Have the manifest of this version made. Once it is made, the bundle record
  * has its descriptor (shared, borrowed). Negative: it cannot be made now. */
-int manifest_make(struct broker *broker, uint32_t bundle, struct error *err);
+int manifest_make(struct store *store, uint32_t bundle, struct error *err);
 
 /* Drop the manifest because it is outdated or no longer needed. */
-void manifest_drop(struct broker *broker, uint32_t bundle);
+void manifest_drop(struct store *store, uint32_t bundle);
 
 /* Called when a member is freed. */
-void manifest_forget_member(struct broker *broker, uint32_t slot);
+void manifest_forget_member(struct store *store, uint32_t slot);

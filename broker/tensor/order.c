@@ -2,8 +2,8 @@
  * Orders: the records, and the end of a session.
  */
 #include "broker/tensor/order.h"
-#include "broker/broker.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "broker/tensor/timeline_file.h"
 #include "proto/point.h"
 #include "shm/timeline.h"
@@ -16,10 +16,10 @@ _Static_assert(TIMELINE_POISON == INT64_MAX, "what a decoder lets pass");
 #define SESSION_LINK offsetof(struct order_record, session_link)
 #define COPY_LINK    offsetof(struct order_record, copy_link)
 
-static bool is_reached(const struct broker *broker,
+static bool is_reached(const struct store *store,
 		       const struct order_record *order)
 {
-	const struct holdings *holdings = broker->holdings[order->session];
+	const struct holdings *holdings = store->holdings[order->session];
 
 	/* Of an event the producer says when it is done. */
 	return holdings && order->timeline &&
@@ -27,22 +27,22 @@ static bool is_reached(const struct broker *broker,
 					 order->value);
 }
 
-bool order_is_pending(const struct broker *broker, uint32_t slot)
+bool order_is_pending(const struct store *store, uint32_t slot)
 {
-	uint32_t order = catalog_slot(&broker->catalog, slot)->order;
+	uint32_t order = catalog_slot(&store->catalog, slot)->order;
 
 	return order &&
-	       !is_reached(broker, catalog_order(&broker->catalog, order));
+	       !is_reached(store, catalog_order(&store->catalog, order));
 }
 
-void order_describe(const struct broker *broker, uint32_t slot,
+void order_describe(const struct store *store, uint32_t slot,
 		    struct tensor_order *ret)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct order_record *order;
 
 	*ret = (struct tensor_order){0};
-	if (!order_is_pending(broker, slot))
+	if (!order_is_pending(store, slot))
 		return;
 	order = catalog_order(catalog, catalog_slot(catalog, slot)->order);
 	ret->session = catalog_session(catalog, order->session)->id;
@@ -50,9 +50,9 @@ void order_describe(const struct broker *broker, uint32_t slot,
 	ret->value = order->value;
 }
 
-const uint8_t *order_event(const struct broker *broker, uint32_t slot)
+const uint8_t *order_event(const struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct order_record *order;
 	uint32_t index = catalog_slot(catalog, slot)->order;
 
@@ -111,9 +111,9 @@ static void link_to_session(struct catalog *catalog, uint32_t order,
 			    SECTION_ORDER, SESSION_LINK, order);
 }
 
-void order_end(struct broker *broker, uint32_t slot)
+void order_end(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 	uint32_t order = record->order;
 
@@ -128,9 +128,9 @@ void order_end(struct broker *broker, uint32_t slot)
 }
 
 /* A new one, without values. */
-static uint32_t make(struct broker *broker, uint32_t slot, uint32_t session)
+static uint32_t make(struct store *store, uint32_t slot, uint32_t session)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	uint32_t order = catalog_alloc(catalog, SECTION_ORDER);
 
 	assert(order > 0); /* there are as many as slots */
@@ -152,16 +152,16 @@ static void set_values(struct catalog *catalog, uint32_t order,
 }
 
 /* What views of it wait for changes likewise. Gives the record. */
-static struct order_record *set(struct broker *broker, uint32_t slot,
+static struct order_record *set(struct store *store, uint32_t slot,
 				uint32_t session, uint32_t timeline,
 				uint64_t value)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	uint32_t order = catalog_slot(catalog, slot)->order, copy;
 	struct order_record *record;
 
 	if (!order)
-		order = make(broker, slot, session);
+		order = make(store, slot, session);
 	detach(catalog, order);
 	set_values(catalog, order, session, timeline, value);
 	record = catalog_order(catalog, order);
@@ -171,71 +171,71 @@ static struct order_record *set(struct broker *broker, uint32_t slot,
 	return record;
 }
 
-void order_set(struct broker *broker, uint32_t slot, uint32_t session,
+void order_set(struct store *store, uint32_t slot, uint32_t session,
 	       uint32_t timeline, uint64_t value)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct order_record *record =
-		set(broker, slot, session, timeline, value);
+		set(store, slot, session, timeline, value);
 
 	detach_copies(catalog, record);
 	set_handle(catalog, record, 0);
 	point("order.set");
 }
 
-void order_set_event(struct broker *broker, uint32_t slot, uint32_t session,
+void order_set_event(struct store *store, uint32_t slot, uint32_t session,
 		     uint64_t number, uint64_t event)
 {
-	set_handle(&broker->catalog, set(broker, slot, session, 0, number),
+	set_handle(&store->catalog, set(store, slot, session, 0, number),
 		   event);
 	point("order.set_event");
 }
 
 /* What a copy copies is held, and stays ordered as long as the copy is. */
-static void copy_event(struct broker *broker, uint32_t order, uint32_t to)
+static void copy_event(struct store *store, uint32_t order, uint32_t to)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	const struct order_record *from = catalog_order(catalog, order);
 	uint32_t original = from->original ? from->original : order;
 	uint32_t copy;
 
-	(void)set(broker, to, from->session, 0, from->value);
+	(void)set(store, to, from->session, 0, from->value);
 	copy = catalog_slot(catalog, to)->order;
 	catalog_set(catalog, catalog_order(catalog, copy)->original, original);
 	catalog_list_append(catalog, &catalog_order(catalog, original)->copies,
 			    SECTION_ORDER, COPY_LINK, copy);
 }
 
-void order_copy(struct broker *broker, uint32_t from, uint32_t to)
+void order_copy(struct store *store, uint32_t from, uint32_t to)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct slot_record *record = catalog_slot(catalog, from);
 	const struct order_record *order;
 
 	if (record->flags & SLOT_FLAG_TAINTED)
-		slot_taint(broker, to);
-	if (!order_is_pending(broker, from))
+		slot_taint(store, to);
+	if (!order_is_pending(store, from))
 		return;
 	order = catalog_order(catalog, record->order);
 	if (order->timeline)
-		order_set(broker, to, order->session, order->timeline,
+		order_set(store, to, order->session, order->timeline,
 			  order->value);
 	else
-		copy_event(broker, record->order, to);
+		copy_event(store, record->order, to);
 }
 
-static void end_and_settle(struct broker *broker, uint32_t slot)
+static void end_and_settle(struct store *store, uint32_t slot)
 {
-	order_end(broker, slot);
-	slot_settle(broker, slot);
+	order_end(store, slot);
+	slot_settle(store, slot);
 	point("order.event_ended");
-	catalog_commit(&broker->catalog);
+	catalog_commit(&store->catalog);
 }
 
-void order_end_event(struct broker *broker, uint32_t slot, uint32_t session,
+void order_end_event(struct store *store, uint32_t slot, uint32_t session,
 		     uint64_t number)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t order = catalog_slot(catalog, slot)->order;
 	const struct order_record *record;
 
@@ -247,14 +247,14 @@ void order_end_event(struct broker *broker, uint32_t slot, uint32_t session,
 		return;
 	while (record->copies.first)
 		end_and_settle(
-			broker,
+			store,
 			catalog_order(catalog, record->copies.first)->slot);
-	end_and_settle(broker, slot);
+	end_and_settle(store, slot);
 }
 
-void order_end_session(struct broker *broker, uint32_t session, uint32_t *left)
+void order_end_session(struct store *store, uint32_t session, uint32_t *left)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	const struct list *orders = &catalog_session(catalog, session)->orders;
 	const struct order_record *order;
 	uint32_t slot;
@@ -262,13 +262,13 @@ void order_end_session(struct broker *broker, uint32_t session, uint32_t *left)
 	for (; orders->first && *left > 0; --*left) {
 		order = catalog_order(catalog, orders->first);
 		slot = order->slot;
-		if (!is_reached(broker, order)) {
-			slot_taint(broker, slot);
-			broker->n_tainted++;
+		if (!is_reached(store, order)) {
+			slot_taint(store, slot);
+			store->n_tainted++;
 		}
-		order_end(broker, slot);
+		order_end(store, slot);
 		/* It may be that nothing else has kept its memory. */
-		slot_settle(broker, slot);
+		slot_settle(store, slot);
 		point("order.ended");
 		catalog_commit(catalog);
 	}

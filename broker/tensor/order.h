@@ -26,42 +26,42 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
+struct store;
 
 /* The contents are there when the session (record) has come so far; instead
  * of an earlier order. The session has timelines. */
-void order_set(struct broker *broker, uint32_t slot, uint32_t session,
+void order_set(struct store *store, uint32_t slot, uint32_t session,
 	       uint32_t timeline, uint64_t value);
 
 /* Or when an event of that number, above 0, is done. `event`: a blob with its
  * handle, ORDER_EVENT_SIZE, which is the order's from now on. */
 #define ORDER_EVENT_SIZE MESSAGE_HANDLE_SIZE
-void order_set_event(struct broker *broker, uint32_t slot, uint32_t session,
+void order_set_event(struct store *store, uint32_t slot, uint32_t session,
 		     uint64_t number, uint64_t event);
 
 /* The session says that the event is done: what it ordered so, and views of
  * that, are settled. Nothing if the slot is not ordered by it. Commits in
  * steps. */
-void order_end_event(struct broker *broker, uint32_t slot, uint32_t session,
+void order_end_event(struct store *store, uint32_t slot, uint32_t session,
 		     uint64_t number);
 
 /* The handle of the event that orders the slot; NULL: none does. */
-const uint8_t *order_event(const struct broker *broker, uint32_t slot);
+const uint8_t *order_event(const struct store *store, uint32_t slot);
 
 /* A view is ordered, and tainted, as what it views. */
-void order_copy(struct broker *broker, uint32_t from, uint32_t to);
+void order_copy(struct store *store, uint32_t from, uint32_t to);
 
 /* Are the contents still to come? */
-bool order_is_pending(const struct broker *broker, uint32_t slot);
+bool order_is_pending(const struct store *store, uint32_t slot);
 
 /* What a reader has to wait for; session 0: nothing. */
-void order_describe(const struct broker *broker, uint32_t slot,
+void order_describe(const struct store *store, uint32_t slot,
 		    struct tensor_order *ret);
 
 /* The slot is freed. Nothing if it has none. */
-void order_end(struct broker *broker, uint32_t slot);
+void order_end(struct store *store, uint32_t slot);
 
 /* The session ends, its device work has ended: taint what was not reached, and
  * take one from `*left` for each: there may be more if that is 0. Commits in
  * steps. */
-void order_end_session(struct broker *broker, uint32_t session, uint32_t *left);
+void order_end_session(struct store *store, uint32_t session, uint32_t *left);

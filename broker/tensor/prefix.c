@@ -6,7 +6,7 @@
  * counted if a later configuration does not assign it.
  */
 #include "broker/tensor/prefix.h"
-#include "broker/broker.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <assert.h>
@@ -17,30 +17,30 @@
 /* The most records that one round of the loop ends. */
 #define ENDED_AT_ONCE 64
 
-static const char *name_of(const struct broker *broker,
+static const char *name_of(const struct store *store,
 			   const struct prefix_record *record)
 {
-	return catalog_blob(&broker->catalog, record->name_blob);
+	return catalog_blob(&store->catalog, record->name_blob);
 }
 
-static uint32_t *bucket(const struct broker *broker, const char *name,
+static uint32_t *bucket(const struct store *store, const char *name,
 			size_t size)
 {
-	uint64_t seed = broker->catalog.header->hash_seed;
+	uint64_t seed = store->catalog.header->hash_seed;
 
-	return catalog_bucket(&broker->catalog, HASH_PREFIX,
+	return catalog_bucket(&store->catalog, HASH_PREFIX,
 			      XXH3_64bits_withSeed(name, size, seed));
 }
 
-uint32_t prefix_find(const struct broker *broker, const char *name, size_t size)
+uint32_t prefix_find(const struct store *store, const char *name, size_t size)
 {
 	const struct prefix_record *record;
-	uint32_t prefix = *bucket(broker, name, size);
+	uint32_t prefix = *bucket(store, name, size);
 
 	for (; prefix; prefix = record->hash_next) {
-		record = catalog_prefix(&broker->catalog, prefix);
+		record = catalog_prefix(&store->catalog, prefix);
 		if (record->name_size == size &&
-		    !memcmp(name_of(broker, record), name, size))
+		    !memcmp(name_of(store, record), name, size))
 			return prefix;
 	}
 	return 0;
@@ -48,10 +48,10 @@ uint32_t prefix_find(const struct broker *broker, const char *name, size_t size)
 
 /* --- owners -------------------------------------------------------------- */
 
-static bool configured_owner(const struct broker *broker, const char *name,
+static bool configured_owner(const struct store *store, const char *name,
 			     size_t size, uint32_t *ret_uid)
 {
-	const struct config *config = &broker->config;
+	const struct config *config = &store->base->config;
 	size_t i;
 
 	for (i = 0; i < config->n_prefixes; i++) {
@@ -64,30 +64,30 @@ static bool configured_owner(const struct broker *broker, const char *name,
 	return false;
 }
 
-bool prefix_is_configured(const struct broker *broker,
+bool prefix_is_configured(const struct store *store,
 			  const struct prefix_record *record)
 {
 	uint32_t uid;
 
-	return configured_owner(broker, name_of(broker, record),
+	return configured_owner(store, name_of(store, record),
 				record->name_size, &uid);
 }
 
-bool prefix_owner(const struct broker *broker, const char *name,
+bool prefix_owner(const struct store *store, const char *name,
 		  uint32_t *ret_uid)
 {
 	size_t size = name_prefix_size(name);
 	uint32_t prefix;
 
-	if (configured_owner(broker, name, size, ret_uid))
+	if (configured_owner(store, name, size, ret_uid))
 		return true;
-	prefix = prefix_find(broker, name, size);
+	prefix = prefix_find(store, name, size);
 	if (prefix)
-		*ret_uid = catalog_prefix(&broker->catalog, prefix)->uid;
+		*ret_uid = catalog_prefix(&store->catalog, prefix)->uid;
 	return prefix;
 }
 
-static int explain_quota(const struct broker *broker,
+static int explain_quota(const struct store *store,
 			 const struct account *account, const char *name,
 			 struct error *err)
 {
@@ -99,32 +99,32 @@ static int explain_quota(const struct broker *broker,
 		"prefixes lists them), or have quota_prefixes raised",
 		(int)name_prefix_size(name), name, account->uid,
 		(unsigned long long)account->used[ACCOUNT_PREFIXES],
-		(unsigned long long)account_limit(&broker->accounts, account,
-						  ACCOUNT_PREFIXES),
-		(unsigned long long)broker->config.prefix_grace_ms / 1000);
+		(unsigned long long)account_limit(&store->base->accounts,
+						  account, ACCOUNT_PREFIXES),
+		(unsigned long long)store->base->config.prefix_grace_ms / 1000);
 }
 
 /* May the account be charged, and the catalog take a record, for a claim? */
-static int check_claim(struct broker *broker, const char *name, uint32_t uid,
+static int check_claim(struct store *store, const char *name, uint32_t uid,
 		       struct error *err)
 {
-	struct account *account = accounts_get(&broker->accounts, uid);
+	struct account *account = accounts_get(&store->base->accounts, uid);
 
 	if (!account)
 		return error_nomem(err, "uid %u", uid);
-	if (!account_left(&broker->accounts, account, ACCOUNT_PREFIXES))
-		return explain_quota(broker, account, name, err);
-	return catalog_check_room(&broker->catalog, SECTION_PREFIX, 1,
+	if (!account_left(&store->base->accounts, account, ACCOUNT_PREFIXES))
+		return explain_quota(store, account, name, err);
+	return catalog_check_room(&store->catalog, SECTION_PREFIX, 1,
 				  "first components of names", err);
 }
 
-int prefix_check(struct broker *broker, const char *name, uint32_t uid,
+int prefix_check(struct store *store, const char *name, uint32_t uid,
 		 struct error *err)
 {
 	uint32_t owner;
 
-	if (!prefix_owner(broker, name, &owner))
-		return check_claim(broker, name, uid, err);
+	if (!prefix_owner(store, name, &owner))
+		return check_claim(store, name, uid, err);
 	if (owner == uid || uid == 0)
 		return 0;
 	return error_set(err, -EPERM,
@@ -135,16 +135,16 @@ int prefix_check(struct broker *broker, const char *name, uint32_t uid,
 
 /* --- expiry -------------------------------------------------------------- */
 
-static void destroy(struct broker *broker, uint32_t prefix)
+static void destroy(struct store *store, uint32_t prefix)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct prefix_record *record = catalog_prefix(catalog, prefix);
-	uint32_t *at =
-		bucket(broker, name_of(broker, record), record->name_size);
+	uint32_t *at = bucket(store, name_of(store, record), record->name_size);
 
-	if (!prefix_is_configured(broker, record))
-		account_refund(accounts_get(&broker->accounts, record->uid),
-			       ACCOUNT_PREFIXES, 1);
+	if (!prefix_is_configured(store, record))
+		account_refund(
+			accounts_get(&store->base->accounts, record->uid),
+			ACCOUNT_PREFIXES, 1);
 	while (*at != prefix) {
 		assert(*at);
 		at = &catalog_prefix(catalog, *at)->hash_next;
@@ -159,54 +159,54 @@ static void destroy(struct broker *broker, uint32_t prefix)
 static void on_idle(void *data, uint32_t index);
 
 /* When the first unused component expires. */
-static uint64_t next_end_ms(const struct broker *broker)
+static uint64_t next_end_ms(const struct store *store)
 {
-	uint32_t first = broker->catalog.header->idle_prefixes.first;
+	uint32_t first = store->catalog.header->idle_prefixes.first;
 
-	return catalog_prefix(&broker->catalog, first)->idle_ms +
-	       broker->config.prefix_grace_ms;
+	return catalog_prefix(&store->catalog, first)->idle_ms +
+	       store->base->config.prefix_grace_ms;
 }
 
-static void plan_end(struct broker *broker)
+static void plan_end(struct store *store)
 {
 	struct deadline deadline = {
 		.fn = on_idle,
-		.data = broker,
-		.position = &broker->prefix_position,
+		.data = store,
+		.position = &store->prefix_position,
 	};
 
-	if (broker->prefix_position ||
-	    !broker->catalog.header->idle_prefixes.first)
+	if (store->prefix_position ||
+	    !store->catalog.header->idle_prefixes.first)
 		return;
-	deadline.at_ms = next_end_ms(broker);
+	deadline.at_ms = next_end_ms(store);
 	/* If memory runs out, the next component that becomes unused
 	 * tries again. */
-	(void)deadlines_add(&broker->deadlines, &deadline, NULL);
+	(void)deadlines_add(&store->base->deadlines, &deadline, NULL);
 }
 
 static void on_idle(void *data, uint32_t index)
 {
-	struct broker *broker = data;
-	struct list *idle = &broker->catalog.header->idle_prefixes;
+	struct store *store = data;
+	struct list *idle = &store->catalog.header->idle_prefixes;
 
 	(void)index;
-	for (int n = 0; n < ENDED_AT_ONCE && idle->first &&
-			next_end_ms(broker) <= now_ms();
+	for (int n = 0;
+	     n < ENDED_AT_ONCE && idle->first && next_end_ms(store) <= now_ms();
 	     n++)
-		destroy(broker, idle->first);
-	catalog_commit(&broker->catalog);
-	plan_end(broker);
+		destroy(store, idle->first);
+	catalog_commit(&store->catalog);
+	plan_end(store);
 }
 
-static void begin_idle(struct broker *broker, uint32_t prefix)
+static void begin_idle(struct store *store, uint32_t prefix)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 
 	catalog_set(catalog, catalog_prefix(catalog, prefix)->idle_ms,
 		    now_ms());
 	catalog_list_append(catalog, &catalog->header->idle_prefixes,
 			    SECTION_PREFIX, IDLE_LINK, prefix);
-	plan_end(broker);
+	plan_end(store);
 }
 
 /* --- use ----------------------------------------------------------------- */
@@ -216,10 +216,10 @@ static bool is_idle(const struct prefix_record *record)
 	return record->n_names == 0 && record->n_bundles == 0;
 }
 
-uint64_t prefix_left_ms(const struct broker *broker,
+uint64_t prefix_left_ms(const struct store *store,
 			const struct prefix_record *record)
 {
-	uint64_t end_ms = record->idle_ms + broker->config.prefix_grace_ms;
+	uint64_t end_ms = record->idle_ms + store->base->config.prefix_grace_ms;
 	uint64_t now = now_ms();
 
 	if (!is_idle(record))
@@ -234,23 +234,23 @@ static uint32_t *counter(struct prefix_record *record, const char *name,
 }
 
 /* `name` has no final 0, since it may be in the catalog. */
-static struct prefix_record *record_of(const struct broker *broker,
+static struct prefix_record *record_of(const struct store *store,
 				       const char *name, size_t size,
 				       uint32_t *ret_prefix)
 {
 	const char *end = memchr(name, '/', size);
 
 	*ret_prefix =
-		prefix_find(broker, name, end ? (size_t)(end - name) : size);
+		prefix_find(store, name, end ? (size_t)(end - name) : size);
 	assert(*ret_prefix); /* it was claimed and is in use */
-	return catalog_prefix(&broker->catalog, *ret_prefix);
+	return catalog_prefix(&store->catalog, *ret_prefix);
 }
 
-void prefix_use(struct broker *broker, const char *name, size_t size)
+void prefix_use(struct store *store, const char *name, size_t size)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	uint32_t prefix;
-	struct prefix_record *record = record_of(broker, name, size, &prefix);
+	struct prefix_record *record = record_of(store, name, size, &prefix);
 	uint32_t *n = counter(record, name, size);
 
 	if (is_idle(record))
@@ -259,25 +259,25 @@ void prefix_use(struct broker *broker, const char *name, size_t size)
 	catalog_set(catalog, *n, *n + 1);
 }
 
-void prefix_end_use(struct broker *broker, const char *name, size_t size)
+void prefix_end_use(struct store *store, const char *name, size_t size)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	uint32_t prefix;
-	struct prefix_record *record = record_of(broker, name, size, &prefix);
+	struct prefix_record *record = record_of(store, name, size, &prefix);
 	uint32_t *n = counter(record, name, size);
 
 	assert(*n > 0);
 	catalog_set(catalog, *n, *n - 1);
 	if (is_idle(record))
-		begin_idle(broker, prefix);
+		begin_idle(store, prefix);
 }
 
 /* Make a record that is not used yet; 0: the catalog is full. */
-static uint32_t make(struct broker *broker, const char *name, uint32_t uid)
+static uint32_t make(struct store *store, const char *name, uint32_t uid)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	size_t size = name_prefix_size(name);
-	uint32_t *head = bucket(broker, name, size);
+	uint32_t *head = bucket(store, name, size);
 	uint64_t blob = catalog_blob_alloc(catalog, size);
 	struct prefix_record *record;
 	uint32_t prefix;
@@ -296,40 +296,40 @@ static uint32_t make(struct broker *broker, const char *name, uint32_t uid)
 	record->uid = uid;
 	record->hash_next = *head;
 	catalog_set(catalog, *head, prefix);
-	begin_idle(broker, prefix);
+	begin_idle(store, prefix);
 	return prefix;
 }
 
-bool prefix_claim(struct broker *broker, const char *name, uint32_t uid)
+bool prefix_claim(struct store *store, const char *name, uint32_t uid)
 {
 	size_t size = name_prefix_size(name);
 	struct account *account;
 
-	if (prefix_find(broker, name, size))
+	if (prefix_find(store, name, size))
 		return true;
-	if (configured_owner(broker, name, size, &uid))
-		return make(broker, name, uid);
-	account = accounts_get(&broker->accounts, uid);
-	if (!account || account_charge(&broker->accounts, account,
+	if (configured_owner(store, name, size, &uid))
+		return make(store, name, uid);
+	account = accounts_get(&store->base->accounts, uid);
+	if (!account || account_charge(&store->base->accounts, account,
 				       ACCOUNT_PREFIXES, 1, NULL) < 0)
 		return false;
-	if (make(broker, name, uid))
+	if (make(store, name, uid))
 		return true;
 	account_refund(account, ACCOUNT_PREFIXES, 1);
 	return false;
 }
 
-void prefix_unclaim(struct broker *broker, const char *name)
+void prefix_unclaim(struct store *store, const char *name)
 {
-	uint32_t prefix = prefix_find(broker, name, name_prefix_size(name));
+	uint32_t prefix = prefix_find(store, name, name_prefix_size(name));
 
 	assert(prefix);
-	destroy(broker, prefix);
+	destroy(store, prefix);
 }
 
-int prefix_adopt_all(struct broker *broker, struct error *err)
+int prefix_adopt_all(struct store *store, struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_PREFIX);
 	const struct prefix_record *record;
 	uint32_t i;
@@ -337,13 +337,13 @@ int prefix_adopt_all(struct broker *broker, struct error *err)
 
 	for (i = 1; i <= n; i++) {
 		record = catalog_prefix(catalog, i);
-		if (!record->name_size || prefix_is_configured(broker, record))
+		if (!record->name_size || prefix_is_configured(store, record))
 			continue;
-		r = accounts_charge_adopted(&broker->accounts, record->uid,
+		r = accounts_charge_adopted(&store->base->accounts, record->uid,
 					    ACCOUNT_PREFIXES, 1, err);
 		if (r < 0)
 			return r;
 	}
-	plan_end(broker);
+	plan_end(store);
 	return 0;
 }

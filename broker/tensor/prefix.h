@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct error;
 
 /*
@@ -23,31 +23,30 @@ struct error;
  * the owner (false: the catalog is full). A claim without a name expires like
  * any other. prefix_unclaim() undoes a claim of the same request.
  */
-int prefix_check(struct broker *broker, const char *name, uint32_t uid,
+int prefix_check(struct store *store, const char *name, uint32_t uid,
 		 struct error *err);
-bool prefix_claim(struct broker *broker, const char *name, uint32_t uid);
-void prefix_unclaim(struct broker *broker, const char *name);
+bool prefix_claim(struct store *store, const char *name, uint32_t uid);
+void prefix_unclaim(struct store *store, const char *name);
 
 /* Find the owner of the first component; false if it has none. */
-bool prefix_owner(const struct broker *broker, const char *name,
+bool prefix_owner(const struct store *store, const char *name,
 		  uint32_t *ret_uid);
 
 /* A name of `size` bytes (or a bundle, with a '/' at its end) becomes visible,
  * or ends. Its first component was claimed. */
-void prefix_use(struct broker *broker, const char *name, size_t size);
-void prefix_end_use(struct broker *broker, const char *name, size_t size);
+void prefix_use(struct store *store, const char *name, size_t size);
+void prefix_end_use(struct store *store, const char *name, size_t size);
 
 /* The record of this first component, or 0. */
-uint32_t prefix_find(const struct broker *broker, const char *name,
-		     size_t size);
+uint32_t prefix_find(const struct store *store, const char *name, size_t size);
 /* Does the configuration assign an owner? */
-bool prefix_is_configured(const struct broker *broker,
+bool prefix_is_configured(const struct store *store,
 			  const struct prefix_record *record);
 
 /* How long it keeps its owner without further use; 0: it is in use. */
-uint64_t prefix_left_ms(const struct broker *broker,
+uint64_t prefix_left_ms(const struct store *store,
 			const struct prefix_record *record);
 
 /* After a restart: charge the owners, and set the deadline of
  * unused components. */
-int prefix_adopt_all(struct broker *broker, struct error *err);
+int prefix_adopt_all(struct store *store, struct error *err);

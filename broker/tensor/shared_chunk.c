@@ -6,7 +6,9 @@
  */
 #include "broker/tensor/shared_chunk.h"
 #include "broker/memory/pool_impl.h"
+#include "broker/tensor/holdings.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "broker/tensor/ticket.h"
 #include "cuda/handle.h"
 #include "proto/error.h"
@@ -44,13 +46,13 @@ static bool is_same_memory(const struct pools *pools, uint32_t index,
 		       is_same_file(pools->chunks[index].fd, share->fd);
 	if (record->shared != SHARE_LEGACY)
 		return false;
-	handle = catalog_blob(&pools->broker->catalog, record->handle);
+	handle = catalog_blob(pools->catalog, record->handle);
 	return memcmp(handle, share->handle, MESSAGE_HANDLE_SIZE) == 0;
 }
 
 static uint32_t find(const struct pools *pools, const struct share *share)
 {
-	uint32_t n = catalog_n_touched(&pools->broker->catalog, SECTION_CHUNK);
+	uint32_t n = catalog_n_touched(pools->catalog, SECTION_CHUNK);
 	const struct access_class *access = &share->access;
 	const struct chunk_record *record;
 
@@ -74,18 +76,17 @@ static uint32_t find(const struct pools *pools, const struct share *share)
 /* --- making -------------------------------------------------------------- */
 
 /* Our descriptor of donated memory, in the store before any record names it. */
-static int store(struct pools *pools, const struct share *share, int *ret_fd,
-		 struct error *err)
+static int keep(struct pools *pools, const struct share *share, int *ret_fd,
+		struct error *err)
 {
-	struct broker *broker = pools->broker;
 	char name[FDSTORE_NAME_SIZE];
 	int fd, r;
 
 	fd = fcntl(share->fd, F_DUPFD_CLOEXEC, 3);
 	if (fd < 0)
 		return error_errno(err, -errno, "keep donated memory");
-	pool_chunk_name(name, broker->catalog.header->next_chunk_id);
-	r = fdstore_put(&broker->fdstore, fd, name, err);
+	pool_chunk_name(name, pools->catalog->header->next_chunk_id);
+	r = fdstore_put(&pools->base->fdstore, fd, name, err);
 	if (r != FDSTORE_OK) {
 		close(fd);
 		return r == FDSTORE_WAIT ? POOL_WAIT : r;
@@ -99,7 +100,7 @@ static int store(struct pools *pools, const struct share *share, int *ret_fd,
 static uint32_t record_chunk(struct pools *pools, const struct share *share,
 			     uint64_t handle)
 {
-	struct catalog *catalog = &pools->broker->catalog;
+	struct catalog *catalog = pools->catalog;
 	uint32_t index = catalog_alloc(catalog, SECTION_CHUNK);
 	uint32_t id = catalog->header->next_chunk_id;
 
@@ -136,7 +137,7 @@ static int make(struct pool *pool, const struct share *share,
 		uint32_t *ret_index, struct error *err)
 {
 	struct pools *pools = pool->pools;
-	struct catalog *catalog = &pools->broker->catalog;
+	struct catalog *catalog = pools->catalog;
 	uint64_t handle = 0;
 	int fd = -1, r;
 
@@ -149,7 +150,7 @@ static int make(struct pool *pool, const struct share *share,
 		memcpy(catalog_blob(catalog, handle), share->handle,
 		       MESSAGE_HANDLE_SIZE);
 	} else {
-		r = store(pools, share, &fd, err);
+		r = keep(pools, share, &fd, err);
 		if (r != POOL_OK)
 			return r;
 	}
@@ -207,7 +208,7 @@ void shared_chunk_give_up(struct pools *pools, uint32_t index)
 uint32_t shared_chunk_block(struct pools *pools, uint32_t index,
 			    uint64_t offset, uint64_t size, uint32_t uid)
 {
-	struct catalog *catalog = &pools->broker->catalog;
+	struct catalog *catalog = pools->catalog;
 	struct chunk_record *record = pool_record(pools, index);
 	uint32_t block = catalog_alloc(catalog, SECTION_BLOCK);
 
@@ -244,15 +245,15 @@ int shared_chunk_handle(const struct pools *pools, uint32_t index,
 
 	if (r < 0)
 		return r;
-	memcpy(ret, catalog_blob(&pools->broker->catalog, record->handle),
+	memcpy(ret, catalog_blob(pools->catalog, record->handle),
 	       MESSAGE_HANDLE_SIZE);
 	return 0;
 }
 
-int shared_chunk_check(const struct broker *broker, uint32_t slot,
+int shared_chunk_check(const struct store *store, uint32_t slot,
 		       struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t block = catalog_slot(catalog, slot)->block;
 
 	return check_alive(
@@ -261,20 +262,20 @@ int shared_chunk_check(const struct broker *broker, uint32_t slot,
 }
 
 /* Its memory is gone, or will be. */
-static void end_slot(struct broker *broker, uint32_t slot)
+static void end_slot(struct store *store, uint32_t slot)
 {
-	struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	struct slot_record *record = catalog_slot(&store->catalog, slot);
 
 	if (!(record->flags & SLOT_FLAG_TAINTED)) {
-		slot_taint(broker, slot);
-		broker->n_tainted++;
+		slot_taint(store, slot);
+		store->n_tainted++;
 	}
-	events_note_slot(broker, slot, EVENT_ENDED);
-	slot_end_name(broker, slot);
-	ticket_end_slot(broker, slot);
-	slot_settle(broker, slot);
+	events_note_slot(store, slot, EVENT_ENDED);
+	slot_end_name(store, slot);
+	ticket_end_slot(store, slot);
+	slot_settle(store, slot);
 	point("share.tainted");
-	catalog_commit(&broker->catalog);
+	catalog_commit(&store->catalog);
 }
 
 static bool is_ended(const struct slot_record *record)
@@ -283,26 +284,26 @@ static bool is_ended(const struct slot_record *record)
 	       !(record->flags & SLOT_FLAG_NAMED) && !record->n_tickets;
 }
 
-static void end_block(struct broker *broker, const struct block_record *block,
+static void end_block(struct store *store, const struct block_record *block,
 		      uint32_t *left)
 {
 	uint32_t slot = block->slots.first, next;
 
 	for (; slot && *left > 0; slot = next) {
 		const struct slot_record *record =
-			catalog_slot(&broker->catalog, slot);
+			catalog_slot(&store->catalog, slot);
 
 		next = record->block_link.next;
 		if (is_ended(record))
 			continue;
-		end_slot(broker, slot);
+		end_slot(store, slot);
 		--*left;
 	}
 }
 
-static void end_slots(struct broker *broker, uint32_t chunk, uint32_t *left)
+static void end_slots(struct store *store, uint32_t chunk, uint32_t *left)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_BLOCK);
 	uint32_t n_blocks = catalog_chunk(catalog, chunk)->n_blocks;
 	const struct block_record *block;
@@ -312,14 +313,14 @@ static void end_slots(struct broker *broker, uint32_t chunk, uint32_t *left)
 		if (block->chunk != chunk)
 			continue;
 		n_blocks--;
-		end_block(broker, block, left);
+		end_block(store, block, left);
 	}
 }
 
-void shared_chunk_end_session(struct broker *broker, uint32_t session,
+void shared_chunk_end_session(struct store *store, uint32_t session,
 			      uint32_t *left)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_CHUNK);
 	struct chunk_record *record;
 
@@ -328,7 +329,7 @@ void shared_chunk_end_session(struct broker *broker, uint32_t session,
 		if (!record->id || !record->shared || record->sharer != session)
 			continue;
 		if (record->shared == SHARE_LEGACY)
-			end_slots(broker, i, left);
+			end_slots(store, i, left);
 		if (*left == 0)
 			return;
 		catalog_set(catalog, record->sharer, 0);

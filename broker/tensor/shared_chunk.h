@@ -21,7 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct device;
 struct error;
 struct pools;
@@ -57,11 +57,11 @@ int shared_chunk_handle(const struct pools *pools, uint32_t index,
 			uint8_t ret[MESSAGE_HANDLE_SIZE], struct error *err);
 
 /* May the slot be handed on? -EOWNERDEAD likewise. */
-int shared_chunk_check(const struct broker *broker, uint32_t slot,
+int shared_chunk_check(const struct store *store, uint32_t slot,
 		       struct error *err);
 
 /* What the session shared is shared by nobody now. Commits in steps. `left`:
  * how many tensors it may end; 0 afterwards: there may be more, call it again.
  */
-void shared_chunk_end_session(struct broker *broker, uint32_t session,
+void shared_chunk_end_session(struct store *store, uint32_t session,
 			      uint32_t *left);

@@ -13,12 +13,12 @@
  * the strides (int64 each).
  */
 #include "broker/tensor/slot.h"
-#include "broker/broker.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
 #include "broker/tensor/order.h"
 #include "broker/tensor/prefix.h"
+#include "broker/tensor/store.h"
 #include "broker/tensor/unshare.h"
 #include "proto/error.h"
 #include "proto/name.h"
@@ -48,11 +48,10 @@ static uint64_t word_of(const struct slot_record *record, enum slot_state state)
 	return word;
 }
 
-static void set_word(struct broker *broker, uint32_t slot,
-		     enum slot_state state)
+static void set_word(struct store *store, uint32_t slot, enum slot_state state)
 {
-	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
-	uint64_t old = table_load(&broker->table, slot);
+	const struct slot_record *record = catalog_slot(&store->catalog, slot);
+	uint64_t old = table_load(&store->table, slot);
 	uint64_t new = word_of(record, state);
 
 	if (old == new)
@@ -61,7 +60,7 @@ static void set_word(struct broker *broker, uint32_t slot,
 	       (new &SLOT_TAINTED &&table_word_state(old) == state));
 	assert(table_word_state(old) == SLOT_FREE ||
 	       table_word_generation(old) == record->generation);
-	table_store(&broker->table, slot, new);
+	table_store(&store->table, slot, new);
 }
 
 /* --- blobs --------------------------------------------------------------- */
@@ -79,10 +78,10 @@ static size_t blob_size(size_t name_size, size_t n_dims)
 	return size ? size : 8;
 }
 
-static void blob_fill(const struct broker *broker, uint64_t blob,
+static void blob_fill(const struct store *store, uint64_t blob,
 		      const char *name, const struct tensor_type *type)
 {
-	uint8_t *at = catalog_blob(&broker->catalog, blob);
+	uint8_t *at = catalog_blob(&store->catalog, blob);
 	size_t dims_size = type->n_dims * sizeof(int64_t);
 
 	memcpy(at, name, strlen(name));
@@ -91,10 +90,10 @@ static void blob_fill(const struct broker *broker, uint64_t blob,
 	memcpy(at + dims_size, type->strides, dims_size);
 }
 
-static void read_type(const struct broker *broker,
+static void read_type(const struct store *store,
 		      const struct slot_record *record, struct tensor_type *ret)
 {
-	const uint8_t *at = catalog_blob(&broker->catalog, record->blob);
+	const uint8_t *at = catalog_blob(&store->catalog, record->blob);
 	size_t dims_size = record->n_dims * sizeof(int64_t);
 
 	*ret = (struct tensor_type){
@@ -106,34 +105,33 @@ static void read_type(const struct broker *broker,
 	memcpy(ret->strides, at + dims_size, dims_size);
 }
 
-uint64_t slot_reserve_name(struct broker *broker, uint32_t slot,
-			   const char *name)
+uint64_t slot_reserve_name(struct store *store, uint32_t slot, const char *name)
 {
-	struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	struct slot_record *record = catalog_slot(&store->catalog, slot);
 
-	return catalog_blob_alloc(&broker->catalog,
+	return catalog_blob_alloc(&store->catalog,
 				  blob_size(strlen(name), record->n_dims));
 }
 
-void slot_unreserve_name(struct broker *broker, uint32_t slot, const char *name,
+void slot_unreserve_name(struct store *store, uint32_t slot, const char *name,
 			 uint64_t reserved)
 {
-	struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	struct slot_record *record = catalog_slot(&store->catalog, slot);
 
-	catalog_blob_release(&broker->catalog, reserved,
+	catalog_blob_release(&store->catalog, reserved,
 			     blob_size(strlen(name), record->n_dims));
 }
 
-void slot_set_name(struct broker *broker, uint32_t slot, const char *name,
+void slot_set_name(struct store *store, uint32_t slot, const char *name,
 		   uint64_t reserved)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 	struct tensor_type type;
 
 	assert(!(record->flags & SLOT_FLAG_NAMED) && !record->name_size);
-	read_type(broker, record, &type);
-	blob_fill(broker, reserved, name, &type);
+	read_type(store, record, &type);
+	blob_fill(store, reserved, name, &type);
 	catalog_blob_release(catalog, record->blob,
 			     blob_size(0, record->n_dims));
 	catalog_set(catalog, record->blob, reserved);
@@ -142,11 +140,11 @@ void slot_set_name(struct broker *broker, uint32_t slot, const char *name,
 
 /* --- creation ------------------------------------------------------------ */
 
-uint32_t slot_new(struct broker *broker, uint32_t block, uint64_t offset,
+uint32_t slot_new(struct store *store, uint32_t block, uint64_t offset,
 		  uint64_t size, const struct tensor_type *type,
 		  const char *name, uint32_t writer, uint32_t uid)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	size_t bytes = blob_size(strlen(name), type->n_dims);
 	uint64_t blob = catalog_blob_alloc(catalog, bytes);
 	struct slot_record *record;
@@ -159,7 +157,7 @@ uint32_t slot_new(struct broker *broker, uint32_t block, uint64_t offset,
 		catalog_blob_release(catalog, blob, bytes);
 		return 0;
 	}
-	blob_fill(broker, blob, name, type);
+	blob_fill(store, blob, name, type);
 	record = catalog_slot(catalog, slot);
 	record->generation++;
 	record->offset = offset;
@@ -183,9 +181,9 @@ uint32_t slot_new(struct broker *broker, uint32_t block, uint64_t offset,
 
 /* --- keepers and state --------------------------------------------------- */
 
-enum slot_state slot_state(const struct broker *broker, uint32_t slot)
+enum slot_state slot_state(const struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 
 	if (!record->block)
@@ -195,49 +193,49 @@ enum slot_state slot_state(const struct broker *broker, uint32_t slot)
 	if (record->bundle &&
 	    catalog_bundle(catalog, record->bundle)->state == BUNDLE_STAGED)
 		return SLOT_WRITING;
-	return index_shows(broker, slot) ? SLOT_PUBLISHED : SLOT_LIMBO;
+	return index_shows(store, slot) ? SLOT_PUBLISHED : SLOT_LIMBO;
 }
 
-enum slot_use slot_use(const struct broker *broker, uint32_t slot)
+enum slot_use slot_use(const struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	uint32_t grant = record->grants.first;
 	enum slot_use use = SLOT_UNUSED;
 
-	if (record->order && order_is_pending(broker, slot))
+	if (record->order && order_is_pending(store, slot))
 		use = SLOT_FENCED;
 	for (; grant; grant = catalog_grant(catalog, grant)->slot_link.next) {
-		if (grant_holds(broker, grant) > 0)
+		if (grant_holds(store, grant) > 0)
 			return SLOT_HELD;
-		if (grant_is_fenced(broker, grant))
+		if (grant_is_fenced(store, grant))
 			use = SLOT_FENCED;
 	}
 	return use;
 }
 
-bool slot_is_held(const struct broker *broker, uint32_t slot)
+bool slot_is_held(const struct store *store, uint32_t slot)
 {
-	return slot_use(broker, slot) == SLOT_HELD;
+	return slot_use(store, slot) == SLOT_HELD;
 }
 
-void slot_taint(struct broker *broker, uint32_t slot)
+void slot_taint(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 
-	uint64_t word = table_load(&broker->table, slot);
+	uint64_t word = table_load(&store->table, slot);
 
 	catalog_set(catalog, record->flags,
 		    (uint16_t)(record->flags | SLOT_FLAG_TAINTED));
 	/* A slot that was just made has no word yet. */
 	if (table_word_generation(word) == record->generation)
-		set_word(broker, slot, table_word_state(word));
+		set_word(store, slot, table_word_state(word));
 }
 
-void slot_end_writer(struct broker *broker, uint32_t slot)
+void slot_end_writer(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 
 	if (!record->writer)
@@ -248,80 +246,80 @@ void slot_end_writer(struct broker *broker, uint32_t slot)
 	catalog_set(catalog, record->writer, 0);
 }
 
-void slot_end_name(struct broker *broker, uint32_t slot)
+void slot_end_name(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 
 	if (!(record->flags & SLOT_FLAG_NAMED))
 		return;
-	deadlines_remove(&broker->deadlines, &record->heap_position);
+	deadlines_remove(&store->base->deadlines, &record->heap_position);
 	if (!record->bundle)
-		bundle_note_name(broker, slot, -1);
-	index_remove(broker, slot);
+		bundle_note_name(store, slot, -1);
+	index_remove(store, slot);
 	if (record->tied) {
 		catalog_list_remove(
 			catalog, &catalog_session(catalog, record->tied)->own,
 			SECTION_SLOT, OWN_LINK, slot);
 		catalog_set(catalog, record->tied, 0);
 	}
-	evict_remove(broker, slot);
+	evict_remove(store, slot);
 	catalog_set(catalog, record->deadline_ms, 0);
 	catalog_set(catalog, record->flags,
 		    (uint16_t)(record->flags & ~SLOT_FLAG_NAMED));
 }
 
-void slot_pin(struct broker *broker, uint32_t slot)
+void slot_pin(struct store *store, uint32_t slot)
 {
-	catalog_slot(&broker->catalog, slot)->n_pins++;
+	catalog_slot(&store->catalog, slot)->n_pins++;
 }
 
-bool slot_unpin(struct broker *broker, uint32_t slot)
+bool slot_unpin(struct store *store, uint32_t slot)
 {
-	struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	struct slot_record *record = catalog_slot(&store->catalog, slot);
 
 	assert(record->n_pins > 0);
 	record->n_pins--;
-	return slot_settle(broker, slot);
+	return slot_settle(store, slot);
 }
 
-void slot_set_group(struct broker *broker, uint32_t slot, uint32_t group)
+void slot_set_group(struct store *store, uint32_t slot, uint32_t group)
 {
-	catalog_set(&broker->catalog,
-		    catalog_slot(&broker->catalog, slot)->group, group);
+	catalog_set(&store->catalog, catalog_slot(&store->catalog, slot)->group,
+		    group);
 }
 
 /* The name has expired. */
 static void on_deadline(void *data, uint32_t slot)
 {
-	struct broker *broker = data;
+	struct store *store = data;
 
-	events_note_slot(broker, slot, EVENT_EXPIRED);
-	slot_end_name(broker, slot);
-	slot_settle(broker, slot);
-	catalog_commit(&broker->catalog);
+	events_note_slot(store, slot, EVENT_EXPIRED);
+	slot_end_name(store, slot);
+	slot_settle(store, slot);
+	catalog_commit(&store->catalog);
 }
 
-int slot_set_deadline(struct broker *broker, uint32_t slot, uint64_t at_ms,
+int slot_set_deadline(struct store *store, uint32_t slot, uint64_t at_ms,
 		      struct error *err)
 {
-	struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	struct slot_record *record = catalog_slot(&store->catalog, slot);
 	struct deadline deadline = {
 		.at_ms = at_ms,
 		.fn = on_deadline,
-		.data = broker,
+		.data = store,
 		.index = slot,
 		.position = &record->heap_position,
 	};
 
-	return deadlines_add(&broker->deadlines, &deadline, err);
+	return deadlines_add(&store->base->deadlines, &deadline, err);
 }
 
 /* --- limbo and freeing --------------------------------------------------- */
 
-static void enter_limbo(struct broker *broker, uint32_t slot)
+static void enter_limbo(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 
 	if (record->flags & SLOT_FLAG_IN_LIMBO)
@@ -330,12 +328,12 @@ static void enter_limbo(struct broker *broker, uint32_t slot)
 			    LIMBO_LINK, slot);
 	catalog_set(catalog, record->flags,
 		    (uint16_t)(record->flags | SLOT_FLAG_IN_LIMBO));
-	limbo_note_size(broker);
+	limbo_note_size(store);
 }
 
-static void leave_limbo(struct broker *broker, uint32_t slot)
+static void leave_limbo(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 
 	if (!(record->flags & SLOT_FLAG_IN_LIMBO))
@@ -346,142 +344,140 @@ static void leave_limbo(struct broker *broker, uint32_t slot)
 		    (uint16_t)(record->flags & ~SLOT_FLAG_IN_LIMBO));
 }
 
-static void refund(struct broker *broker, uint32_t uid, enum account_kind kind,
+static void refund(struct store *store, uint32_t uid, enum account_kind kind,
 		   uint64_t amount)
 {
-	struct account *account = accounts_get(&broker->accounts, uid);
+	struct account *account = accounts_get(&store->base->accounts, uid);
 
 	assert(account); /* it was charged, so it exists */
 	account_refund(account, kind, amount);
 }
 
 /* The last slot of the block was freed. */
-static void free_block(struct broker *broker, uint32_t index)
+static void free_block(struct store *store, uint32_t index)
 {
-	struct block_record *block = catalog_block(&broker->catalog, index);
+	struct block_record *block = catalog_block(&store->catalog, index);
 	const struct device_uuid *device =
-		pool_block_device(&broker->pools, block);
-	uint64_t charge = pool_block_charge(&broker->pools, block);
-	struct holdings *maker = broker->holdings[block->maker];
+		pool_block_device(&store->pools, block);
+	uint64_t charge = pool_block_charge(&store->pools, block);
+	struct holdings *maker = store->holdings[block->maker];
 
-	refund(broker, block->uid, pool_account(device), charge);
+	refund(store, block->uid, pool_account(device), charge);
 	if (maker) {
 		assert(maker->n_bytes >= charge);
 		maker->n_bytes -= charge;
 	}
-	pool_release(&broker->pools, index);
+	pool_release(&store->pools, index);
 }
 
 /* Has the slot a keeper that the word does not show? */
-static bool is_kept(const struct broker *broker,
-		    const struct slot_record *record)
+static bool is_kept(const struct store *store, const struct slot_record *record)
 {
 	return record->n_tickets || record->group || record->n_pins ||
-	       (record->bundle && broker->bundles[record->bundle].n_leases);
+	       (record->bundle && store->bundles[record->bundle].n_leases);
 }
 
-static void free_slot(struct broker *broker, uint32_t slot)
+static void free_slot(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 	uint32_t block = record->block;
 	struct list *siblings = &catalog_block(catalog, block)->slots;
 
-	assert(!record->writer && !record->tied && !is_kept(broker, record));
-	unshare_end(broker, slot);
-	leave_limbo(broker, slot);
-	order_end(broker, slot);
-	grant_drop_slot(broker, slot);
-	slot_end_name(broker, slot); /* a bundle member may still have one */
+	assert(!record->writer && !record->tied && !is_kept(store, record));
+	unshare_end(store, slot);
+	leave_limbo(store, slot);
+	order_end(store, slot);
+	grant_drop_slot(store, slot);
+	slot_end_name(store, slot); /* a bundle member may still have one */
 	if (record->bundle)
-		bundle_forget_member(broker, slot);
+		bundle_forget_member(store, slot);
 	catalog_blob_release(catalog, record->blob,
 			     blob_size(record->name_size, record->n_dims));
-	refund(broker, record->uid, ACCOUNT_SLOTS, 1);
-	set_word(broker, slot, SLOT_FREE);
+	refund(store, record->uid, ACCOUNT_SLOTS, 1);
+	set_word(store, slot, SLOT_FREE);
 	catalog_list_remove(catalog, siblings, SECTION_SLOT, BLOCK_LINK, slot);
 	catalog_release(catalog, SECTION_SLOT, slot);
 	point("slot.freed");
 	if (!siblings->n)
-		free_block(broker, block);
+		free_block(store, block);
 	else
-		unshare_look(broker, siblings->first);
-	broker->n_freed_slots++;
-	wake_room(&broker->wake);
+		unshare_look(store, siblings->first);
+	store->n_freed_slots++;
+	wake_room(&store->base->wake);
 }
 
-bool slot_settle(struct broker *broker, uint32_t slot)
+bool slot_settle(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
-	enum slot_state state = slot_state(broker, slot);
+	struct catalog *catalog = &store->catalog;
+	enum slot_state state = slot_state(store, slot);
 	enum slot_use use;
 
 	if (state == SLOT_FREE)
 		return false;
 	/* A writer that released its last hold has given up: it cannot reach an
 	 * unpublished slot again. */
-	if (catalog_slot(catalog, slot)->writer &&
-	    !slot_is_held(broker, slot)) {
-		slot_end_writer(broker, slot);
-		state = slot_state(broker, slot);
+	if (catalog_slot(catalog, slot)->writer && !slot_is_held(store, slot)) {
+		slot_end_writer(store, slot);
+		state = slot_state(store, slot);
 	}
-	set_word(broker, slot, state);
+	set_word(store, slot, state);
 	if (state != SLOT_LIMBO ||
-	    is_kept(broker, catalog_slot(catalog, slot))) {
-		leave_limbo(broker, slot);
+	    is_kept(store, catalog_slot(catalog, slot))) {
+		leave_limbo(store, slot);
 		return false;
 	}
 	point("slot.limbo");
-	use = slot_use(broker, slot);
+	use = slot_use(store, slot);
 	if (use != SLOT_UNUSED) {
-		enter_limbo(broker, slot);
+		enter_limbo(store, slot);
 		if (use == SLOT_FENCED)
-			limbo_watch(broker, slot);
+			limbo_watch(store, slot);
 		else
-			unshare_look(broker, slot);
+			unshare_look(store, slot);
 		return false;
 	}
 	if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM) {
-		enter_limbo(broker, slot);
-		limbo_collect_later(broker);
+		enter_limbo(store, slot);
+		limbo_collect_later(store);
 		return false;
 	}
-	free_slot(broker, slot);
+	free_slot(store, slot);
 	return true;
 }
 
-void slot_hide(struct broker *broker, uint32_t slot)
+void slot_hide(struct store *store, uint32_t slot)
 {
-	set_word(broker, slot, SLOT_LIMBO);
+	set_word(store, slot, SLOT_LIMBO);
 }
 
-bool slot_evict(struct broker *broker, uint32_t slot)
+bool slot_evict(struct store *store, uint32_t slot)
 {
-	set_word(broker, slot, SLOT_LIMBO);
+	set_word(store, slot, SLOT_LIMBO);
 	point("slot.evict");
-	if (slot_use(broker, slot) != SLOT_UNUSED) {
-		set_word(broker, slot, SLOT_PUBLISHED);
+	if (slot_use(store, slot) != SLOT_UNUSED) {
+		set_word(store, slot, SLOT_PUBLISHED);
 		return false;
 	}
-	events_note_slot(broker, slot, EVENT_EVICTED);
-	slot_end_name(broker, slot);
-	return slot_settle(broker, slot);
+	events_note_slot(store, slot, EVENT_EVICTED);
+	slot_end_name(store, slot);
+	return slot_settle(store, slot);
 }
 
-void slot_end_session(struct broker *broker, uint32_t session, uint32_t *left)
+void slot_end_session(struct store *store, uint32_t session, uint32_t *left)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct list *own = &catalog_session(catalog, session)->own;
 	uint32_t slot;
 
 	for (; own->first && *left > 0; --*left) {
 		slot = own->first;
-		slot_end_writer(broker, slot);
+		slot_end_writer(store, slot);
 		if (catalog_slot(catalog, slot)->tied) {
-			events_note_slot(broker, slot, EVENT_ENDED);
-			slot_end_name(broker, slot);
+			events_note_slot(store, slot, EVENT_ENDED);
+			slot_end_name(store, slot);
 		}
-		slot_settle(broker, slot);
+		slot_settle(store, slot);
 		point("slot.disowned");
 		catalog_commit(catalog);
 	}
@@ -489,16 +485,18 @@ void slot_end_session(struct broker *broker, uint32_t session, uint32_t *left)
 
 /* --- adoption ------------------------------------------------------------ */
 
-static int adopt_charge(struct broker *broker, uint32_t slot, struct error *err)
+static int adopt_charge(struct store *store, uint32_t slot, struct error *err)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 	struct block_record *block = catalog_block(catalog, record->block);
-	struct account *payer = accounts_get(&broker->accounts, record->uid);
-	struct account *owner = accounts_get(&broker->accounts, block->uid);
+	struct account *payer =
+		accounts_get(&store->base->accounts, record->uid);
+	struct account *owner =
+		accounts_get(&store->base->accounts, block->uid);
 	const struct device_uuid *device =
-		pool_block_device(&broker->pools, block);
-	uint64_t charge = pool_block_charge(&broker->pools, block);
+		pool_block_device(&store->pools, block);
+	uint64_t charge = pool_block_charge(&store->pools, block);
 
 	if (!payer || !owner)
 		return error_nomem(err, "accounts");
@@ -506,65 +504,65 @@ static int adopt_charge(struct broker *broker, uint32_t slot, struct error *err)
 	if (block->slots.first != slot)
 		return 0;
 	account_charge_adopted(owner, pool_account(device), charge);
-	if (broker->holdings[block->maker])
-		broker->holdings[block->maker]->n_bytes += charge;
+	if (store->holdings[block->maker])
+		store->holdings[block->maker]->n_bytes += charge;
 	return 0;
 }
 
-static int adopt(struct broker *broker, uint32_t slot, struct error *err)
+static int adopt(struct store *store, uint32_t slot, struct error *err)
 {
-	struct slot_record *record = catalog_slot(&broker->catalog, slot);
-	enum slot_state state = slot_state(broker, slot);
+	struct slot_record *record = catalog_slot(&store->catalog, slot);
+	enum slot_state state = slot_state(store, slot);
 
 	/* The word may be from a transaction that was undone, so it is stored
 	 * without checking the transition. */
-	table_store(&broker->table, slot, word_of(record, state));
+	table_store(&store->table, slot, word_of(record, state));
 	if (state == SLOT_FREE)
 		return 0;
 	record->heap_position = 0;
 	record->is_fenced = 0;
 	record->n_pins = 0;
 	if (record->deadline_ms &&
-	    slot_set_deadline(broker, slot, record->deadline_ms, err) < 0)
+	    slot_set_deadline(store, slot, record->deadline_ms, err) < 0)
 		return -ENOMEM;
-	if (adopt_charge(broker, slot, err) < 0)
+	if (adopt_charge(store, slot, err) < 0)
 		return -ENOMEM;
-	if (index_shows(broker, slot) && !record->bundle &&
+	if (index_shows(store, slot) && !record->bundle &&
 	    (record->flags & PUBLISH_EVICTABLE))
-		evict_add(broker, slot);
+		evict_add(store, slot);
 	return 0;
 }
 
 /* Clear words beyond the last record ever used, set by a request that
  * was undone. */
-static void forget_words(struct broker *broker, uint32_t from)
+static void forget_words(struct store *store, uint32_t from)
 {
 	uint32_t slot;
 
 	for (slot = from; slot < TABLE_SLOTS; slot++) {
 		if (slot >= from + MESSAGE_MAX_ITEMS)
 			return;
-		table_store(&broker->table, slot, table_word(0, SLOT_FREE));
+		table_store(&store->table, slot, table_word(0, SLOT_FREE));
 	}
 }
 
-int slot_adopt_all(struct broker *broker, struct error *err)
+int slot_adopt_all(struct store *store, struct error *err)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_SLOT);
 	uint32_t slot;
 	int r;
 
 	for (slot = 1; slot <= n; slot++) {
-		r = adopt(broker, slot, err);
+		r = adopt(store, slot, err);
 		if (r < 0)
 			return r;
 	}
-	forget_words(broker, n + 1);
+	forget_words(store, n + 1);
 	/* From here on all accounts are charged, so that slot_settle()
 	 * can refund. */
 	for (slot = 1; slot <= n; slot++) {
-		slot_settle(broker, slot);
+		slot_settle(store, slot);
 		catalog_commit(catalog);
 	}
 	return 0;
@@ -572,10 +570,10 @@ int slot_adopt_all(struct broker *broker, struct error *err)
 
 /* --- lookup -------------------------------------------------------------- */
 
-uint32_t slot_find(const struct broker *broker, const struct slot_ref *ref,
+uint32_t slot_find(const struct store *store, const struct slot_ref *ref,
 		   struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct slot_record *record;
 
 	if (ref->slot > 0 &&
@@ -591,14 +589,14 @@ uint32_t slot_find(const struct broker *broker, const struct slot_ref *ref,
 	return 0;
 }
 
-void slot_describe(const struct broker *broker, uint32_t slot,
+void slot_describe(const struct store *store, uint32_t slot,
 		   struct tensor_type *ret_type, char *ret_name)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 
 	if (ret_type)
-		read_type(broker, record, ret_type);
+		read_type(store, record, ret_type);
 	if (ret_name) {
 		memcpy(ret_name, catalog_blob(catalog, record->blob),
 		       record->name_size);
@@ -606,19 +604,19 @@ void slot_describe(const struct broker *broker, uint32_t slot,
 	}
 }
 
-uint64_t slot_version(const struct broker *broker, uint32_t slot)
+uint64_t slot_version(const struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 
 	return record->bundle ? catalog_bundle(catalog, record->bundle)->version
 			      : record->version;
 }
 
-void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
+void slot_place(const struct store *store, uint32_t slot, char *name_buffer,
 		struct tensor_place *ret)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	const struct block_record *block =
 		catalog_block(catalog, record->block);
@@ -628,26 +626,26 @@ void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
 		.chunk = catalog_chunk(catalog, block->chunk)->id,
 		.offset = block->offset + record->offset,
 		.size = record->size,
-		.version = slot_version(broker, slot),
+		.version = slot_version(store, slot),
 		.name = name_buffer ? name_buffer : "",
 		.is_tainted = record->flags & SLOT_FLAG_TAINTED,
 	};
 	if (record->order)
-		order_describe(broker, slot, &ret->order);
-	slot_describe(broker, slot, &ret->type, name_buffer);
+		order_describe(store, slot, &ret->order);
+	slot_describe(store, slot, &ret->type, name_buffer);
 }
 
 /* Memory that a process shared is one allocation, however many blocks are in
  * it, and it is charged as a whole if at all. */
-struct block_use slot_block_use(const struct broker *broker, uint32_t slot)
+struct block_use slot_block_use(const struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t index = catalog_slot(catalog, slot)->block;
 	const struct block_record *block = catalog_block(catalog, index);
 	const struct chunk_record *chunk = catalog_chunk(catalog, block->chunk);
 	struct block_use use = {
 		.id = index,
-		.size = pool_block_charge(&broker->pools, block),
+		.size = pool_block_charge(&store->pools, block),
 		.n_slots = block->slots.n,
 		.uid = block->uid,
 		.maker = block->maker,
@@ -661,9 +659,9 @@ struct block_use slot_block_use(const struct broker *broker, uint32_t slot)
 	return use;
 }
 
-struct access_class slot_access(const struct broker *broker, uint32_t slot)
+struct access_class slot_access(const struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	const struct block_record *block =
 		catalog_block(catalog, record->block);

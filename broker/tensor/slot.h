@@ -24,7 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct error;
 struct holdings;
 
@@ -35,12 +35,12 @@ struct holdings;
  * slot_settle(). Returns 0 if the catalog is full. The caller has charged the
  * uid one of ACCOUNT_SLOTS; freeing the slot refunds it.
  */
-uint32_t slot_new(struct broker *broker, uint32_t block, uint64_t offset,
+uint32_t slot_new(struct store *store, uint32_t block, uint64_t offset,
 		  uint64_t size, const struct tensor_type *type,
 		  const char *name, uint32_t writer, uint32_t uid);
 
 /* The state that follows from the keepers; FREE if the record is free. */
-enum slot_state slot_state(const struct broker *broker, uint32_t slot);
+enum slot_state slot_state(const struct store *store, uint32_t slot);
 
 /* Below this much journal space, slot_settle() defers freeing. */
 #define SLOT_SETTLE_ROOM (UINT32_C(27) << 20)
@@ -53,21 +53,21 @@ enum slot_state slot_state(const struct broker *broker, uint32_t slot);
  * and is collected in a later round of the loop, so that 131,072 slots can be
  * updated in one transaction however many sessions have grants of them.
  */
-bool slot_settle(struct broker *broker, uint32_t slot);
+bool slot_settle(struct store *store, uint32_t slot);
 
 enum slot_use {
 	SLOT_UNUSED,
 	SLOT_FENCED, /* no session holds it, but devices are using it */
 	SLOT_HELD,   /* granted + delta is above 0 for some session */
 };
-enum slot_use slot_use(const struct broker *broker, uint32_t slot);
-bool slot_is_held(const struct broker *broker, uint32_t slot);
+enum slot_use slot_use(const struct store *store, uint32_t slot);
+bool slot_is_held(const struct store *store, uint32_t slot);
 
 /* Record that the contents will never be complete, and show it in the word. */
-void slot_taint(struct broker *broker, uint32_t slot);
+void slot_taint(struct store *store, uint32_t slot);
 
 /* The slot that `ref` names if it is live, else 0 with -ESTALE in `err`. */
-uint32_t slot_find(const struct broker *broker, const struct slot_ref *ref,
+uint32_t slot_find(const struct store *store, const struct slot_ref *ref,
 		   struct error *err);
 
 /*
@@ -76,51 +76,51 @@ uint32_t slot_find(const struct broker *broker, const struct slot_ref *ref,
  * the reservation (0 if the catalog is full; slot_unreserve_name() returns it)
  * and the change, which consumes the reservation. The caller updates the index.
  */
-uint64_t slot_reserve_name(struct broker *broker, uint32_t slot,
+uint64_t slot_reserve_name(struct store *store, uint32_t slot,
 			   const char *name);
-void slot_unreserve_name(struct broker *broker, uint32_t slot, const char *name,
+void slot_unreserve_name(struct store *store, uint32_t slot, const char *name,
 			 uint64_t reserved);
-void slot_set_name(struct broker *broker, uint32_t slot, const char *name,
+void slot_set_name(struct store *store, uint32_t slot, const char *name,
 		   uint64_t reserved);
 
 /* The writer has finished; no effect without one. The caller then
  * calls slot_settle(). */
-void slot_end_writer(struct broker *broker, uint32_t slot);
+void slot_end_writer(struct store *store, uint32_t slot);
 
 /* The name no longer shows the slot (it was removed, replaced or has expired,
  * or its session ended): remove it from the index and undo deadline and tie.
  * The caller then calls slot_settle(). */
-void slot_end_name(struct broker *broker, uint32_t slot);
+void slot_end_name(struct store *store, uint32_t slot);
 
 /*
  * Pins keep a slot while the broker or its worker uses the memory. They are
  * counted and not persistent: after a restart no slot is pinned. Unpinning
  * updates the state; it returns true if the slot was freed.
  */
-void slot_pin(struct broker *broker, uint32_t slot);
-bool slot_unpin(struct broker *broker, uint32_t slot);
+void slot_pin(struct store *store, uint32_t slot);
+bool slot_unpin(struct store *store, uint32_t slot);
 
 /* Make this group (record) a keeper of the slot; 0: no group keeps it. The
  * caller then calls slot_settle(). */
-void slot_set_group(struct broker *broker, uint32_t slot, uint32_t group);
+void slot_set_group(struct store *store, uint32_t slot, uint32_t group);
 
 /* Let the name expire at this time (CLOCK_BOOTTIME). -ENOMEM: no memory. */
-int slot_set_deadline(struct broker *broker, uint32_t slot, uint64_t at_ms,
+int slot_set_deadline(struct store *store, uint32_t slot, uint64_t at_ms,
 		      struct error *err);
 
 /* End the writer of each slot that a dead session writes, remove the name of
  * each slot that is tied to it, and update their states. Each slot takes one
  * from `*left`; when that reaches 0, there may be more. Commits in steps. */
-void slot_end_session(struct broker *broker, uint32_t session, uint32_t *left);
+void slot_end_session(struct store *store, uint32_t session, uint32_t *left);
 
 /* Hide the slot from readers of the table before the caller changes its own
  * records: only the word becomes LIMBO. slot_settle() follows in this or a
  * later transaction. */
-void slot_hide(struct broker *broker, uint32_t slot);
+void slot_hide(struct store *store, uint32_t slot);
 
 /* Evict a published slot that no session holds and no device uses. Returns
  * false, with nothing changed, if it is in use. */
-bool slot_evict(struct broker *broker, uint32_t slot);
+bool slot_evict(struct store *store, uint32_t slot);
 
 /*
  * After a restart: charge the accounts, store the words, set the deadlines, and
@@ -129,17 +129,17 @@ bool slot_evict(struct broker *broker, uint32_t slot);
  * sessions are dropped, since freeing a slot refunds its charge. The n_bytes of
  * the sessions in broker.holdings[] are set, too.
  */
-int slot_adopt_all(struct broker *broker, struct error *err);
+int slot_adopt_all(struct store *store, struct error *err);
 
 /* Name and type of a slot: the name that it has or had, or will have in a
  * bundle. The name is copied to `ret_name` (NAME_MAX_SIZE + 1 bytes). Either
  * may be NULL. */
-void slot_describe(const struct broker *broker, uint32_t slot,
+void slot_describe(const struct store *store, uint32_t slot,
 		   struct tensor_type *ret_type, char *ret_name);
 
 /* Fill a place. Its `name` points to `name_buffer` (NAME_MAX_SIZE + 1 bytes, at
  * least as long-lived as the place), or is "" if that is NULL. */
-void slot_place(const struct broker *broker, uint32_t slot, char *name_buffer,
+void slot_place(const struct store *store, uint32_t slot, char *name_buffer,
 		struct tensor_place *ret);
 
 /* The allocation that contains a slot; the slot keeps all of it. */
@@ -151,10 +151,10 @@ struct block_use {
 	uint32_t uid;
 	uint32_t maker; /* session that allocated it; 0: it has ended */
 };
-struct block_use slot_block_use(const struct broker *broker, uint32_t slot);
+struct block_use slot_block_use(const struct store *store, uint32_t slot);
 
 /* The version of the slot's name; a member has that of its bundle. */
-uint64_t slot_version(const struct broker *broker, uint32_t slot);
+uint64_t slot_version(const struct store *store, uint32_t slot);
 
 /* The access class of a slot's memory. */
-struct access_class slot_access(const struct broker *broker, uint32_t slot);
+struct access_class slot_access(const struct store *store, uint32_t slot);

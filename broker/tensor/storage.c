@@ -3,17 +3,17 @@
  * one block that no session makes.
  */
 #include "broker/tensor/storage.h"
-#include "broker/broker.h"
 #include "broker/memory/pool.h"
 #include "broker/tensor/limbo.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <errno.h>
 #include <inttypes.h>
 
 struct attempt {
-	struct broker *broker;
+	struct store *store;
 	const struct storage_request *request;
 	struct account *account;
 	enum account_kind kind;
@@ -24,7 +24,7 @@ struct attempt {
 
 static int check_limits(const struct attempt *attempt, struct error *err)
 {
-	uint64_t quota = account_limit(&attempt->broker->accounts,
+	uint64_t quota = account_limit(&attempt->store->base->accounts,
 				       attempt->account, attempt->kind);
 
 	if (attempt->charge <= quota)
@@ -37,7 +37,7 @@ static int check_limits(const struct attempt *attempt, struct error *err)
 
 static bool catalog_has_room(const struct attempt *attempt, struct error *err)
 {
-	const struct catalog *catalog = &attempt->broker->catalog;
+	const struct catalog *catalog = &attempt->store->catalog;
 
 	if (catalog_n_live(catalog, SECTION_SLOT) <
 		    catalog_capacity(SECTION_SLOT) &&
@@ -52,7 +52,7 @@ static bool catalog_has_room(const struct attempt *attempt, struct error *err)
 
 static bool charge(const struct attempt *attempt, struct error *err)
 {
-	const struct accounts *accounts = &attempt->broker->accounts;
+	const struct accounts *accounts = &attempt->store->base->accounts;
 
 	if (account_charge(accounts, attempt->account, attempt->kind,
 			   attempt->charge, err) < 0)
@@ -74,7 +74,7 @@ static void refund(const struct attempt *attempt)
 static int try_once(const struct attempt *attempt, uint32_t *ret_block,
 		    struct error *err)
 {
-	struct pools *pools = &attempt->broker->pools;
+	struct pools *pools = &attempt->store->pools;
 	struct pool_request request = {
 		.access = attempt->request->access,
 		.device = attempt->request->device,
@@ -100,15 +100,15 @@ static int try_once(const struct attempt *attempt, uint32_t *ret_block,
  * that is short, anybody's does. */
 static enum evict_outcome make_room(const struct attempt *attempt)
 {
-	struct broker *broker = attempt->broker;
+	struct store *store = attempt->store;
 	const struct storage_request *request = attempt->request;
-	uint64_t left = account_left(&broker->accounts, attempt->account,
+	uint64_t left = account_left(&store->base->accounts, attempt->account,
 				     attempt->kind);
 
 	if (attempt->charge > left)
-		return evict(broker, attempt->charge - left, &request->device,
+		return evict(store, attempt->charge - left, &request->device,
 			     &request->uid);
-	return evict(broker, attempt->charge, &request->device, NULL);
+	return evict(store, attempt->charge, &request->device, NULL);
 }
 
 static int try_hard(const struct attempt *attempt, uint32_t *ret_block,
@@ -118,7 +118,7 @@ static int try_hard(const struct attempt *attempt, uint32_t *ret_block,
 
 	if (r != POOL_FULL || !attempt->request->may_evict)
 		return r;
-	if (limbo_collect_released(attempt->broker))
+	if (limbo_collect_released(attempt->store))
 		r = try_once(attempt, ret_block, err);
 	/* If there is more to evict, the caller is woken when it may go on. */
 	if (r == POOL_FULL && make_room(attempt) == EVICT_SOME)
@@ -134,7 +134,7 @@ static int try_hard(const struct attempt *attempt, uint32_t *ret_block,
 static int make_slot(const struct attempt *attempt, uint32_t block,
 		     uint32_t *ret_slot, struct error *err)
 {
-	struct broker *broker = attempt->broker;
+	struct store *store = attempt->store;
 	struct tensor_type type = {
 		.dtype = DTYPE_U8,
 		.n_dims = 1,
@@ -143,31 +143,31 @@ static int make_slot(const struct attempt *attempt, uint32_t block,
 	uint32_t slot;
 
 	tensor_type_contiguous(&type);
-	slot = slot_new(broker, block, 0, attempt->size, &type, "", 0,
+	slot = slot_new(store, block, 0, attempt->size, &type, "", 0,
 			attempt->request->uid);
 	if (!slot) {
 		refund(attempt);
-		pool_release(&broker->pools, block);
-		catalog_commit(&broker->catalog);
+		pool_release(&store->pools, block);
+		catalog_commit(&store->catalog);
 		return error_set(err, -ENOSPC,
 				 "the catalog has no room for one more tensor");
 	}
-	slot_pin(broker, slot);
-	(void)slot_settle(broker, slot); /* pinned: it stays */
+	slot_pin(store, slot);
+	(void)slot_settle(store, slot); /* pinned: it stays */
 	point("storage.made");
-	catalog_commit(&broker->catalog);
+	catalog_commit(&store->catalog);
 	*ret_slot = slot;
 	return POOL_OK;
 }
 
-int storage_make(struct broker *broker, const struct storage_request *request,
+int storage_make(struct store *store, const struct storage_request *request,
 		 uint32_t *ret_slot, struct error *err)
 {
 	uint64_t size = request->size ? request->size : 1;
 	struct attempt attempt = {
-		.broker = broker,
+		.store = store,
 		.request = request,
-		.account = accounts_get(&broker->accounts, request->uid),
+		.account = accounts_get(&store->base->accounts, request->uid),
 		.kind = pool_account(&request->device),
 		.size = size,
 		.charge = pool_block_size(size, &request->device),

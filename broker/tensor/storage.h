@@ -10,7 +10,7 @@
 #include "proto/message.h"
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct error;
 
 struct storage_request {
@@ -28,5 +28,5 @@ struct storage_request {
  * Negative: it could never fit. Before it gives up it collects limbo, then
  * evicts. Commits: call it between changes, not among them.
  */
-int storage_make(struct broker *broker, const struct storage_request *request,
+int storage_make(struct store *store, const struct storage_request *request,
 		 uint32_t *ret_slot, struct error *err);

@@ -2,8 +2,8 @@
  * Tickets: records in a hash of their secret bits, each with a deadline.
  */
 #include "broker/tensor/ticket.h"
-#include "broker/broker.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <assert.h>
@@ -11,14 +11,14 @@
 #include <errno.h>
 #include <sys/random.h>
 
-static uint32_t *bucket(const struct broker *broker,
+static uint32_t *bucket(const struct store *store,
 			const uint8_t id[TICKET_SIZE])
 {
 	uint64_t value;
 
 	/* the bits are random already, so no hash is needed */
 	memcpy(&value, id, sizeof(value));
-	return catalog_bucket(&broker->catalog, HASH_TICKET, value);
+	return catalog_bucket(&store->catalog, HASH_TICKET, value);
 }
 
 static bool is_equal(const uint8_t a[TICKET_SIZE], const uint8_t b[TICKET_SIZE])
@@ -31,13 +31,13 @@ static bool is_equal(const uint8_t a[TICKET_SIZE], const uint8_t b[TICKET_SIZE])
 	return difference == 0;
 }
 
-uint32_t ticket_find(const struct broker *broker, const uint8_t id[TICKET_SIZE])
+uint32_t ticket_find(const struct store *store, const uint8_t id[TICKET_SIZE])
 {
 	const struct ticket_record *record;
-	uint32_t ticket = *bucket(broker, id);
+	uint32_t ticket = *bucket(store, id);
 
 	for (; ticket; ticket = record->hash_next) {
-		record = catalog_ticket(&broker->catalog, ticket);
+		record = catalog_ticket(&store->catalog, ticket);
 		if (is_equal(record->id, id))
 			return ticket;
 	}
@@ -52,7 +52,7 @@ uint64_t ticket_shown(const uint8_t id[TICKET_SIZE])
 	return be64toh(shown);
 }
 
-uint32_t ticket_find_shown(const struct broker *broker, uint64_t shown)
+uint32_t ticket_find_shown(const struct store *store, uint64_t shown)
 {
 	const struct ticket_record *record;
 	uint64_t half = htobe64(shown);
@@ -61,8 +61,8 @@ uint32_t ticket_find_shown(const struct broker *broker, uint64_t shown)
 
 	memcpy(id, &half, sizeof(half));
 	/* the bucket depends on this half only */
-	for (ticket = *bucket(broker, id); ticket; ticket = record->hash_next) {
-		record = catalog_ticket(&broker->catalog, ticket);
+	for (ticket = *bucket(store, id); ticket; ticket = record->hash_next) {
+		record = catalog_ticket(&store->catalog, ticket);
 		if (ticket_shown(record->id) == shown)
 			return ticket;
 	}
@@ -71,25 +71,24 @@ uint32_t ticket_find_shown(const struct broker *broker, uint64_t shown)
 
 static void on_deadline(void *data, uint32_t ticket)
 {
-	struct broker *broker = data;
+	struct store *store = data;
 
-	ticket_expire(broker, ticket);
-	catalog_commit(&broker->catalog);
+	ticket_expire(store, ticket);
+	catalog_commit(&store->catalog);
 }
 
-static int set_deadline(struct broker *broker, uint32_t ticket,
-			struct error *err)
+static int set_deadline(struct store *store, uint32_t ticket, struct error *err)
 {
-	struct ticket_record *record = catalog_ticket(&broker->catalog, ticket);
+	struct ticket_record *record = catalog_ticket(&store->catalog, ticket);
 	struct deadline deadline = {
 		.at_ms = record->deadline_ms,
 		.fn = on_deadline,
-		.data = broker,
+		.data = store,
 		.index = ticket,
 		.position = &record->heap_position,
 	};
 
-	return deadlines_add(&broker->deadlines, &deadline, err);
+	return deadlines_add(&store->base->deadlines, &deadline, err);
 }
 
 static int check(uint32_t n_uses, uint64_t ttl_ms, struct error *err)
@@ -108,10 +107,10 @@ static int check(uint32_t n_uses, uint64_t ttl_ms, struct error *err)
 }
 
 /* Make the record and its deadline; it is not in the hash or the slot yet. */
-static int make_record(struct broker *broker, uint64_t ttl_ms,
+static int make_record(struct store *store, uint64_t ttl_ms,
 		       uint32_t *ret_ticket, struct error *err)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct ticket_record *record;
 	uint32_t ticket = catalog_alloc(catalog, SECTION_TICKET);
 	int r;
@@ -123,7 +122,7 @@ static int make_record(struct broker *broker, uint64_t ttl_ms,
 				 catalog_capacity(SECTION_TICKET));
 	record = catalog_ticket(catalog, ticket);
 	record->deadline_ms = now_ms() + ttl_ms;
-	r = set_deadline(broker, ticket, err);
+	r = set_deadline(store, ticket, err);
 	if (r < 0) {
 		catalog_release(catalog, SECTION_TICKET, ticket);
 		return r;
@@ -132,13 +131,14 @@ static int make_record(struct broker *broker, uint64_t ttl_ms,
 	return 0;
 }
 
-int ticket_make(struct broker *broker, uint32_t slot, struct ticket_maker maker,
+int ticket_make(struct store *store, uint32_t slot, struct ticket_maker maker,
 		uint32_t n_uses, uint64_t ttl_ms, uint8_t ret_id[TICKET_SIZE],
 		struct error *err)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *kept = catalog_slot(catalog, slot);
-	struct account *account = accounts_get(&broker->accounts, maker.uid);
+	struct account *account =
+		accounts_get(&store->base->accounts, maker.uid);
 	struct ticket_record *record;
 	uint8_t id[TICKET_SIZE];
 	uint32_t ticket = 0, *head;
@@ -151,16 +151,17 @@ int ticket_make(struct broker *broker, uint32_t slot, struct ticket_maker maker,
 		return error_nomem(err, "uid %u", maker.uid);
 	if (getrandom(id, sizeof(id), 0) != (ssize_t)sizeof(id))
 		return error_errno(err, -errno, "draw a ticket");
-	r = account_charge(&broker->accounts, account, ACCOUNT_TICKETS, 1, err);
+	r = account_charge(&store->base->accounts, account, ACCOUNT_TICKETS, 1,
+			   err);
 	if (r < 0)
 		return r;
-	r = make_record(broker, ttl_ms, &ticket, err);
+	r = make_record(store, ttl_ms, &ticket, err);
 	if (r < 0) {
 		account_refund(account, ACCOUNT_TICKETS, 1);
 		return r;
 	}
 	record = catalog_ticket(catalog, ticket);
-	head = bucket(broker, id);
+	head = bucket(store, id);
 	memcpy(record->id, id, sizeof(id));
 	record->slot = slot;
 	record->uses_left = n_uses;
@@ -175,15 +176,16 @@ int ticket_make(struct broker *broker, uint32_t slot, struct ticket_maker maker,
 	return 0;
 }
 
-static void forget(struct broker *broker, uint32_t ticket)
+static void forget(struct store *store, uint32_t ticket)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct ticket_record *record = catalog_ticket(catalog, ticket);
 	struct slot_record *kept = catalog_slot(catalog, record->slot);
-	struct account *account = accounts_get(&broker->accounts, record->uid);
-	uint32_t *at = bucket(broker, record->id);
+	struct account *account =
+		accounts_get(&store->base->accounts, record->uid);
+	uint32_t *at = bucket(store, record->id);
 
-	deadlines_remove(&broker->deadlines, &record->heap_position);
+	deadlines_remove(&store->base->deadlines, &record->heap_position);
 	while (*at != ticket) {
 		assert(*at);
 		at = &catalog_ticket(catalog, *at)->hash_next;
@@ -193,45 +195,45 @@ static void forget(struct broker *broker, uint32_t ticket)
 	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_TICKETS, 1);
 	catalog_release(catalog, SECTION_TICKET, ticket);
-	wake_room(&broker->wake);
+	wake_room(&store->base->wake);
 }
 
-void ticket_use(struct broker *broker, uint32_t ticket)
+void ticket_use(struct store *store, uint32_t ticket)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct ticket_record *record = catalog_ticket(catalog, ticket);
 
 	if (record->uses_left > 1)
 		catalog_set(catalog, record->uses_left, record->uses_left - 1);
 	else
-		forget(broker, ticket);
+		forget(store, ticket);
 	point("ticket.used");
 }
 
-void ticket_expire(struct broker *broker, uint32_t ticket)
+void ticket_expire(struct store *store, uint32_t ticket)
 {
-	uint32_t slot = catalog_ticket(&broker->catalog, ticket)->slot;
+	uint32_t slot = catalog_ticket(&store->catalog, ticket)->slot;
 
-	forget(broker, ticket);
+	forget(store, ticket);
 	point("ticket.expired");
-	(void)slot_settle(broker, slot);
+	(void)slot_settle(store, slot);
 }
 
-void ticket_end_slot(struct broker *broker, uint32_t slot)
+void ticket_end_slot(struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_TICKET);
 
 	for (uint32_t i = 1;
 	     i <= n && catalog_slot(catalog, slot)->n_tickets > 0; i++) {
 		if (catalog_ticket(catalog, i)->slot == slot)
-			forget(broker, i);
+			forget(store, i);
 	}
 }
 
-int ticket_adopt_all(struct broker *broker, struct error *err)
+int ticket_adopt_all(struct store *store, struct error *err)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_TICKET);
 	struct ticket_record *record;
 	uint32_t i;
@@ -241,12 +243,12 @@ int ticket_adopt_all(struct broker *broker, struct error *err)
 		record = catalog_ticket(catalog, i);
 		if (!record->slot)
 			continue;
-		r = accounts_charge_adopted(&broker->accounts, record->uid,
+		r = accounts_charge_adopted(&store->base->accounts, record->uid,
 					    ACCOUNT_TICKETS, 1, err);
 		if (r < 0)
 			return r;
 		record->heap_position = 0;
-		r = set_deadline(broker, i, err);
+		r = set_deadline(store, i, err);
 		if (r < 0)
 			return r;
 	}

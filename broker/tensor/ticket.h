@@ -6,7 +6,7 @@
 #include "proto/message.h"
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct error;
 
 #define TICKET_MAX_TTL_MS (UINT64_C(24) * 3600 * 1000)
@@ -22,13 +22,12 @@ struct ticket_maker {
  * until the ticket is used up, expired or revoked. -EINVAL: uses or time are
  * out of range.
  */
-int ticket_make(struct broker *broker, uint32_t slot, struct ticket_maker maker,
+int ticket_make(struct store *store, uint32_t slot, struct ticket_maker maker,
 		uint32_t n_uses, uint64_t ttl_ms, uint8_t ret_id[TICKET_SIZE],
 		struct error *err);
 
 /* The record, or 0. Compares in constant time. */
-uint32_t ticket_find(const struct broker *broker,
-		     const uint8_t id[TICKET_SIZE]);
+uint32_t ticket_find(const struct store *store, const uint8_t id[TICKET_SIZE]);
 
 /*
  * The public half of a ticket: its first 8 bytes, big-endian. The other 64 bits
@@ -36,17 +35,17 @@ uint32_t ticket_find(const struct broker *broker,
  */
 uint64_t ticket_shown(const uint8_t id[TICKET_SIZE]);
 /* The record of the ticket with this public half, or 0. */
-uint32_t ticket_find_shown(const struct broker *broker, uint64_t shown);
+uint32_t ticket_find_shown(const struct store *store, uint64_t shown);
 
 /* Use the ticket once; the last use ends it. The caller updates the
  * slot's state. */
-void ticket_use(struct broker *broker, uint32_t ticket);
+void ticket_use(struct store *store, uint32_t ticket);
 
 /* End the ticket (deadline, revocation) and update the slot's state. */
-void ticket_expire(struct broker *broker, uint32_t ticket);
+void ticket_expire(struct store *store, uint32_t ticket);
 
 /* End all tickets of a slot; the caller updates the slot's state. */
-void ticket_end_slot(struct broker *broker, uint32_t slot);
+void ticket_end_slot(struct store *store, uint32_t slot);
 
 /* After a restart: set the deadlines again. */
-int ticket_adopt_all(struct broker *broker, struct error *err);
+int ticket_adopt_all(struct store *store, struct error *err);

@@ -2,7 +2,7 @@
  * Timeline files: making, keeping and ending them.
  */
 #include "broker/tensor/timeline_file.h"
-#include "broker/broker.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include "shm/memfd.h"
@@ -21,21 +21,21 @@ static void name_of(const struct holdings *holdings,
 
 static int charge(const struct holdings *holdings, struct error *err)
 {
-	struct broker *broker = holdings->broker;
+	struct store *store = holdings->store;
 
-	if (broker->n_timelines >= TIMELINE_FILES_MAX)
+	if (store->pools.n_timelines >= TIMELINE_FILES_MAX)
 		return error_set(err, -ENFILE,
 				 "%d processes have timelines for their work "
 				 "on devices already, which is the limit: end "
 				 "some",
 				 TIMELINE_FILES_MAX);
-	return account_charge(&broker->accounts, holdings->account,
+	return account_charge(&store->base->accounts, holdings->account,
 			      ACCOUNT_TIMELINES, 1, err);
 }
 
 int timeline_file_make(struct holdings *holdings, struct error *err)
 {
-	struct broker *broker = holdings->broker;
+	struct store *store = holdings->store;
 	struct timelines timelines = TIMELINES_NULL;
 	char name[FDSTORE_NAME_SIZE];
 	int r;
@@ -46,7 +46,7 @@ int timeline_file_make(struct holdings *holdings, struct error *err)
 	r = timelines_create(&timelines, err);
 	if (r == 0) {
 		name_of(holdings, name);
-		r = fdstore_put(&broker->fdstore, timelines.fd, name, err);
+		r = fdstore_put(&store->base->fdstore, timelines.fd, name, err);
 	}
 	if (r != 0) {
 		timelines_close(&timelines);
@@ -55,7 +55,7 @@ int timeline_file_make(struct holdings *holdings, struct error *err)
 	}
 	point("timeline_file.stored");
 	holdings->timelines = timelines;
-	broker->n_timelines++;
+	store->pools.n_timelines++;
 	return 0;
 }
 
@@ -85,13 +85,13 @@ bool timeline_file_has_reached(const struct holdings *holdings,
 
 void timeline_file_adopt(struct holdings *holdings)
 {
-	struct broker *broker = holdings->broker;
+	struct store *store = holdings->store;
 	struct error err = ERROR_NULL;
 	char name[FDSTORE_NAME_SIZE];
 	int fd;
 
 	name_of(holdings, name);
-	fd = fdstore_take(&broker->fdstore, name);
+	fd = fdstore_take(&store->base->fdstore, name);
 	if (fd < 0)
 		return;
 	/* Without a mapping the counters cannot be poisoned, so processes that
@@ -103,20 +103,20 @@ void timeline_file_adopt(struct holdings *holdings)
 		return;
 	}
 	account_charge_adopted(holdings->account, ACCOUNT_TIMELINES, 1);
-	broker->n_timelines++;
+	store->pools.n_timelines++;
 }
 
-void timeline_file_drop_strays(struct broker *broker)
+void timeline_file_drop_strays(struct store *store)
 {
-	struct fdstore *store = &broker->fdstore;
+	struct fdstore *fdstore = &store->base->fdstore;
 	uint64_t id;
 
-	for (uint32_t i = 0; i < store->n_inherited; i++) {
-		struct fdstore_entry *entry = &store->inherited[i];
+	for (uint32_t i = 0; i < fdstore->n_inherited; i++) {
+		struct fdstore_entry *entry = &fdstore->inherited[i];
 
 		if (entry->fd < 0 || sscanf(entry->name, "t%" SCNu64, &id) != 1)
 			continue;
-		fdstore_remove(store, entry->name);
+		fdstore_remove(fdstore, entry->name);
 		close(entry->fd);
 		entry->fd = -1;
 	}
@@ -124,7 +124,7 @@ void timeline_file_drop_strays(struct broker *broker)
 
 void timeline_file_end(struct holdings *holdings)
 {
-	struct broker *broker = holdings->broker;
+	struct store *store = holdings->store;
 	char name[FDSTORE_NAME_SIZE];
 
 	if (!holdings->timelines.pages)
@@ -132,8 +132,8 @@ void timeline_file_end(struct holdings *holdings)
 	timelines_poison(&holdings->timelines);
 	point("timeline_file.poisoned");
 	name_of(holdings, name);
-	fdstore_remove(&broker->fdstore, name);
+	fdstore_remove(&store->base->fdstore, name);
 	timelines_close(&holdings->timelines);
 	account_refund(holdings->account, ACCOUNT_TIMELINES, 1);
-	broker->n_timelines--;
+	store->pools.n_timelines--;
 }

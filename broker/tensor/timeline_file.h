@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct error;
 struct holdings;
 
@@ -32,7 +32,7 @@ bool timeline_file_has_reached(const struct holdings *holdings,
 /* After a restart: adopt the file of a session that had one. */
 void timeline_file_adopt(struct holdings *holdings);
 /* Drop files of sessions that ended. Call it after all were adopted. */
-void timeline_file_drop_strays(struct broker *broker);
+void timeline_file_drop_strays(struct store *store);
 
 /* The session has ended, and the states of its tensors were updated: wake the
  * streams that wait for its timelines. No effect without a file. */

@@ -3,11 +3,11 @@
  * none.
  */
 #include "broker/tensor/unshare.h"
-#include "broker/broker.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/limbo.h"
 #include "broker/tensor/order.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include "proto/point.h"
@@ -37,9 +37,9 @@ void unshare_key(uint32_t slot, char ret[UNSHARE_KEY_SIZE])
 	snprintf(ret, UNSHARE_KEY_SIZE, "//unshare/%" PRIu32, slot);
 }
 
-static uint32_t sharer_of(const struct broker *broker, uint32_t slot)
+static uint32_t sharer_of(const struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t block = catalog_slot(catalog, slot)->block;
 
 	return catalog_chunk(catalog, catalog_block(catalog, block)->chunk)
@@ -60,78 +60,78 @@ static void note(struct obstacle *obstacle, enum obstacle_kind kind,
 }
 
 /* `keeper`: a session of which one hold is ignored; 0: none. */
-static void look_at(const struct broker *broker, uint32_t slot, uint32_t keeper,
+static void look_at(const struct store *store, uint32_t slot, uint32_t keeper,
 		    struct obstacle *obstacle)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	const struct grant_record *grant;
 
-	if (record->order && order_is_pending(broker, slot))
+	if (record->order && order_is_pending(store, slot))
 		note(obstacle, ORDER, 0, 1);
 	for (uint32_t i = record->grants.first; i; i = grant->slot_link.next) {
 		grant = catalog_grant(catalog, i);
-		if (grant_holds(broker, i) > (grant->session == keeper))
+		if (grant_holds(store, i) > (grant->session == keeper))
 			note(obstacle, HOLD, grant->session, 1);
-		else if (grant_is_fenced(broker, i))
+		else if (grant_is_fenced(store, i))
 			note(obstacle, FENCE, grant->session, 1);
 	}
 	if (record->n_tickets)
 		note(obstacle, TICKET, 0, record->n_tickets);
 }
 
-static struct obstacle find_obstacle(const struct broker *broker, uint32_t slot)
+static struct obstacle find_obstacle(const struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t block = catalog_slot(catalog, slot)->block;
 	const struct list *slots = &catalog_block(catalog, block)->slots;
 	struct obstacle obstacle = {0}, views = {.is_view = true};
 	uint32_t i;
 
-	look_at(broker, slot, sharer_of(broker, slot), &obstacle);
+	look_at(store, slot, sharer_of(store, slot), &obstacle);
 	/* A view keeps the memory as long as it exists, whatever keeps
 	 * the view. */
 	for (i = slots->first; i && obstacle.kind != HOLD && slots->n > 1;
 	     i = catalog_slot(catalog, i)->block_link.next) {
 		if (i != slot)
-			look_at(broker, i, 0, &views);
+			look_at(store, i, 0, &views);
 	}
 	return views.kind > obstacle.kind ? views : obstacle;
 }
 
-void unshare_begin(struct broker *broker, uint32_t slot)
+void unshare_begin(struct store *store, uint32_t slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 
-	events_note_slot(broker, slot, EVENT_REMOVED);
-	slot_end_name(broker, slot);
-	slot_end_writer(broker, slot);
+	events_note_slot(store, slot, EVENT_REMOVED);
+	slot_end_name(store, slot);
+	slot_end_writer(store, slot);
 	catalog_set(catalog, record->flags,
 		    (uint16_t)(record->flags | SLOT_FLAG_WANTED));
 	point("unshare.begun");
 }
 
-bool unshare_is_ready(struct broker *broker, uint32_t slot)
+bool unshare_is_ready(struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t block = catalog_slot(catalog, slot)->block;
-	struct obstacle obstacle = find_obstacle(broker, slot);
+	struct obstacle obstacle = find_obstacle(store, slot);
 
 	/* A device does not ring when it is done. A view without keepers is
 	 * watched already. */
 	if (!obstacle.is_view &&
 	    (obstacle.kind == ORDER || obstacle.kind == FENCE))
-		limbo_watch(broker, slot);
+		limbo_watch(store, slot);
 	return obstacle.kind == NOTHING &&
 	       catalog_block(catalog, block)->slots.n == 1;
 }
 
-static int explain_session(const struct broker *broker,
+static int explain_session(const struct store *store,
 			   const struct obstacle *obstacle, struct error *err)
 {
 	const struct session_record *session =
-		catalog_session(&broker->catalog, obstacle->session);
+		catalog_session(&store->catalog, obstacle->session);
 	const char *what = obstacle->is_view ? "a view of it" : "it";
 	char others[48] = "";
 
@@ -150,26 +150,25 @@ static int explain_session(const struct broker *broker,
 }
 
 /* A view without holders: its name keeps it. */
-static int explain_view(const struct broker *broker, uint32_t slot,
+static int explain_view(const struct store *store, uint32_t slot,
 			struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &store->catalog;
 	uint32_t block = catalog_slot(catalog, slot)->block;
 	uint32_t i = catalog_block(catalog, block)->slots.first;
 	char name[NAME_MAX_SIZE + 1] = "";
 
 	for (; i && !*name; i = catalog_slot(catalog, i)->block_link.next) {
 		if (i != slot)
-			slot_describe(broker, i, NULL, name);
+			slot_describe(store, i, NULL, name);
 	}
 	return error_set(err, -ETIMEDOUT,
 			 "a view of it is still published as \"%s\"", name);
 }
 
-int unshare_explain(const struct broker *broker, uint32_t slot,
-		    struct error *err)
+int unshare_explain(const struct store *store, uint32_t slot, struct error *err)
 {
-	struct obstacle obstacle = find_obstacle(broker, slot);
+	struct obstacle obstacle = find_obstacle(store, slot);
 	const char *what = obstacle.is_view ? "a view of it" : "it";
 
 	switch (obstacle.kind) {
@@ -185,30 +184,30 @@ int unshare_explain(const struct broker *broker, uint32_t slot,
 				 obstacle.n > 1 ? "are" : "is");
 	case FENCE:
 	case HOLD:
-		return explain_session(broker, &obstacle, err);
+		return explain_session(store, &obstacle, err);
 	default:
-		return explain_view(broker, slot, err);
+		return explain_view(store, slot, err);
 	}
 }
 
-static void wake(struct broker *broker, uint32_t slot)
+static void wake(struct store *store, uint32_t slot)
 {
 	char key[UNSHARE_KEY_SIZE];
 
 	unshare_key(slot, key);
-	wake_name(&broker->wake, key);
+	wake_name(&store->base->wake, key);
 }
 
-void unshare_look(struct broker *broker, uint32_t slot)
+void unshare_look(struct store *store, uint32_t slot)
 {
-	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	const struct slot_record *record = catalog_slot(&store->catalog, slot);
 
-	if (record->flags & SLOT_FLAG_WANTED && unshare_is_ready(broker, slot))
-		wake(broker, slot);
+	if (record->flags & SLOT_FLAG_WANTED && unshare_is_ready(store, slot))
+		wake(store, slot);
 }
 
-void unshare_end(struct broker *broker, uint32_t slot)
+void unshare_end(struct store *store, uint32_t slot)
 {
-	if (catalog_slot(&broker->catalog, slot)->flags & SLOT_FLAG_WANTED)
-		wake(broker, slot);
+	if (catalog_slot(&store->catalog, slot)->flags & SLOT_FLAG_WANTED)
+		wake(store, slot);
 }

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
+struct store;
 struct error;
 
 #define UNSHARE_KEY_SIZE 32
@@ -22,18 +22,18 @@ struct error;
 void unshare_key(uint32_t slot, char ret[UNSHARE_KEY_SIZE]);
 
 /* The sharer wants the slot back. The caller updates the slot's state. */
-void unshare_begin(struct broker *broker, uint32_t slot);
+void unshare_begin(struct store *store, uint32_t slot);
 
 /* Is the sharer's hold the last use? If only devices still use the slot, they
  * are watched. */
-bool unshare_is_ready(struct broker *broker, uint32_t slot);
+bool unshare_is_ready(struct store *store, uint32_t slot);
 
 /* Set `err` to -ETIMEDOUT and the remaining users. */
-int unshare_explain(const struct broker *broker, uint32_t slot,
+int unshare_explain(const struct store *store, uint32_t slot,
 		    struct error *err);
 
 /* A use of the slot has ended: wake the parked request if it was the last. No
  * effect unless the sharer wants the slot back. */
-void unshare_look(struct broker *broker, uint32_t slot);
+void unshare_look(struct store *store, uint32_t slot);
 /* The slot is being freed. */
-void unshare_end(struct broker *broker, uint32_t slot);
+void unshare_end(struct store *store, uint32_t slot);

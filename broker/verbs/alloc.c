@@ -90,23 +90,24 @@ static int check_view(struct alloc_plan *plan, uint32_t i, struct error *err)
 	uint32_t slot, grant;
 	int r;
 
-	slot = slot_find(broker, &item->base, err);
+	slot = slot_find(&broker->store, &item->base, err);
 	if (!slot)
 		return -ESTALE;
-	grant = grant_find(broker, plan->session->holdings.index, slot);
-	if (!grant || grant_holds(broker, grant) <= 0)
+	grant = grant_find(&broker->store, plan->session->holdings.index, slot);
+	if (!grant || grant_holds(&broker->store, grant) <= 0)
 		return error_set(err, -EINVAL,
 				 "the tensor to be viewed is not held by this "
 				 "session");
-	base = catalog_slot(&broker->catalog, slot);
+	base = catalog_slot(&broker->store.catalog, slot);
 	r = check_view_bundle(plan, base, err);
 	if (r < 0)
 		return r;
-	r = check_range(base,
-			catalog_block(&broker->catalog, base->block)->offset,
-			item, plan->spans[i], err);
+	r = check_range(
+		base,
+		catalog_block(&broker->store.catalog, base->block)->offset,
+		item, plan->spans[i], err);
 	if (r == 0)
-		r = shared_chunk_check(broker, slot, err);
+		r = shared_chunk_check(&broker->store, slot, err);
 	if (r < 0)
 		return r;
 	plan->blocks[i] = base->block;
@@ -119,8 +120,9 @@ static int check_member_name(const struct alloc_plan *plan, uint32_t i,
 {
 	const struct broker *broker = plan->session->broker;
 	const struct bundle_record *bundle =
-		catalog_bundle(&broker->catalog, plan->bundle);
-	const char *prefix = catalog_blob(&broker->catalog, bundle->name_blob);
+		catalog_bundle(&broker->store.catalog, plan->bundle);
+	const char *prefix =
+		catalog_blob(&broker->store.catalog, bundle->name_blob);
 	const struct alloc_item *items = plan->request->items;
 	const char *name = items[i].name;
 	uint32_t j;
@@ -133,11 +135,11 @@ static int check_member_name(const struct alloc_plan *plan, uint32_t i,
 				 name, (int)bundle->name_size, prefix);
 	for (j = 0; j < i && strcmp(items[j].name, name); j++)
 		;
-	if (j < i || index_find_member(broker, name, plan->bundle))
+	if (j < i || index_find_member(&broker->store, name, plan->bundle))
 		return error_set(err, -EEXIST,
 				 "the bundle has a tensor \"%s\" already",
 				 name);
-	return bundle_check_name(broker, plan->bundle, name, err);
+	return bundle_check_name(&broker->store, plan->bundle, name, err);
 }
 
 static int check_item(struct alloc_plan *plan, uint32_t i, struct error *err)
@@ -188,11 +190,12 @@ static int check_class(struct alloc_plan *plan, struct error *err)
 		return access_resolve(&plan->session->holdings.credentials,
 				      &plan->request->access, &plan->access,
 				      err);
-	plan->bundle = bundle_find_staged(broker, &plan->session->holdings,
-					  plan->request->bundle, err);
+	plan->bundle =
+		bundle_find_staged(&broker->store, &plan->session->holdings,
+				   plan->request->bundle, err);
 	if (!plan->bundle)
 		return -ENOENT;
-	bundle = catalog_bundle(&broker->catalog, plan->bundle);
+	bundle = catalog_bundle(&broker->store.catalog, plan->bundle);
 	plan->access = bundle->access;
 	plan->device = bundle->device;
 	if (bundle->members.n + plan->request->n_items <= BUNDLE_MAX_MEMBERS)
@@ -205,7 +208,7 @@ static int check_class(struct alloc_plan *plan, struct error *err)
 
 static bool catalog_has_room(const struct alloc_plan *plan, struct error *err)
 {
-	const struct catalog *catalog = &plan->session->broker->catalog;
+	const struct catalog *catalog = &plan->session->broker->store.catalog;
 	uint32_t n = plan->request->n_items;
 
 	return catalog_check_room(catalog, SECTION_SLOT, n, "tensors", err) ==
@@ -230,7 +233,7 @@ static int make_plan(struct alloc_plan *plan, struct error *err)
 		return r;
 	if (catalog_has_room(plan, err))
 		return 0;
-	limbo_collect_released(broker);
+	limbo_collect_released(&broker->store);
 	return catalog_has_room(plan, err) ? 0 : err->code;
 }
 
@@ -239,7 +242,7 @@ static int make_plan(struct alloc_plan *plan, struct error *err)
 /* Could it be charged if nothing else were? */
 static int check_limits(const struct alloc_plan *plan, struct error *err)
 {
-	const struct accounts *accounts = &plan->session->broker->accounts;
+	const struct accounts *accounts = &plan->session->broker->base.accounts;
 	uint64_t budget = session_record(plan->session)->budget;
 	uint64_t quota = account_limit(accounts, plan->account,
 				       pool_account(&plan->device));
@@ -270,7 +273,7 @@ static int check_limits(const struct alloc_plan *plan, struct error *err)
 /* False: a limit is exceeded at present; `err` has the message. */
 static bool charge(const struct alloc_plan *plan, struct error *err)
 {
-	const struct accounts *accounts = &plan->session->broker->accounts;
+	const struct accounts *accounts = &plan->session->broker->base.accounts;
 	uint64_t budget = session_record(plan->session)->budget;
 	uint64_t used = plan->session->holdings.n_bytes;
 	enum account_kind kind = pool_account(&plan->device);
@@ -328,18 +331,19 @@ static int try_once(struct alloc_plan *plan, struct error *err)
 	int r = 0;
 
 	if (plan->bundle)
-		request.size_hint = bundle_size_left(broker, plan->bundle);
+		request.size_hint =
+			bundle_size_left(&broker->store, plan->bundle);
 	/* Comes first, since a request that can never fit should not wait for
 	 * a quota. */
 	if (plan->n_blocks)
-		r = pool_could_fit(&broker->pools, &request, err);
+		r = pool_could_fit(&broker->store.pools, &request, err);
 	if (r != 0)
 		return r;
 	if (!charge(plan, err))
 		return ROOM_OVER_LIMIT;
 	if (!plan->n_blocks)
 		return POOL_OK;
-	r = pool_alloc(&broker->pools, &request, plan->made, err);
+	r = pool_alloc(&broker->store.pools, &request, plan->made, err);
 	if (r != POOL_OK)
 		refund(plan);
 	/* The quota of chunks: wait as for other quotas. */
@@ -355,8 +359,8 @@ static bool is_short(int outcome)
 static uint64_t bytes_over_quota(const struct alloc_plan *plan)
 {
 	uint64_t left =
-		account_left(&plan->session->broker->accounts, plan->account,
-			     pool_account(&plan->device));
+		account_left(&plan->session->broker->base.accounts,
+			     plan->account, pool_account(&plan->device));
 
 	return plan->charge > left ? plan->charge - left : 0;
 }
@@ -367,7 +371,7 @@ static int try_evicting(struct alloc_plan *plan, uint64_t bytes,
 {
 	struct broker *broker = plan->session->broker;
 
-	switch (evict(broker, bytes, &plan->device, uid)) {
+	switch (evict(&broker->store, bytes, &plan->device, uid)) {
 	case EVICT_SOME:
 		return try_once(plan, err);
 	case EVICT_MORE:
@@ -384,7 +388,7 @@ static int try_hard(struct alloc_plan *plan, struct error *err)
 	int r;
 
 	r = try_once(plan, err);
-	if (is_short(r) && limbo_collect_released(broker))
+	if (is_short(r) && limbo_collect_released(&broker->store))
 		r = try_once(plan, err);
 	/* A quota is relieved only by what is charged to it. */
 	if (r == ROOM_OVER_LIMIT)
@@ -430,13 +434,13 @@ static bool make_slot(struct alloc_plan *plan, uint32_t i)
 	const char *name = plan->bundle ? item->name : "";
 
 	plan->slots[i] = slot_new(
-		broker, plan->blocks[i], plan->offsets[i], plan->spans[i],
-		&item->type, name,
+		&broker->store, plan->blocks[i], plan->offsets[i],
+		plan->spans[i], &item->type, name,
 		has_writer ? plan->session->holdings.index : 0, plan->uid);
 	if (!plan->slots[i])
 		return false;
 	if (item->is_view)
-		order_copy(broker, item->base.slot, plan->slots[i]);
+		order_copy(&broker->store, item->base.slot, plan->slots[i]);
 	return true;
 }
 
@@ -456,11 +460,11 @@ static void undo(struct alloc_plan *plan, uint32_t n_slots)
 		account_refund(plan->account, pool_account(&plan->device),
 			       charge);
 		plan->session->holdings.n_bytes -= charge;
-		pool_release(&broker->pools, plan->blocks[i]);
+		pool_release(&broker->store.pools, plan->blocks[i]);
 	}
 	for (i = 0; i < n_slots; i++) {
-		slot_end_writer(broker, plan->slots[i]);
-		slot_settle(broker, plan->slots[i]);
+		slot_end_writer(&broker->store, plan->slots[i]);
+		slot_settle(&broker->store, plan->slots[i]);
 	}
 }
 
@@ -472,7 +476,8 @@ static int check_bases(const struct alloc_plan *plan, struct error *err)
 
 	for (uint32_t i = 0; i < plan->request->n_items; i++) {
 		item = &plan->request->items[i];
-		if (item->is_view && !slot_find(broker, &item->base, err))
+		if (item->is_view &&
+		    !slot_find(&broker->store, &item->base, err))
 			return -ESTALE;
 	}
 	return 0;
@@ -515,11 +520,13 @@ static void grant_slots(const struct alloc_plan *plan)
 	uint32_t i;
 
 	for (i = 0; i < plan->request->n_items; i++) {
-		is_granted = grant_add(broker, plan->session->holdings.index,
-				       plan->slots[i], 1);
+		is_granted =
+			grant_add(&broker->store, plan->session->holdings.index,
+				  plan->slots[i], 1);
 		assert(is_granted); /* capacity was checked */
 		if (plan->bundle)
-			bundle_add_member(broker, plan->bundle, plan->slots[i]);
+			bundle_add_member(&broker->store, plan->bundle,
+					  plan->slots[i]);
 	}
 }
 
@@ -545,6 +552,6 @@ int verb_alloc(struct verb_call *call, struct error *err)
 	verb_fill_places(call, plan->slots, plan->request->n_items);
 	/* Last, since a client with invalid counts may lose the slots here. */
 	for (uint32_t i = 0; i < plan->request->n_items; i++)
-		slot_settle(call->broker, plan->slots[i]);
+		slot_settle(&call->broker->store, plan->slots[i]);
 	return VERB_DONE;
 }

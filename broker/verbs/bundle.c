@@ -22,10 +22,11 @@ int verb_bundle_begin(struct verb_call *call, struct error *err)
 	int r = DEVICES_OK;
 
 	if (!device_uuid_is_host(uuid))
-		r = devices_find(&call->broker->devices, uuid, &device, err);
+		r = devices_find(&call->broker->store.devices, uuid, &device,
+				 err);
 	if (r != DEVICES_OK)
 		return r < 0 ? r : VERB_PARK_ROOM;
-	return bundle_begin(call->broker, &call->session->holdings,
+	return bundle_begin(&call->broker->store, &call->session->holdings,
 			    &call->request->bundle_begin,
 			    &call->reply->bundle.bundle, err);
 }
@@ -33,15 +34,15 @@ int verb_bundle_begin(struct verb_call *call, struct error *err)
 int verb_bundle_commit(struct verb_call *call, struct error *err)
 {
 	uint64_t id = call->request->bundle_end.bundle;
-	uint32_t bundle = bundle_find_staged(call->broker,
+	uint32_t bundle = bundle_find_staged(&call->broker->store,
 					     &call->session->holdings, id, err);
 	int r;
 
 	if (!bundle)
 		return -ENOENT;
 	call->reply->bundle.bundle = id;
-	r = bundle_commit(call->broker, &call->session->holdings, bundle,
-			  &call->reply->bundle.version, err);
+	r = bundle_commit(&call->broker->store, &call->session->holdings,
+			  bundle, &call->reply->bundle.version, err);
 	if (r != POOL_WAIT)
 		return r;
 	call->wait_ms = -1;
@@ -51,12 +52,12 @@ int verb_bundle_commit(struct verb_call *call, struct error *err)
 int verb_bundle_abort(struct verb_call *call, struct error *err)
 {
 	uint64_t id = call->request->bundle_end.bundle;
-	uint32_t bundle = bundle_find_staged(call->broker,
+	uint32_t bundle = bundle_find_staged(&call->broker->store,
 					     &call->session->holdings, id, err);
 
 	if (!bundle)
 		return -ENOENT;
-	bundle_abort(call->broker, bundle);
+	bundle_abort(&call->broker->store, bundle);
 	return VERB_DONE;
 }
 
@@ -94,7 +95,7 @@ static int check_reader(const struct verb_call *call,
 
 static void attach_chunks(struct verb_call *call, uint32_t bundle)
 {
-	const struct pools *pools = &call->broker->pools;
+	const struct pools *pools = &call->broker->store.pools;
 	uint32_t chunk = 0;
 
 	/* the client requests chunks that cannot be sent now */
@@ -118,14 +119,14 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 {
 	struct broker *broker = call->broker;
 	struct bundle_get_reply *reply = &call->reply->bundle_get;
-	uint32_t bundle =
-		index_find_bundle(broker, call->request->bundle_get.name);
+	uint32_t bundle = index_find_bundle(&broker->store,
+					    call->request->bundle_get.name);
 	const struct bundle_record *record;
 	int r;
 
 	if (!bundle)
 		return miss(call, err);
-	record = catalog_bundle(&broker->catalog, bundle);
+	record = catalog_bundle(&broker->store.catalog, bundle);
 	r = check_reader(call, record, err);
 	if (r == 0)
 		r = version_check(call->request->bundle_get.name,
@@ -140,7 +141,7 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 		return park_behind_lease(call, err);
 	r = grant_check_room(&call->session->holdings, record->members.n, err);
 	if (r == 0)
-		r = manifest_make(broker, bundle, err);
+		r = manifest_make(&broker->store, bundle, err);
 	if (r != MANIFEST_OK)
 		return r < 0 ? r : verb_park_uid(call, record->owner_uid, err);
 	lease_begin(&call->session->holdings, bundle);
@@ -148,7 +149,7 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 	reply->bundle = record->id;
 	reply->version = record->version;
 	reply->n_members = record->members.n;
-	reply->manifest_size = broker->bundles[bundle].manifest_size;
+	reply->manifest_size = broker->store.bundles[bundle].manifest_size;
 	call->fds[call->n_fds++] = record->manifest_fd;
 	attach_chunks(call, bundle);
 	return VERB_DONE;

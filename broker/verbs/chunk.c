@@ -17,7 +17,7 @@ _Static_assert(VERB_MAX_FDS == FRAME_MAX_FDS, "every chunk asked for fits");
  * loader may. */
 static bool may_map(const struct verb_call *call, uint32_t index)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	const struct chunk_record *chunk = catalog_chunk(catalog, index);
 
 	if (!access_is_allowed(&call->session->holdings.credentials,
@@ -32,7 +32,7 @@ static bool may_map(const struct verb_call *call, uint32_t index)
 static int find(const struct verb_call *call, uint32_t chunk,
 		uint32_t *ret_index, struct error *err)
 {
-	uint32_t index = pool_find_chunk(&call->broker->pools, chunk);
+	uint32_t index = pool_find_chunk(&call->broker->store.pools, chunk);
 
 	if (!index)
 		return error_set(err, -ESTALE,

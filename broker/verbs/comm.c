@@ -110,7 +110,7 @@ int verb_comm_remove(struct verb_call *call, struct error *err)
 	if (!record)
 		return error_set(err, -ENOENT, "there is no communicator '%s'",
 				 name);
-	uid = catalog_comm(&broker->catalog, record)->uid;
+	uid = catalog_comm(&broker->store.catalog, record)->uid;
 	if (!access_is_owner(&call->session->holdings.credentials, uid))
 		return error_set(err, -EPERM,
 				 "communicator '%s' belongs to uid %u", name,

@@ -10,8 +10,8 @@
 
 static uint64_t used_bytes(const struct broker *broker)
 {
-	return accounts_total(&broker->accounts, ACCOUNT_BYTES) +
-	       accounts_total(&broker->accounts, ACCOUNT_DEVICE_BYTES);
+	return accounts_total(&broker->base.accounts, ACCOUNT_BYTES) +
+	       accounts_total(&broker->base.accounts, ACCOUNT_DEVICE_BYTES);
 }
 
 static int collect(struct verb_call *call, struct error *err)
@@ -19,7 +19,7 @@ static int collect(struct verb_call *call, struct error *err)
 	uint64_t before = used_bytes(call->broker);
 
 	(void)err;
-	call->reply->control.n = limbo_collect_released(call->broker);
+	call->reply->control.n = limbo_collect_released(&call->broker->store);
 	call->reply->control.bytes = before - used_bytes(call->broker);
 	return VERB_DONE;
 }
@@ -27,7 +27,7 @@ static int collect(struct verb_call *call, struct error *err)
 static int trim(struct verb_call *call, struct error *err)
 {
 	(void)err;
-	pools_trim(&call->broker->pools, &call->reply->control.n,
+	pools_trim(&call->broker->store.pools, &call->reply->control.n,
 		   &call->reply->control.bytes);
 	return VERB_DONE;
 }
@@ -38,14 +38,14 @@ static int evict_some(struct verb_call *call, struct error *err)
 	const struct control_request *request = &call->request->control;
 	struct control_reply *reply = &call->reply->control;
 	struct broker *broker = call->broker;
-	uint64_t before = used_bytes(broker), n = broker->n_evicted;
+	uint64_t before = used_bytes(broker), n = broker->store.n_evicted;
 
 	if (request->value == 0)
 		return error_set(err, -EINVAL,
 				 "cannot evict 0 bytes: say how many");
-	reply->has_more = evict(broker, request->value, &request->device,
-				NULL) == EVICT_MORE;
-	reply->n = broker->n_evicted - n;
+	reply->has_more = evict(&broker->store, request->value,
+				&request->device, NULL) == EVICT_MORE;
+	reply->n = broker->store.n_evicted - n;
 	reply->bytes = before - used_bytes(broker);
 	return VERB_DONE;
 }

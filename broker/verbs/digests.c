@@ -9,7 +9,7 @@
 /* Members of a bundle have no writer of their own. */
 static bool is_writing(const struct verb_call *call, uint32_t slot)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	const struct bundle_record *bundle;
 
@@ -25,7 +25,7 @@ static int find(const struct verb_call *call, uint32_t i, uint32_t *ret,
 {
 	const struct slot_ref *ref = &call->request->digests.items[i].ref;
 
-	*ret = slot_find(call->broker, ref, err);
+	*ret = slot_find(&call->broker->store, ref, err);
 	if (!*ret)
 		return -ESTALE;
 	if (is_writing(call, *ret))
@@ -39,7 +39,7 @@ static int find(const struct verb_call *call, uint32_t i, uint32_t *ret,
 int verb_digests(struct verb_call *call, struct error *err)
 {
 	const struct digests_request *request = &call->request->digests;
-	struct catalog *catalog = &call->broker->catalog;
+	struct catalog *catalog = &call->broker->store.catalog;
 	uint32_t slots[MESSAGE_MAX_ITEMS];
 	int r = 0;
 

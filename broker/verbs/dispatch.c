@@ -77,7 +77,7 @@ static void answer(struct verb_call *call, uint64_t number,
 	if (message_is_recorded(call->request->kind))
 		body_record(call, number, room, &body);
 	point(verb->done_point);
-	catalog_commit(&call->broker->catalog);
+	catalog_commit(&call->broker->store.catalog);
 	point(verb->committed_point);
 	/* Whoever sleeps until now goes first, the worker among them: this peer
 	 * is awake. But not while fds are borrowed, whose chunks a rerun may
@@ -118,7 +118,7 @@ static int attempt(struct verb_call *call, uint64_t number)
 	}
 	outcome_unreserve(session, &room);
 	verb_detach_chunks(call);
-	catalog_commit(&call->broker->catalog);
+	catalog_commit(&call->broker->store.catalog);
 	if (r > 0)
 		return r;
 	verb_refuse(session->peer, call->request->kind, number, &err);
@@ -135,8 +135,9 @@ static int take_donation(struct verb_call *call, struct frame *frame,
 		return 0;
 	fd = frame->fds[0];
 	frame->fds[0] = -1;
-	return donation_new(call->broker, session_record(call->session)->uid,
-			    fd, &call->donation, err);
+	return donation_new(&call->broker->store.pools,
+			    session_record(call->session)->uid, fd,
+			    &call->donation, err);
 }
 
 /* 0: it was answered; REQUEST_PARKED. */
@@ -243,7 +244,7 @@ int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err)
 	peer->broker->n_requests++;
 	session->n_requests++;
 	outcome_forget_answered(session, frame->answered);
-	catalog_commit(&peer->broker->catalog);
+	catalog_commit(&peer->broker->store.catalog);
 	if (frame->kind > MESSAGE_MAX || !verbs[frame->kind].run) {
 		error_set(&cause, -ENOSYS,
 			  "this broker (version %s, protocol %d.%d) knows no "

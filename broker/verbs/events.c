@@ -40,7 +40,7 @@ static void fill_item(const struct noted_event *event, struct event_item *ret)
 static uint32_t fill_page(const struct verb_call *call,
 			  struct events_reply *reply)
 {
-	const struct events *events = &call->broker->events;
+	const struct events *events = &call->broker->store.events;
 	uint32_t n_skipped = 0;
 
 	while (reply->next < events->next && n_skipped < MAX_SKIPPED &&
@@ -61,7 +61,7 @@ static int watch(struct verb_call *call, struct error *err)
 	int r = 0;
 
 	if (!call->session->is_watching)
-		r = events_watch(call->broker, err);
+		r = events_watch(&call->broker->store, err);
 	if (r == 0)
 		call->session->is_watching = true;
 	return r;
@@ -70,7 +70,7 @@ static int watch(struct verb_call *call, struct error *err)
 int verb_events(struct verb_call *call, struct error *err)
 {
 	const struct events_request *request = &call->request->events;
-	struct events *events = &call->broker->events;
+	struct events *events = &call->broker->store.events;
 	struct events_reply *reply = &call->reply->events;
 	uint32_t n_skipped;
 	int r = watch(call, err);

@@ -43,17 +43,19 @@ static int find(struct verb_call *call, uint32_t *slots, struct error *err)
 	uint32_t i;
 	int r;
 
-	index_find_many(call->broker, request->names, request->n_names, slots);
+	index_find_many(&call->broker->store, request->names, request->n_names,
+			slots);
 	for (i = 0; i < request->n_names; i++) {
 		if (!slots[i])
 			return miss(call, request->names[i], err);
-		access = slot_access(call->broker, slots[i]);
+		access = slot_access(&call->broker->store, slots[i]);
 		r = access_check_reader(&call->session->holdings, &access,
 					request->names[i], trusted, err);
 		if (r == 0)
-			r = version_check(request->names[i],
-					  slot_version(call->broker, slots[i]),
-					  request->newer_than, err);
+			r = version_check(
+				request->names[i],
+				slot_version(&call->broker->store, slots[i]),
+				request->newer_than, err);
 		if (r < 0)
 			return r;
 		if (r == VERSION_HAD)
@@ -80,8 +82,8 @@ int verb_get(struct verb_call *call, struct error *err)
 		return r;
 	for (i = 0; i < n; i++) {
 		is_granted =
-			grant_add(call->broker, call->session->holdings.index,
-				  slots[i], 1);
+			grant_add(&call->broker->store,
+				  call->session->holdings.index, slots[i], 1);
 		assert(is_granted); /* capacity was checked */
 	}
 	verb_fill_places(call, slots, n);

@@ -39,15 +39,15 @@ static int find_slot(const struct verb_call *call, uint32_t *ret,
 	uint32_t slot, owner;
 
 	if (*request->name)
-		slot = index_find(broker, request->name);
+		slot = index_find(&broker->store, request->name);
 	else
-		slot = slot_find(broker, &request->ref, err);
+		slot = slot_find(&broker->store, &request->ref, err);
 	if (!slot && *request->name)
 		return error_set(err, -ENOENT, "there is no tensor \"%s\"",
 				 request->name);
 	if (!slot)
 		return -ESTALE;
-	owner = slot_access(broker, slot).uid;
+	owner = slot_access(&broker->store, slot).uid;
 	if (!access_is_owner(&call->session->holdings.credentials, owner) &&
 	    !session_is_admin(call->session))
 		return error_set(
@@ -63,10 +63,10 @@ static int find_slot(const struct verb_call *call, uint32_t *ret,
  * not known yet. */
 static int64_t holds_of(const struct broker *broker, uint32_t grant)
 {
-	int64_t holds = grant_holds(broker, grant);
+	int64_t holds = grant_holds(&broker->store, grant);
 
 	if (holds == INT64_MAX)
-		return catalog_grant(&broker->catalog, grant)->granted;
+		return catalog_grant(&broker->store.catalog, grant)->granted;
 	return holds;
 }
 
@@ -74,16 +74,17 @@ static int64_t holds_of(const struct broker *broker, uint32_t grant)
  * counts, too. */
 static bool is_using(const struct broker *broker, uint32_t grant)
 {
-	return grant_holds(broker, grant) > 0 || grant_is_fenced(broker, grant);
+	return grant_holds(&broker->store, grant) > 0 ||
+	       grant_is_fenced(&broker->store, grant);
 }
 
 static void fill_holder(const struct broker *broker, uint32_t grant,
 			uint32_t writer, struct holder *ret)
 {
-	uint32_t index = catalog_grant(&broker->catalog, grant)->session;
+	uint32_t index = catalog_grant(&broker->store.catalog, grant)->session;
 	const struct session *session = session_at(broker, index);
 	const struct session_record *record =
-		catalog_session(&broker->catalog, index);
+		catalog_session(&broker->store.catalog, index);
 
 	*ret = (struct holder){
 		.session = record->id,
@@ -99,7 +100,7 @@ static void fill_holder(const struct broker *broker, uint32_t grant,
 int verb_who(struct verb_call *call, struct error *err)
 {
 	const struct broker *broker = call->broker;
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	struct who_reply *reply = &call->reply->who;
 	const struct slot_record *record;
 	uint32_t slot = 0, grant;
@@ -115,8 +116,8 @@ int verb_who(struct verb_call *call, struct error *err)
 	if (!name || !reply->holders)
 		return error_nomem(err, "the holders");
 	record = catalog_slot(catalog, slot);
-	slot_place(broker, slot, name, &reply->place);
-	reply->state = slot_state(broker, slot);
+	slot_place(&broker->store, slot, name, &reply->place);
+	reply->state = slot_state(&broker->store, slot);
 	reply->n_tickets = record->n_tickets;
 	for (grant = record->grants.first; grant;
 	     grant = catalog_grant(catalog, grant)->slot_link.next) {
@@ -176,12 +177,12 @@ static uint64_t cursor_of_place(struct place place)
 /* Grants of an earlier generation of a slot hold nothing. */
 static bool is_held(const struct broker *broker, uint32_t grant)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	const struct grant_record *record = catalog_grant(catalog, grant);
 
 	return record->generation ==
 		       catalog_slot(catalog, record->slot)->generation &&
-	       grant_peek_is_held(broker, grant);
+	       grant_peek_is_held(&broker->store, grant);
 }
 
 /*
@@ -192,7 +193,7 @@ static bool is_held(const struct broker *broker, uint32_t grant)
 static bool count_held(const struct broker *broker, struct place *place,
 		       uint32_t *n_seen)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	uint32_t grant = place->grant;
 
 	if (!grant)
@@ -285,26 +286,26 @@ static void add(struct status_reply *reply, const char *name, uint64_t value)
 
 static void add_memory(const struct broker *broker, struct status_reply *reply)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	uint64_t warm, free_bytes;
 
-	pools_free_bytes(&broker->pools, &warm, &free_bytes);
+	pools_free_bytes(&broker->store.pools, &warm, &free_bytes);
 	add(reply, "slots", catalog_n_live(catalog, SECTION_SLOT));
 	add(reply, "slots_limbo", catalog->header->limbo.n);
 	add(reply, "blocks", catalog_n_live(catalog, SECTION_BLOCK));
 	add(reply, "bundles", catalog_n_live(catalog, SECTION_BUNDLE));
 	add(reply, "tickets", catalog_n_live(catalog, SECTION_TICKET));
 	add(reply, "grants", catalog_n_live(catalog, SECTION_GRANT));
-	add(reply, "chunks", broker->pools.n_chunks);
-	add(reply, "chunk_bytes", broker->pools.host.total_size);
+	add(reply, "chunks", broker->store.pools.n_chunks);
+	add(reply, "chunk_bytes", broker->store.pools.host.total_size);
 	add(reply, "bytes_live",
-	    accounts_total(&broker->accounts, ACCOUNT_BYTES));
+	    accounts_total(&broker->base.accounts, ACCOUNT_BYTES));
 	add(reply, "bytes_free", free_bytes);
 	add(reply, "free_warm", warm);
-	add(reply, "memory_max", broker->config.memory_max);
-	add(reply, "chunks_created", broker->pools.n_created);
-	add(reply, "chunks_retired", broker->pools.n_retired);
-	add(reply, "trims", broker->pools.n_trims);
+	add(reply, "memory_max", broker->base.config.memory_max);
+	add(reply, "chunks_created", broker->store.pools.n_created);
+	add(reply, "chunks_retired", broker->store.pools.n_retired);
+	add(reply, "trims", broker->store.pools.n_trims);
 	add(reply, "catalog_blob_bytes", catalog_blob_bytes(catalog));
 	add(reply, "rss", resident_bytes());
 	add(reply, "huge_pages", huge_pages_state());
@@ -317,14 +318,14 @@ static void add_counters(const struct broker *broker,
 	add(reply, "replayed", broker->n_replayed);
 	add(reply, "refused", broker->n_refused);
 	add(reply, "dropped_peers", broker->n_dropped_peers);
-	add(reply, "published", broker->n_published);
-	add(reply, "evicted", broker->n_evicted);
-	add(reply, "eviction_looks", broker->evictables.n_looked);
-	add(reply, "freed_slots", broker->n_freed_slots);
+	add(reply, "published", broker->store.n_published);
+	add(reply, "evicted", broker->store.n_evicted);
+	add(reply, "eviction_looks", broker->store.evictables.n_looked);
+	add(reply, "freed_slots", broker->store.n_freed_slots);
 	add(reply, "dead_sessions", broker->n_dead_sessions);
-	add(reply, "limbo_collected", broker->limbo.n_collected);
-	add(reply, "doorbell_rings", broker->limbo.n_rings);
-	add(reply, "loop_longest_ns", broker->loop.meter.longest_ns);
+	add(reply, "limbo_collected", broker->store.limbo.n_collected);
+	add(reply, "doorbell_rings", broker->store.limbo.n_rings);
+	add(reply, "loop_longest_ns", broker->base.loop.meter.longest_ns);
 }
 
 /* The time since the start, by what the loop spent it on. */
@@ -367,7 +368,7 @@ static void add_limiters(const struct broker *broker,
 static void add_collectives(const struct broker *broker,
 			    struct status_reply *reply)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	const struct comms *comms = &broker->comms;
 	const struct engine *engine = &broker->engine;
 
@@ -413,11 +414,13 @@ static int add_device(struct verb_call *call, const struct device *device,
 
 	device_format(&device->uuid, text);
 	r = add_named(call, text, "chunk_bytes",
-		      pools_device_size(&broker->pools, &device->uuid), err);
+		      pools_device_size(&broker->store.pools, &device->uuid),
+		      err);
 	if (r == 0)
-		r = add_named(call, text, "memory_max",
-			      devices_memory_max(&broker->devices, device),
-			      err);
+		r = add_named(
+			call, text, "memory_max",
+			devices_memory_max(&broker->store.devices, device),
+			err);
 	return r;
 }
 
@@ -431,22 +434,23 @@ static int add_devices(struct verb_call *call, struct error *err)
 	int r = 0;
 
 	/* While the driver is being loaded, only that thread may access it. */
-	if (broker->devices.state != DEVICES_LOADING)
+	if (broker->store.devices.state != DEVICES_LOADING)
 		driver_describe(&driver);
-	add(reply, "driver_loading", broker->devices.state == DEVICES_LOADING);
+	add(reply, "driver_loading",
+	    broker->store.devices.state == DEVICES_LOADING);
 	add(reply, "driver_version", (uint64_t)driver.version);
 	add(reply, "driver_is_double", driver.is_double);
-	add(reply, "timelines", broker->n_timelines);
-	add(reply, "slots_fenced", broker->limbo.n_fenced);
-	add(reply, "tainted", broker->n_tainted);
+	add(reply, "timelines", broker->store.pools.n_timelines);
+	add(reply, "slots_fenced", broker->store.limbo.n_fenced);
+	add(reply, "tainted", broker->store.n_tainted);
 	add(reply, "device_bytes_live",
-	    accounts_total(&broker->accounts, ACCOUNT_DEVICE_BYTES));
-	pools_shared(&broker->pools, &n_shared, &shared_size);
+	    accounts_total(&broker->base.accounts, ACCOUNT_DEVICE_BYTES));
+	pools_shared(&broker->store.pools, &n_shared, &shared_size);
 	add(reply, "shared_chunks", n_shared);
 	add(reply, "shared_bytes", shared_size);
-	add(reply, "devices", broker->devices.n);
-	for (uint32_t i = 0; i < broker->devices.n && r == 0; i++)
-		r = add_device(call, &broker->devices.list[i], err);
+	add(reply, "devices", broker->store.devices.n);
+	for (uint32_t i = 0; i < broker->store.devices.n && r == 0; i++)
+		r = add_device(call, &broker->store.devices.list[i], err);
 	return r;
 }
 
@@ -469,20 +473,20 @@ int verb_status(struct verb_call *call, struct error *err)
 		return error_nomem(err, "the status");
 	reply->version = FSDP_VERSION;
 	reply->note = log_notes();
-	add(reply, "epoch", broker->catalog.header->epoch);
+	add(reply, "epoch", broker->store.catalog.header->epoch);
 	add(reply, "pid", (uint64_t)getpid());
 	add(reply, "uptime_ms", now_ms() - broker->started_ms);
-	add(reply, "supervised", broker->fdstore.is_kept);
+	add(reply, "supervised", broker->base.fdstore.is_kept);
 	add(reply, "sessions", broker->n_sessions);
 	add(reply, "peers", broker->n_peers);
 	add(reply, "waiters", broker->waiters.n);
 	add(reply, "draining", broker->is_draining);
-	add(reply, "closing", closer_n_open(&broker->closer));
+	add(reply, "closing", closer_n_open(&broker->base.closer));
 	add_memory(broker, reply);
 	add_counters(broker, reply);
-	add_loop(&broker->loop.meter, reply);
+	add_loop(&broker->base.loop.meter, reply);
 	if (call->request->status.resets)
-		meter_reset(&broker->loop.meter);
+		meter_reset(&broker->base.loop.meter);
 	add_collectives(broker, reply);
 	add(reply, "own_bytes", account->used[ACCOUNT_BYTES]);
 	add(reply, "own_device_bytes", account->used[ACCOUNT_DEVICE_BYTES]);

@@ -86,7 +86,7 @@ static void fill_run(const struct comm *comm, struct comm_item *ret)
 static void fill_record(const struct broker *broker, uint32_t record,
 			char *name, struct comm_item *ret)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	const struct comm_record *kept = catalog_comm(catalog, record);
 	const struct comm *comm = find_run(broker, record);
 	uint64_t now = now_ms();
@@ -128,7 +128,7 @@ static void fill_failed(const struct comm *comm, struct comm_item *ret)
 /* False: the page is full. */
 static bool list_records(struct verb_call *call, uint64_t from, char *names)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	struct comms_reply *reply = &call->reply->comms;
 	const struct comm_record *record;
 
@@ -200,7 +200,7 @@ static void look_deinit(struct look *look)
 static int look_init(struct look *look, const struct broker *broker,
 		     uint32_t record, struct error *err)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	const struct comm_record *comm =
 		catalog_comm(catalog, catalog_group(catalog, record)->comm);
 	struct group_mesh mesh = {
@@ -242,7 +242,7 @@ static int fill_group(const struct broker *broker, uint32_t record, char *names,
 		      struct error *err)
 {
 	const struct group_record *kept =
-		catalog_group(&broker->catalog, record);
+		catalog_group(&broker->store.catalog, record);
 	char *name = names + NAME_MAX_SIZE + 1;
 	struct look look;
 	uint64_t n;
@@ -278,7 +278,7 @@ static int fill_group(const struct broker *broker, uint32_t record, char *names,
 static bool is_wanted(const struct verb_call *call, uint32_t record,
 		      uint32_t comm)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	const struct group_record *kept = catalog_group(catalog, record);
 
 	return kept->id && (!comm || kept->comm == comm) &&
@@ -290,7 +290,7 @@ static bool is_wanted(const struct verb_call *call, uint32_t record,
 static int find_comm(const struct verb_call *call, const char *name,
 		     uint32_t *ret, struct error *err)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	uint32_t record = comm_record_find(call->broker, name);
 
 	if (!record)
@@ -309,7 +309,7 @@ static int list_groups(struct verb_call *call, uint32_t comm, char *names,
 {
 	struct groups_reply *reply = &call->reply->groups;
 	uint32_t last =
-		catalog_n_touched(&call->broker->catalog, SECTION_GROUP);
+		catalog_n_touched(&call->broker->store.catalog, SECTION_GROUP);
 	uint64_t cursor = call->request->groups.cursor;
 	uint64_t end = (cursor ? cursor : 1) + MAX_EXAMINED;
 	uint32_t n_planned = 0, n;

@@ -41,27 +41,28 @@ struct page {
 static bool may_see(const struct verb_call *call, uint32_t slot)
 {
 	const struct broker *broker = call->broker;
-	struct access_class access = slot_access(broker, slot);
+	struct access_class access = slot_access(&broker->store, slot);
 
 	if (call->request->list.filter != LIST_CHARGED)
 		return access_is_allowed(&call->session->holdings.credentials,
 					 &access, ACCESS_READ);
 	return session_is_admin(call->session) ||
 	       session_record(call->session)->uid ==
-		       slot_block_use(broker, slot).uid;
+		       slot_block_use(&broker->store, slot).uid;
 }
 
 static bool is_wanted(const struct verb_call *call, uint32_t slot)
 {
 	const struct list_request *request = &call->request->list;
 	const struct broker *broker = call->broker;
-	const struct slot_record *record = catalog_slot(&broker->catalog, slot);
+	const struct slot_record *record =
+		catalog_slot(&broker->store.catalog, slot);
 	size_t prefix_size = strlen(request->prefix);
 	char name[NAME_MAX_SIZE + 1];
 
 	if (!record->block)
 		return false;
-	if (request->filter == LIST_NAMED && !index_shows(broker, slot))
+	if (request->filter == LIST_NAMED && !index_shows(&broker->store, slot))
 		return false;
 	if (request->filter == LIST_LIMBO &&
 	    !(record->flags & SLOT_FLAG_IN_LIMBO))
@@ -70,20 +71,20 @@ static bool is_wanted(const struct verb_call *call, uint32_t slot)
 		return false;
 	if (prefix_size == 0)
 		return true;
-	slot_describe(broker, slot, NULL, name);
+	slot_describe(&broker->store, slot, NULL, name);
 	return strncmp(name, request->prefix, prefix_size) == 0;
 }
 
 static uint32_t count_holders(const struct broker *broker, uint32_t slot,
 			      struct page *page)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	uint32_t grant = catalog_slot(catalog, slot)->grants.first;
 	uint32_t n = 0;
 
 	for (; grant; grant = catalog_grant(catalog, grant)->slot_link.next) {
 		page->n_examined += HOLDER_COST;
-		if (grant_peek_is_held(broker, grant))
+		if (grant_peek_is_held(&broker->store, grant))
 			n++;
 	}
 	return n;
@@ -103,9 +104,9 @@ static void fill_block(const struct verb_call *call, uint32_t slot,
 		       struct list_item *item)
 {
 	const struct broker *broker = call->broker;
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
-	struct block_use use = slot_block_use(broker, slot);
+	struct block_use use = slot_block_use(&broker->store, slot);
 
 	item->block = use.id;
 	item->block_bytes = use.size;
@@ -121,23 +122,23 @@ static void fill_item(const struct verb_call *call, uint32_t slot,
 		      struct page *page)
 {
 	const struct broker *broker = call->broker;
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	struct list_item *item = &page->items[page->n++];
 	char *name = page->names + page->names_size;
 	uint64_t deadline_ms = record->deadline_ms;
 	const struct chunk_record *chunk;
 
-	slot_place(broker, slot, name, &item->place);
+	slot_place(&broker->store, slot, name, &item->place);
 	page->names_size += strlen(name) + 1;
 	page->size +=
 		ITEM_SIZE + strlen(name) + (size_t)record->n_dims * DIM_SIZE;
-	item->access = slot_access(broker, slot);
+	item->access = slot_access(&broker->store, slot);
 	chunk = catalog_chunk(catalog,
 			      catalog_block(catalog, record->block)->chunk);
 	item->device = chunk->device;
 	item->shared = chunk->shared;
-	item->state = slot_state(broker, slot);
+	item->state = slot_state(&broker->store, slot);
 	item->age_ms = page->now_ms - record->born_ms;
 	/* A name that expires at this moment has not ended yet. */
 	if (deadline_ms)
@@ -159,7 +160,8 @@ static void fill_item(const struct verb_call *call, uint32_t slot,
 int verb_list(struct verb_call *call, struct error *err)
 {
 	const struct list_request *request = &call->request->list;
-	uint32_t last = catalog_n_touched(&call->broker->catalog, SECTION_SLOT);
+	uint32_t last =
+		catalog_n_touched(&call->broker->store.catalog, SECTION_SLOT);
 	struct page page = {.now_ms = now_ms()};
 	uint64_t slot = request->cursor ? request->cursor : 1;
 

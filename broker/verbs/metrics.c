@@ -34,7 +34,7 @@ static const struct histogram *find_histogram(const struct meter *meter,
 
 int verb_histograms(struct verb_call *call, struct error *err)
 {
-	const struct meter *meter = &call->broker->loop.meter;
+	const struct meter *meter = &call->broker->base.loop.meter;
 	struct histograms_reply *reply = &call->reply->histograms;
 	uint64_t i = call->request->histograms.cursor;
 	const struct histogram *histogram;
@@ -76,14 +76,14 @@ static bool may_see_chunk(const struct verb_call *call,
 static void fill_memory(const struct broker *broker, uint32_t index,
 			struct memory_item *ret)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	const struct chunk_record *chunk = catalog_chunk(catalog, index);
 
 	*ret = (struct memory_item){
 		.chunk = chunk->id,
 		.size = chunk->size,
-		.used = pool_chunk_used(&broker->pools, index),
-		.reserved = broker->pools.chunks[index].tail_size,
+		.used = pool_chunk_used(&broker->store.pools, index),
+		.reserved = broker->store.pools.chunks[index].tail_size,
 		.access = chunk->access,
 		.device = chunk->device,
 		.shared = chunk->shared,
@@ -97,7 +97,7 @@ static void fill_memory(const struct broker *broker, uint32_t index,
 int verb_memory(struct verb_call *call, struct error *err)
 {
 	const struct broker *broker = call->broker;
-	uint32_t n = catalog_n_touched(&broker->catalog, SECTION_CHUNK);
+	uint32_t n = catalog_n_touched(&broker->store.catalog, SECTION_CHUNK);
 	struct memory_reply *reply = &call->reply->memory;
 	uint64_t i = call->request->memory.cursor;
 
@@ -106,9 +106,9 @@ int verb_memory(struct verb_call *call, struct error *err)
 	if (!reply->items)
 		return error_nomem(err, "chunks");
 	for (i = i ? i : 1; i <= n; i++) {
-		if (!broker->pools.chunks[i].pool ||
-		    !may_see_chunk(
-			    call, catalog_chunk(&broker->catalog, (uint32_t)i)))
+		if (!broker->store.pools.chunks[i].pool ||
+		    !may_see_chunk(call, catalog_chunk(&broker->store.catalog,
+						       (uint32_t)i)))
 			continue;
 		if (reply->n_items == MESSAGE_MAX_ITEMS) {
 			reply->next_cursor = i;
@@ -156,7 +156,7 @@ static bool is_in_use(const struct account *account)
  * made between two pages may shift one into view twice. */
 int verb_accounts(struct verb_call *call, struct error *err)
 {
-	const struct accounts *accounts = &call->broker->accounts;
+	const struct accounts *accounts = &call->broker->base.accounts;
 	struct accounts_reply *reply = &call->reply->accounts;
 	uint32_t uid = session_record(call->session)->uid;
 	bool is_admin = session_is_admin(call->session);

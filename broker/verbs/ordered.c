@@ -16,10 +16,11 @@ int verb_ordered(struct verb_call *call, struct error *err)
 	(void)err;
 	for (uint32_t i = 0; i < request->n_items; i++) {
 		const struct ordered_item *item = &request->items[i];
-		uint32_t slot = slot_find(call->broker, &item->ref, NULL);
+		uint32_t slot =
+			slot_find(&call->broker->store, &item->ref, NULL);
 
 		if (slot)
-			order_end_event(call->broker, slot,
+			order_end_event(&call->broker->store, slot,
 					call->session->holdings.index,
 					item->event);
 	}

@@ -11,7 +11,7 @@
 
 static bool may_write_chunk(const struct verb_call *call, uint32_t index)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	const struct chunk_record *chunk = catalog_chunk(catalog, index);
 
 	/* It has no arena: only its sharer writes there. */
@@ -32,22 +32,22 @@ static int fill_memory(struct verb_call *call, uint32_t index,
 		       struct chunk_ref *ref, int *ret_fd, struct error *err)
 {
 	const struct chunk_record *chunk =
-		catalog_chunk(&call->broker->catalog, index);
+		catalog_chunk(&call->broker->store.catalog, index);
 
 	*ret_fd = -1;
 	if (chunk->shared != SHARE_LEGACY)
-		return pool_chunk_fd(&call->broker->pools, index,
+		return pool_chunk_fd(&call->broker->store.pools, index,
 				     ref->is_writable, ret_fd, err);
 	ref->has_handle = true;
-	return shared_chunk_handle(&call->broker->pools, index, ref->handle,
-				   err);
+	return shared_chunk_handle(&call->broker->store.pools, index,
+				   ref->handle, err);
 }
 
 int verb_attach_chunk(struct verb_call *call, uint32_t chunk_index,
 		      struct error *err)
 {
 	const struct chunk_record *chunk =
-		catalog_chunk(&call->broker->catalog, chunk_index);
+		catalog_chunk(&call->broker->store.catalog, chunk_index);
 	uint32_t *sent = &call->session->sent_chunks[chunk_index];
 	struct chunk_ref ref = {
 		.chunk = chunk->id,
@@ -97,10 +97,10 @@ void verb_detach_chunks(struct verb_call *call)
 static void fill_place(struct verb_call *call, uint32_t slot,
 		       struct tensor_place *ret)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	uint32_t block = catalog_slot(catalog, slot)->block;
 
-	slot_place(call->broker, slot, NULL, ret);
+	slot_place(&call->broker->store, slot, NULL, ret);
 	/* What cannot be sent now, the client asks for. */
 	(void)verb_attach_chunk(call, catalog_block(catalog, block)->chunk,
 				NULL);
@@ -124,8 +124,9 @@ void verb_grant_places(struct verb_call *call, const uint32_t *slots,
 	bool is_granted;
 
 	for (uint32_t i = 0; i < n; i++) {
-		is_granted = grant_add(broker, call->session->holdings.index,
-				       slots[i], 1);
+		is_granted =
+			grant_add(&broker->store, call->session->holdings.index,
+				  slots[i], 1);
 		assert(is_granted); /* the caller has looked */
 		fill_place(call, slots[i], &ret_places[i]);
 	}

@@ -21,9 +21,9 @@
 static const struct prefix_record *find_record(const struct broker *broker,
 					       const char *name)
 {
-	uint32_t prefix = prefix_find(broker, name, strlen(name));
+	uint32_t prefix = prefix_find(&broker->store, name, strlen(name));
 
-	return prefix ? catalog_prefix(&broker->catalog, prefix) : NULL;
+	return prefix ? catalog_prefix(&broker->store.catalog, prefix) : NULL;
 }
 
 /* `record` may be NULL: there are no names below it. */
@@ -40,7 +40,8 @@ static void fill(struct prefix_item *item, const char *name, uint32_t uid,
 static void add_configured(struct verb_call *call, size_t i)
 {
 	struct prefixes_reply *reply = &call->reply->prefixes;
-	const struct config_prefix *prefix = &call->broker->config.prefixes[i];
+	const struct config_prefix *prefix =
+		&call->broker->base.config.prefixes[i];
 	struct prefix_item *item = &reply->items[reply->n_items++];
 
 	fill(item, prefix->name, prefix->uid,
@@ -51,7 +52,8 @@ static void add_configured(struct verb_call *call, size_t i)
 static bool is_shown(const struct verb_call *call,
 		     const struct prefix_record *record)
 {
-	if (!record->name_size || prefix_is_configured(call->broker, record))
+	if (!record->name_size ||
+	    prefix_is_configured(&call->broker->store, record))
 		return false;
 	return record->uid == session_record(call->session)->uid ||
 	       session_is_admin(call->session);
@@ -68,19 +70,19 @@ static int add_claimed(struct verb_call *call,
 
 	if (!name)
 		return error_nomem(err, "a list");
-	memcpy(name, catalog_blob(&broker->catalog, record->name_blob),
+	memcpy(name, catalog_blob(&broker->store.catalog, record->name_blob),
 	       record->name_size);
 	item = &reply->items[reply->n_items++];
 	fill(item, name, record->uid, record);
-	item->left_ms = prefix_left_ms(broker, record);
+	item->left_ms = prefix_left_ms(&broker->store, record);
 	return 0;
 }
 
 int verb_prefixes(struct verb_call *call, struct error *err)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	struct prefixes_reply *reply = &call->reply->prefixes;
-	uint64_t n_configured = call->broker->config.n_prefixes;
+	uint64_t n_configured = call->broker->base.config.n_prefixes;
 	uint64_t end =
 		n_configured + catalog_n_touched(catalog, SECTION_PREFIX);
 	uint64_t at = call->request->prefixes.cursor;

@@ -34,10 +34,10 @@ struct publication {
 
 static bool holds(const struct verb_call *call, uint32_t slot)
 {
-	uint32_t grant =
-		grant_find(call->broker, call->session->holdings.index, slot);
+	uint32_t grant = grant_find(&call->broker->store,
+				    call->session->holdings.index, slot);
 
-	return grant && grant_holds(call->broker, grant) > 0;
+	return grant && grant_holds(&call->broker->store, grant) > 0;
 }
 
 /* The session must be the writer, or the slot anonymous and of the
@@ -46,8 +46,8 @@ static int check_slot(const struct verb_call *call, uint32_t slot,
 		      struct error *err)
 {
 	const struct slot_record *record =
-		catalog_slot(&call->broker->catalog, slot);
-	uint32_t uid = slot_access(call->broker, slot).uid;
+		catalog_slot(&call->broker->store.catalog, slot);
+	uint32_t uid = slot_access(&call->broker->store, slot).uid;
 
 	if (record->bundle)
 		return error_set(err, -EINVAL,
@@ -59,12 +59,13 @@ static int check_slot(const struct verb_call *call, uint32_t slot,
 		return error_set(err, -EPERM,
 				 "another session is writing the tensor");
 	if (record->name_size)
-		return error_set(err, -EINVAL,
-				 "the tensor has or had the name \"%.*s\", and "
-				 "one takes no second; make a view of it",
-				 record->name_size,
-				 (const char *)catalog_blob(
-					 &call->broker->catalog, record->blob));
+		return error_set(
+			err, -EINVAL,
+			"the tensor has or had the name \"%.*s\", and "
+			"one takes no second; make a view of it",
+			record->name_size,
+			(const char *)catalog_blob(&call->broker->store.catalog,
+						   record->blob));
 	if (!holds(call, slot))
 		return error_set(err, -EINVAL,
 				 "this session does not hold the tensor");
@@ -78,16 +79,16 @@ static int check_bundle(const struct broker *broker, const char *name,
 			struct error *err)
 {
 	const struct bundle_record *record;
-	uint32_t bundle = index_enclosing_bundle(broker, name);
+	uint32_t bundle = index_enclosing_bundle(&broker->store, name);
 
 	if (!bundle)
 		return 0;
-	record = catalog_bundle(&broker->catalog, bundle);
+	record = catalog_bundle(&broker->store.catalog, bundle);
 	return error_set(err, -EEXIST,
 			 "the name lies in the bundle \"%.*s\"; replace the "
 			 "bundle as a whole",
 			 (int)record->name_size,
-			 (const char *)catalog_blob(&broker->catalog,
+			 (const char *)catalog_blob(&broker->store.catalog,
 						    record->name_blob));
 }
 
@@ -95,7 +96,7 @@ static int check_bundle(const struct broker *broker, const char *name,
 static int check_old(const struct verb_call *call,
 		     const struct publish_item *item, struct error *err)
 {
-	uint32_t old = index_find(call->broker, item->name);
+	uint32_t old = index_find(&call->broker->store, item->name);
 	uint32_t uid;
 
 	if (!old) {
@@ -107,7 +108,7 @@ static int check_old(const struct verb_call *call,
 	if (!(item->flags & PUBLISH_REPLACE))
 		return error_set(err, -EEXIST,
 				 "the name exists; ask to replace it");
-	uid = slot_access(call->broker, old).uid;
+	uid = slot_access(&call->broker->store, old).uid;
 	if (access_is_owner(&call->session->holdings.credentials, uid))
 		return 0;
 	return error_set(err, -EPERM,
@@ -122,7 +123,7 @@ static int check_name(const struct verb_call *call,
 
 	if (!*item->name)
 		return 0;
-	r = prefix_check(call->broker, item->name, uid, err);
+	r = prefix_check(&call->broker->store, item->name, uid, err);
 	if (r == 0)
 		r = check_bundle(call->broker, item->name, err);
 	if (r == 0)
@@ -150,14 +151,15 @@ static int check_event(struct publication *one, struct error *err)
 static int check_order(const struct verb_call *call, struct publication *one,
 		       struct error *err)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	const struct publish_item *item = one->item;
 	const struct block_record *block =
 		catalog_block(catalog, catalog_slot(catalog, one->slot)->block);
 
 	if (!item->value && !item->event)
 		return 0;
-	if (device_uuid_is_host(pool_block_device(&call->broker->pools, block)))
+	if (device_uuid_is_host(
+		    pool_block_device(&call->broker->store.pools, block)))
 		return error_set(err, -EINVAL,
 				 "the tensor is in host memory, whose readers "
 				 "wait for no stream: synchronise, and publish "
@@ -198,7 +200,7 @@ static int check(const struct verb_call *call, struct publication *all,
 	for (i = 0; i < n; i++) {
 		item = &call->request->publish.items[i];
 		all[i].item = item;
-		all[i].slot = slot_find(call->broker, &item->ref, err);
+		all[i].slot = slot_find(&call->broker->store, &item->ref, err);
 		r = all[i].slot ? check_slot(call, all[i].slot, err) : -ESTALE;
 		if (r == 0)
 			r = check_name(call, item, err);
@@ -220,15 +222,16 @@ static void unreserve(struct broker *broker, struct publication *all,
 	struct slot_record *record;
 
 	for (uint32_t i = 0; i < n; i++) {
-		record = catalog_slot(&broker->catalog, all[i].slot);
-		deadlines_remove(&broker->deadlines, &record->heap_position);
+		record = catalog_slot(&broker->store.catalog, all[i].slot);
+		deadlines_remove(&broker->base.deadlines,
+				 &record->heap_position);
 		if (all[i].event)
-			catalog_blob_release(&broker->catalog, all[i].event,
-					     ORDER_EVENT_SIZE);
+			catalog_blob_release(&broker->store.catalog,
+					     all[i].event, ORDER_EVENT_SIZE);
 		if (all[i].is_claimed)
-			prefix_unclaim(broker, all[i].item->name);
+			prefix_unclaim(&broker->store, all[i].item->name);
 		if (all[i].room)
-			slot_unreserve_name(broker, all[i].slot,
+			slot_unreserve_name(&broker->store, all[i].slot,
 					    all[i].item->name, all[i].room);
 	}
 }
@@ -238,13 +241,14 @@ static int reserve_event(struct broker *broker, struct publication *one,
 {
 	if (!one->item->event)
 		return 0;
-	one->event = catalog_blob_alloc(&broker->catalog, ORDER_EVENT_SIZE);
+	one->event =
+		catalog_blob_alloc(&broker->store.catalog, ORDER_EVENT_SIZE);
 	if (!one->event)
 		return error_set(err, -ENOSPC,
 				 "the catalog has no room for the event's "
 				 "handle");
-	memcpy(catalog_blob(&broker->catalog, one->event), one->item->event,
-	       ORDER_EVENT_SIZE);
+	memcpy(catalog_blob(&broker->store.catalog, one->event),
+	       one->item->event, ORDER_EVENT_SIZE);
 	return 0;
 }
 
@@ -254,26 +258,28 @@ static int reserve_one(const struct verb_call *call, struct publication *one,
 	struct broker *broker = call->broker;
 	const struct publish_item *item = one->item;
 	uint32_t uid = session_record(call->session)->uid;
-	uint32_t n_owned = catalog_n_live(&broker->catalog, SECTION_PREFIX);
+	uint32_t n_owned =
+		catalog_n_live(&broker->store.catalog, SECTION_PREFIX);
 
 	if (!*item->name)
 		return 0;
-	one->room = slot_reserve_name(broker, one->slot, item->name);
+	one->room = slot_reserve_name(&broker->store, one->slot, item->name);
 	if (!one->room)
 		return error_set(err, -ENOSPC,
 				 "the catalog has no room for the name \"%s\"",
 				 item->name);
-	if (!prefix_claim(broker, item->name, uid))
+	if (!prefix_claim(&broker->store, item->name, uid))
 		return error_set(err, -EDQUOT,
 				 "uid %u has too many first components of "
 				 "names for \"%s\"",
 				 uid, item->name);
-	one->is_claimed =
-		catalog_n_live(&broker->catalog, SECTION_PREFIX) != n_owned;
+	one->is_claimed = catalog_n_live(&broker->store.catalog,
+					 SECTION_PREFIX) != n_owned;
 	if (!item->ttl_ms)
 		return 0;
 	one->deadline_ms = now_ms() + item->ttl_ms;
-	return slot_set_deadline(broker, one->slot, one->deadline_ms, err);
+	return slot_set_deadline(&broker->store, one->slot, one->deadline_ms,
+				 err);
 }
 
 static int reserve(const struct verb_call *call, struct publication *all,
@@ -299,14 +305,14 @@ static int reserve(const struct verb_call *call, struct publication *all,
 /* Returns the version that the name had. */
 static uint64_t let_go(struct broker *broker, const char *name)
 {
-	uint32_t old = index_find(broker, name);
+	uint32_t old = index_find(&broker->store, name);
 	uint64_t version;
 
 	if (!old)
 		return 0;
-	version = catalog_slot(&broker->catalog, old)->version;
-	slot_end_name(broker, old);
-	slot_settle(broker, old);
+	version = catalog_slot(&broker->store.catalog, old)->version;
+	slot_end_name(&broker->store, old);
+	slot_settle(&broker->store, old);
 	point("publish.replaced");
 	return version;
 }
@@ -315,11 +321,11 @@ static void show(const struct verb_call *call, const struct publication *one,
 		 uint64_t version)
 {
 	struct broker *broker = call->broker;
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &broker->store.catalog;
 	struct slot_record *record = catalog_slot(catalog, one->slot);
 	uint32_t flags = record->flags | one->item->flags | SLOT_FLAG_NAMED;
 
-	slot_set_name(broker, one->slot, one->item->name, one->room);
+	slot_set_name(&broker->store, one->slot, one->item->name, one->room);
 	catalog_set(catalog, record->version, version);
 	catalog_set(catalog, record->deadline_ms, one->deadline_ms);
 	catalog_set(catalog, record->flags, (uint16_t)flags);
@@ -332,10 +338,10 @@ static void show(const struct verb_call *call, const struct publication *one,
 			offsetof(struct slot_record, session_link), one->slot);
 	}
 	if (flags & PUBLISH_EVICTABLE)
-		evict_add(broker, one->slot);
-	index_add(broker, one->slot);
-	bundle_note_name(broker, one->slot, 1);
-	broker->n_published++;
+		evict_add(&broker->store, one->slot);
+	index_add(&broker->store, one->slot);
+	bundle_note_name(&broker->store, one->slot, 1);
+	broker->store.n_published++;
 	point("publish.indexed");
 }
 
@@ -346,23 +352,24 @@ static uint64_t publish(const struct verb_call *call,
 	struct broker *broker = call->broker;
 	uint64_t version = 0;
 
-	slot_end_writer(broker, one->slot);
+	slot_end_writer(&broker->store, one->slot);
 	if (one->item->value)
-		order_set(broker, one->slot, call->session->holdings.index,
-			  one->item->timeline, one->item->value);
+		order_set(&broker->store, one->slot,
+			  call->session->holdings.index, one->item->timeline,
+			  one->item->value);
 	if (one->event)
-		order_set_event(broker, one->slot,
+		order_set_event(&broker->store, one->slot,
 				call->session->holdings.index, one->number,
 				one->event);
 	if (*one->item->name) {
 		version = let_go(broker, one->item->name) + 1;
 		show(call, one, version);
 	}
-	slot_settle(broker, one->slot);
+	slot_settle(&broker->store, one->slot);
 	point("publish.shown");
 	if (version) {
-		events_note_slot(broker, one->slot, EVENT_PUBLISHED);
-		wake_name(&broker->wake, one->item->name);
+		events_note_slot(&broker->store, one->slot, EVENT_PUBLISHED);
+		wake_name(&broker->base.wake, one->item->name);
 	}
 	return version;
 }

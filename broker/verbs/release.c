@@ -15,9 +15,9 @@ static int check_holds(const struct verb_call *call, const uint32_t *slots,
 		       uint32_t i, struct error *err)
 {
 	const struct release_item *items = call->request->release.items;
-	uint32_t grant = grant_find(call->broker, call->session->holdings.index,
-				    slots[i]);
-	int64_t holds = grant ? grant_holds(call->broker, grant) : 0;
+	uint32_t grant = grant_find(&call->broker->store,
+				    call->session->holdings.index, slots[i]);
+	int64_t holds = grant ? grant_holds(&call->broker->store, grant) : 0;
 	int64_t wanted = items[i].n_holds;
 	uint32_t j;
 
@@ -44,7 +44,8 @@ int verb_release(struct verb_call *call, struct error *err)
 	if (!slots)
 		return error_nomem(err, "the request");
 	for (i = 0; i < request->n_items; i++) {
-		slots[i] = slot_find(call->broker, &request->items[i].ref, err);
+		slots[i] = slot_find(&call->broker->store,
+				     &request->items[i].ref, err);
 		if (!slots[i])
 			return -ESTALE;
 		r = check_holds(call, slots, i, err);
@@ -54,9 +55,9 @@ int verb_release(struct verb_call *call, struct error *err)
 	/* All counts come first, so that the state of a slot that occurs twice
 	 * is updated once all of its holds are released. */
 	for (i = 0; i < request->n_items; i++)
-		grant_add(call->broker, session, slots[i],
+		grant_add(&call->broker->store, session, slots[i],
 			  (int32_t)(0 - request->items[i].n_holds));
 	for (i = 0; i < request->n_items; i++)
-		slot_settle(call->broker, slots[i]);
+		slot_settle(&call->broker->store, slots[i]);
 	return VERB_DONE;
 }

@@ -29,11 +29,12 @@ static int find_bundle(const struct verb_call *call, const char *name,
 {
 	struct broker *broker = call->broker;
 
-	ret->bundle = index_find_bundle(broker, name);
+	ret->bundle = index_find_bundle(&broker->store, name);
 	if (!ret->bundle)
 		return error_set(err, -ENOENT, "there is no such bundle");
 	return check_owner(
-		call, catalog_bundle(&broker->catalog, ret->bundle)->owner_uid,
+		call,
+		catalog_bundle(&broker->store.catalog, ret->bundle)->owner_uid,
 		err);
 }
 
@@ -42,14 +43,15 @@ static int find_tensor(const struct verb_call *call, const char *name,
 {
 	struct broker *broker = call->broker;
 
-	ret->slot = index_find(broker, name);
+	ret->slot = index_find(&broker->store, name);
 	if (!ret->slot)
 		return error_set(err, -ENOENT, "there is no such name");
-	if (catalog_slot(&broker->catalog, ret->slot)->bundle)
+	if (catalog_slot(&broker->store.catalog, ret->slot)->bundle)
 		return error_set(err, -EINVAL,
 				 "it is a member of a bundle; remove or "
 				 "replace the bundle");
-	return check_owner(call, slot_access(broker, ret->slot).uid, err);
+	return check_owner(call, slot_access(&broker->store, ret->slot).uid,
+			   err);
 }
 
 static int find(const struct verb_call *call, uint32_t i, struct target *all,
@@ -75,7 +77,7 @@ static int find(const struct verb_call *call, uint32_t i, struct target *all,
 static int check_size(const struct verb_call *call, const struct target *all,
 		      struct error *err)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	uint64_t n = 0;
 	uint32_t i;
 
@@ -110,14 +112,15 @@ int verb_remove(struct verb_call *call, struct error *err)
 		return r;
 	for (i = 0; i < n; i++) {
 		if (all[i].bundle) {
-			events_note_bundle(call->broker, all[i].bundle,
+			events_note_bundle(&call->broker->store, all[i].bundle,
 					   EVENT_REMOVED);
-			bundle_retire(call->broker, all[i].bundle);
+			bundle_retire(&call->broker->store, all[i].bundle);
 			continue;
 		}
-		events_note_slot(call->broker, all[i].slot, EVENT_REMOVED);
-		slot_end_name(call->broker, all[i].slot);
-		slot_settle(call->broker, all[i].slot);
+		events_note_slot(&call->broker->store, all[i].slot,
+				 EVENT_REMOVED);
+		slot_end_name(&call->broker->store, all[i].slot);
+		slot_settle(&call->broker->store, all[i].slot);
 	}
 	return VERB_DONE;
 }

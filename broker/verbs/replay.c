@@ -16,7 +16,7 @@
 /* The bundle of a recorded answer, if it is still there. */
 static uint32_t find_bundle(const struct broker *broker, uint64_t id)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_BUNDLE);
 
 	for (uint32_t i = 1; id != 0 && i <= n; i++) {
@@ -28,7 +28,7 @@ static uint32_t find_bundle(const struct broker *broker, uint64_t id)
 
 static int replay_bundle(struct verb_call *call, struct error *err)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	uint32_t bundle =
 		find_bundle(call->broker, call->reply->bundle_get.bundle);
 	const struct bundle_record *record;
@@ -39,7 +39,7 @@ static int replay_bundle(struct verb_call *call, struct error *err)
 				 "the bundle was released before its members "
 				 "could be sent again; get it again");
 	record = catalog_bundle(catalog, bundle);
-	r = manifest_make(call->broker, bundle, err);
+	r = manifest_make(&call->broker->store, bundle, err);
 	call->wait_ms = -1;
 	if (r != MANIFEST_OK)
 		return r < 0 ? r : verb_park_uid(call, record->owner_uid, err);
@@ -61,7 +61,8 @@ static void replay_places(struct verb_call *call,
 	uint32_t index;
 
 	for (uint32_t i = 0; i < n; i++) {
-		index = pool_find_chunk(&call->broker->pools, places[i].chunk);
+		index = pool_find_chunk(&call->broker->store.pools,
+					places[i].chunk);
 		if (index)
 			(void)verb_attach_chunk(call, index, NULL);
 	}

@@ -63,7 +63,7 @@ static int check_form(const struct verb_call *call, struct error *err)
 
 static int check_room(const struct verb_call *call, struct error *err)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	uint32_t n = call->request->share.n_items;
 	int r = catalog_check_room(catalog, SECTION_SLOT, n, "tensors", err);
 
@@ -80,7 +80,7 @@ static int check_memory(const struct verb_call *call, struct share *share,
 			struct error *err)
 {
 	const struct share_request *request = &call->request->share;
-	int r = devices_find(&call->broker->devices, &request->device,
+	int r = devices_find(&call->broker->store.devices, &request->device,
 			     &share->device, err);
 
 	if (r != DEVICES_OK)
@@ -110,10 +110,10 @@ static void undo(const struct verb_call *call, const uint32_t *slots,
 	account_refund(call->session->holdings.account, ACCOUNT_SLOTS,
 		       call->request->share.n_items - n);
 	for (uint32_t i = 0; i < n; i++) {
-		slot_end_writer(broker, slots[i]);
-		slot_settle(broker, slots[i]);
+		slot_end_writer(&broker->store, slots[i]);
+		slot_settle(&broker->store, slots[i]);
 	}
-	shared_chunk_give_up(&broker->pools, chunk);
+	shared_chunk_give_up(&broker->store.pools, chunk);
 }
 
 /* False: the catalog is full. */
@@ -129,15 +129,16 @@ static bool make_slot(const struct verb_call *call, uint32_t chunk,
 
 	/* The type was checked when it was decoded. */
 	(void)tensor_type_check(&item->type, &span, NULL);
-	block = shared_chunk_block(&broker->pools, chunk, item->offset, span,
-				   uid);
-	*ret = slot_new(broker, block, 0, span, &item->type, "", session, uid);
+	block = shared_chunk_block(&broker->store.pools, chunk, item->offset,
+				   span, uid);
+	*ret = slot_new(&broker->store, block, 0, span, &item->type, "",
+			session, uid);
 	if (!*ret) {
-		pool_release(&broker->pools, block);
+		pool_release(&broker->store.pools, block);
 		return false;
 	}
-	record = catalog_slot(&broker->catalog, *ret);
-	catalog_set(&broker->catalog, record->flags,
+	record = catalog_slot(&broker->store.catalog, *ret);
+	catalog_set(&broker->store.catalog, record->flags,
 		    (uint16_t)(record->flags | SLOT_FLAG_SHARED));
 	return true;
 }
@@ -160,8 +161,8 @@ static int make_slots(const struct verb_call *call, uint32_t chunk,
 	point("share.slots");
 	for (uint32_t i = 0; i < request->n_items; i++) {
 		is_granted =
-			grant_add(call->broker, call->session->holdings.index,
-				  slots[i], 1);
+			grant_add(&call->broker->store,
+				  call->session->holdings.index, slots[i], 1);
 		assert(is_granted); /* capacity was checked */
 	}
 	return 0;
@@ -171,11 +172,11 @@ static int make_slots(const struct verb_call *call, uint32_t chunk,
 static int get_chunk(const struct verb_call *call, const struct share *share,
 		     uint32_t *ret_chunk, struct error *err)
 {
-	struct pools *pools = &call->broker->pools;
+	struct pools *pools = &call->broker->store.pools;
 	int r = shared_chunk_get(pools, share, ret_chunk, err);
 
 	if ((r == POOL_FULL || r == -EDQUOT) &&
-	    limbo_collect_released(call->broker))
+	    limbo_collect_released(&call->broker->store))
 		r = shared_chunk_get(pools, share, ret_chunk, err);
 	return r == POOL_FULL ? err->code : r;
 }
@@ -186,8 +187,8 @@ static int find_room(const struct verb_call *call, const struct share *share,
 {
 	struct account *account = call->session->holdings.account;
 	uint32_t n = call->request->share.n_items;
-	int r = account_charge(&call->broker->accounts, account, ACCOUNT_SLOTS,
-			       n, err);
+	int r = account_charge(&call->broker->base.accounts, account,
+			       ACCOUNT_SLOTS, n, err);
 
 	if (r < 0)
 		return r;
@@ -228,7 +229,7 @@ int verb_share(struct verb_call *call, struct error *err)
 	verb_fill_places(call, slots, request->n_items);
 	/* Last, since a client with invalid counts may lose the slots here. */
 	for (uint32_t i = 0; i < request->n_items; i++)
-		slot_settle(call->broker, slots[i]);
+		slot_settle(&call->broker->store, slots[i]);
 	return VERB_DONE;
 }
 
@@ -237,7 +238,7 @@ int verb_share(struct verb_call *call, struct error *err)
 static int check_sharer(const struct verb_call *call, uint32_t slot,
 			struct error *err)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	uint32_t chunk = catalog_block(catalog, record->block)->chunk;
 
@@ -254,12 +255,12 @@ static int check_sharer(const struct verb_call *call, uint32_t slot,
 static void let_go(const struct verb_call *call, uint32_t slot)
 {
 	uint32_t session = call->session->holdings.index;
-	uint32_t grant = grant_find(call->broker, session, slot);
+	uint32_t grant = grant_find(&call->broker->store, session, slot);
 
-	if (grant && grant_holds(call->broker, grant) > 0)
-		(void)grant_add(call->broker, session, slot, -1);
+	if (grant && grant_holds(&call->broker->store, grant) > 0)
+		(void)grant_add(&call->broker->store, session, slot, -1);
 	point("unshare.ready");
-	slot_settle(call->broker, slot);
+	slot_settle(&call->broker->store, slot);
 }
 
 static int wait_for_users(struct verb_call *call, uint32_t slot,
@@ -269,7 +270,7 @@ static int wait_for_users(struct verb_call *call, uint32_t slot,
 
 	call->wait_ms = call->request->unshare.timeout_ms;
 	if (call->wait_ms == 0 || call->is_timed_out)
-		return unshare_explain(call->broker, slot, err);
+		return unshare_explain(&call->broker->store, slot, err);
 	key = verb_scratch(call, UNSHARE_KEY_SIZE);
 	if (!key)
 		return error_nomem(err, "a waiting request");
@@ -281,7 +282,8 @@ static int wait_for_users(struct verb_call *call, uint32_t slot,
 int verb_unshare(struct verb_call *call, struct error *err)
 {
 	struct broker *broker = call->broker;
-	uint32_t slot = slot_find(broker, &call->request->unshare.ref, NULL);
+	uint32_t slot =
+		slot_find(&broker->store, &call->request->unshare.ref, NULL);
 	int r;
 
 	if (!slot)
@@ -289,10 +291,10 @@ int verb_unshare(struct verb_call *call, struct error *err)
 	r = check_sharer(call, slot, err);
 	if (r < 0)
 		return r;
-	unshare_begin(broker, slot);
-	if (slot_settle(broker, slot))
+	unshare_begin(&broker->store, slot);
+	if (slot_settle(&broker->store, slot))
 		return VERB_DONE;
-	if (!unshare_is_ready(broker, slot))
+	if (!unshare_is_ready(&broker->store, slot))
 		return wait_for_users(call, slot, err);
 	let_go(call, slot);
 	return VERB_DONE;

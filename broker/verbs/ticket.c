@@ -25,33 +25,33 @@ int verb_ticket(struct verb_call *call, struct error *err)
 	struct broker *broker = call->broker;
 	const struct session_record *maker = session_record(call->session);
 	uint32_t session = call->session->holdings.index;
-	uint32_t slot = slot_find(broker, &request->ref, err);
+	uint32_t slot = slot_find(&broker->store, &request->ref, err);
 	uint32_t grant;
 	int r;
 
 	if (!slot)
 		return -ESTALE;
-	grant = grant_find(broker, session, slot);
-	if (!grant || grant_holds(broker, grant) <= 0)
+	grant = grant_find(&broker->store, session, slot);
+	if (!grant || grant_holds(&broker->store, grant) <= 0)
 		return error_set(err, -EINVAL,
 				 "this session does not hold the tensor");
-	if (slot_state(broker, slot) == SLOT_WRITING &&
-	    catalog_slot(&broker->catalog, slot)->writer != session)
+	if (slot_state(&broker->store, slot) == SLOT_WRITING &&
+	    catalog_slot(&broker->store.catalog, slot)->writer != session)
 		return error_set(err, -EINVAL,
 				 "the tensor is still being written; publish "
 				 "it or its bundle first");
-	r = shared_chunk_check(broker, slot, err);
+	r = shared_chunk_check(&broker->store, slot, err);
 	if (r < 0)
 		return r;
-	r = ticket_make(broker, slot,
+	r = ticket_make(&broker->store, slot,
 			(struct ticket_maker){maker->uid, maker->pid},
 			request->n_uses, request->ttl_ms,
 			call->reply->ticket.ticket, err);
 	if (r < 0)
 		return r;
 	/* Passing a tensor on ends its writing, like publishing. */
-	slot_end_writer(broker, slot);
-	slot_settle(broker, slot);
+	slot_end_writer(&broker->store, slot);
+	slot_settle(&broker->store, slot);
 	return VERB_DONE;
 }
 
@@ -59,12 +59,12 @@ static int find(const struct verb_call *call, uint32_t i, uint32_t *tickets,
 		uint32_t *slots, struct error *err)
 {
 	const struct redeem_request *request = &call->request->redeem;
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	struct access_class access;
 	uint32_t n_uses = 1;
 	uint32_t j;
 
-	tickets[i] = ticket_find(call->broker, request->tickets[i]);
+	tickets[i] = ticket_find(&call->broker->store, request->tickets[i]);
 	for (j = 0; tickets[i] && j < i; j++)
 		n_uses += tickets[j] == tickets[i];
 	if (!tickets[i] ||
@@ -74,7 +74,7 @@ static int find(const struct verb_call *call, uint32_t i, uint32_t *tickets,
 				 "expired",
 				 i + 1, request->n_tickets);
 	slots[i] = catalog_ticket(catalog, tickets[i])->slot;
-	access = slot_access(call->broker, slots[i]);
+	access = slot_access(&call->broker->store, slots[i]);
 	if (access_is_allowed(&call->session->holdings.credentials, &access,
 			      ACCESS_READ))
 		return 0;
@@ -106,15 +106,16 @@ int verb_redeem(struct verb_call *call, struct error *err)
 	if (r < 0)
 		return r;
 	for (i = 0; i < n; i++) {
-		is_granted = grant_add(broker, call->session->holdings.index,
-				       slots[i], 1);
+		is_granted =
+			grant_add(&broker->store, call->session->holdings.index,
+				  slots[i], 1);
 		assert(is_granted); /* capacity was checked */
 	}
 	verb_fill_places(call, slots, n);
 	/* Last, since a client with invalid counts may lose the slots here. */
 	for (i = 0; i < n; i++) {
-		ticket_use(broker, tickets[i]);
-		slot_settle(broker, slots[i]);
+		ticket_use(&broker->store, tickets[i]);
+		slot_settle(&broker->store, slots[i]);
 	}
 	return VERB_DONE;
 }
@@ -128,7 +129,8 @@ int verb_redeem(struct verb_call *call, struct error *err)
 /* A ticket's maker and administrators may see and revoke it. */
 static bool may_manage(const struct verb_call *call, uint32_t ticket)
 {
-	uint32_t uid = catalog_ticket(&call->broker->catalog, ticket)->uid;
+	uint32_t uid =
+		catalog_ticket(&call->broker->store.catalog, ticket)->uid;
 
 	return session_record(call->session)->uid == uid ||
 	       session_is_admin(call->session);
@@ -137,13 +139,13 @@ static bool may_manage(const struct verb_call *call, uint32_t ticket)
 static void fill_item(const struct broker *broker, uint32_t ticket, char *name,
 		      struct ticket_item *ret)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	const struct ticket_record *record = catalog_ticket(catalog, ticket);
 	const struct slot_record *slot = catalog_slot(catalog, record->slot);
-	struct block_use use = slot_block_use(broker, record->slot);
+	struct block_use use = slot_block_use(&broker->store, record->slot);
 	uint64_t now = now_ms();
 
-	slot_describe(broker, record->slot, NULL, name);
+	slot_describe(&broker->store, record->slot, NULL, name);
 	*ret = (struct ticket_item){
 		.id = ticket_shown(record->id),
 		.ref = {record->slot, slot->generation},
@@ -162,7 +164,7 @@ static void fill_item(const struct broker *broker, uint32_t ticket, char *name,
 
 int verb_tickets(struct verb_call *call, struct error *err)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	struct tickets_reply *reply = &call->reply->tickets;
 	uint64_t ticket = call->request->tickets.cursor;
 	uint32_t last = catalog_n_touched(catalog, SECTION_TICKET);
@@ -194,7 +196,7 @@ int verb_revoke(struct verb_call *call, struct error *err)
 {
 	struct broker *broker = call->broker;
 	uint64_t shown = call->request->revoke.ticket;
-	uint32_t ticket = ticket_find_shown(broker, shown);
+	uint32_t ticket = ticket_find_shown(&broker->store, shown);
 
 	if (!ticket)
 		return error_set(err, -ENOENT,
@@ -202,11 +204,12 @@ int verb_revoke(struct verb_call *call, struct error *err)
 				 "used up, or expired",
 				 (unsigned long long)shown);
 	if (!may_manage(call, ticket))
-		return error_set(err, -EPERM,
-				 "cannot revoke ticket %016llx: uid %u made "
-				 "it; that user, root and the admin group can",
-				 (unsigned long long)shown,
-				 catalog_ticket(&broker->catalog, ticket)->uid);
-	ticket_expire(broker, ticket);
+		return error_set(
+			err, -EPERM,
+			"cannot revoke ticket %016llx: uid %u made "
+			"it; that user, root and the admin group can",
+			(unsigned long long)shown,
+			catalog_ticket(&broker->store.catalog, ticket)->uid);
+	ticket_expire(&broker->store, ticket);
 	return VERB_DONE;
 }

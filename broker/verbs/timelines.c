@@ -19,14 +19,15 @@
 static int check_reason(const struct verb_call *call, struct error *err)
 {
 	const struct timelines_request *request = &call->request->timelines;
-	const struct catalog *catalog = &call->broker->catalog;
-	uint32_t slot = slot_find(call->broker, &request->ref, err);
+	const struct catalog *catalog = &call->broker->store.catalog;
+	uint32_t slot = slot_find(&call->broker->store, &request->ref, err);
 	uint32_t grant, order;
 
 	if (!slot)
 		return -ESTALE;
-	grant = grant_find(call->broker, call->session->holdings.index, slot);
-	if (!grant || grant_holds(call->broker, grant) <= 0)
+	grant = grant_find(&call->broker->store, call->session->holdings.index,
+			   slot);
+	if (!grant || grant_holds(&call->broker->store, grant) <= 0)
 		return error_set(err, -EINVAL,
 				 "this session does not hold the tensor");
 	order = catalog_slot(catalog, slot)->order;
@@ -43,7 +44,7 @@ static int check_reason(const struct verb_call *call, struct error *err)
 /* The session that orders the tensor lives: its end would have ended that. */
 static struct session *find(const struct verb_call *call)
 {
-	const struct catalog *catalog = &call->broker->catalog;
+	const struct catalog *catalog = &call->broker->store.catalog;
 	const struct slot_record *slot =
 		catalog_slot(catalog, call->request->timelines.ref.slot);
 
@@ -81,8 +82,8 @@ static int find_other(const struct verb_call *call, struct session **ret,
 static bool give_event(struct verb_call *call)
 {
 	struct timelines_reply *reply = &call->reply->timelines;
-	const uint8_t *event =
-		order_event(call->broker, call->request->timelines.ref.slot);
+	const uint8_t *event = order_event(&call->broker->store,
+					   call->request->timelines.ref.slot);
 
 	if (!event)
 		return false;

@@ -50,19 +50,20 @@ static inline struct broker *broker_make(void)
 	struct error err = ERROR_NULL;
 
 	cr_assert(broker != NULL);
-	must(loop_open(&broker->loop, &err), &err);
+	must(loop_open(&broker->base.loop, &err), &err);
 	broker_link(broker);
-	must(config_init(&broker->config, &err), &err);
-	limit(&broker->config);
-	must(catalog_create(&broker->catalog, &err), &err);
-	must(table_create(&broker->table, &err), &err);
-	must(closer_init(&broker->closer, &broker->loop.uv, on_closed, broker,
-			 &err),
+	must(config_init(&broker->base.config, &err), &err);
+	limit(&broker->base.config);
+	must(catalog_create(&broker->store.catalog, &err), &err);
+	must(table_create(&broker->store.table, &err), &err);
+	must(closer_init(&broker->base.closer, &broker->base.loop.uv, on_closed,
+			 broker, &err),
 	     &err);
-	accounts_init(&broker->accounts, &broker->config);
-	must(deadlines_init(&broker->deadlines, &broker->loop.uv, NULL, &err),
+	accounts_init(&broker->base.accounts, &broker->base.config);
+	must(deadlines_init(&broker->base.deadlines, &broker->base.loop.uv,
+			    NULL, &err),
 	     &err);
-	must(pools_init(&broker->pools, broker, &err), &err);
+	must(pools_init(&broker->store.pools, &err), &err);
 	return broker;
 }
 
@@ -184,7 +185,7 @@ static inline int client_call(struct client *client,
 
 	client_send(client, request, ++client->number);
 	while (!client_recv(client, ret, &code))
-		uv_run(&client->broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&client->broker->base.loop.uv, UV_RUN_ONCE);
 	return code;
 }
 
@@ -203,7 +204,7 @@ static inline void client_acquire(struct client *client,
 				  const struct slot_ref *ref)
 {
 	cr_assert(eq(int,
-		     refs_acquire(&client->refs, &client->broker->table,
+		     refs_acquire(&client->refs, &client->broker->store.table,
 				  ref->slot, ref->generation),
 		     REFS_HELD));
 }
@@ -212,7 +213,8 @@ static inline void client_acquire(struct client *client,
 static inline bool client_release(struct client *client,
 				  const struct slot_ref *ref)
 {
-	return refs_release(&client->refs, &client->broker->table, ref->slot);
+	return refs_release(&client->refs, &client->broker->store.table,
+			    ref->slot);
 }
 
 /* --- requests
@@ -333,7 +335,7 @@ static inline struct slot_ref client_put(struct client *client,
 static inline enum slot_state word_state(const struct broker *broker,
 					 const struct slot_ref *ref)
 {
-	uint64_t word = table_load(&broker->table, ref->slot);
+	uint64_t word = table_load(&broker->store.table, ref->slot);
 
 	if (table_word_generation(word) != ref->generation)
 		return SLOT_FREE;
@@ -343,13 +345,13 @@ static inline enum slot_state word_state(const struct broker *broker,
 static inline uint64_t used(struct broker *broker, uint32_t uid,
 			    enum account_kind kind)
 {
-	return accounts_get(&broker->accounts, uid)->used[kind];
+	return accounts_get(&broker->base.accounts, uid)->used[kind];
 }
 
 /* Everything is back where it was: memory, accounts, records. */
 static inline void assert_empty(struct broker *broker, uint32_t uid)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 
 	cr_assert(zero(u64, used(broker, uid, ACCOUNT_BYTES)));
 	cr_assert(zero(u64, used(broker, uid, ACCOUNT_SLOTS)));

@@ -11,24 +11,24 @@
 /* It is being loaded; comes back when it is there, or is not. */
 static inline void broker_await_driver(struct broker *broker)
 {
-	while (broker->devices.state == DEVICES_LOADING)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	while (broker->store.devices.state == DEVICES_LOADING)
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 }
 
 static inline void broker_load_driver(struct broker *broker)
 {
-	devices_load(broker);
+	devices_load(&broker->store.devices);
 	broker_await_driver(broker);
 }
 
 static inline struct device_uuid broker_gpu(struct broker *broker, uint32_t i)
 {
-	if (broker->devices.state == DEVICES_LOADING)
+	if (broker->store.devices.state == DEVICES_LOADING)
 		broker_load_driver(broker);
-	cr_assert(eq(int, broker->devices.state, DEVICES_READY), "%s",
-		  broker->devices.why.msg);
-	cr_assert(gt(u32, broker->devices.n, i));
-	return broker->devices.list[i].uuid;
+	cr_assert(eq(int, broker->store.devices.state, DEVICES_READY), "%s",
+		  broker->store.devices.why.msg);
+	cr_assert(gt(u32, broker->store.devices.n, i));
+	return broker->store.devices.list[i].uuid;
 }
 
 /* `n` bytes on a device, by request; gives the code. */
@@ -109,6 +109,6 @@ static inline void client_release_at(struct client *client,
 			      memory_order_relaxed);
 	atomic_store_explicit(&entry->fence, value, memory_order_relaxed);
 	if (client_release(client, ref))
-		(void)limbo_collect_pending(client->broker,
+		(void)limbo_collect_pending(&client->broker->store,
 					    &client->session->holdings);
 }

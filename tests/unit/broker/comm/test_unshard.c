@@ -28,7 +28,7 @@ static void setup_with(enum comm_limiter form)
 	};
 
 	/* So that nothing reaches for the loop. */
-	broker.loop.is_stopping = true;
+	broker.base.loop.is_stopping = true;
 	broker_link(&broker);
 	comm = (struct comm){
 		.broker = &broker,

@@ -35,16 +35,17 @@ static uint32_t make_slot(uint64_t size)
 	uint32_t slot;
 	int r;
 
-	while ((r = storage_make(broker, &request, &slot, &err)) == POOL_WAIT)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	while ((r = storage_make(&broker->store, &request, &slot, &err)) ==
+	       POOL_WAIT)
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	must(r, &err);
 	return slot;
 }
 
 static void free_slot(uint32_t slot)
 {
-	cr_assert(slot_unpin(broker, slot));
-	catalog_commit(&broker->catalog);
+	cr_assert(slot_unpin(&broker->store, slot));
+	catalog_commit(&broker->store.catalog);
 }
 
 /* What the callbacks have seen. */
@@ -68,7 +69,8 @@ static void on_done(void *data, const struct job_done *done)
 
 	seen->n++;
 	seen->last = *done;
-	seen->was_kept = catalog_slot(&broker->catalog, seen->slot)->n_pins > 0;
+	seen->was_kept =
+		catalog_slot(&broker->store.catalog, seen->slot)->n_pins > 0;
 	seen->was_gone = is_gone(seen->pid);
 }
 
@@ -88,7 +90,7 @@ static int submit(uint32_t shards, uint32_t full, struct seen *seen,
 static void wait_for(const struct seen *seen, uint32_t n)
 {
 	while (seen->n < n)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 }
 
 static void as(const char *how)
@@ -144,14 +146,14 @@ Test(engine, memory_is_kept_until_nobody_can_write_it_any_more)
 
 	as("crash");
 	must(submit(shards, full, &seen, &err), &err);
-	cr_expect(not(slot_unpin(broker, full)), "the job pins it");
+	cr_expect(not(slot_unpin(&broker->store, full)), "the job pins it");
 	wait_for(&seen, 1);
 	cr_expect(eq(int, seen.last.code, -EIO));
 	cr_expect(strstr(seen.last.sentence, "was killed") != NULL, "%s",
 		  seen.last.sentence);
 	cr_expect(seen.was_kept);
 	cr_expect(seen.was_gone);
-	cr_expect(eq(int, slot_state(broker, full), SLOT_FREE));
+	cr_expect(eq(int, slot_state(&broker->store, full), SLOT_FREE));
 	engine_stop(engine);
 }
 
@@ -234,7 +236,7 @@ Test(engine, a_worker_that_reads_nothing_holds_nobody_up)
 	for (int i = 0; i < 1000; i++)
 		must(submit(shards, full, &seen, &err), &err);
 	while (!engine->is_ready || !engine->unsent)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	cr_assert(zero(u32, seen.n));
 	cr_assert(engine->unsent != engine->first, "some were sent");
 	engine_stop(engine);
@@ -242,15 +244,16 @@ Test(engine, a_worker_that_reads_nothing_holds_nobody_up)
 	cr_expect(eq(int, seen.last.code, -ECANCELED));
 	cr_expect(seen.was_gone);
 	cr_expect(eq(int, engine_want(engine, &err), -ESHUTDOWN));
-	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
 /* The time of the watch is over. */
 static void let_watch_pass(void)
 {
-	struct deadline watch = broker->deadlines.heap[engine->watch_position];
+	struct deadline watch =
+		broker->base.deadlines.heap[engine->watch_position];
 
-	deadlines_remove(&broker->deadlines, &engine->watch_position);
+	deadlines_remove(&broker->base.deadlines, &engine->watch_position);
 	watch.fn(watch.data, watch.index);
 }
 
@@ -263,7 +266,7 @@ Test(engine, a_worker_that_says_nothing_is_killed_in_the_end)
 	as("mute");
 	must(submit(shards, full, &seen, &err), &err);
 	while (engine->unsent)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	for (int i = 0; i < 5; i++)
 		let_watch_pass();
 	wait_for(&seen, 1);
@@ -280,7 +283,7 @@ Test(engine, an_idle_worker_may_be_silent_for_ever)
 	as("good");
 	must(engine_want(engine, &err), &err);
 	while (!engine->is_ready)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	let_watch_pass();
 	cr_expect(zero(u32, engine->watch_position), "an idle broker sleeps");
 	cr_expect(engine->worker != NULL);
@@ -300,12 +303,12 @@ Test(engine, plans_and_chunks_that_are_gone_are_forgotten)
 	engine_remove_plan(engine, plan); /* while the job needs it */
 	must(engine_add_plan(engine, &made, &plan, &err), &err);
 	wait_for(&seen, 1);
-	broker->config.warm_ms = 0;
+	broker->base.config.warm_ms = 0;
 	free_slot(shards);
 	free_slot(full);
-	while (broker->pools.n_chunks > 0)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
-	broker->config.warm_ms = 3600 * 1000;
+	while (broker->store.pools.n_chunks > 0)
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+	broker->base.config.warm_ms = 3600 * 1000;
 	full = make_slot(200);
 	must(submit(full, full, &seen, &err), &err);
 	wait_for(&seen, 2);
@@ -376,7 +379,7 @@ Test(engine, a_worker_may_wait_as_long_as_ranks_may_be_late)
 	as("mute");
 	open_comm(&seen);
 	while (!engine->is_ready || engine->unsent)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	for (int i = 1; i < 5 + COMM_MINUTES; i++)
 		let_watch_pass();
 	cr_assert(engine->worker->cause.code == 0);
@@ -449,8 +452,8 @@ Test(engine, the_worker_of_an_earlier_broker_is_ended_before_anything_else)
 	}
 	entry.fd = (int)syscall(SYS_pidfd_open, pid, 0);
 	cr_assert(ge(int, entry.fd, 0));
-	broker->fdstore.inherited = &entry;
-	broker->fdstore.n_inherited = 1;
+	broker->base.fdstore.inherited = &entry;
+	broker->base.fdstore.n_inherited = 1;
 	must(engine_adopt(engine, &err), &err);
 	cr_assert(eq(int, (int)waitpid(pid, &status, WNOHANG), (int)pid));
 	cr_expect(eq(int, WTERMSIG(status), SIGKILL));
@@ -463,7 +466,7 @@ Test(engine, a_kept_descriptor_that_is_no_process_is_passed_over)
 	struct fdstore_entry entry = {.name = "worker", .fd = dup(1)};
 	struct error err = ERROR_NULL;
 
-	broker->fdstore.inherited = &entry;
-	broker->fdstore.n_inherited = 1;
+	broker->base.fdstore.inherited = &entry;
+	broker->base.fdstore.n_inherited = 1;
 	must(engine_adopt(engine, &err), &err);
 }

@@ -35,11 +35,11 @@ Test(devices, a_device_is_asked_for_before_the_driver_is_there)
 	struct device_uuid gpu = broker_gpu(broker, 0);
 
 	/* As if it had just begun; the answer waits for it. */
-	devices_load(broker);
-	cr_assert(eq(int, broker->devices.state, DEVICES_LOADING));
+	devices_load(&broker->store.devices);
+	cr_assert(eq(int, broker->store.devices.state, DEVICES_LOADING));
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &ref)), "%s",
 		  alice.sentence);
-	cr_expect(eq(int, broker->devices.state, DEVICES_READY));
+	cr_expect(eq(int, broker->store.devices.state, DEVICES_READY));
 }
 
 static void send_alloc_on(const struct device_uuid *gpu)
@@ -59,11 +59,11 @@ static void send_alloc_on(const struct device_uuid *gpu)
 
 Test(devices, the_driver_is_loaded_a_moment_after_the_start)
 {
-	devices_start(broker);
-	cr_expect(zero(int, broker->devices.load.type), "not begun");
+	devices_start(&broker->store.devices);
+	cr_expect(zero(int, broker->store.devices.load.type), "not begun");
 	broker_await_driver(broker);
-	cr_expect(eq(int, broker->devices.state, DEVICES_READY));
-	cr_expect(zero(u32, broker->devices.put_off));
+	cr_expect(eq(int, broker->store.devices.state, DEVICES_READY));
+	cr_expect(zero(u32, broker->store.devices.put_off));
 }
 
 Test(devices, who_needs_the_driver_has_it_loaded_at_once)
@@ -72,20 +72,20 @@ Test(devices, who_needs_the_driver_has_it_loaded_at_once)
 	struct reply reply;
 	int code;
 
-	devices_start(broker);
-	cr_assert(gt(u32, broker->devices.put_off, 0));
+	devices_start(&broker->store.devices);
+	cr_assert(gt(u32, broker->store.devices.put_off, 0));
 	send_alloc_on(&gpu);
 	/* It does not wait for the deadline. */
-	cr_expect(zero(u32, broker->devices.put_off));
+	cr_expect(zero(u32, broker->store.devices.put_off));
 	while (!client_recv(&alice, &reply, &code))
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	cr_expect(zero(int, code), "%s", alice.sentence);
 	reply_deinit(&reply);
 }
 
 Test(devices, host_memory_does_not_wait_for_the_driver)
 {
-	devices_load(broker);
+	devices_load(&broker->store.devices);
 	(void)client_alloc(&alice, 100);
 	broker_await_driver(broker);
 }
@@ -125,7 +125,7 @@ Test(devices, without_a_driver_there_is_host_memory_and_a_note)
 {
 	setenv("FSDP_LIBCUDA", "/nowhere/libcuda.so.1", 1);
 	broker_load_driver(broker);
-	cr_expect(eq(int, broker->devices.state, DEVICES_NONE));
+	cr_expect(eq(int, broker->store.devices.state, DEVICES_NONE));
 	cr_expect(notes("host memory only: there is no CUDA driver"), "%s",
 		  log_notes());
 	cr_expect(eq(int, client_alloc_on(&alice, &stranger, 1, 0, &ref),
@@ -138,7 +138,7 @@ Test(devices, a_driver_that_is_too_old_is_named)
 {
 	setenv("FAKECUDA_DRIVER_VERSION", "11040", 1);
 	broker_load_driver(broker);
-	cr_expect(eq(int, broker->devices.state, DEVICES_NONE));
+	cr_expect(eq(int, broker->store.devices.state, DEVICES_NONE));
 	cr_expect(notes("11.4"), "%s", log_notes());
 	cr_expect(eq(int, client_alloc_on(&alice, &stranger, 1, 0, &ref),
 		     -ENOSYS));
@@ -157,16 +157,16 @@ Test(devices, tensors_may_have_nine_tenths_of_one)
 
 	setenv("FAKECUDA_MEM_MB", "1024", 1);
 	(void)broker_gpu(broker, 0);
-	device = &broker->devices.list[0];
-	cr_expect(le(u64, devices_memory_max(&broker->devices, device),
+	device = &broker->store.devices.list[0];
+	cr_expect(le(u64, devices_memory_max(&broker->store.devices, device),
 		     GIB / 10 * 9));
-	cr_expect(gt(u64, devices_memory_max(&broker->devices, device),
+	cr_expect(gt(u64, devices_memory_max(&broker->store.devices, device),
 		     GIB / 10 * 8));
-	broker->config.device_memory_max = GIB / 2;
-	cr_expect(
-		eq(u64, devices_memory_max(&broker->devices, device), GIB / 2));
-	broker->config.device_memory_max = 5 * GIB;
-	cr_expect(eq(u64, devices_memory_max(&broker->devices, device),
+	broker->base.config.device_memory_max = GIB / 2;
+	cr_expect(eq(u64, devices_memory_max(&broker->store.devices, device),
+		     GIB / 2));
+	broker->base.config.device_memory_max = 5 * GIB;
+	cr_expect(eq(u64, devices_memory_max(&broker->store.devices, device),
 		     device->memory));
 }
 
@@ -179,7 +179,7 @@ Test(devices, one_in_exclusive_process_mode_is_noted_and_gives_nothing)
 	cr_expect(notes("exclusive-process"), "%s", log_notes());
 	cr_expect(eq(int, client_alloc_on(&alice, &gpu, 100, 0, &ref), -EBUSY));
 	cr_expect(refused_with("nvidia-smi"), "%s", alice.sentence);
-	cr_expect(zero(u32, broker->pools.n_chunks));
+	cr_expect(zero(u32, broker->store.pools.n_chunks));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_CHUNKS)));
 }
 
@@ -200,7 +200,7 @@ Test(devices, one_that_is_lost_gives_no_more_memory_and_keeps_what_it_has)
 	/* Also where there would be room. */
 	cr_expect(eq(int, client_alloc_on(&alice, &gpu, 100, -1, &ref), -EIO));
 	cr_expect(refused_with("GPU-"), "%s", alice.sentence);
-	block = catalog_slot(&broker->catalog, kept.slot)->block;
+	block = catalog_slot(&broker->store.catalog, kept.slot)->block;
 	cr_expect(gt(u32, block, 0));
 	cr_expect(zero(int, client_alloc_on(&alice, &other, 100, 0, &ref)),
 		  "%s", alice.sentence);
@@ -237,8 +237,8 @@ Test(devices, their_values_are_in_the_status)
 	cr_expect(eq(u64, version, 13000));
 	cr_expect(eq(u64, is_double, 1));
 	cr_expect(eq(u64, n_devices, 2));
-	cr_expect(eq(u64, size, broker->config.chunk_min));
+	cr_expect(eq(u64, size, broker->base.config.chunk_min));
 	cr_expect(eq(u64, max,
-		     devices_memory_max(&broker->devices,
-					&broker->devices.list[1])));
+		     devices_memory_max(&broker->store.devices,
+					&broker->store.devices.list[1])));
 }

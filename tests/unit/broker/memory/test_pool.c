@@ -26,7 +26,7 @@ static struct broker *setup(void)
 	struct broker *broker = calloc(1, sizeof(*broker));
 
 	cr_assert(broker != NULL);
-	broker->config = (struct config){
+	broker->base.config = (struct config){
 		.memory_max = 64 * MIB,
 		.chunk_min = 4 * MIB,
 		.chunk_max = 16 * MIB,
@@ -34,27 +34,27 @@ static struct broker *setup(void)
 		.quota_bytes = 1024 * MIB,
 		.quota_chunks = 16,
 	};
-	cr_assert(zero(int, uv_loop_init(&broker->loop.uv)));
+	cr_assert(zero(int, uv_loop_init(&broker->base.loop.uv)));
 	broker_link(broker);
-	cr_assert(zero(int, deadlines_init(&broker->deadlines, &broker->loop.uv,
-					   NULL, NULL)));
-	cr_assert(zero(int, catalog_create(&broker->catalog, NULL)));
-	cr_assert(zero(int, table_create(&broker->table, NULL)));
-	accounts_init(&broker->accounts, &broker->config);
-	cr_assert(zero(int, pools_init(&broker->pools, broker, NULL)));
+	cr_assert(zero(int, deadlines_init(&broker->base.deadlines,
+					   &broker->base.loop.uv, NULL, NULL)));
+	cr_assert(zero(int, catalog_create(&broker->store.catalog, NULL)));
+	cr_assert(zero(int, table_create(&broker->store.table, NULL)));
+	accounts_init(&broker->base.accounts, &broker->base.config);
+	cr_assert(zero(int, pools_init(&broker->store.pools, NULL)));
 	return broker;
 }
 
 static void teardown(struct broker *broker)
 {
-	deadlines_stop(&broker->deadlines);
-	uv_run(&broker->loop.uv, UV_RUN_DEFAULT);
-	pools_deinit(&broker->pools);
-	accounts_deinit(&broker->accounts);
-	table_close(&broker->table);
-	catalog_close(&broker->catalog);
-	fdstore_close(&broker->fdstore);
-	cr_expect(zero(int, uv_loop_close(&broker->loop.uv)));
+	deadlines_stop(&broker->base.deadlines);
+	uv_run(&broker->base.loop.uv, UV_RUN_DEFAULT);
+	pools_deinit(&broker->store.pools);
+	accounts_deinit(&broker->base.accounts);
+	table_close(&broker->store.table);
+	catalog_close(&broker->store.catalog);
+	fdstore_close(&broker->base.fdstore);
+	cr_expect(zero(int, uv_loop_close(&broker->base.loop.uv)));
 	free(broker);
 }
 
@@ -72,11 +72,11 @@ static int try_alloc(struct broker *broker, const struct access_class *access,
 	int r;
 
 	for (;;) {
-		r = pool_alloc(&broker->pools, &request, ret_blocks, err);
-		catalog_commit(&broker->catalog);
+		r = pool_alloc(&broker->store.pools, &request, ret_blocks, err);
+		catalog_commit(&broker->store.catalog);
 		if (r != POOL_WAIT)
 			return r;
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	}
 }
 
@@ -94,18 +94,19 @@ static uint32_t alloc(struct broker *broker, const struct access_class *access,
 
 static void release(struct broker *broker, uint32_t block)
 {
-	pool_release(&broker->pools, block);
-	catalog_commit(&broker->catalog);
+	pool_release(&broker->store.pools, block);
+	catalog_commit(&broker->store.catalog);
 }
 
 static struct block_record *block_at(struct broker *broker, uint32_t block)
 {
-	return catalog_block(&broker->catalog, block);
+	return catalog_block(&broker->store.catalog, block);
 }
 
 static uint64_t chunk_size(struct broker *broker, uint32_t block)
 {
-	return catalog_chunk(&broker->catalog, block_at(broker, block)->chunk)
+	return catalog_chunk(&broker->store.catalog,
+			     block_at(broker, block)->chunk)
 		->size;
 }
 
@@ -120,8 +121,8 @@ static uint64_t resident(int fd)
 /* The loop runs until no chunk is left, or the test's time is over. */
 static void run_until_empty(struct broker *broker)
 {
-	while (broker->pools.host.total_size > 0)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	while (broker->store.pools.host.total_size > 0)
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
 Test(pool, a_request_gets_all_its_blocks_apart_and_aligned)
@@ -140,10 +141,11 @@ Test(pool, a_request_gets_all_its_blocks_apart_and_aligned)
 		cr_expect(eq(u64, block->size, sizes[i]));
 	}
 	cr_expect(ge(u64, block_at(broker, blocks[1])->offset, 128));
-	cr_expect(eq(u32, catalog_chunk(&broker->catalog, 1)->n_blocks, 3));
-	cr_expect(eq(u64, broker->table.header->chunks[1], 1));
-	cr_expect(eq(u32, pool_find_chunk(&broker->pools, 1), 1));
-	cr_expect(zero(u32, pool_find_chunk(&broker->pools, 2)));
+	cr_expect(
+		eq(u32, catalog_chunk(&broker->store.catalog, 1)->n_blocks, 3));
+	cr_expect(eq(u64, broker->store.table.header->chunks[1], 1));
+	cr_expect(eq(u32, pool_find_chunk(&broker->store.pools, 1), 1));
+	cr_expect(zero(u32, pool_find_chunk(&broker->store.pools, 2)));
 	teardown(broker);
 }
 
@@ -154,13 +156,13 @@ Test(pool, freed_memory_is_used_again_without_a_new_chunk)
 	uint64_t warm, all;
 
 	release(broker, block);
-	pools_free_bytes(&broker->pools, &warm, &all);
+	pools_free_bytes(&broker->store.pools, &warm, &all);
 	cr_expect(eq(u64, all, 4 * MIB));
 	cr_expect(eq(u64, warm, all));
 	block = alloc(broker, &alice, 3 * MIB);
 	cr_expect(eq(u32, block_at(broker, block)->chunk, 1));
 	cr_expect(zero(u64, block_at(broker, block)->offset));
-	cr_expect(eq(u64, broker->pools.n_created, 1));
+	cr_expect(eq(u64, broker->store.pools.n_created, 1));
 	teardown(broker);
 }
 
@@ -172,10 +174,10 @@ Test(pool, access_classes_share_no_chunk)
 
 	cr_expect(ne(u32, block_at(broker, one)->chunk,
 		     block_at(broker, other)->chunk));
-	cr_expect(
-		eq(u64,
-		   accounts_get(&broker->accounts, 1001)->used[ACCOUNT_CHUNKS],
-		   1));
+	cr_expect(eq(u64,
+		     accounts_get(&broker->base.accounts, 1001)
+			     ->used[ACCOUNT_CHUNKS],
+		     1));
 	teardown(broker);
 }
 
@@ -216,7 +218,7 @@ Test(pool, what_does_not_fit_is_refused_with_figures)
 	size = UINT64_MAX;
 	cr_expect(eq(int, try_alloc(broker, &bob, 0, &size, 1, &block, &err),
 		     -ENOMEM));
-	cr_expect(eq(u32, broker->pools.n_chunks, 1));
+	cr_expect(eq(u32, broker->store.pools.n_chunks, 1));
 	teardown(broker);
 }
 
@@ -225,16 +227,15 @@ Test(pool, empty_chunks_of_others_make_room)
 	struct broker *broker = setup();
 
 	release(broker, alloc(broker, &alice, 60 * MIB));
-	cr_expect(eq(u64, broker->pools.host.total_size, 60 * MIB));
+	cr_expect(eq(u64, broker->store.pools.host.total_size, 60 * MIB));
 	alloc(broker, &bob, 30 * MIB);
-	cr_expect(eq(u64, broker->pools.host.total_size, 30 * MIB));
-	cr_expect(zero(u64, broker->pools.host.going_size));
+	cr_expect(eq(u64, broker->store.pools.host.total_size, 30 * MIB));
+	cr_expect(zero(u64, broker->store.pools.host.going_size));
 	/* The record is used again, its id never. */
-	cr_expect(eq(u64, broker->table.header->chunks[1], 2));
-	cr_expect(eq(u64, broker->table.header->chunks_retired, 1));
-	cr_expect(zero(
-		u64,
-		accounts_get(&broker->accounts, 1000)->used[ACCOUNT_CHUNKS]));
+	cr_expect(eq(u64, broker->store.table.header->chunks[1], 2));
+	cr_expect(eq(u64, broker->store.table.header->chunks_retired, 1));
+	cr_expect(zero(u64, accounts_get(&broker->base.accounts, 1000)
+				    ->used[ACCOUNT_CHUNKS]));
 	teardown(broker);
 }
 
@@ -244,17 +245,18 @@ Test(pool, empty_chunks_go_when_they_are_cold, .timeout = 10)
 	uint32_t block;
 	int fd;
 
-	broker->config.warm_ms = 5;
+	broker->base.config.warm_ms = 5;
 	block = alloc(broker, &alice, MIB);
-	fd = fcntl(broker->pools.chunks[1].fd, F_DUPFD_CLOEXEC, 3);
+	fd = fcntl(broker->store.pools.chunks[1].fd, F_DUPFD_CLOEXEC, 3);
 	cr_expect(eq(u64, resident(fd), 4 * MIB));
 	release(broker, block);
 	run_until_empty(broker);
 	/* Whoever still maps it pins nothing. */
 	cr_expect(zero(u64, resident(fd)));
-	cr_expect(zero(u32, broker->pools.n_chunks));
-	cr_expect(eq(ptr, broker->pools.first, NULL));
-	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_CHUNK)));
+	cr_expect(zero(u32, broker->store.pools.n_chunks));
+	cr_expect(eq(ptr, broker->store.pools.first, NULL));
+	cr_expect(zero(u32,
+		       catalog_n_live(&broker->store.catalog, SECTION_CHUNK)));
 	close(fd);
 	teardown(broker);
 }
@@ -266,20 +268,20 @@ Test(pool, free_pages_of_a_chunk_in_use_go_when_they_are_cold, .timeout = 10)
 	uint32_t first, second;
 	int fd;
 
-	broker->config.warm_ms = 5;
+	broker->base.config.warm_ms = 5;
 	first = alloc(broker, &alice, 2 * MIB);
 	second = alloc(broker, &alice, MIB);
-	fd = broker->pools.chunks[1].fd;
+	fd = broker->store.pools.chunks[1].fd;
 	release(broker, first);
-	while (broker->pools.n_trims == 0)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	while (broker->store.pools.n_trims == 0)
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_expect(eq(u64, resident(fd), 2 * MIB));
-	pools_free_bytes(&broker->pools, &warm, &all);
+	pools_free_bytes(&broker->store.pools, &warm, &all);
 	cr_expect(eq(u64, warm, MIB));
 	cr_expect(eq(u64, all, 3 * MIB));
 	/* And are allocated again as any others. */
 	first = alloc(broker, &alice, 2 * MIB);
-	cr_expect(eq(u32, broker->pools.n_chunks, 1));
+	cr_expect(eq(u32, broker->store.pools.n_chunks, 1));
 	release(broker, first);
 	release(broker, second);
 	run_until_empty(broker);
@@ -291,16 +293,18 @@ Test(pool, a_large_chunk_is_populated_in_stretches)
 	struct broker *broker = setup();
 	uint32_t block;
 
-	broker->config.memory_max = 256 * MIB;
-	broker->config.chunk_min = 128 * MIB;
-	broker->config.chunk_max = 128 * MIB;
+	broker->base.config.memory_max = 256 * MIB;
+	broker->base.config.chunk_min = 128 * MIB;
+	broker->base.config.chunk_max = 128 * MIB;
 	block = alloc(broker, &alice, 60 * MIB);
 	cr_expect(eq(u64, chunk_size(broker, block), 128 * MIB));
-	cr_expect(eq(u64, resident(broker->pools.chunks[1].fd), 64 * MIB));
+	cr_expect(
+		eq(u64, resident(broker->store.pools.chunks[1].fd), 64 * MIB));
 	block = alloc(broker, &alice, 8 * MIB);
 	cr_expect(eq(u32, block_at(broker, block)->chunk, 1));
-	cr_expect(eq(u64, resident(broker->pools.chunks[1].fd), 128 * MIB));
-	cr_expect(eq(u64, catalog_chunk(&broker->catalog, 1)->populated,
+	cr_expect(
+		eq(u64, resident(broker->store.pools.chunks[1].fd), 128 * MIB));
+	cr_expect(eq(u64, catalog_chunk(&broker->store.catalog, 1)->populated,
 		     128 * MIB));
 	teardown(broker);
 }
@@ -313,7 +317,7 @@ Test(pool, too_many_chunks_of_a_user_are_refused)
 	uint64_t size = 64;
 	uint32_t block;
 
-	broker->config.quota_chunks = 1;
+	broker->base.config.quota_chunks = 1;
 	alloc(broker, &access, size);
 	access.mode = 0644;
 	cr_expect(eq(int, try_alloc(broker, &access, 0, &size, 1, &block, &err),
@@ -327,7 +331,7 @@ Test(pool, a_user_at_the_limit_of_chunks_waits_for_its_own_that_are_going)
 	struct broker *broker = setup();
 	struct access_class access = alice;
 
-	broker->config.quota_chunks = 1;
+	broker->base.config.quota_chunks = 1;
 	for (int i = 0; i < 3; i++) {
 		release(broker, alloc(broker, &access, 64));
 		access.mode ^= 0044;
@@ -339,7 +343,7 @@ Test(pool, a_user_at_the_limit_of_chunks_waits_for_its_own_that_are_going)
 Test(pool, numbers_of_chunks_are_never_used_again)
 {
 	struct broker *broker = setup();
-	struct catalog_header *header = broker->catalog.header;
+	struct catalog_header *header = broker->store.catalog.header;
 	struct error err = ERROR_NULL;
 	uint64_t size = 64;
 	uint32_t block;
@@ -377,8 +381,8 @@ Test(pool, a_chunk_that_cannot_be_made_is_told_once_and_tried_again)
 	r = try_alloc(broker, &alice, 0, &size, 1, &block, NULL);
 	setrlimit(RLIMIT_NOFILE, &old);
 	cr_expect(eq(int, r, -EMFILE));
-	cr_expect(eq(u32, broker->pools.n_chunks, 1));
-	cr_expect(eq(u64, broker->pools.host.total_size, 4 * MIB));
+	cr_expect(eq(u32, broker->store.pools.n_chunks, 1));
+	cr_expect(eq(u64, broker->store.pools.host.total_size, 4 * MIB));
 	alloc(broker, &alice, 64);
 	teardown(broker);
 }
@@ -388,11 +392,11 @@ Test(pool, a_chunk_that_cannot_be_made_is_told_once_and_tried_again)
 
 static uint32_t make_bundle(struct broker *broker)
 {
-	uint32_t bundle = catalog_alloc(&broker->catalog, SECTION_BUNDLE);
+	uint32_t bundle = catalog_alloc(&broker->store.catalog, SECTION_BUNDLE);
 
-	catalog_bundle(&broker->catalog, bundle)->state = BUNDLE_STAGED;
-	catalog_bundle(&broker->catalog, bundle)->owner_uid = getuid();
-	catalog_commit(&broker->catalog);
+	catalog_bundle(&broker->store.catalog, bundle)->state = BUNDLE_STAGED;
+	catalog_bundle(&broker->store.catalog, bundle)->owner_uid = getuid();
+	catalog_commit(&broker->store.catalog);
 	return bundle;
 }
 
@@ -411,8 +415,9 @@ static int seal(struct broker *broker, uint32_t bundle, struct error *err)
 {
 	int r;
 
-	while ((r = pool_seal_bundle(&broker->pools, bundle, err)) == POOL_WAIT)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	while ((r = pool_seal_bundle(&broker->store.pools, bundle, err)) ==
+	       POOL_WAIT)
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	return r;
 }
 
@@ -427,7 +432,8 @@ Test(pool, a_sealed_bundle_is_read_only_for_everybody)
 	int fd = -1;
 
 	cr_expect(eq(u64, chunk_size(broker, block), 2 * MIB));
-	cr_expect(zero(int, pool_chunk_fd(&broker->pools, 1, true, &fd, NULL)));
+	cr_expect(zero(
+		int, pool_chunk_fd(&broker->store.pools, 1, true, &fd, NULL)));
 	cr_expect(eq(int, fcntl(fd, F_GETFL) & O_ACCMODE, O_RDWR));
 	map = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	cr_assert(map != MAP_FAILED);
@@ -437,9 +443,10 @@ Test(pool, a_sealed_bundle_is_read_only_for_everybody)
 	munmap(map, 2 * MIB);
 	cr_expect(zero(int, seal(broker, bundle, NULL)));
 	cr_expect(zero(int, seal(broker, bundle, NULL)));
-	cr_expect(zero(int, pool_chunk_fd(&broker->pools, 1, true, &fd, NULL)));
+	cr_expect(zero(
+		int, pool_chunk_fd(&broker->store.pools, 1, true, &fd, NULL)));
 	cr_expect(eq(int, fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY));
-	catalog_commit(&broker->catalog);
+	catalog_commit(&broker->store.catalog);
 	release(broker, block);
 	run_until_empty(broker);
 	teardown(broker);
@@ -452,7 +459,7 @@ Test(pool, a_forgotten_bundle_shares_nothing_with_the_next_of_its_record)
 	uint32_t old = alloc_member(broker, bundle);
 	uint32_t new;
 
-	pool_forget_bundle(&broker->pools, bundle);
+	pool_forget_bundle(&broker->store.pools, bundle);
 	new = alloc_member(broker, bundle);
 	cr_expect(ne(u32, block_at(broker, old)->chunk,
 		     block_at(broker, new)->chunk));
@@ -470,12 +477,13 @@ Test(pool, a_bundle_forgotten_while_its_chunk_is_made_leaves_none)
 	struct pool_request request = {
 		.access = alice, .bundle = bundle, .n = 1, .sizes = &size};
 
-	cr_assert(eq(int, pool_alloc(&broker->pools, &request, &block, NULL),
+	cr_assert(eq(int,
+		     pool_alloc(&broker->store.pools, &request, &block, NULL),
 		     POOL_WAIT));
-	pool_forget_bundle(&broker->pools, bundle);
+	pool_forget_bundle(&broker->store.pools, bundle);
 	run_until_empty(broker);
-	cr_expect(zero(u32, broker->pools.n_chunks));
-	cr_expect(eq(ptr, broker->pools.first, NULL));
+	cr_expect(zero(u32, broker->store.pools.n_chunks));
+	cr_expect(eq(ptr, broker->store.pools.first, NULL));
 	teardown(broker);
 }
 
@@ -485,17 +493,17 @@ Test(pool, a_bundle_forgotten_while_its_chunk_is_made_leaves_none)
 /* What a keeper would give back; chunk ids equal their records here. */
 static void inherit(struct broker *broker, uint32_t n)
 {
-	struct fdstore *store = &broker->fdstore;
+	struct fdstore *store = &broker->base.fdstore;
 	uint32_t i;
 
 	store->inherited = calloc(n, sizeof(*store->inherited));
 	store->n_inherited = n;
 	for (i = 0; i < n; i++) {
 		struct fdstore_entry *entry = &store->inherited[i];
-		int fd = broker->pools.chunks[i + 1].fd;
+		int fd = broker->store.pools.chunks[i + 1].fd;
 
 		if (fd < 0)
-			fd = broker->pools.chunks[1].fd;
+			fd = broker->store.pools.chunks[1].fd;
 		entry->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 		snprintf(entry->name, sizeof(entry->name), "c%u", i + 1);
 	}
@@ -503,11 +511,12 @@ static void inherit(struct broker *broker, uint32_t n)
 
 static int restart(struct broker *broker, struct error *err)
 {
-	deadlines_remove(&broker->deadlines, &broker->pools.trim_position);
-	pools_deinit(&broker->pools);
-	accounts_deinit(&broker->accounts);
-	cr_assert(zero(int, pools_init(&broker->pools, broker, NULL)));
-	return pools_adopt(&broker->pools, err);
+	deadlines_remove(&broker->base.deadlines,
+			 &broker->store.pools.trim_position);
+	pools_deinit(&broker->store.pools);
+	accounts_deinit(&broker->base.accounts);
+	cr_assert(zero(int, pools_init(&broker->store.pools, NULL)));
+	return pools_adopt(&broker->store.pools, err);
 }
 
 Test(pool, after_a_restart_blocks_are_where_they_were)
@@ -520,10 +529,10 @@ Test(pool, after_a_restart_blocks_are_where_they_were)
 	release(broker, gone);
 	inherit(broker, 3); /* "c3" is a stray */
 	cr_assert(zero(int, restart(broker, NULL)));
-	cr_expect(eq(u32, broker->pools.n_chunks, 2));
-	cr_expect(eq(u64, broker->pools.host.total_size, 8 * MIB));
-	cr_expect(eq(int, broker->fdstore.inherited[2].fd, -1));
-	cr_expect(eq(u64, broker->table.header->chunks[2], 2));
+	cr_expect(eq(u32, broker->store.pools.n_chunks, 2));
+	cr_expect(eq(u64, broker->store.pools.host.total_size, 8 * MIB));
+	cr_expect(eq(int, broker->base.fdstore.inherited[2].fd, -1));
+	cr_expect(eq(u64, broker->store.table.header->chunks[2], 2));
 	gone = alloc(broker, &alice, MIB);
 	cr_expect(eq(u64, block_at(broker, gone)->offset, 3 * MIB));
 	cr_expect(eq(u32, block_at(broker, gone)->chunk, 1));
@@ -551,12 +560,13 @@ Test(pool, an_empty_bundle_chunk_does_not_outlive_a_restart)
 	struct broker *broker = setup();
 	uint32_t bundle = make_bundle(broker);
 
-	pool_release(&broker->pools, alloc_member(broker, bundle));
-	catalog_commit(&broker->catalog);
+	pool_release(&broker->store.pools, alloc_member(broker, bundle));
+	catalog_commit(&broker->store.catalog);
 	/* The broker dies before it retires the chunk. */
 	inherit(broker, 1);
 	cr_assert(zero(int, restart(broker, NULL)));
 	run_until_empty(broker);
-	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_CHUNK)));
+	cr_expect(zero(u32,
+		       catalog_n_live(&broker->store.catalog, SECTION_CHUNK)));
 	teardown(broker);
 }

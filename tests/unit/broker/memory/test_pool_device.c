@@ -16,8 +16,8 @@ static void set_up(void)
 	gpu_open();
 	setenv("FAKECUDA_MEM_MB", "128", 1);
 	broker = broker_make();
-	broker->config.chunk_max = 16 * MIB;
-	broker->config.device_memory_max = 64 * MIB;
+	broker->base.config.chunk_max = 16 * MIB;
+	broker->base.config.device_memory_max = 64 * MIB;
 	client_open(&alice, broker, 1000, 0);
 	client_open(&bob, broker, 1001, 0);
 }
@@ -26,7 +26,7 @@ TestSuite(pool_device, .init = set_up, .fini = gpu_close, .timeout = 30);
 
 static struct chunk_record *chunk_of(const struct slot_ref *slot)
 {
-	struct catalog *catalog = &broker->catalog;
+	struct catalog *catalog = &broker->store.catalog;
 	const struct slot_record *record = catalog_slot(catalog, slot->slot);
 
 	return catalog_chunk(catalog,
@@ -35,7 +35,7 @@ static struct chunk_record *chunk_of(const struct slot_ref *slot)
 
 static uint64_t size_on(const struct device_uuid *gpu)
 {
-	return pools_device_size(&broker->pools, gpu);
+	return pools_device_size(&broker->store.pools, gpu);
 }
 
 /* Another process of the machine has `size` bytes of the device. */
@@ -58,7 +58,7 @@ Test(pool_device, a_tensor_lies_where_it_was_asked_for)
 	cr_expect(zero(int, memcmp(&chunk_of(&ref)->device, &second, 16)));
 	cr_expect(zero(u64, size_on(&first)));
 	cr_expect(eq(u64, size_on(&second), 2 * MIB));
-	cr_expect(zero(u64, broker->pools.host.total_size));
+	cr_expect(zero(u64, broker->store.pools.host.total_size));
 	ref = client_alloc(&alice, 100);
 	cr_expect(device_uuid_is_host(&chunk_of(&ref)->device));
 }
@@ -71,8 +71,8 @@ Test(pool_device, blocks_are_512_bytes_apart_and_charged_so)
 
 	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 1, 0, &ref)));
 	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 513, 0, &other)));
-	slot_place(broker, ref.slot, NULL, &a);
-	slot_place(broker, other.slot, NULL, &b);
+	slot_place(&broker->store, ref.slot, NULL, &a);
+	slot_place(&broker->store, other.slot, NULL, &b);
 	cr_expect(zero(u64, a.offset % 512));
 	cr_expect(zero(u64, b.offset % 512));
 	cr_expect(
@@ -140,12 +140,12 @@ Test(pool_device, an_empty_chunk_goes_as_a_whole_after_its_time)
 	struct device_uuid gpu = broker_gpu(broker, 0);
 
 	cr_assert(zero(int, client_alloc_on(&alice, &gpu, MIB, 0, &ref)));
-	broker->config.warm_ms = 0;
+	broker->base.config.warm_ms = 0;
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
 	while (size_on(&gpu) > 0)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_CHUNKS)));
-	cr_expect(zero(u32, broker->pools.n_chunks));
+	cr_expect(zero(u32, broker->store.pools.n_chunks));
 	/* All of the device is free again. */
 	close(take_outside(&gpu, 128 * MIB));
 }
@@ -157,11 +157,11 @@ Test(pool_device, a_chunk_in_use_is_not_punched)
 
 	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &small)));
 	cr_assert(zero(int, client_alloc_on(&alice, &gpu, MIB, 0, &ref)));
-	broker->config.warm_ms = 0;
+	broker->base.config.warm_ms = 0;
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
-	while (broker->pools.trim_position)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
-	cr_expect(zero(u64, broker->pools.n_trims));
+	while (broker->store.pools.trim_position)
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
+	cr_expect(zero(u64, broker->store.pools.n_trims));
 	cr_expect(eq(u64, size_on(&gpu), 2 * MIB));
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, MIB, 0, &ref)));
 }
@@ -208,8 +208,8 @@ Test(pool_device, a_quota_counts_all_devices_and_not_the_host)
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	struct device_uuid other = broker_gpu(broker, 1);
 
-	broker->config.quota_device_bytes = 3 * MIB;
-	broker->config.quota_bytes = MIB;
+	broker->base.config.quota_device_bytes = 3 * MIB;
+	broker->base.config.quota_bytes = MIB;
 	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 2 * MIB, 0, &ref)));
 	cr_expect(eq(int, client_alloc_on(&alice, &other, 2 * MIB, 0, &ref),
 		     -EDQUOT));
@@ -229,7 +229,7 @@ Test(pool_device, a_quota_is_helped_by_what_its_user_can_do_without)
 	struct slot_ref host = client_put(&alice, "host", PUBLISH_EVICTABLE);
 	struct slot_ref old;
 
-	broker->config.quota_device_bytes = 3 * MIB;
+	broker->base.config.quota_device_bytes = 3 * MIB;
 	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 2 * MIB, 0, &old)));
 	cr_assert(client_publish(&alice, &old, "old", PUBLISH_EVICTABLE, 0) >
 		  0);
@@ -254,11 +254,12 @@ Test(pool_device, memory_that_others_have_is_an_error_with_figures)
 	cr_expect(zero(u64, size_on(&gpu)));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_CHUNKS)));
 	/* A chunk that is smaller than usual is better than none. */
-	broker->config.chunk_min = 16 * MIB;
+	broker->base.config.chunk_min = 16 * MIB;
 	while (client_alloc_on(&bob, &gpu, MIB, 0, &ref) == -ENOMEM)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_expect(eq(u64, size_on(&gpu), 2 * MIB));
-	cr_expect(eq(u64, accounts_get(&broker->accounts, 1001)->chunk_size[1],
+	cr_expect(eq(u64,
+		     accounts_get(&broker->base.accounts, 1001)->chunk_size[1],
 		     2 * MIB));
 	close(fd);
 }
@@ -276,11 +277,11 @@ Test(pool_device, memory_that_comes_back_soon_is_waited_for)
 	int fd = take_outside(&gpu, 120 * MIB);
 	uv_timer_t timer = {.data = &fd};
 
-	uv_timer_init(&broker->loop.uv, &timer);
+	uv_timer_init(&broker->base.loop.uv, &timer);
 	uv_timer_start(&timer, give_back, 25, 0);
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, 16 * MIB, 0, &ref)),
 		  "%s", alice.sentence);
-	cr_expect(zero(u32, broker->pools.host.next->n_refusals));
+	cr_expect(zero(u32, broker->store.pools.host.next->n_refusals));
 }
 
 Test(pool_device, who_has_time_gets_what_others_give_back_late)
@@ -289,7 +290,7 @@ Test(pool_device, who_has_time_gets_what_others_give_back_late)
 	int fd = take_outside(&gpu, 120 * MIB);
 	uv_timer_t timer = {.data = &fd};
 
-	uv_timer_init(&broker->loop.uv, &timer);
+	uv_timer_init(&broker->base.loop.uv, &timer);
 	uv_timer_start(&timer, give_back, 600, 0);
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, 16 * MIB, -1, &ref)),
 		  "%s", alice.sentence);
@@ -320,7 +321,7 @@ Test(pool_device, what_we_give_back_ends_the_pause)
 	fd = take_outside(&gpu, 100 * MIB);
 	cr_assert(eq(int, client_alloc_on(&alice, &gpu, 16 * MIB, 0, &ref),
 		     -ENOMEM));
-	cr_assert(ne(u32, broker->pools.host.next->try_position, 0));
+	cr_assert(ne(u32, broker->store.pools.host.next->try_position, 0));
 	cr_assert(zero(int, client_release_n(&bob, &kept, 1)));
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, 16 * MIB, 0, &ref)),
 		  "%s", alice.sentence);
@@ -362,12 +363,12 @@ Test(pool_device, a_driver_that_hangs_has_two_threads_at_most)
 	for (uint32_t i = 0; i < 4; i++) {
 		client_open(&users[i], broker, 2000 + i, 0);
 		client_send(&users[i], &request, 1);
-		cr_expect(le(u32, broker->pools.n_works, 2));
+		cr_expect(le(u32, broker->store.pools.n_works, 2));
 	}
 	(void)client_alloc(&alice, MIB);
 	for (uint32_t i = 0; i < 4; i++) {
 		while (!client_recv(&users[i], &reply, &code))
-			uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+			uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 		cr_expect(zero(int, code), "%s", users[i].sentence);
 		reply_deinit(&reply);
 	}
@@ -435,11 +436,12 @@ Test(pool_device, readers_get_the_descriptor_that_is_the_memory)
 	int fd = -1;
 
 	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &ref)));
-	block = catalog_slot(&broker->catalog, ref.slot)->block;
+	block = catalog_slot(&broker->store.catalog, ref.slot)->block;
 	cr_assert(zero(
 		int,
-		pool_chunk_fd(&broker->pools,
-			      catalog_block(&broker->catalog, block)->chunk,
-			      false, &fd, NULL)));
-	cr_expect(eq(int, fd, broker->pools.chunks[1].fd));
+		pool_chunk_fd(
+			&broker->store.pools,
+			catalog_block(&broker->store.catalog, block)->chunk,
+			false, &fd, NULL)));
+	cr_expect(eq(int, fd, broker->store.pools.chunks[1].fd));
 }

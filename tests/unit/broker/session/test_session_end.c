@@ -23,7 +23,7 @@ TestSuite(session_end, .init = set_up, .timeout = 60);
 
 static uint32_t n_live(void)
 {
-	return catalog_n_live(&broker->catalog, SECTION_SLOT);
+	return catalog_n_live(&broker->store.catalog, SECTION_SLOT);
 }
 
 /* Gives how many rounds it took. */
@@ -34,7 +34,7 @@ static int run_to_the_end(void)
 	for (; broker->n_sessions > 1; n++) {
 		uint32_t before = n_live();
 
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 		cr_expect(le(u32, before - n_live(), 1024));
 	}
 	return n;
@@ -91,9 +91,10 @@ Test(session_end, what_outlives_it_is_on_nobodys_budget)
 	(void)run_to_the_end();
 	cr_expect(eq(u32, n_live(), N / 2));
 	for (uint32_t i = 1;
-	     i <= catalog_n_touched(&broker->catalog, SECTION_BLOCK); i++) {
+	     i <= catalog_n_touched(&broker->store.catalog, SECTION_BLOCK);
+	     i++) {
 		const struct block_record *block =
-			catalog_block(&broker->catalog, i);
+			catalog_block(&broker->store.catalog, i);
 
 		cr_expect(not(block->chunk && block->maker));
 	}

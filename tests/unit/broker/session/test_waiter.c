@@ -53,7 +53,7 @@ static void setup(void)
 	client_send(&first, &mine, ++first.number);
 	cr_assert(zero(int, client_ask(&second, &theirs)));
 	while (first.session->n_waiting)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	cr_assert(zero(int, receive(&first)));
 }
 
@@ -69,9 +69,9 @@ TestSuite(waiter, .init = setup, .fini = teardown);
 /* The time of the request that waits shortest is over. */
 static void end_time(void)
 {
-	uv_timer_t *timer = &broker->deadlines.timer;
+	uv_timer_t *timer = &broker->base.deadlines.timer;
 
-	broker->deadlines.heap[1].at_ms = 0;
+	broker->base.deadlines.heap[1].at_ms = 0;
 	cr_assert(zero(int, uv_timer_start(timer, timer->timer_cb, 0, 0)));
 }
 
@@ -97,7 +97,7 @@ Test(waiter, a_request_that_is_woken_as_its_time_runs_out_is_answered_once)
 	must(comm_commit(broker->comms.first, 1, 1, &err), &err);
 	(void)comms_on_idle(broker);
 	end_time();
-	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(int, receive(&first)));
 	cr_assert(not(client_recv(&first, &reply, &code)));
 	cr_assert(zero(u32, first.session->n_waiting));
@@ -115,14 +115,14 @@ Test(waiter, a_rank_that_joins_late_in_its_time_does_not_fail_those_who_form)
 	client_send(&first, &mine, ++first.number);
 	cr_assert(zero(int, client_ask(&second, &leave)));
 	while (!broker->comms.first || broker->comms.first->n_left)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(eq(u32, first.session->n_waiting, 1));
 	end_time();
-	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(int, client_ask(&second, &theirs)), "%s",
 		  second.sentence);
 	while (first.session->n_waiting)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	cr_assert(zero(int, receive(&first)));
 }
 

@@ -87,7 +87,7 @@ static inline int client_share_reply(struct client *client,
 
 	client_send_share(client, sharing);
 	while (!client_recv(client, ret, &code))
-		uv_run(&client->broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&client->broker->base.loop.uv, UV_RUN_ONCE);
 	return code;
 }
 

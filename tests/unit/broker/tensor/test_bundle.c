@@ -109,11 +109,13 @@ Test(bundle, is_replaced_as_a_whole)
 	put(&alice, "m/", 2, new);
 	cr_assert(eq(int, word_state(broker, &old[0]), SLOT_FREE));
 	cr_assert(eq(int, word_state(broker, &old[1]), SLOT_LIMBO));
-	cr_assert(eq(u32, index_find(broker, "m/a"), new[0].slot));
-	cr_assert(eq(u32, index_find(broker, "m/b"), new[1].slot));
+	cr_assert(eq(u32, index_find(&broker->store, "m/a"), new[0].slot));
+	cr_assert(eq(u32, index_find(&broker->store, "m/b"), new[1].slot));
 	cr_assert(client_release(&bob, &old[1]));
-	limbo_collect_pending(broker, &bob.session->holdings);
-	cr_assert(eq(u32, catalog_n_live(&broker->catalog, SECTION_BUNDLE), 1));
+	limbo_collect_pending(&broker->store, &bob.session->holdings);
+	cr_assert(eq(u32,
+		     catalog_n_live(&broker->store.catalog, SECTION_BUNDLE),
+		     1));
 }
 
 Test(bundle, get_holds_every_member)
@@ -146,9 +148,9 @@ Test(bundle, the_manifest_lists_the_places_in_order)
 	int fd;
 
 	put(&alice, "m/", 1, refs);
-	bundle = index_find_bundle(broker, "m/");
-	fd = catalog_bundle(&broker->catalog, bundle)->manifest_fd;
-	size = broker->bundles[bundle].manifest_size;
+	bundle = index_find_bundle(&broker->store, "m/");
+	fd = catalog_bundle(&broker->store.catalog, bundle)->manifest_fd;
+	size = broker->store.bundles[bundle].manifest_size;
 	map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
 	cr_assert(ne(ptr, map, MAP_FAILED));
 	must(manifest_open(map, size, &manifest, &err), &err);
@@ -197,7 +199,7 @@ Test(bundle, tied_to_its_session_ends_with_it)
 	cr_assert(zero(int, add(&alice, id, "m/a", &ref)));
 	cr_assert(eq(int, end(&alice, MESSAGE_BUNDLE_COMMIT, id), 1));
 	client_close(&alice);
-	cr_assert(zero(u32, index_find(broker, "m/a")));
+	cr_assert(zero(u32, index_find(&broker->store, "m/a")));
 	assert_empty(broker, 1000);
 }
 
@@ -271,7 +273,7 @@ Test(bundle, views_are_made_inside_of_it)
 	item.name = "m/tied";
 	cr_assert(zero(int, client_alloc_item(&alice, &item, 0, id, 0, &view)));
 	cr_assert(eq(int, end(&alice, MESSAGE_BUNDLE_COMMIT, id), 1));
-	cr_assert(eq(u32, index_find(broker, "m/tied"), view.slot));
+	cr_assert(eq(u32, index_find(&broker->store, "m/tied"), view.slot));
 	item.name = "";
 	cr_assert(eq(int, client_alloc_item(&alice, &item, 0, 0, 0, &view),
 		     -EINVAL));
@@ -305,15 +307,15 @@ static int receive(struct client *client)
 	int code;
 
 	while (!client_recv(client, &reply, &code))
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	reply_deinit(&reply);
 	return code;
 }
 
 static void finish_works(void)
 {
-	while (broker->pools.n_works || broker->pools.n_chunks)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	while (broker->store.pools.n_works || broker->store.pools.n_chunks)
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 }
 
 Test(bundle, is_sealed_for_one_commit_of_a_user_at_a_time)
@@ -327,20 +329,20 @@ Test(bundle, is_sealed_for_one_commit_of_a_user_at_a_time)
 	third = stage(&bob, "o/", "o/a");
 	send_commit(&alice, first);
 	send_commit(&other, second);
-	cr_expect(eq(u32, broker->pools.n_works, 1));
+	cr_expect(eq(u32, broker->store.pools.n_works, 1));
 	send_commit(&bob, third);
-	cr_expect(eq(u32, broker->pools.n_works, 2));
-	cr_expect(zero(u32, index_find(broker, "m/a")), "not yet");
+	cr_expect(eq(u32, broker->store.pools.n_works, 2));
+	cr_expect(zero(u32, index_find(&broker->store, "m/a")), "not yet");
 	cr_expect(zero(int, receive(&alice)));
 	cr_expect(zero(int, receive(&other)));
 	cr_expect(zero(int, receive(&bob)));
-	cr_expect(ne(u32, index_find(broker, "n/a"), 0));
+	cr_expect(ne(u32, index_find(&broker->store, "n/a"), 0));
 }
 
 Test(bundle, whose_loader_dies_while_it_is_sealed_leaves_nothing)
 {
 	send_commit(&alice, stage(&alice, "m/", "m/a"));
-	cr_assert(eq(u32, broker->pools.n_works, 1));
+	cr_assert(eq(u32, broker->store.pools.n_works, 1));
 	client_close(&alice);
 	assert_empty(broker, 1000);
 	finish_works();
@@ -379,7 +381,7 @@ Test(bundle, gets_no_member_in_memory_that_is_being_sealed)
 	client_send(&alice, &alloc, ++alice.number);
 	cr_expect(zero(int, receive(&alice)));
 	cr_expect(eq(int, receive(&alice), -ENOENT), "it is committed");
-	cr_expect(zero(u32, index_find(broker, "m/b")));
+	cr_expect(zero(u32, index_find(&broker->store, "m/b")));
 }
 
 /* --- large ones, in steps ------------------------------------------------ */
@@ -412,8 +414,8 @@ static void put_large(struct client *client, const char *name, int n)
 /* Until nothing is left for later. */
 static void run_chores(void)
 {
-	while (broker->chores.first || broker->draining.is_wanted)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	while (broker->store.chores.first || broker->draining.is_wanted)
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
 static uint32_t n_grants(const struct client *client)
@@ -424,14 +426,14 @@ static uint32_t n_grants(const struct client *client)
 /* In this version; all of them PUBLISHED or in LIMBO. */
 static uint32_t n_held(const struct client *client, uint32_t bundle)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	uint32_t slot = catalog_bundle(catalog, bundle)->members.first;
 	uint32_t n = 0, grant;
 
 	for (; slot; slot = catalog_slot(catalog, slot)->bundle_link.next) {
-		grant = grant_find(broker, client->session->holdings.index,
-				   slot);
-		n += grant && grant_holds(broker, grant) == 1;
+		grant = grant_find(&broker->store,
+				   client->session->holdings.index, slot);
+		n += grant && grant_holds(&broker->store, grant) == 1;
 	}
 	return n;
 }
@@ -443,7 +445,7 @@ Test(bundle, a_large_one_is_got_as_a_whole_while_it_is_replaced)
 	uint32_t bundle;
 
 	put_large(&alice, "m/", N);
-	bundle = index_find_bundle(broker, "m/");
+	bundle = index_find_bundle(&broker->store, "m/");
 	cr_assert(zero(int, get(&bob, "m/", &reply)), "%s", bob.sentence);
 	cr_assert(eq(u32, reply.bundle_get.n_members, N));
 	cr_assert(eq(u64, reply.bundle_get.version, 1));
@@ -453,14 +455,16 @@ Test(bundle, a_large_one_is_got_as_a_whole_while_it_is_replaced)
 	client_open(&alice, broker, 1000, 0);
 	/* Nobody but the lease keeps what bob was not granted yet. */
 	cr_assert(zero(int, client_remove(&alice, "m/")));
-	cr_assert(eq(u32, catalog_n_live(&broker->catalog, SECTION_SLOT), N));
+	cr_assert(eq(u32, catalog_n_live(&broker->store.catalog, SECTION_SLOT),
+		     N));
 	run_chores();
 	cr_assert(eq(u32, n_held(&bob, bundle), N));
-	cr_assert(eq(u32, broker->n_leased, 0));
+	cr_assert(eq(u32, broker->store.n_leased, 0));
 	put_large(&alice, "m/", 256);
 	client_close(&bob);
 	run_chores();
-	cr_assert(eq(u32, catalog_n_live(&broker->catalog, SECTION_SLOT), 256));
+	cr_assert(eq(u32, catalog_n_live(&broker->store.catalog, SECTION_SLOT),
+		     256));
 	cr_assert(zero(int, client_remove(&alice, "m/")));
 	client_close(&alice);
 	run_chores();
@@ -472,13 +476,13 @@ Test(bundle, a_large_one_is_got_as_a_whole_while_it_is_replaced)
 Test(bundle, members_let_go_while_they_are_granted_are_freed)
 {
 	enum { N = 1024 };
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	struct slot_ref first, last;
 	struct reply reply;
 	uint32_t bundle;
 
 	put_large(&alice, "m/", N);
-	bundle = index_find_bundle(broker, "m/");
+	bundle = index_find_bundle(&broker->store, "m/");
 	first.slot = catalog_bundle(catalog, bundle)->members.first;
 	last.slot = catalog_bundle(catalog, bundle)->members.last;
 	cr_assert(zero(int, get(&bob, "m/", &reply)));
@@ -487,10 +491,10 @@ Test(bundle, members_let_go_while_they_are_granted_are_freed)
 	client_open(&alice, broker, 1000, 0);
 	cr_assert(zero(int, client_remove(&alice, "m/")));
 	while (n_grants(&bob) == 0)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(client_release(&bob, &first));
 	cr_assert(client_release(&bob, &last));
-	limbo_collect_pending(broker, &bob.session->holdings);
+	limbo_collect_pending(&broker->store, &bob.session->holdings);
 	run_chores();
 	cr_assert(eq(u32, catalog_n_live(catalog, SECTION_SLOT), N - 2));
 	cr_assert(eq(u32, n_held(&bob, bundle), N - 2));
@@ -507,12 +511,12 @@ Test(bundle, a_session_that_ends_while_it_is_granted_leaves_nothing)
 	put_large(&alice, "m/", 4096);
 	cr_assert(zero(int, get(&bob, "m/", &reply)));
 	reply_deinit(&reply);
-	cr_assert(gt(u32, broker->n_leased, 0));
+	cr_assert(gt(u32, broker->store.n_leased, 0));
 	client_close(&alice);
 	client_open(&alice, broker, 1000, 0);
 	cr_assert(zero(int, client_remove(&alice, "m/")));
 	client_close(&bob);
-	cr_assert(zero(u32, broker->n_leased));
+	cr_assert(zero(u32, broker->store.n_leased));
 	client_close(&alice);
 	run_chores();
 	assert_empty(broker, 1000);
@@ -566,10 +570,10 @@ Test(bundle, a_large_one_goes_in_steps, .timeout = 60)
 	client_close(&bob);
 	client_open(&alice, broker, 1000, 0);
 	cr_assert(zero(int, client_remove(&alice, "m/")));
-	cr_assert(catalog_n_live(&broker->catalog, SECTION_SLOT) > 0,
+	cr_assert(catalog_n_live(&broker->store.catalog, SECTION_SLOT) > 0,
 		  "the test needs a larger bundle");
-	while (catalog_n_live(&broker->catalog, SECTION_SLOT))
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	while (catalog_n_live(&broker->store.catalog, SECTION_SLOT))
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	client_close(&alice);
 	assert_empty(broker, 1000);
 }

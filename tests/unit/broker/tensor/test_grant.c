@@ -16,10 +16,10 @@ TestSuite(grant, .init = set_up, .timeout = 20);
 
 static int64_t holds(const struct client *client, const struct slot_ref *ref)
 {
-	uint32_t grant =
-		grant_find(broker, client->session->holdings.index, ref->slot);
+	uint32_t grant = grant_find(&broker->store,
+				    client->session->holdings.index, ref->slot);
 
-	return grant ? grant_holds(broker, grant) : 0;
+	return grant ? grant_holds(&broker->store, grant) : 0;
 }
 
 Test(grant, both_parts_are_counted)
@@ -55,10 +55,11 @@ Test(grant, goes_on_counting_when_the_slot_is_used_again)
 
 	client_publish(&alice, &first, "", 0, 0);
 	cr_assert(client_release(&alice, &first));
-	limbo_collect_pending(broker, &alice.session->holdings);
+	limbo_collect_pending(&broker->store, &alice.session->holdings);
 	cr_assert(eq(int, word_state(broker, &first), SLOT_FREE));
-	cr_assert(zero(u32, grant_find(broker, alice.session->holdings.index,
-				       first.slot)));
+	cr_assert(zero(u32,
+		       grant_find(&broker->store, alice.session->holdings.index,
+				  first.slot)));
 	second = client_alloc(&alice, 64);
 	cr_assert(eq(u32, second.slot, first.slot));
 	cr_assert(eq(i64, holds(&alice, &second), 1), "delta is still -1");
@@ -118,7 +119,7 @@ Test(grant, a_session_that_ends_drops_all_of_them)
 		cr_assert(zero(int, client_get(&bob, name, &ref)));
 		cr_assert(zero(int, client_remove(&alice, name)));
 	}
-	cr_assert(eq(u32, broker->catalog.header->limbo.n, 300));
+	cr_assert(eq(u32, broker->store.catalog.header->limbo.n, 300));
 	client_close(&bob);
 	client_close(&alice);
 	assert_empty(broker, 1000);
@@ -176,7 +177,7 @@ Test(grant, charges_a_page_of_counters_once_until_the_session_ends)
 	memset(bob.session->holdings.ref_pages, 0,
 	       sizeof(bob.session->holdings.ref_pages));
 	bob.session->holdings.n_ref_pages = 0;
-	grant_adopt_all(broker);
+	grant_adopt_all(&broker->store);
 	cr_assert(eq(u64, used(broker, 1001, ACCOUNT_REFS), three));
 	client_close(&bob);
 	cr_assert(zero(u64, used(broker, 1001, ACCOUNT_REFS)));
@@ -186,11 +187,11 @@ Test(grant, is_refused_for_want_of_pages_in_a_sentence)
 {
 	struct slot_ref ref = client_put(&alice, "a", 0);
 
-	broker->config.quota_refs = refs_page_size() - 1;
+	broker->base.config.quota_refs = refs_page_size() - 1;
 	cr_assert(eq(int, client_get(&bob, "a", &ref), -EDQUOT));
 	cr_assert(ne(ptr, strstr(bob.sentence, "quota_refs"), NULL), "%s",
 		  bob.sentence);
-	broker->config.quota_refs = refs_page_size();
+	broker->base.config.quota_refs = refs_page_size();
 	cr_assert(zero(int, client_get(&bob, "a", &ref)), "%s", bob.sentence);
 }
 

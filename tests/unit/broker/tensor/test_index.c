@@ -18,13 +18,13 @@ Test(index, finds_what_was_published_and_nothing_else)
 	struct slot_ref a = client_put(&alice, "x/a", 0);
 	struct slot_ref b = client_put(&alice, "x/b", 0);
 
-	cr_assert(eq(u32, index_find(broker, "x/a"), a.slot));
-	cr_assert(eq(u32, index_find(broker, "x/b"), b.slot));
-	cr_assert(zero(u32, index_find(broker, "x")));
-	cr_assert(zero(u32, index_find(broker, "x/ab")));
+	cr_assert(eq(u32, index_find(&broker->store, "x/a"), a.slot));
+	cr_assert(eq(u32, index_find(&broker->store, "x/b"), b.slot));
+	cr_assert(zero(u32, index_find(&broker->store, "x")));
+	cr_assert(zero(u32, index_find(&broker->store, "x/ab")));
 	cr_assert(zero(int, client_remove(&alice, "x/a")));
-	cr_assert(zero(u32, index_find(broker, "x/a")));
-	cr_assert(eq(u32, index_find(broker, "x/b"), b.slot));
+	cr_assert(zero(u32, index_find(&broker->store, "x/a")));
+	cr_assert(eq(u32, index_find(&broker->store, "x/b"), b.slot));
 }
 
 Test(index, a_taken_name_needs_replace)
@@ -71,8 +71,8 @@ Test(index, a_stranger_is_not_trusted_unless_named)
 	client_put(&alice, "shared/b", 0);
 	cr_assert(zero(int, client_get(&bob, "shared/b", &ref)),
 		  "the owner of the prefix is trusted");
-	broker->config.prefixes = &prefix;
-	broker->config.n_prefixes = 1;
+	broker->base.config.prefixes = &prefix;
+	broker->base.config.n_prefixes = 1;
 	cr_assert(eq(int, client_get(&bob, "shared/b", &ref), -EACCES));
 	cr_assert(zero(int, client_ask(&bob, &get)));
 	get.get.trusted_uid = 1001;
@@ -93,7 +93,7 @@ Test(index, a_get_waits_for_a_name)
 	cr_assert(not(client_recv(&bob, &reply, &code)));
 	ref = client_put(&alice, "later", 0);
 	while (!client_recv(&bob, &reply, &code))
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(int, code));
 	cr_assert(eq(u32, reply.places.places[0].ref.slot, ref.slot));
 	reply_deinit(&reply);

@@ -21,7 +21,7 @@ TestSuite(limbo, .init = set_up, .timeout = 20);
 static void run_until_freed(const struct slot_ref *ref)
 {
 	while (word_state(broker, ref) != SLOT_FREE)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
 /* Grants outlive what was granted, see broker/tensor/grant.h. */
@@ -29,9 +29,11 @@ static void expect_nothing_left(void)
 {
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_SLOTS)));
-	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_SLOT)));
-	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_BLOCK)));
-	cr_expect(zero(u32, broker->catalog.header->limbo.n));
+	cr_expect(zero(u32,
+		       catalog_n_live(&broker->store.catalog, SECTION_SLOT)));
+	cr_expect(zero(u32,
+		       catalog_n_live(&broker->store.catalog, SECTION_BLOCK)));
+	cr_expect(zero(u32, broker->store.catalog.header->limbo.n));
 }
 
 /* A tensor that only alice holds, and a device of hers until she is at 5. */
@@ -50,9 +52,9 @@ Test(limbo, what_a_device_still_reads_is_freed_when_it_has_done)
 	struct slot_ref ref = fenced();
 
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
-	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
+	cr_expect(eq(u32, broker->store.limbo.n_fenced, 1));
 	client_reach(&alice, 1, 4);
-	cr_expect(zero(u32, limbo_collect_released(broker)));
+	cr_expect(zero(u32, limbo_collect_released(&broker->store)));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	client_reach(&alice, 1, 5);
 	run_until_freed(&ref);
@@ -63,15 +65,15 @@ Test(limbo, nobody_looks_after_devices_while_nothing_waits_for_them)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 
-	cr_expect(zero(u32, broker->limbo.fence_position));
+	cr_expect(zero(u32, broker->store.limbo.fence_position));
 	cr_expect(zero(int, client_release_n(&alice, &ref, 1)));
-	cr_expect(zero(u32, broker->limbo.fence_position));
+	cr_expect(zero(u32, broker->store.limbo.fence_position));
 	ref = fenced();
-	cr_expect(ne(u32, broker->limbo.fence_position, 0));
+	cr_expect(ne(u32, broker->store.limbo.fence_position, 0));
 	client_reach(&alice, 1, 5);
 	run_until_freed(&ref);
-	cr_expect(zero(u32, broker->limbo.fence_position));
-	cr_expect(zero(u32, broker->limbo.n_fenced));
+	cr_expect(zero(u32, broker->store.limbo.fence_position));
+	cr_expect(zero(u32, broker->store.limbo.n_fenced));
 }
 
 Test(limbo, the_looks_become_rarer)
@@ -79,16 +81,16 @@ Test(limbo, the_looks_become_rarer)
 	struct slot_ref ref = fenced(), other;
 	uint32_t last = 0;
 
-	cr_expect(eq(u32, broker->limbo.fence_ms, 1));
-	while (broker->limbo.fence_ms < 50) {
-		cr_expect(ge(u32, broker->limbo.fence_ms, last));
-		last = broker->limbo.fence_ms;
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	cr_expect(eq(u32, broker->store.limbo.fence_ms, 1));
+	while (broker->store.limbo.fence_ms < 50) {
+		cr_expect(ge(u32, broker->store.limbo.fence_ms, last));
+		last = broker->store.limbo.fence_ms;
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	}
 	/* Until something new waits. */
 	other = client_alloc(&alice, 100);
 	client_release_at(&alice, &other, 1, 5);
-	cr_expect(eq(u32, broker->limbo.fence_ms, 1));
+	cr_expect(eq(u32, broker->store.limbo.fence_ms, 1));
 	client_reach(&alice, 1, 5);
 	run_until_freed(&other);
 	run_until_freed(&ref);
@@ -99,7 +101,7 @@ Test(limbo, room_is_found_where_devices_have_done_before_anybody_looks)
 	struct slot_ref ref = fenced();
 
 	client_reach(&alice, 1, 5);
-	cr_expect(eq(u32, limbo_collect_released(broker), 1));
+	cr_expect(eq(u32, limbo_collect_released(&broker->store), 1));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	expect_nothing_left();
 }
@@ -113,9 +115,9 @@ Test(limbo, one_session_s_fence_is_enough_to_keep_memory)
 	cr_assert(zero(int, client_get(&bob, "a", &ref)));
 	cr_assert(zero(int, client_remove(&alice, "a")));
 	client_release_at(&bob, &ref, 63, 1);
-	cr_expect(zero(u32, broker->limbo.n_fenced)); /* alice holds it */
+	cr_expect(zero(u32, broker->store.limbo.n_fenced)); /* alice holds it */
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
-	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
+	cr_expect(eq(u32, broker->store.limbo.n_fenced, 1));
 	client_reach(&bob, 63, 1);
 	run_until_freed(&ref);
 	expect_nothing_left();
@@ -127,10 +129,10 @@ Test(limbo, a_session_takes_its_fences_along)
 
 	client_close(&alice);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
-	cr_expect(zero(u32, broker->n_timelines));
+	cr_expect(zero(u32, broker->store.pools.n_timelines));
 	/* What was to be looked at is no more, and does no harm. */
-	while (broker->limbo.fence_position)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	while (broker->store.limbo.fence_position)
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	expect_nothing_left();
 }
 
@@ -141,7 +143,7 @@ Test(limbo, a_fence_of_no_timeline_keeps_memory_until_the_session_ends)
 
 	client_release_at(&alice, &ref, 7, 1); /* there is no file */
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
-	cr_expect(zero(u32, limbo_collect_released(broker)));
+	cr_expect(zero(u32, limbo_collect_released(&broker->store)));
 	client_close(&alice);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	expect_nothing_left();
@@ -152,11 +154,11 @@ Test(limbo, a_timeline_beyond_the_file_is_one_of_it)
 	struct slot_ref ref = fenced();
 
 	client_reach(&alice, 1, 5);
-	cr_expect(eq(u32, limbo_collect_released(broker), 1));
+	cr_expect(eq(u32, limbo_collect_released(&broker->store), 1));
 	ref = client_alloc(&alice, 100);
 	client_release_at(&alice, &ref, UINT16_MAX, UINT64_MAX);
 	client_reach(&alice, UINT16_MAX % TIMELINES, TIMELINE_POISON);
-	(void)limbo_collect_released(broker);
+	(void)limbo_collect_released(&broker->store);
 	client_close(&alice);
 	expect_nothing_left();
 }
@@ -169,10 +171,10 @@ Test(limbo, what_devices_use_is_not_evicted)
 	cr_assert(zero(int, client_timelines(&bob, 0, NULL, false)));
 	cr_assert(zero(int, client_get(&bob, "a", &ref)));
 	client_release_at(&bob, &ref, 1, 9);
-	cr_expect(eq(int, evict(broker, 1, &host, NULL), EVICT_NONE));
+	cr_expect(eq(int, evict(&broker->store, 1, &host, NULL), EVICT_NONE));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
 	client_reach(&bob, 1, 9);
-	cr_expect(eq(int, evict(broker, 1, &host, NULL), EVICT_SOME));
+	cr_expect(eq(int, evict(&broker->store, 1, &host, NULL), EVICT_SOME));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 }
 
@@ -181,7 +183,7 @@ Test(limbo, what_devices_use_is_not_evicted)
 /* Over the quota, unless something goes. */
 static struct alloc_item fill_quota(uint64_t size)
 {
-	broker->config.quota_bytes = used(broker, 1000, ACCOUNT_BYTES);
+	broker->base.config.quota_bytes = used(broker, 1000, ACCOUNT_BYTES);
 	return item_of(size);
 }
 
@@ -202,7 +204,7 @@ Test(limbo, an_eviction_looks_only_at_what_may_be_evicted)
 	item = fill_quota(1);
 	cr_expect(eq(int, client_alloc_item(&alice, &item, 0644, 0, 0, &ref),
 		     -EDQUOT));
-	cr_expect(eq(u64, broker->evictables.n_looked, 2),
+	cr_expect(eq(u64, broker->store.evictables.n_looked, 2),
 		  "two turns round the only one of hers");
 	cr_assert(zero(int, client_release_n(&bob, &held, 1)));
 	cr_expect(zero(int, client_alloc_item(&alice, &item, 0644, 0, 0, &ref)),
@@ -237,16 +239,16 @@ Test(limbo, others_are_served_while_an_eviction_looks_for_something)
 	cr_expect(not(client_recv(&alice, &reply, &code)));
 	cr_expect(zero(int, client_ask(&bob, &ping)));
 	while (!client_recv(&alice, &reply, &code))
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	cr_expect(zero(int, code), "%s", alice.sentence);
 	reply_deinit(&reply);
-	cr_expect(eq(u64, broker->n_evicted, 1));
+	cr_expect(eq(u64, broker->store.n_evicted, 1));
 }
 
 static void run_rounds(int n)
 {
 	for (int i = 0; i < n; i++)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
 Test(limbo, two_requests_that_search_in_vain_come_to_rest)
@@ -274,10 +276,10 @@ Test(limbo, two_requests_that_search_in_vain_come_to_rest)
 	client_send(&alice, &alloc, ++alice.number);
 	client_send(&carol, &alloc, ++carol.number);
 	run_rounds(200);
-	n_looked = broker->evictables.n_looked;
+	n_looked = broker->store.evictables.n_looked;
 	cr_expect(ge(u64, n_looked, 1200));
 	run_rounds(200);
-	cr_expect(eq(u64, broker->evictables.n_looked, n_looked));
+	cr_expect(eq(u64, broker->store.evictables.n_looked, n_looked));
 }
 
 /* --- warnings ------------------------------------------------------------ */
@@ -288,12 +290,13 @@ Test(limbo, more_than_a_thousand_tensors_in_limbo_are_warned_of_once)
 
 	for (int turn = 0; turn < 2; turn++) {
 		for (int i = 0; i <= LIMBO_WARN; i++) {
-			cr_expect(eq(u32, broker->limbo.n_warnings, turn > 0));
+			cr_expect(eq(u32, broker->store.limbo.n_warnings,
+				     turn > 0));
 			refs[i] = client_put(&alice, "a", 0);
 			cr_assert(zero(int, client_get(&bob, "a", &refs[i])));
 			cr_assert(zero(int, client_remove(&alice, "a")));
 		}
-		cr_expect(eq(u32, broker->limbo.n_warnings, 1));
+		cr_expect(eq(u32, broker->store.limbo.n_warnings, 1));
 		for (int i = 0; i <= LIMBO_WARN; i++)
 			cr_assert(
 				zero(int, client_release_n(&bob, &refs[i], 1)));
@@ -306,8 +309,8 @@ Test(limbo, a_slot_that_waits_twice_is_looked_after_once)
 	struct slot_ref ref = fenced();
 
 	for (int i = 0; i < 1000; i++)
-		(void)limbo_collect_all(broker);
-	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
+		(void)limbo_collect_all(&broker->store);
+	cr_expect(eq(u32, broker->store.limbo.n_fenced, 1));
 	client_reach(&alice, 1, 5);
 	run_until_freed(&ref);
 }
@@ -332,15 +335,15 @@ Test(limbo, work_that_does_not_end_is_told_once)
 	struct slot_ref ref = fenced();
 	uint64_t start;
 
-	cr_expect(not(broker->limbo.is_slow));
-	broker->limbo.fenced_ms -= 31000;
-	while (!broker->limbo.is_slow)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
-	start = broker->limbo.fenced_ms;
+	cr_expect(not(broker->store.limbo.is_slow));
+	broker->store.limbo.fenced_ms -= 31000;
+	while (!broker->store.limbo.is_slow)
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
+	start = broker->store.limbo.fenced_ms;
 	client_reach(&alice, 1, 5);
 	run_until_freed(&ref);
-	cr_expect(not(broker->limbo.is_slow));
-	cr_expect(gt(u64, broker->limbo.fenced_ms, start));
+	cr_expect(not(broker->store.limbo.is_slow));
+	cr_expect(gt(u64, broker->store.limbo.fenced_ms, start));
 }
 
 Test(limbo, many_that_wait_are_all_freed)
@@ -352,7 +355,7 @@ Test(limbo, many_that_wait_are_all_freed)
 		refs[i] = client_alloc(&alice, 64);
 		client_release_at(&alice, &refs[i], 1, (uint64_t)i + 1);
 	}
-	cr_expect(eq(u32, broker->limbo.n_fenced, 300));
+	cr_expect(eq(u32, broker->store.limbo.n_fenced, 300));
 	client_reach(&alice, 1, 150);
 	run_until_freed(&refs[149]);
 	cr_expect(eq(int, word_state(broker, &refs[150]), SLOT_LIMBO));
@@ -370,8 +373,8 @@ Test(limbo, without_heap_for_a_note_all_of_limbo_is_looked_at)
 
 	setenv("FSDP_FAIL_AT", "limbo.malloc:1:12", 1);
 	ref = fenced();
-	cr_expect(zero(u32, broker->limbo.n_fenced));
-	cr_expect(broker->limbo.has_unnoted);
+	cr_expect(zero(u32, broker->store.limbo.n_fenced));
+	cr_expect(broker->store.limbo.has_unnoted);
 	client_reach(&alice, 1, 5);
 	run_until_freed(&ref);
 	expect_nothing_left();

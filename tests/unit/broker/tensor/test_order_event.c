@@ -133,7 +133,7 @@ static struct slot_ref view(struct client *client, const struct slot_ref *base)
 
 static uint32_t n_orders(void)
 {
-	return catalog_n_live(&broker->catalog, SECTION_ORDER);
+	return catalog_n_live(&broker->store.catalog, SECTION_ORDER);
 }
 
 Test(order_event, who_holds_it_is_told_which_event_to_wait_for)
@@ -190,7 +190,7 @@ Test(order_event, only_the_producers_word_for_that_event_counts)
 	cr_expect(zero(int, say_done(&alice, &ref, 6)));
 	cr_expect(zero(int, say_done(&alice, &stale, 7)));
 	cr_expect(zero(int, say_done(&carol, &ref, 7)));
-	cr_expect(order_is_pending(broker, ref.slot));
+	cr_expect(order_is_pending(&broker->store, ref.slot));
 	cr_expect(eq(u32, n_orders(), 1));
 }
 
@@ -207,9 +207,9 @@ Test(order_event, a_later_one_takes_the_place_of_an_earlier_one)
 	cr_assert(zero(int, ask(&bob, &ref, &number)));
 	cr_expect(eq(u64, number, 8));
 	cr_assert(zero(int, say_done(&alice, &ref, 7)));
-	cr_expect(order_is_pending(broker, ref.slot));
+	cr_expect(order_is_pending(&broker->store, ref.slot));
 	cr_assert(zero(int, say_done(&alice, &ref, 8)));
-	cr_expect(not(order_is_pending(broker, ref.slot)));
+	cr_expect(not(order_is_pending(&broker->store, ref.slot)));
 }
 
 Test(order_event, a_timeline_takes_the_place_of_an_event)
@@ -220,11 +220,12 @@ Test(order_event, a_timeline_takes_the_place_of_an_event)
 	early = view(&alice, &ref);
 	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
-	cr_expect(order_is_pending(broker, early.slot));
-	cr_expect(eq(ptr, (void *)order_event(broker, early.slot), NULL));
+	cr_expect(order_is_pending(&broker->store, early.slot));
+	cr_expect(
+		eq(ptr, (void *)order_event(&broker->store, early.slot), NULL));
 	client_reach(&alice, 1, 2);
-	cr_expect(not(order_is_pending(broker, ref.slot)));
-	cr_expect(not(order_is_pending(broker, early.slot)));
+	cr_expect(not(order_is_pending(&broker->store, ref.slot)));
+	cr_expect(not(order_is_pending(&broker->store, early.slot)));
 }
 
 /* --- views --------------------------------------------------------------- */
@@ -243,8 +244,8 @@ Test(order_event, views_are_written_when_what_they_view_is)
 	cr_expect(eq(u64, number, 7));
 	/* The producer knows nothing of them. */
 	cr_assert(zero(int, say_done(&alice, &ref, 7)));
-	cr_expect(not(order_is_pending(broker, first.slot)));
-	cr_expect(not(order_is_pending(broker, second.slot)));
+	cr_expect(not(order_is_pending(&broker->store, first.slot)));
+	cr_expect(not(order_is_pending(&broker->store, second.slot)));
 	cr_expect(zero(u32, n_orders()));
 }
 
@@ -258,11 +259,11 @@ Test(order_event, views_follow_a_later_event)
 	cr_assert(zero(int, publish(&alice, &ref, "a", 8)));
 	(void)get(&bob, "a");
 	cr_expect(zero(int, say_done(&alice, &ref, 7)));
-	cr_expect(order_is_pending(broker, early.slot));
+	cr_expect(order_is_pending(&broker->store, early.slot));
 	cr_assert(zero(int, ask(&bob, &ref, &number)));
 	cr_expect(eq(u64, number, 8));
 	cr_assert(zero(int, say_done(&alice, &ref, 8)));
-	cr_expect(not(order_is_pending(broker, early.slot)));
+	cr_expect(not(order_is_pending(&broker->store, early.slot)));
 }
 
 Test(order_event, a_view_that_is_published_itself_has_its_own)
@@ -274,8 +275,8 @@ Test(order_event, a_view_that_is_published_itself_has_its_own)
 	cr_assert(zero(int, publish(&alice, &mine, "b", 8)), "%s",
 		  alice.sentence);
 	cr_assert(zero(int, say_done(&alice, &ref, 7)));
-	cr_expect(not(order_is_pending(broker, ref.slot)));
-	cr_expect(order_is_pending(broker, mine.slot));
+	cr_expect(not(order_is_pending(&broker->store, ref.slot)));
+	cr_expect(order_is_pending(&broker->store, mine.slot));
 	cr_assert(zero(int, say_done(&alice, &mine, 8)));
 	cr_expect(zero(u32, n_orders()));
 }
@@ -295,7 +296,7 @@ Test(order_event, a_writer_that_dies_taints_what_it_did_not_say)
 	cr_expect(get(&bob, "late").is_tainted);
 	cr_expect(not(get(&bob, "done").is_tainted));
 	cr_expect(table_word_is_tainted(
-		table_load(&broker->table, of_late.slot)));
+		table_load(&broker->store.table, of_late.slot)));
 	cr_expect(zero(u64, get(&bob, "late").order.session));
 	cr_expect(zero(u32, n_orders()));
 }
@@ -343,7 +344,7 @@ Test(order_event, a_batch_that_is_refused_leaves_no_handle)
 		 .name = "a/b",
 		 .flags = PUBLISH_MUST_EXIST | PUBLISH_REPLACE},
 	};
-	uint64_t before = catalog_blob_bytes(&broker->catalog);
+	uint64_t before = catalog_blob_bytes(&broker->store.catalog);
 
 	for (int i = 0; i < 1000; i++)
 		cr_assert(
@@ -353,6 +354,6 @@ Test(order_event, a_batch_that_is_refused_leaves_no_handle)
 							.publish = {2, items}}),
 			   -ENOENT));
 	cr_expect(zero(u32, n_orders()));
-	cr_expect(
-		le(u64, catalog_blob_bytes(&broker->catalog), before + 65536));
+	cr_expect(le(u64, catalog_blob_bytes(&broker->store.catalog),
+		     before + 65536));
 }

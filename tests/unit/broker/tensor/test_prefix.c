@@ -23,7 +23,7 @@ Test(prefix, the_first_component_belongs_to_its_first_user)
 	uint32_t owner;
 
 	client_put(&alice, "mine/a", 0);
-	cr_assert(prefix_owner(broker, "mine/else", &owner));
+	cr_assert(prefix_owner(&broker->store, "mine/else", &owner));
 	cr_assert(eq(u32, owner, 1000));
 	cr_assert(eq(int, client_publish(&bob, &ref, "mine/b", 0, 0), -EPERM));
 	cr_assert(eq(int, client_publish(&bob, &ref, "yours", 0, 0), 1));
@@ -38,8 +38,8 @@ Test(prefix, a_configured_owner_counts_from_the_start)
 	struct config_prefix prefix = {.name = "models", .uid = 1001};
 	struct slot_ref ref = client_alloc(&alice, 1);
 
-	broker->config.prefixes = &prefix;
-	broker->config.n_prefixes = 1;
+	broker->base.config.prefixes = &prefix;
+	broker->base.config.n_prefixes = 1;
 	cr_assert(eq(int, client_publish(&alice, &ref, "models/a", 0, 0),
 		     -EPERM));
 	client_put(&bob, "models/a", 0);
@@ -50,7 +50,7 @@ Test(prefix, too_many_first_components_are_refused)
 {
 	struct slot_ref ref = client_alloc(&alice, 1);
 
-	broker->config.quota_prefixes = 1;
+	broker->base.config.quota_prefixes = 1;
 	client_put(&alice, "one/a", 0);
 	client_put(&alice, "one/b", 0);
 	cr_assert(eq(int, client_publish(&alice, &ref, "two", 0, 0), -EDQUOT));
@@ -62,20 +62,20 @@ Test(prefix, owners_are_charged_again_after_a_restart)
 
 	client_put(&alice, "a", 0);
 	client_put(&alice, "b", 0);
-	accounts_deinit(&broker->accounts);
-	accounts_init(&broker->accounts, &broker->config);
-	must(prefix_adopt_all(broker, &err), &err);
+	accounts_deinit(&broker->base.accounts);
+	accounts_init(&broker->base.accounts, &broker->base.config);
+	must(prefix_adopt_all(&broker->store, &err), &err);
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_PREFIXES), 2));
 }
 
 /* What the record says; all 0 if there is none. */
 static struct prefix_record record_of(const char *name)
 {
-	uint32_t prefix = prefix_find(broker, name, strlen(name));
+	uint32_t prefix = prefix_find(&broker->store, name, strlen(name));
 
 	if (!prefix)
 		return (struct prefix_record){0};
-	return *catalog_prefix(&broker->catalog, prefix);
+	return *catalog_prefix(&broker->store.catalog, prefix);
 }
 
 static void expect_counts(const char *name, uint32_t n_names,
@@ -136,23 +136,23 @@ Test(prefix, is_free_again_after_its_last_name)
 	struct client root;
 	char name[32];
 
-	broker->config.prefix_grace_ms = 0;
-	broker->config.quota_prefixes = 4;
+	broker->base.config.prefix_grace_ms = 0;
+	broker->base.config.quota_prefixes = 4;
 	client_open(&root, broker, 0, 0);
 	for (int i = 0; i < 20; i++) {
 		snprintf(name, sizeof(name), "run-%d/a", i);
 		client_put(i % 2 ? &root : &alice, name, 0);
 		cr_assert(
 			zero(int, client_remove(i % 2 ? &root : &alice, name)));
-		while (catalog_n_live(&broker->catalog, SECTION_PREFIX))
-			uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		while (catalog_n_live(&broker->store.catalog, SECTION_PREFIX))
+			uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	}
 	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_PREFIXES)));
 	cr_assert(zero(u64, used(broker, 0, ACCOUNT_PREFIXES)));
 	client_put(&alice, "mine/a", 0);
 	cr_assert(zero(int, client_remove(&alice, "mine/a")));
-	while (catalog_n_live(&broker->catalog, SECTION_PREFIX))
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	while (catalog_n_live(&broker->store.catalog, SECTION_PREFIX))
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	client_put(&bob, "mine/a", 0);
 	cr_assert(eq(u32, record_of("mine").uid, 1001));
 }
@@ -164,43 +164,45 @@ Test(prefix, keeps_its_owner_between_two_versions_of_a_name)
 	client_put(&alice, "mine/a", 0);
 	cr_assert(zero(int, client_remove(&alice, "mine/a")));
 	for (int i = 0; i < 10; i++)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(eq(int, client_publish(&bob, &ref, "mine/b", 0, 0), -EPERM));
 	client_put(&alice, "mine/a", 0);
-	cr_assert(eq(u32, broker->catalog.header->idle_prefixes.n, 0));
+	cr_assert(eq(u32, broker->store.catalog.header->idle_prefixes.n, 0));
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_PREFIXES), 1));
 }
 
 Test(prefix, ends_in_the_order_in_which_use_of_them_ended)
 {
-	const struct list *idle = &broker->catalog.header->idle_prefixes;
+	const struct list *idle = &broker->store.catalog.header->idle_prefixes;
 	struct prefix_record *record;
 
 	client_put(&alice, "a/1", 0);
 	client_put(&alice, "b/1", 0);
 	cr_assert(zero(int, client_remove(&alice, "b/1")));
 	cr_assert(zero(int, client_remove(&alice, "a/1")));
-	cr_assert(eq(u32, idle->first, prefix_find(broker, "b", 1)));
-	cr_assert(eq(u32, idle->last, prefix_find(broker, "a", 1)));
-	record = catalog_prefix(&broker->catalog, idle->first);
-	record->idle_ms -= broker->config.prefix_grace_ms;
+	cr_assert(eq(u32, idle->first, prefix_find(&broker->store, "b", 1)));
+	cr_assert(eq(u32, idle->last, prefix_find(&broker->store, "a", 1)));
+	record = catalog_prefix(&broker->store.catalog, idle->first);
+	record->idle_ms -= broker->base.config.prefix_grace_ms;
 	/* As if that time had passed: the deadline was for this one. */
-	broker->deadlines.heap[broker->prefix_position].at_ms = 0;
-	cr_assert(zero(int,
-		       uv_timer_start(&broker->deadlines.timer,
-				      broker->deadlines.timer.timer_cb, 0, 0)));
+	broker->base.deadlines.heap[broker->store.prefix_position].at_ms = 0;
+	cr_assert(
+		zero(int, uv_timer_start(&broker->base.deadlines.timer,
+					 broker->base.deadlines.timer.timer_cb,
+					 0, 0)));
 	while (idle->n > 1)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
-	cr_assert(eq(u32, prefix_find(broker, "b", 1), 0));
-	cr_assert(ne(u32, prefix_find(broker, "a", 1), 0));
-	cr_assert(ne(u32, broker->prefix_position, 0), "the next is planned");
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
+	cr_assert(eq(u32, prefix_find(&broker->store, "b", 1), 0));
+	cr_assert(ne(u32, prefix_find(&broker->store, "a", 1), 0));
+	cr_assert(ne(u32, broker->store.prefix_position, 0),
+		  "the next is planned");
 }
 
 Test(prefix, a_refusal_for_their_number_says_what_to_do)
 {
 	struct slot_ref ref = client_alloc(&alice, 1);
 
-	broker->config.quota_prefixes = 1;
+	broker->base.config.quota_prefixes = 1;
 	client_put(&alice, "one/a", 0);
 	cr_assert(eq(int, client_publish(&alice, &ref, "two", 0, 0), -EDQUOT));
 	cr_assert(ne(ptr, strstr(alice.sentence, "fsdpctl prefixes"), NULL),
@@ -215,14 +217,14 @@ Test(prefix, that_is_configured_stays_its_owners)
 	struct config_prefix prefix = {.name = "models", .uid = 1001};
 	struct slot_ref ref = client_alloc(&alice, 1);
 
-	broker->config.prefixes = &prefix;
-	broker->config.n_prefixes = 1;
-	broker->config.prefix_grace_ms = 0;
+	broker->base.config.prefixes = &prefix;
+	broker->base.config.n_prefixes = 1;
+	broker->base.config.prefix_grace_ms = 0;
 	client_put(&bob, "models/a", 0);
 	expect_counts("models", 1, 0);
 	cr_assert(zero(int, client_remove(&bob, "models/a")));
-	while (prefix_find(broker, "models", 6))
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	while (prefix_find(&broker->store, "models", 6))
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(u64, used(broker, 1001, ACCOUNT_PREFIXES)));
 	cr_assert(eq(int, client_publish(&alice, &ref, "models/a", 0, 0),
 		     -EPERM));
@@ -233,7 +235,7 @@ Test(prefix, a_name_without_a_component_ends_where_it_ends)
 {
 	char name[16];
 
-	broker->config.prefix_grace_ms = 0;
+	broker->base.config.prefix_grace_ms = 0;
 	for (int i = 0; i < 100; i++) {
 		snprintf(name, sizeof(name), "longer-name-%d", i);
 		client_put(&alice, name, 0);
@@ -241,7 +243,7 @@ Test(prefix, a_name_without_a_component_ends_where_it_ends)
 		client_put(&alice, "a", 0);
 		cr_assert(eq(u32, record_of("a").n_names, 1));
 		cr_assert(zero(int, client_remove(&alice, "a")));
-		while (catalog_n_live(&broker->catalog, SECTION_PREFIX))
-			uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		while (catalog_n_live(&broker->store.catalog, SECTION_PREFIX))
+			uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	}
 }

@@ -13,7 +13,7 @@ static void set_up(void)
 {
 	gpu_open();
 	broker = broker_make();
-	broker->config.device_memory_max = 64 * MIB;
+	broker->base.config.device_memory_max = 64 * MIB;
 	gpu = broker_gpu(broker, 0);
 	client_open(&alice, broker, 1000, 0);
 	client_open(&bob, broker, 1001, 0);
@@ -24,8 +24,8 @@ TestSuite(shared_chunk, .init = set_up, .fini = gpu_close, .timeout = 20);
 /* Until chunks that are dying have gone. */
 static void run_until_no_chunks(void)
 {
-	while (broker->pools.n_chunks > 0)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	while (broker->store.pools.n_chunks > 0)
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 }
 
 static void expect_nothing_left(void)
@@ -35,16 +35,19 @@ static void expect_nothing_left(void)
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_CHUNKS)));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_SLOTS)));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_TICKETS)));
-	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_CHUNK)));
-	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_BLOCK)));
-	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_SLOT)));
-	while (pools_device_size(&broker->pools, &gpu) > 0)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	cr_expect(zero(u32,
+		       catalog_n_live(&broker->store.catalog, SECTION_CHUNK)));
+	cr_expect(zero(u32,
+		       catalog_n_live(&broker->store.catalog, SECTION_BLOCK)));
+	cr_expect(zero(u32,
+		       catalog_n_live(&broker->store.catalog, SECTION_SLOT)));
+	while (pools_device_size(&broker->store.pools, &gpu) > 0)
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 }
 
 static const struct chunk_record *chunk_of(const struct slot_ref *ref)
 {
-	const struct catalog *catalog = &broker->catalog;
+	const struct catalog *catalog = &broker->store.catalog;
 	uint32_t block = catalog_slot(catalog, ref->slot)->block;
 
 	return catalog_chunk(catalog, catalog_block(catalog, block)->chunk);
@@ -80,7 +83,7 @@ Test(shared_chunk, a_tensor_lies_where_its_sharer_says)
 	sharing.item.offset = 4096 + 7;
 	cr_assert(zero(int, client_share(&alice, &sharing, &ref)), "%s",
 		  alice.sentence);
-	slot_place(broker, ref.slot, NULL, &place);
+	slot_place(&broker->store, ref.slot, NULL, &place);
 	cr_expect(eq(u64, place.offset, 4096 + 7));
 	cr_expect(eq(u64, place.size, 100));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_WRITING));
@@ -127,7 +130,7 @@ Test(shared_chunk, memory_of_others_is_charged_to_nobody)
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_CHUNKS), 1));
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 1));
-	cr_expect(zero(u64, pools_device_size(&broker->pools, &gpu)));
+	cr_expect(zero(u64, pools_device_size(&broker->store.pools, &gpu)));
 	cr_expect(zero(u64, alice.session->holdings.n_bytes));
 	cr_assert(zero(int, client_remove(&alice, "x")));
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
@@ -143,7 +146,8 @@ Test(shared_chunk, donated_memory_is_charged_as_a_whole)
 		  alice.sentence);
 	close(sharing.fd);
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES), 4 * MIB));
-	cr_expect(eq(u64, pools_device_size(&broker->pools, &gpu), 4 * MIB));
+	cr_expect(eq(u64, pools_device_size(&broker->store.pools, &gpu),
+		     4 * MIB));
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
 	expect_nothing_left();
 }
@@ -165,7 +169,7 @@ Test(shared_chunk, the_same_allocation_is_the_same_chunk)
 	cr_expect(ne(u32, chunk_of(&a)->id, chunk_of(&d)->id));
 	cr_assert(zero(int, client_share(&bob, &sharing, &d)));
 	cr_expect(ne(u32, chunk_of(&c)->id, chunk_of(&d)->id));
-	cr_expect(eq(u32, broker->pools.n_chunks, 4));
+	cr_expect(eq(u32, broker->store.pools.n_chunks, 4));
 }
 
 Test(shared_chunk, the_same_open_file_is_the_same_chunk)
@@ -215,7 +219,7 @@ Test(shared_chunk, the_list_tells_it_from_ours)
 				     ? SHARE_LEGACY
 				     : SHARE_NONE));
 	reply_deinit(&reply);
-	pools_shared(&broker->pools, &n, &size);
+	pools_shared(&broker->store.pools, &n, &size);
 	cr_expect(eq(u32, n, 1));
 	cr_expect(eq(u64, size, MIB));
 }
@@ -298,12 +302,12 @@ Test(shared_chunk, quotas_and_limits_hold)
 	expect_refusal(large, -ENOMEM);
 	cr_expect(ne(ptr, strstr(alice.sentence, "device_memory_max"), NULL),
 		  "%s", alice.sentence);
-	broker->config.quota_device_bytes = 2 * MIB - 1;
+	broker->base.config.quota_device_bytes = 2 * MIB - 1;
 	expect_refusal(donated, -EDQUOT);
-	broker->config.quota_chunks = 0;
+	broker->base.config.quota_chunks = 0;
 	expect_refusal(legacy, -EDQUOT);
-	broker->config.quota_chunks = 1;
-	broker->config.quota_slots = 0;
+	broker->base.config.quota_chunks = 1;
+	broker->base.config.quota_slots = 0;
 	expect_refusal(legacy, -EDQUOT);
 	expect_nothing_left();
 }
@@ -340,8 +344,8 @@ Test(shared_chunk, a_descriptor_whose_sharer_went_is_closed)
 	close(ends[0]);
 	client_close(&alice);
 	/* A thread may look at it still. */
-	while (broker->pools.n_works > 0)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+	while (broker->store.pools.n_works > 0)
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	cr_expect(zero(i64, recv(ends[1], &(char){0}, 1, 0)));
 	close(ends[1]);
 	expect_nothing_left();
@@ -361,8 +365,9 @@ Test(shared_chunk, its_tensors_end_with_their_sharer)
 	cr_assert(zero(int, client_ask(&bob, &ticket)));
 	client_close(&alice);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
-	cr_expect(table_word_is_tainted(table_load(&broker->table, ref.slot)));
-	cr_expect(eq(u64, broker->n_tainted, 1));
+	cr_expect(table_word_is_tainted(
+		table_load(&broker->store.table, ref.slot)));
+	cr_expect(eq(u64, broker->store.n_tainted, 1));
 	cr_expect(eq(int, client_get_trusted(&bob, "x", 1000, &got), -ENOENT));
 	cr_expect(zero(u64, used(broker, 1001, ACCOUNT_TICKETS)));
 	/* nobody is handed what is left */
@@ -387,9 +392,10 @@ Test(shared_chunk, many_tensors_end_with_their_sharer)
 	cr_assert(zero(int, client_get_trusted(&bob, "y", 1000, &got)));
 	client_close(&alice);
 	while (broker->n_sessions > 1)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
-	cr_expect(eq(u64, broker->n_tainted, 1500));
-	cr_expect(eq(u32, catalog_n_live(&broker->catalog, SECTION_SLOT), 2));
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+	cr_expect(eq(u64, broker->store.n_tainted, 1500));
+	cr_expect(eq(u32, catalog_n_live(&broker->store.catalog, SECTION_SLOT),
+		     2));
 	cr_assert(zero(int, client_release_n(&bob, &refs[0], 1)));
 	cr_assert(zero(int, client_release_n(&bob, &refs[1499], 1)));
 	expect_nothing_left();
@@ -415,11 +421,11 @@ Test(shared_chunk, donated_memory_outlives_its_sharer)
 	cr_assert(client_publish(&alice, &ref, "x", 0, 0) > 0);
 	client_close(&alice);
 	cr_assert(zero(int, client_get_trusted(&bob, "x", 1000, &got)));
-	cr_expect(not(
-		table_word_is_tainted(table_load(&broker->table, ref.slot))));
+	cr_expect(not(table_word_is_tainted(
+		table_load(&broker->store.table, ref.slot))));
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES), 2 * MIB));
 	cr_expect(zero(int, ask_for_chunk(&bob, chunk_of(&got)->id)));
-	slot_end_name(broker, ref.slot);
+	slot_end_name(&broker->store, ref.slot);
 	cr_assert(zero(int, client_release_n(&bob, &got, 1)));
 	expect_nothing_left();
 }
@@ -432,14 +438,15 @@ Test(shared_chunk, a_new_broker_finds_handles_in_the_catalog)
 	uint32_t id = chunk_of(&ref)->id;
 	struct error err = ERROR_NULL;
 
-	pools_deinit(&broker->pools);
-	must(pools_init(&broker->pools, broker, &err), &err);
+	pools_deinit(&broker->store.pools);
+	must(pools_init(&broker->store.pools, &err), &err);
 	alice.session->holdings.account->used[ACCOUNT_CHUNKS] = 0;
-	must(pools_adopt(&broker->pools, &err), &err);
-	cr_expect(ne(u32, pool_find_chunk(&broker->pools, id), 0));
+	must(pools_adopt(&broker->store.pools, &err), &err);
+	cr_expect(ne(u32, pool_find_chunk(&broker->store.pools, id), 0));
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_CHUNKS), 1));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
-	alice.session->sent_chunks[pool_find_chunk(&broker->pools, id)] = 0;
+	alice.session->sent_chunks[pool_find_chunk(&broker->store.pools, id)] =
+		0;
 	cr_expect(zero(int, ask_for_chunk(&alice, id)));
 	cr_assert(zero(int, client_remove(&alice, "x")));
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
@@ -453,11 +460,11 @@ Test(shared_chunk, a_chunk_that_cannot_be_is_not_adopted)
 	uint64_t handle = record->handle;
 	struct error err = ERROR_NULL;
 
-	pools_deinit(&broker->pools);
+	pools_deinit(&broker->store.pools);
 	record->handle = 0;
-	must(pools_init(&broker->pools, broker, &err), &err);
-	cr_expect(eq(int, pools_adopt(&broker->pools, &err), -EUCLEAN));
+	must(pools_init(&broker->store.pools, &err), &err);
+	cr_expect(eq(int, pools_adopt(&broker->store.pools, &err), -EUCLEAN));
 	record->handle = handle;
 	record->shared = SHARE_MAX + 1;
-	cr_expect(eq(int, pools_adopt(&broker->pools, &err), -EUCLEAN));
+	cr_expect(eq(int, pools_adopt(&broker->store.pools, &err), -EUCLEAN));
 }

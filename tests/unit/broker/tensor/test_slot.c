@@ -43,7 +43,7 @@ Test(slot, stays_in_limbo_while_somebody_holds_it)
 	cr_assert(eq(int, word_state(broker, &old), SLOT_LIMBO));
 	cr_assert(eq(int, word_state(broker, &new), SLOT_PUBLISHED));
 	cr_assert(client_release(&bob, &old), "a release in limbo rings");
-	limbo_collect_pending(broker, &bob.session->holdings);
+	limbo_collect_pending(&broker->store, &bob.session->holdings);
 	cr_assert(eq(int, word_state(broker, &old), SLOT_FREE));
 }
 
@@ -115,7 +115,7 @@ Test(slot, two_batched_tensors_of_one_name_are_refused)
 	items[1] = (struct publish_item){.ref = a, .name = "m"};
 	cr_assert(eq(int, client_ask(&alice, &request), -EINVAL));
 	cr_assert(eq(int, word_state(broker, &a), SLOT_WRITING));
-	cr_assert(zero(u32, index_find(broker, "n")));
+	cr_assert(zero(u32, index_find(&broker->store, "n")));
 }
 
 Test(slot, releasing_more_than_is_held_is_refused)
@@ -204,7 +204,7 @@ Test(slot, more_than_the_budget_is_refused_or_waited_for)
 	cr_assert(client_recv(&carol, &reply, &code));
 	reply_deinit(&reply);
 	while (!client_recv(&carol, &reply, &code))
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(int, code));
 	reply_deinit(&reply);
 	item = item_of(257);
@@ -218,7 +218,7 @@ Test(slot, what_nobody_holds_is_evicted_before_memory_is_refused)
 	struct slot_ref held, loose, pinned, big;
 	struct alloc_item item = item_of(UINT64_C(30) << 20);
 
-	broker->config.memory_max = UINT64_C(48) << 20;
+	broker->base.config.memory_max = UINT64_C(48) << 20;
 	cr_assert(
 		zero(int, client_alloc_item(&alice, &item, 0644, 0, 0, &loose)),
 		"%s", alice.sentence);
@@ -232,7 +232,7 @@ Test(slot, what_nobody_holds_is_evicted_before_memory_is_refused)
 	cr_assert(eq(int, word_state(broker, &loose), SLOT_FREE));
 	cr_assert(eq(int, word_state(broker, &held), SLOT_PUBLISHED));
 	cr_assert(eq(int, word_state(broker, &pinned), SLOT_PUBLISHED));
-	cr_assert(eq(u64, broker->n_evicted, 1));
+	cr_assert(eq(u64, broker->store.n_evicted, 1));
 }
 
 Test(slot, a_name_ends_with_its_time)
@@ -242,8 +242,8 @@ Test(slot, a_name_ends_with_its_time)
 	cr_assert(eq(int, client_publish(&alice, &ref, "a", 0, 1), 1));
 	client_release_n(&alice, &ref, 1);
 	while (word_state(broker, &ref) != SLOT_FREE)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
-	cr_assert(zero(u32, index_find(broker, "a")));
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
+	cr_assert(zero(u32, index_find(&broker->store, "a")));
 }
 
 Test(slot, a_tied_name_ends_with_its_session)
@@ -291,21 +291,21 @@ static struct slot_ref client_anonymous(uint64_t size)
 
 static uint32_t n_in_limbo(void)
 {
-	return broker->catalog.header->limbo.n;
+	return broker->store.catalog.header->limbo.n;
 }
 
 Test(slot, a_pin_keeps_it_though_nobody_holds_it)
 {
 	struct slot_ref ref = client_anonymous(100);
 
-	slot_pin(broker, ref.slot);
-	slot_pin(broker, ref.slot);
+	slot_pin(&broker->store, ref.slot);
+	slot_pin(&broker->store, ref.slot);
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	cr_assert(zero(u32, n_in_limbo()), "limbo is what nothing keeps");
-	cr_assert(not(slot_unpin(broker, ref.slot)));
-	cr_assert(zero(u32, limbo_collect_all(broker)));
-	cr_assert(slot_unpin(broker, ref.slot));
+	cr_assert(not(slot_unpin(&broker->store, ref.slot)));
+	cr_assert(zero(u32, limbo_collect_all(&broker->store)));
+	cr_assert(slot_unpin(&broker->store, ref.slot));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
 	client_close(&alice);
 	assert_empty(broker, 1000);
@@ -315,8 +315,8 @@ Test(slot, a_slot_that_is_held_outlives_its_pin)
 {
 	struct slot_ref ref = client_anonymous(100);
 
-	slot_pin(broker, ref.slot);
-	cr_assert(not(slot_unpin(broker, ref.slot)));
+	slot_pin(&broker->store, ref.slot);
+	cr_assert(not(slot_unpin(&broker->store, ref.slot)));
 	cr_assert(eq(u32, n_in_limbo(), 1));
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
@@ -326,11 +326,11 @@ Test(slot, the_death_of_a_client_frees_nothing_that_is_pinned)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 
-	slot_pin(broker, ref.slot);
+	slot_pin(&broker->store, ref.slot);
 	client_close(&alice);
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 128));
-	cr_assert(slot_unpin(broker, ref.slot));
+	cr_assert(slot_unpin(&broker->store, ref.slot));
 	assert_empty(broker, 1000);
 }
 
@@ -338,25 +338,25 @@ Test(slot, a_name_that_is_evicted_leaves_what_is_pinned)
 {
 	struct slot_ref ref = client_put(&alice, "a", PUBLISH_EVICTABLE);
 
-	slot_pin(broker, ref.slot);
-	cr_assert(eq(int, evict(broker, 1, &host, NULL), EVICT_NONE));
+	slot_pin(&broker->store, ref.slot);
+	cr_assert(eq(int, evict(&broker->store, 1, &host, NULL), EVICT_NONE));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
 	cr_assert(zero(int, client_remove(&alice, "a")));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
-	cr_assert(slot_unpin(broker, ref.slot));
+	cr_assert(slot_unpin(&broker->store, ref.slot));
 }
 
 Test(slot, a_group_keeps_it_until_it_lets_go)
 {
 	struct slot_ref ref = client_anonymous(100);
 
-	slot_set_group(broker, ref.slot, 7);
-	slot_settle(broker, ref.slot);
+	slot_set_group(&broker->store, ref.slot, 7);
+	slot_settle(&broker->store, ref.slot);
 	client_close(&alice);
-	cr_assert(zero(u32, limbo_collect_all(broker)));
+	cr_assert(zero(u32, limbo_collect_all(&broker->store)));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
-	slot_set_group(broker, ref.slot, 0);
-	cr_assert(slot_settle(broker, ref.slot));
+	slot_set_group(&broker->store, ref.slot, 0);
+	cr_assert(slot_settle(&broker->store, ref.slot));
 	assert_empty(broker, 1000);
 }
 
@@ -367,20 +367,20 @@ Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
 	struct slot_ref pinned = client_anonymous(64);
 	struct error err = ERROR_NULL;
 
-	slot_set_group(broker, grouped.slot, 7);
-	slot_pin(broker, grouped.slot);
-	slot_pin(broker, pinned.slot);
+	slot_set_group(&broker->store, grouped.slot, 7);
+	slot_pin(&broker->store, grouped.slot);
+	slot_pin(&broker->store, pinned.slot);
 	client_close(&alice);
 	client_close(&bob);
 	cr_assert(eq(int, word_state(broker, &pinned), SLOT_LIMBO));
-	accounts_deinit(&broker->accounts);
-	accounts_init(&broker->accounts, &broker->config);
-	broker->limbo = (struct limbo){0};
-	must(slot_adopt_all(broker, &err), &err);
+	accounts_deinit(&broker->base.accounts);
+	accounts_init(&broker->base.accounts, &broker->base.config);
+	broker->store.limbo = (struct limbo){0};
+	must(slot_adopt_all(&broker->store, &err), &err);
 	cr_assert(eq(int, word_state(broker, &pinned), SLOT_FREE));
 	cr_assert(eq(int, word_state(broker, &grouped), SLOT_LIMBO));
-	slot_set_group(broker, grouped.slot, 0);
-	cr_assert(slot_settle(broker, grouped.slot));
+	slot_set_group(&broker->store, grouped.slot, 0);
+	cr_assert(slot_settle(&broker->store, grouped.slot));
 	assert_empty(broker, 1000);
 }
 
@@ -393,11 +393,12 @@ Test(slot, adoption_charges_and_settles_again)
 
 	/* a transaction that was undone: the word went on, the record did
 	 * not */
-	table_store(&broker->table, kept.slot,
+	table_store(&broker->store.table, kept.slot,
 		    table_word(kept.generation, SLOT_FREE));
-	accounts_deinit(&broker->accounts);
-	accounts_init(&broker->accounts, &broker->config);
-	alice.session->holdings.account = accounts_get(&broker->accounts, 1000);
+	accounts_deinit(&broker->base.accounts);
+	accounts_init(&broker->base.accounts, &broker->base.config);
+	alice.session->holdings.account =
+		accounts_get(&broker->base.accounts, 1000);
 	account_charge_adopted(alice.session->holdings.account,
 			       ACCOUNT_SESSIONS, 1);
 	account_charge_adopted(alice.session->holdings.account, ACCOUNT_GRANTS,
@@ -406,16 +407,16 @@ Test(slot, adoption_charges_and_settles_again)
 			       alice.session->holdings.n_ref_pages *
 				       refs_page_size());
 	outcome_adopt(alice.session);
-	broker->limbo = (struct limbo){0};
-	evict_deinit(broker);
+	broker->store.limbo = (struct limbo){0};
+	evict_deinit(&broker->store);
 	alice.session->holdings.n_bytes = 0;
-	must(slot_adopt_all(broker, &err), &err);
+	must(slot_adopt_all(&broker->store, &err), &err);
 	cr_assert(eq(int, word_state(broker, &kept), SLOT_PUBLISHED));
 	cr_assert(eq(int, word_state(broker, &lost), SLOT_WRITING));
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 2));
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 192));
 	cr_assert(eq(u64, alice.session->holdings.n_bytes, 192));
-	cr_assert(eq(u32, broker->evictables.all[0].n, 1));
+	cr_assert(eq(u32, broker->store.evictables.all[0].n, 1));
 	client_close(&alice);
 	cr_assert(eq(int, word_state(broker, &lost), SLOT_FREE));
 }
@@ -435,11 +436,11 @@ struct snapshot {
 /* All records and blobs in use. */
 static void take(struct snapshot *snapshot)
 {
-	int fd = broker->catalog.fd;
-	off_t end = (off_t)broker->catalog.header->blob_top;
+	int fd = broker->store.catalog.fd;
+	off_t end = (off_t)broker->store.catalog.header->blob_top;
 	off_t from = RECORDS_AT, to;
 
-	*snapshot = (struct snapshot){.header = *broker->catalog.header};
+	*snapshot = (struct snapshot){.header = *broker->store.catalog.header};
 	while ((from = lseek(fd, from, SEEK_DATA)) >= 0 && from < end) {
 		int i = snapshot->n++;
 
@@ -449,7 +450,7 @@ static void take(struct snapshot *snapshot)
 		snapshot->offset[i] = (uint64_t)from;
 		snapshot->size[i] = (uint64_t)(to - from);
 		snapshot->bytes[i] = malloc(snapshot->size[i]);
-		memcpy(snapshot->bytes[i], broker->catalog.base + from,
+		memcpy(snapshot->bytes[i], broker->store.catalog.base + from,
 		       snapshot->size[i]);
 		from = to;
 	}
@@ -460,11 +461,12 @@ static void assert_same(struct snapshot *snapshot)
 {
 	size_t from = offsetof(struct catalog_header, epoch);
 
-	cr_assert(zero(int, memcmp((uint8_t *)broker->catalog.header + from,
-				   (uint8_t *)&snapshot->header + from,
-				   sizeof(snapshot->header) - from)));
+	cr_assert(
+		zero(int, memcmp((uint8_t *)broker->store.catalog.header + from,
+				 (uint8_t *)&snapshot->header + from,
+				 sizeof(snapshot->header) - from)));
 	for (int i = 0; i < snapshot->n; i++) {
-		uint8_t *now = broker->catalog.base + snapshot->offset[i];
+		uint8_t *now = broker->store.catalog.base + snapshot->offset[i];
 
 		cr_assert(zero(int, memcmp(snapshot->bytes[i], now,
 					   snapshot->size[i])));
@@ -495,27 +497,31 @@ Test(slot, an_unfinished_transaction_leaves_no_trace)
 	cr_assert(zero(int, client_get(&bob, "limbo", &limbo)));
 	client_remove(&alice, "limbo");
 	take(&before);
-	slot_end_name(broker, gone.slot);
-	cr_assert(slot_settle(broker, gone.slot));
-	slot_end_name(broker, held.slot);
-	cr_assert(not(slot_settle(broker, held.slot)));
-	cr_assert(grant_add(broker, alice.session->holdings.index, limbo.slot,
-			    1));
-	grant_drop(broker,
-		   grant_find(broker, bob.session->holdings.index, limbo.slot));
-	must(bundle_begin(broker, &alice.session->holdings, &request, &id,
-			  &err),
+	slot_end_name(&broker->store, gone.slot);
+	cr_assert(slot_settle(&broker->store, gone.slot));
+	slot_end_name(&broker->store, held.slot);
+	cr_assert(not(slot_settle(&broker->store, held.slot)));
+	cr_assert(grant_add(&broker->store, alice.session->holdings.index,
+			    limbo.slot, 1));
+	grant_drop(&broker->store,
+		   grant_find(&broker->store, bob.session->holdings.index,
+			      limbo.slot));
+	must(bundle_begin(&broker->store, &alice.session->holdings, &request,
+			  &id, &err),
 	     &err);
-	must(ticket_make(broker, limbo.slot, (struct ticket_maker){1000, 1}, 1,
-			 60000, ticket, &err),
+	must(ticket_make(&broker->store, limbo.slot,
+			 (struct ticket_maker){1000, 1}, 1, 60000, ticket,
+			 &err),
 	     &err);
-	cr_assert(prefix_claim(broker, "fresh", 1000));
-	slot_set_name(broker, writing.slot, "fresh/a",
-		      slot_reserve_name(broker, writing.slot, "fresh/a"));
-	slot_end_writer(broker, writing.slot);
-	slot_settle(broker, writing.slot);
+	cr_assert(prefix_claim(&broker->store, "fresh", 1000));
+	slot_set_name(
+		&broker->store, writing.slot, "fresh/a",
+		slot_reserve_name(&broker->store, writing.slot, "fresh/a"));
+	slot_end_writer(&broker->store, writing.slot);
+	slot_settle(&broker->store, writing.slot);
 	must(catalog_adopt(&adopted,
-			   fcntl(broker->catalog.fd, F_DUPFD_CLOEXEC, 3), &err),
+			   fcntl(broker->store.catalog.fd, F_DUPFD_CLOEXEC, 3),
+			   &err),
 	     &err);
 	assert_same(&before);
 	catalog_close(&adopted);

@@ -27,9 +27,9 @@ static int make(uint64_t size, bool may_evict, uint32_t *ret_slot)
 	};
 	int r;
 
-	while ((r = storage_make(broker, &request, ret_slot, &err)) ==
+	while ((r = storage_make(&broker->store, &request, ret_slot, &err)) ==
 	       POOL_WAIT)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	return r;
 }
 
@@ -39,15 +39,15 @@ Test(storage, is_bytes_that_only_a_pin_keeps)
 	uint32_t slot = 0;
 
 	cr_assert(eq(int, make(1000, true, &slot), POOL_OK), "%s", err.msg);
-	slot_describe(broker, slot, &type, NULL);
+	slot_describe(&broker->store, slot, &type, NULL);
 	cr_expect(eq(u32, type.dtype, DTYPE_U8));
 	cr_expect(eq(u32, type.n_dims, 1));
 	cr_expect(eq(i64, type.shape[0], 1000));
-	cr_expect(eq(int, slot_state(broker, slot), SLOT_LIMBO));
+	cr_expect(eq(int, slot_state(&broker->store, slot), SLOT_LIMBO));
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 1024));
-	cr_expect(zero(u32, broker->catalog.header->limbo.n));
-	cr_expect(zero(u64, broker->catalog.header->journal_size));
-	cr_assert(slot_unpin(broker, slot));
+	cr_expect(zero(u32, broker->store.catalog.header->limbo.n));
+	cr_expect(zero(u64, broker->store.catalog.header->journal_size));
+	cr_assert(slot_unpin(&broker->store, slot));
 	assert_empty(broker, 1000);
 }
 
@@ -56,7 +56,7 @@ Test(storage, of_no_size_is_one_byte)
 	uint32_t slot = 0;
 
 	cr_assert(eq(int, make(0, true, &slot), POOL_OK));
-	cr_expect(eq(u64, catalog_slot(&broker->catalog, slot)->size, 1));
+	cr_expect(eq(u64, catalog_slot(&broker->store.catalog, slot)->size, 1));
 }
 
 Test(storage, what_can_never_fit_is_refused)
@@ -65,7 +65,7 @@ Test(storage, what_can_never_fit_is_refused)
 
 	cr_assert(eq(int, make(65 * MIB, true, &slot), -EDQUOT));
 	cr_expect(strstr(err.msg, "whole quota") != NULL, "%s", err.msg);
-	broker->config.quota_bytes = 128 * MIB;
+	broker->base.config.quota_bytes = 128 * MIB;
 	cr_assert(eq(int, make(65 * MIB, true, &slot), -ENOMEM));
 	cr_expect(zero(u32, slot));
 	assert_empty(broker, 1000);
@@ -78,12 +78,12 @@ Test(storage, without_room_just_now_it_says_so_and_changes_nothing)
 	cr_assert(eq(int, make(40 * MIB, true, &first), POOL_OK));
 	cr_assert(eq(int, make(40 * MIB, true, &second), POOL_FULL));
 	cr_expect(eq(int, err.code, -EDQUOT), "%s", err.msg);
-	broker->config.quota_bytes = 128 * MIB;
+	broker->base.config.quota_bytes = 128 * MIB;
 	cr_assert(eq(int, make(40 * MIB, true, &second), POOL_FULL));
 	cr_expect(eq(int, err.code, -ENOMEM), "%s", err.msg);
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 40 * MIB));
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 1));
-	cr_assert(slot_unpin(broker, first));
+	cr_assert(slot_unpin(&broker->store, first));
 	cr_assert(eq(int, make(40 * MIB, true, &second), POOL_OK));
 }
 
@@ -137,7 +137,7 @@ Test(storage, granted_it_outlives_the_pin_until_it_is_released)
 	cr_expect(eq(u32, place.ref.slot, slot));
 	cr_expect(eq(u64, place.size, 1000));
 	cr_expect(ne(u32, place.chunk, 0));
-	cr_assert(not(slot_unpin(broker, slot)));
+	cr_assert(not(slot_unpin(&broker->store, slot)));
 	cr_assert(zero(int, client_release_n(&alice, &place.ref, 1)), "%s",
 		  alice.sentence);
 	cr_assert(eq(int, word_state(broker, &place.ref), SLOT_FREE));

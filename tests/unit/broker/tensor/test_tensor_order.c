@@ -57,7 +57,8 @@ static struct tensor_place get(struct client *client, const char *name)
 
 static bool word_is_tainted(const struct slot_ref *ref)
 {
-	return table_word_is_tainted(table_load(&broker->table, ref->slot));
+	return table_word_is_tainted(
+		table_load(&broker->store.table, ref->slot));
 }
 
 Test(tensor_order, readers_are_told_what_to_wait_for_until_it_is_there)
@@ -85,11 +86,12 @@ Test(tensor_order, what_is_still_written_is_not_used_again)
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "", 1, 2)));
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
-	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
+	cr_expect(eq(u32, broker->store.limbo.n_fenced, 1));
 	client_reach(&alice, 1, 2);
 	while (word_state(broker, &ref) != SLOT_FREE)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
-	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_ORDER)));
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
+	cr_expect(zero(u32,
+		       catalog_n_live(&broker->store.catalog, SECTION_ORDER)));
 }
 
 Test(tensor_order, a_later_one_takes_the_place_of_an_earlier_one)
@@ -99,7 +101,8 @@ Test(tensor_order, a_later_one_takes_the_place_of_an_earlier_one)
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "", 1, 2)));
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 3)));
 	cr_expect(eq(u64, get(&bob, "a").order.value, 3));
-	cr_expect(eq(u32, catalog_n_live(&broker->catalog, SECTION_ORDER), 1));
+	cr_expect(eq(u32, catalog_n_live(&broker->store.catalog, SECTION_ORDER),
+		     1));
 	cr_expect(eq(u32, session_record(alice.session)->orders.n, 1));
 }
 
@@ -150,8 +153,9 @@ Test(tensor_order, a_writer_that_dies_taints_what_it_did_not_finish)
 	place = get(&bob, "done");
 	cr_expect(not(place.is_tainted));
 	cr_expect(not(word_is_tainted(&done)));
-	cr_expect(eq(u64, broker->n_tainted, 1));
-	cr_expect(zero(u32, catalog_n_live(&broker->catalog, SECTION_ORDER)));
+	cr_expect(eq(u64, broker->store.n_tainted, 1));
+	cr_expect(zero(u32,
+		       catalog_n_live(&broker->store.catalog, SECTION_ORDER)));
 }
 
 Test(tensor_order, what_is_tainted_is_not_acquired_without_asking)
@@ -162,13 +166,13 @@ Test(tensor_order, what_is_tainted_is_not_acquired_without_asking)
 	(void)get(&bob, "a");
 	client_close(&alice);
 	cr_expect(eq(int,
-		     refs_acquire(&bob.refs, &broker->table, ref.slot,
+		     refs_acquire(&bob.refs, &broker->store.table, ref.slot,
 				  ref.generation),
 		     REFS_STALE));
 	/* and is let go of as anything else */
 	cr_assert(zero(int, client_remove(&carol, "a")));
 	cr_expect(client_release(&bob, &ref));
-	(void)limbo_collect_pending(broker, &bob.session->holdings);
+	(void)limbo_collect_pending(&broker->store, &bob.session->holdings);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
 }
@@ -213,7 +217,7 @@ Test(tensor_order, a_view_is_ordered_and_tainted_as_what_it_views)
 	item.base = ref;
 	cr_assert(zero(int, client_alloc_item(&carol, &item, 0, 0, 0, &early)),
 		  "%s", carol.sentence);
-	cr_expect(order_is_pending(broker, early.slot));
+	cr_expect(order_is_pending(&broker->store, early.slot));
 	client_close(&alice);
 	cr_expect(word_is_tainted(&early));
 	cr_assert(zero(int, client_alloc_item(&carol, &item, 0, 0, 0, &late)));
@@ -299,7 +303,7 @@ Test(tensor_order, a_session_has_one_file_however_often_it_asks)
 	fd = alice.session->holdings.timelines.fd;
 	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
 	cr_expect(eq(int, alice.session->holdings.timelines.fd, fd));
-	cr_expect(eq(u32, broker->n_timelines, 1));
+	cr_expect(eq(u32, broker->store.pools.n_timelines, 1));
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_TIMELINES), 1));
 	client_close(&alice);
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_TIMELINES)));
@@ -307,11 +311,11 @@ Test(tensor_order, a_session_has_one_file_however_often_it_asks)
 
 Test(tensor_order, files_are_bounded_for_each_user_and_in_all)
 {
-	broker->config.quota_timelines = 1;
+	broker->base.config.quota_timelines = 1;
 	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
 	cr_expect(eq(int, client_timelines(&carol, 0, NULL, false), -EDQUOT));
 	cr_expect(ne(ptr, strstr(carol.sentence, "quota_timelines"), NULL));
-	broker->n_timelines = TIMELINE_FILES_MAX;
+	broker->store.pools.n_timelines = TIMELINE_FILES_MAX;
 	cr_expect(eq(int, client_timelines(&bob, 0, NULL, false), -ENFILE));
 	cr_expect(zero(u64, used(broker, 1001, ACCOUNT_TIMELINES)));
 }

@@ -51,7 +51,7 @@ Test(ticket, carries_a_tensor_to_another_session)
 	cr_assert(zero(int, redeem(&bob, id, 1)));
 	cr_assert(eq(int, redeem(&bob, id, 1), -ENOENT), "it is used up");
 	cr_assert(client_release(&bob, &ref));
-	limbo_collect_pending(broker, &bob.session->holdings);
+	limbo_collect_pending(&broker->store, &bob.session->holdings);
 	client_close(&bob);
 	assert_empty(broker, 1000);
 }
@@ -65,7 +65,8 @@ Test(ticket, is_good_for_its_number_of_uses)
 	cr_assert(eq(int, redeem(&bob, id, 4), -ENOENT));
 	cr_assert(zero(int, redeem(&bob, id, 2)));
 	cr_assert(zero(int, redeem(&alice, id, 1)));
-	cr_assert(zero(u32, catalog_n_live(&broker->catalog, SECTION_TICKET)));
+	cr_assert(zero(u32,
+		       catalog_n_live(&broker->store.catalog, SECTION_TICKET)));
 }
 
 Test(ticket, gives_no_right_to_read)
@@ -89,8 +90,8 @@ Test(ticket, lets_go_when_its_time_is_over)
 	cr_assert(zero(int, make(&alice, &ref, 1, 1, id)));
 	client_release_n(&alice, &ref, 1);
 	while (word_state(broker, &ref) != SLOT_FREE)
-		uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
-	cr_assert(zero(u32, ticket_find(broker, id)));
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
+	cr_assert(zero(u32, ticket_find(&broker->store, id)));
 	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_SLOTS)));
 }
 
@@ -113,20 +114,20 @@ Test(ticket, out_of_range_is_refused)
 
 	cr_assert(
 		eq(int,
-		   ticket_make(broker, ref.slot, (struct ticket_maker){1000, 1},
-			       0, 1, id, &err),
+		   ticket_make(&broker->store, ref.slot,
+			       (struct ticket_maker){1000, 1}, 0, 1, id, &err),
 		   -EINVAL));
-	cr_assert(
-		eq(int,
-		   ticket_make(broker, ref.slot, (struct ticket_maker){1000, 1},
-			       TICKET_MAX_USES + 1, 1, id, &err),
-		   -EINVAL));
-	cr_assert(
-		eq(int,
-		   ticket_make(broker, ref.slot, (struct ticket_maker){1000, 1},
-			       1, TICKET_MAX_TTL_MS + 1, id, &err),
-		   -EINVAL));
-	cr_assert(zero(u32, ticket_find(broker, id)));
+	cr_assert(eq(int,
+		     ticket_make(&broker->store, ref.slot,
+				 (struct ticket_maker){1000, 1},
+				 TICKET_MAX_USES + 1, 1, id, &err),
+		     -EINVAL));
+	cr_assert(eq(int,
+		     ticket_make(&broker->store, ref.slot,
+				 (struct ticket_maker){1000, 1}, 1,
+				 TICKET_MAX_TTL_MS + 1, id, &err),
+		     -EINVAL));
+	cr_assert(zero(u32, ticket_find(&broker->store, id)));
 }
 
 Test(ticket, survives_a_restart_with_its_deadline)
@@ -136,14 +137,15 @@ Test(ticket, survives_a_restart_with_its_deadline)
 	uint8_t id[TICKET_SIZE];
 
 	cr_assert(zero(int, make(&alice, &ref, 1, 60000, id)));
-	deadlines_stop(&broker->deadlines);
-	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
-	must(deadlines_init(&broker->deadlines, &broker->loop.uv, NULL, &err),
+	deadlines_stop(&broker->base.deadlines);
+	uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
+	must(deadlines_init(&broker->base.deadlines, &broker->base.loop.uv,
+			    NULL, &err),
 	     &err);
-	must(ticket_adopt_all(broker, &err), &err);
-	cr_assert(eq(sz, broker->deadlines.n, 1));
+	must(ticket_adopt_all(&broker->store, &err), &err);
+	cr_assert(eq(sz, broker->base.deadlines.n, 1));
 	cr_assert(zero(int, redeem(&bob, id, 1)));
-	cr_assert(zero(sz, broker->deadlines.n));
+	cr_assert(zero(sz, broker->base.deadlines.n));
 }
 
 /* --- lists and revoking -------------------------------------------------- */

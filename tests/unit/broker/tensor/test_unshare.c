@@ -77,7 +77,7 @@ static void begin_wait(void)
 	int code;
 
 	client_send(&alice, &request, ++alice.number);
-	uv_run(&broker->loop.uv, UV_RUN_NOWAIT);
+	uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(not(is_answered(&code)));
 	cr_assert(eq(u32, broker->waiters.n, 1));
 }
@@ -87,7 +87,7 @@ static void expect_done(void)
 	int code = 1;
 
 	while (!is_answered(&code))
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	cr_expect(zero(int, code), "%s", alice.sentence);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	cr_expect(zero(u32, broker->waiters.n));
@@ -105,7 +105,7 @@ Test(unshare, what_nobody_else_has_is_free_at_once)
 	publish();
 	cr_expect(zero(int, take_back(0)), "%s", alice.sentence);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
-	cr_expect(zero(u32, index_find(broker, "x")));
+	cr_expect(zero(u32, index_find(&broker->store, "x")));
 	/* and so it stays, however often it is said */
 	cr_expect(zero(int, take_back(0)));
 }
@@ -141,7 +141,7 @@ Test(unshare, who_still_holds_it_is_named)
 	expect_in_the_way(pid);
 	/* From then on nobody gets it, and alice holds it as before. */
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
-	cr_expect(zero(u32, index_find(broker, "x")));
+	cr_expect(zero(u32, index_find(&broker->store, "x")));
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	cr_expect(zero(int, take_back(0)), "%s", alice.sentence);
@@ -157,7 +157,8 @@ Test(unshare, the_last_release_ends_the_wait)
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
 	cr_assert(eq(u32, broker->waiters.n, 1));
 	if (client_release(&bob, &ref))
-		(void)limbo_collect_pending(broker, &bob.session->holdings);
+		(void)limbo_collect_pending(&broker->store,
+					    &bob.session->holdings);
 	expect_done();
 }
 
@@ -288,9 +289,9 @@ Test(unshare, devices_are_looked_after_ever_more_rarely)
 	cr_assert(zero(int, client_timelines(&bob, 0, NULL, false)));
 	client_release_at(&bob, &ref, 1, 5);
 	begin_wait();
-	while (broker->limbo.fence_ms < 16)
-		uv_run(&broker->loop.uv, UV_RUN_ONCE);
-	cr_expect(eq(u32, broker->limbo.n_fenced, 1));
+	while (broker->store.limbo.fence_ms < 16)
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+	cr_expect(eq(u32, broker->store.limbo.n_fenced, 1));
 	client_reach(&bob, 1, 5);
 	expect_done();
 }
@@ -304,7 +305,7 @@ Test(unshare, a_later_version_keeps_the_name)
 	later = client_alloc(&alice, 100);
 	cr_assert(client_publish(&alice, &later, "x", PUBLISH_REPLACE, 0) > 0);
 	cr_expect(zero(int, take_back(0)), "%s", alice.sentence);
-	cr_expect(eq(u32, index_find(broker, "x"), later.slot));
+	cr_expect(eq(u32, index_find(&broker->store, "x"), later.slot));
 }
 
 /* As after a new start of the broker: the request comes again. */
@@ -327,7 +328,8 @@ Test(unshare, the_sharer_s_end_ends_it_too)
 	begin_wait();
 	client_close(&alice);
 	cr_expect(zero(u32, broker->waiters.n));
-	cr_expect(table_word_is_tainted(table_load(&broker->table, ref.slot)));
+	cr_expect(table_word_is_tainted(
+		table_load(&broker->store.table, ref.slot)));
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 }
