@@ -52,8 +52,8 @@ static bool drain_sessions(void *data)
 	bool has_more = false;
 
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		if (session_at(broker, i) &&
-		    session_on_idle(session_at(broker, i)))
+		if (session_at(&broker->sessions, i) &&
+		    session_on_idle(session_at(&broker->sessions, i)))
 			has_more = true;
 	}
 	return has_more;
@@ -61,7 +61,9 @@ static bool drain_sessions(void *data)
 
 static bool run_comms(void *data)
 {
-	return comms_on_idle(data);
+	struct broker *broker = data;
+
+	return comms_on_idle(&broker->comms);
 }
 
 static bool run_chores(void *data)
@@ -73,25 +75,33 @@ static bool run_chores(void *data)
 
 static bool run_waiters(void *data)
 {
-	return waiters_on_idle(data);
+	struct broker *broker = data;
+
+	return waiters_on_idle(&broker->sessions);
 }
 
 /* --- hooks ---------------------------------------------------------------- */
 
 static void on_room(void *data)
 {
-	waiters_on_room(data);
-	comms_on_room(data);
+	struct broker *broker = data;
+
+	waiters_on_room(&broker->sessions);
+	comms_on_room(&broker->comms);
 }
 
 static void on_name(void *data, const char *name)
 {
-	waiters_on_name(data, name);
+	struct broker *broker = data;
+
+	waiters_on_name(&broker->sessions, name);
 }
 
 static void on_round(void *data)
 {
-	waiters_on_round(data);
+	struct broker *broker = data;
+
+	waiters_on_round(&broker->sessions);
 }
 
 static void on_chunk_gone(void *data, uint32_t chunk)
@@ -104,29 +114,33 @@ static void on_chunk_gone(void *data, uint32_t chunk)
 static int on_request(void *data, struct peer *peer, struct frame *frame,
 		      struct error *err)
 {
-	(void)data;
-	return verb_dispatch(peer, frame, err);
+	return verb_dispatch(data, peer, frame, err);
 }
 
 static bool on_rerun(void *data, struct waiter *waiter)
 {
-	(void)data;
-	return verb_rerun(waiter);
+	return verb_rerun(data, waiter);
 }
 
 static void on_session_end(void *data, struct session *session)
 {
-	comms_end_session(data, session);
+	struct broker *broker = data;
+
+	comms_end_session(&broker->comms, session);
 }
 
 static void on_jobs_room(void *data)
 {
-	comms_on_room(data);
+	struct broker *broker = data;
+
+	comms_on_room(&broker->comms);
 }
 
 static void on_worker_death(void *data, const struct error *cause)
 {
-	comms_on_worker_death(data, cause);
+	struct broker *broker = data;
+
+	comms_on_worker_death(&broker->comms, cause);
 }
 
 static void on_closed(void *data)
@@ -134,7 +148,7 @@ static void on_closed(void *data)
 	struct broker *broker = data;
 
 	meter_begin(&broker->base.loop.meter);
-	peers_on_closed(broker);
+	peers_on_closed(&broker->sessions);
 	(void)meter_end(&broker->base.loop.meter, METER_CLOSES);
 }
 
@@ -147,10 +161,10 @@ static void add_deferred(struct broker *broker)
 		bool (*run)(void *data);
 		enum meter_task task;
 	} handlers[] = {
-		{&broker->draining, drain_sessions, METER_CLOSES},
+		{&broker->sessions.draining, drain_sessions, METER_CLOSES},
 		{&broker->comms.progress, run_comms, METER_COLLECTIVES},
 		{&broker->store.chores.rounds, run_chores, METER_CHORES},
-		{&broker->waiters.reruns, run_waiters, METER_RERUNS},
+		{&broker->sessions.waiters.reruns, run_waiters, METER_RERUNS},
 	};
 
 	for (size_t i = 0; i < sizeof(handlers) / sizeof(*handlers); i++) {
@@ -172,6 +186,12 @@ static void lend(struct broker *broker)
 	store->pools.catalog = &store->catalog;
 	store->pools.table = &store->table;
 	store->pools.devices = &store->devices;
+	broker->sessions.base = &broker->base;
+	broker->sessions.store = store;
+	broker->engine.store = store;
+	broker->engine.first_limit = &broker->first_limit;
+	broker->comms.store = store;
+	broker->comms.engine = &broker->engine;
 }
 
 void broker_link(struct broker *broker)
@@ -180,7 +200,7 @@ void broker_link(struct broker *broker)
 	add_deferred(broker);
 	broker->base.wake = (struct wake){broker, on_room, on_name, on_round};
 	broker->store.pools.hooks = (struct pool_hooks){broker, on_chunk_gone};
-	broker->hooks = (struct session_hooks){
+	broker->sessions.hooks = (struct session_hooks){
 		.data = broker,
 		.on_request = on_request,
 		.on_rerun = on_rerun,
@@ -206,7 +226,7 @@ static void close_handle(uv_handle_t *handle)
  * communicator that could request more of it. */
 static void stop_collectives(struct broker *broker)
 {
-	comms_deinit(broker);
+	comms_deinit(&broker->comms);
 	engine_stop(&broker->engine);
 	if (broker->store.catalog.header)
 		catalog_commit(&broker->store.catalog);
@@ -220,12 +240,12 @@ static void stop(struct broker *broker)
 	broker->base.loop.is_stopping = true;
 	fdstore_notify_now(&broker->base.fdstore, "STOPPING=1");
 	stop_collectives(broker);
-	listener_close(&broker->listener);
-	while (broker->peers)
-		peer_close(broker->peers);
+	listener_close(&broker->sessions.listener);
+	while (broker->sessions.peers)
+		peer_close(broker->sessions.peers);
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		if (session_at(broker, i))
-			session_stop(session_at(broker, i));
+		if (session_at(&broker->sessions, i))
+			session_stop(session_at(&broker->sessions, i));
 	}
 	if (broker->base.deadlines.timer.loop)
 		deadlines_stop(&broker->base.deadlines);
@@ -392,7 +412,7 @@ static int open_files(struct broker *broker, bool *ret_is_adopted,
 			return r;
 	}
 	r = memfd_open_readonly(broker->store.table.fd,
-				&broker->table_readonly_fd, err);
+				&broker->sessions.table_readonly_fd, err);
 	if (r < 0)
 		return r;
 	catalog_set(&broker->store.catalog, broker->store.catalog.header->epoch,
@@ -416,17 +436,17 @@ static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
 	for (uint32_t i = 1; i <= n; i++) {
 		if (catalog_session(catalog, i)->id == 0)
 			continue;
-		r = session_adopt(broker, i, &session, err);
+		r = session_adopt(&broker->sessions, i, &session, err);
 		if (r < 0)
 			return r;
 		ret_is_gone[i] = r == SESSION_GONE;
 	}
-	if (broker->n_unwatched)
+	if (broker->sessions.n_unwatched)
 		log_line(LOG_LEVEL_WARNING,
 			 "%u processes of earlier sessions cannot be watched "
 			 "now, for want of descriptors perhaps: their "
 			 "sessions stay, and they are looked for again",
-			 broker->n_unwatched);
+			 broker->sessions.n_unwatched);
 	timeline_file_drop_strays(&broker->store);
 	return 0;
 }
@@ -452,7 +472,7 @@ static int adopt_records(struct broker *broker, struct error *err)
 	if (r == 0)
 		r = bundle_adopt_all(&broker->store, err);
 	if (r == 0)
-		r = comms_adopt(broker, err);
+		r = comms_adopt(&broker->comms, err);
 	if (r == 0) {
 		lease_adopt_all(&broker->store);
 		r = slot_adopt_all(&broker->store, err);
@@ -463,13 +483,13 @@ static int adopt_records(struct broker *broker, struct error *err)
 	point("adopt.slots");
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
 		if (is_gone[i])
-			session_end_dead(session_at(broker, i));
+			session_end_dead(session_at(&broker->sessions, i));
 	}
 	catalog_adopted(&broker->store.catalog);
 	point("adopt.end");
 	log_line(LOG_LEVEL_INFO, "took over %u tensors and %u sessions",
 		 catalog_n_live(&broker->store.catalog, SECTION_SLOT),
-		 broker->n_sessions);
+		 broker->sessions.n);
 	return 0;
 }
 
@@ -595,7 +615,7 @@ static int open_listener(struct broker *broker,
 			return r;
 		path = default_path;
 	}
-	return listener_open(broker, path, fd, err);
+	return listener_open(&broker->sessions, path, fd, err);
 }
 
 /* The fd store has space again: retry operations that it refused. */
@@ -678,7 +698,7 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 	if (r == 0)
 		r = open_loop(broker, err);
 	if (r == 0)
-		r = engine_init(&broker->engine, broker, err);
+		r = engine_init(&broker->engine, err);
 	if (r == 0)
 		r = open_memory(broker, err);
 	if (r == 0)
@@ -707,9 +727,9 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 	broker->store.catalog = CATALOG_NULL;
 	broker->store.table = TABLE_NULL;
 	broker->base.fdstore = FDSTORE_NULL;
-	broker->table_readonly_fd = -1;
+	broker->sessions.table_readonly_fd = -1;
 	broker->parent_fd = -1;
-	broker->listener.fd = broker->listener.spare_fd = -1;
+	broker->sessions.listener.fd = broker->sessions.listener.spare_fd = -1;
 	broker->started_ms = now_ms();
 	raise_descriptor_limit(broker);
 	r = set_up(broker, options, err);
@@ -743,8 +763,8 @@ void broker_close(struct broker *broker)
 	evict_deinit(&broker->store);
 	events_deinit(&broker->store.events);
 	accounts_deinit(&broker->base.accounts);
-	if (broker->table_readonly_fd >= 0)
-		close(broker->table_readonly_fd);
+	if (broker->sessions.table_readonly_fd >= 0)
+		close(broker->sessions.table_readonly_fd);
 	if (broker->parent_fd >= 0)
 		close(broker->parent_fd);
 	table_close(&broker->store.table);

@@ -5,11 +5,12 @@
  */
 #include "broker/comm/comm.h"
 #include "broker/base/process.h"
-#include "broker/broker.h"
 #include "broker/comm/comm_record.h"
 #include "broker/comm/group_record.h"
 #include "broker/comm/run_board.h"
 #include "broker/comm/verdict.h"
+#include "broker/session/session.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
@@ -47,28 +48,29 @@ bool comm_find_place(const struct comm *comm, uint32_t rank, uint32_t *ret)
 	return i < comm->n_ranks;
 }
 
-struct comm *comm_find_name(const struct broker *broker, const char *name)
+struct comm *comm_find_name(const struct comms *comms, const char *name)
 {
-	struct comm *comm = broker->comms.first;
+	struct comm *comm = comms->first;
 
 	while (comm && (comm->state == COMM_FAILED || strcmp(comm->name, name)))
 		comm = comm->next;
 	return comm;
 }
 
-struct comm *comm_find_id(const struct broker *broker, uint64_t id)
+struct comm *comm_find_id(const struct comms *comms, uint64_t id)
 {
-	struct comm *comm = broker->comms.first;
+	struct comm *comm = comms->first;
 
 	while (comm && comm->id != id)
 		comm = comm->next;
 	return comm;
 }
 
-int comm_find_any(const struct session *session, uint64_t id, struct comm **ret,
-		  uint32_t *ret_rank, struct error *err)
+int comm_find_any(struct comms *comms, const struct session *session,
+		  uint64_t id, struct comm **ret, uint32_t *ret_rank,
+		  struct error *err)
 {
-	struct comm *comm = comm_find_id(session->broker, id);
+	struct comm *comm = comm_find_id(comms, id);
 
 	if (!comm || !comm_find_rank(comm, session, ret_rank))
 		return error_set(err, -ECONNABORTED,
@@ -80,13 +82,13 @@ int comm_find_any(const struct session *session, uint64_t id, struct comm **ret,
 	return 0;
 }
 
-int comm_find(const struct session *session, uint64_t id, struct comm **ret,
-	      uint32_t *ret_rank, struct error *err)
+int comm_find(struct comms *comms, const struct session *session, uint64_t id,
+	      struct comm **ret, uint32_t *ret_rank, struct error *err)
 {
 	struct comm *comm;
 	int r;
 
-	r = comm_find_any(session, id, &comm, ret_rank, err);
+	r = comm_find_any(comms, session, id, &comm, ret_rank, err);
 	if (r < 0)
 		return r;
 	if (comm->state == COMM_FAILED)
@@ -151,16 +153,16 @@ void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
 
 void comm_wake(struct comm *comm)
 {
-	wake_name(&comm->broker->base.wake, comm->key);
+	wake_name(&comm->comms->store->base->wake, comm->key);
 	comm->wants_progress = true;
-	loop_defer(&comm->broker->base.loop, &comm->broker->comms.progress);
+	loop_defer(&comm->comms->store->base->loop, &comm->comms->progress);
 }
 
 void comm_release_record(struct comm *comm)
 {
 	if (comm->record) {
 		groups_keep_counts(comm);
-		comm_record_keep(comm->broker, comm->record);
+		comm_record_keep(comm->comms, comm->record);
 	}
 	comm->record = 0;
 }
@@ -168,7 +170,7 @@ void comm_release_record(struct comm *comm)
 /* A client can cause failures in a tight loop: log one line a second. */
 static void log_failure(const struct comm *comm)
 {
-	struct comms *comms = &comm->broker->comms;
+	struct comms *comms = comm->comms;
 	uint64_t now = now_ms();
 
 	if (comms->logged_ms && now - comms->logged_ms < 1000) {
@@ -195,13 +197,13 @@ void comm_fail(struct comm *comm, int code, const char *format, ...)
 	va_end(args);
 	verdict_fail(comm);
 	run_board_ring(comm);
-	comm->broker->comms.n_failed++;
+	comm->comms->n_failed++;
 	log_failure(comm);
 	comm_release_record(comm);
 	comm_wake(comm);
 	/* Requests that wait for memory of an input must see the
 	 * failure, too. */
-	wake_room(&comm->broker->base.wake);
+	wake_room(&comm->comms->store->base->wake);
 }
 
 /* --- leaving ------------------------------------------------------------- */
@@ -263,9 +265,9 @@ static bool has_died(const struct session *session)
 	return session->pidfd < 0 || process_has_ended(session->pidfd);
 }
 
-void comms_end_session(struct broker *broker, struct session *session)
+void comms_end_session(struct comms *comms, struct session *session)
 {
-	struct comm *comm = broker->comms.first;
+	struct comm *comm = comms->first;
 	bool is_dead = comm && has_died(session);
 	uint32_t rank;
 

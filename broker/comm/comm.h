@@ -33,7 +33,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
+struct comms;
+struct engine;
+struct store;
 struct comm;
 struct full_aside;
 struct group;
@@ -70,7 +72,7 @@ struct comm_rank {
 };
 
 struct comm {
-	struct broker *broker;
+	struct comms *comms;
 	uint64_t id;
 	/* comm_record; 0 once the run has failed or is over. */
 	uint32_t record;
@@ -124,6 +126,9 @@ struct comm {
 #define COMM_GROUP_BUCKETS 1024
 
 struct comms {
+	/* Borrowed. */
+	struct store *store;
+	struct engine *engine;
 	struct comm *first;
 	uint32_t n;
 	struct deferred progress;
@@ -141,7 +146,7 @@ struct comms {
 #define COMM_MAX_GROUPS     1024
 
 /* The session ends: it leaves all of its communicators, or has died in them. */
-void comms_end_session(struct broker *broker, struct session *session);
+void comms_end_session(struct comms *comms, struct session *session);
 
 /* Find the place of a rank of the world among those of this node: its own or a
  * free one; false: no place is left. */
@@ -155,22 +160,23 @@ void comm_leave(struct comm *comm, uint32_t rank);
  * Find the running communicator of that id in which the session is a rank.
  * -ECONNABORTED with the message of its failure, or that it is unknown.
  */
-int comm_find(const struct session *session, uint64_t id, struct comm **ret,
-	      uint32_t *ret_rank, struct error *err);
+int comm_find(struct comms *comms, const struct session *session, uint64_t id,
+	      struct comm **ret, uint32_t *ret_rank, struct error *err);
 
 /* The communicator of that id, also a failed one; NULL. */
-struct comm *comm_find_id(const struct broker *broker, uint64_t id);
+struct comm *comm_find_id(const struct comms *comms, uint64_t id);
 
 /* As comm_find(), but finds failed ones, too, which a rank may leave. */
-int comm_find_any(const struct session *session, uint64_t id, struct comm **ret,
-		  uint32_t *ret_rank, struct error *err);
+int comm_find_any(struct comms *comms, const struct session *session,
+		  uint64_t id, struct comm **ret, uint32_t *ret_rank,
+		  struct error *err);
 
 /* Find the rank of the session. Returns false if the session is no rank. */
 bool comm_find_rank(const struct comm *comm, const struct session *session,
 		    uint32_t *ret);
 
 /* The communicator that forms or runs under that name; NULL. */
-struct comm *comm_find_name(const struct broker *broker, const char *name);
+struct comm *comm_find_name(const struct comms *comms, const char *name);
 
 /* Set `err` to the failure of a failed communicator. */
 int comm_refuse_failed(const struct comm *comm, struct error *err);

@@ -1,9 +1,9 @@
 #include "broker/comm/comm_commit.h"
-#include "broker/broker.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/gather.h"
 #include "broker/comm/group.h"
 #include "broker/comm/reduce.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <errno.h>
@@ -74,7 +74,7 @@ uint64_t comm_committed(const struct comm *comm)
 /* All ranks have committed: one transaction changes the step. */
 static void complete_commit(struct comm *comm)
 {
-	struct catalog *catalog = &comm->broker->store.catalog;
+	struct catalog *catalog = &comm->comms->store->catalog;
 	struct comm_record *record = catalog_comm(catalog, comm->record);
 	struct group *group = comm->first_group;
 	uint64_t step = comm->committing;
@@ -94,7 +94,7 @@ static void complete_commit(struct comm *comm)
 	comm->committing = 0;
 	for (uint32_t i = 0; i < comm->n_ranks; i++)
 		comm->ranks[i].step = 0;
-	comm->broker->comms.n_commits++;
+	comm->comms->n_commits++;
 	gathers_on_commit(comm);
 	comm_wake(comm);
 }

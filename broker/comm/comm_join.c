@@ -5,11 +5,12 @@
  * run meanwhile.
  */
 #include "broker/comm/comm_join.h"
-#include "broker/broker.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/comm_record.h"
 #include "broker/comm/comm_run.h"
 #include "broker/comm/comm_worker.h"
+#include "broker/session/session.h"
+#include "broker/tensor/store.h"
 #include "cuda/device.h"
 #include "proto/error.h"
 #include "proto/point.h"
@@ -20,10 +21,11 @@
 #include <string.h>
 
 /* The run in which this very request has joined and waits for its reply. */
-static struct comm *find_waiting(const struct session *session,
+static struct comm *find_waiting(struct comms *comms,
+				 const struct session *session,
 				 const struct comm_join_request *request)
 {
-	struct comm *comm = session->broker->comms.first;
+	struct comm *comm = comms->first;
 	uint32_t place;
 
 	for (; comm; comm = comm->next) {
@@ -146,7 +148,7 @@ static int check_device(const struct comm *comm,
 			struct error *err)
 {
 	const struct comm_record *record =
-		catalog_comm(&comm->broker->store.catalog, comm->record);
+		catalog_comm(&comm->comms->store->catalog, comm->record);
 	char mine[DEVICE_TEXT_SIZE], kept[DEVICE_TEXT_SIZE];
 	const struct device_uuid *device;
 	uint32_t place;
@@ -166,9 +168,10 @@ static int check_device(const struct comm *comm,
 			 request->rank, comm->name, kept, mine);
 }
 
-static int check_number(const struct session *session, struct error *err)
+static int check_number(struct comms *comms, const struct session *session,
+			struct error *err)
 {
-	const struct comm *comm = session->broker->comms.first;
+	const struct comm *comm = comms->first;
 	uint32_t n = 0, rank;
 
 	for (; comm; comm = comm->next)
@@ -186,7 +189,7 @@ static int check_number(const struct session *session, struct error *err)
 /* Record the ranks' places for shards made from now on. */
 static void note_places(struct comm *comm)
 {
-	struct catalog *catalog = &comm->broker->store.catalog;
+	struct catalog *catalog = &comm->comms->store->catalog;
 	struct comm_record *record = catalog_comm(catalog, comm->record);
 
 	if (record->first_group)
@@ -244,38 +247,37 @@ static void add_rank(struct comm *comm, struct session *session,
 		run(comm);
 }
 
-static int begin(struct session *session,
+static int begin(struct comms *comms, struct session *session,
 		 const struct comm_join_request *request, struct comm **ret,
 		 struct error *err)
 {
-	struct broker *broker = session->broker;
-	uint32_t record = comm_record_find(broker, request->name);
+	uint32_t record = comm_record_find(comms, request->name);
 	bool is_new = !record;
 	int r;
 
 	if (is_new)
-		r = comm_record_make(broker, session, request, &record, err);
+		r = comm_record_make(comms, session, request, &record, err);
 	else
-		r = comm_record_check_access(broker, session, record, request,
+		r = comm_record_check_access(comms, session, record, request,
 					     err);
 	if (r == 0 && !is_new)
-		r = comm_record_check_mesh(broker, record, request, err);
+		r = comm_record_check_mesh(comms, record, request, err);
 	if (r < 0)
 		return r;
-	r = comm_new(broker, record, request, ret, err);
+	r = comm_new(comms, record, request, ret, err);
 	if (r < 0 && is_new)
-		comm_record_free(broker, record);
+		comm_record_free(comms, record);
 	return r;
 }
 
 /* Join the communicator that forms, or a new one. */
-static int join(struct session *session,
+static int join(struct comms *comms, struct session *session,
 		const struct comm_join_request *request, struct comm *comm,
 		struct comm **ret, struct error *err)
 {
 	int r;
 
-	r = check_number(session, err);
+	r = check_number(comms, session, err);
 	if (r == 0 && comm) {
 		r = check_options(comm, request, err);
 		if (r == 0)
@@ -285,7 +287,7 @@ static int join(struct session *session,
 		if (r == 0)
 			r = check_device(comm, request, err);
 	} else if (r == 0) {
-		r = begin(session, request, &comm, err);
+		r = begin(comms, session, request, &comm, err);
 	}
 	if (r < 0)
 		return r;
@@ -335,7 +337,7 @@ static int look(struct comm *comm, uint32_t rank, struct error *err)
 }
 
 /* Join as a new rank. `known`: the communicator of that name; NULL. */
-static int enter(struct session *session,
+static int enter(struct comms *comms, struct session *session,
 		 const struct comm_join_request *request, struct comm *known,
 		 bool is_late, struct comm **ret, struct error *err)
 {
@@ -343,8 +345,8 @@ static int enter(struct session *session,
 
 	/* Check access first, so that a refused session learns nothing else. */
 	if (known) {
-		r = comm_record_check_access(session->broker, session,
-					     known->record, request, err);
+		r = comm_record_check_access(comms, session, known->record,
+					     request, err);
 		if (r < 0)
 			return r;
 	}
@@ -352,21 +354,22 @@ static int enter(struct session *session,
 		*ret = known;
 		return wait_for_end(known, is_late, err);
 	}
-	r = join(session, request, known, ret, err);
+	r = join(comms, session, request, known, ret, err);
 	if (r < 0)
 		return r;
 	return look(*ret, request->rank, err);
 }
 
-int comm_join(struct session *session, const struct comm_join_request *request,
-	      bool is_late, struct comm **ret, struct error *err)
+int comm_join(struct comms *comms, struct session *session,
+	      const struct comm_join_request *request, bool is_late,
+	      struct comm **ret, struct error *err)
 {
-	struct comm *comm = find_waiting(session, request);
+	struct comm *comm = find_waiting(comms, session, request);
 
 	if (!comm)
-		return enter(session, request,
-			     comm_find_name(session->broker, request->name),
-			     is_late, ret, err);
+		return enter(comms, session, request,
+			     comm_find_name(comms, request->name), is_late, ret,
+			     err);
 	*ret = comm;
 	return look(comm, request->rank, err);
 }

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 struct comm;
+struct comms;
 struct comm_join_request;
 struct error;
 struct session;
@@ -23,5 +24,6 @@ enum comm_join_outcome {
  * it no longer waits for the end of an earlier run; for the other ranks it
  * waits until the run's own time expires.
  */
-int comm_join(struct session *session, const struct comm_join_request *request,
-	      bool is_late, struct comm **ret, struct error *err);
+int comm_join(struct comms *comms, struct session *session,
+	      const struct comm_join_request *request, bool is_late,
+	      struct comm **ret, struct error *err);

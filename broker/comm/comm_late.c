@@ -1,9 +1,9 @@
 #include "broker/comm/comm_late.h"
-#include "broker/broker.h"
 #include "broker/comm/comm_commit.h"
 #include "broker/comm/gather_late.h"
 #include "broker/comm/group.h"
 #include "broker/comm/reduce_late.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
@@ -104,7 +104,7 @@ static void on_deadline(void *data, uint32_t index)
 	if (find_deadline(comm) <= now_ms())
 		fail_expired_deadline(comm, now_ms());
 	comm_late_update(comm);
-	catalog_commit(&comm->broker->store.catalog);
+	catalog_commit(&comm->comms->store->catalog);
 }
 
 static int add_deadline(struct comm *comm, uint64_t at_ms, struct error *err)
@@ -116,14 +116,15 @@ static int add_deadline(struct comm *comm, uint64_t at_ms, struct error *err)
 		.position = &comm->deadline_position,
 	};
 
-	return deadlines_add(&comm->broker->base.deadlines, &deadline, err);
+	return deadlines_add(&comm->comms->store->base->deadlines, &deadline,
+			     err);
 }
 
 static void set_deadline(struct comm *comm, uint64_t at_ms)
 {
 	int r;
 
-	deadlines_remove(&comm->broker->base.deadlines,
+	deadlines_remove(&comm->comms->store->base->deadlines,
 			 &comm->deadline_position);
 	r = add_deadline(comm, at_ms, NULL);
 	assert(r == 0); /* the old one's entry is free */
@@ -142,6 +143,6 @@ int comm_late_init(struct comm *comm, struct error *err)
 
 void comm_late_deinit(struct comm *comm)
 {
-	deadlines_remove(&comm->broker->base.deadlines,
+	deadlines_remove(&comm->comms->store->base->deadlines,
 			 &comm->deadline_position);
 }

@@ -1,5 +1,4 @@
 #include "broker/comm/comm_progress.h"
-#include "broker/broker.h"
 #include "broker/comm/comm_commit.h"
 #include "broker/comm/comm_late.h"
 #include "broker/comm/comm_run.h"
@@ -10,6 +9,7 @@
 #include "broker/comm/group_progress.h"
 #include "broker/comm/reduce.h"
 #include "broker/comm/reduce_progress.h"
+#include "broker/tensor/store.h"
 
 static uint64_t left_mask(const struct comm *comm)
 {
@@ -74,7 +74,7 @@ static void advance(struct comm *comm)
 /* The communicator may have been freed afterwards. */
 static void progress(struct comm *comm)
 {
-	struct catalog *catalog = &comm->broker->store.catalog;
+	struct catalog *catalog = &comm->comms->store->catalog;
 
 	comm->wants_progress = false;
 	if (comm_is_over(comm)) {
@@ -100,17 +100,16 @@ static bool wants_room(const struct comm *comm)
 		comm->reductions.first);
 }
 
-void comms_on_room(struct broker *broker)
+void comms_on_room(struct comms *comms)
 {
-	if (!broker->comms.first)
+	if (!comms->first)
 		return;
-	broker->comms.is_room_new = true;
-	loop_defer(&broker->base.loop, &broker->comms.progress);
+	comms->is_room_new = true;
+	loop_defer(&comms->store->base->loop, &comms->progress);
 }
 
-bool comms_on_idle(struct broker *broker)
+bool comms_on_idle(struct comms *comms)
 {
-	struct comms *comms = &broker->comms;
 	bool is_room_new = comms->is_room_new;
 	struct comm *comm, *next;
 

@@ -7,10 +7,10 @@
 #pragma once
 #include <stdbool.h>
 
-struct broker;
+struct comms;
 
 /* Memory was freed or made: continue gathers and registrations. */
-void comms_on_room(struct broker *broker);
+void comms_on_room(struct comms *comms);
 
 /* The communicators' part of an idle round. True: there is more to do. */
-bool comms_on_idle(struct broker *broker);
+bool comms_on_idle(struct comms *comms);

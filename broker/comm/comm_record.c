@@ -3,10 +3,11 @@
  * deadline.
  */
 #include "broker/comm/comm_record.h"
-#include "broker/broker.h"
 #include "broker/comm/group.h"
+#include "broker/session/session.h"
 #include "broker/tensor/prefix.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <assert.h>
@@ -15,9 +16,9 @@
 
 /* --- lookup -------------------------------------------------------------- */
 
-uint32_t comm_record_find(const struct broker *broker, const char *name)
+uint32_t comm_record_find(const struct comms *comms, const char *name)
 {
-	const struct catalog *catalog = &broker->store.catalog;
+	const struct catalog *catalog = &comms->store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_COMM);
 	const struct comm_record *record;
 	size_t size = strlen(name);
@@ -32,12 +33,12 @@ uint32_t comm_record_find(const struct broker *broker, const char *name)
 	return 0;
 }
 
-void comm_record_name(const struct broker *broker, uint32_t record, char *ret)
+void comm_record_name(const struct comms *comms, uint32_t record, char *ret)
 {
 	const struct comm_record *comm =
-		catalog_comm(&broker->store.catalog, record);
+		catalog_comm(&comms->store->catalog, record);
 
-	memcpy(ret, catalog_blob(&broker->store.catalog, comm->name_blob),
+	memcpy(ret, catalog_blob(&comms->store->catalog, comm->name_blob),
 	       comm->name_size);
 	ret[comm->name_size] = '\0';
 }
@@ -46,36 +47,35 @@ void comm_record_name(const struct broker *broker, uint32_t record, char *ret)
 
 static void on_deadline(void *data, uint32_t record)
 {
-	struct broker *broker = data;
+	struct comms *comms = data;
 
-	comm_record_free(broker, record);
-	catalog_commit(&broker->store.catalog);
+	comm_record_free(comms, record);
+	catalog_commit(&comms->store->catalog);
 }
 
-static int add_deadline(struct broker *broker, uint32_t record,
-			struct error *err)
+static int add_deadline(struct comms *comms, uint32_t record, struct error *err)
 {
-	struct comm_record *comm = catalog_comm(&broker->store.catalog, record);
+	struct comm_record *comm = catalog_comm(&comms->store->catalog, record);
 	struct deadline deadline = {
 		.at_ms = comm->deadline_ms ? comm->deadline_ms : UINT64_MAX,
 		.fn = on_deadline,
-		.data = broker,
+		.data = comms,
 		.index = record,
 		.position = &comm->heap_position,
 	};
 
-	return deadlines_add(&broker->base.deadlines, &deadline, err);
+	return deadlines_add(&comms->store->base->deadlines, &deadline, err);
 }
 
 /* 0: the record is in use. */
-static void set_deadline(struct broker *broker, uint32_t record, uint64_t at_ms)
+static void set_deadline(struct comms *comms, uint32_t record, uint64_t at_ms)
 {
-	struct comm_record *comm = catalog_comm(&broker->store.catalog, record);
+	struct comm_record *comm = catalog_comm(&comms->store->catalog, record);
 	int r;
 
-	catalog_set(&broker->store.catalog, comm->deadline_ms, at_ms);
-	deadlines_remove(&broker->base.deadlines, &comm->heap_position);
-	r = add_deadline(broker, record, NULL);
+	catalog_set(&comms->store->catalog, comm->deadline_ms, at_ms);
+	deadlines_remove(&comms->store->base->deadlines, &comm->heap_position);
+	r = add_deadline(comms, record, NULL);
 	assert(r == 0); /* its old entry is free */
 	(void)r;
 }
@@ -83,12 +83,12 @@ static void set_deadline(struct broker *broker, uint32_t record, uint64_t at_ms)
 /* --- making -------------------------------------------------------------- */
 
 /* The owner of a first component decides about memory under it. */
-static int check_owner(const struct broker *broker, const char *name,
+static int check_owner(const struct comms *comms, const char *name,
 		       uint32_t uid, struct error *err)
 {
 	uint32_t owner;
 
-	if (!prefix_owner(&broker->store, name, &owner) || owner == uid ||
+	if (!prefix_owner(comms->store, name, &owner) || owner == uid ||
 	    uid == 0)
 		return 0;
 	return error_set(err, -EPERM,
@@ -119,18 +119,19 @@ static uint32_t alloc_record(struct catalog *catalog, const char *name)
 	return record;
 }
 
-static int make(struct broker *broker, uint32_t uid, const char *name,
+static int make(struct comms *comms, uint32_t uid, const char *name,
 		uint32_t *ret, struct error *err)
 {
-	struct catalog *catalog = &broker->store.catalog;
-	struct account *account = accounts_get(&broker->base.accounts, uid);
+	struct catalog *catalog = &comms->store->catalog;
+	struct account *account =
+		accounts_get(&comms->store->base->accounts, uid);
 	uint32_t record;
 	int r;
 
 	if (!account)
 		return error_nomem(err, "uid %u", uid);
-	r = account_charge(&broker->base.accounts, account, ACCOUNT_GROUPS,
-			   COMM_RECORD_CHARGE, err);
+	r = account_charge(&comms->store->base->accounts, account,
+			   ACCOUNT_GROUPS, COMM_RECORD_CHARGE, err);
 	if (r < 0)
 		return error_wrap(err, r, "make communicator '%s'", name);
 	record = alloc_record(catalog, name);
@@ -141,7 +142,7 @@ static int make(struct broker *broker, uint32_t uid, const char *name,
 			      catalog_capacity(SECTION_COMM));
 		goto refund;
 	}
-	r = add_deadline(broker, record, err);
+	r = add_deadline(comms, record, err);
 	if (r < 0)
 		goto release;
 	*ret = record;
@@ -156,23 +157,23 @@ refund:
 	return r;
 }
 
-int comm_record_make(struct broker *broker, const struct session *session,
+int comm_record_make(struct comms *comms, const struct session *session,
 		     const struct comm_join_request *request, uint32_t *ret,
 		     struct error *err)
 {
-	struct catalog *catalog = &broker->store.catalog;
+	struct catalog *catalog = &comms->store->catalog;
 	uint32_t uid = session_record(session)->uid;
 	struct access_class access;
 	struct comm_record *comm;
 	uint32_t record = 0;
 	int r;
 
-	r = check_owner(broker, request->name, uid, err);
+	r = check_owner(comms, request->name, uid, err);
 	if (r == 0)
 		r = access_resolve(&session->holdings.credentials,
 				   &request->access, &access, err);
 	if (r == 0)
-		r = make(broker, uid, request->name, &record, err);
+		r = make(comms, uid, request->name, &record, err);
 	if (r < 0)
 		return r;
 	comm = catalog_comm(catalog, record);
@@ -190,13 +191,13 @@ int comm_record_make(struct broker *broker, const struct session *session,
 
 /* --- using --------------------------------------------------------------- */
 
-int comm_record_check_access(const struct broker *broker,
+int comm_record_check_access(const struct comms *comms,
 			     const struct session *session, uint32_t record,
 			     const struct comm_join_request *request,
 			     struct error *err)
 {
 	const struct access_class *class =
-		&catalog_comm(&broker->store.catalog, record)->access;
+		&catalog_comm(&comms->store->catalog, record)->access;
 	const struct access_class *asked = &request->access;
 	uint32_t mode = asked->mode ? asked->mode : 0600;
 
@@ -237,12 +238,12 @@ static int check_places(const struct comm_record *comm,
 			 request->name, comm->n_local, request->n_local);
 }
 
-int comm_record_check_mesh(const struct broker *broker, uint32_t record,
+int comm_record_check_mesh(const struct comms *comms, uint32_t record,
 			   const struct comm_join_request *request,
 			   struct error *err)
 {
 	const struct comm_record *comm =
-		catalog_comm(&broker->store.catalog, record);
+		catalog_comm(&comms->store->catalog, record);
 
 	if (comm->n_ranks != request->n_ranks ||
 	    comm->n_shards != request->n_shards)
@@ -255,37 +256,37 @@ int comm_record_check_mesh(const struct broker *broker, uint32_t record,
 	return comm->first_group ? check_places(comm, request, err) : 0;
 }
 
-void comm_record_use(struct broker *broker, uint32_t record,
+void comm_record_use(struct comms *comms, uint32_t record,
 		     const struct comm_join_request *request)
 {
-	struct catalog *catalog = &broker->store.catalog;
+	struct catalog *catalog = &comms->store->catalog;
 	struct comm_record *comm = catalog_comm(catalog, record);
 
 	catalog_set(catalog, comm->ttl_ms, request->ttl_ms);
-	set_deadline(broker, record, 0);
+	set_deadline(comms, record, 0);
 }
 
-void comm_record_keep(struct broker *broker, uint32_t record)
+void comm_record_keep(struct comms *comms, uint32_t record)
 {
 	const struct comm_record *comm =
-		catalog_comm(&broker->store.catalog, record);
+		catalog_comm(&comms->store->catalog, record);
 
 	if (comm->first_group)
-		set_deadline(broker, record, now_ms() + comm->ttl_ms);
+		set_deadline(comms, record, now_ms() + comm->ttl_ms);
 	else
-		comm_record_free(broker, record);
+		comm_record_free(comms, record);
 }
 
-void comm_record_free(struct broker *broker, uint32_t record)
+void comm_record_free(struct comms *comms, uint32_t record)
 {
-	struct catalog *catalog = &broker->store.catalog;
+	struct catalog *catalog = &comms->store->catalog;
 	struct comm_record *comm = catalog_comm(catalog, record);
 	struct account *account =
-		accounts_get(&broker->base.accounts, comm->uid);
+		accounts_get(&comms->store->base->accounts, comm->uid);
 
 	while (comm->first_group)
-		group_record_free(broker, comm->first_group);
-	deadlines_remove(&broker->base.deadlines, &comm->heap_position);
+		group_record_free(comms, comm->first_group);
+	deadlines_remove(&comms->store->base->deadlines, &comm->heap_position);
 	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_GROUPS, COMM_RECORD_CHARGE);
 	catalog_blob_release(catalog, comm->name_blob, comm->name_size);
@@ -294,16 +295,16 @@ void comm_record_free(struct broker *broker, uint32_t record)
 
 /* --- after a restart ----------------------------------------------------- */
 
-static int adopt_groups(struct broker *broker, struct error *err)
+static int adopt_groups(struct comms *comms, struct error *err)
 {
-	const struct catalog *catalog = &broker->store.catalog;
+	const struct catalog *catalog = &comms->store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_GROUP);
 	int r;
 
 	for (uint32_t i = 1; i <= n; i++) {
 		if (!catalog_group(catalog, i)->id)
 			continue;
-		r = group_record_adopt(broker, i, err);
+		r = group_record_adopt(comms, i, err);
 		if (r < 0)
 			return r;
 	}
@@ -311,34 +312,34 @@ static int adopt_groups(struct broker *broker, struct error *err)
 }
 
 /* No rank is in it: keep it as if all had just left, or free it. */
-static int adopt(struct broker *broker, uint32_t record, struct error *err)
+static int adopt(struct comms *comms, uint32_t record, struct error *err)
 {
-	struct comm_record *comm = catalog_comm(&broker->store.catalog, record);
+	struct comm_record *comm = catalog_comm(&comms->store->catalog, record);
 	int r;
 
 	comm->heap_position = 0;
-	r = accounts_charge_adopted(&broker->base.accounts, comm->uid,
+	r = accounts_charge_adopted(&comms->store->base->accounts, comm->uid,
 				    ACCOUNT_GROUPS, COMM_RECORD_CHARGE, err);
 	if (r < 0)
 		return r;
-	r = add_deadline(broker, record, err);
+	r = add_deadline(comms, record, err);
 	if (r < 0)
 		return r;
 	if (!comm->deadline_ms)
-		comm_record_keep(broker, record);
+		comm_record_keep(comms, record);
 	return 0;
 }
 
-int comms_adopt(struct broker *broker, struct error *err)
+int comms_adopt(struct comms *comms, struct error *err)
 {
-	struct catalog *catalog = &broker->store.catalog;
+	struct catalog *catalog = &comms->store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_COMM);
 	int r;
 
-	r = adopt_groups(broker, err);
+	r = adopt_groups(comms, err);
 	for (uint32_t i = 1; r == 0 && i <= n; i++) {
 		if (catalog_comm(catalog, i)->id)
-			r = adopt(broker, i, err);
+			r = adopt(comms, i, err);
 	}
 	catalog_commit(catalog);
 	return r;

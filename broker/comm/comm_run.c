@@ -1,5 +1,4 @@
 #include "broker/comm/comm_run.h"
-#include "broker/broker.h"
 #include "broker/comm/comm_late.h"
 #include "broker/comm/comm_record.h"
 #include "broker/comm/comm_worker.h"
@@ -8,6 +7,7 @@
 #include "broker/comm/reduce.h"
 #include "broker/comm/run_board.h"
 #include "broker/comm/verdict.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <assert.h>
@@ -34,7 +34,7 @@ static void place_ranks(struct comm *comm, const struct comm_record *record)
 
 static void fill_new(struct comm *comm, const struct comm_join_request *request)
 {
-	struct catalog *catalog = &comm->broker->store.catalog;
+	struct catalog *catalog = &comm->comms->store->catalog;
 	const struct comm_record *record = catalog_comm(catalog, comm->record);
 
 	comm->id = catalog->header->next_comm_id;
@@ -65,12 +65,12 @@ _Static_assert(sizeof(((struct comm *)0)->name) > NAME_MAX_SIZE, "names fit");
 /* A failed run outlives its record, so it is charged separately. */
 static int charge(struct comm *comm, const char *name, struct error *err)
 {
-	struct accounts *accounts = &comm->broker->base.accounts;
+	struct accounts *accounts = &comm->comms->store->base->accounts;
 	struct account *account;
 	int r;
 
 	comm->uid =
-		catalog_comm(&comm->broker->store.catalog, comm->record)->uid;
+		catalog_comm(&comm->comms->store->catalog, comm->record)->uid;
 	account = accounts_get(accounts, comm->uid);
 	if (!account)
 		return error_nomem(err, "uid %u", comm->uid);
@@ -82,13 +82,13 @@ static int charge(struct comm *comm, const char *name, struct error *err)
 static void refund(struct comm *comm)
 {
 	struct account *account =
-		accounts_get(&comm->broker->base.accounts, comm->uid);
+		accounts_get(&comm->comms->store->base->accounts, comm->uid);
 
 	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_GROUPS, COMM_RUN_CHARGE);
 }
 
-int comm_new(struct broker *broker, uint32_t record,
+int comm_new(struct comms *comms, uint32_t record,
 	     const struct comm_join_request *request, struct comm **ret,
 	     struct error *err)
 {
@@ -107,7 +107,7 @@ int comm_new(struct broker *broker, uint32_t record,
 
 	if (!comm)
 		return error_nomem(err, "one more communicator");
-	comm->broker = broker;
+	comm->comms = comms;
 	comm->record = record;
 	r = limiter_new(&options, &comm->limiter, err);
 	if (r < 0)
@@ -119,12 +119,12 @@ int comm_new(struct broker *broker, uint32_t record,
 	if (r < 0)
 		goto refund_run;
 	fill_new(comm, request);
-	comm_record_use(broker, record, request);
-	comm->next = broker->comms.first;
+	comm_record_use(comms, record, request);
+	comm->next = comms->first;
 	if (comm->next)
 		comm->next->prev = comm;
-	broker->comms.first = comm;
-	broker->comms.n++;
+	comms->first = comm;
+	comms->n++;
 	comm_late_update(comm);
 	*ret = comm;
 	return 0;
@@ -140,7 +140,7 @@ free_comm:
 
 void comm_free(struct comm *comm)
 {
-	struct broker *broker = comm->broker;
+	struct comms *comms = comm->comms;
 
 	verdict_close(comm);
 	run_board_close(comm);
@@ -149,22 +149,22 @@ void comm_free(struct comm *comm)
 	reductions_free(comm);
 	comm_release_record(comm);
 	groups_free(comm);
-	wake_name(&broker->base.wake, comm->key);
+	wake_name(&comms->store->base->wake, comm->key);
 	comm_late_deinit(comm);
 	limiter_free(comm->limiter);
 	refund(comm);
 	if (comm->prev)
 		comm->prev->next = comm->next;
 	else
-		broker->comms.first = comm->next;
+		comms->first = comm->next;
 	if (comm->next)
 		comm->next->prev = comm->prev;
-	broker->comms.n--;
+	comms->n--;
 	free(comm);
 }
 
-void comms_deinit(struct broker *broker)
+void comms_deinit(struct comms *comms)
 {
-	while (broker->comms.first)
-		comm_free(broker->comms.first);
+	while (comms->first)
+		comm_free(comms->first);
 }

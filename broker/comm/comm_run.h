@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-struct broker;
+struct comms;
 struct comm;
 struct comm_join_request;
 struct error;
@@ -15,11 +15,11 @@ struct error;
 
 /* Start a run of the record, for the first rank that joins. Nothing is changed
  * on failure. */
-int comm_new(struct broker *broker, uint32_t record,
+int comm_new(struct comms *comms, uint32_t record,
 	     const struct comm_join_request *request, struct comm **ret,
 	     struct error *err);
 
 void comm_free(struct comm *comm);
 
 /* Free everything volatile; the records stay. */
-void comms_deinit(struct broker *broker);
+void comms_deinit(struct comms *comms);

@@ -3,8 +3,9 @@
  * work.
  */
 #include "broker/comm/comm_worker.h"
-#include "broker/broker.h"
 #include "broker/comm/group.h"
+#include "broker/engine/engine.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@ _Static_assert(JOB_NCCL_ID_SIZE == MESSAGE_NCCL_ID_SIZE, "one size of ids");
 
 /* The subject of a job that belongs to no group. */
 struct matter {
-	struct broker *broker;
+	struct comms *comms;
 	uint64_t comm;
 	uint64_t value; /* a step, or a group's id */
 };
@@ -34,7 +35,7 @@ bool comm_worker_is_bound(const struct comm *comm)
 /* Returns the communicator if it has not failed, and frees the matter. */
 static struct comm *end_matter(struct matter *matter, uint64_t *ret_value)
 {
-	struct comm *comm = comm_find_id(matter->broker, matter->comm);
+	struct comm *comm = comm_find_id(matter->comms, matter->comm);
 
 	*ret_value = matter->value;
 	free(matter);
@@ -48,7 +49,7 @@ static struct matter *matter_new(const struct comm *comm, uint64_t value,
 	struct matter *matter = malloc(sizeof(*matter));
 
 	if (matter)
-		*matter = (struct matter){comm->broker, comm->id, value};
+		*matter = (struct matter){comm->comms, comm->id, value};
 	else
 		error_nomem(err, "a job");
 	return matter;
@@ -71,7 +72,7 @@ static void ask(struct comm *comm, struct job_agree *agree, uint64_t about,
 	agree->kind = JOB_AGREE;
 	agree->comm = comm->id;
 	if (matter &&
-	    engine_agree(&comm->broker->engine, agree, done, matter, &err) == 0)
+	    engine_agree(comm->comms->engine, agree, done, matter, &err) == 0)
 		return;
 	free(matter);
 	fail(comm, -ECONNABORTED, err.msg);
@@ -89,7 +90,7 @@ static void ask_about_step(struct comm *comm, uint64_t step, const char *what,
 static void on_step_agreed(void *data, const struct job_done *done)
 {
 	struct matter *matter = data;
-	struct broker *broker = matter->broker;
+	struct comms *comms = matter->comms;
 	uint64_t step;
 	struct comm *comm = end_matter(matter, &step);
 
@@ -99,7 +100,7 @@ static void on_step_agreed(void *data, const struct job_done *done)
 		comm->agreed = step;
 		comm_wake(comm);
 	}
-	catalog_commit(&broker->store.catalog);
+	catalog_commit(&comms->store->catalog);
 }
 
 bool comm_worker_has_agreed(struct comm *comm)
@@ -126,7 +127,7 @@ static void run(struct comm *comm)
 static void on_begun(void *data, const struct job_done *done)
 {
 	struct matter *matter = data;
-	struct broker *broker = matter->broker;
+	struct comms *comms = matter->comms;
 	uint64_t step;
 	struct comm *comm = end_matter(matter, &step);
 
@@ -134,13 +135,13 @@ static void on_begun(void *data, const struct job_done *done)
 		fail(comm, done->code, done->sentence);
 	else if (comm)
 		run(comm);
-	catalog_commit(&broker->store.catalog);
+	catalog_commit(&comms->store->catalog);
 }
 
 static void on_opened(void *data, const struct job_done *done)
 {
 	struct matter *matter = data;
-	struct broker *broker = matter->broker;
+	struct comms *comms = matter->comms;
 	uint64_t step;
 	struct comm *comm = end_matter(matter, &step);
 
@@ -151,7 +152,7 @@ static void on_opened(void *data, const struct job_done *done)
 		ask_about_step(comm, step, "the last committed step", on_begun);
 	else if (comm)
 		run(comm);
-	catalog_commit(&broker->store.catalog);
+	catalog_commit(&comms->store->catalog);
 }
 
 static void describe(const struct comm *comm, struct job_comm *ret)
@@ -182,7 +183,7 @@ void comm_worker_open(struct comm *comm)
 	struct job_comm message;
 
 	describe(comm, &message);
-	if (!matter || engine_open_comm(&comm->broker->engine, &message,
+	if (!matter || engine_open_comm(comm->comms->engine, &message,
 					on_opened, matter, &err) < 0) {
 		free(matter);
 		fail(comm, err.code, err.msg);
@@ -194,19 +195,19 @@ void comm_worker_open(struct comm *comm)
 void comm_worker_forget(struct comm *comm)
 {
 	if (comm->is_at_worker)
-		engine_forget_comm(&comm->broker->engine, comm->id);
+		engine_forget_comm(comm->comms->engine, comm->id);
 	comm->is_at_worker = false;
 }
 
-void comms_on_worker_death(struct broker *broker, const struct error *cause)
+void comms_on_worker_death(struct comms *comms, const struct error *cause)
 {
-	struct comm *comm = broker->comms.first;
+	struct comm *comm = comms->first;
 
 	for (; comm; comm = comm->next) {
 		if (comm->is_at_worker)
 			fail(comm, -ECONNABORTED, cause->msg);
 	}
-	catalog_commit(&broker->store.catalog);
+	catalog_commit(&comms->store->catalog);
 }
 
 /* --- sequence ------------------------------------------------------------ */
@@ -219,19 +220,19 @@ uint64_t comm_worker_take_turn(struct comm *comm)
 static void on_plan_agreed(void *data, const struct job_done *done)
 {
 	struct matter *matter = data;
-	struct broker *broker = matter->broker;
+	struct comms *comms = matter->comms;
 	struct group *group;
 	uint64_t id;
 	struct comm *comm = end_matter(matter, &id);
 
-	group = comm ? group_find_id(broker, id) : NULL;
+	group = comm ? group_find_id(comms, id) : NULL;
 	if (comm && done->code < 0) {
 		fail(comm, -ECONNABORTED, done->sentence);
 	} else if (group) {
 		group->is_agreed = true;
 		comm_wake(comm);
 	}
-	catalog_commit(&broker->store.catalog);
+	catalog_commit(&comms->store->catalog);
 }
 
 static void ask_about_plan(struct group *group)

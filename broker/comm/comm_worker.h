@@ -20,7 +20,7 @@ void comm_worker_open(struct comm *comm);
 void comm_worker_forget(struct comm *comm);
 
 /* The worker has died. Communicators without it are unaffected. */
-void comms_on_worker_death(struct broker *broker, const struct error *cause);
+void comms_on_worker_death(struct comms *comms, const struct error *cause);
 
 /* All ranks on this node have committed: have those of the other nodes? The
  * first call asks them, after all earlier work was submitted. */

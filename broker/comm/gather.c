@@ -4,10 +4,10 @@
  * commit drops it earlier, because its result belongs to the step before.
  */
 #include "broker/comm/gather.h"
-#include "broker/broker.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/full_memory.h"
 #include "broker/comm/group.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -171,7 +171,7 @@ static int check_new(const struct group *group, uint32_t rank,
 static int begin(struct group *group, struct gather **ret, struct error *err)
 {
 	struct comm *comm = group->comm;
-	struct comms *comms = &comm->broker->comms;
+	struct comms *comms = comm->comms;
 	struct gather *gather = calloc(1, sizeof(*gather));
 	int r;
 

@@ -1,5 +1,4 @@
 #include "broker/comm/gather_late.h"
-#include "broker/broker.h"
 #include "broker/comm/gather.h"
 #include "broker/comm/group.h"
 #include "proto/error.h"

@@ -1,12 +1,13 @@
 #include "broker/comm/gather_progress.h"
-#include "broker/broker.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/full_memory.h"
 #include "broker/comm/gather.h"
 #include "broker/comm/group.h"
 #include "broker/comm/work.h"
+#include "broker/engine/engine.h"
 #include "broker/tensor/limbo.h"
 #include "broker/tensor/storage.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <errno.h>
@@ -31,7 +32,7 @@ static void finish(struct group *group, struct gather *gather)
 static void on_gathered(void *data, const struct job_done *done)
 {
 	struct work *work = data;
-	struct broker *broker = work->broker;
+	struct comms *comms = work->comms;
 	struct group *group = work_find_group(work);
 	struct error cause = ERROR_NULL;
 	struct call *call;
@@ -47,7 +48,7 @@ static void on_gathered(void *data, const struct job_done *done)
 	} else {
 		finish(group, gather_of(call));
 	}
-	catalog_commit(&broker->store.catalog);
+	catalog_commit(&comms->store->catalog);
 	point("gather.done");
 }
 
@@ -66,7 +67,7 @@ static int submit_shared(const struct gather *gather, struct work *work,
 		.plan = group->engine_plan,
 	};
 
-	return engine_submit(&work->broker->engine, &job, &slots, on_gathered,
+	return engine_submit(work->comms->engine, &job, &slots, on_gathered,
 			     work, err);
 }
 
@@ -85,7 +86,7 @@ static int submit_each(const struct gather *gather, struct work *work,
 		.plan = group->engine_plan,
 	};
 
-	return engine_submit_device(&work->broker->engine, &job, &slots,
+	return engine_submit_device(work->comms->engine, &job, &slots,
 				    on_gathered, work, err);
 }
 
@@ -119,8 +120,8 @@ static int make_room(struct gather *gather, struct error *err)
 	int r;
 
 	gather->call.shortage = ERROR_NULL;
-	if (!comm->is_by_ranks && engine_check_room(&comm->broker->engine,
-						    &gather->call.shortage) < 0)
+	if (!comm->is_by_ranks &&
+	    engine_check_room(comm->comms->engine, &gather->call.shortage) < 0)
 		return POOL_FULL;
 	r = full_memory_make(gather, err);
 	if (r == POOL_FULL)
@@ -132,7 +133,7 @@ static int make_room(struct gather *gather, struct error *err)
 static void hand_to_ranks(struct gather *gather)
 {
 	struct group *group = gather->call.group;
-	struct engine *engine = &group->comm->broker->engine;
+	struct engine *engine = group->comm->comms->engine;
 
 	engine->n_gathers++;
 	engine->bytes_gathered += group->plan.full_size * group->comm->n_ranks;
@@ -220,7 +221,7 @@ void gathers_progress(struct comm *comm)
 {
 	if (!admit_all(comm))
 		return;
-	limbo_collect_released(&comm->broker->store);
+	limbo_collect_released(comm->comms->store);
 	start_all(comm);
-	catalog_commit(&comm->broker->store.catalog);
+	catalog_commit(&comm->comms->store->catalog);
 }

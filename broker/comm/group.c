@@ -1,5 +1,6 @@
 #include "broker/comm/group.h"
-#include "broker/broker.h"
+#include "broker/engine/engine.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
@@ -25,7 +26,7 @@ static struct group **id_bucket(struct comms *comms, uint64_t id)
 
 static void link_group(struct comm *comm, struct group *group)
 {
-	struct group **bucket = id_bucket(&comm->broker->comms, group->id);
+	struct group **bucket = id_bucket(comm->comms, group->id);
 
 	group->id_next = *bucket;
 	*bucket = group;
@@ -40,7 +41,7 @@ static void link_group(struct comm *comm, struct group *group)
 static void unlink_group(struct group *group)
 {
 	struct comm *comm = group->comm;
-	struct group **at = id_bucket(&comm->broker->comms, group->id);
+	struct group **at = id_bucket(comm->comms, group->id);
 	struct group *prev = NULL, *other = comm->first_group;
 
 	while (*at != group)
@@ -57,19 +58,19 @@ static void unlink_group(struct group *group)
 	comm->n_groups--;
 }
 
-struct group *group_find_id(const struct broker *broker, uint64_t id)
+struct group *group_find_id(const struct comms *comms, uint64_t id)
 {
-	struct group *group = broker->comms.groups[id % COMM_GROUP_BUCKETS];
+	struct group *group = comms->groups[id % COMM_GROUP_BUCKETS];
 
 	while (group && group->id != id)
 		group = group->id_next;
 	return group;
 }
 
-int group_find(const struct session *session, uint64_t id, struct group **ret,
-	       uint32_t *ret_rank, struct error *err)
+int group_find(struct comms *comms, const struct session *session, uint64_t id,
+	       struct group **ret, uint32_t *ret_rank, struct error *err)
 {
-	struct group *group = group_find_id(session->broker, id);
+	struct group *group = group_find_id(comms, id);
 	struct comm *comm;
 	int r;
 
@@ -79,7 +80,7 @@ int group_find(const struct session *session, uint64_t id, struct group **ret,
 				 "(it has ended, or the broker was restarted); "
 				 "join and register again",
 				 (unsigned long long)id);
-	r = comm_find(session, group->comm->id, &comm, ret_rank, err);
+	r = comm_find(comms, session, group->comm->id, &comm, ret_rank, err);
 	if (r < 0)
 		return r;
 	*ret = group;
@@ -89,7 +90,7 @@ int group_find(const struct session *session, uint64_t id, struct group **ret,
 int group_make(struct comm *comm, const char *name, struct group **ret,
 	       struct error *err)
 {
-	struct catalog *catalog = &comm->broker->store.catalog;
+	struct catalog *catalog = &comm->comms->store->catalog;
 	struct group *group = calloc(1, sizeof(*group));
 
 	if (!group)
@@ -114,8 +115,8 @@ static void refund(struct group *group)
 
 	if (!group->n_charged)
 		return;
-	account =
-		accounts_get(&comm->broker->base.accounts, group->charged_uid);
+	account = accounts_get(&comm->comms->store->base->accounts,
+			       group->charged_uid);
 	assert(account); /* it was charged, so it exists */
 	account_refund(account, ACCOUNT_GROUPS, group->n_charged);
 	group->n_charged = 0;
@@ -125,7 +126,7 @@ static void refund(struct group *group)
  * Gathers and reductions were freed before. */
 static void end(struct group *group)
 {
-	struct broker *broker = group->comm->broker;
+	struct comms *comms = group->comm->comms;
 
 	for (uint32_t i = 0; i < 2; i++) {
 		if (group->is_fresh[i])
@@ -135,7 +136,7 @@ static void end(struct group *group)
 	rank_memory_unpin(group->comm, &group->grads);
 	rank_memory_unpin(group->comm, &group->partial);
 	if (group->engine_plan)
-		engine_remove_plan(&broker->engine, group->engine_plan);
+		engine_remove_plan(comms->engine, group->engine_plan);
 	group->engine_plan = 0;
 	/* It is no longer charged, so free what takes memory. */
 	plan_deinit(&group->plan);
@@ -233,7 +234,7 @@ uint64_t group_size(const struct group *group, uint64_t size)
 
 void group_commit(struct group *group, uint64_t step)
 {
-	struct catalog *catalog = &group->comm->broker->store.catalog;
+	struct catalog *catalog = &group->comm->comms->store->catalog;
 	struct group_record *record = catalog_group(catalog, group->record);
 
 	assert(group->is_ready);

@@ -60,12 +60,12 @@ struct group {
 uint64_t group_size(const struct group *group, uint64_t size);
 
 /* The group of that id in any communicator, also a failed one; NULL. */
-struct group *group_find_id(const struct broker *broker, uint64_t id);
+struct group *group_find_id(const struct comms *comms, uint64_t id);
 
 /* Find the group of that id in any communicator of the session, with
  * its rank. */
-int group_find(const struct session *session, uint64_t id, struct group **ret,
-	       uint32_t *ret_rank, struct error *err);
+int group_find(struct comms *comms, const struct session *session, uint64_t id,
+	       struct group **ret, uint32_t *ret_rank, struct error *err);
 
 /* Make an empty group that is being registered. -ENOMEM. */
 int group_make(struct comm *comm, const char *name, struct group **ret,

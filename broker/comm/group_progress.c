@@ -1,8 +1,8 @@
 #include "broker/comm/group_progress.h"
-#include "broker/broker.h"
 #include "broker/comm/group.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/storage.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/point.h"
 #include <string.h>
@@ -12,7 +12,7 @@ static bool is_any_held(const struct comm *comm, const uint32_t *slots)
 	uint32_t i = 0;
 
 	while (i < rank_memory_count(comm) &&
-	       !slot_is_held(&comm->broker->store, slots[i]))
+	       !slot_is_held(comm->comms->store, slots[i]))
 		i++;
 	return i < rank_memory_count(comm);
 }
@@ -23,7 +23,7 @@ static void take_shards(struct group *group)
 {
 	const struct comm *comm = group->comm;
 	const struct group_record *record =
-		catalog_group(&comm->broker->store.catalog, group->record);
+		catalog_group(&comm->comms->store->catalog, group->record);
 	uint32_t next = !group->side;
 
 	memcpy(group->shards[group->side].slots, record->slots[group->side],
@@ -79,7 +79,7 @@ static int record_new(struct group *group, struct error *err)
 
 	if (group->record)
 		return 0;
-	r = group_record_make(group->comm->broker, &group->spec, &options,
+	r = group_record_make(group->comm->comms, &group->spec, &options,
 			      &group->record, err);
 	if (r == 0)
 		group->n_charged = 0; /* the record is charged from now on */
@@ -89,15 +89,15 @@ static int record_new(struct group *group, struct error *err)
 /* The group has all it needs: from here on it is kept. */
 static void make_ready(struct group *group)
 {
-	struct broker *broker = group->comm->broker;
+	struct comms *comms = group->comm->comms;
 
 	for (uint32_t i = 0; i < 2; i++) {
 		if (group->is_fresh[i])
-			group_record_set_slots(broker, group->record, i,
+			group_record_set_slots(comms, group->record, i,
 					       group->shards[i].slots,
 					       rank_memory_count(group->comm));
 	}
-	catalog_commit(&broker->store.catalog);
+	catalog_commit(&comms->store->catalog);
 	point("group.stored");
 	for (uint32_t i = 0; i < 2; i++) {
 		struct rank_memory pinned = group->shards[i];

@@ -2,10 +2,10 @@
  * Records of groups in the catalog.
  */
 #include "broker/comm/group_record.h"
-#include "broker/broker.h"
 #include "broker/comm/group.h"
 #include "broker/comm/group_spec.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
@@ -21,13 +21,13 @@ uint64_t group_record_charge(size_t spec_size)
 	return 1 + spec_size / CHARGE_UNIT;
 }
 
-uint32_t group_record_find(const struct broker *broker, uint32_t comm,
+uint32_t group_record_find(const struct comms *comms, uint32_t comm,
 			   const char *name)
 {
-	const struct catalog *catalog = &broker->store.catalog;
+	const struct catalog *catalog = &comms->store->catalog;
 	uint32_t record = catalog_comm(catalog, comm)->first_group;
 
-	while (record && strcmp(group_spec_name(broker, record), name))
+	while (record && strcmp(group_spec_name(comms, record), name))
 		record = catalog_group(catalog, record)->next;
 	return record;
 }
@@ -67,11 +67,11 @@ static void append(struct catalog *catalog, uint32_t comm, uint32_t record)
 	catalog_set(catalog, owner->n_groups, owner->n_groups + 1);
 }
 
-int group_record_make(struct broker *broker, const struct group_spec *spec,
+int group_record_make(struct comms *comms, const struct group_spec *spec,
 		      const struct group_record_options *options, uint32_t *ret,
 		      struct error *err)
 {
-	struct catalog *catalog = &broker->store.catalog;
+	struct catalog *catalog = &comms->store->catalog;
 	struct group_record *group;
 	uint32_t record;
 	uint8_t *bytes;
@@ -99,28 +99,28 @@ int group_record_make(struct broker *broker, const struct group_spec *spec,
 	return 0;
 }
 
-static void set_slot(struct broker *broker, uint32_t record, uint32_t *at,
+static void set_slot(struct comms *comms, uint32_t record, uint32_t *at,
 		     uint32_t slot)
 {
 	uint32_t old = *at;
 
-	catalog_set(&broker->store.catalog, *at, slot);
-	slot_set_group(&broker->store, slot, record);
-	(void)slot_settle(&broker->store, slot);
+	catalog_set(&comms->store->catalog, *at, slot);
+	slot_set_group(comms->store, slot, record);
+	(void)slot_settle(comms->store, slot);
 	if (!old)
 		return;
-	slot_set_group(&broker->store, old, 0);
-	(void)slot_settle(&broker->store, old);
+	slot_set_group(comms->store, old, 0);
+	(void)slot_settle(comms->store, old);
 }
 
-void group_record_set_slots(struct broker *broker, uint32_t record,
-			    uint32_t side, const uint32_t *slots, uint32_t n)
+void group_record_set_slots(struct comms *comms, uint32_t record, uint32_t side,
+			    const uint32_t *slots, uint32_t n)
 {
 	struct group_record *group =
-		catalog_group(&broker->store.catalog, record);
+		catalog_group(&comms->store->catalog, record);
 
 	for (uint32_t i = 0; i < n; i++)
-		set_slot(broker, record, &group->slots[side][i], slots[i]);
+		set_slot(comms, record, &group->slots[side][i], slots[i]);
 }
 
 /* --- ends ---------------------------------------------------------------- */
@@ -139,19 +139,19 @@ static void unchain(struct catalog *catalog, uint32_t record)
 	catalog_set(catalog, owner->n_groups, owner->n_groups - 1);
 }
 
-static struct account *find_account(struct broker *broker,
+static struct account *find_account(struct comms *comms,
 				    const struct group_record *group)
 {
-	uint32_t uid = catalog_comm(&broker->store.catalog, group->comm)->uid;
+	uint32_t uid = catalog_comm(&comms->store->catalog, group->comm)->uid;
 
-	return accounts_get(&broker->base.accounts, uid);
+	return accounts_get(&comms->store->base->accounts, uid);
 }
 
-void group_record_free(struct broker *broker, uint32_t record)
+void group_record_free(struct comms *comms, uint32_t record)
 {
-	struct catalog *catalog = &broker->store.catalog;
+	struct catalog *catalog = &comms->store->catalog;
 	struct group_record *group = catalog_group(catalog, record);
-	struct account *account = find_account(broker, group);
+	struct account *account = find_account(comms, group);
 
 	for (uint32_t i = 0; i < 2 * MESSAGE_MAX_RANKS; i++) {
 		uint32_t slot = group->slots[i / MESSAGE_MAX_RANKS]
@@ -159,8 +159,8 @@ void group_record_free(struct broker *broker, uint32_t record)
 
 		if (!slot)
 			continue;
-		slot_set_group(&broker->store, slot, 0);
-		(void)slot_settle(&broker->store, slot);
+		slot_set_group(comms->store, slot, 0);
+		(void)slot_settle(comms->store, slot);
 	}
 	unchain(catalog, record);
 	assert(account); /* it was charged, so it exists */
@@ -172,7 +172,7 @@ void group_record_free(struct broker *broker, uint32_t record)
 
 void groups_keep_counts(struct comm *comm)
 {
-	struct catalog *catalog = &comm->broker->store.catalog;
+	struct catalog *catalog = &comm->comms->store->catalog;
 	const struct group *group = comm->first_group;
 	struct group_record *record;
 
@@ -187,14 +187,13 @@ void groups_keep_counts(struct comm *comm)
 	}
 }
 
-int group_record_adopt(struct broker *broker, uint32_t record,
-		       struct error *err)
+int group_record_adopt(struct comms *comms, uint32_t record, struct error *err)
 {
 	const struct group_record *group =
-		catalog_group(&broker->store.catalog, record);
+		catalog_group(&comms->store->catalog, record);
 
 	return accounts_charge_adopted(
-		&broker->base.accounts,
-		catalog_comm(&broker->store.catalog, group->comm)->uid,
+		&comms->store->base->accounts,
+		catalog_comm(&comms->store->catalog, group->comm)->uid,
 		ACCOUNT_GROUPS, group_record_charge(group->spec_size), err);
 }

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct broker;
+struct comms;
 struct comm;
 struct error;
 struct group_spec;
@@ -15,7 +15,7 @@ struct group_spec;
 uint64_t group_record_charge(size_t spec_size);
 
 /* The group of that name in a communicator (record); 0: none. */
-uint32_t group_record_find(const struct broker *broker, uint32_t comm,
+uint32_t group_record_find(const struct comms *comms, uint32_t comm,
 			   const char *name);
 
 struct group_record_options {
@@ -26,22 +26,21 @@ struct group_record_options {
 
 /* Make a record, without shards yet. The caller has charged it; freeing refunds
  * it. -ENOSPC, -ENOMEM; on failure nothing is changed. */
-int group_record_make(struct broker *broker, const struct group_spec *spec,
+int group_record_make(struct comms *comms, const struct group_spec *spec,
 		      const struct group_record_options *options, uint32_t *ret,
 		      struct error *err);
 
 /* Keep these slots as the shards of that side, and release the former ones. */
-void group_record_set_slots(struct broker *broker, uint32_t record,
-			    uint32_t side, const uint32_t *slots, uint32_t n);
+void group_record_set_slots(struct comms *comms, uint32_t record, uint32_t side,
+			    const uint32_t *slots, uint32_t n);
 
 /* Free the record and what it keeps, and remove it from its communicator's
  * chain. The caller commits. */
-void group_record_free(struct broker *broker, uint32_t record);
+void group_record_free(struct comms *comms, uint32_t record);
 
 /* Add the run's counts to the records of its groups. Call it once, while the
  * run has its record and its groups. */
 void groups_keep_counts(struct comm *comm);
 
 /* After a restart: charge the record. */
-int group_record_adopt(struct broker *broker, uint32_t record,
-		       struct error *err);
+int group_record_adopt(struct comms *comms, uint32_t record, struct error *err);

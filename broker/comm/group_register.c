@@ -6,8 +6,9 @@
  * has got the cause; a registration thus ends alike for all ranks.
  */
 #include "broker/comm/group_register.h"
-#include "broker/broker.h"
 #include "broker/comm/group.h"
+#include "broker/engine/engine.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -30,9 +31,9 @@ static int measure(const struct group_spec *spec, size_t *ret,
 static int charge(struct group *group, struct error *err)
 {
 	struct comm *comm = group->comm;
-	struct accounts *accounts = &comm->broker->base.accounts;
+	struct accounts *accounts = &comm->comms->store->base->accounts;
 	uint32_t uid =
-		catalog_comm(&comm->broker->store.catalog, comm->record)->uid;
+		catalog_comm(&comm->comms->store->catalog, comm->record)->uid;
 	struct account *account = accounts_get(accounts, uid);
 	size_t spec_size;
 	uint64_t n;
@@ -55,13 +56,13 @@ static int charge(struct group *group, struct error *err)
 /* Shards are kept from an earlier run: is it the same group? */
 static int take_kept(struct group *group, struct error *err)
 {
-	const struct broker *broker = group->comm->broker;
+	const struct comms *comms = group->comm->comms;
 	const struct group_record *record =
-		catalog_group(&broker->store.catalog, group->record);
+		catalog_group(&comms->store->catalog, group->record);
 	struct group_spec kept;
 	int r;
 
-	r = group_spec_read(broker, group->record, &kept, err);
+	r = group_spec_read(comms, group->record, &kept, err);
 	if (r < 0)
 		return error_wrap(err, r, "the kept group");
 	r = group_spec_compare(&group->spec, &kept, "the group that is kept",
@@ -111,7 +112,7 @@ static int set_up(struct group *group, const struct group_request *request,
 		  struct error *err)
 {
 	struct comm *comm = group->comm;
-	struct broker *broker = comm->broker;
+	struct comms *comms = comm->comms;
 	int r;
 
 	r = group_spec_copy(request, &group->spec, err);
@@ -123,18 +124,18 @@ static int set_up(struct group *group, const struct group_request *request,
 	r = choose_place(group, err);
 	if (r < 0)
 		return r;
-	group->record = group_record_find(broker, comm->record, group->name);
+	group->record = group_record_find(comms, comm->record, group->name);
 	r = group->record ? take_kept(group, err) : charge(group, err);
 	if (r < 0 || comm->is_by_ranks)
 		return r;
-	return engine_add_plan(&broker->engine, &group->plan,
-			       &group->engine_plan, err);
+	return engine_add_plan(comms->engine, &group->plan, &group->engine_plan,
+			       err);
 }
 
 static int check_number(const struct comm *comm, struct error *err)
 {
 	const struct comm_record *record =
-		catalog_comm(&comm->broker->store.catalog, comm->record);
+		catalog_comm(&comm->comms->store->catalog, comm->record);
 
 	if (comm->n_groups < COMM_MAX_GROUPS &&
 	    record->n_groups < COMM_MAX_GROUPS)

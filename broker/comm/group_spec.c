@@ -137,19 +137,19 @@ int group_spec_encode(const struct group_spec *spec, uint8_t **ret_bytes,
 	return 0;
 }
 
-const char *group_spec_name(const struct broker *broker, uint32_t record)
+const char *group_spec_name(const struct comms *comms, uint32_t record)
 {
-	const struct catalog *catalog = &broker->store.catalog;
+	const struct catalog *catalog = &comms->store->catalog;
 
 	return catalog_blob(catalog, catalog_group(catalog, record)->spec_blob);
 }
 
-int group_spec_read(const struct broker *broker, uint32_t record,
+int group_spec_read(const struct comms *comms, uint32_t record,
 		    struct group_spec *ret, struct error *err)
 {
 	const struct group_record *group =
-		catalog_group(&broker->store.catalog, record);
-	const char *name = group_spec_name(broker, record);
+		catalog_group(&comms->store->catalog, record);
+	const char *name = group_spec_name(comms, record);
 	size_t name_size = strlen(name) + 1;
 
 	return take((const uint8_t *)name + name_size,

@@ -10,7 +10,7 @@
 #include "proto/message.h"
 #include <stdint.h>
 
-struct broker;
+struct comms;
 struct error;
 
 struct group_spec {
@@ -50,6 +50,6 @@ int group_spec_encode(const struct group_spec *spec, uint8_t **ret_bytes,
 		      size_t *ret_size, struct error *err);
 
 /* Read the spec of a record. */
-const char *group_spec_name(const struct broker *broker, uint32_t record);
-int group_spec_read(const struct broker *broker, uint32_t record,
+const char *group_spec_name(const struct comms *comms, uint32_t record);
+int group_spec_read(const struct comms *comms, uint32_t record,
 		    struct group_spec *ret, struct error *err);

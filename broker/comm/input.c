@@ -1,5 +1,4 @@
 #include "broker/comm/input.h"
-#include "broker/broker.h"
 #include "broker/comm/group.h"
 #include "broker/tensor/slot.h"
 #include "proto/error.h"
@@ -70,7 +69,7 @@ static void release(struct group *group, uint32_t rank)
 
 	if (!group->inputs[rank])
 		return;
-	(void)slot_unpin(&comm->broker->store, group->inputs[rank]);
+	(void)slot_unpin(comm->comms->store, group->inputs[rank]);
 	group->inputs[rank] = 0;
 	comm->ranks[rank].n_inputs--;
 }

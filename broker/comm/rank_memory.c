@@ -3,9 +3,9 @@
  * next call continues from there.
  */
 #include "broker/comm/rank_memory.h"
-#include "broker/broker.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/storage.h"
+#include "broker/tensor/store.h"
 #include "shm/chunk.h"
 
 uint32_t rank_memory_count(const struct comm *comm)
@@ -33,7 +33,7 @@ static int make_at(struct comm *comm, const struct device_uuid *device,
 		   uint64_t size, uint32_t *ret_slot, struct error *err)
 {
 	const struct comm_record *record =
-		catalog_comm(&comm->broker->store.catalog, comm->record);
+		catalog_comm(&comm->comms->store->catalog, comm->record);
 	struct storage_request request = {
 		.access = record->access,
 		.uid = record->uid,
@@ -42,7 +42,7 @@ static int make_at(struct comm *comm, const struct device_uuid *device,
 		.may_evict = true,
 	};
 
-	return storage_make(&comm->broker->store, &request, ret_slot, err);
+	return storage_make(comm->comms->store, &request, ret_slot, err);
 }
 
 int rank_memory_make_one(struct comm *comm, uint32_t rank, uint64_t size,
@@ -81,15 +81,14 @@ int rank_memory_make(struct comm *comm, uint64_t size,
 void rank_memory_pin(struct comm *comm, const struct rank_memory *memory)
 {
 	for (uint32_t i = 0; i < rank_memory_count(comm); i++)
-		slot_pin(&comm->broker->store, memory->slots[i]);
+		slot_pin(comm->comms->store, memory->slots[i]);
 }
 
 void rank_memory_unpin(struct comm *comm, struct rank_memory *memory)
 {
 	for (uint32_t i = 0; i < rank_memory_count(comm); i++) {
 		if (memory->slots[i])
-			(void)slot_unpin(&comm->broker->store,
-					 memory->slots[i]);
+			(void)slot_unpin(comm->comms->store, memory->slots[i]);
 		memory->slots[i] = 0;
 	}
 }

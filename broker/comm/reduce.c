@@ -1,10 +1,10 @@
 #include "broker/comm/reduce.h"
-#include "broker/broker.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/group.h"
 #include "broker/comm/input.h"
 #include "broker/session/session.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "collective/divide.h"
 #include "proto/error.h"
 #include <errno.h>
@@ -17,7 +17,7 @@
 static int check_input(const struct group *group, uint32_t rank,
 		       const struct slot_ref *input, struct error *err)
 {
-	uint32_t slot = slot_find(&group->comm->broker->store, input, err);
+	uint32_t slot = slot_find(group->comm->comms->store, input, err);
 	char name[RANK_TEXT];
 
 	if (!slot)
@@ -279,7 +279,7 @@ void reduction_release_inputs(struct reduction *reduction)
 	for (uint32_t rank = 0; rank < comm->n_ranks; rank++) {
 		if (!reduction->inputs[rank])
 			continue;
-		(void)slot_unpin(&comm->broker->store, reduction->inputs[rank]);
+		(void)slot_unpin(comm->comms->store, reduction->inputs[rank]);
 		comm->ranks[rank].n_inputs--;
 	}
 }

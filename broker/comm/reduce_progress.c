@@ -4,13 +4,13 @@
  * job follow from the jobs submitted before it, done or not.
  */
 #include "broker/comm/reduce_progress.h"
-#include "broker/broker.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/group.h"
 #include "broker/comm/reduce.h"
 #include "broker/comm/work.h"
 #include "broker/session/session.h"
 #include "broker/tensor/storage.h"
+#include "broker/tensor/store.h"
 #include "broker/tensor/timeline_file.h"
 #include "proto/error.h"
 #include "proto/point.h"
@@ -40,7 +40,7 @@ static void finish(struct reduction *reduction)
 static void on_reduced(void *data, const struct job_done *done)
 {
 	struct work *work = data;
-	struct broker *broker = work->broker;
+	struct comms *comms = work->comms;
 	struct group *group = work_find_group(work);
 	struct error cause = ERROR_NULL;
 	struct call *call;
@@ -57,7 +57,7 @@ static void on_reduced(void *data, const struct job_done *done)
 	} else {
 		finish(reduction_of(call));
 	}
-	catalog_commit(&broker->store.catalog);
+	catalog_commit(&comms->store->catalog);
 	point("reduce.done");
 }
 
@@ -86,7 +86,7 @@ static uint32_t job_flags(const struct reduction *reduction)
 
 static void count_work(const struct group *group)
 {
-	struct engine *engine = &group->comm->broker->engine;
+	struct engine *engine = group->comm->comms->engine;
 
 	engine->n_reductions++;
 	engine->bytes_reduced += group->plan.input_size * group->comm->n_ranks;
@@ -124,7 +124,7 @@ static int submit_shared(const struct reduction *reduction, struct work *work,
 	};
 
 	memcpy(slots.inputs, reduction->inputs, sizeof(slots.inputs));
-	return engine_submit(&work->broker->engine, &job, &slots, on_reduced,
+	return engine_submit(work->comms->engine, &job, &slots, on_reduced,
 			     work, err);
 }
 
@@ -149,8 +149,8 @@ static int give_timelines(struct reduction *reduction, struct error *err)
 		}
 		r = timeline_file_fd(&session->holdings, false, &fd, err);
 		if (r == 0)
-			r = engine_add_timelines(&comm->broker->engine,
-						 comm->id, i, fd, err);
+			r = engine_add_timelines(comm->comms->engine, comm->id,
+						 i, fd, err);
 	}
 	return r;
 }
@@ -179,7 +179,7 @@ static int submit_each(struct reduction *reduction, struct work *work,
 
 	if (r < 0)
 		return r;
-	return engine_submit_device(&work->broker->engine, &job, &slots,
+	return engine_submit_device(work->comms->engine, &job, &slots,
 				    on_reduced, work, err);
 }
 
@@ -211,7 +211,7 @@ static int make_room(struct reduction *reduction, struct error *err)
 	int r = POOL_OK;
 
 	if (!group->comm->is_by_ranks &&
-	    engine_check_room(&group->comm->broker->engine, err) < 0)
+	    engine_check_room(group->comm->comms->engine, err) < 0)
 		r = POOL_FULL;
 	else if (is_put_off(reduction))
 		r = rank_memory_make(
@@ -262,7 +262,7 @@ void reductions_progress(struct comm *comm)
 
 	if (comm->is_by_ranks) {
 		hand_to_ranks(comm);
-		catalog_commit(&comm->broker->store.catalog);
+		catalog_commit(&comm->comms->store->catalog);
 		return;
 	}
 	while (reduction && n_running < REDUCTION_MAX_RUNNING) {
@@ -273,5 +273,5 @@ void reductions_progress(struct comm *comm)
 		n_running++;
 		reduction = reduction_of(reduction->call.next);
 	}
-	catalog_commit(&comm->broker->store.catalog);
+	catalog_commit(&comm->comms->store->catalog);
 }

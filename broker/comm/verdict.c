@@ -1,6 +1,6 @@
 #include "broker/comm/verdict.h"
-#include "broker/broker.h"
 #include "broker/comm/comm.h"
+#include "broker/tensor/store.h"
 #include "shm/table.h"
 
 void verdicts_clear(struct table *table)
@@ -18,7 +18,7 @@ static bool is_free(const struct table *table, uint32_t i)
 
 void verdict_open(struct comm *comm)
 {
-	struct table *table = &comm->broker->store.table;
+	struct table *table = &comm->comms->store->table;
 	uint32_t i = 1;
 
 	while (i < TABLE_RUNS && !is_free(table, i))
@@ -32,13 +32,13 @@ void verdict_open(struct comm *comm)
 void verdict_fail(const struct comm *comm)
 {
 	if (comm->verdict)
-		table_set_verdict(&comm->broker->store.table, comm->verdict,
+		table_set_verdict(&comm->comms->store->table, comm->verdict,
 				  table_verdict(comm->id, true));
 }
 
 void verdict_close(struct comm *comm)
 {
 	if (comm->verdict)
-		table_set_verdict(&comm->broker->store.table, comm->verdict, 0);
+		table_set_verdict(&comm->comms->store->table, comm->verdict, 0);
 	comm->verdict = 0;
 }

@@ -1,5 +1,4 @@
 #include "broker/comm/work.h"
-#include "broker/broker.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/group.h"
 #include "proto/error.h"
@@ -13,7 +12,7 @@ int work_new(const struct group *group, uint64_t sequence, struct work **ret,
 	if (!work)
 		return error_nomem(err, "a job");
 	*work = (struct work){
-		.broker = group->comm->broker,
+		.comms = group->comm->comms,
 		.group = group->id,
 		.sequence = sequence,
 	};
@@ -30,7 +29,7 @@ uint32_t work_stream(const struct group *group, enum work_stream stream)
 
 struct group *work_find_group(const struct work *work)
 {
-	struct group *group = group_find_id(work->broker, work->group);
+	struct group *group = group_find_id(work->comms, work->group);
 
 	return group && group->comm->state == COMM_RUNNING ? group : NULL;
 }

@@ -7,7 +7,7 @@
 #pragma once
 #include <stdint.h>
 
-struct broker;
+struct comms;
 struct error;
 struct group;
 
@@ -19,7 +19,7 @@ enum work_stream {
 };
 
 struct work {
-	struct broker *broker;
+	struct comms *comms;
 	uint64_t group;    /* its id */
 	uint64_t sequence; /* of the group's gather or reduction */
 };

@@ -4,9 +4,9 @@
  * The first part of the list of jobs was sent to the worker, the rest is
  * unsent.
  */
-#include "broker/broker.h"
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
 #include "proto/point.h"
 #include <assert.h>
 #include <errno.h>
@@ -35,10 +35,9 @@ union message {
 
 static void on_pidfd(uv_poll_t *poll, int status, int events);
 
-int engine_init(struct engine *engine, struct broker *broker, struct error *err)
+int engine_init(struct engine *engine, struct error *err)
 {
 	(void)err;
-	engine->broker = broker;
 	engine->next_number = engine->next_plan = 1;
 	return 0;
 }
@@ -80,13 +79,13 @@ static int job_new(struct engine *engine, size_t size, engine_done_fn *done,
 static struct job_range take_slot(struct engine *engine, struct engine_job *job,
 				  uint32_t slot)
 {
-	const struct catalog *catalog = &engine->broker->store.catalog;
+	const struct catalog *catalog = &engine->store->catalog;
 	const struct slot_record *record;
 	const struct block_record *block;
 
 	if (!slot)
 		return (struct job_range){0};
-	slot_pin(&engine->broker->store, slot);
+	slot_pin(engine->store, slot);
 	job->slots[job->n_slots++] = slot;
 	record = catalog_slot(catalog, slot);
 	block = catalog_block(catalog, record->block);
@@ -250,8 +249,8 @@ static void count_done(struct engine *engine, const struct engine_job *job,
 static void let_go(struct engine *engine, struct engine_job *job)
 {
 	for (uint32_t i = 0; i < job->n_slots; i++)
-		(void)slot_unpin(&engine->broker->store, job->slots[i]);
-	catalog_commit(&engine->broker->store.catalog);
+		(void)slot_unpin(engine->store, job->slots[i]);
+	catalog_commit(&engine->store->catalog);
 	if (job->plan) {
 		job->plan->n_jobs--;
 		engine_drop_plan(engine, job->plan);
@@ -416,14 +415,14 @@ void engine_on_link(uv_poll_t *poll, int status, int events)
 	(void)status;
 	/* A hang-up is reported as either event. */
 	(void)events;
-	meter_begin(&engine->broker->base.loop.meter);
+	meter_begin(&engine->store->base->loop.meter);
 	do
 		n++;
 	/* Without jobs the worker has nothing more to report. */
 	while (receive(engine) && n < DONE_PER_ROUND &&
 	       engine->first != engine->unsent);
 	engine_pump(engine);
-	(void)meter_end(&engine->broker->base.loop.meter, METER_COLLECTIVES);
+	(void)meter_end(&engine->store->base->loop.meter, METER_COLLECTIVES);
 }
 
 /* --- lifetime ------------------------------------------------------------ */
@@ -470,7 +469,7 @@ void engine_watch_silence(struct engine *engine)
 	if (engine->watch_position)
 		return;
 	/* If memory runs out, the next job tries again. */
-	(void)deadlines_add(&engine->broker->base.deadlines, &deadline, NULL);
+	(void)deadlines_add(&engine->store->base->deadlines, &deadline, NULL);
 }
 
 static int check_deaths(const struct engine *engine, struct error *err)
@@ -535,7 +534,7 @@ static void forget_worker(struct engine *engine)
 	engine->pid = 0;
 	engine->is_ready = false;
 	engine->has_stale = false;
-	deadlines_remove(&engine->broker->base.deadlines,
+	deadlines_remove(&engine->store->base->deadlines,
 			 &engine->watch_position);
 	memset(engine->sent_chunks, 0, sizeof(engine->sent_chunks));
 	for (plan = engine->plans; plan; plan = next) {

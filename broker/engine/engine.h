@@ -25,7 +25,8 @@
 #include <stdint.h>
 #include <uv.h>
 
-struct broker;
+struct rlimit;
+struct store;
 
 /* Called from the loop, between transactions; it may submit and commit. */
 typedef void engine_done_fn(void *data, const struct job_done *done);
@@ -49,8 +50,10 @@ struct engine_hooks {
 };
 
 struct engine {
-	struct broker *broker;
-	struct engine_hooks hooks;    /* set before engine_init() */
+	/* Borrowed; these and the hooks are set before engine_init(). */
+	struct store *store;
+	const struct rlimit *first_limit; /* restored in the worker */
+	struct engine_hooks hooks;
 	struct engine_worker *worker; /* NULL: not running */
 	int32_t pid;                  /* of the worker; 0 */
 	bool is_ready;                /* the worker said hello */
@@ -80,8 +83,7 @@ struct engine {
 	char cpu[32];
 };
 
-int engine_init(struct engine *engine, struct broker *broker,
-		struct error *err);
+int engine_init(struct engine *engine, struct error *err);
 
 /* After a restart, before memory is freed or allocated: kill a worker of an
  * earlier broker. */

@@ -7,8 +7,8 @@
  * that waits. Sending thus allocates nothing, and a worker that does not read
  * costs the broker only waiting jobs.
  */
-#include "broker/broker.h"
 #include "broker/engine/engine_impl.h"
+#include "broker/tensor/store.h"
 #include "proto/point.h"
 #include "shm/memfd.h"
 #include <assert.h>
@@ -212,7 +212,7 @@ static int forget_comms(struct engine *engine)
 /* Tell the worker to forget what it no longer needs. */
 static int send_stale(struct engine *engine)
 {
-	const struct catalog *catalog = &engine->broker->store.catalog;
+	const struct catalog *catalog = &engine->store->catalog;
 	struct engine_plan *plan, *next;
 	int r = forget_comms(engine);
 
@@ -233,7 +233,7 @@ static int send_stale(struct engine *engine)
 
 static int send_chunk(struct engine *engine, uint32_t slot)
 {
-	const struct catalog *catalog = &engine->broker->store.catalog;
+	const struct catalog *catalog = &engine->store->catalog;
 	struct job_chunk message = {.kind = JOB_CHUNK};
 	uint32_t index;
 	int r = 0;
@@ -249,7 +249,7 @@ static int send_chunk(struct engine *engine, uint32_t slot)
 		r = forget_chunk(engine, index);
 	if (r == 0)
 		r = send_message(engine->worker, &message, sizeof(message),
-				 engine->broker->store.pools.chunks[index].fd);
+				 engine->store->pools.chunks[index].fd);
 	if (r == 0)
 		engine->sent_chunks[index] = message.chunk;
 	return r;

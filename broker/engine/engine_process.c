@@ -6,8 +6,8 @@
  * process group of its own, so that a signal from a terminal to the broker does
  * not end the worker first.
  */
-#include "broker/broker.h"
 #include "broker/engine/engine_impl.h"
+#include "broker/tensor/store.h"
 #include "proto/point.h"
 #include <errno.h>
 #include <limits.h>
@@ -115,7 +115,7 @@ destroy_files:
 /* The raised limit on descriptors is for the broker only. */
 static void restore_limit(const struct engine_worker *worker)
 {
-	const struct rlimit *limit = &worker->engine->broker->first_limit;
+	const struct rlimit *limit = worker->engine->first_limit;
 
 	if (limit->rlim_max)
 		(void)prlimit(worker->pid, RLIMIT_NOFILE, limit, NULL);
@@ -154,7 +154,7 @@ static int watch(struct engine_worker *worker, int fd, uv_poll_t *poll,
 {
 	int r;
 
-	r = uv_poll_init(&worker->engine->broker->base.loop.uv, poll, fd);
+	r = uv_poll_init(&worker->engine->store->base->loop.uv, poll, fd);
 	if (r == 0) {
 		poll->data = worker;
 		worker->n_handles++;
@@ -173,7 +173,7 @@ static int set_up(struct engine_worker *worker, uv_poll_cb on_link,
 
 	r = start_process(worker, err);
 	if (r == 0)
-		r = fdstore_put(&worker->engine->broker->base.fdstore,
+		r = fdstore_put(&worker->engine->store->base->fdstore,
 				worker->pidfd, WORKER_NAME, err);
 	worker->is_stored = r == FDSTORE_OK;
 	if (r == FDSTORE_WAIT)
@@ -275,7 +275,7 @@ void worker_collect(struct engine_worker *worker, struct error *ret)
 	while (waitpid(worker->pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (worker->is_stored)
-		fdstore_remove(&worker->engine->broker->base.fdstore,
+		fdstore_remove(&worker->engine->store->base->fdstore,
 			       WORKER_NAME);
 	worker->is_stored = false;
 	if (worker->cause.code < 0)
@@ -385,7 +385,7 @@ static int end_earlier(int pidfd, struct error *err)
 
 int engine_adopt(struct engine *engine, struct error *err)
 {
-	struct fdstore *store = &engine->broker->base.fdstore;
+	struct fdstore *store = &engine->store->base->fdstore;
 	int pidfd = fdstore_take(store, WORKER_NAME);
 	int r;
 

@@ -1,6 +1,6 @@
 #include "broker/session/hello.h"
-#include "broker/broker.h"
 #include "broker/session/session.h"
+#include "broker/session/sessions.h"
 #include "proto/error.h"
 #include "proto/frame.h"
 #include "proto/point.h"
@@ -16,11 +16,11 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5; not in the headers of 6.1 */
 #endif
 
-void hello_init(struct hello *hello, struct broker *broker, int sock_fd,
+void hello_init(struct hello *hello, struct sessions *sessions, int sock_fd,
 		const struct ucred *cred)
 {
 	*hello = (struct hello){
-		.broker = broker,
+		.sessions = sessions,
 		.sock_fd = sock_fd,
 		.cred = cred,
 		.pidfd = -1,
@@ -32,7 +32,7 @@ static void drop_fds(struct hello *hello)
 {
 	for (int i = 0; i < 2; i++) {
 		if (hello->fds[i] >= 0)
-			closer_put(&hello->broker->base.closer,
+			closer_put(&hello->sessions->base->closer,
 				   hello->cred->uid, hello->fds[i]);
 		hello->fds[i] = -1;
 	}
@@ -64,22 +64,22 @@ static int begin_session(struct hello *hello, struct hello_outcome *ret,
 			 struct error *err)
 {
 	const struct ucred *cred = hello->cred;
-	struct broker *broker = hello->broker;
+	struct sessions *sessions = hello->sessions;
 	int pidfd = hello->pidfd;
 	struct session *session;
 	int r;
 
-	r = session_check_room(broker, cred->uid, cred->gid, hello->sock_fd,
+	r = session_check_room(sessions, cred->uid, cred->gid, hello->sock_fd,
 			       err);
 	if (r < 0)
 		return r;
 	hello->pidfd = -1;
-	r = session_new(broker, cred->pid, cred->uid, cred->gid, pidfd,
+	r = session_new(sessions, cred->pid, cred->uid, cred->gid, pidfd,
 			hello->request.budget, &session, err);
 	if (r < 0)
 		return r;
 	set_session(session, ret);
-	ret->fds[ret->n_fds++] = broker->table_readonly_fd;
+	ret->fds[ret->n_fds++] = sessions->table_readonly_fd;
 	ret->fds[ret->n_fds++] = session->holdings.refs.fd;
 	ret->fds[ret->n_fds++] = session->doorbell_fd;
 	point("hello.new");
@@ -140,7 +140,7 @@ static int resume_session(struct hello *hello, struct hello_outcome *ret,
 	struct session *session;
 	int r;
 
-	session = session_find(hello->broker, hello->request.session,
+	session = session_find(hello->sessions, hello->request.session,
 			       hello->request.token, err);
 	if (!session)
 		return -ESTALE;

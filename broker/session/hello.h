@@ -16,14 +16,14 @@
 
 #define OVERFLOW_UID 65534
 
-struct broker;
+struct sessions;
 struct error;
 struct frame;
 struct frame_sender;
 struct session;
 
 struct hello {
-	struct broker *broker;
+	struct sessions *sessions;
 	int sock_fd;              /* borrowed */
 	const struct ucred *cred; /* borrowed: of the process that connected */
 	int pidfd;                /* owned until the session takes it; -1 */
@@ -42,7 +42,7 @@ struct hello_outcome {
 	uint16_t n_fds;
 };
 
-void hello_init(struct hello *hello, struct broker *broker, int sock_fd,
+void hello_init(struct hello *hello, struct sessions *sessions, int sock_fd,
 		const struct ucred *cred);
 void hello_deinit(struct hello *hello);
 

@@ -6,8 +6,8 @@
  * the socket file.
  */
 #include "broker/session/listener.h"
-#include "broker/broker.h"
 #include "broker/session/peer.h"
+#include "broker/session/sessions.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -160,28 +160,28 @@ static void turn_away(struct listener *listener, struct closer *closer)
 	listener->spare_fd = open_spare();
 }
 
-static bool accept_one(struct broker *broker)
+static bool accept_one(struct sessions *sessions)
 {
-	struct listener *listener = &broker->listener;
+	struct listener *listener = &sessions->listener;
 	struct error err = ERROR_NULL;
 	int fd;
 
 	fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
-		turn_away(listener, &broker->base.closer);
+		turn_away(listener, &sessions->base->closer);
 		return false;
 	}
 	if (fd < 0)
 		return false;
-	if (peer_new(broker, fd, &err) < 0)
-		broker->n_dropped_peers++;
+	if (peer_new(sessions, fd, &err) < 0)
+		sessions->n_dropped_peers++;
 	return true;
 }
 
-void listener_update(struct broker *broker)
+void listener_update(struct sessions *sessions)
 {
-	struct listener *listener = &broker->listener;
-	bool is_crowded = closer_is_crowded(&broker->base.closer, NULL);
+	struct listener *listener = &sessions->listener;
+	bool is_crowded = closer_is_crowded(&sessions->base->closer, NULL);
 	const int has_fds = !is_crowded;
 
 	if (listener->is_without_fds == is_crowded)
@@ -193,16 +193,16 @@ void listener_update(struct broker *broker)
 
 static void on_event(uv_poll_t *poll, int status, int events)
 {
-	struct broker *broker = poll->data;
+	struct sessions *sessions = poll->data;
 
 	(void)events;
 	if (status < 0)
 		return;
-	meter_begin(&broker->base.loop.meter);
-	listener_update(broker);
-	for (int i = 0; i < ACCEPTS_PER_EVENT && accept_one(broker); i++)
+	meter_begin(&sessions->base->loop.meter);
+	listener_update(sessions);
+	for (int i = 0; i < ACCEPTS_PER_EVENT && accept_one(sessions); i++)
 		;
-	(void)meter_end(&broker->base.loop.meter, METER_OTHER);
+	(void)meter_end(&sessions->base->loop.meter, METER_OTHER);
 }
 
 static int check_inherited(int fd, struct error *err)
@@ -232,9 +232,9 @@ static void log_path(int fd)
 			 (int)sizeof(address.sun_path), address.sun_path);
 }
 
-static int start(struct broker *broker, struct error *err)
+static int start(struct sessions *sessions, struct error *err)
 {
-	struct listener *listener = &broker->listener;
+	struct listener *listener = &sessions->listener;
 	const int on = 1;
 	int r;
 
@@ -243,11 +243,12 @@ static int start(struct broker *broker, struct error *err)
 	if (setsockopt(listener->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) <
 	    0)
 		return error_errno(err, -errno, "ask for credentials");
-	r = uv_poll_init(&broker->base.loop.uv, &listener->poll, listener->fd);
+	r = uv_poll_init(&sessions->base->loop.uv, &listener->poll,
+			 listener->fd);
 	if (r < 0)
 		return error_set(err, r, "watch the socket: %s",
 				 uv_strerror(r));
-	listener->poll.data = broker;
+	listener->poll.data = sessions;
 	listener->is_open = true;
 	r = uv_poll_start(&listener->poll, UV_READABLE, on_event);
 	if (r < 0)
@@ -257,17 +258,17 @@ static int start(struct broker *broker, struct error *err)
 	return 0;
 }
 
-int listener_open(struct broker *broker, const char *path, int listen_fd,
+int listener_open(struct sessions *sessions, const char *path, int listen_fd,
 		  struct error *err)
 {
-	struct listener *listener = &broker->listener;
+	struct listener *listener = &sessions->listener;
 	int r;
 
 	listener->spare_fd = open_spare();
 	if (listen_fd >= 0) {
 		listener->fd = listen_fd;
 		r = check_inherited(listen_fd, err);
-		return r < 0 ? r : start(broker, err);
+		return r < 0 ? r : start(sessions, err);
 	}
 	r = listener_bind(path, &listener->fd, err);
 	if (r < 0)
@@ -277,7 +278,7 @@ int listener_open(struct broker *broker, const char *path, int listen_fd,
 		(void)unlink(path);
 		return error_nomem(err, "a path");
 	}
-	return start(broker, err);
+	return start(sessions, err);
 }
 
 void listener_close(struct listener *listener)

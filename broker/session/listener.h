@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <uv.h>
 
-struct broker;
+struct sessions;
 struct error;
 
 struct listener {
@@ -22,7 +22,7 @@ struct listener {
 
 /* Listen on `path` (or take `listen_fd`, consumed, if >= 0), and
  * accept peers. */
-int listener_open(struct broker *broker, const char *path, int listen_fd,
+int listener_open(struct sessions *sessions, const char *path, int listen_fd,
 		  struct error *err);
 
 /* Only bind and listen; for the parent of --supervised. */
@@ -35,4 +35,4 @@ void listener_close(struct listener *listener);
  * descriptors before its connection was accepted (Linux 6.16), so that
  * connections of that user can be refused without more to close.
  */
-void listener_update(struct broker *broker);
+void listener_update(struct sessions *sessions);

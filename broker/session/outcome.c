@@ -16,10 +16,10 @@
  */
 #include "broker/session/outcome.h"
 #include "broker/base/account.h"
-#include "broker/broker.h"
 #include "broker/catalog/catalog.h"
 #include "broker/session/peer.h"
 #include "broker/session/session.h"
+#include "broker/session/sessions.h"
 #include "proto/error.h"
 #include "proto/frame.h"
 #include <assert.h>
@@ -43,7 +43,7 @@ static const struct blob_header *blob_header(const struct catalog *catalog,
 
 static void forget(struct session *session, uint32_t place)
 {
-	struct catalog *catalog = &session->broker->store.catalog;
+	struct catalog *catalog = &session->sessions->store->catalog;
 	struct outcome *outcome = &session_record(session)->outcomes[place];
 	uint32_t size = blob_header(catalog, outcome->blob)->size;
 
@@ -80,7 +80,7 @@ static void forget_read(struct session *session)
 int outcome_reserve(struct session *session, const struct request *request,
 		    struct outcome_room *ret, struct error *err)
 {
-	struct broker *broker = session->broker;
+	struct sessions *sessions = session->sessions;
 	uint32_t size = (uint32_t)BLOB_HEADER + reply_bound(request);
 	struct blob_header header = {size, request->kind};
 	struct outcome_room room;
@@ -97,23 +97,23 @@ int outcome_reserve(struct session *session, const struct request *request,
 					 "before asking for more",
 					 OUTCOME_WINDOW);
 	}
-	r = account_charge(&broker->base.accounts, session->holdings.account,
+	r = account_charge(&sessions->base->accounts, session->holdings.account,
 			   ACCOUNT_QUEUE, size, err);
 	if (r < 0)
 		return r;
-	room.blob = catalog_blob_alloc(&broker->store.catalog, size);
+	room.blob = catalog_blob_alloc(&sessions->store->catalog, size);
 	if (!room.blob) {
 		account_refund(session->holdings.account, ACCOUNT_QUEUE, size);
 		return error_set(err, -ENOSPC,
 				 "the broker's catalog is full; remove tensors "
 				 "or end sessions");
 	}
-	memcpy(catalog_blob(&broker->store.catalog, room.blob), &header,
+	memcpy(catalog_blob(&sessions->store->catalog, room.blob), &header,
 	       sizeof(header));
 	/* Store the blob where outcome_adopt() finds it after a crash, since
 	 * some requests commit before their end. */
 	outcome = &session_record(session)->outcomes[room.place];
-	catalog_set(&broker->store.catalog, outcome->blob, room.blob);
+	catalog_set(&sessions->store->catalog, outcome->blob, room.blob);
 	*ret = room;
 	return 0;
 }
@@ -129,7 +129,7 @@ bool outcome_fits(const struct session *session,
 		  const struct outcome_room *room, size_t size,
 		  struct error *err)
 {
-	const struct catalog *catalog = &session->broker->store.catalog;
+	const struct catalog *catalog = &session->sessions->store->catalog;
 
 	if (size <= blob_header(catalog, room->blob)->size - BLOB_HEADER)
 		return true;
@@ -143,7 +143,7 @@ void outcome_record(struct session *session, const struct outcome_room *room,
 		    uint64_t number, int32_t code, const uint8_t *body,
 		    size_t size)
 {
-	struct catalog *catalog = &session->broker->store.catalog;
+	struct catalog *catalog = &session->sessions->store->catalog;
 	struct outcome *outcome =
 		&session_record(session)->outcomes[room->place];
 	uint8_t *blob = catalog_blob(catalog, room->blob);
@@ -176,7 +176,7 @@ const uint8_t *outcome_body(const struct session *session,
 			    const struct outcome *outcome)
 {
 	const uint8_t *blob =
-		catalog_blob(&session->broker->store.catalog, outcome->blob);
+		catalog_blob(&session->sessions->store->catalog, outcome->blob);
 
 	return blob + BLOB_HEADER;
 }
@@ -184,7 +184,7 @@ const uint8_t *outcome_body(const struct session *session,
 uint32_t outcome_kind(const struct session *session,
 		      const struct outcome *outcome)
 {
-	return blob_header(&session->broker->store.catalog, outcome->blob)
+	return blob_header(&session->sessions->store->catalog, outcome->blob)
 		->kind;
 }
 
@@ -210,7 +210,7 @@ void outcome_forget_answered(struct session *session, uint64_t answered)
 		    record->outcomes[i].number < answered)
 			forget(session, i);
 	}
-	catalog_set(&session->broker->store.catalog, record->answered,
+	catalog_set(&session->sessions->store->catalog, record->answered,
 		    answered);
 }
 
@@ -225,7 +225,7 @@ void outcome_forget_all(struct session *session)
 void outcome_adopt(struct session *session)
 {
 	const struct session_record *record = session_record(session);
-	const struct catalog *catalog = &session->broker->store.catalog;
+	const struct catalog *catalog = &session->sessions->store->catalog;
 	const struct outcome *outcome;
 
 	for (uint32_t i = 0; i < OUTCOME_WINDOW; i++) {

@@ -12,8 +12,8 @@
 #include "broker/session/peer.h"
 #include "broker/base/account.h"
 #include "broker/base/deadline.h"
-#include "broker/broker.h"
 #include "broker/session/session.h"
+#include "broker/session/sessions.h"
 #include "broker/tensor/lease.h"
 #include "proto/error.h"
 #include "proto/point.h"
@@ -57,7 +57,7 @@ static void update_poll(struct peer *peer)
 		events = UV_WRITABLE | UV_DISCONNECT;
 	else if (is_being_granted(peer))
 		events = 0; /* until peer_on_granted() */
-	else if (closer_is_full(&peer->broker->base.closer, peer->cred.uid))
+	else if (closer_is_full(&peer->sessions->base->closer, peer->cred.uid))
 		events = UV_DISCONNECT;
 	if (events == peer->events)
 		return;
@@ -83,7 +83,7 @@ static void on_retry(void *data, uint32_t index)
 /* Close a peer because of its behaviour. The log line becomes ever rarer. */
 static void drop(struct peer *peer, const struct error *cause)
 {
-	uint64_t n = ++peer->broker->n_dropped_peers;
+	uint64_t n = ++peer->sessions->n_dropped_peers;
 
 	if ((n & (n - 1)) == 0)
 		log_line(LOG_LEVEL_WARNING,
@@ -116,7 +116,7 @@ void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
 		.n_fds = n_fds,
 		.number = number,
 		.code = code,
-		.epoch = peer->broker->store.catalog.header->epoch,
+		.epoch = peer->sessions->store->catalog.header->epoch,
 		.body = body,
 		.body_size = (uint32_t)size,
 	};
@@ -213,7 +213,7 @@ static int handle_hello(struct peer *peer, struct frame *frame,
 static int handle_request(struct peer *peer, struct frame *frame,
 			  struct error *err)
 {
-	const struct session_hooks *hooks = &peer->broker->hooks;
+	const struct session_hooks *hooks = &peer->sessions->hooks;
 	bool is_known = frame->kind > 0 && frame->kind <= MESSAGE_MAX;
 
 	/* Memory to share may come as a descriptor. */
@@ -249,7 +249,7 @@ static void refuse(struct peer *peer, const struct frame *frame, int code,
 static void handle_frame(struct peer *peer, struct frame *frame,
 			 const struct frame_sender *sender)
 {
-	struct meter *meter = &peer->broker->base.loop.meter;
+	struct meter *meter = &peer->sessions->base->loop.meter;
 	struct error err = ERROR_NULL;
 	int r;
 
@@ -257,7 +257,7 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 		r = handle_request(peer, frame, &err);
 	else
 		r = handle_hello(peer, frame, sender, &err);
-	closer_put_frame(&peer->broker->base.closer, peer->cred.uid, frame);
+	closer_put_frame(&peer->sessions->base->closer, peer->cred.uid, frame);
 	if (r < 0)
 		refuse(peer, frame, r, &err);
 	if (r == REQUEST_PARKED)
@@ -269,15 +269,15 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 /* True: another frame may have been sent with it. */
 static bool read_frame(struct peer *peer)
 {
-	struct closer *closer = &peer->broker->base.closer;
-	struct meter *meter = &peer->broker->base.loop.meter;
+	struct closer *closer = &peer->sessions->base->closer;
+	struct meter *meter = &peer->sessions->base->loop.meter;
 	struct frame_refused refused;
 	struct frame_sender sender;
 	struct error err = ERROR_NULL;
 	struct frame frame;
 	int r;
 
-	r = frame_take(peer->sock_fd, peer->broker->receive_buffer, &frame,
+	r = frame_take(peer->sock_fd, peer->sessions->receive_buffer, &frame,
 		       &refused, &sender, &err);
 	while (refused.n > 0)
 		closer_put(closer, peer->cred.uid, refused.fds[--refused.n]);
@@ -308,12 +308,12 @@ void peer_on_granted(struct peer *peer)
 static void on_event(uv_poll_t *poll, int status, int events)
 {
 	struct peer *peer = poll->data;
-	const struct closer *closer = &peer->broker->base.closer;
+	const struct closer *closer = &peer->sessions->base->closer;
 	int n = 0;
 
 	if (peer->is_closing)
 		return;
-	meter_begin(&peer->broker->base.loop.meter);
+	meter_begin(&peer->sessions->base->loop.meter);
 	if (status < 0) {
 		peer_close(peer);
 		return;
@@ -348,7 +348,7 @@ static int read_credentials(struct peer *peer, struct error *err)
 /* Charge the connection to its uid. */
 static int charge(struct peer *peer, struct error *err)
 {
-	struct accounts *accounts = &peer->broker->base.accounts;
+	struct accounts *accounts = &peer->sessions->base->accounts;
 	struct account *account = accounts_get(accounts, peer->cred.uid);
 	int r;
 
@@ -366,7 +366,7 @@ static int check_closer(const struct peer *peer, struct error *err)
 {
 	uint32_t uid = peer->cred.uid;
 
-	if (!closer_is_crowded(&peer->broker->base.closer, &uid))
+	if (!closer_is_crowded(&peer->sessions->base->closer, &uid))
 		return 0;
 	return error_set(err, -EBUSY,
 			 "uid %u has sent more than %d descriptors that cannot "
@@ -399,7 +399,7 @@ static void release(struct peer *peer)
 	if (is_without_fds(peer->sock_fd))
 		close(peer->sock_fd);
 	else
-		closer_put_connection(&peer->broker->base.closer,
+		closer_put_connection(&peer->sessions->base->closer,
 				      peer->cred.uid, peer->sock_fd);
 }
 
@@ -425,7 +425,7 @@ static int set_up(struct peer *peer, struct error *err)
 	if (setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &on,
 		       sizeof(on)) < 0)
 		return error_errno(err, -errno, "ask for credentials");
-	r = uv_poll_init(&peer->broker->base.loop.uv, &peer->poll,
+	r = uv_poll_init(&peer->sessions->base->loop.uv, &peer->poll,
 			 peer->sock_fd);
 	if (r < 0)
 		return error_set(err, r, "watch a connection: %s",
@@ -434,23 +434,23 @@ static int set_up(struct peer *peer, struct error *err)
 	return 0;
 }
 
-int peer_new(struct broker *broker, int sock_fd, struct error *err)
+int peer_new(struct sessions *sessions, int sock_fd, struct error *err)
 {
 	struct peer *peer = calloc(1, sizeof(*peer));
 	int r;
 
 	if (!peer) {
-		closer_put_connection(&broker->base.closer, OVERFLOW_UID,
+		closer_put_connection(&sessions->base->closer, OVERFLOW_UID,
 				      sock_fd);
 		return error_nomem(err, "a connection");
 	}
-	peer->broker = broker;
+	peer->sessions = sessions;
 	peer->sock_fd = sock_fd;
-	hello_init(&peer->hello, broker, sock_fd, &peer->cred);
+	hello_init(&peer->hello, sessions, sock_fd, &peer->cred);
 	peer->replies = (struct reply_queue){
 		.sock_fd = sock_fd,
-		.accounts = &broker->base.accounts,
-		.deadlines = &broker->base.deadlines,
+		.accounts = &sessions->base->accounts,
+		.deadlines = &sessions->base->deadlines,
 		.on_retry = on_retry,
 		.data = peer,
 	};
@@ -460,29 +460,29 @@ int peer_new(struct broker *broker, int sock_fd, struct error *err)
 		free(peer);
 		return r;
 	}
-	peer->next = broker->peers;
+	peer->next = sessions->peers;
 	if (peer->next)
 		peer->next->prev = peer;
-	broker->peers = peer;
-	broker->n_peers++;
+	sessions->peers = peer;
+	sessions->n_peers++;
 	update_poll(peer);
 	return 0;
 }
 
-void peers_on_closed(struct broker *broker)
+void peers_on_closed(struct sessions *sessions)
 {
 	struct peer *peer, *next;
 
-	for (peer = broker->peers; peer; peer = next) {
+	for (peer = sessions->peers; peer; peer = next) {
 		next = peer->next;
 		update_poll(peer);
 	}
-	listener_update(broker);
+	listener_update(sessions);
 }
 
 void peer_close(struct peer *peer)
 {
-	struct broker *broker = peer->broker;
+	struct sessions *sessions = peer->sessions;
 
 	if (peer->is_closing)
 		return;
@@ -493,10 +493,10 @@ void peer_close(struct peer *peer)
 	if (peer->prev)
 		peer->prev->next = peer->next;
 	else
-		broker->peers = peer->next;
+		sessions->peers = peer->next;
 	if (peer->next)
 		peer->next->prev = peer->prev;
-	broker->n_peers--;
+	sessions->n_peers--;
 	uv_close((uv_handle_t *)&peer->poll, on_closed);
 	release(peer); /* last: its socket is no longer watched */
 }

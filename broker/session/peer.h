@@ -20,12 +20,12 @@
 #define SO_PASSRIGHTS 83 /* Linux 6.16 */
 #endif
 
-struct broker;
+struct sessions;
 struct error;
 struct session;
 
 struct peer {
-	struct broker *broker;
+	struct sessions *sessions;
 	struct session *session; /* NULL until the hello is complete */
 	int sock_fd;             /* owned */
 	uv_poll_t poll;
@@ -34,11 +34,11 @@ struct peer {
 	struct reply_queue replies;
 	int events; /* what `poll` watches for now */
 	bool is_closing;
-	struct peer *next, *prev; /* broker.peers */
+	struct peer *next, *prev; /* sessions.peers */
 };
 
 /* Take over an accepted socket (consumed, also on failure). */
-int peer_new(struct broker *broker, int sock_fd, struct error *err);
+int peer_new(struct sessions *sessions, int sock_fd, struct error *err);
 
 /* The session has all grants that its lease promised: read the
  * connection again. */
@@ -61,7 +61,7 @@ void peer_end_goodbye(struct peer *peer, uint64_t number);
 
 /* The closer has capacity again: resume reading the connections that
  * it paused. */
-void peers_on_closed(struct broker *broker);
+void peers_on_closed(struct sessions *sessions);
 
 /* Has the client read everything that was sent to it? */
 bool peer_has_read_all(const struct peer *peer);

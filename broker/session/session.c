@@ -8,9 +8,9 @@
 #include "broker/base/account.h"
 #include "broker/base/deadline.h"
 #include "broker/base/process.h"
-#include "broker/broker.h"
 #include "broker/session/outcome.h"
 #include "broker/session/peer.h"
+#include "broker/session/sessions.h"
 #include "broker/session/waiter.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/grant.h"
@@ -44,9 +44,9 @@
 
 _Static_assert(CONFIG_MAX_SESSIONS == CATALOG_MAX_SESSIONS - 1, "records");
 
-struct session *session_at(const struct broker *broker, uint32_t index)
+struct session *session_at(const struct sessions *sessions, uint32_t index)
 {
-	return session_of(broker->store.holdings[index]);
+	return session_of(sessions->store->holdings[index]);
 }
 
 struct session_record *session_record(const struct session *session)
@@ -85,10 +85,10 @@ void session_stop(struct session *session)
 	if (session->is_stopping)
 		return;
 	session->is_stopping = true;
-	chore_end(&session->broker->store, &session->holdings.lease);
+	chore_end(session->sessions->store, &session->holdings.lease);
 	if (session->peer)
 		session_attach_peer(session, NULL);
-	deadlines_remove(&session->broker->base.deadlines,
+	deadlines_remove(&session->sessions->base->deadlines,
 			 &session->look_position);
 	stop_handle(&session->pidfd_poll);
 	stop_handle(&session->doorbell_poll);
@@ -98,7 +98,8 @@ void session_stop(struct session *session)
 	timelines_close(&session->holdings.timelines);
 	refs_close(&session->holdings.refs);
 	if (session->holdings.index)
-		session->broker->store.holdings[session->holdings.index] = NULL;
+		session->sessions->store->holdings[session->holdings.index] =
+			NULL;
 	if (session->n_handles == 0)
 		free(session);
 }
@@ -107,19 +108,19 @@ void session_stop(struct session *session)
 static void log_death(const struct session *session)
 {
 	const struct session_record *record = session_record(session);
-	struct broker *broker = session->broker;
+	struct sessions *sessions = session->sessions;
 	char end[PROCESS_END_SIZE];
 
-	if (broker->death_logged_ms &&
-	    now_ms() - broker->death_logged_ms < DEATH_LOG_MS)
+	if (sessions->death_logged_ms &&
+	    now_ms() - sessions->death_logged_ms < DEATH_LOG_MS)
 		return;
-	broker->death_logged_ms = now_ms();
+	sessions->death_logged_ms = now_ms();
 	(void)process_describe_end(session->pidfd, (pid_t)record->pid, end);
 	log_line(LOG_LEVEL_INFO,
 		 "process %u (%s) of uid %u %s without a goodbye (%llu so "
 		 "far)",
 		 record->pid, record->command, record->uid, end,
-		 (unsigned long long)broker->n_dead_sessions);
+		 (unsigned long long)sessions->n_dead_sessions);
 }
 
 static void on_quarantine_over(void *data, uint32_t index)
@@ -136,21 +137,21 @@ static void on_quarantine_over(void *data, uint32_t index)
  */
 static bool quarantine(struct session *session)
 {
-	struct broker *broker = session->broker;
+	struct sessions *sessions = session->sessions;
 	struct deadline deadline = {
-		.at_ms = now_ms() + broker->base.config.device_quarantine_ms,
+		.at_ms = now_ms() + sessions->base->config.device_quarantine_ms,
 		.fn = on_quarantine_over,
 		.data = session,
 		.position = &session->look_position,
 	};
 
 	if (!session->has_device_memory ||
-	    broker->base.config.device_quarantine_ms == 0)
+	    sessions->base->config.device_quarantine_ms == 0)
 		return false;
 	/* The pidfd stays readable. */
 	if (uv_handle_get_type((uv_handle_t *)&session->pidfd_poll) == UV_POLL)
 		uv_poll_stop(&session->pidfd_poll);
-	return deadlines_add(&broker->base.deadlines, &deadline, NULL) == 0;
+	return deadlines_add(&sessions->base->deadlines, &deadline, NULL) == 0;
 }
 
 void session_end_dead(struct session *session)
@@ -168,7 +169,7 @@ static void note_death(struct session *session)
 		peer_close(session->peer);
 	if (session->is_ending || session->is_dead)
 		return;
-	session->broker->n_dead_sessions++;
+	session->sessions->n_dead_sessions++;
 	log_death(session);
 	session_end_dead(session);
 }
@@ -176,7 +177,7 @@ static void note_death(struct session *session)
 static void on_pidfd(uv_poll_t *poll, int status, int events)
 {
 	struct session *session = poll->data;
-	struct meter *meter = &session->broker->base.loop.meter;
+	struct meter *meter = &session->sessions->base->loop.meter;
 
 	(void)events;
 	if (session->is_stopping || status < 0)
@@ -188,18 +189,19 @@ static void on_pidfd(uv_poll_t *poll, int status, int events)
 
 void session_collect(struct session *session)
 {
-	session->is_draining = limbo_collect_pending(&session->broker->store,
+	session->is_draining = limbo_collect_pending(session->sessions->store,
 						     &session->holdings);
-	catalog_commit(&session->broker->store.catalog);
+	catalog_commit(&session->sessions->store->catalog);
 	if (!session->is_draining)
 		return;
-	loop_defer(&session->broker->base.loop, &session->broker->draining);
+	loop_defer(&session->sessions->base->loop,
+		   &session->sessions->draining);
 }
 
 static void on_doorbell(uv_poll_t *poll, int status, int events)
 {
 	struct session *session = poll->data;
-	struct meter *meter = &session->broker->base.loop.meter;
+	struct meter *meter = &session->sessions->base->loop.meter;
 	uint64_t count;
 	struct iovec iov = {&count, sizeof(count)};
 
@@ -229,7 +231,7 @@ static int watch(struct session *session, int fd, uv_poll_t *poll,
 {
 	int r;
 
-	r = uv_poll_init(&session->broker->base.loop.uv, poll, fd);
+	r = uv_poll_init(&session->sessions->base->loop.uv, poll, fd);
 	if (r < 0)
 		return error_set(err, r, "watch descriptor %d: %s", fd,
 				 uv_strerror(r));
@@ -252,14 +254,14 @@ static void on_granted(struct holdings *holdings)
 		peer_on_granted(session->peer);
 }
 
-static struct session *session_alloc(struct broker *broker)
+static struct session *session_alloc(struct sessions *sessions)
 {
 	struct session *session = calloc(1, sizeof(*session));
 
 	if (!session)
 		return NULL;
-	session->broker = broker;
-	session->holdings.store = &broker->store;
+	session->sessions = sessions;
+	session->holdings.store = sessions->store;
 	session->holdings.on_granted = on_granted;
 	session->holdings.refs = REFS_NULL;
 	session->holdings.timelines = TIMELINES_NULL;
@@ -317,19 +319,19 @@ static int describe(pid_t pid, int pidfd, struct session_record *ret,
 static void enlist(struct session *session, uint32_t index)
 {
 	const struct session_record *record =
-		catalog_session(&session->broker->store.catalog, index);
+		catalog_session(&session->sessions->store->catalog, index);
 	struct holdings *holdings = &session->holdings;
 
 	holdings->index = index;
 	holdings->credentials.uid = record->uid;
 	holdings->credentials.gid = record->gid;
-	session->broker->store.holdings[index] = holdings;
+	session->sessions->store->holdings[index] = holdings;
 }
 
 static int make_record(struct session *session,
 		       const struct session_record *from, struct error *err)
 {
-	struct catalog *catalog = &session->broker->store.catalog;
+	struct catalog *catalog = &session->sessions->store->catalog;
 	struct session_record *record;
 	uint32_t index = catalog_alloc(catalog, SECTION_SESSION);
 
@@ -350,7 +352,7 @@ static int make_record(struct session *session,
 
 static int charge(struct session *session, uid_t uid, struct error *err)
 {
-	struct accounts *accounts = &session->broker->base.accounts;
+	struct accounts *accounts = &session->sessions->base->accounts;
 	struct account *account = accounts_get(accounts, uid);
 	int r;
 
@@ -380,11 +382,11 @@ static int set_up(struct session *session, pid_t pid, uid_t uid, gid_t gid,
 	return make_record(session, &record, err);
 }
 
-int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
+int session_new(struct sessions *sessions, pid_t pid, uid_t uid, gid_t gid,
 		int pidfd, uint64_t budget, struct session **ret,
 		struct error *err)
 {
-	struct session *session = session_alloc(broker);
+	struct session *session = session_alloc(sessions);
 	int r;
 
 	if (!session) {
@@ -400,7 +402,7 @@ int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
 		session_stop(session);
 		return r;
 	}
-	broker->n_sessions++;
+	sessions->n++;
 	*ret = session;
 	return 0;
 }
@@ -422,7 +424,8 @@ static void plan_look(struct session *session)
 		session->look_ms *= 2;
 	/* If memory runs out, the process is watched again from its next
 	 * connection on. */
-	(void)deadlines_add(&session->broker->base.deadlines, &deadline, NULL);
+	(void)deadlines_add(&session->sessions->base->deadlines, &deadline,
+			    NULL);
 }
 
 /* A new descriptor gets the lowest free number. The rest of the adoption, and
@@ -478,7 +481,7 @@ int session_watch_process(struct session *session, int pidfd, struct error *err)
 		return r;
 	}
 	session->pidfd = pidfd;
-	deadlines_remove(&session->broker->base.deadlines,
+	deadlines_remove(&session->sessions->base->deadlines,
 			 &session->look_position);
 	return 0;
 }
@@ -489,24 +492,24 @@ static enum session_outcome judge(struct session *session, int r)
 	if (r == -ESRCH)
 		return SESSION_GONE;
 	if (r < 0) {
-		session->broker->n_unwatched++;
+		session->sessions->n_unwatched++;
 		session->look_ms = FIRST_LOOK_MS;
 		plan_look(session);
 	}
 	return SESSION_ALIVE;
 }
 
-int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
-		  struct error *err)
+int session_adopt(struct sessions *sessions, uint32_t index,
+		  struct session **ret, struct error *err)
 {
 	const struct session_record *record =
-		catalog_session(&broker->store.catalog, index);
-	struct session *session = session_alloc(broker);
+		catalog_session(&sessions->store->catalog, index);
+	struct session *session = session_alloc(sessions);
 
 	if (!session)
 		return error_nomem(err, "a session");
 	session->holdings.account =
-		accounts_get(&broker->base.accounts, record->uid);
+		accounts_get(&sessions->base->accounts, record->uid);
 	if (!session->holdings.account) {
 		free(session);
 		return error_nomem(err, "an account");
@@ -517,7 +520,7 @@ int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
 	/* There is no record of what the last broker sent to it. */
 	session->has_device_memory = true;
 	enlist(session, index);
-	broker->n_sessions++;
+	sessions->n++;
 	timeline_file_adopt(&session->holdings);
 	outcome_adopt(session);
 	*ret = session;
@@ -575,15 +578,15 @@ static int take_refs(struct session *session, int fd, struct error *err)
  * their slots. */
 static void settle_grants(struct session *session)
 {
-	struct broker *broker = session->broker;
-	struct catalog *catalog = &broker->store.catalog;
+	struct sessions *sessions = session->sessions;
+	struct catalog *catalog = &sessions->store->catalog;
 	uint32_t grant = session_record(session)->grants.first;
 	uint32_t slot, next;
 
 	for (; grant; grant = next) {
 		next = catalog_grant(catalog, grant)->session_link.next;
 		slot = catalog_grant(catalog, grant)->slot;
-		slot_settle(&broker->store, slot);
+		slot_settle(sessions->store, slot);
 		if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM)
 			catalog_commit(catalog);
 	}
@@ -622,14 +625,14 @@ static bool is_equal(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE])
 	return difference == 0;
 }
 
-struct session *session_find(struct broker *broker, uint64_t id,
+struct session *session_find(struct sessions *sessions, uint64_t id,
 			     const uint8_t token[TOKEN_SIZE], struct error *err)
 {
 	const struct session_record *record;
 	struct session *session;
 
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		session = session_at(broker, i);
+		session = session_at(sessions, i);
 		if (!session)
 			continue;
 		record = session_record(session);
@@ -679,16 +682,16 @@ static bool is_admin(const struct config *config, uid_t uid, gid_t gid,
 	return n > 0;
 }
 
-int session_check_room(struct broker *broker, uid_t uid, gid_t gid, int sock_fd,
-		       struct error *err)
+int session_check_room(struct sessions *sessions, uid_t uid, gid_t gid,
+		       int sock_fd, struct error *err)
 {
-	uint64_t reserved = broker->base.config.sessions_reserved;
+	uint64_t reserved = sessions->base->config.sessions_reserved;
 
-	if ((!broker->is_draining &&
-	     broker->n_sessions + reserved < CATALOG_MAX_SESSIONS) ||
-	    is_admin(&broker->base.config, uid, gid, sock_fd))
+	if ((!sessions->is_draining &&
+	     sessions->n + reserved < CATALOG_MAX_SESSIONS) ||
+	    is_admin(&sessions->base->config, uid, gid, sock_fd))
 		return 0;
-	if (broker->is_draining)
+	if (sessions->is_draining)
 		return error_set(err, -ESHUTDOWN,
 				 "the broker is being drained and takes no new "
 				 "sessions until it is restarted or an "
@@ -697,7 +700,7 @@ int session_check_room(struct broker *broker, uid_t uid, gid_t gid, int sock_fd,
 			 "the broker has %u of at most %d sessions, and the "
 			 "last %llu are for root and the admin group "
 			 "(sessions_reserved): end some",
-			 broker->n_sessions, CATALOG_MAX_SESSIONS,
+			 sessions->n, CATALOG_MAX_SESSIONS,
 			 (unsigned long long)reserved);
 }
 
@@ -719,7 +722,7 @@ void session_attach_peer(struct session *session, struct peer *peer)
 bool session_is_admin(const struct session *session)
 {
 	const struct credentials *credentials = &session->holdings.credentials;
-	const struct config *config = &session->broker->base.config;
+	const struct config *config = &session->sessions->base->config;
 
 	if (credentials->uid == 0)
 		return true;

@@ -16,7 +16,7 @@
 #include <sys/types.h>
 #include <uv.h>
 
-struct broker;
+struct sessions;
 struct error;
 struct frame;
 struct peer;
@@ -51,7 +51,7 @@ struct session_hooks {
 
 struct session {
 	struct holdings holdings; /* first: session_of() */
-	struct broker *broker;
+	struct sessions *sessions;
 	/* Owned; -1 if it could not be opened after a restart. */
 	int pidfd;
 	int doorbell_fd; /* owned; -1 until connected once */
@@ -87,7 +87,7 @@ struct session {
  * Make a session for the process of `pidfd` (consumed, also on failure): its
  * record, files and watchers. Charges its uid.
  */
-int session_new(struct broker *broker, pid_t pid, uid_t uid, gid_t gid,
+int session_new(struct sessions *sessions, pid_t pid, uid_t uid, gid_t gid,
 		int pidfd, uint64_t budget, struct session **ret,
 		struct error *err);
 
@@ -102,8 +102,8 @@ enum session_outcome {
  * the process cannot be watched now, for example for lack of descriptors, the
  * session stays with pidfd -1, and the process is looked up again later.
  */
-int session_adopt(struct broker *broker, uint32_t index, struct session **ret,
-		  struct error *err);
+int session_adopt(struct sessions *sessions, uint32_t index,
+		  struct session **ret, struct error *err);
 
 /* Take the pidfd of a peer that has reconnected to its session (consumed, also
  * on failure). A session without a pidfd keeps it. */
@@ -122,11 +122,11 @@ int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 /* Is there capacity for one more session, for the process at the other end of
  * `sock_fd`? The last ones are reserved for administrators, as all are while
  * the broker is being drained. -EUSERS, -ESHUTDOWN. */
-int session_check_room(struct broker *broker, uid_t uid, gid_t gid, int sock_fd,
-		       struct error *err);
+int session_check_room(struct sessions *sessions, uid_t uid, gid_t gid,
+		       int sock_fd, struct error *err);
 
 /* The live session with this id and token, or NULL with `err` set. */
-struct session *session_find(struct broker *broker, uint64_t id,
+struct session *session_find(struct sessions *sessions, uint64_t id,
 			     const uint8_t token[TOKEN_SIZE],
 			     struct error *err);
 
@@ -173,6 +173,6 @@ static inline struct session *session_of(struct holdings *holdings)
 }
 
 /* The session of that record; NULL: there is none. */
-struct session *session_at(const struct broker *broker, uint32_t index);
+struct session *session_at(const struct sessions *sessions, uint32_t index);
 
 struct session_record *session_record(const struct session *session);

@@ -4,10 +4,10 @@
  * exited or says goodbye once more, and ends it again.
  */
 #include "broker/base/account.h"
-#include "broker/broker.h"
 #include "broker/session/outcome.h"
 #include "broker/session/peer.h"
 #include "broker/session/session.h"
+#include "broker/session/sessions.h"
 #include "broker/session/waiter.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/grant.h"
@@ -27,11 +27,11 @@
 /* The members of large bundles are freed later: see bundle.c. */
 static void abort_bundles(struct session *session, uint32_t *left)
 {
-	struct catalog *catalog = &session->broker->store.catalog;
+	struct catalog *catalog = &session->sessions->store->catalog;
 	struct session_record *record = session_record(session);
 
 	while (record->first_bundle && *left > 0) {
-		bundle_abort(&session->broker->store, record->first_bundle);
+		bundle_abort(session->sessions->store, record->first_bundle);
 		point("session.bundle_aborted");
 		catalog_commit(catalog);
 		*left -= *left < BUNDLE_COST ? *left : BUNDLE_COST;
@@ -45,8 +45,8 @@ static void abort_bundles(struct session *session, uint32_t *left)
  */
 static bool forget_blocks(struct session *session)
 {
-	struct broker *broker = session->broker;
-	struct catalog *catalog = &broker->store.catalog;
+	struct sessions *sessions = session->sessions;
+	struct catalog *catalog = &sessions->store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_BLOCK);
 	uint32_t n_looked = 0;
 	struct block_record *block;
@@ -59,7 +59,7 @@ static bool forget_blocks(struct session *session)
 			continue;
 		catalog_set(catalog, block->maker, 0);
 		session->holdings.n_bytes -=
-			pool_block_charge(&broker->store.pools, block);
+			pool_block_charge(&sessions->store->pools, block);
 		catalog_commit(catalog);
 	}
 	return true;
@@ -68,15 +68,15 @@ static bool forget_blocks(struct session *session)
 /* True: everything the session had is gone. */
 static bool end_some(struct session *session)
 {
-	struct broker *broker = session->broker;
+	struct sessions *sessions = session->sessions;
 	uint32_t left = ENDED_PER_ROUND;
 
 	/* First of all, and before poisoned timelines wake waiters that then
 	 * check for the taint. */
-	shared_chunk_end_session(&broker->store, session->holdings.index,
+	shared_chunk_end_session(sessions->store, session->holdings.index,
 				 &left);
 	if (left > 0)
-		order_end_session(&broker->store, session->holdings.index,
+		order_end_session(sessions->store, session->holdings.index,
 				  &left);
 	if (left == 0)
 		return false;
@@ -84,18 +84,18 @@ static bool end_some(struct session *session)
 	abort_bundles(session, &left);
 	if (left == 0)
 		return false;
-	slot_end_session(&broker->store, session->holdings.index, &left);
+	slot_end_session(sessions->store, session->holdings.index, &left);
 	if (left == 0)
 		return false;
 	point("session.disowned");
-	grant_drop_session(&broker->store, session->holdings.index, &left);
+	grant_drop_session(sessions->store, session->holdings.index, &left);
 	return left > 0 && forget_blocks(session);
 }
 
 static void finish(struct session *session)
 {
-	struct broker *broker = session->broker;
-	struct catalog *catalog = &broker->store.catalog;
+	struct sessions *sessions = session->sessions;
+	struct catalog *catalog = &sessions->store->catalog;
 	uint64_t goodbye = session->goodbye;
 	struct peer *peer = session->peer;
 
@@ -109,16 +109,16 @@ static void finish(struct session *session)
 	account_refund(session->holdings.account, ACCOUNT_REFS,
 		       (uint64_t)session->holdings.n_ref_pages *
 			       refs_page_size());
-	broker->n_sessions--;
+	sessions->n--;
 	if (session->is_watching)
-		events_unwatch(&broker->store);
-	if (broker->is_draining)
-		wake_name(&broker->base.wake, SESSION_DRAIN_KEY);
-	broker->store.holdings[session->holdings.index] = NULL;
+		events_unwatch(sessions->store);
+	if (sessions->is_draining)
+		wake_name(&sessions->base->wake, SESSION_DRAIN_KEY);
+	sessions->store->holdings[session->holdings.index] = NULL;
 	session->holdings.index = 0;
 	/* Requests that wait for the session's memory run before its files are
 	 * closed, since closing takes longer. */
-	(void)waiters_on_idle(broker);
+	(void)waiters_on_idle(sessions);
 	session_stop(session);
 	if (peer)
 		peer_end_goodbye(peer, goodbye);
@@ -136,7 +136,7 @@ bool session_end_round(struct session *session)
 
 void session_end(struct session *session, uint64_t goodbye)
 {
-	struct broker *broker = session->broker;
+	struct sessions *sessions = session->sessions;
 
 	point("session.end");
 	session->is_ending = true;
@@ -145,9 +145,9 @@ void session_end(struct session *session, uint64_t goodbye)
 		session_attach_peer(session, NULL);
 	waiters_drop_session(session);
 	lease_end_session(&session->holdings);
-	broker->hooks.on_end(broker->hooks.data, session);
-	catalog_commit(&broker->store.catalog);
+	sessions->hooks.on_end(sessions->hooks.data, session);
+	catalog_commit(&sessions->store->catalog);
 	if (session_end_round(session))
 		return;
-	loop_defer(&broker->base.loop, &broker->draining);
+	loop_defer(&sessions->base->loop, &sessions->draining);
 }

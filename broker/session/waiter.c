@@ -8,9 +8,9 @@
 #include "broker/session/waiter.h"
 #include "broker/base/account.h"
 #include "broker/base/deadline.h"
-#include "broker/broker.h"
 #include "broker/memory/donation.h"
 #include "broker/session/session.h"
+#include "broker/session/sessions.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include <assert.h>
@@ -24,12 +24,12 @@
 #define ROUND_NS 1000000
 
 /* The seed prevents a client from choosing names that all share one bucket. */
-static struct waiter_queue *bucket(struct broker *broker, const char *name)
+static struct waiter_queue *bucket(struct sessions *sessions, const char *name)
 {
-	uint64_t seed = broker->store.catalog.header->hash_seed;
+	uint64_t seed = sessions->store->catalog.header->hash_seed;
 	uint64_t hash = XXH3_64bits_withSeed(name, strlen(name), seed);
 
-	return &broker->waiters.buckets[hash % WAITER_BUCKETS];
+	return &sessions->waiters.buckets[hash % WAITER_BUCKETS];
 }
 
 static void queue_append(struct waiter_queue *queue, struct waiter *waiter)
@@ -87,25 +87,25 @@ static void session_unlink(struct waiter *waiter)
 static void waiter_free(struct waiter *waiter)
 {
 	struct session *session = waiter->session;
-	struct broker *broker = session->broker;
+	struct sessions *sessions = session->sessions;
 
 	if (waiter->queue)
-		queue_remove(&broker->waiters, waiter);
+		queue_remove(&sessions->waiters, waiter);
 	if (waiter->position)
-		deadlines_remove(&broker->base.deadlines, &waiter->position);
+		deadlines_remove(&sessions->base->deadlines, &waiter->position);
 	request_deinit(&waiter->request);
 	donation_drop(waiter->donation);
 	free(waiter->name);
 	account_refund(session->holdings.account, ACCOUNT_WAITING, 1);
 	session->n_waiting--;
-	broker->waiters.n--;
+	sessions->waiters.n--;
 	free(waiter);
 }
 
 static void rerun(struct waiter *waiter)
 {
-	struct waiters *waiters = &waiter->session->broker->waiters;
-	const struct session_hooks *hooks = &waiter->session->broker->hooks;
+	struct waiters *waiters = &waiter->session->sessions->waiters;
+	const struct session_hooks *hooks = &waiter->session->sessions->hooks;
 
 	session_unlink(waiter);
 	if (waiter->queue != &waiters->room)
@@ -114,7 +114,7 @@ static void rerun(struct waiter *waiter)
 		session_link(waiter);
 		return;
 	}
-	meter_parked(&waiter->session->broker->base.loop.meter,
+	meter_parked(&waiter->session->sessions->base->loop.meter,
 		     waiter->request.kind, waiter->since_ns);
 	waiter_free(waiter);
 }
@@ -141,7 +141,7 @@ static int set_deadline(struct waiter *waiter, int32_t timeout_ms,
 	if (timeout_ms <= 0)
 		return 0;
 	deadline.at_ms = now_ms() + (uint64_t)timeout_ms;
-	return deadlines_add(&waiter->session->broker->base.deadlines,
+	return deadlines_add(&waiter->session->sessions->base->deadlines,
 			     &deadline, err);
 }
 
@@ -150,22 +150,22 @@ static int set_deadline(struct waiter *waiter, int32_t timeout_ms,
 static struct waiter *waiter_new(struct session *session,
 				 struct request *request, struct error *err)
 {
-	struct broker *broker = session->broker;
+	struct sessions *sessions = session->sessions;
 	struct waiter *waiter = calloc(1, sizeof(*waiter));
 
 	if (!waiter) {
 		error_nomem(err, "a waiting request");
 		goto refuse;
 	}
-	if (account_charge(&broker->base.accounts, session->holdings.account,
+	if (account_charge(&sessions->base->accounts, session->holdings.account,
 			   ACCOUNT_WAITING, 1, err) < 0)
 		goto refuse;
 	waiter->request = *request;
 	*request = (struct request){0};
 	waiter->session = session;
-	waiter->since_ns = meter_now(&broker->base.loop.meter);
+	waiter->since_ns = meter_now(&sessions->base->loop.meter);
 	session->n_waiting++;
-	broker->waiters.n++;
+	sessions->waiters.n++;
 	return waiter;
 refuse:
 	free(waiter);
@@ -201,7 +201,7 @@ int waiter_park(struct session *session, struct request *request,
 
 int waiter_repark(struct waiter *waiter, const char *name, struct error *err)
 {
-	struct waiters *waiters = &waiter->session->broker->waiters;
+	struct waiters *waiters = &waiter->session->sessions->waiters;
 	char *copy = NULL;
 
 	if (!name && waiter->queue == &waiters->room)
@@ -216,7 +216,7 @@ int waiter_repark(struct waiter *waiter, const char *name, struct error *err)
 		queue_remove(waiters, waiter);
 	free(waiter->name);
 	waiter->name = copy;
-	queue_append(copy ? bucket(waiter->session->broker, copy)
+	queue_append(copy ? bucket(waiter->session->sessions, copy)
 			  : &waiters->room,
 		     waiter);
 	return 0;
@@ -256,9 +256,9 @@ static void wake_bucket(struct waiters *waiters, struct waiter_queue *queue,
 	}
 }
 
-void waiters_on_name(struct broker *broker, const char *name)
+void waiters_on_name(struct sessions *sessions, const char *name)
 {
-	struct waiters *waiters = &broker->waiters;
+	struct waiters *waiters = &sessions->waiters;
 
 	if (waiters->n == 0)
 		return;
@@ -266,29 +266,29 @@ void waiters_on_name(struct broker *broker, const char *name)
 		for (size_t i = 0; i < WAITER_BUCKETS; i++)
 			wake_bucket(waiters, &waiters->buckets[i], name);
 	} else {
-		wake_bucket(waiters, bucket(broker, name), name);
+		wake_bucket(waiters, bucket(sessions, name), name);
 	}
 	if (waiters->ready.first)
-		loop_defer(&broker->base.loop, &broker->waiters.reruns);
+		loop_defer(&sessions->base->loop, &sessions->waiters.reruns);
 }
 
-void waiters_on_room(struct broker *broker)
+void waiters_on_room(struct sessions *sessions)
 {
-	broker->store.evictables.is_continuing = false;
-	if (!broker->waiters.room.first)
+	sessions->store->evictables.is_continuing = false;
+	if (!sessions->waiters.room.first)
 		return;
-	broker->waiters.is_room_wanted = true;
-	loop_defer(&broker->base.loop, &broker->waiters.reruns);
+	sessions->waiters.is_room_wanted = true;
+	loop_defer(&sessions->base->loop, &sessions->waiters.reruns);
 }
 
-void waiters_on_round(struct broker *broker)
+void waiters_on_round(struct sessions *sessions)
 {
-	loop_defer(&broker->base.loop, &broker->waiters.reruns);
+	loop_defer(&sessions->base->loop, &sessions->waiters.reruns);
 }
 
-void waiters_run_ready(struct broker *broker)
+void waiters_run_ready(struct sessions *sessions)
 {
-	struct waiters *waiters = &broker->waiters;
+	struct waiters *waiters = &sessions->waiters;
 	uint64_t end;
 
 	if (waiters->is_running || !waiters->ready.first)
@@ -316,14 +316,14 @@ static void run_room(struct waiters *waiters)
 	}
 }
 
-bool waiters_on_idle(struct broker *broker)
+bool waiters_on_idle(struct sessions *sessions)
 {
-	struct waiters *waiters = &broker->waiters;
+	struct waiters *waiters = &sessions->waiters;
 
-	waiters_run_ready(broker);
+	waiters_run_ready(sessions);
 	run_room(waiters);
 	if (!waiters->next_room && !waiters->is_room_wanted)
-		broker->store.evictables.is_continuing = false;
+		sessions->store->evictables.is_continuing = false;
 	return waiters->ready.first || waiters->next_room ||
 	       (waiters->is_room_wanted && waiters->room.first);
 }

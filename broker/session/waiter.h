@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct broker;
+struct sessions;
 struct donation;
 struct error;
 struct session;
@@ -73,21 +73,21 @@ bool waiter_has_number(const struct session *session, uint64_t number);
 
 /* For wake.on_name: rerun requests that wait for this name or key, or for a
  * member of this bundle. */
-void waiters_on_name(struct broker *broker, const char *name);
+void waiters_on_name(struct sessions *sessions, const char *name);
 
 /* For wake.on_room: rerun the room queue soon (not from within the caller's
  * transaction). */
-void waiters_on_room(struct broker *broker);
+void waiters_on_room(struct sessions *sessions);
 
 /* For wake.on_round. */
-void waiters_on_round(struct broker *broker);
+void waiters_on_round(struct sessions *sessions);
 
 /* Between transactions: rerun a bounded number of requests whose name has
  * appeared; an idle round runs the rest. */
-void waiters_run_ready(struct broker *broker);
+void waiters_run_ready(struct sessions *sessions);
 
 /* The waiters' part of an idle round. True: there is more to do. */
-bool waiters_on_idle(struct broker *broker);
+bool waiters_on_idle(struct sessions *sessions);
 
 /* The connection was lost: drop the session's requests, which the client sends
  * again when it reconnects. */

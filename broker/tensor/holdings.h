@@ -18,7 +18,7 @@ struct store;
 
 struct holdings {
 	struct store *store;
-	uint32_t index; /* catalog record, and index in broker.holdings */
+	uint32_t index; /* catalog record, and index in store.holdings */
 	struct credentials credentials;
 	struct account *account;
 	struct refs refs; /* REFS_NULL until the client has reconnected */

@@ -127,7 +127,7 @@ bool slot_evict(struct store *store, uint32_t slot);
  * update every state. Call it after the other adoptions (pools,
  * ticket_adopt_all(), bundle_adopt_all()) but before the holdings of dead
  * sessions are dropped, since freeing a slot refunds its charge. The n_bytes of
- * the sessions in broker.holdings[] are set, too.
+ * the sessions in store.holdings[] are set, too.
  */
 int slot_adopt_all(struct store *store, struct error *err);
 

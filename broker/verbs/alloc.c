@@ -23,6 +23,7 @@
 /* A request in progress. */
 struct alloc_plan {
 	const struct alloc_request *request;
+	struct broker *broker;
 	struct session *session;
 	struct account *account;
 	struct access_class access;
@@ -85,7 +86,7 @@ static int check_view_bundle(const struct alloc_plan *plan,
 static int check_view(struct alloc_plan *plan, uint32_t i, struct error *err)
 {
 	const struct alloc_item *item = &plan->request->items[i];
-	struct broker *broker = plan->session->broker;
+	struct broker *broker = plan->broker;
 	const struct slot_record *base;
 	uint32_t slot, grant;
 	int r;
@@ -118,7 +119,7 @@ static int check_view(struct alloc_plan *plan, uint32_t i, struct error *err)
 static int check_member_name(const struct alloc_plan *plan, uint32_t i,
 			     struct error *err)
 {
-	const struct broker *broker = plan->session->broker;
+	const struct broker *broker = plan->broker;
 	const struct bundle_record *bundle =
 		catalog_bundle(&broker->store.catalog, plan->bundle);
 	const char *prefix =
@@ -180,7 +181,7 @@ static bool has_views_only(const struct alloc_request *request)
 
 static int check_class(struct alloc_plan *plan, struct error *err)
 {
-	struct broker *broker = plan->session->broker;
+	struct broker *broker = plan->broker;
 	const struct bundle_record *bundle;
 
 	if (!plan->request->bundle && has_views_only(plan->request))
@@ -208,7 +209,8 @@ static int check_class(struct alloc_plan *plan, struct error *err)
 
 static bool catalog_has_room(const struct alloc_plan *plan, struct error *err)
 {
-	const struct catalog *catalog = &plan->session->broker->store.catalog;
+	const struct catalog *catalog =
+		&plan->session->sessions->store->catalog;
 	uint32_t n = plan->request->n_items;
 
 	return catalog_check_room(catalog, SECTION_SLOT, n, "tensors", err) ==
@@ -220,7 +222,7 @@ static bool catalog_has_room(const struct alloc_plan *plan, struct error *err)
 
 static int make_plan(struct alloc_plan *plan, struct error *err)
 {
-	struct broker *broker = plan->session->broker;
+	struct broker *broker = plan->broker;
 	uint32_t i;
 	int r;
 
@@ -242,7 +244,7 @@ static int make_plan(struct alloc_plan *plan, struct error *err)
 /* Could it be charged if nothing else were? */
 static int check_limits(const struct alloc_plan *plan, struct error *err)
 {
-	const struct accounts *accounts = &plan->session->broker->base.accounts;
+	const struct accounts *accounts = &plan->broker->base.accounts;
 	uint64_t budget = session_record(plan->session)->budget;
 	uint64_t quota = account_limit(accounts, plan->account,
 				       pool_account(&plan->device));
@@ -273,7 +275,7 @@ static int check_limits(const struct alloc_plan *plan, struct error *err)
 /* False: a limit is exceeded at present; `err` has the message. */
 static bool charge(const struct alloc_plan *plan, struct error *err)
 {
-	const struct accounts *accounts = &plan->session->broker->base.accounts;
+	const struct accounts *accounts = &plan->broker->base.accounts;
 	uint64_t budget = session_record(plan->session)->budget;
 	uint64_t used = plan->session->holdings.n_bytes;
 	enum account_kind kind = pool_account(&plan->device);
@@ -318,7 +320,7 @@ enum room {
  * room, with the cause of a shortage in `err`, or a negative error. */
 static int try_once(struct alloc_plan *plan, struct error *err)
 {
-	struct broker *broker = plan->session->broker;
+	struct broker *broker = plan->broker;
 	struct pool_request request = {
 		.access = plan->access,
 		.device = plan->device,
@@ -359,8 +361,8 @@ static bool is_short(int outcome)
 static uint64_t bytes_over_quota(const struct alloc_plan *plan)
 {
 	uint64_t left =
-		account_left(&plan->session->broker->base.accounts,
-			     plan->account, pool_account(&plan->device));
+		account_left(&plan->broker->base.accounts, plan->account,
+			     pool_account(&plan->device));
 
 	return plan->charge > left ? plan->charge - left : 0;
 }
@@ -369,7 +371,7 @@ static uint64_t bytes_over_quota(const struct alloc_plan *plan)
 static int try_evicting(struct alloc_plan *plan, uint64_t bytes,
 			const uint32_t *uid, int outcome, struct error *err)
 {
-	struct broker *broker = plan->session->broker;
+	struct broker *broker = plan->broker;
 
 	switch (evict(&broker->store, bytes, &plan->device, uid)) {
 	case EVICT_SOME:
@@ -384,7 +386,7 @@ static int try_evicting(struct alloc_plan *plan, uint64_t bytes,
 /* Try; then retry after collecting released memory, and after eviction. */
 static int try_hard(struct alloc_plan *plan, struct error *err)
 {
-	struct broker *broker = plan->session->broker;
+	struct broker *broker = plan->broker;
 	int r;
 
 	r = try_once(plan, err);
@@ -428,7 +430,7 @@ static int find_room(struct verb_call *call, struct alloc_plan *plan,
 static bool make_slot(struct alloc_plan *plan, uint32_t i)
 {
 	const struct alloc_item *item = &plan->request->items[i];
-	struct broker *broker = plan->session->broker;
+	struct broker *broker = plan->broker;
 	/* a view starts in limbo; a member's writer is its bundle */
 	bool has_writer = !item->is_view && !plan->bundle;
 	const char *name = plan->bundle ? item->name : "";
@@ -448,7 +450,7 @@ static bool make_slot(struct alloc_plan *plan, uint32_t i)
  * been released. */
 static void undo(struct alloc_plan *plan, uint32_t n_slots)
 {
-	struct broker *broker = plan->session->broker;
+	struct broker *broker = plan->broker;
 	uint64_t charge;
 	uint32_t i;
 
@@ -471,7 +473,7 @@ static void undo(struct alloc_plan *plan, uint32_t n_slots)
 /* Making memory may have freed a base whose holders have released it. */
 static int check_bases(const struct alloc_plan *plan, struct error *err)
 {
-	const struct broker *broker = plan->session->broker;
+	const struct broker *broker = plan->broker;
 	const struct alloc_item *item;
 
 	for (uint32_t i = 0; i < plan->request->n_items; i++) {
@@ -515,7 +517,7 @@ static int make_slots(struct alloc_plan *plan, struct error *err)
 
 static void grant_slots(const struct alloc_plan *plan)
 {
-	struct broker *broker = plan->session->broker;
+	struct broker *broker = plan->broker;
 	bool is_granted;
 	uint32_t i;
 
@@ -538,6 +540,7 @@ int verb_alloc(struct verb_call *call, struct error *err)
 	if (!plan)
 		return error_nomem(err, "the request");
 	plan->request = &call->request->alloc;
+	plan->broker = call->broker;
 	plan->session = call->session;
 	r = make_plan(plan, err);
 	if (r < 0)

@@ -30,7 +30,8 @@ static int find_group(const struct verb_call *call, uint64_t id,
 {
 	int r;
 
-	r = group_find(call->session, id, ret, ret_rank, err);
+	r = group_find(&call->broker->comms, call->session, id, ret, ret_rank,
+		       err);
 	if (r < 0 || (*ret)->is_ready)
 		return r;
 	return error_set(err, -EINVAL,
@@ -164,7 +165,8 @@ static int find_awaited(const struct verb_call *call, struct group **ret,
 	struct comm *comm;
 	int r;
 
-	r = comm_find(call->session, request->comm, &comm, ret_rank, err);
+	r = comm_find(&call->broker->comms, call->session, request->comm, &comm,
+		      ret_rank, err);
 	if (r < 0)
 		return r;
 	r = find_group(call, request->group, ret, ret_rank, err);

@@ -21,7 +21,8 @@ int verb_comm_join(struct verb_call *call, struct error *err)
 	struct comm *comm;
 	int r;
 
-	r = comm_join(call->session, request, call->is_timed_out, &comm, err);
+	r = comm_join(&call->broker->comms, call->session, request,
+		      call->is_timed_out, &comm, err);
 	if (r < 0)
 		return r;
 	if (r == COMM_JOIN_WAIT) {
@@ -46,7 +47,8 @@ int verb_comm_fail(struct verb_call *call, struct error *err)
 	uint32_t rank;
 	int r;
 
-	r = comm_find(call->session, request->comm, &comm, &rank, err);
+	r = comm_find(&call->broker->comms, call->session, request->comm, &comm,
+		      &rank, err);
 	if (r < 0)
 		return r;
 	comm_rank_name(comm, rank, name, sizeof(name));
@@ -61,8 +63,8 @@ int verb_comm_board(struct verb_call *call, struct error *err)
 	uint32_t rank;
 	int fd, r;
 
-	r = comm_find(call->session, call->request->comm_board.comm, &comm,
-		      &rank, err);
+	r = comm_find(&call->broker->comms, call->session,
+		      call->request->comm_board.comm, &comm, &rank, err);
 	if (r == 0)
 		r = run_board_fd(comm, &fd, err);
 	if (r < 0)
@@ -77,8 +79,8 @@ int verb_comm_leave(struct verb_call *call, struct error *err)
 	uint32_t rank;
 	int r;
 
-	r = comm_find_any(call->session, call->request->comm_leave.comm, &comm,
-			  &rank, err);
+	r = comm_find_any(&call->broker->comms, call->session,
+			  call->request->comm_leave.comm, &comm, &rank, err);
 	if (r < 0)
 		return r;
 	comm_leave(comm, rank);
@@ -103,8 +105,8 @@ int verb_comm_remove(struct verb_call *call, struct error *err)
 {
 	const char *name = call->request->comm_remove.name;
 	struct broker *broker = call->broker;
-	uint32_t record = comm_record_find(broker, name);
-	const struct comm *comm = comm_find_name(broker, name);
+	uint32_t record = comm_record_find(&broker->comms, name);
+	const struct comm *comm = comm_find_name(&broker->comms, name);
 	uint32_t uid;
 
 	if (!record)
@@ -117,7 +119,7 @@ int verb_comm_remove(struct verb_call *call, struct error *err)
 				 uid);
 	if (comm)
 		return refuse_busy(comm, err);
-	comm_record_free(broker, record);
+	comm_record_free(&broker->comms, record);
 	point("comm.removed");
 	return VERB_DONE;
 }
@@ -129,7 +131,8 @@ int verb_commit(struct verb_call *call, struct error *err)
 	uint32_t rank;
 	int r;
 
-	r = comm_find(call->session, request->comm, &comm, &rank, err);
+	r = comm_find(&call->broker->comms, call->session, request->comm, &comm,
+		      &rank, err);
 	if (r < 0)
 		return r;
 	r = comm_commit(comm, rank, request->step, err);
@@ -149,7 +152,8 @@ static int wait_commit(struct verb_call *call, struct error *err)
 	uint32_t rank;
 	int r;
 
-	r = comm_find(call->session, request->comm, &comm, &rank, err);
+	r = comm_find(&call->broker->comms, call->session, request->comm, &comm,
+		      &rank, err);
 	if (r < 0)
 		return r;
 	if (request->sequence <= comm->step)

@@ -54,7 +54,8 @@ static int evict_some(struct verb_call *call, struct error *err)
 static const struct session *find_other(const struct verb_call *call)
 {
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		const struct session *session = session_at(call->broker, i);
+		const struct session *session =
+			session_at(&call->broker->sessions, i);
 
 		if (session && session != call->session)
 			return session;
@@ -73,9 +74,9 @@ static int drain(struct verb_call *call, struct error *err)
 				 "cannot drain: value %" PRIu64
 				 " is neither 0 nor 1",
 				 request->value);
-	broker->is_draining = request->value == 1;
-	call->reply->control.n = broker->n_sessions - 1;
-	if (!broker->is_draining)
+	broker->sessions.is_draining = request->value == 1;
+	call->reply->control.n = broker->sessions.n - 1;
+	if (!broker->sessions.is_draining)
 		return VERB_DONE;
 	other = find_other(call);
 	if (!other)
@@ -85,7 +86,7 @@ static int drain(struct verb_call *call, struct error *err)
 				 "%u other sessions have not ended, such as "
 				 "that of process %u (%s); new ones stay "
 				 "refused",
-				 broker->n_sessions - 1,
+				 broker->sessions.n - 1,
 				 session_record(other)->pid,
 				 session_record(other)->command);
 	call->wait_name = SESSION_DRAIN_KEY;

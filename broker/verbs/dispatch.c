@@ -42,12 +42,12 @@ static const struct verb verbs[MESSAGE_MAX + 1] = {
 #undef X
 };
 
-static void call_init(struct verb_call *call, struct session *session,
-		      const struct request *request, struct reply *reply,
-		      struct scratch *scratch)
+static void call_init(struct verb_call *call, struct broker *broker,
+		      struct session *session, const struct request *request,
+		      struct reply *reply, struct scratch *scratch)
 {
 	*call = (struct verb_call){
-		.broker = session->broker,
+		.broker = broker,
 		.session = session,
 		.request = request,
 		.reply = reply,
@@ -84,8 +84,8 @@ static void answer(struct verb_call *call, uint64_t number,
 	 * retire. */
 	if (call->n_fds == 0) {
 		if (call->broker->comms.progress.is_wanted)
-			(void)comms_on_idle(call->broker);
-		waiters_run_ready(call->broker);
+			(void)comms_on_idle(&call->broker->comms);
+		waiters_run_ready(&call->broker->sessions);
 	}
 	body_send(call, peer, number, &body);
 }
@@ -141,8 +141,8 @@ static int take_donation(struct verb_call *call, struct frame *frame,
 }
 
 /* 0: it was answered; REQUEST_PARKED. */
-static int run(struct session *session, struct request *request,
-	       struct frame *frame)
+static int run(struct broker *broker, struct session *session,
+	       struct request *request, struct frame *frame)
 {
 	uint64_t number = frame->number;
 	struct peer *peer = session->peer;
@@ -153,7 +153,7 @@ static int run(struct session *session, struct request *request,
 	struct reply reply;
 	int r;
 
-	call_init(&call, session, request, &reply, &scratch);
+	call_init(&call, broker, session, request, &reply, &scratch);
 	call.is_quiet = frame->is_quiet;
 	r = take_donation(&call, frame, &err);
 	if (r < 0) {
@@ -179,7 +179,7 @@ out:
 	return r == REQUEST_PARKED ? REQUEST_PARKED : 0;
 }
 
-bool verb_rerun(struct waiter *waiter)
+bool verb_rerun(struct broker *broker, struct waiter *waiter)
 {
 	struct session *session = waiter->session;
 	struct error err = ERROR_NULL;
@@ -188,7 +188,7 @@ bool verb_rerun(struct waiter *waiter)
 	struct reply reply;
 	int r;
 
-	call_init(&call, session, &waiter->request, &reply, &scratch);
+	call_init(&call, broker, session, &waiter->request, &reply, &scratch);
 	call.is_timed_out = waiter->is_timed_out;
 	call.donation = waiter->donation;
 	r = attempt(&call, waiter->number);
@@ -231,7 +231,8 @@ static int check_number(const struct session *session,
 	return 0;
 }
 
-int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err)
+int verb_dispatch(struct broker *broker, struct peer *peer, struct frame *frame,
+		  struct error *err)
 {
 	struct session *session = peer->session;
 	struct error cause = ERROR_NULL;
@@ -241,10 +242,10 @@ int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err)
 	r = check_number(session, frame, err);
 	if (r < 0)
 		return r;
-	peer->broker->n_requests++;
+	peer->sessions->n_requests++;
 	session->n_requests++;
 	outcome_forget_answered(session, frame->answered);
-	catalog_commit(&peer->broker->store.catalog);
+	catalog_commit(&peer->sessions->store->catalog);
 	if (frame->kind > MESSAGE_MAX || !verbs[frame->kind].run) {
 		error_set(&cause, -ENOSYS,
 			  "this broker (version %s, protocol %d.%d) knows no "
@@ -263,5 +264,5 @@ int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err)
 		verb_refuse(peer, frame->kind, frame->number, &cause);
 		return 0;
 	}
-	return run(session, &request, frame);
+	return run(broker, session, &request, frame);
 }

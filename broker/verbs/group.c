@@ -2,6 +2,7 @@
  * group: a rank registers parameters and gets their locations.
  */
 #include "broker/comm/group.h"
+#include "broker/broker.h"
 #include "broker/comm/group_register.h"
 #include "broker/session/session.h"
 #include "broker/tensor/grant.h"
@@ -117,7 +118,8 @@ int verb_group(struct verb_call *call, struct error *err)
 	uint32_t rank;
 	int r;
 
-	r = comm_find(call->session, request->comm, &comm, &rank, err);
+	r = comm_find(&call->broker->comms, call->session, request->comm, &comm,
+		      &rank, err);
 	if (r == 0)
 		r = group_register(comm, rank, request, &group, err);
 	if (r < 0)

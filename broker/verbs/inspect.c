@@ -82,7 +82,7 @@ static void fill_holder(const struct broker *broker, uint32_t grant,
 			uint32_t writer, struct holder *ret)
 {
 	uint32_t index = catalog_grant(&broker->store.catalog, grant)->session;
-	const struct session *session = session_at(broker, index);
+	const struct session *session = session_at(&broker->sessions, index);
 	const struct session_record *record =
 		catalog_session(&broker->store.catalog, index);
 
@@ -246,7 +246,7 @@ int verb_clients(struct verb_call *call, struct error *err)
 	if (!reply->items)
 		return error_nomem(err, "the clients");
 	while (place.session <= CATALOG_MAX_SESSIONS) {
-		session = session_at(broker, place.session);
+		session = session_at(&broker->sessions, place.session);
 		if (session &&
 		    (is_admin || session_record(session)->uid == uid)) {
 			if (reply->n_items == PAGE_ITEMS ||
@@ -314,15 +314,15 @@ static void add_memory(const struct broker *broker, struct status_reply *reply)
 static void add_counters(const struct broker *broker,
 			 struct status_reply *reply)
 {
-	add(reply, "requests", broker->n_requests);
-	add(reply, "replayed", broker->n_replayed);
-	add(reply, "refused", broker->n_refused);
-	add(reply, "dropped_peers", broker->n_dropped_peers);
+	add(reply, "requests", broker->sessions.n_requests);
+	add(reply, "replayed", broker->sessions.n_replayed);
+	add(reply, "refused", broker->sessions.n_refused);
+	add(reply, "dropped_peers", broker->sessions.n_dropped_peers);
 	add(reply, "published", broker->store.n_published);
 	add(reply, "evicted", broker->store.n_evicted);
 	add(reply, "eviction_looks", broker->store.evictables.n_looked);
 	add(reply, "freed_slots", broker->store.n_freed_slots);
-	add(reply, "dead_sessions", broker->n_dead_sessions);
+	add(reply, "dead_sessions", broker->sessions.n_dead_sessions);
 	add(reply, "limbo_collected", broker->store.limbo.n_collected);
 	add(reply, "doorbell_rings", broker->store.limbo.n_rings);
 	add(reply, "loop_longest_ns", broker->base.loop.meter.longest_ns);
@@ -477,10 +477,10 @@ int verb_status(struct verb_call *call, struct error *err)
 	add(reply, "pid", (uint64_t)getpid());
 	add(reply, "uptime_ms", now_ms() - broker->started_ms);
 	add(reply, "supervised", broker->base.fdstore.is_kept);
-	add(reply, "sessions", broker->n_sessions);
-	add(reply, "peers", broker->n_peers);
-	add(reply, "waiters", broker->waiters.n);
-	add(reply, "draining", broker->is_draining);
+	add(reply, "sessions", broker->sessions.n);
+	add(reply, "peers", broker->sessions.n_peers);
+	add(reply, "waiters", broker->sessions.waiters.n);
+	add(reply, "draining", broker->sessions.is_draining);
 	add(reply, "closing", closer_n_open(&broker->base.closer));
 	add_memory(broker, reply);
 	add_counters(broker, reply);

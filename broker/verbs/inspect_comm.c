@@ -91,7 +91,7 @@ static void fill_record(const struct broker *broker, uint32_t record,
 	const struct comm *comm = find_run(broker, record);
 	uint64_t now = now_ms();
 
-	comm_record_name(broker, record, name);
+	comm_record_name(&broker->comms, record, name);
 	*ret = (struct comm_item){
 		.name = name,
 		.uid = kept->uid,
@@ -210,7 +210,7 @@ static int look_init(struct look *look, const struct broker *broker,
 	};
 	int r;
 
-	r = group_spec_read(broker, record, &look->spec, err);
+	r = group_spec_read(&broker->comms, record, &look->spec, err);
 	if (r < 0)
 		return r;
 	r = group_spec_plan(&look->spec, mesh, &look->plan, err);
@@ -252,7 +252,7 @@ static int fill_group(const struct broker *broker, uint32_t record, char *names,
 	if (r < 0)
 		return r;
 	n = look.plan.n_replicas;
-	comm_record_name(broker, kept->comm, names);
+	comm_record_name(&broker->comms, kept->comm, names);
 	strcpy(name, look.spec.request.group.name);
 	*ret = (struct group_item){
 		.comm = names,
@@ -291,7 +291,7 @@ static int find_comm(const struct verb_call *call, const char *name,
 		     uint32_t *ret, struct error *err)
 {
 	const struct catalog *catalog = &call->broker->store.catalog;
-	uint32_t record = comm_record_find(call->broker, name);
+	uint32_t record = comm_record_find(&call->broker->comms, name);
 
 	if (!record)
 		return error_set(err, -ENOENT, "there is no communicator '%s'",
@@ -421,7 +421,7 @@ int verb_group_plan(struct verb_call *call, struct error *err)
 	r = find_comm(call, request->comm, &comm, err);
 	if (r < 0)
 		return r;
-	record = group_record_find(call->broker, comm, request->group);
+	record = group_record_find(&call->broker->comms, comm, request->group);
 	if (!record)
 		return error_set(err, -ENOENT,
 				 "communicator '%s' has no group '%s'",

@@ -124,7 +124,7 @@ int verb_replay(struct verb_call *call, uint64_t number,
 	if (r == 0)
 		r = replay_fds(call, outcome, &err);
 	if (r == VERB_DONE) {
-		session->broker->n_replayed++;
+		session->sessions->n_replayed++;
 		body_send(call, peer, number, &body);
 	} else {
 		free(body.bytes);

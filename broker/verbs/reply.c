@@ -102,7 +102,7 @@ void verb_refuse(struct peer *peer, uint16_t kind, uint64_t number,
 {
 	struct body body;
 
-	peer->broker->n_refused++;
+	peer->sessions->n_refused++;
 	encode_refusal(kind, cause, &body);
 	peer_reply(peer, kind, number, body.code, body.bytes, body.size, NULL,
 		   0);

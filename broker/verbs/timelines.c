@@ -48,7 +48,7 @@ static struct session *find(const struct verb_call *call)
 	const struct slot_record *slot =
 		catalog_slot(catalog, call->request->timelines.ref.slot);
 
-	return session_at(call->broker,
+	return session_at(&call->broker->sessions,
 			  catalog_order(catalog, slot->order)->session);
 }
 

@@ -68,9 +68,10 @@ int verb_park_uid(struct verb_call *call, uint32_t uid, struct error *err);
  * what the request came with out of the frame. 0: it was answered;
  * REQUEST_PARKED; negative: the peer broke the protocol (close it).
  */
-int verb_dispatch(struct peer *peer, struct frame *frame, struct error *err);
+int verb_dispatch(struct broker *broker, struct peer *peer, struct frame *frame,
+		  struct error *err);
 
 /* Run a parked request again. True: it was answered (or its session is gone)
  * and the waiter is to be freed. */
 struct waiter;
-bool verb_rerun(struct waiter *waiter);
+bool verb_rerun(struct broker *broker, struct waiter *waiter);

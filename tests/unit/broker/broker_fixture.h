@@ -41,7 +41,9 @@ static inline void limit(struct config *config)
 
 static inline void on_closed(void *data)
 {
-	peers_on_closed(data);
+	struct broker *broker = data;
+
+	peers_on_closed(&broker->sessions);
 }
 
 static inline struct broker *broker_make(void)
@@ -92,7 +94,7 @@ static inline void client_open(struct client *client, struct broker *broker,
 	must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC,
 			0, fds),
 	     &err);
-	must(session_new(broker, getpid(), uid, uid, pidfd, budget,
+	must(session_new(&broker->sessions, getpid(), uid, uid, pidfd, budget,
 			 &client->session, &err),
 	     &err);
 	must(refs_open(&client->refs,
@@ -102,7 +104,7 @@ static inline void client_open(struct client *client, struct broker *broker,
 	     &err);
 	client->sock_fd = fds[0];
 	client->peer = (struct peer){
-		.broker = broker,
+		.sessions = &broker->sessions,
 		.session = client->session,
 		.sock_fd = fds[1],
 		.events = UV_READABLE,
@@ -139,8 +141,10 @@ static inline void client_send_fd(struct client *client,
 	frame.body = body;
 	frame.body_size = (uint32_t)size;
 	frame.answered = number;
-	cr_assert(ge(int, verb_dispatch(&client->peer, &frame, &err), 0), "%s",
-		  err.msg);
+	cr_assert(ge(int,
+		     verb_dispatch(client->broker, &client->peer, &frame, &err),
+		     0),
+		  "%s", err.msg);
 	frame_close_fds(&frame);
 	free(body);
 }

@@ -31,7 +31,7 @@ static void setup_with(enum comm_limiter form)
 	broker.base.loop.is_stopping = true;
 	broker_link(&broker);
 	comm = (struct comm){
-		.broker = &broker,
+		.comms = &broker.comms,
 		.state = COMM_RUNNING,
 		.n_world = 2,
 		.n_ranks = 2,

@@ -13,15 +13,16 @@ static struct comm comms[TABLE_RUNS + 1];
 
 static void setup(void)
 {
-	cr_assert(zero(int, table_create(&broker.table, NULL)));
-	verdicts_clear(&broker.table);
+	broker_link(&broker);
+	cr_assert(zero(int, table_create(&broker.store.table, NULL)));
+	verdicts_clear(&broker.store.table);
 	for (uint32_t i = 0; i <= TABLE_RUNS; i++)
-		comms[i] = (struct comm){.broker = &broker, .id = i + 1};
+		comms[i] = (struct comm){.comms = &broker.comms, .id = i + 1};
 }
 
 static void teardown(void)
 {
-	table_close(&broker.table);
+	table_close(&broker.store.table);
 }
 
 TestSuite(verdict, .init = setup, .fini = teardown);
@@ -29,7 +30,7 @@ TestSuite(verdict, .init = setup, .fini = teardown);
 static bool is_alive(const struct comm *comm)
 {
 	return comm->verdict &&
-	       table_is_alive(&broker.table, comm->verdict, comm->id);
+	       table_is_alive(&broker.store.table, comm->verdict, comm->id);
 }
 
 Test(verdict, a_run_is_alive_until_it_fails)
@@ -54,7 +55,7 @@ Test(verdict, the_next_run_with_the_word_is_another_one)
 	verdict_open(&comms[1]);
 	cr_assert(eq(u32, comms[1].verdict, word));
 	cr_expect(is_alive(&comms[1]));
-	cr_expect(not(table_is_alive(&broker.table, word, comms[0].id)));
+	cr_expect(not(table_is_alive(&broker.store.table, word, comms[0].id)));
 	/* It has none any more. */
 	verdict_fail(&comms[0]);
 	cr_expect(is_alive(&comms[1]));
@@ -77,6 +78,6 @@ Test(verdict, a_run_beyond_the_last_word_goes_without)
 Test(verdict, after_a_restart_no_run_is_alive)
 {
 	verdict_open(&comms[0]);
-	verdicts_clear(&broker.table);
+	verdicts_clear(&broker.store.table);
 	cr_expect(not(is_alive(&comms[0])));
 }

@@ -31,7 +31,7 @@ static int run_to_the_end(void)
 {
 	int n = 0;
 
-	for (; broker->n_sessions > 1; n++) {
+	for (; broker->sessions.n > 1; n++) {
 		uint32_t before = n_live();
 
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
@@ -48,13 +48,15 @@ Test(session_end, others_are_served_between_its_rounds)
 	uint64_t id = record->id;
 
 	memcpy(token, record->token, sizeof(token));
-	cr_assert(ne(ptr, session_find(broker, id, token, &err), NULL));
+	cr_assert(ne(ptr, session_find(&broker->sessions, id, token, &err),
+		     NULL));
 	session_end(alice.session, 0);
 	cr_expect(zero(int, client_ask(&bob, &(struct request){
 						     .kind = MESSAGE_PING})));
-	cr_expect(eq(u32, broker->n_sessions, 2), "it still ends");
+	cr_expect(eq(u32, broker->sessions.n, 2), "it still ends");
 	cr_expect(gt(u32, n_live(), 0));
-	cr_expect(eq(ptr, session_find(broker, id, token, &err), NULL));
+	cr_expect(eq(ptr, session_find(&broker->sessions, id, token, &err),
+		     NULL));
 	cr_expect(eq(int, err.code, -ESTALE));
 	cr_expect(ge(int, run_to_the_end(), 4));
 	assert_empty(broker, 1000);

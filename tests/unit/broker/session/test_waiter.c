@@ -61,7 +61,7 @@ static void teardown(void)
 {
 	client_close(&first);
 	client_close(&second);
-	comms_deinit(broker);
+	comms_deinit(&broker->comms);
 }
 
 TestSuite(waiter, .init = setup, .fini = teardown);
@@ -95,7 +95,7 @@ Test(waiter, a_request_that_is_woken_as_its_time_runs_out_is_answered_once)
 	cr_assert(eq(u32, first.session->n_waiting, 1));
 	/* Without an answer, behind which it would run at once. */
 	must(comm_commit(broker->comms.first, 1, 1, &err), &err);
-	(void)comms_on_idle(broker);
+	(void)comms_on_idle(&broker->comms);
 	end_time();
 	uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(zero(int, receive(&first)));
@@ -139,7 +139,8 @@ static uint32_t longest_bucket(void)
 	uint32_t longest = 0;
 
 	for (int i = 0; i < WAITER_BUCKETS; i++) {
-		const struct waiter *waiter = broker->waiters.buckets[i].first;
+		const struct waiter *waiter =
+			broker->sessions.waiters.buckets[i].first;
 		uint32_t n = 0;
 
 		for (; waiter; waiter = waiter->next)

@@ -414,7 +414,8 @@ static void put_large(struct client *client, const char *name, int n)
 /* Until nothing is left for later. */
 static void run_chores(void)
 {
-	while (broker->store.chores.first || broker->draining.is_wanted)
+	while (broker->store.chores.first ||
+	       broker->sessions.draining.is_wanted)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
@@ -531,7 +532,7 @@ Test(bundle, a_second_get_waits_for_the_grants_of_the_first)
 	put_large(&alice, "m/", 1024);
 	client_send(&bob, &request, ++bob.number);
 	client_send(&bob, &request, ++bob.number);
-	cr_assert(eq(u32, broker->waiters.n, 1));
+	cr_assert(eq(u32, broker->sessions.waiters.n, 1));
 	cr_assert(zero(int, receive(&bob)));
 	cr_assert(zero(int, receive(&bob)));
 	run_chores();

@@ -391,7 +391,7 @@ Test(shared_chunk, many_tensors_end_with_their_sharer)
 	cr_assert(zero(int, client_get_trusted(&bob, "x", 1000, &got)));
 	cr_assert(zero(int, client_get_trusted(&bob, "y", 1000, &got)));
 	client_close(&alice);
-	while (broker->n_sessions > 1)
+	while (broker->sessions.n > 1)
 		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	cr_expect(eq(u64, broker->store.n_tainted, 1500));
 	cr_expect(eq(u32, catalog_n_live(&broker->store.catalog, SECTION_SLOT),

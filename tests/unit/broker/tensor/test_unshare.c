@@ -79,7 +79,7 @@ static void begin_wait(void)
 	client_send(&alice, &request, ++alice.number);
 	uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(not(is_answered(&code)));
-	cr_assert(eq(u32, broker->waiters.n, 1));
+	cr_assert(eq(u32, broker->sessions.waiters.n, 1));
 }
 
 static void expect_done(void)
@@ -90,7 +90,7 @@ static void expect_done(void)
 		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	cr_expect(zero(int, code), "%s", alice.sentence);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
-	cr_expect(zero(u32, broker->waiters.n));
+	cr_expect(zero(u32, broker->sessions.waiters.n));
 }
 
 #define expect_in_the_way(text)                                                \
@@ -155,7 +155,7 @@ Test(unshare, the_last_release_ends_the_wait)
 	get(&bob);
 	begin_wait();
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
-	cr_assert(eq(u32, broker->waiters.n, 1));
+	cr_assert(eq(u32, broker->sessions.waiters.n, 1));
 	if (client_release(&bob, &ref))
 		(void)limbo_collect_pending(&broker->store,
 					    &bob.session->holdings);
@@ -176,7 +176,7 @@ Test(unshare, the_wait_ends_with_its_time)
 	publish();
 	get(&bob);
 	cr_expect(eq(int, take_back(1), -ETIMEDOUT));
-	cr_expect(zero(u32, broker->waiters.n));
+	cr_expect(zero(u32, broker->sessions.waiters.n));
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
 	cr_expect(zero(int, take_back(-1)));
 }
@@ -254,7 +254,7 @@ Test(unshare, tickets_are_in_the_way)
 	request = (struct request){.kind = MESSAGE_REDEEM,
 				   .redeem = {1, (const void *)ids}};
 	cr_assert(zero(int, client_ask(&bob, &request)));
-	cr_assert(eq(u32, broker->waiters.n, 1));
+	cr_assert(eq(u32, broker->sessions.waiters.n, 1));
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
 	expect_done();
 }
@@ -327,7 +327,7 @@ Test(unshare, the_sharer_s_end_ends_it_too)
 	get(&bob);
 	begin_wait();
 	client_close(&alice);
-	cr_expect(zero(u32, broker->waiters.n));
+	cr_expect(zero(u32, broker->sessions.waiters.n));
 	cr_expect(table_word_is_tainted(
 		table_load(&broker->store.table, ref.slot)));
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));

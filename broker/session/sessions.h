@@ -1,0 +1,37 @@
+/*
+ * All sessions and connections, and what they share.
+ */
+#pragma once
+#include "broker/base/base.h"
+#include "broker/session/listener.h"
+#include "broker/session/peer.h"
+#include "broker/session/session.h"
+#include "broker/session/waiter.h"
+#include "broker/tensor/store.h"
+#include "proto/frame.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sessions {
+	/* Borrowed; these and the hooks are set first. */
+	struct base *base;
+	struct store *store;
+	struct session_hooks hooks;
+	struct waiters waiters;
+	struct listener listener;
+	/* Owned; the read-only descriptor that is sent to clients. */
+	int table_readonly_fd;
+	struct peer *peers;
+	uint32_t n_peers;
+	uint32_t n;       /* sessions; they are found by session_at() */
+	bool is_draining; /* only administrators get new sessions */
+	/* Sessions that are ending or have more pending bits to collect. */
+	struct deferred draining;
+	uint64_t death_logged_ms;
+	/* Adopted sessions whose process could not be watched at once. */
+	uint32_t n_unwatched;
+	/* Counters since the start. */
+	uint64_t n_requests, n_replayed, n_refused, n_dropped_peers;
+	uint64_t n_dead_sessions;
+	uint8_t receive_buffer[FRAME_MAX_SIZE];
+};
