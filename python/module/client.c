@@ -97,18 +97,13 @@ static int get_waiting(struct link *link, const char *const *names, size_t n,
 	struct call call;
 	int r;
 
-	/* Another thread may close the Client meanwhile. */
-	link_use(link);
-	if (call_begin(&call) < 0) {
-		link_drop(link);
+	if (call_begin(&call) < 0)
 		return -1;
-	}
 	r = fsdp_get(link->client, names, n, options, ret);
 	call_end(&call);
 	if (r < 0)
 		errors_raise(r);
-	Py_BEGIN_ALLOW_THREADS link_drop(link);
-	Py_END_ALLOW_THREADS return r < 0 ? -1 : 0;
+	return r < 0 ? -1 : 0;
 }
 
 /* What this process knows costs no system call, so it keeps the interpreter. */
@@ -125,13 +120,19 @@ static int get(struct link *link, const char *const *names, size_t n,
 static PyObject *get_one(PyObject *self, PyObject *name,
 			 struct fsdp_get_options *options)
 {
-	struct link *link = link_of(self);
-	const char *text = link ? name_of(name) : NULL;
-	struct fsdp_tensor *tensor;
+	/* Another thread may close the Client meanwhile. */
+	struct link *link = client_use(self);
+	struct fsdp_tensor *held;
+	PyObject *tensor = NULL;
+	const char *text;
 
-	if (!text || get(link, &text, 1, options, &tensor) < 0)
+	if (!link)
 		return NULL;
-	return tensor_new(link, tensor);
+	text = name_of(name);
+	if (text && get(link, &text, 1, options, &held) == 0)
+		tensor = tensor_new(link, held);
+	link_drop(link);
+	return tensor;
 }
 
 static PyObject *get_many(PyObject *self, PyObject *iterable,

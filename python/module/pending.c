@@ -59,17 +59,20 @@ PyObject *pending_begin(PyObject *client, PyObject *iterable,
 /* -EAGAIN: it is not complete. */
 static int end_get(struct pending *pending, struct fsdp_tensor **ret)
 {
+	struct fsdp_pending *get = pending->get;
 	struct call call;
 	int r;
 
-	if (call_begin(&call) < 0)
+	pending->get = NULL; /* for other threads */
+	if (call_begin(&call) < 0) {
+		pending->get = get;
 		return -EBUSY;
-	r = fsdp_get_end(pending->get, ret);
+	}
+	r = fsdp_get_end(get, ret);
 	call_end(&call);
 	if (r == -EAGAIN)
-		return r;
-	pending->get = NULL;
-	if (r < 0)
+		pending->get = get;
+	else if (r < 0)
 		errors_raise(r);
 	return r;
 }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fsdp
+from conftest import until
 
 
 def test_what_is_put_can_be_got_by_another_connection(broker, c):
@@ -206,3 +207,17 @@ def test_wrong_arguments_are_told(c):
         c.alloc(2, "f32").copy_from(b"123")
     with pytest.raises(TypeError):
         fsdp.Tensor()
+
+
+def test_a_connection_may_be_closed_while_a_thread_waits(broker, c):
+    client = fsdp.connect(broker.path)
+    got = []
+    thread = threading.Thread(
+        target=lambda: got.append(client.get("a/late", timeout=20))
+    )
+    thread.start()
+    until(lambda: c.status()["waiters"] > 0, "the get waits")
+    client.close()
+    c.put("a/late", b"abc")
+    thread.join()
+    assert bytes(memoryview(got[0])) == b"abc"
