@@ -5,7 +5,8 @@
  * the catalog stores the encoded form anyway.
  */
 #include "broker/comm/group_spec.h"
-#include "broker/broker.h"
+#include "broker/comm/comm.h"
+#include "broker/tensor/store.h"
 #include "collective/plan_request.h"
 #include "proto/error.h"
 #include <errno.h>
