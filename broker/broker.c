@@ -38,7 +38,6 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#define DEFAULT_CONFIG "/etc/fsdpd/fsdpd.conf"
 /* A session has a connection, a pidfd, a ref-counter file and a doorbell. */
 #define SESSION_DESCRIPTORS 4
 /* Two for each file that survives a restart, and some for the broker itself. */
@@ -280,7 +279,7 @@ static void log_stop(const struct broker *broker, int number)
 			 : "will be dropped");
 }
 
-static void on_signal(uv_signal_t *handle, int number)
+static void on_stop(uv_signal_t *handle, int number)
 {
 	log_stop(handle->data, number);
 	stop(handle->data);
@@ -312,7 +311,8 @@ static int start_watchdog(struct broker *broker)
 			      usec / 2 / 1000 + 1);
 }
 
-static int start_signal(struct broker *broker, uv_signal_t *handle, int number)
+static int start_signal(struct broker *broker, uv_signal_t *handle, int number,
+			uv_signal_cb on_signal)
 {
 	int r = uv_signal_init(&broker->base.loop.uv, handle);
 
@@ -330,9 +330,9 @@ static int open_loop(struct broker *broker, struct error *err)
 	if (r < 0)
 		return r;
 	broker_link(broker);
-	r = start_signal(broker, &broker->sigterm, SIGTERM);
+	r = start_signal(broker, &broker->sigterm, SIGTERM, on_stop);
 	if (r == 0)
-		r = start_signal(broker, &broker->sigint, SIGINT);
+		r = start_signal(broker, &broker->sigint, SIGINT, on_stop);
 	if (r == 0)
 		r = start_watchdog(broker);
 	if (r < 0)
@@ -547,7 +547,7 @@ static uint64_t descriptors_wanted(const struct config *config)
 	return n * SESSION_DESCRIPTORS + OTHER_DESCRIPTORS;
 }
 
-static void check_descriptor_limit(struct broker *broker)
+void broker_check_descriptors(struct broker *broker)
 {
 	uint64_t wanted = descriptors_wanted(&broker->base.config);
 	struct rlimit limit;
@@ -561,21 +561,6 @@ static void check_descriptor_limit(struct broker *broker)
 		 (unsigned long long)limit.rlim_cur,
 		 (unsigned long long)broker->base.config.quota_sessions,
 		 (unsigned long long)wanted, SESSION_DESCRIPTORS);
-}
-
-static int open_config(struct broker *broker, const char *path,
-		       struct error *err)
-{
-	int r;
-
-	r = config_init(&broker->base.config, err);
-	if (r < 0)
-		return r;
-	if (path)
-		return config_read(&broker->base.config, path, err);
-	if (access(DEFAULT_CONFIG, F_OK) < 0)
-		return 0;
-	return config_read(&broker->base.config, DEFAULT_CONFIG, err);
 }
 
 /* Take a socket that the service manager passed under any name. */
@@ -674,7 +659,7 @@ static int watch_keeper(struct broker *broker, struct error *err)
 
 static void note_surroundings(struct broker *broker)
 {
-	check_descriptor_limit(broker);
+	broker_check_descriptors(broker);
 	if (huge_pages_state() == HUGE_PAGES_NEVER)
 		log_note(LOG_LEVEL_WARNING,
 			 "the kernel grants shared memory no huge pages, "
@@ -694,7 +679,8 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 {
 	int r;
 
-	r = open_config(broker, options->config_path, err);
+	broker->config_source = options->config;
+	r = config_load(&broker->base.config, &broker->config_source, err);
 	if (r == 0)
 		r = open_loop(broker, err);
 	if (r == 0)

@@ -16,6 +16,7 @@
 
 struct broker {
 	struct base base;
+	struct config_source config_source; /* borrowed */
 	struct store store;
 	struct sessions sessions;
 	struct engine engine;
@@ -32,9 +33,9 @@ struct broker {
 
 struct broker_options {
 	const char *socket_path; /* NULL: the default */
-	const char *config_path; /* NULL: /etc/fsdpd/fsdpd.conf if it exists */
-	int listen_fd;           /* consumed; -1: bind socket_path */
-	bool has_left_mps;       /* the environment named an MPS server */
+	struct config_source config;
+	int listen_fd;     /* consumed; -1: bind socket_path */
+	bool has_left_mps; /* the environment named an MPS server */
 };
 
 /* Set the broker up, adopting what the fd store holds, and run it until it is
@@ -47,3 +48,6 @@ void broker_close(struct broker *broker);
 /* Tie the rooms together, once the loop is open: set the hooks by which lower
  * rooms call higher ones, and register the handlers of deferred work. */
 void broker_link(struct broker *broker);
+
+/* Note it if the limit on descriptors is too low for the configuration. */
+void broker_check_descriptors(struct broker *broker);

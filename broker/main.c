@@ -11,15 +11,22 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#define MAX_SETTINGS 64
+
 static const char *arg_socket_path;
-static const char *arg_config_path;
+static struct config_source arg_config;
+static const char *arg_settings[MAX_SETTINGS];
+static bool arg_is_check;
 static bool arg_is_supervised;
 static bool has_left_mps;
 
 static const char help[] =
 	"usage: fsdpd [--supervised] [--socket PATH] [--config PATH]\n"
+	"             [--set KEY=VALUE]...\n"
+	"       fsdpd --check-config [--config PATH] [--set KEY=VALUE]...\n"
 	"\n"
 	"The node's tensor memory broker.\n"
 	"\n"
@@ -31,27 +38,56 @@ static const char help[] =
 	"                  $XDG_RUNTIME_DIR/fsdpd.sock, else\n"
 	"                  /run/fsdpd/fsdpd.sock for root, and for others\n"
 	"                  /tmp/fsdpd-UID/fsdpd.sock\n"
-	"  --config PATH   default: /etc/fsdpd/fsdpd.conf, if it is there\n"
+	"  --config PATH   default: /etc/fsdpd/fsdpd.conf, if it is there; "
+	"the\n"
+	"                  files PATH.d/*.conf are read after it\n"
+	"  --set KEY=VALUE a key of the configuration; goes before the files\n"
+	"  --check-config  read the configuration, print every value and where "
+	"it\n"
+	"                  is from, and exit with status 1 if anything is "
+	"wrong\n"
 	"  --version       print the version\n"
 	"  --help          print this\n";
 
-enum { ARG_SUPERVISED = 256, ARG_SOCKET, ARG_CONFIG, ARG_VERSION, ARG_HELP };
+enum {
+	ARG_SUPERVISED = 256,
+	ARG_SOCKET,
+	ARG_CONFIG,
+	ARG_SET,
+	ARG_CHECK_CONFIG,
+	ARG_VERSION,
+	ARG_HELP,
+};
 
 static const struct option options[] = {
 	{"supervised", no_argument, NULL, ARG_SUPERVISED},
 	{"socket", required_argument, NULL, ARG_SOCKET},
 	{"config", required_argument, NULL, ARG_CONFIG},
+	{"set", required_argument, NULL, ARG_SET},
+	{"check-config", no_argument, NULL, ARG_CHECK_CONFIG},
 	{"version", no_argument, NULL, ARG_VERSION},
 	{"help", no_argument, NULL, ARG_HELP},
 	{0},
 };
+
+static bool add_setting(const char *text)
+{
+	if (arg_config.n_settings == MAX_SETTINGS) {
+		fprintf(stderr, "fsdpd: more than %d times --set\n",
+			MAX_SETTINGS);
+		return false;
+	}
+	arg_settings[arg_config.n_settings++] = text;
+	arg_config.settings = arg_settings;
+	return true;
+}
 
 /* True: continue; false: exit with `ret_status`. */
 static bool parse_arguments(int argc, char **argv, int *ret_status)
 {
 	int option;
 
-	*ret_status = EXIT_SUCCESS;
+	*ret_status = 2;
 	while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
 		switch (option) {
 		case ARG_SUPERVISED:
@@ -61,16 +97,24 @@ static bool parse_arguments(int argc, char **argv, int *ret_status)
 			arg_socket_path = optarg;
 			break;
 		case ARG_CONFIG:
-			arg_config_path = optarg;
+			arg_config.path = optarg;
+			break;
+		case ARG_SET:
+			if (!add_setting(optarg))
+				return false;
+			break;
+		case ARG_CHECK_CONFIG:
+			arg_is_check = true;
 			break;
 		case ARG_VERSION:
 			puts("fsdpd " FSDP_VERSION);
+			*ret_status = EXIT_SUCCESS;
 			return false;
 		case ARG_HELP:
 			fputs(help, stdout);
+			*ret_status = EXIT_SUCCESS;
 			return false;
 		default:
-			*ret_status = 2;
 			return false;
 		}
 	}
@@ -78,7 +122,6 @@ static bool parse_arguments(int argc, char **argv, int *ret_status)
 		return true;
 	fprintf(stderr, "fsdpd: unexpected argument \"%s\"; see --help\n",
 		argv[optind]);
-	*ret_status = 2;
 	return false;
 }
 
@@ -88,11 +131,31 @@ static int report(const struct error *err)
 	return EXIT_FAILURE;
 }
 
+/* Print the configuration as a file that could be read. */
+static int check_config(void)
+{
+	struct error err = ERROR_NULL;
+	struct config_entry entry;
+	const char *section = "";
+	struct config config;
+
+	if (config_load(&config, &arg_config, &err) < 0)
+		return report(&err);
+	for (size_t i = 0; config_entry(&config, i, &entry); i++) {
+		if (strcmp(section, entry.section) != 0)
+			printf("%s[%s]\n", i > 0 ? "\n" : "", entry.section);
+		section = entry.section;
+		printf("%s = %s ; %s\n", entry.name, entry.value, entry.origin);
+	}
+	config_deinit(&config);
+	return EXIT_SUCCESS;
+}
+
 static int run_broker(void)
 {
 	struct broker_options broker_options = {
 		.socket_path = arg_socket_path,
-		.config_path = arg_config_path,
+		.config = arg_config,
 		.listen_fd = -1,
 		.has_left_mps = has_left_mps,
 	};
@@ -148,8 +211,11 @@ int main(int argc, char **argv)
 	has_left_mps = device_leave_mps();
 	if (!parse_arguments(argc, argv, &status))
 		return status;
+	if (arg_is_check)
+		return check_config();
 	(void)signal(SIGPIPE, SIG_IGN);
-	/* Closing the terminal must not lose the tensors. */
+	/* Until it has its handler. Closing the terminal must not lose the
+	 * tensors. */
 	(void)signal(SIGHUP, SIG_IGN);
 	return arg_is_supervised ? run_supervised() : run_broker();
 }

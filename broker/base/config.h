@@ -1,10 +1,13 @@
 /*
- * The configuration: an INI file, read once at start.
+ * The configuration: defaults, a file, its drop-ins, and settings of the
+ * command line, each over the ones before.
  *
- * Sizes take K, M, G, T (powers of 1024); times are in milliseconds or take s,
- * m, h. An unknown section, key or value, a key that is set twice and a key
- * above the first section are refused with file and line. docs/fsdpd.conf
- * documents every key.
+ * Files are INI files. The drop-ins of PATH are PATH.d/<name>.conf, in the
+ * order of their names. Sizes take K, M, G, T (powers of 1024); times are in
+ * milliseconds or take s, m, h. An unknown section, key or value, a key that is
+ * set twice in one file and a key above the first section are refused with file
+ * and line. config_keys.c has the table of all keys, docs/fsdpd.conf documents
+ * each.
  */
 #pragma once
 #include <stdbool.h>
@@ -13,61 +16,107 @@
 
 struct error;
 
-struct config_prefix {
-	char name[256];
-	uint32_t uid;
-};
-
+#define CONFIG_DEFAULT_PATH "/etc/fsdpd/fsdpd.conf"
+#define CONFIG_NO_GROUP     UINT64_MAX
+#define CONFIG_MAX_KEYS     32
+#define CONFIG_VALUE_SIZE   32
+#define CONFIG_ORIGIN_SIZE  512
 /* The records of sessions in the catalog. */
 #define CONFIG_MAX_SESSIONS 4095
 
+/* Where a value comes from. */
+struct config_origin {
+	const char *path; /* borrowed from the configuration; NULL: default */
+	unsigned int line;
+	uint32_t order; /* later ones have greater numbers; 0: default */
+};
+
+struct config_prefix {
+	char name[256];
+	uint32_t uid;
+	struct config_origin origin;
+};
+
 struct config {
-	/* [memory] */
+	/* --- [memory] --- */
+
 	/* Bytes of chunks; default: half of the smaller of MemTotal and the
 	 * cgroup's limit. */
 	uint64_t memory_max;
-	/* Bytes of MemAvailable that stay free; default: 256M. */
+	/* Bytes of MemAvailable that stay free. */
 	uint64_t memory_reserve;
-	uint64_t chunk_min; /* size of a pool's first chunk; 64M */
-	uint64_t chunk_max; /* 16G */
-	uint64_t warm_ms;   /* how long free pages are kept; 30 s */
-	/* Bytes of chunks on each device; 0, the default: 90 % of
-	 * its memory. */
+	/* Size of a pool's first chunk, and of its largest. */
+	uint64_t chunk_min, chunk_max;
+	/* How long free pages are kept. */
+	uint64_t warm_ms;
+	/* Bytes of chunks on each device; 0: 90 % of its memory. */
 	uint64_t device_memory_max;
 	/* Time from the death of a process with device memory to the end of its
-	 * session; default: 0. */
+	 * session. */
 	uint64_t device_quarantine_ms;
-	/* [quota]: per uid. Root has the same quotas, but memory_max
-	 * for bytes. */
-	uint64_t quota_bytes;        /* default: memory_max */
-	uint64_t quota_device_bytes; /* on all devices; default: unlimited */
-	uint64_t quota_slots;        /* 262,144 */
-	uint64_t quota_sessions;     /* 1,024 */
-	uint64_t sessions_reserved;  /* of 4,096, for administrators; 16 */
-	uint64_t quota_waiting;      /* parked requests; 1,024 */
-	uint64_t quota_queue;    /* bytes of queued and recorded replies; 64M */
-	uint64_t quota_prefixes; /* first components owned; 256 */
-	/* How long a first component keeps its owner after its last name ended;
-	 * default: 5 min. */
+
+	/* --- [quota]: for each uid; root has memory_max for bytes --- */
+
+	uint64_t quota_bytes; /* default: memory_max */
+	uint64_t quota_device_bytes;
+	uint64_t quota_slots;
+	uint64_t quota_sessions;
+	/* Of 4,096 sessions, for administrators. */
+	uint64_t sessions_reserved;
+	uint64_t quota_waiting; /* parked requests */
+	uint64_t quota_queue;   /* bytes of queued and recorded replies */
+	uint64_t quota_prefixes;
+	/* How long a first component keeps its owner after its last name. */
 	uint64_t prefix_grace_ms;
-	uint64_t quota_chunks;    /* chunks of this uid's pools; 256 */
-	uint64_t quota_grants;    /* tensors times sessions; 2,097,152 */
-	uint64_t quota_refs;      /* bytes of ref-counter files; 1G */
-	uint64_t quota_tickets;   /* 65,536 */
-	uint64_t quota_bundles;   /* versions of bundles; 1,024 */
-	uint64_t quota_groups;    /* kept groups of communicators; 4,096 */
-	uint64_t quota_timelines; /* timeline files; 128 */
-	/* [access] */
-	bool has_admin_gid;
-	uint32_t admin_gid; /* admin_group: may list all holders */
-	/* [prefixes]: name = user */
+	uint64_t quota_chunks; /* of this uid's pools */
+	uint64_t quota_grants; /* tensors times sessions */
+	uint64_t quota_refs;   /* bytes of ref-counter files */
+	uint64_t quota_tickets;
+	uint64_t quota_bundles; /* versions */
+	uint64_t quota_groups;  /* kept by communicators */
+	uint64_t quota_timelines;
+
+	/* --- [access] --- */
+
+	/* Its members may list all holders; CONFIG_NO_GROUP. */
+	uint64_t admin_group;
+
+	/* --- [prefixes]: name = user --- */
+
 	size_t n_prefixes;
 	struct config_prefix *prefixes;
+
+	/* --- origins --- */
+
+	struct config_origin origins[CONFIG_MAX_KEYS];
+	uint32_t n_set;
+	struct config_path *paths;
+};
+
+struct config_source {
+	/* NULL: CONFIG_DEFAULT_PATH, which may be missing. */
+	const char *path;
+	/* "KEY=VALUE", as --set has them. */
+	const char *const *settings;
+	size_t n_settings;
 };
 
 /* Set the defaults for this machine. */
 int config_init(struct config *config, struct error *err);
-/* Read `path` and override the present values. The caller decides
- * about -ENOENT. */
-int config_read(struct config *config, const char *path, struct error *err);
+/* Set the defaults, and read what the source names; on failure nothing is left
+ * to free. May block; any thread may call it. */
+int config_load(struct config *config, const struct config_source *source,
+		struct error *err);
 void config_deinit(struct config *config);
+
+/* One key, or one entry of [prefixes], as texts. */
+struct config_entry {
+	const char *section, *name;
+	char value[CONFIG_VALUE_SIZE];
+	char origin[CONFIG_ORIGIN_SIZE]; /* "default", FILE:LINE, "--set" */
+};
+
+/* Entry `i` in the order of the documents; false: there are fewer. Names are
+ * valid as long as the configuration. */
+bool config_entry(const struct config *config, size_t i,
+		  struct config_entry *ret);

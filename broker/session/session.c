@@ -672,12 +672,12 @@ static bool is_admin(const struct config *config, uid_t uid, gid_t gid,
 
 	if (uid == 0)
 		return true;
-	if (!config->has_admin_gid)
+	if (config->admin_group == CONFIG_NO_GROUP)
 		return false;
-	if (gid == config->admin_gid)
+	if (gid == config->admin_group)
 		return true;
 	n = read_groups(sock_fd, groups);
-	while (n > 0 && groups[n - 1] != config->admin_gid)
+	while (n > 0 && groups[n - 1] != config->admin_group)
 		n--;
 	return n > 0;
 }
@@ -726,6 +726,6 @@ bool session_is_admin(const struct session *session)
 
 	if (credentials->uid == 0)
 		return true;
-	return config->has_admin_gid &&
-	       credentials_have_group(credentials, config->admin_gid);
+	return config->admin_group != CONFIG_NO_GROUP &&
+	       credentials_have_group(credentials, (gid_t)config->admin_group);
 }

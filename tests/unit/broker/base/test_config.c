@@ -2,43 +2,87 @@
  * Configuration: units, limits, names, and the line of a mistake.
  */
 #include "broker/base/config.h"
+#include "broker/base/config_keys.h"
 #include "proto/error.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-static struct config make(void)
-{
-	struct config config;
+/* The file of a test, with the directory of its drop-ins. */
+struct files {
+	char folder[32], path[48], drop_ins[48];
+};
 
-	cr_assert(zero(int, config_init(&config, NULL)));
-	return config;
+static void write_file(const char *folder, const char *name, const char *text)
+{
+	char path[128];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	file = fopen(path, "we");
+	cr_assert(file != NULL);
+	cr_assert(ge(int, fputs(text, file), 0));
+	cr_assert(zero(int, fclose(file)));
+}
+
+static struct files make_files(const char *text)
+{
+	struct files files = {.folder = "/tmp/test-config-XXXXXX"};
+
+	cr_assert(mkdtemp(files.folder) != NULL);
+	snprintf(files.path, sizeof(files.path), "%s/x.conf", files.folder);
+	snprintf(files.drop_ins, sizeof(files.drop_ins), "%s.d", files.path);
+	cr_assert(zero(int, mkdir(files.drop_ins, 0700)));
+	write_file(files.folder, "x.conf", text);
+	return files;
+}
+
+static int unlink_one(const char *path, const struct stat *st, int type,
+		      struct FTW *at)
+{
+	(void)st, (void)type, (void)at;
+	return remove(path);
+}
+
+static void remove_files(const struct files *files)
+{
+	nftw(files->folder, unlink_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static int load(struct config *config, const struct files *files,
+		const char *setting, struct error *err)
+{
+	struct config_source source = {
+		.path = files->path,
+		.settings = &setting,
+		.n_settings = setting ? 1 : 0,
+	};
+
+	return config_load(config, &source, err);
 }
 
 static int read_text(struct config *config, const char *text, struct error *err)
 {
-	char path[] = "/tmp/test-config-XXXXXX";
-	int fd = mkstemp(path);
-	int r;
+	struct files files = make_files(text);
+	int r = load(config, &files, NULL, err);
 
-	cr_assert(ge(int, fd, 0));
-	cr_assert(eq(long, write(fd, text, strlen(text)), (long)strlen(text)));
-	close(fd);
-	r = config_read(config, path, err);
-	unlink(path);
+	remove_files(&files);
 	return r;
 }
 
 Test(config, defaults_are_sensible_for_this_machine)
 {
-	struct config config = make();
+	struct config config;
 	uint64_t total = (uint64_t)sysconf(_SC_PHYS_PAGES) *
 			 (uint64_t)sysconf(_SC_PAGESIZE);
 
+	cr_assert(zero(int, config_init(&config, NULL)));
 	cr_expect(gt(u64, config.memory_max, 0));
 	cr_expect(le(u64, config.memory_max, total / 2));
 	cr_expect(eq(u64, config.quota_bytes, config.memory_max));
@@ -48,13 +92,13 @@ Test(config, defaults_are_sensible_for_this_machine)
 	cr_expect(zero(u64, config.device_quarantine_ms));
 	cr_expect(gt(u64, config.quota_device_bytes, UINT64_C(1) << 40));
 	cr_expect(eq(u64, config.quota_timelines, 128));
-	cr_expect(not(config.has_admin_gid));
+	cr_expect(eq(u64, config.admin_group, CONFIG_NO_GROUP));
 	config_deinit(&config);
 }
 
 Test(config, values_take_units)
 {
-	struct config config = make();
+	struct config config = {0};
 
 	cr_assert(zero(int, read_text(&config,
 				      "# a comment\n"
@@ -90,7 +134,7 @@ Test(config, values_take_units)
 
 Test(config, a_quota_of_bytes_that_is_set_does_not_follow_memory_max)
 {
-	struct config config = make();
+	struct config config = {0};
 
 	cr_assert(zero(int, read_text(&config,
 				      "[quota]\nquota_bytes = 1G\n"
@@ -102,15 +146,14 @@ Test(config, a_quota_of_bytes_that_is_set_does_not_follow_memory_max)
 
 Test(config, users_and_groups_go_by_name_or_number)
 {
-	struct config config = make();
+	struct config config = {0};
 
 	cr_assert(zero(int, read_text(&config,
 				      "[access]\nadmin_group = root\n"
 				      "[prefixes]\nmodels = root\n"
 				      "data = 4000000000\n",
 				      NULL)));
-	cr_expect(config.has_admin_gid);
-	cr_expect(zero(u32, config.admin_gid));
+	cr_expect(zero(u64, config.admin_group));
 	cr_assert(eq(sz, config.n_prefixes, 2));
 	cr_expect(eq(str, config.prefixes[0].name, "models"));
 	cr_expect(zero(u32, config.prefixes[0].uid));
@@ -159,7 +202,7 @@ Test(config, a_mistake_is_refused_with_its_line)
 	size_t i;
 
 	for (i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
-		struct config config = make();
+		struct config config = {0};
 		struct error err = ERROR_NULL;
 
 		cr_expect(eq(int, read_text(&config, mistakes[i].text, &err),
@@ -175,7 +218,7 @@ Test(config, a_mistake_is_refused_with_its_line)
 
 Test(config, the_first_of_two_mistakes_is_told)
 {
-	struct config config = make();
+	struct config config = {0};
 	struct error err = ERROR_NULL;
 
 	cr_expect(eq(
@@ -188,7 +231,7 @@ Test(config, the_first_of_two_mistakes_is_told)
 
 Test(config, a_line_that_is_too_long_is_refused)
 {
-	struct config config = make();
+	struct config config = {0};
 	struct error err = ERROR_NULL;
 	char text[600];
 
@@ -201,21 +244,159 @@ Test(config, a_line_that_is_too_long_is_refused)
 	config_deinit(&config);
 }
 
-Test(config, a_file_that_is_not_there_is_the_callers_to_judge)
+Test(config, a_file_that_was_named_must_be_there)
 {
-	struct config config = make();
+	struct config_source source = {.path = "/nonexistent/x.conf"};
 	struct error err = ERROR_NULL;
+	struct config config;
 
-	cr_expect(eq(int, config_read(&config, "/nonexistent/x.conf", &err),
-		     -ENOENT));
+	cr_expect(eq(int, config_load(&config, &source, &err), -ENOENT));
 	cr_expect(strstr(err.msg, "/nonexistent/x.conf: No such file") != NULL,
 		  "%s", err.msg);
+}
+
+static void expect_entry(const struct config *config, const char *name,
+			 const char *value, const char *origin)
+{
+	struct config_entry entry;
+	size_t i = 0;
+
+	while (config_entry(config, i, &entry) && strcmp(entry.name, name) != 0)
+		i++;
+	cr_assert(eq(str, (char *)entry.name, (char *)name));
+	cr_expect(eq(str, entry.value, (char *)value));
+	cr_expect(eq(str, entry.origin, (char *)origin));
+}
+
+Test(config, drop_ins_go_before_the_file_and_later_ones_before_earlier)
+{
+	struct files files = make_files("[memory]\nwarm_ms = 1s\n"
+					"chunk_max = 32G\n[quota]\n"
+					"quota_slots = 7\n"
+					"[prefixes]\nx = 1\n");
+	struct config config = {0};
+	char origin[128];
+
+	write_file(files.drop_ins, "10.conf",
+		   "[memory]\nwarm_ms = 2s\nchunk_max = 64G\n"
+		   "[prefixes]\nx = 2\n");
+	write_file(files.drop_ins, "20.conf", "\n[memory]\nwarm_ms = 180s\n");
+	write_file(files.drop_ins, "30.conf~", "[memory]\nwarm_ms = 4s\n");
+	write_file(files.drop_ins, ".conf", "[memory]\nwarm_ms = 5s\n");
+	cr_assert(zero(int, load(&config, &files, NULL, NULL)));
+	snprintf(origin, sizeof(origin), "%s/20.conf:3", files.drop_ins);
+	expect_entry(&config, "warm_ms", "3m", origin);
+	snprintf(origin, sizeof(origin), "%s/10.conf:3", files.drop_ins);
+	expect_entry(&config, "chunk_max", "64G", origin);
+	snprintf(origin, sizeof(origin), "%s:5", files.path);
+	expect_entry(&config, "quota_slots", "7", origin);
+	snprintf(origin, sizeof(origin), "%s/10.conf:5", files.drop_ins);
+	expect_entry(&config, "x", "2", origin);
+	expect_entry(&config, "quota_chunks", "256", "default");
+	cr_expect(eq(sz, config.n_prefixes, 1));
 	config_deinit(&config);
+	remove_files(&files);
+}
+
+Test(config, a_setting_of_the_command_line_goes_before_all_files)
+{
+	struct files files = make_files("[memory]\nwarm_ms = 1s\n");
+	struct config config = {0};
+	struct error err = ERROR_NULL;
+
+	write_file(files.drop_ins, "10.conf", "[memory]\nwarm_ms = 2s\n");
+	cr_assert(zero(int, load(&config, &files, "warm_ms=250", NULL)));
+	expect_entry(&config, "warm_ms", "250ms", "--set");
+	config_deinit(&config);
+	cr_expect(eq(int, load(&config, &files, "warm_ms=1x", &err), -EINVAL));
+	cr_expect(strstr(err.msg, "--set warm_ms=1x: ") != NULL, "%s", err.msg);
+	cr_expect(eq(int, load(&config, &files, "warm=1", &err), -EINVAL));
+	cr_expect(strstr(err.msg, "no key \"warm\"") != NULL, "%s", err.msg);
+	cr_expect(eq(int, load(&config, &files, "warm_ms", &err), -EINVAL));
+	cr_expect(strstr(err.msg, "not KEY=VALUE") != NULL, "%s", err.msg);
+	cr_expect(
+		eq(int, load(&config, &files, "chunk_max=2M", &err), -EINVAL));
+	cr_expect(strstr(err.msg, "--set: chunk_min") != NULL, "%s", err.msg);
+	remove_files(&files);
+}
+
+Test(config, a_mistake_in_a_drop_in_is_told_with_its_file)
+{
+	struct files files = make_files("");
+	struct config config = {0};
+	struct error err = ERROR_NULL;
+
+	write_file(files.drop_ins, "10.conf", "[memory]\nwarm = 2s\n");
+	cr_expect(eq(int, load(&config, &files, NULL, &err), -EINVAL));
+	cr_expect(strstr(err.msg, ".d/10.conf:2: ") != NULL, "%s", err.msg);
+	remove_files(&files);
+}
+
+Test(config, a_value_that_is_printed_can_be_read)
+{
+	struct config config = {0}, again = {0};
+	char value[CONFIG_VALUE_SIZE];
+
+	cr_assert(zero(int, config_init(&config, NULL)));
+	for (size_t i = 0; i < config_n_keys; i++) {
+		config_key_print(&config, &config_keys[i], value);
+		cr_expect(zero(int, config_key_set(&again, &config_keys[i],
+						   value, NULL)));
+		cr_expect(eq(u64, config_key_get(&again, &config_keys[i]),
+			     config_key_get(&config, &config_keys[i])),
+			  "%s = %s", config_keys[i].name, value);
+	}
+}
+
+static void read_document(const char *name, char *ret, size_t size)
+{
+	char path[512];
+	FILE *file;
+	size_t n;
+
+	snprintf(path, sizeof(path), FSDP_SOURCE_DIR "/docs/%s", name);
+	file = fopen(path, "re");
+	cr_assert(file != NULL, "%s", path);
+	n = fread(ret, 1, size - 1, file);
+	cr_assert(lt(sz, n, size - 1));
+	ret[n] = '\0';
+	fclose(file);
+}
+
+/* Is the default a word in the documents, not a value? */
+static bool is_described(const struct config_key *key)
+{
+	return !key->default_value || !*key->default_value ||
+	       strcmp(key->name, "device_memory_max") == 0 ||
+	       strcmp(key->name, "quota_device_bytes") == 0;
+}
+
+Test(config, the_documents_have_every_key_and_its_default)
+{
+	static char example[65536], manual[65536];
+	char text[128];
+
+	read_document("fsdpd.conf", example, sizeof(example));
+	read_document("man/fsdpd.conf.5", manual, sizeof(manual));
+	for (size_t i = 0; i < config_n_keys; i++) {
+		const struct config_key *key = &config_keys[i];
+		bool is_word = is_described(key);
+
+		snprintf(text, sizeof(text), "\n#%s = %s%s", key->name,
+			 is_word ? "" : key->default_value,
+			 is_word ? "" : "\n");
+		cr_expect(strstr(example, text) != NULL, "fsdpd.conf: %s",
+			  text);
+		snprintf(text, sizeof(text), "%s \" (%s", key->name,
+			 is_word ? "" : key->default_value);
+		cr_expect(strstr(manual, text) != NULL, "fsdpd.conf(5): %s",
+			  text);
+	}
 }
 
 Test(config, the_documented_example_can_be_read_with_every_key_set)
 {
-	struct config config = make();
+	struct config config = {0};
 	FILE *file = fopen(FSDP_SOURCE_DIR "/docs/fsdpd.conf", "re");
 	char text[16384], line[256];
 	size_t n = 0;
@@ -232,7 +413,7 @@ Test(config, the_documented_example_can_be_read_with_every_key_set)
 	}
 	fclose(file);
 	cr_expect(zero(int, read_text(&config, text, NULL)));
-	cr_expect(config.has_admin_gid);
+	cr_expect(ne(u64, config.admin_group, CONFIG_NO_GROUP));
 	cr_expect(gt(sz, config.n_prefixes, 0));
 	config_deinit(&config);
 }
