@@ -250,6 +250,7 @@ static void stop(struct broker *broker)
 		deadlines_stop(&broker->base.deadlines);
 	close_handle((uv_handle_t *)&broker->sigterm);
 	close_handle((uv_handle_t *)&broker->sigint);
+	close_handle((uv_handle_t *)&broker->sighup);
 	close_handle((uv_handle_t *)&broker->watchdog);
 	loop_stop(&broker->base.loop);
 	closer_stop(&broker->base.closer);
@@ -311,6 +312,12 @@ static int start_watchdog(struct broker *broker)
 			      usec / 2 / 1000 + 1);
 }
 
+static void on_hangup(uv_signal_t *handle, int number)
+{
+	(void)number;
+	reload_start(handle->data);
+}
+
 static int start_signal(struct broker *broker, uv_signal_t *handle, int number,
 			uv_signal_cb on_signal)
 {
@@ -333,6 +340,8 @@ static int open_loop(struct broker *broker, struct error *err)
 	r = start_signal(broker, &broker->sigterm, SIGTERM, on_stop);
 	if (r == 0)
 		r = start_signal(broker, &broker->sigint, SIGINT, on_stop);
+	if (r == 0)
+		r = start_signal(broker, &broker->sighup, SIGHUP, on_hangup);
 	if (r == 0)
 		r = start_watchdog(broker);
 	if (r < 0)

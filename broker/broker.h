@@ -8,6 +8,7 @@
 #include "broker/base/base.h"
 #include "broker/comm/comm.h"
 #include "broker/engine/engine.h"
+#include "broker/reload.h"
 #include "broker/session/sessions.h"
 #include "broker/tensor/store.h"
 #include "proto/frame.h"
@@ -17,11 +18,12 @@
 struct broker {
 	struct base base;
 	struct config_source config_source; /* borrowed */
+	struct reload reload;
 	struct store store;
 	struct sessions sessions;
 	struct engine engine;
 	struct comms comms;
-	uv_signal_t sigterm, sigint;
+	uv_signal_t sigterm, sigint, sighup;
 	uv_timer_t watchdog;
 	/* The process that keeps our fds may be our parent. */
 	uv_poll_t parent_poll;

@@ -401,6 +401,13 @@ static void pass_signal_on(struct supervisor *s)
 
 	if (read(s->signal_fd, &info, sizeof(info)) != sizeof(info))
 		return;
+	if (info.ssi_signo == SIGHUP) {
+		/* A broker that is not running reads its configuration when it
+		 * starts. */
+		if (s->child > 0)
+			(void)kill(s->child, SIGHUP);
+		return;
+	}
 	s->is_ending = true;
 	s->passed_signal = (int)info.ssi_signo;
 	if (s->child > 0)
@@ -528,6 +535,7 @@ static int open_signals(struct supervisor *s, struct error *err)
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGTERM);
 	sigaddset(&mask, SIGINT);
+	sigaddset(&mask, SIGHUP);
 	s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC);
 	if (s->signal_fd < 0)
 		return error_errno(err, -errno, "watch for signals");

@@ -17,7 +17,7 @@ struct error;
  * `ret_status`. `listen_fd` (borrowed) is passed to every child as "listen"; in
  * the child all other descriptors from 3 up are closed, including `listen_fd`.
  * The child is restarted when a signal kills it or it exits with a status other
- * than 0; after five deaths within ten seconds the supervisor ends. SIGTERM and
- * SIGINT are forwarded.
+ * than 0; after five deaths within ten seconds the supervisor ends. SIGTERM,
+ * SIGINT and SIGHUP are forwarded.
  */
 int supervise(int listen_fd, int *ret_status, struct error *err);

@@ -938,47 +938,9 @@ FSDP_API int fsdp_watch(struct fsdp_client *client, const char *prefix,
 			uint64_t *cursor, int32_t timeout_ms, fsdp_event_fn *fn,
 			void *data);
 
-/* --- administration ------------------------------------------------------ */
-
-/* These are for root and members of admin_group; others get -EPERM. */
-
-/* Frees what processes have released, now, as the broker does when memory is
- * short. `*ret_n`: tensors freed; `*ret_bytes`: of memory. */
-FSDP_API int fsdp_collect(struct fsdp_client *client, uint64_t *ret_n,
-			  uint64_t *ret_bytes);
-
-/* Returns free memory to the kernel without waiting for warm_ms. `*ret_n`: from
- * how many chunks; `*ret_bytes`: at most. A thread of the broker does it soon
- * after the call. */
-FSDP_API int fsdp_trim(struct fsdp_client *client, uint64_t *ret_n,
-		       uint64_t *ret_bytes);
-
-/* Evicts evictable tensors that nobody holds, on a device or (NULL) in host
- * memory, until `size` bytes are free or no more can be evicted. */
-FSDP_API int fsdp_evict(struct fsdp_client *client,
-			const struct fsdp_device *device, uint64_t size,
-			uint64_t *ret_n, uint64_t *ret_bytes);
-
-/*
- * Has the broker refuse new sessions, except those of administrators, and waits
- * up to `timeout_ms` until all others have ended. -ETIMEDOUT: some have not;
- * new ones stay refused. A restart of the broker ends it, and so does
- * fsdp_undrain().
- */
-FSDP_API int fsdp_drain(struct fsdp_client *client, int32_t timeout_ms);
-FSDP_API int fsdp_undrain(struct fsdp_client *client);
-
-enum fsdp_log_level {
-	FSDP_LOG_ERROR = 3,
-	FSDP_LOG_WARNING = 4,
-	FSDP_LOG_INFO = 6, /* all lines */
-};
-/* Sets what the broker logs, until it is restarted. */
-FSDP_API int fsdp_log_level(struct fsdp_client *client,
-			    enum fsdp_log_level level);
-
 #ifdef __cplusplus
 }
 #endif
 
+#include "fsdp_admin.h"
 #include "fsdp_comm.h"

@@ -26,7 +26,7 @@ struct error;
 
 /* Major: different means no talk. Minor: additions only. */
 #define PROTOCOL_MAJOR 1
-#define PROTOCOL_MINOR 2
+#define PROTOCOL_MINOR 3
 
 /* "get", "publish", ...; "?" for an unknown kind. */
 const char *message_kind_name(uint16_t kind);
@@ -148,6 +148,10 @@ struct ticket_request {
 	struct slot_ref ref;
 	uint32_t n_uses;
 	uint64_t ttl_ms; /* > 0 */
+};
+
+struct config_request {
+	uint64_t cursor;
 };
 
 struct tickets_request {
@@ -321,6 +325,7 @@ struct request {
 		struct ticket_request ticket;
 		struct redeem_request redeem;
 		struct tickets_request tickets;
+		struct config_request config;
 		struct revoke_request revoke;
 		struct bundle_begin_request bundle_begin;
 		struct bundle_end_request bundle_end;
@@ -402,6 +407,23 @@ struct versions_reply {
 
 struct ticket_reply {
 	uint8_t ticket[TICKET_SIZE];
+};
+
+/* A key of the configuration, or an entry of [prefixes]. */
+struct config_item {
+	const char *section, *name;
+	const char *value;  /* as in a file */
+	const char *origin; /* "default", FILE:LINE, "--set" */
+};
+
+struct config_reply {
+	uint32_t n_items;
+	struct config_item *items;
+	uint64_t next_cursor; /* 0: that was all */
+};
+
+struct reload_reply {
+	const char *report; /* a line for each change */
 };
 
 /* A ticket without the half that redeems it. */
@@ -656,6 +678,8 @@ struct reply {
 		struct versions_reply versions; /* publish */
 		struct ticket_reply ticket;
 		struct tickets_reply tickets;
+		struct config_reply config;
+		struct reload_reply reload;
 		struct bundle_reply bundle; /* begin, commit */
 		struct bundle_get_reply bundle_get;
 		struct list_reply list;

@@ -94,7 +94,9 @@
 	  TIMEOUT(control), SMALL)                                             \
 	X(EVENTS, 46, events, events, events, 0, TIMEOUT(events), SMALL)       \
 	X(DIGESTS, 47, digests, digests, empty, RECORDED, NO_TIMEOUT, SMALL)   \
-	X(COMM_BOARD, 48, comm_board, comm_board, empty, 0, NO_TIMEOUT, SMALL)
+	X(COMM_BOARD, 48, comm_board, comm_board, empty, 0, NO_TIMEOUT, SMALL) \
+	X(CONFIG, 49, config, config, config, 0, NO_TIMEOUT, SMALL)            \
+	X(RELOAD, 50, reload, empty, reload, 0, NO_TIMEOUT, SMALL)
 
 #define MESSAGE_KINDS(X)                                                       \
 	MESSAGE_CONNECTION_KINDS(X)                                            \

@@ -168,6 +168,19 @@ BODY(events_reply, NULL,
      {BOOL(events_reply, is_lost)},
      {PAGE(events_reply, items, event_item)});
 
+ITEM(config_item, NULL,
+     {TEXT(config_item, section, MESSAGE_MAX_TEXT, "section")},
+     {TEXT(config_item, name, MESSAGE_MAX_TEXT, "key")},
+     {TEXT(config_item, value, MESSAGE_MAX_TEXT, "value")},
+     {TEXT(config_item, origin, MESSAGE_MAX_NOTE, "origin")});
+
+BODY(config_reply, NULL,
+     {PAGE(config_reply, items, config_item)},
+     {U64(config_reply, next_cursor)});
+
+BODY(reload_reply, NULL,
+     {TEXT(reload_reply, report, MESSAGE_MAX_NOTE, "report")});
+
 ITEM(ticket_item, NULL,
      {U64(ticket_item, id)},
      {REF(ticket_item, ref)},

@@ -317,6 +317,7 @@ BODY(accounts_request, NULL, {U64(accounts_request, cursor)});
 BODY(status_request, NULL, {BOOL(status_request, resets)});
 BODY(prefixes_request, NULL, {U64(prefixes_request, cursor)});
 BODY(tickets_request, NULL, {U64(tickets_request, cursor)});
+BODY(config_request, NULL, {U64(config_request, cursor)});
 BODY(comms_request, NULL, {U64(comms_request, cursor)});
 
 BODY(groups_request, NULL,

@@ -201,6 +201,10 @@ uint64_t pool_chunk_used(const struct pools *pools, uint32_t chunk_index);
 uint64_t pools_device_size(const struct pools *pools,
 			   const struct device_uuid *device);
 
+/* A dying chunk is no longer busy, or warm_ms is another: the trimmer visits
+ * all chunks soon. */
+void pools_look_again(struct pools *pools);
+
 /* Return free memory to the kernel now, not after warm_ms: of how many chunks,
  * and at most how many bytes, a thread will do that. */
 void pools_trim(struct pools *pools, uint64_t *ret_n, uint64_t *ret_bytes);

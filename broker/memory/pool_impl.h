@@ -206,7 +206,5 @@ void pool_work_close(struct pool_work *work);
 /* Memory was freed or made in the chunk: the trimmer visits it
  * after warm_ms. */
 void pool_touch(struct pools *pools, struct chunk *chunk);
-/* A dying chunk is no longer busy: continue retiring it. */
-void pool_look_at_dying(struct pools *pools);
 /* The chunk is empty: retire it soon, but not in this transaction. */
 void pool_mark_dying(struct pools *pools, uint32_t index);

@@ -84,7 +84,7 @@ static void done_seal(struct pool_work *work)
 	/* The bundle may be gone by now, and the trimmer skipped the
 	 * busy chunk. */
 	if (chunk->is_dying)
-		pool_look_at_dying(pools);
+		pools_look_again(pools);
 	wake_uid(&pools->base->wake, work->account->uid);
 	wake_room(&pools->base->wake);
 	free(work);

@@ -134,7 +134,7 @@ void pool_touch(struct pools *pools, struct chunk *chunk)
 	schedule_trim(pools, chunk->used_ms + pools->base->config.warm_ms);
 }
 
-void pool_look_at_dying(struct pools *pools)
+void pools_look_again(struct pools *pools)
 {
 	schedule_trim(pools, now_ms());
 }

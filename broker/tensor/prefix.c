@@ -327,23 +327,82 @@ void prefix_unclaim(struct store *store, const char *name)
 	destroy(store, prefix);
 }
 
-int prefix_adopt_all(struct store *store, struct error *err)
+/* Is there a record, of a first component that its user is charged for? */
+static bool is_charged(const struct store *store,
+		       const struct prefix_record *record)
+{
+	return record->name_size && !prefix_is_configured(store, record);
+}
+
+static int make_accounts(struct store *store, struct error *err)
 {
 	const struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_PREFIX);
-	const struct prefix_record *record;
-	uint32_t i;
-	int r;
 
-	for (i = 1; i <= n; i++) {
-		record = catalog_prefix(catalog, i);
-		if (!record->name_size || prefix_is_configured(store, record))
-			continue;
-		r = accounts_charge_adopted(&store->base->accounts, record->uid,
-					    ACCOUNT_PREFIXES, 1, err);
-		if (r < 0)
-			return r;
+	for (uint32_t i = 1; i <= n; i++) {
+		const struct prefix_record *record = catalog_prefix(catalog, i);
+
+		if (record->name_size &&
+		    !accounts_get(&store->base->accounts, record->uid))
+			return error_nomem(err, "uid %u", record->uid);
 	}
+	return 0;
+}
+
+/* There is an account for each; see make_accounts(). */
+static void charge_all(struct store *store)
+{
+	const struct catalog *catalog = &store->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_PREFIX);
+
+	for (uint32_t i = 1; i <= n; i++) {
+		const struct prefix_record *record = catalog_prefix(catalog, i);
+
+		if (is_charged(store, record))
+			(void)accounts_charge_adopted(
+				&store->base->accounts, record->uid,
+				ACCOUNT_PREFIXES, 1, NULL);
+	}
+}
+
+static void refund_all(struct store *store)
+{
+	const struct catalog *catalog = &store->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_PREFIX);
+
+	for (uint32_t i = 1; i <= n; i++) {
+		const struct prefix_record *record = catalog_prefix(catalog, i);
+
+		if (is_charged(store, record))
+			account_refund(accounts_get(&store->base->accounts,
+						    record->uid),
+				       ACCOUNT_PREFIXES, 1);
+	}
+}
+
+int prefix_adopt_all(struct store *store, struct error *err)
+{
+	int r = make_accounts(store, err);
+
+	if (r < 0)
+		return r;
+	charge_all(store);
+	plan_end(store);
+	return 0;
+}
+
+int prefix_reconfigure(struct store *store, const struct config *next,
+		       struct error *err)
+{
+	int r = make_accounts(store, err);
+
+	if (r < 0)
+		return r;
+	refund_all(store);
+	store->base->config = *next;
+	charge_all(store);
+	/* It may come sooner now. */
+	deadlines_remove(&store->base->deadlines, &store->prefix_position);
 	plan_end(store);
 	return 0;
 }

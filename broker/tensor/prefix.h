@@ -14,8 +14,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct store;
+struct config;
 struct error;
+struct store;
 
 /*
  * May `uid` use names with this first component? Root may use any.
@@ -39,6 +40,15 @@ void prefix_end_use(struct store *store, const char *name, size_t size);
 
 /* The record of this first component, or 0. */
 uint32_t prefix_find(const struct store *store, const char *name, size_t size);
+
+/*
+ * Have `next` take the place of the configuration, which may change the owners
+ * of first components, and so who is charged for them. -ENOMEM: it is as it
+ * was.
+ */
+int prefix_reconfigure(struct store *store, const struct config *next,
+		       struct error *err);
+
 /* Does the configuration assign an owner? */
 bool prefix_is_configured(const struct store *store,
 			  const struct prefix_record *record);

@@ -189,6 +189,7 @@ bool verb_rerun(struct broker *broker, struct waiter *waiter)
 	int r;
 
 	call_init(&call, broker, session, &waiter->request, &reply, &scratch);
+	call.is_rerun = true;
 	call.is_timed_out = waiter->is_timed_out;
 	call.donation = waiter->donation;
 	r = attempt(&call, waiter->number);

@@ -40,6 +40,7 @@ struct verb_call {
 	const char *wait_name; /* VERB_PARK_NAME; borrowed from the request, or
 				  the key of a communicator (comm.h) */
 	int32_t wait_ms;       /* parked: how long at most; -1: for ever */
+	bool is_rerun;         /* it was parked */
 	bool is_timed_out;     /* last run: do not park for a name or for others
 				  to release; fail */
 	struct scratch *scratch;

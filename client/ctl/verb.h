@@ -31,6 +31,7 @@ extern const struct verb verbs_rm[];
 extern const struct verb verbs_hold[];
 extern const struct verb verbs_prefixes[];
 extern const struct verb verbs_tickets[];
+extern const struct verb verbs_config[];
 extern const struct verb verbs_du[];
 extern const struct verb verbs_get[];
 extern const struct verb verbs_put[];

@@ -126,6 +126,37 @@ two_ranks()
 	}
 }
 
+configure()
+{
+	local folder=$root/etc/fsdpd/fsdpd.conf.d
+
+	mkdir -p "$folder"
+	printf '[memory]\nwarm_ms = %s\n' "$1" >"$folder/site.conf"
+}
+
+has_warm_ms()
+{
+	as_user fsdpctl config | grep -qE "warm_ms +$1 +.*/site.conf:2"
+}
+
+reloads()
+{
+	local before
+
+	before=$(main_pid)
+	configure 77s
+	check "systemctl reload" inside systemctl reload fsdpd
+	check "the new value is used" has_warm_ms 77s
+	configure 77x
+	check "systemctl reload fails on a bad file" \
+		eval '! inside systemctl reload fsdpd'
+	check "the journal names its line" journal_has "/site.conf:2: "
+	check "the value has stayed" has_warm_ms 77s
+	check "the same broker runs" test "$(main_pid)" = "$before"
+	check "the tensor is there" tensor_is_there
+	configure 78s
+}
+
 watchdog_kills_it()
 {
 	inside kill -STOP "$(main_pid)"
@@ -185,12 +216,14 @@ check "nothing is wrong with the units" inside systemd-analyze verify \
 	--man=no fsdpd.socket fsdpd.service
 hardening
 start_reader
+reloads
 goes_on "kill -9" inside sh -c "kill -9 $(main_pid)"
 goes_on "a hang" watchdog_kills_it
 check "the journal has the watchdog" journal_has "Watchdog timeout"
 goes_on "systemctl restart" inside systemctl restart fsdpd
 goes_on "an upgrade" upgrade
 check "the upgraded program runs" runs_upgraded
+check "a restart reads the configuration" has_warm_ms 78s
 stop_reader
 stops
 reboots

@@ -120,7 +120,7 @@ static bool is_answering(const struct daemon *daemon)
 	return is_connected;
 }
 
-static void write_config(const struct daemon *daemon, const char *text)
+void daemon_write_config(const struct daemon *daemon, const char *text)
 {
 	char path[64];
 	FILE *file;
@@ -180,7 +180,7 @@ void daemon_start_with(struct daemon *daemon,
 	open_devices(daemon);
 	snprintf(daemon->socket, sizeof(daemon->socket), "%s/sock",
 		 daemon->dir);
-	write_config(daemon, options->config);
+	daemon_write_config(daemon, options->config);
 	launch(daemon, options);
 }
 

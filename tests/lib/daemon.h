@@ -37,6 +37,9 @@ void daemon_start_with(struct daemon *daemon,
 /* Start it again after daemon_kill_broker(), on the same path. */
 void daemon_restart(struct daemon *daemon);
 
+/* Replace the lines of its fsdpd.conf, which it reads when it is told to. */
+void daemon_write_config(const struct daemon *daemon, const char *text);
+
 /* Ask it to stop, expect that it ends well, remove its directory. Nothing if
  * it is stopped. */
 void daemon_stop(struct daemon *daemon);
