@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifdef FSDP_TEST_POINTS
+
 static struct daemon daemon_;
 
 static const struct request HELLO = {
@@ -20,8 +22,6 @@ static const struct request HELLO = {
 	.hello = {.major = PROTOCOL_MAJOR},
 };
 static const struct request PING = {.kind = MESSAGE_PING};
-
-#ifdef FSDP_TEST_POINTS
 
 static void teardown(void)
 {
