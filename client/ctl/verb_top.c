@@ -3,6 +3,7 @@
  */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
+#include "client/ctl/format.h"
 #include "client/ctl/top.h"
 #include "client/ctl/verb.h"
 #include "proto/error.h"
@@ -14,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define LOOK_MS 200
 
 static int check_top(const struct args *args, struct error *err)
 {
@@ -177,6 +180,25 @@ static void handle_key(struct top *top, struct screen *screen, int key)
 	}
 }
 
+/* ERR: the time has passed. curses does not see a signal that comes just before
+ * it waits, so a new size of the terminal is looked for every so often. */
+static int wait_for_key(uint32_t delay_ms)
+{
+	uint64_t end_ns = format_now_ns() + delay_ms * UINT64_C(1000000);
+	int key = ERR;
+
+	while (key == ERR) {
+		uint64_t now_ns = format_now_ns(), left_ms;
+
+		if (now_ns >= end_ns)
+			break;
+		left_ms = (end_ns - now_ns) / 1000000 + 1;
+		timeout(left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
+		key = getch();
+	}
+	return key;
+}
+
 static int run_screen(struct top *top, const struct args *args,
 		      struct error *err)
 {
@@ -193,7 +215,6 @@ static int run_screen(struct top *top, const struct args *args,
 	noecho();
 	curs_set(0);
 	keypad(stdscr, TRUE);
-	timeout((int)args->delay_ms);
 	while (r == 0 && !screen.is_ended) {
 		int key;
 
@@ -205,8 +226,8 @@ static int run_screen(struct top *top, const struct args *args,
 			break;
 		draw(top, &screen);
 		screen.is_new = false;
-		key = getch();
-		if (key == ERR) /* the time has passed */
+		key = wait_for_key(args->delay_ms);
+		if (key == ERR)
 			screen.is_new = true;
 		else
 			handle_key(top, &screen, key);
