@@ -663,6 +663,12 @@ static uint32_t read_groups(int sock_fd, gid_t ret[CREDENTIALS_MAX_GROUPS])
 	return (uint32_t)(size / sizeof(gid_t));
 }
 
+/* Who runs a broker of their own administers it. */
+static bool is_root_or_own(uid_t uid)
+{
+	return uid == 0 || uid == geteuid();
+}
+
 /* Like session_is_admin(), before there is a session. */
 static bool is_admin(const struct config *config, uid_t uid, gid_t gid,
 		     int sock_fd)
@@ -670,7 +676,7 @@ static bool is_admin(const struct config *config, uid_t uid, gid_t gid,
 	gid_t groups[CREDENTIALS_MAX_GROUPS];
 	uint32_t n;
 
-	if (uid == 0)
+	if (is_root_or_own(uid))
 		return true;
 	if (config->admin_group == CONFIG_NO_GROUP)
 		return false;
@@ -724,7 +730,7 @@ bool session_is_admin(const struct session *session)
 	const struct credentials *credentials = &session->holdings.credentials;
 	const struct config *config = &session->sessions->base->config;
 
-	if (credentials->uid == 0)
+	if (is_root_or_own(credentials->uid))
 		return true;
 	return config->admin_group != CONFIG_NO_GROUP &&
 	       credentials_have_group(credentials, (gid_t)config->admin_group);

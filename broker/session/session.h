@@ -164,7 +164,8 @@ void session_collect(struct session *session);
 /* Work that a doorbell left for later. True: there is more. */
 bool session_on_idle(struct session *session);
 
-/* May it see what others hold? Root and the admin group may. */
+/* May it see what others hold? Root, the broker's own user and the admin group
+ * may. */
 bool session_is_admin(const struct session *session);
 
 static inline struct session *session_of(struct holdings *holdings)

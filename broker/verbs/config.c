@@ -3,7 +3,6 @@
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>
-#include <unistd.h>
 
 #define PAGE_ENTRIES 64
 
@@ -35,19 +34,11 @@ int verb_config(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* Root, the administrators, and a service manager that runs a command as the
- * broker's user. */
-static bool may_reload(const struct session *session)
-{
-	return session_is_admin(session) ||
-	       session->holdings.credentials.uid == geteuid();
-}
-
 int verb_reload(struct verb_call *call, struct error *err)
 {
 	struct reload *reload = &call->broker->reload;
 
-	if (!may_reload(call->session))
+	if (!session_is_admin(call->session))
 		return error_set(err, -EPERM,
 				 "cannot have the configuration read again: "
 				 "only root, the broker's user and members of "

@@ -117,8 +117,8 @@ int verb_control(struct verb_call *call, struct error *err)
 	if (!session_is_admin(call->session))
 		return error_set(
 			err, -EPERM,
-			"uid %u may not do that: only root and members "
-			"of admin_group may",
+			"uid %u may not do that: only root, the broker's "
+			"user and members of admin_group may",
 			session_record(call->session)->uid);
 	return actions[call->request->control.action](call, err);
 }

@@ -465,8 +465,9 @@ int verb_status(struct verb_call *call, struct error *err)
 
 	if (call->request->status.resets && !session_is_admin(call->session))
 		return error_set(err, -EPERM,
-				 "cannot reset counters: only root and members "
-				 "of admin_group may");
+				 "cannot reset counters: only root, the "
+				 "broker's user and members of "
+				 "admin_group may");
 	reply->values =
 		verb_scratch(call, MAX_VALUES * sizeof(struct status_value));
 	if (!reply->values)

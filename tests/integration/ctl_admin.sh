@@ -138,7 +138,7 @@ if [[ $(id -u) = 0 ]] && command -v setpriv >/dev/null; then
 	ctl drain --cancel
 	check "until drain is cancelled" as_other "$fsdpctl" ping -c 1
 	for verb in collect trim "evict 1" drain "drain --cancel" \
-		"log-level info"; do
+		"log-level info" "status --reset" reload; do
 		as_other "$fsdpctl" $verb 2>other.err
 		check "$verb is for administrators" grep -q admin_group \
 			other.err
