@@ -2,8 +2,8 @@
  * What administrators ask of the broker. fsdp.h includes this header and
  * describes the conventions.
  *
- * Everything but fsdp_config() is for root, the broker's own user and members of
- * admin_group; others get -EPERM.
+ * Everything but fsdp_config() is for root, the broker's own user and members
+ * of admin_group; others get -EPERM.
  */
 #pragma once
 #include "fsdp.h"
