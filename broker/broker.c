@@ -722,6 +722,7 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 	broker->store.catalog = CATALOG_NULL;
 	broker->store.table = TABLE_NULL;
 	broker->base.fdstore = FDSTORE_NULL;
+	broker->sessions.own_uid = geteuid();
 	broker->sessions.table_readonly_fd = -1;
 	broker->parent_fd = -1;
 	broker->sessions.listener.fd = broker->sessions.listener.spare_fd = -1;

@@ -663,20 +663,20 @@ static uint32_t read_groups(int sock_fd, gid_t ret[CREDENTIALS_MAX_GROUPS])
 	return (uint32_t)(size / sizeof(gid_t));
 }
 
-/* Who runs a broker of their own administers it. */
-static bool is_root_or_own(uid_t uid)
+static bool is_root_or_own(const struct sessions *sessions, uid_t uid)
 {
-	return uid == 0 || uid == geteuid();
+	return uid == 0 || uid == sessions->own_uid;
 }
 
 /* Like session_is_admin(), before there is a session. */
-static bool is_admin(const struct config *config, uid_t uid, gid_t gid,
+static bool is_admin(const struct sessions *sessions, uid_t uid, gid_t gid,
 		     int sock_fd)
 {
+	const struct config *config = &sessions->base->config;
 	gid_t groups[CREDENTIALS_MAX_GROUPS];
 	uint32_t n;
 
-	if (is_root_or_own(uid))
+	if (is_root_or_own(sessions, uid))
 		return true;
 	if (config->admin_group == CONFIG_NO_GROUP)
 		return false;
@@ -695,7 +695,7 @@ int session_check_room(struct sessions *sessions, uid_t uid, gid_t gid,
 
 	if ((!sessions->is_draining &&
 	     sessions->n + reserved < CATALOG_MAX_SESSIONS) ||
-	    is_admin(&sessions->base->config, uid, gid, sock_fd))
+	    is_admin(sessions, uid, gid, sock_fd))
 		return 0;
 	if (sessions->is_draining)
 		return error_set(err, -ESHUTDOWN,
@@ -730,7 +730,7 @@ bool session_is_admin(const struct session *session)
 	const struct credentials *credentials = &session->holdings.credentials;
 	const struct config *config = &session->sessions->base->config;
 
-	if (is_root_or_own(credentials->uid))
+	if (is_root_or_own(session->sessions, credentials->uid))
 		return true;
 	return config->admin_group != CONFIG_NO_GROUP &&
 	       credentials_have_group(credentials, (gid_t)config->admin_group);

@@ -11,12 +11,15 @@
 #include "proto/frame.h"
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct sessions {
 	/* Borrowed; these and the hooks are set first. */
 	struct base *base;
 	struct store *store;
 	struct session_hooks hooks;
+	/* The broker's own user, who administers it as root does. */
+	uid_t own_uid;
 	struct waiters waiters;
 	struct listener listener;
 	/* Owned; the read-only descriptor that is sent to clients. */
