@@ -21,7 +21,7 @@ struct answer {
 	uint16_t n_fds;
 };
 
-/* Close what was not taken, free the reply. */
+/* Close the descriptors that were not taken, and free the reply. */
 void answer_deinit(struct answer *answer);
 
 /* A posted request, `number` among those of `data`, was refused. Called by

@@ -134,7 +134,8 @@ static bool parse_number(const char *text, const struct unit *units,
 
 enum { NAME_BUFFER_SIZE = 64 * 1024 };
 
-/* 1: found; 0: there is none; negative: the name service failed. */
+/* Returns 1 if it was found, 0 if it does not exist, and a negative errno if
+ * the name service failed. */
 static int look_up(const char *name, bool is_group, char *buffer, uint32_t *ret)
 {
 	struct passwd user, *found_user = NULL;
@@ -184,7 +185,7 @@ int config_find_user(const char *name, uint32_t *ret, struct error *err)
 	return find_id(name, false, ret, err);
 }
 
-/* An empty name is none. */
+/* An empty name means that no group is set. */
 static int parse_group(const char *text, uint64_t *ret, struct error *err)
 {
 	uint32_t gid = 0;

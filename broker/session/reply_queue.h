@@ -19,7 +19,8 @@ struct frame;
 struct queued_reply; /* reply_queue.c */
 
 struct reply_queue {
-	/* Borrowed: where the replies go, and who is charged for them. */
+	/* Borrowed. Replies go to the socket, and the account is charged for
+	 * those that wait. */
 	int sock_fd;
 	const struct accounts *accounts;
 	struct account *account;

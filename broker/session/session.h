@@ -173,7 +173,7 @@ static inline struct session *session_of(struct holdings *holdings)
 	return (struct session *)holdings; /* its first member */
 }
 
-/* The session of that record; NULL: there is none. */
+/* Returns the session of that record, or NULL if it has no session. */
 struct session *session_at(const struct sessions *sessions, uint32_t index);
 
 struct session_record *session_record(const struct session *session);

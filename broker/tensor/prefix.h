@@ -42,9 +42,9 @@ void prefix_end_use(struct store *store, const char *name, size_t size);
 uint32_t prefix_find(const struct store *store, const char *name, size_t size);
 
 /*
- * Have `next` take the place of the configuration, which may change the owners
- * of first components, and so who is charged for them. -ENOMEM: it is as it
- * was.
+ * Replace the configuration by `next`. This may change the owners of first
+ * components, and the components are charged to their new owners. On -ENOMEM
+ * nothing has changed.
  */
 int prefix_reconfigure(struct store *store, const struct config *next,
 		       struct error *err);

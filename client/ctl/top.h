@@ -39,7 +39,8 @@ const char *top_view_name(enum top_view view);
 /* Show another view, sorted as is usual there, without rows until the next
  * top_read(). */
 void top_set_view(struct top *top, enum top_view view);
-/* The next column with a title, or that of a title; false: there is none. */
+/* Sort by the next column that has a title, or by the column of that title.
+ * Returns false if there is no such column. */
 void top_sort_next(struct top *top);
 bool top_sort_by(struct top *top, const char *title);
 

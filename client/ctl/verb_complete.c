@@ -204,7 +204,7 @@ static const struct verb *find_verb(const char *name)
 	return NULL;
 }
 
-/* The option that a word is; NULL: it is none. */
+/* Returns the option that the word names, or NULL if it names no option. */
 static const struct args_option *find_option(const char *word, uint64_t accepts)
 {
 	for (enum arg i = 0; i < N_ARGS; i++) {
