@@ -71,8 +71,7 @@ FSDP_API int fsdp_config(struct fsdp_client *client, fsdp_config_fn *fn,
 /*
  * Has the broker read its configuration again, and returns when it has. `ret`
  * gets what changed, one line for each value, cut to `size` bytes. -EINVAL, or
- * what opening a file gives: a file is wrong, and nothing has changed. The
- * broker's own user may ask, too.
+ * what opening a file gives: a file is wrong, and nothing has changed.
  */
 FSDP_API int fsdp_reload(struct fsdp_client *client, char *ret, size_t size);
 
