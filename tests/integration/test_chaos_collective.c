@@ -4,12 +4,11 @@
  * passes, before each of a rank's calls, and at random.
  *
  * Whatever dies, the others are told who and why, all of them join again, and
- * the training ends with exactly the numbers that it has undisturbed
- * (tests/lib/exact.h). When the communicator is removed nothing is left of it.
+ * the training ends with exactly the numbers that it has undisturbed. When the
+ * communicator is removed nothing is left of it (tests/lib/drill.h).
  */
 #include "tests/lib/chance.h"
-#include "tests/lib/chaos.h"
-#include "tests/lib/exact.h"
+#include "tests/lib/drill.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/workers.h"
@@ -18,397 +17,14 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* Of one point that are tried. */
 #define MAX_PASSAGES (are_on_devices() ? 1 : 3)
-#define PATIENCE_MS  120000 /* a whole training takes a tenth of a second */
-#define COMM         "exact"
-/* Memory goes back to the kernel when nobody needs it any more, and who is not
- * given back what he was charged for communicators is soon refused. */
-#define COLD                                                                   \
-	"[memory]\nchunk_min = 2M\nwarm_ms = 20\n[quota]\nquota_groups = 64\n"
-
-static struct chaos chaos;
-static struct fsdp_client *watcher;
-static struct figures before;
-
-/* --- what is shared with the ranks --------------------------------------- */
-
-enum victim {
-	NOBODY,
-	RANK,
-	BROKER,
-	WORKER,
-	STOPPED_WORKER, /* killed when it has work that it does not do */
-};
-
-/* Who dies, by the hand of a rank before one of its calls. */
-struct order {
-	enum victim victim;
-	uint32_t rank, n_calls;
-};
-
-struct stage {
-	struct exact_board board;
-	struct order order;
-	_Atomic pid_t dead;        /* whom the order killed */
-	_Atomic pid_t stopped;     /* worker that the test shall kill */
-	char plan[48], points[48]; /* the first rank's own */
-	bool is_planned;           /* it dies by its plan */
-};
-
-static struct stage *stage;
-
-static void follow_order(uint32_t rank, uint32_t n)
-{
-	const struct order *order = &stage->order;
-	pid_t pid = 0;
-
-	if (order->victim == NOBODY || order->rank != rank ||
-	    order->n_calls != n)
-		return;
-	if (order->victim == RANK)
-		pid = getpid();
-	else if (order->victim == BROKER)
-		pid = daemon_broker_pid(&chaos.daemon);
-	else
-		pid = worker_pid(&chaos.daemon);
-	atomic_store(&stage->dead, pid);
-	if (pid == 0)
-		return;
-	if (order->victim == STOPPED_WORKER) {
-		must(kill(pid, SIGSTOP) == 0);
-		atomic_store(&stage->stopped, pid);
-		return;
-	}
-	must(kill(pid, SIGKILL) == 0);
-}
-
-/* --- workers ------------------------------------------------------------- */
-
-/* Is there one that is not the child of the broker that serves? */
-static bool has_orphan(void)
-{
-	uint64_t pid = status_value(watcher, "pid");
-	struct workers count = workers_count(chaos.plan);
-	pid_t worker = worker_pid(&chaos.daemon);
-
-	cr_assert(le(uint, count.n_with_chunks, 1));
-	return count.n > (worker != 0) && status_value(watcher, "pid") == pid;
-}
-
-/*
- * Never two that can write, whoever has died; and a dead broker's is gone when
- * the next one serves. Only one that was not in the fd store yet, and so was
- * told nothing, may end later, by itself.
- */
-static void check_workers(void)
-{
-	for (int i = 0; has_orphan(); i++) {
-		cr_assert(lt(int, i, 2000), "a worker outlived its broker");
-		nap_ms(1);
-	}
-}
-
-/* The rank's order stopped it. It is killed with jobs on its hands; if none
- * come, just so. */
-static void end_stopped(void)
-{
-	pid_t pid = atomic_load(&stage->stopped);
-
-	if (pid == 0)
-		return;
-	for (int i = 0; i < 20 && !status_value(watcher, "jobs_running"); i++)
-		nap_ms(1);
-	must(kill(pid, SIGKILL) == 0 || errno == ESRCH);
-	atomic_store(&stage->stopped, 0);
-}
-
-/* --- a training ---------------------------------------------------------- */
-
-struct training {
-	uint32_t world, n_shards;
-	uint64_t last_step;
-	pid_t pids[EXACT_MAX_RANKS]; /* 0: it has ended well */
-	pid_t first_victim;          /* rank that died first */
-	unsigned int n_dead;         /* ranks */
-};
-
-static void live(void *data)
-{
-	uint32_t rank = *(uint32_t *)data;
-
-	if (stage->is_planned && rank == 0)
-		setenv("FSDP_KILL_PLAN", stage->plan, 1);
-	else if (stage->points[0] && rank == 0)
-		setenv("FSDP_POINTS_LOG", stage->points, 1);
-	exact_train(&stage->board, rank);
-}
-
-static void start_rank(struct training *training, uint32_t rank)
-{
-	training->pids[rank] = child_start(live, &rank);
-	atomic_store(&stage->board.ranks[rank].pid, training->pids[rank]);
-}
-
-static void start_training(struct training *training)
-{
-	struct exact_board *board = &stage->board;
-
-	memset(board, 0, sizeof(*board));
-	board->socket = daemon_socket(&chaos.daemon);
-	board->comm = COMM;
-	board->world = training->world;
-	board->n_shards = training->n_shards;
-	board->on_call = follow_order;
-	atomic_store(&board->last_step, training->last_step);
-	atomic_store(&stage->dead, 0);
-	atomic_store(&stage->stopped, 0);
-	for (uint32_t rank = 0; rank < training->world; rank++)
-		start_rank(training, rank);
-}
-
-static void show_ranks(const struct training *training)
-{
-	for (uint32_t i = 0; i < training->world; i++) {
-		const struct exact_rank *rank = &stage->board.ranks[i];
-
-		fprintf(stderr,
-			"rank %u (pid %d): %s, call %u, %u failures: %s\n", i,
-			(int)training->pids[i], atomic_load(&rank->doing),
-			atomic_load(&rank->n_calls),
-			atomic_load(&rank->n_failures), rank->sentence);
-	}
-}
-
-static void kill_ranks(struct training *training)
-{
-	for (uint32_t i = 0; i < training->world; i++) {
-		if (training->pids[i])
-			child_kill(training->pids[i]);
-		training->pids[i] = 0;
-	}
-}
-
-/* Whoever was killed begins anew. */
-static void take_end(struct training *training, uint32_t rank, int status)
-{
-	pid_t pid = training->pids[rank];
-
-	training->pids[rank] = 0;
-	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-		return;
-	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) {
-		show_ranks(training);
-		kill_ranks(training);
-		cr_assert(false, "rank %u ended with wait status %#x", rank,
-			  status);
-	}
-	if (!training->n_dead++)
-		training->first_victim = pid;
-	/* Its plan is done, and so is its order. */
-	stage->is_planned = false;
-	start_rank(training, rank);
-}
-
-/* How many ranks go on. */
-static uint32_t take_ends(struct training *training)
-{
-	uint32_t n = 0;
-	int status;
-
-	for (uint32_t rank = 0; rank < training->world; rank++) {
-		if (training->pids[rank] &&
-		    waitpid(training->pids[rank], &status, WNOHANG) > 0)
-			take_end(training, rank, status);
-		n += training->pids[rank] != 0;
-	}
-	return n;
-}
-
-static void finish_training(struct training *training)
-{
-	uint64_t give_up = clock_ms() + PATIENCE_MS;
-
-	for (int i = 0; take_ends(training) > 0; i++) {
-		end_stopped();
-		if (i % 16 == 0)
-			check_workers();
-		if (clock_ms() > give_up) {
-			show_ranks(training);
-			kill_ranks(training);
-			cr_assert(false, "ranks hang");
-		}
-		nap_ms(1);
-	}
-	/* The last to end may have stopped it on its way. */
-	end_stopped();
-	cr_assert(eq(u64, atomic_load(&stage->board.max_step),
-		     atomic_load(&stage->board.last_step)));
-}
-
-/* The last rank's end may be news to the broker yet. */
-static void remove_comm(void)
-{
-	int r = -EBUSY;
-
-	for (int i = 0; r == -EBUSY && i < PATIENCE_MS; i++) {
-		r = fsdp_comm_remove(watcher, COMM);
-		if (r == -EBUSY)
-			nap_ms(1);
-	}
-	cr_assert(eq(int, r, 0), "%s", fsdp_error());
-}
-
-static void audit_books(void)
-{
-	static const char *const names[] = {
-		"comms",        "comms_running",     "groups",
-		"jobs_running", "gathers_in_flight", "gather_bytes_in_flight",
-	};
-
-	cr_assert(figures_await(watcher, &before));
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-		cr_assert(status_await(watcher, names[i], 0));
-	/* With catalog and state table. */
-	cr_assert(keeps_await(&chaos, before.chunks + 2));
-	check_workers();
-}
-
-static void train(struct training *training)
-{
-	start_training(training);
-	finish_training(training);
-	remove_comm();
-	audit_books();
-}
-
-/* --- before and after ---------------------------------------------------- */
-
-static void open_stage(void)
-{
-	stage = stage ? stage : shared_memory(sizeof(*stage));
-	memset(stage, 0, sizeof(*stage));
-	chaos_start(&chaos, COLD);
-	watcher = chaos_connect(&chaos);
-	snprintf(stage->plan, sizeof(stage->plan), "%s/mine", chaos.dir);
-	figures_read(watcher, &before);
-}
-
-static void close_stage(void)
-{
-	/* A death that was not reached must not come during the end. */
-	plan_drop(stage->plan);
-	plan_drop(chaos.plan);
-	if (stage->points[0])
-		(void)unlink(stage->points);
-	fsdp_close(watcher);
-	watcher = NULL;
-	chaos_stop(&chaos);
-	cr_assert(eq(uint, workers_count(chaos.plan).n, 0),
-		  "a worker outlived its broker");
-}
-
-static void need_points(void)
-{
-	if (!chaos_has_points())
-		cr_skip_test("built without FSDP_TEST_POINTS");
-}
-
-/* --- what is said -------------------------------------------------------- */
-
-/* On devices NCCL may notice it before the broker does. */
-static bool is_told(const struct exact_rank *it, const char *words)
-{
-	return strstr(it->sentence, words) ||
-	       (are_on_devices() && strstr(it->sentence, "NCCL says"));
-}
-
-static const char of_broker[] = "the broker was restarted";
-
-/* Whose call ends while there is no broker is told just that. */
-static bool is_told_of_broker(const struct exact_rank *it)
-{
-	return is_told(it, of_broker) || is_told(it, "fsdpd is gone");
-}
-
-static void expect(const struct training *training, uint32_t rank,
-		   const char *words)
-{
-	const struct exact_rank *it = &stage->board.ranks[rank];
-
-	if (words == of_broker ? is_told_of_broker(it) : is_told(it, words))
-		return;
-	show_ranks(training);
-	cr_assert(false, "rank %u was not told \"%s\"", rank, words);
-}
-
-/* One failure for one death, and none of whom it concerned no more. */
-static bool has_failed_once(const struct training *training, uint32_t rank)
-{
-	const struct exact_rank *it = &stage->board.ranks[rank];
-	unsigned int n = atomic_load(&it->n_failures);
-
-	if (n > 1)
-		show_ranks(training);
-	cr_assert(le(uint, n, 1));
-	return n == 1;
-}
-
-static unsigned int check_rank_death(const struct training *training,
-				     uint32_t victim)
-{
-	unsigned int n = 0;
-	char words[64];
-
-	snprintf(words, sizeof(words), "rank %u (pid %d, ", victim,
-		 (int)training->first_victim);
-	for (uint32_t i = 0; i < training->world; i++) {
-		if (i == victim || !has_failed_once(training, i))
-			continue;
-		expect(training, i, words);
-		expect(training, i, "of communicator '" COMM "' has died");
-		n++;
-	}
-	return n;
-}
-
-static unsigned int check_broker_death(const struct training *training)
-{
-	unsigned int n = 0;
-
-	for (uint32_t i = 0; i < training->world; i++) {
-		if (!has_failed_once(training, i))
-			continue;
-		expect(training, i, of_broker);
-		n++;
-	}
-	return n;
-}
-
-static unsigned int check_worker_death(const struct training *training)
-{
-	unsigned int n = 0;
-	char words[64];
-
-	snprintf(words, sizeof(words),
-		 "fsdp-worker (pid %d) was killed: Killed",
-		 (int)atomic_load(&stage->dead));
-	for (uint32_t i = 0; i < training->world; i++) {
-		if (!has_failed_once(training, i))
-			continue;
-		expect(training, i, words);
-		expect(training, i, "of communicator '" COMM "' was ");
-		n++;
-	}
-	return n;
-}
 
 /* --- undisturbed --------------------------------------------------------- */
 
-TestSuite(chaos_collective, .init = open_stage, .fini = close_stage,
+TestSuite(chaos_collective, .init = drill_open, .fini = drill_close,
 	  .timeout = 300);
 
 Test(chaos_collective, undisturbed_training_ends_with_the_right_numbers)
@@ -423,9 +39,9 @@ Test(chaos_collective, undisturbed_training_ends_with_the_right_numbers)
 			.last_step = 4,
 		};
 
-		train(&training);
+		drill_train(&training);
 		for (uint32_t rank = 0; rank < training.world; rank++)
-			cr_assert(not(has_failed_once(&training, rank)));
+			cr_assert(not(drill_has_failed_once(&training, rank)));
 	}
 }
 
@@ -474,30 +90,30 @@ static void die_by_plan(const struct training *it, const char *plan,
 	bool is_done;
 
 	fprintf(stderr, "broker killed: %s", plan);
-	close_stage();
-	open_stage();
-	epoch = status_value(watcher, "epoch");
-	plan_write(chaos.plan, plan);
-	train(&training);
-	is_done = plan_is_done(chaos.plan);
-	plan_drop(chaos.plan);
+	drill_close();
+	drill_open();
+	epoch = status_value(drill_watcher, "epoch");
+	plan_write(drill_chaos.plan, plan);
+	drill_train(&training);
+	is_done = plan_is_done(drill_chaos.plan);
+	plan_drop(drill_chaos.plan);
 	toll->n_tried++;
 	toll->n_deaths += is_done;
-	toll->n_told += check_broker_death(&training);
+	toll->n_told += drill_check_broker_death(&training);
 	cr_assert(eq(uint, training.n_dead, 0));
 	if (!is_done)
 		fprintf(stderr, "not reached\n");
 	else
-		cr_assert(gt(u64, status_value(watcher, "epoch"), epoch));
+		cr_assert(gt(u64, status_value(drill_watcher, "epoch"), epoch));
 }
 
 static void learn_points(const struct training *it, struct passages *ret)
 {
 	struct training training = *it;
 
-	passages_forget(chaos.points);
-	train(&training);
-	passages_read(chaos.points, ret);
+	passages_forget(drill_chaos.points);
+	drill_train(&training);
+	passages_read(drill_chaos.points, ret);
 }
 
 /* Of the deaths at every point, one part of so many: a test of its own, so that
@@ -515,7 +131,7 @@ static void broker_dies_everywhere(const struct training *training,
 	unsigned int n, n_plans = 0;
 	char plan[96];
 
-	need_points();
+	drill_need_points();
 	learn_points(training, &passages);
 	for (size_t i = 0; i < passages.n; i++) {
 		const struct passage *it = &passages.list[i];
@@ -578,7 +194,7 @@ Test(chaos_collective, the_next_broker_dies_as_well)
 		"storage.made 2\nstorage.made 2\nstorage.made 5\n",
 	};
 
-	need_points();
+	drill_need_points();
 	for (size_t i = 0; i < sizeof(plans) / sizeof(*plans); i++) {
 		struct training training = two;
 
@@ -586,11 +202,11 @@ Test(chaos_collective, the_next_broker_dies_as_well)
 		if (are_on_devices() && is_of_engine(plans[i]))
 			continue;
 		fprintf(stderr, "brokers killed: %s", plans[i]);
-		close_stage();
-		open_stage();
-		plan_write(chaos.plan, plans[i]);
-		train(&training);
-		cr_assert(plan_is_done(chaos.plan));
+		drill_close();
+		drill_open();
+		plan_write(drill_chaos.plan, plans[i]);
+		drill_train(&training);
+		cr_assert(plan_is_done(drill_chaos.plan));
 	}
 }
 
@@ -600,8 +216,8 @@ static unsigned int count_calls(const struct training *it)
 {
 	struct training training = *it;
 
-	train(&training);
-	return atomic_load(&stage->board.ranks[0].n_calls);
+	drill_train(&training);
+	return atomic_load(&drill->board.ranks[0].n_calls);
 }
 
 /* True: somebody died. */
@@ -609,10 +225,10 @@ static bool die_by_order(const struct training *it, const struct order *order,
 			 struct training *ret)
 {
 	*ret = *it;
-	stage->order = *order;
-	train(ret);
-	stage->order = (struct order){NOBODY, 0, 0};
-	return atomic_load(&stage->dead) != 0;
+	drill->order = *order;
+	drill_train(ret);
+	drill->order = (struct order){NOBODY, 0, 0};
+	return atomic_load(&drill->dead) != 0;
 }
 
 Test(chaos_collective, the_broker_dies_before_a_rank_s_calls)
@@ -624,10 +240,10 @@ Test(chaos_collective, the_broker_dies_before_a_rank_s_calls)
 	for (unsigned int i = 0; i < n; i += 1 + n / 24) {
 		struct order order = {BROKER, 0, i};
 
-		close_stage();
-		open_stage();
+		drill_close();
+		drill_open();
 		cr_assert(die_by_order(&two, &order, &training));
-		n_told += check_broker_death(&training);
+		n_told += drill_check_broker_death(&training);
 	}
 	/* All but those who have not joined yet, or have finished: how many
 	 * these are depends on the machine. */
@@ -645,7 +261,7 @@ Test(chaos_collective, a_rank_dies_before_its_calls)
 
 		cr_assert(die_by_order(&four, &order, &training));
 		cr_assert(eq(uint, training.n_dead, 1));
-		n_told += check_rank_death(&training, order.rank);
+		n_told += drill_check_rank_death(&training, order.rank);
 	}
 	cr_assert(ge(uint, n_told, 3 * (are_on_devices() ? 12 : 16)));
 }
@@ -656,11 +272,12 @@ static void learn_rank_points(const struct training *it, struct passages *ret)
 {
 	struct training training = *it;
 
-	snprintf(stage->points, sizeof(stage->points), "%s/passed", chaos.dir);
-	train(&training);
-	passages_read(stage->points, ret);
-	(void)unlink(stage->points);
-	stage->points[0] = '\0';
+	snprintf(drill->points, sizeof(drill->points), "%s/passed",
+		 drill_chaos.dir);
+	drill_train(&training);
+	passages_read(drill->points, ret);
+	(void)unlink(drill->points);
+	drill->points[0] = '\0';
 }
 
 static void rank_dies_at(const struct training *it, const char *point,
@@ -669,20 +286,20 @@ static void rank_dies_at(const struct training *it, const char *point,
 	struct training training = *it;
 
 	fprintf(stderr, "rank killed at passage %u of %s\n", n, point);
-	plan_death(stage->plan, point, n);
-	stage->is_planned = true;
-	train(&training);
+	plan_death(drill->plan, point, n);
+	drill->is_planned = true;
+	drill_train(&training);
 	toll->n_tried++;
 	/* How often it asks for the others, on devices, depends on time. */
-	cr_assert(plan_is_done(stage->plan) || are_on_devices());
-	if (!plan_is_done(stage->plan)) {
-		plan_drop(stage->plan);
-		stage->is_planned = false;
+	cr_assert(plan_is_done(drill->plan) || are_on_devices());
+	if (!plan_is_done(drill->plan)) {
+		plan_drop(drill->plan);
+		drill->is_planned = false;
 		return;
 	}
 	cr_assert(eq(uint, training.n_dead, 1));
 	toll->n_deaths++;
-	toll->n_told += check_rank_death(&training, 0);
+	toll->n_told += drill_check_rank_death(&training, 0);
 }
 
 Test(chaos_collective, a_rank_dies_at_every_point)
@@ -692,7 +309,7 @@ Test(chaos_collective, a_rank_dies_at_every_point)
 	struct passages passages;
 	unsigned int n;
 
-	need_points();
+	drill_need_points();
 	learn_rank_points(&three, &passages);
 	for (size_t i = 0; i < passages.n; i++) {
 		const struct passage *it = &passages.list[i];
@@ -726,7 +343,7 @@ Test(chaos_collective, the_worker_dies_before_a_rank_s_calls)
 		struct order order = {WORKER, i % 4, i};
 
 		n_deaths += die_by_order(&four, &order, &training);
-		(void)check_worker_death(&training);
+		(void)drill_check_worker_death(&training);
 		cr_assert(eq(uint, training.n_dead, 0));
 	}
 	cr_assert(ge(uint, n_deaths, 24));
@@ -746,7 +363,7 @@ Test(chaos_collective, the_worker_dies_with_work_on_its_hands)
 
 		if (!die_by_order(&two, &order, &training))
 			continue;
-		n_now = check_worker_death(&training);
+		n_now = drill_check_worker_death(&training);
 		/* All of them, or nobody wanted it any more. */
 		cr_assert(n_now == 0 || n_now == two.world);
 		n_told += n_now;
@@ -787,9 +404,10 @@ static void kill_broker(struct rage *rage)
 	rage->n_brokers++;
 	rage->broker_ms = clock_ms();
 	if (chaos_has_points() && draw(&rage->chance, 4))
-		plan_death(chaos.plan, points[i], 1 + draw(&rage->chance, 4));
+		plan_death(drill_chaos.plan, points[i],
+			   1 + draw(&rage->chance, 4));
 	else
-		daemon_kill_broker(&chaos.daemon);
+		daemon_kill_broker(&drill_chaos.daemon);
 }
 
 static void kill_one(struct rage *rage, struct training *training)
@@ -805,7 +423,7 @@ static void kill_one(struct rage *rage, struct training *training)
 		must(kill(pid, SIGKILL) == 0);
 		return;
 	}
-	pid = worker_pid(&chaos.daemon);
+	pid = worker_pid(&drill_chaos.daemon);
 	if (pid == 0)
 		return;
 	must(kill(pid, SIGKILL) == 0 || errno == ESRCH);
@@ -815,13 +433,13 @@ static void kill_one(struct rage *rage, struct training *training)
 /* Whatever has died, it goes on. */
 static void await_step(struct training *training, uint64_t step)
 {
-	uint64_t give_up = clock_ms() + PATIENCE_MS;
+	uint64_t give_up = clock_ms() + DRILL_PATIENCE_MS;
 
-	while (atomic_load(&stage->board.max_step) < step) {
-		(void)take_ends(training);
+	while (atomic_load(&drill->board.max_step) < step) {
+		(void)drill_take_ends(training);
 		if (clock_ms() > give_up) {
-			show_ranks(training);
-			kill_ranks(training);
+			drill_show(training);
+			drill_kill(training);
 			cr_assert(false, "ranks hang");
 		}
 		nap_ms(1);
@@ -831,13 +449,13 @@ static void await_step(struct training *training, uint64_t step)
 static void check_sentences(const struct training *training)
 {
 	for (uint32_t i = 0; i < training->world; i++) {
-		const struct exact_rank *rank = &stage->board.ranks[i];
-		bool is_known = is_told(rank, "has died") ||
-				is_told_of_broker(rank) ||
-				is_told(rank, "fsdp-worker (pid ");
+		const struct exact_rank *rank = &drill->board.ranks[i];
+		bool is_known = drill_is_told(rank, "has died") ||
+				drill_is_told_of_broker(rank) ||
+				drill_is_told(rank, "fsdp-worker (pid ");
 
 		if (!is_known)
-			show_ranks(training);
+			drill_show(training);
 		cr_assert(is_known);
 	}
 }
@@ -851,28 +469,28 @@ Test(chaos_collective, soak)
 
 	fprintf(stderr, "FSDP_SOAK_SEED=%llu\n", (unsigned long long)seed);
 	rage.broker_ms = start;
-	start_training(&training);
+	drill_start(&training);
 	while (clock_ms() - start < SOAK_MS) {
-		step = atomic_load(&stage->board.max_step);
+		step = atomic_load(&drill->board.max_step);
 		/* At times the next one dies at once. */
 		if (draw(&rage.chance, 4))
 			step += 1 + draw(&rage.chance, 3);
 		await_step(&training, step);
 		nap_ms(draw(&rage.chance, 8));
 		kill_one(&rage, &training);
-		check_workers();
+		drill_check_workers();
 	}
 	/* A death that is due may come while they end. */
-	atomic_store(&stage->board.last_step,
-		     atomic_load(&stage->board.max_step) + 3);
-	finish_training(&training);
-	plan_drop(chaos.plan);
-	remove_comm();
-	audit_books();
+	atomic_store(&drill->board.last_step,
+		     atomic_load(&drill->board.max_step) + 3);
+	drill_finish(&training);
+	plan_drop(drill_chaos.plan);
+	drill_remove_comm();
+	drill_audit();
 	check_sentences(&training);
 	fprintf(stderr,
 		"%llu steps; killed: %u ranks, %u workers, %u brokers\n",
-		(unsigned long long)atomic_load(&stage->board.max_step),
+		(unsigned long long)atomic_load(&drill->board.max_step),
 		training.n_dead, rage.n_workers, rage.n_brokers);
 	cr_assert(ge(uint, training.n_dead, 10));
 	cr_assert(ge(uint, rage.n_workers, are_on_devices() ? 0 : 3));
