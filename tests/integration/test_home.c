@@ -9,7 +9,7 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/device.h"
 #include "tests/lib/gpu.h"
-#include "tests/lib/trainer.h"
+#include "tests/lib/home.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -19,136 +19,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static const struct fsdp_param_spec PARAMS[] = {
-	{.name = "weight", .spec = {FSDP_F32, 2, {6, 4}}},
-	{.name = "bias", .spec = {FSDP_F32, 1, {5}}},
-	{.name = "table", .spec = {FSDP_F32, 1, {8}}, .is_frozen = true},
-};
-
-/* Of trained parameters alone, so that a commit carries nothing over. */
-static const struct layer LAYERS[] = {{"l0", PARAMS, 2, {0}},
-				      {"l1", PARAMS, 3, {0}}};
-
-static struct daemon daemon_, other; /* of another node */
-static struct ranks ranks;
-static struct fsdp_client *client; /* the test's own */
-
-static void set_up(void)
-{
-	gpu_open();
-	setenv("FSDP_TEST_DEVICES", "1", 1);
-	setenv("FSDP_TEST_HOME", "worker", 1);
-	setenv("FAKECUDA_DEVICES", "4", 1);
-	setenv("FAKECUDA_COUNT", "1", 1);
-}
-
-static void tear_down(void)
-{
-	ranks_stop(&ranks);
-	fsdp_close(client);
-	daemon_stop(&daemon_);
-	daemon_stop(&other);
-	gpu_close();
-}
-
-TestSuite(home, .init = set_up, .fini = tear_down, .timeout = 60);
-
-static int32_t timeout_ms; /* of the communicator; 0: the default */
-
-static void start_with(uint32_t n, size_t n_layers, const char *const *env)
-{
-	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
-
-	daemon_start_with(&daemon_, &(struct daemon_options){.env = env});
-	crew_set(&(struct crew){
-		.daemon = &daemon_,
-		.comm = "job",
-		.options = {.timeout_ms = timeout_ms},
-		.layers = LAYERS,
-		.n_layers = n_layers,
-	});
-	ranks_start(&ranks, n);
-	cr_assert(zero(int, fsdp_connect(&options, &client)));
-}
-
-static void start(uint32_t n, size_t n_layers)
-{
-	start_with(n, n_layers, NULL);
-}
-
-/* One that has joined and committed its first step. */
-static void start_crew(void)
-{
-	start(2, 1);
-	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
-	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
-}
-
-#define expect_says(rank, what)                                                \
-	cr_expect(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
-		  "\"%s\"", ranks.notes[rank].sentence)
-
-static void expect_all_told(const char *what)
-{
-	for (uint32_t i = 0; i < 2; i++) {
-		if (ranks.actors[i].pid <= 0)
-			continue;
-		cr_expect(eq(int, ranks.notes[i].code, -ECONNABORTED));
-		expect_says(i, what);
-	}
-}
-
-/* --- what ranks do ------------------------------------------------------- */
-
-static int unshard(void)
-{
-	return trainer_unshard(0);
-}
-
-static int reshard(void)
-{
-	return trainer_reshard(0);
-}
-
-static int reduce(void)
-{
-	static const struct fsdp_reduce_options defaults;
-
-	return trainer_reduce(0, 0, &defaults, true);
-}
-
-static int see_whole(void)
-{
-	return trainer_sees_whole(0) ? 0 : -EBADMSG;
-}
-
-static double mean(size_t param, uint64_t index)
-{
-	return (gradient_of(0, param, index, 0) +
-		gradient_of(1, param, index, 0)) /
-	       2;
-}
-
-static int see_mean(void)
-{
-	return trainer_sees_gradients(0, mean) ? 0 : -EBADMSG;
-}
-
-static int join_anew(void)
-{
-	trainer_leave();
-	return trainer_join();
-}
-
-static void must_train(void)
-{
-	cr_assert(zero(int, ranks_run(&ranks, unshard)));
-	cr_assert(zero(int, ranks_run(&ranks, see_whole)));
-	cr_assert(zero(int, ranks_run(&ranks, reshard)));
-	cr_assert(zero(int, ranks_run(&ranks, reduce)));
-	cr_assert(zero(int, ranks_run(&ranks, see_mean)));
-	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
-}
+TestSuite(home, .init = home_set_up, .fini = home_tear_down, .timeout = 60);
 
 /* --- where it is --------------------------------------------------------- */
 
@@ -171,14 +42,14 @@ Test(home, nccl_is_in_the_worker_and_nowhere_else)
 {
 	pid_t worker;
 
-	start_crew();
-	must_train();
-	worker = worker_await(&daemon_, 0);
+	home_start_crew();
+	home_must_train();
+	worker = worker_await(&home_daemon, 0);
 	cr_expect(eq(long, gpu_count(worker, "contexts"), 2));
 	cr_expect(has_mapped(worker, "libnccl"));
-	cr_expect(not(has_mapped(daemon_broker_pid(&daemon_), "libnccl")));
+	cr_expect(not(has_mapped(daemon_broker_pid(&home_daemon), "libnccl")));
 	for (uint32_t i = 0; i < 2; i++)
-		cr_expect(not(has_mapped(ranks.actors[i].pid, "libnccl")));
+		cr_expect(not(has_mapped(home_ranks.actors[i].pid, "libnccl")));
 }
 
 /* A step in which nobody looks at a number. */
@@ -206,18 +77,19 @@ static int train_blindly(void)
 
 Test(home, a_rank_that_asks_for_no_address_has_no_context)
 {
-	start(2, 1);
-	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
-	cr_assert(zero(int, ranks_run(&ranks, train_blindly)));
-	cr_expect(eq(u64, status_value(client, "gathers"), 1));
-	cr_expect(eq(u64, status_value(client, "reductions"), 1));
+	home_start(2, 1);
+	cr_assert(zero(int, ranks_run(&home_ranks, trainer_join)));
+	cr_assert(zero(int, ranks_run(&home_ranks, train_blindly)));
+	cr_expect(eq(u64, status_value(home_client, "gathers"), 1));
+	cr_expect(eq(u64, status_value(home_client, "reductions"), 1));
 	for (uint32_t i = 0; i < 2; i++)
-		cr_expect(le(long, gpu_count(ranks.actors[i].pid, "contexts"),
+		cr_expect(le(long,
+			     gpu_count(home_ranks.actors[i].pid, "contexts"),
 			     0));
 	/* Whoever asks has one from then on. */
-	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
-	cr_expect(eq(long, gpu_count(ranks.actors[0].pid, "contexts"), 1));
-	must_train();
+	cr_assert(zero(int, ranks_run(&home_ranks, trainer_commit)));
+	cr_expect(eq(long, gpu_count(home_ranks.actors[0].pid, "contexts"), 1));
+	home_must_train();
 }
 
 /* The second one's driver maps nothing. */
@@ -237,23 +109,24 @@ static int look(void)
 
 Test(home, a_rank_that_cannot_map_its_memory_gives_up_for_all)
 {
-	start(2, 1);
-	cr_assert(zero(int, ranks_run(&ranks, join_half_blind)));
-	cr_assert(zero(int, ranks_run(&ranks, train_blindly)));
-	cr_assert(zero(int, rank_run(&ranks, 0, look)));
-	cr_assert(lt(int, rank_run(&ranks, 1, look), 0));
-	cr_expect(lt(int, rank_run(&ranks, 1, look), 0), "it stays so");
-	cr_expect(eq(int, rank_run(&ranks, 0, unshard), -ECONNABORTED));
-	expect_says(0, "rank 1 ");
+	home_start(2, 1);
+	cr_assert(zero(int, ranks_run(&home_ranks, join_half_blind)));
+	cr_assert(zero(int, ranks_run(&home_ranks, train_blindly)));
+	cr_assert(zero(int, rank_run(&home_ranks, 0, look)));
+	cr_assert(lt(int, rank_run(&home_ranks, 1, look), 0));
+	cr_expect(lt(int, rank_run(&home_ranks, 1, look), 0), "it stays so");
+	cr_expect(
+		eq(int, rank_run(&home_ranks, 0, home_unshard), -ECONNABORTED));
+	home_expect_says(0, "rank 1 ");
 }
 
 Test(home, frozen_parameters_stay_as_they_were)
 {
-	start(2, 2);
-	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
-	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
-	must_train();
-	must_train();
+	home_start(2, 2);
+	cr_assert(zero(int, ranks_run(&home_ranks, trainer_join)));
+	cr_assert(zero(int, ranks_run(&home_ranks, trainer_commit)));
+	home_must_train();
+	home_must_train();
 }
 
 /* --- streams ------------------------------------------------------------- */
@@ -395,8 +268,8 @@ Test(home, what_a_stream_reads_is_resharded_after_it)
 {
 	need_double("a stream is held");
 	make_gates();
-	start_crew();
-	cr_assert(zero(int, ranks_run(&ranks, reshard_what_is_read)));
+	home_start_crew();
+	cr_assert(zero(int, ranks_run(&home_ranks, reshard_what_is_read)));
 }
 
 /* Gradients are handed in before the stream has written them. */
@@ -427,10 +300,10 @@ Test(home, a_reduction_waits_for_its_streams_on_the_device)
 {
 	need_double("a stream is held");
 	make_gates();
-	start_crew();
-	cr_assert(zero(int, ranks_run(&ranks, reduce_what_is_written)));
+	home_start_crew();
+	cr_assert(zero(int, ranks_run(&home_ranks, reduce_what_is_written)));
 	/* What is written already needs no gate. */
-	must_train();
+	home_must_train();
 }
 
 static int reduce_without_end(void)
@@ -456,16 +329,16 @@ Test(home, a_stream_that_does_not_end_ends_its_communicator_alone)
 
 	need_double("a stream is held");
 	make_gates();
-	timeout_ms = 500;
-	start_crew();
-	worker = worker_await(&daemon_, 0);
-	ranks_begin(&ranks, reduce_without_end);
-	ranks_end(&ranks);
-	expect_all_told("has waited for 500 ms in a reduction");
-	timeout_ms = 0;
-	cr_assert(zero(int, ranks_run(&ranks, join_anew)));
-	must_train();
-	cr_expect(eq(int, worker_await(&daemon_, 0), worker));
+	home_timeout_ms = 500;
+	home_start_crew();
+	worker = worker_await(&home_daemon, 0);
+	ranks_begin(&home_ranks, reduce_without_end);
+	ranks_end(&home_ranks);
+	home_expect_all_told("has waited for 500 ms in a reduction");
+	home_timeout_ms = 0;
+	cr_assert(zero(int, ranks_run(&home_ranks, home_join_anew)));
+	home_must_train();
+	cr_expect(eq(int, worker_await(&home_daemon, 0), worker));
 }
 
 /* The commit comes back at once, and nobody sees it before the stream is past
@@ -491,8 +364,8 @@ Test(home, a_commit_waits_for_its_stream_in_the_wait)
 {
 	need_double("a stream is held");
 	make_gates();
-	start_crew();
-	cr_assert(zero(int, ranks_run(&ranks, commit_what_is_written)));
+	home_start_crew();
+	cr_assert(zero(int, ranks_run(&home_ranks, commit_what_is_written)));
 }
 
 Test(home, a_commit_of_the_ranks_waits_for_its_stream_in_the_wait)
@@ -500,8 +373,8 @@ Test(home, a_commit_of_the_ranks_waits_for_its_stream_in_the_wait)
 	need_double("a stream is held");
 	setenv("FSDP_TEST_HOME", "rank", 1);
 	make_gates();
-	start_crew();
-	cr_assert(zero(int, ranks_run(&ranks, commit_what_is_written)));
+	home_start_crew();
+	cr_assert(zero(int, ranks_run(&home_ranks, commit_what_is_written)));
 }
 
 static int reshard_by_another_s_stream(void)
@@ -514,38 +387,28 @@ static int reshard_by_another_s_stream(void)
 Test(home, what_a_stream_is_to_write_is_waited_for)
 {
 	setenv("FAKECUDA_DELAY_US", "20000", 1);
-	start(2, 1);
-	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
-	cr_assert(zero(int, ranks_run(&ranks, train_by_stream)));
+	home_start(2, 1);
+	cr_assert(zero(int, ranks_run(&home_ranks, trainer_join)));
+	cr_assert(zero(int, ranks_run(&home_ranks, train_by_stream)));
 }
 
 Test(home, a_stream_of_another_device_is_refused)
 {
-	start_crew();
-	cr_assert(zero(int, ranks_run(&ranks, unshard)));
-	cr_assert(eq(int, rank_run(&ranks, 0, reshard_by_another_s_stream),
+	home_start_crew();
+	cr_assert(zero(int, ranks_run(&home_ranks, home_unshard)));
+	cr_assert(eq(int, rank_run(&home_ranks, 0, reshard_by_another_s_stream),
 		     -EINVAL));
-	cr_assert(zero(int, ranks_run(&ranks, reshard)));
+	cr_assert(zero(int, ranks_run(&home_ranks, home_reshard)));
 }
 
 /* --- the list ------------------------------------------------------------ */
-
-static struct fsdp_comm_entry seen;
-
-static int note_comm(const struct fsdp_comm_entry *entry, void *data)
-{
-	(void)data;
-	seen = *entry;
-	return 0;
-}
-
 Test(home, it_is_shown)
 {
-	start_crew();
-	cr_assert(zero(int, fsdp_comms(client, note_comm, NULL)));
-	cr_expect(seen.is_on_devices);
-	cr_expect(eq(int, seen.home, FSDP_HOME_WORKER));
-	cr_expect(eq(u32, seen.n_local, 2));
+	home_start_crew();
+	cr_assert(zero(int, fsdp_comms(home_client, home_note_comm, NULL)));
+	cr_expect(home_seen.is_on_devices);
+	cr_expect(eq(int, home_seen.home, FSDP_HOME_WORKER));
+	cr_expect(eq(u32, home_seen.n_local, 2));
 }
 
 /* --- refusals ------------------------------------------------------------ */
@@ -565,21 +428,21 @@ static int join_by_worker(void)
 
 static bool is_joining(void)
 {
-	seen.n_joined = 0;
-	cr_assert(zero(int, fsdp_comms(client, note_comm, NULL)));
-	return seen.n_joined == 1;
+	home_seen.n_joined = 0;
+	cr_assert(zero(int, fsdp_comms(home_client, home_note_comm, NULL)));
+	return home_seen.n_joined == 1;
 }
 
 Test(home, all_ranks_must_give_the_same)
 {
-	start(2, 1);
-	actor_begin(&ranks.actors[0], join_mixed);
+	home_start(2, 1);
+	actor_begin(&home_ranks.actors[0], join_mixed);
 	while (!is_joining())
 		nap_ms(1);
-	cr_assert(eq(int, rank_run(&ranks, 1, join_mixed), -EINVAL));
-	expect_says(1, "fsdp-worker, not in the ranks");
-	cr_assert(zero(int, rank_run(&ranks, 1, join_by_worker)));
-	cr_assert(zero(int, actor_end(&ranks.actors[0])));
+	cr_assert(eq(int, rank_run(&home_ranks, 1, join_mixed), -EINVAL));
+	home_expect_says(1, "fsdp-worker, not in the ranks");
+	cr_assert(zero(int, rank_run(&home_ranks, 1, join_by_worker)));
+	cr_assert(zero(int, actor_end(&home_ranks.actors[0])));
 }
 
 Test(home, on_host_memory_there_is_none_to_choose)
@@ -587,8 +450,9 @@ Test(home, on_host_memory_there_is_none_to_choose)
 	const struct fsdp_comm_options options = {.home = FSDP_HOME_WORKER};
 	struct fsdp_comm *comm;
 
-	start(1, 0);
-	cr_assert(eq(int, fsdp_comm_join(client, "host", 1, 0, &options, &comm),
+	home_start(1, 0);
+	cr_assert(eq(int,
+		     fsdp_comm_join(home_client, "host", 1, 0, &options, &comm),
 		     -EINVAL));
 	cr_expect(ne(ptr, strstr(fsdp_error(), "on devices only"), NULL), "%s",
 		  fsdp_error());
@@ -600,178 +464,30 @@ Test(home, without_nccl_the_joins_say_so)
 					  NULL};
 	pid_t worker;
 
-	start_with(2, 1, env);
-	ranks_begin(&ranks, trainer_join);
-	ranks_end(&ranks);
+	home_start_with(2, 1, env);
+	ranks_begin(&home_ranks, trainer_join);
+	ranks_end(&home_ranks);
 	for (uint32_t i = 0; i < 2; i++) {
-		cr_expect(lt(int, ranks.notes[i].code, 0));
-		expect_says(i, "/nowhere/libnccl.so");
+		cr_expect(lt(int, home_ranks.notes[i].code, 0));
+		home_expect_says(i, "/nowhere/libnccl.so");
 	}
-	worker = worker_await(&daemon_, 0);
-	ranks_begin(&ranks, trainer_join);
-	ranks_end(&ranks);
-	cr_expect(lt(int, ranks.notes[0].code, 0));
-	cr_expect(eq(int, worker_pid(&daemon_), worker), "it lives on");
+	worker = worker_await(&home_daemon, 0);
+	ranks_begin(&home_ranks, trainer_join);
+	ranks_end(&home_ranks);
+	cr_expect(lt(int, home_ranks.notes[0].code, 0));
+	cr_expect(eq(int, worker_pid(&home_daemon), worker), "it lives on");
 }
 
 Test(home, two_ranks_of_one_device_are_told_the_way_out)
 {
 	setenv("FAKECUDA_DEVICES", "1", 1);
-	start(2, 1);
-	ranks_begin(&ranks, trainer_join);
-	ranks_end(&ranks);
+	home_start(2, 1);
+	ranks_begin(&home_ranks, trainer_join);
+	ranks_end(&home_ranks);
 	for (uint32_t i = 0; i < 2; i++) {
-		cr_expect(lt(int, ranks.notes[i].code, 0));
-		expect_says(i, "FSDP_HOME_RANK");
+		cr_expect(lt(int, home_ranks.notes[i].code, 0));
+		home_expect_says(i, "FSDP_HOME_RANK");
 	}
-}
-
-/* --- two nodes ----------------------------------------------------------- */
-
-static uint8_t *nccl_id; /* shared */
-static _Atomic bool *has_id;
-
-static void start_nodes(uint32_t n)
-{
-	nccl_id = shared_memory(FSDP_NCCL_ID_SIZE);
-	has_id = shared_memory(sizeof(*has_id));
-	daemon_start(&other);
-	start(n, 1);
-}
-
-/* The last rank is on the other node. */
-static int join_node(const struct layer *layer)
-{
-	bool is_last = rank_self() == rank_world() - 1;
-
-	crew_set(&(struct crew){
-		.daemon = is_last ? &other : &daemon_,
-		.comm = "job",
-		.options = {.n_local = is_last ? 1 : rank_world() - 1,
-			    .nccl_id = nccl_id},
-		.layers = layer,
-		.n_layers = 1,
-	});
-	if (rank_self() == 0) {
-		must(fsdp_nccl_id(nccl_id) == 0);
-		atomic_store(has_id, true);
-	}
-	while (!atomic_load(has_id))
-		nap_ms(1);
-	return trainer_join();
-}
-
-static int join_nodes(void)
-{
-	return join_node(&LAYERS[0]);
-}
-
-static int join_with_other_plan(void)
-{
-	static const struct layer differing = {"l0", PARAMS, 1, {0}};
-
-	return join_node(rank_self() ? &differing : &LAYERS[0]);
-}
-
-static int reduce_and_unshard(void)
-{
-	int r = trainer_reduce(0, 0, NULL, false);
-
-	return r < 0 ? r : trainer_unshard(0);
-}
-
-static void await_unshard(void)
-{
-	do
-		cr_assert(zero(int, fsdp_comms(client, note_comm, NULL)));
-	while (!seen.n_in_flight);
-}
-
-/* On the first node the unshard could begin before the reduction, which waits
- * for a rank. */
-Test(home, nodes_do_the_same_in_the_order_of_the_calls)
-{
-	start_nodes(3);
-	cr_assert(zero(int, ranks_run(&ranks, join_nodes)));
-	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
-	/* Behind the first use nothing else is waited for. */
-	cr_assert(zero(int, ranks_run(&ranks, unshard)));
-	cr_assert(zero(int, ranks_run(&ranks, reshard)));
-	actor_begin(&ranks.actors[0], reduce_and_unshard);
-	actor_begin(&ranks.actors[2], reduce_and_unshard);
-	await_unshard();
-	actor_begin(&ranks.actors[1], reduce_and_unshard);
-	ranks_end(&ranks);
-	for (uint32_t i = 0; i < 3; i++)
-		cr_assert(zero(int, ranks.notes[i].code), "%s",
-			  ranks.notes[i].sentence);
-	cr_assert(zero(int, ranks_run(&ranks, see_whole)));
-}
-
-Test(home, plans_that_differ_between_nodes_are_told_before_they_are_used)
-{
-	start_nodes(2);
-	cr_assert(zero(int, ranks_run(&ranks, join_with_other_plan)));
-	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
-	ranks_begin(&ranks, unshard);
-	ranks_end(&ranks);
-	expect_all_told("the plan of group 'l0'");
-}
-
-static int commit_another_step(void)
-{
-	struct fsdp_work work;
-	int r = fsdp_commit(trainer()->comm, 7 + rank_self(), &work);
-
-	return rank_note(r < 0 ? r : fsdp_wait(&work, -1));
-}
-
-Test(home, steps_that_differ_between_nodes_are_not_committed)
-{
-	start_nodes(2);
-	cr_assert(zero(int, ranks_run(&ranks, join_nodes)));
-	ranks_begin(&ranks, commit_another_step);
-	ranks_end(&ranks);
-	expect_all_told("the step to commit");
-	cr_assert(zero(int, fsdp_comms(client, note_comm, NULL)));
-	cr_expect(zero(u64, seen.step));
-}
-
-/* An unshard that no rank waits for, ended before it can have begun, is done
- * all the same: the other node's workers wait for it. */
-static int unshard_in_passing(void)
-{
-	struct fsdp_work work;
-	int r = 0;
-
-	for (int i = 0; i < 50 && r == 0; i++) {
-		r = fsdp_unshard(trainer()->groups[0], &work);
-		if (r == 0)
-			r = fsdp_reshard(trainer()->groups[0], 0);
-	}
-	return rank_note(r);
-}
-
-Test(home, what_was_begun_on_one_node_is_done_on_all)
-{
-	start_nodes(2);
-	cr_assert(zero(int, ranks_run(&ranks, join_nodes)));
-	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
-	cr_assert(zero(int, ranks_run(&ranks, unshard_in_passing)));
-	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
-	cr_assert(status_await(client, "gathers", 50));
-	must_train();
-}
-
-/* The other node's rank never comes. */
-Test(home, a_rank_that_dies_while_nccl_is_opened_is_not_waited_for)
-{
-	start_nodes(2);
-	actor_begin(&ranks.actors[0], join_nodes);
-	cr_assert(status_await(client, "jobs_running", 1));
-	actor_kill(&ranks.actors[0]);
-	cr_assert(status_await(client, "jobs_running", 0));
-	cr_assert(status_await(client, "comms_running", 0));
 }
 
 /* --- deaths -------------------------------------------------------------- */
@@ -779,7 +495,7 @@ Test(home, a_rank_that_dies_while_nccl_is_opened_is_not_waited_for)
 /* Everything that ranks begin stays undone until it is let go. */
 static pid_t hold_worker(void)
 {
-	pid_t worker = worker_await(&daemon_, 0);
+	pid_t worker = worker_await(&home_daemon, 0);
 
 	cr_assert(zero(int, kill(worker, SIGSTOP)));
 	return worker;
@@ -789,40 +505,40 @@ static void kill_worker_during(actor_fn *work)
 {
 	pid_t worker;
 
-	start_crew();
+	home_start_crew();
 	worker = hold_worker();
-	ranks_begin(&ranks, work);
-	cr_assert(status_await(client, "jobs_running", 1));
+	ranks_begin(&home_ranks, work);
+	cr_assert(status_await(home_client, "jobs_running", 1));
 	cr_assert(zero(int, kill(worker, SIGKILL)));
-	ranks_end(&ranks);
-	expect_all_told("fsdp-worker");
-	cr_assert(zero(int, ranks_run(&ranks, join_anew)));
-	must_train();
+	ranks_end(&home_ranks);
+	home_expect_all_told("fsdp-worker");
+	cr_assert(zero(int, ranks_run(&home_ranks, home_join_anew)));
+	home_must_train();
 }
 
 Test(home, the_worker_dies_in_a_gather)
 {
-	kill_worker_during(unshard);
+	kill_worker_during(home_unshard);
 }
 
 Test(home, the_worker_dies_in_a_reduction)
 {
-	kill_worker_during(reduce);
+	kill_worker_during(home_reduce);
 }
 
 Test(home, an_idle_worker_takes_its_communicators_along)
 {
 	pid_t worker;
 
-	start_crew();
-	worker = worker_await(&daemon_, 0);
+	home_start_crew();
+	worker = worker_await(&home_daemon, 0);
 	cr_assert(zero(int, kill(worker, SIGKILL)));
-	cr_assert(status_await(client, "comms_failed", 1));
-	ranks_begin(&ranks, unshard);
-	ranks_end(&ranks);
-	expect_all_told("fsdp-worker");
-	cr_assert(zero(int, ranks_run(&ranks, join_anew)));
-	must_train();
+	cr_assert(status_await(home_client, "comms_failed", 1));
+	ranks_begin(&home_ranks, home_unshard);
+	ranks_end(&home_ranks);
+	home_expect_all_told("fsdp-worker");
+	cr_assert(zero(int, ranks_run(&home_ranks, home_join_anew)));
+	home_must_train();
 }
 
 static int leave(void)
@@ -835,29 +551,29 @@ static void kill_rank_during(actor_fn *work)
 {
 	pid_t worker;
 
-	start_crew();
+	home_start_crew();
 	worker = hold_worker();
-	ranks_begin(&ranks, work);
-	cr_assert(status_await(client, "jobs_running", 1));
-	actor_kill(&ranks.actors[1]);
-	ranks_end(&ranks);
-	expect_all_told("rank 1 ");
-	expect_all_told("died");
-	cr_expect(eq(u64, status_value(client, "jobs_running"), 1),
+	ranks_begin(&home_ranks, work);
+	cr_assert(status_await(home_client, "jobs_running", 1));
+	actor_kill(&home_ranks.actors[1]);
+	ranks_end(&home_ranks);
+	home_expect_all_told("rank 1 ");
+	home_expect_all_told("died");
+	cr_expect(eq(u64, status_value(home_client, "jobs_running"), 1),
 		  "what may still write keeps its memory");
 	cr_assert(zero(int, kill(worker, SIGCONT)));
-	cr_assert(status_await(client, "jobs_running", 0));
-	cr_assert(zero(int, rank_run(&ranks, 0, leave)));
-	cr_assert(status_await(client, "comms_running", 0));
-	cr_expect(eq(int, worker_pid(&daemon_), worker));
+	cr_assert(status_await(home_client, "jobs_running", 0));
+	cr_assert(zero(int, rank_run(&home_ranks, 0, leave)));
+	cr_assert(status_await(home_client, "comms_running", 0));
+	cr_expect(eq(int, worker_pid(&home_daemon), worker));
 }
 
 Test(home, a_rank_dies_in_a_gather)
 {
-	kill_rank_during(unshard);
+	kill_rank_during(home_unshard);
 }
 
 Test(home, a_rank_dies_in_a_reduction)
 {
-	kill_rank_during(reduce);
+	kill_rank_during(home_reduce);
 }
