@@ -1,7 +1,9 @@
 /* A directory in which published names are saved. */
 #include "client/ctl/archive.h"
 
+#include "client/ctl/args.h"
 #include "client/ctl/document.h"
+#include "client/ctl/format.h"
 #include "client/ctl/output.h"
 #include "client/ctl/safetensors.h"
 #include "proto/error.h"
@@ -228,4 +230,24 @@ int archive_write(const char *directory, const char *name, json_t *entries,
 	free(text);
 	json_decref(index);
 	return r;
+}
+
+int archive_report(const struct args *args, const struct archive_result *result,
+		   struct error *err)
+{
+	char size[FORMAT_SIZE];
+
+	if (args_has(args, ARG_JSON))
+		return document_print(
+			json_pack("{s:o, s:o, s:o, s:f}", result->done,
+				  document_number(result->n_done), "kept",
+				  document_number(result->n_kept), "bytes",
+				  document_number(result->size), "seconds",
+				  result->seconds),
+			err);
+	printf("%" PRIu64 " names %s, %s in %.2f s; %" PRIu64
+	       " were there already\n",
+	       result->n_done, result->done, format_size(result->size, size),
+	       result->seconds, result->n_kept);
+	return 0;
 }

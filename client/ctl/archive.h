@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct args;
 struct error;
 
 #define ARCHIVE_INDEX   "index.json"
@@ -41,3 +42,16 @@ struct tensor_type archive_file_type(const struct tensor_type *type);
 json_t *archive_make_tensor(const struct tensor_type *type, uint64_t digest);
 int archive_read_tensor(const json_t *tensor, struct tensor_type *ret_type,
 			uint64_t *ret_digest, struct error *err);
+
+/* What a save or a restore has done. */
+struct archive_result {
+	const char *done; /* "written", "restored" */
+	uint64_t n_done;
+	uint64_t n_kept; /* that were there already */
+	uint64_t size;
+	double seconds;
+};
+
+/* Print it. */
+int archive_report(const struct args *args, const struct archive_result *result,
+		   struct error *err);

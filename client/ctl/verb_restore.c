@@ -8,9 +8,7 @@
 #include "client/ctl/archive.h"
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
-#include "client/ctl/document.h"
 #include "client/ctl/filler.h"
-#include "client/ctl/format.h"
 #include "client/ctl/input.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/listing.h"
@@ -327,28 +325,18 @@ static int restore_entry(struct restore *restore, const char *name,
 
 static int report(const struct restore *restore, struct error *err)
 {
-	double seconds = progress_seconds(&restore->progress);
-	char size[FORMAT_SIZE];
-
 	if (restore->n_foreign)
 		return error_set(err, -EPERM,
 				 "%" PRIu64 " names of other users were not "
 				 "restored: only they can, as uid %u cannot "
 				 "give memory away",
 				 restore->n_foreign, geteuid());
-	if (args_has(restore->args, ARG_JSON))
-		return document_print(
-			json_pack("{s:o, s:o, s:o, s:f}", "restored",
-				  document_number(restore->n_restored), "kept",
-				  document_number(restore->n_kept), "bytes",
-				  document_number(restore->size), "seconds",
-				  seconds),
-			err);
-	printf("%" PRIu64 " names restored, %s in %.2f s; %" PRIu64
-	       " were there already\n",
-	       restore->n_restored, format_size(restore->size, size), seconds,
-	       restore->n_kept);
-	return 0;
+	return archive_report(
+		restore->args,
+		&(struct archive_result){"restored", restore->n_restored,
+					 restore->n_kept, restore->size,
+					 progress_seconds(&restore->progress)},
+		err);
 }
 
 static int read_index(const struct restore *restore, json_t **ret,

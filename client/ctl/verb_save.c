@@ -562,25 +562,15 @@ static int read_old(struct save *save, struct error *err)
 
 static int report(const struct save *save, struct error *err)
 {
-	double seconds = progress_seconds(&save->progress);
-	char size[FORMAT_SIZE];
-
 	if (save->n_failed)
 		return error_set(err, -EIO, "%" PRIu64 " names were not saved",
 				 save->n_failed);
-	if (args_has(save->args, ARG_JSON))
-		return document_print(
-			json_pack("{s:o, s:o, s:o, s:f}", "written",
-				  document_number(save->n_written), "kept",
-				  document_number(save->n_kept), "bytes",
-				  document_number(save->size), "seconds",
-				  seconds),
-			err);
-	printf("%" PRIu64 " names written, %s in %.2f s; %" PRIu64
-	       " were there already\n",
-	       save->n_written, format_size(save->size, size), seconds,
-	       save->n_kept);
-	return 0;
+	return archive_report(
+		save->args,
+		&(struct archive_result){"written", save->n_written,
+					 save->n_kept, save->size,
+					 progress_seconds(&save->progress)},
+		err);
 }
 
 static int save_all(struct save *save, const struct listing *listing,
