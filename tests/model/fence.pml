@@ -139,7 +139,7 @@ inline is_fenced()
 #endif
 }
 
-/* slot_settle() of broker/tensor/slot.c */
+/* slot_update_state() of broker/tensor/slot.c */
 inline settle()
 {
 	word = LIMBO;

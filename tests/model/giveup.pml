@@ -74,7 +74,7 @@ proctype Publisher()
 	n_done++
 }
 
-/* slot_settle() of broker/tensor/slot.c */
+/* slot_update_state() of broker/tensor/slot.c */
 inline settle()
 {
 	if

@@ -309,7 +309,7 @@ inline free_it()
 	set_word(FREE)
 }
 
-/* Bring word and memory in line with name and holds (slot_settle()). */
+/* Bring word and memory in line with name and holds (slot_update_state()). */
 inline settle()
 {
 	if
