@@ -13,16 +13,20 @@
 #include "broker/comm/comm_run.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/verdict.h"
+#include "broker/session/descriptors.h"
 #include "broker/tensor/bundle.h"
+#include "broker/tensor/bundle_commit.h"
+#include "broker/tensor/collect.h"
+#include "broker/tensor/evictable.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/lease.h"
 #include "broker/tensor/prefix.h"
-#include "broker/tensor/slot.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/ticket.h"
 #include "broker/tensor/timeline_file.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "proto/socket_path.h"
 #include "shm/chunk.h"
 #include "shm/memfd.h"
@@ -32,16 +36,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
-
-/* A session has a connection, a pidfd, a ref-counter file and a doorbell. */
-#define SESSION_DESCRIPTORS 4
-/* Two for each file that survives a restart, and some for the broker itself. */
-#define OTHER_DESCRIPTORS (2 * FDSTORE_MAX + 64)
 
 /* --- loop ---------------------------------------------------------------- */
 
@@ -86,6 +84,7 @@ static void on_room(void *data)
 	struct broker *broker = data;
 
 	waiters_on_room(&broker->sessions);
+	channels_on_room(&broker->store);
 	comms_on_room(&broker->comms);
 }
 
@@ -126,6 +125,8 @@ static void on_session_end(void *data, struct session *session)
 	struct broker *broker = data;
 
 	comms_end_session(&broker->comms, session);
+	channels_end_session(&broker->store, session->holdings.index,
+			     !session->goodbye);
 }
 
 static void on_jobs_room(void *data)
@@ -181,6 +182,7 @@ static void lend(struct broker *broker)
 
 	store->base = &broker->base;
 	store->devices.base = &broker->base;
+	channels_init(store);
 	store->pools.base = &broker->base;
 	store->pools.catalog = &store->catalog;
 	store->pools.table = &store->table;
@@ -198,6 +200,7 @@ void broker_link(struct broker *broker)
 	lend(broker);
 	add_deferred(broker);
 	broker->base.wake = (struct wake){broker, on_room, on_name, on_round};
+	collect_init(&broker->store);
 	broker->store.pools.hooks = (struct pool_hooks){broker, on_chunk_gone};
 	broker->sessions.hooks = (struct session_hooks){
 		.data = broker,
@@ -467,19 +470,21 @@ static int adopt_records(struct broker *broker, struct error *err)
 	uint8_t is_gone[CATALOG_MAX_SESSIONS + 1] = {0};
 	int r;
 
-	point("adopt.begin");
+	failpoint("adopt.begin");
 	r = adopt_sessions(broker, is_gone, err);
 	if (r == 0)
 		grant_adopt_all(&broker->store);
 	if (r == 0)
 		r = pools_adopt(&broker->store.pools, err);
-	point("adopt.pools");
+	failpoint("adopt.pools");
 	if (r == 0)
 		r = prefix_adopt_all(&broker->store, err);
 	if (r == 0)
 		r = ticket_adopt_all(&broker->store, err);
 	if (r == 0)
 		r = bundle_adopt_all(&broker->store, err);
+	if (r == 0)
+		r = channels_adopt(&broker->store, err);
 	if (r == 0)
 		r = comms_adopt(&broker->comms, err);
 	if (r == 0) {
@@ -489,13 +494,13 @@ static int adopt_records(struct broker *broker, struct error *err)
 	if (r < 0)
 		return r;
 	catalog_commit(&broker->store.catalog);
-	point("adopt.slots");
+	failpoint("adopt.slots");
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
 		if (is_gone[i])
 			session_end_dead(session_at(&broker->sessions, i));
 	}
 	catalog_adopted(&broker->store.catalog);
-	point("adopt.end");
+	failpoint("adopt.end");
 	log_line(LOG_LEVEL_INFO, "took over %u tensors and %u sessions",
 		 catalog_n_live(&broker->store.catalog, SECTION_SLOT),
 		 broker->sessions.n);
@@ -506,6 +511,7 @@ static int adopt_records(struct broker *broker, struct error *err)
 static int drop_strays(struct broker *broker, struct error *err)
 {
 	timeline_file_drop_strays(&broker->store);
+	channels_drop_strays(&broker->store);
 	return pools_adopt(&broker->store.pools, err);
 }
 
@@ -531,47 +537,6 @@ static int open_memory(struct broker *broker, struct error *err)
 
 /* --- environment --------------------------------------------------------- */
 
-/* The soft limit protects programs that use select(), which the broker
- * does not. */
-static void raise_descriptor_limit(struct broker *broker)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return;
-	broker->first_limit = limit;
-	limit.rlim_cur = limit.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-		log_line(LOG_LEVEL_WARNING,
-			 "cannot raise the limit of descriptors: %s",
-			 strerror(errno));
-}
-
-static uint64_t descriptors_wanted(const struct config *config)
-{
-	uint64_t n = config->quota_sessions;
-
-	if (n > CATALOG_MAX_SESSIONS)
-		n = CATALOG_MAX_SESSIONS;
-	return n * SESSION_DESCRIPTORS + OTHER_DESCRIPTORS;
-}
-
-void broker_check_descriptors(struct broker *broker)
-{
-	uint64_t wanted = descriptors_wanted(&broker->base.config);
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= wanted)
-		return;
-	log_note(LOG_LEVEL_WARNING,
-		 "the limit of descriptors is %llu, but quota_sessions "
-		 "(%llu) needs %llu, %d for each session: raise LimitNOFILE "
-		 "(or ulimit -Hn), or lower quota_sessions",
-		 (unsigned long long)limit.rlim_cur,
-		 (unsigned long long)broker->base.config.quota_sessions,
-		 (unsigned long long)wanted, SESSION_DESCRIPTORS);
-}
-
 /* Take a socket that the service manager passed under any name. */
 static int take_listener(struct fdstore *store)
 {
@@ -585,7 +550,8 @@ static int take_listener(struct fdstore *store)
 		    strcmp(name, "catalog") == 0 ||
 		    strcmp(name, "table") == 0 || strcmp(name, "worker") == 0 ||
 		    sscanf(name, "c%u", &id) == 1 ||
-		    sscanf(name, "t%u", &id) == 1)
+		    sscanf(name, "t%u", &id) == 1 ||
+		    sscanf(name, "channel%u", &id) == 1)
 			continue;
 		fd = fdstore_take(store, name);
 	}
@@ -668,7 +634,7 @@ static int watch_keeper(struct broker *broker, struct error *err)
 
 static void note_surroundings(struct broker *broker)
 {
-	broker_check_descriptors(broker);
+	descriptors_check(&broker->base.config);
 	if (huge_pages_state() == HUGE_PAGES_NEVER)
 		log_note(LOG_LEVEL_WARNING,
 			 "the kernel grants shared memory no huge pages, "
@@ -727,7 +693,7 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 	broker->parent_fd = -1;
 	broker->sessions.listener.fd = broker->sessions.listener.spare_fd = -1;
 	broker->started_ms = now_ms();
-	raise_descriptor_limit(broker);
+	descriptors_raise(&broker->first_limit);
 	r = set_up(broker, options, err);
 	if (r < 0)
 		broker_close(broker);
@@ -752,11 +718,12 @@ void broker_close(struct broker *broker)
 		if (broker->store.catalog.header)
 			bundle_drop_manifests(&broker->store);
 		pools_deinit(&broker->store.pools);
+		channels_deinit(&broker->store);
 		loop_close(&broker->base.loop);
 	}
 	closer_deinit(&broker->base.closer);
 	limbo_deinit(&broker->store.limbo);
-	evict_deinit(&broker->store);
+	evictable_deinit(&broker->store);
 	events_deinit(&broker->store.events);
 	accounts_deinit(&broker->base.accounts);
 	if (broker->sessions.table_readonly_fd >= 0)

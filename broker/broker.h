@@ -8,9 +8,9 @@
 #include "broker/base/base.h"
 #include "broker/comm/comm.h"
 #include "broker/engine/engine.h"
-#include "broker/reload.h"
 #include "broker/session/sessions.h"
 #include "broker/tensor/store.h"
+#include "broker/verbs/reload.h"
 #include "proto/frame.h"
 #include <sys/resource.h>
 #include <uv.h>
@@ -50,6 +50,3 @@ void broker_close(struct broker *broker);
 /* Tie the rooms together, once the loop is open: set the hooks by which lower
  * rooms call higher ones, and register the handlers of deferred work. */
 void broker_link(struct broker *broker);
-
-/* Note it if the limit on descriptors is too low for the configuration. */
-void broker_check_descriptors(struct broker *broker);

@@ -14,6 +14,7 @@
 #include "broker/supervise.h"
 #include "broker/base/fdstore.h"
 #include "broker/broker.h"
+#include "broker/session/descriptors.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
@@ -56,8 +57,8 @@ struct supervisor {
 	bool is_ending;    /* a signal requested it */
 	int passed_signal; /* 0: none yet */
 	int status;        /* of the last child */
-	/* Soft limit on descriptors at the start; 0: not raised. */
-	rlim_t first_limit;
+	/* On descriptors, at the start; all 0: not raised. */
+	struct rlimit first_limit;
 	uint64_t restart_ms;
 	uint64_t deaths[MAX_DEATHS]; /* times, a ring */
 	uint32_t n_deaths;
@@ -274,12 +275,8 @@ static bool set_environment(const struct supervisor *s, int n_listen)
 /* For the child processes of the broker, which raises the limit for itself. */
 static void restore_descriptor_limit(const struct supervisor *s)
 {
-	struct rlimit limit;
-
-	if (!s->first_limit || getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return;
-	limit.rlim_cur = s->first_limit;
-	(void)setrlimit(RLIMIT_NOFILE, &limit);
+	if (s->first_limit.rlim_max)
+		(void)setrlimit(RLIMIT_NOFILE, &s->first_limit);
 }
 
 /* From here on this process is the broker. */
@@ -515,19 +512,6 @@ static int open_notify(struct supervisor *s, struct error *err)
 	return 0;
 }
 
-/* The kept descriptors may exceed the usual soft limit, and a child needs twice
- * their number while it arranges them. */
-static void raise_descriptor_limit(struct supervisor *s)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return;
-	s->first_limit = limit.rlim_cur;
-	limit.rlim_cur = limit.rlim_max;
-	(void)setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 static int open_signals(struct supervisor *s, struct error *err)
 {
 	sigset_t mask;
@@ -578,7 +562,9 @@ int supervise(int listen_fd, int *ret_status, struct error *err)
 	int r;
 
 	(void)sigprocmask(SIG_BLOCK, NULL, &s.old_mask);
-	raise_descriptor_limit(&s);
+	/* The kept descriptors may exceed the usual soft limit, and a child
+	 * needs twice their number while it arranges them. */
+	descriptors_raise(&s.first_limit);
 	r = open_notify(&s, err);
 	if (r == 0)
 		r = open_signals(&s, err);

@@ -1,5 +1,5 @@
 /*
- * What administrators have the broker do.
+ * Requests of administrators.
  */
 #include "client/client.h"
 #include "client/device.h"
@@ -22,7 +22,7 @@ static int control(struct fsdp_client *client,
 	return 0;
 }
 
-/* An action without arguments that frees something. */
+/* An action without arguments that frees memory. */
 static int release(struct fsdp_client *client, enum control_action action,
 		   uint64_t *ret_n, uint64_t *ret_bytes)
 {

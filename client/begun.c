@@ -21,7 +21,7 @@ int connection_begin(struct connection *c, const struct request *request,
 	return 0;
 }
 
-/* Its answer is there: not to be had for now, or to be given. */
+/* The reply has come: repeat the request, or collect the reply. */
 static int finish(struct connection *c, struct call *call, struct answer *ret,
 		  struct error *err)
 {

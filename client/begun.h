@@ -1,6 +1,6 @@
 /*
  * Calls that are begun now and collected later, so that one thread can wait for
- * many of them, and for other things, with poll(2).
+ * many of them, and for other descriptors, with poll(2).
  */
 #pragma once
 #include <stdint.h>
@@ -12,8 +12,8 @@ struct error;
 struct request;
 
 /*
- * A connection_call() without waiting: begun now, and collected when the
- * descriptor of connection_poll_fd() is readable. What was begun must be
+ * connection_call() without waiting: the call is begun now, and collected when
+ * the descriptor of connection_poll_fd() is readable. Every begun call must be
  * collected or abandoned before the connection is closed.
  */
 int connection_begin(struct connection *connection,
@@ -22,14 +22,14 @@ int connection_begin(struct connection *connection,
 
 #define CONNECTION_PENDING 1
 
-/* What connection_call() returns, and then the call is no more; or
- * CONNECTION_PENDING. Waits only to reconnect. */
+/* Returns the result of connection_call(), which ends the call, or
+ * CONNECTION_PENDING. It waits only to reconnect. */
 int connection_collect(struct connection *connection, struct call *call,
 		       struct answer *ret, struct error *err);
 
 /* Nobody will collect it. */
 void connection_abandon(struct connection *connection, struct call *call);
 
-/* Readable while something begun can be collected, or the socket must be looked
- * at for it. Made when it is first asked for; the connection's. */
+/* Readable while a begun call can be collected, or while the socket must be
+ * read for one. Created at the first use; owned by the connection. */
 int connection_poll_fd(struct connection *connection, struct error *err);

@@ -2,10 +2,10 @@
  * Bundles: staging, the commit, and getting all members at once.
  *
  * The broker seals a bundle's memory against writing, which the kernel refuses
- * while anybody has it mapped writable. So the commit takes our mappings away
- * first, keeping the addresses, and maps what is then read-only at the same
- * place: pointers into the members stay good. Memory of a device has no seals,
- * and streams of ours may be reading it: there our mapping stays as it is.
+ * while any process has it mapped writable. So the commit first removes our
+ * mappings but keeps their addresses, and afterwards maps the read-only memory
+ * at the same place: pointers into the members stay valid. Device memory has no
+ * seals, and our streams may be reading it, so its mapping does not change.
  */
 #include "client/bundle.h"
 #include "client/client.h"
@@ -24,7 +24,7 @@ struct fsdp_bundle {
 	bool is_on_device;
 	bool is_committed; /* but not mapped again yet */
 	uint64_t version;
-	uint32_t *chunks; /* owned; that its members lie in */
+	uint32_t *chunks; /* owned; the chunks of its members */
 	size_t n_chunks;
 	struct fsdp_bundle *next;
 };
@@ -47,7 +47,7 @@ void bundle_free_all(struct fsdp_client *client)
 	}
 }
 
-/* NULL of none, which is refused like any NULL. */
+/* A NULL bundle gives a NULL client, which every call refuses. */
 static struct fsdp_client *client_of(const struct fsdp_bundle *bundle)
 {
 	return bundle ? bundle->client : NULL;
@@ -76,6 +76,8 @@ begin_request(const char *name, const struct fsdp_bundle_options *options)
 		.flags = options->flags,
 		.ttl_ms = options->ttl_ms,
 		.device = device_uuid_of(&options->device),
+		.timeout_ms = options->timeout_ms,
+		.n_kept = options->n_kept,
 	};
 }
 
@@ -226,7 +228,7 @@ static int unmap_all(struct fsdp_bundle *bundle, struct error *err)
 	return r;
 }
 
-/* Map all chunks again, in the way that the broker now allows. */
+/* Map all chunks again, with the access that the broker now allows. */
 static int map_again(struct fsdp_bundle *bundle, struct error *err)
 {
 	if (bundle->is_on_device)
@@ -262,7 +264,7 @@ static int commit(struct fsdp_bundle *bundle, struct error *err)
 	return 0;
 }
 
-/* Not committed: the members are to be written again. */
+/* The commit failed: the members must be writable again. */
 static void undo_commit(struct fsdp_bundle *bundle, struct error *err)
 {
 	struct error why = ERROR_NULL;
@@ -320,8 +322,8 @@ void fsdp_bundle_abort(struct fsdp_bundle *bundle)
 
 /* --- get ----------------------------------------------------------------- */
 
-/* What the broker committed is written; a stream that cannot be given is found
- * out here. */
+/* The contents that the broker committed are written; this call finds out
+ * whether the stream can be used. */
 static int await(struct fsdp_tensor **tensors, size_t n, uint64_t version,
 		 const struct fsdp_get_options *options, struct error *err)
 {
@@ -352,7 +354,8 @@ static int adopt_members(struct fsdp_client *client, struct answer *answer,
 	if (r < 0)
 		return r;
 	places_take_chunks(client, answer, reply->chunks, reply->n_chunks, 1);
-	/* One more: a bundle may be empty, NULL must mean no memory. */
+	/* One more: a bundle may be empty, and NULL must mean that memory ran
+	 * out. */
 	tensors = calloc((size_t)reply->n_members + 1,
 			 sizeof(struct fsdp_tensor *));
 	if (tensors) {
@@ -379,14 +382,18 @@ int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 {
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_BUNDLE_GET};
-	struct fsdp_get_options known;
+	struct fsdp_get_options desc;
 	struct answer answer;
 	int r;
 
 	r = client_check(client, err);
 	if (r == 0)
-		r = sized_take(&known, options, SIZED(fsdp_get_options), err);
-	if (r == 0 && known.known_only)
+		r = sized_take(&desc, options, SIZED(fsdp_get_options), err);
+	if (r == 0 && desc.version && desc.newer_than)
+		r = error_set(err, -EINVAL,
+			      "options->version is one version, and newer_than "
+			      "any above one; give one of them");
+	if (r == 0 && desc.known_only)
 		r = error_set(err, -EINVAL,
 			      "options->known_only is for names of tensors: "
 			      "what is in a bundle, only fsdpd knows");
@@ -394,15 +401,16 @@ int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 		return r;
 	request.bundle_get = (struct bundle_get_request){
 		.name = name,
-		.timeout_ms = known.timeout_ms,
-		.is_trust_set = known.is_trust_set,
-		.trusted_uid = known.trusted_uid,
-		.newer_than = known.newer_than,
+		.timeout_ms = desc.timeout_ms,
+		.is_trust_set = desc.is_trust_set,
+		.trusted_uid = desc.trusted_uid,
+		.newer_than = desc.newer_than,
+		.version = desc.version,
 	};
 	r = client_call(client, &request, &answer, err);
 	if (r < 0)
 		return r;
-	r = adopt_members(client, &answer, &known, ret, ret_n, err);
+	r = adopt_members(client, &answer, &desc, ret, ret_n, err);
 	answer_deinit(&answer);
 	return r;
 }

@@ -1,5 +1,5 @@
 /*
- * What closing a connection needs of the bundles that are being staged.
+ * The part of bundles that are being staged which closing a connection needs.
  */
 #pragma once
 

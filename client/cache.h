@@ -1,12 +1,12 @@
 /*
- * The cache of names: which tensor a name showed when we last asked.
+ * The cache of names: the tensor that a name showed at the last request for it.
  *
- * It is right as long as that tensor can still be acquired: a name that shows
- * something else has let its old slot go, which is then not PUBLISHED. What
- * cannot be acquired any more is dropped. Whom the caller trusted is part of
- * the key, since the broker checked it for that question only.
+ * An entry is valid as long as its tensor can be acquired: when a name shows
+ * another tensor, its old slot is no longer PUBLISHED. An entry whose tensor
+ * cannot be acquired is dropped. The trusted user is part of the key, since the
+ * broker checked it for that request only.
  *
- * Its entries lie on the shelves (client/tensor.h), under their locks.
+ * The entries are in the stripes (client/tensor.h), under their locks.
  */
 #pragma once
 #include <stdbool.h>
@@ -16,10 +16,10 @@
 struct fsdp_client;
 struct fsdp_get_options;
 struct fsdp_tensor;
-struct known;
-struct shelf;
+struct desc;
+struct stripe;
 
-/* Names kept per shelf, at most. */
+/* The maximum number of names in a stripe. */
 #define CACHE_MAX_NAMES 65536
 
 struct cache_key {
@@ -33,22 +33,22 @@ struct cache_key {
 struct cache_key cache_key(const char *name,
 			   const struct fsdp_get_options *options);
 
-/* Which shelf a name's handles and cache entry are on. */
-uint8_t cache_shelf(const struct cache_key *key);
+/* The stripe of a name's handles and cache entry. */
+uint8_t cache_stripe(const struct cache_key *key);
 
-/* Acquire what the name showed and make a handle: no system call. NULL: not
- * known, or not so any more. */
+/* Acquire the tensor that the name showed and make a handle, without a system
+ * call. NULL: it is not in the cache, or the entry is no longer valid. */
 struct fsdp_tensor *cache_get(struct fsdp_client *client,
 			      const struct cache_key *key);
 
-/* Soon cache_put() will be called: have what it looks at in the CPU's cache.
- * With the lock of the shelf of `key` held, as the next. */
-void cache_expect(const struct shelf *shelf, const struct cache_key *key);
+/* cache_put() will be called soon: prefetch the memory that it reads. As for
+ * the next function, the caller holds the lock of the stripe of `key`. */
+void cache_expect(const struct stripe *stripe, const struct cache_key *key);
 
-/* Remember; replaces what was there. Without memory, or when full, it
- * remembers less. */
+/* Add or replace the entry. Without memory, or when the stripe is full, the
+ * cache keeps fewer entries. */
 void cache_put(struct fsdp_client *client, const struct cache_key *key,
-	       struct known *known);
+	       struct desc *desc);
 
-/* Forget all of a shelf. */
-void cache_drop_all(struct shelf *shelf);
+/* Forget all entries of a stripe. */
+void cache_drop_all(struct stripe *stripe);

@@ -28,6 +28,10 @@ bool call_may_be_cut(const struct call *call)
 	case MESSAGE_RESHARD:
 	case MESSAGE_REDUCE:
 	case MESSAGE_COMMIT:
+	case MESSAGE_INPUT_END:
+	case MESSAGE_CHANNEL_OPEN:
+	case MESSAGE_CHANNEL_CLOSE:
+	case MESSAGE_CHANNEL_KEEP:
 		return false;
 	default:
 		return true;
@@ -40,7 +44,7 @@ struct interrupt call_interrupt(const struct call *call,
 	return call_may_be_cut(call) ? *interrupt : (struct interrupt){0};
 }
 
-/* What was to be sent. */
+/* The bytes to be sent. */
 static void call_clear(struct call *call)
 {
 	if (call->fd >= 0)
@@ -52,8 +56,8 @@ static void call_clear(struct call *call)
 
 static void call_free(struct call *call)
 {
-	/* `changed` is not destroyed: glibc would wait for its waiters, and in
-	 * a forked child those never come. It holds nothing. */
+	/* `changed` is not destroyed: glibc would wait for its waiters, which
+	 * in a forked child never return. It owns no resource. */
 	call_clear(call);
 	free(call->buffer);
 	free(call);

@@ -1,9 +1,9 @@
 /*
- * A call: a request under way, and its answer.
+ * A call: a request under way, and its reply.
  *
- * Every call has a receive buffer of its own. The reader receives into its own
- * call's; a frame for another call is delivered by swapping the buffers, so
- * receiving needs no memory and no copy.
+ * Every call has a receive buffer of its own. The reader receives into the
+ * buffer of its own call; a frame for another call is delivered by swapping the
+ * buffers, so receiving needs no allocation and no copy.
  */
 #pragma once
 #include "client/interrupt.h"
@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* An answer: the decoded reply and the fds that came with it. */
+/* The decoded reply and the descriptors that came with it. */
 struct answer {
 	struct reply reply;
 	int fds[FRAME_MAX_FDS]; /* owned; -1 once taken */
@@ -24,12 +24,12 @@ struct answer {
 /* Close the descriptors that were not taken, and free the reply. */
 void answer_deinit(struct answer *answer);
 
-/* A posted request, `number` among those of `data`, was refused. Called by
- * whoever reads, with the connection's lock held. */
+/* The broker refused one-way request `number` among those of `data`. The
+ * reading thread calls this with the connection's lock held. */
 typedef void connection_refused_fn(void *data, uint64_t number,
 				   const struct error *cause);
 
-/* Whom to tell of a refusal; `refused` may be NULL. */
+/* The function that is told of a refusal; `refused` may be NULL. */
 struct post {
 	connection_refused_fn *refused;
 	void *data;
@@ -41,15 +41,15 @@ struct call {
 	uint64_t number;
 	uint8_t *body; /* owned */
 	uint32_t body_size;
-	int fd;             /* owned; travels along; -1: none */
+	int fd;             /* owned; sent with the request; -1: none */
 	uint8_t *buffer;    /* owned, FRAME_MAX_SIZE */
-	struct frame frame; /* the answer, lies in `buffer` */
+	struct frame frame; /* the reply, lies in `buffer` */
 	pthread_cond_t changed;
-	bool was_sent;  /* at least once: it may have been done */
-	bool is_done;   /* `frame`, or `error`, is there */
+	bool was_sent;  /* at least once, so the broker may have done it */
+	bool is_done;   /* `frame` or `error` is set */
 	bool is_orphan; /* its caller gave up, or never waited */
-	bool is_posted; /* orphan from birth: must be done */
-	bool is_begun;  /* to be collected: no thread waits for it */
+	bool is_posted; /* one-way: nobody waits, but it must be done */
+	bool is_begun;  /* begun: it is collected, and no thread waits for it */
 	bool is_interrupted;
 	struct post post;
 	struct error error;
@@ -62,7 +62,8 @@ struct calls {
 	struct call *first_unsent;
 	struct call *idle; /* for reuse */
 	uint64_t next_number;
-	uint32_t n_posted; /* whose answers nobody has read yet */
+	uint32_t
+		n_posted; /* one-way requests whose replies were not read yet */
 };
 
 #define CALLS_NULL ((struct calls){.next_number = 1})
@@ -70,32 +71,32 @@ struct calls {
 /* Free all calls. */
 void calls_deinit(struct calls *calls);
 
-/* An empty call; NULL: out of memory. It goes back by call_give(). */
+/* An empty call; NULL: out of memory. call_give() takes it back. */
 struct call *call_take(struct calls *calls);
 void call_give(struct calls *calls, struct call *call);
 
-/* Give the call the next number, and put it at the end of those to be sent. */
+/* Give the call the next number, and append it to the calls to be sent. */
 void call_append(struct calls *calls, struct call *call);
 void call_detach(struct calls *calls, struct call *call);
 
-/* May the broker have given, or be about to give, us something for it? */
+/* Can the broker have granted something for it, or be about to? */
 bool call_may_be_granted(const struct call *call);
 
-/* May the caller's function end the wait for its answer? Not if what we hold
- * must change as the broker has changed it. */
+/* May the caller's interrupt function end the wait for the reply? No, if our
+ * holds must change as the broker has changed them. */
 bool call_may_be_cut(const struct call *call);
 
-/* `interrupt` if the call may be cut, else none. */
+/* `interrupt` if the call may be interrupted, else none. */
 struct interrupt call_interrupt(const struct call *call,
 				const struct interrupt *interrupt);
 
-/* The broker cannot remember more answers of this session now: many threads
- * asked at once. Nothing was done. */
+/* The broker cannot record more replies of this session now, because many
+ * threads asked at the same time. Nothing was done. */
 #define CALL_AGAIN 1
 
-/* The answer in the call's buffer, with its fds. CALL_AGAIN, or the error with
- * which the broker refused. */
+/* Decode the reply in the call's buffer, with its descriptors. CALL_AGAIN, or
+ * the error of the broker's refusal. */
 int call_decode(const struct call *call, struct answer *ret, struct error *err);
 
-/* Take the fds of the answer. */
+/* Take the descriptors of the reply. */
 void call_take_fds(const struct call *call, struct answer *ret);

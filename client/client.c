@@ -1,8 +1,9 @@
 /*
- * Connecting and closing, and small things of no other place.
+ * Connecting and closing, and small functions of the connection.
  */
 #include "client/client.h"
 #include "client/bundle.h"
+#include "client/channel.h"
 #include "client/places.h"
 #include "client/post.h"
 #include "client/rank/comm.h"
@@ -93,9 +94,9 @@ static bool is_holding(struct fsdp_tensor *tensor, void *data)
 {
 	const uint32_t *chunk = data;
 
-	/* Relaxed: whoever gets a new hold meanwhile asks the state table,
-	 * where the chunk's slots are gone. */
-	return known_rest(tensor_known(tensor))->chunk == *chunk &&
+	/* Relaxed: a thread that gets a new hold meanwhile reads the state
+	 * table, where the chunk's slots are gone. */
+	return desc_rest(tensor_desc(tensor))->chunk == *chunk &&
 	       atomic_load_explicit(&tensor->holds, memory_order_relaxed) > 0;
 }
 
@@ -127,14 +128,14 @@ static int call_once(struct fsdp_client *client, const struct request *request,
 	deferred_collect(client);
 	told = event_tell(client);
 	r = connection_call(&client->connection, request, -1, ret, err);
-	if (told) /* A refusal is an answer, too. */
+	if (told) /* A refusal is a reply, too. */
 		event_told(client, told,
 			   r == 0 || !connection_is_down(&client->connection));
 	return r;
 }
 
-/* While a stream of ours must be looked at, nobody else can do so: others may
- * wait for the memory, who may be those that this call waits for. */
+/* While a stream of ours must be looked at, only this process can do so: other
+ * processes may wait for the memory, and this call may wait for them. */
 #define SLICE_MS 20
 
 static bool must_look(const struct fsdp_client *client)
@@ -150,7 +151,8 @@ static int32_t next_slice(const struct fsdp_client *client, int32_t left_ms)
 	return SLICE_MS;
 }
 
-/* Refused since the slice was over; a broker that is away takes longer. */
+/* Refused because the slice was over; if the broker is away, the slice is
+ * longer. */
 static bool is_slice_over(const struct fsdp_client *client, int r,
 			  int64_t took_ms, int32_t slice_ms)
 {
@@ -159,7 +161,7 @@ static bool is_slice_over(const struct fsdp_client *client, int r,
 	       took_ms < slice_ms + client->connection.reconnect_ms / 2;
 }
 
-/* In slices, with a look at our streams between them. */
+/* Wait in slices, and look at our streams between them. */
 static int call_patiently(struct fsdp_client *client, struct request *request,
 			  int32_t *timeout_ms, struct answer *ret,
 			  struct error *err)
@@ -228,7 +230,7 @@ void client_ring(struct fsdp_client *client)
 
 /* --- connect ------------------------------------------------------------- */
 
-/* A fresh copy of the path to use. */
+/* A new copy of the path to be used. */
 static int choose_path(const char *path, char **ret, struct error *err)
 {
 	char default_path[SOCKET_PATH_SIZE];
@@ -244,7 +246,7 @@ static int choose_path(const char *path, char **ret, struct error *err)
 	return *ret ? 0 : error_nomem(err, "a path");
 }
 
-/* An answer whose caller gave up: its grants go back. */
+/* The caller of this reply gave up: return the grants. */
 static void undo(struct answer *answer, void *data)
 {
 	struct fsdp_client *client = data;
@@ -318,20 +320,22 @@ static struct fsdp_client *client_new(void)
 	copiers_init(&client->copiers);
 	client->connection = CONNECTION_NULL;
 	pthread_mutex_init(&client->bundles_lock, NULL);
+	pthread_mutex_init(&client->channels_lock, NULL);
 	pthread_mutex_init(&client->comms_lock, NULL);
-	for (size_t i = 0; i < SHELVES; i++)
-		shelf_init(&client->shelves[i]);
+	for (size_t i = 0; i < STRIPES; i++)
+		stripe_init(&client->stripes[i]);
 	return client;
 }
 
-/* In a forked child the ref-counter file is not mapped, and where it was,
- * something else may be. */
+/* In a forked child the ref-counter file is not mapped, and other memory may be
+ * at its address. */
 static void client_free(struct fsdp_client *client, bool is_forked)
 {
+	channel_free_all(client, is_forked);
 	bundle_free_all(client);
 	comm_free_all(client);
-	for (size_t i = 0; i < SHELVES; i++)
-		shelf_deinit(&client->shelves[i]);
+	for (size_t i = 0; i < STRIPES; i++)
+		stripe_deinit(&client->stripes[i]);
 	connection_close(&client->connection);
 	copiers_deinit(&client->copiers, is_forked);
 	timeline_book_deinit(&client->timelines, is_forked);
@@ -351,11 +355,11 @@ int fsdp_connect(const struct fsdp_connect_options *options,
 		 struct fsdp_client **ret)
 {
 	struct error *err = error_of_thread();
-	struct fsdp_connect_options known;
+	struct fsdp_connect_options desc;
 	struct fsdp_client *client;
 	int r;
 
-	r = sized_take(&known, options, SIZED(fsdp_connect_options), err);
+	r = sized_take(&desc, options, SIZED(fsdp_connect_options), err);
 	if (r < 0)
 		return r;
 	client = client_new();
@@ -363,7 +367,7 @@ int fsdp_connect(const struct fsdp_connect_options *options,
 		return error_nomem(err, "a connection");
 	r = guard_open(&client->guard, err);
 	if (r == 0)
-		r = open_connection(client, &known, err);
+		r = open_connection(client, &desc, err);
 	if (r < 0) {
 		client_free(client, false);
 		return r;
@@ -372,8 +376,8 @@ int fsdp_connect(const struct fsdp_connect_options *options,
 	return 0;
 }
 
-/* What was published or released on a stream goes on without its caller, and
- * needs what is mapped; a stream may not have come to its wait yet. */
+/* Work that was published or released on a stream continues after its caller
+ * and needs the mappings; a stream may still have to reach its wait. */
 static int await_devices(struct fsdp_client *client, struct error *err)
 {
 	int32_t timeout_ms = client->connection.reconnect_ms;
@@ -387,8 +391,9 @@ static int await_devices(struct fsdp_client *client, struct error *err)
 	return r;
 }
 
-/* All of it stays as it is, and the session too, which has had no goodbye: no
- * memory becomes somebody else's. In a list, so that it is no leak. */
+/* Everything stays as it is, and so does the session, which was not closed: so
+ * the memory is not given to other processes. It is kept in a list, so that
+ * leak checkers find it. */
 static void leave_busy(struct fsdp_client *client)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

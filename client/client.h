@@ -1,8 +1,9 @@
 /*
- * struct fsdp_client: one session, and what every public function begins with.
+ * struct fsdp_client: one session, and the checks that every public function
+ * begins with.
  *
- * What the calls without system call read (guard, refs, table) never changes
- * between connect and close; a broker that comes back brings the same files.
+ * The members that calls without a system call read (guard, refs, table) never
+ * change between connect and close; a restarted broker has the same files.
  */
 #pragma once
 #include "client/connection.h"
@@ -34,13 +35,15 @@ struct fsdp_client {
 	struct connection connection;
 	pthread_mutex_t bundles_lock;
 	struct fsdp_bundle *bundles; /* staged by us, not ended yet */
+	pthread_mutex_t channels_lock;
+	struct fsdp_channel *channels; /* open */
 	pthread_mutex_t comms_lock;
 	struct fsdp_comm *comms;       /* joined, and not left */
 	struct fsdp_client *next_busy; /* fsdp_close() */
-	struct shelf shelves[SHELVES];
+	struct stripe stripes[STRIPES];
 };
 
-/* -EINVAL: it is NULL; -ECHILD: it is the parent's. With a sentence. */
+/* -EINVAL: the client is NULL; -ECHILD: it belongs to the parent process. */
 int client_refuse(const struct fsdp_client *client, struct error *err);
 
 /* May this process use the connection? One load. */
@@ -52,27 +55,30 @@ static inline int client_check(const struct fsdp_client *client,
 	return 0;
 }
 
-/* client_check(), and the handle is one: not NULL, and not freed, as far as
- * that can be seen (its memory may have become another handle's). -EINVAL. */
+/* client_check(), and the handle is valid: not NULL and, as far as can be seen,
+ * not freed (its memory may belong to another handle by now). -EINVAL. */
 int client_check_tensor(const struct fsdp_tensor *tensor, struct error *err);
-/* The same, and it is held. */
+/* The same, and the handle has a hold. */
 int client_check_held(const struct fsdp_tensor *tensor, struct error *err);
 
-/* client_check(), and a batch of `n`: -E2BIG beyond FSDP_MAX_BATCH. */
+/* client_check(), and a batch of `n` is not too large: -E2BIG beyond
+ * FSDP_MAX_BATCH. */
 int client_check_batch(const struct fsdp_client *client, size_t n,
 		       struct error *err);
 
-/* It answered with a version that is not newer than asked. -EPROTO. */
+/* The broker replied with a version that is not newer than requested. -EPROTO.
+ */
 int client_refuse_old_broker(struct error *err);
 
 /* Unmap retired chunks. */
 void client_retire(struct fsdp_client *client);
-/* What was shared of this chunk may be used for something else, or freed. */
+/* Memory that was shared of this chunk may now be freed or used otherwise. */
 void client_end_share(struct fsdp_client *client, uint32_t chunk);
 
-/* connection_call(), and what slow paths do besides: client_retire(), and what
- * streams have done since, where only we can know (client/event.h): while that
- * is so, a call that waits looks again from time to time. */
+/* connection_call(), and the other work of slow paths: client_retire(), and
+ * reporting the progress of streams that only this process can see
+ * (client/event.h). While there are such streams, a call that waits looks at
+ * them from time to time. */
 int client_call(struct fsdp_client *client, const struct request *request,
 		struct answer *ret, struct error *err);
 
@@ -80,10 +86,11 @@ int client_call(struct fsdp_client *client, const struct request *request,
 int client_post(struct fsdp_client *client, const struct request *request,
 		const struct post *post, struct error *err);
 
-/* client_call() where the answer says nothing but yes. */
+/* client_call() for requests whose reply is empty. */
 int client_command(struct fsdp_client *client, const struct request *request,
 		   struct error *err);
 
-/* Pending bits are set: ring. A broker that was restarted and has not heard of
- * us since is told first who we are, since it cannot see our bits yet. */
+/* Ring the broker, because pending bits are set. A broker that was restarted
+ * and has not heard from us since gets a hello first, since it cannot see our
+ * bits yet. */
 void client_ring(struct fsdp_client *client);

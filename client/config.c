@@ -1,5 +1,5 @@
 /*
- * The broker's configuration: what it is, and having it read again.
+ * The broker's configuration: reading it, and making the broker reload it.
  */
 #include "client/client.h"
 #include <stdio.h>

@@ -10,7 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Times that a request is sent again because others took its room. */
+/* How often a request is repeated because other requests used the broker's
+ * space for recorded replies. */
 #define MAX_CROWDED          1000
 #define RECONNECT_DEFAULT_MS 10000
 
@@ -73,8 +74,9 @@ int connection_call(struct connection *c, const struct request *request, int fd,
 {
 	const struct timespec pause = {.tv_nsec = 1000000};
 
-	/* Having read this answer we have read those before it, which makes
-	 * room; only other threads can have taken it again. */
+	/* Receiving this reply means that all earlier ones were received, which
+	 * frees space for recorded replies; only other threads can have used
+	 * it. */
 	for (int i = 0; i < MAX_CROWDED; i++) {
 		int r = call_once(c, request, fd, ret, err);
 
@@ -105,7 +107,8 @@ void connection_ring(const struct connection *c)
 {
 	uint64_t one = 1;
 
-	/* EAGAIN: it rings loudly enough already. */
+	/* EAGAIN: the counter is at its maximum, so the broker is being woken.
+	 */
 	(void)!write(c->doorbell_fd, &one, sizeof(one));
 }
 
@@ -116,7 +119,7 @@ int connection_open(struct connection *c, char *path,
 		    int *ret_table_fd, int *ret_refs_fd, uint32_t *ret_n_slots,
 		    struct error *err)
 {
-	struct welcome welcome;
+	struct greeting greeting;
 	int r;
 
 	*c = CONNECTION_NULL;
@@ -132,15 +135,15 @@ int connection_open(struct connection *c, char *path,
 		r = error_errno(err, -errno, "make an eventfd");
 		goto close;
 	}
-	r = reconnect_first(c, &welcome, err);
+	r = reconnect_first(c, &greeting, err);
 	if (r < 0)
 		goto close;
-	c->self.session = welcome.hello.session;
-	memcpy(c->self.token, welcome.hello.token, TOKEN_SIZE);
-	*ret_table_fd = welcome.fds[0];
-	*ret_refs_fd = welcome.fds[1];
-	c->doorbell_fd = welcome.fds[2];
-	*ret_n_slots = welcome.hello.n_slots;
+	c->self.session = greeting.hello.session;
+	memcpy(c->self.token, greeting.hello.token, TOKEN_SIZE);
+	*ret_table_fd = greeting.fds[0];
+	*ret_refs_fd = greeting.fds[1];
+	c->doorbell_fd = greeting.fds[2];
+	*ret_n_slots = greeting.hello.n_slots;
 	return 0;
 close:
 	connection_close(c);

@@ -1,6 +1,6 @@
 /*
- * A thread that copies takes a copier of the device, or makes one, and gives
- * it back: so a reader that is called in between may copy, too.
+ * A thread that copies takes a copier of the device, or makes one, and returns
+ * it afterwards: so a reader function that is called in between may copy, too.
  */
 #include "client/copy.h"
 #include "client/client.h"
@@ -71,7 +71,7 @@ static int take(struct copiers *copiers, const struct device *device,
 	return 0;
 }
 
-/* When all it was given is copied, also if `r` says that something failed. */
+/* When all copies are done, also if `r` says that something failed. */
 static int give_back(struct copiers *copiers, struct copier *copier, int r,
 		     struct error *err)
 {
@@ -86,14 +86,14 @@ static int give_back(struct copiers *copiers, struct copier *copier, int r,
 
 static const struct device *device_of(const struct fsdp_tensor *tensor)
 {
-	const struct known_device *it = known_device(tensor_known(tensor));
+	const struct desc_device *it = desc_device(tensor_desc(tensor));
 
 	return it ? it->device : NULL;
 }
 
 static uint64_t size_of(const struct fsdp_tensor *tensor)
 {
-	return tensor->data ? known_rest(tensor_known(tensor))->size : 0;
+	return tensor->data ? desc_rest(tensor_desc(tensor))->size : 0;
 }
 
 static int check_writable(struct fsdp_tensor *tensor, struct error *err)
@@ -220,7 +220,7 @@ static int read_piece(void *data, void *into, size_t size, struct error *err)
 			   filling->i);
 }
 
-/* The copier of the tensor's device; that of another one is given back. */
+/* The copier of the tensor's device; one of another device is returned. */
 static int choose_copier(struct copiers *copiers, struct filling *filling,
 			 const struct device *device, struct error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Copies between host memory and tensors: what devices need for that is kept
- * for the next one.
+ * Copies between host memory and tensors. The buffers that devices need for
+ * them are kept for later copies.
  */
 #pragma once
 #include <pthread.h>
@@ -17,10 +17,10 @@ struct copiers {
 };
 
 void copiers_init(struct copiers *copiers);
-/* In a forked child the driver is left alone. */
+/* In a forked child the driver is not called. */
 void copiers_deinit(struct copiers *copiers, bool is_forked);
 
-/* Bytes of the host to the device and back; waits for them. */
+/* Copy host bytes to the device or back, and wait for the copy. */
 int copiers_put(struct copiers *copiers, const struct device *device, void *to,
 		const void *from, uint64_t size, struct error *err);
 int copiers_get(struct copiers *copiers, const struct device *device, void *to,

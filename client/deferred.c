@@ -48,11 +48,11 @@ static void append(struct deferred_list *list, struct deferred *deferred)
 	else
 		list->first = deferred;
 	list->last = deferred;
-	/* Relaxed: a count that orders nothing. */
+	/* Relaxed: the count orders no other access. */
 	atomic_fetch_add_explicit(&list->n, 1, memory_order_relaxed);
 }
 
-/* Of a device that has failed no work is left to wait for. */
+/* A device that has failed does no work that one could wait for. */
 static bool is_over(const struct deferred *deferred)
 {
 	bool is_done;
@@ -62,7 +62,8 @@ static bool is_over(const struct deferred *deferred)
 	       is_done;
 }
 
-/* What is behind one of the same stream that is not done is not asked for. */
+/* An event is not queried if an earlier one of the same stream is not complete.
+ */
 static struct deferred *take_done(struct deferred_list *list)
 {
 	struct deferred *deferred = list->first, *next, *done = NULL;

@@ -1,8 +1,8 @@
 /*
- * Releases on streams of devices that cannot write timelines: no fence can say
- * when the stream is past them. The hold stays ours until an event behind the
- * stream's work is done. Nobody is woken by that: it is looked at in later
- * calls.
+ * Releases on streams of devices that cannot write timelines, where no fence
+ * can tell when the stream has passed them. The hold stays until an event after
+ * the stream's work is complete. Completion wakes no thread: later calls look
+ * for it.
  */
 #pragma once
 #include "cuda/device.h"
@@ -15,7 +15,7 @@ struct deferred;
 struct error;
 struct fsdp_client;
 
-/* Holds that wait for streams, at most. */
+/* The maximum number of holds that wait for streams. */
 #define DEFERRED_MAX 1000
 
 struct deferred_list {
@@ -25,20 +25,19 @@ struct deferred_list {
 };
 
 void deferred_init(struct deferred_list *list);
-/* The holds go with the session. */
+/* The holds end with the session. */
 void deferred_deinit(struct deferred_list *list);
 
-/* Drop one hold of the slot, which the caller has, when `stream`, of the
- * device, has done all that it was given. -EAGAIN: DEFERRED_MAX wait already.
- */
+/* Drop one hold of the slot, which the caller has, when `stream` of the device
+ * has finished its work so far. -EAGAIN: DEFERRED_MAX holds wait already. */
 int deferred_add(struct fsdp_client *client, uint32_t slot,
 		 const struct device *device, void *stream, struct error *err);
 
 static inline bool deferred_are_waiting(const struct deferred_list *list)
 {
-	/* Relaxed: who has just added one sees it. */
+	/* Relaxed: the thread that has just added one sees it. */
 	return atomic_load_explicit(&list->n, memory_order_relaxed) > 0;
 }
 
-/* Drop those whose streams are past them. Never waits. */
+/* Drop the holds whose streams have passed them. Never waits. */
 void deferred_collect(struct fsdp_client *client);

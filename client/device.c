@@ -1,5 +1,5 @@
 /*
- * Devices: names, and what this process sees.
+ * Devices: their names, and those that this process sees.
  */
 #include "client/device.h"
 #include "client/error.h"
@@ -40,7 +40,8 @@ int device_check_usable(const struct device_uuid *uuid, struct error *err)
 	r = device_find(uuid, &device, err);
 	if (r < 0)
 		return r;
-	/* Mapping needs it, too; a device that refuses one says so here. */
+	/* Mapping needs it too; if a device refuses a context, the error comes
+	 * from here. */
 	r = context_enter(device, err);
 	if (r == 0)
 		context_leave();
@@ -90,7 +91,7 @@ int fsdp_devices(fsdp_device_fn *fn, void *data)
 			.ordinal = devices[i].ordinal,
 			.may_be_shared =
 				device_check_shareable(&devices[i], NULL) == 0,
-			.is_test_double = driver.is_double,
+			.is_fake = driver.is_fake,
 		};
 
 		r = fn(&entry, data);

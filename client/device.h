@@ -1,5 +1,5 @@
 /*
- * Devices as callers name them, and as cuda/ knows them.
+ * Devices: from the form that callers use to that of cuda/.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -7,11 +7,11 @@
 
 struct error;
 
-/* NULL is the host, too. */
+/* NULL also means the host. */
 struct device_uuid device_uuid_of(const struct fsdp_device *device);
 /* NULL is the host. */
 struct fsdp_device device_public(const struct device *device);
 
-/* May tensors be made there by this process? Nothing is looked at, and no
- * driver loaded, for the host. */
+/* Can this process make tensors there? For the host nothing is checked, and no
+ * driver is loaded. */
 int device_check_usable(const struct device_uuid *uuid, struct error *err);

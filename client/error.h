@@ -1,8 +1,8 @@
 /*
- * The calling thread's last error, which fsdp_error() shows.
+ * The calling thread's last error, which fsdp_error() returns.
  *
- * Public functions pass it down as their `err`, so a sentence is written once,
- * by whoever knows the cause. It is written on failure only.
+ * Public functions pass it down as their `err`, so the function that knows the
+ * cause writes the sentence, once, and only on failure.
  */
 #pragma once
 #include "proto/error.h"

@@ -1,5 +1,5 @@
 /*
- * Events in flight, and those of others.
+ * Events in flight, and events of other processes.
  */
 #include "client/event.h"
 #include "client/client.h"
@@ -14,8 +14,8 @@ _Static_assert(sizeof(struct handle) == MESSAGE_HANDLE_SIZE, "it travels");
 struct event_sent {
 	struct event_sent *next;
 	struct event_ipc *event;
-	bool may_end;  /* the broker has heard of it */
-	bool is_stuck; /* its device has failed: it is never done */
+	bool may_end;  /* the broker has received it */
+	bool is_stuck; /* its device has failed: it never becomes complete */
 	size_t n_refs;
 	struct slot_ref refs[]; /* what it orders */
 };
@@ -81,8 +81,8 @@ static bool is_done(struct event_sent *sent)
 	return is_done && !sent->is_stuck;
 }
 
-/* Those that are done go to another list. What is behind one of the same
- * stream that is not done is not asked for. */
+/* Move the complete events to another list. An event is not queried if an
+ * earlier one of the same stream is not complete. */
 static struct event_sent *take_done(struct event_book *book)
 {
 	struct event_sent *sent = book->first, *next, *done = NULL;
@@ -107,7 +107,7 @@ static struct event_sent *take_done(struct event_book *book)
 
 /* --- producer ------------------------------------------------------------ */
 
-/* When as many are in flight as may be, it may be that some are done. */
+/* If the limit is reached, some of those in flight may be complete. */
 static int record(struct fsdp_client *client, const struct device *device,
 		  CUstream stream, struct event_ipc **ret, struct error *err)
 {
@@ -185,7 +185,7 @@ static void post(struct telling *telling)
 	};
 	const struct post nobody = {.refused = NULL};
 
-	/* If it fails, so does what is asked next. */
+	/* If it fails, so does the next request. */
 	if (telling->n)
 		(void)connection_post(&telling->client->connection, &request,
 				      &nobody, NULL);
@@ -247,7 +247,7 @@ void event_told(struct fsdp_client *client, struct event_sent *told,
 
 /* --- consumer ------------------------------------------------------------ */
 
-/* The tensor is ordered no more: it is written, or tainted. */
+/* The tensor has no order any more: it is written, or tainted. */
 #define EVENT_OVER 1
 
 static int find_own(struct fsdp_client *client,
@@ -289,7 +289,8 @@ static int ask(struct fsdp_client *client, const struct slot_ref *ref,
 	return r;
 }
 
-/* If the event was dropped since the broker was asked, it knows by now. */
+/* If the event was dropped after the broker's reply, the broker knows it by
+ * now. */
 static int open_event(struct fsdp_client *client, const struct slot_ref *ref,
 		      const struct tensor_order *order,
 		      const struct device *device,
@@ -319,7 +320,7 @@ bool event_peek(struct fsdp_client *client, const struct tensor_order *order)
 		return false;
 	pthread_mutex_lock(&book->lock);
 	sent = find(book, order->value);
-	/* Those that are done are not there any more. */
+	/* Complete events are no longer there. */
 	if (!sent || event_ipc_query(sent->event, &is_over, NULL) < 0)
 		is_over = !sent;
 	pthread_mutex_unlock(&book->lock);
@@ -353,7 +354,7 @@ int event_wait(struct fsdp_client *client, const struct slot_ref *ref,
 		return r == EVENT_OVER ? 0 : r;
 	r = event_ipc_wait(import, device, stream, err);
 	event_ipc_close(import);
-	/* The same once more: dropped since it was opened. */
+	/* As above: it was dropped after it was opened. */
 	if (r == -EINVAL &&
 	    ask(client, ref, order, &handle, NULL) == EVENT_OVER)
 		r = 0;

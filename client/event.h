@@ -1,17 +1,17 @@
 /*
- * Order by interprocess events (cuda/event_ipc.h), on devices whose streams
+ * Ordering by interprocess events (cuda/event_ipc.h), on devices whose streams
  * cannot write timelines (client/timeline.h).
  *
- * Who publishes on a stream records an event behind its work, and the broker
- * keeps the handle. Nobody can see from outside that it is done. So the
- * producer looks, in calls that speak to the broker anyway, tells the broker
- * which are done, and drops them with the answer. It never waits for a device;
- * when as many are in flight as may be (EVENT_IPC_MAX), it is told to come
- * again.
+ * A process that publishes on a stream records an event after its work, and the
+ * broker keeps the handle. Other processes cannot see whether the event is
+ * complete. So the producer looks, in calls that talk to the broker anyway,
+ * reports complete events with them, and drops these events after the reply. It
+ * never waits for a device; when EVENT_IPC_MAX events are in flight, the call
+ * fails and may be repeated later.
  *
- * Whoever waits asks the broker for the handle, opens the event, has a stream
- * wait or looks itself, and closes it. Where the event was dropped in between,
- * the broker knows by then that the tensor is written.
+ * A consumer asks the broker for the handle, opens the event, makes a stream
+ * wait or looks itself, and closes it. If the producer has dropped the event in
+ * between, the broker knows by then that the tensor is written.
  */
 #pragma once
 #include "cuda/device.h"
@@ -49,31 +49,31 @@ void event_book_deinit(struct event_book *book);
 /* --- producer ------------------------------------------------------------ */
 
 /*
- * Record what `stream`, which is of the device, has been given: that is when
- * the tensors are written. `ret_handle` (MESSAGE_HANDLE_SIZE) stays until
- * event_sent(). -EAGAIN: as many are in flight as may be.
+ * Record the work so far of `stream`, which belongs to the device: when it is
+ * complete, the tensors are written. `ret_handle` (MESSAGE_HANDLE_SIZE) is
+ * valid until event_sent(). -EAGAIN: EVENT_IPC_MAX events are in flight.
  */
 int event_record(struct fsdp_client *client, const struct device *device,
 		 void *stream, struct fsdp_tensor *const *tensors, size_t n,
 		 struct tensor_order *ret, const uint8_t **ret_handle,
 		 struct error *err);
 
-/* The broker has heard of the event, or has refused it: from now on it may be
- * said to be done. Nothing for another order. */
+/* The broker has received the event, or has refused it: from now on it may be
+ * reported complete. For orders without an event this does nothing. */
 void event_sent(struct fsdp_client *client, const struct tensor_order *order);
 
-/* Is there any that is done or will be? */
+/* Is any event in flight? */
 static inline bool event_are_sent(const struct event_book *book)
 {
-	/* Relaxed: who has just added one sees it. */
+	/* Relaxed: the thread that has just added one sees it. */
 	return atomic_load_explicit(&book->n, memory_order_relaxed) > 0;
 }
 
-/* Tell the broker, before whatever this thread asks next, which are done. They
- * are kept for event_told(). */
+/* Tell the broker, before this thread's next request, which events are
+ * complete. They are kept until event_told(). */
 struct event_sent *event_tell(struct fsdp_client *client);
-/* That was answered, and these are dropped; or it was not, and they are told
- * once more. */
+/* The broker has replied, so these events are dropped; or it has not, and they
+ * are reported again. */
 void event_told(struct fsdp_client *client, struct event_sent *told,
 		bool is_answered);
 
@@ -83,16 +83,16 @@ void event_told(struct fsdp_client *client, struct event_sent *told,
  * gives the handle.
  */
 
-/* As far as can be told without asking the broker. */
+/* As far as can be known without a request to the broker. */
 bool event_peek(struct fsdp_client *client, const struct tensor_order *order);
 
-/* Is it done, or is the tensor ordered no more? Not, if the event cannot be
- * opened. */
+/* Is it complete, or has the tensor no order any more? False if the event
+ * cannot be opened. */
 int event_look(struct fsdp_client *client, const struct slot_ref *ref,
 	       const struct tensor_order *order, const struct device *device,
 	       bool *ret, struct error *err);
 
-/* Have `stream` wait until it is. */
+/* Make `stream` wait until it is complete. */
 int event_wait(struct fsdp_client *client, const struct slot_ref *ref,
 	       const struct tensor_order *order, const struct device *device,
 	       void *stream, struct error *err);

@@ -1,25 +1,26 @@
 /*
- * Everyone sends, with the lock held; what the socket does not take is sent by
- * the reader, in order. Only the reader replaces or closes the socket, and it
- * polls and receives without the lock.
+ * Any thread sends, with the lock held; the reader sends the bytes that the
+ * socket did not accept, in order. Only the reader replaces or closes the
+ * socket, and it polls and receives without the lock.
  */
 #include "client/exchange.h"
-#include "client/call_points.h"
+#include "client/call_failpoints.h"
 #include "client/connection.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Connections that may break one after the other within a second each before
- * the requests under way are given up: one of them may be what breaks them. */
+/* The number of connections that may break within a second each, one after
+ * another, before the requests under way fail: one of them may be the cause. */
 #define MAX_BROKEN 5
 
 /*
- * Send what is unsent, in order. FRAME_OK: all; FRAME_AGAIN: the socket is
- * full. What is below the first unanswered number the broker may forget.
+ * Send all unsent calls, in order. FRAME_OK: all were sent; FRAME_AGAIN: the
+ * socket is full. The broker may forget its replies to calls below the first
+ * unanswered number.
  */
 static int flush(struct connection *c, struct error *err)
 {
@@ -28,14 +29,15 @@ static int flush(struct connection *c, struct error *err)
 		struct frame frame = {.kind = call->kind,
 				      .number = call->number,
 				      .answered = c->calls.first->number,
-				      .is_quiet = call->is_posted,
+				      .is_one_way = call->is_posted,
 				      .body = call->body,
 				      .body_size = call->body_size,
 				      .n_fds = call->fd >= 0,
 				      .fds = {call->fd}};
 		int r;
 
-		/* Given up: its owner takes it away, when it looks. */
+		/* The call was abandoned: its owner removes it when it looks
+		 * next. */
 		if (call->is_done && !call_may_be_granted(call)) {
 			c->calls.first_unsent = call->next;
 			continue;
@@ -45,22 +47,22 @@ static int flush(struct connection *c, struct error *err)
 			return r;
 		call->was_sent = true;
 		c->calls.first_unsent = call->next;
-		point(call_points[call->kind].sent);
+		failpoint(call_failpoints[call->kind].sent);
 	}
 	return FRAME_OK;
 }
 
 void exchange_update_poll(struct connection *c)
 {
-	/* Without a socket, one of those who poll must connect again. */
+	/* Without a socket, a thread that polls must connect again. */
 	bool is_down = c->n_begun > 0 && c->sock_fd < 0 && !c->is_reading;
 
 	poller_set(&c->poller, c->n_begun ? c->sock_fd : -1,
 		   c->calls.first_unsent, c->n_landed > 0 || is_down);
 }
 
-/* A call has its answer, or its error; or first the error and then, as it was
- * sent again, the answer. */
+/* A call gets its reply or its error; or first an error and then, since it was
+ * sent again, the reply. */
 static void land(struct connection *c, struct call *call)
 {
 	bool is_first = !call->is_done;
@@ -74,7 +76,7 @@ static void land(struct connection *c, struct call *call)
 	exchange_update_poll(c);
 }
 
-/* Nobody waits for it, but somebody may want to know. */
+/* No thread waits for it, but a refusal may have to be reported. */
 static void tell_refusal(const struct call *call, const struct reply *reply)
 {
 	struct error cause = ERROR_NULL;
@@ -106,14 +108,15 @@ void exchange_end_orphan(struct connection *c, struct call *call)
 		call_give(&c->calls, call);
 		return;
 	}
-	/* Nothing was done, see CALL_AGAIN; nobody else would try again. */
+	/* The broker did nothing (see CALL_AGAIN), and only this code can
+	 * repeat the request. */
 	call->is_done = false;
 	call_append(&c->calls, call);
 	(void)flush(c, NULL);
 }
 
-/* The call of that number, NULL: none. What was posted before it was sent
- * before it too, and is done: a refusal would have come first. */
+/* The call with that number; NULL: none. Earlier one-way requests were sent
+ * before it and are done: a refusal would have come first. */
 static struct call *find_answered(struct connection *c, uint64_t number)
 {
 	struct call *call = c->calls.first;
@@ -130,7 +133,7 @@ static struct call *find_answered(struct connection *c, uint64_t number)
 	return call && call->number == number ? call : NULL;
 }
 
-/* A frame that the reader received into its own call's buffer. */
+/* A frame that the reader received into the buffer of its own call. */
 static void deliver(struct connection *c, struct call *mine,
 		    struct frame *frame)
 {
@@ -146,7 +149,7 @@ static void deliver(struct connection *c, struct call *mine,
 		call->buffer = mine->buffer;
 		mine->buffer = buffer;
 	}
-	point(call_points[call->kind].received);
+	failpoint(call_failpoints[call->kind].received);
 	call->frame = *frame;
 	call->error.code = 0;
 	call_detach(&c->calls, call);
@@ -164,7 +167,8 @@ static void disconnect(struct connection *c)
 	if (c->sock_fd >= 0)
 		(void)close(c->sock_fd);
 	c->sock_fd = -1;
-	/* A connection that lived for a while broke for reasons of its own. */
+	/* The failure of a connection that lived for a while says nothing about
+	 * the requests. */
 	if (handshake_now_ms() - c->connected_ms > 1000)
 		c->n_broken = 0;
 	c->n_broken++;
@@ -178,7 +182,7 @@ static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 	const struct interrupt interrupt =
 		call_interrupt(mine, &c->self.interrupt);
 	uint8_t *buffer = mine->buffer;
-	/* What is collected does not wait. */
+	/* A begun call does not wait. */
 	int wait_ms = mine->is_begun ? 0 : interrupt_slice(&interrupt, -1);
 
 	struct pollfd items[2] = {
@@ -242,7 +246,7 @@ void exchange_fail_all(struct connection *c, const struct error *err)
 void exchange_send(struct connection *c, struct call *call)
 {
 	call_append(&c->calls, call);
-	/* What is wrong with the socket is for the reader to find out. */
+	/* The reader detects errors of the socket. */
 	if (c->sock_fd >= 0 && flush(c, NULL) != FRAME_OK && c->is_reading) {
 		uint64_t one = 1;
 

@@ -7,20 +7,20 @@ struct call;
 struct connection;
 struct error;
 
-/* Give the call a number and send it, as far as the socket takes it. */
+/* Give the call a number and send as much of it as the socket accepts. */
 void exchange_send(struct connection *c, struct call *call);
 
-/* One round of the reader on a connection: send, wait, receive, without the
- * lock meanwhile. Negative: give up what is under way; FRAME_AGAIN: nothing
- * came. */
+/* One round of the reader on a connection: send, wait, receive; the lock is
+ * released during the wait. Negative: the calls under way must fail;
+ * FRAME_AGAIN: nothing was received. */
 int exchange_once(struct connection *c, struct call *mine, struct error *err);
 
-/* Everyone who waits gets the error; their threads take the calls away. */
+/* Every waiting thread gets the error, and removes its call. */
 void exchange_fail_all(struct connection *c, const struct error *err);
 
-/* The answer of a call that nobody waits for is there: return what it granted,
- * tell a refusal, or send a posted call again. */
+/* The reply of a call that no thread waits for was received: return its grants,
+ * report a refusal, or send a one-way request again. */
 void exchange_end_orphan(struct connection *c, struct call *call);
 
-/* What is begun, and landed, or sent, or the socket has changed. */
+/* Begun calls were completed or sent, or the socket has changed. */
 void exchange_update_poll(struct connection *c);

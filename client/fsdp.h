@@ -242,11 +242,11 @@ FSDP_API void fsdp_device_format(const struct fsdp_device *device,
 struct fsdp_device_entry {
 	size_t struct_size;
 	struct fsdp_device device;
-	const char *name;    /* of the model */
-	uint64_t size;       /* bytes of memory */
-	int32_t ordinal;     /* in this process */
-	bool may_be_shared;  /* not in exclusive or prohibited mode */
-	bool is_test_double; /* its driver is a fake for tests */
+	const char *name;   /* of the model */
+	uint64_t size;      /* bytes of memory */
+	int32_t ordinal;    /* in this process */
+	bool may_be_shared; /* not in exclusive or prohibited mode */
+	bool is_fake;       /* its driver is a fake for tests */
 };
 typedef int fsdp_device_fn(const struct fsdp_device_entry *entry, void *data);
 
@@ -418,6 +418,10 @@ struct fsdp_get_options {
 	 * not known to be written; get it without this option. Not for
 	 * fsdp_bundle_get(). */
 	bool known_only;
+	/* fsdp_bundle_get(): exactly this version, which may be one that is
+	 * kept (fsdp_bundle_options.n_kept) or that will come; 0: the newest.
+	 * -ESTALE: it is kept no more. Not together with newer_than. */
+	uint64_t version;
 };
 
 /*
@@ -654,14 +658,24 @@ FSDP_API int fsdp_ticket_redeem(struct fsdp_client *client,
 
 /* --- bundles ------------------------------------------------------------- */
 
+enum fsdp_bundle_flags {
+	/* One process at a time stages the bundle: see fsdp_bundle_begin(). */
+	FSDP_ONCE = 16,
+};
+
 struct fsdp_bundle_options {
 	size_t struct_size;
 	struct fsdp_access access;
 	uint64_t size_hint; /* bytes of all members, each rounded up to 64, on a
 			     * device to 512 */
-	uint32_t flags;     /* FSDP_REPLACE, FSDP_MUST_EXIST, FSDP_TIED */
+	uint32_t flags; /* FSDP_REPLACE, FSDP_MUST_EXIST, FSDP_TIED, FSDP_ONCE
+			 */
 	uint64_t ttl_ms;
 	struct fsdp_device device; /* of all members; all 0: host memory */
+	int32_t timeout_ms;        /* with FSDP_ONCE */
+	/* With FSDP_REPLACE: so many versions, with this one, can be got by
+	 * fsdp_get_options.version; older ones end. 0 is 1. At most 64. */
+	uint32_t n_kept;
 };
 
 /*
@@ -669,6 +683,12 @@ struct fsdp_bundle_options {
  * such as a model. `name` is the prefix of its members and ends in '/'. It
  * becomes visible with fsdp_bundle_commit(). -EEXIST: the bundle exists, and
  * FSDP_REPLACE was not given. `options` may be NULL.
+ *
+ * With FSDP_ONCE, one of many processes loads a model, and the others get what
+ * it loaded: the first begin succeeds, and the others wait, up to timeout_ms,
+ * until that bundle is committed (then they get -EEXIST: fsdp_bundle_get()), or
+ * until it is aborted or its process dies (then one of them begins). -EBUSY:
+ * another process loads it, and timeout_ms is 0. -ETIMEDOUT.
  */
 FSDP_API int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 			       const struct fsdp_bundle_options *options,
@@ -713,5 +733,6 @@ FSDP_API int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 #endif
 
 #include "fsdp_admin.h"
+#include "fsdp_channel.h"
 #include "fsdp_comm.h"
 #include "fsdp_inspect.h"

@@ -56,16 +56,17 @@ enum fsdp_limiter {
 	 * a group that is larger is admitted alone. */
 	FSDP_LIMITER_WINDOW = 0,
 	/* The FSDP1 limiter: its free-event queue, event by event. */
-	FSDP_LIMITER_FAITHFUL = 1,
+	FSDP_LIMITER_FSDP1 = 1,
 };
 
 /*
- * The executor: the process that moves and adds the bytes on devices. In the
- * ranks' own processes, streams order the work, which progresses in a rank's
- * own calls. In fsdp-worker it is as on host memory: the work progresses
- * without calls of the ranks. These need no NCCL, and no CUDA context until
- * they ask for an address. The call waits on the host for a stream that is
- * given, and the work has finished when its wait returns.
+ * The executor: the process that moves and adds the bytes. In the ranks' own
+ * processes the work progresses in a rank's own calls; on devices, streams
+ * order it. On host memory the ranks reduce, and fsdp-worker gathers. In
+ * fsdp-worker the work progresses without calls of the ranks. On devices these
+ * need no NCCL then, and no CUDA context until they ask for an address. The
+ * call waits on the host for a stream that is given, and the work has finished
+ * when its wait returns.
  */
 enum fsdp_home {
 	FSDP_HOME_RANK = 0,
@@ -107,7 +108,11 @@ struct fsdp_comm_options {
 	 * NULL: rank 0 makes it, and this node's broker distributes it). */
 	uint32_t n_local;
 	const uint8_t *nccl_id;
-	enum fsdp_home home;     /* on devices; the same for all ranks */
+	/* The same for all ranks. On host memory the ranks gather (with
+	 * FSDP_LIMITER_WINDOW) and reduce themselves with FSDP_HOME_RANK: those
+	 * that wait do the work. Otherwise fsdp-worker does, also while none
+	 * waits. */
+	enum fsdp_home home;
 	enum fsdp_memory memory; /* on devices; the same for all ranks */
 };
 
@@ -263,10 +268,10 @@ struct fsdp_work {
  * is unsharded without a system call: ranks may come in any order, the window
  * does not count it, and this call returns the errors.
  *
- * If the ranks are the executors (FSDP_HOME_RANK, on devices), this call
- * returns the errors of the broker. Otherwise the request is one-way, and
- * fsdp_wait() returns them. -EINVAL: the ranks unshard in different orders.
- * -ENODATA: there was no commit yet.
+ * If the ranks are the executors (FSDP_HOME_RANK), this call returns the
+ * errors. Otherwise the request is one-way, and fsdp_wait() returns them.
+ * -EINVAL: the ranks unshard in different orders. -ENODATA: there was no commit
+ * yet.
  */
 FSDP_API int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret);
 
@@ -276,8 +281,19 @@ FSDP_API int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret);
  * again.
  */
 FSDP_API int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms);
-/* Does the same on devices for `stream`: the stream waits for the work, while
- * the call waits only until the work may begin. NULL: fsdp_wait(). */
+/*
+ * Is the work complete? Returns 0 if it is, and then fsdp_wait() need not be
+ * called; -EAGAIN if it is not (the message says what it waits for), or what
+ * fsdp_wait() would return. It waits for no other rank. On host memory, where
+ * the ranks gather (fsdp_comm_options.home), it copies one piece of at most 256
+ * KiB on the way, if there is one: a rank that calls it between its own work
+ * has a gather whole before it must wait. It asks the broker where only the
+ * broker knows.
+ */
+FSDP_API int fsdp_test(const struct fsdp_work *work);
+/* Does the same as fsdp_wait() on devices for `stream`: the stream waits for
+ * the work, while the call waits only until the work may begin. NULL:
+ * fsdp_wait(). */
 FSDP_API int fsdp_wait_on(const struct fsdp_work *work, void *stream,
 			  int32_t timeout_ms);
 

@@ -21,7 +21,7 @@ static bool are_newer(struct fsdp_tensor *const *tensors, size_t n,
 		      uint64_t newer_than)
 {
 	for (size_t i = 0; i < n && newer_than; i++)
-		if (known_rest(tensor_known(tensors[i]))->version <= newer_than)
+		if (desc_rest(tensor_desc(tensors[i]))->version <= newer_than)
 			return false;
 	return true;
 }
@@ -38,8 +38,8 @@ static void free_all(struct fsdp_tensor **tensors, size_t n)
  * PUBLISHED at one moment, they are of one version. That moment lies between
  * the last acquire and the second look.
  */
-bool get_known(struct fsdp_client *client, const char *const *names, size_t n,
-	       const struct fsdp_get_options *options, struct fsdp_tensor **got)
+bool get_desc(struct fsdp_client *client, const char *const *names, size_t n,
+	      const struct fsdp_get_options *options, struct fsdp_tensor **got)
 {
 	size_t n_got = 0, n_shown = 0;
 
@@ -125,7 +125,7 @@ static int check_written(struct fsdp_tensor *const *tensors, size_t n,
 		switch (stream_is_for(tensor) ? stream_peek(tensor)
 					      : WRITTEN_YES) {
 		case WRITTEN_PENDING:
-			return refuse_unknown(tensor_known(tensor)->name, err);
+			return refuse_unknown(tensor_desc(tensor)->name, err);
 		case WRITTEN_NEVER:
 			if (!options->accepts_tainted)
 				return stream_refuse_tainted(tensor, err);
@@ -159,7 +159,7 @@ int fsdp_get(struct fsdp_client *client, const char *const *names, size_t n,
 	struct error *err = error_of_thread();
 	struct fsdp_tensor *got[FSDP_MAX_BATCH];
 	static const struct fsdp_get_options defaults;
-	const struct fsdp_get_options *known;
+	const struct fsdp_get_options *desc;
 	struct fsdp_get_options room;
 	int64_t start_ms = 0;
 	int r;
@@ -167,15 +167,15 @@ int fsdp_get(struct fsdp_client *client, const char *const *names, size_t n,
 	r = client_check_batch(client, n, err);
 	if (r < 0 || n == 0)
 		return r;
-	known = sized_look(&room, options ? options : &defaults,
-			   SIZED(fsdp_get_options), err);
-	if (!known)
+	desc = sized_look(&room, options ? options : &defaults,
+			  SIZED(fsdp_get_options), err);
+	if (!desc)
 		return err->code;
-	if (!get_known(client, names, n, known, got)) {
-		if (known->known_only)
+	if (!get_desc(client, names, n, desc, got)) {
+		if (desc->known_only)
 			return refuse_unknown(names[0], err);
 		start_ms = handshake_now_ms();
-		r = ask(client, names, n, known, got, err);
+		r = ask(client, names, n, desc, got, err);
 	}
-	return r < 0 ? r : get_await(got, n, known, start_ms, ret, err);
+	return r < 0 ? r : get_await(got, n, desc, start_ms, ret, err);
 }

@@ -1,7 +1,7 @@
 /*
- * Am I a forked child? A page that the kernel wipes at fork (MADV_WIPEONFORK),
- * also when the child came from a raw clone() that no atfork handler sees.
- * Asking is one load.
+ * Is this process a forked child? The kernel wipes a page at fork
+ * (MADV_WIPEONFORK), also if the child came from a raw clone() that no atfork
+ * handler sees. The check is one load.
  */
 #pragma once
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /*
  * Connect and hello. Everything here is bounded by the caller's deadline: a
- * broker that hangs must not hang its clients in connect.
+ * broker that hangs must not block its clients in connect.
  */
 #include "client/handshake.h"
 #include "proto/error.h"
@@ -49,7 +49,8 @@ static int open_socket(const char *path, int *ret_fd, struct error *err)
 			  "cannot connect to fsdpd at %s: %s; start it, or "
 			  "name its socket with FSDP_SOCKET",
 			  path, strerrordesc_np(-r));
-		/* EAGAIN: its backlog is full; the others: not there (yet). */
+		/* EAGAIN: the backlog is full; other errors: there is no broker
+		 * (yet). */
 		return r == -EAGAIN || r == -ENOENT || r == -ECONNREFUSED
 			       ? HANDSHAKE_AGAIN
 			       : r;
@@ -59,7 +60,7 @@ static int open_socket(const char *path, int *ret_fd, struct error *err)
 }
 
 /* 0, HANDSHAKE_AGAIN with -ETIMEDOUT in `err`, or -EINTR. */
-static int wait_for(const struct introduction *self, int fd, short events,
+static int wait_for(const struct identity *self, int fd, short events,
 		    int64_t deadline_ms, struct error *err)
 {
 	struct pollfd item = {.fd = fd, .events = events};
@@ -80,7 +81,7 @@ static int wait_for(const struct introduction *self, int fd, short events,
 	}
 }
 
-static int send_request(const struct introduction *self, int fd,
+static int send_request(const struct identity *self, int fd,
 			const struct request *request, const int *fds,
 			uint16_t n_fds, int64_t deadline_ms, struct error *err)
 {
@@ -114,23 +115,23 @@ static int send_request(const struct introduction *self, int fd,
 	return r;
 }
 
-/* A new session comes with its files. Who reconnects has them. */
-static int take_fds(const struct introduction *self, struct frame *frame,
-		    struct welcome *ret, struct error *err)
+/* A new session comes with its files; a client that reconnects has them. */
+static int take_fds(const struct identity *self, struct frame *frame,
+		    struct greeting *ret, struct error *err)
 {
 	if (self->is_reconnect)
 		return 0;
-	if (frame->n_fds != WELCOME_MAX_FDS)
+	if (frame->n_fds != GREETING_MAX_FDS)
 		return error_set(err, -EPROTO,
 				 "fsdpd's hello brought %u descriptors, not %u",
-				 frame->n_fds, WELCOME_MAX_FDS);
+				 frame->n_fds, GREETING_MAX_FDS);
 	memcpy(ret->fds, frame->fds, sizeof(ret->fds));
 	frame->n_fds = 0;
 	return 0;
 }
 
-static int take_reply(const struct introduction *self, struct frame *frame,
-		      struct welcome *ret, struct error *err)
+static int take_reply(const struct identity *self, struct frame *frame,
+		      struct greeting *ret, struct error *err)
 {
 	struct reply reply;
 	int r;
@@ -153,8 +154,8 @@ static int take_reply(const struct introduction *self, struct frame *frame,
 	return r;
 }
 
-static int receive_reply(const struct introduction *self, int fd,
-			 int64_t deadline_ms, struct welcome *ret,
+static int receive_reply(const struct identity *self, int fd,
+			 int64_t deadline_ms, struct greeting *ret,
 			 struct error *err)
 {
 	uint8_t *buffer = malloc(FRAME_MAX_SIZE);
@@ -182,9 +183,8 @@ out:
 	return r;
 }
 
-static int say_hello(const struct introduction *self, int fd,
-		     int64_t deadline_ms, struct welcome *ret,
-		     struct error *err)
+static int say_hello(const struct identity *self, int fd, int64_t deadline_ms,
+		     struct greeting *ret, struct error *err)
 {
 	struct request request = {
 		.kind = MESSAGE_HELLO,
@@ -205,8 +205,8 @@ static int say_hello(const struct introduction *self, int fd,
 	r = receive_reply(self, fd, deadline_ms, ret, err);
 	if (r != 0 || !ret->hello.is_challenge)
 		return r;
-	/* The kernel puts our credentials to the answer; all that we have to
-	 * show is that we are alive to send it. */
+	/* The kernel attaches our credentials to the reply; we only have to
+	 * show that this process is alive and can send it. */
 	request = (struct request){
 		.kind = MESSAGE_CHALLENGE,
 		.challenge = {.nonce = ret->hello.nonce},
@@ -220,20 +220,20 @@ static int say_hello(const struct introduction *self, int fd,
 	return r;
 }
 
-int handshake_try(const struct introduction *self, int64_t deadline_ms,
-		  struct welcome *ret, struct error *err)
+int handshake_try(const struct identity *self, int64_t deadline_ms,
+		  struct greeting *ret, struct error *err)
 {
-	struct welcome welcome = {.sock_fd = -1};
+	struct greeting greeting = {.sock_fd = -1};
 	int r;
 
-	r = open_socket(self->path, &welcome.sock_fd, err);
+	r = open_socket(self->path, &greeting.sock_fd, err);
 	if (r != 0)
 		return r;
-	r = say_hello(self, welcome.sock_fd, deadline_ms, &welcome, err);
+	r = say_hello(self, greeting.sock_fd, deadline_ms, &greeting, err);
 	if (r != 0) {
-		(void)close(welcome.sock_fd);
+		(void)close(greeting.sock_fd);
 		return r;
 	}
-	*ret = welcome;
+	*ret = greeting;
 	return 0;
 }

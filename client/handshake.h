@@ -1,8 +1,9 @@
 /*
- * From a path to a session: connect, say hello, prove who we are if asked.
+ * From a path to a session: connect, send the hello, and answer the broker's
+ * challenge if there is one.
  *
- * Used for the first connection and again for each reconnect, when the client
- * brings its session's number, secret, ref-counter file and doorbell.
+ * This is used for the first connection and for each reconnect, where the
+ * client sends its session's number, secret, ref-counter file and doorbell.
  */
 #pragma once
 #include "client/interrupt.h"
@@ -12,9 +13,9 @@
 
 struct error;
 
-/* What we say of ourselves. */
-struct introduction {
-	char *path; /* owned by whoever holds the struct */
+/* What the client tells the broker of itself. */
+struct identity {
+	char *path; /* owned by the holder of the struct */
 	uint64_t budget;
 	bool is_reconnect; /* then all of these: */
 	uint64_t session;
@@ -23,24 +24,25 @@ struct introduction {
 	struct interrupt interrupt;
 };
 
-#define WELCOME_MAX_FDS 3
+#define GREETING_MAX_FDS 3
 
 /* What the broker answered. */
-struct welcome {
-	int sock_fd; /* owned by the caller from then on, like the fds */
+struct greeting {
+	int sock_fd; /* owned by the caller from then on, like the descriptors
+		      */
 	struct hello_reply hello;
-	int fds[WELCOME_MAX_FDS]; /* a new session: table, refs, doorbell */
+	int fds[GREETING_MAX_FDS]; /* a new session: table, refs, doorbell */
 };
 
 enum handshake_outcome {
 	HANDSHAKE_OK = 0,
-	HANDSHAKE_AGAIN = 1, /* nobody there, or gone half-way; `err` says */
+	HANDSHAKE_AGAIN = 1, /* no broker, or it closed the socket; see `err` */
 };
 
-/* One try, until `deadline_ms` (CLOCK_MONOTONIC) at most. Negative: refused;
- * trying again will not help. */
-int handshake_try(const struct introduction *self, int64_t deadline_ms,
-		  struct welcome *ret, struct error *err);
+/* Try once, until `deadline_ms` (CLOCK_MONOTONIC) at the latest. Negative: the
+ * broker refused, and another try will not help. */
+int handshake_try(const struct identity *self, int64_t deadline_ms,
+		  struct greeting *ret, struct error *err);
 
 /* The monotonic clock in milliseconds. */
 int64_t handshake_now_ms(void);

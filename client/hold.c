@@ -16,7 +16,7 @@
 
 static int refuse_stale(const struct fsdp_tensor *tensor, struct error *err)
 {
-	const char *name = tensor_known(tensor)->name;
+	const char *name = tensor_desc(tensor)->name;
 
 	if (stream_peek(tensor) == WRITTEN_NEVER)
 		return stream_refuse_tainted(tensor, err);
@@ -217,27 +217,27 @@ void *fsdp_data_mut(struct fsdp_tensor *tensor)
 int fsdp_tensor_info(const struct fsdp_tensor *tensor, struct fsdp_info *ret)
 {
 	struct error *err = error_of_thread();
-	const struct known_device *on;
-	const struct known_rest *rest;
-	const struct known *known;
+	const struct desc_device *on;
+	const struct desc_rest *rest;
+	const struct desc *desc;
 	struct tensor_type type;
 	struct fsdp_info info;
 
 	/* A forked child may look. */
 	if (!tensor || !tensor->is_live)
 		return client_check_tensor(tensor, err);
-	known = tensor_known(tensor);
-	rest = known_rest(known);
-	on = known_device(known);
-	known_type(known, &type);
+	desc = tensor_desc(tensor);
+	rest = desc_rest(desc);
+	on = desc_device(desc);
+	desc_type(desc, &type);
 	info = (struct fsdp_info){
 		.dtype = (enum fsdp_dtype)type.dtype,
 		.n_dims = type.n_dims,
 		.size = rest->size,
 		.version = rest->version,
-		.slot = known->slot,
-		.generation = known->generation,
-		.name = known->name,
+		.slot = desc->slot,
+		.generation = desc->generation,
+		.name = desc->name,
 		.device = device_public(on ? on->device : NULL),
 		.is_tainted = stream_peek(tensor) == WRITTEN_NEVER,
 	};

@@ -1,5 +1,5 @@
 /*
- * Looking at the broker.
+ * Inspecting the broker.
  */
 #include "client/client.h"
 #include "client/pages.h"

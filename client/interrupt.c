@@ -1,5 +1,5 @@
 /*
- * Sleeps that a caller's signal may end.
+ * Sleeps that a signal to the caller may end.
  */
 #include "client/interrupt.h"
 #include "client/handshake.h"

@@ -1,10 +1,10 @@
 /*
- * May a wait go on? The caller's function says so (fsdp_connect_options), since
- * only it knows what its signals mean.
+ * May a wait go on? The caller's function decides (fsdp_connect_options), since
+ * only the program knows what its signals mean.
  *
- * A wait asks whenever a signal has ended its sleep, and every
- * INTERRUPT_SLICE_MS: the signal may have come to another thread, or between
- * two sleeps.
+ * A wait calls it whenever a signal has ended its sleep, and every
+ * INTERRUPT_SLICE_MS, because a signal may reach another thread, or come
+ * between two sleeps.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -20,7 +20,7 @@ struct interrupt {
 	void *data;
 };
 
-/* How long a wait may sleep that has `left_ms` (-1: for ever). */
+/* How long a wait may sleep if `left_ms` are left (-1: for ever). */
 static inline int interrupt_slice(const struct interrupt *interrupt,
 				  int64_t left_ms)
 {
@@ -29,7 +29,8 @@ static inline int interrupt_slice(const struct interrupt *interrupt,
 	return left_ms < 0 ? -1 : (int)left_ms;
 }
 
-/* Ask; no lock of ours may be held. True: the wait is to end. */
+/* Call the function; the caller holds no lock of the library. True: the wait
+ * must end. */
 static inline bool interrupt_is_asked(const struct interrupt *interrupt)
 {
 	return interrupt->fn && interrupt->fn(interrupt->data) != 0;
@@ -38,7 +39,7 @@ static inline bool interrupt_is_asked(const struct interrupt *interrupt)
 /* -EINTR, with the sentence. */
 int interrupt_refuse(struct error *err);
 
-/* Sleep, for a thread that looks again and again; `*asked_ms` is when it was
- * asked last (0: never). -EINTR. */
+/* Sleep, in a thread that looks repeatedly; `*asked_ms` is the time of the last
+ * call of the function (0: never). -EINTR. */
 int interrupt_sleep(const struct interrupt *interrupt, int64_t ns,
 		    int64_t *asked_ms, struct error *err);

@@ -52,7 +52,7 @@ int fsdp_alloc_on(struct fsdp_client *client, const struct fsdp_device *device,
 	return r;
 }
 
-/* The view is writable where the base is. */
+/* The view is writable if its base is. */
 static void inherit(const struct fsdp_tensor *base, struct fsdp_tensor *view)
 {
 	view->bundle = base->bundle;
@@ -109,55 +109,56 @@ int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
 
 /* --- publish ------------------------------------------------------------- */
 
-static struct shelf *shelf_of(const struct fsdp_tensor *tensor)
+static struct stripe *stripe_of(const struct fsdp_tensor *tensor)
 {
-	return &tensor->client->shelves[tensor->shelf];
+	return &tensor->client->stripes[tensor->stripe];
 }
 
-/* What the handle will show; NULL: no memory. */
-static struct known *describe(const struct fsdp_publication *publication)
+/* The handle's next descriptor; NULL: no memory. */
+static struct desc *describe(const struct fsdp_publication *publication)
 {
-	const struct known *now = tensor_known(publication->tensor);
-	const struct known_device *on = known_device(now);
-	struct spot spot = {now->data, on ? on->device : NULL,
-			    on && on->is_legacy};
+	const struct desc *now = tensor_desc(publication->tensor);
+	const struct desc_device *on = desc_device(now);
+	struct location location = {now->data, on ? on->device : NULL,
+				    on && on->is_legacy};
 	const char *name = publication->name ? publication->name : "";
-	struct shelf *shelf = shelf_of(publication->tensor);
+	struct stripe *stripe = stripe_of(publication->tensor);
 	struct tensor_place place = {
 		.ref = {.slot = now->slot, .generation = now->generation},
-		.chunk = known_rest(now)->chunk,
-		.size = known_rest(now)->size,
+		.chunk = desc_rest(now)->chunk,
+		.size = desc_rest(now)->size,
 	};
-	struct known *known;
+	struct desc *desc;
 
-	known_type(now, &place.type);
-	/* Without a stream it is written, or as far as it was. */
+	desc_type(now, &place.type);
+	/* Without a stream the tensor counts as written, or as written as it
+	 * was. */
 	if (on) {
 		place.order = on->order;
 		place.is_tainted =
 			stream_peek(publication->tensor) == WRITTEN_NEVER;
 	}
-	pthread_mutex_lock(&shelf->lock);
-	known = known_new(shelf, &place, name, spot);
-	pthread_mutex_unlock(&shelf->lock);
-	return known;
+	pthread_mutex_lock(&stripe->lock);
+	desc = desc_new(stripe, &place, name, location);
+	pthread_mutex_unlock(&stripe->lock);
+	return desc;
 }
 
 static void forget(const struct fsdp_publication *publications, size_t n,
-		   struct known **known)
+		   struct desc **desc)
 {
 	for (size_t i = 0; i < n; i++) {
-		struct shelf *shelf = shelf_of(publications[i].tensor);
+		struct stripe *stripe = stripe_of(publications[i].tensor);
 
-		pthread_mutex_lock(&shelf->lock);
-		known_drop(shelf, known[i]);
-		pthread_mutex_unlock(&shelf->lock);
+		pthread_mutex_lock(&stripe->lock);
+		desc_drop(stripe, desc[i]);
+		pthread_mutex_unlock(&stripe->lock);
 	}
 }
 
-/* Made before the broker is asked: afterwards nothing may fail. */
+/* Made before the request: afterwards nothing may fail. */
 static int describe_all(const struct fsdp_publication *publications, size_t n,
-			struct known **ret, struct error *err)
+			struct desc **ret, struct error *err)
 {
 	for (size_t i = 0; i < n; i++) {
 		ret[i] = describe(&publications[i]);
@@ -169,52 +170,53 @@ static int describe_all(const struct fsdp_publication *publications, size_t n,
 	return 0;
 }
 
-static void show(struct fsdp_publication *publication, struct known *known,
+static void show(struct fsdp_publication *publication, struct desc *desc,
 		 uint64_t version)
 {
 	struct fsdp_tensor *tensor = publication->tensor;
-	struct shelf *shelf = shelf_of(tensor);
+	struct stripe *stripe = stripe_of(tensor);
 
-	known_rest(known)->version = version;
+	desc_rest(desc)->version = version;
 	publication->version = version;
-	pthread_mutex_lock(&shelf->lock);
-	/* The name that fsdp_tensor_info() gave out stays while the handle
-	 * does. Release: whoever sees `known` sees it filled. */
-	known_rest(known)->older = tensor_known(tensor);
-	atomic_store_explicit(&tensor->known, known, memory_order_release);
+	pthread_mutex_lock(&stripe->lock);
+	/* A name that fsdp_tensor_info() returned stays valid while the handle
+	 * exists. Release: a thread that sees `known` sees its contents. */
+	desc_rest(desc)->older = tensor_desc(tensor);
+	atomic_store_explicit(&tensor->desc, desc, memory_order_release);
 	atomic_store_explicit(&tensor->is_writable, false,
 			      memory_order_relaxed);
-	pthread_mutex_unlock(&shelf->lock);
+	pthread_mutex_unlock(&stripe->lock);
 }
 
-static const struct device *device_of(const struct known *known)
+static const struct device *device_of(const struct desc *desc)
 {
-	const struct known_device *on = known_device(known);
+	const struct desc_device *on = desc_device(desc);
 
 	return on ? on->device : NULL;
 }
 
-/* Each device has them, under the same handles. */
+/* Every device has these streams, under the same handles. */
 static bool is_default_stream(const void *stream)
 {
 	return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
-/* How many, from the first on, have its stream: one value does for all. */
+/* The number of items, from the first on, that have its stream: one value
+ * serves for all of them. */
 static size_t count_run(const struct fsdp_publication *publications, size_t n,
-			struct known *const *known)
+			struct desc *const *desc)
 {
 	bool is_default = is_default_stream(publications->stream);
 	size_t run = 1;
 
 	while (run < n && publications[run].stream == publications->stream &&
-	       (!is_default || device_of(known[run]) == device_of(*known)))
+	       (!is_default || device_of(desc[run]) == device_of(*desc)))
 		run++;
 	return run;
 }
 
 static int mark_run(const struct fsdp_publication *publications, size_t n,
-		    struct known *const *known, const uint8_t **ret_events,
+		    struct desc *const *desc, const uint8_t **ret_events,
 		    struct error *err)
 {
 	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
@@ -226,16 +228,17 @@ static int mark_run(const struct fsdp_publication *publications, size_t n,
 		tensors[i] = publications[i].tensor;
 	r = stream_mark(tensors, n, publications->stream, &order, &event, err);
 	for (size_t i = 0; i < n && r == 0; i++) {
-		known_set_order(known[i], &order);
-		ret_events[i] = known[i]->is_on_device ? event : NULL;
+		desc_set_order(desc[i], &order);
+		ret_events[i] = desc[i]->is_on_device ? event : NULL;
 	}
 	return r;
 }
 
-/* Have the streams write when they are done: that must be given to the device
- * before the broker hears of it, so that nobody waits for what may never be. */
+/* Make the streams write a value after their work. The device must get the
+ * write before the broker hears of it, so that nobody waits for a write that
+ * may never come. */
 static int mark_all(const struct fsdp_publication *publications, size_t n,
-		    struct known *const *known, const uint8_t **ret_events,
+		    struct desc *const *desc, const uint8_t **ret_events,
 		    struct error *err)
 {
 	size_t run;
@@ -244,28 +247,27 @@ static int mark_all(const struct fsdp_publication *publications, size_t n,
 	for (size_t i = 0; i < n; i++)
 		ret_events[i] = NULL;
 	for (size_t i = 0; i < n && r == 0; i += run) {
-		run = count_run(publications + i, n - i, known + i);
+		run = count_run(publications + i, n - i, desc + i);
 		if (publications[i].stream)
-			r = mark_run(publications + i, run, known + i,
+			r = mark_run(publications + i, run, desc + i,
 				     ret_events + i, err);
 	}
 	return r;
 }
 
-/* Published or refused: nobody is told of their events any more. */
+/* Published or refused: their events need not be reported any more. */
 static void end_marks(struct fsdp_client *client, size_t n,
-		      struct known *const *known, const uint8_t *const *events)
+		      struct desc *const *desc, const uint8_t *const *events)
 {
 	for (size_t i = 0; i < n; i++)
 		if (events[i])
-			event_sent(client, &known_device(known[i])->order);
+			event_sent(client, &desc_device(desc[i])->order);
 }
 
 static int send_publish(struct fsdp_client *client,
 			const struct fsdp_publication *publications, size_t n,
-			struct known *const *known,
-			const uint8_t *const *events, struct answer *ret,
-			struct error *err)
+			struct desc *const *desc, const uint8_t *const *events,
+			struct answer *ret, struct error *err)
 {
 	struct publish_item items[FSDP_MAX_BATCH];
 	struct request request = {
@@ -276,7 +278,7 @@ static int send_publish(struct fsdp_client *client,
 
 	for (size_t i = 0; i < n; i++) {
 		const struct fsdp_publication *it = &publications[i];
-		const struct known_device *on = known_device(known[i]);
+		const struct desc_device *on = desc_device(desc[i]);
 		bool is_timed = on && it->stream && !events[i];
 
 		items[i] = (struct publish_item){
@@ -322,8 +324,9 @@ static int take_publications(const struct fsdp_client *client,
 	return r;
 }
 
-/* As far as the caller's struct goes: in that of the first release it is. Its
- * size is the caller's, and need be no multiple of our alignment. */
+/* Write as many fields as the caller's struct has; even the first release's
+ * struct has this one. Its size is the caller's, and need not be a multiple of
+ * our alignment. */
 static void give_versions(struct fsdp_publication *publications, size_t n,
 			  const struct fsdp_publication *from)
 {
@@ -340,7 +343,7 @@ int fsdp_publish(struct fsdp_client *client,
 {
 	struct fsdp_publication items[FSDP_MAX_BATCH];
 	struct error *err = error_of_thread();
-	struct known *known[FSDP_MAX_BATCH];
+	struct desc *desc[FSDP_MAX_BATCH];
 	const uint8_t *events[FSDP_MAX_BATCH];
 	struct answer answer;
 	int r;
@@ -348,19 +351,19 @@ int fsdp_publish(struct fsdp_client *client,
 	r = take_publications(client, publications, n, items, err);
 	if (r < 0 || n == 0)
 		return r;
-	r = describe_all(items, n, known, err);
+	r = describe_all(items, n, desc, err);
 	if (r < 0)
 		return r;
-	r = mark_all(items, n, known, events, err);
+	r = mark_all(items, n, desc, events, err);
 	if (r == 0)
-		r = send_publish(client, items, n, known, events, &answer, err);
-	end_marks(client, n, known, events);
+		r = send_publish(client, items, n, desc, events, &answer, err);
+	end_marks(client, n, desc, events);
 	if (r < 0) {
-		forget(items, n, known);
+		forget(items, n, desc);
 		return r;
 	}
 	for (size_t i = 0; i < n; i++)
-		show(&items[i], known[i], answer.reply.versions.versions[i]);
+		show(&items[i], desc[i], answer.reply.versions.versions[i]);
 	answer_deinit(&answer);
 	give_versions(publications, n, items);
 	return 0;

@@ -1,6 +1,6 @@
 /*
- * The list of mapped chunks. There are few (chunks are large), so it is an
- * array that is searched from the start.
+ * The list of mapped chunks. There are few of them, because chunks are large,
+ * so it is an array that is searched linearly.
  */
 #include "client/mapping.h"
 #include "cuda/context.h"
@@ -11,7 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* So many are taken out of the list before any is unmapped. */
+/* The number of chunks that are removed from the list before any is unmapped.
+ */
 #define RETIRE_AT_ONCE 16
 
 void mappings_init(struct mappings *mappings)
@@ -75,7 +76,7 @@ static int unprotect(struct mapping *mapping, struct error *err)
 {
 	int r;
 
-	/* A child must not write what the parent still writes. */
+	/* A forked child must not write memory that its parent still writes. */
 	if (madvise(mapping->address, mapping->size, MADV_DONTFORK) < 0)
 		return error_errno(err, -errno, "MADV_DONTFORK for chunk %u",
 				   mapping->chunk);
@@ -121,8 +122,9 @@ static int reserve_room(struct mappings *mappings, struct error *err)
 }
 
 /*
- * At once with all rights that it will ever have: to change them the driver
- * takes the pages away for a moment, and kernels that read them would fault.
+ * Map it at once with all rights that it will ever have: to change them the
+ * driver removes the pages for a moment, and kernels that read them would
+ * fault.
  */
 static int map_on_device(struct mapping *mapping, int fd, struct error *err)
 {
@@ -197,7 +199,8 @@ static int replace_on_host(const struct mapping *mapping, int fd,
 	return 0;
 }
 
-/* The fd of a reserved chunk came again, perhaps with other rights. */
+/* The descriptor of a reserved chunk has come again, perhaps with other rights.
+ */
 static int map_again(struct mapping *mapping, const struct chunk_ref *chunk,
 		     int fd, struct error *err)
 {
@@ -214,7 +217,7 @@ static int map_again(struct mapping *mapping, const struct chunk_ref *chunk,
 	mapping->may_write = chunk->is_writable;
 	mapping->is_writable = false;
 	mapping->is_reserved = false;
-	/* Writable before, writable again: its bundle is still staged. */
+	/* It was writable and becomes so again: its bundle is still staged. */
 	return chunk->is_writable ? make_writable(mapping, err) : 0;
 }
 
@@ -227,7 +230,7 @@ static int check_index(const struct chunk_ref *chunk, struct error *err)
 			 chunk->chunk);
 }
 
-/* Is it mapped already, and again if it was reserved? */
+/* Is it mapped already and, if it was reserved, mapped again? */
 static int look(struct mappings *mappings, const struct chunk_ref *chunk,
 		int fd, bool *ret, struct error *err)
 {
@@ -262,8 +265,8 @@ static int insert(struct mappings *mappings, struct mapping *new,
 	return r;
 }
 
-/* The lock is not held while the driver works: the first one loads it, and
- * each may wait for whatever this process has given its devices to do. */
+/* The lock is not held during driver calls: the first one loads the driver, and
+ * each may wait for any work that this process has given its devices. */
 static int add(struct mappings *mappings, const struct chunk_ref *chunk, int fd,
 	       struct error *err)
 {
@@ -438,7 +441,7 @@ int mappings_keep(struct mappings *mappings, uint32_t chunk, struct span *ret,
 void mappings_let_go(struct mappings *mappings, uint32_t chunk)
 {
 	pthread_mutex_lock(&mappings->lock);
-	/* It may have been passed over: the next look is a new one. */
+	/* It may have been skipped, so the next look must be a new one. */
 	if (--find(mappings, chunk)->n_keepers == 0)
 		mappings->n_retired = UINT64_MAX;
 	pthread_mutex_unlock(&mappings->lock);
@@ -463,7 +466,7 @@ bool mappings_is_gone(struct mappings *mappings, uint32_t chunk,
 	return is_gone;
 }
 
-/* Take out those that went, at most `max`; with the lock held. */
+/* Remove at most `max` retired chunks from the list; with the lock held. */
 static size_t take_gone(struct mappings *mappings, const struct table *table,
 			mapping_is_held_fn *is_held, void *data, size_t max,
 			struct mapping *ret)
@@ -484,7 +487,7 @@ static size_t take_gone(struct mappings *mappings, const struct table *table,
 	return n;
 }
 
-/* Unmapped without the lock, since a driver may wait for work here. */
+/* Unmap without the lock, since a driver may wait for work here. */
 void mappings_retire(struct mappings *mappings, const struct table *table,
 		     mapping_is_held_fn *is_held, void *data)
 {

@@ -1,5 +1,5 @@
 /*
- * What monitoring asks for: histograms, chunks, accounts.
+ * Requests of monitoring: histograms, chunks, accounts.
  */
 #include "client/client.h"
 #include "client/pages.h"

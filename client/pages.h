@@ -1,6 +1,6 @@
 /*
- * Lists come in pages, which are asked for one by one. What changes between two
- * pages may be seen twice or not at all.
+ * Lists are fetched page by page. An item that changes between two pages may be
+ * seen twice or not at all.
  *
  *	struct pages pages = PAGES(client, &request, comms);
  *	const struct comms_reply *page = &pages.answer.reply.comms;
@@ -25,8 +25,8 @@ struct pages {
 	size_t next_offset; /* of the next cursor in the reply */
 	bool has_page;
 	struct answer answer; /* the page */
-	/* What the list returns. Nonzero ends it: an error, or the result of
-	 * the caller's function. */
+	/* The list's return value. A nonzero value ends it: an error, or the
+	 * result of the caller's function. */
 	int r;
 };
 

@@ -1,8 +1,7 @@
 /*
- * Pauses of a thread that looks at a device again and again, because nothing
- * wakes it: at first it only lets others run, since what it waits for is often
- * some microseconds away and a sleep is not shorter than some ten; then it
- * sleeps, longer each time.
+ * Pauses of a thread that polls a device, because nothing wakes it. At first it
+ * only yields, since the wait often ends within microseconds and a sleep takes
+ * at least ten; then it sleeps, longer each time.
  */
 #pragma once
 #include <stdint.h>
@@ -16,6 +15,6 @@ struct pause {
 #define PAUSE_MIN_NS 10000
 #define PAUSE_INIT   ((struct pause){.max_ns = 1000000})
 
-/* How long the next one is; 0: only let others run. */
+/* The length of the next sleep; 0: only yield. */
 int64_t pause_next(struct pause *pause);
 void pause_now(struct pause *pause);

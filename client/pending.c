@@ -1,6 +1,6 @@
 /*
- * Gets that are begun, and ended when a descriptor says that they may be: for
- * programs that wait for many things in one loop.
+ * Gets that are begun, and completed when a descriptor becomes readable: for
+ * programs that wait for many events in one loop.
  */
 #include "client/begun.h"
 #include "client/client.h"
@@ -12,7 +12,7 @@
 
 struct fsdp_pending {
 	struct fsdp_client *client;
-	struct call *call; /* NULL: nobody was asked, `got` is there */
+	struct call *call; /* NULL: no request was needed, `got` is complete */
 	struct fsdp_get_options options;
 	int64_t start_ms;
 	size_t n;
@@ -54,8 +54,8 @@ static int begin(struct fsdp_pending *pending, struct error *err)
 	struct fsdp_client *client = pending->client;
 	struct request request;
 
-	if (get_known(client, names, pending->n, &pending->options,
-		      pending->got))
+	if (get_desc(client, names, pending->n, &pending->options,
+		     pending->got))
 		return 0;
 	request = get_request(names, pending->n, &pending->options);
 	client_retire(client);
@@ -68,14 +68,14 @@ int fsdp_get_begin(struct fsdp_client *client, const char *const *names,
 		   struct fsdp_pending **ret)
 {
 	struct error *err = error_of_thread();
-	struct fsdp_get_options known;
+	struct fsdp_get_options desc;
 	struct fsdp_pending *pending;
 	int r;
 
 	r = client_check_batch(client, n, err);
 	if (r == 0)
-		r = sized_take(&known, options, SIZED(fsdp_get_options), err);
-	if (r == 0 && (n == 0 || known.known_only))
+		r = sized_take(&desc, options, SIZED(fsdp_get_options), err);
+	if (r == 0 && (n == 0 || desc.known_only))
 		r = error_set(err, -EINVAL,
 			      "there is nothing to wait for: names, without "
 			      "known_only");
@@ -85,7 +85,7 @@ int fsdp_get_begin(struct fsdp_client *client, const char *const *names,
 	if (!pending)
 		return error_nomem(err, "a get");
 	pending->client = client;
-	pending->options = known;
+	pending->options = desc;
 	pending->start_ms = handshake_now_ms();
 	r = begin(pending, err);
 	if (r < 0)
@@ -95,7 +95,7 @@ int fsdp_get_begin(struct fsdp_client *client, const char *const *names,
 	return r;
 }
 
-/* 0: `got` is there; CONNECTION_PENDING. */
+/* 0: `got` is complete; CONNECTION_PENDING. */
 static int collect(struct fsdp_pending *pending, struct error *err)
 {
 	struct fsdp_client *client = pending->client;

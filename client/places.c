@@ -1,5 +1,6 @@
 /*
- * Handles out of places: once all chunks are mapped, the handles are made.
+ * From places to handles: first all chunks are mapped, then the handles are
+ * made.
  */
 #include "client/places.h"
 #include "client/cache.h"
@@ -29,8 +30,8 @@ void places_give_back(struct fsdp_client *client,
 		    refs_release(&client->refs, &client->table, slot))
 			must_ring = true;
 	}
-	/* Not client_ring(): the broker has just answered, so it knows us; and
-	 * an orphan's answer is handled under the connection's lock. */
+	/* Not client_ring(): the broker has just replied, so it knows us; and
+	 * the reply of an orphan is handled under the connection's lock. */
 	if (must_ring)
 		connection_ring(&client->connection);
 }
@@ -54,7 +55,7 @@ void places_take_chunks(struct fsdp_client *client, struct answer *answer,
 	}
 }
 
-/* Those that were asked for, each with its fd or its handle? */
+/* Are these the requested chunks, each with its descriptor or its handle? */
 static int check_chunks(const struct answer *answer, const uint32_t *chunks,
 			uint32_t n_chunks, struct error *err)
 {
@@ -119,20 +120,20 @@ static bool has_memory(const struct tensor_place *place)
 }
 
 /*
- * Address of a place; MAPPING_MISSING if its chunk must be fetched. `span` is
- * the chunk of the last one: neighbours lie in one mostly, which is what is
- * granted to us, so that it stays mapped.
+ * Address of a place; MAPPING_MISSING if its chunk must be requested. `span` is
+ * the chunk of the previous place: neighbouring places are mostly in one chunk,
+ * which stays mapped because they are granted to us.
  */
 static int locate(struct fsdp_client *client, const struct tensor_place *place,
 		  const struct places_use *use, struct span *span,
-		  struct spot *ret, struct error *err)
+		  struct location *ret, struct error *err)
 {
 	int r;
 
 	if (!is_slot(client, place->ref.slot))
 		return error_set(err, -EPROTO, "fsdpd sent slot %u of %u",
 				 place->ref.slot, client->n_slots);
-	*ret = (struct spot){.data = NULL};
+	*ret = (struct location){.data = NULL};
 	if (!has_memory(place))
 		return MAPPING_OK;
 	if (span->chunk != place->chunk) {
@@ -146,12 +147,12 @@ static int locate(struct fsdp_client *client, const struct tensor_place *place,
 		return error_set(err, -EPROTO,
 				 "a tensor reaches outside of chunk %u",
 				 place->chunk);
-	*ret = (struct spot){span->address + place->offset, span->device,
-			     span->is_legacy};
+	*ret = (struct location){span->address + place->offset, span->device,
+				 span->is_legacy};
 	return MAPPING_OK;
 }
 
-/* Put into `ret` what chunks are missing, up to FRAME_MAX_FDS. */
+/* Store the missing chunks in `ret`, up to FRAME_MAX_FDS. */
 static int find_missing(struct fsdp_client *client,
 			const struct places_reply *places,
 			const struct places_use *use, uint32_t *ret,
@@ -162,11 +163,11 @@ static int find_missing(struct fsdp_client *client,
 
 	for (uint32_t i = 0; i < places->n_places && n < FRAME_MAX_FDS; i++) {
 		const struct tensor_place *place = &places->places[i];
-		struct spot spot;
+		struct location location;
 		uint32_t at = 0;
 		int r;
 
-		r = locate(client, place, use, &span, &spot, err);
+		r = locate(client, place, use, &span, &location, err);
 		if (r < 0)
 			return r;
 		if (r == MAPPING_OK)
@@ -199,17 +200,17 @@ static int map_all(struct fsdp_client *client,
 }
 
 /*
- * Handles that are about to be made. They are made shelf by shelf: a lock is
- * taken once for all that lie on its shelf, and what is not in the CPU's cache
- * is fetched side by side.
+ * Handles that are about to be made. They are made stripe by stripe: each lock
+ * is taken once for all handles of its stripe, and memory that is not in the
+ * CPU's cache is prefetched in parallel.
  */
 struct plan {
 	struct {
 		struct cache_key key;
-		struct spot spot;
-		uint8_t shelf;
+		struct location location;
+		uint8_t stripe;
 	} items[MESSAGE_MAX_ITEMS];
-	uint16_t order[MESSAGE_MAX_ITEMS]; /* by shelf */
+	uint16_t order[MESSAGE_MAX_ITEMS]; /* by stripe */
 	uint32_t n;
 };
 
@@ -221,86 +222,86 @@ static int plan_item(struct fsdp_client *client,
 	uint32_t i = plan->n;
 	int r;
 
-	r = locate(client, place, use, span, &plan->items[i].spot, err);
+	r = locate(client, place, use, span, &plan->items[i].location, err);
 	if (r != MAPPING_OK)
 		return r;
 	plan->items[i].key = (struct cache_key){.name = name};
-	plan->items[i].shelf = (uint8_t)(place->ref.slot % SHELVES);
+	plan->items[i].stripe = (uint8_t)(place->ref.slot % STRIPES);
 	if (use->is_named) {
 		plan->items[i].key = cache_key(name, use->options);
-		plan->items[i].shelf = cache_shelf(&plan->items[i].key);
+		plan->items[i].stripe = cache_stripe(&plan->items[i].key);
 	}
 	plan->n++;
 	return 0;
 }
 
-static void sort_by_shelf(struct plan *plan)
+static void sort_by_stripe(struct plan *plan)
 {
-	uint32_t n[SHELVES] = {0}, at = 0;
+	uint32_t n[STRIPES] = {0}, at = 0;
 
 	for (uint32_t i = 0; i < plan->n; i++)
-		n[plan->items[i].shelf]++;
-	for (uint32_t i = 0; i < SHELVES; i++) {
+		n[plan->items[i].stripe]++;
+	for (uint32_t i = 0; i < STRIPES; i++) {
 		at += n[i];
 		n[i] = at - n[i];
 	}
 	for (uint32_t i = 0; i < plan->n; i++)
-		plan->order[n[plan->items[i].shelf]++] = (uint16_t)i;
+		plan->order[n[plan->items[i].stripe]++] = (uint16_t)i;
 }
 
-/* With the lock of the shelf held. */
+/* With the lock of the stripe held. */
 static struct fsdp_tensor *make_handle(struct fsdp_client *client,
 				       const struct tensor_place *place,
 				       const struct places_use *use,
 				       const struct plan *plan, uint32_t i)
 {
 	const struct cache_key *key = &plan->items[i].key;
-	uint8_t index = plan->items[i].shelf;
-	struct shelf *shelf = &client->shelves[index];
+	uint8_t index = plan->items[i].stripe;
+	struct stripe *stripe = &client->stripes[index];
 	struct fsdp_tensor *tensor;
-	struct known *known;
+	struct desc *desc;
 
-	known = known_new(shelf, place, key->name, plan->items[i].spot);
-	if (!known)
+	desc = desc_new(stripe, place, key->name, plan->items[i].location);
+	if (!desc)
 		return NULL;
-	tensor = tensor_new(client, index, known);
+	tensor = tensor_new(client, index, desc);
 	if (!tensor) {
-		known_drop(shelf, known);
+		desc_drop(stripe, desc);
 		return NULL;
 	}
 	if (use->is_named)
-		cache_put(client, key, known);
+		cache_put(client, key, desc);
 	tensor->bundle = use->bundle;
-	/* Relaxed: nobody else has the handle yet. */
+	/* Relaxed: no other thread has the handle yet. */
 	atomic_store_explicit(&tensor->is_writable, use->is_writable,
 			      memory_order_relaxed);
 	return tensor;
 }
 
-/* Those of one shelf; gives how many of the order that were. */
-static uint32_t make_on_shelf(struct fsdp_client *client,
-			      const struct places_reply *places,
-			      const struct places_use *use,
-			      const struct plan *plan, uint32_t first,
-			      struct fsdp_tensor **ret)
+/* Make those of one stripe; returns their number in the order. */
+static uint32_t make_on_stripe(struct fsdp_client *client,
+			       const struct places_reply *places,
+			       const struct places_use *use,
+			       const struct plan *plan, uint32_t first,
+			       struct fsdp_tensor **ret)
 {
-	uint8_t index = plan->items[plan->order[first]].shelf;
-	struct shelf *shelf = &client->shelves[index];
+	uint8_t index = plan->items[plan->order[first]].stripe;
+	struct stripe *stripe = &client->stripes[index];
 	uint32_t i, n;
 
-	pthread_mutex_lock(&shelf->lock);
+	pthread_mutex_lock(&stripe->lock);
 	for (n = first; n < plan->n; n++) {
 		i = plan->order[n];
-		if (plan->items[i].shelf != index)
+		if (plan->items[i].stripe != index)
 			break;
 		if (use->is_named)
-			cache_expect(shelf, &plan->items[i].key);
+			cache_expect(stripe, &plan->items[i].key);
 	}
 	for (uint32_t at = first; at < n; at++) {
 		i = plan->order[at];
 		ret[i] = make_handle(client, &places->places[i], use, plan, i);
 	}
-	pthread_mutex_unlock(&shelf->lock);
+	pthread_mutex_unlock(&stripe->lock);
 	return n - first;
 }
 
@@ -313,19 +314,19 @@ static int make_planned(struct fsdp_client *client,
 	bool is_complete = true;
 
 	for (uint32_t at = 0; at < plan->n;)
-		at += make_on_shelf(client, places, use, plan, at, ret);
+		at += make_on_stripe(client, places, use, plan, at, ret);
 	for (uint32_t i = 0; i < plan->n; i++)
 		is_complete = is_complete && ret[i];
 	if (is_complete)
 		return 0;
-	/* Their grants go back with all the others. */
+	/* Their grants are returned together with all others. */
 	for (uint32_t i = 0; i < plan->n; i++)
 		if (ret[i])
 			tensor_free(ret[i]);
 	return error_nomem(err, "a handle");
 }
 
-/* MAPPING_MISSING: a chunk must be fetched. */
+/* MAPPING_MISSING: a chunk must be requested. */
 static int plan_all(struct fsdp_client *client,
 		    const struct places_reply *places,
 		    const struct places_use *use, struct plan *ret,
@@ -334,7 +335,7 @@ static int plan_all(struct fsdp_client *client,
 	struct span span = {0};
 	int r;
 
-	/* Not all of it: it is large, and mostly there are few. */
+	/* Only a part of it: it is large, and there are mostly few chunks. */
 	ret->n = 0;
 	assert(places->n_places <= MESSAGE_MAX_ITEMS);
 	for (uint32_t i = 0; i < places->n_places; i++) {
@@ -345,7 +346,7 @@ static int plan_all(struct fsdp_client *client,
 		if (r != MAPPING_OK)
 			return r;
 	}
-	sort_by_shelf(ret);
+	sort_by_stripe(ret);
 	return MAPPING_OK;
 }
 
@@ -402,10 +403,10 @@ int places_adopt_batch(struct fsdp_client *client,
 
 /* --- manifests ----------------------------------------------------------- */
 
-/* Places that are looked at together: so few that they fit the stack. */
+/* The number of places that are handled together: few enough for the stack. */
 #define PIECE 64
 
-/* Nobody can change what is mapped while it is read. */
+/* The contents cannot change while they are read. */
 static int check_manifest(int fd, uint64_t size, struct error *err)
 {
 	int r = memfd_check(fd, size, NULL, err);
@@ -426,7 +427,8 @@ int places_open_manifest(struct fsdp_client *client,
 	r = check_manifest(fd, reply->manifest_size, err);
 	if (r < 0)
 		return error_wrap(err, r, "a bundle's manifest");
-	/* Not read: the pages are there, and a copy would need fresh ones. */
+	/* Mapped and not read: the pages exist, and a copy would need new ones.
+	 */
 	bytes = mmap(NULL, reply->manifest_size, PROT_READ, MAP_SHARED, fd, 0);
 	if (bytes == MAP_FAILED)
 		return error_errno(err, -errno, "map a bundle's manifest");

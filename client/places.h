@@ -1,8 +1,8 @@
 /*
  * From the places in a reply to handles.
  *
- * The grants are ours from the moment the broker sent the reply; whatever goes
- * wrong afterwards, they are given back.
+ * The process owns the grants from the moment when the broker sent the reply;
+ * if anything fails afterwards, they are returned.
  */
 #pragma once
 #include "proto/message.h"
@@ -18,18 +18,19 @@ struct fsdp_get_options;
 struct fsdp_tensor;
 struct manifest;
 
-/* What the places were asked for. */
+/* The request for the places. */
 struct places_use {
-	size_t n;                 /* as many as asked for, in order */
+	size_t n;                 /* as many as requested, in order */
 	const char *const *names; /* NULL: those in the places */
 	bool is_named;            /* remember the names in the cache */
-	const struct fsdp_get_options *options; /* asked with; may be NULL */
+	const struct fsdp_get_options
+		*options; /* of the request; may be NULL */
 	bool is_writable; /* allocated: this process writes there */
 	uint64_t bundle;  /* allocated in this staged bundle */
 };
 
-/* Make handles, each with one hold. All or none; on failure `ret` may hold
- * anything. */
+/* Make handles, with one hold each: all or none. On failure the contents of
+ * `ret` are undefined. */
 int places_adopt(struct fsdp_client *client, const struct places_reply *places,
 		 const struct places_use *use, struct fsdp_tensor **ret,
 		 struct error *err);
@@ -40,14 +41,13 @@ int places_adopt_batch(struct fsdp_client *client,
 		       const struct places_use *use, struct fsdp_tensor **ret,
 		       struct error *err);
 
-/* Map the chunks that came with an answer: its fds from `first_fd` on. One that
- * cannot be mapped is asked for again when it is needed. */
+/* Map the chunks that came with a reply, with its descriptors from `first_fd`
+ * on. A chunk that cannot be mapped is requested again when it is needed. */
 void places_take_chunks(struct fsdp_client *client, struct answer *answer,
 			const struct chunk_ref *chunks, uint32_t n_chunks,
 			uint16_t first_fd);
 
-/* What these chunks (at most FRAME_MAX_FDS) are: the answer to a chunk request,
- * which is the caller's. */
+/* Request these chunks (at most FRAME_MAX_FDS). The caller owns the reply. */
 int places_ask_chunks(struct fsdp_client *client, uint32_t *chunks,
 		      uint32_t n_chunks, struct answer *ret, struct error *err);
 
@@ -56,9 +56,9 @@ int places_fetch_chunks(struct fsdp_client *client, uint32_t *chunks,
 			uint32_t n_chunks, struct error *err);
 
 /*
- * The members of a bundle, from its manifest's fd (borrowed): as many as the
- * reply says. They are adopted in pieces, but all or none; on failure `ret` may
- * hold anything.
+ * The members of a bundle, from the descriptor of its manifest (borrowed); the
+ * reply has their number. They are adopted in parts, but all or none; on
+ * failure the contents of `ret` are undefined.
  */
 int places_open_manifest(struct fsdp_client *client,
 			 const struct bundle_get_reply *reply, int fd,
@@ -67,10 +67,10 @@ int places_adopt_manifest(struct fsdp_client *client, struct manifest *manifest,
 			  const struct places_use *use,
 			  struct fsdp_tensor **ret, struct error *err);
 
-/* All grants of the places go back; those that were not read yet. */
+/* Return all grants of the places that were not read yet. */
 void places_give_back_manifest(struct fsdp_client *client,
 			       struct manifest *manifest);
 
-/* All grants of the places go back. */
+/* Return all grants of the places. */
 void places_give_back(struct fsdp_client *client,
 		      const struct places_reply *places);

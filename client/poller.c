@@ -1,5 +1,6 @@
 /*
- * An epoll of two. It is level-triggered, so that only changes are told to it.
+ * An epoll of two descriptors. It is level-triggered, so it is only told of
+ * changes.
  */
 #include "client/poller.h"
 #include "proto/error.h"

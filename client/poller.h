@@ -1,7 +1,7 @@
 /*
- * One descriptor for those who poll a connection: an epoll of its socket, which
- * changes when the broker comes back, and of an eventfd for what the socket
- * does not show.
+ * One descriptor for programs that poll a connection: an epoll with its socket,
+ * which changes when the broker is restarted, and an eventfd for events that
+ * the socket does not show.
  */
 #pragma once
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 struct error;
 
 struct poller {
-	int fd; /* the epoll; -1: nobody has asked for it */
+	int fd; /* the epoll; -1: not requested yet */
 	int signal_fd;
 	int sock_fd; /* the socket in it; -1: none */
 	bool is_for_sending;
@@ -21,11 +21,12 @@ struct poller {
 int poller_open(struct poller *ret, struct error *err);
 void poller_close(struct poller *poller);
 
-/* Be readable when `sock_fd` (-1: none) is, or, with `is_for_sending`, has
- * room; and as long as `is_signalled`. Nothing if it is not open. */
+/* Become readable when `sock_fd` (-1: none) is readable or, with
+ * `is_for_sending`, writable, and while `is_signalled`. Does nothing if the
+ * poller is not open. */
 void poller_set(struct poller *poller, int sock_fd, bool is_for_sending,
 		bool is_signalled);
 
-/* The socket is about to be closed. That alone would leave it in the epoll as
- * long as a forked child has it open. */
+/* The socket is about to be closed. That alone would leave it in the epoll
+ * while a forked child has it open. */
 void poller_forget_socket(struct poller *poller);

@@ -2,9 +2,9 @@
 #include "client/connection.h"
 #include "client/exchange.h"
 
-/* Posted requests whose answers were not read. A few of the broker's window of
- * answers: one that finds it full is sent again, behind what was asked later.
- */
+/* The maximum number of one-way requests whose replies were not read. It is a
+ * small part of the broker's window of recorded replies: a request that finds
+ * the window full is sent again, after later requests. */
 #define MAX_POSTED 16
 
 static bool may_post(struct connection *c)

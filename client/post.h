@@ -1,5 +1,5 @@
 /*
- * One-way requests: the broker answers them only with a refusal.
+ * One-way requests: the broker replies only to refuse them.
  */
 #pragma once
 
@@ -9,15 +9,15 @@ struct post; /* call.h */
 struct request;
 
 /*
- * A request that is not waited for, and answered only with a refusal. It is
- * sent now, before whatever this thread asks next; sent again if the broker
- * goes away. If it is refused, `post` has been told before the next call of
- * this thread returns. Where too many are on their way it is waited for, and a
- * refusal returned.
+ * Send a request without waiting for its reply; the broker replies only to
+ * refuse it. It is sent before this thread's next request, and again if the
+ * broker goes away. If it is refused, `post` is told before the next call of
+ * this thread returns. If too many are under way, the call waits for the reply
+ * and returns a refusal.
  */
 int connection_post(struct connection *connection,
 		    const struct request *request, const struct post *post,
 		    struct error *err);
 
-/* `data` goes: nothing is told it any more. */
+/* `data` becomes invalid: it is told of no further refusal. */
 void connection_forget_posts(struct connection *connection, const void *data);

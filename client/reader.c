@@ -30,8 +30,9 @@ void reader_lead(struct connection *c, struct call *mine)
 	exchange_update_poll(c);
 }
 
-/* Somebody else reads. Who stops reading wakes one of those who wait, which may
- * leave at once: whatever its kind, each looks again after a while. */
+/* Another thread reads. When it stops reading it wakes one of the waiting
+ * threads, which may return at once; so each waiting thread looks again after a
+ * while. */
 static void follow(struct connection *c, struct call *mine)
 {
 	const struct interrupt *interrupt = &c->self.interrupt;

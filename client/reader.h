@@ -1,6 +1,6 @@
 /*
- * The reader: the thread that polls and receives for all that wait for an
- * answer. The lock of the connection is held around these.
+ * The reader: the thread that polls and receives for all threads that wait for
+ * a reply. Callers hold the lock of the connection.
  */
 #pragma once
 
@@ -8,13 +8,13 @@ struct call;
 struct connection;
 struct error;
 
-/* Send and wait. On failure the call is no more. */
+/* Send and wait. A failure ends the call. */
 int reader_run(struct connection *c, struct call *call, struct error *err);
 
-/* Read as long as nothing ends `mine`, or, if it is collected, as long as
- * frames come. */
+/* Read until `mine` is complete or, if `mine` is a begun call, while there are
+ * frames. */
 void reader_lead(struct connection *c, struct call *mine);
 
-/* The call has failed: it is given back, or left as an orphan, since what it
- * may have been granted must not stay with us for ever. */
+/* The call has failed: free it, or leave it as an orphan, since its grants, if
+ * there are any, must be returned. */
 int reader_give_up(struct connection *c, struct call *call, struct error *err);

@@ -19,12 +19,13 @@ static uint64_t table_epoch(const struct table *table)
 
 void reconnect_note_epoch(struct connection *c)
 {
-	/* If it has moved on since the hello, EOF will tell. */
+	/* If the epoch has changed since the hello, the socket will report EOF.
+	 */
 	atomic_store_explicit(&c->table_epoch, table_epoch(c->table),
 			      memory_order_relaxed);
 }
 
-int reconnect_first(struct connection *c, struct welcome *ret,
+int reconnect_first(struct connection *c, struct greeting *ret,
 		    struct error *err)
 {
 	int64_t deadline_ms = handshake_now_ms() + c->reconnect_ms;
@@ -49,11 +50,12 @@ int reconnect_first(struct connection *c, struct welcome *ret,
 	}
 }
 
-/* Try with growing pauses. Without the lock: nothing here changes meanwhile. */
+/* Try with growing pauses, without the lock: no other thread changes anything
+ * here meanwhile. */
 static int handshake_retry(const struct connection *c, const struct call *mine,
-			   struct welcome *ret, struct error *err)
+			   struct greeting *ret, struct error *err)
 {
-	struct introduction self = c->self;
+	struct identity self = c->self;
 	int64_t deadline_ms = handshake_now_ms() + c->reconnect_ms;
 	int64_t wait_ms = 1, asked_ms = 0;
 
@@ -79,19 +81,19 @@ static int handshake_retry(const struct connection *c, const struct call *mine,
 
 int reconnect(struct connection *c, struct call *mine, struct error *err)
 {
-	struct welcome welcome;
+	struct greeting greeting;
 	int r;
 
 	if (c->lost.code < 0)
 		return error_set(err, c->lost.code, "%s", c->lost.msg);
 	pthread_mutex_unlock(&c->lock);
-	r = handshake_retry(c, mine, &welcome, err);
+	r = handshake_retry(c, mine, &greeting, err);
 	pthread_mutex_lock(&c->lock);
 	if (r == 0) {
 		reconnect_note_epoch(c);
-		connected(c, welcome.sock_fd);
+		connected(c, greeting.sock_fd);
 	} else if (r == -EINTR) {
-		/* Others may go on trying. */
+		/* Other threads may try again. */
 		mine->is_interrupted = true;
 		r = 0;
 	} else if (err->code == -ESTALE) {

@@ -1,24 +1,24 @@
 /*
- * Connecting, and connecting again after the broker has gone away.
+ * Connecting, and connecting again after the connection was lost.
  */
 #pragma once
 
 struct call;
 struct connection;
 struct error;
-struct welcome;
+struct greeting;
 
-/* A broker that is not there is told at once; a full backlog, and one that is
- * just being replaced, are waited for. */
-int reconnect_first(struct connection *c, struct welcome *ret,
+/* The absence of a broker is an error at once; the function waits for a full
+ * backlog, and for a broker that is being replaced. */
+int reconnect_first(struct connection *c, struct greeting *ret,
 		    struct error *err);
 
 /*
- * The reader, for whom `mine` waits, connects again; all calls are to be sent
- * again then. The lock is held but while it tries. 0 also if `mine` was
+ * The reader, for whom `mine` waits, connects again; afterwards all calls must
+ * be sent again. The lock is released during each attempt. 0 also if `mine` was
  * interrupted. -ESTALE: the session is lost for good.
  */
 int reconnect(struct connection *c, struct call *mine, struct error *err);
 
-/* The epoch of the broker that we are connected to is that of the table now. */
+/* Note that the epoch of the broker at the other end is the table's epoch. */
 void reconnect_note_epoch(struct connection *c);

@@ -1,10 +1,10 @@
 /*
  * Sharing device memory that the caller has already.
  *
- * The pointers say which allocation it is and of what kind; the broker is sent
- * its handle (legacy IPC) or a descriptor of it (VMM). Here the memory stays
- * where it is: the chunk that the broker makes of it is noted as our own, so
- * that tensors in it have the caller's addresses.
+ * The driver's attributes of a pointer tell the allocation and its kind; the
+ * broker gets its handle (legacy IPC) or a descriptor of it (VMM). In this
+ * process the memory stays in place: the chunk that the broker makes of it is
+ * recorded as our own, so that tensors in it have the caller's addresses.
  */
 #include "client/client.h"
 #include "client/places.h"
@@ -39,7 +39,7 @@ static uint64_t size_of(const struct share_item *item)
 	return tensor_type_numel(&item->type) * dtype_size(item->type.dtype);
 }
 
-/* The first with memory; `n`: none has. */
+/* The first item with memory; `n`: none has any. */
 static size_t find_full(const struct share_item *items, size_t n)
 {
 	size_t i = 0;
@@ -62,7 +62,7 @@ static int take_types(const struct fsdp_spec *specs, size_t n,
 	return r;
 }
 
-/* Where a pointer lies in the allocation of the first. */
+/* The offset of a pointer in the allocation of the first item. */
 static int take_offset(const struct pointer *pointer, size_t i, const void *at,
 		       struct share_item *item, struct error *err)
 {
@@ -109,7 +109,7 @@ static int take_offsets(const struct pointer *pointer, void *const *pointers,
 
 /* --- the allocation ------------------------------------------------------ */
 
-/* Memory of the broker's, or of another process's, is a tensor already. */
+/* Memory of the broker, or of another process, is a tensor already. */
 static int check_received(struct fsdp_client *client, const void *at,
 			  struct error *err)
 {
@@ -141,7 +141,7 @@ static int open_allocation(struct allocation *allocation, struct error *err)
 			  &allocation->export, &offset, err);
 }
 
-/* That of the first item with memory. */
+/* The device of the first item with memory. */
 static int find_allocation(struct fsdp_client *client, void *const *pointers,
 			   struct share_item *items, size_t n,
 			   struct allocation *ret, struct error *err)
@@ -183,8 +183,9 @@ static int ask(struct fsdp_client *client, const struct allocation *allocation,
 		allocation->donation ? allocation->donation->fd : -1, ret, err);
 }
 
-/* It is ours, and takes over the export: the same fd is sent for whatever else
- * is shared of this allocation, by which the broker knows it. */
+/* The chunk is ours and takes over the export: the same descriptor is sent for
+ * everything else that is shared of this allocation, so that the broker
+ * recognises it. */
 static int note_chunk(struct fsdp_client *client, const struct chunk_ref *chunk,
 		      struct allocation *allocation, struct error *err)
 {
@@ -207,8 +208,8 @@ static int note_chunk(struct fsdp_client *client, const struct chunk_ref *chunk,
 	return mappings_add_own(&client->mappings, chunk, &own, err);
 }
 
-/* An answer that was recorded before the broker was restarted comes without
- * the chunk. */
+/* A reply that was recorded before a restart of the broker comes without the
+ * chunk. */
 static int ask_chunk(struct fsdp_client *client, uint32_t chunk,
 		     struct allocation *allocation, struct error *err)
 {
@@ -228,7 +229,7 @@ static int take_chunk(struct fsdp_client *client,
 {
 	struct span span;
 
-	/* Of an allocation that is shared already. */
+	/* The allocation is shared already. */
 	if (mappings_find(&client->mappings, chunk, false, &span, NULL) ==
 	    MAPPING_OK)
 		return 0;
@@ -296,7 +297,7 @@ int fsdp_share(struct fsdp_client *client, const struct fsdp_spec *specs,
 	r = take_types(specs, n, items, err);
 	if (r < 0)
 		goto free;
-	/* Without elements there is nothing to share. */
+	/* A tensor without elements has no memory to share. */
 	if (find_full(items, n) == n)
 		r = fsdp_alloc(client, specs, n, access, 0, ret);
 	else
@@ -308,22 +309,22 @@ free:
 
 static int check_own(const struct fsdp_tensor *tensor, struct error *err)
 {
-	const struct known *known = tensor_known(tensor);
+	const struct desc *desc = tensor_desc(tensor);
 	struct span span;
 
-	/* A chunk that is gone is nobody's: the broker says that it is done. */
-	if (mappings_find(&tensor->client->mappings, known_rest(known)->chunk,
+	/* If the chunk is gone, the broker reports that it is done. */
+	if (mappings_find(&tensor->client->mappings, desc_rest(desc)->chunk,
 			  false, &span, NULL) != MAPPING_OK ||
 	    span.is_own)
 		return 0;
 	return error_set(err, -EPERM,
 			 "%s (slot %u) is in memory that this connection did "
 			 "not share: fsdp_release() is for those who use it",
-			 *known->name ? known->name : "an unnamed tensor",
+			 *desc->name ? desc->name : "an unnamed tensor",
 			 tensor->slot);
 }
 
-/* The broker is to drop one of the handle's holds. False: it has none. */
+/* The broker shall drop one of the handle's holds. False: there is none. */
 static bool take_hold(struct fsdp_tensor *tensor)
 {
 	return tensor_take_hold(tensor) ||
@@ -363,7 +364,7 @@ int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 		return check_gone(tensor, err);
 	r = client_command(client, &request, err);
 	if (r == -EPERM && !tensor->data) {
-		/* It has no memory, so that it never was shared. */
+		/* It has no memory, so it was never shared. */
 		tensor_give_back(client, tensor->slot, 1);
 		r = 0;
 	}
@@ -372,7 +373,6 @@ int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 		atomic_fetch_add_explicit(&tensor->holds, 1,
 					  memory_order_relaxed);
 	else
-		client_end_share(client,
-				 known_rest(tensor_known(tensor))->chunk);
+		client_end_share(client, desc_rest(tensor_desc(tensor))->chunk);
 	return r;
 }

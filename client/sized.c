@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* No struct of ours will be larger: what says so was not initialised. */
+/* No struct of ours will be larger: such a size was not initialised. */
 #define MAX_SIZE 4096
 
 static size_t size_of(const void *given, struct sized type)
@@ -46,7 +46,7 @@ int sized_convert(void *ret, const void *given, struct sized type,
 		  struct error *err)
 {
 	size_t size = size_of(given, type);
-	size_t n_common = size < type.known ? size : type.known;
+	size_t n_common = size < type.desc ? size : type.desc;
 	int r = check_size(size, type, err);
 
 	if (r < 0)
@@ -56,10 +56,10 @@ int sized_convert(void *ret, const void *given, struct sized type,
 				 "cannot use a %s of %zu bytes: this libfsdp "
 				 "knows the first %zu, and the others are not "
 				 "0; install a newer libfsdp",
-				 type.name, size, type.known);
-	memset(ret, 0, type.known);
+				 type.name, size, type.desc);
+	memset(ret, 0, type.desc);
 	memcpy(ret, given, n_common);
-	memcpy(ret, &type.known, sizeof(type.known));
+	memcpy(ret, &type.desc, sizeof(type.desc));
 	return 0;
 }
 
@@ -93,8 +93,8 @@ int sized_give(void *ret, const void *from, struct sized type,
 
 	if (r < 0)
 		return r;
-	if (size > type.known)
-		size = type.known;
+	if (size > type.desc)
+		size = type.desc;
 	memcpy(ret, from, size);
 	memcpy(ret, &size, sizeof(size));
 	return 0;

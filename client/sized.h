@@ -1,7 +1,7 @@
 /*
  * Public structs that may grow: each begins with its struct_size (fsdp.h,
- * "Structs that may grow"). Callers built with an older or a newer fsdp.h than
- * the library are served here, and nowhere else.
+ * "Structs that may grow"). Only this file handles callers that were built with
+ * an older or a newer fsdp.h than the library.
  *
  * To add a field, append it at an offset that is not below the old sizeof (the
  * old padding was never initialised), and keep the old sizeof as `first`.
@@ -15,23 +15,23 @@ struct error;
 struct sized {
 	const char *name;
 	size_t first; /* sizeof in the first release: a struct_size of 0 */
-	size_t known; /* sizeof in this library */
+	size_t desc;  /* sizeof in this library */
 };
 
 #define SIZED(type)                                                            \
 	((struct sized){.name = "struct " #type,                               \
 			.first = sizeof(struct type),                          \
-			.known = sizeof(struct type)})
+			.desc = sizeof(struct type)})
 
-/* sized_take() of a struct whose size is not ours. */
+/* sized_take() for a struct whose size differs from ours. */
 int sized_convert(void *ret, const void *given, struct sized type,
 		  struct error *err);
 
 /*
- * Copy what the caller gave to `ret`, a whole struct of ours; fields that the
- * caller's lacks become 0, and so does everything if `given` is NULL. -E2BIG:
- * the caller's is larger, and not 0 beyond what we know. -EINVAL: it is smaller
- * than in the first release.
+ * Copy the caller's struct to `ret`, a whole struct of ours; fields that the
+ * caller's lacks become 0, and all fields if `given` is NULL. -E2BIG: the
+ * caller's struct is larger, and has nonzero fields that we do not know.
+ * -EINVAL: it is smaller than in the first release.
  */
 static inline int sized_take(void *ret, const void *given, struct sized type,
 			     struct error *err)
@@ -39,43 +39,42 @@ static inline int sized_take(void *ret, const void *given, struct sized type,
 	size_t size;
 
 	if (!given) {
-		memset(ret, 0, type.known);
+		memset(ret, 0, type.desc);
 		return 0;
 	}
 	memcpy(&size, given, sizeof(size));
-	if (size != type.known && (size || type.first != type.known))
+	if (size != type.desc && (size || type.first != type.desc))
 		return sized_convert(ret, given, type, err);
-	memcpy(ret, given, type.known);
-	memcpy(ret, &type.known, sizeof(type.known));
+	memcpy(ret, given, type.desc);
+	memcpy(ret, &type.desc, sizeof(type.desc));
 	return 0;
 }
 
-/* The same for calls that may not cost a copy: gives `given` if that has our
- * size, else `room`, a struct of ours with what sized_take() would put there.
- * NULL: refused. */
+/* The same without a copy where possible: returns `given` if it has our size,
+ * else `room`, a struct of ours, filled as by sized_take(). NULL: refused. */
 static inline const void *sized_look(void *room, const void *given,
 				     struct sized type, struct error *err)
 {
 	size_t size;
 
 	memcpy(&size, given, sizeof(size));
-	if (size == type.known || (size == 0 && type.first == type.known))
+	if (size == type.desc || (size == 0 && type.first == type.desc))
 		return given;
 	return sized_convert(room, given, type, err) < 0 ? NULL : room;
 }
 
-/* What lies between two structs of an array of the caller's. */
+/* The distance between two structs of a caller's array. */
 size_t sized_stride(const void *array, struct sized type);
 
-/* sized_take() of the i-th struct of an array, which the caller calls `name`.
- * -EINVAL also if it is not as large as the first. */
+/* sized_take() of the i-th struct of an array that the caller calls `name`.
+ * -EINVAL also if its size differs from that of the first. */
 int sized_take_item(void *ret, const void *array, size_t i, const char *name,
 		    struct sized type, struct error *err);
 
 /*
- * Copy `from`, a whole struct of ours, to the caller's `ret` as far as that
- * goes, and store in its struct_size how much of it was written. -EINVAL as
- * sized_take(); then nothing was written.
+ * Copy `from`, a whole struct of ours, to the caller's `ret` as far as it fits,
+ * and store the number of bytes in its struct_size. -EINVAL as for
+ * sized_take(), with nothing written.
  */
 int sized_give(void *ret, const void *from, struct sized type,
 	       struct error *err);

@@ -17,7 +17,7 @@
 
 static const char *name_of(const struct fsdp_tensor *tensor)
 {
-	const char *name = tensor_known(tensor)->name;
+	const char *name = tensor_desc(tensor)->name;
 
 	return *name ? name : "an unnamed tensor";
 }
@@ -30,9 +30,9 @@ static bool is_same(const struct tensor_order *a, const struct tensor_order *b)
 }
 
 /*
- * Make `order` the slot's fence, if what the old one stands for is done when
- * it is reached: because a counter never goes back, or the stream has waited
- * for it, or it is done already. If not: false, and the old one.
+ * Make `order` the slot's fence, if the work of the old fence is complete when
+ * it is reached: because a counter never decreases, or the stream has waited
+ * for it, or it is complete already. Otherwise: false, and the old fence.
  */
 static bool replace_fence(struct fsdp_client *client, uint32_t slot,
 			  const struct tensor_order *order,
@@ -50,8 +50,8 @@ static bool replace_fence(struct fsdp_client *client, uint32_t slot,
 	is_one = old.timeline == order->timeline;
 	is_covered =
 		is_one || is_same(&old, waited) || timeline_peek(client, &old);
-	/* Another thread may have been here with a later value. Relaxed: the
-	 * broker looks once the slot is not held, and the count is lowered
+	/* Another thread may have stored a later value. Relaxed: the broker
+	 * reads it once the slot is not held, and the count is lowered
 	 * afterwards, seq_cst. */
 	if (is_covered && !(is_one && old.value > order->value)) {
 		atomic_store_explicit(&entry->timeline,
@@ -72,7 +72,8 @@ static int set_fence(struct fsdp_client *client, uint32_t slot,
 	struct tensor_order mine = *order, old, waited = {0};
 
 	while (!replace_fence(client, slot, &mine, &waited, &old)) {
-		/* Of our own streams, so never for the host. */
+		/* It belongs to our own streams, so it is never for the host.
+		 */
 		int r = timeline_wait(client, NULL, &old, device, stream, err);
 
 		if (r == 0)
@@ -84,15 +85,15 @@ static int set_fence(struct fsdp_client *client, uint32_t slot,
 	return 0;
 }
 
-/* NULL: it has no elements, so nothing to order. */
+/* NULL: it has no elements, so it needs no order. */
 static int device_of(const struct fsdp_tensor *tensor,
 		     const struct device **ret, struct error *err)
 {
-	const struct known *known = tensor_known(tensor);
-	const struct known_device *it = known_device(known);
+	const struct desc *desc = tensor_desc(tensor);
+	const struct desc_device *it = desc_device(desc);
 
 	*ret = it ? it->device : NULL;
-	if (it || !known->data)
+	if (it || !desc->data)
 		return 0;
 	return error_set(err, -EINVAL,
 			 "%s is in host memory, which no stream orders: "
@@ -100,7 +101,7 @@ static int device_of(const struct fsdp_tensor *tensor,
 			 name_of(tensor));
 }
 
-/* The device of all that have elements; NULL: none has. */
+/* The device of all tensors with elements; NULL: none has any. */
 static int device_of_all(struct fsdp_tensor *const *tensors, size_t n,
 			 const struct device **ret, struct error *err)
 {
@@ -142,13 +143,13 @@ static int mark_by_timeline(struct fsdp_tensor *const *tensors, size_t n,
 	return r;
 }
 
-/* The event takes the place of an earlier one, so it must come behind that. */
+/* The event replaces an earlier one, so it must be recorded after that. */
 static int follow_earlier(const struct fsdp_tensor *tensor,
 			  const struct device *device, CUstream stream,
 			  struct error *err)
 {
 	const struct slot_ref ref = {tensor->slot, tensor->generation};
-	const struct known_device *it = known_device(tensor_known(tensor));
+	const struct desc_device *it = desc_device(tensor_desc(tensor));
 
 	if (!it || !event_orders(&it->order) ||
 	    stream_peek(tensor) != WRITTEN_PENDING)
@@ -198,16 +199,16 @@ static bool is_tainted(const struct fsdp_tensor *tensor)
 	       table_word_generation(word) == tensor->generation;
 }
 
-/* What the counter said, and what the broker says of a writer that died: it
- * notes that before it lets go who waits. */
+/* The value of the counter, and the broker's word about a writer that died: the
+ * broker stores the taint before it wakes the waiting streams. */
 static enum written learn(const struct fsdp_tensor *tensor, bool is_reached)
 {
-	struct known_device *it = known_device(tensor_known(tensor));
+	struct desc_device *it = desc_device(tensor_desc(tensor));
 	enum written now = is_reached ? WRITTEN_YES : WRITTEN_PENDING;
 
 	if (is_tainted(tensor))
 		now = WRITTEN_NEVER;
-	/* Relaxed: what the device wrote is ordered by the counter's load. */
+	/* Relaxed: the load of the counter ordered the device's writes. */
 	if (now != WRITTEN_PENDING)
 		atomic_store_explicit(&it->written, (uint8_t)now,
 				      memory_order_relaxed);
@@ -216,14 +217,14 @@ static enum written learn(const struct fsdp_tensor *tensor, bool is_reached)
 
 enum written stream_peek(const struct fsdp_tensor *tensor)
 {
-	struct known_device *it = known_device(tensor_known(tensor));
+	struct desc_device *it = desc_device(tensor_desc(tensor));
 	enum written now;
 
 	if (!it)
 		return WRITTEN_YES;
 	now = (enum written)atomic_load_explicit(&it->written,
 						 memory_order_relaxed);
-	/* What was written is gone with the process whose memory it is. */
+	/* The contents ended with the process that owned the memory. */
 	if (now == WRITTEN_YES && it->is_legacy && is_tainted(tensor))
 		return WRITTEN_NEVER;
 	if (now != WRITTEN_PENDING)
@@ -234,12 +235,12 @@ enum written stream_peek(const struct fsdp_tensor *tensor)
 			     : timeline_peek(tensor->client, &it->order));
 }
 
-/* The same; the broker may be asked. */
+/* The same, with a request to the broker if necessary. */
 static int look(const struct fsdp_tensor *tensor, enum written *ret,
 		struct error *err)
 {
 	const struct slot_ref ref = {tensor->slot, tensor->generation};
-	struct known_device *it = known_device(tensor_known(tensor));
+	struct desc_device *it = desc_device(tensor_desc(tensor));
 	bool is_reached;
 	int r;
 
@@ -258,7 +259,7 @@ static int look(const struct fsdp_tensor *tensor, enum written *ret,
 
 int stream_refuse_tainted(const struct fsdp_tensor *tensor, struct error *err)
 {
-	const struct known_device *it = known_device(tensor_known(tensor));
+	const struct desc_device *it = desc_device(tensor_desc(tensor));
 
 	if (it && it->is_legacy)
 		return error_set(err, -EOWNERDEAD,
@@ -276,7 +277,7 @@ int stream_refuse_tainted(const struct fsdp_tensor *tensor, struct error *err)
 
 static bool is_by_event(const struct fsdp_tensor *tensor)
 {
-	return event_orders(&known_device(tensor_known(tensor))->order);
+	return event_orders(&desc_device(tensor_desc(tensor))->order);
 }
 
 /* Between two looks. */
@@ -317,7 +318,7 @@ static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
 	return r;
 }
 
-/* What the stream is given next comes after what the host has seen. */
+/* Later work of the stream comes after everything that the host has seen. */
 static int wait_in_its_place(const struct fsdp_tensor *tensor,
 			     int64_t *start_ms, int32_t timeout_ms,
 			     enum written *ret, struct error *err)
@@ -340,7 +341,7 @@ static int have_stream_wait(const struct fsdp_tensor *tensor,
 			    struct error *err)
 {
 	const struct slot_ref ref = {tensor->slot, tensor->generation};
-	struct known_device *it = known_device(tensor_known(tensor));
+	struct desc_device *it = desc_device(tensor_desc(tensor));
 	CUstream stream = options->stream;
 	int r = context_check_stream(it->device, stream, err);
 
@@ -424,7 +425,7 @@ int fsdp_tensor_check(struct fsdp_tensor *tensor)
 	return 0;
 }
 
-/* The hold is taken from the handle already. */
+/* The hold was taken from the handle already. */
 static int drop_on(struct fsdp_tensor *tensor, CUstream stream,
 		   struct error *err)
 {

@@ -20,12 +20,12 @@ struct slab {
 	struct fsdp_tensor handles[SLAB_HANDLES];
 };
 
-struct free_known {
-	struct free_known *next;
+struct free_desc {
+	struct free_desc *next;
 };
 
-struct known_slab {
-	_Alignas(LINE) struct known_slab *next;
+struct desc_slab {
+	_Alignas(LINE) struct desc_slab *next;
 	size_t n_used; /* lines */
 	_Alignas(LINE) uint8_t lines[SLAB_LINES][LINE];
 };
@@ -34,33 +34,33 @@ _Static_assert(sizeof(struct fsdp_tensor) == LINE,
 	       "a handle is one cache line: the hot calls touch no other");
 _Static_assert(TENSOR_MAX_DIMS < 16 && DTYPE_MAX < 256, "fields of known");
 
-void shelf_init(struct shelf *shelf)
+void stripe_init(struct stripe *stripe)
 {
-	*shelf = (struct shelf){.slabs = NULL};
-	pthread_mutex_init(&shelf->lock, NULL);
+	*stripe = (struct stripe){.slabs = NULL};
+	pthread_mutex_init(&stripe->lock, NULL);
 }
 
-void shelf_deinit(struct shelf *shelf)
+void stripe_deinit(struct stripe *stripe)
 {
-	cache_drop_all(shelf);
-	while (shelf->slabs) {
-		struct slab *slab = shelf->slabs;
+	cache_drop_all(stripe);
+	while (stripe->slabs) {
+		struct slab *slab = stripe->slabs;
 
 		for (size_t i = 0; i < slab->n_used; i++)
 			if (slab->handles[i].is_live)
-				known_drop(shelf,
-					   tensor_known(&slab->handles[i]));
-		shelf->slabs = slab->next;
+				desc_drop(stripe,
+					  tensor_desc(&slab->handles[i]));
+		stripe->slabs = slab->next;
 		free(slab);
 	}
-	shelf->first_free = NULL;
-	while (shelf->known_slabs) {
-		struct known_slab *slab = shelf->known_slabs;
+	stripe->first_free = NULL;
+	while (stripe->desc_slabs) {
+		struct desc_slab *slab = stripe->desc_slabs;
 
-		shelf->known_slabs = slab->next;
+		stripe->desc_slabs = slab->next;
 		free(slab);
 	}
-	memset(shelf->free_knowns, 0, sizeof(shelf->free_knowns));
+	memset(stripe->free_descs, 0, sizeof(stripe->free_descs));
 }
 
 /* --- what is known ------------------------------------------------------- */
@@ -72,22 +72,22 @@ static size_t dims_size(size_t n_dims, bool is_contiguous)
 }
 
 /* Of one whose sizes are filled in. */
-static size_t known_lines(const struct known *known)
+static size_t desc_lines(const struct desc *desc)
 {
-	size_t size = offsetof(struct known, name) + known->name_size + 1;
+	size_t size = offsetof(struct desc, name) + desc->name_size + 1;
 
 	size = (size + 7) & ~(size_t)7;
-	size += sizeof(struct known_rest) +
-		dims_size(known->n_dims, known->is_contiguous);
-	if (known->is_on_device)
-		size += sizeof(struct known_device);
+	size += sizeof(struct desc_rest) +
+		dims_size(desc->n_dims, desc->is_contiguous);
+	if (desc->is_on_device)
+		size += sizeof(struct desc_device);
 	return (size + LINE - 1) / LINE;
 }
 
 /* Cut from the newest slab; what is left of a full one is lost. */
-static void *cut(struct shelf *shelf, size_t n_lines)
+static void *cut(struct stripe *stripe, size_t n_lines)
 {
-	struct known_slab *slab = shelf->known_slabs;
+	struct desc_slab *slab = stripe->desc_slabs;
 	void *lines;
 
 	if (!slab || SLAB_LINES - slab->n_used < n_lines) {
@@ -95,8 +95,8 @@ static void *cut(struct shelf *shelf, size_t n_lines)
 		if (!slab)
 			return NULL;
 		slab->n_used = 0;
-		slab->next = shelf->known_slabs;
-		shelf->known_slabs = slab;
+		slab->next = stripe->desc_slabs;
+		stripe->desc_slabs = slab;
 	}
 	lines = slab->lines[slab->n_used];
 	slab->n_used += n_lines;
@@ -104,50 +104,50 @@ static void *cut(struct shelf *shelf, size_t n_lines)
 }
 
 /* Long names and shapes are rare, and the heap's. */
-static struct known *known_alloc(struct shelf *shelf, size_t n_lines)
+static struct desc *desc_alloc(struct stripe *stripe, size_t n_lines)
 {
-	struct free_known *first;
+	struct free_desc *first;
 
-	if (n_lines > KNOWN_CLASSES)
+	if (n_lines > DESC_CLASSES)
 		return aligned_alloc(LINE, n_lines * LINE);
-	first = shelf->free_knowns[n_lines - 1];
+	first = stripe->free_descs[n_lines - 1];
 	if (!first)
-		return cut(shelf, n_lines);
-	shelf->free_knowns[n_lines - 1] = first->next;
+		return cut(stripe, n_lines);
+	stripe->free_descs[n_lines - 1] = first->next;
 	return (void *)first;
 }
 
-static void known_free(struct shelf *shelf, struct known *known)
+static void desc_free(struct stripe *stripe, struct desc *desc)
 {
-	size_t n_lines = known_lines(known);
-	struct free_known *freed = (void *)known;
+	size_t n_lines = desc_lines(desc);
+	struct free_desc *freed = (void *)desc;
 
-	if (n_lines > KNOWN_CLASSES) {
-		free(known);
+	if (n_lines > DESC_CLASSES) {
+		free(desc);
 		return;
 	}
-	freed->next = shelf->free_knowns[n_lines - 1];
-	shelf->free_knowns[n_lines - 1] = freed;
+	freed->next = stripe->free_descs[n_lines - 1];
+	stripe->free_descs[n_lines - 1] = freed;
 }
 
-static void fill_rest(struct known *known, const struct tensor_place *place)
+static void fill_rest(struct desc *desc, const struct tensor_place *place)
 {
-	struct known_rest *rest = known_rest(known);
-	size_t size = dims_size(known->n_dims, true);
+	struct desc_rest *rest = desc_rest(desc);
+	size_t size = dims_size(desc->n_dims, true);
 
-	*rest = (struct known_rest){
+	*rest = (struct desc_rest){
 		.size = place->size,
 		.version = place->version,
-		.chunk = known->data ? place->chunk : 0,
+		.chunk = desc->data ? place->chunk : 0,
 	};
 	memcpy(rest->dims, place->type.shape, size);
-	if (!known->is_contiguous)
-		memcpy(rest->dims + known->n_dims, place->type.strides, size);
+	if (!desc->is_contiguous)
+		memcpy(rest->dims + desc->n_dims, place->type.strides, size);
 }
 
-void known_set_order(struct known *known, const struct tensor_order *order)
+void desc_set_order(struct desc *desc, const struct tensor_order *order)
 {
-	struct known_device *it = known_device(known);
+	struct desc_device *it = desc_device(desc);
 
 	if (!it)
 		return;
@@ -158,83 +158,83 @@ void known_set_order(struct known *known, const struct tensor_order *order)
 			      memory_order_relaxed);
 }
 
-static void fill_device(struct known *known, const struct tensor_place *place,
-			struct spot spot)
+static void fill_device(struct desc *desc, const struct tensor_place *place,
+			struct location location)
 {
-	struct known_device *it = known_device(known);
+	struct desc_device *it = desc_device(desc);
 
 	if (!it)
 		return;
-	it->device = spot.device;
-	it->is_legacy = spot.is_legacy;
-	known_set_order(known, &place->order);
+	it->device = location.device;
+	it->is_legacy = location.is_legacy;
+	desc_set_order(desc, &place->order);
 	if (place->is_tainted)
 		atomic_store_explicit(&it->written, WRITTEN_NEVER,
 				      memory_order_relaxed);
 }
 
-struct known *known_new(struct shelf *shelf, const struct tensor_place *place,
-			const char *name, struct spot spot)
+struct desc *desc_new(struct stripe *stripe, const struct tensor_place *place,
+		      const char *name, struct location location)
 {
-	struct known sketch = {
+	struct desc sketch = {
 		.generation = place->ref.generation,
 		.slot = place->ref.slot,
-		.data = spot.data,
+		.data = location.data,
 		.n_users = 1,
 		.name_size = (uint32_t)strlen(name),
 		.dtype = (uint8_t)place->type.dtype,
 		.n_dims = place->type.n_dims & 15,
 		.is_contiguous = tensor_type_is_contiguous(&place->type),
-		.is_on_device = spot.device != NULL,
+		.is_on_device = location.device != NULL,
 	};
-	struct known *known = known_alloc(shelf, known_lines(&sketch));
+	struct desc *desc = desc_alloc(stripe, desc_lines(&sketch));
 
-	if (!known)
+	if (!desc)
 		return NULL;
-	*known = sketch;
-	memcpy(known->name, name, known->name_size + 1u);
-	fill_rest(known, place);
-	fill_device(known, place, spot);
-	return known;
+	*desc = sketch;
+	memcpy(desc->name, name, desc->name_size + 1u);
+	fill_rest(desc, place);
+	fill_device(desc, place, location);
+	return desc;
 }
 
-void known_drop(struct shelf *shelf, struct known *known)
+void desc_drop(struct stripe *stripe, struct desc *desc)
 {
-	while (known && --known->n_users == 0) {
-		struct known *older = known_rest(known)->older;
+	while (desc && --desc->n_users == 0) {
+		struct desc *older = desc_rest(desc)->older;
 
-		known_free(shelf, known);
-		known = older;
+		desc_free(stripe, desc);
+		desc = older;
 	}
 }
 
-void known_type(const struct known *known, struct tensor_type *ret)
+void desc_type(const struct desc *desc, struct tensor_type *ret)
 {
-	const int64_t *dims = known_rest(known)->dims;
-	size_t size = dims_size(known->n_dims, true);
+	const int64_t *dims = desc_rest(desc)->dims;
+	size_t size = dims_size(desc->n_dims, true);
 
 	*ret = (struct tensor_type){
-		.dtype = known->dtype,
-		.n_dims = known->n_dims,
+		.dtype = desc->dtype,
+		.n_dims = desc->n_dims,
 	};
 	memcpy(ret->shape, dims, size);
-	if (known->is_contiguous)
+	if (desc->is_contiguous)
 		tensor_type_contiguous(ret);
 	else
-		memcpy(ret->strides, dims + known->n_dims, size);
+		memcpy(ret->strides, dims + desc->n_dims, size);
 }
 
 /* --- handles ------------------------------------------------------------- */
 
-static struct fsdp_tensor *handle_alloc(struct shelf *shelf)
+static struct fsdp_tensor *handle_alloc(struct stripe *stripe)
 {
-	struct fsdp_tensor *tensor = shelf->first_free;
-	struct slab *slab = shelf->slabs;
+	struct fsdp_tensor *tensor = stripe->first_free;
+	struct slab *slab = stripe->slabs;
 
 	if (tensor) {
-		shelf->first_free = tensor->next_free;
+		stripe->first_free = tensor->next_free;
 		/* The next one's link is read first of all of it. */
-		__builtin_prefetch(shelf->first_free, 1);
+		__builtin_prefetch(stripe->first_free, 1);
 		return tensor;
 	}
 	if (!slab || slab->n_used == SLAB_HANDLES) {
@@ -242,49 +242,49 @@ static struct fsdp_tensor *handle_alloc(struct shelf *shelf)
 		if (!slab)
 			return NULL;
 		slab->n_used = 0;
-		slab->next = shelf->slabs;
-		shelf->slabs = slab;
+		slab->next = stripe->slabs;
+		stripe->slabs = slab;
 	}
 	return &slab->handles[slab->n_used++];
 }
 
-struct fsdp_tensor *tensor_new(struct fsdp_client *client, uint8_t shelf_index,
-			       struct known *known)
+struct fsdp_tensor *tensor_new(struct fsdp_client *client, uint8_t stripe_index,
+			       struct desc *desc)
 {
-	struct shelf *shelf = &client->shelves[shelf_index];
-	struct fsdp_tensor *tensor = handle_alloc(shelf);
+	struct stripe *stripe = &client->stripes[stripe_index];
+	struct fsdp_tensor *tensor = handle_alloc(stripe);
 
 	if (!tensor)
 		return NULL;
 	tensor->client = client;
-	tensor->generation = known->generation;
-	tensor->slot = known->slot;
-	tensor->data = known->data;
+	tensor->generation = desc->generation;
+	tensor->slot = desc->slot;
+	tensor->data = desc->data;
 	tensor->bundle = 0;
-	tensor->shelf = shelf_index;
+	tensor->stripe = stripe_index;
 	tensor->is_live = true;
 	/* Relaxed: nobody else has the handle yet. */
 	atomic_store_explicit(&tensor->is_writable, false,
 			      memory_order_relaxed);
 	atomic_store_explicit(&tensor->holds, 1, memory_order_relaxed);
-	atomic_store_explicit(&tensor->known, known, memory_order_relaxed);
+	atomic_store_explicit(&tensor->desc, desc, memory_order_relaxed);
 	return tensor;
 }
 
 void tensor_free(struct fsdp_tensor *tensor)
 {
-	struct shelf *shelf = &tensor->client->shelves[tensor->shelf];
+	struct stripe *stripe = &tensor->client->stripes[tensor->stripe];
 
-	pthread_mutex_lock(&shelf->lock);
+	pthread_mutex_lock(&stripe->lock);
 	/* Freed already: twice in the list it would be two tensors. */
 	if (tensor->is_live) {
-		known_drop(shelf, tensor_known(tensor));
+		desc_drop(stripe, tensor_desc(tensor));
 		tensor->is_live = false;
 		tensor->generation = 0; /* no slot's: not to be acquired */
-		tensor->next_free = shelf->first_free;
-		shelf->first_free = tensor;
+		tensor->next_free = stripe->first_free;
+		stripe->first_free = tensor;
 	}
-	pthread_mutex_unlock(&shelf->lock);
+	pthread_mutex_unlock(&stripe->lock);
 }
 
 bool tensor_give_back_unrung(struct fsdp_client *client, uint32_t slot,
@@ -319,10 +319,10 @@ bool tensor_take_hold(struct fsdp_tensor *tensor)
 	return false;
 }
 
-static struct fsdp_tensor *find_on(const struct shelf *shelf, tensor_is_fn *fn,
-				   void *data)
+static struct fsdp_tensor *find_on(const struct stripe *stripe,
+				   tensor_is_fn *fn, void *data)
 {
-	for (struct slab *slab = shelf->slabs; slab; slab = slab->next)
+	for (struct slab *slab = stripe->slabs; slab; slab = slab->next)
 		for (size_t i = 0; i < slab->n_used; i++)
 			if (slab->handles[i].is_live &&
 			    fn(&slab->handles[i], data))
@@ -335,12 +335,12 @@ struct fsdp_tensor *tensor_find(struct fsdp_client *client, tensor_is_fn *fn,
 {
 	struct fsdp_tensor *found = NULL;
 
-	for (size_t i = 0; i < SHELVES && !found; i++) {
-		struct shelf *shelf = &client->shelves[i];
+	for (size_t i = 0; i < STRIPES && !found; i++) {
+		struct stripe *stripe = &client->stripes[i];
 
-		pthread_mutex_lock(&shelf->lock);
-		found = find_on(shelf, fn, data);
-		pthread_mutex_unlock(&shelf->lock);
+		pthread_mutex_lock(&stripe->lock);
+		found = find_on(stripe, fn, data);
+		pthread_mutex_unlock(&stripe->lock);
 	}
 	return found;
 }

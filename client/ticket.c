@@ -1,5 +1,5 @@
 /*
- * Tickets: how an unnamed tensor travels between processes.
+ * Tickets: passing an unnamed tensor to another process.
  */
 #include "client/client.h"
 #include "client/pages.h"

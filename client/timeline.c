@@ -1,8 +1,8 @@
 /*
  * Counters and files. A file is mapped once for each device whose streams use
- * it, and once more for none if this process has only looked at it. Another
- * user's, which is read-only here, is for no device that cannot register such
- * pages: the host waits in its place.
+ * it, and once more, for no device, if this process has only looked at it. The
+ * file of another user is read-only here, and is mapped for no device that
+ * cannot register such pages: there the host waits instead.
  */
 #include "client/timeline.h"
 #include "client/client.h"
@@ -16,7 +16,7 @@ struct timeline_file {
 	uint64_t session;
 	struct timelines timelines;
 	struct order_map map; /* device NULL: not registered */
-	/* The broker refused it writable (lock held). */
+	/* The broker refused to give it writable (lock held). */
 	bool is_for_host;
 };
 
@@ -85,8 +85,8 @@ static bool is_own(const struct fsdp_client *client, uint64_t session)
 	return session == client->connection.self.session;
 }
 
-/* The broker says that the session orders the tensor no more: the work is done,
- * or the session is over. */
+/* The broker says that the session's order of the tensor has ended: the work is
+ * complete, or the session is over. */
 #define TIMELINE_ENDED 1
 
 static int ask(struct fsdp_client *client, uint64_t session,
@@ -117,8 +117,8 @@ static int ask(struct fsdp_client *client, uint64_t session,
 	return r;
 }
 
-/* A new file, not in the list yet, and without its fd: the mapping is all that
- * is needed, and the broker keeps the file. */
+/* A new file, which is not in the list yet and has no descriptor: the mapping
+ * is sufficient, and the broker keeps the file. */
 static int fetch(struct fsdp_client *client, uint64_t session,
 		 const struct slot_ref *ref, bool is_writable,
 		 struct timeline_file **ret, struct error *err)
@@ -140,7 +140,7 @@ static int fetch(struct fsdp_client *client, uint64_t session,
 	return 0;
 }
 
-/* Register it, and use it from now on, unless another thread was faster. */
+/* Register it and use it from now on, unless another thread was faster. */
 static int add(struct timeline_book *book, struct timeline_file *file,
 	       const struct device *device, struct timeline_file **ret,
 	       struct error *err)
@@ -170,9 +170,9 @@ static int add(struct timeline_book *book, struct timeline_file *file,
 	return 0;
 }
 
-static struct timeline_file *find_known(struct timeline_book *book,
-					uint64_t session,
-					const struct device *device)
+static struct timeline_file *find_desc(struct timeline_book *book,
+				       uint64_t session,
+				       const struct device *device)
 {
 	struct timeline_file *file;
 
@@ -187,18 +187,18 @@ static struct timeline_file *find_known(struct timeline_book *book,
 	return file;
 }
 
-/* The file as `device` sees it; NULL, or where that cannot register it: as this
- * process does. TIMELINE_ENDED: only of another session. */
+/* The file as `device` sees it; if it is NULL, or cannot register the file, as
+ * this process sees it. TIMELINE_ENDED: only for another session. */
 static int get_file(struct fsdp_client *client, uint64_t session,
 		    const struct slot_ref *ref, const struct device *device,
 		    struct timeline_file **ret, struct error *err)
 {
 	struct timeline_book *book = &client->timelines;
 	bool is_own_file = is_own(client, session);
-	/* Some devices cannot register what is read-only. */
+	/* Some devices cannot register read-only pages. */
 	bool is_writable =
 		is_own_file || (device && !device->has_readonly_register);
-	struct timeline_file *file = find_known(book, session, device);
+	struct timeline_file *file = find_desc(book, session, device);
 	int r;
 
 	if (file) {
@@ -226,7 +226,7 @@ static bool is_habit(const struct counter *counter, const struct device *device,
 		pthread_equal(counter->thread, pthread_self()));
 }
 
-/* Its own, or that which was not used for longest. */
+/* The stream's own counter, or the one that was unused for the longest time. */
 static uint32_t choose(struct timeline_book *book, const struct device *device,
 		       CUstream stream)
 {

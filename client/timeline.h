@@ -1,16 +1,17 @@
 /*
- * Timelines (shm/timeline.h) as this process uses them: its own, which its
- * streams write, and those of other sessions that it waits for.
+ * Timelines (shm/timeline.h) in this process: its own, which its streams write,
+ * and those of other sessions that it waits for.
  *
- * A stream gets a counter of ours when it first needs one. There are fewer
- * counters than there can be streams, and the driver gives the handle of a
- * destroyed stream to the next; so which stream has which counter is only a
- * habit, and every write waits for the one before: a counter never goes back,
- * whoever writes it. That cannot lock up, since a wait is only ever for what
- * was given to the device before (but see cuda/order.h for collectives).
+ * A stream gets one of our counters at its first use. There are fewer counters
+ * than there can be streams, and the driver gives the handle of a destroyed
+ * stream to the next one, so the assignment is only a preference. Every write
+ * waits for the previous write to the same counter: so a counter never
+ * decreases, whichever stream writes it. This cannot deadlock, since a stream
+ * only waits for work that the device got before (but see cuda/order.h for
+ * collectives).
  *
- * Files of others stay mapped until the connection is closed: a stream that
- * looks at one may not have come to it yet.
+ * Files of other sessions stay mapped until the connection is closed, because a
+ * stream that waits on one may still have to reach that wait.
  */
 #pragma once
 #include "client/tensor.h"
@@ -25,9 +26,9 @@ struct fsdp_client;
 struct timeline_file;
 
 struct counter {
-	pthread_mutex_t lock; /* across the next value and its enqueueing */
+	pthread_mutex_t lock; /* held while a value is chosen and enqueued */
 	uint64_t value;       /* enqueued last */
-	/* By habit of; under the lock of the book. */
+	/* The stream's preferred counter; protected by the lock of the book. */
 	const struct device *device;
 	CUstream stream;
 	pthread_t thread; /* of CU_STREAM_PER_THREAD */
@@ -42,37 +43,37 @@ struct timeline_book {
 };
 
 void timeline_book_init(struct timeline_book *book);
-/* Wait until the devices that know files are idle, or have failed: no stream
- * comes to one any more. -ETIMEDOUT, for each. */
+/* Wait until the devices that have mapped files are idle or have failed, so
+ * that no stream will read one. -ETIMEDOUT, for each device. */
 int timeline_book_synchronize(const struct timeline_book *book,
 			      int32_t timeout_ms, struct error *err);
-/* In a forked child nothing of it is mapped. */
+/* In a forked child none of it is mapped. */
 void timeline_book_deinit(struct timeline_book *book, bool is_forked);
 
-/* Have `stream`, which is of the device, write the next value of one of our
- * counters behind all that it was given. */
+/* Make `stream`, which belongs to the device, write the next value of one of
+ * our counters after its work so far. */
 int timeline_signal(struct fsdp_client *client, const struct device *device,
 		    CUstream stream, struct tensor_order *ret,
 		    struct error *err);
 
 /*
- * Is what `order` says reached? (Of a dead session everything is.) `ref`: a
- * tensor that it orders and that is held; by it the broker lets us look at
- * another session's timelines.
+ * Has the timeline reached the value of `order`? (For a dead session it always
+ * has.) `ref` is a tensor with this order that is held; because of it the
+ * broker lets this process read another session's timelines.
  */
 int timeline_look(struct fsdp_client *client, const struct slot_ref *ref,
 		  const struct tensor_order *order, bool *ret,
 		  struct error *err);
 
-/* As far as can be told without asking the broker. */
+/* As far as can be known without a request. */
 bool timeline_peek(struct fsdp_client *client,
 		   const struct tensor_order *order);
 
-/* The device can register writable pages only, and another user's are not
- * writable here: the caller must wait itself (timeline_look()). */
+/* The device can register writable pages only, and another user's pages are not
+ * writable here: the caller must wait on the host (timeline_look()). */
 #define TIMELINE_FOR_HOST 1
 
-/* Have `stream` wait until it is; or TIMELINE_FOR_HOST. */
+/* Make `stream` wait until it has; or TIMELINE_FOR_HOST. */
 int timeline_wait(struct fsdp_client *client, const struct slot_ref *ref,
 		  const struct tensor_order *order, const struct device *device,
 		  CUstream stream, struct error *err);

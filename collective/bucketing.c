@@ -121,8 +121,7 @@ static int find_candidates(struct pass *pass, bool *is_fsdp_group,
 		r = no_memory(err);
 		goto out;
 	}
-	r = fsdp_filter(graph, pass->kind, pass->is_faithful, is_fsdp_group,
-			is_fsdp, err);
+	r = fsdp_filter(graph, pass->kind, is_fsdp_group, is_fsdp, err);
 	if (r < 0)
 		goto out;
 	for (uint32_t i = 0; i < n; i++) {
@@ -381,13 +380,6 @@ static int reserve_results(struct pass *pass, struct error *err)
 	return 0;
 }
 
-/* The reference's older passes leave all-reduces as they are. */
-static void plan_nothing(struct pass *pass)
-{
-	for (uint32_t i = 0; i < pass->n; i++)
-		pass->buckets[i] = BUCKET_NONE;
-}
-
 static int plan(struct pass *pass, struct error *err)
 {
 	struct bucket_options options = {.caps_mb = pass->rule->caps_mb,
@@ -397,10 +389,6 @@ static int plan(struct pass *pass, struct error *err)
 	pass->buckets = calloc((size_t)pass->n + 1, sizeof(*pass->buckets));
 	if (!pass->buckets)
 		return no_memory(err);
-	if (pass->is_faithful && pass->kind == GRAPH_ALL_REDUCE) {
-		plan_nothing(pass);
-		return 0;
-	}
 	return bucket_plan(pass->items, pass->n, &options, pass->buckets,
 			   &pass->n_buckets, err);
 }
@@ -463,26 +451,6 @@ static int check_caps(const struct bucketing_rule *rule, struct error *err)
 	return r;
 }
 
-/* The reference has an assertion here. */
-static int check_options(const struct graph *graph,
-			 const struct bucketing_options *options,
-			 struct error *err)
-{
-	if (!options->is_faithful ||
-	    options->reduce.mode != BUCKETING_MULTIDTYPE)
-		return 0;
-	for (uint32_t i = 0; i < graph->n_nodes; i++) {
-		if (graph->nodes[i].kind == GRAPH_REDUCE_SCATTER)
-			return error_set(
-				err, -EINVAL,
-				"the faithful custom_ops_multidtype takes no "
-				"reduce-scatter such as '%.64s': use another "
-				"mode for reductions, or leave faithful",
-				graph->nodes[i].name);
-	}
-	return 0;
-}
-
 static int run_passes(const struct bucketing_options *options,
 		      struct bucketing *result, struct error *err)
 {
@@ -519,8 +487,6 @@ int bucketing_run(const struct graph *graph,
 		r = check_caps(&options->gather, err);
 	if (r == 0)
 		r = check_caps(&options->reduce, err);
-	if (r == 0)
-		r = check_options(graph, options, err);
 	/* merging nothing is a copy */
 	if (r == 0)
 		r = merge_buckets(graph, NULL, 0, &result.graph, err);

@@ -13,11 +13,9 @@
  *   reduce-scatter  nothing but unary operations up to the output
  *   all-reduce      its group is one of an FSDP all-gather
  *
- * With `is_faithful` the older filters hold (a placeholder or the convert of
- * one; the output or a convert before it), and the quirks that bucket.h names;
- * mixed dtypes are not padded; custom_ops_multidtype refuses reduce-scatters,
- * which otherwise are done as by custom_ops; and there is no pass over
- * all-reduces.
+ * With `is_faithful` the quirks that bucket.h names hold, and mixed dtypes are
+ * not padded: buckets are then those of PyTorch 2.13
+ * (python/tests/test_inductor.py compares them).
  *
  * The time grows with the nodes and their inputs, and their logarithm.
  */
@@ -54,8 +52,7 @@ enum bucketing_fate {
 	BUCKETING_MERGED,
 	BUCKETING_ALONE,     /* a bucket of its own; the graph keeps it */
 	BUCKETING_FILTERED,  /* not FSDP's */
-	BUCKETING_LEFT_OVER, /* faithful: dropped, alone in a bucket, or an
-			      * all-reduce */
+	BUCKETING_LEFT_OVER, /* faithful: dropped, or alone in a bucket */
 };
 
 struct bucketing_member {
@@ -88,8 +85,8 @@ struct bucketing {
 
 /*
  * Run the passes over `graph`, which is checked first and stays as it is.
- * -EINVAL: it is none; a cap; what a faithful mode refuses. The rewritten graph
- * passes graph_check().
+ * -EINVAL: it is none; a cap; with `is_faithful`, an entry that cannot be
+ * viewed in its dtype. The rewritten graph passes graph_check().
  */
 int bucketing_run(const struct graph *graph,
 		  const struct bucketing_options *options,

@@ -39,21 +39,6 @@ static int find_rooted(const struct graph *graph, bool *is_rooted,
 	return 0;
 }
 
-/* The older form: a placeholder, or the convert of one. */
-static void find_near(const struct graph *graph, bool *is_near)
-{
-	for (uint32_t i = 0; i < graph->n_nodes; i++) {
-		const struct graph_node *node = &graph->nodes[i];
-
-		if (node->kind != GRAPH_ALL_GATHER)
-			continue;
-		node = &graph->nodes[node->inputs[0]];
-		if (node->kind == GRAPH_CONVERT)
-			node = &graph->nodes[node->inputs[0]];
-		is_near[i] = node->kind == GRAPH_PLACEHOLDER;
-	}
-}
-
 static bool is_unary(const struct graph_node *node)
 {
 	for (uint32_t k = 1; k < node->n_inputs; k++) {
@@ -81,47 +66,15 @@ static void find_unary(const struct graph *graph,
 	}
 }
 
-static bool is_all_output(const struct graph *graph,
-			  const struct graph_users *users, uint32_t i)
-{
-	for (uint32_t k = users->first[i]; k < users->first[i + 1]; k++) {
-		if (graph->nodes[users->users[k]].kind != GRAPH_OUTPUT)
-			return false;
-	}
-	return true;
-}
-
-/* The older form: the output, or one convert before it. */
-static void find_last(const struct graph *graph,
-		      const struct graph_users *users, bool *is_last)
-{
-	for (uint32_t i = 0; i < graph->n_nodes; i++) {
-		uint32_t wait, user;
-
-		if (graph->nodes[i].kind != GRAPH_REDUCE_SCATTER)
-			continue;
-		wait = users->users[users->first[i]];
-		is_last[i] = is_all_output(graph, users, wait);
-		if (is_last[i] || graph_users_count(users, wait) != 1)
-			continue;
-		user = users->users[users->first[wait]];
-		is_last[i] = graph->nodes[user].kind == GRAPH_CONVERT &&
-			     is_all_output(graph, users, user);
-	}
-}
-
-static int find_scatters(const struct graph *graph, bool is_faithful,
-			 bool *is_fsdp, struct error *err)
+static int find_scatters(const struct graph *graph, bool *is_fsdp,
+			 struct error *err)
 {
 	struct graph_users users;
 	int r = graph_users_init(&users, graph, err);
 
 	if (r < 0)
 		return r;
-	if (is_faithful)
-		find_last(graph, &users, is_fsdp);
-	else
-		find_unary(graph, &users, is_fsdp);
+	find_unary(graph, &users, is_fsdp);
 	graph_users_deinit(&users);
 	return 0;
 }
@@ -141,15 +94,12 @@ static void settle(const struct graph *graph, enum graph_kind kind,
 }
 
 int fsdp_filter(const struct graph *graph, enum graph_kind kind,
-		bool is_faithful, bool *is_fsdp_group, bool *is_fsdp,
-		struct error *err)
+		bool *is_fsdp_group, bool *is_fsdp, struct error *err)
 {
 	int r = 0;
 
 	if (kind == GRAPH_REDUCE_SCATTER)
-		r = find_scatters(graph, is_faithful, is_fsdp, err);
-	else if (kind == GRAPH_ALL_GATHER && is_faithful)
-		find_near(graph, is_fsdp);
+		r = find_scatters(graph, is_fsdp, err);
 	else if (kind == GRAPH_ALL_GATHER)
 		r = find_rooted(graph, is_fsdp, err);
 	if (r < 0)

@@ -14,5 +14,4 @@ struct error;
  * by a search for all-gathers and read by one for all-reduces.
  */
 int fsdp_filter(const struct graph *graph, enum graph_kind kind,
-		bool is_faithful, bool *is_fsdp_group, bool *is_fsdp,
-		struct error *err);
+		bool *is_fsdp_group, bool *is_fsdp, struct error *err);

@@ -70,7 +70,8 @@ struct graph_node {
 	enum graph_kind kind;
 	uint32_t n_inputs;
 	uint32_t *inputs;        /* indices of nodes */
-	struct tensor_type type; /* contiguous; dtype 0: the node has none */
+	struct tensor_type type; /* contiguous; dtype 0: its value is not one
+				  * tensor, as of outputs and some ops */
 	char *call;              /* GRAPH_OP: what it calls */
 	uint32_t group;          /* collectives; else GRAPH_NONE */
 	enum graph_reduce reduce;

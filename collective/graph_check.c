@@ -290,7 +290,14 @@ static int check_unpack(const struct graph *graph,
 
 /* --- the table ----------------------------------------------------------- */
 
-enum need { TYPE = 1, GROUP = 2, REDUCE = 4, CALL = 8, ROWS = 16 };
+enum need {
+	TYPE = 1,
+	GROUP = 2,
+	REDUCE = 4,
+	CALL = 8,
+	ROWS = 16,
+	ANY_VALUE = 32
+};
 
 /* clang-format off */
 static const struct kind_row {
@@ -298,8 +305,8 @@ static const struct kind_row {
 	uint32_t needs;
 	check_fn *check;       /* of the type; NULL: anything goes */
 } kinds[GRAPH_N_KINDS] = {
-	[GRAPH_PLACEHOLDER] = {0, 0, TYPE, NULL},
-	[GRAPH_OP] = {0, ANY, TYPE | CALL, NULL},
+	[GRAPH_PLACEHOLDER] = {0, 0, ANY_VALUE, NULL},
+	[GRAPH_OP] = {0, ANY, ANY_VALUE | CALL, NULL},
 	[GRAPH_CONVERT] = {1, 1, TYPE, check_convert},
 	[GRAPH_ALL_GATHER] = {1, 2, TYPE | GROUP, check_gather},
 	[GRAPH_REDUCE_SCATTER] = {1, 1, TYPE | GROUP | REDUCE, check_scatter},
@@ -316,14 +323,16 @@ static const struct kind_row {
 };
 /* clang-format on */
 
-static int check_type(const struct graph_node *node, bool is_needed,
+static int check_type(const struct graph_node *node, uint32_t needs,
 		      struct error *err)
 {
 	uint64_t span;
 
-	if (!is_needed && node->type.dtype)
+	if ((needs & TYPE) || ((needs & ANY_VALUE) && node->type.dtype))
+		return tensor_type_check(&node->type, &span, err);
+	if (node->type.dtype)
 		return error_set(err, -EINVAL, "it has a dtype, but no tensor");
-	return is_needed ? tensor_type_check(&node->type, &span, err) : 0;
+	return 0;
 }
 
 static int check_fields(const struct graph *graph,
@@ -347,7 +356,7 @@ static int check_fields(const struct graph *graph,
 			return error_set(err, -EINVAL, "entry %u has no dtype",
 					 i);
 	}
-	return check_type(node, row->needs & TYPE, err);
+	return check_type(node, row->needs, err);
 }
 
 /* May `user` take the result of `node` as its i-th operand? */
@@ -370,6 +379,12 @@ static int check_use(const struct graph_node *node,
 		return error_set(err, -EINVAL,
 				 "it reads buffer '%.64s', which nothing has "
 				 "filled",
+				 node->name);
+	if ((kinds[node->kind].needs & ANY_VALUE) && !node->type.dtype &&
+	    user->kind != GRAPH_OP && user->kind != GRAPH_OUTPUT)
+		return error_set(err, -EINVAL,
+				 "it needs a tensor, which '%.64s' is not: "
+				 "that node has no dtype",
 				 node->name);
 	return 0;
 }

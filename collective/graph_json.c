@@ -30,6 +30,7 @@
 #define ALL        (BIT(GRAPH_N_KINDS) - 1)
 #define TYPED      (ALL & ~(BIT(GRAPH_OUTPUT) | BIT(GRAPH_REDUCE_SCATTER_COALESCED)))
 #define SOURCES    (BIT(GRAPH_PLACEHOLDER) | BIT(GRAPH_ALLOCATE))
+#define VALUES     (BIT(GRAPH_PLACEHOLDER) | BIT(GRAPH_OP))
 
 enum key {
 	KEY_NAME,
@@ -54,25 +55,25 @@ enum key {
 /* clang-format off */
 static const struct key_row {
 	const char *name;
-	uint32_t kinds; /* that take it */
-	bool is_optional;
+	uint32_t kinds;    /* that take it */
+	uint32_t optional; /* those that may leave it out */
 } keys[N_KEYS] = {
-	[KEY_NAME] = {"name", ALL, false},
-	[KEY_KIND] = {"kind", ALL, false},
-	[KEY_INPUTS] = {"inputs", ALL & ~SOURCES, false},
-	[KEY_CALL] = {"call", BIT(GRAPH_OP), false},
-	[KEY_DTYPE] = {"dtype", TYPED, false},
-	[KEY_SHAPE] = {"shape", TYPED, false},
-	[KEY_GROUP] = {"group", COLLECTIVES, false},
-	[KEY_GROUP_SIZE] = {"group_size", COLLECTIVES, false},
-	[KEY_REDUCE] = {"reduce", REDUCTIONS, false},
-	[KEY_FSDP] = {"fsdp", COLLECTIVES, true},
-	[KEY_INDEX] = {"index", BIT(GRAPH_WAIT), true},
-	[KEY_ROWS] = {"rows", FILLERS | BIT(GRAPH_UNPACK), false},
-	[KEY_ROW_SIZE] = {"row_size", FILLERS | BIT(GRAPH_UNPACK), false},
-	[KEY_OFFSET] = {"offset", BIT(GRAPH_UNPACK), false},
-	[KEY_LENGTH] = {"length", BIT(GRAPH_UNPACK), false},
-	[KEY_ENTRIES] = {"entries", FILLERS, false},
+	[KEY_NAME] = {"name", ALL, 0},
+	[KEY_KIND] = {"kind", ALL, 0},
+	[KEY_INPUTS] = {"inputs", ALL & ~SOURCES, 0},
+	[KEY_CALL] = {"call", BIT(GRAPH_OP), 0},
+	[KEY_DTYPE] = {"dtype", TYPED, VALUES},
+	[KEY_SHAPE] = {"shape", TYPED, VALUES},
+	[KEY_GROUP] = {"group", COLLECTIVES, 0},
+	[KEY_GROUP_SIZE] = {"group_size", COLLECTIVES, 0},
+	[KEY_REDUCE] = {"reduce", REDUCTIONS, 0},
+	[KEY_FSDP] = {"fsdp", COLLECTIVES, COLLECTIVES},
+	[KEY_INDEX] = {"index", BIT(GRAPH_WAIT), BIT(GRAPH_WAIT)},
+	[KEY_ROWS] = {"rows", FILLERS | BIT(GRAPH_UNPACK), 0},
+	[KEY_ROW_SIZE] = {"row_size", FILLERS | BIT(GRAPH_UNPACK), 0},
+	[KEY_OFFSET] = {"offset", BIT(GRAPH_UNPACK), 0},
+	[KEY_LENGTH] = {"length", BIT(GRAPH_UNPACK), 0},
+	[KEY_ENTRIES] = {"entries", FILLERS, 0},
 };
 /* clang-format on */
 
@@ -174,9 +175,16 @@ static int read_shape(const json_t *value, struct tensor_type *type,
 static int read_type(const struct reading *reading, struct graph_node *node,
 		     struct error *err)
 {
+	const json_t *dtype = reading->values[KEY_DTYPE];
 	uint64_t span;
-	int r = read_dtype(reading->values[KEY_DTYPE], &node->type.dtype, err);
+	int r;
 
+	if (!dtype && !reading->values[KEY_SHAPE])
+		return 0; /* its value is not one tensor */
+	if (!dtype || !reading->values[KEY_SHAPE])
+		return error_set(err, -EINVAL, "it has no %s",
+				 dtype ? "shape" : "dtype");
+	r = read_dtype(dtype, &node->type.dtype, err);
 	if (r < 0)
 		return r;
 	r = read_shape(reading->values[KEY_SHAPE], &node->type, err);
@@ -399,7 +407,7 @@ static int sort_keys(struct reading *reading, json_t *object,
 		if (!takes(kind, (enum key)key))
 			continue;
 		n_known += reading->values[key] != NULL;
-		if (!reading->values[key] && !keys[key].is_optional)
+		if (!reading->values[key] && !(keys[key].optional & BIT(kind)))
 			return error_set(err, -EINVAL, "it has no %s",
 					 keys[key].name);
 	}
@@ -708,11 +716,14 @@ static json_t *write_value(struct writing *writing,
 static json_t *write_node(struct writing *writing,
 			  const struct graph_node *node)
 {
+	bool is_tensor = node->type.dtype != 0;
+
 	writing->object = json_object();
 	for (int i = 0; i < N_KEYS; i++) {
 		enum key key = (enum key)i;
 
 		if (!takes(node->kind, key) ||
+		    ((key == KEY_DTYPE || key == KEY_SHAPE) && !is_tensor) ||
 		    (key == KEY_FSDP && node->tag == GRAPH_UNTAGGED) ||
 		    (key == KEY_INDEX && node->index == 0))
 			continue;

@@ -34,10 +34,52 @@ struct limiter {
 	struct queue live;              /* waiting or in flight, by number */
 	struct queue events;            /* faithful form: as they were freed */
 	uint64_t last_number;
-	uint64_t n_counted;  /* in flight and not exempt */
+	uint32_t n_counted;  /* in flight and not exempt */
 	uint64_t bytes_live; /* of all in `live` */
 	struct limiter_state state;
 };
+
+/* --- the window ---------------------------------------------------------- */
+
+struct window window_of(const struct limiter_options *options)
+{
+	return (struct window){
+		.limit =
+			options->limit ? options->limit : LIMITER_DEFAULT_LIMIT,
+		.limit_bytes = options->limit_bytes ? options->limit_bytes
+						    : UINT64_MAX,
+	};
+}
+
+/*
+ * "Alone" means that nothing is in flight that somebody will free soon. If
+ * bytes of exempt groups could make a request wait, one that fits beside none
+ * of them would wait for ever: they stay until the work that it is part of is
+ * done.
+ */
+static bool fits_window(const struct window *window, uint64_t bytes,
+			bool is_exempt)
+{
+	if (!is_exempt && window->n_counted >= window->limit)
+		return false;
+	if (window->bytes <= window->limit_bytes &&
+	    bytes <= window->limit_bytes - window->bytes)
+		return true;
+	return window->n_counted == 0;
+}
+
+bool window_admit(struct window *window, uint64_t bytes, bool is_exempt)
+{
+	if (!fits_window(window, bytes, is_exempt))
+		return false;
+	window->n_counted += !is_exempt;
+	/* Bytes of exempt ones may add up to any number. */
+	if (__builtin_add_overflow(window->bytes, bytes, &window->bytes))
+		window->bytes = UINT64_MAX;
+	return true;
+}
+
+/* --- tickets ------------------------------------------------------------- */
 
 static void queue_init(struct queue *queue)
 {
@@ -94,18 +136,15 @@ int limiter_new(const struct limiter_options *options, struct limiter **ret,
 {
 	struct limiter *limiter;
 
-	if (options->kind != LIMITER_WINDOW &&
-	    options->kind != LIMITER_FAITHFUL)
+	if (options->kind != LIMITER_WINDOW && options->kind != LIMITER_FSDP1)
 		return error_set(err, -EINVAL, "there is no limiter of kind %d",
 				 (int)options->kind);
 	limiter = calloc(1, sizeof(*limiter));
 	if (!limiter)
 		return error_nomem(err, "a limiter");
 	limiter->options = *options;
-	if (!options->limit)
-		limiter->options.limit = LIMITER_DEFAULT_LIMIT;
-	if (!options->limit_bytes)
-		limiter->options.limit_bytes = UINT64_MAX;
+	limiter->options.limit = window_of(options).limit;
+	limiter->options.limit_bytes = window_of(options).limit_bytes;
 	queue_init(&limiter->live);
 	queue_init(&limiter->events);
 	*ret = limiter;
@@ -121,30 +160,15 @@ void limiter_free(struct limiter *limiter)
 	free(limiter);
 }
 
-/*
- * "Alone" means that nothing is in flight that somebody will free soon. If
- * bytes of exempt groups could make a request wait, one that fits beside none
- * of them would wait for ever: they stay until the work that it is part of is
- * done.
- */
-static bool fits_window(const struct limiter *limiter,
-			const struct ticket *ticket)
-{
-	uint64_t limit = limiter->options.limit_bytes;
-	uint64_t in_flight = limiter->state.bytes_in_flight;
-
-	if (!ticket->is_exempt && limiter->n_counted >= limiter->options.limit)
-		return false;
-	if (in_flight <= limit && ticket->bytes <= limit - in_flight)
-		return true;
-	return limiter->n_counted == 0;
-}
-
 static bool is_ready(const struct limiter *limiter, const struct ticket *ticket)
 {
-	if (limiter->options.kind == LIMITER_FAITHFUL)
+	struct window window = window_of(&limiter->options);
+
+	if (limiter->options.kind == LIMITER_FSDP1)
 		return !ticket->waits_for || ticket->is_wait_over;
-	return fits_window(limiter, ticket);
+	window.n_counted = limiter->n_counted;
+	window.bytes = limiter->state.bytes_in_flight;
+	return fits_window(&window, ticket->bytes, ticket->is_exempt);
 }
 
 /* In order: who is not ready holds up all behind, so that every rank sees the
@@ -196,7 +220,7 @@ int limiter_request(struct limiter *limiter, uint64_t bytes, bool is_exempt,
 	ticket->number = ++limiter->last_number;
 	ticket->bytes = bytes;
 	ticket->is_exempt = is_exempt;
-	if (limiter->options.kind == LIMITER_FAITHFUL)
+	if (limiter->options.kind == LIMITER_FSDP1)
 		take_event(limiter, ticket);
 	queue_append(&limiter->live, ticket);
 	limiter->bytes_live += bytes;
@@ -231,7 +255,7 @@ void limiter_free_ticket(struct limiter *limiter, uint64_t ticket,
 		limiter->state.n_waiting--;
 	}
 	if (freed->is_admitted && enqueues &&
-	    limiter->options.kind == LIMITER_FAITHFUL) {
+	    limiter->options.kind == LIMITER_FSDP1) {
 		queue_append(&limiter->events, freed);
 		limiter->state.n_events++;
 	} else {

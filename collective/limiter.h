@@ -9,7 +9,7 @@
  * exempt groups. In flight is what was admitted and is not freed. Requests are
  * admitted in order; freeing admits as many as fit.
  *
- * LIMITER_FAITHFUL: PyTorch FSDP1's _FreeEventQueue. Freeing enqueues an
+ * LIMITER_FSDP1: PyTorch FSDP1's _FreeEventQueue. Freeing enqueues an
  * event; an unshard pops at most one, and only if `limit` or more are queued,
  * and waits for it. Nothing is drained at the end of an iteration. There a
  * thread waits; here later requests may come meanwhile, and are admitted behind
@@ -28,7 +28,7 @@ struct error;
 
 enum limiter_kind {
 	LIMITER_WINDOW = 0,
-	LIMITER_FAITHFUL = 1,
+	LIMITER_FSDP1 = 1,
 };
 
 struct limiter_options {
@@ -36,6 +36,23 @@ struct limiter_options {
 	uint32_t limit;       /* groups; 0: LIMITER_DEFAULT_LIMIT */
 	uint64_t limit_bytes; /* LIMITER_WINDOW; 0: no limit of bytes */
 };
+
+/*
+ * The rule of LIMITER_WINDOW alone, for those who know what is in flight: give
+ * it what is not over, in the order of the requests. Fewer in flight never let
+ * less through, so who was admitted once may be found so again.
+ */
+struct window {
+	uint32_t limit;       /* groups; not 0 */
+	uint64_t limit_bytes; /* UINT64_MAX: no limit */
+	uint32_t n_counted;   /* in flight and not exempt */
+	uint64_t bytes;       /* in flight */
+};
+
+/* The window of these options, with nothing in flight. */
+struct window window_of(const struct limiter_options *options);
+/* Is the next one admitted? False: neither it nor any after it. */
+bool window_admit(struct window *window, uint64_t bytes, bool is_exempt);
 
 struct limiter; /* limiter.c */
 

@@ -1,6 +1,7 @@
 /*
- * The thread is joined when it is back, so that nothing of it is left then, and
- * detached when it is left; it frees the handle in that case.
+ * The thread is joined once the call has returned, so that nothing of it
+ * remains; if the caller gives up earlier, it is detached and frees the handle
+ * itself.
  */
 #include "cuda/bounded.h"
 #include "proto/error.h"
@@ -69,7 +70,7 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* The caller's signals are not for it. */
+/* The thread must not receive the program's signals. */
 static int start(struct bounded *call)
 {
 	sigset_t all, before;

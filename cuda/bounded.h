@@ -1,9 +1,10 @@
 /*
- * A call that may never come back, on a thread of its own: whoever wants it
- * waits for so long, and no longer.
+ * A call that may never return, on a thread of its own, so that its caller can
+ * wait for a limited time.
  *
  * The driver and NCCL have calls that wait for a device or for other processes
- * and that know no limit. What such a call uses must stay until it is back.
+ * without a time limit. Memory and handles that such a call uses must stay
+ * valid until it has returned.
  */
 #pragma once
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /*
- * The primary context of each device, kept once it was made.
+ * The primary context of each device, kept once it is retained.
  */
 #include "cuda/context.h"
 
@@ -13,7 +13,7 @@
 static _Atomic(CUcontext) contexts[DEVICE_MAX];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The driver says less than the compute mode does. */
+/* The driver's error says less than the compute mode does. */
 static int say_refused(const struct device *device, CUresult result,
 		       struct error *err)
 {
@@ -29,7 +29,7 @@ static int say_refused(const struct device *device, CUresult result,
 	return driver_error(err, result, "make a context on device %s", text);
 }
 
-/* Relaxed where it is read: a context's handle is all there is of it. */
+/* Loads are relaxed: a context has no contents besides its handle. */
 static int retain(const struct device *device, CUcontext *ret,
 		  struct error *err)
 {
@@ -49,9 +49,9 @@ static int retain(const struct device *device, CUcontext *ret,
 	return result == CUDA_SUCCESS ? 0 : say_refused(device, result, err);
 }
 
-/* What we do is no part of a graph that the program captures meanwhile, and
- * must not spoil it, as many calls do in any mode but this. Blocks of work may
- * stand in each other: the outermost counts. */
+/* Our calls are not part of a graph that the program captures meanwhile, and
+ * must not invalidate it, as many calls do in any other mode. Blocks of work
+ * may be nested: only the outermost changes the mode. */
 static _Thread_local struct {
 	unsigned int depth;
 	CUstreamCaptureMode before;
@@ -133,7 +133,7 @@ int context_synchronize(const struct device *device, int32_t timeout_ms,
 
 /* --- streams ------------------------------------------------------------- */
 
-/* The device of a context that is not ours; NULL: cannot be told. */
+/* The device of a context that is not ours; NULL: unknown. */
 static const struct device *device_of(CUcontext context)
 {
 	const struct device *devices;
@@ -168,8 +168,8 @@ static int say_foreign(const struct device *device, CUcontext context,
 			 text, wanted);
 }
 
-/* What the driver says of a stream, with the device's context entered: the two
- * streams that every context has are the current one's. */
+/* The driver's answer about a stream, with the device's context entered, since
+ * the two default streams belong to the current context. */
 struct stream_facts {
 	CUcontext own, context;
 	CUstreamCaptureStatus capture;
@@ -203,7 +203,8 @@ int context_check_stream(const struct device *device, CUstream stream,
 				    (void *)stream);
 	if (facts.context != facts.own)
 		return say_foreign(device, facts.context, err);
-	/* A graph does the same each time it runs, and timelines only grow. */
+	/* A graph repeats the same write each time it runs, and timelines only
+	 * grow. */
 	if (facts.capture != CU_STREAM_CAPTURE_STATUS_NONE)
 		return error_set(err, -EINVAL,
 				 "the stream is being captured into a graph: "

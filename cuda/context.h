@@ -1,11 +1,11 @@
 /*
- * Contexts of client processes: the device's primary one, which is what the
- * CUDA runtime and PyTorch use too. Retained once per process and device, and
- * never released (another library may have our memory in use at exit).
+ * Contexts of client processes: the device's primary context, which the CUDA
+ * runtime and PyTorch use too. It is retained once per process and device and
+ * never released, because another library may still use our memory at exit.
  *
- * Every block of work is bracketed: the caller's current context is put back,
- * whatever it was; and a capture of streams that is under way is not touched
- * by what is called in between.
+ * Every block of work is bracketed: afterwards the caller's current context is
+ * restored, and calls within the bracket do not disturb a stream capture that
+ * is under way.
  */
 #pragma once
 #include "cuda/device.h"

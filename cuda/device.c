@@ -1,5 +1,5 @@
 /*
- * Finding devices and asking what they can do; all of it without a context.
+ * Finding devices and their features, all without a context.
  */
 #include "cuda/device.h"
 
@@ -17,12 +17,12 @@ static struct {
 	uint32_t n;
 	int r;
 	struct error err;
-	_Atomic bool is_done; /* all else stays as it is from then on */
+	_Atomic bool is_done; /* everything else is constant from then on */
 } found;
 
 static const struct device *find(const struct device_uuid *uuid)
 {
-	/* acquire: the list is seen, too. */
+	/* acquire: the thread sees the list, too. */
 	if (!atomic_load_explicit(&found.is_done, memory_order_acquire))
 		return NULL;
 	for (uint32_t i = 0; i < found.n; i++)
@@ -44,7 +44,7 @@ void device_format(const struct device_uuid *uuid, char ret[DEVICE_TEXT_SIZE])
 		       b[11], b[12], b[13], b[14], b[15]);
 }
 
-/* Not what isxdigit() says, which knows locales. */
+/* isxdigit() depends on the locale. */
 static int hex_digit(char c)
 {
 	if (c >= '0' && c <= '9')
@@ -139,7 +139,7 @@ static int read_flags(struct device *device, struct error *err)
 			return r;
 		*rows[i].flag = value;
 	}
-	/* A feature without its functions is none. */
+	/* A feature needs its functions as well. */
 	device->has_wait_value &= cu.StreamWriteValue64 && cu.StreamWaitValue64;
 	device->has_ipc_events &= cu.IpcGetEventHandle && cu.IpcOpenEventHandle;
 	return 0;
@@ -169,7 +169,8 @@ static int read_granularity(struct device *device, struct error *err)
 	return 0;
 }
 
-/* Of an instance the older of two functions gives the UUID of its GPU. */
+/* For a MIG instance the older of the two functions gives the UUID of its GPU.
+ */
 static bool is_instance(const struct device *device)
 {
 	CUuuid uuid;
@@ -309,8 +310,8 @@ bool device_leave_mps(void)
 	static const char name[] = "CUDA_MPS_PIPE_DIRECTORY";
 	bool was_set = getenv(name);
 
-	/* Unset, it is /tmp/nvidia-mps, where there may be a server; and what
-	 * lies under a device file can never come to be. */
+	/* If the variable is unset, the folder is /tmp/nvidia-mps, where a
+	 * server may be; a path below a device file can never exist. */
 	(void)setenv(name, "/dev/null/no-mps", 1);
 	return was_set;
 }

@@ -1,9 +1,9 @@
 /*
- * Devices: which GPUs there are, by UUID. Ordinals differ from process to
- * process (CUDA_VISIBLE_DEVICES), so nothing else leaves a process.
+ * Devices: the GPUs of this machine, by UUID. Ordinals differ between processes
+ * (CUDA_VISIBLE_DEVICES), so only UUIDs leave a process.
  *
- * Instances of a GPU in MIG mode are devices, too, each with a UUID of its own.
- * A driver shows a process one of them at most.
+ * Instances of a GPU in MIG mode are devices too, each with a UUID of its own.
+ * A driver shows at most one of them to a process.
  */
 #pragma once
 #include "cuda/driver.h"

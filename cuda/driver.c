@@ -1,17 +1,16 @@
 /*
  * Loading the CUDA driver, and its errors as sentences.
  *
- * The first caller loads for all; what it found out, the sentence too, is kept
- * for the others. Nothing is ever closed: the driver starts threads and cannot
- * be unloaded, and a library that is refused is loaded no second time.
+ * The first caller loads for all; its result and its sentence are kept for
+ * later callers. The library is never closed: the driver starts threads and
+ * cannot be unloaded, and a library that was refused is not loaded again.
  */
 #include "cuda/driver.h"
 
+#include "cuda/library.h"
 #include "proto/error.h"
 #include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,21 +24,15 @@ struct driver cu;
 /* Set by the first load. */
 static struct {
 	pid_t pid; /* of the process that loaded it */
-	char path[PATH_MAX];
+	struct library library;
 	int version;
-	bool is_double;
 	int r;
 	struct error err;
 } loaded;
 
-struct symbol {
-	const char *name;
-	size_t offset; /* in struct driver */
-};
-
 #define ROW(name) {DRIVER_SYMBOL_NAME(name), offsetof(struct driver, name)},
-static const struct symbol required[] = {DRIVER_SYMBOLS(ROW)};
-static const struct symbol optional[] = {
+static const struct library_symbol required[] = {DRIVER_SYMBOLS(ROW)};
+static const struct library_symbol optional[] = {
 	/* clang-format off */
 	DRIVER_OPTIONAL_SYMBOLS(ROW)
 	/* clang-format on */
@@ -48,34 +41,6 @@ static const struct symbol optional[] = {
 #undef ROW
 
 #define N_ELEMENTS(array) (sizeof(array) / sizeof((array)[0]))
-
-/* Look up `n` symbols; gives the first that is missing, or NULL. */
-static const char *find_symbols(void *library, const struct symbol *symbols,
-				size_t n)
-{
-	const char *missing = NULL;
-
-	for (size_t i = 0; i < n; i++) {
-		void *address = dlsym(library, symbols[i].name);
-
-		if (!address && !missing)
-			missing = symbols[i].name;
-		/* C knows no conversion from objects to functions. */
-		memcpy((char *)&cu + symbols[i].offset, &address,
-		       sizeof(address));
-	}
-	return missing;
-}
-
-/* The file that `library` is, as far as the linker tells. */
-static void note_path(void *library)
-{
-	struct link_map *map;
-
-	if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0)
-		(void)snprintf(loaded.path, sizeof(loaded.path), "%s",
-			       map->l_name);
-}
 
 /* Is it a driver, and new enough? `missing`: a symbol that it lacks, or NULL */
 static int check_version(const char *missing, struct error *err)
@@ -88,16 +53,17 @@ static int check_version(const char *missing, struct error *err)
 		return error_set(err, -ENODEV,
 				 "%s is no CUDA driver: it has no %s; "
 				 "unset FSDP_LIBCUDA or name another file",
-				 loaded.path, missing);
+				 loaded.library.path, missing);
 	result = cu.DriverGetVersion(&loaded.version);
-	/* The stub has no words of its own for this. */
+	/* The stub library has no text for this error. */
 	if (result == CUDA_ERROR_STUB_LIBRARY)
 		return error_set(err, -ENODEV,
 				 "%s is the CUDA toolkit's stub, which is "
 				 "there to link with, and no driver; take its "
 				 "folder out of LD_LIBRARY_PATH",
-				 loaded.path);
-	r = driver_error(err, result, "ask %s for its version", loaded.path);
+				 loaded.library.path);
+	r = driver_error(err, result, "ask %s for its version",
+			 loaded.library.path);
 	if (r < 0)
 		return r;
 	if (loaded.version < min)
@@ -105,7 +71,7 @@ static int check_version(const char *missing, struct error *err)
 			err, -ENOSYS,
 			"the CUDA driver %s is too old: it is of version %d.%d"
 			"%s%s, and %d.%d is needed; update the NVIDIA driver",
-			loaded.path, loaded.version / 1000,
+			loaded.library.path, loaded.version / 1000,
 			loaded.version % 1000 / 10,
 			missing ? " and lacks " : "", missing ? missing : "",
 			min / 1000, min % 1000 / 10);
@@ -114,7 +80,8 @@ static int check_version(const char *missing, struct error *err)
 				 "the CUDA driver %s lacks %s, though it is of "
 				 "version %d.%d and those from %d.%d on have "
 				 "it; install the NVIDIA driver again",
-				 loaded.path, missing, loaded.version / 1000,
+				 loaded.library.path, missing,
+				 loaded.version / 1000,
 				 loaded.version % 1000 / 10, min / 1000,
 				 min % 1000 / 10);
 	return 0;
@@ -129,7 +96,7 @@ static int say_no_device(struct error *err)
 			 "nvidia-smi shows what there is, and this process "
 			 "must see /dev/nvidiactl, /dev/nvidia-uvm and "
 			 "/dev/nvidia0",
-			 loaded.path,
+			 loaded.library.path,
 			 visible ? " among CUDA_VISIBLE_DEVICES=\"" : "",
 			 visible ? visible : "", visible ? "\"" : "");
 }
@@ -146,33 +113,27 @@ static int start(struct error *err)
 				 "the CUDA driver %s may not open the devices; "
 				 "give this user, and the service's "
 				 "DeviceAllow=, access to /dev/nvidia*",
-				 loaded.path);
+				 loaded.library.path);
 	return driver_error(err, result, "start the CUDA driver %s",
-			    loaded.path);
+			    loaded.library.path);
 }
 
 static int load(struct error *err)
 {
-	/* Whoever runs a set-uid program must not choose its code. */
-	const char *path = secure_getenv("FSDP_LIBCUDA");
 	const char *missing;
-	void *library;
 	int r;
 
 	loaded.pid = getpid();
-	if (!path || !*path)
-		path = "libcuda.so.1";
-	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!library)
+	if (!library_open(&loaded.library, "FSDP_LIBCUDA", "libcuda.so.1"))
 		return error_set(err, -ENODEV,
 				 "there is no CUDA driver: %s; install the "
 				 "NVIDIA driver, start the container with its "
 				 "GPUs, or name the file in FSDP_LIBCUDA",
 				 dlerror());
-	note_path(library);
-	loaded.is_double = dlsym(library, "fsdp_is_test_double");
-	missing = find_symbols(library, required, N_ELEMENTS(required));
-	(void)find_symbols(library, optional, N_ELEMENTS(optional));
+	missing = library_find(&loaded.library, required, N_ELEMENTS(required),
+			       &cu);
+	(void)library_find(&loaded.library, optional, N_ELEMENTS(optional),
+			   &cu);
 	r = check_version(missing, err);
 	return r < 0 ? r : start(err);
 }
@@ -184,8 +145,7 @@ static void load_once(void)
 
 int driver_load(struct error *err)
 {
-	/* Survives a fork() while another thread loads, as a mutex would not.
-	 */
+	/* Unlike a mutex, this survives a fork() while another thread loads. */
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, load_once);
@@ -206,16 +166,16 @@ void driver_ask_for_queues(void)
 
 void driver_describe(struct driver_info *ret)
 {
-	*ret = (struct driver_info){.path = loaded.path,
+	*ret = (struct driver_info){.path = loaded.library.path,
 				    .version = loaded.version,
-				    .is_double = loaded.is_double};
+				    .is_fake = loaded.library.is_fake};
 }
 
-/* What a result means to callers; others, and sticky ones, are -EIO. */
+/* The errno of each result; others, and sticky ones, are -EIO. */
 struct meaning {
 	CUresult result;
 	int code;
-	const char *way_out; /* "": the caller knows better */
+	const char *way_out; /* "": the caller's sentence is better */
 };
 
 static const struct meaning meanings[] = {
@@ -308,7 +268,7 @@ int driver_error(struct error *err, CUresult result, const char *format, ...)
 	va_start(args, format);
 	(void)vsnprintf(tried, sizeof(tried), format, args);
 	va_end(args);
-	/* Both leave NULL, or what they found, for codes they do not know. */
+	/* For unknown codes both leave NULL, or the previous value. */
 	if (cu.GetErrorName && cu.GetErrorName(result, &name) != CUDA_SUCCESS)
 		name = NULL;
 	if (cu.GetErrorString &&

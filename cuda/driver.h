@@ -1,15 +1,16 @@
 /*
  * The CUDA driver, found at run time.
  *
- * All calls of the driver in fsdpd, its worker and libfsdp go through the one
- * table `cu`; nothing is linked. It is loaded once per process from
- * $FSDP_LIBCUDA (unless the process is set-uid), else libcuda.so.1. A node
- * without one has no devices and works on host memory.
+ * All driver calls of fsdpd, fsdp-worker and libfsdp go through one table,
+ * `cu`; nothing is linked. The library is loaded once per process, from
+ * $FSDP_LIBCUDA (unless the process is set-uid) or else libcuda.so.1. A node
+ * without a driver has no devices and works on host memory.
  *
- * driver_api.h declares what we use of the driver's interface, so that building
- * needs no toolkit; where there is one, unit/test_driver_api compares.
+ * driver_api.h declares the part of the driver's interface that we use, so a
+ * build needs no toolkit; if a toolkit is present, unit/test_driver_api
+ * compares the two.
  *
- * The broker may call only what needs no context: it never has one.
+ * The broker never has a context, so it may only make calls that need none.
  */
 #pragma once
 #include "cuda/driver_api.h"
@@ -53,7 +54,7 @@ void driver_ask_for_queues(void);
 struct driver_info {
 	const char *path; /* what was opened; "": nothing */
 	int version;      /* 13000 is 13.0; 0: unknown */
-	bool is_double;   /* a test double: it exports fsdp_is_test_double */
+	bool is_fake;     /* a test double: it exports fsdp_is_fake */
 };
 /* After driver_load(), which may have failed: then what it tried. */
 void driver_describe(struct driver_info *ret);

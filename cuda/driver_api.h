@@ -1,9 +1,9 @@
 /*
- * What we use of the CUDA driver's binary interface, in our own words, so that
- * building needs no toolkit. Names, values and layouts are those of cuda.h
- * (64-bit Linux); unit/test_driver_api compares them with it.
+ * The part of the CUDA driver's binary interface that we use, declared by
+ * ourselves, so that a build needs no toolkit. Names, values and layouts are
+ * those of cuda.h on 64-bit Linux; unit/test_driver_api compares them.
  *
- * Not to be included beside cuda.h, nor installed.
+ * This header must not be included together with cuda.h, and is not installed.
  */
 #pragma once
 #include <stddef.h>

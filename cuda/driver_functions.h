@@ -1,7 +1,7 @@
 /*
- * The driver's functions that we use. Apart from driver_api.h, and with no
- * include of its own, so that a test can declare them once more behind cuda.h:
- * a compiler refuses what differs.
+ * The driver's functions that we use. They are separate from driver_api.h, and
+ * this header includes nothing, so that a test can declare them a second time
+ * after cuda.h: a compiler refuses a declaration that differs.
  */
 #pragma once
 

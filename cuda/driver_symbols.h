@@ -1,8 +1,8 @@
 /*
- * The one list of the driver's symbols: the table `cu` (driver.h), the loader
- * and the test double are made of it. X(Init) stands for cuInit; what is
- * looked up is what the preprocessor makes of that name (DRIVER_SYMBOL_NAME),
- * such as cuMemFree_v2.
+ * The one list of the driver's symbols, from which the table `cu` (driver.h),
+ * the loader and the fake driver are generated. X(Init) stands for cuInit; the
+ * loader looks up what the preprocessor makes of that name
+ * (DRIVER_SYMBOL_NAME), such as cuMemFree_v2.
  */
 #pragma once
 

@@ -1,9 +1,10 @@
 /*
  * Caches of events, one for each thread and device.
  *
- * Caches are never freed, so an event always finds its home. Two locks: that
- * of a cache, for the few stores of taking and putting; and one for who owns
- * which, when a thread comes or ends. The driver is called under neither.
+ * Caches are never freed, so the cache of an event always exists. There are two
+ * locks: one of each cache, for the few stores of taking and putting; and one
+ * for the ownership of caches, when a thread starts or ends. Neither is held
+ * during a driver call.
  */
 #include "cuda/event_cache.h"
 #include "cuda/context.h"
@@ -12,7 +13,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* Events not in use, in the order in which they were put. */
+/* Unused events, in the order in which they were put back. */
 struct bin {
 	struct event *first, *last;
 	uint32_t n;
@@ -21,14 +22,14 @@ struct bin {
 struct event_cache {
 	const struct device *device;
 	struct event_cache *next;      /* of all */
-	struct event_cache *next_mine; /* of the thread's; the thread's only */
+	struct event_cache *next_mine; /* only this thread uses it */
 	bool is_owned;
 	pthread_mutex_t lock; /* of the bins */
 	struct bin bins[EVENT_KINDS];
 };
 
 static struct {
-	pthread_mutex_t lock; /* of the list, and of every `is_owned` */
+	pthread_mutex_t lock; /* protects the list and every `is_owned` */
 	struct event_cache *first;
 	pthread_once_t once;
 	pthread_key_t key; /* a thread's first cache */
@@ -48,7 +49,7 @@ static void push(struct bin *bin, struct event *event)
 	bin->n++;
 }
 
-/* The oldest, if there are more than `n_kept`. */
+/* The oldest event, if there are more than `n_kept`. */
 static struct event *pop(struct event_cache *cache, enum event_kind kind,
 			 uint32_t n_kept)
 {
@@ -85,7 +86,7 @@ void event_cache_put(struct event *event)
 {
 	struct event_cache *cache;
 
-	/* In a forked child the lock may be taken for ever. */
+	/* In a forked child the lock may be held for ever. */
 	if (!event || driver_load(NULL) < 0)
 		return;
 	cache = event->home;
@@ -100,8 +101,8 @@ static void on_thread_end(void *first)
 {
 	struct event_cache *cache, *next;
 
-	/* The forked child of this thread owns nothing, and there the lock
-	 * may be taken for ever. */
+	/* The forked child of this thread owns nothing, and there the lock may
+	 * be held for ever. */
 	if (driver_load(NULL) < 0)
 		return;
 	pthread_mutex_lock(&caches.lock);
@@ -130,7 +131,7 @@ static struct event_cache *new_cache(const struct device *device)
 	return cache;
 }
 
-/* A cache that a thread left behind, or a new one; NULL without memory. */
+/* A cache of a thread that has ended, or a new one; NULL without memory. */
 static struct event_cache *own_some(const struct device *device)
 {
 	struct event_cache *cache;
@@ -210,7 +211,7 @@ static int make_event(struct event_cache *cache, enum event_kind kind,
 	return 0;
 }
 
-/* Destroy what is over the bound, as far as it is done. */
+/* Destroy surplus events, as far as they are complete. */
 static void trim(struct event_cache *cache, enum event_kind kind)
 {
 	struct event *event = pop(cache, kind, EVENT_CACHE_MAX);

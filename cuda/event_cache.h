@@ -1,24 +1,25 @@
 /*
- * Events, made once and used again (after PyTorch's CUDAEventCache).
+ * A cache of CUDA events, after PyTorch's CUDAEventCache.
  *
- * Making an event takes locks of the driver, and destroying one can block for
- * ever behind a stuck device. So every thread has a cache for each device, with
- * one bin for each kind. An event that is put back goes to the cache it came
- * from, whichever thread puts it, and is used again after those that were put
- * back before it: the oldest are the likeliest to be done.
+ * Creating an event takes locks of the driver, and destroying one can block
+ * without limit on a stuck device. So every thread has a cache for each device,
+ * with one bin for each kind of event. An event that is put back returns to the
+ * cache that it came from, whichever thread puts it back, and is reused in
+ * first-in, first-out order: the oldest events are the most likely to be
+ * complete.
  *
- * A cache outlives its thread. The next thread that comes to that device
- * without one takes it over, with what is in it and what is still to come
- * back; so there are never more caches than there were threads at once.
- * (PyTorch keeps the cache until its last event is back, and then forgets the
- * events.)
+ * A cache outlives its thread. The next thread that uses that device and has no
+ * cache takes it over, with the events in it and those that are still to be put
+ * back; so there are never more caches than there were threads at one time.
+ * (PyTorch keeps such a cache until its last event is back, and then forgets
+ * the events.)
  *
- * A bin keeps up to EVENT_CACHE_MAX. What is over, the thread that owns the
- * cache destroys when it next takes from that bin, oldest first: it is about
- * to use the device anyway. An event that is not done ends that, since the
- * device may be stuck. Threads that only put events back, such as a watchdog or
- * a garbage collector, destroy none, and neither does the end of a thread or of
- * the process. (PyTorch keeps all.)
+ * A bin keeps up to EVENT_CACHE_MAX events. The owning thread destroys the
+ * surplus when it next takes an event from that bin, oldest first, because it
+ * is about to use the device anyway. It stops at the first event that is not
+ * complete, since the device may be stuck. Threads that only put events back,
+ * such as a watchdog or a garbage collector, destroy none; neither does the end
+ * of a thread or of the process. (PyTorch keeps all events.)
  */
 #pragma once
 #include "cuda/device.h"

@@ -1,5 +1,5 @@
 /*
- * Interprocess events in flight, and those of others that are open.
+ * Interprocess events in flight, and open events of other processes.
  */
 #include "cuda/event_ipc.h"
 #include "cuda/context.h"
@@ -11,10 +11,11 @@
 
 static _Atomic uint32_t n_in_flight;
 
-/* Looking and adding are one step, or threads would share the last one. */
+/* The check and the addition are one step; otherwise several threads could use
+ * the last place. */
 static int take_budget(struct error *err)
 {
-	/* relaxed, here and below: a count that orders nothing. */
+	/* relaxed, here and below: the count orders no other access. */
 	uint32_t n = atomic_load_explicit(&n_in_flight, memory_order_relaxed);
 
 	while (n < EVENT_IPC_MAX)
@@ -110,7 +111,7 @@ int event_ipc_record(const struct device *device, CUstream stream,
 		r = handle_origin(&made.handle.origin, err);
 	if (r < 0)
 		return r;
-	/* relaxed: no two the same is all that is wanted. */
+	/* relaxed: the values only have to be different. */
 	made.handle.generation =
 		atomic_fetch_add_explicit(&serial, 1, memory_order_relaxed) + 1;
 	r = shared_open(&made_list, &made.shared, &shared, err);

@@ -1,19 +1,21 @@
 /*
- * Order between streams of different processes by interprocess events, for
- * devices without 64-bit stream memory operations; others use timelines
- * (order.h), which cost neither a handle for each hand-over nor a limit.
+ * Ordering between streams of different processes by interprocess events, for
+ * devices without 64-bit stream memory operations. Other devices use timelines
+ * (order.h), which need no handle for each hand-over and have no limit on their
+ * number.
  *
- * The producer records an event behind its work and sends the handle along;
- * every consumer opens it, has its stream wait, and closes it. The producer
- * drops it once it is done and those who come later are told so by others (the
- * broker). Events come from the event cache.
+ * The producer records an event after its work and sends the handle; each
+ * consumer opens it, makes its stream wait, and closes it. The producer drops
+ * the event when it is complete and the broker tells later consumers so. Events
+ * come from the event cache.
  *
- * Drivers bear some 22,000 recorded events, so at most EVENT_IPC_MAX are in
- * flight in a process: between being recorded and dropped. PyTorch has the
- * same budget of 1,000 and, when it is used up, blocks the CPU behind the
- * stream without a word. Here the caller gets -EAGAIN and chooses.
+ * Drivers support some 22,000 recorded events, so a process may have at most
+ * EVENT_IPC_MAX in flight, that is, recorded and not dropped. PyTorch has the
+ * same limit of 1,000; when it is reached, PyTorch silently blocks the CPU on
+ * the stream. Here the caller gets -EAGAIN and can choose.
  *
- * Both processes need the same /dev/shm (seen on driver 580; memory does not).
+ * Both processes need the same /dev/shm (observed with driver 580; memory does
+ * not need it).
  */
 #pragma once
 #include "cuda/device.h"

@@ -23,15 +23,15 @@ int handle_origin(uint64_t *ret, struct error *err)
 	static _Atomic uint64_t origin;
 	uint64_t drawn, known;
 
-	/* relaxed: the number is all there is to see. */
+	/* relaxed: no other memory belongs to the number. */
 	known = atomic_load_explicit(&origin, memory_order_relaxed);
 	if (known == 0) {
 		if (getrandom(&drawn, sizeof(drawn), 0) != sizeof(drawn))
 			return error_errno(err, -errno,
 					   "draw this process's number");
 		drawn |= 1; /* 0 is none */
-		/* relaxed: the same; if another thread was first, its number
-		 * is now in `known`. */
+		/* relaxed, as above; if another thread was first, its number is
+		 * now in `known`. */
 		if (atomic_compare_exchange_strong_explicit(
 			    &origin, &known, drawn, memory_order_relaxed,
 			    memory_order_relaxed))

@@ -1,18 +1,18 @@
 /*
- * Handles of legacy IPC as they travel between processes: the driver's 64
- * bytes and what they lack.
+ * Handles of legacy IPC as they travel between processes: the driver's 64 bytes
+ * and the facts that they lack.
  *
- * The driver's bytes alone do not do. It finds out by a process id whether a
- * handle is one's own, and ids repeat between containers; and it may give a new
- * allocation at a freed address the bytes of the old one. So the origin, a
- * random number, says which process a handle is of, and the generation which
- * allocation (memory) or which hand-over (event).
+ * The driver's bytes alone are not enough. The driver recognises its own
+ * process's handles by a process id, and ids repeat between containers; and a
+ * new allocation at a freed address may get the bytes of the old one. So the
+ * origin, a random number, identifies the process of a handle, and the
+ * generation identifies the allocation (memory) or the hand-over (event).
  *
- * PyTorch puts a version and a type byte in front of the driver's (66 bytes),
- * and takes 64 bytes alone as well. Here nothing else than this is taken.
+ * PyTorch puts a version and a type byte in front of the driver's bytes (66
+ * bytes), and also accepts 64 bytes alone. Only the layout below is accepted
+ * here.
  *
  * LAYOUT, native byte order, since handles never leave the node
- *
  *   offset size  meaning
  *        0    1  version, HANDLE_VERSION
  *        1    1  kind
@@ -20,9 +20,9 @@
  *        8    8  origin, not 0
  *       16    8  generation
  *       24    8  memory: bytes of the allocation; event: 0
- *       32   64  the driver's
+ *       32   64  the driver's bytes
  *
- * All of it is the word of whoever sent it.
+ * A receiver must treat all of it as a claim of the sender.
  */
 #pragma once
 #include "cuda/driver_api.h"

@@ -35,7 +35,7 @@ static int open_export(struct shared *shared, struct error *err)
 
 static void close_export(struct shared *shared)
 {
-	(void)shared; /* the driver keeps nothing for a handle */
+	(void)shared; /* the driver keeps no state for a handle */
 }
 
 static bool is_same_export(const struct shared *a, const struct shared *b)
@@ -55,7 +55,8 @@ static const struct shared_kind export_kind = {
 };
 static struct shared_list export_list = SHARED_LIST_INIT(&export_kind);
 
-/* What the driver says of a pointer; 0 for what it does not know. */
+/* The driver's answer about a pointer; 0 for attributes that it does not know.
+ */
 struct facts {
 	unsigned int type; /* CUmemorytype */
 	int ordinal;
@@ -63,7 +64,7 @@ struct facts {
 	unsigned long long buffer;
 };
 
-/* Written on failure too. A context is current. */
+/* It is also written on failure. A context is current. */
 static int ask(CUdeviceptr pointer, struct facts *ret, struct error *err)
 {
 	CUpointer_attribute attributes[] = {
@@ -107,7 +108,7 @@ static int check_facts(const struct device *device, CUdeviceptr pointer,
 	return 0;
 }
 
-/* Fill all of `like` but the driver's handle; a context is current. */
+/* Fill in all of `like` except the driver's handle; a context is current. */
 static int examine(struct ipc_export *like, CUdeviceptr pointer, uint64_t size,
 		   struct error *err)
 {
@@ -222,8 +223,8 @@ static int refuse(const struct ipc_import *import, CUresult result,
 	}
 }
 
-/* A producer that claims too much would lead readers past the end; asked
- * where the driver can tell. */
+/* A producer that claims too large a size would lead readers beyond the end;
+ * this is checked where the driver knows the size. */
 static int check_size(const struct ipc_import *import, struct error *err)
 {
 	CUdeviceptr base;
@@ -293,7 +294,7 @@ static bool is_same_import(const struct shared *a, const struct shared *b)
 	const struct ipc_import *one = (const struct ipc_import *)a;
 	const struct ipc_import *two = (const struct ipc_import *)b;
 
-	/* Another broker may give the number, too. */
+	/* Another broker may use the same number. */
 	return one->device == two->device && one->chunk == two->chunk &&
 	       memcmp(&one->handle, &two->handle, sizeof(one->handle)) == 0;
 }

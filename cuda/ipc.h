@@ -1,17 +1,19 @@
 /*
- * Legacy IPC: memory of cuMemAlloc() (cudaMalloc()) that another process has
- * already. What the broker makes is shared by descriptors (vmm.h) instead,
- * which need no living producer.
+ * Legacy IPC: sharing memory of cuMemAlloc() (cudaMalloc()) that a process
+ * already has. Memory that the broker makes is shared by descriptors instead
+ * (vmm.h), which need no living producer.
  *
- * The producer finds the allocation a pointer is in, and shares the whole of
- * it: that is the unit of the driver. The consumer opens each once, however
- * many tensors lie in it, and the last user closes it (PyTorch's allocator has
- * the same in its map of IPC memory, by handle bytes; since drivers may give
- * those again, here a chunk's number from the broker is the key). Who has
- * received memory hands it on by that number: ipc_find().
+ * The producer finds the allocation that contains a pointer and shares it as a
+ * whole, since the allocation is the driver's unit. A consumer opens each
+ * allocation once, for any number of tensors in it, and its last user closes
+ * it. (PyTorch's allocator does the same and identifies memory by the bytes of
+ * the handle; drivers may use those again, so the key here is the broker's
+ * chunk number.) A process that received memory passes it on by that number:
+ * ipc_find().
  *
- * While consumers use it the producer must live and must not free it; nothing
- * here can see to that (the broker tells it when it may).
+ * The producer must live, and must not free the memory, while consumers use it.
+ * Nothing here can enforce that; the broker tells the producer when it may free
+ * the memory.
  */
 #pragma once
 #include "cuda/device.h"
@@ -30,16 +32,17 @@ struct ipc_export {
 };
 
 /*
- * Share the allocation that `size` bytes at `pointer` are in, and give where
- * in it they begin. Shared once, however often this is called; each call needs
- * its ipc_unexport(). -EINVAL: no memory of `device`, or the bytes leave their
- * allocation. -EOPNOTSUPP: memory of another kind (VMM, pools, managed).
+ * Share the allocation that contains the `size` bytes at `pointer`, and give
+ * their offset in it. An allocation is shared once, however often this is
+ * called; each call needs its ipc_unexport(). -EINVAL: the bytes are not memory
+ * of `device`, or extend beyond their allocation. -EOPNOTSUPP: memory of
+ * another kind (VMM, pools, managed).
  */
 int ipc_export(const struct device *device, CUdeviceptr pointer, uint64_t size,
 	       struct ipc_export **ret, uint64_t *ret_offset,
 	       struct error *err);
 
-/* Nobody uses it any more, and nobody will open it. NULL is fine. */
+/* No process uses it or will open it any more. NULL is allowed. */
 void ipc_unexport(struct ipc_export *export);
 
 /* --- consumer ------------------------------------------------------------ */
@@ -55,22 +58,23 @@ struct ipc_import {
 };
 
 /*
- * Open the allocation of `chunk` on `device`, or count one more user of it. In
- * the producer's own process, where drivers refuse that, its own address is
- * given. Different handles are different chunks, whatever their number.
- * -EINVAL: the driver refuses the handle, or the allocation is smaller than it
- * says; -EEXIST: something else in this process has it open; -ESTALE: one's
- * own, and not shared any more. On failure nothing is left.
+ * Open the allocation of `chunk` on `device`, or add one user to it. In the
+ * producer's own process, where drivers refuse to open it, the original address
+ * is given. Different handles are different chunks, whatever their number.
+ * -EINVAL: the driver refuses the handle, or the allocation is smaller than the
+ * handle says; -EEXIST: another part of this process has it open; -ESTALE: it
+ * belongs to this process and is not shared any more. After a failure nothing
+ * is open.
  */
 int ipc_open(const struct device *device, uint64_t chunk,
 	     const struct handle *handle, struct ipc_import **ret,
 	     struct error *err);
 
-/* Work on the device that uses it must have ended, if this may be its last
- * user. NULL is fine. */
+/* If this may be the last user, device work that uses the memory must have
+ * finished. NULL is allowed. */
 void ipc_close(struct ipc_import *import);
 
-/* Are these bytes of memory that was received? Gives of which chunk, and
- * where in it. Not for memory of this process. */
+/* Do these bytes lie in memory that was received? Gives the chunk and the
+ * offset in it. Memory of this process itself is not found. */
 bool ipc_find(CUdeviceptr pointer, uint64_t size, uint64_t *ret_chunk,
 	      uint64_t *ret_offset);

@@ -1,10 +1,10 @@
 /*
  * Tables and launches.
  *
- * A launch passes a pointer to rows that are on the device already, so it costs
- * no copy. What the driver does late and with a wait, loading a kernel into a
- * context at its first launch, is done when a table is made: behind a stream
- * that waits for another process it might never end.
+ * A launch passes a pointer to rows that are on the device already, so it needs
+ * no copy. The driver loads a kernel into a context lazily, at its first
+ * launch, and waits for that; this is done when a table is made, since after
+ * enqueuing a wait for another process it might never end.
  */
 #include "cuda/kernels.h"
 #include "cuda/context.h"
@@ -18,13 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* More blocks than that take turns, each with several tiles: enough that all
- * multiprocessors end at about the same time. */
+/* With more tiles than this, each block does several: enough blocks that all
+ * multiprocessors finish at about the same time. */
 #define MAX_BLOCKS_PER_SM 64
 
 #define MAX_INTEGER_FACTOR 9007199254740992.0 /* 2^53 */
 
-/* Device functions; a grad-out that adds is one of its own. */
+/* Device functions; adding in a grad-out is a function of its own. */
 enum function { GRAD_ADD = N_KERNELS, N_FUNCTIONS };
 
 static const char *const names[N_FUNCTIONS] = {
@@ -49,7 +49,7 @@ struct kernels_table {
 	uint32_t n_entries;
 	uint32_t max_blocks;
 	CUdeviceptr memory; /* n_entries rows, then the tiles */
-	uint64_t *tiles;    /* n_entries + 1: where each row's begin; owned */
+	uint64_t *tiles; /* n_entries + 1: the first tile of each row; owned */
 	struct kernels_entry *entries; /* owned */
 };
 
@@ -58,13 +58,13 @@ struct kernels_table {
 #define MAJOR(version) ((version) / 1000)
 #define MINOR(version) ((version) % 1000 / 10)
 
-/* A driver runs what toolkits of its own major version made, and older ones; of
- * newer ones it may say anything, or nothing. */
+/* A driver runs images of toolkits of its own major version and of older ones;
+ * its errors about newer ones are arbitrary, or missing. */
 static int check_image(const struct driver_info *driver, struct error *err)
 {
 	int toolkit = kernels_image_toolkit;
 
-	if (!toolkit && !driver->is_double)
+	if (!toolkit && !driver->is_fake)
 		return error_set(
 			err, -ENOSYS,
 			"this build has no kernels: nvcc was not found "
@@ -177,7 +177,7 @@ static CUresult enqueue(const struct kernels_params *params, int function,
 			       1, 1, 0, stream, parameters, NULL);
 }
 
-/* Launch what the table is for once, without rows. */
+/* Launch the table's kernels once, without rows. */
 static CUresult warm_up(const struct kernels_table *table, CUstream stream)
 {
 	const struct kernels_params params = {
@@ -207,8 +207,8 @@ static CUresult fill(const struct kernels_table *table,
 	return result;
 }
 
-/* With the context entered. On a stream of its own: the default one would wait
- * for the caller's. */
+/* With the context entered. It uses a stream of its own, since the default
+ * stream would wait for the caller's. */
 static CUresult upload(struct kernels_table *table,
 		       const struct kernels_row *rows)
 {
@@ -228,7 +228,7 @@ static CUresult upload(struct kernels_table *table,
 		return result;
 	table->max_blocks = (uint32_t)n_sms * MAX_BLOCKS_PER_SM;
 	result = fill(table, rows, stream);
-	/* What is under way uses memory that is then freed. */
+	/* Work that is under way uses memory that is freed afterwards. */
 	if (result != CUDA_SUCCESS)
 		(void)cu.StreamSynchronize(stream);
 	(void)cu.StreamDestroy(stream);
@@ -333,7 +333,7 @@ static int check_factor(const struct kernels_launch *launch, struct error *err)
 
 	if (factor == 1)
 		return 0;
-	/* So written that NaN is refused. */
+	/* This form of the comparison refuses NaN. */
 	if (!(factor > 0) || isinf(factor) || table->kind < KERNELS_CHUNK_CAT)
 		return error_set(err, -EINVAL, "a factor of %g for kernel %s",
 				 factor, names[table->kind]);
@@ -374,8 +374,8 @@ static int check(const struct kernels_launch *launch, CUstream stream,
 	return check_factor(launch, err);
 }
 
-/* By a power of two with a normal reciprocal a multiplication gives the same
- * bits as a division: both are the rounding of the same number. */
+/* For a power of two with a normal reciprocal, multiplication and division give
+ * the same bits: both round the same number. */
 static bool has_exact_reciprocal(double divisor)
 {
 	int exponent;

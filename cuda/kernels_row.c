@@ -1,10 +1,10 @@
 /*
  * Rows of work.
  *
- * A row goes through its elements in the order in which they lie where they are
- * written: a whole parameter, or all ranks' chunks. numel counts in that order
- * too: only a parameter that is cut along its first dimension has padding, and
- * there chunks behind one another are the whole.
+ * A row visits its elements in the order of the memory that is written: a whole
+ * parameter, or the chunks of all ranks. numel counts in that order too: only a
+ * parameter that is cut along its first dimension has padding, and there the
+ * chunks, one after another, are the whole parameter.
  */
 #include "cuda/kernels_row.h"
 #include "proto/error.h"
@@ -19,7 +19,8 @@ static bool is_float(uint32_t dtype)
 	return dtype >= DTYPE_F16 && dtype <= DTYPE_F64;
 }
 
-/* The 64 bits in which integers of that dtype are summed; 0: not an integer. */
+/* The 64-bit dtype in which integers of that dtype are summed; 0: not an
+ * integer. */
 static uint32_t widest_of(uint32_t dtype)
 {
 	switch (dtype) {
@@ -95,7 +96,7 @@ static int check_numel(const struct kernels_entry *entry, struct error *err)
 	return 0;
 }
 
-/* Does the side that is cut have them, rank after rank? */
+/* Does the side that is cut have these bytes, rank after rank? */
 static int check_chunks(enum kernels_kind kind,
 			const struct kernels_entry *entry, struct error *err)
 {
@@ -149,8 +150,8 @@ static int check(enum kernels_kind kind, const struct kernels_entry *entry,
 
 /* --- rows ---------------------------------------------------------------- */
 
-/* Strides and parts of a row that reads chunks, or writes them. Whole, the
- * pieces of all ranks are one row. */
+/* Strides and parts of a row that reads chunks, or writes them. In the whole
+ * parameter the pieces of all ranks form one row. */
 static void place_blocks(enum kernels_kind kind,
 			 const struct kernels_entry *entry,
 			 struct kernels_row *row)
@@ -174,7 +175,7 @@ static void place_blocks(enum kernels_kind kind,
 	}
 }
 
-/* All that is read lies in one piece: the row is a plain range, as it is. */
+/* The source is contiguous: the row is a plain range. */
 static bool is_first_piece(enum kernels_kind kind,
 			   const struct kernels_entry *entry)
 {
@@ -194,8 +195,8 @@ static void make_bytes(struct kernels_row *row)
 }
 
 /* Does every vector of 1 << shift elements lie in one block, and is it aligned
- * on both sides? The launch's memories are, to KERNELS_VECTOR; and blocks are
- * of whole vectors if they are aligned where they lie behind one another. */
+ * on both sides? The launch's memories are aligned to KERNELS_VECTOR; and
+ * blocks consist of whole vectors if adjacent blocks are aligned. */
 static bool is_vector(const struct kernels_row *row, unsigned int shift)
 {
 	uint64_t from_bits = row->from, to_bits = row->to, n = 1u << shift;
@@ -266,7 +267,7 @@ int kernels_row_make(enum kernels_kind kind, const struct kernels_entry *entry,
 	};
 	if (has_chunks(kind, entry) && !is_first_piece(kind, entry))
 		place_blocks(kind, entry, ret);
-	/* Floats that were calculated with have one NaN. */
+	/* Results of float arithmetic have only one NaN. */
 	if (from == to &&
 	    (is_copy(kind) || (kind == KERNELS_CHUNK_CAT && !is_float(from)))) {
 		make_bytes(ret);

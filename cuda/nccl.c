@@ -1,17 +1,16 @@
 /*
  * Loading NCCL, and its errors as sentences.
  *
- * The first caller loads for all, as in driver.c. Nothing is ever closed: NCCL
- * has threads and files of its own, and cannot be unloaded.
+ * The first caller loads for all, as in driver.c. The library is never closed:
+ * NCCL has threads and files of its own, and cannot be unloaded.
  */
 #include "cuda/nccl.h"
 
 #include "cuda/driver.h"
+#include "cuda/library.h"
 #include "proto/error.h"
 #include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,48 +21,17 @@ struct nccl nccl;
 
 /* Set by the first load. */
 static struct {
-	char path[PATH_MAX];
+	struct library library;
 	int version;
-	bool is_double;
 	int r;
 	struct error err;
 } loaded;
 
-static const struct {
-	const char *name;
-	size_t offset; /* in struct nccl */
-} symbols[] = {
+static const struct library_symbol symbols[] = {
 #define ROW(name) {"nccl" #name, offsetof(struct nccl, name)},
 	NCCL_SYMBOLS(ROW)
 #undef ROW
 };
-
-/* Look them up; gives the first that is missing, or NULL. */
-static const char *find_symbols(void *library)
-{
-	const char *missing = NULL;
-
-	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		void *address = dlsym(library, symbols[i].name);
-
-		if (!address && !missing)
-			missing = symbols[i].name;
-		/* C knows no conversion from objects to functions. */
-		memcpy((char *)&nccl + symbols[i].offset, &address,
-		       sizeof(address));
-	}
-	return missing;
-}
-
-/* The file that `library` is, as far as the linker tells. */
-static void note_path(void *library)
-{
-	struct link_map *map;
-
-	if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0)
-		(void)snprintf(loaded.path, sizeof(loaded.path), "%s",
-			       map->l_name);
-}
 
 /* 2.28.9 is 22809, but 2.8.4 was 2804. `missing`: a symbol that it lacks, or
  * NULL. */
@@ -75,9 +43,9 @@ static int check_version(const char *missing, struct error *err)
 		return error_set(err, -ENODEV,
 				 "%s is no NCCL: it has no %s; unset "
 				 "FSDP_LIBNCCL or name another file",
-				 loaded.path, missing);
+				 loaded.library.path, missing);
 	r = nccl_error(err, nccl.GetVersion(&loaded.version),
-		       "ask %s for its version", loaded.path);
+		       "ask %s for its version", loaded.library.path);
 	if (r < 0)
 		return r;
 	version = loaded.version;
@@ -89,52 +57,46 @@ static int check_version(const char *missing, struct error *err)
 			 "NCCL %s is of the wrong version: it is %d.%d.%d%s%s, "
 			 "and 2.19 or a later 2 is needed; install it, or name "
 			 "it in FSDP_LIBNCCL",
-			 loaded.path, version / unit, version % unit / 100,
-			 version % 100, missing ? " and lacks " : "",
-			 missing ? missing : "");
+			 loaded.library.path, version / unit,
+			 version % unit / 100, version % 100,
+			 missing ? " and lacks " : "", missing ? missing : "");
 }
 
-/* A double would take addresses of a real device for its own, and a real NCCL
- * a double's. */
-static int check_double(struct error *err)
+/* A fake would take addresses of a real device for its own, and a real NCCL
+ * those of a fake. */
+static int check_fake(struct error *err)
 {
 	struct driver_info driver;
 
 	driver_describe(&driver);
-	if (driver.is_double == loaded.is_double)
+	if (driver.is_fake == loaded.library.is_fake)
 		return 0;
-	return error_set(
-		err, -EINVAL,
-		"NCCL %s is %s, but the driver %s is %s; set both "
-		"FSDP_LIBCUDA and FSDP_LIBNCCL, or none",
-		loaded.path, loaded.is_double ? "a test double" : "real",
-		driver.path, driver.is_double ? "a test double" : "real");
+	return error_set(err, -EINVAL,
+			 "NCCL %s is %s, but the driver %s is %s; set both "
+			 "FSDP_LIBCUDA and FSDP_LIBNCCL, or none",
+			 loaded.library.path,
+			 loaded.library.is_fake ? "a test double" : "real",
+			 driver.path,
+			 driver.is_fake ? "a test double" : "real");
 }
 
 static int load(struct error *err)
 {
-	/* Whoever runs a set-uid program must not choose its code. */
-	const char *path = secure_getenv("FSDP_LIBNCCL");
 	const char *missing;
-	void *library;
 	int r = driver_load(err);
 
 	if (r < 0)
 		return r;
-	if (!path || !*path)
-		path = "libnccl.so.2";
-	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!library)
+	if (!library_open(&loaded.library, "FSDP_LIBNCCL", "libnccl.so.2"))
 		return error_set(err, -ENODEV,
 				 "there is no NCCL: %s; install it, or name "
 				 "the file in FSDP_LIBNCCL",
 				 dlerror());
-	note_path(library);
-	loaded.is_double = dlsym(library, "fsdp_is_test_double");
-	r = check_double(err);
+	r = check_fake(err);
 	if (r < 0)
 		return r;
-	missing = find_symbols(library);
+	missing = library_find(&loaded.library, symbols,
+			       sizeof(symbols) / sizeof(symbols[0]), &nccl);
 	return check_version(missing, err);
 }
 
@@ -150,15 +112,15 @@ int nccl_load(struct error *err)
 	pthread_once(&once, load_once);
 	if (loaded.r < 0 && err)
 		*err = loaded.err;
-	/* After a fork() the driver says so. */
+	/* After a fork() the driver reports it. */
 	return loaded.r == 0 ? driver_load(err) : loaded.r;
 }
 
 void nccl_describe(struct nccl_info *ret)
 {
-	*ret = (struct nccl_info){.path = loaded.path,
+	*ret = (struct nccl_info){.path = loaded.library.path,
 				  .version = loaded.version,
-				  .is_double = loaded.is_double};
+				  .is_fake = loaded.library.is_fake};
 }
 
 static int result_errno(ncclResult_t result)
@@ -181,7 +143,7 @@ static int result_errno(ncclResult_t result)
 	return -EIO;
 }
 
-/* The last error's text may be of several lines; one sentence has one. */
+/* The text of the last error may have several lines; our sentence has one. */
 static void format_last(char *ret, size_t size)
 {
 	const char *text = nccl.GetLastError(NULL);

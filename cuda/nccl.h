@@ -1,9 +1,9 @@
 /*
  * NCCL, found at run time.
  *
- * All calls of NCCL in fsdp-worker and libfsdp go through the one table
- * `nccl`; nothing is linked. It is loaded once per process from $FSDP_LIBNCCL
- * (unless the process is set-uid), else libnccl.so.2. A node without one has
+ * All NCCL calls of fsdp-worker and libfsdp go through one table, `nccl`;
+ * nothing is linked. The library is loaded once per process, from $FSDP_LIBNCCL
+ * (unless the process is set-uid) or else libnccl.so.2. A node without NCCL has
  * device memory but no collectives on it. The broker never loads it.
  */
 #pragma once
@@ -26,25 +26,25 @@ struct nccl {
 extern struct nccl nccl;
 
 /*
- * Load it, and the driver before it, once; later calls give the first one's
- * result. Thread-safe. driver_load()'s errors; -ENODEV: there is no
- * NCCL; -ENOSYS: it is of the wrong version (the sentence has the one found and
- * those that would do), or lacks a symbol; -EINVAL: one of driver and NCCL is a
- * test double and the other is not.
+ * Load it, after the driver, once; later calls return the first result.
+ * Thread-safe. Errors of driver_load(); -ENODEV: there is no NCCL; -ENOSYS: its
+ * version is wrong (the sentence has the version found and those that work), or
+ * it lacks a symbol; -EINVAL: one of driver and NCCL is a fake and the other is
+ * not.
  */
 int nccl_load(struct error *err);
 
 struct nccl_info {
 	const char *path; /* what was opened; "" before */
 	int version;      /* 22809 is 2.28.9; 0 before */
-	bool is_double;   /* a test double: it exports fsdp_is_test_double */
+	bool is_fake;     /* a fake: it exports fsdp_is_fake */
 };
 void nccl_describe(struct nccl_info *ret);
 
 /*
- * Turn a result of NCCL into 0 or -errno and a sentence: what was tried
- * (`format`), what NCCL says (name and last error), and the way out where one
- * is known. InvalidArgument and InvalidUsage -EINVAL, RemoteError
+ * Turn a result of NCCL into 0 or -errno and a sentence: the attempt
+ * (`format`), NCCL's own words (name and last error), and the remedy where one
+ * is known. InvalidArgument and InvalidUsage give -EINVAL, RemoteError
  * -ECONNABORTED, InProgress -EAGAIN, all others -EIO.
  */
 int nccl_error(struct error *err, ncclResult_t result, const char *format, ...)

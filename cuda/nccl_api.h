@@ -1,11 +1,11 @@
 /*
- * What we use of NCCL's interface, declared by ourselves, so that building
- * needs no toolkit. Names, values and layouts are those of nccl.h of 2.28;
- * where that header is, unit/test_nccl_api compares the two. A library
- * that is older or newer takes the configuration by the size that stands in it.
+ * The part of NCCL's interface that we use, declared by ourselves, so that a
+ * build needs no toolkit. Names, values and layouts are those of nccl.h 2.28;
+ * if that header is present, unit/test_nccl_api compares the two. Older and
+ * newer libraries read the configuration by the size field in it.
  *
- * Not to be included beside nccl.h, nor installed. Nothing here is linked:
- * cuda/nccl.h finds it at run time.
+ * This header must not be included together with nccl.h, and is not installed.
+ * Nothing here is linked: cuda/nccl.h finds the library at run time.
  */
 #pragma once
 #include "cuda/driver_api.h"

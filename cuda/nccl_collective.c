@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* What can be summed; -1: nothing else can. */
+/* The dtypes that can be summed; -1 for all others. */
 static int type_of(uint32_t dtype)
 {
 	switch (dtype) {
@@ -46,8 +46,8 @@ static int launch(const struct kernels_launch *kernels, CUstream stream,
 }
 
 /*
- * All parts are one group. Whatever a call in it says, the group must end: the
- * end drops it and gives that error once more.
+ * All parts are one group. Even if a call in it fails, the group must be ended:
+ * the end drops it and returns that error once more.
  */
 static ncclResult_t end_group(ncclResult_t result)
 {
@@ -58,7 +58,7 @@ static ncclResult_t end_group(ncclResult_t result)
 
 /* --- gathers ------------------------------------------------------------- */
 
-/* A gather moves bytes, of whatever they are. */
+/* A gather moves bytes of any dtype. */
 static ncclResult_t gather_parts(const struct nccl_comm *comm,
 				 const struct nccl_gather *gather,
 				 CUstream stream)
@@ -112,14 +112,14 @@ int nccl_gather(struct nccl_comm *comm, const struct nccl_gather *gather,
 
 /* --- reductions ---------------------------------------------------------- */
 
-/* What a group of a reduction's calls shares. */
+/* Shared by the calls of one reduction's group. */
 struct op {
 	ncclDataType_t type;
 	ncclRedOp_t op;
-	bool is_made; /* by us, to be destroyed */
+	bool is_made; /* made by us, to be destroyed */
 };
 
-/* An element of the dtype, of those that divide in the sum (docs/fsdp.md). */
+/* An element of a dtype that can be divided within the sum (docs/fsdp.md). */
 union scalar {
 	float f32;
 	uint16_t bf16;
@@ -154,7 +154,7 @@ static int make_premul(struct nccl_comm *comm, const struct nccl_reduce *reduce,
 	return r;
 }
 
-/* The mean of one is itself; NCCL was seen to get that wrong. */
+/* The mean of one value is that value; NCCL was seen to get this wrong. */
 static int make_op(struct nccl_comm *comm, const struct nccl_reduce *reduce,
 		   enum nccl_op kind, uint32_t n_ranks, struct op *ret,
 		   struct error *err)

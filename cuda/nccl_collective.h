@@ -1,18 +1,18 @@
 /*
- * Gathers and reductions of FSDP on NCCL, each enqueued on a stream as a whole,
- * with the copies before and behind it (kernels.h).
+ * Gathers and reductions of FSDP on NCCL. Each is enqueued on a stream as a
+ * whole, with the copies before and after it (kernels.h).
  *
- * What is moved is a list of parts, which go to NCCL as one group: one part for
- * a bucket that lies flat, rank after rank; or one for each parameter, where a
- * parameter's chunks lie behind one another, so that nothing has to be copied
- * out ("coalesced"). Everything is plain addresses of this device: who makes
- * plans, and where memory comes from, is not known here.
+ * A list of parts says what is moved; NCCL gets it as one group. There is one
+ * part for a bucket that lies flat, rank after rank; or there is one for each
+ * parameter whose chunks are adjacent, so that nothing has to be copied out
+ * ("coalesced"). All addresses are plain addresses of this device; plans and
+ * the allocation of memory are matters of the caller.
  *
- * Calls return when the work is on the stream. NCCL may need to speak to the
- * other ranks before it is, at the first collective for instance; that is
- * waited for (nccl_comm.h: timeout_ms). After an error other than -EINVAL the
- * communicator is to be aborted. -EINVAL, before anything was enqueued: a list
- * or dtype that is none.
+ * Calls return when the work is on the stream. Before that NCCL may need to
+ * communicate with the other ranks, for instance at the first collective; the
+ * call waits for this (nccl_comm.h: timeout_ms). After an error other than
+ * -EINVAL the communicator must be aborted. -EINVAL means that a list or dtype
+ * is invalid and nothing was enqueued.
  */
 #pragma once
 #include "cuda/kernels.h"

@@ -1,12 +1,12 @@
 /*
- * Opening has two to four steps, one after the other, since a communicator
- * must be ready before it is split: the world, then its parts.
+ * Opening takes two to four steps in sequence, since a communicator must be
+ * ready before it is split: the world, then its parts.
  *
- * NCCL has no descriptor to wait on. What waits here polls: at first without a
- * pause, because every group of calls on a communicator that does not block is
- * in progress for some microseconds, and a sleep is not shorter than some ten.
- * Later it sleeps in between for a tenth of the time that has passed already,
- * but not for longer than a millisecond.
+ * NCCL has no descriptor to wait on, so waits poll: at first without a pause,
+ * because every group of calls on a non-blocking communicator is in progress
+ * for some microseconds, and a sleep takes at least ten. Later a wait sleeps
+ * between polls for a tenth of the time that has passed already, and for at
+ * most a millisecond.
  */
 #include "cuda/nccl_comm.h"
 #include "cuda/bounded.h"
@@ -89,7 +89,7 @@ static int late(const struct nccl_comm *comm, struct error *err)
 			 options->name, options->rank, options->timeout_ms);
 }
 
-/* 0, NCCL_COMM_BUSY, or its error. */
+/* Returns 0, NCCL_COMM_BUSY, or the part's error. */
 static int ask(const struct nccl_comm *comm, ncclComm_t part, struct error *err)
 {
 	ncclResult_t state, result = nccl.CommGetAsyncError(part, &state);
@@ -111,7 +111,7 @@ static int check_deadline(const struct nccl_comm *comm, struct error *err)
 	return now_ns() < comm->deadline_ns ? NCCL_COMM_BUSY : late(comm, err);
 }
 
-/* Until the part is not in progress, of a call just made on it. */
+/* Wait until the part has finished the call that was just made on it. */
 static int settle(const struct nccl_comm *comm, ncclComm_t part,
 		  struct error *err)
 {
@@ -162,8 +162,8 @@ static int ask_stream(CUstream stream, struct error *err)
 	return driver_error(err, result, "wait for a collective");
 }
 
-/* A collective that fails says so before its stream goes on: so the stream is
- * asked first. */
+/* A collective that fails reports it before its stream continues, so the stream
+ * is checked first. */
 static int wait_stream(struct nccl_comm *comm, CUstream stream,
 		       struct error *err)
 {
@@ -298,7 +298,7 @@ int nccl_comm_open(const struct nccl_comm_options *options,
 	return r;
 }
 
-/* The order of ranks in a part is that of the world. */
+/* The ranks of a part have the order of the world. */
 static int begin_split(struct nccl_comm *comm, enum nccl_stage stage,
 		       ncclComm_t *part, struct error *err)
 {
@@ -318,7 +318,7 @@ static int begin_split(struct nccl_comm *comm, enum nccl_stage stage,
 	return r < 0 ? r : NCCL_COMM_BUSY;
 }
 
-/* The world has come to the end of a stage. */
+/* The world has finished a step of opening. */
 static int next_stage(struct nccl_comm *comm, struct error *err)
 {
 	switch (comm->stage) {
@@ -342,8 +342,8 @@ static int next_stage(struct nccl_comm *comm, struct error *err)
 	return 0;
 }
 
-/* Those that are there: first those that move data, the world at last, which
- * may be one of them. */
+/* The open parts: first those that move data, then the world, which may be one
+ * of them. */
 static uint32_t list_parts(struct nccl_comm *comm,
 			   ncclComm_t *ret[NCCL_MAX_PARTS])
 {
@@ -360,7 +360,8 @@ static uint32_t list_parts(struct nccl_comm *comm,
 	return n;
 }
 
-/* The world is asked first: only when it is ready, a split's part is there. */
+/* The world is checked first: the part of a split exists only when the world is
+ * ready. */
 static int poll_parts(struct nccl_comm *comm, struct error *err)
 {
 	ncclComm_t *parts[NCCL_MAX_PARTS];
@@ -401,7 +402,8 @@ static struct nccl_registration *find(struct nccl_comm *comm,
 	return NULL;
 }
 
-/* Those that move data: any chunk may have whole parameters and gradients. */
+/* The parts that move data: any chunk may contain whole parameters and
+ * gradients. */
 static uint32_t list_movers(struct nccl_comm *comm,
 			    ncclComm_t *ret[NCCL_MAX_PARTS])
 {
@@ -410,7 +412,7 @@ static uint32_t list_movers(struct nccl_comm *comm,
 	return comm->reductions == comm->world ? n : n - 1;
 }
 
-/* With the first `n` of them; the first failure counts. */
+/* For the first `n` parts; the first failure is returned. */
 static ncclResult_t deregister_parts(struct nccl_comm *comm,
 				     const struct nccl_registration *it,
 				     uint32_t n)
@@ -509,14 +511,15 @@ int nccl_comm_deregister(struct nccl_comm *comm, CUdeviceptr address,
 /* --- ending -------------------------------------------------------------- */
 
 /*
- * ncclCommAbort() and ncclCommDestroy() wait: for the device to do what it was
- * given before the communicator's kernels, such as waits for events of other
- * streams, and for processes of this node that are connected with this one. So
- * both are called on threads.
+ * ncclCommAbort() and ncclCommDestroy() wait: for the work that the device got
+ * before the communicator's kernels, such as waits for events of other streams,
+ * and for processes of this node that are connected with this one. So both are
+ * called on threads.
  */
 static void begin_ending(struct nccl_ending *ending, void (*fn)(void *data))
 {
-	/* Better waited for without a limit than not ended at all. */
+	/* A wait without a limit is better than a communicator that is never
+	 * ended. */
 	if (bounded_start(fn, ending, &ending->call, NULL) < 0) {
 		ending->call = NULL;
 		fn(ending);
@@ -570,9 +573,9 @@ static void begin_abort(struct nccl_comm *comm, uint32_t i, ncclComm_t *part)
 	begin_ending(&comm->endings[i], run_abort);
 }
 
-/* The world first: as long as it is being split, NCCL may still write the
- * part's handle. Later all parts at a time, so that one that waits for its
- * device keeps no other from ending its kernels. */
+/* The world first: while it is being split, NCCL may still write the part's
+ * handle. Then all parts at the same time, so that one that waits for its
+ * device does not keep another from ending its kernels. */
 static int abort_parts(struct nccl_comm *comm, uint64_t until_ns)
 {
 	ncclComm_t *parts[NCCL_MAX_PARTS];
@@ -623,7 +626,7 @@ static int close_part(const struct nccl_comm *comm, ncclComm_t *part,
 	return r;
 }
 
-/* Parts end before what they were split from. */
+/* Parts end before the communicator of which they are splits. */
 static int close_parts(struct nccl_comm *comm, struct error *err)
 {
 	ncclComm_t *parts[NCCL_MAX_PARTS];

@@ -1,26 +1,26 @@
 /*
- * Communicators of NCCL: the GPUs of a world of ranks, of which each set of
- * n_shards shares shards and n_replicas sets are copies of each other (HSDP):
+ * Communicators of NCCL: the GPUs of a world of ranks. Each set of n_shards
+ * ranks shares shards, and the n_replicas sets are copies of each other (HSDP):
  * rank = replica * n_shards + shard.
  *
- * They never block for ever: NCCL is told not to, and whatever waits for other
- * ranks here does so for `timeout_ms` at most. When a rank dies, leaves or is
- * late, all others abort and open a new communicator, with a new id and as many
- * ranks as are left. NCCL's own end may wait for the device, and so for streams
- * that wait for something else, and for other ranks: it has a limit, too, and
- * where it is late the communicator stays as it is.
+ * No call blocks without limit: NCCL is configured not to block, and every wait
+ * for other ranks lasts at most `timeout_ms`. When a rank dies, leaves or is
+ * late, all others abort and open a new communicator, with a new id and the
+ * remaining ranks. Ending an NCCL communicator may wait for the device, and so
+ * for streams that wait for something else, and for other ranks: that has a
+ * limit too, and after it the communicator stays as it is.
  *
- * A communicator has parts, because NCCL does the work of one of its own
- * communicators in the order of the calls, also on several streams: gathers
- * have one to themselves, so that a gather can pass a reduction that still
- * waits for its gradients.
+ * A communicator has parts, because NCCL executes the work of one of its own
+ * communicators in the order of the calls, even on several streams: gathers
+ * have a part of their own, so that a gather can overtake a reduction that
+ * still waits for its gradients.
  *
- * One communicator's calls come from one thread at a time, and all ranks make
- * the same ones in the same order, over all of its parts.
+ * Calls for one communicator come from one thread at a time, and all ranks make
+ * the same calls in the same order, over all of its parts.
  *
- * There is one id for a world, made by any one rank, who must live until all
- * have come; the parts are splits of it. So who spreads ids over nodes has one
- * thing to spread.
+ * A world has one id, made by any one rank, which must live until all have
+ * joined; the parts are splits of it. So only one id has to be sent to other
+ * nodes.
  */
 #pragma once
 #include "cuda/device.h"

@@ -1,7 +1,7 @@
 /*
- * NCCL's functions that we use. Apart from nccl_api.h, and with no include of
- * its own, so that a test can declare them once more behind nccl.h: a compiler
- * refuses what differs.
+ * NCCL's functions that we use. They are separate from nccl_api.h, and this
+ * header includes nothing, so that a test can declare them a second time after
+ * nccl.h: a compiler refuses a declaration that differs.
  */
 #pragma once
 

@@ -52,7 +52,8 @@ int nccl_rank_open(const struct nccl_comm_options *options, bool is_spanning,
 
 /* --- comparing ----------------------------------------------------------- */
 
-/* Everybody's value to the words; this rank's own is behind them. */
+/* Gather the values of all ranks in the words; this rank's own is after them.
+ */
 static int exchange(struct nccl_rank *rank, const uint64_t *value,
 		    struct error *err)
 {
@@ -90,7 +91,7 @@ int nccl_rank_begin_verify(struct nccl_rank *rank, uint64_t value,
 	return r;
 }
 
-/* Not by cuMemcpyDtoH(), which waits for streams of the program, too. */
+/* cuMemcpyDtoH() would also wait for streams of the program. */
 static int read_words(const struct nccl_rank *rank, uint64_t *ret,
 		      struct error *err)
 {

@@ -1,8 +1,8 @@
 /*
  * A rank on its device, as its own process and fsdp-worker have it: a
- * communicator, a stream for gathers and one for reductions, both of the
- * device's highest priority, so that computation does not hold them up; and,
- * where ranks are on several nodes, a comparison of what all of them have.
+ * communicator, one stream for gathers and one for reductions, both of the
+ * device's highest priority so that computation does not delay them; and, if
+ * ranks are on several nodes, a check that all of them have equal values.
  */
 #pragma once
 #include "cuda/nccl_comm.h"

@@ -1,5 +1,5 @@
-/* NCCL's functions that we call, in the order of nccl_api.h. Every one is in
- * any library that NCCL_VERSION_MIN lets through. */
+/* NCCL's functions that we call, in the order of nccl_api.h. Every library that
+ * NCCL_VERSION_MIN admits has all of them. */
 #pragma once
 
 #define NCCL_SYMBOLS(X)                                                        \

@@ -1,9 +1,10 @@
 /*
  * Timelines on devices: registered pages, stream writes and stream waits.
  *
- * Pages are registered as portable, which is for all contexts of the process
- * at once, and the driver refuses to register them a second time. So that is
- * done once for all devices; each then asks for its own address of them.
+ * Pages are registered as portable, that is, for all contexts of the process at
+ * once, and the driver refuses to register them a second time. So they are
+ * registered once for all devices; each device then asks for its own address of
+ * them.
  */
 #include "cuda/order.h"
 #include "cuda/shared.h"
@@ -14,7 +15,7 @@
 
 struct order_pages {
 	struct shared shared;
-	const struct device *device; /* in whose context it was done */
+	const struct device *device; /* the context that registered it */
 	void *pages;
 	uint64_t size;
 	bool is_readonly;
@@ -161,7 +162,7 @@ void order_unmap(struct order_map *map)
 
 /* --- streams ------------------------------------------------------------- */
 
-/* Checks all that can come from outside, and enters the context. */
+/* Checks all input from outside, and enters the context. */
 static int begin(const struct order_map *map, CUstream stream, uint64_t offset,
 		 uint64_t value, struct error *err)
 {
@@ -198,7 +199,8 @@ int order_signal(const struct order_map *map, CUstream stream, uint64_t offset,
 	r = begin(map, stream, offset, value, err);
 	if (r < 0)
 		return r;
-	/* By default the write is behind a fence over the stream's work. */
+	/* By default the write is ordered after a fence over the stream's work.
+	 */
 	result = cu.StreamWriteValue64(stream, map->address + offset, value,
 				       CU_STREAM_WRITE_VALUE_DEFAULT);
 	context_leave();

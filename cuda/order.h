@@ -1,25 +1,26 @@
 /*
- * Order between streams of different processes, by timelines.
+ * Ordering between streams of different processes, by timelines.
  *
- * A timeline is a 64-bit counter in shared memory (shm/timeline.h, one file
- * per session) that one stream of one process raises by writes behind its
- * work, and that other processes' streams wait for. Values grow from 1 and
- * stay below ORDER_POISON, which releases every waiter of a dead process
- * (the comparison is signed and cyclic, so UINT64_MAX would not).
+ * A timeline is a 64-bit counter in shared memory (shm/timeline.h, one file per
+ * session). One stream of one process raises it by writes after its work, and
+ * streams of other processes wait for it. Values grow from 1 and stay below
+ * ORDER_POISON, which wakes every waiter of a dead process (the comparison is
+ * signed and cyclic, so UINT64_MAX would not).
  *
- * A write is the last thing enqueued before the broker is told of it
- * ("publish after enqueue"), so a wait is only ever for submitted work. It ends
- * also where streams share hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 by
- * default), in which work that waits holds up what was submitted later: all
- * that work depends on was submitted before it. A collective is different: it
- * ends when all ranks have submitted theirs, which may be later, and then in
- * the queue of a stream that waits for what comes after the collective. So
- * whoever makes stream waits and collectives on a device keeps their streams in
- * different queues, or waits on the host (docs/device.md).
+ * A write is the last thing that is enqueued before the broker is told of it
+ * ("publish after enqueue"), so a wait only ever concerns submitted work. It
+ * also ends if streams share hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 by
+ * default), where a waiting stream delays work that was submitted later:
+ * everything that the work depends on was submitted before it. Collectives are
+ * different: one ends when all ranks have submitted theirs, which may be later,
+ * and then possibly in the queue of a stream that waits for work after the
+ * collective. So a program that uses both stream waits and collectives on a
+ * device keeps their streams in different queues, or waits on the host
+ * (docs/device.md).
  *
- * Behind a pending wait, calls that wait for the device (cuMemAlloc, cuMemFree,
- * anything under CUDA_LAUNCH_BLOCKING=1) block: the caller enqueues the wait
- * last, after all that it has to allocate or open.
+ * While a wait is pending, calls that wait for the device (cuMemAlloc,
+ * cuMemFree, anything under CUDA_LAUNCH_BLOCKING=1) block: the caller enqueues
+ * the wait last, after all allocations and opens.
  */
 #pragma once
 #include "cuda/context.h"

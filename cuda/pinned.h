@@ -1,6 +1,6 @@
 /*
- * Pinned pages: host memory of the program's own that a device copies from and
- * to in the order of its streams, while the host goes on.
+ * Pinned pages: the program's own host memory that a device copies from and to
+ * in stream order, while the host continues.
  */
 #pragma once
 #include "cuda/device.h"

@@ -1,9 +1,9 @@
 /*
- * What the driver says of a pointer.
+ * The driver's knowledge of a pointer.
  *
- * It wants a context to be current, any one. Whoever has device memory has
- * made one, perhaps on another thread; so the primary contexts that are there
- * are looked for, and none is made.
+ * The query needs any context to be current. A process that has device memory
+ * has made one, perhaps on another thread; so existing primary contexts are
+ * tried, and none is made.
  */
 #include "cuda/pointer.h"
 #include "cuda/context.h"
@@ -37,7 +37,7 @@ static int enter_any(const struct device *devices, uint32_t n,
 			 address);
 }
 
-/* 0 for what the driver does not know. */
+/* 0 for attributes that the driver does not know. */
 struct facts {
 	unsigned int type; /* CUmemorytype */
 	int ordinal;

@@ -1,6 +1,6 @@
 /*
- * Pointers of callers: which allocation of device memory one is in, and how
- * that can be shared. Found without being told the device.
+ * Pointers of callers: the allocation of device memory that contains one, and
+ * how it can be shared. The device is found as well.
  */
 #pragma once
 #include "cuda/device.h"

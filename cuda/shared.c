@@ -1,9 +1,9 @@
 /*
  * Opening once and counting users.
  *
- * A thing stays in the list while it is closed, so that its successor cannot
- * be opened before: some drivers refuse a handle that is still mapped, and
- * host pages that are still registered.
+ * An object stays in the list while it is being closed, so that its successor
+ * cannot be opened earlier: some drivers refuse a handle that is still mapped,
+ * and host pages that are still registered.
  */
 #include "cuda/shared.h"
 #include "cuda/driver.h"
@@ -50,7 +50,7 @@ static void remove_and_free(struct shared_list *list, struct shared *shared)
 	free(shared);
 }
 
-/* The lock is held before and after, not while the driver works. */
+/* The lock is held before and after, but not during the driver call. */
 static int open_first(struct shared_list *list, struct shared *shared,
 		      struct error *err)
 {
@@ -95,7 +95,7 @@ int shared_open(struct shared_list *list, const struct shared *like,
 {
 	int r = driver_load(err);
 
-	/* In a forked child the lock may be taken for ever. */
+	/* In a forked child the lock may be held for ever. */
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&list->lock);

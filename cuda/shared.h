@@ -1,12 +1,13 @@
 /*
- * Things that a process opens once, however many use them: registered pages
+ * Objects that a process opens once for any number of users: registered pages
  * (order.h), memory and events of other processes (ipc.h, event_ipc.h).
  *
- * The first user opens, the last closes, others count. PyTorch does the same
- * for opened memory under one mutex; here no lock is held while the driver
- * works, since that takes milliseconds and can wait for a stream that waits for
- * another thread of ours. Who wants a thing that is being opened or closed
- * waits for the outcome; who wants another one does not.
+ * The first user opens the object, the last closes it, and those in between are
+ * counted. PyTorch does the same for opened memory under one mutex; here no
+ * lock is held during a driver call, which takes milliseconds and can wait for
+ * a stream that waits for another thread of ours. A thread that wants an object
+ * which is being opened or closed waits for the outcome; threads that want
+ * other objects do not.
  */
 #pragma once
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /*
- * Two pinned buffers and a stream of their own. While the copy engine works on
- * one, the other is filled (staging_put) or emptied (staging_get); the event of
- * a buffer says when the device is done with it.
+ * Two pinned buffers and a stream. While the copy engine works on one buffer,
+ * the other is filled (staging_put) or emptied (staging_get); the event of a
+ * buffer says when the device is done with it.
  */
 #include "cuda/staging.h"
 
@@ -14,7 +14,7 @@
 
 struct buffer {
 	void *bytes;
-	CUevent is_free; /* recorded behind the last copy */
+	CUevent is_free; /* recorded after the last copy */
 };
 
 struct staging {
@@ -45,7 +45,7 @@ static CUresult allocate(struct staging *staging)
 
 		result = cu.MemHostAlloc(&buffer->bytes, staging->size,
 					 CU_MEMHOSTALLOC_PORTABLE);
-		/* Waiting for it sleeps, and spins not. */
+		/* A wait for it sleeps and does not spin. */
 		if (result == CUDA_SUCCESS)
 			result =
 				cu.EventCreate(&buffer->is_free,
@@ -83,7 +83,8 @@ void staging_free(struct staging *staging)
 	if (!staging)
 		return;
 	if (context_enter(staging->device, NULL) == 0) {
-		/* The copy engine may still read what is freed below. */
+		/* The copy engine may still read the memory that is freed
+		 * below. */
 		if (staging->stream) {
 			(void)cu.StreamSynchronize(staging->stream);
 			(void)cu.StreamDestroy(staging->stream);
@@ -154,7 +155,7 @@ int staging_put(struct staging *staging, CUdeviceptr to, uint64_t size,
 	return r;
 }
 
-/* A staging_read_fn; `data`: where the next bytes are. */
+/* A staging_read_fn; `data` points to the next bytes. */
 static int read_bytes(void *data, void *into, size_t size, struct error *err)
 {
 	const char **from = data;
@@ -189,8 +190,9 @@ struct part {
 	size_t size;
 };
 
-/* Begin to fetch the next part. What its buffer had before is dealt with: the
- * stream has it before this copy, or end_get() has emptied it. */
+/* Begin to fetch the next part. The previous contents of its buffer are no
+ * longer needed: the stream copies them before this copy, or end_get() has
+ * emptied it. */
 static int begin_get(struct staging *staging, CUdeviceptr from, size_t size,
 		     struct part *ret, struct error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Staging: host bytes to a device and back, through two pinned buffers that
- * take turns, so that reading the source and the copy engine overlap.
+ * Staging: copying host bytes to a device and back, through two pinned buffers
+ * in alternation, so that reading the source overlaps with the copy engine.
  */
 #pragma once
 #include "cuda/context.h"

@@ -1,10 +1,10 @@
 /*
- * Device memory behind file descriptors, and where it is mapped.
+ * Device memory as file descriptors, and its mappings.
  *
- * vmm_create() and vmm_check() are for the broker too, so they use only calls
- * that neither need nor make a context. By its documentation the driver maps
- * without one as well, but what is mapped will be used: so mapping begins with
- * the context, and a device that refuses one is found out there.
+ * The broker uses vmm_create() and vmm_check() too, so they only make calls
+ * that neither need nor make a context. According to its documentation the
+ * driver also maps without a context, but mapped memory will be used: so
+ * mapping enters the context first, and fails there if the device refuses one.
  */
 #include "cuda/vmm.h"
 
@@ -61,7 +61,8 @@ static CUresult create_memory(const struct device *device, uint64_t size,
 		return cu.MemCreate(ret, size, &prop, 0);
 	prop.requestedHandleTypes |= CU_MEM_HANDLE_TYPE_FABRIC;
 	result = cu.MemCreate(ret, size, &prop, 0);
-	/* What the device can do, this node may not be set up for. */
+	/* The device supports it, but this node may not be configured for it.
+	 */
 	if (result != CUDA_ERROR_NOT_PERMITTED &&
 	    result != CUDA_ERROR_NOT_SUPPORTED)
 		return result;
@@ -82,7 +83,7 @@ int vmm_create(const struct device *device, uint64_t size,
 	if (r < 0)
 		return r;
 	device_format(&device->uuid, text);
-	/* Also for the sake of vmm_round(), which could run over. */
+	/* This also keeps vmm_round() from overflowing. */
 	if (size == 0 || size > device->memory)
 		return error_set(err, size ? -ENOMEM : -EINVAL,
 				 "device %s has no chunk of %" PRIu64
@@ -107,9 +108,9 @@ int vmm_create(const struct device *device, uint64_t size,
 }
 
 /*
- * Is it a kind of file that the driver may be asked about? Who passed it can
- * serve the file himself (FUSE), and would stop us for as long as he likes. A
- * memfd is no device memory, but for a test double's.
+ * May the driver be given this kind of file? The sender could serve the file
+ * itself (FUSE) and stop us for any length of time. Memfds are no device
+ * memory, except that of a fake driver.
  */
 static int check_file(int fd, struct error *err)
 {
@@ -117,7 +118,7 @@ static int check_file(int fd, struct error *err)
 
 	if (fcntl(fd, F_GET_SEALS) >= 0)
 		return 0;
-	/* Unlike fstat() this does not ask the one who serves it. */
+	/* Unlike fstat(), this does not call the file's server. */
 	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE,
 		  &info) < 0)
 		return error_errno(err, -errno, "look at a passed file");
@@ -149,7 +150,7 @@ static int check_handle(const struct device *device,
 	return 0;
 }
 
-/* Gives a handle of the memory behind `fd`, of whatever device, to be released.
+/* Gives a handle of the memory of `fd`, on any device; the caller releases it.
  */
 static int import(const struct device *device, int fd,
 		  CUmemGenericAllocationHandle *ret, struct error *err)
@@ -172,8 +173,8 @@ static int import(const struct device *device, int fd,
 			 "what was passed is no memory of "
 			 "device %s",
 			 text);
-	/* What the driver says of a file of something else is nowhere written;
-	 * these it can only mean of itself. */
+	/* The driver's error for other kinds of files is undocumented; these
+	 * errors can only concern the driver itself. */
 	if (r < 0 && (driver_is_sticky(result) || r == -ENOMEM || r == -ECHILD))
 		return error_set(err, r, "%s", cause.msg);
 	if (r < 0)
@@ -202,7 +203,7 @@ int vmm_check(const struct device *device, int fd, uint64_t size,
 	return r;
 }
 
-/* Can the driver export what `handle` is? */
+/* Can the driver export the memory of `handle`? */
 static int check_exportable(CUmemGenericAllocationHandle handle,
 			    CUdeviceptr address, struct error *err)
 {
@@ -224,7 +225,7 @@ static int check_exportable(CUmemGenericAllocationHandle handle,
 	return 0;
 }
 
-/* The handle that it was mapped with, to be released. */
+/* The handle of the mapping; the caller releases it. */
 static int retain(CUdeviceptr address, CUmemGenericAllocationHandle *ret,
 		  struct error *err)
 {
@@ -271,7 +272,7 @@ static void close_export(struct shared *shared)
 	(void)cu.MemRelease(export->handle);
 }
 
-/* As long as an export has the handle, no other memory gets it. */
+/* While an export has the handle, no other memory gets it. */
 static bool is_same_export(const struct shared *a, const struct shared *b)
 {
 	const struct vmm_export *one = (const struct vmm_export *)a;
@@ -320,7 +321,7 @@ static CUresult set_access(const struct vmm_mapping *mapping, bool is_writable)
 	return cu.MemSetAccess(mapping->address, mapping->size, &access, 1);
 }
 
-/* Put the memory of mapping->handle at its address. */
+/* Map the memory of mapping->handle at its address. */
 static int attach(const struct vmm_mapping *mapping, struct error *err)
 {
 	CUresult result = cu.MemMap(mapping->address, mapping->size, 0,
@@ -340,7 +341,8 @@ static int attach(const struct vmm_mapping *mapping, struct error *err)
 			    mapping->size);
 }
 
-/* Reserve addresses and attach what `handle` is; takes it if it succeeds. */
+/* Reserve addresses and attach the memory of `handle`; consumes it on success.
+ */
 static int place(struct vmm_mapping *mapping, struct error *err)
 {
 	CUresult result =
@@ -384,7 +386,7 @@ void vmm_unmap(struct vmm_mapping *mapping)
 {
 	if (!mapping->address)
 		return;
-	/* Failing here, the memory stays until the process ends. */
+	/* If this fails, the memory stays until the process ends. */
 	if (context_enter(mapping->device, NULL) == 0) {
 		(void)cu.MemUnmap(mapping->address, mapping->size);
 		(void)cu.MemRelease(mapping->handle);

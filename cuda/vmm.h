@@ -1,12 +1,13 @@
 /*
  * VMM chunks: device memory whose lifetime is a file descriptor.
  *
- * cuMemCreate() memory exported as a POSIX fd lives until its last fd, mapping
- * and handle are gone, whoever made it. vmm_create() and vmm_check() need no
- * context (the broker calls them); mapping is for those who have one
+ * cuMemCreate() memory that is exported as a POSIX fd lives until its last fd,
+ * mapping and handle are gone, whichever process made it. vmm_create() and
+ * vmm_check() need no context, so the broker calls them; mapping needs one
  * (context.h).
  *
- * The unit of visibility is the chunk: whoever has the fd can map all of it.
+ * The unit of visibility is the chunk: a process that has the fd can map all of
+ * it.
  */
 #pragma once
 #include "cuda/device.h"

@@ -8,7 +8,7 @@
 #include "proto/frame.h"
 
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <endian.h>
 #include <errno.h>
@@ -29,7 +29,7 @@
 _Static_assert(AT_EPOCH + sizeof(uint64_t) == FRAME_HEADER_SIZE,
 	       "the epoch is the last field");
 
-#define FLAG_QUIET UINT64_C(1) /* in the place of the epoch */
+#define FLAG_ONE_WAY UINT64_C(1) /* in the place of the epoch */
 
 #define MAX_ERRNO 4095 /* as the kernel's */
 
@@ -98,7 +98,8 @@ static void header_put(uint8_t *header, const struct frame *frame)
 	put_64(header + AT_ANSWERED, frame->answered);
 	put_32(header + AT_CODE, (uint32_t)frame->code);
 	put_32(header + AT_SIZE, frame->body_size);
-	put_64(header + AT_EPOCH, frame->is_quiet ? FLAG_QUIET : frame->epoch);
+	put_64(header + AT_EPOCH,
+	       frame->is_one_way ? FLAG_ONE_WAY : frame->epoch);
 }
 
 static void header_take(const uint8_t *header, struct frame *ret)
@@ -110,7 +111,7 @@ static void header_take(const uint8_t *header, struct frame *ret)
 	ret->code = (int32_t)take_32(header + AT_CODE);
 	ret->body_size = take_32(header + AT_SIZE);
 	ret->epoch = take_64(header + AT_EPOCH);
-	ret->is_quiet = ret->epoch == FLAG_QUIET;
+	ret->is_one_way = ret->epoch == FLAG_ONE_WAY;
 }
 
 static void put_rights(struct msghdr *msg, union control *control,
@@ -131,7 +132,7 @@ static void put_rights(struct msghdr *msg, union control *control,
 
 static ssize_t send_message(int sock_fd, const struct msghdr *msg)
 {
-	ssize_t n = point_fail("frame.send");
+	ssize_t n = failpoint_fail("frame.send");
 
 	if (n < 0)
 		return n;
@@ -143,7 +144,7 @@ static ssize_t send_message(int sock_fd, const struct msghdr *msg)
 
 static ssize_t receive_message(int sock_fd, struct msghdr *msg)
 {
-	ssize_t n = point_fail("frame.recv");
+	ssize_t n = failpoint_fail("frame.recv");
 
 	if (n < 0)
 		return n;

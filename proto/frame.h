@@ -42,7 +42,7 @@ struct frame {
 	uint64_t answered;
 	int32_t code;
 	uint64_t epoch;
-	bool is_quiet;       /* a request of which only a refusal is answered */
+	bool is_one_way;     /* a request of which only a refusal is answered */
 	const uint8_t *body; /* borrowed */
 	uint32_t body_size;
 	int fds[FRAME_MAX_FDS]; /* see frame_send(), frame_recv() */

@@ -15,6 +15,7 @@
  */
 #pragma once
 #include "proto/histogram.h"
+#include "proto/message_channel.h"
 #include "proto/message_collective.h"
 #include "proto/message_kinds.h"
 #include "proto/message_part.h"
@@ -26,7 +27,7 @@ struct error;
 
 /* Major: different means no talk. Minor: additions only. */
 #define PROTOCOL_MAJOR 1
-#define PROTOCOL_MINOR 3
+#define PROTOCOL_MINOR 4
 
 /* "get", "publish", ...; "?" for an unknown kind. */
 const char *message_kind_name(uint16_t kind);
@@ -102,6 +103,8 @@ enum publish_flags {
 	PUBLISH_EVICTABLE = 2,  /* may be evicted when room is needed */
 	PUBLISH_TIED = 4,       /* the name goes with this session */
 	PUBLISH_MUST_EXIST = 8, /* with REPLACE: refuse to create */
+	/* Bundles: begin when no other session stages it with this flag. */
+	PUBLISH_ONCE = 16,
 };
 
 struct publish_item {
@@ -171,9 +174,12 @@ struct bundle_begin_request {
 	const char *name; /* prefix with its '/' at the end */
 	struct access_class access;
 	uint64_t size_hint; /* bytes that will be allocated; 0: unknown */
-	uint32_t flags; /* PUBLISH_REPLACE, PUBLISH_MUST_EXIST, PUBLISH_TIED */
+	uint32_t flags;     /* all but PUBLISH_EVICTABLE */
 	uint64_t ttl_ms;
 	struct device_uuid device; /* all members lie there */
+	/* With PUBLISH_ONCE; 0: do not wait; -1: for ever. */
+	int32_t timeout_ms;
+	uint32_t n_kept; /* versions that can be got; 0 is 1: the newest */
 };
 
 /* bundle_commit and bundle_abort */
@@ -188,6 +194,7 @@ struct bundle_get_request {
 	bool is_trust_set;
 	uint32_t trusted_uid;
 	uint64_t newer_than; /* version; 0: any */
+	uint64_t version;    /* this one, which may be kept; 0: the newest */
 };
 
 struct chunk_request {
@@ -346,8 +353,17 @@ struct request {
 		struct control_request control;
 		struct events_request events;
 		struct digests_request digests;
+		struct channel_open_request channel_open;
+		struct channel_slots_request channel_slots;
+		struct channel_buffer_request channel_buffer;
+		struct channel_close_request channel_close;
+		struct channel_keep_request channel_keep;
+		struct channels_request channels;
 		struct comm_join_request comm_join;
 		struct comm_board_request comm_board;
+		struct comm_place_request comm_place;
+		struct input_end_request input_end;
+		struct gather_buffer_request gather_buffer;
 		struct comm_leave_request comm_leave;
 		struct comm_fail_request comm_fail;
 		struct comm_remove_request comm_remove;
@@ -693,6 +709,8 @@ struct reply {
 		struct timelines_reply timelines;
 		struct control_reply control;
 		struct events_reply events;
+		struct channel_reply channel; /* channel_open */
+		struct channels_reply channels;
 		struct comm_reply comm; /* join */
 		struct group_reply group;
 		struct work_reply work; /* unshard, reduce, commit */

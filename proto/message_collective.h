@@ -9,7 +9,7 @@
 
 enum comm_limiter {
 	COMM_LIMITER_WINDOW = 0,
-	COMM_LIMITER_FAITHFUL = 1,
+	COMM_LIMITER_FSDP1 = 1,
 };
 
 /* Where what is on devices is moved and added. */
@@ -23,6 +23,13 @@ enum comm_memory {
 	COMM_MEMORY_DEFAULT = 0,    /* nothing */
 	COMM_MEMORY_REGISTERED = 1, /* every chunk */
 };
+
+/* What ranks on host memory do without the broker (shm/board.h). */
+enum comm_direct {
+	COMM_DIRECT_REDUCE = 1,
+	COMM_DIRECT_GATHER = 2,
+};
+#define COMM_DIRECT_ALL (COMM_DIRECT_REDUCE | COMM_DIRECT_GATHER)
 
 /* Answered when all ranks have joined: struct comm_reply. */
 struct comm_join_request {
@@ -47,6 +54,8 @@ struct comm_join_request {
 	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
 	uint32_t home;   /* enum comm_home */
 	uint32_t memory; /* enum comm_memory */
+	/* enum comm_direct: what this rank can do; unknown bits are ignored. */
+	uint32_t direct;
 };
 
 /* The board of a run (shm/board.h), which all ranks of the node may write: the
@@ -54,6 +63,34 @@ struct comm_join_request {
  * other nodes. */
 struct comm_board_request {
 	uint64_t comm;
+};
+
+/* Memory of a run in which ranks reduce without the broker, for a rank that is
+ * to work with it: an input of any rank, or the group's partial sums, which are
+ * made when they are first asked for. places_reply with one place, to be
+ * written. -ENOENT: the run has no such input. */
+struct comm_place_request {
+	uint64_t group;
+	bool is_input;
+	struct slot_ref input; /* is_input */
+	int32_t timeout_ms;    /* to wait for memory of partial sums */
+};
+
+/* Memory of a run whose ranks gather without the broker (shm/gathers.h): this
+ * version of a buffer for whole parameters, large enough for the group, is made
+ * when it is first asked for. places_reply with one place, to be written.
+ * -ETIMEDOUT: there is no memory. */
+struct gather_buffer_request {
+	uint64_t group;
+	uint32_t buffer, version;
+	int32_t timeout_ms;
+};
+
+/* There the rank keeps its inputs, until it gives them back: no rank will read
+ * this one any more. */
+struct input_end_request {
+	uint64_t comm;
+	struct slot_ref input; /* of a MESSAGE_INPUT */
 };
 
 struct comm_leave_request {
@@ -134,6 +171,9 @@ struct reduce_request {
 struct commit_request {
 	uint64_t comm;
 	uint64_t step; /* > 0, above the last */
+	/* Gathers that the rank has begun without the broker: as many as all
+	 * others that commit this step. */
+	uint64_t n_gathers;
 };
 
 enum work_kind {
@@ -177,6 +217,7 @@ struct comm_reply {
 	/* Word of the state table that says whether the run is alive; 0: none.
 	 * Then its ranks do nothing without the broker. */
 	uint32_t verdict;
+	uint32_t direct; /* enum comm_direct: what all ranks do in this run */
 };
 
 /* The shards of both sides; gradients; on devices partial sums. */
@@ -209,6 +250,7 @@ struct group_reply {
 	/* The committed shards are the whole parameters, and each rank unshards
 	 * them alone. */
 	bool is_in_place;
+	uint32_t index; /* of the group on the board of its run */
 };
 
 struct work_reply {

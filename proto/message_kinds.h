@@ -44,7 +44,7 @@
 	X(REDEEM, 11, redeem, redeem, places, RECORDED | GRANTS,               \
 	  NO_TIMEOUT, PLACES(redeem.n_tickets))                                \
 	X(BUNDLE_BEGIN, 12, bundle_begin, bundle_begin, bundle, RECORDED,      \
-	  NO_TIMEOUT, SMALL)                                                   \
+	  TIMEOUT(bundle_begin), SMALL)                                                   \
 	X(BUNDLE_COMMIT, 13, bundle_commit, bundle_end, bundle, RECORDED,      \
 	  NO_TIMEOUT, SMALL)                                                   \
 	X(BUNDLE_ABORT, 14, bundle_abort, bundle_end, empty, RECORDED,         \
@@ -96,7 +96,24 @@
 	X(DIGESTS, 47, digests, digests, empty, RECORDED, NO_TIMEOUT, SMALL)   \
 	X(COMM_BOARD, 48, comm_board, comm_board, empty, 0, NO_TIMEOUT, SMALL) \
 	X(CONFIG, 49, config, config, config, 0, NO_TIMEOUT, SMALL)            \
-	X(RELOAD, 50, reload, empty, reload, 0, NO_TIMEOUT, SMALL)
+	X(RELOAD, 50, reload, empty, reload, 0, NO_TIMEOUT, SMALL)             \
+	X(COMM_PLACE, 51, comm_place, comm_place, places, RECORDED | GRANTS,   \
+	  NO_TIMEOUT, ONE_PLACE)                                               \
+	X(INPUT_END, 52, input_end, input_end, empty, RECORDED,                \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(CHANNEL_OPEN, 53, channel_open, channel_open, channel, RECORDED,     \
+	  TIMEOUT(channel_open), SMALL)                                        \
+	X(CHANNEL_SLOTS, 54, channel_slots, channel_slots, empty, 0,           \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(CHANNEL_BUFFER, 55, channel_buffer, channel_buffer, places,          \
+	  RECORDED | GRANTS, NO_TIMEOUT, ONE_PLACE)                            \
+	X(CHANNEL_CLOSE, 56, channel_close, channel_close, empty, RECORDED,    \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(CHANNEL_KEEP, 57, channel_keep, channel_keep, empty, RECORDED,       \
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(CHANNELS, 58, channels, channels, channels, 0, NO_TIMEOUT, SMALL)   \
+	X(GATHER_BUFFER, 59, gather_buffer, gather_buffer, places,             \
+	  RECORDED | GRANTS, NO_TIMEOUT, ONE_PLACE)
 
 #define MESSAGE_KINDS(X)                                                       \
 	MESSAGE_CONNECTION_KINDS(X)                                            \

@@ -9,6 +9,7 @@
 
 /* Per batch: so that every reply to a batch fits a frame. */
 #define MESSAGE_MAX_ITEMS 256
+#define MESSAGE_MAX_KEPT  64 /* versions of a bundle */
 /* Members of a bundle: places in one manifest. */
 #define MESSAGE_MAX_PLACES 131072
 /* Entries of the state table's chunk list, see shm/table.h. */

@@ -70,6 +70,35 @@ BODY(timelines_reply, NULL,
 
 /* --- tensors ------------------------------------------------------------- */
 
+BODY(channel_reply, NULL,
+     {U64(channel_reply, channel), ID("channel"), CODE(EPROTO)},
+     {U32(channel_reply, place), IN(0, CHANNEL_MAX_SLOTS - 1, "place"),
+      CODE(EPROTO)},
+     {U64(channel_reply, capacity), SIZE("capacity")},
+     {U32(channel_reply, way), IN(0, CHANNEL_MAX_WAY, "mode"), CODE(EPROTO)});
+
+ITEM(channel_item, NULL,
+     {NAME(channel_item, name, OF_TENSOR)},
+     {U32(channel_item, uid)},
+     {U32(channel_item, way), IN(0, CHANNEL_MAX_WAY, "mode"), CODE(EPROTO)},
+     {U64(channel_item, capacity)},
+     {U32(channel_item, n_slots)},
+     {U32(channel_item, n_queued)},
+     {U32(channel_item, pid)},
+     {TEXT(channel_item, command, MESSAGE_MAX_TEXT, "command")},
+     {U32(channel_item, role),
+      IN(CHANNEL_PRODUCER, CHANNEL_CONSUMER, "role"), CODE(EPROTO)},
+     {BOOL(channel_item, is_ended)},
+     {U64(channel_item, n_items)},
+     {U64(channel_item, n_waits)},
+     {U64(channel_item, age_ms)},
+     {U32(channel_item, want), IN(0, CHANNEL_MAX_WANT, "want"), CODE(EPROTO)},
+     {U64(channel_item, wait_ms)});
+
+BODY(channels_reply, NULL,
+     {PAGE(channels_reply, items, channel_item)},
+     {U64(channels_reply, next_cursor)});
+
 BODY(places_reply, NULL, {PLACES(places_reply)}, {CHUNKS(places_reply)});
 
 BODY(chunks_reply, NULL, {CHUNKS(chunks_reply)});
@@ -315,7 +344,8 @@ BODY(comm_reply, NULL,
      {U64(comm_reply, step)},
      {MAYBE_BYTES(comm_reply, nccl_id, "NCCL id")},
      {BOOL(comm_reply, takes_orders)},
-     {U32(comm_reply, verdict)});
+     {U32(comm_reply, verdict)},
+     {U32(comm_reply, direct)});
 
 BODY(work_reply, NULL, {U64(work_reply, sequence), ID("work")});
 
@@ -373,7 +403,8 @@ BODY(group_reply, check_group,
 	      "parameters"),
       LABEL("params")},
      {CHUNKS(group_reply)},
-     {BOOL(group_reply, is_in_place)});
+     {BOOL(group_reply, is_in_place)},
+     {U32(group_reply, index)});
 
 static int check_comm_item(void *ours, struct error *err)
 {

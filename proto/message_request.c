@@ -265,9 +265,11 @@ BODY(bundle_begin_request, NULL,
      {ACCESS(bundle_begin_request)},
      {U64(bundle_begin_request, size_hint), SIZE("size of a bundle")},
      {DEVICE(bundle_begin_request)},
-     {U32(bundle_begin_request, flags),
-      FLAGS(PUBLISH_ALL & ~PUBLISH_EVICTABLE)},
-     {U64(bundle_begin_request, ttl_ms), TTL});
+     {U32(bundle_begin_request, flags), FLAGS(PUBLISH_OF_BUNDLE)},
+     {U64(bundle_begin_request, ttl_ms), TTL},
+     {I32(bundle_begin_request, timeout_ms), TIMEOUT},
+     {U32(bundle_begin_request, n_kept),
+      IN(0, MESSAGE_MAX_KEPT, "number of versions")});
 
 BODY(bundle_end_request, NULL, {U64(bundle_end_request, bundle), ID("bundle")});
 
@@ -277,6 +279,7 @@ BODY(bundle_get_request, NULL,
      {U32(bundle_get_request, trusted_uid),
       IF(bundle_get_request, is_trust_set)},
      {U64(bundle_get_request, newer_than)},
+     {U64(bundle_get_request, version)},
      {I32(bundle_get_request, timeout_ms), TIMEOUT});
 
 static int check_chunk(void *ours, struct error *err)
@@ -318,6 +321,7 @@ BODY(status_request, NULL, {BOOL(status_request, resets)});
 BODY(prefixes_request, NULL, {U64(prefixes_request, cursor)});
 BODY(tickets_request, NULL, {U64(tickets_request, cursor)});
 BODY(config_request, NULL, {U64(config_request, cursor)});
+BODY(channels_request, NULL, {U64(channels_request, cursor)});
 BODY(comms_request, NULL, {U64(comms_request, cursor)});
 
 BODY(groups_request, NULL,
@@ -328,6 +332,52 @@ BODY(group_plan_request, NULL,
      {NAME(group_plan_request, comm, OF_TENSOR), LABEL("communicator")},
      {NAME(group_plan_request, group, OF_TENSOR), LABEL("group")},
      {U64(group_plan_request, cursor)});
+
+/* --- channels ------------------------------------------------------------ */
+
+static int check_channel_open(void *ours, struct error *err)
+{
+	struct channel_open_request *request = ours;
+
+	if (request->n_slots == 0)
+		request->n_slots = 8;
+	if (request->n_slots <= CHANNEL_MAX_SLOTS)
+		return 0;
+	return error_set(err, -EINVAL,
+			 "a channel has 1 to %d slots, not %u",
+			 CHANNEL_MAX_SLOTS, request->n_slots);
+}
+
+#define CHANNEL_PLACE(M)                                                       \
+	{U64(M, channel), ID("channel")},                                      \
+	{U32(M, place), IN(0, CHANNEL_MAX_SLOTS - 1, "place")}
+#define CHANNEL_AT(M) {U32(M, at), IN(0, CHANNEL_MAX_SLOTS - 1, "slot")}
+
+BODY(channel_open_request, check_channel_open,
+     {NAME(channel_open_request, name, OF_TENSOR)},
+     {ACCESS(channel_open_request)},
+     {U64(channel_open_request, capacity), SIZE("capacity")},
+     {U32(channel_open_request, n_slots)},
+     {U32(channel_open_request, way), IN(0, CHANNEL_MAX_WAY, "mode")},
+     {U32(channel_open_request, role),
+      IN(CHANNEL_PRODUCER, CHANNEL_CONSUMER, "role")},
+     {I32(channel_open_request, timeout_ms), TIMEOUT},
+     {BOOL(channel_open_request, writes)});
+
+BODY(channel_slots_request, NULL, CHANNEL_PLACE(channel_slots_request));
+
+BODY(channel_buffer_request, NULL,
+     CHANNEL_PLACE(channel_buffer_request),
+     CHANNEL_AT(channel_buffer_request));
+
+BODY(channel_close_request, NULL,
+     CHANNEL_PLACE(channel_close_request),
+     {BOOL(channel_close_request, is_end)});
+
+BODY(channel_keep_request, NULL,
+     CHANNEL_PLACE(channel_keep_request),
+     CHANNEL_AT(channel_keep_request),
+     {REF(channel_keep_request, ref)});
 
 /* --- communicators ------------------------------------------------------- */
 
@@ -373,10 +423,6 @@ static int check_node(struct comm_join_request *join, struct error *err)
 				 "on host memory all ranks are on one node, "
 				 "and there is no NCCL; give each rank a "
 				 "device");
-	if (is_host && join->home != COMM_HOME_RANK)
-		return error_set(err, -EINVAL,
-				 "a home is chosen on devices only; host "
-				 "memory always is fsdp-worker's");
 	if (join->memory != COMM_MEMORY_DEFAULT &&
 	    (is_host || join->home != COMM_HOME_RANK))
 		return error_set(err, -EINVAL,
@@ -418,14 +464,32 @@ BODY(comm_join_request, check_comm_join,
      {U32(comm_join_request, memory),
       IN(0, COMM_MEMORY_REGISTERED, "kind of memory")},
      {U32(comm_join_request, limiter),
-      IN(0, COMM_LIMITER_FAITHFUL, "limiter")},
+      IN(0, COMM_LIMITER_FSDP1, "limiter")},
      {U32(comm_join_request, limit)},
      {U64(comm_join_request, limit_bytes), SIZE("limit of bytes")},
      {U32(comm_join_request, n_inputs)},
      {I32(comm_join_request, timeout_ms)},
-     {U64(comm_join_request, ttl_ms), TTL});
+     {U64(comm_join_request, ttl_ms), TTL},
+     {U32(comm_join_request, direct)});
 
 BODY(comm_board_request, NULL, {U64(comm_board_request, comm), ID("communicator")});
+
+BODY(comm_place_request, NULL,
+     {U64(comm_place_request, group), ID("group")},
+     {BOOL(comm_place_request, is_input)},
+     {REF_AS(comm_place_request, input, slot, generation),
+      IF(comm_place_request, is_input)},
+     {I32(comm_place_request, timeout_ms), TIMEOUT});
+
+BODY(input_end_request, NULL,
+     {U64(input_end_request, comm), ID("communicator")},
+     {REF_AS(input_end_request, input, slot, generation)});
+
+BODY(gather_buffer_request, NULL,
+     {U64(gather_buffer_request, group), ID("group")},
+     {U32(gather_buffer_request, buffer)},
+     {U32(gather_buffer_request, version)},
+     {I32(gather_buffer_request, timeout_ms), TIMEOUT});
 
 BODY(comm_leave_request, NULL,
      {U64(comm_leave_request, comm), ID("communicator")});
@@ -508,7 +572,8 @@ static int check_commit(void *ours, struct error *err)
 
 BODY(commit_request, check_commit,
      {U64(commit_request, comm), ID("communicator")},
-     {U64(commit_request, step)});
+     {U64(commit_request, step)},
+     {U64(commit_request, n_gathers)});
 
 static int check_wait(void *ours, struct error *err)
 {

@@ -128,6 +128,8 @@
 #define PUBLISH_ALL                                                            \
 	(PUBLISH_REPLACE | PUBLISH_EVICTABLE | PUBLISH_TIED |                  \
 	 PUBLISH_MUST_EXIST)
+#define PUBLISH_OF_BUNDLE                                                      \
+	((PUBLISH_ALL & ~PUBLISH_EVICTABLE) | PUBLISH_ONCE)
 #define TTL                  CHECKED(TTL)
 #define TIMEOUT              CHECKED(TIMEOUT)
 #define DTYPE                CHECKED(DTYPE)

@@ -16,7 +16,7 @@
  */
 #include "shm/arena.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -296,7 +296,7 @@ static int nodes_grow(struct arena *arena, uint32_t n)
 /* Room for one more taken range and `n` new nodes, before anything changes. */
 static int grow(struct arena *arena, uint32_t n, struct error *err)
 {
-	int r = point_fail("arena.grow");
+	int r = failpoint_fail("arena.grow");
 
 	if (r == 0)
 		r = nodes_grow(arena, n);
@@ -549,7 +549,7 @@ int arena_new(uint64_t size, uint64_t align, struct arena **ret,
 		return error_set(err, -EINVAL,
 				 "an arena cannot have %llu bytes",
 				 (unsigned long long)size);
-	r = point_fail("arena.grow");
+	r = failpoint_fail("arena.grow");
 	arena = r < 0 ? NULL : calloc(1, sizeof(*arena));
 	if (!arena)
 		goto no_heap;

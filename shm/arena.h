@@ -1,13 +1,14 @@
 /*
  * An allocator of ranges in memory that it never touches.
  *
- * It deals in offsets only and keeps its books on the heap, so it serves
- * memfd chunks and device chunks alike, and a range that a client scribbles
- * over cannot hurt it. Two-level segregated fit (Masmano et al., 2004): O(1)
- * allocation and release, immediate coalescing. Among fitting ranges it takes
- * the one released last, whose pages are warm.
+ * It works on offsets only and keeps its lists on the heap, so it serves chunks
+ * of host and of device memory alike, and a client that overwrites a range
+ * cannot damage it. Two-level segregated fit (Masmano et al., 2004): O(1)
+ * allocation and release, immediate coalescing. Of several ranges that fit it
+ * takes the one that was released last, whose pages are likely to be in the
+ * cache.
  *
- * Not thread-safe: the broker's one thread owns it.
+ * Not thread-safe: only the broker's one thread uses it.
  */
 #pragma once
 #include <stdbool.h>
@@ -19,28 +20,29 @@ struct arena;
 /* `align`: power of two; 64 for host memory, 512 for device memory. */
 int arena_new(uint64_t size, uint64_t align, struct arena **ret,
 	      struct error *err);
-struct arena *arena_free(struct arena *arena); /* NULL is fine; gives NULL */
+/* Returns NULL; `arena` may be NULL. */
+struct arena *arena_free(struct arena *arena);
 
 enum arena_outcome {
 	ARENA_OK = 0,
 	ARENA_FULL = 1, /* no free range is large enough */
 };
 
-/* `size` > 0 is rounded up to the alignment. -ENOMEM: no heap. */
+/* `size` > 0 is rounded up to the alignment. -ENOMEM: no heap memory. */
 int arena_alloc(struct arena *arena, uint64_t size, uint64_t *ret_offset,
 		struct error *err);
 
 /*
- * Take exactly [offset, offset + size), the end rounded up as arena_alloc()
- * does: rebuilds an arena after a restart. -EEXIST if any of it is taken,
- * -EINVAL if outside or if `offset` is misaligned. Cheapest at the end of the
- * arena and in ascending order; any order will do.
+ * Allocate exactly [offset, offset + size), with the end rounded up as by
+ * arena_alloc(): this rebuilds an arena after a restart. -EEXIST: part of it is
+ * allocated; -EINVAL: it is outside, or `offset` is misaligned. Any order of
+ * calls works; ascending offsets are the fastest.
  */
 int arena_reserve(struct arena *arena, uint64_t offset, uint64_t size,
 		  struct error *err);
 
-/* Give a range back by its start; asserts that it is one (offsets come from
- * our own books, never from a client). */
+/* Release the range that starts there; asserts that there is one (offsets come
+ * from the broker's own records, never from a client). */
 void arena_release(struct arena *arena, uint64_t offset);
 
 uint64_t arena_size(const struct arena *arena);
@@ -52,5 +54,5 @@ typedef void arena_visit_fn(uint64_t offset, uint64_t size, void *data);
 void arena_visit_free(const struct arena *arena, arena_visit_fn *fn,
 		      void *data);
 
-/* Check the books against themselves; for tests. */
+/* Check the lists for consistency; for tests. */
 bool arena_is_consistent(const struct arena *arena);

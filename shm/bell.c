@@ -1,5 +1,5 @@
 #include "shm/bell.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -94,7 +94,7 @@ sleep_once(struct bell *bell, const struct bell_wait *wait, int64_t until_ns)
 	int64_t left_ns = until_ns - bell_now_ns();
 
 	atomic_fetch_add_explicit(&bell->sleepers, 1, memory_order_seq_cst);
-	point("bell.counted");
+	failpoint("bell.counted");
 	outcome = look_both(wait);
 	if (outcome == BELL_AGAIN && left_ns > 0) {
 		sleep_on(bell, seen, left_ns);
@@ -115,16 +115,31 @@ enum bell_outcome bell_wait(struct bell *bell, const struct bell_wait *wait,
 	return outcome;
 }
 
-void bell_ring_always(struct bell *bell)
+static void wake(struct bell *bell, int n)
 {
 	atomic_fetch_add_explicit(&bell->word, 1, memory_order_seq_cst);
-	point("bell.bumped");
-	(void)syscall(SYS_futex, &bell->word, FUTEX_WAKE, INT_MAX, NULL, NULL,
-		      0);
+	failpoint("bell.bumped");
+	(void)syscall(SYS_futex, &bell->word, FUTEX_WAKE, n, NULL, NULL, 0);
+}
+
+static bool has_sleepers(const struct bell *bell)
+{
+	return atomic_load_explicit(&bell->sleepers, memory_order_seq_cst) > 0;
+}
+
+void bell_ring_always(struct bell *bell)
+{
+	wake(bell, INT_MAX);
 }
 
 void bell_ring(struct bell *bell)
 {
-	if (atomic_load_explicit(&bell->sleepers, memory_order_seq_cst) > 0)
-		bell_ring_always(bell);
+	if (has_sleepers(bell))
+		wake(bell, INT_MAX);
+}
+
+void bell_ring_one(struct bell *bell)
+{
+	if (has_sleepers(bell))
+		wake(bell, 1);
 }

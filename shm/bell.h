@@ -1,11 +1,12 @@
 /*
  * Bells: how a process waits for words that others write in shared memory, and
- * how it is woken, without a system call unless somebody has to sleep.
+ * how it is woken, without a system call unless a process must sleep.
  *
- * Who waits looks; gives up its CPU at once if one that it waits for was last
- * seen there, since looking would keep it from coming; spins for a while;
- * and sleeps in the kernel. Who makes a condition true rings, which is one load
- * if nobody sleeps.
+ * A waiter checks its condition; yields its CPU at once if a process that it
+ * waits for was last seen on the same CPU, since checking would keep that
+ * process from running; spins for a while; and then sleeps in the kernel. A
+ * process that makes a condition true rings, which costs one load if there is
+ * no sleeper.
  *
  *   waiter                          ringer
  *   seen = word                     store what makes the condition true
@@ -14,17 +15,20 @@
  *   sleep if word == seen
  *   sleepers -= 1
  *
- * Why no wake is lost: the waiter counts itself and then looks at the
- * condition, the ringer makes it true and then looks at the count, all four
- * seq_cst, so that whoever is second sees the first (the argument of refs.h).
- * Once the waiter is counted the ringer changes the word, and the kernel does
- * not let it sleep on an old one. So conditions are stored and read seq_cst. A
- * process that dies asleep leaves the count too high: needless wakes, until the
- * memory ends. One that dies between its store and the wake leaves the others
- * asleep: so who ends a run stores the end and rings by bell_ring_always().
+ * Why no wake-up is lost: the waiter counts itself and then checks the
+ * condition, and the ringer makes the condition true and then reads the count.
+ * All four accesses are seq_cst, so the second of the two sees the access of
+ * the first (the argument of refs.h). Once the waiter is counted, the ringer
+ * changes the word, and the kernel does not let the waiter sleep on an old
+ * value. Therefore conditions are stored and loaded seq_cst.
  *
- * tests/model/board.pml has this protocol and what goes wrong without each of
- * its steps.
+ * A process that dies asleep leaves the count too high, which causes needless
+ * wake-ups until the memory is freed. A process that dies between its store and
+ * the wake-up leaves the others asleep; so the process that ends a run stores
+ * the end and rings by bell_ring_always().
+ *
+ * tests/model/board.pml models this protocol, and shows the failure that each
+ * omitted step causes.
  */
 #pragma once
 #include <stdatomic.h>
@@ -36,13 +40,13 @@ struct bell {
 	_Atomic uint32_t sleepers;
 };
 
-/* About what a wait waits for. */
+/* Asked about the condition of a wait. */
 typedef bool bell_look_fn(const void *data);
 
 struct bell_wait {
 	bell_look_fn *is_met;
-	bell_look_fn *is_over; /* it will never be met */
-	/* Does somebody that is waited for use this CPU? Only a hint. */
+	bell_look_fn *is_over; /* the condition will never become true */
+	/* Does a process that the wait depends on use this CPU? A hint only. */
 	bell_look_fn *is_beside;
 	const void *data;
 };
@@ -50,17 +54,21 @@ struct bell_wait {
 enum bell_outcome {
 	BELL_MET = 0,
 	BELL_OVER = 1,
-	BELL_AGAIN = 2, /* the time is over, or a signal came */
+	BELL_AGAIN = 2, /* the time has expired, or a signal was caught */
 };
 
-/* `until_ns` is of bell_now_ns(). What is met is met also when the time is
- * over. */
+/* `until_ns` is on the clock of bell_now_ns(). BELL_MET takes precedence over
+ * an expired time. */
 enum bell_outcome bell_wait(struct bell *bell, const struct bell_wait *wait,
 			    int64_t until_ns);
 
-/* After a seq_cst store that may have met the condition of others. */
+/* Call it after a seq_cst store that may have made a condition true. */
 void bell_ring(struct bell *bell);
-/* The same for one that others may have to do for a process that has died. */
+/* The same, when any one of those who sleep can use what is there, and each
+ * who is woken looks for it. */
+void bell_ring_one(struct bell *bell);
+/* The same as bell_ring(), when it may have to replace the ring of a process
+ * that has died. */
 void bell_ring_always(struct bell *bell);
 
 /* CLOCK_MONOTONIC. */

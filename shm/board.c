@@ -1,29 +1,50 @@
 #include "shm/board.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "shm/memfd.h"
 #include <errno.h>
 #include <sched.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #define BOARD_MAGIC   UINT64_C(0x3144524250445346) /* "FSDPBRD1" */
-#define BOARD_VERSION 1
-#define BOARD_SIZE    LAYOUT_PAGE_SIZE
+#define BOARD_VERSION 4
+#define BOARD_SIZE    sizeof(struct board_page)
 #define NO_CPU        (-1)
 
 _Static_assert(offsetof(struct board_page, version) == 8, "layout");
 _Static_assert(offsetof(struct board_page, n_ranks) == 12, "layout");
 _Static_assert(offsetof(struct board_page, run) == 16, "layout");
+_Static_assert(offsetof(struct board_page, recalls) == 24, "layout");
 _Static_assert(offsetof(struct board_page, barriers) == 64, "layout");
 _Static_assert(offsetof(struct bell, sleepers) == 4, "layout");
 _Static_assert(offsetof(struct board_page, ranks) == 128, "layout");
 _Static_assert(offsetof(struct board_rank, cpu) == 4, "layout");
 _Static_assert(offsetof(struct board_rank, has_left) == 8, "layout");
 _Static_assert(sizeof(struct board_rank) == 64, "a line for each rank");
-_Static_assert(sizeof(struct board_page) == 4224, "layout");
-_Static_assert(sizeof(struct board_page) <= BOARD_SIZE, "layout");
+_Static_assert(offsetof(struct board_rank, handed_in) == 12, "layout");
+_Static_assert(offsetof(struct board_rank, working) == 16, "layout");
+_Static_assert(offsetof(struct board_page, reductions) == 4224, "layout");
+_Static_assert(offsetof(struct board_page, pieces) == 8192, "layout");
+_Static_assert(offsetof(struct pieces, done) == 8, "layout");
+_Static_assert(sizeof(struct pieces) == 64, "a line for each reduction");
+_Static_assert(offsetof(struct board_page, names) == 12288, "layout");
+_Static_assert(sizeof(struct board_name) == 32, "layout");
+_Static_assert(offsetof(struct board_page, n_reduced) == 16384, "layout");
+_Static_assert(offsetof(struct board_page, cells) == 65536, "layout");
+_Static_assert(offsetof(struct board_cell, flags) == 4, "layout");
+_Static_assert(offsetof(struct board_cell, group) == 8, "layout");
+_Static_assert(offsetof(struct board_cell, factor) == 16, "layout");
+_Static_assert(offsetof(struct board_cell, generation) == 24, "layout");
+_Static_assert(offsetof(struct board_cell, slot) == 32, "layout");
+_Static_assert(offsetof(struct board_cell, n_pieces) == 36, "layout");
+_Static_assert(sizeof(struct board_cell) == 64, "a line for each cell");
+_Static_assert(offsetof(struct board_page, gathering) == 4288, "layout");
+_Static_assert(offsetof(struct board_page, gathers_lock) == 4352, "layout");
+_Static_assert(offsetof(struct board_page, gathers) == 327680, "layout");
+_Static_assert(sizeof(struct board_page) == 1048576, "layout");
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "words are shared by processes");
 _Static_assert(BOARD_RANKS <= 64, "a mask has them all");
 
@@ -147,7 +168,7 @@ void board_arrive(struct board *board, uint32_t rank, uint32_t number)
 {
 	atomic_store_explicit(&board->page->ranks[rank].arrived, number,
 			      memory_order_seq_cst);
-	point("board.arrived");
+	failpoint("board.arrived");
 	/* Of several that come at once, the last sees that all have. */
 	if (!board_missing(board, number))
 		bell_ring(&board->page->barriers);
@@ -158,26 +179,196 @@ void board_leave(struct board *board, uint32_t rank)
 	atomic_store_explicit(&board->page->ranks[rank].has_left, 1,
 			      memory_order_seq_cst);
 	bell_ring(&board->page->barriers);
+	bell_ring(&board->page->reductions);
+	bell_ring(&board->page->gathering);
+}
+
+/* --- reductions ---------------------------------------------------------- */
+
+static struct board_cell *cell_of(const struct board *board, uint32_t rank,
+				  uint32_t number)
+{
+	return &board->page->cells[rank][number % BOARD_REDUCTIONS];
+}
+
+/* seq_cst: see has_come(). */
+static bool has_handed_in(const struct board *board, uint32_t rank,
+			  uint32_t number)
+{
+	uint32_t at = atomic_load_explicit(&board->page->ranks[rank].handed_in,
+					   memory_order_seq_cst);
+
+	return (int32_t)(at - number) >= 0;
+}
+
+/* relaxed: `handed_in` says that it is there. */
+void board_hand_in(struct board *board, uint32_t rank, uint32_t number,
+		   const struct board_input *input)
+{
+	struct board_cell *cell = cell_of(board, rank, number);
+	const memory_order relaxed = memory_order_relaxed;
+
+	atomic_store_explicit(&cell->number, number, relaxed);
+	atomic_store_explicit(&cell->flags, input->flags, relaxed);
+	atomic_store_explicit(&cell->group, input->group, relaxed);
+	atomic_store_explicit(&cell->factor, input->factor, relaxed);
+	atomic_store_explicit(&cell->generation, input->input.generation,
+			      relaxed);
+	atomic_store_explicit(&cell->slot, input->input.slot, relaxed);
+	atomic_store_explicit(&cell->n_pieces, input->n_pieces, relaxed);
+	failpoint("board.filled");
+	atomic_store_explicit(&board->page->ranks[rank].handed_in, number,
+			      memory_order_seq_cst);
+	failpoint("board.handed_in");
+	if (!board_missing_inputs(board, number))
+		bell_ring(&board->page->reductions);
+}
+
+bool board_input(const struct board *board, uint32_t rank, uint32_t number,
+		 struct board_input *ret)
+{
+	const struct board_cell *cell = cell_of(board, rank, number);
+	const memory_order relaxed = memory_order_relaxed;
+	bool is_there = has_handed_in(board, rank, number);
+
+	*ret = (struct board_input){
+		.group = atomic_load_explicit(&cell->group, relaxed),
+		.flags = atomic_load_explicit(&cell->flags, relaxed),
+		.factor = atomic_load_explicit(&cell->factor, relaxed),
+		.input = {atomic_load_explicit(&cell->slot, relaxed),
+			  atomic_load_explicit(&cell->generation, relaxed)},
+		.n_pieces = atomic_load_explicit(&cell->n_pieces, relaxed),
+	};
+	return is_there &&
+	       atomic_load_explicit(&cell->number, relaxed) == number;
+}
+
+void board_work_on(struct board *board, uint32_t rank, uint32_t number)
+{
+	/* release: of what it has done, when it does no more. */
+	atomic_store_explicit(&board->page->ranks[rank].working, number,
+			      memory_order_release);
+}
+
+uint64_t board_missing_inputs(const struct board *board, uint32_t number)
+{
+	uint64_t missing = 0;
+
+	for (uint32_t i = 0; i < board->n_ranks; i++) {
+		if (!has_handed_in(board, i, number))
+			missing |= UINT64_C(1) << i;
+	}
+	return missing;
+}
+
+uint64_t board_working(const struct board *board, uint32_t number)
+{
+	uint64_t working = 0;
+
+	for (uint32_t i = 0; i < board->n_ranks; i++) {
+		if (atomic_load_explicit(&board->page->ranks[i].working,
+					 memory_order_acquire) == number)
+			working |= UINT64_C(1) << i;
+	}
+	return working;
+}
+
+void board_count_reduced(struct board *board, uint32_t index)
+{
+	_Atomic uint32_t *n = &board->page->n_reduced[index % BOARD_GROUPS];
+
+	/* relaxed: it has one writer, and orders nothing. */
+	atomic_store_explicit(n,
+			      atomic_load_explicit(n, memory_order_relaxed) + 1,
+			      memory_order_relaxed);
+}
+
+uint32_t board_reduced(const struct board *board, uint32_t index)
+{
+	return atomic_load_explicit(
+		&board->page->n_reduced[index % BOARD_GROUPS],
+		memory_order_relaxed);
+}
+
+/* relaxed, both: who sees it late gives back late. */
+void board_recall(struct board *board)
+{
+	atomic_fetch_add_explicit(&board->page->recalls, 1,
+				  memory_order_relaxed);
+}
+
+uint32_t board_recalls(const struct board *board)
+{
+	return atomic_load_explicit(&board->page->recalls,
+				    memory_order_relaxed);
+}
+
+/* --- names --------------------------------------------------------------- */
+
+void board_set_name(struct board *board, uint32_t rank, uint32_t pid,
+		    const char *command)
+{
+	struct board_name *name = &board->page->names[rank];
+
+	name->pid = pid;
+	(void)snprintf(name->command, sizeof(name->command), "%s", command);
+}
+
+const char *board_name_rank(const struct board *board, uint32_t rank,
+			    char ret[BOARD_NAME_TEXT])
+{
+	/* Ranks can write it: it may have no end, and anything in it. */
+	struct board_name name = board->page->names[rank];
+
+	name.command[sizeof(name.command) - 1] = '\0';
+	for (char *c = name.command; *c; c++) {
+		if (*c < ' ' || *c > '~')
+			*c = '?';
+	}
+	if (name.pid)
+		(void)snprintf(ret, BOARD_NAME_TEXT, "rank %u (pid %u, %s)",
+			       rank, name.pid, name.command);
+	else
+		(void)snprintf(ret, BOARD_NAME_TEXT, "rank %u", rank);
+	return ret;
+}
+
+/* --- waiting ------------------------------------------------------------- */
+
+static bool is_reduced(const struct board_wait *wait)
+{
+	return pieces_are_done(board_pieces(wait->board, wait->number),
+			       wait->number, wait->n_pieces);
 }
 
 static bool is_met(const void *data)
 {
 	const struct board_wait *wait = data;
 
-	for (uint32_t i = 0; i < wait->board->n_ranks; i++) {
-		if (!has_come(wait->board, i, wait->number))
-			return false;
-	}
-	return true;
+	if (wait->goal == BOARD_BARRIER)
+		return !board_missing(wait->board, wait->number);
+	if (is_reduced(wait))
+		return true;
+	return wait->goal == BOARD_INPUTS &&
+	       !board_missing_inputs(wait->board, wait->number);
+}
+
+/* The ranks that it takes. */
+static uint64_t find_awaited(const struct board_wait *wait)
+{
+	if (wait->goal == BOARD_BARRIER)
+		return board_missing(wait->board, wait->number);
+	if (wait->goal == BOARD_INPUTS)
+		return board_missing_inputs(wait->board, wait->number);
+	return board_working(wait->board, wait->number);
 }
 
 static bool is_over(const void *data)
 {
 	const struct board_wait *wait = data;
-	const struct board *board = wait->board;
 
 	return wait->is_over(wait->data) ||
-	       board_left(board, board_missing(board, wait->number));
+	       board_left(wait->board, find_awaited(wait));
 }
 
 /* relaxed, here and below: where a rank runs is a hint. */
@@ -190,15 +381,13 @@ static void tell_cpu(const struct board *board, uint32_t rank, int32_t cpu)
 		atomic_store_explicit(word, cpu, memory_order_relaxed);
 }
 
-static bool is_beside(const void *data)
+bool board_is_beside(const struct board *board, uint32_t rank, uint64_t ranks)
 {
-	const struct board_wait *wait = data;
-	const struct board *board = wait->board;
 	int32_t cpu = sched_getcpu();
 
-	tell_cpu(board, wait->rank, cpu);
+	tell_cpu(board, rank, cpu);
 	for (uint32_t i = 0; i < board->n_ranks; i++) {
-		if (i != wait->rank && !has_come(board, i, wait->number) &&
+		if (i != rank && (ranks >> i & 1) &&
 		    atomic_load_explicit(&board->page->ranks[i].cpu,
 					 memory_order_relaxed) == cpu)
 			return true;
@@ -206,15 +395,25 @@ static bool is_beside(const void *data)
 	return false;
 }
 
+static bool is_beside(const void *data)
+{
+	const struct board_wait *wait = data;
+
+	return board_is_beside(wait->board, wait->rank, find_awaited(wait));
+}
+
 enum bell_outcome board_wait(struct board *board, const struct board_wait *wait,
 			     int64_t until_ns)
 {
 	const struct bell_wait how = {is_met, is_over, is_beside, wait};
+	struct bell *bell = wait->goal == BOARD_BARRIER
+				    ? &board->page->barriers
+				    : &board->page->reductions;
 	enum bell_outcome outcome;
 
 	if (is_met(wait))
 		return BELL_MET;
-	outcome = bell_wait(&board->page->barriers, &how, until_ns);
+	outcome = bell_wait(bell, &how, until_ns);
 	tell_cpu(board, wait->rank, sched_getcpu());
 	return outcome;
 }

@@ -7,7 +7,7 @@
  */
 #include "shm/chunk.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "shm/memfd.h"
 #include <assert.h>
 #include <errno.h>
@@ -97,7 +97,7 @@ static int populate_step(int fd, uint64_t offset, uint64_t end,
 	r = memfd_map_range(fd, start, size, true, &at, err);
 	if (r < 0)
 		return error_wrap(err, r, "populate a chunk");
-	r = point_fail("chunk.populate");
+	r = failpoint_fail("chunk.populate");
 	if (r == 0 && madvise((uint8_t *)at + (offset - start), end - offset,
 			      MADV_POPULATE_WRITE) < 0)
 		r = -errno;
@@ -141,7 +141,7 @@ int chunk_punch(int fd, uint64_t offset, uint64_t size, struct error *err)
 	end = round_down(offset + size, HUGE_PAGE_SIZE);
 	if (start >= end)
 		return 0;
-	r = point_fail("chunk.punch");
+	r = failpoint_fail("chunk.punch");
 	while (r == 0 &&
 	       fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 			 (off_t)start, (off_t)(end - start)) < 0)

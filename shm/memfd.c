@@ -8,7 +8,7 @@
  */
 #include "shm/memfd.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@
 
 static int create(const char *name, unsigned int flags)
 {
-	int fd = point_fail("memfd.create");
+	int fd = failpoint_fail("memfd.create");
 
 	if (fd < 0)
 		return fd;
@@ -164,7 +164,7 @@ static int map(int fd, uint64_t offset, uint64_t size, int protection,
 	       void **ret)
 {
 	void *at, *mapped;
-	int r = point_fail("memfd.map");
+	int r = failpoint_fail("memfd.map");
 
 	if (r < 0)
 		return r;

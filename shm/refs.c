@@ -12,7 +12,7 @@
  */
 #include "shm/refs.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "shm/memfd.h"
 #include <assert.h>
 #include <errno.h>
@@ -75,7 +75,7 @@ static void set_pointers(struct refs *refs, void *head, void *entries)
 
 static void *map_part(int fd, uint64_t offset, uint64_t size, int protection)
 {
-	int r = point_fail("memfd.map");
+	int r = failpoint_fail("memfd.map");
 	void *at;
 
 	if (r < 0) {

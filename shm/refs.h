@@ -1,14 +1,14 @@
 /*
- * Ref-counter files: what a client holds, counted without a system call.
+ * Ref-counter files: the holds of a client, counted without a system call.
  *
- * One memfd per session; one 16-byte entry per slot. The broker maps the
- * entries read-only. What a session holds of a slot is
+ * There is one memfd per session, with one 16-byte entry per slot. The broker
+ * maps the entries read-only. The number of a session's holds of a slot is
  *
- *     holds = granted (the broker's, in its catalog) + delta (the client's,
- * here)
+ *     holds = granted (by the broker, in its catalog)
+ *           + delta (of the client, in this file)
  *
- * and nobody writes the other's part, so that a crash of either leaves a sum
- * that is right.
+ * and each side writes only its own part, so that a crash of either leaves a
+ * correct sum.
  *
  *   acquire:  delta += 1;  word == (generation, PUBLISHED) ?  held
  *                                                          :  release, ask
@@ -17,23 +17,23 @@
  *                                                          :  free
  *
  * Why that is enough: client and broker each write one word and then read the
- * other's, both seq_cst, so in the one order of all four accesses whoever is
- * second sees the first (the argument behind hazard pointers and Dekker's
- * lock). If the acquire is second it sees LIMBO and backs out; if the reclaim
- * is second it counts the hold and leaves the slot in limbo. Backing out *is*
+ * other's, both seq_cst, so in the single order of all four accesses the second
+ * of the two sees the first (the argument of hazard pointers and of Dekker's
+ * lock). If the acquire is second, it sees LIMBO and backs out; if the reclaim
+ * is second, it counts the hold and leaves the slot in limbo. Backing out *is*
  * a release and rings like one: the reclaim may have counted the short-lived
- * hold, and nobody else would ever look again. A release that sees LIMBO rings
- * whatever the generation and the count: the entry may be shared by threads,
- * and which of them is last is not ours to know. A release that sees WRITING
- * may be a writer giving up, which nobody else would notice. tests/model checks
- * this with crashes of both sides.
+ * hold, and nothing else would make the broker look again. A release that sees
+ * LIMBO rings whatever the generation and the count are: threads may share the
+ * entry, and no thread can know whether it is the last. A release that sees
+ * WRITING may belong to a writer that gives up, which nothing else would tell
+ * the broker. tests/model checks this with crashes of both sides.
  *
- * A device that still reads when its process lets go: the release first stores
- * which value of which of the session's timelines its stream will have reached
- * then (the fence), and then lowers delta. Whoever sees a count of 0 sees the
- * fence, and reclaims only when the timeline has reached it. Releases from
- * several streams keep one fence between them: the later one's stream waits for
- * the earlier one's fence.
+ * If a device still reads when its process releases a tensor, the release first
+ * stores the fence, which is the value that one of the session's timelines will
+ * have when the stream has passed the release; then it lowers delta. A process
+ * that sees a count of 0 sees the fence, and reclaims only when the timeline
+ * has reached it. Releases from several streams share one fence: the stream of
+ * the later one waits for the fence of the earlier one.
  *
  * LAYOUT (n = slots)
  *
@@ -41,12 +41,12 @@
  *        0          64      header: magic "FSDPREF1", version, n
  *     4096          n/512   summary: bit w set = word w of the bitmap is not 0
  *     8192          n/8     pending bitmap, one bit per slot
- *   192 KiB         16*n    entries {i32 delta, u16 timeline, u16 used, u64
- * fence}
+ *   192 KiB         16*n    entries {i32 delta, u16 timeline, u16 used,
+ *                           u64 fence}
  *
- * The first part (through the bitmap) the broker maps writable, since it
- * clears bits; the entries it maps read-only. So they begin at a page of
- * their own on every machine (LAYOUT_PAGE_SIZE).
+ * The broker maps the first part (through the bitmap) writable, since it clears
+ * bits, and the entries read-only. So the entries begin at a page boundary of
+ * every machine (LAYOUT_PAGE_SIZE).
  */
 #pragma once
 #include "shm/table.h"
@@ -62,15 +62,15 @@ struct error;
 
 struct refs_entry {
 	_Atomic int32_t delta;
-	_Atomic uint16_t timeline; /* which timeline `fence` is of; 0: none */
+	_Atomic uint16_t timeline; /* the timeline of `fence`; 0: none */
 	_Atomic uint16_t used;     /* era of the last acquire, plain store */
 	_Atomic uint64_t fence;
 };
 
-/* What the first use of an entry costs: a page of this machine. */
+/* The memory that the first use of an entry costs: a page of this machine. */
 uint64_t refs_page_size(void);
 
-/* How many pages the entries have: at most, and on this machine. */
+/* The number of pages of the entries: at most, and on this machine. */
 #define REFS_MAX_PAGES (TABLE_SLOTS * sizeof(struct refs_entry) / 4096)
 
 static inline uint32_t refs_n_pages(void)
@@ -95,19 +95,19 @@ struct refs {
 
 #define REFS_NULL ((struct refs){.fd = -1})
 
-/* A new file (broker; the client gets the fd). Maps it for the broker. */
+/* A new file, made and mapped by the broker; the client gets the descriptor. */
 int refs_create(struct refs *ret, struct error *err);
 
 enum refs_side { REFS_BROKER, REFS_CLIENT };
 
 /*
- * Map a file made earlier: checks seals, size and header. The client's
- * mapping is MADV_DONTFORK. Consumes `fd`, also on failure.
+ * Map an existing file: checks seals, size and header. The client's mapping is
+ * MADV_DONTFORK. Consumes `fd`, also on failure.
  */
 int refs_open(struct refs *ret, int fd, enum refs_side side, struct error *err);
 void refs_close(struct refs *refs);
 
-/* Client: one more hold of a slot that is held already. */
+/* Client: add one hold of a slot that is held already. */
 static inline void refs_hold(struct refs *refs, uint32_t slot)
 {
 	atomic_fetch_add_explicit(&refs->entries[slot].delta, 1,
@@ -116,7 +116,7 @@ static inline void refs_hold(struct refs *refs, uint32_t slot)
 
 /*
  * Client: drop one hold. True: the slot is in limbo (or still written), its
- * pending bit is set now and the caller must ring the doorbell.
+ * pending bit is now set and the caller must ring the doorbell.
  */
 bool refs_release(struct refs *refs, const struct table *table, uint32_t slot);
 
@@ -126,7 +126,7 @@ enum refs_outcome {
 	REFS_STALE_RING = 2, /* the same, and ring the doorbell */
 };
 
-/* Client: hold slot `slot` if it still is `generation` and published. */
+/* Client: hold slot `slot` if it still has `generation` and is published. */
 static inline enum refs_outcome refs_acquire(struct refs *refs,
 					     const struct table *table,
 					     uint32_t slot, uint64_t generation)
@@ -147,7 +147,7 @@ static inline enum refs_outcome refs_acquire(struct refs *refs,
 	return refs_release(refs, table, slot) ? REFS_STALE_RING : REFS_STALE;
 }
 
-/* Broker: the client's part of the count. Input, not truth. */
+/* Broker: the client's part of the count. It is input and not trusted. */
 static inline int32_t refs_delta(const struct refs *refs, uint32_t slot)
 {
 	return atomic_load_explicit(&refs->entries[slot].delta,
@@ -155,21 +155,21 @@ static inline int32_t refs_delta(const struct refs *refs, uint32_t slot)
 }
 
 /*
- * Broker, behind refs_delta(): which value of which timeline the device work
- * of earlier holds ends with. 0: there is none. Input, not truth.
+ * Broker, after refs_delta(): the timeline and the value at which the device
+ * work of earlier holds ends. 0: there is none. It is input and not trusted.
  */
 static inline uint32_t refs_fence(const struct refs *refs, uint32_t slot,
 				  uint64_t *ret_value)
 {
-	/* relaxed: the load of delta before it acquired both. */
+	/* relaxed: the earlier load of delta acquired both. */
 	*ret_value = atomic_load_explicit(&refs->entries[slot].fence,
 					  memory_order_relaxed);
 	return atomic_load_explicit(&refs->entries[slot].timeline,
 				    memory_order_relaxed);
 }
 
-/* refs_delta() for people: the file gets no page by it, but it takes a system
- * call, and says nothing of what happened in which order. 0 if it fails. */
+/* refs_delta() for display: it allocates no page of the file, but takes a
+ * system call and is not ordered with other accesses. 0 if it fails. */
 int32_t refs_peek_delta(const struct refs *refs, uint32_t slot);
 
 static inline uint16_t refs_used(const struct refs *refs, uint32_t slot)
@@ -179,8 +179,8 @@ static inline uint16_t refs_used(const struct refs *refs, uint32_t slot)
 }
 
 /*
- * Broker: take up to `max` pending slots, clearing their bits before they are
- * returned. Gives how many; if it gives `max`, call again later.
+ * Broker: take up to `max` pending slots, and clear their bits before they are
+ * returned. Returns their number; if that is `max`, call again later.
  */
 uint32_t refs_take_pending(struct refs *refs, uint32_t *ret_slots,
 			   uint32_t max);

@@ -1,5 +1,5 @@
 /*
- * The state table: what every process on the node may know of every slot.
+ * The state table: the state of every slot, for every process of the node.
  *
  * One memfd that the broker writes and clients map read-only.
  *
@@ -10,8 +10,8 @@
  *        8        4   layout version
  *       12        4   number of slots
  *       16        8   epoch of the broker; grows with each start
- *       24        8   chunks retired so far: when it moves, clients look
- *                     through the chunk list and unmap what is gone
+ *       24        8   number of retired chunks; when it changes, clients
+ *                     go through the chunk list and unmap retired chunks
  *       32        4   era: clients note it at acquire (CLOCK eviction)
  *       64     8192   chunk list: 1,024 words, id of the chunk or 0
  *     8256     4032   verdicts: 504 words, run of a communicator << 1 | failed,
@@ -19,8 +19,8 @@
  *    12288          padding
  *    65536   8*slots  words: generation << 3 | SLOT_TAINTED | enum slot_state
  *
- * Nothing here is authority: the broker rebuilds every word from its catalog
- * when it starts.
+ * The table is not authoritative: when the broker starts, it computes every
+ * word from its catalog.
  */
 #pragma once
 #include <stdatomic.h>
@@ -39,8 +39,8 @@ enum slot_state {
 	SLOT_PUBLISHED = 2,
 	SLOT_LIMBO = 3,
 };
-/* Beside the state: the writer died before its work on the device was done.
- * What is tainted is never acquired without asking the broker. */
+/* A flag beside the state: the writer died before its work on the device was
+ * complete. A tainted tensor cannot be acquired without a request. */
 #define SLOT_TAINTED    4u
 #define SLOT_STATE_BITS 3 /* with SLOT_TAINTED */
 
@@ -84,7 +84,7 @@ static inline bool table_word_is_tainted(uint64_t word)
 	return word & SLOT_TAINTED;
 }
 
-/* seq_cst both ways: one half of the argument in refs.h. */
+/* seq_cst in both directions: one half of the argument in refs.h. */
 static inline uint64_t table_load(const struct table *table, uint32_t slot)
 {
 	return atomic_load_explicit(&table->words[slot], memory_order_seq_cst);
@@ -96,15 +96,15 @@ static inline void table_store(struct table *table, uint32_t slot,
 	atomic_store_explicit(&table->words[slot], word, memory_order_seq_cst);
 }
 
-/* The word of a run (its id, below 2^63) that is alive, and of one that has
- * failed. The run that has a word now may be another one: who finds neither is
- * not told why, but that its own run is over. */
+/* The words of a run (its id, below 2^63) that is alive, and of one that has
+ * failed. A later run may use the word of an earlier one: a rank that finds
+ * neither of its two words learns that its run is over, but not why. */
 static inline uint64_t table_verdict(uint64_t run, bool is_failed)
 {
 	return run << 1 | is_failed;
 }
 
-/* release: a rank that finds that its run is over may ask why. */
+/* release: a rank that finds its run over may ask for the reason. */
 static inline void table_set_verdict(struct table *table, uint32_t i,
 				     uint64_t word)
 {
@@ -112,7 +112,7 @@ static inline void table_set_verdict(struct table *table, uint32_t i,
 			      memory_order_release);
 }
 
-/* Is the run that was given word `i` still alive? One load. */
+/* Is the run to which word `i` was given still alive? One load. */
 static inline bool table_is_alive(const struct table *table, uint32_t i,
 				  uint64_t run)
 {
@@ -123,6 +123,6 @@ static inline bool table_is_alive(const struct table *table, uint32_t i,
 
 /* A new table (broker), mapped writable. */
 int table_create(struct table *ret, struct error *err);
-/* Map one made earlier. Consumes `fd`, also on failure. */
+/* Map an existing one. Consumes `fd`, also on failure. */
 int table_open(struct table *ret, int fd, bool is_writable, struct error *err);
 void table_close(struct table *table);

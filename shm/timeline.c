@@ -9,7 +9,7 @@
  */
 #include "shm/timeline.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "shm/memfd.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ static _Atomic uint64_t *word(const struct timelines *timelines, uint32_t i)
 static int map(struct timelines *timelines, struct error *err)
 {
 	int protection = PROT_READ | (timelines->is_writable ? PROT_WRITE : 0);
-	int r = point_fail("memfd.map");
+	int r = failpoint_fail("memfd.map");
 	void *at;
 
 	if (r < 0)

@@ -1,15 +1,15 @@
 /*
- * Timeline files: the counters by which streams of different processes wait
- * for each other (cuda/order.h), as host memory.
+ * Timeline files: the counters by which streams of different processes wait for
+ * each other (cuda/order.h), as host memory.
  *
- * One memfd per session that has streams, made and mapped by the broker, which
- * reads the counters (is a release done? did a dead producer finish?) and
- * poisons them when the process has died. Its own client maps it writable;
- * others, who may only wait, read-only.
+ * There is one memfd for each session that has streams. The broker makes and
+ * maps it, reads the counters (is a release complete? did a dead producer
+ * finish?) and poisons them when the process has died. Its own client maps it
+ * writable; other clients, which may only wait, map it read-only.
  *
  * LAYOUT: 64 KiB, one page of any machine, because devices pin whole pages;
- * counter t (1 to TIMELINES - 1; 0 means none) is the 64-bit word at
- * byte 64 * t. Word 0 is the header: magic "FSDPTIM2".
+ * counter t (1 to TIMELINES - 1; 0 means none) is the 64-bit word at byte 64 *
+ * t. Word 0 is the header: magic "FSDPTIM2".
  */
 #pragma once
 #include <stdatomic.h>
@@ -34,21 +34,21 @@ struct timelines {
 /* A new file (broker); sealed against changes of its size. */
 int timelines_create(struct timelines *ret, struct error *err);
 
-/* Map one: checks seals, size and header; the mapping is MADV_DONTFORK.
- * Consumes `fd`, also on failure. */
+/* Map an existing one: checks seals, size and header; the mapping is
+ * MADV_DONTFORK. Consumes `fd`, also on failure. */
 int timelines_open(struct timelines *ret, int fd, bool is_writable,
 		   struct error *err);
 void timelines_close(struct timelines *timelines);
 
-/* What the counter says; `timeline` is taken modulo TIMELINES. That of 0 has
- * reached everything: there is nothing to wait for. */
+/* The value of the counter; `timeline` is taken modulo TIMELINES. Timeline 0
+ * has reached every value. */
 uint64_t timelines_load(const struct timelines *timelines, uint32_t timeline);
 
-/* Has it reached `value`? (A poisoned one has reached everything.) */
+/* Has it reached `value`? (A poisoned one has reached every value.) */
 static inline bool timeline_has_reached(uint64_t counter, uint64_t value)
 {
 	return (int64_t)(counter - value) >= 0;
 }
 
-/* The process is dead: let everybody go. Every counter, for ever. */
+/* The process is dead: wake all waiters. Permanent, for all counters. */
 void timelines_poison(struct timelines *timelines);

@@ -4,7 +4,7 @@
 #include "broker/base/account.h"
 #include "broker/base/config.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -66,7 +66,7 @@ struct account *accounts_get(struct accounts *accounts, uint32_t uid)
 		if (account->uid == uid)
 			return account;
 	}
-	if (point_fail("account.malloc") < 0)
+	if (failpoint_fail("account.malloc") < 0)
 		return NULL;
 	account = calloc(1, sizeof(*account));
 	if (!account)

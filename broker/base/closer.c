@@ -4,8 +4,8 @@
  */
 #include "broker/base/closer.h"
 #include "proto/error.h"
+#include "proto/failpoint.h"
 #include "proto/frame.h"
-#include "proto/point.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -131,10 +131,11 @@ static bool wait_for_more(struct queue *queue)
 {
 	struct timespec until;
 
-	(void)clock_gettime(CLOCK_REALTIME, &until);
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += LINGER_S;
 	while (queue->n == 0 && !queue->state->is_abandoned) {
-		if (pthread_cond_timedwait(&queue->more, &queue->state->lock,
+		if (pthread_cond_clockwait(&queue->more, &queue->state->lock,
+					   CLOCK_MONOTONIC,
 					   &until) == ETIMEDOUT)
 			break;
 	}
@@ -192,7 +193,7 @@ static void start_thread(struct queue *queue)
 {
 	pthread_t thread;
 
-	if (point_fail("closer.thread") < 0 ||
+	if (failpoint_fail("closer.thread") < 0 ||
 	    pthread_create(&thread, NULL, run, queue) != 0)
 		return;
 	(void)pthread_detach(thread);

@@ -7,7 +7,7 @@
  */
 #include "broker/base/deadline.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -185,7 +185,7 @@ static int reserve(struct deadlines *deadlines, struct error *err)
 		return 0;
 	capacity = capacity ? capacity * 2 : FIRST_CAPACITY;
 	heap = NULL;
-	if (capacity <= UINT32_MAX && point_fail("deadline.malloc") == 0)
+	if (capacity <= UINT32_MAX && failpoint_fail("deadline.malloc") == 0)
 		heap = reallocarray(deadlines->heap, capacity, sizeof(*heap));
 	if (!heap)
 		return error_nomem(err, "one more deadline");

@@ -6,7 +6,7 @@
 #include "broker/base/fdstore.h"
 #include "broker/base/log.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
 #include <poll.h>
 #include <stddef.h>
@@ -296,7 +296,7 @@ int fdstore_take(struct fdstore *store, const char *name)
 static int send_fd(struct fdstore *store, int fd, const char *name)
 {
 	char state[FDSTORE_NAME_SIZE + 64];
-	int r = point_fail("fdstore.put");
+	int r = failpoint_fail("fdstore.put");
 
 	if (r < 0)
 		return r;
@@ -346,7 +346,7 @@ int fdstore_put(struct fdstore *store, int fd, const char *name,
 	if (r < 0)
 		return error_errno(err, r, "have descriptor \"%s\" kept", name);
 	store->n_stored++;
-	point("fdstore.put");
+	failpoint("fdstore.put");
 	return FDSTORE_OK;
 }
 
@@ -360,7 +360,7 @@ void fdstore_remove(struct fdstore *store, const char *name)
 	fdstore_notify(store, state);
 	if (store->n_stored > 0)
 		store->n_stored--;
-	point("fdstore.remove");
+	failpoint("fdstore.remove");
 }
 
 bool fdstore_probe(struct fdstore *store)

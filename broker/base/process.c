@@ -7,7 +7,7 @@
  */
 #include "broker/base/process.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -110,7 +110,7 @@ bool process_has_ended(int pidfd)
 
 static int open_pidfd(pid_t pid)
 {
-	int pidfd = point_fail("process.pidfd");
+	int pidfd = failpoint_fail("process.pidfd");
 
 	if (pidfd == 0)
 		pidfd = (int)syscall(SYS_pidfd_open, pid, 0);

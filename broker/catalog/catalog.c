@@ -13,14 +13,15 @@
  *   64 KiB  48 MiB                       journal
  *    above   records, each kind from a   slots, blocks, grants, chunks,
  *            page of its own             sessions, tickets, bundles, prefixes,
- *                                        communicators, groups, orders
+ *                                        communicators, groups, orders,
+ *                                        channels
  *    above   4 bytes a bucket            hashes: name, grant, ticket, bundle,
  *                                        prefix
  *    above   64 GiB                      blobs
  */
 #include "broker/catalog/catalog.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "shm/memfd.h"
 #include <assert.h>
 #include <errno.h>
@@ -52,7 +53,8 @@
 #define N_PREFIXES (UINT64_C(64) << 10)
 #define N_COMMS    (UINT64_C(1024) + 1)
 #define N_GROUPS   ((UINT64_C(64) << 10) + 1)
-#define N_ORDERS   TABLE_SLOTS /* one for each slot */
+#define N_ORDERS   TABLE_SLOTS   /* one for each slot */
+#define N_CHANNELS UINT64_C(129) /* CATALOG_CHANNELS */
 
 #define SLOTS_AT    JOURNAL_END
 #define BLOCKS_AT   PAGE_UP(SLOTS_AT + N_SLOTS * sizeof(struct slot_record))
@@ -69,7 +71,9 @@
 	PAGE_UP(PREFIXES_AT + N_PREFIXES * sizeof(struct prefix_record))
 #define GROUPS_AT   PAGE_UP(COMMS_AT + N_COMMS * sizeof(struct comm_record))
 #define ORDERS_AT   PAGE_UP(GROUPS_AT + N_GROUPS * sizeof(struct group_record))
-#define RECORDS_END PAGE_UP(ORDERS_AT + N_ORDERS * sizeof(struct order_record))
+#define CHANNELS_AT PAGE_UP(ORDERS_AT + N_ORDERS * sizeof(struct order_record))
+#define RECORDS_END                                                            \
+	PAGE_UP(CHANNELS_AT + N_CHANNELS * sizeof(struct channel_record))
 
 #define N_NAME_BUCKETS   (UINT64_C(1) << 20)
 #define N_GRANT_BUCKETS  (UINT64_C(1) << 20)
@@ -90,17 +94,19 @@
 _Static_assert(sizeof(struct catalog_header) <= JOURNAL_OFFSET, "header");
 _Static_assert(offsetof(struct catalog_header, layout_version) == 8, "header");
 _Static_assert(offsetof(struct catalog_header, journal_size) == 16, "header");
-_Static_assert(sizeof(struct slot_record) == 160, "slot");
+_Static_assert(sizeof(struct slot_record) == 168, "slot");
 _Static_assert(sizeof(struct block_record) == 40, "block");
 _Static_assert(sizeof(struct grant_record) == 40, "grant");
 _Static_assert(sizeof(struct chunk_record) == 80, "chunk");
 _Static_assert(sizeof(struct session_record) == 1688, "session");
 _Static_assert(sizeof(struct ticket_record) == 56, "ticket");
-_Static_assert(sizeof(struct bundle_record) == 136, "bundle");
+_Static_assert(sizeof(struct bundle_record) == 144, "bundle");
 _Static_assert(sizeof(struct prefix_record) == 48, "prefix");
 _Static_assert(sizeof(struct comm_record) == 1368, "communicator");
 _Static_assert(sizeof(struct group_record) == 576, "group");
 _Static_assert(sizeof(struct order_record) == 64, "order");
+_Static_assert(sizeof(struct channel_record) == 1336, "channel");
+_Static_assert(N_CHANNELS == CATALOG_CHANNELS, "channels");
 _Static_assert(BLOBS_AT % LAYOUT_PAGE_SIZE == 0, "blobs");
 _Static_assert(N_BUNDLES == CATALOG_BUNDLES, "bundles");
 
@@ -132,6 +138,7 @@ static const struct section sections[SECTION_N] = {
 	[SECTION_COMM] = SECTION(COMM, comm_record, n_groups),
 	[SECTION_GROUP] = SECTION(GROUP, group_record, next),
 	[SECTION_ORDER] = SECTION(ORDER, order_record, session),
+	[SECTION_CHANNEL] = SECTION(CHANNEL, channel_record, n_slots),
 };
 
 static const struct {
@@ -156,7 +163,7 @@ struct journal_trailer {
 static int map(int fd, void **ret, struct error *err)
 {
 	void *base;
-	int r = point_fail("catalog.mmap");
+	int r = failpoint_fail("catalog.mmap");
 
 	if (r < 0)
 		return error_errno(err, r, "map the catalog");
@@ -287,13 +294,13 @@ void catalog_commit(struct catalog *catalog)
 {
 	uint64_t size = catalog->header->journal_size;
 
-	point("catalog.commit");
+	failpoint("catalog.commit");
 	set_journal_size(catalog->header, 0);
 	catalog->n_commits++;
 	if (size > JOURNAL_KEPT)
 		(void)madvise(catalog->base + JOURNAL_OFFSET + JOURNAL_KEPT,
 			      PAGE_UP(size - JOURNAL_KEPT), MADV_REMOVE);
-	point("catalog.committed");
+	failpoint("catalog.committed");
 }
 
 size_t catalog_journal_room(const struct catalog *catalog)
@@ -354,7 +361,7 @@ static void undo(struct catalog_header *header)
 		assert(is_entry);
 		memcpy(base + trailer.offset, base + JOURNAL_OFFSET + end,
 		       trailer.size);
-		point("catalog.undo");
+		failpoint("catalog.undo");
 	}
 	set_journal_size(header, 0);
 }
@@ -376,12 +383,12 @@ static int adopt(struct catalog_header *header, struct error *err)
 	/* Counted before anything is done: what follows may be what kills
 	 * us. */
 	*(volatile uint32_t *)&header->adoption_attempts += 1;
-	point("catalog.attempt");
+	failpoint("catalog.attempt");
 	if (!journal_is_sound(header))
 		return error_set(err, -EUCLEAN,
 				 "the catalog's journal is damaged");
 	undo(header);
-	point("catalog.undone");
+	failpoint("catalog.undone");
 	return 0;
 }
 

@@ -34,10 +34,12 @@
 
 struct error;
 
-#define CATALOG_LAYOUT_VERSION 8
+#define CATALOG_LAYOUT_VERSION 10
 #define CATALOG_MAX_SESSIONS   4096
 #define CATALOG_BUNDLES        4096 /* including record 0 */
-#define OUTCOME_WINDOW         64
+#define CATALOG_CHANNELS       129  /* likewise */
+#define CATALOG_CHANNEL_SLOTS  64
+#define RECORDED_REPLIES_MAX   64
 
 enum catalog_section {
 	SECTION_SLOT,
@@ -51,6 +53,7 @@ enum catalog_section {
 	SECTION_COMM,
 	SECTION_GROUP,
 	SECTION_ORDER,
+	SECTION_CHANNEL,
 	SECTION_N
 };
 
@@ -107,6 +110,8 @@ struct slot_record {
 	struct link session_link; /* session_record.own: writing or tied */
 	/* Ready fence of its contents; 0: they are ready. */
 	uint32_t order;
+	uint32_t channel; /* whose buffer it is; 0: none's */
+	uint32_t reserved;
 };
 
 struct block_record {
@@ -146,7 +151,7 @@ struct chunk_record {
 	uint64_t handle; /* blob; only for SHARE_LEGACY */
 };
 
-struct outcome {
+struct recorded_reply {
 	uint64_t number; /* of the request; 0: empty */
 	uint64_t blob;   /* the encoded body of the reply */
 	uint32_t size;
@@ -172,7 +177,7 @@ struct session_record {
 	/* The bundle version that it leases (0: none), the next member to
 	 * grant, and the number of members left: see lease.h. */
 	uint32_t lease_bundle, lease_slot, lease_left;
-	struct outcome outcomes[OUTCOME_WINDOW];
+	struct recorded_reply recorded_replies[RECORDED_REPLIES_MAX];
 };
 
 struct ticket_record {
@@ -193,6 +198,9 @@ enum bundle_state {
 	BUNDLE_COMMITTED = 2, /* the version that the names refer to */
 	/* Replaced or removed; freed with its last slot. */
 	BUNDLE_RETIRED = 3,
+	/* Replaced, but its version can be got until the n_kept of a later one
+	 * or the end of the name retires it. */
+	BUNDLE_KEPT = 4,
 };
 
 /* One version of a bundle. */
@@ -217,6 +225,7 @@ struct bundle_record {
 	/* Staged: the number of member names that tensors outside this
 	 * bundle have. */
 	uint32_t n_clashes;
+	uint32_t n_kept; /* versions that can be got, with this one */
 	/* [volatile] Staged: bytes that its loader will still allocate;
 	 * 0: unknown. */
 	uint64_t size_hint;
@@ -294,6 +303,30 @@ struct order_record {
 	uint32_t reserved;
 };
 
+/* A process that has a channel open, in one role. */
+struct channel_user {
+	uint32_t session;  /* 0: nobody */
+	uint16_t role;     /* enum channel_role */
+	uint16_t is_ended; /* a producer that sends nothing more */
+	uint64_t born_ms;
+};
+
+/* A channel, while some process has it open: see channel.h. */
+struct channel_record {
+	uint64_t id; /* never reused; 0: the record is free */
+	uint64_t name_blob;
+	uint64_t capacity; /* of a buffer, bytes */
+	uint32_t name_size;
+	uint32_t uid; /* made it, and is charged for its memory */
+	struct access_class access;
+	uint32_t way;     /* enum slots_mode */
+	uint32_t n_slots; /* buffers that it should have */
+	uint32_t reserved;
+	struct channel_user users[CATALOG_CHANNEL_SLOTS]; /* by place */
+	/* Its buffers; 0: has left, and is to be replaced. */
+	uint32_t slots[CATALOG_CHANNEL_SLOTS];
+};
+
 enum catalog_hash {
 	HASH_NAME,   /* slot_record.name_next */
 	HASH_GRANT,  /* grant_record.hash_next */
@@ -327,8 +360,9 @@ struct catalog_header {
 	uint64_t next_session_id;
 	uint64_t next_bundle_id;
 	uint64_t next_comm_id; /* for records, runs and groups alike */
+	uint64_t next_channel_id;
 	uint32_t next_chunk_id;
-	uint32_t reserved;
+	uint32_t is_draining; /* only administrators get new sessions */
 	struct list limbo;
 	struct list idle_prefixes; /* prefixes that expire, oldest first */
 	uint64_t blob_top;
@@ -423,7 +457,8 @@ int catalog_check_room(const struct catalog *catalog,
 	X(SECTION_PREFIX, prefix)                                              \
 	X(SECTION_COMM, comm)                                                  \
 	X(SECTION_GROUP, group)                                                \
-	X(SECTION_ORDER, order)
+	X(SECTION_ORDER, order)                                                \
+	X(SECTION_CHANNEL, channel)
 #define X(SECTION, noun)                                                       \
 	struct noun##_record *catalog_##noun(const struct catalog *catalog,    \
 					     uint32_t index);

@@ -25,6 +25,7 @@
 #include "broker/base/loop.h"
 #include "broker/catalog/catalog.h"
 #include "broker/comm/call.h"
+#include "broker/comm/gather_look.h"
 #include "collective/limiter.h"
 #include "collective/plan.h"
 #include "proto/error.h"
@@ -38,6 +39,7 @@ struct engine;
 struct store;
 struct comm;
 struct full_aside;
+struct gather_buffer;
 struct group;
 struct session;
 struct verb_call;
@@ -68,7 +70,12 @@ struct comm_rank {
 	char command[16];
 	/* Inputs that it has, including those being reduced. */
 	uint32_t n_inputs;
+	/* Where ranks reduce without the broker: these, pinned, in any order;
+	 * the rank keeps them until it gives them back. */
+	uint32_t inputs[BOARD_MAX_AHEAD];
 	uint64_t step; /* that it has committed; until then 0 */
+	/* Before that, if the ranks gather without the broker. */
+	uint64_t n_gathers;
 };
 
 struct comm {
@@ -88,6 +95,7 @@ struct comm {
 	/* The ranks do the work; otherwise fsdp-worker does it. */
 	bool is_by_ranks;
 	uint32_t verdict;   /* verdict.h; 0: none */
+	uint32_t direct;    /* enum comm_direct: what its ranks do alone */
 	struct board board; /* run_board.h; page NULL: not made */
 	/* See comm_worker.h. */
 	bool is_at_worker;             /* the worker has opened it, or will */
@@ -108,11 +116,15 @@ struct comm {
 	uint64_t step; /* the last one that all ranks committed */
 	struct group *first_group, *last_group;
 	uint32_t n_groups; /* length of that list */
+	uint32_t n_ready;  /* of them */
 	/* Groups that are neither ready nor withdrawn. */
 	uint32_t n_registering;
 	struct limiter *limiter;
 	struct calls gathers; /* gather.h */
 	struct full_aside *first_aside;
+	/* Of ranks that gather without the broker; owned (gather_buffers.h). */
+	struct gather_buffer *gather_buffers;
+	uint32_t n_gather_buffers;
 	struct calls reductions; /* reduce.h */
 	/* The step that some ranks have committed; 0: none. */
 	uint64_t committing;
@@ -139,6 +151,7 @@ struct comms {
 	uint32_t n_unlogged;
 	/* Counters since the start. */
 	uint64_t n_failed, n_limited, n_unshards, n_commits;
+	struct gather_totals gathered; /* of runs that are over */
 };
 
 /* Communicators of one session, and groups of one communicator. */

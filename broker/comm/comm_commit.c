@@ -5,8 +5,19 @@
 #include "broker/comm/reduce.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
+
+uint64_t comm_committed(const struct comm *comm)
+{
+	uint64_t mask = 0;
+
+	for (uint32_t i = 0; i < comm->n_ranks; i++) {
+		if (comm->ranks[i].step)
+			mask |= rank_bit(i);
+	}
+	return mask;
+}
 
 static int check_step(const struct comm *comm, uint64_t step, struct error *err)
 {
@@ -24,15 +35,40 @@ static int check_step(const struct comm *comm, uint64_t step, struct error *err)
 	return 0;
 }
 
-static int check(const struct comm *comm, uint32_t rank, uint64_t step,
-		 struct error *err)
+/* Gathers that the broker does not see: the ranks have begun the same. */
+static int check_gathers(const struct comm *comm, uint32_t rank,
+			 uint64_t n_gathers, struct error *err)
+{
+	uint64_t committed = comm_committed(comm);
+	char mine[RANK_TEXT], theirs[RANK_TEXT];
+	uint32_t other;
+
+	if (!committed)
+		return 0;
+	other = rank_first(committed);
+	if (comm->ranks[other].n_gathers == n_gathers)
+		return 0;
+	comm_rank_name(comm, rank, mine, sizeof(mine));
+	comm_rank_name(comm, other, theirs, sizeof(theirs));
+	return error_set(err, -EINVAL,
+			 "%s commits after %llu unshards, but %s after %llu; "
+			 "all must do the same in the same order",
+			 mine, (unsigned long long)n_gathers, theirs,
+			 (unsigned long long)comm->ranks[other].n_gathers);
+}
+
+static int check(const struct comm *comm, uint32_t rank,
+		 const struct commit_request *request, struct error *err)
 {
 	int r;
 
 	r = comm_check_not_committing(comm, rank, err);
 	if (r < 0)
 		return r;
-	r = check_step(comm, step, err);
+	r = check_step(comm, request->step, err);
+	if (r < 0)
+		return r;
+	r = check_gathers(comm, rank, request->n_gathers, err);
 	if (r < 0)
 		return r;
 	r = groups_check_commit(comm, rank, err);
@@ -44,31 +80,21 @@ static int check(const struct comm *comm, uint32_t rank, uint64_t step,
 	return reductions_check_commit(comm, rank, err);
 }
 
-int comm_commit(struct comm *comm, uint32_t rank, uint64_t step,
-		struct error *err)
+int comm_commit(struct comm *comm, uint32_t rank,
+		const struct commit_request *request, struct error *err)
 {
 	int r;
 
-	r = check(comm, rank, step, err);
+	r = check(comm, rank, request, err);
 	if (r < 0)
 		return r;
 	if (!comm->committing)
 		comm->committing_since_ms = now_ms();
-	comm->committing = step;
-	comm->ranks[rank].step = step;
+	comm->committing = request->step;
+	comm->ranks[rank].step = request->step;
+	comm->ranks[rank].n_gathers = request->n_gathers;
 	comm_wake(comm);
 	return 0;
-}
-
-uint64_t comm_committed(const struct comm *comm)
-{
-	uint64_t mask = 0;
-
-	for (uint32_t i = 0; i < comm->n_ranks; i++) {
-		if (comm->ranks[i].step)
-			mask |= rank_bit(i);
-	}
-	return mask;
 }
 
 /* All ranks have committed: one transaction changes the step. */
@@ -80,16 +106,16 @@ static void complete_commit(struct comm *comm)
 	uint64_t step = comm->committing;
 
 	catalog_commit(catalog);
-	point("comm.committing");
+	failpoint("comm.committing");
 	for (; group; group = group->next) {
 		if (!group->is_ready)
 			continue;
 		group_commit(group, step);
-		point("comm.flipped");
+		failpoint("comm.flipped");
 	}
 	catalog_set(catalog, record->step, step);
 	catalog_commit(catalog);
-	point("comm.committed");
+	failpoint("comm.committed");
 	comm->step = step;
 	comm->committing = 0;
 	for (uint32_t i = 0; i < comm->n_ranks; i++)

@@ -6,12 +6,13 @@
 #include <stdint.h>
 
 struct comm;
+struct commit_request;
 struct error;
 
 /* The rank has written all its next shards and commits them.
  * -EBUSY, -EINVAL. */
-int comm_commit(struct comm *comm, uint32_t rank, uint64_t step,
-		struct error *err);
+int comm_commit(struct comm *comm, uint32_t rank,
+		const struct commit_request *request, struct error *err);
 
 /* The mask of ranks that have committed the present step. */
 uint64_t comm_committed(const struct comm *comm);

@@ -13,7 +13,7 @@
 #include "broker/tensor/store.h"
 #include "cuda/device.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -241,8 +241,9 @@ static void add_rank(struct comm *comm, struct session *session,
 		comm->has_nccl_id = true;
 		memcpy(comm->nccl_id, request->nccl_id, MESSAGE_NCCL_ID_SIZE);
 	}
+	comm->direct &= request->direct;
 	comm->n_joined++;
-	point("comm.joined");
+	failpoint("comm.joined");
 	if (comm->n_joined == comm->n_ranks)
 		run(comm);
 }

@@ -4,6 +4,7 @@
 #include "broker/comm/comm_run.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/gather.h"
+#include "broker/comm/gather_buffers.h"
 #include "broker/comm/gather_progress.h"
 #include "broker/comm/group.h"
 #include "broker/comm/group_progress.h"
@@ -50,6 +51,7 @@ static void release(struct comm *comm)
 {
 	comm_worker_forget(comm);
 	gathers_free(comm);
+	gather_buffers_free(comm);
 	reductions_free(comm);
 	groups_end(comm);
 }

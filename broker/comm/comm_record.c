@@ -6,7 +6,6 @@
 #include "broker/comm/group.h"
 #include "broker/session/session.h"
 #include "broker/tensor/prefix.h"
-#include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/name.h"

@@ -3,6 +3,8 @@
 #include "broker/comm/comm_record.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/gather.h"
+#include "broker/comm/gather_buffers.h"
+#include "broker/comm/gather_look.h"
 #include "broker/comm/group.h"
 #include "broker/comm/reduce.h"
 #include "broker/comm/run_board.h"
@@ -32,6 +34,22 @@ static void place_ranks(struct comm *comm, const struct comm_record *record)
 	}
 }
 
+/* What its ranks may do without the broker, if all of them can. */
+static uint32_t find_direct(const struct comm *comm)
+{
+	uint32_t direct = 0;
+
+	if (comm->is_on_devices || comm->asked.home != COMM_HOME_RANK ||
+	    !comm->verdict || comm->n_ranks < comm->n_world)
+		return 0;
+	if (comm->n_inputs <= BOARD_MAX_AHEAD)
+		direct |= COMM_DIRECT_REDUCE;
+	/* The FSDP1 limiter is a queue, which the broker has. */
+	if (comm->asked.limiter == COMM_LIMITER_WINDOW)
+		direct |= COMM_DIRECT_GATHER;
+	return direct;
+}
+
 static void fill_new(struct comm *comm, const struct comm_join_request *request)
 {
 	struct catalog *catalog = &comm->comms->store->catalog;
@@ -58,6 +76,7 @@ static void fill_new(struct comm *comm, const struct comm_join_request *request)
 	comm->asked.name = comm->name;
 	place_ranks(comm, record);
 	verdict_open(comm);
+	comm->direct = find_direct(comm);
 }
 
 _Static_assert(sizeof(((struct comm *)0)->name) > NAME_MAX_SIZE, "names fit");
@@ -93,9 +112,8 @@ int comm_new(struct comms *comms, uint32_t record,
 	     struct error *err)
 {
 	const struct limiter_options options = {
-		.kind = request->limiter == COMM_LIMITER_FAITHFUL
-				? LIMITER_FAITHFUL
-				: LIMITER_WINDOW,
+		.kind = request->limiter == COMM_LIMITER_FSDP1 ? LIMITER_FSDP1
+							       : LIMITER_WINDOW,
 		/* More cannot be in flight, and the FSDP1 limiter remembers at
 		 * most as many events. */
 		.limit = request->limit < GATHER_MAX ? request->limit
@@ -143,11 +161,13 @@ void comm_free(struct comm *comm)
 	struct comms *comms = comm->comms;
 
 	verdict_close(comm);
-	run_board_close(comm);
+	gathers_end_totals(comm);
 	comm_worker_forget(comm);
 	gathers_free(comm);
+	gather_buffers_free(comm);
 	reductions_free(comm);
 	comm_release_record(comm);
+	run_board_close(comm);
 	groups_free(comm);
 	wake_name(&comms->store->base->wake, comm->key);
 	comm_late_deinit(comm);

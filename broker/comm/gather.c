@@ -57,8 +57,7 @@ static bool is_ticket_due(const struct gather *gather)
 		return false;
 	if (is_over(gather))
 		return true;
-	return gather->call.group->comm->asked.limiter ==
-		       COMM_LIMITER_FAITHFUL &&
+	return gather->call.group->comm->asked.limiter == COMM_LIMITER_FSDP1 &&
 	       gather->ended && gather->state != GATHER_LIMITED;
 }
 

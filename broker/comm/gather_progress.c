@@ -5,11 +5,11 @@
 #include "broker/comm/group.h"
 #include "broker/comm/work.h"
 #include "broker/engine/engine.h"
-#include "broker/tensor/limbo.h"
+#include "broker/tensor/collect.h"
 #include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
 #include <stdlib.h>
 
@@ -49,7 +49,7 @@ static void on_gathered(void *data, const struct job_done *done)
 		finish(group, gather_of(call));
 	}
 	catalog_commit(&comms->store->catalog);
-	point("gather.done");
+	failpoint("gather.done");
 }
 
 /* All ranks share one memory. */
@@ -108,7 +108,7 @@ static int submit(struct gather *gather, struct error *err)
 	comm_worker_end_turn(group->comm);
 	gather->state = GATHER_RUNNING;
 	gather->call.waits_since_ms = 0;
-	point("gather.submitted");
+	failpoint("gather.submitted");
 	return 0;
 }
 
@@ -221,7 +221,7 @@ void gathers_progress(struct comm *comm)
 {
 	if (!admit_all(comm))
 		return;
-	limbo_collect_released(comm->comms->store);
+	collect_released(comm->comms->store);
 	start_all(comm);
 	catalog_commit(&comm->comms->store->catalog);
 }

@@ -46,8 +46,9 @@ struct group {
 	bool has_partial;             /* its sums wait for an all-reduce */
 	struct rank_memory kept_full; /* pinned; resharded to a smaller mesh */
 	uint64_t n_gathers, n_reductions; /* sequence numbers used */
-	uint64_t n_reduced;               /* reductions done */
-	bool has_grads; /* a reduction into `grads` was submitted */
+	uint32_t index;     /* among those of the run that are ready */
+	uint64_t n_reduced; /* reductions done */
+	bool has_grads;     /* a reduction into `grads` was submitted */
 	/* The slot that a rank fills, pinned, or 0; reductions_free()
 	 * unpins it. */
 	uint32_t inputs[PLAN_MAX_RANKS];

@@ -1,10 +1,10 @@
 #include "broker/comm/group_progress.h"
 #include "broker/comm/group.h"
-#include "broker/tensor/slot.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <string.h>
 
 static bool is_any_held(const struct comm *comm, const uint32_t *slots)
@@ -98,7 +98,7 @@ static void make_ready(struct group *group)
 					       rank_memory_count(group->comm));
 	}
 	catalog_commit(&comms->store->catalog);
-	point("group.stored");
+	failpoint("group.stored");
 	for (uint32_t i = 0; i < 2; i++) {
 		struct rank_memory pinned = group->shards[i];
 
@@ -107,6 +107,7 @@ static void make_ready(struct group *group)
 		group->is_fresh[i] = false;
 	}
 	group->is_ready = true;
+	group->index = group->comm->n_ready++;
 	group->comm->n_registering--;
 	comm_wake(group->comm);
 }

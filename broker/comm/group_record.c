@@ -4,6 +4,8 @@
 #include "broker/comm/group_record.h"
 #include "broker/comm/group.h"
 #include "broker/comm/group_spec.h"
+#include "broker/comm/run_board.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
@@ -106,11 +108,11 @@ static void set_slot(struct comms *comms, uint32_t record, uint32_t *at,
 
 	catalog_set(&comms->store->catalog, *at, slot);
 	slot_set_group(comms->store, slot, record);
-	(void)slot_settle(comms->store, slot);
+	(void)slot_update_state(comms->store, slot);
 	if (!old)
 		return;
 	slot_set_group(comms->store, old, 0);
-	(void)slot_settle(comms->store, old);
+	(void)slot_update_state(comms->store, old);
 }
 
 void group_record_set_slots(struct comms *comms, uint32_t record, uint32_t side,
@@ -160,7 +162,7 @@ void group_record_free(struct comms *comms, uint32_t record)
 		if (!slot)
 			continue;
 		slot_set_group(comms->store, slot, 0);
-		(void)slot_settle(comms->store, slot);
+		(void)slot_update_state(comms->store, slot);
 	}
 	unchain(catalog, record);
 	assert(account); /* it was charged, so it exists */
@@ -176,6 +178,7 @@ void groups_keep_counts(struct comm *comm)
 	const struct group *group = comm->first_group;
 	struct group_record *record;
 
+	run_board_count(comm);
 	for (; group; group = group->next) {
 		if (!group->record)
 			continue;

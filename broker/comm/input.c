@@ -1,6 +1,6 @@
 #include "broker/comm/input.h"
 #include "broker/comm/group.h"
-#include "broker/tensor/slot.h"
+#include "broker/tensor/settle.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
@@ -26,16 +26,24 @@ static bool has_gradients(const struct group *group)
 	return i < plan->n_entries;
 }
 
+static int check_gradients(const struct group *group, struct error *err)
+{
+	if (has_gradients(group))
+		return 0;
+	return error_set(err, -EINVAL,
+			 "group '%s' has no gradients: all of its parameters "
+			 "are frozen",
+			 group->name);
+}
+
 int input_check(const struct group *group, uint32_t rank, struct error *err)
 {
 	const struct comm *comm = group->comm;
 	char name[RANK_TEXT];
+	int r = check_gradients(group, err);
 
-	if (!has_gradients(group))
-		return error_set(err, -EINVAL,
-				 "group '%s' has no gradients: all of its "
-				 "parameters are frozen",
-				 group->name);
+	if (r < 0)
+		return r;
 	comm_rank_name(comm, rank, name, sizeof(name));
 	if (group->inputs[rank])
 		return error_set(err, -EBUSY,
@@ -74,6 +82,80 @@ static void release(struct group *group, uint32_t rank)
 	comm->ranks[rank].n_inputs--;
 }
 
+/* --- where the ranks reduce without the broker --------------------------- */
+
+int input_check_kept(const struct group *group, uint32_t rank,
+		     struct error *err)
+{
+	const struct comm *comm = group->comm;
+	char name[RANK_TEXT];
+	int r = check_gradients(group, err);
+
+	if (r < 0 || comm->ranks[rank].n_inputs < comm->n_inputs)
+		return r;
+	comm_rank_name(comm, rank, name, sizeof(name));
+	return error_set(err, -EBUSY,
+			 "%s keeps %u inputs, as many as it may have; give one "
+			 "back first",
+			 name, comm->n_inputs);
+}
+
+/* The place of the slot among the rank's inputs; NULL. */
+static uint32_t *find_kept(struct comm_rank *who, uint32_t slot)
+{
+	for (uint32_t i = 0; i < who->n_inputs; i++) {
+		if (who->inputs[i] == slot)
+			return &who->inputs[i];
+	}
+	return NULL;
+}
+
+void input_keep(struct comm *comm, uint32_t rank, uint32_t slot)
+{
+	struct comm_rank *who = &comm->ranks[rank];
+
+	assert(who->n_inputs < BOARD_MAX_AHEAD);
+	who->inputs[who->n_inputs++] = slot;
+}
+
+bool input_is_kept(const struct comm *comm, uint32_t slot)
+{
+	for (uint32_t rank = 0; rank < comm->n_ranks; rank++) {
+		const struct comm_rank *who = &comm->ranks[rank];
+
+		for (uint32_t i = 0; i < who->n_inputs; i++) {
+			if (who->inputs[i] == slot)
+				return true;
+		}
+	}
+	return false;
+}
+
+int input_end(struct comm *comm, uint32_t rank, uint32_t slot,
+	      struct error *err)
+{
+	struct comm_rank *who = &comm->ranks[rank];
+	uint32_t *place = find_kept(who, slot);
+	char name[RANK_TEXT];
+
+	if (!place)
+		return error_set(
+			err, -ENOENT, "%s keeps no such input",
+			comm_rank_name(comm, rank, name, sizeof(name)));
+	*place = who->inputs[--who->n_inputs];
+	(void)slot_unpin(comm->comms->store, slot);
+	return 0;
+}
+
+static void release_kept(struct comm *comm, struct comm_rank *who)
+{
+	while (who->n_inputs > 0)
+		(void)slot_unpin(comm->comms->store,
+				 who->inputs[--who->n_inputs]);
+}
+
+/* --- the end ------------------------------------------------------------- */
+
 void inputs_release(struct comm *comm)
 {
 	struct group *group = comm->first_group;
@@ -81,5 +163,9 @@ void inputs_release(struct comm *comm)
 	for (; group; group = group->next) {
 		for (uint32_t rank = 0; rank < comm->n_ranks; rank++)
 			release(group, rank);
+	}
+	for (uint32_t rank = 0; rank < comm->n_ranks; rank++) {
+		if (comm->direct & COMM_DIRECT_REDUCE)
+			release_kept(comm, &comm->ranks[rank]);
 	}
 }

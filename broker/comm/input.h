@@ -4,8 +4,13 @@
  * An input is pinned from the moment a rank gets it, so that its slot cannot be
  * reused while the group refers to it. It counts against the rank's n_inputs
  * until its reduction is done.
+ *
+ * Where the ranks reduce without the broker, they use an input again and again,
+ * for any group. It is pinned until its rank gives it back or the run is over,
+ * so that other ranks can get it at any time before.
  */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 struct comm;
@@ -26,5 +31,19 @@ int input_check(const struct group *group, uint32_t rank, struct error *err);
 /* Give this slot to the rank as its input, and pin it. */
 void input_add(struct group *group, uint32_t rank, uint32_t slot);
 
-/* The run is over: unpin the inputs that ranks fill. */
+/* The run is over: unpin the inputs that ranks fill or keep. */
 void inputs_release(struct comm *comm);
+
+/* --- where the ranks reduce without the broker --------------------------- */
+
+/* May the rank keep one more? -EINVAL: the group has no gradients. -EBUSY. */
+int input_check_kept(const struct group *group, uint32_t rank,
+		     struct error *err);
+void input_keep(struct comm *comm, uint32_t rank, uint32_t slot);
+
+/* Does any rank keep it? */
+bool input_is_kept(const struct comm *comm, uint32_t slot);
+
+/* The rank gives it back. -ENOENT: it does not keep it. */
+int input_end(struct comm *comm, uint32_t rank, uint32_t slot,
+	      struct error *err);

@@ -3,6 +3,8 @@
  * next call continues from there.
  */
 #include "broker/comm/rank_memory.h"
+#include "broker/comm/run_board.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
@@ -39,10 +41,12 @@ static int make_at(struct comm *comm, const struct device_uuid *device,
 		.uid = record->uid,
 		.size = size,
 		.device = *device,
-		.may_evict = true,
 	};
+	int r = storage_make(comm->comms->store, &request, ret_slot, err);
 
-	return storage_make(comm->comms->store, &request, ret_slot, err);
+	if (r == POOL_FULL)
+		run_boards_recall(comm->comms);
+	return r;
 }
 
 int rank_memory_make_one(struct comm *comm, uint32_t rank, uint64_t size,

@@ -3,6 +3,7 @@
 #include "broker/comm/group.h"
 #include "broker/comm/input.h"
 #include "broker/session/session.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 #include "collective/divide.h"

@@ -13,7 +13,7 @@
 #include "broker/tensor/store.h"
 #include "broker/tensor/timeline_file.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +58,7 @@ static void on_reduced(void *data, const struct job_done *done)
 		finish(reduction_of(call));
 	}
 	catalog_commit(&comms->store->catalog);
-	point("reduce.done");
+	failpoint("reduce.done");
 }
 
 /* Without replicas there is no all-reduce to defer. */
@@ -101,7 +101,7 @@ static void note_submitted(struct reduction *reduction)
 	reduction->call.shortage = ERROR_NULL;
 	group->has_partial = is_put_off(reduction);
 	group->has_grads |= !group->has_partial;
-	point("reduce.submitted");
+	failpoint("reduce.submitted");
 }
 
 /* All ranks share one gradient memory. */

@@ -1,9 +1,22 @@
 #include "broker/comm/run_board.h"
 #include "broker/comm/comm.h"
+#include "broker/comm/group.h"
+#include "broker/engine/engine.h"
 #include "proto/error.h"
 #include <errno.h>
 
-_Static_assert(BOARD_RANKS >= PLAN_MAX_RANKS, "a board has room for all");
+_Static_assert(BOARD_RANKS >= PLAN_MAX_RANKS && BOARD_GROUPS >= COMM_MAX_GROUPS,
+	       "a board has room for all");
+
+static int make(struct comm *comm, struct error *err)
+{
+	int r = board_create(&comm->board, comm->n_ranks, comm->id, err);
+
+	for (uint32_t i = 0; r == 0 && i < comm->n_ranks; i++)
+		board_set_name(&comm->board, i, comm->ranks[i].pid,
+			       comm->ranks[i].command);
+	return r;
+}
 
 int run_board_fd(struct comm *comm, int *ret_fd, struct error *err)
 {
@@ -20,16 +33,60 @@ int run_board_fd(struct comm *comm, int *ret_fd, struct error *err)
 				 "'%s' is none of the first",
 				 TABLE_RUNS - 1, comm->name);
 	if (!comm->board.page)
-		r = board_create(&comm->board, comm->n_ranks, comm->id, err);
+		r = make(comm, err);
 	if (r == 0)
 		*ret_fd = comm->board.fd;
 	return r;
 }
 
+/* How many of the group are done that are not counted yet. */
+static uint32_t count_new(const struct group *group)
+{
+	if (!group->is_ready || !group->comm->board.page)
+		return 0;
+	return board_reduced(&group->comm->board, group->index) -
+	       (uint32_t)group->n_reductions;
+}
+
+/* It is called again and again, so that what wraps is counted. */
+void run_board_count(struct comm *comm)
+{
+	struct engine *engine = comm->comms->engine;
+	struct group *group = comm->first_group;
+
+	if (!(comm->direct & COMM_DIRECT_REDUCE))
+		return;
+	for (; group; group = group->next) {
+		uint64_t n = count_new(group);
+
+		group->n_reductions += n;
+		engine->n_reductions += n;
+		engine->bytes_reduced +=
+			n * group->plan.input_size * comm->n_ranks;
+	}
+}
+
+void run_boards_count(struct comms *comms)
+{
+	for (struct comm *comm = comms->first; comm; comm = comm->next)
+		run_board_count(comm);
+}
+
+void run_boards_recall(struct comms *comms)
+{
+	for (struct comm *comm = comms->first; comm; comm = comm->next) {
+		if (comm->board.page)
+			board_recall(&comm->board);
+	}
+}
+
 void run_board_ring(struct comm *comm)
 {
-	if (comm->board.page)
-		bell_ring_always(&comm->board.page->barriers);
+	if (!comm->board.page)
+		return;
+	bell_ring_always(&comm->board.page->barriers);
+	bell_ring_always(&comm->board.page->reductions);
+	bell_ring_always(&comm->board.page->gathering);
 }
 
 /* A board that was never made has no fd, not fd 0. */

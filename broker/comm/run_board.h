@@ -5,11 +5,23 @@
 #pragma once
 
 struct comm;
+struct comms;
 struct error;
 
 /* The file, which stays the run's. -EOPNOTSUPP: some ranks are on other nodes,
  * or the run has no verdict by which those who wait would learn of its end. */
 int run_board_fd(struct comm *comm, int *ret_fd, struct error *err);
+
+/* Count what its ranks have reduced since the last time. */
+void run_board_count(struct comm *comm);
+
+/* The same of all runs. */
+void run_boards_count(struct comms *comms);
+
+/* Somebody waits for memory: ask all ranks for inputs that they only keep. They
+ * give them back with their next call, or within a second if they wait for each
+ * other. */
+void run_boards_recall(struct comms *comms);
 
 /* The run has failed, which its verdict says already: wake those who wait. */
 void run_board_ring(struct comm *comm);

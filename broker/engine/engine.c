@@ -5,9 +5,10 @@
  * unsent.
  */
 #include "broker/engine/engine_impl.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -46,7 +47,8 @@ int engine_init(struct engine *engine, struct error *err)
 
 int engine_check_room(const struct engine *engine, struct error *err)
 {
-	if (engine->n_jobs < ENGINE_MAX_JOBS && point_fail("engine.room") == 0)
+	if (engine->n_jobs < ENGINE_MAX_JOBS &&
+	    failpoint_fail("engine.room") == 0)
 		return 0;
 	return error_set(err, -EBUSY,
 			 "%" PRIu32 " gathers and reductions wait for "
@@ -509,7 +511,7 @@ int engine_want(struct engine *engine, struct error *err)
 	log_line(LOG_LEVEL_INFO, "fsdp-worker (pid %d) was started",
 		 engine->pid);
 	engine_watch_silence(engine);
-	point("engine.started");
+	failpoint("engine.started");
 	return 0;
 }
 

@@ -8,7 +8,7 @@
  */
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/store.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -133,7 +133,7 @@ static int start_process(struct engine_worker *worker, struct error *err)
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)
 		return error_errno(err, -errno, "make a link to fsdp-worker");
 	worker->link_fd = fds[0];
-	r = point_fail("engine.spawn");
+	r = failpoint_fail("engine.spawn");
 	if (r == 0)
 		r = -spawn(path, fds[1], &worker->pid);
 	close(fds[1]);
@@ -395,7 +395,7 @@ int engine_adopt(struct engine *engine, struct error *err)
 	close(pidfd);
 	if (r < 0)
 		return r;
-	point("adopt.worker");
+	failpoint("adopt.worker");
 	fdstore_remove(store, WORKER_NAME);
 	return 0;
 }

@@ -33,7 +33,7 @@ static void tell_driver(const struct devices *devices)
 	struct driver_info info;
 
 	driver_describe(&info);
-	if (info.is_double)
+	if (info.is_fake)
 		log_note(LOG_LEVEL_WARNING,
 			 "%s is a TEST DOUBLE of the CUDA driver: the "
 			 "devices are pretended, and nothing runs on a GPU",

@@ -6,7 +6,7 @@
 #include "broker/memory/pool_impl.h"
 #include "cuda/vmm.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ int donation_new(struct pools *pools, uint32_t uid, int fd,
 {
 	struct donation *donation = NULL;
 
-	if (point_fail("donation.malloc") == 0)
+	if (failpoint_fail("donation.malloc") == 0)
 		donation = calloc(1, sizeof(*donation));
 	if (!donation) {
 		closer_put(&pools->base->closer, uid, fd);
@@ -79,7 +79,7 @@ static void done_check(struct pool_work *work)
 	donation->err = work->err;
 	if (donation->is_dropped)
 		destroy(donation);
-	point("share.judged");
+	failpoint("share.judged");
 	wake_room(&pools->base->wake);
 	free(work);
 }

@@ -4,7 +4,7 @@
 #include "broker/memory/pool.h"
 #include "broker/memory/pool_impl.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "shm/arena.h"
 #include "shm/chunk.h"
 #include "shm/memfd.h"
@@ -94,7 +94,7 @@ struct pool *pool_new(struct pools *pools, const struct access_class *access,
 	struct pool_source *source = pool_source_get(pools, device);
 	struct pool *pool = NULL;
 
-	if (source && point_fail("pool.malloc") == 0)
+	if (source && failpoint_fail("pool.malloc") == 0)
 		pool = calloc(1, sizeof(*pool));
 	if (!pool)
 		return NULL;

@@ -101,6 +101,7 @@ struct pools {
 	uint32_t n_works;                  /* works on worker threads now */
 	/* Timeline files, which take places in the fd store, too. */
 	uint32_t n_timelines;
+	uint32_t n_channels;        /* whose files take places there, too */
 	struct pool_work *unstored; /* made, but not in the fd store yet */
 	uint32_t trim_position;
 	uint64_t trim_ms;       /* time of the deadline at trim_position */

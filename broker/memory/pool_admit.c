@@ -363,7 +363,7 @@ int pool_charge_chunk(struct pools *pools, struct account *account,
 int pool_admit_count(struct pools *pools, struct error *err)
 {
 	struct pool_source *source = &pools->host;
-	uint32_t n = pools->n_chunks + pools->n_timelines;
+	uint32_t n = pools->n_chunks + pools->n_timelines + pools->n_channels;
 
 	if (pools->catalog->header->next_chunk_id > LAST_CHUNK_ID)
 		return error_set(

@@ -53,7 +53,8 @@ static struct pool *adopt_pool(struct pools *pools,
 		bundle = catalog_bundle(pools->catalog, record->bundle);
 		is_alone = record->n_blocks == 0 ||
 			   (bundle->state != BUNDLE_STAGED &&
-			    bundle->state != BUNDLE_COMMITTED);
+			    bundle->state != BUNDLE_COMMITTED &&
+			    bundle->state != BUNDLE_KEPT);
 	}
 	if (!is_alone)
 		return pool_get(pools, &record->access, &record->device,

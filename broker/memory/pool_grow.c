@@ -8,7 +8,7 @@
 #include "broker/memory/pool_impl.h"
 #include "cuda/vmm.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "shm/arena.h"
 #include "shm/chunk.h"
 #include "shm/memfd.h"
@@ -100,7 +100,7 @@ static int add_chunk(struct pool_work *work, struct error *err)
 		arena_free(arena);
 		return r;
 	}
-	point("pool.stored");
+	failpoint("pool.stored");
 	index = record_chunk(pools, work);
 	chunk = &pools->chunks[index];
 	*chunk = (struct chunk){

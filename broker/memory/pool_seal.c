@@ -15,7 +15,7 @@
 #include "broker/base/mapper.h"
 #include "broker/memory/pool_impl.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "shm/memfd.h"
 #include <assert.h>
 #include <errno.h>
@@ -74,7 +74,7 @@ static void done_seal(struct pool_work *work)
 	struct pools *pools = work->pools;
 	struct chunk *chunk = &pools->chunks[work->chunk];
 
-	point("pool.sealed");
+	failpoint("pool.sealed");
 	work->account->is_sealing = false;
 	chunk->is_busy = chunk->is_sealing = false;
 	if (work->result < 0)

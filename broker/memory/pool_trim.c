@@ -9,7 +9,7 @@
  */
 #include "broker/memory/pool_impl.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "shm/arena.h"
 #include "shm/chunk.h"
 #include "shm/memfd.h"
@@ -27,7 +27,7 @@ struct pool_work *pool_work_new(struct pool_source *source,
 {
 	struct pool_work *work = NULL;
 
-	if (point_fail("pool.malloc") == 0)
+	if (failpoint_fail("pool.malloc") == 0)
 		work = calloc(1, sizeof(*work) +
 					 n_ranges * sizeof(work->ranges[0]));
 	if (!work)
@@ -167,7 +167,7 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 				     MESSAGE_HANDLE_SIZE);
 	catalog_release(pools->catalog, SECTION_CHUNK, index);
 	catalog_commit(pools->catalog);
-	point("pool.forgotten");
+	failpoint("pool.forgotten");
 	pools->hooks.on_chunk_gone(pools->hooks.data, index);
 	pool_show_chunk(pools, index, 0);
 	if (chunk->fd >= 0)

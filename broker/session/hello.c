@@ -2,8 +2,8 @@
 #include "broker/session/session.h"
 #include "broker/session/sessions.h"
 #include "proto/error.h"
+#include "proto/failpoint.h"
 #include "proto/frame.h"
-#include "proto/point.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -82,7 +82,7 @@ static int begin_session(struct hello *hello, struct hello_outcome *ret,
 	ret->fds[ret->n_fds++] = sessions->table_readonly_fd;
 	ret->fds[ret->n_fds++] = session->holdings.refs.fd;
 	ret->fds[ret->n_fds++] = session->doorbell_fd;
-	point("hello.new");
+	failpoint("hello.new");
 	return 0;
 }
 
@@ -116,7 +116,7 @@ static int return_fds(struct hello *hello, struct session *session,
 {
 	int refs_fd, doorbell_fd = -1, r;
 
-	r = point_fail("hello.copy");
+	r = failpoint_fail("hello.copy");
 	refs_fd = r < 0 ? r : copy_fd(hello->fds[0]);
 	if (refs_fd < 0)
 		return error_errno(err, refs_fd,
@@ -163,7 +163,7 @@ static int resume_session(struct hello *hello, struct hello_outcome *ret,
 	if (r < 0)
 		return r;
 	set_session(session, ret);
-	point("hello.again");
+	failpoint("hello.again");
 	return 0;
 }
 
@@ -182,7 +182,7 @@ static int get_peer_pidfd(int sock_fd)
 {
 	socklen_t size = sizeof(int);
 	int pidfd = -1;
-	int r = point_fail("peer.pidfd");
+	int r = failpoint_fail("peer.pidfd");
 
 	if (r < 0)
 		return r;

@@ -16,7 +16,7 @@
 #include "broker/session/sessions.h"
 #include "broker/tensor/lease.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -295,7 +295,7 @@ static bool read_frame(struct peer *peer)
 		return false;
 	}
 	handle_frame(peer, &frame, &sender);
-	return frame.is_quiet && !peer->is_closing &&
+	return frame.is_one_way && !peer->is_closing &&
 	       reply_queue_is_empty(&peer->replies);
 }
 

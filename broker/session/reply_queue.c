@@ -1,8 +1,8 @@
 #include "broker/session/reply_queue.h"
 #include "broker/base/account.h"
 #include "proto/error.h"
+#include "proto/failpoint.h"
 #include "proto/frame.h"
-#include "proto/point.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -151,7 +151,7 @@ int reply_queue_send(struct reply_queue *queue, const struct frame *frame,
 	int r;
 
 	if (!queue->first && !must_wait(queue, frame)) {
-		point("peer.send");
+		failpoint("peer.send");
 		r = frame_send(queue->sock_fd, frame, err);
 		if (r != FRAME_AGAIN)
 			return r;
@@ -171,7 +171,7 @@ int reply_queue_flush(struct reply_queue *queue, struct error *err)
 	while (queue->first) {
 		if (reply_queue_waits_for_reader(queue))
 			return plan_retry(queue, err);
-		point("peer.send");
+		failpoint("peer.send");
 		r = frame_send(queue->sock_fd, &queue->first->frame, err);
 		if (r == FRAME_AGAIN)
 			return FRAME_OK;

@@ -8,18 +8,17 @@
 #include "broker/base/account.h"
 #include "broker/base/deadline.h"
 #include "broker/base/process.h"
-#include "broker/session/outcome.h"
 #include "broker/session/peer.h"
+#include "broker/session/recorded_reply.h"
 #include "broker/session/sessions.h"
 #include "broker/session/waiter.h"
-#include "broker/tensor/bundle.h"
+#include "broker/tensor/collect.h"
 #include "broker/tensor/grant.h"
-#include "broker/tensor/limbo.h"
 #include "broker/tensor/order.h"
-#include "broker/tensor/slot.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/timeline_file.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -189,8 +188,8 @@ static void on_pidfd(uv_poll_t *poll, int status, int events)
 
 void session_collect(struct session *session)
 {
-	session->is_draining = limbo_collect_pending(session->sessions->store,
-						     &session->holdings);
+	session->is_draining =
+		collect_pending(session->sessions->store, &session->holdings);
 	catalog_commit(&session->sessions->store->catalog);
 	if (!session->is_draining)
 		return;
@@ -212,7 +211,7 @@ static void on_doorbell(uv_poll_t *poll, int status, int events)
 	if (preadv2(session->doorbell_fd, &iov, 1, -1, RWF_NOWAIT) !=
 	    (ssize_t)sizeof(count))
 		return;
-	point("session.rung");
+	failpoint("session.rung");
 	session_collect(session);
 	(void)meter_end(meter, METER_CLOSES);
 }
@@ -273,7 +272,7 @@ static struct session *session_alloc(struct sessions *sessions)
 
 static int make_files(struct session *session, struct error *err)
 {
-	int r = point_fail("session.files");
+	int r = failpoint_fail("session.files");
 
 	if (r < 0)
 		return error_errno(err, r, "make a session's files");
@@ -345,7 +344,7 @@ static int make_record(struct session *session,
 	record->id = catalog->header->next_session_id;
 	catalog_set(catalog, catalog->header->next_session_id, record->id + 1);
 	enlist(session, index);
-	point("session.new");
+	failpoint("session.new");
 	catalog_commit(catalog);
 	return 0;
 }
@@ -522,7 +521,7 @@ int session_adopt(struct sessions *sessions, uint32_t index,
 	enlist(session, index);
 	sessions->n++;
 	timeline_file_adopt(&session->holdings);
-	outcome_adopt(session);
+	recorded_reply_adopt(session);
 	*ret = session;
 	return (int)judge(session, find_process(session));
 }
@@ -586,7 +585,7 @@ static void settle_grants(struct session *session)
 	for (; grant; grant = next) {
 		next = catalog_grant(catalog, grant)->session_link.next;
 		slot = catalog_grant(catalog, grant)->slot;
-		slot_settle(sessions->store, slot);
+		slot_update_state(sessions->store, slot);
 		if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM)
 			catalog_commit(catalog);
 	}
@@ -654,7 +653,7 @@ static uint32_t read_groups(int sock_fd, gid_t ret[CREDENTIALS_MAX_GROUPS])
 {
 	socklen_t size = CREDENTIALS_MAX_GROUPS * sizeof(gid_t);
 
-	if (point_fail("session.groups") < 0)
+	if (failpoint_fail("session.groups") < 0)
 		return 0;
 	/* On failure (more groups than fit, or an old kernel) only the primary
 	 * group counts, which can only grant less. */
@@ -692,16 +691,17 @@ int session_check_room(struct sessions *sessions, uid_t uid, gid_t gid,
 		       int sock_fd, struct error *err)
 {
 	uint64_t reserved = sessions->base->config.sessions_reserved;
+	bool is_draining = sessions->store->catalog.header->is_draining;
 
-	if ((!sessions->is_draining &&
-	     sessions->n + reserved < CATALOG_MAX_SESSIONS) ||
+	if ((!is_draining && sessions->n + reserved < CATALOG_MAX_SESSIONS) ||
 	    is_admin(sessions, uid, gid, sock_fd))
 		return 0;
-	if (sessions->is_draining)
-		return error_set(err, -ESHUTDOWN,
-				 "the broker is being drained and takes no new "
-				 "sessions until it is restarted or an "
-				 "administrator runs 'fsdpctl drain --cancel'");
+	if (is_draining)
+		return error_set(
+			err, -ESHUTDOWN,
+			"the broker is being drained and takes no new "
+			"sessions until an administrator runs 'fsdpctl "
+			"drain --cancel'");
 	return error_set(err, -EUSERS,
 			 "the broker has %u of at most %d sessions, and the "
 			 "last %llu are for root and the admin group "
@@ -716,7 +716,7 @@ void session_attach_peer(struct session *session, struct peer *peer)
 		session->peer->session = NULL;
 	session->peer = peer;
 	memset(session->sent_chunks, 0, sizeof(session->sent_chunks));
-	session->sent_outcomes = 0;
+	session->sent_replies = 0;
 	waiters_drop_session(session);
 	if (!peer)
 		return;

@@ -69,7 +69,7 @@ struct session {
 	uint32_t sent_chunks[TABLE_CHUNKS];
 	/* One bit for each recorded reply that was sent over
 	 * this connection. */
-	uint64_t sent_outcomes;
+	uint64_t sent_replies;
 	/* The client may have been sent a chunk on a device. */
 	bool has_device_memory;
 	bool is_dead;     /* its process has exited */

@@ -4,19 +4,22 @@
  * exited or says goodbye once more, and ends it again.
  */
 #include "broker/base/account.h"
-#include "broker/session/outcome.h"
 #include "broker/session/peer.h"
+#include "broker/session/recorded_reply.h"
 #include "broker/session/session.h"
 #include "broker/session/sessions.h"
 #include "broker/session/waiter.h"
-#include "broker/tensor/bundle.h"
+#include "broker/tensor/bundle_end.h"
+#include "broker/tensor/events.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/lease.h"
+#include "broker/tensor/name.h"
 #include "broker/tensor/order.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/timeline_file.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 
 /* Records ended per round, and blocks only visited. */
 #define ENDED_PER_ROUND  1024
@@ -24,7 +27,67 @@
 /* A bundle counts as this many records. */
 #define BUNDLE_COST 256
 
-/* The members of large bundles are freed later: see bundle.c. */
+/*
+ * Each of the following commits after every step, since each step is consistent
+ * by itself, and a short journal stays in the CPU's cache. A record takes one
+ * from `*left`; when that reaches 0, there may be more.
+ */
+
+static void end_orders(struct session *session, uint32_t *left)
+{
+	struct store *store = session->sessions->store;
+	uint32_t slot;
+
+	for (; *left > 0; --*left) {
+		slot = order_end_next(store, session->holdings.index);
+		if (!slot)
+			return;
+		/* It may be that nothing else has kept its memory. */
+		slot_update_state(store, slot);
+		failpoint("order.ended");
+		catalog_commit(&store->catalog);
+	}
+}
+
+/* Of the slots that it writes, the writer ends; of those that are tied to it,
+ * the name. */
+static void disown_slots(struct session *session, uint32_t *left)
+{
+	struct store *store = session->sessions->store;
+	struct catalog *catalog = &store->catalog;
+	const struct list *own = &session_record(session)->own;
+	uint32_t slot;
+
+	for (; own->first && *left > 0; --*left) {
+		slot = own->first;
+		slot_end_writer(store, slot);
+		if (catalog_slot(catalog, slot)->tied) {
+			events_note_slot(store, slot, EVENT_ENDED);
+			slot_end_name(store, slot);
+		}
+		slot_update_state(store, slot);
+		failpoint("slot.disowned");
+		catalog_commit(catalog);
+	}
+}
+
+static void drop_grants(struct session *session, uint32_t *left)
+{
+	struct store *store = session->sessions->store;
+	struct catalog *catalog = &store->catalog;
+	const struct list *grants = &session_record(session)->grants;
+	uint32_t slot;
+
+	for (; grants->first && *left > 0; --*left) {
+		slot = catalog_grant(catalog, grants->first)->slot;
+		if (grant_drop(store, grants->first))
+			slot_update_state(store, slot);
+		failpoint("grant.dropped");
+		catalog_commit(catalog);
+	}
+}
+
+/* The members of large bundles are freed later: see bundle_end.c. */
 static void abort_bundles(struct session *session, uint32_t *left)
 {
 	struct catalog *catalog = &session->sessions->store->catalog;
@@ -32,7 +95,7 @@ static void abort_bundles(struct session *session, uint32_t *left)
 
 	while (record->first_bundle && *left > 0) {
 		bundle_abort(session->sessions->store, record->first_bundle);
-		point("session.bundle_aborted");
+		failpoint("session.bundle_aborted");
 		catalog_commit(catalog);
 		*left -= *left < BUNDLE_COST ? *left : BUNDLE_COST;
 	}
@@ -76,19 +139,18 @@ static bool end_some(struct session *session)
 	shared_chunk_end_session(sessions->store, session->holdings.index,
 				 &left);
 	if (left > 0)
-		order_end_session(sessions->store, session->holdings.index,
-				  &left);
+		end_orders(session, &left);
 	if (left == 0)
 		return false;
 	timeline_file_end(&session->holdings);
 	abort_bundles(session, &left);
 	if (left == 0)
 		return false;
-	slot_end_session(sessions->store, session->holdings.index, &left);
+	disown_slots(session, &left);
 	if (left == 0)
 		return false;
-	point("session.disowned");
-	grant_drop_session(sessions->store, session->holdings.index, &left);
+	failpoint("session.disowned");
+	drop_grants(session, &left);
 	return left > 0 && forget_blocks(session);
 }
 
@@ -99,12 +161,12 @@ static void finish(struct session *session)
 	uint64_t goodbye = session->goodbye;
 	struct peer *peer = session->peer;
 
-	point("session.dropped");
+	failpoint("session.dropped");
 	session_attach_peer(session, NULL);
-	outcome_forget_all(session);
+	recorded_reply_forget_all(session);
 	catalog_release(catalog, SECTION_SESSION, session->holdings.index);
 	catalog_commit(catalog);
-	point("session.ended");
+	failpoint("session.ended");
 	account_refund(session->holdings.account, ACCOUNT_SESSIONS, 1);
 	account_refund(session->holdings.account, ACCOUNT_REFS,
 		       (uint64_t)session->holdings.n_ref_pages *
@@ -112,7 +174,7 @@ static void finish(struct session *session)
 	sessions->n--;
 	if (session->is_watching)
 		events_unwatch(sessions->store);
-	if (sessions->is_draining)
+	if (catalog->header->is_draining)
 		wake_name(&sessions->base->wake, SESSION_DRAIN_KEY);
 	sessions->store->holdings[session->holdings.index] = NULL;
 	session->holdings.index = 0;
@@ -127,7 +189,7 @@ static void finish(struct session *session)
 bool session_end_round(struct session *session)
 {
 	if (!end_some(session)) {
-		point("session.round");
+		failpoint("session.round");
 		return false;
 	}
 	finish(session);
@@ -138,7 +200,7 @@ void session_end(struct session *session, uint64_t goodbye)
 {
 	struct sessions *sessions = session->sessions;
 
-	point("session.end");
+	failpoint("session.end");
 	session->is_ending = true;
 	session->goodbye = goodbye;
 	if (!goodbye)

@@ -26,8 +26,7 @@ struct sessions {
 	int table_readonly_fd;
 	struct peer *peers;
 	uint32_t n_peers;
-	uint32_t n;       /* sessions; they are found by session_at() */
-	bool is_draining; /* only administrators get new sessions */
+	uint32_t n; /* sessions; they are found by session_at() */
 	/* Sessions that are ending or have more pending bits to collect. */
 	struct deferred draining;
 	uint64_t death_logged_ms;

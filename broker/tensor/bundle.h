@@ -41,11 +41,6 @@ uint32_t bundle_find_staged(const struct store *store,
 			    const struct holdings *holdings, uint64_t id,
 			    struct error *err);
 
-/* The caller has looked up the device. */
-int bundle_begin(struct store *store, struct holdings *holdings,
-		 const struct bundle_begin_request *request, uint64_t *ret_id,
-		 struct error *err);
-
 /* Make a new slot a member of a staged version, by the name it was
  * made with. */
 void bundle_add_member(struct store *store, uint32_t bundle, uint32_t slot);
@@ -57,43 +52,35 @@ uint64_t bundle_size_left(const struct store *store, uint32_t bundle);
 int bundle_check_name(const struct store *store, uint32_t bundle,
 		      const char *name, struct error *err);
 
-/*
- * Seal the memory, switch the names, and release the old version. For memory on
- * a device, the loader states with the commit that its writing is finished:
- * members have no ready fence. POOL_WAIT: the memory is being sealed and the
- * manifest made; park, to be woken by wake_uid() of the session's user,
- * and ask again. Until it is committed, the version stays staged, and may be
- * aborted or get more members.
- */
-int bundle_commit(struct store *store, struct holdings *holdings,
-		  uint32_t bundle, uint64_t *ret_version, struct error *err);
-
-/* End a staged version: it is aborted, or its loader died. (For a committed
- * version, which is in a dead session's chain if it is tied to it, this is the
- * same as bundle_retire().) */
-void bundle_abort(struct store *store, uint32_t bundle);
-
-/* End the name of a committed version: it was removed, has expired, or the
- * session it is tied to has ended. */
-void bundle_retire(struct store *store, uint32_t bundle);
-
 /* Called when a member slot is freed; the record is freed with the last one. */
 void bundle_forget_member(struct store *store, uint32_t slot);
 
-/* Keep all members of a version while a session is being granted them. */
+/* Keep all members of a version while a session is being granted them;
+ * bundle_unlease() (bundle_end.h) ends that. */
 void bundle_lease(struct store *store, uint32_t bundle);
-void bundle_unlease(struct store *store, uint32_t bundle);
 
-/* A tensor outside bundles got this name (1) or loses it (-1). At the call the
- * slot is in the index. */
-void bundle_note_name(struct store *store, uint32_t slot, int change);
+/* Does the version keep its members although no name shows them? */
+bool bundle_keeps(const struct store *store, uint32_t bundle);
+
+/* The committed or kept version of this number, or 0. */
+uint32_t bundle_find_version(const struct store *store, const char *name,
+			     uint64_t version);
+
+/* The kept versions of a name: their number, and the oldest (0: none). */
+uint32_t bundle_count_kept(const struct store *store, const char *name,
+			   uint32_t *ret_oldest);
+
+/* Remove the version from its loader's chain, if it is in one. */
+void bundle_leave_loader(struct store *store, uint32_t bundle);
+
+/* Stop the sweep of its members, if it is in progress (bundle_end.c). */
+void bundle_end_sweep(struct store *store, uint32_t bundle);
+
+/* Free the record of a retired version without members. */
+void bundle_destroy(struct store *store, uint32_t bundle);
 
 /* Called before the broker closes, when no thread is working. */
 void bundle_drop_manifests(struct store *store);
 
 /* The bundle's name, copied to `ret` (NAME_MAX_SIZE + 1 bytes). */
 void bundle_name(const struct store *store, uint32_t bundle, char *ret);
-
-/* After a restart (and pools_adopt()): set deadlines and charge accounts again.
- * Manifests are made again when they are needed. */
-int bundle_adopt_all(struct store *store, struct error *err);

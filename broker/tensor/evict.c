@@ -1,12 +1,14 @@
 /*
- * The rings of evictable tensors, and their hands.
+ * Eviction: the hands of the rings.
  */
 #include "broker/tensor/evict.h"
+#include "broker/tensor/events.h"
+#include "broker/tensor/evictable.h"
+#include "broker/tensor/name.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
-#include "proto/point.h"
-#include <assert.h>
-#include <stdlib.h>
+#include "proto/failpoint.h"
 #include <string.h>
 
 /* The cost limit of one call, during which other clients wait. Visiting a slot,
@@ -15,109 +17,6 @@
 #define EVICTION_COST 8
 /* One turn that skips recently used tensors, and one that does not. */
 #define TURNS 2
-
-enum { RING_ALL, RING_OWN };
-
-/* --- rings --------------------------------------------------------------- */
-
-/* The user's ring is in the account, which lives as long as the broker. */
-static struct evict_ring *find_ring(struct store *store, int which,
-				    uint32_t uid,
-				    const struct device_uuid *device)
-{
-	bool is_device = pool_account(device) == ACCOUNT_DEVICE_BYTES;
-	struct account *account;
-
-	if (which == RING_ALL)
-		return &store->evictables.all[is_device];
-	account = accounts_get(&store->base->accounts, uid);
-	return account ? &account->evictable[is_device] : NULL;
-}
-
-static struct evict_ring *ring_of(struct store *store, int which, uint32_t slot)
-{
-	const struct catalog *catalog = &store->catalog;
-	const struct block_record *block =
-		catalog_block(catalog, catalog_slot(catalog, slot)->block);
-
-	return find_ring(store, which, block->uid,
-			 pool_block_device(&store->pools, block));
-}
-
-static void ring_add(struct evict_ring *ring, struct evict_link *links,
-		     uint32_t slot)
-{
-	uint32_t next = ring->hand ? ring->hand : slot;
-	uint32_t prev = ring->hand ? links[next].prev : slot;
-
-	assert(links[slot].next == 0);
-	links[slot] = (struct evict_link){next, prev};
-	links[prev].next = slot;
-	links[next].prev = slot;
-	ring->hand = next;
-	ring->n++;
-}
-
-static void ring_remove(struct evict_ring *ring, struct evict_link *links,
-			uint32_t slot)
-{
-	struct evict_link link = links[slot];
-
-	links[link.prev].next = link.next;
-	links[link.next].prev = link.prev;
-	links[slot] = (struct evict_link){0};
-	ring->n--;
-	if (ring->hand == slot)
-		ring->hand = ring->n ? link.next : 0;
-}
-
-/* The kernel allocates only the pages that are written. */
-static bool reserve(struct evictables *evictables)
-{
-	for (int i = 0; i < 2; i++) {
-		if (!evictables->links[i] && point_fail("evict.malloc") == 0)
-			evictables->links[i] =
-				calloc(TABLE_SLOTS, sizeof(struct evict_link));
-		if (!evictables->links[i])
-			return false;
-	}
-	return true;
-}
-
-void evict_add(struct store *store, uint32_t slot)
-{
-	const struct catalog *catalog = &store->catalog;
-	uint32_t block = catalog_slot(catalog, slot)->block;
-	uint32_t chunk = catalog_block(catalog, block)->chunk;
-
-	/* Evicting shared memory would return it to the process that
-	 * shared it. */
-	if (catalog_chunk(catalog, chunk)->shared ||
-	    !reserve(&store->evictables))
-		return;
-	for (int i = 0; i < 2; i++)
-		ring_add(ring_of(store, i, slot), store->evictables.links[i],
-			 slot);
-}
-
-void evict_remove(struct store *store, uint32_t slot)
-{
-	struct evict_link **links = store->evictables.links;
-
-	if (!links[RING_OWN] || !links[RING_OWN][slot].next)
-		return;
-	for (int i = 0; i < 2; i++)
-		ring_remove(ring_of(store, i, slot), links[i], slot);
-}
-
-void evict_deinit(struct store *store)
-{
-	free(store->evictables.links[RING_ALL]);
-	free(store->evictables.links[RING_OWN]);
-	store->evictables = (struct evictables){0};
-}
-
-/* --- the hand ------------------------------------------------------------ */
 
 /* Did any session acquire it in this era or the one before? */
 static bool is_recent(const struct store *store, uint32_t slot)
@@ -153,6 +52,21 @@ static bool is_candidate(const struct store *store, uint32_t slot,
 	return uid || memcmp(its, device, sizeof(*its)) == 0;
 }
 
+/* False, with nothing changed: a client has acquired the slot meanwhile, or a
+ * device is using it. */
+static bool try_slot(struct store *store, uint32_t slot)
+{
+	slot_set_word(store, slot, SLOT_LIMBO);
+	failpoint("slot.evict");
+	if (slot_use(store, slot) != SLOT_UNUSED) {
+		slot_set_word(store, slot, SLOT_PUBLISHED);
+		return false;
+	}
+	events_note_slot(store, slot, EVENT_EVICTED);
+	slot_end_name(store, slot);
+	return slot_update_state(store, slot);
+}
+
 /* Returns the number of bytes freed. */
 static uint64_t evict_one(struct store *store, uint32_t slot)
 {
@@ -164,10 +78,10 @@ static uint64_t evict_one(struct store *store, uint32_t slot)
 				: 0;
 
 	/* checked first, so that the words of used slots do not change */
-	if (slot_use(store, slot) != SLOT_UNUSED || !slot_evict(store, slot))
+	if (slot_use(store, slot) != SLOT_UNUSED || !try_slot(store, slot))
 		return 0;
 	store->n_evicted++;
-	point("limbo.evicted");
+	failpoint("limbo.evicted");
 	return size;
 }
 
@@ -212,9 +126,9 @@ static bool plan_more(struct store *store)
 enum evict_outcome evict(struct store *store, uint64_t bytes,
 			 const struct device_uuid *device, const uint32_t *uid)
 {
-	int which = uid ? RING_OWN : RING_ALL;
+	enum evictable_ring which = uid ? RING_OWN : RING_ALL;
 	struct evict_ring *ring =
-		find_ring(store, which, uid ? *uid : 0, device);
+		evictable_ring(store, which, uid ? *uid : 0, device);
 	const struct evict_link *links = store->evictables.links[which];
 	uint32_t cost = 0, slot, n_looked;
 	uint64_t freed = 0, size;

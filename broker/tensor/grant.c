@@ -7,11 +7,10 @@
  * sessions that may hold this very tensor.
  */
 #include "broker/tensor/grant.h"
-#include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 #include "broker/tensor/timeline_file.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
 #include <stddef.h>
 
@@ -144,7 +143,7 @@ bool grant_add(struct store *store, uint32_t session, uint32_t slot, int32_t n)
 	 * sum has a meaning, and it is small. */
 	catalog_set(catalog, record->granted,
 		    (int32_t)((uint32_t)record->granted + (uint32_t)n));
-	point("grant.added");
+	failpoint("grant.added");
 	return true;
 }
 
@@ -260,16 +259,18 @@ static void destroy(struct store *store, uint32_t grant)
 	account_refund(store->holdings[session]->account, ACCOUNT_GRANTS, 1);
 }
 
-void grant_drop(struct store *store, uint32_t grant)
+bool grant_drop(struct store *store, uint32_t grant)
 {
 	struct catalog *catalog = &store->catalog;
 	struct grant_record *record = catalog_grant(catalog, grant);
+	bool was_linked = is_linked(store, record);
 
-	if (is_linked(store, record))
+	if (was_linked)
 		catalog_list_remove(
 			catalog, &catalog_slot(catalog, record->slot)->grants,
 			SECTION_GRANT, SLOT_LINK, grant);
 	destroy(store, grant);
+	return was_linked;
 }
 
 void grant_drop_slot(struct store *store, uint32_t slot)
@@ -288,26 +289,5 @@ void grant_drop_slot(struct store *store, uint32_t slot)
 			destroy(store, grant);
 		else
 			catalog_set(catalog, record->generation, 0);
-	}
-}
-
-void grant_drop_session(struct store *store, uint32_t session, uint32_t *left)
-{
-	struct catalog *catalog = &store->catalog;
-	struct list *grants = &catalog_session(catalog, session)->grants;
-	uint32_t grant, slot;
-	bool was_linked;
-
-	for (; grants->first && *left > 0; --*left) {
-		grant = grants->first;
-		slot = catalog_grant(catalog, grant)->slot;
-		was_linked = is_linked(store, catalog_grant(catalog, grant));
-		grant_drop(store, grant);
-		if (was_linked)
-			(void)slot_settle(store, slot);
-		point("grant.dropped");
-		/* Each step is consistent by itself, and a short journal stays
-		 * in the CPU's cache. */
-		catalog_commit(catalog);
 	}
 }

@@ -52,14 +52,10 @@ bool grant_is_fenced(const struct store *store, uint32_t grant);
 /* After a restart: charge the pages that the existing grants use. */
 void grant_adopt_all(struct store *store);
 
-/* Forget one grant; the caller updates the slot's state. */
-void grant_drop(struct store *store, uint32_t grant);
+/* Forget one grant. True: it was of the slot's present generation, and the
+ * caller updates the slot's state. */
+bool grant_drop(struct store *store, uint32_t grant);
 
 /* Unlink all grants of a slot that is being freed. Records whose granted is 0
  * are released; the others stay for the next generation. */
 void grant_drop_slot(struct store *store, uint32_t slot);
-
-/* Drop the grants of a dead session and update the state of each slot. Each
- * grant takes one from `*left`; when that reaches 0, there may be more. Commits
- * in steps. */
-void grant_drop_session(struct store *store, uint32_t session, uint32_t *left);

@@ -5,10 +5,11 @@
 #include "broker/tensor/lease.h"
 #include "broker/base/account.h"
 #include "broker/tensor/bundle.h"
+#include "broker/tensor/bundle_end.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/holdings.h"
 #include "broker/tensor/store.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -86,7 +87,7 @@ static void end(struct holdings *holdings)
 
 	chore_end(store, &holdings->lease);
 	bundle_unlease(store, close_lease(holdings));
-	point("lease.ended");
+	failpoint("lease.ended");
 	catalog_commit(&store->catalog);
 	lease_key(holdings, key);
 	wake_name(&store->base->wake, key);
@@ -100,7 +101,7 @@ static bool step(void *data, uint32_t unused)
 
 	(void)unused;
 	grant_some(holdings, left < LEASE_STEP ? left : LEASE_STEP);
-	point("lease.step");
+	failpoint("lease.step");
 	catalog_commit(&holdings->store->catalog);
 	if (left > LEASE_STEP)
 		return true;
@@ -130,7 +131,7 @@ void lease_begin(struct holdings *holdings, uint32_t bundle)
 	holdings->lease.step = step;
 	holdings->lease.data = holdings;
 	chore_begin(store, &holdings->lease);
-	point("lease.begun");
+	failpoint("lease.begun");
 }
 
 void lease_end_session(struct holdings *holdings)
@@ -149,7 +150,7 @@ static void finish(struct holdings *holdings)
 		catalog_commit(&holdings->store->catalog);
 	}
 	(void)close_lease(holdings);
-	point("lease.adopted");
+	failpoint("lease.adopted");
 	catalog_commit(&holdings->store->catalog);
 }
 

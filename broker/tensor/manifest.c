@@ -4,11 +4,11 @@
 #include "broker/tensor/manifest.h"
 #include "broker/base/account.h"
 #include "broker/tensor/bundle.h"
-#include "broker/tensor/slot.h"
+#include "broker/tensor/place.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
+#include "proto/failpoint.h"
 #include "proto/name.h"
-#include "proto/point.h"
 #include "shm/memfd.h"
 #include <assert.h>
 #include <errno.h>
@@ -126,7 +126,7 @@ static void done(uv_work_t *req, int status)
 		catalog_bundle(&work->store->catalog, work->bundle);
 
 	(void)status; /* the work is never cancelled */
-	point("manifest.made");
+	failpoint("manifest.made");
 	end_turn(work);
 	/* A failure is kept until it is reported, unless the work
 	 * was dropped. */

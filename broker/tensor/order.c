@@ -5,7 +5,7 @@
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 #include "broker/tensor/timeline_file.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "shm/timeline.h"
 #include <assert.h>
 #include <stddef.h>
@@ -180,7 +180,7 @@ void order_set(struct store *store, uint32_t slot, uint32_t session,
 
 	detach_copies(catalog, record);
 	set_handle(catalog, record, 0);
-	point("order.set");
+	failpoint("order.set");
 }
 
 void order_set_event(struct store *store, uint32_t slot, uint32_t session,
@@ -188,7 +188,7 @@ void order_set_event(struct store *store, uint32_t slot, uint32_t session,
 {
 	set_handle(&store->catalog, set(store, slot, session, 0, number),
 		   event);
-	point("order.set_event");
+	failpoint("order.set_event");
 }
 
 /* What a copy copies is held, and stays ordered as long as the copy is. */
@@ -224,52 +224,40 @@ void order_copy(struct store *store, uint32_t from, uint32_t to)
 		copy_event(store, record->order, to);
 }
 
-static void end_and_settle(struct store *store, uint32_t slot)
-{
-	order_end(store, slot);
-	slot_settle(store, slot);
-	point("order.event_ended");
-	catalog_commit(&store->catalog);
-}
-
-void order_end_event(struct store *store, uint32_t slot, uint32_t session,
-		     uint64_t number)
+uint32_t order_end_event(struct store *store, uint32_t slot, uint32_t session,
+			 uint64_t number)
 {
 	const struct catalog *catalog = &store->catalog;
 	uint32_t order = catalog_slot(catalog, slot)->order;
 	const struct order_record *record;
 
 	if (!order)
-		return;
+		return 0;
 	record = catalog_order(catalog, order);
 	if (!record->event || record->session != session ||
 	    record->value != number)
-		return;
-	while (record->copies.first)
-		end_and_settle(
-			store,
-			catalog_order(catalog, record->copies.first)->slot);
-	end_and_settle(store, slot);
+		return 0;
+	if (record->copies.first)
+		slot = catalog_order(catalog, record->copies.first)->slot;
+	order_end(store, slot);
+	return slot;
 }
 
-void order_end_session(struct store *store, uint32_t session, uint32_t *left)
+uint32_t order_end_next(struct store *store, uint32_t session)
 {
-	struct catalog *catalog = &store->catalog;
-	const struct list *orders = &catalog_session(catalog, session)->orders;
-	const struct order_record *order;
+	const struct catalog *catalog = &store->catalog;
+	uint32_t order = catalog_session(catalog, session)->orders.first;
+	const struct order_record *record;
 	uint32_t slot;
 
-	for (; orders->first && *left > 0; --*left) {
-		order = catalog_order(catalog, orders->first);
-		slot = order->slot;
-		if (!is_reached(store, order)) {
-			slot_taint(store, slot);
-			store->n_tainted++;
-		}
-		order_end(store, slot);
-		/* It may be that nothing else has kept its memory. */
-		slot_settle(store, slot);
-		point("order.ended");
-		catalog_commit(catalog);
+	if (!order)
+		return 0;
+	record = catalog_order(catalog, order);
+	slot = record->slot;
+	if (!is_reached(store, record)) {
+		slot_taint(store, slot);
+		store->n_tainted++;
 	}
+	order_end(store, slot);
+	return slot;
 }

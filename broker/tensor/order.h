@@ -39,11 +39,11 @@ void order_set(struct store *store, uint32_t slot, uint32_t session,
 void order_set_event(struct store *store, uint32_t slot, uint32_t session,
 		     uint64_t number, uint64_t event);
 
-/* The session says that the event is done: what it ordered so, and views of
- * that, are settled. Nothing if the slot is not ordered by it. Commits in
- * steps. */
-void order_end_event(struct store *store, uint32_t slot, uint32_t session,
-		     uint64_t number);
+/* The session says that the event is done: end one order by it, of a view of
+ * the slot or at last of the slot itself. Returns the slot that had it, whose
+ * state the caller updates before the next call; 0: no (more) order by it. */
+uint32_t order_end_event(struct store *store, uint32_t slot, uint32_t session,
+			 uint64_t number);
 
 /* The handle of the event that orders the slot; NULL: none does. */
 const uint8_t *order_event(const struct store *store, uint32_t slot);
@@ -61,7 +61,7 @@ void order_describe(const struct store *store, uint32_t slot,
 /* The slot is freed. Nothing if it has none. */
 void order_end(struct store *store, uint32_t slot);
 
-/* The session ends, its device work has ended: taint what was not reached, and
- * take one from `*left` for each: there may be more if that is 0. Commits in
- * steps. */
-void order_end_session(struct store *store, uint32_t session, uint32_t *left);
+/* The session ends, and its device work has ended: end its next order, and
+ * taint the slot if the order was not reached. Returns the slot, whose state
+ * the caller updates; 0: there are no more. */
+uint32_t order_end_next(struct store *store, uint32_t session);

@@ -6,13 +6,16 @@
  */
 #include "broker/tensor/shared_chunk.h"
 #include "broker/memory/pool_impl.h"
+#include "broker/tensor/events.h"
 #include "broker/tensor/holdings.h"
+#include "broker/tensor/name.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 #include "broker/tensor/ticket.h"
 #include "cuda/handle.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -91,7 +94,7 @@ static int keep(struct pools *pools, const struct share *share, int *ret_fd,
 		close(fd);
 		return r == FDSTORE_WAIT ? POOL_WAIT : r;
 	}
-	point("share.stored");
+	failpoint("share.stored");
 	*ret_fd = fd;
 	return 0;
 }
@@ -116,7 +119,7 @@ static uint32_t record_chunk(struct pools *pools, const struct share *share,
 		.handle = handle,
 	};
 	catalog_set(catalog, catalog->header->next_chunk_id, id + 1);
-	point("share.recorded");
+	failpoint("share.recorded");
 	return index;
 }
 
@@ -273,8 +276,8 @@ static void end_slot(struct store *store, uint32_t slot)
 	events_note_slot(store, slot, EVENT_ENDED);
 	slot_end_name(store, slot);
 	ticket_end_slot(store, slot);
-	slot_settle(store, slot);
-	point("share.tainted");
+	slot_update_state(store, slot);
+	failpoint("share.tainted");
 	catalog_commit(&store->catalog);
 }
 
@@ -333,7 +336,7 @@ void shared_chunk_end_session(struct store *store, uint32_t session,
 		if (*left == 0)
 			return;
 		catalog_set(catalog, record->sharer, 0);
-		point("share.ended");
+		failpoint("share.ended");
 		catalog_commit(catalog);
 	}
 }

@@ -7,9 +7,10 @@
 #include "broker/memory/devices.h"
 #include "broker/memory/pool.h"
 #include "broker/tensor/bundle.h"
+#include "broker/tensor/channel.h"
 #include "broker/tensor/chore.h"
 #include "broker/tensor/events.h"
-#include "broker/tensor/evict.h"
+#include "broker/tensor/evictable.h"
 #include "broker/tensor/holdings.h"
 #include "broker/tensor/limbo.h"
 #include "shm/table.h"
@@ -25,6 +26,7 @@ struct store {
 	struct evictables evictables;
 	struct events events;
 	struct chores chores;
+	struct channels channels;
 	struct bundle bundles[CATALOG_BUNDLES]; /* indexed by record */
 	/* Of sessions, borrowed; indexed by record. */
 	struct holdings *holdings[CATALOG_MAX_SESSIONS + 1];

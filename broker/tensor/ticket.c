@@ -2,10 +2,10 @@
  * Tickets: records in a hash of their secret bits, each with a deadline.
  */
 #include "broker/tensor/ticket.h"
-#include "broker/tensor/slot.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <endian.h>
 #include <errno.h>
@@ -171,7 +171,7 @@ int ticket_make(struct store *store, uint32_t slot, struct ticket_maker maker,
 	record->hash_next = *head;
 	catalog_set(catalog, *head, ticket);
 	catalog_set(catalog, kept->n_tickets, kept->n_tickets + 1);
-	point("ticket.made");
+	failpoint("ticket.made");
 	memcpy(ret_id, id, sizeof(id));
 	return 0;
 }
@@ -207,7 +207,7 @@ void ticket_use(struct store *store, uint32_t ticket)
 		catalog_set(catalog, record->uses_left, record->uses_left - 1);
 	else
 		forget(store, ticket);
-	point("ticket.used");
+	failpoint("ticket.used");
 }
 
 void ticket_expire(struct store *store, uint32_t ticket)
@@ -215,8 +215,8 @@ void ticket_expire(struct store *store, uint32_t ticket)
 	uint32_t slot = catalog_ticket(&store->catalog, ticket)->slot;
 
 	forget(store, ticket);
-	point("ticket.expired");
-	(void)slot_settle(store, slot);
+	failpoint("ticket.expired");
+	(void)slot_update_state(store, slot);
 }
 
 void ticket_end_slot(struct store *store, uint32_t slot)

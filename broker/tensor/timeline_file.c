@@ -4,7 +4,7 @@
 #include "broker/tensor/timeline_file.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "shm/memfd.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -53,7 +53,7 @@ int timeline_file_make(struct holdings *holdings, struct error *err)
 		account_refund(holdings->account, ACCOUNT_TIMELINES, 1);
 		return r;
 	}
-	point("timeline_file.stored");
+	failpoint("timeline_file.stored");
 	holdings->timelines = timelines;
 	store->pools.n_timelines++;
 	return 0;
@@ -130,7 +130,7 @@ void timeline_file_end(struct holdings *holdings)
 	if (!holdings->timelines.pages)
 		return;
 	timelines_poison(&holdings->timelines);
-	point("timeline_file.poisoned");
+	failpoint("timeline_file.poisoned");
 	name_of(holdings, name);
 	fdstore_remove(&store->base->fdstore, name);
 	timelines_close(&holdings->timelines);

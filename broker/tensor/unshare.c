@@ -3,14 +3,16 @@
  * none.
  */
 #include "broker/tensor/unshare.h"
+#include "broker/tensor/events.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/limbo.h"
+#include "broker/tensor/name.h"
 #include "broker/tensor/order.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
+#include "proto/failpoint.h"
 #include "proto/name.h"
-#include "proto/point.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -109,7 +111,7 @@ void unshare_begin(struct store *store, uint32_t slot)
 	slot_end_writer(store, slot);
 	catalog_set(catalog, record->flags,
 		    (uint16_t)(record->flags | SLOT_FLAG_WANTED));
-	point("unshare.begun");
+	failpoint("unshare.begun");
 }
 
 bool unshare_is_ready(struct store *store, uint32_t slot)

@@ -1,22 +1,24 @@
 /*
  * alloc: new tensors, views of held tensors, members of a staged bundle.
  *
- * The order is: check every item, charge, ask the pool, and only then make
- * records. If there is not enough memory it collects limbo and retries, evicts
- * and retries, and parks the request if its time-out allows. Either all items
- * are made or none is.
+ * The order is: check every item, take room for all (tensor/room.h), and only
+ * then make records. If there is no room the request is parked, if its time-out
+ * allows. Either all items are made or none is.
  */
 #include "broker/broker.h"
 #include "broker/tensor/bundle.h"
+#include "broker/tensor/collect.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
 #include "broker/tensor/order.h"
+#include "broker/tensor/room.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
 
@@ -25,13 +27,8 @@ struct alloc_plan {
 	const struct alloc_request *request;
 	struct broker *broker;
 	struct session *session;
-	struct account *account;
-	struct access_class access;
-	struct device_uuid device; /* of the blocks to be made */
-	uint32_t bundle;           /* bundle record; 0: none */
-	uint32_t uid;
-	uint32_t n_blocks;
-	uint64_t charge;                     /* of all blocks, bytes */
+	struct room room;                    /* for the new blocks */
+	uint32_t bundle;                     /* bundle record; 0: none */
 	uint64_t spans[MESSAGE_MAX_ITEMS];   /* by item */
 	uint64_t offsets[MESSAGE_MAX_ITEMS]; /* by item, in the item's block */
 	/* By item; 0: a new block is needed. */
@@ -146,6 +143,7 @@ static int check_member_name(const struct alloc_plan *plan, uint32_t i,
 static int check_item(struct alloc_plan *plan, uint32_t i, struct error *err)
 {
 	const struct alloc_item *item = &plan->request->items[i];
+	struct room *room = &plan->room;
 	int r;
 
 	r = tensor_type_check(&item->type, &plan->spans[i], err);
@@ -157,11 +155,11 @@ static int check_item(struct alloc_plan *plan, uint32_t i, struct error *err)
 		return error_wrap(err, r, "specs[%u]", i);
 	if (item->is_view)
 		return 0;
-	plan->sizes[plan->n_blocks++] = plan->spans[i];
+	plan->sizes[room->blocks.n++] = plan->spans[i];
 	if (__builtin_add_overflow(
-		    plan->charge,
-		    pool_block_size(plan->spans[i], &plan->device),
-		    &plan->charge))
+		    room->charge,
+		    pool_block_size(plan->spans[i], &room->blocks.device),
+		    &room->charge))
 		return error_set(err, -EOVERFLOW,
 				 "%u tensors of together more than 2^64 bytes",
 				 plan->request->n_items);
@@ -182,14 +180,15 @@ static bool has_views_only(const struct alloc_request *request)
 static int check_class(struct alloc_plan *plan, struct error *err)
 {
 	struct broker *broker = plan->broker;
+	struct pool_request *blocks = &plan->room.blocks;
 	const struct bundle_record *bundle;
 
 	if (!plan->request->bundle && has_views_only(plan->request))
 		return 0;
-	plan->device = plan->request->device;
+	blocks->device = plan->request->device;
 	if (!plan->request->bundle)
 		return access_resolve(&plan->session->holdings.credentials,
-				      &plan->request->access, &plan->access,
+				      &plan->request->access, &blocks->access,
 				      err);
 	plan->bundle =
 		bundle_find_staged(&broker->store, &plan->session->holdings,
@@ -197,8 +196,10 @@ static int check_class(struct alloc_plan *plan, struct error *err)
 	if (!plan->bundle)
 		return -ENOENT;
 	bundle = catalog_bundle(&broker->store.catalog, plan->bundle);
-	plan->access = bundle->access;
-	plan->device = bundle->device;
+	blocks->access = bundle->access;
+	blocks->device = bundle->device;
+	blocks->bundle = plan->bundle;
+	blocks->size_hint = bundle_size_left(&broker->store, plan->bundle);
 	if (bundle->members.n + plan->request->n_items <= BUNDLE_MAX_MEMBERS)
 		return 0;
 	return error_set(err, -E2BIG,
@@ -207,199 +208,36 @@ static int check_class(struct alloc_plan *plan, struct error *err)
 			 BUNDLE_MAX_MEMBERS);
 }
 
-static bool catalog_has_room(const struct alloc_plan *plan, struct error *err)
-{
-	const struct catalog *catalog =
-		&plan->session->sessions->store->catalog;
-	uint32_t n = plan->request->n_items;
-
-	return catalog_check_room(catalog, SECTION_SLOT, n, "tensors", err) ==
-		       0 &&
-	       catalog_check_room(catalog, SECTION_BLOCK, plan->n_blocks,
-				  "blocks", err) == 0 &&
-	       grant_check_room(&plan->session->holdings, n, err) == 0;
-}
-
 static int make_plan(struct alloc_plan *plan, struct error *err)
 {
-	struct broker *broker = plan->broker;
+	struct store *store = &plan->broker->store;
+	struct holdings *holdings = &plan->session->holdings;
+	uint32_t n = plan->request->n_items;
 	uint32_t i;
 	int r;
 
-	plan->uid = session_record(plan->session)->uid;
-	plan->account = plan->session->holdings.account;
+	plan->room = (struct room){
+		.store = store,
+		.account = holdings->account,
+		.holdings = holdings,
+		.n_slots = n,
+		.blocks =
+			{
+				.sizes = plan->sizes,
+				.maker = holdings->index,
+				.uid = holdings->account->uid,
+			},
+	};
 	r = check_class(plan, err);
-	for (i = 0; r == 0 && i < plan->request->n_items; i++)
+	for (i = 0; r == 0 && i < n; i++)
 		r = check_item(plan, i, err);
-	if (r < 0)
+	if (r < 0 || grant_check_room(holdings, n, err) == 0)
 		return r;
-	if (catalog_has_room(plan, err))
-		return 0;
-	limbo_collect_released(&broker->store);
-	return catalog_has_room(plan, err) ? 0 : err->code;
-}
-
-/* --- charges ------------------------------------------------------------- */
-
-/* Could it be charged if nothing else were? */
-static int check_limits(const struct alloc_plan *plan, struct error *err)
-{
-	const struct accounts *accounts = &plan->broker->base.accounts;
-	uint64_t budget = session_record(plan->session)->budget;
-	uint64_t quota = account_limit(accounts, plan->account,
-				       pool_account(&plan->device));
-	uint64_t max_slots =
-		account_limit(accounts, plan->account, ACCOUNT_SLOTS);
-
-	if (budget && plan->charge > budget)
-		return error_set(err, -EDQUOT,
-				 "%llu bytes are more than the session's whole "
-				 "budget of %llu",
-				 (unsigned long long)plan->charge,
-				 (unsigned long long)budget);
-	if (plan->charge > quota)
-		return error_set(err, -EDQUOT,
-				 "%llu bytes are more than the whole quota of "
-				 "uid %u, %llu",
-				 (unsigned long long)plan->charge, plan->uid,
-				 (unsigned long long)quota);
-	if (plan->request->n_items > max_slots)
-		return error_set(err, -EDQUOT,
-				 "%u tensors are more than the whole quota of "
-				 "uid %u, %llu",
-				 plan->request->n_items, plan->uid,
-				 (unsigned long long)max_slots);
-	return 0;
-}
-
-/* False: a limit is exceeded at present; `err` has the message. */
-static bool charge(const struct alloc_plan *plan, struct error *err)
-{
-	const struct accounts *accounts = &plan->broker->base.accounts;
-	uint64_t budget = session_record(plan->session)->budget;
-	uint64_t used = plan->session->holdings.n_bytes;
-	enum account_kind kind = pool_account(&plan->device);
-
-	if (budget && plan->charge > 0 &&
-	    (used > budget || plan->charge > budget - used)) {
-		error_set(err, -EDQUOT,
-			  "the session has %llu of its budget of %llu bytes in "
-			  "use; %llu more do not fit until some are released",
-			  (unsigned long long)used, (unsigned long long)budget,
-			  (unsigned long long)plan->charge);
-		return false;
-	}
-	if (account_charge(accounts, plan->account, kind, plan->charge, err) <
-	    0)
-		return false;
-	if (account_charge(accounts, plan->account, ACCOUNT_SLOTS,
-			   plan->request->n_items, err) < 0) {
-		account_refund(plan->account, kind, plan->charge);
-		return false;
-	}
-	plan->session->holdings.n_bytes += plan->charge;
-	return true;
-}
-
-static void refund(const struct alloc_plan *plan)
-{
-	account_refund(plan->account, pool_account(&plan->device),
-		       plan->charge);
-	account_refund(plan->account, ACCOUNT_SLOTS, plan->request->n_items);
-	plan->session->holdings.n_bytes -= plan->charge;
+	collect_released(store);
+	return grant_check_room(holdings, n, err);
 }
 
 /* --- memory -------------------------------------------------------------- */
-
-enum room {
-	/* Above budget or quota; an outcome beside enum pool_outcome. */
-	ROOM_OVER_LIMIT = 3,
-};
-
-/* Charge and make the blocks, or do neither. Returns enum pool_outcome or enum
- * room, with the cause of a shortage in `err`, or a negative error. */
-static int try_once(struct alloc_plan *plan, struct error *err)
-{
-	struct broker *broker = plan->broker;
-	struct pool_request request = {
-		.access = plan->access,
-		.device = plan->device,
-		.bundle = plan->bundle,
-		.n = plan->n_blocks,
-		.sizes = plan->sizes,
-		.maker = plan->session->holdings.index,
-		.uid = plan->uid,
-	};
-	int r = 0;
-
-	if (plan->bundle)
-		request.size_hint =
-			bundle_size_left(&broker->store, plan->bundle);
-	/* Comes first, since a request that can never fit should not wait for
-	 * a quota. */
-	if (plan->n_blocks)
-		r = pool_could_fit(&broker->store.pools, &request, err);
-	if (r != 0)
-		return r;
-	if (!charge(plan, err))
-		return ROOM_OVER_LIMIT;
-	if (!plan->n_blocks)
-		return POOL_OK;
-	r = pool_alloc(&broker->store.pools, &request, plan->made, err);
-	if (r != POOL_OK)
-		refund(plan);
-	/* The quota of chunks: wait as for other quotas. */
-	return r == -EDQUOT ? ROOM_OVER_LIMIT : r;
-}
-
-static bool is_short(int outcome)
-{
-	return outcome == POOL_FULL || outcome == ROOM_OVER_LIMIT;
-}
-
-/* 0: another limit is exceeded. */
-static uint64_t bytes_over_quota(const struct alloc_plan *plan)
-{
-	uint64_t left =
-		account_left(&plan->broker->base.accounts, plan->account,
-			     pool_account(&plan->device));
-
-	return plan->charge > left ? plan->charge - left : 0;
-}
-
-/* Retry with the memory that eviction frees, if any. */
-static int try_evicting(struct alloc_plan *plan, uint64_t bytes,
-			const uint32_t *uid, int outcome, struct error *err)
-{
-	struct broker *broker = plan->broker;
-
-	switch (evict(&broker->store, bytes, &plan->device, uid)) {
-	case EVICT_SOME:
-		return try_once(plan, err);
-	case EVICT_MORE:
-		return POOL_WAIT;
-	default:
-		return outcome;
-	}
-}
-
-/* Try; then retry after collecting released memory, and after eviction. */
-static int try_hard(struct alloc_plan *plan, struct error *err)
-{
-	struct broker *broker = plan->broker;
-	int r;
-
-	r = try_once(plan, err);
-	if (is_short(r) && limbo_collect_released(&broker->store))
-		r = try_once(plan, err);
-	/* A quota is relieved only by what is charged to it. */
-	if (r == ROOM_OVER_LIMIT)
-		r = try_evicting(plan, bytes_over_quota(plan), &plan->uid, r,
-				 err);
-	if (r == POOL_FULL)
-		r = try_evicting(plan, plan->charge, NULL, r, err);
-	return r;
-}
 
 /* VERB_DONE: charged, and the blocks are made. */
 static int find_room(struct verb_call *call, struct alloc_plan *plan,
@@ -409,18 +247,12 @@ static int find_room(struct verb_call *call, struct alloc_plan *plan,
 	int r;
 
 	call->wait_ms = plan->request->timeout_ms;
-	r = check_limits(plan, err);
-	if (r < 0)
-		return r;
-	r = try_hard(plan, &cause);
+	r = room_take(&plan->room, plan->made, &cause);
 	if (r == POOL_OK)
 		return VERB_DONE;
 	if (r == POOL_WAIT)
 		return VERB_PARK_ROOM;
-	/* The memory of a large bundle is being freed. */
-	if (is_short(r) && plan->account->n_going)
-		return VERB_PARK_ROOM;
-	if (is_short(r) && call->wait_ms && !call->is_timed_out)
+	if (r == POOL_FULL && call->wait_ms && !call->is_timed_out)
 		return VERB_PARK_ROOM;
 	return error_set(err, cause.code, "%s", cause.msg);
 }
@@ -435,10 +267,11 @@ static bool make_slot(struct alloc_plan *plan, uint32_t i)
 	bool has_writer = !item->is_view && !plan->bundle;
 	const char *name = plan->bundle ? item->name : "";
 
-	plan->slots[i] = slot_new(
-		&broker->store, plan->blocks[i], plan->offsets[i],
-		plan->spans[i], &item->type, name,
-		has_writer ? plan->session->holdings.index : 0, plan->uid);
+	plan->slots[i] =
+		slot_new(&broker->store, plan->blocks[i], plan->offsets[i],
+			 plan->spans[i], &item->type, name,
+			 has_writer ? plan->session->holdings.index : 0,
+			 plan->room.account->uid);
 	if (!plan->slots[i])
 		return false;
 	if (item->is_view)
@@ -450,23 +283,23 @@ static bool make_slot(struct alloc_plan *plan, uint32_t i)
  * been released. */
 static void undo(struct alloc_plan *plan, uint32_t n_slots)
 {
-	struct broker *broker = plan->broker;
-	uint64_t charge;
-	uint32_t i;
+	struct store *store = &plan->broker->store;
+	const struct device_uuid *device = &plan->room.blocks.device;
+	struct room rest = plan->room;
 
-	for (i = n_slots; i < plan->request->n_items; i++) {
-		account_refund(plan->account, ACCOUNT_SLOTS, 1);
-		if (plan->request->items[i].is_view)
-			continue;
-		charge = pool_block_size(plan->spans[i], &plan->device);
-		account_refund(plan->account, pool_account(&plan->device),
-			       charge);
-		plan->session->holdings.n_bytes -= charge;
-		pool_release(&broker->store.pools, plan->blocks[i]);
+	for (uint32_t i = 0; i < n_slots; i++) {
+		if (!plan->request->items[i].is_view)
+			rest.charge -= pool_block_size(plan->spans[i], device);
 	}
-	for (i = 0; i < n_slots; i++) {
-		slot_end_writer(&broker->store, plan->slots[i]);
-		slot_settle(&broker->store, plan->slots[i]);
+	rest.n_slots -= n_slots;
+	room_refund(&rest);
+	for (uint32_t i = n_slots; i < plan->request->n_items; i++) {
+		if (!plan->request->items[i].is_view)
+			pool_release(&store->pools, plan->blocks[i]);
+	}
+	for (uint32_t i = 0; i < n_slots; i++) {
+		slot_end_writer(store, plan->slots[i]);
+		slot_update_state(store, plan->slots[i]);
 	}
 }
 
@@ -496,13 +329,13 @@ static int make_slots(struct alloc_plan *plan, struct error *err)
 		if (!plan->request->items[i].is_view)
 			plan->blocks[i] = plan->made[n_made++];
 	}
-	assert(n_made == plan->n_blocks);
+	assert(n_made == plan->room.blocks.n);
 	r = check_bases(plan, err);
 	if (r < 0) {
 		undo(plan, 0);
 		return r;
 	}
-	point("alloc.blocks");
+	failpoint("alloc.blocks");
 	for (i = 0; i < n; i++) {
 		if (make_slot(plan, i))
 			continue;
@@ -555,6 +388,6 @@ int verb_alloc(struct verb_call *call, struct error *err)
 	verb_fill_places(call, plan->slots, plan->request->n_items);
 	/* Last, since a client with invalid counts may lose the slots here. */
 	for (uint32_t i = 0; i < plan->request->n_items; i++)
-		slot_settle(&call->broker->store, plan->slots[i]);
+		slot_update_state(&call->broker->store, plan->slots[i]);
 	return VERB_DONE;
 }

@@ -1,19 +1,40 @@
 /*
- * bundle_begin, _commit, _abort and _get: the requests served by bundle.c.
+ * bundle_begin, _commit, _abort and _get.
  */
 #include "broker/tensor/bundle.h"
 #include "broker/base/version.h"
 #include "broker/broker.h"
+#include "broker/tensor/bundle_commit.h"
+#include "broker/tensor/bundle_end.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
 #include "broker/tensor/lease.h"
 #include "broker/tensor/manifest.h"
-#include "broker/tensor/slot.h"
 #include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
+
+static int park_behind_loader(struct verb_call *call, struct error *err)
+{
+	const struct bundle_begin_request *request =
+		&call->request->bundle_begin;
+
+	if (call->is_timed_out && request->timeout_ms)
+		return error_set(err, -ETIMEDOUT,
+				 "bundle \"%s\" was not loaded within %d ms",
+				 request->name, request->timeout_ms);
+	if (!request->timeout_ms)
+		return error_set(
+			err, -EBUSY,
+			"another process loads bundle \"%s\"; wait for "
+			"it",
+			request->name);
+	call->wait_name = request->name;
+	call->wait_ms = request->timeout_ms;
+	return VERB_PARK_NAME;
+}
 
 int verb_bundle_begin(struct verb_call *call, struct error *err)
 {
@@ -26,9 +47,10 @@ int verb_bundle_begin(struct verb_call *call, struct error *err)
 				 err);
 	if (r != DEVICES_OK)
 		return r < 0 ? r : VERB_PARK_ROOM;
-	return bundle_begin(&call->broker->store, &call->session->holdings,
-			    &call->request->bundle_begin,
-			    &call->reply->bundle.bundle, err);
+	r = bundle_begin(&call->broker->store, &call->session->holdings,
+			 &call->request->bundle_begin,
+			 &call->reply->bundle.bundle, err);
+	return r == BUNDLE_IS_LOADING ? park_behind_loader(call, err) : r;
 }
 
 int verb_bundle_commit(struct verb_call *call, struct error *err)
@@ -115,27 +137,57 @@ static int park_behind_lease(struct verb_call *call, struct error *err)
 	return VERB_PARK_NAME;
 }
 
+/* The version that is asked for; 0: it may come. */
+static int find_version(const struct verb_call *call, uint32_t newest,
+			uint32_t *ret_bundle, struct error *err)
+{
+	const struct bundle_get_request *request = &call->request->bundle_get;
+	const struct store *store = &call->broker->store;
+	uint64_t version = catalog_bundle(&store->catalog, newest)->version;
+	int r;
+
+	if (!request->version) {
+		r = version_check(request->name, version, request->newer_than,
+				  err);
+		*ret_bundle = r == VERSION_NEWER ? newest : 0;
+		return r < 0 ? r : 0;
+	}
+	*ret_bundle =
+		bundle_find_version(store, request->name, request->version);
+	if (*ret_bundle || request->version > version)
+		return 0;
+	return error_set(err, -ESTALE,
+			 "version %llu of bundle \"%s\" is not kept any more; "
+			 "the newest is %llu",
+			 (unsigned long long)request->version, request->name,
+			 (unsigned long long)version);
+}
+
 int verb_bundle_get(struct verb_call *call, struct error *err)
 {
 	struct broker *broker = call->broker;
 	struct bundle_get_reply *reply = &call->reply->bundle_get;
-	uint32_t bundle = index_find_bundle(&broker->store,
+	uint32_t newest = index_find_bundle(&broker->store,
 					    call->request->bundle_get.name);
 	const struct bundle_record *record;
+	uint32_t bundle = 0;
 	int r;
 
+	if (!newest)
+		return miss(call, err);
+	/* First, so that nobody else learns which versions there are. */
+	record = catalog_bundle(&broker->store.catalog, newest);
+	r = check_reader(call, record, err);
+	if (r == 0)
+		r = find_version(call, newest, &bundle, err);
+	if (r < 0)
+		return r;
 	if (!bundle)
 		return miss(call, err);
 	record = catalog_bundle(&broker->store.catalog, bundle);
 	r = check_reader(call, record, err);
-	if (r == 0)
-		r = version_check(call->request->bundle_get.name,
-				  record->version,
-				  call->request->bundle_get.newer_than, err);
 	if (r < 0)
 		return r;
-	if (r == VERSION_HAD)
-		return miss(call, err);
 	call->wait_ms = call->request->bundle_get.timeout_ms;
 	if (lease_is_open(&call->session->holdings))
 		return park_behind_lease(call, err);
@@ -145,7 +197,7 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 	if (r != MANIFEST_OK)
 		return r < 0 ? r : verb_park_uid(call, record->owner_uid, err);
 	lease_begin(&call->session->holdings, bundle);
-	point("bundle.granted");
+	failpoint("bundle.granted");
 	reply->bundle = record->id;
 	reply->version = record->version;
 	reply->n_members = record->members.n;

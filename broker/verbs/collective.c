@@ -1,5 +1,6 @@
 /*
- * unshard, reshard, input, reduce, and waiting for the two kinds of work.
+ * unshard, reshard, input, reduce, and waiting for the two kinds of work; and
+ * memory for ranks that reduce without the broker.
  *
  * These verbs record what the rank requests and then reply; the resulting work
  * begins between transactions (comm_progress()). Only an input's memory is made
@@ -11,6 +12,7 @@
 #include "broker/broker.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/gather.h"
+#include "broker/comm/gather_buffers.h"
 #include "broker/comm/gather_late.h"
 #include "broker/comm/group.h"
 #include "broker/comm/input.h"
@@ -18,6 +20,7 @@
 #include "broker/comm/reduce_late.h"
 #include "broker/session/session.h"
 #include "broker/tensor/grant.h"
+#include "broker/tensor/slot.h"
 #include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "collective/wire.h"
@@ -82,12 +85,29 @@ static int find_credit(struct verb_call *call, const struct group *group,
 	struct error cause = ERROR_NULL;
 	int r;
 
+	if (group->comm->direct & COMM_DIRECT_REDUCE)
+		return input_check_kept(group, rank, err);
 	r = input_check(group, rank, &cause);
 	if (r == INPUT_OK)
 		return VERB_DONE;
 	if (r == INPUT_WAIT && timeout_ms && !call->is_timed_out)
 		return park_for(call, group->comm, timeout_ms);
 	return error_set(err, cause.code, "%s", cause.msg);
+}
+
+/* Of enum pool_outcome `r`, whose sentence is in `cause`. */
+static int await_room(struct verb_call *call, int r, int32_t timeout_ms,
+		      const struct error *cause, struct error *err)
+{
+	call->wait_ms = timeout_ms;
+	if (r == POOL_OK)
+		return VERB_DONE;
+	if (r == POOL_WAIT)
+		return VERB_PARK_ROOM;
+	if (r == POOL_FULL && timeout_ms && !call->is_timed_out)
+		return VERB_PARK_ROOM;
+	return error_set(err, r == POOL_FULL ? -ETIMEDOUT : r, "%s",
+			 cause->msg);
 }
 
 static int make_input(struct verb_call *call, const struct group *group,
@@ -99,15 +119,17 @@ static int make_input(struct verb_call *call, const struct group *group,
 
 	if (group->comm->is_on_devices)
 		size += wire_reduce_tail(&group->plan);
-	call->wait_ms = call->request->input.timeout_ms;
 	r = rank_memory_make_one(group->comm, rank, size, ret_slot, &cause);
-	if (r == POOL_OK)
-		return VERB_DONE;
-	if (r == POOL_WAIT)
-		return VERB_PARK_ROOM;
-	if (r == POOL_FULL && call->wait_ms && !call->is_timed_out)
-		return VERB_PARK_ROOM;
-	return error_set(err, r == POOL_FULL ? -ETIMEDOUT : r, "%s", cause.msg);
+	return await_room(call, r, call->request->input.timeout_ms, &cause,
+			  err);
+}
+
+static void grant_one(struct verb_call *call, uint32_t slot,
+		      struct tensor_place *place)
+{
+	verb_grant_places(call, &slot, 1, place);
+	call->reply->places.places = place;
+	call->reply->places.n_places = 1;
 }
 
 int verb_input(struct verb_call *call, struct error *err)
@@ -133,10 +155,129 @@ int verb_input(struct verb_call *call, struct error *err)
 	r = make_input(call, group, rank, &slot, err);
 	if (r != VERB_DONE)
 		return r;
-	input_add(group, rank, slot);
-	verb_grant_places(call, &slot, 1, place);
-	call->reply->places.places = place;
-	call->reply->places.n_places = 1;
+	if (group->comm->direct & COMM_DIRECT_REDUCE)
+		input_keep(group->comm, rank, slot);
+	else
+		input_add(group, rank, slot);
+	grant_one(call, slot, place);
+	return VERB_DONE;
+}
+
+int verb_input_end(struct verb_call *call, struct error *err)
+{
+	const struct input_end_request *request = &call->request->input_end;
+	struct comm *comm;
+	uint32_t rank, slot;
+	int r;
+
+	session_collect(call->session);
+	r = comm_find(&call->broker->comms, call->session, request->comm, &comm,
+		      &rank, err);
+	if (r < 0)
+		return r;
+	slot = slot_find(&call->broker->store, &request->input, err);
+	if (!slot)
+		return -ESTALE;
+	if (comm->direct & COMM_DIRECT_REDUCE)
+		return input_end(comm, rank, slot, err);
+	return error_set(err, -EINVAL,
+			 "inputs of communicator '%s' end with their reduction",
+			 comm->name);
+}
+
+/* --- other memory of reductions ------------------------------------------ */
+
+static int make_partial(struct verb_call *call, struct group *group,
+			uint32_t *ret_slot, struct error *err)
+{
+	struct error cause = ERROR_NULL;
+	int r;
+
+	if (!group->plan.partial_size || group->plan.n_replicas == 1)
+		return error_set(err, -EINVAL, "group '%s' has no partial sums",
+				 group->name);
+	r = rank_memory_make(group->comm,
+			     group_size(group, group->plan.partial_size),
+			     &group->partial, &cause);
+	*ret_slot = group->partial.slots[0];
+	return await_room(call, r, call->request->comm_place.timeout_ms, &cause,
+			  err);
+}
+
+static int find_kept(struct verb_call *call, const struct group *group,
+		     uint32_t *ret_slot, struct error *err)
+{
+	*ret_slot = slot_find(&call->broker->store,
+			      &call->request->comm_place.input, err);
+	if (!*ret_slot)
+		return -ESTALE;
+	if (input_is_kept(group->comm, *ret_slot))
+		return VERB_DONE;
+	return error_set(err, -ENOENT,
+			 "no rank of communicator '%s' keeps such an input",
+			 group->comm->name);
+}
+
+int verb_comm_place(struct verb_call *call, struct error *err)
+{
+	const struct comm_place_request *request = &call->request->comm_place;
+	struct tensor_place *place = verb_scratch(call, sizeof(*place));
+	struct group *group;
+	uint32_t rank, slot;
+	int r;
+
+	if (!place)
+		return error_nomem(err, "the request");
+	r = find_group(call, request->group, &group, &rank, err);
+	if (r == 0)
+		r = grant_check_room(&call->session->holdings, 1, err);
+	if (r < 0)
+		return r;
+	if (!(group->comm->direct & COMM_DIRECT_REDUCE))
+		return error_set(err, -EINVAL,
+				 "the ranks of communicator '%s' do not reduce "
+				 "themselves",
+				 group->comm->name);
+	r = request->is_input ? find_kept(call, group, &slot, err)
+			      : make_partial(call, group, &slot, err);
+	if (r == VERB_DONE)
+		grant_one(call, slot, place);
+	return r;
+}
+
+int verb_gather_buffer(struct verb_call *call, struct error *err)
+{
+	const struct gather_buffer_request *request =
+		&call->request->gather_buffer;
+	struct tensor_place *place = verb_scratch(call, sizeof(*place));
+	struct error cause = ERROR_NULL;
+	struct group *group;
+	uint32_t rank, slot;
+	int r;
+
+	if (!place)
+		return error_nomem(err, "the request");
+	r = find_group(call, request->group, &group, &rank, err);
+	if (r == 0)
+		r = grant_check_room(&call->session->holdings, 1, err);
+	if (r < 0)
+		return r;
+	if (!(group->comm->direct & COMM_DIRECT_GATHER))
+		return error_set(err, -EINVAL,
+				 "the ranks of communicator '%s' do not gather "
+				 "themselves",
+				 group->comm->name);
+	call->wait_ms = request->timeout_ms;
+	r = gather_buffer_make(group, request->buffer, request->version, &slot,
+			       &cause);
+	if (r == POOL_WAIT ||
+	    (r == POOL_FULL && call->wait_ms && !call->is_timed_out))
+		return VERB_PARK_ROOM;
+	if (r != POOL_OK)
+		return error_set(err, r == POOL_FULL ? -ETIMEDOUT : r,
+				 "waits for memory for '%s': %s", group->name,
+				 cause.msg);
+	grant_one(call, slot, place);
 	return VERB_DONE;
 }
 
@@ -195,7 +336,7 @@ int verb_wait_unshard(struct verb_call *call, struct error *err)
 	struct tensor_place *place = verb_scratch(call, sizeof(*place));
 	struct gather *gather;
 	struct group *group;
-	uint32_t rank, slot;
+	uint32_t rank;
 	int r;
 
 	if (!place)
@@ -212,10 +353,8 @@ int verb_wait_unshard(struct verb_call *call, struct error *err)
 	r = grant_check_room(&call->session->holdings, 1, err);
 	if (r < 0)
 		return r;
-	slot = rank_memory_slot(group->comm, &gather->full, rank);
-	verb_grant_places(call, &slot, 1, place);
-	call->reply->places.places = place;
-	call->reply->places.n_places = 1;
+	grant_one(call, rank_memory_slot(group->comm, &gather->full, rank),
+		  place);
 	return VERB_DONE;
 }
 

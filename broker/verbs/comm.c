@@ -11,7 +11,7 @@
 #include "broker/comm/run_board.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <errno.h>
 #include <string.h>
 
@@ -36,6 +36,7 @@ int verb_comm_join(struct verb_call *call, struct error *err)
 	memcpy(call->reply->comm.nccl_id, comm->nccl_id, MESSAGE_NCCL_ID_SIZE);
 	call->reply->comm.takes_orders = comm_is_by_worker(comm);
 	call->reply->comm.verdict = comm->verdict;
+	call->reply->comm.direct = comm->direct;
 	return VERB_DONE;
 }
 
@@ -120,7 +121,7 @@ int verb_comm_remove(struct verb_call *call, struct error *err)
 	if (comm)
 		return refuse_busy(comm, err);
 	comm_record_free(&broker->comms, record);
-	point("comm.removed");
+	failpoint("comm.removed");
 	return VERB_DONE;
 }
 
@@ -135,7 +136,7 @@ int verb_commit(struct verb_call *call, struct error *err)
 		      &rank, err);
 	if (r < 0)
 		return r;
-	r = comm_commit(comm, rank, request->step, err);
+	r = comm_commit(comm, rank, request, err);
 	if (r < 0)
 		return r;
 	call->reply->work.sequence = request->step;

@@ -1,8 +1,8 @@
 /* control: what administrators have the broker do. */
 #include "broker/broker.h"
 #include "broker/session/session.h"
+#include "broker/tensor/collect.h"
 #include "broker/tensor/evict.h"
-#include "broker/tensor/limbo.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>
@@ -19,7 +19,7 @@ static int collect(struct verb_call *call, struct error *err)
 	uint64_t before = used_bytes(call->broker);
 
 	(void)err;
-	call->reply->control.n = limbo_collect_released(&call->broker->store);
+	call->reply->control.n = collect_released(&call->broker->store);
 	call->reply->control.bytes = before - used_bytes(call->broker);
 	return VERB_DONE;
 }
@@ -67,6 +67,7 @@ static int drain(struct verb_call *call, struct error *err)
 {
 	const struct control_request *request = &call->request->control;
 	struct broker *broker = call->broker;
+	struct catalog *catalog = &broker->store.catalog;
 	const struct session *other;
 
 	if (request->value > 1)
@@ -74,9 +75,13 @@ static int drain(struct verb_call *call, struct error *err)
 				 "cannot drain: value %" PRIu64
 				 " is neither 0 nor 1",
 				 request->value);
-	broker->sessions.is_draining = request->value == 1;
+	/* Committed also if the request fails or waits, and kept by a restart:
+	 * a node that is emptied stays closed. */
+	catalog_set(catalog, catalog->header->is_draining,
+		    (uint32_t)request->value);
+	catalog_commit(catalog);
 	call->reply->control.n = broker->sessions.n - 1;
-	if (!broker->sessions.is_draining)
+	if (!request->value)
 		return VERB_DONE;
 	other = find_other(call);
 	if (!other)

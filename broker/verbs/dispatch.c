@@ -11,9 +11,10 @@
  */
 #include "broker/broker.h"
 #include "broker/comm/comm_progress.h"
+#include "broker/comm/run_board.h"
 #include "broker/memory/donation.h"
-#include "broker/session/outcome.h"
 #include "broker/session/peer.h"
+#include "broker/session/recorded_reply.h"
 #include "broker/session/session.h"
 #include "broker/session/waiter.h"
 #include "broker/verbs/places.h"
@@ -22,8 +23,8 @@
 #include "broker/verbs/scratch.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
+#include "proto/failpoint.h"
 #include "proto/frame.h"
-#include "proto/point.h"
 #include <errno.h>
 #include <unistd.h>
 
@@ -67,7 +68,7 @@ static void call_deinit(struct verb_call *call)
 
 /* The verb is done: record, commit, and only then answer. */
 static void answer(struct verb_call *call, uint64_t number,
-		   const struct outcome_room *room)
+		   const struct recorded_reply_room *room)
 {
 	const struct verb *verb = &verbs[call->request->kind];
 	struct peer *peer = call->session->peer;
@@ -76,9 +77,9 @@ static void answer(struct verb_call *call, uint64_t number,
 	body_encode(call, &body);
 	if (message_is_recorded(call->request->kind))
 		body_record(call, number, room, &body);
-	point(verb->done_point);
+	failpoint(verb->done_point);
 	catalog_commit(&call->broker->store.catalog);
-	point(verb->committed_point);
+	failpoint(verb->committed_point);
 	/* Whoever sleeps until now goes first, the worker among them: this peer
 	 * is awake. But not while fds are borrowed, whose chunks a rerun may
 	 * retire. */
@@ -100,23 +101,24 @@ static void answer(struct verb_call *call, uint64_t number,
 static int attempt(struct verb_call *call, uint64_t number)
 {
 	const struct verb *verb = &verbs[call->request->kind];
-	struct outcome_room room = OUTCOME_ROOM_NULL;
+	struct recorded_reply_room room = RECORDED_REPLY_ROOM_NULL;
 	struct session *session = call->session;
-	const struct outcome *outcome = outcome_find(session, number);
+	const struct recorded_reply *recorded_reply =
+		recorded_reply_find(session, number);
 	struct error err = ERROR_NULL;
 	int r = 0;
 
-	if (outcome)
-		return verb_replay(call, number, outcome);
+	if (recorded_reply)
+		return verb_replay(call, number, recorded_reply);
 	if (message_is_recorded(call->request->kind))
-		r = outcome_reserve(session, call->request, &room, &err);
+		r = recorded_reply_reserve(session, call->request, &room, &err);
 	if (r == 0)
 		r = verb->run(call, &err);
 	if (r == VERB_DONE) {
 		answer(call, number, &room);
 		return VERB_DONE;
 	}
-	outcome_unreserve(session, &room);
+	recorded_reply_unreserve(session, &room);
 	verb_detach_chunks(call);
 	catalog_commit(&call->broker->store.catalog);
 	if (r > 0)
@@ -131,7 +133,8 @@ static int take_donation(struct verb_call *call, struct frame *frame,
 {
 	int fd;
 
-	if (frame->n_fds == 0 || outcome_find(call->session, frame->number))
+	if (frame->n_fds == 0 ||
+	    recorded_reply_find(call->session, frame->number))
 		return 0;
 	fd = frame->fds[0];
 	frame->fds[0] = -1;
@@ -154,7 +157,7 @@ static int run(struct broker *broker, struct session *session,
 	int r;
 
 	call_init(&call, broker, session, request, &reply, &scratch);
-	call.is_quiet = frame->is_quiet;
+	call.is_one_way = frame->is_one_way;
 	r = take_donation(&call, frame, &err);
 	if (r < 0) {
 		verb_refuse(peer, kind, number, &err);
@@ -167,6 +170,8 @@ static int run(struct broker *broker, struct session *session,
 		donation_drop(call.donation);
 		goto out;
 	}
+	if (r == VERB_PARK_ROOM)
+		run_boards_recall(&broker->comms);
 	r = waiter_park(session, request, call.donation, number,
 			r == VERB_PARK_NAME ? call.wait_name : NULL,
 			call.wait_ms, &err);
@@ -195,6 +200,8 @@ bool verb_rerun(struct broker *broker, struct waiter *waiter)
 	r = attempt(&call, waiter->number);
 	if (r == VERB_DONE)
 		goto out;
+	if (r == VERB_PARK_ROOM)
+		run_boards_recall(&broker->comms);
 	r = waiter_repark(waiter, r == VERB_PARK_NAME ? call.wait_name : NULL,
 			  &err);
 	if (r < 0)
@@ -245,7 +252,7 @@ int verb_dispatch(struct broker *broker, struct peer *peer, struct frame *frame,
 		return r;
 	peer->sessions->n_requests++;
 	session->n_requests++;
-	outcome_forget_answered(session, frame->answered);
+	recorded_reply_forget_answered(session, frame->answered);
 	catalog_commit(&peer->sessions->store->catalog);
 	if (frame->kind > MESSAGE_MAX || !verbs[frame->kind].run) {
 		error_set(&cause, -ENOSYS,

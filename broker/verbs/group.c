@@ -71,7 +71,7 @@ static uint32_t count_places(const struct group *group, const uint32_t *slots)
 static bool is_in_place(const struct group *group)
 {
 	return group->plan.is_in_place && !group->comm->is_on_devices &&
-	       group->comm->asked.limiter != COMM_LIMITER_FAITHFUL;
+	       group->comm->asked.limiter != COMM_LIMITER_FSDP1;
 }
 
 static int reply(struct verb_call *call, struct group *group, uint32_t rank,
@@ -102,6 +102,7 @@ static int reply(struct verb_call *call, struct group *group, uint32_t rank,
 	ret->step = group->step;
 	ret->side = group->side;
 	ret->is_in_place = is_in_place(group);
+	ret->index = group->index;
 	ret->entries = entries;
 	ret->n_entries = plan->n_entries;
 	ret->n_places = count_places(group, slots);

@@ -3,9 +3,13 @@
  */
 #include "broker/base/deadline.h"
 #include "broker/broker.h"
+#include "broker/comm/gather_look.h"
+#include "broker/comm/run_board.h"
 #include "broker/session/session.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
+#include "broker/tensor/place.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
@@ -356,6 +360,7 @@ static void add_limiters(const struct broker *broker,
 
 	for (; comm; comm = comm->next) {
 		limiter_state(comm->limiter, &state);
+		gathers_look_up(comm, &state);
 		n_in_flight += state.n_in_flight;
 		n_waiting += state.n_waiting;
 		bytes += state.bytes_in_flight;
@@ -371,18 +376,25 @@ static void add_collectives(const struct broker *broker,
 	const struct catalog *catalog = &broker->store.catalog;
 	const struct comms *comms = &broker->comms;
 	const struct engine *engine = &broker->engine;
+	struct gather_totals totals = {
+		.n_unshards = comms->n_unshards,
+		.n_limited = comms->n_limited,
+		.n_gathers = engine->n_gathers,
+		.n_bytes = engine->bytes_gathered,
+	};
 
+	gathers_add_totals(comms, &totals);
 	add(reply, "comms", catalog_n_live(catalog, SECTION_COMM));
 	add(reply, "comms_running", comms->n);
 	add(reply, "groups", catalog_n_live(catalog, SECTION_GROUP));
 	add_limiters(broker, reply);
 	add(reply, "comms_failed", comms->n_failed);
 	add(reply, "commits", comms->n_commits);
-	add(reply, "unshards", comms->n_unshards);
-	add(reply, "limiter_waits", comms->n_limited);
-	add(reply, "gathers", engine->n_gathers);
+	add(reply, "unshards", totals.n_unshards);
+	add(reply, "limiter_waits", totals.n_limited);
+	add(reply, "gathers", totals.n_gathers);
 	add(reply, "reductions", engine->n_reductions);
-	add(reply, "bytes_gathered", engine->bytes_gathered);
+	add(reply, "bytes_gathered", totals.n_bytes);
 	add(reply, "bytes_reduced", engine->bytes_reduced);
 	add(reply, "jobs_running", engine->n_jobs);
 	add(reply, "jobs_failed", engine->n_failed);
@@ -439,7 +451,7 @@ static int add_devices(struct verb_call *call, struct error *err)
 	add(reply, "driver_loading",
 	    broker->store.devices.state == DEVICES_LOADING);
 	add(reply, "driver_version", (uint64_t)driver.version);
-	add(reply, "driver_is_double", driver.is_double);
+	add(reply, "driver_is_fake", driver.is_fake);
 	add(reply, "timelines", broker->store.pools.n_timelines);
 	add(reply, "slots_fenced", broker->store.limbo.n_fenced);
 	add(reply, "tainted", broker->store.n_tainted);
@@ -468,6 +480,7 @@ int verb_status(struct verb_call *call, struct error *err)
 				 "cannot reset counters: only root, the "
 				 "broker's user and members of "
 				 "admin_group may");
+	run_boards_count(&broker->comms);
 	reply->values =
 		verb_scratch(call, MAX_VALUES * sizeof(struct status_value));
 	if (!reply->values)
@@ -481,7 +494,7 @@ int verb_status(struct verb_call *call, struct error *err)
 	add(reply, "sessions", broker->sessions.n);
 	add(reply, "peers", broker->sessions.n_peers);
 	add(reply, "waiters", broker->sessions.waiters.n);
-	add(reply, "draining", broker->sessions.is_draining);
+	add(reply, "draining", broker->store.catalog.header->is_draining);
 	add(reply, "closing", closer_n_open(&broker->base.closer));
 	add_memory(broker, reply);
 	add_counters(broker, reply);

@@ -10,7 +10,9 @@
 #include "broker/comm/comm.h"
 #include "broker/comm/comm_record.h"
 #include "broker/comm/gather.h"
+#include "broker/comm/gather_look.h"
 #include "broker/comm/group.h"
+#include "broker/comm/run_board.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/name.h"
@@ -71,6 +73,7 @@ static void fill_run(const struct comm *comm, struct comm_item *ret)
 	struct limiter_state state;
 
 	limiter_state(comm->limiter, &state);
+	gathers_look_up(comm, &state);
 	ret->comm = comm->id;
 	ret->state = comm->state;
 	ret->n_joined = comm->n_joined - comm->n_left;
@@ -231,7 +234,8 @@ static void fill_running(const struct broker *broker, uint32_t comm_record,
 		group = group->next;
 	if (!group)
 		return;
-	ret->is_unsharded = group_is_unsharded(group);
+	ret->is_unsharded =
+		group_is_unsharded(group) || gather_is_on_board(group);
 	ret->n_gathers += group->n_gathers;
 	ret->n_reductions += group->n_reductions;
 }
@@ -344,6 +348,7 @@ int verb_groups(struct verb_call *call, struct error *err)
 	uint32_t comm = 0;
 	int r;
 
+	run_boards_count(&call->broker->comms);
 	reply->items = verb_scratch(call, PAGE_GROUPS * sizeof(*reply->items));
 	if (!reply->items || !names)
 		return error_nomem(err, "groups");

@@ -11,6 +11,8 @@
 #include "broker/session/session.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
+#include "broker/tensor/place.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"

@@ -6,8 +6,23 @@
  */
 #include "broker/broker.h"
 #include "broker/tensor/order.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
+#include "proto/failpoint.h"
+
+static void end_event(struct verb_call *call, uint32_t slot, uint64_t event)
+{
+	struct store *store = &call->broker->store;
+	uint32_t session = call->session->holdings.index;
+	uint32_t ended;
+
+	while ((ended = order_end_event(store, slot, session, event)) != 0) {
+		slot_update_state(store, ended);
+		failpoint("order.event_ended");
+		catalog_commit(&store->catalog);
+	}
+}
 
 int verb_ordered(struct verb_call *call, struct error *err)
 {
@@ -20,9 +35,7 @@ int verb_ordered(struct verb_call *call, struct error *err)
 			slot_find(&call->broker->store, &item->ref, NULL);
 
 		if (slot)
-			order_end_event(&call->broker->store, slot,
-					call->session->holdings.index,
-					item->event);
+			end_event(call, slot, item->event);
 	}
 	return VERB_DONE;
 }

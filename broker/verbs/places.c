@@ -3,8 +3,8 @@
 #include "broker/memory/pool.h"
 #include "broker/session/session.h"
 #include "broker/tensor/grant.h"
+#include "broker/tensor/place.h"
 #include "broker/tensor/shared_chunk.h"
-#include "broker/tensor/slot.h"
 #include "broker/verbs/scratch.h"
 #include "proto/error.h"
 #include <assert.h>

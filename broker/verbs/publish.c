@@ -7,17 +7,18 @@
  * PUBLISHED.
  */
 #include "broker/broker.h"
-#include "broker/tensor/bundle.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
+#include "broker/tensor/name.h"
 #include "broker/tensor/order.h"
 #include "broker/tensor/prefix.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
 #include "cuda/handle.h"
 #include "proto/error.h"
+#include "proto/failpoint.h"
 #include "proto/name.h"
-#include "proto/point.h"
 #include <errno.h>
 
 struct publication {
@@ -312,8 +313,8 @@ static uint64_t let_go(struct broker *broker, const char *name)
 		return 0;
 	version = catalog_slot(&broker->store.catalog, old)->version;
 	slot_end_name(&broker->store, old);
-	slot_settle(&broker->store, old);
-	point("publish.replaced");
+	slot_update_state(&broker->store, old);
+	failpoint("publish.replaced");
 	return version;
 }
 
@@ -337,12 +338,9 @@ static void show(const struct verb_call *call, const struct publication *one,
 			SECTION_SLOT,
 			offsetof(struct slot_record, session_link), one->slot);
 	}
-	if (flags & PUBLISH_EVICTABLE)
-		evict_add(&broker->store, one->slot);
-	index_add(&broker->store, one->slot);
-	bundle_note_name(&broker->store, one->slot, 1);
+	slot_begin_name(&broker->store, one->slot);
 	broker->store.n_published++;
-	point("publish.indexed");
+	failpoint("publish.indexed");
 }
 
 /* Returns the version of the name, 0 without a name. */
@@ -365,8 +363,8 @@ static uint64_t publish(const struct verb_call *call,
 		version = let_go(broker, one->item->name) + 1;
 		show(call, one, version);
 	}
-	slot_settle(&broker->store, one->slot);
-	point("publish.shown");
+	slot_update_state(&broker->store, one->slot);
+	failpoint("publish.shown");
 	if (version) {
 		events_note_slot(&broker->store, one->slot, EVENT_PUBLISHED);
 		wake_name(&broker->base.wake, one->item->name);

@@ -4,6 +4,7 @@
  */
 #include "broker/broker.h"
 #include "broker/tensor/grant.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
@@ -58,6 +59,6 @@ int verb_release(struct verb_call *call, struct error *err)
 		grant_add(&call->broker->store, session, slots[i],
 			  (int32_t)(0 - request->items[i].n_holds));
 	for (i = 0; i < request->n_items; i++)
-		slot_settle(&call->broker->store, slots[i]);
+		slot_update_state(&call->broker->store, slots[i]);
 	return VERB_DONE;
 }

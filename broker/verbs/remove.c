@@ -4,7 +4,10 @@
  */
 #include "broker/broker.h"
 #include "broker/tensor/bundle.h"
+#include "broker/tensor/bundle_end.h"
 #include "broker/tensor/index.h"
+#include "broker/tensor/name.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
@@ -120,7 +123,7 @@ int verb_remove(struct verb_call *call, struct error *err)
 		events_note_slot(&call->broker->store, all[i].slot,
 				 EVENT_REMOVED);
 		slot_end_name(&call->broker->store, all[i].slot);
-		slot_settle(&call->broker->store, all[i].slot);
+		slot_update_state(&call->broker->store, all[i].slot);
 	}
 	return VERB_DONE;
 }

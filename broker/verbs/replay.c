@@ -1,9 +1,8 @@
 #include "broker/verbs/replay.h"
 #include "broker/broker.h"
 #include "broker/memory/pool.h"
-#include "broker/session/outcome.h"
+#include "broker/session/recorded_reply.h"
 #include "broker/session/session.h"
-#include "broker/tensor/bundle.h"
 #include "broker/tensor/manifest.h"
 #include "broker/verbs/places.h"
 #include "broker/verbs/reply.h"
@@ -69,7 +68,8 @@ static void replay_places(struct verb_call *call,
 }
 
 /* Find out which chunks a recorded answer speaks of, and attach them. */
-static int replay_fds(struct verb_call *call, const struct outcome *outcome,
+static int replay_fds(struct verb_call *call,
+		      const struct recorded_reply *recorded_reply,
 		      struct error *err)
 {
 	const struct tensor_place *places = NULL;
@@ -78,8 +78,8 @@ static int replay_fds(struct verb_call *call, const struct outcome *outcome,
 	int r;
 
 	r = reply_decode(call->request->kind, 0,
-			 outcome_body(call->session, outcome), outcome->size,
-			 reply, err);
+			 recorded_reply_body(call->session, recorded_reply),
+			 recorded_reply->size, reply, err);
 	if (r < 0)
 		return r;
 	if (reply->kind == MESSAGE_BUNDLE_GET)
@@ -89,28 +89,29 @@ static int replay_fds(struct verb_call *call, const struct outcome *outcome,
 	return 0;
 }
 
-static int copy_outcome(const struct session *session, uint16_t kind,
-			const struct outcome *outcome, struct body *ret,
-			struct error *err)
+static int copy_recorded_reply(const struct session *session, uint16_t kind,
+			       const struct recorded_reply *recorded_reply,
+			       struct body *ret, struct error *err)
 {
-	if (outcome->code < 0)
-		return error_set(err, outcome->code,
+	if (recorded_reply->code < 0)
+		return error_set(err, recorded_reply->code,
 				 "the request was done, but its answer could "
 				 "not be made; end the session to undo it");
-	if (outcome_kind(session, outcome) != kind)
+	if (recorded_reply_kind(session, recorded_reply) != kind)
 		return error_set(err, -EPROTO,
 				 "the request was of another kind when it came "
 				 "first");
-	ret->size = outcome->size;
-	ret->bytes = malloc(outcome->size + 1);
+	ret->size = recorded_reply->size;
+	ret->bytes = malloc(recorded_reply->size + 1);
 	if (!ret->bytes)
 		return error_nomem(err, "a repeated reply");
-	memcpy(ret->bytes, outcome_body(session, outcome), outcome->size);
+	memcpy(ret->bytes, recorded_reply_body(session, recorded_reply),
+	       recorded_reply->size);
 	return 0;
 }
 
 int verb_replay(struct verb_call *call, uint64_t number,
-		const struct outcome *outcome)
+		const struct recorded_reply *recorded_reply)
 {
 	struct session *session = call->session;
 	struct peer *peer = session->peer;
@@ -119,10 +120,10 @@ int verb_replay(struct verb_call *call, uint64_t number,
 	struct body body = {0};
 	int r;
 
-	call->is_quiet = false;
-	r = copy_outcome(session, kind, outcome, &body, &err);
+	call->is_one_way = false;
+	r = copy_recorded_reply(session, kind, recorded_reply, &body, &err);
 	if (r == 0)
-		r = replay_fds(call, outcome, &err);
+		r = replay_fds(call, recorded_reply, &err);
 	if (r == VERB_DONE) {
 		session->sessions->n_replayed++;
 		body_send(call, peer, number, &body);

@@ -5,10 +5,10 @@
 #pragma once
 #include <stdint.h>
 
-struct outcome;
+struct recorded_reply;
 struct verb_call;
 
 /* Send a recorded reply again, or park until that can be done. Returns enum
  * verb_outcome. */
 int verb_replay(struct verb_call *call, uint64_t number,
-		const struct outcome *outcome);
+		const struct recorded_reply *recorded_reply);

@@ -1,7 +1,7 @@
 #include "broker/verbs/reply.h"
 #include "broker/broker.h"
-#include "broker/session/outcome.h"
 #include "broker/session/peer.h"
+#include "broker/session/recorded_reply.h"
 #include "broker/session/session.h"
 #include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
@@ -84,7 +84,7 @@ out:
 void body_send(struct verb_call *call, struct peer *peer, uint64_t number,
 	       struct body *body)
 {
-	if (call->is_quiet && body->code == 0) {
+	if (call->is_one_way && body->code == 0) {
 		free(body->bytes);
 		return;
 	}
@@ -93,7 +93,7 @@ void body_send(struct verb_call *call, struct peer *peer, uint64_t number,
 	peer_reply(peer, call->request->kind, number, body->code, body->bytes,
 		   body->size, call->fds, call->n_fds);
 	if (peer->session)
-		outcome_note_sent(peer->session, number);
+		recorded_reply_note_sent(peer->session, number);
 	free(body->bytes);
 }
 
@@ -110,19 +110,19 @@ void verb_refuse(struct peer *peer, uint16_t kind, uint64_t number,
 }
 
 void body_record(struct verb_call *call, uint64_t number,
-		 const struct outcome_room *room, struct body *body)
+		 const struct recorded_reply_room *room, struct body *body)
 {
 	struct error err = ERROR_NULL;
 	bool is_refused = body->code < 0;
 
 	if (!is_refused &&
-	    !outcome_fits(call->session, room, body->size, &err)) {
+	    !recorded_reply_fits(call->session, room, body->size, &err)) {
 		verb_detach_chunks(call);
 		free(body->bytes);
 		encode_refusal(call->request->kind, &err, body);
 		is_refused = true;
 	}
-	outcome_record(call->session, room, number, body->code,
-		       is_refused ? NULL : body->bytes,
-		       is_refused ? 0 : body->size);
+	recorded_reply_record(call->session, room, number, body->code,
+			      is_refused ? NULL : body->bytes,
+			      is_refused ? 0 : body->size);
 }

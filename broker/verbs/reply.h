@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 struct error;
-struct outcome_room;
+struct recorded_reply_room;
 struct peer;
 struct verb_call;
 
@@ -26,7 +26,7 @@ void body_encode(struct verb_call *call, struct body *ret);
 
 /* Record the body, or a refusal in its place if the session has no room. */
 void body_record(struct verb_call *call, uint64_t number,
-		 const struct outcome_room *room, struct body *body);
+		 const struct recorded_reply_room *room, struct body *body);
 
 /* Append the call's chunks, send the body, and free it. */
 void body_send(struct verb_call *call, struct peer *peer, uint64_t number,

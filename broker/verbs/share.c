@@ -11,7 +11,9 @@
 #include "broker/memory/donation.h"
 #include "broker/memory/pool.h"
 #include "broker/session/session.h"
+#include "broker/tensor/collect.h"
 #include "broker/tensor/grant.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/unshare.h"
@@ -19,7 +21,7 @@
 #include "broker/verbs/verbs.h"
 #include "cuda/handle.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -111,7 +113,7 @@ static void undo(const struct verb_call *call, const uint32_t *slots,
 		       call->request->share.n_items - n);
 	for (uint32_t i = 0; i < n; i++) {
 		slot_end_writer(&broker->store, slots[i]);
-		slot_settle(&broker->store, slots[i]);
+		slot_update_state(&broker->store, slots[i]);
 	}
 	shared_chunk_give_up(&broker->store.pools, chunk);
 }
@@ -158,7 +160,7 @@ static int make_slots(const struct verb_call *call, uint32_t chunk,
 				 "%" PRIu32 " more tensors",
 				 request->n_items);
 	}
-	point("share.slots");
+	failpoint("share.slots");
 	for (uint32_t i = 0; i < request->n_items; i++) {
 		is_granted =
 			grant_add(&call->broker->store,
@@ -176,7 +178,7 @@ static int get_chunk(const struct verb_call *call, const struct share *share,
 	int r = shared_chunk_get(pools, share, ret_chunk, err);
 
 	if ((r == POOL_FULL || r == -EDQUOT) &&
-	    limbo_collect_released(&call->broker->store))
+	    collect_released(&call->broker->store))
 		r = shared_chunk_get(pools, share, ret_chunk, err);
 	return r == POOL_FULL ? err->code : r;
 }
@@ -229,7 +231,7 @@ int verb_share(struct verb_call *call, struct error *err)
 	verb_fill_places(call, slots, request->n_items);
 	/* Last, since a client with invalid counts may lose the slots here. */
 	for (uint32_t i = 0; i < request->n_items; i++)
-		slot_settle(&call->broker->store, slots[i]);
+		slot_update_state(&call->broker->store, slots[i]);
 	return VERB_DONE;
 }
 
@@ -259,8 +261,8 @@ static void let_go(const struct verb_call *call, uint32_t slot)
 
 	if (grant && grant_holds(&call->broker->store, grant) > 0)
 		(void)grant_add(&call->broker->store, session, slot, -1);
-	point("unshare.ready");
-	slot_settle(&call->broker->store, slot);
+	failpoint("unshare.ready");
+	slot_update_state(&call->broker->store, slot);
 }
 
 static int wait_for_users(struct verb_call *call, uint32_t slot,
@@ -292,7 +294,7 @@ int verb_unshare(struct verb_call *call, struct error *err)
 	if (r < 0)
 		return r;
 	unshare_begin(&broker->store, slot);
-	if (slot_settle(&broker->store, slot))
+	if (slot_update_state(&broker->store, slot))
 		return VERB_DONE;
 	if (!unshare_is_ready(&broker->store, slot))
 		return wait_for_users(call, slot, err);

@@ -10,6 +10,7 @@
 #include "broker/broker.h"
 #include "broker/session/session.h"
 #include "broker/tensor/grant.h"
+#include "broker/tensor/settle.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/places.h"
@@ -51,7 +52,7 @@ int verb_ticket(struct verb_call *call, struct error *err)
 		return r;
 	/* Passing a tensor on ends its writing, like publishing. */
 	slot_end_writer(&broker->store, slot);
-	slot_settle(&broker->store, slot);
+	slot_update_state(&broker->store, slot);
 	return VERB_DONE;
 }
 
@@ -115,7 +116,7 @@ int verb_redeem(struct verb_call *call, struct error *err)
 	/* Last, since a client with invalid counts may lose the slots here. */
 	for (i = 0; i < n; i++) {
 		ticket_use(&broker->store, tickets[i]);
-		slot_settle(&broker->store, slots[i]);
+		slot_update_state(&broker->store, slots[i]);
 	}
 	return VERB_DONE;
 }

@@ -34,7 +34,7 @@ struct verb_call {
 	struct reply *reply;   /* to fill; borrowed strings live in `scratch` */
 	int fds[VERB_MAX_FDS]; /* to send along; borrowed */
 	uint16_t n_fds;
-	bool is_quiet;             /* only a refusal is answered */
+	bool is_one_way;           /* only a refusal is answered */
 	int owned_fd;              /* closed after sending; -1 */
 	struct donation *donation; /* borrowed: what came along; NULL */
 	const char *wait_name; /* VERB_PARK_NAME; borrowed from the request, or

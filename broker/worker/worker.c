@@ -152,6 +152,7 @@ static int prepare_gather(struct worker *worker, const struct job *job,
 		.kernels = worker->kernels,
 		.shards = shards,
 		.full = full,
+		.task_size = GATHER_TASK_SIZE,
 	};
 	work->n_bytes = gather_count_bytes(&work->gather);
 	work->job.n_tasks = gather_count_tasks(&work->gather);

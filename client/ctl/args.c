@@ -407,6 +407,9 @@ static const struct args_option rows[N_ARGS] = {
 		"print plain text, page after page", NULL},
 	[ARG_PAGES] = {"pages", 'n', "N", read_count,
 		"print so many pages, not for ever", NULL},
+	[ARG_ONCE] = {"once", 0, NULL, NULL,
+		"unless it is there, or another process loads it: then wait",
+		NULL},
 	[ARG_CANCEL] = {"cancel", 0, NULL, NULL, "take new sessions again", NULL},
 };
 /* clang-format on */

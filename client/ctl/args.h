@@ -53,6 +53,7 @@ enum arg {
 	ARG_DELAY,
 	ARG_BATCH,
 	ARG_PAGES,
+	ARG_ONCE,
 	N_ARGS
 };
 

@@ -38,6 +38,7 @@ extern const struct verb verbs_put[];
 extern const struct verb verbs_status[];
 extern const struct verb verbs_metrics[];
 extern const struct verb verbs_plan[];
+extern const struct verb verbs_channels[];
 extern const struct verb verbs_comms[];
 extern const struct verb verbs_devices[];
 extern const struct verb verbs_wait[];

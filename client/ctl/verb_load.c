@@ -35,6 +35,13 @@ static int check_load(const struct args *args, struct error *err)
 		return error_set(
 			err, -EINVAL,
 			"load needs --prefix NAME/, the bundle's name");
+	if (args_has(args, ARG_ONCE) && args_has(args, ARG_REPLACE))
+		return error_set(err, -EINVAL,
+				 "--once keeps what is there, and --replace "
+				 "replaces it; give one of them");
+	if (args_has(args, ARG_TIMEOUT) && !args_has(args, ARG_ONCE))
+		return error_set(err, -EINVAL,
+				 "--timeout is for --once, which may wait");
 	return 0;
 }
 
@@ -83,11 +90,15 @@ static int begin_bundle(struct load *load, struct fsdp_client *client,
 {
 	const struct args *args = load->args;
 	struct fsdp_bundle_options options = {
+		.struct_size = sizeof(options),
 		.access = {.gid = args->gid, .mode = args->mode},
 		.size_hint = size_hint(load),
-		.flags = args_has(args, ARG_REPLACE) ? FSDP_REPLACE : 0,
+		.flags = (args_has(args, ARG_REPLACE) ? FSDP_REPLACE : 0) |
+			 (args_has(args, ARG_ONCE) ? FSDP_ONCE : 0),
 		.ttl_ms = args->ttl_ms,
-		.device = args->device};
+		.device = args->device,
+		.timeout_ms =
+			args_has(args, ARG_TIMEOUT) ? args->timeout_ms : -1};
 
 	return loader_begin(&load->loader, client, args->prefix, &options,
 			    load->model.n_tensors, &load->progress, err);
@@ -101,6 +112,34 @@ static int load_members(struct load *load, struct error *err)
 		r = loader_add(&load->loader, &load->model.files[f].input,
 			       &load->model.files[f].safetensors, err);
 	return r < 0 ? r : loader_wait(&load->loader, err);
+}
+
+/* --once found it there. -ENOENT: another name than the bundle's was found, and
+ * the caller's error stays. */
+static int report_present(const struct load *load, struct fsdp_client *client)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	struct fsdp_tensor **tensors;
+	struct error err = ERROR_NULL;
+	size_t n;
+	int r = fsdp_bundle_get(client, load->args->prefix, NULL, &tensors, &n);
+
+	if (r < 0)
+		return r;
+	r = fsdp_tensor_info(tensors[0], &info);
+	free(tensors);
+	if (r < 0)
+		return r;
+	if (args_has(load->args, ARG_JSON))
+		return document_print(
+			json_pack("{s:s, s:o, s:o, s:b}", "bundle",
+				  load->args->prefix, "version",
+				  document_number(info.version), "tensors",
+				  document_number(n), "loaded", false),
+			&err);
+	printf("%s version %" PRIu64 " is there: %zu tensors\n",
+	       load->args->prefix, info.version, n);
+	return 0;
 }
 
 static int report(const struct load *load, double seconds, struct error *err)
@@ -126,11 +165,25 @@ static int report(const struct load *load, double seconds, struct error *err)
 	return 0;
 }
 
+static int run_begun(struct load *load, struct error *err)
+{
+	double seconds;
+	int r;
+
+	interrupt_catch();
+	r = load_members(load, err);
+	if (r == 0)
+		r = loader_commit(&load->loader, load->model.metadata,
+				  &load->version, err);
+	seconds = progress_seconds(&load->progress);
+	progress_deinit(&load->progress);
+	return r < 0 ? r : report(load, seconds, err);
+}
+
 static int run_load(struct fsdp_client *client, const struct args *args,
 		    struct error *err)
 {
 	struct load load = {.args = args, .model = MODEL_NULL};
-	double seconds;
 	int r;
 
 	r = open_model(&load, err);
@@ -139,17 +192,11 @@ static int run_load(struct fsdp_client *client, const struct args *args,
 	progress_init(&load.progress, args->prefix, load.model.data_size,
 		      args_has(args, ARG_QUIET));
 	r = begin_bundle(&load, client, err);
-	if (r < 0)
-		goto out;
-	interrupt_catch();
-	r = load_members(&load, err);
-	if (r == 0)
-		r = loader_commit(&load.loader, load.model.metadata,
-				  &load.version, err);
-	seconds = progress_seconds(&load.progress);
-	progress_deinit(&load.progress);
-	if (r == 0)
-		r = report(&load, seconds, err);
+	if (r == -EEXIST && args_has(args, ARG_ONCE) &&
+	    report_present(&load, client) == 0)
+		r = 0;
+	else if (r == 0)
+		r = run_begun(&load, err);
 out:
 	loader_deinit(&load.loader);
 	model_close(&load.model);
@@ -164,7 +211,8 @@ const struct verb verbs_load[] = {
 	 .accepts = ARG_BIT(ARG_PREFIX) | ARG_BIT(ARG_REPLACE) |
 		    ARG_BIT(ARG_DEVICE) | ARG_BIT(ARG_MODE) |
 		    ARG_BIT(ARG_GROUP) | ARG_BIT(ARG_TTL) | ARG_BIT(ARG_QUIET) |
-		    ARG_BIT(ARG_JSON),
+		    ARG_BIT(ARG_JSON) | ARG_BIT(ARG_ONCE) |
+		    ARG_BIT(ARG_TIMEOUT),
 	 .n_min = 1,
 	 .n_max = SIZE_MAX,
 	 .check = check_load,

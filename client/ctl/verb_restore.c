@@ -13,6 +13,7 @@
 #include "client/ctl/interrupt.h"
 #include "client/ctl/listing.h"
 #include "client/ctl/loader.h"
+#include "client/ctl/owner.h"
 #include "client/ctl/progress.h"
 #include "client/ctl/safetensors.h"
 #include "client/ctl/verb.h"
@@ -25,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct restore {
@@ -32,6 +34,7 @@ struct restore {
 	const struct args *args;
 	const char *directory;
 	json_t *present; /* {name of a tensor: its digest as text} */
+	uint64_t uid;    /* whose entries are restored now */
 	struct progress progress;
 	uint64_t n_restored, n_kept, n_foreign, size;
 };
@@ -281,10 +284,8 @@ static int restore_item(struct restore *restore, struct item *item,
 	bool exists;
 	int r;
 
-	if (number_of(item->entry, "uid") != geteuid()) {
-		restore->n_foreign++;
+	if (number_of(item->entry, "uid") != restore->uid)
 		return 0;
-	}
 	if (is_present(restore, item, &exists)) {
 		restore->n_kept++;
 		return 0;
@@ -328,8 +329,8 @@ static int report(const struct restore *restore, struct error *err)
 	if (restore->n_foreign)
 		return error_set(err, -EPERM,
 				 "%" PRIu64 " names of other users were not "
-				 "restored: only they can, as uid %u cannot "
-				 "give memory away",
+				 "restored: only they and root can, as uid %u "
+				 "cannot give memory away",
 				 restore->n_foreign, geteuid());
 	return archive_report(
 		restore->args,
@@ -353,6 +354,120 @@ static int read_index(const struct restore *restore, json_t **ret,
 	return r;
 }
 
+/* The entries of one user. */
+static int restore_user(struct restore *restore, json_t *entries, uint64_t uid,
+			struct error *err)
+{
+	json_t *entry;
+	const char *name;
+	int r = 0;
+
+	restore->uid = uid;
+	json_object_foreach(entries, name, entry)
+	{
+		if (r == 0)
+			r = restore_entry(restore, name, entry, err);
+	}
+	return r;
+}
+
+/* {uid as text: groups of its entries, an array}. NULL: no memory. */
+static json_t *list_owners(json_t *entries)
+{
+	json_t *owners = json_object(), *entry, *gids;
+	const char *name;
+	char uid[24];
+
+	json_object_foreach(entries, name, entry)
+	{
+		snprintf(uid, sizeof(uid), "%" PRIu64, number_of(entry, "uid"));
+		gids = json_object_get(owners, uid);
+		if (!gids) {
+			gids = json_array();
+			if (json_object_set_new(owners, uid, gids) < 0)
+				break;
+		}
+		if (json_array_append(gids, json_object_get(entry, "gid")) < 0)
+			break;
+	}
+	return owners;
+}
+
+/* What root publishes as others, nobody else may have written. */
+static int check_trust(const struct restore *restore, struct error *err)
+{
+	char *path = archive_path(restore->directory, ARCHIVE_INDEX);
+	struct stat status;
+	int r = path ? 0 : out_of_memory(err);
+
+	if (r == 0 && stat(path, &status) < 0)
+		r = error_errno(err, -errno, "look at %s", path);
+	if (r == 0 && (status.st_uid != 0 || (status.st_mode & 022)))
+		r = error_set(err, -EPERM,
+			      "cannot restore names of other users: %s could "
+			      "have been written by uid %u, not only by root; "
+			      "if you trust it, chown it to root",
+			      path, status.st_uid);
+	free(path);
+	return r;
+}
+
+/* As that user: the names and the charge are its own again. */
+static int restore_as(struct restore *restore, json_t *entries, uint64_t uid,
+		      const json_t *gids, struct error *err)
+{
+	struct fsdp_client *own = restore->client;
+	int r = check_trust(restore, err);
+
+	if (r == 0)
+		r = owner_connect(restore->args, (uid_t)uid, gids,
+				  &restore->client, err);
+	if (r < 0)
+		return r;
+	r = restore_user(restore, entries, uid, err);
+	fsdp_close(restore->client);
+	restore->client = own;
+	return r;
+}
+
+static uint64_t count_foreign(json_t *entries)
+{
+	json_t *entry;
+	const char *name;
+	uint64_t n = 0;
+
+	json_object_foreach(entries, name, entry)
+	{
+		n += number_of(entry, "uid") != geteuid();
+	}
+	return n;
+}
+
+/* Those of the caller first. */
+static int restore_users(struct restore *restore, json_t *entries,
+			 struct error *err)
+{
+	int r = restore_user(restore, entries, geteuid(), err);
+	json_t *owners, *gids;
+	const char *uid;
+
+	if (r < 0)
+		return r;
+	if (geteuid() != 0) {
+		restore->n_foreign = count_foreign(entries);
+		return 0;
+	}
+	owners = list_owners(entries);
+	json_object_foreach(owners, uid, gids)
+	{
+		if (r == 0 && strcmp(uid, "0") != 0)
+			r = restore_as(restore, entries,
+				       strtoull(uid, NULL, 10), gids, err);
+	}
+	json_decref(owners);
+	return r;
+}
+
 static int restore_all(struct restore *restore, json_t *entries,
 		       struct error *err)
 {
@@ -371,11 +486,7 @@ static int restore_all(struct restore *restore, json_t *entries,
 	progress_init(&restore->progress, "restore", size,
 		      args_has(restore->args, ARG_QUIET));
 	interrupt_catch();
-	json_object_foreach(entries, name, entry)
-	{
-		if (r == 0)
-			r = restore_entry(restore, name, entry, err);
-	}
+	r = restore_users(restore, entries, err);
 	progress_deinit(&restore->progress);
 	return r < 0 ? r : report(restore, err);
 }

@@ -1,24 +1,19 @@
 /*
- * A data loader: makes batches in the broker's memory and hands them to a
- * trainer by ticket, through a FIFO. The batches themselves never move.
+ * A data loader: writes batches into the buffers of a channel, from which a
+ * trainer reads them. The batches themselves never move.
  *
- *   mkfifo batches
- *   trainer batches &
- *   loader batches 1000
+ *   trainer demo/batches &
+ *   loader demo/batches 1000
  *
- * The budget is what holds the loader back: it may have four batches alive at
- * a time, so fsdp_alloc() waits until the trainer has released one.
+ * The buffers are what holds the loader back: when the trainer is four batches
+ * behind, fsdp_item_begin() waits until it has released one.
  */
-#include "note.h"
+#include "batch.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
-#define N_ALIVE      4     /* batches */
-#define TICKET_MS    60000 /* a trainer that takes longer is gone */
 #define WAIT_FOREVER (-1)
 
 static double now(void)
@@ -36,33 +31,64 @@ static void fill(uint32_t *words, size_t n, uint32_t seed)
 		words[i] = seed = seed * 1664525 + 1013904223;
 }
 
-static int send_batch(struct fsdp_client *client, int fifo_fd, size_t n_words,
-		      uint32_t seed)
+static int write_batch(struct fsdp_item *item, size_t n_words, uint32_t seed)
 {
-	struct fsdp_spec spec = {
+	struct fsdp_spec words = {
 		.dtype = FSDP_U32, .n_dims = 1, .shape = {(int64_t)n_words}};
-	struct fsdp_publication publication = {0};
-	struct fsdp_tensor *tensor;
-	struct note note;
-	int r;
+	struct fsdp_spec sum = {.dtype = FSDP_U64};
+	void *at;
+	uint32_t *data;
+	int r = fsdp_item_part(item, &words, &at);
 
-	r = fsdp_alloc(client, &spec, 1, NULL, WAIT_FOREVER, &tensor);
 	if (r < 0)
 		return r;
-	fill(fsdp_data_mut(tensor), n_words, seed);
-	note.sum = note_sum(fsdp_data(tensor), n_words);
-
-	publication.tensor = tensor; /* without a name: tickets keep it */
-	r = fsdp_publish(client, &publication, 1);
+	data = at;
+	fill(data, n_words, seed);
+	r = fsdp_item_part(item, &sum, &at);
 	if (r == 0)
-		r = fsdp_ticket_make(tensor, 1, TICKET_MS, &note.ticket);
-	if (r == 0 && write(fifo_fd, &note, sizeof(note)) != sizeof(note)) {
-		perror("loader: write the note");
-		exit(EXIT_FAILURE);
-	}
-	/* Our hold goes; the ticket keeps the batch until it is redeemed. */
-	fsdp_free(tensor);
+		*(uint64_t *)at = batch_sum(data, n_words);
 	return r;
+}
+
+static int send_batch(struct fsdp_channel *channel, size_t n_words,
+		      uint32_t seed)
+{
+	struct fsdp_item *item;
+	int r = fsdp_item_begin(channel, WAIT_FOREVER, &item);
+
+	if (r < 0)
+		return r;
+	r = write_batch(item, n_words, seed);
+	if (r < 0) {
+		fsdp_item_cancel(item);
+		return r;
+	}
+	return fsdp_item_send(item);
+}
+
+/* An item without arrays: the trainer counts who has finished. */
+static int say_goodbye(struct fsdp_channel *channel)
+{
+	struct fsdp_item *item;
+	int r = fsdp_item_begin(channel, WAIT_FOREVER, &item);
+
+	return r < 0 ? r : fsdp_item_send(item);
+}
+
+static int load(struct fsdp_client *client, const char *name, size_t n_batches,
+		size_t n_words)
+{
+	/* Without a capacity: wait until the trainer has made it. */
+	struct fsdp_channel_options options = {.timeout_ms = WAIT_FOREVER};
+	struct fsdp_channel *channel;
+	int r = fsdp_channel_open(client, name, &options, FSDP_PRODUCER,
+				  &channel);
+
+	for (size_t i = 0; r == 0 && i < n_batches; i++)
+		r = send_batch(channel, n_words, (uint32_t)i);
+	if (r == 0)
+		r = say_goodbye(channel);
+	return r < 0 ? r : fsdp_channel_close(channel);
 }
 
 int main(int argc, char **argv)
@@ -70,38 +96,27 @@ int main(int argc, char **argv)
 	size_t n_batches = argc > 2 ? strtoul(argv[2], NULL, 10) : 100;
 	size_t size = argc > 3 ? strtoul(argv[3], NULL, 10) : 1 << 20;
 	size_t n_words = size / sizeof(uint32_t);
-	struct fsdp_connect_options options = {.budget = N_ALIVE * n_words *
-							 sizeof(uint32_t)};
 	struct fsdp_client *client;
 	double start, seconds;
-	int fifo_fd;
 
 	if (argc < 2 || n_batches == 0 || n_words == 0) {
-		fputs("usage: loader FIFO [batches [bytes per batch]]\n",
+		fputs("usage: loader CHANNEL [batches [bytes per batch]]\n",
 		      stderr);
 		return 2;
 	}
-	if (fsdp_connect(&options, &client) < 0) {
+	if (fsdp_connect(NULL, &client) < 0) {
 		fprintf(stderr, "loader: %s\n", fsdp_error());
 		return EXIT_FAILURE;
 	}
-	fifo_fd = open(argv[1], O_WRONLY | O_CLOEXEC); /* waits for a trainer */
-	if (fifo_fd < 0) {
-		perror("loader: open the FIFO");
-		return EXIT_FAILURE;
-	}
 	start = now();
-	for (size_t i = 0; i < n_batches; i++) {
-		if (send_batch(client, fifo_fd, n_words, (uint32_t)i) < 0) {
-			fprintf(stderr, "loader: %s\n", fsdp_error());
-			return EXIT_FAILURE;
-		}
+	if (load(client, argv[1], n_batches, n_words) < 0) {
+		fprintf(stderr, "loader: %s\n", fsdp_error());
+		return EXIT_FAILURE;
 	}
 	seconds = now() - start;
 	printf("loader: %zu batches, %.1f MB/s\n", n_batches,
 	       (double)(n_batches * n_words * sizeof(uint32_t)) / seconds /
 		       1e6);
-	close(fifo_fd);
 	fsdp_close(client);
 	return EXIT_SUCCESS;
 }

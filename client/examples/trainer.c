@@ -1,22 +1,24 @@
 /*
- * A trainer: takes batches from loaders by ticket, reads them in place, and
- * releases them. See loader.c.
+ * A trainer: receives batches from loaders by a channel, reads them in place,
+ * and releases them. See loader.c.
  *
- * It ends when the last loader has closed the FIFO. A loader may die at any
- * moment: what it has handed over stays, because the broker owns the memory.
+ * It ends when so many loaders have finished or died. A loader may die at any
+ * moment: what it has sent stays, because the broker owns the memory.
  */
-#include "note.h"
+#include "batch.h"
 
-#include <fcntl.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
+
+#define WAIT_FOREVER (-1)
 
 struct figures {
 	size_t n_batches;
 	uint64_t size;
 	size_t n_wrong;
+	size_t n_finished; /* loaders */
 };
 
 static double now(void)
@@ -27,59 +29,96 @@ static double now(void)
 	return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-static int train(struct fsdp_client *client, const struct note *note,
-		 struct figures *figures)
+static int train(const struct fsdp_item *item, struct figures *figures)
 {
-	struct fsdp_tensor *tensor;
-	struct fsdp_info info = {.struct_size = sizeof(info)};
-	int r = fsdp_ticket_redeem(client, &note->ticket, 1, &tensor);
+	struct fsdp_item_view words = {.struct_size = sizeof(words)};
+	struct fsdp_item_view sum = {.struct_size = sizeof(sum)};
+	int r = fsdp_item_view(item, BATCH_WORDS, &words);
 
+	if (r == 0)
+		r = fsdp_item_view(item, BATCH_SUM, &sum);
 	if (r < 0)
 		return r;
-	fsdp_tensor_info(tensor, &info);
-	/* Here would be the step; the memory is the loader's own, mapped. */
-	if (note_sum(fsdp_data(tensor), info.size / sizeof(uint32_t)) !=
-	    note->sum)
+	/* Here would be the step; the memory is what the loader wrote. */
+	if (batch_sum(words.data, words.size / sizeof(uint32_t)) !=
+	    *(const uint64_t *)sum.data)
 		figures->n_wrong++;
 	figures->n_batches++;
-	figures->size += info.size;
-	fsdp_free(tensor); /* the loader may make another one now */
+	figures->size += words.size;
 	return 0;
+}
+
+static int receive(struct fsdp_channel *channel, struct figures *figures)
+{
+	struct fsdp_item *item;
+	int r = fsdp_item_receive(channel, WAIT_FOREVER, &item);
+
+	if (r == -EOWNERDEAD) {
+		fprintf(stderr, "trainer: %s\n", fsdp_error());
+		figures->n_finished++;
+		return 0;
+	}
+	if (r < 0)
+		return r;
+	if (fsdp_item_n_parts(item) == BATCH_PARTS)
+		r = train(item, figures);
+	else
+		figures->n_finished++;
+	/* The loaders may write another one there now. */
+	(void)fsdp_item_release(item);
+	return r;
+}
+
+static int train_all(struct fsdp_client *client, const char *name,
+		     size_t n_loaders, size_t size, struct figures *figures)
+{
+	struct fsdp_channel_options options = {
+		.capacity = batch_capacity(size / sizeof(uint32_t)),
+		.n_slots = BATCH_SLOTS,
+		.timeout_ms = WAIT_FOREVER,
+	};
+	struct fsdp_channel *channel, *mine;
+	int r = fsdp_channel_open(client, name, &options, FSDP_CONSUMER,
+				  &channel);
+
+	/* A producer that sends nothing: the channel does not end between the
+	 * first loader and the last. */
+	if (r == 0)
+		r = fsdp_channel_open(client, name, &options, FSDP_PRODUCER,
+				      &mine);
+	while (r == 0 && figures->n_finished < n_loaders)
+		r = receive(channel, figures);
+	if (r == 0)
+		r = fsdp_channel_close(mine);
+	return r < 0 ? r : fsdp_channel_close(channel);
 }
 
 int main(int argc, char **argv)
 {
+	size_t n_loaders = argc > 2 ? strtoul(argv[2], NULL, 10) : 1;
+	size_t size = argc > 3 ? strtoul(argv[3], NULL, 10) : 1 << 20;
 	struct figures figures = {0};
 	struct fsdp_client *client;
-	struct note note;
 	double start, seconds;
-	int fifo_fd;
 
-	if (argc != 2) {
-		fputs("usage: trainer FIFO\n", stderr);
+	if (argc < 2 || n_loaders == 0 || size == 0) {
+		fputs("usage: trainer CHANNEL [loaders [bytes per batch]]\n",
+		      stderr);
 		return 2;
 	}
 	if (fsdp_connect(NULL, &client) < 0) {
 		fprintf(stderr, "trainer: %s\n", fsdp_error());
 		return EXIT_FAILURE;
 	}
-	fifo_fd = open(argv[1], O_RDONLY | O_CLOEXEC); /* waits for a loader */
-	if (fifo_fd < 0) {
-		perror("trainer: open the FIFO");
-		return EXIT_FAILURE;
-	}
 	start = now();
-	while (read(fifo_fd, &note, sizeof(note)) == sizeof(note)) {
-		if (train(client, &note, &figures) < 0) {
-			fprintf(stderr, "trainer: %s\n", fsdp_error());
-			return EXIT_FAILURE;
-		}
+	if (train_all(client, argv[1], n_loaders, size, &figures) < 0) {
+		fprintf(stderr, "trainer: %s\n", fsdp_error());
+		return EXIT_FAILURE;
 	}
 	seconds = now() - start;
 	printf("trainer: %zu batches, %zu wrong, %.1f MB/s\n",
 	       figures.n_batches, figures.n_wrong,
 	       (double)figures.size / seconds / 1e6);
-	close(fifo_fd);
 	fsdp_close(client);
 	return figures.n_wrong ? EXIT_FAILURE : EXIT_SUCCESS;
 }

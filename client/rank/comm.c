@@ -7,13 +7,15 @@
  * not come back we say it ourselves.
  */
 #include "client/rank/comm.h"
-#include "client/commit.h"
 #include "client/device.h"
 #include "client/post.h"
-#include "client/rank/barrier.h"
+#include "client/rank/commit.h"
 #include "client/rank/direct.h"
 #include "client/rank/engine.h"
+#include "client/rank/host_gather.h"
+#include "client/rank/host_reduce.h"
 #include "client/rank/plain_device.h"
+#include "client/rank/run_board.h"
 #include "client/sized.h"
 #include "client/spec.h"
 #include "cuda/nccl_comm.h"
@@ -30,7 +32,7 @@
 
 _Static_assert(FSDP_MAX_RANKS == MESSAGE_MAX_RANKS, "one limit of ranks");
 _Static_assert((int)FSDP_LIMITER_WINDOW == (int)COMM_LIMITER_WINDOW &&
-		       (int)FSDP_LIMITER_FAITHFUL == (int)COMM_LIMITER_FAITHFUL,
+		       (int)FSDP_LIMITER_FSDP1 == (int)COMM_LIMITER_FSDP1,
 	       "one numbering of limiters");
 _Static_assert((int)FSDP_HOME_RANK == (int)COMM_HOME_RANK &&
 		       (int)FSDP_HOME_WORKER == (int)COMM_HOME_WORKER,
@@ -154,6 +156,7 @@ static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
 		.has_nccl_id = o->nccl_id != NULL,
 		.memory = o->memory,
 		.home = (uint32_t)o->home,
+		.direct = COMM_DIRECT_ALL,
 	};
 
 	if (o->nccl_id)
@@ -206,7 +209,9 @@ static void free_one(struct fsdp_comm *comm)
 		group_free(group);
 	}
 	engine_free(comm->engine);
-	barrier_deinit(&comm->barrier, comm);
+	host_gather_deinit(comm);
+	host_reduce_deinit(comm);
+	run_board_drop(comm);
 	free(comm);
 }
 
@@ -263,17 +268,17 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 {
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_COMM_JOIN};
-	struct fsdp_comm_options known;
+	struct fsdp_comm_options desc;
 	struct fsdp_comm *comm;
 	struct answer answer;
 	int r;
 
 	r = client_check(client, err);
 	if (r == 0)
-		r = sized_take(&known, options, SIZED(fsdp_comm_options), err);
+		r = sized_take(&desc, options, SIZED(fsdp_comm_options), err);
 	if (r < 0)
 		return r;
-	request.comm_join = join_request(name, n_ranks, rank, &known);
+	request.comm_join = join_request(name, n_ranks, rank, &desc);
 	r = prepare(&request.comm_join, err);
 	if (r < 0)
 		return error_wrap(err, r, "join communicator '%s'", name);
@@ -288,6 +293,12 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 	take_comm(comm, client, &request.comm_join, &answer.reply.comm);
 	link_comm(client, comm);
 	r = open_engine(comm, &request.comm_join, &answer.reply.comm, err);
+	if (r == 0)
+		r = host_reduce_init(comm, answer.reply.comm.direct,
+				     request.comm_join.n_inputs, err);
+	if (r == 0)
+		r = host_gather_init(comm, &request.comm_join,
+				     answer.reply.comm.direct, err);
 	answer_deinit(&answer);
 	if (r < 0) {
 		fsdp_comm_leave(comm);
@@ -320,6 +331,8 @@ static void end_handles(struct fsdp_comm *comm)
 	for (struct fsdp_group *group = comm->groups; group;
 	     group = group->next)
 		group_end_handles(group);
+	host_gather_end_handles(comm);
+	host_reduce_end_handles(comm);
 }
 
 static int stop(struct fsdp_comm *comm, struct error *err)
@@ -358,7 +371,7 @@ int fsdp_comm_leave(struct fsdp_comm *comm)
 	r = stop(comm, err);
 	if (r == 0)
 		end_handles(comm);
-	barrier_leave(comm);
+	run_board_leave(comm);
 	/* A broker that has gone away took the communicator's run with it:
 	 * there is nobody to tell, and nothing to wait for. */
 	if (!connection_is_down(&client->connection))
@@ -428,6 +441,29 @@ void comm_end_spent(struct fsdp_comm *comm)
 	comm->spent = NULL;
 }
 
+#define PATIENCE_MS 100
+
+/* What is unsharded may wait for memory that ranks only keep as inputs: they
+ * give it back if it takes long. */
+static int ask_patiently(const struct fsdp_work *work, struct request *request,
+			 struct answer *ret, struct error *err)
+{
+	struct fsdp_comm *comm = work->comm;
+	int32_t timeout_ms = request->wait.timeout_ms;
+	int r;
+
+	if (!comm->reducer || (timeout_ms >= 0 && timeout_ms <= PATIENCE_MS))
+		return comm_call(comm, request, ret, err);
+	request->wait.timeout_ms = PATIENCE_MS;
+	r = comm_call(comm, request, ret, err);
+	request->wait.timeout_ms =
+		timeout_ms < 0 ? timeout_ms : timeout_ms - PATIENCE_MS;
+	if (r != -ETIMEDOUT)
+		return r;
+	r = inputs_give_back(comm, err);
+	return r < 0 ? r : comm_call(comm, request, ret, err);
+}
+
 /* The broker's answer. An unshard was posted: if it was refused, that is told
  * here. If not, and the broker knows of none, then it had no room for its
  * answer and was sent again, behind this. */
@@ -442,13 +478,33 @@ static int ask_for(const struct fsdp_work *work, struct request *request,
 	}
 	request->wait.sequence = 0; /* the open one */
 	for (int i = 0; i < MAX_OVERTAKEN; i++) {
-		r = comm_call(work->comm, request, ret, err);
+		r = ask_patiently(work, request, ret, err);
 		if (r < 0 && group_is_refused(work->group, err))
 			return err->code;
 		if (r != -EINVAL)
 			break;
 	}
 	return r;
+}
+
+/* What is asked of the broker, or of the device. */
+static int test_elsewhere(const struct fsdp_work *work)
+{
+	int r = fsdp_wait(work, 0);
+
+	return r == -ETIMEDOUT ? -EAGAIN : r;
+}
+
+int fsdp_test(const struct fsdp_work *work)
+{
+	struct error *err = error_of_thread();
+	int r = check_work(work, err);
+
+	if (r < 0 || is_done(work))
+		return r;
+	if (work->kind == WORK_UNSHARD && host_gather_is_group(work->group))
+		return host_gather_test(work->group, work->sequence, err);
+	return test_elsewhere(work);
 }
 
 int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms)
@@ -474,8 +530,14 @@ int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
 	}
 	if (r < 0 || is_done(work))
 		return r;
+	if (work->kind == WORK_REDUCE && work->comm->reducer)
+		return host_reduce_wait(work->group, work->sequence, timeout_ms,
+					err);
 	if (work->kind == WORK_UNSHARD && direct_is_group(work->group))
 		return direct_wait_unshard(work->group, work->sequence, err);
+	if (work->kind == WORK_UNSHARD && host_gather_is_group(work->group))
+		return host_gather_wait(work->group, work->sequence, timeout_ms,
+					err);
 	if (work->kind == WORK_UNSHARD)
 		r = group_check_open(work->group, work->sequence, err);
 	else if (work->kind == WORK_COMMIT &&

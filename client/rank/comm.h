@@ -12,10 +12,11 @@
 #pragma once
 #include "client/client.h"
 #include "client/rank/barrier.h"
-#include "client/rank/claim.h"
+#include "client/rank/lazy_mapping.h"
 #include "proto/device_uuid.h"
 #include "proto/error.h"
 #include "proto/tensor.h"
+#include "shm/board.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,6 +36,9 @@ struct param {
 
 struct rank_engine; /* engine.h */
 struct engine_group;
+struct host_group; /* host_group.h */
+struct gatherer;   /* host_gather.h */
+struct reducer;    /* host_reduce.h */
 
 struct fsdp_group {
 	struct fsdp_comm *comm;
@@ -48,7 +52,8 @@ struct fsdp_group {
 	struct fsdp_tensor *full;  /* NULL: not whole, or not waited for */
 	/* Of these five what is there, but not mapped yet; its handle is NULL.
 	 */
-	struct claim shards_claims[2], grads_claim, input_claim, full_claim;
+	struct lazy_mapping shard_mappings[2], grads_mapping, input_mapping,
+		full_mapping;
 	uint64_t open;     /* sequence of the unshard; 0: none */
 	uint64_t n_posted; /* unshards; their sequences are ours */
 	uint64_t refused;  /* the last of these that was; 0: none */
@@ -59,7 +64,15 @@ struct fsdp_group {
 	uint64_t full_size, input_size; /* bytes that params reach to */
 	size_t n_params;
 	struct param *params;        /* owned */
-	struct engine_group *engine; /* owned; NULL: fsdp-worker's work */
+	struct engine_group *engine; /* owned; on devices, if it has one */
+	struct host_group *host; /* owned; on host memory, if ranks do more than
+				  * gather in place */
+	uint32_t index;          /* on the board */
+	/* See host_gather.h: where it is whole, if it is; borrowed. For what it
+	 * waits, and since when. */
+	struct fsdp_tensor *gathered;
+	uint64_t waits_for;
+	int64_t since_ns;
 	bool is_in_place;  /* see direct.h; the committed shards are whole */
 	bool is_offloaded; /* on devices: shards and gradients are the host's */
 	struct fsdp_group *next;
@@ -76,7 +89,10 @@ struct fsdp_comm {
 	int32_t timeout_ms; /* of waits for other ranks */
 	bool takes_orders;  /* the broker; without an engine */
 	uint32_t verdict;   /* of the run, in the state table; 0: none */
+	struct board board; /* run_board.h; page NULL: not asked for */
 	struct barrier barrier;
+	struct gatherer *gatherer;   /* owned; NULL: fsdp-worker gathers */
+	struct reducer *reducer;     /* owned; NULL: fsdp-worker reduces */
 	uint64_t committing;         /* begun, not waited for; 0: none */
 	bool is_commit_unsent;       /* commit.h */
 	struct tensor_order written; /* without an engine: the shards are */

@@ -1,20 +1,21 @@
 /*
  * A rank's own engine: the work of a communicator on devices, done in this
- * process, on streams of the library's.
+ * process, on streams of the library.
  *
  * The broker says when a gather or a reduction may begin (admission) and where
- * its memory is; the ranks then enqueue it, each on its device, where NCCL
- * brings them together. NCCL wants the same order on all ranks. So a rank's
- * works are a list in the order of its calls, and are enqueued in that order
- * only, each when it is admitted: who waits for one enqueues those before it.
+ * its memory is; each rank then enqueues it on its device, and NCCL connects
+ * the ranks. NCCL requires the same order on all ranks. So a rank keeps its
+ * operations in a list in the order of its calls, and enqueues them in that
+ * order only, each once it is admitted: a wait for one also enqueues those
+ * before it.
  *
- * Nothing here waits for the device but what says so. Whole parameters are
- * written again as soon as the broker hands their memory out again; the gather
- * stream waits for what the ranks' own streams did with them (reshards).
+ * Only the functions that say so wait for the device. The broker may reuse the
+ * memory of whole parameters at once; the gather stream waits for the work of
+ * the ranks' own streams on it (reshards).
  *
- * If NCCL fails, the broker is told why, and with it the other ranks of the
- * node; if the broker says that the communicator has failed, NCCL is aborted:
- * streams that wait for a rank that is gone go on then.
+ * If NCCL fails, the broker is told the reason, and through it the other ranks
+ * of the node. If the broker says that the communicator has failed, NCCL is
+ * aborted, which releases the streams that wait for a dead rank.
  */
 #pragma once
 #include "client/rank/comm.h"
@@ -26,22 +27,21 @@ struct rank_engine;
 struct engine_group;
 
 /*
- * Open it for a communicator that the broker let this rank join: waits for all
- * ranks of the world. -ETIMEDOUT, -ECONNABORTED, and what the driver and NCCL
- * say.
+ * Open it for a communicator that this rank has joined; waits for all ranks of
+ * the world. -ETIMEDOUT, -ECONNABORTED, and the errors of the driver and NCCL.
  */
 int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 	       const uint8_t *nccl_id, struct rank_engine **ret,
 	       struct error *err);
 
-/* It has failed: streams are let go, nothing is enqueued any more. */
+/* The communicator has failed: release waiting streams, and enqueue no more. */
 void engine_abort(struct rank_engine *engine);
 
 /*
- * Nothing of ours runs on the device any more: waits for it, within the
- * communicator's time-out, and for the other ranks to do the same, for a
- * moment. -ETIMEDOUT: it is not stopped; may be called again once the
- * communicator has failed.
+ * End all work of this engine on the device: waits for it within the
+ * communicator's time-out, and for a moment for the other ranks to do the same.
+ * -ETIMEDOUT: it has not ended; the call may be repeated once the communicator
+ * has failed.
  */
 int engine_quiesce(struct rank_engine *engine, struct error *err);
 void engine_free(struct rank_engine *engine); /* stopped; NULL is fine */
@@ -52,69 +52,70 @@ int engine_group_new(struct fsdp_group *group,
 		     struct error *err);
 void engine_group_free(struct engine_group *group); /* NULL is fine */
 
-/* Its handles are there; takes over `partial`, where this rank's sums wait for
- * an all-reduce (NULL: it has none), also on failure. */
+/* The group's handles exist. Takes over `partial`, the memory of this rank's
+ * sums before an all-reduce (NULL: there is none), also on failure. */
 int engine_group_take_memory(struct fsdp_group *group,
 			     struct fsdp_tensor *partial, struct error *err);
-/* Nothing of it is under way. */
+/* No operation of the group is under way. */
 void engine_group_end_handles(struct engine_group *group);
 
-/* Is `stream` one of the device's? -EINVAL. */
+/* Does `stream` belong to the device? -EINVAL. */
 int engine_check_stream(const struct rank_engine *engine, void *stream,
 			struct error *err);
 
-/* Zero what is behind this rank's part of each parameter. */
+/* Zero the bytes after this rank's part of each parameter. */
 int engine_zero_padding(struct fsdp_group *group, uint32_t side,
 			struct error *err);
 
-/* Copy a part of the committed shards to the next; waits for that. */
+/* Copy a part of the committed shards to the next ones, and wait for it. */
 int engine_carry(struct fsdp_group *group, uint64_t offset, uint64_t size,
 		 struct error *err);
 
-/* The broker has noted the unshard: next in our order. */
+/* The broker has recorded the unshard: append it to the list. */
 int engine_unshard(struct fsdp_group *group, uint64_t sequence,
 		   struct error *err);
 
 /*
- * The same for a reduction; takes the group's input over. `stream`: where the
- * gradients come from; NULL: they are there.
+ * The same for a reduction; takes over the group's input. `stream` writes the
+ * gradients; NULL: they are written.
  */
 int engine_reduce(struct fsdp_group *group, const struct reduce_request *asked,
 		  uint64_t sequence, void *stream, struct error *err);
 
 /*
- * Have `stream` wait until the work is done; NULL: wait here. Admission is
- * waited for in either case. -ETIMEDOUT.
+ * Make `stream` wait until the operation is done; NULL: wait on the host. The
+ * call waits for admission in either case. -ETIMEDOUT.
  */
 int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 		struct error *err);
 
-/* What the rank has unsharded is enqueued, at least. */
+/* At least the unshards of this rank are enqueued. */
 int engine_begin(struct fsdp_group *group, struct error *err);
 
-/* Enqueue all reductions that were handed in. -EBUSY: the broker has not
- * admitted all of them. */
+/* Enqueue all reductions that were begun. -EBUSY: the broker has not admitted
+ * all of them. */
 int engine_begin_reductions(struct rank_engine *engine, struct error *err);
 
-/* This rank needs the whole parameters no more once `stream` is done with them;
- * NULL: it is. Follows engine_begin(). */
+/* This rank does not need the whole parameters after the current work of
+ * `stream`; NULL: it does not need them any more. Follows engine_begin(). */
 int engine_reshard(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 		   struct error *err);
 
-/* Bytes of the host to the device and back; waits for them. */
+/* Copy host bytes to the device or back, and wait for the copy. */
 int engine_put(struct rank_engine *engine, void *to, const void *from,
 	       uint64_t size, struct error *err);
 int engine_get(struct rank_engine *engine, void *to, const void *from,
 	       uint64_t size, struct error *err);
 
-/* Note how far `stream` (NULL: none) and ours are. */
+/* Record the progress of `stream` (NULL: none) and of our streams. */
 int engine_note(struct rank_engine *engine, void *stream, struct error *err);
-/* Wait here until they have come so far; may be repeated. */
+/* Wait on the host until they have reached it; may be repeated. */
 int engine_await_noted(struct rank_engine *engine, int64_t deadline_ms,
 		       struct error *err);
 /* Both at once. */
 int engine_settle(struct rank_engine *engine, void *stream, struct error *err);
 
-/* Over several nodes: all ranks have come so far, with the same step. */
+/* With several nodes: wait until all ranks have reached this point, with the
+ * same step. */
 int engine_verify_step(struct rank_engine *engine, uint64_t step,
 		       struct error *err);

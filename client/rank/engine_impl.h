@@ -1,5 +1,5 @@
 /*
- * What engine.c and engine_open.c share: nobody else needs it.
+ * Shared by engine.c and engine_open.c only.
  */
 #pragma once
 #include "client/rank/engine.h"
@@ -18,12 +18,13 @@ struct engine_work {
 	struct device_reduce
 		reduce;            /* its addresses are filled in at the end */
 	struct fsdp_tensor *input; /* owned */
-	struct event *ready; /* owned; the gradients are; NULL: they are */
+	struct event *ready; /* owned; signals that the gradients are written;
+				NULL: they are */
 	struct engine_work *next;
 };
 
-/* Memory of whole parameters, and the event behind which nothing of the last
- * ones is needed. */
+/* Memory of whole parameters, and the event after which no work uses its last
+ * contents. */
 struct engine_use {
 	uint32_t slot;
 	uint64_t generation;
@@ -35,7 +36,8 @@ struct engine_use {
 struct engine_room {
 	struct fsdp_tensor *tensor; /* owned */
 	uint64_t size;
-	struct event *used; /* owned; after it nothing needs it; NULL: now */
+	/* Owned; no work uses it afterwards. NULL: none does now. */
+	struct event *used;
 };
 
 /* Used in turn. */
@@ -52,11 +54,11 @@ struct rank_engine {
 	const struct device *device;
 	struct nccl_rank nccl; /* owned */
 	int32_t timeout_ms;
-	struct staging *staging;          /* owned; NULL: not wanted yet */
+	struct staging *staging;          /* owned; NULL: not needed yet */
 	struct engine_work *first, *last; /* owned, in the order of the calls */
 	struct engine_use *uses;          /* owned */
 	struct registrations registrations;
-	/* offload.h; streams NULL: nothing is offloaded */
+	/* offload.h; streams NULL: no group is offloaded */
 	struct engine_rooms gather_rooms, reduce_rooms;
 	CUstream in_stream, out_stream;    /* owned */
 	struct event *noted[ENGINE_NOTED]; /* owned; NULL: none */
@@ -72,7 +74,8 @@ struct engine_group {
 	struct event *whole_event, *reduced_event; /* owned; NULL: none yet */
 	uint64_t whole, reduced; /* sequences that were enqueued last */
 	bool has_grads, has_partial;
-	/* Resharded to a smaller mesh: what was whole, and may be so still. */
+	/* Resharded to a smaller mesh: the whole parameters, which may still be
+	 * valid. */
 	uint32_t kept_slot;
 	uint64_t kept_generation;            /* 0: not */
 	struct pinned pinned[ENGINE_PINNED]; /* offload.h */
@@ -83,11 +86,11 @@ void engine_drop_works(struct rank_engine *engine);
 int engine_record(struct rank_engine *engine, CUstream stream,
 		  struct event **ret, struct error *err);
 
-/* Have the stream wait for the event; NULL: nothing to wait for. */
+/* Make the stream wait for the event; NULL: do nothing. */
 int engine_follow(struct rank_engine *engine, CUstream stream,
 		  const struct event *event, struct error *err);
 
-/* Wait here for the event, and until NCCL is ready; NULL: for that alone.
- * deadline_ms < 0: for ever. */
+/* Wait on the host for the event and until NCCL is ready; NULL: until NCCL is
+ * ready. deadline_ms < 0: for ever. */
 int engine_await_event(struct rank_engine *engine, const struct event *event,
 		       int64_t deadline_ms, struct error *err);

@@ -6,6 +6,9 @@
 #include "client/rank/direct.h"
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
+#include "client/rank/host_gather.h"
+#include "client/rank/host_group.h"
+#include "client/rank/host_reduce.h"
 #include "client/rank/plain_device.h"
 #include "client/sized.h"
 #include <errno.h>
@@ -21,42 +24,47 @@ static void end_handle(struct fsdp_tensor **tensor)
 	*tensor = NULL;
 }
 
-static void drop_claims(struct fsdp_group *group)
+static void drop_mappings(struct fsdp_group *group)
 {
 	struct fsdp_client *client = group->comm->client;
 
-	claim_drop(&group->shards_claims[0], client);
-	claim_drop(&group->shards_claims[1], client);
-	claim_drop(&group->grads_claim, client);
-	claim_drop(&group->input_claim, client);
-	claim_drop(&group->full_claim, client);
+	lazy_mapping_drop(&group->shard_mappings[0], client);
+	lazy_mapping_drop(&group->shard_mappings[1], client);
+	lazy_mapping_drop(&group->grads_mapping, client);
+	lazy_mapping_drop(&group->input_mapping, client);
+	lazy_mapping_drop(&group->full_mapping, client);
 }
 
 void group_end_handles(struct fsdp_group *group)
 {
 	if (group->engine)
 		engine_group_end_handles(group->engine);
+	if (group->host)
+		host_group_end_handles(group->host);
+	if (group->comm->reducer)
+		group->input = NULL; /* the communicator's */
 	end_handle(&group->shards[0]);
 	end_handle(&group->shards[1]);
 	end_handle(&group->grads);
 	end_handle(&group->input);
 	end_handle(&group->full);
-	drop_claims(group);
+	drop_mappings(group);
 }
 
 void group_free(struct fsdp_group *group)
 {
 	engine_group_free(group->engine);
+	host_group_free(group->host);
 	free(group->params);
 	free(group);
 }
 
 /* Without addresses of what others wait for this rank is of no use. */
-static int map(struct fsdp_group *group, struct claim *claim,
+static int map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
 	       struct fsdp_tensor **ret, struct error *err)
 {
 	struct fsdp_comm *comm = group->comm;
-	int r = claim_map(claim, comm->client, ret, err);
+	int r = lazy_mapping_map(lazy_mapping, comm->client, ret, err);
 
 	if (r < 0) {
 		comm_give_up(comm, err);
@@ -69,22 +77,19 @@ int group_map_own(struct fsdp_group *group, struct error *err)
 {
 	int r;
 
-	if (!group->shards_claims[0].is_held)
+	if (!group->shard_mappings[0].is_held)
 		return 0;
-	r = map(group, &group->grads_claim, &group->grads, err);
+	r = map(group, &group->grads_mapping, &group->grads, err);
 	for (uint32_t i = 0; i < 2 && r == 0; i++)
-		r = map(group, &group->shards_claims[i], &group->shards[i],
+		r = map(group, &group->shard_mappings[i], &group->shards[i],
 			err);
 	return r < 0 ? r : group_zero_padding(group, err);
 }
 
-/*
- * The one place of an answer, of at least `size` bytes; nothing stays held on
- * failure. On a device that only fsdp-worker works on it is claimed.
- */
-static int adopt_one(const struct fsdp_comm *comm, struct answer *answer,
-		     bool is_writable, uint64_t size, struct claim *claim,
-		     struct fsdp_tensor **ret, struct error *err)
+int group_adopt_one(const struct fsdp_comm *comm, struct answer *answer,
+		    bool is_writable, uint64_t size,
+		    struct lazy_mapping *lazy_mapping, struct fsdp_tensor **ret,
+		    struct error *err)
 {
 	struct fsdp_client *client = comm->client;
 	struct places_reply *places = &answer->reply.places;
@@ -100,7 +105,8 @@ static int adopt_one(const struct fsdp_comm *comm, struct answer *answer,
 				 size);
 	}
 	if (plain_is_device(comm)) {
-		claim_take(claim, &places->places[0], is_writable);
+		lazy_mapping_take(lazy_mapping, &places->places[0],
+				  is_writable);
 		return 0;
 	}
 	return places_adopt_batch(client, places, &use, ret, err);
@@ -262,6 +268,8 @@ int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
 		r = ask_unshard(group, err);
 	else if (r == 0 && direct_is_group(group))
 		r = direct_unshard(group, err);
+	else if (r == 0 && host_gather_is_group(group))
+		r = host_gather_unshard(group, err);
 	else if (r == 0 && !group->open)
 		r = post_unshard(group, err);
 	if (r < 0)
@@ -295,14 +303,14 @@ bool group_is_refused(struct fsdp_group *group, struct error *ret)
 
 static bool is_whole(const struct fsdp_group *group)
 {
-	if (direct_is_group(group))
+	if (direct_is_group(group) || host_gather_is_group(group))
 		return group->open && group->whole == group->open;
-	return group->full || group->full_claim.is_held;
+	return group->full || group->full_mapping.is_held;
 }
 
 static void end_whole(struct fsdp_group *group)
 {
-	claim_drop(&group->full_claim, group->comm->client);
+	lazy_mapping_drop(&group->full_mapping, group->comm->client);
 	end_handle(&group->full);
 }
 
@@ -319,8 +327,9 @@ int group_take_full(struct fsdp_group *group, uint64_t sequence,
 	int r;
 
 	/* With an engine of ours it is ours to fill. */
-	r = adopt_one(group->comm, answer, group->engine != NULL,
-		      group->full_size, &group->full_claim, &group->full, err);
+	r = group_adopt_one(group->comm, answer, group->engine != NULL,
+			    group->full_size, &group->full_mapping,
+			    &group->full, err);
 	if (r < 0)
 		return r;
 	if (sequence != group->open) {
@@ -332,6 +341,13 @@ int group_take_full(struct fsdp_group *group, uint64_t sequence,
 	}
 	group->whole = sequence;
 	return 0;
+}
+
+static const struct fsdp_tensor *whole_memory(const struct fsdp_group *group)
+{
+	if (direct_is_group(group))
+		return group->shards[group->side];
+	return host_gather_is_group(group) ? group->gathered : group->full;
 }
 
 int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
@@ -351,11 +367,10 @@ int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 		return error_set(err, -EINVAL,
 				 "the group is not whole here; fsdp_unshard() "
 				 "it and fsdp_wait() for that");
-	r = map(group, &group->full_claim, &group->full, err);
+	r = map(group, &group->full_mapping, &group->full, err);
 	if (r < 0)
 		return r;
-	memory = direct_is_group(group) ? group->shards[group->side]
-					: group->full;
+	memory = whole_memory(group);
 	it = &group->params[param];
 	whole = (struct fsdp_param){
 		.dtype = (enum fsdp_dtype)it->full_dtype,
@@ -432,6 +447,8 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 	}
 	if (direct_is_group(group))
 		return direct_reshard(group, n_mesh, err);
+	if (host_gather_is_group(group))
+		return host_gather_reshard(group, n_mesh, err);
 	if (group->engine) {
 		r = engine_begin(group, err);
 		if (r < 0)
@@ -455,7 +472,7 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 
 static bool has_input(const struct fsdp_group *group)
 {
-	return group->input || group->input_claim.is_held;
+	return group->input || group->input_mapping.is_held;
 }
 
 int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
@@ -472,14 +489,16 @@ int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 		return error_set(err, -EBUSY,
 				 "the group has an input here already; "
 				 "fsdp_reduce() it first");
+	if (group->comm->reducer)
+		return host_reduce_input(group, timeout_ms, err);
 	request.input = (struct input_request){.group = group->id,
 					       .timeout_ms = timeout_ms};
 	comm_end_spent(group->comm);
 	r = comm_call(group->comm, &request, &answer, err);
 	if (r < 0)
 		return r;
-	r = adopt_one(group->comm, &answer, true, group->input_size,
-		      &group->input_claim, &group->input, err);
+	r = group_adopt_one(group->comm, &answer, true, group->input_size,
+			    &group->input_mapping, &group->input, err);
 	answer_deinit(&answer);
 	return r;
 }
@@ -488,8 +507,8 @@ void *fsdp_input_data(struct fsdp_group *group, size_t param)
 {
 	/* Writable memory is not mapped in a forked child. */
 	if (!group || guard_is_forked(&group->comm->client->guard) ||
-	    map(group, &group->input_claim, &group->input, error_of_thread()) <
-		    0 ||
+	    map(group, &group->input_mapping, &group->input,
+		error_of_thread()) < 0 ||
 	    !group->input || param >= group->n_params ||
 	    group->params[param].is_frozen)
 		return NULL;
@@ -499,7 +518,7 @@ void *fsdp_input_data(struct fsdp_group *group, size_t param)
 static struct slot_ref input_ref(const struct fsdp_group *group)
 {
 	if (!group->input)
-		return group->input_claim.place.ref;
+		return group->input_mapping.place.ref;
 	return (struct slot_ref){group->input->slot, group->input->generation};
 }
 
@@ -529,6 +548,16 @@ static int order_gradients(struct fsdp_group *group, void *stream,
 	return 0;
 }
 
+/* Without replicas there is nothing to keep for an all-reduce. */
+static void note_first_full(struct fsdp_group *group,
+			    const struct fsdp_reduce_options *options,
+			    uint64_t sequence)
+{
+	if (!group->first_full &&
+	    (!options->no_all_reduce || group->comm->n_replicas == 1))
+		group->first_full = sequence;
+}
+
 int fsdp_reduce(struct fsdp_group *group,
 		const struct fsdp_reduce_options *options,
 		struct fsdp_work *ret)
@@ -552,6 +581,12 @@ int fsdp_reduce(struct fsdp_group *group,
 		r = comm_check_stream(group->comm, o.stream, err);
 	if (r < 0)
 		return r;
+	if (group->comm->reducer) {
+		r = host_reduce_begin(group, &o, ret, err);
+		if (r == 0)
+			note_first_full(group, &o, ret->sequence);
+		return r;
+	}
 	request.reduce = (struct reduce_request){
 		.group = group->id,
 		.input = input_ref(group),
@@ -571,10 +606,7 @@ int fsdp_reduce(struct fsdp_group *group,
 				  .kind = WORK_REDUCE,
 				  .sequence = answer.reply.work.sequence};
 	answer_deinit(&answer);
-	/* Without replicas there is nothing to keep for an all-reduce. */
-	if (!group->first_full &&
-	    (!o.no_all_reduce || group->comm->n_replicas == 1))
-		group->first_full = ret->sequence;
+	note_first_full(group, &o, ret->sequence);
 	if (group->engine)
 		return engine_reduce(group, &request.reduce, ret->sequence,
 				     o.stream, err);
@@ -582,6 +614,6 @@ int fsdp_reduce(struct fsdp_group *group,
 	fsdp_free(group->comm->spent);
 	group->comm->spent = group->input;
 	group->input = NULL;
-	claim_drop(&group->input_claim, group->comm->client);
+	lazy_mapping_drop(&group->input_mapping, group->comm->client);
 	return 0;
 }

@@ -18,8 +18,8 @@ static bool is_in(const struct fsdp_tensor *tensor, const void *at,
 		return false;
 	begin = (uintptr_t)tensor->data;
 	/* The handle may begin behind its place. */
-	end = (uintptr_t)tensor_known(tensor)->data +
-	      known_rest(tensor_known(tensor))->size;
+	end = (uintptr_t)tensor_desc(tensor)->data +
+	      desc_rest(tensor_desc(tensor))->size;
 	return where >= begin && where <= end && size <= end - where;
 }
 
@@ -30,13 +30,13 @@ static int check_range(const struct fsdp_group *group, const void *at,
 	const struct fsdp_tensor *own[] = {group->shards[!group->side],
 					   group->grads, group->input};
 	const struct fsdp_tensor *others[] = {group->shards[group->side],
-					      group->full};
+					      group->full, group->gathered};
 
 	for (size_t i = 0; i < 3; i++) {
 		if (is_in(own[i], at, size))
 			return 0;
 	}
-	for (size_t i = 0; i < 2 && !is_written; i++) {
+	for (size_t i = 0; i < 3 && !is_written; i++) {
 		if (is_in(others[i], at, size))
 			return 0;
 	}

@@ -1,10 +1,10 @@
 /*
- * What group.c and group_register.c share: nobody else needs it.
+ * Shared by group.c and group_register.c only.
  */
 #pragma once
 #include "client/rank/comm.h"
 
-/* NULL of NULL, which comm_check() refuses. */
+/* NULL if `group` is NULL, which comm_check() refuses. */
 static inline struct fsdp_comm *group_comm(const struct fsdp_group *group)
 {
 	return group ? group->comm : NULL;
@@ -12,6 +12,13 @@ static inline struct fsdp_comm *group_comm(const struct fsdp_group *group)
 
 /* Have addresses of the shards and gradients, where they are only claimed. */
 int group_map_own(struct fsdp_group *group, struct error *err);
+
+/* The one place of an answer, of at least `size` bytes; nothing stays held on
+ * failure. On a device that only fsdp-worker works on it is claimed. */
+int group_adopt_one(const struct fsdp_comm *comm, struct answer *answer,
+		    bool is_writable, uint64_t size,
+		    struct lazy_mapping *lazy_mapping, struct fsdp_tensor **ret,
+		    struct error *err);
 
 /* Behind this rank's part of each parameter; what is committed has its zeros.
  */

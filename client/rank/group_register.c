@@ -9,6 +9,8 @@
 #include "client/places.h"
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
+#include "client/rank/host_group.h"
+#include "client/rank/host_reduce.h"
 #include "client/rank/plain_device.h"
 #include "client/sized.h"
 #include "client/spec.h"
@@ -64,28 +66,28 @@ static int fill_params(struct fsdp_group *group,
 {
 	for (size_t i = 0; i < group->n_params; i++) {
 		struct param *param = &group->params[i];
-		struct fsdp_param_spec known;
+		struct fsdp_param_spec desc;
 		int r;
 
-		r = sized_take_item(&known, specs, i, "params",
+		r = sized_take_item(&desc, specs, i, "params",
 				    SIZED(fsdp_param_spec), err);
 		if (r < 0)
 			return r;
-		r = spec_to_type(&known.spec, NULL, &param->type, err);
+		r = spec_to_type(&desc.spec, NULL, &param->type, err);
 		if (r < 0)
 			return spec_wrap(err, r, "params", i);
-		param->is_frozen = known.is_frozen;
+		param->is_frozen = desc.is_frozen;
 		ret[i] = (struct group_param){
-			.name = known.name,
+			.name = desc.name,
 			.type = param->type,
-			.shard_dim = known.shard_dim,
-			.is_frozen = known.is_frozen,
+			.shard_dim = desc.shard_dim,
+			.is_frozen = desc.is_frozen,
 		};
 	}
 	return 0;
 }
 
-/* What the engine needs to know of it. On failure nothing is left of the
+/* What who does the work needs to know of it. On failure nothing is left of the
  * answer. */
 static int plan_own(struct fsdp_group *group, const struct group_request *asked,
 		    struct answer *answer, struct error *err)
@@ -93,7 +95,9 @@ static int plan_own(struct fsdp_group *group, const struct group_request *asked,
 	struct group_reply *reply = &answer->reply.group;
 	struct places_reply places = {.n_places = reply->n_places,
 				      .places = reply->places};
-	int r = engine_group_new(group, asked, reply->hash, err);
+	int r = group->comm->engine
+			? engine_group_new(group, asked, reply->hash, err)
+			: host_group_new(group, asked, reply->hash, err);
 
 	if (r == 0)
 		return 0;
@@ -137,7 +141,8 @@ static int ask(struct fsdp_group *group, const char *name,
 	r = fill_params(group, specs, request.group.params, err);
 	if (r == 0)
 		r = comm_call(group->comm, &request, ret, err);
-	if (r == 0 && group->comm->engine)
+	if (r == 0 && (group->comm->engine || group->comm->gatherer ||
+		       group->comm->reducer))
 		r = plan_own(group, &request.group, ret, err);
 	free(request.group.params);
 	return r;
@@ -245,10 +250,16 @@ static int take_entries(struct fsdp_group *group,
 		if (r < 0)
 			return error_wrap(err, r, "params[%zu]", i);
 	}
+	if (reply->index >= GATHERS_GROUPS)
+		return error_set(err, -EPROTO,
+				 "fsdpd gave the group number %u on a board of "
+				 "%d",
+				 reply->index, GATHERS_GROUPS);
 	group->id = reply->group;
 	group->side = reply->side;
 	group->step = reply->step;
 	group->is_in_place = reply->is_in_place;
+	group->index = reply->index;
 	return 0;
 }
 
@@ -262,13 +273,13 @@ static void skip_to_pages(struct fsdp_tensor **tensors)
 	}
 }
 
-static void claim_group(struct fsdp_group *group,
-			const struct group_reply *reply)
+static void map_group(struct fsdp_group *group, const struct group_reply *reply)
 {
-	claim_take(&group->shards_claims[0], &reply->places[0], true);
-	claim_take(&group->shards_claims[1], &reply->places[1], true);
+	lazy_mapping_take(&group->shard_mappings[0], &reply->places[0], true);
+	lazy_mapping_take(&group->shard_mappings[1], &reply->places[1], true);
 	if (reply->n_places > 2)
-		claim_take(&group->grads_claim, &reply->places[2], true);
+		lazy_mapping_take(&group->grads_mapping, &reply->places[2],
+				  true);
 }
 
 static int take_group(struct fsdp_group *group, struct answer *answer,
@@ -291,7 +302,7 @@ static int take_group(struct fsdp_group *group, struct answer *answer,
 		return r;
 	}
 	if (plain_is_device(group->comm)) {
-		claim_group(group, reply);
+		map_group(group, reply);
 		return 0;
 	}
 	r = places_adopt_batch(client, &places, &use, tensors, err);
@@ -305,7 +316,7 @@ static int take_group(struct fsdp_group *group, struct answer *answer,
 	if (group->engine)
 		return engine_group_take_memory(group, tensors[3], err);
 	fsdp_free(tensors[3]);
-	return 0;
+	return group->host ? host_group_check_memory(group, err) : 0;
 }
 
 static int zero_padding(struct fsdp_group *group, uint32_t side,
@@ -344,24 +355,28 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 			struct fsdp_group **ret)
 {
 	struct error *err = error_of_thread();
-	struct fsdp_policy known;
+	struct fsdp_policy desc;
 	struct fsdp_group *group;
 	struct answer answer;
 	int r;
 
 	r = comm_check_idle(comm, err);
 	if (r == 0)
-		r = sized_take(&known, policy, SIZED(fsdp_policy), err);
+		r = sized_take(&desc, policy, SIZED(fsdp_policy), err);
 	if (r < 0)
 		return r;
 	if (n > FSDP_MAX_PARAMS)
 		return error_set(err, -E2BIG,
 				 "%zu parameters; a group has at most %d", n,
 				 FSDP_MAX_PARAMS);
+	/* It may wait for the memory. */
+	r = comm->reducer ? inputs_give_back(comm, err) : 0;
+	if (r < 0)
+		return r;
 	group = group_new(comm, name, n);
 	if (!group)
 		return error_nomem(err, "a group");
-	r = ask(group, name, params, &known, &answer, err);
+	r = ask(group, name, params, &desc, &answer, err);
 	if (r == 0) {
 		r = take_group(group, &answer, err);
 		answer_deinit(&answer);

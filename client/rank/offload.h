@@ -1,13 +1,13 @@
 /*
  * Offload: shards, gradients and partial sums of a group in host memory, and
- * the rooms on the device through which they pass.
+ * the staging memory on the device through which they pass.
  *
- * Their pages are pinned for as long as the rank has them, so that copies are
- * on streams: one stream copies in and one copies out, so that a copy runs
- * beside the gathers and reductions of other groups. Gathers use two rooms in
- * turn, and so do reductions: the next one's bytes come in while the last one
- * is still being worked with. A room is a tensor of the broker's, as large as
- * the largest group needs.
+ * Their pages are pinned for as long as the rank has them, so that copies run
+ * on streams: one stream copies in and one copies out, beside the gathers and
+ * reductions of other groups. Gathers alternate between two staging areas, and
+ * so do reductions: the bytes of the next operation come in while the last one
+ * is still in use. A staging area is a tensor of the broker, as large as the
+ * largest group needs.
  */
 #pragma once
 #include "client/rank/engine.h"
@@ -15,31 +15,32 @@
 
 struct device_reduce;
 
-/* The group's handles are there: pin their pages, and see to rooms and streams.
- * On failure nothing stays pinned. */
+/* The group's handles exist: pin their pages, and make streams and staging
+ * areas as needed. On failure no page stays pinned. */
 int offload_open(struct fsdp_group *group, struct error *err);
-/* Before its handles end; nothing is under way. No-op if it is not open. */
+/* Call it before the group's handles end, when no operation is under way. Does
+ * nothing if it is not open. */
 void offload_close(struct engine_group *group);
 
-/* The rooms of all groups go; nothing is under way. */
+/* Free the staging areas of all groups; no operation is under way. */
 void offload_end_rooms(struct rank_engine *engine);
-/* The streams; in the device's context. */
+/* Make the streams; in the device's context. */
 void offload_end_streams(struct rank_engine *engine);
 
-/* Bring the committed shards in; the gather stream waits for them. The room
- * has them until offload_gathered(); NULL: there are none. */
+/* Copy the committed shards in; the gather stream waits for the copy. They are
+ * valid in the staging area until offload_gathered(); NULL: there are none. */
 int offload_shards_in(struct rank_engine *engine,
 		      const struct fsdp_group *group,
 		      const struct fsdp_tensor **ret, struct error *err);
-/* The gather stream was given what reads them. */
+/* The work that reads them is on the gather stream. */
 int offload_gathered(struct rank_engine *engine, struct error *err);
 
-/* Bring in what the reduction adds to; the reduce stream waits for that. Fills
- * in where its gradients and sums are. */
+/* Copy in the values to which the reduction adds; the reduce stream waits for
+ * the copy. Fills in the addresses of its gradients and sums. */
 int offload_grads_in(struct rank_engine *engine, const struct fsdp_group *group,
 		     struct device_reduce *reduce, struct error *err);
-/* The reduce stream was given the reduction: what it writes goes out after it.
- * `ret_stream`: that on which it does. */
+/* The reduction is on the reduce stream: copy its results out after it.
+ * `ret_stream`: the stream of that copy. */
 int offload_grads_out(struct rank_engine *engine,
 		      const struct fsdp_group *group,
 		      const struct device_reduce *reduce, CUstream *ret_stream,

@@ -66,7 +66,7 @@ int registrations_add(struct registrations *registrations,
 		      struct nccl_comm *comm, const struct fsdp_tensor *tensor,
 		      struct error *err)
 {
-	uint32_t chunk = known_rest(tensor_known(tensor))->chunk;
+	uint32_t chunk = desc_rest(tensor_desc(tensor))->chunk;
 
 	/* What has no elements has no memory. */
 	if (!registrations->is_wanted || !chunk || has(registrations, chunk))

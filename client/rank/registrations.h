@@ -1,10 +1,10 @@
 /*
- * Chunks that NCCL was told of (FSDP_MEMORY_REGISTERED): each once, before the
- * first collective that uses memory in it.
+ * Chunks that are registered with NCCL (FSDP_MEMORY_REGISTERED): each once,
+ * before the first collective that uses memory in it.
  *
- * NCCL must not be left with memory that is unmapped. So a chunk that is
- * registered stays mapped until it is deregistered here, also when the broker
- * has taken it back; the engine comes by whenever it begins something.
+ * NCCL must not have unmapped memory registered. So a registered chunk stays
+ * mapped until it is deregistered here, even if the broker has retired it; the
+ * engine calls this whenever it begins an operation.
  */
 #pragma once
 #include "client/tensor.h"
@@ -19,17 +19,18 @@ struct registrations {
 	size_t n, capacity;
 };
 
-/* Register the tensor's chunk, if that is wanted and was not done. Whatever
- * this says is the communicator's end. */
+/* Register the tensor's chunk, if that is requested and not done yet. A failure
+ * ends the communicator. */
 int registrations_add(struct registrations *registrations,
 		      struct nccl_comm *comm, const struct fsdp_tensor *tensor,
 		      struct error *err);
 
-/* Deregister what the broker has no more: nothing uses it then (mapping.h). */
+/* Deregister the chunks that the broker has retired: no work uses them any more
+ * (mapping.h). */
 int registrations_trim(struct registrations *registrations,
 		       struct nccl_comm *comm, struct fsdp_client *client,
 		       struct error *err);
 
-/* NCCL has forgotten all of them. */
+/* NCCL has released all of them. */
 void registrations_end(struct registrations *registrations,
 		       struct fsdp_client *client);

@@ -5,7 +5,12 @@
 #include "collective/host/gather.h"
 #include <string.h>
 
-#define TASK_SIZE (UINT64_C(256) << 10)
+/* Less costs more to hand out than to move. */
+#define MIN_TASK_SIZE (UINT64_C(16) << 10)
+
+_Static_assert(MIN_TASK_SIZE % PLAN_ALIGN == 0 &&
+		       GATHER_TASK_SIZE % MIN_TASK_SIZE == 0,
+	       "tasks are whole PLAN_ALIGN");
 
 /* What the steps of a task share. */
 struct task {
@@ -16,9 +21,20 @@ struct task {
 	bool is_streamed;
 };
 
-static uint64_t count_tasks(uint64_t size)
+static uint64_t count_tasks(const struct gather *gather)
 {
-	return (size + TASK_SIZE - 1) / TASK_SIZE;
+	return (gather->layout->plan.full_size + gather->task_size - 1) /
+	       gather->task_size;
+}
+
+uint64_t gather_task_size(const struct plan *plan, uint32_t n_ranks)
+{
+	uint64_t size = plan->full_size * plan->n_replicas / 2 / n_ranks /
+			MIN_TASK_SIZE * MIN_TASK_SIZE;
+
+	if (size < MIN_TASK_SIZE)
+		return MIN_TASK_SIZE;
+	return size < GATHER_TASK_SIZE ? size : GATHER_TASK_SIZE;
 }
 
 uint64_t gather_count_tasks(const struct gather *gather)
@@ -27,7 +43,7 @@ uint64_t gather_count_tasks(const struct gather *gather)
 
 	if (gather->full == gather->shards)
 		return 0;
-	return count_tasks(plan->full_size) * plan->n_replicas;
+	return count_tasks(gather) * plan->n_replicas;
 }
 
 uint64_t gather_count_bytes(const struct gather *gather)
@@ -91,10 +107,10 @@ void gather_run(const struct gather *gather, uint64_t i)
 {
 	const struct layout *layout = gather->layout;
 	const struct plan *plan = &layout->plan;
-	uint64_t n_tasks = count_tasks(plan->full_size);
-	uint64_t replica = i / n_tasks, at = i % n_tasks * TASK_SIZE;
-	uint64_t end = plan->full_size - at < TASK_SIZE ? plan->full_size
-							: at + TASK_SIZE;
+	uint64_t n_tasks = count_tasks(gather), size = gather->task_size;
+	uint64_t replica = i / n_tasks, at = i % n_tasks * size;
+	uint64_t end =
+		plan->full_size - at < size ? plan->full_size : at + size;
 	struct task task = {
 		.gather = gather,
 		.shards = gather->shards + replica * plan->shards_size,
@@ -103,7 +119,7 @@ void gather_run(const struct gather *gather, uint64_t i)
 			       KERNEL_STREAM_MIN,
 	};
 
-	for (const struct span *span =
+	for (const struct layout_span *span =
 		     layout_find(layout->full_spans, layout->n_full_spans, at);
 	     at < end; span++) {
 		uint64_t stop = span->end < end ? span->end : end;

@@ -247,12 +247,12 @@ static int check(const struct layout *layout, struct error *err)
 /* --- spans --------------------------------------------------------------- */
 
 /* Each goes up to where the next begins, so that all between is padding. */
-static void append(struct span *spans, uint32_t *n, uint64_t begin,
+static void append(struct layout_span *spans, uint32_t *n, uint64_t begin,
 		   uint64_t end, const struct plan_entry *entry)
 {
 	if (*n > 0)
 		spans[*n - 1].end = begin;
-	spans[(*n)++] = (struct span){begin, end, entry};
+	spans[(*n)++] = (struct layout_span){begin, end, entry};
 }
 
 static void fill_spans(struct layout *layout)
@@ -282,8 +282,10 @@ int layout_new(const struct plan *plan, struct layout **ret, struct error *err)
 	if (!layout)
 		goto no_memory;
 	layout->entries = calloc(plan->n_entries, size);
-	layout->full_spans = calloc(plan->n_entries, sizeof(struct span));
-	layout->input_spans = calloc(plan->n_entries, sizeof(struct span));
+	layout->full_spans =
+		calloc(plan->n_entries, sizeof(struct layout_span));
+	layout->input_spans =
+		calloc(plan->n_entries, sizeof(struct layout_span));
 	if (!layout->entries || !layout->full_spans || !layout->input_spans)
 		goto no_memory;
 	memcpy(layout->entries, plan->entries, plan->n_entries * size);
@@ -336,8 +338,8 @@ bool layout_is_in_place(const struct layout *layout)
 	return true;
 }
 
-const struct span *layout_find(const struct span *spans, uint32_t n,
-			       uint64_t at)
+const struct layout_span *layout_find(const struct layout_span *spans,
+				      uint32_t n, uint64_t at)
 {
 	uint32_t low = 0, high = n;
 

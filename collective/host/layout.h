@@ -12,7 +12,7 @@
 
 struct error;
 
-struct span {
+struct layout_span {
 	uint64_t begin, end; /* bytes; whole PLAN_ALIGN */
 	const struct plan_entry *entry;
 };
@@ -22,7 +22,7 @@ struct layout {
 	struct plan plan;
 	struct plan_entry *entries; /* owned */
 	/* From 0 on, one behind the other; owned. */
-	struct span *full_spans, *input_spans;
+	struct layout_span *full_spans, *input_spans;
 	uint32_t n_full_spans, n_input_spans;
 };
 
@@ -39,8 +39,8 @@ void layout_free(struct layout *layout); /* NULL is fine */
 bool layout_is_in_place(const struct layout *layout);
 
 /* The span that `at` (below the end of the last) lies in. */
-const struct span *layout_find(const struct span *spans, uint32_t n,
-			       uint64_t at);
+const struct layout_span *layout_find(const struct layout_span *spans,
+				      uint32_t n, uint64_t at);
 
 /* Positions that lie behind one another in one chunk, too. */
 struct stretch {

@@ -12,6 +12,8 @@
 #include <string.h>
 
 #define TASK_BYTES  (UINT64_C(512) << 10) /* read and written */
+#define TASK_MIN    (UINT64_C(32) << 10)  /* what is shared is as large */
+#define TASK_UNIT   UINT64_C(1024)        /* of the input */
 #define BLOCK       512                   /* elements */
 #define MAX_ELEMENT sizeof(uint64_t)
 
@@ -86,6 +88,26 @@ static int make_steps(struct reduce *reduce, uint32_t dtype,
 	return 0;
 }
 
+/* Of the input, if a task reads and writes so many bytes. */
+static uint64_t task_size(const struct plan *plan, uint64_t bytes)
+{
+	uint64_t size = bytes / (plan->n_shards * plan->n_replicas + 1);
+
+	return size > TASK_UNIT ? size / TASK_UNIT * TASK_UNIT : TASK_UNIT;
+}
+
+void reduce_share(struct reduce *reduce)
+{
+	const struct plan *plan = &reduce->layout->plan;
+	/* All of them read and write about that much for each rank, so this
+	 * makes four tasks for each. */
+	uint64_t bytes = plan->input_size / 4;
+
+	bytes = bytes < TASK_MIN ? TASK_MIN : bytes;
+	bytes = bytes > TASK_BYTES ? TASK_BYTES : bytes;
+	reduce->task_size = task_size(plan, bytes);
+}
+
 int reduce_init(struct reduce *reduce, const struct layout *layout,
 		const struct kernels *kernels,
 		const struct reduce_options *options, struct error *err)
@@ -97,6 +119,7 @@ int reduce_init(struct reduce *reduce, const struct layout *layout,
 		.layout = layout,
 		.kernels = kernels,
 		.flags = options->flags,
+		.task_size = task_size(&layout->plan, TASK_BYTES),
 	};
 	if (options->flags & ~(HOST_REDUCE_ACCUMULATE | partial))
 		return error_set(err, -EINVAL, "unknown flags 0x%x",
@@ -107,26 +130,19 @@ int reduce_init(struct reduce *reduce, const struct layout *layout,
 				 "plan has one");
 	for (uint32_t i = 0; i < layout->n_input_spans; i++) {
 		uint32_t dtype = layout->input_spans[i].entry->reduce_dtype;
-		int r = make_steps(reduce, dtype, options, err);
+		int r = 0;
 
+		if (reduce->steps[dtype].post == 0)
+			r = make_steps(reduce, dtype, options, err);
 		if (r < 0)
 			return r;
 	}
 	return 0;
 }
 
-/* Bytes of the input that a task takes. */
-static uint64_t task_size(const struct reduce *reduce)
-{
-	const struct plan *plan = &reduce->layout->plan;
-	uint64_t size = TASK_BYTES / (plan->n_shards * plan->n_replicas + 1);
-
-	return size / 1024 * 1024;
-}
-
 uint64_t reduce_count_tasks(const struct reduce *reduce)
 {
-	uint64_t size = task_size(reduce);
+	uint64_t size = reduce->task_size;
 
 	if (reduce->layout->n_input_spans == 0)
 		return 0;
@@ -481,8 +497,8 @@ static void begin_entry(struct task *task, const struct plan_entry *entry)
 }
 
 /* Bytes [begin, end) of a span. */
-static void run_part(struct task *task, const struct span *span, uint64_t begin,
-		     uint64_t end)
+static void run_part(struct task *task, const struct layout_span *span,
+		     uint64_t begin, uint64_t end)
 {
 	const struct shard *shard = &span->entry->shard;
 	uint32_t size = dtype_size(span->entry->input_dtype);
@@ -513,7 +529,7 @@ void reduce_run(const struct reduce *reduce, uint64_t i)
 {
 	const struct layout *layout = reduce->layout;
 	const struct plan *plan = &layout->plan;
-	uint64_t size = task_size(reduce), at = i * size;
+	uint64_t size = reduce->task_size, at = i * size;
 	uint64_t end =
 		plan->input_size - at < size ? plan->input_size : at + size;
 	struct task task;
@@ -527,8 +543,8 @@ void reduce_run(const struct reduce *reduce, uint64_t i)
 		(plan->n_shards * plan->input_size + plan->grads_size) *
 			plan->n_replicas >=
 		KERNEL_STREAM_MIN;
-	for (const struct span *span = layout_find(layout->input_spans,
-						   layout->n_input_spans, at);
+	for (const struct layout_span *span = layout_find(
+		     layout->input_spans, layout->n_input_spans, at);
 	     at < end; span++) {
 		uint64_t stop = span->end < end ? span->end : end;
 

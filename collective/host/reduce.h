@@ -64,7 +64,8 @@ struct reduce_steps {
 struct reduce {
 	const struct layout *layout;
 	const struct kernels *kernels;
-	uint32_t flags; /* enum host_reduce_flags */
+	uint32_t flags;     /* enum host_reduce_flags */
+	uint64_t task_size; /* bytes of the input that a task takes */
 	const uint8_t *inputs[PLAN_MAX_RANKS];
 	uint8_t *grads;   /* not used for HOST_REDUCE_PARTIAL_OUT */
 	uint8_t *partial; /* not used without both HOST_REDUCE_PARTIAL_* */
@@ -76,6 +77,10 @@ struct reduce {
 int reduce_init(struct reduce *reduce, const struct layout *layout,
 		const struct kernels *kernels,
 		const struct reduce_options *options, struct error *err);
+
+/* After reduce_init(): smaller tasks, so that all ranks share them evenly. The
+ * plan alone says how small, so that all ranks cut alike. */
+void reduce_share(struct reduce *reduce);
 
 uint64_t reduce_count_tasks(const struct reduce *reduce);
 void reduce_run(const struct reduce *reduce, uint64_t task);

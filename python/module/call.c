@@ -3,15 +3,21 @@
 /* Where this thread is. */
 static _Thread_local enum { OUTSIDE, WAITING, IN_HANDLER } state;
 
+int call_check(void)
+{
+	if (state != IN_HANDLER)
+		return 0;
+	PyErr_SetString(PyExc_RuntimeError,
+			"a signal handler called fsdp while it interrupted "
+			"another call of fsdp; set a flag there, and call "
+			"later");
+	return -1;
+}
+
 int call_begin(struct call *call)
 {
-	if (state == IN_HANDLER) {
-		PyErr_SetString(PyExc_RuntimeError,
-				"a signal handler called fsdp while it "
-				"interrupted another call of fsdp; set a flag "
-				"there, and call later");
+	if (call_check() < 0)
 		return -1;
-	}
 	call->thread = PyEval_SaveThread();
 	state = WAITING;
 	return 0;

@@ -19,6 +19,8 @@ struct call {
 
 /* -1, with an exception: this is a signal handler that runs within another
  * call of libfsdp on the same thread, which allows no second one. */
+int call_check(void);
+/* The same, and then other threads run. */
 int call_begin(struct call *call);
 void call_end(struct call *call);
 

@@ -1,5 +1,7 @@
 #include "client.h"
+#include "bundle.h"
 #include "call.h"
+#include "channel.h"
 #include "errors.h"
 #include "inspect.h"
 #include "names.h"
@@ -228,26 +230,6 @@ static PyObject *client_begin(PyObject *self, PyObject *const *args,
 /* --- alloc ------------------------------------------------------------------
  */
 
-/* Of a list of (shape, dtype). NULL, with an exception. */
-static struct fsdp_spec *parse_specs(PyObject *list, size_t n)
-{
-	struct fsdp_spec *specs = calloc(n + 1, sizeof(*specs));
-
-	if (!specs)
-		return (void *)PyErr_NoMemory();
-	for (size_t i = 0; i < n; i++) {
-		PyObject *pair = PyList_GetItem(list, (Py_ssize_t)i);
-		PyObject *shape, *dtype;
-
-		if (PyArg_ParseTuple(pair, "OU", &shape, &dtype) &&
-		    spec_parse(shape, dtype, &specs[i]) == 0)
-			continue;
-		free(specs);
-		return NULL;
-	}
-	return specs;
-}
-
 struct allocation {
 	const struct fsdp_spec *specs;
 	size_t n;
@@ -294,7 +276,7 @@ static PyObject *client_alloc(PyObject *self, PyObject *args)
 	if (r < 0)
 		return errors_raise(r);
 	it.n = (size_t)PyList_Size(list);
-	it.specs = parse_specs(list, it.n);
+	it.specs = spec_parse_list(list);
 	if (!it.specs)
 		return NULL;
 	link = client_use(self);
@@ -419,10 +401,14 @@ static PyMethodDef methods[] = {
 	 "ping()\n--\n\nMake one round trip to the broker."},
 	{"_alloc", client_alloc, METH_VARARGS, NULL},
 	{"_begin", METHOD(client_begin), METH_FASTCALL | METH_KEYWORDS, NULL},
+	{"_bundle", METHOD(bundle_get), METH_FASTCALL | METH_KEYWORDS, NULL},
 	{"_fd", client_fd, METH_NOARGS, NULL},
 	{"_list", inspect_list, METH_VARARGS, NULL},
 	{"_redeem", client_redeem, METH_VARARGS, NULL},
 	{"_remove", client_remove, METH_O, NULL},
+	{"_shows", bundle_shows, METH_O, NULL},
+	{"_channel", channel_open, METH_VARARGS, NULL},
+	{"_stage", bundle_stage, METH_VARARGS, NULL},
 	{"_status", inspect_status, METH_NOARGS, NULL},
 	{"_who", inspect_who, METH_VARARGS, NULL},
 	{NULL, NULL, 0, NULL},

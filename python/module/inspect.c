@@ -30,15 +30,18 @@ static PyObject *entry_dict(const struct fsdp_entry *entry)
 
 	fsdp_device_format(&info->device, device);
 	return Py_BuildValue(
-		"{s:s,s:K,s:s,s:N,s:K,s:s,s:I,s:I,s:I,s:K,s:K,s:I}", "name",
-		info->name, "version", (unsigned long long)info->version,
-		"dtype", fsdp_dtype_name(info->dtype), "shape",
+		"{s:s,s:K,s:s,s:N,s:K,s:s,s:I,s:I,s:I,s:K,s:K,s:I,s:z#}",
+		"name", info->name, "version",
+		(unsigned long long)info->version, "dtype",
+		fsdp_dtype_name(info->dtype), "shape",
 		spec_dims(info->shape, info->n_dims), "nbytes",
 		(unsigned long long)info->size, "device", device, "uid",
 		entry->uid, "gid", entry->gid, "mode", entry->mode, "age_ms",
 		(unsigned long long)entry->age_ms, "ttl_left_ms",
 		(unsigned long long)entry->ttl_left_ms, "n_holders",
-		entry->n_holders);
+		entry->n_holders, "bundle",
+		entry->bundle_name_size ? info->name : NULL,
+		(Py_ssize_t)entry->bundle_name_size);
 }
 
 static int on_entry(const struct fsdp_entry *entry, void *data)

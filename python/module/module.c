@@ -2,6 +2,8 @@
  * fsdp._fsdp: libfsdp for Python. The package fsdp is its only user.
  */
 #include "buffer.h"
+#include "bundle.h"
+#include "channel.h"
 #include "client.h"
 #include "client/fsdp.h"
 #include "dlpack.h"
@@ -82,7 +84,8 @@ PyMODINIT_FUNC PyInit__fsdp(void)
 	if (!module)
 		return NULL;
 	if (tensor_add(module) < 0 || buffer_add(module) < 0 ||
-	    client_add(module) < 0 || pending_add(module) < 0 ||
+	    client_add(module) < 0 || channel_add(module) < 0 ||
+	    pending_add(module) < 0 || bundle_add(module) < 0 ||
 	    PyModule_AddStringConstant(module, "version", fsdp_version()) < 0)
 		Py_CLEAR(module);
 	return module;

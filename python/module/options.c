@@ -52,6 +52,10 @@ static int parse_one(const char *name, PyObject *value,
 		ret->newer_than = PyLong_AsUnsignedLongLong(value);
 		return PyErr_Occurred() ? -1 : 0;
 	}
+	if (strcmp(name, "version") == 0) {
+		ret->version = PyLong_AsUnsignedLongLong(value);
+		return PyErr_Occurred() ? -1 : 0;
+	}
 	if (strcmp(name, "stream") == 0) {
 		ret->stream = value == Py_None ? NULL : PyLong_AsVoidPtr(value);
 		return PyErr_Occurred() ? -1 : 0;

@@ -1,6 +1,7 @@
 #include "spec.h"
 #include "errors.h"
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum fsdp_dtype spec_dtype(const char *name)
@@ -60,6 +61,26 @@ int spec_parse(PyObject *shape, PyObject *dtype, struct fsdp_spec *ret)
 		return -1;
 	}
 	return spec_parse_dims(shape, "shape", ret->shape, &ret->n_dims);
+}
+
+struct fsdp_spec *spec_parse_list(PyObject *list)
+{
+	size_t n = (size_t)PyList_Size(list);
+	struct fsdp_spec *specs = calloc(n + 1, sizeof(*specs));
+
+	if (!specs)
+		return (void *)PyErr_NoMemory();
+	for (size_t i = 0; i < n; i++) {
+		PyObject *pair = PyList_GetItem(list, (Py_ssize_t)i);
+		PyObject *shape, *dtype;
+
+		if (PyArg_ParseTuple(pair, "OU", &shape, &dtype) &&
+		    spec_parse(shape, dtype, &specs[i]) == 0)
+			continue;
+		free(specs);
+		return NULL;
+	}
+	return specs;
 }
 
 PyObject *spec_dims(const int64_t *dims, uint32_t n)

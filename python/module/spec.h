@@ -11,6 +11,9 @@ enum fsdp_dtype spec_dtype(const char *name);
 /* `shape` is an iterable of int, `dtype` a name. -1, with an exception. */
 int spec_parse(PyObject *shape, PyObject *dtype, struct fsdp_spec *ret);
 
+/* Of a list of (shape, dtype): an array to free(). NULL, with an exception. */
+struct fsdp_spec *spec_parse_list(PyObject *list);
+
 /* A sequence of at most FSDP_MAX_DIMS int. -1, with an exception. */
 int spec_parse_dims(PyObject *dims, const char *what, int64_t *ret,
 		    uint32_t *ret_n);

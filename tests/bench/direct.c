@@ -1,6 +1,10 @@
 /*
  * Rows direct_*: what ranks do without the broker.
  *
+ * A reduce-scatter of that size, by 2 and by 4 ranks, of which the row is the
+ * worse; the floor is the same by fsdp-worker, in turns. `fsdp-bench
+ * collectives` has more sizes and dtypes, beside MPI.
+ *
  * An unshard in place with its wait, the address of a parameter and the
  * reshard. The floor is our quickest call of this kind: the same thread
  * acquires and releases one tensor that it knows. One sample is the mean over
@@ -9,6 +13,8 @@
 #include "bench.h"
 #include "daemon.h"
 #include "fsdp.h"
+#include "party.h"
+#include "rank.h"
 #include <stdint.h>
 
 #define N_CALLS 10000
@@ -99,4 +105,129 @@ void direct_unshard_in_place(const struct bench *bench, struct result *ret)
 	fsdp_comm_leave(direct.comm);
 	fsdp_close(direct.client);
 	daemon_stop(&daemon);
+}
+
+/* --- reductions ---------------------------------------------------------- */
+
+#define KIB UINT64_C(1024)
+
+/* A round takes about so long. */
+#define ROUND_NS       4e6
+#define MAX_ITERATIONS 64
+
+/* Ranks of one home. */
+struct side {
+	struct rank_options options;
+	struct party party;
+	struct stage_order order;
+};
+
+static void side_do(struct side *side, uint32_t verb)
+{
+	side->order.verb = verb;
+	if (!party_order(&side->party, &side->order))
+		die("ranks of a reduction have ended");
+}
+
+static double side_time(struct side *side)
+{
+	side_do(side, STAGE_RUN);
+	return stage_time(side->party.stage);
+}
+
+static void side_open(struct side *side, const struct bench *bench,
+		      const struct daemon *daemon, enum fsdp_home home,
+		      uint32_t n_ranks, uint64_t size)
+{
+	static uint32_t number;
+	const struct variant *variant = variant_find(REDUCE_SCATTER, "f32");
+	double n;
+
+	side->options = (struct rank_options){
+		.socket = daemon->socket, .n_ranks = n_ranks, .home = home};
+	side->order = (struct stage_order){
+		.collective = REDUCE_SCATTER,
+		.variant = (uint32_t)(variant - variants),
+		.number = number++,
+		.size = size,
+		.n_iterations = 3,
+		.n_warm = 3,
+	};
+	party_start(&side->party, bench,
+		    home == FSDP_HOME_RANK ? "ranks" : "worker", n_ranks, false,
+		    rank_serve, &side->options);
+	side_do(side, STAGE_PREPARE);
+	n = ROUND_NS / side_time(side);
+	side->order.n_iterations = n < 1                ? 1
+				   : n > MAX_ITERATIONS ? MAX_ITERATIONS
+							: (uint32_t)n;
+	side->order.n_warm = 1;
+}
+
+static void side_close(struct side *side)
+{
+	side_do(side, STAGE_RELEASE);
+	party_stop(&side->party);
+}
+
+static void compare_homes(const struct bench *bench,
+			  const struct daemon *daemon, uint32_t n_ranks,
+			  uint64_t size, struct result *ret)
+{
+	struct pairs pairs = PAIRS_NULL;
+	struct side ours, floor;
+
+	side_open(&ours, bench, daemon, FSDP_HOME_RANK, n_ranks, size);
+	side_open(&floor, bench, daemon, FSDP_HOME_WORKER, n_ranks, size);
+	for (unsigned i = 0; i < bench->n_pairs; i++) {
+		samples_add(&pairs.floor, side_time(&floor));
+		samples_add(&pairs.ours, side_time(&ours));
+		pairs_close(&pairs);
+	}
+	pairs_result(&pairs, 1000, ret);
+	pairs_deinit(&pairs);
+	side_close(&floor);
+	side_close(&ours);
+}
+
+static void compare_reductions(const struct bench *bench, uint64_t size,
+			       struct result *ret)
+{
+	struct result result;
+	struct daemon daemon;
+
+	*ret = (struct result){0};
+	daemon_start(&daemon, bench,
+		     &(struct daemon_options){.is_unpinned = true});
+	for (uint32_t n_ranks = 2; n_ranks <= 4; n_ranks += 2) {
+		compare_homes(bench, &daemon, n_ranks, size, &result);
+		if (result.ratio > ret->ratio)
+			*ret = result;
+	}
+	daemon_stop(&daemon);
+}
+
+void direct_reduce_1kib(const struct bench *bench, struct result *ret)
+{
+	compare_reductions(bench, KIB, ret);
+}
+
+void direct_reduce_64kib(const struct bench *bench, struct result *ret)
+{
+	compare_reductions(bench, 64 * KIB, ret);
+}
+
+void direct_reduce_1mib(const struct bench *bench, struct result *ret)
+{
+	compare_reductions(bench, KIB * KIB, ret);
+}
+
+void direct_reduce_4mib(const struct bench *bench, struct result *ret)
+{
+	compare_reductions(bench, 4 * KIB * KIB, ret);
+}
+
+void direct_reduce_64mib(const struct bench *bench, struct result *ret)
+{
+	compare_reductions(bench, 64 * KIB * KIB, ret);
 }

@@ -22,7 +22,7 @@ static int find_one(const struct fsdp_device_entry *entry, void *data)
 		return 0;
 	gpu->device = entry->device;
 	gpu->memory = entry->size;
-	gpu->is_double = entry->is_test_double;
+	gpu->is_fake = entry->is_fake;
 	snprintf(gpu->name, sizeof(gpu->name), "%s", entry->name);
 	return 0;
 }
@@ -105,10 +105,9 @@ static void print_json(const struct gpu *gpu, const struct gpu_line *line)
 	double floor = bandwidth(line, result->floor);
 
 	printf("{\"name\": \"%s\", \"variant\": \"%s\", \"unit\": \"%s\", "
-	       "\"n\": %zu, \"size\": %llu, \"is_test_double\": %s",
+	       "\"n\": %zu, \"size\": %llu, \"is_fake\": %s",
 	       line->name, line->variant, line->unit, result->n,
-	       (unsigned long long)line->size,
-	       gpu->is_double ? "true" : "false");
+	       (unsigned long long)line->size, gpu->is_fake ? "true" : "false");
 	print_number("median", result->median);
 	print_number("p99", result->p99);
 	print_number("floor", result->floor);
@@ -252,7 +251,7 @@ void gpu(const struct bench *bench, struct result *ret)
 
 	gpu_find(&found, bench);
 	gpu_check(found.error, &(struct error){.code = found.error});
-	if (found.is_double)
+	if (found.is_fake)
 		fputs("fsdp-bench: A TEST DOUBLE plays the device: THESE "
 		      "FIGURES MEAN NOTHING\n",
 		      stderr);

@@ -20,7 +20,7 @@ struct gpu {
 	char name[64];
 	uint64_t memory;
 	uint32_t n_devices;
-	bool is_double; /* figures mean nothing: everything is small */
+	bool is_fake; /* figures mean nothing: everything is small */
 };
 
 /* Ask a child about the devices; `ret->error` tells whether there are any. */

@@ -154,7 +154,7 @@ void gpu_collectives(const struct gpu *gpu)
 				       64 * MIB, 256 * MIB, 0};
 	static const uint64_t quick[] = {4 * MIB, 64 * MIB, 0};
 	static const uint64_t small[] = {MIB / 16, 0};
-	const uint64_t *sizes = gpu->is_double         ? small
+	const uint64_t *sizes = gpu->is_fake           ? small
 				: gpu->bench->is_quick ? quick
 						       : all;
 	struct match match = {.gpu = gpu};

@@ -24,7 +24,7 @@ for FAKECUDA_DEVICES in 1 2; do
 		fail "exit status $? with $FAKECUDA_DEVICES devices"
 	for row in attach_1000 import publish_to_consume kernels all_gather \
 		reduce_scatter; do
-		grep -q "\"gpu_$row\".*\"is_test_double\": true" "$dir/out" ||
+		grep -q "\"gpu_$row\".*\"is_fake\": true" "$dir/out" ||
 			fail "no row gpu_$row with $FAKECUDA_DEVICES devices"
 	done
 	n=$(grep -c "by worker" "$dir/out")

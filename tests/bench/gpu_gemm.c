@@ -283,7 +283,7 @@ void gpu_gemm(const struct gpu *gpu)
 
 	if (!has_cublas(gpu))
 		return;
-	if (gpu->is_double) {
+	if (gpu->is_fake) {
 		gpu_leave_out("gemm", "cuBLAS knows no test double");
 		return;
 	}

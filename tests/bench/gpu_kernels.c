@@ -104,7 +104,7 @@ void gpu_kernels(const struct gpu *gpu)
 {
 	struct bed bed = {.gpu = gpu, .device = gpu_enter(0)};
 	struct error err = ERROR_NULL;
-	uint64_t size = gpu->is_double ? MIB / 16 : 256 * MIB;
+	uint64_t size = gpu->is_fake ? MIB / 16 : 256 * MIB;
 	int r = kernels_load(&err);
 
 	if (r == -ENOSYS) {
@@ -114,7 +114,7 @@ void gpu_kernels(const struct gpu *gpu)
 	gpu_check(r, &err);
 	bed.stream = gpu_stream();
 	bed.numel = size / sizeof(float);
-	bed.n_launches = gpu->is_double ? 1 : 10;
+	bed.n_launches = gpu->is_fake ? 1 : 10;
 	gpu_must(cu.MemAlloc(&bed.from, size), "allocate on the device");
 	gpu_must(cu.MemAlloc(&bed.to, size), "allocate on the device");
 	gpu_must(cu.MemsetD8(bed.from, 0, size), "fill memory of the device");

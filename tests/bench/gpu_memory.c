@@ -142,7 +142,7 @@ static void run(const struct gpu *gpu, const char *name, size_t n,
 
 void gpu_attach(const struct gpu *gpu)
 {
-	bool is_small = gpu->is_double || gpu->bench->is_quick ||
+	bool is_small = gpu->is_fake || gpu->bench->is_quick ||
 			gpu->memory < 8 * N_MEMBERS * MIB;
 
 	run(gpu, "gpu_attach_1000", N_MEMBERS, is_small ? SMALL_SIZE : MIB);
@@ -172,7 +172,7 @@ void gpu_import(const struct gpu *gpu)
 
 		/* Ours and the floor's are there at the same time. */
 		if (sizes[i] > gpu->memory / 4 ||
-		    (gpu->is_double && sizes[i] > 64 * MIB)) {
+		    (gpu->is_fake && sizes[i] > 64 * MIB)) {
 			gpu_leave_out("gpu_import of 1 GiB", "too little room");
 			continue;
 		}

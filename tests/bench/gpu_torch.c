@@ -65,7 +65,7 @@ void gpu_torch(const struct gpu *gpu)
 	pid_t pid;
 	FILE *file;
 
-	if (gpu->is_double) {
+	if (gpu->is_fake) {
 		gpu_leave_out("torch", "PyTorch knows no test double");
 		return;
 	}

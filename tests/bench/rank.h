@@ -42,6 +42,7 @@ uint64_t variant_memory(const struct variant *variant, uint32_t n_ranks,
 struct rank_options {
 	const char *socket;
 	uint32_t n_ranks;
+	enum fsdp_home home;
 };
 
 /* A rank's life; `data` is struct rank_options. Orders name the variant by its

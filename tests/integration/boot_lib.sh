@@ -188,12 +188,58 @@ as_user()
 	inside setpriv --reuid 1234 --regid 1234 --clear-groups "$@"
 }
 
+# An ordinary user publishes `abcdefgh` under a name.
+put()
+{
+	as_user fsdpctl put /opt/in.raw --name "$1" --dtype u8 --shape 8
+}
+
+tensor_is_there()
+{
+	[[ $(as_user fsdpctl get node/t -o -) == abcdefgh ]]
+}
+
+start_reader()
+{
+	mkfifo "$dir/stdin"
+	as_user "$build/witness" node/t abcdefgh \
+		<"$dir/stdin" >"$dir/reader" 2>&1 &
+	reader=$!
+	exec {reader_stdin}>"$dir/stdin"
+	until_true "a reader holds the tensor" grep -q holds "$dir/reader"
+}
+
+stop_reader()
+{
+	exec {reader_stdin}>&-
+	wait "$reader" || fail "$(<"$dir/reader")"
+	echo "ok: the reader was not disturbed"
+}
+
+# goes_on WHAT COMMAND...: after the command another broker has what was there.
+goes_on()
+{
+	local what=$1 before
+	before=$(main_pid)
+	shift
+	check "$what" "$@"
+	until_true "$what: another broker answers" is_another_broker "$before"
+	check "$what: the tensor is there" tensor_is_there
+	check "$what: the reader runs" kill -0 "$reader"
+}
+
+journal_has()
+{
+	inside journalctl -u fsdpd --no-pager | grep -qF -- "$1"
+}
+
 # boot: have a container with the build installed, and come back when it is up.
 boot()
 {
 	make_root >"$dir/mount.log" 2>&1 || skip "no overlay of / can be mounted"
 	can_start_container || skip "no container may be made here: $(tail -n 1 "$dir/boot.log")"
 	quiet_services
+	printf 'abcdefgh' >"$root/opt/in.raw"
 	install_build >"$dir/boot.log" 2>&1 || fail "install"
 	before_boot
 	start_container

@@ -318,8 +318,8 @@ check "reductions have a cap and a mode of their own" json '(
 	d["gather_mode"] == "default" and d["reduce_mode"] == "coalesced")' \
 	<<<"$(plan --json --reduce-cap-mb 0 --reduce-mode coalesced \
 		"$graphs/two_layers.json")"
-check "faithful leaves all-reduces alone" json '(all(b["kind"] != "all_reduce"
-	for b in d["buckets"]) and "left over" in [l["why"] for l in d["left"]])' \
+check "all-reduces have buckets" json '([b["kind"] for b in d["buckets"]] ==
+	["all_gather", "reduce_scatter", "all_reduce", "all_reduce"])' \
 	<<<"$(plan --json --faithful "$graphs/all_reduce.json")"
 for cap in nan -1 inf "1," ",1" x; do
 	refuse "a cap of $cap is none" 2 "--cap-mb" \
@@ -367,19 +367,19 @@ eventually "its session is gone" ctl_json \
 
 # --- the examples -----------------------------------------------------------
 
-mkfifo batches
-"$trainer" batches >trainer.out &
+"$trainer" demo/batches 2 100000 >trainer.out &
 trainer_pid=$!
-exec 8>batches
-"$loader" batches 40 100000 >/dev/null &
+eventually "channels lists the trainer" ctl_json \
+	"[c['role'] for c in d if c['pid'] == $trainer_pid] == ['consumer', 'producer']" channels
+"$loader" demo/batches 40 100000 >/dev/null &
 loaders=$!
-"$loader" batches 30 100000 >/dev/null &
+"$loader" demo/batches 30 100000 >/dev/null &
 loaders="$loaders $!"
 for pid in $loaders; do
 	check "a loader ends well" wait "$pid"
 done
-exec 8>&-
 check "the trainer ends well" wait $trainer_pid
 check "and got every batch right" \
 	grep -q "trainer: 70 batches, 0 wrong" trainer.out
 eventually "no batch stays" ctl_json 'd == []' limbo
+check "and no channel" ctl_json 'd == []' channels

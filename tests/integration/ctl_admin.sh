@@ -135,6 +135,11 @@ if [[ $(id -u) = 0 ]] && command -v setpriv >/dev/null; then
 	as_other "$fsdpctl" ping -c 1 2>drain.err
 	check "others get no session meanwhile" grep -q "is being drained" \
 		drain.err
+	kill -9 "$(ctl status --json |
+		"$python" -c 'import json, sys; print(json.load(sys.stdin)["counters"]["pid"])')"
+	eventually "the broker was restarted" ctl ping -c 1
+	as_other "$fsdpctl" ping -c 1 2>drain.err
+	check "nor after a restart" grep -q "is being drained" drain.err
 	ctl drain --cancel
 	check "until drain is cancelled" as_other "$fsdpctl" ping -c 1
 	for verb in collect trim "evict 1" drain "drain --cancel" \

@@ -74,6 +74,24 @@ refuse "a file that is missing is said" 1 "m-9.safetensors" \
 	load lost.safetensors.index.json --prefix x/
 refuse "an index of nothing is refused" 1 "nix.safetensors.index.json" \
 	load nix.safetensors.index.json --prefix x/
+
+# --- once ----------------------------------------------------------------------
+
+check "the first loads it" ctl_json "d['version'] == 1 and d['bytes'] == 120" \
+	load m-1.safetensors --prefix once/ --once
+check "the second finds it there" ctl_json \
+	"d['version'] == 1 and d['tensors'] == 3 and not d['loaded']" \
+	load m-1.safetensors --prefix once/ --once
+check "and says so" \
+	grep -q "once/ version 1 is there: 3 tensors" \
+	<(ctl load m-1.safetensors --prefix once/ --once --timeout forever)
+refuse "a name in the way is said" 1 "would lie in each other" \
+	load m-1.safetensors --prefix once/below/ --once
+refuse "--once replaces nothing" 2 "give one of them" \
+	load m-1.safetensors --prefix once/ --once --replace
+refuse "who may not wait needs no time-out" 2 "is for --once" \
+	load m-1.safetensors --prefix once/ --timeout 1s
+ctl rm once/ >/dev/null
 check "nothing of these is there" ctl_json 'd == []' ls x/
 
 # --- metadata, and files without tensors ---------------------------------------

@@ -156,3 +156,35 @@ grep -q damaged err
 check "and nothing of its bundle is there" ctl_json "d == []" ls m/
 sed -i 's/fsdp-save-1/fsdp-save-9/' backup/index.json
 refuse "an index of a later version is refused" 1 "later version" restore backup
+
+# --- other users --------------------------------------------------------------
+
+[[ $(id -u) = 0 ]] && command -v setpriv >/dev/null || exit 0
+as_other()
+{
+	setpriv --reuid 65533 --regid 65534 --groups 65532 "$@"
+}
+chmod 711 "$dir" && chmod 777 "$FSDP_SOCKET"
+ctl rm c w/2
+ctl put w.raw --dtype u8 --shape 100 --name mine >/dev/null
+as_other "$fsdpctl" put w.raw --dtype u8 --shape 100 --name o/1 --mode 0600 \
+	>/dev/null
+as_other "$fsdpctl" load model.safetensors --prefix o/m/ --group 65532 --mode 0640 --quiet \
+	>/dev/null
+check "root saves the names of all" ctl_json "d['written'] == 3" save all
+kill "$daemon" && wait "$daemon"
+start_broker
+chmod 777 "$FSDP_SOCKET"
+chown 65533 all/index.json
+refuse "an index that others could write is refused" 1 "chown it to root" \
+	restore all
+chown 0 all/index.json
+check "root restores them for their owners" ctl_json "d['restored'] == 2" \
+	restore all
+check "who own them" ctl_json \
+	"{r['name'].split('/')[0]: r['uid'] for r in d} == {'mine': 0, 'o': 65533}" ls
+check "with their groups and modes" ctl_json \
+	"(d['gid'], d['mode']) == (65532, '0640')" stat o/m/
+check "and can remove them" as_other "$fsdpctl" rm o/1 o/m/
+check "only what is gone is restored again" ctl_json \
+	"(d['restored'], d['kept']) == (2, 1)" restore all

@@ -1,7 +1,8 @@
 #!/bin/bash
 # What `cmake --install` makes works where it is put: programs start and find
-# their library, and README's two C programs are built against it by pkg-config,
-# without a warning, and hand a tensor over.
+# their library, and README's two C programs are built against it by pkg-config
+# and by CMake's find_package(), without a warning, and hand a tensor over. The
+# target `uninstall` removes all of it.
 #
 #   install.sh BUILD_DIRECTORY CC [FLAG]...
 set -u
@@ -80,6 +81,29 @@ consumer=$!
 check "the first runs" "$dir/program1"
 check "the second ends well" wait $consumer
 check "and has read what the first wrote" test "$(<"$dir/out")" = 1023
+
+# The same by find_package().
+mkdir "$dir/cmake"
+cat >"$dir/cmake/CMakeLists.txt" <<'EOF'
+cmake_minimum_required(VERSION 3.25)
+project(program LANGUAGES C)
+find_package(fsdp 0.1 REQUIRED)
+add_executable(program ../program2.c)
+target_link_libraries(program PRIVATE fsdp::fsdp)
+EOF
+check "CMake finds the package" cmake -S "$dir/cmake" -B "$dir/cmake" \
+	-DCMAKE_C_COMPILER="$cc" -DCMAKE_C_FLAGS="${flags[*]}" \
+	-DCMAKE_PREFIX_PATH="$prefix"
+check "README's second program is built by it" cmake --build "$dir/cmake"
+check "and runs" test "$("$dir/cmake/program")" = 1023
+
+kill "$daemon" && wait "$daemon"
+daemon=
+check "it is uninstalled" cmake --build "$build" --target uninstall
+check "nothing is left" test -z "$(find "$prefix" -type f -o -type l -o \
+	-name '*fsdp*')"
+check "there is nothing to uninstall then" \
+	eval '! cmake --build "$build" --target uninstall'
 
 export DESTDIR=$dir/stage
 check "a package can be staged" cmake --install "$build" --prefix /opt/fsdp

@@ -20,43 +20,8 @@ before_boot()
 	# without sanitizers nothing reads this.
 	printf '[Service]\nEnvironment=ASAN_OPTIONS=detect_leaks=0\n' \
 		>"$folder/sanitizer.conf"
-	printf 'abcdefgh' >"$root/opt/in.raw"
 	# A journal that can be read when the container has gone.
 	mkdir -p "$root/var/log/journal"
-}
-
-tensor_is_there()
-{
-	[[ $(as_user fsdpctl get node/t -o -) == abcdefgh ]]
-}
-
-start_reader()
-{
-	mkfifo "$dir/stdin"
-	as_user "$build/witness" node/t abcdefgh \
-		<"$dir/stdin" >"$dir/reader" 2>&1 &
-	reader=$!
-	exec {reader_stdin}>"$dir/stdin"
-	until_true "a reader holds the tensor" grep -q holds "$dir/reader"
-}
-
-stop_reader()
-{
-	exec {reader_stdin}>&-
-	wait "$reader" || fail "$(<"$dir/reader")"
-	echo "ok: the reader was not disturbed"
-}
-
-# goes_on WHAT COMMAND...: after the command another broker has what was there.
-goes_on()
-{
-	local what=$1 before
-	before=$(main_pid)
-	shift
-	check "$what" "$@"
-	until_true "$what: another broker answers" is_another_broker "$before"
-	check "$what: the tensor is there" tensor_is_there
-	check "$what: the reader runs" kill -0 "$reader"
 }
 
 # The nice values of all tasks of a process, its own first.
@@ -120,7 +85,7 @@ two_ranks()
 	local rank ranks=()
 
 	for rank in 0 1; do
-		as_user "$build/mlp" --world 2 --rank $rank \
+		as_user "$build/mlp" --home worker --world 2 --rank $rank \
 			>"$dir/rank$rank" 2>&1 &
 		ranks+=($!)
 	done
@@ -191,11 +156,6 @@ stops()
 		test "$(inside fsdpctl ls --json)" = "[]"
 }
 
-put()
-{
-	as_user fsdpctl put /opt/in.raw --name "$1" --dtype u8 --shape 8
-}
-
 reboots()
 {
 	check "a tensor is published again" put node/t
@@ -207,11 +167,6 @@ reboots()
 		grep -qF "2 tensors (128 bytes)" ||
 		fail "the journal names what a reboot drops"
 	echo "ok: the journal names what a reboot drops"
-}
-
-journal_has()
-{
-	inside journalctl -u fsdpd --no-pager | grep -qF -- "$1"
 }
 
 boot

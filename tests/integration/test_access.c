@@ -6,6 +6,7 @@
 #include "tests/lib/act.h"
 #include "tests/lib/actor.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/wire.h"
 #include <criterion/criterion.h>
@@ -92,11 +93,11 @@ static void teardown(void)
 	actor_kill(&bob);
 	wire_close(root_wire);
 	daemon_stop(&daemon_);
+	munmap(shared, sizeof(*shared));
 }
 
-TestSuite(access, .init = setup, .fini = teardown, .timeout = 30);
-TestSuite(access_identity, .init = setup_empty, .fini = teardown,
-	  .timeout = 30);
+CHECKED_SUITE(access, setup, teardown, .timeout = 30);
+CHECKED_SUITE(access_identity, setup_empty, teardown, .timeout = 30);
 
 /* Alice makes a tensor of this access, full of the pattern, and shows it. */
 static void show(uint32_t gid, uint32_t mode)

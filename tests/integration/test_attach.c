@@ -154,7 +154,7 @@ static int attach_and_count(void)
 
 Test(attach, a_model_takes_one_request_and_eight_calls_for_each_chunk)
 {
-	need_double("its calls are counted");
+	need_fake("its calls are counted");
 	commit_model("one/", 1);
 	commit_model("model/", MEMBERS);
 	cr_expect(zero(int, actor_run(&stage.producer, attach_and_count)));
@@ -180,7 +180,7 @@ Test(attach_waiting, who_maps_nothing_does_not_wait)
 	CUstream stream;
 	long n;
 
-	need_double("whether it waits is set");
+	need_fake("whether it waits is set");
 	tensor = alloc();
 	cr_assert(zero(int, publish_on(tensor, "t/a", NULL)));
 	stream = stream_make(gpu_nth(0));

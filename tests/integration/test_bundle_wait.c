@@ -8,8 +8,9 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-TestSuite(bundle_wait, .fini = teardown, .timeout = 120);
+TestSuite(bundle_wait, .fini = users_stop, .timeout = 120);
 
 static const struct request PING = {.kind = MESSAGE_PING};
 
@@ -23,7 +24,7 @@ static uint64_t begin(struct wire *wire, const char *name)
 	struct request request = wire_begin_request(name, 0);
 
 	request.bundle_begin.flags = PUBLISH_REPLACE;
-	must(wire, wire_call(wire, &request));
+	wire_must(wire, wire_call(wire, &request));
 	return wire->reply.bundle.bundle;
 }
 
@@ -35,7 +36,7 @@ static struct tensor_place add(struct wire *wire, uint64_t bundle,
 
 	item.name = name;
 	request.alloc.bundle = bundle;
-	must(wire, wire_call(wire, &request));
+	wire_must(wire, wire_call(wire, &request));
 	return wire->reply.places.places[0];
 }
 
@@ -51,7 +52,7 @@ static bool has_answer(const struct wire *wire)
 static bool is_passed(const struct wire *slow, struct wire *quick)
 {
 	for (int i = 0; i < 3; i++) {
-		must(quick, wire_call(quick, &PING));
+		wire_must(quick, wire_call(quick, &PING));
 		if (has_answer(slow))
 			return false;
 	}
@@ -86,7 +87,7 @@ Test(bundle_wait, others_are_served_while_a_pinned_page_holds_up_a_commit)
 	bool is_seen = false;
 	int fd, pipe_fd;
 
-	start(NULL);
+	users_start(NULL);
 	alice = open_as(ALICE);
 	bob = open_as(getuid() == 0 ? BOB : ALICE);
 	commit = end_request(MESSAGE_BUNDLE_COMMIT, begin(alice, "m/"));
@@ -98,11 +99,11 @@ Test(bundle_wait, others_are_served_while_a_pinned_page_holds_up_a_commit)
 		is_seen = is_passed(alice, bob);
 		cr_assert(eq(int, wire_receive(alice), FRAME_OK));
 		cr_assert(eq(int, alice->frame.code, -EBUSY));
-		says(alice, "in a pipe");
+		wire_says(alice, "in a pipe");
 	}
 	cr_expect(is_seen, "the loop waited for the kernel");
 	close(pipe_fd);
-	must(alice, wire_call(alice, &commit));
+	wire_must(alice, wire_call(alice, &commit));
 	close(fd);
 	wire_close(alice);
 	wire_close(bob);
@@ -134,7 +135,7 @@ static void send_commit(struct wire *wire, const char *name)
 			items[i].type = (struct tensor_type){.dtype = DTYPE_U8};
 			items[i].name = names[i];
 		}
-		must(wire, wire_call(wire, &alloc));
+		wire_must(wire, wire_call(wire, &alloc));
 	}
 	wire_send(wire, &commit);
 }
@@ -142,7 +143,7 @@ static void send_commit(struct wire *wire, const char *name)
 static void receive(struct wire *wire)
 {
 	cr_assert(eq(int, wire_receive(wire), FRAME_OK));
-	must(wire, wire->frame.code);
+	wire_must(wire, wire->frame.code);
 }
 
 Test(bundle_wait, others_are_served_while_a_large_one_is_committed)
@@ -150,7 +151,7 @@ Test(bundle_wait, others_are_served_while_a_large_one_is_committed)
 	struct wire *alice, *bob;
 	bool is_seen = false;
 
-	start(NULL);
+	users_start(NULL);
 	alice = open_as(ALICE);
 	bob = open_as(getuid() == 0 ? BOB : ALICE);
 	for (int i = 0; i < 8 && !is_seen; i++) {
@@ -171,13 +172,13 @@ Test(bundle_wait, others_are_served_while_a_large_one_is_granted)
 	struct wire *alice, *bob;
 	bool is_seen = false;
 
-	start(NULL);
+	users_start(NULL);
 	alice = open_as(ALICE);
 	bob = open_as(getuid() == 0 ? BOB : ALICE);
 	send_commit(alice, "m/");
 	receive(alice);
 	for (int i = 0; i < 100 && !is_seen; i++) {
-		must(alice, wire_call(alice, &get));
+		wire_must(alice, wire_call(alice, &get));
 		wire_send(alice, &PING);
 		is_seen = is_passed(alice, bob);
 		receive(alice);

@@ -140,6 +140,8 @@ static void remove_name(struct fsdp_client *client, const char *name)
 	must(r == 0 || r == -ENOENT);
 }
 
+#define PATIENCE_MS 15000
+
 /* --- books --------------------------------------------------------------- */
 
 static int keep_value(const char *name, uint64_t value, void *data)
@@ -161,6 +163,18 @@ static uint64_t count_left(struct fsdp_client *client)
 	return left;
 }
 
+/* The broker frees timelines and device memory a moment after the session or
+ * the chunk that they belong to. */
+static bool is_left_none(struct fsdp_client *client)
+{
+	for (int i = 0; i < PATIENCE_MS; i++) {
+		if (count_left(client) == 0)
+			return true;
+		nap_ms(1);
+	}
+	return false;
+}
+
 /* Nothing of any device is left; the only session is the caller's, which had
  * nothing to do with them. */
 static bool is_empty(struct fsdp_client *client)
@@ -170,7 +184,7 @@ static bool is_empty(struct fsdp_client *client)
 	memset(&none, 0xff, sizeof(none));
 	none.sessions = 1;
 	none.slots = none.blocks = none.bundles = none.chunks = 0;
-	return figures_await(client, &none) && count_left(client) == 0;
+	return figures_await(client, &none) && is_left_none(client);
 }
 
 /* --- the broker dies ----------------------------------------------------- */

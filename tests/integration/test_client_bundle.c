@@ -62,6 +62,72 @@ Test(client_bundle, a_committed_bundle_lies_where_it_was_and_cannot_be_written)
 	cr_assert(eq(ptr, fsdp_data_mut(made[1]), NULL));
 }
 
+/* --- once ----------------------------------------------------------------- */
+
+static int begin_once(struct fsdp_client *by, int32_t timeout_ms,
+		      struct fsdp_bundle **ret)
+{
+	const struct fsdp_bundle_options options = {.flags = FSDP_ONCE,
+						    .device = memory_device(),
+						    .timeout_ms = timeout_ms};
+
+	return fsdp_bundle_begin(by, "test/once/", &options, ret);
+}
+
+static void commit_one(struct fsdp_bundle *bundle)
+{
+	const char *name = "test/once/w";
+	struct fsdp_tensor *made;
+
+	cr_assert(
+		eq(int, fsdp_bundle_alloc(bundle, &name, &VECTOR, 1, &made), 0),
+		"%s", fsdp_error());
+	cr_assert(eq(int, fsdp_bundle_commit(bundle, NULL), 0), "%s",
+		  fsdp_error());
+	fsdp_free(made);
+}
+
+Test(client_bundle, one_at_a_time_stages_what_is_loaded_once)
+{
+	struct fsdp_client *other = connect_to(&daemon_, 0);
+	struct fsdp_bundle *bundle, *second;
+
+	cr_assert(eq(int, begin_once(client, 0, &bundle), 0));
+	cr_expect(eq(int, begin_once(other, 0, &second), -EBUSY));
+	cr_expect(eq(int, begin_once(other, 1, &second), -ETIMEDOUT));
+	fsdp_bundle_abort(bundle);
+	cr_assert(eq(int, begin_once(other, 0, &second), 0));
+	commit_one(second);
+	cr_expect(eq(int, begin_once(client, -1, &bundle), -EEXIST));
+	cr_expect(eq(int, fsdp_close(other), 0));
+}
+
+static void *begin_late(void *data)
+{
+	struct fsdp_bundle **ret = data;
+
+	if (begin_once(client, -1, ret) < 0)
+		*ret = NULL;
+	return NULL;
+}
+
+/* The session of a process that is killed ends in the same way. */
+Test(client_bundle, the_next_loader_begins_when_the_first_is_gone)
+{
+	struct fsdp_client *other = connect_to(&daemon_, 0);
+	struct fsdp_bundle *first, *second;
+	pthread_t thread;
+
+	cr_assert(eq(int, begin_once(other, 0, &first), 0));
+	cr_assert(
+		zero(int, pthread_create(&thread, NULL, begin_late, &second)));
+	wait_until_parked(1);
+	cr_expect(eq(int, fsdp_close(other), 0));
+	pthread_join(thread, NULL);
+	cr_assert(ne(ptr, second, NULL));
+	commit_one(second);
+}
+
 static int check_gid(const struct fsdp_entry *entry, void *data)
 {
 	cr_expect(eq(u32, entry->gid, *(gid_t *)data));

@@ -6,6 +6,7 @@
  * place, so that no worker is needed.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/trainer.h"
 #include "tests/lib/wire.h"
 #include <criterion/criterion.h>
@@ -13,6 +14,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* Long enough for all that comes before the lateness. */
 #define LATE_MS 2000
@@ -64,11 +66,12 @@ static void setup(void)
 static void teardown(void)
 {
 	ranks_stop(&ranks);
+	munmap(differing, sizeof(*differing));
 	fsdp_close(client);
 	daemon_stop(&daemon_);
 }
 
-TestSuite(comm, .init = setup, .fini = teardown, .timeout = 60);
+CHECKED_SUITE(comm, setup, teardown, .timeout = 60);
 
 static void start_with(uint32_t n, size_t n_layers, int32_t timeout_ms)
 {
@@ -238,7 +241,7 @@ Test(comm, who_joins_with_other_options_is_told_which)
 		{{.n_shards = 1}, "a number of shards of 2, not 1"},
 		{{.timeout_ms = 7}, "a time-out in ms of 60000, not 7"},
 		{{.ttl_ms = 9}, "a time to live in ms of 600000, not 9"},
-		{{.limiter = FSDP_LIMITER_FAITHFUL}, "a limiter of 0, not 1"},
+		{{.limiter = FSDP_LIMITER_FSDP1}, "a limiter of 0, not 1"},
 		{{.limit = 5}, "a limit of groups of 0, not 5"},
 		{{.limit_bytes = 5}, "a limit of bytes of 0, not 5"},
 		{{.n_inputs = 5}, "a number of inputs of 1, not 5"},

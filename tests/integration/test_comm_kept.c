@@ -5,6 +5,7 @@
  * All groups are in place, so that no worker is needed.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/trainer.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -52,7 +53,7 @@ static void teardown(void)
 	chaos_stop(&chaos);
 }
 
-TestSuite(comm_kept, .init = setup, .fini = teardown, .timeout = 120);
+CHECKED_SUITE(comm_kept, setup, teardown, .timeout = 120);
 
 static void set_crew(const struct layer *layers, size_t n, uint64_t ttl_ms)
 {

@@ -156,7 +156,7 @@ Test(device_broker, it_never_has_a_context_also_not_after_a_restart)
 	struct device_uuid gpu;
 	pid_t first;
 
-	need_double("its calls are counted");
+	need_fake("its calls are counted");
 	start(CONFIG);
 	gpu = wire_gpu(alice, 1);
 	must_alloc(alice, &gpu, MIB, &place);
@@ -175,7 +175,7 @@ Test(device_broker, a_server_of_mps_in_its_environment_is_passed_by)
 	char control[96];
 	FILE *file;
 
-	need_double("its calls are counted");
+	need_fake("its calls are counted");
 	/* What a server leaves in its folder. */
 	snprintf(control, sizeof(control), "%s/control",
 		 getenv("FAKECUDA_DIR"));
@@ -194,7 +194,7 @@ Test(device_broker, without_a_driver_the_status_says_so_and_hosts_work)
 {
 	const struct device_uuid stranger = {{1}};
 
-	need_double("it must be loaded from another file");
+	need_fake("it must be loaded from another file");
 	setenv("FSDP_LIBCUDA", "/nowhere/libcuda.so.1", 1);
 	start(CONFIG);
 	cr_expect(ne(ptr, strstr(wire_note(alice), "host memory only"), NULL),
@@ -207,10 +207,10 @@ Test(device_broker, without_a_driver_the_status_says_so_and_hosts_work)
 
 Test(device_broker, the_status_says_loudly_that_a_double_is_in_use)
 {
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	start(CONFIG);
 	cr_expect(ne(ptr, strstr(wire_note(alice), "TEST DOUBLE"), NULL));
-	cr_expect(eq(u64, wire_status(alice, "driver_is_double"), 1));
+	cr_expect(eq(u64, wire_status(alice, "driver_is_fake"), 1));
 }
 
 /* --- restarts ------------------------------------------------------------ */
@@ -245,7 +245,7 @@ Test(device_broker, a_driver_that_is_gone_after_a_restart_costs_nothing)
 	struct tensor_place host, got;
 	struct device_uuid gpu;
 
-	need_double("it must be loaded from another file");
+	need_fake("it must be loaded from another file");
 	snprintf(link, sizeof(link), "%s/driver", getenv("FAKECUDA_DIR"));
 	cr_assert(zero(int, symlink(getenv("FSDP_LIBCUDA"), link)));
 	setenv("FSDP_LIBCUDA", link, 1);
@@ -566,7 +566,7 @@ Test(device_broker, a_burial_that_is_interrupted_is_done_by_the_next_broker)
 					     "timeline_file.poisoned"};
 	char token[96];
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	for (size_t i = 0; i < 2; i++) {
 		struct timelines theirs = TIMELINES_NULL;
 

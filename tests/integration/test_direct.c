@@ -4,6 +4,7 @@
  * come to no harm when the broker goes away.
  */
 #include "tests/lib/daemon.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/trainer.h"
 #include <criterion/criterion.h>
@@ -56,7 +57,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-TestSuite(direct, .init = setup, .fini = teardown, .timeout = 60);
+CHECKED_SUITE(direct, setup, teardown, .timeout = 60);
 
 static int join(void)
 {
@@ -162,15 +163,6 @@ static int cycle_strictly(void)
 	return r;
 }
 
-static int end_of(struct actor *actor)
-{
-	int status;
-
-	cr_assert(eq(int, waitpid(actor->pid, &status, 0), actor->pid));
-	actor->pid = 0;
-	return status;
-}
-
 Test(direct, gathers_in_place_make_no_system_call)
 {
 	bool is_ended_by_itself;
@@ -178,7 +170,7 @@ Test(direct, gathers_in_place_make_no_system_call)
 
 	start(2, NULL);
 	actor_begin(&ranks.actors[0], cycle_strictly);
-	status = end_of(&ranks.actors[0]);
+	status = actor_wait(&ranks.actors[0]);
 	is_ended_by_itself = WIFEXITED(status);
 	cr_assert(is_ended_by_itself, "signal %d", WTERMSIG(status));
 	cr_assert(eq(int, WEXITSTATUS(status), 7));
@@ -196,7 +188,7 @@ Test(direct, groups_in_place_come_in_any_order_and_take_no_place)
 
 Test(direct, the_fsdp1_limiter_counts_groups_in_place_as_well)
 {
-	start(2, &(struct fsdp_comm_options){.limiter = FSDP_LIMITER_FAITHFUL});
+	start(2, &(struct fsdp_comm_options){.limiter = FSDP_LIMITER_FSDP1});
 	cr_assert(zero(int, ranks_run(&ranks, unshard0)));
 	cr_assert(eq(u64, status_value(client, "unshards"), 1));
 }

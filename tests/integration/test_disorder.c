@@ -10,6 +10,7 @@
 #include "shm/refs.h"
 #include "shm/table.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/wire.h"
 #include <criterion/criterion.h>
@@ -435,7 +436,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-TestSuite(disorder, .init = setup, .fini = teardown, .timeout = 120);
+CHECKED_SUITE(disorder, setup, teardown, .timeout = 120);
 
 static void run(uint64_t seed)
 {

@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/resource.h>
@@ -40,6 +41,8 @@ static void start(const struct daemon_options *options)
 		.n_layers = 1,
 	};
 
+	/* The ranks would do the work themselves. */
+	setenv("FSDP_TEST_HOME", "worker", 1);
 	daemon_start_with(&daemon_, options);
 	crew_set(&crew);
 	ranks_start(&ranks, 2);

@@ -10,8 +10,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
-TestSuite(flood, .fini = teardown, .timeout = 30);
+TestSuite(flood, .fini = users_stop, .timeout = 30);
 
 /* Send it until the socket is full; gives how often. */
 static int send_until_full(struct wire *wire, const struct request *request)
@@ -59,7 +60,7 @@ Test(flood, of_requests_whose_answers_nobody_reads)
 	const struct request ping = {.kind = MESSAGE_PING};
 	struct wire *alice;
 
-	start(NULL);
+	users_start(NULL);
 	alice = open_as(ALICE);
 	check_flood(alice, &ping);
 	wire_close(alice);
@@ -74,9 +75,9 @@ Test(flood, of_requests_whose_answers_bring_descriptors)
 	};
 	struct wire *alice;
 
-	start(NULL);
+	users_start(NULL);
 	alice = open_as(ALICE);
-	must(alice, wire_alloc(alice, 64, NULL, 0, &place));
+	wire_must(alice, wire_alloc(alice, 64, NULL, 0, &place));
 	check_flood(alice, &chunk);
 	wire_close(alice);
 }
@@ -102,17 +103,17 @@ Test(flood, of_queued_descriptors_is_charged_and_given_back)
 	struct request commit = {.kind = MESSAGE_BUNDLE_COMMIT};
 	struct wire *alice, *reader;
 
-	start(NULL);
+	users_start(NULL);
 	alice = open_as(ALICE);
 	reader = open_as(ALICE);
 	for (int i = 0; i < 50; i++)
 		wire_send(reader, &get);
 	wire_wait_status(alice, "waiters", 50);
-	must(alice, wire_call(alice, &begin));
+	wire_must(alice, wire_call(alice, &begin));
 	commit.bundle_end.bundle = alice->reply.bundle.bundle;
 	alloc.alloc.bundle = commit.bundle_end.bundle;
-	must(alice, wire_call(alice, &alloc));
-	must(alice, wire_call(alice, &commit));
+	wire_must(alice, wire_call(alice, &alloc));
+	wire_must(alice, wire_call(alice, &commit));
 	wire_wait_status(alice, "waiters", 0);
 	cr_assert(gt(u64, wire_status(alice, "own_queue_bytes"),
 		     2 * 16384 + 49 * 4096));
@@ -169,16 +170,16 @@ Test(flood, of_descriptors_that_cannot_be_closed_stops_their_sender_only)
 	struct wire *alice, *root, *bob;
 	int end;
 
-	start(NULL);
+	users_start(NULL);
 	root = open_as(getuid());
 	bob = open_bob();
 	if (!bob)
 		cr_skip_test("only root can be two users");
 	alice = open_as(ALICE);
 	/* The last close is to be the broker's. */
-	kill(daemon_.pid, SIGSTOP);
+	kill(users_daemon.pid, SIGSTOP);
 	send_fds(alice, make_lingering(&end), 1);
-	kill(daemon_.pid, SIGCONT);
+	kill(users_daemon.pid, SIGCONT);
 	receive_refusal(alice);
 	for (int n = 0; n < CLOSER_FULL; n += FRAME_MAX_FDS) {
 		send_fds(alice, open("/dev/null", O_RDONLY | O_CLOEXEC),
@@ -205,15 +206,15 @@ Test(flood, of_connections_that_cannot_be_closed_is_refused)
 	struct wire *root, *bob, *alice;
 	int end;
 
-	start(NULL);
+	users_start(NULL);
 	root = open_as(getuid());
 	bob = open_bob();
 	if (!bob)
 		cr_skip_test("only root can be two users");
 	alice = open_as(ALICE);
-	kill(daemon_.pid, SIGSTOP);
+	kill(users_daemon.pid, SIGSTOP);
 	send_fds(alice, make_lingering(&end), 1);
-	kill(daemon_.pid, SIGCONT);
+	kill(users_daemon.pid, SIGCONT);
 	receive_refusal(alice);
 	for (int i = 0; i < 2 * CLOSER_CROWDED; i++)
 		wire_close(connect_as(ALICE));
@@ -248,7 +249,7 @@ Test(flood, of_holds_does_not_make_a_list_of_clients_long)
 	uint32_t n = 0, n_pages = 0;
 	uint64_t n_held = 0;
 
-	start(NULL);
+	users_start(NULL);
 	alice = open_as(ALICE);
 	for (int i = 1; i < 200; i++)
 		items[i] = items[0];
@@ -256,10 +257,10 @@ Test(flood, of_holds_does_not_make_a_list_of_clients_long)
 	for (int i = 0; i < 3; i++) {
 		hoarders[i] = open_as(ALICE);
 		for (int j = 0; j < N_HELD / 200; j++)
-			must(hoarders[i], wire_call(hoarders[i], &alloc));
+			wire_must(hoarders[i], wire_call(hoarders[i], &alloc));
 	}
 	do {
-		must(alice, wire_call(alice, &clients));
+		wire_must(alice, wire_call(alice, &clients));
 		for (uint32_t i = 0; i < alice->reply.clients.n_items; i++)
 			n_held += alice->reply.clients.items[i].n_slots;
 		n += alice->reply.clients.n_items;

@@ -4,6 +4,7 @@
  */
 #include "client/fsdp.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -35,7 +36,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-TestSuite(inspect, .init = setup, .fini = teardown, .timeout = 120);
+CHECKED_SUITE(inspect, setup, teardown, .timeout = 120);
 
 static struct fsdp_tensor *make(uint64_t size)
 {

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 static struct sockaddr_un address = {.sun_family = AF_UNIX};
 static char directory[] = "/tmp/fsdpd-keeper-XXXXXX";
@@ -61,14 +62,14 @@ static void setup(void)
 
 	open_keeper();
 	snprintf(notify, sizeof(notify), "NOTIFY_SOCKET=%s", address.sun_path);
-	daemon_start_with(&daemon_, &options);
+	daemon_start_with(&users_daemon, &options);
 	receive_until("READY=1");
 	fill_keeper();
 }
 
 static void end(void)
 {
-	daemon_stop(&daemon_);
+	daemon_stop(&users_daemon);
 	close(keeper_fd);
 	unlink(address.sun_path);
 	rmdir(directory);
@@ -87,12 +88,12 @@ static bool has_answer(const struct wire *wire)
 static void check_waits(const struct request *request)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
-	struct wire *alice = wire_open(daemon_socket(&daemon_));
-	struct wire *bob = wire_open(daemon_socket(&daemon_));
+	struct wire *alice = wire_open(daemon_socket(&users_daemon));
+	struct wire *bob = wire_open(daemon_socket(&users_daemon));
 
 	wire_send(alice, request);
 	wire_wait_status(bob, "waiters", 1);
-	must(bob, wire_call(bob, &ping));
+	wire_must(bob, wire_call(bob, &ping));
 	cr_expect(not(has_answer(alice)), "it would not outlive the broker");
 	receive_until("FDSTORE=1");
 	cr_assert(eq(int, wire_receive(alice), FRAME_OK));
@@ -118,12 +119,12 @@ Test(keeper, that_does_not_read_is_not_waited_for_at_the_end)
 {
 	struct alloc_item item;
 	struct request alloc = wire_alloc_request(&item, MIB);
-	struct wire *alice = wire_open(daemon_socket(&daemon_));
-	struct wire *bob = wire_open(daemon_socket(&daemon_));
+	struct wire *alice = wire_open(daemon_socket(&users_daemon));
+	struct wire *bob = wire_open(daemon_socket(&users_daemon));
 
 	wire_send(alice, &alloc);
 	wire_wait_status(bob, "waiters", 1);
-	daemon_stop(&daemon_);
+	daemon_stop(&users_daemon);
 	wire_close(alice);
 	wire_close(bob);
 }

@@ -6,6 +6,7 @@
 #include "tests/lib/users.h"
 #include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 
 static struct fsdp_client *client;
 
@@ -13,8 +14,8 @@ static void setup(void)
 {
 	struct fsdp_connect_options options = {0};
 
-	start(NULL);
-	options.path = daemon_socket(&daemon_);
+	users_start(NULL);
+	options.path = daemon_socket(&users_daemon);
 	cr_assert(zero(int, fsdp_connect(&options, &client)), "%s",
 		  fsdp_error());
 }
@@ -22,7 +23,7 @@ static void setup(void)
 static void finish(void)
 {
 	fsdp_close(client);
-	teardown();
+	users_stop();
 }
 
 TestSuite(metrics, .init = setup, .fini = finish, .timeout = 60);

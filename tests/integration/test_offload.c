@@ -5,6 +5,7 @@
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/gpu.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/trainer.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -42,7 +43,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-TestSuite(offload, .init = setup, .fini = teardown, .timeout = 60);
+CHECKED_SUITE(offload, setup, teardown, .timeout = 60);
 
 static void start(uint32_t n)
 {
@@ -172,7 +173,7 @@ Test(offload, pages_are_pinned_until_the_rank_leaves)
 {
 	start(2);
 	all(trainer_join);
-	if (is_double())
+	if (is_fake())
 		cr_expect(gt(int, rank_run(&ranks, 0, count_pinned), 3));
 	all(trainer_leave);
 	all(see_none_pinned);
@@ -253,7 +254,7 @@ static int copy_beside_a_gather(void)
 
 Test(offload, the_next_shards_come_in_while_a_gather_runs)
 {
-	need_double("copies are counted");
+	need_fake("copies are counted");
 	start_blocks();
 	cr_assert(zero(int, rank_run(&ranks, 0, copy_beside_a_gather)));
 	cr_assert(zero(int, rank_run(&ranks, 1, begin_all)));
@@ -414,7 +415,7 @@ static int join_without_pages(void)
 
 Test(offload, what_cannot_be_pinned_is_told)
 {
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	start(2);
 	ranks_begin(&ranks, join_without_pages);
 	ranks_end(&ranks);

@@ -4,6 +4,7 @@
  */
 #include "client/fsdp.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/leaks.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -66,10 +67,9 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-TestSuite(pending, .init = setup, .fini = teardown, .timeout = 60);
-TestSuite(pending_restart, .init = setup_supervised, .fini = teardown,
-	  .timeout = 60);
-TestSuite(interrupt, .init = setup, .fini = teardown, .timeout = 60);
+CHECKED_SUITE(pending, setup, teardown, .timeout = 60);
+CHECKED_SUITE(pending_restart, setup_supervised, teardown, .timeout = 60);
+CHECKED_SUITE(interrupt, setup, teardown, .timeout = 60);
 
 static void put(const char *name)
 {

@@ -7,8 +7,9 @@
 #include "tests/lib/users.h"
 #include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 
-TestSuite(quota, .fini = teardown, .timeout = 30);
+TestSuite(quota, .fini = users_stop, .timeout = 30);
 
 static struct request named_get(const char *const *name, int32_t timeout_ms)
 {
@@ -27,23 +28,24 @@ Test(quota, of_bytes)
 	struct tensor_place big, small;
 	struct wire *alice, *bob;
 
-	start("[quota]\nquota_bytes = 1M\nquota_device_bytes = 1M\n");
+	users_start("[quota]\nquota_bytes = 1M\nquota_device_bytes = 1M\n");
 	alice = open_as(ALICE);
 	bob = open_bob();
 	if (!bob)
 		cr_skip_test("root has memory_max, and we are one user");
-	must(alice, wire_alloc(alice, MIB - line, NULL, 0, &big));
-	must(alice, wire_alloc(alice, 1, NULL, 0, &small));
+	wire_must(alice, wire_alloc(alice, MIB - line, NULL, 0, &big));
+	wire_must(alice, wire_alloc(alice, 1, NULL, 0, &small));
 	cr_assert(eq(int, wire_alloc(alice, 0, NULL, 0, NULL), -EDQUOT));
-	says(alice, "1048576");
-	says(alice, are_on_devices() ? "quota_device_bytes" : "quota_bytes");
+	wire_says(alice, "1048576");
+	wire_says(alice,
+		  are_on_devices() ? "quota_device_bytes" : "quota_bytes");
 	cr_assert(eq(int, wire_alloc(alice, MIB + 1, NULL, -1, NULL), -EDQUOT));
-	says(alice, are_on_devices() ? "1049088" : "1048640");
+	wire_says(alice, are_on_devices() ? "1049088" : "1048640");
 	check_bob(bob);
-	must(alice, wire_release(alice, &big.ref, 1));
-	must(alice, wire_release(alice, &small.ref, 1));
+	wire_must(alice, wire_release(alice, &big.ref, 1));
+	wire_must(alice, wire_release(alice, &small.ref, 1));
 	cr_assert(zero(u64, wire_status(alice, "own_bytes")));
-	must(alice, wire_alloc(alice, MIB, NULL, 0, NULL));
+	wire_must(alice, wire_alloc(alice, MIB, NULL, 0, NULL));
 	wire_close(bob);
 	wire_close(alice);
 }
@@ -53,19 +55,19 @@ Test(quota, of_tensors)
 	struct tensor_place places[3];
 	struct wire *alice, *bob;
 
-	start("[quota]\nquota_slots = 3\n");
+	users_start("[quota]\nquota_slots = 3\n");
 	alice = open_as(ALICE);
 	bob = open_bob();
 	for (int i = 0; i < 3; i++)
-		must(alice, wire_alloc(alice, 64, NULL, 0, &places[i]));
+		wire_must(alice, wire_alloc(alice, 64, NULL, 0, &places[i]));
 	cr_assert(eq(int, wire_alloc(alice, 64, NULL, 0, NULL), -EDQUOT));
-	says(alice, "has 3 tensors");
-	says(alice, "quota_slots");
+	wire_says(alice, "has 3 tensors");
+	wire_says(alice, "quota_slots");
 	check_bob(bob);
 	for (int i = 0; i < 3; i++)
-		must(alice, wire_release(alice, &places[i].ref, 1));
+		wire_must(alice, wire_release(alice, &places[i].ref, 1));
 	cr_assert(zero(u64, wire_status(alice, "own_slots")));
-	must(alice, wire_alloc(alice, 64, NULL, 0, NULL));
+	wire_must(alice, wire_alloc(alice, 64, NULL, 0, NULL));
 	wire_close(bob);
 	wire_close(alice);
 }
@@ -74,12 +76,12 @@ Test(quota, of_sessions)
 {
 	struct wire *first, *second, *third, *bob;
 
-	start("[quota]\nquota_sessions = 2\n");
+	users_start("[quota]\nquota_sessions = 2\n");
 	first = open_as(ALICE);
 	second = open_as(ALICE);
 	third = connect_as(ALICE);
 	cr_assert(eq(int, wire_hello(third, 0), -EDQUOT));
-	says(third, "has 2 sessions");
+	wire_says(third, "has 2 sessions");
 	wire_close(third);
 	bob = open_bob();
 	check_bob(bob);
@@ -95,14 +97,14 @@ Test(quota, of_sessions_leaves_some_to_administrators)
 {
 	struct wire *first, *second, *third;
 
-	start("[quota]\nsessions_reserved = 4094\n");
+	users_start("[quota]\nsessions_reserved = 4094\n");
 	if (getuid() != 0)
 		cr_skip_test("only root can be two users");
 	first = open_as(ALICE);
 	second = open_as(BOB);
 	third = connect_as(ALICE);
 	cr_assert(eq(int, wire_hello(third, 0), -EUSERS));
-	says(third, "for root and the admin group (sessions_reserved)");
+	wire_says(third, "for root and the admin group (sessions_reserved)");
 	wire_close(third);
 	third = open_as(0);
 	wire_goodbye(third);
@@ -118,13 +120,13 @@ Test(quota, of_waiting_requests)
 	struct request forever = named_get(&name, -1);
 	struct wire *alice, *bob;
 
-	start("[quota]\nquota_waiting = 2\n");
+	users_start("[quota]\nquota_waiting = 2\n");
 	alice = open_as(ALICE);
 	bob = open_bob();
 	wire_send(alice, &forever);
 	wire_send(alice, &forever);
 	cr_assert(eq(int, wire_call(alice, &forever), -EDQUOT));
-	says(alice, "has 2 waiting requests");
+	wire_says(alice, "has 2 waiting requests");
 	cr_assert(eq(u64, wire_status(alice, "waiters"), 2));
 	if (bob) {
 		wire_send(bob, &forever);
@@ -146,7 +148,7 @@ Test(quota, of_replies_bounds_silent_connections)
 {
 	struct wire *alice, *silent[8], *bob;
 
-	start("[quota]\nquota_queue = 64K\n");
+	users_start("[quota]\nquota_queue = 64K\n");
 	alice = open_as(ALICE);
 	wire_wait_status(alice, "own_queue_bytes", 16384);
 	for (int i = 0; i < 3; i++)
@@ -175,11 +177,11 @@ Test(quota, of_replies_bounds_what_is_remembered)
 	size_t size;
 	int r = 0;
 
-	start("[quota]\nquota_queue = 40K\n");
+	users_start("[quota]\nquota_queue = 40K\n");
 	alice = open_as(ALICE);
 	bob = open_bob();
 	get.get.n_names = 2;
-	must(alice, wire_put(alice, names[0], 64, NULL, &place));
+	wire_must(alice, wire_put(alice, names[0], 64, NULL, &place));
 	cr_assert(zero(int, request_encode(&get, &body, &size, NULL)));
 	/* It never says that anything was answered. */
 	for (int i = 0; i < 60 && r == 0; i++) {
@@ -190,9 +192,9 @@ Test(quota, of_replies_bounds_what_is_remembered)
 	}
 	free(body);
 	cr_assert(eq(int, r, -EDQUOT));
-	says(alice, "quota_queue");
+	wire_says(alice, "quota_queue");
 	check_bob(bob);
-	must(alice, wire_get(alice, names[0], NULL));
+	wire_must(alice, wire_get(alice, names[0], NULL));
 	wire_close(bob);
 	wire_close(alice);
 }
@@ -201,17 +203,17 @@ Test(quota, of_first_components)
 {
 	struct wire *alice, *bob;
 
-	start("[quota]\nquota_prefixes = 2\n");
+	users_start("[quota]\nquota_prefixes = 2\n");
 	alice = open_as(ALICE);
-	must(alice, wire_put(alice, "one/a", 64, NULL, NULL));
-	must(alice, wire_put(alice, "two/a", 64, NULL, NULL));
+	wire_must(alice, wire_put(alice, "one/a", 64, NULL, NULL));
+	wire_must(alice, wire_put(alice, "two/a", 64, NULL, NULL));
 	cr_assert(eq(int, wire_put(alice, "three/a", 64, NULL, NULL), -EDQUOT));
-	says(alice, "owns 2 of at most 2");
-	says(alice, "three");
-	must(alice, wire_put(alice, "two/b", 64, NULL, NULL));
+	wire_says(alice, "owns 2 of at most 2");
+	wire_says(alice, "three");
+	wire_must(alice, wire_put(alice, "two/b", 64, NULL, NULL));
 	bob = open_bob();
 	if (bob)
-		must(bob, wire_put(bob, "three/a", 64, NULL, NULL));
+		wire_must(bob, wire_put(bob, "three/a", 64, NULL, NULL));
 	wire_close(bob);
 	wire_close(alice);
 }
@@ -228,19 +230,19 @@ Test(quota, of_first_components_is_not_used_up_by_a_refused_batch)
 	struct tensor_place places[3];
 	struct wire *alice, *bob;
 
-	start("[quota]\nquota_prefixes = 2\n");
+	users_start("[quota]\nquota_prefixes = 2\n");
 	alice = open_as(ALICE);
 	for (int i = 0; i < 3; i++) {
-		must(alice, wire_alloc(alice, 64, NULL, 0, &places[i]));
+		wire_must(alice, wire_alloc(alice, 64, NULL, 0, &places[i]));
 		items[i] = (struct publish_item){.ref = places[i].ref,
 						 .name = names[i]};
 	}
 	cr_assert(eq(int, wire_call(alice, &publish), -EDQUOT));
 	bob = open_bob();
 	if (bob)
-		must(bob, wire_put(bob, "one/b", 64, NULL, NULL));
-	must(alice, wire_publish(alice, &places[1].ref, "two/a", 0));
-	must(alice, wire_publish(alice, &places[2].ref, "three/a", 0));
+		wire_must(bob, wire_put(bob, "one/b", 64, NULL, NULL));
+	wire_must(alice, wire_publish(alice, &places[1].ref, "two/a", 0));
+	wire_must(alice, wire_publish(alice, &places[2].ref, "three/a", 0));
 	wire_close(bob);
 	wire_close(alice);
 }
@@ -250,13 +252,13 @@ Test(quota, of_chunks)
 	struct access_class access = {.gid = GID_DEFAULT};
 	struct wire *alice, *bob;
 
-	start("[quota]\nquota_chunks = 2\n[memory]\nchunk_min = 2M\n");
+	users_start("[quota]\nquota_chunks = 2\n[memory]\nchunk_min = 2M\n");
 	alice = open_as(ALICE);
 	bob = open_bob();
 	for (access.mode = 0600; access.mode < 0604; access.mode += 2)
-		must(alice, wire_alloc(alice, 64, &access, 0, NULL));
+		wire_must(alice, wire_alloc(alice, 64, &access, 0, NULL));
 	cr_assert(eq(int, wire_alloc(alice, 64, &access, 0, NULL), -EDQUOT));
-	says(alice, "has 2 chunks of memory");
+	wire_says(alice, "has 2 chunks of memory");
 	check_bob(bob);
 	wire_close(bob);
 	wire_close(alice);
@@ -268,7 +270,7 @@ Test(quota, of_grants)
 	struct wire *owner, *alice, *other;
 	char name[32];
 
-	start("[quota]\nquota_grants = 4\n");
+	users_start("[quota]\nquota_grants = 4\n");
 	owner = open_bob();
 	if (!owner)
 		cr_skip_test("only root can be two users");
@@ -276,19 +278,19 @@ Test(quota, of_grants)
 	other = open_as(ALICE);
 	for (int i = 0; i < 4; i++) {
 		snprintf(name, sizeof(name), "test/%d", i);
-		must(owner, wire_put(owner, name, 64, &access, NULL));
+		wire_must(owner, wire_put(owner, name, 64, &access, NULL));
 	}
 	for (int i = 0; i < 4; i++) {
 		snprintf(name, sizeof(name), "test/%d", i);
-		must(alice, wire_get(alice, name, NULL));
+		wire_must(alice, wire_get(alice, name, NULL));
 	}
 	cr_assert(eq(int, wire_get(other, "test/0", NULL), -EDQUOT));
-	says(other, "has 4 grants");
+	wire_says(other, "has 4 grants");
 	cr_assert(eq(int, wire_alloc(other, 64, NULL, 0, NULL), -EDQUOT));
 	cr_assert(eq(u64, wire_status(other, "grants"), 8));
 	/* Whoever ends gives back. */
 	wire_goodbye(alice);
-	must(other, wire_get(other, "test/0", NULL));
+	wire_must(other, wire_get(other, "test/0", NULL));
 	wire_close(other);
 	wire_close(owner);
 }
@@ -304,19 +306,19 @@ Test(quota, of_tickets)
 	struct tensor_place place;
 	struct wire *alice;
 
-	start("[quota]\nquota_tickets = 2\n");
+	users_start("[quota]\nquota_tickets = 2\n");
 	alice = open_as(ALICE);
-	must(alice, wire_alloc(alice, 64, NULL, 0, &place));
+	wire_must(alice, wire_alloc(alice, 64, NULL, 0, &place));
 	ticket.ticket.ref = place.ref;
 	for (int i = 0; i < 2; i++)
-		must(alice, wire_call(alice, &ticket));
+		wire_must(alice, wire_call(alice, &ticket));
 	memcpy(id[0], alice->reply.ticket.ticket, TICKET_SIZE);
 	cr_assert(eq(int, wire_call(alice, &ticket), -EDQUOT));
-	says(alice, "has 2 tickets");
+	wire_says(alice, "has 2 tickets");
 	redeem.redeem.n_tickets = 1;
 	redeem.redeem.tickets = id;
-	must(alice, wire_call(alice, &redeem));
-	must(alice, wire_call(alice, &ticket));
+	wire_must(alice, wire_call(alice, &redeem));
+	wire_must(alice, wire_call(alice, &ticket));
 	wire_close(alice);
 }
 
@@ -326,15 +328,15 @@ Test(quota, of_bundles)
 	struct request abandon = {.kind = MESSAGE_BUNDLE_ABORT};
 	struct wire *alice;
 
-	start("[quota]\nquota_bundles = 2\n");
+	users_start("[quota]\nquota_bundles = 2\n");
 	alice = open_as(ALICE);
 	for (int i = 0; i < 2; i++)
-		must(alice, wire_call(alice, &begin));
+		wire_must(alice, wire_call(alice, &begin));
 	abandon.bundle_end.bundle = alice->reply.bundle.bundle;
 	cr_assert(eq(int, wire_call(alice, &begin), -EDQUOT));
-	says(alice, "has 2 versions of bundles");
-	must(alice, wire_call(alice, &abandon));
-	must(alice, wire_call(alice, &begin));
+	wire_says(alice, "has 2 versions of bundles");
+	wire_must(alice, wire_call(alice, &abandon));
+	wire_must(alice, wire_call(alice, &begin));
 	wire_close(alice);
 }
 
@@ -354,16 +356,16 @@ Test(quota, of_bytes_bounds_what_is_taken_in_advance)
 	struct access_class access = {.gid = GID_DEFAULT};
 	struct wire *alice;
 
-	start("[memory]\nmemory_max = 512M\ndevice_memory_max = 512M\n"
-	      "chunk_min = 8M\n"
-	      "[quota]\nquota_bytes = 16M\nquota_device_bytes = 16M\n");
+	users_start("[memory]\nmemory_max = 512M\ndevice_memory_max = 512M\n"
+		    "chunk_min = 8M\n"
+		    "[quota]\nquota_bytes = 16M\nquota_device_bytes = 16M\n");
 	alice = open_as(ALICE);
-	must(alice, wire_call(alice, &begin));
+	wire_must(alice, wire_call(alice, &begin));
 	alloc.alloc.bundle = alice->reply.bundle.bundle;
-	must(alice, wire_call(alice, &alloc));
+	wire_must(alice, wire_call(alice, &alloc));
 	cr_assert(le(u64, wire_status(alice, "chunk_bytes"), 16 * MIB));
 	for (access.mode = 0600; access.mode < 0610; access.mode += 2)
-		must(alice, wire_alloc(alice, 64, &access, -1, NULL));
+		wire_must(alice, wire_alloc(alice, 64, &access, -1, NULL));
 	cr_assert(le(u64, wire_status(alice, "chunk_bytes"), 24 * MIB));
 	wire_close(alice);
 }
@@ -393,9 +395,9 @@ Test(quota, of_groups_counts_their_parameters)
 	if (are_on_devices())
 		cr_skip_test("the same on host memory");
 	/* 20 of these are the communicator's. */
-	start("[quota]\nquota_groups = 80\n");
-	options =
-		(struct fsdp_connect_options){.path = daemon_socket(&daemon_)};
+	users_start("[quota]\nquota_groups = 80\n");
+	options = (struct fsdp_connect_options){
+		.path = daemon_socket(&users_daemon)};
 	cr_assert(zero(int, fsdp_connect(&options, &client)));
 	cr_assert(zero(int, fsdp_comm_join(client, "test", 1, 0, NULL, &comm)),
 		  "%s", fsdp_error());

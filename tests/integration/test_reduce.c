@@ -8,6 +8,7 @@
 #include <criterion/new/assert.h>
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -580,7 +581,8 @@ Test(reduce, a_rank_that_is_killed_while_it_runs_is_named)
 	pid_t worker, victim;
 	char text[64];
 
-	host_memory_only("on devices the ranks do the work");
+	host_memory_only("of the worker on devices test_home has more");
+	setenv("FSDP_TEST_HOME", "worker", 1);
 	start(2, NULL);
 	cr_assert(eq(int, ranks_run(&ranks, reduce_all), 0));
 	worker = freeze_worker();
@@ -676,6 +678,42 @@ Test(reduce, an_input_waits_for_room)
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), 0));
 }
 
+static void *alloc_patiently(void *data)
+{
+	struct fsdp_spec spec = {FSDP_U8, 1, {9 << 20}};
+	struct fsdp_tensor *tensor = NULL;
+	int *code = data;
+
+	*code = fsdp_alloc(client, &spec, 1, NULL, -1, &tensor);
+	fsdp_free(tensor);
+	return NULL;
+}
+
+/* Both ranks' inputs are idle, and too much. */
+Test(reduce, inputs_that_ranks_keep_are_recalled)
+{
+	pthread_t thread;
+	int code = 1;
+
+	host_memory_only("a limit of host memory");
+	fsdp_free(start_without_room());
+	for (int i = 0; i < 2; i++) {
+		cr_assert(eq(int, ranks_run(&ranks, take0_patiently), 0));
+		cr_assert(eq(int, ranks_run(&ranks, again0), 0));
+		cr_assert(eq(int, ranks_run(&ranks, wait_again0), 0));
+	}
+	must(pthread_create(&thread, NULL, alloc_patiently, &code) == 0);
+	if (!getenv("FSDP_TEST_HOME"))
+		cr_assert(status_await(client, "waiters", 1));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
+	must(pthread_join(thread, NULL) == 0);
+	cr_expect(eq(int, code, 0));
+	/* What they gave back is asked for again. */
+	cr_assert(eq(int, ranks_run(&ranks, take0_patiently), 0));
+	cr_assert(eq(int, ranks_run(&ranks, again0), 0));
+	cr_assert(eq(int, ranks_run(&ranks, wait_again0), 0));
+}
+
 Test(reduce, who_waits_for_room_is_told_of_a_death)
 {
 	host_memory_only("a limit of host memory");
@@ -703,7 +741,8 @@ Test(reduce, a_worker_that_is_killed_fails_the_run_and_no_more)
 	uint64_t starts;
 	pid_t worker;
 
-	host_memory_only("on devices the ranks do the work");
+	host_memory_only("of the worker on devices test_home has more");
+	setenv("FSDP_TEST_HOME", "worker", 1);
 	start(2, NULL);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
 	cr_assert(eq(int, ranks_run(&ranks, reduce_all), 0));
@@ -773,19 +812,38 @@ static void kill_broker_at(const char *point)
 	chaos_stop(&chaos);
 }
 
+static void kill_broker_at_each(const char *const *points, size_t n)
+{
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	for (size_t i = 0; i < n; i++)
+		kill_broker_at(points[i]);
+}
+
 Test(reduce_restart, a_broker_that_is_killed_while_it_reduces_keeps_the_step,
      .timeout = 120)
 {
+	/* The last is the worker's. */
 	static const char *const points[] = {
 		"verb.input.done",  "verb.input.committed",
 		"verb.reduce.done", "verb.reduce.committed",
 		"reduce.submitted", "reduce.done"};
+	size_t n = sizeof(points) / sizeof(*points);
 
-	if (!chaos_has_points())
-		cr_skip_test("built without points");
-	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++) {
-		/* On devices the engine is not the broker's. */
-		if (!are_on_devices() || strcmp(points[i], "reduce.done"))
-			kill_broker_at(points[i]);
-	}
+	if (!are_on_devices())
+		setenv("FSDP_TEST_HOME", "worker", 1);
+	kill_broker_at_each(points, are_on_devices() ? n - 1 : n);
+}
+
+Test(reduce_restart, a_broker_that_is_killed_while_ranks_reduce_keeps_the_step,
+     .timeout = 120)
+{
+	static const char *const points[] = {
+		"verb.input.done", "verb.input.committed",
+		"verb.comm_place.done", "verb.comm_place.committed"};
+
+	host_memory_only("on devices the ranks have no board");
+	if (getenv("FSDP_TEST_HOME"))
+		cr_skip_test("the worker reduces");
+	kill_broker_at_each(points, sizeof(points) / sizeof(*points));
 }

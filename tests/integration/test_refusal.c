@@ -2,11 +2,12 @@
  * Bad input about tensors, names and publications, and frames that are none.
  */
 #include "proto/name.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/refusal.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-TestSuite(refusal, .init = setup, .fini = teardown, .timeout = 30);
+CHECKED_SUITE(refusal, setup, teardown, .timeout = 30);
 
 /* --- tensors ------------------------------------------------------------- */
 
@@ -159,7 +160,7 @@ Test(refusal, is_not_for_empty_tensors_and_scalars)
 	cr_assert(eq(int, wire_call(me, &request), -EOVERFLOW));
 	items[2].type.shape[0] = 1 << 20;
 	tensor_type_contiguous(&items[2].type);
-	must(me, wire_call(me, &request));
+	wire_must(me, wire_call(me, &request));
 	cr_assert(zero(u64, me->reply.places.places[0].size));
 	cr_assert(eq(u64, me->reply.places.places[1].size, 1));
 	cr_assert(zero(u64, me->reply.places.places[2].size));
@@ -393,10 +394,10 @@ Test(refusal, of_one_name_twice_leaves_both_unpublished)
 		 "the name is in the batch twice"},
 	};
 
-	must(me, wire_alloc(me, 64, NULL, -1, &second));
+	wire_must(me, wire_alloc(me, 64, NULL, -1, &second));
 	items[1].ref = second.ref;
 	CHECK(all);
-	must(me, wire_publish(me, &loose.ref, "test/x", 0));
+	wire_must(me, wire_publish(me, &loose.ref, "test/x", 0));
 }
 
 /* --- the rest ------------------------------------------------------------ */

@@ -1,12 +1,13 @@
 /*
  * Bad input about communicators and groups.
  */
+#include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/refusal_collective.h"
 #include <math.h>
 #include <stdlib.h>
 
-TestSuite(refusal_collective, .init = setup, .fini = teardown, .timeout = 60);
+CHECKED_SUITE(refusal_collective, setup, teardown, .timeout = 60);
 
 /* --- joining and leaving ------------------------------------------------- */
 
@@ -87,7 +88,7 @@ Test(refusal_collective, of_a_rank_that_is_there_already)
 	request.comm_join.rank = 1;
 	ask(other, request);
 	cr_assert(eq(int, wire_receive(late), FRAME_OK));
-	must(late, late->frame.code);
+	wire_must(late, late->frame.code);
 	cr_assert(eq(u64, late->reply.comm.comm, other->reply.comm.comm));
 	wire_close(late);
 	check_good_round();
@@ -368,7 +369,7 @@ Test(refusal_collective, of_looking_at_what_is_not_there)
 		};
 
 		for (size_t i = 0; i < 3; i++)
-			must(other, wire_call(other, &all[i]));
+			wire_must(other, wire_call(other, &all[i]));
 	}
 	check_good_round();
 }
@@ -396,11 +397,11 @@ Test(refusal_collective, is_not_for_numbers_that_come_again)
 	struct slot_ref slot;
 
 	send_as(me, &input, number);
-	must(me, me->frame.code);
+	wire_must(me, me->frame.code);
 	slot = me->reply.places.places[0].ref;
 	for (int i = 0; i < 3; i++) {
 		send_as(me, &input, number);
-		must(me, me->frame.code);
+		wire_must(me, me->frame.code);
 		cr_assert(eq(u32, me->reply.places.places[0].ref.slot,
 			     slot.slot));
 	}

@@ -1,6 +1,7 @@
 /*
  * Bad input about what keeps tensors: holds, tickets and bundles.
  */
+#include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/refusal.h"
 #include <signal.h>
@@ -10,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-TestSuite(refusal, .init = setup, .fini = teardown, .timeout = 30);
+CHECKED_SUITE(refusal, setup, teardown, .timeout = 30);
 
 /* --- release, tickets ---------------------------------------------------- */
 
@@ -35,7 +36,7 @@ Test(refusal, of_releases)
 	};
 
 	CHECK(all);
-	must(me, wire_release(me, &named.ref, 1));
+	wire_must(me, wire_release(me, &named.ref, 1));
 	cr_assert(eq(int, wire_release(me, &named.ref, 1), -EINVAL));
 }
 
@@ -74,7 +75,7 @@ Test(refusal, of_tickets)
 	};
 
 	CHECK(all);
-	must(me, redeem(me, &tickets[0], 1));
+	wire_must(me, redeem(me, &tickets[0], 1));
 	cr_assert(eq(int, redeem(me, &tickets[0], 1), -ENOENT));
 }
 
@@ -82,7 +83,7 @@ Test(refusal, of_a_ticket_whose_time_is_over)
 {
 	uint8_t ticket[1][TICKET_SIZE];
 
-	must(me, make_ticket(me, &named.ref, 1, ticket[0]));
+	wire_must(me, make_ticket(me, &named.ref, 1, ticket[0]));
 	wire_wait_status(me, "tickets", 1);
 	cr_assert(eq(int, redeem(me, ticket, 1), -ENOENT));
 	cr_assert(ne(ptr, strstr(wire_sentence(me), "expired"), NULL));
@@ -151,7 +152,7 @@ Test(refusal, of_bundles)
 	};
 
 	CHECK(all);
-	must(me, end_bundle(me, MESSAGE_BUNDLE_ABORT, staged));
+	wire_must(me, end_bundle(me, MESSAGE_BUNDLE_ABORT, staged));
 	cr_assert(
 		eq(int, end_bundle(me, MESSAGE_BUNDLE_ABORT, staged), -ENOENT));
 }
@@ -216,6 +217,6 @@ Test(refusal, of_a_commit_while_another_process_could_write_names_it)
 	CHECK(all);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
-	must(me, end_bundle(me, MESSAGE_BUNDLE_COMMIT, staged));
+	wire_must(me, end_bundle(me, MESSAGE_BUNDLE_COMMIT, staged));
 	close(fd);
 }

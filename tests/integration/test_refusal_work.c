@@ -1,10 +1,11 @@
 /*
  * Bad input about the work of collectives: unshards, reductions and commits.
  */
+#include "tests/lib/leaks.h"
 #include "tests/lib/refusal_collective.h"
 #include <math.h>
 
-TestSuite(refusal_collective, .init = setup, .fini = teardown, .timeout = 60);
+CHECKED_SUITE(refusal_collective, setup, teardown, .timeout = 60);
 
 /* --- unsharding ---------------------------------------------------------- */
 
@@ -65,11 +66,11 @@ Test(refusal_collective, of_inputs)
 	struct slot_ref mine = take_input(me, first), loose, theirs, gone;
 	struct tensor_place place;
 
-	must(me, wire_alloc(me, 4096, NULL, -1, &place));
+	wire_must(me, wire_alloc(me, 4096, NULL, -1, &place));
 	loose = place.ref;
-	must(me, wire_alloc(me, 64, NULL, -1, &place));
+	wire_must(me, wire_alloc(me, 64, NULL, -1, &place));
 	gone = place.ref;
-	must(me, wire_release(me, &gone, 1));
+	wire_must(me, wire_release(me, &gone, 1));
 	theirs = take_input(peer, first);
 	refuse(me, "a second one", input_of(first), -EBUSY,
 	       "has an input of 'first' already; reduce it first");

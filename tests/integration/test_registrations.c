@@ -95,7 +95,7 @@ static int count_left(void)
 /* The double alone counts. */
 static void expect_count(uint32_t rank, actor_fn *count, int n)
 {
-	if (is_double())
+	if (is_fake())
 		cr_expect(eq(int, rank_run(&ranks, rank, count), n));
 }
 
@@ -152,7 +152,7 @@ Test(registrations, a_chunk_that_goes_is_deregistered_while_it_is_mapped)
 	start(2, 2);
 	all(trainer_join);
 	all(train);
-	n_left = is_double() ? rank_run(&ranks, 0, count_left) : 0;
+	n_left = is_fake() ? rank_run(&ranks, 0, count_left) : 0;
 	n_retired = status_value(client, "chunks_retired");
 	all(reduce_large);
 	expect_count(0, count_left, n_left + 2);
@@ -180,7 +180,7 @@ static int train_where_nccl_refuses(void)
 
 Test(registrations, what_nccl_refuses_ends_the_communicator)
 {
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	start(1, 2);
 	ranks_begin(&ranks, train_where_nccl_refuses);
 	ranks_end(&ranks);

@@ -7,8 +7,9 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <unistd.h>
 
-TestSuite(reload, .fini = teardown, .timeout = 30);
+TestSuite(reload, .fini = users_stop, .timeout = 30);
 
 static struct fsdp_client *client;
 static char report[FSDP_RELOAD_REPORT_SIZE];
@@ -17,8 +18,8 @@ static void start_client(const char *config)
 {
 	struct fsdp_connect_options options = {.struct_size = sizeof(options)};
 
-	start(config);
-	options.path = daemon_.socket;
+	users_start(config);
+	options.path = users_daemon.socket;
 	cr_assert(zero(int, fsdp_connect(&options, &client)), "%s",
 		  fsdp_error());
 }
@@ -64,7 +65,7 @@ static void expect_in(const char *text, const char *part)
 
 static void reload(const char *config)
 {
-	daemon_write_config(&daemon_, config);
+	daemon_write_config(&users_daemon, config);
 	cr_assert(zero(int, fsdp_reload(client, report, sizeof(report))), "%s",
 		  fsdp_error());
 }
@@ -75,8 +76,8 @@ Test(reload, takes_new_limits_at_once)
 
 	start_client("[quota]\nquota_slots = 2\n");
 	alice = open_as(ALICE);
-	must(alice, wire_alloc(alice, 64, NULL, 0, NULL));
-	must(alice, wire_alloc(alice, 64, NULL, 0, NULL));
+	wire_must(alice, wire_alloc(alice, 64, NULL, 0, NULL));
+	wire_must(alice, wire_alloc(alice, 64, NULL, 0, NULL));
 	cr_assert(eq(int, wire_alloc(alice, 64, NULL, 0, NULL), -EDQUOT));
 	reload("[quota]\n\nquota_slots = 3\n[memory]\nwarm_ms = 1m\n");
 	cr_expect(eq(str, report,
@@ -84,10 +85,10 @@ Test(reload, takes_new_limits_at_once)
 	expect_value("quota_slots", "3 conf:3");
 	expect_value("warm_ms", "1m conf:5");
 	expect_value("quota_chunks", "256 default");
-	must(alice, wire_alloc(alice, 64, NULL, 0, NULL));
+	wire_must(alice, wire_alloc(alice, 64, NULL, 0, NULL));
 	reload("[quota]\nquota_slots = 1\n");
 	cr_assert(eq(int, wire_alloc(alice, 64, NULL, 0, NULL), -EDQUOT));
-	says(alice, "3");
+	wire_says(alice, "3");
 	reload("[quota]\nquota_slots = 1\n");
 	cr_expect(eq(str, report, "nothing has changed"));
 	wire_close(alice);
@@ -97,7 +98,8 @@ Test(reload, takes_new_limits_at_once)
 Test(reload, of_a_bad_file_changes_nothing_and_names_the_line)
 {
 	start_client("[quota]\nquota_slots = 2\n");
-	daemon_write_config(&daemon_, "[quota]\nquota_slots = 5\nslots = 1\n");
+	daemon_write_config(&users_daemon,
+			    "[quota]\nquota_slots = 5\nslots = 1\n");
 	cr_assert(
 		eq(int, fsdp_reload(client, report, sizeof(report)), -EINVAL));
 	expect_in(fsdp_error(), "conf:3: there is no key \"slots\"");
@@ -112,11 +114,11 @@ Test(reload, follows_a_signal_that_the_parent_got)
 	struct daemon_options options = {.is_supervised = true};
 	struct fsdp_connect_options connect = {.struct_size = sizeof(connect)};
 
-	daemon_start_with(&daemon_, &options);
-	connect.path = daemon_.socket;
+	daemon_start_with(&users_daemon, &options);
+	connect.path = users_daemon.socket;
 	cr_assert(zero(int, fsdp_connect(&connect, &client)));
-	daemon_write_config(&daemon_, "[quota]\nquota_slots = 5\n");
-	cr_assert(zero(int, kill(daemon_.pid, SIGHUP)));
+	daemon_write_config(&users_daemon, "[quota]\nquota_slots = 5\n");
+	cr_assert(zero(int, kill(users_daemon.pid, SIGHUP)));
 	while (strcmp(value_of("quota_slots"), "5 conf:2") != 0)
 		;
 	fsdp_close(client);
@@ -147,24 +149,24 @@ Test(reload, moves_the_charge_for_first_components)
 	if (getuid() != 0)
 		cr_skip_test("the test names a user by number");
 	alice = open_as(ALICE);
-	must(alice, wire_put(alice, "one/a", 64, NULL, NULL));
-	must(alice, wire_put(alice, "two/a", 64, NULL, NULL));
+	wire_must(alice, wire_put(alice, "one/a", 64, NULL, NULL));
+	wire_must(alice, wire_put(alice, "two/a", 64, NULL, NULL));
 	cr_assert(eq(int, wire_put(alice, "three/a", 64, NULL, NULL), -EDQUOT));
 	reload("[quota]\nquota_prefixes = 2\n[prefixes]\none = 61001\n");
 	expect_in(report, "prefix one belongs to uid 61001");
 	expect_value("one", "61001 conf:4");
-	must(alice, wire_put(alice, "three/a", 64, NULL, NULL));
+	wire_must(alice, wire_put(alice, "three/a", 64, NULL, NULL));
 	reload("[quota]\nquota_prefixes = 3\n");
 	cr_assert(eq(int, wire_put(alice, "four/a", 64, NULL, NULL), -EDQUOT));
-	says(alice, "owns 3 of at most 3");
+	wire_says(alice, "owns 3 of at most 3");
 	wire_close(alice);
 	fsdp_close(client);
 }
 
 static uint32_t count_prefixes(struct wire *wire)
 {
-	must(wire,
-	     wire_call(wire, &(struct request){.kind = MESSAGE_PREFIXES}));
+	wire_must(wire,
+		  wire_call(wire, &(struct request){.kind = MESSAGE_PREFIXES}));
 	return wire->reply.prefixes.n_items;
 }
 
@@ -174,11 +176,11 @@ Test(reload, shortens_times_that_run)
 	struct wire *wire;
 
 	start_client("[memory]\nwarm_ms = 5h\n[quota]\nprefix_grace_ms = 5h\n");
-	wire = wire_open(daemon_.socket);
-	must(wire, wire_put(wire, "one/a", 64, NULL, NULL));
-	must(wire, wire_remove(wire, "one/a"));
+	wire = wire_open(users_daemon.socket);
+	wire_must(wire, wire_put(wire, "one/a", 64, NULL, NULL));
+	wire_must(wire, wire_remove(wire, "one/a"));
 	wire_goodbye(wire);
-	wire = wire_open(daemon_.socket);
+	wire = wire_open(users_daemon.socket);
 	wire_wait_status(wire, "slots", 0);
 	cr_assert(eq(u32, count_prefixes(wire), 1));
 	cr_assert(gt(u64, wire_status(wire, "free_warm"), 0));
@@ -195,12 +197,12 @@ Test(reload, is_refused_to_ordinary_users)
 	struct request request = {.kind = MESSAGE_RELOAD};
 	struct wire *alice;
 
-	start("");
+	users_start("");
 	if (getuid() != 0)
 		cr_skip_test("only root can be another user");
 	alice = open_as(ALICE);
 	cr_expect(eq(int, wire_call(alice, &request), -EPERM));
-	says(alice, "admin_group");
+	wire_says(alice, "admin_group");
 	request.kind = MESSAGE_CONFIG;
 	cr_expect(zero(int, wire_call(alice, &request)));
 	wire_close(alice);

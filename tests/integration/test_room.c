@@ -12,8 +12,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-TestSuite(room, .fini = teardown, .timeout = 30);
+TestSuite(room, .fini = users_stop, .timeout = 30);
 
 /* No quota is in the way of what is about memory_max. */
 static const char SMALL[] = "[memory]\nmemory_max = 16M\n"
@@ -26,20 +28,20 @@ Test(room, that_is_not_there_is_refused_with_figures)
 	struct tensor_place place;
 	struct wire *alice;
 
-	start(SMALL);
+	users_start(SMALL);
 	alice = open_as(ALICE);
-	must(alice, wire_alloc(alice, 14 * MIB, NULL, 0, &place));
+	wire_must(alice, wire_alloc(alice, 14 * MIB, NULL, 0, &place));
 	cr_assert(eq(int, wire_alloc(alice, 4 * MIB, NULL, 0, NULL), -ENOMEM));
-	says(alice, "out of memory");
-	says(alice, ": 4 MiB");
-	says(alice, are_on_devices() ? "14 of device_memory_max's 16 MiB"
-				     : "14 of memory_max's 16 MiB");
-	must(alice, wire_alloc(alice, 2 * MIB, NULL, 0, NULL));
-	must(alice, wire_release(alice, &place.ref, 1));
-	must(alice, wire_alloc(alice, 14 * MIB, NULL, 0, NULL));
+	wire_says(alice, "out of memory");
+	wire_says(alice, ": 4 MiB");
+	wire_says(alice, are_on_devices() ? "14 of device_memory_max's 16 MiB"
+					  : "14 of memory_max's 16 MiB");
+	wire_must(alice, wire_alloc(alice, 2 * MIB, NULL, 0, NULL));
+	wire_must(alice, wire_release(alice, &place.ref, 1));
+	wire_must(alice, wire_alloc(alice, 14 * MIB, NULL, 0, NULL));
 	cr_assert(
 		eq(int, wire_alloc(alice, 17 * MIB, NULL, -1, NULL), -ENOMEM));
-	says(alice, "can never fit");
+	wire_says(alice, "can never fit");
 	wire_close(alice);
 }
 
@@ -48,22 +50,22 @@ Test(room, is_made_by_evicting_what_nobody_holds)
 	struct tensor_place held, other;
 	struct wire *alice;
 
-	start(SMALL);
+	users_start(SMALL);
 	alice = open_as(ALICE);
-	must(alice, wire_alloc(alice, 6 * MIB, NULL, 0, &held));
-	must(alice,
-	     wire_publish(alice, &held.ref, "test/held", PUBLISH_EVICTABLE));
-	must(alice, wire_alloc(alice, 6 * MIB, NULL, 0, &other));
-	must(alice,
-	     wire_publish(alice, &other.ref, "test/other", PUBLISH_EVICTABLE));
-	must(alice, wire_release(alice, &other.ref, 1));
-	must(alice, wire_alloc(alice, 6 * MIB, NULL, 0, NULL));
+	wire_must(alice, wire_alloc(alice, 6 * MIB, NULL, 0, &held));
+	wire_must(alice, wire_publish(alice, &held.ref, "test/held",
+				      PUBLISH_EVICTABLE));
+	wire_must(alice, wire_alloc(alice, 6 * MIB, NULL, 0, &other));
+	wire_must(alice, wire_publish(alice, &other.ref, "test/other",
+				      PUBLISH_EVICTABLE));
+	wire_must(alice, wire_release(alice, &other.ref, 1));
+	wire_must(alice, wire_alloc(alice, 6 * MIB, NULL, 0, NULL));
 	cr_assert(eq(u64, wire_status(alice, "evicted"), 1));
 	cr_assert(eq(int, wire_get(alice, "test/other", NULL), -ENOENT));
-	must(alice, wire_get(alice, "test/held", NULL));
+	wire_must(alice, wire_get(alice, "test/held", NULL));
 	/* Held, it stays, and the next one is refused. */
 	cr_assert(eq(int, wire_alloc(alice, 6 * MIB, NULL, 0, NULL), -ENOMEM));
-	must(alice, wire_get(alice, "test/held", NULL));
+	wire_must(alice, wire_get(alice, "test/held", NULL));
 	cr_assert(eq(u64, wire_status(alice, "evicted"), 1));
 	wire_close(alice);
 }
@@ -74,26 +76,27 @@ Test(room, in_a_quota_is_made_by_evicting_what_is_charged_to_it)
 	struct tensor_place held;
 	struct wire *alice, *bob;
 
-	start("[memory]\nmemory_max = 64M\nchunk_min = 2M\n"
-	      "[quota]\nquota_bytes = 8M\nquota_device_bytes = 8M\n");
+	users_start("[memory]\nmemory_max = 64M\nchunk_min = 2M\n"
+		    "[quota]\nquota_bytes = 8M\nquota_device_bytes = 8M\n");
 	alice = open_as(ALICE);
 	bob = open_bob();
 	if (!bob)
 		cr_skip_test("only root can be two users");
-	must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, &held));
-	must(alice,
-	     wire_publish(alice, &held.ref, "alice/cache", PUBLISH_EVICTABLE));
-	must(alice, wire_release(alice, &held.ref, 1));
-	must(bob, wire_alloc(bob, 4 * MIB, NULL, 0, &held));
-	must(bob, wire_publish(bob, &held.ref, "bob/cache", PUBLISH_EVICTABLE));
-	must(bob, wire_release(bob, &held.ref, 1));
-	must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, NULL));
-	must(alice, wire_get(alice, "alice/cache", &held));
-	must(alice, wire_release(alice, &held.ref, 1));
-	must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, NULL));
+	wire_must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, &held));
+	wire_must(alice, wire_publish(alice, &held.ref, "alice/cache",
+				      PUBLISH_EVICTABLE));
+	wire_must(alice, wire_release(alice, &held.ref, 1));
+	wire_must(bob, wire_alloc(bob, 4 * MIB, NULL, 0, &held));
+	wire_must(bob,
+		  wire_publish(bob, &held.ref, "bob/cache", PUBLISH_EVICTABLE));
+	wire_must(bob, wire_release(bob, &held.ref, 1));
+	wire_must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, NULL));
+	wire_must(alice, wire_get(alice, "alice/cache", &held));
+	wire_must(alice, wire_release(alice, &held.ref, 1));
+	wire_must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, NULL));
 	cr_assert(eq(int, wire_get(alice, "alice/cache", NULL), -ENOENT));
 	cr_assert(eq(int, wire_alloc(alice, 1, NULL, 0, NULL), -EDQUOT));
-	must(bob, wire_get(bob, "bob/cache", NULL));
+	wire_must(bob, wire_get(bob, "bob/cache", NULL));
 	wire_close(bob);
 	wire_close(alice);
 }
@@ -120,16 +123,16 @@ Test(room, is_made_by_collecting_limbo)
 	struct wire *alice;
 	struct refs refs;
 
-	start(SMALL);
+	users_start(SMALL);
 	alice = open_as(ALICE);
 	open_files(alice, &refs, &table);
-	must(alice, wire_alloc(alice, 14 * MIB, NULL, 0, &place));
-	must(alice, wire_publish(alice, &place.ref, "", 0));
+	wire_must(alice, wire_alloc(alice, 14 * MIB, NULL, 0, &place));
+	wire_must(alice, wire_publish(alice, &place.ref, "", 0));
 	cr_assert(eq(u64, wire_status(alice, "slots_limbo"), 1));
 	cr_assert(eq(int, wire_alloc(alice, 4 * MIB, NULL, 0, NULL), -ENOMEM));
 	cr_assert(refs_release(&refs, &table, place.ref.slot));
 	cr_assert(eq(u64, wire_status(alice, "slots_limbo"), 1));
-	must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, NULL));
+	wire_must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, NULL));
 	cr_assert(zero(u64, wire_status(alice, "slots_limbo")));
 	table_close(&table);
 	refs_close(&refs);
@@ -169,8 +172,8 @@ static void view_what_flickers(struct wire *wire, struct flicker *it)
 	pthread_t thread;
 	int r = 0;
 
-	must(wire, wire_alloc(wire, 64, NULL, 0, &place));
-	must(wire, wire_publish(wire, &place.ref, "", 0));
+	wire_must(wire, wire_alloc(wire, 64, NULL, 0, &place));
+	wire_must(wire, wire_publish(wire, &place.ref, "", 0));
 	view.base = place.ref;
 	it->slot = place.ref.slot;
 	it->is_over = false;
@@ -195,7 +198,7 @@ Test(room, for_a_view_is_not_made_of_what_it_views)
 	struct wire *alice;
 	struct refs refs;
 
-	start("[quota]\nquota_slots = 1\n");
+	users_start("[quota]\nquota_slots = 1\n");
 	alice = open_as(ALICE);
 	open_files(alice, &refs, &table);
 	it.refs = &refs;
@@ -214,13 +217,13 @@ Test(room, that_another_gives_back_goes_to_who_waits)
 	struct tensor_place place;
 	struct wire *alice, *bob;
 
-	start(SMALL);
+	users_start(SMALL);
 	alice = open_as(ALICE);
 	bob = getuid() == 0 ? open_as(BOB) : open_as(ALICE);
-	must(alice, wire_alloc(alice, 14 * MIB, NULL, 0, &place));
+	wire_must(alice, wire_alloc(alice, 14 * MIB, NULL, 0, &place));
 	wire_send(bob, &alloc);
 	cr_assert(eq(u64, wire_status(alice, "waiters"), 1));
-	must(alice, wire_release(alice, &place.ref, 1));
+	wire_must(alice, wire_release(alice, &place.ref, 1));
 	cr_assert(eq(int, wire_receive(bob), FRAME_OK));
 	cr_assert(zero(int, bob->frame.code), "%s", wire_sentence(bob));
 	cr_assert(zero(u64, wire_status(alice, "waiters")));
@@ -236,15 +239,15 @@ Test(room, of_the_quota_of_chunks_is_waited_for)
 	struct tensor_place place;
 	struct wire *alice, *other;
 
-	start("[memory]\nmemory_max = 64M\nchunk_min = 2M\n"
-	      "[quota]\nquota_chunks = 1\n");
+	users_start("[memory]\nmemory_max = 64M\nchunk_min = 2M\n"
+		    "[quota]\nquota_chunks = 1\n");
 	alice = open_as(ALICE);
 	other = open_as(ALICE);
-	must(alice, wire_alloc(alice, MIB, NULL, 0, &place));
+	wire_must(alice, wire_alloc(alice, MIB, NULL, 0, &place));
 	alloc.alloc.access.mode = 0640;
 	wire_send(other, &alloc);
 	cr_assert(eq(u64, wire_status(alice, "waiters"), 1));
-	must(alice, wire_release(alice, &place.ref, 1));
+	wire_must(alice, wire_release(alice, &place.ref, 1));
 	cr_assert(eq(int, wire_receive(other), FRAME_OK));
 	cr_assert(zero(int, other->frame.code), "%s", wire_sentence(other));
 	wire_close(other);
@@ -258,16 +261,16 @@ Test(room, of_a_budget_holds_a_session_back_and_nobody_else)
 	struct tensor_place place;
 	struct wire *alice, *other;
 
-	start(SMALL);
+	users_start(SMALL);
 	alice = connect_as(ALICE);
-	must(alice, wire_hello(alice, 1 * MIB));
+	wire_must(alice, wire_hello(alice, 1 * MIB));
 	other = open_as(ALICE);
-	must(alice, wire_alloc(alice, MIB, NULL, 0, &place));
+	wire_must(alice, wire_alloc(alice, MIB, NULL, 0, &place));
 	cr_assert(eq(int, wire_alloc(alice, 1, NULL, 0, NULL), -EDQUOT));
-	says(alice, "1048576 of its budget of 1048576 bytes");
+	wire_says(alice, "1048576 of its budget of 1048576 bytes");
 	cr_assert(eq(int, wire_alloc(alice, MIB + 1, NULL, -1, NULL), -EDQUOT));
 	wire_send(alice, &alloc);
-	must(other, wire_alloc(other, MIB, NULL, 0, NULL));
+	wire_must(other, wire_alloc(other, MIB, NULL, 0, NULL));
 	cr_assert(eq(u64, wire_status(other, "waiters"), 1));
 	wire_send(alice, &(struct request){
 				 .kind = MESSAGE_RELEASE,
@@ -321,14 +324,14 @@ Test(room, that_is_free_goes_back_to_the_kernel_and_what_is_held_stays)
 	int fd;
 
 	host_memory_only("of a device chunks go back as a whole");
-	start("[memory]\nchunk_min = 16M\nwarm_ms = 20\n");
+	users_start("[memory]\nchunk_min = 16M\nwarm_ms = 20\n");
 	alice = open_as(ALICE);
-	must(alice, wire_alloc(alice, 8 * MIB, NULL, 0, &going));
-	must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, &staying));
+	wire_must(alice, wire_alloc(alice, 8 * MIB, NULL, 0, &going));
+	wire_must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, &staying));
 	cr_assert(eq(u32, going.chunk, staying.chunk));
 	bytes = map(alice, &staying, &fd);
 	memset(bytes, 0x5a, 4 * MIB);
-	must(alice, wire_release(alice, &going.ref, 1));
+	wire_must(alice, wire_release(alice, &going.ref, 1));
 	for (int i = 0; resident(fd) > 6 * MIB; i++) {
 		cr_assert(lt(int, i, 10000), "nothing was punched");
 		cr_assert(gt(u64, wire_status(alice, "chunk_bytes"), 0));
@@ -337,7 +340,7 @@ Test(room, that_is_free_goes_back_to_the_kernel_and_what_is_held_stays)
 	for (size_t i = 0; i < 4 * MIB; i++)
 		cr_assert(eq(u8, bytes[i], 0x5a));
 	cr_assert(eq(u64, wire_status(alice, "chunk_bytes"), 16 * MIB));
-	must(alice, wire_release(alice, &staying.ref, 1));
+	wire_must(alice, wire_release(alice, &staying.ref, 1));
 	wire_wait_status(alice, "chunk_bytes", 0);
 	/* Our mapping is still there and pins nothing. */
 	cr_assert(zero(u64, resident(fd)));

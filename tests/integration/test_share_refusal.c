@@ -128,7 +128,7 @@ Test(share_refusal, memory_that_was_freed_without_asking_is_not_opened)
 	void *memory = legacy_make(7);
 	struct fsdp_tensor *tensor = share_as("t/a", memory);
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	legacy_free(memory);
 	strcpy(sharing.page->name, "t/a");
 	cr_expect(eq(int, actor_run(&sharing.one, actor_gets), -EINVAL));

@@ -227,7 +227,7 @@ static struct ranks ranks;
 
 static void set_up(void)
 {
-	need_double("calls are counted");
+	need_fake("calls are counted");
 	gpu_open();
 	setenv("FSDP_TEST_DEVICES", "1", 1);
 	setenv("FAKECUDA_COUNT", "1", 1);

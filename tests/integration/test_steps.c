@@ -3,6 +3,7 @@
  * gradients reduced, by what is resharded after the forward pass.
  */
 #include "tests/lib/daemon.h"
+#include "tests/lib/leaks.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/trainer.h"
 #include <criterion/criterion.h>
@@ -54,7 +55,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-TestSuite(steps, .init = setup, .fini = teardown, .timeout = 60);
+CHECKED_SUITE(steps, setup, teardown, .timeout = 60);
 
 static bool is_resharded(size_t layer)
 {

@@ -118,7 +118,7 @@ Test(stream_events, as_many_are_in_flight_as_may_be_and_no_more)
 	struct fsdp_tensor *tensor = alloc();
 	CUstream stream = stream_make(gpu_nth(0));
 
-	need_double("events must order instead of timelines");
+	need_fake("events must order instead of timelines");
 	stream_hold(stream, &stage.shared->gate);
 	publish_many(tensor, stream);
 	cr_expect(eq(int, publish_on(tensor, "t/own", stream), -EAGAIN));
@@ -154,7 +154,7 @@ Test(stream_events, as_many_releases_wait_as_may_be_and_no_more)
 	struct fsdp_tensor *tensor = alloc();
 	CUstream stream = stream_make(gpu_nth(0));
 
-	need_double("events must order instead of timelines");
+	need_fake("events must order instead of timelines");
 	stream_hold(stream, &stage.shared->gate);
 	for (int i = 0; i < LIMIT; i++) {
 		must(fsdp_hold(tensor) == 0);
@@ -257,7 +257,7 @@ Test(stream_events, a_consumer_closes_what_it_opens)
 	struct fsdp_tensor *tensor = alloc();
 	CUstream stream = stream_make(gpu_nth(0));
 
-	need_double("events must order instead of timelines");
+	need_fake("events must order instead of timelines");
 	stream_hold(stream, &stage.shared->gate);
 	cr_assert(zero(int, publish_on(tensor, "t/own", stream)));
 	cr_expect(zero(int, actor_run(&stage.producer, consume)));
@@ -305,7 +305,7 @@ Test(stream_events, a_stream_that_waits_for_a_dead_producer_stays)
 	struct figures figures;
 	CUstream stream;
 
-	need_double("events must order instead of timelines");
+	need_fake("events must order instead of timelines");
 	cr_assert(zero(int, actor_run(&stage.producer, produce)));
 	stream = stream_make(gpu_nth(0));
 	must(fsdp_connect(&options, &hurried) == 0);
@@ -474,7 +474,7 @@ Test(stream_events, a_wait_in_slices_ends_in_time_and_says_for_how_long)
 	struct fsdp_tensor *tensor = alloc(), *next = NULL;
 	CUstream stream = stream_make(gpu_nth(0));
 
-	need_double("events must order instead of timelines");
+	need_fake("events must order instead of timelines");
 	stream_hold(stream, &stage.shared->gate);
 	cr_assert(zero(int, fsdp_release_on(tensor, stream)));
 	cr_expect(eq(int, get_on("t/next", NULL, 70, &next), -ETIMEDOUT));
@@ -525,7 +525,7 @@ Test(stream_events_room, who_waits_for_room_makes_it)
 	pthread_t thread;
 	void *next;
 
-	need_double("events must order instead of timelines");
+	need_fake("events must order instead of timelines");
 	cr_assert(ne(ptr, (void *)tensor, NULL), "%s", fsdp_error());
 	stream_hold(stream, &stage.shared->gate);
 	cr_assert(zero(int, publish_on(tensor, NULL, stream)));

@@ -225,11 +225,11 @@ Test(wire, a_number_that_the_client_called_answered_costs_the_connection)
 /* --- quiet requests ----------------------------------------------------------
  */
 
-static void send_quietly(struct wire *wire, const struct request *request)
+static void send_one_way(struct wire *wire, const struct request *request)
 {
 	struct frame frame = {.kind = request->kind,
 			      .number = wire->number,
-			      .is_quiet = true};
+			      .is_one_way = true};
 	uint8_t *body;
 	size_t size;
 
@@ -247,15 +247,15 @@ Test(wire, a_quiet_request_is_answered_only_with_a_refusal)
 	struct request get = wire_get_request(&name, 0);
 
 	wire->number++;
-	send_quietly(wire, &PING);
+	send_one_way(wire, &PING);
 	wire->number++;
-	send_quietly(wire, &get);
+	send_one_way(wire, &get);
 	cr_assert(eq(int, wire_receive(wire), FRAME_OK));
 	cr_assert(eq(u64, wire->frame.number, wire->number));
 	cr_assert(eq(int, wire->frame.code, -ENOENT));
 	repeat_put(wire, name, 100);
 	wire->number++;
-	send_quietly(wire, &get);
+	send_one_way(wire, &get);
 	cr_assert(zero(int, wire_call(wire, &PING)));
 	cr_assert(eq(u64, wire->frame.number, wire->number));
 	cr_assert(eq(i64, wire_count_holds(wire, name), 2));
@@ -271,7 +271,7 @@ Test(wire, an_answer_that_was_read_stands_for_quiet_requests_before_it)
 	repeat_put(wire, name, 100);
 	for (int i = 0; i < 200; i++) {
 		wire->number++;
-		send_quietly(wire, &get);
+		send_one_way(wire, &get);
 		if (i % 40 == 39)
 			cr_assert(zero(int, wire_call(wire, &PING)));
 	}
@@ -287,8 +287,8 @@ Test(wire, a_quiet_request_that_comes_again_is_done_once)
 
 	repeat_put(wire, name, 100);
 	wire->number++;
-	send_quietly(wire, &get);
-	send_quietly(wire, &get);
+	send_one_way(wire, &get);
+	send_one_way(wire, &get);
 	/* What is told from the record is told. */
 	cr_assert(eq(int, wire_receive(wire), FRAME_OK));
 	cr_assert(eq(u64, wire->frame.number, wire->number));

@@ -150,10 +150,13 @@ check "a death on the way changes no bit" same_as_alone killed 4 40
 check "survivors were told who died" grep -q "rank 2 (pid $victim, mlp)" rank0
 
 for r in 0 1; do
-	rank worker 2 400 "$r"
+	rank worker 2 400 "$r" --home worker
 done
 check "the run is under way" await_step worker 20
-kill -9 "$(counter worker_pid)"
+worker=$(counter worker_pid)
+# 0 would be everybody.
+check "a worker is there" test "$worker" -gt 0
+((worker > 0)) && kill -9 "$worker"
 check "the ranks went on after the worker's death" all_end
 check "the worker's death changes no bit" same_as_alone worker 2 400
 

@@ -90,12 +90,21 @@ int actor_run(struct actor *actor, actor_fn *fn)
 	return actor_end(actor);
 }
 
+int actor_wait(struct actor *actor)
+{
+	int status;
+
+	if (waitpid(actor->pid, &status, 0) < 0)
+		die("actor: waitpid");
+	close(actor->fd);
+	actor->pid = 0;
+	return status;
+}
+
 void actor_kill(struct actor *actor)
 {
 	if (actor->pid <= 0)
 		return;
 	kill(actor->pid, SIGKILL);
-	waitpid(actor->pid, NULL, 0);
-	close(actor->fd);
-	actor->pid = 0;
+	(void)actor_wait(actor);
 }

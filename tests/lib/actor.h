@@ -35,5 +35,7 @@ int actor_run(struct actor *actor, actor_fn *fn);
 void actor_begin(struct actor *actor, actor_fn *fn);
 int actor_end(struct actor *actor);
 
+/* Wait until it has ended by itself; gives its status (waitpid()). */
+int actor_wait(struct actor *actor);
 /* SIGKILL, and its end. Nothing if it has not been started. */
 void actor_kill(struct actor *actor);

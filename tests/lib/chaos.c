@@ -39,8 +39,8 @@ bool chaos_has_points(void)
 
 void chaos_start(struct chaos *chaos, const char *config)
 {
-	char plan[80], points[80];
-	const char *env[] = {plan, points, NULL};
+	char plan[80], points[80], failures[80];
+	const char *env[] = {plan, points, failures, NULL};
 	struct daemon_options options = {.is_supervised = true,
 					 .config = config ? config : SMALL,
 					 .env = env};
@@ -49,6 +49,10 @@ void chaos_start(struct chaos *chaos, const char *config)
 	must(mkdtemp(chaos->dir));
 	snprintf(chaos->plan, sizeof(chaos->plan), "%s/plan", chaos->dir);
 	snprintf(chaos->points, sizeof(chaos->points), "%s/points", chaos->dir);
+	snprintf(chaos->failures, sizeof(chaos->failures), "%s/failures",
+		 chaos->dir);
+	snprintf(failures, sizeof(failures), "FSDP_FAIL_PLAN=%s",
+		 chaos->failures);
 	snprintf(plan, sizeof(plan), "FSDP_KILL_PLAN=%s", chaos->plan);
 	snprintf(points, sizeof(points), "FSDP_POINTS_LOG=%s", chaos->points);
 	daemon_start_with(&chaos->daemon, &options);
@@ -57,6 +61,7 @@ void chaos_start(struct chaos *chaos, const char *config)
 void chaos_stop(struct chaos *chaos)
 {
 	plan_drop(chaos->plan);
+	plan_drop(chaos->failures);
 	daemon_stop(&chaos->daemon);
 	(void)unlink(chaos->points);
 	(void)rmdir(chaos->dir);
@@ -129,6 +134,15 @@ void plan_death(const char *path, const char *point, unsigned int n)
 	plan_write(path, line);
 }
 
+void plan_failure(const char *path, const char *point, unsigned int n,
+		  int number)
+{
+	char line[64];
+
+	snprintf(line, sizeof(line), "%s %u %d\n", point, n, number);
+	plan_write(path, line);
+}
+
 bool plan_is_done(const char *path)
 {
 	return access(path, F_OK) < 0;
@@ -137,6 +151,19 @@ bool plan_is_done(const char *path)
 void plan_drop(const char *path)
 {
 	(void)unlink(path);
+}
+
+/* --- errors -------------------------------------------------------------- */
+
+bool is_shortage(int r)
+{
+	return r == -ENOMEM || r == -ENOSPC || r == -EMFILE || r == -ENFILE ||
+	       r == -EDQUOT || r == -EAGAIN || r == -ETIMEDOUT;
+}
+
+bool is_lost(int r)
+{
+	return r == -ECONNRESET || r == -ECONNREFUSED || r == -ESTALE;
 }
 
 /* --- books --------------------------------------------------------------- */

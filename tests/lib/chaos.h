@@ -2,8 +2,8 @@
  * A broker and clients that are killed at chosen places, and the books that
  * must balance afterwards.
  *
- * Builds with FSDP_TEST_POINTS pass named points (proto/point.h). A test runs
- * something once and reads which points it passed; then it does the same
+ * Builds with FSDP_TEST_POINTS pass named points (proto/failpoint.h). A test
+ * runs something once and reads which points it passed; then it does the same
  * again, each time with a plan that kills the process at one of them.
  */
 #pragma once
@@ -31,8 +31,9 @@ bool chaos_has_points(void);
 struct chaos {
 	struct daemon daemon; /* supervised */
 	char dir[32];
-	char plan[48];   /* the broker follows it */
-	char points[48]; /* the broker logs here */
+	char plan[48];     /* the broker follows it */
+	char points[48];   /* the broker logs here */
+	char failures[48]; /* calls of the broker that shall fail */
 };
 
 /* Start a supervised broker with that configuration (NULL: small chunks). */
@@ -58,11 +59,20 @@ void passages_read(const char *path, struct passages *ret);
 
 /* Die at the n-th passage of `point` from now on. */
 void plan_death(const char *path, const char *point, unsigned int n);
+/* Fail so at the n-th passage. */
+void plan_failure(const char *path, const char *point, unsigned int n,
+		  int number);
 /* Lines "point n", one death each, in this order. */
 void plan_write(const char *path, const char *lines);
 /* Have all its deaths happened? */
 bool plan_is_done(const char *path);
 void plan_drop(const char *path);
+
+/* Does the error say that there was too little of something: memory,
+ * descriptors, time? */
+bool is_shortage(int r);
+/* Does it say that the broker was away for too long? */
+bool is_lost(int r);
 
 /* --- books --------------------------------------------------------------- */
 

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -478,9 +479,12 @@ static int join(struct self *self)
 		.timeout_ms = TIMEOUT_MS,
 	};
 	uint64_t known = atomic_load(&self->board->max_step);
+	const char *home = getenv("FSDP_TEST_HOME");
 	uint64_t step;
 	int r;
 
+	if (home && strcmp(home, "worker") == 0)
+		options.home = FSDP_HOME_WORKER;
 	memory_of_rank(self->rank, &options);
 	r = CALL(self, "join",
 		 fsdp_comm_join(self->client, self->board->comm,
@@ -545,6 +549,16 @@ static bool is_any_finished(const struct exact_board *board)
 	return false;
 }
 
+/* Does the rank go on after that failure? */
+static bool may_go_on(const struct self *self, int r)
+{
+	if (r == -ECONNABORTED || r == -ETIMEDOUT)
+		return true;
+	if (self->board->is_harsh && is_lost(r))
+		_exit(EXACT_LOST);
+	return self->board->is_harsh && is_shortage(r);
+}
+
 void exact_train(struct exact_board *board, uint32_t rank)
 {
 	struct fsdp_connect_options options = {.path = board->socket};
@@ -553,13 +567,17 @@ void exact_train(struct exact_board *board, uint32_t rank)
 		.shared = &board->ranks[rank],
 		.rank = rank,
 	};
-	int r = -ECONNABORTED;
+	int r;
 
 	atomic_store(&self.shared->doing, "connect");
-	must(fsdp_connect(&options, &self.client) == 0);
+	r = fsdp_connect(&options, &self.client);
+	if (r < 0 && board->is_harsh)
+		_exit(EXACT_LOST);
+	must(r == 0);
+	r = -ECONNABORTED;
 	while (r < 0 && !is_any_finished(board)) {
 		r = attend(&self);
-		if (r < 0 && r != -ECONNABORTED && r != -ETIMEDOUT)
+		if (r < 0 && !may_go_on(&self, r))
 			give_up(&self, "%d: %s", r, self.shared->sentence);
 		/* The others were done before it came: no death is told. */
 		if (r == -ETIMEDOUT && is_any_finished(board))

@@ -21,6 +21,7 @@
 #define EXACT_GROUPS    3
 #define EXACT_PARAMS    3
 #define EXACT_NUMEL     40 /* of a parameter, at most */
+#define EXACT_LOST      3
 
 /* --- what must come out -------------------------------------------------- */
 
@@ -52,6 +53,10 @@ struct exact_board {
 	uint32_t world, n_shards;
 	/* Called in a rank before each of its calls of the library. */
 	void (*on_call)(uint32_t rank, uint32_t n);
+	/* May memory and descriptors run out? Then a rank that is refused
+	 * leaves and joins again, and one that loses its session ends with
+	 * EXACT_LOST. */
+	bool is_harsh;
 
 	_Atomic uint64_t last_step; /* where training ends; may grow smaller,
 				     * down to two above max_step */

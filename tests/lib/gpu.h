@@ -3,7 +3,7 @@
  * processes share in a folder. Criterion runs each test in a process of its
  * own, so each can set what else it wants of the double (FAKECUDA_...) before
  * its first call of the driver. On a real driver it all means nothing, and a
- * test that depends on it begins with need_double().
+ * test that depends on it begins with need_fake().
  *
  *	TestSuite(vmm, .init = gpu_open, .fini = gpu_close);
  */
@@ -41,7 +41,7 @@ static inline void gpu_close(void)
 
 /* Does a double play the driver? Without loading it, which would not survive a
  * fork(). */
-static inline bool is_double(void)
+static inline bool is_fake(void)
 {
 	return getenv("FSDP_LIBCUDA");
 }
@@ -55,11 +55,11 @@ static inline void gpu_skip(const char *why)
 
 /* Skip the test on a real driver, where it cannot pass; `why` completes "needs
  * the driver's double: ". */
-static inline void need_double(const char *why)
+static inline void need_fake(const char *why)
 {
 	char text[128];
 
-	if (is_double())
+	if (is_fake())
 		return;
 	(void)snprintf(text, sizeof(text), "needs the driver's double: %s",
 		       why);
@@ -72,7 +72,7 @@ static inline void need_gpus(uint32_t n, uint32_t wanted)
 	char text[32];
 
 	(void)snprintf(text, sizeof(text), "needs %u GPUs", wanted);
-	if (n < wanted && !is_double())
+	if (n < wanted && !is_fake())
 		gpu_skip(text);
 	cr_assert(n >= wanted, "%u GPUs of %u", n, wanted);
 }

@@ -26,11 +26,6 @@ static uint8_t twice[2][TICKET_SIZE];   /* the first one, twice */
 
 /* --- the stage ----------------------------------------------------------- */
 
-static inline void must(struct wire *wire, int r)
-{
-	cr_assert(zero(int, r), "%s", wire_sentence(wire));
-}
-
 static inline struct alloc_item vector(const char *name, int64_t size)
 {
 	struct alloc_item item = {
@@ -49,7 +44,7 @@ static inline uint64_t begin(struct wire *wire, const char *name)
 		.bundle_begin = {.name = name, .access = {.gid = GID_DEFAULT}},
 	};
 
-	must(wire, wire_call(wire, &request));
+	wire_must(wire, wire_call(wire, &request));
 	return wire->reply.bundle.bundle;
 }
 
@@ -65,7 +60,7 @@ static inline struct tensor_place add_member(struct wire *wire, uint64_t bundle,
 			  .items = &item},
 	};
 
-	must(wire, wire_call(wire, &request));
+	wire_must(wire, wire_call(wire, &request));
 	return wire->reply.places.places[0];
 }
 
@@ -108,9 +103,10 @@ static inline int redeem(struct wire *wire, const uint8_t (*ids)[TICKET_SIZE],
 static inline void make_tickets(void)
 {
 	for (int i = 0; i < 2; i++)
-		must(me, make_ticket(me, &named.ref, 3600 * 1000, tickets[i]));
-	must(me, redeem(me, &tickets[1], 1));
-	must(me, wire_release(me, &named.ref, 1));
+		wire_must(me,
+			  make_ticket(me, &named.ref, 3600 * 1000, tickets[i]));
+	wire_must(me, redeem(me, &tickets[1], 1));
+	wire_must(me, wire_release(me, &named.ref, 1));
 	memcpy(twice[0], tickets[0], TICKET_SIZE);
 	memcpy(twice[1], tickets[0], TICKET_SIZE);
 }
@@ -123,16 +119,16 @@ static inline void setup(void)
 	daemon_start(&daemon_);
 	me = wire_open(daemon_socket(&daemon_));
 	other = wire_open(daemon_socket(&daemon_));
-	must(me, wire_alloc(me, 4096, NULL, -1, &named));
-	must(me, wire_publish(me, &named.ref, "test/a", 0));
-	must(me, wire_alloc(me, 4096, NULL, -1, &loose));
-	must(other, wire_alloc(other, 4096, NULL, -1, &theirs));
-	must(me, wire_alloc(me, 64, NULL, -1, &place));
+	wire_must(me, wire_alloc(me, 4096, NULL, -1, &named));
+	wire_must(me, wire_publish(me, &named.ref, "test/a", 0));
+	wire_must(me, wire_alloc(me, 4096, NULL, -1, &loose));
+	wire_must(other, wire_alloc(other, 4096, NULL, -1, &theirs));
+	wire_must(me, wire_alloc(me, 64, NULL, -1, &place));
 	gone = place.ref;
-	must(me, wire_release(me, &gone, 1));
+	wire_must(me, wire_release(me, &gone, 1));
 	bundle = begin(me, "test/m/");
 	member = add_member(me, bundle, "test/m/x").ref;
-	must(me, end_bundle(me, MESSAGE_BUNDLE_COMMIT, bundle));
+	wire_must(me, end_bundle(me, MESSAGE_BUNDLE_COMMIT, bundle));
 	staged = begin(me, "test/s/");
 	(void)add_member(me, staged, "test/s/x");
 	staged_by_other = begin(other, "test/o/");

@@ -25,14 +25,9 @@ static uint64_t elsewhere;             /* of "test/solo" */
 static uint64_t step;                  /* last committed */
 static uint64_t n_unshards, n_reductions;
 
-static inline void must(struct wire *wire, int r)
-{
-	cr_assert(zero(int, r), "%s", wire_sentence(wire));
-}
-
 static inline void ask(struct wire *wire, struct request request)
 {
-	must(wire, wire_call(wire, &request));
+	wire_must(wire, wire_call(wire, &request));
 }
 
 /* --- requests ------------------------------------------------------------ */
@@ -159,7 +154,7 @@ static inline void both(struct request mine, struct request theirs)
 	wire_send(me, &mine);
 	ask(peer, theirs);
 	cr_assert(eq(int, wire_receive(me), FRAME_OK));
-	must(me, me->frame.code);
+	wire_must(me, me->frame.code);
 }
 
 static inline uint64_t register_both(const char *name,
@@ -203,7 +198,7 @@ static inline void drop(struct wire *wire, uint64_t group,
 {
 	const struct request request = reshard_of(group, 0);
 
-	must(wire, wire_release(wire, full, 1));
+	wire_must(wire, wire_release(wire, full, 1));
 	ask(wire, request);
 }
 
@@ -232,8 +227,8 @@ static inline void reduce_both(uint64_t group)
 	both(my_request, their_request);
 	cr_assert(eq(u64, me->reply.work.sequence, ++n_reductions));
 	wait_both(group, WORK_REDUCE, n_reductions);
-	must(me, wire_release(me, &mine, 1));
-	must(peer, wire_release(peer, &theirs, 1));
+	wire_must(me, wire_release(me, &mine, 1));
+	wire_must(peer, wire_release(peer, &theirs, 1));
 }
 
 /* What was refused is not in the way of a step. */

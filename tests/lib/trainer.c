@@ -21,7 +21,7 @@ struct trainer *trainer(void)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* Who does the work, on devices. */
+/* Who does the work. */
 static bool is_by_worker(void)
 {
 	const char *home = getenv("FSDP_TEST_HOME");
@@ -189,9 +189,8 @@ int trainer_join(void)
 	int r = 0;
 
 	memory_of_rank(rank_self(), &join);
-	if (are_on_devices()) {
-		join.home = is_by_worker() ? FSDP_HOME_WORKER : FSDP_HOME_RANK;
-	}
+	if (is_by_worker())
+		join.home = FSDP_HOME_WORKER;
 	if (!self.client)
 		r = fsdp_connect(&options, &self.client);
 	if (r == 0)

@@ -6,6 +6,8 @@
 #include "proto/error.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/wire_device.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -194,6 +196,17 @@ int wire_call(struct wire *wire, const struct request *request)
 const char *wire_sentence(const struct wire *wire)
 {
 	return wire->reply.sentence ? wire->reply.sentence : "";
+}
+
+void wire_must(const struct wire *wire, int r)
+{
+	cr_assert(zero(int, r), "%s", wire_sentence(wire));
+}
+
+void wire_says(const struct wire *wire, const char *part)
+{
+	cr_assert(ne(ptr, strstr(wire_sentence(wire), part), NULL),
+		  "\"%s\" does not say \"%s\"", wire_sentence(wire), part);
 }
 
 void wire_take_session(struct wire *wire)

@@ -56,6 +56,9 @@ void wire_send(struct wire *wire, const struct request *request);
 int wire_call(struct wire *wire, const struct request *request);
 /* Why the last request was refused; "" if it was not. */
 const char *wire_sentence(const struct wire *wire);
+/* Assert that a call gave 0, or that its sentence says this. */
+void wire_must(const struct wire *wire, int r);
+void wire_says(const struct wire *wire, const char *part);
 
 /* --- requests ------------------------------------------------------------ */
 

@@ -42,4 +42,4 @@ FAKE_EXPORT void fake_capture_begin(CUstream stream);
 FAKE_EXPORT CUresult fake_capture_end(void);
 
 /* Says that this is a double; what it points to is of no meaning. */
-extern FAKE_EXPORT const int fsdp_is_test_double;
+extern FAKE_EXPORT const int fsdp_is_fake;

@@ -7,7 +7,7 @@
 #include "tests/fakes/cuda/process.h"
 #include "tests/fakes/cuda/queue.h"
 
-const int fsdp_is_test_double = 1;
+const int fsdp_is_fake = 1;
 
 static CUresult init(void)
 {

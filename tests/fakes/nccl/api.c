@@ -13,7 +13,7 @@
 #define TEXT_SIZE  512
 #define MAX_FAULTS 8
 
-const int fsdp_is_test_double = 1;
+const int fsdp_is_fake = 1;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char last_error[TEXT_SIZE];

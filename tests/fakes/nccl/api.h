@@ -1,6 +1,6 @@
 /*
  * What the double exports: NCCL's functions that cuda/nccl_symbols.h lists,
- * fsdp_is_test_double, and a count for tests.
+ * fsdp_is_fake, and a count for tests.
  *
  * It is libnccl.so.2 for machines without a GPU: ranks in any processes of one
  * machine, device memory of the driver's double (tests/fakes/cuda), real
@@ -45,7 +45,7 @@
 #pragma GCC visibility push(default)
 #include "cuda/nccl_api.h"
 #include <stdbool.h>
-extern const int fsdp_is_test_double;
+extern const int fsdp_is_fake;
 /* What this process has registered since its start, and has registered now. */
 void fake_nccl_registrations(unsigned int *ret_made, unsigned int *ret_left);
 #pragma GCC visibility pop

@@ -109,6 +109,6 @@ static inline void client_release_at(struct client *client,
 			      memory_order_relaxed);
 	atomic_store_explicit(&entry->fence, value, memory_order_relaxed);
 	if (client_release(client, ref))
-		(void)limbo_collect_pending(&client->broker->store,
-					    &client->session->holdings);
+		(void)collect_pending(&client->broker->store,
+				      &client->session->holdings);
 }

@@ -25,7 +25,7 @@ struct grown_later {
 
 static const struct sized type = {.name = "struct grown",
 				  .first = sizeof(struct grown_first),
-				  .known = sizeof(struct grown)};
+				  .desc = sizeof(struct grown)};
 
 static struct grown taken;
 static struct error err;

@@ -100,8 +100,7 @@ Test(bucketing, replicas_are_reduced_in_two_buckets)
 		"all_reduce f32: reduce_norm2@0 reduce_norm1@32";
 
 	check_plan(GRAPHS "all_reduce.json", BUCKETING_DEFAULT, false, plan);
-	check_plan(GRAPHS "all_reduce.json", BUCKETING_DEFAULT, true,
-		   "all_gather f32: gather_w1@0 gather_w2@128");
+	check_plan(GRAPHS "all_reduce.json", BUCKETING_DEFAULT, true, plan);
 }
 
 Test(bucketing, gathers_and_reductions_have_a_rule_each)
@@ -186,9 +185,9 @@ static void check_modes(const char *path)
 		struct bucketing result;
 		int r = bucketing_run(&graph, &options, &result, NULL);
 
-		if (options.is_faithful &&
-		    options.reduce.mode == BUCKETING_MULTIDTYPE) {
-			/* scatters, or what cannot be viewed */
+		if (options.is_faithful && strstr(path, "mixed_dtypes") &&
+		    options.gather.mode == BUCKETING_MULTIDTYPE) {
+			/* without padding, an entry cannot be viewed */
 			cr_assert(eq(int, r, -EINVAL));
 			continue;
 		}

@@ -8,6 +8,7 @@
 #include <criterion/new/assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static struct divide make(uint32_t dtype, uint32_t n_shards,
@@ -211,6 +212,50 @@ Test(divide, dtypes_that_cannot_be_summed_are_refused)
 
 	for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes); i++)
 		check_refused(dtypes[i], 2, "cannot be reduced");
+}
+
+static uint32_t dtype_of(const char *name)
+{
+	uint32_t dtype = dtype_by_name(name);
+
+	cr_assert(ne(u32, dtype, 0), "%s", name);
+	return dtype;
+}
+
+/* The rows come from torch: python/tests/test_fully_shard.py. */
+Test(divide, factors_are_those_of_fully_shard)
+{
+	FILE *file = fopen(
+		FSDP_SOURCE_DIR "/tests/unit/collective/divide.golden", "r");
+	char dtype[8], scatter[16], reduce[16];
+	struct divide_input input = {0};
+	double pre, post, premul;
+	int is_sum_forced, n = 0;
+
+	cr_assert(ne(ptr, file, NULL));
+	while (fscanf(file, "%7s %u %u %lf %d %lf %lf %lf %15s %15s", dtype,
+		      &input.n_shards, &input.n_replicas, &input.factor,
+		      &is_sum_forced, &pre, &post, &premul, scatter,
+		      reduce) == 10) {
+		struct divide divide;
+
+		n++;
+		input.dtype = dtype_of(dtype);
+		input.has_factor = input.factor != 0;
+		input.is_sum_forced = is_sum_forced;
+		cr_assert(zero(int, divide_make(&input, &divide, NULL)));
+		cr_expect(eq(dbl, divide.pre, pre), "row %d", n);
+		cr_expect(eq(dbl, divide.post, post), "row %d", n);
+		cr_expect(eq(dbl, divide.premul, premul), "row %d", n);
+		cr_expect(eq(str, (char *)reduce_op_name(divide.scatter_op),
+			     scatter),
+			  "row %d", n);
+		cr_expect(eq(str, (char *)reduce_op_name(divide.reduce_op),
+			     reduce),
+			  "row %d", n);
+	}
+	cr_assert(feof(file) && n > 500, "after row %d", n);
+	fclose(file);
 }
 
 Test(divide, ops_have_names)

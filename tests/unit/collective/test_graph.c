@@ -69,6 +69,27 @@ Test(graph, a_graph_is_read_and_written_as_it_was)
 	graph_deinit(&graph);
 }
 
+/* A number that sets a shape, and the tuple that a split gives. */
+Test(graph, a_value_need_not_be_one_tensor)
+{
+	const char *text =
+		"{\"nodes\":[" NODE("n", "placeholder") "}," NODE("s", "op")
+			IN("\"n\"") ",\"call\":\"split\"}," OP(
+				"a", "\"s\"") "," NODE("o", "output")
+				IN("\"a\",\"n\"") "}]}";
+	json_t *expected = json_loads(text, 0, NULL), *got;
+	struct graph graph;
+
+	cr_assert(ne(ptr, expected, NULL));
+	cr_assert(zero(int, read_text(text, &graph, NULL)));
+	cr_assert(zero(u32, graph.nodes[1].type.dtype));
+	got = graph_json_write(&graph);
+	cr_assert(json_equal(expected, got));
+	json_decref(expected);
+	json_decref(got);
+	graph_deinit(&graph);
+}
+
 /* case 18 */
 Test(graph, an_empty_graph_is_one)
 {
@@ -192,6 +213,17 @@ static const struct {
 	 "unpack 'u': it begins at byte 2 of its buffer, which is no multiple"},
 	{NODE("b", "allocate") F32("4") "," OP("a", "\"b\""),
 	 "op 'a': it reads buffer 'b', which nothing has filled"},
+	/* values that are not one tensor */
+	{NODE("n", "placeholder") "}," AG("g", "\"n\"", "8"),
+	 "all_gather 'g': it needs a tensor, which 'n' is not"},
+	{NODE("n", "placeholder") "}," NODE("c", "convert") IN("\"n\"") F32(""),
+	 "convert 'c': it needs a tensor, which 'n' is not"},
+	{NODE("n", "placeholder") ",\"dtype\":\"f32\"}",
+	 "placeholder 'n': it has no shape"},
+	{NODE("n", "placeholder") ",\"shape\":[]}",
+	 "placeholder 'n': it has no dtype"},
+	{P "," NODE("c", "convert") IN("\"p\"") "}",
+	 "convert 'c': it has no dtype"},
 };
 
 Test(graph, what_is_no_graph_is_refused_with_the_nodes_name)

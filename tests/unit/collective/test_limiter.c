@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct limiter *make(enum limiter_kind kind, uint32_t limit,
@@ -63,7 +64,7 @@ static void reshard(struct limiter *limiter, uint64_t layer)
  * none, the others for the one `limit` before. Gives what is left queued. */
 static uint32_t run_layers(uint32_t limit, uint64_t n)
 {
-	struct limiter *limiter = make(LIMITER_FAITHFUL, limit, 0);
+	struct limiter *limiter = make(LIMITER_FSDP1, limit, 0);
 	uint32_t n_left;
 
 	for (uint64_t i = 1; i <= n; i++) {
@@ -78,7 +79,7 @@ static uint32_t run_layers(uint32_t limit, uint64_t n)
 /* case 1 */
 Test(limiter, faithful_the_third_unshard_waits_for_the_first)
 {
-	struct limiter *limiter = make(LIMITER_FAITHFUL, 0, 0);
+	struct limiter *limiter = make(LIMITER_FSDP1, 0, 0);
 
 	unshard(limiter, 1, 0);
 	reshard(limiter, 1);
@@ -101,7 +102,7 @@ Test(limiter, faithful_layers_wait_for_the_one_limit_before)
 /* case 3 */
 Test(limiter, faithful_prefetching_leaves_three_events)
 {
-	struct limiter *limiter = make(LIMITER_FAITHFUL, 2, 0);
+	struct limiter *limiter = make(LIMITER_FSDP1, 2, 0);
 
 	unshard(limiter, 1, 0);
 	for (uint64_t i = 1; i <= N_LAYERS; i++) {
@@ -118,7 +119,7 @@ Test(limiter, faithful_prefetching_leaves_three_events)
 /* case 7 */
 Test(limiter, faithful_a_reshard_that_frees_nothing_queues_nothing)
 {
-	struct limiter *limiter = make(LIMITER_FAITHFUL, 2, 0);
+	struct limiter *limiter = make(LIMITER_FSDP1, 2, 0);
 
 	for (uint64_t i = 1; i <= 10; i++) {
 		unshard(limiter, i, 0);
@@ -131,7 +132,7 @@ Test(limiter, faithful_a_reshard_that_frees_nothing_queues_nothing)
 /* case 7 */
 Test(limiter, faithful_a_request_takes_one_event_only)
 {
-	struct limiter *limiter = make(LIMITER_FAITHFUL, 2, 0);
+	struct limiter *limiter = make(LIMITER_FSDP1, 2, 0);
 
 	for (uint64_t i = 1; i <= 5; i++)
 		unshard(limiter, i, 0);
@@ -145,7 +146,7 @@ Test(limiter, faithful_a_request_takes_one_event_only)
 
 Test(limiter, faithful_a_complete_event_is_taken_without_waiting)
 {
-	struct limiter *limiter = make(LIMITER_FAITHFUL, 1, 0);
+	struct limiter *limiter = make(LIMITER_FSDP1, 1, 0);
 
 	unshard(limiter, 1, 0);
 	reshard(limiter, 1);
@@ -159,7 +160,7 @@ Test(limiter, faithful_a_complete_event_is_taken_without_waiting)
 
 Test(limiter, faithful_who_comes_later_is_admitted_later)
 {
-	struct limiter *limiter = make(LIMITER_FAITHFUL, 1, 0);
+	struct limiter *limiter = make(LIMITER_FSDP1, 1, 0);
 
 	unshard(limiter, 1, 0);
 	reshard(limiter, 1);
@@ -395,4 +396,65 @@ Test(limiter, bad_options_and_endless_memory_are_refused)
 	cr_assert(eq(u32, state_of(limiter).n_in_flight, 1));
 	limiter_free(limiter);
 	limiter_free(NULL);
+}
+
+/* ------------------------------------------ the window of what is not over */
+
+#define N_RULE 40
+
+/* Whatever is freed in whatever order: who keeps no tickets, but gives the rule
+ * what is not over, finds the same admitted as who keeps them. */
+static void compare_rule(uint32_t seed)
+{
+	const struct limiter_options options = {
+		.limit = 1 + seed % 3, .limit_bytes = seed % 2 ? 10 : 0};
+	struct limiter *limiter;
+	uint64_t bytes[N_RULE];
+	bool is_exempt[N_RULE], is_over[N_RULE] = {false};
+
+	cr_assert(zero(int, limiter_new(&options, &limiter, NULL)));
+	srand(seed);
+	for (uint32_t n = 0; n < N_RULE; n++) {
+		struct window window = window_of(&options);
+		bool is_admitted = true;
+		uint64_t ticket;
+
+		bytes[n] = (uint64_t)rand() % 8;
+		is_exempt[n] = rand() % 4 == 0;
+		cr_assert(zero(int,
+			       limiter_request(limiter, bytes[n], is_exempt[n],
+					       &ticket, NULL)));
+		for (uint32_t i = 0; i <= n; i++) {
+			if (is_over[i])
+				continue;
+			is_admitted =
+				is_admitted &&
+				window_admit(&window, bytes[i], is_exempt[i]);
+			cr_assert(eq(int, is_admitted,
+				     limiter_is_admitted(limiter, i + 1)));
+		}
+		for (uint32_t i = 0; i <= n; i++) {
+			if (is_over[i] || rand() % 6)
+				continue;
+			is_over[i] = true;
+			limiter_free_ticket(limiter, i + 1, true);
+		}
+	}
+	limiter_free(limiter);
+}
+
+Test(limiter, the_rule_alone_admits_what_the_window_admits)
+{
+	for (uint32_t seed = 1; seed < 200; seed++)
+		compare_rule(seed);
+}
+
+Test(limiter, the_rule_counts_more_bytes_than_there_are_numbers)
+{
+	const struct limiter_options options = {0};
+	struct window window = window_of(&options);
+
+	cr_expect(window_admit(&window, UINT64_MAX, true));
+	cr_expect(window_admit(&window, UINT64_MAX, true));
+	cr_expect(eq(u64, window.bytes, UINT64_MAX));
 }

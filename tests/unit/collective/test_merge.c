@@ -331,23 +331,25 @@ Test(merge, a_faithful_mixed_bucket_that_cannot_be_viewed_is_refused)
 	graph_deinit(&build.graph);
 }
 
-/* case 22 */
-Test(merge, the_faithful_multidtype_mode_refuses_reduce_scatters)
+Test(merge, the_multidtype_mode_keeps_reductions_apart_by_dtype)
 {
-	struct bucketing_options options = options_of(
-		(struct bucketing_rule){.mode = BUCKETING_MULTIDTYPE}, true);
-	struct error err = ERROR_NULL;
-	struct bucketing result;
-	struct build build;
+	for (int is_faithful = 0; is_faithful < 2; is_faithful++) {
+		struct build build;
+		struct bucketing result;
+		uint32_t p, q;
 
-	build_init(&build, 2);
-	add_both(&build, "x", GRAPH_REDUCE_SCATTER,
-		 add_placeholder(&build, "X", DTYPE_F32, 2, -1));
-	cr_assert(eq(int, bucketing_run(&build.graph, &options, &result, &err),
-		     -EINVAL));
-	cr_assert(ne(ptr, strstr(err.msg, "no reduce-scatter such as 'x'"),
-		     NULL));
-	graph_deinit(&build.graph);
+		build_init(&build, 2);
+		p = add_placeholder(&build, "P", DTYPE_F32, 2, -1);
+		q = add_placeholder(&build, "Q", DTYPE_BF16, 2, -1);
+		add_both(&build, "x", GRAPH_REDUCE_SCATTER, p);
+		add_both(&build, "y", GRAPH_REDUCE_SCATTER, p);
+		add_both(&build, "z", GRAPH_REDUCE_SCATTER, q);
+		result = bucket(&build, BUCKETING_MULTIDTYPE, is_faithful);
+		cr_assert(eq(str, (char *)show(&result, false), (char *)"x y"));
+		cr_assert(eq(int, result.buckets[0].form, MERGE_OPAQUE));
+		bucketing_deinit(&result);
+		graph_deinit(&build.graph);
+	}
 }
 
 /* case 23; the refusal of two users is in test_graph.c */
@@ -460,17 +462,17 @@ Test(merge, names_that_are_taken_are_passed_over)
 
 /* --- filters ------------------------------------------------------------- */
 
-/* The members of all buckets of a graph, in each of the two forms. */
-static void check_filter(struct build *build, const char *ours,
-			 const char *faithful)
+/* The members of all merged buckets of a graph, faithful or not. */
+static void check_filter(struct build *build, const char *expected)
 {
-	struct bucketing result = bucket(build, BUCKETING_DEFAULT, false);
+	for (int is_faithful = 0; is_faithful < 2; is_faithful++) {
+		struct bucketing result =
+			bucket(build, BUCKETING_DEFAULT, is_faithful);
 
-	cr_assert(eq(str, (char *)show(&result, true), (char *)ours));
-	bucketing_deinit(&result);
-	result = bucket(build, BUCKETING_DEFAULT, true);
-	cr_assert(eq(str, (char *)show(&result, true), (char *)faithful));
-	bucketing_deinit(&result);
+		cr_assert(eq(str, (char *)show(&result, false),
+			     (char *)expected));
+		bucketing_deinit(&result);
+	}
 }
 
 Test(merge, gathers_of_one_placeholder_are_fsdps)
@@ -490,11 +492,11 @@ Test(merge, gathers_of_one_placeholder_are_fsdps)
 		 add_convert(&build, "cc", q, DTYPE_F32));
 	op = add_op(&build, "one", 1, &p);
 	add_both(&build, "d", GRAPH_ALL_GATHER, op);
-	check_filter(&build, "a c d", "a c");
+	check_filter(&build, "a c d");
 	/* what the caller says is the last word */
 	build.graph.nodes[find(&build.graph, "b")].tag = GRAPH_IS_FSDP;
 	build.graph.nodes[find(&build.graph, "c")].tag = GRAPH_IS_NOT_FSDP;
-	check_filter(&build, "a b d", "a b");
+	check_filter(&build, "a b d");
 	graph_deinit(&build.graph);
 }
 
@@ -518,7 +520,7 @@ Test(merge, scatters_that_only_lead_to_the_output_are_fsdps)
 	pair[1] = p;
 	wait[3] = add_op(&build, "dd", 2, pair);
 	add_output(&build, "out", 4, wait);
-	check_filter(&build, "a b c e", "a b e");
+	check_filter(&build, "a b c e");
 	graph_deinit(&build.graph);
 }
 
@@ -531,17 +533,18 @@ Test(merge, all_reduces_of_a_group_with_fsdp_gathers_are_fsdps)
 	p = add_placeholder(&build, "P", DTYPE_F32, 2, -1);
 	add_both(&build, "r", GRAPH_ALL_REDUCE, p);
 	add_both(&build, "s", GRAPH_ALL_REDUCE, p);
-	check_filter(&build, "", "");
+	check_filter(&build, "");
 	add_both(&build, "a", GRAPH_ALL_GATHER, p);
 	add_both(&build, "b", GRAPH_ALL_GATHER, p);
-	check_filter(&build, "a b|r s", "a b");
+	check_filter(&build, "a b|r s");
 	cr_assert(zero(int, graph_add_group(&build.graph, "other", 2,
 					    &build.group, NULL)));
 	add_both(&build, "t", GRAPH_ALL_REDUCE, p);
-	check_filter(&build, "a b|r s", "a b");
-	/* A tag makes it FSDP's, but the older passes have none for it. */
+	add_both(&build, "u", GRAPH_ALL_REDUCE, p);
+	check_filter(&build, "a b|r s");
 	build.graph.nodes[find(&build.graph, "t")].tag = GRAPH_IS_FSDP;
-	check_filter(&build, "a b|r s|t", "a b");
+	build.graph.nodes[find(&build.graph, "u")].tag = GRAPH_IS_FSDP;
+	check_filter(&build, "a b|r s|t u");
 	graph_deinit(&build.graph);
 }
 

@@ -5,6 +5,8 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static struct tensor_type make_type(uint32_t n_dims, const int64_t *shape)
@@ -54,6 +56,35 @@ Test(shard, chunks_are_those_of_torch_chunk)
 		cr_expect(eq(u64, shard.padded_numel,
 			     5 * (uint64_t)chunks[i].padded));
 	}
+}
+
+/* The rows come from torch: python/tests/test_fully_shard.py. */
+Test(shard, sizes_are_those_of_fully_shard)
+{
+	FILE *file = fopen(
+		FSDP_SOURCE_DIR "/tests/unit/collective/shard.golden", "r");
+	int64_t size, padded, mine;
+	uint32_t n_ranks;
+	int n = 0;
+
+	cr_assert(ne(ptr, file, NULL));
+	while (fscanf(file, "%" SCNd64 " %u %" SCNd64, &size, &n_ranks,
+		      &padded) == 3) {
+		struct tensor_type type = TYPE(2, size, 3);
+		struct shard shard;
+
+		n++;
+		cr_assert(
+			zero(int, shard_make(&type, 0, n_ranks, &shard, NULL)));
+		cr_expect(eq(u64, shard.padded_numel, 3 * (uint64_t)padded));
+		for (uint32_t rank = 0; rank < n_ranks; rank++) {
+			cr_assert(eq(int, fscanf(file, "%" SCNd64, &mine), 1));
+			cr_expect(eq(i64, shard_size_of(&shard, rank), mine),
+				  "row %d rank %u", n, rank);
+		}
+	}
+	cr_assert(feof(file) && n > 60, "after row %d", n);
+	fclose(file);
 }
 
 /* case 46 */

@@ -58,7 +58,7 @@ static inline void mesh_close(void)
 		gpu_close();
 }
 
-static inline void need_doubles(void)
+static inline void need_fakes(void)
 {
 	if (!getenv("FSDP_LIBNCCL"))
 		cr_skip_test("needs the doubles of the driver and of NCCL");

@@ -104,7 +104,7 @@ Test(context, threads_share_it_and_it_is_retained_once)
 	pthread_t threads[4];
 	void *what;
 
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	setenv("FAKECUDA_FAIL", "DevicePrimaryCtxRetain:2+:999", 1);
 	(void)device(0);
 	for (int i = 0; i < 4; i++)
@@ -120,7 +120,7 @@ Test(context, one_that_cannot_be_made_now_can_be_made_later)
 {
 	struct error err = ERROR_NULL;
 
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	setenv("FAKECUDA_FAIL", "DevicePrimaryCtxRetain:1:2", 1);
 	cr_expect(eq(int, context_enter(device(0), &err), -ENOMEM));
 	cr_expect(says(&err, "make a context on device GPU-"), "%s", err.msg);
@@ -164,7 +164,7 @@ Test(context, in_exclusive_mode_the_second_process_is_refused)
 	pid_t pid;
 	int end;
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	setenv("FAKECUDA_COMPUTE_MODE", "exclusive_process", 1);
 	pid = hold_elsewhere(&end);
 	cr_expect(eq(int, context_enter(device(0), &err), -EBUSY));
@@ -180,7 +180,7 @@ Test(context, in_prohibited_mode_every_process_is_refused)
 {
 	struct error err = ERROR_NULL;
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	setenv("FAKECUDA_COMPUTE_MODE", "prohibited", 1);
 	cr_expect(eq(int, context_enter(device(0), &err), -EPERM));
 	cr_expect(says(&err, "prohibited mode"), "%s", err.msg);
@@ -224,7 +224,7 @@ Test(context, a_stream_of_another_device_is_refused_naming_both)
 }
 
 /* What the double alone has. */
-static void *of_double(const char *name)
+static void *of_fake(const char *name)
 {
 	void *library = dlopen(getenv("FSDP_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
 
@@ -236,7 +236,7 @@ static void begin_capture(CUstream stream)
 {
 	void (*begin)(CUstream stream);
 
-	*(void **)&begin = of_double("fake_capture_begin");
+	*(void **)&begin = of_fake("fake_capture_begin");
 	begin(stream);
 }
 
@@ -244,7 +244,7 @@ static CUresult end_capture(void)
 {
 	CUresult (*end)(void);
 
-	*(void **)&end = of_double("fake_capture_end");
+	*(void **)&end = of_fake("fake_capture_end");
 	return end();
 }
 
@@ -253,7 +253,7 @@ Test(context, a_stream_that_is_captured_is_refused)
 	CUstream stream = make_stream(0);
 	struct error err = ERROR_NULL;
 
-	need_double("it captures on demand");
+	need_fake("it captures on demand");
 	begin_capture(stream);
 	cr_expect(eq(int, context_check_stream(device(0), stream, &err),
 		     -EINVAL));
@@ -266,7 +266,7 @@ Test(context, a_capture_is_not_spoilt_by_what_is_done_in_between)
 	CUstream stream = make_stream(0);
 	CUdeviceptr memory;
 
-	need_double("it captures on demand");
+	need_fake("it captures on demand");
 	begin_capture(stream);
 	enter(0);
 	enter(1);
@@ -283,7 +283,7 @@ Test(context, outside_of_a_block_the_mode_is_the_programs)
 	CUstream stream = make_stream(0);
 	CUcontext own;
 
-	need_double("it captures on demand");
+	need_fake("it captures on demand");
 	enter(0);
 	own = current();
 	context_leave();
@@ -301,7 +301,7 @@ Test(context, one_that_is_not_entered_leaves_the_mode_alone)
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	struct error err = ERROR_NULL;
 
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	setenv("FAKECUDA_FAIL", "CtxPushCurrent:1:1", 1);
 	cr_expect(lt(int, context_enter(device(0), &err), 0));
 	cr_assert(zero(int, cu.ThreadExchangeStreamCaptureMode(&mode)));

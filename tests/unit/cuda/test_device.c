@@ -28,7 +28,7 @@ static const struct device *list(uint32_t wanted)
 
 	cr_assert(zero(int, device_list(&devices, &n, &err)), "%s", err.msg);
 	need_gpus(n, wanted);
-	if (is_double())
+	if (is_fake())
 		cr_assert(eq(u32, n, wanted));
 	return devices;
 }
@@ -83,7 +83,7 @@ Test(device, each_is_found_by_its_uuid)
 {
 	const struct device *devices, *found;
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	setenv("FAKECUDA_DEVICES", "3", 1);
 	devices = list(3);
 	for (int i = 0; i < 3; i++) {
@@ -99,7 +99,7 @@ Test(device, what_it_is_and_can_do_is_known)
 {
 	const struct device *device;
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	setenv("FAKECUDA_MEM_MB", "512", 1);
 	setenv("FAKECUDA_WITH", "readonly_register", 1);
 	device = list(2);
@@ -116,7 +116,7 @@ Test(device, what_it_cannot_do_is_known_too)
 {
 	const struct device *device;
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	setenv("FAKECUDA_WITHOUT", "posix_fd,fabric,rdma,memops,ipc_events", 1);
 	device = list(2);
 	cr_expect(device->has_vmm);
@@ -132,7 +132,7 @@ Test(device, a_driver_older_than_an_attribute_has_not_the_feature)
 {
 	const struct device *device;
 
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	/* The third that is asked for. */
 	setenv("FAKECUDA_FAIL", "DeviceGetAttribute:3:1", 1);
 	device = list(2);
@@ -144,7 +144,7 @@ Test(device, a_feature_without_its_functions_is_none)
 {
 	const struct device *device;
 
-	need_double("it must be loaded from another file");
+	need_fake("it must be loaded from another file");
 	setenv("FSDP_LIBCUDA", DRIVER_WITHOUT_OPTIONAL, 1);
 	device = list(2);
 	cr_expect(not(device->has_wait_value));
@@ -154,7 +154,7 @@ Test(device, a_feature_without_its_functions_is_none)
 
 Test(device, finding_them_makes_no_context)
 {
-	need_double("its calls are counted");
+	need_fake("its calls are counted");
 	setenv("FAKECUDA_COUNT", "1", 1);
 	(void)list(2);
 	cr_expect(eq(long, gpu_count(getpid(), "DeviceGetUuid"), 2));
@@ -175,7 +175,7 @@ Test(device, an_instance_of_a_gpu_has_its_own_name)
 	struct device_uuid uuid, parsed;
 	char text[DEVICE_TEXT_SIZE];
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	uuid = instance(NULL);
 	device_format(&uuid, text);
 	cr_expect(zero(int, strncmp(text, "MIG-", 4)), "%s", text);
@@ -196,7 +196,7 @@ Test(device, an_instance_is_made_visible_by_that_name)
 	struct device_uuid uuid;
 	int ends[2];
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	cr_assert(zero(int, pipe(ends)));
 	if (fork() == 0) {
 		uuid = instance("1");
@@ -213,13 +213,13 @@ Test(device, an_instance_is_made_visible_by_that_name)
 
 Test(device, a_gpu_is_no_instance)
 {
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	cr_expect(not(list(2)->is_mig));
 }
 
 Test(device, a_driver_that_gives_one_uuid_knows_no_instances)
 {
-	need_double("calls are taken away");
+	need_fake("calls are taken away");
 	setenv("FAKECUDA_MIG", "1", 1);
 	cr_assert(zero(int, driver_load(NULL)));
 	cu.DeviceGetGpuUuid = NULL;
@@ -233,7 +233,7 @@ Test(device, an_unknown_one_is_refused_with_a_list_of_those_there_are)
 	struct error err = ERROR_NULL;
 	char text[DEVICE_TEXT_SIZE];
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
 	devices = list(2);
 	cr_expect(eq(int, device_find(&uuid, &found, &err), -ENODEV));
@@ -252,7 +252,7 @@ Test(device, without_a_driver_there_are_none)
 	const struct device *found;
 	struct error err = ERROR_NULL;
 
-	need_double("it must be loaded from another file");
+	need_fake("it must be loaded from another file");
 	setenv("FSDP_LIBCUDA", "/nonexistent", 1);
 	cr_expect(eq(int, device_find(&uuid, &found, &err), -ENODEV));
 	cr_expect(says(&err, "no CUDA driver"), "%s", err.msg);
@@ -264,7 +264,7 @@ Test(device, one_that_cannot_be_asked_is_an_error_with_its_number)
 	struct error err = ERROR_NULL;
 	uint32_t n;
 
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	setenv("FAKECUDA_FAIL", "DeviceGetUuid:2:999", 1);
 	cr_expect(eq(int, device_list(&devices, &n, &err), -EIO));
 	cr_expect(says(&err, "device 1"), "%s", err.msg);
@@ -278,7 +278,7 @@ Test(device, a_driver_that_cannot_count_them_is_an_error)
 	struct error err = ERROR_NULL;
 	uint32_t n;
 
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	setenv("FAKECUDA_FAIL", "DeviceGetCount:1:999", 1);
 	cr_expect(eq(int, device_list(&devices, &n, &err), -EIO));
 	cr_expect(says(&err, "count devices"), "%s", err.msg);
@@ -296,20 +296,20 @@ static void expect_unshareable(const char *mode, int code, const char *part)
 
 Test(device, exclusive_process_mode_is_refused_with_the_way_out)
 {
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	expect_unshareable("exclusive_process", -EBUSY, "exclusive-process");
 }
 
 Test(device, prohibited_mode_is_refused_with_the_way_out)
 {
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	expect_unshareable("prohibited", -EPERM, "prohibited");
 }
 
 Test(device, the_default_mode_is_shareable)
 {
-	cr_expect(zero(
-		int, device_check_shareable(list(is_double() ? 2 : 1), NULL)));
+	cr_expect(zero(int,
+		       device_check_shareable(list(is_fake() ? 2 : 1), NULL)));
 }
 
 /* As a process with MPS in its environment. */
@@ -329,7 +329,7 @@ static void set_up_mps(void)
 
 Test(device, a_process_with_mps_in_its_environment_becomes_a_client)
 {
-	need_double("its calls are counted");
+	need_fake("its calls are counted");
 	set_up_mps();
 	(void)list(2);
 	cr_expect(eq(long, gpu_count(getpid(), "mps_clients"), 1));
@@ -337,7 +337,7 @@ Test(device, a_process_with_mps_in_its_environment_becomes_a_client)
 
 Test(device, a_process_that_left_mps_does_not)
 {
-	need_double("its calls are counted");
+	need_fake("its calls are counted");
 	set_up_mps();
 	cr_expect(device_leave_mps());
 	(void)list(2);

@@ -39,7 +39,7 @@ Test(driver, the_double_is_loaded_and_says_what_it_is)
 	cr_assert(zero(int, driver_load(NULL)));
 	driver_describe(&info);
 	cr_expect(eq(int, info.version, 12040));
-	cr_expect(info.is_double);
+	cr_expect(info.is_fake);
 	cr_expect(eq(str, (char *)info.path, getenv("FSDP_LIBCUDA")));
 	cr_expect(eq(int, cu.DeviceGetCount(&n), CUDA_SUCCESS));
 	cr_expect(eq(int, n, 2));

@@ -501,7 +501,7 @@ Test(event_cache, a_device_without_interprocess_events_says_so)
 	struct event *event = NULL;
 	const struct device *gpu;
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	setenv("FAKECUDA_WITHOUT", "ipc_events", 1);
 	gpu = machine_gpu(0);
 	cr_expect(eq(int,

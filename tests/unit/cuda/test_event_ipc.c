@@ -494,7 +494,7 @@ Test(event_ipc, a_device_without_them_says_so)
 	struct event_ipc_import *import = NULL;
 	struct error err = ERROR_NULL;
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	setenv("FAKECUDA_WITHOUT", "ipc_events", 1);
 	gpu = machine_gpu(0);
 	cr_expect(eq(int, event_ipc_record(gpu, gpu_stream(gpu), &event, &err),

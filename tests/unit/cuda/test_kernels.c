@@ -418,7 +418,7 @@ Test(kernels, a_thousand_small_entries_are_one_launch)
 	put(&launch);
 	n = gpu_count(getpid(), "LaunchKernel");
 	launch_on_device(&launch, table);
-	if (is_double())
+	if (is_fake())
 		cr_assert(eq(long, gpu_count(getpid(), "LaunchKernel"), n + 1));
 	fetch(&launch);
 	cr_assert(zero(int, memcmp(launch.to, want, launch.to_size)));
@@ -441,7 +441,7 @@ Test(kernels, a_launch_of_nothing_launches_nothing)
 	launch_on_device(&launch, table);
 	launch.n = 1; /* which is empty */
 	launch_on_device(&launch, table);
-	if (is_double())
+	if (is_fake())
 		cr_assert(eq(long, gpu_count(getpid(), "LaunchKernel"), n));
 	kernels_table_free(table);
 	launch.n_entries = 0;
@@ -456,7 +456,7 @@ Test(kernels, a_table_has_its_kernels_loaded_when_it_is_made)
 {
 	static struct kernels_case launch;
 
-	if (!is_double())
+	if (!is_fake())
 		gpu_skip("a driver does not count");
 	make_singles(&launch, 1);
 	kernels_table_free(make_table(&launch));
@@ -648,7 +648,7 @@ static void open_failing(const char *faults)
 {
 	setenv("FAKECUDA_FAIL", faults, 1);
 	open_device();
-	if (!is_double())
+	if (!is_fake())
 		gpu_skip("a driver does not fail when it is told to");
 }
 

@@ -12,20 +12,20 @@
 #include <string.h>
 #include <sys/wait.h>
 
-static void doubles_open(void)
+static void fakes_open(void)
 {
 	if (!getenv("FSDP_LIBNCCL"))
 		cr_skip_test("needs the doubles of the driver and of NCCL");
 	gpu_open();
 }
 
-static void doubles_close(void)
+static void fakes_close(void)
 {
 	if (getenv("FAKECUDA_DIR"))
 		gpu_close();
 }
 
-TestSuite(nccl, .init = doubles_open, .fini = doubles_close);
+TestSuite(nccl, .init = fakes_open, .fini = fakes_close);
 
 static void expect_sentence(const struct error *err, const char *part)
 {
@@ -52,7 +52,7 @@ Test(nccl, the_double_is_loaded_and_says_what_it_is)
 	cr_assert(zero(int, nccl_load(NULL)));
 	nccl_describe(&info);
 	cr_expect(eq(int, info.version, NCCL_API_VERSION));
-	cr_expect(info.is_double);
+	cr_expect(info.is_fake);
 	cr_expect(eq(str, (char *)info.path, getenv("FSDP_LIBNCCL")));
 }
 

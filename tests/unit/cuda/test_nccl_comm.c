@@ -128,7 +128,7 @@ static int share_device_as_nodes(void)
 
 Test(nccl_comm, two_ranks_on_one_gpu_are_refused)
 {
-	need_doubles();
+	need_fakes();
 	mesh_start(2, 1);
 	cr_assert(zero(int, ranks_run(&ranks, share_device)));
 	ranks_begin(&ranks, rank_join);
@@ -198,7 +198,7 @@ static int become_impatient(void)
 
 Test(nccl_comm, a_close_that_others_do_not_join_ends_all_the_same)
 {
-	need_doubles();
+	need_fakes();
 	mesh_join(2, 1);
 	cr_assert(zero(int, rank_run(&ranks, 0, become_impatient)));
 	expect_late(0, rank_close, "close: communicator 'run'");
@@ -209,7 +209,7 @@ Test(nccl_comm, a_close_that_others_do_not_join_ends_all_the_same)
 
 Test(nccl_comm, a_rank_that_dies_while_others_come_is_said)
 {
-	need_doubles();
+	need_fakes();
 	mesh_start(3, 1);
 	set_fault(1, "Meet:1:kill");
 	cr_assert(zero(int, rank_run(&ranks, 0, rank_begin_open)));
@@ -220,7 +220,7 @@ Test(nccl_comm, a_rank_that_dies_while_others_come_is_said)
 
 Test(nccl_comm, the_death_of_the_ids_maker_is_said)
 {
-	need_doubles();
+	need_fakes();
 	mesh_start(2, 1);
 	actor_kill(&ranks.actors[0]);
 	cr_expect(eq(int, rank_run(&ranks, 1, rank_join), -EIO));
@@ -274,7 +274,7 @@ static void expect_death_survived(void)
 
 Test(nccl_comm, the_others_survive_a_death_within_a_collective)
 {
-	need_doubles();
+	need_fakes();
 	mesh_start(3, 1);
 	set_fault(2, "Run:2:kill");
 	cr_assert(zero(int, ranks_run(&ranks, rank_join)));
@@ -288,7 +288,7 @@ Test(nccl_comm, the_others_survive_a_death_within_a_collective)
 
 Test(nccl_comm, the_others_survive_a_death_between_collectives)
 {
-	need_doubles();
+	need_fakes();
 	mesh_join(3, 1);
 	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
 	cr_assert(zero(int, ranks_run(&ranks, gather)));
@@ -371,7 +371,7 @@ static int gather_without_sleep(void)
 
 Test(nccl_comm, a_call_that_is_in_progress_for_a_moment_is_not_slept_for)
 {
-	need_doubles();
+	need_fakes();
 	mesh_join(1, 1);
 	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
 	cr_expect(zero(int, ranks_run(&ranks, gather_without_sleep)));
@@ -403,7 +403,7 @@ Test(nccl_comm, an_abort_has_a_limit_and_may_be_asked_for_again)
 
 Test(nccl_comm, a_close_has_a_limit_if_another_rank_stays)
 {
-	need_doubles();
+	need_fakes();
 	mesh_start(2, 1);
 	set_fault(1, "CommDestroy:1:hang");
 	cr_assert(zero(int, ranks_run(&ranks, rank_join)));
@@ -461,7 +461,7 @@ static void expect_opening_to_fail(const char *fault, uint32_t timeout_ms)
 
 Test(nccl_comm, all_recover_from_a_failure_to_open)
 {
-	need_doubles();
+	need_fakes();
 	expect_opening_to_fail("CommInitRankConfig:1:3", 100);
 	expect_opening_to_fail("CommGetAsyncError:1:3", 100);
 	expect_opening_to_fail("Meet:1:3", 100);
@@ -480,7 +480,7 @@ static void expect_closing_to_fail(const char *fault)
 
 Test(nccl_comm, all_recover_from_a_failure_to_close)
 {
-	need_doubles();
+	need_fakes();
 	expect_closing_to_fail("CommFinalize:1:3");
 	expect_closing_to_fail("CommFinalize:3:3");
 	expect_closing_to_fail("CommDestroy:1:3");
@@ -524,7 +524,7 @@ Test(nccl_comm, a_chunk_is_registered_once_and_until_the_close)
  * let go. */
 Test(nccl_comm, a_chunk_is_registered_wholly_or_not_at_all)
 {
-	need_doubles();
+	need_fakes();
 	mesh_start(2, 2);
 	set_fault(1, "CommRegister:2:3");
 	cr_assert(zero(int, ranks_run(&ranks, rank_join)));
@@ -563,7 +563,7 @@ static int register_more_than_chunk(void)
 
 Test(nccl_comm, what_cannot_be_registered_can_be_used_all_the_same)
 {
-	need_doubles();
+	need_fakes();
 	mesh_join(2, 1);
 	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
 	cr_expect(

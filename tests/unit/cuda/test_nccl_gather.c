@@ -181,7 +181,7 @@ static int gather_less_than_the_others(void)
 
 Test(nccl_gather, ranks_that_do_different_things_are_told)
 {
-	need_doubles();
+	need_fakes();
 	begin(2, 1);
 	ranks_begin(&ranks, gather_less_than_the_others);
 	ranks_end(&ranks);

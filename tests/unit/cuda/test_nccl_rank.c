@@ -63,7 +63,7 @@ static int has_urgent_streams(void)
 
 Test(nccl_rank, its_streams_have_the_highest_priority)
 {
-	need_doubles();
+	need_fakes();
 	begin(1, 1);
 	cr_expect(zero(int, ranks_run(&ranks, has_urgent_streams)));
 	cr_expect(zero(int, ranks_run(&ranks, close_and_free)));

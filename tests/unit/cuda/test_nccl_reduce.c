@@ -296,7 +296,7 @@ static void expect_fault(const char *fault, const char *part)
 /* Rank 1 fails so: it says so, the others are told, and all meet again. */
 Test(nccl_reduce, a_failure_is_said_and_ends_it_for_all)
 {
-	need_doubles();
+	need_fakes();
 	task->scatter_op = NCCL_OP_PREMUL_SUM;
 	task->premul = 0.5;
 	task->n_parts = 2;

@@ -274,7 +274,7 @@ Test(order, a_driver_that_cannot_register_read_only_says_so)
 	struct error err = ERROR_NULL;
 	struct side side;
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	unsetenv("FAKECUDA_WITH");
 	cr_expect(eq(int, side_open(&side, machine_gpu(0), true), -EOPNOTSUPP));
 	cr_expect(eq(int,
@@ -292,7 +292,7 @@ Test(order, a_device_without_stream_memory_operations_says_so)
 {
 	struct side side;
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	setenv("FAKECUDA_WITHOUT", "memops", 1);
 	cr_expect(
 		eq(int, side_open(&side, machine_gpu(0), false), -EOPNOTSUPP));

@@ -194,7 +194,7 @@ Test(staging, what_it_is_made_of_can_fail)
 				     "MemHostAlloc:3:2,EventCreate:1:2";
 	struct staging *staging = NULL;
 
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	setenv("FAKECUDA_FAIL", faults, 1);
 	for (int i = 0; i < 4; i++) {
 		struct error err = ERROR_NULL;
@@ -214,7 +214,7 @@ Test(staging, a_copy_that_fails_is_an_error)
 	struct error err = ERROR_NULL;
 	CUdeviceptr address;
 
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	setenv("FAKECUDA_FAIL", "MemcpyHtoDAsync:3:1,MemcpyDtoHAsync:3:1", 1);
 	staging = new_staging();
 	address = allocate();
@@ -236,7 +236,7 @@ Test(staging, a_device_that_is_lost_meanwhile_is_an_error)
 	CUdeviceptr address;
 	int r;
 
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	setenv("FAKECUDA_FAIL", "MemcpyHtoDAsync:2:fault=719", 1);
 	staging = new_staging();
 	address = allocate();

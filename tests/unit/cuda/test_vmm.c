@@ -129,7 +129,7 @@ Test(vmm, making_and_checking_a_chunk_makes_no_context)
 {
 	int fd;
 
-	need_double("its calls are counted");
+	need_fake("its calls are counted");
 	setenv("FAKECUDA_COUNT", "1", 1);
 	fd = create(device(1), SIZE - 1);
 	cr_expect(zero(int, vmm_check(device(1), fd, SIZE, NULL)));
@@ -234,7 +234,7 @@ Test(vmm, the_fd_keeps_the_memory_and_its_end_frees_it)
 	struct error err = ERROR_NULL;
 	int fd, more = -1;
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	setenv("FAKECUDA_MEM_MB", "6", 1);
 	fd = create(device(0), SIZE);
 	cr_expect(eq(int, vmm_create(device(0), SIZE, NULL, &more, &err),
@@ -262,7 +262,7 @@ Test(vmm, a_device_that_cannot_share_is_refused)
 	struct error err = ERROR_NULL;
 	int fd = -1;
 
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	setenv("FAKECUDA_WITHOUT", "posix_fd", 1);
 	cr_expect(eq(int, vmm_create(device(0), SIZE, NULL, &fd, &err),
 		     -EOPNOTSUPP));
@@ -279,7 +279,7 @@ Test(vmm, fabric_and_rdma_are_asked_for_where_there_are_any)
 
 	cr_assert(zero(int, vmm_create(device(0), SIZE, &options, &fd, NULL)));
 	prop = properties(fd);
-	if (!is_double() &&
+	if (!is_fake() &&
 	    !(prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC))
 		gpu_skip("needs a node that permits fabric handles");
 	cr_expect(eq(int, prop.requestedHandleTypes,
@@ -314,13 +314,13 @@ static void expect_plain_chunk(const char *without, long n_tries)
 
 Test(vmm, a_device_without_fabric_and_rdma_gets_a_plain_chunk)
 {
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	expect_plain_chunk("fabric,rdma", 1);
 }
 
 Test(vmm, a_node_that_permits_no_fabric_gets_a_plain_chunk)
 {
-	need_double("it must be another machine");
+	need_fake("it must be another machine");
 	expect_plain_chunk("imex", 2);
 }
 
@@ -464,7 +464,7 @@ ParameterizedTestParameters(vmm, whichever_call_fails_nothing_is_kept)
 ParameterizedTest(struct fault *fault, vmm,
 		  whichever_call_fails_nothing_is_kept)
 {
-	need_double("calls must fail");
+	need_fake("calls must fail");
 	setenv("FAKECUDA_COUNT", "1", 1);
 	setenv("FAKECUDA_MEM_MB", "4", 1);
 	setenv("FAKECUDA_FAIL", fault->fail, 1);

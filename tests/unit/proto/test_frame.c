@@ -144,7 +144,7 @@ Test(frame, arrives_as_it_was_sent)
 Test(frame, a_quiet_request_is_told_from_others)
 {
 	static struct pair pair;
-	struct frame got, sent = {.kind = 7, .number = 1, .is_quiet = true};
+	struct frame got, sent = {.kind = 7, .number = 1, .is_one_way = true};
 
 	pair_open(&pair);
 	for (int i = 0; i < 2; i++) {
@@ -154,8 +154,8 @@ Test(frame, a_quiet_request_is_told_from_others)
 			eq(int,
 			   frame_recv(pair.ours, pair.buffer, &got, NULL, NULL),
 			   FRAME_OK));
-		cr_assert(eq(int, got.is_quiet, sent.is_quiet));
-		sent.is_quiet = false;
+		cr_assert(eq(int, got.is_one_way, sent.is_one_way));
+		sent.is_one_way = false;
 	}
 	pair_close(&pair);
 }

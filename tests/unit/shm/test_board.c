@@ -121,3 +121,132 @@ Test(board, numbers_wrap)
 	}
 	board_close(&board);
 }
+
+/* --- reductions ---------------------------------------------------------- */
+
+#define N_PIECES 2
+
+static const struct board_input INPUT = {
+	.group = 5,
+	.flags = 3,
+	.factor = UINT64_C(0x4000000000000000),
+	.input = {.slot = 8, .generation = 9},
+	.n_pieces = N_PIECES,
+};
+
+static enum bell_outcome look_for(struct board *board, enum board_goal goal,
+				  uint32_t number)
+{
+	const struct board_wait wait = {
+		.board = board,
+		.goal = goal,
+		.number = number,
+		.n_pieces = N_PIECES,
+		.is_over = never,
+	};
+
+	return board_wait(board, &wait, 0);
+}
+
+static void reduce_all(struct board *board, uint32_t number)
+{
+	struct pieces *pieces = board_pieces(board, number);
+
+	while (pieces_take(pieces, number, N_PIECES) != PIECES_NONE)
+		(void)pieces_end_one(pieces, number, N_PIECES);
+}
+
+Test(board, a_cell_is_what_its_rank_handed_in)
+{
+	struct board board = make(2);
+	struct board_input input;
+
+	cr_expect(not(board_input(&board, 1, 1, &input)));
+	board_hand_in(&board, 1, 1, &INPUT);
+	cr_assert(board_input(&board, 1, 1, &input));
+	cr_expect(eq(u64, input.group, 5));
+	cr_expect(eq(u32, input.flags, 3));
+	cr_expect(eq(u64, input.factor, INPUT.factor));
+	cr_expect(eq(u32, input.input.slot, 8));
+	cr_expect(eq(u64, input.input.generation, 9));
+	cr_expect(eq(u32, input.n_pieces, N_PIECES));
+	cr_expect(not(board_input(&board, 0, 1, &input)));
+	cr_expect(not(board_input(&board, 1, 2, &input)));
+	board_close(&board);
+}
+
+/* Its rank cannot come so far while somebody still looks at it. */
+Test(board, a_cell_that_was_used_again_is_none)
+{
+	struct board board = make(2);
+	struct board_input input;
+
+	board_hand_in(&board, 1, 1, &INPUT);
+	board_hand_in(&board, 1, 1 + BOARD_REDUCTIONS, &INPUT);
+	cr_expect(not(board_input(&board, 1, 1, &input)));
+	board_close(&board);
+}
+
+Test(board, a_reduction_has_all_inputs_and_then_is_done)
+{
+	struct board board = make(2);
+
+	board_hand_in(&board, 0, 1, &INPUT);
+	cr_expect(eq(u64, board_missing_inputs(&board, 1), 2));
+	cr_expect(eq(int, look_for(&board, BOARD_INPUTS, 1), BELL_AGAIN));
+	board_hand_in(&board, 1, 1, &INPUT);
+	cr_expect(eq(int, look_for(&board, BOARD_INPUTS, 1), BELL_MET));
+	cr_expect(eq(int, look_for(&board, BOARD_REDUCED, 1), BELL_AGAIN));
+	board_work_on(&board, 1, 1);
+	cr_expect(eq(u64, board_working(&board, 1), 2));
+	reduce_all(&board, 1);
+	board_work_on(&board, 1, 0);
+	cr_expect(eq(int, look_for(&board, BOARD_REDUCED, 1), BELL_MET));
+	board_close(&board);
+}
+
+Test(board, who_has_left_is_missed_only_where_its_input_is)
+{
+	struct board board = make(2);
+
+	board_hand_in(&board, 0, 1, &INPUT);
+	board_hand_in(&board, 1, 1, &INPUT);
+	board_leave(&board, 1);
+	cr_expect(eq(int, look_for(&board, BOARD_INPUTS, 1), BELL_MET));
+	cr_expect(eq(int, look_for(&board, BOARD_REDUCED, 1), BELL_AGAIN));
+	reduce_all(&board, 1);
+	board_hand_in(&board, 0, 2, &INPUT);
+	cr_expect(eq(int, look_for(&board, BOARD_INPUTS, 2), BELL_OVER));
+	board_close(&board);
+}
+
+/* --- for sentences and inspection ---------------------------------------- */
+
+Test(board, a_name_is_printable_whatever_ranks_write)
+{
+	struct board board = make(2);
+	char name[BOARD_NAME_TEXT];
+
+	cr_expect(
+		zero(int, strcmp(board_name_rank(&board, 1, name), "rank 1")));
+	board_set_name(&board, 1, 77, "trainer");
+	cr_expect(zero(int, strcmp(board_name_rank(&board, 1, name),
+				   "rank 1 (pid 77, trainer)")));
+	memset(board.page->names[1].command, '\n',
+	       sizeof(board.page->names[1].command));
+	(void)board_name_rank(&board, 1, name);
+	cr_expect(eq(ptr, strchr(name, '\n'), NULL));
+	cr_expect(eq(sz, strlen(name), strlen("rank 1 (pid 77, )") + 27));
+	board_close(&board);
+}
+
+Test(board, reductions_are_counted_by_group)
+{
+	struct board board = make(2);
+
+	board_count_reduced(&board, 3);
+	board_count_reduced(&board, 3);
+	cr_expect(eq(u32, board_reduced(&board, 3), 2));
+	cr_expect(zero(u32, board_reduced(&board, 2)));
+	board_close(&board);
+}

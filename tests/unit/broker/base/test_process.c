@@ -3,7 +3,7 @@
  */
 #include "broker/base/process.h"
 #include "proto/error.h"
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -96,7 +96,7 @@ Test(process, of_which_no_pidfd_is_had_is_still_told_from_a_later_one)
 	int pidfd = -1;
 
 	setenv("FSDP_FAIL_AT", "process.pidfd:*:12", 1);
-	if (point_fail("process.pidfd") == 0)
+	if (failpoint_fail("process.pidfd") == 0)
 		cr_skip_test("built without FSDP_TEST_POINTS");
 	cr_assert(eq(int, process_open(getpid(), start_time, &pidfd), -ENOMEM));
 	cr_assert(eq(int, process_open(getpid(), start_time + 1, &pidfd),

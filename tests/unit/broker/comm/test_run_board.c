@@ -66,32 +66,53 @@ static bool look_over(const void *data)
 	return atomic_load(&is_over);
 }
 
+struct sleeper {
+	enum board_goal goal;
+	enum bell_outcome outcome;
+	pthread_t thread;
+};
+
 static void *wait_for_end(void *data)
 {
-	const struct board_wait wait = {
-		.board = &comm.board, .number = 1, .is_over = look_over};
-	enum bell_outcome *outcome = data;
+	struct sleeper *sleeper = data;
+	const struct board_wait wait = {.board = &comm.board,
+					.goal = sleeper->goal,
+					.number = 1,
+					.n_pieces = 1,
+					.is_over = look_over};
 
 	do
-		*outcome = board_wait(&comm.board, &wait, INT64_MAX);
-	while (*outcome == BELL_AGAIN);
+		sleeper->outcome = board_wait(&comm.board, &wait, INT64_MAX);
+	while (sleeper->outcome == BELL_AGAIN);
 	return NULL;
+}
+
+static void start(struct sleeper *sleeper, const struct bell *bell)
+{
+	cr_assert(zero(int, pthread_create(&sleeper->thread, NULL, wait_for_end,
+					   sleeper)));
+	while (atomic_load(&bell->sleepers) == 0)
+		sched_yield();
+}
+
+static void expect_over(struct sleeper *sleeper)
+{
+	cr_assert(zero(int, pthread_join(sleeper->thread, NULL)));
+	cr_expect(eq(int, sleeper->outcome, BELL_OVER));
 }
 
 Test(run_board, a_ring_wakes_who_sleeps_in_a_run_that_is_over)
 {
-	enum bell_outcome outcome;
-	pthread_t thread;
+	struct sleeper at_barrier = {.goal = BOARD_BARRIER};
+	struct sleeper at_reduction = {.goal = BOARD_INPUTS};
 	int fd;
 
 	run_board_ring(&comm); /* there is none yet */
 	cr_assert(zero(int, get(&fd, "")));
-	cr_assert(zero(int,
-		       pthread_create(&thread, NULL, wait_for_end, &outcome)));
-	while (atomic_load(&comm.board.page->barriers.sleepers) == 0)
-		sched_yield();
+	start(&at_barrier, &comm.board.page->barriers);
+	start(&at_reduction, &comm.board.page->reductions);
 	atomic_store(&is_over, true);
 	run_board_ring(&comm);
-	cr_assert(zero(int, pthread_join(thread, NULL)));
-	cr_expect(eq(int, outcome, BELL_OVER));
+	expect_over(&at_barrier);
+	expect_over(&at_reduction);
 }

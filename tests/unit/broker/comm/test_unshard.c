@@ -22,8 +22,8 @@ static struct error err;
 static void setup_with(enum comm_limiter form)
 {
 	struct limiter_options options = {
-		.kind = form == COMM_LIMITER_FAITHFUL ? LIMITER_FAITHFUL
-						      : LIMITER_WINDOW,
+		.kind = form == COMM_LIMITER_FSDP1 ? LIMITER_FSDP1
+						   : LIMITER_WINDOW,
 		.limit = 2,
 	};
 
@@ -72,7 +72,7 @@ static void setup(void)
 static void setup_faithful(void)
 {
 	limiter_free(comm.limiter);
-	setup_with(COMM_LIMITER_FAITHFUL);
+	setup_with(COMM_LIMITER_FSDP1);
 }
 
 static void teardown(void)

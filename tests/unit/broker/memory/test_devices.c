@@ -211,7 +211,7 @@ Test(devices, their_values_are_in_the_status)
 	struct request request = {.kind = MESSAGE_STATUS};
 	char text[DEVICE_TEXT_SIZE], wanted[2][DEVICE_TEXT_SIZE + 32];
 	struct device_uuid gpu = broker_gpu(broker, 1);
-	uint64_t version = 0, n_devices = 0, is_double = 0, size = 0, max = 0;
+	uint64_t version = 0, n_devices = 0, is_fake = 0, size = 0, max = 0;
 	struct reply reply;
 
 	cr_assert(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &ref)));
@@ -224,8 +224,8 @@ Test(devices, their_values_are_in_the_status)
 
 		if (strcmp(value->name, "driver_version") == 0)
 			version = value->value;
-		if (strcmp(value->name, "driver_is_double") == 0)
-			is_double = value->value;
+		if (strcmp(value->name, "driver_is_fake") == 0)
+			is_fake = value->value;
 		if (strcmp(value->name, "devices") == 0)
 			n_devices = value->value;
 		if (strcmp(value->name, wanted[0]) == 0)
@@ -235,7 +235,7 @@ Test(devices, their_values_are_in_the_status)
 	}
 	reply_deinit(&reply);
 	cr_expect(eq(u64, version, 13000));
-	cr_expect(eq(u64, is_double, 1));
+	cr_expect(eq(u64, is_fake, 1));
 	cr_expect(eq(u64, n_devices, 2));
 	cr_expect(eq(u64, size, broker->base.config.chunk_min));
 	cr_expect(eq(u64, max,

@@ -94,7 +94,9 @@ Test(waiter, a_request_that_is_woken_as_its_time_runs_out_is_answered_once)
 	client_send(&first, &wait, ++first.number);
 	cr_assert(eq(u32, first.session->n_waiting, 1));
 	/* Without an answer, behind which it would run at once. */
-	must(comm_commit(broker->comms.first, 1, 1, &err), &err);
+	must(comm_commit(broker->comms.first, 1,
+			 &(struct commit_request){.step = 1}, &err),
+	     &err);
 	(void)comms_on_idle(&broker->comms);
 	end_time();
 	uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);

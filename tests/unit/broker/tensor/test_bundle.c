@@ -112,7 +112,7 @@ Test(bundle, is_replaced_as_a_whole)
 	cr_assert(eq(u32, index_find(&broker->store, "m/a"), new[0].slot));
 	cr_assert(eq(u32, index_find(&broker->store, "m/b"), new[1].slot));
 	cr_assert(client_release(&bob, &old[1]));
-	limbo_collect_pending(&broker->store, &bob.session->holdings);
+	collect_pending(&broker->store, &bob.session->holdings);
 	cr_assert(eq(u32,
 		     catalog_n_live(&broker->store.catalog, SECTION_BUNDLE),
 		     1));
@@ -513,7 +513,7 @@ Test(bundle, members_let_go_while_they_are_granted_are_freed)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_assert(client_release(&bob, &first));
 	cr_assert(client_release(&bob, &last));
-	limbo_collect_pending(&broker->store, &bob.session->holdings);
+	collect_pending(&broker->store, &bob.session->holdings);
 	run_chores();
 	cr_assert(eq(u32, catalog_n_live(catalog, SECTION_SLOT), N - 2));
 	cr_assert(eq(u32, n_held(&bob, bundle), N - 2));

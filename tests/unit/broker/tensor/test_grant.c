@@ -55,7 +55,7 @@ Test(grant, goes_on_counting_when_the_slot_is_used_again)
 
 	client_publish(&alice, &first, "", 0, 0);
 	cr_assert(client_release(&alice, &first));
-	limbo_collect_pending(&broker->store, &alice.session->holdings);
+	collect_pending(&broker->store, &alice.session->holdings);
 	cr_assert(eq(int, word_state(broker, &first), SLOT_FREE));
 	cr_assert(zero(u32,
 		       grant_find(&broker->store, alice.session->holdings.index,

@@ -2,7 +2,7 @@
  * Limbo and devices: memory that a device still reads or writes is not used
  * again, and nobody looks after it once there is none.
  */
-#include "proto/point.h"
+#include "proto/failpoint.h"
 #include "tests/unit/broker/device_fixture.h"
 
 static struct broker *broker;
@@ -54,7 +54,7 @@ Test(limbo, what_a_device_still_reads_is_freed_when_it_has_done)
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	cr_expect(eq(u32, broker->store.limbo.n_fenced, 1));
 	client_reach(&alice, 1, 4);
-	cr_expect(zero(u32, limbo_collect_released(&broker->store)));
+	cr_expect(zero(u32, collect_released(&broker->store)));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	client_reach(&alice, 1, 5);
 	run_until_freed(&ref);
@@ -101,7 +101,7 @@ Test(limbo, room_is_found_where_devices_have_done_before_anybody_looks)
 	struct slot_ref ref = fenced();
 
 	client_reach(&alice, 1, 5);
-	cr_expect(eq(u32, limbo_collect_released(&broker->store), 1));
+	cr_expect(eq(u32, collect_released(&broker->store), 1));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	expect_nothing_left();
 }
@@ -143,7 +143,7 @@ Test(limbo, a_fence_of_no_timeline_keeps_memory_until_the_session_ends)
 
 	client_release_at(&alice, &ref, 7, 1); /* there is no file */
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
-	cr_expect(zero(u32, limbo_collect_released(&broker->store)));
+	cr_expect(zero(u32, collect_released(&broker->store)));
 	client_close(&alice);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	expect_nothing_left();
@@ -154,11 +154,11 @@ Test(limbo, a_timeline_beyond_the_file_is_one_of_it)
 	struct slot_ref ref = fenced();
 
 	client_reach(&alice, 1, 5);
-	cr_expect(eq(u32, limbo_collect_released(&broker->store), 1));
+	cr_expect(eq(u32, collect_released(&broker->store), 1));
 	ref = client_alloc(&alice, 100);
 	client_release_at(&alice, &ref, UINT16_MAX, UINT64_MAX);
 	client_reach(&alice, UINT16_MAX % TIMELINES, TIMELINE_POISON);
-	(void)limbo_collect_released(&broker->store);
+	(void)collect_released(&broker->store);
 	client_close(&alice);
 	expect_nothing_left();
 }
@@ -309,7 +309,7 @@ Test(limbo, a_slot_that_waits_twice_is_looked_after_once)
 	struct slot_ref ref = fenced();
 
 	for (int i = 0; i < 1000; i++)
-		(void)limbo_collect_all(&broker->store);
+		(void)collect_all(&broker->store);
 	cr_expect(eq(u32, broker->store.limbo.n_fenced, 1));
 	client_reach(&alice, 1, 5);
 	run_until_freed(&ref);

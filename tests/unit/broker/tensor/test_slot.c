@@ -1,5 +1,6 @@
 /* The life of slots: states, keepers, limbo, accounts, eviction. */
-#include "broker/session/outcome.h"
+#include "broker/session/recorded_reply.h"
+#include "broker/tensor/bundle_commit.h"
 #include "tests/unit/broker/broker_fixture.h"
 
 static struct broker *broker;
@@ -43,7 +44,7 @@ Test(slot, stays_in_limbo_while_somebody_holds_it)
 	cr_assert(eq(int, word_state(broker, &old), SLOT_LIMBO));
 	cr_assert(eq(int, word_state(broker, &new), SLOT_PUBLISHED));
 	cr_assert(client_release(&bob, &old), "a release in limbo rings");
-	limbo_collect_pending(&broker->store, &bob.session->holdings);
+	collect_pending(&broker->store, &bob.session->holdings);
 	cr_assert(eq(int, word_state(broker, &old), SLOT_FREE));
 }
 
@@ -304,7 +305,7 @@ Test(slot, a_pin_keeps_it_though_nobody_holds_it)
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	cr_assert(zero(u32, n_in_limbo()), "limbo is what nothing keeps");
 	cr_assert(not(slot_unpin(&broker->store, ref.slot)));
-	cr_assert(zero(u32, limbo_collect_all(&broker->store)));
+	cr_assert(zero(u32, collect_all(&broker->store)));
 	cr_assert(slot_unpin(&broker->store, ref.slot));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
 	client_close(&alice);
@@ -351,12 +352,12 @@ Test(slot, a_group_keeps_it_until_it_lets_go)
 	struct slot_ref ref = client_anonymous(100);
 
 	slot_set_group(&broker->store, ref.slot, 7);
-	slot_settle(&broker->store, ref.slot);
+	slot_update_state(&broker->store, ref.slot);
 	client_close(&alice);
-	cr_assert(zero(u32, limbo_collect_all(&broker->store)));
+	cr_assert(zero(u32, collect_all(&broker->store)));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	slot_set_group(&broker->store, ref.slot, 0);
-	cr_assert(slot_settle(&broker->store, ref.slot));
+	cr_assert(slot_update_state(&broker->store, ref.slot));
 	assert_empty(broker, 1000);
 }
 
@@ -380,7 +381,7 @@ Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
 	cr_assert(eq(int, word_state(broker, &pinned), SLOT_FREE));
 	cr_assert(eq(int, word_state(broker, &grouped), SLOT_LIMBO));
 	slot_set_group(&broker->store, grouped.slot, 0);
-	cr_assert(slot_settle(&broker->store, grouped.slot));
+	cr_assert(slot_update_state(&broker->store, grouped.slot));
 	assert_empty(broker, 1000);
 }
 
@@ -406,9 +407,9 @@ Test(slot, adoption_charges_and_settles_again)
 	account_charge_adopted(alice.session->holdings.account, ACCOUNT_REFS,
 			       alice.session->holdings.n_ref_pages *
 				       refs_page_size());
-	outcome_adopt(alice.session);
+	recorded_reply_adopt(alice.session);
 	broker->store.limbo = (struct limbo){0};
-	evict_deinit(&broker->store);
+	evictable_deinit(&broker->store);
 	alice.session->holdings.n_bytes = 0;
 	must(slot_adopt_all(&broker->store, &err), &err);
 	cr_assert(eq(int, word_state(broker, &kept), SLOT_PUBLISHED));
@@ -498,9 +499,9 @@ Test(slot, an_unfinished_transaction_leaves_no_trace)
 	client_remove(&alice, "limbo");
 	take(&before);
 	slot_end_name(&broker->store, gone.slot);
-	cr_assert(slot_settle(&broker->store, gone.slot));
+	cr_assert(slot_update_state(&broker->store, gone.slot));
 	slot_end_name(&broker->store, held.slot);
-	cr_assert(not(slot_settle(&broker->store, held.slot)));
+	cr_assert(not(slot_update_state(&broker->store, held.slot)));
 	cr_assert(grant_add(&broker->store, alice.session->holdings.index,
 			    limbo.slot, 1));
 	grant_drop(&broker->store,
@@ -518,7 +519,7 @@ Test(slot, an_unfinished_transaction_leaves_no_trace)
 		&broker->store, writing.slot, "fresh/a",
 		slot_reserve_name(&broker->store, writing.slot, "fresh/a"));
 	slot_end_writer(&broker->store, writing.slot);
-	slot_settle(&broker->store, writing.slot);
+	slot_update_state(&broker->store, writing.slot);
 	must(catalog_adopt(&adopted,
 			   fcntl(broker->store.catalog.fd, F_DUPFD_CLOEXEC, 3),
 			   &err),

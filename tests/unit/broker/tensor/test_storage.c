@@ -17,13 +17,12 @@ static void set_up(void)
 
 TestSuite(storage, .init = set_up, .timeout = 20);
 
-static int make(uint64_t size, bool may_evict, uint32_t *ret_slot)
+static int make(uint64_t size, uint32_t *ret_slot)
 {
 	struct storage_request request = {
 		.access = {.uid = 1000, .gid = 1000, .mode = 0600},
 		.uid = 1000,
 		.size = size,
-		.may_evict = may_evict,
 	};
 	int r;
 
@@ -38,7 +37,7 @@ Test(storage, is_bytes_that_only_a_pin_keeps)
 	struct tensor_type type;
 	uint32_t slot = 0;
 
-	cr_assert(eq(int, make(1000, true, &slot), POOL_OK), "%s", err.msg);
+	cr_assert(eq(int, make(1000, &slot), POOL_OK), "%s", err.msg);
 	slot_describe(&broker->store, slot, &type, NULL);
 	cr_expect(eq(u32, type.dtype, DTYPE_U8));
 	cr_expect(eq(u32, type.n_dims, 1));
@@ -55,7 +54,7 @@ Test(storage, of_no_size_is_one_byte)
 {
 	uint32_t slot = 0;
 
-	cr_assert(eq(int, make(0, true, &slot), POOL_OK));
+	cr_assert(eq(int, make(0, &slot), POOL_OK));
 	cr_expect(eq(u64, catalog_slot(&broker->store.catalog, slot)->size, 1));
 }
 
@@ -63,10 +62,10 @@ Test(storage, what_can_never_fit_is_refused)
 {
 	uint32_t slot = 0;
 
-	cr_assert(eq(int, make(65 * MIB, true, &slot), -EDQUOT));
+	cr_assert(eq(int, make(65 * MIB, &slot), -EDQUOT));
 	cr_expect(strstr(err.msg, "whole quota") != NULL, "%s", err.msg);
 	broker->base.config.quota_bytes = 128 * MIB;
-	cr_assert(eq(int, make(65 * MIB, true, &slot), -ENOMEM));
+	cr_assert(eq(int, make(65 * MIB, &slot), -ENOMEM));
 	cr_expect(zero(u32, slot));
 	assert_empty(broker, 1000);
 }
@@ -75,16 +74,29 @@ Test(storage, without_room_just_now_it_says_so_and_changes_nothing)
 {
 	uint32_t first = 0, second = 0;
 
-	cr_assert(eq(int, make(40 * MIB, true, &first), POOL_OK));
-	cr_assert(eq(int, make(40 * MIB, true, &second), POOL_FULL));
+	cr_assert(eq(int, make(40 * MIB, &first), POOL_OK));
+	cr_assert(eq(int, make(40 * MIB, &second), POOL_FULL));
 	cr_expect(eq(int, err.code, -EDQUOT), "%s", err.msg);
 	broker->base.config.quota_bytes = 128 * MIB;
-	cr_assert(eq(int, make(40 * MIB, true, &second), POOL_FULL));
+	cr_assert(eq(int, make(40 * MIB, &second), POOL_FULL));
 	cr_expect(eq(int, err.code, -ENOMEM), "%s", err.msg);
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 40 * MIB));
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 1));
 	cr_assert(slot_unpin(&broker->store, first));
-	cr_assert(eq(int, make(40 * MIB, true, &second), POOL_OK));
+	cr_assert(eq(int, make(40 * MIB, &second), POOL_OK));
+}
+
+Test(storage, at_the_quota_of_chunks_it_can_be_tried_again)
+{
+	uint32_t first = 0, second = 0;
+
+	broker->base.config.quota_chunks = 1;
+	cr_assert(eq(int, make(1 * MIB, &first), POOL_OK));
+	cr_assert(eq(int, make(40 * MIB, &second), POOL_FULL));
+	cr_expect(eq(int, err.code, -EDQUOT), "%s", err.msg);
+	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 1));
+	broker->base.config.quota_chunks = 2;
+	cr_assert(eq(int, make(40 * MIB, &second), POOL_OK), "%s", err.msg);
 }
 
 /* Of alice's, that nobody holds. */
@@ -104,9 +116,8 @@ Test(storage, evicts_before_it_has_no_room)
 	struct slot_ref ref = put_evictable(40 * MIB);
 	uint32_t slot = 0;
 
-	cr_assert(eq(int, make(40 * MIB, false, &slot), POOL_FULL));
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
-	cr_assert(eq(int, make(40 * MIB, true, &slot), POOL_OK), "%s", err.msg);
+	cr_assert(eq(int, make(40 * MIB, &slot), POOL_OK), "%s", err.msg);
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
 }
 
@@ -117,7 +128,7 @@ Test(storage, what_was_released_without_a_ring_makes_room)
 
 	client_publish(&alice, &ref, "", 0, 0);
 	cr_assert(client_release(&alice, &ref));
-	cr_assert(eq(int, make(40 * MIB, true, &slot), POOL_OK), "%s", err.msg);
+	cr_assert(eq(int, make(40 * MIB, &slot), POOL_OK), "%s", err.msg);
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
 }
 
@@ -132,7 +143,7 @@ Test(storage, granted_it_outlives_the_pin_until_it_is_released)
 	};
 	uint32_t slot = 0;
 
-	cr_assert(eq(int, make(1000, true, &slot), POOL_OK));
+	cr_assert(eq(int, make(1000, &slot), POOL_OK));
 	verb_grant_places(&call, &slot, 1, &place);
 	cr_expect(eq(u32, place.ref.slot, slot));
 	cr_expect(eq(u64, place.size, 1000));

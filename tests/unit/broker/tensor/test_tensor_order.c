@@ -172,7 +172,7 @@ Test(tensor_order, what_is_tainted_is_not_acquired_without_asking)
 	/* and is let go of as anything else */
 	cr_assert(zero(int, client_remove(&carol, "a")));
 	cr_expect(client_release(&bob, &ref));
-	(void)limbo_collect_pending(&broker->store, &bob.session->holdings);
+	(void)collect_pending(&broker->store, &bob.session->holdings);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
 }

@@ -51,7 +51,7 @@ Test(ticket, carries_a_tensor_to_another_session)
 	cr_assert(zero(int, redeem(&bob, id, 1)));
 	cr_assert(eq(int, redeem(&bob, id, 1), -ENOENT), "it is used up");
 	cr_assert(client_release(&bob, &ref));
-	limbo_collect_pending(&broker->store, &bob.session->holdings);
+	collect_pending(&broker->store, &bob.session->holdings);
 	client_close(&bob);
 	assert_empty(broker, 1000);
 }

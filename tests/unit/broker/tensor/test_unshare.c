@@ -157,8 +157,7 @@ Test(unshare, the_last_release_ends_the_wait)
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
 	cr_assert(eq(u32, broker->sessions.waiters.n, 1));
 	if (client_release(&bob, &ref))
-		(void)limbo_collect_pending(&broker->store,
-					    &bob.session->holdings);
+		(void)collect_pending(&broker->store, &bob.session->holdings);
 	expect_done();
 }
 

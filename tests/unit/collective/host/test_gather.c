@@ -89,6 +89,10 @@ static void check_group(struct dice *dice, const struct group *group)
 		.kernels = some_kernels(dice),
 		.shards = memory.shards,
 		.full = memory.full,
+		.task_size = dice_throw(dice, 2)
+				     ? GATHER_TASK_SIZE
+				     : gather_task_size(
+					       plan, 1 + dice_throw(dice, 8)),
 	};
 	run_all(&gather, dice);
 	for (uint32_t g = 0; g < plan->n_replicas; g++) {
@@ -175,6 +179,7 @@ Test(gather, what_lies_whole_already_is_not_moved)
 		.kernels = kernels_best(),
 		.shards = memory.shards,
 		.full = memory.shards,
+		.task_size = GATHER_TASK_SIZE,
 	};
 	cr_assert(eq(u64, gather_count_tasks(&gather), 0));
 	cr_assert(eq(u64, gather_count_bytes(&gather), 0));
@@ -183,4 +188,19 @@ Test(gather, what_lies_whole_already_is_not_moved)
 	cr_assert(eq(u64, gather_count_bytes(&gather), 2 * 21 * 8));
 	cr_assert(memory_drop(&memory));
 	group_deinit(&group);
+}
+
+Test(gather, tasks_of_ranks_are_cut_so_that_each_finds_some)
+{
+	struct plan plan = {.full_size = 1024, .n_replicas = 1};
+
+	cr_expect(eq(u64, gather_task_size(&plan, 2), 16 << 10));
+	plan.full_size = 256 << 10;
+	cr_expect(eq(u64, gather_task_size(&plan, 2), 64 << 10));
+	cr_expect(eq(u64, gather_task_size(&plan, 4), 32 << 10));
+	plan.full_size = UINT64_C(1) << 40;
+	cr_expect(eq(u64, gather_task_size(&plan, 64), GATHER_TASK_SIZE));
+	plan.n_replicas = 2;
+	plan.full_size = 128 << 10;
+	cr_expect(eq(u64, gather_task_size(&plan, 2), 64 << 10));
 }

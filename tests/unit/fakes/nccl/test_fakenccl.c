@@ -7,13 +7,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-static void doubles_open(void)
+static void fakes_open(void)
 {
-	need_doubles();
+	need_fakes();
 	mesh_open();
 }
 
-TestSuite(fakenccl, .init = doubles_open, .fini = mesh_close, .timeout = 60);
+TestSuite(fakenccl, .init = fakes_open, .fini = mesh_close, .timeout = 60);
 
 #define SIZE (UINT64_C(2) << 20)
 #define N    64 /* elements */

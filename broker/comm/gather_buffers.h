@@ -1,0 +1,29 @@
+/*
+ * Memory for whole parameters of a run whose ranks gather by themselves
+ * (shm/gathers.h).
+ *
+ * The ranks choose on their board which buffer a gather uses. The broker makes
+ * its memory when a rank asks for it, pins it for the run, and grants it to
+ * each rank that asks. A buffer has versions. When there is a later one, the
+ * memory of the one before is unpinned, and free as soon as no rank holds it.
+ */
+#pragma once
+#include <stdint.h>
+
+struct comm;
+struct error;
+struct group;
+
+struct gather_buffer {
+	uint32_t slot; /* pinned; 0: not made */
+	uint32_t version;
+};
+
+/* Find or make the memory of this version of a buffer, large enough for the
+ * group. Returns enum pool_outcome. -EINVAL: there is no such buffer, or it is
+ * too small. -ESTALE: there is a later version. */
+int gather_buffer_make(struct group *group, uint32_t buffer, uint32_t version,
+		       uint32_t *ret_slot, struct error *err);
+
+/* The run is over: unpin them. */
+void gather_buffers_free(struct comm *comm);

@@ -1,0 +1,172 @@
+/*
+ * The end of a version. If its members are many, their states are left to the
+ * sweep: a chore that updates them, a few at a time.
+ */
+#include "broker/tensor/bundle_end.h"
+#include "broker/tensor/bundle.h"
+#include "broker/tensor/events.h"
+#include "broker/tensor/index.h"
+#include "broker/tensor/manifest.h"
+#include "broker/tensor/settle.h"
+#include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
+#include "proto/failpoint.h"
+#include "proto/name.h"
+#include <assert.h>
+
+/* Members whose state is updated within a request, and in a step of a sweep. */
+#define SETTLED_AT_ONCE MESSAGE_MAX_ITEMS
+#define SETTLED_A_STEP  64
+
+/* --- members ------------------------------------------------------------- */
+
+/* Visit the next members. A retired version is freed with its last member. */
+static bool sweep(void *data, uint32_t index)
+{
+	struct store *store = data;
+	struct bundle *bundle = &store->bundles[index];
+	uint32_t slot;
+
+	for (int i = 0; i < SETTLED_A_STEP && bundle->next_swept; i++) {
+		slot = bundle->next_swept;
+		bundle->next_swept =
+			catalog_slot(&store->catalog, slot)->bundle_link.next;
+		slot_update_state(store, slot);
+		catalog_commit(&store->catalog);
+	}
+	if (bundle->next_swept)
+		return true;
+	bundle_end_sweep(store, index);
+	return false;
+}
+
+/* Start at the first member, even if a sweep is in progress. While a retired
+ * version is swept, its owner's account counts memory that will be returned. */
+static void begin_sweep(struct store *store, uint32_t index)
+{
+	const struct bundle_record *record =
+		catalog_bundle(&store->catalog, index);
+	struct bundle *bundle = &store->bundles[index];
+
+	if (!bundle->account && record->state == BUNDLE_RETIRED) {
+		bundle->account =
+			accounts_get(&store->base->accounts, record->owner_uid);
+		bundle->account->n_going++;
+	}
+	bundle->next_swept = record->members.first;
+	bundle->sweep.step = sweep;
+	bundle->sweep.data = store;
+	bundle->sweep.index = index;
+	chore_begin(store, &bundle->sweep);
+}
+
+void bundle_hide_members(struct store *store, uint32_t bundle)
+{
+	const struct catalog *catalog = &store->catalog;
+	uint32_t slot = catalog_bundle(catalog, bundle)->members.first;
+
+	for (; slot; slot = catalog_slot(catalog, slot)->bundle_link.next)
+		slot_set_word(store, slot, SLOT_LIMBO);
+}
+
+void bundle_settle_members(struct store *store, uint32_t index)
+{
+	const struct catalog *catalog = &store->catalog;
+	const struct bundle_record *record = catalog_bundle(catalog, index);
+	uint32_t slot = record->members.first;
+	uint32_t next;
+
+	if (record->members.n > SETTLED_AT_ONCE) {
+		begin_sweep(store, index);
+		return;
+	}
+	for (; slot; slot = next) {
+		next = catalog_slot(catalog, slot)->bundle_link.next;
+		slot_update_state(store, slot);
+	}
+}
+
+/* --- the version --------------------------------------------------------- */
+
+/* Neither a name nor a session nor a time refers to the version any more. */
+static void leave_name(struct store *store, uint32_t bundle,
+		       enum bundle_state state)
+{
+	struct catalog *catalog = &store->catalog;
+	struct bundle_record *record = catalog_bundle(catalog, bundle);
+
+	deadlines_remove(&store->base->deadlines, &record->heap_position);
+	if (record->state == BUNDLE_COMMITTED)
+		index_remove_bundle(store, bundle);
+	bundle_leave_loader(store, bundle);
+	catalog_set(catalog, record->deadline_ms, 0);
+	catalog_set(catalog, record->state, (uint32_t)state);
+}
+
+void bundle_make_retired(struct store *store, uint32_t bundle)
+{
+	leave_name(store, bundle, BUNDLE_RETIRED);
+	manifest_drop(store, bundle);
+	pool_forget_bundle(&store->pools, bundle);
+	failpoint("bundle.retired");
+}
+
+void bundle_make_kept(struct store *store, uint32_t bundle)
+{
+	leave_name(store, bundle, BUNDLE_KEPT);
+	failpoint("bundle.kept");
+}
+
+void bundle_trim_kept(struct store *store, const char *name, uint32_t n)
+{
+	uint32_t oldest;
+
+	while (bundle_count_kept(store, name, &oldest) > n) {
+		bundle_make_retired(store, oldest);
+		bundle_let_go(store, oldest);
+	}
+}
+
+void bundle_let_go(struct store *store, uint32_t bundle)
+{
+	if (catalog_bundle(&store->catalog, bundle)->members.n)
+		bundle_settle_members(store, bundle);
+	else
+		bundle_destroy(store, bundle);
+}
+
+void bundle_retire(struct store *store, uint32_t bundle)
+{
+	bool was_shown = catalog_bundle(&store->catalog, bundle)->state ==
+			 BUNDLE_COMMITTED;
+	char name[NAME_MAX_SIZE + 1];
+
+	/* the record may be freed below */
+	bundle_name(store, bundle, name);
+	bundle_make_retired(store, bundle);
+	if (was_shown)
+		bundle_hide_members(store, bundle);
+	bundle_let_go(store, bundle);
+	if (was_shown)
+		bundle_trim_kept(store, name, 0);
+}
+
+void bundle_unlease(struct store *store, uint32_t bundle)
+{
+	assert(store->bundles[bundle].n_leases > 0);
+	if (--store->bundles[bundle].n_leases > 0)
+		return;
+	if (catalog_bundle(&store->catalog, bundle)->state == BUNDLE_RETIRED)
+		bundle_settle_members(store, bundle);
+}
+
+void bundle_abort(struct store *store, uint32_t bundle)
+{
+	char name[NAME_MAX_SIZE + 1];
+
+	/* the next loader may wait for the end of this one */
+	bundle_name(store, bundle, name);
+	wake_name(&store->base->wake, name);
+	events_note_bundle(store, bundle, EVENT_ENDED);
+	bundle_retire(store, bundle);
+}

@@ -1,0 +1,783 @@
+/*
+ * Channels: records, their files and their buffers.
+ */
+#include "broker/tensor/channel.h"
+#include "broker/tensor/access.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/holdings.h"
+#include "broker/tensor/prefix.h"
+#include "broker/tensor/settle.h"
+#include "broker/tensor/slot.h"
+#include "broker/tensor/storage.h"
+#include "broker/tensor/store.h"
+#include "proto/error.h"
+#include "proto/failpoint.h"
+#include "proto/name.h"
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+_Static_assert(SLOTS_MAX == CATALOG_CHANNEL_SLOTS, "slots");
+_Static_assert(SLOTS_USERS == CATALOG_CHANNEL_SLOTS, "users");
+_Static_assert((int)POOL_OK == (int)CHANNEL_OK, "outcomes");
+_Static_assert(CHANNEL_KEY_SIZE > NAME_MAX_SIZE + 12, "keys");
+
+/* --- lookup -------------------------------------------------------------- */
+
+static struct channel_record *record_of(const struct store *store, uint32_t i)
+{
+	return catalog_channel(&store->catalog, i);
+}
+
+static uint32_t n_touched(const struct store *store)
+{
+	return catalog_n_touched(&store->catalog, SECTION_CHANNEL);
+}
+
+static uint32_t find_name(const struct store *store, const char *name)
+{
+	size_t size = strlen(name);
+
+	for (uint32_t i = 1; i <= n_touched(store); i++) {
+		const struct channel_record *record = record_of(store, i);
+
+		if (record->id && record->name_size == size &&
+		    !memcmp(catalog_blob(&store->catalog, record->name_blob),
+			    name, size))
+			return i;
+	}
+	return 0;
+}
+
+void channel_key(const char *name, char ret[CHANNEL_KEY_SIZE])
+{
+	snprintf(ret, CHANNEL_KEY_SIZE, "//channel/%s", name);
+}
+
+int channel_find(const struct holdings *holdings, uint64_t id, uint32_t place,
+		 struct channel_place *ret, struct error *err)
+{
+	const struct store *store = holdings->store;
+
+	for (uint32_t i = 1; i <= n_touched(store); i++) {
+		const struct channel_record *record = record_of(store, i);
+
+		if (record->id != id)
+			continue;
+		if (record->users[place].session != holdings->index)
+			break;
+		*ret = (struct channel_place){i, place};
+		return 0;
+	}
+	return error_set(err, -ENOENT,
+			 "this process has no place %u in channel %" PRIu64,
+			 place, id);
+}
+
+static struct slots_roll roll_of(const struct channel_record *record)
+{
+	struct slots_roll roll = {0};
+
+	for (uint32_t i = 0; i < SLOTS_USERS; i++) {
+		const struct channel_user *user = &record->users[i];
+		uint64_t bit = UINT64_C(1) << i;
+
+		if (!user->session || user->is_ended)
+			continue;
+		if (user->role == CHANNEL_PRODUCER)
+			roll.producers |= bit;
+		else
+			roll.consumers |= bit;
+	}
+	return roll;
+}
+
+/* The cursor counts the places of all channels. */
+bool channel_next_user(const struct store *store, uint64_t *cursor,
+		       struct channel_place *ret)
+{
+	for (; *cursor / SLOTS_USERS <= n_touched(store); ++*cursor) {
+		uint32_t channel = (uint32_t)(*cursor / SLOTS_USERS);
+		uint32_t place = (uint32_t)(*cursor % SLOTS_USERS);
+
+		if (channel == 0 ||
+		    !record_of(store, channel)->users[place].session)
+			continue;
+		*ret = (struct channel_place){channel, place};
+		++*cursor;
+		return true;
+	}
+	*cursor = 0;
+	return false;
+}
+
+/* --- files --------------------------------------------------------------- */
+
+static void name_file(uint64_t id, char ret[FDSTORE_NAME_SIZE])
+{
+	snprintf(ret, FDSTORE_NAME_SIZE, "channel%" PRIu64, id);
+}
+
+/* FDSTORE_WAIT: not now. */
+static int make_file(struct store *store, const struct slots_form *form,
+		     struct slots *ret, struct error *err)
+{
+	struct slots slots = SLOTS_NULL;
+	char name[FDSTORE_NAME_SIZE];
+	int r = slots_create(&slots, form, err);
+
+	if (r < 0)
+		return r;
+	name_file(form->channel, name);
+	r = fdstore_put(&store->base->fdstore, slots.fd, name, err);
+	if (r != FDSTORE_OK) {
+		slots_close(&slots);
+		return r;
+	}
+	failpoint("channel.stored");
+	*ret = slots;
+	return FDSTORE_OK;
+}
+
+static void drop_file(struct store *store, uint64_t id)
+{
+	char name[FDSTORE_NAME_SIZE];
+
+	name_file(id, name);
+	fdstore_remove(&store->base->fdstore, name);
+}
+
+void channels_drop_strays(struct store *store)
+{
+	struct fdstore *fdstore = &store->base->fdstore;
+	uint64_t id;
+
+	for (uint32_t i = 0; i < fdstore->n_inherited; i++) {
+		struct fdstore_entry *entry = &fdstore->inherited[i];
+
+		if (entry->fd < 0 ||
+		    sscanf(entry->name, "channel%" SCNu64, &id) != 1)
+			continue;
+		fdstore_remove(fdstore, entry->name);
+		close(entry->fd);
+		entry->fd = -1;
+	}
+}
+
+/* --- buffers ------------------------------------------------------------- */
+
+static int make_buffer(struct store *store, uint32_t uid,
+		       const struct access_class *access, uint64_t capacity,
+		       uint32_t *ret, struct error *err)
+{
+	const struct storage_request request = {
+		.access = *access,
+		.uid = uid,
+		.size = capacity,
+	};
+
+	return storage_make(store, &request, ret, err);
+}
+
+static void admit(struct store *store, uint32_t channel, uint32_t at)
+{
+	uint32_t slot = record_of(store, channel)->slots[at];
+
+	slots_admit(&store->channels.slots[channel], at, slot,
+		    catalog_slot(&store->catalog, slot)->generation);
+}
+
+/* Its pin ends, since the channel keeps it now. */
+static void set_buffer(struct store *store, uint32_t channel, uint32_t at,
+		       uint32_t slot)
+{
+	struct channel_record *record = record_of(store, channel);
+
+	catalog_set(&store->catalog, record->slots[at], slot);
+	slot_set_channel(store, slot, channel);
+	(void)slot_unpin(store, slot);
+}
+
+static void drop_buffer(struct store *store, uint32_t channel, uint32_t at)
+{
+	struct channel_record *record = record_of(store, channel);
+	uint32_t slot = record->slots[at];
+
+	if (!slot)
+		return;
+	catalog_set(&store->catalog, record->slots[at], 0);
+	slot_set_channel(store, slot, 0);
+	(void)slot_update_state(store, slot);
+}
+
+/* The first slot without a buffer; SLOTS_MAX: every slot has one. */
+static uint32_t find_missing(const struct store *store, uint32_t channel)
+{
+	const struct channel_record *record = record_of(store, channel);
+	uint32_t at = 0;
+
+	if (!record->id)
+		return SLOTS_MAX;
+	while (at < record->n_slots && record->slots[at])
+		at++;
+	return at < record->n_slots ? at : SLOTS_MAX;
+}
+
+/* False: there is no memory now. */
+static bool refill_one(struct store *store, uint32_t channel, uint32_t at)
+{
+	const struct channel_record *record = record_of(store, channel);
+	uint32_t slot;
+
+	if (make_buffer(store, record->uid, &record->access, record->capacity,
+			&slot, NULL) != POOL_OK)
+		return false;
+	set_buffer(store, channel, at, slot);
+	failpoint("channel.refilled");
+	catalog_commit(&store->catalog);
+	admit(store, channel, at);
+	return true;
+}
+
+static bool refill(void *data, uint32_t index)
+{
+	struct store *store = data;
+
+	(void)index;
+	for (uint32_t i = 1; i <= n_touched(store); i++) {
+		uint32_t at = find_missing(store, i);
+
+		if (at < SLOTS_MAX)
+			return refill_one(store, i, at);
+	}
+	return false;
+}
+
+void channels_on_room(struct store *store)
+{
+	bool is_missing = false;
+
+	for (uint32_t i = 1; i <= n_touched(store) && !is_missing; i++)
+		is_missing = find_missing(store, i) < SLOTS_MAX;
+	if (is_missing)
+		chore_begin(store, &store->channels.refill);
+}
+
+/* --- making -------------------------------------------------------------- */
+
+struct making {
+	struct store *store;
+	const struct channel_open_request *request;
+	struct account *account;
+	uint32_t uid;
+	struct access_class access;
+	uint32_t slots[SLOTS_MAX]; /* pinned */
+	uint32_t n_made;
+};
+
+static void unmake(struct making *making)
+{
+	while (making->n_made > 0)
+		(void)slot_unpin(making->store,
+				 making->slots[--making->n_made]);
+	catalog_commit(&making->store->catalog);
+}
+
+/* All of them or none, so that two that wait for memory do not wait for each
+ * other's. */
+static int make_buffers(struct making *making, struct error *err)
+{
+	const struct channel_open_request *request = making->request;
+	int r = POOL_OK;
+
+	while (r == POOL_OK && making->n_made < request->n_slots) {
+		r = make_buffer(making->store, making->uid, &making->access,
+				request->capacity,
+				&making->slots[making->n_made], err);
+		making->n_made += r == POOL_OK;
+	}
+	if (r != POOL_OK)
+		unmake(making);
+	if (r < 0 || r == POOL_OK)
+		return r;
+	return r == POOL_WAIT ? CHANNEL_WAIT_MADE : CHANNEL_WAIT_ROOM;
+}
+
+/* The owner of a first component decides about memory under it. */
+static int check_owner(const struct making *making, struct error *err)
+{
+	const char *name = making->request->name;
+	uint32_t owner;
+
+	if (!prefix_owner(making->store, name, &owner) ||
+	    owner == making->uid || making->uid == 0)
+		return 0;
+	return error_set(err, -EPERM,
+			 "names that begin with \"%.*s\" belong to uid %u, not "
+			 "to uid %u; use another first component",
+			 (int)name_prefix_size(name), name, owner, making->uid);
+}
+
+static void fill_record(struct making *making, uint32_t channel, uint64_t blob)
+{
+	struct catalog *catalog = &making->store->catalog;
+	const struct channel_open_request *request = making->request;
+	struct channel_record *record = catalog_channel(catalog, channel);
+
+	record->id = catalog->header->next_channel_id + 1;
+	catalog_set(catalog, catalog->header->next_channel_id, record->id);
+	record->name_blob = blob;
+	record->name_size = (uint32_t)strlen(request->name);
+	memcpy(catalog_blob(catalog, blob), request->name, record->name_size);
+	record->capacity = request->capacity;
+	record->uid = making->uid;
+	record->access = making->access;
+	record->way = request->way;
+	record->n_slots = request->n_slots;
+}
+
+static int make_record(struct making *making, uint32_t *ret, struct error *err)
+{
+	struct catalog *catalog = &making->store->catalog;
+	size_t size = strlen(making->request->name);
+	uint64_t blob = catalog_blob_alloc(catalog, size);
+	uint32_t channel = blob ? catalog_alloc(catalog, SECTION_CHANNEL) : 0;
+
+	if (channel) {
+		fill_record(making, channel, blob);
+		*ret = channel;
+		return 0;
+	}
+	if (blob)
+		catalog_blob_release(catalog, blob, size);
+	return error_set(err, -ENFILE,
+			 "this node has %u channels already; close some",
+			 CATALOG_CHANNELS - 1);
+}
+
+static void free_record(struct store *store, uint32_t channel)
+{
+	struct catalog *catalog = &store->catalog;
+	struct channel_record *record = catalog_channel(catalog, channel);
+	struct account *account =
+		accounts_get(&store->base->accounts, record->uid);
+
+	assert(account); /* it was charged, so it exists */
+	account_refund(account, ACCOUNT_GROUPS, 1);
+	catalog_blob_release(catalog, record->name_blob, record->name_size);
+	catalog_release(catalog, SECTION_CHANNEL, channel);
+}
+
+static int make_charged(struct making *making, uint32_t *ret, struct error *err)
+{
+	struct store *store = making->store;
+	const struct channel_record *record;
+	struct slots_form form;
+	uint32_t channel = 0;
+	int r = make_record(making, &channel, err);
+
+	if (r < 0)
+		return r;
+	record = record_of(store, channel);
+	form = (struct slots_form){.channel = record->id,
+				   .mode = (enum slots_mode)record->way,
+				   .capacity = record->capacity};
+	r = make_file(store, &form, &store->channels.slots[channel], err);
+	if (r != FDSTORE_OK) {
+		catalog_blob_release(&store->catalog, record->name_blob,
+				     record->name_size);
+		catalog_release(&store->catalog, SECTION_CHANNEL, channel);
+		return r < 0 ? r : CHANNEL_WAIT_MADE;
+	}
+	store->pools.n_channels++;
+	for (uint32_t i = 0; i < making->n_made; i++)
+		set_buffer(store, channel, i, making->slots[i]);
+	making->n_made = 0;
+	*ret = channel;
+	return CHANNEL_OK;
+}
+
+static int make_whole(struct making *making, uint32_t *ret, struct error *err)
+{
+	struct store *store = making->store;
+	int r = account_charge(&store->base->accounts, making->account,
+			       ACCOUNT_GROUPS, 1, err);
+
+	if (r < 0)
+		return r;
+	r = make_buffers(making, err);
+	if (r == CHANNEL_OK) {
+		r = make_charged(making, ret, err);
+		if (r != CHANNEL_OK)
+			unmake(making);
+	}
+	if (r != CHANNEL_OK)
+		account_refund(making->account, ACCOUNT_GROUPS, 1);
+	return r;
+}
+
+static int make(struct holdings *holdings,
+		const struct channel_open_request *request, uint32_t *ret,
+		struct error *err)
+{
+	struct making making = {
+		.store = holdings->store,
+		.request = request,
+		.account = holdings->account,
+		.uid = holdings->credentials.uid,
+	};
+	int r;
+
+	if (!request->capacity)
+		return CHANNEL_WAIT_OTHER;
+	r = check_owner(&making, err);
+	if (r == 0)
+		r = access_resolve(&holdings->credentials, &request->access,
+				   &making.access, err);
+	if (r == 0)
+		r = make_whole(&making, ret, err);
+	return r < 0 ? error_wrap(err, r, "make channel '%s'", request->name)
+		     : r;
+}
+
+/* --- opening ------------------------------------------------------------- */
+
+static int check_form(const struct channel_record *record,
+		      const struct channel_open_request *request,
+		      struct error *err)
+{
+	uint32_t mode = request->access.mode ? request->access.mode : 0600;
+
+	if (!request->capacity)
+		return 0;
+	if (request->capacity != record->capacity ||
+	    request->n_slots != record->n_slots || request->way != record->way)
+		return error_set(err, -EINVAL,
+				 "channel '%s' has %u slots of %" PRIu64
+				 " bytes in mode %u, not %u of %" PRIu64
+				 " in mode %u; open it so, or with a capacity "
+				 "of 0",
+				 request->name, record->n_slots,
+				 record->capacity, record->way,
+				 request->n_slots, request->capacity,
+				 request->way);
+	if (mode == record->access.mode &&
+	    (request->access.gid == GID_DEFAULT ||
+	     request->access.gid == record->access.gid))
+		return 0;
+	return error_set(err, -EINVAL,
+			 "channel '%s' has the group %u and mode %04o; open it "
+			 "so, or with a capacity of 0",
+			 request->name, record->access.gid,
+			 record->access.mode);
+}
+
+static int check_user(const struct holdings *holdings,
+		      const struct channel_record *record,
+		      const struct channel_open_request *request,
+		      struct error *err)
+{
+	int r = access_check_reader(holdings, &record->access, request->name,
+				    NULL, err);
+
+	if (r < 0 || (request->role != CHANNEL_PRODUCER && !request->writes) ||
+	    access_is_allowed(&holdings->credentials, &record->access,
+			      ACCESS_WRITE))
+		return r;
+	return error_set(err, -EACCES,
+			 "channel '%s' (uid %u, gid %u, mode %04o) is not "
+			 "writable for uid %u; be a consumer that only reads",
+			 request->name, record->access.uid, record->access.gid,
+			 record->access.mode, holdings->credentials.uid);
+}
+
+static int take_place(struct holdings *holdings, uint32_t channel,
+		      uint32_t role, uint32_t *ret, struct error *err)
+{
+	struct store *store = holdings->store;
+	struct channel_record *record = record_of(store, channel);
+	uint32_t place = 0;
+
+	while (place < SLOTS_USERS && record->users[place].session)
+		place++;
+	if (place == SLOTS_USERS)
+		return error_set(err, -EUSERS,
+				 "%d processes have the channel open already, "
+				 "and no more can",
+				 SLOTS_USERS);
+	catalog_save(&store->catalog, &record->users[place],
+		     sizeof(record->users[place]));
+	record->users[place] = (struct channel_user){
+		.session = holdings->index,
+		.role = (uint16_t)role,
+		.born_ms = now_ms(),
+	};
+	*ret = place;
+	return 0;
+}
+
+static void enrol(struct holdings *holdings, struct channel_place place)
+{
+	struct store *store = holdings->store;
+	const struct session_record *session = holdings_record(holdings);
+	struct slots_roll roll = roll_of(record_of(store, place.record));
+
+	slots_enrol(&store->channels.slots[place.record], &roll, place.place,
+		    session->pid, session->command);
+}
+
+/* The slots become usable when the catalog says whose they are. */
+static void admit_all(struct store *store, uint32_t channel)
+{
+	catalog_commit(&store->catalog);
+	for (uint32_t i = 0; i < record_of(store, channel)->n_slots; i++)
+		admit(store, channel, i);
+}
+
+int channel_open(struct holdings *holdings,
+		 const struct channel_open_request *request,
+		 struct channel_place *ret, struct error *err)
+{
+	struct store *store = holdings->store;
+	uint32_t channel = find_name(store, request->name);
+	bool is_new = !channel;
+	char key[CHANNEL_KEY_SIZE];
+	int r;
+
+	if (is_new)
+		r = make(holdings, request, &channel, err);
+	else
+		r = check_form(record_of(store, channel), request, err);
+	if (r != CHANNEL_OK)
+		return r;
+	r = check_user(holdings, record_of(store, channel), request, err);
+	if (r == 0)
+		r = take_place(holdings, channel, request->role, &ret->place,
+			       err);
+	assert(r == 0 || !is_new); /* who makes it may use it */
+	if (r < 0)
+		return r;
+	ret->record = channel;
+	if (is_new)
+		admit_all(store, channel);
+	enrol(holdings, *ret);
+	failpoint("channel.opened");
+	channel_key(request->name, key);
+	wake_name(&store->base->wake, key);
+	return CHANNEL_OK;
+}
+
+/* --- closing ------------------------------------------------------------- */
+
+static void free_channel(struct store *store, uint32_t channel)
+{
+	drop_file(store, record_of(store, channel)->id);
+	slots_close(&store->channels.slots[channel]);
+	store->pools.n_channels--;
+	for (uint32_t i = 0; i < SLOTS_MAX; i++)
+		drop_buffer(store, channel, i);
+	free_record(store, channel);
+	failpoint("channel.freed");
+}
+
+static bool is_used(const struct channel_record *record)
+{
+	uint32_t place = 0;
+
+	while (place < SLOTS_USERS && !record->users[place].session)
+		place++;
+	return place < SLOTS_USERS;
+}
+
+static void bury(struct store *store, struct channel_place place, bool died)
+{
+	struct slots_roll roll = roll_of(record_of(store, place.record));
+
+	slots_bury(&store->channels.slots[place.record], &roll, place.place,
+		   died);
+}
+
+static void leave(struct store *store, struct channel_place place, bool died)
+{
+	struct channel_record *record = record_of(store, place.record);
+	struct channel_user *user = &record->users[place.place];
+
+	catalog_save(&store->catalog, user, sizeof(*user));
+	*user = (struct channel_user){.session = 0};
+	bury(store, place, died);
+	if (!is_used(record))
+		free_channel(store, place.record);
+}
+
+void channel_close(struct store *store, struct channel_place place)
+{
+	leave(store, place, false);
+}
+
+void channel_end(struct store *store, struct channel_place place)
+{
+	struct channel_record *record = record_of(store, place.record);
+
+	catalog_set(&store->catalog, record->users[place.place].is_ended, 1);
+	bury(store, place, false);
+}
+
+void channels_end_session(struct store *store, uint32_t session, bool died)
+{
+	for (uint32_t i = 1; i <= n_touched(store); i++) {
+		const struct channel_record *record = record_of(store, i);
+
+		for (uint32_t j = 0; record->id && j < SLOTS_USERS; j++) {
+			if (record->users[j].session == session)
+				leave(store, (struct channel_place){i, j},
+				      died);
+		}
+	}
+}
+
+/* --- keeping ------------------------------------------------------------- */
+
+/* The request may come twice: once before a restart that undid it. */
+static bool has_left(const struct holdings *holdings,
+		     const struct slot_ref *ref)
+{
+	const struct store *store = holdings->store;
+	uint32_t slot = slot_find(store, ref, NULL);
+
+	return slot && !catalog_slot(&store->catalog, slot)->channel &&
+	       grant_find(store, holdings->index, slot);
+}
+
+int channel_keep(struct holdings *holdings, struct channel_place place,
+		 uint32_t at, const struct slot_ref *ref, struct error *err)
+{
+	struct store *store = holdings->store;
+	const struct channel_record *record = record_of(store, place.record);
+	struct slots *slots = &store->channels.slots[place.record];
+
+	if (has_left(holdings, ref))
+		return 0;
+	if (record->way == SLOTS_BROADCAST)
+		return error_set(err, -EOPNOTSUPP,
+				 "other consumers may still read the item, "
+				 "since the channel is a broadcast; copy it");
+	if (record->slots[at] != ref->slot || !slot_find(store, ref, NULL) ||
+	    !slots_take_out(slots, at, place.place))
+		return error_set(err, -EINVAL,
+				 "this process does not hold slot %u of the "
+				 "channel",
+				 at);
+	failpoint("channel.taken_out");
+	drop_buffer(store, place.record, at);
+	chore_begin(store, &store->channels.refill);
+	return 0;
+}
+
+/* --- life ---------------------------------------------------------------- */
+
+void channels_init(struct store *store)
+{
+	for (uint32_t i = 0; i < CATALOG_CHANNELS; i++)
+		store->channels.slots[i] = SLOTS_NULL;
+	store->channels.refill = (struct chore){.step = refill, .data = store};
+}
+
+void channels_deinit(struct store *store)
+{
+	for (uint32_t i = 0; i < CATALOG_CHANNELS; i++) {
+		if (store->channels.slots[i].page)
+			slots_close(&store->channels.slots[i]);
+	}
+}
+
+static int adopt_file(struct store *store, uint32_t channel, struct error *err)
+{
+	const struct channel_record *record = record_of(store, channel);
+	const struct slots_form form = {.channel = record->id,
+					.mode = (enum slots_mode)record->way,
+					.capacity = record->capacity};
+	char name[FDSTORE_NAME_SIZE];
+	int fd;
+
+	name_file(record->id, name);
+	fd = fdstore_take(&store->base->fdstore, name);
+	if (fd < 0)
+		return error_set(err, -ENOENT, "it was not kept");
+	return slots_open(&store->channels.slots[channel], fd, &form,
+			  SLOTS_BROKER, err);
+}
+
+/*
+ * A buffer is usable if both the record and its word say so. Where they differ,
+ * the broker died between the two: a buffer whose word is RETIRED was being
+ * kept, or was not shown to anybody yet.
+ */
+static void adopt_buffers(struct store *store, uint32_t channel)
+{
+	struct channel_record *record = record_of(store, channel);
+	struct slots *slots = &store->channels.slots[channel];
+
+	for (uint32_t i = 0; i < SLOTS_MAX; i++) {
+		uint32_t slot = record->slots[i];
+
+		if (!slot)
+			slots_force_out(slots, i);
+		else if (slots_state(slots_load(slots, i)) == SLOTS_RETIRED) {
+			catalog_set(&store->catalog, record->slots[i], 0);
+			slot_set_channel(store, slot, 0);
+		}
+	}
+}
+
+/* slot_adopt_all() ends what nobody keeps any more. */
+static void drop_lost(struct store *store, uint32_t channel,
+		      const struct error *why)
+{
+	struct channel_record *record = record_of(store, channel);
+
+	log_line(LOG_LEVEL_WARNING, "channel %" PRIu64 ": %s; dropped",
+		 record->id, why->msg);
+	for (uint32_t i = 0; i < SLOTS_MAX; i++) {
+		if (record->slots[i])
+			slot_set_channel(store, record->slots[i], 0);
+	}
+	drop_file(store, record->id);
+	free_record(store, channel);
+}
+
+static int adopt(struct store *store, uint32_t channel, struct error *err)
+{
+	const struct channel_record *record = record_of(store, channel);
+	struct slots *slots = &store->channels.slots[channel];
+	struct error why = ERROR_NULL;
+	struct slots_roll roll;
+	int r = accounts_charge_adopted(&store->base->accounts, record->uid,
+					ACCOUNT_GROUPS, 1, err);
+
+	if (r < 0)
+		return r;
+	if (adopt_file(store, channel, &why) < 0) {
+		drop_lost(store, channel, &why);
+		return 0;
+	}
+	store->pools.n_channels++;
+	adopt_buffers(store, channel);
+	roll = roll_of(record);
+	slots_call_roll(slots, &roll);
+	return 0;
+}
+
+int channels_adopt(struct store *store, struct error *err)
+{
+	int r = 0;
+
+	for (uint32_t i = 1; i <= n_touched(store) && r == 0; i++) {
+		if (record_of(store, i)->id)
+			r = adopt(store, i, err);
+	}
+	channels_drop_strays(store);
+	channels_on_room(store);
+	return r;
+}

@@ -1,0 +1,286 @@
+/*
+ * Updating states, and freeing.
+ *
+ * Reclaiming is the broker's half of the protocol in shm/refs.h: first the word
+ * becomes LIMBO, with a seq_cst store, and then the counts are read. A client
+ * that acquired before that store is counted; a client that acquires after it
+ * sees LIMBO and backs out. A device may still be working on a slot that no
+ * session holds: for the writer until its ready fence is reached (order.h), for
+ * a reader until the fence that the release recorded.
+ */
+#include "broker/tensor/settle.h"
+#include "broker/tensor/bundle.h"
+#include "broker/tensor/events.h"
+#include "broker/tensor/evictable.h"
+#include "broker/tensor/grant.h"
+#include "broker/tensor/index.h"
+#include "broker/tensor/limbo.h"
+#include "broker/tensor/name.h"
+#include "broker/tensor/order.h"
+#include "broker/tensor/slot.h"
+#include "broker/tensor/store.h"
+#include "broker/tensor/unshare.h"
+#include "proto/error.h"
+#include "proto/failpoint.h"
+#include "proto/message.h"
+#include <assert.h>
+#include <errno.h>
+
+/* --- state ---------------------------------------------------------------- */
+
+enum slot_state slot_state(const struct store *store, uint32_t slot)
+{
+	const struct catalog *catalog = &store->catalog;
+	const struct slot_record *record = catalog_slot(catalog, slot);
+
+	if (!record->block)
+		return SLOT_FREE;
+	if (record->writer || record->channel)
+		return SLOT_WRITING;
+	if (record->bundle &&
+	    catalog_bundle(catalog, record->bundle)->state == BUNDLE_STAGED)
+		return SLOT_WRITING;
+	return index_shows(store, slot) ? SLOT_PUBLISHED : SLOT_LIMBO;
+}
+
+enum slot_use slot_use(const struct store *store, uint32_t slot)
+{
+	const struct catalog *catalog = &store->catalog;
+	const struct slot_record *record = catalog_slot(catalog, slot);
+	uint32_t grant = record->grants.first;
+	enum slot_use use = SLOT_UNUSED;
+
+	if (record->order && order_is_pending(store, slot))
+		use = SLOT_FENCED;
+	for (; grant; grant = catalog_grant(catalog, grant)->slot_link.next) {
+		if (grant_holds(store, grant) > 0)
+			return SLOT_HELD;
+		if (grant_is_fenced(store, grant))
+			use = SLOT_FENCED;
+	}
+	return use;
+}
+
+bool slot_is_held(const struct store *store, uint32_t slot)
+{
+	return slot_use(store, slot) == SLOT_HELD;
+}
+
+bool slot_unpin(struct store *store, uint32_t slot)
+{
+	struct slot_record *record = catalog_slot(&store->catalog, slot);
+
+	assert(record->n_pins > 0);
+	record->n_pins--;
+	return slot_update_state(store, slot);
+}
+
+/* The name has expired. */
+static void on_deadline(void *data, uint32_t slot)
+{
+	struct store *store = data;
+
+	events_note_slot(store, slot, EVENT_EXPIRED);
+	slot_end_name(store, slot);
+	slot_update_state(store, slot);
+	catalog_commit(&store->catalog);
+}
+
+int slot_set_deadline(struct store *store, uint32_t slot, uint64_t at_ms,
+		      struct error *err)
+{
+	struct slot_record *record = catalog_slot(&store->catalog, slot);
+	struct deadline deadline = {
+		.at_ms = at_ms,
+		.fn = on_deadline,
+		.data = store,
+		.index = slot,
+		.position = &record->heap_position,
+	};
+
+	return deadlines_add(&store->base->deadlines, &deadline, err);
+}
+
+/* --- freeing ------------------------------------------------------------- */
+
+static void refund(struct store *store, uint32_t uid, enum account_kind kind,
+		   uint64_t amount)
+{
+	struct account *account = accounts_get(&store->base->accounts, uid);
+
+	assert(account); /* it was charged, so it exists */
+	account_refund(account, kind, amount);
+}
+
+/* The last slot of the block was freed. */
+static void free_block(struct store *store, uint32_t index)
+{
+	struct block_record *block = catalog_block(&store->catalog, index);
+	const struct device_uuid *device =
+		pool_block_device(&store->pools, block);
+	uint64_t charge = pool_block_charge(&store->pools, block);
+	struct holdings *maker = store->holdings[block->maker];
+
+	refund(store, block->uid, pool_account(device), charge);
+	if (maker) {
+		assert(maker->n_bytes >= charge);
+		maker->n_bytes -= charge;
+	}
+	pool_release(&store->pools, index);
+}
+
+/* Has the slot a keeper that the word does not show? */
+static bool is_kept(const struct store *store, const struct slot_record *record)
+{
+	return record->n_tickets || record->group || record->n_pins ||
+	       (record->bundle && bundle_keeps(store, record->bundle));
+}
+
+static void free_slot(struct store *store, uint32_t slot)
+{
+	struct catalog *catalog = &store->catalog;
+	struct slot_record *record = catalog_slot(catalog, slot);
+	const struct list *siblings =
+		&catalog_block(catalog, record->block)->slots;
+	uint32_t block = record->block;
+
+	assert(!record->writer && !record->tied && !is_kept(store, record));
+	unshare_end(store, slot);
+	limbo_leave(store, slot);
+	order_end(store, slot);
+	grant_drop_slot(store, slot);
+	slot_end_name(store, slot); /* a bundle member may still have one */
+	if (record->bundle)
+		bundle_forget_member(store, slot);
+	refund(store, record->uid, ACCOUNT_SLOTS, 1);
+	slot_free(store, slot);
+	failpoint("slot.freed");
+	if (!siblings->n)
+		free_block(store, block);
+	else
+		unshare_look(store, siblings->first);
+	store->n_freed_slots++;
+	wake_room(&store->base->wake);
+}
+
+bool slot_update_state(struct store *store, uint32_t slot)
+{
+	struct catalog *catalog = &store->catalog;
+	enum slot_state state = slot_state(store, slot);
+	enum slot_use use;
+
+	if (state == SLOT_FREE)
+		return false;
+	/* A writer that released its last hold has given up: it cannot reach an
+	 * unpublished slot again. */
+	if (catalog_slot(catalog, slot)->writer && !slot_is_held(store, slot)) {
+		slot_end_writer(store, slot);
+		state = slot_state(store, slot);
+	}
+	slot_set_word(store, slot, state);
+	if (state != SLOT_LIMBO ||
+	    is_kept(store, catalog_slot(catalog, slot))) {
+		limbo_leave(store, slot);
+		return false;
+	}
+	failpoint("slot.limbo");
+	use = slot_use(store, slot);
+	if (use != SLOT_UNUSED) {
+		limbo_enter(store, slot);
+		if (use == SLOT_FENCED)
+			limbo_watch(store, slot);
+		else
+			unshare_look(store, slot);
+		return false;
+	}
+	if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM) {
+		limbo_enter(store, slot);
+		limbo_collect_later(store);
+		return false;
+	}
+	free_slot(store, slot);
+	return true;
+}
+
+/* --- adoption ------------------------------------------------------------ */
+
+static int adopt_charge(struct store *store, uint32_t slot, struct error *err)
+{
+	struct catalog *catalog = &store->catalog;
+	struct slot_record *record = catalog_slot(catalog, slot);
+	struct block_record *block = catalog_block(catalog, record->block);
+	struct account *payer =
+		accounts_get(&store->base->accounts, record->uid);
+	struct account *owner =
+		accounts_get(&store->base->accounts, block->uid);
+	const struct device_uuid *device =
+		pool_block_device(&store->pools, block);
+	uint64_t charge = pool_block_charge(&store->pools, block);
+
+	if (!payer || !owner)
+		return error_nomem(err, "accounts");
+	account_charge_adopted(payer, ACCOUNT_SLOTS, 1);
+	if (block->slots.first != slot)
+		return 0;
+	account_charge_adopted(owner, pool_account(device), charge);
+	if (store->holdings[block->maker])
+		store->holdings[block->maker]->n_bytes += charge;
+	return 0;
+}
+
+static int adopt(struct store *store, uint32_t slot, struct error *err)
+{
+	struct slot_record *record = catalog_slot(&store->catalog, slot);
+	enum slot_state state = slot_state(store, slot);
+
+	slot_reset_word(store, slot, state);
+	if (state == SLOT_FREE)
+		return 0;
+	record->heap_position = 0;
+	record->is_fenced = 0;
+	record->n_pins = 0;
+	if (record->deadline_ms &&
+	    slot_set_deadline(store, slot, record->deadline_ms, err) < 0)
+		return -ENOMEM;
+	if (adopt_charge(store, slot, err) < 0)
+		return -ENOMEM;
+	if (index_shows(store, slot) && !record->bundle &&
+	    (record->flags & PUBLISH_EVICTABLE))
+		evictable_add(store, slot);
+	return 0;
+}
+
+/* Clear words beyond the last record ever used, set by a request that
+ * was undone. */
+static void forget_words(struct store *store, uint32_t from)
+{
+	uint32_t slot;
+
+	for (slot = from; slot < TABLE_SLOTS; slot++) {
+		if (slot >= from + MESSAGE_MAX_ITEMS)
+			return;
+		table_store(&store->table, slot, table_word(0, SLOT_FREE));
+	}
+}
+
+int slot_adopt_all(struct store *store, struct error *err)
+{
+	struct catalog *catalog = &store->catalog;
+	uint32_t n = catalog_n_touched(catalog, SECTION_SLOT);
+	uint32_t slot;
+	int r;
+
+	for (slot = 1; slot <= n; slot++) {
+		r = adopt(store, slot, err);
+		if (r < 0)
+			return r;
+	}
+	forget_words(store, n + 1);
+	/* From here on all accounts are charged, so that slot_update_state()
+	 * can refund. */
+	for (slot = 1; slot <= n; slot++) {
+		slot_update_state(store, slot);
+		catalog_commit(catalog);
+	}
+	return 0;
+}

@@ -1,0 +1,221 @@
+/*
+ * Opening, closing and ending channels, what their users ask for meanwhile, and
+ * the list of them.
+ */
+#include "broker/tensor/channel.h"
+#include "broker/base/deadline.h"
+#include "broker/broker.h"
+#include "broker/session/session.h"
+#include "broker/tensor/grant.h"
+#include "broker/verbs/places.h"
+#include "broker/verbs/scratch.h"
+#include "broker/verbs/verbs.h"
+#include "proto/error.h"
+#include "proto/failpoint.h"
+#include "proto/name.h"
+#include <errno.h>
+#include <string.h>
+
+/* Wait, if there is time; for memory that is being made, in any case. */
+static int park(struct verb_call *call, int outcome, const struct error *cause,
+		struct error *err)
+{
+	const struct channel_open_request *request =
+		&call->request->channel_open;
+	bool is_late = !request->timeout_ms || call->is_timed_out;
+	char *key;
+
+	call->wait_ms = request->timeout_ms;
+	if (outcome == CHANNEL_WAIT_ROOM && is_late)
+		return error_set(err, cause->code, "%s", cause->msg);
+	if (outcome == CHANNEL_WAIT_ROOM || outcome == CHANNEL_WAIT_MADE)
+		return VERB_PARK_ROOM;
+	if (is_late)
+		return error_set(err,
+				 request->timeout_ms ? -ETIMEDOUT : -ENOENT,
+				 "there is no channel '%s' yet; whoever opens "
+				 "it with a capacity makes it",
+				 request->name);
+	key = verb_scratch(call, CHANNEL_KEY_SIZE);
+	if (!key)
+		return error_nomem(err, "the request");
+	channel_key(request->name, key);
+	call->wait_name = key;
+	return VERB_PARK_NAME;
+}
+
+int verb_channel_open(struct verb_call *call, struct error *err)
+{
+	const struct channel_open_request *request =
+		&call->request->channel_open;
+	struct channel_reply *reply = &call->reply->channel;
+	const struct channel_record *record;
+	struct error cause = ERROR_NULL;
+	struct channel_place place;
+	int r = channel_open(&call->session->holdings, request, &place, &cause);
+
+	if (r < 0)
+		return error_set(err, r, "%s", cause.msg);
+	if (r != CHANNEL_OK)
+		return park(call, r, &cause, err);
+	record = catalog_channel(&call->broker->store.catalog, place.record);
+	*reply = (struct channel_reply){
+		.channel = record->id,
+		.place = place.place,
+		.capacity = record->capacity,
+		.way = record->way,
+	};
+	return VERB_DONE;
+}
+
+static int find(const struct verb_call *call, uint64_t id, uint32_t place,
+		struct channel_place *ret, struct error *err)
+{
+	return channel_find(&call->session->holdings, id, place, ret, err);
+}
+
+int verb_channel_slots(struct verb_call *call, struct error *err)
+{
+	const struct channel_slots_request *request =
+		&call->request->channel_slots;
+	struct channel_place place;
+	int r = find(call, request->channel, request->place, &place, err);
+
+	if (r < 0)
+		return r;
+	call->fds[call->n_fds++] =
+		call->broker->store.channels.slots[place.record].fd;
+	return VERB_DONE;
+}
+
+int verb_channel_buffer(struct verb_call *call, struct error *err)
+{
+	const struct channel_buffer_request *request =
+		&call->request->channel_buffer;
+	const struct catalog *catalog = &call->broker->store.catalog;
+	struct channel_place place;
+	uint32_t slot;
+	int r = find(call, request->channel, request->place, &place, err);
+
+	if (r < 0)
+		return r;
+	slot = catalog_channel(catalog, place.record)->slots[request->at];
+	if (!slot)
+		return error_set(err, -ESTALE,
+				 "slot %u of the channel has no buffer now",
+				 request->at);
+	r = grant_check_room(&call->session->holdings, 1, err);
+	if (r < 0)
+		return r;
+	call->reply->places.places = call->scratch->places;
+	call->reply->places.n_places = 1;
+	verb_grant_places(call, &slot, 1, call->reply->places.places);
+	return VERB_DONE;
+}
+
+int verb_channel_close(struct verb_call *call, struct error *err)
+{
+	const struct channel_close_request *request =
+		&call->request->channel_close;
+	struct channel_place place;
+	int r = find(call, request->channel, request->place, &place, err);
+
+	if (r < 0)
+		return r;
+	if (request->is_end)
+		channel_end(&call->broker->store, place);
+	else
+		channel_close(&call->broker->store, place);
+	return VERB_DONE;
+}
+
+int verb_channel_keep(struct verb_call *call, struct error *err)
+{
+	const struct channel_keep_request *request =
+		&call->request->channel_keep;
+	struct channel_place place;
+	int r = find(call, request->channel, request->place, &place, err);
+
+	if (r < 0)
+		return r;
+	return channel_keep(&call->session->holdings, place, request->at,
+			    &request->ref, err);
+}
+
+/* --- channels ------------------------------------------------------------- */
+
+/* A page of this many fits into a frame, even with names of full length. */
+#define PAGE_CHANNELS 128
+
+static bool may_see(const struct verb_call *call,
+		    const struct channel_record *record)
+{
+	return access_is_allowed(&call->session->holdings.credentials,
+				 &record->access, ACCESS_READ) ||
+	       session_is_admin(call->session);
+}
+
+/* What is shared is read once, and only shown. */
+static void fill_user(const struct verb_call *call, struct channel_place place,
+		      char *name, struct channel_item *ret)
+{
+	const struct store *store = &call->broker->store;
+	const struct catalog *catalog = &store->catalog;
+	const struct channel_record *record =
+		catalog_channel(catalog, place.record);
+	const struct channel_user *user = &record->users[place.place];
+	const struct session_record *session =
+		catalog_session(catalog, user->session);
+	const struct slots *slots = &store->channels.slots[place.record];
+	struct slots_status status;
+	uint32_t n_free, n_held;
+
+	memcpy(name, catalog_blob(catalog, record->name_blob),
+	       record->name_size);
+	name[record->name_size] = '\0';
+	*ret = (struct channel_item){
+		.name = name,
+		.uid = record->uid,
+		.way = record->way,
+		.capacity = record->capacity,
+		.pid = session->pid,
+		.command = session->command,
+		.role = user->role,
+		.is_ended = user->is_ended,
+		.age_ms = now_ms() - user->born_ms,
+	};
+	slots_count(slots, &ret->n_queued, &n_free, &n_held);
+	ret->n_slots = ret->n_queued + n_free + n_held;
+	slots_look(slots, place.place, &status);
+	ret->n_items = status.n_items;
+	ret->n_waits = status.n_waits;
+	ret->want = (uint32_t)status.want;
+	ret->wait_ms = status.wait_ns / 1000000;
+}
+
+int verb_channels(struct verb_call *call, struct error *err)
+{
+	const struct store *store = &call->broker->store;
+	struct channels_reply *reply = &call->reply->channels;
+	uint64_t cursor = call->request->channels.cursor;
+	struct channel_place place;
+	char *names =
+		verb_scratch(call, (size_t)PAGE_CHANNELS * (NAME_MAX_SIZE + 1));
+
+	reply->items =
+		verb_scratch(call, PAGE_CHANNELS * sizeof(*reply->items));
+	if (!reply->items || !names)
+		return error_nomem(err, "the channels");
+	while (reply->n_items < PAGE_CHANNELS &&
+	       channel_next_user(store, &cursor, &place)) {
+		if (!may_see(call,
+			     catalog_channel(&store->catalog, place.record)))
+			continue;
+		fill_user(call, place,
+			  names + (size_t)reply->n_items * (NAME_MAX_SIZE + 1),
+			  &reply->items[reply->n_items]);
+		reply->n_items++;
+	}
+	reply->next_cursor = cursor;
+	return VERB_DONE;
+}

@@ -1,0 +1,453 @@
+/*
+ * Channels: opening and closing, their buffers, and the list of them.
+ *
+ * The shared file only hints at which tensor a buffer is. What counts is what
+ * the broker says: the tensor is asked for once, and the read-only state table
+ * tells whether it still is a channel's. So nobody who can write the shared
+ * file makes another process write to memory that has left the channel.
+ */
+#include "client/channel.h"
+#include "client/channel_impl.h"
+#include "client/pages.h"
+#include "client/places.h"
+#include "client/sized.h"
+#include "client/spec.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(FSDP_CHANNEL_SLOTS == SLOTS_MAX, "one limit of slots");
+_Static_assert(FSDP_CHANNEL_SLOTS == CHANNEL_MAX_SLOTS, "one limit of slots");
+_Static_assert((int)FSDP_PRODUCER == (int)CHANNEL_PRODUCER &&
+		       (int)FSDP_CONSUMER == (int)CHANNEL_CONSUMER,
+	       "one numbering of roles");
+_Static_assert((int)FSDP_CHANNEL_SHARE == (int)SLOTS_SHARE &&
+		       (int)FSDP_CHANNEL_BROADCAST == (int)SLOTS_BROADCAST,
+	       "one numbering of modes");
+
+/* --- checks -------------------------------------------------------------- */
+
+int channel_check(const struct fsdp_channel *channel, struct error *err)
+{
+	if (!channel)
+		return error_set(err, -EINVAL, "the channel is NULL");
+	return client_check(channel->client, err);
+}
+
+int channel_check_role(const struct fsdp_channel *channel,
+		       enum fsdp_channel_role role, struct error *err)
+{
+	int r = channel_check(channel, err);
+
+	if (r < 0 || channel->role == role)
+		return r;
+	return error_set(err, -EINVAL,
+			 "channel '%s' was opened here as %s; open it once "
+			 "more as %s",
+			 channel->name,
+			 role == FSDP_PRODUCER ? "consumer" : "producer",
+			 role == FSDP_PRODUCER ? "producer" : "consumer");
+}
+
+/* --- buffers ------------------------------------------------------------- */
+
+static int ask_buffer(struct fsdp_channel *channel, uint32_t at,
+		      struct error *err)
+{
+	struct request request = {
+		.kind = MESSAGE_CHANNEL_BUFFER,
+		.channel_buffer = {channel->id, channel->place, at},
+	};
+	const struct places_use use = {.n = 1,
+				       .is_writable = channel->is_writable};
+	struct fsdp_client *client = channel->client;
+	struct buffer *buffer = &channel->buffers[at];
+	struct fsdp_tensor *tensor = NULL;
+	struct tensor_place place = {.size = 0};
+	struct answer answer;
+	int r = client_call(client, &request, &answer, err);
+
+	if (r < 0)
+		return r;
+	places_take_chunks(client, &answer, answer.reply.places.chunks,
+			   answer.reply.places.n_chunks, 0);
+	if (answer.reply.places.n_places == 1)
+		place = answer.reply.places.places[0];
+	r = places_adopt(client, &answer.reply.places, &use, &tensor, err);
+	answer_deinit(&answer);
+	if (r < 0)
+		return r;
+	if (place.size < channel->slots.capacity) {
+		fsdp_free(tensor);
+		return error_set(err, -EPROTO, "fsdpd sent a small buffer");
+	}
+	fsdp_free(buffer->tensor);
+	*buffer = (struct buffer){place.ref, tensor, tensor->data};
+	return 0;
+}
+
+/* Is it still the one that we know? */
+static bool is_current(const struct fsdp_channel *channel, uint32_t at)
+{
+	const struct slots_buffer *hint = &channel->slots.page->buffers[at];
+	const struct buffer *buffer = &channel->buffers[at];
+
+	/* relaxed: the slot's word was read before. */
+	return buffer->tensor &&
+	       atomic_load_explicit(&hint->slot, memory_order_relaxed) ==
+		       buffer->ref.slot &&
+	       atomic_load_explicit(&hint->generation, memory_order_relaxed) ==
+		       buffer->ref.generation &&
+	       table_load(&channel->client->table, buffer->ref.slot) ==
+		       table_word(buffer->ref.generation, SLOT_WRITING);
+}
+
+int channel_find_buffer(struct fsdp_channel *channel, uint32_t at,
+			uint8_t **ret, struct error *err)
+{
+	int r = is_current(channel, at) ? 0 : ask_buffer(channel, at, err);
+
+	if (r == 0)
+		*ret = channel->buffers[at].data;
+	return r;
+}
+
+int channel_take_out(struct fsdp_channel *channel, uint32_t at,
+		     struct fsdp_tensor **ret, struct error *err)
+{
+	struct buffer *buffer = &channel->buffers[at];
+	const struct request request = {
+		.kind = MESSAGE_CHANNEL_KEEP,
+		.channel_keep = {channel->id, channel->place, at, buffer->ref},
+	};
+	int r = client_command(channel->client, &request, err);
+
+	if (r < 0)
+		return r;
+	*ret = buffer->tensor;
+	*buffer = (struct buffer){.tensor = NULL};
+	return 0;
+}
+
+/* --- opening ------------------------------------------------------------- */
+
+/* An open that waits is not cut by an interruption, since its place would be
+ * lost; it is asked in slices instead. */
+static int call_open(struct fsdp_client *client, struct request *request,
+		     struct channel_reply *ret, struct error *err)
+{
+	const struct interrupt *interrupt = &client->connection.self.interrupt;
+	int32_t timeout_ms = request->channel_open.timeout_ms;
+	int64_t end_ns = bell_now_ns() + timeout_ms * MS_NS, left_ms;
+	struct answer answer;
+	int r;
+
+	for (;;) {
+		left_ms =
+			timeout_ms < 0
+				? -1
+				: (end_ns - bell_now_ns() + MS_NS - 1) / MS_NS;
+		if (timeout_ms >= 0 && left_ms < 0)
+			left_ms = 0;
+		request->channel_open.timeout_ms =
+			interrupt_slice(interrupt, left_ms);
+		r = client_call(client, request, &answer, err);
+		if (r == 0)
+			break;
+		if ((r != -ETIMEDOUT && r != -ENOMEM && r != -EDQUOT) ||
+		    request->channel_open.timeout_ms == left_ms)
+			return r;
+		if (interrupt_is_asked(interrupt))
+			return interrupt_refuse(err);
+	}
+	*ret = answer.reply.channel;
+	answer_deinit(&answer);
+	return 0;
+}
+
+static int fetch_slots(struct fsdp_channel *channel,
+		       const struct channel_reply *reply, struct error *err)
+{
+	struct request request = {
+		.kind = MESSAGE_CHANNEL_SLOTS,
+		.channel_slots = {channel->id, channel->place},
+	};
+	const struct slots_form form = {.channel = reply->channel,
+					.mode = (enum slots_mode)reply->way,
+					.capacity = reply->capacity};
+	struct answer answer;
+	int r = client_call(channel->client, &request, &answer, err);
+
+	if (r < 0)
+		return r;
+	if (answer.n_fds != 1) {
+		r = error_set(err, -EPROTO, "fsdpd sent no file of a channel");
+	} else {
+		r = slots_open(&channel->slots, answer.fds[0], &form,
+			       SLOTS_USER, err);
+		answer.fds[0] = -1;
+	}
+	answer_deinit(&answer);
+	return r;
+}
+
+static int call_close(const struct fsdp_channel *channel, bool is_end,
+		      struct error *err)
+{
+	const struct request request = {
+		.kind = MESSAGE_CHANNEL_CLOSE,
+		.channel_close = {channel->id, channel->place, is_end},
+	};
+
+	return client_command(channel->client, &request, err);
+}
+
+static void free_one(struct fsdp_channel *channel, bool is_forked)
+{
+	while (channel->items) {
+		struct fsdp_item *item = channel->items;
+
+		channel->items = item->next;
+		free(item);
+	}
+	if (!is_forked)
+		slots_close(&channel->slots);
+	pthread_mutex_destroy(&channel->lock);
+	free(channel);
+}
+
+void channel_free_all(struct fsdp_client *client, bool is_forked)
+{
+	while (client->channels) {
+		struct fsdp_channel *channel = client->channels;
+
+		client->channels = channel->next;
+		free_one(channel, is_forked);
+	}
+}
+
+static int open_place(struct fsdp_client *client,
+		      const struct channel_reply *reply, const char *name,
+		      enum fsdp_channel_role role, bool is_writable,
+		      struct fsdp_channel **ret, struct error *err)
+{
+	struct fsdp_channel *channel = calloc(1, sizeof(*channel));
+	int r;
+
+	if (!channel)
+		return error_nomem(err, "a channel");
+	channel->client = client;
+	channel->id = reply->channel;
+	channel->place = reply->place;
+	channel->role = role;
+	channel->is_writable = is_writable;
+	channel->slots = SLOTS_NULL;
+	strncpy(channel->name, name, FSDP_MAX_NAME);
+	pthread_mutex_init(&channel->lock, NULL);
+	r = fetch_slots(channel, reply, err);
+	if (r < 0) {
+		(void)call_close(channel, false, NULL);
+		free_one(channel, false);
+		return r;
+	}
+	/* Deaths of before are not ours to tell. */
+	channel->n_died = atomic_load_explicit(
+		&channel->slots.page->people.n_died, memory_order_seq_cst);
+	*ret = channel;
+	return 0;
+}
+
+static int make_request(const char *name,
+			const struct fsdp_channel_options *options,
+			enum fsdp_channel_role role, struct request *ret,
+			struct error *err)
+{
+	if (!name)
+		return error_set(err, -EINVAL, "the name is NULL");
+	if (role != FSDP_PRODUCER && role != FSDP_CONSUMER)
+		return error_set(err, -EINVAL,
+				 "role %d is neither FSDP_PRODUCER nor "
+				 "FSDP_CONSUMER",
+				 (int)role);
+	*ret = (struct request){
+		.kind = MESSAGE_CHANNEL_OPEN,
+		.channel_open =
+			{
+				.name = name,
+				.access = spec_access(&options->access),
+				.capacity = options->capacity,
+				.n_slots = options->n_slots,
+				.way = options->mode,
+				.role = (uint32_t)role,
+				.writes = role == FSDP_PRODUCER ||
+					  options->changes_items,
+				.timeout_ms = options->timeout_ms,
+			},
+	};
+	return 0;
+}
+
+int fsdp_channel_open(struct fsdp_client *client, const char *name,
+		      const struct fsdp_channel_options *options,
+		      enum fsdp_channel_role role, struct fsdp_channel **ret)
+{
+	struct error *err = error_of_thread();
+	struct fsdp_channel_options desc;
+	struct fsdp_channel *channel = NULL;
+	struct channel_reply reply = {0};
+	struct request request;
+	int r = client_check(client, err);
+
+	if (r == 0)
+		r = sized_take(&desc, options, SIZED(fsdp_channel_options),
+			       err);
+	if (r == 0)
+		r = make_request(name, &desc, role, &request, err);
+	if (r == 0)
+		r = call_open(client, &request, &reply, err);
+	if (r == 0)
+		r = open_place(client, &reply, name, role,
+			       request.channel_open.writes, &channel, err);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&client->channels_lock);
+	channel->next = client->channels;
+	client->channels = channel;
+	pthread_mutex_unlock(&client->channels_lock);
+	*ret = channel;
+	return 0;
+}
+
+/* --- closing ------------------------------------------------------------- */
+
+static void unlink_channel(struct fsdp_channel *channel)
+{
+	struct fsdp_client *client = channel->client;
+	struct fsdp_channel **link = &client->channels;
+
+	pthread_mutex_lock(&client->channels_lock);
+	while (*link != channel)
+		link = &(*link)->next;
+	*link = channel->next;
+	pthread_mutex_unlock(&client->channels_lock);
+}
+
+static void drop_items(struct fsdp_channel *channel)
+{
+	for (struct fsdp_item *item = channel->items; item; item = item->next) {
+		switch ((enum item_use)atomic_load(&item->use)) {
+		case ITEM_BEGUN:
+			fsdp_item_cancel(item);
+			break;
+		case ITEM_RECEIVED:
+			(void)fsdp_item_release(item);
+			break;
+		case ITEM_FREE:
+			break;
+		}
+	}
+}
+
+int fsdp_channel_close(struct fsdp_channel *channel)
+{
+	struct error *err = error_of_thread();
+	bool is_forked;
+	int r = 0;
+
+	if (!channel)
+		return 0;
+	is_forked = guard_is_forked(&channel->client->guard);
+	if (!is_forked) {
+		drop_items(channel);
+		r = call_close(channel, false, err);
+		for (uint32_t i = 0; i < SLOTS_MAX; i++)
+			fsdp_free(channel->buffers[i].tensor);
+	}
+	unlink_channel(channel);
+	free_one(channel, is_forked);
+	return r;
+}
+
+int fsdp_channel_end(struct fsdp_channel *channel)
+{
+	struct error *err = error_of_thread();
+	int r = channel_check_role(channel, FSDP_PRODUCER, err);
+
+	if (r < 0 || channel->is_ended)
+		return r;
+	if (channel->n_begun)
+		return error_set(err, -EBUSY,
+				 "%u items of channel '%s' are begun; send or "
+				 "cancel them first",
+				 channel->n_begun, channel->name);
+	r = call_close(channel, true, err);
+	if (r == 0)
+		channel->is_ended = true;
+	return r;
+}
+
+int fsdp_channel_info(const struct fsdp_channel *channel,
+		      struct fsdp_channel_info *ret)
+{
+	struct error *err = error_of_thread();
+	const struct slots_people *people;
+	struct fsdp_channel_info info;
+	uint32_t n_free, n_held;
+	int r = channel_check(channel, err);
+
+	if (r < 0)
+		return r;
+	people = &channel->slots.page->people;
+	info = (struct fsdp_channel_info){
+		.capacity = channel->slots.capacity,
+		.mode = (uint32_t)channel->slots.mode,
+		.n_producers = (uint32_t)__builtin_popcountll(
+			atomic_load(&people->producers)),
+		.n_consumers = (uint32_t)__builtin_popcountll(
+			atomic_load(&people->consumers)),
+	};
+	slots_count(&channel->slots, &info.n_queued, &n_free, &n_held);
+	info.n_slots = info.n_queued + n_free + n_held;
+	return sized_give(ret, &info, SIZED(fsdp_channel_info), err);
+}
+
+/* --- the list --------------------------------------------------------------
+ */
+
+static int show(const struct channel_item *item, fsdp_channel_fn *fn,
+		void *data)
+{
+	const struct fsdp_channel_entry entry = {
+		.struct_size = sizeof(entry),
+		.name = item->name,
+		.uid = item->uid,
+		.mode = item->way,
+		.capacity = item->capacity,
+		.n_slots = item->n_slots,
+		.n_queued = item->n_queued,
+		.pid = item->pid,
+		.command = item->command,
+		.role = (enum fsdp_channel_role)item->role,
+		.is_ended = item->is_ended,
+		.n_items = item->n_items,
+		.n_waits = item->n_waits,
+		.age_ms = item->age_ms,
+		.is_waiting = item->want != SLOTS_NOTHING,
+		.wait_ms = item->wait_ms,
+	};
+
+	return fn(&entry, data);
+}
+
+int fsdp_channels(struct fsdp_client *client, fsdp_channel_fn *fn, void *data)
+{
+	struct request request = {.kind = MESSAGE_CHANNELS};
+	struct pages pages = PAGES(client, &request, channels);
+	const struct channels_reply *page = &pages.answer.reply.channels;
+
+	while (pages_next(&pages)) {
+		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
+			pages.r = show(&page->items[i], fn, data);
+	}
+	return pages.r;
+}

@@ -1,0 +1,64 @@
+/*
+ * A channel and its items as channel.c, which opens and closes, and item.c,
+ * which sends and receives, share them.
+ */
+#pragma once
+#include "client/client.h"
+#include "shm/slots.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MS_NS INT64_C(1000000)
+
+enum item_use { ITEM_FREE, ITEM_BEGUN, ITEM_RECEIVED };
+
+struct fsdp_item {
+	struct fsdp_channel *channel;
+	_Atomic int use; /* enum item_use */
+	struct slots_hold hold;
+	uint8_t *data;            /* of the buffer */
+	uint64_t used;            /* bytes of it */
+	struct fsdp_tensor *kept; /* the buffer, which has left the channel */
+	struct slots_head head;   /* private and checked */
+	struct fsdp_item *next;   /* of all, or of those that are free */
+	struct fsdp_item *next_free;
+};
+
+/* A buffer as this process has it. Used by whoever has the slot in its hands;
+ * the slot's word orders one thread after another. */
+struct buffer {
+	struct slot_ref ref;
+	struct fsdp_tensor *tensor; /* owned; NULL: not asked for */
+	uint8_t *data;
+};
+
+struct fsdp_channel {
+	struct fsdp_client *client;
+	uint64_t id;
+	uint32_t place;
+	enum fsdp_channel_role role;
+	bool is_writable;
+	struct slots slots;
+	struct slots_seen seen;
+	_Atomic uint32_t n_died; /* producers of whose death we have told */
+	_Atomic uint32_t n_begun;
+	_Atomic bool is_ended;
+	pthread_mutex_t lock; /* of the lists */
+	struct fsdp_item *items, *free_items;
+	struct buffer buffers[SLOTS_MAX];
+	struct fsdp_channel *next;
+	char name[FSDP_MAX_NAME + 1];
+};
+
+int channel_check(const struct fsdp_channel *channel, struct error *err);
+int channel_check_role(const struct fsdp_channel *channel,
+		       enum fsdp_channel_role role, struct error *err);
+
+/* The address of a buffer, whose slot the caller has in its hands. */
+int channel_find_buffer(struct fsdp_channel *channel, uint32_t at,
+			uint8_t **ret, struct error *err);
+/* The buffer leaves the channel, with the item that the caller holds in it. */
+int channel_take_out(struct fsdp_channel *channel, uint32_t at,
+		     struct fsdp_tensor **ret, struct error *err);

@@ -1,0 +1,564 @@
+/*
+ * Items: sending and receiving.
+ *
+ * What is said about an item is built in private memory and copied when the
+ * item is sent; when it is received it is copied first, and then checked.
+ */
+#include "client/channel_impl.h"
+#include "client/sized.h"
+#include "client/spec.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(FSDP_ITEM_PARTS == SLOTS_PARTS, "one limit of parts");
+_Static_assert(FSDP_ITEM_ALIGN == SLOTS_ALIGN, "one alignment");
+_Static_assert(FSDP_ITEM_TEXT == SLOTS_TEXT, "one size of texts");
+_Static_assert(FSDP_MAX_DIMS == SLOTS_DIMS, "one limit of dims");
+
+#define SLICE_MS 1000 /* of a wait, should a wake be lost with its sender */
+
+/* --- memory -------------------------------------------------------------- */
+
+static struct fsdp_item *item_new(struct fsdp_channel *channel)
+{
+	struct fsdp_item *item;
+
+	pthread_mutex_lock(&channel->lock);
+	item = channel->free_items;
+	if (item) {
+		channel->free_items = item->next_free;
+	} else {
+		item = aligned_alloc(_Alignof(struct fsdp_item), sizeof(*item));
+		if (item) {
+			memset(item, 0, sizeof(*item));
+			item->channel = channel;
+			item->next = channel->items;
+			channel->items = item;
+		}
+	}
+	pthread_mutex_unlock(&channel->lock);
+	return item;
+}
+
+static void item_free(struct fsdp_item *item)
+{
+	struct fsdp_channel *channel = item->channel;
+
+	item->kept = NULL;
+	atomic_store_explicit(&item->use, ITEM_FREE, memory_order_release);
+	pthread_mutex_lock(&channel->lock);
+	item->next_free = channel->free_items;
+	channel->free_items = item;
+	pthread_mutex_unlock(&channel->lock);
+}
+
+static int check_item(const struct fsdp_item *item, enum item_use use,
+		      struct error *err)
+{
+	int r;
+
+	if (!item)
+		return error_set(err, -EINVAL, "the item is NULL");
+	r = channel_check(item->channel, err);
+	if (r < 0 ||
+	    atomic_load_explicit(&item->use, memory_order_acquire) == (int)use)
+		return r;
+	return error_set(err, -EINVAL,
+			 use == ITEM_BEGUN
+				 ? "the item is not being written; begin it "
+				   "first"
+				 : "the item is not held; receive it first");
+}
+
+/* --- waiting ------------------------------------------------------------- */
+
+struct patience {
+	const struct fsdp_channel *channel;
+	int64_t until_ns;
+	bool is_begun;
+};
+
+/* The clock is read only by who has to wait. */
+static void be_patient(struct patience *patience, int32_t timeout_ms)
+{
+	if (patience->is_begun)
+		return;
+	patience->is_begun = true;
+	patience->until_ns =
+		timeout_ms < 0 ? INT64_MAX : bell_now_ns() + timeout_ms * MS_NS;
+}
+
+static int64_t end_of_slice(const struct patience *patience)
+{
+	const struct interrupt *interrupt =
+		&patience->channel->client->connection.self.interrupt;
+	int64_t slice_ns =
+		bell_now_ns() + interrupt_slice(interrupt, SLICE_MS) * MS_NS;
+
+	return patience->until_ns < slice_ns ? patience->until_ns : slice_ns;
+}
+
+/* 0: wait on. */
+static int check_patience(const struct patience *patience,
+			  enum bell_outcome outcome, const char *what,
+			  struct error *err)
+{
+	const struct fsdp_channel *channel = patience->channel;
+	const struct interrupt *interrupt =
+		&channel->client->connection.self.interrupt;
+
+	if (outcome != BELL_AGAIN)
+		return 0;
+	if (interrupt_is_asked(interrupt))
+		return interrupt_refuse(err);
+	if (bell_now_ns() < patience->until_ns)
+		return 0;
+	return error_set(err, -ETIMEDOUT, "channel '%s' has no %s yet",
+			 channel->name, what);
+}
+
+static uint32_t n_died(const struct fsdp_channel *channel)
+{
+	return atomic_load_explicit(&channel->slots.page->people.n_died,
+				    memory_order_seq_cst);
+}
+
+static bool have_ended(const struct fsdp_channel *channel)
+{
+	const struct slots_people *people = &channel->slots.page->people;
+
+	return !atomic_load_explicit(&people->producers,
+				     memory_order_seq_cst) &&
+	       atomic_load_explicit(&people->n_producers,
+				    memory_order_seq_cst) > 0;
+}
+
+static bool is_deserted(const void *data)
+{
+	const struct fsdp_channel *channel = data;
+	const struct slots_people *people = &channel->slots.page->people;
+
+	return !atomic_load_explicit(&people->consumers,
+				     memory_order_seq_cst) &&
+	       atomic_load_explicit(&people->n_consumers,
+				    memory_order_seq_cst) > 0;
+}
+
+static bool has_news(const void *data)
+{
+	const struct fsdp_channel *channel = data;
+
+	return have_ended(channel) ||
+	       n_died(channel) != atomic_load_explicit(&channel->n_died,
+						       memory_order_relaxed);
+}
+
+/* --- sending ------------------------------------------------------------- */
+
+static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
+		 struct slots_hold *ret, struct error *err)
+{
+	const struct slots_wait wait = {.slots = &channel->slots,
+					.place = channel->place,
+					.is_over = is_deserted,
+					.data = channel};
+	struct patience patience = {.channel = channel};
+	enum bell_outcome outcome;
+	int r = 0;
+
+	while (r == 0) {
+		if (is_deserted(channel))
+			return error_set(err, -EPIPE,
+					 "all consumers of channel '%s' have "
+					 "gone",
+					 channel->name);
+		if (slots_claim(&channel->slots, channel->place, ret))
+			return 0;
+		be_patient(&patience, timeout_ms);
+		outcome = slots_wait_credit(&wait, end_of_slice(&patience));
+		r = check_patience(&patience, outcome, "free slot", err);
+	}
+	return r;
+}
+
+/* The item is claimed; it goes back if anything fails. */
+static int begin(struct fsdp_channel *channel, const struct slots_hold *hold,
+		 struct fsdp_item **ret, struct error *err)
+{
+	struct fsdp_item *item = item_new(channel);
+	int r;
+
+	r = item ? channel_find_buffer(channel, hold->at, &item->data, err)
+		 : error_nomem(err, "an item");
+	if (r < 0) {
+		if (item)
+			item_free(item);
+		slots_cancel(&channel->slots, hold);
+		return r;
+	}
+	item->hold = *hold;
+	item->used = 0;
+	item->head.kind = SLOTS_ITEM;
+	item->head.n_parts = 0;
+	item->head.fence = 0;
+	atomic_fetch_add_explicit(&channel->n_begun, 1, memory_order_relaxed);
+	atomic_store_explicit(&item->use, ITEM_BEGUN, memory_order_release);
+	*ret = item;
+	return 0;
+}
+
+static int check_producer(const struct fsdp_channel *channel, struct error *err)
+{
+	int r = channel_check_role(channel, FSDP_PRODUCER, err);
+
+	if (r == 0 && channel->is_ended)
+		r = error_set(err, -ENODATA,
+			      "this producer has ended channel '%s'",
+			      channel->name);
+	return r;
+}
+
+int fsdp_item_begin(struct fsdp_channel *channel, int32_t timeout_ms,
+		    struct fsdp_item **ret)
+{
+	struct error *err = error_of_thread();
+	struct slots_hold hold;
+	int r = check_producer(channel, err);
+
+	if (r == 0)
+		r = claim(channel, timeout_ms, &hold, err);
+	return r < 0 ? r : begin(channel, &hold, ret, err);
+}
+
+static int refuse_large(const struct fsdp_item *item, uint64_t size,
+			struct error *err)
+{
+	return error_set(err, -ERANGE,
+			 "%" PRIu64 " bytes more than %" PRIu64
+			 " are more than the %" PRIu64
+			 " of an item of channel '%s'",
+			 size, item->used, item->channel->slots.capacity,
+			 item->channel->name);
+}
+
+int fsdp_item_part(struct fsdp_item *item, const struct fsdp_spec *spec,
+		   void **ret)
+{
+	struct error *err = error_of_thread();
+	int r = check_item(item, ITEM_BEGUN, err);
+	struct slots_part *part;
+	struct tensor_type type;
+	uint64_t size, at;
+
+	if (r == 0 && !spec)
+		r = error_set(err, -EINVAL, "the spec is NULL");
+	if (r == 0)
+		r = spec_to_type(spec, NULL, &type, err);
+	if (r < 0)
+		return r;
+	if (item->head.n_parts == SLOTS_PARTS)
+		return error_set(err, -E2BIG,
+				 "an item has at most %d arrays; put several "
+				 "into one",
+				 SLOTS_PARTS);
+	size = tensor_type_numel(&type) * dtype_size(type.dtype);
+	at = (item->used + SLOTS_ALIGN - 1) & ~(uint64_t)(SLOTS_ALIGN - 1);
+	if (at > item->channel->slots.capacity ||
+	    size > item->channel->slots.capacity - at)
+		return refuse_large(item, size, err);
+	part = &item->head.parts[item->head.n_parts++];
+	*part = (struct slots_part){
+		.dtype = type.dtype, .n_dims = type.n_dims, .offset = at};
+	memcpy(part->shape, type.shape, sizeof(part->shape));
+	item->used = at + size;
+	*ret = item->data + at;
+	return 0;
+}
+
+/* Of several threads that end one item, the first one does. */
+static bool end_use(struct fsdp_item *item, enum item_use use)
+{
+	int expected = (int)use;
+
+	return atomic_compare_exchange_strong(&item->use, &expected, ITEM_FREE);
+}
+
+static void end_begun(struct fsdp_item *item)
+{
+	atomic_fetch_sub_explicit(&item->channel->n_begun, 1,
+				  memory_order_relaxed);
+	item_free(item);
+}
+
+int fsdp_item_send(struct fsdp_item *item)
+{
+	struct error *err = error_of_thread();
+	int r = check_item(item, ITEM_BEGUN, err);
+
+	if (r < 0 || !end_use(item, ITEM_BEGUN))
+		return r;
+	slots_publish(&item->channel->slots, item->channel->place, &item->hold,
+		      &item->head);
+	end_begun(item);
+	return 0;
+}
+
+void fsdp_item_cancel(struct fsdp_item *item)
+{
+	if (!item || check_item(item, ITEM_BEGUN, NULL) < 0 ||
+	    !end_use(item, ITEM_BEGUN))
+		return;
+	slots_cancel(&item->channel->slots, &item->hold);
+	end_begun(item);
+}
+
+int fsdp_item_fail(struct fsdp_channel *channel, int32_t timeout_ms,
+		   const char *text)
+{
+	struct error *err = error_of_thread();
+	struct slots_head head = {.kind = SLOTS_ERROR};
+	struct slots_hold hold;
+	int r = check_producer(channel, err);
+
+	if (r < 0)
+		return r;
+	if (!text || strlen(text) >= SLOTS_TEXT)
+		return error_set(err, text ? -E2BIG : -EINVAL,
+				 "the text of an error has 0 to %d bytes",
+				 SLOTS_TEXT - 1);
+	r = claim(channel, timeout_ms, &hold, err);
+	if (r < 0)
+		return r;
+	memcpy(head.text, text, strlen(text) + 1);
+	slots_publish(&channel->slots, channel->place, &hold, &head);
+	return 0;
+}
+
+/* --- receiving ----------------------------------------------------------- */
+
+/* Told once, whichever thread asks. */
+static int tell_death(struct fsdp_channel *channel, struct error *err)
+{
+	const struct slots_people *people = &channel->slots.page->people;
+	char name[SLOTS_NAME];
+
+	atomic_store_explicit(&channel->n_died, n_died(channel),
+			      memory_order_relaxed);
+	memcpy(name, people->last_name, sizeof(name));
+	name[sizeof(name) - 1] = '\0';
+	return error_set(err, -EOWNERDEAD,
+			 "process %u (%s), a producer of channel '%s', has "
+			 "died; what it had sent was received",
+			 people->last_pid, name, channel->name);
+}
+
+static int take(struct fsdp_channel *channel, int32_t timeout_ms,
+		struct slots_hold *ret, struct error *err)
+{
+	const struct slots_wait wait = {.slots = &channel->slots,
+					.place = channel->place,
+					.seen = &channel->seen,
+					.is_over = has_news,
+					.data = channel};
+	struct patience patience = {.channel = channel};
+	enum bell_outcome outcome;
+	int r = 0;
+
+	while (r == 0) {
+		/* Looked at before the slots: what was sent before comes
+		 * first. */
+		bool is_over = have_ended(channel);
+		bool has_death = n_died(channel) != channel->n_died;
+
+		if (slots_take(&channel->slots, channel->place, &channel->seen,
+			       ret))
+			return 0;
+		if (has_death)
+			return tell_death(channel, err);
+		if (is_over)
+			return error_set(err, -ENODATA,
+					 "all producers of channel '%s' have "
+					 "ended",
+					 channel->name);
+		be_patient(&patience, timeout_ms);
+		outcome = slots_wait_item(&wait, end_of_slice(&patience));
+		r = check_patience(&patience, outcome, "item", err);
+	}
+	return r;
+}
+
+static int check_part(const struct slots_part *part, uint64_t capacity)
+{
+	struct tensor_type type = {.dtype = part->dtype,
+				   .n_dims = part->n_dims};
+	uint64_t size;
+
+	if (part->n_dims > SLOTS_DIMS || part->offset % SLOTS_ALIGN)
+		return -EBADMSG;
+	memcpy(type.shape, part->shape, sizeof(type.shape));
+	for (uint32_t i = 0; i < type.n_dims; i++) {
+		if (type.shape[i] < 0)
+			return -EBADMSG;
+	}
+	tensor_type_contiguous(&type);
+	if (tensor_type_check(&type, &size, NULL) < 0 ||
+	    part->offset > capacity || size > capacity - part->offset)
+		return -EBADMSG;
+	return 0;
+}
+
+static int check_head(const struct slots_head *head, uint64_t capacity)
+{
+	int r = head->kind == SLOTS_ITEM && head->n_parts <= SLOTS_PARTS
+			? 0
+			: -EBADMSG;
+
+	for (uint32_t i = 0; r == 0 && i < head->n_parts; i++)
+		r = check_part(&head->parts[i], capacity);
+	return r;
+}
+
+/* What is no item: it is dropped, and told. */
+static int refuse(struct fsdp_channel *channel, const struct fsdp_item *item,
+		  struct error *err)
+{
+	slots_release(&channel->slots, channel->place, &item->hold);
+	if (item->head.kind == SLOTS_ERROR)
+		return error_set(err, -EREMOTEIO, "%s", item->head.text);
+	return error_set(err, -EBADMSG,
+			 "an item of channel '%s' was malformed; one of its "
+			 "producers does not use libfsdp",
+			 channel->name);
+}
+
+static int accept_item(struct fsdp_channel *channel, struct fsdp_item *item,
+		       struct error *err)
+{
+	int r;
+
+	slots_read(&channel->slots, &item->hold, &item->head);
+	if (check_head(&item->head, channel->slots.capacity) < 0)
+		return refuse(channel, item, err);
+	r = channel_find_buffer(channel, item->hold.at, &item->data, err);
+	if (r < 0)
+		slots_put_back(&channel->slots, channel->place, &channel->seen,
+			       &item->hold);
+	return r;
+}
+
+int fsdp_item_receive(struct fsdp_channel *channel, int32_t timeout_ms,
+		      struct fsdp_item **ret)
+{
+	struct error *err = error_of_thread();
+	struct fsdp_item *item;
+	int r = channel_check_role(channel, FSDP_CONSUMER, err);
+
+	if (r < 0)
+		return r;
+	item = item_new(channel);
+	if (!item)
+		return error_nomem(err, "an item");
+	r = take(channel, timeout_ms, &item->hold, err);
+	if (r == 0)
+		r = accept_item(channel, item, err);
+	if (r < 0) {
+		item_free(item);
+		return r;
+	}
+	atomic_store_explicit(&item->use, ITEM_RECEIVED, memory_order_release);
+	*ret = item;
+	return 0;
+}
+
+uint32_t fsdp_item_n_parts(const struct fsdp_item *item)
+{
+	return check_item(item, ITEM_RECEIVED, NULL) < 0 ? 0
+							 : item->head.n_parts;
+}
+
+/* The part, as a type. */
+static int find_part(const struct fsdp_item *item, uint32_t i,
+		     struct tensor_type *ret, struct error *err)
+{
+	int r = check_item(item, ITEM_RECEIVED, err);
+	const struct slots_part *part;
+
+	if (r < 0)
+		return r;
+	if (i >= item->head.n_parts)
+		return error_set(err, -ERANGE,
+				 "the item has %u arrays, and none of number "
+				 "%u",
+				 item->head.n_parts, i);
+	part = &item->head.parts[i];
+	*ret = (struct tensor_type){.dtype = part->dtype,
+				    .n_dims = part->n_dims};
+	memcpy(ret->shape, part->shape, sizeof(part->shape));
+	return 0;
+}
+
+static bool may_change(const struct fsdp_channel *channel)
+{
+	return channel->is_writable && channel->slots.mode == SLOTS_SHARE;
+}
+
+int fsdp_item_view(const struct fsdp_item *item, uint32_t i,
+		   struct fsdp_item_view *ret)
+{
+	struct error *err = error_of_thread();
+	struct fsdp_item_view view = {0};
+	struct tensor_type type;
+	uint8_t *data;
+	int r = find_part(item, i, &type, err);
+
+	if (r < 0)
+		return r;
+	data = item->data + item->head.parts[i].offset;
+	view.dtype = (enum fsdp_dtype)type.dtype;
+	view.n_dims = type.n_dims;
+	memcpy(view.shape, type.shape, sizeof(view.shape));
+	view.size = tensor_type_numel(&type) * dtype_size(type.dtype);
+	view.data = data;
+	view.data_mut = may_change(item->channel) && !item->kept ? data : NULL;
+	return sized_give(ret, &view, SIZED(fsdp_item_view), err);
+}
+
+int fsdp_item_release(struct fsdp_item *item)
+{
+	struct error *err = error_of_thread();
+	struct fsdp_channel *channel;
+	int r = check_item(item, ITEM_RECEIVED, err);
+
+	if (r < 0 || !end_use(item, ITEM_RECEIVED))
+		return r;
+	channel = item->channel;
+	if (item->kept)
+		fsdp_free(item->kept);
+	else
+		slots_release(&channel->slots, channel->place, &item->hold);
+	item_free(item);
+	return 0;
+}
+
+/* --- keeping ------------------------------------------------------------- */
+
+int fsdp_item_keep(struct fsdp_item *item, uint32_t i, struct fsdp_tensor **ret)
+{
+	struct error *err = error_of_thread();
+	struct tensor_type type;
+	struct fsdp_spec spec;
+	int r = find_part(item, i, &type, err);
+
+	if (r == 0 && !item->kept)
+		r = channel_take_out(item->channel, item->hold.at, &item->kept,
+				     err);
+	if (r < 0)
+		return r;
+	spec = (struct fsdp_spec){.dtype = (enum fsdp_dtype)type.dtype,
+				  .n_dims = type.n_dims};
+	memcpy(spec.shape, type.shape, sizeof(spec.shape));
+	return fsdp_view(item->kept, &spec, NULL, item->head.parts[i].offset,
+			 ret);
+}

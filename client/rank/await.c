@@ -1,0 +1,126 @@
+#include "client/rank/await.h"
+#include "client/rank/comm.h"
+#include "client/rank/host_reduce.h"
+#include <errno.h>
+#include <stdio.h>
+
+#define MS_NS    INT64_C(1000000)
+#define SLICE_MS 1000 /* a broker that was restarted wakes nobody */
+
+const char *await_name_ranks(const struct fsdp_comm *comm, uint64_t ranks,
+			     char ret[AWAIT_TEXT])
+{
+	int n_more = __builtin_popcountll(ranks) - 1;
+	char name[BOARD_NAME_TEXT];
+
+	if (n_more < 0)
+		return "a rank";
+	(void)board_name_rank(&comm->board, (uint32_t)__builtin_ctzll(ranks),
+			      name);
+	if (n_more == 0)
+		(void)snprintf(ret, AWAIT_TEXT, "%s", name);
+	else
+		(void)snprintf(ret, AWAIT_TEXT, "%s and %d more", name, n_more);
+	return ret;
+}
+
+int await_fail(struct fsdp_comm *comm, const struct error *why,
+	       struct error *err)
+{
+	int r;
+
+	comm_give_up(comm, why);
+	r = comm_check_run(comm, err);
+	return r < 0 ? r : error_set(err, why->code, "%s", why->msg);
+}
+
+int64_t await_until(int32_t timeout_ms)
+{
+	return timeout_ms < 0 ? INT64_MAX : bell_now_ns() + timeout_ms * MS_NS;
+}
+
+static bool is_run_over(const void *data)
+{
+	return !comm_is_alive(data);
+}
+
+/* The end of the caller's time, of the communicator's, and of a slice. */
+static int64_t find_end(const struct fsdp_comm *comm, const struct await *await)
+{
+	const struct interrupt *interrupt =
+		&comm->client->connection.self.interrupt;
+	int64_t late_ns = await->since_ns + comm->timeout_ms * MS_NS;
+	int64_t end_ns =
+		bell_now_ns() + interrupt_slice(interrupt, SLICE_MS) * MS_NS;
+
+	if (end_ns > late_ns)
+		end_ns = late_ns;
+	return end_ns < await->until_ns ? end_ns : await->until_ns;
+}
+
+static enum bell_outcome wait_once(struct fsdp_comm *comm,
+				   const struct await *await)
+{
+	const struct board_wait wait = {
+		.board = &comm->board,
+		.rank = comm->rank,
+		.goal = await->goal,
+		.number = await->number,
+		.n_pieces = await->n_pieces,
+		.is_over = is_run_over,
+		.data = comm,
+	};
+
+	return board_wait(&comm->board, &wait, find_end(comm, await));
+}
+
+/* The ranks that it takes. */
+static uint64_t find_ranks(const struct fsdp_comm *comm,
+			   const struct await *await)
+{
+	switch (await->goal) {
+	case BOARD_BARRIER:
+		return board_missing(&comm->board, await->number);
+	case BOARD_INPUTS:
+		return board_missing_inputs(&comm->board, await->number);
+	case BOARD_REDUCED:
+		return board_working(&comm->board, await->number);
+	}
+	return 0;
+}
+
+/* AWAIT_MET: wait on. The others may have come since. */
+static int look_around(struct fsdp_comm *comm, const struct await *await,
+		       uint64_t *ret_ranks, struct error *err)
+{
+	uint64_t ranks = find_ranks(comm, await);
+	uint64_t left = board_left(&comm->board, ranks);
+	int64_t now_ns = bell_now_ns();
+	int r = comm_check_run(comm, err);
+
+	*ret_ranks = ranks;
+	if (r < 0 || (!ranks && await->goal != BOARD_REDUCED))
+		return r;
+	if (left) {
+		*ret_ranks = left;
+		return AWAIT_LEFT;
+	}
+	if (now_ns >= await->since_ns + comm->timeout_ms * MS_NS)
+		return AWAIT_LATE;
+	if (interrupt_is_asked(&comm->client->connection.self.interrupt))
+		return interrupt_refuse(err);
+	return now_ns >= await->until_ns ? AWAIT_PENDING : AWAIT_MET;
+}
+
+int await_ranks(struct fsdp_comm *comm, const struct await *await,
+		uint64_t *ret_ranks, struct error *err)
+{
+	int r = AWAIT_MET;
+
+	while (r == AWAIT_MET && wait_once(comm, await) != BELL_MET) {
+		r = look_around(comm, await, ret_ranks, err);
+		if (r == AWAIT_MET)
+			r = host_reduce_heed(comm, err);
+	}
+	return r;
+}

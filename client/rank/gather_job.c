@@ -1,0 +1,331 @@
+#include "client/rank/gather_job.h"
+#include "client/places.h"
+#include "client/rank/group_impl.h"
+#include "client/rank/host_group.h"
+#include "collective/host/gather.h"
+#include "proto/failpoint.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct job job_of(struct fsdp_group *group, uint64_t number)
+{
+	return (struct job){
+		.group = group,
+		.gatherer = group->comm->gatherer,
+		.board = &group->comm->board,
+		.number = number,
+	};
+}
+
+/* Of all replicas. */
+uint64_t job_size(const struct fsdp_group *group)
+{
+	const struct plan *plan = &group->host->plan;
+
+	return plan->full_size * plan->n_replicas;
+}
+
+/* The group of that index on the board. */
+const char *job_name(const struct fsdp_comm *comm, uint32_t index)
+{
+	const struct fsdp_group *group = comm->groups;
+
+	while (group && group->index != index)
+		group = group->next;
+	return group ? group->name : "another group";
+}
+
+void job_count(_Atomic uint64_t *counter, uint64_t n)
+{
+	/* One writer; only shown. */
+	atomic_store_explicit(
+		counter,
+		atomic_load_explicit(counter, memory_order_relaxed) + n,
+		memory_order_relaxed);
+}
+
+/* --- the limiter --------------------------------------------------------- */
+
+static bool is_over(const struct job *job, const struct op *op)
+{
+	return !gathers_open(job->board, op->number, op->group);
+}
+
+/* Monotone: see limiter.h. */
+bool job_is_admitted(const struct job *job)
+{
+	const struct gatherer *gatherer = job->gatherer;
+	struct window window = window_of(&gatherer->window);
+
+	for (size_t i = 0; i < gatherer->n_ops; i++) {
+		const struct op *op = &gatherer->ops[i];
+
+		if (op->number < job->number && is_over(job, op))
+			continue;
+		if (!window_admit(&window, op->bytes, op->is_exempt))
+			return false;
+		if (op->number == job->number)
+			break;
+	}
+	return true;
+}
+
+/* The oldest one that is counted and not over. */
+const struct op *job_find_blocker(const struct job *job)
+{
+	const struct gatherer *gatherer = job->gatherer;
+
+	for (size_t i = 0; i < gatherer->n_ops; i++) {
+		const struct op *op = &gatherer->ops[i];
+
+		if (op->number < job->number && !op->is_exempt &&
+		    !is_over(job, op))
+			return op;
+	}
+	return NULL;
+}
+
+void job_forget_over(struct job *job)
+{
+	struct gatherer *gatherer = job->gatherer;
+	size_t n = 0;
+
+	for (size_t i = 0; i < gatherer->n_ops; i++) {
+		if (!is_over(job, &gatherer->ops[i]))
+			gatherer->ops[n++] = gatherer->ops[i];
+	}
+	gatherer->n_ops = n;
+}
+
+static void drop_buffer(struct own_buffer *buffer)
+{
+	fsdp_free(buffer->tensor);
+	buffer->tensor = NULL;
+}
+
+/* --- memory -------------------------------------------------------------- */
+
+/* Of buffers that were given up nothing stays mapped. */
+void job_drop_stale(struct fsdp_comm *comm)
+{
+	struct gatherer *gatherer = comm->gatherer;
+
+	for (uint32_t i = 0; i < gatherer->n_buffers; i++) {
+		struct own_buffer *buffer = &gatherer->buffers[i];
+
+		if (buffer->tensor &&
+		    gathers_version(&comm->board, i) != buffer->version)
+			drop_buffer(buffer);
+	}
+}
+
+static int reserve_buffer(struct gatherer *gatherer, uint32_t i,
+			  struct error *err)
+{
+	struct own_buffer *buffers;
+
+	if (i < gatherer->n_buffers)
+		return 0;
+	buffers = realloc(gatherer->buffers, (i + 1) * sizeof(*buffers));
+	if (!buffers)
+		return error_nomem(err, "a buffer");
+	memset(buffers + gatherer->n_buffers, 0,
+	       (i + 1 - gatherer->n_buffers) * sizeof(*buffers));
+	gatherer->buffers = buffers;
+	gatherer->n_buffers = i + 1;
+	return 0;
+}
+
+/* The broker's, which knows it by these numbers. */
+static int ask_memory(const struct job *job, int32_t timeout_ms,
+		      struct fsdp_tensor **ret, struct error *err)
+{
+	struct lazy_mapping none = {0}; /* host memory is mapped at once */
+	struct request request = {
+		.kind = MESSAGE_GATHER_BUFFER,
+		.gather_buffer = {.group = job->group->id,
+				  .buffer = job->fill.buffer,
+				  .version = job->fill.version,
+				  .timeout_ms = timeout_ms},
+	};
+	struct answer answer;
+	int r = comm_call(job->group->comm, &request, &answer, err);
+
+	if (r < 0)
+		return r;
+	r = group_adopt_one(job->group->comm, &answer, true,
+			    job_size(job->group), &none, ret, err);
+	answer_deinit(&answer);
+	return r;
+}
+
+/* Other ranks do the same with what they have mapped when they reshard. */
+static void retire_idle(const struct job *job)
+{
+	struct fsdp_comm *comm = job->group->comm;
+
+	if (!gathers_lock(job->board, comm->rank))
+		return;
+	gathers_retire(job->board);
+	gathers_unlock(job->board);
+	job_drop_stale(comm);
+}
+
+/* Memory is short: what no gather uses goes back first. Nobody waits longer for
+ * memory than for other ranks. */
+static int ask_patiently(const struct job *job, int32_t timeout_ms,
+			 struct fsdp_tensor **ret, struct error *err)
+{
+	int32_t max_ms = job->group->comm->timeout_ms;
+	bool is_last = timeout_ms < 0 || timeout_ms > max_ms;
+	struct error cause = ERROR_NULL;
+	int r = ask_memory(job, 0, ret, err);
+
+	if (r != -ETIMEDOUT)
+		return r;
+	retire_idle(job);
+	r = ask_memory(job, is_last ? max_ms : timeout_ms, ret, err);
+	if (r != -ETIMEDOUT || !is_last)
+		return r;
+	cause = *err;
+	return job_fail_late(job, cause.msg, err);
+}
+
+static int find_memory(const struct job *job, int32_t timeout_ms,
+		       struct error *err)
+{
+	struct gatherer *gatherer = job->gatherer;
+	struct own_buffer *buffer;
+	int r = reserve_buffer(gatherer, job->fill.buffer, err);
+
+	if (r < 0)
+		return r;
+	buffer = &gatherer->buffers[job->fill.buffer];
+	if (buffer->tensor && buffer->version == job->fill.version)
+		return 0;
+	job_drop_stale(job->group->comm);
+	drop_buffer(buffer);
+	r = ask_patiently(job, timeout_ms, &buffer->tensor, err);
+	if (r < 0)
+		return r;
+	buffer->version = job->fill.version;
+	return 0;
+}
+
+struct fsdp_tensor *job_memory(const struct job *job)
+{
+	return job->gatherer->buffers[job->fill.buffer].tensor;
+}
+
+static int refuse_board(const struct fsdp_comm *comm, struct error *err)
+{
+	return error_set(err, -EPROTO,
+			 "the board of communicator '%s' makes no sense: a "
+			 "rank has written what it should not; leave and join "
+			 "again",
+			 comm->name);
+}
+
+/* JOB_PENDING, with an obstacle; 0: `fill` is this gather's. */
+static int find_fill(struct job *job, struct error *err)
+{
+	const struct fsdp_group *group = job->group;
+	int r;
+
+	while ((r = gathers_find(job->board, job->number, group->index,
+				 &job->fill)) == 0) {
+		if (!gathers_lock(job->board, group->comm->rank)) {
+			job->obstacle = OBSTACLE_LOCK;
+			return JOB_PENDING;
+		}
+		r = gathers_choose(job->board, job->number, group->index,
+				   job_size(group), group->step);
+		gathers_unlock(job->board);
+		if (r < 0)
+			break;
+	}
+	return r < 0 ? refuse_board(group->comm, err) : 0;
+}
+
+/* --- copying ------------------------------------------------------------- */
+
+static struct gather gather_of(const struct job *job)
+{
+	const struct fsdp_group *group = job->group;
+	const struct plan *plan = &group->host->plan;
+
+	return (struct gather){
+		.layout = group->host->layout,
+		.kernels = job->gatherer->kernels,
+		.shards = group->shards[group->side]->data,
+		.full = job_memory(job)->data,
+		.task_size = gather_task_size(plan, group->comm->n_shards *
+							    plan->n_replicas),
+	};
+}
+
+static void end_piece(struct job *job, const struct gather *gather)
+{
+	struct gathers_rank *own =
+		gathers_of(job->board, job->group->comm->rank);
+
+	if (!pieces_end_one(gathers_pieces(job->board, job->fill.buffer),
+			    job->fill.lap, job->n_pieces))
+		return;
+	failpoint("host_gather.done");
+	bell_ring(&job->board->page->gathering);
+	job_count(&own->n_gathers, 1);
+	job_count(&own->n_bytes, gather_count_bytes(gather));
+}
+
+/* At most `max` of them. -ECONNABORTED */
+static int copy_pieces(struct job *job, uint32_t max, struct error *err)
+{
+	struct pieces *pieces = gathers_pieces(job->board, job->fill.buffer);
+	const struct gather gather = gather_of(job);
+	uint32_t i = 0;
+
+	job->n_pieces = (uint32_t)gather_count_tasks(&gather);
+	while (max-- > 0 && (i = pieces_take(pieces, job->fill.lap,
+					     job->n_pieces)) != PIECES_NONE) {
+		int r = comm_check_run(job->group->comm, err);
+
+		if (r < 0)
+			return r;
+		failpoint("host_gather.taken");
+		gather_run(&gather, i);
+		failpoint("host_gather.copied");
+		end_piece(job, &gather);
+	}
+	return 0;
+}
+
+bool job_is_copied(const struct job *job)
+{
+	return pieces_are_done(gathers_pieces(job->board, job->fill.buffer),
+			       job->fill.lap, job->n_pieces);
+}
+
+/* As far as it goes without waiting for other ranks. 0: it is whole;
+ * JOB_PENDING, with the obstacle. */
+int job_advance(struct job *job, uint32_t max, int32_t timeout_ms,
+		struct error *err)
+{
+	int r;
+
+	job->obstacle = OBSTACLE_LIMITER;
+	if (!job_is_admitted(job))
+		return JOB_PENDING;
+	if (!job_size(job->group))
+		return 0;
+	r = find_fill(job, err);
+	if (r == 0)
+		r = find_memory(job, timeout_ms, err);
+	if (r == 0)
+		r = copy_pieces(job, max, err);
+	if (r != 0 || job_is_copied(job))
+		return r;
+	job->obstacle = OBSTACLE_PIECES;
+	return JOB_PENDING;
+}

@@ -1,0 +1,107 @@
+/*
+ * One gather as a rank does it (host_gather.h): may it begin, where does it
+ * go, copying, and waiting for what only other ranks can do.
+ */
+#pragma once
+#include "client/rank/comm.h"
+#include "collective/limiter.h"
+#include "shm/gathers.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct kernels;
+
+/* A gather that this rank has begun, as the limiter sees it. */
+struct op {
+	uint64_t number, bytes;
+	uint32_t group;
+	bool is_exempt;
+};
+
+/* A buffer as it is mapped here. */
+struct own_buffer {
+	struct fsdp_tensor *tensor; /* owned; NULL: not asked for */
+	uint32_t version;
+};
+
+struct gatherer {
+	struct limiter_options window;
+	const struct kernels *kernels;
+	uint64_t number;    /* of the last gather that this rank has begun */
+	uint64_t n_commits; /* that it has begun */
+	/* In order, all that were not found to be over. */
+	struct op *ops;
+	size_t n_ops, max_ops;
+	struct own_buffer *buffers; /* by their index on the board */
+	uint32_t n_buffers;
+};
+
+/* What keeps a gather from being whole. */
+enum obstacle {
+	OBSTACLE_LIMITER,
+	OBSTACLE_LOCK,   /* another rank chooses a buffer */
+	OBSTACLE_PIECES, /* other ranks copy */
+};
+
+/* The work of one gather. */
+struct job {
+	struct fsdp_group *group;
+	struct gatherer *gatherer;
+	const struct board *board;
+	uint64_t number;
+	enum obstacle obstacle;
+	struct gathers_fill fill;
+	uint32_t n_pieces;
+};
+
+/* Gather `number` of the group, or what it will be. */
+struct job job_of(struct fsdp_group *group, uint64_t number);
+
+/* Bytes of the whole parameters of all replicas. */
+uint64_t job_size(const struct fsdp_group *group);
+/* The name of the group of that index on the board. */
+const char *job_name(const struct fsdp_comm *comm, uint32_t index);
+
+/* Does the limiter let it begin? Once true, always true. */
+bool job_is_admitted(const struct job *job);
+/* The oldest gather before it that is counted and not over; NULL. */
+const struct op *job_find_blocker(const struct job *job);
+/* Forget what is over. */
+void job_forget_over(struct job *job);
+
+/* Buffers that were given up do not stay mapped. */
+void job_drop_stale(struct fsdp_comm *comm);
+
+/* Count what is only shown; each counter has one writer. */
+void job_count(_Atomic uint64_t *counter, uint64_t n);
+
+/* Does as much as is possible without waiting for other ranks, copying at most
+ * `max` pieces; the broker is asked for memory within `timeout_ms`. 0: it is
+ * whole; JOB_PENDING, with the obstacle. -ETIMEDOUT: there is no memory. */
+#define JOB_PENDING 1
+int job_advance(struct job *job, uint32_t max, int32_t timeout_ms,
+		struct error *err);
+
+/* Where it is whole. */
+struct fsdp_tensor *job_memory(const struct job *job);
+
+/* --- gather_wait.c: the obstacle ----------------------------------------- */
+
+/* Wait until it is gone, at most until `until_ns` of bell_now_ns().
+ * -ETIMEDOUT, -EINTR. -ECONNABORTED: the run is over, also since a rank has
+ * left or is later than the communicator's time-out allows. */
+int job_await(struct job *job, int64_t until_ns, struct error *err);
+
+/* -ETIMEDOUT, with what it waits for. */
+int job_refuse_wait(const struct job *job, struct error *err);
+
+/* It was not whole within the communicator's time-out, since it `cause`: the
+ * run fails. -ECONNABORTED. */
+int job_fail_late(const struct job *job, const char *cause, struct error *err);
+
+/* Has the obstacle gone? */
+bool job_is_met(const struct job *job);
+/* Are all pieces copied? */
+bool job_is_copied(const struct job *job);

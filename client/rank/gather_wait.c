@@ -1,0 +1,197 @@
+#include "client/rank/await.h"
+#include "client/rank/gather_job.h"
+#include "shm/bell.h"
+#include <errno.h>
+#include <stdio.h>
+
+#define MS_NS    INT64_C(1000000)
+#define SLICE_NS (1000 * MS_NS) /* a broker that was restarted wakes nobody */
+#define NOBODY   UINT64_C(0)
+
+/* --- waiting ------------------------------------------------------------- */
+
+/* The ranks that it takes, if that is known. */
+static uint64_t find_ranks(const struct job *job)
+{
+	const struct op *blocker;
+	uint32_t locker;
+
+	switch (job->obstacle) {
+	case OBSTACLE_LIMITER:
+		blocker = job_find_blocker(job);
+		return blocker ? gathers_open(job->board, blocker->number,
+					      blocker->group)
+			       : NOBODY;
+	case OBSTACLE_LOCK:
+		locker = gathers_locker(job->board);
+		return locker < GATHERS_RANKS ? UINT64_C(1) << locker : NOBODY;
+	case OBSTACLE_PIECES:
+		break;
+	}
+	return NOBODY;
+}
+
+static uint64_t find_left(const struct job *job)
+{
+	return board_left(job->board, find_ranks(job));
+}
+
+bool job_is_met(const struct job *job)
+{
+	switch (job->obstacle) {
+	case OBSTACLE_LIMITER:
+		return job_is_admitted(job);
+	case OBSTACLE_LOCK:
+		return gathers_locker(job->board) == UINT32_MAX;
+	case OBSTACLE_PIECES:
+		break;
+	}
+	return job_is_copied(job);
+}
+
+static bool is_met(const void *data)
+{
+	return job_is_met(data);
+}
+
+static bool is_hopeless(const void *data)
+{
+	const struct job *job = data;
+
+	return !comm_is_alive(job->group->comm) || find_left(job);
+}
+
+static bool is_beside(const void *data)
+{
+	const struct job *job = data;
+	const struct fsdp_comm *comm = job->group->comm;
+	uint64_t ranks = find_ranks(job);
+
+	return board_is_beside(job->board, comm->rank, ranks ? ranks : ~ranks);
+}
+
+/* The cause of the wait: "it ..." */
+static const char *describe(const struct job *job, char *ret, size_t size)
+{
+	const struct fsdp_comm *comm = job->group->comm;
+	const struct op *blocker = job_find_blocker(job);
+	char names[AWAIT_TEXT];
+
+	if (job->obstacle == OBSTACLE_LIMITER && blocker)
+		(void)snprintf(
+			ret, size,
+			"waits for the limiter until '%s' is resharded, which "
+			"%s has not done",
+			job_name(comm, blocker->group),
+			await_name_ranks(comm,
+					 gathers_open(job->board,
+						      blocker->number,
+						      blocker->group),
+					 names));
+	else if (job->obstacle == OBSTACLE_LIMITER)
+		(void)snprintf(ret, size, "waits for the limiter");
+	else if (job->obstacle == OBSTACLE_LOCK)
+		(void)snprintf(ret, size, "waits until %s has chosen memory",
+			       await_name_ranks(comm, find_ranks(job), names));
+	else
+		(void)snprintf(ret, size, "is being gathered");
+	return ret;
+}
+
+#define CAUSE_SIZE 512
+
+int job_fail_late(const struct job *job, const char *cause, struct error *err)
+{
+	struct fsdp_comm *comm = job->group->comm;
+	struct error why = ERROR_NULL;
+
+	error_set(&why, -ECONNABORTED,
+		  "group '%s' was not whole within %d ms: it %s",
+		  job->group->name, comm->timeout_ms, cause);
+	return await_fail(comm, &why, err);
+}
+
+static int fail_left(const struct job *job, uint64_t left, struct error *err)
+{
+	struct error why = ERROR_NULL;
+	char names[AWAIT_TEXT];
+
+	error_set(&why, -ECONNABORTED, "%s has left before '%s' could be whole",
+		  await_name_ranks(job->group->comm, left, names),
+		  job->group->name);
+	return await_fail(job->group->comm, &why, err);
+}
+
+int job_refuse_wait(const struct job *job, struct error *err)
+{
+	char cause[CAUSE_SIZE];
+
+	return error_set(err, -ETIMEDOUT, "'%s' is not whole yet: it %s",
+			 job->group->name, describe(job, cause, sizeof(cause)));
+}
+
+/* 0: wait on. It may have been met since. */
+static int look_around(const struct job *job, int64_t until_ns,
+		       struct error *err)
+{
+	struct fsdp_comm *comm = job->group->comm;
+	const struct interrupt *interrupt =
+		&comm->client->connection.self.interrupt;
+	int64_t now_ns = bell_now_ns();
+	uint64_t left = find_left(job);
+	char cause[CAUSE_SIZE];
+	int r = comm_check_run(comm, err);
+
+	if (r < 0 || job_is_met(job))
+		return r;
+	if (left)
+		return fail_left(job, left, err);
+	if (now_ns >= job->group->since_ns + comm->timeout_ms * MS_NS)
+		return job_fail_late(job, describe(job, cause, sizeof(cause)),
+				     err);
+	if (interrupt_is_asked(interrupt))
+		return interrupt_refuse(err);
+	return now_ns >= until_ns ? job_refuse_wait(job, err) : 0;
+}
+
+/* The end of the caller's time, of the communicator's, and of a slice. */
+static int64_t find_end(const struct job *job, int64_t until_ns)
+{
+	const struct fsdp_comm *comm = job->group->comm;
+	const struct interrupt *interrupt =
+		&comm->client->connection.self.interrupt;
+	int64_t end_ns =
+		bell_now_ns() +
+		interrupt_slice(interrupt, (int)(SLICE_NS / MS_NS)) * MS_NS;
+	int64_t late_ns = job->group->since_ns + comm->timeout_ms * MS_NS;
+
+	if (end_ns > late_ns)
+		end_ns = late_ns;
+	return end_ns < until_ns ? end_ns : until_ns;
+}
+
+/* The time of the other ranks counts from when this one began to wait for the
+ * same. */
+static void note_wait(const struct job *job)
+{
+	struct fsdp_group *group = job->group;
+	const struct op *blocker = job_find_blocker(job);
+	uint64_t what = blocker ? blocker->number : job->number;
+
+	if (group->waits_for == what)
+		return;
+	group->waits_for = what;
+	group->since_ns = bell_now_ns();
+}
+
+int job_await(struct job *job, int64_t until_ns, struct error *err)
+{
+	const struct bell_wait how = {is_met, is_hopeless, is_beside, job};
+	int r = 0;
+
+	note_wait(job);
+	while (r == 0 && bell_wait(&job->board->page->gathering, &how,
+				   find_end(job, until_ns)) != BELL_MET)
+		r = look_around(job, until_ns, err);
+	return r;
+}

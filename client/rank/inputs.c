@@ -1,0 +1,291 @@
+#include "client/rank/inputs.h"
+#include "client/places.h"
+#include "client/rank/comm.h"
+#include "client/rank/group_impl.h"
+#include "client/rank/host_group.h"
+#include "client/rank/host_reduce.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define MS_NS INT64_C(1000000)
+
+int inputs_init(struct inputs *inputs, uint32_t n_ranks, uint32_t n_max,
+		struct error *err)
+{
+	*inputs = (struct inputs){.n_max = n_max};
+	inputs->others =
+		calloc((size_t)n_ranks * n_max, sizeof(*inputs->others));
+	return inputs->others ? 0 : error_nomem(err, "the inputs");
+}
+
+static void end_others(struct inputs *inputs, uint32_t n_ranks)
+{
+	for (uint32_t i = 0; i < n_ranks * inputs->n_max; i++) {
+		fsdp_free(inputs->others[i].tensor);
+		inputs->others[i] = (struct other_input){0};
+	}
+}
+
+void inputs_end_handles(struct inputs *inputs, uint32_t n_ranks)
+{
+	for (uint32_t i = 0; i < inputs->n; i++)
+		fsdp_free(inputs->own[i].tensor);
+	inputs->n = 0;
+	end_others(inputs, n_ranks);
+}
+
+void inputs_deinit(struct inputs *inputs)
+{
+	free(inputs->others);
+}
+
+/* --- asking the broker --------------------------------------------------- */
+
+/* The one place of an answer, of at least `size` bytes. */
+static int adopt(struct fsdp_comm *comm, struct answer *answer, uint64_t size,
+		 struct fsdp_tensor **ret, struct error *err)
+{
+	struct places_reply *places = &answer->reply.places;
+	const struct places_use use = {.n = 1, .is_writable = true};
+
+	places_take_chunks(comm->client, answer, places->chunks,
+			   places->n_chunks, 0);
+	if (places->n_places == 1 && place_bytes(&places->places[0]) >= size)
+		return places_adopt_batch(comm->client, places, &use, ret, err);
+	places_give_back(comm->client, places);
+	return error_set(err, -EPROTO,
+			 "fsdpd sent no place of %" PRIu64 " bytes", size);
+}
+
+static int ask(struct fsdp_comm *comm, const struct request *request,
+	       uint64_t size, struct fsdp_tensor **ret, struct error *err)
+{
+	struct answer answer;
+	int r = comm_call(comm, request, &answer, err);
+
+	if (r < 0)
+		return r;
+	r = adopt(comm, &answer, size, ret, err);
+	answer_deinit(&answer);
+	return r;
+}
+
+static int32_t left_ms(int64_t until_ns)
+{
+	int64_t left_ns;
+
+	if (until_ns == INT64_MAX)
+		return -1;
+	left_ns = until_ns - bell_now_ns();
+	return left_ns > 0 ? (int32_t)((left_ns + MS_NS - 1) / MS_NS) : 0;
+}
+
+/* --- this rank's --------------------------------------------------------- */
+
+static struct slot_ref ref_of(const struct fsdp_tensor *tensor)
+{
+	return (struct slot_ref){tensor->slot, tensor->generation};
+}
+
+static uint64_t size_of(const struct fsdp_tensor *tensor)
+{
+	return desc_rest(tensor_desc(tensor))->size;
+}
+
+/* An unused one of at least `size` bytes; NULL. */
+static struct own_input *find_unused(struct inputs *inputs, uint64_t size)
+{
+	for (uint32_t i = 0; i < inputs->n; i++) {
+		struct own_input *input = &inputs->own[i];
+
+		if (!input->is_used && size_of(input->tensor) >= size)
+			return input;
+	}
+	return NULL;
+}
+
+/* No rank reads it any more. */
+static int give_back(struct fsdp_comm *comm, struct own_input *input,
+		     struct error *err)
+{
+	struct inputs *inputs = &comm->reducer->inputs;
+	struct request request = {
+		.kind = MESSAGE_INPUT_END,
+		.input_end = {.comm = comm->id, .input = ref_of(input->tensor)},
+	};
+	struct answer answer;
+	int r;
+
+	tensor_end(input->tensor);
+	*input = inputs->own[--inputs->n];
+	r = comm_call(comm, &request, &answer, err);
+	if (r == 0)
+		answer_deinit(&answer);
+	return r;
+}
+
+int inputs_give_back(struct fsdp_comm *comm, struct error *err)
+{
+	struct inputs *inputs = &comm->reducer->inputs;
+	struct own_input *input;
+	int r = 0;
+
+	end_others(inputs, comm->n_shards * comm->n_replicas);
+	while (r == 0 && (input = find_unused(inputs, 0)))
+		r = give_back(comm, input, err);
+	return r;
+}
+
+static int ask_input(struct fsdp_comm *comm, const struct fsdp_group *group,
+		     int32_t timeout_ms, struct fsdp_tensor **ret,
+		     struct error *err)
+{
+	const struct request request = {
+		.kind = MESSAGE_INPUT,
+		.input = {.group = group->id, .timeout_ms = timeout_ms},
+	};
+
+	return ask(comm, &request, group->host->plan.input_size, ret, err);
+}
+
+/* What this rank keeps may be what it waits for. */
+static int add(struct fsdp_comm *comm, const struct fsdp_group *group,
+	       int64_t until_ns, struct own_input **ret, struct error *err)
+{
+	struct inputs *inputs = &comm->reducer->inputs;
+	struct own_input input = {.tensor = NULL};
+	int r = ask_input(comm, group, 0, &input.tensor, err);
+
+	if (r == -ETIMEDOUT)
+		r = inputs_give_back(comm, err);
+	if (r == 0 && !input.tensor)
+		r = ask_input(comm, group, left_ms(until_ns), &input.tensor,
+			      err);
+	if (r < 0)
+		return r;
+	inputs->own[inputs->n] = input;
+	*ret = &inputs->own[inputs->n++];
+	return 0;
+}
+
+/* Make room for one. */
+static int drop_unused(struct fsdp_comm *comm, struct error *err)
+{
+	struct inputs *inputs = &comm->reducer->inputs;
+	struct own_input *input = find_unused(inputs, 0);
+
+	if (input)
+		return give_back(comm, input, err);
+	return error_set(err, -EBUSY,
+			 "rank %u fills %u inputs, as many as it may have; "
+			 "reduce one first, or join with more",
+			 comm->rank, inputs->n_max);
+}
+
+int inputs_take(struct fsdp_comm *comm, const struct fsdp_group *group,
+		int64_t until_ns, struct fsdp_tensor **ret, struct error *err)
+{
+	struct inputs *inputs = &comm->reducer->inputs;
+	struct own_input *input =
+		find_unused(inputs, group->host->plan.input_size);
+	int r = 0;
+
+	if (!input && inputs->n == inputs->n_max)
+		r = drop_unused(comm, err);
+	if (r == 0 && !input)
+		r = add(comm, group, until_ns, &input, err);
+	if (r < 0)
+		return r;
+	input->is_used = true;
+	*ret = input->tensor;
+	return 0;
+}
+
+void inputs_free(struct inputs *inputs, const struct fsdp_tensor *input)
+{
+	for (uint32_t i = 0; i < inputs->n; i++) {
+		if (inputs->own[i].tensor == input)
+			inputs->own[i].is_used = false;
+	}
+}
+
+/* --- those of others ----------------------------------------------------- */
+
+static bool is_equal(const struct slot_ref *a, const struct slot_ref *b)
+{
+	return a->slot == b->slot && a->generation == b->generation;
+}
+
+/* Where the rank's input is remembered, or will be. What it gave back is not
+ * known here: of a full row one after the other makes room, and at worst is
+ * asked for again. */
+static struct other_input *find_other(struct inputs *inputs, uint32_t rank,
+				      const struct slot_ref *ref)
+{
+	struct other_input *row = &inputs->others[(size_t)rank * inputs->n_max];
+	struct other_input *free = NULL;
+
+	for (uint32_t i = 0; i < inputs->n_max; i++) {
+		if (row[i].tensor && is_equal(&row[i].ref, ref))
+			return &row[i];
+		if (!row[i].tensor)
+			free = &row[i];
+	}
+	return free ? free : &row[inputs->next_victim++ % inputs->n_max];
+}
+
+static int fetch_other(struct fsdp_comm *comm, const struct fsdp_group *group,
+		       const struct slot_ref *ref, struct other_input *ret,
+		       struct error *err)
+{
+	const struct request request = {
+		.kind = MESSAGE_COMM_PLACE,
+		.comm_place = {.group = group->id,
+			       .is_input = true,
+			       .input = *ref},
+	};
+
+	fsdp_free(ret->tensor);
+	*ret = (struct other_input){.ref = *ref};
+	return ask(comm, &request, group->host->plan.input_size, &ret->tensor,
+		   err);
+}
+
+int inputs_find(struct fsdp_comm *comm, const struct fsdp_group *group,
+		uint32_t rank, const struct slot_ref *ref, const uint8_t **ret,
+		struct error *err)
+{
+	struct other_input *other =
+		find_other(&comm->reducer->inputs, rank, ref);
+	uint64_t size = group->host->plan.input_size;
+	int r = 0;
+
+	if (!other->tensor || !is_equal(&other->ref, ref))
+		r = fetch_other(comm, group, ref, other, err);
+	if (r < 0)
+		return r;
+	if (size_of(other->tensor) < size)
+		return error_set(err, -EPROTO,
+				 "rank %u hands in an input that is too small "
+				 "for '%s'",
+				 rank, group->name);
+	*ret = other->tensor->data;
+	return 0;
+}
+
+int inputs_find_partial(struct fsdp_group *group, struct error *err)
+{
+	struct fsdp_comm *comm = group->comm;
+	const struct plan *plan = &group->host->plan;
+	const struct request request = {
+		.kind = MESSAGE_COMM_PLACE,
+		.comm_place = {.group = group->id,
+			       .timeout_ms = comm->timeout_ms},
+	};
+
+	if (group->host->partial)
+		return 0;
+	return ask(comm, &request, plan->partial_size * plan->n_replicas,
+		   &group->host->partial, err);
+}

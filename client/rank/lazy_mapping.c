@@ -1,0 +1,48 @@
+/*
+ * A place without the reply that it came in: it has no name, and its chunk is
+ * asked for again when it is mapped.
+ */
+#include "client/rank/lazy_mapping.h"
+#include "client/client.h"
+#include "client/places.h"
+#include "shm/refs.h"
+
+void lazy_mapping_take(struct lazy_mapping *lazy_mapping,
+		       const struct tensor_place *place, bool is_writable)
+{
+	*lazy_mapping = (struct lazy_mapping){
+		.is_held = true,
+		.is_writable = is_writable,
+		.place = *place,
+	};
+	lazy_mapping->place.name = "";
+}
+
+int lazy_mapping_map(struct lazy_mapping *lazy_mapping,
+		     struct fsdp_client *client, struct fsdp_tensor **ret,
+		     struct error *err)
+{
+	struct places_reply places = {.n_places = 1,
+				      .places = &lazy_mapping->place};
+	struct places_use use = {.n = 1,
+				 .is_writable = lazy_mapping->is_writable};
+	int r;
+
+	if (!lazy_mapping->is_held)
+		return 0;
+	r = places_adopt_batch(client, &places, &use, ret, err);
+	/* On failure the grant went back. */
+	lazy_mapping->is_held = false;
+	return r;
+}
+
+void lazy_mapping_drop(struct lazy_mapping *lazy_mapping,
+		       struct fsdp_client *client)
+{
+	struct places_reply places = {.n_places = 1,
+				      .places = &lazy_mapping->place};
+
+	if (lazy_mapping->is_held)
+		places_give_back(client, &places);
+	lazy_mapping->is_held = false;
+}

@@ -1,0 +1,502 @@
+#include "channel.h"
+#include "call.h"
+#include "client.h"
+#include "errors.h"
+#include "link.h"
+#include "options.h"
+#include <errno.h>
+#include <stdlib.h>
+
+static PyTypeObject *port_type, *item_type;
+
+/* A channel that is counted: the Port, each of its items and each call under
+ * way keep it, and the last one of them closes it. */
+struct stream {
+	struct fsdp_channel *channel;
+	struct link *link;
+	_Atomic uint32_t n_users;
+};
+
+struct port {
+	PyObject_HEAD struct stream *stream; /* NULL: closed */
+};
+
+struct item {
+	PyObject_HEAD struct stream *stream;
+	struct fsdp_item *item; /* NULL: sent, cancelled or released */
+	bool is_received;
+	void *data;
+	Py_ssize_t size;
+	bool is_writable;
+	Py_ssize_t n_exports; /* buffers that Python has of it */
+};
+
+/* --- streams ----------------------------------------------------------------
+ */
+
+static struct stream *stream_use(struct stream *stream)
+{
+	/* Relaxed: the caller has a use of its own. */
+	atomic_fetch_add_explicit(&stream->n_users, 1, memory_order_relaxed);
+	return stream;
+}
+
+/* Consumes the use of the link, also on failure. */
+static struct stream *stream_open(struct link *link, const char *name,
+				  const struct fsdp_channel_options *options,
+				  enum fsdp_channel_role role)
+{
+	struct stream *stream = malloc(sizeof(*stream));
+	struct call call;
+	int r = -1;
+
+	if (!stream) {
+		link_drop(link);
+		return (void *)PyErr_NoMemory();
+	}
+	stream->link = link;
+	atomic_init(&stream->n_users, 1);
+	if (call_begin(&call) == 0) {
+		r = fsdp_channel_open(link->client, name, options, role,
+				      &stream->channel);
+		call_end(&call);
+		if (r < 0)
+			errors_raise(r);
+	}
+	if (r == 0)
+		return stream;
+	free(stream);
+	link_drop(link);
+	return NULL;
+}
+
+/* The last one asks the broker, so other threads run meanwhile. */
+static void stream_drop(struct stream *stream)
+{
+	/* Acquire and release: whoever closes sees what all others did. */
+	if (atomic_fetch_sub_explicit(&stream->n_users, 1,
+				      memory_order_acq_rel) > 1 ||
+	    link_is_left_open())
+		return;
+	Py_BEGIN_ALLOW_THREADS(void) fsdp_channel_close(stream->channel);
+	link_drop(stream->link);
+	Py_END_ALLOW_THREADS free(stream);
+}
+
+/* --- items ------------------------------------------------------------------
+ */
+
+/* Consumes the use of the stream, and the item. */
+static struct item *item_new(struct stream *stream, struct fsdp_item *held,
+			     bool is_received)
+{
+	struct item *item = PyObject_New(struct item, item_type);
+
+	if (!item) {
+		if (is_received)
+			(void)fsdp_item_release(held);
+		else
+			fsdp_item_cancel(held);
+		stream_drop(stream);
+		return NULL;
+	}
+	item->stream = stream;
+	item->item = held;
+	item->is_received = is_received;
+	item->data = NULL;
+	item->size = 0;
+	item->is_writable = false;
+	item->n_exports = 0;
+	return item;
+}
+
+static void item_end(struct item *item)
+{
+	struct fsdp_item *held = item->item;
+
+	item->item = NULL;
+	if (!held || link_is_left_open())
+		return;
+	if (item->is_received)
+		(void)fsdp_item_release(held);
+	else
+		fsdp_item_cancel(held);
+}
+
+static void item_dealloc(PyObject *self)
+{
+	struct item *item = (struct item *)self;
+	PyTypeObject *type = Py_TYPE(self);
+
+	item_end(item);
+	stream_drop(item->stream);
+	PyObject_Free(self);
+	Py_DECREF(type);
+}
+
+/* May the buffer go to somebody else? -1 with an exception. */
+static int item_check_idle(const struct item *item)
+{
+	if (!item->item) {
+		errors_raise_text(-EINVAL, "the item was sent or released");
+		return -1;
+	}
+	if (item->n_exports) {
+		PyErr_Format(PyExc_BufferError,
+			     "the item is still used by %zd views; release "
+			     "them first",
+			     item->n_exports);
+		return -1;
+	}
+	return 0;
+}
+
+static PyObject *item_send(PyObject *self, PyObject *none)
+{
+	struct item *item = (struct item *)self;
+	int r;
+
+	(void)none;
+	if (item_check_idle(item) < 0)
+		return NULL;
+	r = fsdp_item_send(item->item);
+	if (r < 0)
+		return errors_raise(r);
+	item->item = NULL;
+	Py_RETURN_NONE;
+}
+
+static PyObject *item_release(PyObject *self, PyObject *none)
+{
+	struct item *item = (struct item *)self;
+
+	(void)none;
+	if (item->item && item_check_idle(item) < 0)
+		return NULL;
+	item_end(item);
+	Py_RETURN_NONE;
+}
+
+static int item_get_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+	struct item *item = (struct item *)self;
+
+	view->obj = NULL;
+	if (!item->item) {
+		PyErr_SetString(PyExc_BufferError,
+				"the item was sent or released");
+		return -1;
+	}
+	if (PyBuffer_FillInfo(view, self, item->data, item->size,
+			      !item->is_writable, flags) < 0)
+		return -1;
+	item->n_exports++;
+	return 0;
+}
+
+static void item_release_buffer(PyObject *self, Py_buffer *view)
+{
+	(void)view;
+	((struct item *)self)->n_exports--;
+}
+
+/* --- ports ------------------------------------------------------------------
+ */
+
+PyObject *channel_open(PyObject *self, PyObject *args)
+{
+	struct fsdp_channel_options options = {.struct_size = sizeof(options),
+					       .changes_items = true};
+	unsigned long long capacity;
+	struct stream *stream;
+	struct link *link;
+	struct port *port;
+	const char *name;
+	int role;
+
+	if (!PyArg_ParseTuple(args, "siKIIIi", &name, &role, &capacity,
+			      &options.n_slots, &options.mode,
+			      &options.access.mode, &options.timeout_ms))
+		return NULL;
+	options.capacity = capacity;
+	options.access.gid = FSDP_GID_DEFAULT;
+	link = client_use(self);
+	if (!link)
+		return NULL;
+	stream =
+		stream_open(link, name, &options, (enum fsdp_channel_role)role);
+	if (!stream)
+		return NULL;
+	port = PyObject_New(struct port, port_type);
+	if (port)
+		port->stream = stream;
+	else
+		stream_drop(stream);
+	return (PyObject *)port;
+}
+
+static struct stream *port_use(PyObject *self)
+{
+	struct stream *stream = ((struct port *)self)->stream;
+
+	if (stream)
+		return stream_use(stream);
+	return errors_raise_text(-EINVAL, "the channel is closed; "
+					  "Client.channel() opens it again");
+}
+
+/* Where nothing has to be waited for, the interpreter's lock is kept: getting
+ * it back may take milliseconds. */
+static int begin(struct fsdp_channel *channel, int32_t timeout_ms,
+		 struct fsdp_item **ret)
+{
+	struct call call;
+	int r = call_check() < 0 ? -EBUSY : fsdp_item_begin(channel, 0, ret);
+
+	if (r != -ETIMEDOUT || timeout_ms == 0 || call_begin(&call) < 0)
+		return r;
+	r = fsdp_item_begin(channel, timeout_ms, ret);
+	call_end(&call);
+	return r;
+}
+
+static int receive(struct fsdp_channel *channel, int32_t timeout_ms,
+		   struct fsdp_item **ret)
+{
+	struct call call;
+	int r = call_check() < 0 ? -EBUSY : fsdp_item_receive(channel, 0, ret);
+
+	if (r != -ETIMEDOUT || timeout_ms == 0 || call_begin(&call) < 0)
+		return r;
+	r = fsdp_item_receive(channel, timeout_ms, ret);
+	call_end(&call);
+	return r;
+}
+
+/* Unless the caller was refused with an exception of its own. */
+static void raise_once(int r)
+{
+	if (!PyErr_Occurred())
+		errors_raise(r);
+}
+
+/* begin(size, timeout): an Item of `size` bytes to write, and then to send. */
+static PyObject *port_begin(PyObject *self, PyObject *args)
+{
+	struct fsdp_spec spec = {.dtype = FSDP_U8, .n_dims = 1};
+	struct fsdp_item *held;
+	struct stream *stream;
+	struct item *item;
+	int32_t timeout_ms;
+	Py_ssize_t size;
+	PyObject *time;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "nO", &size, &time) ||
+	    options_parse_time(time, &timeout_ms) < 0)
+		return NULL;
+	stream = port_use(self);
+	if (!stream)
+		return NULL;
+	r = begin(stream->channel, timeout_ms, &held);
+	if (r < 0) {
+		raise_once(r);
+		stream_drop(stream);
+		return NULL;
+	}
+	item = item_new(stream, held, false);
+	if (!item)
+		return NULL;
+	spec.shape[0] = size;
+	r = fsdp_item_part(held, &spec, &item->data);
+	if (r < 0) {
+		errors_raise(r);
+		Py_DECREF(item);
+		return NULL;
+	}
+	item->size = size;
+	item->is_writable = true;
+	return (PyObject *)item;
+}
+
+/* An item of somebody who does not send as we do has another form. */
+static int show(struct item *item)
+{
+	struct fsdp_item_view view = {.struct_size = sizeof(view)};
+	int r;
+
+	if (fsdp_item_n_parts(item->item) != 1) {
+		errors_raise_text(-EINVAL,
+				  "the item has %u arrays; this end takes one, "
+				  "as Channel.put() sends it",
+				  fsdp_item_n_parts(item->item));
+		return -1;
+	}
+	r = fsdp_item_view(item->item, 0, &view);
+	if (r < 0) {
+		errors_raise(r);
+		return -1;
+	}
+	item->data =
+		view.data_mut ? view.data_mut : (void *)(uintptr_t)view.data;
+	item->is_writable = view.data_mut != NULL;
+	item->size = (Py_ssize_t)view.size;
+	return 0;
+}
+
+/* receive(timeout): the oldest Item. */
+static PyObject *port_receive(PyObject *self, PyObject *time)
+{
+	struct fsdp_item *held;
+	struct stream *stream;
+	struct item *item;
+	int32_t timeout_ms;
+	int r;
+
+	if (options_parse_time(time, &timeout_ms) < 0)
+		return NULL;
+	stream = port_use(self);
+	if (!stream)
+		return NULL;
+	r = receive(stream->channel, timeout_ms, &held);
+	if (r < 0) {
+		raise_once(r);
+		stream_drop(stream);
+		return NULL;
+	}
+	item = item_new(stream, held, true);
+	if (item && show(item) < 0)
+		Py_CLEAR(item);
+	return (PyObject *)item;
+}
+
+static PyObject *port_end(PyObject *self, PyObject *none)
+{
+	struct stream *stream = port_use(self);
+	struct call call;
+	int r = -1;
+
+	(void)none;
+	if (!stream)
+		return NULL;
+	if (call_begin(&call) == 0) {
+		r = fsdp_channel_end(stream->channel);
+		call_end(&call);
+		if (r < 0)
+			errors_raise(r);
+	}
+	stream_drop(stream);
+	return r < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *port_info(PyObject *self, PyObject *none)
+{
+	struct fsdp_channel_info info = {.struct_size = sizeof(info)};
+	struct stream *stream = port_use(self);
+	int r;
+
+	(void)none;
+	if (!stream)
+		return NULL;
+	r = fsdp_channel_info(stream->channel, &info);
+	stream_drop(stream);
+	if (r < 0)
+		return errors_raise(r);
+	return Py_BuildValue("{s:K,s:I,s:s,s:I,s:I,s:I}", "capacity",
+			     (unsigned long long)info.capacity, "credits",
+			     info.n_slots, "mode",
+			     info.mode == FSDP_CHANNEL_BROADCAST ? "broadcast"
+								 : "queue",
+			     "queued", info.n_queued, "producers",
+			     info.n_producers, "consumers", info.n_consumers);
+}
+
+static PyObject *port_close(PyObject *self, PyObject *none)
+{
+	struct port *port = (struct port *)self;
+	struct stream *stream = port->stream;
+
+	(void)none;
+	port->stream = NULL;
+	if (stream)
+		stream_drop(stream);
+	Py_RETURN_NONE;
+}
+
+static PyObject *port_closed(PyObject *self, void *data)
+{
+	(void)data;
+	return PyBool_FromLong(!((struct port *)self)->stream);
+}
+
+static void port_dealloc(PyObject *self)
+{
+	PyTypeObject *type = Py_TYPE(self);
+
+	Py_XDECREF(port_close(self, NULL));
+	PyObject_Free(self);
+	Py_DECREF(type);
+}
+
+/* --- types ------------------------------------------------------------------
+ */
+
+static PyMethodDef item_methods[] = {
+	{"send", item_send, METH_NOARGS, NULL},
+	{"release", item_release, METH_NOARGS, NULL},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot item_slots[] = {
+	{Py_tp_dealloc, item_dealloc},
+	{Py_tp_methods, item_methods},
+	{Py_bf_getbuffer, item_get_buffer},
+	{Py_bf_releasebuffer, item_release_buffer},
+	{0, NULL},
+};
+
+static PyType_Spec item_spec = {
+	.name = "fsdp._fsdp.Item",
+	.basicsize = sizeof(struct item),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+	.slots = item_slots,
+};
+
+static PyMethodDef port_methods[] = {
+	{"begin", port_begin, METH_VARARGS, NULL},
+	{"receive", port_receive, METH_O, NULL},
+	{"end", port_end, METH_NOARGS, NULL},
+	{"info", port_info, METH_NOARGS, NULL},
+	{"close", port_close, METH_NOARGS, NULL},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef port_getters[] = {
+	{"closed", port_closed, NULL, NULL, NULL},
+	{NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot port_slots[] = {
+	{Py_tp_dealloc, port_dealloc},
+	{Py_tp_methods, port_methods},
+	{Py_tp_getset, port_getters},
+	{0, NULL},
+};
+
+static PyType_Spec port_spec = {
+	.name = "fsdp._fsdp.Port",
+	.basicsize = sizeof(struct port),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+	.slots = port_slots,
+};
+
+int channel_add(PyObject *module)
+{
+	item_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &item_spec,
+							     NULL);
+	if (!item_type || PyModule_AddType(module, item_type) < 0)
+		return -1;
+	port_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &port_spec,
+							     NULL);
+	return port_type ? PyModule_AddType(module, port_type) : -1;
+}

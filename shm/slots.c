@@ -1,0 +1,723 @@
+#include "shm/slots.h"
+#include "proto/error.h"
+#include "proto/failpoint.h"
+#include "shm/memfd.h"
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SLOTS_MAGIC   UINT64_C(0x314e484350445346) /* "FSDPCHN1" */
+#define SLOTS_VERSION 1
+#define SLOTS_SIZE    (2 * LAYOUT_PAGE_SIZE)
+#define NO_CPU        (-1)
+
+_Static_assert(offsetof(struct slots_page, capacity) == 24, "layout");
+_Static_assert(offsetof(struct slots_page, channel) == 32, "layout");
+_Static_assert(offsetof(struct slots_page, items) == 64, "layout");
+_Static_assert(offsetof(struct slots_page, credits) == 128, "layout");
+_Static_assert(offsetof(struct slots_page, order) == 192, "layout");
+_Static_assert(offsetof(struct slots_page, people) == 256, "layout");
+_Static_assert(sizeof(struct slots_people) == 64, "layout");
+_Static_assert(offsetof(struct slots_page, words) == 320, "layout");
+_Static_assert(offsetof(struct slots_page, masks) == 832, "layout");
+_Static_assert(offsetof(struct slots_page, buffers) == 1344, "layout");
+_Static_assert(sizeof(struct slots_buffer) == 16, "layout");
+_Static_assert(offsetof(struct slots_page, hungry) == 2368, "layout");
+_Static_assert(offsetof(struct slots_page, users) == 2432, "layout");
+_Static_assert(sizeof(struct slots_user) == 64, "a line for each user");
+_Static_assert(offsetof(struct slots_page, heads) == 6528, "layout");
+_Static_assert(sizeof(struct slots_head) == 1344, "layout");
+_Static_assert(sizeof(struct slots_page) <= SLOTS_SIZE, "layout");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "words are shared by processes");
+
+/* --- the file ------------------------------------------------------------ */
+
+static int map(struct slots *slots, struct error *err)
+{
+	void *at;
+	int r = memfd_map(slots->fd, SLOTS_SIZE, true, &at, err);
+
+	if (r < 0)
+		return error_wrap(err, r, "channel");
+	slots->page = at;
+	return 0;
+}
+
+int slots_create(struct slots *ret, const struct slots_form *form,
+		 struct error *err)
+{
+	struct slots slots = {
+		.fd = -1,
+		.mode = form->mode,
+		.capacity = form->capacity,
+	};
+	int r = memfd_create_sealed("fsdp-channel", SLOTS_SIZE,
+				    MEMFD_SEAL_CLOSED, &slots.fd, err);
+
+	if (r == 0)
+		r = map(&slots, err);
+	if (r < 0) {
+		slots_close(&slots);
+		return r;
+	}
+	slots.page->magic = SLOTS_MAGIC;
+	slots.page->version = SLOTS_VERSION;
+	slots.page->mode = form->mode;
+	slots.page->capacity = form->capacity;
+	slots.page->channel = form->channel;
+	for (uint32_t i = 0; i < SLOTS_MAX; i++)
+		atomic_init(&slots.page->words[i],
+			    slots_word(0, 0, SLOTS_RETIRED));
+	*ret = slots;
+	return 0;
+}
+
+static int check(const struct slots *slots, const struct slots_form *form,
+		 struct error *err)
+{
+	const struct slots_page *page = slots->page;
+
+	if (page->magic == SLOTS_MAGIC && page->version == SLOTS_VERSION &&
+	    page->channel == form->channel)
+		return 0;
+	return error_set(err, -EPROTO,
+			 "this is not the file of channel %llu; broker and "
+			 "library must be of one version",
+			 (unsigned long long)form->channel);
+}
+
+/* A user needs the mapping only, and its children have none. */
+static int keep_private(struct slots *slots, struct error *err)
+{
+	if (madvise(slots->page, SLOTS_SIZE, MADV_DONTFORK) < 0)
+		return error_errno(err, -errno, "keep a channel from children");
+	(void)close(slots->fd);
+	slots->fd = -1;
+	return 0;
+}
+
+int slots_open(struct slots *ret, int fd, const struct slots_form *form,
+	       enum slots_side side, struct error *err)
+{
+	struct slots slots = {
+		.fd = fd,
+		.mode = form->mode,
+		.capacity = form->capacity,
+	};
+	int r = memfd_check(fd, SLOTS_SIZE, NULL, err);
+
+	if (r == 0)
+		r = map(&slots, err);
+	if (r == 0)
+		r = check(&slots, form, err);
+	if (r == 0 && side == SLOTS_USER)
+		r = keep_private(&slots, err);
+	if (r < 0) {
+		slots_close(&slots);
+		return r;
+	}
+	*ret = slots;
+	return 0;
+}
+
+void slots_close(struct slots *slots)
+{
+	if (slots->page)
+		(void)munmap(slots->page, SLOTS_SIZE);
+	if (slots->fd >= 0)
+		(void)close(slots->fd);
+	*slots = SLOTS_NULL;
+}
+
+/* --- words --------------------------------------------------------------- */
+
+/*
+ * All words are read and written seq_cst: one half of the argument in bell.h,
+ * and what a user did in a buffer is done before the word says so.
+ */
+uint64_t slots_load(const struct slots *slots, uint32_t at)
+{
+	return atomic_load_explicit(&slots->page->words[at],
+				    memory_order_seq_cst);
+}
+
+static void store(struct slots *slots, uint32_t at, uint64_t word)
+{
+	atomic_store_explicit(&slots->page->words[at], word,
+			      memory_order_seq_cst);
+}
+
+static bool swap(struct slots *slots, uint32_t at, uint64_t from, uint64_t to)
+{
+	return atomic_compare_exchange_strong_explicit(
+		&slots->page->words[at], &from, to, memory_order_seq_cst,
+		memory_order_relaxed);
+}
+
+static uint64_t load_mask(const struct slots *slots, uint32_t at)
+{
+	return atomic_load_explicit(&slots->page->masks[at],
+				    memory_order_seq_cst);
+}
+
+static uint64_t bit(uint32_t place)
+{
+	return UINT64_C(1) << place;
+}
+
+static uint64_t consumers(const struct slots *slots)
+{
+	return atomic_load_explicit(&slots->page->people.consumers,
+				    memory_order_seq_cst);
+}
+
+static uint64_t producers(const struct slots *slots)
+{
+	return atomic_load_explicit(&slots->page->people.producers,
+				    memory_order_seq_cst);
+}
+
+/* relaxed: the broker raises it before it admits the slot, and who does not
+ * see it yet does not see the slot either. */
+static uint32_t n_slots(const struct slots *slots)
+{
+	uint32_t n = atomic_load_explicit(&slots->page->n_slots,
+					  memory_order_relaxed);
+
+	return n < SLOTS_MAX ? n : SLOTS_MAX;
+}
+
+/* --- producers ----------------------------------------------------------- */
+
+/* What is sent to nobody would be lost at once. */
+static bool has_audience(const struct slots *slots)
+{
+	return slots->mode == SLOTS_SHARE || consumers(slots);
+}
+
+/* Others wait for credits, and this one has its share and one more already. */
+static bool must_yield(const struct slots *slots, uint32_t place)
+{
+	uint64_t hungry = atomic_load_explicit(&slots->page->hungry,
+					       memory_order_seq_cst);
+	uint32_t n = n_slots(slots), n_mine = 0, n_all;
+
+	if (!(hungry & ~bit(place)))
+		return false;
+	n_all = (uint32_t)__builtin_popcountll(producers(slots));
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t word = slots_load(slots, i);
+		enum slots_state state = slots_state(word);
+
+		if ((state == SLOTS_WRITING || state == SLOTS_QUEUED) &&
+		    slots_owner(word) == place)
+			n_mine++;
+	}
+	return n_all > 1 && n_mine > (n + n_all - 1) / n_all;
+}
+
+bool slots_has_credit(const struct slots *slots, uint32_t place)
+{
+	uint32_t n = has_audience(slots) ? n_slots(slots) : 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (slots_state(slots_load(slots, i)) == SLOTS_FREE)
+			return !must_yield(slots, place);
+	}
+	return false;
+}
+
+/* relaxed, here and below: for fsdpctl. Only the user itself writes it. */
+static void count(struct slots *slots, uint32_t place)
+{
+	_Atomic uint64_t *n = &slots->page->users[place].n_items;
+
+	atomic_fetch_add_explicit(n, 1, memory_order_relaxed);
+}
+
+bool slots_claim(struct slots *slots, uint32_t place, struct slots_hold *ret)
+{
+	uint32_t n = n_slots(slots);
+
+	if (!has_audience(slots) || must_yield(slots, place))
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t word = slots_load(slots, i), mine;
+
+		if (slots_state(word) != SLOTS_FREE)
+			continue;
+		mine = slots_word(slots_number(word), place + 1, SLOTS_WRITING);
+		if (!swap(slots, i, word, mine))
+			continue;
+		*ret = (struct slots_hold){i, mine};
+		failpoint("slots.claimed");
+		return true;
+	}
+	return false;
+}
+
+static void copy_head(struct slots_head *to, const struct slots_head *from)
+{
+	size_t size = offsetof(struct slots_head, parts);
+
+	size += from->kind == SLOTS_ERROR
+			? strnlen(from->text, SLOTS_TEXT - 1) + 1
+			: from->n_parts * sizeof(from->parts[0]);
+	memcpy(to, from, size);
+}
+
+/* Nobody needs the item of a broadcast any more. */
+static void finish(struct slots *slots, const struct slots_hold *hold)
+{
+	uint64_t number = slots_number(hold->word);
+
+	failpoint("slots.finished");
+	if (swap(slots, hold->at, hold->word,
+		 slots_word(number, 0, SLOTS_FREE)))
+		bell_ring(&slots->page->credits);
+}
+
+/* These consumers let go of it, who had not yet. */
+static void let_go(struct slots *slots, const struct slots_hold *hold,
+		   uint64_t mask)
+{
+	uint64_t left = atomic_fetch_and_explicit(&slots->page->masks[hold->at],
+						  ~mask, memory_order_seq_cst);
+
+	if (!(left & ~mask))
+		finish(slots, hold);
+}
+
+void slots_publish(struct slots *slots, uint32_t place,
+		   const struct slots_hold *hold, const struct slots_head *head)
+{
+	struct slots_page *page = slots->page;
+	uint64_t mask = 0, number, gone;
+	struct slots_hold queued;
+
+	copy_head(&page->heads[hold->at], head);
+	if (slots->mode == SLOTS_BROADCAST) {
+		mask = consumers(slots);
+		atomic_store_explicit(&page->masks[hold->at], mask,
+				      memory_order_seq_cst);
+	}
+	number = atomic_fetch_add_explicit(&page->order, 1,
+					   memory_order_seq_cst) +
+		 1;
+	failpoint("slots.numbered");
+	queued = (struct slots_hold){
+		hold->at, slots_word(number, place + 1, SLOTS_QUEUED)};
+	store(slots, queued.at, queued.word);
+	count(slots, place);
+	failpoint("slots.queued");
+	if (slots->mode == SLOTS_SHARE) {
+		bell_ring_one(&page->items);
+		return;
+	}
+	gone = mask & ~consumers(slots);
+	if (gone || !mask)
+		let_go(slots, &queued, gone);
+	bell_ring(&page->items);
+}
+
+void slots_cancel(struct slots *slots, const struct slots_hold *hold)
+{
+	uint64_t number = slots_number(hold->word);
+
+	if (swap(slots, hold->at, hold->word,
+		 slots_word(number, 0, SLOTS_FREE)))
+		bell_ring(&slots->page->credits);
+}
+
+/* --- consumers ----------------------------------------------------------- */
+
+/* Is it an item for this consumer? */
+static bool is_mine(const struct slots *slots, uint32_t place,
+		    const struct slots_seen *seen, uint32_t at, uint64_t word)
+{
+	if (slots_state(word) != SLOTS_QUEUED)
+		return false;
+	if (slots->mode == SLOTS_SHARE)
+		return true;
+	return atomic_load_explicit(&seen->numbers[at], memory_order_acquire) !=
+		       slots_number(word) &&
+	       (load_mask(slots, at) & bit(place));
+}
+
+bool slots_has_item(const struct slots *slots, uint32_t place,
+		    const struct slots_seen *seen)
+{
+	uint32_t n = n_slots(slots);
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (is_mine(slots, place, seen, i, slots_load(slots, i)))
+			return true;
+	}
+	return false;
+}
+
+/* One look through all words; true: it found something older. */
+static bool look(const struct slots *slots, uint32_t place,
+		 const struct slots_seen *seen, struct slots_hold *best)
+{
+	uint32_t n = n_slots(slots);
+	bool is_changed = false;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t word = slots_load(slots, i);
+
+		if (word >= best->word || !is_mine(slots, place, seen, i, word))
+			continue;
+		*best = (struct slots_hold){i, word};
+		is_changed = true;
+	}
+	return is_changed;
+}
+
+/* In a broadcast only threads of this user compete for it. */
+static bool take(struct slots *slots, uint32_t place, struct slots_seen *seen,
+		 struct slots_hold *hold)
+{
+	uint64_t number = slots_number(hold->word), mine;
+
+	if (slots->mode == SLOTS_BROADCAST)
+		return atomic_exchange_explicit(&seen->numbers[hold->at],
+						number,
+						memory_order_acq_rel) != number;
+	mine = slots_word(number, place + 1, SLOTS_HELD);
+	if (!swap(slots, hold->at, hold->word, mine))
+		return false;
+	hold->word = mine;
+	return true;
+}
+
+bool slots_take(struct slots *slots, uint32_t place, struct slots_seen *seen,
+		struct slots_hold *ret)
+{
+	struct slots_hold best;
+
+	do {
+		best.word = UINT64_MAX;
+		while (look(slots, place, seen, &best))
+			;
+		if (best.word == UINT64_MAX)
+			return false;
+	} while (!take(slots, place, seen, &best));
+	*ret = best;
+	count(slots, place);
+	failpoint("slots.taken");
+	return true;
+}
+
+void slots_read(const struct slots *slots, const struct slots_hold *hold,
+		struct slots_head *ret)
+{
+	memcpy(ret, &slots->page->heads[hold->at], sizeof(*ret));
+	ret->text[SLOTS_TEXT - 1] = '\0';
+}
+
+void slots_put_back(struct slots *slots, uint32_t place,
+		    struct slots_seen *seen, const struct slots_hold *hold)
+{
+	uint64_t number = slots_number(hold->word);
+
+	if (slots->mode == SLOTS_BROADCAST)
+		atomic_store_explicit(&seen->numbers[hold->at], 0,
+				      memory_order_release);
+	else if (swap(slots, hold->at, hold->word,
+		      slots_word(number, place + 1, SLOTS_QUEUED)))
+		bell_ring_one(&slots->page->items);
+}
+
+void slots_release(struct slots *slots, uint32_t place,
+		   const struct slots_hold *hold)
+{
+	uint64_t number = slots_number(hold->word);
+
+	if (slots->mode == SLOTS_BROADCAST) {
+		let_go(slots, hold, bit(place));
+		return;
+	}
+	if (swap(slots, hold->at, hold->word,
+		 slots_word(number, 0, SLOTS_FREE)))
+		bell_ring(&slots->page->credits);
+}
+
+/* --- waiting ------------------------------------------------------------- */
+
+static bool has_item(const void *data)
+{
+	const struct slots_wait *wait = data;
+
+	return slots_has_item(wait->slots, wait->place, wait->seen);
+}
+
+static bool has_credit(const void *data)
+{
+	const struct slots_wait *wait = data;
+
+	return slots_has_credit(wait->slots, wait->place);
+}
+
+static bool is_over(const void *data)
+{
+	const struct slots_wait *wait = data;
+
+	return wait->is_over(wait->data);
+}
+
+static void tell_cpu(const struct slots *slots, uint32_t place, int32_t cpu)
+{
+	_Atomic int32_t *word = &slots->page->users[place].cpu;
+
+	/* Others read it: a store only if it is another one. */
+	if (atomic_load_explicit(word, memory_order_relaxed) != cpu)
+		atomic_store_explicit(word, cpu, memory_order_relaxed);
+}
+
+/* Is one of these on the caller's CPU, and not waiting itself? */
+static bool is_one_beside(const struct slots *slots, uint32_t place,
+			  uint64_t others)
+{
+	int32_t cpu = sched_getcpu();
+
+	tell_cpu(slots, place, cpu);
+	for (others &= ~bit(place); others; others &= others - 1) {
+		const struct slots_user *user =
+			&slots->page->users[__builtin_ctzll(others)];
+
+		if (atomic_load_explicit(&user->cpu, memory_order_relaxed) ==
+			    cpu &&
+		    !atomic_load_explicit(&user->want, memory_order_relaxed))
+			return true;
+	}
+	return false;
+}
+
+static bool is_producer_beside(const void *data)
+{
+	const struct slots_wait *wait = data;
+
+	return is_one_beside(wait->slots, wait->place, producers(wait->slots));
+}
+
+static bool is_consumer_beside(const void *data)
+{
+	const struct slots_wait *wait = data;
+
+	return is_one_beside(wait->slots, wait->place, consumers(wait->slots));
+}
+
+static void want(struct slots *slots, uint32_t place, enum slots_want what)
+{
+	struct slots_user *user = &slots->page->users[place];
+
+	if (what) {
+		atomic_store_explicit(&user->since_ns, (uint64_t)bell_now_ns(),
+				      memory_order_relaxed);
+		atomic_fetch_add_explicit(&user->n_waits, 1,
+					  memory_order_relaxed);
+	}
+	atomic_store_explicit(&user->want, what, memory_order_relaxed);
+}
+
+enum bell_outcome slots_wait_item(const struct slots_wait *wait,
+				  int64_t until_ns)
+{
+	const struct bell_wait how = {has_item, is_over, is_producer_beside,
+				      wait};
+	enum bell_outcome outcome;
+
+	want(wait->slots, wait->place, SLOTS_WANTS_ITEM);
+	outcome = bell_wait(&wait->slots->page->items, &how, until_ns);
+	want(wait->slots, wait->place, SLOTS_NOTHING);
+	return outcome;
+}
+
+/* While it is hungry, those who have more leave the next credit to it; when it
+ * is no longer, they look again. */
+enum bell_outcome slots_wait_credit(const struct slots_wait *wait,
+				    int64_t until_ns)
+{
+	const struct bell_wait how = {has_credit, is_over, is_consumer_beside,
+				      wait};
+	struct slots_page *page = wait->slots->page;
+	enum bell_outcome outcome;
+
+	want(wait->slots, wait->place, SLOTS_WANTS_CREDIT);
+	atomic_fetch_or_explicit(&page->hungry, bit(wait->place),
+				 memory_order_seq_cst);
+	outcome = bell_wait(&page->credits, &how, until_ns);
+	atomic_fetch_and_explicit(&page->hungry, ~bit(wait->place),
+				  memory_order_seq_cst);
+	bell_ring(&page->credits);
+	want(wait->slots, wait->place, SLOTS_NOTHING);
+	return outcome;
+}
+
+/* --- the broker ---------------------------------------------------------- */
+
+static void store_roll(struct slots *slots, const struct slots_roll *roll)
+{
+	struct slots_people *people = &slots->page->people;
+
+	atomic_store_explicit(&people->producers, roll->producers,
+			      memory_order_seq_cst);
+	atomic_store_explicit(&people->consumers, roll->consumers,
+			      memory_order_seq_cst);
+}
+
+static void ring_all(struct slots *slots)
+{
+	bell_ring_always(&slots->page->items);
+	bell_ring_always(&slots->page->credits);
+}
+
+void slots_call_roll(struct slots *slots, const struct slots_roll *roll)
+{
+	store_roll(slots, roll);
+	ring_all(slots);
+}
+
+void slots_enrol(struct slots *slots, const struct slots_roll *roll,
+		 uint32_t place, uint32_t pid, const char *name)
+{
+	struct slots_people *people = &slots->page->people;
+	struct slots_user *user = &slots->page->users[place];
+
+	memset(user, 0, sizeof(*user));
+	atomic_init(&user->cpu, NO_CPU);
+	user->pid = pid;
+	(void)strncpy(user->name, name, SLOTS_NAME - 1);
+	if (roll->producers & bit(place))
+		atomic_fetch_add_explicit(&people->n_producers, 1,
+					  memory_order_seq_cst);
+	if (roll->consumers & bit(place))
+		atomic_fetch_add_explicit(&people->n_consumers, 1,
+					  memory_order_seq_cst);
+	store_roll(slots, roll);
+	ring_all(slots);
+}
+
+/* Whose death it was is written before it is counted. */
+static void tell_death(struct slots *slots, uint32_t place)
+{
+	struct slots_people *people = &slots->page->people;
+	const struct slots_user *user = &slots->page->users[place];
+
+	people->last_pid = user->pid;
+	memcpy(people->last_name, user->name, SLOTS_NAME);
+	people->last_name[SLOTS_NAME - 1] = '\0';
+	atomic_fetch_add_explicit(&people->n_died, 1, memory_order_seq_cst);
+}
+
+static void bury_at(struct slots *slots, uint32_t place, uint32_t at)
+{
+	uint64_t word = slots_load(slots, at);
+	enum slots_state state = slots_state(word);
+	uint64_t left;
+
+	if ((state == SLOTS_WRITING || state == SLOTS_HELD) &&
+	    slots_owner(word) == place)
+		(void)swap(slots, at, word,
+			   slots_word(slots_number(word), 0, SLOTS_FREE));
+	if (slots->mode != SLOTS_BROADCAST)
+		return;
+	left = atomic_fetch_and_explicit(&slots->page->masks[at], ~bit(place),
+					 memory_order_seq_cst);
+	/* It may have been about to free this one as the last. */
+	if (state == SLOTS_QUEUED && !(left & ~bit(place)))
+		(void)swap(slots, at, word,
+			   slots_word(slots_number(word), 0, SLOTS_FREE));
+}
+
+void slots_bury(struct slots *slots, const struct slots_roll *roll,
+		uint32_t place, bool died)
+{
+	bool was_producer = producers(slots) & bit(place);
+
+	if (died && was_producer)
+		tell_death(slots, place);
+	store_roll(slots, roll);
+	failpoint("slots.struck");
+	atomic_fetch_and_explicit(&slots->page->hungry, ~bit(place),
+				  memory_order_seq_cst);
+	for (uint32_t i = 0; i < SLOTS_MAX; i++)
+		bury_at(slots, place, i);
+	failpoint("slots.buried");
+	ring_all(slots);
+}
+
+void slots_admit(struct slots *slots, uint32_t at, uint32_t slot,
+		 uint64_t generation)
+{
+	struct slots_page *page = slots->page;
+	uint64_t number = slots_number(slots_load(slots, at));
+
+	/* relaxed: the word that follows shows them. */
+	atomic_store_explicit(&page->buffers[at].slot, slot,
+			      memory_order_relaxed);
+	atomic_store_explicit(&page->buffers[at].generation, generation,
+			      memory_order_relaxed);
+	if (n_slots(slots) <= at)
+		atomic_store_explicit(&page->n_slots, at + 1,
+				      memory_order_relaxed);
+	store(slots, at, slots_word(number, 0, SLOTS_FREE));
+	bell_ring_always(&page->credits);
+}
+
+bool slots_take_out(struct slots *slots, uint32_t at, uint32_t place)
+{
+	uint64_t word = slots_load(slots, at);
+
+	return slots_state(word) == SLOTS_HELD && slots_owner(word) == place &&
+	       swap(slots, at, word,
+		    slots_word(slots_number(word), 0, SLOTS_RETIRED));
+}
+
+void slots_force_out(struct slots *slots, uint32_t at)
+{
+	store(slots, at,
+	      slots_word(slots_number(slots_load(slots, at)), 0,
+			 SLOTS_RETIRED));
+}
+
+void slots_count(const struct slots *slots, uint32_t *ret_queued,
+		 uint32_t *ret_free, uint32_t *ret_held)
+{
+	uint32_t n[SLOTS_RETIRED + 1] = {0};
+
+	for (uint32_t i = 0; i < SLOTS_MAX; i++) {
+		enum slots_state state = slots_state(slots_load(slots, i));
+
+		if (state <= SLOTS_RETIRED)
+			n[state]++;
+	}
+	*ret_queued = n[SLOTS_QUEUED];
+	*ret_free = n[SLOTS_FREE];
+	*ret_held = n[SLOTS_WRITING] + n[SLOTS_HELD];
+}
+
+/* Whatever a user wrote there, it is one of the values. */
+void slots_look(const struct slots *slots, uint32_t place,
+		struct slots_status *ret)
+{
+	const struct slots_user *user = &slots->page->users[place];
+	uint32_t what = atomic_load_explicit(&user->want, memory_order_relaxed);
+	uint64_t since_ns =
+		atomic_load_explicit(&user->since_ns, memory_order_relaxed);
+	uint64_t now_ns = (uint64_t)bell_now_ns();
+
+	*ret = (struct slots_status){
+		.n_items = atomic_load_explicit(&user->n_items,
+						memory_order_relaxed),
+		.n_waits = atomic_load_explicit(&user->n_waits,
+						memory_order_relaxed),
+		.want = what <= SLOTS_WANTS_CREDIT ? (enum slots_want)what
+						   : SLOTS_NOTHING,
+	};
+	if (ret->want != SLOTS_NOTHING && since_ns < now_ns)
+		ret->wait_ns = now_ns - since_ns;
+}

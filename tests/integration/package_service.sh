@@ -1,0 +1,156 @@
+#!/bin/bash
+# The Debian packages under a booted systemd, as an administrator uses them:
+# installed, the broker runs; upgraded, it has its tensors and a reader notices
+# nothing; what was disabled stays so; purged, nothing is left.
+#
+#   package_service.sh BUILD_DIRECTORY PACKAGES
+build=$(realpath "$1")
+packages=$(realpath "$2")
+# shellcheck source=tests/integration/boot_lib.sh
+. "$(dirname "$(realpath "$0")")/boot_lib.sh"
+# dpkg is slow on a busy machine.
+HANG_SECONDS=1200
+
+readme=$(dirname "$(realpath "$0")")/../../README.md
+
+install_build()
+{
+	# This machine may forbid packages to start services.
+	rm -f "$root/usr/sbin/policy-rc.d"
+	mkdir "$root/root/packages" "$root/root/newer" &&
+		cp "$packages"/*.deb "$root/root/packages" &&
+		newer_packages "$root/root/newer"
+}
+
+# newer_packages FOLDER: the same with a higher version and another program.
+newer_packages()
+{
+	local package tree=$dir/tree version
+
+	for package in "$packages"/*.deb; do
+		version=$(dpkg-deb -f "$package" Version)
+		dpkg-deb -R "$package" "$tree" || return
+		sed -i -e "/^Version:/s/\$/+1/" -e "s/(= $version)/(= $version+1)/g" \
+			"$tree/DEBIAN/control"
+		[[ ! -e $tree/usr/bin/fsdpd ]] ||
+			echo "another build" >>"$tree/usr/bin/fsdpd"
+		dpkg-deb --root-owner-group -b "$tree" "$1" || return
+		rm -rf "$tree"
+	done
+}
+
+# Files with our name where packages and their scripts may put some.
+ours()
+{
+	inside find /etc /opt /usr /var /run -xdev -name '*fsdp*' \
+		-not -path '/run/systemd/*' | sort
+}
+
+quietly()
+{
+	inside env DEBIAN_FRONTEND=noninteractive "$@" >"$dir/log" 2>&1 || {
+		cat "$dir/log"
+		return 1
+	}
+}
+
+install_packages()
+{
+	quietly sh -c "apt-get -q -y --no-install-recommends install /root/$1/*.deb"
+}
+
+no_process_runs()
+{
+	! inside pgrep -x 'fsdpd|fsdp-.*'
+}
+
+user_exists()
+{
+	inside getent passwd fsdpd >/dev/null
+}
+
+installs()
+{
+	check "apt-get install" install_packages packages
+	check "the broker runs" inside systemctl is-active --quiet fsdpd.service
+	check "it starts at the next boot, too" inside systemctl is-enabled \
+		--quiet fsdpd.service fsdpd.socket
+	check "an ordinary user publishes a tensor" put node/t
+	check "it runs as a user of its own" test \
+		"$(inside stat -c %U:%G "/proc/$(main_pid)")" = fsdpd:fsdpd
+	check "no exporter was started" \
+		eval '! inside systemctl is-active --quiet fsdp-exporter'
+	check "its configuration is there" inside test -s /etc/fsdpd/fsdpd.conf
+	check "the broker can read it" quietly fsdpd --check-config
+}
+
+# README's first program, by the compiler of this machine.
+program_builds()
+{
+	awk '/^```c$/ { inside = 1; next } /^```/ { if (inside) exit }
+		inside' "$readme" >"$root/root/program.c"
+	inside sh -c 'cc -o /root/program /root/program.c \
+		$(pkg-config --cflags --libs fsdp)'
+}
+
+new_program_runs()
+{
+	inside grep -q "another build" /usr/bin/fsdpd &&
+		inside cmp "/proc/$(main_pid)/exe" /usr/bin/fsdpd
+}
+
+exporter_pid()
+{
+	inside systemctl show -p MainPID --value fsdp-exporter
+}
+
+upgrades()
+{
+	local exporter
+
+	check "the exporter is enabled" inside systemctl enable --quiet --now \
+		fsdp-exporter
+	exporter=$(exporter_pid)
+	start_reader
+	goes_on "an upgrade" install_packages newer
+	check "the new program runs" new_program_runs
+	check "the exporter was started again" test "$(exporter_pid)" \
+		-ne "$exporter" -a "$(exporter_pid)" -ne 0
+	stop_reader
+}
+
+stays_disabled()
+{
+	check "the broker is disabled" inside systemctl disable --quiet --now \
+		fsdpd.service fsdpd.socket
+	check "the packages are installed again" quietly sh -c \
+		'dpkg -i /root/newer/*.deb'
+	check "it is disabled still" eval '! inside systemctl is-enabled \
+		--quiet fsdpd.service'
+	check "and does not run" test "$(main_pid)" = 0
+	check "it is enabled" inside systemctl enable --quiet --now \
+		fsdpd.service
+}
+
+leaves()
+{
+	mkdir -p "$root/etc/fsdpd/fsdpd.conf.d"
+	echo "[memory]" >"$root/etc/fsdpd/fsdpd.conf.d/site.conf"
+	check "apt-get remove" quietly apt-get -q -y remove fsdpd
+	check "its configuration stays" inside test -e \
+		/etc/fsdpd/fsdpd.conf.d/site.conf
+	check "the broker has ended" test "$(main_pid)" = 0
+	check "apt-get purge" quietly apt-get -q -y purge fsdpd fsdp-tools \
+		libfsdp-dev libfsdp0
+	check "no process is left" no_process_runs
+	check "no file is left" test "$(ours)" = "$before"
+	check "nor is the user" eval '! user_exists'
+}
+
+boot
+before=$(ours)
+installs
+check "README's program builds" program_builds
+upgrades
+stays_disabled
+leaves

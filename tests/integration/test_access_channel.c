@@ -1,0 +1,197 @@
+/*
+ * Channels between two users: who may open one in which role, and what each may
+ * do with the memory.
+ */
+#include "tests/lib/actor.h"
+#include "tests/lib/chaos.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/leaks.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ALICE  61001
+#define BOB    61002
+#define GROUP  61100
+#define NUMBER UINT64_C(0x1234)
+
+/* What the actors are told. */
+struct talk {
+	char path[128];
+	const char *name;
+	struct fsdp_access access;
+	enum fsdp_channel_role role;
+	bool changes_items;
+};
+
+static struct daemon daemon_;
+static struct actor alice, bob;
+static struct talk *talk;
+/* Of each actor. */
+static struct fsdp_client *mine;
+static struct fsdp_channel *channel;
+
+static int do_connect(void)
+{
+	const struct fsdp_connect_options options = {.path = talk->path};
+
+	return fsdp_connect(&options, &mine);
+}
+
+static void setup(void)
+{
+	const struct daemon_options options = {
+		.config = "[memory]\nmemory_max = 256M\nchunk_min = 4M\n"
+			  "[prefixes]\ngiven = 61001\n"};
+	const struct identity first = {ALICE, ALICE, GROUP};
+	const struct identity second = {BOB, BOB, GROUP};
+
+	if (!actor_may_be_others())
+		cr_skip_test("only root can be two users");
+	talk = shared_memory(sizeof(*talk));
+	daemon_start_with(&daemon_, &options);
+	cr_assert(zero(int, chmod(daemon_.dir, 0755)));
+	(void)snprintf(talk->path, sizeof(talk->path), "%s",
+		       daemon_socket(&daemon_));
+	talk->name = "given/batches";
+	actor_start(&alice, &first);
+	actor_start(&bob, &second);
+	cr_assert(zero(int, actor_run(&alice, do_connect)));
+	cr_assert(zero(int, actor_run(&bob, do_connect)));
+}
+
+static void teardown(void)
+{
+	if (!talk)
+		return;
+	actor_kill(&alice);
+	actor_kill(&bob);
+	daemon_stop(&daemon_);
+	(void)munmap(talk, sizeof(*talk));
+}
+
+CHECKED_SUITE(access_channel, setup, teardown, .timeout = 30);
+
+static int do_make(void)
+{
+	const struct fsdp_channel_options options = {
+		.access = talk->access, .capacity = 4096, .n_slots = 2};
+
+	return fsdp_channel_open(mine, talk->name, &options, FSDP_PRODUCER,
+				 &channel);
+}
+
+static int do_join(void)
+{
+	const struct fsdp_channel_options options = {
+		.changes_items = talk->changes_items};
+
+	return fsdp_channel_open(mine, talk->name, &options, talk->role,
+				 &channel);
+}
+
+static int do_send(void)
+{
+	const struct fsdp_spec spec = {FSDP_U64, 0, {0}};
+	struct fsdp_item *item;
+	void *data;
+	int r = fsdp_item_begin(channel, 0, &item);
+
+	if (r == 0)
+		r = fsdp_item_part(item, &spec, &data);
+	if (r < 0)
+		return r;
+	*(uint64_t *)data = NUMBER;
+	return fsdp_item_send(item);
+}
+
+/* Can this process write there? */
+static bool is_writable(const void *at)
+{
+	unsigned long begin, end, address = (unsigned long)(uintptr_t)at;
+	bool is_found = false;
+	FILE *maps = fopen("/proc/self/maps", "re");
+	char line[512], access[8];
+
+	while (maps && !is_found && fgets(line, sizeof(line), maps))
+		is_found = sscanf(line, "%lx-%lx %7s", &begin, &end, access) ==
+				   3 &&
+			   begin <= address && address < end;
+	if (maps)
+		(void)fclose(maps);
+	return !is_found || access[1] == 'w';
+}
+
+static int do_receive(void)
+{
+	struct fsdp_item_view view = {.struct_size = sizeof(view)};
+	struct fsdp_item *item;
+	int r = fsdp_item_receive(channel, 10000, &item);
+
+	if (r == 0)
+		r = fsdp_item_view(item, 0, &view);
+	if (r < 0)
+		return r;
+	if (*(const uint64_t *)view.data != NUMBER || view.data_mut ||
+	    is_writable(view.data))
+		return -EBADF;
+	return fsdp_item_release(item);
+}
+
+static void make_with(uint32_t mode)
+{
+	talk->access = (struct fsdp_access){GROUP, mode};
+	cr_assert(zero(int, actor_run(&alice, do_make)));
+}
+
+static int join_as(enum fsdp_channel_role role, bool changes_items)
+{
+	talk->role = role;
+	talk->changes_items = changes_items;
+	return actor_run(&bob, do_join);
+}
+
+Test(access_channel, a_reader_receives_what_it_cannot_write)
+{
+	make_with(0640);
+	cr_expect(eq(int, join_as(FSDP_PRODUCER, false), -EACCES));
+	cr_expect(eq(int, join_as(FSDP_CONSUMER, true), -EACCES));
+	cr_assert(zero(int, join_as(FSDP_CONSUMER, false)));
+	for (int i = 0; i < 5; i++) {
+		cr_assert(zero(int, actor_run(&alice, do_send)));
+		cr_assert(zero(int, actor_run(&bob, do_receive)));
+	}
+}
+
+Test(access_channel, a_writer_may_produce)
+{
+	make_with(0660);
+	cr_assert(zero(int, join_as(FSDP_PRODUCER, false)));
+	cr_assert(zero(int, actor_run(&bob, do_send)));
+}
+
+Test(access_channel, one_without_permission_stays_outside)
+{
+	make_with(0600);
+	cr_expect(eq(int, join_as(FSDP_CONSUMER, false), -EACCES));
+	cr_expect(eq(int, join_as(FSDP_PRODUCER, false), -EACCES));
+}
+
+Test(access_channel, the_channel_of_a_stranger_is_not_opened)
+{
+	/* A name whose first component belongs to nobody. */
+	talk->name = "free/batches";
+	make_with(0666);
+	cr_expect(eq(int, join_as(FSDP_CONSUMER, false), -EACCES));
+}
+
+Test(access_channel, nobody_makes_one_under_the_prefix_of_another)
+{
+	talk->access = (struct fsdp_access){GROUP, 0640};
+	cr_expect(eq(int, actor_run(&bob, do_make), -EPERM));
+}

@@ -1,0 +1,422 @@
+/*
+ * Users of a channel are killed at every point that they pass, scribble over
+ * what they share, and the broker dies under a running channel: the others are
+ * told and go on, and no slot is lost.
+ */
+#include "tests/lib/chaos.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define NAME         "work/batches"
+#define N_SLOTS      4
+#define N_ITEMS      12
+#define MAX_PASSAGES 2 /* of one point */
+
+static const struct fsdp_channel_options OPTIONS = {
+	.capacity = 4096, .n_slots = N_SLOTS, .timeout_ms = 20000};
+
+static struct chaos chaos;
+static struct fsdp_client *client;
+static struct fsdp_channel *from, *to; /* ours */
+static char plan[64], points[64];      /* the victim's */
+static atomic_int *n_done;             /* shared */
+
+static void set_up(void)
+{
+	chaos_start(&chaos, NULL);
+	client = chaos_connect(&chaos);
+	n_done = shared_memory(sizeof(*n_done));
+	(void)snprintf(plan, sizeof(plan), "%s/mine", chaos.dir);
+	(void)snprintf(points, sizeof(points), "%s/passed", chaos.dir);
+}
+
+static void tear_down(void)
+{
+	plan_drop(plan);
+	(void)unlink(points);
+	fsdp_close(client);
+	chaos_stop(&chaos);
+}
+
+TestSuite(channel_death, .init = set_up, .fini = tear_down, .timeout = 120);
+
+static struct fsdp_channel *open_as(struct fsdp_client *of,
+				    enum fsdp_channel_role role)
+{
+	struct fsdp_channel *channel;
+
+	must(fsdp_channel_open(of, NAME, &OPTIONS, role, &channel) == 0);
+	return channel;
+}
+
+static int send_number(struct fsdp_channel *channel, uint64_t number,
+		       int32_t timeout_ms)
+{
+	const struct fsdp_spec spec = {FSDP_U64, 0, {0}};
+	struct fsdp_item *item;
+	void *data;
+	int r = fsdp_item_begin(channel, timeout_ms, &item);
+
+	if (r < 0)
+		return r;
+	must(fsdp_item_part(item, &spec, &data) == 0);
+	*(uint64_t *)data = number;
+	return fsdp_item_send(item);
+}
+
+static int receive_number(struct fsdp_channel *channel, uint64_t *ret,
+			  int32_t timeout_ms)
+{
+	struct fsdp_item_view view = {.struct_size = sizeof(view)};
+	struct fsdp_item *item;
+	int r = fsdp_item_receive(channel, timeout_ms, &item);
+
+	if (r < 0)
+		return r;
+	must(fsdp_item_view(item, 0, &view) == 0);
+	*ret = *(const uint64_t *)view.data;
+	return fsdp_item_release(item);
+}
+
+/* All slots are free: as many as there are can be begun, and no more. */
+static void check_slots(void)
+{
+	struct fsdp_channel *mine = open_as(client, FSDP_PRODUCER);
+	struct fsdp_item *items[N_SLOTS], *more;
+
+	for (int i = 0; i < N_SLOTS; i++)
+		cr_assert(zero(int, fsdp_item_begin(mine, -1, &items[i])),
+			  "%d: %s", i, fsdp_error());
+	cr_expect(eq(int, fsdp_item_begin(mine, 0, &more), -ETIMEDOUT));
+	cr_assert(zero(int, fsdp_channel_close(mine)));
+}
+
+/* --- killed at every point ----------------------------------------------- */
+
+static void produce(void *unused)
+{
+	struct fsdp_client *mine = chaos_connect(&chaos);
+	struct fsdp_channel *channel = open_as(mine, FSDP_PRODUCER);
+	struct fsdp_item *item;
+
+	(void)unused;
+	for (uint64_t i = 1; i <= N_ITEMS; i++)
+		must(send_number(channel, i, -1) == 0);
+	must(fsdp_item_begin(channel, -1, &item) == 0);
+	fsdp_item_cancel(item);
+	must(fsdp_item_fail(channel, -1, "the end") == 0);
+	must(fsdp_channel_end(channel) == 0);
+	must(fsdp_channel_close(channel) == 0);
+	fsdp_close(mine);
+}
+
+static void consume(void *unused)
+{
+	struct fsdp_client *mine = chaos_connect(&chaos);
+	struct fsdp_channel *channel = open_as(mine, FSDP_CONSUMER);
+	struct fsdp_tensor *tensor;
+	struct fsdp_item *item;
+	uint64_t number, last = 0;
+
+	(void)unused;
+	for (int i = 0; i < N_ITEMS / 2; i++) {
+		must(receive_number(channel, &number, -1) == 0);
+		must(number > last);
+		last = number;
+	}
+	must(fsdp_item_receive(channel, -1, &item) == 0);
+	must(fsdp_item_keep(item, 0, &tensor) == 0);
+	must(fsdp_item_release(item) == 0);
+	must(fsdp_channel_close(channel) == 0);
+	fsdp_close(mine);
+}
+
+struct role {
+	child_fn *fn;
+	const char *variable, *path;
+};
+
+static void play_role(void *data)
+{
+	const struct role *role = data;
+
+	/* Before its library passes the first point. */
+	setenv(role->variable, role->path, 1);
+	role->fn(NULL);
+}
+
+static bool has_ended(pid_t pid, int *ret)
+{
+	int status;
+
+	if (*ret == 0 && waitpid(pid, &status, WNOHANG) == pid)
+		*ret = WIFSIGNALED(status) ? 1 : 2;
+	return *ret;
+}
+
+static uint32_t count_others(struct fsdp_channel *channel)
+{
+	struct fsdp_channel_info info = {.struct_size = sizeof(info)};
+
+	must(fsdp_channel_info(channel, &info) == 0);
+	return channel == to ? info.n_producers : info.n_consumers;
+}
+
+/* What a victim sent is received, in order, and then its end is told, unless it
+ * died before it had opened the channel. True: it was killed. */
+static bool meet_producer(struct role *role)
+{
+	uint64_t number, expected = 1;
+	pid_t pid;
+	int end = 0, r;
+
+	to = open_as(client, FSDP_CONSUMER);
+	pid = child_start(play_role, role);
+	for (;;) {
+		r = receive_number(to, &number, 20);
+		if (r == 0)
+			cr_assert(eq(u64, number, expected++));
+		else if (r == -ETIMEDOUT && has_ended(pid, &end) &&
+			 !count_others(to))
+			break;
+		else if (r != -ETIMEDOUT && r != -EREMOTEIO)
+			break;
+	}
+	cr_assert(r == -ETIMEDOUT || r == -EOWNERDEAD || r == -ENODATA,
+		  "%d: %s", r, fsdp_error());
+	while (!has_ended(pid, &end))
+		nap_ms(1);
+	check_slots();
+	cr_assert(zero(int, fsdp_channel_close(to)));
+	return end == 1;
+}
+
+/* What it did not receive, another one does. */
+static bool meet_consumer(struct role *role)
+{
+	uint64_t number, last = 0;
+	pid_t pid;
+	int end = 0, r;
+
+	from = open_as(client, FSDP_PRODUCER);
+	pid = child_start(play_role, role);
+	number = 0;
+	do {
+		r = send_number(from, ++number, 20);
+		if (r == -ETIMEDOUT)
+			number--;
+	} while (r == 0 || (r == -ETIMEDOUT &&
+			    !(has_ended(pid, &end) && !count_others(from))));
+	cr_assert(r == -ETIMEDOUT || r == -EPIPE, "%d: %s", r, fsdp_error());
+	while (!has_ended(pid, &end))
+		nap_ms(1);
+	to = open_as(client, FSDP_CONSUMER);
+	while ((r = receive_number(to, &number, 0)) == 0) {
+		cr_assert(gt(u64, number, last));
+		last = number;
+	}
+	cr_assert(eq(int, r, -ETIMEDOUT));
+	check_slots();
+	cr_assert(zero(int, fsdp_channel_close(to)));
+	cr_assert(zero(int, fsdp_channel_close(from)));
+	return end == 1;
+}
+
+typedef bool meet_fn(struct role *role);
+
+static void kill_everywhere(child_fn *fn, meet_fn *meet)
+{
+	struct role learning = {fn, "FSDP_POINTS_LOG", points};
+	struct role dying = {fn, "FSDP_KILL_PLAN", plan};
+	struct passages passages;
+	unsigned int n_deaths = 0;
+
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	cr_assert(not(meet(&learning)));
+	passages_read(points, &passages);
+	for (size_t i = 0; i < passages.n; i++) {
+		const struct passage *it = &passages.list[i];
+
+		/* The rest of the library has its own. */
+		if (!strstr(it->name, "slots.") && !strstr(it->name, "bell.") &&
+		    !strstr(it->name, "channel"))
+			continue;
+		for (unsigned int n = 1; n <= it->n && n <= MAX_PASSAGES; n++) {
+			fprintf(stderr, "killed at passage %u of %s\n", n,
+				it->name);
+			plan_death(plan, it->name, n);
+			n_deaths += meet(&dying);
+			plan_drop(plan);
+		}
+	}
+	/* How often it sleeps is not the same each time. */
+	cr_assert(ge(uint, n_deaths, 12));
+}
+
+Test(channel_death, a_producer_that_dies_anywhere_loses_no_slot)
+{
+	kill_everywhere(produce, meet_producer);
+}
+
+Test(channel_death, a_consumer_that_dies_anywhere_loses_no_slot)
+{
+	kill_everywhere(consume, meet_consumer);
+}
+
+/* --- those who sleep ----------------------------------------------------- */
+
+static void open_and_pause(void *unused)
+{
+	struct fsdp_client *mine = chaos_connect(&chaos);
+
+	(void)unused;
+	(void)open_as(mine, FSDP_PRODUCER);
+	atomic_store(n_done, 1);
+	pause();
+}
+
+static void await_done(int n)
+{
+	while (atomic_load(n_done) < n)
+		nap_ms(1);
+}
+
+static void receive_and_tell(void *unused)
+{
+	struct fsdp_client *mine = chaos_connect(&chaos);
+	uint64_t number;
+
+	(void)unused;
+	to = open_as(mine, FSDP_CONSUMER);
+	atomic_fetch_add(n_done, 1);
+	must(receive_number(to, &number, -1) == -EOWNERDEAD);
+	must(receive_number(to, &number, -1) == -ENODATA);
+	fsdp_close(mine);
+}
+
+Test(channel_death, all_who_sleep_are_told_of_a_death)
+{
+	pid_t victim = child_start(open_and_pause, NULL), pids[3];
+
+	await_done(1);
+	for (int i = 0; i < 3; i++)
+		pids[i] = child_start(receive_and_tell, NULL);
+	await_done(4);
+	nap_ms(20);
+	cr_assert(eq(int, child_kill(victim), SIGKILL));
+	for (int i = 0; i < 3; i++)
+		cr_assert(zero(int, child_wait(pids[i])));
+}
+
+/* --- restarts ------------------------------------------------------------ */
+
+static void produce_for_ever(void *unused)
+{
+	struct fsdp_client *mine = chaos_connect(&chaos);
+	struct fsdp_channel *channel = open_as(mine, FSDP_PRODUCER);
+
+	(void)unused;
+	for (uint64_t i = 1;; i++)
+		must(send_number(channel, i, -1) == 0);
+}
+
+Test(channel_death, a_restart_of_the_broker_is_not_noticed)
+{
+	uint64_t number, expected = 1;
+	pid_t pid;
+	int r;
+
+	to = open_as(client, FSDP_CONSUMER);
+	pid = child_start(produce_for_ever, NULL);
+	for (int i = 0; i < 3; i++) {
+		for (int j = 0; j < 1000; j++) {
+			cr_assert(zero(int, receive_number(to, &number, -1)));
+			cr_assert(eq(u64, number, expected++));
+		}
+		daemon_kill_broker(&chaos.daemon);
+	}
+	/* The new broker knows who is there, and buries him. */
+	must(fsdp_ping(client) == 0);
+	cr_assert(eq(int, child_kill(pid), SIGKILL));
+	while ((r = receive_number(to, &number, -1)) == 0)
+		cr_assert(eq(u64, number, expected++));
+	cr_assert(eq(int, r, -EOWNERDEAD));
+	check_slots();
+}
+
+Test(channel_death, who_dies_while_there_is_no_broker_is_buried_by_the_next)
+{
+	pid_t pid = child_start(open_and_pause, NULL);
+	uint64_t number;
+
+	await_done(1);
+	to = open_as(client, FSDP_CONSUMER);
+	plan_write(chaos.plan, "adopt.begin 1\n");
+	daemon_kill_broker(&chaos.daemon);
+	cr_assert(eq(int, child_kill(pid), SIGKILL));
+	cr_assert(eq(int, receive_number(to, &number, -1), -EOWNERDEAD));
+	cr_assert(eq(int, receive_number(to, &number, -1), -ENODATA));
+	plan_drop(chaos.plan);
+	check_slots();
+}
+
+/* --- a hostile user ------------------------------------------------------ */
+
+static void scribble(void *data)
+{
+	struct fsdp_client *mine = chaos_connect(&chaos);
+	struct fsdp_channel *channel = open_as(mine, FSDP_PRODUCER);
+	uint8_t byte = *(const uint8_t *)data;
+	unsigned long begin, end;
+	FILE *maps = fopen("/proc/self/maps", "re");
+	char line[512];
+
+	must(send_number(channel, 1, -1) == 0);
+	while (maps && fgets(line, sizeof(line), maps)) {
+		if (strstr(line, "fsdp-channel") &&
+		    sscanf(line, "%lx-%lx", &begin, &end) == 2)
+			memset((void *)begin, byte, end - begin);
+	}
+	if (maps)
+		(void)fclose(maps);
+	fsdp_close(mine);
+}
+
+Test(channel_death, who_scribbles_harms_its_own_channel_only)
+{
+	uint8_t bytes[] = {0, 0x02, 0xa5, 0xff};
+	struct fsdp_tensor *kept;
+	struct fsdp_item *item;
+	uint64_t number;
+
+	for (size_t i = 0; i < sizeof(bytes); i++) {
+		to = open_as(client, FSDP_CONSUMER);
+		from = open_as(client, FSDP_PRODUCER);
+		cr_assert(child_run(scribble, &bytes[i]));
+		/* Whatever the words say now, no call goes astray. */
+		for (int j = 0; j < 100; j++) {
+			(void)send_number(from, 1, 0);
+			if (fsdp_item_receive(to, 0, &item) < 0)
+				continue;
+			if (fsdp_item_n_parts(item) > 0 &&
+			    fsdp_item_keep(item, 0, &kept) == 0)
+				fsdp_free(kept);
+			(void)fsdp_item_release(item);
+		}
+		cr_assert(zero(int, fsdp_channel_close(from)));
+		cr_assert(zero(int, fsdp_channel_close(to)));
+		cr_assert(zero(int, fsdp_ping(client)));
+	}
+	to = open_as(client, FSDP_CONSUMER);
+	from = open_as(client, FSDP_PRODUCER);
+	cr_assert(zero(int, send_number(from, 7, 0)));
+	cr_assert(zero(int, receive_number(to, &number, 0)));
+	cr_assert(eq(u64, number, 7));
+}

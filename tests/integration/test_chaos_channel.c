@@ -1,0 +1,122 @@
+/*
+ * The broker is killed while channels are opened, kept from and closed; items
+ * go from process to process all the same.
+ */
+#include "tests/lib/scene.h"
+#include <errno.h>
+
+#define NAME    "scene/batches"
+#define N_SLOTS 4
+
+static const struct fsdp_channel_options OPTIONS = {
+	.capacity = 4096, .n_slots = N_SLOTS, .timeout_ms = 20000};
+
+static struct fsdp_channel *from, *to;
+static struct fsdp_item *held;
+static struct fsdp_tensor *kept;
+
+TestSuite(broker_dies_during, .timeout = 120);
+
+static void send_number(uint64_t number)
+{
+	const struct fsdp_spec spec = {FSDP_U64, 0, {0}};
+	struct fsdp_item *item;
+	void *data;
+
+	must(fsdp_item_begin(from, -1, &item) == 0);
+	must(fsdp_item_part(item, &spec, &data) == 0);
+	*(uint64_t *)data = number;
+	must(fsdp_item_send(item) == 0);
+}
+
+static struct fsdp_item *receive(uint64_t number)
+{
+	struct fsdp_item_view view = {.struct_size = sizeof(view)};
+	struct fsdp_item *item;
+
+	must(fsdp_item_receive(to, -1, &item) == 0);
+	must(fsdp_item_view(item, 0, &view) == 0);
+	must(*(const uint64_t *)view.data == number);
+	return item;
+}
+
+/* All slots are there, each once, and end where they should. */
+static void check_flow(void)
+{
+	struct fsdp_item *items[N_SLOTS];
+
+	for (uint64_t round = 0; round < 3; round++) {
+		for (uint64_t i = 0; i < N_SLOTS; i++)
+			send_number(i);
+		for (uint64_t i = 0; i < N_SLOTS; i++)
+			items[i] = receive(i);
+		must(fsdp_item_begin(from, 0, &held) == -ETIMEDOUT);
+		for (uint64_t i = 0; i < N_SLOTS; i++)
+			must(fsdp_item_release(items[i]) == 0);
+	}
+}
+
+static void open_both(struct stage *stage)
+{
+	must(fsdp_channel_open(stage->client, NAME, &OPTIONS, FSDP_PRODUCER,
+			       &from) == 0);
+	must(fsdp_channel_open(stage->other, NAME, NULL, FSDP_CONSUMER, &to) ==
+	     0);
+}
+
+static void check_open(struct stage *stage)
+{
+	(void)stage;
+	check_flow();
+}
+
+SCENE(channel_open, .act = open_both, .check = check_open, .is_ragged = true)
+
+static void open_and_receive(struct stage *stage)
+{
+	open_both(stage);
+	send_number(1);
+	held = receive(1);
+	send_number(2);
+}
+
+static void keep(struct stage *stage)
+{
+	(void)stage;
+	must(fsdp_item_keep(held, 0, &kept) == 0);
+	must(fsdp_item_release(held) == 0);
+}
+
+static void check_kept_item(struct stage *stage)
+{
+	(void)stage;
+	must(fsdp_item_release(receive(2)) == 0);
+	check_flow();
+	cr_assert(eq(u64, *(const uint64_t *)fsdp_data(kept), 1));
+	fsdp_free(kept);
+}
+
+SCENE(channel_keep, .prepare = open_and_receive, .act = keep,
+      .check = check_kept_item, .is_ragged = true)
+
+static void end_and_close(struct stage *stage)
+{
+	(void)stage;
+	must(fsdp_channel_end(from) == 0);
+	must(fsdp_channel_close(from) == 0);
+}
+
+static void check_ended(struct stage *stage)
+{
+	struct fsdp_item *item;
+
+	must(fsdp_item_release(held) == 0);
+	must(fsdp_item_release(receive(2)) == 0);
+	must(fsdp_item_receive(to, -1, &item) == -ENODATA);
+	must(fsdp_channel_open(stage->client, NAME, NULL, FSDP_PRODUCER,
+			       &from) == 0);
+	check_flow();
+}
+
+SCENE(channel_close, .prepare = open_and_receive, .act = end_and_close,
+      .check = check_ended, .is_ragged = true)

@@ -1,0 +1,315 @@
+/*
+ * Gathers that ranks on host memory do themselves: who dies at any place leaves
+ * nobody waiting, whether the others sleep, spin or copy; fsdp_test(); and
+ * that the broker is not asked.
+ */
+#include "tests/lib/chaos.h"
+#include "tests/lib/ranks.h"
+#include "tests/lib/trainer.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct fsdp_param_spec PARAMS[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {509, 64}}},
+	{.name = "bias", .spec = {FSDP_F32, 1, {7}}},
+};
+
+#define LAYER(name_, ...)                                                      \
+	{                                                                      \
+		.name = name_, .params = PARAMS, .n = 2, __VA_ARGS__           \
+	}
+
+static const struct layer LAYERS[] = {
+	LAYER("flat", .policy = {.layout = FSDP_LAYOUT_FLAT}),
+	LAYER("cast", .policy = {.param_dtype = FSDP_BF16}),
+	LAYER("other", .policy = {.param_dtype = FSDP_BF16}),
+};
+#define N_LAYERS 3
+
+static struct chaos chaos;
+static struct ranks ranks;
+static struct fsdp_client *client; /* the test's own */
+static char plan[64];
+
+static void setup(void)
+{
+	chaos_start(&chaos, NULL);
+	client = chaos_connect(&chaos);
+	snprintf(plan, sizeof(plan), "%s/ranks", chaos.dir);
+}
+
+static void teardown(void)
+{
+	ranks_stop(&ranks);
+	fsdp_close(client);
+	(void)unlink(plan);
+	chaos_stop(&chaos);
+}
+
+TestSuite(host_gather, .init = setup, .fini = teardown, .timeout = 120);
+
+/* Before the library passes its first point. */
+static int arm(void)
+{
+	return setenv("FSDP_KILL_PLAN", plan, 1);
+}
+
+static int join(void)
+{
+	return trainer_join();
+}
+
+static int commit(void)
+{
+	return trainer_commit();
+}
+
+static void start(uint32_t n, const struct fsdp_comm_options *options,
+		  bool is_armed)
+{
+	struct crew crew = {.daemon = &chaos.daemon,
+			    .comm = "test",
+			    .layers = LAYERS,
+			    .n_layers = N_LAYERS};
+
+	if (options)
+		crew.options = *options;
+	crew_set(&crew);
+	ranks_start(&ranks, n);
+	if (is_armed)
+		cr_assert(zero(int, rank_run(&ranks, n - 1, arm)));
+	cr_assert(zero(int, ranks_run(&ranks, join)));
+	cr_assert(zero(int, ranks_run(&ranks, commit)));
+}
+
+#define assert_says(rank, what)                                                \
+	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
+		  "\"%s\"", ranks.notes[rank].sentence)
+
+static int use(size_t layer)
+{
+	struct fsdp_group *group = trainer()->groups[layer];
+	struct fsdp_work work;
+	int r = fsdp_unshard(group, &work);
+
+	if (r == 0)
+		r = fsdp_wait(&work, -1);
+	if (r == 0 && !trainer_sees_whole(layer))
+		return -EIO;
+	if (r == 0)
+		r = fsdp_reshard(group, 0);
+	return rank_note(r);
+}
+
+static int use_until_told(void)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0; i++)
+		r = use(i % N_LAYERS);
+	return r;
+}
+
+static int begin(size_t layer)
+{
+	struct trainer *self = trainer();
+
+	return rank_note(
+		fsdp_unshard(self->groups[layer], &self->works[layer]));
+}
+
+static int begin0(void)
+{
+	return begin(0);
+}
+
+static int begin1(void)
+{
+	return begin(1);
+}
+
+static int wait0(void)
+{
+	return rank_note(fsdp_wait(&trainer()->works[0], -1));
+}
+
+static int wait1(void)
+{
+	return rank_note(fsdp_wait(&trainer()->works[1], -1));
+}
+
+static int test1(void)
+{
+	return rank_note(fsdp_test(&trainer()->works[1]));
+}
+
+static int test0_until_whole(void)
+{
+	int r;
+
+	do
+		r = fsdp_test(&trainer()->works[0]);
+	while (r == -EAGAIN);
+	if (r == 0 && !trainer_sees_whole(0))
+		return -EIO;
+	return rank_note(r);
+}
+
+static int reshard0(void)
+{
+	return trainer_reshard(0);
+}
+
+/* --- deaths -------------------------------------------------------------- */
+
+static void die_at(const char *point)
+{
+	start(2, NULL, true);
+	plan_death(plan, point, 3);
+	for (uint32_t i = 0; i < 2; i++)
+		actor_begin(&ranks.actors[i], use_until_told);
+	cr_assert(eq(int, actor_end(&ranks.actors[1]), -ECHILD), "%s", point);
+	actor_kill(&ranks.actors[1]);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED), "%s",
+		  point);
+	assert_says(0, "rank 1 (pid ");
+	assert_says(0, "died");
+	ranks_stop(&ranks);
+	(void)unlink(plan);
+}
+
+/* Begun; with the lock; with a piece, before and after it is copied; with the
+ * last one done, and nobody told; resharded, and nobody told. */
+Test(host_gather, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
+{
+	static const char *const points[] = {
+		"gathers.ordered",   "gathers.locked",     "pieces.opened",
+		"host_gather.taken", "host_gather.copied", "host_gather.done",
+		"gathers.ended"};
+
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++)
+		die_at(points[i]);
+	/* What was committed is what the next run has. */
+	start(2, NULL, false);
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
+	cr_assert(zero(int, ranks_run(&ranks, wait0)));
+}
+
+Test(host_gather, who_waits_for_the_limiter_is_told_of_a_death)
+{
+	start(2, &(struct fsdp_comm_options){.limit = 1}, false);
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
+	cr_assert(zero(int, ranks_run(&ranks, wait0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, begin1)));
+	actor_begin(&ranks.actors[0], wait1);
+	actor_kill(&ranks.actors[1]);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	assert_says(0, "rank 1 (pid ");
+}
+
+static int leave(void)
+{
+	return fsdp_comm_leave(trainer()->comm);
+}
+
+Test(host_gather, who_waits_for_the_limiter_is_told_that_another_has_left)
+{
+	start(2, &(struct fsdp_comm_options){.limit = 1}, false);
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
+	cr_assert(zero(int, ranks_run(&ranks, wait0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, begin1)));
+	actor_begin(&ranks.actors[0], wait1);
+	cr_assert(zero(int, rank_run(&ranks, 1, leave)));
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	assert_says(0, "rank 1");
+	assert_says(0, "left");
+}
+
+Test(host_gather, a_broker_that_dies_is_noticed_when_it_is_back)
+{
+	start(2, NULL, false);
+	for (uint32_t i = 0; i < 2; i++)
+		actor_begin(&ranks.actors[i], use_until_told);
+	daemon_kill_broker(&chaos.daemon);
+	for (uint32_t i = 0; i < 2; i++)
+		cr_assert(eq(int, actor_end(&ranks.actors[i]), -ECONNABORTED));
+}
+
+/* --- without waiting ----------------------------------------------------- */
+
+Test(host_gather, a_test_makes_a_group_whole_piece_by_piece)
+{
+	start(2, NULL, false);
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
+	/* Nobody else comes. */
+	cr_assert(zero(int, rank_run(&ranks, 0, test0_until_whole)));
+	cr_assert(zero(int, rank_run(&ranks, 0, wait0)));
+	cr_assert(zero(int, rank_run(&ranks, 1, test0_until_whole)));
+	cr_assert(eq(u64, status_value(client, "gathers"), 1));
+}
+
+Test(host_gather, a_test_says_what_a_gather_waits_for)
+{
+	start(2, &(struct fsdp_comm_options){.limit = 1}, false);
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, wait0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, begin1)));
+	cr_assert(eq(int, rank_run(&ranks, 0, test1), -EAGAIN));
+	assert_says(0, "waits for the limiter until 'flat' is resharded");
+	cr_assert(zero(int, ranks_run(&ranks, reshard0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, wait1)));
+	cr_assert(zero(int, rank_run(&ranks, 0, test1)));
+}
+
+static int test_commit(void)
+{
+	struct trainer *self = trainer();
+	struct fsdp_work work;
+	int r = fsdp_commit(self->comm, self->step + 1, &work);
+
+	return rank_note(r < 0 ? r : fsdp_test(&work));
+}
+
+Test(host_gather, a_commit_is_tested_by_the_broker)
+{
+	start(2, NULL, false);
+	cr_assert(eq(int, rank_run(&ranks, 0, test_commit), -EAGAIN));
+	cr_assert(zero(int, rank_run(&ranks, 1, commit)));
+}
+
+/* --- order --------------------------------------------------------------- */
+
+static int begin_commit(void)
+{
+	struct trainer *self = trainer();
+	struct fsdp_work work;
+
+	return rank_note(fsdp_commit(self->comm, self->step + 1, &work));
+}
+
+Test(host_gather, a_commit_in_the_place_of_a_gather_is_refused)
+{
+	start(2, NULL, false);
+	cr_assert(zero(int, rank_run(&ranks, 0, begin0)));
+	cr_assert(eq(int, rank_run(&ranks, 1, begin_commit), -EINVAL));
+	assert_says(1, "unshard 'flat', which rank 0 began");
+	cr_assert(zero(int, rank_run(&ranks, 1, begin0)));
+	cr_assert(zero(int, ranks_run(&ranks, reshard0)));
+	cr_assert(zero(int, ranks_run(&ranks, commit)));
+}
+
+Test(host_gather, a_gather_in_the_place_of_a_commit_is_refused)
+{
+	start(2, NULL, false);
+	cr_assert(zero(int, rank_run(&ranks, 0, begin_commit)));
+	cr_assert(eq(int, rank_run(&ranks, 1, begin0), -EINVAL));
+	assert_says(1, "rank 0 commits next");
+	cr_assert(zero(int, rank_run(&ranks, 1, commit)));
+}

@@ -1,0 +1,215 @@
+/*
+ * Threads as the users of a channel: producers and consumers, in both modes,
+ * and producers and consumers that stop anywhere with what they have in their
+ * hands, which the caller then buries as the broker would.
+ *
+ * The buffers are plain memory, so that a word which orders nothing is a race
+ * for ThreadSanitizer, and a wrong number on a CPU that orders little. A wake
+ * that is lost leaves the run hanging; an item that is lost, comes twice or
+ * comes in the wrong order ends it.
+ */
+#include "proto/error.h"
+#include "shm/slots.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define N_SLOTS     4
+#define N_PRODUCERS 2
+#define N_CONSUMERS 2
+#define N_ITEMS     20000 /* of each producer */
+#define N_RUNS      100   /* short ones, in which one stops */
+#define SHORT       50
+#define LATE_NS     200000
+
+static struct slots slots;
+static struct slots_roll roll;
+static struct {
+	uint64_t maker, number;
+} buffers[N_SLOTS]; /* plain on purpose */
+static uint64_t n_items;
+static atomic_ulong n_taken[N_PRODUCERS];
+static atomic_bool is_over;
+static uint32_t victim; /* this user stops; SLOTS_USERS: nobody */
+
+static void check(bool is_true, const char *what)
+{
+	if (is_true)
+		return;
+	fprintf(stderr, "slots_stress: %s\n", what);
+	abort();
+}
+
+static bool look_over(const void *data)
+{
+	(void)data;
+	return atomic_load_explicit(&is_over, memory_order_seq_cst);
+}
+
+static void come_late(void)
+{
+	const struct timespec time = {.tv_nsec = LATE_NS};
+
+	(void)nanosleep(&time, NULL);
+}
+
+static void *produce(void *data)
+{
+	uint32_t me = (uint32_t)(uintptr_t)data;
+	const struct slots_wait wait = {
+		.slots = &slots, .place = me, .is_over = look_over};
+	const struct slots_head head = {.kind = SLOTS_ITEM};
+	struct slots_hold hold;
+
+	for (uint64_t i = 1; i <= n_items; i++) {
+		while (!slots_claim(&slots, me, &hold))
+			(void)slots_wait_credit(&wait, INT64_MAX);
+		if (me == victim && i == n_items / 2)
+			return NULL;
+		buffers[hold.at].maker = me;
+		buffers[hold.at].number = i;
+		if (i % 512 == 0)
+			come_late();
+		slots_publish(&slots, me, &hold, &head);
+	}
+	return NULL;
+}
+
+/* Each consumer has the items of each producer in order. */
+static bool consume_one(uint32_t me, struct slots_seen *seen, uint64_t *last)
+{
+	struct slots_hold hold;
+	uint64_t maker, number;
+
+	if (!slots_take(&slots, me, seen, &hold))
+		return false;
+	maker = buffers[hold.at].maker;
+	number = buffers[hold.at].number;
+	check(maker < N_PRODUCERS && number > last[maker],
+	      "an item came in the wrong order");
+	check(slots.mode == SLOTS_SHARE || number == last[maker] + 1,
+	      "an item of a broadcast is missing");
+	last[maker] = number;
+	if (me == victim && number == n_items / 4)
+		pthread_exit(NULL);
+	if (number % 1024 == 0)
+		come_late();
+	slots_release(&slots, me, &hold);
+	atomic_fetch_add(&n_taken[maker], 1);
+	return true;
+}
+
+static void *consume(void *data)
+{
+	uint32_t me = (uint32_t)(uintptr_t)data;
+	uint64_t last[N_PRODUCERS] = {0};
+	struct slots_seen seen;
+	const struct slots_wait wait = {.slots = &slots,
+					.place = me,
+					.seen = &seen,
+					.is_over = look_over};
+
+	memset(&seen, 0, sizeof(seen));
+	for (;;) {
+		bool was_over = look_over(NULL);
+
+		while (consume_one(me, &seen, last))
+			;
+		if (was_over)
+			return NULL;
+		(void)slots_wait_item(&wait, INT64_MAX);
+	}
+}
+
+static void enrol(uint32_t place)
+{
+	if (place < N_PRODUCERS)
+		roll.producers |= UINT64_C(1) << place;
+	else
+		roll.consumers |= UINT64_C(1) << place;
+	slots_enrol(&slots, &roll, place, place, "thread");
+}
+
+static void bury(uint32_t place)
+{
+	roll.producers &= ~(UINT64_C(1) << place);
+	roll.consumers &= ~(UINT64_C(1) << place);
+	slots_bury(&slots, &roll, place, true);
+}
+
+static void make(enum slots_mode mode)
+{
+	const struct slots_form form = {.channel = 1, .mode = mode};
+	struct error err = ERROR_NULL;
+
+	check(slots_create(&slots, &form, &err) == 0, err.msg);
+	for (uint32_t i = 0; i < N_SLOTS; i++)
+		slots_admit(&slots, i, i + 1, 1);
+	roll = (struct slots_roll){0};
+	for (uint32_t i = 0; i < N_PRODUCERS + N_CONSUMERS; i++)
+		enrol(i);
+	for (uint32_t i = 0; i < N_PRODUCERS; i++)
+		atomic_store(&n_taken[i], 0);
+	atomic_store(&is_over, false);
+}
+
+static void end(const pthread_t *threads)
+{
+	uint32_t n_queued, n_free, n_held;
+
+	for (uint32_t i = 0; i < N_PRODUCERS; i++) {
+		if (i != victim)
+			(void)pthread_join(threads[i], NULL);
+	}
+	atomic_store_explicit(&is_over, true, memory_order_seq_cst);
+	bell_ring_always(&slots.page->items);
+	for (uint32_t i = N_PRODUCERS; i < N_PRODUCERS + N_CONSUMERS; i++) {
+		if (i != victim)
+			(void)pthread_join(threads[i], NULL);
+	}
+	slots_count(&slots, &n_queued, &n_free, &n_held);
+	check(n_free == N_SLOTS, "a slot was lost");
+	slots_close(&slots);
+}
+
+static void run(enum slots_mode mode)
+{
+	pthread_t threads[N_PRODUCERS + N_CONSUMERS];
+
+	make(mode);
+	for (uintptr_t i = 0; i < N_PRODUCERS + N_CONSUMERS; i++)
+		check(pthread_create(&threads[i], NULL,
+				     i < N_PRODUCERS ? produce : consume,
+				     (void *)i) == 0,
+		      "no thread");
+	if (victim < SLOTS_USERS) {
+		(void)pthread_join(threads[victim], NULL);
+		bury(victim);
+	}
+	end(threads);
+}
+
+int main(void)
+{
+	const enum slots_mode modes[] = {SLOTS_SHARE, SLOTS_BROADCAST};
+
+	for (int i = 0; i < 2; i++) {
+		n_items = N_ITEMS;
+		victim = SLOTS_USERS;
+		run(modes[i]);
+		for (int j = 0; j < N_PRODUCERS; j++)
+			check(n_taken[j] == (i ? N_CONSUMERS : 1u) * N_ITEMS,
+			      "items were lost, or came twice");
+		n_items = SHORT;
+		for (uint32_t j = 0; j < N_RUNS; j++) {
+			/* In a share nobody can say who gets which item. */
+			victim = i ? j % (N_PRODUCERS + N_CONSUMERS)
+				   : j % N_PRODUCERS;
+			run(modes[i]);
+		}
+	}
+	printf("%d items each way, %d deaths\n", N_ITEMS, 2 * N_RUNS);
+	return 0;
+}

@@ -1,0 +1,312 @@
+/*
+ * Gathers on the board: one order for all ranks, when a gather is over, and
+ * whose a buffer is.
+ */
+#include "proto/error.h"
+#include "shm/board.h"
+#include "shm/gathers.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+
+#define N_RANKS 2
+#define STEP    7
+#define SIZE    4096
+
+static struct board board;
+
+static void setup(void)
+{
+	cr_assert(zero(int, board_create(&board, N_RANKS, 1, NULL)));
+}
+
+static void teardown(void)
+{
+	board_close(&board);
+}
+
+TestSuite(gathers, .init = setup, .fini = teardown);
+
+static enum gathers_begun begin(uint32_t rank, uint64_t number, uint32_t group)
+{
+	struct gathers_turn turn;
+
+	return gathers_begin(&board, rank, number, group, &turn);
+}
+
+static void begin_all(uint64_t number, uint32_t group)
+{
+	for (uint32_t i = 0; i < N_RANKS; i++)
+		cr_assert(eq(int, begin(i, number, group),
+			     i ? GATHERS_SAME : GATHERS_FIRST));
+}
+
+static void end_all(uint64_t number, uint32_t group)
+{
+	for (uint32_t i = 0; i < N_RANKS; i++)
+		gathers_end(&board, i, number, group);
+}
+
+static void choose_size(uint64_t number, uint32_t group, uint64_t size)
+{
+	cr_assert(gathers_lock(&board, 0));
+	cr_assert(zero(int, gathers_choose(&board, number, group, size, STEP)));
+	gathers_unlock(&board);
+}
+
+static struct gathers_fill find(uint64_t number, uint32_t group)
+{
+	struct gathers_fill fill = {0};
+
+	cr_assert(eq(int, gathers_find(&board, number, group, &fill),
+		     GATHERS_FOUND));
+	return fill;
+}
+
+static struct gathers_fill choose(uint64_t number, uint32_t group)
+{
+	choose_size(number, group, SIZE);
+	return find(number, group);
+}
+
+/* --- the order ----------------------------------------------------------- */
+
+Test(gathers, the_first_rank_says_which_group_is_next)
+{
+	struct gathers_turn turn;
+
+	cr_expect(not(gathers_look(&board, 1, &turn)));
+	cr_expect(eq(int, begin(1, 1, 5), GATHERS_FIRST));
+	cr_expect(gathers_look(&board, 1, &turn));
+	cr_expect(eq(u32, turn.rank, 1));
+	cr_expect(eq(u32, turn.group, 5));
+	cr_expect(
+		eq(int, gathers_begin(&board, 0, 1, 6, &turn), GATHERS_OTHER));
+	cr_expect(eq(u32, turn.rank, 1));
+	cr_expect(eq(u32, turn.group, 5));
+	cr_expect(eq(int, begin(0, 1, 5), GATHERS_SAME));
+}
+
+Test(gathers, a_rank_is_not_further_ahead_than_the_order_reaches)
+{
+	for (uint64_t n = 1; n <= GATHERS_AHEAD; n++)
+		cr_assert(eq(int, begin(0, n, (uint32_t)n % 3), GATHERS_FIRST));
+	cr_expect(eq(int, begin(0, GATHERS_AHEAD + 1, 0), GATHERS_IS_FAR));
+	cr_expect(eq(int, begin(1, 1, 1), GATHERS_SAME));
+	cr_expect(eq(int, begin(0, GATHERS_AHEAD + 1, 0), GATHERS_FIRST));
+	cr_expect(eq(int, begin(1, 2, 2), GATHERS_SAME));
+}
+
+Test(gathers, one_is_over_when_all_have_resharded_it)
+{
+	begin_all(1, 4);
+	cr_expect(eq(u64, gathers_open(&board, 1, 4), 3));
+	gathers_end(&board, 1, 1, 4);
+	cr_expect(eq(u64, gathers_open(&board, 1, 4), 1));
+	gathers_end(&board, 0, 1, 4);
+	cr_expect(zero(u64, gathers_open(&board, 1, 4)));
+	cr_expect(eq(u64, gathers_open(&board, 2, 4), 3));
+}
+
+Test(gathers, all_reshard_to_the_same_mesh)
+{
+	uint32_t rank = 9, mesh = 9;
+
+	cr_expect(gathers_set_mesh(&board, 1, 3, 0, 2, &rank, &mesh));
+	cr_expect(gathers_set_mesh(&board, 0, 3, 0, 2, &rank, &mesh));
+	cr_expect(not(gathers_set_mesh(&board, 0, 3, 0, 1, &rank, &mesh)));
+	cr_expect(eq(u32, rank, 1));
+	cr_expect(eq(u32, mesh, 2));
+	cr_expect(not(gathers_set_mesh(&board, 0, 3, 0, 0, &rank, &mesh)));
+	/* To none first. */
+	cr_expect(gathers_set_mesh(&board, 0, 4, 0, 0, &rank, &mesh));
+	gathers_end(&board, 0, 4, 0);
+	cr_expect(not(gathers_set_mesh(&board, 1, 4, 0, 2, &rank, &mesh)));
+	cr_expect(eq(u32, rank, 0));
+	cr_expect(zero(u32, mesh));
+}
+
+Test(gathers, others_see_who_has_committed)
+{
+	uint32_t rank;
+
+	cr_expect(not(gathers_find_commit(&board, 1, &rank)));
+	gathers_commit(&board, 1, 1);
+	cr_expect(gathers_find_commit(&board, 1, &rank));
+	cr_expect(eq(u32, rank, 1));
+	cr_expect(not(gathers_find_commit(&board, 2, &rank)));
+	gathers_commit(&board, 1, 0);
+	cr_expect(not(gathers_find_commit(&board, 1, &rank)));
+}
+
+/* --- memory -------------------------------------------------------------- */
+
+Test(gathers, one_lock_is_had_by_one_rank)
+{
+	cr_expect(gathers_lock(&board, 1));
+	cr_expect(eq(u32, gathers_locker(&board), 1));
+	cr_expect(not(gathers_lock(&board, 0)));
+	gathers_unlock(&board);
+	cr_expect(eq(u32, gathers_locker(&board), UINT32_MAX));
+	cr_expect(gathers_lock(&board, 0));
+}
+
+Test(gathers, all_ranks_find_the_buffer_that_one_chose)
+{
+	struct gathers_fill fill, again;
+
+	begin_all(1, 4);
+	cr_expect(zero(int, gathers_find(&board, 1, 4, &fill)));
+	fill = choose(1, 4);
+	again = choose(1, 4);
+	cr_expect(eq(u32, fill.buffer, again.buffer));
+	cr_expect(eq(u32, fill.lap, again.lap));
+	cr_expect(eq(u32, fill.version, again.version));
+}
+
+Test(gathers, a_buffer_is_another_group_s_when_its_gather_is_over)
+{
+	struct gathers_fill first, second, third;
+
+	begin_all(1, 0);
+	first = choose(1, 0);
+	begin_all(2, 1);
+	gathers_end(&board, 0, 1, 0);
+	second = choose(2, 1);
+	cr_expect(ne(u32, first.buffer, second.buffer));
+	gathers_end(&board, 1, 1, 0);
+	begin_all(3, 2);
+	third = choose(3, 2);
+	cr_expect(eq(u32, first.buffer, third.buffer));
+	cr_expect(eq(u32, first.version, third.version));
+	cr_expect(ne(u32, first.lap, third.lap));
+}
+
+Test(gathers, a_later_gather_shares_what_others_still_have)
+{
+	struct gathers_fill first, second, third;
+
+	begin_all(1, 0);
+	first = choose(1, 0);
+	gathers_end(&board, 0, 1, 0);
+	/* Rank 0 has it again while rank 1 has not resharded. */
+	begin(0, 2, 0);
+	second = choose(2, 0);
+	cr_expect(eq(u32, first.buffer, second.buffer));
+	cr_expect(eq(u32, first.lap, second.lap));
+	/* It is also the memory of the second. */
+	gathers_end(&board, 1, 1, 0);
+	begin(0, 3, 1);
+	third = choose(3, 1);
+	cr_expect(ne(u32, first.buffer, third.buffer));
+	/* Rank 1 comes to the first and finds it in the second. */
+	cr_expect(eq(u32, find(1, 0).buffer, first.buffer));
+	/* After both, the group is made whole again. */
+	begin(1, 2, 0);
+	end_all(2, 0);
+	begin(1, 3, 1);
+	begin_all(4, 0);
+	cr_expect(ne(u32, choose(4, 0).lap, first.lap));
+}
+
+Test(gathers, buffers_are_of_about_the_size_that_is_asked_for)
+{
+	struct gathers_fill small, large, again;
+
+	begin_all(1, 0);
+	small = choose(1, 0);
+	end_all(1, 0);
+	begin_all(2, 1);
+	choose_size(2, 1, 3 * SIZE);
+	large = find(2, 1);
+	cr_expect(ne(u32, small.buffer, large.buffer));
+	end_all(2, 1);
+	begin_all(3, 2);
+	choose_size(3, 2, 2 * SIZE);
+	again = find(3, 2);
+	cr_expect(eq(u32, again.buffer, large.buffer));
+	cr_expect(eq(u32, again.version, large.version));
+}
+
+Test(gathers, what_is_kept_for_a_mesh_is_whole_until_the_next_step)
+{
+	struct gathers_fill first, second;
+
+	begin_all(1, 0);
+	first = choose(1, 0);
+	cr_assert(gathers_lock(&board, 0));
+	gathers_keep(&board, 1, 0, STEP);
+	gathers_unlock(&board);
+	end_all(1, 0);
+	/* Nobody else gets it, and the group need not be made whole again. */
+	begin_all(2, 1);
+	cr_expect(ne(u32, choose(2, 1).buffer, first.buffer));
+	begin_all(3, 0);
+	second = choose(3, 0);
+	cr_expect(eq(u32, second.buffer, first.buffer));
+	cr_expect(eq(u32, second.lap, first.lap));
+	/* It was kept once. */
+	end_all(3, 0);
+	begin_all(4, 2);
+	cr_expect(eq(u32, choose(4, 2).buffer, first.buffer));
+}
+
+Test(gathers, a_kept_buffer_is_free_in_the_next_step)
+{
+	struct gathers_fill first;
+
+	begin_all(1, 0);
+	first = choose(1, 0);
+	cr_assert(gathers_lock(&board, 0));
+	gathers_keep(&board, 1, 0, STEP - 1);
+	gathers_unlock(&board);
+	end_all(1, 0);
+	begin_all(2, 1);
+	cr_expect(eq(u32, choose(2, 1).buffer, first.buffer));
+}
+
+Test(gathers, retired_buffers_get_other_memory)
+{
+	struct gathers_fill used, idle, next;
+
+	begin_all(1, 0);
+	used = choose(1, 0);
+	begin_all(2, 1);
+	idle = choose(2, 1);
+	end_all(2, 1);
+	cr_assert(gathers_lock(&board, 0));
+	gathers_retire(&board);
+	gathers_unlock(&board);
+	cr_expect(eq(u32, gathers_version(&board, used.buffer), used.version));
+	cr_expect(ne(u32, gathers_version(&board, idle.buffer), idle.version));
+	begin_all(3, 1);
+	next = choose(3, 1);
+	cr_expect(eq(u32, next.buffer, idle.buffer));
+	cr_expect(gt(u32, next.version, idle.version));
+}
+
+Test(gathers, words_that_make_no_sense_lead_nowhere)
+{
+	struct gathers_page *page = &board.page->gathers;
+	struct gathers_fill fill;
+	struct gathers_turn turn;
+
+	/* A buffer that is none. */
+	page->filling[0] = UINT64_C(9) << 16 | GATHERS_BUFFERS;
+	cr_expect(eq(int, gathers_find(&board, 1, 0, &fill), -EPROTO));
+	/* More of them than there can be, all in use, of no group. */
+	board.page->gathers_lock.n_buffers = UINT32_MAX;
+	for (uint32_t i = 0; i < GATHERS_BUFFERS; i++) {
+		page->buffers[i].group = UINT32_MAX;
+		page->buffers[i].last = 1;
+	}
+	page->filling[0] = 0;
+	cr_expect(eq(int, gathers_choose(&board, 1, 0, SIZE, STEP), -EPROTO));
+	gathers_retire(&board);
+	/* An order of another time. */
+	page->order[1] = UINT64_MAX;
+	cr_expect(
+		eq(int, gathers_begin(&board, 0, 1, 0, &turn), GATHERS_OTHER));
+	cr_expect(lt(u32, turn.rank, GATHERS_RANKS));
+	cr_expect(lt(u32, turn.group, GATHERS_GROUPS));
+}

@@ -1,0 +1,311 @@
+/*
+ * Slots: which files are one, who gets which item, and what is left of users
+ * that have gone.
+ */
+#include "proto/error.h"
+#include "shm/memfd.h"
+#include "shm/slots.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CHANNEL UINT64_C(77)
+#define N       4
+
+static const struct slots_form FORM = {
+	.channel = CHANNEL, .mode = SLOTS_SHARE, .capacity = 4096};
+
+static struct slots slots;
+static struct slots_roll roll;
+
+static void make(enum slots_mode mode)
+{
+	struct slots_form form = FORM;
+
+	form.mode = mode;
+	roll = (struct slots_roll){0};
+	cr_assert(zero(int, slots_create(&slots, &form, NULL)));
+	for (uint32_t i = 0; i < N; i++)
+		slots_admit(&slots, i, i + 1, 1);
+}
+
+static void come(uint32_t place, bool is_producer)
+{
+	*(is_producer ? &roll.producers : &roll.consumers) |= UINT64_C(1)
+							      << place;
+	slots_enrol(&slots, &roll, place, 1000 + place, "somebody");
+}
+
+static void go(uint32_t place, bool died)
+{
+	roll.producers &= ~(UINT64_C(1) << place);
+	roll.consumers &= ~(UINT64_C(1) << place);
+	slots_bury(&slots, &roll, place, died);
+}
+
+static uint32_t send_item(uint32_t place, int64_t value)
+{
+	struct slots_head head = {.kind = SLOTS_ITEM, .n_parts = 1};
+	struct slots_hold hold;
+
+	head.parts[0].shape[0] = value;
+	cr_assert(slots_claim(&slots, place, &hold));
+	slots_publish(&slots, place, &hold, &head);
+	return hold.at;
+}
+
+static struct slots_hold receive(uint32_t place, struct slots_seen *seen,
+				 int64_t value)
+{
+	struct slots_hold hold = {0};
+	struct slots_head head;
+
+	cr_assert(slots_has_item(&slots, place, seen));
+	cr_assert(slots_take(&slots, place, seen, &hold));
+	slots_read(&slots, &hold, &head);
+	cr_expect(eq(i64, head.parts[0].shape[0], value));
+	return hold;
+}
+
+static uint32_t count_free(void)
+{
+	uint32_t n_queued, n_free, n_held;
+
+	slots_count(&slots, &n_queued, &n_free, &n_held);
+	return n_free;
+}
+
+static int try_open(uint64_t channel)
+{
+	struct slots_form form = FORM;
+	struct slots other = SLOTS_NULL;
+	int r;
+
+	form.channel = channel;
+	r = slots_open(&other, dup(slots.fd), &form, SLOTS_USER, NULL);
+	slots_close(&other);
+	return r;
+}
+
+/* --- the file ------------------------------------------------------------ */
+
+Test(slots, only_that_of_the_channel_is_opened)
+{
+	make(SLOTS_SHARE);
+	cr_expect(zero(int, memcmp(slots.page, "FSDPCHN1", 8)));
+	cr_expect(zero(int, try_open(CHANNEL)));
+	cr_expect(eq(int, try_open(CHANNEL + 1), -EPROTO));
+	slots.page->version++;
+	cr_expect(eq(int, try_open(CHANNEL), -EPROTO));
+	slots_close(&slots);
+}
+
+Test(slots, a_file_of_another_size_is_not_opened)
+{
+	int fd;
+
+	cr_assert(zero(int, memfd_create_sealed("small", 4096,
+						MEMFD_SEAL_CLOSED, &fd, NULL)));
+	cr_expect(lt(int, slots_open(&slots, fd, &FORM, SLOTS_USER, NULL), 0));
+	cr_expect(eq(int, fcntl(fd, F_GETFD), -1));
+}
+
+/* --- sharing ------------------------------------------------------------- */
+
+Test(slots, the_oldest_item_is_taken_whatever_its_slot)
+{
+	struct slots_hold held;
+
+	make(SLOTS_SHARE);
+	come(0, true);
+	come(1, false);
+	for (int64_t i = 0; i < N; i++)
+		send_item(0, i);
+	held = receive(1, NULL, 0);
+	slots_release(&slots, 1, &held);
+	/* It is sent from the first slot again, and comes last. */
+	cr_expect(eq(u32, send_item(0, N), 0));
+	for (int64_t i = 1; i <= N; i++)
+		(void)receive(1, NULL, i);
+	cr_expect(not(slots_has_item(&slots, 1, NULL)));
+	cr_expect(not(slots_has_credit(&slots, 0)));
+}
+
+Test(slots, an_item_that_is_put_back_is_the_oldest_again)
+{
+	struct slots_hold held;
+
+	make(SLOTS_SHARE);
+	come(0, true);
+	come(1, false);
+	send_item(0, 1);
+	send_item(0, 2);
+	held = receive(1, NULL, 1);
+	slots_put_back(&slots, 1, NULL, &held);
+	(void)receive(1, NULL, 1);
+	(void)receive(1, NULL, 2);
+}
+
+Test(slots, a_release_that_comes_twice_frees_nothing_of_others)
+{
+	struct slots_hold held;
+
+	make(SLOTS_SHARE);
+	come(0, true);
+	come(1, false);
+	send_item(0, 1);
+	held = receive(1, NULL, 1);
+	slots_release(&slots, 1, &held);
+	send_item(0, 2);
+	slots_release(&slots, 1, &held);
+	cr_expect(eq(u32, count_free(), N - 1));
+	(void)receive(1, NULL, 2);
+}
+
+Test(slots, while_another_waits_one_has_its_share_and_one_more)
+{
+	struct slots_hold hold;
+
+	make(SLOTS_SHARE);
+	come(0, true);
+	come(1, true);
+	slots.page->hungry = 2;
+	for (int i = 0; i < N / 2 + 1; i++)
+		cr_expect(slots_claim(&slots, 0, &hold));
+	cr_expect(not(slots_has_credit(&slots, 0)));
+	cr_expect(not(slots_claim(&slots, 0, &hold)));
+	cr_expect(slots_claim(&slots, 1, &hold));
+	slots.page->hungry = 0;
+	slots_cancel(&slots, &hold);
+	cr_expect(slots_claim(&slots, 0, &hold));
+}
+
+/* --- those who have gone ------------------------------------------------- */
+
+Test(slots, what_the_dead_had_in_their_hands_is_free_and_the_rest_stays)
+{
+	struct slots_hold hold;
+
+	make(SLOTS_SHARE);
+	come(0, true);
+	come(1, false);
+	come(2, true);
+	send_item(0, 1);
+	send_item(0, 2);
+	cr_assert(slots_claim(&slots, 0, &hold));
+	cr_assert(slots_claim(&slots, 2, &hold));
+	(void)receive(1, NULL, 1);
+	cr_expect(zero(u32, count_free()));
+	go(0, true);
+	cr_expect(eq(u32, count_free(), 1));
+	go(1, true);
+	cr_expect(eq(u32, count_free(), 2));
+	cr_expect(eq(u32, slots.page->people.n_died, 1));
+	cr_expect(eq(u32, slots.page->people.last_pid, 1000));
+	cr_expect(eq(u64, slots.page->people.producers, 4));
+	cr_expect(zero(u64, slots.page->people.consumers));
+	come(1, false);
+	(void)receive(1, NULL, 2);
+}
+
+Test(slots, words_of_strangers_name_nobody)
+{
+	make(SLOTS_SHARE);
+	come(0, true);
+	/* What a hostile user may write. */
+	slots.page->words[0] = slots_word(1, 0, SLOTS_WRITING);
+	slots.page->words[1] = slots_word(1, 0x1fff, SLOTS_HELD);
+	slots.page->words[2] = UINT64_MAX;
+	slots.page->n_slots = UINT32_MAX;
+	slots.page->users[0].cpu = INT32_MIN;
+	go(0, true);
+	cr_expect(eq(u32, count_free(), 1));
+	cr_expect(not(slots_take_out(&slots, 1, 0)));
+	cr_expect(not(slots_has_item(&slots, 1, NULL)));
+}
+
+/* --- broadcast ----------------------------------------------------------- */
+
+Test(slots, a_slot_of_a_broadcast_is_free_when_all_have_let_go)
+{
+	struct slots_seen seen[2] = {0};
+	struct slots_hold hold;
+
+	make(SLOTS_BROADCAST);
+	come(0, true);
+	cr_expect(not(slots_claim(&slots, 0, &hold)));
+	come(1, false);
+	come(2, false);
+	send_item(0, 1);
+	send_item(0, 2);
+	for (uint32_t i = 0; i < 2; i++) {
+		for (int64_t j = 1; j <= 2; j++) {
+			cr_expect(eq(u32, count_free(),
+				     N - 2 + (i == 1 ? (uint32_t)j - 1 : 0)));
+			hold = receive(1 + i, &seen[i], j);
+			slots_release(&slots, 1 + i, &hold);
+		}
+		cr_expect(not(slots_has_item(&slots, 1 + i, &seen[i])));
+	}
+	cr_expect(eq(u32, count_free(), N));
+}
+
+Test(slots, a_consumer_of_a_broadcast_that_goes_lets_go)
+{
+	struct slots_seen seen[2] = {0};
+	struct slots_hold hold;
+
+	make(SLOTS_BROADCAST);
+	come(0, true);
+	come(1, false);
+	come(2, false);
+	send_item(0, 1);
+	send_item(0, 2);
+	hold = receive(1, &seen[0], 1);
+	slots_release(&slots, 1, &hold);
+	go(2, true);
+	cr_expect(eq(u32, count_free(), N - 1));
+	(void)receive(1, &seen[0], 2);
+	go(1, false);
+	cr_expect(eq(u32, count_free(), N));
+}
+
+Test(slots, who_comes_later_has_only_what_is_sent_later)
+{
+	struct slots_seen seen = {0};
+
+	make(SLOTS_BROADCAST);
+	come(0, true);
+	come(1, false);
+	send_item(0, 1);
+	come(2, false);
+	cr_expect(not(slots_has_item(&slots, 2, &seen)));
+	send_item(0, 2);
+	(void)receive(2, &seen, 2);
+}
+
+/* --- buffers ------------------------------------------------------------- */
+
+Test(slots, a_buffer_is_taken_out_only_by_who_holds_its_item)
+{
+	struct slots_hold held;
+
+	make(SLOTS_SHARE);
+	come(0, true);
+	come(1, false);
+	send_item(0, 1);
+	cr_expect(not(slots_take_out(&slots, 0, 1)));
+	held = receive(1, NULL, 1);
+	cr_expect(not(slots_take_out(&slots, 0, 0)));
+	cr_expect(slots_take_out(&slots, 0, 1));
+	slots_release(&slots, 1, &held);
+	cr_expect(eq(u32, count_free(), N - 1));
+	slots_admit(&slots, 0, 9, 3);
+	cr_expect(eq(u32, count_free(), N));
+	cr_expect(eq(u32, slots.page->buffers[0].slot, 9));
+	slots_force_out(&slots, 1);
+	cr_expect(eq(u32, count_free(), N - 1));
+}
