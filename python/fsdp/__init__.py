@@ -25,6 +25,8 @@ Write in place, and then publish:
 docs/python.md has the rest.
 """
 
+from ._bundle import Bundle, Stage
+from ._channel import Channel
 from ._client import Client
 from ._default import connect, default, redeem
 from ._dtypes import DTYPES
@@ -32,35 +34,48 @@ from ._errors import (
     Aborted,
     Denied,
     Disconnected,
+    Ended,
     Error,
     Exists,
     Gone,
     Invalid,
+    Left,
     NoRoom,
     NotFound,
+    ProducerDied,
     Timeout,
 )
 from ._fsdp import version as __version__
+from ._load import load_once
+from ._plan import plan
 from ._tensor import Tensor
 
 __all__ = [
     "Aborted",
+    "Bundle",
+    "Channel",
     "Client",
     "DTYPES",
     "Denied",
     "Disconnected",
+    "Ended",
     "Error",
     "Exists",
     "Gone",
     "Invalid",
+    "Left",
     "NoRoom",
     "NotFound",
+    "ProducerDied",
+    "Stage",
     "Tensor",
     "Timeout",
     "connect",
     "default",
+    "load_once",
+    "plan",
     "redeem",
 ]
 
-for _class in (Client, Error, *Error.__subclasses__()):
+for _class in (Bundle, Channel, Client, Stage, Error, ProducerDied, *Error.__subclasses__()):
     _class.__module__ = "fsdp"

@@ -1,28 +1,38 @@
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
 
 import numpy.typing as npt
 
 __version__: str
+
+_Path = str | os.PathLike[str]
 DTYPES: dict[str, int]
 
 __all__ = [
     "Aborted",
+    "Bundle",
+    "Channel",
     "Client",
     "DTYPES",
     "Denied",
     "Disconnected",
+    "Ended",
     "Error",
     "Exists",
     "Gone",
     "Invalid",
+    "Left",
     "NoRoom",
     "NotFound",
+    "ProducerDied",
+    "Stage",
     "Tensor",
     "Timeout",
     "connect",
     "default",
+    "load_once",
+    "plan",
     "redeem",
 ]
 
@@ -37,6 +47,9 @@ class Denied(Error, PermissionError): ...  # type: ignore[misc]
 class Disconnected(Error, ConnectionError): ...  # type: ignore[misc]
 class Aborted(Error, ConnectionAbortedError): ...  # type: ignore[misc]
 class Gone(Error, ReferenceError): ...
+class ProducerDied(Gone): ...
+class Ended(Error, EOFError): ...
+class Left(Error, BrokenPipeError): ...  # type: ignore[misc]
 class Invalid(Error, ValueError): ...
 
 class Tensor:
@@ -103,6 +116,57 @@ class Tensor:
     def __exit__(self, *args: object) -> None: ...
     def __copy__(self) -> Self: ...
 
+class Stage:
+    name: str
+    version: int | None
+    metadata: dict[str, str]
+    @overload
+    def alloc(
+        self, name: str, shape: int | Sequence[int], dtype: Any
+    ) -> Tensor: ...
+    @overload
+    def alloc(
+        self,
+        name: Iterable[tuple[str, int | Sequence[int], Any]],
+        shape: None = None,
+        dtype: None = None,
+    ) -> list[Tensor]: ...
+    def put(self, name: str, array: Any) -> Tensor: ...
+    def commit(self) -> int: ...
+    def abort(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
+
+class Bundle(Mapping[str, Tensor]):
+    name: str
+    version: int
+    @property
+    def metadata(self) -> dict[str, str]: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def stale(self) -> bool: ...
+    def state_dict(self, *, private: bool = False) -> dict[str, Any]: ...
+    def __getitem__(self, name: str) -> Tensor: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __len__(self) -> int: ...
+
+class Channel:
+    name: str
+    role: str
+    def __init__(self, port: Any, name: str, role: str) -> None: ...
+    def put(self, thing: Any, timeout: float | None = None) -> None: ...
+    def get(self, timeout: float | None = None) -> Any: ...
+    def end(self) -> None: ...
+    def info(self) -> dict[str, Any]: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Any: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
 class Client:
     def __init__(
         self, path: str | os.PathLike[str] | None = None, budget: int = 0
@@ -168,6 +232,23 @@ class Client:
         newer_than: int = 0,
         tainted: bool = False,
     ) -> list[Tensor]: ...
+    def stage(
+        self,
+        name: str,
+        *,
+        replace: bool = False,
+        must_exist: bool = False,
+        tied: bool = False,
+        ttl: float | None = None,
+        device: str | None = None,
+        mode: int = 0,
+        gid: int | None = None,
+        size: int = 0,
+        once: bool = False,
+        timeout: float | None = None,
+        keep: int = 1,
+    ) -> Stage: ...
+    def bundle(self, name: str, **options: Any) -> Bundle: ...
     @overload
     async def aget(  # type: ignore[overload-overlap]
         self, name: str, **options: Any
@@ -175,6 +256,17 @@ class Client:
     @overload
     async def aget(self, name: Iterable[str], **options: Any) -> list[Tensor]: ...
     def redeem(self, ticket: bytes) -> Tensor: ...
+    def channel(
+        self,
+        name: str,
+        role: str = "consumer",
+        *,
+        capacity: int = 0,
+        credits: int = 8,
+        mode: str = "queue",
+        access: int = 0,
+        timeout: float | None = None,
+    ) -> Channel: ...
     def remove(self, names: str | Iterable[str]) -> None: ...
     def names(self, prefix: str | None = None) -> list[str]: ...
     def entries(self, prefix: str | None = None) -> list[dict[str, Any]]: ...
@@ -189,4 +281,24 @@ def connect(
     path: str | os.PathLike[str] | None = None, budget: int = 0
 ) -> Client: ...
 def default(path: str | None = None) -> Client: ...
+def load_once(
+    path: _Path | Sequence[_Path],
+    name: str,
+    *,
+    client: Client | None = None,
+    timeout: float | None = None,
+    mode: int = 0,
+    gid: int | None = None,
+) -> Bundle: ...
 def redeem(ticket: bytes) -> Tensor: ...
+def plan(
+    graph: dict[str, Any],
+    *,
+    mode: str | None = None,
+    gather_mode: str | None = None,
+    reduce_mode: str | None = None,
+    cap_mb: float | Sequence[float] | None = None,
+    gather_cap_mb: float | Sequence[float] | None = None,
+    reduce_cap_mb: float | Sequence[float] | None = None,
+    faithful: bool = False,
+) -> dict[str, Any]: ...

@@ -69,6 +69,11 @@ def _parser():
     put.add_argument("file", metavar="FILE.npy")
     bench = verbs.add_parser("bench", help="measure the hot calls")
     bench.add_argument("--json", action="store_true", help="one object per line")
+    bench.add_argument(
+        "--model",
+        action="store_true",
+        help="attach 1,000 weights, beside the package safetensors; needs torch",
+    )
     return parser
 
 
@@ -77,7 +82,7 @@ def main(argv=None):
     verbs = {"status": _status, "ls": _ls, "get": _get, "put": _put}
     try:
         if args.verb == "bench":
-            _bench.bench(args.socket, args.json)
+            _bench.bench(args.socket, args.json, args.model)
             return 0
         with connect(args.socket) as client:
             verbs[args.verb](client, args)

@@ -1,12 +1,16 @@
 """Rows like those of fsdp-bench: what the hot calls cost beside their floor.
 
 The floor is what Python itself needs for the same shape of work: calls of C
-functions without arguments, or a dict look-up that makes an object. Both are
-timed in turns, by the CPU time of this process.
+functions without arguments, or a dict look-up that makes an object; for a
+channel, pickle.dumps() and loads(), which a queue of multiprocessing needs
+before it sends anything. Both are timed in turns, by the CPU time of this
+process.
 """
 
 import itertools
 import json
+import os
+import pickle
 import statistics
 import time
 
@@ -17,9 +21,33 @@ _PAIRS = 21
 
 
 class _Row:
-    def __init__(self, name, limit, floor, ours):
-        self.name, self.limit = name, limit
+    def __init__(self, name, limit, floor, ours, loops=_LOOPS):
+        self.name, self.limit, self.loops = name, limit, loops
         self.floor, self.ours = floor, ours
+
+
+def _channel_row(producer, consumer, name, limit, loops, *sizes):
+    batch = [bytearray(size) for size in sizes]
+    batch = [pickle.PickleBuffer(array) for array in batch]
+
+    def floor(times):
+        for _ in times:
+            pickle.loads(pickle.dumps(batch, 5))
+
+    def pass_on(times):
+        for _ in times:
+            producer.put(batch)
+            consumer.get()
+
+    return _Row(name, limit, floor, pass_on, loops)
+
+
+def _channel_rows(producer, consumer):
+    return [
+        _channel_row(producer, consumer, "python_channel_64KiB", 25_000, 1000, 65536),
+        _channel_row(producer, consumer, "python_channel_1MiB", 150_000, 100, 1 << 20),
+        _channel_row(producer, consumer, "python_channel_114", 150_000, 100, *[256] * 114),
+    ]
 
 
 def _rows(client, tensor):
@@ -60,17 +88,17 @@ def _rows(client, tensor):
     ]
 
 
-def _time(function):
+def _time(function, loops):
     start = time.process_time_ns()
-    function(itertools.repeat(None, _LOOPS))
-    return (time.process_time_ns() - start) / _LOOPS
+    function(itertools.repeat(None, loops))
+    return (time.process_time_ns() - start) / loops
 
 
 def _measure(row):
     floors, ours = [], []
     for _ in range(_PAIRS):
-        floors.append(_time(row.floor))
-        ours.append(_time(row.ours))
+        floors.append(_time(row.floor, row.loops))
+        ours.append(_time(row.ours, row.loops))
     ours_sorted = sorted(ours)
     return {
         "name": row.name,
@@ -85,17 +113,30 @@ def _measure(row):
     }
 
 
-def bench(path=None, as_json=False):
+def _results(client, is_model):
+    if is_model:
+        from . import _bench_model
+
+        yield from _bench_model.results(client)
+        return
+    tensor = client.put("bench/x", bytes(64), tied=True)
+    yield from map(_measure, _rows(client, tensor))
+    size = {"capacity": 2 << 20, "credits": 2, "timeout": 10}
+    name = f"bench/{os.getpid()}"
+    with client.channel(name, "producer", **size) as producer:
+        with client.channel(name, **size) as consumer:
+            yield from map(_measure, _channel_rows(producer, consumer))
+
+
+def bench(path=None, as_json=False, is_model=False):
     """Print the table; `limit` is the goal for the least of the samples."""
     with connect(path) as client:
-        tensor = client.put("bench/x", bytes(64), tied=True)
         if not as_json:
-            print(f"{'row':24}{'least':>8}{'median':>8}{'floor':>8}{'limit':>8}  ns")
-        for row in _rows(client, tensor):
-            result = _measure(row)
+            print(f"{'row':28}{'least':>10}{'median':>10}{'floor':>10}{'limit':>10}")
+        for result in _results(client, is_model):
             if as_json:
                 print(json.dumps(result), flush=True)
-            else:
-                columns = ("least", "median", "floor", "limit")
-                numbers = "".join(f"{result[column]:8.0f}" for column in columns)
-                print(f"{row.name:24}{numbers}", flush=True)
+                continue
+            columns = ("least", "median", "floor", "limit")
+            numbers = "".join(f"{result[column]:10.6g}" for column in columns)
+            print(f"{result['name']:28}{numbers}  {result['unit']}", flush=True)

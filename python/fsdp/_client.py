@@ -3,15 +3,15 @@
 import os
 
 from . import _fsdp
+from ._bundle import Bundle, Stage, shape_of
+from ._channel import open_channel
 from ._dtypes import name_of
 from ._source import source_of
+from ._tensor import MUST_EXIST, ONCE, publication_flags
+from ._time import milliseconds, seconds_to_ms
 
 # The default group of an allocation, as in fsdp.h.
 _GID_DEFAULT = 0xFFFFFFFF
-
-
-def _shape_of(shape):
-    return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
 class Client(_fsdp.Client):
@@ -52,7 +52,7 @@ class Client(_fsdp.Client):
         until others release some; then it raises fsdp.NoRoom.
         """
         pairs = [(shape, dtype)] if dtype is not None else shape
-        specs = [(_shape_of(shape), name_of(dtype)) for shape, dtype in pairs]
+        specs = [(shape_of(shape), name_of(dtype)) for shape, dtype in pairs]
         gid = _GID_DEFAULT if gid is None else gid
         tensors = self._alloc(specs, device, mode, gid, timeout)
         return tensors[0] if dtype is not None else tensors
@@ -91,6 +91,81 @@ class Client(_fsdp.Client):
     def remove(self, names):
         """Remove a name, or several at once; who holds a tensor keeps it."""
         self._remove([names] if isinstance(names, str) else names)
+
+    # --- bundles --------------------------------------------------------------
+
+    def stage(
+        self,
+        name,
+        *,
+        replace=False,
+        must_exist=False,
+        tied=False,
+        ttl=None,
+        device=None,
+        mode=0,
+        gid=None,
+        size=0,
+        once=False,
+        timeout=None,
+        keep=1,
+    ):
+        """Begin a bundle: tensors that become visible together, as a model.
+
+        `name` ends in "/". `replace`: the bundle may exist; who holds the old
+        version keeps it. `must_exist`: it must. `size`: bytes of all members,
+        if they are known, so that they lie together. `once`: if another
+        process stages this bundle with `once`, wait up to `timeout` seconds
+        (None: for ever) until it has committed it, which raises fsdp.Exists,
+        or has given up or died. `keep`: so many versions, with this one, can be
+        got by bundle(name, version=...); older ones end. For the other keywords see alloc() and
+        Tensor.publish().
+
+        >>> with c.stage("llama/") as b:            # doctest: +SKIP
+        ...     b.alloc("w", (4096, 4096), "bf16").torch().copy_(w)
+        """
+        flags = publication_flags(replace, False, tied)
+        flags |= (MUST_EXIST if must_exist else 0) | (ONCE if once else 0)
+        gid = _GID_DEFAULT if gid is None else gid
+        ttl_ms = seconds_to_ms(ttl)
+        stage = self._stage(name, flags, ttl_ms, mode, gid, size, device, timeout, keep)
+        return Stage(stage, name)
+
+    def bundle(self, name, **options):
+        """Get and hold all tensors of a bundle, of one version: a Bundle.
+
+        It is one request, however many they are. The keywords are those of
+        get(), and `version`: exactly this one, which may be kept (see stage())
+        or will come; fsdp.Gone if it is kept no more. `newer_than` is the last
+        version that is not wanted.
+        """
+        return Bundle(self, name, *self._bundle(name, **options))
+
+    # --- channels -------------------------------------------------------------
+
+    def channel(
+        self,
+        name,
+        role="consumer",
+        *,
+        capacity=0,
+        credits=8,
+        mode="queue",
+        access=0,
+        timeout=None,
+    ):
+        """Open a channel as "producer" or "consumer": a Channel.
+
+        The first that gives a capacity, in bytes of an item, makes it, with
+        `credits` buffers of that size; the others give the same, or none and
+        wait until it exists. `timeout` is how many seconds to wait for that, or
+        for memory (None: for ever). In a "queue" each object goes to one
+        consumer, in a "broadcast" to all of them. `access` is like a file's mode
+        (0o600 to 0o666).
+        """
+        return open_channel(
+            self, name, role, capacity, credits, mode, access, milliseconds(timeout)
+        )
 
     async def aget(self, name, **options):
         """get() for asyncio: it waits without a thread."""

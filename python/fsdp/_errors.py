@@ -48,6 +48,18 @@ class Gone(Error, ReferenceError):
     complete (ESTALE, EOWNERDEAD)."""
 
 
+class ProducerDied(Gone):
+    """A producer of the channel died; what it had put is received (EOWNERDEAD)."""
+
+
+class Ended(Error, EOFError):
+    """All producers of the channel have ended, and all is received (ENODATA)."""
+
+
+class Left(Error, BrokenPipeError):
+    """All consumers of the channel have gone (EPIPE)."""
+
+
 class Invalid(Error, ValueError):
     """An argument is wrong, or the object is closed or not held (EINVAL,
     ERANGE)."""
@@ -66,6 +78,8 @@ _CLASSES = {
     errno.ECONNABORTED: Aborted,
     errno.ESTALE: Gone,
     errno.EOWNERDEAD: Gone,
+    errno.ENODATA: Ended,
+    errno.EPIPE: Left,
     errno.EINVAL: Invalid,
     errno.ERANGE: Invalid,
 }

@@ -6,6 +6,8 @@ from ._time import milliseconds, seconds_to_ms
 
 # Of enum fsdp_publish_flags.
 REPLACE, EVICTABLE, TIED, MUST_EXIST = 1, 2, 4, 8
+# Of enum fsdp_bundle_flags.
+ONCE = 16
 
 # What dlpack_capsule() makes of a tensor.
 _AS_IS, _AS_BITS, _AS_BYTES = 0, 1, 2

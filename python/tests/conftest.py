@@ -90,7 +90,7 @@ def c(broker):
     """A connection; the test's tensors and names are gone afterwards."""
     with fsdp.connect(broker.path) as client:
         yield client
-        names = client.names()
+        names = {entry["bundle"] or entry["name"] for entry in client.entries()}
         if names:
             client.remove(names)
 
@@ -100,10 +100,10 @@ def holds(client, name):
     return sum(h["holds"] for h in client.who(name) if h["pid"] == os.getpid())
 
 
-def start(broker, script, *options, **more):
+def start(broker, script, *options, arguments=(), **more):
     """Start a script in another Python, with the package and the broker."""
     return subprocess.Popen(
-        [sys.executable, *options, "-c", textwrap.dedent(script)],
+        [sys.executable, *options, "-c", textwrap.dedent(script), *arguments],
         env={**os.environ, "FSDP_SOCKET": broker.path},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -21,6 +21,8 @@ import fsdp
         (errno.ECONNABORTED, fsdp.Aborted, ConnectionAbortedError),
         (errno.ESTALE, fsdp.Gone, ReferenceError),
         (errno.EOWNERDEAD, fsdp.Gone, ReferenceError),
+        (errno.ENODATA, fsdp.Ended, EOFError),
+        (errno.EPIPE, fsdp.Left, BrokenPipeError),
         (errno.EINVAL, fsdp.Invalid, ValueError),
         (errno.ERANGE, fsdp.Invalid, ValueError),
         (errno.EPROTO, fsdp.Error, Exception),

@@ -12,6 +12,9 @@ WAITS = {
     "get_list": "c.get(['a/never', 'a/other'], timeout=60)",
     "alloc": "small.alloc(600_000, 'u8')",
     "put": "small.put('a/x', bytes(600_000))",
+    "channel": "c.channel('a/none', timeout=None)",
+    "channel_get": "c.channel('a/ch', capacity=4096).get()",
+    "channel_put": "[p.put(0) for p in [c.channel('a/p', 'producer', capacity=4096)] * 9]",
     "aget": "asyncio.run(c.aget('a/never', timeout=None))",
 }
 

@@ -49,6 +49,9 @@ def test_bench_prints_a_line_for_each_row(c):
         "python_hold_release",
         "python_get_by_name",
         "python_memoryview",
+        "python_channel_64KiB",
+        "python_channel_1MiB",
+        "python_channel_114",
     ]
     assert all(row["unit"] == "ns" and row["median"] >= row["least"] for row in rows)
     assert fsdp.default().names() == []

@@ -106,6 +106,37 @@ def test_private_can_be_written_and_others_see_nothing(c):
     assert tensor.torch().tolist() == [0, 1, 2]
 
 
+def test_a_model_takes_its_weights_from_a_bundle(broker, c):
+    made = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    with c.stage("m/") as stage:
+        for name, weight in made.state_dict().items():
+            stage.put(name, weight)
+    with fsdp.connect(broker.path) as other:
+        with torch.device("meta"):
+            model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+        bundle = other.bundle("m/")
+        model.load_state_dict(bundle.state_dict(), assign=True)
+        x = torch.ones(2, 3)
+        assert model.eval()(x).equal(made.eval()(x))
+        # It is the broker's memory, and stays when all else is gone.
+        weight = bundle["0.weight"].torch().data_ptr()
+        assert model[0].weight.data_ptr() == weight
+        del bundle
+        c.remove("m/")
+        assert model(x).equal(made(x))
+
+
+def test_a_private_state_dict_can_be_trained(c):
+    with c.stage("m/") as stage:
+        stage.put("weight", torch.ones(2, 3))
+        stage.put("bias", torch.zeros(2))
+    bundle = c.bundle("m/")
+    model = torch.nn.Linear(3, 2)
+    model.load_state_dict(bundle.state_dict(private=True), assign=True)
+    model.weight.data += 1
+    assert bundle["weight"].torch().equal(torch.ones(2, 3))
+
+
 def test_a_write_to_what_is_published_says_which_and_where(broker):
     status, out, err = run(
         broker,

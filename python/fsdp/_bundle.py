@@ -1,0 +1,152 @@
+"""Bundles: many tensors that are published, replaced and got as one."""
+
+import json
+import threading
+from collections.abc import Mapping
+
+from ._dtypes import name_of
+from ._source import source_of
+
+#: The member that has a bundle's metadata, as fsdpctl load makes it.
+METADATA = "__metadata__"
+
+# Of one request.
+_BATCH = 256
+
+
+def shape_of(shape):
+    return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+class Stage:
+    """A bundle that is being made; Client.stage() makes it.
+
+    As a context manager it commits at the end of the block, and aborts if the
+    block raises. Before the commit nobody sees any of it.
+    """
+
+    def __init__(self, stage, name):
+        self._stage, self._lock = stage, threading.Lock()
+        #: The bundle's name, which ends in "/".
+        self.name = name
+        #: The version, after the commit.
+        self.version = None
+        #: A dict of strings that readers find in Bundle.metadata.
+        self.metadata = {}
+
+    def __repr__(self):
+        return f"fsdp.Stage({self.name!r})"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            self.abort()
+        elif self.version is None:
+            self.commit()
+
+    def alloc(self, name, shape=None, dtype=None):
+        """Allocate a member, or all of a list of (name, shape, dtype).
+
+        Names are without that of the bundle. Write to the tensors before the
+        commit; afterwards nobody can, not even this process.
+        """
+        wanted = [(name, shape, dtype)] if isinstance(name, str) else list(name)
+        tensors = []
+        for i in range(0, len(wanted), _BATCH):
+            some = wanted[i : i + _BATCH]
+            names = [self.name + member for member, _, _ in some]
+            specs = [(shape_of(shape), name_of(dtype)) for _, shape, dtype in some]
+            with self._lock:
+                tensors += self._stage.alloc(names, specs)
+        return tensors[0] if isinstance(name, str) else tensors
+
+    def put(self, name, array):
+        """Copy an array into a new member; it is what Client.put() takes."""
+        source = source_of(array)
+        tensor = self.alloc(name, source.shape, source.dtype)
+        source.copy_to(tensor)
+        return tensor
+
+    def commit(self):
+        """Publish all members at once, and return the bundle's version."""
+        if self.metadata:
+            text = json.dumps(self.metadata, separators=(",", ":")).encode()
+            self.put(METADATA, text)
+            self.metadata = {}
+        with self._lock:
+            self.version = self._stage.commit()
+        return self.version
+
+    def abort(self):
+        """Free all members; nobody has seen them."""
+        with self._lock:
+            self._stage.abort()
+
+
+class Bundle(Mapping):
+    """One version of a bundle, all of it held; Client.bundle() gets it.
+
+    It maps names, without that of the bundle, to tensors, in the order in which
+    they were allocated.
+    """
+
+    def __init__(self, client, name, version, members):
+        self._client = client
+        self._metadata = members.pop(METADATA, None)
+        self._members = members
+        #: The bundle's name, which ends in "/".
+        self.name = name
+        #: The version of the bundle, from 1.
+        self.version = version
+
+    def __getitem__(self, name):
+        return self._members[name]
+
+    def __iter__(self):
+        return iter(self._members)
+
+    def __len__(self):
+        return len(self._members)
+
+    def __repr__(self):
+        return (
+            f"fsdp.Bundle({self.name!r}, version={self.version}, {len(self)} tensors)"
+        )
+
+    def __reduce__(self):
+        raise TypeError("a bundle cannot be pickled; send its name and get it there")
+
+    @property
+    def metadata(self):
+        """The dict of strings that its maker left."""
+        if self._metadata is None:
+            return {}
+        return json.loads(bytes(memoryview(self._metadata)))
+
+    @property
+    def nbytes(self):
+        """Bytes of all elements."""
+        return sum(tensor.nbytes for tensor in self._members.values())
+
+    @property
+    def stale(self):
+        """True if the name shows another version by now, or none. It costs no
+        system call."""
+        return not self._client._shows(next(iter(self._held())))
+
+    def _held(self):
+        return [self._metadata] if self._metadata else self._members.values()
+
+    def state_dict(self, *, private=False):
+        """All members as torch tensors, without a copy, for
+        model.load_state_dict(m.state_dict(), assign=True).
+
+        `private`: tensors that this process may change.
+        """
+        from .torch import from_tensor
+
+        return {
+            name: from_tensor(tensor, private) for name, tensor in self._members.items()
+        }

@@ -1,0 +1,223 @@
+"""Channel: objects from producers to consumers, through memory of the broker."""
+
+import errno
+import pickle
+import struct
+import sys
+
+from ._errors import Ended, Gone, Invalid, ProducerDied
+
+_ROLES = {"producer": 1, "consumer": 2}  # enum fsdp_channel_role
+_MODES = {"queue": 0, "broadcast": 1}  # enum fsdp_channel_mode
+
+# An item: the number of pieces, the size of each, and the pieces, each at a
+# multiple of 64. The first piece is the pickle, the others are what arrays show.
+_WORD = struct.Struct("<Q")
+_ALIGN = 64
+_INLINE = 1024  # bytes
+
+
+def _aligned(size):
+    return -(-size // _ALIGN) * _ALIGN
+
+
+# --- tensors of torch ---------------------------------------------------------
+
+
+def _bytes_of(tensor):
+    """The elements as an array of bytes, which is a view wherever it can be."""
+    import torch
+
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def _rebuild(buffer, dtype, shape):
+    import torch
+
+    buffer = memoryview(buffer)
+    if buffer.readonly:
+        buffer = bytearray(buffer)  # torch knows no read-only memory
+    if not len(buffer):
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(buffer, dtype=dtype).view(shape)
+
+
+class _Pickler(pickle.Pickler):
+    """Elements of arrays go beside the pickle: numpy does so by itself. Few bytes
+    are cheaper to copy once more than to be a piece."""
+
+    def __init__(self, file):
+        super().__init__(file, 5, buffer_callback=self.is_inline)
+        self.pieces = []
+        self.torch = sys.modules.get("torch")
+
+    def is_inline(self, piece):
+        piece = piece.raw()
+        if piece.nbytes < _INLINE:
+            return True
+        self.pieces.append(piece)
+        return False
+
+    def reducer_override(self, thing):
+        torch = self.torch
+        if torch is None or type(thing) is not torch.Tensor or thing.requires_grad:
+            return NotImplemented
+        if thing.device.type != "cpu" or thing.layout is not torch.strided:
+            return NotImplemented
+        if thing.is_quantized:
+            return NotImplemented
+        piece = pickle.PickleBuffer(_bytes_of(thing))
+        return _rebuild, (piece, thing.dtype, tuple(thing.shape))
+
+
+class _Growing:
+    """The file of a pickler: what it writes, without one more copy."""
+
+    def __init__(self):
+        self.parts = []
+        self.write = self.parts.append
+
+
+def _pieces_of(thing):
+    file = _Growing()
+    pickler = _Pickler(file)
+    pickler.dump(thing)
+    return [b"".join(file.parts), *pickler.pieces]
+
+
+def _fill(view, pieces):
+    sizes = [len(pieces), *(len(piece) for piece in pieces)]
+    struct.pack_into(f"<{len(sizes)}Q", view, 0, *sizes)
+    at = _aligned(_WORD.size * len(sizes))
+    for piece in pieces:
+        view[at : at + len(piece)] = piece
+        at = _aligned(at + len(piece))
+
+
+def _size_of(pieces):
+    head = _aligned(_WORD.size * (1 + len(pieces)))
+    return head + sum(_aligned(len(piece)) for piece in pieces)
+
+
+def _thing_of(view):
+    (n,) = _WORD.unpack_from(view)
+    sizes = struct.unpack_from(f"<{n}Q", view, _WORD.size)
+    at, pieces = _aligned(_WORD.size * (1 + n)), []
+    for size in sizes:
+        pieces.append(view[at : at + size])
+        at = _aligned(at + size)
+    return pickle.loads(pieces[0], buffers=pieces[1:])
+
+
+def size_of(thing):
+    """Bytes of the item that put() would send."""
+    return _size_of(_pieces_of(thing))
+
+
+# --- the class that users see -------------------------------------------------
+
+
+class Channel:
+    """A stream of objects from producers to consumers; Client.channel() opens it.
+
+    What a producer puts is pickled straight into one of the channel's buffers,
+    and a consumer's arrays and tensors show that memory: the elements are copied
+    once (of arrays below 1 KiB twice). The buffer is the producer's again when the last of them is gone. A
+    channel is for processes that trust each other: unpickling can run code.
+    """
+
+    def __init__(self, port, name, role):
+        self._port = port
+        self.name = name
+        self.role = role
+
+    def put(self, thing, timeout=None):
+        """Send an object; wait up to `timeout` seconds for a free buffer.
+
+        Raises fsdp.Timeout; fsdp.Left if there were consumers, and all have
+        gone; fsdp.Invalid if the object is larger than the channel's capacity.
+        """
+        pieces = _pieces_of(thing)
+        size = _size_of(pieces)
+        try:
+            item = self._port.begin(size, timeout)
+        except Invalid as error:
+            if error.errno != errno.ERANGE:
+                raise
+            raise Invalid(
+                f"cannot put an item of {size} bytes in channel {self.name!r}, whose "
+                f"capacity is {self.info()['capacity']}; open it with a larger one"
+            ) from None
+        with memoryview(item) as view:
+            _fill(view, pieces)
+        item.send()
+
+    def get(self, timeout=None):
+        """Receive the oldest object; wait up to `timeout` seconds for one.
+
+        Its arrays and tensors may be changed in place if they could be where
+        they come from; of a broadcast, arrays that show the channel's memory are
+        read-only, and tensors are copies.
+        Raises fsdp.Timeout; fsdp.Ended when all producers have ended and
+        everything is received; fsdp.ProducerDied once for each that died, after
+        what it had sent.
+        """
+        try:
+            item = self._port.receive(timeout)
+        except Gone as error:
+            died = ProducerDied(*error.args)
+            died.errno = error.errno
+            raise died from None
+        return _thing_of(memoryview(item))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return self.get()
+        except Ended:
+            raise StopIteration from None
+
+    def end(self):
+        """Say that this producer puts nothing more."""
+        self._port.end()
+
+    def info(self):
+        """capacity, credits, mode, and how many are queued, producers, consumers."""
+        return self._port.info()
+
+    @property
+    def closed(self):
+        """Whether close() was called."""
+        return self._port.closed
+
+    def close(self):
+        """Leave the channel; what was received stays as long as it is used."""
+        if self.role == "producer" and not self.closed:
+            self._port.end()
+        self._port.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __repr__(self):
+        state = ", closed" if self.closed else ""
+        return f"fsdp.Channel({self.name!r}, {self.role!r}{state})"
+
+    def __reduce__(self):
+        raise TypeError("a channel cannot be pickled; open it in the receiver")
+
+
+def open_channel(client, name, role, capacity, credits, mode, access, timeout_ms):
+    for value, known in (role, _ROLES), (mode, _MODES):
+        if value not in known:
+            raise Invalid(f"there is no {value!r} here; it is {' or '.join(known)}")
+    port = client._channel(
+        name, _ROLES[role], capacity, credits, _MODES[mode], access, timeout_ms
+    )
+    return Channel(port, name, role)

@@ -1,0 +1,188 @@
+"""safetensors files: 8 bytes with the size of a JSON header, which says where
+each tensor's bytes are, and then the bytes.
+
+A file comes from anywhere, so its header is checked before any byte of data is
+believed: the tensors must fill the data without holes, overlaps or a rest, and
+each must have the size that its dtype and shape need.
+"""
+
+import errno
+import json
+import math
+import os
+import struct
+import tempfile
+
+from ._bundle import METADATA
+from ._dtypes import DTYPES
+from ._errors import make
+
+_MAX_HEADER = 100_000_000
+
+#: Our names of dtypes, by those of the format.
+DTYPES_OF_FORMAT = {
+    "BOOL": "bool",
+    "U8": "u8",
+    "I8": "i8",
+    "U16": "u16",
+    "I16": "i16",
+    "U32": "u32",
+    "I32": "i32",
+    "U64": "u64",
+    "I64": "i64",
+    "F16": "f16",
+    "BF16": "bf16",
+    "F32": "f32",
+    "F64": "f64",
+    "F8_E4M3": "f8_e4m3",
+    "F8_E5M2": "f8_e5m2",
+    "C64": "c64",
+}
+FORMAT_OF_DTYPES = {ours: theirs for theirs, ours in DTYPES_OF_FORMAT.items()}
+
+
+def _refuse(path, why):
+    return make(errno.EINVAL, f"cannot read {path}: {why}")
+
+
+class Entry:
+    """A tensor of a file: `offset` and `nbytes` say where its bytes are."""
+
+    def __init__(self, name, dtype, shape, offset, nbytes):
+        self.name, self.dtype, self.shape = name, dtype, shape
+        self.offset, self.nbytes = offset, nbytes
+
+
+def _parse_entry(path, name, value):
+    try:
+        dtype, shape = DTYPES_OF_FORMAT[value["dtype"]], tuple(value["shape"])
+        begin, end = value["data_offsets"]
+        is_sound = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+    except (KeyError, TypeError, ValueError):
+        is_sound = False
+    if not is_sound:
+        raise _refuse(path, f"the header describes tensor {name!r} by {value!r}")
+    if end - begin != math.prod(shape) * DTYPES[dtype]:
+        raise _refuse(path, f"tensor {name!r} has not the size of its dtype and shape")
+    return Entry(name, dtype, shape, begin, end - begin)
+
+
+def _without_twins(path):
+    def hook(pairs):
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            raise _refuse(path, "the header has a name twice")
+        return result
+
+    return hook
+
+
+def _parse(path, text, data_size):
+    """(entries by offset, metadata) of the header; offsets are in the data."""
+    try:
+        header = json.loads(text, object_pairs_hook=_without_twins(path))
+    except ValueError as error:
+        raise _refuse(path, f"the header is no JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise _refuse(path, "the header is no JSON object")
+    metadata = header.pop(METADATA, None) or {}
+    if not isinstance(metadata, dict) or any(
+        not isinstance(value, str) for value in metadata.values()
+    ):
+        raise _refuse(path, f"{METADATA} is no object of strings")
+    entries = [_parse_entry(path, *item) for item in header.items()]
+    entries.sort(key=lambda entry: (entry.offset, entry.nbytes))
+    at = 0
+    for entry in entries:
+        if entry.offset != at:
+            raise _refuse(path, f"a hole or an overlap is before tensor {entry.name!r}")
+        at += entry.nbytes
+    if at != data_size:
+        raise _refuse(path, f"it has {data_size} bytes of data, and its tensors {at}")
+    return entries, metadata
+
+
+class File:
+    """An open file: `entries` in the order of their offsets, and `metadata`."""
+
+    def __init__(self, path):
+        self.path = os.fspath(path)
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.entries, self.metadata = self._read_header()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_header(self):
+        size = os.fstat(self.fd).st_size
+        start = os.pread(self.fd, 8, 0)
+        n = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        if n > min(size - 8, _MAX_HEADER):
+            raise _refuse(self.path, "it is no safetensors file, or it is cut off")
+        entries, metadata = _parse(self.path, os.pread(self.fd, n, 8), size - 8 - n)
+        for entry in entries:
+            entry.offset += 8 + n
+        return entries, metadata
+
+    def close(self):
+        os.close(self.fd)
+
+
+def files_of(path):
+    """The files that a path, a list of paths or an index stands for."""
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return [os.fspath(one) for one in path]
+    path = os.fsdecode(path)
+    if not path.endswith(".safetensors.index.json"):
+        return [path]
+    with open(path, encoding="utf-8") as file:
+        try:
+            names = sorted(set(json.load(file)["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise _refuse(path, "it is no index of safetensors files") from None
+    if any(os.path.basename(name) != name for name in names):
+        raise _refuse(path, "it lists files of other directories")
+    return [os.path.join(os.path.dirname(path), name) for name in names]
+
+
+def header_of(entries, metadata):
+    """The first bytes of a file with these entries, one after another."""
+    header = {METADATA: dict(metadata)} if metadata else {}
+    at = 0
+    for entry in entries:
+        if entry.dtype not in FORMAT_OF_DTYPES:
+            raise make(
+                errno.EINVAL,
+                f"cannot write tensor {entry.name!r}: safetensors files have no "
+                f"{entry.dtype}; convert it",
+            )
+        header[entry.name] = {
+            "dtype": FORMAT_OF_DTYPES[entry.dtype],
+            "shape": list(entry.shape),
+            "data_offsets": [at, at + entry.nbytes],
+        }
+        at += entry.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def write_file(path, parts):
+    """Write the buffers to a file, which is there with all of them or not."""
+    path = os.fsdecode(path)
+    with tempfile.NamedTemporaryFile(
+        dir=os.path.dirname(path) or ".", prefix=".fsdp.", delete=False
+    ) as file:
+        try:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            os.fchmod(file.fileno(), 0o666 & ~umask)
+            os.rename(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise

@@ -1,0 +1,102 @@
+"""load_once(): the first of many processes loads a model, and all attach it."""
+
+import errno
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from . import _fsdp
+from ._default import default
+from ._errors import Exists, NotFound, make
+from ._format import File, files_of
+
+# A thread reads so much at a time, so that all of them end together.
+_PIECE = 16 << 20
+
+_ALIGN = 64
+
+
+def _read(file, offset, view):
+    """Fill the view; the interpreter is free meanwhile."""
+    while view.nbytes:
+        n = os.preadv(file.fd, [view], offset)
+        if n == 0:
+            raise make(errno.EINVAL, f"cannot read {file.path}: it was cut off")
+        view, offset = view[n:], offset + n
+
+
+def bytes_of(tensor):
+    """All elements of a tensor: their memory, or a copy if they are strided."""
+    view = memoryview(_fsdp.Bits(tensor))
+    if not view.nbytes or not view.c_contiguous:
+        return memoryview(view.tobytes())
+    return view.cast("B")
+
+
+def _pieces(file, tensors):
+    for entry, tensor in zip(file.entries, tensors):
+        view = bytes_of(tensor)
+        for at in range(0, entry.nbytes, _PIECE):
+            yield file, entry.offset + at, view[at : at + _PIECE]
+
+
+def _fill(stage, files):
+    pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+    try:
+        for file in files:
+            stage.metadata.update(file.metadata)
+            tensors = stage.alloc([(e.name, e.shape, e.dtype) for e in file.entries])
+            # The list raises what a thread has raised.
+            list(pool.map(lambda piece: _read(*piece), _pieces(file, tensors)))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _load(client, files, name, options):
+    size = sum(
+        -(-entry.nbytes // _ALIGN) * _ALIGN for file in files for entry in file.entries
+    )
+    with client.stage(name, size=size, **options) as stage:
+        _fill(stage, files)
+
+
+def _load_files(client, path, name, options):
+    files = []
+    try:
+        for one in files_of(path):
+            files.append(File(one))
+        _load(client, files, name, options)
+    finally:
+        for file in files:
+            file.close()
+
+
+def load_once(path, name, *, client=None, timeout=None, mode=0, gid=None):
+    """Attach the bundle `name`, after loading it from safetensors files if it
+    is not there: a Bundle.
+
+    Of many processes that call it, one loads; the others wait, for `timeout`
+    seconds at most (None: for ever), and attach what it has loaded. If it dies
+    before, the next one loads. The bundle stays when all of them have ended,
+    until Client.remove(name). `path` is a file, a list of files, or a model's
+    .safetensors.index.json.
+    """
+    client = client or default()
+    end = None if timeout is None else time.monotonic() + timeout
+    clash = None
+    while True:
+        try:
+            return client.bundle(name)
+        except NotFound:
+            if clash:  # With another name than the bundle's own.
+                raise clash from None
+        left = None if end is None else max(0, end - time.monotonic())
+        try:
+            _load_files(
+                client,
+                path,
+                name,
+                {"once": True, "timeout": left, "mode": mode, "gid": gid},
+            )
+        except Exists as error:
+            clash = error  # Usually another process was first.

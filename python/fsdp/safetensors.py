@@ -1,0 +1,172 @@
+"""safetensors files whose tensors are in the broker once, for all processes.
+
+The functions are those of the package safetensors. What they give is the
+memory of the broker, read-only: a file is read by the first process on the node
+that opens it, and attached by all others.
+"""
+
+import errno
+import hashlib
+import os
+import re
+
+from ._default import default
+from ._dtypes import DTYPES
+from ._errors import NotFound, make
+from ._format import FORMAT_OF_DTYPES, Entry, header_of, write_file
+from ._load import bytes_of, load_once
+from ._source import source_of
+from ._tensor import Tensor
+
+_TORCH, _NUMPY = ("pt", "torch", "pytorch"), ("np", "numpy")
+
+
+def name_of_file(path):
+    """The bundle that a file has if the caller names none: another one if the
+    file is changed or replaced, or if another user opens it."""
+    path = os.path.realpath(os.fsdecode(path))
+    stat = os.stat(path)
+    identity = (path, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    digest = hashlib.blake2b(repr(identity).encode(), digest_size=8).hexdigest()
+    stem = re.sub(r"[^\w.-]", "_", os.path.basename(path), flags=re.ASCII)[:64]
+    return f"safetensors.{os.getuid()}/{stem}.{digest}/"
+
+
+def _attach(filename, prefix, client):
+    client = client or default()
+    text = filename if isinstance(filename, str) else os.fsdecode(filename)
+    if prefix is None and text.endswith("/"):
+        return client.bundle(text)
+    return load_once(filename, prefix or name_of_file(filename), client=client)
+
+
+class _Slice:
+    """A tensor that is read in parts: f.get_slice("w")[:, 8:16]."""
+
+    def __init__(self, tensor, convert):
+        self._tensor, self._convert = tensor, convert
+
+    def get_shape(self):
+        """The shape of the whole tensor: a list."""
+        return list(self._tensor.shape)
+
+    def get_dtype(self):
+        """The dtype as the format names it, such as "BF16"."""
+        return FORMAT_OF_DTYPES.get(self._tensor.dtype, self._tensor.dtype.upper())
+
+    def __getitem__(self, index):
+        return self._convert(self._tensor, index)
+
+
+class safe_open:
+    """Open a safetensors file, or a bundle, whose name ends in "/".
+
+    As safetensors.safe_open, with `framework` "pt" or "np". The tensors are
+    views of the broker's memory. `prefix`: the bundle in which the file's
+    tensors are, or shall be.
+    """
+
+    def __init__(self, filename, framework, device="cpu", *, prefix=None, client=None):
+        if framework not in _TORCH + _NUMPY:
+            raise make(
+                errno.EINVAL,
+                f'there is no framework {framework!r}; use "pt" or "np"',
+            )
+        self._is_torch, self._device = framework in _TORCH, device
+        self._bundle = _attach(filename, prefix, client)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._bundle = None
+
+    def _open(self):
+        if self._bundle is None:
+            raise make(errno.EINVAL, "the file is closed; open it again")
+        return self._bundle
+
+    @property
+    def bundle(self):
+        """The fsdp.Bundle."""
+        return self._open()
+
+    def keys(self):
+        """The names of the tensors, sorted."""
+        return sorted(self._open())
+
+    def offset_keys(self):
+        """The names in the order of the file."""
+        return list(self._open())
+
+    def metadata(self):
+        """The dict of strings of the file; None: it has none."""
+        return self._open().metadata or None
+
+    def _tensor(self, name):
+        try:
+            return self._open()[name]
+        except KeyError:
+            pass
+        raise make(errno.ENOENT, f"{self._bundle.name} has no tensor {name!r}")
+
+    def _convert(self, tensor, index):
+        array = tensor.torch() if self._is_torch else tensor.numpy()
+        array = array if index is None else array[index]
+        if self._is_torch and str(self._device) != "cpu":
+            array = array.to(self._device)
+        return array
+
+    def get_tensor(self, name):
+        """A tensor, without a copy unless it goes to a device."""
+        return self._convert(self._tensor(name), None)
+
+    def get_slice(self, name):
+        """A tensor of which parts are wanted."""
+        return _Slice(self._tensor(name), self._convert)
+
+
+def load_file(filename, device="cpu", *, prefix=None, client=None, framework="pt"):
+    """All tensors of a file, or of a bundle: a dict, as safetensors.torch's.
+
+    The first process reads the file, and all others attach what it read; see
+    fsdp.load_once(). `prefix`: the bundle's name; else it is made of the file's
+    path, size and times.
+    """
+    with safe_open(filename, framework, device, prefix=prefix, client=client) as file:
+        return {name: file.get_tensor(name) for name in file.offset_keys()}
+
+
+def _bytes_of_torch(value):
+    import torch
+
+    flat = value.detach().cpu().contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy())
+
+
+def _bytes_of(value):
+    if isinstance(value, Tensor):
+        return bytes_of(value)
+    if type(value).__module__.split(".")[0] == "torch":
+        return _bytes_of_torch(value)
+    import numpy
+
+    return memoryview(numpy.ascontiguousarray(value).reshape(-1).view("u1"))
+
+
+def save_file(tensors, filename, metadata=None):
+    """Write a dict of tensors (torch's, numpy's or fsdp's) to a file.
+
+    The file is there with all of them, or not at all.
+    """
+    values, entries = {}, []
+    for name, value in tensors.items():
+        source = source_of(value)
+        values[name] = _bytes_of(value)
+        entries.append(
+            Entry(name, source.dtype, source.shape, 0, values[name].nbytes)
+        )
+    # Large elements first, as the format wants them to be aligned.
+    entries.sort(key=lambda entry: (-DTYPES[entry.dtype], entry.name))
+    head = header_of(entries, metadata)
+    write_file(filename, [head, *(values[entry.name] for entry in entries)])

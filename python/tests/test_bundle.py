@@ -1,0 +1,174 @@
+"""Many tensors published, replaced and got as one."""
+
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import fsdp
+from conftest import PATIENCE, holds, start, until
+
+
+def publish(c, value, n=3, **options):
+    with c.stage("m/", **options) as stage:
+        for i, tensor in enumerate(stage.alloc([(f"w{i}", (2, i + 1), "f32") for i in range(n)])):
+            tensor.numpy()[:] = value + i
+    return stage.version
+
+
+def test_members_are_got_at_once_and_in_order(broker, c):
+    assert publish(c, 10) == 1
+    with fsdp.connect(broker.path) as other:
+        before = other.status()["requests"]
+        bundle = other.bundle("m/")
+        assert other.status()["requests"] - before <= 2
+        assert list(bundle) == ["w0", "w1", "w2"]
+        assert (bundle.name, bundle.version, len(bundle)) == ("m/", 1, 3)
+        assert bundle.nbytes == 4 * (2 + 4 + 6)
+        assert bundle["w2"].numpy().tolist() == [[12] * 3] * 2
+        assert bundle["w2"].readonly and bundle["w2"].name == "m/w2"
+        assert "w3" not in bundle and bundle.metadata == {}
+
+
+def test_nobody_sees_what_is_not_committed(c):
+    stage = c.stage("m/")
+    stage.put("w", b"abc")
+    assert c.names() == []
+    with pytest.raises(fsdp.NotFound):
+        c.bundle("m/")
+    assert stage.commit() == 1
+    assert c.names() == ["m/w"]
+
+
+def test_an_exception_aborts(c):
+    before = c.status()["bytes_live"]
+    with pytest.raises(RuntimeError, match="half-way"):
+        with c.stage("m/") as stage:
+            stage.alloc("w", 1 << 20, "u8")
+            raise RuntimeError("half-way")
+    until(lambda: c.status()["bytes_live"] == before, "the memory is free")
+    with pytest.raises(fsdp.Invalid, match="committed or aborted"):
+        stage.alloc("x", 1, "u8")
+    with pytest.raises(fsdp.Invalid, match="committed or aborted"):
+        stage.commit()
+
+
+def test_a_stage_that_is_dropped_is_aborted(c):
+    stage = c.stage("m/")
+    stage.alloc("w", 1 << 20, "u8")
+    live = c.status()["bytes_live"]
+    del stage
+    until(lambda: c.status()["bytes_live"] < live, "the memory is free")
+
+
+def test_more_members_than_one_request_takes(c):
+    with c.stage("m/") as stage:
+        for i, tensor in enumerate(stage.alloc([(str(i), 1, "i32") for i in range(1000)])):
+            tensor.numpy()[0] = i
+    bundle = c.bundle("m/")
+    assert [int(t.numpy()[0]) for t in bundle.values()] == list(range(1000))
+
+
+def test_arrays_of_the_stage_are_read_only_after_the_commit(c):
+    with c.stage("m/") as stage:
+        tensor = stage.put("w", np.arange(5))
+        assert not tensor.readonly
+    assert tensor.readonly
+    assert tensor.numpy().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_metadata_is_not_a_member(c):
+    with c.stage("m/") as stage:
+        stage.metadata["format"] = "pt"
+        stage.put("w", b"abc")
+    bundle = c.bundle("m/")
+    assert bundle.metadata == {"format": "pt"} and list(bundle) == ["w"]
+    with c.stage("m/", replace=True) as stage:
+        stage.metadata = {"only": "this"}
+    bundle = c.bundle("m/")
+    assert bundle.metadata == {"only": "this"} and len(bundle) == 0
+    assert not bundle.stale
+
+
+def test_an_old_version_stays_beside_the_new_one(c):
+    publish(c, 10)
+    old = c.bundle("m/")
+    assert not old.stale
+    assert publish(c, 20, replace=True) == 2
+    assert old.stale
+    new = c.bundle("m/")
+    assert not new.stale and new.version == 2
+    assert (old["w0"].numpy() == 10).all() and (new["w0"].numpy() == 20).all()
+    c.remove("m/")
+    assert new.stale
+
+
+def test_a_reader_waits_for_a_newer_version(broker, c):
+    publish(c, 10)
+    got = []
+    thread = threading.Thread(
+        target=lambda: got.append(c.bundle("m/", newer_than=1, timeout=PATIENCE))
+    )
+    thread.start()
+    with fsdp.connect(broker.path) as writer:
+        until(lambda: writer.status()["waiters"] > 0, "the reader waits")
+        publish(writer, 20, replace=True)
+    thread.join()
+    assert got[0].version == 2
+    with pytest.raises(fsdp.Timeout):
+        c.bundle("m/", newer_than=2, timeout=0.01)
+
+
+def test_flags_and_wrong_arguments(c):
+    with pytest.raises(fsdp.NotFound):
+        c.stage("m/", replace=True, must_exist=True).commit()
+    publish(c, 10)
+    with pytest.raises(fsdp.Exists):
+        c.stage("m/")
+    with pytest.raises(fsdp.Invalid):
+        c.stage("m")
+    with pytest.raises(fsdp.Invalid):
+        c.bundle("m", timeout=0)
+    with pytest.raises(TypeError):
+        c.bundle("m/", patience=1)
+    with pytest.raises(TypeError, match="pickled"):
+        __import__("pickle").dumps(c.bundle("m/"))
+    with c.stage("empty/") as stage:
+        with pytest.raises(fsdp.Invalid, match="no tensors"):
+            stage.commit()
+        stage.put("w", b"x")
+
+
+def test_holds_end_with_the_bundle_and_its_arrays(c):
+    publish(c, 10)
+    bundle = c.bundle("m/")
+    array = bundle["w1"].numpy()
+    assert holds(c, "m/w0") == 1 and holds(c, "m/w1") == 2
+    del bundle
+    assert holds(c, "m/w0") == 0 and holds(c, "m/w1") > 0
+    assert (array == 11).all()
+    del array
+    assert holds(c, "m/w1") == 0
+
+
+def test_a_killed_writer_leaves_the_old_version(broker, c):
+    publish(c, 10)
+    live = c.status()["bytes_live"]
+    process = start(
+        broker,
+        """
+        import fsdp, sys
+        c = fsdp.connect()
+        stage = c.stage("m/", replace=True)
+        stage.alloc("w0", 1 << 20, "u8")
+        print("half-way", flush=True)
+        sys.stdin.readline()
+        """,
+    )
+    assert process.stdout.readline() == "half-way\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    until(lambda: c.status()["bytes_live"] == live, "what it staged is free")
+    assert c.bundle("m/").version == 1
+    assert publish(c, 20, replace=True) == 2

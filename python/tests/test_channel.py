@@ -1,0 +1,283 @@
+"""Channels: what is put is got, in order and without copies; who ends is told."""
+
+import gc
+import os
+import signal
+import threading
+
+import numpy
+import pytest
+
+import fsdp
+from conftest import PATIENCE, run, start, until
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def pair(c):
+    options = {"capacity": MIB, "credits": 4, "timeout": PATIENCE}
+    with c.channel("t/ch", "producer", **options) as producer:
+        with c.channel("t/ch", "consumer", **options) as consumer:
+            yield producer, consumer
+
+
+def test_objects_come_as_they_were_in_order(pair):
+    producer, consumer = pair
+    things = [
+        None,
+        {"a": [1, 2.5, "x"], "b": (b"raw", {3})},
+        numpy.arange(12, dtype="f4").reshape(3, 4),
+        {"x": numpy.array(7), "empty": numpy.empty((0, 3)), "t": numpy.ones((2, 2)).T},
+    ]
+    for thing in things:
+        producer.put(thing)
+    for thing in things:
+        got = consumer.get(timeout=PATIENCE)
+        assert str(got) == str(thing)
+
+
+def test_elements_are_not_copied_and_may_be_changed(pair):
+    producer, consumer = pair
+    producer.put({"x": numpy.zeros(1000)})
+    x = consumer.get(timeout=PATIENCE)["x"]
+    assert not x.flags.owndata and x.flags.writeable
+    assert x.ctypes.data % 64 == 0
+    x += 1
+    assert x.sum() == 1000
+
+
+def test_a_buffer_is_given_back_when_its_last_array_goes(pair):
+    producer, consumer = pair
+    for i in range(4):
+        producer.put(numpy.full(1000, i))
+    with pytest.raises(fsdp.Timeout):
+        producer.put(0, timeout=0.01)
+    first = consumer.get()
+    part = first[5:]
+    del first
+    with pytest.raises(fsdp.Timeout):
+        producer.put(0, timeout=0)
+    del part
+    producer.put(4, timeout=PATIENCE)
+    assert consumer.info()["queued"] == 4
+
+
+def test_arrays_outlive_the_channel_and_the_connection(broker):
+    options = {"capacity": 4096, "timeout": PATIENCE}
+    client = fsdp.connect(broker.path)
+    producer = client.channel("t/outlive", "producer", **options)
+    consumer = client.channel("t/outlive", **options)
+    producer.put(numpy.arange(200))
+    array = consumer.get(timeout=PATIENCE)
+    consumer.close()
+    producer.close()
+    client.close()
+    array *= 2
+    assert array.tolist() == list(range(0, 400, 2))
+    with pytest.raises(fsdp.Invalid, match="the channel is closed"):
+        consumer.get()
+    del array
+    gc.collect()
+
+
+def test_it_ends_when_the_producers_end(pair):
+    producer, consumer = pair
+    for i in range(3):
+        producer.put(i)
+    producer.end()
+    assert list(consumer) == [0, 1, 2]
+    with pytest.raises(fsdp.Ended):
+        consumer.get()
+    with pytest.raises(EOFError):
+        consumer.get()
+
+
+def test_what_is_too_large_is_refused_and_the_next_goes_through(pair):
+    producer, consumer = pair
+    for _ in range(6):
+        with pytest.raises(fsdp.Invalid, match=f"whose capacity is {MIB}; open it"):
+            producer.put(numpy.zeros(MIB, dtype="u1"))
+    producer.put("small")
+    assert consumer.get(timeout=PATIENCE) == "small"
+
+
+def test_what_cannot_be_pickled_takes_no_buffer(pair):
+    producer, consumer = pair
+    for _ in range(6):
+        with pytest.raises((AttributeError, TypeError)):
+            producer.put(threading.Lock())
+    producer.put(1, timeout=0)
+    assert consumer.get() == 1
+
+
+def test_what_was_read_only_stays_so(pair):
+    producer, consumer = pair
+    array = numpy.arange(200)
+    array.flags.writeable = False
+    producer.put(array)
+    assert not consumer.get(timeout=PATIENCE).flags.writeable
+
+
+def test_producers_are_told_that_all_consumers_have_gone(c):
+    options = {"capacity": 4096, "credits": 1, "timeout": PATIENCE}
+    with c.channel("t/left", "producer", **options) as producer:
+        c.channel("t/left", **options).close()
+        with pytest.raises(fsdp.Left):
+            producer.put(0, timeout=PATIENCE)
+            producer.put(1, timeout=PATIENCE)
+
+
+ORDERS = {
+    "nothing": "",
+    "array_last": "del consumer, producer, c",
+    "channels_last": "del c, array",
+    "closed": "c.close(); consumer.close(); producer.close()",
+    "at_exit": "import atexit; atexit.register(print, array.sum(), file=sys.stderr)",
+    "os_exit": "import os; os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_process_may_end_in_any_order(broker, order):
+    status, out, err = run(
+        broker,
+        f"""
+        import fsdp, numpy, sys
+        c = fsdp.connect()
+        producer = c.channel("t/exit-{order}", "producer", capacity=65536)
+        consumer = c.channel("t/exit-{order}", capacity=65536)
+        producer.put(numpy.ones(1000))
+        producer.put(numpy.ones(1000))
+        array = consumer.get()
+        {ORDERS[order]}
+        """,
+    )
+    assert (status, out) == (0, ""), err
+
+
+def test_a_forked_child_is_refused(pair):
+    producer, _ = pair
+    pid = os.fork()
+    if pid == 0:
+        try:
+            producer.put(1)
+        except fsdp.Error:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_broadcast_goes_to_all_and_is_read_only(c):
+    options = {"capacity": 4096, "mode": "broadcast", "timeout": PATIENCE}
+    with c.channel("t/all", "producer", **options) as producer:
+        with c.channel("t/all", **options) as one, c.channel("t/all", **options) as two:
+            producer.put(numpy.arange(200))
+            for consumer in one, two:
+                array = consumer.get(timeout=PATIENCE)
+                assert array.sum() == 19900 and not array.flags.writeable
+                del array
+
+
+def test_a_consumer_waits_for_the_channel(c):
+    with pytest.raises(fsdp.Error):
+        c.channel("t/later", timeout=0)
+    with pytest.raises(fsdp.Invalid, match="'queue'|no 'pipe' here"):
+        c.channel("t/later", mode="pipe")
+    made = []
+
+    def make():
+        made.append(c.channel("t/later", "producer", capacity=4096, timeout=PATIENCE))
+        made[0].put("hello")
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    with c.channel("t/later", timeout=PATIENCE) as consumer:
+        assert consumer.get(timeout=PATIENCE) == "hello"
+    thread.join()
+    made[0].close()
+
+
+PRODUCE = """
+    import fsdp, sys
+    ch = fsdp.connect().channel("t/far", "producer", capacity=65536, timeout=20)
+    print("open", flush=True)
+    for i in range(int(sys.stdin.readline())):
+        ch.put([i, b"x" * 1000])
+    print("put", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_another_process_sends_and_its_death_is_told_once(broker, c):
+    with c.channel("t/far", capacity=65536, timeout=PATIENCE) as consumer:
+        process = start(broker, PRODUCE)
+        assert process.stdout.readline() == "open\n"
+        process.stdin.write("100\n")
+        process.stdin.flush()
+        for i in range(97):
+            assert consumer.get(timeout=PATIENCE)[0] == i
+        assert process.stdout.readline() == "put\n"
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        until(lambda: consumer.info()["producers"] == 0, "the death is seen")
+        assert [consumer.get(timeout=PATIENCE)[0] for _ in range(3)] == [97, 98, 99]
+        with pytest.raises(fsdp.ProducerDied):
+            consumer.get(timeout=PATIENCE)
+        with pytest.raises(fsdp.Ended):
+            consumer.get(timeout=PATIENCE)
+
+
+def test_threads_share_both_ends(pair):
+    producer, consumer = pair
+    got = []
+
+    def send(first):
+        for i in range(first, first + 50):
+            producer.put(i, timeout=PATIENCE)
+
+    def receive():
+        got.extend(consumer.get(timeout=PATIENCE) for _ in range(50))
+
+    threads = [threading.Thread(target=send, args=(i,)) for i in (0, 50)]
+    threads += [threading.Thread(target=receive) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == list(range(100))
+
+
+def test_torch_tensors_are_views_too(pair):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    producer, consumer = pair
+    batch = {
+        "x": torch.arange(600, dtype=torch.float32).reshape(2, 300),
+        "small": torch.arange(6),
+        "low": torch.ones(5, dtype=torch.bfloat16),
+        "mask": torch.tensor([True, False]),
+        "scalar": torch.tensor(3),
+        "empty": torch.empty(0, 4),
+        "turned": torch.arange(6).reshape(2, 3).t(),
+        "conjugate": torch.tensor([1 + 2j]).conj(),
+    }
+    producer.put(batch)
+    got = consumer.get(timeout=PATIENCE)
+    for key, tensor in batch.items():
+        assert got[key].dtype == tensor.dtype and torch.equal(got[key], tensor), key
+    x = got["x"]
+    del got
+    x.add_(1)
+    producer.put(1)
+    assert consumer.get(timeout=PATIENCE) == 1
+    assert torch.equal(x.flatten(), torch.arange(1.0, 601))
+
+
+def test_a_channel_says_what_it_is(pair):
+    producer, consumer = pair
+    assert repr(producer) == "fsdp.Channel('t/ch', 'producer')"
+    info = consumer.info()
+    assert (info["capacity"], info["credits"], info["mode"]) == (MIB, 4, "queue")
+    assert (info["producers"], info["consumers"], info["queued"]) == (1, 1, 0)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        producer.put(consumer)

@@ -1,0 +1,153 @@
+"""Checkpoints of torch.distributed.checkpoint in the broker's memory."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import fsdp
+import fsdp.dcp
+from conftest import start
+
+# Each rank runs this; `world` and `rank` come as arguments.
+PRELUDE = """
+import os, signal, sys, warnings
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+import fsdp, fsdp.dcp
+
+store, world, rank = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+dist.init_process_group("gloo", init_method="file://" + store, world_size=world, rank=rank)
+mesh = init_device_mesh("cpu", (world,))
+
+def state(step):
+    rows = torch.arange(35.0).reshape(7, 5) + step
+    return {
+        "weight": distribute_tensor(rows, mesh, [Shard(0)]),
+        "column": distribute_tensor(rows.bfloat16(), mesh, [Shard(1)]),
+        "bias": distribute_tensor(rows[0].clone(), mesh, [Replicate()]),
+        "empty": torch.zeros(0, 3),
+        "step": step,
+        "note": "as it was",
+    }
+
+def load(name):
+    got = state(-1)
+    dcp.load(got, storage_reader=fsdp.dcp.Reader(name))
+    expected = state(got["step"])
+    for key in ("weight", "column", "bias"):
+        assert got[key].full_tensor().equal(expected[key].full_tensor()), key
+    assert got["note"] == "as it was"
+    return got["step"]
+
+def end():
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+SAVE = PRELUDE + """
+for step in range(int(sys.argv[4]), int(sys.argv[5])):
+    dcp.save(state(step), storage_writer=fsdp.dcp.Writer("run"))
+end()
+"""
+
+LOAD = PRELUDE + """
+print(load("run"))
+end()
+"""
+
+# The last rank dies when it has written, or the coordinator before it finishes.
+DIE = PRELUDE + """
+class Dying(fsdp.dcp.Writer):
+    def write_data(self, plan, planner):
+        done = super().write_data(plan, planner)
+        if sys.argv[4] == "rank" and rank == world - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+    def finish(self, metadata, results):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+dcp.save(state(9), storage_writer=Dying("run"))
+"""
+
+
+def run_ranks(broker, tmp_path, script, world, *more):
+    """The processes of all ranks."""
+    store = tmp_path / f"store.{len(list(tmp_path.iterdir()))}"
+    return [
+        start(broker, script, arguments=[str(store), str(world), str(rank), *map(str, more)])
+        for rank in range(world)
+    ]
+
+
+def succeed(ranks):
+    said = [(*rank.communicate(timeout=120), rank.returncode) for rank in ranks]
+    for out, err, status in said:
+        assert status == 0, err
+    return {out for out, _, _ in said}
+
+
+@pytest.fixture
+def saved(broker, c, tmp_path):
+    succeed(run_ranks(broker, tmp_path, SAVE, 2, 3, 4))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_any_number_of_ranks_reads_what_two_saved(broker, c, saved, tmp_path, world):
+    assert succeed(run_ranks(broker, tmp_path, LOAD, world)) == {"3\n"}
+
+
+def test_a_later_save_replaces_it_and_frees_it(broker, c, saved, tmp_path):
+    names = len(c.names())
+    succeed(run_ranks(broker, tmp_path, SAVE, 2, 4, 7))
+    assert succeed(run_ranks(broker, tmp_path, LOAD, 2)) == {"6\n"}
+    assert len(c.names()) == names
+
+
+@pytest.mark.parametrize("who", ["rank", "coordinator"])
+def test_a_save_that_was_not_finished_is_never_found(broker, c, saved, tmp_path, who):
+    names = set(c.names())
+    ranks = run_ranks(broker, tmp_path, DIE, 2, who)
+    dead = ranks[1] if who == "rank" else ranks[0]
+    assert dead.wait(120) == -9
+    for rank in ranks:
+        rank.kill()
+        rank.communicate()
+    assert set(c.names()) > names  # what it had written is there, unfound
+    assert succeed(run_ranks(broker, tmp_path, LOAD, 3)) == {"3\n"}
+    # And the next save frees it.
+    succeed(run_ranks(broker, tmp_path, SAVE, 2, 5, 6))
+    assert len(c.names()) == len(names)
+
+
+def test_a_checkpoint_outlives_the_broker(supervised, tmp_path):
+    succeed(run_ranks(supervised, tmp_path, SAVE, 2, 3, 4))
+    supervised.kill()
+    assert succeed(run_ranks(supervised, tmp_path, LOAD, 1)) == {"3\n"}
+
+
+def test_drained_it_is_a_checkpoint_of_torch(broker, c, saved, tmp_path):
+    path = tmp_path / "disk"
+    fsdp.dcp.drain("run", path, client=c)
+    fsdp.dcp.remove("run", client=c)
+    assert c.names() == []
+    script = PRELUDE + f"""
+class Reader(dcp.FileSystemReader):
+    def __init__(self, name):
+        super().__init__({str(path)!r})
+fsdp.dcp.Reader = Reader
+print(load("run"))
+end()
+"""
+    assert succeed(run_ranks(broker, tmp_path, script, 3)) == {"3\n"}
+    assert sorted(p.name for p in path.iterdir()) == [
+        ".metadata", "__0_0.distcp", "__1_0.distcp"
+    ]
+
+
+def test_wrong_names_are_told(c):
+    for name in ("", "a//b", "run/meta", "data.x"):
+        with pytest.raises(fsdp.Invalid, match="no name of a checkpoint"):
+            fsdp.dcp.Writer(name, client=c)
+    with pytest.raises(fsdp.NotFound):
+        fsdp.dcp.drain("none", "/nowhere", client=c)

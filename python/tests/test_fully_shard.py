@@ -1,0 +1,252 @@
+"""PyTorch's FSDP2 as the oracle of our sharding, divide factors and reductions.
+
+The factors and the sizes of shards are two files of numbers, which this suite
+holds against torch and unit/test_divide and unit/test_shard hold against our C.
+Run this file to write them again. What is gathered and reduced is compared in
+four processes, each of which is a rank of fully_shard() over gloo and of a
+communicator.
+"""
+
+import contextlib
+import datetime
+import itertools
+import multiprocessing
+import os
+import pathlib
+import traceback
+import types
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import comm
+
+torch_fsdp = pytest.importorskip("torch.distributed.fsdp")
+pytestmark = pytest.mark.filterwarnings("ignore")
+collectives = pytest.importorskip(
+    "torch.distributed.fsdp._fully_shard._fsdp_collectives"
+)
+
+GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "unit" / "collective"
+DTYPES = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+}
+
+
+def group_of(size):
+    return types.SimpleNamespace(size=lambda: size) if size > 1 else None
+
+
+def factors_of_torch():
+    """Lines of dtype, shards, replicas, factor (0: none), whether SUM is forced;
+    pre, post, premul, and the two operations. Where we differ on purpose
+    (docs/fsdp.md: one shard with a factor, a factor of 1), there is none."""
+    said = types.SimpleNamespace(
+        SUM=("sum", 1), AVG=("avg", 1), PREMUL_SUM=lambda by: ("premul_sum", by)
+    )
+    kept, collectives.ReduceOp = collectives.ReduceOp, said
+    worlds = itertools.product((1, 2, 3, 12, 64), (1, 2, 3))
+    try:
+        for (s, r), dtype, force in itertools.product(worlds, DTYPES, (False, True)):
+            for factor in sorted({0, 2, 3.5, 7, s, s * r}):
+                if factor == 1 or (factor and s == 1):
+                    continue
+                pre, post, scatter, reduce = collectives._get_gradient_divide_factors(
+                    group_of(s), group_of(r), DTYPES[dtype], "cpu", factor or None, force
+                )
+                yield (
+                    f"{dtype} {s} {r} {factor:g} {int(force)} {pre or 1:g} {post or 1:g} "
+                    f"{scatter[1]!r} {scatter[0]} {reduce[0]}"
+                )
+    finally:
+        collectives.ReduceOp = kept
+
+
+def shards_of_torch():
+    """Lines of size, ranks, the padded size, and the size on each rank."""
+    from torch.distributed.fsdp._fully_shard._fsdp_common import (
+        _chunk_with_empty,
+        _get_dim0_padded_size,
+    )
+
+    for size in (1, 2, 3, 5, 7, 8, 17, 64, 100, 257):
+        for ranks in (1, 2, 3, 4, 7, 16, 64):
+            chunks = _chunk_with_empty(torch.empty(size, 1), ranks, dim=0)
+            padded = _get_dim0_padded_size(torch.Size([size, 1]), ranks)[0]
+            sizes = " ".join(str(chunk.shape[0]) for chunk in chunks)
+            yield f"{size} {ranks} {padded} {sizes}"
+
+
+FILES = {"divide.golden": factors_of_torch, "shard.golden": shards_of_torch}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_numbers_of_the_unit_tests_are_those_of_torch(name):
+    assert (GOLDEN / name).read_text().splitlines() == list(FILES[name]())
+
+
+# --- what is gathered and reduced ---------------------------------------------
+
+WORLD = 4
+SHAPES = {"a": (10, 3), "b": (4,), "c": (2, 5), "d": (7, 4)}
+CASES = {
+    "plain": {},
+    "factor": {"factor": 2.0, "force": True},
+    "forced": {"force": True},
+    "bf16": {"param": torch.bfloat16, "reduce": torch.float32},
+    "f16": {"param": torch.float16},
+    "narrow": {"reduce": torch.bfloat16},
+    "f64": {"stored": torch.float64},
+    "replicas": {"shards": 2},
+    "replicas_factor": {"shards": 2, "factor": 8.0, "force": True},
+    "second": {"dims": {"d": 1}},
+}
+
+
+class Product(nn.Module):
+    """Its gradients are the factors."""
+
+    def __init__(self, values):
+        super().__init__()
+        for key, value in values.items():
+            setattr(self, key, nn.Parameter(value))
+
+    def forward(self, grads):
+        return sum((getattr(self, k) * g).sum() for k, g in grads.items())
+
+
+def whole_numbers(seed, dtype):
+    """Sums and quarters of them are exact in every dtype and order."""
+    torch.manual_seed(seed)
+    return {k: torch.randint(-8, 8, s).to(dtype) for k, s in SHAPES.items()}
+
+
+def sharded_by_torch(params, case):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard
+
+    model = Product(params)
+    names = {id(p): k for k, p in model.named_parameters()}
+    shards, dims = case.get("shards", WORLD), case.get("dims", {})
+    shape = (WORLD // shards, shards) if shards < WORLD else (WORLD,)
+    torch_fsdp.fully_shard(
+        model,
+        mesh=init_device_mesh("cpu", shape, mesh_dim_names=("r", "s")[-len(shape) :]),
+        mp_policy=torch_fsdp.MixedPrecisionPolicy(
+            param_dtype=case.get("param"),
+            reduce_dtype=case.get("reduce"),
+            cast_forward_inputs=False,
+        ),
+        reshard_after_forward=False,
+        shard_placement_fn=lambda p: Shard(dims.get(names[id(p)], 0)),
+    )
+    if "factor" in case:
+        model.set_gradient_divide_factor(case["factor"])
+    if case.get("force"):
+        model.set_force_sum_reduction_for_comms(True)
+    return model
+
+
+def assert_equal(mine, theirs):
+    for key, a, b in zip(SHAPES, mine, theirs, strict=True):
+        assert a.dtype == b.dtype and torch.equal(a, b), (key, a, b)
+
+
+def check_case(path, rank, name):
+    case = CASES[name]
+    stored = case.get("stored", torch.float32)
+    params = whole_numbers(100, stored)
+    grads = whole_numbers(rank, case.get("param") or stored)
+    model = sharded_by_torch(params, case)
+    ours = comm.Rank(
+        path,
+        name,
+        WORLD,
+        rank,
+        params,
+        n_shards=case.get("shards", WORLD),
+        dims=case.get("dims", {}),
+        param_dtype=case.get("param"),
+        reduce_dtype=case.get("reduce"),
+    )
+    shards = [p.detach().to_local() for p in model.parameters()]
+    for i, theirs in enumerate(shards):
+        shard = ours.shard(i)
+        assert shard.shape[: shard.n_dims] == list(theirs.shape)
+    ours.commit(shards)
+
+    loss = model(grads)  # its parameters stay whole
+    assert_equal(ours.gathered(), [getattr(model, key).detach() for key in SHAPES])
+
+    loss.backward()
+    options = {"is_sum_forced": case.get("force", False)}
+    if "factor" in case:
+        options |= {"has_factor": True, "factor": case["factor"]}
+    reduced = ours.reduced(list(grads.values()), **options)
+    assert_equal(reduced, [p.grad.to_local() for p in model.parameters()])
+    dist.barrier()
+    ours.leave()
+
+
+def run_rank(path, rank, store, said):
+    """All cases in one go: a process that starts costs more than they do."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=WORLD,
+        timeout=datetime.timedelta(seconds=60),
+    )
+    for name in CASES:
+        try:
+            check_case(path, rank, name)
+        except Exception:
+            said.send((name, traceback.format_exc()))
+            os._exit(1)  # the others wait for this rank
+        said.send((name, None))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def said(broker, tmp_path_factory):
+    """What each rank says of each case: None, or its traceback."""
+    store = tmp_path_factory.mktemp("ranks") / "store"
+    fork = multiprocessing.get_context("fork")
+    pipes = [fork.Pipe(duplex=False) for _ in range(WORLD)]
+    ranks = [
+        fork.Process(target=run_rank, args=(broker.path, rank, store, pipe[1]))
+        for rank, pipe in enumerate(pipes)
+    ]
+    for rank in ranks:
+        rank.start()
+    for _, sender in pipes:
+        sender.close()
+    try:
+        yield [dict(received(receiver)) for receiver, _ in pipes]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+
+
+def received(receiver):
+    with contextlib.suppress(EOFError):
+        while True:
+            yield receiver.recv()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_shards_gathers_and_reductions_are_those_of_fully_shard(said, case):
+    for rank, verdicts in enumerate(said):
+        assert verdicts.get(case, "it did not come so far") is None, f"rank {rank}"
+
+
+if __name__ == "__main__":
+    for name, lines in FILES.items():
+        (GOLDEN / name).write_text("".join(f"{line}\n" for line in lines()))

@@ -1,0 +1,245 @@
+"""One of many processes loads a model, and all attach it."""
+
+import json
+import random
+import signal
+import struct
+import subprocess
+
+import numpy as np
+import pytest
+
+import fsdp
+from conftest import BUILD, start, until
+from fsdp.safetensors import load_file, name_of_file, safe_open, save_file
+
+N, SIZE = 24, 1 << 20
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A file that takes a while to load."""
+    path = tmp_path / "model.safetensors"
+    weights = {f"w{i}": np.full(SIZE, i, "u1") for i in range(N)}
+    save_file(weights, path, {"format": "np"})
+    return path
+
+
+def is_whole(bundle):
+    return len(bundle) == N and all((bundle[f"w{i}"].numpy() == i).all() for i in range(N))
+
+
+def test_the_first_loads_and_others_attach(broker, c, model):
+    first = fsdp.load_once(model, "m/", client=c)
+    assert is_whole(first) and first.metadata == {"format": "np"}
+    model.unlink()  # Nobody reads it again.
+    with fsdp.connect(broker.path) as other:
+        second = fsdp.load_once(model, "m/", client=other)
+        assert second.version == 1 and second["w1"]._id == first["w1"]._id
+
+
+def fsdpctl(broker, *arguments):
+    subprocess.run(
+        [BUILD / "fsdpctl", "--socket", broker.path, *arguments], check=True, capture_output=True
+    )
+
+
+def test_fsdpctl_waits_for_python_and_finds_what_it_loaded(broker, c, model):
+    stage = c.stage("m/", once=True)
+    load = subprocess.Popen(
+        [BUILD / "fsdpctl", "--socket", broker.path, "load", "--once", model, "--prefix", "m/"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: c.status()["waiters"] > 0, "fsdpctl waits")
+    stage.put("w", b"abc")
+    stage.commit()
+    assert load.communicate(timeout=60)[0] == "m/ version 1 is there: 1 tensors\n"
+    assert load.returncode == 0
+
+
+def test_a_name_in_the_way_is_told(c, model):
+    with c.stage("m/below/") as stage:
+        stage.put("w", b"x")
+    with pytest.raises(fsdp.Exists, match="lie in each other"):
+        fsdp.load_once(model, "m/", client=c)
+
+
+REPLICA = """
+import fsdp, sys
+sys.stdin.readline()
+m = fsdp.load_once(sys.argv[1], "m/")
+assert all((m[f"w{i}"].numpy() == i).all() for i in range(len(m))), "torn"
+print(m.version, m["w0"]._id, len(m), flush=True)
+sys.stdin.readline()
+assert all((m[f"w{i}"].numpy() == i).all() for i in range(len(m))), "gone"
+"""
+
+
+def replicas(broker, model, n):
+    """n processes that will load when they read a line."""
+    return [start(broker, REPLICA, arguments=[str(model)]) for _ in range(n)]
+
+
+def test_eight_replicas_load_once(broker, c, model):
+    before = c.status()["bytes_live"]
+    processes = replicas(broker, model, 8)
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = {process.stdout.readline() for process in processes}
+    assert len(said) == 1 and said.pop().endswith(f" {N}\n")
+    assert c.status()["bytes_live"] - before < 2 * N * SIZE
+    # The first that exits takes nothing from the others.
+    for process in processes:
+        out, err = process.communicate("end\n", timeout=120)
+        assert (process.returncode, out, err) == (0, "", "")
+    assert is_whole(c.bundle("m/"))
+
+
+def test_a_killed_loader_is_succeeded_at_any_point(broker, c, model):
+    """Whoever loads is killed, wherever it is, until one is left."""
+    chance = random.Random(15)
+    for _ in range(4):
+        live = c.status()["bytes_live"]
+        processes = replicas(broker, model, 3)
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in processes[:2]:
+            some = chance.randrange(1, N * SIZE)
+            until(
+                lambda: c.status()["bytes_live"] - live >= some or "m/w0" in c,
+                "a replica loads",
+            )
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        out, err = processes[2].communicate("end\n", timeout=120)
+        assert (processes[2].returncode, err) == (0, "")
+        assert out.endswith(f" {N}\n")
+        assert is_whole(c.bundle("m/"))
+        c.remove("m/")
+        until(lambda: c.status()["bytes_live"] == live, "nothing is left behind")
+
+
+def test_waiters_are_bounded_by_the_timeout(broker, c, model):
+    stage = c.stage("m/", once=True)
+    with fsdp.connect(broker.path) as other:
+        with pytest.raises(fsdp.Timeout, match="not loaded within"):
+            fsdp.load_once(model, "m/", client=other, timeout=0.01)
+        with pytest.raises(fsdp.Error, match="another process loads"):
+            other.stage("m/", once=True, timeout=0)
+        stage.abort()
+        assert is_whole(fsdp.load_once(model, "m/", client=other, timeout=0))
+
+
+def test_a_loader_that_fails_lets_the_next_one_load(c, model, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        fsdp.load_once(tmp_path / "none.safetensors", "m/", client=c)
+    with open(tmp_path / "cut.safetensors", "wb") as file:
+        file.write(model.read_bytes()[:-1])
+    with pytest.raises(fsdp.Invalid, match="bytes of data"):
+        fsdp.load_once(tmp_path / "cut.safetensors", "m/", client=c)
+    assert is_whole(fsdp.load_once(model, "m/", client=c))
+
+
+def test_an_index_stands_for_its_files(c, tmp_path):
+    save_file({"a": np.arange(3)}, tmp_path / "1.safetensors")
+    save_file({"b": np.arange(4)}, tmp_path / "2.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}))
+    bundle = fsdp.load_once(index, "m/", client=c)
+    assert bundle["a"].numpy().tolist() == [0, 1, 2] and len(bundle) == 2
+    c.remove("m/")
+    both = [tmp_path / "1.safetensors", tmp_path / "2.safetensors"]
+    assert list(fsdp.load_once(both, "m/", client=c)) == ["a", "b"]
+    index.write_text(json.dumps({"weight_map": {"a": "../1.safetensors"}}))
+    with pytest.raises(fsdp.Invalid, match="other directories"):
+        fsdp.load_once(index, "other/", client=c)
+
+
+def entry(dtype="U8", shape=(1,), offsets=(0, 1)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+@pytest.mark.parametrize(
+    "header, data, why",
+    [
+        (b"{", b"", "no JSON"),
+        (b"[]", b"", "no JSON object"),
+        ({"a": 7}, b"", "describes"),
+        ({"a": entry(dtype="U9")}, b"x", "describes"),
+        ({"a": entry(shape=(-1,))}, b"x", "describes"),
+        ({"a": entry(shape=(True,))}, b"x", "describes"),
+        ({"a": entry(shape=(2,))}, b"x", "not the size"),
+        ({"a": entry(offsets=(1, 2))}, b"xy", "hole"),
+        ({"a": entry(), "b": entry()}, b"x", "overlap"),
+        ({"a": entry()}, b"xy", "2 bytes of data"),
+        ({"a": entry(), "__metadata__": {"k": 1}}, b"x", "object of strings"),
+        (b'{"a":{},"a":{}}', b"", "twice"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_wrong_file_is_refused(c, tmp_path, header, data, why):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    with pytest.raises(fsdp.Invalid, match=why):
+        fsdp.load_once(path, "m/", client=c)
+
+
+@pytest.mark.parametrize("data", [b"", b"1234567", struct.pack("<Q", 100) + b"{}"])
+def test_what_is_no_safetensors_file_is_refused(c, tmp_path, data):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(fsdp.Invalid, match="no safetensors file"):
+        fsdp.load_once(path, "m/", client=c)
+
+
+# --- safe_open and load_file without torch ------------------------------------
+
+
+def test_a_file_is_read_by_numpy(c, model):
+    with safe_open(model, "np", client=c) as file:
+        assert file.metadata() == {"format": "np"}
+        assert file.keys() == sorted(f"w{i}" for i in range(N))
+        assert file.offset_keys() == list(file.bundle)
+        part = file.get_slice("w3")
+        assert (part.get_shape(), part.get_dtype()) == ([SIZE], "U8")
+        assert part[5:7].tolist() == [3, 3]
+        assert not file.get_tensor("w3").flags.writeable
+        with pytest.raises(KeyError, match="no tensor"):
+            file.get_tensor("w99")
+    with pytest.raises(fsdp.Invalid, match="closed"):
+        file.keys()
+    with pytest.raises(fsdp.Invalid, match="framework"):
+        safe_open(model, "tf", client=c)
+
+
+def test_a_bundle_can_be_opened_by_name(c, model):
+    fsdp.load_once(model, "m/", client=c)
+    with safe_open("m/", "np", client=c) as file:
+        assert file.get_tensor("w7")[0] == 7
+    with pytest.raises(fsdp.NotFound):
+        safe_open("none/", "np", client=c)
+
+
+def test_another_file_of_the_same_path_is_another_bundle(c, model):
+    first = name_of_file(model)
+    assert load_file(model, client=c, framework="np")["w1"][0] == 1
+    assert c.bundle(first).name == first
+    save_file({"w1": np.full(3, 9, "u1")}, model)
+    assert name_of_file(model) != first
+    assert load_file(model, client=c, framework="np")["w1"].tolist() == [9, 9, 9]
+
+
+def test_a_file_is_written_whole_or_not(tmp_path):
+    path = tmp_path / "x.safetensors"
+    save_file({"a": np.arange(3)}, path)
+    before = path.read_bytes()
+    with pytest.raises(fsdp.Invalid, match="no c128"):
+        save_file({"a": np.zeros(2, "c16")}, path)
+    with pytest.raises(FileNotFoundError):
+        save_file({"a": np.zeros(2)}, tmp_path / "none" / "x")
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]

@@ -1,0 +1,143 @@
+"""fsdp.safetensors does what the package safetensors does."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+try:
+    import safetensors.torch as _
+    import safetensors as real
+except ImportError:
+    real = None
+pytestmark = pytest.mark.skipif(real is None, reason="safetensors is not installed")
+
+import fsdp
+from conftest import holds
+from fsdp import safetensors as ours
+from fsdp._dtypes import LONG_NAMES
+from fsdp._format import DTYPES_OF_FORMAT
+
+DTYPES = sorted(DTYPES_OF_FORMAT.values())
+
+
+def sample(dtype, shape=(2, 3)):
+    kind = getattr(torch, LONG_NAMES[dtype])
+    return torch.arange(6.0).reshape(shape).to(kind)
+
+
+def weights():
+    return {
+        **{f"layer.{dtype}": sample(dtype) for dtype in DTYPES},
+        "scalar": torch.tensor(7.5),
+        "empty": torch.zeros(0, 3),
+    }
+
+
+def same(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and (
+        a.reshape(-1).view(torch.uint8).equal(b.reshape(-1).view(torch.uint8))
+    )
+
+
+def all_same(a, b):
+    return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "model.safetensors"
+    real.torch.save_file(weights(), path, {"format": "pt", "step": "7"})
+    return path
+
+
+def test_what_the_package_writes_is_read(c, path):
+    assert all_same(ours.load_file(path, client=c), real.torch.load_file(path))
+
+
+def test_what_we_write_the_package_reads(tmp_path):
+    path = tmp_path / "ours.safetensors"
+    ours.save_file(weights(), path, metadata={"format": "pt"})
+    assert all_same(real.torch.load_file(path), weights())
+    with real.safe_open(path, "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_we_write_the_same_bytes(tmp_path, path):
+    mine = tmp_path / "ours.safetensors"
+    some = {f"w{i}": torch.arange(float(i + 1)) for i in range(12)}
+    real.torch.save_file(some, path)
+    ours.save_file(some, mine)
+    assert mine.read_bytes() == path.read_bytes()
+
+
+def test_safe_open_has_the_interface_of_the_package(c, path):
+    public = {name for name in dir(real.safe_open) if not name.startswith("_")}
+    # Of the package's newest, for other frameworks and devices.
+    assert public & set(dir(ours.safe_open)) >= {
+        "get_slice", "get_tensor", "keys", "metadata", "offset_keys"
+    }
+    with real.safe_open(path, framework="pt", device="cpu") as theirs:
+        with ours.safe_open(path, framework="pt", device="cpu", client=c) as file:
+            assert sorted(file.keys()) == sorted(theirs.keys())
+            assert file.offset_keys() == theirs.offset_keys()
+            assert file.metadata() == theirs.metadata()
+            for name in theirs.keys():
+                assert same(file.get_tensor(name), theirs.get_tensor(name))
+                a, b = file.get_slice(name), theirs.get_slice(name)
+                assert a.get_shape() == b.get_shape()
+                assert a.get_dtype() == b.get_dtype()
+
+
+@pytest.mark.parametrize(
+    "index", [slice(1, 2), (slice(None), slice(0, 2)), (slice(1, None), slice(1, 3)), ...], ids=str
+)
+def test_slices_are_those_of_the_package(c, path, index):
+    with real.safe_open(path, "pt") as theirs, ours.safe_open(path, "pt", client=c) as file:
+        name = "layer.bf16"
+        assert same(file.get_slice(name)[index], theirs.get_slice(name)[index])
+
+
+def test_tensors_are_the_memory_of_the_broker(broker, c, path):
+    mine = ours.load_file(path, prefix="m/", client=c)
+    with fsdp.connect(broker.path) as other:
+        ours.load_file("m/", client=other)
+    assert mine["layer.f32"].data_ptr() == c["m/layer.f32"].torch().data_ptr()
+    assert holds(c, "m/layer.f32") > 0
+    assert c.entries("m/")[0]["bundle"] == "m/"
+
+
+def test_what_is_not_contiguous_or_is_ours_can_be_saved(c, tmp_path):
+    path = tmp_path / "x.safetensors"
+    matrix = torch.arange(6.0).reshape(2, 3)
+    strided = c.put("a/x", matrix).view((3,), strides=(2,))
+    ours.save_file(
+        {"t": matrix.t(), "p": torch.nn.Parameter(matrix), "f": c["a/x"], "s": strided},
+        path,
+    )
+    got = real.torch.load_file(path)
+    assert got["t"].equal(matrix.t()) and got["p"].equal(matrix)
+    assert got["f"].equal(matrix) and got["s"].equal(torch.tensor([0.0, 2, 4]))
+
+
+def test_bench_attaches_a_model(broker, c, capsys):
+    import json
+
+    from fsdp.__main__ import main
+
+    assert main(["--socket", broker.path, "bench", "--model", "--json"]) == 0
+    own, attach = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert own["name"] == "python_attach_own_bytes" and own["median"] < 64 << 20
+    assert attach["n"] == 11 and 0 < attach["least"] <= attach["median"]
+    assert main(["--socket", broker.path, "bench", "--model"]) == 0
+    assert "python_attach_1000_weights" in capsys.readouterr().out
+    assert c.names() == []
+
+
+def test_fsdpctl_and_python_read_what_the_other_loads(broker, c, path):
+    from test_load import fsdpctl
+
+    fsdpctl(broker, "load", "--once", str(path), "--prefix", "m/")
+    assert all_same(fsdp.load_once(path, "m/", client=c).state_dict(), weights())
+    fsdpctl(broker, "load", "--once", str(path), "--prefix", "m/")
+    assert c.bundle("m/").version == 1
+    with ours.safe_open("m/", "pt", client=c) as file:
+        assert file.metadata() == {"format": "pt", "step": "7"}

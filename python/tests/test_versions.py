@@ -1,0 +1,158 @@
+"""New weights while others serve: versions that are kept, and switched."""
+
+import random
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import fsdp
+from conftest import PATIENCE, start, until
+
+
+def publish(c, value, **options):
+    with c.stage("m/", replace=True, **options) as stage:
+        for name in ("a", "b"):
+            stage.alloc(name, 1000, "i64").numpy()[:] = value
+    return stage.version
+
+
+def value_of(bundle):
+    (value,) = {int(x) for tensor in bundle.values() for x in set(tensor.numpy())}
+    return value
+
+
+def test_the_last_versions_are_kept(broker, c):
+    for i in range(1, 6):
+        assert publish(c, 10 * i, keep=3) == i
+    with fsdp.connect(broker.path) as other:
+        for i in (3, 4, 5):
+            bundle = other.bundle("m/", version=i)
+            assert (bundle.version, value_of(bundle)) == (i, 10 * i)
+            assert bundle.stale == (i < 5)
+        for i in (1, 2):
+            with pytest.raises(fsdp.Gone, match="not kept any more; the newest is 5"):
+                other.bundle("m/", version=i)
+    # They are kept by nobody's hold, and names show the newest only.
+    assert c["m/a"].numpy()[0] == 50
+    assert c.status()["slots_limbo"] == 0
+
+
+def test_fewer_are_kept_from_now_on(c):
+    for i in range(4):
+        publish(c, i, keep=4)
+    live = c.status()["bytes_live"]
+    publish(c, 9)
+    until(lambda: c.status()["bytes_live"] < live, "the old ones are free")
+    with pytest.raises(fsdp.Gone):
+        c.bundle("m/", version=4)
+    assert value_of(c.bundle("m/", version=5)) == 9
+
+
+def test_a_version_that_will_come_is_waited_for(broker, c):
+    publish(c, 1)
+    got = []
+    thread = threading.Thread(
+        target=lambda: got.append(c.bundle("m/", version=3, timeout=PATIENCE))
+    )
+    thread.start()
+    with fsdp.connect(broker.path) as writer:
+        until(lambda: writer.status()["waiters"] > 0, "the reader waits")
+        publish(writer, 2, keep=2)
+        publish(writer, 3, keep=2)
+    thread.join()
+    assert got[0].version == 3 and value_of(got[0]) == 3
+    with pytest.raises(fsdp.NotFound):
+        c.bundle("m/", version=4)
+    with pytest.raises(fsdp.Invalid, match="give one of them"):
+        c.bundle("m/", version=3, newer_than=2)
+    with pytest.raises(fsdp.Invalid):
+        c.stage("m/", replace=True, keep=65)
+
+
+def test_both_versions_are_mapped_at_a_time(c):
+    publish(c, 1, keep=2)
+    publish(c, 2, keep=2)
+    old, new = c.bundle("m/", version=1), c.bundle("m/")
+    assert value_of(old) == 1 and value_of(new) == 2
+    publish(c, 3)
+    c.remove("m/")
+    assert value_of(old) == 1 and value_of(new) == 2
+
+
+def test_the_end_of_the_name_ends_what_is_kept(c):
+    before = c.status()["bytes_live"]
+    for i in range(3):
+        publish(c, i, keep=3)
+    c.remove("m/")
+    until(lambda: c.status()["bytes_live"] == before, "all memory is free")
+    with pytest.raises(fsdp.NotFound):
+        c.bundle("m/", version=1)
+    assert publish(c, 1, keep=3) == 1
+    assert publish(c, 2, keep=3, ttl=0.01) == 2
+    until(lambda: c.status()["bytes_live"] == before, "it has expired")
+
+
+def test_kept_versions_outlive_the_broker(supervised):
+    with fsdp.connect(supervised.path) as client:
+        for i in range(1, 4):
+            publish(client, i, keep=2)
+        supervised.kill()
+        assert value_of(client.bundle("m/", version=2)) == 2
+        with pytest.raises(fsdp.Gone):
+            client.bundle("m/", version=1)
+        assert publish(client, 4, keep=2) == 4
+        assert value_of(client.bundle("m/", version=3)) == 3
+
+
+WRITER = """
+import fsdp, itertools, numpy, sys
+c = fsdp.connect()
+for i in itertools.count(int(sys.argv[1])):
+    with c.stage("m/", replace=True, keep=2) as stage:
+        for tensor in stage.alloc([(f"w{j}", 512, "i64") for j in range(6)]):
+            tensor.numpy()[:] = i
+    print(stage.version, flush=True)
+"""
+
+READER = """
+import fsdp, sys, zlib
+c = fsdp.connect()
+last, n, goal = 0, 0, int(sys.argv[1])
+while n < goal:
+    m = c.bundle("m/", newer_than=last, timeout=None)
+    assert m.version > last
+    last, n = m.version, n + 1
+    for _ in range(2):  # the writer goes on meanwhile
+        sums = {zlib.crc32(t.numpy()) for t in m.values()}
+        assert len(sums) == 1 and len(m) == 6, f"version {m.version} is torn"
+    try:
+        before = c.bundle("m/", version=last - 1) if last > 1 else m
+    except (fsdp.Gone, fsdp.NotFound):
+        continue
+    assert len({zlib.crc32(t.numpy()) for t in before.values()}) == 1
+print("whole")
+"""
+
+
+@pytest.mark.parametrize("switches", [250])
+def test_no_reader_sees_a_mixture_while_writers_are_killed(broker, c, switches):
+    """FSDP_TEST_SWITCHES=10000 is the long form."""
+    import os
+
+    switches = int(os.environ.get("FSDP_TEST_SWITCHES", switches))
+    chance = random.Random(4)
+    readers = [start(broker, READER, arguments=[str(switches // 8)]) for _ in range(8)]
+    done = 0
+    while done < switches or any(reader.poll() is None for reader in readers):
+        assert all(reader.poll() in (None, 0) for reader in readers), "a reader failed"
+        writer = start(broker, WRITER, arguments=[str(done)])
+        for _ in range(chance.randrange(1, max(switches // 5, 2))):
+            writer.stdout.readline()
+            done += 1
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+    for reader in readers:
+        assert reader.communicate(timeout=60) == ("whole\n", "")
+    c.remove("m/")
