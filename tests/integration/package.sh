@@ -28,16 +28,17 @@ check()
 	echo "ok: $what"
 }
 
-# build FOLDER: as docs/deploy.md has it.
+# build FOLDER: as docs/deploy.md has it. The folder goes away later, so only
+# a subshell enters it.
 build()
-{
+(
 	mkdir -p "$1" &&
 		tar -C "$sources" --exclude=./build --exclude=./.git -c . |
 		tar -C "$1" --no-same-permissions -x &&
 		cd "$1" && cmake --preset package &&
 		cmake --build --preset package -j "$(nproc)" &&
 		cpack --config build/package/CPackConfig.cmake
-}
+)
 
 # Have all packages unpacked, each in a folder of its own.
 unpack()
