@@ -9,7 +9,7 @@
  * each task, and while it has none for as long as the others look for tasks.
  */
 #include "broker/worker/worker.h"
-#include "broker/worker/device_comm.h"
+#include "broker/worker/device_comms.h"
 #include "broker/worker/link.h"
 #include "broker/worker/store.h"
 #include "broker/worker/threads.h"
