@@ -54,6 +54,8 @@ static const struct verb *find_verb(const char *name, struct error *err)
 	const struct verb *nearest = NULL;
 	size_t least = SIZE_MAX;
 
+	if (strcmp(name, verb_complete.name) == 0)
+		return &verb_complete;
 	for_each_verb(verb)
 	{
 		size_t distance = suggest_distance(name, verb->name);

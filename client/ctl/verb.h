@@ -47,10 +47,12 @@ extern const struct verb verbs_verify[];
 extern const struct verb verbs_save[];
 extern const struct verb verbs_restore[];
 extern const struct verb verbs_top[];
-extern const struct verb verbs_complete[];
 
 /* All families; the last one is NULL. */
 extern const struct verb *const verb_families[];
+
+/* What the completion of shells calls; it looks into the families. */
+extern const struct verb verb_complete;
 
 /* clang-format off */
 #define for_each_verb(verb)                                                    \

@@ -267,9 +267,8 @@ static int run_complete(struct fsdp_client *client, const struct args *args,
 	return 0;
 }
 
-const struct verb verbs_complete[] = {{.name = "complete",
-				       .operands = "-- [WORD...]",
-				       .n_max = SIZE_MAX,
-				       .is_local = true,
-				       .run = run_complete},
-				      {0}};
+const struct verb verb_complete = {.name = "complete",
+				   .operands = "-- [WORD...]",
+				   .n_max = SIZE_MAX,
+				   .is_local = true,
+				   .run = run_complete};
