@@ -4,6 +4,7 @@
 #include "client/client.h"
 #include "client/bundle.h"
 #include "client/channel.h"
+#include "client/clock.h"
 #include "client/places.h"
 #include "client/post.h"
 #include "client/rank/comm.h"
@@ -166,7 +167,7 @@ static int call_patiently(struct fsdp_client *client, struct request *request,
 			  int32_t *timeout_ms, struct answer *ret,
 			  struct error *err)
 {
-	int64_t start_ms = handshake_now_ms(), now_ms = start_ms, begun_ms;
+	int64_t start_ms = clock_now_ms(), now_ms = start_ms, begun_ms;
 	int32_t whole_ms = *timeout_ms, left_ms = whole_ms;
 	int r;
 
@@ -174,7 +175,7 @@ static int call_patiently(struct fsdp_client *client, struct request *request,
 		begun_ms = now_ms;
 		*timeout_ms = next_slice(client, left_ms);
 		r = call_once(client, request, ret, err);
-		now_ms = handshake_now_ms();
+		now_ms = clock_now_ms();
 		if (whole_ms >= 0)
 			left_ms = (int32_t)(whole_ms - (now_ms - start_ms));
 	} while (is_slice_over(client, r, now_ms - begun_ms, *timeout_ms) &&

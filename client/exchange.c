@@ -5,6 +5,7 @@
  */
 #include "client/exchange.h"
 #include "client/call_failpoints.h"
+#include "client/clock.h"
 #include "client/connection.h"
 #include "proto/failpoint.h"
 #include <errno.h>
@@ -169,7 +170,7 @@ static void disconnect(struct connection *c)
 	c->sock_fd = -1;
 	/* The failure of a connection that lived for a while says nothing about
 	 * the requests. */
-	if (handshake_now_ms() - c->connected_ms > 1000)
+	if (clock_now_ms() - c->connected_ms > 1000)
 		c->n_broken = 0;
 	c->n_broken++;
 }

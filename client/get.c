@@ -4,6 +4,7 @@
 #include "client/get.h"
 #include "client/cache.h"
 #include "client/client.h"
+#include "client/clock.h"
 #include "client/places.h"
 #include "client/sized.h"
 #include "client/stream.h"
@@ -174,7 +175,7 @@ int fsdp_get(struct fsdp_client *client, const char *const *names, size_t n,
 	if (!get_desc(client, names, n, desc, got)) {
 		if (desc->known_only)
 			return refuse_unknown(names[0], err);
-		start_ms = handshake_now_ms();
+		start_ms = clock_now_ms();
 		r = ask(client, names, n, desc, got, err);
 	}
 	return r < 0 ? r : get_await(got, n, desc, start_ms, ret, err);

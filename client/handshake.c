@@ -3,6 +3,7 @@
  * broker that hangs must not block its clients in connect.
  */
 #include "client/handshake.h"
+#include "client/clock.h"
 #include "proto/error.h"
 #include "proto/frame.h"
 #include <errno.h>
@@ -11,16 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
-
-int64_t handshake_now_ms(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static int open_socket(const char *path, int *ret_fd, struct error *err)
 {
@@ -66,7 +58,7 @@ static int wait_for(const struct identity *self, int fd, short events,
 	struct pollfd item = {.fd = fd, .events = events};
 
 	for (;;) {
-		int64_t left_ms = deadline_ms - handshake_now_ms();
+		int64_t left_ms = deadline_ms - clock_now_ms();
 
 		if (left_ms <= 0) {
 			error_set(err, -ETIMEDOUT,

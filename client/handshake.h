@@ -43,6 +43,3 @@ enum handshake_outcome {
  * broker refused, and another try will not help. */
 int handshake_try(const struct identity *self, int64_t deadline_ms,
 		  struct greeting *ret, struct error *err);
-
-/* The monotonic clock in milliseconds. */
-int64_t handshake_now_ms(void);

@@ -2,7 +2,7 @@
  * Sleeps that a signal to the caller may end.
  */
 #include "client/interrupt.h"
-#include "client/handshake.h"
+#include "client/clock.h"
 #include "proto/error.h"
 #include <errno.h>
 #include <sched.h>
@@ -25,7 +25,7 @@ int interrupt_sleep(const struct interrupt *interrupt, int64_t ns,
 
 	if (!interrupt->fn)
 		return 0;
-	now_ms = handshake_now_ms();
+	now_ms = clock_now_ms();
 	if (!is_cut && now_ms - *asked_ms < INTERRUPT_SLICE_MS)
 		return 0;
 	*asked_ms = now_ms;

@@ -4,6 +4,7 @@
  */
 #include "client/begun.h"
 #include "client/client.h"
+#include "client/clock.h"
 #include "client/get.h"
 #include "client/sized.h"
 #include <errno.h>
@@ -86,7 +87,7 @@ int fsdp_get_begin(struct fsdp_client *client, const char *const *names,
 		return error_nomem(err, "a get");
 	pending->client = client;
 	pending->options = desc;
-	pending->start_ms = handshake_now_ms();
+	pending->start_ms = clock_now_ms();
 	r = begin(pending, err);
 	if (r < 0)
 		pending_free(pending);

@@ -1,4 +1,5 @@
 #include "client/reconnect.h"
+#include "client/clock.h"
 #include "client/connection.h"
 #include <errno.h>
 
@@ -7,7 +8,7 @@
 static void connected(struct connection *c, int sock_fd)
 {
 	c->sock_fd = sock_fd;
-	c->connected_ms = handshake_now_ms();
+	c->connected_ms = clock_now_ms();
 	c->calls.first_unsent = c->calls.first;
 }
 
@@ -28,7 +29,7 @@ void reconnect_note_epoch(struct connection *c)
 int reconnect_first(struct connection *c, struct greeting *ret,
 		    struct error *err)
 {
-	int64_t deadline_ms = handshake_now_ms() + c->reconnect_ms;
+	int64_t deadline_ms = clock_now_ms() + c->reconnect_ms;
 	int64_t asked_ms = 0;
 	struct error last;
 
@@ -40,8 +41,7 @@ int reconnect_first(struct connection *c, struct greeting *ret,
 			return 0;
 		}
 		if (r < 0 || last.code == -ENOENT ||
-		    last.code == -ECONNREFUSED ||
-		    handshake_now_ms() >= deadline_ms)
+		    last.code == -ECONNREFUSED || clock_now_ms() >= deadline_ms)
 			return error_set(err, last.code, "%s", last.msg);
 		r = interrupt_sleep(&c->self.interrupt, 1000000, &asked_ms,
 				    err);
@@ -56,7 +56,7 @@ static int handshake_retry(const struct connection *c, const struct call *mine,
 			   struct greeting *ret, struct error *err)
 {
 	struct identity self = c->self;
-	int64_t deadline_ms = handshake_now_ms() + c->reconnect_ms;
+	int64_t deadline_ms = clock_now_ms() + c->reconnect_ms;
 	int64_t wait_ms = 1, asked_ms = 0;
 
 	self.interrupt = call_interrupt(mine, &c->self.interrupt);
@@ -65,7 +65,7 @@ static int handshake_retry(const struct connection *c, const struct call *mine,
 
 		if (r <= 0)
 			return r;
-		if (handshake_now_ms() + wait_ms > deadline_ms)
+		if (clock_now_ms() + wait_ms > deadline_ms)
 			return error_wrap(err, err->code,
 					  "fsdpd did not come back within "
 					  "%d ms",

@@ -3,6 +3,7 @@
  */
 #include "client/stream.h"
 #include "client/client.h"
+#include "client/clock.h"
 #include "client/deferred.h"
 #include "client/event.h"
 #include "client/pause.h"
@@ -304,10 +305,9 @@ static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
 	int r = look(tensor, ret, err);
 
 	if (*start_ms == 0)
-		*start_ms = handshake_now_ms();
+		*start_ms = clock_now_ms();
 	while (r == 0 && *ret == WRITTEN_PENDING) {
-		if (timeout_ms >= 0 &&
-		    handshake_now_ms() - *start_ms >= timeout_ms)
+		if (timeout_ms >= 0 && clock_now_ms() - *start_ms >= timeout_ms)
 			return error_set(err, -ETIMEDOUT,
 					 "%s is published, but the stream that "
 					 "writes it is not done; wait longer, "

@@ -37,7 +37,7 @@ int stream_mark(struct fsdp_tensor *const *tensors, size_t n, void *stream,
 
 /*
  * Wait for those that are on a device as `options` say; NULL: until they are
- * written. timeout_ms runs from `start_ms` (of handshake_now_ms(); 0: now).
+ * written. timeout_ms runs from `start_ms` (of clock_now_ms(); 0: now).
  */
 int stream_await(struct fsdp_tensor *const *tensors, size_t n,
 		 const struct fsdp_get_options *options, int64_t start_ms,

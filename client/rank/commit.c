@@ -1,5 +1,5 @@
 #include "client/rank/commit.h"
-#include "client/handshake.h"
+#include "client/clock.h"
 #include "client/rank/direct.h"
 #include "client/rank/engine.h"
 #include "client/rank/host_gather.h"
@@ -29,7 +29,7 @@ static int await_streams(struct fsdp_comm *comm, int32_t timeout_ms,
 		return 0;
 	if (timeout_ms < 0 || timeout_ms > comm->timeout_ms)
 		timeout_ms = comm->timeout_ms;
-	deadline_ms = handshake_now_ms() + timeout_ms;
+	deadline_ms = clock_now_ms() + timeout_ms;
 	if (!comm->engine)
 		return plain_await(comm, &comm->written, deadline_ms, err);
 	/* Otherwise the other ranks' devices would wait for our part of a

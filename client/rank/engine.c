@@ -4,7 +4,7 @@
  * what has been admitted meanwhile; so a prefetch runs beside the computation.
  */
 #include "client/rank/engine.h"
-#include "client/handshake.h"
+#include "client/clock.h"
 #include "client/pause.h"
 #include "client/rank/engine_impl.h"
 #include "client/rank/offload.h"
@@ -35,11 +35,11 @@ static int ask_broker(struct fsdp_comm *comm, struct error *err);
  * is given a moment to say it. */
 static void ask_who_died(struct fsdp_comm *comm)
 {
-	int64_t until_ms = handshake_now_ms() + DEATH_MS;
+	int64_t until_ms = clock_now_ms() + DEATH_MS;
 	struct error cause = ERROR_NULL;
 	struct pause pause = PAUSE_INIT;
 
-	while (ask_broker(comm, &cause) == 0 && handshake_now_ms() < until_ms)
+	while (ask_broker(comm, &cause) == 0 && clock_now_ms() < until_ms)
 		pause_now(&pause);
 }
 
@@ -220,7 +220,7 @@ int engine_reduce(struct fsdp_group *group, const struct reduce_request *asked,
 
 static int64_t left_ms(int64_t deadline_ms)
 {
-	int64_t left = deadline_ms - handshake_now_ms();
+	int64_t left = deadline_ms - clock_now_ms();
 
 	return left > 0 ? left : 0;
 }
@@ -435,7 +435,7 @@ static int begin_until(struct rank_engine *engine,
  * next. What fails is told by whoever waits for it. */
 static void pump(struct rank_engine *engine)
 {
-	int64_t now_ms = handshake_now_ms();
+	int64_t now_ms = clock_now_ms();
 	struct error err = ERROR_NULL;
 
 	while (engine->first && begin_first(engine, now_ms, &err) == 0)
@@ -485,7 +485,7 @@ static int look(struct rank_engine *engine, const struct event *event,
 int engine_await_event(struct rank_engine *engine, const struct event *event,
 		       int64_t deadline_ms, struct error *err)
 {
-	int64_t asked_ms = handshake_now_ms();
+	int64_t asked_ms = clock_now_ms();
 	struct pause pause = PAUSE_INIT;
 	int r;
 
@@ -498,11 +498,11 @@ int engine_await_event(struct rank_engine *engine, const struct event *event,
 		if (deadline_ms >= 0 && left_ms(deadline_ms) == 0)
 			return error_set(err, -ETIMEDOUT,
 					 "the device is not done with it yet");
-		if (handshake_now_ms() - asked_ms >= ASK_MS) {
+		if (clock_now_ms() - asked_ms >= ASK_MS) {
 			r = ask_broker(engine->comm, err);
 			if (r < 0)
 				return r;
-			asked_ms = handshake_now_ms();
+			asked_ms = clock_now_ms();
 		}
 		pause_now(&pause);
 	}
@@ -532,7 +532,7 @@ static int await_slowly(struct rank_engine *engine, const struct event *event,
 		until_ms = deadline_ms;
 		if (interrupt->fn)
 			until_ms =
-				handshake_now_ms() +
+				clock_now_ms() +
 				interrupt_slice(interrupt,
 						deadline_ms < 0
 							? -1
@@ -550,8 +550,7 @@ int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 {
 	struct rank_engine *engine = work->comm->engine;
 	struct fsdp_group *group = work->group;
-	int64_t deadline_ms =
-		timeout_ms < 0 ? -1 : handshake_now_ms() + timeout_ms;
+	int64_t deadline_ms = timeout_ms < 0 ? -1 : clock_now_ms() + timeout_ms;
 	const struct event *event;
 	int r;
 
@@ -626,7 +625,7 @@ int engine_begin(struct fsdp_group *group, struct error *err)
 	struct rank_engine *engine = group->comm->engine;
 
 	return begin_until(engine, group, WORK_UNSHARD, group->open,
-			   handshake_now_ms() + engine->timeout_ms, err);
+			   clock_now_ms() + engine->timeout_ms, err);
 }
 
 int engine_begin_reductions(struct rank_engine *engine, struct error *err)

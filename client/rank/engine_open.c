@@ -2,8 +2,8 @@
  * Opening and closing engines, their groups, and what all ranks of the world
  * must have alike.
  */
+#include "client/clock.h"
 #include "client/device.h"
-#include "client/handshake.h"
 #include "client/rank/engine_impl.h"
 #include "client/rank/offload.h"
 #include "collective/plan_request.h"
@@ -32,7 +32,7 @@ static int await_gather_stream(struct rank_engine *engine, struct error *err)
 	if (r < 0)
 		return r;
 	r = engine_await_event(engine, done,
-			       handshake_now_ms() + engine->timeout_ms, err);
+			       clock_now_ms() + engine->timeout_ms, err);
 	event_cache_put(done);
 	return r;
 }
@@ -180,7 +180,7 @@ static int await_streams(const struct rank_engine *engine, int64_t deadline_ms,
 	char text[DEVICE_TEXT_SIZE];
 
 	while (!has_idle_streams(engine)) {
-		if (handshake_now_ms() >= deadline_ms) {
+		if (clock_now_ms() >= deadline_ms) {
 			device_format(&engine->device->uuid, text);
 			return error_set(err, -ETIMEDOUT,
 					 "collectives on %s wait for work that "
@@ -213,7 +213,7 @@ static int end_nccl(struct rank_engine *engine, struct error *err)
  * we sent may not have come to it yet. */
 int engine_quiesce(struct rank_engine *engine, struct error *err)
 {
-	int64_t deadline_ms = handshake_now_ms() + engine->timeout_ms;
+	int64_t deadline_ms = clock_now_ms() + engine->timeout_ms;
 	int r;
 
 	engine_drop_works(engine);
@@ -221,8 +221,8 @@ int engine_quiesce(struct rank_engine *engine, struct error *err)
 	if (r < 0)
 		return r;
 	/* What NCCL was doing ends a moment after it was told to. */
-	if (deadline_ms < handshake_now_ms() + CLOSE_MS)
-		deadline_ms = handshake_now_ms() + CLOSE_MS;
+	if (deadline_ms < clock_now_ms() + CLOSE_MS)
+		deadline_ms = clock_now_ms() + CLOSE_MS;
 	r = await_streams(engine, deadline_ms, err);
 	if (r < 0)
 		return r;
@@ -279,9 +279,9 @@ int engine_settle(struct rank_engine *engine, void *stream, struct error *err)
 	int r = engine_note(engine, stream, err);
 
 	return r < 0 ? r
-		     : engine_await_noted(
-			       engine, handshake_now_ms() + engine->timeout_ms,
-			       err);
+		     : engine_await_noted(engine,
+					  clock_now_ms() + engine->timeout_ms,
+					  err);
 }
 
 int engine_verify_step(struct rank_engine *engine, uint64_t step,

@@ -1,7 +1,7 @@
 /*
  * Groups: the ways to what is in their memory.
  */
-#include "client/handshake.h"
+#include "client/clock.h"
 #include "client/places.h"
 #include "client/rank/direct.h"
 #include "client/rank/engine.h"
@@ -542,7 +542,7 @@ static int order_gradients(struct fsdp_group *group, void *stream,
 		return r;
 	if (!comm->takes_orders)
 		return plain_await(comm, &order,
-				   handshake_now_ms() + comm->timeout_ms, err);
+				   clock_now_ms() + comm->timeout_ms, err);
 	request->timeline = order.timeline;
 	request->value = order.value;
 	return 0;

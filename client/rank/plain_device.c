@@ -3,8 +3,8 @@
  * ours to order.
  */
 #include "client/rank/plain_device.h"
+#include "client/clock.h"
 #include "client/copy.h"
-#include "client/handshake.h"
 #include "client/pause.h"
 #include "client/timeline.h"
 #include "cuda/context.h"
@@ -39,7 +39,7 @@ static int await_stream(const struct fsdp_comm *comm,
 			const struct device *device, void *stream,
 			struct error *err)
 {
-	int64_t deadline_ms = handshake_now_ms() + comm->timeout_ms;
+	int64_t deadline_ms = clock_now_ms() + comm->timeout_ms;
 	struct pause pause = PAUSE_INIT;
 	CUresult result;
 	int r = context_enter(device, err);
@@ -47,7 +47,7 @@ static int await_stream(const struct fsdp_comm *comm,
 	if (r < 0)
 		return r;
 	while ((result = cu.StreamQuery(stream)) == CUDA_ERROR_NOT_READY &&
-	       handshake_now_ms() < deadline_ms)
+	       clock_now_ms() < deadline_ms)
 		pause_now(&pause);
 	context_leave();
 	if (result == CUDA_ERROR_NOT_READY)
@@ -75,7 +75,7 @@ int plain_await(const struct fsdp_comm *comm, const struct tensor_order *order,
 	struct pause pause = PAUSE_INIT;
 
 	while (order->timeline && !timeline_peek(comm->client, order)) {
-		if (handshake_now_ms() >= deadline_ms)
+		if (clock_now_ms() >= deadline_ms)
 			return refuse_late(comm, err);
 		pause_now(&pause);
 	}

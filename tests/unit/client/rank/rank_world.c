@@ -4,7 +4,6 @@
  */
 #include "tests/unit/client/rank/rank_world.h"
 #include "client/copy.h"
-#include "client/handshake.h"
 #include "client/places.h"
 #include "client/post.h"
 #include <criterion/criterion.h>
@@ -20,12 +19,6 @@ struct fsdp_client client = {
 };
 
 /* Only devices want these. */
-int64_t handshake_now_ms(void)
-{
-	cr_assert(false);
-	return 0;
-}
-
 int fsdp_release_on(struct fsdp_tensor *tensor, void *stream)
 {
 	(void)tensor;
