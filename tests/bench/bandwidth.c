@@ -1,51 +1,102 @@
 #include "bandwidth.h"
 #include "bench.h"
+#include "collective/host/kernel.h"
 #include "copy.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define N_ARRAYS 3
+/* As many places are read in turns, as by ranks that gather several groups. */
+#define N_TURNS 3
 
-typedef void triad_fn(float *to, const float *a, const float *b, size_t n);
+/* Make `n` elements from one array of floats, or from two. */
+typedef void move_fn(void *to, const float *a, const float *b, size_t n);
 
 struct bandwidth {
 	float *arrays[N_ARRAYS];
 	uint32_t n_ranks;
 	/* of this process */
-	uint32_t rank;
-	copy_fn *copy;
-	triad_fn *triad;
+	uint32_t rank, n_iterations;
+	move_fn *moves[N_BANDWIDTHS];
 };
 
-/* Compiled with -O3, so that it is vectorised. */
-static void triad_plain(float *restrict to, const float *restrict a,
-			const float *restrict b, size_t n)
+static void move_plain(void *to, const float *a, const float *b, size_t n)
 {
+	(void)b;
+	copy_plain(to, a, n * sizeof(*a));
+}
+
+static void move_streaming(void *to, const float *a, const float *b, size_t n)
+{
+	(void)b;
+	copy_streaming(to, a, n * sizeof(*a));
+}
+
+static void cast(void *to, const float *from, size_t n, bool is_streamed)
+{
+	const void *in = from;
+
+	kernels_best()->fold[DTYPE_F32][DTYPE_BF16](&to, 1, &in, 1, n, 1, 1,
+						    is_streamed);
+	if (is_streamed)
+		kernel_flush();
+}
+
+static void cast_plain(void *to, const float *a, const float *b, size_t n)
+{
+	(void)b;
+	cast(to, a, n, false);
+}
+
+static void cast_streaming(void *to, const float *a, const float *b, size_t n)
+{
+	(void)b;
+	cast(to, a, n, true);
+}
+
+/* Compiled with -O3, so that it is vectorised. */
+static void triad_plain(void *to, const float *a, const float *b, size_t n)
+{
+	const float *restrict left = a, *restrict right = b;
+	float *restrict sum = to;
+
 	for (size_t i = 0; i < n; i++)
-		to[i] = a[i] + 3 * b[i];
+		sum[i] = left[i] + 3 * right[i];
 }
 
 #ifdef __x86_64__
 #include <emmintrin.h>
 
-static void triad_streaming(float *to, const float *a, const float *b, size_t n)
+static void triad_streaming(void *to, const float *a, const float *b, size_t n)
 {
 	__m128 three = _mm_set1_ps(3);
+	float *sum = to;
 
 	for (size_t i = 0; i < n; i += 4)
 		_mm_stream_ps(
-			to + i,
+			sum + i,
 			_mm_add_ps(_mm_load_ps(a + i),
 				   _mm_mul_ps(three, _mm_load_ps(b + i))));
 	_mm_sfence();
 }
 #else
-static void triad_streaming(float *to, const float *a, const float *b, size_t n)
+static void triad_streaming(void *to, const float *a, const float *b, size_t n)
 {
 	triad_plain(to, a, b, n);
 }
 #endif
+
+/* By kind. `moved`: bytes for each byte of the array that is read. */
+static const struct {
+	double moved;
+	move_fn *moves[2];
+	size_t size; /* bytes of an element that is written */
+} kinds[N_BANDWIDTHS] = {
+	{2, {move_plain, move_streaming}, 4},
+	{3, {triad_plain, triad_streaming}, 4},
+	{1.5, {cast_plain, cast_streaming}, 2},
+};
 
 struct bandwidth *bandwidth_new(uint32_t n_ranks)
 {
@@ -75,62 +126,60 @@ void bandwidth_free(struct bandwidth *bandwidth)
 	free(bandwidth);
 }
 
-static uint64_t n_arrays(uint32_t kind)
-{
-	return kind == BANDWIDTH_COPY ? 2 : 3;
-}
-
 struct stage_order bandwidth_order(enum bandwidth_kind kind, uint64_t moved,
 				   double *ret_scale)
 {
-	uint64_t size = moved / n_arrays(kind);
+	uint64_t size = (uint64_t)((double)moved / kinds[kind].moved);
 
 	if (size > BANDWIDTH_MAX)
 		size = BANDWIDTH_MAX;
 	/* So that all ranks' parts are whole cache lines. */
 	size = (size + 4095) & ~UINT64_C(4095);
-	*ret_scale = (double)moved / (double)(size * n_arrays(kind));
+	*ret_scale = (double)moved / ((double)size * kinds[kind].moved);
 	return (struct stage_order){.variant = kind, .size = size};
 }
 
-/* This rank's part of the array: bytes, whole lines. */
+/* This rank's part of the array: bytes, whole lines also of a cast's result. */
 static size_t part(const struct bandwidth *bandwidth,
 		   const struct stage_order *order, uint64_t *ret_start)
 {
-	uint64_t lines = order->size / 64;
+	uint64_t lines = order->size / 128;
 	uint64_t begin = lines * bandwidth->rank / bandwidth->n_ranks;
 	uint64_t end = lines * (bandwidth->rank + 1) / bandwidth->n_ranks;
 
-	*ret_start = begin * 64;
-	return (end - begin) * 64;
+	*ret_start = begin * 128;
+	return (end - begin) * 128;
 }
 
 static void iterate(void *data, const struct stage_order *order)
 {
 	struct bandwidth *bandwidth = data;
 	uint64_t start;
-	size_t size = part(bandwidth, order, &start);
+	size_t n = part(bandwidth, order, &start) / sizeof(float);
 	size_t i = start / sizeof(float);
+	uint64_t turn = bandwidth->n_iterations++ % N_TURNS;
+	size_t from = i;
 
-	if (order->variant == BANDWIDTH_COPY)
-		bandwidth->copy(bandwidth->arrays[0] + i,
-				bandwidth->arrays[1] + i, size);
-	else
-		bandwidth->triad(
-			bandwidth->arrays[0] + i, bandwidth->arrays[1] + i,
-			bandwidth->arrays[2] + i, size / sizeof(float));
+	if (order->size * N_TURNS <= BANDWIDTH_MAX)
+		from += turn * order->size / sizeof(float);
+	bandwidth->moves[order->variant]((uint8_t *)bandwidth->arrays[0] +
+						 i * kinds[order->variant].size,
+					 bandwidth->arrays[1] + from,
+					 bandwidth->arrays[2] + from, n);
 }
 
-static triad_fn *triad_choose(struct bandwidth *bandwidth,
-			      const struct stage_order *order)
+/* The quicker one, by trying both. */
+static void prepare(void *data, const struct stage_order *order)
 {
-	triad_fn *triads[2] = {triad_plain, triad_streaming};
+	struct bandwidth *bandwidth = data;
+	move_fn *const *moves = kinds[order->variant].moves;
+	move_fn **chosen = &bandwidth->moves[order->variant];
 	double best[2];
 
 	for (int i = 0; i < 2; i++) {
 		struct samples samples = SAMPLES_NULL;
 
-		bandwidth->triad = triads[i];
+		*chosen = moves[i];
 		for (int j = 0; j < 9; j++) {
 			uint64_t start = now_ns();
 
@@ -140,21 +189,7 @@ static triad_fn *triad_choose(struct bandwidth *bandwidth,
 		best[i] = samples_quantile(&samples, 0.5);
 		samples_deinit(&samples);
 	}
-	return triads[best[1] < best[0]];
-}
-
-static void prepare(void *data, const struct stage_order *order)
-{
-	struct bandwidth *bandwidth = data;
-	uint64_t start;
-	size_t size = part(bandwidth, order, &start);
-	size_t i = start / sizeof(float);
-
-	if (order->variant == BANDWIDTH_COPY)
-		bandwidth->copy = copy_choose(bandwidth->arrays[0] + i,
-					      bandwidth->arrays[1] + i, size);
-	else
-		bandwidth->triad = triad_choose(bandwidth, order);
+	*chosen = moves[best[1] < best[0]];
 }
 
 static void release(void *data)

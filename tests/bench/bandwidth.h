@@ -2,10 +2,10 @@
  * What the memory of this machine gives: the floor of collectives.
  *
  * *Copy* reads one array and writes another; *triad* is STREAM's
- * a[i] = b[i] + s * c[i]. Each is done by several processes at once, each with
- * its part of the arrays and on a CPU of its own, by plain or by streaming
- * stores, whichever is quicker here for the size. Bytes moved are those read
- * and written, as STREAM counts them.
+ * a[i] = b[i] + s * c[i]; *cast* is our own kernel from f32 to bf16. Each is
+ * done by several processes at once, each with its part of the arrays and on a
+ * CPU of its own, by plain or by streaming stores, whichever is quicker here
+ * for the size. Bytes moved are those read and written, as STREAM counts them.
  */
 #pragma once
 #include "stage.h"
@@ -13,6 +13,7 @@
 enum bandwidth_kind {
 	BANDWIDTH_COPY,
 	BANDWIDTH_TRIAD,
+	BANDWIDTH_CAST,
 	N_BANDWIDTHS,
 };
 

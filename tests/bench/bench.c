@@ -120,6 +120,7 @@ void pairs_close(struct pairs *pairs)
 	double ours = samples_quantile(&pairs->ours, 0.5);
 
 	samples_add(&pairs->floors, floor);
+	samples_add(&pairs->blocks, ours);
 	samples_add(&pairs->ratios, ours / floor);
 	for (size_t i = 0; i < pairs->ours.n; i++)
 		samples_add(&pairs->all, pairs->ours.values[i]);
@@ -134,6 +135,8 @@ void pairs_result(struct pairs *pairs, double unit, struct result *ret)
 		.p99 = samples_quantile(&pairs->all, 0.99) / unit,
 		.floor = samples_quantile(&pairs->floors, 0.5) / unit,
 		.ratio = samples_quantile(&pairs->ratios, 0.5),
+		.min = samples_quantile(&pairs->blocks, 0) / unit,
+		.floor_min = samples_quantile(&pairs->floors, 0) / unit,
 		.n = pairs->all.n,
 	};
 }
@@ -143,6 +146,7 @@ void pairs_deinit(struct pairs *pairs)
 	samples_deinit(&pairs->floor);
 	samples_deinit(&pairs->ours);
 	samples_deinit(&pairs->floors);
+	samples_deinit(&pairs->blocks);
 	samples_deinit(&pairs->ratios);
 	samples_deinit(&pairs->all);
 }

@@ -33,7 +33,12 @@ struct bench {
 /* What a row gives; NAN where there is no such thing. */
 struct result {
 	double median, p99, floor, ratio;
+	/* Of the best block of each, which neighbours disturbed least; 0: not
+	 * measured. */
+	double min, floor_min;
 	size_t n; /* samples of ours */
+	/* The MPI libraries' times by ours, as in party.h; 0: not measured. */
+	double mpi[2];
 };
 
 /* A sentence to stderr, and exit. */
@@ -67,9 +72,9 @@ double samples_quantile(struct samples *samples, double q);
 void samples_deinit(struct samples *samples);
 
 struct pairs {
-	struct samples floor, ours;    /* the block under way */
-	struct samples floors, ratios; /* one per pair */
-	struct samples all;            /* every sample of ours */
+	struct samples floor, ours;            /* the block under way */
+	struct samples floors, blocks, ratios; /* one per pair */
+	struct samples all;                    /* every sample of ours */
 };
 
 #define PAIRS_NULL ((struct pairs){0})
@@ -121,6 +126,10 @@ row_fn direct_reduce_64kib;
 row_fn direct_reduce_1mib;
 row_fn direct_reduce_4mib;
 row_fn direct_reduce_64mib;
+row_fn direct_gather_64kib, direct_gather_cast_64kib;
+row_fn direct_gather_1mib, direct_gather_cast_1mib;
+row_fn direct_gather_4mib, direct_gather_cast_4mib;
+row_fn direct_gather_64mib, direct_gather_cast_64mib;
 row_fn load_1gib;
 row_fn plan_65536, meter_request_ns;
 

@@ -8,8 +8,8 @@
  *   algbw = size / time
  *   busbw = algbw * (n - 1) / n, for an all-reduce 2 * (n - 1) / n
  *
- * n being the ranks. *Moved* is what the worker reads and writes; it serves
- * all ranks with one copy, so that an all-gather moves the same for any
+ * n being the ranks. *Moved* is what is read and written; one copy serves
+ * all ranks, so that an all-gather moves the same for any
  * number of them, and nothing at all where the shards lie in place.
  */
 #include "contest.h"
@@ -37,15 +37,7 @@ static void run_variants(struct contest *contest, enum collective collective,
 	for (; *names; names++) {
 		contest_run(contest, variant_find(collective, *names), 64 * MIB,
 			    n_pairs, &score);
-		if (score.bandwidth_ratio[kind] <= ret->ratio)
-			continue;
-		*ret = (struct result){
-			.median = score.median / 1000,
-			.p99 = score.p99 / 1000,
-			.floor = score.bandwidth[kind] / 1000,
-			.ratio = score.bandwidth_ratio[kind],
-			.n = score.n,
-		};
+		score_keep_worse(&score, kind, ret);
 	}
 }
 
@@ -119,8 +111,9 @@ static void print_cell(int width, int digits, double value)
 static void print_title(enum collective collective, uint32_t n_ranks)
 {
 	printf("\n%s, %u ranks\n", titles[collective], n_ranks);
-	printf("  %-13s %9s %10s %8s %6s %6s %6s %6s %6s", "variant", "size",
-	       "us", "moved", "GB/s", "algbw", "busbw", "/copy", "/triad");
+	printf("  %-13s %9s %10s %8s %6s %6s %6s %6s %6s %6s", "variant",
+	       "size", "us", "moved", "GB/s", "algbw", "busbw", "/copy",
+	       "/triad", "/cast");
 	for (int i = 0; i < N_MPIS; i++)
 		printf(" %10s %5s", mpis[i].name, "/ours");
 	printf("\n");
@@ -152,8 +145,7 @@ static void print_score(const struct variant *variant, uint32_t n_ranks,
 static void print_json(const struct variant *variant, uint32_t n_ranks,
 		       uint64_t size, const struct score *score)
 {
-	static const char *const mpi_keys[N_MPIS][2] = {
-		{"openmpi", "openmpi_ratio"}, {"mpich", "mpich_ratio"}};
+	static const char *const mpi_keys[N_MPIS] = {"openmpi", "mpich"};
 	double algbw = (double)size / score->median;
 
 	printf("{\"name\": \"%s\", \"variant\": \"%s\", \"ranks\": %u, "
@@ -170,9 +162,11 @@ static void print_json(const struct variant *variant, uint32_t n_ranks,
 	print_number("copy_ratio", score->bandwidth_ratio[BANDWIDTH_COPY]);
 	print_number("triad", score->bandwidth[BANDWIDTH_TRIAD] / 1000);
 	print_number("triad_ratio", score->bandwidth_ratio[BANDWIDTH_TRIAD]);
+	print_number("cast", score->bandwidth[BANDWIDTH_CAST] / 1000);
+	print_number("cast_ratio", score->bandwidth_ratio[BANDWIDTH_CAST]);
 	for (int i = 0; i < N_MPIS; i++) {
-		print_number(mpi_keys[i][0], score->mpi[i] / 1000);
-		print_number(mpi_keys[i][1], score->mpi_ratio[i]);
+		print_number(mpi_keys[i], score->mpi[i] / 1000);
+		print_number(mpis[i].key, score->mpi_ratio[i]);
 	}
 	printf("}\n");
 	fflush(stdout);
@@ -239,11 +233,11 @@ static void run_world(const struct bench *bench, const struct daemon *daemon,
 static const char head[] =
 	"Sizes are of the whole parameters as a rank sees them; MiB moved are "
 	"read and\n"
-	"written by the worker, once for all ranks (in place: nothing). algbw "
-	"and busbw\n"
-	"in GB/s as in nccl-tests. /copy, /triad: times what moving as many "
-	"bytes takes\n"
-	"by one process per CPU. MPI: the f32 collective (sum), in us and "
+	"written once for all ranks (in place: nothing). algbw and busbw in "
+	"GB/s as in\n"
+	"nccl-tests. /copy, /triad, /cast: times what moving as many bytes "
+	"takes by as\n"
+	"many processes. MPI: the f32 collective (sum), in us and "
 	"times ours; \"-\":\n"
 	"not there, or it has no such thing (bf16, casts). All in turns in "
 	"one run.\n";

@@ -1,16 +1,14 @@
 #include "contest.h"
+#include "fsdp.h"
 #include <math.h>
 #include <string.h>
-
-/* fsdp-worker has a thread for each CPU, but not more. */
-#define MAX_WORKER_THREADS 16
 
 /* A round of small collectives is as many as take about so long. */
 #define ROUND_NS       4000000
 #define MAX_ITERATIONS 64
-/* Iterations that touch some memory for the first time: whole parameters are in
- * one of two places by turns. */
-#define N_FIRST 3
+/* Ranks take any pieces of a gather, so it takes them a while until each has
+ * touched all pages of all groups. */
+#define N_FIRST 24
 /* From here on one iteration takes so long that a rank which begins a little
  * later does not matter, and the first is not warmed up for. */
 #define COLD_NS 20000000
@@ -24,35 +22,27 @@ struct runner {
 	struct samples times, ratios; /* to or of ours */
 };
 
-enum {
-	OURS,
-	COPY,
-	TRIAD = COPY + BANDWIDTH_TRIAD,
-	MPI,
-	N_RUNNERS = MPI + N_MPIS
-};
+enum { OURS, COPY, MPI = COPY + N_BANDWIDTHS, N_RUNNERS = MPI + N_MPIS };
 
 void contest_open(struct contest *contest, const struct bench *bench,
 		  const struct daemon *daemon, uint32_t n_ranks, bool has_mpi)
 {
-	uint32_t n_cpus = (uint32_t)CPU_COUNT(&bench->cpus);
-
 	*contest = (struct contest){.bench = bench, .n_ranks = n_ranks};
 	contest->options.socket = daemon->socket;
 	contest->options.n_ranks = n_ranks;
-	if (n_cpus > MAX_WORKER_THREADS)
-		n_cpus = MAX_WORKER_THREADS;
-	contest->bandwidth = bandwidth_new(n_cpus);
-	party_start(&contest->memory, bench, "bandwidth", n_cpus, true,
+	contest->bandwidth = bandwidth_new(n_ranks);
+	party_start(&contest->memory, bench, "bandwidth", n_ranks, true,
 		    bandwidth_serve, contest->bandwidth);
 	party_start(&contest->ours, bench, "ranks", n_ranks, false, rank_serve,
 		    &contest->options);
 	for (int i = 0; i < N_MPIS && has_mpi; i++)
 		party_start_mpi(&contest->mpis[i], bench, &mpis[i], n_ranks);
+	contest->client = client_open(daemon->socket);
 }
 
 void contest_close(struct contest *contest)
 {
+	fsdp_close(contest->client);
 	for (int i = 0; i < N_MPIS; i++)
 		party_stop(&contest->mpis[i]);
 	party_stop(&contest->ours);
@@ -94,6 +84,12 @@ static void runner_prepare(struct runner *runner)
 	runner->order.n_warm = runner->last < COLD_NS;
 }
 
+static bool is_cast_gather(const struct variant *variant)
+{
+	return variant->collective == ALL_GATHER &&
+	       variant->stored != variant->whole;
+}
+
 static void runners_init(struct runner *runners, struct contest *contest,
 			 const struct variant *variant, uint64_t size)
 {
@@ -109,6 +105,8 @@ static void runners_init(struct runner *runners, struct contest *contest,
 	for (int i = 0; i < N_BANDWIDTHS && moved; i++) {
 		struct runner *runner = &runners[COPY + i];
 
+		if (i == BANDWIDTH_CAST && !is_cast_gather(variant))
+			continue;
 		runner->party = &contest->memory;
 		runner->order = bandwidth_order((enum bandwidth_kind)i, moved,
 						&runner->scale);
@@ -118,12 +116,46 @@ static void runners_init(struct runner *runners, struct contest *contest,
 			.party = &contest->mpis[i], .order = order, .scale = 1};
 }
 
+static int add_gathered(const char *name, uint64_t value, void *data)
+{
+	if (strcmp(name, "bytes_gathered") == 0)
+		*(uint64_t *)data = value;
+	return 0;
+}
+
+static uint64_t count_gathered(const struct contest *contest)
+{
+	uint64_t n = 0;
+
+	must(fsdp_status(contest->client, add_gathered, &n, NULL),
+	     "ask for the counters");
+	return n;
+}
+
+/* A gather that moves nothing would make ours look too good. */
+static void run_ours(struct contest *contest, struct runner *runner,
+		     uint64_t moved)
+{
+	uint64_t before = count_gathered(contest);
+	uint64_t n = runner->order.n_iterations + runner->order.n_warm;
+	uint64_t gathered;
+
+	runner_run(runner);
+	gathered = count_gathered(contest) - before;
+	if (runner->order.collective == ALL_GATHER && gathered != n * moved)
+		die("%llu gathers moved %llu bytes instead of %llu each",
+		    (unsigned long long)n, (unsigned long long)gathered,
+		    (unsigned long long)moved);
+}
+
 /* A round of each. */
-static void run_pair(struct runner *runners)
+static void run_pair(struct contest *contest, struct runner *runners,
+		     uint64_t moved)
 {
 	double ours;
 
-	for (int i = 0; i < N_RUNNERS; i++)
+	run_ours(contest, &runners[OURS], moved);
+	for (int i = OURS + 1; i < N_RUNNERS; i++)
 		runner_run(&runners[i]);
 	ours = runners[OURS].last;
 	for (int i = 0; i < N_RUNNERS; i++) {
@@ -141,12 +173,14 @@ static void score_make(struct runner *runners, struct score *ret)
 	*ret = (struct score){
 		.median = samples_quantile(&runners[OURS].times, 0.5),
 		.p99 = samples_quantile(&runners[OURS].times, 0.99),
+		.min = samples_quantile(&runners[OURS].times, 0),
 		.n = runners[OURS].times.n,
 	};
 	for (int i = 0; i < N_BANDWIDTHS; i++) {
 		struct runner *runner = &runners[COPY + i];
 
 		ret->bandwidth[i] = samples_quantile(&runner->times, 0.5);
+		ret->bandwidth_min[i] = samples_quantile(&runner->times, 0);
 		ret->bandwidth_ratio[i] =
 			samples_quantile(&runner->ratios, 0.5);
 	}
@@ -167,7 +201,8 @@ void contest_run(struct contest *contest, const struct variant *variant,
 	for (int i = 0; i < N_RUNNERS; i++)
 		runner_prepare(&runners[i]);
 	for (unsigned i = 0; i < n_pairs; i++)
-		run_pair(runners);
+		run_pair(contest, runners,
+			 variant_moved(variant, contest->n_ranks, size));
 	for (int i = 0; i < N_RUNNERS; i++)
 		runner_order(&runners[i], STAGE_RELEASE);
 	score_make(runners, ret);
@@ -175,4 +210,22 @@ void contest_run(struct contest *contest, const struct variant *variant,
 		samples_deinit(&runners[i].times);
 		samples_deinit(&runners[i].ratios);
 	}
+}
+
+void score_keep_worse(const struct score *score, enum bandwidth_kind kind,
+		      struct result *ret)
+{
+	if (score->bandwidth_ratio[kind] <= ret->ratio)
+		return;
+	*ret = (struct result){
+		.median = score->median / 1000,
+		.p99 = score->p99 / 1000,
+		.floor = score->bandwidth[kind] / 1000,
+		.ratio = score->bandwidth_ratio[kind],
+		.min = score->min / 1000,
+		.floor_min = score->bandwidth_min[kind] / 1000,
+		.n = score->n,
+	};
+	for (int i = 0; i < N_MPIS; i++)
+		ret->mpi[i] = score->mpi_ratio[i];
 }

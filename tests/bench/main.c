@@ -10,6 +10,7 @@
 #include "bench.h"
 #include "gpu.h"
 #include "hostile.h"
+#include "party.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -88,6 +89,20 @@ static const struct row rows[] = {
 	{"direct_reduce_1MiB", "us", 0.6, direct_reduce_1mib, "the same"},
 	{"direct_reduce_4MiB", "us", 1.05, direct_reduce_4mib, "the same"},
 	{"direct_reduce_64MiB", "us", 1.05, direct_reduce_64mib, "the same"},
+	{"direct_gather_64KiB", "us", 10, direct_gather_64kib,
+	 "all-gather, flat, the worse of 2 and 4 ranks; floor: memcpy by as "
+	 "many"},
+	{"direct_gather_1MiB", "us", 3, direct_gather_1mib, "the same"},
+	{"direct_gather_4MiB", "us", 2, direct_gather_4mib, "the same"},
+	{"direct_gather_64MiB", "us", 1.25, direct_gather_64mib, "the same"},
+	{"direct_gather_cast_64KiB", "us", 5, direct_gather_cast_64kib,
+	 "the same, f32 to bf16; floor: the kernel by as many"},
+	{"direct_gather_cast_1MiB", "us", 2, direct_gather_cast_1mib,
+	 "the same"},
+	{"direct_gather_cast_4MiB", "us", 2, direct_gather_cast_4mib,
+	 "the same"},
+	{"direct_gather_cast_64MiB", "us", 1.25, direct_gather_cast_64mib,
+	 "the same"},
 	{"load_1GiB", "ms", 1.1, load_1gib,
 	 "fsdpctl load of four files; floor: as many plain readers"},
 	{"plan_65536", "ms", 2, plan_65536,
@@ -244,7 +259,14 @@ static void print_json(const struct row *row, const struct result *result)
 	printf(", \"unit\": \"%s\", \"n\": %zu", row->unit, result->n);
 	print_number("floor", result->floor);
 	print_number("ratio", result->ratio);
+	if (result->min > 0) {
+		print_number("min", result->min);
+		print_number("floor_min", result->floor_min);
+	}
 	print_number("budget", row->budget);
+	for (int i = 0; i < N_MPIS; i++)
+		if (result->mpi[i] > 0)
+			print_number(mpis[i].key, result->mpi[i]);
 	printf("}\n");
 }
 
@@ -254,19 +276,29 @@ static void print_head(const struct bench *bench)
 	       "%d; "
 	       "%u pairs\n"
 	       "floor is what the bare machine needs, or the limit; ratio is "
-	       "the median of the pairs' ratios, or value / limit\n\n",
+	       "the median of the pairs' ratios, or value / limit; best is the "
+	       "ratio of the least values\n\n",
 	       bench->client_cpu, bench->server_cpu, bench->second_cpu,
 	       bench->n_pairs);
-	printf("%-26s %9s %9s %9s %-13s %7s %7s\n", "row", "median", "p99",
-	       "floor", "unit", "ratio", "budget");
+	printf("%-26s %9s %9s %9s %-13s %7s %7s %7s\n", "row", "median", "p99",
+	       "floor", "unit", "best", "ratio", "budget");
 }
 
 static void print_line(const struct row *row, const struct result *result)
 {
-	printf("%-26s %9.4g %9.4g %9.4g %-13s %7.3g %7.3g  %-7s  %s\n",
-	       row->name, result->median, result->p99, result->floor, row->unit,
-	       result->ratio, row->budget,
+	printf("%-26s %9.4g %9.4g %9.4g %-13s", row->name, result->median,
+	       result->p99, result->floor, row->unit);
+	if (result->min > 0)
+		printf(" %7.3g", result->min / result->floor_min);
+	else
+		printf(" %7s", "-");
+	printf(" %7.3g %7.3g  %-7s  %s", result->ratio, row->budget,
 	       is_met(row, result) ? "met" : "NOT MET", row->what);
+	for (int i = 0; i < N_MPIS; i++)
+		if (result->mpi[i] > 0)
+			printf("; %s: %.3g times ours", mpis[i].name,
+			       result->mpi[i]);
+	printf("\n");
 }
 
 static bool is_wanted(const struct row *row, char **names)

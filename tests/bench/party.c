@@ -16,8 +16,8 @@
 #define ORDER_MS  120000 /* longer than anything that works */
 
 const struct mpi mpis[N_MPIS] = {
-	{"Open MPI", "mpirun.openmpi", "fsdp-bench-openmpi"},
-	{"MPICH", "mpirun.mpich", "fsdp-bench-mpich"},
+	{"Open MPI", "openmpi_ratio", "mpirun.openmpi", "fsdp-bench-openmpi"},
+	{"MPICH", "mpich_ratio", "mpirun.mpich", "fsdp-bench-mpich"},
 };
 
 static void party_init(struct party *party, const struct bench *bench,

@@ -27,6 +27,7 @@ void party_start(struct party *party, const struct bench *bench,
 
 struct mpi {
 	const char *name; /* for people */
+	const char *key;  /* its time by ours in JSON */
 	const char *run;  /* its mpirun */
 	const char *peer; /* mpi_peer.c built with it; beside fsdp-bench */
 };

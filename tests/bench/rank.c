@@ -7,6 +7,11 @@
 #define MAX_PARAMS 4
 #define WAIT_MS    60000
 
+/* A gather of a group that another rank still has unsharded shares its memory,
+ * and moves nothing. The limiter lets a rank be two gathers ahead of another,
+ * so the last gather of one group in three is over before the next one. */
+#define N_LAYERS 3
+
 /* clang-format off */
 const struct variant variants[N_VARIANTS] = {
 	{"f32 in place", ALL_GATHER, FSDP_F32, FSDP_F32, 0,
@@ -77,8 +82,8 @@ uint64_t variant_memory(const struct variant *variant, uint32_t n_ranks,
 	uint64_t stored = stored_size(variant, size);
 
 	switch (variant->collective) {
-	case ALL_GATHER: /* current and next, and two instances */
-		return 2 * stored + 2 * size;
+	case ALL_GATHER: /* current and next, and two buffers */
+		return N_LAYERS * 2 * stored + 2 * size;
 	case REDUCE_SCATTER: /* current, next and gradients */
 		return 3 * stored + n_ranks * size;
 	default:
@@ -93,9 +98,15 @@ struct rank {
 	uint32_t rank;
 	struct fsdp_client *client;
 	struct fsdp_comm *comm;
-	struct fsdp_group *group;
+	struct fsdp_group *groups[N_LAYERS];
+	uint32_t next; /* to be gathered */
 	char name[NAME_SIZE];
 };
+
+static uint32_t count_groups(const struct variant *variant)
+{
+	return variant->collective == ALL_GATHER ? N_LAYERS : 1;
+}
 
 /* A small whole number, which both dtypes hold exactly. */
 static void fill(void *to, enum fsdp_dtype dtype, uint64_t n, float value)
@@ -134,16 +145,18 @@ static void wait_for(const struct fsdp_work *work, const char *what)
 static void iterate(void *data, const struct stage_order *order)
 {
 	struct rank *rank = data;
+	struct fsdp_group *group = rank->groups[0];
 	struct fsdp_work work;
 
 	if (order->collective == ALL_GATHER) {
-		must(fsdp_unshard(rank->group, &work), "unshard");
+		group = rank->groups[rank->next++ % N_LAYERS];
+		must(fsdp_unshard(group, &work), "unshard");
 		wait_for(&work, "wait for an unshard");
-		must(fsdp_reshard(rank->group, 0), "reshard");
+		must(fsdp_reshard(group, 0), "reshard");
 		return;
 	}
-	must(fsdp_input(rank->group, WAIT_MS), "input");
-	must(fsdp_reduce(rank->group, NULL, &work), "reduce");
+	must(fsdp_input(group, WAIT_MS), "input");
+	must(fsdp_reduce(group, NULL, &work), "reduce");
 	wait_for(&work, "wait for a reduction");
 }
 
@@ -175,43 +188,58 @@ static void join(struct rank *rank, const struct stage_order *order,
 	must(fsdp_comm_join(rank->client, rank->name, rank->options->n_ranks,
 			    rank->rank, &options, &rank->comm),
 	     "join");
-	must(fsdp_group_register(rank->comm, "layer", params, variant->n_params,
-				 &policy, &rank->group),
-	     "register");
+	for (uint32_t i = 0; i < count_groups(variant); i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "layer%u", i);
+		must(fsdp_group_register(rank->comm, name, params,
+					 variant->n_params, &policy,
+					 &rank->groups[i]),
+		     "register");
+	}
 }
 
 /* Each rank's shards hold its rank + 1. */
-static void commit(struct rank *rank, const struct variant *variant)
+static void fill_shards(const struct rank *rank, struct fsdp_group *group,
+			const struct variant *variant)
 {
 	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
-	struct fsdp_work work;
 
 	for (uint32_t i = 0; i < variant->n_params; i++) {
-		must(fsdp_shard(rank->group, i, &shard), "shard");
+		must(fsdp_shard(group, i, &shard), "shard");
 		fill(shard.next, shard.dtype, shard.numel,
 		     (float)(rank->rank + 1));
 	}
+}
+
+static void commit(struct rank *rank, const struct variant *variant)
+{
+	struct fsdp_work work;
+
+	for (uint32_t i = 0; i < N_LAYERS; i++)
+		fill_shards(rank, rank->groups[i], variant);
 	must(fsdp_commit(rank->comm, 1, &work), "commit");
 	wait_for(&work, "wait for a commit");
 }
 
-static void check_gather(struct rank *rank, const struct variant *variant)
+static void check_gather(const struct rank *rank, struct fsdp_group *group,
+			 const struct variant *variant)
 {
 	struct fsdp_param param = {.struct_size = sizeof(param)};
 	struct fsdp_work work;
 	uint64_t chunk;
 
-	must(fsdp_unshard(rank->group, &work), "unshard");
+	must(fsdp_unshard(group, &work), "unshard");
 	wait_for(&work, "wait for an unshard");
 	for (uint32_t i = 0; i < variant->n_params; i++) {
-		must(fsdp_param(rank->group, i, &param), "param");
+		must(fsdp_param(group, i, &param), "param");
 		chunk = param.numel / rank->options->n_ranks;
 		for (uint64_t j = 0; j < param.numel; j++)
 			if (load(param.data, param.dtype, j) !=
 			    (float)(j / chunk + 1))
 				die("an all-gather's result is wrong");
 	}
-	must(fsdp_reshard(rank->group, 0), "reshard");
+	must(fsdp_reshard(group, 0), "reshard");
 }
 
 /* Every rank gives its rank + 1; the default is their average. */
@@ -222,13 +250,13 @@ static void check_reduce(struct rank *rank, const struct stage_order *order,
 	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	struct fsdp_work work;
 
-	must(fsdp_input(rank->group, WAIT_MS), "input");
-	fill(fsdp_input_data(rank->group, 0), variant->whole,
+	must(fsdp_input(rank->groups[0], WAIT_MS), "input");
+	fill(fsdp_input_data(rank->groups[0], 0), variant->whole,
 	     order->size / fsdp_dtype_size(variant->whole),
 	     (float)(rank->rank + 1));
-	must(fsdp_reduce(rank->group, NULL, &work), "reduce");
+	must(fsdp_reduce(rank->groups[0], NULL, &work), "reduce");
 	wait_for(&work, "wait for a reduction");
-	must(fsdp_shard(rank->group, 0, &shard), "shard");
+	must(fsdp_shard(rank->groups[0], 0, &shard), "shard");
 	for (uint64_t i = 0; i < shard.numel; i++)
 		if (load(shard.grad, shard.dtype, i) != expected)
 			die("a reduction's result is wrong");
@@ -244,7 +272,8 @@ static void prepare(void *data, const struct stage_order *order)
 	join(rank, order, variant);
 	if (order->collective == ALL_GATHER) {
 		commit(rank, variant);
-		check_gather(rank, variant);
+		for (uint32_t i = 0; i < N_LAYERS; i++)
+			check_gather(rank, rank->groups[i], variant);
 	} else {
 		check_reduce(rank, order, variant);
 	}

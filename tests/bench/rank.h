@@ -7,7 +7,8 @@
  *   all-gather   fsdp_unshard, fsdp_wait, fsdp_reshard
  *   reductions   fsdp_input, fsdp_reduce, fsdp_wait
  *
- * An all-reduce is a reduction over replicas of one shard each.
+ * Ranks gather several groups in turns, so that each gather moves its bytes. An
+ * all-reduce is a reduction over replicas of one shard each.
  */
 #pragma once
 #include "fsdp.h"
@@ -32,7 +33,7 @@ const struct variant *variant_find(enum collective collective,
 
 /* `size`: of the whole parameters as a rank sees them. */
 
-/* Bytes read and written by the worker for one collective. */
+/* Bytes read and written for one collective. */
 uint64_t variant_moved(const struct variant *variant, uint32_t n_ranks,
 		       uint64_t size);
 /* Bytes of the broker's memory that it needs. */
