@@ -1,0 +1,307 @@
+/*
+ * The filters, by libseccomp. A name that the machine does not have, as iopl on
+ * aarch64, is skipped.
+ */
+#include "sandbox/sandbox.h"
+#include "proto/error.h"
+#include <errno.h>
+#include <seccomp.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+/* Neither the broker nor the driver nor NCCL can need these. */
+static const char *const denied[] = {
+	/* other processes */
+	"process_vm_readv",
+	"process_vm_writev",
+	"ptrace",
+	/* other roots, mounts, namespaces and machines' names */
+	"chroot",
+	"fsconfig",
+	"fsmount",
+	"fsopen",
+	"fspick",
+	"mount",
+	"mount_setattr",
+	"move_mount",
+	"open_tree",
+	"pivot_root",
+	"setdomainname",
+	"sethostname",
+	"setns",
+	"umount",
+	"umount2",
+	"unshare",
+	/* the kernel, its clock, its keys and its other interfaces */
+	"acct",
+	"add_key",
+	"adjtimex",
+	"bpf",
+	"clock_adjtime",
+	"clock_settime",
+	"delete_module",
+	"fanotify_init",
+	"finit_module",
+	"init_module",
+	"iopl",
+	"ioperm",
+	"io_uring_enter",
+	"io_uring_register",
+	"io_uring_setup",
+	"kexec_file_load",
+	"kexec_load",
+	"keyctl",
+	"lookup_dcookie",
+	"modify_ldt",
+	"open_by_handle_at",
+	"perf_event_open",
+	"personality",
+	"quotactl",
+	"quotactl_fd",
+	"reboot",
+	"request_key",
+	"settimeofday",
+	"swapoff",
+	"swapon",
+	"syslog",
+	"userfaultfd",
+	"vhangup",
+};
+
+/* It can open no file, start no program, and send no signal but to itself. */
+static const char *const allowed[] = {
+	/* memory */
+	"brk",
+	"madvise",
+	"mmap",
+	"mprotect",
+	"mremap",
+	"munmap",
+	/* threads */
+	"clone",
+	"clone3",
+	"exit",
+	"exit_group",
+	"futex",
+	"getpid",
+	"gettid",
+	"membarrier",
+	"prctl",
+	"restart_syscall",
+	"rseq",
+	"sched_getaffinity",
+	"sched_yield",
+	"set_robust_list",
+	"set_tid_address",
+	"tgkill",
+	/* signals and time */
+	"clock_gettime",
+	"clock_nanosleep",
+	"gettimeofday",
+	"nanosleep",
+	"rt_sigaction",
+	"rt_sigprocmask",
+	"rt_sigreturn",
+	"rt_sigtimedwait",
+	"sigaltstack",
+	"time",
+	/* descriptors */
+	"close",
+	"dup",
+	"epoll_create1",
+	"epoll_ctl",
+	"epoll_pwait",
+	"epoll_wait",
+	"eventfd2",
+	"fcntl",
+	"fstat",
+	"lseek",
+	"newfstatat",
+	"pipe2",
+	"poll",
+	"ppoll",
+	"pread64",
+	"read",
+	"readv",
+	"statx",
+	"write",
+	"writev",
+	/* sockets */
+	"accept",
+	"accept4",
+	"connect",
+	"getpeername",
+	"getsockname",
+	"getsockopt",
+	"recvfrom",
+	"recvmsg",
+	"sendfile",
+	"sendmsg",
+	"sendto",
+	"setsockopt",
+	"shutdown",
+	"socket",
+	/* itself */
+	"getegid",
+	"geteuid",
+	"getgid",
+	"getrandom",
+	"getuid",
+	"prlimit64",
+	"uname",
+};
+
+/* --- refusing with a line ------------------------------------------------- */
+
+#if defined(__x86_64__)
+#define SET_RESULT(context, r) ((context)->uc_mcontext.gregs[REG_RAX] = (r))
+#elif defined(__aarch64__)
+#define SET_RESULT(context, r)                                                 \
+	((context)->uc_mcontext.regs[0] = (unsigned long long)(r))
+#else
+#error "which register has the result of a system call?"
+#endif
+
+/* By their numbers; numbers of later kernels are printed. */
+static const char *call_names[512];
+
+static void learn_names(void)
+{
+	for (int i = 0; i < (int)(sizeof(call_names) / sizeof(*call_names));
+	     i++)
+		call_names[i] =
+			seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, i);
+}
+
+/* The thread may hold any lock, also that of malloc(). */
+static void on_refusal(int number, siginfo_t *info, void *data)
+{
+	unsigned int call = (unsigned int)info->si_syscall;
+	bool has_name = call < sizeof(call_names) / sizeof(*call_names) &&
+			call_names[call];
+	ucontext_t *context = data;
+	char line[128];
+	int n = snprintf(line, sizeof(line),
+			 "%s: the sandbox refused the system call %u (%s)\n",
+			 program_invocation_short_name, call,
+			 has_name ? call_names[call] : "?");
+
+	(void)number;
+	(void)!write(STDERR_FILENO, line, (size_t)n);
+	SET_RESULT(context, -EPERM);
+}
+
+static int handle_refusals(void)
+{
+	struct sigaction action = {.sa_flags = SA_SIGINFO | SA_RESTART};
+
+	learn_names();
+	action.sa_sigaction = on_refusal;
+	return sigaction(SIGSYS, &action, NULL) < 0 ? -errno : 0;
+}
+
+/* --- filters -------------------------------------------------------------- */
+
+static int add_rules(scmp_filter_ctx filter, uint32_t action,
+		     const char *const *names, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		int call = seccomp_syscall_resolve_name(names[i]);
+		int r = 0;
+
+		/* Negative: another machine's. */
+		if (call >= 0)
+			r = seccomp_rule_add_exact(filter, action, call, 0);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int load_broker(scmp_filter_ctx filter)
+{
+	/* The kernel records what is not allowed. */
+	int r = seccomp_attr_set(filter, SCMP_FLTATR_CTL_LOG, 1);
+
+	if (r == 0)
+		r = seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH,
+				     SCMP_ACT_ERRNO(EPERM));
+	if (r == 0)
+		r = add_rules(filter, SCMP_ACT_ERRNO(EPERM), denied,
+			      sizeof(denied) / sizeof(*denied));
+	return r < 0 ? r : seccomp_load(filter);
+}
+
+static int load_exporter(scmp_filter_ctx filter)
+{
+	int r = handle_refusals();
+
+	/* Libraries try to read files that they can do without, as
+	 * /etc/localtime: that is no news. */
+	if (r == 0)
+		r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM),
+				     SCMP_SYS(openat), 0);
+	if (r == 0)
+		r = add_rules(filter, SCMP_ACT_ALLOW, allowed,
+			      sizeof(allowed) / sizeof(*allowed));
+	return r < 0 ? r : seccomp_load(filter);
+}
+
+static int load(enum sandbox sandbox)
+{
+	bool is_broker = sandbox == SANDBOX_BROKER;
+	scmp_filter_ctx filter =
+		seccomp_init(is_broker ? SCMP_ACT_ALLOW : SCMP_ACT_TRAP);
+	int r;
+
+	if (!filter)
+		return -ENOMEM;
+	/* Threads run already. */
+	r = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
+	if (r == 0)
+		r = is_broker ? load_broker(filter) : load_exporter(filter);
+	seccomp_release(filter);
+	return r;
+}
+
+/* --- entering ------------------------------------------------------------- */
+
+#ifdef FSDP_TEST_POINTS
+/* A test names a system call, by its number, which is tried at once. */
+static void try_call(void)
+{
+	const char *number = getenv("FSDP_SANDBOX_TRY");
+
+	if (number)
+		fprintf(stderr, "%s: tried the system call %s: %s\n",
+			program_invocation_short_name, number,
+			syscall(strtol(number, NULL, 10), 0, 0, 0, 0, 0, 0) < 0
+				? strerror(errno)
+				: "done");
+}
+#else
+static void try_call(void)
+{
+}
+#endif
+
+int sandbox_enter(enum sandbox sandbox, struct error *err)
+{
+	int r;
+
+#ifdef FSDP_SANITIZED
+	return error_set(err, -EOPNOTSUPP,
+			 "no sandbox: sanitizers need what it forbids");
+#endif
+	r = load(sandbox);
+	if (r < 0)
+		return error_errno(err, r,
+				   "cannot give up system calls (seccomp)");
+	try_call();
+	return 0;
+}

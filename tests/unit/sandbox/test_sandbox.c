@@ -1,0 +1,171 @@
+/*
+ * The sandbox: what it refuses, in which threads and programs, and what it
+ * leaves. Each test is a process of its own, which is in the sandbox for ever.
+ */
+#include "proto/error.h"
+#include "sandbox/sandbox.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+TestSuite(sandbox, .timeout = 30);
+
+static void enter(enum sandbox sandbox)
+{
+	struct error err = ERROR_NULL;
+	int r = sandbox_enter(sandbox, &err);
+
+	if (r == -EOPNOTSUPP)
+		cr_skip_test("%s", err.msg);
+	cr_assert(zero(int, r), "%s", err.msg);
+}
+
+static int try_call(long call)
+{
+	return syscall(call, 0, 0, 0, 0, 0, 0) < 0 ? errno : 0;
+}
+
+/* The kernel would answer most of these differently. */
+static const long dangerous[] = {
+	SYS_bpf,
+	SYS_init_module,
+	SYS_io_uring_setup,
+	SYS_kexec_load,
+	SYS_keyctl,
+	SYS_mount,
+	SYS_perf_event_open,
+	SYS_process_vm_readv,
+	SYS_process_vm_writev,
+	SYS_ptrace,
+	SYS_setns,
+	SYS_unshare,
+	SYS_userfaultfd,
+};
+
+static void expect_all_refused(void)
+{
+	for (size_t i = 0; i < sizeof(dangerous) / sizeof(*dangerous); i++)
+		cr_expect(eq(int, try_call(dangerous[i]), EPERM),
+			  "system call %ld", dangerous[i]);
+}
+
+Test(sandbox, of_the_broker_refuses_what_it_cannot_need)
+{
+	enter(SANDBOX_BROKER);
+	expect_all_refused();
+}
+
+Test(sandbox, of_the_broker_leaves_memory_sockets_and_devices)
+{
+	int fds[2];
+
+	enter(SANDBOX_BROKER);
+	cr_expect(ge(int, memfd_create("x", MFD_CLOEXEC), 0));
+	cr_expect(zero(int, socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds)));
+	cr_expect(ge(int, open("/dev/null", O_RDWR), 0));
+	/* An unknown request, which the device refuses itself. */
+	cr_expect(eq(int, try_call(SYS_ioctl), ENOTTY));
+}
+
+Test(sandbox, holds_for_programs_that_are_started_later)
+{
+	int status;
+
+	enter(SANDBOX_BROKER);
+	status = system("grep -q '^Seccomp:.2$' /proc/self/status && "
+			"grep -q '^NoNewPrivs:.1$' /proc/self/status");
+	cr_expect(zero(int, status));
+}
+
+static sem_t is_entered;
+
+static void *wait_and_try(void *data)
+{
+	int *error = data;
+
+	sem_wait(&is_entered);
+	*error = try_call(SYS_unshare);
+	return NULL;
+}
+
+Test(sandbox, holds_for_threads_that_run_already)
+{
+	pthread_t thread;
+	int error = 0;
+
+	sem_init(&is_entered, 0, 0);
+	cr_assert(
+		zero(int, pthread_create(&thread, NULL, wait_and_try, &error)));
+	enter(SANDBOX_BROKER);
+	sem_post(&is_entered);
+	pthread_join(thread, NULL);
+	cr_expect(eq(int, error, EPERM));
+}
+
+/* What a child in the sandbox of the exporter writes to stderr. */
+static void run_exporter(void (*act)(void), char *ret, size_t size)
+{
+	int fds[2], status;
+	ssize_t n;
+	pid_t pid;
+
+	cr_assert(zero(int, pipe(fds)));
+	pid = fork();
+	if (pid == 0) {
+		dup2(fds[1], STDERR_FILENO);
+		close(fds[1]);
+		if (sandbox_enter(SANDBOX_EXPORTER, NULL) < 0)
+			_exit(77);
+		act();
+		_exit(0);
+	}
+	close(fds[1]);
+	n = read(fds[0], ret, size - 1);
+	ret[n > 0 ? n : 0] = '\0';
+	close(fds[0]);
+	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		cr_skip_test("no sandbox in this build");
+	cr_assert(zero(int, status));
+}
+
+static void call_what_is_not_on_the_list(void)
+{
+	if (try_call(SYS_getppid) != EPERM)
+		_exit(1);
+}
+
+Test(sandbox, of_the_exporter_names_the_call_that_it_refuses)
+{
+	char text[256];
+
+	run_exporter(call_what_is_not_on_the_list, text, sizeof(text));
+	cr_expect(strstr(text, "refused the system call ") != NULL, "%s", text);
+	cr_expect(strstr(text, "(getppid)") != NULL, "%s", text);
+}
+
+static void open_and_write(void)
+{
+	if (open("/dev/null", O_RDONLY) >= 0 || errno != EPERM)
+		_exit(1);
+	if (write(STDERR_FILENO, "alive", 5) != 5)
+		_exit(2);
+}
+
+Test(sandbox, of_the_exporter_opens_no_file_and_says_nothing_of_it)
+{
+	char text[256];
+
+	run_exporter(open_and_write, text, sizeof(text));
+	cr_expect(eq(str, text, "alive"));
+}
