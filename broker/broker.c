@@ -28,6 +28,7 @@
 #include "proto/error.h"
 #include "proto/failpoint.h"
 #include "proto/socket_path.h"
+#include "sandbox/sandbox.h"
 #include "shm/chunk.h"
 #include "shm/memfd.h"
 #include <errno.h>
@@ -647,6 +648,20 @@ static void note_surroundings(struct broker *broker)
 			 "use the systemd unit or --supervised");
 }
 
+/* Without it the broker works just as well. */
+static void enter_sandbox(const struct broker *broker)
+{
+	struct error err = ERROR_NULL;
+	int r;
+
+	if (!broker->base.config.sandbox)
+		return;
+	r = sandbox_enter(SANDBOX_BROKER, &err);
+	if (r < 0)
+		log_line(r == -EOPNOTSUPP ? LOG_LEVEL_INFO : LOG_LEVEL_WARNING,
+			 "%s", err.msg);
+}
+
 /* --- lifetime ------------------------------------------------------------ */
 
 static int set_up(struct broker *broker, const struct broker_options *options,
@@ -656,8 +671,11 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 
 	broker->config_source = options->config;
 	r = config_load(&broker->base.config, &broker->config_source, err);
-	if (r == 0)
-		r = open_loop(broker, err);
+	if (r < 0)
+		return r;
+	/* fsdp-worker and all threads inherit it. */
+	enter_sandbox(broker);
+	r = open_loop(broker, err);
 	if (r == 0)
 		r = engine_init(&broker->engine, err);
 	if (r == 0)

@@ -80,6 +80,8 @@ struct config {
 
 	/* Its members may list all holders; CONFIG_NO_GROUP. */
 	uint64_t admin_group;
+	/* Does the broker give system calls up at its start (bool)? */
+	uint64_t sandbox;
 
 	/* --- [prefixes]: name = user --- */
 

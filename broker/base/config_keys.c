@@ -43,6 +43,7 @@ const struct config_key config_keys[] = {
 	KEY(quota, quota_groups, CONFIG_COUNT, "4096"),
 	KEY(quota, quota_timelines, CONFIG_COUNT, "128"),
 	KEY(access, admin_group, CONFIG_GROUP, ""),
+	KEY(access, sandbox, CONFIG_BOOL, "yes"),
 };
 /* clang-format on */
 
@@ -90,6 +91,8 @@ static const struct unit times[] = {
 };
 
 static const struct unit counts[] = {{"", 1}, {NULL, 0}};
+
+static const char *const booleans[] = {"no", "yes"};
 
 static const struct {
 	const struct unit *units;
@@ -198,6 +201,17 @@ static int parse_group(const char *text, uint64_t *ret, struct error *err)
 	return r;
 }
 
+static int parse_bool(const char *text, uint64_t *ret, struct error *err)
+{
+	for (uint64_t i = 0; i < 2; i++) {
+		if (strcmp(text, booleans[i]) == 0) {
+			*ret = i;
+			return 0;
+		}
+	}
+	return error_set(err, -EINVAL, "\"%s\" is neither yes nor no", text);
+}
+
 /* --- values -------------------------------------------------------------- */
 
 uint64_t config_key_get(const struct config *config,
@@ -209,22 +223,30 @@ uint64_t config_key_get(const struct config *config,
 	return value;
 }
 
+static int parse_quantity(const char *text, enum config_kind kind,
+			  uint64_t *ret, struct error *err)
+{
+	if (!parse_number(text, kinds[kind].units, kinds[kind].max, ret) ||
+	    *ret < kinds[kind].min)
+		return error_set(err, -EINVAL, "\"%s\" is not %s", text,
+				 kinds[kind].what);
+	return 0;
+}
+
 int config_key_set(struct config *config, const struct config_key *key,
 		   const char *text, struct error *err)
 {
 	uint64_t value = 0;
 	int r;
 
-	if (key->kind == CONFIG_GROUP) {
+	if (key->kind == CONFIG_GROUP)
 		r = parse_group(text, &value, err);
-		if (r < 0)
-			return error_wrap(err, r, "%s", key->name);
-	} else if (!parse_number(text, kinds[key->kind].units,
-				 kinds[key->kind].max, &value) ||
-		   value < kinds[key->kind].min) {
-		return error_set(err, -EINVAL, "%s = \"%s\": not %s", key->name,
-				 text, kinds[key->kind].what);
-	}
+	else if (key->kind == CONFIG_BOOL)
+		r = parse_bool(text, &value, err);
+	else
+		r = parse_quantity(text, key->kind, &value, err);
+	if (r < 0)
+		return error_wrap(err, r, "%s", key->name);
 	memcpy((char *)config + key->offset, &value, sizeof(value));
 	return 0;
 }
@@ -237,6 +259,10 @@ void config_key_print(const struct config *config, const struct config_key *key,
 
 	if (key->kind == CONFIG_GROUP && value == CONFIG_NO_GROUP) {
 		*ret = '\0';
+		return;
+	}
+	if (key->kind == CONFIG_BOOL) {
+		snprintf(ret, CONFIG_VALUE_SIZE, "%s", booleans[value]);
 		return;
 	}
 	if (key->kind != CONFIG_GROUP && value > 0)

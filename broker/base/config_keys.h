@@ -2,7 +2,8 @@
  * The table of keys: it drives reading, checking and printing, and the tests
  * compare the documents with it.
  *
- * Values are numbers: of bytes, of milliseconds, of things, or a gid.
+ * Values are numbers: of bytes, of milliseconds, of things, a gid, or 1 for yes
+ * and 0 for no.
  */
 #pragma once
 #include "broker/base/config.h"
@@ -14,6 +15,7 @@ enum config_kind {
 	CONFIG_COUNT_1, /* at least 1 */
 	CONFIG_SESSIONS,
 	CONFIG_GROUP,
+	CONFIG_BOOL,
 };
 
 struct config_key {

@@ -83,6 +83,8 @@ static void take(struct reload *reload)
 	}
 	report_keys(reload, &old);
 	report_prefixes(reload, &old);
+	if (old.sandbox != reload->next.sandbox)
+		report(reload, "sandbox counts when fsdpd is started again");
 	if (!*reload->report)
 		report(reload, "nothing has changed");
 	config_deinit(&old);

@@ -180,6 +180,7 @@ static const struct {
 	{"[memory]\nmemory_max 1G\n", ":2:", "key = value"},
 	{"[access]\nadmin_group = nobody-has-this\n", ":2:", "no group"},
 	{"[prefixes]\nx = nobody-has-this\n", ":2:", "no user"},
+	{"[access]\nsandbox = 1\n", ":2:", "neither yes nor no"},
 	{"[prefixes]\na/b = root\n", ":2:", "first component"},
 	{"[prefixes]\n.. = root\n", ":2:", ""},
 	{"[memory]\nchunk_min = 1M\nchunk_max = 1G\n", ":2:", "chunk_min"},
