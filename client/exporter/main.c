@@ -7,6 +7,7 @@
 #include "client/exporter/options.h"
 #include "client/exporter/server.h"
 #include "proto/error.h"
+#include "sandbox/sandbox.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -45,6 +46,16 @@ static void wait_for_end(struct collector *collector, const sigset_t *signals)
 		collector_check(collector);
 }
 
+/* All files are open and all threads run. */
+static void enter_sandbox(const struct options *options)
+{
+	struct error err = ERROR_NULL;
+
+	if (!options->has_no_sandbox &&
+	    sandbox_enter(SANDBOX_EXPORTER, &err) < 0)
+		fprintf(stderr, "fsdp-exporter: %s\n", err.msg);
+}
+
 static int run(const struct options *options, const sigset_t *signals,
 	       struct error *err)
 {
@@ -63,6 +74,7 @@ static int run(const struct options *options, const sigset_t *signals,
 	}
 	r = write_port(options->port_file, server_port(server), err);
 	if (r == 0) {
+		enter_sandbox(options);
 		fprintf(stderr, "fsdp-exporter: listening at port %u\n",
 			server_port(server));
 		sd_notify(0, "READY=1");

@@ -22,7 +22,8 @@ static const char usage[] =
 	"  --port PORT        port (9471); 0: any free one\n"
 	"  --port-file FILE   write the port to FILE when it listens\n"
 	"  --socket PATH      socket of the broker, if not in the usual "
-	"places\n";
+	"places\n"
+	"  --no-sandbox       keep the right to all system calls\n";
 
 static int parse_port(const char *text, in_port_t *ret, struct error *err)
 {
@@ -67,6 +68,7 @@ int options_parse(int argc, char **argv, struct options *ret, struct error *err)
 		{"port", required_argument, NULL, 'p'},
 		{"port-file", required_argument, NULL, 'f'},
 		{"socket", required_argument, NULL, 's'},
+		{"no-sandbox", no_argument, NULL, 'n'},
 		{"version", no_argument, NULL, 'v'},
 		{"help", no_argument, NULL, 'h'},
 		{0},
@@ -88,6 +90,9 @@ int options_parse(int argc, char **argv, struct options *ret, struct error *err)
 			break;
 		case 's':
 			ret->socket = optarg;
+			break;
+		case 'n':
+			ret->has_no_sandbox = true;
 			break;
 		case 'v':
 			printf("fsdp-exporter %s\n", FSDP_VERSION);

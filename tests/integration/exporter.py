@@ -54,9 +54,10 @@ def start_broker():
     return broker
 
 
-def start_exporter():
+def start_exporter(*options):
+    (folder / "port").unlink(missing_ok=True)
     exporter = start(build / "fsdp-exporter", "--port", 0, "--port-file",
-                     folder / "port")
+                     folder / "port", *options)
     until("the exporter listens", lambda: (folder / "port").exists()
           and (folder / "port").read_text().endswith("\n"))
     return exporter, int((folder / "port").read_text())
@@ -282,6 +283,31 @@ def is_down():
                             "fsdpd_up") == 0
 
 
+def filter_mode(pid):
+    """2: a filter of system calls is on."""
+    return re.search(r"Seccomp:\t(\d)", Path(f"/proc/{pid}/status").read_text())[1]
+
+
+def check_sandbox():
+    getppid = {"x86_64": 110, "aarch64": 173}[os.uname().machine]
+    with open(folder / "sandbox", "ab") as log:
+        tried = subprocess.Popen(
+            [build / "fsdp-exporter", "--port", "0"], stderr=log,
+            env={**os.environ, "FSDP_SANDBOX_TRY": str(getppid)})
+    processes.append(tried)
+    until("another exporter listens",
+          lambda: "listening" in (folder / "sandbox").read_text())
+    said = (folder / "sandbox").read_text()
+    if "no sandbox" not in said:
+        check("it refuses what is not on its list, and names it",
+              f"refused the system call {getppid} (getppid)" in said and
+              f"tried the system call {getppid}: Operation not" in said, said)
+        check("a filter is on", filter_mode(tried.pid) == "2")
+    free, _ = start_exporter("--no-sandbox")
+    check("it can be left out",
+          filter_mode(free.pid) == filter_mode(os.getpid()))
+
+
 def check_stopped(broker):
     broker.send_signal(signal.SIGSTOP)
     until("a broker that does not answer is down", is_down)
@@ -335,6 +361,7 @@ try:
     check_chromium()
     check_flood()
     check_usage()
+    check_sandbox()
     check_stopped(broker)
     broker = check_death(broker)
     broker.send_signal(signal.SIGSTOP)
