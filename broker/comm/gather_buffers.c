@@ -3,8 +3,10 @@
 #include "broker/comm/full_memory.h"
 #include "broker/comm/group.h"
 #include "broker/comm/rank_memory.h"
+#include "broker/comm/run_board.h"
 #include "broker/tensor/collect.h"
 #include "broker/tensor/settle.h"
+#include "broker/tensor/slot.h"
 #include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
@@ -32,23 +34,34 @@ static int reserve(struct comm *comm, uint32_t buffer, struct error *err)
 	return 0;
 }
 
-static int check_size(const struct group *group, uint32_t slot,
-		      struct error *err)
+/* What was gathered is lost with the last rank that has it. */
+static int check_memory(const struct group *group,
+			const struct gather_buffer *buffer, struct error *err)
 {
-	const struct catalog *catalog = &group->comm->comms->store->catalog;
+	struct store *store = group->comm->comms->store;
+	uint32_t slot = slot_find(store, &buffer->ref, err);
 
-	if (catalog_slot(catalog, slot)->size >= full_memory_size(group))
+	if (!slot)
+		return error_wrap(err, -ESTALE, "memory to gather into");
+	if (catalog_slot(&store->catalog, slot)->size >=
+	    full_memory_size(group))
 		return POOL_OK;
 	return error_set(err, -EINVAL,
 			 "the buffer is smaller than the parameters of '%s'",
 			 group->name);
 }
 
+static void unpin(struct comm *comm, struct gather_buffer *buffer)
+{
+	if (buffer->is_pinned)
+		(void)slot_unpin(comm->comms->store, buffer->ref.slot);
+	buffer->is_pinned = false;
+}
+
 static void drop(struct comm *comm, struct gather_buffer *buffer)
 {
-	if (buffer->slot)
-		(void)slot_unpin(comm->comms->store, buffer->slot);
-	buffer->slot = 0;
+	unpin(comm, buffer);
+	buffer->ref.slot = 0;
 }
 
 /* Those that the ranks have given up on the board: it says no more here than
@@ -59,7 +72,7 @@ static void drop_retired(struct comm *comm)
 	     i++) {
 		struct gather_buffer *buffer = &comm->gather_buffers[i];
 
-		if (buffer->slot &&
+		if (buffer->ref.slot &&
 		    gathers_version(&comm->board, i) != buffer->version)
 			drop(comm, buffer);
 	}
@@ -69,12 +82,20 @@ static int make(const struct group *group, struct gather_buffer *buffer,
 		struct error *err)
 {
 	struct comm *comm = group->comm;
+	struct store *store = comm->comms->store;
+	uint32_t slot;
+	int r;
 
 	drop_retired(comm);
 	/* What ranks have just let go of is room. */
-	collect_released(comm->comms->store);
-	return rank_memory_make_one(comm, 0, full_memory_size(group),
-				    &buffer->slot, err);
+	collect_released(store);
+	r = rank_memory_make_one(comm, 0, full_memory_size(group), &slot, err);
+	if (r != POOL_OK)
+		return r;
+	buffer->ref = (struct slot_ref){
+		slot, catalog_slot(&store->catalog, slot)->generation};
+	buffer->is_pinned = true;
+	return POOL_OK;
 }
 
 int gather_buffer_make(struct group *group, uint32_t i, uint32_t version,
@@ -99,11 +120,20 @@ int gather_buffer_make(struct group *group, uint32_t i, uint32_t version,
 	if (version != buffer->version)
 		drop(comm, buffer);
 	buffer->version = version;
-	r = buffer->slot ? check_size(group, buffer->slot, err)
-			 : make(group, buffer, err);
+	r = buffer->ref.slot ? check_memory(group, buffer, err)
+			     : make(group, buffer, err);
 	if (r == POOL_OK)
-		*ret_slot = buffer->slot;
+		*ret_slot = buffer->ref.slot;
 	return r;
+}
+
+void gather_buffers_recall(struct comms *comms)
+{
+	for (struct comm *comm = comms->first; comm; comm = comm->next)
+		for (uint32_t i = 0; i < comm->n_gather_buffers; i++)
+			unpin(comm, &comm->gather_buffers[i]);
+	catalog_commit(&comms->store->catalog);
+	run_boards_recall(comms);
 }
 
 void gather_buffers_free(struct comm *comm)

@@ -6,17 +6,24 @@
  * its memory when a rank asks for it, pins it for the run, and grants it to
  * each rank that asks. A buffer has versions. When there is a later one, the
  * memory of the one before is unpinned, and free as soon as no rank holds it.
+ *
+ * When memory is short, all buffers are unpinned and the ranks are asked for
+ * those that they do not use. From then on only the ranks' holds keep them.
  */
 #pragma once
+#include "proto/message_part.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 struct comm;
+struct comms;
 struct error;
 struct group;
 
 struct gather_buffer {
-	uint32_t slot; /* pinned; 0: not made */
+	struct slot_ref ref; /* slot 0: not made */
 	uint32_t version;
+	bool is_pinned;
 };
 
 /* Find or make the memory of this version of a buffer, large enough for the
@@ -24,6 +31,10 @@ struct gather_buffer {
  * too small. -ESTALE: there is a later version. */
 int gather_buffer_make(struct group *group, uint32_t buffer, uint32_t version,
 		       uint32_t *ret_slot, struct error *err);
+
+/* Somebody waits for memory, or got none: ask the ranks of all runs for what
+ * they only keep, buffers and inputs (run_board.h). Commits. */
+void gather_buffers_recall(struct comms *comms);
 
 /* The run is over: unpin them. */
 void gather_buffers_free(struct comm *comm);

@@ -11,7 +11,7 @@
  */
 #include "broker/broker.h"
 #include "broker/comm/comm_progress.h"
-#include "broker/comm/run_board.h"
+#include "broker/comm/gather_buffers.h"
 #include "broker/memory/donation.h"
 #include "broker/session/peer.h"
 #include "broker/session/recorded_reply.h"
@@ -171,7 +171,7 @@ static int run(struct broker *broker, struct session *session,
 		goto out;
 	}
 	if (r == VERB_PARK_ROOM)
-		run_boards_recall(&broker->comms);
+		gather_buffers_recall(&broker->comms);
 	r = waiter_park(session, request, call.donation, number,
 			r == VERB_PARK_NAME ? call.wait_name : NULL,
 			call.wait_ms, &err);
@@ -201,7 +201,7 @@ bool verb_rerun(struct broker *broker, struct waiter *waiter)
 	if (r == VERB_DONE)
 		goto out;
 	if (r == VERB_PARK_ROOM)
-		run_boards_recall(&broker->comms);
+		gather_buffers_recall(&broker->comms);
 	r = waiter_repark(waiter, r == VERB_PARK_NAME ? call.wait_name : NULL,
 			  &err);
 	if (r < 0)

@@ -1,5 +1,6 @@
 #include "client/rank/await.h"
 #include "client/rank/comm.h"
+#include "client/rank/gather_job.h"
 #include "client/rank/host_reduce.h"
 #include <errno.h>
 #include <stdio.h>
@@ -121,6 +122,7 @@ int await_ranks(struct fsdp_comm *comm, const struct await *await,
 		r = look_around(comm, await, ret_ranks, err);
 		if (r == AWAIT_MET)
 			r = host_reduce_heed(comm, err);
+		job_heed(comm);
 	}
 	return r;
 }

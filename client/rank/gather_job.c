@@ -4,6 +4,7 @@
 #include "client/rank/host_group.h"
 #include "collective/host/gather.h"
 #include "proto/failpoint.h"
+#include "shm/board.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +108,7 @@ static void drop_buffer(struct own_buffer *buffer)
 /* --- memory -------------------------------------------------------------- */
 
 /* Of buffers that were given up nothing stays mapped. */
-void job_drop_stale(struct fsdp_comm *comm)
+static void drop_stale(struct fsdp_comm *comm)
 {
 	struct gatherer *gatherer = comm->gatherer;
 
@@ -160,16 +161,28 @@ static int ask_memory(const struct job *job, int32_t timeout_ms,
 	return r;
 }
 
-/* Other ranks do the same with what they have mapped when they reshard. */
-static void retire_idle(const struct job *job)
+/* False: another rank is choosing. */
+static bool retire_idle(struct fsdp_comm *comm)
 {
-	struct fsdp_comm *comm = job->group->comm;
+	if (!gathers_lock(&comm->board, comm->rank))
+		return false;
+	gathers_retire(&comm->board);
+	gathers_unlock(&comm->board);
+	return true;
+}
 
-	if (!gathers_lock(job->board, comm->rank))
+/* The other ranks let go of what they have mapped with their next call. */
+void job_heed(struct fsdp_comm *comm)
+{
+	struct gatherer *gatherer = comm->gatherer;
+	uint32_t n;
+
+	if (!gatherer || !comm->board.page)
 		return;
-	gathers_retire(job->board);
-	gathers_unlock(job->board);
-	job_drop_stale(comm);
+	n = board_recalls(&comm->board);
+	if (__builtin_expect(n != gatherer->n_recalls, 0) && retire_idle(comm))
+		gatherer->n_recalls = n;
+	drop_stale(comm);
 }
 
 /* Memory is short: what no gather uses goes back first. Nobody waits longer for
@@ -184,7 +197,8 @@ static int ask_patiently(const struct job *job, int32_t timeout_ms,
 
 	if (r != -ETIMEDOUT)
 		return r;
-	retire_idle(job);
+	(void)retire_idle(job->group->comm);
+	drop_stale(job->group->comm);
 	r = ask_memory(job, is_last ? max_ms : timeout_ms, ret, err);
 	if (r != -ETIMEDOUT || !is_last)
 		return r;
@@ -204,7 +218,7 @@ static int find_memory(const struct job *job, int32_t timeout_ms,
 	buffer = &gatherer->buffers[job->fill.buffer];
 	if (buffer->tensor && buffer->version == job->fill.version)
 		return 0;
-	job_drop_stale(job->group->comm);
+	drop_stale(job->group->comm);
 	drop_buffer(buffer);
 	r = ask_patiently(job, timeout_ms, &buffer->tensor, err);
 	if (r < 0)

@@ -31,6 +31,7 @@ struct gatherer {
 	const struct kernels *kernels;
 	uint64_t number;    /* of the last gather that this rank has begun */
 	uint64_t n_commits; /* that it has begun */
+	uint32_t n_recalls; /* that it has heeded */
 	/* In order, all that were not found to be over. */
 	struct op *ops;
 	size_t n_ops, max_ops;
@@ -71,8 +72,9 @@ const struct op *job_find_blocker(const struct job *job);
 /* Forget what is over. */
 void job_forget_over(struct job *job);
 
-/* Buffers that were given up do not stay mapped. */
-void job_drop_stale(struct fsdp_comm *comm);
+/* Give back what the broker has asked for, if it has, and what other ranks have
+ * given up; nothing where ranks do not gather themselves. */
+void job_heed(struct fsdp_comm *comm);
 
 /* Count what is only shown; each counter has one writer. */
 void job_count(_Atomic uint64_t *counter, uint64_t n);

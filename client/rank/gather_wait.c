@@ -191,7 +191,9 @@ int job_await(struct job *job, int64_t until_ns, struct error *err)
 
 	note_wait(job);
 	while (r == 0 && bell_wait(&job->board->page->gathering, &how,
-				   find_end(job, until_ns)) != BELL_MET)
+				   find_end(job, until_ns)) != BELL_MET) {
 		r = look_around(job, until_ns, err);
+		job_heed(job->group->comm);
+	}
 	return r;
 }

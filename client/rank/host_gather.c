@@ -161,6 +161,7 @@ int host_gather_unshard(struct fsdp_group *group, struct error *err)
 
 	if (group->open)
 		return 0;
+	job_heed(comm);
 	job = job_of(group, comm->gatherer->number + 1);
 	if (comm->board.page)
 		job_forget_over(&job);
@@ -277,7 +278,7 @@ int host_gather_reshard(struct fsdp_group *group, uint32_t n_mesh,
 	group->open = 0;
 	group->gathered = NULL;
 	gathers_end(&comm->board, comm->rank, job.number, group->index);
-	job_drop_stale(comm);
+	job_heed(comm);
 	return 0;
 }
 
@@ -307,6 +308,7 @@ int host_gather_begin_commit(struct fsdp_comm *comm, struct error *err)
 
 	if (!gatherer)
 		return 0;
+	job_heed(comm);
 	r = check_open(comm, err);
 	if (r == 0)
 		r = run_board_open(comm, err);

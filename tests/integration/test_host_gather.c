@@ -9,6 +9,7 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -312,4 +313,108 @@ Test(host_gather, a_gather_in_the_place_of_a_commit_is_refused)
 	cr_assert(eq(int, rank_run(&ranks, 1, begin0), -EINVAL));
 	assert_says(1, "rank 0 commits next");
 	cr_assert(zero(int, rank_run(&ranks, 1, commit)));
+}
+
+/* --- memory -------------------------------------------------------------- */
+
+/* Two sides and gradients of 4 MiB each, gathered into 2 MiB. */
+static const struct fsdp_param_spec LARGE[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {1024, 1024}}},
+};
+static const struct layer LARGE_LAYERS[] = {
+	{.name = "large",
+	 .params = LARGE,
+	 .n = 1,
+	 .policy = {.param_dtype = FSDP_BF16}},
+};
+
+static int use0(void)
+{
+	return use(0);
+}
+
+/* Two ranks that have gathered, and keep what they gathered into. */
+static void start_with_little_memory(void)
+{
+	fsdp_close(client);
+	chaos_stop(&chaos);
+	chaos_start(&chaos, "[memory]\nmemory_max = 16M\n"
+			    "chunk_min = 16M\nchunk_max = 16M\n");
+	client = chaos_connect(&chaos);
+	crew_set(&(struct crew){.daemon = &chaos.daemon,
+				.comm = "test",
+				.layers = LARGE_LAYERS,
+				.n_layers = 1});
+	ranks_start(&ranks, 2);
+	cr_assert(zero(int, ranks_run(&ranks, join)));
+	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, ranks_run(&ranks, use0)));
+}
+
+/* More than is left beside 2 MiB. */
+static int alloc_rest(int32_t timeout_ms, struct fsdp_tensor **ret)
+{
+	const struct fsdp_spec spec = {FSDP_U8, 1, {3 << 20}};
+
+	return fsdp_alloc(client, &spec, 1, NULL, timeout_ms, ret);
+}
+
+Test(host_gather, idle_memory_goes_to_a_client_that_was_refused)
+{
+	struct fsdp_tensor *rest;
+
+	start_with_little_memory();
+	cr_assert(lt(int, alloc_rest(0, &rest), 0));
+	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, alloc_rest(0, &rest)), "%s", fsdp_error());
+	/* The ranks wait for room again. */
+	actor_begin(&ranks.actors[0], use0);
+	cr_assert(status_await(client, "waiters", 1));
+	actor_begin(&ranks.actors[1], use0);
+	fsdp_free(rest);
+	cr_expect(zero(int, actor_end(&ranks.actors[0])));
+	cr_expect(zero(int, actor_end(&ranks.actors[1])));
+}
+
+static void *alloc_patiently(void *data)
+{
+	struct fsdp_tensor *rest = NULL;
+	int *code = data;
+
+	*code = alloc_rest(-1, &rest);
+	fsdp_free(rest);
+	return NULL;
+}
+
+Test(host_gather, idle_memory_goes_to_a_client_that_waits)
+{
+	pthread_t thread;
+	int code = 1;
+
+	start_with_little_memory();
+	cr_assert(zero(int,
+		       pthread_create(&thread, NULL, alloc_patiently, &code)));
+	cr_assert(status_await(client, "waiters", 1));
+	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, pthread_join(thread, NULL)));
+	cr_expect(zero(int, code));
+	cr_expect(zero(int, ranks_run(&ranks, use0)));
+}
+
+/* What is gathered stays, whoever waits for memory. */
+Test(host_gather, memory_in_use_is_not_given_back)
+{
+	struct fsdp_tensor *rest;
+
+	start_with_little_memory();
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
+	cr_assert(zero(int, ranks_run(&ranks, wait0)));
+	cr_assert(lt(int, alloc_rest(0, &rest), 0));
+	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
+	cr_assert(lt(int, alloc_rest(0, &rest), 0));
+	cr_assert(zero(int, rank_run(&ranks, 1, test0_until_whole)));
+	cr_assert(zero(int, rank_run(&ranks, 1, reshard0)));
+	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, alloc_rest(0, &rest)), "%s", fsdp_error());
+	fsdp_free(rest);
 }
