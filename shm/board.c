@@ -10,8 +10,7 @@
 #include <unistd.h>
 
 #define BOARD_MAGIC   UINT64_C(0x3144524250445346) /* "FSDPBRD1" */
-#define BOARD_VERSION 4
-#define BOARD_SIZE    sizeof(struct board_page)
+#define BOARD_VERSION 5
 #define NO_CPU        (-1)
 
 _Static_assert(offsetof(struct board_page, version) == 8, "layout");
@@ -50,14 +49,20 @@ _Static_assert(BOARD_RANKS <= 64, "a mask has them all");
 
 /* --- the file ------------------------------------------------------------ */
 
+static size_t size_of(uint32_t n_ranks)
+{
+	return sizeof(struct board_page) + n_ranks * sizeof(struct box);
+}
+
 static int map(struct board *board, struct error *err)
 {
 	void *at;
-	int r = memfd_map(board->fd, BOARD_SIZE, true, &at, err);
+	int r = memfd_map(board->fd, size_of(board->n_ranks), true, &at, err);
 
 	if (r < 0)
 		return error_wrap(err, r, "board");
 	board->page = at;
+	board->boxes = (void *)(board->page + 1);
 	return 0;
 }
 
@@ -65,8 +70,8 @@ int board_create(struct board *ret, uint32_t n_ranks, uint64_t run,
 		 struct error *err)
 {
 	struct board board = {.fd = -1, .n_ranks = n_ranks};
-	int r = memfd_create_sealed("fsdp-board", BOARD_SIZE, MEMFD_SEAL_CLOSED,
-				    &board.fd, err);
+	int r = memfd_create_sealed("fsdp-board", size_of(n_ranks),
+				    MEMFD_SEAL_CLOSED, &board.fd, err);
 
 	if (r == 0)
 		r = map(&board, err);
@@ -101,13 +106,13 @@ int board_open(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
 	       struct error *err)
 {
 	struct board board = {.fd = fd, .n_ranks = n_ranks};
-	int r = memfd_check(fd, BOARD_SIZE, NULL, err);
+	int r = memfd_check(fd, size_of(n_ranks), NULL, err);
 
 	if (r == 0)
 		r = map(&board, err);
 	if (r == 0)
 		r = check(&board, run, err);
-	if (r == 0 && madvise(board.page, BOARD_SIZE, MADV_DONTFORK) < 0)
+	if (r == 0 && madvise(board.page, size_of(n_ranks), MADV_DONTFORK) < 0)
 		r = error_errno(err, -errno, "keep the board from children");
 	if (r < 0) {
 		board_close(&board);
@@ -123,7 +128,7 @@ int board_open(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
 void board_close(struct board *board)
 {
 	if (board->page)
-		(void)munmap(board->page, BOARD_SIZE);
+		(void)munmap(board->page, size_of(board->n_ranks));
 	if (board->fd >= 0)
 		(void)close(board->fd);
 	*board = BOARD_NULL;
@@ -181,6 +186,7 @@ void board_leave(struct board *board, uint32_t rank)
 	bell_ring(&board->page->barriers);
 	bell_ring(&board->page->reductions);
 	bell_ring(&board->page->gathering);
+	box_ring(board, rank);
 }
 
 /* --- reductions ---------------------------------------------------------- */
@@ -341,26 +347,42 @@ static bool is_reduced(const struct board_wait *wait)
 			       wait->number, wait->n_pieces);
 }
 
+static uint64_t find_box(const struct board_wait *wait,
+			 enum box_counter counter)
+{
+	return boxes_missing(wait->board, UINT64_C(1) << wait->of, counter,
+			     wait->number);
+}
+
+uint64_t board_awaited(const struct board_wait *wait)
+{
+	switch (wait->goal) {
+	case BOARD_BARRIER:
+		return board_missing(wait->board, wait->number);
+	case BOARD_INPUTS:
+		return board_missing_inputs(wait->board, wait->number);
+	case BOARD_REDUCED:
+		return board_working(wait->board, wait->number);
+	case BOARD_PUT:
+		return find_box(wait, BOX_PUT);
+	case BOARD_TAKEN:
+		return find_box(wait, BOX_TAKEN);
+	}
+	return 0;
+}
+
 static bool is_met(const void *data)
 {
 	const struct board_wait *wait = data;
 
-	if (wait->goal == BOARD_BARRIER)
-		return !board_missing(wait->board, wait->number);
-	if (is_reduced(wait))
-		return true;
-	return wait->goal == BOARD_INPUTS &&
-	       !board_missing_inputs(wait->board, wait->number);
-}
-
-/* The ranks that it takes. */
-static uint64_t find_awaited(const struct board_wait *wait)
-{
-	if (wait->goal == BOARD_BARRIER)
-		return board_missing(wait->board, wait->number);
-	if (wait->goal == BOARD_INPUTS)
-		return board_missing_inputs(wait->board, wait->number);
-	return board_working(wait->board, wait->number);
+	switch (wait->goal) {
+	case BOARD_INPUTS:
+		return is_reduced(wait) || !board_awaited(wait);
+	case BOARD_REDUCED:
+		return is_reduced(wait);
+	default:
+		return !board_awaited(wait);
+	}
 }
 
 static bool is_over(const void *data)
@@ -368,7 +390,7 @@ static bool is_over(const void *data)
 	const struct board_wait *wait = data;
 
 	return wait->is_over(wait->data) ||
-	       board_left(wait->board, find_awaited(wait));
+	       board_left(wait->board, board_awaited(wait));
 }
 
 /* relaxed, here and below: where a rank runs is a hint. */
@@ -399,16 +421,28 @@ static bool is_beside(const void *data)
 {
 	const struct board_wait *wait = data;
 
-	return board_is_beside(wait->board, wait->rank, find_awaited(wait));
+	return board_is_beside(wait->board, wait->rank, board_awaited(wait));
+}
+
+static struct bell *bell_of(const struct board_wait *wait)
+{
+	switch (wait->goal) {
+	case BOARD_BARRIER:
+		return &wait->board->page->barriers;
+	case BOARD_PUT:
+		return box_bell(wait->board, wait->of, BOX_PUT);
+	case BOARD_TAKEN:
+		return box_bell(wait->board, wait->of, BOX_TAKEN);
+	default:
+		return &wait->board->page->reductions;
+	}
 }
 
 enum bell_outcome board_wait(struct board *board, const struct board_wait *wait,
 			     int64_t until_ns)
 {
 	const struct bell_wait how = {is_met, is_over, is_beside, wait};
-	struct bell *bell = wait->goal == BOARD_BARRIER
-				    ? &board->page->barriers
-				    : &board->page->reductions;
+	struct bell *bell = bell_of(wait);
 	enum bell_outcome outcome;
 
 	if (is_met(wait))

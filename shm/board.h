@@ -38,7 +38,7 @@
  *                    line each: its cell of reduction n
  *   327680  684032   gathers (gathers.h)                     each its own, or
  *                                                            with the lock
- *  1048576           end
+ *  1048576           the box of each rank (boxes.h)        that rank
  *
  * A rank hands in reduction n + 64 only when all of reduction n is done, and
  * others have looked at its cell by then, since they have handed in later ones
@@ -49,6 +49,7 @@
 #pragma once
 #include "proto/message_part.h"
 #include "shm/bell.h"
+#include "shm/boxes.h"
 #include "shm/gathers.h"
 #include "shm/pieces.h"
 #include <stdatomic.h>
@@ -108,6 +109,7 @@ struct board_page {
 
 struct board {
 	struct board_page *page; /* mapping; NULL when closed */
+	struct box *boxes;       /* behind the page, n_ranks */
 	int fd;                  /* owned; -1: closed, or not kept */
 	uint32_t n_ranks;        /* checked */
 };
@@ -118,7 +120,7 @@ struct board {
 int board_create(struct board *ret, uint32_t n_ranks, uint64_t run,
 		 struct error *err);
 /* Map that of this run (rank). Not in forked children. Consumes `fd`, also on
- * failure. -EPROTO: it is another one's. */
+ * failure. -EPROTO, -EINVAL: it is another one's. */
 int board_open(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
 	       struct error *err);
 void board_close(struct board *board);
@@ -200,18 +202,24 @@ enum board_goal {
 	BOARD_BARRIER, /* all have come to it */
 	BOARD_INPUTS,  /* all have handed in, or the reduction is done */
 	BOARD_REDUCED, /* the reduction is done */
+	BOARD_PUT,     /* one rank has put a round (boxes.h) */
+	BOARD_TAKEN,   /* it has taken a round */
 };
 
 struct board_wait {
 	const struct board *board;
 	uint32_t rank; /* who waits */
 	enum board_goal goal;
-	uint32_t number;   /* of the barrier or reduction */
+	uint32_t number;   /* of the barrier, reduction or round */
 	uint32_t n_pieces; /* of the reduction */
+	uint32_t of;       /* the rank that puts or takes */
 	/* Is the run over? */
 	bell_look_fn *is_over;
 	const void *data;
 };
+
+/* The ranks that it takes, as a mask. */
+uint64_t board_awaited(const struct board_wait *wait);
 
 /* Until that is so; BELL_OVER also if one that it takes has left. */
 enum bell_outcome board_wait(struct board *board, const struct board_wait *wait,

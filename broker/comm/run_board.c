@@ -87,6 +87,7 @@ void run_board_ring(struct comm *comm)
 	bell_ring_always(&comm->board.page->barriers);
 	bell_ring_always(&comm->board.page->reductions);
 	bell_ring_always(&comm->board.page->gathering);
+	boxes_ring_always(&comm->board);
 }
 
 /* A board that was never made has no fd, not fd 0. */

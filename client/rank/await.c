@@ -59,42 +59,35 @@ static int64_t find_end(const struct fsdp_comm *comm, const struct await *await)
 	return end_ns < await->until_ns ? end_ns : await->until_ns;
 }
 
-static enum bell_outcome wait_once(struct fsdp_comm *comm,
-				   const struct await *await)
+static struct board_wait wait_of(const struct fsdp_comm *comm,
+				 const struct await *await)
 {
-	const struct board_wait wait = {
+	return (struct board_wait){
 		.board = &comm->board,
 		.rank = comm->rank,
 		.goal = await->goal,
 		.number = await->number,
 		.n_pieces = await->n_pieces,
+		.of = await->of,
 		.is_over = is_run_over,
 		.data = comm,
 	};
-
-	return board_wait(&comm->board, &wait, find_end(comm, await));
 }
 
-/* The ranks that it takes. */
-static uint64_t find_ranks(const struct fsdp_comm *comm,
-			   const struct await *await)
+static enum bell_outcome wait_once(struct fsdp_comm *comm,
+				   const struct await *await)
 {
-	switch (await->goal) {
-	case BOARD_BARRIER:
-		return board_missing(&comm->board, await->number);
-	case BOARD_INPUTS:
-		return board_missing_inputs(&comm->board, await->number);
-	case BOARD_REDUCED:
-		return board_working(&comm->board, await->number);
-	}
-	return 0;
+	const struct board_wait wait = wait_of(comm, await);
+
+	return board_wait(&comm->board, &wait, find_end(comm, await));
 }
 
 /* AWAIT_MET: wait on. The others may have come since. */
 static int look_around(struct fsdp_comm *comm, const struct await *await,
 		       uint64_t *ret_ranks, struct error *err)
 {
-	uint64_t ranks = find_ranks(comm, await);
+	const struct board_wait wait = wait_of(comm, await);
+	uint64_t ranks = board_awaited(&wait);
 	uint64_t left = board_left(&comm->board, ranks);
 	int64_t now_ns = bell_now_ns();
 	int r = comm_check_run(comm, err);

@@ -105,14 +105,17 @@ Test(run_board, a_ring_wakes_who_sleeps_in_a_run_that_is_over)
 {
 	struct sleeper at_barrier = {.goal = BOARD_BARRIER};
 	struct sleeper at_reduction = {.goal = BOARD_INPUTS};
+	struct sleeper at_box = {.goal = BOARD_PUT};
 	int fd;
 
 	run_board_ring(&comm); /* there is none yet */
 	cr_assert(zero(int, get(&fd, "")));
 	start(&at_barrier, &comm.board.page->barriers);
 	start(&at_reduction, &comm.board.page->reductions);
+	start(&at_box, &comm.board.boxes[0].put_bell);
 	atomic_store(&is_over, true);
 	run_board_ring(&comm);
 	expect_over(&at_barrier);
 	expect_over(&at_reduction);
+	expect_over(&at_box);
 }
