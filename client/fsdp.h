@@ -734,5 +734,6 @@ FSDP_API int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 
 #include "fsdp_admin.h"
 #include "fsdp_channel.h"
+#include "fsdp_collective.h"
 #include "fsdp_comm.h"
 #include "fsdp_inspect.h"

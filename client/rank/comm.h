@@ -12,6 +12,7 @@
 #pragma once
 #include "client/client.h"
 #include "client/rank/barrier.h"
+#include "client/rank/host_exchange.h"
 #include "client/rank/lazy_mapping.h"
 #include "proto/device_uuid.h"
 #include "proto/error.h"
@@ -91,6 +92,7 @@ struct fsdp_comm {
 	uint32_t verdict;   /* of the run, in the state table; 0: none */
 	struct board board; /* run_board.h; page NULL: not asked for */
 	struct barrier barrier;
+	struct exchanges exchanges;
 	struct gatherer *gatherer;   /* owned; NULL: fsdp-worker gathers */
 	struct reducer *reducer;     /* owned; NULL: fsdp-worker reduces */
 	uint64_t committing;         /* begun, not waited for; 0: none */

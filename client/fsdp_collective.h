@@ -1,0 +1,125 @@
+/*
+ * Collectives on the caller's tensors: broadcast, all-reduce, all-gather and
+ * the rest of what a process group offers, for the ranks of a communicator that
+ * are on one node. Included by fsdp.h. (Groups of parameters, which the broker
+ * keeps and shards, are in fsdp_comm.h.)
+ *
+ * A tensor is any contiguous memory of the caller, aligned for its dtype. The
+ * ranks copy it through memory that their run shares, piece by piece, and
+ * reduce it there: no call of these talks to the broker, and none makes a
+ * system call unless it must sleep. docs/collectives.md has how.
+ *
+ * Calls
+ *   - Every rank of the communicator makes the same calls in the same order,
+ *     with the same dtype, reduction and root, and with sizes that fit: what a
+ *     rank gives another is as much as the other takes. If not, the
+ *     communicator fails, and every rank is told which two calls differ.
+ *   - A call returns when this rank has what it is to have, and may write its
+ *     inputs again. It begins when all ranks have made it, so it is a barrier,
+ *     too, except that a rank may return before another has begun to copy.
+ *   - A rank may be late by the time-out of the communicator
+ *     (fsdp_comm_options.timeout_ms), in each step of a call; then the
+ *     communicator fails. There is no time-out for a single call, since half a
+ *     collective cannot be taken back. For the same reason a call that is
+ *     interrupted (-EINTR) fails the communicator.
+ *   - The calls of a communicator are made by one thread at a time. To have
+ *     some run while others do, call them from a thread of their own, in the
+ *     common order, or join a second communicator for them; two threads may use
+ *     two communicators of one connection at the same time.
+ *
+ * Errors: -EINVAL: an argument is wrong in itself (nothing has happened then,
+ * and the others wait for this rank's right call); -ECONNABORTED: the
+ * communicator has failed, by a call that differs, or since a rank has died,
+ * has left or is late, as fsdp_comm.h says; -EINTR; -EOPNOTSUPP: the ranks are
+ * on several nodes, or too many communicators are running; -ENOMEM.
+ */
+#pragma once
+#ifndef FSDP_API
+#include "fsdp.h"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct fsdp_comm;
+
+/*
+ * How the tensors of all ranks become one, element by element. Elements are
+ * taken in the order of the ranks, so all ranks get the same bits, and each run
+ * does: sums and products of f16, bf16 and f32 are made in f32, others in their
+ * dtype (integers wrap), and rounded once. FSDP_MEAN divides the sum by the
+ * number of ranks (integers: towards zero). A NaN is the minimum and maximum of
+ * anything. A bool is 0 or 1: its sum is "or", its product "and", and it has no
+ * mean. Complex numbers have only sums and means. 8-bit floats have none of
+ * these. -EINVAL: it is not defined for the dtype.
+ */
+enum fsdp_reduction {
+	FSDP_SUM = 0,
+	FSDP_MEAN = 1,
+	FSDP_PRODUCT = 2,
+	FSDP_MIN = 3,
+	FSDP_MAX = 4,
+	FSDP_BAND = 5, /* bitwise; integers and bools */
+	FSDP_BOR = 6,
+	FSDP_BXOR = 7,
+};
+
+/*
+ * The part of one rank, in an array with one for each rank. Parts may have
+ * different sizes, and lie anywhere: an array of parts can be one tensor that
+ * is cut, or a list of tensors. A part of 0 elements needs no memory.
+ */
+struct fsdp_part {
+	void *data; /* of an input it is only read */
+	uint64_t count;
+};
+
+/* `count` elements of `root` go to all, in place. */
+FSDP_API int fsdp_broadcast(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+			    void *data, uint64_t count, uint32_t root);
+
+/* All get the reduction of all. `out` may be `in`. */
+FSDP_API int fsdp_all_reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+			     enum fsdp_reduction how, const void *in, void *out,
+			     uint64_t count);
+
+/* `root` gets it; `out` of the others is not used, and may be NULL. `out` may
+ * be `in`. */
+FSDP_API int fsdp_reduce_to(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+			    enum fsdp_reduction how, const void *in, void *out,
+			    uint64_t count, uint32_t root);
+
+/* All get the inputs of all: out[r] is of rank r. `in` may be the memory of
+ * this rank's own part. */
+FSDP_API int fsdp_all_gather(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+			     const void *in, uint64_t count,
+			     const struct fsdp_part *out);
+
+/* `root` gets them; `out` of the others is not used, and may be NULL. */
+FSDP_API int fsdp_gather_to(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+			    const void *in, uint64_t count,
+			    const struct fsdp_part *out, uint32_t root);
+
+/* Rank r gets in[r] of `root`; `in` of the others is not used, and may be NULL.
+ */
+FSDP_API int fsdp_scatter_from(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+			       const struct fsdp_part *in, void *out,
+			       uint64_t count, uint32_t root);
+
+/* Rank r gets the reduction of in[r] of all. `out` may be the memory of this
+ * rank's own part. */
+FSDP_API int fsdp_reduce_scatter(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+				 enum fsdp_reduction how,
+				 const struct fsdp_part *in, void *out,
+				 uint64_t count);
+
+/* Rank r gets in[r] of each rank: out[s] is of rank s. `out` overlaps `in`
+ * nowhere. */
+FSDP_API int fsdp_all_to_all(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+			     const struct fsdp_part *in,
+			     const struct fsdp_part *out);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,356 @@
+/* The public functions of fsdp_collective.h, as exchanges. */
+#include "client/fsdp_collective.h"
+#include "client/rank/comm.h"
+#include "client/rank/host_exchange.h"
+#include "client/rank/run_board.h"
+#include <errno.h>
+#include <inttypes.h>
+
+/* Of an all-reduce: up to here every rank reduces all by itself, and beyond it
+ * reduces its share. */
+#define SMALL (UINT64_C(16) << 10)
+
+_Static_assert((int)FSDP_SUM == (int)FOLD_SUM &&
+		       (int)FSDP_MEAN == (int)FOLD_MEAN &&
+		       (int)FSDP_PRODUCT == (int)FOLD_PRODUCT &&
+		       (int)FSDP_MIN == (int)FOLD_MIN &&
+		       (int)FSDP_MAX == (int)FOLD_MAX &&
+		       (int)FSDP_BAND == (int)FOLD_BAND &&
+		       (int)FSDP_BOR == (int)FOLD_BOR &&
+		       (int)FSDP_BXOR == (int)FOLD_BXOR,
+	       "one numbering of reductions");
+
+/* --- checks -------------------------------------------------------------- */
+
+/* What is wrong with a call in itself. */
+static int begin(struct exchange *exchange, struct fsdp_comm *comm,
+		 enum exchange_kind kind, enum fsdp_dtype dtype,
+		 struct error *err)
+{
+	int r = comm_check(comm, err);
+
+	if (r == 0 && !dtype_size(dtype))
+		r = error_set(err, -EINVAL, "there is no dtype %d", (int)dtype);
+	if (r == 0)
+		r = run_board_open(comm, err);
+	if (r == 0)
+		r = comm_check_run(comm, err);
+	if (r < 0)
+		return r;
+	exchange->comm = comm;
+	exchange->kind = kind;
+	exchange->dtype = dtype;
+	exchange->how = EXCHANGE_NONE;
+	exchange->root = EXCHANGE_NONE;
+	return 0;
+}
+
+static uint32_t world(const struct exchange *exchange)
+{
+	return exchange->comm->board.n_ranks;
+}
+
+static bool is_root(const struct exchange *exchange)
+{
+	return exchange->root == exchange->comm->rank;
+}
+
+static int set_root(struct exchange *exchange, uint32_t root, struct error *err)
+{
+	exchange->root = root;
+	return root < world(exchange)
+		       ? 0
+		       : error_set(err, -EINVAL,
+				   "root is rank %u, but there are %u ranks",
+				   root, world(exchange));
+}
+
+/* `name`: of the argument. */
+static int take_bytes(const struct exchange *exchange, const void *data,
+		      uint64_t count, const char *name, struct bytes *ret,
+		      struct error *err)
+{
+	uint64_t size;
+
+	if (__builtin_mul_overflow(count, dtype_size(exchange->dtype), &size) ||
+	    size > INT64_MAX)
+		return error_set(err, -EINVAL,
+				 "`%s` cannot have %" PRIu64 " elements", name,
+				 count);
+	if (size && !data)
+		return error_set(err, -EINVAL,
+				 "`%s` has %" PRIu64 " elements, but is NULL",
+				 name, count);
+	*ret = (struct bytes){(uint8_t *)data, size};
+	return 0;
+}
+
+static int take_parts(const struct exchange *exchange,
+		      const struct fsdp_part *parts, const char *name,
+		      struct bytes *ret, struct error *err)
+{
+	int r = parts ? 0
+		      : error_set(err, -EINVAL,
+				  "`%s` is NULL: give one part "
+				  "for each rank",
+				  name);
+
+	for (uint32_t i = 0; i < world(exchange) && r == 0; i++)
+		r = take_bytes(exchange, parts[i].data, parts[i].count, name,
+			       &ret[i], err);
+	return r;
+}
+
+static void share(struct exchange *exchange, const struct bytes *bytes,
+		  uint64_t to)
+{
+	exchange->is_shared = true;
+	exchange->give[0] = *bytes;
+	exchange->to = to;
+}
+
+static uint64_t mask(uint32_t rank)
+{
+	return UINT64_C(1) << rank;
+}
+
+/* --- copies -------------------------------------------------------------- */
+
+int fsdp_broadcast(struct fsdp_comm *comm, enum fsdp_dtype dtype, void *data,
+		   uint64_t count, uint32_t root)
+{
+	struct error *err = error_of_thread();
+	struct exchange exchange = {.comm = NULL};
+	struct bytes bytes;
+	int r = begin(&exchange, comm, EXCHANGE_BROADCAST, dtype, err);
+
+	if (r == 0)
+		r = set_root(&exchange, root, err);
+	if (r == 0)
+		r = take_bytes(&exchange, data, count, "data", &bytes, err);
+	if (r < 0)
+		return r;
+	exchange.take[root] = bytes;
+	exchange.is_shared = true;
+	if (is_root(&exchange))
+		share(&exchange, &bytes, UINT64_MAX);
+	return host_exchange_run(&exchange, err);
+}
+
+int fsdp_all_gather(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+		    const void *in, uint64_t count, const struct fsdp_part *out)
+{
+	struct error *err = error_of_thread();
+	struct exchange exchange = {.comm = NULL};
+	struct bytes bytes;
+	int r = begin(&exchange, comm, EXCHANGE_ALL_GATHER, dtype, err);
+
+	if (r == 0)
+		r = take_bytes(&exchange, in, count, "in", &bytes, err);
+	if (r == 0)
+		r = take_parts(&exchange, out, "out", exchange.take, err);
+	if (r < 0)
+		return r;
+	share(&exchange, &bytes, UINT64_MAX);
+	return host_exchange_run(&exchange, err);
+}
+
+int fsdp_gather_to(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+		   const void *in, uint64_t count, const struct fsdp_part *out,
+		   uint32_t root)
+{
+	struct error *err = error_of_thread();
+	struct exchange exchange = {.comm = NULL};
+	struct bytes bytes;
+	int r = begin(&exchange, comm, EXCHANGE_GATHER, dtype, err);
+
+	if (r == 0)
+		r = set_root(&exchange, root, err);
+	if (r == 0)
+		r = take_bytes(&exchange, in, count, "in", &bytes, err);
+	if (r == 0 && is_root(&exchange))
+		r = take_parts(&exchange, out, "out", exchange.take, err);
+	if (r < 0)
+		return r;
+	share(&exchange, &bytes, mask(root));
+	return host_exchange_run(&exchange, err);
+}
+
+int fsdp_scatter_from(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+		      const struct fsdp_part *in, void *out, uint64_t count,
+		      uint32_t root)
+{
+	struct error *err = error_of_thread();
+	struct exchange exchange = {.comm = NULL};
+	int r = begin(&exchange, comm, EXCHANGE_SCATTER, dtype, err);
+
+	if (r == 0)
+		r = set_root(&exchange, root, err);
+	if (r == 0 && is_root(&exchange))
+		r = take_parts(&exchange, in, "in", exchange.give, err);
+	if (r == 0)
+		r = take_bytes(&exchange, out, count, "out",
+			       &exchange.take[root], err);
+	return r < 0 ? r : host_exchange_run(&exchange, err);
+}
+
+int fsdp_all_to_all(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+		    const struct fsdp_part *in, const struct fsdp_part *out)
+{
+	struct error *err = error_of_thread();
+	struct exchange exchange = {.comm = NULL};
+	int r = begin(&exchange, comm, EXCHANGE_ALL_TO_ALL, dtype, err);
+
+	if (r == 0)
+		r = take_parts(&exchange, in, "in", exchange.give, err);
+	if (r == 0)
+		r = take_parts(&exchange, out, "out", exchange.take, err);
+	return r < 0 ? r : host_exchange_run(&exchange, err);
+}
+
+/* --- reductions ---------------------------------------------------------- */
+
+/* All ranks give as many bytes as this one takes. */
+static void set_fold(struct exchange *exchange, const struct fold *fold,
+		     const struct bytes *result)
+{
+	exchange->fold = fold;
+	exchange->result = result->data;
+	for (uint32_t i = 0; i < world(exchange); i++)
+		exchange->take[i].size = result->size;
+}
+
+/* The result is stored as numbers, not as bytes. */
+static int check_aligned(const struct exchange *exchange,
+			 const struct fold *fold, const void *out,
+			 struct error *err)
+{
+	return (uintptr_t)out % fold->width == 0
+		       ? 0
+		       : error_set(err, -EINVAL, "`out` is not aligned for %s",
+				   dtype_name(exchange->dtype));
+}
+
+static int begin_fold(struct exchange *exchange, struct fsdp_comm *comm,
+		      enum exchange_kind kind, enum fsdp_dtype dtype,
+		      enum fsdp_reduction how, struct fold *ret,
+		      struct error *err)
+{
+	int r = begin(exchange, comm, kind, dtype, err);
+
+	if (r < 0)
+		return r;
+	exchange->how = how;
+	return fold_init(ret, dtype, how, world(exchange), err);
+}
+
+int fsdp_reduce_to(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+		   enum fsdp_reduction how, const void *in, void *out,
+		   uint64_t count, uint32_t root)
+{
+	struct error *err = error_of_thread();
+	struct exchange exchange = {.comm = NULL};
+	struct bytes bytes, result;
+	struct fold fold;
+	int r = begin_fold(&exchange, comm, EXCHANGE_REDUCE, dtype, how, &fold,
+			   err);
+
+	if (r == 0)
+		r = set_root(&exchange, root, err);
+	if (r == 0)
+		r = take_bytes(&exchange, in, count, "in", &bytes, err);
+	if (r < 0)
+		return r;
+	share(&exchange, &bytes, mask(root));
+	if (is_root(&exchange)) {
+		r = take_bytes(&exchange, out, count, "out", &result, err);
+		if (r == 0)
+			r = check_aligned(&exchange, &fold, out, err);
+		if (r < 0)
+			return r;
+		set_fold(&exchange, &fold, &result);
+	}
+	return host_exchange_run(&exchange, err);
+}
+
+int fsdp_reduce_scatter(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+			enum fsdp_reduction how, const struct fsdp_part *in,
+			void *out, uint64_t count)
+{
+	struct error *err = error_of_thread();
+	struct exchange exchange = {.comm = NULL};
+	struct bytes result;
+	struct fold fold;
+	int r = begin_fold(&exchange, comm, EXCHANGE_REDUCE_SCATTER, dtype, how,
+			   &fold, err);
+
+	if (r == 0)
+		r = take_parts(&exchange, in, "in", exchange.give, err);
+	if (r == 0)
+		r = take_bytes(&exchange, out, count, "out", &result, err);
+	if (r == 0)
+		r = check_aligned(&exchange, &fold, out, err);
+	if (r < 0)
+		return r;
+	set_fold(&exchange, &fold, &result);
+	return host_exchange_run(&exchange, err);
+}
+
+/* Cut `bytes` into a part of whole lines for each rank. */
+static void cut(const struct bytes *bytes, uint32_t n, struct bytes *ret)
+{
+	uint64_t share = ((bytes->size + n - 1) / n + 63) / 64 * 64, at = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t left = bytes->size - at;
+
+		ret[i].data = bytes->data + at;
+		ret[i].size = left < share ? left : share;
+		at += ret[i].size;
+	}
+}
+
+/* Each reduces its share, which lies in `out` then, and gives it to all. */
+static int reduce_shares(struct exchange *exchange, const struct fold *fold,
+			 const struct bytes *in, const struct bytes *out,
+			 struct error *err)
+{
+	struct exchange second = *exchange;
+	uint32_t rank = exchange->comm->rank;
+	int r;
+
+	cut(in, world(exchange), exchange->give);
+	cut(out, world(exchange), second.take);
+	set_fold(exchange, fold, &second.take[rank]);
+	r = host_exchange_run(exchange, err);
+	if (r < 0)
+		return r;
+	share(&second, &second.take[rank], UINT64_MAX);
+	return host_exchange_run(&second, err);
+}
+
+int fsdp_all_reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+		    enum fsdp_reduction how, const void *in, void *out,
+		    uint64_t count)
+{
+	struct error *err = error_of_thread();
+	struct exchange exchange = {.comm = NULL};
+	struct bytes bytes, result;
+	struct fold fold;
+	int r = begin_fold(&exchange, comm, EXCHANGE_ALL_REDUCE, dtype, how,
+			   &fold, err);
+
+	if (r == 0)
+		r = take_bytes(&exchange, in, count, "in", &bytes, err);
+	if (r == 0)
+		r = take_bytes(&exchange, out, count, "out", &result, err);
+	if (r == 0)
+		r = check_aligned(&exchange, &fold, out, err);
+	if (r < 0)
+		return r;
+	if (result.size > SMALL && world(&exchange) > 1)
+		return reduce_shares(&exchange, &fold, &bytes, &result, err);
+	share(&exchange, &bytes, UINT64_MAX);
+	set_fold(&exchange, &fold, &result);
+	return host_exchange_run(&exchange, err);
+}

@@ -1,0 +1,342 @@
+#include "client/rank/host_exchange.h"
+#include "client/rank/await.h"
+#include "client/rank/box_call.h"
+#include "client/rank/comm.h"
+#include "proto/failpoint.h"
+#include <errno.h>
+#include <string.h>
+
+/* Rounds that a rank puts ahead of those that it takes, so that others need not
+ * wait while it copies. */
+#define AHEAD 2
+/* Of a block in a slot: no two ranks write or read one line. */
+#define LINE UINT64_C(64)
+
+_Static_assert(AHEAD <= BOX_SLOTS, "there is a slot for each");
+_Static_assert(BOX_SLOT_SIZE / BOX_RANKS >= LINE, "each rank has a block");
+
+/* An exchange under way. */
+struct run {
+	const struct exchange *exchange;
+	struct fsdp_comm *comm;
+	const struct board *board;
+	struct box_call call; /* this rank's */
+	uint32_t first;       /* its first round */
+	uint64_t block;       /* bytes for a rank in a round */
+	uint64_t n_rounds;    /* as far as known */
+	uint64_t n_put, n_taken;
+};
+
+/* --- waiting ------------------------------------------------------------- */
+
+static uint64_t all_ranks(const struct board *board)
+{
+	return UINT64_MAX >> (64 - board->n_ranks);
+}
+
+static int fail_late(const struct run *run, enum box_counter counter,
+		     uint32_t round, struct error *err)
+{
+	const char *what = round == run->first ? "come to" : "gone on with";
+	uint64_t ranks = boxes_missing(run->board, all_ranks(run->board),
+				       counter, round);
+	struct error why = ERROR_NULL;
+	char names[AWAIT_TEXT];
+
+	error_set(&why, -ECONNABORTED, "%s has not %s %s within %d ms",
+		  await_name_ranks(run->comm, ranks, names), what,
+		  box_call_name(run->call.kind), run->comm->timeout_ms);
+	return await_fail(run->comm, &why, err);
+}
+
+static int fail_left(const struct run *run, uint64_t ranks, struct error *err)
+{
+	struct error why = ERROR_NULL;
+	char names[AWAIT_TEXT];
+
+	error_set(&why, -ECONNABORTED, "%s has left before %s",
+		  await_name_ranks(run->comm, ranks, names),
+		  box_call_name(run->call.kind));
+	return await_fail(run->comm, &why, err);
+}
+
+/* Half a collective cannot be taken back. */
+static int fail_interrupted(const struct run *run)
+{
+	struct error why = ERROR_NULL;
+	char name[BOARD_NAME_TEXT];
+
+	error_set(&why, -ECONNABORTED, "%s was interrupted in %s",
+		  board_name_rank(run->board, run->comm->rank, name),
+		  box_call_name(run->call.kind));
+	comm_give_up(run->comm, &why);
+	return -EINTR;
+}
+
+static int await_slowly(const struct run *run, uint32_t rank,
+			enum box_counter counter, uint32_t round,
+			struct error *err)
+{
+	const struct await await = {
+		.goal = counter == BOX_PUT ? BOARD_PUT : BOARD_TAKEN,
+		.number = round,
+		.of = rank,
+		.since_ns = bell_now_ns(),
+		.until_ns = INT64_MAX,
+	};
+	uint64_t ranks;
+	int r = await_ranks(run->comm, &await, &ranks, err);
+
+	switch (r) {
+	case AWAIT_LATE:
+		return fail_late(run, counter, round, err);
+	case AWAIT_LEFT:
+		return fail_left(run, ranks, err);
+	case -EINTR:
+		return fail_interrupted(run);
+	default:
+		return r;
+	}
+}
+
+static int await(const struct run *run, uint32_t rank, enum box_counter counter,
+		 uint32_t round, struct error *err)
+{
+	return box_has(run->board, rank, counter, round)
+		       ? 0
+		       : await_slowly(run, rank, counter, round, err);
+}
+
+static int await_all(const struct run *run, enum box_counter counter,
+		     uint32_t round, struct error *err)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < run->board->n_ranks && r == 0; i++)
+		r = await(run, i, counter, round, err);
+	return r;
+}
+
+/* --- calls --------------------------------------------------------------- */
+
+static uint64_t size_for(const struct exchange *exchange, uint32_t rank)
+{
+	if (exchange->is_shared)
+		return exchange->to >> rank & 1 ? exchange->give[0].size : 0;
+	return exchange->give[rank].size;
+}
+
+static void describe(struct run *run)
+{
+	const struct exchange *exchange = run->exchange;
+	struct box_call *call = &run->call;
+
+	call->number = ++run->comm->exchanges.number;
+	call->kind = exchange->kind;
+	call->dtype = exchange->dtype;
+	call->how = exchange->how;
+	call->root = exchange->root;
+	call->size = 0;
+	for (uint32_t i = 0; i < run->board->n_ranks; i++) {
+		call->sizes[i] = size_for(exchange, i);
+		if (call->sizes[i] > call->size)
+			call->size = call->sizes[i];
+	}
+}
+
+static uint64_t count_rounds(const struct run *run, uint64_t size)
+{
+	return size ? (size - 1) / run->block + 1 : 1;
+}
+
+/* All have come. */
+static int compare(struct run *run, struct error *err)
+{
+	struct box_call theirs;
+	struct error why = ERROR_NULL;
+	uint64_t n;
+	int r = 0;
+
+	for (uint32_t i = 0; i < run->board->n_ranks && r == 0; i++) {
+		box_get_call(run->board, i, run->first, &theirs);
+		r = box_call_compare(run->comm, &run->call, i, &theirs,
+				     run->exchange->take[i].size, &why);
+		n = count_rounds(run, theirs.size);
+		if (n > run->n_rounds)
+			run->n_rounds = n;
+	}
+	return r < 0 ? await_fail(run->comm, &why, err) : 0;
+}
+
+/* --- bytes --------------------------------------------------------------- */
+
+/* The part of `bytes` that is in round `i`. */
+static uint64_t size_of_round(const struct run *run, const struct bytes *bytes,
+			      uint64_t i)
+{
+	uint64_t at = i * run->block;
+	uint64_t left = at < bytes->size ? bytes->size - at : 0;
+
+	return left < run->block ? left : run->block;
+}
+
+static void fill(const struct run *run, uint8_t *slot,
+		 const struct bytes *bytes, uint64_t i)
+{
+	uint64_t size = size_of_round(run, bytes, i);
+
+	if (size)
+		memcpy(slot, bytes->data + i * run->block, size);
+}
+
+/* This rank's own block is not in its slot, unless it is folded. */
+static void fill_blocks(const struct run *run, uint8_t *slot, uint64_t i)
+{
+	const struct exchange *exchange = run->exchange;
+
+	for (uint32_t to = 0; to < run->board->n_ranks; to++) {
+		if (to != run->comm->rank || exchange->fold)
+			fill(run, slot + to * run->block, &exchange->give[to],
+			     i);
+	}
+}
+
+static int put(struct run *run, struct error *err)
+{
+	const struct exchange *exchange = run->exchange;
+	struct fsdp_comm *comm = run->comm;
+	uint64_t i = run->n_put++;
+	uint32_t round = run->first + (uint32_t)i;
+	uint8_t *slot = box_slot(run->board, comm->rank, round);
+	int r = await_all(run, BOX_TAKEN, round - BOX_SLOTS, err);
+
+	if (r < 0)
+		return r;
+	if (i == 0)
+		box_set_call(run->board, comm->rank, round, &run->call);
+	if (exchange->is_shared)
+		fill(run, slot, &exchange->give[0], i);
+	else
+		fill_blocks(run, slot, i);
+	failpoint("exchange.filled");
+	comm->exchanges.round = round;
+	box_set(run->board, comm->rank, BOX_PUT, round);
+	return 0;
+}
+
+/* Where a rank has put this rank's bytes. */
+static const uint8_t *block_of(const struct run *run, uint32_t from,
+			       uint32_t round)
+{
+	uint8_t *slot = box_slot(run->board, from, round);
+
+	return run->exchange->is_shared ? slot
+					: slot + run->comm->rank * run->block;
+}
+
+static void take_own(const struct run *run, uint64_t i)
+{
+	const struct exchange *exchange = run->exchange;
+	uint32_t rank = run->comm->rank;
+	const struct bytes *take = &exchange->take[rank];
+	const struct bytes *give =
+		&exchange->give[exchange->is_shared ? 0 : rank];
+	uint64_t size = size_of_round(run, take, i);
+
+	if (size && take->data != give->data)
+		memmove(take->data + i * run->block,
+			give->data + i * run->block, size);
+}
+
+static int copy(const struct run *run, uint64_t i, uint32_t round,
+		struct error *err)
+{
+	const struct exchange *exchange = run->exchange;
+	uint32_t n = run->board->n_ranks, own = run->comm->rank;
+	int r;
+
+	take_own(run, i);
+	/* Each begins with the next rank, so that not all read the same. */
+	for (uint32_t k = 1; k < n; k++) {
+		uint32_t from = (own + k) % n;
+		const struct bytes *take = &exchange->take[from];
+		uint64_t size = size_of_round(run, take, i);
+
+		if (!size)
+			continue;
+		r = await(run, from, BOX_PUT, round, err);
+		if (r < 0)
+			return r;
+		memcpy(take->data + i * run->block, block_of(run, from, round),
+		       size);
+	}
+	return 0;
+}
+
+static int fold(const struct run *run, uint64_t i, uint32_t round,
+		struct error *err)
+{
+	const struct exchange *exchange = run->exchange;
+	uint64_t size = size_of_round(run, &exchange->take[0], i);
+	const void *in[FSDP_MAX_RANKS];
+	int r;
+
+	if (!size)
+		return 0;
+	r = await_all(run, BOX_PUT, round, err);
+	if (r < 0)
+		return r;
+	for (uint32_t from = 0; from < run->board->n_ranks; from++)
+		in[from] = block_of(run, from, round);
+	fold_run(exchange->fold, exchange->result + i * run->block, in,
+		 run->board->n_ranks, size);
+	return 0;
+}
+
+static int take(struct run *run, struct error *err)
+{
+	uint64_t i = run->n_taken++;
+	uint32_t round = run->first + (uint32_t)i;
+	int r = 0;
+
+	if (i == 0) {
+		r = await_all(run, BOX_PUT, round, err);
+		if (r == 0)
+			r = compare(run, err);
+	}
+	if (r < 0)
+		return r;
+	r = run->exchange->fold ? fold(run, i, round, err)
+				: copy(run, i, round, err);
+	if (r < 0)
+		return r;
+	failpoint("exchange.copied");
+	box_set(run->board, run->comm->rank, BOX_TAKEN, round);
+	return 0;
+}
+
+int host_exchange_run(const struct exchange *exchange, struct error *err)
+{
+	struct fsdp_comm *comm = exchange->comm;
+	struct run run = {
+		.exchange = exchange,
+		.comm = comm,
+		.board = &comm->board,
+		.first = comm->exchanges.round + 1,
+		.block = exchange->is_shared
+				 ? BOX_SLOT_SIZE
+				 : BOX_SLOT_SIZE / comm->board.n_ranks &
+					   ~(LINE - 1),
+	};
+	int r = 0;
+
+	describe(&run);
+	run.n_rounds = count_rounds(&run, run.call.size);
+	while (r == 0 && run.n_taken < run.n_rounds) {
+		if (run.n_put < run.n_rounds && run.n_put < run.n_taken + AHEAD)
+			r = put(&run, err);
+		else
+			r = take(&run, err);
+	}
+	return r;
+}
