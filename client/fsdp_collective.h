@@ -1,8 +1,8 @@
 /*
  * Collectives on the caller's tensors: broadcast, all-reduce, all-gather and
- * the rest of what a process group offers, for the ranks of a communicator that
- * are on one node. Included by fsdp.h. (Groups of parameters, which the broker
- * keeps and shards, are in fsdp_comm.h.)
+ * the rest of what a process group offers, and messages between two ranks, for
+ * the ranks of a communicator that are on one node. Included by fsdp.h. (Groups
+ * of parameters, which the broker keeps and shards, are in fsdp_comm.h.)
  *
  * A tensor is any contiguous memory of the caller, aligned for its dtype. The
  * ranks copy it through memory that their run shares, piece by piece, and
@@ -119,6 +119,52 @@ FSDP_API int fsdp_reduce_scatter(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 FSDP_API int fsdp_all_to_all(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 			     const struct fsdp_part *in,
 			     const struct fsdp_part *out);
+
+/* --- messages ------------------------------------------------------------ */
+
+/*
+ * Messages between two ranks. A call begins a transfer and does not wait; the
+ * wait for any transfer also carries on all others that were begun on the
+ * communicator, so the order of the waits is free. A transfer goes on only in
+ * such calls of its rank. They have nothing to do with the order of
+ * collectives.
+ *
+ * Messages from one rank to another with one tag are received in the order in
+ * which they were sent, each by the receive of that tag that was begun first.
+ * Messages of different tags overtake each other: one that no receive has asked
+ * for, while a later one of the same rank is waited for, is put aside in memory
+ * of the process. A receive must have the dtype and size of its message; else
+ * the communicator fails, with both in its message.
+ *
+ * `data` must stay as it is until the wait has returned 0. When the
+ * communicator has failed it is not touched any more. Transfers that were not
+ * waited for until the end are freed when the communicator is left or the
+ * connection is closed.
+ */
+struct fsdp_transfer;
+
+#define FSDP_ANY_RANK UINT32_MAX
+
+/* Begins to send `count` elements to rank `to`, which is not this one. */
+FSDP_API int fsdp_send(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+		       const void *data, uint64_t count, uint32_t to,
+		       uint64_t tag, struct fsdp_transfer **ret);
+
+/* Begins to receive from that rank, or from FSDP_ANY_RANK. */
+FSDP_API int fsdp_receive(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+			  void *data, uint64_t count, uint32_t from,
+			  uint64_t tag, struct fsdp_transfer **ret);
+
+/*
+ * Waits until `data` may be written again, or is there; then the transfer is
+ * freed, and `ret_rank` (NULL: not wanted) is the other rank. That a send is
+ * complete does not mean that the other has received it. -ETIMEDOUT: it is not
+ * complete (the message says whom it waits for); it may be waited for again.
+ * -EINTR: the same. -ECONNABORTED: a rank has died, has left, or has done
+ * nothing for the communicator's time-out while this call waited.
+ */
+FSDP_API int fsdp_transfer_wait(struct fsdp_transfer *transfer,
+				int32_t timeout_ms, uint32_t *ret_rank);
 
 #ifdef __cplusplus
 }

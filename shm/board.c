@@ -367,6 +367,8 @@ uint64_t board_awaited(const struct board_wait *wait)
 		return find_box(wait, BOX_PUT);
 	case BOARD_TAKEN:
 		return find_box(wait, BOX_TAKEN);
+	case BOARD_MAIL:
+		return mail_awaited(wait->board, wait->rank, wait->mail);
 	}
 	return 0;
 }
@@ -433,6 +435,8 @@ static struct bell *bell_of(const struct board_wait *wait)
 		return box_bell(wait->board, wait->of, BOX_PUT);
 	case BOARD_TAKEN:
 		return box_bell(wait->board, wait->of, BOX_TAKEN);
+	case BOARD_MAIL:
+		return &wait->board->boxes[wait->rank].mail_bell;
 	default:
 		return &wait->board->page->reductions;
 	}

@@ -51,6 +51,7 @@
 #include "shm/bell.h"
 #include "shm/boxes.h"
 #include "shm/gathers.h"
+#include "shm/mail.h"
 #include "shm/pieces.h"
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -204,6 +205,7 @@ enum board_goal {
 	BOARD_REDUCED, /* the reduction is done */
 	BOARD_PUT,     /* one rank has put a round (boxes.h) */
 	BOARD_TAKEN,   /* it has taken a round */
+	BOARD_MAIL,    /* there is mail, or room for it (mail.h) */
 };
 
 struct board_wait {
@@ -213,6 +215,7 @@ struct board_wait {
 	uint32_t number;   /* of the barrier, reduction or round */
 	uint32_t n_pieces; /* of the reduction */
 	uint32_t of;       /* the rank that puts or takes */
+	const struct mail_wait *mail;
 	/* Is the run over? */
 	bell_look_fn *is_over;
 	const void *data;

@@ -8,7 +8,11 @@ _Static_assert(offsetof(struct box, taken_bell) == 128, "layout");
 _Static_assert(offsetof(struct box, taken) == 192, "layout");
 _Static_assert(offsetof(struct box, cells) == 4096, "layout");
 _Static_assert(offsetof(struct box, slots) == 65536, "layout");
-_Static_assert(sizeof(struct box) == 65536 + BOX_SLOTS * BOX_SLOT_SIZE,
+_Static_assert(offsetof(struct box, mail_bell) == 256, "layout");
+_Static_assert(offsetof(struct box, sent) == 320, "layout");
+_Static_assert(offsetof(struct box, received) == 576, "layout");
+_Static_assert(sizeof(struct box) ==
+		       65536 + BOX_SLOTS * BOX_SLOT_SIZE + BOX_MAIL_SIZE,
 	       "layout");
 _Static_assert(offsetof(struct box_cell, size) == 24, "layout");
 _Static_assert(offsetof(struct box_cell, sizes) == 32, "layout");
@@ -70,6 +74,8 @@ void box_ring(const struct board *board, uint32_t rank)
 {
 	bell_ring(box_bell(board, rank, BOX_PUT));
 	bell_ring(box_bell(board, rank, BOX_TAKEN));
+	for (uint32_t i = 0; i < board->n_ranks; i++)
+		bell_ring(&box_of(board, i)->mail_bell);
 }
 
 void boxes_ring_always(const struct board *board)
@@ -77,6 +83,7 @@ void boxes_ring_always(const struct board *board)
 	for (uint32_t i = 0; i < board->n_ranks; i++) {
 		bell_ring_always(box_bell(board, i, BOX_PUT));
 		bell_ring_always(box_bell(board, i, BOX_TAKEN));
+		bell_ring_always(&box_of(board, i)->mail_bell);
 	}
 }
 

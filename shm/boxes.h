@@ -17,6 +17,8 @@
  * reads a slot that is written. In the first round of a collective it also says
  * which call it makes, and every rank compares it with its own.
  *
+ * Messages between two ranks (mail.h) have words and bytes of their own.
+ *
  * Each word and each byte of a box is written by its rank, except the bells.
  * A rank that dies at any instruction leaves nothing that would have to be
  * repaired: the others see the verdict (table.h). The stores of `put` and
@@ -38,6 +40,7 @@ struct board;
 #define BOX_RANKS     64
 #define BOX_SLOTS     4
 #define BOX_SLOT_SIZE (256 * 1024)
+#define BOX_MAIL_SIZE (512 * 1024)
 
 /* The call that a rank makes. */
 struct box_cell {
@@ -53,8 +56,14 @@ struct box {
 	_Alignas(64) _Atomic uint32_t put;
 	struct bell taken_bell;
 	_Alignas(64) _Atomic uint32_t taken;
+	/* Of messages: how many pieces this rank has sent to each other, and
+	 * received from each; mail for it, or room for its own, rings. */
+	struct bell mail_bell;
+	_Alignas(64) _Atomic uint32_t sent[BOX_RANKS];
+	_Alignas(64) _Atomic uint32_t received[BOX_RANKS];
 	_Alignas(4096) struct box_cell cells[BOX_SLOTS];
 	_Alignas(65536) uint8_t slots[BOX_SLOTS][BOX_SLOT_SIZE];
+	uint8_t mail[BOX_MAIL_SIZE];
 };
 
 /* A copy of a call. */

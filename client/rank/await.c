@@ -69,6 +69,7 @@ static struct board_wait wait_of(const struct fsdp_comm *comm,
 		.number = await->number,
 		.n_pieces = await->n_pieces,
 		.of = await->of,
+		.mail = await->mail,
 		.is_over = is_run_over,
 		.data = comm,
 	};

@@ -17,7 +17,8 @@ struct fsdp_comm;
 struct await {
 	enum board_goal goal;
 	uint32_t number, n_pieces;
-	uint32_t of;      /* of BOARD_PUT and BOARD_TAKEN: the rank */
+	uint32_t of; /* of BOARD_PUT and BOARD_TAKEN: the rank */
+	const struct mail_wait *mail; /* of BOARD_MAIL */
 	int64_t since_ns; /* of bell_now_ns(): the ranks' time counts from it */
 	int64_t until_ns; /* the caller's; INT64_MAX: none */
 };

@@ -16,6 +16,7 @@
 #include "client/rank/host_reduce.h"
 #include "client/rank/plain_device.h"
 #include "client/rank/run_board.h"
+#include "client/rank/transfers.h"
 #include "client/sized.h"
 #include "client/spec.h"
 #include "cuda/nccl_comm.h"
@@ -211,6 +212,7 @@ static void free_one(struct fsdp_comm *comm)
 	engine_free(comm->engine);
 	host_gather_deinit(comm);
 	host_reduce_deinit(comm);
+	transfers_deinit(comm);
 	run_board_drop(comm);
 	free(comm);
 }

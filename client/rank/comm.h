@@ -40,6 +40,7 @@ struct engine_group;
 struct host_group; /* host_group.h */
 struct gatherer;   /* host_gather.h */
 struct reducer;    /* host_reduce.h */
+struct transfers;  /* transfers.h */
 
 struct fsdp_group {
 	struct fsdp_comm *comm;
@@ -93,6 +94,7 @@ struct fsdp_comm {
 	struct board board; /* run_board.h; page NULL: not asked for */
 	struct barrier barrier;
 	struct exchanges exchanges;
+	struct transfers *transfers; /* owned; NULL: there were none */
 	struct gatherer *gatherer;   /* owned; NULL: fsdp-worker gathers */
 	struct reducer *reducer;     /* owned; NULL: fsdp-worker reduces */
 	uint64_t committing;         /* begun, not waited for; 0: none */

@@ -1,0 +1,447 @@
+/*
+ * Messages between two ranks: each arrives whole at the receive of its tag,
+ * whatever the sizes and orders, and nobody waits for ever.
+ */
+#include "tests/lib/chance.h"
+#include "tests/lib/chaos.h"
+#include "tests/lib/crew.h"
+#include "tests/lib/leaks.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define N_MESSAGES 12 /* from each rank to each other */
+#define N_TAGS     3
+#define MAX_SIZE   (700 * 1024)
+
+static char plan[64]; /* of the rank that is to die */
+static uint64_t seed;
+
+static void setup(void)
+{
+	crew_setup();
+	(void)snprintf(plan, sizeof(plan), "%s/rank_plan", daemon_.dir);
+	seed = choose_seed("FSDP_TEST_TRANSFER_SEED");
+}
+
+static void teardown(void)
+{
+	(void)unlink(plan);
+	crew_teardown();
+}
+
+CHECKED_SUITE(transfer, setup, teardown, .timeout = 120);
+
+static int arm(void)
+{
+	return setenv("FSDP_KILL_PLAN", plan, 1);
+}
+
+static void start_with(uint32_t n, int32_t timeout_ms, bool is_armed)
+{
+	struct crew crew = {.daemon = &daemon_,
+			    .comm = "test",
+			    .options = {.timeout_ms = timeout_ms}};
+
+	crew_set(&crew);
+	ranks_start(&ranks, n);
+	if (is_armed)
+		cr_assert(zero(int, rank_run(&ranks, n - 1, arm)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
+}
+
+static void start(uint32_t n)
+{
+	start_with(n, 0, false);
+}
+
+static struct fsdp_comm *comm(void)
+{
+	return trainer()->comm;
+}
+
+/* --- what arrives -------------------------------------------------------- */
+
+struct message {
+	uint32_t from, to, tag;
+	size_t size;
+	uint8_t *data;
+	struct fsdp_transfer *transfer;
+};
+
+static uint8_t byte_of(const struct message *message, uint32_t number, size_t i)
+{
+	return (uint8_t)(i * 31 + i / 251 + message->from * 89 +
+			 message->to * 57 + number * 7);
+}
+
+/* The `number`-th from a rank to another, the same for both. */
+static struct message message_of(uint32_t from, uint32_t to, uint32_t number)
+{
+	struct chance chance = {seed + from * 1000 + to * 100 + number};
+	struct message message = {.from = from, .to = to};
+
+	(void)draw(&chance, 2);
+	message.tag = draw(&chance, N_TAGS);
+	message.size = draw(&chance, 3) ? draw(&chance, 3000)
+					: draw(&chance, MAX_SIZE);
+	message.data = malloc(message.size + 1);
+	return message;
+}
+
+static int begin_send(struct message *message, uint32_t number)
+{
+	for (size_t i = 0; i < message->size; i++)
+		message->data[i] = byte_of(message, number, i);
+	return fsdp_send(comm(), FSDP_U8, message->data, message->size,
+			 message->to, message->tag, &message->transfer);
+}
+
+static bool has_arrived(const struct message *message, uint32_t number)
+{
+	for (size_t i = 0; i < message->size; i++) {
+		if (message->data[i] != byte_of(message, number, i)) {
+			fprintf(stderr,
+				"message %u from %u to %u, byte %zu of %zu, "
+				"seed %llu\n",
+				number, message->from, message->to, i,
+				message->size, (unsigned long long)seed);
+			return false;
+		}
+	}
+	return true;
+}
+
+struct mail {
+	struct message sent[RANKS_MAX][N_MESSAGES];
+	struct message received[RANKS_MAX][N_MESSAGES];
+};
+
+/* Of each tag the messages are received in their order; tags in any order. */
+static int begin_receives(struct mail *mail, uint32_t from, uint32_t tag)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < N_MESSAGES && r == 0; i++) {
+		struct message *it = &mail->received[from][i];
+
+		if (it->tag == tag)
+			r = fsdp_receive(comm(), FSDP_U8, it->data, it->size,
+					 from, tag, &it->transfer);
+	}
+	return r;
+}
+
+static int end_all(struct mail *mail, uint32_t other)
+{
+	int r = 0;
+
+	for (uint32_t i = N_MESSAGES; i-- > 0 && r == 0;) {
+		struct message *it = &mail->received[other][i];
+		uint32_t from = 99;
+
+		r = fsdp_transfer_wait(it->transfer, -1, &from);
+		if (r == 0)
+			r = from == other && has_arrived(it, i) ? 0 : -EIO;
+		if (r == 0)
+			r = fsdp_transfer_wait(mail->sent[other][i].transfer,
+					       -1, NULL);
+		free(it->data);
+		free(mail->sent[other][i].data);
+	}
+	return r;
+}
+
+static int exchange_mail(void)
+{
+	static struct mail mail;
+	uint32_t self = rank_self(), n = rank_world();
+	int r = 0;
+
+	for (uint32_t other = 0; other < n; other++) {
+		for (uint32_t i = 0; other != self && i < N_MESSAGES; i++) {
+			mail.sent[other][i] = message_of(self, other, i);
+			mail.received[other][i] = message_of(other, self, i);
+			r = r ? r : begin_send(&mail.sent[other][i], i);
+		}
+	}
+	for (uint32_t other = 0; other < n; other++)
+		for (uint32_t t = 0; other != self && t < N_TAGS; t++)
+			r = r ? r
+			      : begin_receives(&mail, other,
+					       (t + self) % N_TAGS);
+	for (uint32_t other = 0; other < n; other++)
+		if (other != self)
+			r = r ? r : end_all(&mail, other);
+	return rank_note(r);
+}
+
+Test(transfer, all_messages_arrive_whole_and_in_the_order_of_their_tag)
+{
+	for (uint32_t n = 2; n <= 4; n++) {
+		start(n);
+		cr_assert(zero(int, ranks_run(&ranks, exchange_mail)),
+			  "seed %llu", (unsigned long long)seed);
+		ranks_stop(&ranks);
+	}
+}
+
+/* Rank 0 receives from any of the others; what they send says who. */
+static int receive_from_any(void)
+{
+	uint32_t number = rank_self(), from;
+	struct fsdp_transfer *transfer;
+	uint64_t seen = 0;
+	int r;
+
+	if (rank_self()) {
+		r = fsdp_send(comm(), FSDP_U32, &number, 1, 0, 5, &transfer);
+		return rank_note(r ? r
+				   : fsdp_transfer_wait(transfer, -1, NULL));
+	}
+	for (uint32_t i = 1; i < rank_world(); i++) {
+		must(fsdp_receive(comm(), FSDP_U32, &number, 1, FSDP_ANY_RANK,
+				  5, &transfer) == 0);
+		r = fsdp_transfer_wait(transfer, -1, &from);
+		if (r < 0)
+			return rank_note(r);
+		must(from == number);
+		seen |= UINT64_C(1) << from;
+	}
+	return seen == (UINT64_C(1) << rank_world()) - 2 ? 0 : -EIO;
+}
+
+Test(transfer, a_receive_from_any_rank_says_which_one_it_was)
+{
+	start(4);
+	cr_assert(zero(int, ranks_run(&ranks, receive_from_any)));
+}
+
+static char large[2][MAX_SIZE];
+
+/* In between, both reduce something. */
+static int send_large_around_a_collective(void)
+{
+	struct fsdp_transfer *out, *in;
+	float number = 1;
+	int r;
+
+	memset(large[0], 'a' + (int)rank_self(), sizeof(large[0]));
+	must(fsdp_send(comm(), FSDP_U8, large[0], sizeof(large[0]),
+		       1 - rank_self(), 1, &out) == 0);
+	r = fsdp_all_reduce(comm(), FSDP_F32, FSDP_SUM, &number, &number, 1);
+	must(r == 0 && number == 2);
+	must(fsdp_receive(comm(), FSDP_U8, large[1], sizeof(large[1]),
+			  1 - rank_self(), 1, &in) == 0);
+	r = fsdp_transfer_wait(out, -1, NULL);
+	if (r == 0)
+		r = fsdp_transfer_wait(in, -1, NULL);
+	return r == 0 && large[1][MAX_SIZE - 1] != 'b' - (int)rank_self()
+		       ? -EIO
+		       : rank_note(r);
+}
+
+Test(transfer, a_collective_in_between_changes_nothing)
+{
+	start(2);
+	cr_assert(zero(int, ranks_run(&ranks, send_large_around_a_collective)));
+}
+
+/* --- what does not arrive ------------------------------------------------ */
+
+static int number = 7;
+
+static int begin_receive(struct fsdp_transfer **ret)
+{
+	return fsdp_receive(comm(), FSDP_I32, &number, 1, rank_world() - 1, 3,
+			    ret);
+}
+
+static int receive_one(void)
+{
+	struct fsdp_transfer *transfer;
+	int r = begin_receive(&transfer);
+
+	return rank_note(r ? r : fsdp_transfer_wait(transfer, -1, NULL));
+}
+
+static int send_one(void)
+{
+	struct fsdp_transfer *transfer;
+	int r = fsdp_send(comm(), FSDP_I32, &number, 1, 0, 3, &transfer);
+
+	return rank_note(r ? r : fsdp_transfer_wait(transfer, -1, NULL));
+}
+
+static int send_two(void)
+{
+	static int numbers[2];
+	struct fsdp_transfer *transfer;
+	int r = fsdp_send(comm(), FSDP_I32, numbers, 2, 0, 3, &transfer);
+
+	return rank_note(r ? r : fsdp_transfer_wait(transfer, -1, NULL));
+}
+
+Test(transfer, both_are_told_that_a_receive_has_another_size)
+{
+	start(2);
+	cr_assert(zero(int, rank_run(&ranks, 1, send_two)));
+	cr_assert(eq(int, rank_run(&ranks, 0, receive_one), -ECONNABORTED));
+	assert_says(0, "rank 1 sends rank 0 8 bytes of i32 with tag 3, but "
+		       "that receives 4 bytes of i32");
+	cr_assert(eq(int, rank_run(&ranks, 1, send_one), -ECONNABORTED));
+	assert_says(1, "that receives 4 bytes of i32");
+}
+
+static struct fsdp_transfer *pending;
+
+static int look_for_one(void)
+{
+	int r = pending ? 0 : begin_receive(&pending);
+
+	return rank_note(r ? r : fsdp_transfer_wait(pending, 0, NULL));
+}
+
+Test(transfer, one_that_is_not_complete_can_be_waited_for_again)
+{
+	start(2);
+	for (int i = 0; i < 2; i++) {
+		cr_assert(
+			eq(int, rank_run(&ranks, 0, look_for_one), -ETIMEDOUT));
+		assert_says(0, ") has not sent all of a message of tag 3 yet");
+	}
+	cr_assert(zero(int, rank_run(&ranks, 1, send_one)));
+	cr_assert(zero(int, rank_run(&ranks, 0, look_for_one)));
+}
+
+/* One is put aside, one has come in part, one was never sent. */
+static int forget_some(void)
+{
+	struct fsdp_transfer *other;
+
+	must(fsdp_receive(comm(), FSDP_U8, large[0], sizeof(large[0]), 1, 1,
+			  &other) == 0);
+	must(begin_receive(&pending) == 0);
+	must(fsdp_transfer_wait(pending, 0, NULL) == -ETIMEDOUT);
+	return trainer_leave();
+}
+
+static int send_some(void)
+{
+	struct fsdp_transfer *transfer;
+	int r = fsdp_send(comm(), FSDP_I32, &number, 1, 0, 9, &transfer);
+
+	if (r == 0)
+		r = fsdp_send(comm(), FSDP_U8, large[0], sizeof(large[0]), 0, 1,
+			      &transfer);
+	return rank_note(r);
+}
+
+/* That they are freed is seen by the sanitizers' builds. */
+Test(transfer, those_that_were_not_waited_for_end_with_the_communicator)
+{
+	start(2);
+	cr_assert(zero(int, rank_run(&ranks, 1, send_some)));
+	cr_assert(zero(int, rank_run(&ranks, 0, forget_some)));
+	cr_assert(zero(int, rank_run(&ranks, 1, trainer_leave)));
+}
+
+Test(transfer, a_late_rank_is_named_to_both)
+{
+	start_with(2, 1000, false);
+	cr_assert(eq(int, rank_run(&ranks, 0, receive_one), -ECONNABORTED));
+	assert_says(0, ") has not sent a message of tag 3 to rank 0 within "
+		       "1000 ms");
+	cr_assert(eq(int, rank_run(&ranks, 1, send_one), -ECONNABORTED));
+}
+
+static int leave(void)
+{
+	return fsdp_comm_leave(comm());
+}
+
+Test(transfer, who_waits_is_told_that_another_has_left)
+{
+	start(2);
+	actor_begin(&ranks.actors[0], receive_one);
+	cr_assert(zero(int, rank_run(&ranks, 1, send_one)));
+	cr_assert(zero(int, actor_end(&ranks.actors[0])));
+	actor_begin(&ranks.actors[0], receive_one);
+	cr_assert(zero(int, rank_run(&ranks, 1, leave)));
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	assert_says(0, " left");
+}
+
+static int swap_until_told(void)
+{
+	uint32_t n = rank_world(), self = rank_self();
+	struct fsdp_transfer *out, *in;
+	int r;
+
+	do {
+		r = fsdp_send(comm(), FSDP_U8, large[0], sizeof(large[0]),
+			      (self + 1) % n, 1, &out);
+		if (r == 0)
+			r = fsdp_receive(comm(), FSDP_U8, large[1],
+					 sizeof(large[1]), (self + n - 1) % n,
+					 1, &in);
+		if (r == 0)
+			r = fsdp_transfer_wait(in, -1, NULL);
+		if (r == 0)
+			r = fsdp_transfer_wait(out, -1, NULL);
+	} while (r == 0);
+	return rank_note(r);
+}
+
+Test(transfer, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
+{
+	static const char *const points[] = {"transfer.sent", "mail.counted",
+					     "transfer.received",
+					     "bell.counted", "bell.bumped"};
+
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++) {
+		start_with(3, 0, true);
+		plan_death(plan, points[i], 3);
+		for (uint32_t rank = 0; rank < 3; rank++)
+			actor_begin(&ranks.actors[rank], swap_until_told);
+		cr_assert(eq(int, actor_end(&ranks.actors[2]), -ECHILD));
+		actor_kill(&ranks.actors[2]);
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			cr_assert(eq(int, actor_end(&ranks.actors[rank]),
+				     -ECONNABORTED),
+				  "%s", points[i]);
+			assert_says(rank, "rank 2 (pid ");
+		}
+		ranks_stop(&ranks);
+	}
+}
+
+static int refuse_badly(void)
+{
+	struct fsdp_transfer *transfer;
+
+	must(fsdp_send(NULL, FSDP_U8, large, 1, 1, 0, &transfer) == -EINVAL);
+	must(fsdp_send(comm(), FSDP_U8, large, 1, 0, 0, &transfer) == -EINVAL);
+	must(fsdp_send(comm(), FSDP_U8, large, 1, 2, 0, &transfer) == -EINVAL);
+	must(fsdp_send(comm(), FSDP_U8, large, 1, FSDP_ANY_RANK, 0,
+		       &transfer) == -EINVAL);
+	must(fsdp_send(comm(), FSDP_U8, NULL, 1, 1, 0, &transfer) == -EINVAL);
+	must(fsdp_receive(comm(), 77, large, 1, 1, 0, &transfer) == -EINVAL);
+	must(fsdp_receive(comm(), FSDP_F64, large, UINT64_MAX / 8 + 1, 1, 0,
+			  &transfer) == -EINVAL);
+	must(fsdp_transfer_wait(NULL, 0, NULL) == -EINVAL);
+	return 0;
+}
+
+Test(transfer, a_bad_argument_is_refused)
+{
+	start(2);
+	cr_assert(zero(int, rank_run(&ranks, 0, refuse_badly)));
+}
