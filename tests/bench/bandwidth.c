@@ -113,7 +113,6 @@ struct bandwidth *bandwidth_new(uint32_t n_ranks)
 			die("map %zu bytes: %m", (size_t)BANDWIDTH_MAX);
 		/* As the broker's chunks are. */
 		madvise(memory, BANDWIDTH_MAX, MADV_HUGEPAGE);
-		memset(memory, 0, BANDWIDTH_MAX);
 		bandwidth->arrays[i] = memory;
 	}
 	return bandwidth;
@@ -126,7 +125,8 @@ void bandwidth_free(struct bandwidth *bandwidth)
 	free(bandwidth);
 }
 
-struct stage_order bandwidth_order(enum bandwidth_kind kind, uint64_t moved,
+struct stage_order bandwidth_order(enum bandwidth_kind kind,
+				   enum collective collective, uint64_t moved,
 				   double *ret_scale)
 {
 	uint64_t size = (uint64_t)((double)moved / kinds[kind].moved);
@@ -136,7 +136,8 @@ struct stage_order bandwidth_order(enum bandwidth_kind kind, uint64_t moved,
 	/* So that all ranks' parts are whole cache lines. */
 	size = (size + 4095) & ~UINT64_C(4095);
 	*ret_scale = (double)moved / ((double)size * kinds[kind].moved);
-	return (struct stage_order){.variant = kind, .size = size};
+	return (struct stage_order){
+		.collective = collective, .variant = kind, .size = size};
 }
 
 /* This rank's part of the array: bytes, whole lines also of a cast's result. */
@@ -160,7 +161,8 @@ static void iterate(void *data, const struct stage_order *order)
 	uint64_t turn = bandwidth->n_iterations++ % N_TURNS;
 	size_t from = i;
 
-	if (order->size * N_TURNS <= BANDWIDTH_MAX)
+	if (order->collective == ALL_GATHER &&
+	    order->size * N_TURNS <= BANDWIDTH_MAX)
 		from += turn * order->size / sizeof(float);
 	bandwidth->moves[order->variant]((uint8_t *)bandwidth->arrays[0] +
 						 i * kinds[order->variant].size,

@@ -18,7 +18,7 @@ enum bandwidth_kind {
 };
 
 /* Of one array. Larger ones would not be slower: caches keep nothing of it. */
-#define BANDWIDTH_MAX (UINT64_C(96) << 20)
+#define BANDWIDTH_MAX (UINT64_C(384) << 20)
 
 struct bandwidth; /* the arrays; shared with processes forked later */
 
@@ -26,8 +26,10 @@ struct bandwidth *bandwidth_new(uint32_t n_ranks);
 void bandwidth_free(struct bandwidth *bandwidth);
 
 /* One pass of `kind` that moves `moved` bytes, or fewer if the arrays are too
- * small for it: `ret_scale` is by how much. */
-struct stage_order bandwidth_order(enum bandwidth_kind kind, uint64_t moved,
+ * small for it: `ret_scale` is by how much. Passes for an all-gather read
+ * several places in turns, if they fit, as ranks read several groups. */
+struct stage_order bandwidth_order(enum bandwidth_kind kind,
+				   enum collective collective, uint64_t moved,
 				   double *ret_scale);
 
 /* A rank's life. */

@@ -108,7 +108,8 @@ static void runners_init(struct runner *runners, struct contest *contest,
 		if (i == BANDWIDTH_CAST && !is_cast_gather(variant))
 			continue;
 		runner->party = &contest->memory;
-		runner->order = bandwidth_order((enum bandwidth_kind)i, moved,
+		runner->order = bandwidth_order((enum bandwidth_kind)i,
+						variant->collective, moved,
 						&runner->scale);
 	}
 	for (int i = 0; i < N_MPIS && variant->has_mpi; i++)
