@@ -130,6 +130,9 @@ row_fn direct_gather_64kib, direct_gather_cast_64kib;
 row_fn direct_gather_1mib, direct_gather_cast_1mib;
 row_fn direct_gather_4mib, direct_gather_cast_4mib;
 row_fn direct_gather_64mib, direct_gather_cast_64mib;
+row_fn tensor_all_reduce_1kib, tensor_all_reduce_1mib, tensor_all_reduce_64mib;
+row_fn tensor_broadcast, tensor_reduce, tensor_all_gather, tensor_gather;
+row_fn tensor_scatter, tensor_reduce_scatter, tensor_all_to_all, tensor_send;
 row_fn load_1gib;
 row_fn plan_65536, meter_request_ns;
 

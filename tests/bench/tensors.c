@@ -1,0 +1,332 @@
+/*
+ * Rows tensor_*: collectives on the callers' tensors, of f32 in ordinary memory
+ * of the ranks, by 2 and by 4 ranks, of which the row is the worse.
+ *
+ * An iteration is one call of each rank. The size is that of the largest tensor
+ * of a rank. The floor is a memcpy of such a tensor in each of as many
+ * processes, which agree on nothing. Where it is small the floor is a barrier
+ * of as many ranks, since waiting for each other is what takes the time.
+ */
+#include "bench.h"
+#include "daemon.h"
+#include "fsdp.h"
+#include "party.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define KIB       UINT64_C(1024)
+#define MIB       (KIB * KIB)
+#define MAX_RANKS 4
+
+/* A round takes about so long. */
+#define ROUND_NS       4e6
+#define MAX_ITERATIONS 256
+
+struct rank;
+typedef int call_fn(struct rank *rank);
+
+struct tensors {
+	const char *socket;
+	call_fn *call;
+	uint32_t n_ranks;
+	uint64_t size;
+	bool is_floor;
+};
+
+struct rank {
+	const struct tensors *tensors;
+	struct fsdp_client *client;
+	struct fsdp_comm *comm;
+	uint32_t rank;
+	uint64_t n; /* elements of a whole tensor */
+	float *in, *out;
+	struct fsdp_part in_parts[MAX_RANKS], out_parts[MAX_RANKS];
+};
+
+/* --- calls --------------------------------------------------------------- */
+
+static uint64_t part(const struct rank *rank)
+{
+	return rank->n / rank->tensors->n_ranks;
+}
+
+static int broadcast(struct rank *rank)
+{
+	return fsdp_broadcast(rank->comm, FSDP_F32, rank->in, rank->n, 0);
+}
+
+static int all_reduce(struct rank *rank)
+{
+	return fsdp_all_reduce(rank->comm, FSDP_F32, FSDP_SUM, rank->in,
+			       rank->out, rank->n);
+}
+
+static int reduce(struct rank *rank)
+{
+	return fsdp_reduce_to(rank->comm, FSDP_F32, FSDP_SUM, rank->in,
+			      rank->out, rank->n, 0);
+}
+
+static int all_gather(struct rank *rank)
+{
+	return fsdp_all_gather(rank->comm, FSDP_F32, rank->in, part(rank),
+			       rank->out_parts);
+}
+
+static int gather(struct rank *rank)
+{
+	return fsdp_gather_to(rank->comm, FSDP_F32, rank->in, part(rank),
+			      rank->out_parts, 0);
+}
+
+static int scatter(struct rank *rank)
+{
+	return fsdp_scatter_from(rank->comm, FSDP_F32, rank->in_parts,
+				 rank->out, part(rank), 0);
+}
+
+static int reduce_scatter(struct rank *rank)
+{
+	return fsdp_reduce_scatter(rank->comm, FSDP_F32, FSDP_SUM,
+				   rank->in_parts, rank->out, part(rank));
+}
+
+static int all_to_all(struct rank *rank)
+{
+	return fsdp_all_to_all(rank->comm, FSDP_F32, rank->in_parts,
+			       rank->out_parts);
+}
+
+static int barrier(struct rank *rank)
+{
+	return fsdp_barrier(rank->comm, -1);
+}
+
+static int copy(struct rank *rank)
+{
+	memcpy(rank->out, rank->in, rank->tensors->size);
+	/* Each time anew. */
+	__asm__ volatile("" ::"r"(rank->out) : "memory");
+	return 0;
+}
+
+/* To the next rank, and from the one before. */
+static int send(struct rank *rank)
+{
+	uint32_t n = rank->tensors->n_ranks;
+	struct fsdp_transfer *out, *in;
+	int r = fsdp_send(rank->comm, FSDP_F32, rank->in, rank->n,
+			  (rank->rank + 1) % n, 0, &out);
+
+	if (r == 0)
+		r = fsdp_receive(rank->comm, FSDP_F32, rank->out, rank->n,
+				 (rank->rank + n - 1) % n, 0, &in);
+	if (r == 0)
+		r = fsdp_transfer_wait(in, -1, NULL);
+	return r < 0 ? r : fsdp_transfer_wait(out, -1, NULL);
+}
+
+/* --- a rank -------------------------------------------------------------- */
+
+static void make_memory(struct rank *rank)
+{
+	uint64_t size = rank->tensors->size;
+
+	rank->n = size / sizeof(float);
+	rank->in = malloc(size);
+	rank->out = malloc(size);
+	if (!rank->in || !rank->out)
+		die("no memory for the tensors of a rank");
+	for (uint64_t i = 0; i < rank->n; i++)
+		rank->in[i] = 1;
+	memset(rank->out, 0, size);
+	for (uint32_t i = 0; i < rank->tensors->n_ranks; i++) {
+		rank->in_parts[i].data = rank->in + i * part(rank);
+		rank->in_parts[i].count = part(rank);
+		rank->out_parts[i].data = rank->out + i * part(rank);
+		rank->out_parts[i].count = part(rank);
+	}
+}
+
+static const char *tensors_name(const struct tensors *tensors)
+{
+	return tensors->is_floor ? "bench/floor" : "bench/ours";
+}
+
+static void prepare(void *data, const struct stage_order *order)
+{
+	struct rank *rank = data;
+	const struct tensors *tensors = rank->tensors;
+
+	(void)order;
+	make_memory(rank);
+	rank->client = client_open(tensors->socket);
+	must(fsdp_comm_join(rank->client, tensors_name(tensors),
+			    tensors->n_ranks, rank->rank, NULL, &rank->comm),
+	     "join");
+}
+
+static void iterate(void *data, const struct stage_order *order)
+{
+	struct rank *rank = data;
+
+	(void)order;
+	must(rank->tensors->call(rank), "a collective");
+}
+
+static void release(void *data)
+{
+	struct rank *rank = data;
+
+	free(rank->in);
+	free(rank->out);
+	fsdp_comm_leave(rank->comm);
+}
+
+static void serve(struct stage *stage, uint32_t rank_index, void *data)
+{
+	static const struct stage_acts acts = {prepare, iterate, release};
+	struct rank rank = {.tensors = data, .rank = rank_index};
+
+	stage_serve(stage, rank_index, &acts, &rank);
+	fsdp_close(rank.client);
+}
+
+/* --- rows ---------------------------------------------------------------- */
+
+struct side {
+	struct tensors tensors;
+	struct party party;
+	struct stage_order order;
+};
+
+static double side_time(struct side *side)
+{
+	side->order.verb = STAGE_RUN;
+	if (!party_order(&side->party, &side->order))
+		die("ranks of a collective have ended");
+	return stage_time(side->party.stage);
+}
+
+static void side_open(struct side *side, const struct bench *bench,
+		      const struct tensors *tensors)
+{
+	double n;
+
+	side->tensors = *tensors;
+	side->order = (struct stage_order){
+		.verb = STAGE_PREPARE, .n_iterations = 3, .n_warm = 3};
+	party_start(&side->party, bench, tensors->is_floor ? "floor" : "ranks",
+		    tensors->n_ranks, false, serve, &side->tensors);
+	if (!party_order(&side->party, &side->order))
+		die("ranks of a collective have ended");
+	n = ROUND_NS / side_time(side);
+	side->order.n_iterations = n < 1                ? 1
+				   : n > MAX_ITERATIONS ? MAX_ITERATIONS
+							: (uint32_t)n;
+	side->order.n_warm = 1;
+}
+
+static void side_close(struct side *side)
+{
+	side->order.verb = STAGE_RELEASE;
+	(void)party_order(&side->party, &side->order);
+	party_stop(&side->party);
+}
+
+static void compare(const struct bench *bench, const struct tensors *tensors,
+		    struct result *ret)
+{
+	struct tensors bare = *tensors;
+	struct pairs pairs = PAIRS_NULL;
+	struct side ours, floor;
+
+	bare.is_floor = true;
+	bare.call = tensors->size > KIB ? copy : barrier;
+	side_open(&ours, bench, tensors);
+	side_open(&floor, bench, &bare);
+	for (unsigned i = 0; i < bench->n_pairs; i++) {
+		samples_add(&pairs.floor, side_time(&floor));
+		samples_add(&pairs.ours, side_time(&ours));
+		pairs_close(&pairs);
+	}
+	pairs_result(&pairs, 1000, ret);
+	pairs_deinit(&pairs);
+	side_close(&floor);
+	side_close(&ours);
+}
+
+static void run_row(const struct bench *bench, call_fn *call, uint64_t size,
+		    struct result *ret)
+{
+	struct tensors tensors = {.call = call, .size = size};
+	struct result result;
+	struct daemon daemon;
+
+	*ret = (struct result){0};
+	daemon_start(&daemon, bench,
+		     &(struct daemon_options){.is_unpinned = true});
+	tensors.socket = daemon.socket;
+	for (uint32_t n_ranks = 2; n_ranks <= MAX_RANKS; n_ranks += 2) {
+		tensors.n_ranks = n_ranks;
+		compare(bench, &tensors, &result);
+		if (result.ratio > ret->ratio)
+			*ret = result;
+	}
+	daemon_stop(&daemon);
+}
+
+void tensor_all_reduce_1kib(const struct bench *bench, struct result *ret)
+{
+	run_row(bench, all_reduce, KIB, ret);
+}
+
+void tensor_all_reduce_1mib(const struct bench *bench, struct result *ret)
+{
+	run_row(bench, all_reduce, MIB, ret);
+}
+
+void tensor_all_reduce_64mib(const struct bench *bench, struct result *ret)
+{
+	run_row(bench, all_reduce, 64 * MIB, ret);
+}
+
+void tensor_broadcast(const struct bench *bench, struct result *ret)
+{
+	run_row(bench, broadcast, MIB, ret);
+}
+
+void tensor_reduce(const struct bench *bench, struct result *ret)
+{
+	run_row(bench, reduce, MIB, ret);
+}
+
+void tensor_all_gather(const struct bench *bench, struct result *ret)
+{
+	run_row(bench, all_gather, MIB, ret);
+}
+
+void tensor_gather(const struct bench *bench, struct result *ret)
+{
+	run_row(bench, gather, MIB, ret);
+}
+
+void tensor_scatter(const struct bench *bench, struct result *ret)
+{
+	run_row(bench, scatter, MIB, ret);
+}
+
+void tensor_reduce_scatter(const struct bench *bench, struct result *ret)
+{
+	run_row(bench, reduce_scatter, MIB, ret);
+}
+
+void tensor_all_to_all(const struct bench *bench, struct result *ret)
+{
+	run_row(bench, all_to_all, MIB, ret);
+}
+
+void tensor_send(const struct bench *bench, struct result *ret)
+{
+	run_row(bench, send, MIB, ret);
+}
