@@ -772,6 +772,72 @@ Test(collective, who_waits_learns_that_the_broker_was_restarted)
 	cr_assert(eq(int, rank_run(&ranks, 1, reduce_64), -ECONNABORTED));
 }
 
+static int is_tired;
+
+static int ask_whether_tired(void *unused)
+{
+	(void)unused;
+	return is_tired;
+}
+
+static struct fsdp_comm *join_other(struct fsdp_client *client)
+{
+	struct fsdp_comm *other;
+
+	must(fsdp_comm_join(client, "other", 2, rank_self(), NULL, &other) ==
+	     0);
+	return other;
+}
+
+static int reduce_other(struct fsdp_comm *other)
+{
+	return rank_note(fsdp_all_reduce(other, FSDP_F32, FSDP_SUM, numbers,
+					 results, 64));
+}
+
+/* By a connection that does not want to wait. */
+static int reduce_interrupted(void)
+{
+	const struct fsdp_connect_options options = {
+		.path = chaos.daemon.socket, .interrupted = ask_whether_tired};
+	struct fsdp_client *client;
+	struct fsdp_comm *other;
+	int r;
+
+	must(fsdp_connect(&options, &client) == 0);
+	other = join_other(client);
+	is_tired = 1;
+	r = reduce_other(other);
+	must(fsdp_close(client) == 0);
+	return r;
+}
+
+/* After the other has given up. */
+static int reduce_too_late(void)
+{
+	struct fsdp_comm *other = join_other(trainer()->client);
+
+	while (fsdp_barrier(other, 0) == -ETIMEDOUT)
+		sched_yield();
+	return reduce_other(other);
+}
+
+static int interrupt_one(void)
+{
+	return rank_self() == 0 ? reduce_interrupted() : reduce_too_late();
+}
+
+Test(collective, an_interrupt_ends_the_run_with_a_sentence_for_all)
+{
+	start(2, 0);
+	ranks_begin(&ranks, interrupt_one);
+	ranks_end(&ranks);
+	cr_assert(eq(int, ranks.notes[0].code, -EINTR));
+	cr_assert(eq(int, ranks.notes[1].code, -ECONNABORTED));
+	assert_says(1, "rank 0 (pid ");
+	assert_says(1, ") was interrupted in an all-reduce");
+}
+
 /* --- a hostile rank ------------------------------------------------------ */
 
 static char *map_of_board(size_t *ret_size)
@@ -810,6 +876,37 @@ static int scribble(void)
 	}
 	memset(map, 0xa5, size);
 	return 0;
+}
+
+static int send_large_until_told(void)
+{
+	static char out[700 * 1024], in[sizeof(out)];
+	struct fsdp_transfer *sent, *received;
+	int r;
+
+	do {
+		r = fsdp_send(comm(), FSDP_U8, out, sizeof(out), 0, 1, &sent);
+		if (r == 0)
+			r = fsdp_receive(comm(), FSDP_U8, in, sizeof(in), 0, 1,
+					 &received);
+		if (r == 0)
+			r = fsdp_transfer_wait(received, -1, NULL);
+		if (r == 0)
+			r = fsdp_transfer_wait(sent, -1, NULL);
+	} while (r == 0);
+	return rank_note(r);
+}
+
+Test(collective, who_scribbles_on_mail_harms_its_own_run_only)
+{
+	start(2, 1000);
+	cr_assert(zero(int, ranks_run(&ranks, reduce_64)));
+	actor_begin(&ranks.actors[1], send_large_until_told);
+	cr_assert(zero(int, rank_run(&ranks, 0, scribble)));
+	cr_assert(eq(int, actor_end(&ranks.actors[1]), -ECONNABORTED));
+	ranks_stop(&ranks);
+	start(2, 0);
+	cr_assert(zero(int, ranks_run(&ranks, reduce_64)));
 }
 
 Test(collective, who_scribbles_on_the_board_harms_its_own_run_only)
