@@ -150,6 +150,7 @@ static void on_closed(void *data)
 
 	meter_begin(&broker->base.loop.meter);
 	peers_on_closed(&broker->sessions);
+	listener_update(&broker->sessions);
 	(void)meter_end(&broker->base.loop.meter, METER_CLOSES);
 }
 

@@ -1,12 +1,12 @@
 /*
- * Hellos: how a connection gets its session.
+ * Hellos: which process is at the other end of a connection.
  *
  * A hello asks for a new session, or for an earlier one of the same process.
- * Before it gets either, the broker holds a pidfd that is certainly of the
- * process that connected. SO_PEERPIDFD gives it. Without that option (Linux
- * before 6.5) the pid of SO_PEERCRED is opened and then verified by a nonce
- * that the client must send back with SCM_CREDENTIALS: the process that
- * replied was alive after the pidfd was opened, so the pidfd refers to it.
+ * Before it gets either (admission.h), the broker holds a pidfd that is
+ * certainly of the process that connected. SO_PEERPIDFD gives it. Without that
+ * option (Linux before 6.5) the pid of SO_PEERCRED is opened and then verified
+ * by a nonce that the client must send back with SCM_CREDENTIALS: the process
+ * that replied was alive after the pidfd was opened, so the pidfd refers to it.
  */
 #pragma once
 #include "proto/message.h"
@@ -20,7 +20,6 @@ struct sessions;
 struct error;
 struct frame;
 struct frame_sender;
-struct session;
 
 struct hello {
 	struct sessions *sessions;
@@ -34,17 +33,17 @@ struct hello {
 	int fds[2];
 };
 
-/* What to reply, with fds that stay the session's. */
-struct hello_outcome {
-	struct session *session; /* NULL: the client is challenged first */
-	struct hello_reply reply;
-	int fds[3];
-	uint16_t n_fds;
-};
-
 void hello_init(struct hello *hello, struct sessions *sessions, int sock_fd,
 		const struct ucred *cred);
 void hello_deinit(struct hello *hello);
+
+/* Close the fds that came with the hello. */
+void hello_drop_fds(struct hello *hello);
+
+enum hello_outcome {
+	HELLO_VERIFIED = 0,   /* `request` and `pidfd` are the process's */
+	HELLO_CHALLENGED = 1, /* `nonce` is to be sent to the client */
+};
 
 /*
  * Handle a frame of a connection without a session: the hello, or the reply to
@@ -52,5 +51,4 @@ void hello_deinit(struct hello *hello);
  * refused, and the connection is to be closed.
  */
 int hello_on_frame(struct hello *hello, struct frame *frame,
-		   const struct frame_sender *sender, struct hello_outcome *ret,
-		   struct error *err);
+		   const struct frame_sender *sender, struct error *err);

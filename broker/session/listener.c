@@ -7,6 +7,7 @@
  */
 #include "broker/session/listener.h"
 #include "broker/session/peer.h"
+#include "broker/session/receiver.h"
 #include "broker/session/sessions.h"
 #include "proto/error.h"
 #include <errno.h>
@@ -173,7 +174,7 @@ static bool accept_one(struct sessions *sessions)
 	}
 	if (fd < 0)
 		return false;
-	if (peer_new(sessions, fd, &err) < 0)
+	if (peer_new(sessions, fd, receiver_read, &err) < 0)
 		sessions->n_dropped_peers++;
 	return true;
 }

@@ -1,10 +1,4 @@
 /*
- * One frame is read per readiness event. epoll thus serves the peers in turn,
- * and the request of a peer that sleeps until the reply costs no second
- * recvmsg() that finds the socket empty. Only after a one-way request the next
- * frame is read at once, up to a limit: its sender did not sleep, so there is
- * probably more.
- *
  * While replies are queued no frame is read. The queue of a peer that does not
  * read its replies therefore holds at most the reply to its last request and
  * those to its parked requests.
@@ -14,32 +8,25 @@
 #include "broker/base/deadline.h"
 #include "broker/session/session.h"
 #include "broker/session/sessions.h"
+#include "broker/session/waiter.h"
 #include "broker/tensor/lease.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 /* Charge of a connection, for its socket buffers and records. */
 #define PEER_COST 16384
-/* Frames read per readiness event; all but the last are one-way requests. */
-#define MAX_AT_ONCE 4
 
 static void on_event(uv_poll_t *poll, int status, int events);
 
 /* --- sending ------------------------------------------------------------- */
 
-bool peer_has_read_all(const struct peer *peer)
-{
-	return reply_queue_is_read(&peer->replies);
-}
-
-/* The lease of its session still has grants to make, see lease.h. That takes a
- * few rounds of the loop, in which requests stay in the socket. */
-static bool is_being_granted(const struct peer *peer)
+bool peer_is_being_granted(const struct peer *peer)
 {
 	return peer->session && lease_is_open(&peer->session->holdings);
 }
@@ -55,7 +42,7 @@ static void update_poll(struct peer *peer)
 		events = UV_DISCONNECT;
 	else if (!reply_queue_is_empty(&peer->replies))
 		events = UV_WRITABLE | UV_DISCONNECT;
-	else if (is_being_granted(peer))
+	else if (peer_is_being_granted(peer))
 		events = 0; /* until peer_on_granted() */
 	else if (closer_is_full(&peer->sessions->base->closer, peer->cred.uid))
 		events = UV_DISCONNECT;
@@ -80,8 +67,8 @@ static void on_retry(void *data, uint32_t index)
 	flush(data);
 }
 
-/* Close a peer because of its behaviour. The log line becomes ever rarer. */
-static void drop(struct peer *peer, const struct error *cause)
+/* The log line becomes ever rarer. */
+void peer_drop(struct peer *peer, const struct error *cause)
 {
 	uint64_t n = ++peer->sessions->n_dropped_peers;
 
@@ -102,7 +89,7 @@ static void send_frame(struct peer *peer, const struct frame *frame)
 	if (r == FRAME_EOF)
 		peer_close(peer);
 	else if (r < 0)
-		drop(peer, &err);
+		peer_drop(peer, &err);
 	else if (!reply_queue_is_empty(&peer->replies))
 		update_poll(peer);
 }
@@ -141,8 +128,8 @@ static void send_reply(struct peer *peer, uint64_t number,
 	free(body);
 }
 
-static void reply_error(struct peer *peer, uint16_t kind, uint64_t number,
-			const struct error *cause)
+void peer_reply_error(struct peer *peer, uint16_t kind, uint64_t number,
+		      const struct error *cause)
 {
 	struct reply reply = {
 		.kind = kind,
@@ -160,143 +147,34 @@ void peer_end_goodbye(struct peer *peer, uint64_t number)
 	send_reply(peer, number, &reply);
 }
 
-/* --- hello --------------------------------------------------------------- */
+/* --- its session --------------------------------------------------------- */
 
-static void reply_hello(struct peer *peer, uint64_t number,
-			const struct hello_outcome *outcome)
+uint32_t peer_read_groups(int sock_fd, gid_t ret[CREDENTIALS_MAX_GROUPS])
 {
-	struct reply reply = {.kind = MESSAGE_HELLO, .hello = outcome->reply};
-	struct error err = ERROR_NULL;
-	uint8_t *body;
-	size_t size;
+	socklen_t size = CREDENTIALS_MAX_GROUPS * sizeof(gid_t);
 
-	if (reply_encode(&reply, &body, &size, &err) < 0) {
-		drop(peer, &err);
-		return;
-	}
-	peer_reply(peer, MESSAGE_HELLO, number, 0, body, size, outcome->fds,
-		   outcome->n_fds);
-	free(body);
+	if (failpoint_fail("session.groups") < 0)
+		return 0;
+	/* On failure (more groups than fit, or an old kernel) only the primary
+	 * group counts, which can only grant less. */
+	if (getsockopt(sock_fd, SOL_SOCKET, SO_PEERGROUPS, ret, &size) < 0)
+		return 0;
+	return (uint32_t)(size / sizeof(gid_t));
 }
 
-/* The session leaves the connection that it had before. */
-static void take_session(struct peer *peer, struct session *session)
+void peer_attach(struct session *session, struct peer *peer)
 {
-	const int off = 0;
-
 	if (session->peer)
-		peer_close(session->peer);
-	session_attach_peer(session, peer);
-	/* From here on the sender of a frame is not checked, so ask for
-	 * credentials no longer. */
-	(void)setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &off,
-			 sizeof(off));
-}
-
-static int handle_hello(struct peer *peer, struct frame *frame,
-			const struct frame_sender *sender, struct error *err)
-{
-	struct hello_outcome outcome;
-	int r;
-
-	r = hello_on_frame(&peer->hello, frame, sender, &outcome, err);
-	if (r < 0)
-		return r;
-	if (outcome.session)
-		take_session(peer, outcome.session);
-	reply_hello(peer, frame->number, &outcome);
-	return 0;
-}
-
-/* --- requests ------------------------------------------------------------ */
-
-static int handle_request(struct peer *peer, struct frame *frame,
-			  struct error *err)
-{
-	const struct session_hooks *hooks = &peer->sessions->hooks;
-	bool is_known = frame->kind > 0 && frame->kind <= MESSAGE_MAX;
-
-	/* Memory to share may come as a descriptor. */
-	if (frame->n_fds > message_takes_fd(frame->kind) && is_known)
-		return error_set(err, -EPROTO,
-				 "a request of kind %s came with %u "
-				 "descriptors",
-				 message_kind_name(frame->kind), frame->n_fds);
-	if (frame->kind == MESSAGE_HELLO || frame->kind == MESSAGE_CHALLENGE)
-		return error_set(err, -EPROTO,
-				 "the connection has a session already");
-	if (peer->session->is_ending)
-		return error_set(err, -EPROTO,
-				 "a request of kind %s came after the goodbye",
-				 message_kind_name(frame->kind));
-	if (frame->kind != MESSAGE_GOODBYE)
-		return hooks->on_request(hooks->data, peer, frame, err);
-	session_end(peer->session, frame->number);
-	return 0;
-}
-
-/* The frame broke the protocol, or its hello was refused. */
-static void refuse(struct peer *peer, const struct frame *frame, int code,
-		   const struct error *cause)
-{
-	/* A client that comes back while descriptors are few must not give its
-	 * session up: without a reply it connects again. */
-	if (code != -EMFILE || peer->session)
-		reply_error(peer, frame->kind, frame->number, cause);
-	drop(peer, cause);
-}
-
-static void handle_frame(struct peer *peer, struct frame *frame,
-			 const struct frame_sender *sender)
-{
-	struct meter *meter = &peer->sessions->base->loop.meter;
-	struct error err = ERROR_NULL;
-	int r;
-
-	if (peer->session)
-		r = handle_request(peer, frame, &err);
-	else
-		r = handle_hello(peer, frame, sender, &err);
-	closer_put_frame(&peer->sessions->base->closer, peer->cred.uid, frame);
-	if (r < 0)
-		refuse(peer, frame, r, &err);
-	if (r == REQUEST_PARKED)
-		(void)meter_end(meter, METER_REQUESTS);
-	else
-		meter_request(meter, frame->kind);
-}
-
-/* True: another frame may have been sent with it. */
-static bool read_frame(struct peer *peer)
-{
-	struct closer *closer = &peer->sessions->base->closer;
-	struct meter *meter = &peer->sessions->base->loop.meter;
-	struct frame_refused refused;
-	struct frame_sender sender;
-	struct error err = ERROR_NULL;
-	struct frame frame;
-	int r;
-
-	r = frame_take(peer->sock_fd, peer->sessions->receive_buffer, &frame,
-		       &refused, &sender, &err);
-	while (refused.n > 0)
-		closer_put(closer, peer->cred.uid, refused.fds[--refused.n]);
-	if (r == FRAME_AGAIN)
-		return false;
-	if (r == FRAME_EOF) {
-		peer_close(peer);
-		(void)meter_end(meter, METER_CLOSES);
-		return false;
-	}
-	if (r < 0) {
-		reply_error(peer, 0, 0, &err);
-		drop(peer, &err);
-		meter_request(meter, 0);
-		return false;
-	}
-	handle_frame(peer, &frame, &sender);
-	return frame.is_one_way && !peer->is_closing &&
-	       reply_queue_is_empty(&peer->replies);
+		session->peer->session = NULL;
+	session->peer = peer;
+	memset(session->sent_chunks, 0, sizeof(session->sent_chunks));
+	session->sent_replies = 0;
+	waiters_drop_session(session);
+	if (!peer)
+		return;
+	peer->session = session;
+	session->holdings.credentials.n_groups = peer_read_groups(
+		peer->sock_fd, session->holdings.credentials.groups);
 }
 
 void peer_on_granted(struct peer *peer)
@@ -309,7 +187,6 @@ static void on_event(uv_poll_t *poll, int status, int events)
 {
 	struct peer *peer = poll->data;
 	const struct closer *closer = &peer->sessions->base->closer;
-	int n = 0;
 
 	if (peer->is_closing)
 		return;
@@ -320,13 +197,11 @@ static void on_event(uv_poll_t *poll, int status, int events)
 	}
 	if (events & UV_WRITABLE)
 		flush(peer);
-	else if (is_being_granted(peer))
+	else if (peer_is_being_granted(peer))
 		update_poll(peer);
 	else if (events & UV_READABLE &&
 		 !closer_is_full(closer, peer->cred.uid))
-		while (!is_being_granted(peer) && read_frame(peer) &&
-		       ++n < MAX_AT_ONCE)
-			;
+		peer->on_readable(peer);
 	else if (events & UV_DISCONNECT)
 		peer_close(peer);
 	else
@@ -434,7 +309,8 @@ static int set_up(struct peer *peer, struct error *err)
 	return 0;
 }
 
-int peer_new(struct sessions *sessions, int sock_fd, struct error *err)
+int peer_new(struct sessions *sessions, int sock_fd, peer_fn *on_readable,
+	     struct error *err)
 {
 	struct peer *peer = calloc(1, sizeof(*peer));
 	int r;
@@ -446,6 +322,7 @@ int peer_new(struct sessions *sessions, int sock_fd, struct error *err)
 	}
 	peer->sessions = sessions;
 	peer->sock_fd = sock_fd;
+	peer->on_readable = on_readable;
 	hello_init(&peer->hello, sessions, sock_fd, &peer->cred);
 	peer->replies = (struct reply_queue){
 		.sock_fd = sock_fd,
@@ -477,7 +354,6 @@ void peers_on_closed(struct sessions *sessions)
 		next = peer->next;
 		update_poll(peer);
 	}
-	listener_update(sessions);
 }
 
 void peer_close(struct peer *peer)
@@ -489,7 +365,7 @@ void peer_close(struct peer *peer)
 	peer->is_closing = true;
 	uv_poll_stop(&peer->poll);
 	if (peer->session)
-		session_attach_peer(peer->session, NULL);
+		peer_attach(peer->session, NULL);
 	if (peer->prev)
 		peer->prev->next = peer->next;
 	else

@@ -1,16 +1,14 @@
 /*
  * Peers: one for each connection, from accept to close.
  *
- * A peer reads frames, hands requests to the verbs (session_hooks.on_request),
- * and writes replies. Replies that the socket does not take at once wait in a
- * bounded queue (reply_queue.h), and while they wait no further request of this
- * peer is read. The first frames are the hello (hello.h), which gives the peer
- * its session. A frame that violates the protocol closes the connection, but
- * the session keeps its holds.
+ * A peer says when a frame can be read (receiver.h), and writes replies.
+ * Replies that the socket does not take at once wait in a bounded queue
+ * (reply_queue.h), and while they wait no further request of this peer is read.
  */
 #pragma once
 #include "broker/session/hello.h"
 #include "broker/session/reply_queue.h"
+#include "broker/tensor/access.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -22,7 +20,10 @@
 
 struct sessions;
 struct error;
+struct peer;
 struct session;
+
+typedef void peer_fn(struct peer *peer);
 
 struct peer {
 	struct sessions *sessions;
@@ -31,6 +32,7 @@ struct peer {
 	uv_poll_t poll;
 	struct ucred cred; /* of the process that connected */
 	struct hello hello;
+	peer_fn *on_readable; /* reads a frame, and may close the peer */
 	struct reply_queue replies;
 	int events; /* what `poll` watches for now */
 	bool is_closing;
@@ -38,14 +40,30 @@ struct peer {
 };
 
 /* Take over an accepted socket (consumed, also on failure). */
-int peer_new(struct sessions *sessions, int sock_fd, struct error *err);
+int peer_new(struct sessions *sessions, int sock_fd, peer_fn *on_readable,
+	     struct error *err);
 
 /* The session has all grants that its lease promised: read the
  * connection again. */
 void peer_on_granted(struct peer *peer);
 
+/* The lease of its session still has grants to make, see lease.h. That takes a
+ * few rounds of the loop, in which requests stay in the socket. */
+bool peer_is_being_granted(const struct peer *peer);
+
+/* The session has this connection from now on, whose process was verified, or
+ * with NULL none. Its groups are those of the peer's socket. */
+void peer_attach(struct session *session, struct peer *peer);
+
+/* The supplementary groups of the process that connected; returns their
+ * number. */
+uint32_t peer_read_groups(int sock_fd, gid_t ret[CREDENTIALS_MAX_GROUPS]);
+
 /* Close the connection; the session stays. Idempotent. */
 void peer_close(struct peer *peer);
+
+/* Close it because of its behaviour, which is logged. */
+void peer_drop(struct peer *peer, const struct error *cause);
 
 /*
  * Send a reply, or queue it. `body` and `fds` are borrowed (`fds` are
@@ -56,12 +74,12 @@ void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
 		const uint8_t *body, size_t size, const int *fds,
 		uint16_t n_fds);
 
+void peer_reply_error(struct peer *peer, uint16_t kind, uint64_t number,
+		      const struct error *cause);
+
 /* The session of this connection has ended: reply to the goodbye. */
 void peer_end_goodbye(struct peer *peer, uint64_t number);
 
 /* The closer has capacity again: resume reading the connections that
  * it paused. */
 void peers_on_closed(struct sessions *sessions);
-
-/* Has the client read everything that was sent to it? */
-bool peer_has_read_all(const struct peer *peer);

@@ -71,7 +71,7 @@ static bool find_place(const struct session *session, uint32_t *ret)
 
 static void forget_read(struct session *session)
 {
-	if (!session->peer || !peer_has_read_all(session->peer))
+	if (!session->peer || !reply_queue_is_read(&session->peer->replies))
 		return;
 	for (uint32_t i = 0; i < RECORDED_REPLIES_MAX; i++) {
 		if (session->sent_replies & UINT64_C(1) << i)

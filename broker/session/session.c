@@ -11,7 +11,6 @@
 #include "broker/session/peer.h"
 #include "broker/session/recorded_reply.h"
 #include "broker/session/sessions.h"
-#include "broker/session/waiter.h"
 #include "broker/tensor/collect.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/order.h"
@@ -27,7 +26,6 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -48,60 +46,7 @@ struct session *session_at(const struct sessions *sessions, uint32_t index)
 	return session_of(sessions->store->holdings[index]);
 }
 
-struct session_record *session_record(const struct session *session)
-{
-	return holdings_record(&session->holdings);
-}
-
 /* --- watchers ------------------------------------------------------------ */
-
-static void on_handle_closed(uv_handle_t *handle)
-{
-	struct session *session = handle->data;
-
-	if (--session->n_handles == 0)
-		free(session);
-}
-
-static void close_fd(int *fd)
-{
-	if (*fd >= 0)
-		close(*fd);
-	*fd = -1;
-}
-
-/* No effect if the handle was never set up. */
-static void stop_handle(uv_poll_t *poll)
-{
-	if (uv_handle_get_type((uv_handle_t *)poll) != UV_POLL)
-		return;
-	uv_poll_stop(poll);
-	uv_close((uv_handle_t *)poll, on_handle_closed);
-}
-
-void session_stop(struct session *session)
-{
-	if (session->is_stopping)
-		return;
-	session->is_stopping = true;
-	chore_end(session->sessions->store, &session->holdings.lease);
-	if (session->peer)
-		session_attach_peer(session, NULL);
-	deadlines_remove(&session->sessions->base->deadlines,
-			 &session->look_position);
-	stop_handle(&session->pidfd_poll);
-	stop_handle(&session->doorbell_poll);
-	close_fd(&session->pidfd);
-	close_fd(&session->doorbell_fd);
-	close_fd(&session->holdings.timelines_readonly_fd);
-	timelines_close(&session->holdings.timelines);
-	refs_close(&session->holdings.refs);
-	if (session->holdings.index)
-		session->sessions->store->holdings[session->holdings.index] =
-			NULL;
-	if (session->n_handles == 0)
-		free(session);
-}
 
 /* Log at most one line a second, however many processes die. */
 static void log_death(const struct session *session)
@@ -607,7 +552,8 @@ int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 			doorbell_fd = -1;
 		}
 	}
-	close_fd(&doorbell_fd);
+	if (doorbell_fd >= 0)
+		close(doorbell_fd);
 	if (r == 0 && !was_known)
 		settle_grants(session);
 	return r;
@@ -646,21 +592,7 @@ struct session *session_find(struct sessions *sessions, uint64_t id,
 	return NULL;
 }
 
-/* --- connection ---------------------------------------------------------- */
-
-/* Returns the number of groups. */
-static uint32_t read_groups(int sock_fd, gid_t ret[CREDENTIALS_MAX_GROUPS])
-{
-	socklen_t size = CREDENTIALS_MAX_GROUPS * sizeof(gid_t);
-
-	if (failpoint_fail("session.groups") < 0)
-		return 0;
-	/* On failure (more groups than fit, or an old kernel) only the primary
-	 * group counts, which can only grant less. */
-	if (getsockopt(sock_fd, SOL_SOCKET, SO_PEERGROUPS, ret, &size) < 0)
-		return 0;
-	return (uint32_t)(size / sizeof(gid_t));
-}
+/* --- administrators ------------------------------------------------------ */
 
 static bool is_root_or_own(const struct sessions *sessions, uid_t uid)
 {
@@ -681,7 +613,7 @@ static bool is_admin(const struct sessions *sessions, uid_t uid, gid_t gid,
 		return false;
 	if (gid == config->admin_group)
 		return true;
-	n = read_groups(sock_fd, groups);
+	n = peer_read_groups(sock_fd, groups);
 	while (n > 0 && groups[n - 1] != config->admin_group)
 		n--;
 	return n > 0;
@@ -708,21 +640,6 @@ int session_check_room(struct sessions *sessions, uid_t uid, gid_t gid,
 			 "(sessions_reserved): end some",
 			 sessions->n, CATALOG_MAX_SESSIONS,
 			 (unsigned long long)reserved);
-}
-
-void session_attach_peer(struct session *session, struct peer *peer)
-{
-	if (session->peer)
-		session->peer->session = NULL;
-	session->peer = peer;
-	memset(session->sent_chunks, 0, sizeof(session->sent_chunks));
-	session->sent_replies = 0;
-	waiters_drop_session(session);
-	if (!peer)
-		return;
-	peer->session = session;
-	session->holdings.credentials.n_groups = read_groups(
-		peer->sock_fd, session->holdings.credentials.groups);
 }
 
 bool session_is_admin(const struct session *session)

@@ -151,11 +151,6 @@ bool session_end_round(struct session *session);
 /* Stop the watchers but keep the record, when the broker shuts down. */
 void session_stop(struct session *session);
 
-/* A peer with this session has connected (and its identity was verified),
- * or, with NULL, the connection was lost. The groups are those of the
- * peer's socket. */
-void session_attach_peer(struct session *session, struct peer *peer);
-
 /* Collect what the client marked as released, as if it had rung its doorbell: a
  * client does not ring when a request follows anyway. Commits, so call it
  * before making changes. */
@@ -176,4 +171,8 @@ static inline struct session *session_of(struct holdings *holdings)
 /* Returns the session of that record, or NULL if it has no session. */
 struct session *session_at(const struct sessions *sessions, uint32_t index);
 
-struct session_record *session_record(const struct session *session);
+static inline struct session_record *
+session_record(const struct session *session)
+{
+	return holdings_record(&session->holdings);
+}

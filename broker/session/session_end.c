@@ -20,6 +20,8 @@
 #include "broker/tensor/slot.h"
 #include "broker/tensor/timeline_file.h"
 #include "proto/failpoint.h"
+#include <stdlib.h>
+#include <unistd.h>
 
 /* Records ended per round, and blocks only visited. */
 #define ENDED_PER_ROUND  1024
@@ -154,6 +156,56 @@ static bool end_some(struct session *session)
 	return left > 0 && forget_blocks(session);
 }
 
+/* --- the struct ---------------------------------------------------------- */
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+	struct session *session = handle->data;
+
+	if (--session->n_handles == 0)
+		free(session);
+}
+
+static void close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+/* No effect if the handle was never set up. */
+static void stop_handle(uv_poll_t *poll)
+{
+	if (uv_handle_get_type((uv_handle_t *)poll) != UV_POLL)
+		return;
+	uv_poll_stop(poll);
+	uv_close((uv_handle_t *)poll, on_handle_closed);
+}
+
+void session_stop(struct session *session)
+{
+	if (session->is_stopping)
+		return;
+	session->is_stopping = true;
+	chore_end(session->sessions->store, &session->holdings.lease);
+	if (session->peer)
+		peer_attach(session, NULL);
+	deadlines_remove(&session->sessions->base->deadlines,
+			 &session->look_position);
+	stop_handle(&session->pidfd_poll);
+	stop_handle(&session->doorbell_poll);
+	close_fd(&session->pidfd);
+	close_fd(&session->doorbell_fd);
+	close_fd(&session->holdings.timelines_readonly_fd);
+	timelines_close(&session->holdings.timelines);
+	refs_close(&session->holdings.refs);
+	if (session->holdings.index)
+		session->sessions->store->holdings[session->holdings.index] =
+			NULL;
+	if (session->n_handles == 0)
+		free(session);
+}
+
 static void finish(struct session *session)
 {
 	struct sessions *sessions = session->sessions;
@@ -162,7 +214,7 @@ static void finish(struct session *session)
 	struct peer *peer = session->peer;
 
 	failpoint("session.dropped");
-	session_attach_peer(session, NULL);
+	peer_attach(session, NULL);
 	recorded_reply_forget_all(session);
 	catalog_release(catalog, SECTION_SESSION, session->holdings.index);
 	catalog_commit(catalog);
@@ -204,7 +256,7 @@ void session_end(struct session *session, uint64_t goodbye)
 	session->is_ending = true;
 	session->goodbye = goodbye;
 	if (!goodbye)
-		session_attach_peer(session, NULL);
+		peer_attach(session, NULL);
 	waiters_drop_session(session);
 	lease_end_session(&session->holdings);
 	sessions->hooks.on_end(sessions->hooks.data, session);
