@@ -4,10 +4,11 @@
  * the ranks of a communicator that are on one node. Included by fsdp.h. (Groups
  * of parameters, which the broker keeps and shards, are in fsdp_comm.h.)
  *
- * A tensor is any contiguous memory of the caller, aligned for its dtype. The
- * ranks copy it through memory that their run shares, piece by piece, and
- * reduce it there: no call of these talks to the broker, and none makes a
- * system call unless it must sleep. docs/collectives.md has how.
+ * A tensor is any contiguous host memory of the caller, aligned for its dtype,
+ * also where the communicator is on devices. The ranks copy it through memory
+ * that their run shares, piece by piece, and reduce it there: no call of these
+ * talks to the broker, and none makes a system call unless it must sleep.
+ * docs/collectives.md has how.
  *
  * Calls
  *   - Every rank of the communicator makes the same calls in the same order,

@@ -6,9 +6,9 @@
 #include <errno.h>
 #include <inttypes.h>
 
-/* Of an all-reduce: up to here every rank reduces all by itself, and beyond it
- * reduces its share. */
-#define SMALL (UINT64_C(16) << 10)
+/* Bytes of an all-reduce that all ranks have together: up to here each rank
+ * reduces all by itself, which takes one wait; beyond, it reduces its share. */
+#define SMALL (UINT64_C(256) << 10)
 
 _Static_assert((int)FSDP_SUM == (int)FOLD_SUM &&
 		       (int)FSDP_MEAN == (int)FOLD_MEAN &&
@@ -348,7 +348,7 @@ int fsdp_all_reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 		r = check_aligned(&exchange, &fold, out, err);
 	if (r < 0)
 		return r;
-	if (result.size > SMALL && world(&exchange) > 1)
+	if (world(&exchange) > 1 && result.size > SMALL / world(&exchange))
 		return reduce_shares(&exchange, &fold, &bytes, &result, err);
 	share(&exchange, &bytes, UINT64_MAX);
 	set_fold(&exchange, &fold, &result);
