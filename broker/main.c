@@ -167,7 +167,7 @@ static int run_broker(void)
 		log_line(LOG_LEVEL_ERROR, "no memory for the broker");
 		return EXIT_FAILURE;
 	}
-	if (priority_keep_own(&err) < 0)
+	if (priority_set(&err) < 0)
 		log_line(LOG_LEVEL_WARNING, "%s", err.msg);
 	r = broker_open(broker, &broker_options, &err);
 	if (r == 0) {

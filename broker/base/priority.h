@@ -1,15 +1,20 @@
 /*
- * The priority of the loop's thread.
+ * The priority of the loop's thread, and its time slice.
  *
  * The service manager starts the broker with a priority above that of processes
  * that compute, so that a request does not wait for a CPU. Threads and child
  * processes that move bytes must not have it: they would take the CPUs from the
  * processes that they work for.
+ *
+ * The loop works for some microseconds at a time. By a short time slice it asks
+ * the scheduler to run it before processes that have a longer one, as soon as
+ * it has something to do; its share of the CPUs stays the same. That needs no
+ * privilege.
  */
 #pragma once
 
 struct error;
 
-/* Have threads and processes that this thread makes from now on begin at nice 0
- * if this one's is negative. */
-int priority_keep_own(struct error *err);
+/* Give this thread a short time slice. Threads and processes that it makes from
+ * now on have the usual one, and begin at nice 0 if its own is negative. */
+int priority_set(struct error *err);

@@ -3,7 +3,9 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,6 +39,46 @@ static int nice_of_new_process(void)
 	return WEXITSTATUS(status) - 20;
 }
 
+/* 0: the kernel does not say. The kernel's header of struct sched_attr does not
+ * go together with pthread.h. */
+static uint64_t own_slice_ns(void)
+{
+	struct {
+		uint32_t size, policy;
+		uint64_t flags;
+		int32_t nice;
+		uint32_t priority;
+		uint64_t runtime, deadline, period;
+	} attr = {0};
+
+	if (syscall(SYS_sched_getattr, 0, &attr, sizeof(attr), 0) < 0)
+		return 0;
+	return attr.runtime;
+}
+
+static void *read_slice(void *data)
+{
+	uint64_t *ret = data;
+
+	*ret = own_slice_ns();
+	return NULL;
+}
+
+Test(priority, the_slice_is_short_and_that_of_other_threads_as_usual)
+{
+	uint64_t usual_ns = own_slice_ns(), thread_ns = 0;
+	struct error err = ERROR_NULL;
+	pthread_t thread;
+
+	if (usual_ns == 0)
+		cr_skip("a time slice of one thread needs Linux 6.12");
+	cr_assert_eq(priority_set(&err), 0, "%s", err.msg);
+	cr_assert_lt(own_slice_ns(), usual_ns);
+	cr_assert_eq(pthread_create(&thread, NULL, read_slice, &thread_ns), 0);
+	pthread_join(thread, NULL);
+	cr_assert_eq(thread_ns, usual_ns);
+}
+
 Test(priority, threads_and_processes_begin_at_0_and_the_caller_keeps_its_own)
 {
 	struct error err = ERROR_NULL;
@@ -44,7 +86,7 @@ Test(priority, threads_and_processes_begin_at_0_and_the_caller_keeps_its_own)
 	if (setpriority(PRIO_PROCESS, 0, -10) < 0)
 		cr_skip("the right to a priority above 0 is needed");
 	cr_assert_eq(nice_of_new_thread(), -10);
-	cr_assert_eq(priority_keep_own(&err), 0, "%s", err.msg);
+	cr_assert_eq(priority_set(&err), 0, "%s", err.msg);
 	cr_assert_eq(getpriority(PRIO_PROCESS, 0), -10);
 	cr_assert_eq(nice_of_new_thread(), 0);
 	cr_assert_eq(nice_of_new_process(), 0);
@@ -55,7 +97,7 @@ Test(priority, one_that_is_lowered_stays_so_everywhere)
 	struct error err = ERROR_NULL;
 
 	cr_assert_eq(setpriority(PRIO_PROCESS, 0, 5), 0);
-	cr_assert_eq(priority_keep_own(&err), 0, "%s", err.msg);
+	cr_assert_eq(priority_set(&err), 0, "%s", err.msg);
 	cr_assert_eq(nice_of_new_thread(), 5);
 	cr_assert_eq(nice_of_new_process(), 5);
 }
