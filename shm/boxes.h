@@ -39,8 +39,8 @@ struct board;
 
 #define BOX_RANKS     64
 #define BOX_SLOTS     4
-#define BOX_SLOT_SIZE (256 * 1024)
-#define BOX_MAIL_SIZE (512 * 1024)
+#define BOX_SLOT_SIZE (UINT64_C(256) << 10)
+#define BOX_MAIL_SIZE (UINT64_C(512) << 10)
 
 /* The call that a rank makes. */
 struct box_cell {

@@ -9,7 +9,7 @@ _Static_assert(BOX_MAIL_SIZE / BOX_RANKS / MAIL_SLOTS > MAIL_HEAD_SIZE,
 
 static uint64_t slot_size(const struct board *board)
 {
-	return (uint64_t)BOX_MAIL_SIZE / board->n_ranks / MAIL_SLOTS / 64 * 64;
+	return BOX_MAIL_SIZE / board->n_ranks / MAIL_SLOTS / 64 * 64;
 }
 
 uint64_t mail_piece_size(const struct board *board)
