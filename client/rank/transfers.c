@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of a message that is put aside: a size that is larger was not meant. */
+#define MAX_ASIDE (UINT64_C(16) << 30)
+
 struct fsdp_transfer {
 	struct fsdp_comm *comm;
 	bool is_send, is_aside;
@@ -124,9 +127,11 @@ static int put_aside(struct fsdp_comm *comm, uint32_t from,
 		     const struct mail_head *head, struct fsdp_transfer **ret,
 		     struct error *err)
 {
-	struct fsdp_transfer *transfer = calloc(1, sizeof(*transfer));
+	struct fsdp_transfer *transfer = NULL;
 	struct error why = ERROR_NULL;
 
+	if (head->size <= MAX_ASIDE)
+		transfer = calloc(1, sizeof(*transfer));
 	if (transfer)
 		*transfer = (struct fsdp_transfer){
 			.comm = comm,
