@@ -375,17 +375,22 @@ void gathers_keep(const struct board *board, uint64_t number, uint32_t group,
 		poke(&buffer->kept, step);
 }
 
+void gathers_retire_one(const struct board *board, uint32_t buffer)
+{
+	struct gathers_buffer *at = &page_of(board)->buffers[buffer];
+
+	if (!peek(&at->size) || !is_unused(board, at))
+		return;
+	poke(&at->kept, 0);
+	poke(&at->last, 0);
+	renew(at, 0);
+}
+
 void gathers_retire(const struct board *board)
 {
-	struct gathers_buffer *buffers = page_of(board)->buffers;
 	uint32_t n = atomic_load_explicit(&board->page->gathers_lock.n_buffers,
 					  memory_order_relaxed);
 
-	for (uint32_t i = 0; i < n && i < GATHERS_BUFFERS; i++) {
-		if (!peek(&buffers[i].size) || !is_unused(board, &buffers[i]))
-			continue;
-		poke(&buffers[i].kept, 0);
-		poke(&buffers[i].last, 0);
-		renew(&buffers[i], 0);
-	}
+	for (uint32_t i = 0; i < n && i < GATHERS_BUFFERS; i++)
+		gathers_retire_one(board, i);
 }

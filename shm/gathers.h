@@ -152,8 +152,9 @@ int gathers_choose(const struct board *board, uint64_t number, uint32_t group,
  * until the next step. */
 void gathers_keep(const struct board *board, uint64_t number, uint32_t group,
 		  uint64_t step);
-/* With the lock: the broker wants memory. Give up each buffer that nobody uses,
- * so that it gets other memory when it is used again. */
+/* With the lock: the broker wants memory. Give up that buffer, or each one, if
+ * nobody uses it, so that it gets other memory when it is used again. */
+void gathers_retire_one(const struct board *board, uint32_t buffer);
 void gathers_retire(const struct board *board);
 
 struct pieces *gathers_pieces(const struct board *board, uint32_t buffer);

@@ -149,6 +149,9 @@ struct comms {
 	/* Time of the last log line about a failure. */
 	uint64_t logged_ms;
 	uint32_t n_unlogged;
+	/* Memory was recalled then; a deadline is there to do so again. */
+	uint64_t recalled_ms;
+	uint32_t recall_position;
 	/* Counters since the start. */
 	uint64_t n_failed, n_limited, n_unshards, n_commits;
 	struct gather_totals gathered; /* of runs that are over */

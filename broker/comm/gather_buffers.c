@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define RECALL_EVERY_MS 1000
+
 /* Have an entry for it. */
 static int reserve(struct comm *comm, uint32_t buffer, struct error *err)
 {
@@ -127,13 +129,37 @@ int gather_buffer_make(struct group *group, uint32_t i, uint32_t version,
 	return r;
 }
 
-void gather_buffers_recall(struct comms *comms)
+static void recall(struct comms *comms)
 {
+	comms->recalled_ms = now_ms();
 	for (struct comm *comm = comms->first; comm; comm = comm->next)
 		for (uint32_t i = 0; i < comm->n_gather_buffers; i++)
 			unpin(comm, &comm->gather_buffers[i]);
 	catalog_commit(&comms->store->catalog);
 	run_boards_recall(comms);
+}
+
+static void on_recall(void *data, uint32_t index)
+{
+	(void)index;
+	recall(data);
+}
+
+void gather_buffers_recall(struct comms *comms)
+{
+	struct deadline deadline = {
+		.at_ms = comms->recalled_ms + RECALL_EVERY_MS,
+		.fn = on_recall,
+		.data = comms,
+		.position = &comms->recall_position,
+	};
+
+	if (now_ms() >= deadline.at_ms)
+		recall(comms);
+	else if (!comms->recall_position)
+		/* Without memory for it: the next one who waits. */
+		(void)deadlines_add(&comms->store->base->deadlines, &deadline,
+				    NULL);
 }
 
 void gather_buffers_free(struct comm *comm)

@@ -161,27 +161,46 @@ static int ask_memory(const struct job *job, int32_t timeout_ms,
 	return r;
 }
 
-/* False: another rank is choosing. */
-static bool retire_idle(struct fsdp_comm *comm)
+/* While another rank has the lock, it is choosing: nothing is retired. */
+static void retire_idle(struct fsdp_comm *comm)
 {
 	if (!gathers_lock(&comm->board, comm->rank))
-		return false;
+		return;
 	gathers_retire(&comm->board);
 	gathers_unlock(&comm->board);
-	return true;
+}
+
+static bool is_recalled(const struct fsdp_comm *comm, uint32_t i)
+{
+	const struct own_buffer *buffer = &comm->gatherer->buffers[i];
+
+	return buffer->tensor && buffer->recalls != board_recalls(&comm->board);
+}
+
+/* What is in use stays recalled, and is retired by a later call. */
+static void retire_recalled(struct fsdp_comm *comm, uint32_t first)
+{
+	if (!gathers_lock(&comm->board, comm->rank))
+		return;
+	for (uint32_t i = first; i < comm->gatherer->n_buffers; i++) {
+		if (is_recalled(comm, i))
+			gathers_retire_one(&comm->board, i);
+	}
+	gathers_unlock(&comm->board);
 }
 
 /* The other ranks let go of what they have mapped with their next call. */
 void job_heed(struct fsdp_comm *comm)
 {
 	struct gatherer *gatherer = comm->gatherer;
-	uint32_t n;
+	uint32_t i = 0;
 
 	if (!gatherer || !comm->board.page)
 		return;
-	n = board_recalls(&comm->board);
-	if (__builtin_expect(n != gatherer->n_recalls, 0) && retire_idle(comm))
-		gatherer->n_recalls = n;
+	while (i < gatherer->n_buffers && !is_recalled(comm, i))
+		i++;
+	if (i < gatherer->n_buffers)
+		retire_recalled(comm, i);
 	drop_stale(comm);
 }
 
@@ -197,7 +216,7 @@ static int ask_patiently(const struct job *job, int32_t timeout_ms,
 
 	if (r != -ETIMEDOUT)
 		return r;
-	(void)retire_idle(job->group->comm);
+	retire_idle(job->group->comm);
 	drop_stale(job->group->comm);
 	r = ask_memory(job, is_last ? max_ms : timeout_ms, ret, err);
 	if (r != -ETIMEDOUT || !is_last)
@@ -211,6 +230,7 @@ static int find_memory(const struct job *job, int32_t timeout_ms,
 {
 	struct gatherer *gatherer = job->gatherer;
 	struct own_buffer *buffer;
+	uint32_t recalls = board_recalls(job->board);
 	int r = reserve_buffer(gatherer, job->fill.buffer, err);
 
 	if (r < 0)
@@ -224,6 +244,7 @@ static int find_memory(const struct job *job, int32_t timeout_ms,
 	if (r < 0)
 		return r;
 	buffer->version = job->fill.version;
+	buffer->recalls = recalls;
 	return 0;
 }
 

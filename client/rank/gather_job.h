@@ -24,6 +24,7 @@ struct op {
 struct own_buffer {
 	struct fsdp_tensor *tensor; /* owned; NULL: not asked for */
 	uint32_t version;
+	uint32_t recalls; /* before it was asked for: later ones concern it */
 };
 
 struct gatherer {
@@ -31,7 +32,6 @@ struct gatherer {
 	const struct kernels *kernels;
 	uint64_t number;    /* of the last gather that this rank has begun */
 	uint64_t n_commits; /* that it has begun */
-	uint32_t n_recalls; /* that it has heeded */
 	/* In order, all that were not found to be over. */
 	struct op *ops;
 	size_t n_ops, max_ops;
