@@ -419,11 +419,16 @@ bool board_is_beside(const struct board *board, uint32_t rank, uint64_t ranks)
 	return false;
 }
 
+/* Who passes bytes on waits for others in turn: of these any may be the one
+ * that needs this CPU. */
 static bool is_beside(const void *data)
 {
 	const struct board_wait *wait = data;
+	bool is_chain = wait->goal == BOARD_PUT || wait->goal == BOARD_TAKEN ||
+			wait->goal == BOARD_MAIL;
 
-	return board_is_beside(wait->board, wait->rank, board_awaited(wait));
+	return board_is_beside(wait->board, wait->rank,
+			       is_chain ? UINT64_MAX : board_awaited(wait));
 }
 
 static struct bell *bell_of(const struct board_wait *wait)

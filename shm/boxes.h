@@ -40,7 +40,7 @@ struct board;
 #define BOX_RANKS     64
 #define BOX_SLOTS     4
 #define BOX_SLOT_SIZE (UINT64_C(256) << 10)
-#define BOX_MAIL_SIZE (UINT64_C(512) << 10)
+#define BOX_MAIL_SIZE (UINT64_C(1024) << 10)
 
 /* The call that a rank makes. */
 struct box_cell {

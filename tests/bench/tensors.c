@@ -5,7 +5,8 @@
  * An iteration is one call of each rank. The size is that of the largest tensor
  * of a rank. The floor is a memcpy of such a tensor in each of as many
  * processes, which agree on nothing. Where it is small the floor is a barrier
- * of as many ranks, since waiting for each other is what takes the time.
+ * of as many ranks, since waiting for each other is what takes the time. Each
+ * has a CPU of its own, as far as there are so many.
  */
 #include "bench.h"
 #include "daemon.h"
@@ -217,7 +218,7 @@ static void side_open(struct side *side, const struct bench *bench,
 	side->order = (struct stage_order){
 		.verb = STAGE_PREPARE, .n_iterations = 3, .n_warm = 3};
 	party_start(&side->party, bench, tensors->is_floor ? "floor" : "ranks",
-		    tensors->n_ranks, false, serve, &side->tensors);
+		    tensors->n_ranks, true, serve, &side->tensors);
 	if (!party_order(&side->party, &side->order))
 		die("ranks of a collective have ended");
 	n = ROUND_NS / side_time(side);
