@@ -1,6 +1,6 @@
 /*
- * struct fsdp_client: one session, and the checks that every public function
- * begins with.
+ * struct fsdp_client: one session, the checks that every public function begins
+ * with, and calls of the broker.
  *
  * The members that calls without a system call read (guard, refs, table) never
  * change between connect and close; a restarted broker has the same files.
@@ -10,7 +10,7 @@
 #include "client/copy.h"
 #include "client/deferred.h"
 #include "client/error.h"
-#include "client/event.h"
+#include "client/event_book.h"
 #include "client/fsdp.h"
 #include "client/guard.h"
 #include "client/mapping.h"
@@ -20,6 +20,14 @@
 #include "shm/table.h"
 #include <stdbool.h>
 #include <stdint.h>
+
+/* What closing a connection calls in client/rank/. */
+struct comm_hooks {
+	/* Before the session ends: nothing of a communicator runs any more. */
+	int (*stop_all)(struct fsdp_client *client, struct error *err);
+	/* Free all communicators that were not left. */
+	void (*free_all)(struct fsdp_client *client);
+};
 
 struct fsdp_client {
 	struct guard guard;
@@ -38,8 +46,9 @@ struct fsdp_client {
 	pthread_mutex_t channels_lock;
 	struct fsdp_channel *channels; /* open */
 	pthread_mutex_t comms_lock;
-	struct fsdp_comm *comms;       /* joined, and not left */
-	struct fsdp_client *next_busy; /* fsdp_close() */
+	struct fsdp_comm *comms;             /* joined, and not left */
+	const struct comm_hooks *comm_hooks; /* NULL: none was ever joined */
+	struct fsdp_client *next_busy;       /* fsdp_close() */
 	struct stripe stripes[STRIPES];
 };
 
@@ -89,8 +98,3 @@ int client_post(struct fsdp_client *client, const struct request *request,
 /* client_call() for requests whose reply is empty. */
 int client_command(struct fsdp_client *client, const struct request *request,
 		   struct error *err);
-
-/* Ring the broker, because pending bits are set. A broker that was restarted
- * and has not heard from us since gets a hello first, since it cannot see our
- * bits yet. */
-void client_ring(struct fsdp_client *client);

@@ -157,7 +157,7 @@ static void give_back_all(struct fsdp_client *client, struct deferred *done)
 		drop(deferred);
 	}
 	if (must_ring)
-		client_ring(client);
+		connection_ring(&client->connection);
 }
 
 void deferred_collect(struct fsdp_client *client)

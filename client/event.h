@@ -16,22 +16,13 @@
 #pragma once
 #include "cuda/device.h"
 #include "proto/message.h"
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct error;
-struct event_sent;
 struct fsdp_client;
 struct fsdp_tensor;
-
-struct event_book {
-	pthread_mutex_t lock;
-	struct event_sent *first, *last; /* in flight, oldest first; owned */
-	_Atomic uint32_t n;
-};
 
 static inline bool event_is_for(const struct device *device)
 {
@@ -42,9 +33,6 @@ static inline bool event_orders(const struct tensor_order *order)
 {
 	return order->session && !order->timeline;
 }
-
-void event_book_init(struct event_book *book);
-void event_book_deinit(struct event_book *book);
 
 /* --- producer ------------------------------------------------------------ */
 
@@ -61,21 +49,6 @@ int event_record(struct fsdp_client *client, const struct device *device,
 /* The broker has received the event, or has refused it: from now on it may be
  * reported complete. For orders without an event this does nothing. */
 void event_sent(struct fsdp_client *client, const struct tensor_order *order);
-
-/* Is any event in flight? */
-static inline bool event_are_sent(const struct event_book *book)
-{
-	/* Relaxed: the thread that has just added one sees it. */
-	return atomic_load_explicit(&book->n, memory_order_relaxed) > 0;
-}
-
-/* Tell the broker, before this thread's next request, which events are
- * complete. They are kept until event_told(). */
-struct event_sent *event_tell(struct fsdp_client *client);
-/* The broker has replied, so these events are dropped; or it has not, and they
- * are reported again. */
-void event_told(struct fsdp_client *client, struct event_sent *told,
-		bool is_answered);
 
 /* --- consumer --------------------------------------------------------------
  *

@@ -61,7 +61,7 @@ int fsdp_acquire(struct fsdp_tensor *tensor)
 	if (r == 0)
 		r = refuse_stale(tensor, error_of_thread());
 	if (outcome == REFS_STALE_RING)
-		client_ring(client);
+		connection_ring(&client->connection);
 	return r;
 }
 
@@ -104,8 +104,28 @@ int fsdp_release(struct fsdp_tensor *tensor)
 	if (__builtin_expect(
 		    refs_release(&client->refs, &client->table, tensor->slot),
 		    0))
-		client_ring(client);
+		connection_ring(&client->connection);
 	return 0;
+}
+
+int fsdp_release_on(struct fsdp_tensor *tensor, void *stream)
+{
+	struct error *err = error_of_thread();
+	int r;
+
+	if (!stream)
+		return fsdp_release(tensor);
+	r = client_check_tensor(tensor, err);
+	if (r < 0)
+		return r;
+	if (!tensor_take_hold(tensor))
+		return client_check_held(tensor, err);
+	r = stream_drop(tensor, stream, err);
+	/* Relaxed: as in fsdp_hold(); delta was not lowered. */
+	if (r < 0)
+		atomic_fetch_add_explicit(&tensor->holds, 1,
+					  memory_order_relaxed);
+	return r;
 }
 
 static void put_holds(struct fsdp_tensor *const *tensors, size_t n)

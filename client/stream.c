@@ -393,6 +393,24 @@ int stream_await(struct fsdp_tensor *const *tensors, size_t n,
 	return r;
 }
 
+/* --- releases ------------------------------------------------------------ */
+
+int stream_drop(struct fsdp_tensor *tensor, void *stream, struct error *err)
+{
+	struct fsdp_client *client = tensor->client;
+	struct tensor_order order;
+	const struct device *device;
+	int r = device_of(tensor, &device, err);
+
+	if (r == 0 && device && event_is_for(device))
+		return deferred_add(client, tensor->slot, device, stream, err);
+	if (r == 0 && device)
+		r = mark_by_timeline(&tensor, 1, device, stream, &order, err);
+	if (r == 0)
+		tensor_give_back(client, tensor->slot, 1);
+	return r;
+}
+
 /* --- public -------------------------------------------------------------- */
 
 int fsdp_tensor_wait(struct fsdp_tensor *tensor, void *stream,
@@ -423,42 +441,4 @@ int fsdp_tensor_check(struct fsdp_tensor *tensor)
 				 "the stream that writes %s is not done",
 				 name_of(tensor));
 	return 0;
-}
-
-/* The hold was taken from the handle already. */
-static int drop_on(struct fsdp_tensor *tensor, CUstream stream,
-		   struct error *err)
-{
-	struct fsdp_client *client = tensor->client;
-	struct tensor_order order;
-	const struct device *device;
-	int r = device_of(tensor, &device, err);
-
-	if (r == 0 && device && event_is_for(device))
-		return deferred_add(client, tensor->slot, device, stream, err);
-	if (r == 0 && device)
-		r = mark_by_timeline(&tensor, 1, device, stream, &order, err);
-	if (r == 0)
-		tensor_give_back(client, tensor->slot, 1);
-	return r;
-}
-
-int fsdp_release_on(struct fsdp_tensor *tensor, void *stream)
-{
-	struct error *err = error_of_thread();
-	int r;
-
-	if (!stream)
-		return fsdp_release(tensor);
-	r = client_check_tensor(tensor, err);
-	if (r < 0)
-		return r;
-	if (!tensor_take_hold(tensor))
-		return client_check_held(tensor, err);
-	r = drop_on(tensor, stream, err);
-	/* Relaxed: as in fsdp_hold(); delta was not lowered. */
-	if (r < 0)
-		atomic_fetch_add_explicit(&tensor->holds, 1,
-					  memory_order_relaxed);
-	return r;
 }

@@ -43,6 +43,10 @@ int stream_await(struct fsdp_tensor *const *tensors, size_t n,
 		 const struct fsdp_get_options *options, int64_t start_ms,
 		 struct error *err);
 
+/* Release a hold, which was taken from the handle already, after the stream's
+ * work so far. */
+int stream_drop(struct fsdp_tensor *tensor, void *stream, struct error *err);
+
 /* -EOWNERDEAD, with the sentence. */
 int stream_refuse_tainted(const struct fsdp_tensor *tensor, struct error *err);
 

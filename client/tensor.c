@@ -4,7 +4,6 @@
  * the caller forgot, and a process that has just connected touches few pages.
  */
 #include "client/tensor.h"
-#include "client/cache.h"
 #include "client/client.h"
 #include <stddef.h>
 #include <stdlib.h>
@@ -42,7 +41,6 @@ void stripe_init(struct stripe *stripe)
 
 void stripe_deinit(struct stripe *stripe)
 {
-	cache_drop_all(stripe);
 	while (stripe->slabs) {
 		struct slab *slab = stripe->slabs;
 
@@ -302,7 +300,7 @@ bool tensor_give_back_unrung(struct fsdp_client *client, uint32_t slot,
 void tensor_give_back(struct fsdp_client *client, uint32_t slot, uint32_t n)
 {
 	if (tensor_give_back_unrung(client, slot, n))
-		client_ring(client);
+		connection_ring(&client->connection);
 }
 
 bool tensor_take_hold(struct fsdp_tensor *tensor)

@@ -119,7 +119,7 @@ struct stripe {
 #define STRIPES 16
 
 void stripe_init(struct stripe *stripe);
-/* Frees all its handles; takes no lock. */
+/* Frees all its handles; takes no lock. Its cache was dropped. */
 void stripe_deinit(struct stripe *stripe);
 
 /* The location of a place in this process. */

@@ -193,11 +193,17 @@ int fsdp_nccl_id(uint8_t ret[FSDP_NCCL_ID_SIZE])
 	return nccl_id_make(ret, error_of_thread());
 }
 
+static const struct comm_hooks hooks = {
+	.stop_all = comm_stop_all,
+	.free_all = comm_free_all,
+};
+
 static void link_comm(struct fsdp_client *client, struct fsdp_comm *comm)
 {
 	pthread_mutex_lock(&client->comms_lock);
 	comm->next = client->comms;
 	client->comms = comm;
+	client->comm_hooks = &hooks;
 	pthread_mutex_unlock(&client->comms_lock);
 }
 

@@ -1,0 +1,248 @@
+/*
+ * Connecting and closing: the life of a client with all that it has.
+ */
+#include "client/bundle.h"
+#include "client/cache.h"
+#include "client/channel.h"
+#include "client/client.h"
+#include "client/places.h"
+#include "client/sized.h"
+#include "proto/socket_path.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *fsdp_version(void)
+{
+	return FSDP_VERSION;
+}
+
+size_t fsdp_dtype_size(enum fsdp_dtype dtype)
+{
+	return dtype_size((uint32_t)dtype);
+}
+
+const char *fsdp_dtype_name(enum fsdp_dtype dtype)
+{
+	return dtype_name((uint32_t)dtype);
+}
+
+_Static_assert((int)FSDP_C128 == (int)DTYPE_MAX, "one numbering of dtypes");
+_Static_assert(FSDP_MAX_DIMS == TENSOR_MAX_DIMS, "one limit of dimensions");
+_Static_assert(FSDP_MAX_BATCH == MESSAGE_MAX_ITEMS, "one limit of batches");
+_Static_assert(FSDP_TICKET_SIZE == TICKET_SIZE, "one size of tickets");
+
+/* A new copy of the path to be used. */
+static int choose_path(const char *path, char **ret, struct error *err)
+{
+	char default_path[SOCKET_PATH_SIZE];
+	int r;
+
+	if (!path) {
+		r = socket_path_to_connect(default_path, err);
+		if (r < 0)
+			return r;
+		path = default_path;
+	}
+	*ret = strdup(path);
+	return *ret ? 0 : error_nomem(err, "a path");
+}
+
+/* The caller of this reply gave up: return the grants. */
+static void undo(struct answer *answer, void *data)
+{
+	struct fsdp_client *client = data;
+	struct manifest *manifest;
+	struct places_reply places;
+
+	if (answer->reply.kind == MESSAGE_GROUP) {
+		places = (struct places_reply){
+			.n_places = answer->reply.group.n_places,
+			.places = answer->reply.group.places,
+		};
+		places_give_back(client, &places);
+	} else if (answer->reply.kind != MESSAGE_BUNDLE_GET) {
+		places_give_back(client, &answer->reply.places);
+	} else if (answer->n_fds > 0 &&
+		   places_open_manifest(client, &answer->reply.bundle_get,
+					answer->fds[0], &manifest, NULL) == 0) {
+		places_give_back_manifest(client, manifest);
+		manifest_close(manifest);
+	}
+}
+
+static int open_connection(struct fsdp_client *client,
+			   const struct fsdp_connect_options *options,
+			   struct error *err)
+{
+	int table_fd, refs_fd, r;
+	char *path;
+
+	r = choose_path(options->path, &path, err);
+	if (r < 0)
+		return r;
+	r = connection_open(&client->connection, path, options, &table_fd,
+			    &refs_fd, &client->n_slots, err);
+	if (r < 0)
+		return r;
+	r = table_open(&client->table, table_fd, false, err);
+	if (r < 0) {
+		(void)close(refs_fd);
+		return r;
+	}
+	r = refs_open(&client->refs, refs_fd, REFS_CLIENT, err);
+	if (r < 0)
+		return r;
+	if (client->n_slots != client->table.header->n_slots ||
+	    client->n_slots > TABLE_SLOTS)
+		return error_set(
+			err, -EPROTO, "fsdpd has %u slots, its state table %u",
+			client->n_slots, client->table.header->n_slots);
+	connection_attach(&client->connection, &client->table, client->refs.fd,
+			  undo, client);
+	return 0;
+}
+
+static struct fsdp_client *client_new(void)
+{
+	struct fsdp_client *client = aligned_alloc(_Alignof(struct fsdp_client),
+						   sizeof(struct fsdp_client));
+
+	if (!client)
+		return NULL;
+	memset(client, 0, sizeof(*client));
+	client->guard = GUARD_NULL;
+	client->refs = REFS_NULL;
+	client->table = TABLE_NULL;
+	mappings_init(&client->mappings);
+	timeline_book_init(&client->timelines);
+	event_book_init(&client->events);
+	deferred_init(&client->deferred);
+	pthread_mutex_init(&client->fences_lock, NULL);
+	copiers_init(&client->copiers);
+	client->connection = CONNECTION_NULL;
+	pthread_mutex_init(&client->bundles_lock, NULL);
+	pthread_mutex_init(&client->channels_lock, NULL);
+	pthread_mutex_init(&client->comms_lock, NULL);
+	for (size_t i = 0; i < STRIPES; i++)
+		stripe_init(&client->stripes[i]);
+	return client;
+}
+
+/* In a forked child the ref-counter file is not mapped, and other memory may be
+ * at its address. */
+static void client_free(struct fsdp_client *client, bool is_forked)
+{
+	channel_free_all(client, is_forked);
+	bundle_free_all(client);
+	if (client->comm_hooks)
+		client->comm_hooks->free_all(client);
+	for (size_t i = 0; i < STRIPES; i++) {
+		cache_drop_all(&client->stripes[i]);
+		stripe_deinit(&client->stripes[i]);
+	}
+	connection_close(&client->connection);
+	copiers_deinit(&client->copiers, is_forked);
+	timeline_book_deinit(&client->timelines, is_forked);
+	event_book_deinit(&client->events);
+	deferred_deinit(&client->deferred);
+	mappings_deinit(&client->mappings, is_forked);
+	if (is_forked)
+		(void)close(client->refs.fd);
+	else
+		refs_close(&client->refs);
+	table_close(&client->table);
+	guard_close(&client->guard);
+	free(client);
+}
+
+int fsdp_connect(const struct fsdp_connect_options *options,
+		 struct fsdp_client **ret)
+{
+	struct error *err = error_of_thread();
+	struct fsdp_connect_options desc;
+	struct fsdp_client *client;
+	int r;
+
+	r = sized_take(&desc, options, SIZED(fsdp_connect_options), err);
+	if (r < 0)
+		return r;
+	client = client_new();
+	if (!client)
+		return error_nomem(err, "a connection");
+	r = guard_open(&client->guard, err);
+	if (r == 0)
+		r = open_connection(client, &desc, err);
+	if (r < 0) {
+		client_free(client, false);
+		return r;
+	}
+	*ret = client;
+	return 0;
+}
+
+/* Work that was published or released on a stream continues after its caller
+ * and needs the mappings; a stream may still have to reach its wait. */
+static int await_devices(struct fsdp_client *client, struct error *err)
+{
+	int32_t timeout_ms = client->connection.reconnect_ms;
+	int r = 0;
+
+	if (client->comm_hooks)
+		r = client->comm_hooks->stop_all(client, err);
+	if (r == 0)
+		r = mappings_synchronize(&client->mappings, timeout_ms, err);
+	if (r == 0)
+		r = timeline_book_synchronize(&client->timelines, timeout_ms,
+					      err);
+	return r;
+}
+
+/* Everything stays as it is, and so does the session, which was not closed: so
+ * the memory is not given to other processes. It is kept in a list, so that
+ * leak checkers find it. */
+static void leave_busy(struct fsdp_client *client)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static struct fsdp_client *busy;
+
+	connection_close(&client->connection);
+	pthread_mutex_lock(&lock);
+	client->next_busy = busy;
+	busy = client;
+	pthread_mutex_unlock(&lock);
+}
+
+int fsdp_close(struct fsdp_client *client)
+{
+	struct request goodbye = {.kind = MESSAGE_GOODBYE};
+	struct error *err = error_of_thread();
+	bool is_forked;
+	int r;
+
+	if (!client)
+		return 0;
+	is_forked = guard_is_forked(&client->guard);
+	r = is_forked ? 0 : await_devices(client, err);
+	if (r < 0) {
+		leave_busy(client);
+		return error_wrap(
+			err, r,
+			"tensors stay mapped here, and kept by fsdpd, "
+			"until this process ends");
+	}
+	if (!is_forked)
+		(void)client_command(client, &goodbye, NULL);
+	client_free(client, is_forked);
+	return 0;
+}
+
+int fsdp_ping(struct fsdp_client *client)
+{
+	struct request request = {.kind = MESSAGE_PING};
+	struct error *err = error_of_thread();
+	int r = client_check(client, err);
+
+	return r < 0 ? r : client_command(client, &request, err);
+}
