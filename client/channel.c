@@ -1,15 +1,9 @@
 /*
- * Channels: opening and closing, their buffers, and the list of them.
- *
- * The shared file only hints at which tensor a buffer is. What counts is what
- * the broker says: the tensor is asked for once, and the read-only state table
- * tells whether it still is a channel's. So nobody who can write the shared
- * file makes another process write to memory that has left the channel.
+ * Channels: opening and closing, and the list of them.
  */
 #include "client/channel.h"
 #include "client/channel_impl.h"
 #include "client/pages.h"
-#include "client/places.h"
 #include "client/sized.h"
 #include "client/spec.h"
 #include <errno.h>
@@ -24,110 +18,6 @@ _Static_assert((int)FSDP_PRODUCER == (int)CHANNEL_PRODUCER &&
 _Static_assert((int)FSDP_CHANNEL_SHARE == (int)SLOTS_SHARE &&
 		       (int)FSDP_CHANNEL_BROADCAST == (int)SLOTS_BROADCAST,
 	       "one numbering of modes");
-
-/* --- checks -------------------------------------------------------------- */
-
-int channel_check(const struct fsdp_channel *channel, struct error *err)
-{
-	if (!channel)
-		return error_set(err, -EINVAL, "the channel is NULL");
-	return client_check(channel->client, err);
-}
-
-int channel_check_role(const struct fsdp_channel *channel,
-		       enum fsdp_channel_role role, struct error *err)
-{
-	int r = channel_check(channel, err);
-
-	if (r < 0 || channel->role == role)
-		return r;
-	return error_set(err, -EINVAL,
-			 "channel '%s' was opened here as %s; open it once "
-			 "more as %s",
-			 channel->name,
-			 role == FSDP_PRODUCER ? "consumer" : "producer",
-			 role == FSDP_PRODUCER ? "producer" : "consumer");
-}
-
-/* --- buffers ------------------------------------------------------------- */
-
-static int ask_buffer(struct fsdp_channel *channel, uint32_t at,
-		      struct error *err)
-{
-	struct request request = {
-		.kind = MESSAGE_CHANNEL_BUFFER,
-		.channel_buffer = {channel->id, channel->place, at},
-	};
-	const struct places_use use = {.n = 1,
-				       .is_writable = channel->is_writable};
-	struct fsdp_client *client = channel->client;
-	struct buffer *buffer = &channel->buffers[at];
-	struct fsdp_tensor *tensor = NULL;
-	struct tensor_place place = {.size = 0};
-	struct answer answer;
-	int r = client_call(client, &request, &answer, err);
-
-	if (r < 0)
-		return r;
-	places_take_chunks(client, &answer, answer.reply.places.chunks,
-			   answer.reply.places.n_chunks, 0);
-	if (answer.reply.places.n_places == 1)
-		place = answer.reply.places.places[0];
-	r = places_adopt(client, &answer.reply.places, &use, &tensor, err);
-	answer_deinit(&answer);
-	if (r < 0)
-		return r;
-	if (place.size < channel->slots.capacity) {
-		fsdp_free(tensor);
-		return error_set(err, -EPROTO, "fsdpd sent a small buffer");
-	}
-	fsdp_free(buffer->tensor);
-	*buffer = (struct buffer){place.ref, tensor, tensor->data};
-	return 0;
-}
-
-/* Is it still the one that we know? */
-static bool is_current(const struct fsdp_channel *channel, uint32_t at)
-{
-	const struct slots_buffer *hint = &channel->slots.page->buffers[at];
-	const struct buffer *buffer = &channel->buffers[at];
-
-	/* relaxed: the slot's word was read before. */
-	return buffer->tensor &&
-	       atomic_load_explicit(&hint->slot, memory_order_relaxed) ==
-		       buffer->ref.slot &&
-	       atomic_load_explicit(&hint->generation, memory_order_relaxed) ==
-		       buffer->ref.generation &&
-	       table_load(&channel->client->table, buffer->ref.slot) ==
-		       table_word(buffer->ref.generation, SLOT_WRITING);
-}
-
-int channel_find_buffer(struct fsdp_channel *channel, uint32_t at,
-			uint8_t **ret, struct error *err)
-{
-	int r = is_current(channel, at) ? 0 : ask_buffer(channel, at, err);
-
-	if (r == 0)
-		*ret = channel->buffers[at].data;
-	return r;
-}
-
-int channel_take_out(struct fsdp_channel *channel, uint32_t at,
-		     struct fsdp_tensor **ret, struct error *err)
-{
-	struct buffer *buffer = &channel->buffers[at];
-	const struct request request = {
-		.kind = MESSAGE_CHANNEL_KEEP,
-		.channel_keep = {channel->id, channel->place, at, buffer->ref},
-	};
-	int r = client_command(channel->client, &request, err);
-
-	if (r < 0)
-		return r;
-	*ret = buffer->tensor;
-	*buffer = (struct buffer){.tensor = NULL};
-	return 0;
-}
 
 /* --- opening ------------------------------------------------------------- */
 

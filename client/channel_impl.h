@@ -1,6 +1,6 @@
 /*
- * A channel and its items as channel.c, which opens and closes, and item.c,
- * which sends and receives, share them.
+ * A channel and its items as their files share them: channel.c opens and closes
+ * channels, item.c sends and receives, channel_buffer.c has checks and buffers.
  */
 #pragma once
 #include "client/client.h"
