@@ -38,9 +38,10 @@ struct mapping {
 	const struct device *device; /* NULL: host memory */
 	struct vmm_mapping vmm;      /* of the device */
 	struct ipc_import *import;   /* opened by its handle instead */
-	struct ipc_export *export;   /* shared by this process by a handle, */
-	struct vmm_export
-		*donation;  /* or by a descriptor, kept to be sent again */
+	/* Shared by this process by a handle, or by a descriptor, which is kept
+	 * to be sent again. */
+	struct ipc_export *export;
+	struct vmm_export *donation;
 	uint32_t n_keepers; /* mappings_keep() */
 	bool is_own;        /* shared by this process */
 	bool may_write;     /* its fd allowed it */

@@ -1,0 +1,307 @@
+/*
+ * Joining and leaving.
+ */
+#include "client/device.h"
+#include "client/post.h"
+#include "client/rank/comm.h"
+#include "client/rank/commit.h"
+#include "client/rank/engine.h"
+#include "client/rank/host_gather.h"
+#include "client/rank/host_reduce.h"
+#include "client/rank/plain_device.h"
+#include "client/rank/run_board.h"
+#include "client/rank/transfers.h"
+#include "client/sized.h"
+#include "client/spec.h"
+#include "cuda/nccl_comm.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_TIMEOUT_MS 60000
+#define DEFAULT_TTL_MS     600000
+
+_Static_assert(FSDP_MAX_RANKS == MESSAGE_MAX_RANKS, "one limit of ranks");
+_Static_assert((int)FSDP_LIMITER_WINDOW == (int)COMM_LIMITER_WINDOW &&
+		       (int)FSDP_LIMITER_FSDP1 == (int)COMM_LIMITER_FSDP1,
+	       "one numbering of limiters");
+_Static_assert((int)FSDP_HOME_RANK == (int)COMM_HOME_RANK &&
+		       (int)FSDP_HOME_WORKER == (int)COMM_HOME_WORKER,
+	       "one numbering of homes");
+_Static_assert((int)FSDP_MEMORY_DEFAULT == (int)COMM_MEMORY_DEFAULT &&
+		       (int)FSDP_MEMORY_REGISTERED ==
+			       (int)COMM_MEMORY_REGISTERED,
+	       "one numbering of kinds of memory");
+
+static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
+					     uint32_t rank,
+					     const struct fsdp_comm_options *o)
+{
+	struct comm_join_request request = {
+		.name = name,
+		.access = spec_access(&o->access),
+		.n_ranks = n_ranks,
+		.rank = rank,
+		.n_shards = o->n_shards ? o->n_shards : n_ranks,
+		.timeout_ms =
+			o->timeout_ms ? o->timeout_ms : DEFAULT_TIMEOUT_MS,
+		.ttl_ms = o->ttl_ms ? o->ttl_ms : DEFAULT_TTL_MS,
+		.limiter = o->limiter,
+		.limit = o->limit,
+		.limit_bytes = o->limit_bytes,
+		.n_inputs = o->n_inputs ? o->n_inputs : 1,
+		.device = device_uuid_of(o->device),
+		.n_local = o->n_local,
+		.has_nccl_id = o->nccl_id != NULL,
+		.memory = o->memory,
+		.home = (uint32_t)o->home,
+		.direct = COMM_DIRECT_ALL,
+	};
+
+	if (o->nccl_id)
+		memcpy(request.nccl_id, o->nccl_id, sizeof(request.nccl_id));
+	return request;
+}
+
+/* What a rank on a device brings along: rank 0 makes the id, unless the caller
+ * has one. */
+static int prepare(struct comm_join_request *request, struct error *err)
+{
+	int r;
+
+	if (!request->n_local)
+		request->n_local = request->n_ranks;
+	if (device_uuid_is_host(&request->device))
+		return 0;
+	/* Its worker needs nothing of us: it makes the id where all are here.
+	 */
+	if (request->home == COMM_HOME_WORKER &&
+	    (request->n_local == request->n_ranks || request->rank != 0 ||
+	     request->has_nccl_id))
+		return 0;
+	r = device_check_usable(&request->device, err);
+	if (r < 0 || request->has_nccl_id || request->rank != 0)
+		return r;
+	request->has_nccl_id = true;
+	return nccl_id_make(request->nccl_id, err);
+}
+
+int fsdp_nccl_id(uint8_t ret[FSDP_NCCL_ID_SIZE])
+{
+	return nccl_id_make(ret, error_of_thread());
+}
+
+static const struct comm_hooks hooks = {
+	.stop_all = comm_stop_all,
+	.free_all = comm_free_all,
+};
+
+static void link_comm(struct fsdp_client *client, struct fsdp_comm *comm)
+{
+	pthread_mutex_lock(&client->comms_lock);
+	comm->next = client->comms;
+	client->comms = comm;
+	client->comm_hooks = &hooks;
+	pthread_mutex_unlock(&client->comms_lock);
+}
+
+static void free_one(struct fsdp_comm *comm)
+{
+	while (comm->groups) {
+		struct fsdp_group *group = comm->groups;
+
+		comm->groups = group->next;
+		group_free(group);
+	}
+	engine_free(comm->engine);
+	host_gather_deinit(comm);
+	host_reduce_deinit(comm);
+	transfers_deinit(comm);
+	run_board_drop(comm);
+	free(comm);
+}
+
+static void unlink_comm(struct fsdp_client *client, struct fsdp_comm *comm)
+{
+	struct fsdp_comm **link = &client->comms;
+
+	pthread_mutex_lock(&client->comms_lock);
+	while (*link != comm)
+		link = &(*link)->next;
+	*link = comm->next;
+	pthread_mutex_unlock(&client->comms_lock);
+}
+
+static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
+		      const struct comm_join_request *joined,
+		      const struct comm_reply *reply)
+{
+	comm->client = client;
+	comm->id = reply->comm;
+	comm->step = reply->step;
+	comm->rank = joined->rank;
+	comm->timeout_ms = joined->timeout_ms;
+	comm->takes_orders = reply->takes_orders;
+	/* It indexes what is mapped. */
+	comm->verdict = reply->verdict < TABLE_RUNS ? reply->verdict : 0;
+	comm->n_shards = joined->n_shards;
+	comm->n_replicas = joined->n_ranks / joined->n_shards;
+	comm->device = joined->device;
+	snprintf(comm->name, sizeof(comm->name), "%s", joined->name);
+}
+
+/* If it cannot be, the others need not wait for us until they are late. */
+static int open_engine(struct fsdp_comm *comm,
+		       const struct comm_join_request *joined,
+		       const struct comm_reply *reply, struct error *err)
+{
+	int r;
+
+	if (device_uuid_is_host(&joined->device) ||
+	    joined->home == COMM_HOME_WORKER)
+		return 0;
+	r = engine_new(comm, joined, reply->nccl_id, &comm->engine, err);
+	if (r == 0)
+		return 0;
+	comm_give_up(comm, err);
+	return error_wrap(err, r, "join communicator '%s'", comm->name);
+}
+
+int fsdp_comm_join(struct fsdp_client *client, const char *name,
+		   uint32_t n_ranks, uint32_t rank,
+		   const struct fsdp_comm_options *options,
+		   struct fsdp_comm **ret)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_COMM_JOIN};
+	struct fsdp_comm_options desc;
+	struct fsdp_comm *comm;
+	struct answer answer;
+	int r;
+
+	r = client_check(client, err);
+	if (r == 0)
+		r = sized_take(&desc, options, SIZED(fsdp_comm_options), err);
+	if (r < 0)
+		return r;
+	request.comm_join = join_request(name, n_ranks, rank, &desc);
+	r = prepare(&request.comm_join, err);
+	if (r < 0)
+		return error_wrap(err, r, "join communicator '%s'", name);
+	comm = calloc(1, sizeof(*comm));
+	if (!comm)
+		return error_nomem(err, "a communicator");
+	r = client_call(client, &request, &answer, err);
+	if (r < 0) {
+		free(comm);
+		return r;
+	}
+	take_comm(comm, client, &request.comm_join, &answer.reply.comm);
+	link_comm(client, comm);
+	r = open_engine(comm, &request.comm_join, &answer.reply.comm, err);
+	if (r == 0)
+		r = host_reduce_init(comm, answer.reply.comm.direct,
+				     request.comm_join.n_inputs, err);
+	if (r == 0)
+		r = host_gather_init(comm, &request.comm_join,
+				     answer.reply.comm.direct, err);
+	answer_deinit(&answer);
+	if (r < 0) {
+		fsdp_comm_leave(comm);
+		return r;
+	}
+	*ret = comm;
+	return 0;
+}
+
+uint64_t fsdp_comm_step(const struct fsdp_comm *comm)
+{
+	return comm ? comm->step : 0;
+}
+
+void comm_free_all(struct fsdp_client *client)
+{
+	while (client->comms) {
+		struct fsdp_comm *comm = client->comms;
+
+		client->comms = comm->next;
+		free_one(comm);
+	}
+}
+
+/* Of those that a device may still work with, nothing is let go: their memory
+ * must not become somebody else's before fsdp_close(). */
+static void end_handles(struct fsdp_comm *comm)
+{
+	fsdp_free(comm->spent);
+	for (struct fsdp_group *group = comm->groups; group;
+	     group = group->next)
+		group_end_handles(group);
+	host_gather_end_handles(comm);
+	host_reduce_end_handles(comm);
+}
+
+static int stop(struct fsdp_comm *comm, struct error *err)
+{
+	int r = comm->engine ? engine_quiesce(comm->engine, err) : 0;
+
+	if (r < 0)
+		comm->failure = *err;
+	return r;
+}
+
+int comm_stop_all(struct fsdp_client *client, struct error *err)
+{
+	int r = 0;
+
+	for (struct fsdp_comm *comm = client->comms; comm && r == 0;
+	     comm = comm->next)
+		r = stop(comm, err);
+	return r;
+}
+
+int fsdp_comm_leave(struct fsdp_comm *comm)
+{
+	struct request request = {.kind = MESSAGE_COMM_LEAVE};
+	struct error *err = error_of_thread();
+	struct fsdp_client *client;
+	int r;
+
+	if (!comm)
+		return 0;
+	client = comm->client;
+	r = client_check(client, err);
+	if (r < 0)
+		return r;
+	request.comm_leave.comm = comm->id;
+	r = stop(comm, err);
+	if (r == 0)
+		end_handles(comm);
+	run_board_leave(comm);
+	/* A broker that has gone away took the communicator's run with it:
+	 * there is nobody to tell, and nothing to wait for. */
+	if (!connection_is_down(&client->connection))
+		(void)client_command(client, &request, NULL);
+	for (struct fsdp_group *group = comm->groups; group;
+	     group = group->next)
+		connection_forget_posts(&client->connection, group);
+	if (r < 0)
+		return error_wrap(err, r,
+				  "communicator '%s' is left, but keeps "
+				  "its memory until the connection is closed",
+				  comm->name);
+	unlink_comm(client, comm);
+	free_one(comm);
+	return 0;
+}
+
+int fsdp_comm_remove(struct fsdp_client *client, const char *name)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_COMM_REMOVE,
+				  .comm_remove = {.name = name}};
+	int r = client_check(client, err);
+
+	return r < 0 ? r : client_command(client, &request, err);
+}

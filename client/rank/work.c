@@ -1,0 +1,166 @@
+/*
+ * Waiting for work: unshards, reductions and commits.
+ */
+#include "client/rank/comm.h"
+#include "client/rank/commit.h"
+#include "client/rank/direct.h"
+#include "client/rank/engine.h"
+#include "client/rank/host_gather.h"
+#include "client/rank/host_reduce.h"
+#include <errno.h>
+
+/* Times that a wait is asked again because its unshard came behind it. */
+#define MAX_OVERTAKEN 100
+
+static int check_work(const struct fsdp_work *work, struct error *err)
+{
+	if (!work || !work->comm || work->kind < WORK_UNSHARD ||
+	    work->kind > WORK_COMMIT ||
+	    !work->group != (work->kind == WORK_COMMIT))
+		return error_set(err, -EINVAL,
+				 "that is no work to wait for; fsdp_unshard(), "
+				 "fsdp_reduce() and fsdp_commit() fill one");
+	return comm_check(work->comm, err);
+}
+
+/* As far as we know without asking. */
+static bool is_done(const struct fsdp_work *work)
+{
+	if (work->kind == WORK_COMMIT)
+		return work->sequence <= work->comm->step;
+	if (work->kind == WORK_REDUCE)
+		return work->sequence <= work->group->reduced;
+	return group_is_whole(work->group, work->sequence);
+}
+
+static int end_work(const struct fsdp_work *work, struct answer *answer,
+		    struct error *err)
+{
+	if (work->kind == WORK_UNSHARD)
+		return group_take_full(work->group, work->sequence, answer,
+				       err);
+	if (work->kind == WORK_REDUCE)
+		group_note_reduced(work->group, work->sequence);
+	else if (work->sequence == work->comm->committing)
+		commit_end(work->comm);
+	return 0;
+}
+
+#define PATIENCE_MS 100
+
+/* What is unsharded may wait for memory that ranks only keep as inputs: they
+ * give it back if it takes long. */
+static int ask_patiently(const struct fsdp_work *work, struct request *request,
+			 struct answer *ret, struct error *err)
+{
+	struct fsdp_comm *comm = work->comm;
+	int32_t timeout_ms = request->wait.timeout_ms;
+	int r;
+
+	if (!comm->reducer || (timeout_ms >= 0 && timeout_ms <= PATIENCE_MS))
+		return comm_call(comm, request, ret, err);
+	request->wait.timeout_ms = PATIENCE_MS;
+	r = comm_call(comm, request, ret, err);
+	request->wait.timeout_ms =
+		timeout_ms < 0 ? timeout_ms : timeout_ms - PATIENCE_MS;
+	if (r != -ETIMEDOUT)
+		return r;
+	r = inputs_give_back(comm, err);
+	return r < 0 ? r : comm_call(comm, request, ret, err);
+}
+
+/* The broker's answer. An unshard was posted: if it was refused, that is told
+ * here. If not, and the broker knows of none, then it had no room for its
+ * answer and was sent again, behind this. */
+static int ask_for(const struct fsdp_work *work, struct request *request,
+		   struct answer *ret, struct error *err)
+{
+	int r;
+
+	if (work->kind != WORK_UNSHARD) {
+		comm_end_spent(work->comm);
+		return comm_call(work->comm, request, ret, err);
+	}
+	request->wait.sequence = 0; /* the open one */
+	for (int i = 0; i < MAX_OVERTAKEN; i++) {
+		r = ask_patiently(work, request, ret, err);
+		if (r < 0 && group_is_refused(work->group, err))
+			return err->code;
+		if (r != -EINVAL)
+			break;
+	}
+	return r;
+}
+
+/* What is asked of the broker, or of the device. */
+static int test_elsewhere(const struct fsdp_work *work)
+{
+	int r = fsdp_wait(work, 0);
+
+	return r == -ETIMEDOUT ? -EAGAIN : r;
+}
+
+int fsdp_test(const struct fsdp_work *work)
+{
+	struct error *err = error_of_thread();
+	int r = check_work(work, err);
+
+	if (r < 0 || is_done(work))
+		return r;
+	if (work->kind == WORK_UNSHARD && host_gather_is_group(work->group))
+		return host_gather_test(work->group, work->sequence, err);
+	return test_elsewhere(work);
+}
+
+int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms)
+{
+	return fsdp_wait_on(work, NULL, timeout_ms);
+}
+
+int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_WAIT};
+	struct answer answer;
+	int r;
+
+	r = check_work(work, err);
+	if (r == 0 && stream)
+		r = comm_check_stream(work->comm, stream, err);
+	if (r == 0 && work->comm->engine && work->kind != WORK_COMMIT) {
+		r = engine_wait(work, stream, timeout_ms, err);
+		if (r == 0 && work->kind == WORK_REDUCE)
+			group_note_reduced(work->group, work->sequence);
+		return r;
+	}
+	if (r < 0 || is_done(work))
+		return r;
+	if (work->kind == WORK_REDUCE && work->comm->reducer)
+		return host_reduce_wait(work->group, work->sequence, timeout_ms,
+					err);
+	if (work->kind == WORK_UNSHARD && direct_is_group(work->group))
+		return direct_wait_unshard(work->group, work->sequence, err);
+	if (work->kind == WORK_UNSHARD && host_gather_is_group(work->group))
+		return host_gather_wait(work->group, work->sequence, timeout_ms,
+					err);
+	if (work->kind == WORK_UNSHARD)
+		r = group_check_open(work->group, work->sequence, err);
+	else if (work->kind == WORK_COMMIT &&
+		 work->sequence == work->comm->committing)
+		r = commit_send(work->comm, timeout_ms, err);
+	if (r < 0)
+		return r;
+	request.wait = (struct wait_request){
+		.comm = work->comm->id,
+		.group = work->group ? work->group->id : 0,
+		.kind = work->kind,
+		.sequence = work->sequence,
+		.timeout_ms = timeout_ms,
+	};
+	r = ask_for(work, &request, &answer, err);
+	if (r < 0)
+		return r;
+	r = end_work(work, &answer, err);
+	answer_deinit(&answer);
+	return r;
+}
