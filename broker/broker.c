@@ -162,17 +162,21 @@ static void add_deferred(struct broker *broker)
 		struct deferred *handler;
 		bool (*run)(void *data);
 		enum meter_task task;
+		bool is_long;
 	} handlers[] = {
-		{&broker->sessions.draining, drain_sessions, METER_CLOSES},
-		{&broker->comms.progress, run_comms, METER_COLLECTIVES},
-		{&broker->store.chores.rounds, run_chores, METER_CHORES},
-		{&broker->sessions.waiters.reruns, run_waiters, METER_RERUNS},
+		{&broker->sessions.draining, drain_sessions, METER_CLOSES,
+		 true},
+		{&broker->comms.progress, run_comms, METER_COLLECTIVES, false},
+		{&broker->store.chores.rounds, run_chores, METER_CHORES, true},
+		{&broker->sessions.waiters.reruns, run_waiters, METER_RERUNS,
+		 false},
 	};
 
 	for (size_t i = 0; i < sizeof(handlers) / sizeof(*handlers); i++) {
 		handlers[i].handler->run = handlers[i].run;
 		handlers[i].handler->data = broker;
 		handlers[i].handler->task = handlers[i].task;
+		handlers[i].handler->is_long = handlers[i].is_long;
 		loop_add(&broker->base.loop, handlers[i].handler);
 	}
 }

@@ -1,13 +1,10 @@
 /*
  * Chores: work that is too long for one request, done in steps of some ten
  * microseconds. Between two iterations of the loop, in which requests are
- * served, chores run in turn for about a millisecond in all, however many there
- * are. While other processes want the CPU too, chores pause after each such
- * round: a broker that never sleeps uses up its share of the CPU, and its
- * clients would then wait until other processes have used up theirs. Each step
- * leaves the catalog consistent and is committed. Chores are not persistent:
- * after a crash, the state that a chore works on tells the next broker whether
- * to resume it.
+ * served, chores run in turn for about half a millisecond in all, however many
+ * there are; they are long work (loop.h). Each step leaves the catalog
+ * consistent and is committed. Chores are not persistent: after a crash, the
+ * state that a chore works on tells the next broker whether to resume it.
  */
 #pragma once
 #include "broker/base/loop.h"
@@ -27,9 +24,6 @@ struct chore {
 
 struct chores {
 	struct chore *first, *last;
-	/* Of the broker's thread, at the last check. */
-	long n_preemptions;
-	uint32_t resume_position; /* deadline; 0: no pause */
 	struct deferred rounds;
 };
 
@@ -38,5 +32,5 @@ void chore_begin(struct store *store, struct chore *chore);
 /* Stop the chore. Idempotent. */
 void chore_end(struct store *store, struct chore *chore);
 
-/* Run a round of steps. True: there are more chores, and no pause. */
+/* Run a round of steps. True: there are more chores. */
 bool chores_on_idle(struct store *store);

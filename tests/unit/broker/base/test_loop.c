@@ -5,11 +5,15 @@
 #include "proto/error.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <time.h>
+
+#define MS 1000000
 
 struct job {
 	struct deferred handler;
 	struct loop *loop;
 	struct job *wakes; /* in its first run; NULL: none */
+	long lost_ns;      /* in each run: time, but no CPU time */
 	unsigned n_runs, n_wanted,
 		n_before; /* runs of others until its first */
 };
@@ -20,7 +24,9 @@ static unsigned n_runs;
 static bool run(void *data)
 {
 	struct job *job = data;
+	const struct timespec lost = {.tv_nsec = job->lost_ns};
 
+	nanosleep(&lost, NULL);
 	if (job->n_runs == 0)
 		job->n_before = n_runs;
 	n_runs++;
@@ -91,4 +97,66 @@ Test(loop, begins_nothing_while_it_stops)
 	loop_defer(&loop, &job.handler);
 	(void)uv_run(&loop.uv, UV_RUN_DEFAULT);
 	cr_expect(zero(uint, job.n_runs));
+}
+
+/* What the first round left, before the loop waits. */
+static bool is_paused, has_more_now;
+
+static void on_prepare(uv_prepare_t *prepare)
+{
+	is_paused = uv_is_active((uv_handle_t *)&loop.pause);
+	has_more_now = uv_is_active((uv_handle_t *)&loop.idle);
+	uv_close((uv_handle_t *)prepare, NULL);
+}
+
+static void run_all(struct job *job)
+{
+	uv_prepare_t prepare;
+
+	cr_assert(zero(int, uv_prepare_init(&loop.uv, &prepare)));
+	cr_assert(zero(int, uv_prepare_start(&prepare, on_prepare)));
+	loop_defer(&loop, &job->handler);
+	(void)uv_run(&loop.uv, UV_RUN_DEFAULT);
+}
+
+/* As if another process had the CPU meanwhile. */
+Test(loop, pauses_long_work_that_has_lost_the_cpu)
+{
+	struct job job;
+
+	add(&job, 3);
+	job.handler.is_long = true;
+	job.lost_ns = 20 * MS;
+	run_all(&job);
+	cr_expect(is_paused);
+	cr_expect(not(has_more_now));
+	cr_expect(eq(uint, job.n_runs, 3));
+}
+
+Test(loop, goes_on_with_other_work_while_long_work_pauses)
+{
+	struct job job, other;
+
+	add(&job, 2);
+	job.handler.is_long = true;
+	job.lost_ns = 20 * MS;
+	add(&other, 2);
+	job.wakes = &other;
+	run_all(&job);
+	cr_expect(is_paused);
+	cr_expect(has_more_now);
+	cr_expect(eq(uint, job.n_runs, 2));
+	cr_expect(eq(uint, other.n_runs, 2));
+}
+
+Test(loop, never_pauses_other_work)
+{
+	struct job job;
+
+	add(&job, 2);
+	job.lost_ns = 20 * MS;
+	run_all(&job);
+	cr_expect(not(is_paused));
+	cr_expect(has_more_now);
+	cr_expect(eq(uint, job.n_runs, 2));
 }
