@@ -1,7 +1,7 @@
 #include "client/rank/await.h"
 #include "client/rank/comm.h"
 #include "client/rank/gather_job.h"
-#include "client/rank/host_reduce.h"
+#include "client/rank/inputs.h"
 #include <errno.h>
 #include <stdio.h>
 
@@ -115,7 +115,7 @@ int await_ranks(struct fsdp_comm *comm, const struct await *await,
 	while (r == AWAIT_MET && wait_once(comm, await) != BELL_MET) {
 		r = look_around(comm, await, ret_ranks, err);
 		if (r == AWAIT_MET)
-			r = host_reduce_heed(comm, err);
+			r = inputs_heed(comm, err);
 		job_heed(comm);
 	}
 	return r;

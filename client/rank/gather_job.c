@@ -1,5 +1,6 @@
 #include "client/rank/gather_job.h"
 #include "client/places.h"
+#include "client/rank/await.h"
 #include "client/rank/group_impl.h"
 #include "client/rank/host_group.h"
 #include "collective/host/gather.h"
@@ -202,6 +203,17 @@ void job_heed(struct fsdp_comm *comm)
 	if (i < gatherer->n_buffers)
 		retire_recalled(comm, i);
 	drop_stale(comm);
+}
+
+int job_fail_late(const struct job *job, const char *cause, struct error *err)
+{
+	struct fsdp_comm *comm = job->group->comm;
+	struct error why = ERROR_NULL;
+
+	error_set(&why, -ECONNABORTED,
+		  "group '%s' was not whole within %d ms: it %s",
+		  job->group->name, comm->timeout_ms, cause);
+	return await_fail(comm, &why, err);
 }
 
 /* Memory is short: what no gather uses goes back first. Nobody waits longer for

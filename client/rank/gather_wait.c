@@ -100,17 +100,6 @@ static const char *describe(const struct job *job, char *ret, size_t size)
 
 #define CAUSE_SIZE 512
 
-int job_fail_late(const struct job *job, const char *cause, struct error *err)
-{
-	struct fsdp_comm *comm = job->group->comm;
-	struct error why = ERROR_NULL;
-
-	error_set(&why, -ECONNABORTED,
-		  "group '%s' was not whole within %d ms: it %s",
-		  job->group->name, comm->timeout_ms, cause);
-	return await_fail(comm, &why, err);
-}
-
 static int fail_left(const struct job *job, uint64_t left, struct error *err)
 {
 	struct error why = ERROR_NULL;

@@ -54,19 +54,6 @@ void host_reduce_deinit(struct fsdp_comm *comm)
 	comm->reducer = NULL;
 }
 
-int host_reduce_heed(struct fsdp_comm *comm, struct error *err)
-{
-	uint32_t n;
-
-	if (!comm->reducer || !comm->board.page)
-		return 0;
-	n = board_recalls(&comm->board);
-	if (__builtin_expect(n == comm->reducer->inputs.n_recalls, 1))
-		return 0;
-	comm->reducer->inputs.n_recalls = n;
-	return inputs_give_back(comm, err);
-}
-
 static struct handed_in *find_number(struct reducer *reducer, uint32_t number)
 {
 	return &reducer->list[number % BOARD_REDUCTIONS];
@@ -363,7 +350,7 @@ int host_reduce_input(struct fsdp_group *group, int32_t timeout_ms,
 	int r = comm_check_run(group->comm, err);
 
 	if (r == 0)
-		r = host_reduce_heed(group->comm, err);
+		r = inputs_heed(group->comm, err);
 	if (r < 0)
 		return r;
 	if (!host_group_has_gradients(group->host))
@@ -510,7 +497,7 @@ int host_reduce_wait(struct fsdp_group *group, uint64_t sequence,
 	int r = comm_check_run(comm, err);
 
 	if (r == 0)
-		r = host_reduce_heed(comm, err);
+		r = inputs_heed(comm, err);
 	if (r == 0 && !is_pending(comm->reducer, group, sequence))
 		r = error_set(err, -EINVAL,
 			      "rank %u has begun no reduction %" PRIu64
@@ -548,7 +535,7 @@ int host_reduce_check_commit(struct fsdp_comm *comm, struct error *err)
 		return 0;
 	r = run_board_open(comm, err);
 	if (r == 0)
-		r = host_reduce_heed(comm, err);
+		r = inputs_heed(comm, err);
 	while (r == 0 && reducer->done != reducer->number)
 		r = do_next(comm, bell_now_ns(), err);
 	if (r == -ETIMEDOUT)

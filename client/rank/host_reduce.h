@@ -55,10 +55,6 @@ int host_reduce_init(struct fsdp_comm *comm, uint32_t direct, uint32_t n_inputs,
 void host_reduce_end_handles(struct fsdp_comm *comm);
 void host_reduce_deinit(struct fsdp_comm *comm);
 
-/* Give back what the broker has asked for, if it has; nothing where ranks do
- * not reduce themselves. */
-int host_reduce_heed(struct fsdp_comm *comm, struct error *err);
-
 /* As the public functions. */
 int host_reduce_input(struct fsdp_group *group, int32_t timeout_ms,
 		      struct error *err);

@@ -137,6 +137,19 @@ int inputs_give_back(struct fsdp_comm *comm, struct error *err)
 	return r;
 }
 
+int inputs_heed(struct fsdp_comm *comm, struct error *err)
+{
+	uint32_t n;
+
+	if (!comm->reducer || !comm->board.page)
+		return 0;
+	n = board_recalls(&comm->board);
+	if (__builtin_expect(n == comm->reducer->inputs.n_recalls, 1))
+		return 0;
+	comm->reducer->inputs.n_recalls = n;
+	return inputs_give_back(comm, err);
+}
+
 static int ask_input(struct fsdp_comm *comm, const struct fsdp_group *group,
 		     int32_t timeout_ms, struct fsdp_tensor **ret,
 		     struct error *err)

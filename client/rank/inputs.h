@@ -54,6 +54,10 @@ int inputs_take(struct fsdp_comm *comm, const struct fsdp_group *group,
  * have handed in. What is said of it is the run's end. */
 int inputs_give_back(struct fsdp_comm *comm, struct error *err);
 
+/* Give back what the broker has asked for, if it has; nothing where ranks do
+ * not reduce themselves. */
+int inputs_heed(struct fsdp_comm *comm, struct error *err);
+
 /* It is used no more. */
 void inputs_free(struct inputs *inputs, const struct fsdp_tensor *input);
 
