@@ -1,7 +1,7 @@
 #!/bin/bash
-# The Debian packages: their programs are hardened and carry no path of the
-# build, and lintian finds no error. What is built stays in PACKAGES for
-# package_service.sh.
+# The Debian packages: two builds have the same bytes, their programs are
+# hardened and carry no path of the build, and lintian finds no error. What is
+# built stays in PACKAGES for package_service.sh.
 #
 #   package.sh SOURCES PACKAGES
 set -u
@@ -67,11 +67,32 @@ is_hardened()
 	readelf -n "$1" | grep -q SHSTK && objdump -d "$1" | grep -q endbr64
 }
 
+# As another person would build them.
+build_again()
+(
+	umask 077
+	export TZ=Asia/Kolkata LC_ALL=C.UTF-8
+	build "$1"
+)
+
+same_bytes()
+{
+	local package
+
+	for package in "$packages"/*deb; do
+		cmp "$package" "$1/$(basename "$package")" || return
+	done
+}
+
 check "the packages are built" build "$dir/one"
 rm -rf "$packages"
 mkdir -p "$packages"
 cp "$dir"/one/build/package/packages/*deb "$packages"
 rm -rf "$dir/one"
+check "they are built in another folder" build_again "$dir/two/with/a/longer/path"
+check "the bytes are the same" same_bytes \
+	"$dir/two/with/a/longer/path/build/package/packages"
+rm -rf "$dir/two"
 
 check "they can be unpacked" unpack
 mapfile -t programs < <(elf_files)
