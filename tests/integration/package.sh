@@ -100,7 +100,7 @@ check "they have programs" test "${#programs[@]}" -ge 5
 for program in "${programs[@]}"; do
 	check "$(basename "$program") is hardened" is_hardened "$program"
 done
-for package in fsdpd libfsdp0 fsdp-tools; do
+for package in fsdpd libfsdp0 fsdp-tools python3-fsdp; do
 	check "$package names its libraries" eval "dpkg-deb -f '$packages'/${package}_*.deb \
 		Depends | grep 'libc6 (>= '"
 done

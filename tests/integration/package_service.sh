@@ -93,6 +93,16 @@ program_builds()
 		$(pkg-config --cflags --libs fsdp)'
 }
 
+# By the system's Python, in a folder from which it imports nothing.
+python_publishes()
+{
+	as_user sh -c 'cd /opt && exec /usr/bin/python3 -c "
+import fsdp
+fsdp.connect().put(\"node/python\", [1.0, 2.0])
+assert fsdp.__file__.startswith(\"/usr/lib/python3/dist-packages/\")
+"' && [[ $(as_user fsdpctl get node/python -o - | od -An -tf8 | xargs) == "1 2" ]]
+}
+
 new_program_runs()
 {
 	inside grep -q "another build" /usr/bin/fsdpd &&
@@ -141,7 +151,7 @@ leaves()
 		/etc/fsdpd/fsdpd.conf.d/site.conf
 	check "the broker has ended" test "$(main_pid)" = 0
 	check "apt-get purge" quietly apt-get -q -y purge fsdpd fsdp-tools \
-		libfsdp-dev libfsdp0
+		libfsdp-dev libfsdp0 python3-fsdp
 	check "no process is left" no_process_runs
 	check "no file is left" test "$(ours)" = "$before"
 	check "nor is the user" eval '! user_exists'
@@ -151,6 +161,7 @@ boot
 before=$(ours)
 installs
 check "README's program builds" program_builds
+check "Python publishes a tensor" python_publishes
 upgrades
 stays_disabled
 leaves
