@@ -108,6 +108,21 @@ has_warm_ms()
 	as_user fsdpctl config | grep -qE "warm_ms +$1 +.*/site.conf:2"
 }
 
+# As a scraper of this machine sees it.
+broker_is_up()
+{
+	inside /usr/bin/python3 -c "import urllib.request as r
+print(r.urlopen('http://127.0.0.1:9471/metrics').read().decode())" |
+		grep -qx "fsdpd_up 1"
+}
+
+exports()
+{
+	check "the exporter starts" inside systemctl start fsdp-exporter
+	check "its metrics say that the broker is up" broker_is_up
+	check "it ends" inside systemctl stop fsdp-exporter
+}
+
 reloads()
 {
 	local before
@@ -174,6 +189,7 @@ activation
 check "nothing is wrong with the units" inside systemd-analyze verify \
 	--man=no fsdpd.socket fsdpd.service
 hardening
+exports
 start_reader
 reloads
 goes_on "kill -9" inside sh -c "kill -9 $(main_pid)"
