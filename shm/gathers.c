@@ -153,6 +153,9 @@ static bool has_ended_other(const struct board *board, uint64_t number,
 	return false;
 }
 
+/* A rank that reshards to a mesh writes the word before it ends the gather. So
+ * look first at who has ended it: if the word is an older one then, they have
+ * resharded to none. */
 bool gathers_set_mesh(const struct board *board, uint32_t rank, uint64_t number,
 		      uint32_t group, uint32_t mesh, uint32_t *ret_rank,
 		      uint32_t *ret_mesh)
@@ -160,18 +163,21 @@ bool gathers_set_mesh(const struct board *board, uint32_t rank, uint64_t number,
 	_Atomic uint64_t *at = &page_of(board)->mesh[group];
 	uint64_t mine =
 		number << NUMBER_SHIFT | (uint64_t)rank << MESH_BITS | mesh;
-	uint64_t word = load(at);
+	uint64_t word;
+	bool is_late;
 
+	do {
+		is_late =
+			mesh && has_ended_other(board, number, group, ret_rank);
+		word = load(at);
+	} while (mesh && !is_late && word >> NUMBER_SHIFT < number &&
+		 !atomic_compare_exchange_weak_explicit(at, &word, mine,
+							memory_order_seq_cst,
+							memory_order_seq_cst));
 	*ret_mesh = 0;
-	while (mesh && word >> NUMBER_SHIFT < number) {
-		if (has_ended_other(board, number, group, ret_rank))
-			return false;
-		if (atomic_compare_exchange_weak_explicit(at, &word, mine,
-							  memory_order_seq_cst,
-							  memory_order_seq_cst))
-			return true;
-	}
-	if (word >> NUMBER_SHIFT != number)
+	if (word >> NUMBER_SHIFT < number)
+		return !is_late;
+	if (word >> NUMBER_SHIFT > number)
 		return true;
 	*ret_mesh = (uint32_t)word & ((1 << MESH_BITS) - 1);
 	*ret_rank = (uint32_t)(word >> MESH_BITS) % GATHERS_RANKS;
@@ -371,7 +377,7 @@ void gathers_keep(const struct board *board, uint64_t number, uint32_t group,
 	uint64_t word = load(&page_of(board)->filling[group]);
 	struct gathers_buffer *buffer = find_live(board, group, step);
 
-	if (buffer && word >> NUMBER_SHIFT >= number)
+	if (buffer && word >> NUMBER_SHIFT == number)
 		poke(&buffer->kept, step);
 }
 

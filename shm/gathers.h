@@ -107,7 +107,9 @@ void gathers_end(const struct board *board, uint32_t rank, uint64_t number,
 		 uint32_t group);
 
 /* The same to a smaller mesh: call this first. `mesh` 0: to none. False: others
- * gave another mesh, which `ret_rank` and `ret_mesh` say. */
+ * gave another mesh, which `ret_rank` and `ret_mesh` say. That is not noticed
+ * if a rank reshards to none while another does so to a mesh, or when a rank
+ * has resharded a later gather of the group. */
 bool gathers_set_mesh(const struct board *board, uint32_t rank, uint64_t number,
 		      uint32_t group, uint32_t mesh, uint32_t *ret_rank,
 		      uint32_t *ret_mesh);
@@ -149,7 +151,8 @@ uint32_t gathers_locker(const struct board *board);
 int gathers_choose(const struct board *board, uint64_t number, uint32_t group,
 		   uint64_t size, uint64_t step);
 /* With the lock: keep the memory of this gather, which this rank has not ended,
- * until the next step. */
+ * until the next step. If a later one has it, those who reshard that one say
+ * whether it is kept. */
 void gathers_keep(const struct board *board, uint64_t number, uint32_t group,
 		  uint64_t step);
 /* With the lock: the broker wants memory. Give up that buffer, or each one, if

@@ -48,6 +48,12 @@ static uint32_t group_of(uint64_t number)
 	return (uint32_t)(number * 7 / 3) % N_GROUPS;
 }
 
+/* All ranks reshard to the same mesh, or to none. */
+static uint32_t mesh_of(uint64_t number)
+{
+	return (uint32_t)number % 3;
+}
+
 static bool never(const void *data)
 {
 	(void)data;
@@ -133,6 +139,16 @@ static void see(uint32_t buffer, uint32_t group)
 	}
 }
 
+static void reshard(uint32_t rank, const struct wait *wait)
+{
+	uint32_t other, mesh;
+
+	check(gathers_set_mesh(&board, rank, wait->number, wait->group,
+			       mesh_of(wait->number), &other, &mesh),
+	      "the mesh is another");
+	gathers_end(&board, rank, wait->number, wait->group);
+}
+
 static void gather(uint32_t rank, uint64_t number)
 {
 	struct wait wait = {.number = number, .group = group_of(number)};
@@ -152,7 +168,7 @@ static void gather(uint32_t rank, uint64_t number)
 	if ((number + rank) % 16 == 0)
 		sched_yield();
 	see(fill.buffer, wait.group);
-	gathers_end(&board, rank, number, wait.group);
+	reshard(rank, &wait);
 }
 
 static void *run(void *data)

@@ -8,6 +8,9 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define N_RANKS 2
 #define STEP    7
@@ -124,6 +127,54 @@ Test(gathers, all_reshard_to_the_same_mesh)
 	cr_expect(not(gathers_set_mesh(&board, 1, 4, 0, 2, &rank, &mesh)));
 	cr_expect(eq(u32, rank, 0));
 	cr_expect(zero(u32, mesh));
+}
+
+/* Rank 1 reshards when rank 0 touches that page of the board. */
+static struct {
+	void *page;
+	size_t size;
+	bool is_done;
+} trap;
+
+static void reshard_between(int signal)
+{
+	uint32_t rank, mesh;
+
+	(void)signal;
+	if (trap.is_done ||
+	    mprotect(trap.page, trap.size, PROT_READ | PROT_WRITE) < 0)
+		_exit(1);
+	trap.is_done = gathers_set_mesh(&board, 1, 3, 0, 2, &rank, &mesh);
+	gathers_end(&board, 1, 3, 0);
+}
+
+static void expect_same_mesh(const _Atomic uint64_t *word, int protection)
+{
+	const struct sigaction action = {.sa_handler = reshard_between};
+	uint32_t rank, mesh;
+
+	trap.size = (size_t)sysconf(_SC_PAGESIZE);
+	trap.page = (void *)((uintptr_t)word & ~(trap.size - 1));
+	trap.is_done = false;
+	cr_assert(zero(int, sigaction(SIGSEGV, &action, NULL)));
+	cr_assert(zero(int, mprotect(trap.page, trap.size, protection)));
+	cr_expect(gathers_set_mesh(&board, 0, 3, 0, 2, &rank, &mesh));
+	cr_assert(trap.is_done);
+}
+
+Test(gathers, another_rank_reshards_to_a_mesh_before_this_one_looks_at_it)
+{
+	expect_same_mesh(&board.page->gathers.mesh[0], PROT_NONE);
+}
+
+Test(gathers, another_rank_reshards_to_a_mesh_before_this_one_writes_it)
+{
+	expect_same_mesh(&board.page->gathers.mesh[0], PROT_READ);
+}
+
+Test(gathers, another_rank_reshards_to_a_mesh_before_this_one_sees_who_ended)
+{
+	expect_same_mesh(&board.page->gathers.ended[1][0], PROT_NONE);
 }
 
 Test(gathers, others_see_who_has_committed)
@@ -249,6 +300,28 @@ Test(gathers, what_is_kept_for_a_mesh_is_whole_until_the_next_step)
 	end_all(3, 0);
 	begin_all(4, 2);
 	cr_expect(eq(u32, choose(4, 2).buffer, first.buffer));
+}
+
+/* What is kept follows from the last gather of the group, not from who comes
+ * first. */
+Test(gathers, a_late_rank_keeps_nothing_that_a_later_gather_has)
+{
+	struct gathers_fill first;
+
+	begin_all(1, 0);
+	first = choose(1, 0);
+	gathers_end(&board, 1, 1, 0);
+	begin(1, 2, 0);
+	(void)choose(2, 0);
+	gathers_end(&board, 1, 2, 0);
+	cr_assert(gathers_lock(&board, 0));
+	gathers_keep(&board, 1, 0, STEP);
+	gathers_unlock(&board);
+	gathers_end(&board, 0, 1, 0);
+	begin(0, 2, 0);
+	gathers_end(&board, 0, 2, 0);
+	begin_all(3, 1);
+	cr_expect(eq(u32, choose(3, 1).buffer, first.buffer));
 }
 
 Test(gathers, a_kept_buffer_is_free_in_the_next_step)
