@@ -83,6 +83,15 @@ static enum bell_outcome wait_once(struct fsdp_comm *comm,
 	return board_wait(&comm->board, &wait, find_end(comm, await));
 }
 
+static bool is_met(const struct fsdp_comm *comm, const struct await *await,
+		   uint64_t ranks)
+{
+	if (await->goal != BOARD_REDUCED)
+		return !ranks;
+	return pieces_are_done(board_pieces(&comm->board, await->number),
+			       await->number, await->n_pieces);
+}
+
 /* AWAIT_MET: wait on. The others may have come since. */
 static int look_around(struct fsdp_comm *comm, const struct await *await,
 		       uint64_t *ret_ranks, struct error *err)
@@ -94,7 +103,7 @@ static int look_around(struct fsdp_comm *comm, const struct await *await,
 	int r = comm_check_run(comm, err);
 
 	*ret_ranks = ranks;
-	if (r < 0 || (!ranks && await->goal != BOARD_REDUCED))
+	if (r < 0 || is_met(comm, await, ranks))
 		return r;
 	if (left) {
 		*ret_ranks = left;

@@ -200,7 +200,7 @@ static int await_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
 		.goal = BOARD_REDUCED,
 		.number = number,
 		.n_pieces = mine->input.n_pieces,
-		.since_ns = max_ns(mine->since_ns, comm->reducer->done_ns),
+		.since_ns = mine->complete_ns,
 		.until_ns = until_ns,
 	};
 	uint64_t ranks;
@@ -311,6 +311,9 @@ static int do_next(struct fsdp_comm *comm, int64_t until_ns, struct error *err)
 	struct handed_in *mine = find_number(comm->reducer, number);
 	int r = await_inputs(comm, mine, number, until_ns, err);
 
+	/* Who has handed in late has all of the time for its pieces. */
+	if (r == 0 && !mine->complete_ns)
+		mine->complete_ns = bell_now_ns();
 	if (r == 0)
 		r = work_on(comm, mine, number, err);
 	if (r == 0)
@@ -443,6 +446,7 @@ static void hand_in(struct fsdp_group *group, struct handed_in *mine)
 	host->has_grads |= !host->has_partial;
 	mine->sequence = ++host->n_reductions;
 	mine->since_ns = bell_now_ns();
+	mine->complete_ns = 0;
 	group->input = NULL;
 	board_hand_in(&comm->board, comm->rank, ++reducer->number,
 		      &mine->input);

@@ -35,6 +35,8 @@ struct handed_in {
 	struct fsdp_tensor *memory; /* of the input; the reducer's */
 	struct reduce reduce;       /* without the others' inputs */
 	int64_t since_ns;
+	int64_t complete_ns; /* since when this rank knows that all have handed
+			      * in; 0: it does not */
 };
 
 /* Of a communicator. */
