@@ -679,7 +679,7 @@ static void tear_down(void)
 }
 
 TestSuite(collective_property, .init = set_up, .fini = tear_down,
-	  .timeout = 280);
+	  .timeout = 1000);
 
 /* The communicator goes, and all that it had. */
 static void remove_comm(const struct figures *before)

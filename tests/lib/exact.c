@@ -479,12 +479,9 @@ static int join(struct self *self)
 		.timeout_ms = TIMEOUT_MS,
 	};
 	uint64_t known = atomic_load(&self->board->max_step);
-	const char *home = getenv("FSDP_TEST_HOME");
 	uint64_t step;
 	int r;
 
-	if (home && strcmp(home, "worker") == 0)
-		options.home = FSDP_HOME_WORKER;
 	memory_of_rank(self->rank, &options);
 	r = CALL(self, "join",
 		 fsdp_comm_join(self->client, self->board->comm,

@@ -60,10 +60,19 @@ static void share_device(uint32_t rank)
 	setenv("NCCL_HOSTID", text, 1);
 }
 
+static bool is_by_worker(void)
+{
+	const char *home = getenv("FSDP_TEST_HOME");
+
+	return home && strcmp(home, "worker") == 0;
+}
+
 void memory_of_rank(uint32_t rank, struct fsdp_comm_options *options)
 {
 	static struct fsdp_device name;
 
+	if (is_by_worker())
+		options->home = FSDP_HOME_WORKER;
 	if (!are_on_devices())
 		return;
 	if (rank >= n_gpus())

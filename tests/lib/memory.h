@@ -31,7 +31,8 @@ void memory_write(struct fsdp_tensor *tensor, size_t offset, const void *from,
 
 /* --- in a rank, which on devices has one of its own ---------------------- */
 
-/* It joins with these options: from now on its memory is there. */
+/* It joins with these options: from now on its memory is there. With
+ * FSDP_TEST_HOME=worker fsdp-worker is the executor. */
 void memory_of_rank(uint32_t rank, struct fsdp_comm_options *options);
 
 /* Host memory that stands for `size` bytes of the rank's at `data`. */

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define TIMEOUT_MS 120000 /* only what hangs ends by it */
+
 /* --- chance -------------------------------------------------------------- */
 
 struct chance {
@@ -189,7 +191,7 @@ void case_draw(uint64_t seed, struct property_case *ret)
 	while (ret->world % ret->n_shards != 0);
 	ret->n_replicas = ret->world / ret->n_shards;
 	ret->options.n_shards = ret->n_shards;
-	ret->options.timeout_ms = 20000;
+	ret->options.timeout_ms = TIMEOUT_MS;
 	ret->options.limiter = draw(&chance, 2);
 	ret->options.limit = draw(&chance, 4);
 	ret->options.limit_bytes = one_in(&chance, 3) ? 5000 : 0;

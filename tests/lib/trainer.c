@@ -21,14 +21,6 @@ struct trainer *trainer(void)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* Who does the work. */
-static bool is_by_worker(void)
-{
-	const char *home = getenv("FSDP_TEST_HOME");
-
-	return home && strcmp(home, "worker") == 0;
-}
-
 /* Are its shards and gradients the host's, though all is on devices? */
 static bool is_offloaded(size_t layer)
 {
@@ -189,8 +181,6 @@ int trainer_join(void)
 	int r = 0;
 
 	memory_of_rank(rank_self(), &join);
-	if (is_by_worker())
-		join.home = FSDP_HOME_WORKER;
 	if (!self.client)
 		r = fsdp_connect(&options, &self.client);
 	if (r == 0)
