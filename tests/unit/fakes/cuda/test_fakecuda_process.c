@@ -561,7 +561,8 @@ static int signal_of(const char *name, const char *value)
 
 	if (pid == 0) {
 		setenv(name, value, 1);
-		freopen("/dev/null", "w", stderr);
+		if (freopen("/dev/null", "w", stderr) == NULL)
+			_exit(1);
 		call_and_leave();
 	}
 	return status_of(pid) & 0x7f;
