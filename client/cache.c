@@ -145,7 +145,7 @@ struct fsdp_tensor *cache_get(struct fsdp_client *client,
 	}
 	pthread_mutex_unlock(&stripe->lock);
 	if (outcome == REFS_STALE_RING)
-		connection_ring(&client->connection);
+		connection_ring_anew(&client->connection);
 	else if (outcome == REFS_HELD && !tensor)
 		tensor_give_back(client, slot, 1);
 	return tensor;

@@ -103,15 +103,21 @@ bool connection_is_down(struct connection *c)
 	return is_down;
 }
 
-void connection_ring(struct connection *c)
+void connection_ring(const struct connection *c)
 {
-	const struct request ping = {.kind = MESSAGE_PING};
-	struct answer answer;
 	uint64_t one = 1;
 
 	/* EAGAIN: the counter is at its maximum, so the broker is being woken.
 	 */
 	(void)!write(c->doorbell_fd, &one, sizeof(one));
+}
+
+void connection_ring_anew(struct connection *c)
+{
+	const struct request ping = {.kind = MESSAGE_PING};
+	struct answer answer;
+
+	connection_ring(c);
 	if (connection_is_outdated(c) &&
 	    connection_call(c, &ping, -1, &answer, NULL) == 0)
 		answer_deinit(&answer);

@@ -98,7 +98,9 @@ bool connection_is_outdated(const struct connection *connection);
  * next call would have to reconnect. */
 bool connection_is_down(struct connection *connection);
 
-/* Ring the broker, because pending bits are set. A broker that was restarted
- * and has not heard from us since gets a hello, since it cannot see our bits
- * yet. */
-void connection_ring(struct connection *connection);
+/* Ring the doorbell, because pending bits are set. Never blocks. */
+void connection_ring(const struct connection *connection);
+
+/* The same, and a broker that was restarted and has not heard from us since
+ * gets a hello, since it cannot see our bits yet. Without the lock. */
+void connection_ring_anew(struct connection *connection);

@@ -157,7 +157,7 @@ static void give_back_all(struct fsdp_client *client, struct deferred *done)
 		drop(deferred);
 	}
 	if (must_ring)
-		connection_ring(&client->connection);
+		connection_ring_anew(&client->connection);
 }
 
 void deferred_collect(struct fsdp_client *client)

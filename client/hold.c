@@ -61,7 +61,7 @@ int fsdp_acquire(struct fsdp_tensor *tensor)
 	if (r == 0)
 		r = refuse_stale(tensor, error_of_thread());
 	if (outcome == REFS_STALE_RING)
-		connection_ring(&client->connection);
+		connection_ring_anew(&client->connection);
 	return r;
 }
 
@@ -104,7 +104,7 @@ int fsdp_release(struct fsdp_tensor *tensor)
 	if (__builtin_expect(
 		    refs_release(&client->refs, &client->table, tensor->slot),
 		    0))
-		connection_ring(&client->connection);
+		connection_ring_anew(&client->connection);
 	return 0;
 }
 

@@ -30,8 +30,9 @@ void places_give_back(struct fsdp_client *client,
 		    refs_release(&client->refs, &client->table, slot))
 			must_ring = true;
 	}
-	/* Not client_ring(): the broker has just replied, so it knows us; and
-	 * the reply of an orphan is handled under the connection's lock. */
+	/* Not connection_ring_anew(): the broker has just replied, so it knows
+	 * us; and the reply of an orphan is handled under the connection's
+	 * lock. */
 	if (must_ring)
 		connection_ring(&client->connection);
 }

@@ -300,7 +300,7 @@ bool tensor_give_back_unrung(struct fsdp_client *client, uint32_t slot,
 void tensor_give_back(struct fsdp_client *client, uint32_t slot, uint32_t n)
 {
 	if (tensor_give_back_unrung(client, slot, n))
-		connection_ring(&client->connection);
+		connection_ring_anew(&client->connection);
 }
 
 bool tensor_take_hold(struct fsdp_tensor *tensor)
