@@ -9,12 +9,18 @@
 
 static PyTypeObject *port_type, *item_type;
 
+struct item;
+
 /* A channel that is counted: the Port, each of its items and each call under
  * way keep it, and the last one of them closes it. */
 struct stream {
 	struct fsdp_channel *channel;
 	struct link *link;
 	_Atomic uint32_t n_users;
+	/* Received and neither released nor kept; the interpreter's lock
+	 * protects them. */
+	struct item *received;
+	uint32_t n_received;
 };
 
 struct port {
@@ -22,9 +28,13 @@ struct port {
 };
 
 struct item {
-	PyObject_HEAD struct stream *stream;
-	struct fsdp_item *item; /* NULL: sent, cancelled or released */
+	PyObject_HEAD struct stream *stream; /* NULL: kept */
+	struct fsdp_item *item; /* NULL: sent, cancelled, released or kept */
+	struct fsdp_tensor *kept;
+	struct link *link;        /* of what is kept */
+	struct item *next, *prev; /* of stream->received */
 	bool is_received;
+	bool is_busy; /* it is being kept */
 	void *data;
 	Py_ssize_t size;
 	bool is_writable;
@@ -55,6 +65,8 @@ static struct stream *stream_open(struct link *link, const char *name,
 		return (void *)PyErr_NoMemory();
 	}
 	stream->link = link;
+	stream->received = NULL;
+	stream->n_received = 0;
 	atomic_init(&stream->n_users, 1);
 	if (call_begin(&call) == 0) {
 		r = fsdp_channel_open(link->client, name, options, role,
@@ -86,6 +98,31 @@ static void stream_drop(struct stream *stream)
 /* --- items ------------------------------------------------------------------
  */
 
+static void list_item(struct item *item)
+{
+	struct stream *stream = item->stream;
+
+	item->prev = NULL;
+	item->next = stream->received;
+	if (item->next)
+		item->next->prev = item;
+	stream->received = item;
+	stream->n_received++;
+}
+
+static void unlist_item(struct item *item)
+{
+	struct stream *stream = item->stream;
+
+	if (item->next)
+		item->next->prev = item->prev;
+	if (item->prev)
+		item->prev->next = item->next;
+	else
+		stream->received = item->next;
+	stream->n_received--;
+}
+
 /* Consumes the use of the stream, and the item. */
 static struct item *item_new(struct stream *stream, struct fsdp_item *held,
 			     bool is_received)
@@ -102,11 +139,16 @@ static struct item *item_new(struct stream *stream, struct fsdp_item *held,
 	}
 	item->stream = stream;
 	item->item = held;
+	item->kept = NULL;
+	item->link = NULL;
 	item->is_received = is_received;
+	item->is_busy = false;
 	item->data = NULL;
 	item->size = 0;
 	item->is_writable = false;
 	item->n_exports = 0;
+	if (is_received)
+		list_item(item);
 	return item;
 }
 
@@ -115,6 +157,8 @@ static void item_end(struct item *item)
 	struct fsdp_item *held = item->item;
 
 	item->item = NULL;
+	if (held && item->is_received)
+		unlist_item(item);
 	if (!held || link_is_left_open())
 		return;
 	if (item->is_received)
@@ -123,15 +167,49 @@ static void item_end(struct item *item)
 		fsdp_item_cancel(held);
 }
 
+static void item_drop_kept(struct item *item)
+{
+	if (!item->kept || link_is_left_open())
+		return;
+	fsdp_free(item->kept);
+	link_drop(item->link);
+}
+
 static void item_dealloc(PyObject *self)
 {
 	struct item *item = (struct item *)self;
 	PyTypeObject *type = Py_TYPE(self);
 
 	item_end(item);
-	stream_drop(item->stream);
+	item_drop_kept(item);
+	if (item->stream)
+		stream_drop(item->stream);
 	PyObject_Free(self);
 	Py_DECREF(type);
+}
+
+/* Makes the item an ordinary tensor, whose memory it goes on to show: it stays
+ * writable, since no other process has that tensor. The caller has a reference.
+ * No interruption and no exception, as stream_drop(). */
+static int item_keep(struct item *item)
+{
+	struct stream *stream = item->stream;
+	struct fsdp_tensor *kept = NULL;
+	int r;
+
+	if (item->is_busy)
+		return -EBUSY;
+	item->is_busy = true;
+	Py_BEGIN_ALLOW_THREADS r = fsdp_item_keep(item->item, 0, &kept);
+	Py_END_ALLOW_THREADS item->is_busy = false;
+	if (r < 0)
+		return r;
+	item_end(item);
+	item->kept = kept;
+	item->link = link_use(stream->link);
+	item->stream = NULL;
+	stream_drop(stream);
+	return 0;
 }
 
 /* May the buffer go to somebody else? -1 with an exception. */
@@ -141,7 +219,7 @@ static int item_check_idle(const struct item *item)
 		errors_raise_text(-EINVAL, "the item was sent or released");
 		return -1;
 	}
-	if (item->n_exports) {
+	if (item->n_exports || item->is_busy) {
 		PyErr_Format(PyExc_BufferError,
 			     "the item is still used by %zd views; release "
 			     "them first",
@@ -177,12 +255,38 @@ static PyObject *item_release(PyObject *self, PyObject *none)
 	Py_RETURN_NONE;
 }
 
+/* keep(): the buffer leaves the channel, which gets another one. */
+static PyObject *item_keep_it(PyObject *self, PyObject *none)
+{
+	struct item *item = (struct item *)self;
+	int r;
+
+	(void)none;
+	if (call_check() < 0)
+		return NULL;
+	if (!item->is_received || !item->item)
+		return errors_raise_text(-EINVAL, "the item is not held; "
+						  "receive it first");
+	r = item_keep(item);
+	if (r < 0)
+		return errors_raise(r);
+	Py_RETURN_NONE;
+}
+
+static PyObject *item_address(PyObject *self, void *data)
+{
+	struct item *item = (struct item *)self;
+
+	(void)data;
+	return PyLong_FromVoidPtr(item->item || item->kept ? item->data : NULL);
+}
+
 static int item_get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
 	struct item *item = (struct item *)self;
 
 	view->obj = NULL;
-	if (!item->item) {
+	if (!item->item && !item->kept) {
 		PyErr_SetString(PyExc_BufferError,
 				"the item was sent or released");
 		return -1;
@@ -411,6 +515,21 @@ static PyObject *port_info(PyObject *self, PyObject *none)
 			     info.n_producers, "consumers", info.n_consumers);
 }
 
+/* What is still used no longer keeps the whole channel. Those that cannot be
+ * kept do: of a broadcast, or without a broker. */
+static void keep_received(struct stream *stream)
+{
+	struct item *item = stream->received;
+	int r = 0;
+
+	while (item && r == 0) {
+		Py_INCREF((PyObject *)item);
+		r = item_keep(item);
+		Py_DECREF((PyObject *)item);
+		item = stream->received;
+	}
+}
+
 static PyObject *port_close(PyObject *self, PyObject *none)
 {
 	struct port *port = (struct port *)self;
@@ -418,9 +537,20 @@ static PyObject *port_close(PyObject *self, PyObject *none)
 
 	(void)none;
 	port->stream = NULL;
-	if (stream)
-		stream_drop(stream);
+	if (!stream)
+		Py_RETURN_NONE;
+	if (stream->received && !link_is_left_open())
+		keep_received(stream);
+	stream_drop(stream);
 	Py_RETURN_NONE;
+}
+
+static PyObject *port_held(PyObject *self, void *data)
+{
+	const struct stream *stream = ((struct port *)self)->stream;
+
+	(void)data;
+	return PyLong_FromUnsignedLong(stream ? stream->n_received : 0);
 }
 
 static PyObject *port_closed(PyObject *self, void *data)
@@ -444,12 +574,19 @@ static void port_dealloc(PyObject *self)
 static PyMethodDef item_methods[] = {
 	{"send", item_send, METH_NOARGS, NULL},
 	{"release", item_release, METH_NOARGS, NULL},
+	{"keep", item_keep_it, METH_NOARGS, NULL},
 	{NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef item_getters[] = {
+	{"address", item_address, NULL, NULL, NULL},
+	{NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot item_slots[] = {
 	{Py_tp_dealloc, item_dealloc},
 	{Py_tp_methods, item_methods},
+	{Py_tp_getset, item_getters},
 	{Py_bf_getbuffer, item_get_buffer},
 	{Py_bf_releasebuffer, item_release_buffer},
 	{0, NULL},
@@ -473,6 +610,7 @@ static PyMethodDef port_methods[] = {
 
 static PyGetSetDef port_getters[] = {
 	{"closed", port_closed, NULL, NULL, NULL},
+	{"held", port_held, NULL, NULL, NULL},
 	{NULL, NULL, NULL, NULL, NULL},
 };
 

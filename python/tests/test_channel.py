@@ -81,6 +81,40 @@ def test_arrays_outlive_the_channel_and_the_connection(broker):
     gc.collect()
 
 
+def test_what_is_still_used_does_not_keep_a_closed_channel(c):
+    options = {"capacity": 4096, "credits": 2, "timeout": PATIENCE}
+    producer = c.channel("t/kept", "producer", **options)
+    consumer = c.channel("t/kept", **options)
+    for i in range(2):
+        producer.put(numpy.full(200, i))
+    arrays = [consumer.get(timeout=PATIENCE) for _ in range(2)]
+    consumer.close()
+    producer.close()
+    with pytest.raises(fsdp.NotFound):
+        c.channel("t/kept", timeout=0)
+    for i, array in enumerate(arrays):
+        array += 1
+        assert array.tolist() == [i + 1] * 200
+
+
+def test_an_item_that_is_kept_gives_its_credit_back(pair):
+    producer, consumer = pair
+    kept = []
+    for i in range(20):
+        producer.put(numpy.full(200, i), timeout=PATIENCE)
+        item = consumer._port.receive(PATIENCE)
+        item.keep()
+        kept.append(memoryview(item))
+    assert consumer._port.held == 0
+    with pytest.raises(fsdp.Invalid, match="the item is not held"):
+        item.keep()
+    del item
+    for i, view in enumerate(kept):
+        assert numpy.full(200, i).tobytes() in bytes(view)
+    producer.put("next", timeout=PATIENCE)
+    assert consumer.get(timeout=PATIENCE) == "next"
+
+
 def test_it_ends_when_the_producers_end(pair):
     producer, consumer = pair
     for i in range(3):
