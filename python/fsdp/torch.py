@@ -15,6 +15,7 @@ from torch.utils import dlpack
 from . import _fsdp
 from ._default import default
 from ._dtypes import LONG_NAMES
+from ._loader import DataLoader as DataLoader
 from ._pack import pack as pack
 from ._tensor import capsule_of_bits, capsule_of_bytes
 

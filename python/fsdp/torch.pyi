@@ -1,7 +1,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from torch.utils.data import DataLoader as _DataLoader
+
 from . import Tensor
+
+class DataLoader(_DataLoader[Any]): ...
 
 def from_tensor(tensor: Tensor, private: bool = False) -> Any: ...
 def install() -> None: ...

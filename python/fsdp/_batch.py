@@ -1,0 +1,200 @@
+"""Batches as messages: what the workers of fsdp.torch.DataLoader send.
+
+A message has a head, the memory of the batch's tensors and arrays in pieces, a
+table of the pieces, and a pickle of everything else, which refers to them.
+Tensors keep their strides, and what they share with each other. Whatever is no
+plain tensor or array is pickled as torch.multiprocessing does it.
+"""
+
+import ctypes
+import io
+import pickle
+import struct
+import sys
+from multiprocessing.reduction import ForkingPickler
+
+import torch
+
+ALIGN = 64  # of each piece
+FIRST = ALIGN  # where the first piece may be
+_HEAD = struct.Struct("<QQQ")  # where the table is, pieces, bytes of the pickle
+_PIECE = struct.Struct("<QQQ")  # where it is, its size, where it was in its storage
+_SMALL = 1024  # arrays of fewer bytes are pickled by numpy
+
+
+def aligned(size):
+    return -(-size // ALIGN) * ALIGN
+
+
+# --- writing ------------------------------------------------------------------
+
+
+class Piece:
+    """The bytes from `begin` to `end` of a storage at `address`. `at` is set if
+    they are in the message already; `owner` keeps them until they are."""
+
+    def __init__(self, owner, address, begin, end, at=None):
+        self.owner, self.address = owner, address
+        self.begin, self.end, self.at = begin, end, at
+
+
+def is_plain(tensor):
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_nested)
+    )
+
+
+def _extent(tensor):
+    """The bytes of its storage that a tensor shows, from a multiple of ALIGN."""
+    size = tensor.element_size()
+    begin = tensor.storage_offset() * size
+    end = begin
+    if tensor.numel():
+        steps = zip(tensor.shape, tensor.stride())
+        end += size * (1 + sum((n - 1) * step for n, step in steps))
+    begin = begin // ALIGN * ALIGN
+    return begin, max(begin, end)
+
+
+class _Pickler(ForkingPickler):
+    def __init__(self, file, placed):
+        super().__init__(file)
+        self.placed = placed
+        self.pieces, self.numbers = [], {}
+        self.array_type = getattr(sys.modules.get("numpy"), "ndarray", None)
+
+    def number_of(self, piece):
+        """Of the piece with this storage, which grows to cover both."""
+        number = self.numbers.setdefault(piece.address, len(self.pieces))
+        if number == len(self.pieces):
+            self.pieces.append(piece)
+        else:
+            known = self.pieces[number]
+            known.begin = min(known.begin, piece.begin)
+            known.end = max(known.end, piece.end)
+        return number
+
+    def reduce_tensor(self, tensor):
+        tensor = tensor.resolve_conj().resolve_neg()
+        piece, offset = self.placed.get(tensor.data_ptr()), 0
+        if piece is None or piece.end != tensor.nbytes:
+            storage, offset = tensor.untyped_storage(), tensor.storage_offset()
+            piece = Piece(storage, storage.data_ptr(), *_extent(tensor))
+        where = offset, tuple(tensor.shape), tensor.stride()
+        return make_tensor, (self.number_of(piece), tensor.dtype, *where)
+
+    def reduce_array(self, array):
+        address = array.__array_interface__["data"][0]
+        number = self.number_of(Piece(array, address, 0, array.nbytes))
+        order = "C" if array.flags.c_contiguous else "F"
+        return make_array, (number, array.dtype, array.shape, order)
+
+    def reducer_override(self, thing):
+        if isinstance(thing, torch.Tensor):
+            return self.reduce_tensor(thing) if is_plain(thing) else NotImplemented
+        if type(thing) is not self.array_type or thing.nbytes < _SMALL:
+            return NotImplemented
+        if thing.dtype.hasobject or not thing.flags.forc:
+            return NotImplemented
+        return self.reduce_array(thing)
+
+
+class Message:
+    """A batch that can be written to memory of `size` bytes.
+
+    `placed` has the pieces that are there already, by the address where the
+    batch has them; `at` is behind them.
+    """
+
+    def __init__(self, batch, placed=(), at=FIRST):
+        file = io.BytesIO()
+        pickler = _Pickler(file, dict(placed))
+        pickler.dump(batch)
+        self._pickle, self._pieces = file.getbuffer(), pickler.pieces
+        self._to_copy = [piece for piece in self._pieces if piece.at is None]
+        for piece in self._to_copy:
+            piece.at, at = at, aligned(at + piece.end - piece.begin)
+        self._table = at
+        self.size = at + _PIECE.size * len(self._pieces) + len(self._pickle)
+
+    def write(self, view, address):
+        """Write it to a memoryview, which shows the memory at this address."""
+        sizes = len(self._pieces), len(self._pickle)
+        _HEAD.pack_into(view, 0, self._table, *sizes)
+        for piece in self._to_copy:
+            source = piece.address + piece.begin
+            ctypes.memmove(address + piece.at, source, piece.end - piece.begin)
+        at = self._table
+        for piece in self._pieces:
+            _PIECE.pack_into(
+                view, at, piece.at, piece.end - piece.begin, piece.begin
+            )
+            at += _PIECE.size
+        view[at : at + len(self._pickle)] = self._pickle
+
+
+# --- reading ------------------------------------------------------------------
+
+
+def make_tensor(*_):
+    """Stands in a pickle for what its _Reader does."""
+    raise TypeError("a batch is read by fsdp._batch.read()")
+
+
+def make_array(*_):
+    """The same."""
+    raise TypeError("a batch is read by fsdp._batch.read()")
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, view):
+        self.view = view
+        at, n, size = _HEAD.unpack_from(view)
+        end = at + n * _PIECE.size
+        self.pieces = list(_PIECE.iter_unpack(view[at:end]))
+        self.storages = {}
+        super().__init__(io.BytesIO(view[end : end + size]))
+
+    def find_class(self, module, name):
+        if module == __name__:
+            return getattr(self, name)
+        return super().find_class(module, name)
+
+    def storage(self, number):
+        # Each has its own, so that torch.save() of one tensor saves no others.
+        if number not in self.storages:
+            at, size, _ = self.pieces[number]
+            data = torch.frombuffer(self.view, dtype=torch.uint8, offset=at, count=size)
+            self.storages[number] = data.untyped_storage()
+        return self.storages[number]
+
+    def make_tensor(self, number, dtype, offset, shape, strides):
+        _, size, begin = self.pieces[number]
+        if not size:
+            return torch.empty_strided(shape, strides, dtype=dtype)
+        offset -= begin // dtype.itemsize
+        # No view of another tensor: their in-place changes would be counted
+        # together, and autograd would refuse them.
+        tensor = torch.empty(0, dtype=dtype)
+        return tensor.set_(self.storage(number), offset, shape, strides)
+
+    def make_array(self, number, dtype, shape, order):
+        import numpy
+
+        at, size, _ = self.pieces[number]
+        return numpy.ndarray(shape, dtype, self.view[at : at + size], order=order)
+
+
+def size_of(view):
+    """Bytes of the message that is in the memory."""
+    at, n, size = _HEAD.unpack_from(view)
+    return at + n * _PIECE.size + size
+
+
+def read(view):
+    """The batch of a message. Its tensors and arrays show the memory, keep it,
+    and can be changed in place."""
+    return _Reader(view).load()

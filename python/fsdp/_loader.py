@@ -1,0 +1,480 @@
+"""fsdp.torch.DataLoader: torch's loader with channels in place of its queues.
+
+torch's own iterator and its own worker loop run; they get a multiprocessing
+context whose queues are those of this file. So samplers, seeds, order, errors
+and the end of workers are torch's.
+
+Tasks go to each worker through a pipe of its own. All workers answer through one
+channel, whose consumer is the trainer. A batch that is larger than the channel's
+buffers travels in shared memory of torch, and makes the trainer open a channel
+with larger ones, the next *generation*: each task says through which channel it
+is answered, and the trainer reads the old one until its tasks are done.
+"""
+
+import collections
+import contextlib
+import fcntl
+import inspect
+import os
+import queue
+import threading
+import time
+from multiprocessing.connection import Pipe
+from multiprocessing.reduction import ForkingPickler
+
+import torch
+import torch.utils.data
+from torch._utils import ExceptionWrapper
+from torch.utils.data import _utils, dataloader, get_worker_info
+
+from . import _batch
+from ._default import default
+from ._errors import Ended, Error, Gone, Left, Timeout
+
+_MAX_WORKERS = 63  # as many producers as a channel can have beside its consumer
+_MAX_BUFFERS = 64
+_SPARE = 4  # buffers beside those for tasks: batches that the trainer uses
+_FIRST_CAPACITY = 256 << 10  # bytes, until a batch is known
+_GRAIN = 64 << 10
+_GROWTH = 1.25  # later batches may be a little larger
+_PATIENCE = 60  # seconds for a channel that the trainer has opened already
+_SLICE = 1  # seconds between two looks whether the trainer is still there
+_PIPE_SIZE = 1 << 20  # so many bytes of tasks can wait in a pipe
+
+
+class _Link:
+    """What trainer and workers of one iterator know."""
+
+    def __init__(self):
+        number = os.urandom(8).hex()
+        self.name = f"loader.{os.getuid()}/{os.getpid()}.{number}"
+        self.path = os.environ.get("FSDP_SOCKET")
+        self.done = None  # torch's event that ends the workers
+        self._sender = None
+
+    def __getstate__(self):
+        return {**self.__dict__, "_sender": None}
+
+    def channel(self, generation, role, **options):
+        # A fork server has the environment of its start.
+        path = None if os.environ.get("FSDP_SOCKET") == self.path else self.path
+        return default(path).channel(f"{self.name}/{generation}", role, **options)
+
+    def sender(self):
+        """In a worker: its end."""
+        if self._sender is None:
+            self._sender = _Sender(self, get_worker_info().id)
+        return self._sender
+
+
+# --- in a worker --------------------------------------------------------------
+
+
+class _Large:
+    """In place of a batch: the shared memory of torch with its message."""
+
+    def __init__(self, batch):
+        message = _batch.Message(batch)
+        self.storage = torch.UntypedStorage._new_shared(message.size)
+        address = self.storage.data_ptr()
+        with self._view() as view:
+            message.write(view, address)
+
+    def _view(self):
+        return memoryview(torch.empty(0, dtype=torch.uint8).set_(self.storage).numpy())
+
+    def read(self):
+        return _batch.read(self._view())
+
+
+class _Sender:
+    """Where a worker collates into and sends from: one buffer after another."""
+
+    def __init__(self, link, worker):
+        self._link, self._worker = link, worker
+        self._parent = os.getppid()
+        self._generation = self._channel = self._item = None
+        self._forget()
+
+    def _forget(self):
+        self._placed, self._at = {}, _batch.FIRST
+
+    def use(self, generation):
+        """Answer the next tasks through this channel."""
+        if generation == self._generation:
+            return
+        self.close()
+        self._channel = self._link.channel(generation, "producer", timeout=_PATIENCE)
+        self._generation = generation
+        self._capacity = self._channel.info()["capacity"]
+        self._storages = {}
+
+    def close(self):
+        if self._channel is not None:
+            self._item = None
+            self._channel.close()
+            self._channel = self._generation = None
+
+    def _begin(self):
+        """Have a buffer, or False: the trainer wants nothing more."""
+        while self._item is None:
+            try:
+                self._item = self._channel._port.begin(self._capacity, _SLICE)
+            except Left:
+                return False
+            except Timeout:
+                if self._link.done.is_set() or os.getppid() != self._parent:
+                    return False
+        return True
+
+    def _storage(self):
+        """The buffer as torch sees it. It does not keep the item, which is sent
+        while the worker still has the batch."""
+        address = self._item.address
+        if address not in self._storages:
+            import ctypes
+
+            memory = (ctypes.c_uint8 * self._capacity).from_address(address)
+            data = torch.frombuffer(memory, dtype=torch.uint8)
+            self._storages[address] = data.untyped_storage()
+        return self._storages[address]
+
+    def place(self, shape, dtype):
+        """A tensor in the buffer, whose batch is sent next; None: no room."""
+        at, size = self._at, dtype.itemsize
+        for n in shape:
+            size *= n
+        if not size or at + size > self._capacity or not self._begin():
+            return None
+        storage = self._storage()
+        tensor = torch.empty(0, dtype=dtype)
+        tensor.set_(storage, at // dtype.itemsize, shape)
+        address = tensor.data_ptr()
+        self._placed[address] = _batch.Piece(storage, address, 0, size, at)
+        self._at = _batch.aligned(at + size)
+        return tensor
+
+    def collate(self, samples, collate_fn_map):
+        self._forget()
+        return _utils.collate.collate(samples, collate_fn_map=collate_fn_map)
+
+    def _message(self, number, data):
+        answer = self._worker, number, data
+        message = _batch.Message(answer, self._placed, self._at)
+        if message.size > self._capacity:
+            message = _batch.Message((self._worker, number, _Large(data)))
+        return message
+
+    def send(self, number, data):
+        try:
+            message = self._message(number, data)
+        except Exception:
+            where = f"in DataLoader worker process {self._worker}"
+            self._forget()
+            message = self._message(number, ExceptionWrapper(where=where))
+        self._forget()
+        if not self._begin():
+            return
+        item, self._item = self._item, None
+        with memoryview(item) as view:
+            message.write(view, item.address)
+        item.send()
+
+
+class _Collate:
+    """torch's default_collate(), which stacks tensors in the channel's buffer."""
+
+    def __init__(self, link):
+        self._link = link
+
+    def __call__(self, samples):
+        known = _utils.collate.default_collate_fn_map
+        if known.get(torch.Tensor) is not _utils.collate.collate_tensor_fn:
+            return _utils.collate.default_collate(samples)
+        known = {**known, torch.Tensor: self._stack}
+        return self._link.sender().collate(samples, known)
+
+    def _stack(self, samples, *, collate_fn_map=None):
+        first = samples[0]
+        if not _batch.is_plain(first) or first.is_conj():
+            return _utils.collate.collate_tensor_fn(samples)
+        shape = len(samples), *first.shape
+        return torch.stack(samples, out=self._link.sender().place(shape, first.dtype))
+
+
+# --- in the trainer -----------------------------------------------------------
+
+
+class _Generation:
+    """A channel, and how many tasks are answered through it."""
+
+    def __init__(self, link, number, capacity, n_buffers):
+        self.number, self.n_tasks = number, 0
+        self.channel = link.channel(
+            number, "consumer", capacity=capacity, credits=n_buffers, timeout=0
+        )
+        self.port = self.channel._port
+
+
+class _Receiver:
+    """The trainer's end. One thread gives out tasks, and the same or the one that
+    pins memory receives the answers."""
+
+    def __init__(self, link, n_tasks, learned):
+        self._link = link
+        self._learned = learned
+        self._n_buffers = min(_MAX_BUFFERS, n_tasks + _SPARE)
+        self._lock = threading.Lock()
+        self._generations = collections.deque()  # new tasks are of the last
+        self._tasks = collections.defaultdict(collections.deque)  # by worker
+
+    # --- tasks ----------------------------------------------------------------
+
+    def begin_task(self, worker, task):
+        """The generation through which the worker is to answer."""
+        with self._lock:
+            if not self._generations:
+                self._open(self._learned.get("capacity", _FIRST_CAPACITY))
+            last = self._generations[-1]
+            last.n_tasks += 1
+            is_resume = isinstance(task, _utils.worker._ResumeIteration)
+            self._tasks[worker].append((last, is_resume))
+            return last.number
+
+    def _end_task(self, worker, data):
+        is_end = isinstance(data, _utils.worker._IterableDatasetStopIteration)
+        tasks = self._tasks[worker]
+        with self._lock:
+            tasks.popleft()[0].n_tasks -= 1
+            # A worker at its end passes over what it was given meanwhile.
+            while is_end and tasks and not tasks[0][1]:
+                tasks.popleft()[0].n_tasks -= 1
+
+    def _n_tasks(self):
+        return sum(one.n_tasks for one in self._generations)
+
+    # --- channels -------------------------------------------------------------
+
+    def _open(self, capacity):
+        number = self._generations[-1].number + 1 if self._generations else 0
+        new = _Generation(self._link, number, capacity, self._n_buffers)
+        self._generations.append(new)
+        self._learned["capacity"] = capacity
+
+    def _grow(self, size):
+        """Have buffers for a batch of this size, if the broker has the memory."""
+        if size > self._learned["capacity"]:
+            capacity = int(size * _GROWTH) // _GRAIN * _GRAIN + _GRAIN
+            with self._lock, contextlib.suppress(Error):
+                self._open(capacity)
+
+    def _current(self):
+        """The oldest channel that has tasks to be answered, or else the last."""
+        with self._lock:
+            while len(self._generations) > 1 and not self._generations[0].n_tasks:
+                self._generations.popleft().channel.close()
+            return self._generations[0]
+
+    def close(self):
+        while self._generations:
+            self._generations.popleft().channel.close()
+
+    # --- answers --------------------------------------------------------------
+
+    def _memory(self, generation, item):
+        """Of an item. If the trainer holds so many that workers would have too
+        few, it becomes an ordinary tensor, or is copied where the broker has no
+        new buffer yet."""
+        with self._lock:
+            # Some also for workers that have no task now: the next epoch's.
+            wanted = max(self._n_tasks() - 1, _SPARE)
+        wanted = min(wanted, self._n_buffers // 2)
+        if generation.port.held + wanted <= self._n_buffers:
+            return memoryview(item)
+        if generation.channel.info()["credits"] == self._n_buffers:
+            with contextlib.suppress(Error):
+                item.keep()
+                return memoryview(item)
+        with memoryview(item) as view:
+            part = view[: _batch.size_of(view)]
+            copy = torch.frombuffer(part, dtype=torch.uint8).clone()
+        return memoryview(copy.numpy())
+
+    def _accept(self, generation, item):
+        worker, number, data = _batch.read(self._memory(generation, item))
+        if worker is not None:
+            self._end_task(worker, data)
+        if isinstance(data, _Large):
+            self._grow(data.storage.nbytes())
+            data = data.read()
+        return number, data
+
+    def receive(self, timeout):
+        """The next answer; raises queue.Empty, as a queue does."""
+        end = time.monotonic() + timeout
+        while True:
+            generation = self._current()
+            left = max(0, end - time.monotonic())
+            try:
+                item = generation.port.receive(left)
+            except Gone:
+                continue  # A worker died: torch knows how its children end
+            except (Timeout, Ended) as error:
+                if left and isinstance(error, Ended):
+                    time.sleep(min(left, 0.05))
+                    continue
+                raise queue.Empty from None
+            return self._accept(generation, item)
+
+    def wake(self):
+        """End the wait of the thread that receives."""
+        sender = _Sender(self._link, None)
+        sender.use(self._generations[-1].number)
+        sender.send(None, None)
+        sender.close()
+
+
+# --- what torch takes for queues ----------------------------------------------
+
+
+class _Queue:
+    """What both have: nothing is written by a thread that could be joined."""
+
+    def cancel_join_thread(self):
+        pass
+
+
+class _Tasks(_Queue):
+    """From the trainer to one worker."""
+
+    def __init__(self, link, receiver, worker):
+        self._link, self._receiver, self._worker = link, receiver, worker
+        self._reader, self._writer = Pipe(duplex=False)
+        with contextlib.suppress(OSError):  # there is a limit for each user
+            fcntl.fcntl(self._writer.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+
+    def __getstate__(self):
+        return {**self.__dict__, "_receiver": None, "_writer": None}
+
+    def put(self, task):
+        generation = None
+        if task is not None:
+            generation = self._receiver.begin_task(self._worker, task)
+        self._writer.send_bytes(ForkingPickler.dumps((generation, task)))
+
+    def get(self, timeout):
+        if not self._reader.poll(timeout):
+            raise queue.Empty
+        generation, task = ForkingPickler.loads(self._reader.recv_bytes())
+        if generation is not None:
+            self._link.sender().use(generation)
+        return task
+
+    def close(self):
+        """The workers have ended: torch closes no queue of answers."""
+        self._reader.close()
+        self._writer.close()
+        self._receiver.close()
+
+
+class _Answers(_Queue):
+    """From all workers to the trainer."""
+
+    def __init__(self, link, receiver):
+        self._link, self._receiver = link, receiver
+        self._trainer = os.getpid()
+
+    def __getstate__(self):
+        return {**self.__dict__, "_receiver": None}
+
+    def put(self, answer):
+        if os.getpid() == self._trainer:
+            self._receiver.wake()  # torch puts nothing that anybody reads
+        else:
+            self._link.sender().send(*answer)
+
+    def get(self, timeout):
+        return self._receiver.receive(timeout)
+
+    def close(self):
+        if os.getpid() == self._trainer:
+            self._receiver.close()
+        else:
+            self._link.sender().close()
+
+
+class _Context:
+    """What torch's iterator uses of a multiprocessing context. Its first queue is
+    for the answers, and each other one for a worker."""
+
+    def __init__(self, context, link, receiver):
+        self._context, self._link, self._receiver = context, link, receiver
+        self._n_queues = 0
+        self.Process = context.Process
+
+    def Event(self):
+        self._link.done = self._context.Event()
+        return self._link.done
+
+    def Queue(self):
+        self._n_queues += 1
+        if self._n_queues == 1:
+            return _Answers(self._link, self._receiver)
+        return _Tasks(self._link, self._receiver, self._n_queues - 2)
+
+
+class _Changed:
+    """A loader of which some attributes are others."""
+
+    def __init__(self, loader, **changes):
+        self.__dict__.update(changes)
+        self._loader = loader
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+
+# --- the class that users see -------------------------------------------------
+
+
+def _check_torch():
+    """Is torch's loader the one that this file was written for?"""
+    wanted = ["dataset_kind", "dataset", "index_queue", "data_queue", "done_event"]
+    try:
+        found = list(inspect.signature(_utils.worker._worker_loop).parameters)[:5]
+        dataloader._MultiProcessingDataLoaderIter, _utils.worker._ResumeIteration
+    except AttributeError as error:
+        found = error
+    if found != wanted:
+        raise NotImplementedError(
+            f"fsdp.torch.DataLoader does not know the loader of torch "
+            f"{torch.__version__} ({found}); use torch's own with fsdp.torch.pack()"
+        )
+
+
+class DataLoader(torch.utils.data.DataLoader):
+    """torch.utils.data.DataLoader, whose workers hand batches over in the
+    broker's memory.
+
+    Arguments, batches, order, random numbers and errors are torch's. A batch
+    shows one buffer of a channel, and may be changed in place; the buffer is
+    the workers' again when the last of its tensors is gone. A batch may be kept:
+    when the trainer holds too many, later ones become ordinary tensors of the
+    broker, or copies if it has no memory for them. Without workers, and with
+    more than 63, it does as torch does.
+    """
+
+    def _get_iterator(self):
+        if not 0 < self.num_workers <= _MAX_WORKERS:
+            return super()._get_iterator()
+        _check_torch()
+        self.check_worker_number_rationality()
+        default()  # before workers are started, if there is no broker
+        learned = self.__dict__.setdefault("_fsdp_learned", {})
+        link = _Link()
+        receiver = _Receiver(link, self.num_workers * self.prefetch_factor, learned)
+        context = self.multiprocessing_context or torch.multiprocessing
+        changes = {"multiprocessing_context": _Context(context, link, receiver)}
+        if self.collate_fn is _utils.collate.default_collate:
+            changes["collate_fn"] = _Collate(link)
+        return dataloader._MultiProcessingDataLoaderIter(_Changed(self, **changes))

@@ -1,0 +1,748 @@
+"""fsdp.torch.DataLoader does what torch's DataLoader does.
+
+Each case runs on both, with the same seed, and what comes out is compared:
+batches, errors, warnings.
+"""
+
+import collections
+import os
+import random
+import signal
+import threading
+import time
+import warnings
+
+import numpy
+import pytest
+import torch
+import torch.utils.data
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+import fsdp
+import fsdp.torch
+from conftest import Broker, run, until
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+LOADERS = {"torch": torch.utils.data.DataLoader, "fsdp": fsdp.torch.DataLoader}
+BOTH = pytest.mark.parametrize("loader", LOADERS.values(), ids=LOADERS)
+Point = collections.namedtuple("Point", "x y")
+
+
+@pytest.fixture(autouse=True)
+def few_cpus_are_enough(monkeypatch):
+    """torch warns if there are more workers than CPUs."""
+    monkeypatch.setattr(torch._utils, "cpu_count", lambda: 64)
+
+
+# --- what is compared ---------------------------------------------------------
+
+
+def same(a, b):
+    """Equal, and alike in everything that a program can tell."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        form = ("dtype", "shape", "layout", "requires_grad", "is_leaf")
+        if any(getattr(a, name) != getattr(b, name) for name in form):
+            return False
+        if a.layout is torch.strided and a.stride() != b.stride():
+            return False
+        if a.layout is not torch.strided:
+            a, b = a.to_dense(), b.to_dense()
+        return a.numel() == 0 or bytes_of(a) == bytes_of(b)
+    if isinstance(a, numpy.ndarray):
+        form = a.dtype, a.shape, a.flags.writeable
+        return form == (b.dtype, b.shape, b.flags.writeable) and (a == b).all()
+    if isinstance(a, collections.abc.Mapping):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def bytes_of(tensor):
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return tensor.view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def outcome(loader, work):
+    """What work(loader) returns, or how it fails, and what it warns of."""
+    torch.manual_seed(7)
+    random.seed(7)
+    numpy.random.seed(7)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = work(loader)
+        except Exception as error:
+            result = type(error).__name__, plain(str(error))
+    said = [plain(str(w.message)) for w in caught if w.category is UserWarning]
+    return result, said
+
+
+def plain(text):
+    """Without what differs from run to run: numbers of processes, addresses."""
+    lines = [line for line in text.splitlines() if "^^^" not in line]
+    words = " ".join(lines).split()
+    return " ".join("N" if word.strip("().,").isdigit() else word for word in words)
+
+
+def compare(work):
+    expected = outcome(LOADERS["torch"], work)
+    found = outcome(LOADERS["fsdp"], work)
+    assert same(found, expected), f"{found}\nis not\n{expected}"
+    return found[0]
+
+
+# --- data sets ----------------------------------------------------------------
+
+
+class Numbers(Dataset):
+    """Samples with all that torch collates, and a random number of each kind."""
+
+    def __init__(self, n=24, fails_at=None):
+        self.n, self.fails_at = n, fails_at
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        if i == self.fails_at:
+            raise KeyError(f"sample {i}")
+        return {
+            "x": torch.full((20, 30), float(i)) + torch.rand(20, 30),
+            "pair": (i, float(i)),
+            "point": Point(torch.tensor(i), numpy.full(300, i, dtype="f4")),
+            "text": str(i),
+            "raw": bytes([i]),
+            "seeds": [random.random(), numpy.random.rand()],
+            "empty": torch.empty(0, 3),
+        }
+
+
+class Few(Numbers):
+    """Takes whole batches of indices."""
+
+    def __getitems__(self, indices):
+        return [self[i] for i in indices]
+
+
+class Stream(IterableDataset):
+    """Workers have different numbers of samples."""
+
+    def __init__(self, n=20, length=None):
+        self.n, self.length = n, length
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for i in range(first, self.n if first != 1 else self.n // 2, step):
+            yield torch.full((500,), i)
+
+    def __len__(self):
+        if self.length is None:
+            raise TypeError("it has no length")
+        return self.length
+
+
+class Things(Dataset):
+    """Samples that are given, one by one."""
+
+    def __init__(self, *things):
+        self.things = things
+
+    def __len__(self):
+        return len(self.things)
+
+    def __getitem__(self, i):
+        thing = self.things[i]
+        return thing() if callable(thing) else thing
+
+
+class Info(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        info = get_worker_info()
+        return info.id, info.num_workers, info.seed, torch.initial_seed(), len(info.dataset)
+
+
+def identity(samples):
+    return samples
+
+
+def keys(samples):
+    """A collate_fn of one's own."""
+    return [tuple(sample["x"] for sample in samples), samples[0]["text"], {"n": None}]
+
+
+def seeded(worker):
+    torch.manual_seed(100 + worker)
+    random.seed(worker)
+
+
+def failing(worker):
+    raise ValueError(f"worker {worker}")
+
+
+def epochs(n=1, dataset=Numbers, **options):
+    """Work: the batches of n epochs."""
+
+    def work(loader):
+        options.setdefault("num_workers", 2)
+        batches = loader(dataset(), **options)
+        return [list(batches) for _ in range(n)]
+
+    return work
+
+
+# --- arguments ----------------------------------------------------------------
+
+ARGUMENTS = {
+    "default": {},
+    "batch_size": {"batch_size": 5},
+    "drop_last": {"batch_size": 5, "drop_last": True},
+    "shuffle": {"batch_size": 4, "shuffle": True},
+    "generator": {
+        "batch_size": 4,
+        "shuffle": True,
+        "generator": torch.Generator().manual_seed(3),
+    },
+    "sampler": {"batch_size": 4, "sampler": list(range(20, 0, -3))},
+    "batch_sampler": {"batch_sampler": [[1, 2], [3], [4, 5, 6, 7, 8]]},
+    "no_batches": {"batch_size": None},
+    "no_workers": {"num_workers": 0, "batch_size": 4},
+    "one_worker": {"num_workers": 1, "batch_size": 4},
+    "three_workers": {"num_workers": 3, "batch_size": 2, "shuffle": True},
+    "more_workers_than_batches": {"num_workers": 3, "batch_size": 20},
+    "own_collate": {"batch_size": 4, "collate_fn": keys},
+    "uncollated": {"batch_size": 4, "collate_fn": identity},
+    "whole_batches": {"dataset": Few, "batch_size": 4},
+    "worker_init": {"batch_size": 4, "worker_init_fn": seeded},
+    "prefetch": {"batch_size": 2, "prefetch_factor": 5},
+    "timeout_that_is_enough": {"batch_size": 4, "timeout": 60},
+    "pin_memory": {"batch_size": 4, "pin_memory": True, "pin_memory_device": "cuda"},
+    "forked": {"batch_size": 4, "multiprocessing_context": "fork"},
+    "info": {"dataset": Info, "batch_size": 2, "shuffle": True},
+    "stream": {"dataset": Stream, "batch_size": 3},
+    "stream_drop_last": {"dataset": Stream, "batch_size": 3, "drop_last": True},
+    "stream_of_samples": {"dataset": Stream, "batch_size": None},
+    "empty": {"dataset": lambda: Numbers(0)},
+    "empty_stream": {"dataset": lambda: Stream(0)},
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments(broker, name):
+    options = dict(ARGUMENTS[name])
+    generator = options.pop("generator", None)
+
+    def work(loader):
+        if generator is not None:
+            options["generator"] = generator.manual_seed(3)
+        return epochs(2, **options)(loader)
+
+    compare(work)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": -1},
+        {"timeout": -1},
+        {"num_workers": 0, "prefetch_factor": 2},
+        {"num_workers": 0, "persistent_workers": True},
+        {"multiprocessing_context": "thread"},
+        {"multiprocessing_context": 3},
+        {"num_workers": 0, "multiprocessing_context": "fork"},
+        {"batch_size": None, "drop_last": True},
+        {"shuffle": True, "sampler": [1]},
+        {"dataset": Stream, "shuffle": True},
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused_in_torchs_words(broker, options):
+    kind, _ = compare(epochs(**options))
+    assert kind in ("ValueError", "TypeError", "AssertionError")
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_other_ways_to_start_workers(broker, method):
+    expected = outcome(LOADERS["torch"], epochs(num_workers=1, batch_size=6))
+    work = epochs(num_workers=1, batch_size=6, multiprocessing_context=method)
+    assert same(outcome(LOADERS["fsdp"], work), expected)
+
+
+def test_without_order_all_batches_come(broker):
+    batches = fsdp.torch.DataLoader(Stream(40), 2, num_workers=3, in_order=False)
+    found = [int(i) for batch in batches for i in batch[:, 0]]
+    expected = torch.utils.data.DataLoader(Stream(40), 2, num_workers=3)
+    assert sorted(found) == sorted(int(i) for batch in expected for i in batch[:, 0])
+
+
+def test_attributes_are_those_of_torch(broker):
+    def work(loader):
+        batches = loader(Numbers(), 4, num_workers=2)
+        with pytest.raises(ValueError, match="after DataLoader is initialized"):
+            batches.batch_size = 3
+        list(batches)
+        names = ("num_workers", "batch_size", "prefetch_factor", "collate_fn", "timeout")
+        return len(batches), [getattr(batches, name) for name in names]
+
+    compare(work)
+    assert issubclass(fsdp.torch.DataLoader, torch.utils.data.DataLoader)
+
+
+def test_lengths_of_streams_that_are_wrong_are_told(broker):
+    def work(loader):
+        batches = loader(Stream(20, length=10), 2, num_workers=2)
+        return len(batches), list(batches)
+
+    compare(work)
+
+
+# --- epochs -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dataset", [Numbers, Stream])
+def test_workers_may_persist_and_epochs_be_left_early(broker, dataset):
+    def work(loader):
+        options = {"num_workers": 2, "persistent_workers": True}
+        batches, found = loader(dataset(), 2, **options), []
+        for epoch in range(4):
+            for n, batch in enumerate(batches):
+                found.append(batch)
+                if n == epoch:
+                    break
+        return found, list(batches), list(batches)
+
+    compare(work)
+
+
+def test_several_iterators_run_at_a_time(broker):
+    def work(loader):
+        batches = loader(Numbers(), 4, num_workers=1)
+        one, other = iter(batches), iter(batches)
+        found = [next(one), next(other), next(one)]
+        found += [list(zip(one, other)), len(one)]
+        return found
+
+    compare(work)
+
+
+def test_an_iterator_that_has_ended_stays_so(broker):
+    def work(loader):
+        iterator = iter(loader(Numbers(), 12, num_workers=2))
+        list(iterator)
+        return [next(iterator, "end") for _ in range(2)]
+
+    assert compare(work) == ["end", "end"]
+
+
+def test_an_iterator_cannot_be_pickled(broker):
+    import pickle
+
+    compare(lambda loader: pickle.dumps(iter(loader(Numbers(), num_workers=1))))
+
+
+# --- what batches are made of -------------------------------------------------
+
+BASE = torch.arange(60, dtype=torch.float32)
+DTYPES = sorted(
+    {v for v in vars(torch).values() if isinstance(v, torch.dtype)}
+    - {torch.complex32},  # It warns that it is experimental.
+    key=str,
+)
+
+
+def tensor_of(dtype):
+    """24 elements with many different bits, or None: torch itself cannot."""
+    size = 24 * dtype.itemsize
+    data = torch.arange(size, dtype=torch.int16).to(torch.uint8) % 2
+    try:
+        tensor = data.view(dtype)
+        tensor.clone().reshape(4, 6)[1:, ::2].clone()
+    except RuntimeError:
+        return None
+    return tensor.reshape(4, 6)
+
+
+def test_every_dtype(broker):
+    tensors = [tensor for dtype in DTYPES if (tensor := tensor_of(dtype)) is not None]
+    assert len(tensors) >= 19
+    things = Things(*tensors, *(tensor[1:, ::2] for tensor in tensors))
+    compare(lambda loader: list(loader(things, batch_size=None, num_workers=1)))
+
+
+class Mine(torch.Tensor):
+    pass
+
+
+LAYOUTS = {
+    "transposed": BASE.view(6, 10).t(),
+    "strided": BASE[3:50:7],
+    "middle": BASE[21:33].view(3, 4),
+    "expanded": BASE[:3].expand(5, 3),
+    "scalar": torch.tensor(3.5),
+    "empty": torch.empty(0),
+    "empty_strided": BASE.view(6, 10)[2:2, ::3],
+    "channels_last": BASE.view(1, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "overlapping": BASE.as_strided((4, 3), (2, 1), 5),
+    "requires_grad": torch.ones(300, requires_grad=True),
+    "parameter": torch.nn.Parameter(torch.ones(3, 4)),
+    "array": numpy.arange(600).reshape(20, 30),
+    "fortran": numpy.asfortranarray(numpy.arange(600).reshape(20, 30)),
+    "sliced": numpy.arange(600)[::2],
+    "records": numpy.zeros(200, dtype=[("a", "i4"), ("b", "f8")]),
+    "objects": numpy.array([None, "x"] * 200),
+    "scalars": [1, 2.5, 3j, True, None, "text", b"raw", b"x" * 5000, 2**100],
+    "containers": {"set": {1, 2}, (1, 2): [[], {}, ()], "od": collections.OrderedDict(a=1)},
+    "named": Point(BASE, {"y": [BASE[:5]]}),
+    "ellipsis": (..., range(3), slice(2), int, torch.float16, torch.Size([2])),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_things(broker, name):
+    things = Things(LAYOUTS[name], (LAYOUTS[name], 1))
+    options = {"batch_size": 1, "num_workers": 1, "collate_fn": identity}
+    compare(lambda loader: list(loader(things, **options)))
+
+
+COLLATED = {
+    "unequal": (torch.ones(3), torch.ones(4)),
+    "mixed_dtypes": (torch.ones(3), torch.ones(3, dtype=torch.int32)),
+    "transposed": (BASE.view(6, 10).t(), BASE.view(6, 10).t()),
+    "expanded": (BASE[:3].expand(5, 3), BASE[:3].expand(5, 3)),
+    "requires_grad": (torch.ones(3, requires_grad=True), torch.ones(3)),
+    "sparse": (torch.eye(4).to_sparse(), torch.eye(4).to_sparse()),
+    "conjugate": (torch.tensor([1 + 2j]).conj(), torch.tensor([3j]).conj()),
+    "none": (None, None),
+    "unequal_lists": ([1, 2], [1]),
+    "mixed": ({"x": torch.ones(3), "y": object()}, {"x": torch.ones(3), "y": 1}),
+    "arrays_of_text": (numpy.array(["a"]), numpy.array(["b"])),
+    "read_only": (numpy.broadcast_to(numpy.ones(1), 500), numpy.ones(500)),
+}
+
+
+@pytest.mark.parametrize("name", COLLATED)
+def test_what_torch_collates_or_refuses(broker, name):
+    things = Things(*COLLATED[name], *(torch.ones(300), torch.zeros(300)))
+
+    def work(loader):
+        iterator = iter(loader(things, 2, num_workers=1))
+        found = []
+        for _ in range(2):
+            try:
+                found.append(next(iterator))
+            except Exception as error:
+                # Only the frames in between differ.
+                last = str(error).rstrip().splitlines()[-1]
+                found.append((type(error).__name__, plain(last)))
+        return found
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compare(work)
+
+
+def test_a_collate_function_that_was_replaced_is_used(broker, monkeypatch):
+    known = torch.utils.data._utils.collate.default_collate_fn_map
+    monkeypatch.setitem(known, torch.Tensor, lambda batch, *, collate_fn_map: len(batch))
+    found = compare(epochs(batch_size=4))
+    assert found[0][0]["x"] == 4
+
+
+def test_tensors_share_what_they_shared(broker):
+    things = Things(lambda: (lambda x: (x, x, x[1], x.t()))(torch.ones(400, 300)))
+
+    def work(loader):
+        ((one, same_one, row, turned),) = loader(things, batch_size=None, num_workers=1)
+        row.fill_(5)
+        return one is same_one, one, turned
+
+    compare(work)
+
+
+def test_autograd_takes_in_place_changes_of_other_tensors(broker):
+    ((x, y),) = fsdp.torch.DataLoader(
+        Things(lambda: (torch.ones(300), torch.ones(300))), None, num_workers=1
+    )
+    w = torch.ones(300, requires_grad=True)
+    loss = (w * x).sum()
+    y.add_(1)
+    loss.backward()
+    assert torch.equal(w.grad, torch.ones(300)) and not y._is_view()
+
+
+# --- memory -------------------------------------------------------------------
+
+
+def is_of_the_broker(tensor):
+    with open("/proc/self/maps") as file:
+        ranges = [line.split()[0].split("-") for line in file if "fsdp" in line]
+    at = tensor.data_ptr()
+    return any(int(first, 16) <= at < int(end, 16) for first, end in ranges)
+
+
+class Large(Dataset):
+    def __init__(self, n=24, size=1 << 17):
+        self.n, self.size = n, size
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return torch.full((self.size,), i, dtype=torch.uint8)
+
+
+def test_batches_lie_in_the_broker_and_can_be_changed(broker):
+    batches = fsdp.torch.DataLoader(Large(), 4, num_workers=2)
+    list(batches)  # The first ones teach it how large they are.
+    for n, batch in enumerate(batches):
+        assert is_of_the_broker(batch)
+        batch += 1
+        assert int(batch[0, 0]) == 4 * n + 1
+
+
+def test_all_batches_may_be_kept_and_changed(broker):
+    batches = fsdp.torch.DataLoader(Large(160, 4096), 2, num_workers=2)
+    kept = [(batch.add_(1), batch) for batch in batches]
+    assert [int(batch[1, -1]) for _, batch in kept] == list(range(2, 162, 2))
+    again = [batch for batch in batches]
+    assert [int(batch[1, -1]) for batch in again] == list(range(1, 161, 2))
+    assert [int(batch[1, -1]) for _, batch in kept] == list(range(2, 162, 2))
+
+
+def test_all_batches_of_persistent_workers_may_be_kept(broker):
+    options = {"num_workers": 3, "persistent_workers": True, "shuffle": True}
+    batches = fsdp.torch.DataLoader(Large(60, 4096), 1, **options)
+    kept = [batch for _ in range(3) for batch in batches]
+    assert sorted(int(batch[0, 0]) for batch in kept) == sorted(list(range(60)) * 3)
+
+
+def test_batches_may_grow(broker):
+    sizes = [1000 * 2**n for n in range(12)]
+    things = Things(*(torch.full((size,), size) for size in sizes * 2))
+    found = list(fsdp.torch.DataLoader(things, None, num_workers=2))
+    assert [(len(batch), int(batch[-1])) for batch in found] == [(n, n) for n in sizes * 2]
+
+
+@pytest.fixture
+def small_broker(monkeypatch):
+    """A broker with 8 MiB, to which this process and its workers connect."""
+    broker, clients = Broker("--set", "memory_max=8M"), {}
+
+    def connected(path=None):
+        if os.getpid() not in clients:
+            clients[os.getpid()] = fsdp.connect(broker.path)
+        return clients[os.getpid()]
+
+    monkeypatch.setattr(fsdp._loader, "default", connected)
+    yield broker
+    clients[os.getpid()].close()
+    broker.stop()
+
+
+def test_without_memory_batches_still_come(small_broker):
+    batches = fsdp.torch.DataLoader(Large(24, 1 << 18), 4, num_workers=2)
+    kept = [batch for _ in range(2) for batch in batches]
+    assert [int(batch[3, -1]) for batch in kept] == 2 * list(range(3, 24, 4))
+
+
+def test_a_batch_that_is_kept_keeps_no_channel(broker):
+    kept = []
+    for _ in range(3):
+        batches = iter(fsdp.torch.DataLoader(Large(8, 4096), 2, num_workers=1))
+        kept.append(next(batches))
+        receiver = batches._worker_result_queue._receiver
+        names = [one.channel.name for one in receiver._generations]
+        del batches, receiver
+        for name in names:
+            with pytest.raises(fsdp.NotFound):
+                fsdp.default().channel(name, timeout=0)
+    assert all(int(batch[1, -1]) == 1 for batch in kept)
+
+
+# --- errors -------------------------------------------------------------------
+
+
+def test_errors_of_data_sets_have_the_workers_traceback(broker):
+    kind, text = compare(epochs(dataset=lambda: Numbers(fails_at=9), batch_size=4))
+    assert kind == "KeyError" and "in DataLoader worker process N" in text
+
+
+def test_loading_goes_on_after_an_error(broker):
+    def work(loader):
+        iterator, found = iter(loader(Numbers(fails_at=5), 4, num_workers=2)), []
+        while True:
+            try:
+                found.append(next(iterator))
+            except KeyError:
+                found.append("error")
+            except StopIteration:
+                return found
+
+    assert compare(work)[1] == "error"
+
+
+def test_errors_of_worker_init_fn(broker):
+    assert compare(epochs(worker_init_fn=failing))[0] == "ValueError"
+
+
+def test_errors_of_iterators(broker):
+    class Broken(IterableDataset):
+        def __iter__(self):
+            yield 1
+            raise OSError(5, "the disk is gone")
+
+    assert compare(epochs(dataset=Broken, num_workers=1))[0] == "OSError"
+
+
+def test_what_cannot_be_pickled_is_an_error(broker):
+    """torch's own loader waits for ever."""
+    things = Things(torch.ones(3), threading.Lock)
+    iterator = iter(fsdp.torch.DataLoader(things, None, num_workers=1))
+    next(iterator)
+    with pytest.raises(TypeError, match="(?s)DataLoader worker process 0.*cannot pickle"):
+        next(iterator)
+
+
+class Dying(Dataset):
+    def __init__(self, how):
+        self.how = how
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        if i == 20:
+            self.how()
+        return torch.full((2000,), i)
+
+
+def kill_me():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exit_7():
+    os._exit(7)
+
+
+@BOTH
+@pytest.mark.parametrize("how", [kill_me, exit_7])
+def test_the_death_of_a_worker_is_an_error(broker, loader, how):
+    found = []
+    with pytest.raises(RuntimeError, match="exited unexpectedly|killed by signal"):
+        for batch in loader(Dying(how), 4, num_workers=2):
+            found.append(int(batch[0, 0]))
+    assert found == list(range(0, 4 * len(found), 4))
+
+
+def test_a_worker_that_is_killed_while_the_trainer_works(broker):
+    batches = iter(fsdp.torch.DataLoader(Large(64, 4096), 2, num_workers=2))
+    next(batches)
+    os.kill(batches._workers[0].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        for _ in batches:
+            pass
+    del batches
+    assert len(list(fsdp.torch.DataLoader(Large(8, 4096), 2, num_workers=2))) == 4
+
+
+def stall():
+    time.sleep(600)
+
+
+@BOTH
+def test_a_timeout_is_an_error(broker, loader):
+    things = Things(torch.ones(3), stall)
+    with pytest.raises(RuntimeError, match="DataLoader timed out after 1 seconds"):
+        list(loader(things, None, num_workers=1, timeout=1))
+
+
+def test_ctrl_c_ends_the_wait(broker):
+    things = Things(torch.ones(3), stall)
+    batches = iter(fsdp.torch.DataLoader(things, None, num_workers=1))
+    next(batches)
+    threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+
+
+def test_without_a_broker_no_worker_is_started(broker, monkeypatch, tmp_path):
+    monkeypatch.setenv("FSDP_SOCKET", str(tmp_path / "none"))
+    script = """
+        import fsdp, fsdp.torch, sys, torch
+        try:
+            iter(fsdp.torch.DataLoader([1, 2], num_workers=1))
+        except fsdp.Error as error:
+            print(type(error).__name__)
+    """
+    monkeypatch.setattr(broker, "path", os.environ["FSDP_SOCKET"])
+    status, out, err = run(broker, script)
+    assert status == 0 and out.strip() in ("NotFound", "Disconnected"), err
+
+
+def test_a_torch_that_is_not_known_is_refused(broker, monkeypatch):
+    monkeypatch.setattr(torch.utils.data._utils.worker, "_worker_loop", lambda a, b: 0)
+    with pytest.raises(NotImplementedError, match="fsdp.torch.pack"):
+        iter(fsdp.torch.DataLoader(Numbers(), num_workers=1))
+
+
+# --- the end ------------------------------------------------------------------
+
+
+def children():
+    pid = os.getpid()
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return file.read().split()
+
+
+def test_workers_end_with_the_iterator(broker):
+    before = set(children())
+    batches = iter(fsdp.torch.DataLoader(Numbers(), 2, num_workers=2))
+    next(batches)
+    assert len(set(children()) - before) == 2
+    del batches
+    assert set(children()) <= before
+
+
+def test_workers_end_with_a_trainer_that_is_killed(broker):
+    script = """
+        import fsdp.torch, os, signal, torch
+        batches = iter(fsdp.torch.DataLoader([torch.ones(9)] * 999, num_workers=2))
+        next(batches)
+        print(*(worker.pid for worker in batches._workers), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    status, out, _ = run(broker, script)
+    assert status == -signal.SIGKILL
+    for pid in out.split():
+        until(lambda: not os.path.exists(f"/proc/{pid}"), "the worker ends")
+
+
+@pytest.mark.parametrize("options", ["", ", persistent_workers=True"])
+def test_a_program_may_end_with_an_iterator(broker, options):
+    script = f"""
+        import fsdp.torch, torch
+        loader = fsdp.torch.DataLoader([torch.ones(9)] * 99, num_workers=2{options})
+        batches = iter(loader)
+        kept = [next(batches) for _ in range(20)]
+        print(len(kept))
+    """
+    status, out, err = run(broker, script)
+    assert (status, out) == (0, "20\n"), err
+
+
+def test_a_thread_may_load(broker):
+    found = []
+
+    def load():
+        found.extend(fsdp.torch.DataLoader(Numbers(), 4, num_workers=2))
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    assert len(found) == 6
