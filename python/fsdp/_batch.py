@@ -140,7 +140,7 @@ class Message:
 
 
 def make_tensor(*_):
-    """Stands in a pickle for what its _Reader does."""
+    """Stands in a pickle for the method of _Memory."""
     raise TypeError("a batch is read by fsdp._batch.read()")
 
 
@@ -151,17 +151,24 @@ def make_array(*_):
 
 class _Reader(pickle.Unpickler):
     def __init__(self, view):
-        self.view = view
         at, n, size = _HEAD.unpack_from(view)
         end = at + n * _PIECE.size
-        self.pieces = list(_PIECE.iter_unpack(view[at:end]))
-        self.storages = {}
+        self.memory = _Memory(view, list(_PIECE.iter_unpack(view[at:end])))
         super().__init__(io.BytesIO(view[end : end + size]))
 
     def find_class(self, module, name):
+        # The reader remembers what it finds. A method of its own would be a
+        # circle, and keep the buffer until Python collects garbage.
         if module == __name__:
-            return getattr(self, name)
+            return getattr(self.memory, name)
         return super().find_class(module, name)
+
+
+class _Memory:
+    """What the pickle of a message refers to."""
+
+    def __init__(self, view, pieces):
+        self.view, self.pieces, self.storages = view, pieces, {}
 
     def storage(self, number):
         # Each has its own, so that torch.save() of one tensor saves no others.

@@ -5,6 +5,7 @@ batches, errors, warnings.
 """
 
 import collections
+import gc
 import os
 import random
 import signal
@@ -506,6 +507,18 @@ def test_batches_lie_in_the_broker_and_can_be_changed(broker):
         assert int(batch[0, 0]) == 4 * n + 1
 
 
+def test_a_buffer_is_free_when_its_batch_is_gone(broker):
+    batches = iter(fsdp.torch.DataLoader(Large(24, 4096), 2, num_workers=1))
+    gc.disable()
+    try:
+        for batch in batches:
+            (channel,) = batches._worker_result_queue._receiver._generations
+            del batch
+            assert channel.port.held == 0
+    finally:
+        gc.enable()
+
+
 def test_all_batches_may_be_kept_and_changed(broker):
     batches = fsdp.torch.DataLoader(Large(160, 4096), 2, num_workers=2)
     kept = [(batch.add_(1), batch) for batch in batches]
@@ -643,8 +656,8 @@ def test_the_death_of_a_worker_is_an_error(broker, loader, how):
 def test_a_worker_that_is_killed_while_the_trainer_works(broker):
     batches = iter(fsdp.torch.DataLoader(Large(64, 4096), 2, num_workers=2))
     next(batches)
-    os.kill(batches._workers[0].pid, signal.SIGKILL)
     with pytest.raises(RuntimeError, match="DataLoader worker"):
+        os.kill(batches._workers[0].pid, signal.SIGKILL)
         for _ in batches:
             pass
     del batches
