@@ -329,12 +329,12 @@ Test(home, a_stream_that_does_not_end_ends_its_communicator_alone)
 
 	need_fake("a stream is held");
 	make_gates();
-	home_timeout_ms = 500;
+	home_timeout_ms = 2000;
 	home_start_crew();
 	worker = worker_await(&home_daemon, 0);
 	ranks_begin(&home_ranks, reduce_without_end);
 	ranks_end(&home_ranks);
-	home_expect_all_told("has waited for 500 ms in a reduction");
+	home_expect_all_told("has waited for 2000 ms in a reduction");
 	home_timeout_ms = 0;
 	cr_assert(zero(int, ranks_run(&home_ranks, home_join_anew)));
 	home_must_train();
