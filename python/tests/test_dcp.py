@@ -43,6 +43,8 @@ def load(name):
 def end():
     dist.barrier()
     dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads sometimes abort a process that ends by itself
 """
 
 SAVE = PRELUDE + """
