@@ -1,5 +1,5 @@
 /*
- * Acts.
+ * This file defines the acts that act.h declares.
  */
 #include "tests/lib/act.h"
 #include <errno.h>

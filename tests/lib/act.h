@@ -1,8 +1,9 @@
 /*
- * What other users do, each in a process of its own (actor.h), by raw frames:
- * requests, and tries of what the broker only promises on the memory itself.
+ * Functions that a test runs as other users, each in a process of its own
+ * (actor.h). They send raw frames: valid requests, and attempts at what the
+ * broker only forbids through the memory itself.
  *
- * What an act is about, and what came of it, is shared with the test.
+ * The test shares the arguments and results of an act with the process.
  */
 #pragma once
 #include "proto/error.h"
@@ -10,9 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ACT_SIZE (INT64_C(1) << 20) /* of tensors */
+#define ACT_SIZE (INT64_C(1) << 20) /* size of each tensor */
 
-/* What the processes of a test say to each other. */
+/* The test and its actors exchange arguments and results in this struct. */
 struct act_shared {
 	char path[96];
 	char name[64];
@@ -29,7 +30,7 @@ struct act_shared {
 	char sentence[ERROR_MSG_SIZE];
 };
 
-/* Mapped by the test, MAP_SHARED, before the actors begin. */
+/* The test maps it with MAP_SHARED before the actors begin. */
 extern struct act_shared *shared;
 
 /* --- acts: actor_fn ------------------------------------------------------ */
@@ -42,15 +43,15 @@ int do_get(void);
 int do_remove(void);
 int do_ticket(void);
 int do_redeem(void);
-/* Entries of that name in all pages; gives in `shared->n` of how many the
- * process is told that made them. */
+/* Count the entries of that name in all pages. Sets `shared->n` to the number
+ * of entries whose maker the broker shows to this process. */
 int do_list(void);
 int do_who(void);
 int do_who_slot(void);
-/* How many clients it is shown that are not its own user's. */
+/* Count the clients of other users that the broker shows. */
 int do_clients(void);
-int do_reset(void); /* of the status */
-/* How many first components it is shown. */
+int do_reset(void); /* of the counters in the status */
+/* Count the prefixes that the broker shows. */
 int do_prefixes(void);
 int do_chunk(void);
 int do_map(void);
@@ -59,15 +60,15 @@ int do_reopen_chunk(void);
 int do_reopen_table(void);
 int do_map_table_writable(void);
 int do_map_table_and_protect(void);
-/* Does a store to the tensor fault? */
+/* Tell whether a store to the tensor faults. */
 int do_store(void);
 int do_fill(void);
-/* Words of the pattern in the chunk that is mapped, wherever. */
+/* Count the words of the pattern anywhere in the mapped chunk. */
 int do_scan(void);
-/* Scan every chunk that this process can have; gives the finds, and in
- * `shared->n` how many chunks those were. */
+/* Scan every chunk that this process can get. Returns the number of words
+ * found, and sets `shared->n` to the number of chunks. */
 int do_scan_all(void);
-/* Come back with somebody else's secrets. */
+/* Try to reconnect to another user's session with stolen secrets. */
 int do_steal(void);
 int do_tell_secrets(void);
 int do_ping(void);

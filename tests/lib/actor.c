@@ -1,6 +1,6 @@
 /*
- * Actors are forked, so a function's address is the same there as here: that is
- * all that a command says.
+ * Actors are forked, so a function has the same address in them as in the test.
+ * A command therefore consists of an address only.
  */
 #include "tests/lib/actor.h"
 #include <errno.h>
@@ -60,7 +60,7 @@ void actor_start(struct actor *actor, const struct identity *identity)
 		close(fds[0]);
 		if (identity)
 			become(identity);
-		/* Both are undone by a change of user. */
+		/* A change of user resets both settings. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		prctl(PR_SET_DUMPABLE, 1);
 		play(fds[1]);

@@ -1,9 +1,7 @@
 /*
- * Other processes of a test, as other users: each runs functions of the test
- * one after the other, when it is told to.
- *
- * What they share with the test they find in memory that was mapped MAP_SHARED
- * before they began.
+ * Other processes of a test, which run as other users. Each runs functions of
+ * the test one after another, when the test tells it to. Actors and test share
+ * memory that the test mapped with MAP_SHARED before the actors began.
  */
 #pragma once
 #include <stdbool.h>
@@ -12,7 +10,7 @@
 struct identity {
 	uid_t uid;
 	gid_t gid;
-	gid_t group; /* one more; 0: none */
+	gid_t group; /* number of one more group; 0 if there is none */
 };
 
 struct actor {
@@ -20,22 +18,23 @@ struct actor {
 	int fd;
 };
 
-/* Gives what the function that ran in the actor gave. */
+/* Returns what the function returned in the actor. */
 typedef int actor_fn(void);
 
-/* Two unused users at once are root's privilege. */
+/* These are two unused users; only root can change to them. */
 bool actor_may_be_others(void);
 
-/* `identity` NULL: who we are. */
+/* If `identity` is NULL, the actor runs as the present user. */
 void actor_start(struct actor *actor, const struct identity *identity);
 
-/* Run `fn` there; -ECHILD if it died of it. */
+/* Run `fn` in the actor. Returns -ECHILD if the actor died of it. */
 int actor_run(struct actor *actor, actor_fn *fn);
-/* The same in two steps. */
+/* These two functions do the same in two steps. */
 void actor_begin(struct actor *actor, actor_fn *fn);
 int actor_end(struct actor *actor);
 
-/* Wait until it has ended by itself; gives its status (waitpid()). */
+/* Wait until the actor has ended by itself. Returns its status (waitpid()). */
 int actor_wait(struct actor *actor);
-/* SIGKILL, and its end. Nothing if it has not been started. */
+/* Kill the actor with SIGKILL and reap it. Does nothing if it was not
+ * started. */
 void actor_kill(struct actor *actor);

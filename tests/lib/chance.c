@@ -1,5 +1,5 @@
 /*
- * xorshift64*.
+ * The generator is xorshift64*.
  */
 #include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"

@@ -1,18 +1,20 @@
 /*
- * Chance that can be repeated: all of it follows from one seed.
+ * Random numbers that can be repeated: all of them follow from one seed.
  */
 #pragma once
 #include <stdint.h>
 
 struct chance {
-	uint64_t state; /* not 0 */
+	uint64_t state; /* never 0 */
 };
 
-/* Below `below`, and not negative. */
+/* Returns a number from 0 to `below` - 1. */
 uint32_t draw(struct chance *chance, uint32_t below);
 
-/* What the environment has under that name, else any. */
+/* Returns the environment variable of that name if it is set, else an arbitrary
+ * seed. */
 uint64_t choose_seed(const char *name);
 
-/* Of a clock that only goes on; for how long to make trouble. */
+/* Returns milliseconds of a monotonic clock, by which a test limits how long it
+ * makes trouble. */
 uint64_t clock_ms(void);

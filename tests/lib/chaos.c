@@ -1,6 +1,6 @@
 /*
- * Waiting is polling of the broker's own figures, with an end that only a
- * failing test meets.
+ * The functions that wait poll the broker's own figures. Only a failing test
+ * reaches the limit of the polling.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/memory.h"
@@ -112,7 +112,8 @@ void passages_read(const char *path, struct passages *ret)
 	fclose(file);
 }
 
-/* By rename: a process that reads the plan sees all of it or nothing. */
+/* The rename lets a process that reads the plan see either all of it or
+ * nothing. */
 void plan_write(const char *path, const char *lines)
 {
 	char fresh[64];
@@ -194,7 +195,7 @@ static uint64_t *field(const struct figures *figures, size_t i)
 	return (uint64_t *)((char *)figures + fields[i].offset);
 }
 
-/* Figures, and what is to be added to them. */
+/* A reading consists of the figures and of what is added to them. */
 struct reading {
 	struct figures figures;
 	uint64_t device_bytes_live, device_chunk_bytes;
@@ -271,8 +272,8 @@ bool figures_await(struct fsdp_client *client, const struct figures *expected)
 	return false;
 }
 
-/* What a broker has its supervisor keep: memfds, and devices' memory, which of
- * the double is files. */
+/* The broker gives its supervisor memfds and devices' memory, which the fake
+ * driver keeps in files. */
 static bool is_kept(const char *target)
 {
 	return strncmp(target, "/memfd:", 7) == 0 ||
@@ -337,7 +338,7 @@ int64_t count_slot_holds(struct fsdp_client *client,
 }
 
 struct names {
-	char list[256][64]; /* a bundle's once, for all its members */
+	char list[256][64]; /* has a bundle's name once for all its members */
 	const char *pointers[256];
 	size_t n;
 	struct fsdp_client *client;
@@ -353,7 +354,8 @@ static int note_name(const struct fsdp_entry *entry, void *data)
 	char *name = names->list[names->n];
 
 	snprintf(name, sizeof(names->list[0]), "%s", entry->info->name);
-	/* Bundles of the tests are what is before the last slash. */
+	/* In these tests the part of a name before the last slash is its
+	 * bundle. */
 	if (entry->bundle)
 		strrchr(name, '/')[1] = '\0';
 	for (size_t i = 0; i < names->n; i++) {
@@ -392,7 +394,7 @@ static int audit_entry(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-/* What is tied to a session goes before it does. */
+/* The broker releases what belongs to a session before it ends the session. */
 static bool await_sessions(struct fsdp_client *client, uint64_t n)
 {
 	struct figures expected;
@@ -415,7 +417,7 @@ static int add_prefix(const struct fsdp_prefix *prefix, void *data)
 	return 0;
 }
 
-/* First components count what was listed. */
+/* The sums over prefixes must match what was listed. */
 static bool audit_prefixes(const struct names *names)
 {
 	struct prefix_sums sums = {0};

@@ -1,9 +1,9 @@
 /*
- * A broker and clients that are killed at chosen places, and the books that
+ * A broker and clients that are killed at chosen places, and the counters that
  * must balance afterwards.
  *
- * Builds with FSDP_TEST_POINTS pass named points (proto/failpoint.h). A test
- * runs something once and reads which points it passed; then it does the same
+ * Builds with FSDP_TEST_POINTS pass failpoints (proto/failpoint.h). A test runs
+ * something once and reads which failpoints it passed. Then it does the same
  * again, each time with a plan that kills the process at one of them.
  */
 #pragma once
@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <sys/types.h>
 
-/* What no test is about, in any process: it ends with a core and a line. */
+/* Checks a condition that no test is about, in any process. If it is false, the
+ * process prints a line and dumps core. */
 #define must(condition)                                                        \
 	do {                                                                   \
 		if (condition)                                                 \
@@ -25,18 +26,20 @@
 		abort();                                                       \
 	} while (0)
 
-/* Were points compiled in? Without them nothing dies. */
+/* Was the build made with failpoints? Without them no planned death happens. */
 bool chaos_has_points(void);
 
 struct chaos {
 	struct daemon daemon; /* supervised */
 	char dir[32];
-	char plan[48];     /* the broker follows it */
-	char points[48];   /* the broker logs here */
-	char failures[48]; /* calls of the broker that shall fail */
+	char plan[48];   /* file of the broker's plan */
+	char points[48]; /* file in which the broker logs the failpoints that it
+			    passed */
+	char failures[48]; /* file that lists the broker's calls that must fail
+			    */
 };
 
-/* Start a supervised broker with that configuration (NULL: small chunks). */
+/* Start a supervised broker with that configuration. NULL sets small chunks. */
 void chaos_start(struct chaos *chaos, const char *config);
 void chaos_stop(struct chaos *chaos);
 struct fsdp_client *chaos_connect(const struct chaos *chaos);
@@ -45,7 +48,7 @@ struct fsdp_client *chaos_connect(const struct chaos *chaos);
 
 struct passage {
 	char name[48];
-	unsigned int n; /* how often it was passed */
+	unsigned int n; /* how often the process passed it */
 };
 
 struct passages {
@@ -53,30 +56,30 @@ struct passages {
 	size_t n;
 };
 
-/* Forget what was passed, read what was since. */
+/* Delete the log of passed failpoints, or read it. */
 void passages_forget(const char *path);
 void passages_read(const char *path, struct passages *ret);
 
-/* Die at the n-th passage of `point` from now on. */
+/* Plan that the process dies at the n-th passage of `point` from now on. */
 void plan_death(const char *path, const char *point, unsigned int n);
-/* Fail so at the n-th passage. */
+/* Plan that the call fails with `number` at the n-th passage. */
 void plan_failure(const char *path, const char *point, unsigned int n,
 		  int number);
-/* Lines "point n", one death each, in this order. */
+/* Lines are "point n"; each causes one death, in this order. */
 void plan_write(const char *path, const char *lines);
-/* Have all its deaths happened? */
+/* Have all deaths of the plan happened? */
 bool plan_is_done(const char *path);
 void plan_drop(const char *path);
 
-/* Does the error say that there was too little of something: memory,
- * descriptors, time? */
+/* Does the error say that memory, descriptors or time did not suffice? */
 bool is_shortage(int r);
-/* Does it say that the broker was away for too long? */
+/* Does the error say that the broker was away for too long? */
 bool is_lost(int r);
 
 /* --- books --------------------------------------------------------------- */
 
-/* Of `status`, by the names there; bytes are those of devices, too. */
+/* The fields have the names of values in `status`. Bytes include those of
+ * devices. */
 struct figures {
 	uint64_t epoch, supervised, pid;
 	uint64_t sessions, slots, slots_limbo, blocks, bundles, tickets;
@@ -87,26 +90,28 @@ struct figures {
 #define FIGURE_ANY UINT64_MAX
 
 void figures_read(struct fsdp_client *client, struct figures *ret);
-/* Wait until all from `sessions` on are as in `expected`, but for those that
- * are FIGURE_ANY; false, with the differences on stderr, if they do not become
- * so. */
+/* Wait until all figures from `sessions` on are as in `expected`, except those
+ * that are FIGURE_ANY. If that does not happen, prints the differences on
+ * stderr and returns false. */
 bool figures_await(struct fsdp_client *client, const struct figures *expected);
 
 /*
- * Is every named tensor as it should be, and is there soon nothing else in the
- * broker but `n_sessions` sessions?
+ * Wait until the broker has `n_sessions` sessions and the named tensors, and
+ * nothing else. Returns false if that does not happen, or if a named tensor is
+ * not as it should be.
  */
 typedef bool entry_check_fn(struct fsdp_client *client,
 			    const struct fsdp_entry *entry);
 bool audit(struct fsdp_client *client, uint64_t n_sessions,
 	   entry_check_fn *check);
 
-/* Does the supervisor soon keep `n` files, no more and no fewer? */
+/* Wait until the supervisor keeps exactly `n` files. */
 bool keeps_await(const struct chaos *chaos, uint64_t n);
 
-/* How often the tensor of that name is held, by all sessions together. */
+/* Returns how many holds all sessions together have of the tensor of that
+ * name. */
 int64_t count_holds(struct fsdp_client *client, const char *name);
-/* The same for what a handle shows. */
+/* Returns the same for the tensor of a handle. */
 int64_t count_slot_holds(struct fsdp_client *client,
 			 const struct fsdp_tensor *tensor);
 
@@ -117,21 +122,22 @@ void remove_all(struct fsdp_client *client, const char *prefix);
 
 uint64_t pattern_tag(const char *name, uint64_t version);
 void pattern_fill(struct fsdp_tensor *tensor, uint64_t tag);
-/* Are all bytes those of `tag`? */
+/* Do all bytes follow from `tag`? */
 bool pattern_is(const struct fsdp_tensor *tensor, uint64_t tag);
-/* All but the first eight? */
+/* Do all bytes but the first eight follow from it? */
 bool pattern_follows(const struct fsdp_tensor *tensor, uint64_t tag);
 
-/* A filled tensor of 4 KiB. */
+/* Make a filled tensor of 4 KiB. */
 struct fsdp_tensor *pattern_make(struct fsdp_client *client, uint64_t tag);
-/* Make, publish with FSDP_REPLACE, let go. Its tag is of name and version,
- * which must be the one that the name gets. */
+/* Make a tensor, publish it with FSDP_REPLACE, and release it. Its tag follows
+ * from the name and from `version`, which must be the one that the broker gives
+ * it. */
 void pattern_put(struct fsdp_client *client, const char *name,
 		 uint64_t version);
-/* Get it by name: does it have this version and its contents? */
+/* Get the tensor by name. Does it have this version and its contents? */
 bool pattern_is_published(struct fsdp_client *client, const char *name,
 			  uint64_t version);
-/* The same for audit(). */
+/* The same check as a callback for audit(). */
 bool pattern_is_entry(struct fsdp_client *client,
 		      const struct fsdp_entry *entry);
 
@@ -139,16 +145,17 @@ bool pattern_is_entry(struct fsdp_client *client,
 
 typedef void child_fn(void *data);
 
-/* Run `fn` in a child process, which dies with the test. */
+/* Run `fn` in a child process, which is killed when the test ends. */
 pid_t child_start(child_fn *fn, void *data);
-/* The signal it died of, or minus its exit status. */
+/* Returns the number of the signal that killed the child, or minus its exit
+ * status. */
 int child_wait(pid_t pid);
 int child_kill(pid_t pid);
-/* Start it and wait for it; did it end well? A driver that was loaded does not
- * survive fork(): who forks later has others look at devices. */
+/* Start the child and wait for it. Did it end well? A loaded driver does not
+ * survive fork(), so a test that forks later looks at devices in children. */
 bool child_run(child_fn *fn, void *data);
 
-/* Shared with children; zeroed; stays until the process ends. */
+/* Map zeroed memory that children share. It stays until the process ends. */
 void *shared_memory(size_t size);
 
 void nap_ms(unsigned int ms);

@@ -1,6 +1,6 @@
 /*
  * A broker of its own for each test, with a client of it, and tensors of 256
- * floats of which the first tells one from the other.
+ * floats. The first float tells one tensor from another.
  *
  *	CHECKED_SUITE(client, client_setup, client_teardown, .timeout = 60);
  */
@@ -19,19 +19,19 @@ void client_setup_supervised(void);
 void client_teardown(void);
 
 struct fsdp_client *connect_to(const struct daemon *daemon, uint64_t budget);
-/* A tensor that begins with `first`. */
+/* Make a tensor whose first float is `first`. */
 struct fsdp_tensor *make(struct fsdp_client *of, const struct fsdp_spec *spec,
 			 float first);
 int publish(struct fsdp_client *of, struct fsdp_tensor *tensor,
 	    const char *name, uint32_t flags);
-/* Make, publish under `name`, release. */
+/* Make a tensor, publish it under `name`, and release it. */
 void put(struct fsdp_client *of, const char *name, float first);
 int get(struct fsdp_client *of, const char *name, int32_t timeout_ms,
 	struct fsdp_tensor **ret);
 float first_of(const struct fsdp_tensor *tensor);
 int count_limbo(struct fsdp_client *of);
 
-/* Ask until so many requests are parked at the broker. */
+/* Wait until that many requests are parked at the broker. */
 void wait_until_parked(uint32_t n);
 
 /* A thread that waits for a name. */
@@ -44,7 +44,7 @@ struct waiting {
 
 void *wait_for_name(void *waiting);
 
-/* What a thread gets that has seen the versions up to `seen`. */
+/* Fields of a thread that waits for a version newer than `seen`. */
 struct reading {
 	const char *name;
 	uint64_t seen;
@@ -53,6 +53,6 @@ struct reading {
 };
 
 void *read_newer(void *reading);
-/* Get what is newer than `version`, and tell its version. */
+/* Get a version newer than `version`, and return its number. */
 int get_newer(const char *name, uint64_t version, int32_t timeout_ms,
 	      uint64_t *ret_version);

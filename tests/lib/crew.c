@@ -55,7 +55,7 @@ void expect_memory_back(void)
 		nap_ms(1);
 	cr_assert(eq(int, comm_entry().state, FSDP_COMM_KEPT));
 	kept = comm_entry().n_bytes;
-	/* On devices blocks are larger than what is asked for. */
+	/* On devices blocks are larger than requested. */
 	if (!are_on_devices())
 		cr_assert(status_await(client, live(), live_before + kept));
 	cr_assert(eq(int, fsdp_comm_remove(client, "test"), 0), "%s",

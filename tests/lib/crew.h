@@ -19,16 +19,16 @@ extern struct ranks ranks;
 void crew_setup(void);
 void crew_teardown(void);
 
-/* What the rank was told last. */
+/* Returns the sentence that the rank received last. */
 const char *sentence(uint32_t rank);
 
 #define assert_says(rank, what)                                                \
 	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
 		  sentence(rank))
 
-/* The only communicator. */
+/* Returns the entry of the only communicator. */
 struct fsdp_comm_entry comm_entry(void);
-/* All leave; then the kept groups are all that has memory. */
+/* Tell all ranks to leave; then only the kept groups have memory. */
 void expect_memory_back(void);
-/* A worker that does not go on until it gets SIGCONT. */
+/* Stop the worker until it gets SIGCONT. Returns its pid. */
 pid_t freeze_worker(void);

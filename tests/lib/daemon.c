@@ -1,6 +1,6 @@
 /*
- * Starting and stopping fsdpd. It is ready when it accepts a connection; the
- * loop that tries has an end, but no test depends on how long it takes.
+ * Start and stop fsdpd. It is ready when it accepts a connection. The loop that
+ * tries to connect has an end, but no test depends on its duration.
  */
 #include "tests/lib/daemon.h"
 #include <dirent.h>
@@ -58,7 +58,8 @@ static void nap(void)
 	nanosleep(&ms, NULL);
 }
 
-/* By default, chunks of 64 MiB, which the kernel would clear for each test. */
+/* The default would be chunks of 64 MiB, which the kernel would have to clear
+ * for each test. */
 #define SMALL "[memory]\nchunk_min = 4M\n"
 
 static void clean_environment(void)
@@ -145,7 +146,7 @@ static void launch(struct daemon *daemon, const struct daemon_options *options)
 	}
 }
 
-/* What processes of the driver's double share. */
+/* Processes that use the fake driver share the files of this folder. */
 static void open_devices(struct daemon *daemon)
 {
 	if (!getenv("FSDP_TEST_DEVICES") || getenv("FAKECUDA_DIR"))
@@ -238,7 +239,7 @@ void daemon_stop(struct daemon *daemon)
 	*daemon->dir = '\0';
 }
 
-/* The one child of the supervisor; 0: none just now. */
+/* Returns the only child of the supervisor, or 0 if it has none now. */
 static pid_t child_of(pid_t parent)
 {
 	char path[64];
@@ -282,7 +283,7 @@ void daemon_wait_death(struct daemon *daemon, pid_t broker_pid)
 		return;
 	}
 	pollfd.fd = (int)syscall(SYS_pidfd_open, broker_pid, 0);
-	if (pollfd.fd < 0) /* it is gone already */
+	if (pollfd.fd < 0) /* the process has exited already */
 		return;
 	if (poll(&pollfd, 1, PATIENCE_MS) != 1)
 		give_up(daemon, "broker %d does not die", (int)broker_pid);

@@ -1,5 +1,5 @@
 /*
- * Streams of tests. Each call enters the stream's own context.
+ * Streams of tests. Each call enters the context of its stream.
  */
 #include "tests/lib/device.h"
 #include "cuda/context.h"
@@ -18,7 +18,7 @@
 		abort();                                                       \
 	} while (0)
 
-/* Streams that were made here, by device. */
+/* Streams that this file made, by device. */
 static struct {
 	CUstream stream;
 	const struct device *device;
@@ -188,8 +188,9 @@ void gpu_put(const struct device *device, void *to, const void *from,
 	MUST(context_enter(device, NULL) == 0);
 	MUST(cu.MemcpyHtoD((CUdeviceptr)(uintptr_t)to, from, size) ==
 	     CUDA_SUCCESS);
-	/* It comes back when the bytes are on their way. Only this stream: the
-	 * device may hold a collective whose peer is dead. */
+	/* The call returns while the bytes are still being copied. Wait for
+	 * this stream only: the device may run a collective whose peer is
+	 * dead. */
 	MUST(cu.StreamSynchronize(NULL) == CUDA_SUCCESS);
 	context_leave();
 }

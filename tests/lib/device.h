@@ -1,9 +1,10 @@
 /*
- * Streams of test processes, and what they are given to do with tensors on a
- * device: on the double of the driver, or a real one.
+ * Streams of test processes, and the work that tests queue on them for tensors
+ * on a device, with the fake driver or a real one. An error that no test is
+ * about ends the process.
  *
- * What no test is about ends the process. A driver that was loaded does not
- * survive fork(): actors are started before the first of these calls.
+ * A loaded driver does not survive fork(): actors are started before the first
+ * of these calls.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -13,37 +14,39 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The i-th device that this process sees. */
+/* Returns the i-th device that this process sees. */
 const struct device *gpu_nth(uint32_t i);
 struct fsdp_device gpu_name(uint32_t i);
 uint32_t n_gpus(void);
 
-/* A stream that waits for no other, for the life of the process. */
+/* Make a stream that waits for no other and lasts as long as the process. */
 CUstream stream_make(const struct device *device);
 
-/* Given to the stream; done behind all it was given before. */
+/* Queue a fill of the tensor on the stream. */
 void stream_fill(CUstream stream, const struct fsdp_tensor *tensor,
 		 uint8_t value);
-/* Copy `size` bytes of the tensor to `to`, which is pinned_memory(). */
+/* Queue a copy of `size` bytes of the tensor to `to`, which must be from
+ * pinned_memory(). */
 void stream_read(CUstream stream, void *to, const struct fsdp_tensor *tensor,
 		 size_t size);
-/* Stop until somebody posts. The semaphore may be shared by processes. */
+/* Block the stream until a process posts the semaphore. Processes may share
+ * it. */
 void stream_hold(CUstream stream, sem_t *gate);
 
 bool stream_is_done(CUstream stream);
-/* Wait until it is; false: it failed. */
+/* Wait until the stream is done. Returns false if it failed. */
 bool stream_finish(CUstream stream);
 
 void *pinned_memory(size_t size);
 
-/* Bytes at an address of the device, to the host and back; waits. */
+/* Copy bytes from an address of the device to the host, or back, and wait. */
 void gpu_get(const struct device *device, void *to, const void *from,
 	     size_t size);
 void gpu_put(const struct device *device, void *to, const void *from,
 	     size_t size);
 
-/* Is `n` bytes at `from` nothing but `value`? */
+/* Do all `n` bytes at `from` have this value? */
 bool is_filled(const void *from, size_t n, uint8_t value);
 
-/* Is the driver in this process's memory? */
+/* Has this process loaded the driver? */
 bool gpu_is_loaded(void);

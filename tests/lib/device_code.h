@@ -1,6 +1,7 @@
 /*
- * The kernels' own code (cuda/kernels/kernels.cu), compiled for the CPU: so
- * that it is tested where there is no GPU. Built where there is a C++ compiler.
+ * The kernels' own code (cuda/kernels/kernels.cu), compiled for the CPU, so
+ * that tests cover it on machines without a GPU. It is built if there is a C++
+ * compiler.
  */
 #pragma once
 #include "cuda/kernels/params.h"
@@ -16,7 +17,7 @@ enum device_code {
 	DEVICE_GRAD_ADD,
 };
 
-/* Run all threads of a launch with `n_blocks` blocks, one after the other. */
+/* Run all threads of a launch with `n_blocks` blocks, one after another. */
 void device_code_run(enum device_code kernel,
 		     const struct kernels_params *params,
 		     unsigned int n_blocks);

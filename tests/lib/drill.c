@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #define COMM "exact"
-/* Memory goes back to the kernel when nobody needs it any more, and who is not
- * given back what he was charged for communicators is soon refused. */
+/* The broker returns memory to the kernel when nothing needs it any more. A
+ * user whose charges for communicators are not returned is soon refused. */
 #define COLD                                                                   \
 	"[memory]\nchunk_min = 2M\nwarm_ms = 20\n[quota]\nquota_groups = 64\n"
 
@@ -49,7 +49,7 @@ static void follow_order(uint32_t rank, uint32_t n)
 
 /* --- workers ------------------------------------------------------------- */
 
-/* Is there one that is not the child of the broker that serves? */
+/* Is there a worker that is not a child of the serving broker? */
 static bool has_orphan(void)
 {
 	uint64_t pid = status_value(drill_watcher, "pid");
@@ -62,9 +62,10 @@ static bool has_orphan(void)
 }
 
 /*
- * Never two that can write, whoever has died; and a dead broker's is gone when
- * the next one serves. Only one that was not in the fd store yet, and so was
- * told nothing, may end later, by itself.
+ * At no time may two workers be able to write, whichever process has died, and
+ * the worker of a dead broker must have ended before the next broker serves.
+ * Only a worker that was not in the fd store yet, and so has received no
+ * chunks, may end later, by itself.
  */
 void drill_check_workers(void)
 {
@@ -74,8 +75,8 @@ void drill_check_workers(void)
 	}
 }
 
-/* The rank's order stopped it. It is killed with jobs on its hands; if none
- * come, just so. */
+/* The rank's order stopped the worker. Kill it while it has jobs, or without
+ * jobs if it gets none. */
 static void end_stopped(void)
 {
 	pid_t pid = atomic_load(&drill->stopped);
@@ -147,7 +148,7 @@ void drill_kill(struct training *training)
 	}
 }
 
-/* Whoever was killed begins anew. */
+/* Each rank that was killed starts again. */
 static void take_end(struct training *training, uint32_t rank, int status)
 {
 	pid_t pid = training->pids[rank];
@@ -163,12 +164,12 @@ static void take_end(struct training *training, uint32_t rank, int status)
 	}
 	if (!training->n_dead++)
 		training->first_victim = pid;
-	/* Its plan is done, and so is its order. */
+	/* The rank's plan and order were carried out. */
 	drill->is_planned = false;
 	start_rank(training, rank);
 }
 
-/* How many ranks go on. */
+/* Returns how many ranks still run. */
 uint32_t drill_take_ends(struct training *training)
 {
 	uint32_t n = 0;
@@ -198,13 +199,13 @@ void drill_finish(struct training *training)
 		}
 		nap_ms(1);
 	}
-	/* The last to end may have stopped it on its way. */
+	/* The last rank may have stopped the worker before it ended. */
 	end_stopped();
 	cr_assert(eq(u64, atomic_load(&drill->board.max_step),
 		     atomic_load(&drill->board.last_step)));
 }
 
-/* The last rank's end may be news to the broker yet. */
+/* The broker may not have noticed yet that the last rank has ended. */
 void drill_remove_comm(void)
 {
 	int r = -EBUSY;
@@ -227,7 +228,7 @@ void drill_audit(void)
 	cr_assert(figures_await(drill_watcher, &before));
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
 		cr_assert(status_await(drill_watcher, names[i], 0));
-	/* With catalog and state table. */
+	/* The supervisor also keeps the catalog and the state table. */
 	cr_assert(keeps_await(&drill_chaos, before.chunks + 2));
 	drill_check_workers();
 }
@@ -254,7 +255,8 @@ void drill_open(void)
 
 void drill_close(void)
 {
-	/* A death that was not reached must not come during the end. */
+	/* A planned death that was not reached must not happen during the
+	 * shutdown. */
 	plan_drop(drill->plan);
 	plan_drop(drill_chaos.plan);
 	if (drill->points[0])
@@ -274,7 +276,7 @@ void drill_need_points(void)
 
 /* --- what is said -------------------------------------------------------- */
 
-/* On devices NCCL may notice it before the broker does. */
+/* On devices NCCL may notice the death before the broker does. */
 bool drill_is_told(const struct exact_rank *it, const char *words)
 {
 	return strstr(it->sentence, words) ||
@@ -283,7 +285,7 @@ bool drill_is_told(const struct exact_rank *it, const char *words)
 
 static const char of_broker[] = "the broker was restarted";
 
-/* Whose call ends while there is no broker is told just that. */
+/* A rank whose call ends while there is no broker is told exactly that. */
 bool drill_is_told_of_broker(const struct exact_rank *it)
 {
 	return drill_is_told(it, of_broker) ||
@@ -302,7 +304,7 @@ static void expect(const struct training *training, uint32_t rank,
 	cr_assert(false, "rank %u was not told \"%s\"", rank, words);
 }
 
-/* One failure for one death, and none of whom it concerned no more. */
+/* One death makes a rank fail at most once. */
 bool drill_has_failed_once(const struct training *training, uint32_t rank)
 {
 	const struct exact_rank *it = &drill->board.ranks[rank];

@@ -1,8 +1,10 @@
 /*
- * Each step unshards all groups, one more than the limiter lets in at a time,
- * and once more in reverse order for gradients of two microbatches. Of the
- * groups one lies in place, one is flat with a cast, a second dimension and a
- * frozen parameter, and one is cast, uneven, and has inputs of an own dtype.
+ * Each step unshards all groups, one more than the limiter admits at a time,
+ * and once more in reverse order for gradients of two microbatches.
+ *
+ * One group lies in place; one is flat and has a cast, a second dimension and a
+ * frozen parameter; one is cast and uneven, and has inputs of a different
+ * dtype.
  */
 #include "tests/lib/exact.h"
 #include "tests/lib/chaos.h"
@@ -16,8 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A rank that joins alone after all others have finished finds that out. */
-#define TIMEOUT_MS 60000 /* only what hangs ends by it */
+/* A rank that joins alone, after all others have finished, times out. */
+#define TIMEOUT_MS 60000 /* only a rank that hangs reaches it */
 #define N_BATCHES  2
 #define BOUND      64
 
@@ -62,7 +64,7 @@ static uint64_t numel(const struct fsdp_spec *spec)
 
 /* --- what must come out -------------------------------------------------- */
 
-/* Where and when a gradient is. */
+/* The parameter, element and step of a gradient. */
 struct spot {
 	size_t group, param;
 	uint64_t i, step;
@@ -75,7 +77,7 @@ static float initial(const struct spot *spot)
 	return (float)(x % 31) - 15;
 }
 
-/* Values that have gone far are led back. */
+/* Values that have grown far from 0 are moved back towards it. */
 static float gradient(const struct spot *spot, uint32_t rank, uint32_t batch,
 		      float value)
 {
@@ -195,7 +197,7 @@ static float read_value(enum fsdp_dtype dtype, const void *data, uint64_t i)
 	return value;
 }
 
-/* Small whole numbers are exact in bf16. */
+/* bf16 holds small integers exactly. */
 static void write_value(enum fsdp_dtype dtype, void *data, uint64_t i,
 			float value)
 {
@@ -215,7 +217,7 @@ static void *view_of(const struct fsdp_param *param)
 			   param->numel * fsdp_dtype_size(param->dtype));
 }
 
-/* On devices every call may find out that somebody has died. */
+/* On devices every call may report that a process has died. */
 static int check_param(struct self *self, size_t g, size_t p)
 {
 	const struct fsdp_param_spec *spec = &defs[g].params[p];
@@ -243,7 +245,7 @@ static int check_param(struct self *self, size_t g, size_t p)
 
 /* --- shards -------------------------------------------------------------- */
 
-/* The element of the whole parameter that is this rank's `i`th. */
+/* Returns the index in the whole parameter of this rank's `i`th element. */
 static uint64_t whole_index(const struct fsdp_spec *spec, uint32_t dim,
 			    const struct fsdp_shard *shard, uint64_t i)
 {
@@ -258,8 +260,8 @@ static uint64_t whole_index(const struct fsdp_spec *spec, uint32_t dim,
 	return i / mine * (uint64_t)spec->shape[dim] * row + at;
 }
 
-/* The next step's values of a shard, from the present ones and the gradients.
- */
+/* Compute a shard's values of the next step from the present ones and the
+ * gradients. */
 static void write_next(const struct self *self, size_t g, size_t p,
 		       const struct fsdp_shard *shard)
 {
@@ -277,7 +279,7 @@ static void write_next(const struct self *self, size_t g, size_t p,
 		if (self->step == 0)
 			next[i] = initial(&spot);
 		else if (spec->is_frozen)
-			next[i] = 77; /* is not kept */
+			next[i] = 77; /* the broker must ignore it */
 		else
 			next[i] = current[i] - grad[i];
 	}
@@ -319,7 +321,7 @@ static void raise_to(_Atomic uint64_t *value, uint64_t to)
 		;
 }
 
-/* No step is there that not all have written. */
+/* A step must not be committed before all ranks have written it. */
 static void check_step(struct self *self, uint64_t step)
 {
 	for (uint32_t i = 0; i < self->board->world; i++) {
@@ -357,7 +359,7 @@ static int unshard(struct self *self, size_t g)
 		    fsdp_unshard(self->groups[g], &self->whole[g]));
 }
 
-/* What is whole must be of the committed step. */
+/* A parameter that is whole must be of the committed step. */
 static int look(struct self *self, size_t g)
 {
 	int r = wait_for(self, "wait for unshard", &self->whole[g]);
@@ -380,14 +382,15 @@ static int look_at_all(struct self *self)
 		r = unshard(self, g);
 	for (size_t g = 0; r == 0 && g < EXACT_GROUPS; g++) {
 		r = look(self, g);
-		/* What the backward pass needs first is kept at times. */
+		/* In some steps the group that the backward pass needs first
+		 * stays whole. */
 		if (r == 0)
 			r = reshard(self, g, g == 2 ? self->step % 2 : 0);
 	}
 	return r;
 }
 
-/* Of one parameter, as it is seen. */
+/* Write the gradient of one parameter, computed from its values. */
 static void write_gradient(const struct self *self, struct spot *spot,
 			   uint32_t batch, const struct fsdp_param *param,
 			   void *to)
@@ -408,7 +411,7 @@ static void write_gradient(const struct self *self, struct spot *spot,
 	memory_drop_view(from);
 }
 
-/* From the whole parameters. */
+/* Compute the gradients from the whole parameters. */
 static int write_gradients(struct self *self, size_t g, uint32_t batch)
 {
 	struct fsdp_param param = {.struct_size = sizeof(param)};
@@ -430,8 +433,8 @@ static int write_gradients(struct self *self, size_t g, uint32_t batch)
 	return 0;
 }
 
-/* With replicas the first batch's sums wait for those of the last; without, it
- * is added to. */
+/* With replicas the sums of the first batch wait for those of the last one.
+ * Without replicas the last batch accumulates on the first. */
 static int reduce(struct self *self, size_t g, uint32_t batch)
 {
 	bool has_replicas = self->board->n_shards < self->board->world;
@@ -536,7 +539,8 @@ static int attend(struct self *self)
 	return r;
 }
 
-/* Then nobody will join again, and whoever is it has seen that all is right. */
+/* After one rank has finished, no other joins again, and that rank has seen
+ * that all values are right. */
 static bool is_any_finished(const struct exact_board *board)
 {
 	for (uint32_t i = 0; i < board->world; i++) {
@@ -546,7 +550,7 @@ static bool is_any_finished(const struct exact_board *board)
 	return false;
 }
 
-/* Does the rank go on after that failure? */
+/* Can the rank continue after that failure? */
 static bool may_go_on(const struct self *self, int r)
 {
 	if (r == -ECONNABORTED || r == -ETIMEDOUT)
@@ -576,7 +580,8 @@ void exact_train(struct exact_board *board, uint32_t rank)
 		r = attend(&self);
 		if (r < 0 && !may_go_on(&self, r))
 			give_up(&self, "%d: %s", r, self.shared->sentence);
-		/* The others were done before it came: no death is told. */
+		/* The others finished before this rank joined, so it was not
+		 * told of a death. */
 		if (r == -ETIMEDOUT && is_any_finished(board))
 			atomic_fetch_sub(&self.shared->n_failures, 1);
 	}

@@ -1,6 +1,6 @@
 /*
- * What the doubles tell tests (tests/fakes/nccl/api.h,
- * tests/fakes/cuda/fake.h); they are loaded.
+ * Counters that the fakes offer to tests (tests/fakes/nccl/api.h,
+ * tests/fakes/cuda/fake.h). The fakes must be loaded.
  */
 #pragma once
 #include "cuda/driver_api.h"

@@ -1,9 +1,9 @@
 /*
- * The devices of one test: those of the driver's double, which keeps what its
- * processes share in a folder. Criterion runs each test in a process of its
- * own, so each can set what else it wants of the double (FAKECUDA_...) before
- * its first call of the driver. On a real driver it all means nothing, and a
- * test that depends on it begins with need_fake().
+ * The devices of one test. With the fake driver, its processes share a folder.
+ * Criterion runs each test in a process of its own, so each can set other
+ * options of the fake (FAKECUDA_...) before its first call of the driver. A
+ * real driver ignores all of them, and a test that depends on one begins with
+ * need_fake().
  *
  *	TestSuite(vmm, .init = gpu_open, .fini = gpu_close);
  */
@@ -39,21 +39,22 @@ static inline void gpu_close(void)
 	(void)rmdir(path);
 }
 
-/* Does a double play the driver? Without loading it, which would not survive a
- * fork(). */
+/* Is the driver a fake? This does not load it, because a loaded driver would
+ * not survive a fork(). */
 static inline bool is_fake(void)
 {
 	return getenv("FSDP_LIBCUDA");
 }
 
-/* Skip the test, of which nobody else closes what it has. */
+/* Skip the test. Its own teardown does not run, so this closes what it has
+ * open. */
 static inline void gpu_skip(const char *why)
 {
 	gpu_close();
 	cr_skip_test("%s", why);
 }
 
-/* Skip the test on a real driver, where it cannot pass; `why` completes "needs
+/* Skip the test on a real driver, where it cannot pass. `why` completes "needs
  * the driver's double: ". */
 static inline void need_fake(const char *why)
 {
@@ -66,7 +67,8 @@ static inline void need_fake(const char *why)
 	gpu_skip(text);
 }
 
-/* Skip it on a machine with fewer than `wanted` GPUs; the double has them. */
+/* Skip the test on a machine with fewer than `wanted` GPUs. The fake has
+ * enough. */
 static inline void need_gpus(uint32_t n, uint32_t wanted)
 {
 	char text[32];
@@ -77,10 +79,9 @@ static inline void need_gpus(uint32_t n, uint32_t wanted)
 	cr_assert(n >= wanted, "%u GPUs of %u", n, wanted);
 }
 
-/* How often the process called a function of the driver ("MemCreate"), or made
- * "contexts": FAKECUDA_COUNT=1 must be set for it. -1: it called none at all,
- * or the driver is a real one, which nobody counts.
- */
+/* Returns how often the process called a function of the driver ("MemCreate"),
+ * or made "contexts". FAKECUDA_COUNT=1 must be set for it. Returns -1 if the
+ * process called no function, or if the driver is a real one. */
 static inline long gpu_count(pid_t pid, const char *what)
 {
 	char path[64], line[128], name[64];

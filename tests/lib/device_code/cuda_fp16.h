@@ -1,4 +1,5 @@
-/* In place of the toolkit's header: what of it our kernels use. */
+/* This header replaces the toolkit's; it defines the part that our kernels
+ * use. */
 #pragma once
 #include "tests/lib/device_code/device.h"
 

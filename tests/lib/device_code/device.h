@@ -1,8 +1,8 @@
 /*
- * CUDA C++ for a CPU, as far as our kernels go: each thread is a call, one
- * after the other, and what the compiler and the hardware give it is here.
- *
- * NaN comes out of conversions as it does on a GPU: all ones, without sign.
+ * The part of CUDA C++ that our kernels need, for a CPU. Each thread is a call,
+ * and the calls run one after another. This header defines what the compiler
+ * and the hardware provide on a GPU. As on a GPU, a conversion of NaN gives all
+ * ones without the sign.
  */
 #pragma once
 #include <cmath>
@@ -95,7 +95,8 @@ static inline float __double2float_rn(double x)
 	return (float)x;
 }
 
-/* Towards zero: the neighbour, if it was rounded away from there. */
+/* Round towards zero: take the neighbour if the value was rounded away from
+ * zero. */
 static inline float __double2float_rz(double x)
 {
 	float nearest = (float)x;
@@ -105,7 +106,7 @@ static inline float __double2float_rz(double x)
 	return nearest;
 }
 
-/* To so many bits of mantissa: counted in units of the last place. The leading
+/* Round to that many bits of mantissa, in units of the last place. The leading
  * 1 of normal numbers adds one to the exponent's field. */
 static inline uint16_t device_small_of(float x, int n_mantissa, int least)
 {
