@@ -62,11 +62,12 @@ enum fsdp_limiter {
 /*
  * The executor: the process that moves and adds the bytes. In the ranks' own
  * processes the work progresses in a rank's own calls; on devices, streams
- * order it. On host memory the ranks reduce, and fsdp-worker gathers. In
- * fsdp-worker the work progresses without calls of the ranks. On devices these
- * need no NCCL then, and no CUDA context until they ask for an address. The
- * call waits on the host for a stream that is given, and the work has finished
- * when its wait returns.
+ * order it. On host memory the ranks also gather and reduce; but fsdp-worker
+ * gathers for them under FSDP_LIMITER_FSDP1, and reduces if n_inputs is above
+ * 31. In fsdp-worker the work progresses without calls of the ranks. On devices
+ * these need no NCCL then, and no CUDA context until they ask for an address.
+ * The call waits on the host for a stream that is given, and the work has
+ * finished when its wait returns.
  */
 enum fsdp_home {
 	FSDP_HOME_RANK = 0,
