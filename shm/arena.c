@@ -1,18 +1,19 @@
 /*
- * Two-level segregated fit with its books on the heap.
+ * This is a two-level segregated fit with its metadata on the heap.
  *
- * Every range, free or taken, is a node of 24 bytes in one growing array;
- * nodes refer to each other by index, and 0 is the node that ends things: it
- * starts where the arena ends, is never free, and closes the ring of
- * neighbours. A range's size is where its neighbour starts less its own start,
- * so it is kept nowhere and cannot be wrong.
+ * Every range, free or taken, is a node of 24 bytes in one growing array. Nodes
+ * refer to each other by index. Node 0 ends the lists and the ring of
+ * neighbours: it starts where the arena ends, and is never free. The size of a
+ * range is the start of its neighbour minus its own start, so it is not stored
+ * and cannot be wrong.
  *
- * A free node stands in the list of its size class; a taken one in a hash
- * table keyed by its start, which is how arena_release() finds it. Both use
- * the same two fields. All sizes are in granules of the alignment.
+ * A free node is in the list of its size class. A taken node is in a hash table
+ * keyed by its start, where arena_release() finds it. Both use the same two
+ * fields. All sizes are in granules of the alignment.
  *
- * Released ranges enter their class at the head, remainders of a split at the
- * tail: allocation looks at the head first, and so at warm pages.
+ * A released range enters its class at the head, and the rest of a split enters
+ * at the tail. Allocation looks at the head first, and so finds pages that are
+ * still in the caches.
  */
 #include "shm/arena.h"
 #include "proto/error.h"
@@ -24,19 +25,21 @@
 
 #define ARENA_MAX_SIZE (UINT64_C(1) << 44)
 
-/* Size classes: 32 per power of two; below 32 granules one for each size. */
+/* There are 32 size classes per power of two, and one for each size below 32
+ * granules. */
 #define SECOND_BITS 5
 #define N_SECOND    (1u << SECOND_BITS)
 
-/* Ranges of the class that a size itself falls into may be too small for it;
- * so many of them are tried before the next class, where every one fits. */
+/* Ranges in the class of a size may be too small for that size. So many of them
+ * are tried before the next class, where every range is large enough. */
 #define N_TRIES 8
 
 #define FREE_FLAG (UINT64_C(1) << 63)
 
 struct node {
 	uint64_t start; /* | FREE_FLAG */
-	uint32_t next;  /* neighbours in memory; unused nodes: chain */
+	/* neighbours in memory; unused nodes: next in the chain */
+	uint32_t next;
 	uint32_t prev;
 	uint32_t link_next; /* free: class list; taken: hash chain */
 	uint32_t link_prev; /* free: class list, the head's is the tail */
@@ -48,7 +51,7 @@ struct arena {
 	struct node *nodes;
 	uint32_t n_touched; /* nodes ever used, with node 0 */
 	uint32_t capacity;
-	uint32_t first_unused; /* chain of nodes that went */
+	uint32_t first_unused; /* chain of unused nodes */
 	uint32_t *buckets;     /* heads of hash chains */
 	uint32_t n_taken, n_free;
 	unsigned int bucket_bits;
@@ -56,13 +59,13 @@ struct arena {
 	uint64_t used;      /* granules */
 	unsigned int n_first;
 	uint64_t first_map;    /* first level: which rows have a free range */
-	uint32_t *second_maps; /* which classes of a row have one */
+	uint32_t *second_maps; /* which classes of a row have a free range */
 	uint32_t *classes;     /* heads, N_SECOND to a row */
-	/* Only for arena_reserve(): nodes in the order of memory at the time
-	 * it was made, dropped when a node goes. */
+	/* Only arena_reserve() uses `order`: the nodes as they lay in memory
+	 * when it was made. It is dropped when a node ceases to exist. */
 	uint32_t *order;
 	uint32_t n_order;
-	uint64_t n_steps; /* walked since it was made */
+	uint64_t n_steps; /* steps walked since it was made */
 };
 
 static uint64_t node_start(const struct arena *arena, uint32_t node)
@@ -106,7 +109,8 @@ static unsigned int class_above(uint64_t size)
 	return class_of(size + (UINT64_C(1) << (top - SECOND_BITS)) - 1);
 }
 
-/* The lowest class from `class` up that has a range; false: none has. */
+/* Find the lowest class from `class` up that has a range. Returns false if
+ * there is none. */
 static bool class_find(const struct arena *arena, unsigned int class,
 		       unsigned int *ret_class)
 {
@@ -128,7 +132,7 @@ static bool class_find(const struct arena *arena, unsigned int class,
 	return true;
 }
 
-/* Mark a taken node free and put it into its class. */
+/* Mark a taken node as free, and put it into its class. */
 static void free_insert(struct arena *arena, uint32_t node, bool at_head)
 {
 	unsigned int class = class_of(node_size(arena, node));
@@ -155,7 +159,7 @@ static void free_insert(struct arena *arena, uint32_t node, bool at_head)
 		arena->nodes[tail].link_next = node;
 }
 
-/* Take a free node out of its class; its size must still be what it was. */
+/* Take a free node out of its class; its size must not have changed yet. */
 static void free_remove(struct arena *arena, uint32_t node)
 {
 	unsigned int class = class_of(node_size(arena, node));
@@ -181,7 +185,8 @@ static void free_remove(struct arena *arena, uint32_t node)
 		arena->first_map &= ~(UINT64_C(1) << class / N_SECOND);
 }
 
-/* The first of at most `n_tries` ranges of a class that is large enough. */
+/* Returns the first of at most `n_tries` ranges of a class that is large
+ * enough. */
 static uint32_t class_fit(const struct arena *arena, unsigned int class,
 			  uint64_t size, uint32_t n_tries)
 {
@@ -196,9 +201,9 @@ static uint32_t class_fit(const struct arena *arena, unsigned int class,
 }
 
 /*
- * A free range of at least `size` granules, 0 if there is none. The class of
- * the size itself comes first, because a range released at that very size is
- * there. Before giving up, all of that class is looked at.
+ * Returns a free range of at least `size` granules, or 0. The class of the size
+ * itself is tried first, because a range that was released with that very size
+ * is there. The whole class is searched before the call fails.
  */
 static uint32_t find_fit(const struct arena *arena, uint64_t size)
 {
@@ -217,7 +222,8 @@ static uint32_t find_fit(const struct arena *arena, uint64_t size)
 
 static uint32_t *bucket(const struct arena *arena, uint64_t start)
 {
-	/* Fibonacci hashing: starts are multiples of something. */
+	/* This is Fibonacci hashing, because starts are multiples of a block
+	 * size. */
 	uint64_t hash = start * UINT64_C(0x9e3779b97f4a7c15);
 
 	return &arena->buckets[hash >> (64 - arena->bucket_bits)];
@@ -233,7 +239,7 @@ static void taken_insert(struct arena *arena, uint32_t node)
 	arena->used += node_size(arena, node);
 }
 
-/* Take the range that starts there out of the table. Returns 0 if no range
+/* Take the range that starts at `start` out of the table. Returns 0 if no range
  * starts there. */
 static uint32_t taken_remove(struct arena *arena, uint64_t start)
 {
@@ -293,7 +299,8 @@ static int nodes_grow(struct arena *arena, uint32_t n)
 	return 0;
 }
 
-/* Room for one more taken range and `n` new nodes, before anything changes. */
+/* Make room for one more taken range and `n` new nodes, before anything
+ * changes. */
 static int grow(struct arena *arena, uint32_t n, struct error *err)
 {
 	int r = failpoint_fail("arena.grow");
@@ -323,7 +330,7 @@ static uint32_t node_take(struct arena *arena)
 
 /* --- ranges -------------------------------------------------------------- */
 
-/* Cut a node in two; the second part is a new node, in no list yet. */
+/* Cut a node in two. The second part is a new node, and is in no list yet. */
 static uint32_t node_split(struct arena *arena, uint32_t node, uint64_t size)
 {
 	uint32_t rest = node_take(arena), next = arena->nodes[node].next;
@@ -336,7 +343,7 @@ static uint32_t node_split(struct arena *arena, uint32_t node, uint64_t size)
 	return rest;
 }
 
-/* Join a node, in no list, with the one behind it, which is in none either. */
+/* Join a node with the next one in memory. Neither may be in a list. */
 static void node_join(struct arena *arena, uint32_t node)
 {
 	uint32_t gone = arena->nodes[node].next;
@@ -411,12 +418,12 @@ void arena_release(struct arena *arena, uint64_t offset)
 		node = prev;
 	}
 	free_insert(arena, node, true);
-	order_drop(arena); /* it may name a node that went */
+	order_drop(arena); /* it may name the node that was joined */
 }
 
 /* --- taking given ranges ------------------------------------------------- */
 
-/* Best effort: without heap the walk is long, and still right. */
+/* This may fail: without heap memory the walk is long, but correct. */
 static void order_make(struct arena *arena)
 {
 	uint32_t n = arena->n_taken + arena->n_free, node, *order;
@@ -432,8 +439,8 @@ static void order_make(struct arena *arena)
 		order[arena->n_order++] = node;
 }
 
-/* The last node of `order` that starts at or before; the first node if there
- * is no order. */
+/* Returns the last node of `order` that starts at or before `start`, or the
+ * first node of the arena if there is no order. */
 static uint32_t order_find(const struct arena *arena, uint64_t start)
 {
 	uint32_t low = 0, high = arena->n_order, middle;
@@ -449,11 +456,11 @@ static uint32_t order_find(const struct arena *arena, uint64_t start)
 }
 
 /*
- * The node that covers `start`. The pool reserves the tail of a chunk again
- * and again, so the last node is tried first. Otherwise nodes are walked from
- * the nearest one known to `order`, which is made again once as many steps
- * were walked as making it costs: cheap for any sequence of reserves, and
- * nothing that allocation and release have to keep up.
+ * Returns the node that covers `start`. The pool reserves the tail of a chunk
+ * again and again, so the last node is tried first. Otherwise nodes are walked
+ * from the nearest node in `order`, which is made again when as many steps were
+ * walked as it costs to make it. So any sequence of reserves is cheap, and
+ * allocation and release do not have to maintain the order.
  */
 static uint32_t node_covering(struct arena *arena, uint64_t start)
 {
@@ -471,7 +478,8 @@ static uint32_t node_covering(struct arena *arena, uint64_t start)
 	return node;
 }
 
-/* Split the granules before `start` off a free node; gives the rest, free. */
+/* Split the granules before `start` off a free node. Returns the rest, which is
+ * free. */
 static uint32_t cut_front(struct arena *arena, uint32_t node, uint64_t start)
 {
 	uint32_t rest;
@@ -625,7 +633,8 @@ static bool taken_has(const struct arena *arena, uint32_t node)
 	return at == node;
 }
 
-/* The ring of neighbours: ascending, no two free ones side by side, counted. */
+/* Checks the ring of neighbours: starts ascend, no two free nodes are
+ * neighbours, and the counts are right. */
 static bool ring_is_consistent(const struct arena *arena)
 {
 	uint32_t node = arena->nodes[0].next, prev = 0, n_free = 0, n_taken = 0;
@@ -653,7 +662,8 @@ static bool ring_is_consistent(const struct arena *arena)
 	       used == arena->used;
 }
 
-/* One class: members free and of its size, links symmetric, maps right. */
+/* Checks one class: its members are free and of its size, links are symmetric,
+ * and the maps are right. */
 static bool class_is_consistent(const struct arena *arena, unsigned int class,
 				uint32_t *n_free)
 {

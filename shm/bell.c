@@ -7,12 +7,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Waits that are shorter than it takes to sleep and to be woken are spun
- * through; behind that a sleep costs little more. */
+/* A waiter spins for as long as it takes to sleep and to be woken. After a
+ * longer wait the extra cost of sleeping is small. */
 #define SPIN_NS INT64_C(50000)
-/* Looks between two readings of the clock. */
+/* The clock is read once per so many checks. */
 #define LOOKS 16
-/* Who yields that often and is still beside the other waits for long. */
+/* A waiter that has yielded so often, and still shares its CPU with the process
+ * that it waits for, will wait for long. */
 #define MAX_YIELDS 16
 
 #define SECOND_NS INT64_C(1000000000)
@@ -25,7 +26,7 @@ int64_t bell_now_ns(void)
 	return now.tv_sec * SECOND_NS + now.tv_nsec;
 }
 
-/* Tell the CPU that this is a loop that waits. */
+/* Tell the CPU that this loop waits. */
 static inline void relax(void)
 {
 #if defined(__x86_64__)
@@ -45,7 +46,7 @@ static bool look(const struct bell_wait *wait, uint32_t n)
 	return false;
 }
 
-/* BELL_AGAIN: it takes longer than one should spin. */
+/* BELL_AGAIN: the wait is longer than the time for which one should spin. */
 static enum bell_outcome spin(const struct bell_wait *wait, int64_t until_ns)
 {
 	int64_t end_ns = bell_now_ns() + SPIN_NS;
@@ -68,8 +69,8 @@ static enum bell_outcome spin(const struct bell_wait *wait, int64_t until_ns)
 	return BELL_AGAIN;
 }
 
-/* Until the word is another one, woken or not, a signal, or the time. Not a
- * private futex: the word is in several processes' memory. */
+/* Sleep until the word changes, a wake-up or signal comes, or the time is over.
+ * The futex is not private, because several processes map the word. */
 static void sleep_on(struct bell *bell, uint32_t seen, int64_t ns)
 {
 	struct timespec time = {.tv_sec = ns / SECOND_NS,
@@ -85,7 +86,8 @@ static enum bell_outcome look_both(const struct bell_wait *wait)
 	return wait->is_over(wait->data) ? BELL_OVER : BELL_AGAIN;
 }
 
-/* The word is read before the looks: what rings in between changes it. */
+/* The word is read before the checks, since a ring between the two changes
+ * it. */
 static enum bell_outcome
 sleep_once(struct bell *bell, const struct bell_wait *wait, int64_t until_ns)
 {
@@ -100,7 +102,8 @@ sleep_once(struct bell *bell, const struct bell_wait *wait, int64_t until_ns)
 		sleep_on(bell, seen, left_ns);
 		outcome = look_both(wait);
 	}
-	/* relaxed: who still counts it wakes once too often. */
+	/* relaxed: a ringer that still counts this waiter only makes a needless
+	 * wake-up. */
 	atomic_fetch_sub_explicit(&bell->sleepers, 1, memory_order_relaxed);
 	return outcome;
 }

@@ -118,7 +118,7 @@ int board_open(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
 		board_close(&board);
 		return r;
 	}
-	/* The mapping is all that a rank needs. */
+	/* A rank needs only the mapping. */
 	(void)close(board.fd);
 	board.fd = -1;
 	*ret = board;
@@ -136,7 +136,7 @@ void board_close(struct board *board)
 
 /* --- barriers ------------------------------------------------------------ */
 
-/* seq_cst: one half of the argument in bell.h. */
+/* bell.h explains why this is seq_cst. */
 static bool has_come(const struct board *board, uint32_t rank, uint32_t number)
 {
 	uint32_t arrived = atomic_load_explicit(
@@ -174,7 +174,8 @@ void board_arrive(struct board *board, uint32_t rank, uint32_t number)
 	atomic_store_explicit(&board->page->ranks[rank].arrived, number,
 			      memory_order_seq_cst);
 	failpoint("board.arrived");
-	/* Of several that come at once, the last sees that all have. */
+	/* If several ranks arrive at once, the last of them sees that all
+	 * have. */
 	if (!board_missing(board, number))
 		bell_ring(&board->page->barriers);
 }
@@ -207,7 +208,7 @@ static bool has_handed_in(const struct board *board, uint32_t rank,
 	return (int32_t)(at - number) >= 0;
 }
 
-/* relaxed: `handed_in` says that it is there. */
+/* relaxed: `handed_in` publishes these values. */
 void board_hand_in(struct board *board, uint32_t rank, uint32_t number,
 		   const struct board_input *input)
 {
@@ -251,7 +252,7 @@ bool board_input(const struct board *board, uint32_t rank, uint32_t number,
 
 void board_work_on(struct board *board, uint32_t rank, uint32_t number)
 {
-	/* release: of what it has done, when it does no more. */
+	/* release: publishes what the rank has done when it stops working. */
 	atomic_store_explicit(&board->page->ranks[rank].working, number,
 			      memory_order_release);
 }
@@ -283,7 +284,7 @@ void board_count_reduced(struct board *board, uint32_t index)
 {
 	_Atomic uint32_t *n = &board->page->n_reduced[index % BOARD_GROUPS];
 
-	/* relaxed: it has one writer, and orders nothing. */
+	/* relaxed: the counter has one writer, and orders nothing. */
 	atomic_store_explicit(n,
 			      atomic_load_explicit(n, memory_order_relaxed) + 1,
 			      memory_order_relaxed);
@@ -296,7 +297,7 @@ uint32_t board_reduced(const struct board *board, uint32_t index)
 		memory_order_relaxed);
 }
 
-/* relaxed, both: who sees it late gives back late. */
+/* Both are relaxed: a rank that sees the recall late gives memory back late. */
 void board_recall(struct board *board)
 {
 	atomic_fetch_add_explicit(&board->page->recalls, 1,
@@ -323,7 +324,8 @@ void board_set_name(struct board *board, uint32_t rank, uint32_t pid,
 const char *board_name_rank(const struct board *board, uint32_t rank,
 			    char ret[BOARD_NAME_TEXT])
 {
-	/* Ranks can write it: it may have no end, and anything in it. */
+	/* Ranks can write the name, so it may lack its end and hold any
+	 * bytes. */
 	struct board_name name = board->page->names[rank];
 
 	name.command[sizeof(name.command) - 1] = '\0';
@@ -395,12 +397,12 @@ static bool is_over(const void *data)
 	       board_left(wait->board, board_awaited(wait));
 }
 
-/* relaxed, here and below: where a rank runs is a hint. */
+/* relaxed, here and below: the CPU of a rank is a hint. */
 static void tell_cpu(const struct board *board, uint32_t rank, int32_t cpu)
 {
 	_Atomic int32_t *word = &board->page->ranks[rank].cpu;
 
-	/* Others read it: a store only if it is another one. */
+	/* Other ranks read the word, so it is stored only if it changes. */
 	if (atomic_load_explicit(word, memory_order_relaxed) != cpu)
 		atomic_store_explicit(word, cpu, memory_order_relaxed);
 }
@@ -419,8 +421,8 @@ bool board_is_beside(const struct board *board, uint32_t rank, uint64_t ranks)
 	return false;
 }
 
-/* Who passes bytes on waits for others in turn: of these any may be the one
- * that needs this CPU. */
+/* A rank that passes bytes on waits for other ranks in turn, so any of them may
+ * need this CPU. */
 static bool is_beside(const void *data)
 {
 	const struct board_wait *wait = data;

@@ -1,9 +1,9 @@
 /*
- * Making, populating and punching chunks.
+ * This file makes, populates and punches chunks.
  *
- * Everything here is a few system calls; what matters is which ones, because
- * the kernel gives huge pages only to a mapping that asked for them and takes
- * memory back only in the pages it gave.
+ * Each function is a few system calls. Their choice matters, because the kernel
+ * gives huge pages only to a mapping that asked for them, and frees memory only
+ * in pages of the size that it gave.
  */
 #include "shm/chunk.h"
 #include "proto/error.h"
@@ -21,8 +21,9 @@
 #define SETTINGS     "/sys/kernel/mm/transparent_hugepage"
 #define SETTING_SIZE 128
 
-/* Populating holds the process's mmap lock; in steps of this size the loop
- * waits some milliseconds for it at worst, not seconds. */
+/* Populating holds the mmap lock of the process. In steps of this size the
+ * event loop waits for the lock for some milliseconds at worst, not for
+ * seconds. */
 #define POPULATE_STEP (8 * HUGE_PAGE_SIZE)
 
 static uint64_t round_up(uint64_t size, uint64_t unit)
@@ -102,7 +103,7 @@ static int populate_step(int fd, uint64_t offset, uint64_t end,
 			      MADV_POPULATE_WRITE) < 0)
 		r = -errno;
 	munmap(at, size);
-	/* A kernel that cannot, or memory that it cannot do it to. */
+	/* The kernel or the memory does not support MADV_POPULATE_WRITE. */
 	if (r == -EINVAL)
 		r = populate_fallback(fd, offset, end - offset);
 	if (r < 0)
@@ -112,7 +113,8 @@ static int populate_step(int fd, uint64_t offset, uint64_t end,
 
 int chunk_populate(int fd, uint64_t offset, uint64_t size, struct error *err)
 {
-	/* The machine's own pages: more would be memory for nothing. */
+	/* This is the page size of the machine: larger pages would waste
+	 * memory. */
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	uint64_t end, stop;
 	int r;
@@ -154,7 +156,7 @@ int chunk_punch(int fd, uint64_t offset, uint64_t size, struct error *err)
 	return 0;
 }
 
-/* "" if it cannot be read. */
+/* Gives "" if the setting cannot be read. */
 static void read_setting(const char *path, char ret[SETTING_SIZE])
 {
 	ssize_t n = -1;
@@ -172,8 +174,9 @@ enum huge_pages huge_pages_parse(const char *all, const char *pmd_size,
 {
 	const char *text = own;
 
-	/* Without a setting of their own, 2 MiB have the one of the page
-	 * table's entries if those are as large, and else none. */
+	/* Without a setting of their own, pages of 2 MiB follow
+	 * shmem_enabled if page-table entries (PMD) are as large;
+	 * otherwise they are off. */
 	if (strstr(own, "[inherit]") || strstr(all, "[deny]") ||
 	    strstr(all, "[force]") ||
 	    (!*own && strtoull(pmd_size, NULL, 10) == HUGE_PAGE_SIZE))

@@ -33,7 +33,7 @@ static void ring(const struct board *board)
 	bell_ring(&board->page->gathering);
 }
 
-/* seq_cst where it is one half of the argument in bell.h, or of one here. */
+/* bell.h, or a comment here, explains why these accesses are seq_cst. */
 static uint64_t load(const _Atomic uint64_t *word)
 {
 	return atomic_load_explicit(word, memory_order_seq_cst);
@@ -44,7 +44,8 @@ static void store(_Atomic uint64_t *word, uint64_t value)
 	atomic_store_explicit(word, value, memory_order_seq_cst);
 }
 
-/* What only holders of the lock write, and only they read: ordered by it. */
+/* Only holders of the lock write and read these words, and the lock orders
+ * them. */
 static uint64_t peek(const _Atomic uint64_t *word)
 {
 	return atomic_load_explicit(word, memory_order_relaxed);
@@ -70,7 +71,7 @@ static struct gathers_turn turn_of(uint64_t word)
 	};
 }
 
-/* May the word of gather `number` take the place of the one that was there? */
+/* May the word of gather `number` replace the previous word? */
 static bool is_free(const struct board *board, uint64_t number)
 {
 	for (uint32_t i = 0; i < board->n_ranks; i++) {
@@ -130,7 +131,8 @@ uint64_t gathers_open(const struct board *board, uint64_t number,
 	return open;
 }
 
-/* Of several that end it at once, the last sees that all have. */
+/* If several ranks end a gather at once, the last of them sees that all
+ * have. */
 void gathers_end(const struct board *board, uint32_t rank, uint64_t number,
 		 uint32_t group)
 {
@@ -154,8 +156,8 @@ static bool has_ended_other(const struct board *board, uint64_t number,
 }
 
 /* A rank that reshards to a mesh writes the word before it ends the gather. So
- * look first at who has ended it: if the word is an older one then, they have
- * resharded to none. */
+ * this checks first which ranks have ended it: if the word is older than the
+ * gather afterwards, they have resharded to no mesh. */
 bool gathers_set_mesh(const struct board *board, uint32_t rank, uint64_t number,
 		      uint32_t group, uint32_t mesh, uint32_t *ret_rank,
 		      uint32_t *ret_mesh)
@@ -239,8 +241,8 @@ uint32_t gathers_version(const struct board *board, uint32_t buffer)
 				    memory_order_acquire);
 }
 
-/* Lap and version stay as they are while this rank has not ended the gather:
- * till then the buffer is its group's. */
+/* Lap and version do not change before this rank has ended the gather, because
+ * the buffer belongs to its group until then. */
 int gathers_find(const struct board *board, uint64_t number, uint32_t group,
 		 struct gathers_fill *ret)
 {
@@ -267,7 +269,7 @@ uint64_t gathers_last(const struct board *board, uint32_t group)
 	return load(&page_of(board)->filling[group]) >> NUMBER_SHIFT;
 }
 
-/* Nobody reads or writes it. */
+/* Does no rank read or write the buffer? */
 static bool is_unused(const struct board *board,
 		      const struct gathers_buffer *buffer)
 {
@@ -285,7 +287,7 @@ static bool is_spare(const struct board *board,
 	return peek(&buffer->kept) != step && is_unused(board, buffer);
 }
 
-/* It fits and is at most twice too large. */
+/* Is the buffer large enough, and at most twice too large? */
 static bool suits(const struct gathers_buffer *buffer, uint64_t size)
 {
 	uint64_t has = peek(&buffer->size);
@@ -299,7 +301,8 @@ static void renew(struct gathers_buffer *buffer, uint64_t size)
 	atomic_fetch_add_explicit(&buffer->version, 1, memory_order_release);
 }
 
-/* A spare one of about that size, else one without memory, else any. */
+/* Returns a spare buffer of about that size, otherwise one without memory,
+ * otherwise any spare buffer; NULL: there is none. */
 static struct gathers_buffer *find_spare(const struct board *board,
 					 uint64_t size, uint64_t step)
 {
@@ -329,8 +332,8 @@ static struct gathers_buffer *find_spare(const struct board *board,
 	return empty;
 }
 
-/* The buffer in which the group is whole, or is being made so, if that is of
- * this step; NULL. */
+/* Returns the buffer in which the group is whole or is being gathered, if it is
+ * of this step; otherwise NULL. */
 static struct gathers_buffer *find_live(const struct board *board,
 					uint32_t group, uint64_t step)
 {

@@ -42,13 +42,14 @@ void mail_get_head(const struct board *board, uint32_t from, uint32_t to,
 	memcpy(ret, slot_of(board, from, to, number), sizeof(*ret));
 }
 
-/* seq_cst, here and below: one half of the argument in bell.h. */
+/* bell.h explains why this and count() are seq_cst. */
 static uint32_t load(const _Atomic uint32_t *word)
 {
 	return atomic_load_explicit(word, memory_order_seq_cst);
 }
 
-/* The other may have counted anything: then there is no room. */
+/* The other rank may have written any count; there is no room if it is
+ * invalid. */
 bool mail_has_room(const struct board *board, uint32_t rank,
 		   const struct mail_counts *counts, uint32_t to)
 {

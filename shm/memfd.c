@@ -1,10 +1,10 @@
 /*
- * Sealed memory files.
+ * This file makes sealed memory files.
  *
- * Two steps make a memfd safe to share: seals, so that nobody can pull pages
- * from under a mapping (a SIGBUS for the others), and mode 0600, since a memfd
- * is born 0777 and whoever gets a read-only descriptor could otherwise reopen
- * it through /proc for writing.
+ * Two steps make a memfd safe to share. Seals prevent that a process takes
+ * pages from under a mapping, which would be a SIGBUS for the others. Mode 0600
+ * prevents that a process with a read-only descriptor opens the memfd again
+ * through /proc for writing, since a new memfd has mode 0777.
  */
 #include "shm/memfd.h"
 #include "proto/error.h"
@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Linux 6.3; newer than the headers that we build with. */
+/* This flag is of Linux 6.3, and newer than the headers that we build with. */
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -34,7 +34,7 @@ static int create(const char *name, unsigned int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Size, mode and seals of a new file. */
+/* Set size, mode and seals of a new file. */
 static int prepare(int fd, const char *name, uint64_t size,
 		   enum memfd_seals seals, struct error *err)
 {
@@ -64,7 +64,8 @@ int memfd_create_sealed(const char *name, uint64_t size, enum memfd_seals seals,
 		return error_set(err, -EINVAL,
 				 "memfd %s cannot have a size of %llu bytes",
 				 name, (unsigned long long)size);
-	/* Asked for first, since vm.memfd_noexec=2 refuses files without it. */
+	/* This flag is tried first, since vm.memfd_noexec=2 refuses files
+	 * without it. */
 	fd = create(name, flags | MFD_NOEXEC_SEAL);
 	if (fd == -EINVAL)
 		fd = create(name, flags);
@@ -100,8 +101,8 @@ int memfd_check(int fd, uint64_t size, uint64_t *ret_inode, struct error *err)
 	struct stat status;
 	int seals;
 
-	/* Before fstat(), which can block for ever on a network file system;
-	 * only memory files answer this one. */
+	/* This comes before fstat(), which can block for ever on a network file
+	 * system; this call fails on all but memory files. */
 	seals = fcntl(fd, F_GET_SEALS);
 	if (seals < 0)
 		return error_errno(err, -errno,
@@ -140,8 +141,9 @@ int memfd_seal_write(int fd, struct error *err)
 }
 
 /*
- * Address space of `size` bytes that starts at a multiple of 2 MiB. The kernel
- * promises no alignment beyond a page, so take more and give the rest back.
+ * Reserve address space of `size` bytes that starts at a multiple of 2 MiB. The
+ * kernel promises no alignment beyond a page, so this takes more and returns
+ * the rest.
  */
 static void *reserve(uint64_t size)
 {
@@ -188,7 +190,7 @@ int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
 	int r;
 
 	assert(offset % HUGE_PAGE_SIZE == 0);
-	/* reserve() gives address space back from `size` on: in whole pages. */
+	/* reserve() unmaps address space from `size` on, in whole pages. */
 	if (size == 0 || size % LAYOUT_PAGE_SIZE != 0 ||
 	    size > INT64_MAX - HUGE_PAGE_SIZE)
 		return error_set(err, -EINVAL,
@@ -201,9 +203,9 @@ int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
 		return error_errno(err, r, "map %llu bytes of a memory file %s",
 				   (unsigned long long)size,
 				   is_writable ? "writable" : "read-only");
-	/* Best effort: a kernel without huge pages says EINVAL. */
+	/* This may fail: a kernel without huge pages returns EINVAL. */
 	(void)madvise(*ret, size, MADV_HUGEPAGE);
-	/* Models do not belong into the core of everyone who reads them. */
+	/* The core dump of a reader must not contain whole models. */
 	(void)madvise(*ret, size, MADV_DONTDUMP);
 	return 0;
 }

@@ -6,14 +6,15 @@ static uint64_t open_lap(uint32_t number)
 	return (uint64_t)number << 32;
 }
 
-/* By how many laps the word is ahead of that number. */
+/* Returns by how many laps the word is ahead of that number. */
 static int32_t distance(uint64_t word, uint32_t number)
 {
 	return (int32_t)((uint32_t)(word >> 32) - number);
 }
 
-/* relaxed: who takes a piece is told of it by `next`. Of several that open it
- * one does, and nobody counts before it is open. */
+/* relaxed: `next` tells this to the process that takes a piece. If several
+ * processes open the lap, one succeeds, and no process counts before it is
+ * open. */
 static void open_done(struct pieces *pieces, uint32_t number)
 {
 	uint64_t done =

@@ -1,14 +1,14 @@
 /*
- * Ref-counter files: making and mapping them, and the pending bitmap.
+ * This file makes and maps ref-counter files, and keeps the pending bitmap.
  *
  * The bitmap has two levels. A client sets the slot's bit first and the
  * summary's bit for that word second; the broker empties the summary first and
- * the words second. So a bit that the broker misses in a word is one whose
- * summary bit (and ring) is still to come, and a summary bit without bits
+ * the words second. So if the broker misses a bit in a word, the summary bit
+ * (and the ring) of that bit is still to come, and a summary bit without bits
  * below it costs one look.
  *
- * The client writes this file as it likes: nothing read from it is used as an
- * index or believed. Positions of bits are slots by construction.
+ * The client can write anything into this file: no value from it is trusted or
+ * used as an index. Positions of bits are valid slots by construction.
  */
 #include "shm/refs.h"
 #include "proto/error.h"
@@ -90,8 +90,8 @@ static void *map_part(int fd, uint64_t offset, uint64_t size, int protection)
 }
 
 /*
- * Plain pages, unlike memfd_map(): the file is sparse and there is one per
- * session, so huge pages would cost 2 MiB where 4 KiB do.
+ * Maps plain pages, unlike memfd_map(). The file is sparse and each session has
+ * one, so huge pages would cost 2 MiB instead of 4 KiB.
  */
 static int map_broker(struct refs *refs, struct error *err)
 {
@@ -112,7 +112,8 @@ static int map_broker(struct refs *refs, struct error *err)
 	return 0;
 }
 
-/* A forked child must not count as its parent: it has no part of the map. */
+/* A forked child must not count as its parent, so it does not get the
+ * mapping. */
 static int map_client(struct refs *refs, struct error *err)
 {
 	void *head;
@@ -157,7 +158,7 @@ int refs_create(struct refs *ret, struct error *err)
 	return 0;
 }
 
-/* Judges a copy of the header: the file is in other hands. */
+/* Checks a copy of the header, since another process can change the file. */
 static int check_header(int fd, struct error *err)
 {
 	struct refs_header header = {0};
@@ -186,7 +187,8 @@ static int check(int fd, uint64_t *ret_inode, struct error *err)
 	r = memfd_check(fd, REFS_SIZE, ret_inode, err);
 	if (r < 0)
 		return error_wrap(err, r, "ref-counter file");
-	/* Ours are closed: nobody can seal them against writing later. */
+	/* Our files are sealed against seals: nobody can forbid writing
+	 * later. */
 	seals = fcntl(fd, F_GET_SEALS);
 	if (seals < 0 || !(seals & F_SEAL_SEAL))
 		return error_set(err, -EPERM,
@@ -217,7 +219,7 @@ int32_t refs_peek_delta(const struct refs *refs, uint32_t slot)
 	int32_t delta = 0;
 	off_t at = (off_t)(HEAD_SIZE + slot * sizeof(struct refs_entry));
 
-	/* A read of a hole makes no page, as a load would. */
+	/* Reading a hole by pread() makes no page; a load would make one. */
 	if (pread(refs->fd, &delta, sizeof(delta), at) != sizeof(delta))
 		return 0;
 	return delta;
@@ -225,7 +227,8 @@ int32_t refs_peek_delta(const struct refs *refs, uint32_t slot)
 
 void refs_close(struct refs *refs)
 {
-	/* The client's one mapping may be unmapped in the same two parts. */
+	/* The client has one mapping, which can be unmapped in the same two
+	 * parts. */
 	if (refs->head)
 		munmap(refs->head, HEAD_SIZE);
 	if (refs->entries)
@@ -235,13 +238,15 @@ void refs_close(struct refs *refs)
 	*refs = REFS_NULL;
 }
 
-/* Bits of one bitmap word, then its summary bit; never the other way round. */
+/* Sets bits of one bitmap word, then its summary bit; the order matters. */
 static void set_pending(struct refs *refs, uint32_t word, uint64_t bits)
 {
-	/* release: the count that led here is seen by whoever takes the bit. */
+	/* release: a process that takes the bit sees the count that led
+	 * here. */
 	atomic_fetch_or_explicit(&refs->bitmap[word], bits,
 				 memory_order_release);
-	/* release: whoever takes the summary bit sees the bits below it. */
+	/* release: a process that takes the summary bit sees the bits below
+	 * it. */
 	atomic_fetch_or_explicit(&refs->summary[word / 64],
 				 UINT64_C(1) << word % 64,
 				 memory_order_release);
@@ -249,13 +254,13 @@ static void set_pending(struct refs *refs, uint32_t word, uint64_t bits)
 
 bool refs_release(struct refs *refs, const struct table *table, uint32_t slot)
 {
-	/* seq_cst: ordered before the load of the word that follows, in the
-	 * one order that reclaim's store and count are part of as well. */
+	/* seq_cst: this comes before the load of the word below, in the one
+	 * order that also includes the store and the count of reclaim. */
 	atomic_fetch_sub_explicit(&refs->entries[slot].delta, 1,
 				  memory_order_seq_cst);
 	switch (table_word_state(table_load(table, slot))) {
 	case SLOT_LIMBO:
-	case SLOT_WRITING: /* given up before it was published */
+	case SLOT_WRITING: /* released before it was published */
 		break;
 	case SLOT_FREE:
 	case SLOT_PUBLISHED:
@@ -266,8 +271,8 @@ bool refs_release(struct refs *refs, const struct table *table, uint32_t slot)
 }
 
 /*
- * The slots of one bitmap word, as many as there is room for; gives how many,
- * and what did not fit goes back.
+ * Take the slots of one bitmap word, at most `max`. Returns their number; bits
+ * of the other slots are set again.
  */
 static uint32_t take_word(struct refs *refs, uint32_t word, uint32_t *ret_slots,
 			  uint32_t max)
@@ -275,13 +280,14 @@ static uint32_t take_word(struct refs *refs, uint32_t word, uint32_t *ret_slots,
 	uint64_t bits;
 	uint32_t slot, n = 0;
 
-	/* acquire: pairs with set_pending(), so the caller counts what the
+	/* acquire: pairs with set_pending(), so the caller sees all that the
 	 * client had counted when it set the bit. */
 	bits = atomic_exchange_explicit(&refs->bitmap[word], 0,
 					memory_order_acquire);
 	for (; bits != 0 && n < max; bits &= bits - 1) {
 		slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
-		if (slot != 0) /* is none, whoever set its bit */
+		/* 0 is not a slot, but a client may set its bit */
+		if (slot != 0)
 			ret_slots[n++] = slot;
 	}
 	if (bits != 0)
@@ -295,8 +301,8 @@ uint32_t refs_take_pending(struct refs *refs, uint32_t *ret_slots, uint32_t max)
 	uint64_t bits;
 
 	for (i = 0; i < N_SUMMARY_WORDS && n < max; i++) {
-		/* relaxed: only a hint; the ring that announces a bit comes
-		 * through the kernel after the bit was set. */
+		/* relaxed: this is only a hint, since the ring that announces a
+		 * bit comes through the kernel after the bit was set. */
 		if (atomic_load_explicit(&refs->summary[i],
 					 memory_order_relaxed) == 0)
 			continue;
@@ -307,8 +313,8 @@ uint32_t refs_take_pending(struct refs *refs, uint32_t *ret_slots, uint32_t max)
 			word = i * 64 + (uint32_t)__builtin_ctzll(bits);
 			n += take_word(refs, word, ret_slots + n, max - n);
 		}
-		/* release: the words below these bits were left alone, but
-		 * the next taker must see what this one saw. */
+		/* release: the words of these bits were not read, but the next
+		 * process that takes the bits must see what this one saw. */
 		if (bits != 0)
 			atomic_fetch_or_explicit(&refs->summary[i], bits,
 						 memory_order_release);

@@ -88,7 +88,7 @@ static int check(const struct slots *slots, const struct slots_form *form,
 			 (unsigned long long)form->channel);
 }
 
-/* A user needs the mapping only, and its children have none. */
+/* A user needs only the mapping, and a forked child does not get it. */
 static int keep_private(struct slots *slots, struct error *err)
 {
 	if (madvise(slots->page, SLOTS_SIZE, MADV_DONTFORK) < 0)
@@ -134,8 +134,8 @@ void slots_close(struct slots *slots)
 /* --- words --------------------------------------------------------------- */
 
 /*
- * All words are read and written seq_cst: one half of the argument in bell.h,
- * and what a user did in a buffer is done before the word says so.
+ * All words are read and written seq_cst, as bell.h explains. It also means
+ * that what a user did in a buffer is complete before the word says so.
  */
 uint64_t slots_load(const struct slots *slots, uint32_t at)
 {
@@ -179,8 +179,8 @@ static uint64_t producers(const struct slots *slots)
 				    memory_order_seq_cst);
 }
 
-/* relaxed: the broker raises it before it admits the slot, and who does not
- * see it yet does not see the slot either. */
+/* relaxed: the broker raises it before it admits the slot, and a user that does
+ * not see the new value does not see the slot either. */
 static uint32_t n_slots(const struct slots *slots)
 {
 	uint32_t n = atomic_load_explicit(&slots->page->n_slots,
@@ -191,13 +191,15 @@ static uint32_t n_slots(const struct slots *slots)
 
 /* --- producers ----------------------------------------------------------- */
 
-/* What is sent to nobody would be lost at once. */
+/* Would an item reach a consumer? Without consumers it would be lost at
+ * once. */
 static bool has_audience(const struct slots *slots)
 {
 	return slots->mode == SLOTS_SHARE || consumers(slots);
 }
 
-/* Others wait for credits, and this one has its share and one more already. */
+/* Do other producers wait for credits while this one has more than its
+ * share? */
 static bool must_yield(const struct slots *slots, uint32_t place)
 {
 	uint64_t hungry = atomic_load_explicit(&slots->page->hungry,
@@ -229,7 +231,8 @@ bool slots_has_credit(const struct slots *slots, uint32_t place)
 	return false;
 }
 
-/* relaxed, here and below: for fsdpctl. Only the user itself writes it. */
+/* relaxed, here and below: fsdpctl reads it, and only the user itself writes
+ * it. */
 static void count(struct slots *slots, uint32_t place)
 {
 	_Atomic uint64_t *n = &slots->page->users[place].n_items;
@@ -268,7 +271,7 @@ static void copy_head(struct slots_head *to, const struct slots_head *from)
 	memcpy(to, from, size);
 }
 
-/* Nobody needs the item of a broadcast any more. */
+/* No consumer needs the item of this broadcast any more. */
 static void finish(struct slots *slots, const struct slots_hold *hold)
 {
 	uint64_t number = slots_number(hold->word);
@@ -279,7 +282,7 @@ static void finish(struct slots *slots, const struct slots_hold *hold)
 		bell_ring(&slots->page->credits);
 }
 
-/* These consumers let go of it, who had not yet. */
+/* The consumers of `mask` do not need the item any more. */
 static void let_go(struct slots *slots, const struct slots_hold *hold,
 		   uint64_t mask)
 {
@@ -358,7 +361,7 @@ bool slots_has_item(const struct slots *slots, uint32_t place,
 	return false;
 }
 
-/* One look through all words; true: it found something older. */
+/* Look once through all words. Returns true if it found an older item. */
 static bool look(const struct slots *slots, uint32_t place,
 		 const struct slots_seen *seen, struct slots_hold *best)
 {
@@ -376,7 +379,7 @@ static bool look(const struct slots *slots, uint32_t place,
 	return is_changed;
 }
 
-/* In a broadcast only threads of this user compete for it. */
+/* In a broadcast only threads of one user compete for an item. */
 static bool take(struct slots *slots, uint32_t place, struct slots_seen *seen,
 		 struct slots_hold *hold)
 {
@@ -472,12 +475,12 @@ static void tell_cpu(const struct slots *slots, uint32_t place, int32_t cpu)
 {
 	_Atomic int32_t *word = &slots->page->users[place].cpu;
 
-	/* Others read it: a store only if it is another one. */
+	/* Other users read the word, so it is stored only if it changes. */
 	if (atomic_load_explicit(word, memory_order_relaxed) != cpu)
 		atomic_store_explicit(word, cpu, memory_order_relaxed);
 }
 
-/* Is one of these on the caller's CPU, and not waiting itself? */
+/* Does one of these users run on the caller's CPU, and not wait itself? */
 static bool is_one_beside(const struct slots *slots, uint32_t place,
 			  uint64_t others)
 {
@@ -536,8 +539,8 @@ enum bell_outcome slots_wait_item(const struct slots_wait *wait,
 	return outcome;
 }
 
-/* While it is hungry, those who have more leave the next credit to it; when it
- * is no longer, they look again. */
+/* While a producer is hungry, those with more credits leave the next one to it.
+ * When it is not hungry any more, they look again. */
 enum bell_outcome slots_wait_credit(const struct slots_wait *wait,
 				    int64_t until_ns)
 {
@@ -601,7 +604,7 @@ void slots_enrol(struct slots *slots, const struct slots_roll *roll,
 	ring_all(slots);
 }
 
-/* Whose death it was is written before it is counted. */
+/* The name of the dead user is written before the death is counted. */
 static void tell_death(struct slots *slots, uint32_t place)
 {
 	struct slots_people *people = &slots->page->people;
@@ -627,7 +630,8 @@ static void bury_at(struct slots *slots, uint32_t place, uint32_t at)
 		return;
 	left = atomic_fetch_and_explicit(&slots->page->masks[at], ~bit(place),
 					 memory_order_seq_cst);
-	/* It may have been about to free this one as the last. */
+	/* The user may have died when it was about to free this item as the
+	 * last. */
 	if (state == SLOTS_QUEUED && !(left & ~bit(place)))
 		(void)swap(slots, at, word,
 			   slots_word(slots_number(word), 0, SLOTS_FREE));
@@ -656,7 +660,7 @@ void slots_admit(struct slots *slots, uint32_t at, uint32_t slot,
 	struct slots_page *page = slots->page;
 	uint64_t number = slots_number(slots_load(slots, at));
 
-	/* relaxed: the word that follows shows them. */
+	/* relaxed: the word that is stored below publishes them. */
 	atomic_store_explicit(&page->buffers[at].slot, slot,
 			      memory_order_relaxed);
 	atomic_store_explicit(&page->buffers[at].generation, generation,
@@ -700,7 +704,8 @@ void slots_count(const struct slots *slots, uint32_t *ret_queued,
 	*ret_held = n[SLOTS_WRITING] + n[SLOTS_HELD];
 }
 
-/* Whatever a user wrote there, it is one of the values. */
+/* The user can write any value into `want`; an invalid one counts as
+ * SLOTS_NOTHING. */
 void slots_look(const struct slots *slots, uint32_t place,
 		struct slots_status *ret)
 {

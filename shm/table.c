@@ -1,8 +1,9 @@
 /*
- * The state table's file: made once by a broker, mapped by everyone.
+ * The file of the state table is made once by a broker, and mapped by every
+ * process.
  *
- * The header's fixed part is read through the descriptor before anything is
- * mapped, so what was judged is a copy that nobody can change any more.
+ * The fixed part of the header is read through the descriptor before the file
+ * is mapped, so the check is made on a copy that nobody can change.
  */
 #include "shm/table.h"
 #include "proto/error.h"
@@ -34,7 +35,7 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "words are shared by processes");
 _Static_assert(SLOT_LIMBO < SLOT_TAINTED, "states fit beside the taint");
 _Static_assert(SLOT_TAINTED < 1 << SLOT_STATE_BITS, "both fit their bits");
 
-/* What of the header never changes. */
+/* the part of the header that never changes */
 struct identity {
 	uint64_t magic;
 	uint32_t version;

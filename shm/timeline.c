@@ -1,11 +1,12 @@
 /*
- * Timeline files: making and mapping them, and the counters as the CPU sees
- * them.
+ * This file makes and maps timeline files, and gives the CPU's view of their
+ * counters.
  *
- * A device writes a counter behind a fence over all that its stream did before
- * (cuStreamWriteValue64), so an acquire load that sees the value sees the data
- * too, as far as the CPU can see it at all. The client can write what it
- * likes here; a lie about its own work hurts those that trust its data anyway.
+ * A device writes a counter (cuStreamWriteValue64) after a fence over all
+ * earlier work of its stream. So an acquire load that sees the value also sees
+ * the data, as far as the CPU can see it at all. The client can write any value
+ * here, but a wrong value about its own work only harms processes that trust
+ * its data anyway.
  */
 #include "shm/timeline.h"
 #include "proto/error.h"
@@ -30,7 +31,8 @@ static _Atomic uint64_t *word(const struct timelines *timelines, uint32_t i)
 				    (size_t)i * TIMELINE_STRIDE);
 }
 
-/* A forked child must not signal as its parent: it has no part of the map. */
+/* A forked child must not signal as its parent, so it does not get the
+ * mapping. */
 static int map(struct timelines *timelines, struct error *err)
 {
 	int protection = PROT_READ | (timelines->is_writable ? PROT_WRITE : 0);
@@ -84,7 +86,8 @@ static int check(int fd, struct error *err)
 	r = memfd_check(fd, TIMELINE_SIZE, NULL, err);
 	if (r < 0)
 		return error_wrap(err, r, "timeline file");
-	/* Ours are closed: nobody can seal them against writing later. */
+	/* Our files are sealed against seals: nobody can forbid writing
+	 * later. */
 	seals = fcntl(fd, F_GET_SEALS);
 	if (seals < 0 || !(seals & F_SEAL_SEAL))
 		return error_set(err, -EPERM,
@@ -131,17 +134,18 @@ uint64_t timelines_load(const struct timelines *timelines, uint32_t timeline)
 {
 	uint32_t i = timeline % TIMELINES;
 
-	/* Nothing to wait for; what stands there is the header. */
+	/* Position 0 holds the header, and is no counter to wait for. */
 	if (i == 0)
 		return TIMELINE_POISON;
-	/* acquire: what was done before the write is seen behind this load. */
+	/* acquire: what was done before the write is visible after this
+	 * load. */
 	return atomic_load_explicit(word(timelines, i), memory_order_acquire);
 }
 
 void timelines_poison(struct timelines *timelines)
 {
-	/* release: whoever is let go sees what was noted of the death before
-	 * (that its tensors are tainted). */
+	/* release: a process that is woken sees what was recorded of the death
+	 * before (that its tensors are tainted). */
 	for (uint32_t i = 1; i < TIMELINES; i++)
 		atomic_store_explicit(word(timelines, i), TIMELINE_POISON,
 				      memory_order_release);
