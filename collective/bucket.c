@@ -1,8 +1,7 @@
 /*
- * The greedy walk. One open bucket is all the state there is: a run ends with
- * the next key, a bucket ends with its run, its cap, or (ours) with an item
- * that depends on it. Items that a filter rejected are stepped over as if they
- * were not there.
+ * This is a greedy walk whose only state is the open bucket. A run ends with
+ * the next key; a bucket ends with its run, its cap, or (in our form) with an
+ * item that depends on it. Items that a filter rejected are skipped.
  */
 #include "collective/bucket.h"
 
@@ -43,11 +42,12 @@ uint64_t bucket_cap_bytes(double cap_mb)
 {
 	double bytes = cap_mb * MIB;
 
-	/* 2^64 and more do not fit; nothing is that large */
+	/* Sizes of 2^64 and more do not fit into the result, but nothing is
+	 * that large. */
 	return bytes >= 0x1p64 ? UINT64_MAX : (uint64_t)bytes;
 }
 
-/* The reference asks for the first cap only, once for each run. */
+/* The reference asks only for the first cap, once for each run. */
 static uint64_t cap_of(const struct walk *walk)
 {
 	const struct bucket_options *options = walk->options;
@@ -78,9 +78,10 @@ static void close_bucket(struct walk *walk)
 
 /*
  * Does the item need one in the open bucket? All items from the bucket's first
- * on are in it, were rejected, or (faithful) were dropped because they need one
- * in it. So the last item that this one needs tells: if it does not come before
- * the bucket, it is in the bucket or itself needs one that is.
+ * one on are in it, were rejected, or (in the faithful form) were dropped
+ * because they need one in it. So the last item that this one needs decides: if
+ * it does not come before the bucket, it is in the bucket or itself needs one
+ * that is.
  */
 static bool is_dependent(const struct walk *walk, uint32_t item)
 {
@@ -91,7 +92,7 @@ static bool is_full(const struct walk *walk, uint64_t size)
 {
 	uint64_t cap = cap_of(walk);
 
-	/* an open bucket can be over its cap: one large item, alone */
+	/* An open bucket can be over its cap if it has a single large item. */
 	return walk->n_open > 0 &&
 	       (walk->open_size > cap || size > cap - walk->open_size);
 }
@@ -144,7 +145,7 @@ int bucket_plan(const struct bucket_item *items, uint32_t n,
 		if (r < 0)
 			return r;
 	}
-	/* one more, so that it is never empty */
+	/* One more item is allocated, so that the size is never 0. */
 	walk.open = calloc((size_t)n + 1, sizeof(*walk.open));
 	if (!walk.open)
 		return error_nomem(err, "a plan of %u items", n);

@@ -1,6 +1,6 @@
 /*
- * One pass: find the candidates, plan, lay out, merge. Everything is a walk
- * over the nodes and their inputs, or a sort of them.
+ * A pass finds the candidates, plans the buckets, lays them out and merges
+ * them. Every step walks over the nodes and their inputs, or sorts them.
  */
 #include "collective/bucketing.h"
 
@@ -62,11 +62,11 @@ struct pass {
 	bool is_faithful;
 	enum graph_kind kind;
 	struct bucketing *result;
-	uint32_t first_bucket; /* of this pass, in the result */
+	uint32_t first_bucket; /* the first one of this pass, in the result */
 	uint32_t n;            /* candidates, in the order of their waits */
 	uint32_t *waits;       /* of each candidate */
 	struct bucket_item *items;
-	uint32_t *buckets; /* of each candidate, from 0 in this pass */
+	uint32_t *buckets; /* of each candidate, counted from 0 in this pass */
 	uint32_t n_buckets;
 };
 
@@ -82,7 +82,7 @@ static void deinit_pass(struct pass *pass)
 	free(pass->buckets);
 }
 
-/* Equal for what may share a bucket. */
+/* Candidates with equal keys may share a bucket. */
 static uint64_t key_of(const struct pass *pass, const struct graph_node *start)
 {
 	bool is_any_dtype = pass->rule->mode == BUCKETING_MULTIDTYPE &&
@@ -143,7 +143,8 @@ static uint32_t max_u32(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-/* Along the graph, each node hands on the last candidate that it needs. */
+/* Walk along the graph: each node passes on the last candidate that it
+ * needs. */
 static int find_needed(struct pass *pass, struct error *err)
 {
 	const struct graph *graph = pass->graph;
@@ -208,7 +209,7 @@ static int add_left(struct pass *pass, uint32_t candidate, struct error *err)
 	return r;
 }
 
-/* Which form buckets of this kind have. */
+/* Returns the form of buckets of this kind. */
 static enum merge_form form_of(const struct pass *pass)
 {
 	enum bucketing_mode mode = pass->rule->mode;
@@ -252,7 +253,7 @@ static int fill_bucket(struct pass *pass, const uint32_t *candidates,
 				 !pass->is_faithful, err);
 }
 
-/* The candidates of each bucket one behind the other. */
+/* Sort the candidates by bucket, and fill the buckets one after another. */
 static int fill_buckets(struct pass *pass, uint32_t *waits, struct error *err)
 {
 	uint32_t *ends = calloc((size_t)pass->n_buckets + 1, sizeof(*ends));
@@ -288,8 +289,8 @@ out:
 /* --- merging ------------------------------------------------------------- */
 
 /*
- * "bucket_ag0", with the next number whose names are all free. Numbers only
- * grow, so all names of all buckets are looked for once.
+ * Make a name like "bucket_ag0", with the next number whose names are all free.
+ * Numbers only grow, so the names of all buckets are searched for once.
  */
 static void name_bucket(const struct graph_index *index, enum graph_kind kind,
 			uint32_t *number, char ret[MERGE_NAME_SIZE])
@@ -393,7 +394,7 @@ static int plan(struct pass *pass, struct error *err)
 			   &pass->n_buckets, err);
 }
 
-/* The graph after the pass takes the place of the result's. */
+/* The graph after the pass replaces the graph of the result. */
 static int run_pass(struct pass *pass, bool *is_fsdp_group, struct error *err)
 {
 	struct graph after;
@@ -487,7 +488,7 @@ int bucketing_run(const struct graph *graph,
 		r = check_caps(&options->gather, err);
 	if (r == 0)
 		r = check_caps(&options->reduce, err);
-	/* merging nothing is a copy */
+	/* A merge of no bucket makes a copy. */
 	if (r == 0)
 		r = merge_buckets(graph, NULL, 0, &result.graph, err);
 	if (r == 0)

@@ -1,12 +1,12 @@
 /*
- * The table of divide factors, one function per line of it.
+ * This file is the table of divide factors, with one function for each line.
  *
- * bf16 and f32 have range to spare: they divide while they sum (AVG,
- * PREMUL_SUM). f16 would overflow, so half of the division comes before the
- * sum; f64 does as f16 does because the reference has it so. Integers would
- * lose what a division before the sum cuts off, so they divide behind it. Where
- * there is no reduce-scatter, there is no op that multiplies by the reciprocal:
- * the reference divides, and so do we.
+ * bf16 and f32 have range to spare, so they divide while they sum (AVG,
+ * PREMUL_SUM). f16 would overflow, so a part of the division comes before the
+ * sum; f64 does as f16, since the reference does so. Integers would lose what a
+ * division before the sum cuts off, so they divide after it. Without a
+ * reduce-scatter, no op multiplies by the reciprocal: the reference divides,
+ * and so do we.
  */
 #include "collective/divide.h"
 #include "proto/error.h"
@@ -16,7 +16,7 @@
 #include <float.h>
 #include <math.h>
 
-/* Whole numbers up to here are doubles without rounding. */
+/* Doubles represent whole numbers up to here exactly. */
 #define MAX_INTEGER_FACTOR 9007199254740992.0 /* 2^53 */
 
 static bool is_integer(uint32_t dtype)
@@ -29,7 +29,8 @@ static bool is_reducible(uint32_t dtype)
 	return is_integer(dtype) || (dtype >= DTYPE_F16 && dtype <= DTYPE_F64);
 }
 
-/* Factor and reciprocal must be numbers of the accumulator's precision. */
+/* Factor and reciprocal must be normal numbers of the accumulator's
+ * precision. */
 static bool is_in_range(double factor, uint32_t dtype)
 {
 	double least = dtype == DTYPE_F64 ? DBL_MIN : (double)FLT_MIN;
@@ -39,7 +40,7 @@ static bool is_in_range(double factor, uint32_t dtype)
 
 static int check_factor(double factor, uint32_t dtype, struct error *err)
 {
-	/* So written that NaN is refused. */
+	/* This form of the condition refuses NaN. */
 	if (!(factor > 0) || isinf(factor))
 		return error_set(err, -EINVAL,
 				 "a divide factor of %g; it must be a finite "
@@ -62,8 +63,8 @@ static int check_factor(double factor, uint32_t dtype, struct error *err)
 }
 
 /*
- * The pre-factor: a power of two near the square root. It stops early for odd
- * factors, and is 1 for those that are not whole, as in the reference.
+ * The pre-factor is a power of two near the square root. It stops early for odd
+ * factors, and is 1 for factors that are not whole, as in the reference.
  */
 static double pre_factor(double factor)
 {
@@ -74,7 +75,7 @@ static double pre_factor(double factor)
 	return pre;
 }
 
-/* bf16 and f32, with AVG and PREMUL_SUM at hand. */
+/* bf16 and f32 can use AVG and PREMUL_SUM. */
 static void divide_in_sum(const struct divide_input *input, double factor,
 			  struct divide *divide)
 {

@@ -1,6 +1,6 @@
 /*
- * Each rule is one walk over the nodes, so that no graph makes it slow: what
- * holds for a node follows from its operands (forwards) or users (backwards).
+ * Each rule is one walk over the nodes, so that no graph makes it slow: the
+ * value of a node follows from its operands (forwards) or users (backwards).
  */
 #include "collective/fsdp_filter.h"
 
@@ -9,7 +9,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Ancestors that are placeholders: none, the one of that number, or more. */
+/* A root is the placeholder that is a node's only such ancestor: GRAPH_NONE if
+ * there is no placeholder, MORE if there are several. */
 #define MORE (GRAPH_NONE - 1)
 
 static uint32_t join(uint32_t a, uint32_t b)
@@ -48,7 +49,7 @@ static bool is_unary(const struct graph_node *node)
 	return true;
 }
 
-/* Nodes from which only unary ones lead, and only to outputs. */
+/* Find nodes from which only unary nodes lead, and only to outputs. */
 static void find_unary(const struct graph *graph,
 		       const struct graph_users *users, bool *is_good)
 {
@@ -79,7 +80,7 @@ static int find_scatters(const struct graph *graph, bool *is_fsdp,
 	return 0;
 }
 
-/* Only nodes of the kind count, and a tag is the last word. */
+/* Only nodes of the kind count, and a tag overrides the rules. */
 static void settle(const struct graph *graph, enum graph_kind kind,
 		   bool *is_fsdp)
 {

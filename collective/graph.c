@@ -1,6 +1,6 @@
 /*
- * The graph itself: nodes that own what they point to, and the two views of
- * them that others need, by name and by user.
+ * This file has the graph, whose nodes own what they point to, and its two
+ * indexes: by name and by user.
  */
 #include "collective/graph.h"
 
@@ -117,7 +117,7 @@ static int reserve(struct graph *graph, struct error *err)
 	return 0;
 }
 
-/* A copy of `n` things; true also if there are none, which is NULL. */
+/* Copy `n` items. The copy of 0 items is NULL, which is success. */
 static bool duplicate(const void *from, size_t n, size_t size, void *ret)
 {
 	void *copy = NULL;
@@ -266,7 +266,7 @@ int graph_users_init(struct graph_users *users, const struct graph *graph,
 
 	for (uint32_t i = 0; i < n; i++)
 		n_edges += graph->nodes[i].n_inputs;
-	/* one slot more in front, where counts become beginnings */
+	/* One more slot comes first, where counts become beginnings. */
 	first = calloc((size_t)n + 2, sizeof(*first));
 	list = calloc(n_edges + 1, sizeof(*list));
 	if (!first || !list) {
@@ -298,9 +298,9 @@ void graph_users_deinit(struct graph_users *users)
 /* --- order --------------------------------------------------------------- */
 
 /*
- * A node that lacks an operand waits for that one, and is looked at again
- * right behind it; so what need not move does not. `n_ready` of a node are the
- * operands, from the last on, that are known to be there.
+ * A node that lacks an operand waits for it, and is examined again directly
+ * after it; so a node moves only if it must. `n_ready` counts the operands of a
+ * node, from the last one on, that are known to be placed.
  */
 struct sorting {
 	struct graph_node *nodes;
@@ -308,7 +308,7 @@ struct sorting {
 	uint32_t *order;  /* nodes in the new order */
 	uint32_t n_placed;
 	uint32_t *n_ready;
-	uint32_t *waiting, *next; /* list of who waits for a node */
+	uint32_t *waiting, *next; /* list of the nodes that wait for a node */
 	uint32_t *stack, n_stack;
 };
 
@@ -330,7 +330,7 @@ static void place(struct sorting *sorting, uint32_t i)
 {
 	sorting->places[i] = sorting->n_placed;
 	sorting->order[sorting->n_placed++] = i;
-	/* the list has the last that came in front, and so has the stack */
+	/* The list begins with the node that came last; so does the stack. */
 	for (uint32_t w = sorting->waiting[i]; w != GRAPH_NONE;
 	     w = sorting->next[w])
 		sorting->stack[sorting->n_stack++] = w;

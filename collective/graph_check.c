@@ -1,8 +1,8 @@
 /*
- * What makes a list of nodes a graph. The rules of a kind are a row of a table
- * (how many operands, whether it has a type, a group, ...) and a function that
- * derives its type from its operands; both see nodes whose operands were
- * checked before.
+ * This file checks that a list of nodes is a graph. The rules of a kind are a
+ * row of a table (how many operands, whether it has a type, a group, ...) and a
+ * function that derives its type from its operands. Both see nodes whose
+ * operands were checked before.
  */
 #include "collective/graph.h"
 
@@ -85,7 +85,8 @@ static int check_wait(const struct graph *graph, const struct graph_node *node,
 			 start->name);
 }
 
-/* `small` times the ranks of the group along the first dimension is `large`. */
+/* Checks that `large` is `small` times the ranks of the group, along the first
+ * dimension. */
 static int check_scaled(const struct graph *graph,
 			const struct graph_node *node,
 			const struct tensor_type *small,
@@ -170,7 +171,7 @@ static int check_coalesced(const struct graph *graph,
 
 /* --- flat buffers -------------------------------------------------------- */
 
-/* rows * row_size elements, in one dimension? */
+/* Checks that the buffer has rows * row_size elements, in one dimension. */
 static int check_rows(const struct graph_node *node,
 		      const struct tensor_type *buffer, struct error *err)
 {
@@ -186,7 +187,8 @@ static int check_rows(const struct graph_node *node,
 	return 0;
 }
 
-/* Does `type`, as `rows` pieces, fill the entry, and the entry fit in a row? */
+/* Checks that `type`, as `rows` pieces, fills the entry, and that the entry
+ * fits in a row. */
 static int check_entry(const struct graph_node *node,
 		       const struct tensor_type *buffer, uint32_t i,
 		       const struct tensor_type *type, struct error *err)
@@ -303,7 +305,7 @@ enum need {
 static const struct kind_row {
 	uint32_t n_min, n_max; /* operands */
 	uint32_t needs;
-	check_fn *check;       /* of the type; NULL: anything goes */
+	check_fn *check;       /* of the type; NULL: any type is valid */
 } kinds[GRAPH_N_KINDS] = {
 	[GRAPH_PLACEHOLDER] = {0, 0, ANY_VALUE, NULL},
 	[GRAPH_OP] = {0, ANY, ANY_VALUE | CALL, NULL},
@@ -359,7 +361,7 @@ static int check_fields(const struct graph *graph,
 	return check_type(node, row->needs, err);
 }
 
-/* May `user` take the result of `node` as its i-th operand? */
+/* Checks that `user` may take the result of `node` as its i-th operand. */
 static int check_use(const struct graph_node *node,
 		     const struct graph_node *user, uint32_t i,
 		     struct error *err)
@@ -406,7 +408,7 @@ static int check_node(const struct graph *graph, const struct graph_node *node,
 
 /* --- order --------------------------------------------------------------- */
 
-/* Does `from` need the result of `to`, over any path? -ENOMEM. */
+/* Does `from` need the result of `to`, over any path? Can return -ENOMEM. */
 static int needs(const struct graph *graph, uint32_t from, uint32_t to,
 		 struct error *err)
 {
@@ -441,7 +443,7 @@ static int needs(const struct graph *graph, uint32_t from, uint32_t to,
 	return is_found;
 }
 
-/* Node i uses one that does not come before it. */
+/* Node `i` uses a node that does not come before it. */
 static int refuse_order(const struct graph *graph, uint32_t i, uint32_t input,
 			struct error *err)
 {
@@ -478,7 +480,7 @@ static int check_order(const struct graph *graph, struct error *err)
 
 /* --- users of collectives ------------------------------------------------ */
 
-/* Is there one wait for each entry of the list? -ENOMEM. */
+/* Is there one wait for each entry of the list? Can return -ENOMEM. */
 static int is_waited_for(const struct graph *graph, uint32_t i,
 			 const struct graph_users *users, struct error *err)
 {

@@ -1,10 +1,9 @@
 /*
- * One table says which kind of node has which keys; reading and writing follow
- * it. Nodes are read twice: names first, so that operands can be found
- * wherever they stand and graph_check() can say what is wrong with the order.
- *
- * A number written with a point or an exponent is no integer to jansson, so
- * nothing passes through a double.
+ * A table says which kind of node has which keys, and both reading and writing
+ * follow it. Nodes are read twice. Names come first, so that operands are found
+ * wherever they are, and graph_check() can say what is wrong with the order.
+ * For jansson a number with a point or an exponent is not an integer, so no
+ * number passes through a double.
  */
 #include "collective/graph_json.h"
 
@@ -55,8 +54,8 @@ enum key {
 /* clang-format off */
 static const struct key_row {
 	const char *name;
-	uint32_t kinds;    /* that take it */
-	uint32_t optional; /* those that may leave it out */
+	uint32_t kinds;    /* kinds that take it */
+	uint32_t optional; /* kinds that may leave it out */
 } keys[N_KEYS] = {
 	[KEY_NAME] = {"name", ALL, 0},
 	[KEY_KIND] = {"kind", ALL, 0},
@@ -92,14 +91,15 @@ static int no_memory(struct error *err)
 struct reading {
 	struct graph graph;
 	struct graph names;       /* the same nodes, name and kind only */
-	struct graph_index index; /* of these */
-	json_t *values[N_KEYS];   /* borrowed; of the node; NULL: not there */
-	uint32_t *inputs;         /* of the node; owned until the next */
+	struct graph_index index; /* of `names` */
+	/* borrowed; of the node; NULL: key is absent */
+	json_t *values[N_KEYS];
+	uint32_t *inputs; /* of the node; owned until the next node */
 	struct graph_entry *entries;
 	size_t n_inputs; /* of all nodes */
 };
 
-/* The value of `key` as a string of 1 to GRAPH_MAX_NAME bytes. */
+/* Read the value of `key` as a string of 1 to GRAPH_MAX_NAME bytes. */
 static int read_text(const json_t *value, const char *key, const char **ret,
 		     struct error *err)
 {
@@ -180,7 +180,7 @@ static int read_type(const struct reading *reading, struct graph_node *node,
 	int r;
 
 	if (!dtype && !reading->values[KEY_SHAPE])
-		return 0; /* its value is not one tensor */
+		return 0; /* the value of the node is not one tensor */
 	if (!dtype || !reading->values[KEY_SHAPE])
 		return error_set(err, -EINVAL, "it has no %s",
 				 dtype ? "shape" : "dtype");
@@ -332,7 +332,7 @@ static int read_entries(struct reading *reading, struct graph_node *node,
 	return 0;
 }
 
-/* An unpack's one entry is written out in the node. */
+/* The only entry of an unpack is written in the node itself. */
 static int read_view(struct reading *reading, struct graph_node *node,
 		     struct error *err)
 {
@@ -394,7 +394,7 @@ static int read_fields(struct reading *reading, struct graph_node *node,
 	return r;
 }
 
-/* Every key that the kind takes and no other. */
+/* Take every key that the kind has, and refuse all others. */
 static int sort_keys(struct reading *reading, json_t *object,
 		     enum graph_kind kind, struct error *err)
 {
@@ -429,7 +429,7 @@ static int sort_keys(struct reading *reading, json_t *object,
 	return 0;
 }
 
-/* Node `i`, of which name and kind were read before. */
+/* Read node `i`, whose name and kind are known already. */
 static int read_node(struct reading *reading, uint32_t i, json_t *object,
 		     struct error *err)
 {
@@ -586,7 +586,7 @@ static int read_fd(int fd, struct graph *ret, struct error *err)
 
 int graph_json_read_file(const char *path, struct graph *ret, struct error *err)
 {
-	/* NONBLOCK: a FIFO must not hold us before it is refused */
+	/* NONBLOCK: a FIFO must not block us before it is refused. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	int r;
 
@@ -602,8 +602,8 @@ int graph_json_read_file(const char *path, struct graph *ret, struct error *err)
 /* --- writing ------------------------------------------------------------- */
 
 /*
- * jansson's setters refuse a NULL value, so one flag at the end tells whether
- * memory ran out anywhere.
+ * The setters of jansson refuse a NULL value, so one flag at the end tells
+ * whether memory ran out anywhere.
  */
 struct writing {
 	const struct graph *graph;
@@ -617,7 +617,8 @@ static void set(struct writing *writing, enum key key, json_t *value)
 		writing->has_failed = true;
 }
 
-/* Numbers of a checked graph fit: they are products of at most 2^62. */
+/* The numbers of a checked graph fit, since they are products of at most
+ * 2^62. */
 static json_t *number(uint64_t value)
 {
 	return json_integer((json_int_t)value);

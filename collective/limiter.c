@@ -1,9 +1,9 @@
 /*
- * Tickets in the order of their requests, and behind them (faithful form) the
- * queue of events of those that were freed.
+ * The limiter has a queue of tickets in the order of their requests. The
+ * faithful form also has a queue of the events of tickets that were freed.
  *
- * A ticket is one allocation from its request until it is forgotten: freeing
- * it moves it to the queue of events, so freeing needs no memory and cannot
+ * A ticket is one allocation from its request until it is forgotten. Freeing a
+ * ticket moves it to the queue of events, so freeing needs no memory and cannot
  * fail. Both forms admit in order; they differ in when a ticket is ready.
  */
 #include "collective/limiter.h"
@@ -17,11 +17,12 @@ struct ticket {
 	uint64_t bytes;
 	bool is_exempt;
 	bool is_admitted;
-	/* Faithful form: the ticket whose event this one took from the queue;
-	 * 0: none. */
+	/* Faithful form: the ticket whose event this one took from the queue; 0
+	 * if it took no event. */
 	uint64_t waits_for;
 	bool is_wait_over; /* that event has completed */
-	bool is_complete;  /* in the queue of events: its own has */
+	/* in the queue of events: its own event has completed */
+	bool is_complete;
 	struct ticket *next;
 };
 
@@ -30,9 +31,10 @@ struct queue {
 };
 
 struct limiter {
-	struct limiter_options options; /* without defaults to fill in */
+	struct limiter_options options; /* defaults are filled in */
 	struct queue live;              /* waiting or in flight, by number */
-	struct queue events;            /* faithful form: as they were freed */
+	/* faithful form: in the order in which they were freed */
+	struct queue events;
 	uint64_t last_number;
 	uint32_t n_counted;  /* in flight and not exempt */
 	uint64_t bytes_live; /* of all in `live` */
@@ -52,10 +54,10 @@ struct window window_of(const struct limiter_options *options)
 }
 
 /*
- * "Alone" means that nothing is in flight that somebody will free soon. If
- * bytes of exempt groups could make a request wait, one that fits beside none
- * of them would wait for ever: they stay until the work that it is part of is
- * done.
+ * A request is "alone" if nothing is in flight that will be freed soon. Bytes
+ * of exempt groups do not count for this: they stay until the work of which the
+ * request is a part has ended, so a request that does not fit beside them would
+ * wait for ever.
  */
 static bool fits_window(const struct window *window, uint64_t bytes,
 			bool is_exempt)
@@ -73,7 +75,7 @@ bool window_admit(struct window *window, uint64_t bytes, bool is_exempt)
 	if (!fits_window(window, bytes, is_exempt))
 		return false;
 	window->n_counted += !is_exempt;
-	/* Bytes of exempt ones may add up to any number. */
+	/* The bytes of exempt requests may add up to any number. */
 	if (__builtin_add_overflow(window->bytes, bytes, &window->bytes))
 		window->bytes = UINT64_MAX;
 	return true;
@@ -171,8 +173,9 @@ static bool is_ready(const struct limiter *limiter, const struct ticket *ticket)
 	return fits_window(&window, ticket->bytes, ticket->is_exempt);
 }
 
-/* In order: who is not ready holds up all behind, so that every rank sees the
- * same sequence, and so that a large request is not overtaken for ever. */
+/* Tickets are admitted in order: one that is not ready holds up all later ones.
+ * So every rank sees the same sequence, and a large request is not overtaken
+ * for ever. */
 static void admit_ready(struct limiter *limiter)
 {
 	struct ticket *ticket = limiter->live.first;
@@ -190,7 +193,8 @@ static void admit_ready(struct limiter *limiter)
 	}
 }
 
-/* _FreeEventQueue's dequeue_if_needed(): at most one, and only if full. */
+/* This is dequeue_if_needed() of _FreeEventQueue: it takes at most one event,
+ * and only if the queue is full. */
 static void take_event(struct limiter *limiter, struct ticket *ticket)
 {
 	struct ticket *event;
@@ -209,7 +213,7 @@ int limiter_request(struct limiter *limiter, uint64_t bytes, bool is_exempt,
 {
 	struct ticket *ticket;
 
-	/* No sum of bytes below can overflow while this one does not. */
+	/* While this sum does not overflow, no sum of bytes below does. */
 	if (bytes > UINT64_MAX - limiter->bytes_live)
 		return error_set(err, -EOVERFLOW,
 				 "unsharded memory that is asked for would "
@@ -264,8 +268,8 @@ void limiter_free_ticket(struct limiter *limiter, uint64_t ticket,
 	admit_ready(limiter);
 }
 
-/* The event is in the queue still, or a ticket took it, or that ticket was
- * withdrawn; then nobody needs to know. */
+/* The event is still in the queue, or a ticket took it, or that ticket was
+ * withdrawn and nothing needs to be done. */
 void limiter_complete(struct limiter *limiter, uint64_t ticket)
 {
 	struct ticket *event = *queue_find(&limiter->events, ticket);

@@ -1,12 +1,12 @@
 /*
- * One walk over the old graph copies what stays and puts each bucket's new
- * nodes behind its last collective; then inputs are translated and the nodes
- * sorted.
+ * One walk over the old graph copies the nodes that stay, and appends the new
+ * nodes of each bucket after its last collective. Then inputs are translated,
+ * and the nodes are sorted.
  *
- * While the new graph is made, inputs are numbers of one space: below n_nodes
- * the old nodes, from there on MERGE_IDS for each bucket. A view of the merged
- * result takes over the number and the name of the wait that it replaces, so
- * nobody who used that wait needs to know.
+ * While the new graph is made, inputs are numbers of one space: the old nodes
+ * come first, and then MERGE_IDS numbers for each bucket. A view of the merged
+ * result gets the number and the name of the wait that it replaces, so users of
+ * that wait do not change.
  */
 #include "collective/merge.h"
 
@@ -43,7 +43,7 @@ void merge_layout_deinit(struct merge_layout *layout)
 	*layout = MERGE_LAYOUT_NULL;
 }
 
-/* The first of those with the smallest elements. */
+/* Returns the first of the dtypes with the smallest elements. */
 static uint32_t find_dtype(const struct graph *graph, const uint32_t *waits,
 			   uint32_t n_waits, bool *ret_is_mixed)
 {
@@ -63,7 +63,7 @@ static uint32_t find_dtype(const struct graph *graph, const uint32_t *waits,
 
 /*
  * Offsets are counted in bytes first. They cannot overflow: a graph has less
- * than 2^17 nodes, and the sum is looked at after every addition of 2^62.
+ * than 2^17 nodes, and the sum is checked after every addition of at most 2^62.
  */
 static int place_entries(struct merge_layout *layout, const struct graph *graph,
 			 const uint32_t *waits, uint64_t align,
@@ -124,7 +124,7 @@ struct merging {
 	const struct graph *old;
 	const struct merge_bucket *buckets;
 	uint32_t n_buckets;
-	struct graph_users users; /* of the old */
+	struct graph_users users; /* of the old graph */
 	struct graph new;
 	uint32_t *places;  /* in the new graph, of each number */
 	uint32_t *last_of; /* of each old node: the bucket whose last
@@ -165,7 +165,8 @@ static void set_flat(struct tensor_type *type, uint32_t dtype, uint64_t numel)
 	tensor_type_contiguous(type);
 }
 
-/* The convert in front of an all-gather that nothing else uses. */
+/* Is the collective an all-gather whose input is a convert without other
+ * users? */
 static bool is_absorbed(const struct merging *merging,
 			const struct graph_node *start)
 {
@@ -176,7 +177,7 @@ static bool is_absorbed(const struct merging *merging,
 	       graph_users_count(&merging->users, input) == 1;
 }
 
-/* What the members take in, converts left aside. */
+/* Collect the inputs of the members, without the absorbed converts. */
 static uint32_t fill_operands(struct merging *merging,
 			      const struct merge_bucket *bucket, uint32_t n)
 {
@@ -192,7 +193,7 @@ static uint32_t fill_operands(struct merging *merging,
 	return n;
 }
 
-/* The buffer, and what fills it. */
+/* Append the buffer, and the node that fills it. */
 static int append_in(struct merging *merging, uint32_t b, struct error *err)
 {
 	const struct merge_bucket *bucket = &merging->buckets[b];
@@ -227,7 +228,7 @@ static int append_in(struct merging *merging, uint32_t b, struct error *err)
 	return append_named(merging, b, ID_IN, &in, err);
 }
 
-/* The collective on the buffer, and the wait for it. */
+/* Append the collective on the buffer, and the wait for it. */
 static int append_collective(struct merging *merging, uint32_t b,
 			     uint64_t *ret_rows, struct error *err)
 {
@@ -262,7 +263,7 @@ static int append_collective(struct merging *merging, uint32_t b,
 	return append_named(merging, b, ID_WAIT, &node, err);
 }
 
-/* A view of the result in place of every old wait. */
+/* Append a view of the result for every old wait. */
 static int append_views(struct merging *merging, uint32_t b, uint64_t rows,
 			struct error *err)
 {
@@ -290,7 +291,8 @@ static int append_views(struct merging *merging, uint32_t b, uint64_t rows,
 	return r;
 }
 
-/* Reduce-scatters as a list: nothing is copied, nothing viewed. */
+/* Append the reduce-scatters as a list: nothing is copied, and there are no
+ * views. */
 static int append_list(struct merging *merging, uint32_t b, struct error *err)
 {
 	const struct merge_bucket *bucket = &merging->buckets[b];
@@ -400,8 +402,8 @@ static int init(struct merging *merging, struct error *err)
 	size_t n = merging->old->n_nodes;
 	size_t n_ids = n + (size_t)merging->n_buckets * MERGE_IDS;
 
-	/* one more each, so that none is empty; an operand list also has the
-	 * buffer */
+	/* Each array has one more item, so that its size is never 0; an operand
+	 * list also has the buffer. */
 	merging->places = calloc(n_ids + 1, sizeof(*merging->places));
 	merging->last_of = calloc(n + 1, sizeof(*merging->last_of));
 	merging->is_gone = calloc(n + 1, sizeof(*merging->is_gone));

@@ -1,7 +1,7 @@
 /*
- * Making a plan, in the order in which one thing needs another: how each
- * parameter is cut and in which dtypes it travels; where it lies whole; which
- * bucket it is in; where its chunks lie; the hash over all of that.
+ * A plan is made in the order of dependence: how each parameter is cut, and in
+ * which dtypes it travels; its offset in whole form; its bucket; the offsets of
+ * its chunks; the hash of all of that.
  *
  * Every running sum is checked against the limit as it grows, so that no size
  * or offset of a plan, over all of its replicas, is above 2^62.
@@ -18,13 +18,13 @@
 
 #define LIMIT (UINT64_C(1) << 62)
 
-/* What the steps share. */
+/* what the steps share */
 struct maker {
 	const struct plan_param *params;
 	struct plan *plan;
 	struct bucket_item *items; /* one for each entry, as the next four */
 	uint32_t *buckets;
-	/* Of the space that is being laid out. */
+	/* of the region that is being laid out */
 	uint64_t *sizes; /* bytes of a chunk */
 	uint64_t *offsets, *strides;
 	struct error *err;
@@ -141,14 +141,14 @@ static bool is_float(uint32_t dtype)
 	return dtype >= DTYPE_F16 && dtype <= DTYPE_F8_E5M2;
 }
 
-/* 8-bit floats travel as they are: nothing casts them. */
+/* 8-bit floats are sent as they are: no kernel casts them. */
 static bool is_castable(uint32_t dtype)
 {
 	return dtype >= DTYPE_F16 && dtype <= DTYPE_F64;
 }
 
-/* The dtype that `from` becomes under a policy that says `wanted`: itself if
- * that is 0, or if `from` is not floating point. */
+/* Gives the dtype that `from` becomes under a policy that says `wanted`: `from`
+ * itself if `wanted` is 0, or if `from` is not floating point. */
 static int cast(uint32_t from, uint32_t wanted, const char *what, uint32_t *ret,
 		struct error *err)
 {
@@ -216,7 +216,8 @@ static int make_entries(struct maker *maker)
 
 /* ------------------------------------------------------------- places */
 
-/* Bytes of so many elements; above the limit it only says that it is. */
+/* Returns the bytes of so many elements, or a value above the limit if they are
+ * more than the limit. */
 static uint64_t size_of(uint64_t numel, uint32_t dtype)
 {
 	uint64_t size;
@@ -232,8 +233,8 @@ static uint64_t align(uint64_t offset)
 	return (offset + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
 }
 
-/* Move `at` past `n` times `size`, to the next aligned offset. `i`: the entry
- * that is to blame. */
+/* Move `at` past `n` times `size`, to the next aligned offset. `i` is the entry
+ * that an error names. */
 static int advance(const struct maker *maker, uint32_t i, uint64_t n,
 		   uint64_t size, uint64_t *at)
 {
@@ -278,7 +279,7 @@ static int place_wholes(struct maker *maker)
 	return 0;
 }
 
-/* Entry after entry, the chunks of each behind one another. */
+/* Lay out entry after entry, with the chunks of each one after another. */
 static int place_in_place(struct maker *maker, uint64_t *ret_size)
 {
 	const struct plan *plan = maker->plan;
@@ -299,8 +300,9 @@ static int place_in_place(struct maker *maker, uint64_t *ret_size)
 	return 0;
 }
 
-/* One bucket of PLAN_FLAT from entry `first` on: rank after rank, each with
- * its chunks entry after entry. `at`: its begin, and then its end. */
+/* Lay out one bucket of PLAN_FLAT from entry `first` on: rank after rank, each
+ * with its chunks entry after entry. `at` is the begin of the bucket, and
+ * becomes its end. */
 static int place_bucket(struct maker *maker, uint32_t first, uint64_t *at)
 {
 	const struct plan *plan = maker->plan;
@@ -332,8 +334,8 @@ static int place_flat(struct maker *maker, uint64_t *ret_size)
 	uint32_t next = 0;
 	uint64_t at = 0;
 
-	/* A bucket's entries follow one another, buckets are numbered in their
-	 * order. */
+	/* The entries of a bucket follow one another, and buckets are numbered
+	 * in their order. */
 	for (uint32_t i = 0; i < maker->plan->n_entries; i++) {
 		int r;
 
@@ -348,8 +350,8 @@ static int place_flat(struct maker *maker, uint64_t *ret_size)
 	return 0;
 }
 
-/* Rank after rank, each with its chunks entry after entry: buckets then lie
- * behind one another too. */
+/* Lay out rank after rank, each with its chunks entry after entry. Then buckets
+ * also follow one another. */
 static int place_per_rank(struct maker *maker, uint64_t *ret_size)
 {
 	const struct plan *plan = maker->plan;
@@ -374,8 +376,8 @@ static int place_per_rank(struct maker *maker, uint64_t *ret_size)
 		       ret_size);
 }
 
-/* From `sizes` and `buckets` to `offsets` and `strides`; 0 for entries that
- * are in no bucket. */
+/* Compute `offsets` and `strides` from `sizes` and `buckets`. Both are 0 for
+ * entries that are in no bucket. */
 static int place_chunks(struct maker *maker, uint64_t *ret_size)
 {
 	size_t n = maker->plan->n_entries;
@@ -391,7 +393,7 @@ static int place_chunks(struct maker *maker, uint64_t *ret_size)
 
 /* ------------------------------------------------------------ buckets */
 
-/* Count what is in each bucket. NULL: no memory. */
+/* Add up the entries of each bucket. Returns NULL if there is no memory. */
 static struct plan_bucket *sum_buckets(const struct maker *maker, uint32_t n)
 {
 	struct plan_bucket *sums = calloc((size_t)n + 1, sizeof(*sums));
@@ -405,7 +407,7 @@ static struct plan_bucket *sum_buckets(const struct maker *maker, uint32_t n)
 	return sums;
 }
 
-/* From `items` to `buckets` and their sums. */
+/* Compute `buckets` and their sums from `items`. */
 static int fill_buckets(struct maker *maker, const double *caps_mb,
 			uint32_t n_caps, uint32_t *ret_n,
 			struct plan_bucket **ret)
@@ -429,8 +431,9 @@ static int fill_buckets(struct maker *maker, const double *caps_mb,
 	return 0;
 }
 
-/* Gathers: who is gathered in the same dtype may travel together; counted is
- * what all ranks' chunks are in it. Shards lie in the order of the gathers. */
+/* Plan the gathers. Entries that are gathered in the same dtype may share a
+ * bucket; their size is that of all ranks' chunks in this dtype. Shards lie in
+ * the order of the gathers. */
 static int plan_gathers(struct maker *maker)
 {
 	struct plan *plan = maker->plan;
@@ -462,7 +465,8 @@ static int plan_gathers(struct maker *maker)
 	return 0;
 }
 
-/* Reductions: one reduce dtype each; counted is what goes in, unreduced. */
+/* Each bucket of reductions has one reduce dtype; sizes are of the input,
+ * before the reduction. */
 static int fill_reduce_items(struct maker *maker)
 {
 	const struct plan *plan = maker->plan;
@@ -552,7 +556,8 @@ static bool is_in_place(const struct plan *plan)
 
 		if (entry->full_dtype != entry->dtype)
 			return false;
-		/* Behind the first dimension a rank has a piece of each row. */
+		/* If the shard dimension is not the first, a rank has a piece
+		 * of each row. */
 		if (entry->shard.n_rows > 1 && plan->n_shards > 1)
 			return false;
 	}
@@ -639,8 +644,8 @@ void plan_deinit(struct plan *plan)
 	*plan = (struct plan){0};
 }
 
-/* Of `n` that divides the shards it follows for parameters: padded, each has
- * as many chunks as there are shards. */
+/* If `n` divides the number of shards, it also divides each parameter: when
+ * padded, a parameter has as many chunks as there are shards. */
 int plan_check_mesh(const struct plan *plan, uint32_t n, struct error *err)
 {
 	if (n == 0 || plan->n_shards % n != 0)

@@ -1,8 +1,8 @@
 /*
- * The hash of a plan: XXH3 over everything that must agree, one field after
- * another as little-endian 64-bit words, strings with their length in front,
- * so that two different plans never serialise to the same bytes and machines
- * of any kind get the same hash.
+ * The hash of a plan is XXH3 over everything that must agree, one field after
+ * another as little-endian 64-bit words, with the length before each string. So
+ * two different plans never have the same bytes, and all machines compute the
+ * same hash.
  */
 #include "collective/plan.h"
 #include "collective/plan_impl.h"
@@ -23,7 +23,7 @@ static void put_caps(XXH3_state_t *state, const double *caps_mb, uint32_t n)
 {
 	put(state, n);
 	for (uint32_t i = 0; i < n; i++) {
-		double cap = caps_mb[i] + 0.0; /* -0 is 0 */
+		double cap = caps_mb[i] + 0.0; /* this makes -0 into 0 */
 		uint64_t bits;
 
 		memcpy(&bits, &cap, sizeof(bits));
@@ -43,7 +43,7 @@ static void put_policy(XXH3_state_t *state, const struct plan_policy *policy)
 	put(state, policy->is_offloaded);
 }
 
-/* The dimension as it is cut, so that -1 and the last one are the same. */
+/* The dimension is hashed as it is cut, so that -1 equals the last one. */
 static void put_param(XXH3_state_t *state, const struct plan_param *param,
 		      const struct plan_entry *entry)
 {
@@ -91,7 +91,8 @@ static void put_plan(XXH3_state_t *state, const struct plan *plan,
 	put(state, plan->input_size);
 	put(state, plan->grads_size);
 	put(state, plan->partial_size);
-	/* Added later: a plan without it keeps the hash that it had. */
+	/* This field was added later; a plan without it keeps its previous
+	 * hash. */
 	if (plan->policy.input_dtype)
 		put(state, plan->policy.input_dtype);
 }
@@ -107,7 +108,7 @@ int plan_set_hash(struct plan *plan, const struct plan_param *params,
 	put_plan(state, plan, params);
 	plan->hash = XXH3_64bits_digest(state);
 	if (plan->hash == 0)
-		plan->hash = 1; /* 0 is "no plan" */
+		plan->hash = 1; /* 0 means "no plan" */
 	(void)XXH3_freeState(state);
 	return 0;
 }

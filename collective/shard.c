@@ -1,8 +1,9 @@
 /*
- * How a parameter is cut: sizes only, no memory.
+ * This file computes how a parameter is cut. It only computes sizes, and
+ * touches no memory.
  *
- * Everything is kept at or below 2^62 bytes, padding included, as proto/tensor
- * does, so that whoever adds two sizes need not look.
+ * As in proto/tensor, no size is above 2^62 bytes, padding included, so callers
+ * can add two sizes without a check.
  */
 #include "collective/shard.h"
 #include "proto/error.h"
@@ -13,7 +14,7 @@
 
 #define LIMIT (UINT64_C(1) << 62)
 
-/* The dimensions that could be cut, as a list for a sentence. */
+/* List the dimensions that could be cut, for a sentence. */
 #define LIST_SIZE 64
 
 static void list_cuttable(const struct tensor_type *type, uint32_t n_ranks,
@@ -28,7 +29,8 @@ static void list_cuttable(const struct tensor_type *type, uint32_t n_ranks,
 	}
 }
 
-/* The type as it is cut: a 0-d one as 1-d of one element. */
+/* Gives the type as it is cut: a 0-d type is cut as a 1-d type of one
+ * element. */
 static void widen(const struct tensor_type *type, struct tensor_type *ret)
 {
 	*ret = *type;
@@ -62,8 +64,9 @@ static int check_dim(const struct tensor_type *type, int32_t dim,
 	return 0;
 }
 
-/* Sizes of one padded chunk and of all of them; false: over the limit. The
- * sizes of the type itself were checked to be under it. */
+/* Compute the sizes of one padded chunk and of all of them. Returns false if
+ * they are over the limit. The sizes of the type itself are known to be within
+ * it. */
 static bool pad(struct shard *shard, uint32_t element_size)
 {
 	uint64_t chunk = (uint64_t)shard->chunk, bytes;

@@ -1,6 +1,6 @@
 /*
- * Rows and wires of buckets. Entries of a bucket follow one another, so that
- * each bucket's row is summed up in one pass over the entries.
+ * This file computes rows and wires of buckets. The entries of a bucket follow
+ * one another, so one pass over the entries adds up the row of each bucket.
  */
 #include "collective/wire.h"
 #include "collective/bucket.h"
@@ -16,7 +16,7 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Integers are summed in 64 bits, and cut off where they are stored. */
+/* Integers are summed in 64 bits, and truncated when they are stored. */
 static uint32_t widen(uint32_t dtype)
 {
 	switch ((enum dtype)dtype) {
@@ -98,7 +98,7 @@ bool wire_has_cast(const struct plan *plan, uint32_t bucket)
 	return false;
 }
 
-/* Behind the first dimension a rank has a piece of each row. */
+/* If the shard dimension is not the first, a rank has a piece of each row. */
 bool wire_is_flat(const struct plan *plan, uint32_t bucket)
 {
 	if (plan->policy.layout == PLAN_FLAT)

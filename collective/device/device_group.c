@@ -1,6 +1,6 @@
 /*
- * Tables of kernels have one entry for each entry of the plan that takes part,
- * in the plan's order; so a bucket is a range of each of them.
+ * The tables of kernels have one entry for each entry of the plan that takes
+ * part, in the plan's order. So a bucket is a range of each table.
  */
 #include "collective/device/device_group.h"
 #include "collective/bucket.h"
@@ -11,17 +11,17 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* A bucket: which entries it has, and of which rows of the tables. */
+/* a bucket: its entries, and their rows in the tables */
 struct range {
 	uint32_t first;    /* entry of the plan */
-	uint32_t row, n;   /* of the tables */
+	uint32_t row, n;   /* rows of the tables */
 	uint64_t row_size; /* bytes of a rank's row on the wire */
 };
 
 struct device_group {
 	const struct plan *plan;
 	uint32_t shard;          /* of this rank, in its replica */
-	uint64_t wire_offset;    /* of gathers, behind the whole parameters */
+	uint64_t wire_offset;    /* of gathers, after the whole parameters */
 	uint64_t *offsets[2];    /* owned; by enum wire_kind: chunks in rows */
 	struct range *ranges[2]; /* owned; likewise: buckets */
 	struct nccl_part *parts; /* owned; scratch, one for each entry */
@@ -31,7 +31,8 @@ struct device_group {
 
 /* ------------------------------------------------------------- tables */
 
-/* What the tables have for an entry, with the two plain ranges of a chunk. */
+/* Returns the table entry for a plan entry, with the two plain ranges of a
+ * chunk. */
 static struct kernels_entry chunk_of(const struct plan_entry *entry,
 				     uint64_t from, uint32_t from_dtype,
 				     uint64_t to, uint32_t to_dtype)
@@ -46,7 +47,7 @@ static struct kernels_entry chunk_of(const struct plan_entry *entry,
 	};
 }
 
-/* The whole parameter, and its chunks of all ranks. */
+/* Returns the table entry for a whole parameter and its chunks of all ranks. */
 static struct kernels_entry whole_of(const struct plan_entry *entry,
 				     uint64_t stride)
 {
@@ -140,7 +141,7 @@ static struct kernels_entry fill_grad_out(const struct device_group *group,
 
 struct table_spec {
 	enum kernels_kind kernel;
-	enum wire_kind wire; /* whose entries it has */
+	enum wire_kind wire; /* which entries it has */
 	fill_fn *fill;
 	struct kernels_table **ret;
 };
@@ -172,7 +173,7 @@ static int make_tables(struct device_group *group, const struct device *device,
 		 &group->chunk_cat},
 		{KERNELS_GRAD_OUT, WIRE_REDUCE, fill_grad_out,
 		 &group->grad_out},
-		/* Only where sums may wait for an all-reduce: */
+		/* These are used only if sums may wait for an all-reduce. */
 		{KERNELS_GRAD_OUT, WIRE_REDUCE, fill_to_partial,
 		 &group->to_partial},
 		{KERNELS_GRAD_OUT, WIRE_REDUCE, fill_from_partial,
@@ -301,7 +302,7 @@ static struct kernels_launch launch_of(const struct kernels_table *table,
 
 /* ------------------------------------------------------------- gathers */
 
-/* Where each chunk of the bucket is sent from: behind `row`, or behind the
+/* Set from where each chunk of the bucket is sent: from `row` on, or from the
  * shards if there is no cast. */
 static uint32_t straight_parts(struct device_group *group,
 			       const struct range *range, CUdeviceptr shards,
@@ -369,7 +370,7 @@ int device_group_gather(struct device_group *group, struct nccl_comm *comm,
 
 /* ---------------------------------------------------------- reductions */
 
-/* PREMUL_SUM is a factor of the chunk-cat here, which rounds once. */
+/* For PREMUL_SUM the factor is in the chunk-cat here, which rounds once. */
 static enum nccl_op op_of(enum reduce_op op)
 {
 	return op == REDUCE_OP_AVG ? NCCL_OP_AVG : NCCL_OP_SUM;
@@ -391,7 +392,8 @@ static int divide_of(const struct device_group *group,
 	return divide_make(&input, ret, err);
 }
 
-/* One bucket's steps; `bucket` has all but what depends on the flags. */
+/* the steps of one bucket; `bucket` holds all that does not depend on the
+ * flags */
 struct bucket_steps {
 	struct kernels_launch chunk_cat, add, grad_out;
 	struct nccl_part part;

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* What is between two steps stays in the first-level cache. */
+/* The values between two steps stay in the first-level cache. */
 #define BLOCK 1024 /* elements */
 
 /* --- pairs --------------------------------------------------------------- */
@@ -21,7 +21,7 @@
 		}                                                              \
 	}
 
-/* Of floats also NaN: whichever is the first, stays. */
+/* For floats, the first NaN is kept. */
 #define ORDER(type)                                                            \
 	PAIR(min_##type, type, a < b || a != a ? a : b)                        \
 	PAIR(max_##type, type, a > b || a != a ? a : b)
@@ -40,8 +40,8 @@ ORDER(uint64_t)
 PAIR(product_float, float, a *b)
 PAIR(product_double, double, a *b)
 
-/* Signed ones have the same bits. The factors are widened first: 16 bits times
- * 16 bits would be a signed int. */
+/* Signed integers have the same bits as unsigned ones. The factors are widened
+ * first, because 16 bits times 16 bits would be a signed int. */
 #define BITS(type)                                                             \
 	PAIR(product_##type, type, (uint64_t)a *b)                             \
 	PAIR(band_##type, type, a &b)                                          \
@@ -69,7 +69,7 @@ BITS(uint64_t)
 		[FOLD_BOR] = bor_##bits, [FOLD_BXOR] = bxor_##bits             \
 	}
 
-/* f16 and bf16 are widened first. */
+/* f16 and bf16 have no row, since they are widened first. */
 static fold_pair_fn *const pairs[DTYPE_MAX + 1][HOWS] = {
 	[DTYPE_BOOL] = {[FOLD_SUM] = bor_uint8_t,
 			[FOLD_PRODUCT] = band_uint8_t,
@@ -151,7 +151,7 @@ static void fold_pairs(const struct fold *fold, uint8_t *out,
 		fold->pair(out + at, (const uint8_t *)in[i] + at, n);
 }
 
-/* A fold of one is a cast. */
+/* A fold of one input is a cast. */
 static void cast(const struct fold *fold, void *out, uint32_t to,
 		 const void *in, uint32_t from, size_t n)
 {

@@ -1,23 +1,23 @@
 /*
- * A task is a piece of `full`, whatever lies in it: many small parameters are
- * one task, a large one is many.
+ * A task is a piece of `full`, whatever parameters lie in it. Many small
+ * parameters are one task, and a large parameter is many.
  */
 #include "collective/host/gather.h"
 #include <string.h>
 
-/* Less costs more to hand out than to move. */
+/* Taking a smaller task would cost more than copying it. */
 #define MIN_TASK_SIZE (UINT64_C(16) << 10)
 
 _Static_assert(MIN_TASK_SIZE % PLAN_ALIGN == 0 &&
 		       GATHER_TASK_SIZE % MIN_TASK_SIZE == 0,
 	       "tasks are whole PLAN_ALIGN");
 
-/* What the steps of a task share. */
+/* what the steps of a task share */
 struct task {
 	const struct gather *gather;
 	const struct plan_entry *entry;
 	const uint8_t *shards; /* of the replica */
-	uint8_t *full;         /* its whole parameter */
+	uint8_t *full;         /* whole parameter in the replica */
 	bool is_streamed;
 };
 
@@ -62,7 +62,7 @@ uint64_t gather_count_bytes(const struct gather *gather)
 	return n * plan->n_replicas;
 }
 
-/* Elements from `position` to `end`. */
+/* Copy the elements from `position` to `end`. */
 static void move(const struct task *task, uint64_t position, uint64_t end)
 {
 	const struct plan_entry *entry = task->entry;
@@ -89,7 +89,8 @@ static void move(const struct task *task, uint64_t position, uint64_t end)
 	}
 }
 
-/* Bytes [begin, end) of the parameter: elements and what is behind them. */
+/* Fill bytes [begin, end) of the parameter: its elements and the padding after
+ * them. */
 static void run_part(const struct task *task, uint64_t begin, uint64_t end)
 {
 	size_t size = dtype_size(task->entry->full_dtype);

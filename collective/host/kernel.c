@@ -1,5 +1,6 @@
 /*
- * Which kernels this CPU has, and what needs no level.
+ * This file selects the kernels for this CPU, and has the functions that do not
+ * depend on a level.
  */
 #include "collective/host/kernel.h"
 #include "collective/host/kernel_levels.h"
@@ -70,7 +71,7 @@ const struct kernels *kernels_get(enum kernel_level level)
 	}
 }
 #elif defined(__aarch64__)
-/* <asm/hwcap.h> of older systems has not all of them. */
+/* <asm/hwcap.h> of older systems lacks some of them. */
 #define HAS_FP16       (UINT64_C(1) << 9)
 #define HAS_ASIMD_FP16 (UINT64_C(1) << 10)
 #define HAS_BF16       (UINT64_C(1) << 14) /* in AT_HWCAP2 */
@@ -80,7 +81,7 @@ const struct kernels *kernels_get(enum kernel_level level)
 	const uint64_t both = HAS_FP16 | HAS_ASIMD_FP16;
 
 	switch (level) {
-	case KERNEL_GENERIC: /* has NEON, as every such CPU */
+	case KERNEL_GENERIC: /* has NEON, like every such CPU */
 		return &kernels_generic;
 	case KERNEL_NEOVERSE:
 		return (getauxval(AT_HWCAP) & both) == both &&

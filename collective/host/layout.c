@@ -1,8 +1,9 @@
 /*
- * Checking plans, and finding one's way in them.
+ * This file checks plans, and finds positions in them.
  *
- * The broker makes plans with checked arithmetic; this does not trust that,
- * since what follows from it is written to with no further look.
+ * The broker makes plans with checked arithmetic. This file does not trust
+ * that, because memory is written at the resulting offsets without further
+ * checks.
  */
 #include "collective/host/layout.h"
 #include "collective/bucket.h"
@@ -104,7 +105,8 @@ static int check_dtypes(const struct plan_entry *entry, struct error *err)
 	return 0;
 }
 
-/* Whole parameters lie one behind the other; `*at` moves behind this one. */
+/* Whole parameters lie one after another; `*at` moves to the end of this
+ * one. */
 static int check_whole(const struct plan_entry *entry, uint32_t dtype,
 		       uint64_t offset, uint64_t size, uint64_t *at,
 		       struct error *err)
@@ -167,7 +169,7 @@ static int check_places(const struct plan *plan, const struct plan_entry *entry,
 	return r;
 }
 
-/* On devices the chunks of one rank are a range of their own. */
+/* On devices the chunks of one rank are one range. */
 static int check_strides(const struct plan *plan,
 			 const struct plan_entry *entry, struct error *err)
 {
@@ -185,7 +187,7 @@ static int check_strides(const struct plan *plan,
 	return 0;
 }
 
-/* Buckets are numbered in their order; `*n` counts those that have begun. */
+/* Buckets are numbered in their order; `*n` counts the buckets so far. */
 static int check_bucket(uint32_t bucket, uint32_t *n, struct error *err)
 {
 	if (bucket == *n)
@@ -246,7 +248,8 @@ static int check(const struct layout *layout, struct error *err)
 
 /* --- spans --------------------------------------------------------------- */
 
-/* Each goes up to where the next begins, so that all between is padding. */
+/* Each span ends where the next one begins, so all bytes between are
+ * padding. */
 static void append(struct layout_span *spans, uint32_t *n, uint64_t begin,
 		   uint64_t end, const struct plan_entry *entry)
 {
@@ -358,8 +361,8 @@ const struct layout_span *layout_find(const struct layout_span *spans,
 struct stretch layout_stretch(const struct shard *shard, uint64_t position,
 			      uint64_t max)
 {
-	/* What one chunk has of one row, and all of them. Where there is more
-	 * than one row, none is padded. */
+	/* `part` is what one chunk has of one row. If there is more than one
+	 * row, no row is padded. */
 	uint64_t part = (uint64_t)shard->chunk * shard->row_numel;
 	uint64_t row = position / (part * shard->n_ranks);
 	uint64_t rest = position % (part * shard->n_ranks);
@@ -377,7 +380,7 @@ uint64_t layout_gap(const struct shard *shard, uint32_t s, uint64_t offset,
 {
 	uint64_t end = offset + s * stride + shard->chunk_numel * element_size;
 
-	/* Chunks that are packed have their neighbour there. */
+	/* If chunks are packed, the next chunk begins there. */
 	if (s + 1 < shard->n_ranks && stride % PLAN_ALIGN != 0)
 		return 0;
 	return align(end) - end;

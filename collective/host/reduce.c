@@ -1,7 +1,7 @@
 /*
- * A task is a piece of the ranks' inputs. It goes through it in blocks, whose
- * sums stay in the first-level cache until they are through all steps, so that
- * main memory sees each input once and each gradient once.
+ * A task is a piece of the ranks' inputs. It is processed in blocks whose sums
+ * stay in the first-level cache through all steps, so that each input is read
+ * once from main memory, and each gradient written once.
  */
 #include "collective/host/reduce.h"
 #include "collective/divide.h"
@@ -12,13 +12,13 @@
 #include <string.h>
 
 #define TASK_BYTES  (UINT64_C(512) << 10) /* read and written */
-#define TASK_MIN    (UINT64_C(32) << 10)  /* what is shared is as large */
+#define TASK_MIN    (UINT64_C(32) << 10)  /* lower limit for shared work */
 #define TASK_UNIT   UINT64_C(1024)        /* of the input */
 #define BLOCK       512                   /* elements */
 #define MAX_ELEMENT sizeof(uint64_t)
 
-/* A block for each of the ranks: shorter where there are many, so that all of
- * them stay in the second-level cache. */
+/* A pile has a block for each rank. Blocks are shorter if there are many ranks,
+ * so that all of them stay in the second-level cache. */
 #define PILE_SIZE (UINT64_C(64) << 10)
 
 struct block {
@@ -29,24 +29,24 @@ struct pile {
 	_Alignas(PLAN_ALIGN) uint8_t bytes[PILE_SIZE];
 };
 
-/* What the steps of a task share. */
+/* what the steps of a task share */
 struct task {
 	const struct reduce *reduce;
 	const struct plan_entry *entry;
 	const struct reduce_steps *steps;
-	/* What sums are rounded to between two steps: the reduce dtype, or all
-	 * 64 bits of an integer. */
+	/* The dtype to which sums are rounded between two steps: the reduce
+	 * dtype, or 64 bits for integers. */
 	uint32_t sum_dtype;
 	bool is_streamed;
-	bool is_one_step;  /* one sum, over the shards or over the replicas, is
-			      all there is to do */
+	/* the only step is one sum, over the shards or over the replicas */
+	bool is_one_step;
 	uint64_t position; /* of the block */
-	size_t n, n_max;   /* its elements; of any block */
+	size_t n, n_max;   /* elements of the block; maximum for any block */
 	struct pile inputs, sums; /* cast inputs; sums of the replicas */
 	struct block scratch, value;
 };
 
-/* A place for an entry's elements: grads or partial. */
+/* the place of an entry's elements, in grads or partial */
 struct place {
 	uint8_t *base; /* of the replica */
 	uint64_t offset, stride;
@@ -72,8 +72,8 @@ static int make_steps(struct reduce *reduce, uint32_t dtype,
 
 	if (r < 0)
 		return r;
-	/* A power of two has an exact reciprocal; where post divides, no
-	 * sum is an average. */
+	/* A power of two has an exact reciprocal; if post divides, no sum is an
+	 * average. */
 	assert(frexp(divide.pre, &exponent) == 0.5);
 	assert(divide.post == 1 || (divide.scatter_op != REDUCE_OP_AVG &&
 				    divide.reduce_op != REDUCE_OP_AVG));
@@ -88,7 +88,7 @@ static int make_steps(struct reduce *reduce, uint32_t dtype,
 	return 0;
 }
 
-/* Of the input, if a task reads and writes so many bytes. */
+/* Returns the input size of a task that reads and writes so many bytes. */
 static uint64_t task_size(const struct plan *plan, uint64_t bytes)
 {
 	uint64_t size = bytes / (plan->n_shards * plan->n_replicas + 1);
@@ -99,8 +99,8 @@ static uint64_t task_size(const struct plan *plan, uint64_t bytes)
 void reduce_share(struct reduce *reduce)
 {
 	const struct plan *plan = &reduce->layout->plan;
-	/* All of them read and write about that much for each rank, so this
-	 * makes four tasks for each. */
+	/* All ranks read and write about that much for each rank, so this makes
+	 * four tasks for each. */
 	uint64_t bytes = plan->input_size / 4;
 
 	bytes = bytes < TASK_MIN ? TASK_MIN : bytes;
@@ -219,8 +219,8 @@ static void fold(const struct task *task, uint32_t from, uint32_t to, void *out,
 					      factor, divisor, false);
 }
 
-/* May inputs of that dtype be summed as they are? So they may if they are of
- * the reduce dtype, or if the accumulator takes them without rounding. */
+/* May inputs of that dtype be summed without a cast? They may if they have the
+ * reduce dtype, or if the accumulator represents them exactly. */
 static bool is_summable(const struct plan_entry *entry)
 {
 	return entry->input_dtype == entry->reduce_dtype ||
@@ -228,7 +228,7 @@ static bool is_summable(const struct plan_entry *entry)
 		kernel_accumulator(entry->input_dtype) == DTYPE_F32);
 }
 
-/* Where a replica's inputs are that can be summed, and in which dtype. */
+/* Find the summable inputs of a replica. Returns their dtype. */
 static uint32_t find_inputs(struct task *task, uint32_t replica,
 			    const void **ret_in)
 {
@@ -272,7 +272,7 @@ static void add_partial(struct task *task, uint32_t replica, uint8_t *sum)
 	}
 }
 
-/* Add `n` elements of that dtype to what is in `to`. */
+/* Add `n` elements of that dtype to `to`. */
 static void accumulate(struct task *task, uint32_t dtype, void *to,
 		       const void *from, size_t n)
 {
@@ -284,7 +284,7 @@ static void accumulate(struct task *task, uint32_t dtype, void *to,
 	memcpy(to, &task->scratch, n * dtype_size(dtype));
 }
 
-/* The block of values, in the dtype of the place, to where they belong. */
+/* Write the block of values, in the dtype of the place, to its destination. */
 static void put(struct task *task, const struct place *place, bool is_added)
 {
 	size_t size = dtype_size(place->dtype), i = 0;
@@ -304,7 +304,7 @@ static void put(struct task *task, const struct place *place, bool is_added)
 	}
 }
 
-/* One replica's sum, up to and with the partial. */
+/* Compute the sum of one replica, up to and with the partial sum. */
 static void sum_replica(struct task *task, uint32_t replica, uint8_t *sum)
 {
 	const struct reduce *reduce = task->reduce;
@@ -324,8 +324,8 @@ static void sum_replica(struct task *task, uint32_t replica, uint8_t *sum)
 	put(task, &place, false);
 }
 
-/* May the last sum be divided, by whichever divisor is not 1, and cast to what
- * is stored in one step: is there no rounding, or only the last one? */
+/* Can the last sum, its division and the cast to the stored dtype be one step?
+ * They can if nothing is rounded between them. */
 static bool is_merged(const struct task *task)
 {
 	const struct plan_entry *entry = task->entry;
@@ -334,7 +334,7 @@ static bool is_merged(const struct task *task)
 	       (task->sum_dtype == entry->dtype && task->steps->post == 1);
 }
 
-/* The last sum, the division behind it, and the cast to what is stored. */
+/* Compute the last sum, then divide it and cast it to the stored dtype. */
 static void finish(struct task *task, uint32_t from, const void *const *in,
 		   uint32_t n_in, double factor, double divisor)
 {
@@ -351,8 +351,8 @@ static void finish(struct task *task, uint32_t from, const void *const *in,
 	fold(task, sum_dtype, dtype, &task->value, &total, 1, 1, post);
 }
 
-/* With one shard a replica's sum is its only input, if nothing is done to it.
- */
+/* With one shard, the sum of a replica is its only input if no step changes
+ * it. */
 static bool is_input_sum(const struct task *task)
 {
 	return task->entry->shard.n_ranks == 1 && task->steps->factor == 1 &&
@@ -361,7 +361,8 @@ static bool is_input_sum(const struct task *task)
 	       is_summable(task->entry);
 }
 
-/* With several replicas; false: partial sums were all there was to do. */
+/* Reduce over several replicas. Returns false if the job ends with partial
+ * sums. */
 static bool finish_replicas(struct task *task)
 {
 	uint32_t n = task->reduce->layout->plan.n_replicas;
@@ -383,7 +384,7 @@ static bool finish_replicas(struct task *task)
 	return true;
 }
 
-/* Any job; gives how many elements that were. */
+/* Run any job for one block. Returns the number of elements. */
 static uint64_t reduce_block(struct task *task)
 {
 	const struct plan *plan = &task->reduce->layout->plan;
@@ -405,7 +406,8 @@ static uint64_t reduce_block(struct task *task)
 	return task->n;
 }
 
-/* From the inputs to their places; gives how many elements that were. */
+/* Sum from the inputs directly to the destinations. Returns the number of
+ * elements. */
 static uint64_t reduce_stretch(struct task *task, uint64_t max)
 {
 	const struct plan *plan = &task->reduce->layout->plan;
@@ -433,7 +435,7 @@ static uint64_t reduce_stretch(struct task *task, uint64_t max)
 
 /* --- padding ------------------------------------------------------------- */
 
-/* What is written, for a replica. */
+/* Returns the output place of a replica. */
 static struct place output_of(const struct task *task, uint32_t replica)
 {
 	return task->reduce->flags & HOST_REDUCE_PARTIAL_OUT
@@ -459,7 +461,7 @@ static void clear_positions(const struct task *task, uint64_t position,
 	}
 }
 
-/* Behind the chunks of all shards. */
+/* Clear the padding after the chunks of all shards. */
 static void clear_gaps(const struct task *task)
 {
 	const struct shard *shard = &task->entry->shard;
@@ -496,7 +498,7 @@ static void begin_entry(struct task *task, const struct plan_entry *entry)
 		is_summable(entry) && is_merged(task);
 }
 
-/* Bytes [begin, end) of a span. */
+/* Process bytes [begin, end) of a span. */
 static void run_part(struct task *task, const struct layout_span *span,
 		     uint64_t begin, uint64_t end)
 {
