@@ -12,13 +12,14 @@ const struct fsdp_param_spec HOME_PARAMS[HOME_N_PARAMS] = {
 	{.name = "table", .spec = {FSDP_F32, 1, {8}}, .is_frozen = true},
 };
 
-/* Of trained parameters alone, so that a commit carries nothing over. */
+/* The sum covers trained parameters only, so that a commit keeps the frozen
+ * ones. */
 const struct layer HOME_LAYERS[HOME_N_LAYERS] = {{"l0", HOME_PARAMS, 2, {0}},
 						 {"l1", HOME_PARAMS, 3, {0}}};
 
-struct daemon home_daemon, home_other; /* of another node */
+struct daemon home_daemon, home_other; /* broker of another node */
 struct ranks home_ranks;
-struct fsdp_client *home_client; /* the test's own */
+struct fsdp_client *home_client; /* the session of the test */
 
 void home_set_up(void)
 {
@@ -62,7 +63,7 @@ void home_start(uint32_t n, size_t n_layers)
 	home_start_with(n, n_layers, NULL);
 }
 
-/* One that has joined and committed its first step. */
+/* Start a rank that joins and commits its first step. */
 void home_start_crew(void)
 {
 	home_start(2, 1);

@@ -1,6 +1,6 @@
 /*
- * A broker, ranks on fake devices whose work fsdp-worker does, and what they
- * do. The communicator is "job".
+ * A broker with fsdp-worker as the executor, and ranks on fake devices. The
+ * communicator is "job".
  */
 #pragma once
 #include "tests/lib/daemon.h"
@@ -22,13 +22,13 @@ extern struct fsdp_comm_entry home_seen; /* by home_note_comm() */
 void home_set_up(void);
 void home_tear_down(void);
 
-/* Start the broker and n ranks that have not joined. */
+/* Start the broker and n ranks, which do not join yet. */
 void home_start_with(uint32_t n, size_t n_layers, const char *const *env);
 void home_start(uint32_t n, size_t n_layers);
-/* Start two ranks that have joined and committed their first step. */
+/* Start two ranks, which join and commit their first step. */
 void home_start_crew(void);
 
-/* An fsdp_comm_fn. */
+/* This function is an fsdp_comm_fn. */
 int home_note_comm(const struct fsdp_comm_entry *entry, void *data);
 #define home_expect_says(rank, what)                                           \
 	cr_expect(ne(ptr, strstr(home_ranks.notes[rank].sentence, (what)),     \
@@ -37,7 +37,7 @@ int home_note_comm(const struct fsdp_comm_entry *entry, void *data);
 
 void home_expect_all_told(const char *what);
 
-/* What a rank does with its first group. */
+/* A rank does these calls with its first group. */
 int home_unshard(void);
 int home_reshard(void);
 int home_reduce(void);

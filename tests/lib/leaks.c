@@ -8,7 +8,7 @@
 
 #define MAX_HELD 4096
 
-/* What a process has, one line of text each. */
+/* The resources of a process, as one line of text each. */
 struct held {
 	char *lines[MAX_HELD];
 	size_t n;
@@ -25,8 +25,8 @@ static void add(struct held *held, char *line)
 	held->lines[held->n++] = line;
 }
 
-/* The driver's fake keeps its devices for as long as the process lives, and
- * finds leaks of device memory itself. */
+/* The fake driver keeps its devices as long as the process lives, and finds
+ * leaks of device memory itself. */
 static bool is_of_fake(const char *line)
 {
 	return strstr(line, "/dev/shm/fsdp-gpu-");
@@ -58,7 +58,8 @@ static void list_descriptors(struct held *held)
 		closedir(dir);
 }
 
-/* Private ones are libraries, heaps and stacks, which the C library keeps. */
+/* Private mappings are libraries, heaps and stacks, which the C library
+ * keeps. */
 static void list_mappings(struct held *held)
 {
 	FILE *file = fopen("/proc/self/maps", "re");

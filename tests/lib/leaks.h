@@ -1,13 +1,14 @@
 /*
- * Suites whose tests must give back what they took: descriptors, shared
+ * Suites whose tests must release what they allocate. Descriptors, shared
  * mappings and child processes are listed before the suite's set-up and after
- * its teardown, and a test that leaves more than it found fails, with a list of
- * it on stderr.
+ * its teardown. A test that leaves more than it found fails, with a list of the
+ * leaks on stderr.
  *
  *	CHECKED_SUITE(client, setup, teardown, .timeout = 60);
  *
- * Criterion 2.4 counts no assertion that fails in a teardown, so a leak ends
- *the process by SIGABRT. It runs no teardown after a test that was skipped.
+ * Criterion 2.4 does not count an assertion that fails in a teardown, so a leak
+ * ends the process by SIGABRT. Criterion runs no teardown after a test that was
+ * skipped.
  */
 #pragma once
 #include <criterion/criterion.h>
@@ -26,7 +27,7 @@
 	TestSuite(suite, .init = suite##_checked_init,                         \
 		  .fini = suite##_checked_fini, __VA_ARGS__)
 
-/* List what the process has. */
+/* List the resources of the process. */
 void leaks_begin(void);
-/* End it if it has more. */
+/* End the process if it has more resources than listed. */
 void leaks_check(void);

@@ -1,4 +1,4 @@
-/* Descriptors that linger. */
+/* This file makes descriptors that linger. */
 #include "tests/lib/linger.h"
 #include <arpa/inet.h>
 #include <criterion/criterion.h>

@@ -1,12 +1,13 @@
 /*
- * Descriptors whose last close waits until the test says so.
+ * Descriptors whose last close blocks until the test ends the wait.
  */
 #pragma once
 
-/* A TCP socket whose last close takes an hour: it lingers, has data to send,
- * and nobody reads at its other end (`ret_end`). Skips the test if there is no
- * loopback network. */
+/* Make a TCP socket whose last close takes an hour: it lingers, has data to
+ * send, and no process reads at its other end (`ret_end`). Skips the test if
+ * there is no loopback network. */
 int make_lingering(int *ret_end);
 
-/* A socket (the caller's) in which `fd` (consumed) waits to be received. */
+/* Make a socket, which the caller owns, in which `fd` waits to be received. The
+ * function consumes `fd`. */
 int put_in_socket(int fd);

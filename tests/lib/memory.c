@@ -1,6 +1,6 @@
 /*
- * In host memory tests look at the very pages, as the programs do that they
- * stand for.
+ * For host memory, tests look at the pages themselves, as the programs do for
+ * which they stand.
  */
 #include "tests/lib/memory.h"
 #include "tests/lib/chaos.h"
@@ -48,10 +48,10 @@ void memory_write(struct fsdp_tensor *tensor, size_t offset, const void *from,
 
 /* --- ranks --------------------------------------------------------------- */
 
-static const struct device *own; /* this rank's */
+static const struct device *own; /* device of this rank */
 
-/* Ranks that share a device are nodes of their own to NCCL, which takes them
- * only so. */
+/* NCCL accepts ranks that share a device only if they are nodes of their
+ * own. */
 static void share_device(uint32_t rank)
 {
 	char text[32];

@@ -1,6 +1,6 @@
 /*
- * Cases are drawn so that all of them can be: what must be refused is for other
- * tests. Values are functions of where they are.
+ * The generator draws only cases that are possible; other tests cover refusals.
+ * Each value is a function of its position.
  */
 #include "tests/lib/property.h"
 #include "tests/lib/scalar.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TIMEOUT_MS 120000 /* only what hangs ends by it */
+#define TIMEOUT_MS 120000 /* only a rank that hangs reaches it */
 
 /* --- chance -------------------------------------------------------------- */
 
@@ -104,7 +104,7 @@ static void draw_param(struct chance *chance, const struct property_case *it,
 		ret->reduce = policy->reduce_dtype;
 }
 
-/* How it is divided: mostly alike in all of a group's reductions. */
+/* Draw the divide factor. Most reductions of a group have the same one. */
 static void draw_factor(struct chance *chance, const struct group_case *group,
 			const struct property_case *it,
 			struct fsdp_reduce_options *ret)
@@ -232,7 +232,7 @@ uint64_t value_of_param(struct spot *spot, uint32_t replica, uint64_t step)
 
 	spot->round = 0;
 	spot->who = replica;
-	/* A commit keeps what is frozen as it is. */
+	/* A commit keeps frozen parameters as they are. */
 	spot->step = param->spec.is_frozen ? 1 : step;
 	return value_at(spot, param->spec.spec.dtype);
 }
@@ -289,7 +289,7 @@ static uint64_t input_of(struct reduction *reduction, uint32_t rank)
 	return value_of_gradient(&reduction->spot, rank);
 }
 
-/* Steps 1 to 3 for one mesh; a sum of the reduce dtype. */
+/* Compute steps 1 to 3 for one mesh. Returns a sum of the reduce dtype. */
 static double sum_floats(struct reduction *reduction, uint32_t replica,
 			 uint64_t partial)
 {
@@ -320,7 +320,7 @@ static double sum_floats(struct reduction *reduction, uint32_t replica,
 		reduce, scalar_add(acc, sum, scalar_decode(reduce, partial)));
 }
 
-/* Steps 4 and 5. */
+/* Compute steps 4 and 5. */
 static uint64_t finish_floats(const struct reduction *reduction,
 			      const double *sums, uint64_t grad)
 {
@@ -362,7 +362,7 @@ static void reduce_floats(struct reduction *reduction, struct element *element)
 		element->partial[g] = scalar_encode(reduce, sums[g]);
 }
 
-/* All 64 bits until something is stored; then it is cut off. */
+/* Sums have all 64 bits until they are stored, which cuts them off. */
 static void reduce_integers(struct reduction *reduction,
 			    struct element *element)
 {
@@ -389,7 +389,7 @@ static void reduce_integers(struct reduction *reduction,
 	element->grad = scalar_narrow(dtype, total);
 }
 
-/* The mean, or the sum over the factor, in f64. */
+/* Compute the mean, or the sum divided by the factor, in f64. */
 static void reduce_oracle(struct reduction *reduction, struct element *element)
 {
 	const struct fsdp_reduce_options *options = reduction->options;

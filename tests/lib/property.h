@@ -1,10 +1,8 @@
 /*
- * Random groups on random meshes, every value in them, and what a reduction
- * must make of those: the arithmetic of docs/fsdp.md, written one element at a
- * time (scalar.h), and the same in f64.
- *
- * All of a case follows from its seed, so that every rank can draw it by
- * itself and knows what every other one writes.
+ * Random groups on random meshes, every value in them, and the results that a
+ * reduction must give: the arithmetic of docs/fsdp.md, written one element at a
+ * time (scalar.h), and the same in f64. A case follows from its seed, so every
+ * rank can draw it by itself and knows the values of all other ranks.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -25,8 +23,8 @@ struct param_case {
 	struct fsdp_param_spec spec;
 	uint32_t dim; /* not negative */
 	uint64_t numel;
-	enum fsdp_dtype full, input, reduce; /* the last two 0: frozen */
-	bool is_wild; /* any bits, else numbers about 1 */
+	enum fsdp_dtype full, input, reduce; /* the last two are 0 if frozen */
+	bool is_wild; /* values are any bits, else numbers near 1 */
 };
 
 struct group_case {
@@ -34,8 +32,8 @@ struct group_case {
 	struct fsdp_policy policy;
 	size_t n;
 	struct param_case params[MAX_PARAMS];
-	bool has_integers;                  /* that are reduced */
-	struct fsdp_reduce_options options; /* factors only */
+	bool has_integers; /* with gradients that are reduced */
+	struct fsdp_reduce_options options; /* divide factors only */
 	bool is_trained;
 };
 
@@ -45,7 +43,7 @@ struct round_case {
 };
 
 struct step_case {
-	uint32_t order[MAX_GROUPS]; /* of unshards */
+	uint32_t order[MAX_GROUPS]; /* number of unshards */
 	uint32_t n_mesh[MAX_GROUPS];
 	uint32_t n_rounds[MAX_GROUPS];
 	struct round_case rounds[MAX_GROUPS][MAX_ROUNDS];
@@ -60,50 +58,51 @@ struct property_case {
 	struct step_case steps[N_STEPS];
 };
 
-/* Names are in there: it may not be moved. */
+/* The case must not be moved, because it contains pointers to its names. */
 void case_draw(uint64_t seed, struct property_case *ret);
 
 /* --- values -------------------------------------------------------------- */
 
 uint64_t mix(uint64_t x);
 
-/* Which element of what: a value is a function of this. */
+/* A value is a function of this position. */
 struct spot {
 	const struct property_case *it;
 	size_t group, param;
 	uint64_t index, step;
-	uint32_t who;   /* replica of a parameter, rank of a gradient */
-	uint32_t round; /* 0: a parameter; else a gradient, from 1 */
+	uint32_t who;   /* replica for a parameter, rank for a gradient */
+	uint32_t round; /* 0 for a parameter, 1 or more for a gradient */
 };
 
-/* Bits of the dtype: of a parameter in the stored one ... */
+/* Returns bits of the parameter's stored dtype ... */
 uint64_t value_of_param(struct spot *spot, uint32_t replica, uint64_t step);
-/* ... and of a rank's gradient, in that of inputs. */
+/* ... or bits of a rank's gradient, in the dtype of inputs. */
 uint64_t value_of_gradient(struct spot *spot, uint32_t rank);
 
 /* --- reductions ---------------------------------------------------------- */
 
 enum op { SUM, AVG };
 
-/* A line of the table of divide factors. */
+/* One row of the table of divide factors. */
 struct factors {
 	double pre, premul, post;
-	uint64_t scatter, all_reduce; /* enum op; without holes */
+	uint64_t scatter, all_reduce; /* enum op; excludes padding */
 };
 
 struct factors factors_of(const struct property_case *it,
 			  enum fsdp_dtype reduce,
 			  const struct fsdp_reduce_options *options);
 
-/* Of one element of one rank's shard, all that a run remembers. */
+/* A run remembers this for each element of each rank's shard. */
 struct element {
 	uint64_t grad;               /* bits, stored dtype */
 	uint64_t partial[MAX_WORLD]; /* by replica; bits, reduce dtype */
-	/* In f64: the same, and the sum of absolute values, for the bound. */
+	/* The same values in f64, and the sums of absolute values, from which
+	 * the bound of the error follows. */
 	double oracle, partial_oracle, size, partial_size;
 };
 
-/* What goes into a reduction. */
+/* The inputs of a reduction. */
 struct reduction {
 	const struct property_case *it;
 	const struct param_case *param;
@@ -113,5 +112,5 @@ struct reduction {
 	bool is_put_off, has_partial, has_grads;
 };
 
-/* The element as it is after the reduction, to the bit and in f64. */
+/* Compute the element after the reduction, to the bit and in f64. */
 void reduction_apply(struct reduction *reduction, struct element *element);

@@ -1,6 +1,6 @@
 /*
- * Ranks as actors. Notes are shared memory, so that what a rank said is there
- * even when it has been killed.
+ * Ranks are actors. Notes are in shared memory, so that the sentence of a rank
+ * remains after the rank was killed.
  */
 #include "tests/lib/ranks.h"
 #include "tests/lib/chaos.h"
@@ -129,7 +129,8 @@ pid_t worker_pid(const struct daemon *daemon)
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)broker,
 		 (int)broker);
 	file = fopen(path, "r");
-	if (!file) /* a plan killed the broker since; its heir is on the way */
+	if (!file) /* A planned death killed the broker, and its successor is
+		      not started yet. */
 		return 0;
 	while (fscanf(file, "%d", &pid) == 1 && !is_worker(pid))
 		pid = 0;

@@ -1,11 +1,8 @@
 /*
  * Ranks: processes of a test that join communicators, each with a connection of
- * its own.
- *
- * They are actors (actor.h): the test tells all of them, or one, what to do
- * next. What a test sets in its own variables before ranks_start() they
- * inherit; what they say in return is a number and, if something was refused,
- * the sentence.
+ * its own. They are actors (actor.h): the test tells one or all of them what to
+ * do next. They inherit the variables that the test sets before ranks_start().
+ * They return a number and, if a request was refused, the sentence.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -24,40 +21,41 @@ struct rank_note {
 struct ranks {
 	uint32_t n;
 	struct actor actors[RANKS_MAX];
-	struct rank_note *notes; /* shared, by rank */
+	struct rank_note *notes; /* in shared memory, by rank */
 };
 
 void ranks_start(struct ranks *ranks, uint32_t n);
-/* SIGKILL to all that are left. */
+/* Send SIGKILL to all ranks that still run. */
 void ranks_stop(struct ranks *ranks);
 
-/* Run `fn` in all of them at the same time. 0 if all gave 0, else what the
- * first that did not gave, with its sentence on stderr. */
+/* Run `fn` in all ranks at the same time. Returns 0 if all returned 0, else the
+ * code of the first that did not, whose sentence is printed on stderr. */
 int ranks_run(struct ranks *ranks, actor_fn *fn);
-/* In two steps; the codes are in the notes. */
+/* Do the same in two steps. The codes are in the notes. */
 void ranks_begin(struct ranks *ranks, actor_fn *fn);
 void ranks_end(struct ranks *ranks);
-/* In one of them. */
+/* Run `fn` in one rank. */
 int rank_run(struct ranks *ranks, uint32_t rank, actor_fn *fn);
 
 /* --- in a rank ----------------------------------------------------------- */
 
 uint32_t rank_self(void);
 uint32_t rank_world(void);
-/* Note the sentence if `r` is negative; gives `r`. */
+/* Note the sentence if `r` is negative. Returns `r`. */
 int rank_say(int r, const char *sentence);
-/* The same with libfsdp's sentence. */
+/* Do the same with libfsdp's sentence. */
 int rank_note(int r);
 
 /* --- worker -------------------------------------------------------------- */
 
-/* The pid of the broker's fsdp-worker; 0: there is none. */
+/* Returns the pid of the broker's fsdp-worker, or 0 if there is none. */
 pid_t worker_pid(const struct daemon *daemon);
-/* Wait until there is one other than `old`. */
+/* Wait until there is a worker other than `old`. */
 pid_t worker_await(const struct daemon *daemon, pid_t old);
 
-/* One of the status's values; ends the test if there is none of that name. */
+/* Returns a value of the status. Ends the test if no value has that name. */
 uint64_t status_value(struct fsdp_client *client, const char *name);
-/* Ask until it is as expected; false: it does not become so. */
+/* Poll the value until it is as expected. Returns false if it does not become
+ * so. */
 bool status_await(struct fsdp_client *client, const char *name,
 		  uint64_t expected);

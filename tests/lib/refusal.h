@@ -1,7 +1,7 @@
 /*
- * Bad input, by raw frames, to a broker that has something of every kind: it is
- * refused with its code and a sentence that names the thing, and nothing has
- * changed.
+ * Bad input, by raw frames, to a broker that has objects of every kind. The
+ * broker refuses it with its code and a sentence that names the object, and
+ * changes nothing.
  */
 #pragma once
 #include "proto/error.h"
@@ -15,13 +15,13 @@
 static struct daemon daemon_;
 static struct wire *me, *other;
 static struct tensor_place named;  /* "test/a", 4096 bytes, held once */
-static struct tensor_place loose;  /* 4096 bytes, being written by us */
-static struct tensor_place theirs; /* being written by `other` */
-static struct slot_ref gone;       /* was released */
+static struct tensor_place loose;  /* 4096 bytes, which we are writing */
+static struct tensor_place theirs; /* which `other` is writing */
+static struct slot_ref gone;       /* was released before */
 static struct slot_ref member;     /* "test/m/x" of the committed bundle */
-static uint64_t staged;            /* "test/s/", has "test/s/x" */
+static uint64_t staged;            /* "test/s/", with the member "test/s/x" */
 static uint64_t staged_by_other;
-static uint8_t tickets[2][TICKET_SIZE]; /* of `named`: one use, used up */
+static uint8_t tickets[2][TICKET_SIZE]; /* of `named`: one use, redeemed */
 static uint8_t twice[2][TICKET_SIZE];   /* the first one, twice */
 
 /* --- the stage ----------------------------------------------------------- */
@@ -152,7 +152,7 @@ static inline void check_unchanged(const struct wire_counts *before,
 		  "%s changed %s", what, wire_counts_differ(before, &after));
 }
 
-/* What is refused, and how. */
+/* A request that is refused, with the code and the sentence. */
 struct refusal {
 	const char *what;
 	struct request request;
@@ -176,7 +176,7 @@ static inline void check_refusals(const struct refusal *all, size_t n)
 {
 	struct wire_counts before;
 
-	/* Answers that were read are forgotten. */
+	/* The broker forgets replies that were read. */
 	(void)wire_status(me, "slots");
 	wire_count(other, &before);
 	for (size_t i = 0; i < n; i++)
@@ -243,7 +243,7 @@ static inline struct request begin_of(const char *name, uint32_t flags)
 
 /* --- bytes --------------------------------------------------------------- */
 
-/* Counts that the encoder knows nothing of, as bytes. */
+/* Body in bytes, with counts that the encoder would not write. */
 static inline size_t put_varint(uint8_t *at, uint64_t value)
 {
 	size_t n = 0;
@@ -254,7 +254,7 @@ static inline size_t put_varint(uint8_t *at, uint64_t value)
 	return n;
 }
 
-/* A field with bytes in it; gives its size. */
+/* Write a field that contains bytes. Returns its size. */
 static inline size_t put_field(uint8_t *at, unsigned int field,
 			       const void *bytes, size_t size)
 {

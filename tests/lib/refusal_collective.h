@@ -1,7 +1,7 @@
 /*
- * Bad input for collectives, by raw frames: it is refused with its code and a
- * sentence that names the thing, nothing has changed, and what the ranks do
- * next goes well.
+ * Bad input for collectives, by raw frames. The broker refuses it with its code
+ * and a sentence that names the object, nothing changes, and the next requests
+ * of the ranks succeed.
  */
 #pragma once
 #include "proto/error.h"
@@ -14,15 +14,15 @@
 #include <string.h>
 
 #define COMM "test/job"
-#define NONE 999999 /* no communicator, and no group */
+#define NONE 999999 /* neither a communicator nor a group */
 
 static struct daemon daemon_;
 static struct wire *me, *peer; /* ranks 0 and 1 of COMM */
-static struct wire *other;     /* looks on, and is of "test/solo" alone */
+static struct wire *other; /* only watches, and is the rank of "test/solo" */
 static uint64_t comm, solo;
 static uint64_t first, second, frozen; /* groups of COMM, as registered */
 static uint64_t elsewhere;             /* of "test/solo" */
-static uint64_t step;                  /* last committed */
+static uint64_t step;                  /* step that was committed last */
 static uint64_t n_unshards, n_reductions;
 
 static inline void ask(struct wire *wire, struct request request)
@@ -101,7 +101,7 @@ static inline struct request commit_of(uint64_t id, uint64_t at)
 				.commit = {.comm = id, .step = at}};
 }
 
-/* It does not wait. */
+/* The request does not wait. */
 static inline struct request wait_of(uint64_t id, uint64_t group,
 				     enum work_kind kind, uint64_t sequence)
 {
@@ -148,7 +148,8 @@ static inline struct request group_of(uint64_t id, const char *name,
 
 /* --- the stage ----------------------------------------------------------- */
 
-/* By both ranks; the first hears when the second has asked. */
+/* Both ranks send their request. The first gets its reply when the second has
+ * sent its own. */
 static inline void both(struct request mine, struct request theirs)
 {
 	wire_send(me, &mine);
@@ -205,7 +206,7 @@ static inline void drop(struct wire *wire, uint64_t group,
 static inline void gather_both(uint64_t group)
 {
 	const struct request request = unshard_of(group);
-	struct slot_ref mine, theirs; /* on host memory the same */
+	struct slot_ref mine, theirs; /* the same offset in host memory */
 
 	both(request, request);
 	cr_assert(eq(u64, me->reply.work.sequence, ++n_unshards));
@@ -231,7 +232,7 @@ static inline void reduce_both(uint64_t group)
 	wire_must(peer, wire_release(peer, &theirs, 1));
 }
 
-/* What was refused is not in the way of a step. */
+/* A refused request does not disturb a step. */
 static inline void check_good_round(void)
 {
 	gather_both(first);
@@ -262,7 +263,7 @@ static inline void setup(void)
 	me = wire_open(daemon_socket(&daemon_));
 	peer = wire_open(daemon_socket(&daemon_));
 	other = wire_open(daemon_socket(&daemon_));
-	/* Else it would end while figures are compared. */
+	/* Otherwise the loading would end while figures are compared. */
 	wire_wait_status(other, "driver_loading", 0);
 	step = n_unshards = n_reductions = 0;
 	join_all();
@@ -286,7 +287,7 @@ static inline void teardown(void)
 
 /* --- checking ------------------------------------------------------------ */
 
-/* All but what a request counts by being one. */
+/* Values that every request changes, whatever it does. */
 static const char *const passing[] = {
 	"uptime_ms",       "rss",       "requests",
 	"refused",         "free_warm", "doorbell_rings",
@@ -299,7 +300,7 @@ static inline bool is_passing(const char *name)
 		if (!strcmp(name, passing[i]))
 			return true;
 	}
-	/* The times of the loop. */
+	/* Values that give times of the event loop. */
 	return !strncmp(name, "loop_", strlen("loop_"));
 }
 
@@ -313,7 +314,7 @@ static inline void read_figures(struct figures *ret)
 {
 	const struct status_reply *status = &other->reply.status;
 
-	/* Answers that were read are forgotten. */
+	/* The broker forgets replies that were read. */
 	(void)wire_status(me, "slots");
 	(void)wire_status(peer, "slots");
 	(void)wire_status(other, "slots");
@@ -340,7 +341,7 @@ static inline void check_unchanged(const struct figures *before,
 	}
 }
 
-/* What is refused, to whom, and how. */
+/* A request that is refused, with its sender, the code and the sentence. */
 struct refusal {
 	const char *what;
 	struct request request;

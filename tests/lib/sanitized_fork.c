@@ -1,14 +1,15 @@
 /*
  * A fork() for Criterion's programs under AddressSanitizer.
  *
- * Criterion 2.4.1 forks while a thread of its own takes messages, and allocates
- * in the child before it executes itself. This sanitizer's allocator (gcc 12)
- * knows nothing of forks: if that thread had one of its locks just then, nobody
- * in the child ever gives it back, and Criterion waits for the child for ever,
- * whatever time-outs its tests have. So a child first takes every lock of the
- * allocator once; one that cannot is ended, and another one made.
+ * Criterion 2.4.1 forks while a thread of its own receives messages, and the
+ * child allocates memory before it executes itself. The allocator of this
+ * sanitizer (gcc 12) does not handle forks: if that thread held one of its
+ * locks at that moment, no thread of the child ever releases it, and Criterion
+ * waits for the child for ever, whatever time-outs its tests have. So a child
+ * first takes every lock of the allocator once. A child that cannot do so is
+ * ended, and another one is made.
  *
- * The program's definition goes before libc's, for libraries as well.
+ * The program's definition has precedence over libc's, for libraries as well.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -18,10 +19,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Longer than any child needs; too short only costs another one. */
+/* No child needs that long. A value that is too short only costs another
+ * child. */
 #define PATIENCE_MS 10000
 
-void __sanitizer_purge_allocator(void); /* takes all the locks */
+void __sanitizer_purge_allocator(void); /* takes all locks */
 __attribute__((visibility("default"))) pid_t fork(void);
 
 static pid_t real_fork(void)
@@ -31,7 +33,7 @@ static pid_t real_fork(void)
 	return next();
 }
 
-/* Whether the child has said that it is well, or has ended on its own. */
+/* Wait until the child has reported that it is well, or has ended by itself. */
 static bool is_well(int fd)
 {
 	struct pollfd end = {.fd = fd, .events = POLLIN};
@@ -43,7 +45,7 @@ static bool is_well(int fd)
 	return r > 0;
 }
 
-/* In the child nothing but the way out may come before its word. */
+/* In the child only the way out may precede its report. */
 static pid_t try_fork(int said[2])
 {
 	pid_t pid = real_fork();

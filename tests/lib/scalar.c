@@ -1,6 +1,6 @@
 /*
- * Floats by their parameters: bits of the mantissa, with the leading one, and
- * the exponents of the least and the largest normal number.
+ * Each float type is described by the bits of its mantissa, with the leading
+ * one, and the exponents of its least and largest normal numbers.
  */
 #include "tests/lib/scalar.h"
 #include "tests/lib/chaos.h"
@@ -105,7 +105,7 @@ double scalar_round(enum fsdp_dtype dtype, double value)
 	exponent = ilogb(value);
 	if (exponent < format.least)
 		exponent = format.least;
-	exponent -= format.n_bits - 1; /* of the last place */
+	exponent -= format.n_bits - 1; /* one unit of the last place */
 	rounded = ldexp(nearbyint(ldexp(value, -exponent)), exponent);
 	if (fabs(rounded) >= ldexp(1, format.largest) * 2)
 		rounded = INFINITY;
@@ -139,7 +139,7 @@ enum fsdp_dtype scalar_accumulator(enum fsdp_dtype dtype)
 	return dtype == FSDP_F64 ? FSDP_F64 : FSDP_F32;
 }
 
-/* In f32 the compiler may keep no more bits than that. */
+/* The compiler may not keep more bits in f32 than that. */
 double scalar_add(enum fsdp_dtype accumulator, double a, double b)
 {
 	volatile float sum;

@@ -1,9 +1,10 @@
 /*
- * Elements of any dtype, one at a time, slow and obvious: what a test compares
- * the broker's arithmetic with. Nothing here is shared with what it tests.
+ * Arithmetic on elements of any dtype, one at a time, slow and obvious. Tests
+ * compare the broker's arithmetic with it, and it shares no code with the
+ * broker.
  *
- * Every float of up to 64 bits is a double, and rounding one to fewer bits is
- * done by scaling and nearbyint(), to nearest even.
+ * Every float of up to 64 bits is a double. It is rounded to fewer bits by
+ * scaling and nearbyint(), to nearest even.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -11,40 +12,41 @@
 #include <stdint.h>
 
 bool scalar_is_float(enum fsdp_dtype dtype);   /* f16, bf16, f32, f64 */
-bool scalar_is_integer(enum fsdp_dtype dtype); /* not bool */
+bool scalar_is_integer(enum fsdp_dtype dtype); /* any integer dtype but bool */
 bool scalar_is_signed(enum fsdp_dtype dtype);
 
-/* The element's bits, from the low one on. Elements of 16 bytes: the first
- * eight. */
+/* Returns the element's bits, from the low one on. Of elements of 16 bytes it
+ * returns the first eight. */
 uint64_t scalar_load(enum fsdp_dtype dtype, const void *data, uint64_t i);
 void scalar_store(enum fsdp_dtype dtype, void *data, uint64_t i, uint64_t bits);
 
 /* --- floats -------------------------------------------------------------- */
 
 double scalar_decode(enum fsdp_dtype dtype, uint64_t bits);
-/* Rounded once, to nearest even. */
+/* Round the value once, to nearest even. */
 uint64_t scalar_encode(enum fsdp_dtype dtype, double value);
 double scalar_round(enum fsdp_dtype dtype, double value);
 
-/* What sums of that dtype are made in: f32 for up to 32 bits, else f64. Each
- * operation rounds to it. */
+/* Returns the dtype in which sums of that dtype are computed: f32 for up to 32
+ * bits, else f64. Each operation rounds to it. */
 enum fsdp_dtype scalar_accumulator(enum fsdp_dtype dtype);
 double scalar_add(enum fsdp_dtype accumulator, double a, double b);
 double scalar_multiply(enum fsdp_dtype accumulator, double a, double b);
 double scalar_divide(enum fsdp_dtype accumulator, double a, double b);
 
-/* Half a unit of the last place of 1. */
+/* Returns half a unit of the last place of 1. */
 double scalar_epsilon(enum fsdp_dtype dtype);
-/* The least number above 0. */
+/* Returns the least number above 0. */
 double scalar_least(enum fsdp_dtype dtype);
 
-/* The same bits, or both NaN. */
+/* Are the bits the same, or are both NaN? */
 bool scalar_is_same(enum fsdp_dtype dtype, uint64_t a, uint64_t b);
 
 /* --- integers ------------------------------------------------------------ */
 
-/* To 64 bits, with the sign if it has one; and cut off to its size again. */
+/* Extend the element to 64 bits, with the sign if it has one, or cut it off to
+ * its size. */
 uint64_t scalar_widen(enum fsdp_dtype dtype, uint64_t bits);
 uint64_t scalar_narrow(enum fsdp_dtype dtype, uint64_t wide);
-/* Towards zero. */
+/* Convert the value by rounding towards zero. */
 uint64_t scalar_divide_integer(enum fsdp_dtype dtype, uint64_t wide, double by);

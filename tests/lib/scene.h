@@ -1,11 +1,11 @@
 /*
- * Scenes in which the broker is killed before a request, and at every point
+ * Scenes in which the broker is killed before a request, and at every failpoint
  * that it passes during one.
  *
- * A scene is one kind of request with what comes before and what must be true
- * after it. It is played once to learn the points, and then once more for each
- * of them with a broker that dies there. The call must succeed all the same,
- * have happened exactly once, and leave nothing behind.
+ * A scene is one kind of request with its preparation and the checks after it.
+ * It is played once to learn the failpoints, and then once more for each of
+ * them with a broker that dies there. The call must succeed nevertheless, must
+ * have happened exactly once, and must leave nothing.
  */
 #pragma once
 #include "tests/lib/chaos.h"
@@ -15,16 +15,17 @@
 #include <pthread.h>
 #include <string.h>
 
-/* Of one point within a scene that are tried. */
+/* Largest number of passages of one failpoint that are tried. */
 #define MAX_PASSAGES (are_on_devices() ? 2u : 4u)
 
 struct stage {
 	struct chaos chaos;
 	struct fsdp_client *client, *other;
-	/* Held and published all the time; nobody may harm it. */
+	/* This tensor is held and published all the time, and nothing may
+	 * change it. */
 	struct fsdp_client *bystander;
 	struct fsdp_tensor *kept;
-	uint64_t chunk_bytes; /* of which it is part */
+	uint64_t chunk_bytes; /* size of its chunk */
 	struct fsdp_tensor *mine[4], *others[4];
 	struct fsdp_bundle *bundle;
 	struct fsdp_ticket ticket;
@@ -39,9 +40,9 @@ struct scene {
 	scene_fn *act;
 	scene_fn *check;
 	const char *config;
-	bool has_no_pool; /* bundles bring their own memory */
-	/* What goes on after the call is not of the same length each time: a
-	 * point may not be passed as often as when it was learned. */
+	bool has_no_pool; /* bundles have memory of their own */
+	/* The work after the call has no fixed length: a failpoint may be
+	 * passed less often than in the run that learned it. */
 	bool is_ragged;
 };
 
@@ -50,7 +51,8 @@ struct scene {
 static const struct fsdp_access SHARED = {FSDP_GID_DEFAULT, 0640};
 static const struct fsdp_spec PAGE = {FSDP_U64, 1, {512}};
 
-/* In a pool of its own, so that a scene's first allocation needs a chunk. */
+/* The tensor is in a pool of its own, so that a scene's first allocation needs
+ * a chunk. */
 static inline void publish_kept(struct stage *stage)
 {
 	struct fsdp_publication it = {.name = "kept/tensor"};
@@ -89,7 +91,8 @@ static inline void set_up(struct stage *stage, const struct scene *scene,
 		scene->prepare(stage);
 	figures_read(stage->bystander, &now);
 	ret->epoch = now.epoch;
-	/* The memory of a pool stays for a while, that of bundles does not. */
+	/* The memory of a pool stays for a while, but the memory of bundles
+	 * does not. */
 	if (!scene->has_no_pool) {
 		ret->chunks++;
 		ret->chunk_bytes += 2 << 20;
@@ -99,11 +102,12 @@ static inline void set_up(struct stage *stage, const struct scene *scene,
 static inline void act(struct stage *stage, const struct scene *scene)
 {
 	scene->act(stage);
-	/* What the broker does right after its answer belongs to it. */
+	/* The work of the broker immediately after its reply belongs to the
+	 * call. */
 	must(fsdp_ping(stage->bystander) == 0);
 }
 
-/* What a client holds is known for sure when it has come back. */
+/* A client's holds are certain once it has reconnected. */
 static inline void check(struct stage *stage, const struct scene *scene)
 {
 	if (stage->client)
@@ -112,7 +116,7 @@ static inline void check(struct stage *stage, const struct scene *scene)
 	scene->check(stage);
 }
 
-/* The books are as they were before the scene. */
+/* Check that the figures are as they were before the scene. */
 static inline void tear_down(struct stage *stage, const struct figures *before)
 {
 	check_kept(stage);
@@ -120,13 +124,13 @@ static inline void tear_down(struct stage *stage, const struct figures *before)
 	fsdp_close(stage->other);
 	remove_all(stage->bystander, "scene/");
 	cr_assert(figures_await(stage->bystander, before));
-	/* With catalog and state table. */
+	/* The supervisor also keeps the catalog and the state table. */
 	cr_assert(keeps_await(&stage->chaos, before->chunks + 2));
 	fsdp_close(stage->bystander);
 	chaos_stop(&stage->chaos);
 }
 
-/* Nobody dies. */
+/* Play the scene without a death. */
 static inline void learn(const struct scene *scene, struct passages *ret)
 {
 	struct figures before, now;
@@ -142,7 +146,7 @@ static inline void learn(const struct scene *scene, struct passages *ret)
 	tear_down(&stage, &before);
 }
 
-/* False: the point was not passed so often. */
+/* Returns false if the failpoint was not passed that often. */
 static inline bool die_at(const struct scene *scene, const char *point,
 			  unsigned int n)
 {
@@ -158,14 +162,14 @@ static inline bool die_at(const struct scene *scene, const char *point,
 	cr_assert(is_done || scene->is_ragged);
 	check(&stage, scene);
 	figures_read(stage.bystander, &now);
-	/* In a ragged scene it may have died after we looked. */
+	/* In a ragged scene the broker may have died after the check. */
 	cr_assert(ge(u64, now.epoch, before.epoch + (is_done ? 1 : 0)));
 	cr_assert(le(u64, now.epoch, before.epoch + 1));
 	tear_down(&stage, &before);
 	return is_done;
 }
 
-/* The request comes while there is no broker; this needs no points. */
+/* Send the request while there is no broker. This needs no failpoints. */
 static inline void die_before(const struct scene *scene)
 {
 	struct figures before;

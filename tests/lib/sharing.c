@@ -1,5 +1,5 @@
 /*
- * Processes that share memory, and what they do.
+ * Processes that share memory, and the commands for them.
  */
 #include "tests/lib/sharing.h"
 #include "cuda/context.h"
@@ -11,7 +11,7 @@
 
 struct sharing sharing;
 
-/* Of this process. */
+/* Variables of this process. */
 static struct fsdp_tensor *kept[MAX_KEPT], *shared;
 static size_t n_kept;
 
@@ -24,7 +24,7 @@ static void open_client(void)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* Comes back when the bytes are there. */
+/* Returns when the bytes have arrived. */
 static void fill(CUdeviceptr at, uint8_t value, uint64_t size)
 {
 	must(context_enter(gpu_nth(0), NULL) == 0);
@@ -54,7 +54,7 @@ void legacy_free(void *memory)
 	context_leave();
 }
 
-/* New memory at its address. */
+/* Allocate other memory at its address. */
 static void back(struct vmm_memory *memory, unsigned int types, uint8_t value)
 {
 	const struct device *gpu = gpu_nth(0);
@@ -170,7 +170,7 @@ bool says(const char *part)
 
 bool nothing_is_left(uint64_t n_sessions)
 {
-	/* Grants of what is gone are kept for what comes next. */
+	/* The broker keeps grants of freed tensors for later ones. */
 	const struct figures nothing = {.sessions = n_sessions,
 					.grants = FIGURE_ANY};
 

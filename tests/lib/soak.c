@@ -1,5 +1,5 @@
 /*
- * The operations, and what each must see.
+ * The operations, and the results that each must have.
  */
 #include "tests/lib/soak.h"
 #include "tests/lib/chance.h"
@@ -17,8 +17,8 @@ static struct soak *board;
 
 /* --- refusals ------------------------------------------------------------ */
 
-/* Where machine and broker may have too little of anything. A session whose
- * broker was away for too long is lost, and its process ends. */
+/* Machine and broker may run out of any resource. A session whose broker was
+ * away for too long is lost, and its process ends. */
 static bool is_refused(int r)
 {
 	if (r >= 0 || !board->is_harsh)
@@ -49,7 +49,7 @@ static uint64_t number_of(const struct fsdp_tensor *tensor)
 	return number;
 }
 
-/* Like pattern_is(), but for the first word. */
+/* Check like pattern_is(), except for the first word. */
 static bool is_whole(const struct fsdp_tensor *tensor, const char *name)
 {
 	return pattern_follows(tensor, pattern_tag(name, number_of(tensor)));
@@ -71,8 +71,8 @@ bool soak_check_entry(struct fsdp_client *client,
 /* --- one client ---------------------------------------------------------- */
 
 struct item {
-	struct fsdp_tensor *tensor; /* NULL: empty */
-	char name[32];              /* that its contents follow */
+	struct fsdp_tensor *tensor; /* NULL if the item is empty */
+	char name[32];              /* number from which its contents follow */
 	uint64_t number;
 	uint32_t holds;
 };
@@ -101,7 +101,8 @@ static struct item *any_item(struct worker *worker)
 	return &worker->pocket[draw(&worker->chance, N_POCKET)];
 }
 
-/* The tensor is held once, and goes with what it replaces. */
+/* Keep the tensor, which is held once. The tensor that it replaces is
+ * released. */
 static void pocket(struct worker *worker, struct fsdp_tensor *tensor,
 		   const char *name)
 {
@@ -121,7 +122,7 @@ static void check_item(const struct item *item)
 	must(is_whole(item->tensor, item->name));
 }
 
-/* A version of a name has one content, whoever looks. */
+/* A version of a name has the same content for all clients. */
 static void check_version(const struct fsdp_tensor *tensor, int index)
 {
 	uint64_t expected = 0;
@@ -136,7 +137,7 @@ static void check_version(const struct fsdp_tensor *tensor, int index)
 	must(expected == number_of(tensor));
 }
 
-/* NULL: there is no memory. */
+/* Returns NULL if there is no memory. */
 static struct fsdp_tensor *make(struct worker *worker, const char *name)
 {
 	struct fsdp_spec spec = {FSDP_U64, 1, {8 << draw(&worker->chance, 9)}};
@@ -251,7 +252,7 @@ static void do_hold_and_release(struct worker *worker)
 	}
 	if (item->holds > 0)
 		return;
-	/* Back, if its name still shows it. */
+	/* Acquire it again, which works if its name still shows it. */
 	if (fsdp_acquire(item->tensor) < 0) {
 		let_go(item);
 		return;
@@ -260,7 +261,7 @@ static void do_hold_and_release(struct worker *worker)
 	check_item(item);
 }
 
-/* Names that come and go. */
+/* Operations on names that are published and removed. */
 static void do_remove(struct worker *worker)
 {
 	struct fsdp_publication it = {.flags = FSDP_REPLACE};
@@ -285,7 +286,7 @@ static void do_remove(struct worker *worker)
 	must(r == 0 || r == -ENOENT || is_refused(r));
 }
 
-/* A client that is killed within takes its place with it, no more. */
+/* A client that is killed with the lock makes only this place unusable. */
 static bool lock(int i)
 {
 	int is_free = 0;
@@ -350,7 +351,7 @@ static void random_bundle(struct worker *worker, char name[32],
 	snprintf(members[1], 32, "%.20sb", name);
 }
 
-/* Both members carry one number. */
+/* Both members contain the same number. */
 static void do_load(struct worker *worker)
 {
 	const struct fsdp_spec page = {FSDP_U64, 1, {512}};
@@ -467,7 +468,7 @@ void soak_client(void *data)
 			worker);
 		atomic_fetch_add(&board->n_ops, 1);
 	}
-	/* Some forget to close. */
+	/* Some clients do not close their connection. */
 	if (draw(&worker->chance, 2))
 		fsdp_close(worker->client);
 }

@@ -1,5 +1,5 @@
 /*
- * The stage, and what its processes do.
+ * The stage, and the commands for its processes.
  */
 #include "tests/lib/stage.h"
 #include "tests/lib/gpu.h"
@@ -130,7 +130,7 @@ int produce_finishes(void)
 {
 	if (!stream_finish(stream))
 		return -EIO;
-	/* Where events order, the broker hears of it by a call. */
+	/* If events give the order, a call tells the broker about it. */
 	return fsdp_ping(stage.client);
 }
 

@@ -1,9 +1,8 @@
 /*
  * A stage for tests of streams: a broker, and a producer in a process of its
- * own, whose stream stands still until the test lets it go on. Before its gate
- * is open the tensor that it publishes holds zeros; behind it, STAGE_VALUE.
- *
- * The test must not touch a device before stage_open() is through.
+ * own, whose stream waits at a gate until the test opens it. The tensor that it
+ * publishes holds zeros before that, and STAGE_VALUE after it. The test must
+ * not touch a device before stage_open() has returned.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -31,9 +30,9 @@ struct stage {
 extern struct stage stage;
 
 void stage_open(void);
-/* The broker has these lines of fsdpd.conf. */
+/* Start the broker with these lines of fsdpd.conf. */
 void stage_open_with(const char *config);
-/* The gate must be open for what this process holds up with it. */
+/* The gate must be open if work of this process waits at it. */
 void stage_close(void);
 
 void open_gate(void);
@@ -41,9 +40,9 @@ void open_gate(void);
 /* --- in any process ------------------------------------------------------ */
 
 void open_client(void);
-/* On the first device. */
+/* Allocate a tensor on the first device. */
 struct fsdp_tensor *alloc(void);
-/* `name` may be NULL; an old one is replaced. */
+/* Publish the tensor, and replace an old one. `name` may be NULL. */
 int publish_on(struct fsdp_tensor *tensor, const char *name, void *stream);
 int get_on(const char *name, void *stream, int32_t timeout_ms,
 	   struct fsdp_tensor **ret);
@@ -52,17 +51,17 @@ void remove_name(const char *name);
 /* Does this process map timelines of any session writable? */
 bool maps_timelines_writable(void);
 
-/* Tensors of the broker that are there: nothing is freed too early, nor kept
- * too long. */
+/* Returns the number of the broker's tensors, by which tests see that none is
+ * freed too early or kept too long. */
 uint64_t n_slots(void);
 bool await_slots(uint64_t n);
 
 /* --- in the producer: actor_fn ------------------------------------------- */
 
-/* Publish "t/a" at once, and write it behind the gate. */
+/* Publish "t/a" at once, and write it after the gate. */
 int produce(void);
-/* And make a ticket for it, for two. */
+/* Do the same, and make a ticket for two uses. */
 int produce_ticket(void);
 int produce_lets_go(void);
-/* Wait for the stream, and speak to the broker. */
+/* Wait for the stream, and send the broker a request. */
 int produce_finishes(void);

@@ -1,5 +1,5 @@
 /*
- * A rank's side of the tests of collectives.
+ * The rank's part of the tests of collectives.
  */
 #include "tests/lib/trainer.h"
 #include "tests/lib/chaos.h"
@@ -21,13 +21,14 @@ struct trainer *trainer(void)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* Are its shards and gradients the host's, though all is on devices? */
+/* Are the rank's shards and gradients in host memory although the rest is on
+ * devices? */
 static bool is_offloaded(size_t layer)
 {
 	return getenv("FSDP_TEST_OFFLOAD") || crew.layers[layer].policy.offload;
 }
 
-/* As memory_view() and so on, of shards and gradients. */
+/* These do the same as memory_view() and so on, for shards and gradients. */
 static void *view_of_shard(size_t layer, const void *data, size_t size)
 {
 	return is_offloaded(layer) ? (void *)(uintptr_t)data
@@ -48,7 +49,7 @@ static void put_shard_view(size_t layer, void *data, void *view, size_t size)
 
 /* --- values -------------------------------------------------------------- */
 
-/* What is frozen stays as it was committed first. */
+/* Frozen parameters stay as they were first committed. */
 static double value_of(size_t layer, size_t param, uint64_t index,
 		       uint64_t step)
 {
@@ -115,7 +116,7 @@ static uint32_t n_shards(void)
 	return crew.options.n_shards ? crew.options.n_shards : rank_world();
 }
 
-/* The element of the whole parameter that is element `i` of this rank's
+/* Returns the index in the whole parameter of element `i` of this rank's
  * shard. */
 static uint64_t whole_index(const struct fsdp_param_spec *param,
 			    const struct fsdp_shard *shard, uint64_t i)
@@ -229,7 +230,8 @@ int trainer_reshard(size_t layer)
 {
 	int r = fsdp_reshard(self.groups[layer], 0);
 
-	/* It is posted; what a test looks at next shall know of it. */
+	/* A reshard is a one-way request; the ping makes sure that the broker
+	 * has handled it. */
 	return rank_note(r < 0 ? r : fsdp_ping(self.client));
 }
 

@@ -1,17 +1,18 @@
 /*
- * A rank as tests want it: it joins, registers layers, fills its shards with
- * values that follow from layer, parameter, element and step, and can say
- * whether what it sees whole is right.
+ * A rank for tests. It joins, registers layers, fills its shards with values
+ * that follow from layer, parameter, element and step, and can check the whole
+ * parameters that it sees.
  *
- * Values are small whole numbers, which every dtype of the tests holds exactly;
- * so do the means of gradients over 1, 2 and 4 ranks.
+ * Values are small integers, which every dtype of the tests holds exactly, as
+ * it does the means of gradients over 1, 2 and 4 ranks.
  *
- * With FSDP_TEST_DEVICES set in the environment all of it is on devices: one
- * for each rank, as far as there are so many; with FSDP_TEST_HOME=worker
- * fsdp-worker does the work, with FSDP_TEST_OFFLOAD what lasts is the host's.
+ * If FSDP_TEST_DEVICES is set in the environment, all of it is on devices, one
+ * for each rank as far as there are enough. If FSDP_TEST_HOME=worker is set,
+ * fsdp-worker does the work; if FSDP_TEST_OFFLOAD is set, shards and gradients
+ * are in host memory.
  *
- * The crew is set before ranks_start(); everything else is for a rank's own
- * process, and gives 0 or a negative code, with its sentence noted.
+ * The crew is set before ranks_start(). Everything else is for a rank's own
+ * process. The functions return 0 or a negative code, whose sentence they note.
  */
 #pragma once
 #include "tests/lib/memory.h"
@@ -45,30 +46,31 @@ struct trainer {
 };
 struct trainer *trainer(void);
 
-/* Connect if that was not done, join, register all layers. */
+/* Connect if that was not done yet, join, and register all layers. */
 int trainer_join(void);
 /* Leave, and close the connection. */
 int trainer_leave(void);
-/* Fill all `next` with the values of the next step, commit it, wait. */
+/* Fill all `next` with the values of the next step, commit it, and wait. */
 int trainer_commit(void);
 
-/* Unshard and wait; what is whole must then be of the committed step. */
+/* Unshard and wait. Parameters that are whole must then be of the committed
+ * step. */
 int trainer_unshard(size_t layer);
 int trainer_reshard(size_t layer);
 
-/* Is every parameter whole and of the committed step? Says on stderr what is
- * not. */
+/* Is every parameter whole and of the committed step? Prints on stderr those
+ * that are not. */
 bool trainer_sees_whole(size_t layer);
 
 /* Take an input, and write the gradients of that round into it. */
 int trainer_fill_input(size_t layer, uint32_t round);
-/* The same, reduce, and wait if `waits`. */
+/* Do the same, start the reduction, and wait for it if `waits`. */
 int trainer_reduce(size_t layer, uint32_t round,
 		   const struct fsdp_reduce_options *options, bool waits);
 
-/* What a rank's gradient has at an element. */
+/* Returns the value of a rank's gradient at an element. */
 double gradient_of(uint32_t rank, size_t param, uint64_t index, uint32_t round);
 
-/* Is this rank's shard of every gradient what `expect` says? */
+/* Does this rank's shard of every gradient have the values of `expect`? */
 typedef double expect_fn(size_t param, uint64_t index);
 bool trainer_sees_gradients(size_t layer, expect_fn *expect);

@@ -1,6 +1,6 @@
 /*
- * A broker and raw connections of several users: one process plays them all by
- * its effective uid, which is what the kernel tells the broker.
+ * A broker and raw connections of several users. One process plays all of them
+ * by its effective uid, which the kernel reports to the broker.
  */
 #pragma once
 #include "tests/lib/daemon.h"
@@ -17,15 +17,16 @@
 /* The broker, to which all users may connect. */
 extern struct daemon users_daemon;
 
-/* NULL: no configuration. */
+/* NULL starts it without a configuration. */
 void users_start(const char *config);
 void users_stop(void);
 
-/* A connection of this user, or of ourselves if we cannot be others; and one
- * after its hello. */
+/* Connect as this user, or as ourselves if we cannot change the uid. The second
+ * function also sends hello. */
 struct wire *connect_as(uid_t uid);
 struct wire *open_as(uid_t uid);
 
-/* Another user, who must not notice anything. NULL: we cannot be others. */
+/* A connection of another user, which must not notice anything. NULL if we
+ * cannot change the uid. */
 struct wire *open_bob(void);
 void check_bob(struct wire *bob);

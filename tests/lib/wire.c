@@ -1,6 +1,6 @@
 /*
- * Raw frames. Every wait has an end, so that a test fails instead of hanging;
- * no test depends on how long that is.
+ * Raw frames. Every wait has an end, so that a test fails instead of hanging.
+ * No test depends on how long that is.
  */
 #include "tests/lib/wire.h"
 #include "proto/error.h"
@@ -86,7 +86,8 @@ int wire_receive(struct wire *wire)
 		die("receive", err.msg);
 	if (r != FRAME_OK)
 		return r;
-	/* Refusals of what was not understood may have no kind. */
+	/* A refusal may have no kind if the broker did not understand the
+	 * request. */
 	if (wire->frame.kind == 0 || wire->frame.kind > MESSAGE_MAX)
 		wire->frame.kind = MESSAGE_PING;
 	r = reply_decode(wire->frame.kind, wire->frame.code, wire->frame.body,
@@ -126,8 +127,8 @@ void wire_send_body(struct wire *wire, uint16_t kind, uint64_t number,
 	send_frame(wire, &frame);
 }
 
-/* Where memory is asked for that is not asked for anywhere; the host, too,
- * until this process has said hello. */
+/* The device for requests that name no place. It is the host until this process
+ * has sent hello. */
 static struct device_uuid default_device;
 
 static void move_device(struct device_uuid *device)
@@ -147,7 +148,8 @@ static void move_request(struct request *request)
 		break;
 	case MESSAGE_COMM_JOIN:
 		move_device(&request->comm_join.device);
-		/* Nobody calls NCCL: any id will do. */
+		/* No process calls NCCL with this id, so its value does not
+		 * matter. */
 		request->comm_join.has_nccl_id =
 			!device_uuid_is_host(&request->comm_join.device);
 		break;
@@ -168,7 +170,7 @@ void wire_resend(struct wire *wire, const struct request *request,
 	move_request(&moved);
 	if (request_encode(&moved, &body, &size, &err) < 0)
 		die("send", err.msg);
-	/* One at a time: all before it are answered. */
+	/* There is one request at a time, so all before it were answered. */
 	frame.number = wire->number;
 	frame.answered = wire->is_repeating ? 0 : wire->number;
 	frame.body = body;
@@ -382,8 +384,8 @@ int wire_chunk(struct wire *wire, uint32_t chunk)
 	return fd;
 }
 
-/* What stands for it where the memory is. Of devices the first is found first.
- */
+/* Compare a counter of the status with a name, in the memory that the test
+ * uses. Devices come in order, so the first device is found first. */
 static bool is_counter(const char *counter, const char *name)
 {
 	static const char *const names[][2] = {
@@ -448,7 +450,7 @@ void wire_count(struct wire *wire, struct wire_counts *ret)
 {
 	const struct status_reply *status = &wire->reply.status;
 
-	/* The answer has them all. */
+	/* The reply to this request contains all of them. */
 	(void)wire_status(wire, counters[0]);
 	*ret = (struct wire_counts){0};
 	for (size_t i = 0; i < WIRE_N_COUNTS; i++) {

@@ -1,12 +1,10 @@
 /*
- * A client without manners: raw frames over a real socket, for tests of what
- * libfsdp would never send.
+ * A client that can break the protocol: raw frames over a real socket, for
+ * tests of requests that libfsdp would never send. An error that no test is
+ * about (no heap, no reply) ends the process with a line on stderr.
  *
- * What no test is about (no heap, no answer) ends the process with a line on
- * stderr.
- *
- * With FSDP_TEST_DEVICES set in the environment memory that is asked for in no
- * place is asked for on a device (memory.h), and bytes are counted there.
+ * If FSDP_TEST_DEVICES is set in the environment, requests that name no place
+ * allocate on a device (memory.h), and bytes are counted there.
  */
 #pragma once
 #include "proto/frame.h"
@@ -15,82 +13,88 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One connection, and what it was last answered. */
+/* One connection, and the last reply that it received. */
 struct wire {
 	int fd;
 	uint64_t number; /* of the last request */
 	uint64_t session;
 	uint8_t token[TOKEN_SIZE];
-	int table_fd, refs_fd, doorbell_fd; /* -1 before the hello */
+	int table_fd, refs_fd, doorbell_fd; /* -1 before hello */
 	bool is_repeating;                  /* wire_repeat.h */
 	uint8_t buffer[FRAME_MAX_SIZE];
-	struct frame frame; /* fds that nobody took go with the next one */
+	/* Descriptors that the test did not take are closed by the next reply.
+	 */
+	struct frame frame;
 	struct reply reply;
 };
 
-/* A connection that has not said hello; NULL with errno: nobody there. */
+/* Connect without hello. Returns NULL with errno if no broker listens. */
 struct wire *wire_connect(const char *path);
-/* Say hello; gives the code of the answer. */
+/* Send hello. Returns the code of the reply. */
 int wire_hello(struct wire *wire, uint64_t budget);
 /* Keep the session and the descriptors of the reply that was received. */
 void wire_take_session(struct wire *wire);
-/* Both; it must go well. */
+/* Connect and send hello. Both must succeed. */
 struct wire *wire_open(const char *path);
-/* The connection; its session stays while the process lives. NULL is fine. */
+/* Close the connection. Its session stays while the process lives. `wire` may
+ * be NULL. */
 void wire_close(struct wire *wire);
-/* The session and the connection. */
+/* End the session and close the connection. */
 void wire_goodbye(struct wire *wire);
 
-/* FRAME_OK with `wire->frame` and `wire->reply`, or FRAME_EOF. */
+/* Returns FRAME_OK with `wire->frame` and `wire->reply`, or FRAME_EOF. */
 int wire_receive(struct wire *wire);
-/* A body under any number; fds stay the caller's. */
+/* Send any body under any number. The caller keeps the descriptors. */
 void wire_send_body(struct wire *wire, uint16_t kind, uint64_t number,
 		    const void *body, size_t size, const int *fds,
 		    uint16_t n_fds);
-/* Under the number that `wire` has now; fds stay the caller's. */
+/* Send under the number that `wire` has now. The caller keeps the
+ * descriptors. */
 void wire_resend(struct wire *wire, const struct request *request,
 		 const int *fds, uint16_t n_fds);
-/* Under the next number. */
+/* Send under the next number. */
 void wire_send(struct wire *wire, const struct request *request);
-/* One round trip; gives the code. */
+/* Send a request and receive its reply. Returns the code. */
 int wire_call(struct wire *wire, const struct request *request);
-/* Why the last request was refused; "" if it was not. */
+/* Returns the reason why the last request was refused, or "" if it was not. */
 const char *wire_sentence(const struct wire *wire);
-/* Assert that a call gave 0, or that its sentence says this. */
+/* Assert that a call returned 0, or that its sentence contains this. */
 void wire_must(const struct wire *wire, int r);
 void wire_says(const struct wire *wire, const char *part);
 
 /* --- requests ------------------------------------------------------------ */
 
-/* For one tensor of `size` bytes, which `item` describes; waits for ever. */
+/* Make a request for one tensor of `size` bytes, which `item` describes. It
+ * waits without limit. */
 struct request wire_alloc_request(struct alloc_item *item, int64_t size);
 struct request wire_begin_request(const char *name, uint64_t size_hint);
 
 /* --- calls; each gives the code ------------------------------------------ */
 
-/* `n` bytes of u8, without a name. */
+/* Allocate `n` bytes of u8, without a name. */
 int wire_alloc(struct wire *wire, int64_t size,
 	       const struct access_class *access, int32_t timeout_ms,
 	       struct tensor_place *ret);
 int wire_publish(struct wire *wire, const struct slot_ref *ref,
 		 const char *name, uint32_t flags);
-/* Both, and release. */
+/* Allocate and release. */
 int wire_put(struct wire *wire, const char *name, int64_t size,
 	     const struct access_class *access, struct tensor_place *ret);
 int wire_get(struct wire *wire, const char *name, struct tensor_place *ret);
 int wire_release(struct wire *wire, const struct slot_ref *ref, uint32_t n);
 int wire_remove(struct wire *wire, const char *name);
-/* The fd of a chunk (the caller's), or the negative code. */
+/* Returns the descriptor of a chunk, which the caller owns, or the negative
+ * code. */
 int wire_chunk(struct wire *wire, uint32_t chunk);
-/* One of the status's values. */
+/* Returns a value of the status. */
 uint64_t wire_status(struct wire *wire, const char *name);
-/* Ask for the status until a value is what it should be. */
+/* Poll the status until a value is as expected. */
 void wire_wait_status(struct wire *wire, const char *name, uint64_t value);
 
 /* --- counters ------------------------------------------------------------ */
 
-/* What a refused request must leave as it is: tensors, memory, sessions, what
- * the asking user is charged. */
+/* Values that a refused request must not change: tensors, memory, sessions, and
+ * the charges of the requesting user. */
 #define WIRE_N_COUNTS 15
 struct wire_counts {
 	uint64_t values[WIRE_N_COUNTS];
@@ -98,6 +102,6 @@ struct wire_counts {
 
 void wire_count(struct wire *wire, struct wire_counts *ret);
 uint64_t *wire_counts_at(struct wire_counts *counts, const char *name);
-/* The name of the first that differs; NULL: none. */
+/* Returns the name of the first value that differs, or NULL if none does. */
 const char *wire_counts_differ(const struct wire_counts *a,
 			       const struct wire_counts *b);

@@ -1,5 +1,5 @@
 /*
- * Raw requests about devices.
+ * Raw requests for devices.
  */
 #include "tests/lib/wire_device.h"
 #include "proto/error.h"
@@ -32,7 +32,7 @@ static int hex(char c)
 	return c <= '9' ? c - '0' : c - 'a' + 10;
 }
 
-/* "GPU-01234567-..." as cuda/device.h writes it. */
+/* The text has the form of cuda/device.h, "GPU-01234567-...". */
 static struct device_uuid parse(const char *text)
 {
 	struct device_uuid uuid = {{0}};
@@ -192,7 +192,7 @@ void wire_reach(struct timelines *timelines, uint32_t timeline, uint64_t value)
 {
 	uint8_t *at = (uint8_t *)timelines->pages + timeline * TIMELINE_STRIDE;
 
-	/* release: as a device writes it. */
+	/* release: a device writes its counters in this order too. */
 	atomic_store_explicit((_Atomic uint64_t *)(void *)at, value,
 			      memory_order_release);
 }

@@ -1,34 +1,37 @@
 /*
- * Requests about devices, as raw frames: see wire.h. The process that sends
- * them has no driver; what its devices do, it does itself.
+ * Requests for devices, as raw frames; see wire.h. The process that sends them
+ * has no driver. It does itself what its devices would do.
  */
 #pragma once
 #include "shm/refs.h"
 #include "shm/timeline.h"
 #include "tests/lib/wire.h"
 
-/* The i-th device that the broker has, once it has loaded the driver. */
+/* Returns the i-th device of the broker, once the broker has loaded the
+ * driver. */
 struct device_uuid wire_gpu(struct wire *wire, uint32_t i);
-/* What its status notes; until the next request. */
+/* Returns the note of its status, which is valid until the next request. */
 const char *wire_note(struct wire *wire);
 
-/* Each gives the code. */
+/* Each function returns the code. */
 int wire_alloc_on(struct wire *wire, const struct device_uuid *device,
 		  int64_t size, int32_t timeout_ms, struct tensor_place *ret);
-/* With a name ("": none) and when it will be written. */
+/* Publish under a name ("" publishes none), with the timeline value at which
+ * the contents will be complete. */
 int wire_publish_at(struct wire *wire, const struct slot_ref *ref,
 		    const char *name, uint32_t timeline, uint64_t value);
-/* The file of a session's timelines (0: one's own), mapped. */
+/* Map the file of a session's timelines. 0 means the caller's own session. */
 int wire_timelines(struct wire *wire, uint64_t session,
 		   const struct slot_ref *ref, bool is_writable,
 		   struct timelines *ret);
-/* One's session again, after the broker was started anew. */
+/* Reconnect to the own session after the broker was started again. */
 int wire_resume(struct wire **wire, const char *path);
 
-/* What a device does to a counter. */
+/* Set a counter as a device would. */
 void wire_reach(struct timelines *timelines, uint32_t timeline, uint64_t value);
-/* Release what a device reads until then; rings if it must. */
+/* Release a tensor that a device reads until then. Rings the doorbell if
+ * needed. */
 void wire_release_at(struct wire *wire, const struct slot_ref *ref,
 		     uint32_t timeline, uint64_t value);
-/* The slot's word in the state table. */
+/* Returns the slot's word in the state table. */
 uint64_t wire_word(struct wire *wire, uint32_t slot);

@@ -1,5 +1,5 @@
 /*
- * Looking for workers in /proc.
+ * This file finds workers in /proc.
  */
 #include "tests/lib/workers.h"
 #include "tests/lib/chaos.h"
@@ -22,7 +22,7 @@ static bool read_file(pid_t pid, const char *what, char *ret, size_t size)
 	return n > 0;
 }
 
-/* It leads a process group; what a sanitizer forks off it does not. */
+/* A worker leads a process group; a process that a sanitizer forks does not. */
 static bool is_leader(pid_t pid)
 {
 	char text[512];
@@ -34,7 +34,7 @@ static bool is_leader(pid_t pid)
 	return group == pid;
 }
 
-/* What is dead has no environment. */
+/* A dead process has no environment. */
 static bool is_worker(pid_t pid, const char *plan)
 {
 	size_t n = strlen(plan);
@@ -53,7 +53,7 @@ static bool is_worker(pid_t pid, const char *plan)
 	return false;
 }
 
-/* Has it been told anything that it could write to? */
+/* Has the worker received any memory to which it could write? */
 static bool has_chunks(pid_t pid)
 {
 	char path[64], line[512];

@@ -1,12 +1,13 @@
 /*
- * The fsdp-workers of a test's brokers, the one that is and those that were:
- * known by the plan of deaths that is in their environment (chaos.h).
+ * The fsdp-workers of a test's brokers, present and former ones. The plan of
+ * deaths in their environment identifies them (chaos.h).
  */
 #pragma once
 
 struct workers {
 	unsigned int n;
-	unsigned int n_with_chunks; /* were told of what they could write to */
+	unsigned int n_with_chunks; /* workers that received memory to which
+				       they can write */
 };
 
 struct workers workers_count(const char *plan);
