@@ -6,8 +6,8 @@
  * parameter, an *unshard* gathers the whole parameters for a while, and
  * gradients are summed and split into shards. The broker keeps the memory and
  * plans which rank has which part. A limiter bounds how much memory is whole at
- * a time. The ranks do the work, or fsdp-worker does (enum fsdp_home); the ranks
- * of a node share one whole copy.
+ * a time. The ranks do the work, or fsdp-worker does (enum fsdp_home);
+ * all ranks of a node share one whole copy.
  *
  * Ranks are processes (or threads with a connection each) that join a
  * *communicator* by name. All ranks register the same *groups* of parameters
