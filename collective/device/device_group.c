@@ -392,8 +392,7 @@ static int divide_of(const struct device_group *group,
 	return divide_make(&input, ret, err);
 }
 
-/* the steps of one bucket; `bucket` holds all that does not depend on the
- * flags */
+/* the steps of one bucket, and what `reduce` points to */
 struct bucket_steps {
 	struct kernels_launch chunk_cat, add, grad_out;
 	struct nccl_part part;

@@ -325,7 +325,7 @@ static void sum_replica(struct task *task, uint32_t replica, uint8_t *sum)
 }
 
 /* Can the last sum, its division and the cast to the stored dtype be one step?
- * They can if nothing is rounded between them. */
+ * They can if no value is rounded, or only the last one. */
 static bool is_merged(const struct task *task)
 {
 	const struct plan_entry *entry = task->entry;
