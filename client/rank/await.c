@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #define MS_NS    INT64_C(1000000)
-#define SLICE_MS 1000 /* a broker that was restarted wakes nobody */
+#define SLICE_MS 1000 /* a broker that was restarted wakes no process */
 
 const char *await_name_ranks(const struct fsdp_comm *comm, uint64_t ranks,
 			     char ret[AWAIT_TEXT])
@@ -45,7 +45,8 @@ static bool is_run_over(const void *data)
 	return !comm_is_alive(data);
 }
 
-/* The end of the caller's time, of the communicator's, and of a slice. */
+/* The first end of three: the caller's time, the communicator's time-out, and a
+ * slice. */
 static int64_t find_end(const struct fsdp_comm *comm, const struct await *await)
 {
 	const struct interrupt *interrupt =
@@ -92,7 +93,8 @@ static bool is_met(const struct fsdp_comm *comm, const struct await *await,
 			       await->number, await->n_pieces);
 }
 
-/* AWAIT_MET: wait on. The others may have come since. */
+/* Returns AWAIT_MET if the caller must wait on, also if the ranks may have come
+ * since. */
 static int look_around(struct fsdp_comm *comm, const struct await *await,
 		       uint64_t *ret_ranks, struct error *err)
 {

@@ -1,10 +1,11 @@
 /*
- * Waiting for other ranks on the board, for as long as the caller, the
+ * A rank waits for other ranks on the board for as long as the caller, the
  * communicator and the run allow.
  *
  * A rank that is later than the communicator's time-out allows fails the run,
- * as in every other collective: who waits tells the broker, and that all
- * others. What a rank is late for is the caller's to say.
+ * as in every other collective: the rank that waits tells the broker, and the
+ * broker tells all others. The caller writes the error that says for what the
+ * rank is late.
  */
 #pragma once
 #include "shm/board.h"
@@ -17,33 +18,33 @@ struct fsdp_comm;
 struct await {
 	enum board_goal goal;
 	uint32_t number, n_pieces;
-	uint32_t of; /* of BOARD_PUT and BOARD_TAKEN: the rank */
-	const struct mail_wait *mail; /* of BOARD_MAIL */
-	int64_t since_ns; /* of bell_now_ns(): the ranks' time counts from it */
-	int64_t until_ns; /* the caller's; INT64_MAX: none */
+	uint32_t of; /* for BOARD_PUT and BOARD_TAKEN: the rank */
+	const struct mail_wait *mail; /* for BOARD_MAIL */
+	int64_t since_ns; /* of bell_now_ns(): start of the time-out */
+	int64_t until_ns; /* end of the caller's time; INT64_MAX: never */
 };
 
 enum await_outcome {
 	AWAIT_MET = 0,
 	AWAIT_PENDING = 1, /* the caller's time is over */
-	AWAIT_LATE = 2,    /* the ranks' */
-	AWAIT_LEFT = 3,    /* they have left */
+	AWAIT_LATE = 2,    /* the communicator's time-out is over */
+	AWAIT_LEFT = 3,    /* ranks have left */
 };
 
-/* Returns enum await_outcome, with the ranks that are to blame, as a mask.
- * -ECONNABORTED: the run is over. -EINTR. */
+/* Returns enum await_outcome, with a mask of the ranks that caused it.
+ * -ECONNABORTED: the run is over. -EINTR: a signal came. */
 int await_ranks(struct fsdp_comm *comm, const struct await *await,
 		uint64_t *ret_ranks, struct error *err);
 
-/* A time-out of the public functions, as `until_ns`. */
+/* Converts a time-out of the public functions to `until_ns`. */
 int64_t await_until(int32_t timeout_ms);
 
-/* The run cannot go on: tell all ranks, and return what the broker tells them:
- * -ECONNABORTED. */
+/* The run cannot go on: tell all ranks, and return what the broker tells them,
+ * which is -ECONNABORTED. */
 int await_fail(struct fsdp_comm *comm, const struct error *why,
 	       struct error *err);
 
-/* "rank 1 (pid 5, trainer) and 2 more" */
+/* Writes names like "rank 1 (pid 5, trainer) and 2 more". */
 #define AWAIT_TEXT (BOARD_NAME_TEXT + 32)
 const char *await_name_ranks(const struct fsdp_comm *comm, uint64_t ranks,
 			     char ret[AWAIT_TEXT]);

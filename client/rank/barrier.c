@@ -53,7 +53,7 @@ static int wait_for_all(struct fsdp_comm *comm, int32_t timeout_ms,
 	}
 }
 
-/* The last one goes through without reading the clock. */
+/* The last rank to come passes without reading the clock. */
 static bool come(struct fsdp_comm *comm)
 {
 	struct barrier *barrier = &comm->barrier;

@@ -1,5 +1,5 @@
 /*
- * Barriers, by the board that the ranks of a run share (run_board.h).
+ * Barriers use the board that the ranks of a run share (run_board.h).
  *
  * A rank counts its barriers, says on the board how far it has come, and waits
  * until all others have come as far. A wait ends early when the verdict says
@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of one communicator. */
+/* the barriers of one communicator */
 struct barrier {
-	uint32_t number;  /* of the last one that this rank has come to */
-	bool is_waiting;  /* there, and was not let through yet */
-	int64_t since_ns; /* since when, if it is */
+	uint32_t number;  /* of the last barrier to which this rank has come */
+	bool is_waiting;  /* at that barrier, and not released yet */
+	int64_t since_ns; /* since when it waits, if it does */
 };

@@ -25,7 +25,8 @@ const char *box_call_name(uint32_t kind)
 		       : "an unknown call";
 }
 
-/* "an all-reduce (sum of f32)", "a broadcast (f32, rank 0)" */
+/* Writes text like "an all-reduce (sum of f32)" or "a broadcast (f32, rank
+ * 0)". */
 static const char *describe(const struct box_call *call, char ret[TEXT])
 {
 	char root[24] = "";

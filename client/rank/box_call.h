@@ -1,6 +1,7 @@
 /*
- * The calls of exchange.h as other ranks see them (shm/boxes.h): their names,
- * and whether two fit together. What another rank wrote is not trusted.
+ * These functions name the calls of exchange.h as other ranks see them
+ * (shm/boxes.h), and compare two of them. They do not trust what another rank
+ * wrote.
  */
 #pragma once
 #include "shm/boxes.h"
@@ -9,11 +10,11 @@
 struct error;
 struct fsdp_comm;
 
-/* "an all-reduce"; "an unknown call" */
+/* Returns a name like "an all-reduce"; "an unknown call" for other numbers. */
 const char *box_call_name(uint32_t kind);
 
-/* Does the call of that rank fit this one's, which takes `size` bytes of it?
- * -EINVAL. */
+/* Does the call of that rank match this rank's call, which takes `size` bytes
+ * from it? Otherwise returns -EINVAL. */
 int box_call_compare(const struct fsdp_comm *comm, const struct box_call *own,
 		     uint32_t rank, const struct box_call *theirs,
 		     uint64_t size, struct error *err);

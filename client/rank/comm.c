@@ -1,10 +1,10 @@
 /*
- * Checks, and calls for a communicator.
+ * This file has the checks and the calls for a communicator.
  *
- * A communicator ends for this process when the broker says -ECONNABORTED;
- * the sentence is kept, so that every later call says the same. A broker that
- * was restarted says so of every communicator it is asked for; of one that does
- * not come back we say it ourselves.
+ * A communicator ends for this process when the broker returns -ECONNABORTED.
+ * The sentence is kept, so that every later call returns the same. A broker
+ * that was restarted returns this for every communicator about which it is
+ * asked; for a broker that does not come back, the library returns it.
  */
 #include "client/rank/comm.h"
 #include "client/rank/engine.h"
@@ -58,7 +58,7 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 	return r;
 }
 
-/* Of a run that is over the broker says why. */
+/* Ask the broker why a run is over. */
 static int ask_why(struct fsdp_comm *comm, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_COMM_BOARD,

@@ -1,13 +1,14 @@
 /*
- * This process as a rank: communicators and groups as the library sees them.
+ * These structs are this process as a rank: its communicators and groups.
  *
- * The broker decides; here is what a rank must remember between calls. Shards
- * and gradients are held from registering to leaving, the whole parameters
- * from the wait to the reshard, an input from fsdp_input() to fsdp_reduce().
+ * The broker decides; these structs hold what a rank must remember between
+ * calls. A rank holds shards and gradients from registering to leaving, the
+ * whole parameters from the wait to the reshard, and an input from fsdp_input()
+ * to fsdp_reduce().
  *
- * Both shards are mapped all the time. A commit makes them change places at
- * the broker, and here when the rank has waited for it; what depends on which
- * is which is refused in between.
+ * Both shards are mapped all the time. A commit swaps them at the broker, and
+ * here when the rank has waited for the commit. In between, calls that need to
+ * know which shards are committed are refused.
  */
 #pragma once
 #include "client/client.h"
@@ -22,17 +23,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A parameter, for this rank. Offsets and sizes are bytes. */
+/* a parameter as this rank sees it; offsets and sizes are in bytes */
 struct param {
 	struct tensor_type type;  /* whole, as stored */
 	struct tensor_type shard; /* this rank's part, without padding */
 	uint32_t full_dtype;
 	int64_t start; /* of the shard, along the shard dimension */
-	uint64_t shard_size, chunk_size; /* without padding, and with */
+	uint64_t shard_size, chunk_size; /* without and with padding */
 	uint64_t full_size;
 	uint64_t shard_offset, full_offset, input_offset, grad_offset;
 	bool is_frozen;
-	bool is_carried; /* frozen: both shards have the committed values */
+	bool is_carried; /* if frozen: both shards have the committed values */
 };
 
 struct rank_engine; /* engine.h */
@@ -46,37 +47,42 @@ struct fsdp_group {
 	struct fsdp_comm *comm;
 	char name[FSDP_MAX_NAME + 1];
 	uint64_t id;
-	uint32_t side; /* of `shards`: committed */
-	uint64_t step; /* 0: nothing was */
+	uint32_t side; /* index in `shards` of the committed ones */
+	uint64_t step; /* last committed step; 0: there is none */
 	struct fsdp_tensor *shards[2];
-	struct fsdp_tensor *grads; /* NULL: all is frozen */
-	struct fsdp_tensor *input; /* NULL: none */
+	struct fsdp_tensor *grads; /* NULL: all parameters are frozen */
+	struct fsdp_tensor *input; /* NULL: there is no input */
 	struct fsdp_tensor *full;  /* NULL: not whole, or not waited for */
-	/* Of these five what is there, but not mapped yet; its handle is NULL.
-	 */
+	/* These places are granted, but not mapped yet while their handle is
+	 * NULL. */
 	struct lazy_mapping shard_mappings[2], grads_mapping, input_mapping,
 		full_mapping;
-	uint64_t open;     /* sequence of the unshard; 0: none */
-	uint64_t n_posted; /* unshards; their sequences are ours */
-	uint64_t refused;  /* the last of these that was; 0: none */
+	uint64_t open; /* sequence of the open unshard; 0: none is open */
+	/* number of one-way unshards, which this rank counts itself */
+	uint64_t n_posted;
+	uint64_t refused; /* the last of these that was refused; 0: none was */
 	struct error refusal;
-	uint64_t whole, reduced; /* sequences: waited for last */
-	uint64_t first_full; /* the first reduction that changes gradients; 0:
-			      * there was none */
-	uint64_t full_size, input_size; /* bytes that params reach to */
+	/* sequences of the last works that were waited for */
+	uint64_t whole, reduced;
+	/* the first reduction that changes gradients; 0: there was none */
+	uint64_t first_full;
+	/* end of the last parameter, in bytes */
+	uint64_t full_size, input_size;
 	size_t n_params;
-	struct param *params;        /* owned */
-	struct engine_group *engine; /* owned; on devices, if it has one */
-	struct host_group *host; /* owned; on host memory, if ranks do more than
-				  * gather in place */
-	uint32_t index;          /* on the board */
-	/* See host_gather.h: where it is whole, if it is; borrowed. For what it
-	 * waits, and since when. */
+	struct param *params; /* owned */
+	/* owned; on devices, if the communicator has an engine */
+	struct engine_group *engine;
+	/* owned; on host memory, if ranks do more than gather in place */
+	struct host_group *host;
+	uint32_t index; /* on the board */
+	/* See host_gather.h: the whole parameters, or NULL (borrowed); the
+	 * gather for which the group waits, and since when. */
 	struct fsdp_tensor *gathered;
 	uint64_t waits_for;
 	int64_t since_ns;
-	bool is_in_place;  /* see direct.h; the committed shards are whole */
-	bool is_offloaded; /* on devices: shards and gradients are the host's */
+	bool is_in_place; /* see direct.h; the committed shards are whole */
+	/* on devices: shards and gradients are in host memory */
+	bool is_offloaded;
 	struct fsdp_group *next;
 };
 
@@ -84,86 +90,101 @@ struct fsdp_comm {
 	struct fsdp_client *client;
 	char name[FSDP_MAX_NAME + 1];
 	struct rank_engine *engine; /* owned; NULL: fsdp-worker does the work */
-	struct device_uuid device;  /* of this rank; the host */
+	/* of this rank; the host if the communicator is on host memory */
+	struct device_uuid device;
 	uint64_t id;
 	uint64_t step; /* last committed */
 	uint32_t rank, n_shards, n_replicas;
-	int32_t timeout_ms; /* of waits for other ranks */
-	bool takes_orders;  /* the broker; without an engine */
-	uint32_t verdict;   /* of the run, in the state table; 0: none */
-	struct board board; /* run_board.h; page NULL: not asked for */
+	int32_t timeout_ms; /* for waits for other ranks */
+	/* the broker takes ready fences; used without an engine */
+	bool takes_orders;
+	/* word of the run in the state table; 0: there is none */
+	uint32_t verdict;
+	struct board board; /* run_board.h; page NULL: not asked for yet */
 	struct barrier barrier;
 	struct exchanges exchanges;
-	struct transfers *transfers; /* owned; NULL: there were none */
+	struct transfers *transfers; /* owned; NULL: there were no transfers */
 	struct gatherer *gatherer;   /* owned; NULL: fsdp-worker gathers */
 	struct reducer *reducer;     /* owned; NULL: fsdp-worker reduces */
-	uint64_t committing;         /* begun, not waited for; 0: none */
-	bool is_commit_unsent;       /* commit.h */
-	struct tensor_order written; /* without an engine: the shards are */
-	struct error failure;        /* code < 0: it has failed, and why */
-	struct fsdp_tensor *spent; /* input that was handed in, to be let go of
-				    * with the next request; NULL */
+	/* step whose commit was begun, not waited for; 0: none */
+	uint64_t committing;
+	bool is_commit_unsent; /* commit.h */
+	/* without an engine: when the shards are written */
+	struct tensor_order written;
+	/* code < 0: the communicator has failed, for this reason */
+	struct error failure;
+	/* input that was handed in, and is released before the next request; or
+	 * NULL */
+	struct fsdp_tensor *spent;
 	struct fsdp_group *groups; /* owned */
-	struct fsdp_comm *next;    /* of the connection: joined, or left while
-				    * its device was busy */
+	/* of the connection: joined, or left while its device was busy */
+	struct fsdp_comm *next;
 };
 
-/* None of a connection works on a device any more. -ETIMEDOUT. */
+/* End the device work of all communicators of a connection. -ETIMEDOUT: it has
+ * not ended. */
 int comm_stop_all(struct fsdp_client *client, struct error *err);
 
-/* Forget all of a connection; their handles end with it. */
+/* Free all communicators of a connection; their handles end with it. */
 void comm_free_all(struct fsdp_client *client);
 
-/* May this process use it, and has it not failed? */
+/* Checks that this process may use the communicator, and that it has not
+ * failed. */
 int comm_check(const struct fsdp_comm *comm, struct error *err);
 
-/* By the verdict: without asking. It must have one. */
+/* Asks only the verdict, not the broker. The communicator must have a
+ * verdict. */
 static inline bool comm_is_alive(const struct fsdp_comm *comm)
 {
 	return table_is_alive(&comm->client->table, comm->verdict, comm->id);
 }
 
-/* The same, and why not: -ECONNABORTED. */
+/* Checks the verdict, and asks the broker why the run is over if it is:
+ * -ECONNABORTED. */
 int comm_check_run(struct fsdp_comm *comm, struct error *err);
 
-/* Tell the broker, and so the other ranks, why this one cannot go on. */
+/* Tell the broker, and so the other ranks, why this rank cannot go on. */
 void comm_give_up(struct fsdp_comm *comm, const struct error *why);
 
-/* May it be given for this communicator? -EINVAL. */
+/* Checks that the stream is valid for this communicator: -EINVAL. */
 int comm_check_stream(const struct fsdp_comm *comm, void *stream,
 		      struct error *err);
 
-/* comm_check(), and no commit is under way: -EBUSY. */
+/* Does comm_check(), and checks that no commit is under way: -EBUSY. */
 int comm_check_idle(const struct fsdp_comm *comm, struct error *err);
 
-/* client_call(); -ECONNABORTED is the communicator's end, and remembered. */
+/* Does client_call(). -ECONNABORTED ends the communicator, and is
+ * remembered. */
 int comm_call(struct fsdp_comm *comm, const struct request *request,
 	      struct answer *ret, struct error *err);
 
-/* Just before a request at which the broker looks what was released. */
+/* Release the spent input. Call this just before a request for which the broker
+ * collects released tensors. */
 void comm_end_spent(struct fsdp_comm *comm);
 
 /* A reduction was waited for. */
 void group_note_reduced(struct fsdp_group *group, uint64_t sequence);
 
-/* The holds of its handles go back, the handles with them. */
+/* Free the handles of the group, with their holds. */
 void group_end_handles(struct fsdp_group *group);
-/* The rest; the handles are gone, or will go with the connection. */
+/* Free the rest of the group, whose handles have ended or end with the
+ * connection. */
 void group_free(struct fsdp_group *group);
 
-/* Frozen parameters: what is committed is what the next commit shall have. */
+/* Copy the committed values of frozen parameters to the next shards. */
 int group_carry_frozen(struct fsdp_group *group, struct error *err);
-/* All ranks have committed: the shards change places. */
+/* All ranks have committed, so the shards swap. */
 void group_on_commit(struct fsdp_group *group, uint64_t step);
 
 /* The unshard of that number is done; `answer` has the whole parameters. */
 int group_take_full(struct fsdp_group *group, uint64_t sequence,
 		    struct answer *answer, struct error *err);
-/* Can an unshard that is not whole be waited for? -EINVAL. */
+/* Checks that the unshard `sequence`, which is not whole yet, can be waited
+ * for: -EINVAL. */
 int group_check_open(const struct fsdp_group *group, uint64_t sequence,
 		     struct error *err);
-/* The broker knows no unshard that is open here. Has it refused it? Then it is
- * not open, and why is told. */
+/* Call this if the broker does not know an unshard that is open here. If the
+ * broker has refused it, this closes it and returns true with the reason. */
 bool group_is_refused(struct fsdp_group *group, struct error *ret);
-/* Do we know it to be done without asking? */
+/* Does this rank know, without asking, that the unshard is done? */
 bool group_is_whole(const struct fsdp_group *group, uint64_t sequence);

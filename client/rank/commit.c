@@ -7,8 +7,8 @@
 #include "client/rank/plain_device.h"
 #include <errno.h>
 
-/* The progress of the streams that write the shards, or read the previous ones.
- */
+/* Record the progress of the streams that write the shards, or that read the
+ * previous ones. */
 static int note_streams(struct fsdp_comm *comm, void *stream, struct error *err)
 {
 	comm->written = (struct tensor_order){0};
@@ -32,8 +32,8 @@ static int await_streams(struct fsdp_comm *comm, int32_t timeout_ms,
 	deadline_ms = clock_now_ms() + timeout_ms;
 	if (!comm->engine)
 		return plain_await(comm, &comm->written, deadline_ms, err);
-	/* Otherwise the other ranks' devices would wait for our part of a
-	 * reduction that nobody waits for here, and we for their commit. */
+	/* Without this, the other ranks' devices would wait for our part of a
+	 * reduction that has no waiter here, while we wait for their commit. */
 	r = engine_begin_reductions(comm->engine, err);
 	return r < 0 ? r : engine_await_noted(comm->engine, deadline_ms, err);
 }

@@ -38,7 +38,8 @@ int direct_wait_unshard(struct fsdp_group *group, uint64_t sequence,
 	return r;
 }
 
-/* Shards over a smaller mesh are the shards that are here in any case. */
+/* A reshard to a smaller mesh needs no copy, since all shards are mapped
+ * here. */
 int direct_reshard(struct fsdp_group *group, uint32_t n_mesh, struct error *err)
 {
 	const struct plan plan = {.n_shards = group->comm->n_shards};

@@ -1,7 +1,7 @@
 /*
- * The list of works, and what becomes of each: admitted by the broker,
- * enqueued, waited for. Every call that adds to the list, or waits, enqueues
- * what has been admitted meanwhile; so a prefetch runs beside the computation.
+ * This file has the list of works. A work is admitted by the broker, enqueued,
+ * and waited for. Every call that adds to the list or waits also enqueues what
+ * was admitted since, so a prefetch runs beside the computation.
  */
 #include "client/rank/engine.h"
 #include "client/clock.h"
@@ -16,10 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How often the broker is asked, while a device is waited for, whether the
- * others still are there. */
+/* While a device is waited for, the broker is asked this often whether the
+ * other ranks still live. */
 #define ASK_MS 20
-/* How long it is awaited that the broker tells of a death. */
+/* How long the library waits until the broker tells of a death. */
 #define DEATH_MS 1000
 
 static CUdeviceptr address_of(const struct fsdp_tensor *tensor)
@@ -31,8 +31,8 @@ static CUdeviceptr address_of(const struct fsdp_tensor *tensor)
 
 static int ask_broker(struct fsdp_comm *comm, struct error *err);
 
-/* NCCL may notice a death before the broker does, but not whose: so the broker
- * is given a moment to say it. */
+/* NCCL may notice a death before the broker does, but does not say whose. So
+ * the broker gets some time to say it. */
 static void ask_who_died(struct fsdp_comm *comm)
 {
 	int64_t until_ms = clock_now_ms() + DEATH_MS;
@@ -43,7 +43,7 @@ static void ask_who_died(struct fsdp_comm *comm)
 		pause_now(&pause);
 }
 
-/* The engine itself has failed: everybody on this node is to know. */
+/* The engine itself has failed, which all ranks on this node must know. */
 static int fail(struct rank_engine *engine, struct error *err)
 {
 	struct fsdp_comm *comm = engine->comm;
@@ -120,7 +120,7 @@ int engine_unshard(struct fsdp_group *group, uint64_t sequence,
 	struct rank_engine *engine = group->comm->engine;
 	struct engine_work *work;
 
-	/* Unsharding what is open already is the same work again. */
+	/* A second unshard of an open group is the same work. */
 	if (group->engine->whole == sequence ||
 	    is_listed(engine, group, WORK_UNSHARD, sequence))
 		return 0;
@@ -134,7 +134,7 @@ int engine_unshard(struct fsdp_group *group, uint64_t sequence,
 
 /* --- events -------------------------------------------------------------- */
 
-/* A new event behind what the stream has been given. */
+/* Record a new event after all that the stream was given. */
 int engine_record(struct rank_engine *engine, CUstream stream,
 		  struct event **ret, struct error *err)
 {
@@ -204,7 +204,7 @@ int engine_reduce(struct fsdp_group *group, const struct reduce_request *asked,
 		.is_sum_forced = asked->flags & REDUCE_FORCE_SUM,
 		.factor = asked->factor,
 	};
-	/* Before the first reduction the gradients hold anything. */
+	/* Before the first reduction the gradients are not defined. */
 	if (asked->flags & REDUCE_ACCUMULATE && own->has_grads)
 		work->reduce.flags |= DEVICE_REDUCE_ACCUMULATE;
 	own->has_partial = is_put_off;
@@ -230,7 +230,7 @@ static int32_t clamp_ms(int64_t ms)
 	return ms > INT32_MAX ? INT32_MAX : (int32_t)ms;
 }
 
-/* Wait until the broker says that it may begin. `deadline_ms` < 0: none. */
+/* Wait until the broker admits the work. `deadline_ms` < 0: for ever. */
 static int await_admission(const struct engine_work *work, int64_t deadline_ms,
 			   struct answer *ret, struct error *err)
 {
@@ -251,8 +251,8 @@ static int await_admission(const struct engine_work *work, int64_t deadline_ms,
 
 /* --- enqueueing ---------------------------------------------------------- */
 
-/* What happened to the memory of whole parameters when they were last
- * resharded: NULL, nothing. The event is the caller's. */
+/* Take the event of the last reshard of this memory of whole parameters; NULL:
+ * there is none. The caller owns the event. */
 static struct event *take_use(struct rank_engine *engine,
 			      const struct fsdp_tensor *full)
 {
@@ -270,7 +270,8 @@ static struct event *take_use(struct rank_engine *engine,
 	return NULL;
 }
 
-/* Is it the copy that was kept by a reshard to a smaller mesh, whole still? */
+/* Is this the copy that a reshard to a smaller mesh kept, and is it still
+ * whole? */
 static bool is_kept(const struct engine_group *own,
 		    const struct fsdp_tensor *full)
 {
@@ -278,7 +279,7 @@ static bool is_kept(const struct engine_group *own,
 	       own->kept_generation == full->generation;
 }
 
-/* NCCL is told of the memory before it moves it. */
+/* Memory is registered with NCCL before NCCL moves it. */
 static int announce(struct rank_engine *engine,
 		    const struct fsdp_tensor *tensor, struct error *err)
 {
@@ -351,7 +352,8 @@ static int begin_unshard(struct rank_engine *engine,
 	return 0;
 }
 
-/* With its addresses. `ret_stream`: where it ends. */
+/* Enqueue a reduction with its addresses. `ret_stream`: the stream on which it
+ * ends. */
 static int reduce(struct rank_engine *engine, struct engine_work *work,
 		  CUstream *ret_stream, struct error *err)
 {
@@ -398,7 +400,7 @@ static int begin_reduce(struct rank_engine *engine, struct engine_work *work,
 	return 0;
 }
 
-/* The first of the list. */
+/* Begin the first work of the list. */
 static int begin_first(struct rank_engine *engine, int64_t deadline_ms,
 		       struct error *err)
 {
@@ -431,8 +433,8 @@ static int begin_until(struct rank_engine *engine,
 	return r;
 }
 
-/* Enqueue what may begin now, so that it goes on beside what the caller does
- * next. What fails is told by whoever waits for it. */
+/* Enqueue what may begin now, so that it runs beside the caller's next work.
+ * The wait for a work returns its error. */
 static void pump(struct rank_engine *engine)
 {
 	int64_t now_ms = clock_now_ms();
@@ -444,7 +446,8 @@ static void pump(struct rank_engine *engine)
 
 /* --- waiting ------------------------------------------------------------- */
 
-/* Does the broker still run it? Whether a step was committed is by the way. */
+/* Does the broker still run the communicator? The state of the commit that it
+ * returns is ignored. */
 static int ask_broker(struct fsdp_comm *comm, struct error *err)
 {
 	struct request request = {
@@ -461,8 +464,8 @@ static int ask_broker(struct fsdp_comm *comm, struct error *err)
 	return r == -ECONNABORTED ? r : 0;
 }
 
-/* 0: done; NCCL_COMM_BUSY: not yet. The stream is asked first, since NCCL tells
- * of a failure before it lets the stream go. */
+/* Returns 0 if the event is done, and NCCL_COMM_BUSY if not. The stream is
+ * checked first, since NCCL reports a failure before it releases the stream. */
 static int look(struct rank_engine *engine, const struct event *event,
 		struct error *err)
 {
@@ -519,7 +522,7 @@ static int check_known(const struct fsdp_work *work, struct error *err)
 			 "this rank has begun no such work of the group");
 }
 
-/* The caller's wait, which may be interrupted and waited for again. */
+/* Wait for the caller, who may be interrupted and wait again. */
 static int await_slowly(struct rank_engine *engine, const struct event *event,
 			int64_t deadline_ms, struct error *err)
 {
@@ -578,7 +581,7 @@ int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 
 /* --- resharding ---------------------------------------------------------- */
 
-/* The next gather into this memory waits for what `stream` has been given. */
+/* The next gather into this memory waits for all that `stream` was given. */
 static int note_use(struct rank_engine *engine, const struct fsdp_tensor *full,
 		    CUstream stream, struct error *err)
 {
@@ -599,7 +602,8 @@ static int note_use(struct rank_engine *engine, const struct fsdp_tensor *full,
 	return 0;
 }
 
-/* Ours has written it, and the caller's may still read it. */
+/* Our stream has written the memory, and the caller's stream may still read
+ * it. */
 static int release(struct rank_engine *engine, struct fsdp_group *group,
 		   CUstream stream, struct error *err)
 {

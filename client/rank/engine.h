@@ -1,5 +1,5 @@
 /*
- * A rank's own engine: the work of a communicator on devices, done in this
+ * The engine of a rank does the work of a communicator on devices in this
  * process, on streams of the library.
  *
  * The broker says when a gather or a reduction may begin (admission) and where
@@ -27,8 +27,9 @@ struct rank_engine;
 struct engine_group;
 
 /*
- * Open it for a communicator that this rank has joined; waits for all ranks of
- * the world. -ETIMEDOUT, -ECONNABORTED, and the errors of the driver and NCCL.
+ * Open an engine for a communicator that this rank has joined. It waits for all
+ * ranks of the world. -ETIMEDOUT, -ECONNABORTED, and the errors of the driver
+ * and NCCL.
  */
 int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 	       const uint8_t *nccl_id, struct rank_engine **ret,
@@ -76,8 +77,8 @@ int engine_unshard(struct fsdp_group *group, uint64_t sequence,
 		   struct error *err);
 
 /*
- * The same for a reduction; takes over the group's input. `stream` writes the
- * gradients; NULL: they are written.
+ * Does the same for a reduction, and takes the group's input. `stream` writes
+ * the gradients; NULL: they are written.
  */
 int engine_reduce(struct fsdp_group *group, const struct reduce_request *asked,
 		  uint64_t sequence, void *stream, struct error *err);
@@ -89,7 +90,7 @@ int engine_reduce(struct fsdp_group *group, const struct reduce_request *asked,
 int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 		struct error *err);
 
-/* At least the unshards of this rank are enqueued. */
+/* Enqueue at least the unshards of this rank. */
 int engine_begin(struct fsdp_group *group, struct error *err);
 
 /* Enqueue all reductions that were begun. -EBUSY: the broker has not admitted
@@ -107,12 +108,13 @@ int engine_put(struct rank_engine *engine, void *to, const void *from,
 int engine_get(struct rank_engine *engine, void *to, const void *from,
 	       uint64_t size, struct error *err);
 
-/* Record the progress of `stream` (NULL: none) and of our streams. */
+/* Record the progress of `stream` (NULL: of no caller's stream) and of our
+ * streams. */
 int engine_note(struct rank_engine *engine, void *stream, struct error *err);
 /* Wait on the host until they have reached it; may be repeated. */
 int engine_await_noted(struct rank_engine *engine, int64_t deadline_ms,
 		       struct error *err);
-/* Both at once. */
+/* Do both at once. */
 int engine_settle(struct rank_engine *engine, void *stream, struct error *err);
 
 /* With several nodes: wait until all ranks have reached this point, with the

@@ -1,6 +1,4 @@
-/*
- * Shared by engine.c and engine_open.c only.
- */
+/* Only engine.c and engine_open.c share this header. */
 #pragma once
 #include "client/rank/engine.h"
 #include "client/rank/registrations.h"
@@ -18,8 +16,9 @@ struct engine_work {
 	struct device_reduce
 		reduce;            /* its addresses are filled in at the end */
 	struct fsdp_tensor *input; /* owned */
-	struct event *ready; /* owned; signals that the gradients are written;
-				NULL: they are */
+	/* owned; signals that the gradients are written; NULL: they are
+	 * written */
+	struct event *ready;
 	struct engine_work *next;
 };
 
@@ -32,21 +31,22 @@ struct engine_use {
 	struct engine_use *next;
 };
 
-/* Of the device; tensor NULL: none. */
+/* staging memory on the device; tensor NULL: there is none */
 struct engine_room {
 	struct fsdp_tensor *tensor; /* owned */
 	uint64_t size;
-	/* Owned; no work uses it afterwards. NULL: none does now. */
+	/* Owned; after this event no work uses the memory. NULL: no work uses
+	 * it now. */
 	struct event *used;
 };
 
-/* Used in turn. */
+/* two areas that are used in turn */
 struct engine_rooms {
 	struct engine_room rooms[2];
 	uint32_t last;
 };
 
-/* The caller's stream and ours. */
+/* the number of streams: the caller's and ours */
 #define ENGINE_NOTED 4
 
 struct rank_engine {
@@ -60,24 +60,28 @@ struct rank_engine {
 	struct registrations registrations;
 	/* offload.h; streams NULL: no group is offloaded */
 	struct engine_rooms gather_rooms, reduce_rooms;
-	CUstream in_stream, out_stream;    /* owned */
-	struct event *noted[ENGINE_NOTED]; /* owned; NULL: none */
+	CUstream in_stream, out_stream; /* owned */
+	/* owned; NULL: nothing was recorded */
+	struct event *noted[ENGINE_NOTED];
 };
 
-/* Both shards, gradients, sums. */
+/* the pinned ranges: both shards, gradients, sums */
 #define ENGINE_PINNED 4
 
 struct engine_group {
 	struct plan plan; /* owned */
 	struct device_group *work;
-	struct fsdp_tensor *partial;               /* NULL: no replicas */
-	struct event *whole_event, *reduced_event; /* owned; NULL: none yet */
-	uint64_t whole, reduced; /* sequences that were enqueued last */
+	/* NULL: there are no replicas */
+	struct fsdp_tensor *partial;
+	/* owned; NULL: not recorded yet */
+	struct event *whole_event, *reduced_event;
+	/* sequences of the last works that were enqueued */
+	uint64_t whole, reduced;
 	bool has_grads, has_partial;
-	/* Resharded to a smaller mesh: the whole parameters, which may still be
-	 * valid. */
+	/* the whole parameters that a reshard to a smaller mesh kept, and that
+	 * may still be valid */
 	uint32_t kept_slot;
-	uint64_t kept_generation;            /* 0: not */
+	uint64_t kept_generation;            /* 0: none were kept */
 	struct pinned pinned[ENGINE_PINNED]; /* offload.h */
 };
 

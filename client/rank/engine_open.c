@@ -1,6 +1,6 @@
 /*
- * Opening and closing engines, their groups, and what all ranks of the world
- * must have alike.
+ * This file opens and closes engines and their groups, and compares what must
+ * be equal on all ranks of the world.
  */
 #include "client/clock.h"
 #include "client/device.h"
@@ -16,10 +16,10 @@
 #include <string.h>
 #include <time.h>
 
-/* How long the other ranks may take to leave with us. */
+/* How long the other ranks may take to leave together with us. */
 #define CLOSE_MS      2000
 #define STOP_PAUSE_NS 1000000
-/* Of one of the two buffers for copies from and to the host. */
+/* the size of each of the two buffers for copies from and to the host */
 #define STAGING_SIZE (UINT64_C(1) << 20)
 
 /* --- comparing ----------------------------------------------------------- */
@@ -37,8 +37,8 @@ static int await_gather_stream(struct rank_engine *engine, struct error *err)
 	return r;
 }
 
-/* All ranks of all nodes must have the same value: -EINVAL names one that has
- * not. On one node the broker has seen to that. */
+/* Checks that all ranks of all nodes have the same value: -EINVAL names a rank
+ * that differs. On one node the broker has checked this already. */
 static int verify_equal(struct rank_engine *engine, uint64_t value,
 			const char *what, struct error *err)
 {
@@ -72,8 +72,8 @@ static int open_nccl(struct rank_engine *engine,
 	int r = nccl_rank_open(&options, joined->n_local < joined->n_ranks,
 			       &engine->nccl, err);
 
-	/* NCCL has the time-out; the broker is asked meanwhile whether all are
-	 * still there. */
+	/* NCCL enforces the time-out; meanwhile the broker is asked whether all
+	 * ranks still live. */
 	return r < 0 ? r : engine_await_event(engine, NULL, -1, err);
 }
 
@@ -90,7 +90,7 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 	engine->timeout_ms = joined->timeout_ms;
 	engine->registrations.is_wanted =
 		joined->memory == COMM_MEMORY_REGISTERED;
-	/* Its failures are the communicator's, as later. */
+	/* Failures from here on are failures of the communicator. */
 	comm->engine = engine;
 	r = device_find(&joined->device, &engine->device, err);
 	if (r == 0)
@@ -113,7 +113,7 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 
 /* --- ends ---------------------------------------------------------------- */
 
-/* What NCCL has not let go of stays registered. */
+/* Memory that NCCL still uses stays registered. */
 static int abort_nccl(struct rank_engine *engine, struct error *err)
 {
 	int r = nccl_comm_abort(&engine->nccl.comm, err);
@@ -123,7 +123,8 @@ static int abort_nccl(struct rank_engine *engine, struct error *err)
 	return r;
 }
 
-/* NCCL is waited for once: whoever fails may find that it has failed. */
+/* NCCL is waited for once: a failing call may find that the engine has failed
+ * already. */
 void engine_abort(struct rank_engine *engine)
 {
 	struct error *failure = &engine->comm->failure;
@@ -158,7 +159,7 @@ static void free_on_device(struct rank_engine *engine)
 	context_leave();
 }
 
-/* They are done, or the device has failed. */
+/* Are the streams idle? They also count as idle if the device has failed. */
 static bool has_idle_streams(const struct rank_engine *engine)
 {
 	CUstream streams[] = {engine->in_stream, engine->out_stream};
@@ -192,11 +193,12 @@ static int await_streams(const struct rank_engine *engine, int64_t deadline_ms,
 	return 0;
 }
 
-/* In good order, if nothing has failed and the others do the same now. */
+/* Finalize NCCL in good order if nothing has failed and the other ranks do the
+ * same now; otherwise abort it. */
 static int end_nccl(struct rank_engine *engine, struct error *err)
 {
 	struct nccl_comm_options *options;
-	struct error failure; /* which the communicator keeps */
+	struct error failure; /* the communicator keeps its own failure */
 	int r;
 
 	if (engine->comm->failure.code < 0 ||
@@ -209,8 +211,8 @@ static int end_nccl(struct rank_engine *engine, struct error *err)
 	return engine->nccl.comm ? r : abort_nccl(engine, err);
 }
 
-/* Whoever still works with us gets what it waits for, unless it is late: what
- * we sent may not have come to it yet. */
+/* A rank that still works with us gets all that it waits for, unless it is
+ * late, because our last data may not have reached it yet. */
 int engine_quiesce(struct rank_engine *engine, struct error *err)
 {
 	int64_t deadline_ms = clock_now_ms() + engine->timeout_ms;
@@ -220,7 +222,7 @@ int engine_quiesce(struct rank_engine *engine, struct error *err)
 	r = end_nccl(engine, err);
 	if (r < 0)
 		return r;
-	/* What NCCL was doing ends a moment after it was told to. */
+	/* Work of NCCL ends shortly after NCCL was told to end. */
 	if (deadline_ms < clock_now_ms() + CLOSE_MS)
 		deadline_ms = clock_now_ms() + CLOSE_MS;
 	r = await_streams(engine, deadline_ms, err);
@@ -245,7 +247,7 @@ void engine_free(struct rank_engine *engine)
 
 int engine_note(struct rank_engine *engine, void *stream, struct error *err)
 {
-	/* What comes in is waited for by these. */
+	/* Copies in need no event, since these streams wait for them. */
 	CUstream streams[ENGINE_NOTED] = {stream, engine->nccl.gather_stream,
 					  engine->nccl.reduce_stream,
 					  engine->out_stream};
