@@ -1,5 +1,5 @@
 /*
- * The attacks: each was found to stop the broker's loop at some time.
+ * The attacks. Each of them stopped the broker's loop in some former version.
  */
 #include "bench.h"
 #include "fsdp.h"
@@ -22,7 +22,7 @@ static struct fsdp_spec bytes(uint64_t n)
 		.dtype = FSDP_U8, .n_dims = 1, .shape = {(int64_t)n}};
 }
 
-/* A prefix of each attacker's own. */
+/* Each attacker has a prefix of its own. */
 static const char *own_prefix(const struct attacker *attacker, const char *what,
 			      char ret[NAME_SIZE])
 {
@@ -101,7 +101,8 @@ static void prepare_evict(struct attacker *attacker)
 	remove_many(attacker->client, "evict-once", N_SLOTS_ONCE);
 }
 
-/* An evictable tensor that is held cannot be evicted, but is looked at. */
+/* An evictable tensor that is held cannot be evicted, but the broker looks at
+ * it. */
 static void arm_evict(struct attacker *attacker)
 {
 	struct fsdp_spec spec = bytes(64);
@@ -151,7 +152,8 @@ static bool leads_to(int fd, const char *path)
 	       strcmp(address.sun_path, path) == 0;
 }
 
-/* The socket of a libfsdp connection: anybody can write to it. */
+/* Find the socket of a libfsdp connection, to which any code of the process can
+ * write. */
 static int find_socket(const char *path)
 {
 	for (int fd = 3; fd < 256; fd++)
@@ -160,7 +162,8 @@ static int find_socket(const char *path)
 	return -1;
 }
 
-/* `fd` travels with a byte that is no frame; the caller keeps its own. */
+/* Send `fd` with a byte that is not a frame. The caller keeps its own
+ * descriptor. */
 static int send_fd(int sock_fd, int fd)
 {
 	char byte = 0;
@@ -180,7 +183,7 @@ static int send_fd(int sock_fd, int fd)
 	return (int)sendmsg(sock_fd, &message, MSG_NOSIGNAL);
 }
 
-/* One end of a socket pair in whose queue `fd` waits; consumes `fd`. */
+/* Returns one end of a socket pair in whose queue `fd` waits. Consumes `fd`. */
 static int nest(int fd)
 {
 	int ends[2];
@@ -194,8 +197,8 @@ static int nest(int fd)
 }
 
 /*
- * Have the broker close the last reference of `fd`, before the hello, or
- * behind it where the kernel lets nothing through before. Consumes `fd`.
+ * Make the broker close the last reference of `fd`: before hello, or after it
+ * if the kernel delivers no descriptor earlier. Consumes `fd`.
  */
 static void give(struct attacker *attacker, int fd)
 {
@@ -223,8 +226,8 @@ static void strike_memfd(struct attacker *attacker)
 	give(attacker, nest(fd));
 }
 
-/* A connection over loopback with more to send than anybody reads. Its close
- * waits, for as long as SO_LINGER says. */
+/* Make a connection over loopback with more data to send than its peer reads.
+ * Its close waits as long as SO_LINGER says. */
 static int make_lingering(int *ret_peer)
 {
 	struct sockaddr_in address = {
@@ -259,7 +262,8 @@ static void strike_linger(struct attacker *attacker)
 	int peer, fd = make_lingering(&peer);
 
 	give(attacker, nest(fd));
-	/* The peer stays, so that the data can go nowhere. */
+	/* The peer stays open without reading, so the data cannot be
+	 * delivered. */
 	if (n >= 64)
 		close(peers[n % 64]);
 	peers[n++ % 64] = peer;
@@ -331,7 +335,7 @@ static void strike_bundle_get(struct attacker *attacker)
 	free(tensors);
 }
 
-/* A session that never saw it: it is granted all of it each time. */
+/* A session that never got the bundle is granted all of it each time. */
 static void strike_bundle_first_get(struct attacker *attacker)
 {
 	struct attacker fresh = *attacker;
@@ -356,7 +360,7 @@ static void strike_bundle_commit(struct attacker *attacker)
 #define N_DEADLINES      250000
 #define PERIOD_NS        8000000000ull
 
-/* All attackers aim at the same time: the next multiple of the period. */
+/* All attackers choose the same deadline: the next multiple of the period. */
 static void strike_deadlines(struct attacker *attacker)
 {
 	uint64_t due = (now_ns() / PERIOD_NS + 1) * PERIOD_NS;
@@ -394,7 +398,7 @@ static void strike_deadlines(struct attacker *attacker)
 
 /* --- keeper: the process that keeps the descriptors does not read -------- */
 
-/* Each bundle has a chunk, and so a descriptor, of its own. */
+/* Each bundle has a chunk, and thus a descriptor, of its own. */
 static void strike_keeper(struct attacker *attacker)
 {
 	struct fsdp_bundle_options options = {.access.gid = FSDP_GID_DEFAULT,

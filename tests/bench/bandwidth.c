@@ -7,10 +7,11 @@
 #include <sys/mman.h>
 
 #define N_ARRAYS 3
-/* As many places are read in turns, as by ranks that gather several groups. */
+/* Passes read that many places in turn, as ranks do that gather several
+ * groups. */
 #define N_TURNS 3
 
-/* Make `n` elements from one array of floats, or from two. */
+/* Compute `n` elements from one array of floats, or from two. */
 typedef void move_fn(void *to, const float *a, const float *b, size_t n);
 
 struct bandwidth {
@@ -55,7 +56,7 @@ static void cast_streaming(void *to, const float *a, const float *b, size_t n)
 	cast(to, a, n, true);
 }
 
-/* Compiled with -O3, so that it is vectorised. */
+/* Compile it with -O3, so that it is vectorised. */
 static void triad_plain(void *to, const float *a, const float *b, size_t n)
 {
 	const float *restrict left = a, *restrict right = b;
@@ -87,7 +88,8 @@ static void triad_streaming(void *to, const float *a, const float *b, size_t n)
 }
 #endif
 
-/* By kind. `moved`: bytes for each byte of the array that is read. */
+/* One row for each kind. `moved` is the number of bytes moved for each byte of
+ * the array that is read. */
 static const struct {
 	double moved;
 	move_fn *moves[2];
@@ -111,7 +113,7 @@ struct bandwidth *bandwidth_new(uint32_t n_ranks)
 
 		if (memory == MAP_FAILED)
 			die("map %zu bytes: %m", (size_t)BANDWIDTH_MAX);
-		/* As the broker's chunks are. */
+		/* Allocate it as the broker allocates its chunks. */
 		madvise(memory, BANDWIDTH_MAX, MADV_HUGEPAGE);
 		bandwidth->arrays[i] = memory;
 	}
@@ -133,14 +135,15 @@ struct stage_order bandwidth_order(enum bandwidth_kind kind,
 
 	if (size > BANDWIDTH_MAX)
 		size = BANDWIDTH_MAX;
-	/* So that all ranks' parts are whole cache lines. */
+	/* Every rank's part then consists of whole cache lines. */
 	size = (size + 4095) & ~UINT64_C(4095);
 	*ret_scale = (double)moved / ((double)size * kinds[kind].moved);
 	return (struct stage_order){
 		.collective = collective, .variant = kind, .size = size};
 }
 
-/* This rank's part of the array: bytes, whole lines also of a cast's result. */
+/* Returns the size in bytes of this rank's part of the array. The parts also of
+ * a cast's result are whole cache lines. */
 static size_t part(const struct bandwidth *bandwidth,
 		   const struct stage_order *order, uint64_t *ret_start)
 {
@@ -170,7 +173,7 @@ static void iterate(void *data, const struct stage_order *order)
 					 bandwidth->arrays[2] + from, n);
 }
 
-/* The quicker one, by trying both. */
+/* Try both, and return the quicker one. */
 static void prepare(void *data, const struct stage_order *order)
 {
 	struct bandwidth *bandwidth = data;

@@ -1,13 +1,13 @@
 /*
- * What every row of fsdp-bench needs: time, samples, and pairs.
+ * Functions that every row of fsdp-bench needs, for time, samples and pairs.
  *
- * A figure of one machine means nothing alone, so rows measure a floor (what
- * the bare kernel or memory needs for the same) and ours in turns, block by
- * block, in one run and on the same CPUs. One block of each is a *pair*; a
- * row's ratio is the median of its pairs' ratios.
+ * A number from one machine has little meaning alone. So rows measure a floor
+ * (what the bare kernel or memory needs for the same work) and ours in turns,
+ * block by block, in one run and on the same CPUs. One block of each is a
+ * *pair*; a row's ratio is the median of its pairs' ratios.
  *
- * Each row runs in a process of its own, which may therefore simply die() when
- * something does not work; main.c reports it and goes on.
+ * Each row runs in a process of its own, which may therefore simply die() if
+ * something does not work. main.c reports it and continues.
  */
 #pragma once
 #include <sched.h>
@@ -20,43 +20,46 @@ struct fsdp_client;
 struct bench {
 	bool is_quick, is_json;
 	unsigned n_pairs;
-	const char *dir;   /* the row's own, empty at first */
+	const char *dir;   /* the row's own directory, empty at first */
 	const char *fsdpd; /* path of the broker */
 	/* Clients run on the first CPU, servers (fsdpd, and those of floors) on
-	 * the second, a second client on the third. What is missing is the one
-	 * before, a third the first: floor and ours are placed alike. */
+	 * the second, a second client on the third. A machine with two CPUs
+	 * gives the second client the first CPU, and with one CPU all run on
+	 * it; floor and ours are placed alike. */
 	int client_cpu, server_cpu, second_cpu;
-	cpu_set_t cpus; /* all that we may run on */
-	char **parts;   /* of a table: their names, to NULL; none: all */
+	cpu_set_t cpus; /* all CPUs that we may use */
+	/* names of a table's parts, then NULL; NULL for all parts */
+	char **parts;
 };
 
-/* What a row gives; NAN where there is no such thing. */
+/* The result of a row. A value that does not exist is NAN. */
 struct result {
 	double median, p99, floor, ratio;
-	/* Of the best block of each, which neighbours disturbed least; 0: not
-	 * measured. */
+	/* Times of the best block of each, which other processes disturbed
+	 * least. 0 if not measured. */
 	double min, floor_min;
 	size_t n; /* samples of ours */
-	/* The MPI libraries' times by ours, as in party.h; 0: not measured. */
+	/* The MPI libraries' times divided by ours, as in party.h. 0 if not
+	 * measured. */
 	double mpi[2];
 };
 
-/* A sentence to stderr, and exit. */
+/* Print a sentence to stderr, and exit. */
 void die(const char *format, ...)
 	__attribute__((noreturn, format(printf, 1, 2)));
-/* die() with the library's sentence if `r` is negative. */
+/* Call die() with the library's sentence if `r` is negative. */
 void must(int r, const char *what);
-/* die() with errno's sentence if `r` is negative; gives `r`. */
+/* Call die() with errno's sentence if `r` is negative. Returns `r`. */
 int sys(int r, const char *what);
 
 uint64_t now_ns(void);
 void sleep_us(unsigned us);
 void pin(int cpu);
-/* Run on any of the benchmark's CPUs again. */
+/* Let the process run on any of the benchmark's CPUs again. */
 void unpin(const struct bench *bench);
 
-/* The path of a program in the directory of fsdp-bench, whether it is there or
- * not; `ret` has PATH_MAX bytes. */
+/* Write the path of a program in the directory of fsdp-bench, whether it exists
+ * or not. `ret` has PATH_MAX bytes. */
 const char *bench_beside(const char *program, char *ret);
 
 struct samples {
@@ -67,40 +70,44 @@ struct samples {
 #define SAMPLES_NULL ((struct samples){0})
 
 void samples_add(struct samples *samples, double value);
-/* `q` of 0.5: the median. Sorts. NAN if there are none. */
+/* Sorts the samples, and returns their quantile `q`, which is the median for
+ * 0.5. Returns NAN if there are no samples. */
 double samples_quantile(struct samples *samples, double q);
 void samples_deinit(struct samples *samples);
 
 struct pairs {
-	struct samples floor, ours;            /* the block under way */
-	struct samples floors, blocks, ratios; /* one per pair */
+	/* samples of the current block */
+	struct samples floor, ours;
+	struct samples floors, blocks, ratios; /* one for each pair */
 	struct samples all;                    /* every sample of ours */
 };
 
 #define PAIRS_NULL ((struct pairs){0})
 
-/* The block of both is complete: make it a pair. */
+/* Make a pair of the blocks of both, which are complete. */
 void pairs_close(struct pairs *pairs);
-/* What all pairs say; samples are divided by `unit` (1000: ns to us). */
+/* Compute the result of all pairs. Samples are divided by `unit` (1000: ns to
+ * us). */
 void pairs_result(struct pairs *pairs, double unit, struct result *ret);
 void pairs_deinit(struct pairs *pairs);
 
-/* For rows with a limit: the value that counts is `value`. */
+/* Make the result of a row with a limit; `value` is compared with it. */
 void absolute_result(struct samples *samples, double value, double limit,
 		     struct result *ret);
 
-/* `, "key": value` of a JSON object; null for what is not finite. */
+/* Print `, "key": value` of a JSON object, with null for a number that is not
+ * finite. */
 void print_number(const char *key, double value);
 
 /* Connect to the broker at `socket`. */
 struct fsdp_client *client_open(const char *socket);
 
-/* "PREFIX/00012345"; `ret` has NAME_SIZE bytes. */
+/* Write "PREFIX/00012345". `ret` has NAME_SIZE bytes. */
 #define NAME_SIZE 64
 void name_format(char *ret, const char *prefix, size_t i);
 
-/* Publish `n` tensors of `size` bytes as PREFIX/00000000 and so on; only
- * their names keep them. */
+/* Publish `n` tensors of `size` bytes as PREFIX/00000000 and so on. Only their
+ * names keep them. */
 void publish_many(struct fsdp_client *client, const char *prefix, size_t n,
 		  size_t size);
 
@@ -136,5 +143,5 @@ row_fn tensor_scatter, tensor_reduce_scatter, tensor_all_to_all, tensor_send;
 row_fn load_1gib;
 row_fn plan_65536, meter_request_ns;
 
-/* Not rows but tables of their own, which they print. */
+/* These are not rows but tables of their own, which they print. */
 row_fn collectives, gpu, hostile;

@@ -1,6 +1,6 @@
 /*
- * Rows with a limit of their own: what the broker does when a client or it
- * itself dies, and what it costs when nothing happens.
+ * Rows with a limit of their own: the times of the broker when a client or the
+ * broker itself dies, and its costs when it is idle.
  */
 #include "bench.h"
 #include "child.h"
@@ -20,12 +20,12 @@
 /* --- death_reclaim_1000 -------------------------------------------------- */
 
 /*
- * The broker may have 64 MiB. A victim allocates most of it as 1,000 slots,
- * publishes them and takes their names away, so that its holds alone keep
- * them; then another client wants half of all memory and is parked. The time
- * is from the victim's pidfd, as this process sees it, to the moment at which
- * that allocation has come back: what the victim held is in use again. (The
- * broker may be quicker to see the death than we are: that counts as 0.)
+ * The broker may use 64 MiB. A victim allocates most of it as 1,000 slots,
+ * publishes them and removes their names, so that its holds alone keep them.
+ * Then another client requests half of all memory and is parked. The time runs
+ * from the victim's pidfd, as this process sees it, until that allocation has
+ * returned: then the victim's memory is in use again. (The broker may see the
+ * death earlier than we do; that counts as 0.)
  */
 #define N_SLOTS   1000
 #define SLOT_SIZE 65000
@@ -69,7 +69,8 @@ static void be_victim(int sock_fd, void *data)
 	pause();
 }
 
-/* Wants memory whenever it is told to, and tells when it has it. */
+/* Allocate memory each time the parent requests it, and report when it is
+ * there. */
 static void be_heir(int sock_fd, void *data)
 {
 	const struct daemon *daemon = data;
@@ -101,7 +102,7 @@ static double kill_one(const struct bench *bench, struct daemon *daemon,
 	child_start(&victim, bench->client_cpu, be_victim, daemon);
 	message_receive(victim.sock_fd, &ready, 1);
 	message_send(heir->sock_fd, "g", 1);
-	sleep_us(2000); /* so that it is parked */
+	sleep_us(2000); /* so that the request is parked */
 	poll_fd.fd =
 		sys((int)syscall(SYS_pidfd_open, victim.pid, 0), "pidfd_open");
 	kill(victim.pid, SIGKILL);
@@ -136,8 +137,8 @@ void death_reclaim_1000(const struct bench *bench, struct result *ret)
 #define IDLE_S 10
 
 /*
- * A broker with a client and some tensors, and nothing to do: how often any of
- * its threads went to sleep within 10 s, which is how often one woke up.
+ * Counts how often any thread of an idle broker, with a client and some
+ * tensors, went to sleep within 10 s. That is how often one woke up.
  */
 void idle_wakeups(const struct bench *bench, struct result *ret)
 {
@@ -164,9 +165,9 @@ void idle_wakeups(const struct bench *bench, struct result *ret)
 #define LIMIT_MIB 64
 
 /*
- * Growth of the broker's resident memory by 100,000 named tensors. All of it
- * counts, heap and shared (catalog, state table, ref-counter file), but for
- * the mapped chunks: that is the tensors' memory.
+ * Measures the growth of the broker's resident memory by 100,000 named tensors.
+ * All of it counts, heap and shared (catalog, state table, ref-counter file),
+ * except the mapped chunks, which are the tensors' memory.
  */
 void broker_rss_per_100k(const struct bench *bench, struct result *ret)
 {
@@ -194,7 +195,7 @@ void broker_rss_per_100k(const struct bench *bench, struct result *ret)
 #define N_BLOCKS   10000
 #define RESTART_MS 100
 
-/* All of them, by a client that has never asked for any. */
+/* Get all of them, by a client that has never got any. */
 static void get_all(struct fsdp_client *client)
 {
 	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
@@ -216,8 +217,8 @@ static void get_all(struct fsdp_client *client)
 	}
 }
 
-/* Each kill has a broker of its own: a supervisor gives up on one that dies
- * five times in ten seconds. */
+/* Each kill has a broker of its own, because a supervisor gives up on one that
+ * dies five times in ten seconds. */
 static double restart_one(const struct bench *bench)
 {
 	struct daemon_options options = {.is_supervised = true};
@@ -244,8 +245,8 @@ static double restart_one(const struct bench *bench)
 }
 
 /*
- * From the kill -9 of a supervised broker until a client that was connected
- * has got all of 10,000 tensors, 256 in a request.
+ * Measures from the kill -9 of a supervised broker until a connected client has
+ * got all of 10,000 tensors, 256 in a request.
  */
 void restart_10k(const struct bench *bench, struct result *ret)
 {

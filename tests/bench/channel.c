@@ -1,18 +1,21 @@
 /*
  * Rows channel_*: items from a producer to a consumer.
  *
- *   channel_one_way        a sleeping consumer has the item; floor: a message
+ *   channel_one_way        a sleeping consumer gets the item; the floor is a
+ *                          message on a socket
+ *   channel_64KiB          items are sent as fast as possible and their bytes
+ *                          are not touched; the floor is a token and a credit
  *                          on a socket
- *   channel_64KiB          items as fast as they go, their bytes not touched;
- *                          floor: a token and a credit on a socket
- *   channel_64KiB_filled   the same, filled; floor: memset of the same buffers
- *   channel_1MiB           filled; floor: the same bytes through a pipe
+ *   channel_64KiB_filled   the same with filled items; the floor is memset of
+ *                          the same buffers
+ *   channel_1MiB           filled items; the floor is the same bytes through a
+ *                          pipe
  *   channel_wakes          how often a consumer falls asleep for each item, if
  *                          items come seldom
- *   channel_wakes_busy     the same if they come as fast as they go
+ *   channel_wakes_busy     the same if they come as fast as possible
  *
- * Producer and consumer run on CPUs of their own; the broker, which shares the
- * consumer's, has nothing to do.
+ * Producer and consumer run on CPUs of their own. The broker shares the
+ * consumer's CPU and is idle.
  */
 #include "bench.h"
 #include "child.h"
@@ -26,7 +29,7 @@
 
 #define NAME      "bench/channel"
 #define N_SLOTS   8
-#define SETTLE_US 300 /* after which a consumer sleeps */
+#define SETTLE_US 300 /* then the consumer sleeps */
 #define ONE_WAY   32  /* items in a block */
 
 enum way { CHANNEL, SOCKET, PIPE };
@@ -36,13 +39,13 @@ struct flow {
 	enum way way;
 	size_t size; /* of an item */
 	bool is_filled;
-	size_t n;   /* items until the consumer tells that it has them */
+	size_t n;   /* items until the consumer reports that it has them */
 	int fds[2]; /* SOCKET: both ends; PIPE: to read, to write */
 	struct child consumer;
 	struct fsdp_client *client;
 	struct fsdp_channel *channel;
 	uint8_t *memory; /* SOCKET, PIPE: N_SLOTS items */
-	double *latency; /* shared: of the last item, ns */
+	double *latency; /* shared: time stamp of the last item, ns */
 };
 
 /* --- consumers ----------------------------------------------------------- */
@@ -79,7 +82,7 @@ static void receive_item(const struct flow *flow, struct fsdp_channel *channel)
 	must(fsdp_item_release(item), "release");
 }
 
-/* The token is the stamp; it goes back as the credit. */
+/* The token is the stamp, which returns as the credit. */
 static void receive_token(const struct flow *flow)
 {
 	uint64_t stamp;
@@ -161,7 +164,7 @@ static void send_bytes(struct flow *flow)
 				    "write to a pipe");
 }
 
-/* The credits that are out when a block ends. */
+/* Take the credits that are outstanding when a block ends. */
 static void collect_tokens(struct flow *flow)
 {
 	size_t n = flow->n < N_SLOTS ? flow->n : N_SLOTS;
@@ -171,7 +174,7 @@ static void collect_tokens(struct flow *flow)
 		message_receive(flow->fds[0], &stamp, sizeof(stamp));
 }
 
-/* `n` items, until the consumer has them; ns for each. */
+/* Send `n` items and wait until the consumer has them. Returns ns for each. */
 static double run_block(struct flow *flow)
 {
 	uint64_t start = now_ns();
@@ -250,7 +253,8 @@ static void run_pairs(const struct bench *bench, struct flow *ours,
 		for (size_t j = 0; j < n_blocks; j++)
 			sample(ours, &pairs.ours);
 		if (i == 0)
-			pairs_deinit(&pairs); /* that was for warmth */
+			/* the first block only warms up */
+			pairs_deinit(&pairs);
 		else
 			pairs_close(&pairs);
 	}
@@ -298,7 +302,7 @@ void channel_1mib(const struct bench *bench, struct result *ret)
 	run_pairs(bench, &ours, &floor, 1, sample_block, ret);
 }
 
-/* Buffers that are as warm as the channel's. */
+/* Use buffers that are as warm as the channel's. */
 static double fill_alone(uint8_t *memory, size_t size, size_t n)
 {
 	uint64_t start = now_ns();
@@ -333,8 +337,8 @@ void channel_64kib_filled(const struct bench *bench, struct result *ret)
 	pairs_deinit(&pairs);
 }
 
-/* How often the consumer went to sleep for each item; it sleeps once more for
- * what it tells us after each block. */
+/* Measures how often the consumer went to sleep for each item. It sleeps once
+ * more for its report after each block. */
 static void count_wakes(const struct bench *bench, struct flow *flow,
 			bool is_seldom, double limit, struct result *ret)
 {

@@ -1,8 +1,7 @@
 /*
- * Second processes of a row: a waiter, a consumer, a victim, a floor's server.
- *
- * A child is forked, ends with the row that started it, and talks to it over
- * a socket pair of whole messages.
+ * Other processes of a row: a waiter, a consumer, a victim, or a floor's
+ * server. A child is forked, ends with the row that started it, and exchanges
+ * whole messages with it over a socket pair.
  */
 #pragma once
 #include <stddef.h>
@@ -13,16 +12,19 @@ struct child {
 	int sock_fd; /* owned */
 };
 
-/* `sock_fd` leads to the parent, or is -1; the process ends when it returns. */
+/* `sock_fd` leads to the parent, or is -1. The process ends when the function
+ * returns. */
 typedef void child_fn(int sock_fd, void *data);
 
-/* Fork; run `fn` on `cpu`. Fork before connecting: a child has its own. */
+/* Fork, and run `fn` on `cpu`. Fork before connecting, because a child needs a
+ * connection of its own. */
 void child_start(struct child *child, int cpu, child_fn *fn, void *data);
-/* Wait for it; die() unless it ended well. */
+/* Wait for the child. Calls die() unless it ended well. */
 void child_wait(struct child *child);
-/* Kill it, if it has not ended, and wait. */
+/* Kill the child, if it has not ended, and wait for it. */
 void child_kill(struct child *child);
 
-/* One whole message of that size; die() on anything else. */
+/* Send or receive one whole message of that size. Calls die() on anything
+ * else. */
 void message_send(int sock_fd, const void *data, size_t size);
 void message_receive(int sock_fd, void *ret, size_t size);

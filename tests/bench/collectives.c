@@ -2,15 +2,15 @@
  * Rows local_*, and the table of `fsdp-bench collectives`.
  *
  * Sizes are those of the whole parameters, in the dtype in which a rank sees
- * them: what a rank has after an all-gather and before a reduction. With them
- * and nccl-tests' formulas,
+ * them: its tensors after an all-gather and before a reduction. With these
+ * sizes and nccl-tests' formulas, where n is the number of ranks,
  *
  *   algbw = size / time
  *   busbw = algbw * (n - 1) / n, for an all-reduce 2 * (n - 1) / n
  *
- * n being the ranks. *Moved* is what is read and written; one copy serves
- * all ranks, so that an all-gather moves the same for any
- * number of them, and nothing at all where the shards lie in place.
+ * *Moved* bytes are those read and written. One copy serves all ranks, so an
+ * all-gather moves the same number for any number of ranks, and 0 where the
+ * shards lie in place.
  */
 #include "contest.h"
 #include <math.h>
@@ -25,7 +25,7 @@ static const uint32_t worlds[] = {2, 4};
 
 /* --- rows ---------------------------------------------------------------- */
 
-/* Keep the worst of them. */
+/* Keep the worst result of the variants. */
 static void run_variants(struct contest *contest, enum collective collective,
 			 const char *const *names, enum bandwidth_kind kind,
 			 struct result *ret)
@@ -99,7 +99,7 @@ static void print_size(uint64_t size)
 		printf("%5u MiB", (unsigned)(size / MIB));
 }
 
-/* "-" where there is no number. */
+/* Print "-" if there is no number. */
 static void print_cell(int width, int digits, double value)
 {
 	if (isfinite(value))
@@ -172,7 +172,7 @@ static void print_json(const struct variant *variant, uint32_t n_ranks,
 	fflush(stdout);
 }
 
-/* May the broker and all MPI ranks have so much here? */
+/* May the broker and all MPI ranks together use that much memory here? */
 static bool is_fitting(const struct variant *variant, uint32_t n_ranks,
 		       uint64_t size)
 {

@@ -3,23 +3,23 @@
 #include <math.h>
 #include <string.h>
 
-/* A round of small collectives is as many as take about so long. */
+/* A round has as many small collectives as take about this time. */
 #define ROUND_NS       4000000
 #define MAX_ITERATIONS 64
-/* Ranks take any pieces of a gather, so it takes them a while until each has
+/* Ranks take any pieces of a gather, so it takes a while until each of them has
  * touched all pages of all groups. */
 #define N_FIRST 24
-/* From here on one iteration takes so long that a rank which begins a little
- * later does not matter, and the first is not warmed up for. */
+/* If one iteration takes longer than this, a rank that begins a little later
+ * does not matter, and there is no warm-up. */
 #define COLD_NS 20000000
 
 /* One party of a run. */
 struct runner {
 	struct party *party;
 	struct stage_order order;
-	double scale; /* of its times */
+	double scale; /* factor of its times */
 	double last;
-	struct samples times, ratios; /* to or of ours */
+	struct samples times, ratios; /* ratios to ours, or of ours */
 };
 
 enum { OURS, COPY, MPI = COPY + N_BANDWIDTHS, N_RUNNERS = MPI + N_MPIS };
@@ -65,7 +65,7 @@ static void runner_run(struct runner *runner)
 		runner->last = stage_time(runner->party->stage) * runner->scale;
 }
 
-/* Find out how many iterations make a round. */
+/* Find the number of iterations of a round. */
 static void runner_prepare(struct runner *runner)
 {
 	double n;
@@ -133,7 +133,8 @@ static uint64_t count_gathered(const struct contest *contest)
 	return n;
 }
 
-/* A gather that moves nothing would make ours look too good. */
+/* A gather that moves nothing would make our time look too short, so check what
+ * it moved. */
 static void run_ours(struct contest *contest, struct runner *runner,
 		     uint64_t moved)
 {
@@ -149,7 +150,7 @@ static void run_ours(struct contest *contest, struct runner *runner,
 		    (unsigned long long)moved);
 }
 
-/* A round of each. */
+/* Run a round of each party. */
 static void run_pair(struct contest *contest, struct runner *runners,
 		     uint64_t moved)
 {

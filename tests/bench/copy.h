@@ -1,14 +1,14 @@
 /*
- * Filling memory as fast as this machine can: memcpy, or stores that go past
- * the cache, whichever is quicker for the size.
+ * Functions that fill memory as fast as this machine can: by memcpy, or by
+ * stores that bypass the cache, whichever is quicker for the size.
  */
 #pragma once
 #include <stddef.h>
 
 typedef void copy_fn(void *to, const void *from, size_t size);
 
-/* Both pointers 64-byte aligned, `size` a multiple of 64. */
+/* Both pointers must be 64-byte aligned, and `size` a multiple of 64. */
 copy_fn copy_plain, copy_streaming;
 
-/* The quicker one for these places, by trying both in turns. */
+/* Try both in turns for these places, and return the quicker one. */
 copy_fn *copy_choose(void *to, const void *from, size_t size);

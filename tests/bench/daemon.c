@@ -13,7 +13,7 @@
 
 #define START_MS 10000
 
-/* Show what the broker said before it gave up. */
+/* Print the log of the broker before it gave up. */
 static void show_log(const char *dir)
 {
 	char path[256], line[512];
@@ -44,7 +44,7 @@ run(const struct daemon *daemon, const struct bench *bench, const char *config,
 	fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (fd >= 0)
 		dup2(fd, STDERR_FILENO);
-	/* Without these it would think that systemd started it. */
+	/* With these variables it would assume that systemd started it. */
 	if (options->notify_socket)
 		setenv("NOTIFY_SOCKET", options->notify_socket, 1);
 	else
@@ -181,8 +181,8 @@ uint64_t process_switches(pid_t pid)
 	return n;
 }
 
-/* Chunks are the memfds called "fsdpd-chunk" and the like: "/memfd:...chunk".
- */
+/* Chunks are the memfds called "fsdpd-chunk" and the like:
+ * "/memfd:...chunk". */
 uint64_t process_rss(pid_t pid)
 {
 	char path[64], line[512];

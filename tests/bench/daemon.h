@@ -8,9 +8,9 @@
 
 struct daemon_options {
 	bool is_supervised;
-	bool is_unpinned;          /* on all CPUs, as is its worker then */
-	const char *config;        /* lines of fsdpd.conf; NULL: defaults */
-	const char *notify_socket; /* of what keeps descriptors; NULL: none */
+	bool is_unpinned;          /* it and its worker use all CPUs */
+	const char *config;        /* lines of fsdpd.conf; NULL for defaults */
+	const char *notify_socket; /* socket of the fd store; may be NULL */
 };
 
 struct daemon {
@@ -18,16 +18,16 @@ struct daemon {
 	char socket[108];
 };
 
-/* Start it and wait until it answers. */
+/* Start it and wait until it replies. */
 void daemon_start(struct daemon *daemon, const struct bench *bench,
 		  const struct daemon_options *options);
 void daemon_stop(struct daemon *daemon);
 
-/* The child of `pid`, or 0. */
+/* Returns the child of `pid`, or 0. */
 pid_t process_child(pid_t pid);
 
-/* Times that any thread of `pid` went to sleep. */
+/* Returns how often any thread of `pid` went to sleep. */
 uint64_t process_switches(pid_t pid);
 
-/* Resident bytes of `pid` but for what is mapped of chunks. */
+/* Returns the resident bytes of `pid`, except for mapped chunks. */
 uint64_t process_rss(pid_t pid);

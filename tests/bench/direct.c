@@ -1,12 +1,12 @@
 /*
- * Rows direct_*: what ranks do without the broker.
+ * Rows direct_*: operations that ranks do without the broker.
  *
- * A reduce-scatter of that size, by 2 and by 4 ranks, of which the row is the
- * worse; the floor is the same by fsdp-worker, in turns. `fsdp-bench
- * collectives` has more sizes and dtypes, beside MPI.
+ * The first rows are reduce-scatters of that size, by 2 and by 4 ranks, and
+ * show the worse of the two. The floor is the same by fsdp-worker, in turns.
+ * `fsdp-bench collectives` has more sizes and dtypes, beside MPI.
  *
- * An unshard in place with its wait, the address of a parameter and the
- * reshard. The floor is our quickest call of this kind: the same thread
+ * The last row is an unshard in place with its wait, the address of a parameter
+ * and the reshard. The floor is our quickest call of this kind: the same thread
  * acquires and releases one tensor that it knows. One sample is the mean over
  * many of both.
  */
@@ -111,11 +111,11 @@ void direct_unshard_in_place(const struct bench *bench, struct result *ret)
 
 #define KIB UINT64_C(1024)
 
-/* A round takes about so long. */
+/* A round takes about this time. */
 #define ROUND_NS       4e6
 #define MAX_ITERATIONS 64
 
-/* Ranks of one home. */
+/* The ranks of one executor. */
 struct side {
 	struct rank_options options;
 	struct party party;

@@ -1,10 +1,9 @@
 /*
- * Rows direct_gather_*: gathers by the ranks, on host memory.
- *
- * Each size by 2 and by 4 ranks, of which the row is the worse. The floor moves
- * the same bytes by as many processes, each its part, without agreeing on
- * anything: by memcpy, or by the kernel of the cast. MPI, where it is
- * installed, takes its turns, too. `fsdp-bench collectives` has more.
+ * Rows direct_gather_*: gathers by the ranks, on host memory. Each size is
+ * measured by 2 and by 4 ranks, and the row shows the worse of the two. The
+ * floor moves the same bytes by as many processes, each its part, without any
+ * agreement: by memcpy, or by the kernel of the cast. MPI, where it is
+ * installed, takes its turns, too. `fsdp-bench collectives` has more sizes.
  */
 #include "contest.h"
 

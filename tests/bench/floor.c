@@ -10,12 +10,13 @@
 
 #define MAX_SIZE 65536
 
-/* What a request begins with; the rest is padding. */
+/* Each request begins with this; the rest is padding. */
 struct order {
 	uint32_t reply_size, forward_size;
 };
 
-/* One request of the peer at `from`; false when it is gone. */
+/* Serve one request of the peer at `from`. Returns false when the peer is
+ * gone. */
 static bool serve(const int *socks, unsigned from, uint8_t *buffer)
 {
 	struct order order;
@@ -122,7 +123,8 @@ struct floor_sizes floor_last_sizes(void)
 				    (uint32_t)wire.received_size};
 }
 
-/* Published and asked for by two connections: one knows its own names. */
+/* One connection publishes and another one asks, because a connection knows its
+ * own names. */
 struct floor_sizes floor_weigh_get(const char *socket)
 {
 	struct fsdp_client *owner = client_open(socket);
@@ -132,8 +134,8 @@ struct floor_sizes floor_weigh_get(const char *socket)
 	struct floor_sizes sizes;
 
 	publish_many(owner, "weight", 2, 64);
-	/* The first answer brings the chunk's descriptor, the second does not.
-	 */
+	/* The first reply contains the chunk's descriptor, the second does
+	 * not. */
 	for (int i = 0; i < 2; i++)
 		must(fsdp_get(client, &names[i], 1, NULL, &tensors[i]), "get");
 	sizes = floor_last_sizes();

@@ -120,7 +120,7 @@ static void print_json(const struct gpu *gpu, const struct gpu_line *line)
 	printf("}\n");
 }
 
-/* "-" where there is no number. */
+/* Print "-" if there is no number. */
 static void print_cell(int width, double value)
 {
 	if (isfinite(value))

@@ -1,10 +1,10 @@
 /*
- * The table of `fsdp-bench gpu`: what tensors and collectives on a device cost,
- * each beside its floor, in turns in one run.
+ * The table of `fsdp-bench gpu`: the costs of tensors and collectives on a
+ * device, each beside its floor, in turns in one run.
  *
  * CUDA does not survive fork(). So the table's process never loads the driver:
- * each section is a process of its own, which forks its second processes before
- * it does.
+ * each section is a process of its own, which forks its other processes before
+ * it loads the driver.
  */
 #pragma once
 #include "bench.h"
@@ -14,33 +14,33 @@
 
 struct gpu {
 	const struct bench *bench;
-	int error; /* of finding it: a negative errno, and its sentence */
+	int error; /* negative errno of the search, with its sentence */
 	char sentence[512];
-	struct fsdp_device device; /* the first */
+	struct fsdp_device device; /* the first device */
 	char name[64];
 	uint64_t memory;
 	uint32_t n_devices;
-	bool is_fake; /* figures mean nothing: everything is small */
+	bool is_fake; /* numbers mean nothing, and all sizes are small */
 };
 
-/* Ask a child about the devices; `ret->error` tells whether there are any. */
+/* Ask a child about the devices. `ret->error` tells whether there are any. */
 void gpu_find(struct gpu *ret, const struct bench *bench);
 
-/* The first of these names, NULL at the end, that is no section of the table;
- * NULL: there is none. */
+/* Returns the first of these names, which end with NULL, that is not a section
+ * of the table, or NULL. */
 const char *gpu_find_unknown(char **names);
 
-/* In a process that will not fork: the first device or the `i`th, modulo their
- * number, its context current for good. */
+/* Open the first device or the `i`th, modulo their number, and leave its
+ * context current. Only for a process that will not fork. */
 const struct device *gpu_enter(uint32_t i);
 CUstream gpu_stream(void);
-/* die() with the driver's sentence unless it worked. */
+/* Call die() with the driver's sentence unless the call succeeded. */
 void gpu_must(CUresult result, const char *what);
-/* die() with `err`'s sentence if `r` is negative. */
+/* Call die() with `err`'s sentence if `r` is negative. */
 void gpu_check(int r, const struct error *err);
 
-/* One line of the table. Where `size` is not 0, with bandwidths in nccl-tests'
- * words: algbw = size / time, busbw = algbw * bus_factor. */
+/* One line of the table. If `size` is not 0, it has bandwidths in nccl-tests'
+ * terms: algbw = size / time, busbw = algbw * bus_factor. */
 struct gpu_line {
 	const char *name, *variant, *unit;
 	uint64_t size;
@@ -48,9 +48,9 @@ struct gpu_line {
 	struct result result; /* times in us */
 };
 void gpu_print(const struct gpu *gpu, const struct gpu_line *line);
-/* A row that cannot be here. */
+/* Print a row that cannot be measured here. */
 void gpu_leave_out(const char *name, const char *why);
-/* "64 MiB" */
+/* Write a size such as "64 MiB". */
 const char *gpu_format_size(uint64_t size, char ret[32]);
 
 typedef void gpu_fn(const struct gpu *gpu);

@@ -1,7 +1,7 @@
 /*
  * Rows gpu_all_gather and gpu_reduce_scatter: a whole iteration of a trainer
  * (see rank.h), against the bare call of NCCL for the same size, in rounds that
- * take turns. Sizes are of the whole parameters.
+ * take turns. Sizes are those of the whole parameters.
  */
 #include "child.h"
 #include "daemon.h"
@@ -85,7 +85,8 @@ static void run_variant(struct match *match, const struct gpu_variant *variant,
 	gpu_print(match->gpu, &line);
 }
 
-/* Whether this node has an NCCL is asked in a child: it loads the driver. */
+/* A child finds out whether this node has NCCL, because that loads the
+ * driver. */
 struct answer {
 	int r;
 	char sentence[512];

@@ -1,11 +1,11 @@
 /*
  * Rows gpu_gather_by_gemm and gpu_gemm_by_gather: a gather of ours while the
  * device multiplies matrices, and the multiplications meanwhile, each against
- * the same alone. Both share the device's units and its memory, so what one
- * wins the other may lose.
+ * the same work alone. Both share the device's units and its memory, so one may
+ * gain what the other loses.
  *
  * cuBLAS is opened at run time, and not in the table's process, which forks.
- * Whoever has none, or has an unknown one, has no such rows.
+ * Machines without cuBLAS, or with an unknown version, do not have these rows.
  */
 #include "child.h"
 #include "daemon.h"
@@ -20,13 +20,13 @@
 #define SIDE      4096                 /* of the matrices */
 #define MAX_GEMMS 2000
 
-/* What runs; of the gather the time of the call, of GEMMs that of the device.
- */
+/* The work that runs. For the gather, the time is that of the call; for GEMMs,
+ * that of the device. */
 enum { GATHER = 1, GEMMS = 2 };
 
 /* --- cuBLAS -------------------------------------------------------------- */
 
-/* Of cublas_api.h and library_types.h. */
+/* These values are from cublas_api.h and library_types.h. */
 #define CUBLAS_OP_N         0
 #define CUBLAS_COMPUTE_32F  68
 #define CUBLAS_GEMM_DEFAULT (-1)
@@ -55,7 +55,7 @@ static void *open_library(void)
 	return library;
 }
 
-/* False: why not is in `ret_why`. */
+/* Returns false with the reason in `ret_why`. */
 static bool load(char ret_why[256])
 {
 	static const char *const names[] = {
@@ -108,15 +108,15 @@ static bool has_cublas(const struct gpu *gpu)
 
 /* --- a rank -------------------------------------------------------------- */
 
-/* Shared with the ranks; times are rank 0's. */
+/* The ranks share it. Times are those of rank 0. */
 static struct shared {
 	struct gpu_mesh mesh;
-	uint32_t what;    /* GATHER, GEMMS: in an iteration */
+	uint32_t what;    /* GATHER or GEMMS or both */
 	uint32_t n_gemms; /* of them */
 	double gather_ns, gemm_ns;
 } * shared;
 
-/* Of a rank's process. */
+/* Variables of a rank's process. */
 static struct {
 	void *blas;
 	CUstream stream;
@@ -176,7 +176,7 @@ static void begin_gemms(void)
 		 "note the end of GEMMs");
 }
 
-/* Of one GEMM. */
+/* Returns the time of one GEMM. */
 static double end_gemms(void)
 {
 	float ms;
@@ -217,13 +217,14 @@ static void run(struct party *party, struct stage_order *order, uint32_t what)
 	party_order(party, order);
 }
 
-/* So many that they last for three gathers: beside them a gather is slower. */
+/* That many GEMMs take as long as three gathers, because a gather is slower
+ * beside them. */
 static void choose_gemms(struct party *party, struct stage_order *order)
 {
 	double n;
 
 	shared->n_gemms = 1;
-	run(party, order, GATHER | GEMMS); /* which opens all there is */
+	run(party, order, GATHER | GEMMS); /* the call opens all libraries */
 	run(party, order, GEMMS);
 	run(party, order, GATHER);
 	n = 3 * shared->gather_ns;

@@ -44,7 +44,7 @@ static double time_kernel(const struct bed *bed,
 	return (double)(now_ns() - start) / bed->n_launches;
 }
 
-/* A copy reads and writes `size` bytes each. */
+/* A copy reads `size` bytes and writes as many. */
 static double time_copy(const struct bed *bed, uint64_t size)
 {
 	uint64_t start = now_ns();

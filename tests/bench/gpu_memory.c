@@ -1,9 +1,8 @@
 /*
  * Rows gpu_attach_1000 and gpu_import: a process that has its context attaches,
  * by one request of a new connection, to a bundle that another process made.
- * The first has 1,000 members, the second one in a chunk of each size.
- *
- * Floor: import and map a chunk of as many bytes, by vmm_map().
+ * The first has 1,000 members, the second has one in a chunk of each size. The
+ * floor is to import and map a chunk of as many bytes, by vmm_map().
  */
 #include "child.h"
 #include "cuda/vmm.h"
@@ -16,7 +15,7 @@
 
 #define MIB       (UINT64_C(1) << 20)
 #define N_MEMBERS 1000
-/* More than a device's alignment of members. */
+/* This is more than a device's alignment of members. */
 #define SMALL_SIZE 4096
 
 struct model {
@@ -116,7 +115,8 @@ static void run_pairs(const struct model *model, struct result *ret)
 	pairs_deinit(&pairs);
 }
 
-/* In the section's own process, which has the driver only afterwards. */
+/* This runs in the section's own process, which loads the driver only
+ * afterwards. */
 static void run(const struct gpu *gpu, const char *name, size_t n,
 		uint64_t size)
 {
@@ -161,7 +161,7 @@ static void import_one(int sock_fd, void *data)
 	run(import->gpu, "gpu_import", 1, import->size);
 }
 
-/* Each size forks anew, and so needs a process without the driver. */
+/* Each size forks again, and so needs a process without the driver. */
 void gpu_import(const struct gpu *gpu)
 {
 	static const uint64_t sizes[] = {2 * MIB, 64 * MIB, 1024 * MIB};
@@ -170,7 +170,7 @@ void gpu_import(const struct gpu *gpu)
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
 		struct import import = {gpu, sizes[i]};
 
-		/* Ours and the floor's are there at the same time. */
+		/* Ours and the floor's exist at the same time. */
 		if (sizes[i] > gpu->memory / 4 ||
 		    (gpu->is_fake && sizes[i] > 64 * MIB)) {
 			gpu_leave_out("gpu_import of 1 GiB", "too little room");

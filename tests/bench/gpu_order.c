@@ -1,10 +1,9 @@
 /*
- * Row gpu_publish_to_consume: half a round trip between two processes, each of
- * which publishes a tensor on a stream; the other gets it on a stream of its
- * own and waits for that. All that is allocated is there before.
- *
- * Floor: the same order between two streams of one process, by a 64-bit write
- * and a wait for it in host memory, and a wait for the second stream.
+ * Row gpu_publish_to_consume: half a round trip between two processes. Each of
+ * them publishes a tensor on a stream; the other gets it on a stream of its own
+ * and waits for that stream. All memory is allocated before. The floor is the
+ * same order between two streams of one process, by a 64-bit write and a wait
+ * for it in host memory, and a wait for the second stream.
  */
 #include "child.h"
 #include "cuda/order.h"
@@ -95,7 +94,7 @@ static void answer(int sock_fd, void *data)
 		message_send(sock_fd, &byte, 1);
 		consume(side, i);
 		publish(side, i);
-		/* They have it. */
+		/* The other process has got the tensors. */
 		message_receive(sock_fd, &byte, 1);
 		clean(side, i);
 	}

@@ -70,7 +70,7 @@ static void iterate(void *data, const struct stage_order *order)
 		gpu_rank_iterate(data, order);
 }
 
-/* `n` times the value at an address of the device. */
+/* Write the value `n` times at an address of the device. */
 static void put(struct rank *rank, void *to, uint64_t n, float value)
 {
 	float *floats = malloc(n * sizeof(*floats));
@@ -128,7 +128,7 @@ static void join(struct rank *rank, const struct stage_order *order)
 	     "register");
 }
 
-/* Each rank's shards hold its rank + 1; then that is what is gathered. */
+/* Each rank's shards hold its rank + 1, which is then what is gathered. */
 static void prepare_gather(struct rank *rank)
 {
 	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
@@ -154,7 +154,7 @@ static void prepare_gather(struct rank *rank)
 	must(fsdp_reshard(rank->group, 0), "reshard");
 }
 
-/* Every rank gives its rank + 1; the default is their average. */
+/* Every rank passes its rank + 1. The default result is their average. */
 static void prepare_reduce(struct rank *rank, const struct stage_order *order)
 {
 	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
@@ -203,7 +203,7 @@ static void release(void *data)
 	if (rank->rank != 0)
 		return;
 	while ((r = fsdp_comm_remove(rank->client, rank->name)) == -EBUSY)
-		sleep_us(500); /* others are still in it */
+		sleep_us(500); /* others still use it */
 	must(r, "remove a communicator");
 }
 

@@ -1,4 +1,4 @@
-/* Rows torch_*: what torch_peer.py says, where there is PyTorch with CUDA. */
+/* Rows torch_*: the results of torch_peer.py, if there is PyTorch with CUDA. */
 #include "gpu.h"
 #include <limits.h>
 #include <math.h>
