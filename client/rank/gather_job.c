@@ -20,7 +20,7 @@ struct job job_of(struct fsdp_group *group, uint64_t number)
 	};
 }
 
-/* Of all replicas. */
+/* Returns the size for all replicas. */
 uint64_t job_size(const struct fsdp_group *group)
 {
 	const struct plan *plan = &group->host->plan;
@@ -28,7 +28,7 @@ uint64_t job_size(const struct fsdp_group *group)
 	return plan->full_size * plan->n_replicas;
 }
 
-/* The group of that index on the board. */
+/* Returns the name of the group with that index on the board. */
 const char *job_name(const struct fsdp_comm *comm, uint32_t index)
 {
 	const struct fsdp_group *group = comm->groups;
@@ -40,7 +40,7 @@ const char *job_name(const struct fsdp_comm *comm, uint32_t index)
 
 void job_count(_Atomic uint64_t *counter, uint64_t n)
 {
-	/* One writer; only shown. */
+	/* relaxed: the counter has one writer, and is only shown. */
 	atomic_store_explicit(
 		counter,
 		atomic_load_explicit(counter, memory_order_relaxed) + n,
@@ -54,7 +54,7 @@ static bool is_over(const struct job *job, const struct op *op)
 	return !gathers_open(job->board, op->number, op->group);
 }
 
-/* Monotone: see limiter.h. */
+/* Once this is true it stays true: see limiter.h. */
 bool job_is_admitted(const struct job *job)
 {
 	const struct gatherer *gatherer = job->gatherer;
@@ -73,7 +73,7 @@ bool job_is_admitted(const struct job *job)
 	return true;
 }
 
-/* The oldest one that is counted and not over. */
+/* Returns the oldest gather that is counted and has not ended, or NULL. */
 const struct op *job_find_blocker(const struct job *job)
 {
 	const struct gatherer *gatherer = job->gatherer;
@@ -108,7 +108,7 @@ static void drop_buffer(struct own_buffer *buffer)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* Of buffers that were given up nothing stays mapped. */
+/* Unmap the buffers that ranks have given up. */
 static void drop_stale(struct fsdp_comm *comm)
 {
 	struct gatherer *gatherer = comm->gatherer;
@@ -139,7 +139,7 @@ static int reserve_buffer(struct gatherer *gatherer, uint32_t i,
 	return 0;
 }
 
-/* The broker's, which knows it by these numbers. */
+/* Ask the broker for the memory, which it identifies by these numbers. */
 static int ask_memory(const struct job *job, int32_t timeout_ms,
 		      struct fsdp_tensor **ret, struct error *err)
 {
@@ -162,7 +162,8 @@ static int ask_memory(const struct job *job, int32_t timeout_ms,
 	return r;
 }
 
-/* While another rank has the lock, it is choosing: nothing is retired. */
+/* If another rank has the lock, it is choosing a buffer, and this retires
+ * none. */
 static void retire_idle(struct fsdp_comm *comm)
 {
 	if (!gathers_lock(&comm->board, comm->rank))
@@ -178,7 +179,7 @@ static bool is_recalled(const struct fsdp_comm *comm, uint32_t i)
 	return buffer->tensor && buffer->recalls != board_recalls(&comm->board);
 }
 
-/* What is in use stays recalled, and is retired by a later call. */
+/* A buffer that is in use stays recalled, and a later call retires it. */
 static void retire_recalled(struct fsdp_comm *comm, uint32_t first)
 {
 	if (!gathers_lock(&comm->board, comm->rank))
@@ -190,7 +191,7 @@ static void retire_recalled(struct fsdp_comm *comm, uint32_t first)
 	gathers_unlock(&comm->board);
 }
 
-/* The other ranks let go of what they have mapped with their next call. */
+/* The other ranks unmap their buffers with their next call. */
 void job_heed(struct fsdp_comm *comm)
 {
 	struct gatherer *gatherer = comm->gatherer;
@@ -216,8 +217,8 @@ int job_fail_late(const struct job *job, const char *cause, struct error *err)
 	return await_fail(comm, &why, err);
 }
 
-/* Memory is short: what no gather uses goes back first. Nobody waits longer for
- * memory than for other ranks. */
+/* If memory is short, idle buffers are returned first. A rank waits for memory
+ * no longer than for other ranks. */
 static int ask_patiently(const struct job *job, int32_t timeout_ms,
 			 struct fsdp_tensor **ret, struct error *err)
 {
@@ -274,7 +275,8 @@ static int refuse_board(const struct fsdp_comm *comm, struct error *err)
 			 comm->name);
 }
 
-/* JOB_PENDING, with an obstacle; 0: `fill` is this gather's. */
+/* Returns JOB_PENDING with an obstacle, or 0 when `fill` belongs to this
+ * gather. */
 static int find_fill(struct job *job, struct error *err)
 {
 	const struct fsdp_group *group = job->group;
@@ -326,7 +328,7 @@ static void end_piece(struct job *job, const struct gather *gather)
 	job_count(&own->n_bytes, gather_count_bytes(gather));
 }
 
-/* At most `max` of them. -ECONNABORTED */
+/* Copy at most `max` pieces. Can return -ECONNABORTED. */
 static int copy_pieces(struct job *job, uint32_t max, struct error *err)
 {
 	struct pieces *pieces = gathers_pieces(job->board, job->fill.buffer);
@@ -354,8 +356,8 @@ bool job_is_copied(const struct job *job)
 			       job->fill.lap, job->n_pieces);
 }
 
-/* As far as it goes without waiting for other ranks. 0: it is whole;
- * JOB_PENDING, with the obstacle. */
+/* Do as much as is possible without waiting for other ranks. Returns 0 if the
+ * group is whole, or JOB_PENDING with the obstacle. */
 int job_advance(struct job *job, uint32_t max, int32_t timeout_ms,
 		struct error *err)
 {

@@ -1,6 +1,7 @@
 /*
- * One gather as a rank does it (host_gather.h): may it begin, where does it
- * go, copying, and waiting for what only other ranks can do.
+ * A job is one gather as a rank does it (host_gather.h): may it begin, which
+ * memory does it use, copying, and waiting for work that only other ranks can
+ * do.
  */
 #pragma once
 #include "client/rank/comm.h"
@@ -13,40 +14,41 @@
 
 struct kernels;
 
-/* A gather that this rank has begun, as the limiter sees it. */
+/* a gather that this rank has begun, as the limiter sees it */
 struct op {
 	uint64_t number, bytes;
 	uint32_t group;
 	bool is_exempt;
 };
 
-/* A buffer as it is mapped here. */
+/* a buffer as this process maps it */
 struct own_buffer {
-	struct fsdp_tensor *tensor; /* owned; NULL: not asked for */
+	struct fsdp_tensor *tensor; /* owned; NULL: not asked for yet */
 	uint32_t version;
-	uint32_t recalls; /* before it was asked for: later ones concern it */
+	/* count before the request for it; later recalls concern it */
+	uint32_t recalls;
 };
 
 struct gatherer {
 	struct limiter_options window;
 	const struct kernels *kernels;
 	uint64_t number;    /* of the last gather that this rank has begun */
-	uint64_t n_commits; /* that it has begun */
-	/* In order, all that were not found to be over. */
+	uint64_t n_commits; /* commits that this rank has begun */
+	/* in order: all gathers that are not known to have ended */
 	struct op *ops;
 	size_t n_ops, max_ops;
 	struct own_buffer *buffers; /* by their index on the board */
 	uint32_t n_buffers;
 };
 
-/* What keeps a gather from being whole. */
+/* what a gather still needs before it is whole */
 enum obstacle {
 	OBSTACLE_LIMITER,
 	OBSTACLE_LOCK,   /* another rank chooses a buffer */
 	OBSTACLE_PIECES, /* other ranks copy */
 };
 
-/* The work of one gather. */
+/* the work of one gather */
 struct job {
 	struct fsdp_group *group;
 	struct gatherer *gatherer;
@@ -57,26 +59,27 @@ struct job {
 	uint32_t n_pieces;
 };
 
-/* Gather `number` of the group, or what it will be. */
+/* Returns the job of gather `number` of the group, which may not have begun. */
 struct job job_of(struct fsdp_group *group, uint64_t number);
 
-/* Bytes of the whole parameters of all replicas. */
+/* Returns the bytes of the whole parameters of all replicas. */
 uint64_t job_size(const struct fsdp_group *group);
-/* The name of the group of that index on the board. */
+/* Returns the name of the group with that index on the board. */
 const char *job_name(const struct fsdp_comm *comm, uint32_t index);
 
-/* Does the limiter let it begin? Once true, always true. */
+/* Does the limiter let it begin? Once this is true it stays true. */
 bool job_is_admitted(const struct job *job);
-/* The oldest gather before it that is counted and not over; NULL. */
+/* Returns the oldest gather before it that is counted and has not ended; NULL:
+ * there is none. */
 const struct op *job_find_blocker(const struct job *job);
-/* Forget what is over. */
+/* Forget the gathers that have ended. */
 void job_forget_over(struct job *job);
 
-/* Give back what the broker has asked for, if it has, and what other ranks have
- * given up; nothing where ranks do not gather themselves. */
+/* Return the memory that the broker has recalled and that other ranks have
+ * given up. Does nothing if ranks do not gather themselves. */
 void job_heed(struct fsdp_comm *comm);
 
-/* Count what is only shown; each counter has one writer. */
+/* Add to a counter that is only shown; each counter has one writer. */
 void job_count(_Atomic uint64_t *counter, uint64_t n);
 
 /* Does as much as is possible without waiting for other ranks, copying at most
@@ -86,21 +89,21 @@ void job_count(_Atomic uint64_t *counter, uint64_t n);
 int job_advance(struct job *job, uint32_t max, int32_t timeout_ms,
 		struct error *err);
 
-/* Where it is whole. */
+/* Returns the memory in which the group is whole. */
 struct fsdp_tensor *job_memory(const struct job *job);
 
 /* --- gather_wait.c: the obstacle ----------------------------------------- */
 
-/* Wait until it is gone, at most until `until_ns` of bell_now_ns().
- * -ETIMEDOUT, -EINTR. -ECONNABORTED: the run is over, also since a rank has
- * left or is later than the communicator's time-out allows. */
+/* Wait until the obstacle is gone, at most until `until_ns` of bell_now_ns().
+ * -ETIMEDOUT, -EINTR. -ECONNABORTED: the run is over, possibly because a rank
+ * has left or is later than the communicator's time-out allows. */
 int job_await(struct job *job, int64_t until_ns, struct error *err);
 
-/* -ETIMEDOUT, with what it waits for. */
+/* Fails with -ETIMEDOUT, and says for what the gather waits. */
 int job_refuse_wait(const struct job *job, struct error *err);
 
-/* It was not whole within the communicator's time-out, since it `cause`: the
- * run fails. -ECONNABORTED. */
+/* The group was not whole within the communicator's time-out, since it `cause`.
+ * This fails the run, and returns -ECONNABORTED. */
 int job_fail_late(const struct job *job, const char *cause, struct error *err);
 
 /* Has the obstacle gone? */

@@ -4,13 +4,14 @@
 #include <errno.h>
 #include <stdio.h>
 
-#define MS_NS    INT64_C(1000000)
-#define SLICE_NS (1000 * MS_NS) /* a broker that was restarted wakes nobody */
+#define MS_NS INT64_C(1000000)
+/* a broker that was restarted wakes no process */
+#define SLICE_NS (1000 * MS_NS)
 #define NOBODY   UINT64_C(0)
 
 /* --- waiting ------------------------------------------------------------- */
 
-/* The ranks that it takes, if that is known. */
+/* Returns the ranks for which the job waits, if they are known. */
 static uint64_t find_ranks(const struct job *job)
 {
 	const struct op *blocker;
@@ -70,7 +71,7 @@ static bool is_beside(const void *data)
 	return board_is_beside(job->board, comm->rank, ranks ? ranks : ~ranks);
 }
 
-/* The cause of the wait: "it ..." */
+/* Writes the cause of the wait, as in "it ...". */
 static const char *describe(const struct job *job, char *ret, size_t size)
 {
 	const struct fsdp_comm *comm = job->group->comm;
@@ -119,7 +120,8 @@ int job_refuse_wait(const struct job *job, struct error *err)
 			 job->group->name, describe(job, cause, sizeof(cause)));
 }
 
-/* 0: wait on. It may have been met since. */
+/* Returns 0 if the caller must wait on, also if the obstacle may be gone
+ * since. */
 static int look_around(const struct job *job, int64_t until_ns,
 		       struct error *err)
 {
@@ -143,7 +145,8 @@ static int look_around(const struct job *job, int64_t until_ns,
 	return now_ns >= until_ns ? job_refuse_wait(job, err) : 0;
 }
 
-/* The end of the caller's time, of the communicator's, and of a slice. */
+/* The first end of three: the caller's time, the communicator's time-out, and a
+ * slice. */
 static int64_t find_end(const struct job *job, int64_t until_ns)
 {
 	const struct fsdp_comm *comm = job->group->comm;
@@ -159,8 +162,8 @@ static int64_t find_end(const struct job *job, int64_t until_ns)
 	return end_ns < until_ns ? end_ns : until_ns;
 }
 
-/* The time of the other ranks counts from when this one began to wait for the
- * same. */
+/* The time-out of the other ranks counts from when this rank began to wait for
+ * the same gather. */
 static void note_wait(const struct job *job)
 {
 	struct fsdp_group *group = job->group;

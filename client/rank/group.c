@@ -1,6 +1,4 @@
-/*
- * Groups: the ways to what is in their memory.
- */
+/* Through these functions a program uses the memory of a group. */
 #include "client/clock.h"
 #include "client/places.h"
 #include "client/rank/direct.h"
@@ -42,7 +40,7 @@ void group_end_handles(struct fsdp_group *group)
 	if (group->host)
 		host_group_end_handles(group->host);
 	if (group->comm->reducer)
-		group->input = NULL; /* the communicator's */
+		group->input = NULL; /* the communicator owns it */
 	end_handle(&group->shards[0]);
 	end_handle(&group->shards[1]);
 	end_handle(&group->grads);
@@ -59,7 +57,7 @@ void group_free(struct fsdp_group *group)
 	free(group);
 }
 
-/* Without addresses of what others wait for this rank is of no use. */
+/* If a rank cannot map memory for which others wait, it cannot take part. */
 static int map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
 	       struct fsdp_tensor **ret, struct error *err)
 {
@@ -130,7 +128,7 @@ void group_note_reduced(struct fsdp_group *group, uint64_t sequence)
 		group->reduced = sequence;
 }
 
-/* Before, what is there is of somebody else. */
+/* Until then the memory holds bytes of an earlier user. */
 static bool has_gradients(const struct fsdp_group *group)
 {
 	return group->first_full && group->reduced >= group->first_full;
@@ -154,7 +152,8 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 	it = &group->params[param];
 	current = group->shards[group->side];
 	next = group->shards[!group->side];
-	/* The caller may write `next`, which a commit must undo if frozen. */
+	/* The caller may write `next`; a commit must undo this for frozen
+	 * parameters. */
 	it->is_carried = false;
 	shard = (struct fsdp_shard){
 		.dtype = (enum fsdp_dtype)it->shard.dtype,
@@ -216,7 +215,8 @@ void group_on_commit(struct fsdp_group *group, uint64_t step)
 
 /* --- whole parameters ---------------------------------------------------- */
 
-/* With the connection's lock; read behind the answer to a later call. */
+/* Runs with the connection's lock. The result is read after the reply of a
+ * later call. */
 static void note_refusal(void *data, uint64_t number, const struct error *cause)
 {
 	struct fsdp_group *group = data;
@@ -225,8 +225,8 @@ static void note_refusal(void *data, uint64_t number, const struct error *cause)
 	group->refusal = *cause;
 }
 
-/* On host memory the broker orders the ranks, and its answer would say nothing
- * that the wait does not ask for. */
+/* On host memory the broker orders the ranks. Its reply would contain nothing
+ * for which the wait does not ask, so the request is one-way. */
 static int post_unshard(struct fsdp_group *group, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_UNSHARD,
@@ -243,8 +243,8 @@ static int post_unshard(struct fsdp_group *group, struct error *err)
 	return r;
 }
 
-/* What each rank does itself is begun in the order in which the broker has it,
- * and not at all if it is refused. */
+/* If ranks do the work themselves, it begins in the order of the broker, and
+ * not at all if the broker refuses it. */
 static int ask_unshard(struct fsdp_group *group, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_UNSHARD,
@@ -326,7 +326,7 @@ int group_take_full(struct fsdp_group *group, uint64_t sequence,
 {
 	int r;
 
-	/* With an engine of ours it is ours to fill. */
+	/* If this rank has an engine, it fills the memory itself. */
 	r = group_adopt_one(group->comm, answer, group->engine != NULL,
 			    group->full_size, &group->full_mapping,
 			    &group->full, err);
@@ -382,14 +382,15 @@ int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 	return sized_give(ret, &whole, SIZED(fsdp_param), err);
 }
 
-/* Of what is whole here; NULL: the caller does not use it any more. */
+/* End the use of the whole parameters; `stream` NULL: the caller does not use
+ * them any more. */
 static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 		    struct error *err)
 {
 	if (group->engine)
 		return engine_reshard(group, n_mesh, stream, err);
-	/* The broker takes it back when the stream has come so far. Of what was
-	 * never mapped no stream knows. */
+	/* The broker reclaims the memory when the stream has come so far.
+	 * Memory that was never mapped is used by no stream. */
 	if (stream && group->full) {
 		int r = fsdp_release_on(group->full, stream);
 
@@ -403,7 +404,8 @@ static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 	return 0;
 }
 
-/* A mesh that does not fit is refused, which is to change nothing. */
+/* The broker refuses a mesh that does not match, and then the group must not
+ * change. */
 static int reshard_to_mesh(struct fsdp_group *group,
 			   const struct request *request, void *stream,
 			   struct error *err)
@@ -423,12 +425,13 @@ int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh)
 	return fsdp_reshard_on(group, n_mesh, NULL);
 }
 
-/* What is whole here can be let go of without waiting for the answer. */
+/* The whole parameters can be released without waiting for the reply. */
 int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 {
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_RESHARD};
-	/* Refused is what fsdp_wait() has told already, or will. */
+	/* If the request is refused, fsdp_wait() has returned the cause, or
+	 * will. */
 	const struct post post = {0};
 	int r;
 
@@ -456,8 +459,8 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 	}
 	if (n_mesh > 0)
 		return reshard_to_mesh(group, &request, stream, err);
-	/* First, so that the broker looks at both at once. The memory stays:
-	 * the broker keeps it until it has heard of the reshard. */
+	/* This comes first, so that the broker handles both at once. The memory
+	 * is kept by the broker until it has received the reshard. */
 	r = end_full(group, 0, stream, err);
 	if (r < 0)
 		return r;
@@ -529,8 +532,8 @@ static uint32_t reduce_flags(const struct fsdp_reduce_options *options)
 	       (options->is_sum_forced ? REDUCE_FORCE_SUM : 0u);
 }
 
-/* fsdp-worker waits until the stream has written the gradients; before there
- * were orders it could not. */
+/* fsdp-worker waits until the stream has written the gradients. A broker
+ * without ready fences cannot do that. */
 static int order_gradients(struct fsdp_group *group, void *stream,
 			   struct reduce_request *request, struct error *err)
 {
@@ -548,7 +551,7 @@ static int order_gradients(struct fsdp_group *group, void *stream,
 	return 0;
 }
 
-/* Without replicas there is nothing to keep for an all-reduce. */
+/* Without replicas no sums are kept for an all-reduce. */
 static void note_first_full(struct fsdp_group *group,
 			    const struct fsdp_reduce_options *options,
 			    uint64_t sequence)
@@ -610,7 +613,8 @@ int fsdp_reduce(struct fsdp_group *group,
 	if (group->engine)
 		return engine_reduce(group, &request.reduce, ret->sequence,
 				     o.stream, err);
-	/* The broker keeps it until it is reduced: no need to wake it now. */
+	/* The broker keeps the input until it is reduced, so it need not be
+	 * woken now. */
 	fsdp_free(group->comm->spent);
 	group->comm->spent = group->input;
 	group->input = NULL;

@@ -1,6 +1,4 @@
-/*
- * Bytes of the host to and from what a rank has of a group.
- */
+/* Copies bytes of the host to and from a rank's memory of a group. */
 #include "client/rank/comm.h"
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
@@ -17,13 +15,14 @@ static bool is_in(const struct fsdp_tensor *tensor, const void *at,
 	if (!tensor || !tensor->data)
 		return false;
 	begin = (uintptr_t)tensor->data;
-	/* The handle may begin behind its place. */
+	/* The handle may begin after the start of its place. */
 	end = (uintptr_t)tensor_desc(tensor)->data +
 	      desc_rest(tensor_desc(tensor))->size;
 	return where >= begin && where <= end && size <= end - where;
 }
 
-/* What was waited for is read, and what is the rank's own also written. */
+/* Memory that was waited for can be read, and memory of this rank can also be
+ * written. */
 static int check_range(const struct fsdp_group *group, const void *at,
 		       uint64_t size, bool is_written, struct error *err)
 {
@@ -46,7 +45,7 @@ static int check_range(const struct fsdp_group *group, const void *at,
 			 size, at, is_written ? "write" : "read");
 }
 
-/* After check_range(). */
+/* Call this after check_range(). */
 static bool is_on_device(const struct fsdp_group *group, const void *at,
 			 uint64_t size)
 {

@@ -1,9 +1,9 @@
 /*
- * Registering a group: what is asked, and what is answered.
+ * This file registers a group: it sends the request, and reads the reply.
  *
  * The broker says where this rank's part of every parameter lies. What follows
- * from the parameters alone (sizes, the cut) is computed here, compared with
- * that, and every range is checked against its place: from then on a pointer
+ * from the parameters alone (sizes, the cut) is computed here and compared with
+ * the reply, and every range is checked against its place. After that a pointer
  * is an addition.
  */
 #include "client/places.h"
@@ -23,7 +23,8 @@
 
 _Static_assert(FSDP_MAX_PARAMS == MESSAGE_MAX_PARAMS, "one limit of params");
 
-/* Of them: offloaded memory is used from its first whole page on. */
+/* Returns the usable bytes: offloaded memory is used from its first whole page
+ * on. */
 static uint64_t usable(const struct fsdp_group *group,
 		       const struct tensor_place *place)
 {
@@ -87,8 +88,8 @@ static int fill_params(struct fsdp_group *group,
 	return 0;
 }
 
-/* What who does the work needs to know of it. On failure nothing is left of the
- * answer. */
+/* Make the data that this rank needs to do the work. On failure the answer is
+ * freed, with its holds. */
 static int plan_own(struct fsdp_group *group, const struct group_request *asked,
 		    struct answer *answer, struct error *err)
 {
@@ -150,14 +151,14 @@ static int ask(struct fsdp_group *group, const char *name,
 
 /* --- registering: what is answered --------------------------------------- */
 
-/* This rank's part, by the rule of torch.chunk (collective/shard.h). */
+/* Compute this rank's part, by the rule of torch.chunk (collective/shard.h). */
 static int cut(const struct fsdp_comm *comm, const struct group_entry *entry,
 	       struct param *param, struct error *err)
 {
 	const struct tensor_type *type = &param->type;
 	int64_t n = comm->n_shards, rank = comm->rank % comm->n_shards;
 	uint32_t dim = entry->shard_dim;
-	/* A 0-d parameter is cut as if it were 1-d of one element. */
+	/* A 0-d parameter is cut like a 1-d one of one element. */
 	int64_t size = type->n_dims ? type->shape[dim] : 1;
 	int64_t chunk = (size + n - 1) / n, start = chunk * rank, mine;
 	uint64_t row;
@@ -263,7 +264,7 @@ static int take_entries(struct fsdp_group *group,
 	return 0;
 }
 
-/* The handles are the group's alone. */
+/* The group is the only user of the handles. */
 static void skip_to_pages(struct fsdp_tensor **tensors)
 {
 	for (size_t i = 0; i < GROUP_REPLY_PLACES; i++) {
@@ -339,7 +340,7 @@ static int zero_padding(struct fsdp_group *group, uint32_t side,
 	return 0;
 }
 
-/* Others may be reading what is committed. */
+/* After the first commit other ranks may be reading the committed shards. */
 int group_zero_padding(struct fsdp_group *group, struct error *err)
 {
 	int r = zero_padding(group, !group->side, err);
@@ -369,7 +370,7 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 		return error_set(err, -E2BIG,
 				 "%zu parameters; a group has at most %d", n,
 				 FSDP_MAX_PARAMS);
-	/* It may wait for the memory. */
+	/* The request may wait for this memory. */
 	r = comm->reducer ? inputs_give_back(comm, err) : 0;
 	if (r < 0)
 		return r;

@@ -1,4 +1,4 @@
-/* The public functions of fsdp_collective.h, as exchanges. */
+/* This file does the public functions of fsdp_collective.h as exchanges. */
 #include "client/fsdp_collective.h"
 #include "client/rank/comm.h"
 #include "client/rank/host_exchange.h"
@@ -6,8 +6,9 @@
 #include <errno.h>
 #include <inttypes.h>
 
-/* Bytes of an all-reduce that all ranks have together: up to here each rank
- * reduces all by itself, which takes one wait; beyond, it reduces its share. */
+/* The limit for the bytes of an all-reduce that all ranks have together. Up to
+ * here each rank reduces everything, with a single wait; above, each reduces
+ * its share. */
 #define SMALL (UINT64_C(256) << 10)
 
 _Static_assert((int)FSDP_SUM == (int)FOLD_SUM &&
@@ -22,7 +23,7 @@ _Static_assert((int)FSDP_SUM == (int)FOLD_SUM &&
 
 /* --- checks -------------------------------------------------------------- */
 
-/* What is wrong with a call in itself. */
+/* Checks a call by itself, without the calls of other ranks. */
 static int begin(struct exchange *exchange, struct fsdp_comm *comm,
 		 enum exchange_kind kind, enum fsdp_dtype dtype,
 		 struct error *err)
@@ -65,7 +66,7 @@ static int set_root(struct exchange *exchange, uint32_t root, struct error *err)
 				   root, world(exchange));
 }
 
-/* `name`: of the argument. */
+/* `name` is the name of the argument. */
 static int take_bytes(const struct exchange *exchange, const void *data,
 		      uint64_t count, const char *name, struct bytes *ret,
 		      struct error *err)
@@ -210,7 +211,7 @@ int fsdp_all_to_all(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 
 /* --- reductions ---------------------------------------------------------- */
 
-/* All ranks give as many bytes as this one takes. */
+/* All ranks give as many bytes as this rank takes. */
 static void set_fold(struct exchange *exchange, const struct fold *fold,
 		     const struct bytes *result)
 {
@@ -296,7 +297,7 @@ int fsdp_reduce_scatter(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 	return host_exchange_run(&exchange, err);
 }
 
-/* Cut `bytes` into a part of whole lines for each rank. */
+/* Cut `bytes` into one part of whole lines for each rank. */
 static void cut(const struct bytes *bytes, uint32_t n, struct bytes *ret)
 {
 	uint64_t share = ((bytes->size + n - 1) / n + 63) / 64 * 64, at = 0;
@@ -310,7 +311,7 @@ static void cut(const struct bytes *bytes, uint32_t n, struct bytes *ret)
 	}
 }
 
-/* Each reduces its share, which lies in `out` then, and gives it to all. */
+/* Each rank reduces its share into `out`, and then gives it to all. */
 static int reduce_shares(struct exchange *exchange, const struct fold *fold,
 			 const struct bytes *in, const struct bytes *out,
 			 struct error *err)

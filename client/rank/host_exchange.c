@@ -6,23 +6,24 @@
 #include <errno.h>
 #include <string.h>
 
-/* Rounds that a rank puts ahead of those that it takes, so that others need not
- * wait while it copies. */
+/* So many rounds a rank puts ahead of those that it takes, so that others need
+ * not wait while it copies. */
 #define AHEAD 2
-/* Of a block in a slot: no two ranks write or read one line. */
+/* Blocks in a slot have this alignment, so that no two ranks use one cache
+ * line. */
 #define LINE UINT64_C(64)
 
 _Static_assert(AHEAD <= BOX_SLOTS, "there is a slot for each");
 _Static_assert(BOX_SLOT_SIZE / BOX_RANKS >= LINE, "each rank has a block");
 
-/* An exchange under way. */
+/* an exchange that is under way */
 struct run {
 	const struct exchange *exchange;
 	struct fsdp_comm *comm;
 	const struct board *board;
-	struct box_call call; /* this rank's */
-	uint32_t first;       /* its first round */
-	uint64_t block;       /* bytes for a rank in a round */
+	struct box_call call; /* the call of this rank */
+	uint32_t first;       /* the first round of this rank */
+	uint64_t block;       /* bytes for one rank in a round */
 	uint64_t n_rounds;    /* as far as known */
 	uint64_t n_put, n_taken;
 };
@@ -60,7 +61,7 @@ static int fail_left(const struct run *run, uint64_t ranks, struct error *err)
 	return await_fail(run->comm, &why, err);
 }
 
-/* Half a collective cannot be taken back. */
+/* A collective that has begun cannot be undone, so it fails the run. */
 static int fail_interrupted(const struct run *run)
 {
 	struct error why = ERROR_NULL;
@@ -149,7 +150,7 @@ static uint64_t count_rounds(const struct run *run, uint64_t size)
 	return size ? (size - 1) / run->block + 1 : 1;
 }
 
-/* All have come. */
+/* Compare the calls of all ranks, which have come. */
 static int compare(struct run *run, struct error *err)
 {
 	struct box_call theirs;
@@ -170,7 +171,7 @@ static int compare(struct run *run, struct error *err)
 
 /* --- bytes --------------------------------------------------------------- */
 
-/* The part of `bytes` that is in round `i`. */
+/* Returns how many bytes of `bytes` are in round `i`. */
 static uint64_t size_of_round(const struct run *run, const struct bytes *bytes,
 			      uint64_t i)
 {
@@ -189,7 +190,8 @@ static void fill(const struct run *run, uint8_t *slot,
 		memcpy(slot, bytes->data + i * run->block, size);
 }
 
-/* This rank's own block is not in its slot, unless it is folded. */
+/* The slot does not hold this rank's own block, unless the blocks are
+ * folded. */
 static void fill_blocks(const struct run *run, uint8_t *slot, uint64_t i)
 {
 	const struct exchange *exchange = run->exchange;
@@ -224,7 +226,7 @@ static int put(struct run *run, struct error *err)
 	return 0;
 }
 
-/* Where a rank has put this rank's bytes. */
+/* Returns where a rank has put the bytes for this rank. */
 static const uint8_t *block_of(const struct run *run, uint32_t from,
 			       uint32_t round)
 {
@@ -256,7 +258,8 @@ static int copy(const struct run *run, uint64_t i, uint32_t round,
 	int r;
 
 	take_own(run, i);
-	/* Each begins with the next rank, so that not all read the same. */
+	/* Each rank begins with the next rank, so that they do not all read the
+	 * same one. */
 	for (uint32_t k = 1; k < n; k++) {
 		uint32_t from = (own + k) % n;
 		const struct bytes *take = &exchange->take[from];

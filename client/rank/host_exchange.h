@@ -1,15 +1,16 @@
 /*
- * An exchange: what every collective on the callers' tensors is. Each rank has
- * bytes for the others and gets bytes of them, through the boxes of the run
- * (shm/boxes.h), in as many rounds as the largest of the ranks' shares takes.
+ * Every collective on the callers' tensors is an exchange. Each rank has bytes
+ * for the others and gets bytes from them, through the boxes of the run
+ * (shm/boxes.h), in as many rounds as the largest of the ranks' shares needs.
  *
- * A rank has either the same bytes for all, of which a round takes a whole
- * slot, or different ones for each, among which a slot is divided. It copies
- * what it gets, or folds what all ranks have for it into one result.
+ * A rank has either the same bytes for all ranks, and each round fills a whole
+ * slot, or different bytes for each, and the slot is divided among the ranks.
+ * It copies the bytes that it gets, or folds the bytes of all ranks into one
+ * result.
  *
- * Before it copies anything a rank compares the calls of all: kind, dtype and
- * so on, and how many bytes a rank has for it. All sizes and addresses that it
- * works with are its own.
+ * Before a rank copies bytes it compares the calls of all: kind, dtype and so
+ * on, and how many bytes a rank has for it. It only uses its own sizes and
+ * addresses.
  */
 #pragma once
 #include "client/fsdp_comm.h"
@@ -21,7 +22,7 @@
 struct error;
 struct fsdp_comm;
 
-/* Numbers of the board: what box_call.c names. */
+/* These numbers are written on the board; box_call.c names them. */
 enum exchange_kind {
 	EXCHANGE_BROADCAST = 1,
 	EXCHANGE_ALL_REDUCE = 2,
@@ -33,7 +34,7 @@ enum exchange_kind {
 	EXCHANGE_ALL_TO_ALL = 8,
 };
 
-/* Of kinds that have no root, or reduce nothing. */
+/* for kinds that have no root, or that do not reduce */
 #define EXCHANGE_NONE UINT32_MAX
 
 struct bytes {
@@ -44,23 +45,24 @@ struct bytes {
 struct exchange {
 	struct fsdp_comm *comm;
 	uint32_t kind, dtype;
-	uint32_t how, root; /* EXCHANGE_NONE: none */
+	uint32_t how, root; /* EXCHANGE_NONE: there is none */
 	bool is_shared;     /* give[0] is for all of `to` */
-	uint64_t to;        /* mask of the ranks for whom it is, if so */
+	uint64_t to;        /* if so: mask of the ranks that get it */
 	struct bytes give[FSDP_MAX_RANKS]; /* only read */
-	struct bytes take[FSDP_MAX_RANKS]; /* of each; size 0: nothing */
-	/* Not NULL: what all ranks give, of one size, is folded into `result`,
-	 * and `take` has no memory. */
+	/* from each rank; size 0: no bytes */
+	struct bytes take[FSDP_MAX_RANKS];
+	/* If this is not NULL, the bytes of all ranks, which have one size, are
+	 * folded into `result`, and `take` has no memory. */
 	const struct fold *fold;
 	uint8_t *result;
 };
 
-/* Of a communicator. */
+/* the exchanges of one communicator */
 struct exchanges {
-	uint32_t number; /* of the last that this rank has begun */
-	uint32_t round;  /* the last that it has put */
+	uint32_t number; /* of the last exchange that this rank has begun */
+	uint32_t round;  /* the last round that this rank has put */
 };
 
-/* Do it. The run has a board. -ECONNABORTED: the run is over; -EINTR: it will
- * be. */
+/* Run the exchange; the run must have a board. -ECONNABORTED: the run is over.
+ * -EINTR: a signal came, and the run ends. */
 int host_exchange_run(const struct exchange *exchange, struct error *err);

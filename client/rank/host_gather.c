@@ -43,7 +43,7 @@ void host_gather_end_handles(struct fsdp_comm *comm)
 	}
 }
 
-/* The handles are gone, or go with the connection. */
+/* The handles have ended, or end with the connection. */
 void host_gather_deinit(struct fsdp_comm *comm)
 {
 	if (!comm->gatherer)
@@ -94,8 +94,8 @@ static int refuse_order(const struct fsdp_group *group,
 			 job_name(comm, turn->group), turn->rank);
 }
 
-/* Who has committed has begun all gathers before: those that it began, this
- * rank may begin, too. */
+/* A rank that has committed has begun all gathers before its commit. If it
+ * began a gather, this rank may begin it, too. */
 static int check_commits(const struct fsdp_group *group, struct error *err)
 {
 	const struct fsdp_comm *comm = group->comm;
@@ -242,7 +242,7 @@ static int refuse_mesh(const struct fsdp_group *group, uint32_t n_mesh,
 			 group->comm->rank, group->name, n_mesh, rank, mesh);
 }
 
-/* The memory is the group's until the next step. */
+/* The group keeps the memory until the next step. */
 static int keep(struct job *job, struct error *err)
 {
 	const struct fsdp_group *group = job->group;
@@ -298,8 +298,8 @@ static int check_open(const struct fsdp_comm *comm, struct error *err)
 			 comm->rank, group->name);
 }
 
-/* Say it, then look: a rank that begins a gather does it the other way round,
- * so one of the two sees the other. */
+/* Write the commit, then check: a rank that begins a gather does this in the
+ * opposite order, so one of the two sees the other. */
 int host_gather_begin_commit(struct fsdp_comm *comm, struct error *err)
 {
 	struct gatherer *gatherer = comm->gatherer;

@@ -1,17 +1,19 @@
 /*
- * Gathers on host memory by the ranks themselves, on the board of their run
- * (shm/gathers.h): groups that are not whole as they lie, which direct.h does.
+ * On host memory the ranks gather by themselves, on the board of their run
+ * (shm/gathers.h). This is for groups that are not whole in place; direct.h is
+ * for those that are.
  *
- * A rank that unshards a group only says so on the board. Who waits for it asks
- * the limiter's rule, which is a function of what is over; finds the memory
- * that was chosen for the gather, or chooses it; and copies pieces until none
- * is left. So the ranks that wait do the work, and one of them is enough: no
- * rank waits for another but for the limiter, or for a piece that it has begun.
- * The broker is asked for memory that this rank has not seen yet, and why, when
- * a run is over.
+ * A rank that unshards a group only writes that on the board. A rank that waits
+ * for the gather applies the limiter's rule, which depends only on the gathers
+ * that have ended. It finds the memory that was chosen for the gather, or
+ * chooses it, and copies pieces until none is left. So the ranks that wait do
+ * the work, and one of them is enough: a rank waits for another only for the
+ * limiter, or for a piece that the other has begun. The broker is only asked
+ * for memory that this rank has not mapped yet, and for the reason when a run
+ * is over.
  *
- * Memory of whole parameters stays the run's, and is used for one gather after
- * another. It is given up when memory is short.
+ * The run keeps the memory of whole parameters, and uses it for one gather
+ * after another. It is returned when memory is short.
  */
 #pragma once
 #include <stdbool.h>
@@ -24,31 +26,32 @@ struct fsdp_group;
 struct fsdp_tensor;
 struct gatherer; /* of one communicator; host_gather.c */
 
-/* If `direct` (enum comm_direct) says that the ranks of this run gather;
- * otherwise fsdp-worker does. */
+/* Does nothing unless `direct` (enum comm_direct) says that the ranks of this
+ * run gather; otherwise fsdp-worker does. */
 int host_gather_init(struct fsdp_comm *comm,
 		     const struct comm_join_request *joined, uint32_t direct,
 		     struct error *err);
-/* Before the run is left; after it. */
+/* The first comes before the run is left, the second after it. */
 void host_gather_end_handles(struct fsdp_comm *comm);
 void host_gather_deinit(struct fsdp_comm *comm);
 
-/* Is the group unsharded so? */
+/* Do the ranks gather this group themselves? */
 bool host_gather_is_group(const struct fsdp_group *group);
 
-/* Of such groups: as the public functions. */
+/* For such groups these do as the public functions. */
 int host_gather_unshard(struct fsdp_group *group, struct error *err);
 int host_gather_wait(struct fsdp_group *group, uint64_t sequence,
 		     int32_t timeout_ms, struct error *err);
-/* -EAGAIN: it is not whole yet; one piece was copied, if there was one. */
+/* -EAGAIN: the group is not whole yet; one piece was copied, if there was
+ * one. */
 int host_gather_test(struct fsdp_group *group, uint64_t sequence,
 		     struct error *err);
 int host_gather_reshard(struct fsdp_group *group, uint32_t n_mesh,
 			struct error *err);
 
-/* The rank commits next: -EBUSY, -EINVAL. When the broker refuses it, it has
- * not. */
+/* Call the first before a commit of this rank: -EBUSY, -EINVAL. Call the second
+ * if the broker refuses the commit. */
 int host_gather_begin_commit(struct fsdp_comm *comm, struct error *err);
 void host_gather_undo_commit(struct fsdp_comm *comm);
-/* How many gathers it has begun. */
+/* Returns how many gathers this rank has begun. */
 uint64_t host_gather_count(const struct fsdp_comm *comm);

@@ -34,7 +34,8 @@ static int fill(struct host_group *own, uint64_t hash, struct error *err)
 int host_group_new(struct fsdp_group *group, const struct group_request *asked,
 		   uint64_t hash, struct error *err)
 {
-	/* Counted in any case: the broker has it. */
+	/* The group counts also if this call fails, because the broker has
+	 * it. */
 	uint32_t index = group->comm->reducer->n_groups++;
 	struct host_group *own = calloc(1, sizeof(*own));
 	int r;

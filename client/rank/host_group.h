@@ -1,6 +1,6 @@
 /*
- * What a rank on host memory needs to know of a group to do its work itself:
- * the plan that the broker has, too.
+ * A rank on host memory that works itself needs the plan of the group, as the
+ * broker has it.
  */
 #pragma once
 #include "collective/plan.h"
@@ -19,22 +19,22 @@ struct host_group {
 	struct fsdp_tensor *partial; /* owned; NULL: not needed yet */
 	uint32_t index;              /* among the run's groups */
 	uint64_t n_reductions;       /* that this rank has handed in */
-	/* As of those: do the partial sums wait for an all-reduce, and was
-	 * anything reduced into the gradients? */
+	/* After these: do the partial sums wait for an all-reduce, and do the
+	 * gradients hold a sum? */
 	bool has_partial, has_grads;
 };
 
-/* From the request that registered it. -EPROTO: the broker's plan is another
- * one. */
+/* Make the plan from the request that registered the group. -EPROTO: the
+ * broker's plan differs. */
 int host_group_new(struct fsdp_group *group, const struct group_request *asked,
 		   uint64_t hash, struct error *err);
 void host_group_free(struct host_group *group); /* NULL is fine */
 
-/* Is anything trained of it, even if that has no elements? */
+/* Does the group have trained parameters, even without elements? */
 bool host_group_has_gradients(const struct host_group *group);
 
-/* Is the memory that the broker gave as large as the plan says? -EPROTO. */
+/* Checks that the broker's memory is as large as the plan says: -EPROTO. */
 int host_group_check_memory(const struct fsdp_group *group, struct error *err);
 
-/* Before the run is left. */
+/* Call this before the run is left. */
 void host_group_end_handles(struct host_group *group);

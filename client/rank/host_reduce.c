@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Flags of a cell beside enum reduce_flags. */
+/* This flag of a cell is used together with enum reduce_flags. */
 #define HAS_FACTOR (UINT32_C(1) << 31)
 
 int host_reduce_init(struct fsdp_comm *comm, uint32_t direct, uint32_t n_inputs,
@@ -70,7 +70,7 @@ static const char *name_group(const struct fsdp_comm *comm, uint64_t id)
 	return group ? group->name : "another group";
 }
 
-/* The option in which two differ; NULL: none. */
+/* Returns the option in which two inputs differ, or NULL. */
 static const char *find_difference(const struct board_input *mine,
 				   const struct board_input *theirs)
 {
@@ -113,7 +113,7 @@ static int compare(const struct fsdp_comm *comm, uint32_t rank,
 			 difference);
 }
 
-/* With those that have handed in already: nothing has happened yet. */
+/* Compare with the ranks that have handed in already, before any change. */
 static int compare_early(const struct fsdp_comm *comm, uint32_t number,
 			 const struct board_input *mine, struct error *err)
 {
@@ -130,7 +130,7 @@ static int compare_early(const struct fsdp_comm *comm, uint32_t number,
 
 /* --- one reduction ------------------------------------------------------- */
 
-/* `what` they have not done in time. */
+/* The ranks have not done `what` in time. */
 static int fail_late(struct fsdp_comm *comm, const struct fsdp_group *group,
 		     uint64_t ranks, const char *what, struct error *err)
 {
@@ -160,7 +160,7 @@ static int64_t max_ns(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
-/* Until all have handed in, or it is done. */
+/* Wait until all ranks have handed in, or the reduction is done. */
 static int await_inputs(struct fsdp_comm *comm, const struct handed_in *mine,
 			uint32_t number, int64_t until_ns, struct error *err)
 {
@@ -192,7 +192,7 @@ static int await_inputs(struct fsdp_comm *comm, const struct handed_in *mine,
 	}
 }
 
-/* Until the pieces that others have taken are done. */
+/* Wait until the pieces that other ranks have taken are done. */
 static int await_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
 			uint32_t number, int64_t until_ns, struct error *err)
 {
@@ -210,7 +210,7 @@ static int await_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
 	case AWAIT_PENDING:
 		return error_set(err, -ETIMEDOUT, "'%s' is still being reduced",
 				 mine->group->name);
-	/* Who works has not left, if it is a rank of this library. */
+	/* A rank of this library does not leave while it works on a piece. */
 	case AWAIT_LEFT:
 	case AWAIT_LATE:
 		return fail_late(comm, mine->group, ranks,
@@ -220,7 +220,7 @@ static int await_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
 	}
 }
 
-/* Their inputs, if all want the same. */
+/* Find the inputs of all ranks, if their options are equal. */
 static int find_inputs(struct fsdp_comm *comm, struct handed_in *mine,
 		       uint32_t number, struct error *err)
 {
@@ -271,8 +271,8 @@ static bool is_done(const struct fsdp_comm *comm, const struct handed_in *mine,
 			       mine->input.n_pieces);
 }
 
-/* What is left of it. Others may do all of it meanwhile, and then need not keep
- * what they have handed in. */
+/* Do the rest of the reduction. Others may finish it meanwhile, and then need
+ * not keep their inputs. */
 static int work_on(struct fsdp_comm *comm, struct handed_in *mine,
 		   uint32_t number, struct error *err)
 {
@@ -304,14 +304,14 @@ static void end_one(struct fsdp_comm *comm, const struct handed_in *mine)
 	group_note_reduced(mine->group, mine->sequence);
 }
 
-/* The first that is not done. */
+/* Do the first reduction that is not done. */
 static int do_next(struct fsdp_comm *comm, int64_t until_ns, struct error *err)
 {
 	uint32_t number = comm->reducer->done + 1;
 	struct handed_in *mine = find_number(comm->reducer, number);
 	int r = await_inputs(comm, mine, number, until_ns, err);
 
-	/* Who has handed in late has all of the time for its pieces. */
+	/* A rank that hands in late gets the full time-out for its pieces. */
 	if (r == 0 && !mine->complete_ns)
 		mine->complete_ns = bell_now_ns();
 	if (r == 0)
@@ -372,7 +372,7 @@ static uint32_t cell_flags(const struct fsdp_reduce_options *options)
 	       (options->has_factor ? HAS_FACTOR : 0u);
 }
 
-/* Before the first reduction the gradients are not defined: it stores. */
+/* Before the first reduction the gradients are not defined, so it stores. */
 static uint32_t host_flags(const struct host_group *host,
 			   const struct fsdp_reduce_options *options)
 {
@@ -385,7 +385,7 @@ static uint32_t host_flags(const struct host_group *host,
 	return flags;
 }
 
-/* What the rank is about to hand in. */
+/* Describe what the rank is about to hand in. */
 static int describe(struct fsdp_group *group,
 		    const struct fsdp_reduce_options *o, struct handed_in *ret,
 		    struct error *err)
@@ -417,7 +417,7 @@ static int describe(struct fsdp_group *group,
 	return 0;
 }
 
-/* Where its sums go. */
+/* Find the memory for the sums of this rank. */
 static int find_outputs(struct fsdp_group *group, struct reduce *reduce,
 			struct error *err)
 {
@@ -425,7 +425,7 @@ static int find_outputs(struct fsdp_group *group, struct reduce *reduce,
 		HOST_REDUCE_PARTIAL_IN | HOST_REDUCE_PARTIAL_OUT;
 	int r = 0;
 
-	/* Without elements there is nothing to keep. */
+	/* Without elements there are no sums to keep. */
 	if ((reduce->flags & partial) && group->host->plan.partial_size)
 		r = inputs_find_partial(group, err);
 	if (r < 0)
@@ -512,7 +512,7 @@ int host_reduce_wait(struct fsdp_group *group, uint64_t sequence,
 	return r;
 }
 
-/* Do others reduce next? */
+/* Is the next step of other ranks a reduction? */
 static int check_others(const struct fsdp_comm *comm, struct error *err)
 {
 	uint32_t number = comm->reducer->number + 1;
