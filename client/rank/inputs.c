@@ -42,7 +42,7 @@ void inputs_deinit(struct inputs *inputs)
 
 /* --- asking the broker --------------------------------------------------- */
 
-/* The one place of an answer, of at least `size` bytes. */
+/* Take the only place of an answer, of at least `size` bytes. */
 static int adopt(struct fsdp_comm *comm, struct answer *answer, uint64_t size,
 		 struct fsdp_tensor **ret, struct error *err)
 {
@@ -93,7 +93,7 @@ static uint64_t size_of(const struct fsdp_tensor *tensor)
 	return desc_rest(tensor_desc(tensor))->size;
 }
 
-/* An unused one of at least `size` bytes; NULL. */
+/* Returns an unused input of at least `size` bytes, or NULL. */
 static struct own_input *find_unused(struct inputs *inputs, uint64_t size)
 {
 	for (uint32_t i = 0; i < inputs->n; i++) {
@@ -105,7 +105,7 @@ static struct own_input *find_unused(struct inputs *inputs, uint64_t size)
 	return NULL;
 }
 
-/* No rank reads it any more. */
+/* No rank reads the input any more. */
 static int give_back(struct fsdp_comm *comm, struct own_input *input,
 		     struct error *err)
 {
@@ -162,7 +162,7 @@ static int ask_input(struct fsdp_comm *comm, const struct fsdp_group *group,
 	return ask(comm, &request, group->host->plan.input_size, ret, err);
 }
 
-/* What this rank keeps may be what it waits for. */
+/* The inputs that this rank keeps may be the memory for which it waits. */
 static int add(struct fsdp_comm *comm, const struct fsdp_group *group,
 	       int64_t until_ns, struct own_input **ret, struct error *err)
 {
@@ -182,7 +182,7 @@ static int add(struct fsdp_comm *comm, const struct fsdp_group *group,
 	return 0;
 }
 
-/* Make room for one. */
+/* Make room for one input. */
 static int drop_unused(struct fsdp_comm *comm, struct error *err)
 {
 	struct inputs *inputs = &comm->reducer->inputs;
@@ -230,9 +230,9 @@ static bool is_equal(const struct slot_ref *a, const struct slot_ref *b)
 	return a->slot == b->slot && a->generation == b->generation;
 }
 
-/* Where the rank's input is remembered, or will be. What it gave back is not
- * known here: of a full row one after the other makes room, and at worst is
- * asked for again. */
+/* Returns where the rank's input is remembered, or will be. This rank does not
+ * know which inputs the other has returned. If the row is full, its entries are
+ * replaced in turn; at worst one is asked for again. */
 static struct other_input *find_other(struct inputs *inputs, uint32_t rank,
 				      const struct slot_ref *ref)
 {

@@ -1,6 +1,4 @@
-/*
- * Looking at communicators, groups and plans.
- */
+/* These functions inspect communicators, groups and plans. */
 #include "client/client.h"
 #include "client/pages.h"
 #include <string.h>

@@ -1,6 +1,4 @@
-/*
- * Joining and leaving.
- */
+/* This file joins and leaves communicators. */
 #include "client/device.h"
 #include "client/post.h"
 #include "client/rank/comm.h"
@@ -64,8 +62,8 @@ static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
 	return request;
 }
 
-/* What a rank on a device brings along: rank 0 makes the id, unless the caller
- * has one. */
+/* Complete the request of a rank on a device: rank 0 makes the NCCL id, unless
+ * the caller has one. */
 static int prepare(struct comm_join_request *request, struct error *err)
 {
 	int r;
@@ -74,8 +72,8 @@ static int prepare(struct comm_join_request *request, struct error *err)
 		request->n_local = request->n_ranks;
 	if (device_uuid_is_host(&request->device))
 		return 0;
-	/* Its worker needs nothing of us: it makes the id where all are here.
-	 */
+	/* The worker needs no id of us, since it makes one if all ranks are on
+	 * this node. */
 	if (request->home == COMM_HOME_WORKER &&
 	    (request->n_local == request->n_ranks || request->rank != 0 ||
 	     request->has_nccl_id))
@@ -143,7 +141,7 @@ static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
 	comm->rank = joined->rank;
 	comm->timeout_ms = joined->timeout_ms;
 	comm->takes_orders = reply->takes_orders;
-	/* It indexes what is mapped. */
+	/* The verdict is an index into mapped memory. */
 	comm->verdict = reply->verdict < TABLE_RUNS ? reply->verdict : 0;
 	comm->n_shards = joined->n_shards;
 	comm->n_replicas = joined->n_ranks / joined->n_shards;
@@ -151,7 +149,8 @@ static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
 	snprintf(comm->name, sizeof(comm->name), "%s", joined->name);
 }
 
-/* If it cannot be, the others need not wait for us until they are late. */
+/* If the engine cannot open, the others must not wait for us until the
+ * time-out. */
 static int open_engine(struct fsdp_comm *comm,
 		       const struct comm_join_request *joined,
 		       const struct comm_reply *reply, struct error *err)
@@ -230,8 +229,8 @@ void comm_free_all(struct fsdp_client *client)
 	}
 }
 
-/* Of those that a device may still work with, nothing is let go: their memory
- * must not become somebody else's before fsdp_close(). */
+/* Nothing is released with which a device may still work: such memory must not
+ * go to another user before fsdp_close(). */
 static void end_handles(struct fsdp_comm *comm)
 {
 	fsdp_free(comm->spent);
@@ -279,8 +278,8 @@ int fsdp_comm_leave(struct fsdp_comm *comm)
 	if (r == 0)
 		end_handles(comm);
 	run_board_leave(comm);
-	/* A broker that has gone away took the communicator's run with it:
-	 * there is nobody to tell, and nothing to wait for. */
+	/* The end of a broker ends the communicator's run: then nobody needs to
+	 * be told, and there is no reply to wait for. */
 	if (!connection_is_down(&client->connection))
 		(void)client_command(client, &request, NULL);
 	for (struct fsdp_group *group = comm->groups; group;

@@ -1,6 +1,6 @@
 /*
- * A rank's part of shards, gradients and sums is one range each, which travels
- * as a whole: gaps between parameters are few bytes.
+ * A rank's part of shards, gradients and sums is one range each. It is copied
+ * as a whole, since gaps between parameters are few bytes.
  */
 #include "client/rank/offload.h"
 #include "client/device.h"
@@ -10,10 +10,10 @@
 #include "shm/chunk.h"
 #include <inttypes.h>
 
-/* Of the sums behind the gradients. */
+/* the alignment of the sums, which follow the gradients */
 #define ROOM_ALIGN 512
 
-/* Of one rank. */
+/* Returns the part of one rank. */
 static uint64_t part_of(const struct plan *plan, uint64_t size)
 {
 	return size / plan->n_shards;
@@ -28,7 +28,7 @@ static uint64_t partial_offset(const struct plan *plan)
 	return (size + ROOM_ALIGN - 1) & ~(uint64_t)(ROOM_ALIGN - 1);
 }
 
-/* A larger one takes the place of the last, which is used no more. */
+/* A larger area replaces the last one, which is not in use any more. */
 static int want_room(struct rank_engine *engine, struct engine_room *room,
 		     uint64_t size, struct error *err)
 {
@@ -87,14 +87,14 @@ void offload_end_rooms(struct rank_engine *engine)
 	end_rooms(&engine->reduce_rooms);
 }
 
-/* The next in turn. */
+/* Returns the next area in turn. */
 static struct engine_room *take_turn(struct engine_rooms *rooms)
 {
 	rooms->last = !rooms->last;
 	return &rooms->rooms[rooms->last];
 }
 
-/* Nothing needs the room after what the stream was given. */
+/* After the current work of the stream, no work needs the area. */
 static int note_used(struct rank_engine *engine, struct engine_rooms *rooms,
 		     CUstream stream, struct error *err)
 {
@@ -138,7 +138,7 @@ void offload_end_streams(struct rank_engine *engine)
 		(void)cu.StreamDestroy(engine->out_stream);
 }
 
-/* What `stream` is given from now on comes after what `first` has. */
+/* Later work of `stream` begins after the current work of `first`. */
 static int hand_over(struct rank_engine *engine, CUstream first,
 		     CUstream stream, struct error *err)
 {
@@ -255,7 +255,8 @@ int offload_gathered(struct rank_engine *engine, struct error *err)
 			 engine->nccl.gather_stream, err);
 }
 
-/* What the group's last reduction wrote is there before it is read again. */
+/* The group's last reduction has written its results before they are read
+ * again. */
 static int copy_sums_in(struct rank_engine *engine,
 			const struct fsdp_group *group,
 			const struct device_reduce *reduce, struct error *err)
@@ -274,8 +275,8 @@ static int copy_sums_in(struct rank_engine *engine,
 	return r;
 }
 
-/* Gathers need the stream of copies, too: a reduction to which nothing comes in
- * keeps away from it. */
+/* Gathers also use the stream of copies, so a reduction without copies to the
+ * device avoids it. */
 int offload_grads_in(struct rank_engine *engine, const struct fsdp_group *group,
 		     struct device_reduce *reduce, struct error *err)
 {

@@ -1,12 +1,11 @@
 /*
- * A rank's device if fsdp-worker does the work: the few operations that remain
- * in this process, which wait for the device. They need a context, but not
- * NCCL.
+ * If fsdp-worker does the work of a rank's device, these few operations remain
+ * in this process. They wait for the device. They need a context, but not NCCL.
  */
 #pragma once
 #include "client/rank/comm.h"
 
-/* Does the rank have one? */
+/* Does this rank have such a device? */
 static inline bool plain_is_device(const struct fsdp_comm *comm)
 {
 	return !comm->engine && !device_uuid_is_host(&comm->device);

@@ -1,6 +1,6 @@
 /*
- * The list of what is registered; chunks are few, so it is searched from its
- * start.
+ * Registrations are a list that is searched from its start, since chunks are
+ * few.
  */
 #include "client/rank/registrations.h"
 #include "client/client.h"
@@ -68,7 +68,7 @@ int registrations_add(struct registrations *registrations,
 {
 	uint32_t chunk = desc_rest(tensor_desc(tensor))->chunk;
 
-	/* What has no elements has no memory. */
+	/* A tensor without elements has no memory. */
 	if (!registrations->is_wanted || !chunk || has(registrations, chunk))
 		return 0;
 	return add(registrations, comm, tensor->client, chunk, err);

@@ -1,10 +1,9 @@
 /*
- * Chunks that are registered with NCCL (FSDP_MEMORY_REGISTERED): each once,
- * before the first collective that uses memory in it.
- *
- * NCCL must not have unmapped memory registered. So a registered chunk stays
- * mapped until it is deregistered here, even if the broker has retired it; the
- * engine calls this whenever it begins an operation.
+ * Chunks are registered with NCCL (FSDP_MEMORY_REGISTERED) once each, before
+ * the first collective that uses memory in it. NCCL must not have unmapped
+ * memory registered. So a registered chunk stays mapped until it is
+ * deregistered here, even if the broker has retired it; the engine calls this
+ * whenever it begins an operation.
  */
 #pragma once
 #include "client/tensor.h"
@@ -19,8 +18,8 @@ struct registrations {
 	size_t n, capacity;
 };
 
-/* Register the tensor's chunk, if that is requested and not done yet. A failure
- * ends the communicator. */
+/* Register the tensor's chunk, if that was requested and is not done yet. A
+ * failure ends the communicator. */
 int registrations_add(struct registrations *registrations,
 		      struct nccl_comm *comm, const struct fsdp_tensor *tensor,
 		      struct error *err);

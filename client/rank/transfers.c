@@ -9,14 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a message that is put aside: a size that is larger was not meant. */
+/* The limit for a message that is put aside: a larger size must be an error. */
 #define MAX_ASIDE (UINT64_C(16) << 30)
 
 struct fsdp_transfer {
 	struct fsdp_comm *comm;
 	bool is_send, is_aside;
 	bool has_begun; /* a piece was sent, or a message came for it */
-	uint32_t rank;  /* the other; FSDP_ANY_RANK: not known yet */
+	uint32_t rank;  /* the other rank; FSDP_ANY_RANK: not known yet */
 	struct mail_head head;
 	uint8_t *data;
 	uint64_t at; /* bytes that were copied */
@@ -96,7 +96,8 @@ static struct fsdp_transfer *find_receive(const struct transfers *all,
 	return transfer;
 }
 
-/* The communicator fails: the message cannot be given to another. */
+/* The communicator fails, because the message cannot be given to another
+ * receive. */
 static int fail_differs(struct fsdp_transfer *transfer, uint32_t from,
 			const struct mail_head *head, struct error *err)
 {
@@ -111,7 +112,7 @@ static int fail_differs(struct fsdp_transfer *transfer, uint32_t from,
 	return await_fail(transfer->comm, &why, err);
 }
 
-/* A message is this receive's. */
+/* A message belongs to this receive. */
 static int give(struct fsdp_transfer *transfer, uint32_t from,
 		const struct mail_head *head, struct error *err)
 {
@@ -154,7 +155,7 @@ static int put_aside(struct fsdp_comm *comm, uint32_t from,
 	return await_fail(comm, &why, err);
 }
 
-/* A receive was begun: is its message there already? */
+/* A receive was begun: find its message if that has come already. */
 static int look_aside(struct transfers *all, struct fsdp_transfer *transfer,
 		      struct error *err)
 {
@@ -207,7 +208,7 @@ static void send_piece(struct fsdp_transfer *transfer)
 	mail_count_sent(&comm->board, comm->rank, counts, transfer->rank);
 }
 
-/* The first that is not done, to each rank. */
+/* Send the first message that is not done, to each rank. */
 static bool send_all(struct fsdp_comm *comm)
 {
 	struct transfers *all = comm->transfers;
@@ -246,7 +247,7 @@ static int begin_message(struct fsdp_comm *comm, uint32_t from,
 	return r;
 }
 
-/* A receive may have been begun while it was put aside. */
+/* A receive may have been begun while the message was put aside. */
 static int end_message(struct fsdp_comm *comm, uint32_t from, struct error *err)
 {
 	struct transfers *all = comm->transfers;
@@ -285,8 +286,8 @@ static int receive_piece(struct fsdp_comm *comm, uint32_t from,
 		       : 0;
 }
 
-/* The ranks from which something is to be received, and to which something is
- * to be sent. */
+/* Find the ranks from which a message is awaited, and to which one must be
+ * sent. */
 static void find_open(struct fsdp_comm *comm, struct mail_wait *ret)
 {
 	const struct transfers *all = comm->transfers;
@@ -307,7 +308,7 @@ static void find_open(struct fsdp_comm *comm, struct mail_wait *ret)
 	}
 }
 
-/* As far as it goes without waiting. */
+/* Move all transfers as far as possible without waiting. */
 static int move_all(struct fsdp_comm *comm, struct error *err)
 {
 	struct transfers *all = comm->transfers;
@@ -384,7 +385,7 @@ static int begin(const struct fsdp_transfer *transfer,
 		r = look_aside(all, begun, err);
 	if (r == 0)
 		r = move_all(begun->comm, err);
-	/* What fails here is the communicator: it frees the transfer. */
+	/* A failure here is the communicator's, which frees the transfer. */
 	if (r < 0)
 		return r;
 	*ret = begun;

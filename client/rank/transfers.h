@@ -1,11 +1,11 @@
 /*
- * Messages of this rank to others and from them, by mail (shm/mail.h).
+ * Messages of this rank to others and from them use the mail of the board
+ * (shm/mail.h).
  *
  * Sends to one rank go in the order in which they were begun. A message goes to
  * the first receive that takes its tag, and its rank or any. If there is none
  * while another message of the same rank is waited for, it is put aside in
- * memory of this process. Whatever is waited for, all transfers that were begun
- * go on.
+ * memory of this process. During any wait, all transfers that were begun go on.
  */
 #pragma once
 #include "client/rank/host_exchange.h"
@@ -16,17 +16,17 @@
 struct fsdp_comm;
 struct fsdp_transfer;
 
-/* Of a communicator. */
+/* the transfers of one communicator */
 struct transfers {
 	struct mail_counts counts;
-	/* In the order in which they were begun; owned. */
+	/* in the order in which they were begun; owned */
 	struct fsdp_transfer *begun;
 	struct fsdp_transfer *aside; /* whole, without a receive; owned */
-	/* From each rank: the message that is coming. One that is to be put
+	/* From each rank: the message that is coming. A message that is put
 	 * aside is owned. */
 	struct fsdp_transfer *coming[FSDP_MAX_RANKS];
-	int64_t moved_ns; /* when something did last */
+	int64_t moved_ns; /* when a transfer last moved */
 };
 
-/* Free all; the communicator is left. */
+/* Free all transfers, after the communicator was left. */
 void transfers_deinit(struct fsdp_comm *comm);

@@ -1,6 +1,4 @@
-/*
- * Waiting for work: unshards, reductions and commits.
- */
+/* This file waits for work: unshards, reductions and commits. */
 #include "client/rank/comm.h"
 #include "client/rank/commit.h"
 #include "client/rank/direct.h"
@@ -9,7 +7,7 @@
 #include "client/rank/host_reduce.h"
 #include <errno.h>
 
-/* Times that a wait is asked again because its unshard came behind it. */
+/* How often a wait is repeated because it overtook its unshard. */
 #define MAX_OVERTAKEN 100
 
 static int check_work(const struct fsdp_work *work, struct error *err)
@@ -23,7 +21,7 @@ static int check_work(const struct fsdp_work *work, struct error *err)
 	return comm_check(work->comm, err);
 }
 
-/* As far as we know without asking. */
+/* Is the work done, as far as this process knows without asking? */
 static bool is_done(const struct fsdp_work *work)
 {
 	if (work->kind == WORK_COMMIT)
@@ -48,8 +46,8 @@ static int end_work(const struct fsdp_work *work, struct answer *answer,
 
 #define PATIENCE_MS 100
 
-/* What is unsharded may wait for memory that ranks only keep as inputs: they
- * give it back if it takes long. */
+/* An unshard may wait for memory that ranks only keep as inputs, so they return
+ * it if the wait is long. */
 static int ask_patiently(const struct fsdp_work *work, struct request *request,
 			 struct answer *ret, struct error *err)
 {
@@ -69,9 +67,10 @@ static int ask_patiently(const struct fsdp_work *work, struct request *request,
 	return r < 0 ? r : comm_call(comm, request, ret, err);
 }
 
-/* The broker's answer. An unshard was posted: if it was refused, that is told
- * here. If not, and the broker knows of none, then it had no room for its
- * answer and was sent again, behind this. */
+/* Ask the broker. An unshard is a one-way request: if the broker refused it,
+ * this returns the cause. If it did not, but does not know the unshard, then it
+ * had no room for its reply, and the unshard was sent again after this
+ * request. */
 static int ask_for(const struct fsdp_work *work, struct request *request,
 		   struct answer *ret, struct error *err)
 {
@@ -92,7 +91,7 @@ static int ask_for(const struct fsdp_work *work, struct request *request,
 	return r;
 }
 
-/* What is asked of the broker, or of the device. */
+/* Test a work by asking the broker or the device. */
 static int test_elsewhere(const struct fsdp_work *work)
 {
 	int r = fsdp_wait(work, 0);
