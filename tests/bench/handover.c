@@ -1,18 +1,18 @@
 /*
  * Rows handover_*: memory goes from a producer to a consumer and comes back.
  *
- * One hand-over, counted from the first line to the last:
+ * One hand-over is counted from the first line to the last:
  *
- *   producer   fsdp_alloc, fill, fsdp_publish under a new name
- *   consumer   wakes up in fsdp_get, reads a word of every 4 KiB, lets go,
- *              tells the producer by a message, waits for the next name
- *   producer   lets go, fsdp_remove of the name: the block is free again
+ *   producer   calls fsdp_alloc, fills, calls fsdp_publish under a new name
+ *   consumer   wakes up in fsdp_get, reads a word of every 4 KiB, releases,
+ *              sends the producer a message, waits for the next name
+ *   producer   releases, calls fsdp_remove of the name: the block is free again
  *
  * The floor has the same three processes and the same messages, of the same
  * sizes, without a broker: three bare round trips, of which the second also
- * wakes the consumer; the same copy into shared memory that stays mapped; the
- * same reading. Both fill by memcpy or streaming stores, whichever is quicker
- * here for the size.
+ * wakes the consumer; the same copy into shared memory that stays mapped; and
+ * the same reading. Both fill by memcpy or streaming stores, whichever is
+ * quicker here for the size.
  */
 #include "bench.h"
 #include "child.h"
@@ -31,7 +31,7 @@
 #define PAGE 4096
 #define WARM 32
 
-/* What a process has used up. */
+/* The resources that a process has used. */
 struct usage {
 	uint64_t faults, mmaps, fds;
 };
@@ -51,7 +51,7 @@ struct handover {
 	struct floor floor;
 	struct floor_sizes alloc, publish, get, remove;
 	copy_fn *copy;
-	void *source, *memory; /* `memory`: what the floor shares */
+	void *source, *memory; /* `memory`: shared memory of the floor */
 	size_t size;
 	size_t n_done;
 };
@@ -69,8 +69,8 @@ static uint64_t count_open_fds(void)
 	return n;
 }
 
-/* Faults are read last at the start and first at the end, so that the looking
- * is not in them. */
+/* Faults are read last at the start and first at the end, so that the readings
+ * themselves do not count. */
 static struct usage usage_start(void)
 {
 	struct usage usage;
@@ -275,11 +275,12 @@ void handover_64mib(const struct bench *bench, struct result *ret)
 
 /* --- handover_steady_* ---------------------------------------------------- */
 
-/* So many that what may grow to a bound has reached it. */
+/* After that many hand-overs, everything that may grow to a bound has reached
+ * it. */
 #define STEADY_WARM 2048
 #define STEADY      128
 
-/* What STEADY hand-overs of 1 MiB use up in both processes. */
+/* Counts what STEADY hand-overs of 1 MiB use in both processes. */
 static struct usage measure_steady(const struct bench *bench)
 {
 	struct usage start, mine, theirs;
@@ -300,7 +301,7 @@ static struct usage measure_steady(const struct bench *bench)
 			      mine.mmaps + theirs.mmaps, mine.fds + theirs.fds};
 }
 
-/* The limit is none at all, so the ratio is the value itself. */
+/* The limit is 0, so the ratio is the value itself. */
 static void steady_result(uint64_t count, struct result *ret)
 {
 	double value = (double)count / STEADY;

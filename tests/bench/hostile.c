@@ -1,16 +1,15 @@
 /*
  * fsdp-bench hostile: how long an innocent client's ping takes while eight
- * processes of another user attack the broker, beside what it takes in the
- * same run while eight processes only compute.
+ * processes of another user attack the broker, beside the time in the same run
+ * while eight processes only compute.
  *
  * The bystander pings, waits for a millisecond, and pings again. A ping that
- * took longer than that counts as all the pings that it kept from being sent,
- * each later by a millisecond (as HdrHistogram corrects for it): so the
- * quantiles are of time, and one long stall is not a single sample among
- * thousands.
+ * took longer than that counts as all the pings that it prevented, each later
+ * by a millisecond (HdrHistogram corrects in the same way). So the quantiles
+ * are of time, and one long stall is not a single sample among thousands.
  *
- * Budgets: the p99 is at most twice what it is beside the computing processes,
- * and the worst at most 20 ms beyond theirs.
+ * The budgets are: the p99 is at most twice that beside the computing
+ * processes, and the worst is at most 20 ms above theirs.
  */
 #include "hostile.h"
 #include "child.h"
@@ -32,14 +31,14 @@
 #define PAUSE_NS        1000000
 #define WORST_BEYOND_US 20000
 #define P99_BUDGET      2
-/* A ping that takes longer than this is not waited for. */
+/* The bench does not wait longer than this for a ping. */
 #define PATIENCE_NS 30000000000ull
 
 /* --- the bystander ------------------------------------------------------- */
 
-/* Shared with the process that pings, which may hang. */
+/* The process that pings, which may hang, shares it. */
 struct diary {
-	uint64_t began; /* the ping under way; 0: none */
+	uint64_t began; /* start of the current ping; 0 if there is none */
 	uint64_t n;
 	uint64_t ns[1 << 16];
 };
@@ -80,7 +79,7 @@ static void be_bystander(int sock_fd, void *data)
 	fsdp_close(client);
 }
 
-/* One ping, and those that it kept from being sent; in us. */
+/* Add one ping, and those that it prevented, in us. */
 static void add_ping(struct samples *samples, uint64_t ns)
 {
 	samples_add(samples, (double)ns / 1000);
@@ -99,7 +98,7 @@ static bool has_ended(pid_t pid)
 	return info.si_pid != 0;
 }
 
-/* Wait for the bystander. What hangs counts for as long as we waited. */
+/* Wait for the bystander. A ping that hangs counts for as long as we waited. */
 static void bystander_end(struct child *child, const struct diary *diary,
 			  uint64_t duration_ns, struct samples *samples)
 {
@@ -124,7 +123,7 @@ static void bystander_end(struct child *child, const struct diary *diary,
 
 struct turn {
 	const struct bench *bench;
-	const struct attack *attack; /* NULL: only compute */
+	const struct attack *attack; /* NULL if it only computes */
 	const char *socket;
 	unsigned index;
 };
@@ -197,7 +196,8 @@ static void be_keeper(int sock_fd, void *data)
 		 bench->dir, KEEPER_NAME);
 	sys(bind(fd, (struct sockaddr *)&address, sizeof(address)), "bind");
 	message_send(sock_fd, "r", 1);
-	/* Without room for them the kernel closes what came with it. */
+	/* Without room for descriptors, the kernel closes those that a message
+	 * brings. */
 	while (recv(fd, &byte, 1, 0) >= 0)
 		;
 }
@@ -227,7 +227,7 @@ static void set_deaf(const struct battle *battle, const struct attack *attack,
 		kill(battle->keeper.pid, signal);
 }
 
-/* What the bystander's pings take beside eight attackers, or beside as many
+/* Measures the bystander's pings beside eight attackers, or beside as many
  * processes that only compute. */
 static void measure(struct battle *battle, const struct attack *attack,
 		    struct samples *samples)
@@ -304,7 +304,7 @@ static void battle_prepare(struct battle *battle)
 	child_wait(&child);
 }
 
-/* A broker that hangs would not obey. */
+/* SIGKILL also ends a broker that hangs. */
 static void battle_end(struct battle *battle)
 {
 	kill(battle->daemon.pid, SIGKILL);
@@ -354,7 +354,7 @@ static int find_longest(const char *name, uint64_t value, void *data)
 	return 0;
 }
 
-/* NAN from a broker that does not count, or does not reply. */
+/* Returns NAN if the broker does not count, or does not reply. */
 static double longest_loop_ms(const struct battle *battle)
 {
 	struct fsdp_connect_options options = {.path = battle->daemon.socket,

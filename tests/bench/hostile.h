@@ -1,6 +1,6 @@
 /*
- * What one client can do to another: attacks on the broker's loop, each by
- * processes of another user, and how long a bystander waits meanwhile.
+ * Attacks of one client on another by way of the broker's loop. Each is made by
+ * processes of another user, and a bystander's waits meanwhile are measured.
  */
 #pragma once
 #include "bench.h"
@@ -9,7 +9,7 @@
 
 #define N_ATTACKERS 8
 
-/* What an attacker knows; `index` counts from 0. */
+/* The state of an attacker. `index` counts from 0. */
 struct attacker {
 	const struct bench *bench;
 	const char *socket; /* of the broker */
@@ -20,16 +20,17 @@ struct attacker {
 struct attack {
 	const char *name; /* rows are called hostile_<name> */
 	const char *what;
-	const char *config; /* of the broker; NULL: defaults */
-	/* Before any attacker, once, with an `index` of N_ATTACKERS; NULL:
-	 * there is nothing to prepare. What it published stays. */
+	const char *config; /* configuration of the broker; NULL for defaults */
+	/* Prepares the attack once, before any attacker starts, with an `index`
+	 * of N_ATTACKERS. What it publishes stays. May be NULL. */
 	void (*prepare)(struct attacker *attacker);
-	/* Once per attacker, before the bystander is looked at; NULL: nothing.
-	 */
+	/* Prepares each attacker, before the bystander is measured. May be
+	 * NULL. */
 	void (*arm)(struct attacker *attacker);
-	/* Again and again. Whatever the broker replies, it returns. */
+	/* Attacks once, and is called again and again. It returns whatever the
+	 * broker replies. */
 	void (*strike)(struct attacker *attacker);
-	unsigned min_seconds; /* that show it */
+	unsigned min_seconds; /* the shortest run that shows it */
 	/* The process that keeps the broker's descriptors is stopped, too. */
 	bool has_deaf_keeper;
 };
@@ -37,5 +38,6 @@ struct attack {
 extern const struct attack attacks[];
 extern const size_t n_attacks;
 
-/* The first of `names` (to NULL) that is no attack; NULL: all are. */
+/* Returns the first of `names`, which end with NULL, that is not an attack, or
+ * NULL if all are. */
 const char *hostile_find_unknown(char **names);

@@ -1,18 +1,18 @@
 /*
- * Rows hot_*: tensors that this process knows already, held and let go again.
+ * Rows hot_*: a process holds tensors that it knows already, and releases them.
  *
- * 10,000 tensors in random order, so that neither side lives in the first
- * cache line. The floor does what no counting can do without, in memory of the
- * same size and kind and in the same order: it reads one cache line of what is
- * known of the tensor, adds to its 16-byte entry in a shared file, reads its
- * word in a table, and subtracts. By name it first hashes the name and finds
- * that line in a table with open addressing. So both sides wait for the same
- * caches, which neighbours on the machine may have emptied.
+ * There are 10,000 tensors in random order, so that neither side works in the
+ * first cache line only. The floor does the least that any counting must do, in
+ * memory of the same size and kind and in the same order: it reads one cache
+ * line of the tensor's description, adds to its 16-byte entry in a shared file,
+ * reads its word in a table, and subtracts. By name it first hashes the name
+ * and finds that line in a table with open addressing. So both sides wait for
+ * the same caches, which other processes on the machine may have emptied.
  *
- * One sample is the mean over one pass. It is measured in CPU time: nothing
- * here waits, and a pass takes long enough to be preempted. That ours makes no
- * system call is proved, not assumed: a process that does the same pass under
- * strict seccomp must live through it.
+ * One sample is the mean over one pass. It is measured in CPU time, because
+ * nothing here waits, and a pass takes long enough to be preempted. The bench
+ * proves that our side makes no system call: a process that does the same pass
+ * under strict seccomp must survive it.
  */
 #include "bench.h"
 #include "child.h"
@@ -40,16 +40,17 @@ struct entry {
 	uint32_t rest[3];
 };
 
-/* What the floor knows of a tensor. */
+/* The floor's description of a tensor. */
 struct line {
 	_Alignas(64) uint32_t slot;
 	char name[60];
 };
 
-/* Of the floor's table of names, which is between a quarter and a half full. */
+/* A bucket of the floor's table of names, which is between a quarter and a half
+ * full. */
 struct bucket {
 	uint64_t hash;
-	const struct line *line; /* NULL: free */
+	const struct line *line; /* NULL if free */
 };
 #define N_BUCKETS 32768
 
@@ -59,7 +60,7 @@ struct hot {
 	uint32_t slots[N_TENSORS];
 	char names[N_TENSORS][NAME_SIZE];
 	uint32_t order[N_TENSORS];
-	/* The floor's; by number, by slot, by slot, by hash. */
+	/* Tables of the floor: by number, by slot, by slot, by hash. */
 	struct line lines[N_TENSORS];
 	struct entry *entries;
 	_Atomic uint64_t *words;
@@ -68,7 +69,8 @@ struct hot {
 
 typedef void pass_fn(struct hot *hot);
 
-/* Fisher and Yates, xorshift: the same order in every run. */
+/* Shuffle by Fisher and Yates with xorshift, so the order is the same in every
+ * run. */
 static void shuffle(uint32_t *order)
 {
 	uint64_t x = 0x9e3779b97f4a7c15u;
@@ -164,7 +166,7 @@ static void floor_open(struct hot *hot)
 	hot->words = share(n * sizeof(*hot->words));
 }
 
-/* Count up and down, between which the tensor is seen to be what it was. */
+/* Count up and down, and check in between that the tensor is still the same. */
 static void count(struct hot *hot, const struct line *line)
 {
 	struct entry *entry = &hot->entries[line->slot];
@@ -230,8 +232,8 @@ struct proof {
 	pass_fn *pass;
 };
 
-/* Only read, write, exit and sigreturn are left in strict mode; anything else
- * is answered by SIGKILL. */
+/* Strict mode allows read, write, exit and sigreturn only. The kernel answers
+ * any other call by SIGKILL. */
 static void prove(int sock_fd, void *data)
 {
 	static struct hot hot;
@@ -245,7 +247,7 @@ static void prove(int sock_fd, void *data)
 	syscall(SYS_exit, 0);
 }
 
-/* The proof is worth something only if a system call would be noticed. */
+/* The proof has value only if a system call would be noticed. */
 static void pass_with_call(struct hot *hot)
 {
 	(void)hot;

@@ -1,8 +1,8 @@
 /*
  * Row load_1GiB: `fsdpctl load` of four safetensors files, from its start to
- * its end, and beside it as many plain readers as there are CPUs, which read
- * the same files into shared memory that is as fresh. All files are in the page
- * cache. A quick run has files of 64 MiB each.
+ * its end. Beside it, as many plain readers as there are CPUs read the same
+ * files into shared memory that is as fresh. All files are in the page cache. A
+ * quick run has files of 64 MiB each.
  */
 #include "bench.h"
 #include "daemon.h"
@@ -21,7 +21,7 @@
 #define N_FILES     4
 #define MAX_READERS 16
 #define PIECE       ((uint64_t)2 << 20)
-/* Tensors of a file: some large ones, as models have. */
+/* A file has this many tensors. Some are large, as in models. */
 #define N_TENSORS 8
 
 struct load {
@@ -90,7 +90,7 @@ struct readers {
 	int fds[N_FILES];
 	char *memory;
 	uint64_t file_size;
-	atomic_uint_fast64_t next; /* piece */
+	atomic_uint_fast64_t next; /* number of the next piece */
 };
 
 static void *read_pieces(void *data)

@@ -1,11 +1,12 @@
 /*
- * fsdp-bench: every figure that the design promises, with its floor.
+ * fsdp-bench: measures every number that the design promises, with its floor.
+ * Rows run one after another, each in a process of its own with its own broker
+ * in a directory of its own. A row that cannot be measured is reported and does
+ * not prevent the others from running.
  *
- * Rows run one after the other, each in a process of its own with its own
- * broker in a directory of its own. A row that cannot be measured is reported
- * and does not keep the others from running. Exit status: 0 if all rows were
- * measured (met or not), 1 if one was not, 2 for wrong usage, 77 for a table of
- * devices where there are none.
+ * The exit status is 0 if all rows were measured (met or not), 1 if one was
+ * not, 2 for wrong usage, 77 for a table of devices on a machine without
+ * devices.
  */
 #include "bench.h"
 #include "gpu.h"
@@ -26,7 +27,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What hangs ends then. */
+/* A row or table that hangs is ended after this time. */
 #define ROW_SECONDS   120
 #define TABLE_SECONDS 1800
 
@@ -38,7 +39,7 @@ struct row {
 	const char *what;
 };
 
-/* Names and budgets as in the design's table; the order of the table too. */
+/* Names, budgets and order are those of the design's table. */
 static const struct row rows[] = {
 	{"hot_acquire_release", "ns", 3, hot_acquire_release,
 	 "a known tensor by handle, no system call"},
@@ -144,7 +145,7 @@ static const struct row rows[] = {
 };
 #define N_ROWS (sizeof(rows) / sizeof(*rows))
 
-/* Each prints what it measures, and is not told which rows. */
+/* Each table prints its own measurements, and has no selection of rows. */
 static const struct row tables[] = {
 	{"collectives", "us", INFINITY, collectives,
 	 "collectives of 2 and 4 ranks, beside bandwidth and MPI"},
@@ -190,7 +191,7 @@ static const char *find_fsdpd(void)
 	return access(bench_beside("fsdpd", path), X_OK) == 0 ? path : "fsdpd";
 }
 
-/* The first three CPUs that we may run on. */
+/* Find the first three CPUs that we may use. */
 static void find_cpus(struct bench *bench)
 {
 	int cpus[3], n = 0;
@@ -235,7 +236,7 @@ run_here(const struct row *row, const struct bench *bench, int result_fd)
 	exit(0);
 }
 
-/* Run in a process group of its own, of which nothing is left afterwards. */
+/* Run it in a process group of its own, which is killed afterwards. */
 static bool row_run(const struct row *row, struct bench *bench,
 		    struct result *ret)
 {
@@ -335,7 +336,7 @@ static bool is_row(const char *name)
 	return false;
 }
 
-/* How many rows could not be measured. */
+/* Returns how many rows could not be measured. */
 static unsigned run_rows(struct bench *bench, char **names)
 {
 	unsigned n_failed = 0, n_met = 0, n = 0;

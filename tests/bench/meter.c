@@ -1,8 +1,8 @@
 /*
- * What measuring a request costs the broker, where it costs most: alone in an
- * iteration of the loop, so that both its beginning and its end are read from
- * the clock. The floor is one reading of the system's clock, the least that any
- * measurement by it would take.
+ * Measures the cost of timing a request in the broker, in its worst case: the
+ * request is alone in an iteration of the loop, so that both its beginning and
+ * its end are read from the clock. The floor is one reading of the system's
+ * clock, the least that any such measurement would take.
  */
 #include "broker/base/meter.h"
 #include "bench.h"
@@ -43,8 +43,7 @@ void meter_request_ns(const struct bench *bench, struct result *ret)
 
 	pin(bench->server_cpu);
 	ticks_init(&meter.ticks);
-	/* Where the kernel uses another clock, the row shows what that costs.
-	 */
+	/* If the kernel uses another clock, the row shows the cost of that. */
 	while (meter.ticks.is_used && !meter.ticks.rate)
 		ticks_sync(&meter.ticks);
 	for (unsigned i = 0; i < bench->n_pairs; i++) {

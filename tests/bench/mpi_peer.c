@@ -1,20 +1,19 @@
 /*
  * The collectives of an MPI library, beside ours in `fsdp-bench collectives`.
+ * This program is built once for each MPI library that is installed, and
+ * fsdp-bench starts it through that library's mpirun; fsdpd needs none of them.
+ * It gets its orders from a stage, whose file is its argument, as our ranks do.
+ * Floats are summed; MPI has no bfloat16, and casts nothing.
  *
- * Built once for each MPI library that is installed, and started by fsdp-bench
- * through that library's mpirun; fsdpd needs none of them. It takes orders
- * from a stage, whose file is its argument, as our ranks do. Floats are
- * summed; MPI has no bfloat16, and casts nothing.
- *
- * There are two ways to wait for a collective, and the quicker one is taken,
- * by trying both before each size: in the library's own call, or by testing
- * and yielding. With more ranks than CPUs the latter is what lets others run
- * where the library does not do so itself (Debian's MPICH does not, whatever
+ * There are two ways to wait for a collective: in the library's own call, or by
+ * testing and yielding. Before each size the program tries both and takes the
+ * quicker one. With more ranks than CPUs the second lets others run where the
+ * library does not do so itself (Debian's MPICH does not, whatever
  * MPIR_CVAR_POLLS_BEFORE_YIELD says).
  *
- * The size of an order is that of the whole: what a rank has after an
- * all-gather and before a reduction. Buffers are in huge pages where the
- * kernel gives any, and touched before they are timed.
+ * The size of an order is that of the whole tensor, after an all-gather or
+ * before a reduction. Buffers are in huge pages if the kernel gives any, and
+ * are touched before they are timed.
  */
 #include "stage.h"
 #include <mpi.h>
@@ -118,7 +117,7 @@ static void iterate(void *data, const struct stage_order *order)
 		die("a collective failed");
 }
 
-/* Seconds of a few, after one that is not timed. */
+/* Returns the seconds of a few collectives, after one that is not timed. */
 static double try(struct peer *peer, const struct stage_order *order,
 		  bool is_yielding)
 {
@@ -133,7 +132,7 @@ static double try(struct peer *peer, const struct stage_order *order,
 	return MPI_Wtime() - start;
 }
 
-/* Rank 0 decides for all. */
+/* Rank 0 decides for all ranks. */
 static void choose(struct peer *peer, const struct stage_order *order)
 {
 	double blocking = try(peer, order, false);
@@ -145,7 +144,7 @@ static void choose(struct peer *peer, const struct stage_order *order)
 	peer->is_yielding = is_yielding;
 }
 
-/* Every rank gives its rank + 1 throughout. */
+/* Every rank passes its rank + 1 in all elements. */
 static float expected(const struct peer *peer, const struct stage_order *order,
 		      uint64_t i)
 {

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #define PATH_SIZE 240
-#define LOOK_MS   200    /* are they alive? */
-#define ORDER_MS  120000 /* longer than anything that works */
+#define LOOK_MS   200    /* interval of checks that the ranks are alive */
+#define ORDER_MS  120000 /* longer than any order takes */
 
 const struct mpi mpis[N_MPIS] = {
 	{"Open MPI", "openmpi_ratio", "mpirun.openmpi", "fsdp-bench-openmpi"},
@@ -34,8 +34,8 @@ static void party_init(struct party *party, const struct bench *bench,
 		die("make %s: %s", path, strerror(-r));
 }
 
-/* The `i`th of the CPUs that the benchmark may use, beginning anew after the
- * last. */
+/* Returns the `i`th of the CPUs that the benchmark may use. After the last one
+ * it begins again. */
 static int nth_cpu(const struct bench *bench, uint32_t i)
 {
 	int n = CPU_COUNT(&bench->cpus);
@@ -75,9 +75,9 @@ void party_start(struct party *party, const struct bench *bench,
 /* --- MPI ----------------------------------------------------------------- */
 
 /*
- * Neither library's ranks are bound, as ours are not. With more ranks than
- * CPUs those that wait must let others run: Open MPI then yields when it is
- * told that it is oversubscribed, MPICH when it has polled that often.
+ * The ranks of both libraries are unbound, as ours are. With more ranks than
+ * CPUs, those that wait must let others run: Open MPI then yields if it is told
+ * that it is oversubscribed, and MPICH if it has polled that often.
  */
 static void __attribute__((noreturn))
 exec_mpi(const struct bench *bench, const struct mpi *mpi, uint32_t n_ranks,

@@ -1,8 +1,7 @@
 /*
  * The processes that share a stage: our ranks, a floor's, or an MPI library's.
- *
- * A party of ours dies with its row. One of MPI may fail: it is then over, and
- * the row goes on without it.
+ * If a party of ours fails, its row fails. A party of MPI may fail: it is then
+ * over, and the row continues without it.
  */
 #pragma once
 #include "bench.h"
@@ -10,37 +9,38 @@
 
 struct party {
 	const char *name;
-	struct stage *stage; /* NULL: not there, or over */
+	struct stage *stage; /* NULL if it does not exist or is over */
 	pid_t pids[STAGE_MAX_RANKS];
 	uint32_t n_pids;
 	bool may_fail;
-	char log[256]; /* of what may fail */
+	char log[256]; /* log of a party that may fail */
 };
 
 typedef void party_fn(struct stage *stage, uint32_t rank, void *data);
 
-/* Fork `n_ranks` processes; `is_pinned`: each to a CPU of its own. Fork before
- * connecting. */
+/* Fork `n_ranks` processes, each on a CPU of its own if `is_pinned`. Fork
+ * before connecting. */
 void party_start(struct party *party, const struct bench *bench,
 		 const char *name, uint32_t n_ranks, bool is_pinned,
 		 party_fn *fn, void *data);
 
 struct mpi {
-	const char *name; /* for people */
-	const char *key;  /* its time by ours in JSON */
+	const char *name; /* name for people */
+	const char *key;  /* JSON key of its time divided by ours */
 	const char *run;  /* its mpirun */
-	const char *peer; /* mpi_peer.c built with it; beside fsdp-bench */
+	/* mpi_peer.c built with it, in the directory of fsdp-bench */
+	const char *peer;
 };
 
 #define N_MPIS 2
 extern const struct mpi mpis[N_MPIS];
 
-/* `party->stage` stays NULL where the library or its peer is missing. */
+/* `party->stage` stays NULL if the library or its peer is missing. */
 void party_start_mpi(struct party *party, const struct bench *bench,
 		     const struct mpi *mpi, uint32_t n_ranks);
 
-/* Have all ranks do it; false: the party is over. */
+/* Let all ranks carry out the order. Returns false if the party is over. */
 bool party_order(struct party *party, const struct stage_order *order);
 
-/* One that is over, or was never there, has stopped. */
+/* Stop a party. It may be over, or may never have existed. */
 void party_stop(struct party *party);

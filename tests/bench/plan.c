@@ -1,7 +1,7 @@
 /*
- * Planning a graph of a whole training step, from text to text as `fsdpctl
- * plan --json` does it: 65,536 nodes, a third of them collectives, beside
- * sixteen times what 4,096 take.
+ * Measures the planning of a graph of a whole training step, from text to text
+ * as `fsdpctl plan --json` does it: 65,536 nodes, a third of them collectives,
+ * beside sixteen times the time for 4,096.
  */
 #include "bench.h"
 #include "collective/bucketing.h"
@@ -14,9 +14,9 @@
 
 #define N_SMALL   4096
 #define N_LARGE   65536
-#define N_PER_ONE 6 /* nodes of a parameter */
+#define N_PER_ONE 6 /* nodes for each parameter */
 
-/* A parameter's shard, its gather, and the reduction of its gradient. */
+/* Write a parameter's shard, its gather, and the reduction of its gradient. */
 static void write_parameter(FILE *file, unsigned i)
 {
 	static const char collective[] =

@@ -9,7 +9,7 @@
 
 /* A gather of a group that another rank still has unsharded shares its memory,
  * and moves nothing. The limiter lets a rank be two gathers ahead of another,
- * so the last gather of one group in three is over before the next one. */
+ * so with three groups the last gather of one is over before its next one. */
 #define N_LAYERS 3
 
 /* clang-format off */
@@ -48,14 +48,14 @@ const struct variant *variant_find(enum collective collective, const char *name)
 	return NULL;
 }
 
-/* Bytes of the whole as it is stored. */
+/* Returns the bytes of the whole parameters as they are stored. */
 static uint64_t stored_size(const struct variant *variant, uint64_t size)
 {
 	return size / fsdp_dtype_size(variant->whole) *
 	       fsdp_dtype_size(variant->stored);
 }
 
-/* A single parameter that is not cast is whole as its shards lie. */
+/* The shards of a single parameter without a cast already form the whole. */
 static bool is_in_place(const struct variant *variant)
 {
 	return variant->n_params == 1 && variant->stored == variant->whole;
@@ -82,7 +82,7 @@ uint64_t variant_memory(const struct variant *variant, uint32_t n_ranks,
 	uint64_t stored = stored_size(variant, size);
 
 	switch (variant->collective) {
-	case ALL_GATHER: /* current and next, and two buffers */
+	case ALL_GATHER: /* current, next and two buffers */
 		return N_LAYERS * 2 * stored + 2 * size;
 	case REDUCE_SCATTER: /* current, next and gradients */
 		return 3 * stored + n_ranks * size;
@@ -99,7 +99,7 @@ struct rank {
 	struct fsdp_client *client;
 	struct fsdp_comm *comm;
 	struct fsdp_group *groups[N_LAYERS];
-	uint32_t next; /* to be gathered */
+	uint32_t next; /* group to gather next */
 	char name[NAME_SIZE];
 };
 
@@ -108,7 +108,7 @@ static uint32_t count_groups(const struct variant *variant)
 	return variant->collective == ALL_GATHER ? N_LAYERS : 1;
 }
 
-/* A small whole number, which both dtypes hold exactly. */
+/* Returns a small integer, which both dtypes hold exactly. */
 static void fill(void *to, enum fsdp_dtype dtype, uint64_t n, float value)
 {
 	float *floats = to;
@@ -242,7 +242,7 @@ static void check_gather(const struct rank *rank, struct fsdp_group *group,
 	must(fsdp_reshard(group, 0), "reshard");
 }
 
-/* Every rank gives its rank + 1; the default is their average. */
+/* Every rank passes its rank + 1. The default result is their average. */
 static void check_reduce(struct rank *rank, const struct stage_order *order,
 			 const struct variant *variant)
 {
@@ -288,7 +288,7 @@ static void release(void *data)
 	if (rank->rank != 0)
 		return;
 	while ((r = fsdp_comm_remove(rank->client, rank->name)) == -EBUSY)
-		sleep_us(500); /* others are still in it */
+		sleep_us(500); /* others still use it */
 	must(r, "remove a communicator");
 }
 

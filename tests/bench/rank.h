@@ -2,12 +2,12 @@
  * One rank of a collective of ours: a process that does with libfsdp what a
  * trainer does.
  *
- * An iteration is all that a trainer needs for one collective:
+ * An iteration consists of all calls that a trainer needs for one collective:
  *
  *   all-gather   fsdp_unshard, fsdp_wait, fsdp_reshard
  *   reductions   fsdp_input, fsdp_reduce, fsdp_wait
  *
- * Ranks gather several groups in turns, so that each gather moves its bytes. An
+ * Ranks gather several groups in turn, so that each gather moves its bytes. An
  * all-reduce is a reduction over replicas of one shard each.
  */
 #pragma once
@@ -21,22 +21,22 @@ struct variant {
 	uint32_t n_params;
 	enum fsdp_layout layout;
 	bool has_mpi;  /* MPI can do the same */
-	bool is_quick; /* also with --quick */
+	bool is_quick; /* also runs with --quick */
 };
 
 #define N_VARIANTS 11
 extern const struct variant variants[N_VARIANTS];
 
-/* NULL: there is none of that name. */
+/* Returns NULL if no variant has that name. */
 const struct variant *variant_find(enum collective collective,
 				   const char *name);
 
-/* `size`: of the whole parameters as a rank sees them. */
+/* `size` is that of the whole parameters as a rank sees them. */
 
-/* Bytes read and written for one collective. */
+/* Returns the bytes read and written for one collective. */
 uint64_t variant_moved(const struct variant *variant, uint32_t n_ranks,
 		       uint64_t size);
-/* Bytes of the broker's memory that it needs. */
+/* Returns the bytes of the broker's memory that it needs. */
 uint64_t variant_memory(const struct variant *variant, uint32_t n_ranks,
 			uint64_t size);
 
@@ -46,6 +46,6 @@ struct rank_options {
 	enum fsdp_home home;
 };
 
-/* A rank's life; `data` is struct rank_options. Orders name the variant by its
+/* Run a rank. `data` is struct rank_options. Orders give the variant by its
  * index. */
 void rank_serve(struct stage *stage, uint32_t rank, void *data);

@@ -1,16 +1,16 @@
 /*
- * Rows rpc_* and model_attach_1000: what one request costs.
+ * Rows rpc_* and model_attach_1000: the cost of one request.
  *
  * A block is a preparation, BLOCK calls timed one by one back to back, and a
  * clean-up. The floor of the single requests is a bare round trip with their
- * message sizes, taken from a call of ours. What each row does:
+ * message sizes, taken from a call of ours. The rows do the following:
  *
  *   rpc_ping        fsdp_ping
  *   rpc_get         fsdp_get of a name that this process asks for the first
  *                   time (a known one costs no request: see hot_*)
- *   rpc_publish     a fresh tensor under a name that exists, with REPLACE
- *   rpc_release     fsdp_release_sync of the only hold: the block is freed
- *   rpc_alloc_warm  64 KiB from pages that exist
+ *   rpc_publish     publish a tensor under an existing name, with REPLACE
+ *   rpc_release     fsdp_release_sync of the only hold, which frees the block
+ *   rpc_alloc_warm  allocate 64 KiB from pages that exist
  *   rpc_get_100     one fsdp_get of 100 new names, against rpc_get
  */
 #include "bench.h"
@@ -33,7 +33,7 @@ struct rpc {
 	struct fsdp_client *client;
 	struct fsdp_tensor *tensors[BLOCK];
 	struct fsdp_tensor *many[HUNDRED_BLOCK][HUNDRED];
-	size_t n_asked; /* names "rpc/..." used up */
+	size_t n_asked; /* names "rpc/..." that were used */
 	size_t n_hundreds_asked;
 };
 
@@ -109,7 +109,7 @@ static void alloc_warm(struct rpc *rpc, size_t i)
 	     "alloc");
 }
 
-/* Nanoseconds of one get of names that were never asked for. */
+/* Returns the nanoseconds of one get of names that were never asked for. */
 static double time_hundred(struct rpc *rpc, size_t i)
 {
 	char texts[HUNDRED][NAME_SIZE];
@@ -150,8 +150,8 @@ static void block(const struct verb *verb, struct rpc *rpc,
 	verb->clean(rpc);
 }
 
-/* A block whose times nobody wants: pages, chunks and caches get warm. Gives
- * what one call of it weighs. */
+/* Run a block without keeping its times, so that pages, chunks and caches get
+ * warm. Returns the message sizes of one call of it. */
 static struct floor_sizes warm_up(const struct verb *verb, struct rpc *rpc)
 {
 	struct floor_sizes sizes = {0};
@@ -269,7 +269,7 @@ void rpc_get_100(const struct bench *bench, struct result *ret)
 
 struct attach {
 	const char *socket;
-	size_t first; /* of the names for the floor */
+	size_t first; /* index of the first name for the floor */
 };
 
 struct attach_times {
@@ -303,9 +303,9 @@ static void make_bundle(struct fsdp_client *client)
 }
 
 /*
- * A process that has just connected. Counted: the request, the mapping of the
- * chunk, and 1,000 handles from a heap that has to grow for them. Not counted:
- * connecting, and reading the tensors.
+ * Measures a process that has just connected. Its time includes the request,
+ * the mapping of the chunk, and 1,000 handles from a heap that has to grow for
+ * them. It excludes connecting, and reading the tensors.
  */
 static void attach(int sock_fd, void *data)
 {
@@ -334,7 +334,8 @@ static void attach(int sock_fd, void *data)
 	fsdp_close(rpc.client);
 }
 
-/* A pair is one process; its floor are the gets it makes afterwards. */
+/* One process makes one pair. The floor consists of the gets that it makes
+ * afterwards. */
 void model_attach_1000(const struct bench *bench, struct result *ret)
 {
 	struct pairs pairs = PAIRS_NULL;

@@ -1,8 +1,8 @@
 /*
- * Rows of a node with 1,000,000 tensors and 4,000 sessions at once: what a
- * person asks of it comes in less than a second, a restart serves all of it
- * soon, and memory that comes and goes at full rate leaves nothing behind. A
- * quick run has a twentieth of both.
+ * Rows of a node with 1,000,000 tensors and 4,000 sessions at once. Replies to
+ * a person come in less than a second, a restart soon serves all of it, and
+ * memory that is allocated and freed at full rate leaves nothing. A quick run
+ * has a twentieth of both.
  */
 #include "bench.h"
 #include "child.h"
@@ -32,7 +32,7 @@ struct crowd {
 	size_t n_each; /* sessions of a child */
 	size_t n_tensors;
 	struct fsdp_client *client;
-	uint64_t rss_before; /* without tensors */
+	uint64_t rss_before; /* before there were tensors */
 };
 
 static void be_sessions(int sock_fd, void *data)
@@ -92,7 +92,7 @@ static void become_fsdpctl(const struct crowd *crowd, char **arguments)
 	_exit(127);
 }
 
-/* Milliseconds from its start to its end. */
+/* Returns the milliseconds from its start to its end. */
 static double run_fsdpctl(const struct crowd *crowd, char **arguments)
 {
 	uint64_t start = now_ns();
@@ -154,7 +154,7 @@ void scale_metrics(const struct bench *bench, struct result *ret)
 
 /* --- memory and restart -------------------------------------------------- */
 
-/* All of the broker's memory but the tensors' own. */
+/* Counts all of the broker's memory except the tensors' own. */
 void scale_bytes_per_tensor(const struct bench *bench, struct result *ret)
 {
 	struct samples samples = SAMPLES_NULL;
@@ -171,8 +171,8 @@ void scale_bytes_per_tensor(const struct bench *bench, struct result *ret)
 	crowd_stop(&crowd);
 }
 
-/* From kill -9 of the broker until a client that was there before has one of
- * the tensors. */
+/* Measures from kill -9 of the broker until a client that was connected before
+ * has one of the tensors. */
 void scale_restart(const struct bench *bench, struct result *ret)
 {
 	struct samples samples = SAMPLES_NULL;
@@ -189,7 +189,8 @@ void scale_restart(const struct bench *bench, struct result *ret)
 		must(fsdp_get(crowd.client, &name, 1, NULL, &tensor), "get");
 		samples_add(&samples, (double)(now_ns() - start) / 1e6);
 		fsdp_free(tensor);
-		sleep_us(4000000); /* the supervisor counts deaths */
+		/* the supervisor counts deaths within a time */
+		sleep_us(4000000);
 	}
 	absolute_result(&samples, samples_quantile(&samples, 0.5), RESTART_MS,
 			ret);
@@ -215,8 +216,8 @@ static void churn(struct fsdp_client *client)
 	fsdp_free(tensor);
 }
 
-/* Growth of the broker's memory while 64 KiB are allocated and released as fast
- * as it goes. */
+/* Measures the growth of the broker's memory while 64 KiB are allocated and
+ * released as fast as possible. */
 void alloc_churn_growth(const struct bench *bench, struct result *ret)
 {
 	uint64_t end, before;

@@ -23,7 +23,8 @@ static uint64_t clock_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Until `*word` is not `seen`, or something wakes us, or `ms` are over. */
+/* Sleep until `*word` is not `seen`, or something wakes us, or `ms` are
+ * over. */
 static void word_wait(const uint32_t *word, uint32_t seen, uint32_t ms)
 {
 	struct timespec t = {.tv_sec = ms / 1000,
@@ -37,7 +38,8 @@ static void word_wake(const uint32_t *word)
 	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Sequentially consistent, as everything here: it is not what is measured. */
+/* Everything here is sequentially consistent, because it is not what is
+ * measured. */
 static uint32_t word_load(const uint32_t *word)
 {
 	return __atomic_load_n(word, __ATOMIC_SEQ_CST);
@@ -125,7 +127,7 @@ double stage_time(const struct stage *stage)
 
 /* --- a rank's side ------------------------------------------------------- */
 
-/* Nobody would wake us: end. */
+/* Without a leader no process would wake us, so end. */
 static void check_leader(const struct stage *stage)
 {
 	if (kill(stage->leader, 0) < 0 && errno == ESRCH)

@@ -1,17 +1,19 @@
 /*
- * Rounds of a collective, run in step by several processes and timed alike,
- * whether they are ours, an MPI library's, or a floor's.
+ * Rounds of a collective, which several processes run in step and which are
+ * timed alike, whether they are ours, an MPI library's, or a floor's.
  *
  * A stage is one file that its ranks and their leader have mapped. The leader
- * writes an *order* and wakes the ranks; each does it and says so. Between
- * orders every rank sleeps on a futex, so that parties that are measured in
- * turns do not disturb each other: an MPI library spins in its own calls only.
+ * writes an *order* and wakes the ranks; each carries it out and reports so.
+ * Between orders every rank sleeps on a futex, so that parties that are
+ * measured in turns do not disturb each other: an MPI library spins in its own
+ * calls only.
  *
  * A round is timed from the moment the first rank begins until the last has
- * ended, divided by its iterations. It begins behind a barrier, where ranks
+ * ended, divided by its iterations. Before it there is a barrier, where ranks
  * yield for a moment before they sleep, and usually one untimed iteration.
  *
- * This depends on nothing else here, since mpi_peer.c has it too.
+ * This file includes no other header of the bench, because mpi_peer.c uses it,
+ * too.
  */
 #pragma once
 #include <stdbool.h>
@@ -28,7 +30,7 @@ enum collective {
 };
 
 enum stage_verb {
-	STAGE_PREPARE = 1, /* memory, values; check that the result is right */
+	STAGE_PREPARE = 1, /* allocate, fill; check that the result is right */
 	STAGE_RUN = 2,
 	STAGE_RELEASE = 3, /* what was prepared */
 	STAGE_QUIT = 4,
@@ -37,38 +39,39 @@ enum stage_verb {
 struct stage_order {
 	uint32_t verb;
 	uint32_t collective;
-	uint32_t variant; /* the party's own: dtypes and layouts */
-	uint32_t number;  /* of what is prepared, never the same again */
+	uint32_t variant; /* defined by the party: dtypes and layouts */
+	uint32_t number;  /* of this preparation, and never used again */
 	uint32_t n_iterations, n_warm;
-	uint64_t size; /* bytes, see the party */
+	uint64_t size; /* in bytes, as the party defines it */
 };
 
 struct stage {
-	pid_t leader; /* ranks end when it is gone */
+	pid_t leader; /* ranks end when it has exited */
 	uint32_t n_ranks;
-	uint32_t n_orders; /* futex; grows when an order is there */
-	uint32_t n_done;   /* futex; ranks that have done it */
+	uint32_t n_orders; /* futex; grows with each order */
+	uint32_t n_done;   /* futex; ranks that have carried it out */
 	uint32_t n_arrived, n_barriers; /* n_barriers: futex */
 	struct stage_order order;
 	struct {
 		uint64_t start, end; /* ns */
-		uint64_t pad[6];     /* a cache line for each */
+		uint64_t pad[6];     /* a cache line for each rank */
 	} times[STAGE_MAX_RANKS];
 };
 
-/* 0 or -errno; the path is for stage_open(). */
+/* Returns 0 or -errno. The path is for stage_open(). */
 int stage_create(const char *path, uint32_t n_ranks, struct stage **ret);
 int stage_open(const char *path, struct stage **ret);
 void stage_close(struct stage *stage);
 
 /* --- the leader's side --------------------------------------------------- */
 
-/* Ranks have done nothing before the first order: their being there counts as
- * its completion. */
+/* Before the first order, ranks that have come count as ranks that have carried
+ * out an order. */
 void stage_give(struct stage *stage, const struct stage_order *order);
-/* Sleep until all ranks have done the order, or `ms` are over: false. */
+/* Sleep until all ranks have carried out the order. Returns false if that takes
+ * longer than `ms`. */
 bool stage_wait(struct stage *stage, uint32_t ms);
-/* Nanoseconds per iteration of the round that was just done. */
+/* Returns the nanoseconds per iteration of the last round. */
 double stage_time(const struct stage *stage);
 
 /* --- a rank's side ------------------------------------------------------- */
@@ -79,6 +82,6 @@ struct stage_acts {
 	void (*release)(void *data);
 };
 
-/* Do what is ordered until the order to quit, or until the leader is gone. */
+/* Carry out orders until the order to quit, or until the leader has exited. */
 void stage_serve(struct stage *stage, uint32_t rank,
 		 const struct stage_acts *acts, void *data);

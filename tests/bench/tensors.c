@@ -1,12 +1,12 @@
 /*
  * Rows tensor_*: collectives on the callers' tensors, of f32 in ordinary memory
- * of the ranks, by 2 and by 4 ranks, of which the row is the worse.
+ * of the ranks, by 2 and by 4 ranks. The row shows the worse of the two.
  *
  * An iteration is one call of each rank. The size is that of the largest tensor
  * of a rank. The floor is a memcpy of such a tensor in each of as many
- * processes, which agree on nothing. Where it is small the floor is a barrier
- * of as many ranks, since waiting for each other is what takes the time. Each
- * has a CPU of its own, as far as there are so many.
+ * processes, without any agreement. For small tensors the floor is a barrier of
+ * as many ranks, because most of the time goes into waiting for each other.
+ * Each process has a CPU of its own, as far as there are enough.
  */
 #include "bench.h"
 #include "daemon.h"
@@ -19,7 +19,7 @@
 #define MIB       (KIB * KIB)
 #define MAX_RANKS 4
 
-/* A round takes about so long. */
+/* A round takes about this time. */
 #define ROUND_NS       4e6
 #define MAX_ITERATIONS 256
 
@@ -106,12 +106,12 @@ static int barrier(struct rank *rank)
 static int copy(struct rank *rank)
 {
 	memcpy(rank->out, rank->in, rank->tensors->size);
-	/* Each time anew. */
+	/* This keeps the compiler from dropping a copy. */
 	__asm__ volatile("" ::"r"(rank->out) : "memory");
 	return 0;
 }
 
-/* To the next rank, and from the one before. */
+/* Send to the next rank, and receive from the previous one. */
 static int send(struct rank *rank)
 {
 	uint32_t n = rank->tensors->n_ranks;

@@ -1,10 +1,9 @@
 /*
- * Row publish_to_waiter: from the call of fsdp_publish() until a process that
- * slept in fsdp_get() for that name has it.
- *
- * The floor is the same relay without a broker: publisher, server, waiter,
- * each asleep in a receive. The waiter says when it is about to wait; it is
- * given SETTLE_US to be asleep, in both.
+ * Row publish_to_waiter: the time from the call of fsdp_publish() until a
+ * process that slept in fsdp_get() for that name has the tensor. The floor is
+ * the same relay without a broker: publisher, server and waiter, each asleep in
+ * a receive. In both, the waiter reports that it is about to wait, and has
+ * SETTLE_US to fall asleep.
  */
 #include "bench.h"
 #include "child.h"
@@ -113,7 +112,7 @@ static void floor_block(const struct floor *floor, struct floor_sizes publish,
 	}
 }
 
-/* What a publish weighs. */
+/* Returns the message sizes of a publication. */
 static struct floor_sizes weigh_publish(struct fsdp_client *client)
 {
 	struct fsdp_spec spec = {.dtype = FSDP_U8, .n_dims = 1, .shape = {64}};
@@ -153,7 +152,7 @@ void publish_to_waiter(const struct bench *bench, struct result *ret)
 		floor_block(&floor, publish, get.reply, &theirs, &pairs.floor);
 		ours_block(client, i * BLOCK, &ours, &pairs.ours);
 		if (i == 0)
-			pairs_deinit(&pairs); /* that was for warmth */
+			pairs_deinit(&pairs); /* the first only warms up */
 		else
 			pairs_close(&pairs);
 	}

@@ -1,10 +1,9 @@
 /*
- * What this process's library says to the kernel.
- *
- * The executable defines sendmsg(), recvmsg() and mmap(), which the dynamic
- * linker prefers to libc's when libfsdp calls them. So floors can use exactly
- * the message sizes of ours, and new descriptors and mappings are counted
- * where they are made, also if they are gone a moment later.
+ * Counts the messages of this process's library to the kernel. The executable
+ * defines sendmsg(), recvmsg() and mmap(), which the dynamic linker prefers to
+ * libc's when libfsdp calls them. So floors can use exactly the message sizes
+ * of ours, and new descriptors and mappings are counted where they are made,
+ * even if they are gone a moment later.
  */
 #pragma once
 #include <stdint.h>
