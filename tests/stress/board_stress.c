@@ -1,13 +1,13 @@
 /*
- * Threads as the ranks of a board: they meet at barriers as fast as they can,
- * with sleeps and yields in between, and see whether what the others wrote
- * before a barrier is there after it.
+ * Threads act as the ranks of a board. They meet at barriers as fast as they
+ * can, with sleeps and yields in between, and check that the values that others
+ * wrote before a barrier are there after it. They write plain words, so that a
+ * barrier that orders nothing is a race for ThreadSanitizer, and a wrong number
+ * on a CPU with weak ordering.
  *
- * What they write are plain words, so that a barrier which orders nothing is a
- * race for ThreadSanitizer, and a wrong number on a CPU that orders little. In
- * each round one thread comes late, so that the others fall asleep; a wake that
- * is lost leaves the run hanging. In the end one rank stays away, and the run
- * is declared over while the others sleep or are about to.
+ * In each round one thread comes late, so that the others fall asleep; a wake
+ * that is lost leaves the run hanging. In the end one rank stays away, and the
+ * run is declared over while the others sleep or are about to.
  */
 #include "proto/error.h"
 #include "shm/board.h"
@@ -19,13 +19,13 @@
 
 #define N_RANKS    3
 #define N_BARRIERS 20000
-#define N_RUNS     200 /* short ones, of which each ends */
+#define N_RUNS     200 /* short runs, each of which is ended */
 #define SHORT      20
 #define LATE_NS    200000
 
 static struct board board;
 static atomic_bool is_over; /* stands for the verdict in the state table */
-static uint64_t written[2][N_RANKS]; /* plain on purpose; by turns */
+static uint64_t written[2][N_RANKS]; /* plain on purpose; used in turn */
 static uint32_t n_barriers;
 static atomic_ulong n_slept, n_over;
 static bool is_short;
@@ -51,7 +51,7 @@ static void come_late(void)
 	(void)nanosleep(&time, NULL);
 }
 
-/* false: the run is over. */
+/* Returns false if the run is over. */
 static bool meet(uint32_t rank, uint32_t number)
 {
 	const struct board_wait wait = {
@@ -99,7 +99,7 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* The last thread is the caller's; it stays away from `n_ranks` on. */
+/* The last thread is the caller's. Threads from `n_ranks` on stay away. */
 static void start(uint64_t number, uint32_t n_ranks)
 {
 	pthread_t threads[N_RANKS];
@@ -134,7 +134,7 @@ int main(void)
 		start(number, N_RANKS - 1);
 	printf("%d barriers, %lu came while others slept; %lu told of an end\n",
 	       N_BARRIERS, n_slept, n_over);
-	/* A run in which nobody slept would prove nothing. */
+	/* A run without a sleep would prove nothing. */
 	check(n_slept > 0, "nobody slept");
 	check(n_over == (N_RUNS - 2) * (N_RANKS - 1), "an end was missed");
 	return 0;

@@ -1,11 +1,10 @@
 /*
- * Threads as the ranks of a run: they put and take rounds as fast as they can,
- * and send each other pieces of mail, with sleeps and yields in between.
- *
- * What they write into the slots are plain words. So a counter that is stored
- * too early, or a slot that is written too early, is a race for
- * ThreadSanitizer, and a wrong number on a CPU that orders little. A wake that
- * is lost leaves the run hanging.
+ * Threads act as the ranks of a run. They put and take rounds as fast as they
+ * can, and send each other pieces of mail, with sleeps and yields in between.
+ * They write plain words into the slots. So a counter that is stored too early,
+ * or a slot that is written too early, is a race for ThreadSanitizer, and a
+ * wrong number on a CPU with weak ordering. A wake that is lost leaves the run
+ * hanging.
  */
 #include "proto/error.h"
 #include "shm/board.h"
@@ -93,7 +92,7 @@ static void do_round(uint32_t rank, uint32_t round)
 	box_set(&board, rank, BOX_TAKEN, round);
 }
 
-/* A piece to the next rank, and one from the one before. */
+/* Send a piece to the next rank, and receive one from the previous rank. */
 static void do_mail(uint32_t rank, uint32_t number, struct mail_counts *counts)
 {
 	const struct mail_head head = {.tag = number};

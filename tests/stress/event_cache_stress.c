@@ -1,11 +1,10 @@
 /*
- * The event cache under threads that come, go, and put back each other's
- * events: an event is one thread's at a time.
- *
- * A thread that has taken an event writes a mark into it, with plain stores,
- * and leaves it on a table from which another one puts it back. Two owners at
- * once see each other's mark, and are a race under ThreadSanitizer. At last,
- * with the caches full, the program ends: that destroys none.
+ * Tests the event cache under threads that come, go, and put back each other's
+ * events: at any time an event belongs to one thread. A thread that has taken
+ * an event writes a mark into it, with plain stores, and leaves it on a table
+ * from which another one puts it back. Two owners at the same time see each
+ * other's mark, and are a race under ThreadSanitizer. In the end the program
+ * exits with full caches, which must not destroy any event.
  */
 #include "cuda/event_cache.h"
 #include "proto/error.h"
@@ -30,7 +29,7 @@ static void check(bool is_true, const char *what)
 	abort();
 }
 
-/* Not in a bin, so its link is ours to write. */
+/* The event is not in a bin, so we may write its link. */
 static void mark(struct event *event)
 {
 	event->next = event;

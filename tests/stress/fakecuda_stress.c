@@ -1,7 +1,7 @@
 /*
- * The driver's double used by many threads at once, each with its own streams,
- * memory and events, and all of them with the legacy stream. What they read
- * must be what they wrote in order.
+ * Many threads use the fake driver at once, each with its own streams, memory
+ * and events, and all of them with the legacy stream. They must read what they
+ * wrote, in order.
  */
 #include "cuda/driver_api.h"
 #include <dirent.h>
@@ -60,7 +60,7 @@ static void close_job(struct job *job)
 	OK(cuMemFreeHost(job->host));
 }
 
-/* Up in one stream, added to in the other, and down again in the first. */
+/* Copy up in one stream, add in the other, and copy down again in the first. */
 static void run_job(struct job *job, uint32_t value)
 {
 	size_t size = N_WORDS * sizeof(*job->host);
@@ -106,7 +106,7 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* The folder that stood for the machine. */
+/* This folder stood for the machine. */
 static void remove_dir(const char *path)
 {
 	DIR *dir = opendir(path);

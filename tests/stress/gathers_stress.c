@@ -1,11 +1,10 @@
 /*
- * Threads as the ranks of a board that gather: they begin groups in one order,
- * choose buffers, copy pieces, look at what is whole, and reshard, each at its
- * own pace, with at most two gathers that are not over.
- *
- * What they copy are plain words, so that a buffer which is given away too
- * early, or a piece which is counted too early, is a race for ThreadSanitizer
- * and a wrong value anywhere. A wake that is lost leaves the run hanging.
+ * Threads act as the ranks of a board that gather. They begin groups in one
+ * order, choose buffers, copy pieces, look at whole groups, and reshard, each
+ * at its own pace, with at most two gathers that are not over. They copy plain
+ * words, so that a buffer that is given away too early, or a piece that is
+ * counted too early, is a race for ThreadSanitizer and a wrong value anywhere.
+ * A wake that is lost leaves the run hanging.
  */
 #include "proto/error.h"
 #include "shm/board.h"
@@ -21,7 +20,8 @@
 #define N_PIECES  4
 #define WINDOW    2
 #define WORDS     8 /* of a piece */
-/* No two groups are the same size, so buffers change hands by all rules. */
+/* All groups have different sizes, so that every rule for choosing buffers
+ * applies. */
 #define MAX_BUFFERS 64
 
 static struct board board;
@@ -48,7 +48,7 @@ static uint32_t group_of(uint64_t number)
 	return (uint32_t)(number * 7 / 3) % N_GROUPS;
 }
 
-/* All ranks reshard to the same mesh, or to none. */
+/* All ranks reshard to the same mesh, or all of them to none. */
 static uint32_t mesh_of(uint64_t number)
 {
 	return (uint32_t)number % 3;
@@ -95,7 +95,7 @@ static void wait_for(bell_look_fn *look, const struct wait *wait)
 		(void)bell_wait(&board.page->gathering, &how, INT64_MAX);
 }
 
-/* One step for all: a group's parameters are its number. */
+/* All ranks take the same step: a group's parameters are its number. */
 static struct gathers_fill choose(uint32_t rank, const struct wait *wait)
 {
 	struct gathers_fill fill;
@@ -195,7 +195,7 @@ int main(void)
 	       N_GATHERS, n_filled, board.page->gathers_lock.n_buffers,
 	       n_slept);
 	check(n_filled > 0 && n_filled <= N_GATHERS, "filled too often");
-	/* A run in which nobody slept would prove nothing. */
+	/* A run without a sleep would prove nothing. */
 	check(n_slept > 0, "nobody slept");
 	board_close(&board);
 	return 0;

@@ -1,13 +1,13 @@
 /*
- * Threads as the ranks of a board: they reduce as fast as they can, by tickets
- * over pieces, and see whether every sum is that of this step's inputs.
+ * Threads act as the ranks of a board. They reduce as fast as they can, by
+ * tickets over pieces, and check that every sum is that of this step's inputs.
+ * Inputs and sums are plain words, so that a reduction that orders nothing is a
+ * race for ThreadSanitizer, and a wrong number on a CPU with weak ordering.
+ * Places and tickets are used in turn, so that laps meet.
  *
- * Inputs and sums are plain words, so that a reduction which orders nothing is
- * a race for ThreadSanitizer, and a wrong number on a CPU that orders little.
- * Places and tickets are used by turns, so that laps meet. In each round one
- * thread comes late, so that the others fall asleep. In the short runs one rank
- * stays away, or takes a piece that it never ends, and the run is declared over
- * while the others sleep or are about to.
+ * In each round one thread comes late, so that the others fall asleep. In the
+ * short runs one rank stays away, or takes a piece that it never ends, and the
+ * run is declared over while the others sleep or are about to.
  */
 #include "proto/error.h"
 #include "shm/board.h"
@@ -20,7 +20,7 @@
 #define N_RANKS      3
 #define N_PIECES     4
 #define N_REDUCTIONS 20000
-#define N_RUNS       200 /* short ones, of which each ends */
+#define N_RUNS       200 /* short runs, each of which is ended */
 #define SHORT        20
 #define LATE_NS      200000
 
@@ -52,7 +52,7 @@ static void come_late(void)
 	(void)nanosleep(&time, NULL);
 }
 
-/* false: the run is over. */
+/* Returns false if the run is over. */
 static bool await(uint32_t rank, enum board_goal goal, uint32_t number)
 {
 	const struct board_wait wait = {
@@ -130,7 +130,7 @@ static bool do_one(uint32_t rank, uint32_t number)
 		atomic_fetch_add_explicit(&n_shared, 1, memory_order_relaxed);
 	if (!await(rank, BOARD_REDUCED, number))
 		return false;
-	/* Nobody writes them again before this rank has handed in. */
+	/* No thread writes them again before this rank has handed in. */
 	for (uint32_t i = 0; i < N_PIECES; i++)
 		check(sums[i] == (uint64_t)number * 6 + 3 * i,
 		      "a sum is not of this step");
@@ -154,7 +154,7 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* The rank that dies: it has handed in, and perhaps begun a piece. */
+/* This rank dies after it has handed in, and perhaps begun a piece. */
 static void die(uint64_t run)
 {
 	hand_in(N_RANKS - 1, 1);
@@ -166,7 +166,7 @@ static void die(uint64_t run)
 	bell_ring_always(&board.page->reductions);
 }
 
-/* The last thread is the caller's; it dies if it is none of `n_ranks`. */
+/* The last thread is the caller's. It dies if it is not one of `n_ranks`. */
 static void start(uint64_t number, uint32_t n_ranks)
 {
 	pthread_t threads[N_RANKS];
@@ -198,7 +198,7 @@ int main(void)
 	printf("%d reductions, %lu times pieces of one were shared; %lu told "
 	       "of an end\n",
 	       N_REDUCTIONS, n_shared, n_over);
-	/* A run in which nobody shared anything would prove nothing. */
+	/* A run without shared pieces would prove nothing. */
 	check(n_shared > 0, "nobody shared a reduction");
 	check(n_over == (N_RUNS - 2) * (N_RANKS - 1), "an end was missed");
 	return 0;

@@ -1,15 +1,15 @@
 /*
- * Threads against the rules of shm/refs.h: clients acquire and release a few
- * slots as fast as they can while a broker publishes, reclaims and collects.
+ * Threads test the rules of shm/refs.h: clients acquire and release a few slots
+ * as fast as they can while a broker publishes, reclaims and collects. One
+ * plain word stands for a slot's memory: it holds the generation while the slot
+ * lives, and poison once it is freed. A reader that finds anything else used
+ * memory after it was freed, and under ThreadSanitizer the two accesses are a
+ * race as well.
  *
- * What a slot's memory would be is one plain word: its generation while it
- * lives, poison once freed. A reader that finds anything else used memory
- * after it was freed, and under ThreadSanitizer the two accesses are a race
- * as well. The broker frees by pending bits alone, never by walking limbo, so
- * a ring that gets lost leaves a slot in limbo to the end, which fails.
- *
- * Sessions differ from the real thing in one point: broker and client use one
- * mapping, because ThreadSanitizer knows memory by its address.
+ * The broker frees by pending bits alone, never by walking limbo, so a ring
+ * that gets lost leaves a slot in limbo to the end, which fails. Sessions
+ * differ from real ones in one point: broker and client use one mapping,
+ * because ThreadSanitizer knows memory by its address.
  */
 #include "proto/error.h"
 #include "shm/refs.h"
@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 #define N_SESSIONS 2
-#define N_THREADS  4 /* shared out among the sessions */
-#define N_SLOTS    3 /* 1 to N_SLOTS; far apart, in words of their own */
+#define N_THREADS  4 /* divided among the sessions */
+#define N_SLOTS    3 /* 1 to N_SLOTS; far apart, each in a word of its own */
 #define N_ROUNDS   600000
 #define POISON     UINT64_MAX
 
@@ -30,14 +30,14 @@ struct session {
 	struct refs refs;
 	int doorbell_fd;
 	int32_t granted[N_SLOTS + 1]; /* the broker's */
-	/* Generation of a hold that was granted and nobody took yet. */
+	/* Generation of a hold that was granted but not yet taken. */
 	_Atomic uint64_t mailbox[N_SLOTS + 1];
 };
 
 static struct table table;
 static struct session sessions[N_SESSIONS];
 static uint64_t memory[N_SLOTS + 1];        /* plain on purpose */
-static _Atomic uint64_t known[N_SLOTS + 1]; /* what a get would have said */
+static _Atomic uint64_t known[N_SLOTS + 1]; /* the reply of a get */
 static atomic_int n_running = N_THREADS;
 static atomic_ulong n_held, n_stale, n_rings;
 
@@ -93,15 +93,15 @@ static void use(struct session *session, uint32_t i, uint64_t generation,
 	release(session, i);
 }
 
-/* One try to get a known tensor without asking. */
+/* Try once to get a known tensor without a request. */
 static void try(struct session *session, uint32_t i, uint32_t how)
 {
-	/* acquire: stands for the reply that told us the generation. */
+	/* acquire: stands for the reply that contained the generation. */
 	uint64_t generation =
 		atomic_load_explicit(&known[i], memory_order_acquire);
 	enum refs_outcome outcome;
 
-	/* Now and then a handle from a generation ago. */
+	/* Sometimes use a handle of the previous generation. */
 	if (how % 16 == 1)
 		generation--;
 	outcome = refs_acquire(&session->refs, &table, slot_number(i),
@@ -114,7 +114,7 @@ static void try(struct session *session, uint32_t i, uint32_t how)
 	atomic_fetch_add_explicit(&n_stale, 1, memory_order_relaxed);
 	if (outcome == REFS_STALE_RING)
 		ring(session);
-	/* Give way to whoever holds it, or to the broker. */
+	/* Yield to the thread that holds the slot, or to the broker. */
 	if (how / 16 % 4 == 0)
 		sched_yield();
 }
@@ -176,7 +176,7 @@ static bool is_held(uint32_t i)
 	return false;
 }
 
-/* Grants stay as they are: the next life counts on from there. */
+/* Grants stay as they are, and the next life counts on from there. */
 static bool free_unless_held(struct broker *broker, uint32_t i)
 {
 	if (is_held(i))
@@ -215,7 +215,7 @@ static void advance(struct broker *broker, uint32_t i)
 	} else if (broker->states[i] == SLOT_PUBLISHED) {
 		let_go(broker, i);
 	} else if (dice(&broker->seed) % 64 == 0 && is_held(i)) {
-		set(broker, i, SLOT_PUBLISHED); /* a holder named it */
+		set(broker, i, SLOT_PUBLISHED); /* a holder named the slot */
 		broker->n_revived++;
 	}
 }
@@ -253,7 +253,7 @@ static void serve(struct broker *broker)
 	}
 }
 
-/* No client runs any more: what is in limbo now must have been announced. */
+/* No client runs any more, so what is in limbo now must have been announced. */
 static void finish(struct broker *broker)
 {
 	uint32_t s, i;
@@ -310,7 +310,7 @@ int main(void)
 	       "%lu rings\n",
 	       broker.n_lives, broker.n_late, broker.n_revived, n_held, n_stale,
 	       n_rings);
-	/* A run in which nothing met anything would prove nothing. */
+	/* A run in which no threads met would prove nothing. */
 	check(broker.n_late > 0 && n_held > 0 && n_stale > 0, "nothing met");
 	return 0;
 }

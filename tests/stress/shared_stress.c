@@ -1,9 +1,8 @@
 /*
- * Things that are opened once, under threads that open and close them all the
- * time: whoever has one sees it open, and no two opens overlap.
- *
- * Opening and closing write plain words that users read: an overlap is a wrong
- * word, and a race under ThreadSanitizer.
+ * Tests objects that are opened once, under threads that open and close them
+ * all the time: a thread that has an object sees it open, and no two opens
+ * overlap. Opening and closing write plain words that users read, so an overlap
+ * is a wrong word, and a race under ThreadSanitizer.
  */
 #include "cuda/driver.h"
 #include "cuda/shared.h"
@@ -37,7 +36,7 @@ static int open_thing(struct shared *shared, struct error *err)
 	struct thing *thing = (struct thing *)shared;
 
 	check(!is_open[thing->key], "opened before its predecessor was closed");
-	/* Every seventh fails. */
+	/* Every seventh open fails. */
 	if (++n_opened[thing->key] % 7 == 0)
 		return error_set(err, -1, "it fails");
 	is_open[thing->key] = true;

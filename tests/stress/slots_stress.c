@@ -1,12 +1,11 @@
 /*
- * Threads as the users of a channel: producers and consumers, in both modes,
- * and producers and consumers that stop anywhere with what they have in their
- * hands, which the caller then buries as the broker would.
- *
- * The buffers are plain memory, so that a word which orders nothing is a race
- * for ThreadSanitizer, and a wrong number on a CPU that orders little. A wake
- * that is lost leaves the run hanging; an item that is lost, comes twice or
- * comes in the wrong order ends it.
+ * Threads act as the users of a channel: producers and consumers, in both
+ * modes. Some of them stop anywhere with buffers in their hands, and the caller
+ * then cleans up after them as the broker would. The buffers are plain memory,
+ * so that a word that orders nothing is a race for ThreadSanitizer, and a wrong
+ * number on a CPU with weak ordering. A wake that is lost leaves the run
+ * hanging; an item that is lost, comes twice or comes in the wrong order ends
+ * it.
  */
 #include "proto/error.h"
 #include "shm/slots.h"
@@ -20,7 +19,7 @@
 #define N_PRODUCERS 2
 #define N_CONSUMERS 2
 #define N_ITEMS     20000 /* of each producer */
-#define N_RUNS      100   /* short ones, in which one stops */
+#define N_RUNS      100   /* short runs, in which one user stops */
 #define SHORT       50
 #define LATE_NS     200000
 
@@ -32,7 +31,7 @@ static struct {
 static uint64_t n_items;
 static atomic_ulong n_taken[N_PRODUCERS];
 static atomic_bool is_over;
-static uint32_t victim; /* this user stops; SLOTS_USERS: nobody */
+static uint32_t victim; /* this user stops; SLOTS_USERS if all run on */
 
 static void check(bool is_true, const char *what)
 {
@@ -77,7 +76,7 @@ static void *produce(void *data)
 	return NULL;
 }
 
-/* Each consumer has the items of each producer in order. */
+/* Each consumer receives the items of each producer in order. */
 static bool consume_one(uint32_t me, struct slots_seen *seen, uint64_t *last)
 {
 	struct slots_hold hold;
@@ -204,7 +203,8 @@ int main(void)
 			      "items were lost, or came twice");
 		n_items = SHORT;
 		for (uint32_t j = 0; j < N_RUNS; j++) {
-			/* In a share nobody can say who gets which item. */
+			/* In a share it is not determined which consumer gets
+			 * which item. */
 			victim = i ? j % (N_PRODUCERS + N_CONSUMERS)
 				   : j % N_PRODUCERS;
 			run(modes[i]);

@@ -1,8 +1,8 @@
 /*
- * Threads of one connection that hand tensors to each other's streams: each
- * writes its own name again and again, reads all the others', and waits for
- * nothing but its own stream. What is read must be of one value, the locks must
- * hold (ThreadSanitizer), and in the end nothing may be left.
+ * Threads of one connection pass tensors to each other's streams. Each writes
+ * its own name again and again, reads all others', and waits for its own stream
+ * only. A tensor that is read must consist of one value, the locks must hold
+ * (ThreadSanitizer), and in the end nothing may be left.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/device.h"

@@ -1,11 +1,9 @@
 /*
- * The worker's thread pool against its two promises: jobs of one stream run one
- * after the other, and a job is done when its last task is.
- *
- * Every stream has plain words, one per task. Job k of a stream finds k in each
- * and leaves k + 1; its end checks them all. Two jobs of a stream side by side,
- * or an end too early, leave a wrong number, and are a race under
- * ThreadSanitizer.
+ * Tests the two promises of the worker's thread pool: jobs of one stream run
+ * one after another, and a job is done when its last task is. Every stream has
+ * plain words, one for each task. Job k of a stream finds k in each and leaves
+ * k + 1; its end checks them all. If two jobs of a stream overlap, or a job
+ * ends too early, a number is wrong, and ThreadSanitizer sees a race.
  */
 #include "broker/worker/threads.h"
 #include "proto/error.h"
