@@ -301,7 +301,7 @@ static int place_in_place(struct maker *maker, uint64_t *ret_size)
 }
 
 /* Lay out one bucket of PLAN_FLAT from entry `first` on: rank after rank, each
- * with its chunks entry after entry. `at` is the begin of the bucket, and
+ * with its chunks entry after entry. `at` is the start of the bucket, and
  * becomes its end. */
 static int place_bucket(struct maker *maker, uint32_t first, uint64_t *at)
 {

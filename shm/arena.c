@@ -86,7 +86,7 @@ static uint64_t node_size(const struct arena *arena, uint32_t node)
 
 /* --- size classes -------------------------------------------------------- */
 
-/* The class of ranges of `size` granules: row * N_SECOND + column. */
+/* Returns the class of ranges of `size` granules: row * N_SECOND + column. */
 static unsigned int class_of(uint64_t size)
 {
 	unsigned int top;
@@ -98,7 +98,8 @@ static unsigned int class_of(uint64_t size)
 	       ((unsigned int)(size >> (top - SECOND_BITS)) & (N_SECOND - 1));
 }
 
-/* The lowest class all of whose ranges have at least `size` granules. */
+/* Returns the lowest class all of whose ranges have at least `size`
+ * granules. */
 static unsigned int class_above(uint64_t size)
 {
 	unsigned int top;

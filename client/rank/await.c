@@ -45,8 +45,8 @@ static bool is_run_over(const void *data)
 	return !comm_is_alive(data);
 }
 
-/* The first end of three: the caller's time, the communicator's time-out, and a
- * slice. */
+/* Returns the first of three ends: the caller's time, the communicator's
+ * time-out, and a slice. */
 static int64_t find_end(const struct fsdp_comm *comm, const struct await *await)
 {
 	const struct interrupt *interrupt =

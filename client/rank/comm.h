@@ -162,7 +162,7 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
  * collects released tensors. */
 void comm_end_spent(struct fsdp_comm *comm);
 
-/* A reduction was waited for. */
+/* Record that a reduction was waited for. */
 void group_note_reduced(struct fsdp_group *group, uint64_t sequence);
 
 /* Free the handles of the group, with their holds. */

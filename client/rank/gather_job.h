@@ -1,7 +1,7 @@
 /*
- * A job is one gather as a rank does it (host_gather.h): may it begin, which
- * memory does it use, copying, and waiting for work that only other ranks can
- * do.
+ * A job is one gather as a rank does it (host_gather.h). It says whether the
+ * gather may begin and which memory it uses, copies pieces, and waits for work
+ * that only other ranks can do.
  */
 #pragma once
 #include "client/rank/comm.h"

@@ -145,8 +145,8 @@ static int look_around(const struct job *job, int64_t until_ns,
 	return now_ns >= until_ns ? job_refuse_wait(job, err) : 0;
 }
 
-/* The first end of three: the caller's time, the communicator's time-out, and a
- * slice. */
+/* Returns the first of three ends: the caller's time, the communicator's
+ * time-out, and a slice. */
 static int64_t find_end(const struct job *job, int64_t until_ns)
 {
 	const struct fsdp_comm *comm = job->group->comm;

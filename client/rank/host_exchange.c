@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* So many rounds a rank puts ahead of those that it takes, so that others need
+/* A rank puts so many rounds ahead of those that it takes, so that others need
  * not wait while it copies. */
 #define AHEAD 2
 /* Blocks in a slot have this alignment, so that no two ranks use one cache

@@ -372,7 +372,8 @@ static uint32_t cell_flags(const struct fsdp_reduce_options *options)
 	       (options->has_factor ? HAS_FACTOR : 0u);
 }
 
-/* Before the first reduction the gradients are not defined, so it stores. */
+/* Before the first reduction the gradients are not defined, so the reduction
+ * stores. */
 static uint32_t host_flags(const struct host_group *host,
 			   const struct fsdp_reduce_options *options)
 {

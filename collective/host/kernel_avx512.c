@@ -1,5 +1,5 @@
-/* The kernels for x86 CPUs with AVX-512 F, BW, DQ and VL: 512 bits at a time.
- */
+/* These kernels are for x86 CPUs with AVX-512 F, BW, DQ and VL, and process 512
+ * bits at a time. */
 #include "collective/host/kernel_levels.h"
 
 #define KERNELS kernels_avx512

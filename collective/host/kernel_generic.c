@@ -1,4 +1,4 @@
-/* The kernels for every CPU. */
+/* These kernels are for every CPU. */
 #include "collective/host/kernel_levels.h"
 
 #define KERNELS kernels_generic

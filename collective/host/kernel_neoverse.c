@@ -1,5 +1,5 @@
-/* The kernels for Armv8.2 CPUs with fp16 and bf16, as in Grace: 128 bits at a
- * time. */
+/* These kernels are for Armv8.2 CPUs with fp16 and bf16, as in Grace, and
+ * process 128 bits at a time. */
 #include "collective/host/kernel_levels.h"
 
 #define KERNELS       kernels_neoverse
