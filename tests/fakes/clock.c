@@ -1,10 +1,9 @@
 /*
- * Clocks that jump, for LD_PRELOAD: FAKECLOCK names a file of two numbers of
- * nanoseconds, by which CLOCK_REALTIME and CLOCK_BOOTTIME are ahead.
- *
- * The first may jump in both directions, as where somebody sets the time; the
- * second only forward, as after a suspend. CLOCK_MONOTONIC does not jump on any
- * machine, so it does not jump here.
+ * Clocks that jump, for LD_PRELOAD. FAKECLOCK names a file of two numbers of
+ * nanoseconds, by which CLOCK_REALTIME and CLOCK_BOOTTIME are ahead. The first
+ * may jump in both directions, as when the time is set; the second only
+ * forward, as after a suspend. CLOCK_MONOTONIC does not jump on any machine, so
+ * it does not jump here.
  */
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -17,7 +16,7 @@
 
 #define SECOND INT64_C(1000000000)
 
-static _Atomic int64_t *offsets; /* NULL: no jumps */
+static _Atomic int64_t *offsets; /* NULL if clocks do not jump */
 
 __attribute__((constructor)) static void open_offsets(void)
 {

@@ -1,16 +1,16 @@
-/* Addresses: reserving them. */
+/* This file reserves and backs addresses. */
 #include "tests/fakes/cuda/address.h"
 #include "tests/fakes/cuda/guard.h"
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
-/* How far below the place that the kernel would take. More would leave what
- * ThreadSanitizer lets a program have. */
+/* Ranges lie at most this far below the place that the kernel would choose.
+ * More would leave the range that ThreadSanitizer allows. */
 #define SPREAD (UINT64_C(1) << 38)
 #define TRIES  64
-/* Released ranges stay out of reach until so many more were. Each costs one
- * of the kernel's 65,530 mappings. */
+/* A released range stays reserved until this many more were released. Each
+ * costs one of the kernel's 65,530 mappings. */
 #define N_RELEASED 256
 
 static struct range {
@@ -31,7 +31,7 @@ static void *map(uint64_t hint, uint64_t size, int flags)
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
 }
 
-/* Where the kernel would put it: random ranges lie below. */
+/* The kernel would choose this place; random ranges lie below it. */
 static uint64_t find_top(uint64_t size)
 {
 	void *at = map(0, size, 0);
@@ -73,8 +73,8 @@ void address_release(uint64_t address, uint64_t size)
 	*range = (struct range){address, size};
 }
 
-/* Not to be inherited by forked children, as no device memory is, nor to be
- * in core files. */
+/* As with all device memory, forked children do not inherit it, and core files
+ * do not contain it. */
 static int protect(uint64_t address, uint64_t size, int protection)
 {
 	void *at = (void *)(uintptr_t)address;
@@ -104,7 +104,8 @@ void address_clear(uint64_t address, uint64_t size)
 
 int address_alias(uint64_t address, void *host, uint64_t size, int protection)
 {
-	/* An old size of 0: the old mapping stays, the new one is a second. */
+	/* With an old size of 0 the old mapping stays, and the new one is a
+	 * second mapping. */
 	void *at = mremap(host, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED,
 			  (void *)(uintptr_t)address);
 

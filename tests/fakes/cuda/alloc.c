@@ -1,7 +1,7 @@
 /*
- * Plain device memory. The address that was freed last is given out again for
- * the same size, as a driver's allocator does, so that who keeps a stale one
- * (or the legacy handle of one, which is then the same bytes) finds out.
+ * Plain device memory. The address that was freed last is used again for the
+ * same size, as a driver's allocator does. So a program that keeps a stale
+ * address (or its legacy handle, which then has the same bytes) finds out.
  */
 #include "tests/fakes/cuda/alloc.h"
 #include "tests/fakes/cuda/address.h"
@@ -22,7 +22,7 @@
 
 static struct {
 	uint64_t address, span;
-} free_ranges[N_FREE]; /* the last freed is the last; unused ones are 0 */
+} free_ranges[N_FREE]; /* the last freed comes last; unused entries are 0 */
 
 static uint64_t take_range(uint64_t span)
 {
@@ -51,7 +51,8 @@ static void put_range(uint64_t address, uint64_t span)
 	free_ranges[N_FREE - 1].span = span;
 }
 
-/* Whoever has it open, against the rules, sees that it is gone. */
+/* A process that still has the memory open, against the rules, sees that it was
+ * freed. */
 static void poison(struct mapping *mapping)
 {
 	guard_allow(true);
@@ -191,8 +192,8 @@ CUresult cuMemGetInfo(size_t *available, size_t *total)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* Of VMM's memory it is the one mapping; of cuMemAlloc()'s, what was asked
- * for. */
+/* For VMM's memory it is the range of one mapping; for cuMemAlloc()'s, the
+ * requested size. */
 CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *size,
 			      CUdeviceptr address)
 {

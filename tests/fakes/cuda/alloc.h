@@ -1,4 +1,5 @@
-/* cuMemAlloc()'s memory, and what other processes' handles of it open. */
+/* cuMemAlloc()'s memory, and memory that was opened by other processes'
+ * handles. */
 #pragma once
 #include "tests/fakes/cuda/api.h"
 
@@ -6,13 +7,13 @@ struct context;
 struct mapping;
 struct memory;
 
-/* All functions: with the process's lock. */
+/* The caller of each function holds the process's lock. */
 
-/* Map memory of a kind that everybody may read and write at a new address.
- * `memory`: the reference is the mapping's, if it succeeds. */
+/* Map memory of a kind that every device may read and write at a new address.
+ * If it succeeds, the mapping owns the reference to `memory`. */
 CUresult alloc_map(struct context *context, struct memory *memory,
 		   uint64_t address, struct mapping **ret);
 void alloc_unmap(struct mapping *mapping);
 
-/* All of a context that ends. */
+/* Free all memory of a context that ends. */
 void alloc_free_all(struct context *context);

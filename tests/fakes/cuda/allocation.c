@@ -1,4 +1,4 @@
-/* VMM allocations: made, shared and released, all of it without a context. */
+/* VMM allocations, which are made, shared and released without a context. */
 #include "tests/fakes/cuda/allocation.h"
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/device.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FABRIC_SIZE 64 /* of a fabric handle: a name of the ledger */
+#define FABRIC_SIZE 64 /* of a fabric handle; a name in the ledger */
 
 _Static_assert(LEDGER_NAME_SIZE <= FABRIC_SIZE, "a name is a handle");
 
@@ -153,8 +153,9 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 /* --- sharing ------------------------------------------------------------- */
 
-/* A file of its own each time: two exports cannot be seen to be of the same
- * memory. Not closed by exec(), as the driver does not promise that either. */
+/* Each export has a file description of its own, so a program cannot see that
+ * two exports are of the same memory. exec() does not close it, because the
+ * driver does not promise that either. */
 static CUresult export_fd(const struct memory *memory, int *ret)
 {
 	char path[40];
@@ -204,7 +205,7 @@ CUresult cuMemExportToShareableHandle(void *shareable,
 	return call_end(export(shareable, allocation->memory, type));
 }
 
-/* A descriptor of one's own, of what is shared. */
+/* Returns a descriptor of our own for a shared allocation. */
 static CUresult open_shareable(void *shareable, CUmemAllocationHandleType type,
 			       int *ret)
 {
@@ -232,7 +233,7 @@ static CUresult open_shareable(void *shareable, CUmemAllocationHandleType type,
 	return fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
-/* Is it of this kind, and of a device that this process sees? */
+/* Is the allocation of this kind, and of a device that this process sees? */
 static CUresult check_import(const struct memory *memory,
 			     CUmemAllocationHandleType type)
 {
@@ -307,7 +308,7 @@ cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 	return call_end(CUDA_SUCCESS);
 }
 
-/* The very handle that it was mapped with, also if that was released. */
+/* Returns the handle with which it was mapped, even if that was released. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
 				     void *address)
 {

@@ -1,8 +1,8 @@
 /*
- * Allocations: what a handle of cuMemCreate() or an import means. One is alive
- * while it has handles (cuMemRelease() for each) or mappings.
+ * Allocations, to which handles of cuMemCreate() and imports refer. An
+ * allocation lives while it has handles (cuMemRelease() for each) or mappings.
  *
- * All functions: with the process's lock.
+ * The caller of each function holds the process's lock.
  */
 #pragma once
 #include "tests/fakes/cuda/api.h"
@@ -12,11 +12,11 @@ struct memory;
 struct allocation {
 	CUmemGenericAllocationHandle handle;
 	struct memory *memory;  /* a reference */
-	unsigned int n_handles; /* that the program has to release */
+	unsigned int n_handles; /* handles that the program must release */
 	unsigned int n_mappings;
 };
 
-/* NULL: there is no handle of that value that was not released. */
+/* Returns NULL if no live handle has that value. */
 struct allocation *allocation_find(CUmemGenericAllocationHandle handle);
-/* To be called when either count has gone down. */
+/* Call this after either count was reduced. */
 void allocation_settle(struct allocation *allocation);

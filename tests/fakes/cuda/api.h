@@ -1,4 +1,4 @@
-/* The driver's interface, as what the double exports. */
+/* The driver's interface, as the fake exports it. */
 #pragma once
 #pragma GCC visibility push(default)
 #include "cuda/driver_api.h"

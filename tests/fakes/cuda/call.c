@@ -1,8 +1,7 @@
 /*
- * Entry points: the gate before all of them, and counting.
- *
- * Counts are written into a shared mapping of a file, so that counting needs
- * no system call and survives any end of the process.
+ * Entry points: the checks before each call, and the counters. Counts are
+ * written into a shared mapping of a file, so that counting needs no system
+ * call and survives any end of the process.
  */
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/capture.h"
@@ -32,11 +31,12 @@ static const char *const names[N_COUNTS] = {
 	[NOTE_NCCL] = "nccl_calls",
 };
 
-/* Its own lock: calls are counted before the process's is taken. */
+/* It has a lock of its own, because calls are counted before the process's lock
+ * is taken. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned int counts[N_COUNTS];
-static char *lines; /* the file, mapped; NULL: not open */
-static pid_t owner; /* whose counts these are */
+static char *lines; /* the mapped file; NULL if not open */
+static pid_t owner; /* process to which the counts belong */
 
 const char *call_name(unsigned int call)
 {
@@ -69,14 +69,14 @@ static void open_file(void)
 	if (at == MAP_FAILED)
 		settings_refuse("%s cannot be mapped: %m", name);
 	close(fd);
-	/* a child forked from here counts in a file of its own */
+	/* a child forked after this counts in a file of its own */
 	madvise(at, N_COUNTS * LINE_SIZE, MADV_DONTFORK);
 	lines = at;
 	for (unsigned int i = 0; i < N_COUNTS; i++)
 		write_line(i);
 }
 
-/* Gives the how manieth of this process it is. */
+/* Returns the number of this call among those of the process. */
 static unsigned int count(unsigned int index)
 {
 	unsigned int n;

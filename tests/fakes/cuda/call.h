@@ -1,5 +1,5 @@
 /*
- * What every entry point of the driver does first and last.
+ * Every entry point of the driver begins and ends with these functions.
  *
  *	CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
  *	{
@@ -11,11 +11,11 @@
  *		return call_end(r);
  *	}
  *
- * It refuses forked children, the time after exit has begun and host functions
- * of streams; counts; does what FAKECUDA_FAIL says; and takes the lock.
+ * call_begin() refuses forked children, calls after exit has begun, and host
+ * functions of streams; counts; obeys FAKECUDA_FAIL; and takes the lock.
  *
  * With FAKECUDA_COUNT=1, $FAKECUDA_DIR/calls.PID has a line for each function
- * (without "cu" and version) and for what is listed in enum call_note:
+ * (without "cu" and version) and for each event of enum call_note:
  * "MemCreate <tab> 17". It is up to date at any time, also after SIGKILL.
  */
 #pragma once
@@ -34,23 +34,23 @@ enum call {
 enum call_note {
 	NOTE_CONTEXTS = N_CALLS, /* made */
 	NOTE_QUEUES,             /* of each device */
-	NOTE_MPS,       /* 1: there was a daemon of MPS to connect to */
-	NOTE_PINNED_IN, /* copies of pinned memory to a device that are done */
-	NOTE_NCCL,      /* calls of NCCL's double */
+	NOTE_MPS,       /* 1 if there was a daemon of MPS to connect to */
+	NOTE_PINNED_IN, /* finished copies of pinned memory to a device */
+	NOTE_NCCL,      /* calls of the fake NCCL */
 	N_COUNTS,
 };
 
-/* Without the lock, and before cuInit() too. */
+/* Begin a call without the lock, which is allowed before cuInit(), too. */
 CUresult call_begin_bare(enum call call);
-/* After cuInit(). */
+/* Begin a call that requires cuInit(). */
 CUresult call_begin(enum call call);
-/* With a current context without error. */
+/* Begin a call that requires a current context without error. */
 CUresult call_begin_context(enum call call, struct context **ret);
-/* Gives back `result`. Not after call_begin_bare(). */
+/* Returns `result`. Do not call it after call_begin_bare(). */
 CUresult call_end(CUresult result);
 
-/* Without "cu" and version; NULL past the last. */
+/* Returns the name without "cu" and version, or NULL after the last. */
 const char *call_name(unsigned int call);
 
-/* Count a thing that is no call. */
+/* Count an event that is not a call. */
 void call_note(enum call_note note);

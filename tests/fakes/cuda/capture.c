@@ -3,12 +3,12 @@
 #include <pthread.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static CUstream captured; /* as every thread's affair; NULL: none */
+static CUstream captured; /* by a capture that concerns every thread, or NULL */
 static bool is_lost;
 
 static __thread CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-/* Of those that the interface calls potentially unsafe, what we use. */
+/* These are the potentially unsafe calls of the interface that we use. */
 static bool is_unsafe(enum call call)
 {
 	switch (call) {

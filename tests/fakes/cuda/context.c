@@ -1,4 +1,4 @@
-/* Primary contexts. */
+/* This file implements primary contexts. */
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/alloc.h"
 #include "tests/fakes/cuda/call.h"
@@ -12,7 +12,7 @@
 #include "tests/fakes/cuda/stream.h"
 #include <unistd.h>
 
-#define MAX_STACK 16 /* of contexts pushed by a thread */
+#define MAX_STACK 16 /* of the contexts that a thread pushed */
 
 static struct context contexts[FAKE_MAX_DEVICES];
 
@@ -112,7 +112,7 @@ static CUresult make(struct context *context, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-/* Work that is queued is dropped. */
+/* Queued work is dropped. */
 static void destroy(struct context *context)
 {
 	handle_free(HANDLE_CONTEXT, (uintptr_t)context->handle);

@@ -1,9 +1,9 @@
 /*
- * Contexts: the primary one of each device, and which of them is current in a
- * thread. They are made and destroyed with the first and last reference; a new
- * one has a new handle, and things of the old one are refused.
+ * Contexts: the primary one of each device, and the current one of each thread.
+ * They are made and destroyed with the first and last reference. A new one has
+ * a new handle, and objects of the old one are refused.
  *
- * All functions: with the process's lock.
+ * The caller of each function holds the process's lock.
  */
 #pragma once
 #include "tests/fakes/cuda/api.h"
@@ -15,27 +15,30 @@ struct stream;
 
 struct context {
 	CUdevice device;  /* its ordinal */
-	CUcontext handle; /* NULL: there is none now */
+	CUcontext handle; /* NULL if the context does not exist now */
 	unsigned int n_refs;
-	CUresult error;                  /* sticky; for the process's life */
-	struct stream *streams;          /* all that are not destroyed */
-	struct stream *legacy;           /* one of them; NULL: not used yet */
-	struct queue queues[QUEUES_MAX]; /* of its streams */
-	struct memory *overhead;         /* what it takes of the device; NULL */
-	int lock_fd;                     /* ledger_enter() */
+	CUresult error; /* stays until the process ends */
+	/* all streams that are not destroyed */
+	struct stream *streams;
+	/* the legacy stream; NULL if not used yet */
+	struct stream *legacy;
+	struct queue queues[QUEUES_MAX]; /* used by its streams */
+	/* device memory that the context uses, or NULL */
+	struct memory *overhead;
+	int lock_fd; /* ledger_enter() */
 };
 
-/* The calling thread's, whatever has become of it; NULL: none, or none that is
- * not destroyed. */
+/* Returns the calling thread's context, even if it has an error, or NULL if
+ * there is none that is not destroyed. */
 struct context *context_top(void);
-/* The same if it can be used. */
+/* Returns the same context if it can be used. */
 CUresult context_current(struct context **ret);
-/* Can it be used: its error, or the device's. */
+/* Returns the context's error, or the device's, if it cannot be used. */
 CUresult context_check(struct context *context);
-/* Work of it went wrong. The first error stays. */
+/* Record an error of its work. The first error stays. */
 void context_fail(struct context *context, CUresult error);
 
-/* That of a handle; NULL: it is none, or is destroyed. */
+/* Returns the context of a handle, or NULL if it is invalid or destroyed. */
 struct context *context_find(CUcontext handle);
-/* That of an ordinal, alive or not. */
+/* Returns the context of an ordinal, alive or not. */
 struct context *context_of(CUdevice device);

@@ -1,11 +1,11 @@
 /*
- * Copies. What they are like depends on the memory:
+ * Copies. Their behaviour depends on the memory:
  *
  *   - pageable host memory is read before the call returns, and written before
- *     it returns, also where the call is asynchronous;
- *   - the copy itself is then still under way, also where the call is not
- *     asynchronous and the target is a device;
- *   - pinned memory is read and written when it is the copy's turn.
+ *     it returns, even if the call is asynchronous;
+ *   - the copy itself then still runs, even if the call is synchronous and the
+ *     target is a device;
+ *   - pinned memory is read and written when the copy runs.
  */
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/context.h"
@@ -24,7 +24,7 @@ struct copy {
 	uint64_t to, from;
 	size_t size;
 	enum side to_side, from_side;
-	char *staged; /* what was pageable memory; NULL */
+	char *staged; /* copy of the pageable memory, or NULL */
 };
 
 static enum side side_of(uint64_t address)
@@ -41,7 +41,7 @@ static enum side side_of(uint64_t address)
 
 /* --- the work ------------------------------------------------------------ */
 
-/* Host memory that is registered read-only is so for the device only. */
+/* Host memory that is registered read-only is read-only for devices only. */
 static bool can_touch(const struct copy *copy, uint64_t address, size_t size,
 		      enum side side, bool is_write)
 {
@@ -95,7 +95,7 @@ static CUresult run_copy(struct work *work)
 		return r;
 	memmove((void *)(uintptr_t)copy->to, copy->staged ? copy->staged : from,
 		copy->size);
-	return check_touch(copy); /* was all of it there to the end? */
+	return check_touch(copy); /* was all of it mapped to the end? */
 }
 
 static void end_copy(struct work *work, bool is_done)
@@ -135,7 +135,7 @@ static bool has_all(uint64_t address, size_t size, enum side side)
 	return true;
 }
 
-/* Must the caller wait until it is done? */
+/* Must the caller wait until the copy is done? */
 static bool is_synchronous(const struct copy *copy, bool is_async)
 {
 	if (copy->to_side == SIDE_PAGEABLE)
@@ -145,14 +145,15 @@ static bool is_synchronous(const struct copy *copy, bool is_async)
 	return copy->to_side == SIDE_PINNED || copy->from_side == SIDE_PINNED;
 }
 
-/* What is to be done before the copy is in the queue. */
+/* Do this before the copy is queued. */
 static CUresult prepare(struct stream *stream, struct copy *copy, bool is_async)
 {
 	CUresult r = CUDA_SUCCESS;
 
 	if (copy->from_side != SIDE_PAGEABLE)
 		return CUDA_SUCCESS;
-	/* Documented: a synchronous one waits for the stream first. */
+	/* The interface says that a synchronous copy waits for the stream
+	 * first. */
 	if (!is_async) {
 		r = stream_synchronize(stream);
 		if (r == CUDA_SUCCESS && stream->is_destroyed)
@@ -166,7 +167,7 @@ static CUresult enqueue(struct stream *stream, struct copy *copy, bool is_async)
 	bool is_sync = is_synchronous(copy, is_async);
 	CUresult r;
 
-	stream->n_refs++; /* while the lock is let go of */
+	stream->n_refs++; /* while the lock is released */
 	r = prepare(stream, copy, is_async);
 	if (r)
 		free(copy);
@@ -178,7 +179,7 @@ static CUresult enqueue(struct stream *stream, struct copy *copy, bool is_async)
 	return r;
 }
 
-/* Refuses what no memory is known to be. */
+/* Refuses an address that belongs to no known memory. */
 static CUresult start(struct stream *stream, uint64_t to, uint64_t from,
 		      size_t size, bool is_async)
 {
@@ -203,7 +204,7 @@ static CUresult start(struct stream *stream, uint64_t to, uint64_t from,
 	return enqueue(stream, copy, is_async);
 }
 
-/* What a function says of a pointer. */
+/* The kind of memory that a function takes a pointer to be. */
 enum claim { CLAIM_HOST, CLAIM_DEVICE };
 
 static bool is_true(enum claim claim, uint64_t address)
@@ -212,7 +213,7 @@ static bool is_true(enum claim claim, uint64_t address)
 				   : mapping_has_device(address, 1);
 }
 
-/* One end of a copy, and what the function called says that it is. */
+/* One end of a copy, with the kind that the called function takes it to be. */
 struct end {
 	uint64_t address;
 	enum claim claim;

@@ -1,4 +1,4 @@
-/* Devices. They need no context, and none of this makes one. */
+/* Devices. These functions need no context, and make none. */
 #include "tests/fakes/cuda/device.h"
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/fake.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_ATTRIBUTE 145 /* of CUDA 13.0 */
+#define MAX_ATTRIBUTE 145 /* version of CUDA 13.0 */
 
 static unsigned int visible[FAKE_MAX_DEVICES]; /* numbers, by ordinal */
 static int n_visible;
@@ -25,7 +25,7 @@ static void make_gpu_uuid(unsigned int number, CUuuid *ret)
 	ret->bytes[15] = (char)number;
 }
 
-/* Instances are all of one GPU. */
+/* All instances belong to one GPU. */
 static void make_uuid(unsigned int number, CUuuid *ret)
 {
 	make_gpu_uuid(number, ret);
@@ -47,8 +47,8 @@ static void format_uuid(unsigned int number, char ret[48])
 	}
 }
 
-/* One entry of CUDA_VISIBLE_DEVICES: an ordinal, or the beginning of a UUID.
- * Gives the number, or -1. */
+/* Read one entry of CUDA_VISIBLE_DEVICES: an ordinal, or the beginning of a
+ * UUID. Returns the number, or -1. */
 static int parse_visible(const char *entry)
 {
 	char uuid[48];
@@ -68,8 +68,8 @@ static int parse_visible(const char *entry)
 	return -1;
 }
 
-/* The list ends with the first entry that is none; twice the same is none at
- * all. */
+/* The list ends at the first invalid entry. A repeated entry makes the whole
+ * list empty. */
 static void open_visible(const char *list)
 {
 	char copy[1024];
@@ -90,7 +90,8 @@ static void open_visible(const char *list)
 	}
 }
 
-/* As a driver does at its start, and who finds one is a client of it. */
+/* A driver looks for MPS at its start; a process that finds a daemon becomes
+ * its client. */
 static void look_for_mps(void)
 {
 	const char *dir = getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -113,7 +114,7 @@ CUresult device_open(void)
 		for (unsigned int i = 0; i < settings()->n_devices; i++)
 			visible[n_visible++] = i;
 	}
-	/* A process is given one instance, if any. */
+	/* A process gets at most one instance. */
 	if (settings()->is_mig && n_visible > 1)
 		n_visible = 1;
 	look_for_mps();
@@ -209,7 +210,7 @@ CUresult cuDeviceGetCount(int *count)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* What functions about a device begin with. */
+/* Functions about a device begin with this. */
 static CUresult begin(enum call call, const void *ret, CUdevice device)
 {
 	CUresult r = call_begin(call);
@@ -245,7 +246,7 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* The function that had the name before; it is not counted. */
+/* The function that had the name in older versions; it is not counted. */
 #undef cuDeviceGetUuid
 FAKE_EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 
@@ -297,7 +298,7 @@ static int attribute(CUdevice_attribute which)
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
 		break;
 	}
-	return 0; /* of those that fsdpd does not ask about, too */
+	return 0; /* also for attributes that fsdpd does not read */
 }
 
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which,

@@ -1,4 +1,5 @@
-/* Names and texts of results. The names are the interface's, the texts ours. */
+/* Names and texts of results. The names are those of the interface, the texts
+ * are ours. */
 #include "tests/fakes/cuda/call.h"
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-/* Events within a process, and the driver's interface to all of them. */
+/* Events within a process, and the driver's interface to all events. */
 #include "tests/fakes/cuda/event.h"
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/context.h"
@@ -80,8 +80,8 @@ CUresult cuEventCreate(CUevent *event, unsigned int flags)
 	return call_end(create(context, flags, event));
 }
 
-/* Waits and records that are under way are not disturbed; those of other
- * processes are. */
+/* This does not disturb waits and records of this process that still run, but
+ * it disturbs those of other processes. */
 CUresult cuEventDestroy(CUevent handle)
 {
 	CUresult r = call_begin(CALL_EventDestroy);
@@ -111,8 +111,8 @@ static CUresult run_record(struct work *work)
 	return CUDA_SUCCESS;
 }
 
-/* Also where nothing was run: who waits must not wait for ever, and is told by
- * the context's error. */
+/* The record ends even if it did not run, so that no thread waits for ever. The
+ * context's error tells the waiters. */
 static void end_record(struct work *work, bool is_done)
 {
 	struct mark *mark = ((struct mark_work *)work)->mark;
@@ -146,7 +146,7 @@ static CUresult record(struct event *event, struct stream *stream)
 	return CUDA_SUCCESS;
 }
 
-/* What functions of an event and maybe a stream begin with. */
+/* Functions of an event, and perhaps of a stream, begin with this. */
 static CUresult begin(enum call call, CUevent handle, struct event **ret,
 		      struct context **ret_context)
 {
@@ -223,7 +223,7 @@ static CUresult wait_for(struct mark *mark, struct stream *stream)
 	return CUDA_SUCCESS;
 }
 
-/* The event may be of another context. */
+/* The event may belong to another context. */
 CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle,
 			   unsigned int flags)
 {
@@ -261,7 +261,8 @@ CUresult cuEventQuery(CUevent handle)
 	return call_end(is_done(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
-/* What was recorded when it was called, also if it is recorded again. */
+/* Wait for the record that was the last when the call was made, even if another
+ * record follows. */
 static CUresult synchronize_mark(struct context *context, struct mark *mark)
 {
 	if (!mark)

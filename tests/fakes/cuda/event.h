@@ -1,8 +1,8 @@
 /*
- * Events: what was recorded last, done or not. One for several processes keeps
- * that in a page that they share (event_ipc.h).
+ * Events, each with its last record, which is done or not. An event for several
+ * processes keeps that in a page that they share (event_ipc.h).
  *
- * All functions: with the process's lock.
+ * The caller of each function holds the process's lock.
  */
 #pragma once
 #include "tests/fakes/cuda/api.h"
@@ -15,18 +15,19 @@ struct event_share;
 struct mark {
 	unsigned int n_refs;
 	bool is_done;
-	uint64_t ns; /* when */
+	uint64_t ns; /* time at which it was done */
 };
 
 struct event {
 	struct context *context;
 	CUcontext made_in; /* the context's handle at that time */
 	unsigned int flags;
-	struct mark *mark;         /* a reference; NULL: not recorded */
-	struct event_share *share; /* interprocess, and owned; NULL */
+	struct mark *mark; /* a reference; NULL if never recorded */
+	/* owned by an interprocess event, else NULL */
+	struct event_share *share;
 };
 
-/* `share` (or NULL) is the event's if it succeeds. */
+/* If it succeeds, the event owns `share`, which may be NULL. */
 CUresult event_new(struct context *context, unsigned int flags,
 		   struct event_share *share, CUevent *ret);
-struct event *event_find(CUevent handle); /* or NULL */
+struct event *event_find(CUevent handle); /* returns the event or NULL */

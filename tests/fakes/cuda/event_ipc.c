@@ -1,4 +1,4 @@
-/* Interprocess events: pages, and the handles that name them. */
+/* Interprocess events: their pages, and the handles that name them. */
 #include "tests/fakes/cuda/event_ipc.h"
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/context.h"
@@ -18,7 +18,8 @@
 struct share_work {
 	struct work work;
 	struct event_share *share; /* a reference */
-	uint64_t n;                /* the record that it is, or waits for */
+	/* the record that the work makes or waits for */
+	uint64_t n;
 };
 
 struct handle {
@@ -66,13 +67,13 @@ CUresult event_share_create(struct event_share **ret)
 	int fd;
 
 	name_of(&handle, name);
-	/* one of a dead process of that number may be there */
+	/* a dead process of that number may have left one */
 	ledger_unlink(name);
 	fd = openat(ledger_dir(), name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
 		    0666);
 	if (fd < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
-	(void)fchmod(fd, 0666); /* whatever the umask */
+	(void)fchmod(fd, 0666); /* independent of the umask */
 	if (ftruncate(fd, sizeof(struct event_page)) < 0) {
 		close(fd);
 		ledger_unlink(name);
@@ -184,7 +185,7 @@ static CUresult handle_of(const struct event *event, CUipcEventHandle *ret)
 {
 	struct handle handle = {.magic = MAGIC};
 
-	/* Not of one that was opened from a handle, either. */
+	/* This also refuses an event that was opened from a handle. */
 	if (!event->share || !event->share->name[0])
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (sscanf(event->share->name, "event.%d.%u", &handle.maker,

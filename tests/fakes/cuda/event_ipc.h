@@ -1,13 +1,11 @@
 /*
- * Interprocess events: a page in the ledger's folder, which all who have the
- * event map.
+ * Interprocess events. Each is a page in the ledger's folder, which all
+ * processes that use the event map. Records are numbered over all processes. A
+ * record is done when its number is in its place of the ring, or when a later
+ * record has replaced it there. If a process dies before its record is done,
+ * waiters wait for ever, as they may with a driver.
  *
- * Records are numbered, over all processes. Each is done when its number is in
- * its place of the ring; a place taken over by a later one is as good. A
- * process that dies with a record under way leaves waiters alone for ever, as
- * a driver may.
- *
- * All functions: with the process's lock.
+ * The caller of each function holds the process's lock.
  */
 #pragma once
 #include "tests/fakes/cuda/api.h"
@@ -22,25 +20,25 @@ struct stream;
 
 struct event_page {
 	uint64_t magic;
-	atomic_uint is_destroyed; /* by its maker */
+	atomic_uint is_destroyed; /* set by its maker */
 	_Atomic uint64_t n_recorded;
 	_Atomic uint64_t done[EVENT_RING];
 };
 
-/* A process's mapping of one. */
+/* A process's mapping of an event. */
 struct event_share {
-	unsigned int n_refs; /* the event's, and of work under way */
+	unsigned int n_refs; /* by the event, and by work that runs */
 	struct event_page *page;
-	char name[LEDGER_NAME_SIZE]; /* "": it is somebody else's */
+	char name[LEDGER_NAME_SIZE]; /* "" if another process made it */
 };
 
 CUresult event_share_create(struct event_share **ret);
-/* The event is destroyed: let go of it, and if it was one's own, others must
- * not use it any more. */
+/* The event is destroyed: unmap it. If this process made it, other processes
+ * can no longer use it. */
 void event_share_destroy(struct event_share *share);
 void event_share_unref(struct event_share *share);
 
 CUresult event_share_record(struct event_share *share, struct stream *stream);
 CUresult event_share_wait(struct event_share *share, struct stream *stream);
-/* Is record n done? 0: the last one. */
+/* Is record n done? 0 means the last one. */
 bool event_share_is_done(const struct event_share *share, uint64_t n);

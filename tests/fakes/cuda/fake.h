@@ -1,6 +1,6 @@
 /*
- * What the NCCL double, or a test, needs of the CUDA driver double and the
- * driver's own interface does not have.
+ * Functions that the fake NCCL, or a test, needs from the fake CUDA driver and
+ * that the driver's own interface does not have.
  */
 #pragma once
 #include "cuda/driver_api.h"
@@ -9,37 +9,37 @@
 #define FAKE_EXPORT __attribute__((visibility("default")))
 
 /*
- * Enqueue work of the double's own kind, in order with all other work. `fn` is
- * called once, on the stream's thread, where device memory can be touched;
- * what it touches wrongly becomes the context's error. It must not call the
- * driver.
- *
- * Where a driver would never run it (the context has an error, or the process
- * ends), it is called too, so that it can free `data`: look at
- * fake_is_stopping() first, and in every loop that waits for others.
+ * Enqueue work of a kind that the driver does not have, in order with all other
+ * work. `fn` is called once, on the stream's thread, where it may access device
+ * memory; an invalid access becomes the context's error. It must not call the
+ * driver. If a driver would never run it (the context has an error, or the
+ * process ends), it is called as well, so that it can free `data`. So it must
+ * check fake_is_stopping() first, and in every loop that waits for other
+ * processes.
  */
 FAKE_EXPORT CUresult fake_stream_enqueue(CUstream stream, void (*fn)(void *),
 					 void *data);
-/* Only in `fn`, on the thread that it is called on. */
+/* Call it only in `fn`, on the same thread. */
 FAKE_EXPORT bool fake_is_stopping(void);
 
-/* What the stream was made with: 0, or less for a higher one. */
+/* Returns the priority with which the stream was made: 0, or less for a higher
+ * one. */
 FAKE_EXPORT int fake_stream_priority(CUstream stream);
 
-/* The device of the calling thread's current context, numbered as on the
- * machine and not as in this process (CUDA_VISIBLE_DEVICES). */
+/* Returns the device of the calling thread's current context, numbered as on
+ * the machine and not as in this process (CUDA_VISIBLE_DEVICES). */
 FAKE_EXPORT CUresult fake_current_device(int *ret_number);
 
-/* NCCL was called: FAKECUDA_COUNT counts that, too. */
+/* Report a call of NCCL, because FAKECUDA_COUNT counts those, too. */
 FAKE_EXPORT void fake_count_nccl(void);
 
 /*
- * The program captures the stream, from here to the end, in the mode that
- * concerns every thread (CU_STREAM_CAPTURE_MODE_GLOBAL); that makes no graph.
- * The end says whether a call of some thread has spoilt it.
+ * Begin or end a capture of the stream by the program, in the mode that
+ * concerns every thread (CU_STREAM_CAPTURE_MODE_GLOBAL). It makes no graph. The
+ * end tells whether a call of some thread has made the capture invalid.
  */
 FAKE_EXPORT void fake_capture_begin(CUstream stream);
 FAKE_EXPORT CUresult fake_capture_end(void);
 
-/* Says that this is a double; what it points to is of no meaning. */
+/* Marks the library as a fake. What it points to has no meaning. */
 extern FAKE_EXPORT const int fsdp_is_fake;

@@ -1,4 +1,4 @@
-/* Injected faults: the list is read once, and looked through at every call. */
+/* Injected faults. The list is read once, and searched at every call. */
 #include "tests/fakes/cuda/fault.h"
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/device.h"
@@ -23,7 +23,7 @@ enum action {
 	ACTION_FAULT,
 };
 
-/* Those without '=' first: "result" is what is none of the others. */
+/* Entries without '=' come first. "result" stands for any other word. */
 static const struct {
 	const char *word;
 	enum action action;
@@ -36,7 +36,7 @@ static const struct {
 static struct fault {
 	enum call call;
 	unsigned int n;
-	bool is_repeated; /* all later ones too */
+	bool is_repeated; /* this call and all later ones */
 	enum action action;
 	unsigned int value;
 } faults[MAX_FAULTS];
@@ -133,7 +133,7 @@ static void sleep_ms(unsigned int ms)
 		;
 }
 
-/* A fault of the device or of the context that is current. */
+/* Inject a fault of the device or of the context that is current. */
 static CUresult injure(const struct fault *fault)
 {
 	struct context *context;
@@ -160,7 +160,7 @@ static CUresult apply(const struct fault *fault)
 		return fault->value;
 	case ACTION_KILL:
 		kill(getpid(), SIGKILL);
-		pause(); /* until it has come */
+		pause(); /* until the fault is found */
 		return CUDA_SUCCESS;
 	case ACTION_SLEEP:
 		sleep_ms(fault->value);

@@ -1,4 +1,5 @@
-/* Fills. All of them are asynchronous: the interface promises no more. */
+/* Fills. All of them are asynchronous, because the interface does not promise
+ * more. */
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/mapping.h"

@@ -1,10 +1,9 @@
 /*
- * The guard: one protection key for all device memory, and signal handlers
- * that leave bad work by siglongjmp().
- *
- * A thread's rights start as "no key but 0"; so threads that the double did not
- * start have none. A handler is entered without rights, and leaving it by a
- * jump does not bring them back.
+ * The guard consists of one protection key for all device memory, and of signal
+ * handlers that leave bad work by siglongjmp(). A thread starts with the rights
+ * of key 0 only, so threads that the fake did not start have no access. A
+ * handler starts without rights, and leaving it by a jump does not restore
+ * them.
  */
 #include "tests/fakes/cuda/guard.h"
 #include <setjmp.h>
@@ -13,11 +12,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Static, because a handler may be the first to look in its thread. */
+/* They are static, because a handler may be the first to use them in its
+ * thread. */
 #define THREAD_STATIC static __thread __attribute__((tls_model("initial-exec")))
 
-THREAD_STATIC sigjmp_buf *escape; /* where bad work goes; NULL: none runs */
-THREAD_STATIC CUresult escaped;   /* why it went there */
+/* target for bad work; NULL if no work runs */
+THREAD_STATIC sigjmp_buf *escape;
+THREAD_STATIC CUresult escaped; /* the result of the bad work */
 
 static int key = -1;
 static struct sigaction old_segv, old_bus;
@@ -36,7 +37,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 	(void)context;
 	if (escape)
 		guard_trap(CUDA_ERROR_ILLEGAL_ADDRESS);
-	/* Not ours: it happens again, for whoever was there before. */
+	/* The fault is not ours. It happens again, for the previous handler. */
 	explain(info);
 	sigaction(signal, signal == SIGBUS ? &old_bus : &old_segv, NULL);
 }

@@ -1,25 +1,26 @@
 /*
- * Who may touch device memory: threads of streams, and nobody else, as far as
- * the CPU has protection keys. So a program that dereferences a device pointer
- * dies, as it does with a driver. Without such keys it does not.
- *
- * And what becomes of a bad access by work of a stream: an error.
+ * Protection of device memory: only threads of streams may access it, if the
+ * CPU has protection keys. So a program that dereferences a device pointer
+ * dies, as it does with a driver; without such keys it does not. The guard also
+ * turns a bad access by work of a stream into an error.
  */
 #pragma once
 #include "tests/fakes/cuda/api.h"
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Once, by cuInit(). */
+/* cuInit() calls it once. */
 void guard_open(void);
-/* mprotect() for device memory. 0 or -1. */
+/* Call mprotect() for device memory. Returns 0 or -1. */
 int guard_protect(void *address, size_t size, int protection);
-/* May the calling thread touch it? None may at first. */
+/* Allow or forbid access to the calling thread. At first no thread has
+ * access. */
 void guard_allow(bool is_allowed);
 /* Does the CPU have keys? */
 bool guard_has_keys(void);
 
-/* Call fn(data); its result, or what guard_trap() said, or ILLEGAL_ADDRESS if
- * it touched what it must not. Not nested. */
+/* Call fn(data). Returns its result, or the result that was passed to
+ * guard_trap(), or ILLEGAL_ADDRESS after an invalid access. Calls cannot be
+ * nested. */
 CUresult guard_run(CUresult (*fn)(void *), void *data);
 __attribute__((noreturn)) void guard_trap(CUresult error);
