@@ -1,8 +1,7 @@
 /*
- * Handles: a table of objects with generations.
- *
- * A handle is, from the top: 8 bits that make it an address that no CPU takes,
- * 8 bits of kind, 24 of generation, 24 of index.
+ * Handles: a table of objects with generations. A handle consists, from the
+ * top, of 8 bits that make it an address that no CPU accepts, 8 bits of kind,
+ * 24 of generation, and 24 of index.
  */
 #include "tests/fakes/cuda/handle.h"
 #include "tests/fakes/cuda/settings.h"
@@ -13,9 +12,9 @@
 #define INDEX_MASK ((UINT64_C(1) << INDEX_BITS) - 1)
 
 struct slot {
-	void *object; /* NULL: free */
+	void *object; /* NULL if free */
 	uint32_t generation;
-	uint32_t next_free; /* 0: none; slot 0 is not used */
+	uint32_t next_free; /* 0 if there is none; slot 0 is not used */
 };
 
 static struct slot *slots;

@@ -1,8 +1,8 @@
 /*
- * Handles: what the driver gives out instead of pointers. They cannot be
- * dereferenced, are never used again, and stale or invented ones are refused.
+ * Handles, which the driver gives out instead of pointers. They cannot be
+ * dereferenced and are never reused. Stale or invented handles are refused.
  *
- * All functions: with the process's lock.
+ * The caller of each function holds the process's lock.
  */
 #pragma once
 #include <stdint.h>
@@ -20,7 +20,7 @@ enum handle_kind {
 
 /* `object` is borrowed until handle_free(). */
 uint64_t handle_new(enum handle_kind kind, void *object);
-/* NULL: there is none of that kind. */
+/* Returns NULL if there is no object of that kind. */
 void *handle_find(enum handle_kind kind, uint64_t handle);
 void handle_free(enum handle_kind kind, uint64_t handle);
 unsigned int handle_count(enum handle_kind kind);

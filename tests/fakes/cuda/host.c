@@ -1,11 +1,10 @@
 /*
- * Host memory: allocated, or the program's own and registered.
- *
- * Devices have registered memory at another address than the CPU (as the
- * interface allows where CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM is 0), which
- * is a second mapping of the same pages, as far as the kernel can make one: so
- * it is pinned, as with a driver, and a program that gives a device the wrong
- * one of its two addresses is refused.
+ * Host memory, which is allocated here or registered by the program. Devices
+ * see registered memory at another address than the CPU (the interface allows
+ * that where CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM is 0). That address is a
+ * second mapping of the same pages, as far as the kernel can make one. So the
+ * memory is pinned, as with a driver, and a program that passes a device the
+ * wrong one of the two addresses is refused.
  */
 #include "tests/fakes/cuda/host.h"
 #include "tests/fakes/cuda/address.h"
@@ -24,7 +23,7 @@
 	(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |          \
 	 CU_MEMHOSTREGISTER_READ_ONLY)
 
-/* Down to a whole page. */
+/* Returns the address rounded down to a whole page. */
 static uint64_t page_of(uint64_t address)
 {
 	return address & ~(address_round(1) - 1);
@@ -36,7 +35,7 @@ static void free_pages(struct mapping *mapping)
 	mapping_remove(mapping);
 }
 
-/* With its alias, if it has one. */
+/* Remove it, and its alias if it has one. */
 static void unregister(struct mapping *mapping)
 {
 	if (mapping->alias)
@@ -59,7 +58,8 @@ void host_free_all(struct context *context)
 			mapping = mapping_next(mapping);
 			continue;
 		}
-		mapping = mapping_next(NULL); /* two may have gone */
+		/* two mappings may have been removed */
+		mapping = mapping_next(NULL);
 	}
 }
 
@@ -85,7 +85,8 @@ static CUresult allocate(struct context *context, size_t size, void **ret)
 		.span = span,
 		.kind = MAPPING_HOST,
 		.context = context,
-		.is_portable = true, /* addresses are unified: all is */
+		/* all memory is, as addresses are unified */
+		.is_portable = true,
 	};
 	memset(mapping->access, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 	       sizeof(mapping->access));
@@ -144,7 +145,7 @@ static bool can_access(uint64_t address, uint64_t size, bool is_write)
 
 	if (!maps)
 		return false;
-	/* lines ascend */
+	/* lines are in ascending order */
 	while (address < last && fgets(line, sizeof(line), maps)) {
 		if (sscanf(line, "%llx-%llx %4s", &start, &end, rights) != 3 ||
 		    end <= address)
@@ -179,7 +180,8 @@ static struct mapping *new_mapping(struct context *context, uint64_t size,
 	return mapping;
 }
 
-/* The device's address for `host`; NULL: it has none of its own. */
+/* Returns the device's address for `host`, or NULL if it has none of its
+ * own. */
 static struct mapping *make_alias(const struct mapping *host,
 				  unsigned int flags)
 {

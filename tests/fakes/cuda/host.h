@@ -1,7 +1,8 @@
-/* Host memory that devices reach. With the process's lock. */
+/* Host memory that devices can access. The caller of each function holds the
+ * process's lock. */
 #pragma once
 
 struct context;
 
-/* All of a context that ends. */
+/* Free all host memory of a context that ends. */
 void host_free_all(struct context *context);

@@ -1,10 +1,9 @@
 /*
- * Legacy handles: 64 bytes that name a process and an address in it.
- *
- * The maker must be alive when one is opened, and must not free the memory
- * before it is closed; if it does, readers see poison. A maker's death harms no
- * memory that is open. A handle says nothing of which allocation at that
- * address is meant: one that is made for a later one there is the same.
+ * Legacy handles: 64 bytes that name a process and an address in it. The maker
+ * must be alive when a process opens one, and must not free the memory before
+ * it is closed; if it does, readers see poison. If the maker dies, open memory
+ * stays as it is. A handle does not identify the allocation at that address: a
+ * handle of a later allocation at the same address is equal.
  */
 #include "tests/fakes/cuda/ipc.h"
 #include "tests/fakes/cuda/address.h"
@@ -85,7 +84,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *ret, CUdeviceptr address)
 
 /* --- opening ------------------------------------------------------------- */
 
-/* `memory`: the reference is the mapping's, if it succeeds. */
+/* If it succeeds, the mapping owns the reference to `memory`. */
 static CUresult map(struct context *context, struct memory *memory,
 		    struct mapping **ret)
 {
@@ -118,7 +117,7 @@ static CUresult open_fd(struct context *context, int fd, struct mapping **ret)
 	return r;
 }
 
-/* The mapping of that memory that the context has; NULL. */
+/* Returns the context's mapping of that memory, or NULL. */
 static struct mapping *find_open(const struct context *context, ino_t inode)
 {
 	struct mapping *mapping;

@@ -3,5 +3,6 @@
 
 struct mapping;
 
-/* Its memory is freed: nobody can open it any more. With the process's lock. */
+/* Its memory is freed, so no process can open it any more. The caller holds the
+ * process's lock. */
 void ipc_forget(const struct mapping *mapping);

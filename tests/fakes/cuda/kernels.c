@@ -1,9 +1,8 @@
 /*
- * The twins of our kernels (cuda/kernels/kernels.cu): what they do to a table,
- * one element at a time, by the definitions in cuda/kernels.h.
- *
- * Tiles, rows and vectors are the device's too, so that a table that would send
- * it astray does so here. Every float is a double.
+ * Versions of our kernels (cuda/kernels/kernels.cu) for the fake. They do to a
+ * table what the definitions in cuda/kernels.h say, one element at a time. They
+ * divide the work into tiles, rows and vectors as the device does, so a table
+ * that would lead the device astray does so here. Every float is a double.
  */
 #include "cuda/kernels/params.h"
 #include "tests/fakes/cuda/registry.h"
@@ -21,7 +20,8 @@ enum twin_kind {
 /* --- floats -------------------------------------------------------------- */
 
 struct format {
-	int n_mantissa, least; /* bits; exponent of the least normal number */
+	/* bits, and exponent of the least normal number */
+	int n_mantissa, least;
 	uint64_t infinity, sign;
 };
 
@@ -58,7 +58,7 @@ static double decode_small(const struct format *format, uint64_t bits)
 	return bits & format->sign ? -value : value;
 }
 
-/* Counted in units of the last place, to which the sum with 2^52 rounds. The
+/* Encode in units of the last place, to which the sum with 2^52 rounds. The
  * leading 1 of normal numbers adds one to the exponent's field. */
 static uint64_t encode_small(const struct format *format, double value)
 {
@@ -119,7 +119,7 @@ static uint64_t encode(uint32_t dtype, double value)
 	}
 }
 
-/* In the accumulator of that dtype. */
+/* Compute in the accumulator of that dtype. */
 static double product_in(uint32_t dtype, double a, double b)
 {
 	return dtype == DTYPE_F64 ? a * b : (double)((float)a * (float)b);
@@ -160,7 +160,7 @@ static bool is_signed(uint32_t dtype)
 	       dtype == DTYPE_I64;
 }
 
-/* It is cut off where it is stored. */
+/* The value is cut off where it is stored. */
 static uint64_t integer_result(enum twin_kind kind,
 			       const struct kernels_params *params,
 			       uint32_t dtype, uint32_t size, uint64_t x,
@@ -211,8 +211,8 @@ static bool is_aligned(const void *at, uint32_t element_size,
 	return (uintptr_t)at % (element_size << row->vector_shift) == 0;
 }
 
-/* `n` elements that lie behind one another on both sides, the first n_moved of
- * which are no zeros; a vector begins with the first. */
+/* Copy `n` elements that are contiguous on both sides. All after the first
+ * n_moved are zeros. A vector begins with the first element. */
 static void run_stretch(enum twin_kind kind,
 			const struct kernels_params *params,
 			const struct kernels_row *row, const uint8_t *from,
@@ -230,7 +230,7 @@ static void run_stretch(enum twin_kind kind,
 	memset(to + n_moved * row->to_size, 0, (n - n_moved) * row->to_size);
 }
 
-/* Elements from `begin` to `end`. */
+/* Copy the elements from `begin` to `end`. */
 static void run_tile(enum twin_kind kind, const struct kernels_params *params,
 		     const struct kernels_row *row, uint64_t begin,
 		     uint64_t end)

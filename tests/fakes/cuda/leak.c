@@ -1,5 +1,5 @@
-/* Leaks: one line for each kind of thing. Contexts are none: nobody can know
- * who else in the process uses the primary one. */
+/* Leaks: one line for each kind of object. Contexts are not counted, because
+ * other code of the process may use the primary one. */
 #include "tests/fakes/cuda/leak.h"
 #include "tests/fakes/cuda/handle.h"
 #include "tests/fakes/cuda/mapping.h"

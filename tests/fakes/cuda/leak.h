@@ -1,5 +1,5 @@
-/* What the program did not free, for FAKECUDA_LEAKS=1. With the process's
- * lock. */
+/* Report what the program did not free, for FAKECUDA_LEAKS=1. The caller holds
+ * the process's lock. */
 #pragma once
 
 void leak_report(void);

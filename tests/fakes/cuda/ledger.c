@@ -1,7 +1,7 @@
 /*
- * The ledger. Sums are only an upper bound: what others let go of is noticed
- * when a sum seems to be too high for something new, or when somebody asks, by
- * looking at every file. So a kill -9 anywhere costs nobody anything.
+ * The ledger. Its sums are only an upper bound. Every file is checked for
+ * released memory if a sum seems to be too high for a new allocation, or if a
+ * process asks for the sum. So a kill -9 at any point harms no process.
  */
 #include "tests/fakes/cuda/ledger.h"
 #include <dirent.h>
@@ -16,15 +16,15 @@
 #include <unistd.h>
 
 #define MAGIC UINT64_C(0x41445543454b4146) /* "FAKECUDA" */
-/* Creations after which files are looked through, so that what nobody has does
+/* Files are checked after so many creations, so that files without an owner do
  * not fill the folder's file system. */
 #define CREATIONS_PER_SWEEP 64
 
 struct sums {
 	uint64_t last_serial;
 	uint64_t used[FAKE_MAX_DEVICES];
-	uint64_t n_live;    /* at the last sweep */
-	uint64_t n_created; /* since */
+	uint64_t n_live;    /* value at the last check */
+	uint64_t n_created; /* creations since then */
 };
 
 static int dir_fd = -1;
@@ -55,15 +55,15 @@ int ledger_dir(void)
 	return dir_fd;
 }
 
-/* Files are for all users, as devices are; who gets into the folder is up to
- * the folder. */
+/* Files are accessible to all users, as devices are. The folder decides who can
+ * enter it. */
 static int make_shared(const char *name)
 {
 	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
 			0666);
 
 	if (fd >= 0)
-		(void)fchmod(fd, 0666); /* whatever the umask */
+		(void)fchmod(fd, 0666); /* independent of the umask */
 	return fd < 0 ? -errno : fd;
 }
 
@@ -74,7 +74,7 @@ static int open_shared(const char *name)
 	return fd < 0 ? -errno : fd;
 }
 
-/* O_CREAT for a file that is there may be refused, if it is another user's
+/* O_CREAT for an existing file may be refused if it belongs to another user
  * (fs.protected_regular). */
 static int open_or_make(const char *name)
 {
@@ -110,7 +110,7 @@ static void unlock_sums(void)
 	lock_whole(sums_fd, F_OFD_SETLK, F_UNLCK);
 }
 
-/* Held until the process ends, or executes something else. */
+/* The lock is held until the process ends, or executes another program. */
 static void lock_process(void)
 {
 	char name[LEDGER_NAME_SIZE];
@@ -118,7 +118,8 @@ static void lock_process(void)
 
 	snprintf(name, sizeof(name), "process.%d", (int)getpid());
 	fd = open_or_make(name);
-	/* The process's own kind of lock: a forked child does not keep it. */
+	/* This kind of lock belongs to the process, so a forked child does not
+	 * keep it. */
 	if (fd < 0 || lock_whole(fd, F_SETLK, F_WRLCK) < 0)
 		settings_refuse("%s cannot be locked: %m", name);
 }
@@ -160,7 +161,8 @@ static bool read_head(int fd, struct ledger_head *ret)
 	       ret->magic == MAGIC && ret->device < FAKE_MAX_DEVICES;
 }
 
-/* One file: count it if somebody has it, else remove it. -errno: not known. */
+/* Count one file if a process uses it, else remove it. Returns -errno if that
+ * is not known. */
 static int sweep_memory(const char *name, struct sums *ret)
 {
 	struct ledger_head head;
@@ -178,7 +180,8 @@ static int sweep_memory(const char *name, struct sums *ret)
 	return 0;
 }
 
-/* Names of files whose first name is gone; after all those are. */
+/* Remove names of files whose first name was removed. Call it after all those
+ * were. */
 static int sweep_link(const char *name, struct sums *ret)
 {
 	struct stat st;
@@ -189,7 +192,7 @@ static int sweep_link(const char *name, struct sums *ret)
 	return 0;
 }
 
-/* What has a process's number behind the prefix, and the process is dead. */
+/* Remove files that have the number of a dead process after the prefix. */
 static int sweep_process(const char *name, struct sums *ret)
 {
 	pid_t pid = atoi(strchr(name, '.') + 1);
@@ -227,8 +230,8 @@ static int sweep_dir(DIR *dir, struct sums *ret)
 	return r;
 }
 
-/* Make the sums exact, and remove what is nobody's. Without descriptors to
- * look, they stay the bound that they are. */
+/* Make the sums exact, and remove files without an owner. If there are no
+ * descriptors for the check, the sums stay upper bounds. */
 static void sweep(void)
 {
 	struct sums exact = {.last_serial = sums->last_serial};
@@ -338,7 +341,7 @@ static void settle(uint64_t serial, ino_t inode)
 	fd = open_shared(name);
 	if (fd < 0)
 		return;
-	/* Of another folder, with the same serial? */
+	/* The file may belong to another folder and have the same serial. */
 	if (fstat(fd, &st) == 0 && st.st_ino == inode && !is_locked(fd) &&
 	    read_head(fd, &head)) {
 		unlinkat(dir_fd, name, 0);

@@ -1,25 +1,25 @@
 /*
- * The folder that stands for the machine, and who has how much of its devices'
- * memory.
+ * The folder that stands for the machine, and the record of its devices' memory
+ * and of the processes that use it.
  *
- * An allocation is a file in the folder, memory.SERIAL, with the head below.
- * It lives as long as any open file description that has locked it: descriptors
+ * An allocation is a file in the folder, memory.SERIAL, with the head below. It
+ * lives as long as any open file description that has locked it. Descriptors
  * that were duplicated or sent, and mappings, share one, so whatever keeps the
- * memory keeps the lock, and SIGKILL lets go of it. Files without a lock are
- * nobody's; they are found, and their memory given back, when room is short.
+ * memory keeps the lock, and SIGKILL releases it. Files without a lock have no
+ * owner; they are found, and their memory is released, when room is short.
  *
  *   memory.SERIAL       allocations
  *   ipc.PID.ADDRESS     further names of those with a legacy handle
  *   event.PID.SERIAL    interprocess events
  *   process.PID         locked by each live process that has called cuInit()
  *   context.N           locked by each process with a context on device N
- *   lost.N              made by anybody: device N is lost
+ *   lost.N              made by any process: device N is lost
  *   calls.PID           see call.h
  *   ledger              sums; locked while any of this is changed
  *
- * LAYOUT of memory.SERIAL: the head at byte 0, the memory from LEDGER_HEAD on.
+ * In memory.SERIAL, the head is at byte 0 and the memory begins at LEDGER_HEAD.
  * So a program that maps the descriptor itself, which no driver allows, does
- * not find its data there; nor does the file's size tell the memory's.
+ * not find its data there, and the file's size differs from the memory's.
  */
 #pragma once
 #include "tests/fakes/cuda/settings.h"
@@ -34,7 +34,7 @@
 enum ledger_kind {
 	LEDGER_VMM,     /* cuMemCreate() */
 	LEDGER_ALLOC,   /* cuMemAlloc() */
-	LEDGER_CONTEXT, /* what a context takes */
+	LEDGER_CONTEXT, /* used by a context */
 };
 
 struct ledger_head {
@@ -49,36 +49,37 @@ struct ledger_head {
 	atomic_uint is_freed;
 };
 
-/* The folder's descriptor; the process ends with a sentence if there is none.
- * Thread-safe. */
+/* Returns the folder's descriptor. The process ends with a sentence if there is
+ * none. Thread-safe. */
 int ledger_dir(void);
 
-/* All below: with the process's lock. */
+/* The caller of each function below holds the process's lock. */
 void ledger_open(void);
 
 /*
- * A new allocation, with head->serial filled in: its descriptor, locked.
- * -ENOMEM: the device has no room; -errno of what went wrong else.
+ * Make a new allocation and fill in head->serial. Returns its locked
+ * descriptor, -ENOMEM if the device has no room, or another -errno.
  */
 int ledger_create(struct ledger_head *head);
-/* A descriptor of an allocation that has the name; -ENOENT: nobody has it any
- * more. */
+/* Returns a descriptor of the allocation that has the name, or -ENOENT if no
+ * process has it any more. */
 int ledger_find(const char *name);
-/* Is it an allocation's descriptor, of whatever folder? */
+/* Does the descriptor belong to an allocation, of whatever folder? */
 bool ledger_is_memory(int fd);
-/* Make the descriptor's own lock; no harm if there is one. */
+/* Make the lock of the descriptor. Does nothing if there is one. */
 void ledger_lock_file(int fd);
-/* Somebody has let go of it: is it nobody's now? */
+/* A process has released it. Is it without an owner now? */
 void ledger_settle(uint64_t serial, ino_t inode);
-/* A further name for an allocation; an older one of that name goes. */
+/* Give an allocation a further name. An older file of that name is removed. */
 int ledger_link(uint64_t serial, const char *name);
 void ledger_unlink(const char *name);
 
 void ledger_name(uint64_t serial, char ret[LEDGER_NAME_SIZE]);
-/* Bytes in use on a device now, by all processes. */
+/* Returns the bytes of a device that all processes use now. */
 uint64_t ledger_count(unsigned int device);
 
 /* Is this process, which called cuInit(), alive? */
 bool ledger_has_process(pid_t pid);
-/* Have a context on the device; a descriptor that keeps it, or -EBUSY. */
+/* Register a context on the device. Returns a descriptor that keeps it, or
+ * -EBUSY. */
 int ledger_enter(unsigned int device, bool is_exclusive);

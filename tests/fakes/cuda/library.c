@@ -1,9 +1,9 @@
 /*
- * Libraries and kernels. Any image will do: kernels are found by name in the
- * registry. But one that says that a newer toolkit made it ("toolkit 13000") is
- * refused by an older driver, as fat binaries are. As with a driver, parameters
- * are copied when a kernel is launched, and a launch that no GPU would take is
- * refused.
+ * Libraries and kernels. Any image is accepted, because kernels are found by
+ * name in the registry. But an older driver refuses an image that names a newer
+ * toolkit ("toolkit 13000"), as it refuses fat binaries. As with a driver,
+ * parameters are copied when a kernel is launched, and a launch that no GPU
+ * would accept is refused.
  */
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/context.h"
@@ -22,15 +22,15 @@
 #define MAX_BLOCK_Z     64
 #define MAX_GRID_X      0x7fffffff
 #define MAX_GRID_YZ     65535
-#define MAX_SHARED_SIZE (48 << 10) /* more must be asked for beforehand */
+#define MAX_SHARED_SIZE (48 << 10) /* more must be requested before */
 
 struct library {
 	struct kernel *kernels;
 };
 
-/* A CUkernel; each of them is also used as a CUfunction, in any context. */
+/* A CUkernel, which is also used as a CUfunction in any context. */
 struct kernel {
-	struct kernel *next; /* of its library */
+	struct kernel *next; /* in its library */
 	const struct fake_kernel *fake;
 	uint64_t handle, function;
 };
@@ -140,8 +140,8 @@ CUresult cuKernelGetFunction(CUfunction *ret, CUkernel handle)
 
 /* --- launches ------------------------------------------------------------ */
 
-/* Is any word among the parameters an address whose mapping has changed since
- * the launch? */
+/* Has the mapping of any address among the parameters changed since the
+ * launch? */
 static CUresult check_params(const struct launch *launch)
 {
 	const struct fake_kernel *kernel = launch->kernel;
@@ -190,7 +190,7 @@ static bool is_possible(const struct fake_launch *shape)
 	       shape->shared_size <= MAX_SHARED_SIZE;
 }
 
-/* Each parameter at an offset that suits any type. */
+/* Each parameter is at an offset that suits any type. */
 static size_t round_up(size_t size)
 {
 	return (size + 15) & ~(size_t)15;
@@ -221,7 +221,7 @@ static struct launch *make_launch(const struct fake_kernel *kernel,
 	return launch;
 }
 
-/* A kernel's handle will do for a function. */
+/* A kernel's handle is also valid as a function. */
 static const struct kernel *find_function(CUfunction handle)
 {
 	const struct kernel *kernel =

@@ -10,7 +10,7 @@ static unsigned int n_mappings, n_room;
 static uint64_t last_buffer_id;
 static uint64_t clock_now;
 
-/* How many begin at or below the address. */
+/* Returns how many begin at or below the address. */
 static unsigned int rank(uint64_t address)
 {
 	unsigned int low = 0, high = n_mappings, middle;

@@ -1,9 +1,8 @@
 /*
  * Stream memory operations: 64-bit words that streams write and wait for, in
- * device memory or in host memory that devices reach.
- *
- * A wait polls, less and less often; so whatever changes the word ends it: a
- * stream of any process, a copy, or a store by a CPU.
+ * device memory or in host memory that devices can access. A wait polls, less
+ * and less often, so any change of the word ends it: by a stream of any
+ * process, by a copy, or by a store of a CPU.
  */
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/context.h"
@@ -17,7 +16,7 @@
 struct memop {
 	struct work work;
 	uint64_t address, value;
-	unsigned int flags; /* of a wait */
+	unsigned int flags; /* polling time of a wait */
 };
 
 static bool can_touch(const struct memop *memop, bool is_write)
@@ -37,8 +36,8 @@ static CUresult run_write(struct work *work)
 
 	if (!can_touch(memop, true))
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
-	/* seq_cst: all that the stream did before is seen before it, by
-	 * devices and CPUs (the interface's __threadfence_system()) */
+	/* seq_cst: devices and CPUs see all earlier work of the stream before
+	 * this write (the interface's __threadfence_system()) */
 	atomic_store((_Atomic uint64_t *)(uintptr_t)memop->address,
 		     memop->value);
 	return CUDA_SUCCESS;
@@ -46,7 +45,7 @@ static CUresult run_write(struct work *work)
 
 static bool is_reached(const struct memop *memop)
 {
-	/* acquire: what was done before the write is seen after the wait */
+	/* acquire: what was done before the write is visible after the wait */
 	uint64_t found = atomic_load_explicit(
 		(_Atomic uint64_t *)(uintptr_t)memop->address,
 		memory_order_acquire);

@@ -25,7 +25,7 @@ static CUresult open_memory(int fd, struct memory **ret)
 		close(fd);
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
-	/* a forked child has no part of it, as of no device memory */
+	/* a forked child must not have it, as with all device memory */
 	madvise(at, LEDGER_HEAD, MADV_DONTFORK);
 	*memory = (struct memory){
 		.fd = fd,
@@ -59,7 +59,7 @@ CUresult memory_import(int fd, struct memory **ret)
 		close(fd);
 		return CUDA_ERROR_UNKNOWN;
 	}
-	/* in case it was opened by its name, and not passed on */
+	/* if it was opened by its name, it has no lock yet */
 	ledger_lock_file(fd);
 	r = open_memory(fd, ret);
 	if (r == CUDA_SUCCESS)

@@ -1,9 +1,9 @@
 /*
- * Physical memory of a device, as this process has it: one descriptor of an
- * allocation of the ledger. Alive while anything here refers to it; the memory
- * itself lives on while anybody else has it.
+ * Physical memory of a device in this process: one descriptor of an allocation
+ * of the ledger. The object lives while anything here refers to it; the memory
+ * itself lives while any other process has it.
  *
- * All functions: with the process's lock.
+ * The caller of each function holds the process's lock.
  */
 #pragma once
 #include "tests/fakes/cuda/api.h"
@@ -12,17 +12,17 @@
 
 struct memory {
 	int fd;                   /* owned */
-	struct ledger_head *head; /* mapped; changes are for all processes */
+	struct ledger_head *head; /* mapped; all processes see changes */
 	uint64_t size;
 	ino_t inode;
 	bool is_imported;
 	unsigned int n_refs;
 };
 
-/* One reference is the caller's. `head` says what is wanted. */
+/* The caller owns one reference. `head` gives the size, device and kind. */
 CUresult memory_create(struct ledger_head *head, struct memory **ret);
-/* Of a descriptor from elsewhere; consumes it, also on failure.
- * CUDA_ERROR_UNKNOWN: it is of something else. */
+/* Make it from a descriptor of another process, and consume the descriptor,
+ * also on failure. Returns CUDA_ERROR_UNKNOWN if it is not of an allocation. */
 CUresult memory_import(int fd, struct memory **ret);
 struct memory *memory_ref(struct memory *memory);
-void memory_unref(struct memory *memory); /* NULL is fine */
+void memory_unref(struct memory *memory); /* `memory` may be NULL. */

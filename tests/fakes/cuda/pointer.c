@@ -1,4 +1,4 @@
-/* What a pointer is. */
+/* Attributes of pointers. */
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/device.h"
@@ -14,7 +14,7 @@ static CUdevice device_of(const struct mapping *mapping)
 			       : mapping->context->device;
 }
 
-/* VMM's range is the reservation, of which more may be mapped. */
+/* VMM's range is the reservation, which may contain more mappings. */
 static void range_of(const struct mapping *mapping, uint64_t *ret_address,
 		     uint64_t *ret_size)
 {
@@ -24,8 +24,9 @@ static void range_of(const struct mapping *mapping, uint64_t *ret_address,
 		reservation_find(mapping->address, ret_address, ret_size);
 }
 
-/* How many bytes of `ret` it is; 0: no such attribute. `mapping` may be NULL:
- * the pointer is none, and everything 0. */
+/* Returns the size of the attribute in bytes of `ret`, or 0 if there is no such
+ * attribute. `mapping` may be NULL for an unknown pointer, whose attributes are
+ * 0. */
 static size_t look(const struct mapping *mapping, CUpointer_attribute attribute,
 		   uint64_t *ret)
 {
@@ -69,8 +70,8 @@ static size_t look(const struct mapping *mapping, CUpointer_attribute attribute,
 	return 0;
 }
 
-/* A pointer that is none is no error here: all of it is 0, but for the device,
- * which is CU_DEVICE_INVALID. */
+/* An unknown pointer is not an error here: all its attributes are 0, except the
+ * device, which is CU_DEVICE_INVALID. */
 CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attributes,
 				void **values, CUdeviceptr address)
 {

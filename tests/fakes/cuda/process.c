@@ -1,10 +1,8 @@
 /*
- * The process: its lock, and its end.
- *
- * At exit, streams are told to stop and their threads are waited for, but not
- * for ever: a kernel or host function may never return, and a driver does not
- * wait for those either. The library cannot be unloaded, so a thread that is
- * left behind does no harm.
+ * The process: its lock, and its end. At exit, streams are told to stop and the
+ * process waits for their threads, but not for ever: a kernel or host function
+ * may never return, and a driver does not wait for those either. The library
+ * cannot be unloaded, so a thread that remains does no harm.
  */
 #include "tests/fakes/cuda/process.h"
 #include "tests/fakes/cuda/leak.h"
@@ -86,7 +84,7 @@ static void end(void)
 void process_begin(void)
 {
 	owner = getpid();
-	/* As a driver does; so it runs before what was there first, such as
+	/* A driver does it here, too. So it runs before older handlers, such as
 	 * the search for leaks, which must not see threads that are ending. */
 	if (atexit(end) != 0)
 		settings_refuse("no memory for the end");

@@ -1,9 +1,8 @@
 /*
- * What all nouns of the double share: one lock for all of this process's
- * state, and one condition for whoever waits for work to be done.
- *
- * Work runs without the lock. Everything else here is called with it, unless
- * its header says otherwise.
+ * State that all files of the fake share: one lock for all of this process's
+ * state, and one condition for threads that wait for work to be done. Work runs
+ * without the lock. The caller of every other function holds it, unless its
+ * header says otherwise.
  */
 #pragma once
 #include "tests/fakes/cuda/api.h"
@@ -13,7 +12,8 @@
 
 struct process {
 	bool is_initialised; /* cuInit() */
-	/* Exit has begun: calls are refused, work is dropped. Without lock. */
+	/* Exit has begun: calls are refused, work is dropped. It is read
+	 * without the lock. */
 	atomic_bool is_stopping;
 	unsigned int n_threads; /* of streams */
 };
@@ -21,10 +21,10 @@ extern struct process process;
 
 void process_lock(void);
 void process_unlock(void);
-/* Until something has happened (process_wake()); lets go of the lock. */
+/* Wait until process_wake() is called. Releases the lock meanwhile. */
 void process_wait(void);
 void process_wake(void);
-/* The same with a condition of one's own. */
+/* Do the same with a condition of the caller's. */
 void process_wait_on(pthread_cond_t *condition);
 
 /* Is this a child that was forked after cuInit()? Needs no lock. */

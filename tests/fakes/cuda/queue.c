@@ -1,4 +1,4 @@
-/* Queues: one place after another. */
+/* Queues, in which each piece of work has a place. */
 #include "tests/fakes/cuda/queue.h"
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/process.h"
@@ -6,7 +6,7 @@
 #include "tests/fakes/cuda/stream.h"
 #include <stdlib.h>
 
-static unsigned int n_queues; /* 0: each stream has its own */
+static unsigned int n_queues; /* 0 if each stream has its own */
 
 void queue_open(void)
 {

@@ -1,4 +1,4 @@
-/* The registry of kernels, and two for the double's own tests. */
+/* The registry of kernels, and two kernels for the fake's own tests. */
 #include "tests/fakes/cuda/registry.h"
 #include <string.h>
 
@@ -19,7 +19,7 @@ const struct fake_kernel *registry_find(const char *name)
 	return kernel;
 }
 
-/* words[i] += value, for n words of 32 bits */
+/* The kernel does words[i] += value, for n words of 32 bits. */
 static void run_add(void **params, const struct fake_launch *launch)
 {
 	uint32_t *words = (uint32_t *)(uintptr_t) * (CUdeviceptr *)params[0];

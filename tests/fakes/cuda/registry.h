@@ -27,10 +27,10 @@ struct fake_launch {
 };
 
 /*
- * Does what all threads of the launch do together, on the stream's thread.
- * `params` points to copies of the parameters, made at the launch. A
- * CUdeviceptr is an address that can be used as it is; touching what the
- * device may not is the context's error, as it is for a kernel.
+ * Does the work of all threads of the launch, on the stream's thread. `params`
+ * points to copies of the parameters, made at the launch. A CUdeviceptr is an
+ * address that can be used directly. An access that the device may not make
+ * becomes the context's error, as it does for a kernel.
  */
 typedef void fake_kernel_fn(void **params, const struct fake_launch *launch);
 
@@ -42,9 +42,11 @@ struct fake_kernel {
 	struct fake_kernel *next;      /* the registry's */
 };
 
-/* `kernel` is borrowed for ever. Not thread-safe: from constructors only. */
+/* `kernel` is borrowed for ever. Not thread-safe: call it from constructors
+ * only. */
 void registry_add(struct fake_kernel *kernel);
-const struct fake_kernel *registry_find(const char *name); /* or NULL */
+/* Returns the kernel or NULL. */
+const struct fake_kernel *registry_find(const char *name);
 
-/* For kernels: end here, with an error of the context, as a trap does. */
+/* A kernel calls this to end with an error of the context, like a trap. */
 __attribute__((noreturn)) void fake_trap(CUresult error);

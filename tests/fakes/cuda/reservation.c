@@ -1,6 +1,6 @@
 /*
- * VMM's addresses: reserved, mapped, given access to. As the interface says,
- * none of it needs a context.
+ * VMM's addresses, which are reserved, mapped, and made accessible. As the
+ * interface says, none of it needs a context.
  */
 #include "tests/fakes/cuda/reservation.h"
 #include "tests/fakes/cuda/address.h"
@@ -22,7 +22,7 @@ struct reservation {
 
 static struct reservation *reservations;
 
-/* The link that leads to it. */
+/* Returns the link that leads to it. */
 static struct reservation **find(uint64_t address)
 {
 	struct reservation **at = &reservations;
@@ -53,7 +53,8 @@ unsigned int reservation_count(void)
 	return n;
 }
 
-/* Wherever a driver may wait for work: see stream_synchronize_maybe(). */
+/* Call this wherever a driver may wait for work: see
+ * stream_synchronize_maybe(). */
 static CUresult synchronize_maybe(void)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -76,7 +77,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size,
 
 	if (r)
 		return r;
-	(void)hint; /* is only one, and a driver need not take it */
+	(void)hint; /* is only a hint, which a driver may ignore */
 	if (!device_has(FEATURE_VMM))
 		return call_end(CUDA_ERROR_NOT_SUPPORTED);
 	if (!address || size == 0 || size % DEVICE_GRANULARITY || flags ||
@@ -208,7 +209,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 
 	if (r)
 		return r;
-	r = synchronize_maybe(); /* lets go of the lock; so it is first */
+	r = synchronize_maybe(); /* first, because it releases the lock */
 	if (r == CUDA_SUCCESS && (size == 0 || !is_whole(address, size)))
 		r = CUDA_ERROR_INVALID_VALUE;
 	while (r == CUDA_SUCCESS && address < end)
@@ -231,7 +232,8 @@ static CUresult check_access(const CUmemAccessDesc *access)
 	return CUDA_SUCCESS;
 }
 
-/* One protection for what several devices may: copies look more closely. */
+/* The range has one protection for all devices. Copies check each device's
+ * access. */
 static int protect(const struct mapping *mapping)
 {
 	int all = 0;
@@ -255,7 +257,7 @@ static bool has_access(const struct mapping *mapping)
 	return false;
 }
 
-/* Where there was access, the driver unmaps the pages and maps them anew. */
+/* Where there was access, the driver unmaps the pages and maps them again. */
 static CUresult set_access(uint64_t address, uint64_t size,
 			   const CUmemAccessDesc *access)
 {

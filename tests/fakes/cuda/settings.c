@@ -1,4 +1,4 @@
-/* Settings: reading the environment. */
+/* This file reads the settings from the environment. */
 #include "tests/fakes/cuda/settings.h"
 #include "cuda/driver_api.h"
 #include "tests/fakes/cuda/queue.h"
@@ -22,9 +22,9 @@ enum kind {
 };
 
 static const struct variable {
-	const char *name; /* behind PREFIX */
+	const char *name; /* name after PREFIX */
 	enum kind kind;
-	size_t offset; /* of the member */
+	size_t offset; /* offset of the member */
 	uint64_t min, max;
 } variables[] = {
 	{"DIR", KIND_TEXT, offsetof(struct settings, dir), 0, 0},
@@ -161,7 +161,7 @@ static void set(const struct variable *variable, const char *text)
 
 	switch (variable->kind) {
 	case KIND_TEXT:
-		/* a copy for ever: the environment may change */
+		/* a copy that is never freed: the environment may change */
 		*(const char **)member = *text ? strdup(text) : NULL;
 		break;
 	case KIND_NUMBER:
