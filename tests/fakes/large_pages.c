@@ -1,11 +1,9 @@
 /*
- * A kernel with pages of 64 KiB, for LD_PRELOAD: refuses what such a kernel
- * refuses, and rounds as it does.
- *
- * What our programs and their libraries ask of the kernel goes through here;
- * what libc asks for itself (malloc, threads, the loader) does not, and needs
- * not: it is libc's business to know the page. Criterion has an arena at an
- * address that an earlier process had: its calls are left as they are.
+ * A kernel with pages of 64 KiB, for LD_PRELOAD. It refuses what such a kernel
+ * refuses, and rounds as it does. It sees the calls of our programs and their
+ * libraries. It does not see those of libc itself (malloc, threads, the
+ * loader), and need not, because libc knows the page size. Criterion has an
+ * arena at an address that an earlier process had; its calls are not changed.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -60,8 +58,8 @@ static void *sys_mmap(uint64_t at, uint64_t size, int protection, int flags,
 			       offset);
 }
 
-/* A place at a page for a mapping that may lie anywhere, kept free by a
- * mapping without rights. */
+/* Find an aligned place for a mapping that may lie anywhere, and reserve it by
+ * a mapping without rights. */
 static uint64_t reserve(uint64_t hint, uint64_t size)
 {
 	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -136,7 +134,8 @@ PUBLIC void *mremap(void *at, size_t old_size, size_t new_size, int flags, ...)
 	if (IS_FOREIGN())
 		return (void *)syscall(SYS_mremap, at, old_size, new_size,
 				       flags, to);
-	/* Where it may move without being told where, it may lie askew. */
+	/* If the mapping may move to any address, that address may be
+	 * misaligned. */
 	if (!is_whole((uintptr_t)at) || !is_whole((uintptr_t)to) ||
 	    (flags & (MREMAP_MAYMOVE | MREMAP_FIXED)) == MREMAP_MAYMOVE) {
 		refuse();
@@ -146,8 +145,8 @@ PUBLIC void *mremap(void *at, size_t old_size, size_t new_size, int flags, ...)
 			       page_up(new_size), flags, to);
 }
 
-/* Those that take a range of memory: it begins at a page, and ends at one
- * whether it is asked to or not. */
+/* These functions take a range of memory. It must begin at a page, and its end
+ * is rounded up to one. */
 PUBLIC int mprotect(void *at, size_t size, int protection)
 {
 	if (IS_FOREIGN())
@@ -177,7 +176,8 @@ PUBLIC int msync(void *at, size_t size, int flags)
 
 /* --- files --------------------------------------------------------------- */
 
-/* A page that is punched in part is written with zeros and stays. */
+/* A page of which only a part is punched is filled with zeros there and
+ * stays. */
 static int zero(int fd, uint64_t from, uint64_t to)
 {
 	static const char zeros[PAGE];

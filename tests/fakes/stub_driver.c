@@ -1,5 +1,6 @@
 /*
- * A libcuda as the toolkit has one to link with: all symbols, and no driver.
+ * A libcuda like the toolkit's, with which programs can be linked: it has all
+ * symbols, but no driver.
  */
 #include "cuda/driver_api.h"
 #include "cuda/driver_symbols.h"

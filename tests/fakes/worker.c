@@ -1,16 +1,16 @@
 /*
- * A worker that moves no byte, for tests of the engine. $FAKE_WORKER says what
- * it does:
+ * A worker that moves no bytes, for tests of the engine. $FAKE_WORKER selects
+ * its behaviour:
  *
- *   good     answers every job, with the number of chunks it knows as n_bytes
- *            and of plans as ns; ends with status 9 if it is told of a job
- *            whose plan, chunks or communicator it does not know
- *   refuse   answers every job with -ERANGE and a sentence
- *   old      says that it is of another version
- *   mute     reads everything and says nothing but hello
- *   deaf     says hello and reads nothing, and does not mind a hang-up
+ *   good     replies to every job, with the number of chunks it knows as
+ * n_bytes and of plans as ns; ends with status 9 if it receives a job whose
+ *            plan, chunks or communicator it does not know
+ *   refuse   replies to every job with -ERANGE and a sentence
+ *   old      reports another version
+ *   mute     reads everything and sends only hello
+ *   deaf     sends hello and reads nothing, and ignores a hang-up
  *   crash    dies when the first job comes
- *   stray    answers for a job that it was not given
+ *   stray    replies to a job that it was not given
  */
 #include "broker/worker/job.h"
 #include <errno.h>
@@ -146,7 +146,7 @@ static void work(const union message *message, const char *how)
 	}
 }
 
-/* False: the broker has hung up. */
+/* Returns false if the broker has hung up. */
 static bool listen_once(const char *how)
 {
 	char control[CMSG_SPACE(sizeof(int))];

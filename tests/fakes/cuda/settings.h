@@ -1,49 +1,48 @@
 /*
- * What tests set, all of it by environment variables, read at the first call.
- * What cannot be understood (also a FAKECUDA_ name that is none) ends the
- * process with a sentence: a test with a typing error must not pass.
+ * Settings of tests, which are environment variables and read at the first
+ * call. An invalid variable, or an unknown FAKECUDA_ name, ends the process
+ * with a sentence: a test with a typing error must not pass.
  *
  *   FAKECUDA_DIR             folder that processes of one "machine" share:
  *                            memory, quotas, exclusive modes, IPC. Default: a
- *                            folder of this user's in /dev/shm
+ *                            folder of this user in /dev/shm
  *   FAKECUDA_DEVICES         number of devices, default 2
  *   FAKECUDA_MEM_MB          memory of each device, default 4096
- *   FAKECUDA_CONTEXT_MB      of it, what every context takes, default 0
+ *   FAKECUDA_CONTEXT_MB      part of it that every context uses, default 0
  *   FAKECUDA_COMPUTE_MODE    default, exclusive_process or prohibited
  *   FAKECUDA_DRIVER_VERSION  default 13000
- *   FAKECUDA_WITHOUT         list, by commas, of what devices cannot do: vmm
+ *   FAKECUDA_WITHOUT         features that devices lack, with commas: vmm
  *                            posix_fd fabric imex rdma memops ipc_events
  *                            readonly_register reexport
- *   FAKECUDA_WITH            list of what they can do: readonly_register, which
- *                            GPUs on a bus of their own cannot, and by default
- *                            the double's cannot either
+ *   FAKECUDA_WITH            features that they have besides:
+ *                            readonly_register, which GPUs on a bus of their
+ *                            own and, by default, those of the fake lack
  *   FAKECUDA_MIG             1: devices are instances of one GPU in MIG mode;
  *                            a process sees one (CUDA_VISIBLE_DEVICES)
- *   FAKECUDA_DELAY_US        work is delayed by up to so much, default 200
- *   FAKECUDA_COPY_US         a copy between a device and pinned memory takes so
- *                            long, besides, default 0
- *   FAKECUDA_SEED            of the delays, default 1
- *   FAKECUDA_SYNC            1: what a driver may synchronise does (allocating,
- *                            freeing, unmapping, setting access), with all
- *                            streams of the process. Default 0: it does not,
- *                            and work that uses what is gone, or was mapped
- *                            or given another access meanwhile, is a fault
+ *   FAKECUDA_DELAY_US        work is delayed by up to this time, default 200
+ *   FAKECUDA_COPY_US         a copy between a device and pinned memory takes
+ *                            this additional time, default 0
+ *   FAKECUDA_SEED            seed of the delays, default 1
+ *   FAKECUDA_SYNC            1: calls for which a driver may synchronise do so
+ *                            (allocating, freeing, unmapping, setting access),
+ *                            with all streams of the process. Default 0: they
+ *                            do not, and work is a fault if its memory was
+ *                            freed or mapped, or its access changed, meanwhile
  *   FAKECUDA_QUEUES          number of hardware queues of a process on each
  *                            device, which its streams share (queue.h), unless
- *                            CUDA_DEVICE_MAX_CONNECTIONS has another, as for a
- *                            driver, whose default is 8. Default 0: each stream
- *                            has its own
+ *                            CUDA_DEVICE_MAX_CONNECTIONS gives another, as for
+ * a driver, whose default is 8. Default 0: each stream has its own
  *   FAKECUDA_ONE_CALLBACK    1: host functions run one after another
- *   FAKECUDA_FAIL            calls that fail: see fault.h
+ *   FAKECUDA_FAIL            calls that fail, see fault.h
  *   FAKECUDA_COUNT           1: count calls in $FAKECUDA_DIR/calls.PID (call.h)
- *   FAKECUDA_LEAKS           1: say at exit what was not freed, to stderr
+ *   FAKECUDA_LEAKS           1: report at exit what was not freed, on stderr
  *   FAKECUDA_PLAIN           the settings above, "DEVICES=1;WITHOUT=rdma". All
- *                            other variables are ignored then, those of NCCL's
- *                            double too, as a real driver ignores them
+ *                            other variables are ignored then, also those of
+ *                            the fake NCCL, as a real driver ignores them
  *
- * Besides: CUDA_VISIBLE_DEVICES and CUDA_MPS_PIPE_DIRECTORY, as for a driver;
- * and a file $FAKECUDA_DIR/lost.N, made at any time by anybody, that means that
- * device N has fallen off the bus (device.h).
+ * CUDA_VISIBLE_DEVICES and CUDA_MPS_PIPE_DIRECTORY have the same meaning as for
+ * a driver. A file $FAKECUDA_DIR/lost.N, which any process may make at any
+ * time, means that device N has fallen off the bus (device.h).
  */
 #pragma once
 #include <stdbool.h>
@@ -54,8 +53,8 @@
 enum feature {
 	FEATURE_VMM,
 	FEATURE_POSIX_FD,
-	FEATURE_FABRIC, /* the attribute */
-	FEATURE_IMEX,   /* and what it needs */
+	FEATURE_FABRIC, /* the device attribute */
+	FEATURE_IMEX,   /* which fabric handles need */
 	FEATURE_RDMA,
 	FEATURE_MEMOPS,
 	FEATURE_IPC_EVENTS,
@@ -65,7 +64,7 @@ enum feature {
 };
 
 struct settings {
-	const char *dir; /* NULL: the default */
+	const char *dir; /* NULL for the default */
 	const char *fail;
 	uint64_t n_devices;
 	uint64_t memory_mb, context_mb;
@@ -78,9 +77,9 @@ struct settings {
 	bool does_sync, does_count, does_report_leaks;
 };
 
-/* Read once; thread-safe. */
+/* Returns the settings, which are read once. Thread-safe. */
 const struct settings *settings(void);
 
-/* End the process over a variable that makes no sense. */
+/* End the process because of an invalid variable. */
 __attribute__((noreturn, format(printf, 1, 2))) void
 settings_refuse(const char *format, ...);

@@ -1,8 +1,6 @@
 /*
- * Streams: queues and their threads.
- *
- * A stream is referred to by its thread, by whoever has its handle, and by work
- * of other streams that waits for it.
+ * Streams: queues and their threads. A stream has references from its thread,
+ * its handle, and work of other streams that waits for it.
  */
 #include "tests/fakes/cuda/stream.h"
 #include "tests/fakes/cuda/context.h"
@@ -23,11 +21,11 @@
 struct turn {
 	struct work work;
 	struct stream *other; /* a reference */
-	uint64_t n;           /* how much of it must be done */
+	uint64_t n;           /* amount of work that must be done */
 };
 
 static __thread bool is_host_function;
-/* Streams whose threads have done their last, but are to be joined. */
+/* Streams whose threads have done their last work, but must still be joined. */
 static struct stream *ended;
 
 static void *serve(void *data);
@@ -63,8 +61,8 @@ void stream_set_host_function(bool is_one)
 
 /* --- life ---------------------------------------------------------------- */
 
-/* Without the program's signals: they are for its own threads. But bad work
- * must be caught. */
+/* Block the program's signals, which are for its own threads. But bad work must
+ * still be caught. */
 static int start_thread(struct stream *stream)
 {
 	sigset_t all, old;
@@ -91,8 +89,9 @@ CUresult stream_new(struct context *context, bool is_blocking,
 	stream->is_blocking = is_blocking;
 	stream->last = &stream->first;
 	stream->queue = queue_choose(context->queues);
-	stream->n_refs = 2; /* the thread's too, until it is joined */
-	/* Any but 0: streams made in the same order have the same delays. */
+	stream->n_refs = 2; /* the thread owns one, too, until it is joined */
+	/* The seed must not be 0. Streams made in the same order have the same
+	 * delays. */
 	stream->random =
 		(settings()->seed + ++n_made) * UINT64_C(0x9e3779b97f4a7c15) |
 		1;
@@ -125,7 +124,8 @@ void stream_reap(void)
 	while ((stream = ended)) {
 		ended = stream->next;
 		process_unlock();
-		pthread_join(stream->thread, NULL); /* at its very end */
+		/* the thread's last use of the stream */
+		pthread_join(stream->thread, NULL);
 		process_lock();
 		stream_unref(stream);
 	}
@@ -140,7 +140,7 @@ static void tell_to_end(struct stream *stream)
 void stream_end(struct stream *stream)
 {
 	tell_to_end(stream);
-	/* Without work it ends at once; then leave no trace of it. */
+	/* Without work it ends at once, and then nothing of it may remain. */
 	while (stream->n_done == stream->n_queued && !stream->has_ended &&
 	       !process.is_stopping)
 		process_wait();
@@ -178,7 +178,8 @@ void stream_destroy_all(struct context *context)
 		tell_to_end(stream);
 	}
 	process_wake();
-	/* A new context is in the same place: none may look there any more. */
+	/* A new context uses the same place, so no stream may look there any
+	 * more. */
 	while (has_dropped(context) && !process.is_stopping)
 		process_wait();
 	stream_reap();
@@ -244,7 +245,7 @@ static void end_turn(struct work *work, bool is_done)
 	free(work);
 }
 
-/* What is queued from now on waits for what `other` has now. */
+/* Work that is queued from now on waits for what `other` has now. */
 static void take_turn(struct stream *stream, struct stream *other)
 {
 	struct turn *turn;
@@ -318,7 +319,8 @@ CUresult stream_synchronize(struct stream *stream)
 {
 	struct work *work;
 
-	/* The legacy stream's turn comes with work; so give it some. */
+	/* The legacy stream takes its turn when it gets work, so give it
+	 * some. */
 	if (stream == stream->context->legacy) {
 		work = calloc(1, sizeof(*work));
 		if (!work)
@@ -329,7 +331,7 @@ CUresult stream_synchronize(struct stream *stream)
 	return wait_for(stream, stream->n_queued);
 }
 
-/* One that has work to do of what was marked. */
+/* Find a stream that has marked work to do. */
 static struct stream *find_busy(const struct context *context)
 {
 	struct stream *stream;
@@ -346,7 +348,7 @@ CUresult stream_synchronize_all(struct context *context)
 	CUcontext handle = context->handle;
 	struct stream *stream;
 
-	/* Only what is there now: more may come from other threads. */
+	/* Wait only for present work, because other threads may add more. */
 	for (stream = context->streams; stream; stream = stream->next)
 		stream->n_marked = stream->n_queued;
 	while (find_busy(context) && !process.is_stopping)
@@ -365,7 +367,7 @@ CUresult stream_synchronize_maybe(struct context *context)
 
 /* --- the thread ---------------------------------------------------------- */
 
-/* NULL: the stream has ended. */
+/* NULL if the stream has ended */
 static struct work *take(struct stream *stream)
 {
 	struct work *work;
@@ -382,7 +384,7 @@ static struct work *take(struct stream *stream)
 	return work;
 }
 
-/* Half of all work is not delayed, so that fast meets slow. */
+/* Half of all work is not delayed, so that fast work meets slow work. */
 static void delay(struct stream *stream)
 {
 	uint64_t random = stream->random;
@@ -402,7 +404,7 @@ static CUresult run(void *data)
 	return work->run(work);
 }
 
-/* Lets go of the lock meanwhile. */
+/* Releases the lock meanwhile. */
 static bool perform(struct stream *stream, struct work *work)
 {
 	CUdevice device = stream->context->device;
@@ -431,7 +433,8 @@ static void *serve(void *data)
 	uint64_t place;
 	bool is_done;
 
-	prctl(PR_SET_TIMERSLACK, 1); /* or each delay is 50 us longer */
+	/* without this, each delay is 50 us longer */
+	prctl(PR_SET_TIMERSLACK, 1);
 	guard_allow(true);
 	process_lock();
 	while ((work = take(stream))) {

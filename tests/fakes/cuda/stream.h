@@ -2,11 +2,12 @@
  * Streams: a queue of work and a thread that does it, in order, each piece
  * after a random delay.
  *
- * A piece of work begins whatever describes it, on the heap. It is run if
- * nothing has gone wrong in its context, and ended in any case; dropped work is
- * only ended.
+ * A struct work is the first member of its description, on the heap. It is run
+ * if its context has no error, and ended in any case; dropped work is only
+ * ended.
  *
- * All functions: with the process's lock, unless they say otherwise.
+ * The caller of each function holds the process's lock, unless its comment says
+ * otherwise.
  */
 #pragma once
 #include "tests/fakes/cuda/api.h"
@@ -24,17 +25,17 @@ struct stream {
 		handle; /* NULL: not in the table: legacy and per-thread ones */
 	struct context *context;
 	bool is_blocking;    /* takes turns with the legacy stream */
-	int priority;        /* kept for who asks, no more */
-	bool is_destroyed;   /* ends after what is queued */
+	int priority;        /* kept for queries only */
+	bool is_destroyed;   /* ends after queued work */
 	bool is_dropped;     /* ends without it */
-	struct queue *queue; /* NULL: it shares none */
+	struct queue *queue; /* NULL if it shares none */
 	struct work *first, **last;
-	uint64_t n_queued, n_done; /* of all time */
+	uint64_t n_queued, n_done; /* since the start */
 	uint64_t n_marked;         /* stream_synchronize_all() */
 	unsigned int n_refs;
 	pthread_cond_t arrival; /* of work, or of the end */
 	pthread_t thread;
-	bool has_ended; /* the thread has nothing to do any more */
+	bool has_ended; /* the thread has no more to do */
 	uint64_t random;
 	struct stream *next; /* of the context; then of those to be joined */
 };
@@ -43,61 +44,62 @@ struct work {
 	struct stream *stream;
 	struct work *next;
 	uint64_t queued_at; /* mapping_clock() */
-	/* On the stream's thread, without the lock, where device memory can be
-	 * touched. An error becomes the context's. May be NULL. */
+	/* Runs on the stream's thread, without the lock, where device memory
+	 * may be accessed. An error becomes the context's. May be NULL. */
 	CUresult (*run)(struct work *work);
-	/* After that, or instead of it. Frees the work. NULL: free(). */
+	/* Is called after that, or instead of it, and frees the work. NULL
+	 * calls free(). */
 	void (*end)(struct work *work, bool is_done);
-	bool is_quick;  /* no delay */
+	bool is_quick;  /* has no delay */
 	bool is_wait;   /* stays at the head of its queue until it is done */
-	uint64_t place; /* in the queue */
+	uint64_t place; /* position in the queue */
 };
 
-/* A new one, with one reference of the caller's. */
+/* Make a stream. The caller owns one reference. */
 CUresult stream_new(struct context *context, bool is_blocking,
 		    struct stream **ret);
-/* Its thread ends when what is queued is done; where nothing is, it has ended
- * on return. May let go of the lock. The reference stays. */
+/* Let its thread end when queued work is done. If there is none, it has ended
+ * on return. May release the lock. The caller keeps the reference. */
 void stream_end(struct stream *stream);
-/* Join threads that have ended. Lets go of the lock. */
+/* Join threads that have ended. Releases the lock. */
 void stream_reap(void);
 void stream_unref(struct stream *stream);
 
 /*
- * The stream that a handle means for the calling thread, whose current context
- * is given. INVALID_HANDLE: there is none; else the error of its own context,
- * which may be another one.
+ * Find the stream that a handle means for the calling thread, whose current
+ * context is given. Returns INVALID_HANDLE if there is none, or the error of
+ * the stream's own context, which may be another one.
  */
 CUresult stream_find(struct context *context, CUstream handle,
 		     struct stream **ret);
 
-/* `work` is the stream's from here on. Work in a blocking stream waits for what
- * the legacy stream has, and the other way round. */
+/* The stream owns `work` from here on. Work in a blocking stream waits for the
+ * present work of the legacy stream, and vice versa. */
 void stream_enqueue(struct stream *stream, struct work *work);
-/* Wait until all that is queued now is done. Lets go of the lock. */
+/* Wait until all present work is done. Releases the lock. */
 CUresult stream_synchronize(struct stream *stream);
 CUresult stream_synchronize_all(struct context *context);
-/* The same if drivers may do it there, and FAKECUDA_SYNC says that this one
- * does. */
+/* Do the same if drivers may do it there and FAKECUDA_SYNC is set. */
 CUresult stream_synchronize_maybe(struct context *context);
 
-/* Is there nothing to do in it, nor in what it takes turns with? */
+/* Is there no work in the stream, nor in those with which it takes turns? */
 bool stream_is_idle(const struct stream *stream);
 
-/* Of a context that ends; waits for work that is under way, but not for what
- * that waits for. */
+/* Destroy the streams of a context that ends. Waits for work that runs, but not
+ * for what that waits for. */
 void stream_destroy_all(struct context *context);
-/* The process ends; threads do as well, in a while. */
+/* The process ends; the threads end soon after. */
 void stream_stop_all(void);
 
-/* For work that waits: is there no use in it any more? */
+/* For work that waits: should it stop waiting? */
 bool stream_is_useless(const struct stream *stream);
-/* The same without the lock. */
+/* Check the same without the lock. */
 bool stream_is_stopping(const struct stream *stream);
-/* Without the lock: a moment of sleep, longer with every call; *us is 0 at
+/* Sleep for a moment without the lock, longer with every call. *us is 0 at
  * first. */
 void stream_back_off(unsigned int *us);
 
-/* Is this thread in a host function? It must not call the driver. */
+/* Is this thread in a host function? Such a function must not call the
+ * driver. */
 bool stream_is_host_function(void);
 void stream_set_host_function(bool is_one);

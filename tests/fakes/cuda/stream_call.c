@@ -1,4 +1,4 @@
-/* Streams: the driver's interface, and work that is a host function. */
+/* Streams: the driver's interface, and work that calls a host function. */
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/capture.h"
 #include "tests/fakes/cuda/context.h"
@@ -23,20 +23,21 @@ struct fake_work {
 	bool was_called;
 };
 
-/* A thread's own streams, by device; CU_STREAM_PER_THREAD. */
+/* A thread's own streams, by device, for CU_STREAM_PER_THREAD. */
 struct own {
-	CUcontext context; /* when it was made */
+	CUcontext context; /* the context's handle when it was made */
 	struct stream *stream;
 };
 
-static __thread struct own *own; /* FAKE_MAX_DEVICES; NULL: none yet */
+/* FAKE_MAX_DEVICES entries; NULL if none was used yet */
+static __thread struct own *own;
 static pthread_key_t own_key;
 static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
-/* Does a host function run, of any stream? */
+/* Does a host function of any stream run? */
 static bool is_in_callback;
 
-/* What fake work is called for: its stream, for fake_is_stopping(). */
+/* The stream for which fake work is called; fake_is_stopping() uses it. */
 static __thread struct stream *fake_stream;
 static __thread bool fake_is_dropped;
 
@@ -121,7 +122,7 @@ CUresult stream_find(struct context *context, CUstream handle,
 
 /* --- life ---------------------------------------------------------------- */
 
-/* A priority that is none becomes the nearest one. */
+/* An invalid priority becomes the nearest valid one. */
 static CUresult create(CUstream *ret, unsigned int flags, int priority,
 		       struct context *context)
 {
@@ -177,8 +178,8 @@ int fake_stream_priority(CUstream handle)
 	return priority;
 }
 
-/* Not the legacy one nor a thread's: those are the driver's. What is queued is
- * still done. */
+/* The driver owns the legacy stream and a thread's streams, so a program cannot
+ * destroy them. Queued work is still done. */
 CUresult cuStreamDestroy(CUstream handle)
 {
 	CUresult r = call_begin(CALL_StreamDestroy);
@@ -259,8 +260,9 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 
 /* --- host functions ------------------------------------------------------ */
 
-/* Returns as it was called: a host function is no work of the device, and what
- * it does wrong is a crash of the program. */
+/* Runs the function without the lock and without access to device memory, and
+ * restores both: a host function is not work of the device, and an invalid
+ * access by it crashes the program. */
 static void end_host(struct work *work, bool is_done)
 {
 	struct host_work *host = (struct host_work *)work;
@@ -303,7 +305,7 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn fn, void *data)
 				   : CUDA_ERROR_INVALID_VALUE);
 	host->work.run = run_nothing;
 	host->work.end = end_host;
-	host->work.is_wait = true; /* for the CPU */
+	host->work.is_wait = true; /* it waits for the CPU */
 	host->fn = fn;
 	host->data = data;
 	stream_enqueue(stream, &host->work);

@@ -1,4 +1,5 @@
-/* Symbols by name, for libraries that look them up as the CUDA runtime does. */
+/* This file finds symbols by name, for libraries that look them up as the CUDA
+ * runtime does. */
 #include "cuda/driver_symbols.h"
 #include "tests/fakes/cuda/api.h"
 #include "tests/fakes/cuda/fake.h"

@@ -1,4 +1,4 @@
-/* What has no communicator: version, errors, and faults on demand. */
+/* Functions without a communicator: version, errors, and injected faults. */
 #include "tests/fakes/nccl/api.h"
 #include "tests/fakes/cuda/fake.h"
 #include <pthread.h>
@@ -24,7 +24,8 @@ static struct fault {
 	char what[16]; /* a result, "kill" or "hang" */
 } faults[MAX_FAULTS];
 
-/* Nothing while it plays a plain library (tests/fakes/cuda/settings.h). */
+/* Returns NULL while the fake plays a plain library
+ * (tests/fakes/cuda/settings.h). */
 static const char *setting(const char *name)
 {
 	return getenv("FAKECUDA_PLAIN") ? NULL : getenv(name);
@@ -47,7 +48,7 @@ __attribute__((constructor)) static void read_faults(void)
 	}
 }
 
-/* Not what is done on other threads, nor how often somebody asks. */
+/* Do not count calls of other threads, nor queries of the state. */
 static void note_call(const char *function)
 {
 	if (strcmp(function, "Run") != 0 && strcmp(function, "Meet") != 0 &&
@@ -111,7 +112,7 @@ ncclResult_t api_fail(ncclResult_t result, const char *format, ...)
 	return result;
 }
 
-/* The real one's lines end so, too. */
+/* The real library's lines end so, too. */
 const char *ncclGetLastError(ncclComm_t comm)
 {
 	static _Thread_local char text[TEXT_SIZE + 1];

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ROOMS (UINT64_C(1) << 20) /* where they begin */
+#define ROOMS (UINT64_C(1) << 20) /* offset at which the rooms begin */
 
 _Static_assert(sizeof(struct board_file) <= ROOMS, "the board's file");
 
@@ -106,7 +106,8 @@ bool board_has(const struct board *board, enum board_count which,
 	return true;
 }
 
-/* It may have come so far just before it left: look in that order. */
+/* The rank may have reached the value just before it left, so look in that
+ * order. */
 int board_find_left(const struct board *board, enum board_count which,
 		    uint64_t value)
 {
@@ -123,7 +124,7 @@ int board_find_left(const struct board *board, enum board_count which,
 int board_wait(struct board *board, enum board_count which, uint64_t value,
 	       board_stop_fn *is_stopped, const void *data)
 {
-	/* Who stops need not ring the bell. */
+	/* A rank that stops need not ring the bell. */
 	const struct timespec patience = {.tv_nsec = 50000000};
 	int left;
 

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK        4096 /* elements that are summed at a time */
-#define N_ANSWERS    2    /* "in progress", before a group is enqueued */
+#define BLOCK        4096 /* number of elements that are summed at a time */
+#define N_ANSWERS    2    /* replies "in progress" before a group is enqueued */
 #define MAX_ELEMENT  8
-#define RESULT_PLACE (BOARD_ROOM / 2) /* in a room, behind the input */
+#define RESULT_PLACE (BOARD_ROOM / 2) /* offset in a room, after the input */
 
 enum kind {
 	KIND_ALL_GATHER,
@@ -75,7 +75,8 @@ static bool gather(const struct collective *c)
 	return true;
 }
 
-/* One block of all ranks' inputs; `at`: of its first byte in the result. */
+/* Combine one block of all ranks' inputs. `at` is the offset of its first byte
+ * in the result. */
 static bool reduce_block(const struct collective *c, uint64_t at, uint64_t size,
 			 const struct sum *sum, char *inputs)
 {
@@ -158,8 +159,8 @@ static ncclResult_t wait_for(const struct collective *c, enum board_count which,
 	return ncclSuccess;
 }
 
-/* Lay the input out, and wait until all have; but first, for the communicator's
- * own last collective, too, on whatever stream it is. */
+/* Lay out the input, and wait until all ranks have done so. But first wait for
+ * the communicator's own last collective, on whatever stream it is. */
 static ncclResult_t exchange(const struct collective *c)
 {
 	struct join *join = &c->comm->join;
@@ -197,8 +198,8 @@ static ncclResult_t run(const struct collective *c)
 	return ncclSuccess;
 }
 
-/* What was an error of a system call becomes one of the context, as it would
- * for a kernel. */
+/* An error of a system call becomes one of the context, as it would for a
+ * kernel. */
 static void touch(const char *begin, uint64_t size)
 {
 	for (const char *at = begin; at < begin + size; at += 4096)
@@ -241,7 +242,7 @@ static void issue(struct collective *c)
 	comm_unref(comm);
 }
 
-/* Whoever asks for its state need not have the context. */
+/* A thread that queries the state need not have the context. */
 void collective_issue(ncclComm_t comm)
 {
 	struct collective *c = comm->pending, *next;
@@ -270,7 +271,7 @@ void collective_drop(struct collective *list)
 }
 
 /* Give the collectives of the group to their communicators, which enqueue them
- * when they are asked for their state. */
+ * when their state is queried. */
 static ncclResult_t issue_group(void)
 {
 	struct collective *c = group.first, *next;
@@ -333,7 +334,7 @@ static bool overlap(const struct collective *c)
 	       c->receive < c->send + c->send_size;
 }
 
-/* The only ways in which input and output may be the same memory. */
+/* In these cases only, input and output may be the same memory. */
 static bool is_in_place(const struct collective *c)
 {
 	uint32_t rank = c->comm->join.rank;
@@ -345,7 +346,7 @@ static bool is_in_place(const struct collective *c)
 	return c->send == c->receive;
 }
 
-/* All of it, maybe over several chunks. */
+/* Is all of it device memory, perhaps in several chunks? */
 static bool is_device_memory(const char *begin, uint64_t size)
 {
 	CUdeviceptr at = (CUdeviceptr)(uintptr_t)begin, end = at + size, base;
@@ -377,7 +378,7 @@ static ncclResult_t check_memory(const struct collective *c)
 	return ncclSuccess;
 }
 
-/* All of them, of the call but the memory. */
+/* Check all arguments of the call except the memory. */
 static ncclResult_t check_call(struct collective *c)
 {
 	ncclComm_t comm = c->comm;

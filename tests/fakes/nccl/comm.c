@@ -6,10 +6,10 @@
 #include <string.h>
 #include <time.h>
 
-#define N_ANSWERS 2 /* of "in progress", after it is so far */
+#define N_ANSWERS 2 /* replies "in progress" after it is ready */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct ncclComm *comms; /* alive */
+static struct ncclComm *comms; /* all that are alive */
 
 /* --- handles ------------------------------------------------------------- */
 
@@ -123,7 +123,7 @@ void comm_fail(ncclComm_t comm, ncclResult_t result)
 
 /* --- beginning ----------------------------------------------------------- */
 
-/* Who goes with whom; all have told. */
+/* Find the ranks with the same colour. All ranks have written theirs. */
 static void find_place(ncclComm_t comm)
 {
 	const struct join *parent = &comm->parent->join;
@@ -140,8 +140,8 @@ static void find_place(ncclComm_t comm)
 	join_id_derive(&parent->id, comm->split, comm->color, &comm->join.id);
 }
 
-/* Tell colour and key, and read those of all others. The split before must
- * have been read by all, or what it told would be gone. */
+/* Write colour and key, and read those of all others. All ranks must have read
+ * the previous split before, because this overwrites it. */
 static ncclResult_t meet_siblings(ncclComm_t comm)
 {
 	const struct join *parent = &comm->parent->join;
@@ -166,7 +166,7 @@ static ncclResult_t meet_siblings(ncclComm_t comm)
 	return ncclSuccess;
 }
 
-/* The thread of each communicator. */
+/* This is the thread of each communicator. */
 static void *run(void *data)
 {
 	ncclComm_t comm = data;
@@ -187,7 +187,7 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* The GPU that is current in this thread. */
+/* Returns the GPU that is current in this thread. */
 static ncclResult_t find_gpu(ncclComm_t comm)
 {
 	if (cuCtxGetCurrent(&comm->context) != CUDA_SUCCESS || !comm->context ||
@@ -215,7 +215,7 @@ static struct ncclComm *allocate(void)
 	return NULL;
 }
 
-/* Its thread is deaf to signals, which are the program's. */
+/* Its thread blocks all signals, which are for the program. */
 static ncclResult_t start(ncclComm_t comm)
 {
 	sigset_t all, old;
@@ -341,7 +341,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *ret,
 
 /* --- on the way ---------------------------------------------------------- */
 
-/* The child's handle is known from here on, as in the real one. */
+/* The child's handle is valid from here on, as in the real library. */
 static ncclResult_t ask_child(ncclComm_t comm)
 {
 	struct ncclComm *child = comm->child;
@@ -426,15 +426,15 @@ static void nap(void)
 	nanosleep(&time, NULL);
 }
 
-/* The real one synchronises with its device: its kernels end when they are told
- * to, but what is before them on their streams may not. */
+/* The real library synchronises with its device: its kernels end when they are
+ * told to, but earlier work on their streams may not. */
 static void await_streams(const struct ncclComm *comm)
 {
 	while (atomic_load(&comm->n_run) < comm->n_enqueued)
 		nap();
 }
 
-/* The real one joins a thread that serves processes of the same node. */
+/* The real library joins a thread that serves processes of the same node. */
 static void await_peers(ncclComm_t comm)
 {
 	const struct join *join = &comm->join;
@@ -444,7 +444,8 @@ static void await_peers(ncclComm_t comm)
 		nap();
 }
 
-/* Its collectives may still be on streams: they find that it has stopped. */
+/* Its collectives may still be on streams, where they find that it has
+ * stopped. */
 static void end(ncclComm_t comm)
 {
 	if (comm->child)

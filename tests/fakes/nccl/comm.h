@@ -1,9 +1,9 @@
 /*
- * A communicator: its life, and what all calls on it have to check first.
+ * A communicator: its life, and the checks that all calls on it begin with.
  *
- * Its handle is a plain pointer; those that are alive are in a list, so that
- * one that has ended is found out and not used. It is freed with its last
- * collective, which may be on a stream long after an abort.
+ * Its handle is a plain pointer. Those that are alive are in a list, so that
+ * the use of an ended one is detected. It is freed with its last collective,
+ * which may be on a stream long after an abort.
  */
 #pragma once
 #include "cuda/driver_api.h"
@@ -20,29 +20,30 @@ struct registration {
 };
 
 struct ncclComm {
-	struct ncclComm *next; /* of those alive */
+	struct ncclComm *next; /* next in the list of those alive */
 	atomic_uint n_refs;    /* the handle, the thread, each collective */
 	pthread_t thread;
 	struct join join;
 	CUcontext context;
-	atomic_flag is_entered; /* by a thread, in a call */
+	atomic_flag is_entered; /* a thread is in a call */
 
-	atomic_int failure; /* ncclResult_t; stays */
+	atomic_int failure; /* ncclResult_t; is never reset */
 	atomic_bool is_joined;
-	unsigned int n_answers; /* "in progress", before `pending` goes out */
+	/* replies "in progress" before `pending` is issued */
+	unsigned int n_answers;
 	struct collective *pending, **pending_end;
 	uint64_t n_issued;   /* collectives that have a number */
-	uint64_t n_enqueued; /* of those, on streams */
+	uint64_t n_enqueued; /* those of them that are on streams */
 	_Atomic uint64_t n_run;
 	atomic_bool is_finalizing;
 
-	/* a split that is on its way */
+	/* the split that is in progress */
 	struct ncclComm *child;
 	ncclComm_t *child_ret;
 	uint64_t n_splits;
 
-	/* of what such a split makes */
-	struct ncclComm *parent; /* referenced */
+	/* of the result of such a split */
+	struct ncclComm *parent; /* a reference */
 	uint64_t split;
 	int color, key;
 
@@ -55,23 +56,24 @@ struct ncclComm {
 };
 
 /*
- * Begin a call: the handle is alive, no other thread is in a call on it, and
- * the environment wants no fault of `function`. On success comm_leave() ends
- * it.
+ * Begin a call. The handle must be alive, no other thread in a call on it, and
+ * the environment must not demand a fault of `function`. On success, end the
+ * call by comm_leave().
  */
 ncclResult_t comm_enter(ncclComm_t comm, const char *function);
-/* The same, and it is not busy, nor has it failed. */
+/* Do the same. The communicator must neither be busy nor have failed. */
 ncclResult_t comm_enter_ready(ncclComm_t comm, const char *function);
 void comm_leave(ncclComm_t comm);
 
-/* From now on it has failed, for all ranks. */
+/* Mark it as failed, for all ranks. */
 void comm_fail(ncclComm_t comm, ncclResult_t result);
 
 void comm_ref(ncclComm_t comm);
 void comm_unref(ncclComm_t comm);
 
-/* With the communicator. */
+/* This is called with the end of the communicator. */
 void registrations_drop(ncclComm_t comm);
 
-/* After each collective: maybe it was the last before a finalize. */
+/* This is called after each collective, which may be the last before a
+ * finalize. */
 void comm_settle(ncclComm_t comm);

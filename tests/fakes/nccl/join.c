@@ -23,7 +23,7 @@ struct verdict {
 	char sentence[200];
 };
 
-/* When a process started, in ticks; 0: there is none. */
+/* Returns when a process started, in ticks, or 0 if there is none. */
 static uint64_t start_of(int32_t pid)
 {
 	unsigned long long start = 0;
@@ -34,7 +34,7 @@ static uint64_t start_of(int32_t pid)
 	file = fopen(path, "re");
 	if (!file)
 		return 0;
-	/* The 20th field behind the name, which may have blanks in it. */
+	/* It is the 20th field after the name, which may contain blanks. */
 	if (fgets(line, sizeof(line), file)) {
 		end = strrchr(line, ')');
 		for (int i = 0; end && i < 20; i++)
@@ -77,7 +77,7 @@ void join_id_derive(const struct join_id *id, uint64_t split, int color,
 		 (unsigned int)split, color);
 }
 
-/* NCCL_HOSTID, as the real one has it, tells nodes apart. */
+/* NCCL_HOSTID distinguishes nodes, as in the real library. */
 static void name_host(char *ret, size_t size)
 {
 	const char *id = getenv("NCCL_HOSTID");
@@ -148,7 +148,7 @@ static struct sockaddr_un address_of(const struct join *join, socklen_t *ret)
 	return address;
 }
 
-/* `fd` -1: none. */
+/* `fd` is -1 if there is none. */
 static bool send_message(int sock, const void *data, size_t size, int fd)
 {
 	union {
@@ -196,7 +196,7 @@ static struct hello hello_of(const struct join *join)
 	return hello;
 }
 
-/* Readable: true; stopped: false. */
+/* Returns true if it is readable, false if stopped. */
 static bool wait_for(struct join *join, int fd)
 {
 	struct pollfd fds[2] = {{join->stop_fd, POLLIN, 0}, {fd, POLLIN, 0}};
@@ -228,7 +228,7 @@ static ncclResult_t check_hello(const struct hello *hellos,
 	return ncclSuccess;
 }
 
-/* Take one in, if it is somebody. */
+/* Accept a connection, if it is from a rank. */
 static ncclResult_t take_in(struct join *join, int listener,
 			    struct hello *hellos, uint32_t *n_here)
 {
@@ -240,7 +240,7 @@ static ncclResult_t take_in(struct join *join, int listener,
 	if (sock < 0)
 		return api_fail(ncclSystemError, "accept: %s", strerror(errno));
 	setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	/* Somebody who died between connecting and speaking. */
+	/* The rank may have died between connecting and sending. */
 	if (!receive_message(sock, &hello, sizeof(hello), &fd)) {
 		close(sock);
 		return ncclSuccess;
@@ -261,7 +261,7 @@ static ncclResult_t take_in(struct join *join, int listener,
 	return ncclSuccess;
 }
 
-/* Who goes again before all have come is missed for ever. */
+/* A rank that leaves before all have come is never replaced. */
 static ncclResult_t check_gone(const struct join *join,
 			       const struct pollfd *fds)
 {
@@ -339,7 +339,7 @@ static ncclResult_t host(struct join *join)
 
 /* --- the others ---------------------------------------------------------- */
 
-/* Until rank 0 listens. */
+/* Repeat until rank 0 listens. */
 static ncclResult_t find_host(struct join *join, int *ret)
 {
 	socklen_t size;

@@ -1,11 +1,11 @@
 /*
- * How ranks find each other, and notice that one is gone.
+ * Ranks find each other here, and notice that one has ended.
  *
- * The unique id names an abstract socket, on which rank 0 listens; it compares
- * what the others say of themselves, and hands out the board. From then on the
- * sockets only tell of deaths: rank 0 watches all others, they watch rank 0,
- * and who sees one end marks its seat. All of it is done by a thread of each
- * communicator; nothing is left behind by a process that is killed.
+ * The unique id names an abstract socket, on which rank 0 listens. It compares
+ * the hellos of the others, and sends them the board. From then on the sockets
+ * only report deaths: rank 0 watches all others, they watch rank 0, and a rank
+ * that sees one end marks its seat. A thread of each communicator does all of
+ * it, and a process that is killed leaves nothing.
  */
 #pragma once
 #include "tests/fakes/nccl/api.h"
@@ -15,7 +15,7 @@
 #define JOIN_MAGIC     0xfa6ecc01
 #define JOIN_NAME_SIZE 64
 
-/* What stands in an ncclUniqueId. */
+/* The contents of an ncclUniqueId. */
 struct join_id {
 	uint32_t magic;
 	int32_t maker; /* its process must live until all have come */
@@ -24,8 +24,8 @@ struct join_id {
 };
 
 void join_id_make(ncclUniqueId *ret);
-/* That of a part of the communicator with that id: the same for all its ranks,
- * which make it each for itself. */
+/* Make the id of a part of the communicator with that id. All its ranks compute
+ * the same one by themselves. */
 void join_id_derive(const struct join_id *id, uint64_t split, int color,
 		    struct join_id *ret);
 
@@ -37,19 +37,20 @@ struct join {
 	struct board board;
 	atomic_bool is_stopped;
 	int stop_fd;
-	int sockets[BOARD_MAX_RANKS]; /* by rank; -1 */
+	int sockets[BOARD_MAX_RANKS]; /* by rank; -1 if closed */
 };
 
-/* `id`, `rank`, `n_ranks` and `gpu` are set. */
+/* The caller has set `id`, `rank`, `n_ranks` and `gpu`. */
 ncclResult_t join_init(struct join *join);
 void join_deinit(struct join *join);
 
-/* Until all are there; sets the board. ncclInProgress: was stopped. */
+/* Wait until all ranks are there, and set the board. Returns ncclInProgress if
+ * it was stopped. */
 ncclResult_t join_meet(struct join *join);
-/* Mark the seats of those that die; until stopped. */
+/* Mark the seats of ranks that die, until stopped. */
 void join_watch(struct join *join);
 
-/* From another thread. */
+/* This is called from another thread. */
 void join_stop(struct join *join);
-/* For board_wait(); `data` is a join. */
+/* This is a callback for board_wait(); `data` is a join. */
 bool join_is_stopped(const void *data);

@@ -5,7 +5,7 @@
 
 /* --- registrations ------------------------------------------------------- */
 
-static atomic_uint n_made, n_left; /* of this process */
+static atomic_uint n_made, n_left; /* counts of this process */
 
 void fake_nccl_registrations(unsigned int *ret_made, unsigned int *ret_left)
 {
@@ -37,7 +37,7 @@ static ncclResult_t add(ncclComm_t comm, void *address, size_t size, void **ret)
 	return ncclSuccess;
 }
 
-/* The first of the list, or behind one. */
+/* Find the first of the list, or the next after one. */
 static void drop(struct registration **at)
 {
 	struct registration *registration = *at;
@@ -53,7 +53,7 @@ void registrations_drop(ncclComm_t comm)
 		drop(&comm->registrations);
 }
 
-/* The real one goes on to use what it knows of the memory. */
+/* The real library continues to use its record of the memory. */
 static ncclResult_t check_mapped(ncclComm_t comm,
 				 const struct registration *registration)
 {

@@ -50,8 +50,8 @@ static uint16_t encode_bf16(float value)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* The bits, moved to where f32 has them, are 2^112 times too small; so is not
- * only a number, but also an infinity or NaN, which become 2^16 and more. */
+/* The bits, moved to their place in f32, are 2^112 times too small. That holds
+ * for numbers, and for infinity and NaN, which become 2^16 and more. */
 static float decode_f16(uint16_t half)
 {
 	float magnitude = float_of((uint32_t)(half & 0x7fff) << 13) * 0x1p112f;
@@ -61,7 +61,7 @@ static float decode_f16(uint16_t half)
 	return half & 0x8000 ? -magnitude : magnitude;
 }
 
-/* Adding a number whose last place is the half's last place rounds to it. */
+/* Adding a number whose last place is that of the half rounds to it. */
 static uint16_t encode_f16(float value)
 {
 	uint16_t sign = signbit(value) ? 0x8000 : 0;

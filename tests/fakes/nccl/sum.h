@@ -1,15 +1,16 @@
 /*
  * Sums over the ranks: in f32 for f16, bf16 and f32, in f64 for f64, in 64 bits
- * that wrap for integers; in the order of the ranks, rounded once. The real
- * one's order depends on its algorithm, and it rounds with every addition.
+ * that wrap for integers. They are computed in the order of the ranks, and
+ * rounded once. The real library's order depends on its algorithm, and it
+ * rounds with every addition.
  */
 #pragma once
 #include "tests/fakes/nccl/api.h"
 #include <stdint.h>
 
-/* 0: it is no type that can be summed (8-bit floats). */
+/* Returns 0 if the type cannot be summed (8-bit floats). */
 size_t sum_type_size(ncclDataType_t type);
-/* The element's value. */
+/* Returns the element's value. */
 double sum_load(ncclDataType_t type, const void *element);
 
 struct sum {
