@@ -124,7 +124,7 @@ void stream_reap(void)
 	while ((stream = ended)) {
 		ended = stream->next;
 		process_unlock();
-		/* the thread's last use of the stream */
+		/* the thread is at its very end */
 		pthread_join(stream->thread, NULL);
 		process_lock();
 		stream_unref(stream);

@@ -1,8 +1,8 @@
 /*
- * A broker by hand, for tests of its parts: catalog, table, accounts and pools
- * are real, the loop runs only while a request waits for something. Clients
- * are real sessions of this process with any uid; their requests go through
- * verb_dispatch() and a socket pair.
+ * A broker in the test's own process, for tests of its parts: catalog, table,
+ * accounts and pools are real, but the loop runs only while a request waits for
+ * something. Clients are real sessions of this process with any uid; their
+ * requests go through verb_dispatch() and a socket pair.
  */
 #pragma once
 #include "broker/broker.h"
@@ -29,7 +29,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What a test calls with an error and expects to succeed. */
+/* Checks a call that has an error and must succeed. */
 static inline void must(int r, const struct error *err)
 {
 	cr_assert(r == 0, "%d: %s", r, err->msg);
@@ -81,8 +81,8 @@ struct client {
 	struct broker *broker;
 	struct session *session;
 	struct peer peer;
-	struct refs refs;              /* the client's mapping */
-	int sock_fd;                   /* the client's end */
+	struct refs refs;              /* mapped by the client */
+	int sock_fd;                   /* the client's end of the socket pair */
 	uint64_t number;               /* of the last request */
 	char sentence[ERROR_MSG_SIZE]; /* of the last refusal */
 	uint32_t n_fds;                /* of the last answer */
@@ -119,7 +119,7 @@ static inline void client_open(struct client *client, struct broker *broker,
 	client->session->peer = &client->peer;
 }
 
-/* As if its process had died. */
+/* End the session as if its process had died. */
 static inline void client_close(struct client *client)
 {
 	session_end(client->session, 0);
@@ -128,8 +128,8 @@ static inline void client_close(struct client *client)
 	close(client->peer.sock_fd);
 }
 
-/* Send a request, with a descriptor (-1: none; consumed); the answer may come
- * later. */
+/* Send a request with a descriptor, which is consumed; -1 sends none. The reply
+ * may come later. */
 static inline void client_send_fd(struct client *client,
 				  const struct request *request,
 				  uint64_t number, int fd)
@@ -160,7 +160,7 @@ static inline void client_send(struct client *client,
 	client_send_fd(client, request, number, -1);
 }
 
-/* The next answer if there is one: its code in `ret_code`. */
+/* Receive the next reply if there is one, and store its code in `ret_code`. */
 static inline bool client_recv(struct client *client, struct reply *ret,
 			       int *ret_code)
 {
@@ -186,7 +186,7 @@ static inline bool client_recv(struct client *client, struct reply *ret,
 	return true;
 }
 
-/* Send and wait; gives the code. The caller frees the reply. */
+/* Send a request and wait. Returns the code. The caller frees the reply. */
 static inline int client_call(struct client *client,
 			      const struct request *request, struct reply *ret)
 {
@@ -198,7 +198,7 @@ static inline int client_call(struct client *client,
 	return code;
 }
 
-/* The same where only the code matters. */
+/* Do the same where only the code matters. */
 static inline int client_ask(struct client *client,
 			     const struct request *request)
 {
@@ -218,7 +218,8 @@ static inline void client_acquire(struct client *client,
 		     REFS_HELD));
 }
 
-/* Release without a request; true: the broker is to be rung. */
+/* Release without a request. Returns true if the broker's doorbell must be
+ * rung. */
 static inline bool client_release(struct client *client,
 				  const struct slot_ref *ref)
 {
@@ -274,7 +275,7 @@ static inline struct slot_ref client_alloc(struct client *client, uint64_t size)
 	return ref;
 }
 
-/* Gives the version, or a negative errno. */
+/* Returns the version, or a negative errno. */
 static inline int64_t client_publish(struct client *client,
 				     const struct slot_ref *ref,
 				     const char *name, uint32_t flags,
@@ -326,7 +327,7 @@ static inline int client_remove(struct client *client, const char *name)
 						    .remove = {1, &name}});
 }
 
-/* A named tensor that nobody holds but its name. */
+/* Make a named tensor that only its name keeps. */
 static inline struct slot_ref client_put(struct client *client,
 					 const char *name, uint32_t flags)
 {
@@ -357,7 +358,7 @@ static inline uint64_t used(struct broker *broker, uint32_t uid,
 	return accounts_get(&broker->base.accounts, uid)->used[kind];
 }
 
-/* Everything is back where it was: memory, accounts, records. */
+/* Check that memory, accounts and records are as they were before. */
 static inline void assert_empty(struct broker *broker, uint32_t uid)
 {
 	const struct catalog *catalog = &broker->store.catalog;

@@ -1,14 +1,14 @@
 /*
- * A broker by hand (broker_fixture.h) that has loaded the driver, or found
- * none; and sessions with timelines, whose counters the test sets as a device
- * would.
+ * A broker in the test's own process (broker_fixture.h) that has loaded the
+ * driver, or found none; and sessions with timelines, whose counters the test
+ * sets as a device would.
  */
 #pragma once
 #include "broker/tensor/timeline_file.h"
 #include "tests/lib/gpu.h"
 #include "tests/unit/broker/broker_fixture.h"
 
-/* It is being loaded; comes back when it is there, or is not. */
+/* Wait until the driver is loaded, or could not be. */
 static inline void broker_await_driver(struct broker *broker)
 {
 	while (broker->store.devices.state == DEVICES_LOADING)
@@ -31,7 +31,7 @@ static inline struct device_uuid broker_gpu(struct broker *broker, uint32_t i)
 	return broker->store.devices.list[i].uuid;
 }
 
-/* `n` bytes on a device, by request; gives the code. */
+/* Allocate `n` bytes on a device, by request. Returns the code. */
 static inline int client_alloc_on(struct client *client,
 				  const struct device_uuid *device, uint64_t n,
 				  int32_t timeout_ms, struct slot_ref *ret)
@@ -54,7 +54,7 @@ static inline int client_alloc_on(struct client *client,
 	return r;
 }
 
-/* Gives the code. */
+/* Returns the code. */
 static inline int client_timelines(struct client *client, uint64_t session,
 				   const struct slot_ref *ref, bool is_writable)
 {
@@ -69,7 +69,7 @@ static inline int client_timelines(struct client *client, uint64_t session,
 	return client_ask(client, &request);
 }
 
-/* What a device does when it has come so far. */
+/* Set the counter as a device does when it has come that far. */
 static inline void client_reach(struct client *client, uint32_t timeline,
 				uint64_t value)
 {
@@ -82,7 +82,7 @@ static inline void client_reach(struct client *client, uint32_t timeline,
 		value, memory_order_release);
 }
 
-/* Publish what a device still writes; gives the code. */
+/* Publish a tensor that a device still writes. Returns the code. */
 static inline int client_publish_at(struct client *client,
 				    const struct slot_ref *ref,
 				    const char *name, uint32_t timeline,
@@ -98,7 +98,8 @@ static inline int client_publish_at(struct client *client,
 						    .publish = {1, &item}});
 }
 
-/* Release what a device still reads, without a request; the broker is rung. */
+/* Release a tensor that a device still reads, without a request, and ring the
+ * broker. */
 static inline void client_release_at(struct client *client,
 				     const struct slot_ref *ref,
 				     uint32_t timeline, uint64_t value)

@@ -1,6 +1,6 @@
 /*
- * The supervisor, with real processes: a test forks a supervisor, whose
- * children run a small script and say what they see through a pipe.
+ * Tests the supervisor with real processes: a test forks a supervisor, whose
+ * children run a small script and report through a pipe.
  */
 #include "broker/base/fdstore.h"
 #include "broker/supervise.h"
@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What tests and all their processes share. */
+/* The test shares this with all its processes. */
 struct shared {
 	int n_starts;
 	int n_fds[8]; /* open descriptors of each child at its start */
@@ -29,7 +29,7 @@ struct shared {
 };
 
 static struct shared *shared;
-static int listen_pipe[2]; /* stands in for the listening socket */
+static int listen_pipe[2]; /* replaces the listening socket */
 
 typedef void child_fn(struct fdstore *store);
 
@@ -52,8 +52,8 @@ static int count_fds(void)
 	return n - 3; /* ".", ".." and the directory */
 }
 
-/* As a broker does first of all: it is given the limit of whoever started the
- * supervisor, and may inherit more descriptors than that. */
+/* Act like a broker at its start: it gets the limit of the process that started
+ * the supervisor, and may inherit more descriptors than that. */
 static void raise_limit(void)
 {
 	struct rlimit limit;
@@ -78,7 +78,7 @@ static void run_child(child_fn *fn)
 	_exit(98);
 }
 
-/* A supervisor in a process of its own. */
+/* Start a supervisor in a process of its own. */
 static pid_t start(child_fn *fn)
 {
 	pid_t pid = fork();
@@ -95,7 +95,7 @@ static pid_t start(child_fn *fn)
 	_exit(r < 0 ? 96 : status);
 }
 
-/* The supervisor's exit status. */
+/* Returns the supervisor's exit status. */
 static int finish(pid_t supervisor)
 {
 	int status = -1;
@@ -105,7 +105,7 @@ static int finish(pid_t supervisor)
 	return WEXITSTATUS(status);
 }
 
-/* Blocks until a child wrote a byte to "listen". */
+/* Block until a child has written a byte to "listen". */
 static void await_child(void)
 {
 	struct pollfd fd = {.fd = listen_pipe[0], .events = POLLIN};
@@ -147,8 +147,9 @@ Test(supervise, gives_up_after_five_deaths_in_a_row, .init = setup)
 	cr_expect(eq(int, shared->n_starts, 5));
 }
 
-/* First life: store two, remove one, die at once, before the supervisor can
- * have looked. Second life: what was stored is there. */
+/* In its first life the child stores two, removes one, and dies at once,
+ * before the supervisor can have looked. In its second life it finds what
+ * was stored. */
 static void store_and_die(struct fdstore *store)
 {
 	uint64_t value = 0;
@@ -185,7 +186,7 @@ Test(supervise, what_was_stored_comes_back_after_a_kill, .init = setup)
 	cr_expect(eq(int, shared->n_starts, 2));
 	cr_expect(eq(u64, shared->sum, 4711));
 	await_child();
-	/* stdin, stdout, stderr, "listen", the way to the notify socket; then
+	/* These are stdin, stdout, stderr, "listen" and the notify socket; then
 	 * also "catalog" and "c1". */
 	cr_expect(eq(int, shared->n_fds[0], 5));
 	cr_expect(eq(int, shared->n_fds[1], 7));
@@ -225,7 +226,7 @@ Test(supervise, more_descriptors_are_kept_than_the_soft_limit, .init = setup)
 	cr_expect(eq(u64, shared->sum, 701));
 }
 
-/* Of another process than the broker, nothing is kept. */
+/* The supervisor keeps nothing from a process other than the broker. */
 static void store_from_a_stranger(struct fdstore *store)
 {
 	int status;
@@ -302,6 +303,6 @@ Test(supervise, a_killed_broker_is_started_again_at_once, .init = setup)
 	await_child();
 	cr_expect(ne(int, shared->child, first));
 	kill(supervisor, SIGTERM);
-	/* It dies of the signal that was passed on: that is no failure. */
+	/* It dies of the signal that was passed on, which is not a failure. */
 	cr_expect(eq(int, finish(supervisor), 0));
 }

@@ -1,6 +1,6 @@
 /*
- * Accounts: what is charged, what is refused, and that root is bounded by the
- * machine.
+ * Tests which charges accounts make and refuse, and that the machine bounds
+ * root.
  */
 #include "broker/base/account.h"
 #include "broker/base/config.h"

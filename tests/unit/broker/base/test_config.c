@@ -1,5 +1,6 @@
 /*
- * Configuration: units, limits, names, and the line of a mistake.
+ * Tests units, limits and names of the configuration, and the line number of a
+ * mistake.
  */
 #include "broker/base/config.h"
 #include "broker/base/config_keys.h"
@@ -165,7 +166,7 @@ Test(config, users_and_groups_go_by_name_or_number)
 
 static const struct {
 	const char *text;
-	const char *where, *what; /* in the sentence */
+	const char *where, *what; /* appears in the sentence */
 } mistakes[] = {
 	{"[memory]\nmemory_max = 12X\n", ":2:", "12X"},
 	{"[memory]\n\nmemory_max = -1\n", ":3:", "-1"},
@@ -364,7 +365,7 @@ static void read_document(const char *name, char *ret, size_t size)
 	fclose(file);
 }
 
-/* Is the default a word in the documents, not a value? */
+/* Do the documents describe the default in words instead of giving a value? */
 static bool is_described(const struct config_key *key)
 {
 	return !key->default_value || !*key->default_value ||

@@ -1,5 +1,6 @@
 /*
- * Deadlines: order, removal, and that the timer runs only when it must.
+ * Tests the order and removal of deadlines, and that the timer runs only when
+ * it must.
  */
 #include "broker/base/deadline.h"
 #include <criterion/criterion.h>
@@ -17,7 +18,7 @@ struct fixture {
 	uint32_t positions[N_MAX];
 	uint32_t fired[N_MAX]; /* indices, in order */
 	uint32_t n_fired;
-	uint32_t victim; /* position to remove from within */
+	uint32_t victim; /* position of the deadline to remove */
 	bool is_adding;
 };
 
@@ -66,7 +67,7 @@ static bool is_running(const struct fixture *f)
 	       uv_is_active((const uv_handle_t *)&f->deadlines.more);
 }
 
-/* Every entry knows its place, and no child is before its parent. */
+/* Every entry must know its place, and no child may be before its parent. */
 static bool is_heap(const struct deadlines *deadlines)
 {
 	size_t i;
@@ -87,7 +88,7 @@ Test(deadline, all_due_ones_fire_in_the_order_of_their_times)
 	uint32_t i;
 
 	setup(&f);
-	/* 7919 and 2000 have no common factor: each time occurs once. */
+	/* 7919 and 2000 have no common factor, so each time occurs once. */
 	for (i = 0; i < N_MAX; i++)
 		add(&f, i, 1 + i * 7919 % N_MAX);
 	cr_assert(is_heap(&f.deadlines));

@@ -1,6 +1,6 @@
 /*
- * The fd store: what is said to the keeper, and what is taken over from it.
- * The test itself is the keeper.
+ * Tests what the fd store sends its keeper, and what it takes over from it. The
+ * test itself is the keeper.
  */
 #include "broker/base/fdstore.h"
 #include "proto/error.h"
@@ -47,7 +47,8 @@ static void keeper_close(struct keeper *keeper)
 	rmdir(keeper->directory);
 }
 
-/* The next notification; gives the fd that came along, or -1. */
+/* Receive the next notification. Returns the descriptor that came with it, or
+ * -1. */
 static int keeper_receive(struct keeper *keeper, char *ret_text, size_t size)
 {
 	union {
@@ -162,7 +163,7 @@ Test(fdstore, goes_on_unkept_when_the_keeper_dies)
 	keeper_close(&keeper);
 }
 
-/* In a process of its own, whose descriptors from 3 on are `fds`. */
+/* Run in a process of its own, whose descriptors from 3 on are `fds`. */
 static int inherit(const int *fds, int n, const char *names)
 {
 	struct fdstore store = FDSTORE_NULL;
@@ -192,7 +193,8 @@ static int inherit(const int *fds, int n, const char *names)
 	if (fd != 3 || !(fcntl(fd, F_GETFD) & FD_CLOEXEC))
 		return 5;
 	fdstore_close(&store);
-	/* What nobody took is closed; what was taken is not. */
+	/* The store closes descriptors that the broker did not take, and no
+	 * others. */
 	if (fcntl(5, F_GETFD) != -1 || fcntl(4, F_GETFD) < 0)
 		return 6;
 	return 0;
@@ -223,7 +225,7 @@ static void on_room(void *data)
 	n_on_room++;
 }
 
-/* Until its socket is full; gives how many were stored. */
+/* Store until the socket is full. Returns how many were stored. */
 static uint32_t fill(struct fdstore *store)
 {
 	char name[16];
@@ -279,7 +281,8 @@ Test(fdstore, a_keeper_that_does_not_read_is_not_waited_for, .timeout = 30)
 	receive_stored(&keeper, n);
 	while (n_on_room == 0)
 		uv_run(&loop, UV_RUN_ONCE);
-	/* What waited, in order; but not what was worth nothing later. */
+	/* The queued messages arrive in order, without those that had become
+	 * obsolete. */
 	expect_text(&keeper, "FDSTOREREMOVE=1\nFDNAME=c1");
 	expect_text(&keeper, "READY=1");
 	cr_expect(eq(int, fdstore_put(&store, 0, "x", NULL), FDSTORE_OK));

@@ -1,5 +1,5 @@
 /*
- * The broker's notes.
+ * Tests the broker's notes.
  */
 #include "broker/base/log.h"
 #include "proto/message_part.h"

@@ -1,5 +1,5 @@
 /*
- * Work that the loop defers.
+ * Tests work that the loop defers.
  */
 #include "broker/base/loop.h"
 #include "proto/error.h"
@@ -12,7 +12,7 @@
 struct job {
 	struct deferred handler;
 	struct loop *loop;
-	struct job *wakes; /* in its first run; NULL: none */
+	struct job *wakes; /* is woken in its first run; may be NULL */
 	long lost_ns;      /* in each run: time, but no CPU time */
 	unsigned n_runs, n_wanted,
 		n_before; /* runs of others until its first */
@@ -99,7 +99,7 @@ Test(loop, begins_nothing_while_it_stops)
 	cr_expect(zero(uint, job.n_runs));
 }
 
-/* What the first round left, before the loop waits. */
+/* State after the first round, before the loop waits. */
 static bool is_paused, has_more_now;
 
 static void on_prepare(uv_prepare_t *prepare)
@@ -119,7 +119,7 @@ static void run_all(struct job *job)
 	(void)uv_run(&loop.uv, UV_RUN_DEFAULT);
 }
 
-/* As if another process had the CPU meanwhile. */
+/* Act as if another process had the CPU meanwhile. */
 Test(loop, pauses_long_work_that_has_lost_the_cpu)
 {
 	struct job job;

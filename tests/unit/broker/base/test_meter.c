@@ -1,5 +1,6 @@
 /*
- * How long iterations of the loop take: work counts, waiting does not.
+ * Tests the measured length of iterations of the loop: work counts, waiting
+ * does not.
  */
 #include "broker/base/meter.h"
 #include <criterion/criterion.h>
@@ -40,7 +41,7 @@ static void on_nothing(uv_timer_t *timer)
 	(void)timer;
 }
 
-/* One timer, and one round more so that its iteration has an end. */
+/* Run one timer, and one more round, so that its iteration has an end. */
 static void run_timer(uv_timer_cb fn, uint64_t ms)
 {
 	uv_timer_t timer;
@@ -68,7 +69,7 @@ Test(meter, the_longest_iteration_is_kept_until_it_is_reset)
 	cr_expect(ge(u64, meter.longest_ns, 20 * MS));
 }
 
-/* Whatever else keeps the machine busy is work. */
+/* Any other load of the machine counts as work. */
 Test(meter, waiting_for_events_is_no_iteration)
 {
 	uint64_t start_ns = uv_hrtime();

@@ -39,8 +39,8 @@ static int nice_of_new_process(void)
 	return WEXITSTATUS(status) - 20;
 }
 
-/* 0: the kernel does not say. The kernel's header of struct sched_attr does not
- * go together with pthread.h. */
+/* Returns 0 if the kernel does not report it. The kernel's header of struct
+ * sched_attr cannot be combined with pthread.h. */
 static uint64_t own_slice_ns(void)
 {
 	struct {

@@ -1,5 +1,6 @@
 /*
- * Processes of clients: still the same one, ended, or not to be seen now.
+ * Tests whether a client's process is still the same one, has ended, or cannot
+ * be seen now.
  */
 #include "broker/base/process.h"
 #include "proto/error.h"
@@ -25,7 +26,7 @@ static uint64_t start_time_of(pid_t pid)
 	return start_time;
 }
 
-/* A child that waits to be killed, and its pidfd. */
+/* Start a child that waits to be killed. Returns its pidfd. */
 static pid_t make_child(uint64_t *ret_start_time, int *ret_pidfd)
 {
 	pid_t pid = fork();

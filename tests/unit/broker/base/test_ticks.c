@@ -1,5 +1,6 @@
 /*
- * The cheap clock goes as fast as the system's, and never far from it.
+ * Tests that the cheap clock runs as fast as the system's, and never differs
+ * much from it.
  */
 #include "broker/base/ticks.h"
 #include <criterion/criterion.h>

@@ -1,10 +1,10 @@
 /*
- * The catalog: records, lists, buckets and blobs, and that a death between any
- * two instructions of a transaction leaves all of it or nothing.
+ * Tests the catalog's records, lists, buckets and blobs, and that a death
+ * between any two instructions of a transaction leaves all of it or nothing.
  *
- * For the latter a child runs a transaction under single-step. The file as it
- * is after an instruction is what SIGKILL there would leave: it is copied,
- * adopted and compared with the files before and after the transaction.
+ * For the latter a child runs a transaction under single-step. The file after
+ * an instruction is what SIGKILL there would leave: it is copied, adopted and
+ * compared with the files before and after the transaction.
  */
 #include "broker/catalog/catalog.h"
 #include "proto/error.h"
@@ -65,8 +65,8 @@ static int copy_file(int fd)
 	return copy;
 }
 
-/* All of a page that means something: not the count of adoptions, nor the
- * journal's size, nor what lies above the blobs in use. */
+/* Compares all bytes of a page that have a meaning: not the count of adoptions,
+ * nor the journal's size, nor the area above the blobs in use. */
 static void read_page(int fd, off_t at, char *page)
 {
 	uint64_t top;
@@ -82,8 +82,8 @@ static void read_page(int fd, off_t at, char *page)
 		memset(page + top % 4096, 0, 4096 - top % 4096);
 }
 
-/* Do the files mean the same? Only what is data in `a` is compared: undoing
- * makes no pages. */
+/* Do the files have the same contents? Only data of `a` is compared, because
+ * undoing makes no pages. */
 static bool is_same(int a, int b)
 {
 	off_t start = 0, end;
@@ -118,7 +118,8 @@ static int adopt_copy(int fd)
 /* --- transactions
  * ------------------------------------------------------------- */
 
-/* One slot with two grants in its list, chained in a bucket, and a blob. */
+/* Make one slot with two grants in its list, chained in a bucket, and a
+ * blob. */
 static uint32_t make_slot(struct catalog *catalog, char name)
 {
 	uint32_t index = catalog_alloc(catalog, SECTION_SLOT);
@@ -148,8 +149,8 @@ static void add_to_limbo(struct catalog *catalog, uint32_t slot)
 			    offsetof(struct slot_record, limbo_link), slot);
 }
 
-/* Frees what make_slot() made and at once uses all of it again; puts another
- * slot into a list. */
+/* Free what make_slot() made and at once use all of it again; put another slot
+ * into a list. */
 static void churn(struct catalog *catalog, uint32_t index, uint32_t other)
 {
 	struct slot_record *slot = catalog_slot(catalog, index);
@@ -193,7 +194,7 @@ static pid_t start_traced(struct catalog *catalog)
 	return child;
 }
 
-/* False: the child has ended. */
+/* Returns false if the child has ended. */
 static bool step(pid_t child)
 {
 	int status;
@@ -216,7 +217,8 @@ Test(catalog, a_death_at_any_instruction_undoes_all_or_nothing)
 	before = copy_file(catalog.fd);
 	child = start_traced(&catalog);
 	while (step(child)) {
-		/* All of them take long; a prime hits every part of loops. */
+		/* All instructions would take long; a prime reaches every part
+		 * of loops. */
 		if (after >= 0 || ++n_steps % 7)
 			continue;
 		after = adopt_copy(catalog.fd);
@@ -226,7 +228,7 @@ Test(catalog, a_death_at_any_instruction_undoes_all_or_nothing)
 		after = -1;
 		n_undone++;
 	}
-	/* What was not undone was done, and wholly so. */
+	/* A transaction that was not undone was done completely. */
 	cr_expect(gt(int, n_undone, 100));
 	cr_assert(ge(int, after, 0));
 	cr_expect(zero(u64, catalog.header->journal_size));
@@ -296,8 +298,8 @@ Test(catalog, with_a_journal_that_points_astray_is_refused_unchanged)
 	uint64_t *trailer = (void *)(catalog.base + JOURNAL + 8);
 	const uint64_t bad[][2] = {
 		{JOURNAL, 8},           /* the journal itself */
-		{UINT64_C(1) << 60, 8}, /* behind the end */
-		{0, 16},                /* more bytes than there are */
+		{UINT64_C(1) << 60, 8}, /* after the end */
+		{0, 16},                /* more bytes than exist */
 		{0, UINT64_MAX},        /* an overflow */
 	};
 	size_t i;

@@ -1,6 +1,6 @@
 /*
- * The board of a run: who gets one, and that the end of the run wakes those
- * who sleep by it.
+ * Tests which runs get a board, and that the end of the run wakes ranks that
+ * sleep by it.
  */
 #include "broker/comm/comm.h"
 #include "broker/comm/run_board.h"
@@ -108,7 +108,7 @@ Test(run_board, a_ring_wakes_who_sleeps_in_a_run_that_is_over)
 	struct sleeper at_box = {.goal = BOARD_PUT};
 	int fd;
 
-	run_board_ring(&comm); /* there is none yet */
+	run_board_ring(&comm); /* there is no board yet */
 	cr_assert(zero(int, get(&fd, "")));
 	start(&at_barrier, &comm.board.page->barriers);
 	start(&at_reduction, &comm.board.page->reductions);

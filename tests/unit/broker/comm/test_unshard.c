@@ -1,6 +1,6 @@
 /*
- * The list of gathers by itself: order, lateness, the limiter's ticket. Nothing
- * is started here, so no memory and no engine are needed.
+ * Tests the list of gathers by itself: order, lateness, and the limiter's
+ * tickets. Nothing is started here, so the tests need no memory and no engine.
  */
 #include "broker/broker.h"
 #include "broker/comm/gather.h"
@@ -27,7 +27,7 @@ static void setup_with(enum comm_limiter form)
 		.limit = 2,
 	};
 
-	/* So that nothing reaches for the loop. */
+	/* With this nothing uses the loop. */
 	broker.base.loop.is_stopping = true;
 	broker_link(&broker);
 	comm = (struct comm){
@@ -68,7 +68,7 @@ static void setup(void)
 	setup_with(COMM_LIMITER_WINDOW);
 }
 
-/* Of one test, behind the suite's own. */
+/* Set-up of one test, after the suite's own. */
 static void setup_faithful(void)
 {
 	limiter_free(comm.limiter);
@@ -226,7 +226,7 @@ Test(unshard, a_rank_is_late_for_its_next_only)
 	cr_assert(eq(u64, gathers_deadline(&comm), 6000));
 	gathers_describe_late(&comm, &err);
 	assert_says("rank 1 has not unsharded 'a'");
-	/* From when it starts the one before, it has the whole time. */
+	/* It has the whole time from the start of the previous gather on. */
 	cr_assert(eq(int, start(1, 0), 0));
 	cr_assert(gt(u64, b->call.since_ms, 4000));
 	cr_assert(eq(u64, gathers_deadline(&comm), b->call.since_ms + 1000));
@@ -248,7 +248,7 @@ Test(unshard, who_keeps_the_limiter_is_late)
 	cr_assert(eq(u64, gathers_deadline(&comm), 1001));
 	gathers_describe_late(&comm, &err);
 	assert_says("until 'a' is resharded, which rank 0");
-	/* Whatever is freed restarts the wait. */
+	/* Any reshard restarts the wait. */
 	cr_assert(eq(int, stop(0, 0), 0));
 	cr_assert(gt(u64, third->call.waits_since_ms, 1));
 }

@@ -1,6 +1,6 @@
 /*
- * Verdicts: a run's word is its own from its begin to its end, and a run that
- * finds none goes without.
+ * Tests that a run has a word of its own from its begin to its end, and that a
+ * run for which no word is free works without.
  */
 #include "broker/broker.h"
 #include "broker/comm/comm.h"
@@ -56,7 +56,7 @@ Test(verdict, the_next_run_with_the_word_is_another_one)
 	cr_assert(eq(u32, comms[1].verdict, word));
 	cr_expect(is_alive(&comms[1]));
 	cr_expect(not(table_is_alive(&broker.store.table, word, comms[0].id)));
-	/* It has none any more. */
+	/* It has no word any more. */
 	verdict_fail(&comms[0]);
 	cr_expect(is_alive(&comms[1]));
 }

@@ -1,4 +1,4 @@
-/* The engine without a real worker: tests/fakes/worker.c plays it. */
+/* Tests the engine without a real worker; tests/fakes/worker.c replaces it. */
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/storage.h"
 #include "tests/unit/broker/broker_fixture.h"
@@ -48,7 +48,7 @@ static void free_slot(uint32_t slot)
 	catalog_commit(&broker->store.catalog);
 }
 
-/* What the callbacks have seen. */
+/* The callbacks store their arguments here. */
 struct seen {
 	uint32_t n;
 	struct job_done last;
@@ -247,7 +247,7 @@ Test(engine, a_worker_that_reads_nothing_holds_nobody_up)
 	uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
-/* The time of the watch is over. */
+/* The limit of the watch has passed. */
 static void let_watch_pass(void)
 {
 	struct deadline watch =
@@ -402,7 +402,7 @@ Test(engine, what_is_forgotten_before_it_was_opened_is_not_kept_open)
 	cr_assert(engine->comms != NULL, "the worker is to hear of both");
 	wait_for(&seen, 1);
 	cr_expect(engine->comms == NULL);
-	/* It knows the number no more, so that it may come again. */
+	/* The worker has forgotten the number, so it may be used again. */
 	open_comm(&seen);
 	wait_for(&seen, 2);
 	engine_forget_comm(engine, 7);

@@ -1,6 +1,7 @@
 /*
- * The broker's view of devices: found while others are served, named when one
- * is asked for that is not there, and told to the operator.
+ * Tests the broker's view of devices: it finds them while it serves others,
+ * names them when a request asks for an absent one, and reports them to the
+ * operator.
  */
 #include "tests/unit/broker/device_fixture.h"
 
@@ -34,7 +35,8 @@ Test(devices, a_device_is_asked_for_before_the_driver_is_there)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 
-	/* As if it had just begun; the answer waits for it. */
+	/* Set the state as if the search had just begun; the reply waits for
+	 * it. */
 	devices_load(&broker->store.devices);
 	cr_assert(eq(int, broker->store.devices.state, DEVICES_LOADING));
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &ref)), "%s",
@@ -75,7 +77,7 @@ Test(devices, who_needs_the_driver_has_it_loaded_at_once)
 	devices_start(&broker->store.devices);
 	cr_assert(gt(u32, broker->store.devices.put_off, 0));
 	send_alloc_on(&gpu);
-	/* It does not wait for the deadline. */
+	/* The request does not wait for the deadline. */
 	cr_expect(zero(u32, broker->store.devices.put_off));
 	while (!client_recv(&alice, &reply, &code))
 		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
@@ -197,7 +199,7 @@ Test(devices, one_that_is_lost_gives_no_more_memory_and_keeps_what_it_has)
 		     client_alloc_on(&alice, &gpu, UINT64_C(64) << 20, 0, &ref),
 		     -EIO));
 	cr_expect(notes("no more memory is made"), "%s", log_notes());
-	/* Also where there would be room. */
+	/* The request is refused even if there would be room. */
 	cr_expect(eq(int, client_alloc_on(&alice, &gpu, 100, -1, &ref), -EIO));
 	cr_expect(refused_with("GPU-"), "%s", alice.sentence);
 	block = catalog_slot(&broker->store.catalog, kept.slot)->block;

@@ -1,6 +1,6 @@
 /*
- * Pools, with a broker that has nothing but what they need: the loop, the
- * catalog, the table and accounts.
+ * Tests pools, with a broker that has only the parts that they need: the loop,
+ * the catalog, the table and accounts.
  */
 #include "broker/broker.h"
 #include "proto/error.h"
@@ -58,7 +58,7 @@ static void teardown(struct broker *broker)
 	free(broker);
 }
 
-/* As a parked request is run again. */
+/* Try as a parked request is run again. */
 static int try_alloc(struct broker *broker, const struct access_class *access,
 		     uint32_t bundle, const uint64_t *sizes, uint32_t n,
 		     uint32_t *ret_blocks, struct error *err)
@@ -118,7 +118,7 @@ static uint64_t resident(int fd)
 	return (uint64_t)status.st_blocks * 512;
 }
 
-/* The loop runs until no chunk is left, or the test's time is over. */
+/* Run the loop until no chunk is left, or the test's time has passed. */
 static void run_until_empty(struct broker *broker)
 {
 	while (broker->store.pools.host.total_size > 0)
@@ -193,7 +193,7 @@ Test(pool, chunks_double_up_to_the_largest)
 
 		cr_expect(eq(u64, chunk_size(broker, block), size));
 	}
-	/* 20 MiB are left: not for 16 more and 5, but for 5. */
+	/* 20 MiB are left. They do not suffice for 16 more and 5, but for 5. */
 	cr_expect(eq(u64, chunk_size(broker, alloc(broker, &bob, 17 * MIB)),
 		     18 * MIB));
 	teardown(broker);
@@ -231,7 +231,7 @@ Test(pool, empty_chunks_of_others_make_room)
 	alloc(broker, &bob, 30 * MIB);
 	cr_expect(eq(u64, broker->store.pools.host.total_size, 30 * MIB));
 	cr_expect(zero(u64, broker->store.pools.host.going_size));
-	/* The record is used again, its id never. */
+	/* The record is reused, but its id never. */
 	cr_expect(eq(u64, broker->store.table.header->chunks[1], 2));
 	cr_expect(eq(u64, broker->store.table.header->chunks_retired, 1));
 	cr_expect(zero(u64, accounts_get(&broker->base.accounts, 1000)
@@ -251,7 +251,7 @@ Test(pool, empty_chunks_go_when_they_are_cold, .timeout = 10)
 	cr_expect(eq(u64, resident(fd), 4 * MIB));
 	release(broker, block);
 	run_until_empty(broker);
-	/* Whoever still maps it pins nothing. */
+	/* A process that still maps it pins nothing. */
 	cr_expect(zero(u64, resident(fd)));
 	cr_expect(zero(u32, broker->store.pools.n_chunks));
 	cr_expect(eq(ptr, broker->store.pools.first, NULL));
@@ -279,7 +279,7 @@ Test(pool, free_pages_of_a_chunk_in_use_go_when_they_are_cold, .timeout = 10)
 	pools_free_bytes(&broker->store.pools, &warm, &all);
 	cr_expect(eq(u64, warm, MIB));
 	cr_expect(eq(u64, all, 3 * MIB));
-	/* And are allocated again as any others. */
+	/* The chunks are allocated again like any others. */
 	first = alloc(broker, &alice, 2 * MIB);
 	cr_expect(eq(u32, broker->store.pools.n_chunks, 1));
 	release(broker, first);
@@ -339,7 +339,8 @@ Test(pool, a_user_at_the_limit_of_chunks_waits_for_its_own_that_are_going)
 	teardown(broker);
 }
 
-/* A number that is used again would show clients what they mapped before. */
+/* A number that is reused would show clients the chunk that they mapped
+ * before. */
 Test(pool, numbers_of_chunks_are_never_used_again)
 {
 	struct broker *broker = setup();
@@ -373,7 +374,7 @@ Test(pool, a_chunk_that_cannot_be_made_is_told_once_and_tried_again)
 	uint32_t block;
 	int r;
 
-	/* The thread that makes it must exist, with its descriptors. */
+	/* The thread that makes the chunk must exist, with its descriptors. */
 	release(broker, alloc(broker, &bob, 64));
 	cr_assert(zero(int, getrlimit(RLIMIT_NOFILE, &old)));
 	none = (struct rlimit){0, old.rlim_max};
@@ -410,7 +411,7 @@ static uint32_t alloc_member(struct broker *broker, uint32_t bundle)
 	return block;
 }
 
-/* As a parked commit is run again. */
+/* Try as a parked commit is run again. */
 static int seal(struct broker *broker, uint32_t bundle, struct error *err)
 {
 	int r;
@@ -490,7 +491,7 @@ Test(pool, a_bundle_forgotten_while_its_chunk_is_made_leaves_none)
 /* --- restart
  * ------------------------------------------------------------------ */
 
-/* What a keeper would give back; chunk ids equal their records here. */
+/* Set what a keeper would return. Chunk ids equal their records here. */
 static void inherit(struct broker *broker, uint32_t n)
 {
 	struct fdstore *store = &broker->base.fdstore;
@@ -527,7 +528,7 @@ Test(pool, after_a_restart_blocks_are_where_they_were)
 	uint32_t other = alloc(broker, &bob, 64);
 
 	release(broker, gone);
-	inherit(broker, 3); /* "c3" is a stray */
+	inherit(broker, 3); /* "c3" belongs to no chunk */
 	cr_assert(zero(int, restart(broker, NULL)));
 	cr_expect(eq(u32, broker->store.pools.n_chunks, 2));
 	cr_expect(eq(u64, broker->store.pools.host.total_size, 8 * MIB));

@@ -1,6 +1,6 @@
 /*
- * Pools on devices: chunks by the driver, admission for each device, what
- * becomes of it when the driver has no memory, and adoption without a driver.
+ * Tests pools on devices: chunks by the driver, admission for each device, the
+ * refusal when the driver has no memory, and adoption without a driver.
  */
 #include "cuda/vmm.h"
 #include "tests/unit/broker/device_fixture.h"
@@ -38,7 +38,7 @@ static uint64_t size_on(const struct device_uuid *gpu)
 	return pools_device_size(&broker->store.pools, gpu);
 }
 
-/* Another process of the machine has `size` bytes of the device. */
+/* Let another process of the machine use `size` bytes of the device. */
 static int take_outside(const struct device_uuid *gpu, uint64_t size)
 {
 	const struct device *device;
@@ -120,7 +120,7 @@ Test(pool_device, chunks_double_up_to_the_limit_of_their_device)
 	cr_expect(eq(u64, size_on(&gpu), 64 * MIB));
 	cr_expect(ne(ptr, strstr(alice.sentence, "device_memory_max"), NULL),
 		  "%s", alice.sentence);
-	/* The other device and the host have their own limits. */
+	/* The other device and the host have limits of their own. */
 	cr_expect(zero(int, client_alloc_on(&alice, &other, MIB, 0, &ref)));
 	(void)client_alloc(&alice, MIB);
 }
@@ -146,7 +146,7 @@ Test(pool_device, an_empty_chunk_goes_as_a_whole_after_its_time)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_CHUNKS)));
 	cr_expect(zero(u32, broker->store.pools.n_chunks));
-	/* All of the device is free again. */
+	/* The whole device is free again. */
 	close(take_outside(&gpu, 128 * MIB));
 }
 
@@ -217,7 +217,8 @@ Test(pool_device, a_quota_counts_all_devices_and_not_the_host)
 		  "%s", alice.sentence);
 	cr_expect(zero(int, client_alloc_on(&alice, &other, MIB, 0, &ref)));
 	(void)client_alloc(&alice, MIB);
-	/* Of others it says nothing; and a hint of size stays within. */
+	/* It does not affect other users, and a size hint does not exceed the
+	 * limit. */
 	cr_assert(zero(int, client_alloc_on(&bob, &gpu, 2 * MIB, 0, &ref)));
 	cr_expect(eq(u64, chunk_of(&ref)->size, 2 * MIB));
 }
@@ -253,7 +254,7 @@ Test(pool_device, memory_that_others_have_is_an_error_with_figures)
 		  alice.sentence);
 	cr_expect(zero(u64, size_on(&gpu)));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_CHUNKS)));
-	/* A chunk that is smaller than usual is better than none. */
+	/* A chunk that is smaller than usual is better than no chunk. */
 	broker->base.config.chunk_min = 16 * MIB;
 	while (client_alloc_on(&bob, &gpu, MIB, 0, &ref) == -ENOMEM)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
@@ -270,7 +271,8 @@ static void give_back(uv_timer_t *timer)
 	uv_close((uv_handle_t *)timer, NULL);
 }
 
-/* As when a process was killed and its memory comes back a while after. */
+/* The situation after a process was killed: its memory is returned a while
+ * later. */
 Test(pool_device, memory_that_comes_back_soon_is_waited_for)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
@@ -304,7 +306,7 @@ Test(pool_device, our_empty_chunks_go_when_the_driver_has_nothing)
 	cr_assert(zero(int, client_alloc_on(&bob, &gpu, 20 * MIB, 0, &ref)));
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
 	fd = take_outside(&gpu, 100 * MIB);
-	/* The arithmetic lets it pass: 20 and 16 are below 64. */
+	/* The broker's own sums admit it, because 20 and 16 are below 64. */
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, 16 * MIB, 0, &ref)),
 		  "%s", alice.sentence);
 	cr_expect(eq(u64, size_on(&gpu), 16 * MIB));
@@ -359,7 +361,7 @@ Test(pool_device, a_driver_that_hangs_has_two_threads_at_most)
 
 	setenv("FAKECUDA_FAIL", "MemCreate:1+:sleep=300", 1);
 	request.alloc.device = broker_gpu(broker, 0);
-	/* Of different users, so that each needs a chunk. */
+	/* The tensors are of different users, so that each needs a chunk. */
 	for (uint32_t i = 0; i < 4; i++) {
 		client_open(&users[i], broker, 2000 + i, 0);
 		client_send(&users[i], &request, 1);
@@ -428,7 +430,7 @@ Test(pool_device, a_bundle_lies_in_chunks_that_nobody_gets_writable_any_more)
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
 }
 
-/* Opened anew, what a driver's descriptor stands for would be lost. */
+/* A reopened descriptor of a driver would not refer to the memory. */
 Test(pool_device, readers_get_the_descriptor_that_is_the_memory)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);

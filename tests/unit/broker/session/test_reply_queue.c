@@ -1,6 +1,6 @@
 /*
- * Reply queues: order, the wait for a client that has not read descriptors,
- * and what is charged meanwhile.
+ * Tests reply queues: their order, the wait for a client that has not read
+ * descriptors, and the charges meanwhile.
  */
 #include "broker/base/account.h"
 #include "broker/base/config.h"
@@ -68,7 +68,8 @@ static void teardown(void)
 
 TestSuite(reply_queue, .init = setup, .fini = teardown);
 
-/* `has_fd`: with an eventfd that is closed here afterwards. */
+/* Send a reply. With `has_fd` it has an eventfd, which is closed here
+ * afterwards. */
 static int send_reply(uint64_t number, bool has_fd)
 {
 	struct frame frame = {.kind = 1, .number = number};

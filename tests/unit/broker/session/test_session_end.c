@@ -1,10 +1,11 @@
 /*
- * The end of a session that has much: in rounds of the loop, between which
- * others are served, and nobody comes back to it.
+ * Tests the end of a session that has many objects: it takes several rounds of
+ * the loop, between which others are served, and no client can resume the
+ * session.
  */
 #include "tests/unit/broker/broker_fixture.h"
 
-/* Each is written by its maker, and held: two records. */
+/* Each is written by its maker, and held, which takes two records. */
 #define N 3000
 
 static struct broker *broker;
@@ -26,7 +27,7 @@ static uint32_t n_live(void)
 	return catalog_n_live(&broker->store.catalog, SECTION_SLOT);
 }
 
-/* Gives how many rounds it took. */
+/* Returns how many rounds it took. */
 static int run_to_the_end(void)
 {
 	int n = 0;

@@ -1,5 +1,5 @@
 /*
- * Requests that wait: what happens when two reasons to run one come at once.
+ * Tests parked requests for which two reasons to run come at once.
  */
 #include "broker/comm/comm_commit.h"
 #include "broker/comm/comm_progress.h"
@@ -66,7 +66,7 @@ static void teardown(void)
 
 TestSuite(waiter, .init = setup, .fini = teardown);
 
-/* The time of the request that waits shortest is over. */
+/* The time of the request with the nearest deadline has passed. */
 static void end_time(void)
 {
 	uv_timer_t *timer = &broker->base.deadlines.timer;
@@ -75,7 +75,7 @@ static void end_time(void)
 	cr_assert(zero(int, uv_timer_start(timer, timer->timer_cb, 0, 0)));
 }
 
-/* It is woken, and before it runs its time is over. */
+/* The request is woken, and its time runs out before it runs. */
 Test(waiter, a_request_that_is_woken_as_its_time_runs_out_is_answered_once)
 {
 	const struct request commit = commit_of(1);
@@ -93,7 +93,7 @@ Test(waiter, a_request_that_is_woken_as_its_time_runs_out_is_answered_once)
 	cr_assert(zero(int, client_ask(&first, &commit)));
 	client_send(&first, &wait, ++first.number);
 	cr_assert(eq(u32, first.session->n_waiting, 1));
-	/* Without an answer, behind which it would run at once. */
+	/* A reply would let the request run at once, so commit without one. */
 	must(comm_commit(broker->comms.first, 1,
 			 &(struct commit_request){.step = 1}, &err),
 	     &err);
@@ -105,7 +105,8 @@ Test(waiter, a_request_that_is_woken_as_its_time_runs_out_is_answered_once)
 	cr_assert(zero(u32, first.session->n_waiting));
 }
 
-/* Who had to wait for the end of an earlier run is not late for the next. */
+/* A request that had to wait for the end of an earlier run is not late for the
+ * next. */
 Test(waiter, a_rank_that_joins_late_in_its_time_does_not_fail_those_who_form)
 {
 	const struct request leave = {.kind = MESSAGE_COMM_LEAVE,
@@ -128,7 +129,7 @@ Test(waiter, a_rank_that_joins_late_in_its_time_does_not_fail_those_who_form)
 	cr_assert(zero(int, receive(&first)));
 }
 
-/* Names that all have one hash without the seed. */
+/* These names would all have one hash without the seed. */
 static void choose_name(uint64_t *counter, char ret[32])
 {
 	do

@@ -1,5 +1,6 @@
 /*
- * Sessions that share device memory with a broker by hand (device_fixture.h).
+ * Sessions that share device memory with a broker in the test's own process
+ * (device_fixture.h).
  */
 #pragma once
 #include "cuda/handle.h"
@@ -10,7 +11,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* What is shared: 100 bytes of an allocation, if nothing else is said. */
+/* The memory to share: 100 bytes of an allocation by default. */
 struct sharing {
 	struct device_uuid device;
 	uint32_t gid, mode;
@@ -21,7 +22,7 @@ struct sharing {
 	struct share_item item;
 };
 
-/* As from cudaMalloc(): the `n`th allocation of a process. */
+/* Describe the `n`th allocation of a process, as if from cudaMalloc(). */
 static inline struct sharing sharing_of(const struct device_uuid *device,
 					uint64_t n, uint64_t size)
 {
@@ -43,7 +44,7 @@ static inline struct sharing sharing_of(const struct device_uuid *device,
 	return sharing;
 }
 
-/* As from the driver's virtual memory management. */
+/* Describe memory as if from the driver's virtual memory management. */
 static inline struct sharing donation_of(const struct device_uuid *device,
 					 uint64_t size)
 {
@@ -57,7 +58,7 @@ static inline struct sharing donation_of(const struct device_uuid *device,
 	return sharing;
 }
 
-/* The answer may come later. */
+/* Send the request. The reply may come later. */
 static inline void client_send_share(struct client *client,
 				     const struct sharing *sharing)
 {
@@ -78,7 +79,7 @@ static inline void client_send_share(struct client *client,
 		       sharing->fd < 0 ? -1 : dup(sharing->fd));
 }
 
-/* Gives the code. */
+/* Returns the code. */
 static inline int client_share_reply(struct client *client,
 				     const struct sharing *sharing,
 				     struct reply *ret)
@@ -123,7 +124,7 @@ static inline int client_get_trusted(struct client *client, const char *name,
 	return r;
 }
 
-/* 10 bytes of a tensor that is held. */
+/* Make a view of 10 bytes of a tensor that is held. */
 static inline int client_view(struct client *client,
 			      const struct slot_ref *base, struct slot_ref *ret)
 {

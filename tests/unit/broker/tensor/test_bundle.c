@@ -1,4 +1,5 @@
-/* Bundles: all of one version or all of the next. */
+/* Tests that a reader of a bundle gets all of one version or all of the
+ * next. */
 #include "tests/unit/broker/broker_fixture.h"
 
 #include <sys/mman.h>
@@ -54,7 +55,7 @@ static int64_t end(struct client *client, uint16_t kind, uint64_t bundle)
 	return r;
 }
 
-/* Members "<name>a" and "<name>b", committed, held by nobody. */
+/* Commit members "<name>a" and "<name>b", which have no holds. */
 static void put(struct client *client, const char *name, int64_t version,
 		struct slot_ref refs[2])
 {
@@ -292,7 +293,7 @@ static uint64_t stage(struct client *client, const char *name,
 	return id;
 }
 
-/* The answer comes later. */
+/* The reply comes later. */
 static void send_commit(struct client *client, uint64_t bundle)
 {
 	struct request request = {.kind = MESSAGE_BUNDLE_COMMIT,
@@ -376,7 +377,7 @@ static uint32_t chunk_of(const char *name)
 		->chunk;
 }
 
-/* The second request comes while the first is parked. Either it is done in new
+/* The second request comes while the first is parked. Either it gets new
  * memory, if that is there before the seal, or the bundle is committed. */
 Test(bundle, gets_no_member_in_memory_that_is_being_sealed)
 {
@@ -404,7 +405,7 @@ Test(bundle, gets_no_member_in_memory_that_is_being_sealed)
 
 /* --- large ones, in steps ------------------------------------------------ */
 
-/* Members "<name>0" to "<name>(n - 1)", which the loader holds. */
+/* Make members "<name>0" to "<name>(n - 1)", which the loader holds. */
 static void put_large(struct client *client, const char *name, int n)
 {
 	enum { N = 256 };
@@ -429,7 +430,7 @@ static void put_large(struct client *client, const char *name, int n)
 	cr_assert(gt(i64, end(client, MESSAGE_BUNDLE_COMMIT, id), 0));
 }
 
-/* Until nothing is left for later. */
+/* Run the loop until no deferred work is left. */
 static void run_chores(void)
 {
 	while (broker->store.chores.first ||
@@ -442,7 +443,8 @@ static uint32_t n_grants(const struct client *client)
 	return session_record(client->session)->grants.n;
 }
 
-/* In this version; all of them PUBLISHED or in LIMBO. */
+/* Returns how many members of this version the client holds; all of them are
+ * PUBLISHED or in LIMBO. */
 static uint32_t n_held(const struct client *client, uint32_t bundle)
 {
 	const struct catalog *catalog = &broker->store.catalog;
@@ -472,7 +474,7 @@ Test(bundle, a_large_one_is_got_as_a_whole_while_it_is_replaced)
 	cr_assert(lt(u32, n_grants(&bob), N), "the test needs a larger one");
 	client_close(&alice);
 	client_open(&alice, broker, 1000, 0);
-	/* Nobody but the lease keeps what bob was not granted yet. */
+	/* Only the lease keeps the members that bob was not granted yet. */
 	cr_assert(zero(int, client_remove(&alice, "m/")));
 	cr_assert(eq(u32, catalog_n_live(&broker->store.catalog, SECTION_SLOT),
 		     N));
@@ -491,7 +493,8 @@ Test(bundle, a_large_one_is_got_as_a_whole_while_it_is_replaced)
 	assert_empty(broker, 1001);
 }
 
-/* What was let go before it was granted has nobody who would ring again. */
+/* If a member was released before it was granted, no client would ring for it
+ * again. */
 Test(bundle, members_let_go_while_they_are_granted_are_freed)
 {
 	enum { N = 1024 };
@@ -559,7 +562,7 @@ Test(bundle, a_second_get_waits_for_the_grants_of_the_first)
 	cr_assert(eq(u32, n_grants(&bob), 1024));
 }
 
-/* Half of the journal: what does not fit is freed by a later round. */
+/* This is half of the journal. A later round frees what does not fit. */
 Test(bundle, a_large_one_goes_in_steps, .timeout = 60)
 {
 	enum { BATCHES = 240, N = 256 };

@@ -1,4 +1,4 @@
-/* Grants: counts in two parts, over generations and deaths. */
+/* Tests grants: counts in two parts, over generations and deaths. */
 #include "tests/unit/broker/broker_fixture.h"
 #include <sys/stat.h>
 
@@ -74,7 +74,7 @@ Test(grant, of_an_earlier_generation_pins_nothing)
 	client_remove(&alice, "a");
 	new = client_put(&alice, "b", 0);
 	cr_assert(eq(u32, new.slot, old.slot));
-	/* bob scribbles over his own file */
+	/* bob writes garbage into his own file */
 	refs_hold(&bob.refs, new.slot);
 	refs_hold(&bob.refs, new.slot);
 	client_remove(&alice, "b");
@@ -172,7 +172,7 @@ Test(grant, charges_a_page_of_counters_once_until_the_session_ends)
 	get_many();
 	/* Slots begin with 1. */
 	cr_assert(eq(u64, used(broker, 1001, ACCOUNT_REFS), three));
-	/* As a broker that takes over finds it. */
+	/* Set the state that a broker finds when it takes over. */
 	account_refund(bob.session->holdings.account, ACCOUNT_REFS, three);
 	memset(bob.session->holdings.ref_pages, 0,
 	       sizeof(bob.session->holdings.ref_pages));
@@ -220,7 +220,7 @@ Test(grant, listing_makes_no_page_of_a_ref_counter_file)
 	reply_deinit(&reply);
 	cr_assert(zero(int, client_ask(&alice, &clients)));
 	cr_expect(eq(i64, blocks_of(&bob), before));
-	/* Once its holder has counted there, that is seen. */
+	/* The broker sees it once the holder has counted there. */
 	client_release(&bob, &ref);
 	cr_assert(zero(int, client_call(&alice, &list, &reply)));
 	cr_expect(zero(u32, reply.list.items[0].n_holders));

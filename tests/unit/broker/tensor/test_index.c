@@ -1,4 +1,4 @@
-/* Names: who sees what, and who waits. */
+/* Tests which names a client sees, and which waiters are woken. */
 #include "tests/unit/broker/broker_fixture.h"
 
 static struct broker *broker;

@@ -1,6 +1,6 @@
 /*
- * Limbo and devices: memory that a device still reads or writes is not used
- * again, and nobody looks after it once there is none.
+ * Tests limbo on devices: memory that a device still reads or writes is not
+ * reused, and the broker stops checking when there is none.
  */
 #include "proto/failpoint.h"
 #include "tests/unit/broker/device_fixture.h"
@@ -17,14 +17,15 @@ static void set_up(void)
 
 TestSuite(limbo, .init = set_up, .timeout = 20);
 
-/* Until the broker's deadlines have done it, or the test's time is over. */
+/* Run until the broker's deadlines have freed it, or the test's time has
+ * passed. */
 static void run_until_freed(const struct slot_ref *ref)
 {
 	while (word_state(broker, ref) != SLOT_FREE)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
-/* Grants outlive what was granted, see broker/tensor/grant.h. */
+/* Grants outlive their tensors, see broker/tensor/grant.h. */
 static void expect_nothing_left(void)
 {
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
@@ -36,7 +37,7 @@ static void expect_nothing_left(void)
 	cr_expect(zero(u32, broker->store.catalog.header->limbo.n));
 }
 
-/* A tensor that only alice holds, and a device of hers until she is at 5. */
+/* Make a tensor that only alice holds, and that her device uses until 5. */
 static struct slot_ref fenced(void)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
@@ -87,7 +88,7 @@ Test(limbo, the_looks_become_rarer)
 		last = broker->store.limbo.fence_ms;
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	}
-	/* Until something new waits. */
+	/* The interval grows until a new tensor waits. */
 	other = client_alloc(&alice, 100);
 	client_release_at(&alice, &other, 1, 5);
 	cr_expect(eq(u32, broker->store.limbo.fence_ms, 1));
@@ -130,13 +131,13 @@ Test(limbo, a_session_takes_its_fences_along)
 	client_close(&alice);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	cr_expect(zero(u32, broker->store.pools.n_timelines));
-	/* What was to be looked at is no more, and does no harm. */
+	/* The tensor to check does not exist any more, which does no harm. */
 	while (broker->store.limbo.fence_position)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	expect_nothing_left();
 }
 
-/* A client may write what it likes into its own file. */
+/* A client may write anything into its own file. */
 Test(limbo, a_fence_of_no_timeline_keeps_memory_until_the_session_ends)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
@@ -180,7 +181,7 @@ Test(limbo, what_devices_use_is_not_evicted)
 
 /* --- eviction ------------------------------------------------------------ */
 
-/* Over the quota, unless something goes. */
+/* Request memory over the quota, which needs an eviction. */
 static struct alloc_item fill_quota(uint64_t size)
 {
 	broker->base.config.quota_bytes = used(broker, 1000, ACCOUNT_BYTES);
@@ -212,7 +213,7 @@ Test(limbo, an_eviction_looks_only_at_what_may_be_evicted)
 	cr_expect(eq(int, word_state(broker, &held), SLOT_FREE));
 }
 
-/* Alice's next request would look at all that bob holds, twice. */
+/* Alice's next request would look twice at everything that bob holds. */
 Test(limbo, others_are_served_while_an_eviction_looks_for_something)
 {
 	struct request ping = {.kind = MESSAGE_PING};

@@ -1,6 +1,6 @@
 /*
- * Orders of tensors by events: the broker keeps a handle that it cannot look
- * at, until the producer says that the event is done.
+ * Tests ready fences by events: the broker keeps a handle that it cannot check,
+ * until the producer reports that the event is done.
  */
 #include "broker/tensor/order.h"
 #include "cuda/handle.h"
@@ -43,7 +43,7 @@ static struct handle event(uint64_t number)
 	return handle;
 }
 
-/* Gives the code. */
+/* Returns the code. */
 static int publish_handle(struct client *client, const struct slot_ref *ref,
 			  const char *name, const struct handle *handle)
 {
@@ -78,7 +78,7 @@ static uint64_t session_id(const struct client *client)
 	return session_record(client->session)->id;
 }
 
-/* What a get by name tells, with a hold. */
+/* Get a tensor by name, with a hold, and return its ready fence. */
 static struct tensor_place get(struct client *client, const char *name)
 {
 	struct request request = {
@@ -98,7 +98,7 @@ static struct tensor_place get(struct client *client, const char *name)
 	return place;
 }
 
-/* Gives the code, and which event it is. */
+/* Returns the code, and the number of the event. */
 static int ask(struct client *client, const struct slot_ref *ref,
 	       uint64_t *ret_number)
 {
@@ -242,7 +242,7 @@ Test(order_event, views_are_written_when_what_they_view_is)
 	cr_expect(eq(u32, n_orders(), 3));
 	cr_assert(zero(int, ask(&bob, &second, &number)), "%s", bob.sentence);
 	cr_expect(eq(u64, number, 7));
-	/* The producer knows nothing of them. */
+	/* The producer does not know about them. */
 	cr_assert(zero(int, say_done(&alice, &ref, 7)));
 	cr_expect(not(order_is_pending(&broker->store, first.slot)));
 	cr_expect(not(order_is_pending(&broker->store, second.slot)));
@@ -333,7 +333,7 @@ Test(order_event, host_memory_takes_none)
 		  alice.sentence);
 }
 
-/* Nothing of a batch stays if one of it is refused. */
+/* If one tensor of a batch is refused, nothing of the batch remains. */
 Test(order_event, a_batch_that_is_refused_leaves_no_handle)
 {
 	const struct handle handle = event(3);

@@ -1,6 +1,6 @@
 /*
- * First components of names: whose they are, what counts as use of them, and
- * when they are free again.
+ * Tests the owners of prefixes, what counts as use of them, and when they are
+ * free again.
  */
 #include "tests/unit/broker/broker_fixture.h"
 
@@ -68,7 +68,7 @@ Test(prefix, owners_are_charged_again_after_a_restart)
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_PREFIXES), 2));
 }
 
-/* What the record says; all 0 if there is none. */
+/* Returns the fields of the record, which are all 0 if there is none. */
 static struct prefix_record record_of(const char *name)
 {
 	uint32_t prefix = prefix_find(&broker->store, name, strlen(name));
@@ -130,7 +130,7 @@ Test(prefix, names_and_bundles_that_are_shown_are_counted)
 	expect_counts("m", 1, 1);
 }
 
-/* Until there are none left to be had, root included. */
+/* Use prefixes until no more are available, even for root. */
 Test(prefix, is_free_again_after_its_last_name)
 {
 	struct client root;
@@ -184,7 +184,8 @@ Test(prefix, ends_in_the_order_in_which_use_of_them_ended)
 	cr_assert(eq(u32, idle->last, prefix_find(&broker->store, "a", 1)));
 	record = catalog_prefix(&broker->store.catalog, idle->first);
 	record->idle_ms -= broker->base.config.prefix_grace_ms;
-	/* As if that time had passed: the deadline was for this one. */
+	/* Act as if that time had passed; the deadline belonged to this
+	 * prefix. */
 	broker->base.deadlines.heap[broker->store.prefix_position].at_ms = 0;
 	cr_assert(
 		zero(int, uv_timer_start(&broker->base.deadlines.timer,
@@ -211,7 +212,8 @@ Test(prefix, a_refusal_for_their_number_says_what_to_do)
 		  alice.sentence);
 }
 
-/* Configured ones are counted, but charged to nobody, and never lost. */
+/* Configured prefixes are counted, but charged to no user, and are never
+ * lost. */
 Test(prefix, that_is_configured_stays_its_owners)
 {
 	struct config_prefix prefix = {.name = "models", .uid = 1001};
@@ -230,7 +232,7 @@ Test(prefix, that_is_configured_stays_its_owners)
 		     -EPERM));
 }
 
-/* What lies behind a name in the catalog is of another, longer one. */
+/* The bytes after a name in the catalog belong to another, longer name. */
 Test(prefix, a_name_without_a_component_ends_where_it_ends)
 {
 	char name[16];

@@ -1,7 +1,7 @@
 /*
- * Memory that processes share: what becomes a chunk, who is charged, and what
- * is left when the sharer ends. What they share are handles and descriptors
- * only: the broker opens none.
+ * Tests memory that processes share: which memory becomes a chunk, which
+ * account is charged, and what remains when the sharer ends. Processes share
+ * handles and descriptors only, and the broker opens none.
  */
 #include "tests/unit/broker/tensor/share_fixture.h"
 
@@ -21,7 +21,7 @@ static void set_up(void)
 
 TestSuite(shared_chunk, .init = set_up, .fini = gpu_close, .timeout = 20);
 
-/* Until chunks that are dying have gone. */
+/* Run until dying chunks have gone. */
 static void run_until_no_chunks(void)
 {
 	while (broker->store.pools.n_chunks > 0)
@@ -224,7 +224,7 @@ Test(shared_chunk, the_list_tells_it_from_ours)
 	cr_expect(eq(u64, size, MIB));
 }
 
-/* What is evicted would give nothing back. */
+/* An eviction would return no memory. */
 Test(shared_chunk, it_is_not_evicted)
 {
 	struct sharing sharing = donation_of(&gpu, 64 * MIB);
@@ -256,7 +256,7 @@ Test(shared_chunk, what_is_no_memory_is_refused)
 	struct sharing sharing = sharing_of(&gpu, 1, MIB), bad;
 
 	bad = sharing;
-	bad.has_handle = false; /* nothing at all */
+	bad.has_handle = false; /* neither a handle nor a descriptor */
 	expect_refusal(bad, -EINVAL);
 	bad = sharing;
 	bad.fd = memfd_create("both", MFD_CLOEXEC);
@@ -331,7 +331,7 @@ Test(shared_chunk, who_may_not_read_is_not_given_the_handle)
 	cr_expect(zero(int, ask_for_chunk(&alice, chunk_of(&ref)->id)));
 }
 
-/* A connection that is gone takes its descriptor along. */
+/* When a connection has gone, its descriptor has gone, too. */
 Test(shared_chunk, a_descriptor_whose_sharer_went_is_closed)
 {
 	struct sharing sharing = donation_of(&gpu, 2 * MIB);
@@ -343,7 +343,7 @@ Test(shared_chunk, a_descriptor_whose_sharer_went_is_closed)
 	client_send_share(&alice, &sharing);
 	close(ends[0]);
 	client_close(&alice);
-	/* A thread may look at it still. */
+	/* A thread may still look at it. */
 	while (broker->store.pools.n_works > 0)
 		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
 	cr_expect(zero(i64, recv(ends[1], &(char){0}, 1, 0)));
@@ -370,7 +370,7 @@ Test(shared_chunk, its_tensors_end_with_their_sharer)
 	cr_expect(eq(u64, broker->store.n_tainted, 1));
 	cr_expect(eq(int, client_get_trusted(&bob, "x", 1000, &got), -ENOENT));
 	cr_expect(zero(u64, used(broker, 1001, ACCOUNT_TICKETS)));
-	/* nobody is handed what is left */
+	/* no client gets what is left */
 	cr_expect(eq(int, ask_for_chunk(&bob, chunk), -EOWNERDEAD));
 	cr_expect(eq(int, client_ask(&bob, &ticket), -EOWNERDEAD));
 	cr_expect(eq(int, client_view(&bob, &ref, &got), -EOWNERDEAD));
@@ -378,7 +378,7 @@ Test(shared_chunk, its_tensors_end_with_their_sharer)
 	expect_nothing_left();
 }
 
-/* What a round of a session's end does not do, the next does. */
+/* The next round of a session's end does what this one leaves. */
 Test(shared_chunk, many_tensors_end_with_their_sharer)
 {
 	struct sharing sharing = sharing_of(&gpu, 1, MIB);

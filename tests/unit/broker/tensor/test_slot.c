@@ -1,4 +1,4 @@
-/* The life of slots: states, keepers, limbo, accounts, eviction. */
+/* Tests the life of slots: states, keepers, limbo, accounts, eviction. */
 #include "broker/session/recorded_reply.h"
 #include "broker/tensor/bundle_commit.h"
 #include "tests/unit/broker/broker_fixture.h"
@@ -281,7 +281,7 @@ Test(slot, an_empty_tensor_is_legal)
 
 /* --- groups and pins ----------------------------------------------------- */
 
-/* One that alice holds, and that nothing keeps. */
+/* Make a slot that alice holds, and that has no keeper. */
 static struct slot_ref client_anonymous(uint64_t size)
 {
 	struct slot_ref ref = client_alloc(&alice, size);
@@ -361,7 +361,7 @@ Test(slot, a_group_keeps_it_until_it_lets_go)
 	assert_empty(broker, 1000);
 }
 
-/* Pins end with the process, groups do not. */
+/* Pins end with the process, but groups do not. */
 Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
 {
 	struct slot_ref grouped = client_anonymous(64);
@@ -385,15 +385,15 @@ Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
 	assert_empty(broker, 1000);
 }
 
-/* What a new broker makes of the catalog: the same. */
+/* A new broker must derive the same state from the catalog. */
 Test(slot, adoption_charges_and_settles_again)
 {
 	struct slot_ref kept = client_put(&alice, "kept", PUBLISH_EVICTABLE);
 	struct slot_ref lost = client_alloc(&alice, 64);
 	struct error err = ERROR_NULL;
 
-	/* a transaction that was undone: the word went on, the record did
-	 * not */
+	/* A transaction was undone: the word has changed, the record has
+	 * not. */
 	table_store(&broker->store.table, kept.slot,
 		    table_word(kept.generation, SLOT_FREE));
 	accounts_deinit(&broker->base.accounts);
@@ -425,7 +425,7 @@ Test(slot, adoption_charges_and_settles_again)
 /* --- undo
  * ---------------------------------------------------------------------- */
 
-#define RECORDS_AT ((64 << 10) + (8 << 20)) /* behind header and journal */
+#define RECORDS_AT ((64 << 10) + (8 << 20)) /* after header and journal */
 
 struct snapshot {
 	struct catalog_header header;
@@ -434,7 +434,7 @@ struct snapshot {
 	int n;
 };
 
-/* All records and blobs in use. */
+/* Use all records and blobs. */
 static void take(struct snapshot *snapshot)
 {
 	int fd = broker->store.catalog.fd;

@@ -1,4 +1,5 @@
-/* Memory of collectives: made, charged, made room for, handed out. */
+/* Tests memory of collectives: it is allocated, charged, and sent to ranks, and
+ * the broker makes room for it. */
 #include "broker/tensor/storage.h"
 #include "broker/verbs/places.h"
 #include "tests/unit/broker/broker_fixture.h"
@@ -99,7 +100,7 @@ Test(storage, at_the_quota_of_chunks_it_can_be_tried_again)
 	cr_assert(eq(int, make(40 * MIB, &second), POOL_OK), "%s", err.msg);
 }
 
-/* Of alice's, that nobody holds. */
+/* Make a tensor of alice without holds. */
 static struct slot_ref put_evictable(uint64_t size)
 {
 	struct slot_ref ref = client_alloc(&alice, size);

@@ -1,6 +1,6 @@
 /*
- * Orders of tensors: what a device still writes is told to readers, not used
- * again before, and tainted if its writer ends first.
+ * Tests ready fences of tensors: readers are told of memory that a device still
+ * writes, it is not reused before, and it is tainted if its writer ends first.
  */
 #include "broker/tensor/order.h"
 #include "tests/unit/broker/device_fixture.h"
@@ -35,7 +35,7 @@ static uint64_t session_id(const struct client *client)
 	return session_record(client->session)->id;
 }
 
-/* What a get by name tells, with a hold. */
+/* Get a tensor by name, with a hold, and return its ready fence. */
 static struct tensor_place get(struct client *client, const char *name)
 {
 	struct request request = {

@@ -1,4 +1,4 @@
-/* Tickets: what they keep, for how long, and for whom. */
+/* Tests what tickets keep, for how long, and who can redeem them. */
 #include "tests/unit/broker/broker_fixture.h"
 
 static struct broker *broker;
@@ -212,7 +212,7 @@ Test(ticket, is_revoked_by_its_makers_user_and_by_root_only)
 	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_TICKETS)));
 }
 
-/* The memory that an abandoned ticket kept is back at once. */
+/* The memory that an abandoned ticket kept is returned at once. */
 Test(ticket, that_is_revoked_keeps_no_memory)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);

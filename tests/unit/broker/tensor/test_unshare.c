@@ -1,13 +1,13 @@
 /*
- * Unsharing: who shared memory is told when nobody uses it any more, and
- * before that, who does.
+ * Tests unsharing: a sharer is told when its memory is not used any more, and
+ * before that, which processes use it.
  */
 #include "tests/unit/broker/tensor/share_fixture.h"
 
 static struct broker *broker;
 static struct client alice, bob;
 static struct device_uuid gpu;
-static struct slot_ref ref; /* what alice shares */
+static struct slot_ref ref; /* the memory that alice shares */
 
 static void share(void)
 {
@@ -51,7 +51,7 @@ static struct request request_of(int32_t timeout_ms)
 		.unshare = {.ref = ref, .timeout_ms = timeout_ms}};
 }
 
-/* Gives the code. */
+/* Returns the code. */
 static int take_back(int32_t timeout_ms)
 {
 	struct request request = request_of(timeout_ms);
@@ -59,7 +59,7 @@ static int take_back(int32_t timeout_ms)
 	return client_ask(&alice, &request);
 }
 
-/* Has the answer to what is waiting come? */
+/* Has the reply to the waiting request come? */
 static bool is_answered(int *ret_code)
 {
 	struct reply reply;
@@ -70,7 +70,7 @@ static bool is_answered(int *ret_code)
 	return true;
 }
 
-/* A request that waits for whatever is in the way. */
+/* A request that waits for any use to end. */
 static void begin_wait(void)
 {
 	struct request request = request_of(-1);
@@ -106,7 +106,7 @@ Test(unshare, what_nobody_else_has_is_free_at_once)
 	cr_expect(zero(int, take_back(0)), "%s", alice.sentence);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	cr_expect(zero(u32, index_find(&broker->store, "x")));
-	/* and so it stays, however often it is said */
+	/* a repeated request changes nothing */
 	cr_expect(zero(int, take_back(0)));
 }
 
@@ -139,7 +139,7 @@ Test(unshare, who_still_holds_it_is_named)
 	publish();
 	get(&bob);
 	expect_in_the_way(pid);
-	/* From then on nobody gets it, and alice holds it as before. */
+	/* From then on no client gets it, and alice holds it as before. */
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	cr_expect(zero(u32, index_find(&broker->store, "x")));
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
@@ -189,7 +189,7 @@ Test(unshare, other_holds_of_the_sharer_are_in_the_way_too)
 	cr_expect(zero(int, take_back(0)));
 }
 
-/* What the client releases by itself afterwards must still be right. */
+/* What the client itself releases afterwards must still be right. */
 Test(unshare, a_sharer_that_gives_up_releases_as_always)
 {
 	publish();
@@ -199,7 +199,7 @@ Test(unshare, a_sharer_that_gives_up_releases_as_always)
 	begin_wait();
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
 	expect_done();
-	/* The slot's next life begins with nothing held. */
+	/* The slot's next life begins without holds. */
 	share();
 	publish();
 	cr_assert(zero(int, client_remove(&alice, "x")));
@@ -280,7 +280,7 @@ Test(unshare, a_device_that_writes_it_is_in_the_way)
 	expect_done();
 }
 
-/* Nothing wakes for a device more often than for one in limbo. */
+/* The checks for a device are no more frequent than for a tensor in limbo. */
 Test(unshare, devices_are_looked_after_ever_more_rarely)
 {
 	publish();
@@ -295,7 +295,7 @@ Test(unshare, devices_are_looked_after_ever_more_rarely)
 	expect_done();
 }
 
-/* A name that shows a later version already is none of its business. */
+/* A name that already shows a later version is not removed. */
 Test(unshare, a_later_version_keeps_the_name)
 {
 	struct slot_ref later;
@@ -307,7 +307,7 @@ Test(unshare, a_later_version_keeps_the_name)
 	cr_expect(eq(u32, index_find(&broker->store, "x"), later.slot));
 }
 
-/* As after a new start of the broker: the request comes again. */
+/* After a restart of the broker the request comes again. */
 Test(unshare, a_lost_connection_loses_only_the_wait)
 {
 	publish();
