@@ -306,6 +306,30 @@ Test(pending_restart, a_forked_child_does_not_make_the_descriptor_readable)
 	cr_assert(eq(int, waitpid(child, NULL, 0), child));
 }
 
+/* The new broker does not know the client yet when the client lets go of what
+ * the old one granted. */
+Test(pending_restart, what_is_cancelled_behind_a_restart_is_let_go)
+{
+	struct fsdp_pending *pending = begin("t/a", -1);
+	const char *name = "t/a";
+	int n = 0;
+
+	wait_until_parked(1);
+	put(name);
+	/* Its answer comes behind that of the get. */
+	cr_assert(zero(int, fsdp_ping(client)));
+	cr_assert(zero(int, fsdp_remove(other, &name, 1)));
+	cr_assert(zero(int, fsdp_limbo(other, count, &n)));
+	cr_assert(eq(int, n, 1), "the get holds it");
+	daemon_kill_broker(&daemon_);
+	cr_assert(zero(int, fsdp_ping(other)), "%s", fsdp_error());
+	fsdp_get_cancel(pending);
+	cr_assert(zero(int, fsdp_ping(client)), "%s", fsdp_error());
+	n = 0;
+	cr_assert(zero(int, fsdp_limbo(other, count, &n)));
+	cr_expect(zero(int, n));
+}
+
 /* The broker was away for longer than the client waits for it. */
 Test(pending_restart, a_pending_get_that_failed_is_asked_for_again)
 {
