@@ -21,6 +21,10 @@ int priority_set(struct error *err)
 		.sched_runtime = SLICE_NS,
 	};
 
+	/* Whoever started the broker may have chosen another policy. */
+	if (attr.sched_nice >= 0 &&
+	    syscall(SYS_sched_getscheduler, 0) != SCHED_NORMAL)
+		return 0;
 	/* A longer slice is no error, but a priority of all threads is. */
 	if (syscall(SYS_sched_setattr, 0, &attr, 0) == 0 ||
 	    attr.sched_nice >= 0)

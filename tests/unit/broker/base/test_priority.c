@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -77,6 +78,18 @@ Test(priority, the_slice_is_short_and_that_of_other_threads_as_usual)
 	cr_assert_eq(pthread_create(&thread, NULL, read_slice, &thread_ns), 0);
 	pthread_join(thread, NULL);
 	cr_assert_eq(thread_ns, usual_ns);
+}
+
+Test(priority, another_policy_stays)
+{
+	struct sched_param none = {.sched_priority = 0};
+	struct error err = ERROR_NULL;
+
+	if (getpriority(PRIO_PROCESS, 0) < 0)
+		cr_skip("a priority above 0 ends another policy");
+	cr_assert_eq(sched_setscheduler(0, SCHED_BATCH, &none), 0);
+	cr_assert_eq(priority_set(&err), 0, "%s", err.msg);
+	cr_assert_eq(sched_getscheduler(0), SCHED_BATCH);
 }
 
 Test(priority, threads_and_processes_begin_at_0_and_the_caller_keeps_its_own)
