@@ -18,6 +18,7 @@ const char *box_call_name(uint32_t kind)
 		[EXCHANGE_SCATTER] = "a scatter",
 		[EXCHANGE_REDUCE_SCATTER] = "a reduce-scatter",
 		[EXCHANGE_ALL_TO_ALL] = "an all-to-all",
+		[EXCHANGE_LARGE_ALL_REDUCE] = "a large all-reduce",
 	};
 
 	return kind >= 1 && kind < sizeof(names) / sizeof(*names)

@@ -316,10 +316,13 @@ static int reduce_shares(struct exchange *exchange, const struct fold *fold,
 			 const struct bytes *in, const struct bytes *out,
 			 struct error *err)
 {
-	struct exchange second = *exchange;
+	struct exchange second;
 	uint32_t rank = exchange->comm->rank;
 	int r;
 
+	/* A share may be as large as what another rank has for all. */
+	exchange->kind = EXCHANGE_LARGE_ALL_REDUCE;
+	second = *exchange;
 	cut(in, world(exchange), exchange->give);
 	cut(out, world(exchange), second.take);
 	set_fold(exchange, fold, &second.take[rank]);

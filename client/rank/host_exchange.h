@@ -32,6 +32,7 @@ enum exchange_kind {
 	EXCHANGE_SCATTER = 6,
 	EXCHANGE_REDUCE_SCATTER = 7,
 	EXCHANGE_ALL_TO_ALL = 8,
+	EXCHANGE_LARGE_ALL_REDUCE = 9, /* of which each rank reduces a share */
 };
 
 /* for kinds that have no root, or that do not reduce */

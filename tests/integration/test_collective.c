@@ -610,6 +610,16 @@ static int differ_in_size(void)
 					 results, rank_self() == 1 ? 63 : 64));
 }
 
+/* What rank 1 has for each is as large as what the others have for all. */
+static int differ_in_size_thrice(void)
+{
+	static float large[3 * 16384];
+
+	return rank_note(fsdp_all_reduce(comm(), FSDP_F32, FSDP_SUM, large,
+					 large,
+					 rank_self() == 1 ? 3 * 16384 : 16384));
+}
+
 /* Neither reads anything of the other. */
 static int gather_or_broadcast(void)
 {
@@ -628,6 +638,7 @@ static const struct difference {
 	{differ_in_reduction, "calls an all-reduce (max of f32)"},
 	{differ_in_root, "calls a broadcast (f32, rank 1)"},
 	{differ_in_size, "gives rank"},
+	{differ_in_size_thrice, "calls a large all-reduce (sum of f32)"},
 	{gather_or_broadcast, "calls a gather (f32, rank 0)"},
 };
 
