@@ -74,6 +74,9 @@ void connection_abandon(struct connection *c, struct call *call)
 	}
 	exchange_update_poll(c);
 	pthread_mutex_unlock(&c->lock);
+	/* A broker before this one granted what was let go. */
+	if (connection_is_outdated(c))
+		connection_ring_anew(c);
 }
 
 int connection_poll_fd(struct connection *c, struct error *err)
