@@ -112,15 +112,26 @@ void connection_ring(const struct connection *c)
 	(void)!write(c->doorbell_fd, &one, sizeof(one));
 }
 
-void connection_ring_anew(struct connection *c)
+/* Another thread that reads says hello by itself. It must not be waited for:
+ * its interrupt function may wait for a lock that our caller has, as Python's.
+ */
+static void greet(struct connection *c)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
-	struct answer answer;
+	struct call *call;
 
+	if (connection_begin_call(c, &ping, -1, &call, NULL) < 0)
+		return;
+	if (c->is_reading || reader_run(c, call, NULL) == 0)
+		call_give(&c->calls, call);
+	pthread_mutex_unlock(&c->lock);
+}
+
+void connection_ring_anew(struct connection *c)
+{
 	connection_ring(c);
-	if (connection_is_outdated(c) &&
-	    connection_call(c, &ping, -1, &answer, NULL) == 0)
-		answer_deinit(&answer);
+	if (connection_is_outdated(c))
+		greet(c);
 }
 
 /* --- life ---------------------------------------------------------------- */

@@ -102,5 +102,6 @@ bool connection_is_down(struct connection *connection);
 void connection_ring(const struct connection *connection);
 
 /* The same, and a broker that was restarted and has not heard from us since
- * gets a hello, since it cannot see our bits yet. Without the lock. */
+ * gets a hello, since it cannot see our bits yet; from the thread that reads,
+ * if there is one. Without the lock. */
 void connection_ring_anew(struct connection *connection);

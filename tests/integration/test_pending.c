@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -327,6 +328,47 @@ Test(pending_restart, what_is_cancelled_behind_a_restart_is_let_go)
 	n = 0;
 	cr_assert(zero(int, fsdp_limbo(other, count, &n)));
 	cr_expect(zero(int, n));
+}
+
+/* Of an interpreter of which one thread runs at a time. */
+static pthread_mutex_t running = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool wants_to_run;
+
+static int run_handlers(void *data)
+{
+	(void)data;
+	atomic_store(&wants_to_run, true);
+	pthread_mutex_lock(&running);
+	pthread_mutex_unlock(&running);
+	return 0;
+}
+
+Test(pending_restart, a_release_does_not_wait_for_another_thread_s_hook)
+{
+	struct wait wait = {"t/b", 1};
+	const char *name = "t/a";
+	struct fsdp_tensor *held;
+	pthread_t thread;
+
+	fsdp_close(client);
+	client = open_client(run_handlers, 0);
+	put(name);
+	cr_assert(zero(int, fsdp_get(client, &name, 1, NULL, &held)));
+	pthread_create(&thread, NULL, wait_for, &wait);
+	wait_until_parked(1);
+	pthread_mutex_lock(&running);
+	atomic_store(&wants_to_run, false);
+	while (!atomic_load(&wants_to_run))
+		sched_yield();
+	cr_assert(zero(int, fsdp_remove(other, &name, 1)));
+	daemon_kill_broker(&daemon_);
+	cr_assert(zero(int, fsdp_ping(other)), "%s", fsdp_error());
+	fsdp_free(held);
+	pthread_mutex_unlock(&running);
+	put("t/b");
+	pthread_join(thread, NULL);
+	cr_expect(zero(int, wait.r));
+	expect_none_held("t/b");
 }
 
 /* The broker was away for longer than the client waits for it. */
