@@ -1,5 +1,5 @@
 /*
- * The exporter's last minutes: rates and durations between two samples.
+ * Tests the exporter's last minutes: rates and durations between two samples.
  */
 #include "client/exporter/history.h"
 #include <criterion/criterion.h>
@@ -28,7 +28,8 @@ static void add_value(struct snapshot *snapshot, const char *name,
 	it->value = value;
 }
 
-/* Requests of one kind: `fast` below 1 us, `slow` below 1 ms. */
+/* Add requests of one kind: `fast` take less than 1 us, `slow` less than 1
+ * ms. */
 static struct snapshot make(uint64_t epoch, uint64_t fast, uint64_t slow)
 {
 	static const uint64_t limits_ns[N_BUCKETS] = {1000, 1000000, 1000000000,

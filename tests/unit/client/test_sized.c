@@ -1,4 +1,5 @@
-/* Structs that grow: programs and libraries of different releases. */
+/* Tests structs that grow, with programs and libraries of different
+ * releases. */
 #include "client/sized.h"
 #include "proto/error.h"
 
@@ -7,7 +8,7 @@
 #include <errno.h>
 #include <stdint.h>
 
-/* As the first release, the library and a later release have it. */
+/* The struct in the first release, in the library, and in a later release. */
 struct grown_first {
 	size_t struct_size;
 	uint64_t a;

@@ -1,6 +1,6 @@
 /*
- * Graphs built by hand, for tests: every collective of one group, and the
- * passes over them.
+ * Graphs that tests build by hand: every collective is of one group, and passes
+ * run over them.
  */
 #pragma once
 #include "collective/bucketing.h"
@@ -118,7 +118,8 @@ static inline uint32_t add_wait(struct build *build, const char *name,
 	return add_node(build, node, name);
 }
 
-/* A collective called `name` and its wait, "w" in front. */
+/* Add a collective called `name`, and its wait with "w" in front of the
+ * name. */
 static inline uint32_t add_both(struct build *build, const char *name,
 				enum graph_kind kind, uint32_t in)
 {
@@ -129,7 +130,7 @@ static inline uint32_t add_both(struct build *build, const char *name,
 	return add_wait(build, wait, start);
 }
 
-/* The same rule for all-gathers and for reductions. */
+/* Apply the same rule to all-gathers and to reductions. */
 static inline struct bucketing_options options_of(struct bucketing_rule rule,
 						  bool is_faithful)
 {

@@ -1,11 +1,11 @@
 /*
- * What a graph computes, on all ranks at once: a tiny evaluator for tests.
+ * A small evaluator for tests, which computes a graph on all ranks at once.
  *
- * Every dtype is taken for a whole number of its width that wraps around, so
- * that results are exact whatever the order; a convert between two dtypes
- * changes the value, so that one that was forgotten shows. All groups are the
- * same ranks. What an operation does hardly matters, as long as it depends on
- * all of its operands and on what it calls.
+ * Every dtype is treated as an integer of its width that wraps around, so that
+ * results are exact in any order. A convert between two dtypes changes the
+ * value, so that a missing one is noticed. All groups have the same ranks. The
+ * effect of an operation does not matter, as long as it depends on all of its
+ * operands and on the called function.
  */
 #pragma once
 #include "collective/graph.h"
@@ -95,7 +95,7 @@ static inline void eval_op(const struct eval *eval,
 	}
 }
 
-/* `from` of one dtype into `to` of another, element by element. */
+/* Convert `from` of one dtype into `to` of another, element by element. */
 static inline void eval_cast(const uint8_t *from, uint32_t from_dtype,
 			     uint8_t *to, uint32_t to_dtype, uint64_t n)
 {
@@ -145,7 +145,7 @@ static inline void eval_unpack(const struct eval *eval,
 		       entry->length * unit);
 }
 
-/* Element i of operand k, reduced over the ranks. */
+/* Reduce element i of operand k over the ranks. */
 static inline int64_t eval_reduce(const struct eval *eval,
 				  const struct graph_node *node, uint32_t k,
 				  uint64_t i)
@@ -171,7 +171,7 @@ static inline int64_t eval_reduce(const struct eval *eval,
 	return node->reduce == GRAPH_AVG ? result / eval->n_ranks : result;
 }
 
-/* What `rank` gets of operand k: from element `begin` on. */
+/* Returns the part of operand k that `rank` gets, from element `begin` on. */
 static inline void eval_scatter(const struct eval *eval,
 				const struct graph_node *node, uint32_t k,
 				uint64_t begin, uint64_t n, uint8_t *out)
@@ -235,7 +235,7 @@ static inline void eval_node(const struct eval *eval,
 	case GRAPH_WAIT:
 		eval_wait(eval, node, rank, out);
 		break;
-	case GRAPH_ALLOCATE: /* whatever was there */
+	case GRAPH_ALLOCATE: /* overwrites older values */
 		memset(out, 0xa5, graph_bytes(node));
 		break;
 	case GRAPH_COPY_IN:

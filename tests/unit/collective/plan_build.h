@@ -1,5 +1,5 @@
 /*
- * Plans for tests.
+ * Helpers that build plans for tests.
  */
 #pragma once
 #include "collective/plan.h"
@@ -10,7 +10,7 @@ struct plan_param make_param(const char *name, uint32_t dtype, uint32_t n_dims,
 #define PARAM(name, dtype, n_dims, ...)                                        \
 	make_param(name, dtype, n_dims, (const int64_t[]){__VA_ARGS__})
 
-/* It must go well. */
+/* Build a plan, which must succeed. */
 struct plan make(const struct plan_param *params, uint32_t n,
 		 const struct plan_policy *policy, uint32_t n_shards,
 		 uint32_t n_replicas);

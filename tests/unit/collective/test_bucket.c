@@ -1,4 +1,5 @@
-/* Bucket plans: the reference's cases, and what we do instead of its quirks. */
+/* Tests bucket plans: the reference's cases, and our behaviour in place of its
+ * quirks. */
 #include "collective/bucket.h"
 #include "proto/error.h"
 
@@ -13,7 +14,8 @@
 #define REJECT 255 /* a key: the filter rejects the item */
 #define N_MAX  8
 
-/* One character for each item: the number of its bucket, or '-'. */
+/* The string has one character for each item: the number of its bucket, or
+ * '-'. */
 static const char *plan_needing(const uint64_t *sizes, const int *keys,
 				const uint32_t *n_before, uint32_t n,
 				const struct bucket_options *options)
@@ -120,8 +122,8 @@ Test(bucket, dependents_begin_the_next_bucket_and_are_not_dropped)
 		     (char *)"0112"));
 }
 
-/* A plan is made of one number for each item; here are all items against all,
- * as the reference has it. */
+/* A plan is made of one number for each item. The reference compares all items
+ * with all, as here. */
 enum { N_RANDOM = 24 };
 
 struct descendants {
@@ -167,7 +169,7 @@ static bool needs_one(const struct descendants *descendants, uint32_t item,
 	return false;
 }
 
-/* The walk as it is written down, with one cap for all buckets. */
+/* The walk as documented, with one cap for all buckets. */
 static void walk(const struct bucket_item *items,
 		 const struct descendants *descendants, bool is_faithful,
 		 uint64_t cap, uint32_t *ret)

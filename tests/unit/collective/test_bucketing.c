@@ -1,6 +1,6 @@
 /*
- * The graphs of docs/graphs/: all of them are legal, in all modes, and come
- * out as docs/graph.md says.
+ * Tests that the graphs of docs/graphs/ are all valid, in all modes, and that
+ * bucketing changes them as docs/graph.md says.
  */
 #include "collective/bucketing.h"
 #include "collective/graph_json.h"
@@ -27,7 +27,7 @@ static struct graph read_graph(const char *path)
 	return graph;
 }
 
-/* "all_gather bf16: a b; ...": the buckets, and where entries lie. */
+/* "all_gather bf16: a b; ...": the buckets, and the offsets of entries. */
 static const char *show(const struct bucketing *result)
 {
 	static char text[512];
@@ -130,7 +130,7 @@ Test(bucketing, gathers_and_reductions_have_a_rule_each)
 	graph_deinit(&graph);
 }
 
-/* What is written is read as the same, for every kind of node. */
+/* For every kind of node, reading returns what was written. */
 static void check_round_trip(const struct graph *graph)
 {
 	json_t *document = graph_json_write(graph), *again;

@@ -1,8 +1,8 @@
 /*
- * How the work of `fsdpctl plan` grows with the graph: counted in basic blocks
- * that run, which the compiler makes call a function of ours (the sources under
- * test are compiled with -fsanitize-coverage=trace-pc), so that the result is
- * the same on any machine.
+ * Measures how the work of `fsdpctl plan` grows with the graph. It counts the
+ * basic blocks that run: the compiler makes each of them call a function of
+ * ours (the sources under test are compiled with -fsanitize-coverage=trace-pc),
+ * so the result is the same on any machine.
  */
 #include "collective/graph_json.h"
 #include "tests/unit/collective/graph_build.h"
@@ -22,8 +22,9 @@ void __sanitizer_cov_trace_pc(void)
 #define N_LARGE 32000
 
 enum shape {
-	INDEPENDENT, /* every parameter is gathered, all gradients reduced */
-	CHAIN,       /* every collective needs the one before it */
+	/* every parameter is gathered, and all gradients are reduced */
+	INDEPENDENT,
+	CHAIN, /* every collective needs the previous one */
 	N_SHAPES
 };
 
@@ -37,7 +38,8 @@ static const char *name_of(const char *prefix, uint32_t i)
 	return names[turn];
 }
 
-/* Placeholder, convert, gather, wait; or in a chain the wait before. */
+/* Add placeholder, convert, gather and wait; in a chain, the previous wait
+ * replaces the placeholder. */
 static uint32_t add_gather(struct build *build, uint32_t i, uint32_t before,
 			   enum shape shape)
 {
@@ -51,7 +53,8 @@ static uint32_t add_gather(struct build *build, uint32_t i, uint32_t before,
 	return add_both(build, name_of("g", i), GRAPH_ALL_GATHER, in[0]);
 }
 
-/* 9 or 10 nodes each, of which 3 are collectives: as many as 65,536 hold. */
+/* The graph has 9 or 10 nodes each, of which 3 are collectives, up to 65,536
+ * nodes. */
 static void make_graph(struct build *build, enum shape shape, uint32_t n_nodes)
 {
 	uint32_t n = n_nodes / 10, last = GRAPH_NONE;
@@ -73,7 +76,7 @@ static void make_graph(struct build *build, enum shape shape, uint32_t n_nodes)
 	free(outputs);
 }
 
-/* From text to text, as the verb does it. */
+/* Convert text to text, as the verb does. */
 static uint64_t count_work(enum shape shape, uint32_t n_nodes,
 			   const struct bucketing_options *options)
 {
@@ -101,8 +104,8 @@ static uint64_t count_work(enum shape shape, uint32_t n_nodes,
 	return n;
 }
 
-/* Sixteen times the nodes, up to twenty-four times the work: sorts by name have
- * 1.3 times as many rounds, and grow no faster than that. */
+/* Sixteen times the nodes may need up to twenty-four times the work: sorts by
+ * name have 1.3 times as many rounds, and grow no faster than that. */
 static void check_growth(enum shape shape, double cap_mb, bool is_faithful)
 {
 	struct bucketing_rule rule = {.caps_mb = &cap_mb, .n_caps = 1};
@@ -119,7 +122,7 @@ static void check_growth(enum shape shape, double cap_mb, bool is_faithful)
 
 Test(bucketing_work, grows_with_the_nodes)
 {
-	/* All in one bucket, pairs, each alone. */
+	/* The modes are: all in one bucket, pairs, and each alone. */
 	static const double caps_mb[] = {2000, 0.00004, 0};
 
 	for (int shape = 0; shape < N_SHAPES; shape++) {

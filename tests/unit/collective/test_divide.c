@@ -1,5 +1,5 @@
-/* Divide factors: the reference's table, and that they always divide by what
- * they should. */
+/* Tests divide factors: they equal the reference's table, and always divide by
+ * the right number. */
 #include "collective/divide.h"
 #include "proto/error.h"
 #include "proto/tensor.h"
@@ -60,7 +60,7 @@ Test(divide, f16_divides_in_two_halves)
 
 static const struct {
 	uint32_t dtype, n_shards, n_replicas;
-	double factor; /* 0: none */
+	double factor; /* 0 for no factor */
 	enum reduce_op scatter_op, reduce_op;
 	double pre, post, premul;
 } rows[] = {
@@ -83,7 +83,8 @@ static const struct {
 	{DTYPE_F64, 1, 1, 3, SUM, SUM, 1, 3, 1},
 	{DTYPE_BF16, 1, 4, 3, SUM, SUM, 1, 3, 1},
 	{DTYPE_F16, 1, 4, 6, SUM, SUM, 4, 1.5, 1},
-	/* ours: integers divide behind the sum; a factor of 1 is none */
+	/* ours: integers are divided after the sum; a factor of 1 means no
+	 * division */
 	{DTYPE_I32, 4, 2, 0, SUM, SUM, 1, 8, 1},
 	{DTYPE_U8, 4, 1, 3, SUM, SUM, 1, 3, 1},
 	{DTYPE_BF16, 8, 1, 1, SUM, SUM, 1, 1, 1},

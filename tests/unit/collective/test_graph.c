@@ -1,4 +1,5 @@
-/* Graphs as JSON: what is one, and the sentence for what is none. */
+/* Tests graphs as JSON: which are valid, and which sentence refuses the
+ * others. */
 #include "collective/graph.h"
 #include "collective/graph_json.h"
 #include "proto/error.h"
@@ -18,7 +19,7 @@ static int read_text(const char *text, struct graph *ret, struct error *err)
 	return graph_json_read(text, strlen(text), ret, err);
 }
 
-/* `nodes` is what stands inside the array. */
+/* `nodes` is the contents of the array. */
 static int read_nodes(const char *nodes, struct graph *ret, struct error *err)
 {
 	char text[4096];
@@ -69,7 +70,7 @@ Test(graph, a_graph_is_read_and_written_as_it_was)
 	graph_deinit(&graph);
 }
 
-/* A number that sets a shape, and the tuple that a split gives. */
+/* A number sets a shape, and a split returns a tuple. */
 Test(graph, a_value_need_not_be_one_tensor)
 {
 	const char *text =

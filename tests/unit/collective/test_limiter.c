@@ -1,5 +1,5 @@
-/* The limiter: the reference's event queue case by case, and the window under
- * random work. */
+/* Tests the limiter: the reference's event queue case by case, and the window
+ * under random work. */
 #include "collective/limiter.h"
 #include "proto/error.h"
 
@@ -41,8 +41,8 @@ static struct limiter_state state_of(const struct limiter *limiter)
 
 #define N_LAYERS 5
 
-/* Unshard layer `layer` (from 1: its ticket); it waits for `event` (0: none),
- * which then completes. */
+/* Unshard layer `layer` (numbers from 1, like its ticket). It waits for `event`
+ * (0 if for none), which then completes. */
 static void unshard(struct limiter *limiter, uint64_t layer, uint64_t event)
 {
 	cr_assert(eq(u64, request(limiter, 1), layer));
@@ -60,8 +60,9 @@ static void reshard(struct limiter *limiter, uint64_t layer)
 	limiter_free_ticket(limiter, layer, true);
 }
 
-/* Layers 1 to n, each resharded before the next; `limit` of them wait for
- * none, the others for the one `limit` before. Gives what is left queued. */
+/* Unshard layers 1 to n, each of which is resharded before the next. The first
+ * `limit` of them wait for no event, the others for the one that is `limit`
+ * older. Returns how many are left in the queue. */
 static uint32_t run_layers(uint32_t limit, uint64_t n)
 {
 	struct limiter *limiter = make(LIMITER_FSDP1, limit, 0);
@@ -165,12 +166,13 @@ Test(limiter, faithful_who_comes_later_is_admitted_later)
 	unshard(limiter, 1, 0);
 	reshard(limiter, 1);
 	cr_assert(eq(u64, request(limiter, 1), 2)); /* waits for 1 */
-	cr_assert(eq(u64, request(limiter, 1), 3)); /* for none, but 2 */
+	/* for no event, but for 2 */
+	cr_assert(eq(u64, request(limiter, 1), 3));
 	cr_assert(not(limiter_is_admitted(limiter, 3)));
 	limiter_free_ticket(limiter, 2, true); /* withdrawn: no event */
 	cr_assert(limiter_is_admitted(limiter, 3));
 	cr_assert(zero(u32, state_of(limiter).n_events));
-	limiter_complete(limiter, 1); /* nobody waits for it any more */
+	limiter_complete(limiter, 1); /* has no waiter any more */
 	limiter_free(limiter);
 }
 
@@ -211,7 +213,7 @@ Test(limiter, one_larger_than_the_limit_goes_alone_and_in_order)
 
 	request(limiter, 10);
 	request(limiter, 500);
-	request(limiter, 10); /* would fit, but is behind */
+	request(limiter, 10); /* would fit, but comes later */
 	cr_assert(not(limiter_is_admitted(limiter, 2)));
 	cr_assert(not(limiter_is_admitted(limiter, 3)));
 	limiter_free_ticket(limiter, 1, false);
@@ -252,7 +254,7 @@ Test(limiter, withdrawing_who_waits_lets_the_next_one_in)
 	limiter_free(limiter);
 }
 
-/* A model of the window that only checks what the limiter decided. */
+/* A model of the window, which only checks the limiter's decisions. */
 #define N_STEPS 600
 
 struct model {
@@ -274,7 +276,7 @@ static uint64_t draw(struct model *model, uint64_t n)
 	return model->random % n;
 }
 
-/* Would it be right to admit this one now? */
+/* May this one be admitted now? */
 static bool fits(const struct model *model, const struct model_ticket *ticket)
 {
 	bool has_place = ticket->is_exempt || model->n_counted < model->limit;
@@ -284,8 +286,8 @@ static bool fits(const struct model *model, const struct model_ticket *ticket)
 		model->n_counted == 0);
 }
 
-/* Whoever was admitted by the last step: in order, each within the limits,
- * and nobody left who could have been. */
+/* Check the tickets that the last step admitted: they are in order and within
+ * the limits, and no other ticket could have been admitted. */
 static void follow(struct model *model)
 {
 	bool is_blocked = false;
@@ -340,7 +342,8 @@ static void let_go(struct model *model, uint64_t number)
 	follow(model);
 }
 
-/* Freeing only what is not exempt, everybody comes to be admitted. */
+/* If only tickets are freed that are not exempt, all are admitted in the
+ * end. */
 static void check_nobody_starves(struct model *model)
 {
 	for (uint64_t i = 1; i <= model->n; i++) {
@@ -402,8 +405,9 @@ Test(limiter, bad_options_and_endless_memory_are_refused)
 
 #define N_RULE 40
 
-/* Whatever is freed in whatever order: who keeps no tickets, but gives the rule
- * what is not over, finds the same admitted as who keeps them. */
+/* In whatever order tickets are freed: a caller without tickets, which passes
+ * the rule those that are not over, finds the same ones admitted as a caller
+ * with tickets. */
 static void compare_rule(uint32_t seed)
 {
 	const struct limiter_options options = {

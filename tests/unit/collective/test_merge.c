@@ -1,5 +1,5 @@
 /*
- * Bucketing passes and merges: the reference's cases by number.
+ * Tests bucketing passes and merges: the reference's cases by number.
  */
 #include "collective/bucketing.h"
 #include "collective/graph.h"
@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* "a b|c": members of buckets of more than one, or of all. */
+/* "a b|c": members of buckets with more than one member, or of all buckets. */
 static const char *show(const struct bucketing *result, bool is_all)
 {
 	static char text[256];
@@ -39,7 +39,7 @@ static enum graph_kind kind_of(const struct graph *graph, const char *name)
 	return i == GRAPH_NONE ? GRAPH_N_KINDS : graph->nodes[i].kind;
 }
 
-/* The i-th element of a node on a rank. */
+/* Returns the i-th element of a node on a rank. */
 static int64_t element(const struct eval *eval, const char *name, uint32_t rank,
 		       uint64_t i)
 {
@@ -62,8 +62,8 @@ static void check_elements(const struct eval *eval, const char *name,
 			  "%s[%d] on rank %u", name, (int)i, rank);
 }
 
-/* Evaluate again with these values of a placeholder, the same to all ranks or
- * one part for each. */
+/* Evaluate again with these values of a placeholder, which are the same on all
+ * ranks or one part for each. */
 static void feed(struct eval *eval, const char *name, uint64_t n,
 		 const int64_t *values, bool is_same)
 {
@@ -160,7 +160,7 @@ Test(merge, scattered_buckets_have_a_row_for_each_rank)
 	}
 }
 
-/* case 14: collectives of another kind between them end no run */
+/* case 14: collectives of another kind between them do not end a run */
 Test(merge, other_kinds_do_not_end_a_run)
 {
 	struct build build;
@@ -278,7 +278,7 @@ Test(merge, a_mixed_bucket_has_the_smallest_dtype)
 	}
 }
 
-/* Three bf16 behind one another, then two f32. */
+/* Make three bf16 one after another, then two f32. */
 static void build_mixed(struct build *build)
 {
 	uint32_t a, b;
@@ -462,7 +462,7 @@ Test(merge, names_that_are_taken_are_passed_over)
 
 /* --- filters ------------------------------------------------------------- */
 
-/* The members of all merged buckets of a graph, faithful or not. */
+/* Returns the members of all merged buckets of a graph, faithful or not. */
 static void check_filter(struct build *build, const char *expected)
 {
 	for (int is_faithful = 0; is_faithful < 2; is_faithful++) {
@@ -493,7 +493,7 @@ Test(merge, gathers_of_one_placeholder_are_fsdps)
 	op = add_op(&build, "one", 1, &p);
 	add_both(&build, "d", GRAPH_ALL_GATHER, op);
 	check_filter(&build, "a c d");
-	/* what the caller says is the last word */
+	/* the caller's tag takes precedence */
 	build.graph.nodes[find(&build.graph, "b")].tag = GRAPH_IS_FSDP;
 	build.graph.nodes[find(&build.graph, "c")].tag = GRAPH_IS_NOT_FSDP;
 	check_filter(&build, "a b d");
@@ -512,7 +512,7 @@ Test(merge, scatters_that_only_lead_to_the_output_are_fsdps)
 
 		wait[i] = add_both(&build, name, GRAPH_REDUCE_SCATTER, p);
 	}
-	/* a: output, b: convert, c: two unary, d: binary, e: nobody */
+	/* a: output, b: convert, c: two unary, d: binary, e: without users */
 	wait[1] = add_convert(&build, "cb", wait[1], DTYPE_BF16);
 	wait[2] = add_op(&build, "c1", 1, &wait[2]);
 	wait[2] = add_op(&build, "c2", 1, &wait[2]);

@@ -1,5 +1,6 @@
 /*
- * No bucketing pass in any mode changes what a random graph computes.
+ * Tests that no bucketing pass in any mode changes the results of a random
+ * graph.
  */
 #include "collective/bucketing.h"
 #include "collective/graph.h"
@@ -55,7 +56,7 @@ static void use(struct random_graph *random, uint32_t node)
 	random->usable[random->n_usable++] = node;
 }
 
-/* Shapes that a reduce-scatter can cut, some without elements. */
+/* These are shapes that a reduce-scatter can divide, some without elements. */
 static struct tensor_type pick_type(const struct random_graph *random)
 {
 	struct tensor_type type = {.dtype = pick_dtype(),
@@ -90,7 +91,7 @@ static void close_one(struct random_graph *random)
 	random->open[i] = random->open[--random->n_open];
 }
 
-/* Mostly of placeholders, so that filters take some. */
+/* Choose placeholders mostly, so that filters accept some. */
 static void add_random_collective(struct random_graph *random)
 {
 	static const enum graph_kind kinds[] = {
@@ -103,7 +104,7 @@ static void add_random_collective(struct random_graph *random)
 
 	if (type_of(build, in)->shape[0] > 64)
 		return;
-	/* what was scattered need not divide any more */
+	/* a scattered tensor need not be divisible any more */
 	if (type_of(build, in)->shape[0] % build->n_ranks)
 		kind = GRAPH_ALL_REDUCE;
 	if (pick(3) == 0) {
@@ -130,7 +131,7 @@ static void add_outputs(struct random_graph *random)
 	add_output(&random->build, "out", 8, inputs);
 }
 
-/* Few dtypes in one graph, so that runs are long. */
+/* A graph has few dtypes, so that runs are long. */
 static void build_random(struct random_graph *random, uint64_t seed)
 {
 	uint32_t n_steps;
@@ -164,7 +165,8 @@ static void build_random(struct random_graph *random, uint64_t seed)
 	add_outputs(random);
 }
 
-/* Nodes of one name compute the same, and outputs are made of the same. */
+/* Nodes of one name compute the same, and outputs are made of the same
+ * nodes. */
 static void check_same(const struct eval *before, const struct eval *after,
 		       uint64_t seed, int mode)
 {
@@ -198,7 +200,8 @@ static void check_same(const struct eval *before, const struct eval *after,
 	graph_index_deinit(&index);
 }
 
-/* 8.2.5: every collective in one bucket or, if a filter rejected it, none. */
+/* 8.2.5: every collective is in one bucket or, if a filter rejected it, in
+ * none. */
 static void check_complete(const struct graph *graph,
 			   const struct bucketing *result)
 {
@@ -221,7 +224,7 @@ static void check_complete(const struct graph *graph,
 	free(n_seen);
 }
 
-/* 8.2.6: entries lie behind one another, each at a multiple of its size. */
+/* 8.2.6: entries lie one after another, each at a multiple of its size. */
 static void check_layouts(const struct bucketing *result)
 {
 	for (uint32_t b = 0; b < result->n_buckets; b++) {
@@ -243,7 +246,7 @@ static void check_layouts(const struct bucketing *result)
 static void check_seed(uint64_t seed, int mode, bool is_faithful)
 {
 	static const double caps[] = {0.0001, 0, 0.0003, 2000};
-	/* Every second seed has other rules for reductions. */
+	/* Every second seed has different rules for reductions. */
 	struct bucketing_options options = {
 		.gather = {(enum bucketing_mode)mode, caps + seed % 4, 1},
 		.reduce = {(enum bucketing_mode)((mode + (int)(seed % 2)) %
@@ -288,7 +291,8 @@ Test(merge_random, no_pass_changes_what_a_graph_computes)
 	}
 }
 
-/* Merged graphs are graphs: written, read, and bucketed again. */
+/* Merged graphs are valid graphs, so they can be written, read, and bucketed
+ * again. */
 Test(merge_random, a_rewritten_graph_can_be_rewritten)
 {
 	for (uint64_t seed = 0; seed < 100; seed++) {

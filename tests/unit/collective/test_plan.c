@@ -1,6 +1,6 @@
 /*
- * Plans: the offsets of the reference's examples, and the rules of buckets,
- * dtypes and meshes.
+ * Tests plans: the offsets of the reference's examples, and the rules of
+ * buckets, dtypes and meshes.
  */
 #include "collective/bucket.h"
 #include "collective/plan.h"
@@ -15,9 +15,9 @@
  */
 
 /*
- * What goes over a wire for f32 parameters that hold `values` one after
- * another: the shards as a plan lays them out, less the alignment between
- * chunks. Gives the number of elements.
+ * Write the bytes that are sent for f32 parameters that hold `values` one after
+ * another: the shards as a plan lays them out, without the alignment between
+ * chunks. Returns the number of elements.
  */
 static size_t lay_out(const struct plan *plan, const float *values, float *wire)
 {

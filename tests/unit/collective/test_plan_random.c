@@ -1,5 +1,5 @@
 /*
- * Plans of random parameters: nothing overlaps, and everything is within its
+ * Tests plans of random parameters: ranges do not overlap, and are within the
  * size.
  */
 #include "collective/bucket.h"
@@ -56,7 +56,7 @@ static int compare_ranges(const void *a, const void *b)
 	return (x->end > y->end) - (x->end < y->end);
 }
 
-/* One space of memory, and what was placed in it. */
+/* One space of memory, and the ranges in it. */
 struct space {
 	struct range ranges[N_PARAMS * 8];
 	size_t n;

@@ -1,5 +1,6 @@
 /*
- * Plans that are refused, and ranks whose plans differ: each is told where.
+ * Tests that invalid plans are refused, and that ranks whose plans differ are
+ * told where.
  */
 #include "collective/plan.h"
 #include "proto/error.h"
@@ -96,7 +97,7 @@ static void stay(struct registration *r)
 	r->policy.stays_unsharded = true;
 }
 
-/* What rank 1 does differently, and what it is told. */
+/* Rank 1 does this differently, and is told this sentence. */
 static const struct {
 	void (*change)(struct registration *);
 	const char *sentence;
@@ -312,7 +313,7 @@ Test(plan_refusal, groups_over_all_bounds_are_refused)
 {
 	struct registration r = make_registration();
 
-	/* each fits, and the two together do in one replica */
+	/* each fits, and both fit in one replica, but not in four */
 	r.params[0].type = PARAM("", DTYPE_F16, 1, INT64_C(1) << 58).type;
 	r.params[1].type = r.params[0].type;
 	cr_expect(ne(u64, hash_of(&r, 2, 1), 0));

@@ -1,4 +1,5 @@
-/* How buckets lie on the wire between devices, and each rank's own memory. */
+/* Tests the layout of buckets on the wire between devices, and of each rank's
+ * own memory. */
 #include "collective/bucket.h"
 #include "collective/wire.h"
 #include "proto/error.h"
@@ -182,7 +183,7 @@ Test(wire, a_world_may_be_larger_than_a_node)
 		     -EINVAL));
 }
 
-/* Only what it is for ranks to agree about differs. */
+/* Only values on which ranks must agree differ. */
 Test(wire, offload_moves_nothing_and_is_agreed_about)
 {
 	struct plan_param params[] = {param("a", DTYPE_F32, 5, 3, 0),

@@ -1,4 +1,5 @@
-/* The worker's thread pool: order within streams, none between them. */
+/* Tests the worker's thread pool: jobs are in order within a stream, and
+ * independent between streams. */
 #include "broker/worker/threads.h"
 
 #include <criterion/criterion.h>
@@ -43,7 +44,7 @@ static void let_go(struct thread_job *job, uint64_t task)
 	sem_post(&may_go);
 }
 
-/* The first of two waits for the second. */
+/* The first of two tasks waits for the second. */
 static void meet(struct thread_job *job, uint64_t task)
 {
 	run(job, task);
@@ -106,7 +107,7 @@ Test(threads, jobs_of_one_stream_end_in_their_order, .timeout = 20)
 	cr_assert(eq(int, atomic_load(&n_runs), 93));
 }
 
-/* The first stream waits for the second; that they end is the test. */
+/* The first stream waits for the second. The test is that both end. */
 Test(threads, streams_do_not_wait_for_one_another, .timeout = 20)
 {
 	struct threads *threads = start(2);
@@ -134,7 +135,7 @@ Test(threads, a_large_job_does_not_hold_up_a_small_one, .timeout = 20)
 	cr_assert(eq(int, ends[1], 3));
 }
 
-/* Each task by the caller, who is told when there are no more. */
+/* The caller runs each task, and is told when there are no more. */
 Test(threads, who_helps_does_all_where_there_is_no_thread, .timeout = 20)
 {
 	struct threads *threads = start(0);
@@ -153,8 +154,8 @@ Test(threads, who_helps_does_all_where_there_is_no_thread, .timeout = 20)
 	cr_assert(eq(int, n_cut_off, 0));
 }
 
-/* Two tasks that wait for each other: the caller has one, so a thread must have
- * been woken for the other, asleep or not. */
+/* Two tasks wait for each other. The caller has one, so a thread must have been
+ * woken for the other, whether it slept or not. */
 Test(threads, a_helped_job_gets_a_thread_as_well, .timeout = 20)
 {
 	struct threads *threads = start(1);
@@ -164,13 +165,13 @@ Test(threads, a_helped_job_gets_a_thread_as_well, .timeout = 20)
 		while (sem_trywait(&is_ended) != 0)
 			(void)threads_help(threads);
 		if (i % 10 == 9)
-			usleep(1000); /* some find it asleep */
+			usleep(1000); /* some threads are asleep then */
 	}
 	threads_free(threads);
 	cr_assert(eq(int, n_cut_off, 0));
 }
 
-/* Whichever of them were sent to other CPUs meanwhile. */
+/* This holds even if some were moved to other CPUs meanwhile. */
 Test(threads, threads_may_run_where_they_could_before, .timeout = 20)
 {
 	struct threads *threads = start(3);
@@ -200,7 +201,8 @@ Test(threads, what_has_not_begun_at_the_end_is_cut_off, .timeout = 20)
 {
 	struct threads *threads = start(1);
 
-	/* More tasks than are let go before the end is asked for. */
+	/* These are more tasks than are released before the end is
+	 * requested. */
 	queue(threads, 1, 1, 1 << 30, let_go);
 	queue(threads, 2, 1, 1, run);
 	sem_wait(&may_go);

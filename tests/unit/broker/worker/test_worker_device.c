@@ -1,6 +1,6 @@
 /*
- * fsdp-worker as the home of ranks on devices, at the end of a link: NCCL and
- * kernels for several ranks, failures, and what is forgotten.
+ * Tests fsdp-worker as the executor of ranks on devices, at the end of a link:
+ * NCCL and kernels for several ranks, failures, and what it forgets.
  */
 #include "tests/unit/broker/worker/worker_device_fixture.h"
 #include <signal.h>
@@ -32,7 +32,8 @@ Test(worker_device, ranks_of_one_process_gather_and_reduce)
 	world_close();
 }
 
-/* Its streams share none, whatever the default of the driver. */
+/* No streams of the worker share a queue, whatever the default of the
+ * driver. */
 Test(worker_device, it_asks_for_as_many_queues_as_there_can_be)
 {
 	struct node node;
@@ -48,7 +49,7 @@ Test(worker_device, it_asks_for_as_many_queues_as_there_can_be)
 	world_close();
 }
 
-/* Sums of one microbatch wait for those of the next. */
+/* The sums of one microbatch wait for those of the next. */
 Test(worker_device, partial_sums_are_kept_for_the_all_reduce)
 {
 	struct node node;
@@ -129,8 +130,8 @@ Test(worker_device, a_new_communicator_follows_one_that_was_forgotten)
 	world_close();
 }
 
-/* The device's memory is free when the job is done and the chunk is forgotten,
- * and the last descriptor closed. */
+/* The device's memory is free when the job is done, the chunk is forgotten, and
+ * the last descriptor is closed. */
 Test(worker_device, what_is_forgotten_is_unmapped)
 {
 	struct job_chunk chunk = {.kind = JOB_FORGET_CHUNK, .chunk = 1};
@@ -207,7 +208,7 @@ Test(worker_device, workers_of_two_nodes_work_together)
 	nodes_stop(nodes);
 }
 
-/* And it is no failure of the communicator. */
+/* The difference is not a failure of the communicator. */
 Test(worker_device, ranks_of_two_nodes_hear_that_they_differ)
 {
 	struct node nodes[2];
@@ -233,7 +234,8 @@ Test(worker_device, a_gather_that_others_do_not_join_fails_in_the_end)
 	nodes_open(nodes, 300);
 	node_begin(&nodes[0], JOB_DEVICE_GATHER, 2);
 	expect_failed(&nodes[0], 2, -ETIMEDOUT, "300 ms");
-	/* Until it is forgotten it says the same of all that comes. */
+	/* Until the communicator is forgotten, every further job gets the same
+	 * reply. */
 	node_begin(&nodes[0], JOB_DEVICE_GATHER, 3);
 	expect_failed(&nodes[0], 3, -ETIMEDOUT, "300 ms");
 	nodes_stop(nodes);
@@ -293,7 +295,7 @@ Test(worker_device, a_worker_that_dies_ends_the_others_gather)
 	world_close();
 }
 
-/* What it was given would stay in use by something that no call can end. */
+/* The worker's memory would stay in use by a call that cannot be ended. */
 Test(worker_device, a_worker_whose_communicator_does_not_end_ends_itself)
 {
 	struct node nodes[2];
@@ -401,7 +403,7 @@ Test(worker_device, a_bad_job_is_answered_and_the_next_one_done)
 	world_close();
 }
 
-/* Neither takes the other's plans and chunks. */
+/* Neither uses the other's plans and chunks. */
 Test(worker_device, jobs_of_the_host_and_of_devices_are_not_mixed)
 {
 	struct job_plan plan;
@@ -494,7 +496,7 @@ Test(worker_device, without_a_driver_the_communicator_says_so)
 	world_close();
 }
 
-/* One rank's call fails, whichever comes first. */
+/* The call of one rank fails, whichever comes first. */
 Test(worker_device, a_failure_of_one_rank_is_one_of_all)
 {
 	struct node node;

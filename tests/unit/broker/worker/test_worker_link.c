@@ -1,4 +1,5 @@
-/* fsdp-worker itself, at the end of a link: jobs, refusals, its end. */
+/* Tests fsdp-worker itself, at the end of a link: its jobs, refusals, and
+ * end. */
 #include "tests/unit/broker/worker/worker_process.h"
 #include "tests/unit/collective/host/host_fixture.h"
 
@@ -15,7 +16,7 @@
 #define AT_SHARDS  0
 #define AT_FULL    (UINT64_C(64) << 10)
 #define AT_GRADS   (UINT64_C(128) << 10)
-#define AT_INPUTS  (UINT64_C(192) << 10) /* and every 64 KiB */
+#define AT_INPUTS  (UINT64_C(192) << 10) /* and each following 64 KiB */
 
 struct worker {
 	pid_t pid;
@@ -27,7 +28,7 @@ struct worker {
 
 /* --- the broker's side --------------------------------------------------- */
 
-/* How it ended. */
+/* Returns how it ended. */
 static int await_end(const struct worker *worker)
 {
 	int status;
@@ -80,7 +81,8 @@ static void send_plan(const struct worker *worker, uint64_t number,
 	send_plan_with(worker->fd, &message, entries);
 }
 
-/* A worker that knows chunk 1 and plan 1: w, 5 x 3 of f32, over two shards. */
+/* Start a worker that knows chunk 1 and plan 1: w, 5 x 3 of f32, over two
+ * shards. */
 static void start_threads(struct worker *worker, uint32_t n_threads)
 {
 	const struct plan_policy policy = {.layout = PLAN_FLAT};
@@ -149,7 +151,7 @@ static void expect_done(const struct worker *worker, uint64_t number)
 	cr_assert(eq(i32, done.code, 0), "%s", done.sentence);
 }
 
-/* A refusal with that in its sentence. */
+/* Expect a refusal with these words in its sentence. */
 static void expect_refusal(const struct worker *worker, const struct job *job,
 			   const char *text)
 {
@@ -163,7 +165,7 @@ static void expect_refusal(const struct worker *worker, const struct job *job,
 		  done.sentence, text);
 }
 
-/* Of all shards: 1, 2, 3, ... in the order of the whole parameter. */
+/* Fill all shards with 1, 2, 3, ... in the order of the whole parameter. */
 static void fill_shards(const struct worker *worker)
 {
 	const struct plan_entry *entry = &worker->group.plan.entries[0];
@@ -203,7 +205,7 @@ Test(worker_link, gathers_and_reduces_in_memory_that_it_was_given,
 	for (int i = 0; i < 32; i++)
 		cr_assert(eq(flt, full[i], i < 15 ? (float)i + 1 : 0));
 
-	/* The mean of x and 3x. */
+	/* Check the mean of x and 3x. */
 	for (int k = 0; k < 2; k++) {
 		float *to = (float *)(worker.memory + AT_INPUTS + k * 65536);
 
@@ -273,7 +275,7 @@ Test(worker_link, what_is_forgotten_is_known_no_more, .timeout = 60)
 	struct worker worker;
 
 	start_ready(&worker);
-	/* With the job that may still use it. */
+	/* Forget it with the job that may still use it. */
 	send_job(&worker, &gather);
 	send_chunk(&worker, JOB_FORGET_CHUNK, 1);
 	expect_done(&worker, 1);
@@ -325,8 +327,7 @@ Test(worker_link, each_of_two_streams_keeps_its_order, .timeout = 60)
 	stop(&worker);
 }
 
-/* Jobs are on their way, and nobody hears of them. */
-/* The one that listens. */
+/* It is the thread that listens. */
 Test(worker_link, one_thread_does_all_jobs, .timeout = 60)
 {
 	struct worker worker;
@@ -343,7 +344,8 @@ Test(worker_link, one_thread_does_all_jobs, .timeout = 60)
 	stop(&worker);
 }
 
-/* The state of each of its threads is 'S': none runs, or wants to. */
+/* Is the state of each of its threads 'S', so that none runs, or is ready
+ * to? */
 static bool is_asleep(pid_t pid)
 {
 	char path[64], line[256];
@@ -373,8 +375,8 @@ static bool is_asleep(pid_t pid)
 	return is_asleep;
 }
 
-/* Who looks for tasks takes a lock now and then, for which he may be seen
- * asleep; but not so many times in a row. */
+/* A thread that looks for tasks takes a lock now and then, and may be seen
+ * asleep in it, but not so many times in a row. */
 Test(worker_link, without_jobs_its_threads_go_to_sleep, .timeout = 60)
 {
 	const struct timespec moment = {.tv_nsec = 1000000};
@@ -441,7 +443,7 @@ Test(worker_link, an_interrupt_is_not_for_it_but_a_termination_is,
 	drop(&worker);
 }
 
-/* The link stays open, in this process; its parent goes. */
+/* The link stays open in this process, while its parent ends. */
 Test(worker_link, it_dies_with_its_parent, .timeout = 60)
 {
 	struct job_hello hello;

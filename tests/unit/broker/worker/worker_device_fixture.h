@@ -1,8 +1,8 @@
 /*
- * Ranks on devices whose home is fsdp-worker, seen from the broker: a world of
- * ranks, each with a device and a chunk of its memory, and nodes, each a worker
- * with some of the ranks. What a rank has is put there and looked at by the
- * test itself, which maps the same memory.
+ * Ranks on devices whose executor is fsdp-worker, seen from the broker: a world
+ * of ranks, each with a device and a chunk of its memory, and nodes, each with
+ * a worker for some of the ranks. The test itself writes and reads the memory
+ * of ranks, by its own mapping.
  */
 #pragma once
 #include "cuda/nccl_comm.h"
@@ -15,7 +15,7 @@
 
 #define MAX_WORLD  4
 #define CHUNK_SIZE (UINT64_C(2) << 20)
-/* Of each rank, in its chunk. */
+/* Offsets in the chunk of each rank. */
 #define AREA       (UINT64_C(64) << 10)
 #define AT_SHARDS  0
 #define AT_FULL    AREA
@@ -103,13 +103,14 @@ static inline void get(uint32_t rank, uint64_t at, void *to, size_t size)
 		(void *)(uintptr_t)(world.chunks[rank].address + at), size);
 }
 
-/* Element `i` of the whole parameters, in the plan's order. */
+/* Returns element `i` of the whole parameters, in the plan's order. */
 static inline float element(uint32_t entry, uint64_t i)
 {
 	return (float)(100 * entry + i + 1);
 }
 
-/* How many elements the rank's chunk of the entry has, from which on. */
+/* Returns how many elements of the entry the rank's chunk has, and the first of
+ * them. */
 static inline uint64_t own_part(uint32_t rank, uint32_t entry,
 				uint64_t *ret_first)
 {
@@ -210,7 +211,7 @@ static inline struct job_plan plan_message(uint64_t number)
 	};
 }
 
-/* A worker that knows the chunks of these ranks, and the plan. */
+/* Start a worker that knows the chunks of these ranks, and the plan. */
 static inline void node_start(struct node *node, uint32_t first, uint32_t n)
 {
 	const struct job_plan plan = plan_message(PLAN);
@@ -318,7 +319,7 @@ static inline void node_forget(const struct node *node)
 	send_with_fd(node->fd, &forget, sizeof(forget), -1);
 }
 
-/* Until the worker has called a function of the driver so often. */
+/* Wait until the worker has called a function of the driver that often. */
 static inline void await_calls(const struct node *node, const char *what,
 			       long n)
 {
@@ -336,7 +337,7 @@ static inline void expect_done(const struct node *node, uint64_t number)
 	cr_assert(eq(u64, done.number, number));
 }
 
-/* It failed, with that code and that in its sentence. */
+/* Expect that it failed, with that code and these words in its sentence. */
 static inline void expect_failed(const struct node *node, uint64_t number,
 				 int code, const char *text)
 {

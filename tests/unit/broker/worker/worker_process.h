@@ -1,6 +1,6 @@
 /*
- * fsdp-worker itself (WORKER_PATH), started by a test that plays the broker at
- * the other end of its link.
+ * fsdp-worker itself (WORKER_PATH), started by a test that acts as the broker
+ * at the other end of its link.
  */
 #pragma once
 #include "broker/worker/job.h"
@@ -31,7 +31,7 @@ static inline void exec_worker(int link_fd, const char *argument,
 	_exit(99);
 }
 
-/* Gives our end of its link. */
+/* Returns our end of its link. */
 static inline int worker_start(uint32_t n_threads, pid_t *ret_pid)
 {
 	const struct timeval patience = {.tv_sec = 20};

@@ -1,4 +1,5 @@
-/* Small floats to f32, against the values that the formats define. */
+/* Compares casts of small floats to f32 with the values that the formats
+ * define. */
 #include "client/ctl/cast.h"
 #include "proto/tensor.h"
 
@@ -8,7 +9,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* The definition: (-1)^s * 2^(e - bias) * 1.m, without a bit trick. */
+/* Compute the definition, (-1)^s * 2^(e - bias) * 1.m, without bit
+ * operations. */
 static double define(unsigned int bits, int n_exponent, int n_mantissa,
 		     int bias, bool has_infinity)
 {
@@ -28,7 +30,7 @@ static double define(unsigned int bits, int n_exponent, int n_mantissa,
 	return sign * ldexp(1 + fraction, (int)exponent - bias);
 }
 
-/* How many of the format's values differ from the definition? */
+/* Returns how many of the format's values differ from the definition. */
 static int count_wrong(uint32_t dtype, unsigned int n, int n_exponent,
 		       int n_mantissa, int bias, bool has_infinity)
 {

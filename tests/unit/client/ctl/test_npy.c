@@ -1,4 +1,5 @@
-/* .npy headers: what numpy writes is read, what a tensor cannot be is not. */
+/* Tests .npy headers: those that numpy writes are read, and those that cannot
+ * be tensors are refused. */
 #include "client/ctl/npy.h"
 #include "proto/error.h"
 
@@ -9,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A header of `version` around `dict`; gives its bytes. */
+/* Write a header of `version` around `dict`. Returns its size. */
 static size_t frame(uint8_t *buffer, int version, const char *dict)
 {
 	size_t begin = version == 1 ? 10 : 12, size = strlen(dict);

@@ -1,4 +1,5 @@
-/* safetensors headers: the good are read, the bad are refused by name. */
+/* Tests safetensors headers: valid ones are read, and the refusal of others
+ * names the tensor. */
 #include "client/ctl/safetensors.h"
 #include "proto/error.h"
 
@@ -195,7 +196,7 @@ Test(safetensors, nesting_without_end_is_refused)
 	free(json);
 }
 
-/* A file of `length` in its first 8 bytes, then `rest`. */
+/* Write a file with `length` in its first 8 bytes, followed by `rest`. */
 static int make_file(uint64_t length, const char *rest)
 {
 	int fd = memfd_create("safetensors", MFD_CLOEXEC);

@@ -1,6 +1,6 @@
 /*
- * The rest of the library as the ranks' part sees it: it notes what it is asked
- * for, and gives the reply that the test chose.
+ * The rest of the library as the ranks' part sees it. It records the requests,
+ * and gives the replies that the test chose.
  */
 #include "tests/unit/client/rank/rank_world.h"
 #include "client/copy.h"
@@ -18,7 +18,7 @@ struct fsdp_client client = {
 	.comms_lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
-/* Only devices want these. */
+/* Only devices need these. */
 int fsdp_release_on(struct fsdp_tensor *tensor, void *stream)
 {
 	(void)tensor;
@@ -182,7 +182,7 @@ void tensor_end(struct fsdp_tensor *tensor)
 	fsdp_free(tensor);
 }
 
-/* Nothing here is on a device. */
+/* No memory here is on a device. */
 int copiers_put(struct copiers *copiers, const struct device *device, void *to,
 		const void *from, uint64_t size, struct error *err)
 {
@@ -267,7 +267,7 @@ struct fsdp_work unshard(struct fsdp_group *group)
 	return work;
 }
 
-/* The broker refuses what was posted last. */
+/* The broker refuses the last one-way request. */
 void refuse_post(const struct post *post)
 {
 	const struct error cause = {-EINVAL, "rank 0 unshards another"};
@@ -275,7 +275,7 @@ void refuse_post(const struct post *post)
 	post->refused(post->data, post->number, &cause);
 }
 
-/* The broker answers a wait by one place. */
+/* The broker replies to a wait by one place. */
 void answer_place(struct tensor_place *place)
 {
 	world.answer.places = (struct places_reply){1, place, 0, NULL};

@@ -1,5 +1,5 @@
 /*
- * One rank without a broker: the rest of libfsdp is played by the test.
+ * One rank without a broker. The test replaces the rest of libfsdp.
  */
 #pragma once
 #include "client/rank/comm.h"
@@ -16,40 +16,40 @@ struct world {
 	struct fsdp_tensor handles[N_SLOTS];
 	int holds[N_SLOTS];
 	bool is_writable[N_SLOTS];
-	struct request asked;  /* what came last */
-	struct request posted; /* likewise */
+	struct request asked;  /* the last request */
+	struct request posted; /* the last one-way request */
 	struct post post;
 	int n_asked, n_commands, n_posted;
 	struct reply answer; /* to the next one */
-	int code;            /* < 0: refuse it */
+	int code;            /* refuse it if below 0 */
 	int n_refusals;      /* and as many; 0: all that come */
 	bool is_down;
 };
 
 extern struct world world;
-extern _Atomic uint32_t guard_word; /* 0: this is a forked child */
+extern _Atomic uint32_t guard_word; /* 0 in a forked child */
 extern struct fsdp_client client;
 
 /*
- * Rank 1 of 2. "weight" is 3 x 2 f32, cut in chunks of two rows, of which this
- * rank has one and one of padding; "base" is frozen; "scale" is 0-d and rank
- * 0's.
+ * Rank 1 of 2. "weight" is 3 x 2 f32, divided into chunks of two rows, of which
+ * this rank has one row and one of padding. "base" is frozen. "scale" is 0-d
+ * and belongs to rank 0.
  */
 extern const struct fsdp_param_spec specs[N_PARAMS];
 extern struct group_entry entries[N_PARAMS];
 
-/* Before each test. */
+/* Call it before each test. */
 void world_open(void);
 
-/* A place in the slot, which is held once more. */
+/* Make a place in the slot, with one more hold. */
 struct tensor_place place_of(uint32_t slot, int64_t size);
 struct reply group_reply(uint64_t step, uint32_t side);
 struct fsdp_comm *join(uint64_t step);
 struct fsdp_group *enrol(struct fsdp_comm *comm, uint64_t step, uint32_t side);
 struct fsdp_work unshard(struct fsdp_group *group);
-/* The broker refuses what was posted. */
+/* The broker refuses the one-way request. */
 void refuse_post(const struct post *post);
-/* The broker answers a wait by one place. */
+/* The broker replies to a wait by one place. */
 void answer_place(struct tensor_place *place);
 void commit_step(struct fsdp_comm *comm, uint64_t step);
 struct fsdp_shard shard_of(struct fsdp_group *group, size_t param);

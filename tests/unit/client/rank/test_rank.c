@@ -1,6 +1,6 @@
 /*
- * A rank's own book-keeping: client/rank/comm.c and client/rank/group.c between
- * a broker that says what the test wants and memory of the test's own.
+ * Tests a rank's own records: client/rank/comm.c and client/rank/group.c,
+ * between a broker whose replies the test chooses and memory of the test.
  */
 #include "tests/unit/client/rank/rank_world.h"
 #include <criterion/criterion.h>
@@ -53,7 +53,7 @@ Test(rank, a_shard_is_this_ranks_part_of_the_parameter)
 	cr_expect(zero(ptr, shard.grad), "nothing was reduced");
 	cr_expect(world.is_writable[SHARDS_0] && world.is_writable[GRADS]);
 	cr_expect(zero(ptr, shard_of(group, 1).grad));
-	/* A 0-d parameter is cut as one of one element. */
+	/* A 0-d parameter is divided like one with one element. */
 	shard = shard_of(group, 2);
 	cr_expect(eq(u32, shard.n_dims, 1));
 	cr_expect(eq(i64, shard.shape[0], 0));
@@ -70,7 +70,7 @@ Test(rank, registering_zeroes_the_padding_of_what_may_be_written)
 	uint8_t(*memory)[SLOT_SIZE] = world.memory;
 
 	enrol(comm, 0, 0);
-	/* Behind the row that this rank has. */
+	/* These bytes are after the row that this rank has. */
 	for (int slot = SHARDS_0; slot <= SHARDS_1; slot++) {
 		cr_expect(eq(u8, memory[slot][23], 0xee));
 		cr_expect(zero(int, memcmp(memory[slot] + 24, zeros, 8)));
@@ -80,21 +80,22 @@ Test(rank, registering_zeroes_the_padding_of_what_may_be_written)
 		cr_expect(eq(u8, memory[slot][208], 0xee));
 	}
 	world_open();
-	/* What is committed may be read by others and is left alone. */
+	/* Other ranks may read what is committed, so it is not changed. */
 	enrol(comm, 4, 1);
 	cr_expect(zero(int, memcmp(memory[SHARDS_0] + 24, zeros, 8)));
 	cr_expect(eq(u8, memory[SHARDS_1][24], 0xee));
 	fsdp_comm_leave(comm);
 }
 
-/* In place of the first. */
+/* Each of these entries replaces the first. */
 static const struct group_entry bad_entries[] = {
-	{DTYPE_BF16, DTYPE_BF16, 0, 2, 16, 0, 0, 16}, /* another cut */
-	{DTYPE_BF16, DTYPE_BF16, 1, 2, 16, 0, 0, 16}, /* of another dimension */
-	{DTYPE_BF16, DTYPE_BF16, 2, 1, 16, 0, 0, 16}, /* of none */
+	{DTYPE_BF16, DTYPE_BF16, 0, 2, 16, 0, 0, 16}, /* divided differently */
+	{DTYPE_BF16, DTYPE_BF16, 1, 2, 16, 0, 0, 16}, /* by another dimension */
+	{DTYPE_BF16, DTYPE_BF16, 2, 1, 16, 0, 0, 16}, /* by a missing one */
 	{DTYPE_BF16, DTYPE_BF16, 0, 1, 248, 0, 0, 16}, /* padding is outside */
-	{DTYPE_BF16, DTYPE_BF16, 0, 1, 16, 0, 0, 252}, /* so is the gradient */
-	{DTYPE_BF16, 0, 0, 1, 16, 0, 0, 16}, /* gradients of no dtype */
+	/* the gradient is outside, too */
+	{DTYPE_BF16, DTYPE_BF16, 0, 1, 16, 0, 0, 252},
+	{DTYPE_BF16, 0, 0, 1, 16, 0, 0, 16}, /* the dtype has no gradients */
 	{DTYPE_BF16, DTYPE_C128, 0, 1, 16, 0, UINT64_MAX - 64, 16},
 	{DTYPE_BF16, DTYPE_BF16, 0, 1, 16, UINT64_MAX, 0, 16},
 	{DTYPE_BF16, DTYPE_BF16, 0, 1, 16, 0, UINT64_MAX, 16},
@@ -174,7 +175,7 @@ Test(rank, a_commit_swaps_the_shards_when_it_was_waited_for)
 
 	world.answer.work.sequence = 3;
 	cr_assert(zero(int, fsdp_commit(comm, 3, &work)));
-	/* Nobody knows here which is which before the wait. */
+	/* Before the wait, the rank does not know which is which. */
 	cr_expect(eq(int, fsdp_shard(group, 0, &shard), -EBUSY));
 	cr_expect(eq(int, fsdp_commit(comm, 4, &other), -EBUSY));
 	cr_expect(eq(int, fsdp_unshard(group, &other), -EBUSY));
@@ -189,7 +190,7 @@ Test(rank, a_commit_swaps_the_shards_when_it_was_waited_for)
 	shard = shard_of(group, 0);
 	cr_expect(eq(ptr, (void *)shard.current, world.memory[SHARDS_1] + 16));
 	cr_expect(eq(ptr, shard.next, world.memory[SHARDS_0] + 16));
-	/* Waiting for what is done asks nobody. */
+	/* Waiting for finished work sends no request. */
 	world.n_asked = 0;
 	cr_expect(zero(int, fsdp_wait(&work, 0)));
 	cr_expect(zero(int, world.n_asked));
@@ -207,7 +208,7 @@ Test(rank, a_commit_carries_frozen_parameters_over)
 	commit_step(comm, 1);
 	cr_expect(eq(u8, world.memory[SHARDS_1][128], 0x11));
 	cr_expect(eq(u8, world.memory[SHARDS_0][128], 0xee));
-	/* Then a commit does, also over what the rank wrote there. */
+	/* Afterwards a commit does, also over what the rank wrote there. */
 	commit_step(comm, 2);
 	cr_expect(eq(u8, world.memory[SHARDS_0][128], 0x11));
 	cr_expect(eq(u8, world.memory[SHARDS_0][135], 0x11));
@@ -215,7 +216,7 @@ Test(rank, a_commit_carries_frozen_parameters_over)
 	memset(shard_of(group, 1).next, 0x22, 8);
 	commit_step(comm, 3);
 	cr_expect(eq(u8, *(const uint8_t *)shard_of(group, 1).current, 0x11));
-	/* A parameter that is trained is the rank's to write. */
+	/* The rank may write a parameter that is trained. */
 	memset(shard_of(group, 0).next, 0x33, 8);
 	commit_step(comm, 4);
 	cr_expect(eq(u8, *(const uint8_t *)shard_of(group, 0).current, 0x33));
@@ -279,7 +280,7 @@ Test(rank, a_failure_is_remembered_with_its_sentence)
 	cr_expect(eq(int, fsdp_shard(group, 0, &shard), -ECONNABORTED));
 	cr_expect(eq(str, (char *)fsdp_error(), "rank 1 has died"));
 	cr_expect(zero(int, world.n_asked));
-	/* The broker waits for its survivors to leave. */
+	/* The broker waits until its survivors leave. */
 	fsdp_comm_leave(comm);
 	cr_expect(eq(int, world.n_commands, 1));
 	cr_expect(eq(u64, world.asked.comm_leave.comm, 5));
@@ -321,7 +322,7 @@ Test(rank, leaving_gives_everything_back)
 	fsdp_comm_leave(NULL);
 }
 
-/* It would wait for the broker to come back, which knows nothing of us then. */
+/* The wait would last until the broker returns, which then does not know us. */
 Test(rank, leaving_says_nothing_to_a_broker_that_is_away)
 {
 	struct fsdp_comm *comm = join(4);
@@ -353,7 +354,7 @@ Test(rank, a_forked_child_is_refused)
 	cr_expect(eq(int, fsdp_unshard(group, &work), -ECHILD));
 	cr_expect(eq(int, fsdp_wait(&work, 0), -EINVAL));
 	cr_expect(eq(int, fsdp_comm_remove(&client, "job"), -ECHILD));
-	fsdp_comm_leave(comm); /* leaves the parent's alone */
+	fsdp_comm_leave(comm); /* does not change the parent's */
 	cr_expect(eq(ptr, client.comms, comm));
 	guard_word = 1;
 	fsdp_comm_leave(comm);

@@ -1,5 +1,5 @@
 /*
- * Whole parameters and gradients of a rank's groups.
+ * Tests whole parameters and gradients of a rank's groups.
  */
 #include "tests/unit/client/rank/rank_world.h"
 #include <criterion/criterion.h>
@@ -58,7 +58,7 @@ Test(rank_group, an_unshard_is_told_to_be_refused_by_its_wait)
 	cr_expect(eq(str, (char *)fsdp_error(), "rank 0 unshards another"));
 	cr_expect(eq(int, world.n_asked, 1));
 	cr_expect(zero(u64, world.asked.wait.sequence));
-	/* It is not open any more; nothing is asked for it. */
+	/* The work is not open any more, so no request is sent for it. */
 	cr_expect(eq(int, fsdp_wait(&work, -1), -EINVAL));
 	cr_expect(eq(int, fsdp_reshard(group, 0), -EINVAL));
 	cr_expect(eq(int, world.n_asked, 1));
@@ -70,7 +70,7 @@ Test(rank_group, an_unshard_is_told_to_be_refused_by_its_wait)
 	fsdp_comm_leave(comm);
 }
 
-/* The broker hears of both before we hear of the first. */
+/* The broker gets both requests before we get a reply to the first. */
 Test(rank_group, a_refusal_is_not_told_of_the_next_unshard)
 {
 	struct fsdp_comm *comm = join(4);
@@ -90,7 +90,8 @@ Test(rank_group, a_refusal_is_not_told_of_the_next_unshard)
 	fsdp_comm_leave(comm);
 }
 
-/* The broker had no room for one more answer: the unshard is sent again. */
+/* The broker had no room for one more recorded reply, so the unshard is sent
+ * again. */
 Test(rank_group, a_wait_that_came_before_its_unshard_is_asked_again)
 {
 	struct fsdp_comm *comm = join(4);
@@ -136,7 +137,7 @@ Test(rank_group, a_refused_mesh_leaves_the_group_whole)
 	fsdp_comm_leave(comm);
 }
 
-/* So that no pointer reaches outside of what is mapped. */
+/* This keeps every pointer within the mapping. */
 Test(rank_group, whole_parameters_that_are_too_small_are_refused)
 {
 	struct fsdp_comm *comm = join(4);

@@ -1,8 +1,7 @@
 /*
- * A group's gathers and reductions on devices: every element against what the
- * rule of sharding says of it.
- *
- * Values are small whole numbers, whose sums every dtype of the tests holds.
+ * Tests a group's gathers and reductions on devices: every element is compared
+ * with the rule of sharding. Values are small integers, whose sums every dtype
+ * of the tests holds.
  */
 #include "collective/device/device_group.h"
 #include "collective/wire.h"
@@ -11,12 +10,12 @@
 
 #define PADDING UINT64_MAX
 
-/* What the test wants of its ranks. */
+/* The test passes its ranks this task. */
 static struct {
 	enum plan_layout layout;
 	uint32_t param_dtype, input_dtype;
-	uint32_t flags; /* of the next reduction */
-	uint32_t round; /* likewise: what gradients are made of */
+	uint32_t flags; /* for the next reduction */
+	uint32_t round; /* from which gradients are made */
 	uint32_t first; /* round whose gradients are expected in the sum */
 } * task;
 
@@ -28,8 +27,8 @@ static void open(void)
 
 TestSuite(device_group, .init = open, .fini = mesh_close, .timeout = 60);
 
-/* Cut evenly and not, along the first dimension and behind it; one has no
- * gradient, and integers are not cast. */
+/* Some are divided evenly and some not, by the first dimension and by later
+ * ones. One has no gradient, and integers are not cast. */
 static const struct plan_param params[] = {
 	{"weight", {DTYPE_F32, 2, {5, 3}, {3, 1}}, 0, false},
 	{"wide", {DTYPE_F32, 2, {2, 12}, {12, 1}}, 1, false},
@@ -69,8 +68,8 @@ static uint64_t part(uint64_t size)
 	return size / mesh->n_shards;
 }
 
-/* The element of the whole parameter that is element `i` of this rank's chunk;
- * PADDING. */
+/* Returns the index in the whole parameter of element `i` of this rank's chunk,
+ * or PADDING. */
 static uint64_t whole_index(const struct shard *shard, uint64_t i)
 {
 	uint64_t width = (uint64_t)shard->chunk * shard->row_numel;
@@ -151,7 +150,7 @@ static int free_group(void)
 	return 0;
 }
 
-/* What went wrong where, and is `seen`. */
+/* Note the first wrong value and its place; `seen` is the value. */
 static int say_wrong(uint32_t param, uint64_t i, double seen, double expected)
 {
 	char text[128];
@@ -230,7 +229,7 @@ static double sum_of(uint32_t param, uint64_t i)
 	return sum;
 }
 
-/* Of all rounds from the first that is expected. */
+/* Returns the sum of all rounds from the first that is expected. */
 static int see_gradients(void)
 {
 	rank_get(own.host, own.grads, part(own.plan.grads_size));
@@ -272,7 +271,7 @@ static void end(void)
 	ranks_stop(&ranks);
 }
 
-/* Each wave of gradients is its round's. */
+/* Gradients depend on their round. */
 static void reduce_round(uint32_t round, uint32_t flags)
 {
 	task->round = round;

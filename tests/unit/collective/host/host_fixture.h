@@ -1,9 +1,9 @@
 /*
- * What the tests of the worker's arithmetic share: numbers, one at a time, by
+ * Helpers for the tests of the worker's arithmetic: numbers, one at a time, by
  * the definitions of the formats; random groups; memory.
  *
- * Nothing here is shared with the worker's kernels. Floats of any dtype are
- * kept as doubles, which hold all of them.
+ * They share no code with the worker's kernels. Floats of any dtype are kept as
+ * doubles, which hold all of them.
  */
 #pragma once
 #include "collective/host/layout.h"
@@ -30,7 +30,7 @@ static inline uint64_t dice_next(struct dice *dice)
 	return z ^ z >> 31;
 }
 
-/* From 0 to n - 1. */
+/* Returns a number from 0 to n - 1. */
 static inline uint32_t dice_throw(struct dice *dice, uint32_t n)
 {
 	return (uint32_t)(dice_next(dice) % n);
@@ -38,7 +38,7 @@ static inline uint32_t dice_throw(struct dice *dice, uint32_t n)
 
 /* --- numbers ------------------------------------------------------------- */
 
-/* A float as double, or an integer as 64 bits. */
+/* Returns a float as double, or an integer as 64 bits. */
 union number {
 	double f;
 	uint64_t i;
@@ -60,8 +60,8 @@ static inline bool is_signed(uint32_t dtype)
 	       dtype == DTYPE_I64;
 }
 
-/* To a binary float of that many bits of mantissa, by counting in units of its
- * last place; `min_exponent`: of its normal numbers. */
+/* Round to a binary float with that many bits of mantissa, in units of its last
+ * place. `min_exponent` is that of its normal numbers. */
 static inline double round_small(double x, int n_mantissa, int min_exponent,
 				 double max)
 {
@@ -95,7 +95,8 @@ static inline double round_float(uint32_t dtype, double x)
 	}
 }
 
-/* The bits of a value that the 16-bit format has; NaN is the quiet one. */
+/* Returns the bits of a value that the 16-bit format has. NaN is the quiet
+ * one. */
 static inline uint16_t small_bits(double x, int n_mantissa, int min_exponent)
 {
 	unsigned int infinity = ((1u << (15 - n_mantissa)) - 1) << n_mantissa;
@@ -109,7 +110,7 @@ static inline uint16_t small_bits(double x, int n_mantissa, int min_exponent)
 	exponent = x == 0 ? min_exponent : ilogb(x);
 	if (exponent < min_exponent)
 		exponent = min_exponent;
-	/* Normal numbers carry into the exponent by their leading 1. */
+	/* The leading 1 of normal numbers is carried into the exponent. */
 	return (uint16_t)(sign +
 			  ((unsigned int)(exponent - min_exponent)
 			   << n_mantissa) +
@@ -193,7 +194,7 @@ static inline void group_make_layout(struct group *group)
 
 static const char *const group_names[MAX_PARAMS] = {"a", "b", "c", "d", "e"};
 
-/* A parameter that `n_shards` can share. */
+/* Draw a parameter that `n_shards` can share. */
 static inline void group_throw_param(struct dice *dice, uint32_t n_shards,
 				     const uint32_t *dtypes, uint32_t n_dtypes,
 				     struct plan_param *param)
@@ -215,7 +216,8 @@ static inline void group_throw_param(struct dice *dice, uint32_t n_shards,
 	tensor_type_contiguous(type);
 }
 
-/* `policy`: the dtypes; the layout is thrown. `n_params` 0: as thrown. */
+/* `policy` gives the dtypes; the layout is random. If `n_params` is 0, the
+ * number is random, too. */
 static inline void group_throw(struct dice *dice, uint32_t n_shards,
 			       uint32_t n_replicas, const uint32_t *dtypes,
 			       uint32_t n_dtypes, struct plan_policy policy,
@@ -247,8 +249,9 @@ static inline void group_deinit(struct group *group)
 	plan_deinit(&group->plan);
 }
 
-/* Where element `i` of the whole parameter lies in the chunks, in elements of
- * its shard; by the indices, one dimension after the other. */
+/* Returns the place of element `i` of the whole parameter in the chunks, in
+ * elements of its shard. It is computed from the indices, one dimension after
+ * another. */
 static inline uint64_t group_find(const struct shard *shard, uint64_t i,
 				  uint32_t *ret_rank)
 {
@@ -266,7 +269,8 @@ static inline uint64_t group_find(const struct shard *shard, uint64_t i,
 #define CANARY      0xa5
 #define CANARY_SIZE 256
 
-/* `size` bytes at a line's begin, with canaries on both sides. */
+/* Allocate `size` bytes at the begin of a cache line, with canaries on both
+ * sides. */
 static inline uint8_t *memory_new(uint64_t size)
 {
 	uint64_t whole = (size + 63) / 64 * 64 + 2 * CANARY_SIZE;
@@ -278,7 +282,7 @@ static inline uint8_t *memory_new(uint64_t size)
 	return memory + CANARY_SIZE;
 }
 
-/* Frees it; were the canaries left alone? */
+/* Frees it. Returns whether the canaries are unchanged. */
 static inline bool memory_free(uint8_t *memory, uint64_t size)
 {
 	bool is_whole = true;
@@ -292,7 +296,7 @@ static inline bool memory_free(uint8_t *memory, uint64_t size)
 	return is_whole;
 }
 
-/* Numbers that exercise roundings without leaving the range of f16. */
+/* Draw numbers that need rounding but stay in the range of f16. */
 static inline void memory_fill(struct dice *dice, uint32_t dtype, void *to,
 			       uint64_t n)
 {

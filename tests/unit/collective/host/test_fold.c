@@ -1,5 +1,5 @@
-/* Folds of whole tensors: what is defined, in which order, and NaN. (Random
- * values of all dtypes are in integration/test_collective.) */
+/* Tests folds of whole tensors: the defined operations, their order, and NaN.
+ * (integration/test_collective has random values of all dtypes.) */
 #include "collective/host/fold.h"
 #include "proto/error.h"
 #include <criterion/criterion.h>

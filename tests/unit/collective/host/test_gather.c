@@ -1,4 +1,5 @@
-/* Shards to whole parameters, against a copy of one element after the other. */
+/* Compares gathers of shards to whole parameters with a copy of one element
+ * after another. */
 #include "collective/host/gather.h"
 #include "tests/unit/collective/host/host_fixture.h"
 
@@ -13,7 +14,7 @@ struct memory {
 	uint64_t shards_size, full_size;
 };
 
-/* Shards of all entries: numbers in the elements, noise in the padding. */
+/* Fill the shards of all entries with numbers, and their padding with noise. */
 static void memory_make(struct dice *dice, const struct group *group,
 			struct memory *memory)
 {
@@ -64,7 +65,7 @@ static void run_all(const struct gather *gather, struct dice *dice)
 {
 	uint64_t n = gather_count_tasks(gather), first = dice_next(dice);
 
-	/* Any order is as good. */
+	/* Any order gives the same result. */
 	for (uint64_t i = 0; i < n; i++)
 		gather_run(gather, (first + i) % n);
 }
@@ -125,7 +126,7 @@ Test(gather, any_group_comes_out_whole_with_zeros_around)
 	}
 }
 
-/* Several tasks, some streamed, an uneven last rank. */
+/* The gather has several tasks, some streamed, and an uneven last rank. */
 Test(gather, large_parameters_are_cut_into_tasks)
 {
 	const struct plan_param params[] = {

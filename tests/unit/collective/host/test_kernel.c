@@ -1,4 +1,4 @@
-/* The loops over elements: each level against the definitions. */
+/* Compares the loops over elements, on each level, with the definitions. */
 #include "collective/host/kernel.h"
 #include "tests/unit/collective/host/host_fixture.h"
 
@@ -13,7 +13,7 @@ static const uint32_t floats[] = {DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_F64};
 static const uint32_t integers[] = {DTYPE_I8, DTYPE_I16, DTYPE_I32, DTYPE_I64,
 				    DTYPE_U8, DTYPE_U16, DTYPE_U32, DTYPE_U64};
 
-/* One element, by kernel.h. */
+/* Compute one element, by kernel.h. */
 static union number fold_one(uint32_t from, uint32_t to, const union number *in,
 			     uint32_t n_in, double factor, double divisor)
 {
@@ -44,14 +44,14 @@ static union number fold_one(uint32_t from, uint32_t to, const union number *in,
 	return sum;
 }
 
-/* Any bits, so that NaN, infinities and subnormals are among them. */
+/* Draw any bits, which include NaN, infinities and subnormals. */
 static void fill_bits(struct dice *dice, void *to, size_t size)
 {
 	for (size_t i = 0; i < size; i++)
 		((uint8_t *)to)[i] = (uint8_t)dice_next(dice);
 }
 
-/* What one call gets and gives. */
+/* The arguments and results of one call. */
 struct call {
 	uint32_t from, to, n_in, n_out;
 	size_t n;
@@ -116,7 +116,7 @@ static bool is_output_right(const struct call *call, const uint8_t *out)
 	return is_same;
 }
 
-/* Some call of the kernel, against fold_one(). */
+/* Compare some call of the kernel with fold_one(). */
 static bool is_right(const struct kernels *kernels, struct dice *dice,
 		     uint32_t from, uint32_t to)
 {
@@ -215,8 +215,8 @@ Test(kernel, every_16_bit_float_survives_a_way_through_a_wider_one)
 	}
 }
 
-/* Just above the middle between two bf16, or f16: an f32 on the way would be
- * exactly the middle, and round to the even one below. */
+/* The value is just above the middle between two bf16, or f16. An intermediate
+ * f32 would be exactly the middle, and would round to the even one below. */
 Test(kernel, f64_is_rounded_to_16_bits_once)
 {
 	const double to_bf16 = 1 + 0x1p-8 + 0x1p-40;

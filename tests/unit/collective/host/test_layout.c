@@ -1,4 +1,4 @@
-/* What the worker takes for a plan, and finds in it. */
+/* Tests which plans the worker accepts, and what it finds in them. */
 #include "collective/host/layout.h"
 #include "tests/unit/collective/host/host_fixture.h"
 
@@ -6,7 +6,7 @@
 #include <criterion/new/assert.h>
 #include <stddef.h>
 
-/* A good plan of two parameters, to be spoilt. */
+/* A valid plan of two parameters, which tests then change. */
 static struct plan_entry entries[2];
 static struct plan head;
 
@@ -39,7 +39,8 @@ static int try_plan(struct error *err)
 	return r;
 }
 
-/* Any one field of the second entry, or of the head, that leads elsewhere. */
+/* Each changes one field of the second entry, or of the head, so that it leads
+ * elsewhere. */
 Test(layout, a_plan_that_contradicts_itself_is_refused)
 {
 #define ENTRY(field) offsetof(struct plan_entry, field)

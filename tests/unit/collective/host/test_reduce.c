@@ -1,4 +1,5 @@
-/* Reductions: bit for bit as reduce.h has it, and close to the mean. */
+/* Tests that reductions match reduce.h bit for bit, and are close to the
+ * mean. */
 #include "collective/divide.h"
 #include "collective/host/reduce.h"
 #include "tests/unit/collective/host/host_fixture.h"
@@ -19,7 +20,7 @@ struct memory {
 
 /* --- one element, by reduce.h -------------------------------------------- */
 
-/* The sum of some numbers, divided, in the accumulator of that dtype. */
+/* Add some numbers and divide the sum, in the accumulator of that dtype. */
 static union number add(uint32_t dtype, const union number *x, uint32_t n,
 			double factor, double divisor)
 {
@@ -60,7 +61,7 @@ struct step {
 	const struct reduce_options *options;
 	struct divide divide;
 	uint64_t i;    /* element of the parameter */
-	uint32_t rank; /* whose shard it is in */
+	uint32_t rank; /* rank that has it in its shard */
 	uint64_t at;   /* element there */
 };
 
@@ -173,7 +174,7 @@ static void want_group(const struct group *group,
 
 /* --- memory -------------------------------------------------------------- */
 
-/* What is there before: zeros around the numbers, as it always is. */
+/* Before a reduction, zeros surround the numbers. */
 static void fill_chunks(struct dice *dice, const struct plan *plan, uint8_t *to,
 			bool is_partial)
 {
@@ -263,7 +264,8 @@ static void run_all(const struct group *group, const struct kernels *kernels,
 
 /* --- the same bits ------------------------------------------------------- */
 
-/* On every level, from a state without a trace of the right answer. */
+/* Run on every level, each time from a state without any part of the right
+ * result. */
 static void check_options(const struct group *group,
 			  const struct reduce_options *options,
 			  struct memory *memory)
@@ -358,7 +360,7 @@ Test(reduce, integers_have_the_bits_of_the_documented_order)
 		throw_and_check(&dice, integers, 8);
 }
 
-/* One parameter of so many elements and ranks. */
+/* Test one parameter with that many elements and ranks. */
 static void make_group(struct group *group, uint32_t dtype, int64_t numel,
 		       const struct plan_policy *policy, uint32_t n_shards,
 		       uint32_t n_replicas)
@@ -427,15 +429,16 @@ static double epsilon_of(uint32_t dtype)
 	}
 }
 
-/* How far the first gradient of each element is from the sum in f64, in units
- * of what roundings may cost. */
+/* Returns how far the first gradient of each element is from the sum in f64, in
+ * units of the possible rounding errors. */
 static double worst_of(const struct group *group, const struct memory *memory,
 		       double divisor)
 {
 	const struct plan_entry *entry = &group->plan.entries[0];
 	uint32_t n = group->plan.n_shards * group->plan.n_replicas;
 	uint32_t from = entry->input_dtype, rank;
-	/* The coarser of the two, a sum in it of n and divisions. */
+	/* Returns the unit of the coarser dtype, for a sum of n numbers and
+	 * divisions. */
 	double epsilon = fmax(epsilon_of(entry->reduce_dtype),
 			      epsilon_of(entry->dtype)),
 	       worst = 0;
@@ -464,7 +467,7 @@ static double worst_of(const struct group *group, const struct memory *memory,
 	return worst;
 }
 
-/* 8.2.7: every dtype, S, R, factor and force_sum. */
+/* 8.2.7: test every dtype, S, R, factor and force_sum. */
 Test(reduce, the_result_is_the_mean_or_the_sum_by_the_factor)
 {
 	const double factors[] = {0, 1, 2, 3, 6, 8, 16, 2.5};
@@ -501,7 +504,8 @@ Test(reduce, the_result_is_the_mean_or_the_sum_by_the_factor)
 	}
 }
 
-/* Three microbatches, of which only the last is reduced over the replicas. */
+/* Reduce three microbatches, of which only the last is reduced over the
+ * replicas. */
 Test(reduce, partial_sums_over_microbatches_add_up)
 {
 	const uint32_t flags[] = {HOST_REDUCE_PARTIAL_OUT,
@@ -529,7 +533,7 @@ Test(reduce, partial_sums_over_microbatches_add_up)
 		const float *grads = (const float *)(memory.grads +
 						     i * group.plan.grads_size);
 
-		/* Two shards of 3, the last of padding. */
+		/* There are two shards of 3, the last of padding. */
 		for (int j = 0; j < 6; j++)
 			cr_assert(
 				eq(flt, grads[j], j < 5 ? 3.0f * (j + 1) : 0));
@@ -538,7 +542,7 @@ Test(reduce, partial_sums_over_microbatches_add_up)
 	group_deinit(&group);
 }
 
-/* f16 sums to 80,000 on the way, over its largest number. */
+/* The f16 sums reach 80,000 in between, which is above its largest number. */
 Test(reduce, the_accumulator_has_more_range_than_the_dtype)
 {
 	const struct plan_policy policy = {0};
