@@ -30,6 +30,7 @@ from torch.utils.data import _utils, dataloader, get_worker_info
 from . import _batch
 from ._default import default
 from ._errors import Ended, Error, Gone, Left, Timeout
+from ._loader_name import new_name
 
 _MAX_WORKERS = 63  # as many producers as a channel can have beside its consumer
 _MAX_BUFFERS = 64
@@ -46,8 +47,7 @@ class _Link:
     """What trainer and workers of one iterator know."""
 
     def __init__(self):
-        number = os.urandom(8).hex()
-        self.name = f"loader.{os.getuid()}/{os.getpid()}.{number}"
+        self.name = new_name()
         self.path = os.environ.get("FSDP_SOCKET")
         self.done = None  # torch's event that ends the workers
         self._sender = None

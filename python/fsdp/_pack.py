@@ -10,6 +10,7 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from ._channel import size_of
 from ._default import default
 from ._errors import Ended, Gone, Invalid, Timeout
+from ._loader_name import new_name
 
 _PATIENCE = 60  # seconds for a channel that its worker has opened already
 _SPARE = 1.25  # of the first batch: later ones may be a little larger
@@ -34,7 +35,7 @@ class _Sender:
 
     def __init__(self, batch, credits):
         self.numbers = itertools.count()
-        self.name = f"loader/{os.getpid()}/{os.urandom(8).hex()}"
+        self.name = new_name()
         capacity = int(size_of((0, batch)) * _SPARE)
         self.channel = default().channel(
             self.name,
