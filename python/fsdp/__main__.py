@@ -69,11 +69,23 @@ def _parser():
     put.add_argument("file", metavar="FILE.npy")
     bench = verbs.add_parser("bench", help="measure the hot calls")
     bench.add_argument("--json", action="store_true", help="one object per line")
-    bench.add_argument(
+    kinds = bench.add_mutually_exclusive_group()
+    kinds.add_argument(
         "--model",
-        action="store_true",
+        action="store_const",
+        const="model",
+        dest="kind",
         help="attach 1,000 weights, beside the package safetensors; needs torch",
     )
+    kinds.add_argument(
+        "--loader",
+        action="store_const",
+        const="loader",
+        dest="kind",
+        help="batches of fsdp.torch.DataLoader, beside torch's; needs torch",
+    )
+    bench.add_argument("--quick", action="store_true", help="fewer rounds of --loader")
+    bench.set_defaults(kind="calls")
     return parser
 
 
@@ -82,7 +94,7 @@ def main(argv=None):
     verbs = {"status": _status, "ls": _ls, "get": _get, "put": _put}
     try:
         if args.verb == "bench":
-            _bench.bench(args.socket, args.json, args.model)
+            _bench.bench(args.socket, args.json, args.kind, args.quick)
             return 0
         with connect(args.socket) as client:
             verbs[args.verb](client, args)

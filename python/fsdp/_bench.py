@@ -113,12 +113,22 @@ def _measure(row):
     }
 
 
-def _results(client, is_model):
-    if is_model:
-        from . import _bench_model
+def _results(path, kind, is_quick):
+    if kind == "loader":
+        from . import _bench_loader
 
-        yield from _bench_model.results(client)
+        yield from _bench_loader.results(path, is_quick)
         return
+    with connect(path) as client:
+        if kind == "model":
+            from . import _bench_model
+
+            yield from _bench_model.results(client)
+        else:
+            yield from _call_results(client)
+
+
+def _call_results(client):
     tensor = client.put("bench/x", bytes(64), tied=True)
     yield from map(_measure, _rows(client, tensor))
     size = {"capacity": 2 << 20, "credits": 2, "timeout": 10}
@@ -128,15 +138,28 @@ def _results(client, is_model):
             yield from map(_measure, _channel_rows(producer, consumer))
 
 
-def bench(path=None, as_json=False, is_model=False):
-    """Print the table; `limit` is the goal for the least of the samples."""
-    with connect(path) as client:
-        if not as_json:
-            print(f"{'row':28}{'least':>10}{'median':>10}{'floor':>10}{'limit':>10}")
-        for result in _results(client, is_model):
-            if as_json:
-                print(json.dumps(result), flush=True)
-                continue
-            columns = ("least", "median", "floor", "limit")
-            numbers = "".join(f"{result[column]:10.6g}" for column in columns)
-            print(f"{result['name']:28}{numbers}  {result['unit']}", flush=True)
+def _line(result, columns):
+    numbers = "".join(f"{result[column]:10.6g}" for column in columns)
+    line = f"{result['name']:28}{numbers}  {result['unit']}"
+    if "budget" not in result:
+        return line
+    word = "met" if result["ratio"] <= result["budget"] else "NOT MET"
+    return (
+        f"{line}  {word}; CPU {result['cpu']:.4g}, floor {result['floor_cpu']:.4g}; "
+        f"page faults {result['faults']:.4g}, floor {result['floor_faults']:.4g}"
+    )
+
+
+def bench(path=None, as_json=False, kind="calls", is_quick=False):
+    """Print the table of one kind: "calls", "model" or "loader".
+
+    `limit` is the goal for the least of the samples. `ratio` is the median of
+    ours / floor, `budget` the goal for it, and `best` the ratio of the least.
+    """
+    columns = ["least", "median", "floor"]
+    columns += ["best", "ratio", "budget"] if kind == "loader" else ["limit"]
+    if not as_json:
+        print(f"{'row':28}" + "".join(f"{column:>10}" for column in columns))
+    for result in _results(path, kind, is_quick):
+        line = json.dumps(result) if as_json else _line(result, columns)
+        print(line, flush=True)

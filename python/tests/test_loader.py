@@ -6,6 +6,7 @@ batches, errors, warnings.
 
 import collections
 import gc
+import json
 import os
 import random
 import signal
@@ -20,8 +21,10 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import fsdp
+import fsdp._bench_loader
 import fsdp.torch
 from conftest import Broker, run, until
+from fsdp.__main__ import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 LOADERS = {"torch": torch.utils.data.DataLoader, "fsdp": fsdp.torch.DataLoader}
@@ -643,12 +646,12 @@ def exit_7():
     os._exit(7)
 
 
-@BOTH
 @pytest.mark.parametrize("how", [kill_me, exit_7])
-def test_the_death_of_a_worker_is_an_error(broker, loader, how):
+def test_the_death_of_a_worker_is_an_error(broker, how):
+    """torch's own loader may raise what its connection to the worker raised."""
     found = []
     with pytest.raises(RuntimeError, match="exited unexpectedly|killed by signal"):
-        for batch in loader(Dying(how), 4, num_workers=2):
+        for batch in fsdp.torch.DataLoader(Dying(how), 4, num_workers=2):
             found.append(int(batch[0, 0]))
     assert found == list(range(0, 4 * len(found), 4))
 
@@ -759,3 +762,35 @@ def test_a_thread_may_load(broker):
     thread.start()
     thread.join()
     assert len(found) == 6
+
+
+# --- the bench ----------------------------------------------------------------
+
+
+def test_bench_compares_with_torchs_better_strategy(broker, capsys):
+    strategy = torch.multiprocessing.get_sharing_strategy()
+    main(["--socket", broker.path, "bench", "--loader", "--quick", "--json"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["name"]: 1 / row["budget"] for row in rows} == {
+        "loader_64KiB": 8,
+        "loader_1MiB": 10,
+        "loader_16MiB": 10,
+        "loader_114_tensors": 20,
+    }
+    for row in rows:
+        assert row["unit"] == "us" and row["n"] == 3
+        assert 0 < row["least"] <= row["median"] <= row["p99"]
+        assert row["ratio"] > 0 and row["best"] > 0 and row["floor"] > 0
+        assert row["cpu"] > 0 and row["floor_cpu"] > 0
+        assert row["strategy"] in torch.multiprocessing.get_all_sharing_strategies()
+    assert rows[2]["faults"] < rows[2]["floor_faults"]
+    assert torch.multiprocessing.get_sharing_strategy() == strategy
+
+
+def test_bench_says_whether_a_budget_is_met(broker, capsys, monkeypatch):
+    size = (1, 16, 4)
+    rows = {"easy": (*size, 1e9), "hard": (*size, 0)}
+    monkeypatch.setattr(fsdp._bench_loader, "_ROWS", rows)
+    main(["bench", "--loader", "--quick"])
+    head, easy, hard = capsys.readouterr().out.splitlines()
+    assert "budget" in head and " met; " in easy and " NOT MET; " in hard

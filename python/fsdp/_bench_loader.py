@@ -1,0 +1,136 @@
+"""What a batch costs with fsdp.torch.DataLoader, beside torch's own DataLoader.
+
+Each loader has one persistent worker, which collates 16 samples to a batch, and
+they load an epoch in turns. The floor is torch with the better of its two
+strategies to share memory. Times are those of a clock in the trainer, which
+drops each batch at once; CPU time and page faults are of both processes.
+"""
+
+import os
+import statistics
+import time
+
+import torch.multiprocessing
+import torch.utils.data
+
+from .torch import DataLoader
+
+_SAMPLES = 16
+_SECONDS = 4  # of measuring for each row, and at least so many rounds:
+_ROUNDS = 3
+# Tensors of a sample, bytes of each, batches of an epoch, and ours / torch.
+_ROWS = {
+    "loader_64KiB": (1, 4096, 400, 1 / 8),
+    "loader_1MiB": (1, 65536, 100, 1 / 10),
+    "loader_16MiB": (1, 1 << 20, 16, 1 / 10),
+    "loader_114_tensors": (114, 256, 16, 1 / 20),
+}
+
+
+class _Samples(torch.utils.data.Dataset):
+    def __init__(self, n_tensors, size, n_batches):
+        self.n_batches = n_batches
+        self.samples = [
+            {str(n): torch.full((size,), i, dtype=torch.uint8) for n in range(n_tensors)}
+            for i in range(_SAMPLES)
+        ]
+        if n_tensors == 1:
+            self.samples = [sample["0"] for sample in self.samples]
+
+    def __len__(self):
+        return _SAMPLES * self.n_batches
+
+    def __getitem__(self, i):
+        return self.samples[i % _SAMPLES]
+
+
+def _usage(pid):
+    """CPU time of all threads in us, and page faults."""
+    clock = ~pid << 3 | 2  # as clock_getcpuclockid() of the C library makes it
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return time.clock_gettime_ns(clock) / 1000, int(fields[7])
+
+
+class _Side:
+    """A loader with its worker, and what a batch of each epoch took."""
+
+    def __init__(self, loader, samples, strategy):
+        self.strategy, self.n_batches = strategy, samples.n_batches
+        before = torch.multiprocessing.get_sharing_strategy()
+        torch.multiprocessing.set_sharing_strategy(strategy)
+        try:
+            self._loader = loader(
+                samples, _SAMPLES, num_workers=1, persistent_workers=True
+            )
+            self._load()  # starts the worker, which inherits the strategy
+        finally:
+            torch.multiprocessing.set_sharing_strategy(before)
+        self._pids = os.getpid(), self._loader._iterator._workers[0].pid
+        self.epochs = []
+
+    def _load(self):
+        for _ in self._loader:
+            pass
+
+    def _reading(self):
+        usages = zip(*map(_usage, self._pids))
+        return time.perf_counter_ns() / 1000, *map(sum, usages)
+
+    def measure(self):
+        before = self._reading()
+        self._load()
+        spent = zip(before, self._reading())
+        self.epochs.append([(end - start) / self.n_batches for start, end in spent])
+
+    def times(self):
+        return [epoch[0] for epoch in self.epochs]
+
+    def median(self):
+        """Of time, CPU time and page faults."""
+        return [statistics.median(column) for column in zip(*self.epochs)]
+
+
+def _measure(samples, seconds):
+    """The sides: torch's better one, and ours."""
+    strategies = sorted(torch.multiprocessing.get_all_sharing_strategies())
+    peers = [_Side(torch.utils.data.DataLoader, samples, one) for one in strategies]
+    ours = _Side(DataLoader, samples, strategies[0])
+    end = time.monotonic() + seconds
+    while len(ours.epochs) < _ROUNDS or time.monotonic() < end:
+        for side in (*peers, ours):
+            side.measure()
+    return min(peers, key=_Side.median), ours
+
+
+def _result(name, budget, peer, ours):
+    times = sorted(ours.times())
+    median, cpu, faults = ours.median()
+    floor, floor_cpu, floor_faults = peer.median()
+    return {
+        "name": name,
+        "median": median,
+        "p99": times[len(times) * 99 // 100],
+        "unit": "us",
+        "n": len(times),
+        "floor": floor,
+        "best": times[0] / min(peer.times()),
+        "ratio": statistics.median(o / p for o, p in zip(ours.times(), peer.times())),
+        "least": times[0],
+        "budget": budget,
+        "cpu": cpu,
+        "floor_cpu": floor_cpu,
+        "faults": faults,
+        "floor_faults": floor_faults,
+        "strategy": peer.strategy,
+    }
+
+
+def results(path, is_quick):
+    """The rows, as fsdp._bench prints them; a quick run has the least rounds."""
+    if path:
+        os.environ["FSDP_SOCKET"] = path  # where trainer and workers connect
+    for name, (n_tensors, size, n_batches, budget) in _ROWS.items():
+        samples = _Samples(n_tensors, size, n_batches)
+        sides = _measure(samples, 0 if is_quick else _SECONDS)
+        yield _result(name, budget, *sides)
