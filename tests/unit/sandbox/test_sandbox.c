@@ -30,6 +30,18 @@ static void enter(enum sandbox sandbox)
 	cr_assert(zero(int, r), "%s", err.msg);
 }
 
+Test(sandbox, is_entered_unless_the_build_or_the_kernel_cannot)
+{
+	struct error err = ERROR_NULL;
+	int r = sandbox_enter(SANDBOX_BROKER, &err);
+
+	if (r == 0)
+		cr_expect(eq(str, err.msg, ""));
+	else
+		cr_expect(eq(int, r, -EOPNOTSUPP), "%s", err.msg);
+	cr_expect(eq(int, err.code, r));
+}
+
 static int try_call(long call)
 {
 	return syscall(call, 0, 0, 0, 0, 0, 0) < 0 ? errno : 0;
