@@ -1,9 +1,9 @@
 /*
- * A machine with two GPUs for one test: the driver double that FSDP_LIBCUDA
+ * A machine with two GPUs for one test: the fake driver that FSDP_LIBCUDA
  * names, with a folder of its own, so that tests can run side by side.
  *
- * Processes: a driver that was loaded does not survive fork(), so actors are
- * started before the first machine_gpu().
+ * A loaded driver does not survive fork(), so actors are started before the
+ * first machine_gpu().
  */
 #pragma once
 #include "cuda/context.h"
@@ -52,7 +52,7 @@ static inline const struct device *machine_gpu(uint32_t i)
 	return &devices[i];
 }
 
-/* For code that has no return value to look at, also in actors. */
+/* Checks code that returns no value, also in actors. */
 #define MUST(condition)                                                        \
 	do                                                                     \
 		if (!(condition)) {                                            \
@@ -102,14 +102,14 @@ static inline CUresult gpu_sync(const struct device *device, CUstream stream)
 	return result;
 }
 
-/* For gpu_run(): hold the stream up until somebody posts. */
+/* For gpu_run(): block the stream until a process posts. */
 static inline void gate_pass(void *sem)
 {
 	while (sem_wait(sem) < 0)
 		;
 }
 
-/* Memory that actors started later share. */
+/* Map memory that actors started later share. */
 static inline void *shared_memory(size_t size)
 {
 	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE,

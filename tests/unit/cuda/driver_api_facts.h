@@ -1,11 +1,12 @@
 /*
  * Sizes, offsets and values of the CUDA driver's interface, as facts() of the
- * file that includes this sees them: one includes our declarations before, the
+ * including file sees them. One such file includes our declarations before, the
  * other cuda.h.
  */
 #pragma once
 #include "cuda/driver_symbols.h"
-#include "driver_api_constants.h" /* DRIVER_API_CONSTANTS(X): all of ours */
+/* DRIVER_API_CONSTANTS(X) lists all of ours. */
+#include "driver_api_constants.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,7 +16,7 @@ struct fact {
 	const char *symbol; /* of a function; else NULL */
 };
 
-/* Ends with a row without a name. */
+/* The table ends with a row without a name. */
 const struct fact *driver_api_facts(void);
 const struct fact *driver_api_toolkit_facts(void);
 

@@ -1,6 +1,7 @@
 /*
- * What test_driver_api compares with: the toolkit's header. It also declares
- * our functions once more, which compiles only if they are the same.
+ * test_driver_api compares our declarations with this file, which includes the
+ * toolkit's header. It also declares our functions once more, which compiles
+ * only if they are the same.
  */
 #include <cuda.h>
 

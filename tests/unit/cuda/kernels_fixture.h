@@ -1,6 +1,6 @@
 /*
- * What the tests of kernels share: random launches, and what must come out of
- * them, element by element, by the definitions in cuda/kernels.h.
+ * Helpers for the tests of kernels: random launches, and their expected
+ * results, element by element, by the definitions in cuda/kernels.h.
  */
 #pragma once
 #include "cuda/kernels.h"
@@ -8,16 +8,16 @@
 
 #define CASE_MAX_ENTRIES 1024
 
-/* A launch over memories in the host, which a runner takes to where kernels
- * are. */
+/* A launch over memories in the host, which a runner copies to where kernels
+ * run. */
 struct kernels_case {
 	enum kernels_kind kind;
 	struct kernels_entry entries[CASE_MAX_ENTRIES];
 	uint32_t n_entries;
-	uint32_t first, n; /* those that are launched */
+	uint32_t first, n; /* entries that are launched */
 	double factor;
 	bool is_added;
-	uint8_t *from, *to; /* malloc() */
+	uint8_t *from, *to; /* from malloc() */
 	uint64_t from_size, to_size;
 };
 
@@ -38,7 +38,7 @@ static inline void case_deinit(struct kernels_case *launch)
 
 /* --- what must come out -------------------------------------------------- */
 
-/* Dtypes that are no numbers are only copied, and do not come here. */
+/* Dtypes that are not numbers are only copied, and are not passed here. */
 static inline union number case_cast(uint32_t to, union number x)
 {
 	if (is_float(to))
@@ -105,7 +105,7 @@ static inline void case_expect_one(const struct kernels_case *launch,
 	number_store(dtype, to, x);
 }
 
-/* Bytes from the first chunk to element p of the whole. */
+/* Returns the bytes from the first chunk to element p of the whole. */
 static inline uint64_t case_find(const struct kernels_entry *entry, uint64_t p,
 				 uint32_t size)
 {
@@ -139,7 +139,8 @@ static inline void case_expect_entry(const struct kernels_case *launch,
 	}
 }
 
-/* What the memory written to must hold then; malloc(). */
+/* Returns the expected contents of the memory that is written; from
+ * malloc(). */
 static inline uint8_t *case_expect(const struct kernels_case *launch)
 {
 	uint8_t *want = case_alloc(launch->to_size);
@@ -201,8 +202,8 @@ static inline void case_throw_numel(struct dice *dice, enum kernels_kind kind,
 			(dice_throw(dice, 2) ? dice_throw(dice, 40) : 0);
 }
 
-/* The next place for elements of that size in a memory: at a multiple of 64,
- * or at any. */
+/* Returns the next place for elements of that size in a memory, at a multiple
+ * of 64 or at any offset. */
 static inline uint64_t case_throw_place(struct dice *dice, uint64_t end,
 					uint32_t size)
 {
@@ -212,7 +213,7 @@ static inline uint64_t case_throw_place(struct dice *dice, uint64_t end,
 				   : place + dice_throw(dice, 40) * size;
 }
 
-/* `from_end`, `to_end` move behind it. */
+/* `from_end` and `to_end` advance past it. */
 static inline void case_throw_entry(struct dice *dice, enum kernels_kind kind,
 				    struct kernels_entry *entry,
 				    uint64_t *from_end, uint64_t *to_end)
@@ -264,8 +265,8 @@ static inline double case_throw_factor(struct dice *dice,
 	return factors[dice_throw(dice, has_integers ? 6 : 8)];
 }
 
-/* Numbers with roundings to be made, or any bits: NaN, infinities, subnormals.
- */
+/* Write numbers that need rounding, or any bits: NaN, infinities,
+ * subnormals. */
 static inline void case_fill(struct dice *dice, uint32_t dtype, uint8_t *to,
 			     uint64_t n)
 {
@@ -294,7 +295,7 @@ static inline void case_fill_from(struct dice *dice,
 			  chunk);
 }
 
-/* Memories for its entries, filled. */
+/* Allocate and fill memories for its entries. */
 static inline void case_make_memory(struct dice *dice,
 				    struct kernels_case *launch,
 				    uint64_t from_size, uint64_t to_size)
@@ -338,7 +339,7 @@ static inline void case_throw(struct dice *dice, enum kernels_kind kind,
 	case_make_memory(dice, launch, from_end, to_end);
 }
 
-/* Where two memories differ first, or `size`. */
+/* Returns the first offset where two memories differ, or `size`. */
 static inline uint64_t case_compare(const uint8_t *a, const uint8_t *b,
 				    uint64_t size)
 {
@@ -349,7 +350,7 @@ static inline uint64_t case_compare(const uint8_t *a, const uint8_t *b,
 	return i;
 }
 
-/* The entry of byte `at`, for a sentence. */
+/* Describe the entry of byte `at`, for a sentence. */
 static inline const char *case_describe(const struct kernels_case *launch,
 					uint64_t at)
 {

@@ -1,6 +1,6 @@
 /*
- * Sizes, offsets and values of NCCL's interface, as facts() of the file that
- * includes this sees them: one includes our declarations before, the other
+ * Sizes, offsets and values of NCCL's interface, as facts() of the including
+ * file sees them. One such file includes our declarations before, the other
  * nccl.h.
  */
 #pragma once
@@ -11,10 +11,10 @@ struct fact {
 	long long value;
 };
 
-/* Ends with a row without a name. */
+/* The table ends with a row without a name. */
 const struct fact *nccl_api_facts(void);
 const struct fact *nccl_api_toolkit_facts(void);
-/* NCCL_CONFIG_INITIALIZER, of whichever size. */
+/* NCCL_CONFIG_INITIALIZER, in the size of either declaration. */
 const void *nccl_api_config(size_t *ret_size);
 const void *nccl_api_toolkit_config(size_t *ret_size);
 

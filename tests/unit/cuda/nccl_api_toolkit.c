@@ -1,6 +1,7 @@
 /*
- * What test_nccl_api compares with: NCCL's header. It also declares our
- * functions once more, which compiles only if they are the same.
+ * test_nccl_api compares our declarations with this file, which includes NCCL's
+ * header. It also declares our functions once more, which compiles only if they
+ * are the same.
  */
 #include <cuda.h>
 #include <nccl.h>

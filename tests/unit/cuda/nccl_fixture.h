@@ -1,10 +1,10 @@
 /*
- * Ranks on GPUs: actors (tests/lib/ranks.h), each with a device, a stream and,
- * once it has joined, a communicator.
+ * Ranks on GPUs. They are actors (tests/lib/ranks.h), each with a device, a
+ * stream and, once it has joined, a communicator.
  *
  * On a real machine with fewer devices than ranks, ranks share the devices and
- * tell NCCL that they are nodes of their own, which then goes over the loopback
- * interface. Tests that need the doubles say so.
+ * tell NCCL that they are nodes of their own, so that it uses the loopback
+ * interface. Tests that need the fakes say so.
  */
 #pragma once
 #include "cuda/context.h"
@@ -23,7 +23,8 @@
 	20000 /* for what does not happen on a machine that works              \
 	       */
 
-/* What the test tells its ranks, and a rank that makes an id the others. */
+/* The test passes this to its ranks, and a rank that makes an id passes it to
+ * the others. */
 struct mesh {
 	uint8_t id[NCCL_ID_SIZE];
 	uint32_t n_shards, n_replicas;
@@ -34,7 +35,7 @@ struct mesh {
 static struct mesh *mesh; /* shared */
 static struct ranks ranks;
 
-/* In a rank. */
+/* Variables of a rank. */
 static struct {
 	const struct device *device;
 	CUstream stream;
@@ -50,7 +51,7 @@ static inline void mesh_open(void)
 	mesh = shared_memory(sizeof(*mesh));
 }
 
-/* A test that ended early has left its ranks to the kernel. */
+/* If a test ended early, the kernel ends its ranks. */
 static inline void mesh_close(void)
 {
 	ranks_stop(&ranks);
@@ -151,7 +152,7 @@ static inline int rank_abort(void)
 	return rank_say(nccl_comm_abort(&self.comm, &err), err.msg);
 }
 
-/* Device memory of this rank; freed with the process. */
+/* Allocate device memory of this rank, which is freed with the process. */
 static inline CUdeviceptr rank_allocate(size_t size)
 {
 	CUdeviceptr address;
@@ -179,7 +180,8 @@ static inline void rank_get(void *to, CUdeviceptr from, size_t size)
 	context_leave();
 }
 
-/* The stream does nothing more before rank_let_go(); in this rank, once. */
+/* The stream of this rank waits here until rank_let_go(), which is called
+ * once. */
 static CUdeviceptr gate;
 
 static inline void rank_hold(CUstream stream)
@@ -258,7 +260,7 @@ static inline void mesh_join(uint32_t n_shards, uint32_t n_replicas)
 	cr_assert(zero(int, ranks_run(&ranks, rank_join)));
 }
 
-/* What a rank said of its last failure. */
+/* Returns the sentence of a rank's last failure. */
 static inline void expect_said(uint32_t rank, const char *part)
 {
 	const char *sentence = ranks.notes[rank].sentence;
@@ -267,8 +269,8 @@ static inline void expect_said(uint32_t rank, const char *part)
 		  sentence);
 }
 
-/* From the next thing that this rank does with NCCL on: it has not loaded it
- * yet, and the double reads its environment then. */
+/* Apply it from the rank's next call of NCCL on: it has not loaded NCCL yet,
+ * and the fake reads its environment then. */
 static inline int become_faulty(void)
 {
 	return setenv("FAKENCCL_FAIL", mesh->fault, 1);

@@ -1,6 +1,6 @@
 /*
- * Collectives of ranks on GPUs: the test says in `task` what is to be done, the
- * ranks do it, and leave what they found.
+ * Collectives of ranks on GPUs. The test describes the work in `task`, and the
+ * ranks do it and leave their results.
  */
 #pragma once
 #include "cuda/nccl_collective.h"
@@ -8,12 +8,12 @@
 #include "tests/lib/scalar.h"
 #include "tests/unit/cuda/nccl_fixture.h"
 
-#define CHUNK     40 /* elements of one, where there are kernels */
+#define CHUNK     40 /* elements of one part, if there are kernels */
 #define MAX_PARTS 3
-#define MAX_NUMEL 6000 /* more than one block of the double */
+#define MAX_NUMEL 6000 /* more than one block of the fake */
 #define MAX_BYTES (RANKS_MAX * MAX_PARTS * MAX_NUMEL * sizeof(double))
 
-/* What the test wants done; the ranks see it. */
+/* The test sets the task, and the ranks see it. */
 struct task {
 	uint32_t dtype;
 	uint32_t n_parts;
@@ -21,12 +21,12 @@ struct task {
 	bool is_in_place;
 	enum nccl_op scatter_op, reduce_op;
 	double premul;
-	uint8_t found[RANKS_MAX][MAX_BYTES]; /* by each rank, in the end */
+	uint8_t found[RANKS_MAX][MAX_BYTES]; /* error of each rank in the end */
 };
 
 static struct task *task; /* shared */
 
-/* In a rank: where the parts are. */
+/* Places of the parts, in a rank. */
 static CUdeviceptr chunks, wholes, outputs;
 static struct nccl_part parts[MAX_PARTS];
 
@@ -42,8 +42,9 @@ static inline void task_open(void)
 
 /* --- elements ------------------------------------------------------------ */
 
-/* The same on all ranks: element i of part p of what rank r gives. Small
- * numbers of both signs, which cancel, with bits in every place. */
+/* Returns element i of part p of rank r's input, which is the same on all
+ * ranks. Values are small numbers of both signs, which cancel, with bits in
+ * every place. */
 static inline uint64_t element(uint32_t rank, uint32_t part, uint64_t i)
 {
 	uint64_t x = (rank * 1000003 + part * 7919 + i + 1) *
@@ -74,7 +75,7 @@ static inline uint32_t shard_self(void)
 	return rank_self() % mesh->n_shards;
 }
 
-/* Parts lie one after the other, with a gap. */
+/* Parts lie one after another, with a gap. */
 static inline int lay_out(void)
 {
 	uint64_t at = 0, size;
@@ -95,7 +96,8 @@ static inline int lay_out(void)
 	return 0;
 }
 
-/* `n` elements from `first` on of what this rank gives to part `p`. */
+/* Write `n` elements of this rank's input to part `p`, starting with
+ * `first`. */
 static inline void fill(CUdeviceptr to, uint32_t p, uint64_t first, uint64_t n)
 {
 	uint8_t *bytes = calloc(n + 1, 16);
@@ -134,8 +136,8 @@ static inline int begin_gather(void)
 			err.msg);
 }
 
-/* What a collective left is copied behind it on the stream, with nothing in
- * between: so the order is the stream's, not the test's. */
+/* Copy the result of a collective on the stream immediately after it. So the
+ * order is the stream's, not the test's. */
 static inline int find(CUdeviceptr from)
 {
 	int r;
@@ -185,8 +187,8 @@ static inline int reduce(void)
 
 /* --- kernels ------------------------------------------------------------- */
 
-/* From one memory to another, with the chunks of CHUNK elements of the two
- * ranks of a mesh behind each other in one of them. */
+/* Copy from one memory to another. In one of them the chunks of CHUNK elements
+ * of a mesh's two ranks lie one after another. */
 static inline struct kernels_table *make_table(enum kernels_kind kind,
 					       uint32_t from, uint32_t to)
 {

@@ -1,5 +1,6 @@
 /*
- * Contexts: entered and left without a trace, and refused with the reason.
+ * Tests that contexts are entered and left without a trace, and refused with
+ * the reason.
  */
 #include "cuda/context.h"
 #include "proto/error.h"
@@ -129,7 +130,7 @@ Test(context, one_that_cannot_be_made_now_can_be_made_later)
 	context_leave();
 }
 
-/* Have a context in another process until *ret is closed. */
+/* Let another process use a context until *ret is closed. */
 static pid_t hold_elsewhere(int *ret)
 {
 	int ready[2], end[2];
@@ -138,7 +139,7 @@ static pid_t hold_elsewhere(int *ret)
 
 	cr_assert(zero(int, pipe(ready)));
 	cr_assert(zero(int, pipe(end)));
-	/* Before the driver is loaded; and Criterion's assertions do not work
+	/* Fork before the driver is loaded. Criterion's assertions do not work
 	 * in a forked child. */
 	pid = fork();
 	if (pid == 0) {
@@ -223,7 +224,7 @@ Test(context, a_stream_of_another_device_is_refused_naming_both)
 	cr_expect(current() == NULL);
 }
 
-/* What the double alone has. */
+/* Only the fake has this. */
 static void *of_fake(const char *name)
 {
 	void *library = dlopen(getenv("FSDP_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
@@ -271,7 +272,7 @@ Test(context, a_capture_is_not_spoilt_by_what_is_done_in_between)
 	enter(0);
 	enter(1);
 	context_leave();
-	/* Still in a block. */
+	/* The call is still within a block. */
 	cr_expect(zero(int, cu.MemAlloc(&memory, 64)));
 	cr_expect(zero(int, cu.MemFree(memory)));
 	context_leave();
@@ -295,7 +296,7 @@ Test(context, outside_of_a_block_the_mode_is_the_programs)
 		eq(int, end_capture(), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
 }
 
-/* Who is refused has not changed it either. */
+/* A refused call has not changed it either. */
 Test(context, one_that_is_not_entered_leaves_the_mode_alone)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -332,7 +333,7 @@ static void pass_gate(void *gate)
 
 Test(context, waiting_for_a_device_has_a_limit)
 {
-	static sem_t gate; /* the device looks at it to the end */
+	static sem_t gate; /* the device checks the whole string */
 	CUstream stream = make_stream(0);
 	struct error err = ERROR_NULL;
 	char text[DEVICE_TEXT_SIZE];

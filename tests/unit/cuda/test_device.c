@@ -1,5 +1,5 @@
 /*
- * Devices: found by UUID, without a context.
+ * Tests that devices are found by UUID, without a context.
  */
 #include "cuda/device.h"
 #include "proto/error.h"
@@ -64,7 +64,7 @@ Test(device, other_texts_are_refused_with_the_form_that_is_wanted)
 		"GPU-01234567-89ab-cdef-0123-456789abcdef0",
 		"GPU-01234567-89ab-cdef-0123-456789abcdeg",
 		"GPU-0123456789ab-cdef-0123-456789abcdef",
-		/* host memory is no device */
+		/* host memory is not a device */
 		"GPU-00000000-0000-0000-0000-000000000000",
 	};
 
@@ -133,7 +133,7 @@ Test(device, a_driver_older_than_an_attribute_has_not_the_feature)
 	const struct device *device;
 
 	need_fake("calls must fail");
-	/* The third that is asked for. */
+	/* The test asks for a third device. */
 	setenv("FAKECUDA_FAIL", "DeviceGetAttribute:3:1", 1);
 	device = list(2);
 	cr_expect(not(device->has_fabric));
@@ -183,13 +183,13 @@ Test(device, an_instance_of_a_gpu_has_its_own_name)
 	cr_expect(zero(int, memcmp(&parsed, &uuid, sizeof(uuid))));
 	cr_assert(zero(int, device_find(&parsed, &found, NULL)));
 	cr_expect(found->is_mig);
-	/* as a program says that has not found it */
+	/* a program that has not found it writes this */
 	memcpy(text, "GPU", 3);
 	cr_assert(zero(int, device_parse(text, &parsed, NULL)));
 	cr_expect(zero(int, memcmp(&parsed, &uuid, sizeof(uuid))));
 }
 
-/* A process sees one, so another has to tell. */
+/* A process sees only one, so another process reports the other. */
 Test(device, an_instance_is_made_visible_by_that_name)
 {
 	char text[DEVICE_TEXT_SIZE] = "";
@@ -268,7 +268,7 @@ Test(device, one_that_cannot_be_asked_is_an_error_with_its_number)
 	setenv("FAKECUDA_FAIL", "DeviceGetUuid:2:999", 1);
 	cr_expect(eq(int, device_list(&devices, &n, &err), -EIO));
 	cr_expect(says(&err, "device 1"), "%s", err.msg);
-	/* and stays one */
+	/* and stays the only one */
 	cr_expect(eq(int, device_list(&devices, &n, NULL), -EIO));
 }
 
@@ -312,7 +312,7 @@ Test(device, the_default_mode_is_shareable)
 		       device_check_shareable(list(is_fake() ? 2 : 1), NULL)));
 }
 
-/* As a process with MPS in its environment. */
+/* Act like a process with MPS in its environment. */
 static void set_up_mps(void)
 {
 	char path[64];
@@ -352,5 +352,5 @@ Test(device, mps_is_left_also_where_it_has_its_usual_folder)
 	cr_expect(not(device_leave_mps()));
 	cr_expect(
 		eq(int, stat(getenv("CUDA_MPS_PIPE_DIRECTORY"), &status), -1));
-	cr_expect(eq(int, errno, ENOTDIR)); /* nobody can make it */
+	cr_expect(eq(int, errno, ENOTDIR)); /* no process can make it */
 }

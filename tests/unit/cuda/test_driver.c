@@ -1,5 +1,6 @@
 /*
- * Loading the driver: each way in which there can be none has its sentence.
+ * Tests loading the driver: each reason for which there is none has its
+ * sentence.
  */
 #include "cuda/context.h"
 #include "proto/error.h"
@@ -18,7 +19,7 @@ static bool says(const struct error *err, const char *part)
 	return strstr(err->msg, part);
 }
 
-/* Load what `path` names and be refused. */
+/* Load the file that `path` names, and expect a refusal. */
 static void expect_refusal(const char *path, int code, const char *part)
 {
 	struct error err = ERROR_NULL;
@@ -161,7 +162,8 @@ Test(driver, many_threads_load_it_once)
 	}
 }
 
-/* The result of `call` in a forked child, which is a small negative. */
+/* Returns the result of `call` in a forked child, which is a small negative
+ * number. */
 static int in_child(int (*call)(struct error *err), const char *part)
 {
 	int status;

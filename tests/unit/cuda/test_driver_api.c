@@ -1,5 +1,6 @@
 /*
- * Our declarations of the CUDA driver's interface are those of cuda.h.
+ * Tests that our declarations of the CUDA driver's interface are those of
+ * cuda.h.
  */
 #include "cuda/driver_api.h"
 
@@ -33,7 +34,7 @@ Test(driver_api, functions_are_the_versions_of_cuda_h)
 
 	for (const struct fact *ours = driver_api_facts(); ours->name;
 	     ours++, theirs++) {
-		/* On purpose: driver_functions.h says why. */
+		/* This is on purpose; driver_functions.h says why. */
 		if (!ours->symbol || !strcmp(ours->name, "cuEventElapsedTime"))
 			continue;
 		cr_expect(

@@ -1,6 +1,7 @@
 /*
- * The event cache: whose an event is, in which order they come again, and who
- * destroys them. Numbers are those of the reference's cases 41, 42 and 44.
+ * Tests which thread owns a cached event, in which order events are reused, and
+ * when they are destroyed. Numbers are those of the reference's cases 41, 42
+ * and 44.
  */
 #include "cuda/event_cache.h"
 #include "tests/unit/cuda/cuda_fixture.h"
@@ -56,7 +57,7 @@ static void setup(void)
 	machine_begin();
 }
 
-/* Not in setup(): a test may fork before. */
+/* This is not in setup(), because a test may fork before. */
 static const struct device *counted_gpu(void)
 {
 	const struct device *gpu = machine_gpu(0);
@@ -74,7 +75,7 @@ static const struct device *counted_gpu(void)
 
 TestSuite(event_cache, .init = setup, .fini = machine_end, .timeout = 60);
 
-/* Tests hold on to what they take; a look for leaks shall find it. */
+/* Tests keep what they take, so that a search for leaks finds it. */
 static struct event *taken[32768];
 static _Atomic uint32_t n_taken;
 
@@ -221,7 +222,7 @@ Test(event_cache, devices_do_not_mix)
 	cr_expect(eq(ptr, plain(gpu), a));
 	cr_expect(eq(ptr, plain(other), b));
 	event_cache_put(b);
-	/* Nor do those of threads that ended. */
+	/* Events of threads that ended are not destroyed either. */
 	a = run(take_and_put_one, (void *)other);
 	cr_expect(ne(ptr, run(take_one, (void *)gpu), a));
 	cr_expect(eq(ptr, run(take_one, (void *)other), a));
@@ -234,7 +235,7 @@ static void *put(void *event)
 	return (void *)(intptr_t)n_calls;
 }
 
-/* A thread that lives on until `end`, after what it did first. */
+/* A thread does its first work, and then lives until `end`. */
 struct visitor {
 	const struct device *gpu;
 	struct event *event;
@@ -382,7 +383,8 @@ Test(event_cache, many_threads_at_once_lose_nothing)
 					    (void *)gpu) == 0);
 		for (i = 0; i < 6; i++)
 			MUST(pthread_join(threads[i], NULL) == 0);
-		/* Six caches at most, each with up to eight of a kind. */
+		/* There are at most six caches, each with up to eight events of
+		 * a kind. */
 		cr_expect(le(int, n_made, 6 * 8 * EVENT_KINDS));
 	}
 	cr_expect(eq(int, n_destroyed, 0));
@@ -448,7 +450,7 @@ Test(event_cache, nothing_is_destroyed_while_the_device_is_stuck)
 	cr_assert(zero(int, cu.EventRecord(burst[100]->handle, stream)));
 	context_leave();
 	put_burst();
-	/* The hundred before it are done. */
+	/* The hundred events before it are done. */
 	cr_expect(eq(ptr, plain(gpu), burst[100]));
 	cr_expect(eq(int, n_destroyed, 100));
 	event_cache_put(burst[100]);
@@ -466,7 +468,7 @@ static void *idle(void *data)
 	return NULL;
 }
 
-/* The end of the process: tests/stress/event_cache_stress. */
+/* tests/stress/event_cache_stress tests the end of the process. */
 Test(event_cache, the_end_of_a_thread_destroys_nothing)
 {
 	const struct device *gpu = counted_gpu();
@@ -521,7 +523,8 @@ static void *hammer(void *gpu)
 	return NULL;
 }
 
-/* In the child, at whatever moment it was forked; any lock may be taken. */
+/* This runs in the child, which was forked at any moment, so any lock may be
+ * held. */
 static void *be_forked(void *gpu)
 {
 	struct event *event = NULL;

@@ -1,5 +1,5 @@
 /*
- * Order by interprocess events: two processes, the budget, and what is refused.
+ * Tests order by interprocess events: two processes, the budget, and refusals.
  */
 #include "cuda/event_cache.h"
 #include "cuda/event_ipc.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* What the test and its producer share. */
+/* The test shares this with its producer. */
 struct stage {
 	sem_t gate; /* the producer's stream waits for it */
 	_Atomic int data;
@@ -116,9 +116,9 @@ static void copy_data(void *data)
 	*(int *)data = stage->data;
 }
 
-static struct event_ipc *sent; /* the producer's */
+static struct event_ipc *sent; /* belongs to the producer */
 
-/* In the producer: writes behind the gate, and records behind that. */
+/* The producer writes after the gate, and records after that. */
 static int produce(void)
 {
 	const struct device *gpu = machine_gpu(0);
@@ -287,7 +287,7 @@ static void expect_full(const struct device *gpu, CUstream stream)
 	cr_expect(eq(ptr, event, NULL));
 }
 
-/* Nothing is in flight: as many as there may be can be recorded. */
+/* Nothing is in flight, so the whole budget can be recorded. */
 static void expect_none(const struct device *gpu, CUstream stream)
 {
 	record_all(gpu, stream);
@@ -364,7 +364,7 @@ Test(event_ipc, the_1001st_event_in_flight_is_refused_at_once)
 	const struct device *gpu = machine_gpu(0);
 	CUstream stream = gpu_stream(gpu);
 
-	/* Whoever waited for this stream would wait for ever. */
+	/* A thread that waited for this stream would wait for ever. */
 	gpu_run(gpu, stream, gate_pass, &stage->gate);
 	record_all(gpu, stream);
 	expect_full(gpu, stream);
@@ -411,7 +411,7 @@ Test(event_ipc, threads_share_the_budget_exactly)
 		event_ipc_drop(all[i]);
 }
 
-/* More often than the budget has units. */
+/* Fail more often than the budget has units. */
 static void fail_often(const struct device *gpu, CUstream stream, int code)
 {
 	struct event_ipc *event = NULL;
@@ -451,7 +451,7 @@ static void *record_one(void *stream)
 	return record(machine_gpu(0), stream);
 }
 
-/* Were it counted when it is made, there would be one too many. */
+/* If it were counted when it is made, the count would be one too high. */
 Test(event_ipc, an_event_is_counted_before_it_is_made)
 {
 	const struct device *gpu = machine_gpu(0);

@@ -1,5 +1,5 @@
 /*
- * IPC handles that come from other processes.
+ * Tests IPC handles that come from other processes.
  */
 #include "cuda/handle.h"
 #include "proto/error.h"
@@ -30,7 +30,8 @@ static int decode(const void *bytes, size_t size, enum handle_kind kind)
 {
 	struct error err = ERROR_NULL;
 	struct handle ret = {.origin = 99};
-	uint8_t *copy = malloc(size); /* so that reading past it is seen */
+	/* so that a read past its end is detected */
+	uint8_t *copy = malloc(size);
 	int r;
 
 	memcpy(copy, bytes, size);
@@ -50,8 +51,8 @@ Test(handle, what_is_sent_arrives)
 }
 
 /*
- * Case 33. The reference takes 66 bytes, 64 alone, and lists of descriptors;
- * it refuses version 3, being of version 2.
+ * Case 33. The reference accepts 66 bytes, 64 bytes, and lists of descriptors;
+ * it refuses version 3, because its own is version 2.
  */
 Test(handle, every_other_length_is_refused)
 {

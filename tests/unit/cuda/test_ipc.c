@@ -1,6 +1,6 @@
 /*
- * Legacy IPC: what a producer shares, and what a consumer opens. Numbers are
- * those of the reference's cases 31, 34 and 36 (33: test_handle.c).
+ * Tests legacy IPC: a producer shares memory, and a consumer opens it. Numbers
+ * are those of the reference's cases 31, 34 and 36 (33: test_handle.c).
  */
 #include "cuda/ipc.h"
 #include "tests/lib/actor.h"
@@ -13,7 +13,7 @@
 #define N_ALLOCATIONS 3
 #define SEGMENT       0x4000
 
-/* What the test and its producer share. */
+/* The test shares this with its producer. */
 struct stage {
 	struct handle handles[N_ALLOCATIONS];
 	uint64_t offsets[N_ALLOCATIONS];
@@ -140,7 +140,7 @@ static int produce(void)
 	return r;
 }
 
-/* Byte 0x120 of the first allocation is another one. */
+/* Change byte 0x120 of the first allocation. */
 static int mark(void)
 {
 	gpu_fill(machine_gpu(0), stage->producers + 0x120, 99, 1);
@@ -184,7 +184,7 @@ Test(ipc, a_range_is_found_where_it_lies_in_its_allocation)
 	ipc_close(import);
 }
 
-/* Case 31, without its counters, which are the broker's. */
+/* Case 31, without its counters, which belong to the broker. */
 Test(ipc, a_second_receive_opens_nothing)
 {
 	const struct device *gpu = begin_two_processes();
@@ -246,7 +246,7 @@ Test(ipc, the_same_bytes_under_another_number_are_another_chunk)
 	cr_expect(eq(int, n_closed, 2));
 }
 
-/* Two brokers number what they have without knowing of each other. */
+/* Two brokers number their chunks independently. */
 Test(ipc, the_same_number_with_another_handle_is_another_chunk)
 {
 	const struct device *gpu = begin_two_processes();
@@ -388,7 +388,7 @@ Test(ipc, ones_own_memory_that_is_shared_no_more_is_stale)
 
 	ipc_unexport(export);
 	cr_expect(eq(int, ipc_open(gpu, 7, &handle, &import, NULL), -ESTALE));
-	/* A peer that makes a handle up reaches only what is shared. */
+	/* A peer that invents a handle reaches only shared memory. */
 	export = share(gpu, at, 1, &offset);
 	handle.generation += 1000;
 	cr_expect(eq(int, ipc_open(gpu, 8, &handle, &import, NULL), -ESTALE));
@@ -514,7 +514,7 @@ Test(ipc, a_handle_of_anything_else_is_refused)
 	cr_expect(eq(int, n_closed, 0));
 }
 
-/* What the driver does for what is open is its own affair (it stays). */
+/* The driver decides what happens to open memory (it stays). */
 Test(ipc, a_handle_of_a_dead_producer_is_refused)
 {
 	const struct device *gpu = begin_two_processes();

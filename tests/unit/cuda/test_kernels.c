@@ -1,7 +1,8 @@
 /*
- * Kernels, launched through the driver, against the definitions in
- * cuda/kernels.h. On the double of the driver this checks tables, launches and
- * the twins; with FSDP_LIBCUDA unset, on a machine with a GPU, the kernels.
+ * Compares kernels, launched through the driver, with the definitions in
+ * cuda/kernels.h. On the fake driver this checks tables, launches and the
+ * fake's own versions; with FSDP_LIBCUDA unset, on a machine with a GPU, the
+ * kernels.
  */
 #include "cuda/context.h"
 #include "cuda/kernels.h"
@@ -68,8 +69,8 @@ static struct kernels_table *make_table(const struct kernels_case *launch)
 	return table;
 }
 
-/* In order with the launch: another copy to the device may still be under way
- * when it returns. */
+/* The copy is in order with the launch: another copy to the device may still
+ * run when it returns. */
 static void put(const struct kernels_case *launch)
 {
 	cr_assert(launch->from_size <= MEMORY_SIZE &&
@@ -105,7 +106,7 @@ static void launch_on_device(const struct kernels_case *launch,
 		  err.msg);
 }
 
-/* Launch it, and have `to` be what is written. */
+/* Launch it, and copy the result to `to`. */
 static void run_case(struct kernels_case *launch)
 {
 	struct kernels_table *table = make_table(launch);
@@ -249,7 +250,7 @@ Test(kernels, chunk_cat_gives_the_wire_of_the_reference)
 	case_deinit(&launch);
 }
 
-/* Case 49: the same wire, as it comes out of an all-gather. */
+/* Case 49: the same wire, as an all-gather leaves it. */
 Test(kernels, copy_out_restores_what_the_wire_of_the_reference_holds)
 {
 	const float a[] = {0, 1, 2, 3, 4, 5, 0, 0}, b[] = {10, 11, 12, 13};
@@ -263,10 +264,10 @@ Test(kernels, copy_out_restores_what_the_wire_of_the_reference_holds)
 	case_deinit(&launch);
 }
 
-/* Case 49 too: what each rank sends are the wire's rows. */
+/* Case 49 too: each rank sends rows of the wire. */
 Test(kernels, copy_in_gives_the_rows_of_the_reference)
 {
-	/* Rank 1's chunks, with the padding that is stored. */
+	/* Rank 1's chunks, with the stored padding. */
 	const float a[] = {4, 5, 0, 0}, b[] = {12, 13};
 	static struct kernels_case launch;
 
@@ -282,9 +283,9 @@ Test(kernels, copy_in_gives_the_rows_of_the_reference)
 	case_deinit(&launch);
 }
 
-/* Case 51, ours: three bf16 and two f32 of each of two ranks. The reference
- * packs them to 6 and 8 bytes and sees all as bytes; here each is aligned and
- * has its own dtype, in one launch. */
+/* Case 51 in our form: three bf16 and two f32 of each of two ranks. The
+ * reference packs them to 6 and 8 bytes and sees all as bytes; here each is
+ * aligned and has its own dtype, in one launch. */
 static void make_case_51(struct kernels_case *launch)
 {
 	const uint16_t a[] = {0x3f80, 0x4000, 0x4040, 0xbf80, 0xc000, 0xc040};
@@ -339,11 +340,12 @@ Test(kernels, one_launch_takes_a_bucket_of_mixed_dtypes_apart)
 	case_deinit(&launch);
 }
 
-/* Case 59, the casts: f32 reduced in bf16 is rounded before it is scaled. */
+/* Case 59, the casts: f32 that is reduced in bf16 is rounded before it is
+ * scaled. */
 Test(kernels, gradients_are_cast_before_they_are_scaled)
 {
 	static struct kernels_case launch;
-	/* In bf16 it is 1 + 2^-6, and a third of that 0x3ead; a third of the
+	/* In bf16 it is 1 + 2^-6, a third of which is 0x3ead; a third of the
 	 * f32 would be 0x3eae. */
 	const float grad = 1 + 5 * 0x1p-8f;
 	uint16_t bits;
@@ -376,7 +378,7 @@ Test(kernels, gradients_are_cast_before_they_are_scaled)
 
 /* --- launches ------------------------------------------------------------ */
 
-/* n entries of one f32 each, from one memory's begin to another's. */
+/* Make n entries of one f32 each, from one memory's begin to another's. */
 static void make_singles(struct kernels_case *launch, uint32_t n)
 {
 	*launch = (struct kernels_case){
@@ -439,7 +441,7 @@ Test(kernels, a_launch_of_nothing_launches_nothing)
 	n = gpu_count(getpid(), "LaunchKernel");
 	launch.n = 0;
 	launch_on_device(&launch, table);
-	launch.n = 1; /* which is empty */
+	launch.n = 1; /* because it is empty */
 	launch_on_device(&launch, table);
 	if (is_fake())
 		cr_assert(eq(long, gpu_count(getpid(), "LaunchKernel"), n));
@@ -450,8 +452,8 @@ Test(kernels, a_launch_of_nothing_launches_nothing)
 	case_deinit(&launch);
 }
 
-/* A driver loads a kernel when it is launched first, and may wait for all
- * streams then: one of them may wait for what this process does later. */
+/* A driver loads a kernel at its first launch, and may wait for all streams
+ * then. One of them may wait for later work of this process. */
 Test(kernels, a_table_has_its_kernels_loaded_when_it_is_made)
 {
 	static struct kernels_case launch;
@@ -460,7 +462,7 @@ Test(kernels, a_table_has_its_kernels_loaded_when_it_is_made)
 		gpu_skip("a driver does not count");
 	make_singles(&launch, 1);
 	kernels_table_free(make_table(&launch));
-	/* One that adds, and one that does not. */
+	/* One entry adds, and one does not. */
 	cr_assert(eq(long, gpu_count(getpid(), "LaunchKernel"), 2));
 	case_deinit(&launch);
 }
@@ -491,7 +493,7 @@ Test(kernels, entries_may_be_absolute)
 	case_deinit(&launch);
 }
 
-/* It would not come back otherwise: nothing writes the value before. */
+/* Otherwise it would not return, because the value is written only later. */
 Test(kernels, a_launch_does_not_wait_for_the_stream)
 {
 	static struct kernels_case launch;
@@ -546,7 +548,7 @@ Test(kernels, bytes_are_those_of_the_elements)
 
 /* --- refusals ------------------------------------------------------------ */
 
-/* What can be wrong with an entry is in test_kernels_row.c. */
+/* test_kernels_row.c tests invalid entries. */
 Test(kernels, an_entry_that_cannot_be_is_named)
 {
 	const struct kernels_entry entries[] = {
@@ -643,7 +645,8 @@ Test(kernels, factors_are_only_for_what_is_calculated_with)
 
 /* --- failures ------------------------------------------------------------ */
 
-/* Each in a process of its own; set before the first call of the driver. */
+/* Each test is a process of its own, and sets it before the first call of the
+ * driver. */
 static void open_failing(const char *faults)
 {
 	setenv("FAKECUDA_FAIL", faults, 1);
@@ -654,8 +657,8 @@ static void open_failing(const char *faults)
 
 TestSuite(kernels_failing, .init = gpu_open, .fini = gpu_close, .timeout = 60);
 
-/* Every call that making a table needs fails once; the counts go on from what
- * open_device() did, and what failed before is waited for. */
+/* Every call that making a table needs fails once. The counts include the calls
+ * of open_device(), and earlier failures are waited for. */
 Test(kernels_failing, a_table_that_cannot_be_made_leaves_nothing)
 {
 	static const char faults[] = "MemAlloc:3:2,StreamCreate:2:2,"
@@ -681,7 +684,7 @@ Test(kernels_failing, a_table_that_cannot_be_made_leaves_nothing)
 		cr_assert(table == NULL);
 	}
 	kernels_table_free(make_table(&launch));
-	/* Of the table's, one call failed. */
+	/* One of the table's calls failed. */
 	cr_assert(eq(long, gpu_count(getpid(), "MemFree"),
 		     gpu_count(getpid(), "MemAlloc") - 2 - 1));
 	cr_assert(eq(long, gpu_count(getpid(), "StreamDestroy"),
@@ -712,7 +715,7 @@ static void expect_no_kernels(int code, const char *part)
 {
 	struct error err = ERROR_NULL;
 
-	/* What was found out first is said to all. */
+	/* All callers get the result of the first check. */
 	cr_assert(eq(int, kernels_load(NULL), code));
 	cr_assert(eq(int, kernels_load(&err), code));
 	cr_assert(says(&err, part), "%s", err.msg);
@@ -736,7 +739,7 @@ Test(kernels_failing, a_kernel_that_is_missing_is_named)
 	expect_no_kernels(-ENOENT, "find kernel fsdp_chunk_cat");
 }
 
-/* As nvcc makes it; another test is linked as if there were none. */
+/* nvcc makes such an image; another test is linked as if there were none. */
 Test(kernels_failing, the_image_is_a_fat_binary)
 {
 	static const unsigned char magic[] = {0x50, 0xed, 0x55, 0xba};
@@ -747,7 +750,7 @@ Test(kernels_failing, the_image_is_a_fat_binary)
 	cr_expect(ge(int, kernels_image_toolkit, 12000));
 }
 
-/* Then it has names as they are. */
+/* Then its names are readable. */
 Test(kernels_failing, the_image_is_not_compressed)
 {
 	static const char name[] = "fsdp_grad_out";
@@ -755,7 +758,7 @@ Test(kernels_failing, the_image_is_not_compressed)
 
 	if (!kernels_image_toolkit)
 		gpu_skip("nvcc was not found when this was built");
-	/* of what comes behind the header, in which it stands */
+	/* the part after the header that contains it */
 	memcpy(&size, kernels_image + 8, sizeof(size));
 	cr_assert(ne(ptr, memmem(kernels_image, 16 + size, name, strlen(name)),
 		     NULL));

@@ -1,5 +1,5 @@
-/* Entries that a table refuses; what it makes of others, test_device_code.c and
- * test_kernels.c see by what comes out. */
+/* Tests which entries a table refuses. test_device_code.c and test_kernels.c
+ * test the valid ones by their results. */
 #include "cuda/kernels_row.h"
 #include "proto/error.h"
 
@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* `part` of the sentence. */
+/* Expect `part` in the sentence. */
 static void expect_refusal(enum kernels_kind kind,
 			   const struct kernels_entry *entry, const char *part)
 {
@@ -89,7 +89,7 @@ Test(kernels_row, what_is_not_aligned_to_its_dtype_is_refused)
 	expect_refusal(KERNELS_CHUNK_CAT, &entry, "a stride of");
 }
 
-/* The number of tiles that n elements of that dtype are. */
+/* Returns the number of tiles of n elements of that dtype. */
 static uint64_t count_tiles(uint32_t dtype, uint64_t n)
 {
 	const struct kernels_entry entry = {

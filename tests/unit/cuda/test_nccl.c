@@ -1,6 +1,6 @@
 /*
- * Loading NCCL: each way in which there can be none, or a wrong one, has its
- * sentence, and so has each of its errors.
+ * Tests loading NCCL: each reason for which there is none, or a wrong one, has
+ * its sentence, and so has each of its errors.
  */
 #include "cuda/driver.h"
 #include "cuda/nccl.h"
@@ -33,7 +33,7 @@ static void expect_sentence(const struct error *err, const char *part)
 		  err->msg);
 }
 
-/* Load what `path` names (NULL: the double) and be refused. */
+/* Load the file that `path` names (NULL: the fake), and expect a refusal. */
 static void expect_refusal(const char *path, int code, const char *part)
 {
 	struct error err = ERROR_NULL;
@@ -130,7 +130,7 @@ Test(nccl, without_a_driver_that_is_what_is_said)
 	expect_refusal(NULL, -ENODEV, "there is no CUDA driver");
 }
 
-/* What a forked child of a process that has loaded it is told. */
+/* A forked child of a process that has loaded it gets this error. */
 static void load_in_child(void)
 {
 	struct error err = ERROR_NULL;

@@ -1,5 +1,5 @@
 /*
- * Our declarations of NCCL's interface are those of nccl.h.
+ * Tests that our declarations of NCCL's interface are those of nccl.h.
  */
 #include "cuda/nccl_api.h"
 

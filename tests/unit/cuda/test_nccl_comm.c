@@ -1,5 +1,5 @@
 /*
- * Communicators: ranks meet, part, are late, die, and meet again.
+ * Tests that ranks of communicators meet, leave, are late, die, and meet again.
  */
 #include "cuda/nccl_collective.h"
 #include "proto/tensor.h"
@@ -59,7 +59,8 @@ Test(nccl_comm, without_replicas_reductions_are_the_worlds)
 	cr_expect(zero(int, ranks_run(&ranks, has_one_part)));
 }
 
-/* Of the same processes, one after the other, with the same id made anew. */
+/* The communicators are of the same processes, one after another, each with a
+ * new id. */
 Test(nccl_comm, ranks_meet_again_after_they_parted)
 {
 	mesh_start(2, 1);
@@ -189,7 +190,7 @@ Test(nccl_comm, those_who_came_go_on_without_it)
 	cr_expect(eq(int, rank_run(&ranks, 0, rank_count_fds), n_fds));
 }
 
-/* From now on, that is: meeting may take as long as it does. */
+/* The limit applies from now on only, because meeting may take any time. */
 static int become_impatient(void)
 {
 	self.comm->options.timeout_ms = 100;
@@ -237,7 +238,7 @@ static int allocate_chunk(void)
 	return 0;
 }
 
-/* 16 bytes of each rank, in place. */
+/* Gather 16 bytes of each rank, in place. */
 static int begin_gather(void)
 {
 	struct error err = ERROR_NULL;
@@ -256,7 +257,7 @@ static int gather(void)
 	return r < 0 ? r : rank_wait_stream();
 }
 
-/* The others of three are told, and go on as two. */
+/* The others of three are told, and continue as two. */
 static void expect_death_survived(void)
 {
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -307,7 +308,7 @@ Test(nccl_comm, a_collective_that_others_do_not_join_is_waited_for_so_long)
 	cr_assert(zero(int, ranks_run(&ranks, rank_abort)));
 }
 
-/* An abort is what ends a collective that hangs. */
+/* An abort ends a collective that hangs. */
 static int wait_for_end_of_stream(void)
 {
 	must(context_enter(self.device, NULL) == 0);
@@ -342,14 +343,15 @@ Test(nccl_comm, an_abort_leaves_nothing_and_may_come_twice)
 
 static unsigned int n_sleeps;
 
-/* The C library's, for all of this program, so that sleeps can be counted. */
+/* This replaces the C library's function in this program, so that sleeps can be
+ * counted. */
 int nanosleep(const struct timespec *time, struct timespec *left)
 {
 	n_sleeps++;
 	return clock_nanosleep(CLOCK_MONOTONIC, 0, time, left) == 0 ? 0 : -1;
 }
 
-/* Each of them is in progress when the call is back (tests/fakes/nccl). */
+/* Each of them is in progress when the call returns (tests/fakes/nccl). */
 static int gather_without_sleep(void)
 {
 	int n_awake = 0;
@@ -420,7 +422,7 @@ Test(nccl_comm, a_close_has_a_limit_if_another_rank_stays)
 
 /* --- faults -------------------------------------------------------------- */
 
-/* Who fails leaves at once, so that the others need not wait. */
+/* A rank that fails leaves at once, so that the others need not wait. */
 static int join_or_leave(void)
 {
 	int r = rank_join();
@@ -439,7 +441,7 @@ static void expect_all_well(void)
 	ranks_stop(&ranks);
 }
 
-/* Rank 1 fails so; no rank hangs, and then all meet again. */
+/* Rank 1 fails in this way; no rank hangs, and then all meet again. */
 static void expect_recovery(const char *fault, actor_fn *fn)
 {
 	ranks_begin(&ranks, fn);
@@ -450,7 +452,8 @@ static void expect_recovery(const char *fault, actor_fn *fn)
 	expect_all_well();
 }
 
-/* `timeout_ms`: if it does not come at all, the others wait for so long. */
+/* `timeout_ms`: the time for which the others wait if it does not come at
+ * all. */
 static void expect_opening_to_fail(const char *fault, uint32_t timeout_ms)
 {
 	mesh_start(2, 2);
@@ -501,7 +504,7 @@ static int count_registrations(void)
 	return (int)self.comm->n_registrations;
 }
 
-/* Of one part and of two. */
+/* Test it for communicators of one part and of two. */
 static void expect_registered_once(uint32_t n_replicas)
 {
 	mesh_join(2, n_replicas);
@@ -509,7 +512,7 @@ static void expect_registered_once(uint32_t n_replicas)
 	cr_expect(zero(int, ranks_run(&ranks, register_chunk)));
 	cr_expect(zero(int, ranks_run(&ranks, register_chunk)));
 	cr_expect(eq(int, rank_run(&ranks, 0, count_registrations), 1));
-	/* The double does not let go what is registered. */
+	/* The fake does not release registered memory. */
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
 	ranks_stop(&ranks);
 }
@@ -520,8 +523,8 @@ Test(nccl_comm, a_chunk_is_registered_once_and_until_the_close)
 	expect_registered_once(2);
 }
 
-/* With one of two parts it is registered with none: else the double would not
- * let go. */
+/* With one of two parts it is registered with none; otherwise the fake would
+ * not release it. */
 Test(nccl_comm, a_chunk_is_registered_wholly_or_not_at_all)
 {
 	need_fakes();

@@ -1,5 +1,5 @@
 /*
- * Gathers: what arrives where, and in which order.
+ * Tests the results of gathers, and their order.
  */
 #include "tests/unit/cuda/nccl_task.h"
 
@@ -66,7 +66,8 @@ Test(nccl_gather, each_replica_gathers_its_own_shards)
 	expect_gather(2, 2);
 }
 
-/* Of the same communicator, which was called before it. */
+/* The collectives are of the same communicator, on which another was called
+ * before. */
 static int gather_past_a_reduction(void)
 {
 	CUstream held = rank_make_stream(), own = self.stream;
@@ -89,7 +90,7 @@ static int gather_past_a_reduction(void)
 static void expect_gather_past_a_reduction(uint32_t n_replicas)
 {
 	begin(2, n_replicas);
-	/* What comes first is connected in step with the other ranks. */
+	/* The first collective connects in step with the other ranks. */
 	cr_assert(zero(int, ranks_run(&ranks, begin_reduce)));
 	cr_assert(zero(int, ranks_run(&ranks, gather)));
 	cr_expect(zero(int, ranks_run(&ranks, gather_past_a_reduction)));
@@ -128,7 +129,7 @@ Test(nccl_gather, elements_of_any_dtype_are_gathered)
 
 /* --- order --------------------------------------------------------------- */
 
-/* Many, of which each one's input is the one before's output: all ranks'
+/* Run many, each with the result of the previous one as its input: all ranks'
  * elements are added up again and again. */
 #define N_ROUNDS 12
 
@@ -205,7 +206,8 @@ static int make_tables(void)
 	return 0;
 }
 
-/* Chunks of f32, gathered as bf16, in place on the wire, and out as f32. */
+/* Gather chunks of f32 as bf16, in place on the wire, and copy them out as
+ * f32. */
 static int gather_with_casts(void)
 {
 	struct error err = ERROR_NULL;

@@ -1,6 +1,6 @@
 /*
- * What a rank has on its device: streams, a comparison with all other ranks,
- * and an end.
+ * Tests a rank's state on its device: streams, a comparison with all other
+ * ranks, and an end.
  */
 #include "cuda/nccl_rank.h"
 #include "tests/lib/fake_nccl.h"
@@ -8,7 +8,7 @@
 
 TestSuite(nccl_rank, .init = mesh_open, .fini = mesh_close, .timeout = 60);
 
-/* In a rank. */
+/* Variables of a rank. */
 static struct nccl_rank own;
 
 static int open_over_nodes(void)

@@ -1,6 +1,6 @@
 /*
- * Reductions: what sums come out, against sums made one element at a time
- * (tests/lib/scalar.h), and what becomes of faults.
+ * Compares the sums of reductions with sums made one element at a time
+ * (tests/lib/scalar.h), and tests the effects of faults.
  */
 #include "tests/unit/cuda/nccl_task.h"
 #include <math.h>
@@ -9,7 +9,7 @@ TestSuite(nccl_reduce, .init = task_open, .fini = mesh_close, .timeout = 60);
 
 /* --- sums ---------------------------------------------------------------- */
 
-/* As the double sums: in the order of the ranks, in the accumulator. */
+/* Add as the fake does: in the order of the ranks, in the accumulator. */
 static double sum_floats(const double *values, uint32_t n, double factor,
 			 enum nccl_op op)
 {
@@ -27,7 +27,7 @@ static double sum_floats(const double *values, uint32_t n, double factor,
 	return scalar_round(dtype, sum);
 }
 
-/* Element i of part p, reduced, as a float. */
+/* Returns element i of part p, reduced, as a float. */
 static double reduced_float(uint32_t p, uint64_t i)
 {
 	enum fsdp_dtype dtype = (enum fsdp_dtype)task->dtype;
@@ -194,7 +194,7 @@ Test(nccl_reduce, inputs_are_multiplied_in_the_sum)
 	expect_reduce(3, 1);
 }
 
-/* The double has room for sixteen operations of a communicator. */
+/* The fake has room for sixteen operations of a communicator. */
 static int reduce_many_times(void)
 {
 	for (int i = 0; i < 40; i++) {
@@ -264,7 +264,7 @@ Test(nccl_reduce, what_replicas_cannot_do_is_refused)
 
 /* --- faults -------------------------------------------------------------- */
 
-/* Whoever fails leaves at once, so that the others are told. */
+/* A rank that fails leaves at once, so that the others are told. */
 static int gather_and_reduce(void)
 {
 	int r = begin_gather();
@@ -293,7 +293,8 @@ static void expect_fault(const char *fault, const char *part)
 	ranks_stop(&ranks);
 }
 
-/* Rank 1 fails so: it says so, the others are told, and all meet again. */
+/* Rank 1 fails in this way and reports it, the others are told, and all meet
+ * again. */
 Test(nccl_reduce, a_failure_is_said_and_ends_it_for_all)
 {
 	need_fakes();
@@ -332,8 +333,8 @@ static int make_tables(void)
 	return 0;
 }
 
-/* Whole gradients of bf16, halved, added up in f32 and kept; the second time
- * also summed over the replicas, and out as bf16 by a third. */
+/* Whole gradients of bf16 are halved, added up in f32 and kept. The second time
+ * they are also summed over the replicas, and copied out as bf16 by a third. */
 static int reduce_with_casts(bool is_last)
 {
 	struct error err = ERROR_NULL;
@@ -372,7 +373,7 @@ static int reduce_twice(void)
 	return r < 0 ? r : find(chunks);
 }
 
-/* By hand; every sum but the last is exact in f32. */
+/* The numbers were computed by hand; every sum but the last is exact in f32. */
 static uint64_t reduced_twice(uint64_t i)
 {
 	double total = 0;

@@ -1,5 +1,5 @@
 /*
- * Order by timelines: streams of two processes, poison, and what is refused.
+ * Tests order by timelines: streams of two processes, poison, and refusals.
  */
 #include "cuda/order.h"
 #include "shm/memfd.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* What the test and its producer share. */
+/* The test shares this with its producer. */
 struct stage {
 	sem_t gate; /* the producer's stream waits for it */
 	_Atomic int data;
@@ -40,7 +40,7 @@ TestSuite(order, .init = setup, .fini = teardown, .timeout = 60);
 
 static const uint64_t at_5 = 5 * TIMELINE_STRIDE;
 
-/* One side's map of the counters. */
+/* The map of the counters on one side. */
 struct side {
 	struct timelines timelines;
 	struct order_map map;
@@ -81,7 +81,7 @@ static void copy_data(void *data)
 	*(int *)data = stage->data;
 }
 
-/* In the producer: writes behind the gate, and signals behind that. */
+/* The producer writes after the gate, and signals after that. */
 static int produce(void)
 {
 	const struct device *gpu = machine_gpu(0);
@@ -169,7 +169,7 @@ Test(order, poison_by_the_cpu_lets_waiters_of_a_dead_process_go)
 	cr_expect(eq(int, gpu_query(gpu, side.stream), CUDA_ERROR_NOT_READY));
 	timelines_poison(&broker);
 	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
-	/* Also who comes later. */
+	/* This also holds for a stream that waits later. */
 	cr_assert(zero(int, order_wait(&side.map, side.stream, at_5, 1, NULL)));
 	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
 	side_close(&side);
@@ -190,7 +190,7 @@ Test(order, the_streams_that_every_context_has_can_be_used)
 	side_close(&side);
 }
 
-/* The first device, which must be able to register pages read-only. */
+/* Returns the first device, which must be able to register pages read-only. */
 static const struct device *readonly_gpu(void)
 {
 	const struct device *gpu = machine_gpu(0);

@@ -1,5 +1,5 @@
 /*
- * Pinned pages: copies of them wait for their turn on the stream.
+ * Tests that copies of pinned pages wait for their turn on the stream.
  */
 #include "cuda/context.h"
 #include "cuda/pinned.h"
@@ -45,7 +45,7 @@ static void pass_gate(void *gate)
 		;
 }
 
-/* What is written before the gate opens is what the device gets. */
+/* The device gets what is written before the gate opens. */
 Test(pinned, a_copy_reads_pinned_pages_when_it_is_its_turn)
 {
 	struct pinned pinned = pin();
@@ -77,7 +77,7 @@ Test(pinned, pages_are_pinned_once_at_a_time)
 	cr_expect(lt(int, pinned_open(device, pages, SIZE, &again, &err), 0));
 	cr_expect(strstr(err.msg, "pin 8192 bytes of host memory") != NULL,
 		  "%s", err.msg);
-	pinned_close(&again); /* is none */
+	pinned_close(&again); /* is not a pinned page */
 	pinned_close(&pinned);
 	cr_expect(zero(ptr, (void *)pinned.device));
 	pinned = pin();

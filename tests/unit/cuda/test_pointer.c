@@ -1,5 +1,5 @@
 /*
- * Pointers of callers: found without being told the device.
+ * Tests that pointers of callers are found without the device's number.
  */
 #include "cuda/pointer.h"
 #include "cuda/vmm.h"
@@ -86,7 +86,7 @@ static void *find_elsewhere(void *at)
 	return (void *)(uintptr_t)find((uintptr_t)at).base;
 }
 
-/* A context is current on a thread, and memory is the process's. */
+/* A context is current on a thread, but memory belongs to the process. */
 Test(pointer, it_may_be_asked_on_any_thread)
 {
 	const CUdeviceptr at = make(machine_gpu(1));

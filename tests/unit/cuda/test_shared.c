@@ -1,5 +1,6 @@
 /*
- * Things opened once: who opens, who waits, who closes.
+ * Tests objects that are opened once: which thread opens, which waits, which
+ * closes.
  */
 #include "cuda/shared.h"
 #include "tests/unit/cuda/cuda_fixture.h"
@@ -15,12 +16,12 @@ struct thing {
 	int value; /* set by opening */
 };
 
-/* What opening and closing do, for keys 1 to 9. */
+/* Opening and closing have these effects for keys 1 to 9. */
 static struct {
 	_Atomic int n_opened, n_closed;
 	_Atomic bool is_open, is_failing;
 	_Atomic bool is_slow_to_open, is_slow_to_close;
-	sem_t begun, go; /* of slow ones */
+	sem_t begun, go; /* of slow opens */
 } of[10];
 
 static int open_thing(struct shared *shared, struct error *err)
@@ -318,7 +319,7 @@ Test(shared, a_forked_child_is_refused_and_never_waits)
 	int status;
 	pid_t pid;
 
-	pthread_mutex_lock(&list.lock); /* as another thread might have it */
+	pthread_mutex_lock(&list.lock); /* another thread might have it */
 	pid = fork();
 	if (pid == 0) {
 		if (find(1))

@@ -1,7 +1,7 @@
 /*
- * Staging: the bytes arrive, whatever their number, and a failure leaves
- * nothing under way. The double's copies take random times, so a buffer that
- * is used again too early shows as wrong bytes.
+ * Tests that staging copies any number of bytes, and that a failure leaves no
+ * copy running. The fake's copies take random times, so a buffer that is reused
+ * too early shows as wrong bytes.
  */
 #include "cuda/staging.h"
 #include "proto/error.h"
@@ -45,7 +45,7 @@ static struct staging *new_staging(void)
 	return staging;
 }
 
-/* Memory of the device; it goes with the process. */
+/* Device memory, which is freed with the process. */
 static CUdeviceptr allocate(void)
 {
 	CUdeviceptr address = 0;
@@ -56,7 +56,7 @@ static CUdeviceptr allocate(void)
 	return address;
 }
 
-/* There and back again. */
+/* Copy to the device and back again. */
 static void expect_round_trip(struct staging *staging, CUdeviceptr address,
 			      size_t size)
 {
@@ -87,7 +87,8 @@ Test(staging, all_sizes_arrive_whole)
 	staging_free(staging);
 }
 
-/* Seen not by staging_get(), which would wait for the copies itself. */
+/* The check does not use staging_get(), which would itself wait for the
+ * copies. */
 Test(staging, what_is_finished_is_there_for_everybody)
 {
 	struct staging *staging;
@@ -97,7 +98,7 @@ Test(staging, what_is_finished_is_there_for_everybody)
 	staging = new_staging();
 	address = allocate();
 	for (size_t n = 0; n < 16; n++) {
-		/* Each ends in the second buffer, but the last four. */
+		/* Each copy ends in the second buffer, except the last four. */
 		size_t size = n < 12 ? 2 * BUFFER : BUFFER;
 
 		source[size - 1] ^= 0xff;
@@ -138,7 +139,7 @@ Test(staging, buffers_are_of_a_useful_size_if_none_is_given)
 	staging_free(NULL);
 }
 
-/* A source that counts what is asked of it, and fails in the end. */
+/* A source that counts its calls, and fails in the end. */
 struct reader {
 	size_t offset, n_calls, fails_at;
 };

@@ -1,6 +1,6 @@
 /*
- * VMM chunks: the fd is the lifetime, a mapping is a view of it, and whatever
- * fails leaves nothing behind.
+ * Tests VMM chunks: the descriptor is the lifetime, a mapping is a view of it,
+ * and no failure leaves anything.
  */
 #include "cuda/context.h"
 #include "cuda/vmm.h"
@@ -61,7 +61,8 @@ static struct vmm_mapping map(const struct device *device, int fd,
 	return mapping;
 }
 
-/* Write a word at the end of the chunk; the result of all that follows. */
+/* Write a word at the end of the chunk. Returns the first error of all
+ * steps. */
 static CUresult put(const struct vmm_mapping *mapping, uint64_t word)
 {
 	CUdeviceptr to = mapping->address + mapping->size - sizeof(word);
@@ -87,7 +88,7 @@ static uint64_t get(const struct vmm_mapping *mapping)
 	return word;
 }
 
-/* A context has some too, and stays. */
+/* A context has some descriptors, too, and keeps them. */
 static int count_fds(void)
 {
 	DIR *dir;
@@ -168,8 +169,8 @@ Test(vmm, unmapping_leaves_nothing_and_may_be_repeated)
 }
 
 /*
- * Receive a chunk's fd, write to it, and say how that went: 0 is well. Runs in
- * a forked child, where Criterion's assertions do not work.
+ * Receive a chunk's descriptor, write to the chunk, and report the result; 0 is
+ * success. Runs in a forked child, where Criterion's assertions do not work.
  */
 static int run_other_process(int sock)
 {
@@ -324,7 +325,7 @@ Test(vmm, a_node_that_permits_no_fabric_gets_a_plain_chunk)
 	expect_plain_chunk("imex", 2);
 }
 
-/* Files that are no memory of device 0. */
+/* These files are not memory of device 0. */
 enum { MEMFD, OTHER_DEVICE, PIPE, REGULAR, NULL_DEVICE, CLOSED, N_WRONG };
 
 static int open_wrong(int kind)
@@ -360,7 +361,7 @@ Test(vmm, another_file_is_not_taken_for_memory)
 		cr_expect(lt(int, vmm_check(device(0), fd, SIZE, &err), 0),
 			  "kind %d", kind);
 		cr_expect(says(&err, "passed"), "%s", err.msg);
-		/* Whoever maps it knows of which device it is. */
+		/* A process that maps the chunk knows its device. */
 		if (kind != OTHER_DEVICE)
 			cr_expect(lt(int,
 				     vmm_map(device(0), fd, SIZE, true,
@@ -414,7 +415,7 @@ Test(vmm, who_writes_a_read_only_mapping_has_lost_the_device)
 	cr_expect(says(&err, "start it anew"), "%s", err.msg);
 }
 
-/* Make and map a chunk, on a device that has room for no other. */
+/* Make and map a chunk on a device that has room for this one only. */
 static int make_and_map(void)
 {
 	struct vmm_mapping mapping = VMM_MAPPING_NULL;
@@ -429,7 +430,7 @@ static int make_and_map(void)
 	return r;
 }
 
-/* That were made and not freed. */
+/* Returns the number of those that were made and not freed. */
 static long count_reservations(const char *fault)
 {
 	const char name[] = "MemAddressReserve";
@@ -439,7 +440,7 @@ static long count_reservations(const char *fault)
 	       gpu_count(getpid(), "MemAddressFree");
 }
 
-/* One fault for each process: FAKECUDA_FAIL. */
+/* There is one fault for each process: FAKECUDA_FAIL. */
 struct fault {
 	char fail[56];
 };
@@ -504,7 +505,7 @@ static CUresult no_memory(CUmemGenericAllocationHandle *handle, void *at)
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* As a caller's own allocator makes it. */
+/* Make memory as a caller's own allocator does. */
 static struct vmm_mapping make_own(const struct device *device)
 {
 	const CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE,
@@ -569,7 +570,7 @@ Test(vmm, memory_is_exported_once_as_long_as_it_is_the_same)
 	vmm_unexport(same);
 	cr_expect(eq(int, count_fds(), fds), "it has another user");
 
-	/* What is mapped there next is other memory. */
+	/* Memory that is mapped there next is different. */
 	cr_assert(zero(int, cu.MemUnmap(own.address, SIZE)));
 	cr_assert(zero(int, cu.MemRelease(own.handle)));
 	cr_assert(zero(int, cu.MemImportFromShareableHandle(

@@ -1,4 +1,4 @@
-/* The code of the kernels, on the CPU, against the definitions. */
+/* Compares the code of the kernels, run on the CPU, with the definitions. */
 #include "collective/host/kernel.h"
 #include "cuda/kernels_row.h"
 #include "tests/lib/device_code.h"
@@ -86,7 +86,7 @@ Test(device_code, grad_out_divides_casts_and_adds)
 
 #define N_HOST 3000
 
-/* One entry of any bits, divided and cast by both. */
+/* Divide and cast one entry of any bits in both ways. */
 static void check_host(struct dice *dice, uint32_t from, uint32_t to,
 		       double divisor)
 {

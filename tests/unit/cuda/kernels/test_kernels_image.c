@@ -1,6 +1,6 @@
 /*
- * Builds with kernels and without: this program is linked as if nvcc had not
- * been found.
+ * Tests builds with kernels and without. This program is linked as if nvcc had
+ * not been found.
  */
 #include "cuda/kernels.h"
 #include "cuda/kernels/image.h"
@@ -14,7 +14,7 @@
 
 TestSuite(kernels_image, .init = gpu_open, .fini = gpu_close);
 
-/* The double, which does not say that it is one, as a driver. */
+/* Loads the fake, which does not report that it is one, as a driver. */
 Test(kernels_image, a_build_without_nvcc_says_so)
 {
 	struct error err = ERROR_NULL;

@@ -1,6 +1,6 @@
 /*
- * Kernels and drivers of different versions: this program is linked as if the
- * toolkit 13.0 had made its image, which the double takes for one.
+ * Tests kernels and drivers of different versions. This program is linked as if
+ * the toolkit 13.0 had made its image, which the fake accepts as one.
  */
 #include "cuda/kernels.h"
 #include "cuda/kernels/image.h"
@@ -56,7 +56,7 @@ Test(kernels_toolkit, and_one_that_is_newer)
 	expect_load("14020", 0, &err);
 }
 
-/* On a device that the toolkit did not know, for example. */
+/* That happens, for example, on a device that the toolkit did not know. */
 Test(kernels_toolkit, what_the_driver_does_not_take_is_explained)
 {
 	static const char *const refusals[] = {"LibraryLoadData:1:200",
