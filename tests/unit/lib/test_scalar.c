@@ -1,5 +1,5 @@
 /*
- * The reference's own numbers: those of small dtypes, as tests compute them.
+ * Tests tests/lib/scalar.h, with whose small dtypes other tests compare.
  */
 #include "tests/lib/property.h"
 #include "tests/lib/scalar.h"

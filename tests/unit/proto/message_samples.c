@@ -10,8 +10,8 @@
 struct sample samples[256];
 size_t n_samples;
 
-/* Tests end without giving back the messages that they decoded last, which is
- * no leak. */
+/* Tests end without freeing the messages that they decoded last, which is not a
+ * leak. */
 static void keep(void *mem)
 {
 	static void *kept[1024];

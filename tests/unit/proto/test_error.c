@@ -1,4 +1,5 @@
-/* Sentences for errors: what they say, and that they never overflow. */
+/* Tests that sentences for errors have the right contents, and never
+ * overflow. */
 #include "proto/error.h"
 
 #include <criterion/criterion.h>

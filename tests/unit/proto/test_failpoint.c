@@ -1,4 +1,4 @@
-/* Kill and failure points, which exist in builds for tests only. */
+/* Tests failpoints, which exist in builds for tests only. */
 #include "proto/failpoint.h"
 
 #include <criterion/criterion.h>
@@ -20,7 +20,7 @@ Test(point, is_nothing_in_a_release)
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Signal that ended a child that passed the point, or 0. */
+/* Returns the signal that ended a child that passed the failpoint, or 0. */
 static int pass_in_child(const char *name)
 {
 	int status;

@@ -1,5 +1,5 @@
 /*
- * Frames over real sockets: what arrives, what is refused, and that no
+ * Tests frames over real sockets: what arrives, what is refused, and that no
  * descriptor of a refused frame stays open.
  */
 #include "proto/error.h"
@@ -49,7 +49,7 @@ static void pair_close(struct pair *pair)
 	close(pair->theirs);
 }
 
-/* Bytes and `n_fds` duplicates of the socket itself, as one message. */
+/* Send bytes and `n_fds` duplicates of the socket itself, as one message. */
 static void send_raw(struct pair *pair, const void *data, size_t size,
 		     size_t n_fds)
 {
@@ -72,7 +72,7 @@ static void send_raw(struct pair *pair, const void *data, size_t size,
 	cr_assert(eq(long, sendmsg(pair->theirs, &msg, 0), (long)size));
 }
 
-/* A frame with nothing wrong; tests then change bytes of it. */
+/* Make a valid frame, of which tests then change bytes. */
 static void make_raw(uint8_t *raw, uint16_t n_fds, uint32_t body_size)
 {
 	uint32_t magic = FRAME_MAGIC;
@@ -84,7 +84,7 @@ static void make_raw(uint8_t *raw, uint16_t n_fds, uint32_t body_size)
 	memcpy(raw + 28, &body_size, sizeof(body_size));
 }
 
-/* Send, receive, and expect a refusal that leaves no fd open. */
+/* Send, receive, and expect a refusal that leaves no descriptor open. */
 static void expect_refusal(const void *data, size_t size, size_t n_fds)
 {
 	static struct pair pair;
@@ -234,7 +234,7 @@ Test(frame, the_end_of_the_other_side_is_an_outcome)
 	struct frame frame = {.kind = 1};
 
 	pair_open(&pair);
-	/* Unread data at their side makes ours ECONNRESET first. */
+	/* Unread data at the peer makes our error ECONNRESET first. */
 	cr_assert(eq(int, frame_send(pair.ours, &frame, NULL), FRAME_OK));
 	close(pair.theirs);
 	cr_assert(eq(int,
@@ -291,7 +291,7 @@ Test(frame, malformed_headers_are_refused)
 	raw[24] = 1; /* a code above 0 */
 	expect_refusal(raw, sizeof(raw), 0);
 	make_raw(raw, 0, 8);
-	raw[27] = 0x80; /* the smallest code there is */
+	raw[27] = 0x80; /* the smallest possible code */
 	expect_refusal(raw, sizeof(raw), 0);
 }
 
@@ -313,7 +313,7 @@ Test(frame, fd_counts_that_differ_from_the_header_are_refused)
 	expect_refusal(raw, sizeof(raw), 3);
 }
 
-/* 33 to 40 fit the control buffer where no credentials come along. */
+/* 33 to 40 fit the control buffer if no credentials come with them. */
 Test(frame, more_fds_than_may_travel_are_refused_and_closed)
 {
 	uint8_t raw[FRAME_HEADER_SIZE];
@@ -358,7 +358,7 @@ Test(frame, fds_cut_off_by_the_limit_of_open_files_are_refused_and_closed)
 	n = count_open_fds();
 	cr_assert(zero(int, getrlimit(RLIMIT_NOFILE, &limit)));
 	low = limit;
-	/* The lowest free number and one more. */
+	/* This is the lowest free number plus one. */
 	low.rlim_cur = (rlim_t)dup(pair.ours) + 2;
 	close((int)low.rlim_cur - 2);
 	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &low)));
@@ -366,7 +366,7 @@ Test(frame, fds_cut_off_by_the_limit_of_open_files_are_refused_and_closed)
 	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &limit)));
 	cr_assert(eq(int, r, -EPROTO));
 	cr_assert(eq(int, count_open_fds(), n));
-	/* The socket itself is fine. */
+	/* The socket itself is still usable. */
 	sent.n_fds = 0;
 	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
 	cr_assert(eq(int, frame_recv(pair.ours, pair.buffer, &got, NULL, NULL),

@@ -1,5 +1,5 @@
 /*
- * Histograms: every duration has one bucket, whose limits it lies between.
+ * Tests that every duration has one bucket, and lies between its limits.
  */
 #include "proto/histogram.h"
 #include <criterion/criterion.h>

@@ -1,6 +1,5 @@
 /*
- * Messages: what concerns several of their fields, their sizes, and bytes that
- * nobody meant to send.
+ * Tests rules of messages across several fields, their sizes, and random bytes.
  */
 #include "proto/error.h"
 #include "proto/frame.h"
@@ -61,7 +60,7 @@ Test(message, joins_that_contradict_themselves_are_refused)
 	refuse(COMM_JOIN, (join.n_ranks = 4097, join.n_shards = 0), -EINVAL);
 	refuse(COMM_JOIN, (join.n_ranks = 128, join.n_local = 64), 0);
 	refuse(COMM_JOIN, (join.n_ranks = 128, join.n_local = 65), -EINVAL);
-	/* Host memory has neither NCCL nor ranks elsewhere. */
+	/* Host memory has neither NCCL nor ranks on other nodes. */
 #define on_host                                                                \
 	join.device = (struct device_uuid){{0}}, join.memory = 0,              \
 	join.has_nccl_id = false, join.n_local = 0
@@ -105,7 +104,7 @@ Test(message, what_is_left_out_is_filled_in)
 	cr_expect(eq(u32, got.comm_join.n_local, 8));
 }
 
-/* What a closed row has in the struct is neither sent nor taken. */
+/* Fields of the struct whose flag is not set are neither sent nor accepted. */
 Test(message, fields_behind_a_flag_travel_with_it_only)
 {
 	struct request got;
@@ -130,7 +129,7 @@ Test(message, fields_behind_a_flag_travel_with_it_only)
 	cr_expect(not(reply.timelines.has_event));
 }
 
-/* What a cap or a factor is worth is for the plan to say: NaN gets there. */
+/* The plan judges the value of a cap or a factor, so NaN gets there. */
 Test(message, caps_and_factors_pass_as_they_are)
 {
 	double caps[] = {NAN, -0.0, -INFINITY};
@@ -190,7 +189,8 @@ Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 		many[i].name = "";
 		many[i].type = (struct tensor_type){
 			DTYPE_U8, TENSOR_MAX_DIMS, {0}, {0}};
-		/* One size of 2^61 and strides of 2^62 that are not used. */
+		/* The tensor has one size of 2^61, and strides of 2^62 that are
+		 * not used. */
 		for (int k = 0; k < TENSOR_MAX_DIMS; k++) {
 			many[i].type.shape[k] = 1;
 			many[i].type.strides[k] = INT64_C(1) << 62;
@@ -210,7 +210,7 @@ Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 	free(many);
 }
 
-/* Names as models have them: 1,024 of 42 bytes. */
+/* These are names as models have them: 1,024 of 42 bytes. */
 Test(message, a_group_of_the_most_parameters_fits_a_frame_both_ways)
 {
 	struct group_param *params =
@@ -262,7 +262,8 @@ Test(message, bodies_larger_than_a_frame_are_refused_both_ways)
 	cr_expect(ne(str, err.msg, ""));
 }
 
-/* A frame full of empty items would take much memory before it is counted. */
+/* A frame full of empty items would need much memory before they are
+ * counted. */
 Test(message, a_flood_of_empty_items_is_refused)
 {
 	static uint8_t body[FRAME_MAX_BODY];
@@ -317,7 +318,7 @@ Test(message, a_manifest_of_many_places_arrives)
 	free(text);
 }
 
-/* Most tensors are on the host, and pay nothing for those that are not. */
+/* Most tensors are on the host, and have no bytes for devices. */
 Test(message, order_and_taint_take_bytes_only_where_there_are_some)
 {
 	struct tensor_place place;
@@ -364,7 +365,7 @@ Test(message, chunks_put_behind_a_reply_are_added_to_it)
 		cr_assert(zero(int,
 			       reply_decode(kind, 0, all, it->size + more.size,
 					    &reply, NULL)));
-		/* They are the last field of all of them. */
+		/* They are the last field of every reply. */
 		again = reply_bytes(&reply);
 		cr_expect(eq(sz, again.size, it->size + more.size));
 		cr_expect(zero(int, memcmp(again.data, all, again.size)));
@@ -377,7 +378,7 @@ Test(message, chunks_put_behind_a_reply_are_added_to_it)
 	}
 }
 
-/* Of a reply that is sent again, the broker asks this. */
+/* The broker uses this for a reply that is sent again. */
 Test(message, the_places_of_a_reply_are_found)
 {
 	const struct tensor_place *first;
@@ -411,7 +412,7 @@ Test(message, unknown_kinds_are_refused)
 
 Test(message, what_the_encoder_never_makes_is_refused)
 {
-	/* C would take "a" for the name and never see the rest. */
+	/* C would read "a" as the name and never see the rest. */
 	const uint8_t a_0_byte[] = {4 << 3 | 2, 3, 'a', 0, 'b'};
 	const uint8_t uuid[] = {1 << 3 | 2, 2, 'a', '/', 7 << 3 | 2, 1, 9};
 	/* one item: {slot 1, generation 1, event of 2 bytes} */
@@ -451,7 +452,7 @@ Test(message, fields_of_a_later_minor_version_are_ignored)
 	request_deinit(&request);
 }
 
-/* Columns of another length than the others. */
+/* The columns have different lengths. */
 Test(message, columns_that_do_not_fit_together_are_refused)
 {
 	static const struct {
@@ -504,7 +505,7 @@ Test(message, columns_that_do_not_fit_together_are_refused)
 	}
 }
 
-/* Of a fixed seed, so that what fails once fails always. */
+/* The seed is fixed, so that a failure can be repeated. */
 static uint32_t next_random(uint32_t *state)
 {
 	*state ^= *state << 13;
@@ -530,7 +531,8 @@ Test(message, mutated_bodies_never_crash, .timeout = 60)
 
 	for (size_t i = 0; i < n_samples; i++) {
 		const struct sample *it = &samples[i];
-		/* Exactly as large, so that ASan sees a read past the end. */
+		/* The buffer has exactly this size, so that ASan sees a read
+		 * past the end. */
 		uint8_t *copy = (uint8_t *)malloc(it->size + 1) + 1;
 
 		for (int round = 0; round < 1000 && it->size > 0; round++) {

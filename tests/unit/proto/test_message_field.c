@@ -1,9 +1,8 @@
 /*
- * Messages, field by field: what was recorded is still understood, and each
- * field has the range that it had.
- *
- * message_golden.txt has the messages, message_limits.txt what comes of each
- * value of each field: its code if it is refused, "lost" if it is left out.
+ * Tests messages field by field: recorded messages are still understood, and
+ * each field has the same range as before. message_golden.txt has the messages.
+ * message_limits.txt has the result for each value of each field: its code if
+ * it is refused, "lost" if it is left out.
  */
 #include "fsdp.pb-c.h"
 #include "proto/error.h"
@@ -66,7 +65,7 @@ Test(message_field, recorded_bytes_encode_to_themselves)
 		const struct sample *it = &samples[i];
 		struct bytes again = encode_again(it);
 
-		/* Decoding fills in what some of the others leave out. */
+		/* Decoding sets fields that some of the others leave out. */
 		if (it->direction != REQUEST ||
 		    strcmp(it->form, "least") != 0) {
 			cr_expect(eq(sz, again.size, it->size), "line %zu", i);
@@ -79,7 +78,7 @@ Test(message_field, recorded_bytes_encode_to_themselves)
 	}
 }
 
-/* The fields that some sample has, by a bit each. */
+/* The fields that some sample has, one bit for each. */
 struct seen {
 	const ProtobufCMessageDescriptor *descriptor;
 	uint64_t fields;
@@ -99,7 +98,7 @@ static struct seen *seen_of(const ProtobufCMessageDescriptor *descriptor)
 
 static void see(const ProtobufCMessage *pb);
 
-/* Is there more than a zero? */
+/* Is any value other than zero? */
 static bool see_field(const ProtobufCFieldDescriptor *f, const char *pb)
 {
 	size_t n = *(const size_t *)(const void *)(pb + f->quantifier_offset);
@@ -130,7 +129,7 @@ static void see(const ProtobufCMessage *pb)
 	}
 }
 
-/* Those without fields share one. */
+/* Messages without fields share one. */
 #define fsdp__empty_request__descriptor fsdp__empty__descriptor
 #define fsdp__empty_reply__descriptor   fsdp__empty__descriptor
 
@@ -160,7 +159,7 @@ static ProtobufCMessage *unpack(const struct sample *it)
 	return pb;
 }
 
-/* What is in a sample must be in a table, or it would be lost. */
+/* Every field of a sample must be in a table, or it would be lost. */
 Test(message_field, every_field_of_every_message_is_in_a_sample)
 {
 	for (uint16_t kind = 1; kind <= MESSAGE_MAX; kind++) {
@@ -184,16 +183,16 @@ Test(message_field, every_field_of_every_message_is_in_a_sample)
 
 /* --- what is accepted ---------------------------------------------------- */
 
-/* The message at hand, one field of which is changed. */
+/* The current message, of which one field is changed. */
 struct at_hand {
 	const struct sample *sample;
 	const ProtobufCMessage *pb;
 	FILE *out;
 	char path[64];
-	char last[32]; /* what the value before came to */
+	char last[32]; /* result of the previous value */
 };
 
-/* Its code; "lost" if decoding leaves something of it out. */
+/* Returns its code, or "lost" if decoding leaves out a part of it. */
 static const char *outcome(const struct at_hand *it)
 {
 	size_t size = protobuf_c_message_get_packed_size(it->pb);
@@ -226,7 +225,7 @@ static const char *outcome(const struct at_hand *it)
 	return name;
 }
 
-/* Values that come to the same one after the other are one. */
+/* Consecutive values with the same result become one. */
 static void note(struct at_hand *it, const char *value)
 {
 	const char *name = outcome(it);
@@ -236,7 +235,7 @@ static void note(struct at_hand *it, const char *value)
 	(void)snprintf(it->last, sizeof(it->last), "%s", name);
 }
 
-/* The limits are at powers of two, but for those of a mode. */
+/* The limits are at powers of two, except those of a mode. */
 static void try_number(struct at_hand *it, void *at, size_t size)
 {
 	static const int64_t more[] = {0200, 0600, 0644, 0666,
@@ -288,7 +287,7 @@ static void try_bytes(struct at_hand *it, ProtobufCBinaryData *at)
 	*at = right;
 }
 
-/* So many of the first. */
+/* Try with this many copies of the first item. */
 static void try_counts(struct at_hand *it, size_t *n, void **at, size_t size)
 {
 	static const size_t counts[] = {0,   1,   2,   3,    4,   5,   16,
@@ -387,7 +386,8 @@ static bool is_first(const struct sample *it)
 	return other == it;
 }
 
-/* A line for each field of each sample: "value:outcome", from that value on. */
+/* Write a line for each field of each sample: "value:outcome", from that value
+ * on. */
 static char *probe_all(void)
 {
 	char *text;
@@ -413,7 +413,8 @@ static char *probe_all(void)
 	return text;
 }
 
-/* What was accepted is accepted, and what was refused is, with that code. */
+/* Values that were accepted still are, and others are refused with the same
+ * code. */
 Test(message_field, what_is_accepted_is_what_was_recorded, .timeout = 120)
 {
 	FILE *file = fopen(

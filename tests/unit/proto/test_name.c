@@ -1,4 +1,4 @@
-/* What may be a name. */
+/* Tests which names are valid. */
 #include "proto/error.h"
 #include "proto/name.h"
 
@@ -9,7 +9,7 @@
 
 static const struct {
 	const char *name;
-	int tensor, bundle; /* what the checks give */
+	int tensor, bundle; /* expected result of the checks */
 } rows[] = {
 	{"a", 0, -EINVAL},
 	{"llama/model.layers.0.mlp.up_proj.weight", 0, -EINVAL},
@@ -31,7 +31,7 @@ static const struct {
 	{"a/./b", -EINVAL, -EINVAL},
 	{"a/../b", -EINVAL, -EINVAL},
 	{"a/b/..", -EINVAL, -EINVAL},
-	/* control characters, also behind eight plain bytes */
+	/* control characters, also after eight plain bytes */
 	{"a\n", -EINVAL, -EINVAL},
 	{"a\x1f", -EINVAL, -EINVAL},
 	{"a\x7f", -EINVAL, -EINVAL},
@@ -41,7 +41,7 @@ static const struct {
 	 "defg",
 	 -EINVAL, -EINVAL},
 	{"\xc2\x9f", -EINVAL, -EINVAL}, /* U+009F */
-	{"\xc2\xa0", 0, -EINVAL},       /* U+00A0 is none */
+	{"\xc2\xa0", 0, -EINVAL},       /* U+00A0 is not a control character */
 	/* cut off, alone, overlong, surrogate, too large, never */
 	{"\xc3", -EINVAL, -EINVAL},
 	{"\xe2\x82", -EINVAL, -EINVAL},

@@ -1,7 +1,7 @@
 /*
- * Where brokers listen and clients look. Without the right to be another user
- * only what does not write to /tmp is tried, since that is where a broker of
- * this user may be.
+ * Tests where brokers listen and where clients look. If the test cannot become
+ * another user, it omits the parts that write to /tmp, because a broker of this
+ * user may be there.
  */
 #include "proto/socket_path.h"
 
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 static char path[SOCKET_PATH_SIZE];
-static char users[64]; /* directory of the user that we have become */
+static char users[64]; /* directory of the user that the test has become */
 
 static void forget(void)
 {
@@ -25,7 +25,7 @@ static void forget(void)
 	unsetenv("XDG_RUNTIME_DIR");
 }
 
-/* Become a user whom nobody else is, and who has no socket yet. */
+/* Become a user that no other process has, and that has no socket yet. */
 static void become_user(void)
 {
 	unsigned int uid = 0x40000000u + (unsigned int)getpid();
@@ -114,13 +114,13 @@ Test(socket_path, a_user_without_a_runtime_directory_has_one_in_tmp)
 	struct stat st;
 
 	become_user();
-	expect_system(); /* as there is none of the user's yet */
+	expect_system(); /* there is none of the user's yet */
 	expect_users();
 	cr_assert(zero(int, stat(users, &st)));
 	cr_expect(eq(u32, st.st_uid, geteuid()));
 	cr_expect(eq(u32, st.st_mode & 07777, 0700));
 	make_file(path);
-	expect_users(); /* again, as a broker that is started again */
+	expect_users(); /* as a restarted broker does */
 	cr_assert(zero(int, socket_path_to_connect(path, NULL)));
 	cr_expect(eq(int, strncmp(path, users, strlen(users)), 0));
 	become_root();

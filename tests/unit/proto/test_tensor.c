@@ -1,4 +1,4 @@
-/* Shapes, strides and the checks that hostile ones meet. */
+/* Tests shapes, strides, and the checks of hostile values. */
 #include "proto/error.h"
 #include "proto/tensor.h"
 
@@ -32,7 +32,7 @@ Test(tensor, numbers_and_names_that_are_no_dtype_are_told)
 
 struct row {
 	struct tensor_type type;
-	bool is_strided; /* else the strides are filled in */
+	bool is_strided; /* otherwise the strides are filled in */
 	int r;
 	uint64_t span;
 	bool is_contiguous;

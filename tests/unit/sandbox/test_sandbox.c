@@ -1,6 +1,7 @@
 /*
- * The sandbox: what it refuses, in which threads and programs, and what it
- * leaves. Each test is a process of its own, which is in the sandbox for ever.
+ * Tests which calls the sandbox refuses, in which threads and programs, and
+ * what still works. Each test is a process of its own, which never leaves the
+ * sandbox.
  */
 #include "proto/error.h"
 #include "sandbox/sandbox.h"
@@ -47,7 +48,7 @@ static int try_call(long call)
 	return syscall(call, 0, 0, 0, 0, 0, 0) < 0 ? errno : 0;
 }
 
-/* The kernel would answer most of these differently. */
+/* The kernel would return another error for most of these. */
 static const long dangerous[] = {
 	SYS_bpf,
 	SYS_init_module,
@@ -85,7 +86,7 @@ Test(sandbox, of_the_broker_leaves_memory_sockets_and_devices)
 	cr_expect(ge(int, memfd_create("x", MFD_CLOEXEC), 0));
 	cr_expect(zero(int, socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds)));
 	cr_expect(ge(int, open("/dev/null", O_RDWR), 0));
-	/* An unknown request, which the device refuses itself. */
+	/* The request is unknown, and the device itself refuses it. */
 	cr_expect(eq(int, try_call(SYS_ioctl), ENOTTY));
 }
 
@@ -124,7 +125,7 @@ Test(sandbox, holds_for_threads_that_run_already)
 	cr_expect(eq(int, error, EPERM));
 }
 
-/* What a child in the sandbox of the exporter writes to stderr. */
+/* Returns what a child in the sandbox of the exporter writes to stderr. */
 static void run_exporter(void (*act)(void), char *ret, size_t size)
 {
 	int fds[2], status;

@@ -1,5 +1,5 @@
 /*
- * The arena against an oracle that cannot be wrong: one byte per granule.
+ * Compares the arena with a simple model, which has one byte for each granule.
  */
 #include "proto/error.h"
 #include "shm/arena.h"
@@ -80,7 +80,7 @@ Test(arena, the_range_released_last_is_taken_first)
 	uint64_t at[8];
 	int i;
 
-	/* A size that is not the lower end of its class. */
+	/* This size is not the lower end of its class. */
 	for (i = 0; i < 8; i++)
 		at[i] = take(arena, 65 * 64);
 	arena_release(arena, at[1]);
@@ -264,7 +264,8 @@ static void do_release(struct world *world)
 
 static void do_something(struct world *world, int op)
 {
-	/* The share of releases swings, so the arena fills and empties. */
+	/* The share of releases changes, so that the arena fills and
+	 * empties. */
 	uint32_t share = op / 5000 % 2 ? 60 : 35;
 
 	if (world->n_live > 0 && dice(world) % 100 < share)
@@ -326,7 +327,7 @@ Test(arena, a_rebuilt_arena_has_the_same_free_ranges, .timeout = 60)
 	world_init(&world);
 	for (i = 0; i < 6000; i++)
 		do_something(&world, (int)i);
-	/* In the order of the live list, which is no order at all. */
+	/* Release in the order of the live list, which is arbitrary. */
 	for (i = 0; i < world.n_live; i++)
 		cr_assert(zero(int, arena_reserve(rebuilt, world.live[i].offset,
 						  world.live[i].size, NULL)));
@@ -343,8 +344,8 @@ Test(arena, a_rebuilt_arena_has_the_same_free_ranges, .timeout = 60)
 
 Test(arena, reserving_many_ranges_in_any_order_is_quick, .timeout = 20)
 {
-	/* 200,000 ranges with gaps, each odd multiple once around a ring:
-	 * a search that walked them all would take minutes. */
+	/* There are 200,000 ranges with gaps, each odd multiple once around a
+	 * ring. A search that walked all of them would take minutes. */
 	const uint64_t n = 1 << 18, step = 2 * ALIGN;
 	struct arena *arena = make(n * step);
 	uint64_t i;

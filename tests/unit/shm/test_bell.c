@@ -1,5 +1,5 @@
 /*
- * Bells: what ends a wait, and that a sleeper is woken by what ends it.
+ * Tests what ends a wait on a bell, and that this wakes a sleeper.
  */
 #include "shm/bell.h"
 #include <criterion/criterion.h>
@@ -45,7 +45,7 @@ static void *wait_long(void *data)
 	return NULL;
 }
 
-/* Asleep, or about to be: a ring from now on must wake it. */
+/* It sleeps, or is about to, so a ring from now on must wake it. */
 static void await_sleeper(void)
 {
 	while (atomic_load(&bell.sleepers) == 0)

@@ -1,5 +1,5 @@
 /*
- * Boards: which files are one, who is missing, and numbers that wrap.
+ * Tests which files are boards, which ranks are missing, and numbers that wrap.
  */
 #include "proto/error.h"
 #include "shm/board.h"
@@ -86,7 +86,7 @@ Test(board, both_mappings_see_who_is_missing)
 	board_arrive(&rank, 1, 1);
 	cr_expect(zero(u64, board_missing(&broker, 1)));
 	cr_expect(eq(int, look(&rank, 1), BELL_MET));
-	/* Who is further has been there. */
+	/* A rank that is further has passed this point. */
 	board_arrive(&rank, 1, 2);
 	cr_expect(eq(int, look(&rank, 1), BELL_MET));
 	cr_expect(eq(u64, board_missing(&rank, 2), 5));
@@ -176,7 +176,7 @@ Test(board, a_cell_is_what_its_rank_handed_in)
 	board_close(&board);
 }
 
-/* Its rank cannot come so far while somebody still looks at it. */
+/* Its rank cannot come that far while another rank still reads it. */
 Test(board, a_cell_that_was_used_again_is_none)
 {
 	struct board board = make(2);

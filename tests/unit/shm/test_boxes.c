@@ -1,4 +1,5 @@
-/* Boxes: counters that wrap, calls, and who is waited for. */
+/* Tests boxes: counters that wrap, calls, and the ranks for which others
+ * wait. */
 #include "proto/error.h"
 #include "shm/board.h"
 #include "shm/boxes.h"

@@ -1,5 +1,6 @@
 /*
- * Chunks: pages come and go as told, and only whole huge pages go.
+ * Tests that pages of chunks are allocated and freed on request, and that only
+ * whole huge pages are freed.
  */
 #include "proto/error.h"
 #include "shm/chunk.h"
@@ -61,7 +62,8 @@ Test(chunk, populating_makes_the_pages_asked_for)
 	int fd = make(40 * MIB);
 
 	cr_expect(zero(u64, resident(fd)));
-	/* Across two steps, and not from the start of one. */
+	/* The range is across two steps, and does not begin at the start of
+	 * one. */
 	cr_assert(zero(int, chunk_populate(fd, 12 * MIB, 8 * MIB, NULL)));
 	cr_expect(eq(u64, resident(fd), 8 * MIB));
 	cr_assert(zero(int, chunk_populate(fd, 0, 40 * MIB, NULL)));
@@ -103,7 +105,7 @@ Test(chunk, punching_gives_whole_huge_pages_back)
 
 	cr_assert(zero(int, chunk_populate(fd, 0, 8 * MIB, NULL)));
 	cr_expect(zero(int, chunk_punch(fd, 1 * MIB, 2 * MIB, NULL)));
-	cr_expect(eq(u64, resident(fd), 8 * MIB)); /* none whole */
+	cr_expect(eq(u64, resident(fd), 8 * MIB)); /* none of them whole */
 	cr_expect(zero(int, chunk_punch(fd, 1 * MIB, 4 * MIB, NULL)));
 	cr_expect(eq(u64, resident(fd), 6 * MIB));
 	cr_expect(zero(int, chunk_punch(fd, 0, 8 * MIB, NULL)));
@@ -167,13 +169,14 @@ Test(chunk, the_setting_of_2_mib_pages_is_found)
 		enum huge_pages want;
 	} cases[] = {
 		{"", "", "", HUGE_PAGES_NEVER},
-		/* Before Linux 6.11, with pages of 4 and of 64 KiB. */
+		/* The text is that of Linux before 6.11, with pages of 4 and of
+		 * 64 KiB. */
 		{"always [advise] never\n", "2097152\n", "", HUGE_PAGES_ADVISE},
 		{"[always] advise never\n", "2097152\n", "", HUGE_PAGES_ALWAYS},
 		{"always advise [never]\n", "2097152\n", "", HUGE_PAGES_NEVER},
 		{"[always] advise never\n", "536870912\n", "",
 		 HUGE_PAGES_NEVER},
-		/* With a setting for each size. */
+		/* This has a setting for each size. */
 		{"[always] advise never\n", "536870912\n",
 		 "always inherit advise [never]\n", HUGE_PAGES_NEVER},
 		{"always advise [never]\n", "536870912\n",

@@ -1,6 +1,6 @@
 /*
- * Gathers on the board: one order for all ranks, when a gather is over, and
- * whose a buffer is.
+ * Tests gathers on the board: all ranks have one order, a gather ends when all
+ * ranks have ended it, and a buffer has one owner.
  */
 #include "proto/error.h"
 #include "shm/board.h"
@@ -121,7 +121,7 @@ Test(gathers, all_reshard_to_the_same_mesh)
 	cr_expect(eq(u32, rank, 1));
 	cr_expect(eq(u32, mesh, 2));
 	cr_expect(not(gathers_set_mesh(&board, 0, 3, 0, 0, &rank, &mesh)));
-	/* To none first. */
+	/* First reshard to no mesh. */
 	cr_expect(gathers_set_mesh(&board, 0, 4, 0, 0, &rank, &mesh));
 	gathers_end(&board, 0, 4, 0);
 	cr_expect(not(gathers_set_mesh(&board, 1, 4, 0, 2, &rank, &mesh)));
@@ -240,7 +240,7 @@ Test(gathers, a_later_gather_shares_what_others_still_have)
 	begin_all(1, 0);
 	first = choose(1, 0);
 	gathers_end(&board, 0, 1, 0);
-	/* Rank 0 has it again while rank 1 has not resharded. */
+	/* Rank 0 unshards again while rank 1 has not resharded. */
 	begin(0, 2, 0);
 	second = choose(2, 0);
 	cr_expect(eq(u32, first.buffer, second.buffer));
@@ -289,7 +289,8 @@ Test(gathers, what_is_kept_for_a_mesh_is_whole_until_the_next_step)
 	gathers_keep(&board, 1, 0, STEP);
 	gathers_unlock(&board);
 	end_all(1, 0);
-	/* Nobody else gets it, and the group need not be made whole again. */
+	/* No other group gets the buffer, and the group need not be made whole
+	 * again. */
 	begin_all(2, 1);
 	cr_expect(ne(u32, choose(2, 1).buffer, first.buffer));
 	begin_all(3, 0);
@@ -302,7 +303,7 @@ Test(gathers, what_is_kept_for_a_mesh_is_whole_until_the_next_step)
 	cr_expect(eq(u32, choose(4, 2).buffer, first.buffer));
 }
 
-/* What is kept follows from the last gather of the group, not from who comes
+/* The last gather of the group decides what is kept, not the rank that comes
  * first. */
 Test(gathers, a_late_rank_keeps_nothing_that_a_later_gather_has)
 {
@@ -364,10 +365,10 @@ Test(gathers, words_that_make_no_sense_lead_nowhere)
 	struct gathers_fill fill;
 	struct gathers_turn turn;
 
-	/* A buffer that is none. */
+	/* The buffer is invalid. */
 	page->filling[0] = UINT64_C(9) << 16 | GATHERS_BUFFERS;
 	cr_expect(eq(int, gathers_find(&board, 1, 0, &fill), -EPROTO));
-	/* More of them than there can be, all in use, of no group. */
+	/* There are more buffers than possible, all in use, of no group. */
 	board.page->gathers_lock.n_buffers = UINT32_MAX;
 	for (uint32_t i = 0; i < GATHERS_BUFFERS; i++) {
 		page->buffers[i].group = UINT32_MAX;
@@ -376,7 +377,7 @@ Test(gathers, words_that_make_no_sense_lead_nowhere)
 	page->filling[0] = 0;
 	cr_expect(eq(int, gathers_choose(&board, 1, 0, SIZE, STEP), -EPROTO));
 	gathers_retire(&board);
-	/* An order of another time. */
+	/* The order is of another time. */
 	page->order[1] = UINT64_MAX;
 	cr_expect(
 		eq(int, gathers_begin(&board, 0, 1, 0, &turn), GATHERS_OTHER));

@@ -1,4 +1,5 @@
-/* Mail: when there is room, when something has come, and numbers that wrap. */
+/* Tests when mail has room, when something has arrived, and numbers that
+ * wrap. */
 #include "proto/error.h"
 #include "shm/board.h"
 #include "shm/mail.h"

@@ -1,5 +1,6 @@
 /*
- * Sealed memory files: what others can do to them, and what we refuse to map.
+ * Tests sealed memory files: what other processes can do to them, and which
+ * files we refuse to map.
  */
 #include "proto/error.h"
 #include "shm/memfd.h"
@@ -107,7 +108,7 @@ Test(memfd, a_closed_descriptor_cannot_be_reopened)
 	cr_expect(eq(int, err.code, -ENOENT));
 }
 
-/* Under tests/fakes/large_pages.c its page must be the one that counts. */
+/* Under tests/fakes/large_pages.c the page size of the fake must apply. */
 Test(memfd, the_kernel_maps_whole_pages_only)
 {
 	const char *wanted = getenv("FSDP_TEST_PAGE_SIZE");
@@ -133,7 +134,7 @@ Test(memfd, the_kernel_maps_whole_pages_only)
 	close(fd);
 }
 
-/* What lies within a page is zeroed, but the page stays. */
+/* A range within a page is zeroed, but the page stays. */
 Test(memfd, a_hole_has_whole_pages)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -161,7 +162,7 @@ Test(memfd, a_map_starts_at_a_huge_page_and_takes_no_more)
 
 	cr_assert(zero(int, memfd_map(fd, SIZE, false, &at, NULL)));
 	cr_expect(zero(ulong, (unsigned long)at % HUGE_PAGE_SIZE));
-	/* The pages around the map were given back. */
+	/* The pages around the map were released. */
 	cr_expect(eq(int,
 		     msync((char *)at + SIZE - LAYOUT_PAGE_SIZE,
 			   LAYOUT_PAGE_SIZE, MS_ASYNC),

@@ -1,5 +1,5 @@
 /*
- * Pieces: each is taken once, laps do not mix, and numbers wrap.
+ * Tests pieces: each is taken once, laps do not mix, and numbers wrap.
  */
 #include "shm/pieces.h"
 #include <criterion/criterion.h>
@@ -57,7 +57,7 @@ Test(pieces, numbers_wrap)
 		do_all(n, 2);
 }
 
-/* Whoever opened it and died before the first piece was taken. */
+/* The rank that opened it died before the first piece was taken. */
 Test(pieces, a_lap_may_be_half_open)
 {
 	atomic_store(&pieces.done, UINT64_C(1) << 32);

@@ -1,6 +1,6 @@
 /*
- * Ref-counter files: the words of acquire and release, the pending bitmap, and
- * what a hostile client can hand in.
+ * Tests ref-counter files: the words of acquire and release, the pending
+ * bitmap, and files of a hostile client.
  */
 #include "proto/error.h"
 #include "shm/memfd.h"
@@ -108,7 +108,7 @@ Test(refs, a_release_in_limbo_rings_though_holds_remain)
 	cr_expect(zero(u32, refs_take_pending(&broker, slots, 4)));
 }
 
-/* Slots at the ends of words, summary words and the file. */
+/* These slots are at the ends of words, summary words and the file. */
 static const uint32_t spread[] = {
 	1, 63, 64, 127, 4095, 4096, 8191, 8192, TABLE_SLOTS - 1};
 #define N_SPREAD (sizeof(spread) / sizeof(spread[0]))
@@ -147,7 +147,7 @@ Test(refs, all_bits_of_a_hostile_client_are_slots)
 			cr_assert(slots[i] > 0 && slots[i] < TABLE_SLOTS);
 		total += n;
 	} while (n == 1000);
-	cr_expect(eq(u32, total, TABLE_SLOTS - 1)); /* 0 is none */
+	cr_expect(eq(u32, total, TABLE_SLOTS - 1)); /* 0 is not a slot */
 }
 
 Test(refs, summary_bits_without_slots_are_forgotten)

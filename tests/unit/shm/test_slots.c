@@ -1,6 +1,6 @@
 /*
- * Slots: which files are one, who gets which item, and what is left of users
- * that have gone.
+ * Tests slots of channels: which files are valid, which consumer gets which
+ * item, and what remains of users that have ended.
  */
 #include "proto/error.h"
 #include "shm/memfd.h"
@@ -215,7 +215,7 @@ Test(slots, words_of_strangers_name_nobody)
 {
 	make(SLOTS_SHARE);
 	come(0, true);
-	/* What a hostile user may write. */
+	/* A hostile user may write these values. */
 	slots.page->words[0] = slots_word(1, 0, SLOTS_WRITING);
 	slots.page->words[1] = slots_word(1, 0x1fff, SLOTS_HELD);
 	slots.page->words[2] = UINT64_MAX;

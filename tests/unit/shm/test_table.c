@@ -1,5 +1,5 @@
 /*
- * The state table: who may write it, and which files are not one.
+ * Tests which processes may write the state table, and which files are refused.
  */
 #include "proto/error.h"
 #include "shm/memfd.h"
@@ -22,7 +22,7 @@ static struct table make(void)
 	return table;
 }
 
-/* A sealed file of the table's size that begins with these bytes. */
+/* Make a sealed file of the table's size that begins with these bytes. */
 static int forge(int like_fd, const void *bytes, size_t size)
 {
 	struct stat status;

@@ -1,6 +1,6 @@
 /*
- * Timeline files: counters that one side raises and others read, poison, and
- * what is refused.
+ * Tests timeline files: counters that one side raises and others read, poison,
+ * and refusals.
  */
 #include "proto/error.h"
 #include "shm/memfd.h"
@@ -46,7 +46,7 @@ static void teardown(void)
 
 TestSuite(timeline, .init = setup, .fini = teardown);
 
-/* What the client's device would do. */
+/* Do what the client's device would do. */
 static void write_counter(uint32_t timeline, uint64_t value)
 {
 	memcpy((char *)client.pages + TIMELINE_STRIDE * timeline, &value,

@@ -1,8 +1,7 @@
 /*
- * What the tests of the driver's double share. They call it directly: it is
- * linked, not loaded.
- *
- * Other processes (tests/lib/actor.h) are started before cuInit().
+ * Helpers for the tests of the fake driver. They call it directly: it is
+ * linked, not loaded. Other processes (tests/lib/actor.h) are started before
+ * cuInit().
  */
 #pragma once
 #include "cuda/driver_api.h"
@@ -18,7 +17,7 @@
 #define MIB   (UINT64_C(1) << 20)
 #define CHUNK (2 * MIB)
 
-/* Also in actors and threads, where there is no cr_assert(). */
+/* Checks also in actors and threads, where there is no cr_assert(). */
 #define MUST(condition)                                                        \
 	do                                                                     \
 		if (!(condition)) {                                            \
@@ -37,10 +36,10 @@ static inline void leave_at_once(void)
 }
 
 /* For a forked child: end by exit(), with status 7, but without the search for
- * leaks, which takes its parent's threads for its own. */
+ * leaks, which would report its parent's threads. */
 static inline void expect_exit(void)
 {
-	MUST(atexit(leave_at_once) == 0); /* runs after the double's */
+	MUST(atexit(leave_at_once) == 0); /* runs after the fake's */
 }
 
 static inline CUcontext use_device(CUdevice device)
@@ -128,7 +127,7 @@ static inline void vmm_unmap_at(CUdeviceptr at, uint64_t size)
 	OK(cuMemAddressFree(at, size));
 }
 
-/* 64-bit words of device memory, by copies that wait. */
+/* Read or write 64-bit words of device memory, by copies that wait. */
 static inline uint64_t peek(CUdeviceptr at)
 {
 	uint64_t value = 0;
@@ -161,9 +160,9 @@ static inline struct words new_words(void)
 }
 
 /*
- * Has the stream come as far as this before it should? It copies word 2 to
- * word 3; the test calls arrive() before it lets it go, and then, if all is
- * well, word 3 is 1.
+ * Tests whether the stream has come this far too early. It copies word 2 to
+ * word 3. The test calls arrive() before it releases the stream, and then word
+ * 3 is 1 if the order is right.
  */
 static inline void look(CUstream stream, const struct words *words)
 {
@@ -173,7 +172,7 @@ static inline void look(CUstream stream, const struct words *words)
 
 static inline void arrive(const struct words *words)
 {
-	/* a chance for the stream to be wrong; if it takes none, no harm */
+	/* a chance for the stream to be wrong; the test is valid without it */
 	for (int i = 0; i < 2000; i++)
 		sched_yield();
 	words->host[2] = 1;
@@ -188,7 +187,7 @@ static inline void *shared_memory(size_t size)
 	return at;
 }
 
-/* A file descriptor between processes, through a socket made before. */
+/* Send a file descriptor between processes, through a socket made before. */
 static inline void send_fd(int sock, int fd)
 {
 	char control[CMSG_SPACE(sizeof(int))] = {0};

@@ -1,4 +1,4 @@
-/* The driver's double: devices, contexts, memory, and what it refuses. */
+/* Tests the fake driver: devices, contexts, memory, and refusals. */
 #include "tests/fakes/cuda/fake.h"
 #include "tests/unit/fakes/cuda/fakecuda_fixture.h"
 #include <errno.h>
@@ -107,7 +107,7 @@ Test(fakecuda, what_devices_lack_is_neither_told_nor_done)
 		      CUDA_ERROR_NOT_SUPPORTED);
 	prop.allocFlags.gpuDirectRDMACapable = 0;
 	EXPECT_RESULT(cuMemCreate(&handle, CHUNK, &prop, 0), CUDA_SUCCESS);
-	/* the attribute promises what the system's set-up may forbid */
+	/* the system may forbid what the attribute promises */
 	OK(cuDeviceGetAttribute(
 		&value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0));
 	cr_expect(eq(int, value, 1));
@@ -377,7 +377,7 @@ Test(fakecuda, one_access_may_cover_several_mappings)
 	OK(cuMemUnmap(at, 2 * CHUNK));
 }
 
-/* Writing there is the context's end, but found only afterwards. */
+/* A write there ends the context, which only a later call finds. */
 static void expect_fault(CUdeviceptr at)
 {
 	CUmemGenericAllocationHandle handle;
@@ -385,7 +385,7 @@ static void expect_fault(CUdeviceptr at)
 	OK(cuMemsetD8(at, 1, 64));
 	EXPECT_RESULT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 	EXPECT_RESULT(cuMemsetD8(at, 1, 64), CUDA_ERROR_ILLEGAL_ADDRESS);
-	/* memory is none of the context's */
+	/* memory does not belong to the context */
 	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_SUCCESS);
 }
 
@@ -511,7 +511,7 @@ Test(fakecuda, each_export_is_a_file_of_its_own)
 	copy = fcntl(one, F_DUPFD_CLOEXEC, 3);
 	cr_expect(is_same_file(one, copy));
 	cr_expect(not(is_same_file(one, two)));
-	/* But all of them are the memory, and each keeps it. */
+	/* But each of them refers to the memory, and keeps it. */
 	OK(cuMemRelease(handle));
 	close(one);
 	close(copy);
@@ -638,7 +638,7 @@ static void leave(int signal)
 	_exit(0);
 }
 
-/* As a program does that takes a device pointer for one of its own. */
+/* Act like a program that uses a device pointer as its own. */
 static int touch(void)
 {
 	CUdeviceptr at;

@@ -1,6 +1,6 @@
 /*
- * The driver's double: several processes on one machine, faults, and what it
- * tells tests about itself.
+ * Tests the fake driver: several processes on one machine, faults, and its
+ * reports to tests.
  */
 #include "tests/unit/fakes/cuda/fakecuda_fixture.h"
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* What test and actor share. */
+/* Test and actor share this. */
 static struct shared {
 	CUipcMemHandle memory;
 	CUipcEventHandle event;
@@ -21,7 +21,7 @@ static struct shared {
 static int socks[2];
 static struct actor actor;
 
-/* The actor's own. */
+/* Variables of the actor. */
 static CUmemGenericAllocationHandle handle;
 static CUdeviceptr at;
 static CUstream stream;
@@ -43,7 +43,7 @@ static void tear_down(void)
 
 TestSuite(fakecuda_process, .init = set_up, .fini = tear_down, .timeout = 30);
 
-/* Start it, and have it do this. */
+/* Start it, and let it do this. */
 static void act(actor_fn *fn)
 {
 	if (!actor.pid)
@@ -254,7 +254,7 @@ Test(fakecuda_process, open_legacy_memory_outlives_its_maker)
 	cr_expect(eq(u64, available(), 16));
 }
 
-/* The next allocation is of the same size, so it has the same address. */
+/* The next allocation has the same size, so it has the same address. */
 static int replace_legacy(void)
 {
 	CUipcMemHandle old = shared->memory;
@@ -392,7 +392,7 @@ Test(fakecuda_process, an_opened_event_can_be_recorded_for_its_maker)
 		      CUDA_ERROR_INVALID_HANDLE);
 }
 
-/* Waits for word 0, then writes word 1. */
+/* Wait for word 0, then write word 1. */
 static int answer(void)
 {
 	CUdeviceptr words;
@@ -554,7 +554,8 @@ Test(fakecuda_process, contexts_and_devices_fail_as_wanted)
 	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_ERROR_UNKNOWN);
 }
 
-/* In a child, because the program ends: by which signal? */
+/* Run it in a child, because the program ends. Returns the signal that ended
+ * it. */
 static int signal_of(const char *name, const char *value)
 {
 	pid_t pid = fork();
@@ -617,13 +618,13 @@ Test(fakecuda_process, calls_and_contexts_are_counted_past_any_end)
 	pid = actor.pid;
 	actor_kill(&actor);
 	cr_expect(eq(long, gpu_count(pid, "MemRelease"), 3));
-	make_file("control", ""); /* as MPS's daemon has */
+	make_file("control", ""); /* MPS's daemon has this, too */
 	use_device(1);
 	cr_expect(eq(long, gpu_count(getpid(), "contexts"), 1));
 	cr_expect(eq(long, gpu_count(getpid(), "mps_clients"), 1));
 }
 
-/* Leave these behind. */
+/* Leave these without freeing them. */
 static void leak(void)
 {
 	expect_exit();

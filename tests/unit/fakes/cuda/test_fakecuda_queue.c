@@ -1,4 +1,4 @@
-/* The driver's double: what streams share, which are hardware queues and the
+/* Tests the fake driver's shared parts of streams: hardware queues, and the
  * thread that calls host functions. */
 #include "tests/fakes/cuda/fake.h"
 #include "tests/unit/fakes/cuda/fakecuda_fixture.h"
@@ -7,7 +7,7 @@
 
 TestSuite(fakecuda_queue, .init = gpu_open, .fini = gpu_close, .timeout = 30);
 
-/* The first stream waits; after that each other one is given a write. */
+/* The first stream waits; then each other one gets a write. */
 static void queue_behind(CUstream streams[], int n, const struct words *words)
 {
 	for (int i = 0; i < n; i++)
@@ -60,7 +60,7 @@ static void spin_until_1(void *data)
 		sched_yield();
 }
 
-/* A kernel that runs lets the next of its queue begin. */
+/* A kernel that runs lets the next one of its queue begin. */
 Test(fakecuda_queue, a_queue_is_held_up_by_waits_only)
 {
 	struct words words;

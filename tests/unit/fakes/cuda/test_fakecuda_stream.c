@@ -1,5 +1,5 @@
-/* The driver's double: streams, what runs in them, and what becomes of errors.
- * Streams are held up by waits for words that the test stores. */
+/* Tests the fake driver: streams, their work, and the effects of errors.
+ * Streams are blocked by waits for words that the test stores. */
 #include "tests/fakes/cuda/fake.h"
 #include "tests/unit/fakes/cuda/fakecuda_fixture.h"
 #include <pthread.h>
@@ -7,7 +7,7 @@
 
 TestSuite(fakecuda_stream, .init = gpu_open, .fini = gpu_close, .timeout = 30);
 
-/* The stream does nothing more until *words.host is 1. */
+/* The stream waits here until *words.host is 1. */
 static void hold(CUstream stream, const struct words *words)
 {
 	OK(cuStreamWaitValue64(stream, words->device, 1,
@@ -56,7 +56,7 @@ Test(fakecuda_stream, a_copy_to_pageable_memory_waits)
 	cr_expect(eq(u64, found, UINT64_C(0x0101010101010101)));
 }
 
-/* Only who uses the same stream, or waits, has it. */
+/* Only work of the same stream, or after a wait for it, sees the copy. */
 Test(fakecuda_stream, a_copy_from_pageable_memory_is_not_done_when_it_returns)
 {
 	uint64_t value = 1;
@@ -94,7 +94,7 @@ Test(fakecuda_stream, wrong_copies_are_refused)
 
 /* --- order --------------------------------------------------------------- */
 
-/* `second` does nothing while `first`, which began before, is held up. */
+/* `second` waits while `first`, which began before, is blocked. */
 static void expect_turns(CUstream first, CUstream second)
 {
 	struct words words = new_words();
@@ -186,7 +186,7 @@ Test(fakecuda_stream, a_destroyed_stream_does_what_it_was_given)
 
 /* --- words --------------------------------------------------------------- */
 
-/* Greater or equal as counters that wrap around are. */
+/* The comparison is greater or equal for counters that wrap around. */
 Test(fakecuda_stream, waits_compare_signed_and_cyclic)
 {
 	static const struct {
@@ -263,7 +263,7 @@ Test(fakecuda_stream, without_memory_operations_they_are_refused)
 
 /* --- registered memory --------------------------------------------------- */
 
-/* One page of a file, mapped with these rights. */
+/* Map one page of a file with these rights. */
 static void *map_page(int *ret_fd, int rights)
 {
 	void *at;
@@ -361,7 +361,7 @@ Test(fakecuda_stream, wrong_registrations_are_refused)
 		      CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 	EXPECT_RESULT(cuMemHostUnregister(pages + 64),
 		      CUDA_ERROR_INVALID_VALUE);
-	/* not portable: of this context only */
+	/* not portable, so of this context only */
 	OK(cuDevicePrimaryCtxRetain(&second, 1));
 	OK(cuCtxPushCurrent(second));
 	EXPECT_RESULT(cuMemHostGetDevicePointer(&at, pages, 0),
@@ -390,7 +390,7 @@ Test(fakecuda_stream, an_event_is_what_was_there_when_it_was_recorded)
 	EXPECT_RESULT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
 	OK(cuStreamWaitEvent(second, event, 0));
 	look(second, &words);
-	/* neither changes what second waits for */
+	/* neither changes the work for which second waits */
 	OK(cuEventRecord(event, NULL));
 	OK(cuEventDestroy(event));
 	EXPECT_RESULT(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
@@ -670,7 +670,7 @@ Test(fakecuda_stream, an_allocation_may_wait_for_all_work)
 	pthread_join(thread, NULL);
 }
 
-/* One more piece of work, which uses the range. */
+/* Queue one more piece of work, which uses the range. */
 static void use_later(CUstream stream, CUdeviceptr at, bool is_kernel)
 {
 	uint64_t n = 1;
@@ -746,7 +746,7 @@ Test(fakecuda_stream, a_driver_that_synchronises_remaps_after_all_work)
 	pthread_join(thread, NULL);
 }
 
-/* A process with a stream that waits for ever, and one that has no work. */
+/* One process has a stream that waits for ever, and one has no work. */
 static void exit_waiting(void)
 {
 	struct words words;

@@ -1,6 +1,6 @@
 /*
- * What the double of NCCL refuses, so that code which passes our tests is not
- * wrong on the real one.
+ * Tests the refusals of the fake NCCL, so that code that passes our tests is
+ * correct with the real library, too.
  */
 #include "tests/lib/fake_nccl.h"
 #include "tests/unit/cuda/nccl_fixture.h"
@@ -32,7 +32,7 @@ static void begin(uint32_t n_ranks)
 	cr_assert(zero(int, ranks_run(&ranks, allocate)));
 }
 
-/* In a rank: was it refused like that? Notes what was said else. */
+/* In a rank: was the call refused with this error? Notes any other result. */
 static int expect(ncclResult_t result, ncclResult_t wanted, const char *part)
 {
 	char text[300];
@@ -123,7 +123,7 @@ Test(fakenccl, a_beginning_must_make_sense)
 		zero(int, ranks_run(&ranks, refuses_to_begin_without_context)));
 }
 
-/* As rank 1 of 2, whoever it is. */
+/* Call it as rank 1 of 2, in any rank. */
 static int join_as_rank_1(void)
 {
 	struct error err = ERROR_NULL;
@@ -176,7 +176,7 @@ Test(fakenccl, a_communicator_must_not_be_used_before_it_is_ready)
 
 /* --- memory and streams -------------------------------------------------- */
 
-/* As rank 1 of 2. */
+/* Call it as rank 1 of 2. */
 static int refuses_wrong_overlaps(void)
 {
 	int r = expect(all_gather(0, 0), ncclInvalidArgument, "overlap");
@@ -212,7 +212,7 @@ static int refuses_what_is_no_device_memory(void)
 		r = expect(nccl.AllGather(at(0), host, N, ncclFloat32, comm(),
 					  self.stream),
 			   ncclInvalidArgument, "output is no device memory");
-	/* Its end is. */
+	/* The end of the output is not device memory. */
 	if (r == 0)
 		r = expect(all_gather(0, SIZE / sizeof(float) - N),
 			   ncclInvalidArgument, "output is no device memory");
@@ -248,7 +248,8 @@ Test(fakenccl, a_stream_must_be_of_the_communicators_device)
 		int, rank_run(&ranks, 0, refuses_a_stream_of_another_device)));
 }
 
-/* Mapped, but with no access: it shows only when the collective runs. */
+/* It is mapped, but without access, which is found only when the collective
+ * runs. */
 static int gather_what_may_not_be_read(void)
 {
 	CUmemAllocationProp prop = {
@@ -310,7 +311,7 @@ static CUresult query(void)
 	return result;
 }
 
-/* The other rank does not come: what is on the stream stays there. */
+/* The other rank does not come, so queued work stays on the stream. */
 static int is_enqueued_only_when_asked(void)
 {
 	ncclResult_t state = ncclInProgress;
@@ -398,7 +399,7 @@ Test(fakenccl, operations_must_be_known)
 	cr_expect(zero(int, ranks_run(&ranks, refuses_strange_operations)));
 }
 
-/* Until one of the two threads meets the other in a call. */
+/* Repeat until one of the two threads meets the other in a call. */
 static void *ask_for_ever(void *data)
 {
 	atomic_bool *is_refused = data;
@@ -429,7 +430,7 @@ Test(fakenccl, two_threads_at_a_time_are_refused)
 
 /* --- streams and ends ---------------------------------------------------- */
 
-#define MOMENT_MS 50 /* in which what must not happen has its chance */
+#define MOMENT_MS 50 /* time in which a wrong result could appear */
 
 static int is_done_in_order(void)
 {

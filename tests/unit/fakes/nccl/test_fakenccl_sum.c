@@ -1,6 +1,6 @@
 /*
- * Sums of the double of NCCL, against sums made one element at a time
- * (tests/lib/scalar.h): every 16-bit float, and what is at the edges.
+ * Compares sums of the fake NCCL with sums made one element at a time
+ * (tests/lib/scalar.h): every 16-bit float, and values at the limits.
  */
 #include "tests/fakes/nccl/sum.h"
 #include "tests/lib/scalar.h"
@@ -23,7 +23,7 @@ static const struct kind integers[] = {
 	{ncclUint32, FSDP_U32}, {ncclInt64, FSDP_I64}, {ncclUint64, FSDP_U64},
 };
 
-/* (a * factor + b * factor) / divisor, as the double makes it. */
+/* Compute (a * factor + b * factor) / divisor as the fake does. */
 static uint64_t sum_of(const struct kind *kind, const uint64_t *bits,
 		       uint32_t n, double factor, uint32_t divisor)
 {
@@ -79,7 +79,7 @@ Test(fakenccl_sum, every_16_bit_float_is_its_own_sum)
 		}
 }
 
-/* The same numbers in every run. */
+/* The numbers are the same in every run. */
 static uint64_t next_random(uint64_t *state)
 {
 	*state = *state * UINT64_C(6364136223846793005) +
