@@ -109,8 +109,8 @@ Test(priority, one_that_is_lowered_stays_so_everywhere)
 {
 	struct error err = ERROR_NULL;
 
-	cr_assert_eq(setpriority(PRIO_PROCESS, 0, 5), 0);
+	cr_assert_eq(setpriority(PRIO_PROCESS, 0, 19), 0);
 	cr_assert_eq(priority_set(&err), 0, "%s", err.msg);
-	cr_assert_eq(nice_of_new_thread(), 5);
-	cr_assert_eq(nice_of_new_process(), 5);
+	cr_assert_eq(nice_of_new_thread(), 19);
+	cr_assert_eq(nice_of_new_process(), 19);
 }
