@@ -80,7 +80,7 @@ struct patience {
 	bool is_begun;
 };
 
-/* The clock is read only by who has to wait. */
+/* Only a caller that has to wait reads the clock. */
 static void be_patient(struct patience *patience, int32_t timeout_ms)
 {
 	if (patience->is_begun)

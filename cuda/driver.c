@@ -55,7 +55,7 @@ static int check_version(const char *missing, struct error *err)
 				 "unset FSDP_LIBCUDA or name another file",
 				 loaded.library.path, missing);
 	result = cu.DriverGetVersion(&loaded.version);
-	/* The stub library has no text for this error. */
+	/* That library itself knows no text for the error. */
 	if (result == CUDA_ERROR_STUB_LIBRARY)
 		return error_set(err, -ENODEV,
 				 "%s is the CUDA toolkit's stub, which is "

@@ -157,7 +157,7 @@ void gather_buffers_recall(struct comms *comms)
 	if (now_ms() >= deadline.at_ms)
 		recall(comms);
 	else if (!comms->recall_position)
-		/* Without memory for it: the next one who waits. */
+		/* If there is no memory for it, the next waiter asks. */
 		(void)deadlines_add(&comms->store->base->deadlines, &deadline,
 				    NULL);
 }

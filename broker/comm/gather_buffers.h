@@ -34,7 +34,7 @@ int gather_buffer_make(struct group *group, uint32_t buffer, uint32_t version,
 
 /* Somebody waits for memory, or got none: ask the ranks of all runs for what
  * they only keep, buffers and inputs (run_board.h); but at most once a second,
- * so that who asks for too much slows nobody down. Commits. */
+ * so that a client that asks for too much slows nobody down. This commits. */
 void gather_buffers_recall(struct comms *comms);
 
 /* The run is over: unpin them. */

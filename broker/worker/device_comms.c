@@ -76,7 +76,8 @@ static struct device_comm *find(const struct device_comms *comms, uint64_t id)
 	return comm;
 }
 
-/* For a job: -ECANCELED where there is none (any more). */
+/* A job looks for its communicator. -ECANCELED: there is no such one any more.
+ */
 static int find_for_job(const struct device_comms *comms, uint64_t id,
 			struct device_comm **ret, struct error *err)
 {

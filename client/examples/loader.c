@@ -66,7 +66,8 @@ static int send_batch(struct fsdp_channel *channel, size_t n_words,
 	return fsdp_item_send(item);
 }
 
-/* An item without arrays: the trainer counts who has finished. */
+/* Send an item without arrays. The trainer counts these: the loaders that have
+ * finished. */
 static int say_goodbye(struct fsdp_channel *channel)
 {
 	struct fsdp_item *item;

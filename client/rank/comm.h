@@ -48,7 +48,7 @@ struct fsdp_group {
 	char name[FSDP_MAX_NAME + 1];
 	uint64_t id;
 	uint32_t side; /* index in `shards` of the committed ones */
-	uint64_t step; /* last committed step; 0: there is none */
+	uint64_t step; /* last committed step; 0 before the first */
 	struct fsdp_tensor *shards[2];
 	struct fsdp_tensor *grads; /* NULL: all parameters are frozen */
 	struct fsdp_tensor *input; /* NULL: there is no input */

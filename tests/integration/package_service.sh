@@ -17,9 +17,9 @@ install_build()
 {
 	# This machine may forbid packages to start services.
 	rm -f "$root/usr/sbin/policy-rc.d"
-	mkdir "$root/root/packages" "$root/root/newer" &&
-		cp "$packages"/*.deb "$root/root/packages" &&
-		newer_packages "$root/root/newer"
+	mkdir "$root/srv/packages" "$root/srv/newer" &&
+		cp "$packages"/*.deb "$root/srv/packages" &&
+		newer_packages "$root/srv/newer"
 }
 
 # newer_packages FOLDER: the same with a higher version and another program.
@@ -56,7 +56,7 @@ quietly()
 
 install_packages()
 {
-	quietly sh -c "apt-get -q -y --no-install-recommends install /root/$1/*.deb"
+	quietly sh -c "apt-get -q -y --no-install-recommends install /srv/$1/*.deb"
 }
 
 no_process_runs()
@@ -88,8 +88,8 @@ installs()
 program_builds()
 {
 	awk '/^```c$/ { inside = 1; next } /^```/ { if (inside) exit }
-		inside' "$readme" >"$root/root/program.c"
-	inside sh -c 'cc -o /root/program /root/program.c \
+		inside' "$readme" >"$root/srv/program.c"
+	inside sh -c 'cc -o /srv/program /srv/program.c \
 		$(pkg-config --cflags --libs fsdp)'
 }
 
@@ -134,7 +134,7 @@ stays_disabled()
 	check "the broker is disabled" inside systemctl disable --quiet --now \
 		fsdpd.service fsdpd.socket
 	check "the packages are installed again" quietly sh -c \
-		'dpkg -i /root/newer/*.deb'
+		'dpkg -i /srv/newer/*.deb'
 	check "it is disabled still" eval '! inside systemctl is-enabled \
 		--quiet fsdpd.service'
 	check "and does not run" test "$(main_pid)" = 0
