@@ -25,16 +25,6 @@ const char *await_name_ranks(const struct fsdp_comm *comm, uint64_t ranks,
 	return ret;
 }
 
-int await_fail(struct fsdp_comm *comm, const struct error *why,
-	       struct error *err)
-{
-	int r;
-
-	comm_give_up(comm, why);
-	r = comm_check_run(comm, err);
-	return r < 0 ? r : error_set(err, why->code, "%s", why->msg);
-}
-
 int64_t await_until(int32_t timeout_ms)
 {
 	return timeout_ms < 0 ? INT64_MAX : bell_now_ns() + timeout_ms * MS_NS;

@@ -39,11 +39,6 @@ int await_ranks(struct fsdp_comm *comm, const struct await *await,
 /* Converts a time-out of the public functions to `until_ns`. */
 int64_t await_until(int32_t timeout_ms);
 
-/* The run cannot go on: tell all ranks, and return what the broker tells them,
- * which is -ECONNABORTED. */
-int await_fail(struct fsdp_comm *comm, const struct error *why,
-	       struct error *err);
-
 /* Writes names like "rank 1 (pid 5, trainer) and 2 more". */
 #define AWAIT_TEXT (BOARD_NAME_TEXT + 32)
 const char *await_name_ranks(const struct fsdp_comm *comm, uint64_t ranks,

@@ -90,6 +90,16 @@ void comm_give_up(struct fsdp_comm *comm, const struct error *why)
 	(void)client_command(comm->client, &request, NULL);
 }
 
+int comm_fail(struct fsdp_comm *comm, const struct error *why,
+	      struct error *err)
+{
+	int r;
+
+	comm_give_up(comm, why);
+	r = comm_check_run(comm, err);
+	return r < 0 ? r : error_set(err, why->code, "%s", why->msg);
+}
+
 int comm_check_stream(const struct fsdp_comm *comm, void *stream,
 		      struct error *err)
 {

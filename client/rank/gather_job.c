@@ -1,6 +1,5 @@
 #include "client/rank/gather_job.h"
 #include "client/places.h"
-#include "client/rank/await.h"
 #include "client/rank/group_impl.h"
 #include "client/rank/host_group.h"
 #include "collective/host/gather.h"
@@ -214,7 +213,7 @@ int job_fail_late(const struct job *job, const char *cause, struct error *err)
 	error_set(&why, -ECONNABORTED,
 		  "group '%s' was not whole within %d ms: it %s",
 		  job->group->name, comm->timeout_ms, cause);
-	return await_fail(comm, &why, err);
+	return comm_fail(comm, &why, err);
 }
 
 /* If memory is short, idle buffers are returned first. A rank waits for memory

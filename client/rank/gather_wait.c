@@ -109,7 +109,7 @@ static int fail_left(const struct job *job, uint64_t left, struct error *err)
 	error_set(&why, -ECONNABORTED, "%s has left before '%s' could be whole",
 		  await_name_ranks(job->group->comm, left, names),
 		  job->group->name);
-	return await_fail(job->group->comm, &why, err);
+	return comm_fail(job->group->comm, &why, err);
 }
 
 int job_refuse_wait(const struct job *job, struct error *err)

@@ -47,7 +47,7 @@ static int fail_late(const struct run *run, enum box_counter counter,
 	error_set(&why, -ECONNABORTED, "%s has not %s %s within %d ms",
 		  await_name_ranks(run->comm, ranks, names), what,
 		  box_call_name(run->call.kind), run->comm->timeout_ms);
-	return await_fail(run->comm, &why, err);
+	return comm_fail(run->comm, &why, err);
 }
 
 static int fail_left(const struct run *run, uint64_t ranks, struct error *err)
@@ -58,7 +58,7 @@ static int fail_left(const struct run *run, uint64_t ranks, struct error *err)
 	error_set(&why, -ECONNABORTED, "%s has left before %s",
 		  await_name_ranks(run->comm, ranks, names),
 		  box_call_name(run->call.kind));
-	return await_fail(run->comm, &why, err);
+	return comm_fail(run->comm, &why, err);
 }
 
 /* A collective that has begun cannot be undone, so it fails the run. */
@@ -166,7 +166,7 @@ static int compare(struct run *run, struct error *err)
 		if (n > run->n_rounds)
 			run->n_rounds = n;
 	}
-	return r < 0 ? await_fail(run->comm, &why, err) : 0;
+	return r < 0 ? comm_fail(run->comm, &why, err) : 0;
 }
 
 /* --- bytes --------------------------------------------------------------- */

@@ -140,7 +140,7 @@ static int fail_late(struct fsdp_comm *comm, const struct fsdp_group *group,
 	error_set(&why, -ECONNABORTED, "%s has not %s of '%s' within %d ms",
 		  await_name_ranks(comm, ranks, names), what, group->name,
 		  comm->timeout_ms);
-	return await_fail(comm, &why, err);
+	return comm_fail(comm, &why, err);
 }
 
 static int fail_left(struct fsdp_comm *comm, const struct fsdp_group *group,
@@ -152,7 +152,7 @@ static int fail_left(struct fsdp_comm *comm, const struct fsdp_group *group,
 	error_set(&why, -ECONNABORTED,
 		  "%s has left before it handed in gradients of '%s'",
 		  await_name_ranks(comm, ranks, names), group->name);
-	return await_fail(comm, &why, err);
+	return comm_fail(comm, &why, err);
 }
 
 static int64_t max_ns(int64_t a, int64_t b)
@@ -289,7 +289,7 @@ static int work_on(struct fsdp_comm *comm, struct handed_in *mine,
 	if (r == -ECONNABORTED || r == -EINTR)
 		return error_set(err, r, "%s", why.msg);
 	why.code = -ECONNABORTED;
-	return await_fail(comm, &why, err);
+	return comm_fail(comm, &why, err);
 }
 
 static void end_one(struct fsdp_comm *comm, const struct handed_in *mine)

@@ -109,7 +109,7 @@ static int fail_differs(struct fsdp_transfer *transfer, uint32_t from,
 		  from, transfer->comm->rank, head->size,
 		  dtype_name(head->dtype), head->tag, transfer->head.size,
 		  dtype_name(transfer->head.dtype));
-	return await_fail(transfer->comm, &why, err);
+	return comm_fail(transfer->comm, &why, err);
 }
 
 /* A message belongs to this receive. */
@@ -152,7 +152,7 @@ static int put_aside(struct fsdp_comm *comm, uint32_t from,
 		  " bytes with tag %" PRIu64 " from rank %u that it does not "
 		  "receive yet",
 		  comm->rank, head->size, head->tag, from);
-	return await_fail(comm, &why, err);
+	return comm_fail(comm, &why, err);
 }
 
 /* A receive was begun: find its message if that has come already. */
@@ -460,7 +460,7 @@ static int fail_late(const struct fsdp_transfer *transfer, uint64_t awaited,
 		  verb(transfer), transfer->head.tag,
 		  transfer->is_send ? "from" : "to", comm->rank,
 		  comm->timeout_ms);
-	return await_fail(transfer->comm, &why, err);
+	return comm_fail(transfer->comm, &why, err);
 }
 
 static int fail_left(struct fsdp_comm *comm, uint64_t left, struct error *err)
@@ -472,7 +472,7 @@ static int fail_left(struct fsdp_comm *comm, uint64_t left, struct error *err)
 		  "%s has left while rank %u waits to send to it or receive "
 		  "from it",
 		  await_name_ranks(comm, left, names), comm->rank);
-	return await_fail(comm, &why, err);
+	return comm_fail(comm, &why, err);
 }
 
 static int refuse_pending(const struct fsdp_transfer *transfer,
