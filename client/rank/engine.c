@@ -5,58 +5,17 @@
  */
 #include "client/rank/engine.h"
 #include "client/clock.h"
-#include "client/pause.h"
 #include "client/rank/engine_impl.h"
 #include "client/rank/offload.h"
 #include "collective/device/device_group.h"
 #include "cuda/context.h"
 #include "cuda/event_cache.h"
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
-
-/* While a device is waited for, the broker is asked this often whether the
- * other ranks still live. */
-#define ASK_MS 20
-/* How long the library waits until the broker tells of a death. */
-#define DEATH_MS 1000
 
 static CUdeviceptr address_of(const struct fsdp_tensor *tensor)
 {
 	return tensor ? (CUdeviceptr)(uintptr_t)tensor->data : 0;
-}
-
-/* --- failing ------------------------------------------------------------- */
-
-static int ask_broker(struct fsdp_comm *comm, struct error *err);
-
-/* NCCL may notice a death before the broker does, but does not say whose. So
- * the broker gets some time to say it. */
-static void ask_who_died(struct fsdp_comm *comm)
-{
-	int64_t until_ms = clock_now_ms() + DEATH_MS;
-	struct error cause = ERROR_NULL;
-	struct pause pause = PAUSE_INIT;
-
-	while (ask_broker(comm, &cause) == 0 && clock_now_ms() < until_ms)
-		pause_now(&pause);
-}
-
-/* The engine itself has failed, which all ranks on this node must know. */
-static int fail(struct rank_engine *engine, struct error *err)
-{
-	struct fsdp_comm *comm = engine->comm;
-
-	if (comm->failure.code == 0)
-		ask_who_died(comm);
-	if (comm->failure.code == 0) {
-		err->code = -ECONNABORTED;
-		comm->failure = *err;
-		comm_give_up(comm, err);
-	}
-	engine_abort(engine);
-	return error_set(err, -ECONNABORTED, "%s", comm->failure.msg);
 }
 
 static void pump(struct rank_engine *engine);
@@ -82,24 +41,6 @@ static void append(struct rank_engine *engine, struct engine_work *work)
 {
 	*(engine->last ? &engine->last->next : &engine->first) = work;
 	engine->last = work;
-}
-
-static void drop_first(struct rank_engine *engine)
-{
-	struct engine_work *work = engine->first;
-
-	engine->first = work->next;
-	if (!engine->first)
-		engine->last = NULL;
-	event_cache_put(work->ready);
-	fsdp_free(work->input);
-	free(work);
-}
-
-void engine_drop_works(struct rank_engine *engine)
-{
-	while (engine->first)
-		drop_first(engine);
 }
 
 static bool is_listed(const struct rank_engine *engine,
@@ -130,47 +71,6 @@ int engine_unshard(struct fsdp_group *group, uint64_t sequence,
 	append(engine, work);
 	pump(engine);
 	return 0;
-}
-
-/* --- events -------------------------------------------------------------- */
-
-/* Record a new event after all that the stream was given. */
-int engine_record(struct rank_engine *engine, CUstream stream,
-		  struct event **ret, struct error *err)
-{
-	struct event *event;
-	int r = event_cache_take(engine->device, EVENT_NO_TIMING, &event, err);
-
-	if (r < 0)
-		return r;
-	r = context_enter(engine->device, err);
-	if (r == 0) {
-		r = driver_error(err, cu.EventRecord(event->handle, stream),
-				 "note how far a stream is");
-		context_leave();
-	}
-	if (r < 0) {
-		event_cache_put(event);
-		return r;
-	}
-	*ret = event;
-	return 0;
-}
-
-int engine_follow(struct rank_engine *engine, CUstream stream,
-		  const struct event *event, struct error *err)
-{
-	int r;
-
-	if (!event)
-		return 0;
-	r = context_enter(engine->device, err);
-	if (r < 0)
-		return r;
-	r = driver_error(err, cu.StreamWaitEvent(stream, event->handle, 0),
-			 "have a stream wait for another");
-	context_leave();
-	return r;
 }
 
 static void replace(struct event **at, struct event *event)
@@ -347,7 +247,7 @@ static int begin_unshard(struct rank_engine *engine,
 		return r;
 	r = enqueue_gather(engine, group, err);
 	if (r < 0)
-		return fail(engine, err);
+		return engine_fail(engine, err);
 	group->engine->whole = work->sequence;
 	return 0;
 }
@@ -395,7 +295,7 @@ static int begin_reduce(struct rank_engine *engine, struct engine_work *work,
 	if (done)
 		replace(&own->reduced_event, done);
 	if (r < 0)
-		return fail(engine, err);
+		return engine_fail(engine, err);
 	own->reduced = work->sequence;
 	return 0;
 }
@@ -417,7 +317,7 @@ static int begin_first(struct rank_engine *engine, int64_t deadline_ms,
 		r = begin_reduce(engine, work, err);
 	answer_deinit(&answer);
 	if (r == 0)
-		drop_first(engine);
+		engine_drop_first(engine);
 	return r;
 }
 
@@ -445,71 +345,6 @@ static void pump(struct rank_engine *engine)
 }
 
 /* --- waiting ------------------------------------------------------------- */
-
-/* Does the broker still run the communicator? The state of the commit that it
- * returns is ignored. */
-static int ask_broker(struct fsdp_comm *comm, struct error *err)
-{
-	struct request request = {
-		.kind = MESSAGE_WAIT,
-		.wait = {.comm = comm->id,
-			 .kind = WORK_COMMIT,
-			 .sequence = comm->step ? comm->step : 1},
-	};
-	struct answer answer;
-	int r = comm_call(comm, &request, &answer, err);
-
-	if (r == 0)
-		answer_deinit(&answer);
-	return r == -ECONNABORTED ? r : 0;
-}
-
-/* Returns 0 if the event is done, and NCCL_COMM_BUSY if not. The stream is
- * checked first, since NCCL reports a failure before it releases the stream. */
-static int look(struct rank_engine *engine, const struct event *event,
-		struct error *err)
-{
-	CUresult result = CUDA_SUCCESS;
-	int r = context_enter(engine->device, err);
-
-	if (r < 0)
-		return r;
-	if (event)
-		result = cu.EventQuery(event->handle);
-	context_leave();
-	if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
-		return driver_error(err, result, "wait for a stream");
-	r = nccl_comm_poll(engine->nccl.comm, err);
-	if (r != 0)
-		return r;
-	return result == CUDA_ERROR_NOT_READY ? NCCL_COMM_BUSY : 0;
-}
-
-int engine_await_event(struct rank_engine *engine, const struct event *event,
-		       int64_t deadline_ms, struct error *err)
-{
-	int64_t asked_ms = clock_now_ms();
-	struct pause pause = PAUSE_INIT;
-	int r;
-
-	for (;;) {
-		r = look(engine, event, err);
-		if (r < 0)
-			return fail(engine, err);
-		if (r == 0)
-			return 0;
-		if (deadline_ms >= 0 && left_ms(deadline_ms) == 0)
-			return error_set(err, -ETIMEDOUT,
-					 "the device is not done with it yet");
-		if (clock_now_ms() - asked_ms >= ASK_MS) {
-			r = ask_broker(engine->comm, err);
-			if (r < 0)
-				return r;
-			asked_ms = clock_now_ms();
-		}
-		pause_now(&pause);
-	}
-}
 
 static int check_known(const struct fsdp_work *work, struct error *err)
 {

@@ -1,4 +1,4 @@
-/* Only engine.c and engine_open.c share this header. */
+/* Only engine*.c and offload.c share this header. */
 #pragma once
 #include "client/rank/engine.h"
 #include "client/rank/registrations.h"
@@ -85,14 +85,26 @@ struct engine_group {
 	struct pinned pinned[ENGINE_PINNED]; /* offload.h */
 };
 
+/* --- engine_base.c ------------------------------------------------------- */
+
+void engine_drop_first(struct rank_engine *engine); /* there is one */
 void engine_drop_works(struct rank_engine *engine);
 
+/* Memory that NCCL still uses stays registered. */
+int engine_abort_nccl(struct rank_engine *engine, struct error *err);
+
+/* Record a new event after all that the stream was given. */
 int engine_record(struct rank_engine *engine, CUstream stream,
 		  struct event **ret, struct error *err);
 
 /* Make the stream wait for the event; NULL: do nothing. */
 int engine_follow(struct rank_engine *engine, CUstream stream,
 		  const struct event *event, struct error *err);
+
+/* --- engine_await.c ------------------------------------------------------ */
+
+/* The engine itself has failed, which all ranks on this node must know. */
+int engine_fail(struct rank_engine *engine, struct error *err);
 
 /* Wait on the host for the event and until NCCL is ready; NULL: until NCCL is
  * ready. deadline_ms < 0: for ever. */

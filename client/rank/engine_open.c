@@ -11,9 +11,7 @@
 #include "cuda/event_cache.h"
 #include "cuda/staging.h"
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 /* How long the other ranks may take to leave together with us. */
@@ -113,32 +111,6 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 
 /* --- ends ---------------------------------------------------------------- */
 
-/* Memory that NCCL still uses stays registered. */
-static int abort_nccl(struct rank_engine *engine, struct error *err)
-{
-	int r = nccl_comm_abort(&engine->nccl.comm, err);
-
-	if (r == 0)
-		registrations_end(&engine->registrations, engine->comm->client);
-	return r;
-}
-
-/* NCCL is waited for once: a failing call may find that the engine has failed
- * already. */
-void engine_abort(struct rank_engine *engine)
-{
-	struct error *failure = &engine->comm->failure;
-	struct error cause = *failure, stuck;
-	const struct nccl_comm *comm = engine->nccl.comm;
-
-	engine_drop_works(engine);
-	if (comm && comm->is_ending)
-		return;
-	if (abort_nccl(engine, &stuck) < 0 && cause.code < 0)
-		error_set(failure, cause.code, "%.300s; %s", cause.msg,
-			  stuck.msg);
-}
-
 static void free_uses(struct rank_engine *engine)
 {
 	while (engine->uses) {
@@ -203,12 +175,12 @@ static int end_nccl(struct rank_engine *engine, struct error *err)
 
 	if (engine->comm->failure.code < 0 ||
 	    engine_settle(engine, NULL, &failure) < 0)
-		return abort_nccl(engine, err);
+		return engine_abort_nccl(engine, err);
 	options = &engine->nccl.comm->options;
 	if (options->timeout_ms > CLOSE_MS)
 		options->timeout_ms = CLOSE_MS;
 	r = nccl_comm_close(&engine->nccl.comm, err);
-	return engine->nccl.comm ? r : abort_nccl(engine, err);
+	return engine->nccl.comm ? r : engine_abort_nccl(engine, err);
 }
 
 /* A rank that still works with us gets all that it waits for, unless it is
@@ -243,47 +215,6 @@ void engine_free(struct rank_engine *engine)
 		free_on_device(engine);
 	nccl_rank_free(&engine->nccl);
 	free(engine);
-}
-
-int engine_note(struct rank_engine *engine, void *stream, struct error *err)
-{
-	/* Copies in need no event, since these streams wait for them. */
-	CUstream streams[ENGINE_NOTED] = {stream, engine->nccl.gather_stream,
-					  engine->nccl.reduce_stream,
-					  engine->out_stream};
-	int r = 0;
-
-	for (size_t i = 0; i < ENGINE_NOTED && r == 0; i++) {
-		event_cache_put(engine->noted[i]);
-		engine->noted[i] = NULL;
-		if (streams[i])
-			r = engine_record(engine, streams[i], &engine->noted[i],
-					  err);
-	}
-	return r;
-}
-
-int engine_await_noted(struct rank_engine *engine, int64_t deadline_ms,
-		       struct error *err)
-{
-	int r = 0;
-
-	for (size_t i = 0; i < ENGINE_NOTED && r == 0; i++) {
-		if (engine->noted[i])
-			r = engine_await_event(engine, engine->noted[i],
-					       deadline_ms, err);
-	}
-	return r;
-}
-
-int engine_settle(struct rank_engine *engine, void *stream, struct error *err)
-{
-	int r = engine_note(engine, stream, err);
-
-	return r < 0 ? r
-		     : engine_await_noted(engine,
-					  clock_now_ms() + engine->timeout_ms,
-					  err);
 }
 
 int engine_verify_step(struct rank_engine *engine, uint64_t step,
@@ -374,12 +305,6 @@ void engine_group_end_handles(struct engine_group *group)
 	offload_close(group);
 	fsdp_free(group->partial);
 	group->partial = NULL;
-}
-
-int engine_check_stream(const struct rank_engine *engine, void *stream,
-			struct error *err)
-{
-	return context_check_stream(engine->device, stream, err);
 }
 
 /* --- bytes of the host --------------------------------------------------- */

@@ -1,0 +1,99 @@
+/*
+ * What an engine does without asking the broker: comm.c aborts it when the
+ * broker has ended the communicator.
+ */
+#include "client/rank/engine_impl.h"
+#include "cuda/context.h"
+#include "cuda/event_cache.h"
+#include <stdlib.h>
+
+/* --- streams ------------------------------------------------------------- */
+
+int engine_check_stream(const struct rank_engine *engine, void *stream,
+			struct error *err)
+{
+	return context_check_stream(engine->device, stream, err);
+}
+
+int engine_record(struct rank_engine *engine, CUstream stream,
+		  struct event **ret, struct error *err)
+{
+	struct event *event;
+	int r = event_cache_take(engine->device, EVENT_NO_TIMING, &event, err);
+
+	if (r < 0)
+		return r;
+	r = context_enter(engine->device, err);
+	if (r == 0) {
+		r = driver_error(err, cu.EventRecord(event->handle, stream),
+				 "note how far a stream is");
+		context_leave();
+	}
+	if (r < 0) {
+		event_cache_put(event);
+		return r;
+	}
+	*ret = event;
+	return 0;
+}
+
+int engine_follow(struct rank_engine *engine, CUstream stream,
+		  const struct event *event, struct error *err)
+{
+	int r;
+
+	if (!event)
+		return 0;
+	r = context_enter(engine->device, err);
+	if (r < 0)
+		return r;
+	r = driver_error(err, cu.StreamWaitEvent(stream, event->handle, 0),
+			 "have a stream wait for another");
+	context_leave();
+	return r;
+}
+
+/* --- failing ------------------------------------------------------------- */
+
+void engine_drop_first(struct rank_engine *engine)
+{
+	struct engine_work *work = engine->first;
+
+	engine->first = work->next;
+	if (!engine->first)
+		engine->last = NULL;
+	event_cache_put(work->ready);
+	fsdp_free(work->input);
+	free(work);
+}
+
+void engine_drop_works(struct rank_engine *engine)
+{
+	while (engine->first)
+		engine_drop_first(engine);
+}
+
+int engine_abort_nccl(struct rank_engine *engine, struct error *err)
+{
+	int r = nccl_comm_abort(&engine->nccl.comm, err);
+
+	if (r == 0)
+		registrations_end(&engine->registrations, engine->comm->client);
+	return r;
+}
+
+/* NCCL is waited for once: a failing call may find that the engine has failed
+ * already. */
+void engine_abort(struct rank_engine *engine)
+{
+	struct error *failure = &engine->comm->failure;
+	struct error cause = *failure, stuck;
+	const struct nccl_comm *comm = engine->nccl.comm;
+
+	engine_drop_works(engine);
+	if (comm && comm->is_ending)
+		return;
+	if (engine_abort_nccl(engine, &stuck) < 0 && cause.code < 0)
+		error_set(failure, cause.code, "%.300s; %s", cause.msg,
+			  stuck.msg);
+}
