@@ -23,7 +23,7 @@ static int record(struct fsdp_client *client, const struct device *device,
 
 int event_record(struct fsdp_client *client, const struct device *device,
 		 void *stream, struct fsdp_tensor *const *tensors, size_t n,
-		 struct tensor_order *ret, const uint8_t **ret_handle,
+		 struct fence *ret, const uint8_t **ret_handle,
 		 struct error *err)
 {
 	struct event_ipc *event;
@@ -34,42 +34,40 @@ int event_record(struct fsdp_client *client, const struct device *device,
 	r = event_book_add(&client->events, event, tensors, n, err);
 	if (r < 0)
 		return r;
-	*ret = (struct tensor_order){.session = client->connection.self.session,
-				     .value = event->handle.generation};
+	*ret = (struct fence){.session = client->connection.self.session,
+			      .value = event->handle.generation};
 	*ret_handle = (const uint8_t *)&event->handle;
 	return 0;
 }
 
-static bool is_own(const struct fsdp_client *client,
-		   const struct tensor_order *order)
+static bool is_own(const struct fsdp_client *client, const struct fence *fence)
 {
-	return order->session == client->connection.self.session;
+	return fence->session == client->connection.self.session;
 }
 
-void event_sent(struct fsdp_client *client, const struct tensor_order *order)
+void event_sent(struct fsdp_client *client, const struct fence *fence)
 {
-	if (event_orders(order) && is_own(client, order))
-		event_book_end(&client->events, order->value);
+	if (fence_is_event(fence) && is_own(client, fence))
+		event_book_end(&client->events, fence->value);
 }
 
 /* --- consumer ------------------------------------------------------------ */
 
-/* The tensor has no order any more: it is written, or tainted. */
+/* The tensor has no fence any more: it is written, or tainted. */
 #define EVENT_OVER 1
 
 static int ask(struct fsdp_client *client, const struct slot_ref *ref,
-	       const struct tensor_order *order, struct handle *ret,
-	       struct error *err)
+	       const struct fence *fence, struct handle *ret, struct error *err)
 {
 	const struct request request = {
 		.kind = MESSAGE_TIMELINES,
-		.timelines = {.session = order->session, .ref = *ref},
+		.timelines = {.session = fence->session, .ref = *ref},
 	};
 	struct answer answer;
 	int r;
 
-	if (is_own(client, order))
-		return event_book_find(&client->events, order->value, ret)
+	if (is_own(client, fence))
+		return event_book_find(&client->events, fence->value, ret)
 			       ? 0
 			       : EVENT_OVER;
 	r = client_call(client, &request, &answer, err);
@@ -87,15 +85,14 @@ static int ask(struct fsdp_client *client, const struct slot_ref *ref,
 /* If the event was dropped after the broker's reply, the broker knows it by
  * now. */
 static int open_event(struct fsdp_client *client, const struct slot_ref *ref,
-		      const struct tensor_order *order,
-		      const struct device *device,
+		      const struct fence *fence, const struct device *device,
 		      struct event_ipc_import **ret, struct error *err)
 {
 	struct handle handle;
 	int r;
 
 	for (int i = 0; i < 2; i++) {
-		r = ask(client, ref, order, &handle, err);
+		r = ask(client, ref, fence, &handle, err);
 		if (r == 0)
 			r = event_ipc_open(device, &handle, ret, err);
 		if (r != -EINVAL)
@@ -105,18 +102,18 @@ static int open_event(struct fsdp_client *client, const struct slot_ref *ref,
 	return r == -ESTALE ? EVENT_OVER : r;
 }
 
-bool event_peek(struct fsdp_client *client, const struct tensor_order *order)
+bool event_peek(struct fsdp_client *client, const struct fence *fence)
 {
-	return is_own(client, order) &&
-	       event_book_is_over(&client->events, order->value);
+	return is_own(client, fence) &&
+	       event_book_is_over(&client->events, fence->value);
 }
 
 int event_look(struct fsdp_client *client, const struct slot_ref *ref,
-	       const struct tensor_order *order, const struct device *device,
+	       const struct fence *fence, const struct device *device,
 	       bool *ret, struct error *err)
 {
 	struct event_ipc_import *import;
-	int r = open_event(client, ref, order, device, &import, err);
+	int r = open_event(client, ref, fence, device, &import, err);
 
 	*ret = r == EVENT_OVER;
 	if (r == 0) {
@@ -127,12 +124,12 @@ int event_look(struct fsdp_client *client, const struct slot_ref *ref,
 }
 
 int event_wait(struct fsdp_client *client, const struct slot_ref *ref,
-	       const struct tensor_order *order, const struct device *device,
+	       const struct fence *fence, const struct device *device,
 	       void *stream, struct error *err)
 {
 	struct event_ipc_import *import;
 	struct handle handle;
-	int r = open_event(client, ref, order, device, &import, err);
+	int r = open_event(client, ref, fence, device, &import, err);
 
 	if (r != 0)
 		return r == EVENT_OVER ? 0 : r;
@@ -140,7 +137,7 @@ int event_wait(struct fsdp_client *client, const struct slot_ref *ref,
 	event_ipc_close(import);
 	/* As above: it was dropped after it was opened. */
 	if (r == -EINVAL &&
-	    ask(client, ref, order, &handle, NULL) == EVENT_OVER)
+	    ask(client, ref, fence, &handle, NULL) == EVENT_OVER)
 		r = 0;
 	return r;
 }

@@ -29,9 +29,9 @@ static inline bool event_is_for(const struct device *device)
 	return !device->has_wait_value && device->has_ipc_events;
 }
 
-static inline bool event_orders(const struct tensor_order *order)
+static inline bool fence_is_event(const struct fence *fence)
 {
-	return order->session && !order->timeline;
+	return fence->session && !fence->timeline;
 }
 
 /* --- producer ------------------------------------------------------------ */
@@ -43,29 +43,29 @@ static inline bool event_orders(const struct tensor_order *order)
  */
 int event_record(struct fsdp_client *client, const struct device *device,
 		 void *stream, struct fsdp_tensor *const *tensors, size_t n,
-		 struct tensor_order *ret, const uint8_t **ret_handle,
+		 struct fence *ret, const uint8_t **ret_handle,
 		 struct error *err);
 
 /* The broker has received the event, or has refused it: from now on it may be
- * reported complete. For orders without an event this does nothing. */
-void event_sent(struct fsdp_client *client, const struct tensor_order *order);
+ * reported complete. A fence that is not an event is ignored. */
+void event_sent(struct fsdp_client *client, const struct fence *fence);
 
 /* --- consumer --------------------------------------------------------------
  *
- * `ref`: a tensor that is held, of the device, and ordered so; by it the broker
- * gives the handle.
+ * `ref`: a tensor that is held, of the device, with this fence; by it the
+ * broker gives the handle.
  */
 
 /* As far as can be known without a request to the broker. */
-bool event_peek(struct fsdp_client *client, const struct tensor_order *order);
+bool event_peek(struct fsdp_client *client, const struct fence *fence);
 
-/* Is it complete, or has the tensor no order any more? False if the event
+/* Is it complete, or has the tensor no fence any more? False if the event
  * cannot be opened. */
 int event_look(struct fsdp_client *client, const struct slot_ref *ref,
-	       const struct tensor_order *order, const struct device *device,
+	       const struct fence *fence, const struct device *device,
 	       bool *ret, struct error *err);
 
 /* Make `stream` wait until it is complete. */
 int event_wait(struct fsdp_client *client, const struct slot_ref *ref,
-	       const struct tensor_order *order, const struct device *device,
+	       const struct fence *fence, const struct device *device,
 	       void *stream, struct error *err);

@@ -134,7 +134,7 @@ static struct desc *describe(const struct fsdp_publication *publication)
 	/* Without a stream the tensor counts as written, or as written as it
 	 * was. */
 	if (on) {
-		place.order = on->order;
+		place.fence = on->fence;
 		place.is_tainted =
 			stream_peek(publication->tensor) == WRITTEN_NEVER;
 	}
@@ -220,15 +220,15 @@ static int mark_run(const struct fsdp_publication *publications, size_t n,
 		    struct error *err)
 {
 	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
-	struct tensor_order order;
+	struct fence fence;
 	const uint8_t *event;
 	int r;
 
 	for (size_t i = 0; i < n; i++)
 		tensors[i] = publications[i].tensor;
-	r = stream_mark(tensors, n, publications->stream, &order, &event, err);
+	r = stream_mark(tensors, n, publications->stream, &fence, &event, err);
 	for (size_t i = 0; i < n && r == 0; i++) {
-		desc_set_order(desc[i], &order);
+		desc_set_fence(desc[i], &fence);
 		ret_events[i] = desc[i]->is_on_device ? event : NULL;
 	}
 	return r;
@@ -261,7 +261,7 @@ static void end_marks(struct fsdp_client *client, size_t n,
 {
 	for (size_t i = 0; i < n; i++)
 		if (events[i])
-			event_sent(client, &desc_device(desc[i])->order);
+			event_sent(client, &desc_device(desc[i])->fence);
 }
 
 static int send_publish(struct fsdp_client *client,
@@ -287,8 +287,8 @@ static int send_publish(struct fsdp_client *client,
 			.name = it->name ? it->name : "",
 			.flags = it->flags,
 			.ttl_ms = it->ttl_ms,
-			.timeline = is_timed ? on->order.timeline : 0,
-			.value = is_timed ? on->order.value : 0,
+			.timeline = is_timed ? on->fence.timeline : 0,
+			.value = is_timed ? on->fence.value : 0,
 			.event = events[i],
 		};
 	}

@@ -25,40 +25,39 @@ static const char *name_of(const struct fsdp_tensor *tensor)
 
 /* --- marks --------------------------------------------------------------- */
 
-static bool is_same(const struct tensor_order *a, const struct tensor_order *b)
+static bool is_same(const struct fence *a, const struct fence *b)
 {
 	return a->timeline == b->timeline && a->value == b->value;
 }
 
 /*
- * Make `order` the slot's fence, if the work of the old fence is complete when
+ * Make `fence` the slot's fence, if the work of the old fence is complete when
  * it is reached: because a counter never decreases, or the stream has waited
  * for it, or it is complete already. Otherwise: false, and the old fence.
  */
 static bool replace_fence(struct fsdp_client *client, uint32_t slot,
-			  const struct tensor_order *order,
-			  const struct tensor_order *waited,
-			  struct tensor_order *ret_old)
+			  const struct fence *fence, const struct fence *waited,
+			  struct fence *ret_old)
 {
 	struct refs_entry *entry = &client->refs.entries[slot];
-	struct tensor_order old = {.session = order->session};
+	struct fence old = {.session = fence->session};
 	bool is_one, is_covered;
 
 	pthread_mutex_lock(&client->fences_lock);
 	old.timeline =
 		atomic_load_explicit(&entry->timeline, memory_order_relaxed);
 	old.value = atomic_load_explicit(&entry->fence, memory_order_relaxed);
-	is_one = old.timeline == order->timeline;
+	is_one = old.timeline == fence->timeline;
 	is_covered =
 		is_one || is_same(&old, waited) || timeline_peek(client, &old);
 	/* Another thread may have stored a later value. Relaxed: the broker
 	 * reads it once the slot is not held, and the count is lowered
 	 * afterwards, seq_cst. */
-	if (is_covered && !(is_one && old.value > order->value)) {
+	if (is_covered && !(is_one && old.value > fence->value)) {
 		atomic_store_explicit(&entry->timeline,
-				      (uint16_t)order->timeline,
+				      (uint16_t)fence->timeline,
 				      memory_order_relaxed);
-		atomic_store_explicit(&entry->fence, order->value,
+		atomic_store_explicit(&entry->fence, fence->value,
 				      memory_order_relaxed);
 	}
 	pthread_mutex_unlock(&client->fences_lock);
@@ -68,9 +67,9 @@ static bool replace_fence(struct fsdp_client *client, uint32_t slot,
 
 static int set_fence(struct fsdp_client *client, uint32_t slot,
 		     const struct device *device, CUstream stream,
-		     const struct tensor_order *order, struct error *err)
+		     const struct fence *fence, struct error *err)
 {
-	struct tensor_order mine = *order, old, waited = {0};
+	struct fence mine = *fence, old, waited = {0};
 
 	while (!replace_fence(client, slot, &mine, &waited, &old)) {
 		/* It belongs to our own streams, so it is never for the host.
@@ -86,7 +85,7 @@ static int set_fence(struct fsdp_client *client, uint32_t slot,
 	return 0;
 }
 
-/* NULL: it has no elements, so it needs no order. */
+/* NULL: it has no elements, so it needs no fence. */
 static int device_of(const struct fsdp_tensor *tensor,
 		     const struct device **ret, struct error *err)
 {
@@ -132,7 +131,7 @@ static int device_of_all(struct fsdp_tensor *const *tensors, size_t n,
 
 static int mark_by_timeline(struct fsdp_tensor *const *tensors, size_t n,
 			    const struct device *device, CUstream stream,
-			    struct tensor_order *ret, struct error *err)
+			    struct fence *ret, struct error *err)
 {
 	struct fsdp_client *client = tensors[0]->client;
 	int r = timeline_signal(client, device, stream, ret, err);
@@ -152,16 +151,16 @@ static int follow_earlier(const struct fsdp_tensor *tensor,
 	const struct slot_ref ref = {tensor->slot, tensor->generation};
 	const struct desc_device *it = desc_device(tensor_desc(tensor));
 
-	if (!it || !event_orders(&it->order) ||
+	if (!it || !fence_is_event(&it->fence) ||
 	    stream_peek(tensor) != WRITTEN_PENDING)
 		return 0;
-	return event_wait(tensor->client, &ref, &it->order, device, stream,
+	return event_wait(tensor->client, &ref, &it->fence, device, stream,
 			  err);
 }
 
 static int mark_by_event(struct fsdp_tensor *const *tensors, size_t n,
 			 const struct device *device, CUstream stream,
-			 struct tensor_order *ret, const uint8_t **ret_event,
+			 struct fence *ret, const uint8_t **ret_event,
 			 struct error *err)
 {
 	int r = context_check_stream(device, stream, err);
@@ -174,13 +173,12 @@ static int mark_by_event(struct fsdp_tensor *const *tensors, size_t n,
 }
 
 int stream_mark(struct fsdp_tensor *const *tensors, size_t n, void *stream,
-		struct tensor_order *ret, const uint8_t **ret_event,
-		struct error *err)
+		struct fence *ret, const uint8_t **ret_event, struct error *err)
 {
 	const struct device *device;
 	int r = device_of_all(tensors, n, &device, err);
 
-	*ret = (struct tensor_order){0};
+	*ret = (struct fence){0};
 	*ret_event = NULL;
 	if (r < 0 || !device)
 		return r;
@@ -231,9 +229,9 @@ enum written stream_peek(const struct fsdp_tensor *tensor)
 	if (now != WRITTEN_PENDING)
 		return now;
 	return learn(tensor,
-		     event_orders(&it->order)
-			     ? event_peek(tensor->client, &it->order)
-			     : timeline_peek(tensor->client, &it->order));
+		     fence_is_event(&it->fence)
+			     ? event_peek(tensor->client, &it->fence)
+			     : timeline_peek(tensor->client, &it->fence));
 }
 
 /* The same, with a request to the broker if necessary. */
@@ -248,10 +246,10 @@ static int look(const struct fsdp_tensor *tensor, enum written *ret,
 	*ret = stream_peek(tensor);
 	if (*ret != WRITTEN_PENDING)
 		return 0;
-	r = event_orders(&it->order)
-		    ? event_look(tensor->client, &ref, &it->order, it->device,
+	r = fence_is_event(&it->fence)
+		    ? event_look(tensor->client, &ref, &it->fence, it->device,
 				 &is_reached, err)
-		    : timeline_look(tensor->client, &ref, &it->order,
+		    : timeline_look(tensor->client, &ref, &it->fence,
 				    &is_reached, err);
 	if (r == 0)
 		*ret = learn(tensor, is_reached);
@@ -278,7 +276,7 @@ int stream_refuse_tainted(const struct fsdp_tensor *tensor, struct error *err)
 
 static bool is_by_event(const struct fsdp_tensor *tensor)
 {
-	return event_orders(&desc_device(tensor_desc(tensor))->order);
+	return fence_is_event(&desc_device(tensor_desc(tensor))->fence);
 }
 
 /* Between two looks. */
@@ -351,9 +349,9 @@ static int have_stream_wait(const struct fsdp_tensor *tensor,
 	if (*ret != WRITTEN_PENDING)
 		return 0;
 	r = is_by_event(tensor)
-		    ? event_wait(tensor->client, &ref, &it->order, it->device,
+		    ? event_wait(tensor->client, &ref, &it->fence, it->device,
 				 stream, err)
-		    : timeline_wait(tensor->client, &ref, &it->order,
+		    : timeline_wait(tensor->client, &ref, &it->fence,
 				    it->device, stream, err);
 	if (r == TIMELINE_FOR_HOST)
 		return wait_in_its_place(tensor, start_ms, options->timeout_ms,
@@ -398,7 +396,7 @@ int stream_await(struct fsdp_tensor *const *tensors, size_t n,
 int stream_drop(struct fsdp_tensor *tensor, void *stream, struct error *err)
 {
 	struct fsdp_client *client = tensor->client;
-	struct tensor_order order;
+	struct fence order;
 	const struct device *device;
 	int r = device_of(tensor, &device, err);
 

@@ -32,7 +32,7 @@ static inline bool stream_is_for(const struct fsdp_tensor *tensor)
  * host memory, or on another device than the stream. -EAGAIN: too many events.
  */
 int stream_mark(struct fsdp_tensor *const *tensors, size_t n, void *stream,
-		struct tensor_order *ret, const uint8_t **ret_event,
+		struct fence *ret, const uint8_t **ret_event,
 		struct error *err);
 
 /*

@@ -143,16 +143,16 @@ static void fill_rest(struct desc *desc, const struct tensor_place *place)
 		memcpy(rest->dims + desc->n_dims, place->type.strides, size);
 }
 
-void desc_set_order(struct desc *desc, const struct tensor_order *order)
+void desc_set_fence(struct desc *desc, const struct fence *fence)
 {
 	struct desc_device *it = desc_device(desc);
 
 	if (!it)
 		return;
-	it->order = *order;
+	it->fence = *fence;
 	/* Relaxed: nobody else has it yet. */
 	atomic_store_explicit(&it->written,
-			      order->session ? WRITTEN_PENDING : WRITTEN_YES,
+			      fence->session ? WRITTEN_PENDING : WRITTEN_YES,
 			      memory_order_relaxed);
 }
 
@@ -165,7 +165,7 @@ static void fill_device(struct desc *desc, const struct tensor_place *place,
 		return;
 	it->device = location.device;
 	it->is_legacy = location.is_legacy;
-	desc_set_order(desc, &place->order);
+	desc_set_fence(desc, &place->fence);
 	if (place->is_tainted)
 		atomic_store_explicit(&it->written, WRITTEN_NEVER,
 				      memory_order_relaxed);

@@ -62,8 +62,8 @@ enum written {
 /* Of a tensor on a device, after the dims. */
 struct desc_device {
 	const struct device *device;
-	struct tensor_order order; /* when it is written */
-	_Atomic uint8_t written;   /* enum written; never goes back */
+	struct fence fence;      /* when it is written */
+	_Atomic uint8_t written; /* enum written; never goes back */
 	bool is_legacy; /* memory that ends with the process that shared it */
 };
 
@@ -134,9 +134,9 @@ struct location {
  * memory. */
 struct desc *desc_new(struct stripe *stripe, const struct tensor_place *place,
 		      const char *name, struct location location);
-/* `order` says when it is written; does nothing for host memory. No other
+/* `fence` says when it is written; does nothing for host memory. No other
  * thread has the descriptor yet. */
-void desc_set_order(struct desc *desc, const struct tensor_order *order);
+void desc_set_fence(struct desc *desc, const struct fence *fence);
 /* Remove one user; the last one frees it. */
 void desc_drop(struct stripe *stripe, struct desc *desc);
 

@@ -85,7 +85,7 @@ static bool is_own(const struct fsdp_client *client, uint64_t session)
 	return session == client->connection.self.session;
 }
 
-/* The broker says that the session's order of the tensor has ended: the work is
+/* The broker says that the tensor's ready fence has ended: the work is
  * complete, or the session is over. */
 #define TIMELINE_ENDED 1
 
@@ -274,8 +274,7 @@ static int write_next(struct counter *counter, const struct timeline_file *file,
 }
 
 int timeline_signal(struct fsdp_client *client, const struct device *device,
-		    CUstream stream, struct tensor_order *ret,
-		    struct error *err)
+		    CUstream stream, struct fence *ret, struct error *err)
 {
 	uint64_t session = client->connection.self.session;
 	struct timeline_file *file;
@@ -291,7 +290,7 @@ int timeline_signal(struct fsdp_client *client, const struct device *device,
 	pthread_mutex_lock(&counter->lock);
 	r = write_next(counter, file, timeline, stream, err);
 	if (r == 0)
-		*ret = (struct tensor_order){session, timeline, counter->value};
+		*ret = (struct fence){session, timeline, counter->value};
 	pthread_mutex_unlock(&counter->lock);
 	return r;
 }
@@ -299,51 +298,50 @@ int timeline_signal(struct fsdp_client *client, const struct device *device,
 /* --- waiting ------------------------------------------------------------- */
 
 static bool is_reached(const struct timeline_file *file,
-		       const struct tensor_order *order)
+		       const struct fence *fence)
 {
 	return timeline_has_reached(
-		timelines_load(&file->timelines, order->timeline),
-		order->value);
+		timelines_load(&file->timelines, fence->timeline),
+		fence->value);
 }
 
-bool timeline_peek(struct fsdp_client *client, const struct tensor_order *order)
+bool timeline_peek(struct fsdp_client *client, const struct fence *fence)
 {
 	struct timeline_book *book = &client->timelines;
 	const struct timeline_file *file;
 
 	pthread_mutex_lock(&book->lock);
-	file = find(book, order->session, NULL);
+	file = find(book, fence->session, NULL);
 	pthread_mutex_unlock(&book->lock);
-	return file && is_reached(file, order);
+	return file && is_reached(file, fence);
 }
 
 int timeline_look(struct fsdp_client *client, const struct slot_ref *ref,
-		  const struct tensor_order *order, bool *ret,
-		  struct error *err)
+		  const struct fence *fence, bool *ret, struct error *err)
 {
 	struct timeline_file *file;
-	int r = get_file(client, order->session, ref, NULL, &file, err);
+	int r = get_file(client, fence->session, ref, NULL, &file, err);
 
 	if (r == 0)
-		*ret = is_reached(file, order);
+		*ret = is_reached(file, fence);
 	else if (r == TIMELINE_ENDED)
 		*ret = true;
 	return r < 0 ? r : 0;
 }
 
 int timeline_wait(struct fsdp_client *client, const struct slot_ref *ref,
-		  const struct tensor_order *order, const struct device *device,
+		  const struct fence *fence, const struct device *device,
 		  CUstream stream, struct error *err)
 {
 	struct timeline_file *file;
-	int r = get_file(client, order->session, ref, device, &file, err);
+	int r = get_file(client, fence->session, ref, device, &file, err);
 
 	if (r == TIMELINE_ENDED)
 		return 0;
-	if (r < 0 || is_reached(file, order))
+	if (r < 0 || is_reached(file, fence))
 		return r;
 	if (!file->map.device)
 		return TIMELINE_FOR_HOST;
-	return order_wait(&file->map, stream, offset_of(order->timeline),
-			  order->value, err);
+	return order_wait(&file->map, stream, offset_of(fence->timeline),
+			  fence->value, err);
 }

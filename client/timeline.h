@@ -53,21 +53,18 @@ void timeline_book_deinit(struct timeline_book *book, bool is_forked);
 /* Make `stream`, which belongs to the device, write the next value of one of
  * our counters after its work so far. */
 int timeline_signal(struct fsdp_client *client, const struct device *device,
-		    CUstream stream, struct tensor_order *ret,
-		    struct error *err);
+		    CUstream stream, struct fence *ret, struct error *err);
 
 /*
- * Has the timeline reached the value of `order`? (For a dead session it always
- * has.) `ref` is a tensor with this order that is held; because of it the
+ * Has the timeline reached the value of `fence`? (For a dead session it always
+ * has.) `ref` is a tensor with this fence that is held; because of it the
  * broker lets this process read another session's timelines.
  */
 int timeline_look(struct fsdp_client *client, const struct slot_ref *ref,
-		  const struct tensor_order *order, bool *ret,
-		  struct error *err);
+		  const struct fence *fence, bool *ret, struct error *err);
 
 /* As far as can be known without a request. */
-bool timeline_peek(struct fsdp_client *client,
-		   const struct tensor_order *order);
+bool timeline_peek(struct fsdp_client *client, const struct fence *fence);
 
 /* The device can register writable pages only, and another user's pages are not
  * writable here: the caller must wait on the host (timeline_look()). */
@@ -75,5 +72,5 @@ bool timeline_peek(struct fsdp_client *client,
 
 /* Make `stream` wait until it has; or TIMELINE_FOR_HOST. */
 int timeline_wait(struct fsdp_client *client, const struct slot_ref *ref,
-		  const struct tensor_order *order, const struct device *device,
+		  const struct fence *fence, const struct device *device,
 		  CUstream stream, struct error *err);

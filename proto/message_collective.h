@@ -213,7 +213,7 @@ struct comm_reply {
 	uint64_t step;    /* last committed; 0: none */
 	bool has_nccl_id; /* on devices */
 	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
-	bool takes_orders; /* inputs may be handed in before they are written */
+	bool takes_fences; /* inputs may be handed in before they are written */
 	/* Word of the state table that says whether the run is alive; 0: none.
 	 * Then its ranks do nothing without the broker. */
 	uint32_t verdict;

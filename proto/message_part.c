@@ -208,7 +208,7 @@ int ref_check(struct slot_ref ref, struct error *err)
 	return 0;
 }
 
-int order_check(uint32_t timeline, uint64_t value, struct error *err)
+int fence_check(uint32_t timeline, uint64_t value, struct error *err)
 {
 	if (timeline == 0 && value == 0)
 		return 0;

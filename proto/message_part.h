@@ -40,7 +40,7 @@ struct slot_ref {
 
 /* When a tensor on a device is written: once this counter has this value, or
  * the event of this number is done. */
-struct tensor_order {
+struct fence {
 	uint64_t session;  /* whose; 0: it is written */
 	uint32_t timeline; /* below MESSAGE_MAX_TIMELINES; 0: none, so it is an
 			      event, if session is not 0 */
@@ -58,7 +58,7 @@ struct tensor_place {
 	struct tensor_type type;
 	const char *name; /* "" if it has none; replies to get and redeem leave
 			     it out: whoever asked by name knows it */
-	struct tensor_order order;
+	struct fence fence;
 	bool is_tainted; /* its writer died before the work was done */
 };
 

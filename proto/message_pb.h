@@ -88,7 +88,7 @@ int text_take(ProtobufCBinaryData bytes, size_t max_size, const char *what,
 int name_take(ProtobufCBinaryData bytes, enum name_form form, struct room *room,
 	      const char **ret, struct error *err);
 /* Both 0, or a value that a timeline can have. */
-int order_check(uint32_t timeline, uint64_t value, struct error *err);
+int fence_check(uint32_t timeline, uint64_t value, struct error *err);
 /* The number of an event. */
 int event_check(uint64_t number, struct error *err);
 int ref_check(struct slot_ref ref, struct error *err);

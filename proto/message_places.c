@@ -26,7 +26,7 @@ struct widths {
 	size_t n_strided;
 	size_t n_strides;
 	size_t names_size; /* 0: none has a name */
-	size_t n_orders;   /* 0: nothing orders any; else one for each */
+	size_t n_fences;   /* 0: no place has a fence; else one for each */
 	size_t n_taints;   /* 0: none is tainted; else one for each */
 };
 
@@ -49,8 +49,8 @@ static struct widths measure(const struct tensor_place *first, size_t step,
 			is_named = true;
 			widths.names_size += strlen(place->name);
 		}
-		if (place->order.session)
-			widths.n_orders = n;
+		if (place->fence.session)
+			widths.n_fences = n;
 		if (place->is_tainted)
 			widths.n_taints = n;
 	}
@@ -66,7 +66,7 @@ static bool allocate_columns(Fsdp__Places *pb, size_t n,
 	pb->n_offset = pb->n_size = pb->n_version = n;
 	pb->dtype.len = pb->n_dims.len = n;
 	pb->n_timeline_session = pb->n_timeline = pb->n_value =
-		widths->n_orders;
+		widths->n_fences;
 	pb->is_tainted.len = widths->n_taints;
 	pb->slot = pb_arena_alloc(arena, n, sizeof(*pb->slot));
 	pb->generation = pb_arena_alloc(arena, n, sizeof(*pb->generation));
@@ -82,11 +82,11 @@ static bool allocate_columns(Fsdp__Places *pb, size_t n,
 	pb->strides =
 		pb_arena_alloc(arena, widths->n_strides, sizeof(*pb->strides));
 	pb->names.data = pb_arena_alloc(arena, widths->names_size, 1);
-	pb->timeline_session = pb_arena_alloc(arena, widths->n_orders,
+	pb->timeline_session = pb_arena_alloc(arena, widths->n_fences,
 					      sizeof(*pb->timeline_session));
 	pb->timeline =
-		pb_arena_alloc(arena, widths->n_orders, sizeof(*pb->timeline));
-	pb->value = pb_arena_alloc(arena, widths->n_orders, sizeof(*pb->value));
+		pb_arena_alloc(arena, widths->n_fences, sizeof(*pb->timeline));
+	pb->value = pb_arena_alloc(arena, widths->n_fences, sizeof(*pb->value));
 	pb->is_tainted.data = pb_arena_alloc(arena, widths->n_taints, 1);
 	return pb->slot && pb->generation && pb->chunk && pb->offset &&
 	       pb->size && pb->version && pb->dtype.data && pb->n_dims.data &&
@@ -120,12 +120,11 @@ static void put_name(Fsdp__Places *pb, const char *name)
 	pb->names.data[pb->names.len++] = 0;
 }
 
-static void put_order(Fsdp__Places *pb, size_t i,
-		      const struct tensor_order *order)
+static void put_fence(Fsdp__Places *pb, size_t i, const struct fence *fence)
 {
-	pb->timeline_session[i] = order->session;
-	pb->timeline[i] = order->timeline;
-	pb->value[i] = order->value;
+	pb->timeline_session[i] = fence->session;
+	pb->timeline[i] = fence->timeline;
+	pb->value[i] = fence->value;
 }
 
 Fsdp__Places *places_build(const struct tensor_place *first, size_t step,
@@ -148,8 +147,8 @@ Fsdp__Places *places_build(const struct tensor_place *first, size_t step,
 		put_type(pb, i, &place->type);
 		if (widths.names_size > 0)
 			put_name(pb, place->name);
-		if (widths.n_orders > 0)
-			put_order(pb, i, &place->order);
+		if (widths.n_fences > 0)
+			put_fence(pb, i, &place->fence);
 		if (widths.n_taints > 0)
 			pb->is_tainted.data[i] = place->is_tainted;
 	}
@@ -262,10 +261,10 @@ struct places_cursor places_begin(const Fsdp__Places *pb)
 	return at;
 }
 
-static int take_order(const Fsdp__Places *pb, size_t i,
-		      struct tensor_order *ret, struct error *err)
+static int take_fence(const Fsdp__Places *pb, size_t i, struct fence *ret,
+		      struct error *err)
 {
-	*ret = (struct tensor_order){0};
+	*ret = (struct fence){0};
 	if (pb->n_timeline_session == 0)
 		return 0;
 	if (!pb->timeline_session[i] != !pb->value[i])
@@ -273,11 +272,11 @@ static int take_order(const Fsdp__Places *pb, size_t i,
 				 "value %" PRIu64 " of a timeline of session "
 				 "%" PRIu64 " cannot be",
 				 pb->value[i], pb->timeline_session[i]);
-	*ret = (struct tensor_order){pb->timeline_session[i], pb->timeline[i],
-				     pb->value[i]};
+	*ret = (struct fence){pb->timeline_session[i], pb->timeline[i],
+			      pb->value[i]};
 	if (ret->session && !ret->timeline)
 		return event_check(ret->value, err);
-	return order_check(ret->timeline, ret->value, err);
+	return fence_check(ret->timeline, ret->value, err);
 }
 
 static int take_taint(const Fsdp__Places *pb, size_t i, bool *ret,
@@ -309,7 +308,7 @@ static int take_place(const Fsdp__Places *pb, struct places_cursor *at,
 	r = take_extent(pb, at->i, span, ret, err);
 	if (r < 0)
 		return r;
-	r = take_order(pb, at->i, &ret->order, err);
+	r = take_fence(pb, at->i, &ret->fence, err);
 	if (r < 0)
 		return r;
 	r = take_taint(pb, at->i, &ret->is_tainted, err);

@@ -343,7 +343,7 @@ BODY(comm_reply, NULL,
      {U64(comm_reply, comm), ID("communicator")},
      {U64(comm_reply, step)},
      {MAYBE_BYTES(comm_reply, nccl_id, "NCCL id")},
-     {BOOL(comm_reply, takes_orders)},
+     {BOOL(comm_reply, takes_fences)},
      {U32(comm_reply, verdict)},
      {U32(comm_reply, direct)});
 

@@ -157,7 +157,7 @@ static int check_publish_item(void *ours, struct error *err)
 		return error_set(err, -EINVAL,
 				 "it is ordered by a timeline and by an event; "
 				 "one of them it can be");
-	return order_check(item->timeline, item->value, err);
+	return fence_check(item->timeline, item->value, err);
 }
 
 ITEM(publish_item, check_publish_item,

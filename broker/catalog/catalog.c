@@ -13,7 +13,7 @@
  *   64 KiB  48 MiB                       journal
  *    above   records, each kind from a   slots, blocks, grants, chunks,
  *            page of its own             sessions, tickets, bundles, prefixes,
- *                                        communicators, groups, orders,
+ *                                        communicators, groups, fences,
  *                                        channels
  *    above   4 bytes a bucket            hashes: name, grant, ticket, bundle,
  *                                        prefix
@@ -53,7 +53,7 @@
 #define N_PREFIXES (UINT64_C(64) << 10)
 #define N_COMMS    (UINT64_C(1024) + 1)
 #define N_GROUPS   ((UINT64_C(64) << 10) + 1)
-#define N_ORDERS   TABLE_SLOTS   /* one for each slot */
+#define N_FENCES   TABLE_SLOTS   /* one for each slot */
 #define N_CHANNELS UINT64_C(129) /* CATALOG_CHANNELS */
 
 #define SLOTS_AT    JOURNAL_END
@@ -69,9 +69,10 @@
 	PAGE_UP(BUNDLES_AT + N_BUNDLES * sizeof(struct bundle_record))
 #define COMMS_AT                                                               \
 	PAGE_UP(PREFIXES_AT + N_PREFIXES * sizeof(struct prefix_record))
-#define GROUPS_AT   PAGE_UP(COMMS_AT + N_COMMS * sizeof(struct comm_record))
-#define ORDERS_AT   PAGE_UP(GROUPS_AT + N_GROUPS * sizeof(struct group_record))
-#define CHANNELS_AT PAGE_UP(ORDERS_AT + N_ORDERS * sizeof(struct order_record))
+#define GROUPS_AT PAGE_UP(COMMS_AT + N_COMMS * sizeof(struct comm_record))
+#define FENCES_AT PAGE_UP(GROUPS_AT + N_GROUPS * sizeof(struct group_record))
+#define CHANNELS_AT                                                            \
+	PAGE_UP(FENCES_AT + N_FENCES * sizeof(struct ready_fence_record))
 #define RECORDS_END                                                            \
 	PAGE_UP(CHANNELS_AT + N_CHANNELS * sizeof(struct channel_record))
 
@@ -104,7 +105,7 @@ _Static_assert(sizeof(struct bundle_record) == 144, "bundle");
 _Static_assert(sizeof(struct prefix_record) == 48, "prefix");
 _Static_assert(sizeof(struct comm_record) == 1368, "communicator");
 _Static_assert(sizeof(struct group_record) == 576, "group");
-_Static_assert(sizeof(struct order_record) == 64, "order");
+_Static_assert(sizeof(struct ready_fence_record) == 64, "ready fence");
 _Static_assert(sizeof(struct channel_record) == 1336, "channel");
 _Static_assert(N_CHANNELS == CATALOG_CHANNELS, "channels");
 _Static_assert(BLOBS_AT % LAYOUT_PAGE_SIZE == 0, "blobs");
@@ -137,7 +138,7 @@ static const struct section sections[SECTION_N] = {
 		offsetof(struct prefix_record, hash_next) },
 	[SECTION_COMM] = SECTION(COMM, comm_record, n_groups),
 	[SECTION_GROUP] = SECTION(GROUP, group_record, next),
-	[SECTION_ORDER] = SECTION(ORDER, order_record, session),
+	[SECTION_READY_FENCE] = SECTION(FENCE, ready_fence_record, session),
 	[SECTION_CHANNEL] = SECTION(CHANNEL, channel_record, n_slots),
 };
 

@@ -52,7 +52,7 @@ enum catalog_section {
 	SECTION_PREFIX,
 	SECTION_COMM,
 	SECTION_GROUP,
-	SECTION_ORDER,
+	SECTION_READY_FENCE,
 	SECTION_CHANNEL,
 	SECTION_N
 };
@@ -109,7 +109,7 @@ struct slot_record {
 	struct link bundle_link;  /* bundle_record.members */
 	struct link session_link; /* session_record.own: writing or tied */
 	/* Ready fence of its contents; 0: they are ready. */
-	uint32_t order;
+	uint32_t ready_fence;
 	uint32_t channel; /* whose buffer it is; 0: none's */
 	uint32_t reserved;
 };
@@ -172,7 +172,7 @@ struct session_record {
 	uint64_t answered;
 	struct list grants;
 	struct list own;       /* slots that it writes or that are tied to it */
-	struct list orders;    /* ready fences by its timelines and events */
+	struct list fences;    /* ready fences by its timelines and events */
 	uint32_t first_bundle; /* staged by it; chained by bundle_record.next */
 	/* The bundle version that it leases (0: none), the next member to
 	 * grant, and the number of members left: see lease.h. */
@@ -287,8 +287,8 @@ struct group_record {
 	uint64_t n_gathers, n_reductions;
 };
 
-/* The ready fence of a slot's contents: see order.h. */
-struct order_record {
+/* The ready fence of a slot's contents: see ready_fence.h. */
+struct ready_fence_record {
 	uint64_t value; /* of the timeline; of an event: its number */
 	uint64_t event; /* blob: the event's handle; 0: none */
 	uint32_t slot;  /* 0: the record is free */
@@ -298,7 +298,7 @@ struct order_record {
 	 * has the handle; 0: this fence is not a copy. */
 	uint32_t original;
 	struct link session_link;
-	struct link copy_link; /* order_record.copies */
+	struct link copy_link; /* ready_fence_record.copies */
 	struct list copies;    /* fences of views */
 	uint32_t reserved;
 };
@@ -457,7 +457,7 @@ int catalog_check_room(const struct catalog *catalog,
 	X(SECTION_PREFIX, prefix)                                              \
 	X(SECTION_COMM, comm)                                                  \
 	X(SECTION_GROUP, group)                                                \
-	X(SECTION_ORDER, order)                                                \
+	X(SECTION_READY_FENCE, ready_fence)                                    \
 	X(SECTION_CHANNEL, channel)
 #define X(SECTION, noun)                                                       \
 	struct noun##_record *catalog_##noun(const struct catalog *catalog,    \

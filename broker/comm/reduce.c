@@ -205,7 +205,7 @@ static void hand_in(struct reduction *reduction, uint32_t rank,
 {
 	struct group *group = reduction->call.group;
 
-	reduction->orders[rank] = (struct engine_order){
+	reduction->fences[rank] = (struct engine_fence){
 		.timeline = request->timeline, .value = request->value};
 	reduction->inputs[rank] = group->inputs[rank];
 	group->inputs[rank] = 0;

@@ -32,7 +32,7 @@ struct reduction {
 	bool has_factor;
 	double factor;
 	uint32_t inputs[PLAN_MAX_RANKS];            /* slots, pinned */
-	struct engine_order orders[PLAN_MAX_RANKS]; /* when they are written */
+	struct engine_fence fences[PLAN_MAX_RANKS]; /* when they are written */
 	bool is_running;
 };
 

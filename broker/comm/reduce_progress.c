@@ -136,15 +136,15 @@ static int give_timelines(struct reduction *reduction, struct error *err)
 	int fd, r = 0;
 
 	for (uint32_t i = 0; i < comm->n_ranks && r == 0; i++) {
-		struct engine_order *order = &reduction->orders[i];
+		struct engine_fence *fence = &reduction->fences[i];
 		struct session *session = comm->ranks[i].session;
 
-		if (!order->timeline)
+		if (!fence->timeline)
 			continue;
 		if (!session ||
 		    timeline_file_has_reached(&session->holdings,
-					      order->timeline, order->value)) {
-			order->timeline = 0;
+					      fence->timeline, fence->value)) {
+			fence->timeline = 0;
 			continue;
 		}
 		r = timeline_file_fd(&session->holdings, false, &fd, err);
@@ -164,7 +164,7 @@ static int submit_each(struct reduction *reduction, struct work *work,
 		.inputs = reduction->inputs,
 		.grads = group->grads.slots,
 		.partial = group->partial.slots,
-		.orders = reduction->orders,
+		.fences = reduction->fences,
 	};
 	struct job_device job = {
 		.kind = JOB_DEVICE_REDUCE,

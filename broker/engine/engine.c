@@ -162,8 +162,8 @@ static void fill_rank(struct engine *engine, struct engine_job *job,
 	rank->reduce.input = take_slot(engine, job, slots->inputs[i]);
 	rank->reduce.grads = take_slot(engine, job, slots->grads[i]);
 	rank->reduce.partial = take_slot(engine, job, slots->partial[i]);
-	rank->reduce.timeline = slots->orders[i].timeline;
-	rank->reduce.value = slots->orders[i].value;
+	rank->reduce.timeline = slots->fences[i].timeline;
+	rank->reduce.value = slots->fences[i].value;
 }
 
 int engine_submit_device(struct engine *engine, const struct job_device *job,

@@ -133,7 +133,7 @@ int engine_submit(struct engine *engine, const struct job *job,
  */
 /* A timeline of a rank's session, and how far it is to come; 0: nothing is to
  * be waited for. */
-struct engine_order {
+struct engine_fence {
 	uint32_t timeline;
 	uint64_t value;
 };
@@ -141,7 +141,7 @@ struct engine_rank_slots {
 	uint32_t n_ranks;
 	const uint32_t *shards, *full;            /* gather */
 	const uint32_t *inputs, *grads, *partial; /* reduce */
-	const struct engine_order *orders;        /* of the inputs */
+	const struct engine_fence *fences;        /* of the inputs */
 };
 int engine_submit_device(struct engine *engine, const struct job_device *job,
 			 const struct engine_rank_slots *slots,

@@ -13,7 +13,7 @@
 #include "broker/session/sessions.h"
 #include "broker/tensor/collect.h"
 #include "broker/tensor/grant.h"
-#include "broker/tensor/order.h"
+#include "broker/tensor/ready_fence.h"
 #include "broker/tensor/settle.h"
 #include "broker/tensor/timeline_file.h"
 #include "proto/error.h"

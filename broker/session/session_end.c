@@ -14,7 +14,7 @@
 #include "broker/tensor/grant.h"
 #include "broker/tensor/lease.h"
 #include "broker/tensor/name.h"
-#include "broker/tensor/order.h"
+#include "broker/tensor/ready_fence.h"
 #include "broker/tensor/settle.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
@@ -35,18 +35,18 @@
  * from `*left`; when that reaches 0, there may be more.
  */
 
-static void end_orders(struct session *session, uint32_t *left)
+static void end_fences(struct session *session, uint32_t *left)
 {
 	struct store *store = session->sessions->store;
 	uint32_t slot;
 
 	for (; *left > 0; --*left) {
-		slot = order_end_next(store, session->holdings.index);
+		slot = ready_fence_end_next(store, session->holdings.index);
 		if (!slot)
 			return;
 		/* It may be that nothing else has kept its memory. */
 		slot_update_state(store, slot);
-		failpoint("order.ended");
+		failpoint("ready_fence.ended");
 		catalog_commit(&store->catalog);
 	}
 }
@@ -141,7 +141,7 @@ static bool end_some(struct session *session)
 	shared_chunk_end_session(sessions->store, session->holdings.index,
 				 &left);
 	if (left > 0)
-		end_orders(session, &left);
+		end_fences(session, &left);
 	if (left == 0)
 		return false;
 	timeline_file_end(&session->holdings);

@@ -1,5 +1,5 @@
 #include "broker/tensor/place.h"
-#include "broker/tensor/order.h"
+#include "broker/tensor/ready_fence.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 
@@ -20,7 +20,7 @@ void slot_place(const struct store *store, uint32_t slot, char *name_buffer,
 		.name = name_buffer ? name_buffer : "",
 		.is_tainted = record->flags & SLOT_FLAG_TAINTED,
 	};
-	if (record->order)
-		order_describe(store, slot, &ret->order);
+	if (record->ready_fence)
+		ready_fence_describe(store, slot, &ret->fence);
 	slot_describe(store, slot, &ret->type, name_buffer);
 }

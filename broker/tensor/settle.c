@@ -5,8 +5,8 @@
  * becomes LIMBO, with a seq_cst store, and then the counts are read. A client
  * that acquired before that store is counted; a client that acquires after it
  * sees LIMBO and backs out. A device may still be working on a slot that no
- * session holds: for the writer until its ready fence is reached (order.h), for
- * a reader until the fence that the release recorded.
+ * session holds: for the writer until its ready fence is reached
+ * (ready_fence.h), for a reader until the fence that the release recorded.
  */
 #include "broker/tensor/settle.h"
 #include "broker/tensor/bundle.h"
@@ -16,7 +16,7 @@
 #include "broker/tensor/index.h"
 #include "broker/tensor/limbo.h"
 #include "broker/tensor/name.h"
-#include "broker/tensor/order.h"
+#include "broker/tensor/ready_fence.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 #include "broker/tensor/unshare.h"
@@ -50,7 +50,7 @@ enum slot_use slot_use(const struct store *store, uint32_t slot)
 	uint32_t grant = record->grants.first;
 	enum slot_use use = SLOT_UNUSED;
 
-	if (record->order && order_is_pending(store, slot))
+	if (record->ready_fence && ready_fence_is_pending(store, slot))
 		use = SLOT_FENCED;
 	for (; grant; grant = catalog_grant(catalog, grant)->slot_link.next) {
 		if (grant_holds(store, grant) > 0)
@@ -147,7 +147,7 @@ static void free_slot(struct store *store, uint32_t slot)
 	assert(!record->writer && !record->tied && !is_kept(store, record));
 	unshare_end(store, slot);
 	limbo_leave(store, slot);
-	order_end(store, slot);
+	ready_fence_end(store, slot);
 	grant_drop_slot(store, slot);
 	slot_end_name(store, slot); /* a bundle member may still have one */
 	if (record->bundle)

@@ -7,7 +7,7 @@
 #include "broker/tensor/grant.h"
 #include "broker/tensor/limbo.h"
 #include "broker/tensor/name.h"
-#include "broker/tensor/order.h"
+#include "broker/tensor/ready_fence.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
@@ -69,7 +69,7 @@ static void look_at(const struct store *store, uint32_t slot, uint32_t keeper,
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	const struct grant_record *grant;
 
-	if (record->order && order_is_pending(store, slot))
+	if (record->ready_fence && ready_fence_is_pending(store, slot))
 		note(obstacle, ORDER, 0, 1);
 	for (uint32_t i = record->grants.first; i; i = grant->slot_link.next) {
 		grant = catalog_grant(catalog, i);

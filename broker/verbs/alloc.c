@@ -11,7 +11,7 @@
 #include "broker/tensor/collect.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
-#include "broker/tensor/order.h"
+#include "broker/tensor/ready_fence.h"
 #include "broker/tensor/room.h"
 #include "broker/tensor/settle.h"
 #include "broker/tensor/shared_chunk.h"
@@ -279,7 +279,8 @@ static bool make_slot(struct alloc_plan *plan, uint32_t i)
 	if (!plan->slots[i])
 		return false;
 	if (item->is_view)
-		order_copy(&broker->store, item->base.slot, plan->slots[i]);
+		ready_fence_copy(&broker->store, item->base.slot,
+				 plan->slots[i]);
 	return true;
 }
 

@@ -34,7 +34,7 @@ int verb_comm_join(struct verb_call *call, struct error *err)
 	call->reply->comm.step = comm->step;
 	call->reply->comm.has_nccl_id = comm->has_nccl_id;
 	memcpy(call->reply->comm.nccl_id, comm->nccl_id, MESSAGE_NCCL_ID_SIZE);
-	call->reply->comm.takes_orders = comm_is_by_worker(comm);
+	call->reply->comm.takes_fences = comm_is_by_worker(comm);
 	call->reply->comm.verdict = comm->verdict;
 	call->reply->comm.direct = comm->direct;
 	return VERB_DONE;

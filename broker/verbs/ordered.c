@@ -1,11 +1,11 @@
 /*
- * ordered: the producer reports that events (order.h) are done.
+ * ordered: the producer reports that events (ready_fence.h) are complete.
  *
  * The request has no recorded reply: reports that were made before, and slots
  * that were freed meanwhile, are ignored, so sending it again is harmless.
  */
 #include "broker/broker.h"
-#include "broker/tensor/order.h"
+#include "broker/tensor/ready_fence.h"
 #include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
@@ -17,9 +17,10 @@ static void end_event(struct verb_call *call, uint32_t slot, uint64_t event)
 	uint32_t session = call->session->holdings.index;
 	uint32_t ended;
 
-	while ((ended = order_end_event(store, slot, session, event)) != 0) {
+	while ((ended = ready_fence_end_event(store, slot, session, event)) !=
+	       0) {
 		slot_update_state(store, ended);
-		failpoint("order.event_ended");
+		failpoint("ready_fence.event_ended");
 		catalog_commit(&store->catalog);
 	}
 }

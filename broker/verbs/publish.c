@@ -10,8 +10,8 @@
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
 #include "broker/tensor/name.h"
-#include "broker/tensor/order.h"
 #include "broker/tensor/prefix.h"
+#include "broker/tensor/ready_fence.h"
 #include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/verbs/verbs.h"
@@ -228,7 +228,7 @@ static void unreserve(struct broker *broker, struct publication *all,
 				 &record->heap_position);
 		if (all[i].event)
 			catalog_blob_release(&broker->store.catalog,
-					     all[i].event, ORDER_EVENT_SIZE);
+					     all[i].event, FENCE_EVENT_SIZE);
 		if (all[i].is_claimed)
 			prefix_unclaim(&broker->store, all[i].item->name);
 		if (all[i].room)
@@ -243,13 +243,13 @@ static int reserve_event(struct broker *broker, struct publication *one,
 	if (!one->item->event)
 		return 0;
 	one->event =
-		catalog_blob_alloc(&broker->store.catalog, ORDER_EVENT_SIZE);
+		catalog_blob_alloc(&broker->store.catalog, FENCE_EVENT_SIZE);
 	if (!one->event)
 		return error_set(err, -ENOSPC,
 				 "the catalog has no room for the event's "
 				 "handle");
 	memcpy(catalog_blob(&broker->store.catalog, one->event),
-	       one->item->event, ORDER_EVENT_SIZE);
+	       one->item->event, FENCE_EVENT_SIZE);
 	return 0;
 }
 
@@ -352,13 +352,13 @@ static uint64_t publish(const struct verb_call *call,
 
 	slot_end_writer(&broker->store, one->slot);
 	if (one->item->value)
-		order_set(&broker->store, one->slot,
-			  call->session->holdings.index, one->item->timeline,
-			  one->item->value);
+		ready_fence_set(&broker->store, one->slot,
+				call->session->holdings.index,
+				one->item->timeline, one->item->value);
 	if (one->event)
-		order_set_event(&broker->store, one->slot,
-				call->session->holdings.index, one->number,
-				one->event);
+		ready_fence_set_event(&broker->store, one->slot,
+				      call->session->holdings.index,
+				      one->number, one->event);
 	if (*one->item->name) {
 		version = let_go(broker, one->item->name) + 1;
 		show(call, one, version);

@@ -6,7 +6,7 @@
  */
 #include "broker/broker.h"
 #include "broker/tensor/grant.h"
-#include "broker/tensor/order.h"
+#include "broker/tensor/ready_fence.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/timeline_file.h"
 #include "broker/verbs/verbs.h"
@@ -14,14 +14,14 @@
 #include <errno.h>
 #include <inttypes.h>
 
-/* What the request gives as the reason is a held tensor; its order may have
+/* What the request gives as the reason is a held tensor; its fence may have
  * been reached meanwhile, which does no harm. */
 static int check_reason(const struct verb_call *call, struct error *err)
 {
 	const struct timelines_request *request = &call->request->timelines;
 	const struct catalog *catalog = &call->broker->store.catalog;
 	uint32_t slot = slot_find(&call->broker->store, &request->ref, err);
-	uint32_t grant, order;
+	uint32_t grant, fence;
 
 	if (!slot)
 		return -ESTALE;
@@ -30,9 +30,10 @@ static int check_reason(const struct verb_call *call, struct error *err)
 	if (!grant || grant_holds(&call->broker->store, grant) <= 0)
 		return error_set(err, -EINVAL,
 				 "this session does not hold the tensor");
-	order = catalog_slot(catalog, slot)->order;
-	if (order &&
-	    catalog_session(catalog, catalog_order(catalog, order)->session)
+	fence = catalog_slot(catalog, slot)->ready_fence;
+	if (fence &&
+	    catalog_session(catalog,
+			    catalog_ready_fence(catalog, fence)->session)
 			    ->id == request->session)
 		return 0;
 	return error_set(err, -ESRCH,
@@ -41,15 +42,16 @@ static int check_reason(const struct verb_call *call, struct error *err)
 			 request->session);
 }
 
-/* The session that orders the tensor lives: its end would have ended that. */
+/* The session of the fence lives: the end of a session ends its fences. */
 static struct session *find(const struct verb_call *call)
 {
 	const struct catalog *catalog = &call->broker->store.catalog;
 	const struct slot_record *slot =
 		catalog_slot(catalog, call->request->timelines.ref.slot);
 
-	return session_at(&call->broker->sessions,
-			  catalog_order(catalog, slot->order)->session);
+	return session_at(
+		&call->broker->sessions,
+		catalog_ready_fence(catalog, slot->ready_fence)->session);
 }
 
 static int find_other(const struct verb_call *call, struct session **ret,
@@ -78,12 +80,12 @@ static int find_other(const struct verb_call *call, struct session **ret,
 	return 0;
 }
 
-/* False: it is not an event that orders the tensor. */
+/* False: the tensor's fence is not an event. */
 static bool give_event(struct verb_call *call)
 {
 	struct timelines_reply *reply = &call->reply->timelines;
-	const uint8_t *event = order_event(&call->broker->store,
-					   call->request->timelines.ref.slot);
+	const uint8_t *event = ready_fence_event(
+		&call->broker->store, call->request->timelines.ref.slot);
 
 	if (!event)
 		return false;

@@ -97,7 +97,7 @@ struct fsdp_comm {
 	uint32_t rank, n_shards, n_replicas;
 	int32_t timeout_ms; /* for waits for other ranks */
 	/* the broker takes ready fences; used without an engine */
-	bool takes_orders;
+	bool takes_fences;
 	/* word of the run in the state table; 0: there is none */
 	uint32_t verdict;
 	struct board board; /* run_board.h; page NULL: not asked for yet */
@@ -110,7 +110,7 @@ struct fsdp_comm {
 	uint64_t committing;
 	bool is_commit_unsent; /* commit.h */
 	/* without an engine: when the shards are written */
-	struct tensor_order written;
+	struct fence written;
 	/* code < 0: the communicator has failed, for this reason */
 	struct error failure;
 	/* input that was handed in, and is released before the next request; or

@@ -11,7 +11,7 @@
  * previous ones. */
 static int note_streams(struct fsdp_comm *comm, void *stream, struct error *err)
 {
-	comm->written = (struct tensor_order){0};
+	comm->written = (struct fence){0};
 	if (comm->engine)
 		return engine_note(comm->engine, stream, err);
 	if (!stream)

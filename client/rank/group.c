@@ -538,16 +538,16 @@ static int order_gradients(struct fsdp_group *group, void *stream,
 			   struct reduce_request *request, struct error *err)
 {
 	struct fsdp_comm *comm = group->comm;
-	struct tensor_order order;
-	int r = plain_note_stream(comm, stream, &order, err);
+	struct fence fence;
+	int r = plain_note_stream(comm, stream, &fence, err);
 
 	if (r < 0)
 		return r;
-	if (!comm->takes_orders)
-		return plain_await(comm, &order,
+	if (!comm->takes_fences)
+		return plain_await(comm, &fence,
 				   clock_now_ms() + comm->timeout_ms, err);
-	request->timeline = order.timeline;
-	request->value = order.value;
+	request->timeline = fence.timeline;
+	request->value = fence.value;
 	return 0;
 }
 

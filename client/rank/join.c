@@ -140,7 +140,7 @@ static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
 	comm->step = reply->step;
 	comm->rank = joined->rank;
 	comm->timeout_ms = joined->timeout_ms;
-	comm->takes_orders = reply->takes_orders;
+	comm->takes_fences = reply->takes_fences;
 	/* The verdict is an index into mapped memory. */
 	comm->verdict = reply->verdict < TABLE_RUNS ? reply->verdict : 0;
 	comm->n_shards = joined->n_shards;

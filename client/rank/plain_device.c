@@ -56,12 +56,12 @@ static int await_stream(const struct fsdp_comm *comm,
 }
 
 int plain_note_stream(const struct fsdp_comm *comm, void *stream,
-		      struct tensor_order *ret, struct error *err)
+		      struct fence *ret, struct error *err)
 {
 	const struct device *device;
 	int r = device_find(&comm->device, &device, err);
 
-	*ret = (struct tensor_order){0};
+	*ret = (struct fence){0};
 	if (r < 0)
 		return r;
 	return device->has_wait_value
@@ -69,12 +69,12 @@ int plain_note_stream(const struct fsdp_comm *comm, void *stream,
 		       : await_stream(comm, device, stream, err);
 }
 
-int plain_await(const struct fsdp_comm *comm, const struct tensor_order *order,
+int plain_await(const struct fsdp_comm *comm, const struct fence *fence,
 		int64_t deadline_ms, struct error *err)
 {
 	struct pause pause = PAUSE_INIT;
 
-	while (order->timeline && !timeline_peek(comm->client, order)) {
+	while (fence->timeline && !timeline_peek(comm->client, fence)) {
 		if (clock_now_ms() >= deadline_ms)
 			return refuse_late(comm, err);
 		pause_now(&pause);

@@ -19,10 +19,10 @@ int plain_check_stream(const struct device_uuid *uuid, void *stream,
  * Without a timeline of the device, the call has waited for the stream, within
  * the communicator's time-out. */
 int plain_note_stream(const struct fsdp_comm *comm, void *stream,
-		      struct tensor_order *ret, struct error *err);
+		      struct fence *ret, struct error *err);
 /* Wait on the host until the stream has reached it: -ETIMEDOUT, may be
  * repeated. */
-int plain_await(const struct fsdp_comm *comm, const struct tensor_order *order,
+int plain_await(const struct fsdp_comm *comm, const struct fence *fence,
 		int64_t deadline_ms, struct error *err);
 
 /* Zero the bytes after this rank's part of each parameter. */

@@ -418,9 +418,9 @@ static int publish_both(void)
 static void get_late(struct timelines *ret)
 {
 	cr_assert(zero(int, wire_get(bob, "late", &place)));
-	cr_assert(eq(u64, place.order.value, 2));
+	cr_assert(eq(u64, place.fence.value, 2));
 	cr_assert(not(place.is_tainted));
-	cr_assert(zero(int, wire_timelines(bob, place.order.session, &place.ref,
+	cr_assert(zero(int, wire_timelines(bob, place.fence.session, &place.ref,
 					   false, ret)),
 		  "%s", wire_sentence(bob));
 }
@@ -437,7 +437,7 @@ static void expect_taint(const struct timelines *theirs)
 	cr_expect(eq(int, table_word_state(word), SLOT_PUBLISHED));
 	cr_assert(zero(int, wire_get(bob, "late", &place)));
 	cr_expect(place.is_tainted);
-	cr_expect(zero(u64, place.order.session));
+	cr_expect(zero(u64, place.fence.session));
 	cr_assert(zero(int, wire_get(bob, "done", &place)));
 	cr_expect(not(place.is_tainted));
 	cr_expect(eq(u64, wire_status(bob, "tainted"), 1));
@@ -546,14 +546,14 @@ Test(device_broker, what_is_finished_in_quarantine_is_good)
 	cr_assert(zero(int, actor_run(&writer.actor, publish_both)));
 	get_late(&theirs);
 	timelines_close(&theirs);
-	cr_assert(zero(int, wire_timelines(bob, place.order.session, &place.ref,
+	cr_assert(zero(int, wire_timelines(bob, place.fence.session, &place.ref,
 					   true, &theirs)));
 	actor_kill(&writer.actor);
 	wire_wait_status(bob, "dead_sessions", 1);
 	/* as a kernel does that outlives its process */
 	wire_reach(&theirs, 1, 2);
 	cr_assert(zero(int, wire_get(bob, "late", &place)));
-	cr_expect(zero(u64, place.order.session));
+	cr_expect(zero(u64, place.fence.session));
 	cr_expect(not(place.is_tainted));
 	timelines_close(&theirs);
 }
@@ -562,7 +562,7 @@ Test(device_broker, what_is_finished_in_quarantine_is_good)
 /* The broker dies in the midst of burying the writer, and again. */
 Test(device_broker, a_burial_that_is_interrupted_is_done_by_the_next_broker)
 {
-	static const char *const points[] = {"order.ended",
+	static const char *const points[] = {"ready_fence.ended",
 					     "timeline_file.poisoned"};
 	char token[96];
 

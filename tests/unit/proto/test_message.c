@@ -79,10 +79,9 @@ Test(message, replies_that_contradict_themselves_are_refused)
 {
 #define first reply.places.places[0]
 	refuse_reply(GET, first.name = "a//", -EINVAL);
-	refuse_reply(GET, first.order = ((struct tensor_order){5, 0, 7}), 0);
-	refuse_reply(GET, first.order.session = 0, -EPROTO);
-	refuse_reply(GET,
-		     first.order = ((struct tensor_order){5, 0, INT64_MAX}),
+	refuse_reply(GET, first.fence = ((struct fence){5, 0, 7}), 0);
+	refuse_reply(GET, first.fence.session = 0, -EPROTO);
+	refuse_reply(GET, first.fence = ((struct fence){5, 0, INT64_MAX}),
 		     -EINVAL);
 #undef first
 	refuse_reply(GROUP, reply.group.n_places = 2, 0);
@@ -333,7 +332,7 @@ Test(message, order_and_taint_take_bytes_only_where_there_are_some)
 	cr_expect(eq(sz, more.size, plain.size + 4));
 	free(more.data);
 	place.is_tainted = false;
-	place.order = (struct tensor_order){5, 6, 7};
+	place.fence = (struct fence){5, 6, 7};
 	more = reply_bytes(&reply);
 	cr_expect(eq(sz, more.size, plain.size + 2 + 8 + 2 + 4 + 2 + 8));
 	free(more.data);

@@ -338,9 +338,9 @@ static void open_comm(struct seen *seen)
 static void run_on_devices(uint32_t kind, const uint32_t *slots,
 			   struct seen *seen)
 {
-	const struct engine_order orders[2] = {0};
+	const struct engine_fence fences[2] = {0};
 	const struct engine_rank_slots of = {2,     slots, slots, slots,
-					     slots, slots, orders};
+					     slots, slots, fences};
 	const struct job_device job = {.kind = kind, .comm = 7, .plan = plan};
 	struct error err = ERROR_NULL;
 

@@ -2,7 +2,7 @@
  * Tests ready fences of tensors: readers are told of memory that a device still
  * writes, it is not reused before, and it is tainted if its writer ends first.
  */
-#include "broker/tensor/order.h"
+#include "broker/tensor/ready_fence.h"
 #include "tests/unit/broker/device_fixture.h"
 
 static struct broker *broker;
@@ -19,7 +19,7 @@ static void set_up(void)
 	gpu = broker_gpu(broker, 0);
 }
 
-TestSuite(tensor_order, .init = set_up, .fini = gpu_close, .timeout = 30);
+TestSuite(ready_fence, .init = set_up, .fini = gpu_close, .timeout = 30);
 
 static struct slot_ref make(void)
 {
@@ -61,7 +61,7 @@ static bool word_is_tainted(const struct slot_ref *ref)
 		table_load(&broker->store.table, ref->slot));
 }
 
-Test(tensor_order, readers_are_told_what_to_wait_for_until_it_is_there)
+Test(ready_fence, readers_are_told_what_to_wait_for_until_it_is_there)
 {
 	struct slot_ref ref = make();
 	struct tensor_place place;
@@ -69,17 +69,17 @@ Test(tensor_order, readers_are_told_what_to_wait_for_until_it_is_there)
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 3, 7)), "%s",
 		  alice.sentence);
 	place = get(&bob, "a");
-	cr_expect(eq(u64, place.order.session, session_id(&alice)));
-	cr_expect(eq(u32, place.order.timeline, 3));
-	cr_expect(eq(u64, place.order.value, 7));
+	cr_expect(eq(u64, place.fence.session, session_id(&alice)));
+	cr_expect(eq(u32, place.fence.timeline, 3));
+	cr_expect(eq(u64, place.fence.value, 7));
 	cr_expect(not(place.is_tainted));
 	client_reach(&alice, 3, 7);
 	place = get(&bob, "a");
-	cr_expect(zero(u64, place.order.session));
-	cr_expect(zero(u64, place.order.value));
+	cr_expect(zero(u64, place.fence.session));
+	cr_expect(zero(u64, place.fence.value));
 }
 
-Test(tensor_order, what_is_still_written_is_not_used_again)
+Test(ready_fence, what_is_still_written_is_not_used_again)
 {
 	struct slot_ref ref = make();
 
@@ -90,32 +90,34 @@ Test(tensor_order, what_is_still_written_is_not_used_again)
 	client_reach(&alice, 1, 2);
 	while (word_state(broker, &ref) != SLOT_FREE)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
-	cr_expect(zero(u32,
-		       catalog_n_live(&broker->store.catalog, SECTION_ORDER)));
+	cr_expect(zero(u32, catalog_n_live(&broker->store.catalog,
+					   SECTION_READY_FENCE)));
 }
 
-Test(tensor_order, a_later_one_takes_the_place_of_an_earlier_one)
+Test(ready_fence, a_later_one_takes_the_place_of_an_earlier_one)
 {
 	struct slot_ref ref = make();
 
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "", 1, 2)));
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 3)));
-	cr_expect(eq(u64, get(&bob, "a").order.value, 3));
-	cr_expect(eq(u32, catalog_n_live(&broker->store.catalog, SECTION_ORDER),
-		     1));
-	cr_expect(eq(u32, session_record(alice.session)->orders.n, 1));
+	cr_expect(eq(u64, get(&bob, "a").fence.value, 3));
+	cr_expect(
+		eq(u32,
+		   catalog_n_live(&broker->store.catalog, SECTION_READY_FENCE),
+		   1));
+	cr_expect(eq(u32, session_record(alice.session)->fences.n, 1));
 }
 
-Test(tensor_order, a_name_given_later_leaves_the_order_as_it_is)
+Test(ready_fence, a_name_given_later_leaves_the_order_as_it_is)
 {
 	struct slot_ref ref = make();
 
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "", 1, 2)));
 	cr_assert(client_publish(&alice, &ref, "a", 0, 0) > 0);
-	cr_expect(eq(u64, get(&bob, "a").order.value, 2));
+	cr_expect(eq(u64, get(&bob, "a").fence.value, 2));
 }
 
-Test(tensor_order, host_memory_takes_none)
+Test(ready_fence, host_memory_takes_none)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 
@@ -126,7 +128,7 @@ Test(tensor_order, host_memory_takes_none)
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_WRITING));
 }
 
-Test(tensor_order, who_has_no_timelines_can_give_none)
+Test(ready_fence, who_has_no_timelines_can_give_none)
 {
 	struct slot_ref ref;
 
@@ -136,7 +138,7 @@ Test(tensor_order, who_has_no_timelines_can_give_none)
 		  alice.sentence);
 }
 
-Test(tensor_order, a_writer_that_dies_taints_what_it_did_not_finish)
+Test(ready_fence, a_writer_that_dies_taints_what_it_did_not_finish)
 {
 	struct slot_ref late = make(), done = make();
 	struct tensor_place place;
@@ -147,18 +149,18 @@ Test(tensor_order, a_writer_that_dies_taints_what_it_did_not_finish)
 	client_close(&alice);
 	place = get(&bob, "late");
 	cr_expect(place.is_tainted);
-	cr_expect(zero(u64, place.order.session), "nobody waits for the dead");
+	cr_expect(zero(u64, place.fence.session), "nobody waits for the dead");
 	cr_expect(word_is_tainted(&late));
 	cr_expect(eq(int, word_state(broker, &late), SLOT_PUBLISHED));
 	place = get(&bob, "done");
 	cr_expect(not(place.is_tainted));
 	cr_expect(not(word_is_tainted(&done)));
 	cr_expect(eq(u64, broker->store.n_tainted, 1));
-	cr_expect(zero(u32,
-		       catalog_n_live(&broker->store.catalog, SECTION_ORDER)));
+	cr_expect(zero(u32, catalog_n_live(&broker->store.catalog,
+					   SECTION_READY_FENCE)));
 }
 
-Test(tensor_order, what_is_tainted_is_not_acquired_without_asking)
+Test(ready_fence, what_is_tainted_is_not_acquired_without_asking)
 {
 	struct slot_ref ref = make();
 
@@ -177,7 +179,7 @@ Test(tensor_order, what_is_tainted_is_not_acquired_without_asking)
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
 }
 
-Test(tensor_order, the_next_tensor_in_the_slot_is_not_tainted)
+Test(ready_fence, the_next_tensor_in_the_slot_is_not_tainted)
 {
 	struct slot_ref ref = make(), next;
 
@@ -189,7 +191,7 @@ Test(tensor_order, the_next_tensor_in_the_slot_is_not_tainted)
 	cr_expect(not(word_is_tainted(&next)));
 }
 
-Test(tensor_order, waiters_are_released_by_the_poison)
+Test(ready_fence, waiters_are_released_by_the_poison)
 {
 	struct timelines mine = TIMELINES_NULL;
 	struct slot_ref ref = make();
@@ -206,7 +208,7 @@ Test(tensor_order, waiters_are_released_by_the_poison)
 	timelines_close(&mine);
 }
 
-Test(tensor_order, a_view_is_ordered_and_tainted_as_what_it_views)
+Test(ready_fence, a_view_has_the_fence_and_taint_of_its_original)
 {
 	struct alloc_item item = item_of(10);
 	struct slot_ref ref = make(), early, late;
@@ -217,14 +219,14 @@ Test(tensor_order, a_view_is_ordered_and_tainted_as_what_it_views)
 	item.base = ref;
 	cr_assert(zero(int, client_alloc_item(&carol, &item, 0, 0, 0, &early)),
 		  "%s", carol.sentence);
-	cr_expect(order_is_pending(&broker->store, early.slot));
+	cr_expect(ready_fence_is_pending(&broker->store, early.slot));
 	client_close(&alice);
 	cr_expect(word_is_tainted(&early));
 	cr_assert(zero(int, client_alloc_item(&carol, &item, 0, 0, 0, &late)));
 	cr_expect(word_is_tainted(&late));
 }
 
-Test(tensor_order, the_list_and_who_show_the_taint)
+Test(ready_fence, the_list_and_who_show_the_taint)
 {
 	struct request list = {.kind = MESSAGE_LIST,
 			       .list = {.prefix = "a", .filter = LIST_NAMED}};
@@ -247,7 +249,7 @@ Test(tensor_order, the_list_and_who_show_the_taint)
 
 /* --- whose timelines ----------------------------------------------------- */
 
-Test(tensor_order, a_reader_gets_the_timelines_that_order_what_it_holds)
+Test(ready_fence, a_reader_gets_the_timelines_that_order_what_it_holds)
 {
 	struct slot_ref ref = make();
 
@@ -266,7 +268,7 @@ Test(tensor_order, a_reader_gets_the_timelines_that_order_what_it_holds)
 		  "it is not hers");
 }
 
-Test(tensor_order, only_its_user_gets_them_writable)
+Test(ready_fence, only_its_user_gets_them_writable)
 {
 	struct slot_ref ref = make();
 
@@ -280,7 +282,7 @@ Test(tensor_order, only_its_user_gets_them_writable)
 		int, client_timelines(&carol, session_id(&alice), &ref, true)));
 }
 
-Test(tensor_order, those_of_a_session_that_has_ended_are_gone)
+Test(ready_fence, those_of_a_session_that_has_ended_are_gone)
 {
 	struct slot_ref ref = make();
 	uint64_t id = session_id(&alice);
@@ -295,7 +297,7 @@ Test(tensor_order, those_of_a_session_that_has_ended_are_gone)
 
 /* --- files --------------------------------------------------------------- */
 
-Test(tensor_order, a_session_has_one_file_however_often_it_asks)
+Test(ready_fence, a_session_has_one_file_however_often_it_asks)
 {
 	int fd;
 
@@ -309,7 +311,7 @@ Test(tensor_order, a_session_has_one_file_however_often_it_asks)
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_TIMELINES)));
 }
 
-Test(tensor_order, files_are_bounded_for_each_user_and_in_all)
+Test(ready_fence, files_are_bounded_for_each_user_and_in_all)
 {
 	broker->base.config.quota_timelines = 1;
 	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));

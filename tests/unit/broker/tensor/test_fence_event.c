@@ -2,7 +2,7 @@
  * Tests ready fences by events: the broker keeps a handle that it cannot check,
  * until the producer reports that the event is done.
  */
-#include "broker/tensor/order.h"
+#include "broker/tensor/ready_fence.h"
 #include "cuda/handle.h"
 #include "tests/unit/broker/device_fixture.h"
 
@@ -20,7 +20,7 @@ static void set_up(void)
 	gpu = broker_gpu(broker, 0);
 }
 
-TestSuite(order_event, .init = set_up, .fini = gpu_close, .timeout = 30);
+TestSuite(fence_event, .init = set_up, .fini = gpu_close, .timeout = 30);
 
 static struct slot_ref make(void)
 {
@@ -131,12 +131,12 @@ static struct slot_ref view(struct client *client, const struct slot_ref *base)
 	return ref;
 }
 
-static uint32_t n_orders(void)
+static uint32_t n_fences(void)
 {
-	return catalog_n_live(&broker->store.catalog, SECTION_ORDER);
+	return catalog_n_live(&broker->store.catalog, SECTION_READY_FENCE);
 }
 
-Test(order_event, who_holds_it_is_told_which_event_to_wait_for)
+Test(fence_event, who_holds_it_is_told_which_event_to_wait_for)
 {
 	struct slot_ref ref = make();
 	struct tensor_place place;
@@ -147,14 +147,14 @@ Test(order_event, who_holds_it_is_told_which_event_to_wait_for)
 	cr_expect(eq(int, ask(&bob, &ref, &number), -EINVAL),
 		  "not before it holds it");
 	place = get(&bob, "a");
-	cr_expect(eq(u64, place.order.session, session_id(&alice)));
-	cr_expect(zero(u32, place.order.timeline));
-	cr_expect(eq(u64, place.order.value, 7));
+	cr_expect(eq(u64, place.fence.session, session_id(&alice)));
+	cr_expect(zero(u32, place.fence.timeline));
+	cr_expect(eq(u64, place.fence.value, 7));
 	cr_assert(zero(int, ask(&bob, &ref, &number)), "%s", bob.sentence);
 	cr_expect(eq(u64, number, 7));
 }
 
-Test(order_event, what_is_said_to_be_done_is_ordered_no_more)
+Test(fence_event, an_event_reported_complete_ends_the_fence)
 {
 	struct slot_ref ref = make();
 	uint64_t number;
@@ -162,13 +162,13 @@ Test(order_event, what_is_said_to_be_done_is_ordered_no_more)
 	cr_assert(zero(int, publish(&alice, &ref, "a", 7)));
 	(void)get(&bob, "a");
 	cr_assert(zero(int, say_done(&alice, &ref, 7)), "%s", alice.sentence);
-	cr_expect(zero(u64, get(&bob, "a").order.session));
+	cr_expect(zero(u64, get(&bob, "a").fence.session));
 	cr_expect(eq(int, ask(&bob, &ref, &number), -ESRCH));
-	cr_expect(zero(u32, n_orders()));
+	cr_expect(zero(u32, n_fences()));
 	cr_expect(zero(int, say_done(&alice, &ref, 7)), "once more");
 }
 
-Test(order_event, what_is_still_written_is_not_used_again)
+Test(fence_event, what_is_still_written_is_not_used_again)
 {
 	struct slot_ref ref = make();
 
@@ -181,7 +181,7 @@ Test(order_event, what_is_still_written_is_not_used_again)
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
 }
 
-Test(order_event, only_the_producers_word_for_that_event_counts)
+Test(fence_event, only_the_producers_word_for_that_event_counts)
 {
 	struct slot_ref ref = make(), stale = ref;
 
@@ -190,29 +190,29 @@ Test(order_event, only_the_producers_word_for_that_event_counts)
 	cr_expect(zero(int, say_done(&alice, &ref, 6)));
 	cr_expect(zero(int, say_done(&alice, &stale, 7)));
 	cr_expect(zero(int, say_done(&carol, &ref, 7)));
-	cr_expect(order_is_pending(&broker->store, ref.slot));
-	cr_expect(eq(u32, n_orders(), 1));
+	cr_expect(ready_fence_is_pending(&broker->store, ref.slot));
+	cr_expect(eq(u32, n_fences(), 1));
 }
 
-Test(order_event, a_later_one_takes_the_place_of_an_earlier_one)
+Test(fence_event, a_later_one_takes_the_place_of_an_earlier_one)
 {
 	struct slot_ref ref = make();
 	uint64_t number = 0;
 
 	cr_assert(zero(int, publish(&alice, &ref, "", 7)));
 	cr_assert(zero(int, publish(&alice, &ref, "a", 8)));
-	cr_expect(eq(u32, n_orders(), 1));
-	cr_expect(eq(u32, session_record(alice.session)->orders.n, 1));
+	cr_expect(eq(u32, n_fences(), 1));
+	cr_expect(eq(u32, session_record(alice.session)->fences.n, 1));
 	(void)get(&bob, "a");
 	cr_assert(zero(int, ask(&bob, &ref, &number)));
 	cr_expect(eq(u64, number, 8));
 	cr_assert(zero(int, say_done(&alice, &ref, 7)));
-	cr_expect(order_is_pending(&broker->store, ref.slot));
+	cr_expect(ready_fence_is_pending(&broker->store, ref.slot));
 	cr_assert(zero(int, say_done(&alice, &ref, 8)));
-	cr_expect(not(order_is_pending(&broker->store, ref.slot)));
+	cr_expect(not(ready_fence_is_pending(&broker->store, ref.slot)));
 }
 
-Test(order_event, a_timeline_takes_the_place_of_an_event)
+Test(fence_event, a_timeline_takes_the_place_of_an_event)
 {
 	struct slot_ref ref = make(), early;
 
@@ -220,17 +220,17 @@ Test(order_event, a_timeline_takes_the_place_of_an_event)
 	early = view(&alice, &ref);
 	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
-	cr_expect(order_is_pending(&broker->store, early.slot));
-	cr_expect(
-		eq(ptr, (void *)order_event(&broker->store, early.slot), NULL));
+	cr_expect(ready_fence_is_pending(&broker->store, early.slot));
+	cr_expect(eq(ptr, (void *)ready_fence_event(&broker->store, early.slot),
+		     NULL));
 	client_reach(&alice, 1, 2);
-	cr_expect(not(order_is_pending(&broker->store, ref.slot)));
-	cr_expect(not(order_is_pending(&broker->store, early.slot)));
+	cr_expect(not(ready_fence_is_pending(&broker->store, ref.slot)));
+	cr_expect(not(ready_fence_is_pending(&broker->store, early.slot)));
 }
 
 /* --- views --------------------------------------------------------------- */
 
-Test(order_event, views_are_written_when_what_they_view_is)
+Test(fence_event, views_are_written_when_what_they_view_is)
 {
 	struct slot_ref ref = make(), first, second;
 	uint64_t number = 0;
@@ -239,17 +239,17 @@ Test(order_event, views_are_written_when_what_they_view_is)
 	(void)get(&bob, "a");
 	first = view(&bob, &ref);
 	second = view(&bob, &first);
-	cr_expect(eq(u32, n_orders(), 3));
+	cr_expect(eq(u32, n_fences(), 3));
 	cr_assert(zero(int, ask(&bob, &second, &number)), "%s", bob.sentence);
 	cr_expect(eq(u64, number, 7));
 	/* The producer does not know about them. */
 	cr_assert(zero(int, say_done(&alice, &ref, 7)));
-	cr_expect(not(order_is_pending(&broker->store, first.slot)));
-	cr_expect(not(order_is_pending(&broker->store, second.slot)));
-	cr_expect(zero(u32, n_orders()));
+	cr_expect(not(ready_fence_is_pending(&broker->store, first.slot)));
+	cr_expect(not(ready_fence_is_pending(&broker->store, second.slot)));
+	cr_expect(zero(u32, n_fences()));
 }
 
-Test(order_event, views_follow_a_later_event)
+Test(fence_event, views_follow_a_later_event)
 {
 	struct slot_ref ref = make(), early;
 	uint64_t number = 0;
@@ -259,14 +259,14 @@ Test(order_event, views_follow_a_later_event)
 	cr_assert(zero(int, publish(&alice, &ref, "a", 8)));
 	(void)get(&bob, "a");
 	cr_expect(zero(int, say_done(&alice, &ref, 7)));
-	cr_expect(order_is_pending(&broker->store, early.slot));
+	cr_expect(ready_fence_is_pending(&broker->store, early.slot));
 	cr_assert(zero(int, ask(&bob, &ref, &number)));
 	cr_expect(eq(u64, number, 8));
 	cr_assert(zero(int, say_done(&alice, &ref, 8)));
-	cr_expect(not(order_is_pending(&broker->store, early.slot)));
+	cr_expect(not(ready_fence_is_pending(&broker->store, early.slot)));
 }
 
-Test(order_event, a_view_that_is_published_itself_has_its_own)
+Test(fence_event, a_view_that_is_published_itself_has_its_own)
 {
 	struct slot_ref ref = make(), mine;
 
@@ -275,15 +275,15 @@ Test(order_event, a_view_that_is_published_itself_has_its_own)
 	cr_assert(zero(int, publish(&alice, &mine, "b", 8)), "%s",
 		  alice.sentence);
 	cr_assert(zero(int, say_done(&alice, &ref, 7)));
-	cr_expect(not(order_is_pending(&broker->store, ref.slot)));
-	cr_expect(order_is_pending(&broker->store, mine.slot));
+	cr_expect(not(ready_fence_is_pending(&broker->store, ref.slot)));
+	cr_expect(ready_fence_is_pending(&broker->store, mine.slot));
 	cr_assert(zero(int, say_done(&alice, &mine, 8)));
-	cr_expect(zero(u32, n_orders()));
+	cr_expect(zero(u32, n_fences()));
 }
 
 /* --- death --------------------------------------------------------------- */
 
-Test(order_event, a_writer_that_dies_taints_what_it_did_not_say)
+Test(fence_event, a_writer_that_dies_taints_what_it_did_not_say)
 {
 	struct slot_ref late = make(), done = make(), of_late;
 
@@ -297,13 +297,13 @@ Test(order_event, a_writer_that_dies_taints_what_it_did_not_say)
 	cr_expect(not(get(&bob, "done").is_tainted));
 	cr_expect(table_word_is_tainted(
 		table_load(&broker->store.table, of_late.slot)));
-	cr_expect(zero(u64, get(&bob, "late").order.session));
-	cr_expect(zero(u32, n_orders()));
+	cr_expect(zero(u64, get(&bob, "late").fence.session));
+	cr_expect(zero(u32, n_fences()));
 }
 
 /* --- refusals ------------------------------------------------------------ */
 
-Test(order_event, what_is_no_handle_of_an_event_is_refused)
+Test(fence_event, what_is_no_handle_of_an_event_is_refused)
 {
 	struct slot_ref ref = make();
 	struct handle handle = event(7);
@@ -321,10 +321,10 @@ Test(order_event, what_is_no_handle_of_an_event_is_refused)
 	handle.generation = INT64_MAX;
 	cr_expect(eq(int, publish_handle(&alice, &ref, "a", &handle), -EINVAL));
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_WRITING));
-	cr_expect(zero(u32, n_orders()));
+	cr_expect(zero(u32, n_fences()));
 }
 
-Test(order_event, host_memory_takes_none)
+Test(fence_event, host_memory_takes_none)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 
@@ -334,7 +334,7 @@ Test(order_event, host_memory_takes_none)
 }
 
 /* If one tensor of a batch is refused, nothing of the batch remains. */
-Test(order_event, a_batch_that_is_refused_leaves_no_handle)
+Test(fence_event, a_batch_that_is_refused_leaves_no_handle)
 {
 	const struct handle handle = event(3);
 	struct slot_ref first = make(), second = make();
@@ -353,7 +353,7 @@ Test(order_event, a_batch_that_is_refused_leaves_no_handle)
 				      &(struct request){.kind = MESSAGE_PUBLISH,
 							.publish = {2, items}}),
 			   -ENOENT));
-	cr_expect(zero(u32, n_orders()));
+	cr_expect(zero(u32, n_fences()));
 	cr_expect(le(u64, catalog_blob_bytes(&broker->store.catalog),
 		     before + 65536));
 }
