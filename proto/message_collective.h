@@ -13,9 +13,9 @@ enum comm_limiter {
 };
 
 /* Where what is on devices is moved and added. */
-enum comm_home {
-	COMM_HOME_RANK = 0,   /* in the ranks' own processes */
-	COMM_HOME_WORKER = 1, /* in fsdp-worker, as on host memory */
+enum comm_executor {
+	COMM_EXECUTOR_RANK = 0,   /* in the ranks' own processes */
+	COMM_EXECUTOR_WORKER = 1, /* in fsdp-worker, as on host memory */
 };
 
 /* What NCCL is told of the memory that it moves. */
@@ -52,8 +52,8 @@ struct comm_join_request {
 			     decoding makes 0 n_ranks */
 	bool has_nccl_id;
 	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
-	uint32_t home;   /* enum comm_home */
-	uint32_t memory; /* enum comm_memory */
+	uint32_t executor; /* enum comm_executor */
+	uint32_t memory;   /* enum comm_memory */
 	/* enum comm_direct: what this rank can do; unknown bits are ignored. */
 	uint32_t direct;
 };
@@ -280,7 +280,7 @@ struct comm_item {
 	const char *note; /* "", or why it failed */
 	uint32_t n_local; /* of the ranks, on this node */
 	bool is_on_devices;
-	uint32_t home; /* enum comm_home; COMM_KEPT: 0 */
+	uint32_t executor; /* enum comm_executor; COMM_KEPT: 0 */
 };
 
 struct comms_reply {

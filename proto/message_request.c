@@ -424,7 +424,7 @@ static int check_node(struct comm_join_request *join, struct error *err)
 				 "and there is no NCCL; give each rank a "
 				 "device");
 	if (join->memory != COMM_MEMORY_DEFAULT &&
-	    (is_host || join->home != COMM_HOME_RANK))
+	    (is_host || join->executor != COMM_EXECUTOR_RANK))
 		return error_set(err, -EINVAL,
 				 "only ranks on devices that do the work "
 				 "themselves can register memory with NCCL; "
@@ -460,7 +460,7 @@ BODY(comm_join_request, check_comm_join,
      {U32(comm_join_request, n_shards)},
      {U32(comm_join_request, n_local)},
      {MAYBE_BYTES(comm_join_request, nccl_id, "NCCL id")},
-     {U32(comm_join_request, home), IN(0, COMM_HOME_WORKER, "home")},
+     {U32(comm_join_request, executor), IN(0, COMM_EXECUTOR_WORKER, "home")},
      {U32(comm_join_request, memory),
       IN(0, COMM_MEMORY_REGISTERED, "kind of memory")},
      {U32(comm_join_request, limiter),

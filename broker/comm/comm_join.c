@@ -82,9 +82,9 @@ static int check_options(const struct comm *comm,
 	return 0;
 }
 
-static const char *home_word(uint32_t home)
+static const char *executor_word(uint32_t executor)
 {
-	return home == COMM_HOME_WORKER ? "fsdp-worker" : "the ranks";
+	return executor == COMM_EXECUTOR_WORKER ? "fsdp-worker" : "the ranks";
 }
 
 static int check_node(const struct comm *comm,
@@ -99,13 +99,14 @@ static int check_node(const struct comm *comm,
 				 comm->name,
 				 is_host ? "devices" : "host memory",
 				 is_host ? "host memory" : "devices");
-	if (mine->home != comm->asked.home)
+	if (mine->executor != comm->asked.executor)
 		return error_set(err, -EINVAL,
 				 "others have joined communicator '%s' with "
 				 "the engine in %s, not in %s; all must give "
 				 "the same home",
-				 comm->name, home_word(comm->asked.home),
-				 home_word(mine->home));
+				 comm->name,
+				 executor_word(comm->asked.executor),
+				 executor_word(mine->executor));
 	if (mine->has_nccl_id && comm->has_nccl_id &&
 	    memcmp(mine->nccl_id, comm->nccl_id, MESSAGE_NCCL_ID_SIZE))
 		return error_set(err, -EINVAL,

@@ -39,7 +39,7 @@ static uint32_t find_direct(const struct comm *comm)
 {
 	uint32_t direct = 0;
 
-	if (comm->is_on_devices || comm->asked.home != COMM_HOME_RANK ||
+	if (comm->is_on_devices || comm->asked.executor != COMM_EXECUTOR_RANK ||
 	    !comm->verdict || comm->n_ranks < comm->n_world)
 		return 0;
 	if (comm->n_inputs <= BOARD_MAX_AHEAD)
@@ -62,7 +62,7 @@ static void fill_new(struct comm *comm, const struct comm_join_request *request)
 	comm->n_ranks = request->n_local;
 	comm->is_on_devices = !device_uuid_is_host(&request->device);
 	comm->is_by_ranks =
-		comm->is_on_devices && request->home == COMM_HOME_RANK;
+		comm->is_on_devices && request->executor == COMM_EXECUTOR_RANK;
 	comm->n_shards = request->n_shards;
 	comm->timeout_ms = request->timeout_ms;
 	comm->n_inputs = request->n_inputs;

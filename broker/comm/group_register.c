@@ -95,7 +95,7 @@ static int choose_place(struct group *group, struct error *err)
 {
 	bool is_offloaded = group->plan.policy.is_offloaded;
 
-	if (is_offloaded && group->comm->asked.home != COMM_HOME_RANK)
+	if (is_offloaded && group->comm->asked.executor != COMM_EXECUTOR_RANK)
 		return error_set(err, -EINVAL,
 				 "fsdp-worker copies no shards to devices; "
 				 "offload is for ranks that do the work "

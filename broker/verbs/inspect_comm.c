@@ -82,7 +82,7 @@ static void fill_run(const struct comm *comm, struct comm_item *ret)
 	ret->bytes_in_flight = state.bytes_in_flight;
 	ret->n_local = comm->n_ranks;
 	ret->is_on_devices = comm->is_on_devices;
-	ret->home = comm->asked.home;
+	ret->executor = comm->asked.executor;
 	ret->note = comm->state == COMM_FAILED ? comm->failure.msg : "";
 }
 

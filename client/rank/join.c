@@ -24,8 +24,8 @@ _Static_assert(FSDP_MAX_RANKS == MESSAGE_MAX_RANKS, "one limit of ranks");
 _Static_assert((int)FSDP_LIMITER_WINDOW == (int)COMM_LIMITER_WINDOW &&
 		       (int)FSDP_LIMITER_FSDP1 == (int)COMM_LIMITER_FSDP1,
 	       "one numbering of limiters");
-_Static_assert((int)FSDP_HOME_RANK == (int)COMM_HOME_RANK &&
-		       (int)FSDP_HOME_WORKER == (int)COMM_HOME_WORKER,
+_Static_assert((int)FSDP_HOME_RANK == (int)COMM_EXECUTOR_RANK &&
+		       (int)FSDP_HOME_WORKER == (int)COMM_EXECUTOR_WORKER,
 	       "one numbering of homes");
 _Static_assert((int)FSDP_MEMORY_DEFAULT == (int)COMM_MEMORY_DEFAULT &&
 		       (int)FSDP_MEMORY_REGISTERED ==
@@ -53,7 +53,7 @@ static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
 		.n_local = o->n_local,
 		.has_nccl_id = o->nccl_id != NULL,
 		.memory = o->memory,
-		.home = (uint32_t)o->home,
+		.executor = (uint32_t)o->home,
 		.direct = COMM_DIRECT_ALL,
 	};
 
@@ -74,7 +74,7 @@ static int prepare(struct comm_join_request *request, struct error *err)
 		return 0;
 	/* The worker needs no id of us, since it makes one if all ranks are on
 	 * this node. */
-	if (request->home == COMM_HOME_WORKER &&
+	if (request->executor == COMM_EXECUTOR_WORKER &&
 	    (request->n_local == request->n_ranks || request->rank != 0 ||
 	     request->has_nccl_id))
 		return 0;
@@ -158,7 +158,7 @@ static int open_engine(struct fsdp_comm *comm,
 	int r;
 
 	if (device_uuid_is_host(&joined->device) ||
-	    joined->home == COMM_HOME_WORKER)
+	    joined->executor == COMM_EXECUTOR_WORKER)
 		return 0;
 	r = engine_new(comm, joined, reply->nccl_id, &comm->engine, err);
 	if (r == 0)

@@ -2,7 +2,7 @@
  * A group on devices: what one rank does of its gathers and reductions.
  *
  * From the plan come the tables of the kernels, once; a gather or reduction is
- * then addresses, and work on a stream. The same for both homes: the rank's
+ * then addresses, and work on a stream. The same for both executors: the rank's
  * own process, and fsdp-worker. It knows nothing of the broker.
  *
  * How a bucket is gathered (wire.h says which):

@@ -68,7 +68,7 @@ Test(message, joins_that_contradict_themselves_are_refused)
 	refuse(COMM_JOIN, (on_host, join.n_local = 4), -EINVAL);
 	refuse(COMM_JOIN, (on_host, join.has_nccl_id = true), -EINVAL);
 	refuse(COMM_JOIN, (on_host, join.memory = 1), -EINVAL);
-	refuse(COMM_JOIN, (on_host, join.home = 1), 0);
+	refuse(COMM_JOIN, (on_host, join.executor = 1), 0);
 	refuse(COMM_JOIN, (on_host, join.n_ranks = 64), 0);
 	refuse(COMM_JOIN, (on_host, join.n_ranks = 68), -EINVAL);
 #undef on_host
