@@ -17,7 +17,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define STRETCH (64 * MIB) /* bytes populated at a time */
+#define POPULATED_AT_ONCE (64 * MIB) /* bytes populated at a time */
 
 /* --- making chunks ------------------------------------------------------- */
 
@@ -50,8 +50,8 @@ static void run_create(struct pool_work *work)
 	/* The loader's page faults are the cheapest way to fill a bundle. */
 	if (is_bundle)
 		return;
-	work->result = chunk_populate(work->fd, work->stretch.offset,
-				      work->stretch.size, &work->err);
+	work->result = chunk_populate(work->fd, work->range.offset,
+				      work->range.size, &work->err);
 }
 
 /* Make and commit the record of a new chunk. The caller ensured a
@@ -65,7 +65,7 @@ static uint32_t record_chunk(struct pools *pools, const struct pool_work *work)
 	*catalog_chunk(catalog, index) = (struct chunk_record){
 		.id = catalog->header->next_chunk_id,
 		.size = work->size,
-		.populated = work->stretch.size,
+		.populated = work->range.size,
 		.access = work->pool->access,
 		.bundle = work->pool->bundle,
 		.device = work->source->device,
@@ -88,8 +88,8 @@ static int add_chunk(struct pool_work *work, struct error *err)
 	uint32_t index;
 	int r;
 
-	r = pool_make_arena(work->source, work->size, work->stretch.size,
-			    &arena, err);
+	r = pool_make_arena(work->source, work->size, work->range.size, &arena,
+			    err);
 	if (r < 0)
 		return r;
 	/* Store it before a record refers to it; a stored chunk without a
@@ -107,7 +107,7 @@ static int add_chunk(struct pool_work *work, struct error *err)
 		.fd = work->fd,
 		.readonly_fd = -1,
 		.arena = arena,
-		.tail_size = work->size - work->stretch.size,
+		.tail_size = work->size - work->range.size,
 	};
 	pool_link_chunk(work->pool, index);
 	pool_show_chunk(pools, index, id);
@@ -182,7 +182,7 @@ static void note_made(struct pool_work *work, uint64_t asked)
 	assert(account); /* it was charged, so it exists */
 	source->total_size -= asked - work->size;
 	account->chunk_size[1] -= asked - work->size;
-	work->stretch.size = work->size;
+	work->range.size = work->size;
 }
 
 /* The driver's result concerns all pools of the device. */
@@ -190,7 +190,7 @@ static void done_create_device(struct pool_work *work)
 {
 	struct devices *devices = work->pools->devices;
 
-	note_made(work, work->stretch.size);
+	note_made(work, work->range.size);
 	if (work->result == 0)
 		pool_forget_refusals(work->source);
 	if (work->result == -EIO)
@@ -252,9 +252,10 @@ static int begin_chunk(struct pool *pool, const struct device *device,
 	work->device = device;
 	work->size = size;
 	work->need = need;
-	work->stretch.size = pool->bundle || device
-				     ? size
-				     : min_u64(size, max_u64(need, STRETCH));
+	work->range.size =
+		pool->bundle || device
+			? size
+			: min_u64(size, max_u64(need, POPULATED_AT_ONCE));
 	account->chunk_size[!pool_source_is_host(source)] += size;
 	source->total_size += size;
 	pool->pools->n_chunks++;
@@ -293,20 +294,20 @@ static int make_chunk(struct pool *pool, const struct device *device,
 
 static void run_populate(struct pool_work *work)
 {
-	work->result = chunk_populate(work->fd, work->stretch.offset,
-				      work->stretch.size, &work->err);
+	work->result = chunk_populate(work->fd, work->range.offset,
+				      work->range.size, &work->err);
 }
 
 /* Add the range to the arena; the memory after it stays reserved. */
-static void open_stretch(struct pools *pools, uint32_t index,
-			 const struct range *stretch)
+static void open_range(struct pools *pools, uint32_t index,
+		       const struct range *range)
 {
 	struct catalog *catalog = pools->catalog;
 	struct chunk *chunk = &pools->chunks[index];
 	struct chunk_record *record = pool_record(pools, index);
-	uint64_t populated = stretch->offset + stretch->size;
+	uint64_t populated = range->offset + range->size;
 
-	arena_release(chunk->arena, stretch->offset);
+	arena_release(chunk->arena, range->offset);
 	/* If there is no memory for the reservation, the rest is allocated
 	 * before it has pages: slower but correct. */
 	if (populated < record->size &&
@@ -329,7 +330,7 @@ static void done_populate(struct pool_work *work)
 	if (work->result < 0)
 		pool->failed = work->err;
 	else
-		open_stretch(pools, work->chunk, &work->stretch);
+		open_range(pools, work->chunk, &work->range);
 	pool_touch(pools, chunk);
 	wake_room(&pools->base->wake);
 	free(work);
@@ -359,8 +360,9 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 		return error_nomem(err, "a growing chunk");
 	work->chunk = i;
 	work->fd = chunk->fd;
-	work->stretch.offset = pool_record(pools, i)->size - chunk->tail_size;
-	work->stretch.size = min_u64(chunk->tail_size, max_u64(need, STRETCH));
+	work->range.offset = pool_record(pools, i)->size - chunk->tail_size;
+	work->range.size =
+		min_u64(chunk->tail_size, max_u64(need, POPULATED_AT_ONCE));
 	chunk->is_busy = true;
 	pool->n_growing++;
 	pool_work_queue(work);

@@ -63,10 +63,10 @@ struct pool_work {
 	struct mapper_suspect suspect; /* seal */
 	uint32_t chunk;                /* record; create, close: 0 */
 	int fd, readonly_fd;
-	uint64_t size;        /* of the chunk */
-	uint64_t need;        /* create: the least acceptable size */
-	struct range stretch; /* create, populate */
-	bool is_going;        /* close: the size is part of going_size */
+	uint64_t size;      /* of the chunk */
+	uint64_t need;      /* create: the least acceptable size */
+	struct range range; /* create, populate */
+	bool is_going;      /* close: the size is part of going_size */
 	int result;
 	struct error err;
 	uint32_t n_ranges;

@@ -174,8 +174,8 @@ static int check_order(const struct verb_call *call, struct publication *one,
 }
 
 /* Refuse duplicates: a batch must name each slot and each name once. */
-static int check_twins(const struct publication *all, uint32_t i,
-		       struct error *err)
+static int check_duplicates(const struct publication *all, uint32_t i,
+			    struct error *err)
 {
 	uint32_t j;
 
@@ -208,7 +208,7 @@ static int check(const struct verb_call *call, struct publication *all,
 		if (r == 0)
 			r = check_order(call, &all[i], err);
 		if (r == 0)
-			r = check_twins(all, i, err);
+			r = check_duplicates(all, i, err);
 		if (r < 0)
 			return error_wrap(err, r, "publish \"%s\"", item->name);
 	}

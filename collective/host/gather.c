@@ -72,20 +72,19 @@ static void move(const struct task *task, uint64_t position, uint64_t end)
 	kernel_fold_fn *fold = kernels->fold[entry->dtype][entry->full_dtype];
 
 	while (position < end) {
-		struct stretch stretch =
-			layout_stretch(&entry->shard, position, end - position);
+		struct shard_range range =
+			layout_range(&entry->shard, position, end - position);
 		const void *in = task->shards + entry->shard_offset +
-				 stretch.shard * entry->shard_stride +
-				 stretch.at * from_size;
+				 range.shard * entry->shard_stride +
+				 range.at * from_size;
 		void *to = task->full + position * to_size;
 
 		if (entry->full_dtype != entry->dtype)
-			fold(&to, 1, &in, 1, stretch.n, 1, 1,
-			     task->is_streamed);
+			fold(&to, 1, &in, 1, range.n, 1, 1, task->is_streamed);
 		else
-			kernels->copy(to, in, stretch.n * to_size,
+			kernels->copy(to, in, range.n * to_size,
 				      task->is_streamed);
-		position += stretch.n;
+		position += range.n;
 	}
 }
 

@@ -358,8 +358,8 @@ const struct layout_span *layout_find(const struct layout_span *spans,
 	return &spans[low];
 }
 
-struct stretch layout_stretch(const struct shard *shard, uint64_t position,
-			      uint64_t max)
+struct shard_range layout_range(const struct shard *shard, uint64_t position,
+				uint64_t max)
 {
 	/* `part` is what one chunk has of one row. If there is more than one
 	 * row, no row is padded. */
@@ -368,7 +368,7 @@ struct stretch layout_stretch(const struct shard *shard, uint64_t position,
 	uint64_t rest = position % (part * shard->n_ranks);
 	uint64_t left = part - rest % part;
 
-	return (struct stretch){
+	return (struct shard_range){
 		.shard = (uint32_t)(rest / part),
 		.at = row * part + rest % part,
 		.n = left < max ? left : max,

@@ -43,16 +43,16 @@ const struct layout_span *layout_find(const struct layout_span *spans,
 				      uint32_t n, uint64_t at);
 
 /* Positions that lie behind one another in one chunk, too. */
-struct stretch {
+struct shard_range {
 	uint32_t shard;
 	uint64_t at; /* element of its chunk */
 	uint64_t n;
 };
 
-/* The stretch that begins at `position` (below padded_numel), of at most `max`
+/* The range that begins at `position` (below padded_numel), of at most `max`
  * elements. */
-struct stretch layout_stretch(const struct shard *shard, uint64_t position,
-			      uint64_t max);
+struct shard_range layout_range(const struct shard *shard, uint64_t position,
+				uint64_t max);
 
 /* Bytes behind the chunk of shard `s` that belong to nothing: up to the next
  * multiple of PLAN_ALIGN, or none. */

@@ -203,10 +203,10 @@ static struct place partial_of(const struct task *task, uint32_t replica)
 }
 
 static uint8_t *address(const struct place *place,
-			const struct stretch *stretch)
+			const struct shard_range *range)
 {
-	return place->base + place->offset + stretch->shard * place->stride +
-	       stretch->at * dtype_size(place->dtype);
+	return place->base + place->offset + range->shard * place->stride +
+	       range->at * dtype_size(place->dtype);
 }
 
 /* --- steps of a block ---------------------------------------------------- */
@@ -257,18 +257,18 @@ static void add_partial(struct task *task, uint32_t replica, uint8_t *sum)
 	uint32_t dtype = task->sum_dtype;
 
 	while (i < task->n) {
-		struct stretch stretch = layout_stretch(
+		struct shard_range range = layout_range(
 			&task->entry->shard, task->position + i, task->n - i);
-		const void *partial = address(&place, &stretch);
+		const void *partial = address(&place, &range);
 		const void *in[2] = {sum + i * size, &task->scratch};
 		void *scratch = &task->scratch, *value = &task->value;
 
 		kernels->fold[place.dtype][dtype](&scratch, 1, &partial, 1,
-						  stretch.n, 1, 1, false);
-		kernels->fold[dtype][dtype](&value, 1, in, 2, stretch.n, 1, 1,
+						  range.n, 1, 1, false);
+		kernels->fold[dtype][dtype](&value, 1, in, 2, range.n, 1, 1,
 					    false);
-		memcpy(sum + i * size, &task->value, stretch.n * size);
-		i += stretch.n;
+		memcpy(sum + i * size, &task->value, range.n * size);
+		i += range.n;
 	}
 }
 
@@ -290,17 +290,17 @@ static void put(struct task *task, const struct place *place, bool is_added)
 	size_t size = dtype_size(place->dtype), i = 0;
 
 	while (i < task->n) {
-		struct stretch stretch = layout_stretch(
+		struct shard_range range = layout_range(
 			&task->entry->shard, task->position + i, task->n - i);
 		const uint8_t *from = task->value.bytes + i * size;
-		uint8_t *to = address(place, &stretch);
+		uint8_t *to = address(place, &range);
 
 		if (is_added)
-			accumulate(task, place->dtype, to, from, stretch.n);
+			accumulate(task, place->dtype, to, from, range.n);
 		else
-			task->reduce->kernels->copy(to, from, stretch.n * size,
+			task->reduce->kernels->copy(to, from, range.n * size,
 						    task->is_streamed);
-		i += stretch.n;
+		i += range.n;
 	}
 }
 
@@ -408,12 +408,12 @@ static uint64_t reduce_block(struct task *task)
 
 /* Sum from the inputs directly to the destinations. Returns the number of
  * elements. */
-static uint64_t reduce_stretch(struct task *task, uint64_t max)
+static uint64_t reduce_range(struct task *task, uint64_t max)
 {
 	const struct plan *plan = &task->reduce->layout->plan;
 	const struct reduce_steps *steps = task->steps;
-	struct stretch stretch =
-		layout_stretch(&task->entry->shard, task->position, max);
+	struct shard_range range =
+		layout_range(&task->entry->shard, task->position, max);
 	uint32_t n = plan->n_shards, n_replicas = plan->n_replicas;
 	uint32_t from = 0;
 	const void *in[PLAN_MAX_RANKS];
@@ -423,14 +423,14 @@ static uint64_t reduce_stretch(struct task *task, uint64_t max)
 		struct place place = grads_of(task, g);
 
 		from = find_inputs(task, g, in + (size_t)g * n);
-		out[g] = address(&place, &stretch);
+		out[g] = address(&place, &range);
 	}
 	/* At most one of the divisors is not 1. */
 	task->reduce->kernels->fold[from][task->entry->dtype](
-		out, n_replicas, in, n * n_replicas, stretch.n, steps->factor,
+		out, n_replicas, in, n * n_replicas, range.n, steps->factor,
 		steps->shards * steps->replicas * steps->post,
 		task->is_streamed);
-	return stretch.n;
+	return range.n;
 }
 
 /* --- padding ------------------------------------------------------------- */
@@ -447,17 +447,17 @@ static void clear_positions(const struct task *task, uint64_t position,
 			    uint64_t end)
 {
 	while (position < end) {
-		struct stretch stretch = layout_stretch(
+		struct shard_range range = layout_range(
 			&task->entry->shard, position, end - position);
 
 		for (uint32_t g = 0; g < task->reduce->layout->plan.n_replicas;
 		     g++) {
 			struct place place = output_of(task, g);
 
-			memset(address(&place, &stretch), 0,
-			       stretch.n * dtype_size(place.dtype));
+			memset(address(&place, &range), 0,
+			       range.n * dtype_size(place.dtype));
 		}
-		position += stretch.n;
+		position += range.n;
 	}
 }
 
@@ -471,7 +471,7 @@ static void clear_gaps(const struct task *task)
 		uint32_t size = dtype_size(place.dtype);
 
 		for (uint32_t s = 0; s < shard->n_ranks; s++) {
-			struct stretch end = {s, shard->chunk_numel, 0};
+			struct shard_range end = {s, shard->chunk_numel, 0};
 
 			memset(address(&place, &end), 0,
 			       layout_gap(shard, s, place.offset, place.stride,
@@ -518,7 +518,7 @@ static void run_part(struct task *task, const struct layout_span *span,
 		task->position = position;
 		task->n = n < task->n_max ? n : task->n_max;
 		if (task->is_one_step)
-			position += reduce_stretch(task, n);
+			position += reduce_range(task, n);
 		else
 			position += reduce_block(task);
 	}

@@ -67,7 +67,7 @@ def _parse_entry(path, name, value):
     return Entry(name, dtype, shape, begin, end - begin)
 
 
-def _without_twins(path):
+def _without_duplicates(path):
     def hook(pairs):
         result = dict(pairs)
         if len(result) != len(pairs):
@@ -80,7 +80,7 @@ def _without_twins(path):
 def _parse(path, text, data_size):
     """(entries by offset, metadata) of the header; offsets are in the data."""
     try:
-        header = json.loads(text, object_pairs_hook=_without_twins(path))
+        header = json.loads(text, object_pairs_hook=_without_duplicates(path))
     except ValueError as error:
         raise _refuse(path, f"the header is no JSON ({error})") from None
     if not isinstance(header, dict):

@@ -82,25 +82,25 @@ static int refused(const struct self *self, const char *what, int r)
 	return rank_note(r);
 }
 
-static int differ(const struct self *self, const struct spot *spot,
+static int differ(const struct self *self, const struct location *location,
 		  const char *what, uint64_t seen, uint64_t expected)
 {
 	const struct param_case *param =
-		&self->it.groups[spot->group].params[spot->param];
+		&self->it.groups[location->group].params[location->param];
 
 	return complain(self,
 			"%s of group %zu, parameter %zu (%s, whole %s, reduced "
 			"%s) at %" PRIu64 " is 0x%" PRIx64 ", not 0x%" PRIx64,
-			what, spot->group, spot->param,
+			what, location->group, location->param,
 			fsdp_dtype_name(param->spec.spec.dtype),
 			fsdp_dtype_name(param->full),
-			fsdp_dtype_name(param->reduce), spot->index, seen,
+			fsdp_dtype_name(param->reduce), location->index, seen,
 			expected);
 }
 
-static struct spot spot_of(const struct self *self, size_t g, size_t p)
+static struct location location_of(const struct self *self, size_t g, size_t p)
 {
-	return (struct spot){.it = &self->it, .group = g, .param = p};
+	return (struct location){.it = &self->it, .group = g, .param = p};
 }
 
 static bool is_aligned(const void *data, size_t n)
@@ -164,16 +164,17 @@ static int check_current(struct self *self, size_t g, size_t p,
 {
 	const struct param_case *param = &self->it.groups[g].params[p];
 	void *view = memory_view(shard->current, size_of(shard));
-	struct spot spot = spot_of(self, g, p);
+	struct location location = location_of(self, g, p);
 	uint64_t bits, expected;
 	int r = 0;
 
 	for (uint64_t i = 0; r == 0 && i < shard->numel; i++) {
-		spot.index = whole_index(param, shard, i);
-		expected = value_of_param(&spot, self->replica, self->step);
+		location.index = whole_index(param, shard, i);
+		expected = value_of_param(&location, self->replica, self->step);
 		bits = scalar_load(shard->dtype, view, i);
 		if (bits != expected)
-			r = differ(self, &spot, "the shard", bits, expected);
+			r = differ(self, &location, "the shard", bits,
+				   expected);
 	}
 	memory_drop_view(view);
 	return r;
@@ -185,12 +186,12 @@ static void write_next(struct self *self, size_t g, size_t p,
 {
 	const struct param_case *param = &self->it.groups[g].params[p];
 	void *view = memory_view(shard->next, size_of(shard));
-	struct spot spot = spot_of(self, g, p);
+	struct location location = location_of(self, g, p);
 	uint64_t bits;
 
 	for (uint64_t i = 0; i < shard->numel; i++) {
-		spot.index = whole_index(param, shard, i);
-		bits = value_of_param(&spot, self->replica, self->step + 1);
+		location.index = whole_index(param, shard, i);
+		bits = value_of_param(&location, self->replica, self->step + 1);
 		if (param->spec.is_frozen && self->step > 0)
 			bits = 0; /* is not kept */
 		scalar_store(shard->dtype, view, i, bits);
@@ -244,18 +245,19 @@ static int check_elements(struct self *self, size_t g, size_t p,
 			  const void *data)
 {
 	const struct param_case *param = &self->it.groups[g].params[p];
-	struct spot spot = spot_of(self, g, p);
+	struct location location = location_of(self, g, p);
 	uint64_t bits, expected;
 
 	for (uint64_t i = 0; i < param->numel; i++) {
-		spot.index = i;
-		expected =
-			cast(param->spec.spec.dtype, param->full,
-			     value_of_param(&spot, self->replica, self->step));
+		location.index = i;
+		expected = cast(
+			param->spec.spec.dtype, param->full,
+			value_of_param(&location, self->replica, self->step));
 		bits = scalar_load(param->full, data, i);
 		self->whole = mix(self->whole ^ bits);
 		if (!scalar_is_same(param->full, bits, expected))
-			return differ(self, &spot, "the whole", bits, expected);
+			return differ(self, &location, "the whole", bits,
+				      expected);
 	}
 	return 0;
 }
@@ -336,7 +338,7 @@ static int unshard_kept(struct self *self, const struct step_case *step)
 static void fill_input(struct self *self, size_t g, uint32_t round)
 {
 	const struct group_case *group = &self->it.groups[g];
-	struct spot spot;
+	struct location location;
 	void *data, *view;
 	size_t size;
 
@@ -351,13 +353,14 @@ static void fill_input(struct self *self, size_t g, uint32_t round)
 		size = group->params[p].numel *
 		       fsdp_dtype_size(group->params[p].input);
 		view = memory_view(data, size);
-		spot = spot_of(self, g, p);
-		spot.step = self->step;
-		spot.round = round + 1;
-		for (spot.index = 0; spot.index < group->params[p].numel;
-		     spot.index++)
-			scalar_store(group->params[p].input, view, spot.index,
-				     value_of_gradient(&spot, self->rank));
+		location = location_of(self, g, p);
+		location.step = self->step;
+		location.round = round + 1;
+		for (location.index = 0;
+		     location.index < group->params[p].numel; location.index++)
+			scalar_store(group->params[p].input, view,
+				     location.index,
+				     value_of_gradient(&location, self->rank));
 		memory_put_view(data, view, size);
 	}
 }
@@ -373,7 +376,7 @@ static int reduce_param(struct self *self, size_t g, size_t p, uint32_t round,
 		.param = param,
 		.options = options,
 		.factors = factors_of(&self->it, param->reduce, options),
-		.spot = spot_of(self, g, p),
+		.location = location_of(self, g, p),
 		.is_put_off = options->no_all_reduce && self->it.n_replicas > 1,
 		.has_partial = state->has_partial,
 		.has_grads = state->has_grads,
@@ -389,10 +392,10 @@ static int reduce_param(struct self *self, size_t g, size_t p, uint32_t round,
 
 	if (r < 0)
 		return r;
-	reduction.spot.step = self->step;
-	reduction.spot.round = round + 1;
+	reduction.location.step = self->step;
+	reduction.location.round = round + 1;
 	for (uint64_t i = 0; i < shard.numel; i++) {
-		reduction.spot.index = whole_index(param, &shard, i);
+		reduction.location.index = whole_index(param, &shard, i);
 		reduction_apply(&reduction, &state->elements[p][i]);
 	}
 	return 0;
@@ -400,16 +403,16 @@ static int reduce_param(struct self *self, size_t g, size_t p, uint32_t round,
 
 /* How far from f64 may it be? Less than 0: by any distance, since something
  * may have overflowed. */
-static double bound_of(const struct self *self, const struct spot *spot,
+static double bound_of(const struct self *self, const struct location *location,
 		       const struct element *element)
 {
 	const struct param_case *param =
-		&self->it.groups[spot->group].params[spot->param];
+		&self->it.groups[location->group].params[location->param];
 	enum fsdp_dtype a = param->reduce, b = param->spec.spec.dtype;
 	double epsilon = fmax(scalar_epsilon(a), scalar_epsilon(b));
 	double n = (double)(2 * self->it.world + 4 + 4 * self->n_reductions);
 
-	if (param->is_wild || self->states[spot->group].is_mixed ||
+	if (param->is_wild || self->states[location->group].is_mixed ||
 	    ((a == FSDP_F16 || b == FSDP_F16) && element->size > 10000))
 		return -1;
 	return n *
@@ -423,21 +426,22 @@ static bool is_by_order(enum fsdp_dtype dtype)
 	return !are_on_devices() || !scalar_is_float(dtype);
 }
 
-static int check_element(struct self *self, const struct spot *spot,
+static int check_element(struct self *self, const struct location *location,
 			 const struct element *element, uint64_t bits)
 {
 	const struct param_case *param =
-		&self->it.groups[spot->group].params[spot->param];
+		&self->it.groups[location->group].params[location->param];
 	enum fsdp_dtype dtype = param->spec.spec.dtype;
 	double bound, distance;
 
 	self->grads = mix(self->grads ^ bits);
 	board->ranks[self->rank].n_elements++;
 	if (is_by_order(dtype) && !scalar_is_same(dtype, bits, element->grad))
-		return differ(self, spot, "the gradient", bits, element->grad);
+		return differ(self, location, "the gradient", bits,
+			      element->grad);
 	if (!scalar_is_float(dtype))
 		return 0;
-	bound = bound_of(self, spot, element);
+	bound = bound_of(self, location, element);
 	distance = fabs(scalar_decode(dtype, bits) - element->oracle);
 	if (bound < 0)
 		return 0;
@@ -447,8 +451,8 @@ static int check_element(struct self *self, const struct spot *spot,
 	return complain(self,
 			"group %zu, parameter %zu (%s, reduced %s): %g is %g "
 			"from %g, more than %g",
-			spot->group, spot->param, fsdp_dtype_name(dtype),
-			fsdp_dtype_name(param->reduce),
+			location->group, location->param,
+			fsdp_dtype_name(dtype), fsdp_dtype_name(param->reduce),
 			scalar_decode(dtype, bits), distance, element->oracle,
 			bound);
 }
@@ -456,7 +460,7 @@ static int check_element(struct self *self, const struct spot *spot,
 static int check_grads(struct self *self, size_t g)
 {
 	const struct group_case *group = &self->it.groups[g];
-	struct spot spot;
+	struct location location;
 	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	void *view;
 	int r = 0;
@@ -469,10 +473,11 @@ static int check_grads(struct self *self, size_t g)
 		if (r < 0)
 			return r;
 		view = memory_view(shard.grad, size_of(&shard));
-		spot = spot_of(self, g, p);
+		location = location_of(self, g, p);
 		for (uint64_t i = 0; r == 0 && i < shard.numel; i++) {
-			spot.index = whole_index(&group->params[p], &shard, i);
-			r = check_element(self, &spot,
+			location.index =
+				whole_index(&group->params[p], &shard, i);
+			r = check_element(self, &location,
 					  &self->states[g].elements[p][i],
 					  scalar_load(shard.dtype, view, i));
 		}

@@ -205,7 +205,7 @@ Test(device_broker, without_a_driver_the_status_says_so_and_hosts_work)
 	cr_expect(zero(int, wire_put(alice, "a", 100, NULL, NULL)));
 }
 
-Test(device_broker, the_status_says_loudly_that_a_double_is_in_use)
+Test(device_broker, the_status_says_loudly_that_a_fake_is_in_use)
 {
 	need_fake("it must be another machine");
 	start(CONFIG);

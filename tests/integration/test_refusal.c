@@ -359,8 +359,9 @@ Test(refusal, of_publications)
 			    lasting = {.ref = loose.ref,
 				       .name = "test/x",
 				       .ttl_ms = UINT64_MAX},
-			    twins[] = {{.ref = loose.ref, .name = "test/x"},
-				       {.ref = loose.ref, .name = "test/y"}};
+			    duplicates[] = {
+				    {.ref = loose.ref, .name = "test/x"},
+				    {.ref = loose.ref, .name = "test/y"}};
 	const struct refusal all[] = {
 		{"a stale one", publish_of(&stale, 1), -ESTALE, "test/x"},
 		{"a later one", publish_of(&early, 1), -ESTALE, "generation"},
@@ -378,7 +379,7 @@ Test(refusal, of_publications)
 		 "0x80000000"},
 		{"a time that is too long", publish_of(&lasting, 1), -EINVAL,
 		 "time to live"},
-		{"twins", publish_of(twins, 2), -EINVAL, "twice"},
+		{"duplicates", publish_of(duplicates, 2), -EINVAL, "twice"},
 	};
 
 	CHECK(all);
@@ -390,7 +391,7 @@ Test(refusal, of_one_name_twice_leaves_both_unpublished)
 	struct publish_item items[] = {{.ref = loose.ref, .name = "test/x"},
 				       {.name = "test/x"}};
 	const struct refusal all[] = {
-		{"twins", publish_of(items, 2), -EINVAL,
+		{"duplicates", publish_of(items, 2), -EINVAL,
 		 "the name is in the batch twice"},
 	};
 

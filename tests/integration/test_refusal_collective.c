@@ -243,8 +243,8 @@ Test(refusal_collective, of_parameters)
 			   large = vector("large", DTYPE_U8, INT64_C(1) << 50),
 			   no_dim = vector("w", DTYPE_F32, 4),
 			   below = vector("w", DTYPE_F32, 4),
-			   twins[] = {vector("w", DTYPE_F32, 4),
-				      vector("w", DTYPE_F32, 5)};
+			   duplicates[] = {vector("w", DTYPE_F32, 4),
+					   vector("w", DTYPE_F32, 5)};
 	const struct refusal all[] = {
 		{"a boolean", one_of(&boolean), -EINVAL,
 		 "parameter \"mask\": its gradient (freeze it instead?): bool "
@@ -266,12 +266,13 @@ Test(refusal_collective, of_parameters)
 		 "no dimension 1 to cut"},
 		{"a dimension below", one_of(&below), -EINVAL,
 		 "no dimension -2 to cut"},
-		{"twins", group_of(solo, "bad", twins, 2), -EINVAL,
+		{"duplicates", group_of(solo, "bad", duplicates, 2), -EINVAL,
 		 "two parameters are named \"w\""},
-		{"none", group_of(solo, "bad", twins, 0), -EINVAL,
+		{"none", group_of(solo, "bad", duplicates, 0), -EINVAL,
 		 "no parameters"},
-		{"a group that is there", group_of(solo, "alone", twins, 1),
-		 -EEXIST, "has registered group 'alone' already"},
+		{"a group that is there",
+		 group_of(solo, "alone", duplicates, 1), -EEXIST,
+		 "has registered group 'alone' already"},
 	};
 
 	no_dim.shard_dim = 1;

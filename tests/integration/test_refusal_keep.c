@@ -112,8 +112,8 @@ Test(refusal, of_bundles)
 	struct alloc_item outside = vector("test/x", 1),
 			  same = vector("test/s/x", 1),
 			  itself = vector("test/s", 1),
-			  twins[] = {vector("test/s/y", 1),
-				     vector("test/s/y", 1)};
+			  duplicates[] = {vector("test/s/y", 1),
+					  vector("test/s/y", 1)};
 	uint64_t empty = begin(me, "test/e/");
 	const struct refusal all[] = {
 		{"one that is there", begin_of("test/m/", 0), -EEXIST,
@@ -131,7 +131,8 @@ Test(refusal, of_bundles)
 		 -EINVAL, "test/s"},
 		{"a member again", member_of(staged, &same, 1), -EEXIST,
 		 "test/s/x"},
-		{"twins", member_of(staged, twins, 2), -EEXIST, "test/s/y"},
+		{"duplicates", member_of(staged, duplicates, 2), -EEXIST,
+		 "test/s/y"},
 		{"a commit of none", end_of(MESSAGE_BUNDLE_COMMIT, 0), -EINVAL,
 		 "which bundle"},
 		{"a commit of an unknown one",

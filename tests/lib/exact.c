@@ -65,24 +65,25 @@ static uint64_t numel(const struct fsdp_spec *spec)
 /* --- what must come out -------------------------------------------------- */
 
 /* The parameter, element and step of a gradient. */
-struct spot {
+struct location {
 	size_t group, param;
 	uint64_t i, step;
 };
 
-static float initial(const struct spot *spot)
+static float initial(const struct location *location)
 {
-	uint64_t x = spot->i * 7 + spot->param * 13 + spot->group * 5;
+	uint64_t x =
+		location->i * 7 + location->param * 13 + location->group * 5;
 
 	return (float)(x % 31) - 15;
 }
 
 /* Values that have grown far from 0 are moved back towards it. */
-static float gradient(const struct spot *spot, uint32_t rank, uint32_t batch,
-		      float value)
+static float gradient(const struct location *location, uint32_t rank,
+		      uint32_t batch, float value)
 {
-	uint64_t x = spot->i * 3 + spot->param + spot->group * 2 +
-		     spot->step * 7 + (uint64_t)((int)value + 1000);
+	uint64_t x = location->i * 3 + location->param + location->group * 2 +
+		     location->step * 7 + (uint64_t)((int)value + 1000);
 
 	if (fabsf(value) > BOUND)
 		return value > 0 ? 2 : -2;
@@ -90,38 +91,40 @@ static float gradient(const struct spot *spot, uint32_t rank, uint32_t batch,
 }
 
 static void advance_one(struct exact_model *model, uint32_t world,
-			const struct spot *spot)
+			const struct location *location)
 {
-	float *value = &model->values[spot->group][spot->param][spot->i];
+	float *value =
+		&model->values[location->group][location->param][location->i];
 	float sum = 0;
 
-	if (spot->step == 0) {
-		*value = initial(spot);
+	if (location->step == 0) {
+		*value = initial(location);
 		return;
 	}
-	if (defs[spot->group].params[spot->param].is_frozen)
+	if (defs[location->group].params[location->param].is_frozen)
 		return;
 	for (uint32_t rank = 0; rank < world; rank++) {
 		for (uint32_t batch = 0; batch < N_BATCHES; batch++)
-			sum += gradient(spot, rank, batch, *value);
+			sum += gradient(location, rank, batch, *value);
 	}
 	*value -= sum;
 }
 
 void exact_advance(struct exact_model *model, uint32_t world, uint64_t step)
 {
-	struct spot spot = {0};
+	struct location location = {0};
 
 	for (; model->step < step; model->step++) {
-		spot.step = model->step;
+		location.step = model->step;
 		for (size_t g = 0; g < EXACT_GROUPS; g++) {
 			for (size_t p = 0; p < defs[g].n; p++) {
-				spot.group = g;
-				spot.param = p;
-				for (spot.i = 0;
-				     spot.i < numel(&defs[g].params[p].spec);
-				     spot.i++)
-					advance_one(model, world, &spot);
+				location.group = g;
+				location.param = p;
+				for (location.i = 0;
+				     location.i <
+				     numel(&defs[g].params[p].spec);
+				     location.i++)
+					advance_one(model, world, &location);
 			}
 		}
 	}
@@ -272,12 +275,12 @@ static void write_next(const struct self *self, size_t g, size_t p,
 	float *next = memory_view(shard->next, size);
 	float *current = has_grad ? memory_view(shard->current, size) : NULL;
 	float *grad = has_grad ? memory_view(shard->grad, size) : NULL;
-	struct spot spot = {g, p, 0, 0};
+	struct location location = {g, p, 0, 0};
 
 	for (uint64_t i = 0; i < shard->numel; i++) {
-		spot.i = whole_index(&spec->spec, dim, shard, i);
+		location.i = whole_index(&spec->spec, dim, shard, i);
 		if (self->step == 0)
-			next[i] = initial(&spot);
+			next[i] = initial(&location);
 		else if (spec->is_frozen)
 			next[i] = 77; /* the broker must ignore it */
 		else
@@ -391,21 +394,21 @@ static int look_at_all(struct self *self)
 }
 
 /* Write the gradient of one parameter, computed from its values. */
-static void write_gradient(const struct self *self, struct spot *spot,
+static void write_gradient(const struct self *self, struct location *location,
 			   uint32_t batch, const struct fsdp_param *param,
 			   void *to)
 {
-	const struct fsdp_policy *policy = &defs[spot->group].policy;
+	const struct fsdp_policy *policy = &defs[location->group].policy;
 	enum fsdp_dtype dtype =
 		policy->input_dtype ? policy->input_dtype : param->dtype;
 	size_t size = param->numel * fsdp_dtype_size(dtype);
 	void *from = view_of(param), *view = memory_view(to, size);
 	float value;
 
-	for (spot->i = 0; spot->i < param->numel; spot->i++) {
-		value = read_value(param->dtype, from, spot->i);
-		value = gradient(spot, self->rank, batch, value);
-		write_value(dtype, view, spot->i, value);
+	for (location->i = 0; location->i < param->numel; location->i++) {
+		value = read_value(param->dtype, from, location->i);
+		value = gradient(location, self->rank, batch, value);
+		write_value(dtype, view, location->i, value);
 	}
 	memory_put_view(to, view, size);
 	memory_drop_view(from);
@@ -415,7 +418,7 @@ static void write_gradient(const struct self *self, struct spot *spot,
 static int write_gradients(struct self *self, size_t g, uint32_t batch)
 {
 	struct fsdp_param param = {.struct_size = sizeof(param)};
-	struct spot spot = {.group = g, .step = self->step};
+	struct location location = {.group = g, .step = self->step};
 	void *to;
 	int r = 0;
 
@@ -427,8 +430,8 @@ static int write_gradients(struct self *self, size_t g, uint32_t batch)
 		r = CALL(self, "param", fsdp_param(self->groups[g], p, &param));
 		if (r < 0)
 			return r;
-		spot.param = p;
-		write_gradient(self, &spot, batch, &param, to);
+		location.param = p;
+		write_gradient(self, &location, batch, &param, to);
 	}
 	return 0;
 }

@@ -208,15 +208,16 @@ void case_draw(uint64_t seed, struct property_case *ret)
 
 /* --- values -------------------------------------------------------------- */
 
-static uint64_t value_at(const struct spot *spot, enum fsdp_dtype dtype)
+static uint64_t value_at(const struct location *location, enum fsdp_dtype dtype)
 {
 	const struct param_case *param =
-		&spot->it->groups[spot->group].params[spot->param];
-	uint64_t h = mix(spot->it->seed ^ spot->index);
+		&location->it->groups[location->group].params[location->param];
+	uint64_t h = mix(location->it->seed ^ location->index);
 	double value;
 
-	h = mix(h ^ spot->group << 8 ^ spot->param << 16 ^ spot->step << 24 ^
-		(uint64_t)spot->who << 32 ^ (uint64_t)spot->round << 40);
+	h = mix(h ^ location->group << 8 ^ location->param << 16 ^
+		location->step << 24 ^ (uint64_t)location->who << 32 ^
+		(uint64_t)location->round << 40);
 	if (param->is_wild || !scalar_is_float(dtype))
 		return h >> (64 - 8 * (fsdp_dtype_size(dtype) < 8
 					       ? fsdp_dtype_size(dtype)
@@ -225,25 +226,26 @@ static uint64_t value_at(const struct spot *spot, enum fsdp_dtype dtype)
 	return scalar_encode(dtype, ldexp(value, (int)(h % 5) - 2));
 }
 
-uint64_t value_of_param(struct spot *spot, uint32_t replica, uint64_t step)
+uint64_t value_of_param(struct location *location, uint32_t replica,
+			uint64_t step)
 {
 	const struct param_case *param =
-		&spot->it->groups[spot->group].params[spot->param];
+		&location->it->groups[location->group].params[location->param];
 
-	spot->round = 0;
-	spot->who = replica;
+	location->round = 0;
+	location->who = replica;
 	/* A commit keeps frozen parameters as they are. */
-	spot->step = param->spec.is_frozen ? 1 : step;
-	return value_at(spot, param->spec.spec.dtype);
+	location->step = param->spec.is_frozen ? 1 : step;
+	return value_at(location, param->spec.spec.dtype);
 }
 
-uint64_t value_of_gradient(struct spot *spot, uint32_t rank)
+uint64_t value_of_gradient(struct location *location, uint32_t rank)
 {
 	const struct param_case *param =
-		&spot->it->groups[spot->group].params[spot->param];
+		&location->it->groups[location->group].params[location->param];
 
-	spot->who = rank;
-	return value_at(spot, param->input);
+	location->who = rank;
+	return value_at(location, param->input);
 }
 
 /* --- the reference: docs/fsdp.md, "Arithmetic" --------------------------- */
@@ -286,7 +288,7 @@ struct factors factors_of(const struct property_case *it,
 
 static uint64_t input_of(struct reduction *reduction, uint32_t rank)
 {
-	return value_of_gradient(&reduction->spot, rank);
+	return value_of_gradient(&reduction->location, rank);
 }
 
 /* Compute steps 1 to 3 for one mesh. Returns a sum of the reduce dtype. */

@@ -66,7 +66,7 @@ void case_draw(uint64_t seed, struct property_case *ret);
 uint64_t mix(uint64_t x);
 
 /* A value is a function of this position. */
-struct spot {
+struct location {
 	const struct property_case *it;
 	size_t group, param;
 	uint64_t index, step;
@@ -75,9 +75,10 @@ struct spot {
 };
 
 /* Returns bits of the parameter's stored dtype ... */
-uint64_t value_of_param(struct spot *spot, uint32_t replica, uint64_t step);
+uint64_t value_of_param(struct location *location, uint32_t replica,
+			uint64_t step);
 /* ... or bits of a rank's gradient, in the dtype of inputs. */
-uint64_t value_of_gradient(struct spot *spot, uint32_t rank);
+uint64_t value_of_gradient(struct location *location, uint32_t rank);
 
 /* --- reductions ---------------------------------------------------------- */
 
@@ -108,7 +109,7 @@ struct reduction {
 	const struct param_case *param;
 	const struct fsdp_reduce_options *options;
 	struct factors factors;
-	struct spot spot;
+	struct location location;
 	bool is_put_off, has_partial, has_grads;
 };
 

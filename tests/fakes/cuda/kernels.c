@@ -10,11 +10,11 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum twin_kind {
-	TWIN_COPY,
-	TWIN_CHUNK_CAT,
-	TWIN_GRAD_OUT,
-	TWIN_GRAD_ADD,
+enum fake_kind {
+	FAKE_COPY,
+	FAKE_CHUNK_CAT,
+	FAKE_GRAD_OUT,
+	FAKE_GRAD_ADD,
 };
 
 /* --- floats -------------------------------------------------------------- */
@@ -135,19 +135,19 @@ static double sum_in(uint32_t dtype, double a, double b)
 	return dtype == DTYPE_F64 ? a + b : (double)((float)a + (float)b);
 }
 
-static uint64_t float_result(enum twin_kind kind,
+static uint64_t float_result(enum fake_kind kind,
 			     const struct kernels_params *params, uint32_t from,
 			     uint32_t to, uint64_t x, uint64_t old)
 {
 	double value = decode(from, x);
 	uint64_t y;
 
-	if (kind >= TWIN_GRAD_OUT && params->is_scaled)
+	if (kind >= FAKE_GRAD_OUT && params->is_scaled)
 		value = quotient_in(from, value, params->factor);
 	y = encode(to, value);
-	if (kind == TWIN_CHUNK_CAT && params->is_scaled)
+	if (kind == FAKE_CHUNK_CAT && params->is_scaled)
 		y = encode(to, product_in(to, decode(to, y), params->factor));
-	if (kind == TWIN_GRAD_ADD)
+	if (kind == FAKE_GRAD_ADD)
 		y = encode(to, sum_in(to, decode(to, old), decode(to, y)));
 	return y;
 }
@@ -161,13 +161,13 @@ static bool is_signed(uint32_t dtype)
 }
 
 /* The value is cut off where it is stored. */
-static uint64_t integer_result(enum twin_kind kind,
+static uint64_t integer_result(enum fake_kind kind,
 			       const struct kernels_params *params,
 			       uint32_t dtype, uint32_t size, uint64_t x,
 			       uint64_t old)
 {
 	unsigned int n_above = 64 - 8 * size;
-	int64_t divisor = kind >= TWIN_GRAD_OUT ? (int64_t)params->factor : 1;
+	int64_t divisor = kind >= FAKE_GRAD_OUT ? (int64_t)params->factor : 1;
 	uint64_t value;
 
 	if (is_signed(dtype))
@@ -175,7 +175,7 @@ static uint64_t integer_result(enum twin_kind kind,
 				   divisor);
 	else
 		value = x / (uint64_t)divisor;
-	return kind == TWIN_GRAD_ADD ? old + value : value;
+	return kind == FAKE_GRAD_ADD ? old + value : value;
 }
 
 /* --- rows ---------------------------------------------------------------- */
@@ -188,12 +188,12 @@ static uint64_t read_bits(const uint8_t *from, uint32_t size)
 	return bits;
 }
 
-static void move_one(enum twin_kind kind, const struct kernels_params *params,
+static void move_one(enum fake_kind kind, const struct kernels_params *params,
 		     const struct kernels_row *row, const uint8_t *from,
 		     uint8_t *to)
 {
 	uint64_t x = read_bits(from, row->from_size);
-	uint64_t old = kind == TWIN_GRAD_ADD ? read_bits(to, row->to_size) : 0;
+	uint64_t old = kind == FAKE_GRAD_ADD ? read_bits(to, row->to_size) : 0;
 	uint64_t y;
 
 	if (row->to_dtype >= DTYPE_F16)
@@ -213,10 +213,9 @@ static bool is_aligned(const void *at, uint32_t element_size,
 
 /* Copy `n` elements that are contiguous on both sides. All after the first
  * n_moved are zeros. A vector begins with the first element. */
-static void run_stretch(enum twin_kind kind,
-			const struct kernels_params *params,
-			const struct kernels_row *row, const uint8_t *from,
-			uint8_t *to, uint64_t n, uint64_t n_moved)
+static void run_range(enum fake_kind kind, const struct kernels_params *params,
+		      const struct kernels_row *row, const uint8_t *from,
+		      uint8_t *to, uint64_t n, uint64_t n_moved)
 {
 	if (n_moved >> row->vector_shift > 0 &&
 	    (!is_aligned(from, row->from_size, row) ||
@@ -231,7 +230,7 @@ static void run_stretch(enum twin_kind kind,
 }
 
 /* Copy the elements from `begin` to `end`. */
-static void run_tile(enum twin_kind kind, const struct kernels_params *params,
+static void run_tile(enum fake_kind kind, const struct kernels_params *params,
 		     const struct kernels_row *row, uint64_t begin,
 		     uint64_t end)
 {
@@ -249,13 +248,13 @@ static void run_tile(enum twin_kind kind, const struct kernels_params *params,
 
 		if (row->numel > begin)
 			n_moved = row->numel - begin;
-		run_stretch(kind, params, row, from, to, n,
-			    n_moved < n ? n_moved : n);
+		run_range(kind, params, row, from, to, n,
+			  n_moved < n ? n_moved : n);
 		begin += n;
 	}
 }
 
-static void run(enum twin_kind kind, void **parameters,
+static void run(enum fake_kind kind, void **parameters,
 		const struct fake_launch *launch)
 {
 	const struct kernels_params *params = parameters[0];
@@ -278,7 +277,7 @@ static void run(enum twin_kind kind, void **parameters,
 	}
 }
 
-#define TWIN(function, kind)                                                   \
+#define FAKE(function, kind)                                                   \
 	static void run_##function(void **parameters,                          \
 				   const struct fake_launch *launch)           \
 	{                                                                      \
@@ -291,13 +290,13 @@ static void run(enum twin_kind kind, void **parameters,
 		.sizes = {sizeof(struct kernels_params)},                      \
 	}
 
-TWIN(copy_in, TWIN_COPY);
-TWIN(copy_out, TWIN_COPY);
-TWIN(chunk_cat, TWIN_CHUNK_CAT);
-TWIN(grad_out, TWIN_GRAD_OUT);
-TWIN(grad_add, TWIN_GRAD_ADD);
+FAKE(copy_in, FAKE_COPY);
+FAKE(copy_out, FAKE_COPY);
+FAKE(chunk_cat, FAKE_CHUNK_CAT);
+FAKE(grad_out, FAKE_GRAD_OUT);
+FAKE(grad_add, FAKE_GRAD_ADD);
 
-__attribute__((constructor)) static void add_twins(void)
+__attribute__((constructor)) static void add_fakes(void)
 {
 	registry_add(&copy_in);
 	registry_add(&copy_out);

@@ -31,7 +31,7 @@ static void expect_refusal(const char *path, int code, const char *part)
 	cr_expect(says(&err, part), "%s", err.msg);
 }
 
-Test(driver, the_double_is_loaded_and_says_what_it_is)
+Test(driver, the_fake_is_loaded_and_says_what_it_is)
 {
 	struct driver_info info;
 	int n = 0;

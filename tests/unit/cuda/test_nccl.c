@@ -45,7 +45,7 @@ static void expect_refusal(const char *path, int code, const char *part)
 	expect_sentence(&err, part);
 }
 
-Test(nccl, the_double_is_loaded_and_says_what_it_is)
+Test(nccl, the_fake_is_loaded_and_says_what_it_is)
 {
 	struct nccl_info info;
 
@@ -119,7 +119,7 @@ Test(nccl, what_is_no_nccl_is_refused)
 	free(driver);
 }
 
-Test(nccl, a_real_one_beside_a_driver_that_is_a_double_is_refused)
+Test(nccl, a_real_one_beside_a_driver_that_is_a_fake_is_refused)
 {
 	expect_refusal("libm.so.6", -EINVAL, "the driver");
 }

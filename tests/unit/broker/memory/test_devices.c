@@ -147,7 +147,7 @@ Test(devices, a_driver_that_is_too_old_is_named)
 	cr_expect(refused_with("11.4"), "%s", alice.sentence);
 }
 
-Test(devices, a_double_of_the_driver_is_told_loudly)
+Test(devices, a_fake_of_the_driver_is_told_loudly)
 {
 	broker_load_driver(broker);
 	cr_expect(notes("TEST DOUBLE"), "%s", log_notes());

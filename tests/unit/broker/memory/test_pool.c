@@ -288,7 +288,7 @@ Test(pool, free_pages_of_a_chunk_in_use_go_when_they_are_cold, .timeout = 10)
 	teardown(broker);
 }
 
-Test(pool, a_large_chunk_is_populated_in_stretches)
+Test(pool, a_large_chunk_is_populated_in_pieces)
 {
 	struct broker *broker = setup();
 	uint32_t block;

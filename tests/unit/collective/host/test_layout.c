@@ -132,13 +132,13 @@ Test(layout, dtypes_that_nobody_casts_or_adds_are_refused)
 	}
 }
 
-Test(layout, a_stretch_ends_with_its_chunk_row_or_limit)
+Test(layout, a_range_ends_with_its_chunk_row_or_limit)
 {
 	/* 4 rows of 6, two of 3 each; then 5 rows of 3 as 3 + 2. */
 	const struct {
 		int entry;
 		uint64_t position, max;
-		struct stretch want;
+		struct shard_range want;
 	} cases[] = {
 		{1, 0, 100, {0, 0, 3}},  {1, 4, 100, {1, 1, 2}},
 		{1, 4, 1, {1, 1, 1}},    {1, 15, 9, {1, 6, 3}},
@@ -148,9 +148,9 @@ Test(layout, a_stretch_ends_with_its_chunk_row_or_limit)
 
 	make_good();
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct stretch got =
-			layout_stretch(&entries[cases[i].entry].shard,
-				       cases[i].position, cases[i].max);
+		struct shard_range got =
+			layout_range(&entries[cases[i].entry].shard,
+				     cases[i].position, cases[i].max);
 
 		cr_assert(eq(u32, got.shard, cases[i].want.shard));
 		cr_assert(eq(u64, got.at, cases[i].want.at));

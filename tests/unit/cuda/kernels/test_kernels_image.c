@@ -27,7 +27,7 @@ Test(kernels_image, a_build_without_nvcc_says_so)
 		  "%s", err.msg);
 }
 
-Test(kernels_image, the_double_has_kernels_of_its_own)
+Test(kernels_image, the_fake_has_kernels_of_its_own)
 {
 	struct error err = ERROR_NULL;
 

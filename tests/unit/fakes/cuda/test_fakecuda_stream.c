@@ -620,7 +620,7 @@ static void fake_count(void *data)
 	calls->n_stopping += fake_is_stopping();
 }
 
-Test(fakecuda_stream, work_of_the_nccl_double_is_called_once_in_any_case)
+Test(fakecuda_stream, work_of_the_nccl_fake_is_called_once_in_any_case)
 {
 	struct fake_calls calls = {0, 0};
 	CUfunction trap;
