@@ -1,6 +1,6 @@
 /*
- * The limiter has a queue of tickets in the order of their requests. The
- * faithful form also has a queue of the events of tickets that were freed.
+ * The limiter has a queue of tickets in the order of their requests. FSDP1's
+ * form also has a queue of the events of tickets that were freed.
  *
  * A ticket is one allocation from its request until it is forgotten. Freeing a
  * ticket moves it to the queue of events, so freeing needs no memory and cannot
@@ -33,7 +33,7 @@ struct queue {
 struct limiter {
 	struct limiter_options options; /* defaults are filled in */
 	struct queue live;              /* waiting or in flight, by number */
-	/* faithful form: in the order in which they were freed */
+	/* FSDP1: in the order in which they were freed */
 	struct queue events;
 	uint64_t last_number;
 	uint32_t n_counted;  /* in flight and not exempt */

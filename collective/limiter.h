@@ -62,8 +62,8 @@ void limiter_free(struct limiter *limiter); /* NULL is fine */
 
 /*
  * An unshard of `bytes` asks to begin. `is_exempt`: a group that stays
- * unsharded on purpose takes no place in the count (its bytes do count; it is
- * nothing to the faithful form, which counts what is freed). -ENOMEM;
+ * unsharded on purpose takes no place in the count (its bytes do count; FSDP1's
+ * limiter ignores this, since it counts what is freed). -ENOMEM;
  * -EOVERFLOW: with what was asked for before over 2^64 bytes.
  */
 int limiter_request(struct limiter *limiter, uint64_t bytes, bool is_exempt,
@@ -73,7 +73,7 @@ int limiter_request(struct limiter *limiter, uint64_t bytes, bool is_exempt,
 bool limiter_is_admitted(const struct limiter *limiter, uint64_t ticket);
 
 /*
- * What was admitted is resharded. `enqueues` (faithful form): whether an event
+ * What was admitted is resharded. `enqueues` (FSDP1): whether an event
  * is queued for it; the window always counts it out. Admits others.
  * Freeing a ticket that still waits withdraws it. A ticket is freed once.
  */

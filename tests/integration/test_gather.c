@@ -373,7 +373,7 @@ Test(gather, a_root_that_stays_unsharded_takes_no_place)
 	cr_assert(eq(u64, comm_entry().bytes_in_flight, 0));
 }
 
-Test(gather, the_faithful_limiter_waits_for_the_event_of_the_last_but_one)
+Test(gather, the_fsdp1_limiter_waits_for_the_event_of_the_last_but_one)
 {
 	struct crew crew = {.options = {.limiter = FSDP_LIMITER_FSDP1}};
 
@@ -393,7 +393,7 @@ Test(gather, the_faithful_limiter_waits_for_the_event_of_the_last_but_one)
 	cr_assert(eq(int, rank_run(&ranks, 0, wait2), 0));
 }
 
-Test(gather, the_faithful_limiter_keeps_no_count_of_what_is_open)
+Test(gather, the_fsdp1_limiter_keeps_no_count_of_what_is_open)
 {
 	struct crew crew = {.options = {.limiter = FSDP_LIMITER_FSDP1}};
 
@@ -411,7 +411,7 @@ static int cycle_steps(void)
 	return run_ahead();
 }
 
-Test(gather, the_faithful_limiter_lets_iterations_go_on)
+Test(gather, the_fsdp1_limiter_lets_iterations_go_on)
 {
 	struct crew crew = {.options = {.limiter = FSDP_LIMITER_FSDP1}};
 

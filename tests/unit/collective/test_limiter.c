@@ -37,7 +37,7 @@ static struct limiter_state state_of(const struct limiter *limiter)
 	return state;
 }
 
-/* ------------------------------------------------------ the faithful form */
+/* ------------------------------------------------------ the FSDP1 form */
 
 #define N_LAYERS 5
 
@@ -78,7 +78,7 @@ static uint32_t run_layers(uint32_t limit, uint64_t n)
 }
 
 /* case 1 */
-Test(limiter, faithful_the_third_unshard_waits_for_the_first)
+Test(limiter, fsdp1_the_third_unshard_waits_for_the_first)
 {
 	struct limiter *limiter = make(LIMITER_FSDP1, 0, 0);
 
@@ -93,7 +93,7 @@ Test(limiter, faithful_the_third_unshard_waits_for_the_first)
 }
 
 /* cases 2 and 4 */
-Test(limiter, faithful_layers_wait_for_the_one_limit_before)
+Test(limiter, fsdp1_layers_wait_for_the_one_limit_before)
 {
 	cr_expect(eq(u32, run_layers(2, N_LAYERS), 2));
 	cr_expect(eq(u32, run_layers(1, N_LAYERS), 1));
@@ -101,7 +101,7 @@ Test(limiter, faithful_layers_wait_for_the_one_limit_before)
 }
 
 /* case 3 */
-Test(limiter, faithful_prefetching_leaves_three_events)
+Test(limiter, fsdp1_prefetching_leaves_three_events)
 {
 	struct limiter *limiter = make(LIMITER_FSDP1, 2, 0);
 
@@ -118,7 +118,7 @@ Test(limiter, faithful_prefetching_leaves_three_events)
 }
 
 /* case 7 */
-Test(limiter, faithful_a_reshard_that_frees_nothing_queues_nothing)
+Test(limiter, fsdp1_a_reshard_that_frees_nothing_queues_nothing)
 {
 	struct limiter *limiter = make(LIMITER_FSDP1, 2, 0);
 
@@ -131,7 +131,7 @@ Test(limiter, faithful_a_reshard_that_frees_nothing_queues_nothing)
 }
 
 /* case 7 */
-Test(limiter, faithful_a_request_takes_one_event_only)
+Test(limiter, fsdp1_a_request_takes_one_event_only)
 {
 	struct limiter *limiter = make(LIMITER_FSDP1, 2, 0);
 
@@ -145,7 +145,7 @@ Test(limiter, faithful_a_request_takes_one_event_only)
 	limiter_free(limiter);
 }
 
-Test(limiter, faithful_a_complete_event_is_taken_without_waiting)
+Test(limiter, fsdp1_a_complete_event_is_taken_without_waiting)
 {
 	struct limiter *limiter = make(LIMITER_FSDP1, 1, 0);
 
@@ -159,7 +159,7 @@ Test(limiter, faithful_a_complete_event_is_taken_without_waiting)
 	limiter_free(limiter);
 }
 
-Test(limiter, faithful_who_comes_later_is_admitted_later)
+Test(limiter, fsdp1_who_comes_later_is_admitted_later)
 {
 	struct limiter *limiter = make(LIMITER_FSDP1, 1, 0);
 
