@@ -531,7 +531,7 @@ static void settle_grants(struct session *session)
 		next = catalog_grant(catalog, grant)->session_link.next;
 		slot = catalog_grant(catalog, grant)->slot;
 		slot_update_state(sessions->store, slot);
-		if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM)
+		if (catalog_journal_room(catalog) < SLOT_UPDATE_ROOM)
 			catalog_commit(catalog);
 	}
 	catalog_commit(catalog);

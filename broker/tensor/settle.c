@@ -193,7 +193,7 @@ bool slot_update_state(struct store *store, uint32_t slot)
 			unshare_look(store, slot);
 		return false;
 	}
-	if (catalog_journal_room(catalog) < SLOT_SETTLE_ROOM) {
+	if (catalog_journal_room(catalog) < SLOT_UPDATE_ROOM) {
 		limbo_enter(store, slot);
 		limbo_collect_later(store);
 		return false;

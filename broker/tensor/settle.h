@@ -17,7 +17,7 @@ struct error;
 enum slot_state slot_state(const struct store *store, uint32_t slot);
 
 /* Below this much journal space, slot_update_state() defers freeing. */
-#define SLOT_SETTLE_ROOM (UINT32_C(27) << 20)
+#define SLOT_UPDATE_ROOM (UINT32_C(27) << 20)
 
 /*
  * Update the word, the limbo list and the memory to match keepers and holds.

@@ -240,7 +240,7 @@ static void send_one_way(struct wire *wire, const struct request *request)
 	free(body);
 }
 
-Test(wire, a_quiet_request_is_answered_only_with_a_refusal)
+Test(wire, a_one_way_request_is_answered_only_with_a_refusal)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 	const char *name = "test/none";
@@ -262,7 +262,7 @@ Test(wire, a_quiet_request_is_answered_only_with_a_refusal)
 	wire_close(wire);
 }
 
-Test(wire, an_answer_that_was_read_stands_for_quiet_requests_before_it)
+Test(wire, an_answer_that_was_read_stands_for_one_way_requests_before_it)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 	const char *name = "test/a";
@@ -279,7 +279,7 @@ Test(wire, an_answer_that_was_read_stands_for_quiet_requests_before_it)
 	wire_close(wire);
 }
 
-Test(wire, a_quiet_request_that_comes_again_is_done_once)
+Test(wire, a_one_way_request_that_comes_again_is_done_once)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 	const char *name = "test/a";

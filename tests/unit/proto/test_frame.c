@@ -141,7 +141,7 @@ Test(frame, arrives_as_it_was_sent)
 	pair_close(&pair);
 }
 
-Test(frame, a_quiet_request_is_told_from_others)
+Test(frame, a_one_way_request_is_told_from_others)
 {
 	static struct pair pair;
 	struct frame got, sent = {.kind = 7, .number = 1, .is_one_way = true};
