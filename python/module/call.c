@@ -2,6 +2,7 @@
 
 /* Where this thread is. */
 static _Thread_local enum { OUTSIDE, WAITING, IN_HANDLER } state;
+static _Thread_local const atomic_bool *aborted;
 
 int call_check(void)
 {
@@ -29,6 +30,11 @@ void call_end(struct call *call)
 	PyEval_RestoreThread(call->thread);
 }
 
+void call_until(const atomic_bool *is_aborted)
+{
+	aborted = is_aborted;
+}
+
 int call_is_interrupted(void *data)
 {
 	PyGILState_STATE gil;
@@ -37,6 +43,8 @@ int call_is_interrupted(void *data)
 	(void)data;
 	if (state != WAITING)
 		return 0;
+	if (aborted && atomic_load(aborted))
+		return -1;
 	gil = PyGILState_Ensure();
 	state = IN_HANDLER;
 	r = PyErr_CheckSignals();

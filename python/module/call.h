@@ -11,6 +11,7 @@
  */
 #pragma once
 #include "python.h"
+#include <stdatomic.h>
 #include <stdbool.h>
 
 struct call {
@@ -23,6 +24,10 @@ int call_check(void);
 /* The same, and then other threads run. */
 int call_begin(struct call *call);
 void call_end(struct call *call);
+
+/* Between the two: another thread may set this flag, which interrupts the call
+ * (-EINTR) without an exception. NULL: nobody may, as at the beginning. */
+void call_until(const atomic_bool *is_aborted);
 
 /* fsdp_connect_options.interrupted: runs the handlers of Python's signals.
  * Outside of call_begin() and call_end() it returns 0, since nobody there could

@@ -2,6 +2,7 @@
 #include "bundle.h"
 #include "call.h"
 #include "channel.h"
+#include "comm.h"
 #include "errors.h"
 #include "inspect.h"
 #include "names.h"
@@ -403,6 +404,7 @@ static PyMethodDef methods[] = {
 	{"_begin", METHOD(client_begin), METH_FASTCALL | METH_KEYWORDS, NULL},
 	{"_bundle", METHOD(bundle_get), METH_FASTCALL | METH_KEYWORDS, NULL},
 	{"_fd", client_fd, METH_NOARGS, NULL},
+	{"_join", comm_join, METH_VARARGS, NULL},
 	{"_list", inspect_list, METH_VARARGS, NULL},
 	{"_redeem", client_redeem, METH_VARARGS, NULL},
 	{"_remove", client_remove, METH_O, NULL},

@@ -6,6 +6,7 @@
 #include "channel.h"
 #include "client.h"
 #include "client/fsdp.h"
+#include "comm.h"
 #include "dlpack.h"
 #include "fault.h"
 #include "link.h"
@@ -85,7 +86,8 @@ PyMODINIT_FUNC PyInit__fsdp(void)
 		return NULL;
 	if (tensor_add(module) < 0 || buffer_add(module) < 0 ||
 	    client_add(module) < 0 || channel_add(module) < 0 ||
-	    pending_add(module) < 0 || bundle_add(module) < 0 ||
+	    comm_add(module) < 0 || pending_add(module) < 0 ||
+	    bundle_add(module) < 0 ||
 	    PyModule_AddStringConstant(module, "version", fsdp_version()) < 0)
 		Py_CLEAR(module);
 	return module;

@@ -35,6 +35,14 @@ def until(is_true, what):
         time.sleep(0.002)
 
 
+def sleeps(pid):
+    """Does a process wait in poll() or for a lock, and not for a page or the CPU?"""
+    with open(f"/proc/{pid}/stat") as file:
+        is_asleep = file.read().rpartition(")")[2].split()[0] == "S"
+    time.sleep(0.01)
+    return is_asleep
+
+
 class Broker:
     def __init__(self, *options):
         self.dir = tempfile.TemporaryDirectory(prefix="fsdp-python.")

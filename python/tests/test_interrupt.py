@@ -1,11 +1,10 @@
 """Ctrl-C ends each call that waits; what it leaves is whole."""
 
 import signal
-import time
 
 import pytest
 
-from conftest import run, start, until
+from conftest import run, sleeps, start, until
 
 WAITS = {
     "get": "c.get('a/never', timeout=None)",
@@ -15,6 +14,7 @@ WAITS = {
     "channel": "c.channel('a/none', timeout=None)",
     "channel_get": "c.channel('a/ch', capacity=4096).get()",
     "channel_put": "[p.put(0) for p in [c.channel('a/p', 'producer', capacity=4096)] * 9]",
+    "join": "c._join('a/comm', 2, 0, None)",
     "aget": "asyncio.run(c.aget('a/never', timeout=None))",
 }
 
@@ -42,18 +42,10 @@ def test_ctrl_c_ends_the_wait(broker, what):
     )
     assert process.stdout.readline() == "ready\n"
     # Until it sleeps in the call, which it must leave by the signal alone.
-    until(lambda: _sleeps(process.pid), "the call waits")
+    until(lambda: sleeps(process.pid), "the call waits")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (out, err, process.returncode) == ("interrupted\nwhole\n", "", 0)
-
-
-def _sleeps(pid):
-    """Does it wait in poll() or for a lock, and not for a page or the CPU?"""
-    with open(f"/proc/{pid}/stat") as file:
-        is_asleep = file.read().rpartition(")")[2].split()[0] == "S"
-    time.sleep(0.01)
-    return is_asleep
 
 
 def test_ctrl_c_ends_the_wait_for_a_broker_that_is_away(supervised):
@@ -78,7 +70,7 @@ def test_ctrl_c_ends_the_wait_for_a_broker_that_is_away(supervised):
     process.stdin.write("go\n")
     process.stdin.flush()
     assert process.stdout.readline() == "waits\n"
-    until(lambda: _sleeps(process.pid), "the call waits")
+    until(lambda: sleeps(process.pid), "the call waits")
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "interrupted\n"
     process.kill()

@@ -1,0 +1,11 @@
+/*
+ * Communicators: a process as a rank, and its collectives on memory of its own.
+ * fsdp.distributed is the only user.
+ */
+#pragma once
+#include "python.h"
+
+/* Client._join(name, n_ranks, rank, timeout): a Comm. */
+PyObject *comm_join(PyObject *client, PyObject *args);
+
+int comm_add(PyObject *module);
