@@ -42,6 +42,8 @@ finish()
 		tail -n 30 "$dir/boot.log"
 		inside journalctl -u fsdpd.socket -u fsdpd --no-pager |
 			tail -n 30
+		inside journalctl _SYSTEMD_USER_UNIT=fsdpd.service \
+			--no-pager | tail -n 30
 	fi 2>/dev/null
 	if [[ -n $nspawn ]]; then
 		kill -TERM "$nspawn" 2>/dev/null
@@ -180,7 +182,7 @@ is_another_broker()
 {
 	local pid
 	pid=$(main_pid)
-	[[ $pid != 0 && $pid != "$1" ]] && inside fsdpctl ping -c 1
+	[[ $pid != 0 && $pid != "$1" ]] && as_user fsdpctl ping -c 1
 }
 
 as_user()
