@@ -124,23 +124,29 @@ static int make_input(struct verb_call *call, const struct group *group,
 			  err);
 }
 
-static void grant_one(struct verb_call *call, uint32_t slot,
-		      struct tensor_place *place)
+/* Can one place be granted? It is made here, so that nothing fails later. */
+static int make_place(struct verb_call *call, struct error *err)
 {
-	verb_grant_places(call, &slot, 1, place);
-	call->reply->places.places = place;
+	struct places_reply *reply = &call->reply->places;
+
+	reply->places = verb_scratch(call, sizeof(*reply->places));
+	if (!reply->places)
+		return error_nomem(err, "the request");
+	return grant_check_room(&call->session->holdings, 1, err);
+}
+
+static void grant_one(struct verb_call *call, uint32_t slot)
+{
+	verb_grant_places(call, &slot, 1, call->reply->places.places);
 	call->reply->places.n_places = 1;
 }
 
 int verb_input(struct verb_call *call, struct error *err)
 {
-	struct tensor_place *place = verb_scratch(call, sizeof(*place));
 	struct group *group;
 	uint32_t rank, slot;
 	int r;
 
-	if (!place)
-		return error_nomem(err, "the request");
 	session_collect(call->session);
 	r = find_group(call, call->request->input.group, &group, &rank, err);
 	if (r == 0)
@@ -149,7 +155,7 @@ int verb_input(struct verb_call *call, struct error *err)
 		r = find_credit(call, group, rank, err);
 	if (r != VERB_DONE)
 		return r;
-	r = grant_check_room(&call->session->holdings, 1, err);
+	r = make_place(call, err);
 	if (r < 0)
 		return r;
 	r = make_input(call, group, rank, &slot, err);
@@ -159,7 +165,7 @@ int verb_input(struct verb_call *call, struct error *err)
 		input_keep(group->comm, rank, slot);
 	else
 		input_add(group, rank, slot);
-	grant_one(call, slot, place);
+	grant_one(call, slot);
 	return VERB_DONE;
 }
 
@@ -185,7 +191,26 @@ int verb_input_end(struct verb_call *call, struct error *err)
 			 comm->name);
 }
 
-/* --- other memory of reductions ------------------------------------------ */
+/* --- other memory of ranks that do the work ------------------------------ */
+
+/* The ranks of the group do this work (enum comm_direct), and the reply can
+ * have one place. */
+static int find_direct(struct verb_call *call, uint64_t id, uint32_t direct,
+		       struct group **ret, struct error *err)
+{
+	uint32_t rank;
+	int r;
+
+	r = find_group(call, id, ret, &rank, err);
+	if (r == 0)
+		r = make_place(call, err);
+	if (r < 0 || (*ret)->comm->direct & direct)
+		return r;
+	return error_set(err, -EINVAL,
+			 "the ranks of communicator '%s' do not %s themselves",
+			 (*ret)->comm->name,
+			 direct == COMM_DIRECT_GATHER ? "gather" : "reduce");
+}
 
 static int make_partial(struct verb_call *call, struct group *group,
 			uint32_t *ret_slot, struct error *err)
@@ -221,27 +246,17 @@ static int find_kept(struct verb_call *call, const struct group *group,
 int verb_comm_place(struct verb_call *call, struct error *err)
 {
 	const struct comm_place_request *request = &call->request->comm_place;
-	struct tensor_place *place = verb_scratch(call, sizeof(*place));
 	struct group *group;
-	uint32_t rank, slot;
+	uint32_t slot;
 	int r;
 
-	if (!place)
-		return error_nomem(err, "the request");
-	r = find_group(call, request->group, &group, &rank, err);
-	if (r == 0)
-		r = grant_check_room(&call->session->holdings, 1, err);
+	r = find_direct(call, request->group, COMM_DIRECT_REDUCE, &group, err);
 	if (r < 0)
 		return r;
-	if (!(group->comm->direct & COMM_DIRECT_REDUCE))
-		return error_set(err, -EINVAL,
-				 "the ranks of communicator '%s' do not reduce "
-				 "themselves",
-				 group->comm->name);
 	r = request->is_input ? find_kept(call, group, &slot, err)
 			      : make_partial(call, group, &slot, err);
 	if (r == VERB_DONE)
-		grant_one(call, slot, place);
+		grant_one(call, slot);
 	return r;
 }
 
@@ -249,36 +264,23 @@ int verb_gather_buffer(struct verb_call *call, struct error *err)
 {
 	const struct gather_buffer_request *request =
 		&call->request->gather_buffer;
-	struct tensor_place *place = verb_scratch(call, sizeof(*place));
 	struct error cause = ERROR_NULL;
 	struct group *group;
-	uint32_t rank, slot;
+	uint32_t slot;
 	int r;
 
-	if (!place)
-		return error_nomem(err, "the request");
-	r = find_group(call, request->group, &group, &rank, err);
-	if (r == 0)
-		r = grant_check_room(&call->session->holdings, 1, err);
+	r = find_direct(call, request->group, COMM_DIRECT_GATHER, &group, err);
 	if (r < 0)
 		return r;
-	if (!(group->comm->direct & COMM_DIRECT_GATHER))
-		return error_set(err, -EINVAL,
-				 "the ranks of communicator '%s' do not gather "
-				 "themselves",
-				 group->comm->name);
-	call->wait_ms = request->timeout_ms;
 	r = gather_buffer_make(group, request->buffer, request->version, &slot,
 			       &cause);
-	if (r == POOL_WAIT ||
-	    (r == POOL_FULL && call->wait_ms && !call->is_timed_out))
-		return VERB_PARK_ROOM;
-	if (r != POOL_OK)
-		return error_set(err, r == POOL_FULL ? -ETIMEDOUT : r,
-				 "waits for memory for '%s': %s", group->name,
-				 cause.msg);
-	grant_one(call, slot, place);
-	return VERB_DONE;
+	r = await_room(call, r, request->timeout_ms, &cause, err);
+	if (r < 0)
+		return error_wrap(err, r, "waits for memory for '%s'",
+				  group->name);
+	if (r == VERB_DONE)
+		grant_one(call, slot);
+	return r;
 }
 
 int verb_reduce(struct verb_call *call, struct error *err)
@@ -333,14 +335,11 @@ static int keep_waiting(struct verb_call *call, const struct comm *comm)
 
 int verb_wait_unshard(struct verb_call *call, struct error *err)
 {
-	struct tensor_place *place = verb_scratch(call, sizeof(*place));
 	struct gather *gather;
 	struct group *group;
 	uint32_t rank;
 	int r;
 
-	if (!place)
-		return error_nomem(err, "the request");
 	r = find_awaited(call, &group, &rank, err);
 	if (r == 0)
 		r = gather_find(group, rank, call->request->wait.sequence,
@@ -350,11 +349,10 @@ int verb_wait_unshard(struct verb_call *call, struct error *err)
 	if (gather->state != GATHER_DONE)
 		return may_wait(call) ? keep_waiting(call, group->comm)
 				      : gather_refuse_wait(gather, err);
-	r = grant_check_room(&call->session->holdings, 1, err);
+	r = make_place(call, err);
 	if (r < 0)
 		return r;
-	grant_one(call, rank_memory_slot(group->comm, &gather->full, rank),
-		  place);
+	grant_one(call, rank_memory_slot(group->comm, &gather->full, rank));
 	return VERB_DONE;
 }
 
