@@ -188,8 +188,3 @@ int group_take_full(struct fsdp_group *group, uint64_t sequence,
  * for: -EINVAL. */
 int group_check_open(const struct fsdp_group *group, uint64_t sequence,
 		     struct error *err);
-/* Call this if the broker does not know an unshard that is open here. If the
- * broker has refused it, this closes it and returns true with the reason. */
-bool group_is_refused(struct fsdp_group *group, struct error *ret);
-/* Does this rank know, without asking, that the unshard is done? */
-bool group_is_whole(const struct fsdp_group *group, uint64_t sequence);

@@ -1,12 +1,8 @@
-/* Through these functions a program uses the memory of a group. */
-#include "client/clock.h"
+/* The memory of a group, and what this rank knows of it. */
 #include "client/places.h"
-#include "client/rank/direct.h"
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
-#include "client/rank/host_gather.h"
 #include "client/rank/host_group.h"
-#include "client/rank/host_reduce.h"
 #include "client/rank/plain_device.h"
 #include "client/sized.h"
 #include <errno.h>
@@ -57,9 +53,8 @@ void group_free(struct fsdp_group *group)
 	free(group);
 }
 
-/* If a rank cannot map memory for which others wait, it cannot take part. */
-static int map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
-	       struct fsdp_tensor **ret, struct error *err)
+int group_map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
+	      struct fsdp_tensor **ret, struct error *err)
 {
 	struct fsdp_comm *comm = group->comm;
 	int r = lazy_mapping_map(lazy_mapping, comm->client, ret, err);
@@ -71,16 +66,46 @@ static int map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
 	return r;
 }
 
+static int zero_padding(struct fsdp_group *group, uint32_t side,
+			struct error *err)
+{
+	if (group->engine && !group->is_offloaded)
+		return engine_zero_padding(group, side, err);
+	if (plain_is_device(group->comm))
+		return plain_zero_padding(group, side, err);
+	for (size_t i = 0; i < group->n_params; i++) {
+		const struct param *param = &group->params[i];
+		uint64_t size = param->chunk_size - param->shard_size;
+
+		if (size > 0)
+			memset(memory_at(group->shards[side],
+					 param->shard_offset +
+						 param->shard_size),
+			       0, size);
+	}
+	return 0;
+}
+
+/* After the first commit other ranks may be reading the committed shards. */
+int group_zero_padding(struct fsdp_group *group, struct error *err)
+{
+	int r = zero_padding(group, !group->side, err);
+
+	if (r == 0 && group->step == 0)
+		r = zero_padding(group, group->side, err);
+	return r;
+}
+
 int group_map_own(struct fsdp_group *group, struct error *err)
 {
 	int r;
 
 	if (!group->shard_mappings[0].is_held)
 		return 0;
-	r = map(group, &group->grads_mapping, &group->grads, err);
+	r = group_map(group, &group->grads_mapping, &group->grads, err);
 	for (uint32_t i = 0; i < 2 && r == 0; i++)
-		r = map(group, &group->shard_mappings[i], &group->shards[i],
-			err);
+		r = group_map(group, &group->shard_mappings[i],
+			      &group->shards[i], err);
 	return r < 0 ? r : group_zero_padding(group, err);
 }
 
@@ -112,8 +137,8 @@ int group_adopt_one(const struct fsdp_comm *comm, struct answer *answer,
 
 /* --- shards -------------------------------------------------------------- */
 
-static int check_param(const struct fsdp_group *group, size_t param,
-		       struct error *err)
+int group_check_param(const struct fsdp_group *group, size_t param,
+		      struct error *err)
 {
 	if (param >= group->n_params)
 		return error_set(err, -EINVAL,
@@ -144,7 +169,7 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 
 	r = comm_check_idle(group_comm(group), err);
 	if (r == 0)
-		r = check_param(group, param, err);
+		r = group_check_param(group, param, err);
 	if (r == 0)
 		r = group_map_own(group, err);
 	if (r < 0)
@@ -215,72 +240,6 @@ void group_on_commit(struct fsdp_group *group, uint64_t step)
 
 /* --- whole parameters ---------------------------------------------------- */
 
-/* Runs with the connection's lock. The result is read after the reply of a
- * later call. */
-static void note_refusal(void *data, uint64_t number, const struct error *cause)
-{
-	struct fsdp_group *group = data;
-
-	group->refused = number;
-	group->refusal = *cause;
-}
-
-/* On host memory the broker orders the ranks. Its reply would contain nothing
- * for which the wait does not ask, so the request is one-way. */
-static int post_unshard(struct fsdp_group *group, struct error *err)
-{
-	struct request request = {.kind = MESSAGE_UNSHARD,
-				  .unshard = {.group = group->id}};
-	struct post post = {
-		.refused = note_refusal,
-		.data = group,
-		.number = group->n_posted + 1,
-	};
-	int r = client_post(group->comm->client, &request, &post, err);
-
-	if (r == 0)
-		group->open = ++group->n_posted;
-	return r;
-}
-
-/* If ranks do the work themselves, it begins in the order of the broker, and
- * not at all if the broker refuses it. */
-static int ask_unshard(struct fsdp_group *group, struct error *err)
-{
-	struct request request = {.kind = MESSAGE_UNSHARD,
-				  .unshard = {.group = group->id}};
-	struct answer answer;
-	int r = comm_call(group->comm, &request, &answer, err);
-
-	if (r < 0)
-		return r;
-	group->open = answer.reply.work.sequence;
-	answer_deinit(&answer);
-	return engine_unshard(group, group->open, err);
-}
-
-int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
-{
-	struct error *err = error_of_thread();
-	int r = comm_check_idle(group_comm(group), err);
-
-	if (r == 0 && group->engine)
-		r = ask_unshard(group, err);
-	else if (r == 0 && direct_is_group(group))
-		r = direct_unshard(group, err);
-	else if (r == 0 && host_gather_is_group(group))
-		r = host_gather_unshard(group, err);
-	else if (r == 0 && !group->open)
-		r = post_unshard(group, err);
-	if (r < 0)
-		return r;
-	*ret = (struct fsdp_work){.comm = group->comm,
-				  .group = group,
-				  .kind = WORK_UNSHARD,
-				  .sequence = group->open};
-	return 0;
-}
-
 int group_check_open(const struct fsdp_group *group, uint64_t sequence,
 		     struct error *err)
 {
@@ -292,33 +251,10 @@ int group_check_open(const struct fsdp_group *group, uint64_t sequence,
 			 sequence);
 }
 
-bool group_is_refused(struct fsdp_group *group, struct error *ret)
-{
-	if (group->refused != group->open)
-		return false;
-	*ret = group->refusal;
-	group->open = 0;
-	return true;
-}
-
-static bool is_whole(const struct fsdp_group *group)
-{
-	if (direct_is_group(group) || host_gather_is_group(group))
-		return group->open && group->whole == group->open;
-	return group->full || group->full_mapping.is_held;
-}
-
-static void end_whole(struct fsdp_group *group)
+void group_end_whole(struct fsdp_group *group)
 {
 	lazy_mapping_drop(&group->full_mapping, group->comm->client);
 	end_handle(&group->full);
-}
-
-bool group_is_whole(const struct fsdp_group *group, uint64_t sequence)
-{
-	if (sequence == group->open)
-		return is_whole(group);
-	return sequence <= group->whole && sequence != group->refused;
 }
 
 int group_take_full(struct fsdp_group *group, uint64_t sequence,
@@ -333,291 +269,12 @@ int group_take_full(struct fsdp_group *group, uint64_t sequence,
 	if (r < 0)
 		return r;
 	if (sequence != group->open) {
-		end_whole(group);
+		group_end_whole(group);
 		return error_set(err, -EPROTO,
 				 "fsdpd made number %" PRIu64 " whole, which "
 				 "this rank has not open",
 				 sequence);
 	}
 	group->whole = sequence;
-	return 0;
-}
-
-static const struct fsdp_tensor *whole_memory(const struct fsdp_group *group)
-{
-	if (direct_is_group(group))
-		return group->shards[group->side];
-	return host_gather_is_group(group) ? group->gathered : group->full;
-}
-
-int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
-{
-	struct error *err = error_of_thread();
-	struct fsdp_param whole;
-	const struct fsdp_tensor *memory;
-	const struct param *it;
-	int r;
-
-	r = comm_check(group_comm(group), err);
-	if (r == 0)
-		r = check_param(group, param, err);
-	if (r < 0)
-		return r;
-	if (!is_whole(group))
-		return error_set(err, -EINVAL,
-				 "the group is not whole here; fsdp_unshard() "
-				 "it and fsdp_wait() for that");
-	r = map(group, &group->full_mapping, &group->full, err);
-	if (r < 0)
-		return r;
-	memory = whole_memory(group);
-	it = &group->params[param];
-	whole = (struct fsdp_param){
-		.dtype = (enum fsdp_dtype)it->full_dtype,
-		.n_dims = it->type.n_dims,
-		.numel = tensor_type_numel(&it->type),
-		.data = memory_at(memory, it->full_offset),
-	};
-	memcpy(whole.shape, it->type.shape, sizeof(whole.shape));
-	return sized_give(ret, &whole, SIZED(fsdp_param), err);
-}
-
-/* End the use of the whole parameters; `stream` NULL: the caller does not use
- * them any more. */
-static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
-		    struct error *err)
-{
-	if (group->engine)
-		return engine_reshard(group, n_mesh, stream, err);
-	/* The broker reclaims the memory when the stream has come so far.
-	 * Memory that was never mapped is used by no stream. */
-	if (stream && group->full) {
-		int r = fsdp_release_on(group->full, stream);
-
-		if (r < 0)
-			return r;
-	} else if (n_mesh == 0) {
-		tensor_end(group->full);
-		group->full = NULL;
-	}
-	end_whole(group);
-	return 0;
-}
-
-/* The broker refuses a mesh that does not match, and then the group must not
- * change. */
-static int reshard_to_mesh(struct fsdp_group *group,
-			   const struct request *request, void *stream,
-			   struct error *err)
-{
-	struct answer answer;
-	int r = comm_call(group->comm, request, &answer, err);
-
-	if (r < 0)
-		return r;
-	answer_deinit(&answer);
-	group->open = 0;
-	return end_full(group, request->reshard.n_mesh, stream, err);
-}
-
-int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh)
-{
-	return fsdp_reshard_on(group, n_mesh, NULL);
-}
-
-/* The whole parameters can be released without waiting for the reply. */
-int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
-{
-	struct error *err = error_of_thread();
-	struct request request = {.kind = MESSAGE_RESHARD};
-	/* If the request is refused, fsdp_wait() has returned the cause, or
-	 * will. */
-	const struct post post = {0};
-	int r;
-
-	r = comm_check(group_comm(group), err);
-	if (r < 0)
-		return r;
-	if (!group->open)
-		return error_set(err, -EINVAL,
-				 "the group is not unsharded here");
-	request.reshard =
-		(struct reshard_request){.group = group->id, .n_mesh = n_mesh};
-	if (stream) {
-		r = comm_check_stream(group->comm, stream, err);
-		if (r < 0)
-			return r;
-	}
-	if (direct_is_group(group))
-		return direct_reshard(group, n_mesh, err);
-	if (host_gather_is_group(group))
-		return host_gather_reshard(group, n_mesh, err);
-	if (group->engine) {
-		r = engine_begin(group, err);
-		if (r < 0)
-			return r;
-	}
-	if (n_mesh > 0)
-		return reshard_to_mesh(group, &request, stream, err);
-	/* This comes first, so that the broker handles both at once. The memory
-	 * is kept by the broker until it has received the reshard. */
-	r = end_full(group, 0, stream, err);
-	if (r < 0)
-		return r;
-	r = client_post(group->comm->client, &request, &post, err);
-	if (r < 0)
-		return r;
-	group->open = 0;
-	return 0;
-}
-
-/* --- gradients ----------------------------------------------------------- */
-
-static bool has_input(const struct fsdp_group *group)
-{
-	return group->input || group->input_mapping.is_held;
-}
-
-int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
-{
-	struct error *err = error_of_thread();
-	struct request request = {.kind = MESSAGE_INPUT};
-	struct answer answer;
-	int r;
-
-	r = comm_check_idle(group_comm(group), err);
-	if (r < 0)
-		return r;
-	if (has_input(group))
-		return error_set(err, -EBUSY,
-				 "the group has an input here already; "
-				 "fsdp_reduce() it first");
-	if (group->comm->reducer)
-		return host_reduce_input(group, timeout_ms, err);
-	request.input = (struct input_request){.group = group->id,
-					       .timeout_ms = timeout_ms};
-	comm_end_spent(group->comm);
-	r = comm_call(group->comm, &request, &answer, err);
-	if (r < 0)
-		return r;
-	r = group_adopt_one(group->comm, &answer, true, group->input_size,
-			    &group->input_mapping, &group->input, err);
-	answer_deinit(&answer);
-	return r;
-}
-
-void *fsdp_input_data(struct fsdp_group *group, size_t param)
-{
-	/* Writable memory is not mapped in a forked child. */
-	if (!group || guard_is_forked(&group->comm->client->guard) ||
-	    map(group, &group->input_mapping, &group->input,
-		error_of_thread()) < 0 ||
-	    !group->input || param >= group->n_params ||
-	    group->params[param].is_frozen)
-		return NULL;
-	return memory_at(group->input, group->params[param].input_offset);
-}
-
-static struct slot_ref input_ref(const struct fsdp_group *group)
-{
-	if (!group->input)
-		return group->input_mapping.place.ref;
-	return (struct slot_ref){group->input->slot, group->input->generation};
-}
-
-static uint32_t reduce_flags(const struct fsdp_reduce_options *options)
-{
-	return (options->accumulates ? REDUCE_ACCUMULATE : 0u) |
-	       (options->no_all_reduce ? REDUCE_NO_ALL_REDUCE : 0u) |
-	       (options->is_sum_forced ? REDUCE_FORCE_SUM : 0u);
-}
-
-/* fsdp-worker waits until the stream has written the gradients. A broker
- * without ready fences cannot do that. */
-static int order_gradients(struct fsdp_group *group, void *stream,
-			   struct reduce_request *request, struct error *err)
-{
-	struct fsdp_comm *comm = group->comm;
-	struct fence fence;
-	int r = plain_note_stream(comm, stream, &fence, err);
-
-	if (r < 0)
-		return r;
-	if (!comm->takes_fences)
-		return plain_await(comm, &fence,
-				   clock_now_ms() + comm->timeout_ms, err);
-	request->timeline = fence.timeline;
-	request->value = fence.value;
-	return 0;
-}
-
-/* Without replicas no sums are kept for an all-reduce. */
-static void note_first_full(struct fsdp_group *group,
-			    const struct fsdp_reduce_options *options,
-			    uint64_t sequence)
-{
-	if (!group->first_full &&
-	    (!options->no_all_reduce || group->comm->n_replicas == 1))
-		group->first_full = sequence;
-}
-
-int fsdp_reduce(struct fsdp_group *group,
-		const struct fsdp_reduce_options *options,
-		struct fsdp_work *ret)
-{
-	struct error *err = error_of_thread();
-	struct request request = {.kind = MESSAGE_REDUCE};
-	struct fsdp_reduce_options o;
-	struct answer answer;
-	int r;
-
-	r = comm_check_idle(group_comm(group), err);
-	if (r == 0)
-		r = sized_take(&o, options, SIZED(fsdp_reduce_options), err);
-	if (r < 0)
-		return r;
-	if (!has_input(group))
-		return error_set(err, -EINVAL,
-				 "the group has no input here; fsdp_input() "
-				 "gives one");
-	if (o.stream)
-		r = comm_check_stream(group->comm, o.stream, err);
-	if (r < 0)
-		return r;
-	if (group->comm->reducer) {
-		r = host_reduce_begin(group, &o, ret, err);
-		if (r == 0)
-			note_first_full(group, &o, ret->sequence);
-		return r;
-	}
-	request.reduce = (struct reduce_request){
-		.group = group->id,
-		.input = input_ref(group),
-		.flags = reduce_flags(&o),
-		.has_factor = o.has_factor,
-		.factor = o.factor,
-	};
-	if (o.stream && !group->engine)
-		r = order_gradients(group, o.stream, &request.reduce, err);
-	if (r < 0)
-		return r;
-	r = comm_call(group->comm, &request, &answer, err);
-	if (r < 0)
-		return r;
-	*ret = (struct fsdp_work){.comm = group->comm,
-				  .group = group,
-				  .kind = WORK_REDUCE,
-				  .sequence = answer.reply.work.sequence};
-	answer_deinit(&answer);
-	note_first_full(group, &o, ret->sequence);
-	if (group->engine)
-		return engine_reduce(group, &request.reduce, ret->sequence,
-				     o.stream, err);
-	/* The broker keeps the input until it is reduced, so it need not be
-	 * woken now. */
-	fsdp_free(group->comm->spent);
-	group->comm->spent = group->input;
-	group->input = NULL;
-	lazy_mapping_drop(&group->input_mapping, group->comm->client);
 	return 0;
 }

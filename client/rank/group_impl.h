@@ -8,6 +8,11 @@ static inline struct fsdp_comm *group_comm(const struct fsdp_group *group)
 	return group ? group->comm : NULL;
 }
 
+/* Map memory that has only a lazy mapping yet. If a rank cannot map memory for
+ * which others wait, the run fails. */
+int group_map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
+	      struct fsdp_tensor **ret, struct error *err);
+
 /* Map the shards and gradients that have only a lazy mapping yet. */
 int group_map_own(struct fsdp_group *group, struct error *err);
 
@@ -22,6 +27,13 @@ int group_adopt_one(const struct fsdp_comm *comm, struct answer *answer,
 /* Zero the bytes after this rank's part of each parameter. After the first
  * commit the committed shards have these zeros already. */
 int group_zero_padding(struct fsdp_group *group, struct error *err);
+
+/* Checks that the group has this parameter: -EINVAL. */
+int group_check_param(const struct fsdp_group *group, size_t param,
+		      struct error *err);
+
+/* End the handle or the lazy mapping of the whole parameters. */
+void group_end_whole(struct fsdp_group *group);
 
 /* Memory of collectives has the type of bytes; returns 0 for any other
  * place. */

@@ -19,7 +19,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 _Static_assert(FSDP_MAX_PARAMS == MESSAGE_MAX_PARAMS, "one limit of params");
 
@@ -318,36 +317,6 @@ static int take_group(struct fsdp_group *group, struct answer *answer,
 		return engine_group_take_memory(group, tensors[3], err);
 	fsdp_free(tensors[3]);
 	return group->host ? host_group_check_memory(group, err) : 0;
-}
-
-static int zero_padding(struct fsdp_group *group, uint32_t side,
-			struct error *err)
-{
-	if (group->engine && !group->is_offloaded)
-		return engine_zero_padding(group, side, err);
-	if (plain_is_device(group->comm))
-		return plain_zero_padding(group, side, err);
-	for (size_t i = 0; i < group->n_params; i++) {
-		const struct param *param = &group->params[i];
-		uint64_t size = param->chunk_size - param->shard_size;
-
-		if (size > 0)
-			memset(memory_at(group->shards[side],
-					 param->shard_offset +
-						 param->shard_size),
-			       0, size);
-	}
-	return 0;
-}
-
-/* After the first commit other ranks may be reading the committed shards. */
-int group_zero_padding(struct fsdp_group *group, struct error *err)
-{
-	int r = zero_padding(group, !group->side, err);
-
-	if (r == 0 && group->step == 0)
-		r = zero_padding(group, group->side, err);
-	return r;
 }
 
 int fsdp_group_register(struct fsdp_comm *comm, const char *name,

@@ -5,6 +5,7 @@
 #include "client/rank/engine.h"
 #include "client/rank/host_gather.h"
 #include "client/rank/host_reduce.h"
+#include "client/rank/unshard.h"
 #include <errno.h>
 
 /* How often a wait is repeated because it overtook its unshard. */
@@ -28,7 +29,7 @@ static bool is_done(const struct fsdp_work *work)
 		return work->sequence <= work->comm->step;
 	if (work->kind == WORK_REDUCE)
 		return work->sequence <= work->group->reduced;
-	return group_is_whole(work->group, work->sequence);
+	return unshard_is_whole(work->group, work->sequence);
 }
 
 static int end_work(const struct fsdp_work *work, struct answer *answer,
@@ -83,7 +84,7 @@ static int ask_for(const struct fsdp_work *work, struct request *request,
 	request->wait.sequence = 0; /* the open one */
 	for (int i = 0; i < MAX_OVERTAKEN; i++) {
 		r = ask_patiently(work, request, ret, err);
-		if (r < 0 && group_is_refused(work->group, err))
+		if (r < 0 && unshard_is_refused(work->group, err))
 			return err->code;
 		if (r != -EINVAL)
 			break;

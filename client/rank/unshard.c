@@ -1,0 +1,225 @@
+#include "client/rank/unshard.h"
+#include "client/rank/direct.h"
+#include "client/rank/engine.h"
+#include "client/rank/group_impl.h"
+#include "client/rank/host_gather.h"
+#include "client/sized.h"
+#include <errno.h>
+#include <string.h>
+
+/* Runs with the connection's lock. The result is read after the reply of a
+ * later call. */
+static void note_refusal(void *data, uint64_t number, const struct error *cause)
+{
+	struct fsdp_group *group = data;
+
+	group->refused = number;
+	group->refusal = *cause;
+}
+
+/* On host memory the broker orders the ranks. Its reply would contain nothing
+ * for which the wait does not ask, so the request is one-way. */
+static int post_unshard(struct fsdp_group *group, struct error *err)
+{
+	struct request request = {.kind = MESSAGE_UNSHARD,
+				  .unshard = {.group = group->id}};
+	struct post post = {
+		.refused = note_refusal,
+		.data = group,
+		.number = group->n_posted + 1,
+	};
+	int r = client_post(group->comm->client, &request, &post, err);
+
+	if (r == 0)
+		group->open = ++group->n_posted;
+	return r;
+}
+
+/* If ranks do the work themselves, it begins in the order of the broker, and
+ * not at all if the broker refuses it. */
+static int ask_unshard(struct fsdp_group *group, struct error *err)
+{
+	struct request request = {.kind = MESSAGE_UNSHARD,
+				  .unshard = {.group = group->id}};
+	struct answer answer;
+	int r = comm_call(group->comm, &request, &answer, err);
+
+	if (r < 0)
+		return r;
+	group->open = answer.reply.work.sequence;
+	answer_deinit(&answer);
+	return engine_unshard(group, group->open, err);
+}
+
+int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
+{
+	struct error *err = error_of_thread();
+	int r = comm_check_idle(group_comm(group), err);
+
+	if (r == 0 && group->engine)
+		r = ask_unshard(group, err);
+	else if (r == 0 && direct_is_group(group))
+		r = direct_unshard(group, err);
+	else if (r == 0 && host_gather_is_group(group))
+		r = host_gather_unshard(group, err);
+	else if (r == 0 && !group->open)
+		r = post_unshard(group, err);
+	if (r < 0)
+		return r;
+	*ret = (struct fsdp_work){.comm = group->comm,
+				  .group = group,
+				  .kind = WORK_UNSHARD,
+				  .sequence = group->open};
+	return 0;
+}
+
+bool unshard_is_refused(struct fsdp_group *group, struct error *ret)
+{
+	if (group->refused != group->open)
+		return false;
+	*ret = group->refusal;
+	group->open = 0;
+	return true;
+}
+
+static bool is_whole(const struct fsdp_group *group)
+{
+	if (direct_is_group(group) || host_gather_is_group(group))
+		return group->open && group->whole == group->open;
+	return group->full || group->full_mapping.is_held;
+}
+
+bool unshard_is_whole(const struct fsdp_group *group, uint64_t sequence)
+{
+	if (sequence == group->open)
+		return is_whole(group);
+	return sequence <= group->whole && sequence != group->refused;
+}
+
+static const struct fsdp_tensor *whole_memory(const struct fsdp_group *group)
+{
+	if (direct_is_group(group))
+		return group->shards[group->side];
+	return host_gather_is_group(group) ? group->gathered : group->full;
+}
+
+int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
+{
+	struct error *err = error_of_thread();
+	struct fsdp_param whole;
+	const struct fsdp_tensor *memory;
+	const struct param *it;
+	int r;
+
+	r = comm_check(group_comm(group), err);
+	if (r == 0)
+		r = group_check_param(group, param, err);
+	if (r < 0)
+		return r;
+	if (!is_whole(group))
+		return error_set(err, -EINVAL,
+				 "the group is not whole here; fsdp_unshard() "
+				 "it and fsdp_wait() for that");
+	r = group_map(group, &group->full_mapping, &group->full, err);
+	if (r < 0)
+		return r;
+	memory = whole_memory(group);
+	it = &group->params[param];
+	whole = (struct fsdp_param){
+		.dtype = (enum fsdp_dtype)it->full_dtype,
+		.n_dims = it->type.n_dims,
+		.numel = tensor_type_numel(&it->type),
+		.data = memory_at(memory, it->full_offset),
+	};
+	memcpy(whole.shape, it->type.shape, sizeof(whole.shape));
+	return sized_give(ret, &whole, SIZED(fsdp_param), err);
+}
+
+/* End the use of the whole parameters; `stream` NULL: the caller does not use
+ * them any more. */
+static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
+		    struct error *err)
+{
+	if (group->engine)
+		return engine_reshard(group, n_mesh, stream, err);
+	/* The broker reclaims the memory when the stream has come so far.
+	 * Memory that was never mapped is used by no stream. */
+	if (stream && group->full) {
+		int r = fsdp_release_on(group->full, stream);
+
+		if (r < 0)
+			return r;
+	} else if (n_mesh == 0) {
+		tensor_end(group->full);
+		group->full = NULL;
+	}
+	group_end_whole(group);
+	return 0;
+}
+
+/* The broker refuses a mesh that does not match, and then the group must not
+ * change. */
+static int reshard_to_mesh(struct fsdp_group *group,
+			   const struct request *request, void *stream,
+			   struct error *err)
+{
+	struct answer answer;
+	int r = comm_call(group->comm, request, &answer, err);
+
+	if (r < 0)
+		return r;
+	answer_deinit(&answer);
+	group->open = 0;
+	return end_full(group, request->reshard.n_mesh, stream, err);
+}
+
+int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh)
+{
+	return fsdp_reshard_on(group, n_mesh, NULL);
+}
+
+/* The whole parameters can be released without waiting for the reply. */
+int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_RESHARD};
+	/* If the request is refused, fsdp_wait() has returned the cause, or
+	 * will. */
+	const struct post post = {0};
+	int r;
+
+	r = comm_check(group_comm(group), err);
+	if (r < 0)
+		return r;
+	if (!group->open)
+		return error_set(err, -EINVAL,
+				 "the group is not unsharded here");
+	request.reshard =
+		(struct reshard_request){.group = group->id, .n_mesh = n_mesh};
+	if (stream) {
+		r = comm_check_stream(group->comm, stream, err);
+		if (r < 0)
+			return r;
+	}
+	if (direct_is_group(group))
+		return direct_reshard(group, n_mesh, err);
+	if (host_gather_is_group(group))
+		return host_gather_reshard(group, n_mesh, err);
+	if (group->engine) {
+		r = engine_begin(group, err);
+		if (r < 0)
+			return r;
+	}
+	if (n_mesh > 0)
+		return reshard_to_mesh(group, &request, stream, err);
+	/* This comes first, so that the broker handles both at once. The memory
+	 * is kept by the broker until it has received the reshard. */
+	r = end_full(group, 0, stream, err);
+	if (r < 0)
+		return r;
+	r = client_post(group->comm->client, &request, &post, err);
+	if (r < 0)
+		return r;
+	group->open = 0;
+	return 0;
+}
