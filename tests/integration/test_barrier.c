@@ -3,10 +3,7 @@
  * whoever dies, leaves or is late, and wherever.
  */
 #include "tests/lib/chaos.h"
-#include "tests/lib/daemon.h"
-#include "tests/lib/leaks.h"
-#include "tests/lib/ranks.h"
-#include "tests/lib/trainer.h"
+#include "tests/lib/crew.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -30,69 +27,25 @@ static const struct fsdp_param_spec PARAMS[] = {
 };
 static const struct layer LAYERS[] = {{.name = "l0", .params = PARAMS, .n = 1}};
 
-static struct chaos chaos; /* its broker */
-static struct ranks ranks;
-static char plan[64];          /* of the rank that is to die */
+static const struct crew DEFAULTS = {.layers = LAYERS, .n_layers = 1};
+static const struct crew SHORT_TIMEOUT = {
+	.layers = LAYERS, .n_layers = 1, .options = {.timeout_ms = 2000}};
+
 static atomic_uint *n_arrived; /* shared */
 
 static void setup(void)
 {
-	chaos_start(&chaos, NULL);
-	(void)snprintf(plan, sizeof(plan), "%s/rank_plan", chaos.dir);
-	n_arrived = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	cr_assert(ne(ptr, n_arrived, MAP_FAILED));
+	crew_setup_supervised();
+	n_arrived = shared_memory(sizeof(*n_arrived));
 }
 
 static void teardown(void)
 {
-	ranks_stop(&ranks);
-	munmap(n_arrived, 4096);
-	(void)unlink(plan);
-	chaos_stop(&chaos);
+	munmap(n_arrived, sizeof(*n_arrived));
+	crew_teardown();
 }
 
 CHECKED_SUITE(barrier, setup, teardown, .timeout = 60);
-
-/* Before the library passes its first point. */
-static int arm(void)
-{
-	return setenv("FSDP_KILL_PLAN", plan, 1);
-}
-
-static int join(void)
-{
-	return trainer_join();
-}
-
-static void start_with(uint32_t n, int32_t timeout_ms, bool is_armed)
-{
-	struct crew crew = {.daemon = &chaos.daemon,
-			    .comm = "test",
-			    .options = {.timeout_ms = timeout_ms},
-			    .layers = LAYERS,
-			    .n_layers = 1};
-
-	crew_set(&crew);
-	ranks_start(&ranks, n);
-	if (is_armed)
-		cr_assert(zero(int, rank_run(&ranks, n - 1, arm)));
-	cr_assert(zero(int, ranks_run(&ranks, join)));
-}
-
-static void start(uint32_t n, int32_t timeout_ms)
-{
-	start_with(n, timeout_ms, false);
-}
-
-static const char *sentence(uint32_t rank)
-{
-	return ranks.notes[rank].sentence;
-}
-
-#define assert_says(rank, what)                                                \
-	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
-		  sentence(rank))
 
 static int meet(void)
 {
@@ -159,14 +112,14 @@ static int meet_often(void)
 
 Test(barrier, nobody_is_let_through_before_all_have_come)
 {
-	start(4, 0);
+	crew_start(4, &DEFAULTS);
 	cr_assert(zero(int, ranks_run(&ranks, meet_often)));
 	cr_assert(eq(u32, atomic_load(n_arrived), 4 * N_ROUNDS));
 }
 
 Test(barrier, one_whose_time_is_over_can_be_waited_for_again)
 {
-	start(3, 0);
+	crew_start(3, &DEFAULTS);
 	for (int i = 0; i < 2; i++) {
 		cr_assert(eq(int, rank_run(&ranks, 0, look), -ETIMEDOUT));
 		assert_says(0, ") and 1 more");
@@ -212,7 +165,7 @@ Test(barrier, who_need_not_sleep_makes_no_system_call)
 	bool is_ended_by_itself;
 	int status;
 
-	start(1, 0);
+	crew_start(1, &DEFAULTS);
 	actor_begin(&ranks.actors[0], meet_strictly);
 	status = actor_wait(&ranks.actors[0]);
 	is_ended_by_itself = WIFEXITED(status);
@@ -232,7 +185,7 @@ static void begin_and_sleep(uint32_t n)
 
 Test(barrier, who_sleeps_is_told_of_a_death_by_name)
 {
-	start(3, 0);
+	crew_start(3, &DEFAULTS);
 	begin_and_sleep(2);
 	actor_kill(&ranks.actors[2]);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -252,53 +205,37 @@ Test(barrier, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
 	if (!chaos_has_points())
 		cr_skip_test("built without points");
 	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++) {
-		start_with(3, 0, true);
-		plan_death(plan, points[i], 2);
-		for (uint32_t rank = 0; rank < 3; rank++)
-			actor_begin(&ranks.actors[rank], meet_until_told);
-		cr_assert(eq(int, actor_end(&ranks.actors[2]), -ECHILD));
-		actor_kill(&ranks.actors[2]);
-		for (uint32_t rank = 0; rank < 2; rank++) {
-			cr_assert(eq(int, actor_end(&ranks.actors[rank]),
-				     -ECONNABORTED),
-				  "%s", points[i]);
-			assert_says(rank, "rank 2 (pid ");
-		}
-		ranks_stop(&ranks);
+		crew_start_mortal(3, &DEFAULTS);
+		expect_death_is_told(points[i], 2, meet_until_told);
 	}
 }
 
 Test(barrier, a_late_rank_is_named_to_all)
 {
-	start(2, 2000);
+	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(eq(int, rank_run(&ranks, 0, meet), -ECONNABORTED));
 	assert_says(0, ") has not come to a barrier within 2000 ms");
 	cr_assert(eq(int, rank_run(&ranks, 1, meet), -ECONNABORTED));
 	assert_says(1, ") has not come to a barrier within 2000 ms");
 }
 
-static int leave(void)
-{
-	return fsdp_comm_leave(trainer()->comm);
-}
-
 Test(barrier, who_sleeps_is_told_that_another_has_left)
 {
-	start(2, 0);
+	crew_start(2, &DEFAULTS);
 	/* It has the board already. */
 	ranks_begin(&ranks, meet);
 	ranks_end(&ranks);
 	begin_and_sleep(1);
-	cr_assert(zero(int, rank_run(&ranks, 1, leave)));
+	cr_assert(zero(int, rank_run(&ranks, 1, crew_leave_comm)));
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
 	assert_says(0, ") has left before a barrier");
 }
 
 Test(barrier, who_sleeps_learns_that_the_broker_was_restarted)
 {
-	start(2, 0);
+	crew_start(2, &DEFAULTS);
 	begin_and_sleep(1);
-	daemon_kill_broker(&chaos.daemon);
+	daemon_kill_broker(&daemon_);
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
 	cr_assert(eq(int, rank_run(&ranks, 1, meet), -ECONNABORTED));
 }
@@ -307,22 +244,13 @@ Test(barrier, who_sleeps_learns_that_the_broker_was_restarted)
 
 static int scribble(void)
 {
-	unsigned long begin, end;
-	char line[512];
-	int n = 0;
-	FILE *maps = fopen("/proc/self/maps", "re");
+	size_t size;
+	void *board;
 
 	must(fsdp_barrier(trainer()->comm, -1) == 0);
-	while (maps && fgets(line, sizeof(line), maps)) {
-		if (!strstr(line, "fsdp-board") ||
-		    sscanf(line, "%lx-%lx", &begin, &end) != 2)
-			continue;
-		memset((void *)begin, 0xa5, end - begin);
-		n++;
-	}
-	if (maps)
-		(void)fclose(maps);
-	return n == 1 ? 0 : -EIO;
+	board = crew_board(&size);
+	memset(board, 0xa5, size);
+	return 0;
 }
 
 static int meet_shortly(void)
@@ -333,9 +261,7 @@ static int meet_shortly(void)
 
 Test(barrier, who_scribbles_on_the_board_harms_its_own_run_only)
 {
-	struct fsdp_client *client = chaos_connect(&chaos);
-
-	start(2, 1000);
+	crew_start(2, &SHORT_TIMEOUT);
 	actor_begin(&ranks.actors[1], meet);
 	cr_assert(zero(int, rank_run(&ranks, 0, scribble)));
 	/* Let through, or told what the scribbles say. */
@@ -345,7 +271,6 @@ Test(barrier, who_scribbles_on_the_board_harms_its_own_run_only)
 	cr_assert(eq(int, rank_run(&ranks, 1, meet_until_told), -ECONNABORTED));
 	cr_assert(zero(int, fsdp_ping(client)));
 	ranks_stop(&ranks);
-	start(2, 0);
+	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, ranks_run(&ranks, meet)));
-	fsdp_close(client);
 }

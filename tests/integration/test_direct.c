@@ -3,10 +3,7 @@
  * place. They make no system call, see the end of their run all the same, and
  * come to no harm when the broker goes away.
  */
-#include "tests/lib/daemon.h"
-#include "tests/lib/leaks.h"
-#include "tests/lib/ranks.h"
-#include "tests/lib/trainer.h"
+#include "tests/lib/crew.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -25,97 +22,40 @@ static const struct fsdp_param_spec PARAMS[] = {
 	{.name = "bias", .spec = {FSDP_F32, 1, {7}}},
 };
 
-#define LAYER(name_, ...)                                                      \
-	{                                                                      \
-		.name = name_, .params = PARAMS, .n = 2, __VA_ARGS__           \
-	}
-
 static const struct layer LAYERS[] = {
-	LAYER("l0"),
-	LAYER("l1"),
-	LAYER("cast", .policy = {.param_dtype = FSDP_BF16}),
+	LAYER("l0", PARAMS),
+	LAYER("l1", PARAMS),
+	LAYER("cast", PARAMS, .policy = {.param_dtype = FSDP_BF16}),
 };
 #define N_LAYERS 3
 
-static struct daemon daemon_;
-static struct ranks ranks;
-static struct fsdp_client *client; /* the test's own */
+CHECKED_SUITE(direct, crew_setup_supervised, crew_teardown, .timeout = 60);
 
-static void setup(void)
-{
-	struct fsdp_connect_options options = {0};
-
-	daemon_start_supervised(&daemon_);
-	options.path = daemon_socket(&daemon_);
-	cr_assert(zero(int, fsdp_connect(&options, &client)));
-}
-
-static void teardown(void)
-{
-	ranks_stop(&ranks);
-	fsdp_close(client);
-	daemon_stop(&daemon_);
-}
-
-CHECKED_SUITE(direct, setup, teardown, .timeout = 60);
-
-static int join(void)
-{
-	return trainer_join();
-}
-
-static int commit(void)
-{
-	return trainer_commit();
-}
-
-static void join_all(uint32_t n, const struct fsdp_comm_options *options)
-{
-	struct crew crew = {.daemon = &daemon_,
-			    .comm = "test",
-			    .layers = LAYERS,
-			    .n_layers = N_LAYERS};
-
-	if (options)
-		crew.options = *options;
-	crew_set(&crew);
-	ranks_start(&ranks, n);
-	cr_assert(zero(int, ranks_run(&ranks, join)));
-}
+static const struct crew CREW = {.layers = LAYERS, .n_layers = N_LAYERS};
 
 static void start(uint32_t n, const struct fsdp_comm_options *options)
 {
-	join_all(n, options);
-	cr_assert(zero(int, ranks_run(&ranks, commit)));
-}
+	struct crew crew = CREW;
 
-static const char *sentence(uint32_t rank)
-{
-	return ranks.notes[rank].sentence;
-}
-
-#define assert_says(rank, what)                                                \
-	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
-		  sentence(rank))
-
-static int unshard(size_t layer)
-{
-	return trainer_unshard(layer);
+	if (options)
+		crew.options = *options;
+	crew_start(n, &crew);
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 }
 
 static int unshard0(void)
 {
-	return unshard(0);
+	return trainer_unshard(0);
 }
 
 static int unshard1(void)
 {
-	return unshard(1);
+	return trainer_unshard(1);
 }
 
 static int unshard2(void)
 {
-	return unshard(2);
+	return trainer_unshard(2);
 }
 
 static int reshard0(void)
@@ -229,10 +169,10 @@ static int reshard0_to_3(void)
 
 Test(direct, nothing_is_whole_before_a_commit)
 {
-	join_all(1, NULL);
+	crew_start(1, &CREW);
 	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), -ENODATA));
 	assert_says(0, "nothing of group 'l0' was committed yet");
-	cr_assert(zero(int, rank_run(&ranks, 0, commit)));
+	cr_assert(zero(int, rank_run(&ranks, 0, trainer_commit)));
 	cr_assert(zero(int, rank_run(&ranks, 0, unshard0)));
 }
 
@@ -300,9 +240,9 @@ Test(direct, a_death_is_told_by_name_to_ranks_that_ask_nobody)
 Test(direct, a_later_run_goes_on_from_the_last_commit)
 {
 	for (int i = 0; i < 3; i++) {
-		join_all(2, NULL);
+		crew_start(2, &CREW);
 		if (i == 0)
-			cr_assert(zero(int, ranks_run(&ranks, commit)));
+			cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 		cr_assert(zero(int, ranks_run(&ranks, unshard0)));
 		cr_assert(zero(int, ranks_run(&ranks, check0)));
 		cr_assert(zero(int, ranks_run(&ranks, reshard0)));

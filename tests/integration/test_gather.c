@@ -62,15 +62,11 @@ static void start(uint32_t n, const struct crew *crew)
 {
 	struct crew copy = *crew;
 
-	copy.daemon = &daemon_;
-	copy.comm = "test";
 	if (!copy.layers) {
 		copy.layers = CASTS;
 		copy.n_layers = 4;
 	}
-	crew_set(&copy);
-	ranks_start(&ranks, n);
-	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	crew_start(n, &copy);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
 }
 
@@ -180,11 +176,6 @@ static int check0(void)
 	return trainer_sees_whole(0) ? 0 : -EIO;
 }
 
-static int leave(void)
-{
-	return trainer_leave();
-}
-
 /* --- cycles -------------------------------------------------------------- */
 
 static int use(size_t layer)
@@ -221,7 +212,7 @@ static void check_cycles(uint32_t n, uint32_t n_shards)
 	crew.options.n_shards = n_shards;
 	start(n, &crew);
 	cr_assert(eq(int, ranks_run(&ranks, run_cycles), 0));
-	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
 }
 
 Test(gather, one_rank_sees_what_it_committed)
@@ -496,21 +487,11 @@ Test(gather, who_has_not_unsharded_what_others_did_cannot_commit)
 	assert_says(1, "unshard 'l0'");
 }
 
-static int join(void)
-{
-	return trainer_join();
-}
-
 Test(gather, nothing_is_whole_before_something_was_committed)
 {
-	struct crew crew = {.daemon = &daemon_,
-			    .comm = "test",
-			    .layers = CASTS,
-			    .n_layers = 1};
+	struct crew crew = {.layers = CASTS, .n_layers = 1};
 
-	crew_set(&crew);
-	ranks_start(&ranks, 1);
-	cr_assert(eq(int, ranks_run(&ranks, join), 0));
+	crew_start(1, &crew);
 	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), -ENODATA));
 	assert_says(0, "nothing of group 'l0' was committed yet");
 	cr_assert(eq(int, rank_run(&ranks, 0, commit), 0));
@@ -661,10 +642,10 @@ Test(gather, a_worker_that_is_killed_fails_the_run_and_no_more)
 	cr_assert(eq(int, ranks.notes[1].code, -ECONNABORTED));
 	assert_says(0, "while group 'l1' of communicator 'test' was gathered");
 	assert_says(1, "fsdp-worker");
-	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
 
 	/* What was committed is there, and gathered by a new worker. */
-	cr_assert(eq(int, ranks_run(&ranks, join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
 	cr_assert(eq(int, ranks_run(&ranks, check0), 0));
 	cr_assert(eq(u64, status_value(client, "worker_starts"), starts + 1));

@@ -4,91 +4,39 @@
  * that the broker is not asked.
  */
 #include "tests/lib/chaos.h"
-#include "tests/lib/ranks.h"
-#include "tests/lib/trainer.h"
+#include "tests/lib/crew.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
-#include <unistd.h>
 
 static const struct fsdp_param_spec PARAMS[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {509, 64}}},
 	{.name = "bias", .spec = {FSDP_F32, 1, {7}}},
 };
 
-#define LAYER(name_, ...)                                                      \
-	{                                                                      \
-		.name = name_, .params = PARAMS, .n = 2, __VA_ARGS__           \
-	}
-
 static const struct layer LAYERS[] = {
-	LAYER("flat", .policy = {.layout = FSDP_LAYOUT_FLAT}),
-	LAYER("cast", .policy = {.param_dtype = FSDP_BF16}),
-	LAYER("other", .policy = {.param_dtype = FSDP_BF16}),
+	LAYER("flat", PARAMS, .policy = {.layout = FSDP_LAYOUT_FLAT}),
+	LAYER("cast", PARAMS, .policy = {.param_dtype = FSDP_BF16}),
+	LAYER("other", PARAMS, .policy = {.param_dtype = FSDP_BF16}),
 };
 #define N_LAYERS 3
 
-static struct chaos chaos;
-static struct ranks ranks;
-static struct fsdp_client *client; /* the test's own */
-static char plan[64];
+CHECKED_SUITE(host_gather, crew_setup_supervised, crew_teardown,
+	      .timeout = 120);
 
-static void setup(void)
+static const struct crew CREW = {.layers = LAYERS, .n_layers = N_LAYERS};
+
+static void start(const struct fsdp_comm_options *options)
 {
-	chaos_start(&chaos, NULL);
-	client = chaos_connect(&chaos);
-	snprintf(plan, sizeof(plan), "%s/ranks", chaos.dir);
-}
-
-static void teardown(void)
-{
-	ranks_stop(&ranks);
-	fsdp_close(client);
-	(void)unlink(plan);
-	chaos_stop(&chaos);
-}
-
-TestSuite(host_gather, .init = setup, .fini = teardown, .timeout = 120);
-
-/* Before the library passes its first point. */
-static int arm(void)
-{
-	return setenv("FSDP_KILL_PLAN", plan, 1);
-}
-
-static int join(void)
-{
-	return trainer_join();
-}
-
-static int commit(void)
-{
-	return trainer_commit();
-}
-
-static void start(uint32_t n, const struct fsdp_comm_options *options,
-		  bool is_armed)
-{
-	struct crew crew = {.daemon = &chaos.daemon,
-			    .comm = "test",
-			    .layers = LAYERS,
-			    .n_layers = N_LAYERS};
+	struct crew crew = CREW;
 
 	if (options)
 		crew.options = *options;
-	crew_set(&crew);
-	ranks_start(&ranks, n);
-	if (is_armed)
-		cr_assert(zero(int, rank_run(&ranks, n - 1, arm)));
-	cr_assert(zero(int, ranks_run(&ranks, join)));
-	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	crew_start(2, &crew);
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 }
-
-#define assert_says(rank, what)                                                \
-	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
-		  "\"%s\"", ranks.notes[rank].sentence)
 
 static int use(size_t layer)
 {
@@ -166,22 +114,6 @@ static int reshard0(void)
 
 /* --- deaths -------------------------------------------------------------- */
 
-static void die_at(const char *point)
-{
-	start(2, NULL, true);
-	plan_death(plan, point, 3);
-	for (uint32_t i = 0; i < 2; i++)
-		actor_begin(&ranks.actors[i], use_until_told);
-	cr_assert(eq(int, actor_end(&ranks.actors[1]), -ECHILD), "%s", point);
-	actor_kill(&ranks.actors[1]);
-	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED), "%s",
-		  point);
-	assert_says(0, "rank 1 (pid ");
-	assert_says(0, "died");
-	ranks_stop(&ranks);
-	(void)unlink(plan);
-}
-
 /* Begun; with the lock; with a piece, before and after it is copied; with the
  * last one done, and nobody told; resharded, and nobody told. */
 Test(host_gather, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
@@ -193,17 +125,20 @@ Test(host_gather, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
 
 	if (!chaos_has_points())
 		cr_skip_test("built without points");
-	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++)
-		die_at(points[i]);
+	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++) {
+		crew_start_mortal(2, &CREW);
+		cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
+		expect_death_is_told(points[i], 3, use_until_told);
+	}
 	/* What was committed is what the next run has. */
-	start(2, NULL, false);
+	start(NULL);
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
 	cr_assert(zero(int, ranks_run(&ranks, wait0)));
 }
 
 Test(host_gather, who_waits_for_the_limiter_is_told_of_a_death)
 {
-	start(2, &(struct fsdp_comm_options){.limit = 1}, false);
+	start(&(struct fsdp_comm_options){.limit = 1});
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
 	cr_assert(zero(int, ranks_run(&ranks, wait0)));
 	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
@@ -214,20 +149,15 @@ Test(host_gather, who_waits_for_the_limiter_is_told_of_a_death)
 	assert_says(0, "rank 1 (pid ");
 }
 
-static int leave(void)
-{
-	return fsdp_comm_leave(trainer()->comm);
-}
-
 Test(host_gather, who_waits_for_the_limiter_is_told_that_another_has_left)
 {
-	start(2, &(struct fsdp_comm_options){.limit = 1}, false);
+	start(&(struct fsdp_comm_options){.limit = 1});
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
 	cr_assert(zero(int, ranks_run(&ranks, wait0)));
 	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
 	cr_assert(zero(int, rank_run(&ranks, 0, begin1)));
 	actor_begin(&ranks.actors[0], wait1);
-	cr_assert(zero(int, rank_run(&ranks, 1, leave)));
+	cr_assert(zero(int, rank_run(&ranks, 1, crew_leave_comm)));
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
 	assert_says(0, "rank 1");
 	assert_says(0, "left");
@@ -235,10 +165,10 @@ Test(host_gather, who_waits_for_the_limiter_is_told_that_another_has_left)
 
 Test(host_gather, a_broker_that_dies_is_noticed_when_it_is_back)
 {
-	start(2, NULL, false);
+	start(NULL);
 	for (uint32_t i = 0; i < 2; i++)
 		actor_begin(&ranks.actors[i], use_until_told);
-	daemon_kill_broker(&chaos.daemon);
+	daemon_kill_broker(&daemon_);
 	for (uint32_t i = 0; i < 2; i++)
 		cr_assert(eq(int, actor_end(&ranks.actors[i]), -ECONNABORTED));
 }
@@ -247,7 +177,7 @@ Test(host_gather, a_broker_that_dies_is_noticed_when_it_is_back)
 
 Test(host_gather, a_test_makes_a_group_whole_piece_by_piece)
 {
-	start(2, NULL, false);
+	start(NULL);
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
 	/* Nobody else comes. */
 	cr_assert(zero(int, rank_run(&ranks, 0, test0_until_whole)));
@@ -258,7 +188,7 @@ Test(host_gather, a_test_makes_a_group_whole_piece_by_piece)
 
 Test(host_gather, a_test_says_what_a_gather_waits_for)
 {
-	start(2, &(struct fsdp_comm_options){.limit = 1}, false);
+	start(&(struct fsdp_comm_options){.limit = 1});
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
 	cr_assert(zero(int, rank_run(&ranks, 0, wait0)));
 	cr_assert(zero(int, rank_run(&ranks, 0, begin1)));
@@ -280,9 +210,9 @@ static int test_commit(void)
 
 Test(host_gather, a_commit_is_tested_by_the_broker)
 {
-	start(2, NULL, false);
+	start(NULL);
 	cr_assert(eq(int, rank_run(&ranks, 0, test_commit), -EAGAIN));
-	cr_assert(zero(int, rank_run(&ranks, 1, commit)));
+	cr_assert(zero(int, rank_run(&ranks, 1, trainer_commit)));
 }
 
 /* --- order --------------------------------------------------------------- */
@@ -297,22 +227,22 @@ static int begin_commit(void)
 
 Test(host_gather, a_commit_in_the_place_of_a_gather_is_refused)
 {
-	start(2, NULL, false);
+	start(NULL);
 	cr_assert(zero(int, rank_run(&ranks, 0, begin0)));
 	cr_assert(eq(int, rank_run(&ranks, 1, begin_commit), -EINVAL));
 	assert_says(1, "unshard 'flat', which rank 0 began");
 	cr_assert(zero(int, rank_run(&ranks, 1, begin0)));
 	cr_assert(zero(int, ranks_run(&ranks, reshard0)));
-	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 }
 
 Test(host_gather, a_gather_in_the_place_of_a_commit_is_refused)
 {
-	start(2, NULL, false);
+	start(NULL);
 	cr_assert(zero(int, rank_run(&ranks, 0, begin_commit)));
 	cr_assert(eq(int, rank_run(&ranks, 1, begin0), -EINVAL));
 	assert_says(1, "rank 0 commits next");
-	cr_assert(zero(int, rank_run(&ranks, 1, commit)));
+	cr_assert(zero(int, rank_run(&ranks, 1, trainer_commit)));
 }
 
 /* --- memory -------------------------------------------------------------- */
@@ -336,18 +266,15 @@ static int use0(void)
 /* Two ranks that have gathered, and keep what they gathered into. */
 static void start_with_little_memory(void)
 {
+	static const char config[] = "[memory]\nmemory_max = 16M\n"
+				     "chunk_min = 16M\nchunk_max = 16M\n";
+
 	fsdp_close(client);
-	chaos_stop(&chaos);
-	chaos_start(&chaos, "[memory]\nmemory_max = 16M\n"
-			    "chunk_min = 16M\nchunk_max = 16M\n");
-	client = chaos_connect(&chaos);
-	crew_set(&(struct crew){.daemon = &chaos.daemon,
-				.comm = "test",
-				.layers = LARGE_LAYERS,
-				.n_layers = 1});
-	ranks_start(&ranks, 2);
-	cr_assert(zero(int, ranks_run(&ranks, join)));
-	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	daemon_stop(&daemon_);
+	daemon_start_with(&daemon_, &(struct daemon_options){.config = config});
+	client = connect_to(&daemon_, 0);
+	crew_start(2, &(struct crew){.layers = LARGE_LAYERS, .n_layers = 1});
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	cr_assert(zero(int, ranks_run(&ranks, use0)));
 }
 
@@ -365,7 +292,7 @@ Test(host_gather, idle_memory_goes_to_a_client_that_was_refused)
 
 	start_with_little_memory();
 	cr_assert(lt(int, alloc_rest(0, &rest), 0));
-	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	cr_assert(zero(int, alloc_rest(0, &rest)), "%s", fsdp_error());
 	/* The ranks wait for room again. */
 	actor_begin(&ranks.actors[0], use0);
@@ -395,7 +322,7 @@ Test(host_gather, idle_memory_goes_to_a_client_that_waits)
 	cr_assert(zero(int,
 		       pthread_create(&thread, NULL, alloc_patiently, &code)));
 	cr_assert(status_await(client, "waiters", 1));
-	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	cr_assert(zero(int, pthread_join(thread, NULL)));
 	cr_expect(zero(int, code));
 	cr_expect(zero(int, ranks_run(&ranks, use0)));
@@ -414,7 +341,7 @@ Test(host_gather, memory_in_use_is_not_given_back)
 	cr_assert(lt(int, alloc_rest(0, &rest), 0));
 	cr_assert(zero(int, rank_run(&ranks, 1, test0_until_whole)));
 	cr_assert(zero(int, rank_run(&ranks, 1, reshard0)));
-	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	cr_assert(zero(int, alloc_rest(0, &rest)), "%s", fsdp_error());
 	fsdp_free(rest);
 }

@@ -21,22 +21,10 @@ static const struct layer LAYERS[] = {
 	LAYER("plain", PLAIN),
 };
 
+static const struct crew CREW = {
+	.options = {.timeout_ms = TIMEOUT_MS}, .layers = LAYERS, .n_layers = 1};
+
 CHECKED_SUITE(host_reduce, crew_setup, crew_teardown, .timeout = 60);
-
-static void start(void)
-{
-	const struct crew crew = {
-		.daemon = &daemon_,
-		.comm = "test",
-		.options = {.timeout_ms = TIMEOUT_MS},
-		.layers = LAYERS,
-		.n_layers = 1,
-	};
-
-	crew_set(&crew);
-	ranks_start(&ranks, 2);
-	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
-}
 
 static int hand_in(void)
 {
@@ -58,29 +46,12 @@ static int wait_for_it(void)
 	return rank_note(fsdp_wait(&trainer()->works[0], -1));
 }
 
-/* As the library has it mapped in this process. */
-static struct board find_board(void)
-{
-	struct board board = {.fd = -1, .n_ranks = 2};
-	FILE *maps = fopen("/proc/self/maps", "re");
-	unsigned long at;
-	char line[256];
-
-	must(maps);
-	while (!board.page && fgets(line, sizeof(line), maps)) {
-		if (strstr(line, "memfd:fsdp-board") &&
-		    sscanf(line, "%lx", &at) == 1)
-			board.page = (struct board_page *)at;
-	}
-	(void)fclose(maps);
-	must(board.page);
-	return board;
-}
-
 /* Of the first reduction: take the first piece, and do not do it. */
 static int keep_piece(void)
 {
-	struct board board = find_board();
+	size_t size;
+	struct board board = {
+		.fd = -1, .n_ranks = 2, .page = crew_board(&size)};
 
 	board_work_on(&board, rank_self(), 1);
 	return pieces_take(board_pieces(&board, 1), 1, 1) == 0 ? 0 : -EIO;
@@ -89,7 +60,7 @@ static int keep_piece(void)
 /* Rank 1 hands in later than the time-out allows, but nobody waited for it. */
 Test(host_reduce, a_rank_that_hands_in_late_has_all_of_the_time_for_its_pieces)
 {
-	start();
+	crew_start(2, &CREW);
 	cr_assert(zero(int, rank_run(&ranks, 0, hand_in)));
 	nap_ms(TIMEOUT_MS);
 	cr_assert(zero(int, rank_run(&ranks, 1, hand_in)));

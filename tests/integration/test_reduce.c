@@ -42,18 +42,11 @@ CHECKED_SUITE(reduce, crew_setup, crew_teardown, .timeout = 60);
 
 static void start(uint32_t n, const struct fsdp_comm_options *options)
 {
-	struct crew crew = {
-		.daemon = &daemon_,
-		.comm = "test",
-		.layers = KINDS,
-		.n_layers = N_KINDS,
-	};
+	struct crew crew = {.layers = KINDS, .n_layers = N_KINDS};
 
 	if (options)
 		crew.options = *options;
-	crew_set(&crew);
-	ranks_start(&ranks, n);
-	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	crew_start(n, &crew);
 }
 
 /* --- sums ---------------------------------------------------------------- */
@@ -296,16 +289,12 @@ static int reduce_batches(void)
 Test(reduce, microbatches_add_up_in_the_dtype_of_the_input)
 {
 	struct crew crew = {
-		.daemon = &daemon_,
-		.comm = "test",
 		.layers = BATCHES,
 		.n_layers = 1,
 	};
 
 	cr_assert(lt(dbl, fabs(sum_of_batches(0, 0) - 10.01), 0.001));
-	crew_set(&crew);
-	ranks_start(&ranks, 2);
-	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	crew_start(2, &crew);
 	cr_assert(eq(int, ranks_run(&ranks, reduce_batches), 0), "%s",
 		  sentence(0));
 }
@@ -359,17 +348,13 @@ static int backward(void)
 static void run_backward(uint32_t number, uint32_t n_inputs)
 {
 	struct crew crew = {
-		.daemon = &daemon_,
-		.comm = "test",
 		.options = {.n_inputs = n_inputs},
 		.layers = RANDOM_LAYERS,
 		.n_layers = 3,
 	};
 
-	crew_set(&crew);
 	run_number = number;
-	ranks_start(&ranks, 4);
-	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	crew_start(4, &crew);
 	cr_assert(eq(int, ranks_run(&ranks, backward), 0));
 	ranks_stop(&ranks);
 }
@@ -561,15 +546,11 @@ static const struct layer FROZEN_LAYERS[] = {
 Test(reduce, a_frozen_group_has_no_gradients)
 {
 	struct crew crew = {
-		.daemon = &daemon_,
-		.comm = "test",
 		.layers = FROZEN_LAYERS,
 		.n_layers = 1,
 	};
 
-	crew_set(&crew);
-	ranks_start(&ranks, 1);
-	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	crew_start(1, &crew);
 	cr_assert(eq(int, rank_run(&ranks, 0, take0), -EINVAL));
 	assert_says(0, "all of its parameters are frozen");
 }
@@ -644,8 +625,6 @@ static struct fsdp_tensor *start_without_room(void)
 	struct fsdp_spec spec = {FSDP_U8, 1, {9 << 20}};
 	struct fsdp_connect_options options = {0};
 	struct crew crew = {
-		.daemon = &daemon_,
-		.comm = "test",
 		.layers = LARGE_LAYERS,
 		.n_layers = 1,
 	};
@@ -659,9 +638,7 @@ static struct fsdp_tensor *start_without_room(void)
 				  "chunk_min = 16M\nchunk_max = 16M\n"});
 	options.path = daemon_socket(&daemon_);
 	must(fsdp_connect(&options, &client) == 0);
-	crew_set(&crew);
-	ranks_start(&ranks, 2);
-	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	crew_start(2, &crew);
 	must(fsdp_alloc(client, &spec, 1, NULL, 0, &hog) == 0);
 	return hog;
 }

@@ -13,52 +13,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define N_MESSAGES 12 /* from each rank to each other */
 #define N_TAGS     3
 #define MAX_SIZE   (700 * 1024)
 
-static char plan[64]; /* of the rank that is to die */
+static const struct crew DEFAULTS = {.n_layers = 0};
+static const struct crew SHORT_TIMEOUT = {.options = {.timeout_ms = 1000}};
+
 static uint64_t seed;
 
 static void setup(void)
 {
 	crew_setup();
-	(void)snprintf(plan, sizeof(plan), "%s/rank_plan", daemon_.dir);
 	seed = choose_seed("FSDP_TEST_TRANSFER_SEED");
 }
 
-static void teardown(void)
-{
-	(void)unlink(plan);
-	crew_teardown();
-}
-
-CHECKED_SUITE(transfer, setup, teardown, .timeout = 120);
-
-static int arm(void)
-{
-	return setenv("FSDP_KILL_PLAN", plan, 1);
-}
-
-static void start_with(uint32_t n, int32_t timeout_ms, bool is_armed)
-{
-	struct crew crew = {.daemon = &daemon_,
-			    .comm = "test",
-			    .options = {.timeout_ms = timeout_ms}};
-
-	crew_set(&crew);
-	ranks_start(&ranks, n);
-	if (is_armed)
-		cr_assert(zero(int, rank_run(&ranks, n - 1, arm)));
-	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
-}
-
-static void start(uint32_t n)
-{
-	start_with(n, 0, false);
-}
+CHECKED_SUITE(transfer, setup, crew_teardown, .timeout = 120);
 
 static struct fsdp_comm *comm(void)
 {
@@ -184,7 +155,7 @@ static int exchange_mail(void)
 Test(transfer, all_messages_arrive_whole_and_in_the_order_of_their_tag)
 {
 	for (uint32_t n = 2; n <= 4; n++) {
-		start(n);
+		crew_start(n, &DEFAULTS);
 		cr_assert(zero(int, ranks_run(&ranks, exchange_mail)),
 			  "seed %llu", (unsigned long long)seed);
 		ranks_stop(&ranks);
@@ -218,7 +189,7 @@ static int receive_from_any(void)
 
 Test(transfer, a_receive_from_any_rank_says_which_one_it_was)
 {
-	start(4);
+	crew_start(4, &DEFAULTS);
 	cr_assert(zero(int, ranks_run(&ranks, receive_from_any)));
 }
 
@@ -248,7 +219,7 @@ static int send_large_around_a_collective(void)
 
 Test(transfer, a_collective_in_between_changes_nothing)
 {
-	start(2);
+	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, ranks_run(&ranks, send_large_around_a_collective)));
 }
 
@@ -289,7 +260,7 @@ static int send_two(void)
 
 Test(transfer, both_are_told_that_a_receive_has_another_size)
 {
-	start(2);
+	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, rank_run(&ranks, 1, send_two)));
 	cr_assert(eq(int, rank_run(&ranks, 0, receive_one), -ECONNABORTED));
 	assert_says(0, "rank 1 sends rank 0 8 bytes of i32 with tag 3, but "
@@ -309,7 +280,7 @@ static int look_for_one(void)
 
 Test(transfer, one_that_is_not_complete_can_be_waited_for_again)
 {
-	start(2);
+	crew_start(2, &DEFAULTS);
 	for (int i = 0; i < 2; i++) {
 		cr_assert(
 			eq(int, rank_run(&ranks, 0, look_for_one), -ETIMEDOUT));
@@ -345,7 +316,7 @@ static int send_some(void)
 /* That they are freed is seen by the sanitizers' builds. */
 Test(transfer, those_that_were_not_waited_for_end_with_the_communicator)
 {
-	start(2);
+	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, rank_run(&ranks, 1, send_some)));
 	cr_assert(zero(int, rank_run(&ranks, 0, forget_some)));
 	cr_assert(zero(int, rank_run(&ranks, 1, trainer_leave)));
@@ -353,26 +324,21 @@ Test(transfer, those_that_were_not_waited_for_end_with_the_communicator)
 
 Test(transfer, a_late_rank_is_named_to_both)
 {
-	start_with(2, 1000, false);
+	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(eq(int, rank_run(&ranks, 0, receive_one), -ECONNABORTED));
 	assert_says(0, ") has not sent a message of tag 3 to rank 0 within "
 		       "1000 ms");
 	cr_assert(eq(int, rank_run(&ranks, 1, send_one), -ECONNABORTED));
 }
 
-static int leave(void)
-{
-	return fsdp_comm_leave(comm());
-}
-
 Test(transfer, who_waits_is_told_that_another_has_left)
 {
-	start(2);
+	crew_start(2, &DEFAULTS);
 	actor_begin(&ranks.actors[0], receive_one);
 	cr_assert(zero(int, rank_run(&ranks, 1, send_one)));
 	cr_assert(zero(int, actor_end(&ranks.actors[0])));
 	actor_begin(&ranks.actors[0], receive_one);
-	cr_assert(zero(int, rank_run(&ranks, 1, leave)));
+	cr_assert(zero(int, rank_run(&ranks, 1, crew_leave_comm)));
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
 	assert_says(0, " left");
 }
@@ -407,19 +373,8 @@ Test(transfer, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
 	if (!chaos_has_points())
 		cr_skip_test("built without points");
 	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++) {
-		start_with(3, 0, true);
-		plan_death(plan, points[i], 3);
-		for (uint32_t rank = 0; rank < 3; rank++)
-			actor_begin(&ranks.actors[rank], swap_until_told);
-		cr_assert(eq(int, actor_end(&ranks.actors[2]), -ECHILD));
-		actor_kill(&ranks.actors[2]);
-		for (uint32_t rank = 0; rank < 2; rank++) {
-			cr_assert(eq(int, actor_end(&ranks.actors[rank]),
-				     -ECONNABORTED),
-				  "%s", points[i]);
-			assert_says(rank, "rank 2 (pid ");
-		}
-		ranks_stop(&ranks);
+		crew_start_mortal(3, &DEFAULTS);
+		expect_death_is_told(points[i], 3, swap_until_told);
 	}
 }
 
@@ -442,6 +397,6 @@ static int refuse_badly(void)
 
 Test(transfer, a_bad_argument_is_refused)
 {
-	start(2);
+	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, rank_run(&ranks, 0, refuse_badly)));
 }

@@ -1,30 +1,127 @@
 #include "tests/lib/crew.h"
 #include "tests/lib/chaos.h"
 #include <criterion/new/assert.h>
+#include <errno.h>
 #include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
 
 #define CONFIG "[memory]\nchunk_min = 4M\nchunk_max = 4M\n"
 
 struct ranks ranks;
 static uint64_t live_before; /* bytes, before any rank joined */
+static char plan[64];        /* file with the deaths of the mortal rank */
 
 static const char *live(void)
 {
 	return are_on_devices() ? "device_bytes_live" : "bytes_live";
 }
 
-void crew_setup(void)
+static void start_broker(const struct daemon_options *options)
 {
-	daemon_start_with(&daemon_, &(struct daemon_options){.config = CONFIG});
+	daemon_start_with(&daemon_, options);
 	client = connect_to(&daemon_, 0);
 	live_before = status_value(client, live());
+	(void)snprintf(plan, sizeof(plan), "%s/rank_plan", daemon_.dir);
+}
+
+void crew_setup(void)
+{
+	start_broker(&(struct daemon_options){.config = CONFIG});
+}
+
+void crew_setup_supervised(void)
+{
+	start_broker(&(struct daemon_options){.is_supervised = true,
+					      .config = CONFIG});
 }
 
 void crew_teardown(void)
 {
 	ranks_stop(&ranks);
+	(void)unlink(plan);
 	client_teardown();
 }
+
+/* --- starting ranks ------------------------------------------------------ */
+
+static void start_ranks(uint32_t n, const struct crew *crew)
+{
+	struct crew copy = *crew;
+
+	copy.daemon = &daemon_;
+	copy.comm = "test";
+	crew_set(&copy);
+	ranks_start(&ranks, n);
+}
+
+void crew_start(uint32_t n, const struct crew *crew)
+{
+	start_ranks(n, crew);
+	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
+}
+
+static int become_mortal(void)
+{
+	return setenv("FSDP_KILL_PLAN", plan, 1);
+}
+
+/* The rank reads the variable when the library passes the first failpoint. */
+void crew_start_mortal(uint32_t n, const struct crew *crew)
+{
+	start_ranks(n, crew);
+	cr_assert(zero(int, rank_run(&ranks, n - 1, become_mortal)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
+}
+
+void expect_death_is_told(const char *point, unsigned int n, actor_fn *fn)
+{
+	uint32_t last = ranks.n - 1;
+	char name[32];
+
+	(void)snprintf(name, sizeof(name), "rank %u (pid ", last);
+	plan_death(plan, point, n);
+	for (uint32_t rank = 0; rank <= last; rank++)
+		actor_begin(&ranks.actors[rank], fn);
+	cr_assert(eq(int, actor_end(&ranks.actors[last]), -ECHILD), "%s",
+		  point);
+	actor_kill(&ranks.actors[last]);
+	for (uint32_t rank = 0; rank < last; rank++) {
+		cr_assert(
+			eq(int, actor_end(&ranks.actors[rank]), -ECONNABORTED),
+			"%s", point);
+		assert_says(rank, name);
+		assert_says(rank, "died");
+	}
+	ranks_stop(&ranks);
+}
+
+int crew_leave_comm(void)
+{
+	return fsdp_comm_leave(trainer()->comm);
+}
+
+void *crew_board(size_t *ret_size)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	unsigned long begin, end;
+	char line[512];
+	void *board = NULL;
+
+	must(maps);
+	while (!board && fgets(line, sizeof(line), maps)) {
+		if (strstr(line, "memfd:fsdp-board") &&
+		    sscanf(line, "%lx-%lx", &begin, &end) == 2) {
+			board = (void *)begin;
+			*ret_size = end - begin;
+		}
+	}
+	(void)fclose(maps);
+	must(board);
+	return board;
+}
+
+/* --- what ranks and broker have ------------------------------------------ */
 
 const char *sentence(uint32_t rank)
 {

@@ -17,7 +17,18 @@
 extern struct ranks ranks;
 
 void crew_setup(void);
+/* Do the same with a broker that its supervisor restarts when it dies. */
+void crew_setup_supervised(void);
 void crew_teardown(void);
+
+/* Start ranks that have joined "test" with the options and layers of `crew`. */
+void crew_start(uint32_t n, const struct crew *crew);
+/* Do the same. The last rank can die at a failpoint. */
+void crew_start_mortal(uint32_t n, const struct crew *crew);
+/* Run `fn` in all ranks. The mortal one must die at the n-th passage of the
+ * failpoint from now on, and the others must return -ECONNABORTED, with a
+ * sentence that names it. Stops the ranks. */
+void expect_death_is_told(const char *point, unsigned int n, actor_fn *fn);
 
 /* Returns the sentence that the rank received last. */
 const char *sentence(uint32_t rank);
@@ -32,3 +43,10 @@ struct fsdp_comm_entry comm_entry(void);
 void expect_memory_back(void);
 /* Stop the worker until it gets SIGCONT. Returns its pid. */
 pid_t freeze_worker(void);
+
+/* --- in a rank ----------------------------------------------------------- */
+
+/* Leave the communicator, but stay connected. */
+int crew_leave_comm(void);
+/* Returns the board of the run, as libfsdp has mapped it. */
+void *crew_board(size_t *ret_size);

@@ -1,5 +1,5 @@
 /* Tests folds of whole tensors: the defined operations, their order, and NaN.
- * (integration/test_collective has random values of all dtypes.) */
+ * (integration/test_collective_values has random values of all dtypes.) */
 #include "collective/host/fold.h"
 #include "proto/error.h"
 #include <criterion/criterion.h>
