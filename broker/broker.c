@@ -12,6 +12,7 @@
 #include "broker/comm/comm_record.h"
 #include "broker/comm/comm_run.h"
 #include "broker/comm/comm_worker.h"
+#include "broker/comm/gather_buffers.h"
 #include "broker/comm/verdict.h"
 #include "broker/session/descriptors.h"
 #include "broker/tensor/bundle.h"
@@ -101,6 +102,13 @@ static void on_round(void *data)
 	struct broker *broker = data;
 
 	waiters_on_round(&broker->sessions);
+}
+
+static void on_short(void *data, const uint32_t *uid)
+{
+	struct broker *broker = data;
+
+	gather_buffers_recall(&broker->comms, uid);
 }
 
 static void on_chunk_gone(void *data, uint32_t chunk)
@@ -205,7 +213,8 @@ void broker_link(struct broker *broker)
 {
 	lend(broker);
 	add_deferred(broker);
-	broker->base.wake = (struct wake){broker, on_room, on_name, on_round};
+	broker->base.wake =
+		(struct wake){broker, on_room, on_name, on_round, on_short};
 	collect_init(&broker->store);
 	broker->store.pools.hooks = (struct pool_hooks){broker, on_chunk_gone};
 	broker->sessions.hooks = (struct session_hooks){

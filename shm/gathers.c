@@ -242,7 +242,8 @@ uint32_t gathers_version(const struct board *board, uint32_t buffer)
 }
 
 /* Lap and version do not change before this rank has ended the gather, because
- * the buffer belongs to its group until then. */
+ * the buffer belongs to its group until then, except if its memory is lost. The
+ * load of the version is acquire, so that a new version comes with its lap. */
 int gathers_find(const struct board *board, uint64_t number, uint32_t group,
 		 struct gathers_fill *ret)
 {
@@ -257,8 +258,7 @@ int gathers_find(const struct board *board, uint64_t number, uint32_t group,
 	buffer = &page_of(board)->buffers[i];
 	*ret = (struct gathers_fill){
 		.buffer = i,
-		.version = atomic_load_explicit(&buffer->version,
-						memory_order_relaxed),
+		.version = gathers_version(board, i),
 		.lap = atomic_load_explicit(&buffer->lap, memory_order_relaxed),
 	};
 	return GATHERS_FOUND;
@@ -372,6 +372,19 @@ int gathers_choose(const struct board *board, uint64_t number, uint32_t group,
 	store(&page->filling[group],
 	      number << NUMBER_SHIFT | (uint64_t)(buffer - page->buffers));
 	return 0;
+}
+
+void gathers_lose(const struct board *board, uint32_t group,
+		  const struct gathers_fill *fill)
+{
+	uint64_t word = load(&page_of(board)->filling[group]);
+	struct gathers_buffer *buffer = &page_of(board)->buffers[fill->buffer];
+
+	if ((word & ((1 << NUMBER_SHIFT) - 1)) != fill->buffer ||
+	    gathers_version(board, fill->buffer) != fill->version)
+		return;
+	atomic_fetch_add_explicit(&buffer->lap, 1, memory_order_relaxed);
+	renew(buffer, peek(&buffer->size));
 }
 
 void gathers_keep(const struct board *board, uint64_t number, uint32_t group,

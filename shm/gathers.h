@@ -150,6 +150,11 @@ uint32_t gathers_locker(const struct board *board);
  * `step`. -EPROTO: the words make no sense. */
 int gathers_choose(const struct board *board, uint64_t number, uint32_t group,
 		   uint64_t size, uint64_t step);
+/* With the lock: the memory of this fill was lost, and nobody has it; what was
+ * gathered is gathered again, into other memory. Does nothing if another rank
+ * has said so already. */
+void gathers_lose(const struct board *board, uint32_t group,
+		  const struct gathers_fill *fill);
 /* With the lock: keep the memory of this gather, which this rank has not ended,
  * until the next step. If a later one has it, those who reshard that one say
  * whether it is kept. */

@@ -20,6 +20,11 @@ void wake_round(const struct wake *wake)
 	wake->on_round(wake->data);
 }
 
+void wake_short(const struct wake *wake, const uint32_t *uid)
+{
+	wake->on_short(wake->data, uid);
+}
+
 void wake_uid_key(uint32_t uid, char ret[WAKE_UID_KEY_SIZE])
 {
 	/* No name begins with a slash. */

@@ -5,7 +5,8 @@
  * Whatever waits lies in a room above those that make memory and names, so they
  * announce events through these hooks. broker.c sets them; a test may set its
  * own. A hook only notes what is to be done: it may be called within a
- * transaction, and neither commits nor changes the catalog.
+ * transaction, and neither commits nor changes the catalog; on_short is the
+ * exception.
  */
 #pragma once
 #include <stdint.h>
@@ -20,11 +21,15 @@ struct wake {
 	/* After on_room: a round of reruns is to follow even if nothing waits
 	 * (evict.h). */
 	void (*on_round)(void *data);
+	/* There is no host memory for an attempt to make some; `uid` not NULL:
+	 * only because the quota of that user is used up. This may commit. */
+	void (*on_short)(void *data, const uint32_t *uid);
 };
 
 void wake_room(const struct wake *wake);
 void wake_name(const struct wake *wake, const char *name);
 void wake_round(const struct wake *wake);
+void wake_short(const struct wake *wake, const uint32_t *uid);
 
 /* The key of requests that wait until a thread has finished something for this
  * user; the second function wakes them. */

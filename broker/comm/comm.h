@@ -125,6 +125,9 @@ struct comm {
 	/* Of ranks that gather without the broker; owned (gather_buffers.h). */
 	struct gather_buffer *gather_buffers;
 	uint32_t n_gather_buffers;
+	/* Memory was recalled then; a deadline exists to do so again. */
+	uint64_t recalled_ms;
+	uint32_t recall_position;
 	struct calls reductions; /* reduce.h */
 	/* The step that some ranks have committed; 0: none. */
 	uint64_t committing;
@@ -149,9 +152,6 @@ struct comms {
 	/* Time of the last log line about a failure. */
 	uint64_t logged_ms;
 	uint32_t n_unlogged;
-	/* Memory was recalled then; a deadline is there to do so again. */
-	uint64_t recalled_ms;
-	uint32_t recall_position;
 	/* Counters since the start. */
 	uint64_t n_failed, n_limited, n_unshards, n_commits;
 	struct gather_totals gathered; /* of runs that are over */

@@ -3,7 +3,6 @@
 #include "broker/comm/full_memory.h"
 #include "broker/comm/group.h"
 #include "broker/comm/rank_memory.h"
-#include "broker/comm/run_board.h"
 #include "broker/tensor/collect.h"
 #include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
@@ -129,14 +128,14 @@ int gather_buffer_make(struct group *group, uint32_t i, uint32_t version,
 	return r;
 }
 
-static void recall(struct comms *comms)
+static void recall(struct comm *comm)
 {
-	comms->recalled_ms = now_ms();
-	for (struct comm *comm = comms->first; comm; comm = comm->next)
-		for (uint32_t i = 0; i < comm->n_gather_buffers; i++)
-			unpin(comm, &comm->gather_buffers[i]);
-	catalog_commit(&comms->store->catalog);
-	run_boards_recall(comms);
+	comm->recalled_ms = now_ms();
+	for (uint32_t i = 0; i < comm->n_gather_buffers; i++)
+		unpin(comm, &comm->gather_buffers[i]);
+	catalog_commit(&comm->comms->store->catalog);
+	if (comm->board.page)
+		board_recall(&comm->board);
 }
 
 static void on_recall(void *data, uint32_t index)
@@ -145,27 +144,37 @@ static void on_recall(void *data, uint32_t index)
 	recall(data);
 }
 
-void gather_buffers_recall(struct comms *comms)
+static void recall_soon(struct comm *comm)
 {
 	struct deadline deadline = {
-		.at_ms = comms->recalled_ms + RECALL_EVERY_MS,
+		.at_ms = comm->recalled_ms + RECALL_EVERY_MS,
 		.fn = on_recall,
-		.data = comms,
-		.position = &comms->recall_position,
+		.data = comm,
+		.position = &comm->recall_position,
 	};
 
 	if (now_ms() >= deadline.at_ms)
-		recall(comms);
-	else if (!comms->recall_position)
+		recall(comm);
+	else if (!comm->recall_position)
 		/* If there is no memory for it, the next waiter asks. */
-		(void)deadlines_add(&comms->store->base->deadlines, &deadline,
-				    NULL);
+		(void)deadlines_add(&comm->comms->store->base->deadlines,
+				    &deadline, NULL);
+}
+
+void gather_buffers_recall(struct comms *comms, const uint32_t *uid)
+{
+	for (struct comm *comm = comms->first; comm; comm = comm->next) {
+		if (!uid || comm->uid == *uid)
+			recall_soon(comm);
+	}
 }
 
 void gather_buffers_free(struct comm *comm)
 {
 	for (uint32_t i = 0; i < comm->n_gather_buffers; i++)
 		drop(comm, &comm->gather_buffers[i]);
+	deadlines_remove(&comm->comms->store->base->deadlines,
+			 &comm->recall_position);
 	free(comm->gather_buffers);
 	comm->gather_buffers = NULL;
 	comm->n_gather_buffers = 0;

@@ -32,10 +32,12 @@ struct gather_buffer {
 int gather_buffer_make(struct group *group, uint32_t buffer, uint32_t version,
 		       uint32_t *ret_slot, struct error *err);
 
-/* Somebody waits for memory, or got none: ask the ranks of all runs for what
- * they only keep, buffers and inputs (run_board.h); but at most once a second,
- * so that a client that asks for too much slows nobody down. This commits. */
-void gather_buffers_recall(struct comms *comms);
+/* For wake.on_short: ask the ranks of all runs, or of those that are charged to
+ * `uid`, for memory that they keep without using it, buffers and inputs; but
+ * each run at most once a second, so that a client that asks for too much slows
+ * nobody down. The ranks give it back with their next call, or within a second
+ * if they wait for each other. This commits. */
+void gather_buffers_recall(struct comms *comms, const uint32_t *uid);
 
 /* The run is over: unpin them. */
 void gather_buffers_free(struct comm *comm);

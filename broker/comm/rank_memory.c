@@ -3,7 +3,6 @@
  * next call continues from there.
  */
 #include "broker/comm/rank_memory.h"
-#include "broker/comm/run_board.h"
 #include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/storage.h"
@@ -42,11 +41,8 @@ static int make_at(struct comm *comm, const struct device_uuid *device,
 		.size = size,
 		.device = *device,
 	};
-	int r = storage_make(comm->comms->store, &request, ret_slot, err);
 
-	if (r == POOL_FULL)
-		run_boards_recall(comm->comms);
-	return r;
+	return storage_make(comm->comms->store, &request, ret_slot, err);
 }
 
 int rank_memory_make_one(struct comm *comm, uint32_t rank, uint64_t size,

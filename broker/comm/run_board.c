@@ -72,14 +72,6 @@ void run_boards_count(struct comms *comms)
 		run_board_count(comm);
 }
 
-void run_boards_recall(struct comms *comms)
-{
-	for (struct comm *comm = comms->first; comm; comm = comm->next) {
-		if (comm->board.page)
-			board_recall(&comm->board);
-	}
-}
-
 void run_board_ring(struct comm *comm)
 {
 	if (!comm->board.page)

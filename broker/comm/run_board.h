@@ -18,11 +18,6 @@ void run_board_count(struct comm *comm);
 /* The same of all runs. */
 void run_boards_count(struct comms *comms);
 
-/* Somebody waits for memory: ask all ranks for inputs that they only keep. They
- * give them back with their next call, or within a second if they wait for each
- * other. */
-void run_boards_recall(struct comms *comms);
-
 /* The run has failed, which its verdict says already: wake those who wait. */
 void run_board_ring(struct comm *comm);
 

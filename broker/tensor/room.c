@@ -51,20 +51,30 @@ static int check_limits(const struct room *room, struct error *err)
 	return 0;
 }
 
+static uint64_t used_of(const struct room *room)
+{
+	return room->holdings ? room->holdings->n_bytes : 0;
+}
+
+static bool is_over_budget(const struct room *room)
+{
+	uint64_t budget = budget_of(room), used = used_of(room);
+
+	return budget && room->charge > 0 &&
+	       (used > budget || room->charge > budget - used);
+}
+
 static int charge(const struct room *room, struct error *err)
 {
 	const struct accounts *accounts = &room->store->base->accounts;
-	uint64_t budget = budget_of(room);
-	uint64_t used = room->holdings ? room->holdings->n_bytes : 0;
 	int r;
 
-	if (budget && room->charge > 0 &&
-	    (used > budget || room->charge > budget - used))
+	if (is_over_budget(room))
 		return error_set(err, -EDQUOT,
 				 "the session has %" PRIu64 " of its budget of "
 				 "%" PRIu64 " bytes in use; %" PRIu64
 				 " more do not fit until some are released",
-				 used, budget, room->charge);
+				 used_of(room), budget_of(room), room->charge);
 	r = account_charge(accounts, room->account, kind_of(room), room->charge,
 			   err);
 	if (r < 0)
@@ -155,6 +165,18 @@ static int try_evicting(const struct room *room, uint64_t bytes,
 	}
 }
 
+/* Idle memory of collectives is kept from nobody, but a session that has used
+ * up its own budget gets nothing of it. */
+static void ask_for_idle(const struct room *room, int outcome)
+{
+	const struct wake *wake = &room->store->base->wake;
+
+	if (!device_uuid_is_host(&room->blocks.device) ||
+	    (outcome == OVER_LIMIT && is_over_budget(room)))
+		return;
+	wake_short(wake, outcome == OVER_LIMIT ? &room->account->uid : NULL);
+}
+
 int room_take(const struct room *room, uint32_t *ret_blocks, struct error *err)
 {
 	int r = check_limits(room, err);
@@ -173,5 +195,8 @@ int room_take(const struct room *room, uint32_t *ret_blocks, struct error *err)
 	if (!is_short(r))
 		return r;
 	/* The memory of a large bundle is being freed. */
-	return room->account->n_going ? POOL_WAIT : POOL_FULL;
+	if (room->account->n_going)
+		return POOL_WAIT;
+	ask_for_idle(room, r);
+	return POOL_FULL;
 }

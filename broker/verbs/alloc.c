@@ -6,7 +6,6 @@
  * allows. Either all items are made or none is.
  */
 #include "broker/broker.h"
-#include "broker/comm/gather_buffers.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/collect.h"
 #include "broker/tensor/grant.h"
@@ -255,9 +254,6 @@ static int find_room(struct verb_call *call, struct alloc_plan *plan,
 		return VERB_PARK_ROOM;
 	if (r == POOL_FULL && call->wait_ms && !call->is_timed_out)
 		return VERB_PARK_ROOM;
-	/* For the next attempt. */
-	if (r == POOL_FULL)
-		gather_buffers_recall(&call->broker->comms);
 	return error_set(err, cause.code, "%s", cause.msg);
 }
 

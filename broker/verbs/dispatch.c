@@ -11,7 +11,6 @@
  */
 #include "broker/broker.h"
 #include "broker/comm/comm_progress.h"
-#include "broker/comm/gather_buffers.h"
 #include "broker/memory/donation.h"
 #include "broker/session/peer.h"
 #include "broker/session/recorded_reply.h"
@@ -170,8 +169,6 @@ static int run(struct broker *broker, struct session *session,
 		donation_drop(call.donation);
 		goto out;
 	}
-	if (r == VERB_PARK_ROOM)
-		gather_buffers_recall(&broker->comms);
 	r = waiter_park(session, request, call.donation, number,
 			r == VERB_PARK_NAME ? call.wait_name : NULL,
 			call.wait_ms, &err);
@@ -200,8 +197,6 @@ bool verb_rerun(struct broker *broker, struct waiter *waiter)
 	r = attempt(&call, waiter->number);
 	if (r == VERB_DONE)
 		goto out;
-	if (r == VERB_PARK_ROOM)
-		gather_buffers_recall(&broker->comms);
 	r = waiter_repark(waiter, r == VERB_PARK_NAME ? call.wait_name : NULL,
 			  &err);
 	if (r < 0)

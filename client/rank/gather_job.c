@@ -9,6 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Memory can be lost once for each rank that leaves; more often, a rank writes
+ * nonsense. */
+#define MAX_LOST (FSDP_MAX_RANKS + 1)
+
 struct job job_of(struct fsdp_group *group, uint64_t number)
 {
 	return (struct job){
@@ -296,6 +300,38 @@ static int find_fill(struct job *job, struct error *err)
 	return r < 0 ? refuse_board(group->comm, err) : 0;
 }
 
+/* The last rank that had the memory has left, so nobody has it any more. */
+static int lose_memory(struct job *job)
+{
+	const struct fsdp_group *group = job->group;
+
+	if (!gathers_lock(job->board, group->comm->rank)) {
+		job->obstacle = OBSTACLE_LOCK;
+		return JOB_PENDING;
+	}
+	gathers_lose(job->board, group->index, &job->fill);
+	gathers_unlock(job->board);
+	return 0;
+}
+
+/* Returns JOB_PENDING with an obstacle, or 0 with `fill` and its memory. */
+static int find_filled(struct job *job, int32_t timeout_ms, struct error *err)
+{
+	for (int i = 0; i < MAX_LOST; i++) {
+		int r = find_fill(job, err);
+
+		if (r == 0)
+			r = find_memory(job, timeout_ms, err);
+		if (r == -ESTALE)
+			r = lose_memory(job);
+		else
+			return r;
+		if (r != 0)
+			return r;
+	}
+	return refuse_board(job->group->comm, err);
+}
+
 /* --- copying ------------------------------------------------------------- */
 
 static struct gather gather_of(const struct job *job)
@@ -367,9 +403,7 @@ int job_advance(struct job *job, uint32_t max, int32_t timeout_ms,
 		return JOB_PENDING;
 	if (!job_size(job->group))
 		return 0;
-	r = find_fill(job, err);
-	if (r == 0)
-		r = find_memory(job, timeout_ms, err);
+	r = find_filled(job, timeout_ms, err);
 	if (r == 0)
 		r = copy_pieces(job, max, err);
 	if (r != 0 || job_is_copied(job))

@@ -345,3 +345,49 @@ Test(host_gather, memory_in_use_is_not_given_back)
 	cr_assert(zero(int, alloc_rest(0, &rest)), "%s", fsdp_error());
 	fsdp_free(rest);
 }
+
+/* A rank that has gathered leaves while another has not looked yet, and memory
+ * is recalled: the other gathers by itself. */
+Test(host_gather, memory_that_was_lost_is_gathered_again)
+{
+	struct fsdp_tensor *rest;
+	uint64_t used;
+
+	start_with_little_memory();
+	cr_assert(lt(int, alloc_rest(0, &rest), 0));
+	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	used = status_value(client, "bytes_live");
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, wait0)));
+	cr_assert(ne(u64, status_value(client, "bytes_live"), used));
+	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
+	cr_assert(lt(int, alloc_rest(0, &rest), 0));
+	cr_assert(zero(int, rank_run(&ranks, 0, leave)));
+	cr_assert(status_await(client, "bytes_live", used));
+	cr_assert(zero(int, rank_run(&ranks, 1, wait0)));
+	cr_assert(zero(int, rank_run(&ranks, 1, test0_until_whole)));
+}
+
+/* A session that has used up its own budget is refused, and the ranks keep what
+ * they gather into. */
+Test(host_gather, idle_memory_stays_if_only_a_budget_is_short)
+{
+	const struct fsdp_connect_options options = {
+		.path = daemon_socket(&chaos.daemon), .budget = 64 << 10};
+	const struct fsdp_spec spec = {FSDP_U8, 1, {48 << 10}};
+	struct fsdp_tensor *tensors[2];
+	struct fsdp_client *poor;
+	uint64_t used;
+
+	start_with_little_memory();
+	cr_assert(zero(int, fsdp_connect(&options, &poor)));
+	cr_assert(zero(int, fsdp_alloc(poor, &spec, 1, NULL, 0, &tensors[0])));
+	used = status_value(client, "bytes_live");
+	cr_assert(eq(int, fsdp_alloc(poor, &spec, 1, NULL, 0, &tensors[1]),
+		     -EDQUOT));
+	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_expect(eq(u64, status_value(client, "bytes_live"), used));
+	fsdp_close(poor);
+}
