@@ -355,15 +355,15 @@ Test(host_gather, memory_that_was_lost_is_gathered_again)
 
 	start_with_little_memory();
 	cr_assert(lt(int, alloc_rest(0, &rest), 0));
-	cr_assert(zero(int, ranks_run(&ranks, commit)));
-	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	used = status_value(client, "bytes_live");
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
 	cr_assert(zero(int, rank_run(&ranks, 0, wait0)));
 	cr_assert(ne(u64, status_value(client, "bytes_live"), used));
 	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
 	cr_assert(lt(int, alloc_rest(0, &rest), 0));
-	cr_assert(zero(int, rank_run(&ranks, 0, leave)));
+	cr_assert(zero(int, rank_run(&ranks, 0, crew_leave_comm)));
 	cr_assert(status_await(client, "bytes_live", used));
 	cr_assert(zero(int, rank_run(&ranks, 1, wait0)));
 	cr_assert(zero(int, rank_run(&ranks, 1, test0_until_whole)));
@@ -374,7 +374,7 @@ Test(host_gather, memory_that_was_lost_is_gathered_again)
 Test(host_gather, idle_memory_stays_if_only_a_budget_is_short)
 {
 	const struct fsdp_connect_options options = {
-		.path = daemon_socket(&chaos.daemon), .budget = 64 << 10};
+		.path = daemon_socket(&daemon_), .budget = 64 << 10};
 	const struct fsdp_spec spec = {FSDP_U8, 1, {48 << 10}};
 	struct fsdp_tensor *tensors[2];
 	struct fsdp_client *poor;
@@ -386,8 +386,8 @@ Test(host_gather, idle_memory_stays_if_only_a_budget_is_short)
 	used = status_value(client, "bytes_live");
 	cr_assert(eq(int, fsdp_alloc(poor, &spec, 1, NULL, 0, &tensors[1]),
 		     -EDQUOT));
-	cr_assert(zero(int, ranks_run(&ranks, commit)));
-	cr_assert(zero(int, ranks_run(&ranks, commit)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	cr_expect(eq(u64, status_value(client, "bytes_live"), used));
 	fsdp_close(poor);
 }
