@@ -15,7 +15,7 @@
 
 #define FIRST_CAPACITY 64
 /* Time limit of a round: other work waits for this long plus one callback. */
-#define ROUND_NS 1000000
+#define ROUND_NS 250000
 
 uint64_t now_ms(void)
 {
@@ -83,7 +83,17 @@ static struct deadline take(struct deadlines *deadlines, size_t place)
 static void on_timer(uv_timer_t *timer);
 static void on_more(uv_idle_t *more);
 
-static void arm(struct deadlines *deadlines)
+static void start_timer(struct deadlines *deadlines, uint64_t ms)
+{
+	/* libuv counts from the time at which the loop last read the clock. */
+	uv_update_time(deadlines->timer.loop);
+	/* Both clocks are rounded down: without the added 1 the timer could
+	 * fire early and have to fire once more. */
+	(void)uv_timer_start(&deadlines->timer, on_timer, ms + 1, 0);
+}
+
+/* Run for the first deadline, but not before `pause_ns` have passed. */
+static void arm_after(struct deadlines *deadlines, uint64_t pause_ns)
 {
 	uint64_t now = now_ms();
 	uint64_t at;
@@ -93,17 +103,19 @@ static void arm(struct deadlines *deadlines)
 	if (deadlines->n == 0)
 		return;
 	at = deadlines->heap[1].at_ms;
-	if (at <= now) {
+	if (at > now)
+		start_timer(deadlines, at - now);
+	else if (pause_ns > 0)
+		start_timer(deadlines, pause_ns / 1000000);
+	else
 		/* A timer would fire again before the loop serves
 		 * other events. */
 		(void)uv_idle_start(&deadlines->more, on_more);
-		return;
-	}
-	/* libuv counts from the time at which the loop last read the clock. */
-	uv_update_time(deadlines->timer.loop);
-	/* Both clocks are rounded down: without the added 1 the timer could
-	 * fire early and have to fire once more. */
-	(void)uv_timer_start(&deadlines->timer, on_timer, at - now + 1, 0);
+}
+
+static void arm(struct deadlines *deadlines)
+{
+	arm_after(deadlines, 0);
 }
 
 static void run(struct deadlines *deadlines)
@@ -112,6 +124,7 @@ static void run(struct deadlines *deadlines)
 	uint64_t end_ns = uv_hrtime() + ROUND_NS;
 	size_t left = deadlines->n;
 
+	pace_begin(&deadlines->pace);
 	/* Run at most as many as there were: deadlines that add themselves
 	 * again at once must not starve the loop's other work. */
 	while (left-- > 0 && deadlines->n > 0 &&
@@ -121,7 +134,7 @@ static void run(struct deadlines *deadlines)
 		due.fn(due.data, due.index);
 	}
 	if (!uv_is_closing((uv_handle_t *)&deadlines->timer))
-		arm(deadlines);
+		arm_after(deadlines, pace_end(&deadlines->pace));
 }
 
 static void run_measured(struct deadlines *deadlines)

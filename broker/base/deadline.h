@@ -3,12 +3,14 @@
  * timer.
  *
  * The timer runs only while there is a deadline, so an idle broker never wakes
- * up. If many are due at once, the loop serves other events after each
- * millisecond. Times are CLOCK_BOOTTIME milliseconds, which remain valid across
- * a restart of the broker.
+ * up. If many are due at once, the loop serves other events after each quarter
+ * of a millisecond, and pauses while other processes want the CPU (pace.h).
+ * Times are CLOCK_BOOTTIME milliseconds, which remain valid across a restart of
+ * the broker.
  */
 #pragma once
 #include "broker/base/meter.h"
+#include "broker/base/pace.h"
 #include <stddef.h>
 #include <stdint.h>
 #include <uv.h>
@@ -30,6 +32,7 @@ struct deadline {
 struct deadlines {
 	uv_timer_t timer;
 	uv_idle_t more;        /* runs while a deadline is due */
+	struct pace pace;      /* of rounds that follow each other */
 	struct deadline *heap; /* 1-based */
 	size_t n, capacity;
 	struct meter *meter; /* of the loop; NULL: nothing is measured */

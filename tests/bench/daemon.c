@@ -8,10 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define START_MS 10000
+/* systemd/fsdpd.service has it. */
+#define SERVICE_NICE -10
 
 /* Print the log of the broker before it gave up. */
 static void show_log(const char *dir)
@@ -40,6 +43,9 @@ run(const struct daemon *daemon, const struct bench *bench, const char *config,
 		unpin(bench);
 	else
 		pin(bench->server_cpu);
+	/* An ordinary user may not. */
+	if (options->is_service)
+		(void)setpriority(PRIO_PROCESS, 0, SERVICE_NICE);
 	snprintf(log, sizeof(log), "%s/fsdpd.log", bench->dir);
 	fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (fd >= 0)

@@ -9,6 +9,7 @@
 struct daemon_options {
 	bool is_supervised;
 	bool is_unpinned;          /* it and its worker use all CPUs */
+	bool is_service;           /* with the unit's priority, if allowed */
 	const char *config;        /* lines of fsdpd.conf; NULL for defaults */
 	const char *notify_socket; /* socket of the fd store; may be NULL */
 };

@@ -8,6 +8,9 @@
  * by a millisecond (HdrHistogram corrects in the same way). So the quantiles
  * are of time, and one long stall is not a single sample among thousands.
  *
+ * The broker has the priority of its service (systemd/fsdpd.service), if the
+ * user may give it.
+ *
  * The budgets are: the p99 is at most twice that beside the computing
  * processes, and the worst is at most 20 ms above theirs.
  */
@@ -265,7 +268,8 @@ static void battle_begin(struct battle *battle, const struct bench *bench,
 {
 	unsigned seconds = bench->is_quick ? 4 : 10;
 	struct daemon_options options = {.config = attack->config,
-					 .is_unpinned = true};
+					 .is_unpinned = true,
+					 .is_service = true};
 	char notify[160];
 
 	if (attack->min_seconds > seconds)
