@@ -1,7 +1,7 @@
 /*
  * The broker is killed while tensors, names, tickets and sessions come and go.
  */
-#include "tests/lib/scene.h"
+#include "tests/integration/scene.h"
 #include <errno.h>
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 /*
  * The broker is killed while bundles come and go.
  */
+#include "tests/integration/scene.h"
 #include "tests/lib/ranks.h"
-#include "tests/lib/scene.h"
 #include <errno.h>
 
 TestSuite(broker_dies_during, .timeout = 120);

@@ -2,7 +2,7 @@
  * The broker is killed while channels are opened, kept from and closed; items
  * go from process to process all the same.
  */
-#include "tests/lib/scene.h"
+#include "tests/integration/scene.h"
 #include <errno.h>
 
 #define NAME    "scene/batches"

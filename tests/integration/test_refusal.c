@@ -2,12 +2,12 @@
  * Bad input about tensors, names and publications, and frames that are none.
  */
 #include "proto/name.h"
+#include "tests/integration/refusal.h"
 #include "tests/lib/leaks.h"
-#include "tests/lib/refusal.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-CHECKED_SUITE(refusal, setup, teardown, .timeout = 30);
+CHECKED_SUITE(refusal, refusal_setup, refusal_teardown, .timeout = 30);
 
 /* --- tensors ------------------------------------------------------------- */
 

@@ -2,10 +2,10 @@
  * Bad input of administration, monitoring and order: what changes nothing if it
  * is refused, and lists that begin where nothing is.
  */
+#include "tests/integration/refusal.h"
 #include "tests/lib/leaks.h"
-#include "tests/lib/refusal.h"
 
-CHECKED_SUITE(refusal, setup, teardown, .timeout = 30);
+CHECKED_SUITE(refusal, refusal_setup, refusal_teardown, .timeout = 30);
 
 static struct request control_of(uint32_t action, uint64_t value)
 {

@@ -1,13 +1,14 @@
 /*
  * Bad input about communicators and groups.
  */
+#include "tests/integration/refusal_collective.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
-#include "tests/lib/refusal_collective.h"
 #include <math.h>
 #include <stdlib.h>
 
-CHECKED_SUITE(refusal_collective, setup, teardown, .timeout = 60);
+CHECKED_SUITE(refusal_collective, refusal_setup, refusal_teardown,
+	      .timeout = 60);
 
 /* --- joining and leaving ------------------------------------------------- */
 

@@ -1,9 +1,9 @@
 /*
  * Bad input about what keeps tensors: holds, tickets and bundles.
  */
+#include "tests/integration/refusal.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
-#include "tests/lib/refusal.h"
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-CHECKED_SUITE(refusal, setup, teardown, .timeout = 30);
+CHECKED_SUITE(refusal, refusal_setup, refusal_teardown, .timeout = 30);
 
 /* --- release, tickets ---------------------------------------------------- */
 

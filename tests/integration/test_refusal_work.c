@@ -1,11 +1,12 @@
 /*
  * Bad input about the work of collectives: unshards, reductions and commits.
  */
+#include "tests/integration/refusal_collective.h"
 #include "tests/lib/leaks.h"
-#include "tests/lib/refusal_collective.h"
 #include <math.h>
 
-CHECKED_SUITE(refusal_collective, setup, teardown, .timeout = 60);
+CHECKED_SUITE(refusal_collective, refusal_setup, refusal_teardown,
+	      .timeout = 60);
 
 /* --- unsharding ---------------------------------------------------------- */
 

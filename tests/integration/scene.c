@@ -1,59 +1,16 @@
-/*
- * Scenes in which the broker is killed before a request, and at every failpoint
- * that it passes during one.
- *
- * A scene is one kind of request with its preparation and the checks after it.
- * It is played once to learn the failpoints, and then once more for each of
- * them with a broker that dies there. The call must succeed nevertheless, must
- * have happened exactly once, and must leave nothing.
- */
-#pragma once
-#include "tests/lib/chaos.h"
-#include "tests/lib/memory.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
-#include <pthread.h>
-#include <string.h>
+#include "tests/integration/scene.h"
 
 /* Largest number of passages of one failpoint that are tried. */
 #define MAX_PASSAGES (are_on_devices() ? 2u : 4u)
 
-struct stage {
-	struct chaos chaos;
-	struct fsdp_client *client, *other;
-	/* This tensor is held and published all the time, and nothing may
-	 * change it. */
-	struct fsdp_client *bystander;
-	struct fsdp_tensor *kept;
-	uint64_t chunk_bytes; /* size of its chunk */
-	struct fsdp_tensor *mine[4], *others[4];
-	struct fsdp_bundle *bundle;
-	struct fsdp_ticket ticket;
-	pthread_t thread;
-	int r;
-};
-
-typedef void scene_fn(struct stage *stage);
-
-struct scene {
-	scene_fn *prepare; /* may be NULL */
-	scene_fn *act;
-	scene_fn *check;
-	const char *config;
-	bool has_no_pool; /* bundles have memory of their own */
-	/* The work after the call has no fixed length: a failpoint may be
-	 * passed less often than in the run that learned it. */
-	bool is_ragged;
-};
+static const struct fsdp_access SHARED = {FSDP_GID_DEFAULT, 0640};
+const struct fsdp_spec PAGE = {FSDP_U64, 1, {512}};
 
 /* --- playing ------------------------------------------------------------- */
 
-static const struct fsdp_access SHARED = {FSDP_GID_DEFAULT, 0640};
-static const struct fsdp_spec PAGE = {FSDP_U64, 1, {512}};
-
 /* The tensor is in a pool of its own, so that a scene's first allocation needs
  * a chunk. */
-static inline void publish_kept(struct stage *stage)
+static void publish_kept(struct stage *stage)
 {
 	struct fsdp_publication it = {.name = "kept/tensor"};
 
@@ -64,7 +21,7 @@ static inline void publish_kept(struct stage *stage)
 	stage->kept = it.tensor;
 }
 
-static inline void check_kept(struct stage *stage)
+static void check_kept(struct stage *stage)
 {
 	struct fsdp_client *fresh = chaos_connect(&stage->chaos);
 
@@ -74,8 +31,8 @@ static inline void check_kept(struct stage *stage)
 	cr_assert(eq(i64, count_holds(stage->bystander, "kept/tensor"), 1));
 }
 
-static inline void set_up(struct stage *stage, const struct scene *scene,
-			  struct figures *ret)
+static void set_up(struct stage *stage, const struct scene *scene,
+		   struct figures *ret)
 {
 	struct figures now;
 
@@ -99,7 +56,7 @@ static inline void set_up(struct stage *stage, const struct scene *scene,
 	}
 }
 
-static inline void act(struct stage *stage, const struct scene *scene)
+static void act(struct stage *stage, const struct scene *scene)
 {
 	scene->act(stage);
 	/* The work of the broker immediately after its reply belongs to the
@@ -108,7 +65,7 @@ static inline void act(struct stage *stage, const struct scene *scene)
 }
 
 /* A client's holds are certain once it has reconnected. */
-static inline void check(struct stage *stage, const struct scene *scene)
+static void check(struct stage *stage, const struct scene *scene)
 {
 	if (stage->client)
 		must(fsdp_ping(stage->client) == 0);
@@ -117,7 +74,7 @@ static inline void check(struct stage *stage, const struct scene *scene)
 }
 
 /* Check that the figures are as they were before the scene. */
-static inline void tear_down(struct stage *stage, const struct figures *before)
+static void tear_down(struct stage *stage, const struct figures *before)
 {
 	check_kept(stage);
 	fsdp_close(stage->client);
@@ -131,7 +88,7 @@ static inline void tear_down(struct stage *stage, const struct figures *before)
 }
 
 /* Play the scene without a death. */
-static inline void learn(const struct scene *scene, struct passages *ret)
+static void learn(const struct scene *scene, struct passages *ret)
 {
 	struct figures before, now;
 	struct stage stage;
@@ -147,8 +104,7 @@ static inline void learn(const struct scene *scene, struct passages *ret)
 }
 
 /* Returns false if the failpoint was not passed that often. */
-static inline bool die_at(const struct scene *scene, const char *point,
-			  unsigned int n)
+static bool die_at(const struct scene *scene, const char *point, unsigned int n)
 {
 	struct figures before, now;
 	struct stage stage;
@@ -170,7 +126,7 @@ static inline bool die_at(const struct scene *scene, const char *point,
 }
 
 /* Send the request while there is no broker. This needs no failpoints. */
-static inline void die_before(const struct scene *scene)
+static void die_before(const struct scene *scene)
 {
 	struct figures before;
 	struct stage stage;
@@ -182,7 +138,7 @@ static inline void die_before(const struct scene *scene)
 	tear_down(&stage, &before);
 }
 
-static inline void play(const struct scene *scene)
+void play(const struct scene *scene)
 {
 	struct passages passages;
 	unsigned int n_deaths = 0;
@@ -203,20 +159,11 @@ static inline void play(const struct scene *scene)
 	cr_assert(ge(uint, n_deaths, 4));
 }
 
-#define SCENE(name, ...)                                                       \
-	Test(broker_dies_during, name)                                         \
-	{                                                                      \
-		static const struct scene scene = {__VA_ARGS__};               \
-                                                                               \
-		play(&scene);                                                  \
-	}
-
 /* --- a bundle for scenes ------------------------------------------------- */
 
-#define BUNDLE "scene/model/"
-static const char *const MEMBERS[] = {"scene/model/w", "scene/model/b"};
+const char *const MEMBERS[2] = {"scene/model/w", "scene/model/b"};
 
-static inline void begin(struct stage *stage)
+void begin(struct stage *stage)
 {
 	struct fsdp_bundle_options options = {.access = {FSDP_GID_DEFAULT, 0},
 					      .flags = FSDP_REPLACE,
@@ -226,7 +173,7 @@ static inline void begin(struct stage *stage)
 			       &stage->bundle) == 0);
 }
 
-static inline void fill(struct stage *stage)
+void fill(struct stage *stage)
 {
 	struct fsdp_spec specs[2] = {PAGE, PAGE};
 
@@ -234,13 +181,13 @@ static inline void fill(struct stage *stage)
 	     0);
 }
 
-static inline void write_members(struct stage *stage, uint64_t version)
+void write_members(struct stage *stage, uint64_t version)
 {
 	for (int i = 0; i < 2; i++)
 		pattern_fill(stage->mine[i], pattern_tag(MEMBERS[i], version));
 }
 
-static inline void commit(struct stage *stage, uint64_t expected)
+void commit(struct stage *stage, uint64_t expected)
 {
 	uint64_t version = 0;
 
@@ -248,19 +195,19 @@ static inline void commit(struct stage *stage, uint64_t expected)
 	must(version == expected);
 }
 
-static inline void begin_and_fill(struct stage *stage)
+void begin_and_fill(struct stage *stage)
 {
 	begin(stage);
 	fill(stage);
 	write_members(stage, 1);
 }
 
-static inline void commit_first(struct stage *stage)
+void commit_first(struct stage *stage)
 {
 	commit(stage, 1);
 }
 
-static inline void load_first(struct stage *stage)
+void load_first(struct stage *stage)
 {
 	begin_and_fill(stage);
 	commit_first(stage);

@@ -1,39 +1,15 @@
-/*
- * Bad input for collectives, by raw frames. The broker refuses it with its code
- * and a sentence that names the object, nothing changes, and the next requests
- * of the ranks succeed.
- */
-#pragma once
-#include "proto/error.h"
-#include "tests/lib/daemon.h"
-#include "tests/lib/wire.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
+#include "tests/integration/refusal_collective.h"
 
-#define COMM "test/job"
-#define NONE 999999 /* neither a communicator nor a group */
+struct wire *me, *peer, *other;
+uint64_t comm, solo, first, second, frozen, elsewhere;
+uint64_t step, n_unshards, n_reductions;
 
-static struct daemon daemon_;
-static struct wire *me, *peer; /* ranks 0 and 1 of COMM */
-static struct wire *other; /* only watches, and is the rank of "test/solo" */
-static uint64_t comm, solo;
-static uint64_t first, second, frozen; /* groups of COMM, as registered */
-static uint64_t elsewhere;             /* of "test/solo" */
-static uint64_t step;                  /* step that was committed last */
-static uint64_t n_unshards, n_reductions;
-
-static inline void ask(struct wire *wire, struct request request)
+void ask(struct wire *wire, struct request request)
 {
 	wire_must(wire, wire_call(wire, &request));
 }
 
-/* --- requests ------------------------------------------------------------ */
-
-static inline struct request join_of(const char *name, uint32_t n_ranks,
-				     uint32_t rank)
+struct request join_of(const char *name, uint32_t n_ranks, uint32_t rank)
 {
 	return (struct request){
 		.kind = MESSAGE_COMM_JOIN,
@@ -48,45 +24,44 @@ static inline struct request join_of(const char *name, uint32_t n_ranks,
 	};
 }
 
-static inline struct request leave_of(uint64_t id)
+struct request leave_of(uint64_t id)
 {
 	return (struct request){.kind = MESSAGE_COMM_LEAVE,
 				.comm_leave = {.comm = id}};
 }
 
-static inline struct request remove_of(const char *name)
+struct request remove_of(const char *name)
 {
 	return (struct request){.kind = MESSAGE_COMM_REMOVE,
 				.comm_remove = {.name = name}};
 }
 
-static inline struct request unshard_of(uint64_t group)
+struct request unshard_of(uint64_t group)
 {
 	return (struct request){.kind = MESSAGE_UNSHARD,
 				.unshard = {.group = group}};
 }
 
-static inline struct request reshard_of(uint64_t group, uint32_t n_mesh)
+struct request reshard_of(uint64_t group, uint32_t n_mesh)
 {
 	return (struct request){.kind = MESSAGE_RESHARD,
 				.reshard = {.group = group, .n_mesh = n_mesh}};
 }
 
-static inline struct request input_of(uint64_t group)
+struct request input_of(uint64_t group)
 {
 	return (struct request){.kind = MESSAGE_INPUT,
 				.input = {.group = group}};
 }
 
-static inline struct request reduce_of(uint64_t group,
-				       const struct slot_ref *input)
+struct request reduce_of(uint64_t group, const struct slot_ref *input)
 {
 	return (struct request){.kind = MESSAGE_REDUCE,
 				.reduce = {.group = group, .input = *input}};
 }
 
-static inline struct request
-divided_by(uint64_t group, const struct slot_ref *input, double factor)
+struct request divided_by(uint64_t group, const struct slot_ref *input,
+			  double factor)
 {
 	struct request request = reduce_of(group, input);
 
@@ -95,15 +70,14 @@ divided_by(uint64_t group, const struct slot_ref *input, double factor)
 	return request;
 }
 
-static inline struct request commit_of(uint64_t id, uint64_t at)
+struct request commit_of(uint64_t id, uint64_t at)
 {
 	return (struct request){.kind = MESSAGE_COMMIT,
 				.commit = {.comm = id, .step = at}};
 }
 
-/* The request does not wait. */
-static inline struct request wait_of(uint64_t id, uint64_t group,
-				     enum work_kind kind, uint64_t sequence)
+struct request wait_of(uint64_t id, uint64_t group, enum work_kind kind,
+		       uint64_t sequence)
 {
 	return (struct request){.kind = MESSAGE_WAIT,
 				.wait = {.comm = id,
@@ -112,8 +86,7 @@ static inline struct request wait_of(uint64_t id, uint64_t group,
 					 .sequence = sequence}};
 }
 
-static inline struct group_param vector(const char *name, uint32_t dtype,
-					int64_t size)
+struct group_param vector(const char *name, uint32_t dtype, int64_t size)
 {
 	struct group_param param = {
 		.name = name,
@@ -124,7 +97,7 @@ static inline struct group_param vector(const char *name, uint32_t dtype,
 	return param;
 }
 
-static inline struct group_param matrix(const char *name, int64_t n, int64_t m)
+struct group_param matrix(const char *name, int64_t n, int64_t m)
 {
 	struct group_param param = vector(name, DTYPE_F32, n);
 
@@ -134,8 +107,8 @@ static inline struct group_param matrix(const char *name, int64_t n, int64_t m)
 	return param;
 }
 
-static inline struct request group_of(uint64_t id, const char *name,
-				      struct group_param *params, uint32_t n)
+struct request group_of(uint64_t id, const char *name,
+			struct group_param *params, uint32_t n)
 {
 	return (struct request){
 		.kind = MESSAGE_GROUP,
@@ -146,11 +119,7 @@ static inline struct request group_of(uint64_t id, const char *name,
 	};
 }
 
-/* --- the stage ----------------------------------------------------------- */
-
-/* Both ranks send their request. The first gets its reply when the second has
- * sent its own. */
-static inline void both(struct request mine, struct request theirs)
+void both(struct request mine, struct request theirs)
 {
 	wire_send(me, &mine);
 	ask(peer, theirs);
@@ -158,8 +127,7 @@ static inline void both(struct request mine, struct request theirs)
 	wire_must(me, me->frame.code);
 }
 
-static inline uint64_t register_both(const char *name,
-				     struct group_param *params, uint32_t n)
+uint64_t register_both(const char *name, struct group_param *params, uint32_t n)
 {
 	const struct request request = group_of(comm, name, params, n);
 
@@ -167,8 +135,7 @@ static inline uint64_t register_both(const char *name,
 	return me->reply.group.group;
 }
 
-static inline void wait_both(uint64_t group, enum work_kind kind,
-			     uint64_t sequence)
+void wait_both(uint64_t group, enum work_kind kind, uint64_t sequence)
 {
 	struct request request = wait_of(comm, group, kind, sequence);
 
@@ -176,7 +143,7 @@ static inline void wait_both(uint64_t group, enum work_kind kind,
 	both(request, request);
 }
 
-static inline struct slot_ref take_input(struct wire *wire, uint64_t group)
+struct slot_ref take_input(struct wire *wire, uint64_t group)
 {
 	struct request request = input_of(group);
 
@@ -185,7 +152,7 @@ static inline struct slot_ref take_input(struct wire *wire, uint64_t group)
 	return wire->reply.places.places[0].ref;
 }
 
-static inline void commit_both(void)
+static void commit_both(void)
 {
 	const struct request request = commit_of(comm, step + 1);
 
@@ -194,8 +161,7 @@ static inline void commit_both(void)
 	wait_both(0, WORK_COMMIT, ++step);
 }
 
-static inline void drop(struct wire *wire, uint64_t group,
-			const struct slot_ref *full)
+static void drop(struct wire *wire, uint64_t group, const struct slot_ref *full)
 {
 	const struct request request = reshard_of(group, 0);
 
@@ -203,7 +169,7 @@ static inline void drop(struct wire *wire, uint64_t group,
 	ask(wire, request);
 }
 
-static inline void gather_both(uint64_t group)
+static void gather_both(uint64_t group)
 {
 	const struct request request = unshard_of(group);
 	struct slot_ref mine, theirs; /* the same offset in host memory */
@@ -218,7 +184,7 @@ static inline void gather_both(uint64_t group)
 	drop(peer, group, &theirs);
 }
 
-static inline void reduce_both(uint64_t group)
+static void reduce_both(uint64_t group)
 {
 	struct slot_ref mine = take_input(me, group);
 	struct slot_ref theirs = take_input(peer, group);
@@ -232,15 +198,14 @@ static inline void reduce_both(uint64_t group)
 	wire_must(peer, wire_release(peer, &theirs, 1));
 }
 
-/* A refused request does not disturb a step. */
-static inline void check_good_round(void)
+void check_good_round(void)
 {
 	gather_both(first);
 	reduce_both(first);
 	commit_both();
 }
 
-static inline void join_all(void)
+static void join_all(void)
 {
 	struct request mine = join_of(COMM, 2, 0), theirs = join_of(COMM, 2, 1);
 	const struct request alone = join_of("test/solo", 1, 0);
@@ -251,7 +216,7 @@ static inline void join_all(void)
 	solo = other->reply.comm.comm;
 }
 
-static inline void setup(void)
+void refusal_setup(void)
 {
 	struct group_param params[] = {matrix("weight", 6, 4),
 				       vector("bias", DTYPE_F32, 7)};
@@ -277,7 +242,7 @@ static inline void setup(void)
 	commit_both();
 }
 
-static inline void teardown(void)
+void refusal_teardown(void)
 {
 	wire_close(me);
 	wire_close(peer);
@@ -285,16 +250,16 @@ static inline void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-/* --- checking ------------------------------------------------------------ */
+/* --- checks -------------------------------------------------------------- */
 
-/* Values that every request changes, whatever it does. */
+/* Values that every request changes. */
 static const char *const passing[] = {
 	"uptime_ms",       "rss",       "requests",
 	"refused",         "free_warm", "doorbell_rings",
 	"limbo_collected",
 };
 
-static inline bool is_passing(const char *name)
+static bool is_passing(const char *name)
 {
 	for (size_t i = 0; i < sizeof(passing) / sizeof(*passing); i++) {
 		if (!strcmp(name, passing[i]))
@@ -304,13 +269,7 @@ static inline bool is_passing(const char *name)
 	return !strncmp(name, "loop_", strlen("loop_"));
 }
 
-struct figures {
-	uint32_t n;
-	char names[96][32];
-	uint64_t values[96];
-};
-
-static inline void read_figures(struct figures *ret)
+void read_figures(struct figures *ret)
 {
 	const struct status_reply *status = &other->reply.status;
 
@@ -327,8 +286,7 @@ static inline void read_figures(struct figures *ret)
 	}
 }
 
-static inline void check_unchanged(const struct figures *before,
-				   const char *what)
+void check_unchanged(const struct figures *before, const char *what)
 {
 	struct figures after;
 
@@ -341,16 +299,8 @@ static inline void check_unchanged(const struct figures *before,
 	}
 }
 
-/* A request that is refused, with its sender, the code and the sentence. */
-struct refusal {
-	const char *what;
-	struct request request;
-	int code;
-	const char *says;
-};
-
-static inline void check_answer(struct wire *wire, const char *what, int code,
-				const char *says)
+void check_answer(struct wire *wire, const char *what, int code,
+		  const char *says)
 {
 	cr_assert(eq(int, wire->frame.code, code), "%s: %s", what,
 		  wire_sentence(wire));
@@ -359,8 +309,8 @@ static inline void check_answer(struct wire *wire, const char *what, int code,
 		  says);
 }
 
-static inline void refuse(struct wire *wire, const char *what,
-			  struct request request, int code, const char *says)
+void refuse(struct wire *wire, const char *what, struct request request,
+	    int code, const char *says)
 {
 	struct figures before;
 
@@ -370,12 +320,9 @@ static inline void refuse(struct wire *wire, const char *what,
 	check_unchanged(&before, what);
 }
 
-static inline void check_refusals(struct wire *wire, const struct refusal *all,
-				  size_t n)
+void check_refusals(struct wire *wire, const struct refusal *all, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		refuse(wire, all[i].what, all[i].request, all[i].code,
 		       all[i].says);
 }
-
-#define CHECK(wire, all) check_refusals(wire, all, sizeof(all) / sizeof(*(all)))
