@@ -8,38 +8,20 @@
  */
 #include "proto/error.h"
 #include "shm/board.h"
-#include <pthread.h>
+#include "tests/stress/stress.h"
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define N_RANKS  3
 #define N_ROUNDS 20000
 #define N_WORDS  32
-#define LATE_NS  200000
 
 static struct board board;
-
-static void check(bool is_true, const char *what)
-{
-	if (is_true)
-		return;
-	fprintf(stderr, "boxes_stress: %s\n", what);
-	abort();
-}
-
-static bool never(const void *data)
-{
-	(void)data;
-	return false;
-}
 
 static void wait_for(struct board_wait *wait)
 {
 	wait->board = &board;
-	wait->is_over = never;
+	wait->is_over = look_over;
 	while (board_wait(&board, wait, INT64_MAX) == BELL_AGAIN)
 		;
 }
@@ -120,13 +102,12 @@ static void do_mail(uint32_t rank, uint32_t number, struct mail_counts *counts)
 
 static void *run(void *data)
 {
-	const struct timespec late = {.tv_nsec = LATE_NS};
 	uint32_t rank = (uint32_t)(uintptr_t)data;
 	struct mail_counts counts = {0};
 
 	for (uint32_t i = 1; i <= N_ROUNDS; i++) {
 		if (i % 64 == rank)
-			(void)nanosleep(&late, NULL);
+			come_late();
 		if (i % 16 == rank)
 			sched_yield();
 		do_round(rank, i);
@@ -141,12 +122,8 @@ int main(void)
 	struct error err = ERROR_NULL;
 
 	check(board_create(&board, N_RANKS, 1, &err) == 0, err.msg);
-	for (uint32_t i = 0; i < N_RANKS; i++)
-		check(pthread_create(&threads[i], NULL, run,
-				     (void *)(uintptr_t)i) == 0,
-		      "no thread");
-	for (uint32_t i = 0; i < N_RANKS; i++)
-		(void)pthread_join(threads[i], NULL);
+	start_threads(threads, N_RANKS, run);
+	join_threads(threads, N_RANKS);
 	board_close(&board);
 	printf("%d rounds and pieces of mail\n", N_ROUNDS);
 	return 0;

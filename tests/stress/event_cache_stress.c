@@ -8,10 +8,7 @@
  */
 #include "cuda/event_cache.h"
 #include "proto/error.h"
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "tests/stress/stress.h"
 
 #define N_THREADS 4
 #define N_ROUNDS  20   /* of threads */
@@ -20,14 +17,6 @@
 
 static const struct device *gpu;
 static _Atomic(struct event *) table[N_SEATS];
-
-static void check(bool is_true, const char *what)
-{
-	if (is_true)
-		return;
-	fprintf(stderr, "event_cache_stress: %s\n", what);
-	abort();
-}
 
 /* The event is not in a bin, so we may write its link. */
 static void mark(struct event *event)

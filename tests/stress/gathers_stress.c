@@ -9,10 +9,8 @@
 #include "proto/error.h"
 #include "shm/board.h"
 #include "shm/gathers.h"
-#include <pthread.h>
+#include "tests/stress/stress.h"
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #define N_RANKS   3
 #define N_GROUPS  5
@@ -27,14 +25,6 @@
 static struct board board;
 static uint64_t memory[MAX_BUFFERS][N_PIECES][WORDS]; /* plain on purpose */
 static atomic_ulong n_filled, n_slept;
-
-static void check(bool is_true, const char *what)
-{
-	if (is_true)
-		return;
-	fprintf(stderr, "gathers_stress: %s\n", what);
-	abort();
-}
 
 struct wait {
 	uint64_t number;
@@ -52,12 +42,6 @@ static uint32_t group_of(uint64_t number)
 static uint32_t mesh_of(uint64_t number)
 {
 	return (uint32_t)number % 3;
-}
-
-static bool never(const void *data)
-{
-	(void)data;
-	return false;
 }
 
 static bool is_admitted(const void *data)
@@ -86,7 +70,7 @@ static bool is_whole(const void *data)
 
 static void wait_for(bell_look_fn *look, const struct wait *wait)
 {
-	const struct bell_wait how = {look, never, never, wait};
+	const struct bell_wait how = {look, look_over, look_over, wait};
 
 	if (atomic_load_explicit(&board.page->gathering.sleepers,
 				 memory_order_relaxed))
@@ -184,12 +168,8 @@ int main(void)
 	struct error err = ERROR_NULL;
 
 	check(board_create(&board, N_RANKS, 1, &err) == 0, err.msg);
-	for (uint32_t i = 0; i < N_RANKS; i++)
-		check(pthread_create(&threads[i], NULL, run,
-				     (void *)(uintptr_t)i) == 0,
-		      "no thread");
-	for (uint32_t i = 0; i < N_RANKS; i++)
-		(void)pthread_join(threads[i], NULL);
+	start_threads(threads, N_RANKS, run);
+	join_threads(threads, N_RANKS);
 	printf("%d gathers, %lu filled, %u buffers, %lu came while others "
 	       "slept\n",
 	       N_GATHERS, n_filled, board.page->gathers_lock.n_buffers,

@@ -11,46 +11,20 @@
  */
 #include "proto/error.h"
 #include "shm/board.h"
-#include <pthread.h>
+#include "tests/stress/stress.h"
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 #define N_RANKS      3
 #define N_PIECES     4
 #define N_REDUCTIONS 20000
 #define N_RUNS       200 /* short runs, each of which is ended */
 #define SHORT        20
-#define LATE_NS      200000
 
 static struct board board;
-static atomic_bool is_over; /* stands for the verdict in the state table */
 static uint64_t inputs[N_RANKS][N_PIECES], sums[N_PIECES]; /* plain */
 static uint32_t n_reductions;
 static atomic_ulong n_over, n_shared;
 static bool is_short;
-
-static void check(bool is_true, const char *what)
-{
-	if (is_true)
-		return;
-	fprintf(stderr, "pieces_stress: %s\n", what);
-	abort();
-}
-
-static bool look_over(const void *data)
-{
-	(void)data;
-	return atomic_load_explicit(&is_over, memory_order_seq_cst);
-}
-
-static void come_late(void)
-{
-	const struct timespec time = {.tv_nsec = LATE_NS};
-
-	(void)nanosleep(&time, NULL);
-}
 
 /* Returns false if the run is over. */
 static bool await(uint32_t rank, enum board_goal goal, uint32_t number)
@@ -171,18 +145,13 @@ static void start(uint64_t number, uint32_t n_ranks)
 {
 	pthread_t threads[N_RANKS];
 	struct error err = ERROR_NULL;
-	uint32_t i;
 
 	check(board_create(&board, N_RANKS, number, &err) == 0, err.msg);
 	atomic_store(&is_over, false);
-	for (i = 0; i < n_ranks; i++)
-		check(pthread_create(&threads[i], NULL, run,
-				     (void *)(uintptr_t)i) == 0,
-		      "no thread");
+	start_threads(threads, n_ranks, run);
 	if (n_ranks < N_RANKS)
 		die(number);
-	for (i = 0; i < n_ranks; i++)
-		(void)pthread_join(threads[i], NULL);
+	join_threads(threads, n_ranks);
 	board_close(&board);
 }
 

@@ -13,10 +13,8 @@
  */
 #include "proto/error.h"
 #include "shm/refs.h"
-#include <pthread.h>
+#include "tests/stress/stress.h"
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -40,14 +38,6 @@ static uint64_t memory[N_SLOTS + 1];        /* plain on purpose */
 static _Atomic uint64_t known[N_SLOTS + 1]; /* the reply of a get */
 static atomic_int n_running = N_THREADS;
 static atomic_ulong n_held, n_stale, n_rings;
-
-static void check(bool is_true, const char *what)
-{
-	if (is_true)
-		return;
-	fprintf(stderr, "refs_stress: %s\n", what);
-	abort();
-}
 
 static uint32_t slot_number(uint32_t i)
 {
@@ -296,15 +286,11 @@ int main(void)
 {
 	struct broker broker = {.seed = 7};
 	pthread_t threads[N_THREADS];
-	uintptr_t t;
 
 	start();
-	for (t = 0; t < N_THREADS; t++)
-		check(pthread_create(&threads[t], NULL, client, (void *)t) == 0,
-		      "no thread");
+	start_threads(threads, N_THREADS, client);
 	serve(&broker);
-	for (t = 0; t < N_THREADS; t++)
-		pthread_join(threads[t], NULL);
+	join_threads(threads, N_THREADS);
 	finish(&broker);
 	printf("%lu lives, %lu freed late, %lu revived; %lu held, %lu stale, "
 	       "%lu rings\n",

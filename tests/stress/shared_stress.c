@@ -7,8 +7,7 @@
 #include "cuda/driver.h"
 #include "cuda/shared.h"
 #include "proto/error.h"
-#include <stdio.h>
-#include <stdlib.h>
+#include "tests/stress/stress.h"
 
 #define N_THREADS 4
 #define N_KEYS    3
@@ -22,14 +21,6 @@ struct thing {
 
 static bool is_open[N_KEYS]; /* plain on purpose */
 static int n_opened[N_KEYS];
-
-static void check(bool is_true, const char *what)
-{
-	if (is_true)
-		return;
-	fprintf(stderr, "shared_stress: %s\n", what);
-	abort();
-}
 
 static int open_thing(struct shared *shared, struct error *err)
 {
@@ -103,11 +94,8 @@ int main(void)
 		fprintf(stderr, "shared_stress: %s\n", err.msg);
 		return EXIT_FAILURE;
 	}
-	for (int i = 0; i < N_THREADS; i++)
-		check(pthread_create(&threads[i], NULL, work, NULL) == 0,
-		      "there is no thread");
-	for (int i = 0; i < N_THREADS; i++)
-		pthread_join(threads[i], NULL);
+	start_threads(threads, N_THREADS, work);
+	join_threads(threads, N_THREADS);
 	check(list.first == NULL, "something was left open");
 	return EXIT_SUCCESS;
 }

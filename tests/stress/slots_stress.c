@@ -9,11 +9,8 @@
  */
 #include "proto/error.h"
 #include "shm/slots.h"
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "tests/stress/stress.h"
 #include <string.h>
-#include <time.h>
 
 #define N_SLOTS     4
 #define N_PRODUCERS 2
@@ -21,7 +18,6 @@
 #define N_ITEMS     20000 /* of each producer */
 #define N_RUNS      100   /* short runs, in which one user stops */
 #define SHORT       50
-#define LATE_NS     200000
 
 static struct slots slots;
 static struct slots_roll roll;
@@ -30,29 +26,7 @@ static struct {
 } buffers[N_SLOTS]; /* plain on purpose */
 static uint64_t n_items;
 static atomic_ulong n_taken[N_PRODUCERS];
-static atomic_bool is_over;
 static uint32_t victim; /* this user stops; SLOTS_USERS if all run on */
-
-static void check(bool is_true, const char *what)
-{
-	if (is_true)
-		return;
-	fprintf(stderr, "slots_stress: %s\n", what);
-	abort();
-}
-
-static bool look_over(const void *data)
-{
-	(void)data;
-	return atomic_load_explicit(&is_over, memory_order_seq_cst);
-}
-
-static void come_late(void)
-{
-	const struct timespec time = {.tv_nsec = LATE_NS};
-
-	(void)nanosleep(&time, NULL);
-}
 
 static void *produce(void *data)
 {

@@ -7,9 +7,7 @@
  */
 #include "broker/worker/threads.h"
 #include "proto/error.h"
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "tests/stress/stress.h"
 
 #define N_THREADS 4
 #define N_STREAMS 3
@@ -27,14 +25,6 @@ static uint64_t n_done[N_STREAMS];
 static uint32_t n_ended;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t has_ended = PTHREAD_COND_INITIALIZER;
-
-static void check(bool is_true, const char *what)
-{
-	if (is_true)
-		return;
-	fprintf(stderr, "threads_stress: %s\n", what);
-	abort();
-}
 
 static void run(struct thread_job *base, uint64_t task)
 {
