@@ -13,8 +13,8 @@
 #include "bench.h"
 #include "daemon.h"
 #include "fsdp.h"
-#include "party.h"
 #include "rank.h"
+#include "side.h"
 #include <stdint.h>
 
 #define N_CALLS 10000
@@ -111,83 +111,38 @@ void direct_unshard_in_place(const struct bench *bench, struct result *ret)
 
 #define KIB UINT64_C(1024)
 
-/* A round takes about this time. */
-#define ROUND_NS       4e6
-#define MAX_ITERATIONS 64
-
-/* The ranks of one executor. */
-struct side {
-	struct rank_options options;
-	struct party party;
-	struct stage_order order;
-};
-
-static void side_do(struct side *side, uint32_t verb)
-{
-	side->order.verb = verb;
-	if (!party_order(&side->party, &side->order))
-		die("ranks of a reduction have ended");
-}
-
-static double side_time(struct side *side)
-{
-	side_do(side, STAGE_RUN);
-	return stage_time(side->party.stage);
-}
-
-static void side_open(struct side *side, const struct bench *bench,
-		      const struct daemon *daemon, enum fsdp_home home,
-		      uint32_t n_ranks, uint64_t size)
+static void open_side(struct side *side, const struct bench *bench,
+		      struct rank_options *ranks, uint64_t size)
 {
 	static uint32_t number;
 	const struct variant *variant = variant_find(REDUCE_SCATTER, "f32");
-	double n;
-
-	side->options = (struct rank_options){
-		.socket = daemon->socket, .n_ranks = n_ranks, .home = home};
-	side->order = (struct stage_order){
+	const struct stage_order order = {
 		.collective = REDUCE_SCATTER,
 		.variant = (uint32_t)(variant - variants),
 		.number = number++,
 		.size = size,
-		.n_iterations = 3,
-		.n_warm = 3,
 	};
-	party_start(&side->party, bench,
-		    home == FSDP_HOME_RANK ? "ranks" : "worker", n_ranks, false,
-		    rank_serve, &side->options);
-	side_do(side, STAGE_PREPARE);
-	n = ROUND_NS / side_time(side);
-	side->order.n_iterations = n < 1                ? 1
-				   : n > MAX_ITERATIONS ? MAX_ITERATIONS
-							: (uint32_t)n;
-	side->order.n_warm = 1;
-}
 
-static void side_close(struct side *side)
-{
-	side_do(side, STAGE_RELEASE);
-	party_stop(&side->party);
+	party_start(&side->party, bench,
+		    ranks->home == FSDP_HOME_RANK ? "ranks" : "worker",
+		    ranks->n_ranks, false, rank_serve, ranks);
+	side_open(side, &order);
 }
 
 static void compare_homes(const struct bench *bench,
 			  const struct daemon *daemon, uint32_t n_ranks,
 			  uint64_t size, struct result *ret)
 {
-	struct pairs pairs = PAIRS_NULL;
+	struct rank_options ranks = {.socket = daemon->socket,
+				     .n_ranks = n_ranks,
+				     .home = FSDP_HOME_RANK};
+	struct rank_options worker = ranks;
 	struct side ours, floor;
 
-	side_open(&ours, bench, daemon, FSDP_HOME_RANK, n_ranks, size);
-	side_open(&floor, bench, daemon, FSDP_HOME_WORKER, n_ranks, size);
-	for (unsigned i = 0; i < bench->n_pairs; i++) {
-		samples_add(&pairs.floor, side_time(&floor));
-		samples_add(&pairs.ours, side_time(&ours));
-		pairs_close(&pairs);
-	}
-	pairs_result(&pairs, 1000, ret);
-	pairs_deinit(&pairs);
-	side_close(&floor);
-	side_close(&ours);
+	worker.home = FSDP_HOME_WORKER;
+	open_side(&ours, bench, &ranks, size);
+	open_side(&floor, bench, &worker, size);
+	sides_compare(&ours, &floor, bench, ret);
 }
 
 static void compare_reductions(const struct bench *bench, uint64_t size,
@@ -207,27 +162,14 @@ static void compare_reductions(const struct bench *bench, uint64_t size,
 	daemon_stop(&daemon);
 }
 
-void direct_reduce_1kib(const struct bench *bench, struct result *ret)
-{
-	compare_reductions(bench, KIB, ret);
-}
+#define ROW(name, size)                                                        \
+	void name(const struct bench *bench, struct result *ret)               \
+	{                                                                      \
+		compare_reductions(bench, size, ret);                          \
+	}
 
-void direct_reduce_64kib(const struct bench *bench, struct result *ret)
-{
-	compare_reductions(bench, 64 * KIB, ret);
-}
-
-void direct_reduce_1mib(const struct bench *bench, struct result *ret)
-{
-	compare_reductions(bench, KIB * KIB, ret);
-}
-
-void direct_reduce_4mib(const struct bench *bench, struct result *ret)
-{
-	compare_reductions(bench, 4 * KIB * KIB, ret);
-}
-
-void direct_reduce_64mib(const struct bench *bench, struct result *ret)
-{
-	compare_reductions(bench, 64 * KIB * KIB, ret);
-}
+ROW(direct_reduce_1kib, KIB)
+ROW(direct_reduce_64kib, 64 * KIB)
+ROW(direct_reduce_1mib, 1024 * KIB)
+ROW(direct_reduce_4mib, 4 * KIB * KIB)
+ROW(direct_reduce_64mib, 64 * KIB * KIB)

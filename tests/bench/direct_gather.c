@@ -31,42 +31,22 @@ static void run_variant(const struct bench *bench, const char *name,
 	daemon_stop(&daemon);
 }
 
-void direct_gather_64kib(const struct bench *bench, struct result *ret)
-{
-	run_variant(bench, "f32 flat", BANDWIDTH_COPY, 64 * KIB, ret);
-}
+#define COPY(row, size)                                                        \
+	void row(const struct bench *bench, struct result *ret)                \
+	{                                                                      \
+		run_variant(bench, "f32 flat", BANDWIDTH_COPY, size, ret);     \
+	}
+#define CAST(row, size)                                                        \
+	void row(const struct bench *bench, struct result *ret)                \
+	{                                                                      \
+		run_variant(bench, "f32 to bf16", BANDWIDTH_CAST, size, ret);  \
+	}
 
-void direct_gather_1mib(const struct bench *bench, struct result *ret)
-{
-	run_variant(bench, "f32 flat", BANDWIDTH_COPY, KIB * KIB, ret);
-}
-
-void direct_gather_4mib(const struct bench *bench, struct result *ret)
-{
-	run_variant(bench, "f32 flat", BANDWIDTH_COPY, 4 * KIB * KIB, ret);
-}
-
-void direct_gather_64mib(const struct bench *bench, struct result *ret)
-{
-	run_variant(bench, "f32 flat", BANDWIDTH_COPY, 64 * KIB * KIB, ret);
-}
-
-void direct_gather_cast_64kib(const struct bench *bench, struct result *ret)
-{
-	run_variant(bench, "f32 to bf16", BANDWIDTH_CAST, 64 * KIB, ret);
-}
-
-void direct_gather_cast_1mib(const struct bench *bench, struct result *ret)
-{
-	run_variant(bench, "f32 to bf16", BANDWIDTH_CAST, KIB * KIB, ret);
-}
-
-void direct_gather_cast_4mib(const struct bench *bench, struct result *ret)
-{
-	run_variant(bench, "f32 to bf16", BANDWIDTH_CAST, 4 * KIB * KIB, ret);
-}
-
-void direct_gather_cast_64mib(const struct bench *bench, struct result *ret)
-{
-	run_variant(bench, "f32 to bf16", BANDWIDTH_CAST, 64 * KIB * KIB, ret);
-}
+COPY(direct_gather_64kib, 64 * KIB)
+COPY(direct_gather_1mib, KIB *KIB)
+COPY(direct_gather_4mib, 4 * KIB * KIB)
+COPY(direct_gather_64mib, 64 * KIB * KIB)
+CAST(direct_gather_cast_64kib, 64 * KIB)
+CAST(direct_gather_cast_1mib, KIB *KIB)
+CAST(direct_gather_cast_4mib, 4 * KIB * KIB)
+CAST(direct_gather_cast_64mib, 64 * KIB * KIB)

@@ -1,5 +1,5 @@
 #include "gpu_rank.h"
-#include <errno.h>
+#include "rank.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,15 +196,9 @@ static void prepare(void *data, const struct stage_order *order)
 
 static void release(void *data)
 {
-	struct rank *rank = data;
-	int r;
+	const struct rank *rank = data;
 
-	fsdp_comm_leave(rank->comm);
-	if (rank->rank != 0)
-		return;
-	while ((r = fsdp_comm_remove(rank->client, rank->name)) == -EBUSY)
-		sleep_us(500); /* others still use it */
-	must(r, "remove a communicator");
+	rank_leave(rank->client, rank->comm, rank->rank, rank->name);
 }
 
 void gpu_rank_serve(struct stage *stage, uint32_t rank_index, void *data)

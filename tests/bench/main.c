@@ -328,12 +328,14 @@ static bool is_wanted(const struct row *row, char **names)
 	return false;
 }
 
-static bool is_row(const char *name)
+/* Returns NULL if none of them has that name. */
+static const struct row *find_row(const struct row *list, size_t n,
+				  const char *name)
 {
-	for (size_t i = 0; i < N_ROWS; i++)
-		if (strcmp(name, rows[i].name) == 0)
-			return true;
-	return false;
+	for (size_t i = 0; name && i < n; i++)
+		if (strcmp(list[i].name, name) == 0)
+			return &list[i];
+	return NULL;
 }
 
 /* Returns how many rows could not be measured. */
@@ -372,14 +374,6 @@ static int list_rows(void)
 	for (size_t i = 0; i < N_ROWS; i++)
 		puts(rows[i].name);
 	return 0;
-}
-
-static const struct row *find_table(const char *name)
-{
-	for (size_t i = 0; name && i < N_TABLES; i++)
-		if (strcmp(tables[i].name, name) == 0)
-			return &tables[i];
-	return NULL;
 }
 
 static bool has_devices(const struct bench *bench)
@@ -451,11 +445,11 @@ int main(int argc, char **argv)
 		}
 	}
 	find_cpus(&bench);
-	table = find_table(argv[optind]);
+	table = find_row(tables, N_TABLES, argv[optind]);
 	if (table)
 		return run_table(table, &bench, argv + optind + 1);
 	for (char **name = argv + optind; *name; name++) {
-		if (!is_row(*name)) {
+		if (!find_row(rows, N_ROWS, *name)) {
 			fprintf(stderr,
 				"fsdp-bench: no row \"%s\"; see --list\n",
 				*name);

@@ -279,17 +279,24 @@ static void prepare(void *data, const struct stage_order *order)
 	}
 }
 
-static void release(void *data)
+void rank_leave(struct fsdp_client *client, struct fsdp_comm *comm,
+		uint32_t rank, const char *name)
 {
-	struct rank *rank = data;
-	int r = 0;
+	int r;
 
-	fsdp_comm_leave(rank->comm);
-	if (rank->rank != 0)
+	fsdp_comm_leave(comm);
+	if (rank != 0)
 		return;
-	while ((r = fsdp_comm_remove(rank->client, rank->name)) == -EBUSY)
+	while ((r = fsdp_comm_remove(client, name)) == -EBUSY)
 		sleep_us(500); /* others still use it */
 	must(r, "remove a communicator");
+}
+
+static void release(void *data)
+{
+	const struct rank *rank = data;
+
+	rank_leave(rank->client, rank->comm, rank->rank, rank->name);
 }
 
 void rank_serve(struct stage *stage, uint32_t rank_index, void *data)

@@ -49,3 +49,7 @@ struct rank_options {
 /* Run a rank. `data` is struct rank_options. Orders give the variant by its
  * index. */
 void rank_serve(struct stage *stage, uint32_t rank, void *data);
+
+/* Leave a communicator. Rank 0 also removes it, once the others have left. */
+void rank_leave(struct fsdp_client *client, struct fsdp_comm *comm,
+		uint32_t rank, const char *name);

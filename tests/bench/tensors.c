@@ -11,17 +11,13 @@
 #include "bench.h"
 #include "daemon.h"
 #include "fsdp.h"
-#include "party.h"
+#include "side.h"
 #include <stdlib.h>
 #include <string.h>
 
 #define KIB       UINT64_C(1024)
 #define MIB       (KIB * KIB)
 #define MAX_RANKS 4
-
-/* A round takes about this time. */
-#define ROUND_NS       4e6
-#define MAX_ITERATIONS 256
 
 struct rank;
 typedef int call_fn(struct rank *rank);
@@ -195,66 +191,25 @@ static void serve(struct stage *stage, uint32_t rank_index, void *data)
 
 /* --- rows ---------------------------------------------------------------- */
 
-struct side {
-	struct tensors tensors;
-	struct party party;
-	struct stage_order order;
-};
-
-static double side_time(struct side *side)
+static void open_side(struct side *side, const struct bench *bench,
+		      struct tensors *tensors)
 {
-	side->order.verb = STAGE_RUN;
-	if (!party_order(&side->party, &side->order))
-		die("ranks of a collective have ended");
-	return stage_time(side->party.stage);
-}
-
-static void side_open(struct side *side, const struct bench *bench,
-		      const struct tensors *tensors)
-{
-	double n;
-
-	side->tensors = *tensors;
-	side->order = (struct stage_order){
-		.verb = STAGE_PREPARE, .n_iterations = 3, .n_warm = 3};
 	party_start(&side->party, bench, tensors->is_floor ? "floor" : "ranks",
-		    tensors->n_ranks, true, serve, &side->tensors);
-	if (!party_order(&side->party, &side->order))
-		die("ranks of a collective have ended");
-	n = ROUND_NS / side_time(side);
-	side->order.n_iterations = n < 1                ? 1
-				   : n > MAX_ITERATIONS ? MAX_ITERATIONS
-							: (uint32_t)n;
-	side->order.n_warm = 1;
+		    tensors->n_ranks, true, serve, tensors);
+	side_open(side, &(struct stage_order){0});
 }
 
-static void side_close(struct side *side)
-{
-	side->order.verb = STAGE_RELEASE;
-	(void)party_order(&side->party, &side->order);
-	party_stop(&side->party);
-}
-
-static void compare(const struct bench *bench, const struct tensors *tensors,
+static void compare(const struct bench *bench, struct tensors *tensors,
 		    struct result *ret)
 {
 	struct tensors bare = *tensors;
-	struct pairs pairs = PAIRS_NULL;
 	struct side ours, floor;
 
 	bare.is_floor = true;
 	bare.call = tensors->size > KIB ? copy : barrier;
-	side_open(&ours, bench, tensors);
-	side_open(&floor, bench, &bare);
-	for (unsigned i = 0; i < bench->n_pairs; i++) {
-		samples_add(&pairs.floor, side_time(&floor));
-		samples_add(&pairs.ours, side_time(&ours));
-		pairs_close(&pairs);
-	}
-	pairs_result(&pairs, 1000, ret);
-	pairs_deinit(&pairs);
-	side_close(&floor);
-	side_close(&ours);
+	open_side(&ours, bench, tensors);
+	open_side(&floor, bench, &bare);
+	sides_compare(&ours, &floor, bench, ret);
 }
 
 static void run_row(const struct bench *bench, call_fn *call, uint64_t size,
@@ -277,57 +232,20 @@ static void run_row(const struct bench *bench, call_fn *call, uint64_t size,
 	daemon_stop(&daemon);
 }
 
-void tensor_all_reduce_1kib(const struct bench *bench, struct result *ret)
-{
-	run_row(bench, all_reduce, KIB, ret);
-}
+#define ROW(name, ...)                                                         \
+	void name(const struct bench *bench, struct result *ret)               \
+	{                                                                      \
+		run_row(bench, __VA_ARGS__, ret);                              \
+	}
 
-void tensor_all_reduce_1mib(const struct bench *bench, struct result *ret)
-{
-	run_row(bench, all_reduce, MIB, ret);
-}
-
-void tensor_all_reduce_64mib(const struct bench *bench, struct result *ret)
-{
-	run_row(bench, all_reduce, 64 * MIB, ret);
-}
-
-void tensor_broadcast(const struct bench *bench, struct result *ret)
-{
-	run_row(bench, broadcast, MIB, ret);
-}
-
-void tensor_reduce(const struct bench *bench, struct result *ret)
-{
-	run_row(bench, reduce, MIB, ret);
-}
-
-void tensor_all_gather(const struct bench *bench, struct result *ret)
-{
-	run_row(bench, all_gather, MIB, ret);
-}
-
-void tensor_gather(const struct bench *bench, struct result *ret)
-{
-	run_row(bench, gather, MIB, ret);
-}
-
-void tensor_scatter(const struct bench *bench, struct result *ret)
-{
-	run_row(bench, scatter, MIB, ret);
-}
-
-void tensor_reduce_scatter(const struct bench *bench, struct result *ret)
-{
-	run_row(bench, reduce_scatter, MIB, ret);
-}
-
-void tensor_all_to_all(const struct bench *bench, struct result *ret)
-{
-	run_row(bench, all_to_all, MIB, ret);
-}
-
-void tensor_send(const struct bench *bench, struct result *ret)
-{
-	run_row(bench, send, MIB, ret);
-}
+ROW(tensor_all_reduce_1kib, all_reduce, KIB)
+ROW(tensor_all_reduce_1mib, all_reduce, MIB)
+ROW(tensor_all_reduce_64mib, all_reduce, 64 * MIB)
+ROW(tensor_broadcast, broadcast, MIB)
+ROW(tensor_reduce, reduce, MIB)
+ROW(tensor_all_gather, all_gather, MIB)
+ROW(tensor_gather, gather, MIB)
+ROW(tensor_scatter, scatter, MIB)
+ROW(tensor_reduce_scatter, reduce_scatter, MIB)
+ROW(tensor_all_to_all, all_to_all, MIB)
+ROW(tensor_send, send, MIB)
