@@ -1,9 +1,10 @@
 /*
- * The broker's memory cgroup, whose limit is lowered to what it uses now.
+ * Lowers the limit of the broker's memory cgroup to the memory that it uses
+ * now.
  *
- * The kernel then kills a process of the cgroup when one needs another page:
- * the broker, since its score is raised, and not the supervisor, which keeps
- * all descriptors. The limit is raised again when the broker has died.
+ * The kernel then kills a process of the cgroup when one needs another page.
+ * It kills the broker, whose score is raised, and not the supervisor, which
+ * keeps all descriptors. The limit is raised again when the broker has died.
  */
 #include "tests/chaos/storm.h"
 #include <errno.h>
@@ -21,7 +22,7 @@ static const struct hierarchy {
 	{"/sys/fs/cgroup", "memory.max", "memory.current", "max"},
 };
 
-static const struct hierarchy *hierarchy; /* NULL: none is ours to change */
+static const struct hierarchy *hierarchy; /* NULL if we may change none */
 static char directory[96];
 
 static bool put(const char *directory_, const char *file, const char *text)
@@ -80,7 +81,7 @@ bool cgroup_open(const struct storm *storm)
 	return false;
 }
 
-/* After the end of the broker, whose processes leave it a moment later. */
+/* The broker has ended. Its processes leave the cgroup a moment later. */
 void cgroup_close(void)
 {
 	if (!hierarchy)
@@ -105,7 +106,7 @@ static bool read_usage(uint64_t *ret)
 	return is_read;
 }
 
-/* Until the broker has died, or the clients have gone on for a while. */
+/* Wait until the broker has died, or the clients have continued for a while. */
 static void await_end(struct storm *storm, pid_t broker)
 {
 	uint64_t end = atomic_load(&storm->soak->n_ops) + 400;
@@ -125,8 +126,8 @@ void limit_memory(struct storm *storm)
 
 	if (!hierarchy || !broker_may_die(storm) || !set_score(broker, 1000))
 		return;
-	/* Pages of files, such as the log, would be given up first. (In the
-	 * second version a lower limit has them given up by itself.) */
+	/* The kernel would reclaim pages of files, such as the log, first. (In
+	 * the second version a lower limit alone reclaims them.) */
 	(void)put(directory, "memory.force_empty", "0");
 	if (!read_usage(&usage))
 		return;

@@ -1,5 +1,5 @@
 /*
- * Jumps of the broker's clocks (tests/fakes/clock.c).
+ * Lets the broker's clocks jump (tests/fakes/clock.c).
  */
 #include "tests/chaos/storm.h"
 #include <fcntl.h>
@@ -62,7 +62,8 @@ void clock_finish(struct storm *storm)
 	munmap((void *)storm->clock, 2 * sizeof(*storm->clock));
 }
 
-/* Somebody sets the time, or the machine was suspended for some seconds. */
+/* Act as if somebody set the time, or as if the machine was suspended for some
+ * seconds. */
 void jump_clocks(struct storm *storm)
 {
 	int64_t days = (int64_t)draw(&storm->chance, 2 * DAY_S) - DAY_S;

@@ -1,6 +1,6 @@
 /*
- * What a process has open and mapped: one line of text each, in order, without
- * what differs between two brokers that have the same.
+ * Lists what a process has open and mapped, one line of text each, in order.
+ * The lines leave out what differs between two brokers that have the same.
  */
 #include "tests/chaos/storm.h"
 #include <dirent.h>
@@ -19,7 +19,7 @@ static void add(struct inventory *inventory, const char *kind, const char *what)
 	inventory->lines[inventory->n++] = line;
 }
 
-/* "socket:[123]" is "socket:". */
+/* The line for "socket:[123]" has only "socket:". */
 static void add_descriptors(pid_t pid, struct inventory *inventory)
 {
 	char path[64], target[256];
@@ -45,7 +45,8 @@ static void add_descriptors(pid_t pid, struct inventory *inventory)
 		closedir(dir);
 }
 
-/* Private ones are libraries, heaps and stacks, which libc keeps. */
+/* Private mappings are left out. They are libraries, heaps and stacks, which
+ * libc keeps. */
 static void add_mappings(pid_t pid, struct inventory *inventory)
 {
 	char path[64], text[512], flags[8], name[256];
@@ -84,7 +85,7 @@ void inventory_drop(struct inventory *inventory)
 	inventory->n = 0;
 }
 
-/* Both are sorted. */
+/* Both lists are sorted. */
 static size_t count_differences(const struct inventory *a,
 				const struct inventory *b, bool is_printed)
 {

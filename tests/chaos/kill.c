@@ -1,5 +1,5 @@
 /*
- * Processes that die, and processes that stand still for a while.
+ * Kills processes, and stops processes for a while.
  */
 #include "tests/chaos/storm.h"
 #include "tests/lib/ranks.h"
@@ -50,7 +50,7 @@ bool broker_may_die(struct storm *storm)
 	return true;
 }
 
-/* At a failpoint, if there are any, or anywhere. */
+/* Kill it at a failpoint, if there are any, or anywhere. */
 void kill_broker(struct storm *storm)
 {
 	static const char *const points[] = {
@@ -86,7 +86,7 @@ void kill_broker(struct storm *storm)
 
 /* --- standing still ------------------------------------------------------ */
 
-/* While it stands the others go on, and more may happen. */
+/* While it is stopped, the others continue, and the broker may die. */
 static void stop(struct storm *storm, pid_t pid)
 {
 	if (pid == 0 || kill(pid, SIGSTOP) < 0)
@@ -114,7 +114,7 @@ void stop_worker(struct storm *storm)
 	stop(storm, worker_pid(&storm->chaos.daemon));
 }
 
-/* No client goes far without it, so time ends this. */
+/* Clients cannot continue without the broker, so a time ends this. */
 void stop_broker(struct storm *storm)
 {
 	pid_t pid = daemon_broker_pid(&storm->chaos.daemon);

@@ -1,6 +1,6 @@
 /*
  * chaos: kill, stop and starve a broker, its worker and its clients under load,
- * at random places that follow from one seed, and see that nothing is lost.
+ * at random places that follow from one seed, and check that nothing is lost.
  *
  * In the end all names have their contents, the bytes that fsdpd accounts for
  * are those that are used, and after their removal the broker has the
@@ -47,7 +47,8 @@ static unsigned int count_kills(const struct tally *tally)
 
 /* --- before and after ---------------------------------------------------- */
 
-/* Names, bytes and chunks agree with each other and with the kernel. */
+/* Check that names, bytes and chunks agree with each other and with the
+ * kernel. */
 static void check_books(struct storm *storm)
 {
 	struct fsdp_client *client = chaos_connect(&storm->chaos);
@@ -75,7 +76,8 @@ static void remove_names(struct storm *storm)
 	fsdp_close(client);
 }
 
-/* A broker that was restarted once, has worked, and has nothing any more. */
+/* List what a broker has that was restarted once, has worked, and has no
+ * tensors any more. */
 static void take_stock(struct storm *storm, struct inventory *ret)
 {
 	daemon_kill_broker(&storm->chaos.daemon);

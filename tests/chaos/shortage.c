@@ -1,5 +1,5 @@
 /*
- * Calls that fail, a pool without memory, a process without descriptors.
+ * Makes calls fail, fills the pool, and takes the broker's descriptors away.
  */
 #include "tests/chaos/storm.h"
 #include <dirent.h>
@@ -33,7 +33,7 @@ void fail_calls(struct storm *storm)
 
 /* --- a full pool --------------------------------------------------------- */
 
-/* All memory that there is; it is killed with it. */
+/* Allocate all memory, and keep it until this process is killed. */
 static void hoard(void *data)
 {
 	const struct storm *storm = data;
@@ -89,7 +89,7 @@ static unsigned int count_descriptors(pid_t pid)
 	return n;
 }
 
-/* The broker's, which may die meanwhile: its successor has its own limit. */
+/* The broker may die meanwhile, and the next one has its own limit. */
 void limit_descriptors(struct storm *storm)
 {
 	pid_t pid = daemon_broker_pid(&storm->chaos.daemon);

@@ -1,5 +1,5 @@
 /*
- * The load, and its end.
+ * Starts the load, keeps it running, and ends it.
  */
 #include "tests/chaos/storm.h"
 #include <errno.h>
@@ -38,7 +38,7 @@ static void start_rank(struct storm *storm, int i)
 	atomic_store(&storm->training->ranks[i].pid, storm->ranks[i]);
 }
 
-/* Has it ended by itself? Only a loss of its session is a reason. */
+/* Has it ended by itself? It may do so only if it lost its session. */
 static bool has_ended(struct storm *storm, pid_t pid, int lost)
 {
 	int status;
@@ -98,7 +98,8 @@ void storm_begin(struct storm *storm)
 
 /* --- the end ------------------------------------------------------------- */
 
-/* Ranks agree on a last step; one that was told of nothing new joins again. */
+/* Let the ranks agree on a last step. A rank that lost its session joins
+ * again. */
 static void end_training(struct storm *storm)
 {
 	uint64_t give_up = clock_ms() + PATIENCE_MS;

@@ -19,7 +19,7 @@
 #define STORM_CLIENTS 4
 #define STORM_RANKS   2
 
-/* How often each thing happened. */
+/* This struct counts how often each thing happened. */
 struct tally {
 	unsigned int clients, ranks, workers, brokers; /* killed */
 	unsigned int out_of_memory; /* brokers that the kernel killed */
@@ -34,18 +34,19 @@ struct storm {
 	struct exact_board *training;
 	pid_t clients[STORM_CLIENTS], ranks[STORM_RANKS];
 	uint64_t n_born;
-	uint64_t broker_rest_ms; /* it may not be killed before */
-	_Atomic int64_t *clock;  /* offsets, see tests/fakes/clock.c; NULL */
+	uint64_t broker_rest_ms; /* it may not be killed before this time */
+	_Atomic int64_t *clock;  /* offsets (tests/fakes/clock.c), or NULL */
 	struct tally tally;
 };
 
 /* --- life: storm.c ------------------------------------------------------- */
 
-/* Start what is not running, after a look at how it ended. */
+/* Start the processes that have ended, and check how they ended. */
 void storm_revive(struct storm *storm);
-/* Until the clients have done `n` more operations. */
+/* Wait until the clients have done `n` more operations. */
 void storm_await(struct storm *storm, uint64_t n);
-/* Begin the load; end it, and let what has a time go. */
+/* Begin the load, or end it. The end waits until tickets and names with a time
+ * to live are gone. */
 void storm_begin(struct storm *storm);
 void storm_end(struct storm *storm);
 
@@ -56,22 +57,22 @@ typedef void trouble_fn(struct storm *storm);
 /* kill.c */
 trouble_fn kill_client, kill_rank, kill_worker, kill_broker;
 trouble_fn stop_client, stop_rank, stop_worker, stop_broker;
-/* Has the broker rested since its last death? Then it rests from now on. */
+/* Has the broker rested since its last death? If so, its next rest begins. */
 bool broker_may_die(struct storm *storm);
 
 /* shortage.c */
 trouble_fn fail_calls, fill_pool, limit_descriptors;
-/* A client that takes all memory that it can have, until it is killed. */
+/* Start and kill a client that allocates all memory that it can. */
 pid_t hoarder_start(struct storm *storm);
 void hoarder_end(struct storm *storm, pid_t pid);
 
-/* cgroup.c: the broker at the limit of its memory cgroup. */
+/* cgroup.c */
 bool cgroup_open(const struct storm *storm);
 void cgroup_close(void);
 trouble_fn limit_memory;
 
 /* clock.c */
-void clock_prepare(struct storm *storm); /* before the broker starts */
+void clock_prepare(struct storm *storm); /* call it before the broker starts */
 void clock_finish(struct storm *storm);
 trouble_fn jump_clocks;
 
@@ -82,13 +83,13 @@ struct inventory {
 	size_t n;
 };
 
-/* The broker's, when it has closed all that it is about to close: it has not
- * changed for a while. */
+/* Take the broker's inventory when it has not changed for a while, because the
+ * broker still closes descriptors after its last reply. */
 void inventory_settle(const struct storm *storm, struct inventory *ret);
 void inventory_drop(struct inventory *inventory);
-/* Has the broker soon the same, no less and no more? Else it prints what
- * differs. */
+/* Wait until the broker's inventory is as expected. Returns false if that does
+ * not happen, and prints the differences. */
 bool inventory_await(const struct storm *storm,
 		     const struct inventory *expected);
-/* Bytes of the chunks that the supervisor keeps. */
+/* Returns the bytes of the chunks that the supervisor keeps. */
 uint64_t inventory_chunk_bytes(pid_t supervisor);
