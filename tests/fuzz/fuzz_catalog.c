@@ -1,10 +1,9 @@
 /*
- * The journal that a new broker finds in the catalog of an earlier one:
- * catalog_adopt() must refuse it, or undo it without a write outside of the
- * catalog. A second adoption must then find nothing to undo.
+ * Gives catalog_adopt() any journal, as a new broker finds it in the catalog of
+ * an earlier one. It must refuse the journal, or undo it without a write
+ * outside of the catalog. A second adoption must then find nothing to undo.
  *
- * The first byte is what the journal's size is wrong by; the rest is the
- * journal.
+ * The first byte is the error in the journal's size; the rest is the journal.
  */
 #include "broker/catalog/catalog.h"
 #include "proto/error.h"
@@ -56,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	r = adopt(catalog.fd);
 	if (r < 0 && r != -EUCLEAN)
 		abort();
-	/* What was undone may be the header itself. */
+	/* The journal may have restored the header itself. */
 	if (r == 0)
 		(void)adopt(catalog.fd);
 	catalog_close(&catalog);

@@ -1,7 +1,7 @@
 /*
- * A configuration file, a drop-in and a setting of the command line, separated
- * by bytes of 0: each is refused with a sentence, or gives a configuration
- * whose values, as they are printed, are accepted and printed as the same.
+ * Reads a configuration file, a drop-in and a setting of the command line,
+ * which are separated by bytes of 0. Each is refused with a sentence, or gives
+ * a configuration whose printed values are accepted and printed as the same.
  */
 #include "broker/base/config.h"
 #include "proto/error.h"
@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The bytes up to the next 0, which is skipped. */
+/* Take the bytes up to the next 0, which is skipped. */
 static size_t part(const uint8_t **data, size_t *size, const uint8_t **ret)
 {
 	const uint8_t *end = *size ? memchr(*data, 0, *size) : NULL;
@@ -40,7 +40,7 @@ static void print_all(const struct config *config, FILE *file)
 	struct config_entry entry;
 
 	for (size_t i = 0; config_entry(config, i, &entry); i++) {
-		/* A value that has no text, such as no group. */
+		/* Some values have no text, such as no group. */
 		if (!*entry.value)
 			continue;
 		if (strcmp(section, entry.section) != 0)
@@ -50,7 +50,7 @@ static void print_all(const struct config *config, FILE *file)
 	}
 }
 
-/* As text, to be freed. */
+/* Returns the configuration as text, which the caller frees. */
 static char *print(const struct config *config)
 {
 	char *text = NULL;

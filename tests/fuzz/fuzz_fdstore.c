@@ -1,6 +1,6 @@
 /*
- * The names of inherited descriptors (LISTEN_FDNAMES), which a service manager
- * passes as it got them: each descriptor is taken by its own name, once, and
+ * Reads the names of inherited descriptors (LISTEN_FDNAMES), which a service
+ * manager passes unchecked. Each descriptor is taken by its own name, once, and
  * the others are closed.
  *
  * The first byte is the number of descriptors; the rest are the names.
@@ -37,7 +37,7 @@ static void pass_descriptors(int n, const uint8_t *names, size_t size)
 	for (int i = 0; i < n; i++) {
 		int fd = open("/dev/null", O_RDONLY);
 
-		/* The fuzzer itself has none beyond 2. */
+		/* The fuzzer itself has no descriptor above 2. */
 		if (fd < 0 || (fd != FIRST + i && dup2(fd, FIRST + i) < 0))
 			abort();
 		if (fd != FIRST + i)

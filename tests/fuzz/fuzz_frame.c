@@ -1,9 +1,10 @@
 /*
- * Messages of the kernel as any process could send them: frame_recv() must
- * refuse one or give a frame whose body lies in the buffer and whose
- * descriptors are open; and whatever it refuses, no descriptor stays open.
+ * Sends socket messages as any process could. frame_recv() must refuse one, or
+ * give a frame whose body lies in the buffer and whose descriptors are open. If
+ * it refuses one, no descriptor stays open.
  *
- * The first byte says how many descriptors travel; the rest is the message.
+ * The first byte is the number of descriptors that are sent; the rest is the
+ * message.
  */
 #include "proto/error.h"
 #include "proto/frame.h"
@@ -19,7 +20,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* More than a frame may bring, and fewer than one message of the kernel. */
+/* This is more than a frame may have, and less than a socket message may. */
 #define MAX_FDS (FRAME_MAX_FDS + 8)
 
 static uint8_t buffer[FRAME_MAX_SIZE];
@@ -62,7 +63,7 @@ static void check(const struct frame *frame, size_t n_sent)
 			abort();
 }
 
-/* It stays the same if none was left open. */
+/* This number stays the same if no descriptor was left open. */
 static int lowest_free_fd(void)
 {
 	int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);

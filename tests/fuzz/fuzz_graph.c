@@ -1,10 +1,10 @@
 /*
- * Graphs as JSON, and the bucketing passes over them: whatever is accepted can
- * be bucketed in every mode or is refused with a sentence, and what comes out
- * is a graph that is written and read as the same.
+ * Reads graphs as JSON, and runs the bucketing passes over them. A graph that
+ * is accepted can be bucketed in every mode, or is refused with a sentence. The
+ * result is a graph that is written and read as the same.
  *
- * The last byte chooses mode, quirks and cap; so the files of docs/graphs/ are
- * seeds as they are.
+ * The last byte chooses mode, quirks and cap, so the unchanged files of
+ * docs/graphs/ are seeds.
  */
 #include "collective/bucketing.h"
 #include "collective/graph.h"
@@ -35,7 +35,7 @@ static void check_round_trip(const struct graph *graph)
 	free(text);
 }
 
-/* Every collective is in one bucket or left, with a reason. */
+/* Every collective is in one bucket, or is left out with a reason. */
 static void check_count(const struct graph *graph,
 			const struct bucketing *result)
 {

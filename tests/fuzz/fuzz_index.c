@@ -1,8 +1,8 @@
 /*
- * The index of a model in several files, and that of saved names: each is
- * refused with a sentence, or names only files beside it.
+ * Reads the index of a model in several files, and the index of saved names.
+ * Each is refused with a sentence, or names only files beside it.
  *
- * The first byte says which of the two; the rest is the JSON. A model's files
+ * The first byte chooses one of the two; the rest is the JSON. A model's files
  * are "a.safetensors" with tensor "w" and "b.safetensors" with "v".
  */
 #include "client/ctl/archive.h"

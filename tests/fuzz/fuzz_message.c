@@ -1,11 +1,11 @@
 /*
- * Every body that a peer could send, as libFuzzer finds them: request_decode(),
- * reply_decode() and manifest_read() must refuse it or give something that can
- * be used without further looks at its form.
+ * Decodes any body that a peer could send. request_decode(), reply_decode() and
+ * manifest_read() must refuse it, or give a result that is valid without
+ * further checks.
  *
  * The first byte chooses the direction, the second the kind; the rest is the
- * body. What was decoded is encoded again, which reads every field of it, and
- * decoded once more: the two encodings must be the same.
+ * body. The result is encoded again, which reads every field of it, and decoded
+ * once more. The two encodings must be the same.
  */
 #include "proto/error.h"
 #include "proto/message.h"
@@ -22,7 +22,7 @@ struct bytes {
 	size_t size;
 };
 
-/* All its places at once, in two reads; names live in the manifest. */
+/* Read all places, in two calls. Their names are in the manifest. */
 static int read_manifest(struct bytes in, struct places_reply *ret,
 			 struct manifest **ret_manifest, struct error *err)
 {
@@ -50,9 +50,10 @@ static int read_manifest(struct bytes in, struct places_reply *ret,
 }
 
 /*
- * One way through the codec. False: it was refused, with a sentence. What was
- * accepted can be encoded; only its canonical form may be larger than a frame
- * (a column that was sparse), in which case `ret->data` is NULL.
+ * Decode the body and encode the result. Returns false if the body was refused
+ * with a sentence. Everything that was accepted can be encoded, but its
+ * canonical form may be larger than a frame (because a column was sparse). Then
+ * `ret->data` is NULL.
  */
 static bool pass(enum direction direction, uint16_t kind, struct bytes in,
 		 struct bytes *ret)

@@ -1,6 +1,6 @@
 /*
- * .npy headers: whatever is accepted is as large as its file, and what we
- * write for it is read as the same.
+ * Reads .npy headers. The size of an accepted array is that of its file, and
+ * the header that we write for it is read as the same.
  */
 #include "client/ctl/npy.h"
 
@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size < sizeof(uint32_t))
 		return 0;
-	/* how much of the file lies behind what is looked at */
+	/* The file may be longer than the part that is parsed. */
 	file_size = size - sizeof(uint32_t) + (data[0] | data[1] << 8);
 	data += sizeof(uint32_t);
 	size -= sizeof(uint32_t);

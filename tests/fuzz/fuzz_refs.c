@@ -1,9 +1,9 @@
 /*
- * A ref-counter file that its client has filled with anything: the broker's
- * functions must stay in the file and in the table, and must end.
+ * Reads a ref-counter file that its client has filled with anything. The
+ * broker's functions must stay in the file and in the table, and must end.
  *
  * The input is a list of writes of 12 bytes each: 4 of a position in the file,
- * in words, and 8 of the word. What is beyond the file counts modulo its size.
+ * in words, and 8 of the word. Positions count modulo the size of the file.
  */
 #include "proto/error.h"
 #include "shm/refs.h"
@@ -18,7 +18,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define BATCH 64
-/* A client can have no more bits set than there are slots. */
+/* A client cannot have more bits set than there are slots. */
 #define MAX_ROUNDS (TABLE_SLOTS / BATCH + 2)
 
 static void scribble(int fd, const uint8_t *data, size_t size)

@@ -1,7 +1,7 @@
 /*
- * safetensors headers: whatever is accepted fills the data exactly, and every
- * size is what dtype and shape say. The first 8 bytes are the size of the
- * data, the rest is the JSON.
+ * Reads safetensors headers. The tensors of an accepted header fill the data
+ * exactly, and every size follows from dtype and shape. The first 8 bytes are
+ * the size of the data; the rest is the JSON.
  */
 #include "client/ctl/safetensors.h"
 #include "proto/name.h"

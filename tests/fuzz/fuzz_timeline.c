@@ -1,11 +1,11 @@
 /*
- * A timeline file that its client has filled with anything: what the broker
- * reads of it must be what is there, and after the client's death every counter
- * must say that it has reached everything.
+ * Reads a timeline file that its client has filled with anything. The broker
+ * must read the values that are in the file. After the client's death every
+ * counter must have reached every value.
  *
- * The first 4 bytes are a number of a timeline and the next 8 a value; then
- * come writes of 12 bytes each: 4 of a position in the file, in words and
- * modulo its size, and 8 of the word.
+ * The first 4 bytes are the number of a timeline, and the next 8 are a value.
+ * The rest is a list of writes of 12 bytes each: 4 of a position in the file,
+ * in words and modulo its size, and 8 of the word.
  */
 #include "proto/error.h"
 #include "shm/timeline.h"
