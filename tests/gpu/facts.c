@@ -1,6 +1,6 @@
 /*
- * gpu-facts: what the driver, each device and NCCL say of themselves, for the
- * head of a report (tests/gpu/run). It makes no context.
+ * gpu-facts: prints facts about the driver, each device and NCCL, for the head
+ * of a report (tests/gpu/run). It makes no context.
  */
 #include "cuda/device.h"
 #include "cuda/driver.h"
@@ -95,7 +95,7 @@ int main(void)
 	if (print_devices() < 0)
 		return 1;
 	print_nccl();
-	fflush(stdout); /* what comes now may hang */
+	fflush(stdout); /* the next call may hang */
 	printf("kernels: %s\n", kernels_load(&err) < 0 ? err.msg : "loaded");
 	return 0;
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# tests/gpu/run without a GPU, on doubles that pose as a plain driver and NCCL,
-# from programs that were carried to another folder.
+# Tests tests/gpu/run without a GPU, on fakes that pose as a plain driver and
+# NCCL, with programs that were copied to another folder.
 #
 #   rehearse.sh BUILD
 set -u
@@ -18,7 +18,7 @@ fail()
 	exit 1
 }
 
-# reports PATTERN: a line of the report matches.
+# reports PATTERN: check that a line of the report matches.
 reports()
 {
 	grep -q -- "$1" "$dir/report" || fail "no line '$1' in the report"
@@ -29,7 +29,7 @@ run()
 	"$dir/pack/run" --rehearse "$build/fakes/plain" "$@" >"$dir/said" 2>&1
 }
 
-# program NAME: a program of tests in the pack, from standard input.
+# program NAME: make a test program in the pack from standard input.
 program()
 {
 	cat >"$dir/pack/bin/$1" && chmod +x "$dir/pack/bin/$1"
@@ -44,7 +44,8 @@ for library in libfsdp libcriterion libuv libprotobuf-c libnanomsg; do
 		fail "$library is not carried"
 done
 
-# A stage that hangs, or crashes, costs itself; the report is there meanwhile.
+# A stage that hangs or crashes does not affect the others, and the report exists
+# meanwhile.
 program unit_test_hangs <<EOF_HANGS
 #!/bin/bash
 trap '' TERM
@@ -69,7 +70,7 @@ rc=$?
 ((rc == 1)) || fail "exit status $rc where a program is missing, not 1"
 reports "| unit_test_hangs | OUT OF TIME |"
 reports "^\[RUN \] hangs::for_ever"
-# One that was killed may not have been reaped yet.
+# A process that was killed may not have been reaped yet.
 for _ in {1..600}; do
 	state=$(sed 's/.*) //; s/ .*//' "/proc/$(cat "$dir/left")/stat" 2>/dev/null)
 	[[ -n $state && $state != [ZX] ]] || break
@@ -82,7 +83,7 @@ reports "1 needs 2 GPUs"
 reports "| unit_test_missing | NOT RUN: not built |"
 reports "^- tests: 6 passed, 3 failed, 1 skipped"
 
-# A kit of probes that lies elsewhere is run last, in the time that is left.
+# A kit of probes in another folder is run last, in the time that is left.
 mkdir "$dir/kit"
 cat >"$dir/kit/run.sh" <<'EOF_KIT'
 #!/bin/bash
@@ -97,7 +98,7 @@ reports "^the kit speaks"
 grep -q "^=== unit_test_crashes" "$dir/report.log" || fail "no log of all stages"
 "$dir/pack/run" --list | grep -qx facts || fail "--list does not show stages"
 
-# What is real ends well on a plain driver, and says what it skips.
+# The real stages succeed on a plain driver, and list the tests that they skip.
 FAKECUDA_PLAIN+=";QUEUES=8"
 run "$dir/report" facts idle_broker unit_test_vmm unit_test_order \
 	integration_test_stream_death queues bench_import_and_map ||
@@ -117,7 +118,7 @@ reports "^of 8 queues: HELD UP"
 reports "^of 32 queues: none held up"
 reports "^gpu_import"
 
-# Without a GPU, and no rehearsal, there is nothing to run.
+# Without a GPU and without --rehearse there is nothing to run.
 if [[ ! -e /dev/nvidiactl ]]; then
 	"$dir/pack/run" "$dir/none" >"$dir/said" 2>&1
 	rc=$?
