@@ -1,7 +1,7 @@
 /*
- * Who may do what, with two users that are real: each is a process of its own,
- * and what the broker only promises (read-only, nothing of others) is tried on
- * the memory itself.
+ * Tests rights with two real users. Each is a process of its own. What the
+ * broker promises (read-only memory, no memory of others) is tried on the
+ * memory itself.
  */
 #include "tests/lib/act.h"
 #include "tests/lib/actor.h"
@@ -72,7 +72,7 @@ static void setup_empty(void)
 	root_wire = wire_open(shared->path);
 }
 
-/* Two users with one group in common. */
+/* Start two users with one group in common. */
 static void setup(void)
 {
 	const struct identity first = {ALICE, ALICE, GROUP};
@@ -99,7 +99,7 @@ static void teardown(void)
 CHECKED_SUITE(access, setup, teardown, .timeout = 30);
 CHECKED_SUITE(access_identity, setup_empty, teardown, .timeout = 30);
 
-/* Alice makes a tensor of this access, full of the pattern, and shows it. */
+/* Let Alice publish a tensor of this access, full of the pattern. */
 static void show(uint32_t gid, uint32_t mode)
 {
 	shared->access.gid = gid;
@@ -140,7 +140,7 @@ Test(access, what_is_0600_is_nobody_else_s_in_any_way)
 	cr_assert(eq(int, actor_run(&bob, do_release), -EINVAL));
 	cr_assert(eq(int, actor_run(&bob, do_ticket), -EINVAL));
 	cr_assert(eq(int, actor_run(&bob, do_publish), -EINVAL));
-	/* and the owner's ticket is as good as it was */
+	/* The owner's ticket is still valid. */
 	memcpy(shared->ticket, ticket, TICKET_SIZE);
 	cr_assert(zero(int, actor_run(&alice, do_redeem)));
 	cr_assert(eq(int, actor_run(&alice, do_list), 1));
@@ -189,7 +189,8 @@ Test(access, the_owner_s_group_counts_before_others)
 	cr_assert(eq(int, actor_run(&bob, do_chunk), -EACCES));
 }
 
-/* The memory is the owner's; who may write it gets it writable. */
+/* The memory belongs to the owner. A user with the right to write gets it
+ * writable. */
 Test(access, who_may_write_a_pool_gets_it_writable_and_owns_nothing)
 {
 	show(GROUP, 0660);
@@ -214,7 +215,7 @@ Test(access, a_reader_is_not_told_which_process_made_it)
 	cr_expect(eq(int, shared->n, 1));
 }
 
-/* The same class asked for by another is another pool. */
+/* A second user who requests the same class gets another pool. */
 Test(access, a_pool_is_its_owner_s_whatever_its_mode)
 {
 	uint32_t chunk;
@@ -366,7 +367,7 @@ Test(access, counters_are_reset_by_administrators_only)
 	cr_expect(zero(int, wire_call(root_wire, &reset)));
 }
 
-/* Those of the configuration are everybody's to see. */
+/* Everybody may see the components of the configuration. */
 Test(access, a_user_sees_its_own_first_components)
 {
 	struct request prefixes = {.kind = MESSAGE_PREFIXES};
@@ -413,7 +414,8 @@ Test(access_identity, the_user_that_stands_for_all_unknown_ones_is_refused)
 	cr_assert(zero(int, actor_run(&bob, do_connect)));
 }
 
-/* The same of groups: whoever else is in it, nobody knows. */
+/* This group stands for all unknown groups, so membership in it gives no
+ * rights. */
 Test(access_identity, the_group_that_stands_for_all_unknown_ones_has_no_members)
 {
 	const struct identity first = {ALICE, 65534, 0};
@@ -440,7 +442,7 @@ Test(access, a_session_is_not_given_to_another_process)
 	cr_assert(zero(int, actor_run(&bob, do_ping)));
 }
 
-/* A session is the user's that it began with. */
+/* A session belongs to the user that it began with. */
 static int do_become_bob(void)
 {
 	if (setresuid(BOB, BOB, BOB) < 0)
@@ -460,8 +462,8 @@ Test(access_identity, a_process_that_became_another_user_has_lost_its_session)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* Alice's memory goes back to her pool, full of the pattern; Bob takes and
- * looks at all that he can get. */
+/* Alice's memory goes back to her pool, full of the pattern. Bob allocates all
+ * that he can, and looks for it. */
 static void check_no_leak(void)
 {
 	for (int i = 0; i < 8; i++) {
@@ -485,7 +487,7 @@ Test(access, freed_memory_is_never_seen_by_another_user)
 	check_no_leak();
 }
 
-/* Alice's own pools of another class do not get it either. */
+/* Alice's own pools of another class do not get the memory either. */
 Test(access, freed_memory_does_not_move_to_a_wider_class)
 {
 	show(GID_DEFAULT, 0600);
@@ -497,7 +499,7 @@ Test(access, freed_memory_does_not_move_to_a_wider_class)
 	cr_assert(eq(int, shared->n, 1));
 }
 
-/* There is no other memory than what Alice had: her chunk must go first. */
+/* There is no other memory, so Alice's chunk must be freed first. */
 Test(access_identity, memory_that_changes_hands_comes_from_the_kernel)
 {
 	const struct identity first = {ALICE, ALICE, 0};
@@ -526,7 +528,7 @@ Test(access_identity, memory_that_changes_hands_comes_from_the_kernel)
 	cr_assert(eq(u64, wire_status(root_wire, "chunks_retired"), 1));
 	cr_assert(zero(int, actor_run(&bob, do_scan_all)));
 	cr_assert(eq(int, shared->n, 1));
-	/* What Alice still has mapped is of nobody any more; a device's memory
+	/* Nobody owns the memory that Alice still has mapped. On a device it
 	 * would be hers until she unmaps it. */
 	if (!are_on_devices())
 		cr_assert(zero(int, actor_run(&alice, do_scan)));

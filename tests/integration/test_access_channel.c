@@ -1,6 +1,6 @@
 /*
- * Channels between two users: who may open one in which role, and what each may
- * do with the memory.
+ * Tests channels between two users: who may open one in which role, and what
+ * each may do with the memory.
  */
 #include "tests/lib/actor.h"
 #include "tests/lib/chaos.h"
@@ -20,7 +20,7 @@
 #define GROUP  61100
 #define NUMBER UINT64_C(0x1234)
 
-/* What the actors are told. */
+/* The test tells the actors this. */
 struct talk {
 	char path[128];
 	const char *name;
@@ -32,7 +32,7 @@ struct talk {
 static struct daemon daemon_;
 static struct actor alice, bob;
 static struct talk *talk;
-/* Of each actor. */
+/* Each actor has its own. */
 static struct fsdp_client *mine;
 static struct fsdp_channel *channel;
 

@@ -1,6 +1,7 @@
 /*
- * Communicators of another user: what may not be read is not shown, what may
- * not be written is not joined, and ids that somebody guesses are of no use.
+ * Tests communicators of another user. A user cannot see those that it may not
+ * read, cannot join those that it may not write, and cannot use ids that it
+ * guesses.
  */
 #include "proto/error.h"
 #include "tests/lib/actor.h"
@@ -20,14 +21,14 @@
 #define GROUP 61100
 #define COMM  "team/job"
 
-/* What the processes of a test say to each other. */
+/* The processes of a test share this. */
 struct shared {
 	char path[96];
-	struct request request; /* without pointers, but to constants */
-	uint64_t comm, group;   /* what the last answer named */
+	struct request request; /* has pointers to constants only */
+	uint64_t comm, group;   /* of the last answer */
 	struct slot_ref slot;
 	uint32_t n;        /* items of a list */
-	uint32_t n_of_bob; /* fds that he can write through */
+	uint32_t n_of_bob; /* descriptors through which he can write */
 	char sentence[ERROR_MSG_SIZE];
 };
 
@@ -59,7 +60,7 @@ static void note_fds(void)
 		munmap(at, 4096);
 		n++;
 	}
-	/* Both may note something at this moment. */
+	/* Both actors may write at this moment. */
 	if (getuid() == BOB)
 		shared->n_of_bob = n;
 }
@@ -174,7 +175,7 @@ static struct request join_of(uint32_t n_ranks, uint32_t rank, uint32_t mode)
 	};
 }
 
-/* Actors are forked: what is constant here is so there. */
+/* Actors are forked, so they have these constants at the same addresses. */
 static struct group_param param = {
 	.name = "w",
 	.type = {.dtype = DTYPE_F32,
@@ -210,7 +211,8 @@ static const struct request COMMS = {.kind = MESSAGE_COMMS};
 static const struct request REMOVE = {.kind = MESSAGE_COMM_REMOVE,
 				      .comm_remove = {.name = COMM}};
 
-/* Alice's, of one rank, with a group and an input that she fills. */
+/* Make Alice's communicator of one rank, with a group and an input that she
+ * fills. */
 static void set_stage(uint32_t mode)
 {
 	must(&alice, join_of(1, 0, mode));
@@ -238,7 +240,8 @@ Test(access_collective, of_another_user_is_not_joined)
 	wire_count(other, &after);
 	cr_assert(eq(ptr, (void *)wire_counts_differ(&before, &after), NULL),
 		  "%s", wire_counts_differ(&before, &after));
-	/* It is kept when nobody is in it, and then as much hers. */
+	/* When all ranks have left, the communicator is kept, and still belongs
+	 * to her. */
 	cr_assert(zero(int, actor_run(&alice, do_goodbye)));
 	wire_wait_status(other, "comms_running", 0);
 	cr_assert(eq(u64, wire_status(other, "comms"), 1));
@@ -275,7 +278,7 @@ Test(access_collective, is_not_had_by_guessing_ids)
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
 		refuse(&bob, all[i], -ECONNABORTED, "is not running here");
-	/* Nor are its tensors, which are in no list of his. */
+	/* He cannot use its tensors either, which are in no list of his. */
 	refuse(&bob,
 	       (struct request){.kind = MESSAGE_WHO,
 				.who = {.name = "", .ref = slot}},
@@ -336,7 +339,7 @@ Test(access_collective, is_joined_by_members_of_its_group)
 	must(&bob, group_of(comm));
 	cr_assert(eq(u32, shared->n_of_bob, 1), "bob writes his shards");
 	cr_assert(zero(int, actor_end(&alice)));
-	/* Whose it is says who may remove it. */
+	/* Its owner may remove it. */
 	cr_assert(zero(int, actor_run(&alice, do_goodbye)));
 	refuse(&bob, REMOVE, -EPERM, "belongs to uid 61001");
 	cr_assert(zero(int, actor_run(&bob, do_goodbye)));

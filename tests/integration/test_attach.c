@@ -1,7 +1,7 @@
 /*
- * Attaching: how a process comes to see a model on a device. One request, a
- * few calls of the driver for each chunk and none for a tensor; and nobody else
- * in the process waits while the driver does.
+ * Tests how a process attaches to a model on a device: with one request, a few
+ * driver calls for each chunk, and none for a tensor. Other threads of the
+ * process do not wait while the driver works.
  */
 #include "tests/lib/gpu.h"
 #include "tests/lib/stage.h"
@@ -16,7 +16,7 @@
 #define MEMBERS 1000
 #define MEMBER  16384 /* bytes */
 
-/* So small that the model takes several. */
+/* The chunks are so small that the model needs several. */
 #define CONFIG "[memory]\nchunk_min = 4M\nchunk_max = 4M\n"
 
 static void open_counted(void)
@@ -87,7 +87,7 @@ static void attach(const char *name, size_t n_wanted)
 	size_t n = 0;
 
 	must(fsdp_bundle_get(stage.client, name, NULL, &tensors, &n) == 0);
-	/* This one, and the question how many there were. */
+	/* One is the get, and one is the status request that counts them. */
 	must(n_requests() - before == 2);
 	must(n == n_wanted);
 	for (size_t i = 0; i < n; i++) {
@@ -97,7 +97,7 @@ static void attach(const char *name, size_t n_wanted)
 	free(tensors);
 }
 
-/* Calls of the driver, of all kinds, and contexts made. */
+/* Returns the number of driver calls of all kinds, and of contexts made. */
 static long count_all(void)
 {
 	char path[64], line[128];
@@ -115,7 +115,7 @@ static long count_all(void)
 	return all;
 }
 
-/* What a chunk takes: to import and to map it, in a context. */
+/* These calls import a chunk and map it, in a context. */
 static const char *const CHUNK_CALLS[] = {
 	"MemImportFromShareableHandle",
 	"MemAddressReserve",
@@ -123,14 +123,14 @@ static const char *const CHUNK_CALLS[] = {
 	"MemSetAccess",
 	"CtxPushCurrent",
 	"CtxPopCurrent",
-	"ThreadExchangeStreamCaptureMode", /* relaxed, and as it was */
+	"ThreadExchangeStreamCaptureMode", /* set to relaxed, and restored */
 	"ThreadExchangeStreamCaptureMode",
 };
 #define N_CHUNK_CALLS (sizeof(CHUNK_CALLS) / sizeof(*CHUNK_CALLS))
 
 static int attach_and_count(void)
 {
-	const uint64_t n = n_chunks() - 1; /* but that of "one/" */
+	const uint64_t n = n_chunks() - 1; /* without the chunk of "one/" */
 	long each[N_CHUNK_CALLS], before;
 
 	attach("one/", 1);
@@ -160,7 +160,7 @@ Test(attach, a_model_takes_one_request_and_eight_calls_for_each_chunk)
 	cr_expect(zero(int, actor_run(&stage.producer, attach_and_count)));
 }
 
-/* Of another access class, so that a new chunk must be mapped. */
+/* The tensor has another access class, so a new chunk must be mapped. */
 static void *alloc_elsewhere(void *data)
 {
 	const struct fsdp_spec bytes = {FSDP_U8, 1, {STAGE_SIZE}};
@@ -190,7 +190,7 @@ Test(attach_waiting, who_maps_nothing_does_not_wait)
 	while (gpu_count(getpid(), "MemSetAccess") == n)
 		sched_yield();
 
-	/* It is in the driver now, and waits for the gate. */
+	/* The thread is in the driver now, and waits for the gate. */
 	cr_expect(zero(int, get_on("t/a", NULL, 0, &again)));
 	fsdp_free(again);
 	fsdp_free(alloc());

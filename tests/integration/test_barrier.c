@@ -1,6 +1,6 @@
 /*
- * Barriers: nobody is let through too early, and nobody waits for ever,
- * whoever dies, leaves or is late, and wherever.
+ * Tests barriers. No rank passes one before all have arrived, and no rank waits
+ * for ever when another one dies, leaves or is late.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/crew.h"
@@ -67,7 +67,8 @@ static int meet_until_told(void)
 	return rank_note(r);
 }
 
-/* In the kernel, which is asked for nothing else there. */
+/* Wait until the rank sleeps in the kernel, in the only system call that a
+ * barrier makes. */
 static void await_asleep(uint32_t rank)
 {
 	char path[64], line[64] = "";
@@ -131,8 +132,8 @@ Test(barrier, one_whose_time_is_over_can_be_waited_for_again)
 	cr_assert(eq(int, rank_run(&ranks, 0, look), -ETIMEDOUT));
 }
 
-/* Any call but exit is the end. Strict mode would forbid the CPU's clock, too,
- * which waits read. */
+/* Any system call but exit kills the process. Strict mode would also forbid the
+ * CPU's clock, which waits read. */
 static bool forbid_calls(void)
 {
 	struct sock_filter lines[] = {
@@ -196,7 +197,8 @@ Test(barrier, who_sleeps_is_told_of_a_death_by_name)
 	cr_assert(eq(int, rank_run(&ranks, 0, meet), -ECONNABORTED));
 }
 
-/* Arrived and not rung; counted as a sleeper; about to wake the others. */
+/* The rank has arrived and not rung; is counted as a sleeper; is about to wake
+ * the others. */
 Test(barrier, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
 {
 	static const char *const points[] = {"board.arrived", "bell.counted",
@@ -222,7 +224,7 @@ Test(barrier, a_late_rank_is_named_to_all)
 Test(barrier, who_sleeps_is_told_that_another_has_left)
 {
 	crew_start(2, &DEFAULTS);
-	/* It has the board already. */
+	/* The rank has mapped the board already. */
 	ranks_begin(&ranks, meet);
 	ranks_end(&ranks);
 	begin_and_sleep(1);
@@ -264,7 +266,7 @@ Test(barrier, who_scribbles_on_the_board_harms_its_own_run_only)
 	crew_start(2, &SHORT_TIMEOUT);
 	actor_begin(&ranks.actors[1], meet);
 	cr_assert(zero(int, rank_run(&ranks, 0, scribble)));
-	/* Let through, or told what the scribbles say. */
+	/* It passes the barrier, or it is told of what the scribbles say. */
 	(void)actor_end(&ranks.actors[1]);
 	cr_assert(zero(int, rank_run(&ranks, 1, meet_shortly)));
 	actor_kill(&ranks.actors[0]);

@@ -1,5 +1,6 @@
 /*
- * Work for bundles that takes long: whoever asks for it waits, and nobody else.
+ * Tests requests for bundles that take long. Only the client that sent one
+ * waits.
  */
 #include "shm/memfd.h"
 #include "tests/lib/users.h"
@@ -47,8 +48,9 @@ static bool has_answer(const struct wire *wire)
 	return poll(&pollfd, 1, 0) == 1;
 }
 
-/* Does somebody else get more than two answers before this one gets its own?
- * One may be under way when the request comes, and another beside it. */
+/* Does another client get more than two answers before this one gets its own?
+ * One answer may be under way when the request arrives, and a second one beside
+ * it. */
 static bool is_passed(const struct wire *slow, struct wire *quick)
 {
 	for (int i = 0; i < 3; i++) {
@@ -61,7 +63,7 @@ static bool is_passed(const struct wire *slow, struct wire *quick)
 
 /* --- commit -------------------------------------------------------------- */
 
-/* A page of the memory lies in a pipe, whose reading end comes back. */
+/* Put a page of the memory into a pipe. Returns the reading end. */
 static int pin(int fd)
 {
 	void *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -77,8 +79,8 @@ static int pin(int fd)
 	return ends[0];
 }
 
-/* The kernel waits a while before it refuses, and how long is its affair: on a
- * machine that is slower than that, the commit is asked for again. */
+/* The kernel waits for some time before it refuses. On a machine that is slower
+ * than that, the test commits again. */
 Test(bundle_wait, others_are_served_while_a_pinned_page_holds_up_a_commit)
 {
 	struct request commit;
@@ -164,7 +166,8 @@ Test(bundle_wait, others_are_served_while_a_large_one_is_committed)
 	wire_close(bob);
 }
 
-/* Whoever gets it has to wait with its next request until all is granted. */
+/* The client that gets the bundle waits with its next request until all members
+ * are granted. */
 Test(bundle_wait, others_are_served_while_a_large_one_is_granted)
 {
 	const struct request get = {.kind = MESSAGE_BUNDLE_GET,

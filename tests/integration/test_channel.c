@@ -1,6 +1,6 @@
 /*
- * Channels: what is sent is received, by the right consumer, in order and
- * unchanged; everybody is told of an end, an error and a death.
+ * Tests channels. The right consumer receives what was sent, in order and
+ * unchanged, and every user is told of an end, an error and a death.
  */
 #include "shm/slots.h"
 #include "tests/lib/chaos.h"
@@ -206,7 +206,7 @@ Test(channel, several_producers_and_consumers_share_the_work)
 
 /* --- malformed items ----------------------------------------------------- */
 
-/* The file of the channel, as a producer that does not use libfsdp has it. */
+/* Returns the channel's file, as a producer without libfsdp sees it. */
 static struct slots_page *find_page(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -294,7 +294,7 @@ Test(channel, a_broadcast_reaches_every_consumer)
 
 	options.mode = FSDP_CHANNEL_BROADCAST;
 	from = open_as(client, &options, FSDP_PRODUCER);
-	/* What nobody would receive is not sent. */
+	/* An item that no consumer would receive is not sent. */
 	cr_expect(eq(int, try_begin(from), -ETIMEDOUT));
 	for (int i = 0; i < 2; i++)
 		to[i] = open_as(client, &options, FSDP_CONSUMER);
@@ -308,7 +308,7 @@ Test(channel, a_broadcast_reaches_every_consumer)
 		for (uint64_t j = 0; j < 4; j++)
 			cr_assert(eq(u64, receive_number(to[1]), i + j));
 	}
-	/* One that leaves holds up nobody. */
+	/* A consumer that leaves delays no other. */
 	for (uint64_t j = 0; j < 4; j++)
 		send_number(from, j);
 	cr_expect(zero(int, fsdp_channel_close(to[0])));
@@ -355,7 +355,7 @@ Test(channel, producers_are_told_that_all_consumers_have_gone)
 	send_number(from, 1);
 	cr_expect(zero(int, fsdp_channel_close(to)));
 	cr_expect(eq(int, try_begin(from), -EPIPE));
-	/* The next one has what was left. */
+	/* The next consumer receives the rest. */
 	to = consumer();
 	cr_expect(eq(u64, receive_number(to), 1));
 	cr_expect(zero(int, try_begin(from)));
@@ -382,7 +382,8 @@ Test(channel, one_without_a_capacity_waits_for_the_channel)
 					      &to)));
 }
 
-/* The first one of a user needs a chunk, which takes longer than no time. */
+/* A user's first channel needs a chunk, which takes longer than a time-out of
+ * 0. */
 Test(channel, one_that_does_not_wait_is_made_all_the_same)
 {
 	struct fsdp_channel_options options = OPTIONS;
@@ -543,7 +544,7 @@ Test(channel, a_consumer_that_dies_gives_back_its_slots)
 		send_number(from, i);
 	pid = child_start(live, &victim);
 	cr_expect(eq(int, child_wait(pid), SIGKILL));
-	/* Told while it waits, at the latest. */
+	/* The producer is told while it waits, at the latest. */
 	while (fsdp_item_begin(from, -1, &item) == 0)
 		fsdp_item_cancel(item);
 	cr_expect(ne(ptr, (void *)strstr(fsdp_error(), "have gone"), NULL));

@@ -1,7 +1,7 @@
 /*
- * Users of a channel are killed at every point that they pass, scribble over
- * what they share, and the broker dies under a running channel: the others are
- * told and go on, and no slot is lost.
+ * Kills users of a channel at every failpoint that they pass, lets them
+ * scribble over shared memory, and kills the broker under a running channel.
+ * The other users are told and continue, and no slot is lost.
  */
 #include "tests/lib/chaos.h"
 #include <criterion/criterion.h>
@@ -16,15 +16,15 @@
 #define NAME         "work/batches"
 #define N_SLOTS      4
 #define N_ITEMS      12
-#define MAX_PASSAGES 2 /* of one point */
+#define MAX_PASSAGES 2 /* tried passages of one failpoint */
 
 static const struct fsdp_channel_options OPTIONS = {
 	.capacity = 4096, .n_slots = N_SLOTS, .timeout_ms = 20000};
 
 static struct chaos chaos;
 static struct fsdp_client *client;
-static struct fsdp_channel *from, *to; /* ours */
-static char plan[64], points[64];      /* the victim's */
+static struct fsdp_channel *from, *to; /* of the test */
+static char plan[64], points[64];      /* of the victim */
 static atomic_int *n_done;             /* shared */
 
 static void set_up(void)
@@ -84,7 +84,7 @@ static int receive_number(struct fsdp_channel *channel, uint64_t *ret,
 	return fsdp_item_release(item);
 }
 
-/* All slots are free: as many as there are can be begun, and no more. */
+/* Check that all slots are free: exactly so many items can be begun. */
 static void check_slots(void)
 {
 	struct fsdp_channel *mine = open_as(client, FSDP_PRODUCER);
@@ -146,7 +146,7 @@ static void play_role(void *data)
 {
 	const struct role *role = data;
 
-	/* Before its library passes the first point. */
+	/* This must come before the library passes the first failpoint. */
 	setenv(role->variable, role->path, 1);
 	role->fn(NULL);
 }
@@ -168,8 +168,8 @@ static uint32_t count_others(struct fsdp_channel *channel)
 	return channel == to ? info.n_producers : info.n_consumers;
 }
 
-/* What a victim sent is received, in order, and then its end is told, unless it
- * died before it had opened the channel. True: it was killed. */
+/* Receive what a victim sent, in order, and then the news of its end, unless it
+ * died before it had opened the channel. Returns whether it was killed. */
 static bool meet_producer(struct role *role)
 {
 	uint64_t number, expected = 1;
@@ -197,7 +197,7 @@ static bool meet_producer(struct role *role)
 	return end == 1;
 }
 
-/* What it did not receive, another one does. */
+/* Another consumer receives what it did not receive. */
 static bool meet_consumer(struct role *role)
 {
 	uint64_t number, last = 0;
@@ -244,7 +244,7 @@ static void kill_everywhere(child_fn *fn, meet_fn *meet)
 	for (size_t i = 0; i < passages.n; i++) {
 		const struct passage *it = &passages.list[i];
 
-		/* The rest of the library has its own. */
+		/* Other tests have the other failpoints of the library. */
 		if (!strstr(it->name, "slots.") && !strstr(it->name, "bell.") &&
 		    !strstr(it->name, "channel"))
 			continue;
@@ -256,7 +256,7 @@ static void kill_everywhere(child_fn *fn, meet_fn *meet)
 			plan_drop(plan);
 		}
 	}
-	/* How often it sleeps is not the same each time. */
+	/* The number of sleeps differs from run to run. */
 	cr_assert(ge(uint, n_deaths, 12));
 }
 
@@ -342,7 +342,7 @@ Test(channel_death, a_restart_of_the_broker_is_not_noticed)
 		}
 		daemon_kill_broker(&chaos.daemon);
 	}
-	/* The new broker knows who is there, and buries him. */
+	/* The new broker knows the users, and cleans up after the dead one. */
 	must(fsdp_ping(client) == 0);
 	cr_assert(eq(int, child_kill(pid), SIGKILL));
 	while ((r = receive_number(to, &number, -1)) == 0)
@@ -400,7 +400,7 @@ Test(channel_death, who_scribbles_harms_its_own_channel_only)
 		to = open_as(client, FSDP_CONSUMER);
 		from = open_as(client, FSDP_PRODUCER);
 		cr_assert(child_run(scribble, &bytes[i]));
-		/* Whatever the words say now, no call goes astray. */
+		/* Whatever the words contain now, every call ends. */
 		for (int j = 0; j < 100; j++) {
 			(void)send_number(from, 1, 0);
 			if (fsdp_item_receive(to, 0, &item) < 0)

@@ -1,5 +1,6 @@
 /*
- * The broker is killed while tensors, names, tickets and sessions come and go.
+ * Kills the broker while tensors, names, tickets and sessions are made and
+ * removed.
  */
 #include "tests/integration/scene.h"
 #include <errno.h>
@@ -56,7 +57,7 @@ SCENE(view, .prepare = alloc_one, .act = view, .check = check_view)
 	"[memory]\nmemory_max = 4M\ndevice_memory_max = 4M\nchunk_min = 2M\n"
 static const struct fsdp_spec HALF_MIB = {FSDP_U8, 1, {512 * 1024}};
 
-/* Three quarters of what there is, all of it evictable. */
+/* Publish three quarters of the memory, all of it evictable. */
 static void publish_evictable(struct stage *stage)
 {
 	for (int i = 0; i < 3; i++) {
@@ -70,7 +71,8 @@ static void publish_evictable(struct stage *stage)
 		must(fsdp_publish(stage->other, &it, 1) == 0);
 		fsdp_free(it.tensor);
 	}
-	/* Until a client is back, all that it ever got counts as held. */
+	/* Until a client is back, all tensors that it ever got count as
+	 * held. */
 	fsdp_close(stage->other);
 	stage->other = chaos_connect(&stage->chaos);
 }
@@ -89,7 +91,8 @@ static int count_entry(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-/* Evicting is no part of a transaction: after a death one more may go. */
+/* Evicting is not part of a transaction, so after a death one more may be
+ * evicted. */
 static void check_evicted(struct stage *stage)
 {
 	int n = 0;
@@ -120,7 +123,8 @@ static void give_all_back(struct stage *stage)
 
 	must(fsdp_release_sync(stage->client, stage->mine, 2) == 0);
 	must(fsdp_remove(stage->client, &name, 1) == 0);
-	/* Until a client is back, all that it ever got counts as held. */
+	/* Until a client is back, all tensors that it ever got count as
+	 * held. */
 	while (now.chunks > 1 || now.chunk_bytes > stage->chunk_bytes) {
 		must(fsdp_ping(stage->client) == 0);
 		must(fsdp_ping(stage->other) == 0);
@@ -218,7 +222,7 @@ static void check_unnamed(struct stage *stage)
 {
 	cr_assert(pattern_is(stage->mine[0], pattern_tag(NAME, 1)));
 	cr_assert(eq(i64, count_slot_holds(stage->client, stage->mine[0]), 1));
-	/* Published for good: it is not this session's to write any more. */
+	/* It is published, so this session cannot write it any more. */
 	publish(stage, stage->mine[0], NAME, 0, 1);
 }
 
@@ -235,7 +239,7 @@ static void make_three(struct stage *stage)
 	pattern_put(stage->other, THREE[0], 1);
 }
 
-/* With all that a name can have: a tie, a time, and leave to evict it. */
+/* The names have a tie, a time to live, and permission to evict. */
 static void publish_three(struct stage *stage)
 {
 	struct fsdp_publication it[3] = {
@@ -419,8 +423,8 @@ static void release_in_limbo(struct stage *stage)
 
 	must(fsdp_release(stage->others[0]) == 0);
 	while (now.slots_limbo > 0) {
-		/* A broker that died knows of it when all who ever had the
-		 * tensor are back. */
+		/* After its restart the broker knows this when all sessions
+		 * that ever had the tensor are back. */
 		must(fsdp_ping(stage->client) == 0);
 		must(fsdp_ping(stage->other) == 0);
 		figures_read(stage->bystander, &now);
@@ -509,7 +513,7 @@ SCENE(the_last_redeem, .prepare = make_half_used_ticket, .act = redeem_last,
 
 /* --- sessions ------------------------------------------------------------ */
 
-/* It is back, but has not heard of `other` yet. */
+/* The broker is back, but `other` has not reconnected yet. */
 static void restart(struct stage *stage)
 {
 	struct figures now;
@@ -542,7 +546,7 @@ static void say_goodbye(struct stage *stage)
 	stage->client = NULL;
 }
 
-/* Something of each kind that a session can leave behind. */
+/* Use something of each kind that a session can leave. */
 static void use_everything(struct stage *stage)
 {
 	struct fsdp_publication tied = {.tensor =
@@ -576,7 +580,7 @@ static void connect_and_get(void *data)
 {
 	struct fsdp_client *mine = chaos_connect(data);
 
-	/* The parent's driver does not survive the fork. */
+	/* The parent's driver cannot be used after the fork. */
 	must(are_on_devices() || pattern_is_published(mine, NAME, 1));
 	fsdp_close(mine);
 }

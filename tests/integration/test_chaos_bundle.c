@@ -1,5 +1,5 @@
 /*
- * The broker is killed while bundles come and go.
+ * Kills the broker while bundles are made, replaced and removed.
  */
 #include "tests/integration/scene.h"
 #include "tests/lib/ranks.h"
@@ -95,7 +95,7 @@ static void check_bundle_replaced(struct stage *stage)
 SCENE(bundle_replace, .has_no_pool = true, .prepare = load_get_and_stage,
       .act = commit_second, .check = check_bundle_replaced)
 
-/* Nobody holds the old version: its memory goes at once. */
+/* Nobody holds the old version, so its memory is freed at once. */
 static void load_and_stage(struct stage *stage)
 {
 	load_first(stage);
@@ -157,7 +157,7 @@ static void check_bundle_removed(struct stage *stage)
 
 	cr_assert(eq(int, fsdp_get(stage->client, MEMBERS, 1, NULL, &none),
 		     -ENOENT));
-	/* The members of a large one are given up in steps. */
+	/* The members of a large bundle are freed in steps. */
 	cr_assert(status_await(stage->bystander, "bundles", 0));
 }
 
@@ -205,7 +205,7 @@ static void get_large(struct stage *stage)
 	must(n == N_LARGE);
 }
 
-/* Each is held once, and has its contents. */
+/* Check that each member is held once, and has its contents. */
 static void check_large(struct stage *stage)
 {
 	char name[32];
@@ -226,7 +226,7 @@ static void check_large(struct stage *stage)
 SCENE(a_large_bundle_get, .has_no_pool = true, .prepare = load_large,
       .act = get_large, .check = check_large, .is_ragged = true)
 
-/* The version goes while it is granted. */
+/* The version is removed while its members are granted. */
 static void get_and_remove_large(struct stage *stage)
 {
 	const char *name = LARGE;
@@ -251,7 +251,7 @@ SCENE(a_large_bundle_remove, .has_no_pool = true, .prepare = load_large,
 static void check_large_loaded(struct stage *stage)
 {
 	get_large(stage);
-	/* Served when all of it is granted. */
+	/* The broker replies when all members are granted. */
 	must(fsdp_ping(stage->other) == 0);
 	check_large(stage);
 }

@@ -1,6 +1,6 @@
 /*
- * The broker is killed while channels are opened, kept from and closed; items
- * go from process to process all the same.
+ * Kills the broker while channels are opened, kept and closed. Meanwhile items
+ * are still passed from process to process.
  */
 #include "tests/integration/scene.h"
 #include <errno.h>
@@ -40,7 +40,7 @@ static struct fsdp_item *receive(uint64_t number)
 	return item;
 }
 
-/* All slots are there, each once, and end where they should. */
+/* Check that every slot exists once, and that items reach the right user. */
 static void check_flow(void)
 {
 	struct fsdp_item *items[N_SLOTS];

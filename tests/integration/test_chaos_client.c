@@ -1,7 +1,7 @@
 /*
- * Clients are killed: at every point that they pass, with everything in their
- * hands, while the broker is away, and after scribbling over their own file.
- * What only they kept goes; what they published stays, whole.
+ * Kills clients: at every failpoint that they pass, while they hold something
+ * of each kind, while the broker is away, and after they scribbled over their
+ * own file. What only they kept is freed; what they published stays complete.
  */
 #include "shm/refs.h"
 #include "tests/lib/chaos.h"
@@ -15,21 +15,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_PASSAGES 3 /* of one point, where a broker is started for each */
+#define MAX_PASSAGES                                                           \
+	3 /* tried passages of one failpoint, with a broker for each */
 
 static const struct fsdp_spec PAGE = {FSDP_U64, 1, {512}};
 
 static struct chaos chaos;
 static struct fsdp_client *watcher;
 
-/* What child and test tell each other. */
+/* Child and test share this. */
 struct talk {
 	atomic_int is_ready;
 	atomic_int may_go;
-	_Atomic uint64_t n_done;  /* steps that a client knows to be done */
-	_Atomic uint64_t version; /* of work/a, as far as its maker knows */
+	_Atomic uint64_t n_done;  /* steps that a client has done */
+	_Atomic uint64_t version; /* of work/a, as its producer knows it */
 	struct fsdp_ticket ticket;
-	char plan[48], points[48]; /* the client's own */
+	char plan[48], points[48]; /* of the client */
 };
 
 static struct talk *talk;
@@ -45,7 +46,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-	/* A death that was not reached must not come during the end. */
+	/* A death that was not reached must not happen at the end. */
 	plan_drop(talk->plan);
 	plan_drop(chaos.plan);
 	(void)unlink(talk->points);
@@ -83,7 +84,7 @@ static void put(struct fsdp_client *client, const char *name, uint32_t flags)
 	must(it.version == version);
 	if (strcmp(name, "work/a") == 0)
 		atomic_store(&talk->version, version);
-	/* Not freed: a killed producer has its hands full. */
+	/* Nothing is freed, so a killed producer still holds everything. */
 }
 
 static void make_view(struct fsdp_client *client)
@@ -178,7 +179,7 @@ static void load(void *unused)
 	fsdp_close(client);
 }
 
-/* Something of each kind, and then nothing more. */
+/* Hold something of each kind, and then wait. */
 static void hold_everything(void *unused)
 {
 	struct fsdp_client *client = chaos_connect(&chaos);
@@ -236,8 +237,8 @@ static void put_ticket(void *unused)
 	fsdp_close(client);
 }
 
-/* A consumer that died early has left it; one that used it is gone with what
- * it got. */
+/* A consumer that died early left the ticket. One that used it has died with
+ * what it got. */
 static void take_ticket(void *unused)
 {
 	struct fsdp_client *client = chaos_connect(&chaos);
@@ -292,13 +293,14 @@ static int note_version(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-/* Is what the producer knows to be published there? One more may be. */
+/* Check that what the producer has published is there. One more version may
+ * be. */
 static void check_version(void)
 {
 	uint64_t known = atomic_load(&talk->version), version = 0;
 
 	must(fsdp_list(watcher, "work/a", note_version, &version) == 0);
-	/* The third is tied to its maker. */
+	/* The third tensor is tied to its producer. */
 	if (version == 0 && known >= 2 && known <= 3)
 		return;
 	cr_assert(ge(u64, version, known));
@@ -307,7 +309,7 @@ static void check_version(void)
 
 struct role {
 	child_fn *fn;
-	const char *variable; /* what the environment points to */
+	const char *variable; /* variable that names the file */
 	const char *path;
 };
 
@@ -416,7 +418,8 @@ Test(client_dies, while_it_waits_for_a_name)
 
 /* --- both die ------------------------------------------------------------ */
 
-/* A client that holds everything, of which four names are to stay. */
+/* Start a client that holds something of each kind, four names of which are to
+ * stay. */
 static pid_t start_holder(void)
 {
 	pid_t pid;
@@ -450,7 +453,7 @@ Test(client_dies, with_everything_in_its_hands)
 	check_after_holder();
 }
 
-/* Points of what the broker does for itself, not of our looking at it. */
+/* Leave out failpoints that the broker passes because this test looks at it. */
 static bool is_of_interest(const char *point)
 {
 	static const char *const others[] = {"verb.", "peer.", "frame.",
@@ -465,8 +468,8 @@ static bool is_of_interest(const char *point)
 
 typedef void death_fn(pid_t pid);
 
-/* What the broker passes because of a death, and then die there. Gives how
- * often it did. */
+/* List the failpoints that the broker passes because of a death, and then let
+ * it die at each. Returns the number of its deaths. */
 static unsigned int sweep(death_fn *death)
 {
 	struct passages passages;
@@ -508,8 +511,8 @@ Test(client_dies, and_the_broker_while_it_clears_up)
 	cr_assert(ge(uint, sweep(kill_client), 20));
 }
 
-/* The broker stands still, so that the next one finds the session's process
- * gone. */
+/* Stop the broker first, so that the next one finds that the session's process
+ * has exited. */
 static void kill_both(pid_t pid)
 {
 	pid_t broker = daemon_broker_pid(&chaos.daemon);
@@ -539,7 +542,7 @@ static void hold_many(void *unused)
 	pause();
 }
 
-/* More than is let go in one round. */
+/* The client holds more than is released in one round. */
 Test(client_dies, with_much_and_the_broker_between_two_rounds_of_its_end)
 {
 	pid_t pid, broker;
@@ -556,7 +559,8 @@ Test(client_dies, with_much_and_the_broker_between_two_rounds_of_its_end)
 	cr_assert(audit(watcher, 1, is_entry));
 }
 
-/* Its pid is not free yet: the broker finds the process, and then its end. */
+/* Its pid is not free yet, so the broker finds the process, and then its
+ * end. */
 static void kill_both_unreaped(pid_t pid)
 {
 	pid_t broker = daemon_broker_pid(&chaos.daemon);
@@ -593,7 +597,8 @@ static void come_back(void *unused)
 	_exit(0);
 }
 
-/* A client whose broker was killed, and who waits for leave to find out. */
+/* Start a client whose broker was killed, and which waits for permission to
+ * find out. */
 static pid_t start_orphan(const char *variable, const char *path)
 {
 	struct role role = {come_back, variable, path};
@@ -653,7 +658,7 @@ struct place {
 	unsigned char *start, *end;
 };
 
-/* Where this process has its ref-counter file. */
+/* Returns where this process has mapped its ref-counter file. */
 static struct place find_refs(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -672,7 +677,7 @@ static struct place find_refs(void)
 	return place;
 }
 
-/* All eventfds, of which the doorbell is one. */
+/* Ring all eventfds, one of which is the doorbell. */
 static void ring(void)
 {
 	uint64_t one = 1;
@@ -701,7 +706,7 @@ static uint64_t next_random(uint64_t *state)
 
 #define N_SCRIBBLED 4096 /* slots; more than are in use */
 
-/* Every count at random, every pending bit of them set. */
+/* Set every count to a random value, with every pending bit. */
 static void scribble_once(struct place place, uint64_t *random)
 {
 	unsigned char *head = place.start;
@@ -732,7 +737,7 @@ static void scribble(void *unused)
 		struct fsdp_tensor *more = NULL;
 
 		scribble_once(place, &random);
-		/* Whatever they come to, with such counts. */
+		/* These calls may have any result with such counts. */
 		(void)fsdp_release_sync(client, &made, 1);
 		(void)fsdp_get(client, NAMES, 2, NULL, got);
 		(void)fsdp_publish(client, &it, 1);
@@ -743,7 +748,7 @@ static void scribble(void *unused)
 	}
 }
 
-/* Another client's day: replace, get, hold, check, let go. */
+/* Do the work of another client: replace, get, hold, check, release. */
 static void work(struct fsdp_client *client, uint64_t version)
 {
 	struct fsdp_tensor *got[2] = {NULL, NULL};

@@ -1,11 +1,11 @@
 /*
- * The broker, ranks and fsdp-worker are killed while ranks train: at every
- * point that the broker passes for collectives, at every point that a rank
+ * Kills the broker, ranks and fsdp-worker while ranks train: at every failpoint
+ * that the broker passes for collectives, at every failpoint that a rank
  * passes, before each of a rank's calls, and at random.
  *
- * Whatever dies, the others are told who and why, all of them join again, and
- * the training ends with exactly the numbers that it has undisturbed. When the
- * communicator is removed nothing is left of it (tests/lib/drill.h).
+ * The other processes are told which process died and why, all of them join
+ * again, and the training ends with exactly the numbers of an undisturbed one.
+ * When the communicator is removed, nothing of it remains (tests/lib/drill.h).
  */
 #include "tests/lib/chance.h"
 #include "tests/lib/drill.h"
@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of one point that are tried. */
+/* This many passages of one failpoint are tried. */
 #define MAX_PASSAGES (are_on_devices() ? 1 : 3)
 
 /* --- undisturbed --------------------------------------------------------- */
@@ -48,7 +48,7 @@ Test(chaos_collective, undisturbed_training_ends_with_the_right_numbers)
 
 /* --- the broker ---------------------------------------------------------- */
 
-/* Points that collectives pass, or that change what they keep. */
+/* Is it a failpoint that collectives pass, or that changes what they keep? */
 static bool is_of_collectives(const char *name)
 {
 	static const char *const prefixes[] = {
@@ -68,13 +68,13 @@ static bool is_of_collectives(const char *name)
 	return false;
 }
 
-/* Does fsdp-worker do the work on host memory? By default the ranks do. */
+/* Is fsdp-worker the executor on host memory? By default the ranks are. */
 static bool has_engine(void)
 {
 	return getenv("FSDP_TEST_HOME") && !are_on_devices();
 }
 
-/* The first passage, the last, and one between. */
+/* Choose the first passage, the last one, or one between. */
 static unsigned int pick_passage(const struct passage *it, unsigned int k)
 {
 	if (k == 0)
@@ -85,10 +85,10 @@ static unsigned int pick_passage(const struct passage *it, unsigned int k)
 }
 
 struct toll {
-	unsigned int n_tried, n_deaths, n_told; /* ranks, of all deaths */
+	unsigned int n_tried, n_deaths, n_told; /* ranks, in all runs */
 };
 
-/* A fresh broker each time, which may die so often. */
+/* Each run has a new broker, which may die so often. */
 static void die_by_plan(const struct training *it, const char *plan,
 			struct toll *toll)
 {
@@ -123,8 +123,8 @@ static void learn_points(const struct training *it, struct passages *ret)
 	passages_read(drill_chaos.points, ret);
 }
 
-/* Of the deaths at every point, one part of so many: a test of its own, so that
- * none takes longer with each new point. */
+/* Each part of the deaths at every failpoint is a test of its own, so that no
+ * test takes longer with each new failpoint. */
 struct part {
 	unsigned int i, n;
 };
@@ -154,11 +154,11 @@ static void broker_dies_everywhere(const struct training *training,
 		}
 	}
 	fprintf(stderr, "%u deaths of %u\n", toll.n_deaths, toll.n_tried);
-	/* Where ranks do the work there are no points of an engine. */
+	/* If ranks are the executor, there are no failpoints of an engine. */
 	cr_assert(ge(uint, n_plans, has_engine() ? 40 : 25));
-	/* Not every passage comes as often again. */
+	/* Not every passage happens as often again. */
 	cr_assert(ge(uint, toll.n_deaths * 2, toll.n_tried));
-	/* A rank that has not joined yet, or has finished, is told nothing. */
+	/* A rank that has not joined yet, or has finished, is not told. */
 	cr_assert(ge(uint, toll.n_told * 3, toll.n_deaths * training->world));
 }
 
@@ -187,7 +187,7 @@ static bool is_of_engine(const char *plan)
 	       strstr(plan, "engine.");
 }
 
-/* While it ends the worker of the one before. */
+/* It dies while it ends the worker of the previous broker. */
 Test(chaos_collective, the_next_broker_dies_as_well)
 {
 	static const struct training two = {2, 2, 3, {0}, 0, 0};
@@ -226,7 +226,7 @@ static unsigned int count_calls(const struct training *it)
 	return atomic_load(&drill->board.ranks[0].n_calls);
 }
 
-/* True: somebody died. */
+/* Returns whether a process died. */
 static bool die_by_order(const struct training *it, const struct order *order,
 			 struct training *ret)
 {
@@ -251,8 +251,8 @@ Test(chaos_collective, the_broker_dies_before_a_rank_s_calls)
 		cr_assert(die_by_order(&two, &order, &training));
 		n_told += drill_check_broker_death(&training);
 	}
-	/* All but those who have not joined yet, or have finished: how many
-	 * these are depends on the machine. */
+	/* All ranks are told, except those that have not joined yet or have
+	 * finished. Their number depends on the machine. */
 	cr_assert(ge(uint, n_told, 2 * 12));
 }
 
@@ -286,7 +286,7 @@ static void learn_rank_points(const struct training *it, struct passages *ret)
 	drill->points[0] = '\0';
 }
 
-/* Points that a rank passes in a collective. */
+/* Is it a failpoint that a rank passes in a collective? */
 static bool is_of_rank(const char *name)
 {
 	static const char *const prefixes[] = {"client.", "board.", "bell.",
@@ -308,8 +308,9 @@ static void rank_dies_at(const struct training *it, const char *point,
 	drill->is_planned = true;
 	drill_train(&training);
 	toll->n_tried++;
-	/* How often it asks for the others, on devices, depends on time; and
-	 * who works or sleeps, on the board, and needs which memory. */
+	/* On devices, how often it looks for the others depends on time. On the
+	 * board, which rank works or sleeps, and which memory it needs, depends
+	 * on time, too. */
 	cr_assert(plan_is_done(drill->plan) || are_on_devices() ||
 		  strncmp(point, "client.", 7) != 0 ||
 		  strncmp(point, "client.gather_buffer.", 21) == 0);
@@ -346,7 +347,8 @@ Test(chaos_collective, a_rank_dies_at_every_point)
 		toll.n_tried, toll.n_told);
 	cr_assert(ge(uint, toll.n_deaths * 4, toll.n_tried * 3));
 	cr_assert(ge(uint, toll.n_tried, are_on_devices() ? 16 : 40));
-	/* All but those who have not joined yet, or have finished. */
+	/* All ranks are told, except those that have not joined yet or have
+	 * finished. */
 	cr_assert(ge(uint, toll.n_told + 24, 2 * toll.n_deaths));
 }
 
@@ -387,7 +389,7 @@ Test(chaos_collective, the_worker_dies_with_work_on_its_hands)
 		if (!die_by_order(&two, &order, &training))
 			continue;
 		n_now = drill_check_worker_death(&training);
-		/* All of them, or nobody wanted it any more. */
+		/* All ranks are back, or no rank wanted to join any more. */
 		cr_assert(n_now == 0 || n_now == two.world);
 		n_told += n_now;
 	}
@@ -397,13 +399,13 @@ Test(chaos_collective, the_worker_dies_with_work_on_its_hands)
 /* --- all of it ----------------------------------------------------------- */
 
 #define SOAK_MS (are_on_devices() ? 12000 : 20000)
-/* The supervisor gives up at the fifth death within 10 s; a planned one may
- * come as late as the next is planned. */
+/* The supervisor gives up at the fifth death within 10 s. A planned death may
+ * come as late as the next one is planned. */
 #define BROKER_PAUSE_MS 3600
 
 struct rage {
 	struct chance chance;
-	uint64_t broker_ms; /* when it died last */
+	uint64_t broker_ms; /* time of its last death */
 	unsigned int n_brokers, n_workers;
 };
 
@@ -453,7 +455,7 @@ static void kill_one(struct rage *rage, struct training *training)
 	rage->n_workers++;
 }
 
-/* Whatever has died, it goes on. */
+/* Wait until the training, after any death, reaches this step. */
 static void await_step(struct training *training, uint64_t step)
 {
 	uint64_t give_up = clock_ms() + DRILL_PATIENCE_MS;
@@ -495,7 +497,7 @@ Test(chaos_collective, soak)
 	drill_start(&training);
 	while (clock_ms() - start < SOAK_MS) {
 		step = atomic_load(&drill->board.max_step);
-		/* At times the next one dies at once. */
+		/* Sometimes the next broker dies at once. */
 		if (draw(&rage.chance, 4))
 			step += 1 + draw(&rage.chance, 3);
 		await_step(&training, step);
@@ -503,7 +505,7 @@ Test(chaos_collective, soak)
 		kill_one(&rage, &training);
 		drill_check_workers();
 	}
-	/* A death that is due may come while they end. */
+	/* A planned death may come while the ranks end. */
 	atomic_store(&drill->board.last_step,
 		     atomic_load(&drill->board.max_step) + 3);
 	drill_finish(&training);

@@ -1,10 +1,10 @@
 /*
- * Everybody dies, with tensors on a device: the broker at every point that it
- * passes, producers and consumers at every point of theirs, and all of them at
- * any moment. What is read is right or said to be tainted, and in the end
- * nothing is left.
+ * Kills all kinds of processes that use tensors on a device: the broker at
+ * every failpoint that it passes, producers and consumers at every failpoint of
+ * theirs, and all of them at any moment. The contents that are read are right,
+ * or are marked as tainted. In the end nothing remains.
  *
- * The test itself loads the driver only where it forks no more.
+ * The test itself loads the driver only when it does not fork any more.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/device.h"
@@ -19,25 +19,26 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SIZE         4096
-#define MAX_PASSAGES 2 /* of one point, where a broker is started for each */
-#define NAME         "work/a"
-#define BUNDLE       "work/model/"
+#define SIZE 4096
+#define MAX_PASSAGES                                                           \
+	2 /* tried passages of one failpoint, with a broker for each */
+#define NAME   "work/a"
+#define BUNDLE "work/model/"
 
 static const struct fsdp_spec BYTES = {FSDP_U8, 1, {SIZE}};
 static const char CONFIG[] = "[memory]\nchunk_min = 2M\nwarm_ms = 10ms\n";
 
 static struct chaos chaos;
 
-/* What children tell. */
+/* Children write this. */
 static struct talk {
 	_Atomic uint64_t n_read, n_tainted; /* by consumers */
-	char plan[48], points[48];          /* the children's own */
+	char plan[48], points[48];          /* of the children */
 } * talk;
 
 /* --- work ---------------------------------------------------------------- */
 
-/* What a process has of its own. */
+/* Each process has its own. */
 struct worker {
 	struct fsdp_client *client;
 	struct fsdp_device gpu;
@@ -55,7 +56,7 @@ static struct worker worker_open(void)
 	};
 }
 
-/* Written and published by a stream, and let go at once. */
+/* Let a stream write a tensor and publish it, and release it at once. */
 static void produce_one(struct worker *worker, uint8_t value)
 {
 	struct fsdp_publication it = {
@@ -63,14 +64,15 @@ static void produce_one(struct worker *worker, uint8_t value)
 
 	must(fsdp_alloc_on(worker->client, &worker->gpu, &BYTES, 1, NULL, -1,
 			   &it.tensor) == 0);
-	/* What is half done can be told. */
+	/* A consumer can see that it is half written. */
 	stream_fill(worker->stream, it.tensor, 0);
 	stream_fill(worker->stream, it.tensor, value);
 	must(fsdp_publish(worker->client, &it, 1) == 0);
 	fsdp_free(it.tensor);
 }
 
-/* All of one value? Gives which; what is half written is no value. */
+/* Check that all bytes have one value, which is returned. No value stands for a
+ * half-written tensor. */
 static uint8_t check_read(const struct worker *worker)
 {
 	must(is_filled(worker->pinned, SIZE, worker->pinned[0]));
@@ -175,8 +177,8 @@ static bool is_left_none(struct fsdp_client *client)
 	return false;
 }
 
-/* Nothing of any device is left; the only session is the caller's, which had
- * nothing to do with them. */
+/* Is nothing left on any device? The only session is the caller's, which did
+ * not use devices. */
 static bool is_empty(struct fsdp_client *client)
 {
 	struct figures none;
@@ -209,7 +211,7 @@ static void tear_down(void)
 
 TestSuite(chaos_device, .init = set_up, .fini = tear_down, .timeout = 200);
 
-/* A bit of everything, in a process of its own. */
+/* Use each operation once, in a process of its own. */
 static void use_device(void *unused)
 {
 	struct worker mine = worker_open(), other = worker_open();
@@ -227,8 +229,8 @@ static void use_device(void *unused)
 	fsdp_close(mine.client);
 }
 
-/* A broker that dies often is given up by its supervisor, so there is one for
- * each death. False: the point was not passed so often. */
+/* The supervisor gives up a broker that dies often, so there is one for each
+ * death. Returns false if the failpoint was not passed that often. */
 static bool broker_dies_at(const char *point, unsigned int n)
 {
 	struct fsdp_client *watcher;
@@ -295,7 +297,7 @@ static void consume_some(void *unused)
 	fsdp_close(worker.client);
 }
 
-/* What is published is whole, or tainted. */
+/* Check that what is published is complete or tainted. */
 static void look(void *unused)
 {
 	struct worker worker = worker_open();
@@ -327,7 +329,7 @@ static void run(child_fn *fn)
 	cr_assert(zero(int, child_wait(child_start(fn, NULL))));
 }
 
-/* The broker has seen the death: nothing is pending any more. */
+/* Wait until the broker has seen the death, and nothing is pending any more. */
 static void await_death(struct fsdp_client *watcher)
 {
 	struct figures figures;
@@ -413,10 +415,10 @@ static void await_reads(uint64_t n)
 		nap_ms(1);
 }
 
-/* Who is killed has a successor; who survives goes on. The broker's supervisor
- * gives up a broker that dies five times. */
+/* A process that is killed is replaced, and one that survives continues. The
+ * supervisor gives up a broker that dies five times. */
 #define ROUNDS        32
-#define BROKER_ROUNDS 8 /* every so many it is the broker */
+#define BROKER_ROUNDS 8 /* every eighth victim is the broker */
 
 Test(chaos_device, anybody_dies_at_any_moment)
 {

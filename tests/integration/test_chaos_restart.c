@@ -1,7 +1,7 @@
 /*
- * Taking over is interrupted: once, which must cost nothing; twice, after
- * which the broker starts empty and says so; and the one who keeps the memory
- * dies.
+ * Interrupts the take-over by a new broker: once, which loses nothing; twice,
+ * after which the broker starts empty and reports it; and by the death of the
+ * process that keeps the memory.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/memory.h"
@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_PASSAGES 3 /* of one point that are tried */
+#define MAX_PASSAGES 3 /* tried passages of one failpoint */
 
 static const struct fsdp_spec PAGE = {FSDP_U64, 1, {512}};
 
@@ -41,7 +41,7 @@ static void put_bundle(const char *name, const char *member, bool is_committed)
 	fsdp_free(tensor);
 }
 
-/* Something of every kind that a broker takes over. */
+/* Make something of every kind that a broker takes over. */
 static void fill(void)
 {
 	struct fsdp_publication evictable = {
@@ -59,7 +59,7 @@ static void fill(void)
 	must(fsdp_ticket_make(evictable.tensor, 2, 1000000, &ticket) == 0);
 	put_bundle("kept/model/", "kept/model/w", true);
 	put_bundle("kept/next/", "kept/next/w", false);
-	pattern_make(other, 1); /* being written */
+	pattern_make(other, 1); /* not published, so still being written */
 }
 
 static void set_up(void)
@@ -91,7 +91,7 @@ static void check_kept(void)
 	cr_assert(pattern_is(kept, pattern_tag("kept/a", 2)));
 }
 
-/* All is there that was, and all of it works. */
+/* Check that everything is still there and works. */
 static void check_all(void)
 {
 	struct fsdp_tensor *redeemed = NULL;
@@ -117,7 +117,8 @@ static void read_figures(struct figures *ret)
 	figures_read(client, ret);
 }
 
-/* The broker dies, and the next one at that point. False: it did not. */
+/* Kill the broker, and the next one at that failpoint. Returns false if the
+ * next one did not die. */
 static bool die_twice(const char *point, unsigned int n)
 {
 	struct figures before, now;
@@ -132,7 +133,7 @@ static bool die_twice(const char *point, unsigned int n)
 	read_figures(&now);
 	is_done = plan_is_done(chaos.plan);
 	plan_drop(chaos.plan);
-	/* The one that died may have got so far, or not. */
+	/* The broker that died may have come so far, or not. */
 	cr_assert(ge(u64, now.epoch, before.epoch + 1));
 	cr_assert(le(u64, now.epoch, before.epoch + 1 + is_done));
 	cr_assert(figures_await(client, &before));
@@ -320,7 +321,7 @@ static bool status_says(struct fsdp_client *asking, const char *words)
 	return is_said;
 }
 
-/* Memory is readable, and every call says that all is lost. */
+/* Check that the memory is readable, and that every call reports the loss. */
 static void check_lost(void)
 {
 	struct fsdp_tensor *none = NULL;
@@ -386,7 +387,7 @@ Test(restart, whose_undoing_fails_twice_starts_empty)
 	check_empty();
 }
 
-/* Only failures in a row count. */
+/* Only consecutive failures count. */
 Test(restart, that_went_well_makes_an_earlier_failure_forgotten)
 {
 	need_points();
@@ -403,8 +404,8 @@ Test(restart, that_went_well_makes_an_earlier_failure_forgotten)
 /* --- without a keeper
  * ---------------------------------------------------------- */
 
-/* Ends the process should the test end before it; the test does so by closing
- * its end of the pipe, however it ends. */
+/* Make sure that the process ends with the test. The test closes its end of the
+ * pipe, however it ends. */
 static void guard_process(pid_t pid)
 {
 	int ends[2], pidfd = pidfd_open(pid, 0);
@@ -421,7 +422,7 @@ static void guard_process(pid_t pid)
 	close(pidfd);
 }
 
-/* kill -9 the supervisor; the broker becomes our child. */
+/* Send SIGKILL to the supervisor. The broker becomes our child. */
 static void kill_supervisor(void)
 {
 	pid_t broker = daemon_broker_pid(&chaos.daemon);
@@ -447,7 +448,7 @@ Test(restart, is_over_without_the_supervisor_but_the_broker_serves_on)
 		figures_read(client, &now);
 	cr_assert(status_says(client, "will lose all tensors"));
 	cr_assert(eq(u64, now.epoch, 1));
-	/* Memory that nobody keeps any more. */
+	/* No process keeps this memory any more. */
 	must(memory_alloc(client, &large, 1, NULL, 0, &tensor) == 0);
 	check_all();
 }
@@ -466,6 +467,6 @@ Test(restart, never_comes_without_a_supervisor_and_no_call_hangs)
 	check_kept();
 	cr_assert(eq(int, fsdp_release(old), 0));
 	fsdp_close(impatient);
-	/* Saying goodbye would take as long as their patience, 10 s. */
+	/* A goodbye would wait for the clients' time-out of 10 s. */
 	client = other = NULL;
 }

@@ -1,7 +1,7 @@
 /*
- * Many clients do everything at random on the same names, while clients and
- * the broker are killed; at the end the books must balance to the byte.
- * tests/chaos does the same where everything else goes wrong, too.
+ * Lets many clients do everything at random on the same names, while clients
+ * and the broker are killed. In the end all bytes must be accounted for.
+ * tests/chaos does the same with all other kinds of trouble.
  *
  * The test counts operations, not time, and draws from one seed, which is
  * printed; FSDP_SOAK_SEED repeats it.
@@ -57,7 +57,7 @@ static void kill_client(struct crew *crew)
 	start_client(crew, i);
 }
 
-/* Where points are compiled in it dies at one of these, else anywhere. */
+/* In builds with failpoints it dies at one of these, otherwise anywhere. */
 static void kill_broker(struct crew *crew)
 {
 	static const char *const points[] = {
@@ -123,7 +123,7 @@ static int count_mortal(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-/* Until no name and no ticket will go by itself. */
+/* Wait until no name and no ticket has a time to live. */
 static void await_deadlines(struct fsdp_client *client)
 {
 	struct figures now;

@@ -1,5 +1,5 @@
 /*
- * libfsdp against a real broker, in one process and two.
+ * Tests libfsdp with a real broker, in one process and in two.
  */
 #include "tests/lib/client.h"
 #include <criterion/criterion.h>
@@ -31,7 +31,8 @@ Test(client, a_published_tensor_is_found_by_another_process_s_connection)
 	fsdp_close(other);
 }
 
-/* A later release's options, of which this library knows the beginning. */
+/* These are the options of a later release. This library knows only their
+ * beginning. */
 struct later_options {
 	struct fsdp_get_options known;
 	uint64_t later;
@@ -237,7 +238,7 @@ static int child_status(int status)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* In the child: 0 if all is as it should be, else the step that failed. */
+/* Check this in the child. Returns 0, or the number of the step that failed. */
 static int use_in_child(struct fsdp_tensor *inherited)
 {
 	struct fsdp_client *mine = NULL;
@@ -335,7 +336,8 @@ static int note_requests(const struct fsdp_peer *peer, void *data)
 	return 0;
 }
 
-/* Of the only session: this test's. The question counts, too. */
+/* Returns the requests of this test's session, which is the only one. The
+ * status request counts, too. */
 static uint64_t count_requests(void)
 {
 	uint64_t n = 0;
@@ -457,7 +459,7 @@ Test(client, a_freed_handle_is_refused)
 	cr_expect(eq(int, fsdp_ticket_make(freed, 1, 1000, &ticket), -EINVAL));
 	it.tensor = freed;
 	cr_expect(eq(int, fsdp_publish(client, &it, 1), -EINVAL));
-	/* Were it in the list twice, two tensors would be one handle. */
+	/* If it were in the list twice, two tensors would have one handle. */
 	fsdp_free(freed);
 	for (int i = 0; i < 2; i++)
 		cr_assert(zero(int, get(client, "test/a", 0, &tensors[i])));

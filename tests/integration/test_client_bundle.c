@@ -1,5 +1,5 @@
 /*
- * Bundles, as libfsdp makes, replaces and reads them.
+ * Tests how libfsdp makes, replaces and reads bundles.
  */
 #include "tests/lib/client.h"
 #include <criterion/criterion.h>
@@ -135,7 +135,7 @@ static int check_gid(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-/* Options in which nobody thought of access. */
+/* These options say nothing about access. */
 Test(client_bundle, access_that_is_all_0_is_for_the_caller_alone)
 {
 	struct fsdp_bundle_options options = {.device = memory_device()};

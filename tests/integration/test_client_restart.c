@@ -1,5 +1,5 @@
 /*
- * libfsdp when its broker dies, also in the middle of a request.
+ * Tests libfsdp when its broker dies, also in the middle of a request.
  */
 #include "tests/lib/client.h"
 #include <criterion/criterion.h>
@@ -79,8 +79,8 @@ Test(client_restart, without_a_broker_calls_fail_in_time_and_releases_do_not)
 	daemon_start(&daemon_);
 }
 
-/* Whoever has forgotten us must not be told that we hold things: the memory
- * stays readable, and every call says what happened. */
+/* A broker that has forgotten us must not be told of our holds. The memory
+ * stays readable, and every call reports what happened. */
 Test(client_lost, a_broker_without_its_memory_ends_the_connection_for_good)
 {
 	char path[96];

@@ -1,5 +1,6 @@
 /*
- * Calls that wait: for a name, for a newer version, for room in a budget.
+ * Tests calls that wait for a name, for a newer version, or for room in a
+ * budget.
  */
 #include "tests/lib/client.h"
 #include <criterion/criterion.h>

@@ -67,7 +67,7 @@ static int differ_in_size(void)
 					 results, rank_self() == 1 ? 63 : 64));
 }
 
-/* What rank 1 has for each is as large as what the others have for all. */
+/* Rank 1 has as much for each rank as the others have for all. */
 static int differ_in_size_thrice(void)
 {
 	static float large[3 * 16384];
@@ -77,7 +77,7 @@ static int differ_in_size_thrice(void)
 					 rank_self() == 1 ? 3 * 16384 : 16384));
 }
 
-/* Neither reads anything of the other. */
+/* Neither rank reads anything from the other. */
 static int gather_or_broadcast(void)
 {
 	if (rank_self() == 0)
@@ -139,7 +139,7 @@ static int refuse_badly(void)
 	     -EINVAL);
 	must(fsdp_all_gather(comm(), FSDP_F32, numbers, 1, parts) == -EINVAL);
 	must(fsdp_all_to_all(comm(), FSDP_F32, NULL, parts) == -EINVAL);
-	/* Nothing has happened. */
+	/* The refused calls changed nothing. */
 	return reduce_64();
 }
 
@@ -164,7 +164,7 @@ Test(collective, who_waits_is_told_of_a_death_by_name)
 	}
 }
 
-/* Large ones, of several rounds, by all ranks. */
+/* Make large calls of several rounds in all ranks. */
 static int make_large_calls_until_told(void)
 {
 	static char in[3 * 1024 * 1024], out[sizeof(in)];
@@ -246,7 +246,7 @@ static int reduce_other(struct fsdp_comm *other)
 					 results, 64));
 }
 
-/* By a connection that does not want to wait. */
+/* Use a connection that is interrupted at once. */
 static int reduce_interrupted(void)
 {
 	const struct fsdp_connect_options options = {
@@ -263,7 +263,7 @@ static int reduce_interrupted(void)
 	return r;
 }
 
-/* After the other has given up. */
+/* Begin after the other rank has given up. */
 static int reduce_too_late(void)
 {
 	struct fsdp_comm *other = join_other(trainer()->client);
@@ -291,7 +291,7 @@ Test(collective, an_interrupt_ends_the_run_with_a_sentence_for_all)
 
 /* --- a hostile rank ------------------------------------------------------ */
 
-/* As long as the other one is alive. */
+/* Write random words over the board while the other rank uses it. */
 static int scribble(void)
 {
 	uint64_t seed = choose_seed("FSDP_TEST_COLLECTIVE_SEED");
