@@ -1,0 +1,419 @@
+"""The backend "fsdpd" of torch.distributed, for tensors in host memory.
+
+>>> import fsdp.distributed, torch.distributed as dist   # doctest: +SKIP
+>>> dist.init_process_group("fsdpd")                      # doctest: +SKIP
+
+Importing this module registers it. The ranks of a node pass their tensors
+through memory that they share; docs/python.md has the rest.
+"""
+
+import logging
+import uuid
+
+import torch
+import torch.distributed as dist
+
+from ._default import default
+from ._dtypes import DTYPES, LONG_NAMES
+from ._errors import Error, Invalid
+from ._messages import Mail
+from ._work import BackendError as BackendError
+from ._work import Line
+
+NAME = "fsdpd"
+_MAX_RANKS = 64
+
+_NUMBERS = {
+    getattr(torch, LONG_NAMES[name], None): number
+    for number, name in enumerate(DTYPES, 1)
+}
+_BYTES = _NUMBERS[torch.uint8]
+_REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+
+
+def _reduction_of(operation):
+    for number, name in enumerate(_REDUCTIONS):
+        if operation == getattr(dist.ReduceOp, name):
+            return number
+    raise Invalid(f"fsdpd has no reduction {operation}; it has {', '.join(_REDUCTIONS)}")
+
+
+# --- tensors ------------------------------------------------------------------
+
+
+def _check(*tensors):
+    for tensor in tensors:
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            raise Invalid(
+                f"fsdpd takes dense tensors in host memory; this one is "
+                f"{tensor.layout} on {tensor.device}"
+            )
+        if tensor.dtype != tensors[0].dtype:
+            raise Invalid(
+                f"the tensors must have one dtype; these are {tensors[0].dtype} and "
+                f"{tensor.dtype}"
+            )
+
+
+def _only(tensors):
+    if len(tensors) != 1:
+        raise Invalid(f"a call takes one tensor for each rank, not {len(tensors)}")
+    return tensors[0]
+
+
+class _Job:
+    """One call of libfsdp. A tensor that is not contiguous is copied first, and
+    what is received is copied back."""
+
+    def __init__(self, call, *tensors):
+        _check(*tensors)
+        dtype = tensors[0].dtype
+        self._call, self._dtype, self._width = call, _NUMBERS.get(dtype), 1
+        if self._dtype is None:  # It can be moved, but not reduced.
+            if "reduce" in call:
+                raise Invalid(f"fsdpd cannot reduce {dtype}")
+            self._dtype, self._width = _BYTES, dtype.itemsize
+        self._kept, self._copies, self._args = list(tensors), [], ()
+
+    def _part(self, tensor):
+        return tensor.data_ptr(), tensor.numel() * self._width
+
+    def take(self, tensor):
+        """(address, count) of an input."""
+        if not tensor.is_contiguous():
+            tensor = tensor.contiguous()
+            self._kept.append(tensor)
+        return self._part(tensor)
+
+    def give(self, tensor):
+        """The same of an output."""
+        if not tensor.is_contiguous():
+            copy = tensor.contiguous()
+            self._copies.append((tensor, copy))
+            tensor = copy
+        return self._part(tensor)
+
+    def with_args(self, *args):
+        self._args = args
+        return self
+
+    def run(self, comm):
+        return getattr(comm, self._call)(self._dtype, *self._args)
+
+    def back(self):
+        """The call is complete."""
+        for tensor, copy in self._copies:
+            tensor.copy_(copy)
+
+
+def _cut(tensor, n):
+    """As many equal parts."""
+    if tensor.numel() % n:
+        raise Invalid(f"{tensor.numel()} elements cannot be divided among {n} ranks")
+    if not tensor.is_contiguous():
+        raise Invalid("a tensor with the parts of all ranks must be contiguous")
+    return tensor.view(-1).chunk(n) if tensor.numel() else [tensor] * n
+
+
+def _split(tensor, sizes, n):
+    """Rows for each rank; no sizes: equal ones."""
+    if not sizes:
+        if tensor.size(0) % n:
+            raise Invalid(f"{tensor.size(0)} rows cannot be divided among {n} ranks")
+        sizes = [tensor.size(0) // n] * n
+    if len(sizes) != n or sum(sizes) != tensor.size(0):
+        raise Invalid(
+            f"the split sizes {sizes} must be {n} numbers with the sum {tensor.size(0)}"
+        )
+    if not tensor.is_contiguous():
+        raise Invalid("a tensor that is split must be contiguous")
+    return tensor.split(list(sizes))
+
+
+def _pairs(outputs, inputs):
+    if len(outputs) != len(inputs):
+        raise Invalid(f"{len(outputs)} outputs were given for {len(inputs)} inputs")
+    return zip(outputs, inputs)
+
+
+# --- the group ----------------------------------------------------------------
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """The ranks of one node; init_process_group() and new_group() make it."""
+
+    def __init__(self, name, rank, world_size, timeout):
+        super().__init__(rank, world_size)
+        self._rank, self._world_size = rank, world_size
+        self._name = self._desc = ""
+        seconds = timeout.total_seconds()
+        self._comm = default()._join(name, world_size, rank, seconds)
+        self._mail_comm = default()._join(f"{name}.p2p", world_size, rank, seconds)
+        self._line, self._mail = Line(), Mail(self._mail_comm, seconds)
+
+    def _add(self, jobs, results, opts):
+        def run():
+            for job in jobs:
+                job.run(self._comm)
+                job.back()
+
+        return self._line.add(run, results, opts.asyncOp)
+
+    def _per_rank(self, tensors):
+        if len(tensors) != self._world_size:
+            raise Invalid(
+                f"there must be one tensor for each of the {self._world_size} ranks, "
+                f"not {len(tensors)}"
+            )
+        return tensors
+
+    # --- what torch asks ------------------------------------------------------
+
+    def getBackendName(self):
+        return NAME
+
+    def _get_backend_name(self):
+        return NAME
+
+    name = getBackendName
+
+    def rank(self):
+        return self._rank
+
+    getRank = rank
+
+    def size(self):
+        return self._world_size
+
+    getSize = size
+
+    @property
+    def group_name(self):
+        return self._name
+
+    @property
+    def group_desc(self):
+        return self._desc
+
+    def getGroupName(self):
+        return self._name
+
+    def getGroupDesc(self):
+        return self._desc
+
+    def _set_group_name(self, name):
+        self._name = name
+
+    setGroupName = _set_group_name
+
+    def _set_group_desc(self, desc):
+        self._desc = desc
+
+    setGroupDesc = _set_group_desc
+
+    @property
+    def _device_types(self):
+        return [torch.device("cpu")]
+
+    def __repr__(self):
+        return f"fsdp.distributed.ProcessGroup(rank {self._rank} of {self._world_size})"
+
+    # --- collectives ----------------------------------------------------------
+
+    def broadcast(self, tensors, opts=None):
+        opts = opts or dist.BroadcastOptions()
+        tensor = _only(tensors)
+        job = _Job("broadcast", tensor)
+        job.with_args(*job.give(tensor), opts.rootRank)
+        return self._add([job], tensors, opts)
+
+    def _reduced(self, call, tensors, opts, *root):
+        """Each tensor is reduced in place."""
+        how, jobs = _reduction_of(opts.reduceOp), []
+        for tensor in tensors:
+            job = _Job(call, tensor)
+            data, count = job.give(tensor)
+            jobs.append(job.with_args(how, data, data, count, *root))
+        return self._add(jobs, tensors, opts)
+
+    def allreduce(self, tensors, opts=None):
+        _only(tensors)
+        return self._reduced("all_reduce", tensors, opts or dist.AllreduceOptions())
+
+    def allreduce_coalesced(self, tensors, opts=None):
+        opts = opts or dist.AllreduceCoalescedOptions()
+        return self._reduced("all_reduce", tensors, opts)
+
+    def reduce(self, tensors, opts=None):
+        _only(tensors)
+        opts = opts or dist.ReduceOptions()
+        return self._reduced("reduce", tensors, opts, opts.rootRank)
+
+    def _all_gather(self, outputs, tensor):
+        job = _Job("all_gather", tensor, *self._per_rank(outputs))
+        return job.with_args(*job.take(tensor), [job.give(o) for o in outputs])
+
+    def allgather(self, outputs, inputs, opts=None):
+        job = self._all_gather(_only(outputs), _only(inputs))
+        return self._add([job], outputs, opts or dist.AllgatherOptions())
+
+    def allgather_coalesced(self, outputs, inputs, opts=None):
+        # Each output is a list with one for each input.
+        per_input = list(zip(*self._per_rank(outputs), strict=True))
+        jobs = [self._all_gather(*pair) for pair in _pairs(per_input, inputs)]
+        return self._add(jobs, outputs, opts or dist.AllgatherOptions())
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+        jobs = [
+            self._all_gather(_cut(output, self._world_size), tensor)
+            for output, tensor in _pairs(outputs, inputs)
+        ]
+        return self._add(jobs, outputs, opts or dist.AllgatherOptions())
+
+    def all_gather_single(self, output, tensor, opts=None):
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def gather(self, outputs, inputs, opts=None):
+        opts = opts or dist.GatherOptions()
+        tensor, parts = _only(inputs), []
+        if self._rank == opts.rootRank:
+            parts = self._per_rank(_only(outputs))
+        job = _Job("gather", tensor, *parts)
+        taken = job.take(tensor)
+        job.with_args(*taken, [job.give(p) for p in parts] or None, opts.rootRank)
+        return self._add([job], outputs, opts)
+
+    def scatter(self, outputs, inputs, opts=None):
+        opts = opts or dist.ScatterOptions()
+        tensor, parts = _only(outputs), []
+        if self._rank == opts.rootRank:
+            parts = self._per_rank(_only(inputs))
+        job = _Job("scatter", tensor, *parts)
+        taken = [job.take(p) for p in parts] or None
+        job.with_args(taken, *job.give(tensor), opts.rootRank)
+        return self._add([job], outputs, opts)
+
+    def _reduce_scatter(self, output, inputs, opts):
+        job = _Job("reduce_scatter", output, *self._per_rank(inputs))
+        taken = [job.take(part) for part in inputs]
+        return job.with_args(_reduction_of(opts.reduceOp), taken, *job.give(output))
+
+    def reduce_scatter(self, outputs, inputs, opts=None):
+        opts = opts or dist.ReduceScatterOptions()
+        job = self._reduce_scatter(_only(outputs), _only(inputs), opts)
+        return self._add([job], outputs, opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
+        opts = opts or dist.ReduceScatterOptions()
+        jobs = [
+            self._reduce_scatter(output, _cut(tensor, self._world_size), opts)
+            for output, tensor in _pairs(outputs, inputs)
+        ]
+        return self._add(jobs, outputs, opts)
+
+    def reduce_scatter_single(self, output, tensor, opts=None):
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def alltoall(self, outputs, inputs, opts=None):
+        self._per_rank(inputs)
+        job = _Job("all_to_all", *self._per_rank(outputs), *inputs)
+        taken = [job.take(part) for part in inputs]
+        job.with_args(taken, [job.give(part) for part in outputs])
+        return self._add([job], outputs, opts or dist.AllToAllOptions())
+
+    def all_to_all_single(self, output, tensor, output_sizes, sizes, opts=None):
+        outputs = _split(output, output_sizes, self._world_size)
+        inputs = _split(tensor, sizes, self._world_size)
+        work = self.alltoall(outputs, inputs, opts)
+        work._tensors = [output]
+        return work
+
+    def barrier(self, opts=None):
+        opts = opts or dist.BarrierOptions()
+        return self._line.add(lambda: self._comm.barrier(None), [], opts.asyncOp)
+
+    # What they were called before torch 2.13.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # --- messages -------------------------------------------------------------
+
+    def send(self, tensors, rank, tag=0):
+        tensor = _only(tensors)
+        job = _Job("send", tensor)
+        job.with_args(*job.take(tensor), rank, tag)
+        late = f"rank {rank} has not received a message of tag {tag}"
+        return self._mail.add(job, tensors, late)
+
+    def recv(self, tensors, rank, tag=0):
+        tensor = _only(tensors)
+        job = _Job("receive", tensor)
+        job.with_args(*job.give(tensor), rank, tag)
+        who = "no rank has" if rank is None else f"rank {rank} has not"
+        return self._mail.add(job, tensors, f"{who} sent a message of tag {tag}")
+
+    def recv_anysource(self, tensors, tag=0):
+        return self.recv(tensors, None, tag)
+
+    # --- the end --------------------------------------------------------------
+
+    def shutdown(self):
+        """Complete what was begun, and leave."""
+        self._line.close()
+        self._mail.close()
+        self._comm.leave()
+        self._mail_comm.leave()
+
+    def abort(self):
+        """Calls under way fail soon, here and on the other ranks."""
+        self._comm.abort()
+        self._mail_comm.abort()
+
+
+# --- making one ---------------------------------------------------------------
+
+
+def _place():
+    """Says which broker this process uses, and on which machine."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{file.read().strip()} {default().status()['pid']}"
+
+
+def _places(store, rank, world_size):
+    """Of all ranks; and a name for the group, which rank 0 has made."""
+    try:
+        place, error = _place(), None
+    except Error as caught:
+        place, error = f"error {caught}", caught
+    store.set(f"place/{rank}", f"{place}\n{uuid.uuid4()}")
+    if error:
+        raise error
+    said = [store.get(f"place/{i}").decode().split("\n") for i in range(world_size)]
+    for i, (theirs, _) in enumerate(said):
+        if theirs.startswith("error "):
+            raise BackendError(f"rank {i}: {theirs.removeprefix('error ')}")
+    return {theirs for theirs, _ in said}, f"c10d.{said[0][1]}"
+
+
+def _make(store, rank, world_size, timeout):
+    places, name = _places(store, rank, world_size)
+    if len(places) == 1 and world_size <= _MAX_RANKS:
+        return ProcessGroup(name, rank, world_size, timeout)
+    if rank == 0:
+        why = f"its {world_size} ranks use {len(places)} brokers"
+        if len(places) == 1:
+            why = f"it has {world_size} ranks, and fsdpd takes {_MAX_RANKS}"
+        logging.getLogger("fsdp").warning("gloo works for a group, since %s", why)
+    return dist.ProcessGroupGloo(store, rank, world_size, timeout)
+
+
+def register():
+    """Make "fsdpd" known to init_process_group(); the import has done it."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _make, devices=["cpu"])
+
+
+register()

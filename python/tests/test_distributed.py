@@ -1,0 +1,336 @@
+"""The backend "fsdpd" beside gloo: in each process a group of each makes the
+same calls with the same tensors.
+
+What is moved must have the same bits. What is reduced is compared with the sum
+in the order of the ranks, bit by bit, and with gloo's, which rounds after each rank.
+"""
+
+import functools
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import crowd
+import fsdp.distributed
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8]
+DTYPES += [torch.uint8, torch.bool, torch.int32, torch.int64]
+FLOATS = DTYPES[:4]
+SIZES = (0, 1, 7, 1 << 20)  # bytes, at least one element
+OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+
+
+@functools.cache
+def groups():
+    return dist.new_group(backend="gloo"), dist.new_group(backend="fsdpd")
+
+
+def world():
+    return range(dist.get_world_size())
+
+
+@functools.cache
+def values(rank, shape, dtype, seed=0):
+    """The same in each process; not to be changed."""
+    generator = torch.Generator().manual_seed(100 * seed + rank)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    top = 2 if dtype == torch.bool else 100
+    return torch.randint(0, top, shape, generator=generator).to(dtype)
+
+
+class Case:
+    """A call with one dtype and shape; `own()` are this rank's inputs."""
+
+    def __init__(self, dtype, shape, op="SUM", view=lambda x: x):
+        self.dtype, self.shape, self.op, self.view = dtype, shape, op, view
+
+    def own(self, seed=0):
+        return self.view(values(dist.get_rank(), self.shape, self.dtype, seed).clone())
+
+    def parts(self):
+        return [self.own(seed) for seed in world()]
+
+    def empty(self):
+        return self.view(torch.zeros(self.shape, dtype=self.dtype))
+
+    def empties(self):
+        return [self.empty() for _ in world()]
+
+    def reduce_op(self):
+        return getattr(dist.ReduceOp, self.op)
+
+
+# --- the calls: each returns what the rank then has ---------------------------
+
+
+def broadcast(case, group):
+    tensors = case.parts()
+    for root, tensor in enumerate(tensors):
+        dist.broadcast(tensor, root, group)
+    return tensors
+
+
+def all_gather(case, group):
+    out = case.empties()
+    dist.all_gather(out, case.own(), group)
+    return out
+
+
+def all_gather_into_tensor(case, group):
+    out = torch.cat([x.contiguous().view(-1) for x in case.empties()])
+    dist.all_gather_into_tensor(out, case.own().contiguous().view(-1), group)
+    return [out]
+
+
+def all_gather_coalesced(case, group):
+    out = [[case.empty(), case.empty()] for _ in world()]
+    dist.all_gather_coalesced(out, [case.own(), case.own(1)], group)
+    return sum(out, [])
+
+
+def gather(case, group):
+    results = []
+    for root in world():
+        out = case.empties() if root == dist.get_rank() else None
+        dist.gather(case.own(), out, root, group)
+        results += out or []
+    return results
+
+
+def scatter(case, group):
+    results = [case.empty() for _ in world()]
+    for root, out in enumerate(results):
+        parts = case.parts() if root == dist.get_rank() else None
+        dist.scatter(out, parts, root, group)
+    return results
+
+
+def all_to_all_single(case, group):
+    flat = torch.cat([x.contiguous().view(-1) for x in case.parts()])
+    out = torch.zeros_like(flat)
+    dist.all_to_all_single(out, flat, group=group)
+    return [out]
+
+
+def uneven_all_to_all(case, group):
+    """Rank r gets r + s rows of rank s."""
+    rank, sizes = dist.get_rank(), [dist.get_rank() + s for s in world()]
+    rows = values(rank, (sum(sizes), *case.shape[:1]), case.dtype)
+    out = torch.zeros_like(rows)
+    dist.all_to_all_single(out, rows, sizes, sizes, group=group)
+    return [out]
+
+
+def ring(case, group):
+    n, rank, out = len(world()), dist.get_rank(), case.empty()
+    works = [dist.isend(case.own(), (rank + 1) % n, group, tag=3)] if n > 1 else []
+    works += [dist.irecv(out, (rank - 1) % n, group, tag=3)] if n > 1 else []
+    for work in works:
+        work.wait()
+    return [out]
+
+
+def from_anywhere(case, group):
+    if case.shape == (0,):
+        return []  # gloo cannot.
+    if dist.get_rank():
+        dist.send(case.own(), 0, group)
+        dist.barrier(group)
+        return []
+    out = {}
+    for _ in world()[1:]:
+        tensor = case.empty()
+        out[dist.recv(tensor, group=group)] = tensor
+    dist.barrier(group)  # Or the next message of a rank came here, too.
+    assert sorted(out) == list(world()[1:])
+    return [out[source] for source in sorted(out)]
+
+
+def objects(case, group):
+    said = [None for _ in world()]
+    dist.all_gather_object(said, case.own(), group)
+    one = [case.own() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(one, 0, group)
+    return said + one
+
+
+def future(case, group):
+    tensor = case.own()
+    work = dist.broadcast(tensor, 0, group, async_op=True)
+    (out,) = work.get_future().then(lambda f: [x.clone() for x in f.value()]).wait()
+    work.wait()
+    assert work.is_completed()
+    return [out]
+
+
+def batch(case, group):
+    n, rank, out = len(world()), dist.get_rank(), case.empty()
+    if n > 1:
+        pair = dist.P2POp(dist.isend, case.own(), (rank + 1) % n, group)
+        pair = [pair, dist.P2POp(dist.irecv, out, (rank - 1) % n, group)]
+        for work in dist.batch_isend_irecv(pair):
+            work.wait()
+    return [out]
+
+
+MOVES = [broadcast, all_gather, all_gather_into_tensor, all_gather_coalesced, gather]
+MOVES += [scatter, all_to_all_single, uneven_all_to_all, ring, from_anywhere, objects]
+MOVES += [future, batch]
+
+
+def all_reduce(case, group):
+    tensor = case.own()
+    dist.all_reduce(tensor, case.reduce_op(), group)
+    return [tensor]
+
+
+def reduce(case, group):
+    results = []
+    for root in world():
+        tensor = case.own()
+        dist.reduce(tensor, root, case.reduce_op(), group)
+        results += [tensor] if root == dist.get_rank() else []
+    return results
+
+
+def all_reduce_coalesced(case, group):
+    tensors = [case.own(), case.own(0)]
+    dist.all_reduce_coalesced(tensors, case.reduce_op(), group)
+    return tensors
+
+
+def coalescing(case, group):
+    tensors = [case.own(), case.own(0)]
+    with dist._coalescing_manager(group):
+        for tensor in tensors:
+            dist.all_reduce(tensor, case.reduce_op(), group)
+    return tensors
+
+
+def reduce_scatter(case, group):
+    """The same parts for each rank, so that all get the same sum."""
+    out = case.empty()
+    dist.reduce_scatter(out, [case.own() for _ in world()], case.reduce_op(), group)
+    return [out]
+
+
+def reduce_scatter_tensor(case, group):
+    parts = torch.cat([case.own().contiguous().view(-1) for _ in world()])
+    out = case.empty()
+    dist.reduce_scatter_tensor(out, parts, case.reduce_op(), group)
+    return [out]
+
+
+REDUCTIONS = [all_reduce, reduce, all_reduce_coalesced, coalescing, reduce_scatter]
+REDUCTIONS += [reduce_scatter_tensor]
+
+FOLDS = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+
+
+@functools.cache
+def in_order(op, dtype, shape):
+    """The reduction of all ranks' inputs, in their order, rounded once."""
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    inputs = [values(rank, shape, dtype).to(wide) for rank in world()]
+    total = functools.reduce(FOLDS[op], inputs)
+    return (total / len(inputs) if op == "AVG" else total).to(dtype)
+
+
+# --- comparing ----------------------------------------------------------------
+
+
+def bits(tensor):
+    if tensor.dtype == torch.bool:
+        return tensor.contiguous().view(torch.uint8) != 0  # gloo's may be 2
+    return tensor.contiguous().view(torch.uint8) if tensor.dim() else tensor
+
+
+def both(call, case):
+    """What each of the two backends gives."""
+    theirs, ours = (call(case, group) for group in groups())
+    assert len(ours) == len(theirs)
+    return list(zip(ours, theirs, strict=True))
+
+
+def check_move(call, dtype):
+    for size in SIZES:
+        case = Case(dtype, (size and max(1, size // dtype.itemsize),))
+        for mine, theirs in both(call, case):
+            assert mine.dtype == theirs.dtype and mine.shape == theirs.shape
+            assert torch.equal(bits(mine), bits(theirs)), size
+
+
+def ops_of(dtype):
+    """gloo has no means of integers, and no bits of floats."""
+    return OPS[:5] if dtype.is_floating_point else OPS[:1] + OPS[2:]
+
+
+def check_reduction(call, dtype):
+    for size in SIZES:
+        for op in ops_of(dtype) if size < 100 else ["SUM"]:
+            case = Case(dtype, (size and max(1, size // dtype.itemsize),), op)
+            for mine, theirs in both(call, case):
+                wanted = in_order(op, dtype, case.shape)
+                assert torch.equal(bits(mine), bits(wanted)), (size, op)
+                if dtype.is_floating_point:
+                    slack = dist.get_world_size() * torch.finfo(dtype).eps
+                    torch.testing.assert_close(
+                        mine, theirs, rtol=slack, atol=8 * slack, msg=f"{size} {op}"
+                    )
+                else:
+                    assert torch.equal(bits(mine), bits(theirs)), (size, op)
+
+
+VIEWS = {
+    "transposed": lambda x: x.view(3, 5).t(),
+    "strided": lambda x: x.view(3, 5)[:, ::2],
+    "offset": lambda x: x[3:12],
+    "scalar": lambda x: x[0],
+}
+
+
+def check_views(call):
+    """We take them all. gloo refuses some, on all ranks before it has begun."""
+    for view in VIEWS.values():
+        case = Case(torch.float32, (15,), view=view)
+        mine = call(case, groups()[1])
+        plain = Case(torch.float32, (15,), view=lambda x: view(x).contiguous())
+        for a, b in zip(mine, call(plain, groups()[1]), strict=True):
+            assert torch.equal(a, b)
+
+
+VIEWED = [broadcast, all_gather, gather, scatter, ring, all_reduce, reduce]
+VIEWED += [reduce_scatter]
+
+CASES = {
+    f"{call.__name__}-{str(dtype).removeprefix('torch.')}": functools.partial(
+        check, call, dtype
+    )
+    for check, calls in ((check_move, MOVES), (check_reduction, REDUCTIONS))
+    for call in calls
+    for dtype in DTYPES
+} | {f"views-{call.__name__}": functools.partial(check_views, call) for call in VIEWED}
+
+
+@pytest.fixture(scope="module")
+def verdicts(broker):
+    return functools.cache(lambda world: crowd.run("gloo", world, CASES))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("world", (1, 2, 3, 4))
+def test_each_call_gives_what_gloo_gives(verdicts, world, case):
+    crowd.check(verdicts(world), case)

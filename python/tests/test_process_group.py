@@ -1,0 +1,301 @@
+"""Groups of the backend "fsdpd": what they do besides moving the right bytes."""
+
+import datetime
+import functools
+import os
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import crowd
+import fsdp.distributed
+from conftest import PATIENCE, run
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def calls_are_made_in_order_whoever_waits():
+    tensor, works = torch.ones(3), []
+    for _ in range(20):
+        works.append(dist.all_reduce(tensor, async_op=True))
+        works.append(dist.broadcast(tensor, 0, async_op=True))
+    for work in reversed(works):
+        assert work.wait()
+    assert torch.equal(tensor, torch.full((3,), 2.0**20))
+
+
+def calls_of_many_threads_go_to_many_groups():
+    made = [dist.new_group() for _ in range(4)]
+    errors = []
+
+    def use(group):
+        try:
+            for i in range(50):
+                tensor = torch.full((100,), float(i))
+                dist.all_reduce(tensor, group=group)
+                assert torch.equal(tensor, torch.full((100,), 2.0 * i))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=use, args=(group,)) for group in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    for group in made:
+        dist.destroy_process_group(group)
+
+
+def a_callback_may_make_a_call():
+    tensor = torch.ones(1)
+
+    def again(future):
+        dist.all_reduce(future.value()[0])
+        return future.value()
+
+    work = dist.all_reduce(tensor, async_op=True)
+    work.get_future().then(again).wait()
+    assert tensor.item() == 4
+    late = work.get_future()  # of a call that is complete
+    assert late.done() and late.wait() == [tensor]
+
+
+def large_messages_cross_and_go_on_beside_collectives():
+    rank, other = dist.get_rank(), 1 - dist.get_rank()
+    mine, theirs = torch.full((1 << 20,), float(rank)), torch.empty(1 << 20)
+    sent = dist.isend(mine, other)
+    total = torch.ones(1)
+    dist.all_reduce(total)  # Nobody waits for the message meanwhile.
+    dist.recv(theirs, other)
+    sent.wait()
+    assert torch.equal(theirs, torch.full((1 << 20,), float(other)))
+
+
+def messages_wait_for_their_tag():
+    rank = dist.get_rank()
+    tensors = [torch.full((3,), float(i)) for i in range(3)]
+    if rank == 0:
+        for tag in (2, 0, 1):
+            dist.send(tensors[tag], 1, tag=tag)
+    else:
+        for tag in range(3):
+            got = torch.empty(3)
+            dist.recv(got, 0, tag=tag)
+            assert torch.equal(got, tensors[tag])
+
+
+def a_wait_has_a_time_out():
+    if dist.get_rank() == 0:
+        work = dist.irecv(torch.empty(1), 1)
+        with pytest.raises(fsdp.Error, match="rank 1 has not sent a message of tag 0 within 0.01 s"):
+            work.wait(datetime.timedelta(milliseconds=10))
+        assert not work.is_completed() and not work.is_success()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        work.wait()
+    else:
+        dist.send(torch.ones(1), 0)
+
+
+def what_is_wrong_in_itself_is_refused_and_changes_nothing():
+    one, two = torch.ones(3), torch.ones(3, dtype=torch.int32)
+    group = dist.group.WORLD
+    for call in (
+        lambda: dist.all_reduce(one, dist.ReduceOp.BAND),
+        lambda: dist.all_reduce(one.to(torch.float8_e4m3fn)),
+        lambda: dist.all_reduce(torch.empty(1, device="meta")),
+        lambda: dist.all_reduce(one.to_sparse()),
+        lambda: dist.all_to_all_single(one, one),
+        lambda: dist.all_to_all_single(one, one, [1, 1], [1, 2]),
+        lambda: dist.all_gather_into_tensor(one, one),
+        lambda: group.allgather([[one, two]], [one]),
+        lambda: group.allgather([[one]], [one]),
+        lambda: group.allreduce([one, one]),
+    ):
+        with pytest.raises((fsdp.Invalid, ValueError)):
+            call()
+    dist.barrier()
+
+
+def groups_of_groups():
+    """Each has its own ranks; who is not in it does not take part."""
+    singles = [dist.new_group([rank]) for rank in range(2)]
+    tensor = torch.ones(1) + dist.get_rank()
+    dist.all_reduce(tensor, group=singles[dist.get_rank()])
+    assert tensor.item() == 1 + dist.get_rank()
+
+
+def any_dtype_can_be_moved():
+    for dtype in (torch.complex64, torch.float8_e5m2, torch.uint16, torch.complex32):
+        tensor = torch.full((5,), 1.0 + dist.get_rank()).to(dtype)
+        out = [torch.empty_like(tensor) for _ in range(2)]
+        dist.all_gather(out, tensor)
+        assert [x.float()[0] if not dtype.is_complex else x[0].real for x in out] == [1, 2]
+    tensor = torch.complex(torch.ones(2), torch.ones(2))
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor, torch.complex(torch.full((2,), 2.0), torch.full((2,), 2.0)))
+
+
+def functional_collectives_work():
+    from torch.distributed import _functional_collectives as functional
+
+    group, rank = dist.group.WORLD, dist.get_rank()
+    x = torch.arange(4.0) + rank
+    assert torch.equal(functional.all_reduce(x, "sum", group), 2 * torch.arange(4.0) + 1)
+    gathered = functional.all_gather_tensor(x, 0, group)
+    assert torch.equal(gathered, torch.cat([torch.arange(4.0), torch.arange(4.0) + 1]))
+    scattered = functional.reduce_scatter_tensor(x, "sum", 0, group)
+    assert torch.equal(scattered, (2 * torch.arange(4.0) + 1).chunk(2)[rank])
+    passed = functional.all_to_all_single(x, None, None, group)
+    assert torch.equal(passed, torch.cat([(torch.arange(4.0) + i).chunk(2)[rank] for i in (0, 1)]))
+    assert torch.equal(functional.broadcast(x, 0, group), torch.arange(4.0))
+
+
+CASES = {
+    case.__name__: case
+    for case in (
+        calls_are_made_in_order_whoever_waits,
+        calls_of_many_threads_go_to_many_groups,
+        a_callback_may_make_a_call,
+        large_messages_cross_and_go_on_beside_collectives,
+        messages_wait_for_their_tag,
+        a_wait_has_a_time_out,
+        what_is_wrong_in_itself_is_refused_and_changes_nothing,
+        groups_of_groups,
+        any_dtype_can_be_moved,
+        functional_collectives_work,
+    )
+}
+
+
+@pytest.fixture(scope="module")
+def verdicts(broker):
+    return functools.cache(lambda: crowd.run("fsdpd", 2, CASES))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it(verdicts, case):
+    crowd.check(verdicts(), case)
+
+
+# --- ranks that end -----------------------------------------------------------
+
+@pytest.fixture
+def crew(broker, tmp_path):
+    """Starts ranks that wait, and then make a call."""
+    started = []
+
+    def start_crew(call, world=3, patience=3 * PATIENCE):
+        store = tmp_path / f"store{len(started)}"
+        ranks = [crowd.Rank(call, store, rank, world, patience) for rank in range(world)]
+        started.extend(ranks)
+        for rank in ranks:
+            assert rank.said() == "ready"
+        return ranks
+
+    yield start_crew
+    for rank in started:
+        rank.kill()
+
+
+def reduce():
+    dist.all_reduce(torch.ones(3))
+
+
+CALLS = {
+    "sync": reduce,
+    "async": lambda: dist.all_reduce(torch.ones(3), async_op=True).wait(),
+    "future": lambda: dist.all_reduce(torch.ones(3), async_op=True).get_future().wait(),
+    "receive": lambda: dist.recv(torch.ones(3), 1),
+    "send": lambda: dist.send(torch.ones(1 << 20), 1),
+    "barrier": dist.barrier,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_rank_that_is_killed_is_named(crew, call):
+    first, killed, last = crew(CALLS[call])
+    for rank in (first, last):
+        rank.go()
+    killed.kill()
+    for rank in (first, last):
+        error = rank.said()
+        assert isinstance(error, RuntimeError), error
+        assert "rank 1" in str(error) and str(killed.process.pid) in str(error)
+        if call != "future":  # It has passed through C++.
+            assert isinstance(error, fsdp.distributed.BackendError)
+
+
+@pytest.mark.parametrize("call", ("sync", "receive"))
+def test_a_rank_that_is_late_is_named(crew, call):
+    ranks = crew(CALLS[call], patience=2)
+    ranks[0].go()
+    error = ranks[0].said()
+    assert "rank 1" in str(error) and "within 2" in str(error)
+
+
+def test_ranks_that_differ_are_told_both_calls(crew):
+    ranks = crew(lambda: dist.all_reduce(torch.ones(3 + dist.get_rank())), world=2)
+    for rank in ranks:
+        rank.go()
+    for rank in ranks:
+        error = str(rank.said())
+        assert "all-reduce (sum of f32)" in error and "3" in error and "4" in error
+
+
+def test_a_group_can_be_made_again_after_a_death(crew):
+    for _ in range(2):
+        first, killed = crew(reduce, world=2)
+        killed.kill()
+        first.go()
+        assert "rank 1" in str(first.said())
+    for rank in (ranks := crew(reduce, world=2)):
+        rank.go()
+    assert [rank.said() for rank in ranks] == [None, None]
+
+
+# --- making one ---------------------------------------------------------------
+
+
+def test_a_process_may_end_without_destroying_its_group(broker, tmp_path):
+    status, out, err = run(
+        broker,
+        f"""
+        import torch, torch.distributed as dist, fsdp.distributed
+        dist.init_process_group("fsdpd", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+        dist.all_reduce(torch.ones(3), async_op=True).wait()
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        """,
+        "-W",
+        "ignore",
+    )
+    assert (status, out, err) == (0, "", "")
+
+
+def test_without_a_broker_every_rank_is_told(monkeypatch):
+    """Rank 1 has none."""
+    store = dist.HashStore()
+    store.set("place/1", "error cannot connect: no fsdpd listens\nx")
+    with pytest.raises(fsdp.distributed.BackendError, match="rank 1: cannot connect"):
+        fsdp.distributed._make(store, 0, 2, datetime.timedelta(seconds=PATIENCE))
+    monkeypatch.setenv("FSDP_SOCKET", "/nonexistent")
+    fsdp._default._forget()
+    with pytest.raises(fsdp.Error, match="nonexistent"):
+        fsdp.distributed._make(store, 0, 2, datetime.timedelta(seconds=PATIENCE))
+    assert store.get("place/0").startswith(b"error ")
+
+
+def uses_gloo():
+    group = dist.group.WORLD
+    assert isinstance(group._get_backend(torch.device("cpu")), dist.ProcessGroupGloo)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor, torch.full((2,), 2.0))
+
+
+def test_ranks_of_several_nodes_use_gloo(broker, monkeypatch):
+    monkeypatch.setattr(fsdp.distributed, "_place", lambda: f"node of {os.getpid()}")
+    crowd.check(crowd.run("fsdpd", 2, {"gloo": uses_gloo}), "gloo")
