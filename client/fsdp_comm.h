@@ -6,7 +6,7 @@
  * parameter, an *unshard* gathers the whole parameters for a while, and
  * gradients are summed and split into shards. The broker keeps the memory and
  * plans which rank has which part. A limiter bounds how much memory is whole at
- * a time. The ranks do the work, or fsdp-worker does (enum fsdp_home);
+ * a time. The ranks do the work, or fsdp-worker does (enum fsdp_executor);
  * all ranks of a node share one whole copy.
  *
  * Ranks are processes (or threads with a connection each) that join a
@@ -70,9 +70,9 @@ enum fsdp_limiter {
  * The call waits on the host for a stream that is given, and the work has
  * finished when its wait returns.
  */
-enum fsdp_home {
-	FSDP_HOME_RANK = 0,
-	FSDP_HOME_WORKER = 1,
+enum fsdp_executor {
+	FSDP_EXECUTOR_RANK = 0,
+	FSDP_EXECUTOR_WORKER = 1,
 };
 
 /* Registration of memory with NCCL, on devices whose executors are the ranks.
@@ -111,10 +111,10 @@ struct fsdp_comm_options {
 	uint32_t n_local;
 	const uint8_t *nccl_id;
 	/* The same for all ranks. On host memory the ranks gather (with
-	 * FSDP_LIMITER_WINDOW) and reduce themselves with FSDP_HOME_RANK: those
-	 * that wait do the work. Otherwise fsdp-worker does, also while none
-	 * waits. */
-	enum fsdp_home home;
+	 * FSDP_LIMITER_WINDOW) and reduce themselves with FSDP_EXECUTOR_RANK:
+	 * those that wait do the work. Otherwise fsdp-worker does, also while
+	 * none waits. */
+	enum fsdp_executor executor;
 	enum fsdp_memory memory; /* on devices; the same for all ranks */
 };
 
@@ -270,7 +270,7 @@ struct fsdp_work {
  * is unsharded without a system call: ranks may come in any order, the window
  * does not count it, and this call returns the errors.
  *
- * If the ranks are the executors (FSDP_HOME_RANK), this call returns the
+ * If the ranks are the executors (FSDP_EXECUTOR_RANK), this call returns the
  * errors. Otherwise the request is one-way, and fsdp_wait() returns them.
  * -EINVAL: the ranks unshard in different orders. -ENODATA: there was no commit
  * yet.
@@ -287,10 +287,10 @@ FSDP_API int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms);
  * Is the work complete? Returns 0 if it is, and then fsdp_wait() need not be
  * called; -EAGAIN if it is not (the message says what it waits for), or what
  * fsdp_wait() would return. It waits for no other rank. On host memory, where
- * the ranks gather (fsdp_comm_options.home), it copies one piece of at most 256
- * KiB on the way, if there is one: a rank that calls it between its own work
- * has a gather whole before it must wait. It asks the broker where only the
- * broker knows.
+ * the ranks gather (fsdp_comm_options.executor), it copies one piece of at most
+ * 256 KiB on the way, if there is one: a rank that calls it between its own
+ * work has a gather whole before it must wait. It asks the broker where only
+ * the broker knows.
  */
 FSDP_API int fsdp_test(const struct fsdp_work *work);
 /* Does the same as fsdp_wait() on devices for `stream`: the stream waits for
@@ -420,7 +420,7 @@ struct fsdp_comm_entry {
 	const char *note; /* "", or why it failed */
 	uint32_t n_local; /* ranks on this node */
 	bool is_on_devices;
-	enum fsdp_home home; /* on devices, while it runs */
+	enum fsdp_executor executor; /* on devices, while it runs */
 };
 
 struct fsdp_group_entry {

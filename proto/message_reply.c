@@ -436,7 +436,7 @@ ITEM(comm_item, check_comm_item,
      {TEXT(comm_item, note, MESSAGE_MAX_NOTE, "note")},
      {U32(comm_item, n_local)},
      {BOOL(comm_item, is_on_devices)},
-     {U32(comm_item, executor), IN(0, COMM_EXECUTOR_WORKER, "home"), CODE(EPROTO)});
+     {U32(comm_item, executor), IN(0, COMM_EXECUTOR_WORKER, "executor"), CODE(EPROTO)});
 
 BODY(comms_reply, NULL,
      {PAGE(comms_reply, items, comm_item)},

@@ -102,8 +102,8 @@ static int check_node(const struct comm *comm,
 	if (mine->executor != comm->asked.executor)
 		return error_set(err, -EINVAL,
 				 "others have joined communicator '%s' with "
-				 "the engine in %s, not in %s; all must give "
-				 "the same home",
+				 "%s as executor, not %s; all must give the "
+				 "same executor",
 				 comm->name,
 				 executor_word(comm->asked.executor),
 				 executor_word(mine->executor));

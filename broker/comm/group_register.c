@@ -97,9 +97,8 @@ static int choose_place(struct group *group, struct error *err)
 
 	if (is_offloaded && group->comm->asked.executor != COMM_EXECUTOR_RANK)
 		return error_set(err, -EINVAL,
-				 "fsdp-worker copies no shards to devices; "
-				 "offload is for ranks that do the work "
-				 "themselves (home rank)");
+				 "fsdp-worker cannot offload; give offload "
+				 "only with the ranks as executors");
 	for (uint32_t i = 0; i < 2; i++)
 		group->shards[i].is_offloaded = is_offloaded;
 	group->grads.is_offloaded = is_offloaded;

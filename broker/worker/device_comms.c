@@ -173,7 +173,7 @@ static int check_pair(const struct job_member *a, const struct job_member *b,
 			 "ranks %u and %u are both on device %s, and NCCL "
 			 "takes each device once in a process: give each rank "
 			 "its own, or have the ranks run NCCL themselves "
-			 "(FSDP_HOME_RANK)",
+			 "(FSDP_EXECUTOR_RANK)",
 			 a->rank, b->rank, text);
 }
 

@@ -20,15 +20,16 @@ static const char *const states[] = {[FSDP_COMM_KEPT] = "kept",
 				     [FSDP_COMM_FAILED] = "failed"};
 
 /* Who moves its bytes; of a kept one that is not known. */
-static const char *text_home(const void *field, char buffer[COLUMN_BUFFER])
+static const char *text_executor(const void *field, char buffer[COLUMN_BUFFER])
 {
 	const struct fsdp_comm_entry *entry = field;
 
 	(void)buffer;
 	if (entry->state == FSDP_COMM_KEPT)
 		return "-";
-	return entry->is_on_devices && entry->home == FSDP_HOME_RANK ? "rank"
-								     : "worker";
+	return entry->is_on_devices && entry->executor == FSDP_EXECUTOR_RANK
+		       ? "rank"
+		       : "worker";
 }
 
 static const char *text_state(const void *field, char buffer[COLUMN_BUFFER])
@@ -77,7 +78,7 @@ static const struct column comm_columns[] = {
 	{NULL, "shards", COLUMN_U32, AT(n_shards)},
 	{"MEMORY", "memory", COLUMN_TEXT, AT(is_on_devices),
 	 .text = text_memory},
-	{"HOME", "home", COLUMN_TEXT, .text = text_home},
+	{"EXECUTOR", "executor", COLUMN_TEXT, .text = text_executor},
 	{">STEP", "step", COLUMN_U64, AT(step)},
 	{">GROUPS", "groups", COLUMN_U32, AT(n_groups)},
 	{">KEPT", "bytes", COLUMN_SIZE, AT(n_bytes)},

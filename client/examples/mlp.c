@@ -34,8 +34,8 @@ struct options {
 	const char *device;  /* a GPU's name or number; NULL: host memory */
 	const char *id_file; /* that has the NCCL id; NULL: one node */
 	uint64_t local;      /* ranks on this node; 0: all */
-	enum fsdp_home home; /* who does what is on devices */
-	bool offload;        /* on devices: keep the shards on the host */
+	enum fsdp_executor executor; /* who does what is on devices */
+	bool offload; /* on devices: keep the shards on the host */
 	uint64_t world, rank, n_steps;
 	uint64_t dies_at; /* kill ourselves in this step; 0: do not */
 	bool is_alone;
@@ -432,7 +432,7 @@ static int join(struct trainer *trainer, struct fsdp_client *client)
 	const struct options *options = trainer->options;
 	struct fsdp_comm_options join = {
 		.n_local = (uint32_t)options->local,
-		.home = options->home,
+		.executor = options->executor,
 	};
 	struct fsdp_device device;
 	int r = 0;
@@ -587,7 +587,7 @@ static int usage(void)
 {
 	fputs("usage: mlp --world N --rank R [--name NAME] [--steps N]\n"
 	      "           [--out FILE] [--die-at STEP] [--device GPU]\n"
-	      "           [--local N --id FILE] [--home rank|worker]\n"
+	      "           [--local N --id FILE] [--executor rank|worker]\n"
 	      "           [--offload]\n"
 	      "       mlp --alone --world N [--steps N] [--out FILE]\n",
 	      stderr);
@@ -604,11 +604,11 @@ static bool take_number(uint64_t *ret)
 	return *optarg >= '0' && *optarg <= '9' && !*end && !errno;
 }
 
-static bool take_home(enum fsdp_home *ret)
+static bool take_executor(enum fsdp_executor *ret)
 {
-	*ret = strcmp(optarg, "worker") == 0 ? FSDP_HOME_WORKER
-					     : FSDP_HOME_RANK;
-	return *ret == FSDP_HOME_WORKER || strcmp(optarg, "rank") == 0;
+	*ret = strcmp(optarg, "worker") == 0 ? FSDP_EXECUTOR_WORKER
+					     : FSDP_EXECUTOR_RANK;
+	return *ret == FSDP_EXECUTOR_WORKER || strcmp(optarg, "rank") == 0;
 }
 
 static bool parse(int argc, char **argv, struct options *ret)
@@ -617,7 +617,7 @@ static bool parse(int argc, char **argv, struct options *ret)
 		{"alone", no_argument, NULL, 'a'},
 		{"device", required_argument, NULL, 'g'},
 		{"die-at", required_argument, NULL, 'd'},
-		{"home", required_argument, NULL, 'h'},
+		{"executor", required_argument, NULL, 'e'},
 		{"id", required_argument, NULL, 'i'},
 		{"local", required_argument, NULL, 'l'},
 		{"name", required_argument, NULL, 'n'},
@@ -645,8 +645,8 @@ static bool parse(int argc, char **argv, struct options *ret)
 		case 'f':
 			ret->offload = true;
 			break;
-		case 'h':
-			is_right &= take_home(&ret->home);
+		case 'e':
+			is_right &= take_executor(&ret->executor);
 			break;
 		case 'i':
 			ret->id_file = optarg;

@@ -29,7 +29,7 @@ static int show_comm(const struct comm_item *item, fsdp_comm_fn *fn, void *data)
 		.note = item->note,
 		.n_local = item->n_local,
 		.is_on_devices = item->is_on_devices,
-		.home = (enum fsdp_home)item->executor,
+		.executor = (enum fsdp_executor)item->executor,
 	};
 
 	return fn(&entry, data);

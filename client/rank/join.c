@@ -24,9 +24,9 @@ _Static_assert(FSDP_MAX_RANKS == MESSAGE_MAX_RANKS, "one limit of ranks");
 _Static_assert((int)FSDP_LIMITER_WINDOW == (int)COMM_LIMITER_WINDOW &&
 		       (int)FSDP_LIMITER_FSDP1 == (int)COMM_LIMITER_FSDP1,
 	       "one numbering of limiters");
-_Static_assert((int)FSDP_HOME_RANK == (int)COMM_EXECUTOR_RANK &&
-		       (int)FSDP_HOME_WORKER == (int)COMM_EXECUTOR_WORKER,
-	       "one numbering of homes");
+_Static_assert((int)FSDP_EXECUTOR_RANK == (int)COMM_EXECUTOR_RANK &&
+		       (int)FSDP_EXECUTOR_WORKER == (int)COMM_EXECUTOR_WORKER,
+	       "one numbering of executors");
 _Static_assert((int)FSDP_MEMORY_DEFAULT == (int)COMM_MEMORY_DEFAULT &&
 		       (int)FSDP_MEMORY_REGISTERED ==
 			       (int)COMM_MEMORY_REGISTERED,
@@ -53,7 +53,7 @@ static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
 		.n_local = o->n_local,
 		.has_nccl_id = o->nccl_id != NULL,
 		.memory = o->memory,
-		.executor = (uint32_t)o->home,
+		.executor = (uint32_t)o->executor,
 		.direct = COMM_DIRECT_ALL,
 	};
 

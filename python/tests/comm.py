@@ -51,7 +51,7 @@ class CommOptions(Sized):
         ("device", c_void_p),
         ("n_local", c_uint32),
         ("nccl_id", c_void_p),
-        ("home", c_uint32),
+        ("executor", c_uint32),
         ("memory", c_uint32),
     ]
 

@@ -124,22 +124,22 @@ static void open_side(struct side *side, const struct bench *bench,
 	};
 
 	party_start(&side->party, bench,
-		    ranks->home == FSDP_HOME_RANK ? "ranks" : "worker",
+		    ranks->executor == FSDP_EXECUTOR_RANK ? "ranks" : "worker",
 		    ranks->n_ranks, false, rank_serve, ranks);
 	side_open(side, &order);
 }
 
-static void compare_homes(const struct bench *bench,
-			  const struct daemon *daemon, uint32_t n_ranks,
-			  uint64_t size, struct result *ret)
+static void compare_executors(const struct bench *bench,
+			      const struct daemon *daemon, uint32_t n_ranks,
+			      uint64_t size, struct result *ret)
 {
 	struct rank_options ranks = {.socket = daemon->socket,
 				     .n_ranks = n_ranks,
-				     .home = FSDP_HOME_RANK};
+				     .executor = FSDP_EXECUTOR_RANK};
 	struct rank_options worker = ranks;
 	struct side ours, floor;
 
-	worker.home = FSDP_HOME_WORKER;
+	worker.executor = FSDP_EXECUTOR_WORKER;
 	open_side(&ours, bench, &ranks, size);
 	open_side(&floor, bench, &worker, size);
 	sides_compare(&ours, &floor, bench, ret);
@@ -155,7 +155,7 @@ static void compare_reductions(const struct bench *bench, uint64_t size,
 	daemon_start(&daemon, bench,
 		     &(struct daemon_options){.is_unpinned = true});
 	for (uint32_t n_ranks = 2; n_ranks <= 4; n_ranks += 2) {
-		compare_homes(bench, &daemon, n_ranks, size, &result);
+		compare_executors(bench, &daemon, n_ranks, size, &result);
 		if (result.ratio > ret->ratio)
 			*ret = result;
 	}

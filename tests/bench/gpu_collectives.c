@@ -125,7 +125,8 @@ static bool has_nccl(const struct gpu *gpu)
 static bool has_devices(const struct gpu *gpu,
 			const struct gpu_variant *variant)
 {
-	if (variant->home == FSDP_HOME_RANK || gpu->n_devices >= GPU_N_RANKS)
+	if (variant->executor == FSDP_EXECUTOR_RANK ||
+	    gpu->n_devices >= GPU_N_RANKS)
 		return true;
 	gpu_leave_out("collectives by the worker",
 		      "a device for each rank is needed");

@@ -8,12 +8,13 @@
 #define WAIT_MS    60000
 
 const struct gpu_variant gpu_variants[N_GPU_VARIANTS] = {
-	{"in place", ALL_GATHER, 1, FSDP_LAYOUT_IN_PLACE, FSDP_HOME_RANK},
-	{"flat", ALL_GATHER, MAX_PARAMS, FSDP_LAYOUT_FLAT, FSDP_HOME_RANK},
-	{"f32", REDUCE_SCATTER, 1, FSDP_LAYOUT_IN_PLACE, FSDP_HOME_RANK},
-	{"by worker", ALL_GATHER, 1, FSDP_LAYOUT_IN_PLACE, FSDP_HOME_WORKER},
+	{"in place", ALL_GATHER, 1, FSDP_LAYOUT_IN_PLACE, FSDP_EXECUTOR_RANK},
+	{"flat", ALL_GATHER, MAX_PARAMS, FSDP_LAYOUT_FLAT, FSDP_EXECUTOR_RANK},
+	{"f32", REDUCE_SCATTER, 1, FSDP_LAYOUT_IN_PLACE, FSDP_EXECUTOR_RANK},
+	{"by worker", ALL_GATHER, 1, FSDP_LAYOUT_IN_PLACE,
+	 FSDP_EXECUTOR_WORKER},
 	{"by worker", REDUCE_SCATTER, 1, FSDP_LAYOUT_IN_PLACE,
-	 FSDP_HOME_WORKER},
+	 FSDP_EXECUTOR_WORKER},
 };
 
 void gpu_rank_place(const struct gpu *gpu, uint32_t rank)
@@ -104,7 +105,7 @@ static void join(struct rank *rank, const struct stage_order *order)
 {
 	const struct gpu_variant *variant = rank->variant;
 	struct fsdp_comm_options options = {.device = &rank->device,
-					    .home = variant->home};
+					    .executor = variant->executor};
 	struct fsdp_policy policy = {.layout = variant->layout};
 	struct fsdp_param_spec params[MAX_PARAMS] = {0};
 	char names[MAX_PARAMS][16];

@@ -16,7 +16,8 @@ struct gpu_variant {
 	enum collective collective;
 	uint32_t n_params;
 	enum fsdp_layout layout;
-	enum fsdp_home home; /* the worker needs a device for each rank */
+	enum fsdp_executor
+		executor; /* the worker needs a device for each rank */
 };
 
 #define N_GPU_VARIANTS 5

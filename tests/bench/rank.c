@@ -165,7 +165,7 @@ static void join(struct rank *rank, const struct stage_order *order,
 {
 	struct fsdp_comm_options options = {
 		.n_shards = variant->collective == ALL_REDUCE ? 1 : 0,
-		.home = rank->options->home,
+		.executor = rank->options->executor,
 	};
 	struct fsdp_policy policy = {
 		.param_dtype = variant->whole,

@@ -43,7 +43,7 @@ uint64_t variant_memory(const struct variant *variant, uint32_t n_ranks,
 struct rank_options {
 	const char *socket;
 	uint32_t n_ranks;
-	enum fsdp_home home;
+	enum fsdp_executor executor;
 };
 
 /* Run a rank. `data` is struct rank_options. Orders give the variant by its

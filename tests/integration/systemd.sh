@@ -85,7 +85,7 @@ two_ranks()
 	local rank ranks=()
 
 	for rank in 0 1; do
-		as_user "$build/mlp" --home worker --world 2 --rank $rank \
+		as_user "$build/mlp" --executor worker --world 2 --rank $rank \
 			>"$dir/rank$rank" 2>&1 &
 		ranks+=($!)
 	done

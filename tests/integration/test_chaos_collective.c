@@ -71,7 +71,7 @@ static bool is_of_collectives(const char *name)
 /* Is fsdp-worker the executor on host memory? By default the ranks are. */
 static bool has_engine(void)
 {
-	return getenv("FSDP_TEST_HOME") && !are_on_devices();
+	return getenv("FSDP_TEST_EXECUTOR") && !are_on_devices();
 }
 
 /* Choose the first passage, the last one, or one between. */
@@ -361,7 +361,7 @@ Test(chaos_collective, the_worker_dies_before_a_rank_s_calls)
 	struct training training;
 
 	host_memory_only("on devices the ranks do the work");
-	setenv("FSDP_TEST_HOME", "worker", 1);
+	setenv("FSDP_TEST_EXECUTOR", "worker", 1);
 	n = count_calls(&four);
 	for (unsigned int i = 0; i < n; i += 1 + n / 32) {
 		struct order order = {WORKER, i % 4, i};
@@ -380,7 +380,7 @@ Test(chaos_collective, the_worker_dies_with_work_on_its_hands)
 	struct training training;
 
 	host_memory_only("on devices the ranks do the work");
-	setenv("FSDP_TEST_HOME", "worker", 1);
+	setenv("FSDP_TEST_EXECUTOR", "worker", 1);
 	n = count_calls(&two);
 	for (unsigned int i = 0; i < n; i += 1 + n / 32) {
 		struct order order = {STOPPED_WORKER, i % 2, i};

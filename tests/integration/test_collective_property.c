@@ -614,7 +614,7 @@ static int play(struct self *self)
 	memory_of_rank(self->rank, &self->it.options);
 	/* Who does the work is nothing that the bits depend on. */
 	if (!are_on_devices() && self->it.seed % 3 == 0)
-		self->it.options.home = FSDP_HOME_WORKER;
+		self->it.options.executor = FSDP_EXECUTOR_WORKER;
 	r = refused(self, "join",
 		    fsdp_comm_join(client, "prop", self->it.world, self->rank,
 				   &self->it.options, &self->comm));

@@ -60,7 +60,7 @@ static int reduce(void)
 	return trainer_sees_gradients(IN_PLACE, mean) ? 0 : -EIO;
 }
 
-static void kill_broker_at(const char *point, enum fsdp_home home,
+static void kill_broker_at(const char *point, enum fsdp_executor executor,
 			   int (*work)(void))
 {
 	struct crew crew = {
@@ -68,7 +68,7 @@ static void kill_broker_at(const char *point, enum fsdp_home home,
 		.comm = "test",
 		.layers = LAYERS,
 		.n_layers = 2,
-		.options = {.home = home},
+		.options = {.executor = executor},
 	};
 
 	/* Anew each time: the supervisor bears only so many deaths. */
@@ -94,18 +94,18 @@ static void kill_broker_at(const char *point, enum fsdp_home home,
 }
 
 static void kill_broker_at_each(const char *const *points, size_t n,
-				enum fsdp_home home, int (*work)(void))
+				enum fsdp_executor executor, int (*work)(void))
 {
 	if (!chaos_has_points())
 		cr_skip_test("built without points");
 	for (size_t i = 0; i < n; i++)
-		kill_broker_at(points[i], home, work);
+		kill_broker_at(points[i], executor, work);
 }
 
 static void need_ranks_that_work(void)
 {
 	host_memory_only("on devices the ranks have no board");
-	if (getenv("FSDP_TEST_HOME"))
+	if (getenv("FSDP_TEST_EXECUTOR"))
 		cr_skip_test("fsdp-worker does the work");
 }
 
@@ -120,9 +120,9 @@ Test(collective_restart, a_gather_by_the_broker_s_engine_keeps_the_step)
 		"verb.wait.done",    "verb.wait.committed"};
 
 	if (are_on_devices())
-		kill_broker_at_each(points + 2, 4, FSDP_HOME_RANK, gather);
+		kill_broker_at_each(points + 2, 4, FSDP_EXECUTOR_RANK, gather);
 	else
-		kill_broker_at_each(points, 6, FSDP_HOME_WORKER, gather);
+		kill_broker_at_each(points, 6, FSDP_EXECUTOR_WORKER, gather);
 }
 
 Test(collective_restart, a_gather_by_ranks_keeps_the_step)
@@ -131,7 +131,7 @@ Test(collective_restart, a_gather_by_ranks_keeps_the_step)
 					     "verb.gather_buffer.committed"};
 
 	need_ranks_that_work();
-	kill_broker_at_each(points, 2, FSDP_HOME_RANK, gather);
+	kill_broker_at_each(points, 2, FSDP_EXECUTOR_RANK, gather);
 }
 
 Test(collective_restart, a_reduction_by_the_broker_s_engine_keeps_the_step)
@@ -143,9 +143,9 @@ Test(collective_restart, a_reduction_by_the_broker_s_engine_keeps_the_step)
 		"reduce.submitted", "reduce.done"};
 
 	if (are_on_devices())
-		kill_broker_at_each(points, 5, FSDP_HOME_RANK, reduce);
+		kill_broker_at_each(points, 5, FSDP_EXECUTOR_RANK, reduce);
 	else
-		kill_broker_at_each(points, 6, FSDP_HOME_WORKER, reduce);
+		kill_broker_at_each(points, 6, FSDP_EXECUTOR_WORKER, reduce);
 }
 
 Test(collective_restart, a_reduction_by_ranks_keeps_the_step)
@@ -155,5 +155,5 @@ Test(collective_restart, a_reduction_by_ranks_keeps_the_step)
 		"verb.comm_place.done", "verb.comm_place.committed"};
 
 	need_ranks_that_work();
-	kill_broker_at_each(points, 4, FSDP_HOME_RANK, reduce);
+	kill_broker_at_each(points, 4, FSDP_EXECUTOR_RANK, reduce);
 }

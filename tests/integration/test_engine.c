@@ -42,7 +42,7 @@ static void start(const struct daemon_options *options)
 	};
 
 	/* The ranks would do the work themselves. */
-	setenv("FSDP_TEST_HOME", "worker", 1);
+	setenv("FSDP_TEST_EXECUTOR", "worker", 1);
 	daemon_start_with(&daemon_, options);
 	crew_set(&crew);
 	ranks_start(&ranks, 2);

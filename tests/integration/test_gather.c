@@ -571,7 +571,7 @@ Test(gather, a_rank_that_is_killed_while_a_gather_runs_is_named)
 	char text[64];
 
 	host_memory_only("on devices the ranks do the work");
-	start(2, &(struct crew){.options = {.home = FSDP_HOME_WORKER}});
+	start(2, &(struct crew){.options = {.executor = FSDP_EXECUTOR_WORKER}});
 	cr_assert(eq(int, ranks_run(&ranks, run_ahead), 0));
 	/* Nobody has waited for the last prefetch. */
 	cr_assert(status_await(client, "jobs_running", 0));
@@ -629,7 +629,7 @@ Test(gather, a_worker_that_is_killed_fails_the_run_and_no_more)
 	pid_t worker;
 
 	host_memory_only("on devices the ranks do the work");
-	start(2, &(struct crew){.options = {.home = FSDP_HOME_WORKER}});
+	start(2, &(struct crew){.options = {.executor = FSDP_EXECUTOR_WORKER}});
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
 	starts = status_value(client, "worker_starts");
 	worker = freeze_worker();

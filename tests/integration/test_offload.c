@@ -389,7 +389,7 @@ Test(offload, on_host_memory_there_is_nothing_to_offload)
 
 static int join_by_worker(void)
 {
-	setenv("FSDP_TEST_HOME", "worker", 1);
+	setenv("FSDP_TEST_EXECUTOR", "worker", 1);
 	return trainer_join();
 }
 
@@ -397,7 +397,7 @@ Test(offload, the_worker_offloads_nothing)
 {
 	start(1);
 	cr_expect(eq(int, rank_run(&ranks, 0, join_by_worker), -EINVAL));
-	assert_says(0, "fsdp-worker copies no shards");
+	assert_says(0, "fsdp-worker cannot offload");
 }
 
 /* The driver takes no more pages: the rank gives up, and is missed. */

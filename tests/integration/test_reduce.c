@@ -562,8 +562,8 @@ Test(reduce, a_rank_that_is_killed_while_it_runs_is_named)
 	pid_t worker, victim;
 	char text[64];
 
-	host_memory_only("of the worker on devices test_home has more");
-	setenv("FSDP_TEST_HOME", "worker", 1);
+	host_memory_only("of the worker on devices test_executor has more");
+	setenv("FSDP_TEST_EXECUTOR", "worker", 1);
 	start(2, NULL);
 	cr_assert(eq(int, ranks_run(&ranks, reduce_all), 0));
 	worker = freeze_worker();
@@ -680,7 +680,7 @@ Test(reduce, inputs_that_ranks_keep_are_recalled)
 		cr_assert(eq(int, ranks_run(&ranks, wait_again0), 0));
 	}
 	must(pthread_create(&thread, NULL, alloc_patiently, &code) == 0);
-	if (!getenv("FSDP_TEST_HOME"))
+	if (!getenv("FSDP_TEST_EXECUTOR"))
 		cr_assert(status_await(client, "waiters", 1));
 	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
 	must(pthread_join(thread, NULL) == 0);
@@ -718,8 +718,8 @@ Test(reduce, a_worker_that_is_killed_fails_the_run_and_no_more)
 	uint64_t starts;
 	pid_t worker;
 
-	host_memory_only("of the worker on devices test_home has more");
-	setenv("FSDP_TEST_HOME", "worker", 1);
+	host_memory_only("of the worker on devices test_executor has more");
+	setenv("FSDP_TEST_EXECUTOR", "worker", 1);
 	start(2, NULL);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
 	cr_assert(eq(int, ranks_run(&ranks, reduce_all), 0));

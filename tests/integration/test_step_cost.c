@@ -294,7 +294,7 @@ static void measure(const char *form, uint32_t n_ranks, uint32_t n_shards)
 				.n_layers = N_LAYERS});
 	ranks_start(&ranks, n_ranks);
 	cr_assert(zero(int, ranks_run(&ranks, begin)));
-	if (getenv("FSDP_TEST_HOME"))
+	if (getenv("FSDP_TEST_EXECUTOR"))
 		pid = worker_await(&daemon_, 0);
 	before = count(pid);
 	cr_assert(zero(int, ranks_run(&ranks, train)));
@@ -312,7 +312,7 @@ Test(step_cost, by_ranks)
 
 Test(step_cost, by_the_worker)
 {
-	setenv("FSDP_TEST_HOME", "worker", 1);
+	setenv("FSDP_TEST_EXECUTOR", "worker", 1);
 	measure("worker", 2, 0);
 	for (int i = 0; i < N_CALLS; i++)
 		cr_expect(i == COMMIT_WAIT || costs[0][i].naps == 0, "%s",

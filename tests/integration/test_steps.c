@@ -179,7 +179,7 @@ Test(steps, a_commit_needs_no_wait_for_a_reduction)
 			    .n_layers = 1,
 			    .options = {.timeout_ms = 20000}};
 
-	if (!are_on_devices() || getenv("FSDP_TEST_HOME"))
+	if (!are_on_devices() || getenv("FSDP_TEST_EXECUTOR"))
 		cr_skip_test("fsdp-worker may refuse the commit meanwhile");
 	crew_set(&crew);
 	ranks_start(&ranks, 2);

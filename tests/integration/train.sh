@@ -150,7 +150,7 @@ check "a death on the way changes no bit" same_as_alone killed 4 40
 check "survivors were told who died" grep -q "rank 2 (pid $victim, mlp)" rank0
 
 for r in 0 1; do
-	rank worker 2 400 "$r" --home worker
+	rank worker 2 400 "$r" --executor worker
 done
 check "the run is under way" await_step worker 20
 worker=$(counter worker_pid)

@@ -2,9 +2,9 @@
 # Training on devices, on the doubles of the driver and of NCCL: in one broker,
 # and in two brokers that stand for two nodes; with deaths on the way.
 #
-#   train_devices.sh FSDPD FSDPCTL MLP [HOME]
+#   train_devices.sh FSDPD FSDPCTL MLP [EXECUTOR]
 #
-# HOME: who does the work, "rank" or "worker".
+# EXECUTOR: who does the work, "rank" or "worker".
 #
 # The doubles sum in the order of the ranks, as one process alone does, so that
 # the weights come out the same, bit by bit. On a real driver, with
@@ -12,7 +12,7 @@
 # one, and are nodes of their own to NCCL then.
 set -u
 
-fsdpd=$1 fsdpctl=$2 mlp=$3 home=${4:-rank}
+fsdpd=$1 fsdpctl=$2 mlp=$3 executor=${4:-rank}
 dir=$(mktemp -d)
 FAKECUDA_DIR=$(mktemp -d -p /dev/shm)
 export FAKECUDA_DIR FAKECUDA_DEVICES=4
@@ -72,7 +72,7 @@ rank()
 	((world > n_gpus)) && shared=("NCCL_HOSTID=node-$rank")
 	env "${shared[@]}" FSDP_SOCKET="$dir/node$node" "$mlp" --name "$run" --world "$world" \
 		--rank "$rank" --steps "$steps" --out "$dir/$run.bin" \
-		--device $((rank % n_gpus)) --home "$home" "$@" >>"$dir/rank$rank" 2>&1 &
+		--device $((rank % n_gpus)) --executor "$executor" "$@" >>"$dir/rank$rank" 2>&1 &
 	ranks[$rank]=$!
 }
 
@@ -129,7 +129,7 @@ done
 check "$most ranks of 2 nodes train to the end" all_end
 check "2 nodes have the weights of one process" same_as_alone nodes $most 10
 
-if [[ $home == rank ]]; then
+if [[ $executor == rank ]]; then
 	for ((r = 0; r < most; r++)); do
 		rank $((1 + r / half)) offload $most 10 "$r" --local $half --id "$dir/id" --offload
 	done
@@ -166,7 +166,7 @@ kill -9 "$(pgrep -P "${daemons[0]}" | head -n 1)"
 check "the ranks went on after the broker's death" all_end
 check "the broker's death changes no bit" same_as_alone broker 2 200
 
-[[ $home == worker ]] || exit 0
+[[ $executor == worker ]] || exit 0
 for r in 0 1; do
 	rank 1 worker 2 200 "$r"
 done

@@ -62,9 +62,9 @@ static void share_device(uint32_t rank)
 
 static bool is_by_worker(void)
 {
-	const char *home = getenv("FSDP_TEST_HOME");
+	const char *executor = getenv("FSDP_TEST_EXECUTOR");
 
-	return home && strcmp(home, "worker") == 0;
+	return executor && strcmp(executor, "worker") == 0;
 }
 
 void memory_of_rank(uint32_t rank, struct fsdp_comm_options *options)
@@ -72,7 +72,7 @@ void memory_of_rank(uint32_t rank, struct fsdp_comm_options *options)
 	static struct fsdp_device name;
 
 	if (is_by_worker())
-		options->home = FSDP_HOME_WORKER;
+		options->executor = FSDP_EXECUTOR_WORKER;
 	if (!are_on_devices())
 		return;
 	if (rank >= n_gpus())

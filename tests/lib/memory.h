@@ -33,7 +33,7 @@ void memory_write(struct fsdp_tensor *tensor, size_t offset, const void *from,
 /* --- in a rank, which on devices has one of its own ---------------------- */
 
 /* A rank joins with these options, and has its memory there from now on. If
- * FSDP_TEST_HOME=worker is set, fsdp-worker is the executor. */
+ * FSDP_TEST_EXECUTOR=worker is set, fsdp-worker is the executor. */
 void memory_of_rank(uint32_t rank, struct fsdp_comm_options *options);
 
 /* Map or allocate host memory that stands for `size` bytes of the rank at

@@ -7,9 +7,9 @@
  * it does the means of gradients over 1, 2 and 4 ranks.
  *
  * If FSDP_TEST_DEVICES is set in the environment, all of it is on devices, one
- * for each rank as far as there are enough. If FSDP_TEST_HOME=worker is set,
- * fsdp-worker does the work; if FSDP_TEST_OFFLOAD is set, shards and gradients
- * are in host memory.
+ * for each rank as far as there are enough. If FSDP_TEST_EXECUTOR=worker is
+ * set, fsdp-worker does the work; if FSDP_TEST_OFFLOAD is set, shards and
+ * gradients are in host memory.
  *
  * The crew is set before ranks_start(). Everything else is for a rank's own
  * process. The functions return 0 or a negative code, whose sentence they note.

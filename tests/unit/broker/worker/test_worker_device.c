@@ -329,7 +329,7 @@ Test(worker_device, a_communicator_that_cannot_be_is_refused)
 	node_start(&node, 0, 2);
 	job = good = comm_message(&node, 7);
 	job.members[1].device = job.members[0].device;
-	expect_no_comm(&node, &job, "FSDP_HOME_RANK");
+	expect_no_comm(&node, &job, "FSDP_EXECUTOR_RANK");
 	job = good;
 	job.members[1].rank = 0;
 	expect_no_comm(&node, &job, "rank 0 comes twice");

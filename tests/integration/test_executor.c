@@ -8,8 +8,8 @@
 #include "cuda/context.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/device.h"
+#include "tests/lib/executor.h"
 #include "tests/lib/gpu.h"
-#include "tests/lib/home.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -19,7 +19,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-TestSuite(home, .init = home_set_up, .fini = home_tear_down, .timeout = 60);
+TestSuite(executor, .init = executor_set_up, .fini = executor_tear_down,
+	  .timeout = 60);
 
 /* --- where it is --------------------------------------------------------- */
 
@@ -38,18 +39,20 @@ static bool has_mapped(pid_t pid, const char *library)
 	return is_found;
 }
 
-Test(home, nccl_is_in_the_worker_and_nowhere_else)
+Test(executor, nccl_is_in_the_worker_and_nowhere_else)
 {
 	pid_t worker;
 
-	home_start_crew();
-	home_must_train();
-	worker = worker_await(&home_daemon, 0);
+	executor_start_crew();
+	executor_must_train();
+	worker = worker_await(&executor_daemon, 0);
 	cr_expect(eq(long, gpu_count(worker, "contexts"), 2));
 	cr_expect(has_mapped(worker, "libnccl"));
-	cr_expect(not(has_mapped(daemon_broker_pid(&home_daemon), "libnccl")));
+	cr_expect(not(
+		has_mapped(daemon_broker_pid(&executor_daemon), "libnccl")));
 	for (uint32_t i = 0; i < 2; i++)
-		cr_expect(not(has_mapped(home_ranks.actors[i].pid, "libnccl")));
+		cr_expect(not(
+			has_mapped(executor_ranks.actors[i].pid, "libnccl")));
 }
 
 /* A step in which nobody looks at a number. */
@@ -75,21 +78,23 @@ static int train_blindly(void)
 	return rank_note(r);
 }
 
-Test(home, a_rank_that_asks_for_no_address_has_no_context)
+Test(executor, a_rank_that_asks_for_no_address_has_no_context)
 {
-	home_start(2, 1);
-	cr_assert(zero(int, ranks_run(&home_ranks, trainer_join)));
-	cr_assert(zero(int, ranks_run(&home_ranks, train_blindly)));
-	cr_expect(eq(u64, status_value(home_client, "gathers"), 1));
-	cr_expect(eq(u64, status_value(home_client, "reductions"), 1));
+	executor_start(2, 1);
+	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_join)));
+	cr_assert(zero(int, ranks_run(&executor_ranks, train_blindly)));
+	cr_expect(eq(u64, status_value(executor_client, "gathers"), 1));
+	cr_expect(eq(u64, status_value(executor_client, "reductions"), 1));
 	for (uint32_t i = 0; i < 2; i++)
-		cr_expect(le(long,
-			     gpu_count(home_ranks.actors[i].pid, "contexts"),
-			     0));
+		cr_expect(
+			le(long,
+			   gpu_count(executor_ranks.actors[i].pid, "contexts"),
+			   0));
 	/* Whoever asks has one from then on. */
-	cr_assert(zero(int, ranks_run(&home_ranks, trainer_commit)));
-	cr_expect(eq(long, gpu_count(home_ranks.actors[0].pid, "contexts"), 1));
-	home_must_train();
+	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_commit)));
+	cr_expect(eq(long, gpu_count(executor_ranks.actors[0].pid, "contexts"),
+		     1));
+	executor_must_train();
 }
 
 /* The second one's driver maps nothing. */
@@ -107,26 +112,27 @@ static int look(void)
 	return rank_note(fsdp_shard(trainer()->groups[0], 0, &shard));
 }
 
-Test(home, a_rank_that_cannot_map_its_memory_gives_up_for_all)
+Test(executor, a_rank_that_cannot_map_its_memory_gives_up_for_all)
 {
-	home_start(2, 1);
-	cr_assert(zero(int, ranks_run(&home_ranks, join_half_blind)));
-	cr_assert(zero(int, ranks_run(&home_ranks, train_blindly)));
-	cr_assert(zero(int, rank_run(&home_ranks, 0, look)));
-	cr_assert(lt(int, rank_run(&home_ranks, 1, look), 0));
-	cr_expect(lt(int, rank_run(&home_ranks, 1, look), 0), "it stays so");
-	cr_expect(
-		eq(int, rank_run(&home_ranks, 0, home_unshard), -ECONNABORTED));
-	home_expect_says(0, "rank 1 ");
+	executor_start(2, 1);
+	cr_assert(zero(int, ranks_run(&executor_ranks, join_half_blind)));
+	cr_assert(zero(int, ranks_run(&executor_ranks, train_blindly)));
+	cr_assert(zero(int, rank_run(&executor_ranks, 0, look)));
+	cr_assert(lt(int, rank_run(&executor_ranks, 1, look), 0));
+	cr_expect(lt(int, rank_run(&executor_ranks, 1, look), 0),
+		  "it stays so");
+	cr_expect(eq(int, rank_run(&executor_ranks, 0, executor_unshard),
+		     -ECONNABORTED));
+	executor_expect_says(0, "rank 1 ");
 }
 
-Test(home, frozen_parameters_stay_as_they_were)
+Test(executor, frozen_parameters_stay_as_they_were)
 {
-	home_start(2, 2);
-	cr_assert(zero(int, ranks_run(&home_ranks, trainer_join)));
-	cr_assert(zero(int, ranks_run(&home_ranks, trainer_commit)));
-	home_must_train();
-	home_must_train();
+	executor_start(2, 2);
+	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_join)));
+	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_commit)));
+	executor_must_train();
+	executor_must_train();
 }
 
 /* --- streams ------------------------------------------------------------- */
@@ -264,12 +270,12 @@ static int reshard_what_is_read(void)
 	return memcmp(seen, whole, WEIGHT_SIZE) ? -EBADMSG : 0;
 }
 
-Test(home, what_a_stream_reads_is_resharded_after_it)
+Test(executor, what_a_stream_reads_is_resharded_after_it)
 {
 	need_fake("a stream is held");
 	make_gates();
-	home_start_crew();
-	cr_assert(zero(int, ranks_run(&home_ranks, reshard_what_is_read)));
+	executor_start_crew();
+	cr_assert(zero(int, ranks_run(&executor_ranks, reshard_what_is_read)));
 }
 
 /* Gradients are handed in before the stream has written them. */
@@ -296,14 +302,15 @@ static int reduce_what_is_written(void)
 	return expect_filled(shard.grad, shard.numel);
 }
 
-Test(home, a_reduction_waits_for_its_streams_on_the_device)
+Test(executor, a_reduction_waits_for_its_streams_on_the_device)
 {
 	need_fake("a stream is held");
 	make_gates();
-	home_start_crew();
-	cr_assert(zero(int, ranks_run(&home_ranks, reduce_what_is_written)));
+	executor_start_crew();
+	cr_assert(
+		zero(int, ranks_run(&executor_ranks, reduce_what_is_written)));
 	/* What is written already needs no gate. */
-	home_must_train();
+	executor_must_train();
 }
 
 static int reduce_without_end(void)
@@ -323,22 +330,22 @@ static int reduce_without_end(void)
 	return rank_note(r);
 }
 
-Test(home, a_stream_that_does_not_end_ends_its_communicator_alone)
+Test(executor, a_stream_that_does_not_end_ends_its_communicator_alone)
 {
 	pid_t worker;
 
 	need_fake("a stream is held");
 	make_gates();
-	home_timeout_ms = 2000;
-	home_start_crew();
-	worker = worker_await(&home_daemon, 0);
-	ranks_begin(&home_ranks, reduce_without_end);
-	ranks_end(&home_ranks);
-	home_expect_all_told("has waited for 2000 ms in a reduction");
-	home_timeout_ms = 0;
-	cr_assert(zero(int, ranks_run(&home_ranks, home_join_anew)));
-	home_must_train();
-	cr_expect(eq(int, worker_await(&home_daemon, 0), worker));
+	executor_timeout_ms = 2000;
+	executor_start_crew();
+	worker = worker_await(&executor_daemon, 0);
+	ranks_begin(&executor_ranks, reduce_without_end);
+	ranks_end(&executor_ranks);
+	executor_expect_all_told("has waited for 2000 ms in a reduction");
+	executor_timeout_ms = 0;
+	cr_assert(zero(int, ranks_run(&executor_ranks, executor_join_anew)));
+	executor_must_train();
+	cr_expect(eq(int, worker_await(&executor_daemon, 0), worker));
 }
 
 /* The commit comes back at once, and nobody sees it before the stream is past
@@ -360,21 +367,23 @@ static int commit_what_is_written(void)
 	return rank_note(fsdp_wait(&work, -1));
 }
 
-Test(home, a_commit_waits_for_its_stream_in_the_wait)
+Test(executor, a_commit_waits_for_its_stream_in_the_wait)
 {
 	need_fake("a stream is held");
 	make_gates();
-	home_start_crew();
-	cr_assert(zero(int, ranks_run(&home_ranks, commit_what_is_written)));
+	executor_start_crew();
+	cr_assert(
+		zero(int, ranks_run(&executor_ranks, commit_what_is_written)));
 }
 
-Test(home, a_commit_of_the_ranks_waits_for_its_stream_in_the_wait)
+Test(executor, a_commit_of_the_ranks_waits_for_its_stream_in_the_wait)
 {
 	need_fake("a stream is held");
-	setenv("FSDP_TEST_HOME", "rank", 1);
+	setenv("FSDP_TEST_EXECUTOR", "rank", 1);
 	make_gates();
-	home_start_crew();
-	cr_assert(zero(int, ranks_run(&home_ranks, commit_what_is_written)));
+	executor_start_crew();
+	cr_assert(
+		zero(int, ranks_run(&executor_ranks, commit_what_is_written)));
 }
 
 static int reshard_by_another_s_stream(void)
@@ -384,107 +393,111 @@ static int reshard_by_another_s_stream(void)
 	return rank_note(fsdp_reshard_on(trainer()->groups[0], 0, stream));
 }
 
-Test(home, what_a_stream_is_to_write_is_waited_for)
+Test(executor, what_a_stream_is_to_write_is_waited_for)
 {
 	setenv("FAKECUDA_DELAY_US", "20000", 1);
-	home_start(2, 1);
-	cr_assert(zero(int, ranks_run(&home_ranks, trainer_join)));
-	cr_assert(zero(int, ranks_run(&home_ranks, train_by_stream)));
+	executor_start(2, 1);
+	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_join)));
+	cr_assert(zero(int, ranks_run(&executor_ranks, train_by_stream)));
 }
 
-Test(home, a_stream_of_another_device_is_refused)
+Test(executor, a_stream_of_another_device_is_refused)
 {
-	home_start_crew();
-	cr_assert(zero(int, ranks_run(&home_ranks, home_unshard)));
-	cr_assert(eq(int, rank_run(&home_ranks, 0, reshard_by_another_s_stream),
+	executor_start_crew();
+	cr_assert(zero(int, ranks_run(&executor_ranks, executor_unshard)));
+	cr_assert(eq(int,
+		     rank_run(&executor_ranks, 0, reshard_by_another_s_stream),
 		     -EINVAL));
-	cr_assert(zero(int, ranks_run(&home_ranks, home_reshard)));
+	cr_assert(zero(int, ranks_run(&executor_ranks, executor_reshard)));
 }
 
 /* --- the list ------------------------------------------------------------ */
-Test(home, it_is_shown)
+Test(executor, it_is_shown)
 {
-	home_start_crew();
-	cr_assert(zero(int, fsdp_comms(home_client, home_note_comm, NULL)));
-	cr_expect(home_seen.is_on_devices);
-	cr_expect(eq(int, home_seen.home, FSDP_HOME_WORKER));
-	cr_expect(eq(u32, home_seen.n_local, 2));
+	executor_start_crew();
+	cr_assert(zero(int,
+		       fsdp_comms(executor_client, executor_note_comm, NULL)));
+	cr_expect(executor_seen.is_on_devices);
+	cr_expect(eq(int, executor_seen.executor, FSDP_EXECUTOR_WORKER));
+	cr_expect(eq(u32, executor_seen.n_local, 2));
 }
 
 /* --- refusals ------------------------------------------------------------ */
 
-/* The second one wants the other home. */
+/* The second one wants the other executor. */
 static int join_mixed(void)
 {
-	setenv("FSDP_TEST_HOME", rank_self() ? "rank" : "worker", 1);
+	setenv("FSDP_TEST_EXECUTOR", rank_self() ? "rank" : "worker", 1);
 	return trainer_join();
 }
 
 static int join_by_worker(void)
 {
-	setenv("FSDP_TEST_HOME", "worker", 1);
+	setenv("FSDP_TEST_EXECUTOR", "worker", 1);
 	return trainer_join();
 }
 
 static bool is_joining(void)
 {
-	home_seen.n_joined = 0;
-	cr_assert(zero(int, fsdp_comms(home_client, home_note_comm, NULL)));
-	return home_seen.n_joined == 1;
+	executor_seen.n_joined = 0;
+	cr_assert(zero(int,
+		       fsdp_comms(executor_client, executor_note_comm, NULL)));
+	return executor_seen.n_joined == 1;
 }
 
-Test(home, all_ranks_must_give_the_same)
+Test(executor, all_ranks_must_give_the_same)
 {
-	home_start(2, 1);
-	actor_begin(&home_ranks.actors[0], join_mixed);
+	executor_start(2, 1);
+	actor_begin(&executor_ranks.actors[0], join_mixed);
 	while (!is_joining())
 		nap_ms(1);
-	cr_assert(eq(int, rank_run(&home_ranks, 1, join_mixed), -EINVAL));
-	home_expect_says(1, "fsdp-worker, not in the ranks");
-	cr_assert(zero(int, rank_run(&home_ranks, 1, join_by_worker)));
-	cr_assert(zero(int, actor_end(&home_ranks.actors[0])));
+	cr_assert(eq(int, rank_run(&executor_ranks, 1, join_mixed), -EINVAL));
+	executor_expect_says(1, "fsdp-worker as executor, not the ranks");
+	cr_assert(zero(int, rank_run(&executor_ranks, 1, join_by_worker)));
+	cr_assert(zero(int, actor_end(&executor_ranks.actors[0])));
 }
 
-Test(home, on_host_memory_it_can_be_chosen_too)
+Test(executor, on_host_memory_it_can_be_chosen_too)
 {
-	const struct fsdp_comm_options options = {.home = FSDP_HOME_WORKER};
+	const struct fsdp_comm_options options = {.executor =
+							  FSDP_EXECUTOR_WORKER};
 	struct fsdp_comm *comm;
 
-	home_start(1, 0);
-	cr_assert(zero(int, fsdp_comm_join(home_client, "host", 1, 0, &options,
-					   &comm)));
+	executor_start(1, 0);
+	cr_assert(zero(int, fsdp_comm_join(executor_client, "host", 1, 0,
+					   &options, &comm)));
 	cr_expect(zero(int, fsdp_comm_leave(comm)));
 }
 
-Test(home, without_nccl_the_joins_say_so)
+Test(executor, without_nccl_the_joins_say_so)
 {
 	static const char *const env[] = {"FSDP_LIBNCCL=/nowhere/libnccl.so",
 					  NULL};
 	pid_t worker;
 
-	home_start_with(2, 1, env);
-	ranks_begin(&home_ranks, trainer_join);
-	ranks_end(&home_ranks);
+	executor_start_with(2, 1, env);
+	ranks_begin(&executor_ranks, trainer_join);
+	ranks_end(&executor_ranks);
 	for (uint32_t i = 0; i < 2; i++) {
-		cr_expect(lt(int, home_ranks.notes[i].code, 0));
-		home_expect_says(i, "/nowhere/libnccl.so");
+		cr_expect(lt(int, executor_ranks.notes[i].code, 0));
+		executor_expect_says(i, "/nowhere/libnccl.so");
 	}
-	worker = worker_await(&home_daemon, 0);
-	ranks_begin(&home_ranks, trainer_join);
-	ranks_end(&home_ranks);
-	cr_expect(lt(int, home_ranks.notes[0].code, 0));
-	cr_expect(eq(int, worker_pid(&home_daemon), worker), "it lives on");
+	worker = worker_await(&executor_daemon, 0);
+	ranks_begin(&executor_ranks, trainer_join);
+	ranks_end(&executor_ranks);
+	cr_expect(lt(int, executor_ranks.notes[0].code, 0));
+	cr_expect(eq(int, worker_pid(&executor_daemon), worker), "it lives on");
 }
 
-Test(home, two_ranks_of_one_device_are_told_the_way_out)
+Test(executor, two_ranks_of_one_device_are_told_the_way_out)
 {
 	setenv("FAKECUDA_DEVICES", "1", 1);
-	home_start(2, 1);
-	ranks_begin(&home_ranks, trainer_join);
-	ranks_end(&home_ranks);
+	executor_start(2, 1);
+	ranks_begin(&executor_ranks, trainer_join);
+	ranks_end(&executor_ranks);
 	for (uint32_t i = 0; i < 2; i++) {
-		cr_expect(lt(int, home_ranks.notes[i].code, 0));
-		home_expect_says(i, "FSDP_HOME_RANK");
+		cr_expect(lt(int, executor_ranks.notes[i].code, 0));
+		executor_expect_says(i, "FSDP_EXECUTOR_RANK");
 	}
 }
 
@@ -493,7 +506,7 @@ Test(home, two_ranks_of_one_device_are_told_the_way_out)
 /* Everything that ranks begin stays undone until it is let go. */
 static pid_t hold_worker(void)
 {
-	pid_t worker = worker_await(&home_daemon, 0);
+	pid_t worker = worker_await(&executor_daemon, 0);
 
 	cr_assert(zero(int, kill(worker, SIGSTOP)));
 	return worker;
@@ -503,40 +516,40 @@ static void kill_worker_during(actor_fn *work)
 {
 	pid_t worker;
 
-	home_start_crew();
+	executor_start_crew();
 	worker = hold_worker();
-	ranks_begin(&home_ranks, work);
-	cr_assert(status_await(home_client, "jobs_running", 1));
+	ranks_begin(&executor_ranks, work);
+	cr_assert(status_await(executor_client, "jobs_running", 1));
 	cr_assert(zero(int, kill(worker, SIGKILL)));
-	ranks_end(&home_ranks);
-	home_expect_all_told("fsdp-worker");
-	cr_assert(zero(int, ranks_run(&home_ranks, home_join_anew)));
-	home_must_train();
+	ranks_end(&executor_ranks);
+	executor_expect_all_told("fsdp-worker");
+	cr_assert(zero(int, ranks_run(&executor_ranks, executor_join_anew)));
+	executor_must_train();
 }
 
-Test(home, the_worker_dies_in_a_gather)
+Test(executor, the_worker_dies_in_a_gather)
 {
-	kill_worker_during(home_unshard);
+	kill_worker_during(executor_unshard);
 }
 
-Test(home, the_worker_dies_in_a_reduction)
+Test(executor, the_worker_dies_in_a_reduction)
 {
-	kill_worker_during(home_reduce);
+	kill_worker_during(executor_reduce);
 }
 
-Test(home, an_idle_worker_takes_its_communicators_along)
+Test(executor, an_idle_worker_takes_its_communicators_along)
 {
 	pid_t worker;
 
-	home_start_crew();
-	worker = worker_await(&home_daemon, 0);
+	executor_start_crew();
+	worker = worker_await(&executor_daemon, 0);
 	cr_assert(zero(int, kill(worker, SIGKILL)));
-	cr_assert(status_await(home_client, "comms_failed", 1));
-	ranks_begin(&home_ranks, home_unshard);
-	ranks_end(&home_ranks);
-	home_expect_all_told("fsdp-worker");
-	cr_assert(zero(int, ranks_run(&home_ranks, home_join_anew)));
-	home_must_train();
+	cr_assert(status_await(executor_client, "comms_failed", 1));
+	ranks_begin(&executor_ranks, executor_unshard);
+	ranks_end(&executor_ranks);
+	executor_expect_all_told("fsdp-worker");
+	cr_assert(zero(int, ranks_run(&executor_ranks, executor_join_anew)));
+	executor_must_train();
 }
 
 static int leave(void)
@@ -549,29 +562,29 @@ static void kill_rank_during(actor_fn *work)
 {
 	pid_t worker;
 
-	home_start_crew();
+	executor_start_crew();
 	worker = hold_worker();
-	ranks_begin(&home_ranks, work);
-	cr_assert(status_await(home_client, "jobs_running", 1));
-	actor_kill(&home_ranks.actors[1]);
-	ranks_end(&home_ranks);
-	home_expect_all_told("rank 1 ");
-	home_expect_all_told("died");
-	cr_expect(eq(u64, status_value(home_client, "jobs_running"), 1),
+	ranks_begin(&executor_ranks, work);
+	cr_assert(status_await(executor_client, "jobs_running", 1));
+	actor_kill(&executor_ranks.actors[1]);
+	ranks_end(&executor_ranks);
+	executor_expect_all_told("rank 1 ");
+	executor_expect_all_told("died");
+	cr_expect(eq(u64, status_value(executor_client, "jobs_running"), 1),
 		  "what may still write keeps its memory");
 	cr_assert(zero(int, kill(worker, SIGCONT)));
-	cr_assert(status_await(home_client, "jobs_running", 0));
-	cr_assert(zero(int, rank_run(&home_ranks, 0, leave)));
-	cr_assert(status_await(home_client, "comms_running", 0));
-	cr_expect(eq(int, worker_pid(&home_daemon), worker));
+	cr_assert(status_await(executor_client, "jobs_running", 0));
+	cr_assert(zero(int, rank_run(&executor_ranks, 0, leave)));
+	cr_assert(status_await(executor_client, "comms_running", 0));
+	cr_expect(eq(int, worker_pid(&executor_daemon), worker));
 }
 
-Test(home, a_rank_dies_in_a_gather)
+Test(executor, a_rank_dies_in_a_gather)
 {
-	kill_rank_during(home_unshard);
+	kill_rank_during(executor_unshard);
 }
 
-Test(home, a_rank_dies_in_a_reduction)
+Test(executor, a_rank_dies_in_a_reduction)
 {
-	kill_rank_during(home_reduce);
+	kill_rank_during(executor_reduce);
 }
