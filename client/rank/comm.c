@@ -90,14 +90,13 @@ void comm_give_up(struct fsdp_comm *comm, const struct error *why)
 	(void)client_command(comm->client, &request, NULL);
 }
 
-int comm_fail(struct fsdp_comm *comm, const struct error *why,
-	      struct error *err)
+int comm_fail(struct fsdp_comm *comm, struct error *err)
 {
 	int r;
 
-	comm_give_up(comm, why);
+	comm_give_up(comm, err);
 	r = comm_check_run(comm, err);
-	return r < 0 ? r : error_set(err, why->code, "%s", why->msg);
+	return r < 0 ? r : err->code;
 }
 
 int comm_check_stream(const struct fsdp_comm *comm, void *stream,

@@ -146,10 +146,9 @@ int comm_check_run(struct fsdp_comm *comm, struct error *err);
 /* Tell the broker, and so the other ranks, why this rank cannot go on. */
 void comm_give_up(struct fsdp_comm *comm, const struct error *why);
 
-/* The run cannot go on: tell all ranks, and return what the broker tells them,
- * which is -ECONNABORTED. */
-int comm_fail(struct fsdp_comm *comm, const struct error *why,
-	      struct error *err);
+/* The run cannot go on for the reason in `err`: tell all ranks, and return what
+ * the broker tells them, which is -ECONNABORTED. */
+int comm_fail(struct fsdp_comm *comm, struct error *err);
 
 /* Checks that the stream is valid for this communicator: -EINVAL. */
 int comm_check_stream(const struct fsdp_comm *comm, void *stream,

@@ -212,12 +212,11 @@ void job_heed(struct fsdp_comm *comm)
 int job_fail_late(const struct job *job, const char *cause, struct error *err)
 {
 	struct fsdp_comm *comm = job->group->comm;
-	struct error why = ERROR_NULL;
 
-	error_set(&why, -ECONNABORTED,
+	error_set(err, -ECONNABORTED,
 		  "group '%s' was not whole within %d ms: it %s",
 		  job->group->name, comm->timeout_ms, cause);
-	return comm_fail(comm, &why, err);
+	return comm_fail(comm, err);
 }
 
 /* If memory is short, idle buffers are returned first. A rank waits for memory
@@ -227,7 +226,6 @@ static int ask_patiently(const struct job *job, int32_t timeout_ms,
 {
 	int32_t max_ms = job->group->comm->timeout_ms;
 	bool is_last = timeout_ms < 0 || timeout_ms > max_ms;
-	struct error cause = ERROR_NULL;
 	int r = ask_memory(job, 0, ret, err);
 
 	if (r != -ETIMEDOUT)
@@ -237,8 +235,7 @@ static int ask_patiently(const struct job *job, int32_t timeout_ms,
 	r = ask_memory(job, is_last ? max_ms : timeout_ms, ret, err);
 	if (r != -ETIMEDOUT || !is_last)
 		return r;
-	cause = *err;
-	return job_fail_late(job, cause.msg, err);
+	return job_fail_late(job, err->msg, err);
 }
 
 static int find_memory(const struct job *job, int32_t timeout_ms,

@@ -103,13 +103,12 @@ static const char *describe(const struct job *job, char *ret, size_t size)
 
 static int fail_left(const struct job *job, uint64_t left, struct error *err)
 {
-	struct error why = ERROR_NULL;
 	char names[AWAIT_TEXT];
 
-	error_set(&why, -ECONNABORTED, "%s has left before '%s' could be whole",
+	error_set(err, -ECONNABORTED, "%s has left before '%s' could be whole",
 		  await_name_ranks(job->group->comm, left, names),
 		  job->group->name);
-	return comm_fail(job->group->comm, &why, err);
+	return comm_fail(job->group->comm, err);
 }
 
 int job_refuse_wait(const struct job *job, struct error *err)

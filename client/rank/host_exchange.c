@@ -41,24 +41,22 @@ static int fail_late(const struct run *run, enum box_counter counter,
 	const char *what = round == run->first ? "come to" : "gone on with";
 	uint64_t ranks = boxes_missing(run->board, all_ranks(run->board),
 				       counter, round);
-	struct error why = ERROR_NULL;
 	char names[AWAIT_TEXT];
 
-	error_set(&why, -ECONNABORTED, "%s has not %s %s within %d ms",
+	error_set(err, -ECONNABORTED, "%s has not %s %s within %d ms",
 		  await_name_ranks(run->comm, ranks, names), what,
 		  box_call_name(run->call.kind), run->comm->timeout_ms);
-	return comm_fail(run->comm, &why, err);
+	return comm_fail(run->comm, err);
 }
 
 static int fail_left(const struct run *run, uint64_t ranks, struct error *err)
 {
-	struct error why = ERROR_NULL;
 	char names[AWAIT_TEXT];
 
-	error_set(&why, -ECONNABORTED, "%s has left before %s",
+	error_set(err, -ECONNABORTED, "%s has left before %s",
 		  await_name_ranks(run->comm, ranks, names),
 		  box_call_name(run->call.kind));
-	return comm_fail(run->comm, &why, err);
+	return comm_fail(run->comm, err);
 }
 
 /* A collective that has begun cannot be undone, so it fails the run. */
@@ -154,19 +152,18 @@ static uint64_t count_rounds(const struct run *run, uint64_t size)
 static int compare(struct run *run, struct error *err)
 {
 	struct box_call theirs;
-	struct error why = ERROR_NULL;
 	uint64_t n;
 	int r = 0;
 
 	for (uint32_t i = 0; i < run->board->n_ranks && r == 0; i++) {
 		box_get_call(run->board, i, run->first, &theirs);
 		r = box_call_compare(run->comm, &run->call, i, &theirs,
-				     run->exchange->take[i].size, &why);
+				     run->exchange->take[i].size, err);
 		n = count_rounds(run, theirs.size);
 		if (n > run->n_rounds)
 			run->n_rounds = n;
 	}
-	return r < 0 ? comm_fail(run->comm, &why, err) : 0;
+	return r < 0 ? comm_fail(run->comm, err) : 0;
 }
 
 /* --- bytes --------------------------------------------------------------- */

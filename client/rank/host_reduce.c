@@ -134,25 +134,23 @@ static int compare_early(const struct fsdp_comm *comm, uint32_t number,
 static int fail_late(struct fsdp_comm *comm, const struct fsdp_group *group,
 		     uint64_t ranks, const char *what, struct error *err)
 {
-	struct error why = ERROR_NULL;
 	char names[AWAIT_TEXT];
 
-	error_set(&why, -ECONNABORTED, "%s has not %s of '%s' within %d ms",
+	error_set(err, -ECONNABORTED, "%s has not %s of '%s' within %d ms",
 		  await_name_ranks(comm, ranks, names), what, group->name,
 		  comm->timeout_ms);
-	return comm_fail(comm, &why, err);
+	return comm_fail(comm, err);
 }
 
 static int fail_left(struct fsdp_comm *comm, const struct fsdp_group *group,
 		     uint64_t ranks, struct error *err)
 {
-	struct error why = ERROR_NULL;
 	char names[AWAIT_TEXT];
 
-	error_set(&why, -ECONNABORTED,
+	error_set(err, -ECONNABORTED,
 		  "%s has left before it handed in gradients of '%s'",
 		  await_name_ranks(comm, ranks, names), group->name);
-	return comm_fail(comm, &why, err);
+	return comm_fail(comm, err);
 }
 
 static int64_t max_ns(int64_t a, int64_t b)
@@ -286,10 +284,11 @@ static int work_on(struct fsdp_comm *comm, struct handed_in *mine,
 		take_pieces(comm, mine, number);
 	if (r == 0 || is_done(comm, mine, number))
 		return 0;
+	*err = why;
 	if (r == -ECONNABORTED || r == -EINTR)
-		return error_set(err, r, "%s", why.msg);
-	why.code = -ECONNABORTED;
-	return comm_fail(comm, &why, err);
+		return r;
+	err->code = -ECONNABORTED;
+	return comm_fail(comm, err);
 }
 
 static void end_one(struct fsdp_comm *comm, const struct handed_in *mine)

@@ -101,15 +101,14 @@ static struct fsdp_transfer *find_receive(const struct transfers *all,
 static int fail_differs(struct fsdp_transfer *transfer, uint32_t from,
 			const struct mail_head *head, struct error *err)
 {
-	struct error why = ERROR_NULL;
 
-	error_set(&why, -ECONNABORTED,
+	error_set(err, -ECONNABORTED,
 		  "rank %u sends rank %u %" PRIu64 " bytes of %s with tag "
 		  "%" PRIu64 ", but that receives %" PRIu64 " bytes of %s",
 		  from, transfer->comm->rank, head->size,
 		  dtype_name(head->dtype), head->tag, transfer->head.size,
 		  dtype_name(transfer->head.dtype));
-	return comm_fail(transfer->comm, &why, err);
+	return comm_fail(transfer->comm, err);
 }
 
 /* A message belongs to this receive. */
@@ -129,7 +128,6 @@ static int put_aside(struct fsdp_comm *comm, uint32_t from,
 		     struct error *err)
 {
 	struct fsdp_transfer *transfer = NULL;
-	struct error why = ERROR_NULL;
 
 	if (head->size <= MAX_ASIDE)
 		transfer = calloc(1, sizeof(*transfer));
@@ -147,12 +145,12 @@ static int put_aside(struct fsdp_comm *comm, uint32_t from,
 		return 0;
 	}
 	free(transfer);
-	error_set(&why, -ECONNABORTED,
+	error_set(err, -ECONNABORTED,
 		  "rank %u has no memory for a message of %" PRIu64
 		  " bytes with tag %" PRIu64 " from rank %u that it does not "
 		  "receive yet",
 		  comm->rank, head->size, head->tag, from);
-	return comm_fail(comm, &why, err);
+	return comm_fail(comm, err);
 }
 
 /* A receive was begun: find its message if that has come already. */
@@ -450,29 +448,27 @@ static int fail_late(const struct fsdp_transfer *transfer, uint64_t awaited,
 		     struct error *err)
 {
 	const struct fsdp_comm *comm = transfer->comm;
-	struct error why = ERROR_NULL;
 	char names[AWAIT_TEXT];
 
-	error_set(&why, -ECONNABORTED,
+	error_set(err, -ECONNABORTED,
 		  "%s has not %s a message of tag %" PRIu64
 		  " %s rank %u within %d ms",
 		  await_name_ranks(comm, find_others(transfer, awaited), names),
 		  verb(transfer), transfer->head.tag,
 		  transfer->is_send ? "from" : "to", comm->rank,
 		  comm->timeout_ms);
-	return comm_fail(transfer->comm, &why, err);
+	return comm_fail(transfer->comm, err);
 }
 
 static int fail_left(struct fsdp_comm *comm, uint64_t left, struct error *err)
 {
-	struct error why = ERROR_NULL;
 	char names[AWAIT_TEXT];
 
-	error_set(&why, -ECONNABORTED,
+	error_set(err, -ECONNABORTED,
 		  "%s has left while rank %u waits to send to it or receive "
 		  "from it",
 		  await_name_ranks(comm, left, names), comm->rank);
-	return comm_fail(comm, &why, err);
+	return comm_fail(comm, err);
 }
 
 static int refuse_pending(const struct fsdp_transfer *transfer,
