@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 struct comm_join_request;
+struct plan;
 struct rank_engine;
 struct engine_group;
 
@@ -47,9 +48,8 @@ void engine_abort(struct rank_engine *engine);
 int engine_quiesce(struct rank_engine *engine, struct error *err);
 void engine_free(struct rank_engine *engine); /* stopped; NULL is fine */
 
-/* The group was registered as `asked`: its plan must have this hash. */
-int engine_group_new(struct fsdp_group *group,
-		     const struct group_request *asked, uint64_t hash,
+/* The group has been registered. Takes its plan, also on failure. */
+int engine_group_new(struct fsdp_group *group, struct plan *plan,
 		     struct error *err);
 void engine_group_free(struct engine_group *group); /* NULL is fine */
 

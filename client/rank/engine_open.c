@@ -6,7 +6,6 @@
 #include "client/device.h"
 #include "client/rank/engine_impl.h"
 #include "client/rank/offload.h"
-#include "collective/plan_request.h"
 #include "cuda/context.h"
 #include "cuda/event_cache.h"
 #include "cuda/staging.h"
@@ -225,52 +224,20 @@ int engine_verify_step(struct rank_engine *engine, uint64_t step,
 
 /* --- groups -------------------------------------------------------------- */
 
-static int make_plan(const struct group_request *asked,
-		     const struct fsdp_comm *comm, struct plan *ret,
-		     struct error *err)
-{
-	struct plan_policy policy;
-	struct plan_param *params;
-	int r;
-
-	r = plan_read_request(asked, &params, &policy, err);
-	if (r < 0)
-		return r;
-	policy.is_per_rank = true;
-	r = plan_make(params, asked->n_params, &policy, comm->n_shards,
-		      comm->engine->nccl.n_world / comm->n_shards, ret, err);
-	free(params);
-	return r;
-}
-
-static int check_hash(const struct rank_engine *engine, uint64_t mine,
-		      uint64_t theirs, struct error *err)
-{
-	if (mine != theirs)
-		return error_set(err, -EPROTO,
-				 "this library lays the group out in another "
-				 "way than fsdpd; both must be of one version");
-	return verify_equal(engine->comm->engine, mine, "the plan of the group",
-			    err);
-}
-
-int engine_group_new(struct fsdp_group *group,
-		     const struct group_request *asked, uint64_t hash,
+int engine_group_new(struct fsdp_group *group, struct plan *plan,
 		     struct error *err)
 {
 	struct rank_engine *engine = group->comm->engine;
 	struct engine_group *own = calloc(1, sizeof(*own));
 	int r;
 
-	if (!own)
+	if (!own) {
+		plan_deinit(plan);
 		return error_nomem(err, "a group");
-	r = make_plan(asked, group->comm, &own->plan, err);
-	if (r < 0) {
-		free(own);
-		return r;
 	}
+	own->plan = *plan;
 	group->engine = own;
-	r = check_hash(engine, own->plan.hash, hash, err);
+	r = verify_equal(engine, plan->hash, "the plan of the group", err);
 	if (r == 0)
 		r = device_group_new(&own->plan, engine->device,
 				     group->comm->rank, &own->work, err);

@@ -14,6 +14,7 @@
 #include "client/rank/plain_device.h"
 #include "client/sized.h"
 #include "client/spec.h"
+#include "collective/plan_request.h"
 #include "shm/chunk.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -87,6 +88,29 @@ static int fill_params(struct fsdp_group *group,
 	return 0;
 }
 
+/* Plan the group as the broker has, whose plan has this hash. */
+static int make_plan(const struct fsdp_comm *comm,
+		     const struct group_request *asked, uint64_t hash,
+		     struct plan *ret, struct error *err)
+{
+	struct plan_policy policy;
+	struct plan_param *params;
+	int r = plan_read_request(asked, &params, &policy, err);
+
+	if (r < 0)
+		return r;
+	policy.is_per_rank = comm->engine;
+	r = plan_make(params, asked->n_params, &policy, comm->n_shards,
+		      comm->n_replicas, ret, err);
+	free(params);
+	if (r < 0 || ret->hash == hash)
+		return r;
+	plan_deinit(ret);
+	return error_set(err, -EPROTO,
+			 "this library lays the group out in another way than "
+			 "fsdpd; both must be of one version");
+}
+
 /* Make the data that this rank needs to do the work. On failure the answer is
  * freed, with its holds. */
 static int plan_own(struct fsdp_group *group, const struct group_request *asked,
@@ -95,15 +119,20 @@ static int plan_own(struct fsdp_group *group, const struct group_request *asked,
 	struct group_reply *reply = &answer->reply.group;
 	struct places_reply places = {.n_places = reply->n_places,
 				      .places = reply->places};
-	int r = group->comm->engine
-			? engine_group_new(group, asked, reply->hash, err)
-			: host_group_new(group, asked, reply->hash, err);
+	struct fsdp_comm *comm = group->comm;
+	/* The group counts also if this fails, because the broker has it. */
+	uint32_t index = comm->engine ? 0 : comm->reducer->n_groups++;
+	struct plan plan;
+	int r = make_plan(comm, asked, reply->hash, &plan, err);
 
 	if (r == 0)
+		r = comm->engine ? engine_group_new(group, &plan, err)
+				 : host_group_new(group, &plan, index, err);
+	if (r == 0)
 		return 0;
-	places_take_chunks(group->comm->client, answer, reply->chunks,
-			   reply->n_chunks, 0);
-	places_give_back(group->comm->client, &places);
+	places_take_chunks(comm->client, answer, reply->chunks, reply->n_chunks,
+			   0);
+	places_give_back(comm->client, &places);
 	answer_deinit(answer);
 	return r;
 }

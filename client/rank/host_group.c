@@ -2,53 +2,22 @@
 #include "client/rank/comm.h"
 #include "client/rank/host_reduce.h"
 #include "collective/host/layout.h"
-#include "collective/plan_request.h"
 #include <errno.h>
 #include <stdlib.h>
 
-static int make_plan(const struct fsdp_comm *comm,
-		     const struct group_request *asked, struct plan *ret,
-		     struct error *err)
+int host_group_new(struct fsdp_group *group, struct plan *plan, uint32_t index,
+		   struct error *err)
 {
-	struct plan_policy policy;
-	struct plan_param *params;
-	int r = plan_read_request(asked, &params, &policy, err);
-
-	if (r < 0)
-		return r;
-	r = plan_make(params, asked->n_params, &policy, comm->n_shards,
-		      comm->n_replicas, ret, err);
-	free(params);
-	return r;
-}
-
-static int fill(struct host_group *own, uint64_t hash, struct error *err)
-{
-	if (own->plan.hash != hash)
-		return error_set(err, -EPROTO,
-				 "this library lays the group out in another "
-				 "way than fsdpd; both must be of one version");
-	return layout_new(&own->plan, &own->layout, err);
-}
-
-int host_group_new(struct fsdp_group *group, const struct group_request *asked,
-		   uint64_t hash, struct error *err)
-{
-	/* The group counts also if this call fails, because the broker has
-	 * it. */
-	uint32_t index = group->comm->reducer->n_groups++;
 	struct host_group *own = calloc(1, sizeof(*own));
 	int r;
 
-	if (!own)
+	if (!own) {
+		plan_deinit(plan);
 		return error_nomem(err, "a group");
-	own->index = index;
-	r = make_plan(group->comm, asked, &own->plan, err);
-	if (r < 0) {
-		free(own);
-		return r;
 	}
-	r = fill(own, hash, err);
+	own->index = index;
+	own->plan = *plan;
+	r = layout_new(&own->plan, &own->layout, err);
 	if (r < 0) {
 		host_group_free(own);
 		return r;

@@ -10,7 +10,6 @@
 struct error;
 struct fsdp_group;
 struct fsdp_tensor;
-struct group_request;
 struct layout;
 
 struct host_group {
@@ -24,10 +23,9 @@ struct host_group {
 	bool has_partial, has_grads;
 };
 
-/* Make the plan from the request that registered the group. -EPROTO: the
- * broker's plan differs. */
-int host_group_new(struct fsdp_group *group, const struct group_request *asked,
-		   uint64_t hash, struct error *err);
+/* Takes the plan, also on failure. `index`: among the run's groups. */
+int host_group_new(struct fsdp_group *group, struct plan *plan, uint32_t index,
+		   struct error *err);
 void host_group_free(struct host_group *group); /* NULL is fine */
 
 /* Does the group have trained parameters, even without elements? */
