@@ -1,5 +1,4 @@
 #include "client/rank/gather_job.h"
-#include "client/places.h"
 #include "client/rank/group_impl.h"
 #include "client/rank/host_group.h"
 #include "collective/host/gather.h"
@@ -146,23 +145,16 @@ static int reserve_buffer(struct gatherer *gatherer, uint32_t i,
 static int ask_memory(const struct job *job, int32_t timeout_ms,
 		      struct fsdp_tensor **ret, struct error *err)
 {
-	struct lazy_mapping none = {0}; /* host memory is mapped at once */
-	struct request request = {
+	const struct request request = {
 		.kind = MESSAGE_GATHER_BUFFER,
 		.gather_buffer = {.group = job->group->id,
 				  .buffer = job->fill.buffer,
 				  .version = job->fill.version,
 				  .timeout_ms = timeout_ms},
 	};
-	struct answer answer;
-	int r = comm_call(job->group->comm, &request, &answer, err);
 
-	if (r < 0)
-		return r;
-	r = group_adopt_one(job->group->comm, &answer, true,
-			    job_size(job->group), &none, ret, err);
-	answer_deinit(&answer);
-	return r;
+	return group_ask_one(job->group->comm, &request, job_size(job->group),
+			     NULL, ret, err);
 }
 
 /* If another rank has the lock, it is choosing a buffer, and this retires

@@ -109,10 +109,12 @@ int group_map_own(struct fsdp_group *group, struct error *err)
 	return r < 0 ? r : group_zero_padding(group, err);
 }
 
-int group_adopt_one(const struct fsdp_comm *comm, struct answer *answer,
-		    bool is_writable, uint64_t size,
-		    struct lazy_mapping *lazy_mapping, struct fsdp_tensor **ret,
-		    struct error *err)
+/* Take the only place of an answer, of at least `size` bytes; on failure its
+ * holds are dropped. */
+static int adopt_one(const struct fsdp_comm *comm, struct answer *answer,
+		     bool is_writable, uint64_t size,
+		     struct lazy_mapping *lazy_mapping,
+		     struct fsdp_tensor **ret, struct error *err)
 {
 	struct fsdp_client *client = comm->client;
 	struct places_reply *places = &answer->reply.places;
@@ -133,6 +135,20 @@ int group_adopt_one(const struct fsdp_comm *comm, struct answer *answer,
 		return 0;
 	}
 	return places_adopt_batch(client, places, &use, ret, err);
+}
+
+int group_ask_one(struct fsdp_comm *comm, const struct request *request,
+		  uint64_t size, struct lazy_mapping *lazy_mapping,
+		  struct fsdp_tensor **ret, struct error *err)
+{
+	struct answer answer;
+	int r = comm_call(comm, request, &answer, err);
+
+	if (r < 0)
+		return r;
+	r = adopt_one(comm, &answer, true, size, lazy_mapping, ret, err);
+	answer_deinit(&answer);
+	return r;
 }
 
 /* --- shards -------------------------------------------------------------- */
@@ -263,9 +279,9 @@ int group_take_full(struct fsdp_group *group, uint64_t sequence,
 	int r;
 
 	/* If this rank has an engine, it fills the memory itself. */
-	r = group_adopt_one(group->comm, answer, group->engine != NULL,
-			    group->full_size, &group->full_mapping,
-			    &group->full, err);
+	r = adopt_one(group->comm, answer, group->engine != NULL,
+		      group->full_size, &group->full_mapping, &group->full,
+		      err);
 	if (r < 0)
 		return r;
 	if (sequence != group->open) {

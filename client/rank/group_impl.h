@@ -16,13 +16,12 @@ int group_map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
 /* Map the shards and gradients that have only a lazy mapping yet. */
 int group_map_own(struct fsdp_group *group, struct error *err);
 
-/* Take the only place of an answer, of at least `size` bytes; on failure its
- * holds are dropped. If only fsdp-worker works on the device, the mapping is
- * lazy. */
-int group_adopt_one(const struct fsdp_comm *comm, struct answer *answer,
-		    bool is_writable, uint64_t size,
-		    struct lazy_mapping *lazy_mapping, struct fsdp_tensor **ret,
-		    struct error *err);
+/* Ask the broker for writable memory: one place of at least `size` bytes. If
+ * only fsdp-worker works on the device, the mapping is lazy; on host memory
+ * `lazy_mapping` may be NULL. */
+int group_ask_one(struct fsdp_comm *comm, const struct request *request,
+		  uint64_t size, struct lazy_mapping *lazy_mapping,
+		  struct fsdp_tensor **ret, struct error *err);
 
 /* Zero the bytes after this rank's part of each parameter. After the first
  * commit the committed shards have these zeros already. */

@@ -1,6 +1,5 @@
 #include "client/rank/host_group.h"
 #include "client/rank/comm.h"
-#include "client/rank/host_reduce.h"
 #include "collective/host/layout.h"
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 #include "client/rank/inputs.h"
-#include "client/places.h"
 #include "client/rank/comm.h"
 #include "client/rank/group_impl.h"
 #include "client/rank/host_group.h"
@@ -38,37 +37,6 @@ void inputs_end_handles(struct inputs *inputs, uint32_t n_ranks)
 void inputs_deinit(struct inputs *inputs)
 {
 	free(inputs->others);
-}
-
-/* --- asking the broker --------------------------------------------------- */
-
-/* Take the only place of an answer, of at least `size` bytes. */
-static int adopt(struct fsdp_comm *comm, struct answer *answer, uint64_t size,
-		 struct fsdp_tensor **ret, struct error *err)
-{
-	struct places_reply *places = &answer->reply.places;
-	const struct places_use use = {.n = 1, .is_writable = true};
-
-	places_take_chunks(comm->client, answer, places->chunks,
-			   places->n_chunks, 0);
-	if (places->n_places == 1 && place_bytes(&places->places[0]) >= size)
-		return places_adopt_batch(comm->client, places, &use, ret, err);
-	places_give_back(comm->client, places);
-	return error_set(err, -EPROTO,
-			 "fsdpd sent no place of %" PRIu64 " bytes", size);
-}
-
-static int ask(struct fsdp_comm *comm, const struct request *request,
-	       uint64_t size, struct fsdp_tensor **ret, struct error *err)
-{
-	struct answer answer;
-	int r = comm_call(comm, request, &answer, err);
-
-	if (r < 0)
-		return r;
-	r = adopt(comm, &answer, size, ret, err);
-	answer_deinit(&answer);
-	return r;
 }
 
 static int32_t left_ms(int64_t until_ns)
@@ -159,7 +127,8 @@ static int ask_input(struct fsdp_comm *comm, const struct fsdp_group *group,
 		.input = {.group = group->id, .timeout_ms = timeout_ms},
 	};
 
-	return ask(comm, &request, group->host->plan.input_size, ret, err);
+	return group_ask_one(comm, &request, group->host->plan.input_size, NULL,
+			     ret, err);
 }
 
 /* The inputs that this rank keeps may be the memory for which it waits. */
@@ -261,8 +230,8 @@ static int fetch_other(struct fsdp_comm *comm, const struct fsdp_group *group,
 
 	fsdp_free(ret->tensor);
 	*ret = (struct other_input){.ref = *ref};
-	return ask(comm, &request, group->host->plan.input_size, &ret->tensor,
-		   err);
+	return group_ask_one(comm, &request, group->host->plan.input_size, NULL,
+			     &ret->tensor, err);
 }
 
 int inputs_find(struct fsdp_comm *comm, const struct fsdp_group *group,
@@ -299,6 +268,7 @@ int inputs_find_partial(struct fsdp_group *group, struct error *err)
 
 	if (group->host->partial)
 		return 0;
-	return ask(comm, &request, plan->partial_size * plan->n_replicas,
-		   &group->host->partial, err);
+	return group_ask_one(comm, &request,
+			     plan->partial_size * plan->n_replicas, NULL,
+			     &group->host->partial, err);
 }

@@ -17,7 +17,6 @@ int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 {
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_INPUT};
-	struct answer answer;
 	int r;
 
 	r = comm_check_idle(group_comm(group), err);
@@ -32,13 +31,8 @@ int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 	request.input = (struct input_request){.group = group->id,
 					       .timeout_ms = timeout_ms};
 	comm_end_spent(group->comm);
-	r = comm_call(group->comm, &request, &answer, err);
-	if (r < 0)
-		return r;
-	r = group_adopt_one(group->comm, &answer, true, group->input_size,
-			    &group->input_mapping, &group->input, err);
-	answer_deinit(&answer);
-	return r;
+	return group_ask_one(group->comm, &request, group->input_size,
+			     &group->input_mapping, &group->input, err);
 }
 
 void *fsdp_input_data(struct fsdp_group *group, size_t param)
