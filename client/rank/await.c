@@ -35,19 +35,18 @@ static bool is_run_over(const void *data)
 	return !comm_is_alive(data);
 }
 
-/* Returns the first of three ends: the caller's time, the communicator's
- * time-out, and a slice. */
-static int64_t find_end(const struct fsdp_comm *comm, const struct await *await)
+int64_t await_end(const struct fsdp_comm *comm, int64_t since_ns,
+		  int64_t until_ns)
 {
 	const struct interrupt *interrupt =
 		&comm->client->connection.self.interrupt;
-	int64_t late_ns = await->since_ns + comm->timeout_ms * MS_NS;
+	int64_t late_ns = since_ns + comm->timeout_ms * MS_NS;
 	int64_t end_ns =
 		bell_now_ns() + interrupt_slice(interrupt, SLICE_MS) * MS_NS;
 
 	if (end_ns > late_ns)
 		end_ns = late_ns;
-	return end_ns < await->until_ns ? end_ns : await->until_ns;
+	return end_ns < until_ns ? end_ns : until_ns;
 }
 
 static struct board_wait wait_of(const struct fsdp_comm *comm,
@@ -71,7 +70,8 @@ static enum bell_outcome wait_once(struct fsdp_comm *comm,
 {
 	const struct board_wait wait = wait_of(comm, await);
 
-	return board_wait(&comm->board, &wait, find_end(comm, await));
+	return board_wait(&comm->board, &wait,
+			  await_end(comm, await->since_ns, await->until_ns));
 }
 
 static bool is_met(const struct fsdp_comm *comm, const struct await *await,

@@ -39,6 +39,11 @@ int await_ranks(struct fsdp_comm *comm, const struct await *await,
 /* Converts a time-out of the public functions to `until_ns`. */
 int64_t await_until(int32_t timeout_ms);
 
+/* Returns when to look around next: at the first of the end of the caller's
+ * time, the communicator's time-out, and of a slice. */
+int64_t await_end(const struct fsdp_comm *comm, int64_t since_ns,
+		  int64_t until_ns);
+
 /* Writes names like "rank 1 (pid 5, trainer) and 2 more". */
 #define AWAIT_TEXT (BOARD_NAME_TEXT + 32)
 const char *await_name_ranks(const struct fsdp_comm *comm, uint64_t ranks,

@@ -4,10 +4,8 @@
 #include <errno.h>
 #include <stdio.h>
 
-#define MS_NS INT64_C(1000000)
-/* a broker that was restarted wakes no process */
-#define SLICE_NS (1000 * MS_NS)
-#define NOBODY   UINT64_C(0)
+#define MS_NS  INT64_C(1000000)
+#define NOBODY UINT64_C(0)
 
 /* --- waiting ------------------------------------------------------------- */
 
@@ -144,23 +142,6 @@ static int look_around(const struct job *job, int64_t until_ns,
 	return now_ns >= until_ns ? job_refuse_wait(job, err) : 0;
 }
 
-/* Returns the first of three ends: the caller's time, the communicator's
- * time-out, and a slice. */
-static int64_t find_end(const struct job *job, int64_t until_ns)
-{
-	const struct fsdp_comm *comm = job->group->comm;
-	const struct interrupt *interrupt =
-		&comm->client->connection.self.interrupt;
-	int64_t end_ns =
-		bell_now_ns() +
-		interrupt_slice(interrupt, (int)(SLICE_NS / MS_NS)) * MS_NS;
-	int64_t late_ns = job->group->since_ns + comm->timeout_ms * MS_NS;
-
-	if (end_ns > late_ns)
-		end_ns = late_ns;
-	return end_ns < until_ns ? end_ns : until_ns;
-}
-
 /* The time-out of the other ranks counts from when this rank began to wait for
  * the same gather. */
 static void note_wait(const struct job *job)
@@ -181,8 +162,10 @@ int job_await(struct job *job, int64_t until_ns, struct error *err)
 	int r = 0;
 
 	note_wait(job);
-	while (r == 0 && bell_wait(&job->board->page->gathering, &how,
-				   find_end(job, until_ns)) != BELL_MET) {
+	while (r == 0 &&
+	       bell_wait(&job->board->page->gathering, &how,
+			 await_end(job->group->comm, job->group->since_ns,
+				   until_ns)) != BELL_MET) {
 		r = look_around(job, until_ns, err);
 		job_heed(job->group->comm);
 	}
