@@ -80,7 +80,7 @@ struct fsdp_group {
 	struct fsdp_tensor *gathered;
 	uint64_t waits_for;
 	int64_t since_ns;
-	bool is_in_place; /* see direct.h; the committed shards are whole */
+	bool is_in_place; /* see unshard.h; the committed shards are whole */
 	/* on devices: shards and gradients are in host memory */
 	bool is_offloaded;
 	struct fsdp_group *next;

@@ -1,10 +1,10 @@
 #include "client/rank/commit.h"
 #include "client/clock.h"
-#include "client/rank/direct.h"
 #include "client/rank/engine.h"
 #include "client/rank/host_gather.h"
 #include "client/rank/host_reduce.h"
 #include "client/rank/plain_device.h"
+#include "client/rank/unshard.h"
 #include <errno.h>
 
 /* Record the progress of the streams that write the shards, or that read the
@@ -128,7 +128,7 @@ int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,
 	if (r == 0 && stream)
 		r = comm_check_stream(comm, stream, err);
 	if (r == 0)
-		r = direct_check_commit(comm, err);
+		r = unshard_check_commit(comm, err);
 	if (r == 0)
 		r = host_reduce_check_commit(comm, err);
 	if (r == 0)

@@ -115,16 +115,8 @@ static int check_commits(const struct fsdp_group *group, struct error *err)
 
 static int check_begin(struct fsdp_group *group, struct error *err)
 {
-	int r;
+	int r = run_board_open(group->comm, err);
 
-	if (!group->step)
-		return error_set(err, -ENODATA,
-				 "nothing of group '%s' was committed yet: "
-				 "write the shards and commit a step first",
-				 group->name);
-	r = comm_check_run(group->comm, err);
-	if (r == 0)
-		r = run_board_open(group->comm, err);
 	if (r == 0)
 		r = check_commits(group, err);
 	return r < 0 ? r : reserve_op(group->comm->gatherer, err);
@@ -159,8 +151,6 @@ int host_gather_unshard(struct fsdp_group *group, struct error *err)
 	struct job job;
 	int r;
 
-	if (group->open)
-		return 0;
 	job_heed(comm);
 	job = job_of(group, comm->gatherer->number + 1);
 	if (comm->board.page)
@@ -194,14 +184,9 @@ int host_gather_wait(struct fsdp_group *group, uint64_t sequence,
 		     int32_t timeout_ms, struct error *err)
 {
 	struct job job = job_of(group, sequence);
-	int64_t until_ns;
-	int r = group_check_open(group, sequence, err);
+	int64_t until_ns = await_until(timeout_ms);
+	int r;
 
-	if (r == 0)
-		r = comm_check_run(group->comm, err);
-	if (r < 0)
-		return r;
-	until_ns = await_until(timeout_ms);
 	while ((r = job_advance(&job, UINT32_MAX, timeout_ms, err)) ==
 	       JOB_PENDING) {
 		r = job_await(&job, until_ns, err);
@@ -264,15 +249,12 @@ int host_gather_reshard(struct fsdp_group *group, uint32_t n_mesh,
 	struct fsdp_comm *comm = group->comm;
 	struct job job = job_of(group, group->open);
 	uint32_t rank, mesh;
-	int r = n_mesh ? plan_check_mesh(&group->host->plan, n_mesh, err) : 0;
+	int r;
 
-	if (r < 0)
-		return error_wrap(err, r, "reshard '%s'", group->name);
 	if (!gathers_set_mesh(&comm->board, comm->rank, job.number,
 			      group->index, n_mesh, &rank, &mesh))
 		return refuse_mesh(group, n_mesh, rank, mesh, err);
-	if (n_mesh)
-		r = keep(&job, err);
+	r = n_mesh ? keep(&job, err) : 0;
 	if (r < 0)
 		return r;
 	group->open = 0;
@@ -283,20 +265,6 @@ int host_gather_reshard(struct fsdp_group *group, uint32_t n_mesh,
 }
 
 /* --- committing ---------------------------------------------------------- */
-
-static int check_open(const struct fsdp_comm *comm, struct error *err)
-{
-	const struct fsdp_group *group = comm->groups;
-
-	while (group && !(group->open && host_gather_is_group(group)))
-		group = group->next;
-	if (!group)
-		return 0;
-	return error_set(err, -EBUSY,
-			 "rank %u has '%s' unsharded; reshard it before the "
-			 "commit",
-			 comm->rank, group->name);
-}
 
 /* Write the commit, then check: a rank that begins a gather does this in the
  * opposite order, so one of the two sees the other. */
@@ -309,9 +277,7 @@ int host_gather_begin_commit(struct fsdp_comm *comm, struct error *err)
 	if (!gatherer)
 		return 0;
 	job_heed(comm);
-	r = check_open(comm, err);
-	if (r == 0)
-		r = run_board_open(comm, err);
+	r = run_board_open(comm, err);
 	if (r < 0)
 		return r;
 	gathers_commit(&comm->board, comm->rank, ++gatherer->n_commits);

@@ -1,7 +1,6 @@
 /*
  * On host memory the ranks gather by themselves, on the board of their run
- * (shm/gathers.h). This is for groups that are not whole in place; direct.h is
- * for those that are.
+ * (shm/gathers.h). This is for groups that are not whole in place (unshard.h).
  *
  * A rank that unshards a group only writes that on the board. A rank that waits
  * for the gather applies the limiter's rule, which depends only on the gathers
@@ -38,7 +37,9 @@ void host_gather_deinit(struct fsdp_comm *comm);
 /* Do the ranks gather this group themselves? */
 bool host_gather_is_group(const struct fsdp_group *group);
 
-/* For such groups these do as the public functions. */
+/* For such groups these do as the public functions. unshard.c has checked that
+ * the run lives, and that the group may be unsharded, waited for or resharded
+ * to this mesh; host_gather_test() checks the former two itself. */
 int host_gather_unshard(struct fsdp_group *group, struct error *err);
 int host_gather_wait(struct fsdp_group *group, uint64_t sequence,
 		     int32_t timeout_ms, struct error *err);

@@ -1,11 +1,23 @@
 #include "client/rank/unshard.h"
-#include "client/rank/direct.h"
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
 #include "client/rank/host_gather.h"
 #include "client/sized.h"
+#include "collective/plan.h"
 #include <errno.h>
 #include <string.h>
+
+static bool is_in_place(const struct fsdp_group *group)
+{
+	return group->is_in_place && group->comm->verdict;
+}
+
+bool unshard_is_by_ranks(const struct fsdp_group *group)
+{
+	return is_in_place(group) || host_gather_is_group(group);
+}
+
+/* --- beginning ----------------------------------------------------------- */
 
 /* Runs with the connection's lock. The result is read after the reply of a
  * later call. */
@@ -51,6 +63,24 @@ static int ask_unshard(struct fsdp_group *group, struct error *err)
 	return engine_unshard(group, group->open, err);
 }
 
+static int begin_by_ranks(struct fsdp_group *group, struct error *err)
+{
+	int r;
+
+	if (!group->step)
+		return error_set(err, -ENODATA,
+				 "nothing of group '%s' was committed yet: "
+				 "write the shards and commit a step first",
+				 group->name);
+	r = comm_check_run(group->comm, err);
+	if (r < 0)
+		return r;
+	if (!is_in_place(group))
+		return host_gather_unshard(group, err);
+	group->open = ++group->n_posted;
+	return 0;
+}
+
 int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
 {
 	struct error *err = error_of_thread();
@@ -58,12 +88,9 @@ int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
 
 	if (r == 0 && group->engine)
 		r = ask_unshard(group, err);
-	else if (r == 0 && direct_is_group(group))
-		r = direct_unshard(group, err);
-	else if (r == 0 && host_gather_is_group(group))
-		r = host_gather_unshard(group, err);
 	else if (r == 0 && !group->open)
-		r = post_unshard(group, err);
+		r = unshard_is_by_ranks(group) ? begin_by_ranks(group, err)
+					       : post_unshard(group, err);
 	if (r < 0)
 		return r;
 	*ret = (struct fsdp_work){.comm = group->comm,
@@ -72,6 +99,8 @@ int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
 				  .sequence = group->open};
 	return 0;
 }
+
+/* --- whole parameters ---------------------------------------------------- */
 
 bool unshard_is_refused(struct fsdp_group *group, struct error *ret)
 {
@@ -84,7 +113,7 @@ bool unshard_is_refused(struct fsdp_group *group, struct error *ret)
 
 static bool is_whole(const struct fsdp_group *group)
 {
-	if (direct_is_group(group) || host_gather_is_group(group))
+	if (unshard_is_by_ranks(group))
 		return group->open && group->whole == group->open;
 	return group->full || group->full_mapping.is_held;
 }
@@ -96,9 +125,24 @@ bool unshard_is_whole(const struct fsdp_group *group, uint64_t sequence)
 	return sequence <= group->whole && sequence != group->refused;
 }
 
+int unshard_wait_by_ranks(struct fsdp_group *group, uint64_t sequence,
+			  int32_t timeout_ms, struct error *err)
+{
+	int r = group_check_open(group, sequence, err);
+
+	if (r == 0)
+		r = comm_check_run(group->comm, err);
+	if (r < 0)
+		return r;
+	if (!is_in_place(group))
+		return host_gather_wait(group, sequence, timeout_ms, err);
+	group->whole = sequence;
+	return 0;
+}
+
 static const struct fsdp_tensor *whole_memory(const struct fsdp_group *group)
 {
-	if (direct_is_group(group))
+	if (is_in_place(group))
 		return group->shards[group->side];
 	return host_gather_is_group(group) ? group->gathered : group->full;
 }
@@ -133,6 +177,37 @@ int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 	};
 	memcpy(whole.shape, it->type.shape, sizeof(whole.shape));
 	return sized_give(ret, &whole, SIZED(fsdp_param), err);
+}
+
+/* --- ending -------------------------------------------------------------- */
+
+int unshard_check_commit(const struct fsdp_comm *comm, struct error *err)
+{
+	const struct fsdp_group *group = comm->groups;
+
+	while (group && !(group->open && unshard_is_by_ranks(group)))
+		group = group->next;
+	if (!group)
+		return 0;
+	return error_set(err, -EBUSY,
+			 "rank %u has '%s' unsharded; reshard it before the "
+			 "commit",
+			 comm->rank, group->name);
+}
+
+static int reshard_by_ranks(struct fsdp_group *group, uint32_t n_mesh,
+			    struct error *err)
+{
+	const struct plan plan = {.n_shards = group->comm->n_shards};
+	int r = n_mesh ? plan_check_mesh(&plan, n_mesh, err) : 0;
+
+	if (r < 0)
+		return error_wrap(err, r, "reshard '%s'", group->name);
+	if (!is_in_place(group))
+		return host_gather_reshard(group, n_mesh, err);
+	/* All shards are mapped here, so a smaller mesh needs no copy. */
+	group->open = 0;
+	return 0;
 }
 
 /* End the use of the whole parameters; `stream` NULL: the caller does not use
@@ -201,10 +276,8 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 		if (r < 0)
 			return r;
 	}
-	if (direct_is_group(group))
-		return direct_reshard(group, n_mesh, err);
-	if (host_gather_is_group(group))
-		return host_gather_reshard(group, n_mesh, err);
+	if (unshard_is_by_ranks(group))
+		return reshard_by_ranks(group, n_mesh, err);
 	if (group->engine) {
 		r = engine_begin(group, err);
 		if (r < 0)

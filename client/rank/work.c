@@ -1,7 +1,6 @@
 /* This file waits for work: unshards, reductions and commits. */
 #include "client/rank/comm.h"
 #include "client/rank/commit.h"
-#include "client/rank/direct.h"
 #include "client/rank/engine.h"
 #include "client/rank/host_gather.h"
 #include "client/rank/host_reduce.h"
@@ -138,11 +137,9 @@ int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
 	if (work->kind == WORK_REDUCE && work->comm->reducer)
 		return host_reduce_wait(work->group, work->sequence, timeout_ms,
 					err);
-	if (work->kind == WORK_UNSHARD && direct_is_group(work->group))
-		return direct_wait_unshard(work->group, work->sequence, err);
-	if (work->kind == WORK_UNSHARD && host_gather_is_group(work->group))
-		return host_gather_wait(work->group, work->sequence, timeout_ms,
-					err);
+	if (work->kind == WORK_UNSHARD && unshard_is_by_ranks(work->group))
+		return unshard_wait_by_ranks(work->group, work->sequence,
+					     timeout_ms, err);
 	if (work->kind == WORK_UNSHARD)
 		r = group_check_open(work->group, work->sequence, err);
 	else if (work->kind == WORK_COMMIT &&
