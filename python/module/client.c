@@ -35,6 +35,16 @@ struct link *client_use(PyObject *self)
 	return link ? link_use(link) : NULL;
 }
 
+struct link *client_enter(PyObject *self, struct call *call)
+{
+	struct link *link = client_use(self);
+
+	if (!link || call_begin(call) == 0)
+		return link;
+	link_drop(link);
+	return NULL;
+}
+
 static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	struct client *client = (struct client *)self;
@@ -193,17 +203,15 @@ static int client_contains(PyObject *self, PyObject *name)
 {
 	struct fsdp_get_options options = {.struct_size = sizeof(options),
 					   .accepts_tainted = true};
-	struct link *link = client_use(self);
-	const char *text = link ? name_of(name) : NULL;
+	const char *text = name_of(name);
 	struct fsdp_tensor *tensor;
+	struct link *link;
 	struct call call;
 	int r;
 
-	if (!text || call_begin(&call) < 0) {
-		if (link)
-			link_drop(link);
+	link = text ? client_enter(self, &call) : NULL;
+	if (!link)
 		return -1;
-	}
 	r = fsdp_get(link->client, &text, 1, &options, &tensor);
 	call_end(&call);
 	if (r == 0)
@@ -333,12 +341,9 @@ static PyObject *client_redeem(PyObject *self, PyObject *args)
 					 "a ticket has %zu bytes, not %zd",
 					 sizeof(ticket.bytes), size);
 	memcpy(ticket.bytes, bytes, sizeof(ticket.bytes));
-	link = client_use(self);
-	if (!link || call_begin(&call) < 0) {
-		if (link)
-			link_drop(link);
+	link = client_enter(self, &call);
+	if (!link)
 		return NULL;
-	}
 	r = fsdp_ticket_redeem(link->client, &ticket, 1, &tensor);
 	call_end(&call);
 	ret = r < 0 ? errors_raise(r) : tensor_new(link, tensor);
@@ -348,16 +353,13 @@ static PyObject *client_redeem(PyObject *self, PyObject *args)
 
 static PyObject *client_ping(PyObject *self, PyObject *none)
 {
-	struct link *link = client_use(self);
 	struct call call;
+	struct link *link = client_enter(self, &call);
 	int r;
 
 	(void)none;
-	if (!link || call_begin(&call) < 0) {
-		if (link)
-			link_drop(link);
+	if (!link)
 		return NULL;
-	}
 	r = fsdp_ping(link->client);
 	call_end(&call);
 	if (r < 0)

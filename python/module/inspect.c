@@ -7,17 +7,14 @@
 #include <stdlib.h>
 
 /* libfsdp calls back while other Python threads run: each entry becomes an
- * object under the interpreter's lock. */
-struct collection {
-	PyObject *objects; /* a list or a dict */
-};
+ * object of a list or a dict, under the interpreter's lock. */
 
 /* Stop, with the exception left in the thread. */
 #define STOP (-ECANCELED)
 
-static int add(struct collection *collection, PyObject *object)
+static int add(PyObject *list, PyObject *object)
 {
-	int r = object ? PyList_Append(collection->objects, object) : -1;
+	int r = object ? PyList_Append(list, object) : -1;
 
 	Py_XDECREF(object);
 	return r < 0 ? STOP : 0;
@@ -70,94 +67,79 @@ static int on_holder(const struct fsdp_holder *holder, void *data)
 
 static int on_value(const char *name, uint64_t value, void *data)
 {
-	struct collection *collection = data;
 	PyGILState_STATE gil = PyGILState_Ensure();
 	PyObject *number = PyLong_FromUnsignedLongLong(value);
-	int r = number ? PyDict_SetItemString(collection->objects, name, number)
-		       : -1;
+	int r = number ? PyDict_SetItemString(data, name, number) : -1;
 
 	Py_XDECREF(number);
 	PyGILState_Release(gil);
 	return r < 0 ? STOP : 0;
 }
 
-/* The collection, or NULL with an exception: that of a callback stays. */
-static PyObject *result(struct collection *collection, int r)
+typedef int fetch_fn(struct fsdp_client *client, void *what, PyObject *objects);
+
+/* Fetch into the new list or dict, which is returned; NULL with an exception:
+ * that of a callback stays. */
+static PyObject *collect(PyObject *self, PyObject *objects, fetch_fn *fetch,
+			 void *what)
 {
+	struct call call;
+	struct link *link = objects ? client_enter(self, &call) : NULL;
+	int r;
+
+	if (!link) {
+		Py_XDECREF(objects);
+		return NULL;
+	}
+	r = fetch(link->client, what, objects);
+	call_end(&call);
+	link_drop(link);
 	if (r >= 0)
-		return collection->objects;
-	Py_DECREF(collection->objects);
+		return objects;
+	Py_DECREF(objects);
 	return r == STOP && PyErr_Occurred() ? NULL : errors_raise(r);
+}
+
+static int fetch_list(struct fsdp_client *client, void *prefix, PyObject *list)
+{
+	return fsdp_list(client, prefix, on_entry, list);
 }
 
 PyObject *inspect_list(PyObject *self, PyObject *args)
 {
-	struct collection collection;
-	const char *prefix;
-	struct link *link;
-	struct call call;
-	int r;
+	char *prefix;
 
 	if (!PyArg_ParseTuple(args, "z", &prefix))
 		return NULL;
-	collection.objects = PyList_New(0);
-	link = collection.objects ? client_use(self) : NULL;
-	if (!link || call_begin(&call) < 0) {
-		Py_XDECREF(collection.objects);
-		if (link)
-			link_drop(link);
-		return NULL;
-	}
-	r = fsdp_list(link->client, prefix, on_entry, &collection);
-	call_end(&call);
-	link_drop(link);
-	return result(&collection, r);
+	return collect(self, PyList_New(0), fetch_list, prefix);
+}
+
+static int fetch_who(struct fsdp_client *client, void *name, PyObject *list)
+{
+	return fsdp_who(client, name, on_holder, list);
 }
 
 PyObject *inspect_who(PyObject *self, PyObject *args)
 {
-	struct collection collection;
-	const char *name;
-	struct link *link;
-	struct call call;
-	int r;
+	char *name;
 
 	if (!PyArg_ParseTuple(args, "s", &name))
 		return NULL;
-	collection.objects = PyList_New(0);
-	link = collection.objects ? client_use(self) : NULL;
-	if (!link || call_begin(&call) < 0) {
-		Py_XDECREF(collection.objects);
-		if (link)
-			link_drop(link);
-		return NULL;
-	}
-	r = fsdp_who(link->client, name, on_holder, &collection);
-	call_end(&call);
-	link_drop(link);
-	return result(&collection, r);
+	return collect(self, PyList_New(0), fetch_who, name);
+}
+
+static int fetch_status(struct fsdp_client *client, void *ret_note,
+			PyObject *dict)
+{
+	return fsdp_status(client, on_value, dict, ret_note);
 }
 
 PyObject *inspect_status(PyObject *self, PyObject *none)
 {
-	struct collection collection = {.objects = PyDict_New()};
-	struct link *link = collection.objects ? client_use(self) : NULL;
-	PyObject *counters;
-	struct call call;
 	char *note;
-	int r;
+	PyObject *counters = collect(self, PyDict_New(), fetch_status, &note);
 
 	(void)none;
-	if (!link || call_begin(&call) < 0) {
-		Py_XDECREF(collection.objects);
-		if (link)
-			link_drop(link);
-		return NULL;
-	}
-	r = fsdp_status(link->client, on_value, &collection, &note);
-	call_end(&call);
-	link_drop(link);
-	counters = result(&collection, r);
 	if (!counters)
 		return NULL;
 	counters = Py_BuildValue("(Ns)", counters, note);
