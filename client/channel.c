@@ -335,9 +335,7 @@ int fsdp_channels(struct fsdp_client *client, fsdp_channel_fn *fn, void *data)
 	struct pages pages = PAGES(client, &request, channels);
 	const struct channels_reply *page = &pages.answer.reply.channels;
 
-	while (pages_next(&pages)) {
-		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
-			pages.r = show(&page->items[i], fn, data);
-	}
+	pages_for_each (&pages, page, item)
+		pages.r = show(item, fn, data);
 	return pages.r;
 }

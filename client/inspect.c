@@ -72,10 +72,8 @@ static int list(struct fsdp_client *client, const char *prefix,
 	struct pages pages = PAGES(client, &request, list);
 	const struct list_reply *page = &pages.answer.reply.list;
 
-	while (pages_next(&pages)) {
-		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
-			pages.r = show_entry(&page->items[i], fn, data);
-	}
+	pages_for_each (&pages, page, item)
+		pages.r = show_entry(item, fn, data);
 	return pages.r;
 }
 
@@ -170,10 +168,8 @@ int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn, void *data)
 	struct pages pages = PAGES(client, &request, clients);
 	const struct clients_reply *page = &pages.answer.reply.clients;
 
-	while (pages_next(&pages)) {
-		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
-			pages.r = show_peer(&page->items[i], fn, data);
-	}
+	pages_for_each (&pages, page, item)
+		pages.r = show_peer(item, fn, data);
 	return pages.r;
 }
 
@@ -199,10 +195,8 @@ int fsdp_prefixes(struct fsdp_client *client, fsdp_prefix_fn *fn, void *data)
 	struct pages pages = PAGES(client, &request, prefixes);
 	const struct prefixes_reply *page = &pages.answer.reply.prefixes;
 
-	while (pages_next(&pages)) {
-		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
-			pages.r = show_prefix(&page->items[i], fn, data);
-	}
+	pages_for_each (&pages, page, item)
+		pages.r = show_prefix(item, fn, data);
 	return pages.r;
 }
 

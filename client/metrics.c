@@ -37,13 +37,11 @@ int fsdp_histograms(struct fsdp_client *client, fsdp_histogram_fn *fn,
 
 	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++)
 		limits_ns[i] = histogram_limit(i);
-	while (pages_next(&pages)) {
-		for (size_t i = 0; i < page->n_items && pages.r == 0; i++)
-			pages.r = show_histogram(&page->items[i],
-						 page->counts +
-							 i * HISTOGRAM_BUCKETS,
-						 limits_ns, fn, data);
-	}
+	pages_for_each (&pages, page, item)
+		pages.r = show_histogram(
+			item,
+			page->counts + (item - page->items) * HISTOGRAM_BUCKETS,
+			limits_ns, fn, data);
 	return pages.r;
 }
 
@@ -79,10 +77,8 @@ int fsdp_chunks(struct fsdp_client *client, fsdp_chunk_fn *fn, void *data)
 	struct pages pages = PAGES(client, &request, memory);
 	const struct memory_reply *page = &pages.answer.reply.memory;
 
-	while (pages_next(&pages)) {
-		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
-			pages.r = show_chunk(&page->items[i], fn, data);
-	}
+	pages_for_each (&pages, page, item)
+		pages.r = show_chunk(item, fn, data);
 	return pages.r;
 }
 
@@ -114,9 +110,7 @@ int fsdp_accounts(struct fsdp_client *client, fsdp_account_fn *fn, void *data)
 	struct pages pages = PAGES(client, &request, accounts);
 	const struct accounts_reply *page = &pages.answer.reply.accounts;
 
-	while (pages_next(&pages)) {
-		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
-			pages.r = show_account(&page->items[i], fn, data);
-	}
+	pages_for_each (&pages, page, item)
+		pages.r = show_account(item, fn, data);
 	return pages.r;
 }

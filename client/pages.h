@@ -5,9 +5,8 @@
  *	struct pages pages = PAGES(client, &request, comms);
  *	const struct comms_reply *page = &pages.answer.reply.comms;
  *
- *	while (pages_next(&pages))
- *		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
- *			pages.r = show(&page->items[i], fn, data);
+ *	pages_for_each (&pages, page, item)
+ *		pages.r = show(item, fn, data);
  *	return pages.r;
  */
 #pragma once
@@ -39,3 +38,10 @@ struct pages {
 
 /* Free the page, and get the next one. False: there is none. */
 bool pages_next(struct pages *pages);
+
+#define pages_for_each(pages, page, item)                                      \
+	while (pages_next(pages))                                              \
+		for (__typeof__(&*(page)->items) item = (page)->items;         \
+		     item < (page)->items + (page)->n_items &&                 \
+		     (pages)->r == 0;                                          \
+		     item++)

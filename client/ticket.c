@@ -65,10 +65,8 @@ int fsdp_tickets(struct fsdp_client *client, fsdp_ticket_fn *fn, void *data)
 	struct pages pages = PAGES(client, &request, tickets);
 	const struct tickets_reply *page = &pages.answer.reply.tickets;
 
-	while (pages_next(&pages)) {
-		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
-			pages.r = show_ticket(&page->items[i], fn, data);
-	}
+	pages_for_each (&pages, page, item)
+		pages.r = show_ticket(item, fn, data);
 	return pages.r;
 }
 

@@ -41,10 +41,8 @@ int fsdp_comms(struct fsdp_client *client, fsdp_comm_fn *fn, void *data)
 	struct pages pages = PAGES(client, &request, comms);
 	const struct comms_reply *page = &pages.answer.reply.comms;
 
-	while (pages_next(&pages)) {
-		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
-			pages.r = show_comm(&page->items[i], fn, data);
-	}
+	pages_for_each (&pages, page, item)
+		pages.r = show_comm(item, fn, data);
 	return pages.r;
 }
 
@@ -80,10 +78,8 @@ int fsdp_groups(struct fsdp_client *client, const char *comm, fsdp_group_fn *fn,
 	struct pages pages = PAGES(client, &request, groups);
 	const struct groups_reply *page = &pages.answer.reply.groups;
 
-	while (pages_next(&pages)) {
-		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
-			pages.r = show_group(&page->items[i], fn, data);
-	}
+	pages_for_each (&pages, page, item)
+		pages.r = show_group(item, fn, data);
 	return pages.r;
 }
 
@@ -128,9 +124,7 @@ int fsdp_group_plan(struct fsdp_client *client, const char *comm,
 	struct pages pages = PAGES(client, &request, group_plan);
 	const struct group_plan_reply *page = &pages.answer.reply.group_plan;
 
-	while (pages_next(&pages)) {
-		for (uint32_t i = 0; i < page->n_items && pages.r == 0; i++)
-			pages.r = show_plan(page, &page->items[i], fn, data);
-	}
+	pages_for_each (&pages, page, item)
+		pages.r = show_plan(page, item, fn, data);
 	return pages.r;
 }
