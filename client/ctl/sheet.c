@@ -135,18 +135,17 @@ static int add_cells(struct sheet *sheet, const void *row)
 {
 	const struct column *column = sheet->columns;
 	char buffer[COLUMN_BUFFER];
-	int r = 0;
 
-	for (; r == 0 && !is_end(column); column++) {
+	for (; !is_end(column); column++) {
 		const void *field = (const char *)row + column->offset;
 
 		if (is_shown(sheet, column))
-			r = table_add(&sheet->table, NULL, "%s",
-				      column->text
-					      ? column->text(field, buffer)
-					      : text_of(column, field, buffer));
+			table_add(&sheet->table, "%s",
+				  column->text
+					  ? column->text(field, buffer)
+					  : text_of(column, field, buffer));
 	}
-	return r;
+	return sheet->table.is_incomplete ? -ENOMEM : 0;
 }
 
 int sheet_add(struct sheet *sheet, const void *row)

@@ -4,10 +4,7 @@
  */
 #include "client/ctl/table.h"
 
-#include "proto/error.h"
-
 #include <assert.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -44,38 +41,35 @@ void table_clean(char *text)
 	}
 }
 
-static int reserve(struct table *table, struct error *err)
+static bool reserve(struct table *table)
 {
 	size_t n_room = table->n_room ? table->n_room * 2 : 64;
 	char **cells;
 
 	if (table->n_cells < table->n_room)
-		return 0;
+		return true;
 	cells = reallocarray(table->cells, n_room, sizeof(*cells));
 	if (!cells)
-		return error_nomem(err, "a table");
+		return false;
 	table->cells = cells;
 	table->n_room = n_room;
-	return 0;
+	return true;
 }
 
-int table_add(struct table *table, struct error *err, const char *format, ...)
+void table_add(struct table *table, const char *format, ...)
 {
 	va_list args;
 	char *cell;
-	int r;
 
-	r = reserve(table, err);
-	if (r < 0)
-		return r;
 	va_start(args, format);
-	r = vasprintf(&cell, format, args);
+	if (table->is_incomplete || !reserve(table) ||
+	    vasprintf(&cell, format, args) < 0)
+		table->is_incomplete = true;
 	va_end(args);
-	if (r < 0)
-		return error_nomem(err, "a table");
+	if (table->is_incomplete)
+		return;
 	table_clean(cell);
 	table->cells[table->n_cells++] = cell;
-	return 0;
 }
 
 static int width_of(const char *text)

@@ -6,10 +6,9 @@
  * bytes that would steer a terminal are shown as '?'.
  */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
-
-struct error;
 
 #define TABLE_MAX_COLUMNS 24
 
@@ -18,6 +17,7 @@ struct table {
 	const char *const *titles; /* borrowed; '>' in front: right-aligned */
 	char **cells;              /* n_columns to a row */
 	size_t n_cells, n_room;
+	bool is_incomplete; /* there was no memory for a cell */
 };
 
 #define TABLE_NULL ((struct table){0})
@@ -26,9 +26,10 @@ void table_init(struct table *table, const char *const *titles,
 		size_t n_columns);
 void table_deinit(struct table *table);
 
-/* Add the next cell, left to right, row by row; the text is copied. */
-int table_add(struct table *table, struct error *err, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
+/* Add the next cell, left to right, row by row; the text is copied. Without
+ * memory for one, the table gets no more cells. */
+void table_add(struct table *table, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
 
 /* Texts are not cut to less than this to make a table fit. */
 #define TABLE_LEAST_TEXT 12

@@ -133,36 +133,36 @@ static int print_document(const struct bucketing *result,
 
 /* --- as tables ----------------------------------------------------------- */
 
-static int add_bucket(struct table *table, const struct bucketing *result,
-		      uint32_t b, struct error *err)
+/* Print the table, below a line of text (NULL: none). */
+static int finish(struct table *table, const char *text, struct error *err)
+{
+	int r = table->is_incomplete ? error_nomem(err, "a table") : 0;
+
+	if (r == 0 && text)
+		puts(text);
+	if (r == 0)
+		table_print(table, stdout);
+	table_deinit(table);
+	return r;
+}
+
+static void add_bucket(struct table *table, const struct bucketing *result,
+		       uint32_t b)
 {
 	const struct bucketing_bucket *bucket = &result->buckets[b];
 	const struct graph_group *group = &result->graph.groups[bucket->group];
 	char size[FORMAT_SIZE];
-	int r = table_add(table, err, "%u", b);
 
-	if (r == 0)
-		r = table_add(table, err, "%s", graph_kind_name(bucket->kind));
-	if (r == 0)
-		r = table_add(table, err, "%s", group->name);
-	if (r == 0)
-		r = table_add(table, err, "%u", group->size);
-	if (r == 0)
-		r = table_add(table, err, "%s",
-			      bucket->reduce ? graph_reduce_name(bucket->reduce)
-					     : "-");
-	if (r == 0)
-		r = table_add(table, err, "%s",
-			      dtype_name(bucket->layout.dtype));
-	if (r == 0)
-		r = table_add(table, err, "%u", bucket->n_members);
-	if (r == 0)
-		r = table_add(table, err, "%s",
-			      format_size(bucket->size, size));
-	if (r == 0)
-		r = table_add(table, err, "%s",
-			      *bucket->name ? bucket->name : "as it was");
-	return r;
+	table_add(table, "%u", b);
+	table_add(table, "%s", graph_kind_name(bucket->kind));
+	table_add(table, "%s", group->name);
+	table_add(table, "%u", group->size);
+	table_add(table, "%s",
+		  bucket->reduce ? graph_reduce_name(bucket->reduce) : "-");
+	table_add(table, "%s", dtype_name(bucket->layout.dtype));
+	table_add(table, "%u", bucket->n_members);
+	table_add(table, "%s", format_size(bucket->size, size));
+	table_add(table, "%s", *bucket->name ? bucket->name : "as it was");
 }
 
 static int print_buckets(const struct bucketing *result, struct error *err)
@@ -171,40 +171,32 @@ static int print_buckets(const struct bucketing *result, struct error *err)
 					     ">RANKS",  "REDUCE", "DTYPE",
 					     ">NODES",  ">SIZE",  "BECOMES"};
 	struct table table;
-	int r = 0;
 
 	table_init(&table, titles, 9);
-	for (uint32_t b = 0; r == 0 && b < result->n_buckets; b++)
-		r = add_bucket(&table, result, b, err);
-	if (r == 0)
-		table_print(&table, stdout);
-	table_deinit(&table);
-	return r;
+	for (uint32_t b = 0; b < result->n_buckets; b++)
+		add_bucket(&table, result, b);
+	return finish(&table, NULL, err);
 }
 
-static int add_entry(struct table *table, const struct bucketing *result,
-		     uint32_t b, uint32_t i, struct error *err)
+static void add_entry(struct table *table, const struct bucketing *result,
+		      uint32_t b, uint32_t i)
 {
 	const struct bucketing_bucket *bucket = &result->buckets[b];
 	const struct graph_entry *entry = &bucket->layout.entries[i];
 	uint64_t unit = dtype_size(bucket->layout.dtype);
-	int r = table_add(table, err, "%u", b);
 
-	if (r == 0)
-		r = table_add(table, err, "%s", bucket->members[i].name);
-	if (r == 0)
-		r = table_add(table, err, "%s", dtype_name(entry->dtype));
-	if (r == 0 && is_list(bucket))
-		r = table_add(table, err, "-");
-	else if (r == 0)
-		r = table_add(table, err, "%" PRIu64, entry->offset * unit);
-	if (r == 0)
-		r = table_add(table, err, "%" PRIu64, entry->length * unit);
-	if (r == 0 && is_list(bucket))
-		r = table_add(table, err, "-");
-	else if (r == 0)
-		r = table_add(table, err, "%" PRIu64, part_size(bucket));
-	return r;
+	table_add(table, "%u", b);
+	table_add(table, "%s", bucket->members[i].name);
+	table_add(table, "%s", dtype_name(entry->dtype));
+	if (is_list(bucket))
+		table_add(table, "-");
+	else
+		table_add(table, "%" PRIu64, entry->offset * unit);
+	table_add(table, "%" PRIu64, entry->length * unit);
+	if (is_list(bucket))
+		table_add(table, "-");
+	else
+		table_add(table, "%" PRIu64, part_size(bucket));
 }
 
 /* The wire: rank r's part begins at r times PART. */
@@ -213,44 +205,31 @@ static int print_wire(const struct bucketing *result, struct error *err)
 	static const char *const titles[] = {">BUCKET", "NODE",    "DTYPE",
 					     ">OFFSET", ">LENGTH", ">PART"};
 	struct table table;
-	int r = 0;
 
 	table_init(&table, titles, 6);
-	for (uint32_t b = 0; r == 0 && b < result->n_buckets; b++) {
-		for (uint32_t i = 0; r == 0 && i < result->buckets[b].n_members;
-		     i++)
-			r = add_entry(&table, result, b, i, err);
+	for (uint32_t b = 0; b < result->n_buckets; b++) {
+		for (uint32_t i = 0; i < result->buckets[b].n_members; i++)
+			add_entry(&table, result, b, i);
 	}
-	if (r == 0) {
-		puts("\nIn bytes of one part of the wire; rank r's begins at "
-		     "r times PART, and an all-reduce has one:");
-		table_print(&table, stdout);
-	}
-	table_deinit(&table);
-	return r;
+	return finish(&table,
+		      "\nIn bytes of one part of the wire; rank r's begins at "
+		      "r times PART, and an all-reduce has one:",
+		      err);
 }
 
 static int print_left(const struct bucketing *result, struct error *err)
 {
 	static const char *const titles[] = {"LEFT", "WHY"};
 	struct table table;
-	int r = 0;
 
 	table_init(&table, titles, 2);
-	for (uint32_t i = 0; r == 0 && i < result->n_left; i++) {
+	for (uint32_t i = 0; i < result->n_left; i++) {
 		const struct bucketing_member *left = &result->left[i];
 
-		r = table_add(&table, err, "%s", left->name);
-		if (r == 0)
-			r = table_add(&table, err, "%s",
-				      bucketing_fate_name(left->fate));
+		table_add(&table, "%s", left->name);
+		table_add(&table, "%s", bucketing_fate_name(left->fate));
 	}
-	if (r == 0) {
-		puts("");
-		table_print(&table, stdout);
-	}
-	table_deinit(&table);
-	return r;
+	return finish(&table, "", err);
 }
 
 /* "a, b, c", or as much as fits and "...". */
@@ -276,30 +255,21 @@ static void format_inputs(const struct graph *graph,
 	}
 }
 
-static int add_node(struct table *table, const struct graph *graph, uint32_t i,
-		    struct error *err)
+static void add_node(struct table *table, const struct graph *graph, uint32_t i)
 {
 	const struct graph_node *node = &graph->nodes[i];
 	const struct tensor_type *type = &node->type;
 	char inputs[INPUTS_SIZE], shape[FORMAT_SHAPE];
-	int r = table_add(table, err, "%s", node->name);
 
+	table_add(table, "%s", node->name);
 	format_inputs(graph, node, inputs);
-	if (r == 0)
-		r = table_add(table, err, "%s",
-			      node->call ? node->call
-					 : graph_kind_name(node->kind));
-	if (r == 0)
-		r = table_add(table, err, "%s",
-			      type->dtype ? dtype_name(type->dtype) : "-");
-	if (r == 0)
-		r = table_add(table, err, "%s",
-			      type->dtype ? format_shape(type->shape,
-							 type->n_dims, shape)
-					  : "-");
-	if (r == 0)
-		r = table_add(table, err, "%s", inputs);
-	return r;
+	table_add(table, "%s",
+		  node->call ? node->call : graph_kind_name(node->kind));
+	table_add(table, "%s", type->dtype ? dtype_name(type->dtype) : "-");
+	table_add(table, "%s",
+		  type->dtype ? format_shape(type->shape, type->n_dims, shape)
+			      : "-");
+	table_add(table, "%s", inputs);
 }
 
 static int print_graph(const struct graph *graph, struct error *err)
@@ -307,17 +277,11 @@ static int print_graph(const struct graph *graph, struct error *err)
 	static const char *const titles[] = {"NODE", "KIND", "DTYPE", "SHAPE",
 					     "INPUTS"};
 	struct table table;
-	int r = 0;
 
 	table_init(&table, titles, 5);
-	for (uint32_t i = 0; r == 0 && i < graph->n_nodes; i++)
-		r = add_node(&table, graph, i, err);
-	if (r == 0) {
-		puts("");
-		table_print(&table, stdout);
-	}
-	table_deinit(&table);
-	return r;
+	for (uint32_t i = 0; i < graph->n_nodes; i++)
+		add_node(&table, graph, i);
+	return finish(&table, "", err);
 }
 
 static int print_tables(const struct bucketing *result, struct error *err)
