@@ -12,18 +12,13 @@ static int record(struct fsdp_client *client,
 	struct digest_item items[FSDP_MAX_BATCH];
 	struct request request = {.kind = MESSAGE_DIGESTS,
 				  .digests = {.n_items = n, .items = items}};
-	struct answer answer;
-	int r;
 
 	for (uint32_t i = 0; i < n; i++)
 		items[i] = (struct digest_item){
 			.ref = {.slot = tensors[i]->slot,
 				.generation = tensors[i]->generation},
 			.digest = digests[i]};
-	r = client_call(client, &request, &answer, err);
-	if (r == 0)
-		answer_deinit(&answer);
-	return r;
+	return client_command(client, &request, err);
 }
 
 int fsdp_set_digests(struct fsdp_tensor *const *tensors,

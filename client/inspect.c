@@ -235,15 +235,7 @@ int fsdp_status_reset(struct fsdp_client *client)
 {
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_STATUS, .status = {true}};
-	struct answer answer;
-	int r;
+	int r = client_check(client, err);
 
-	r = client_check(client, err);
-	if (r < 0)
-		return r;
-	r = client_call(client, &request, &answer, err);
-	if (r < 0)
-		return r;
-	answer_deinit(&answer);
-	return 0;
+	return r < 0 ? r : client_command(client, &request, err);
 }

@@ -75,14 +75,9 @@ int fsdp_ticket_revoke(struct fsdp_client *client, uint64_t id)
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_REVOKE,
 				  .revoke = {.ticket = id}};
-	struct answer answer;
 	int r = client_check(client, err);
 
-	if (r == 0)
-		r = client_call(client, &request, &answer, err);
-	if (r == 0)
-		answer_deinit(&answer);
-	return r;
+	return r < 0 ? r : client_command(client, &request, err);
 }
 
 int fsdp_ticket_redeem(struct fsdp_client *client,

@@ -58,17 +58,24 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 	return r;
 }
 
+int comm_command(struct fsdp_comm *comm, const struct request *request,
+		 struct error *err)
+{
+	struct answer answer;
+	int r = comm_call(comm, request, &answer, err);
+
+	if (r == 0)
+		answer_deinit(&answer);
+	return r;
+}
+
 /* Ask the broker why a run is over. */
 static int ask_why(struct fsdp_comm *comm, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_COMM_BOARD,
 				  .comm_board = {.comm = comm->id}};
-	struct answer answer;
-	int r = comm_call(comm, &request, &answer, err);
 
-	if (r == 0)
-		answer_deinit(&answer);
-	return r;
+	return comm_command(comm, &request, err);
 }
 
 int comm_check_run(struct fsdp_comm *comm, struct error *err)

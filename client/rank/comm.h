@@ -162,6 +162,10 @@ int comm_check_idle(const struct fsdp_comm *comm, struct error *err);
 int comm_call(struct fsdp_comm *comm, const struct request *request,
 	      struct answer *ret, struct error *err);
 
+/* The same, for a reply that says nothing else. */
+int comm_command(struct fsdp_comm *comm, const struct request *request,
+		 struct error *err);
+
 /* Release the spent input. Call this just before a request for which the broker
  * collects released tensors. */
 void comm_end_spent(struct fsdp_comm *comm);

@@ -59,12 +59,8 @@ static int tell_broker(struct fsdp_comm *comm, struct error *err)
 			   .step = comm->committing,
 			   .n_gathers = host_gather_count(comm)},
 	};
-	struct answer answer;
-	int r = comm_call(comm, &request, &answer, err);
 
-	if (r == 0)
-		answer_deinit(&answer);
-	return r;
+	return comm_command(comm, &request, err);
 }
 
 int commit_send(struct fsdp_comm *comm, int32_t timeout_ms, struct error *err)

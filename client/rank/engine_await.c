@@ -27,11 +27,8 @@ static int ask_broker(struct fsdp_comm *comm, struct error *err)
 			 .kind = WORK_COMMIT,
 			 .sequence = comm->step ? comm->step : 1},
 	};
-	struct answer answer;
-	int r = comm_call(comm, &request, &answer, err);
+	int r = comm_command(comm, &request, err);
 
-	if (r == 0)
-		answer_deinit(&answer);
 	return r == -ECONNABORTED ? r : 0;
 }
 

@@ -82,15 +82,10 @@ static int give_back(struct fsdp_comm *comm, struct own_input *input,
 		.kind = MESSAGE_INPUT_END,
 		.input_end = {.comm = comm->id, .input = ref_of(input->tensor)},
 	};
-	struct answer answer;
-	int r;
 
 	tensor_end(input->tensor);
 	*input = inputs->own[--inputs->n];
-	r = comm_call(comm, &request, &answer, err);
-	if (r == 0)
-		answer_deinit(&answer);
-	return r;
+	return comm_command(comm, &request, err);
 }
 
 int inputs_give_back(struct fsdp_comm *comm, struct error *err)

@@ -238,12 +238,10 @@ static int reshard_to_mesh(struct fsdp_group *group,
 			   const struct request *request, void *stream,
 			   struct error *err)
 {
-	struct answer answer;
-	int r = comm_call(group->comm, request, &answer, err);
+	int r = comm_command(group->comm, request, err);
 
 	if (r < 0)
 		return r;
-	answer_deinit(&answer);
 	group->open = 0;
 	return end_full(group, request->reshard.n_mesh, stream, err);
 }
