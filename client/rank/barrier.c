@@ -12,7 +12,7 @@ static int fail_late(struct fsdp_comm *comm, uint64_t missing,
 	error_set(err, -ECONNABORTED,
 		  "%s has not come to a barrier within %d ms",
 		  await_name_ranks(comm, missing, names), comm->timeout_ms);
-	return comm_fail(comm, err);
+	return comm_fail_run(comm, err);
 }
 
 static int fail_left(struct fsdp_comm *comm, uint64_t left, struct error *err)
@@ -21,7 +21,7 @@ static int fail_left(struct fsdp_comm *comm, uint64_t left, struct error *err)
 
 	error_set(err, -ECONNABORTED, "%s has left before a barrier",
 		  await_name_ranks(comm, left, names));
-	return comm_fail(comm, err);
+	return comm_fail_run(comm, err);
 }
 
 static int wait_for_all(struct fsdp_comm *comm, int32_t timeout_ms,

@@ -97,7 +97,7 @@ void comm_give_up(struct fsdp_comm *comm, const struct error *why)
 	(void)client_command(comm->client, &request, NULL);
 }
 
-int comm_fail(struct fsdp_comm *comm, struct error *err)
+int comm_fail_run(struct fsdp_comm *comm, struct error *err)
 {
 	int r;
 

@@ -148,7 +148,7 @@ void comm_give_up(struct fsdp_comm *comm, const struct error *why);
 
 /* The run cannot go on for the reason in `err`: tell all ranks, and return what
  * the broker tells them, which is -ECONNABORTED. */
-int comm_fail(struct fsdp_comm *comm, struct error *err);
+int comm_fail_run(struct fsdp_comm *comm, struct error *err);
 
 /* Checks that the stream is valid for this communicator: -EINVAL. */
 int comm_check_stream(const struct fsdp_comm *comm, void *stream,

@@ -208,7 +208,7 @@ int job_fail_late(const struct job *job, const char *cause, struct error *err)
 	error_set(err, -ECONNABORTED,
 		  "group '%s' was not whole within %d ms: it %s",
 		  job->group->name, comm->timeout_ms, cause);
-	return comm_fail(comm, err);
+	return comm_fail_run(comm, err);
 }
 
 /* If memory is short, idle buffers are returned first. A rank waits for memory

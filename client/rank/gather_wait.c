@@ -106,7 +106,7 @@ static int fail_left(const struct job *job, uint64_t left, struct error *err)
 	error_set(err, -ECONNABORTED, "%s has left before '%s' could be whole",
 		  await_name_ranks(job->group->comm, left, names),
 		  job->group->name);
-	return comm_fail(job->group->comm, err);
+	return comm_fail_run(job->group->comm, err);
 }
 
 int job_refuse_wait(const struct job *job, struct error *err)

@@ -46,7 +46,7 @@ static int fail_late(const struct run *run, enum box_counter counter,
 	error_set(err, -ECONNABORTED, "%s has not %s %s within %d ms",
 		  await_name_ranks(run->comm, ranks, names), what,
 		  box_call_name(run->call.kind), run->comm->timeout_ms);
-	return comm_fail(run->comm, err);
+	return comm_fail_run(run->comm, err);
 }
 
 static int fail_left(const struct run *run, uint64_t ranks, struct error *err)
@@ -56,7 +56,7 @@ static int fail_left(const struct run *run, uint64_t ranks, struct error *err)
 	error_set(err, -ECONNABORTED, "%s has left before %s",
 		  await_name_ranks(run->comm, ranks, names),
 		  box_call_name(run->call.kind));
-	return comm_fail(run->comm, err);
+	return comm_fail_run(run->comm, err);
 }
 
 /* A collective that has begun cannot be undone, so it fails the run. */
@@ -163,7 +163,7 @@ static int compare(struct run *run, struct error *err)
 		if (n > run->n_rounds)
 			run->n_rounds = n;
 	}
-	return r < 0 ? comm_fail(run->comm, err) : 0;
+	return r < 0 ? comm_fail_run(run->comm, err) : 0;
 }
 
 /* --- bytes --------------------------------------------------------------- */

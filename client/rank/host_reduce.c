@@ -139,7 +139,7 @@ static int fail_late(struct fsdp_comm *comm, const struct fsdp_group *group,
 	error_set(err, -ECONNABORTED, "%s has not %s of '%s' within %d ms",
 		  await_name_ranks(comm, ranks, names), what, group->name,
 		  comm->timeout_ms);
-	return comm_fail(comm, err);
+	return comm_fail_run(comm, err);
 }
 
 static int fail_left(struct fsdp_comm *comm, const struct fsdp_group *group,
@@ -150,7 +150,7 @@ static int fail_left(struct fsdp_comm *comm, const struct fsdp_group *group,
 	error_set(err, -ECONNABORTED,
 		  "%s has left before it handed in gradients of '%s'",
 		  await_name_ranks(comm, ranks, names), group->name);
-	return comm_fail(comm, err);
+	return comm_fail_run(comm, err);
 }
 
 static int64_t max_ns(int64_t a, int64_t b)
@@ -288,7 +288,7 @@ static int work_on(struct fsdp_comm *comm, struct handed_in *mine,
 	if (r == -ECONNABORTED || r == -EINTR)
 		return r;
 	err->code = -ECONNABORTED;
-	return comm_fail(comm, err);
+	return comm_fail_run(comm, err);
 }
 
 static void end_one(struct fsdp_comm *comm, const struct handed_in *mine)

@@ -108,7 +108,7 @@ static int fail_differs(struct fsdp_transfer *transfer, uint32_t from,
 		  from, transfer->comm->rank, head->size,
 		  dtype_name(head->dtype), head->tag, transfer->head.size,
 		  dtype_name(transfer->head.dtype));
-	return comm_fail(transfer->comm, err);
+	return comm_fail_run(transfer->comm, err);
 }
 
 /* A message belongs to this receive. */
@@ -150,7 +150,7 @@ static int put_aside(struct fsdp_comm *comm, uint32_t from,
 		  " bytes with tag %" PRIu64 " from rank %u that it does not "
 		  "receive yet",
 		  comm->rank, head->size, head->tag, from);
-	return comm_fail(comm, err);
+	return comm_fail_run(comm, err);
 }
 
 /* A receive was begun: find its message if that has come already. */
@@ -457,7 +457,7 @@ static int fail_late(const struct fsdp_transfer *transfer, uint64_t awaited,
 		  verb(transfer), transfer->head.tag,
 		  transfer->is_send ? "from" : "to", comm->rank,
 		  comm->timeout_ms);
-	return comm_fail(transfer->comm, err);
+	return comm_fail_run(transfer->comm, err);
 }
 
 static int fail_left(struct fsdp_comm *comm, uint64_t left, struct error *err)
@@ -468,7 +468,7 @@ static int fail_left(struct fsdp_comm *comm, uint64_t left, struct error *err)
 		  "%s has left while rank %u waits to send to it or receive "
 		  "from it",
 		  await_name_ranks(comm, left, names), comm->rank);
-	return comm_fail(comm, err);
+	return comm_fail_run(comm, err);
 }
 
 static int refuse_pending(const struct fsdp_transfer *transfer,
