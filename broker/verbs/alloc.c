@@ -349,23 +349,6 @@ static int make_slots(struct alloc_plan *plan, struct error *err)
 	return 0;
 }
 
-static void grant_slots(const struct alloc_plan *plan)
-{
-	struct broker *broker = plan->broker;
-	bool is_granted;
-	uint32_t i;
-
-	for (i = 0; i < plan->request->n_items; i++) {
-		is_granted =
-			grant_add(&broker->store, plan->session->holdings.index,
-				  plan->slots[i], 1);
-		assert(is_granted); /* capacity was checked */
-		if (plan->bundle)
-			bundle_add_member(&broker->store, plan->bundle,
-					  plan->slots[i]);
-	}
-}
-
 int verb_alloc(struct verb_call *call, struct error *err)
 {
 	struct alloc_plan *plan = verb_scratch(call, sizeof(*plan));
@@ -385,8 +368,10 @@ int verb_alloc(struct verb_call *call, struct error *err)
 	r = make_slots(plan, err);
 	if (r < 0)
 		return r;
-	grant_slots(plan);
-	verb_fill_places(call, plan->slots, plan->request->n_items);
+	verb_reply_places(call, plan->slots, plan->request->n_items);
+	for (uint32_t i = 0; plan->bundle && i < plan->request->n_items; i++)
+		bundle_add_member(&call->broker->store, plan->bundle,
+				  plan->slots[i]);
 	/* Last, since a client with invalid counts may lose the slots here. */
 	for (uint32_t i = 0; i < plan->request->n_items; i++)
 		slot_update_state(&call->broker->store, plan->slots[i]);

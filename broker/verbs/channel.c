@@ -107,9 +107,7 @@ int verb_channel_buffer(struct verb_call *call, struct error *err)
 	r = grant_check_room(&call->session->holdings, 1, err);
 	if (r < 0)
 		return r;
-	call->reply->places.places = call->scratch->places;
-	call->reply->places.n_places = 1;
-	verb_grant_places(call, &slot, 1, call->reply->places.places);
+	verb_reply_places(call, &slot, 1);
 	return VERB_DONE;
 }
 

@@ -124,23 +124,6 @@ static int make_input(struct verb_call *call, const struct group *group,
 			  err);
 }
 
-/* Can one place be granted? It is made here, so that nothing fails later. */
-static int make_place(struct verb_call *call, struct error *err)
-{
-	struct places_reply *reply = &call->reply->places;
-
-	reply->places = verb_scratch(call, sizeof(*reply->places));
-	if (!reply->places)
-		return error_nomem(err, "the request");
-	return grant_check_room(&call->session->holdings, 1, err);
-}
-
-static void grant_one(struct verb_call *call, uint32_t slot)
-{
-	verb_grant_places(call, &slot, 1, call->reply->places.places);
-	call->reply->places.n_places = 1;
-}
-
 int verb_input(struct verb_call *call, struct error *err)
 {
 	struct group *group;
@@ -155,7 +138,7 @@ int verb_input(struct verb_call *call, struct error *err)
 		r = find_credit(call, group, rank, err);
 	if (r != VERB_DONE)
 		return r;
-	r = make_place(call, err);
+	r = grant_check_room(&call->session->holdings, 1, err);
 	if (r < 0)
 		return r;
 	r = make_input(call, group, rank, &slot, err);
@@ -165,7 +148,7 @@ int verb_input(struct verb_call *call, struct error *err)
 		input_keep(group->comm, rank, slot);
 	else
 		input_add(group, rank, slot);
-	grant_one(call, slot);
+	verb_reply_places(call, &slot, 1);
 	return VERB_DONE;
 }
 
@@ -193,8 +176,8 @@ int verb_input_end(struct verb_call *call, struct error *err)
 
 /* --- other memory of ranks that do the work ------------------------------ */
 
-/* The ranks of the group do this work (enum comm_direct), and the reply can
- * have one place. */
+/* The ranks of the group do this work (enum comm_direct), and one more grant
+ * can be made. */
 static int find_direct(struct verb_call *call, uint64_t id, uint32_t direct,
 		       struct group **ret, struct error *err)
 {
@@ -203,7 +186,7 @@ static int find_direct(struct verb_call *call, uint64_t id, uint32_t direct,
 
 	r = find_group(call, id, ret, &rank, err);
 	if (r == 0)
-		r = make_place(call, err);
+		r = grant_check_room(&call->session->holdings, 1, err);
 	if (r < 0 || (*ret)->comm->direct & direct)
 		return r;
 	return error_set(err, -EINVAL,
@@ -256,7 +239,7 @@ int verb_comm_place(struct verb_call *call, struct error *err)
 	r = request->is_input ? find_kept(call, group, &slot, err)
 			      : make_partial(call, group, &slot, err);
 	if (r == VERB_DONE)
-		grant_one(call, slot);
+		verb_reply_places(call, &slot, 1);
 	return r;
 }
 
@@ -279,7 +262,7 @@ int verb_gather_buffer(struct verb_call *call, struct error *err)
 		return error_wrap(err, r, "waits for memory for '%s'",
 				  group->name);
 	if (r == VERB_DONE)
-		grant_one(call, slot);
+		verb_reply_places(call, &slot, 1);
 	return r;
 }
 
@@ -337,7 +320,7 @@ int verb_wait_unshard(struct verb_call *call, struct error *err)
 {
 	struct gather *gather;
 	struct group *group;
-	uint32_t rank;
+	uint32_t rank, slot;
 	int r;
 
 	r = find_awaited(call, &group, &rank, err);
@@ -349,10 +332,11 @@ int verb_wait_unshard(struct verb_call *call, struct error *err)
 	if (gather->state != GATHER_DONE)
 		return may_wait(call) ? keep_waiting(call, group->comm)
 				      : gather_refuse_wait(gather, err);
-	r = make_place(call, err);
+	r = grant_check_room(&call->session->holdings, 1, err);
 	if (r < 0)
 		return r;
-	grant_one(call, rank_memory_slot(group->comm, &gather->full, rank));
+	slot = rank_memory_slot(group->comm, &gather->full, rank);
+	verb_reply_places(call, &slot, 1);
 	return VERB_DONE;
 }
 

@@ -10,7 +10,6 @@
 #include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
-#include <assert.h>
 #include <errno.h>
 
 /* The name does not exist, or has no version that is new enough: fail,
@@ -68,8 +67,6 @@ int verb_get(struct verb_call *call, struct error *err)
 {
 	uint32_t n = call->request->get.n_names;
 	uint32_t *slots = verb_scratch(call, n * sizeof(*slots));
-	bool is_granted;
-	uint32_t i;
 	int r;
 
 	if (!slots)
@@ -80,12 +77,6 @@ int verb_get(struct verb_call *call, struct error *err)
 	r = grant_check_room(&call->session->holdings, n, err);
 	if (r < 0)
 		return r;
-	for (i = 0; i < n; i++) {
-		is_granted =
-			grant_add(&call->broker->store,
-				  call->session->holdings.index, slots[i], 1);
-		assert(is_granted); /* capacity was checked */
-	}
-	verb_fill_places(call, slots, n);
+	verb_reply_places(call, slots, n);
 	return VERB_DONE;
 }

@@ -106,17 +106,6 @@ static void fill_place(struct verb_call *call, uint32_t slot,
 				NULL);
 }
 
-void verb_fill_places(struct verb_call *call, const uint32_t *slots, uint32_t n)
-{
-	struct tensor_place *places = call->scratch->places;
-
-	assert(n <= MESSAGE_MAX_ITEMS);
-	for (uint32_t i = 0; i < n; i++)
-		fill_place(call, slots[i], &places[i]);
-	call->reply->places.places = places;
-	call->reply->places.n_places = n;
-}
-
 void verb_grant_places(struct verb_call *call, const uint32_t *slots,
 		       uint32_t n, struct tensor_place *ret_places)
 {
@@ -130,4 +119,15 @@ void verb_grant_places(struct verb_call *call, const uint32_t *slots,
 		assert(is_granted); /* the caller has looked */
 		fill_place(call, slots[i], &ret_places[i]);
 	}
+}
+
+void verb_reply_places(struct verb_call *call, const uint32_t *slots,
+		       uint32_t n)
+{
+	struct tensor_place *places = call->scratch->places;
+
+	assert(n <= MESSAGE_MAX_ITEMS);
+	verb_grant_places(call, slots, n, places);
+	call->reply->places.places = places;
+	call->reply->places.n_places = n;
 }

@@ -16,15 +16,13 @@ struct verb_call;
 int verb_attach_chunk(struct verb_call *call, uint32_t chunk_index,
 		      struct error *err);
 
-/* Fill places for slots and attach their chunks: alloc, share, get,
- * redeem. */
-void verb_fill_places(struct verb_call *call, const uint32_t *slots,
-		      uint32_t n);
-
 /* Grant the session one hold of each of these slots, fill places, and attach
  * their chunks. The caller has checked grant_check_room(). */
 void verb_grant_places(struct verb_call *call, const uint32_t *slots,
 		       uint32_t n, struct tensor_place *ret_places);
+/* The same, and reply these places. */
+void verb_reply_places(struct verb_call *call, const uint32_t *slots,
+		       uint32_t n);
 
 /* The reply does not take its chunks along after all. */
 void verb_detach_chunks(struct verb_call *call);

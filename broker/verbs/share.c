@@ -22,7 +22,6 @@
 #include "cuda/handle.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 
@@ -149,7 +148,6 @@ static int make_slots(const struct verb_call *call, uint32_t chunk,
 		      uint32_t *slots, struct error *err)
 {
 	const struct share_request *request = &call->request->share;
-	bool is_granted;
 
 	for (uint32_t i = 0; i < request->n_items; i++) {
 		if (make_slot(call, chunk, &request->items[i], &slots[i]))
@@ -161,12 +159,6 @@ static int make_slots(const struct verb_call *call, uint32_t chunk,
 				 request->n_items);
 	}
 	failpoint("share.slots");
-	for (uint32_t i = 0; i < request->n_items; i++) {
-		is_granted =
-			grant_add(&call->broker->store,
-				  call->session->holdings.index, slots[i], 1);
-		assert(is_granted); /* capacity was checked */
-	}
 	return 0;
 }
 
@@ -228,7 +220,7 @@ int verb_share(struct verb_call *call, struct error *err)
 		r = make_slots(call, chunk, slots, err);
 	if (r < 0)
 		return r;
-	verb_fill_places(call, slots, request->n_items);
+	verb_reply_places(call, slots, request->n_items);
 	/* Last, since a client with invalid counts may lose the slots here. */
 	for (uint32_t i = 0; i < request->n_items; i++)
 		slot_update_state(&call->broker->store, slots[i]);

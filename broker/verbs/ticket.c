@@ -17,7 +17,6 @@
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/name.h"
-#include <assert.h>
 #include <errno.h>
 
 int verb_ticket(struct verb_call *call, struct error *err)
@@ -92,7 +91,6 @@ int verb_redeem(struct verb_call *call, struct error *err)
 	struct broker *broker = call->broker;
 	uint32_t *tickets = verb_scratch(call, n * sizeof(*tickets));
 	uint32_t *slots = verb_scratch(call, n * sizeof(*slots));
-	bool is_granted;
 	uint32_t i;
 	int r;
 
@@ -106,13 +104,7 @@ int verb_redeem(struct verb_call *call, struct error *err)
 	r = grant_check_room(&call->session->holdings, n, err);
 	if (r < 0)
 		return r;
-	for (i = 0; i < n; i++) {
-		is_granted =
-			grant_add(&broker->store, call->session->holdings.index,
-				  slots[i], 1);
-		assert(is_granted); /* capacity was checked */
-	}
-	verb_fill_places(call, slots, n);
+	verb_reply_places(call, slots, n);
 	/* Last, since a client with invalid counts may lose the slots here. */
 	for (i = 0; i < n; i++) {
 		ticket_use(&broker->store, tickets[i]);
