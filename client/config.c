@@ -2,47 +2,31 @@
  * The broker's configuration: reading it, and making the broker reload it.
  */
 #include "client/client.h"
+#include "client/pages.h"
 #include <stdio.h>
 
-static int show(const struct config_reply *reply, fsdp_config_fn *fn,
-		void *data)
+static int show(const struct config_item *item, fsdp_config_fn *fn, void *data)
 {
-	int r = 0;
+	struct fsdp_config_entry entry = {
+		.struct_size = sizeof(entry),
+		.section = item->section,
+		.name = item->name,
+		.value = item->value,
+		.origin = item->origin,
+	};
 
-	for (uint32_t i = 0; i < reply->n_items && r == 0; i++) {
-		const struct config_item *item = &reply->items[i];
-		struct fsdp_config_entry entry = {
-			.struct_size = sizeof(entry),
-			.section = item->section,
-			.name = item->name,
-			.value = item->value,
-			.origin = item->origin,
-		};
-
-		r = fn(&entry, data);
-	}
-	return r;
+	return fn(&entry, data);
 }
 
 int fsdp_config(struct fsdp_client *client, fsdp_config_fn *fn, void *data)
 {
-	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_CONFIG};
-	int r = client_check(client, err);
+	struct pages pages = PAGES(client, &request, config);
+	const struct config_reply *page = &pages.answer.reply.config;
 
-	while (r == 0) {
-		struct answer answer;
-
-		r = client_call(client, &request, &answer, err);
-		if (r < 0)
-			break;
-		r = show(&answer.reply.config, fn, data);
-		request.config.cursor = answer.reply.config.next_cursor;
-		answer_deinit(&answer);
-		if (request.config.cursor == 0)
-			break;
-	}
-	return r;
+	pages_for_each (&pages, page, item)
+		pages.r = show(item, fn, data);
+	return pages.r;
 }
 
 int fsdp_reload(struct fsdp_client *client, char *ret, size_t size)
